@@ -1,0 +1,68 @@
+"""The `dualenc` program: picks a command. Imports nothing heavy itself."""
+
+from collections.abc import Callable, Sequence
+import importlib
+import sys
+
+import dualenc_jax
+from dualenc_jax.errors import UserError
+
+COMMANDS = {
+    'quickstart': 'train, evaluate and search on this machine, in minutes',
+    'train': 'train a dual encoder, or go on training it',
+    'evaluate': 'rank a whole corpus exactly and measure',
+    'encode': 'embed a corpus into an index',
+    'search': 'search an index',
+    'check': 'explain a config and what it will need, without training',
+}
+
+
+def usage() -> str:
+  """The text of `dualenc --help`."""
+  commands = '\n'.join(f'  {n:<11} {text}' for n, text in COMMANDS.items())
+  return (
+      f'dualenc {dualenc_jax.__version__}: dual-encoder retrievers in JAX\n\n'
+      f'usage: dualenc COMMAND [flags]\n\n{commands}\n\n'
+      'dualenc COMMAND --help says more.'
+  )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs a command; returns the exit status."""
+  argv = list(sys.argv[1:] if argv is None else argv)
+  if not argv or argv[0] in ('-h', '--help', 'help'):
+    print(usage())
+    return 0
+  if argv[0] == '--version':
+    print(dualenc_jax.__version__)
+    return 0
+  if argv[0] not in COMMANDS:
+    from dualenc_jax.suggest import did_you_mean
+
+    hint = did_you_mean(argv[0], COMMANDS)
+    print(
+        f'error: there is no command {argv[0]!r}.{hint}\n\n{usage()}',
+        file=sys.stderr,
+    )
+    return 2
+  module = importlib.import_module(f'dualenc_jax.{argv[0]}')
+  return run(module.main, argv[1:])
+
+
+def run(
+    command: Callable[[Sequence[str]], None], argv: Sequence[str] | None = None
+) -> int:
+  """Runs one command's `main`, with bad input as a message, not a traceback."""
+  try:
+    command(sys.argv[1:] if argv is None else argv)
+    return 0
+  except UserError as e:
+    print(f'error: {e}', file=sys.stderr)
+    return 2
+  except KeyboardInterrupt:
+    print('\nInterrupted. The same command goes on from here.', file=sys.stderr)
+    return 130
+  except BrokenPipeError:
+    # The reader of a pipe (`| head`) has gone; that is its right.
+    sys.stderr.close()
+    return 0

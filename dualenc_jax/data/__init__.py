@@ -1,0 +1,19 @@
+"""Examples, tokens and batches. Importing it imports no TensorFlow."""
+
+from dualenc_jax.data.batches import Batches
+from dualenc_jax.data.cache import Cache
+from dualenc_jax.data.cache import prepare
+from dualenc_jax.data.ragged import Ragged
+from dualenc_jax.data.task import Task
+from dualenc_jax.data.tokenizer import Tokenizer
+from dualenc_jax.data.vocabulary import Vocabulary
+
+__all__ = [
+    'Batches',
+    'Cache',
+    'Ragged',
+    'Task',
+    'Tokenizer',
+    'Vocabulary',
+    'prepare',
+]

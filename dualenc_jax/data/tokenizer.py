@@ -1,0 +1,39 @@
+"""Texts to token rows: a vocabulary and two lengths."""
+
+from collections.abc import Sequence
+import dataclasses
+
+from dualenc_jax.data.ragged import Ragged
+from dualenc_jax.data.vocabulary import Vocabulary
+from dualenc_jax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokenizer:
+  """Encodes queries and passages; every row ends with EOS.
+
+  Attributes:
+    vocabulary: the SentencePiece vocabulary of both sides.
+    query_length: most tokens of a query, EOS included.
+    passage_length: most tokens of a passage, EOS included.
+  """
+
+  vocabulary: Vocabulary
+  query_length: int = 64
+  passage_length: int = 256
+
+  def __post_init__(self):
+    for name in ('query_length', 'passage_length'):
+      if getattr(self, name) < 2:
+        raise UserError(
+            f'Tokenizer.{name} is {getattr(self, name)}; expected at least 2:'
+            ' one token and EOS.'
+        )
+
+  def encode_queries(self, texts: Sequence[str]) -> Ragged:
+    """Rows of at most `query_length` token ids."""
+    return self.vocabulary.encode(texts, self.query_length)
+
+  def encode_passages(self, texts: Sequence[str]) -> Ragged:
+    """Rows of at most `passage_length` token ids."""
+    return self.vocabulary.encode(texts, self.passage_length)

@@ -1,0 +1,99 @@
+"""SentencePiece vocabularies, without TensorFlow."""
+
+from collections.abc import Sequence
+import dataclasses
+import functools
+import hashlib
+import pathlib
+
+import numpy as np
+import sentencepiece
+
+from dualenc_jax.data.ragged import Ragged
+from dualenc_jax.data.ragged import lengths_to_offsets
+from dualenc_jax.suggest import did_you_mean
+from dualenc_jax.errors import UserError
+
+PAD, EOS, UNK = 0, 1, 2
+SHIPPED = pathlib.Path(__file__).parent / 'vocabularies'
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+  """A SentencePiece model with T5's ids: padding 0, EOS 1, unknown 2.
+
+  Attributes:
+    path: a SentencePiece model file, or the name of a shipped vocabulary, such
+      as 'python_code_8k'.
+    extra_ids: ids after the pieces (T5 has 100); they count in `size`, no text
+      is ever encoded to them.
+  """
+
+  path: str
+  extra_ids: int = 0
+
+  @property
+  def size(self) -> int:
+    """Number of ids, pieces and extra ids."""
+    return self._processor.get_piece_size() + self.extra_ids
+
+  @property
+  def token_dtype(self) -> np.dtype:
+    """The smallest unsigned dtype that holds every id."""
+    return np.dtype(np.uint16 if self.size <= 65536 else np.uint32)
+
+  @functools.cached_property
+  def sha256(self) -> str:
+    """Of the model file."""
+    return hashlib.sha256(self._file.read_bytes()).hexdigest()
+
+  def encode(self, texts: Sequence[str], max_length: int) -> Ragged:
+    """Token ids of each text: at most `max_length - 1`, then EOS.
+
+    Cut first and ended after, as T5X's `append_eos_after_trim` does: every row
+    ends with EOS.
+    """
+    rows = self._processor.encode(list(texts), num_threads=-1)
+    lengths = np.fromiter(
+        (min(len(row), max_length - 1) + 1 for row in rows),
+        np.int64,
+        len(rows),
+    )
+    offsets = lengths_to_offsets(lengths)
+    values = np.full(offsets[-1], EOS, self.token_dtype)
+    starts, ends = offsets[:-1].tolist(), offsets[1:].tolist()
+    for row, start, end in zip(rows, starts, ends):
+      values[start : end - 1] = row[: end - 1 - start]
+    return Ragged(values, offsets)
+
+  @functools.cached_property
+  def _file(self) -> pathlib.Path:
+    path = pathlib.Path(self.path).expanduser()
+    if path.is_file():
+      return path
+    shipped = {file.stem: file for file in sorted(SHIPPED.glob('*.model'))}
+    if self.path in shipped:
+      return shipped[self.path]
+    raise UserError(
+        f'Vocabulary.path: {self.path!r} is neither a file nor a shipped'
+        f' vocabulary.{did_you_mean(self.path, shipped)} Shipped:'
+        f' {", ".join(shipped)}.'
+    )
+
+  @functools.cached_property
+  def _processor(self) -> sentencepiece.SentencePieceProcessor:
+    processor = sentencepiece.SentencePieceProcessor()
+    try:
+      processor.load(str(self._file))
+    except (OSError, RuntimeError) as error:
+      raise UserError(
+          f'Vocabulary.path: {self._file} is not a SentencePiece model: {error}'
+      ) from error
+    ids = processor.pad_id(), processor.eos_id(), processor.unk_id()
+    if ids != (PAD, EOS, UNK):
+      raise UserError(
+          f'Vocabulary.path: {self._file} has the ids (pad, eos, unk) = {ids};'
+          f' expected {(PAD, EOS, UNK)}. Train it with pad_id=0, eos_id=1,'
+          ' unk_id=2, bos_id=-1.'
+      )
+    return processor

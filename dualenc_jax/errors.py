@@ -1,0 +1,8 @@
+"""The one error type that a user is meant to read."""
+
+
+class UserError(ValueError):
+  """Bad input. The message names the culprit, what was expected, and the fix.
+
+  The command line prints it without a traceback and exits with status 2.
+  """

@@ -1,0 +1,93 @@
+"""Ranks a whole corpus exactly for every query of a split, and measures.
+
+  dualenc evaluate --model_dir=my_model --split=test
+
+Writes metrics.json and run.trec to MODEL_DIR/evaluation/<task>-<split>.
+"""
+
+import argparse
+from collections.abc import Sequence
+import json
+import pathlib
+import sys
+from typing import Any
+
+from dualenc_jax import cli
+from dualenc_jax import config
+from dualenc_jax import model_dir
+from dualenc_jax import runtime
+from dualenc_jax.data import cache as cache_lib
+from dualenc_jax.retrieval import evaluation
+from dualenc_jax.retrieval import trec
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+  parser = argparse.ArgumentParser(
+      prog='dualenc evaluate',
+      description=__doc__,
+      formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  model_dir.add_flags(parser)
+  parser.add_argument('--split', default='test', help='test by default')
+  parser.add_argument(
+      '--k', type=int, default=1000, help='hits a query in the run file'
+  )
+  parser.add_argument('--output_dir', help='where the files go')
+  config.add_flags(parser)
+  runtime.add_flags(parser)
+  args = config.parse_args(parser, argv)
+  runtime.start(args)
+  model = model_dir.load(args)
+  task = model.experiment.task
+  output = pathlib.Path(
+      args.output_dir
+      or pathlib.Path(args.model_dir) / 'evaluation' / f'{task.name}-{args.split}'
+  )
+  metrics = evaluate(model, args.split, output, args.k)
+  for name, value in metrics.items():
+    print(f'{name:<12} {value:.4f}')
+  print(f'Written to {output}.')
+
+
+def evaluate(
+    model: model_dir.TrainedModel, split: str, output: pathlib.Path, k: int = 1000
+) -> dict[str, float]:
+  """Evaluates on a split and writes metrics.json, run.trec and config.gin."""
+  experiment = model.experiment
+  cache = cache_lib.prepare(
+      experiment.task, split, experiment.tokenizer, experiment.tokens_dir
+  )
+  retrieval_set = evaluation.RetrievalSet.from_cache(cache)
+  metrics, ranking = evaluation.evaluate(
+      model.embedder, model.params, retrieval_set, k
+  )
+  output.mkdir(parents=True, exist_ok=True)
+  trec.write_run(
+      output / 'run.trec',
+      ranking,
+      retrieval_set.query_ids,
+      retrieval_set.passage_ids,
+  )
+  write_json(
+      output / 'metrics.json',
+      {
+          'metrics': metrics,
+          'task': experiment.task.name,
+          'split': split,
+          'queries': len(retrieval_set.query_ids),
+          'passages': len(retrieval_set.passage_ids),
+          'source': cache.header['source'],
+          **model.provenance,
+      },
+  )
+  (output / model_dir.CONFIG).write_text(config.operative_config())
+  return metrics
+
+
+def write_json(path: pathlib.Path, value: dict[str, Any]) -> None:
+  """Writes an object as indented JSON."""
+  path.write_text(json.dumps(value, indent=2) + '\n')
+
+
+if __name__ == '__main__':
+  sys.exit(cli.run(main))

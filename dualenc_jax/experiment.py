@@ -1,0 +1,101 @@
+"""The root of the object tree that gin builds: everything a run is made of."""
+
+import dataclasses
+import os
+import pathlib
+from typing import Any
+
+from dualenc_jax.data import Task
+from dualenc_jax.data import Tokenizer
+from dualenc_jax.errors import UserError
+from dualenc_jax.models import DualEncoder
+from dualenc_jax.training import Optimizer
+from dualenc_jax.training import Partitioner
+
+__all__ = ['Experiment', 'default_cache_dir']
+
+
+def default_cache_dir() -> pathlib.Path:
+  """`$DUALENC_CACHE`, or `dualenc_jax` in the user's cache folder."""
+  base = os.environ.get('XDG_CACHE_HOME') or pathlib.Path.home() / '.cache'
+  return pathlib.Path(
+      os.environ.get('DUALENC_CACHE') or pathlib.Path(base) / 'dualenc_jax'
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+  """A run: what is trained, on what, how long, and where it is kept.
+
+  Attributes:
+    model_dir: folder of checkpoints, events, config and results.
+    model: the dual encoder.
+    loss: a loss of `dualenc_jax.losses`, or any object with its `init` and
+      `__call__`.
+    task: supplies the examples.
+    tokenizer: vocabulary and lengths.
+    optimizer: optax and its rules.
+    partitioner: the mesh.
+    steps: training steps.
+    batch_size: B, pairs in the global batch.
+    num_negatives: K, hard negatives taken from each example.
+    seed: of parameters, dropout and the order of examples.
+    checkpoint_every: steps between checkpoints; there is one at the end, too.
+    keep_checkpoints: how many of the newest to keep.
+    eval_every: steps between evaluations on the validation split, 0 for none.
+    eval_queries: queries of the fixed sub-corpus that these use.
+    eval_passages: its passages; all relevant ones are among them.
+    eval_batch_size: rows encoded at once in evaluation and search.
+    initial_checkpoint: a model_dir of the same model to take the parameters
+      from when this run has no checkpoint of its own.
+    cache_dir: where token caches are kept.
+  """
+
+  model_dir: str
+  model: DualEncoder
+  loss: Any
+  task: Task
+  tokenizer: Tokenizer
+  optimizer: Optimizer
+  partitioner: Partitioner
+  steps: int
+  batch_size: int
+  num_negatives: int = 0
+  seed: int = 0
+  checkpoint_every: int = 1000
+  keep_checkpoints: int = 3
+  eval_every: int = 1000
+  eval_queries: int = 1000
+  eval_passages: int = 10000
+  eval_batch_size: int = 256
+  initial_checkpoint: str | None = None
+  cache_dir: str | None = None
+
+  def __post_init__(self):
+    for name in ('steps', 'batch_size', 'checkpoint_every', 'eval_batch_size'):
+      if getattr(self, name) < 1:
+        raise UserError(
+            f'Experiment.{name} is {getattr(self, name)}; expected at least 1.'
+        )
+    for name in ('num_negatives', 'eval_every'):
+      if getattr(self, name) < 0:
+        raise UserError(
+            f'Experiment.{name} is {getattr(self, name)}; expected 0 or more.'
+        )
+    vocabulary = self.tokenizer.vocabulary
+    for name in ('token_embedder', 'passage_token_embedder'):
+      embedder = getattr(self.model, name)
+      # T5 pads its table to a multiple of 128 rows, beyond 100 extra ids.
+      if embedder and not 0 <= embedder.vocab_size - vocabulary.size < 256:
+        raise UserError(
+            f'{name} has {embedder.vocab_size} rows but the vocabulary'
+            f' {vocabulary.path} has {vocabulary.size} pieces. Expected as many'
+            ' rows, or up to 255 more: set VOCAB_SIZE to'
+            f' {-(-vocabulary.size // 128) * 128}, or give the vocabulary of'
+            ' the model.'
+        )
+
+  @property
+  def tokens_dir(self) -> pathlib.Path:
+    """Folder of the token caches."""
+    return pathlib.Path(self.cache_dir or default_cache_dir() / 'tokens')

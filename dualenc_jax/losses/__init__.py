@@ -1,0 +1,23 @@
+"""Contrastive losses: small frozen dataclasses over one primitive.
+
+Every loss is a mean over anchors i of terms
+
+  lse(positive of i, negative blocks of i) - s(positive of i),
+  s(a, b) = cos(a, b) / temperature,
+
+and differs from the next one only in its anchors and blocks.
+"""
+
+from dualenc_jax.losses.embeddings import Embeddings
+from dualenc_jax.losses.in_batch_softmax import InBatchSoftmax
+from dualenc_jax.losses.pair import PAIR
+from dualenc_jax.losses.samtone import SamToNe
+from dualenc_jax.losses.temperature import LearnableTemperature
+
+__all__ = [
+    'Embeddings',
+    'InBatchSoftmax',
+    'LearnableTemperature',
+    'PAIR',
+    'SamToNe',
+]

@@ -1,0 +1,31 @@
+"""What a loss sees of a batch."""
+
+from typing import NamedTuple
+
+import jax
+
+
+class Embeddings(NamedTuple):
+  """A global batch, embedded: row i of query and passage is pair i.
+
+  B pairs, K hard negatives a query, D embedding dim. Ids are 64-bit
+  fingerprints of the tokens as two uint32; None where they are unknown.
+
+  Attributes:
+    query: float32 [B, D], rows of norm one.
+    passage: float32 [B, D].
+    negatives: float32 [B, K, D], or None.
+    query_ids: uint32 [B, 2].
+    passage_ids: uint32 [B, 2].
+    negative_ids: uint32 [B, K, 2].
+    negative_valid: bool [B, K], False where a query has fewer than K hard
+      negatives; None if all are real.
+  """
+
+  query: jax.Array
+  passage: jax.Array
+  negatives: jax.Array | None = None
+  query_ids: jax.Array | None = None
+  passage_ids: jax.Array | None = None
+  negative_ids: jax.Array | None = None
+  negative_valid: jax.Array | None = None

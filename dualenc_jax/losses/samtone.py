@@ -1,0 +1,51 @@
+"""SamToNe (Moiseev et al. 2023): same-tower negatives."""
+
+import dataclasses
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.losses import in_batch_softmax
+from dualenc_jax.losses.embeddings import Embeddings
+from dualenc_jax.losses.log_partition import Block
+
+
+@dataclasses.dataclass(frozen=True)
+class SamToNe(in_batch_softmax.InBatchSoftmax):
+  """In-batch softmax whose denominator also holds the anchors' own tower.
+
+  Query side (equation 2), the mean over pairs i of
+
+    log(sum_j exp s(q_i, p_j) + sum_{j != i} exp s(q_i, q_j)) - s(q_i, p_i),
+
+  with hard negatives as in `InBatchSoftmax`. The passage side gets
+  sum_{j != i} exp s(p_i, p_j) when `both_towers` (section 3.4).
+
+  Attributes:
+    both_towers: add same-tower negatives on the passage side, too.
+  """
+
+  both_towers: bool = False
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.both_towers and not self.bidirectional:
+      raise UserError(
+          'SamToNe.both_towers needs the passage side of the loss; set'
+          ' SamToNe.bidirectional = True.'
+      )
+
+  def query_blocks(self, batch: Embeddings) -> list[Block]:
+    return super().query_blocks(batch) + [
+        in_batch_softmax.same_tower(
+            batch.query, batch.query_ids, self.mask_duplicates
+        )
+    ]
+
+  def passage_blocks(self, batch: Embeddings) -> list[Block]:
+    blocks = super().passage_blocks(batch)
+    if self.both_towers:
+      blocks.append(
+          in_batch_softmax.same_tower(
+              batch.passage, batch.passage_ids, self.mask_duplicates
+          )
+      )
+    return blocks

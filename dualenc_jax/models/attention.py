@@ -1,0 +1,187 @@
+"""T5 self-attention: relative position bias, no scaling, no dense biases.
+
+Shapes: B rows, L tokens, E model dim, H heads, K head_dim.
+"""
+
+from collections.abc import Callable
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dualenc_jax.models import layers
+
+
+def einsum_attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    bias: jax.Array,
+    mask: jax.Array,
+    dropout_rate: float = 0.0,
+    dropout_rng: jax.Array | None = None,
+) -> jax.Array:
+  """Attention written out: softmax(query key^T + bias) value.
+
+  Args:
+    query: [B, L, H, K]; T5 folds the 1/sqrt(K) into the initialiser.
+    key: [B, L, H, K].
+    value: [B, L, H, K].
+    bias: [1, H, L, L], float32.
+    mask: [B, 1, 1, L] or [B, 1, L, L], True where a key may be attended to.
+    dropout_rate: dropout of the attention weights.
+    dropout_rng: key for it; None switches it off.
+
+  Returns:
+    [B, L, H, K], in the dtype of `value`; the softmax is float32.
+  """
+  logits = jnp.einsum(
+      'bqhk,bshk->bhqs', query, key, preferred_element_type=jnp.float32
+  )
+  logits = jnp.where(mask, logits + bias, -0.7 * np.finfo(np.float32).max)
+  weights = jax.nn.softmax(logits, axis=-1)
+  if dropout_rng is not None and dropout_rate > 0.0:
+    # T5X draws one mask for all queries of a head.
+    batch, heads, _, length = weights.shape
+    keep = jax.random.bernoulli(
+        dropout_rng, 1.0 - dropout_rate, (batch, heads, 1, length)
+    )
+    weights = jnp.where(keep, weights / (1.0 - dropout_rate), 0.0)
+  return jnp.einsum('bhqs,bshk->bqhk', weights.astype(value.dtype), value)
+
+
+def dot_product_attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    bias: jax.Array,
+    mask: jax.Array,
+    dropout_rate: float = 0.0,
+    dropout_rng: jax.Array | None = None,
+) -> jax.Array:
+  """`jax.nn.dot_product_attention` with T5's scale of one.
+
+  Arguments and result are those of `einsum_attention`. With dropout of the
+  attention weights, which no fused attention offers, the einsum form runs, so
+  that the choice of an implementation never changes the objective.
+  """
+  if dropout_rng is not None and dropout_rate > 0.0:
+    return einsum_attention(
+        query, key, value, bias, mask, dropout_rate, dropout_rng
+    )
+  return jax.nn.dot_product_attention(
+      query, key, value, bias=bias, mask=mask, scale=1.0
+  )
+
+
+AttentionFn = Callable[..., jax.Array]
+
+
+def relative_position_buckets(
+    length: int, num_buckets: int, max_distance: int
+) -> np.ndarray:
+  """T5's bidirectional buckets of key position - query position, int32 [L, L].
+
+  Half of the buckets is for either direction; of those, half holds one
+  distance each, and the others grow logarithmically up to `max_distance`.
+  """
+  position = np.arange(length, dtype=np.int32)
+  distance = position[None, :] - position[:, None]
+  buckets = num_buckets // 2
+  exact = buckets // 2
+  magnitude = np.abs(distance)
+  # In float32 with T5X's epsilon, so that no distance changes its bucket.
+  logarithm = np.log(
+      magnitude.astype(np.float32) / exact + np.finfo(np.float32).eps
+  )
+  coarse = exact + (
+      logarithm / np.log(max_distance / exact) * (buckets - exact)
+  ).astype(np.int32)
+  bucket = np.where(
+      magnitude < exact, magnitude, np.minimum(coarse, buckets - 1)
+  )
+  return (bucket + buckets * (distance > 0)).astype(np.int32)
+
+
+class RelativePositionBias(nn.Module):
+  """A learnt bias by bucket of relative position, shared by all layers."""
+
+  num_heads: int
+  num_buckets: int = 32
+  max_distance: int = 128
+
+  @nn.compact
+  def __call__(self, length: int) -> jax.Array:
+    """Returns the bias of `length` tokens, float32 [1, H, L, L]."""
+    embedding = self.param(
+        'rel_embedding',
+        nn.with_logical_partitioning(
+            nn.initializers.variance_scaling(1.0, 'fan_avg', 'uniform'),
+            ('heads', 'relpos_buckets'),
+        ),
+        (self.num_heads, self.num_buckets),
+        jnp.float32,
+    )
+    buckets = relative_position_buckets(
+        length, self.num_buckets, self.max_distance
+    )
+    # A product with a constant one-hot instead of a gather: its gradient is a
+    # product too, not a scatter of L x L updates onto 32 buckets.
+    one_hot = np.eye(self.num_buckets, dtype=np.float32)[buckets]
+    bias = jnp.einsum('hn,qsn->hqs', embedding, one_hot, precision='highest')
+    return bias[None]
+
+
+class SelfAttention(nn.Module):
+  """T5 multi-head self-attention with 2-D kernels [E, H*K]."""
+
+  num_heads: int
+  head_dim: int
+  dropout_rate: float = 0.0
+  dtype: str = 'float32'
+  attention_fn: AttentionFn = dot_product_attention
+
+  @nn.compact
+  def __call__(
+      self,
+      x: jax.Array,
+      bias: jax.Array,
+      mask: jax.Array,
+      deterministic: bool,
+  ) -> jax.Array:
+    """Maps [B, L, E] to [B, L, E]; see `einsum_attention` for bias and mask."""
+    joined = self.num_heads * self.head_dim
+    init = nn.initializers.variance_scaling(1.0, 'fan_in', 'normal')
+
+    def query_init(*args):
+      return init(*args) / np.sqrt(self.head_dim).astype(np.float32)
+
+    def heads(name, kernel_init):
+      y = layers.Dense(
+          joined,
+          ('embed', 'joined_kv'),
+          kernel_init=kernel_init,
+          dtype=self.dtype,
+          name=name,
+      )(x)
+      y = y.reshape(*x.shape[:-1], self.num_heads, self.head_dim)
+      return nn.with_logical_constraint(y, ('batch', 'length', 'heads', 'kv'))
+
+    use_dropout = self.dropout_rate > 0.0 and not deterministic
+    y = self.attention_fn(
+        heads('query', query_init),
+        heads('key', init),
+        heads('value', init),
+        bias,
+        mask,
+        self.dropout_rate,
+        self.make_rng('dropout') if use_dropout else None,
+    )
+    return layers.Dense(
+        x.shape[-1],
+        ('joined_kv', 'embed'),
+        kernel_init=init,
+        dtype=self.dtype,
+        name='out',
+    )(y.reshape(*x.shape[:-1], joined))

@@ -1,0 +1,150 @@
+"""The T5 encoder stack, 1.1 (gated GELU) and 1.0 (ReLU).
+
+Shapes: B rows, L tokens, E model dim, H heads.
+"""
+
+from collections.abc import Sequence
+
+from flax import linen as nn
+import jax
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.models import attention
+from dualenc_jax.models import layers
+
+
+class EncoderLayer(nn.Module):
+  """Pre-norm self-attention and feed-forward, each with a residual."""
+
+  num_heads: int
+  head_dim: int
+  mlp_dim: int
+  activations: Sequence[str]
+  dropout_rate: float
+  dtype: str
+  attention_fn: attention.AttentionFn
+
+  @nn.compact
+  def __call__(
+      self,
+      x: jax.Array,
+      bias: jax.Array,
+      mask: jax.Array,
+      deterministic: bool,
+  ) -> jax.Array:
+    """Maps [B, L, E] to [B, L, E]."""
+    x = nn.with_logical_constraint(x, ('batch', 'length', 'activation_embed'))
+    y = layers.RMSNorm(dtype=self.dtype, name='pre_attention_layer_norm')(x)
+    y = attention.SelfAttention(
+        self.num_heads,
+        self.head_dim,
+        self.dropout_rate,
+        self.dtype,
+        self.attention_fn,
+        name='attention',
+    )(y, bias, mask, deterministic)
+    x = x + layers.dropout(self.dropout_rate)(y, deterministic=deterministic)
+    y = layers.RMSNorm(dtype=self.dtype, name='pre_mlp_layer_norm')(x)
+    y = layers.Mlp(
+        self.mlp_dim,
+        self.activations,
+        self.dropout_rate,
+        self.dtype,
+        name='mlp',
+    )(y, deterministic)
+    return x + layers.dropout(self.dropout_rate)(y, deterministic=deterministic)
+
+
+class T5Encoder(nn.Module):
+  """A stack of T5 encoder layers over embedded tokens.
+
+  Parameters have T5X's names and shapes: `layers_0/attention/query/kernel`
+  [E, H*head_dim], `relpos_bias/rel_embedding` [H, 32], `encoder_norm/scale`.
+  With `scan_layers` the layers are one subtree `layers`, every array with a
+  leading axis of `num_layers`; Adafactor then takes its per-tensor statistics
+  over all layers at once.
+
+  Attributes:
+    num_layers: depth.
+    num_heads: H.
+    head_dim: size of one head.
+    mlp_dim: hidden size of the feed-forward block.
+    activations: ('gelu', 'linear') for T5 1.1, ('relu',) for T5 1.0.
+    dropout_rate: dropout as in T5X; attention weights, too.
+    dtype: activation dtype, 'float32' or 'bfloat16'; parameters are float32.
+    scan_layers: run the stack as one scan: compiles faster, runs slower.
+    remat: recompute each layer in the backward pass to save memory.
+    attention_fn: `dot_product_attention` or `einsum_attention`.
+  """
+
+  num_layers: int
+  num_heads: int
+  head_dim: int
+  mlp_dim: int
+  activations: Sequence[str] = ('gelu', 'linear')
+  dropout_rate: float = 0.0
+  dtype: str = 'float32'
+  scan_layers: bool = False
+  remat: bool = False
+  attention_fn: attention.AttentionFn = attention.dot_product_attention
+
+  def __post_init__(self):
+    if self.dtype not in ('float32', 'bfloat16'):
+      raise UserError(
+          f"T5Encoder.dtype is {self.dtype!r}; expected 'float32' or"
+          " 'bfloat16'. T5 overflows in float16."
+      )
+    super().__post_init__()
+
+  @nn.compact
+  def __call__(
+      self, x: jax.Array, mask: jax.Array, deterministic: bool = True
+  ) -> jax.Array:
+    """Encodes embedded tokens.
+
+    Args:
+      x: [B, L, E], the output of `TokenEmbedder`.
+      mask: bool [B, L], True at real tokens.
+      deterministic: False switches dropout on (rng `dropout`).
+
+    Returns:
+      [B, L, E] in `dtype`. Padded positions hold no meaning.
+    """
+    drop = layers.dropout(self.dropout_rate)
+    x = drop(x.astype(self.dtype), deterministic=deterministic)
+    bias = attention.RelativePositionBias(self.num_heads, name='relpos_bias')(
+        x.shape[1]
+    )
+    mask = mask[:, None, None, :]
+
+    layer = EncoderLayer
+    if self.remat:
+      layer = nn.remat(
+          layer, prevent_cse=not self.scan_layers, static_argnums=(4,)
+      )
+    config = (
+        self.num_heads,
+        self.head_dim,
+        self.mlp_dim,
+        tuple(self.activations),
+        self.dropout_rate,
+        self.dtype,
+        self.attention_fn,
+    )
+    if self.scan_layers:
+      scan = nn.scan(
+          lambda module, carry, *args: (module(carry, *args), None),
+          variable_axes={'params': 0},
+          split_rngs={'params': True, 'dropout': True},
+          in_axes=nn.broadcast,
+          length=self.num_layers,
+          metadata_params={nn.PARTITION_NAME: 'layers'},
+      )
+      x, _ = scan(
+          layer(*config, name='layers'), x, bias, mask, deterministic
+      )
+    else:
+      for i in range(self.num_layers):
+        x = layer(*config, name=f'layers_{i}')(x, bias, mask, deterministic)
+    x = layers.RMSNorm(dtype=self.dtype, name='encoder_norm')(x)
+    return nn.Dropout(self.dropout_rate)(x, deterministic=deterministic)

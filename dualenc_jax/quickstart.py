@@ -1,0 +1,131 @@
+"""Trains, evaluates and searches on this machine, in minutes, without a GPU.
+
+  dualenc quickstart
+
+The data is this Python's standard library: find a function by what its
+docstring says. Interrupted, the same command goes on where it stopped.
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+import pathlib
+import sys
+import time
+
+from dualenc_jax import cli
+from dualenc_jax import config
+from dualenc_jax import evaluate
+from dualenc_jax import model_dir
+from dualenc_jax import runtime
+from dualenc_jax import search
+from dualenc_jax import train
+from dualenc_jax.data import cache as cache_lib
+from dualenc_jax.retrieval import bm25
+from dualenc_jax.retrieval import evaluation
+from dualenc_jax.training import plan as plan_lib
+
+RUN = 'runs/quickstart.gin'
+QUERIES = (
+    'parse an ISO 8601 date',
+    'remove a directory tree',
+    'compress data with gzip',
+)
+_COLUMNS = ('P@1', 'MRR', 'MRR@10', 'nDCG@10', 'Recall@10', 'Recall@100')
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+  started = time.perf_counter()
+  parser = argparse.ArgumentParser(
+      prog='dualenc quickstart',
+      description=__doc__,
+      formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  parser.add_argument('--model_dir', default='quickstart_model')
+  parser.add_argument('--allow_config_change', action='store_true')
+  config.add_flags(parser)
+  runtime.add_flags(parser)
+  args = config.parse_args(parser, argv)
+  args.gin_file = [RUN, *args.gin_file]
+  runtime.start(args)
+  experiment = train.build(args)
+  train.train(experiment, args.allow_config_change, started)
+
+  args.step = None
+  args.gin_file = []
+  model = model_dir.load(args)
+  folder = pathlib.Path(args.model_dir)
+  retrieval_set = evaluation.RetrievalSet.from_cache(
+      cache_lib.prepare(
+          model.experiment.task,
+          'test',
+          model.experiment.tokenizer,
+          model.experiment.tokens_dir,
+      )
+  )
+  rows = {
+      'untrained model': untrained(model, retrieval_set),
+      'BM25': bm25_baseline(retrieval_set),
+      'trained model': evaluate.evaluate(
+          model, 'test', folder / 'evaluation' / 'python_code-test'
+      ),
+  }
+  evaluate.write_json(folder / 'quickstart.json', rows)
+  print(
+      f'\nHeld-out functions: {len(retrieval_set.query_ids)} docstrings,'
+      f' {len(retrieval_set.passage_ids)} passages of code.\n'
+  )
+  print(table(rows))
+  print('\nWhat the trained model finds in the whole standard library:\n')
+  searcher = search.Searcher(model, search.open_index(model, None))
+  for query in QUERIES:
+    print(query)
+    for score, passage in searcher(query, 3):
+      print(f'  {score:.3f}  {passage.name}  {passage.location}')
+  print(next_steps(args.model_dir))
+  print(f'Done in {time.perf_counter() - started:.0f} s.')
+
+
+def untrained(
+    model: model_dir.TrainedModel, retrieval_set: evaluation.RetrievalSet
+) -> dict[str, float]:
+  """Metrics of the model as it was before the first step."""
+  params = plan_lib.make_plan(model.experiment).init().params
+  params = {k: v for k, v in params.items() if k != 'loss'}
+  return evaluation.evaluate(model.embedder, params, retrieval_set)[0]
+
+
+def bm25_baseline(
+    retrieval_set: evaluation.RetrievalSet,
+) -> dict[str, float]:
+  """Metrics of BM25 on the same queries and passages."""
+  ids = retrieval_set.passage_ids
+  ranking = bm25.bm25_rank(
+      retrieval_set.query_texts, retrieval_set.passage_texts, ids, len(ids)
+  )
+  return evaluation.score(ranking, retrieval_set)
+
+
+def table(rows: Mapping[str, Mapping[str, float]]) -> str:
+  """Metrics as an aligned table, one system a line."""
+  head = f'{"":<16}' + ''.join(f'{name:>12}' for name in _COLUMNS)
+  lines = [
+      f'{system:<16}' + ''.join(f'{metrics[c]:>12.4f}' for c in _COLUMNS)
+      for system, metrics in rows.items()
+  ]
+  return '\n'.join([head, *lines])
+
+
+def next_steps(folder: str) -> str:
+  """What to try now."""
+  return f"""
+Next:
+  dualenc search --model_dir={folder} "your own words"
+  dualenc quickstart --model_dir=pair_model --gin_file=losses/pair.gin
+  dualenc check --gin_file=runs/finetune.gin --gin.TRAIN_FILE=pairs.jsonl \\
+    --gin.VOCABULARY=python_code_8k --gin.VOCAB_SIZE=8064
+  tensorboard --logdir={folder}/events
+"""
+
+
+if __name__ == '__main__':
+  sys.exit(cli.run(main))

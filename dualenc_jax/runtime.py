@@ -1,0 +1,62 @@
+"""What a command sets up before it computes: logging, JAX, hosts."""
+
+import argparse
+import logging
+import os
+import pathlib
+import sys
+
+import jax
+
+from dualenc_jax.experiment import default_cache_dir
+
+_LOG = logging.getLogger(__name__)
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+  """Adds --multihost."""
+  parser.add_argument(
+      '--multihost',
+      action='store_true',
+      help='join the other hosts: on TPU pods, SLURM and Open MPI without more;'
+      ' elsewhere JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and'
+      ' JAX_PROCESS_ID say where',
+  )
+
+
+def start(args: argparse.Namespace) -> None:
+  """Sets up logging and JAX's compilation cache, and joins the other hosts."""
+  logging.basicConfig(
+      level=logging.WARNING,
+      format='%(message)s',
+      stream=sys.stderr,
+      force=True,
+  )
+  logging.getLogger('dualenc_jax').setLevel(logging.INFO)
+  if args.multihost:
+    jax.distributed.initialize(**_cluster_from_environment())
+  folder = use_compilation_cache()
+  _LOG.info('Compiled programs are kept in %s.', folder)
+
+
+def use_compilation_cache() -> pathlib.Path:
+  """Keeps compiled programs between runs; returns where.
+
+  `JAX_COMPILATION_CACHE_DIR` moves it.
+  """
+  configured = os.environ.get('JAX_COMPILATION_CACHE_DIR')
+  folder = pathlib.Path(configured or default_cache_dir() / 'compiled')
+  jax.config.update('jax_compilation_cache_dir', str(folder))
+  jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.5)
+  return folder
+
+
+def _cluster_from_environment() -> dict[str, str | int]:
+  address = os.environ.get('JAX_COORDINATOR_ADDRESS')
+  if address is None:
+    return {}
+  return {
+      'coordinator_address': address,
+      'num_processes': int(os.environ['JAX_NUM_PROCESSES']),
+      'process_id': int(os.environ['JAX_PROCESS_ID']),
+  }

@@ -1,0 +1,109 @@
+"""Searches the index of a model; makes the index first if there is none.
+
+  dualenc search --model_dir=my_model "parse an ISO 8601 date"
+
+Without a query it reads one a line from standard input.
+"""
+
+import argparse
+from collections.abc import Iterable, Sequence
+import logging
+import pathlib
+import sys
+
+from dualenc_jax import cli
+from dualenc_jax import config
+from dualenc_jax import encode
+from dualenc_jax import model_dir
+from dualenc_jax import runtime
+from dualenc_jax.errors import UserError
+from dualenc_jax.retrieval import ranking as ranking_lib
+from dualenc_jax.retrieval.index import Index
+from dualenc_jax.retrieval.index import Passage
+
+_LOG = logging.getLogger(__name__)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+  parser = argparse.ArgumentParser(
+      prog='dualenc search',
+      description=__doc__,
+      formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  parser.add_argument('query', nargs='*', help='text to search for')
+  model_dir.add_flags(parser)
+  parser.add_argument(
+      '--index_dir', help='what `dualenc encode` wrote; MODEL_DIR/index'
+  )
+  parser.add_argument('--k', type=int, default=5, help='hits to show')
+  config.add_flags(parser)
+  runtime.add_flags(parser)
+  args = config.parse_args(parser, argv)
+  if args.k < 1:
+    raise UserError(f'--k is {args.k}; expected at least 1.')
+  runtime.start(args)
+  model = model_dir.load(args)
+  searcher = Searcher(model, open_index(model, args.index_dir))
+  for query in args.query or lines(sys.stdin):
+    print(query)
+    for score, passage in searcher(query, args.k):
+      print(f'  {score:.3f}  {passage.name or passage.id}  {passage.location}')
+    sys.stdout.flush()
+
+
+class Searcher:
+  """Encodes queries and ranks an index exactly."""
+
+  def __init__(self, model: model_dir.TrainedModel, index: Index):
+    self._model = model
+    self._index = index
+    self._ids = index.ids()
+
+  def __call__(self, query: str, k: int) -> list[tuple[float, Passage]]:
+    """The k best passages for a text, best first, with their cosines.
+
+    Raises:
+      UserError: the query is empty, or k is below 1.
+    """
+    if not query.strip():
+      raise UserError('The query is empty; give some words to search for.')
+    model = self._model
+    tokens = model.experiment.tokenizer.encode_queries([query])
+    embedding = model.embedder.queries(model.params, tokens)
+    ranking = ranking_lib.top_k(
+        embedding, self._index.embeddings, self._ids, k
+    )
+    return [
+        (float(score), self._index.passage(int(row)))
+        for score, row in zip(ranking.scores[0], ranking.indices[0])
+    ]
+
+
+def open_index(model: model_dir.TrainedModel, folder: str | None) -> Index:
+  """Opens an index; the model's own is made, or made again, when it is due."""
+  expect = encode.provenance(model) | {'dim': encode.embedding_dim(model)}
+  if folder is not None:
+    return Index.open(folder, expect)
+  own = encode.default_index(model.experiment.model_dir)
+  if own.exists():
+    try:
+      return Index.open(own, expect)
+    except UserError as e:
+      _LOG.info('The index is made again: %s', e)
+  return _make(model, own)
+
+
+def _make(model: model_dir.TrainedModel, folder: pathlib.Path) -> Index:
+  split = encode.default_split(model)
+  _LOG.info('Encoding the passages of split %s, once.', split)
+  encode.encode(model, split, folder)
+  return Index.open(folder)
+
+
+def lines(stream: Iterable[str]) -> Iterable[str]:
+  """The lines of a stream that are not blank."""
+  return (line.strip() for line in stream if line.strip())
+
+
+if __name__ == '__main__':
+  sys.exit(cli.run(main))

@@ -1,0 +1,67 @@
+"""Trains a dual encoder, or goes on from the newest checkpoint of MODEL_DIR.
+
+  dualenc train --gin_file=runs/quickstart.gin --model_dir=my_model
+"""
+
+import argparse
+from collections.abc import Sequence
+import logging
+import sys
+import time
+
+from dualenc_jax import cli
+from dualenc_jax import config
+from dualenc_jax import model_dir
+from dualenc_jax import runtime
+from dualenc_jax.experiment import Experiment
+from dualenc_jax.training import loop
+from dualenc_jax.training import summary
+
+_LOG = logging.getLogger(__name__)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+  started = time.perf_counter()
+  parser = argparse.ArgumentParser(
+      prog='dualenc train',
+      description=__doc__,
+      formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  parser.add_argument('--model_dir', help='short for --gin.MODEL_DIR')
+  parser.add_argument(
+      '--allow_config_change',
+      action='store_true',
+      help='resume although the config differs from the one of MODEL_DIR',
+  )
+  config.add_flags(parser)
+  runtime.add_flags(parser)
+  args = config.parse_args(parser, argv)
+  runtime.start(args)
+  experiment = build(args)
+  train(experiment, args.allow_config_change, started)
+
+
+def build(args: argparse.Namespace) -> Experiment:
+  """The experiment of a command line."""
+  bindings = list(args.gin_bindings)
+  if args.model_dir:
+    bindings.append(f'MODEL_DIR = {args.model_dir!r}')
+  return model_dir.build_experiment(
+      args.gin_file, bindings, args.gin_search_paths
+  )
+
+
+def train(
+    experiment: Experiment, allow_config_change: bool, started: float
+) -> None:
+  """Checks, says what will run, writes the config and trains."""
+  text = config.operative_config()
+  for line in summary.describe(experiment):
+    _LOG.info('%s', line)
+  model_dir.write_config(experiment.model_dir, text, allow_config_change)
+  loop.train(experiment, text, started)
+  _LOG.info('Trained %d steps: %s', experiment.steps, experiment.model_dir)
+
+
+if __name__ == '__main__':
+  sys.exit(cli.run(main))

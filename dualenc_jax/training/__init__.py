@@ -1,0 +1,6 @@
+"""From gradient to checkpoint: mesh, optimizer, step, loop."""
+
+from dualenc_jax.training.optimizer import Optimizer
+from dualenc_jax.training.partitioning import Partitioner
+
+__all__ = ['Optimizer', 'Partitioner']

@@ -1,0 +1,239 @@
+"""Checkpoints of a run: asynchronous, atomic, restored onto any mesh.
+
+A checkpoint holds three items: `params`, `optimizer` and `meta` (JSON: step,
+data position, the whole gin config). Orbax writes each into a temporary
+folder and renames it when it is complete.
+"""
+
+from collections.abc import Iterator, Mapping
+import contextlib
+import logging
+import pathlib
+import shutil
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.training import rules
+from dualenc_jax.training.step import TrainState
+
+_LOG = logging.getLogger(__name__)
+
+
+class Checkpoints:
+  """The folder `<model_dir>/checkpoints`."""
+
+  def __init__(self, model_dir: str | pathlib.Path, keep: int = 3):
+    """Opens the folder, which is made by the first save.
+
+    Args:
+      model_dir: the run's folder.
+      keep: how many of the newest checkpoints to keep.
+    """
+    self.folder = pathlib.Path(model_dir).absolute() / 'checkpoints'
+    self._broken = self.folder.parent / 'broken_checkpoints'
+    self._keep = keep
+    self._manager = None
+
+  @property
+  def manager(self) -> ocp.CheckpointManager:
+    if self._manager is None:
+      self._manager = ocp.CheckpointManager(
+          self.folder,
+          options=ocp.CheckpointManagerOptions(max_to_keep=self._keep),
+          item_names=('params', 'optimizer', 'meta'),
+      )
+    return self._manager
+
+  def steps(self) -> list[int]:
+    """Steps of the complete checkpoints, oldest first."""
+    return sorted(self.manager.all_steps()) if self.folder.exists() else []
+
+  def save(self, state: TrainState, step: int, meta: Mapping[str, Any]) -> None:
+    """Starts to save; the state may be donated as soon as this returns.
+
+    Args:
+      state: global arrays.
+      step: `state.step` as known on the host.
+      meta: what to write beside the tensors, JSON.
+
+    Raises:
+      UserError: this or the previous, asynchronous save failed.
+    """
+    with self._explained():
+      self.manager.save(
+          step,
+          args=ocp.args.Composite(
+              params=ocp.args.StandardSave(state.params),
+              optimizer=ocp.args.StandardSave(state.opt_state),
+              meta=ocp.args.JsonSave({**meta, 'step': step}),
+          ),
+          force=True,
+      )
+
+  def wait(self) -> None:
+    """Returns when everything is on disk; raises as `save` does."""
+    with self._explained():
+      self.manager.wait_until_finished()
+
+  def restore(self, abstract: TrainState) -> tuple[TrainState, dict] | None:
+    """The newest checkpoint that can be read, on the shardings of `abstract`.
+
+    One that cannot be read is moved to `broken_checkpoints`, said in the log,
+    and the one before it is tried.
+
+    Args:
+      abstract: the expected state, leaves of ShapeDtypeStruct with shardings.
+
+    Returns:
+      The state and the `meta` saved with it; None without any checkpoint.
+
+    Raises:
+      UserError: the checkpoint is of another model.
+    """
+    for step in reversed(self.steps()):
+      try:
+        restored = self._restore_items(
+            step, params=abstract.params, optimizer=abstract.opt_state
+        )
+      except UserError:
+        raise
+      except Exception as e:  # Damage takes many forms; any of them is one.
+        self._set_aside(step, e)
+        continue
+      state = TrainState(
+          jax.device_put(jax.numpy.int32(step), abstract.step.sharding),
+          restored.params,
+          restored.optimizer,
+      )
+      return state, restored.meta
+    return None
+
+  def restore_params(
+      self, abstract_params: Any, step: int | None = None
+  ) -> tuple[Any, dict]:
+    """Parameters only, of one step or the newest that can be read.
+
+    Args:
+      abstract_params: leaves of ShapeDtypeStruct with shardings.
+      step: None for the newest.
+
+    Returns:
+      The parameters and the `meta` saved with them.
+
+    Raises:
+      UserError: there is no such checkpoint, or it is of another model.
+    """
+    steps = self.steps()
+    if not steps or (step is not None and step not in steps):
+      raise UserError(
+          f'{self.folder} has no checkpoint'
+          + (f' of step {step}' if step is not None else '')
+          + f'; it has {", ".join(map(str, steps)) or "none"}. Train first, or'
+          ' give the folder of a trained model.'
+      )
+    for candidate in [step] if step is not None else reversed(steps):
+      try:
+        restored = self._restore_items(candidate, params=abstract_params)
+        return restored.params, restored.meta
+      except UserError:
+        raise
+      except Exception as e:
+        _LOG.warning('Checkpoint %d cannot be read: %s', candidate, e)
+    raise UserError(
+        f'No checkpoint in {self.folder} can be read: they are damaged. Restore'
+        ' them from a copy or train again.'
+    )
+
+  def _restore_items(self, step: int, **abstract: Any) -> Any:
+    metadata = self.manager.item_metadata(step)
+    for name, tree in abstract.items():
+      _check_same_model(self.folder / str(step) / name, metadata[name], tree)
+    return self.manager.restore(
+        step,
+        args=ocp.args.Composite(
+            meta=ocp.args.JsonRestore(),
+            **{k: ocp.args.StandardRestore(v) for k, v in abstract.items()},
+        ),
+    )
+
+  def _set_aside(self, step: int, error: Exception) -> None:
+    target = self._broken / str(step)
+    _LOG.warning(
+        'Checkpoint %d in %s cannot be read (%s); it is moved to %s and the one'
+        ' before it is used.',
+        step,
+        self.folder,
+        str(error).splitlines()[0] if str(error) else type(error).__name__,
+        target,
+    )
+    if jax.process_index() == 0:
+      self._broken.mkdir(exist_ok=True)
+      if target.exists():
+        shutil.rmtree(target)
+      shutil.move(self.folder / str(step), target)
+    self.manager.reload()
+
+  @contextlib.contextmanager
+  def _explained(self) -> Iterator[None]:
+    try:
+      yield
+    except Exception as e:
+      good = self.steps()
+      last = f'step {good[-1]}' if good else 'none yet'
+      raise UserError(
+          f'Saving a checkpoint to {self.folder} failed: {_root_cause(e)}. Free'
+          f' space there: {_free_space(self.folder)}. The last good checkpoint'
+          f' ({last}) is kept; make room or change MODEL_DIR, then run the same'
+          ' command again to resume.'
+      ) from e
+
+
+def with_shardings(abstract: Any, shardings: Any) -> Any:
+  """Abstract arrays that say where they live."""
+  return jax.tree.map(
+      lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s),
+      abstract,
+      shardings,
+  )
+
+
+def _check_same_model(where: pathlib.Path, metadata: Any, abstract: Any):
+  if metadata is None:
+    raise FileNotFoundError(f'{where} has no metadata')
+  saved = dict(_shapes(metadata.tree if hasattr(metadata, 'tree') else metadata))
+  wanted = dict(_shapes(abstract))
+  problems = [
+      f'{path}: {saved.get(path, "absent")} in the checkpoint,'
+      f' {wanted.get(path, "absent")} in this model'
+      for path in sorted(saved.keys() | wanted.keys())
+      if saved.get(path) != wanted.get(path)
+  ]
+  if problems:
+    more = f' and {len(problems) - 5} more' if len(problems) > 5 else ''
+    raise UserError(
+        f'{where} is of another model or optimizer. '
+        + '; '.join(problems[:5])
+        + more
+        + '. Give the config it was trained with, or another MODEL_DIR.'
+    )
+
+
+def _shapes(tree: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
+  for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+    if hasattr(leaf, 'shape'):
+      yield rules.path_string(path), tuple(leaf.shape)
+
+
+def _root_cause(error: BaseException) -> str:
+  while error.__cause__ is not None:
+    error = error.__cause__
+  return f'{type(error).__name__}: {error}'.splitlines()[0][:500]
+
+
+def _free_space(folder: pathlib.Path) -> str:
+  while not folder.exists():
+    folder = folder.parent
+  return f'{shutil.disk_usage(folder).free / 2**30:.2f} GiB'

@@ -1,0 +1,72 @@
+"""An optax transformation with rules for freezing and learning rates."""
+
+from collections.abc import Callable, Sequence
+import dataclasses
+from typing import Any
+
+import jax
+import optax
+
+from dualenc_jax.training import rules
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimizer:
+  """optax, plus regular-expression rules over parameter paths.
+
+  A rule must match whole paths ('encoder/layers_0/mlp/wo/kernel') and at least
+  one of them.
+
+  Attributes:
+    transform: any optax optimizer, its learning rate included.
+    learning_rate: the schedule that `transform` uses, for the log.
+    freeze: parameters that are never updated and have no optimizer state.
+    multipliers: pairs of an expression and a factor on the learning rate; the
+      first that matches counts, and 1 where none does.
+  """
+
+  transform: optax.GradientTransformation
+  learning_rate: Callable[[jax.Array], jax.Array]
+  freeze: Sequence[str] = ()
+  multipliers: Sequence[tuple[str, float]] = ()
+
+  def build(self, params: Any) -> optax.GradientTransformation:
+    """The transformation for (possibly abstract) parameters.
+
+    Raises:
+      UserError: a rule matches no parameter.
+    """
+    paths = rules.leaf_paths(params)
+    treedef = jax.tree.structure(params)
+    frozen = rules.match(
+        'FREEZE', [(pattern, True) for pattern in self.freeze], paths
+    )
+    factors = rules.match('LR_MULTIPLIERS', self.multipliers, paths)
+
+    transform = self.transform
+    if factors:
+      scales = treedef.unflatten(factors.get(path, 1.0) for path in paths)
+      transform = optax.chain(transform, _scale_by(scales))
+    if frozen:
+      labels = treedef.unflatten(
+          'frozen' if path in frozen else 'trained' for path in paths
+      )
+      transform = optax.multi_transform(
+          {'trained': transform, 'frozen': optax.set_to_zero()}, labels
+      )
+    return transform
+
+
+def _scale_by(scales: Any) -> optax.GradientTransformation:
+  """Multiplies every update by its own number."""
+
+  def update(updates, params=None):
+    del params
+    return jax.tree.map(
+        lambda u, s: u if isinstance(u, optax.MaskedNode) else u * s,
+        updates,
+        scales,
+        is_leaf=lambda x: isinstance(x, optax.MaskedNode),
+    )
+
+  return optax.stateless(update)

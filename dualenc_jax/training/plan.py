@@ -1,0 +1,145 @@
+"""A run, planned: shapes, shardings and compiled functions, no numbers yet."""
+
+from collections.abc import Callable
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.experiment import Experiment
+from dualenc_jax.losses import Embeddings
+from dualenc_jax.retrieval.embedder import Embedder
+from dualenc_jax.training import checkpoints
+from dualenc_jax.training import rules
+from dualenc_jax.training import step as step_lib
+from dualenc_jax.training.partitioning import Partitioner
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """What `make_plan` works out.
+
+  Attributes:
+    partitioner: the mesh.
+    abstract: the train state as ShapeDtypeStruct with shardings.
+    shardings: its shardings.
+    init: makes the initial state on the mesh.
+    train_step: (state, batch) -> (state, metrics); donates the state.
+    transform: the optax transformation.
+  """
+
+  partitioner: Partitioner
+  abstract: step_lib.TrainState
+  shardings: step_lib.TrainState
+  init: Callable[[], step_lib.TrainState]
+  train_step: Callable[..., Any]
+  transform: optax.GradientTransformation
+
+
+def make_plan(experiment: Experiment) -> Plan:
+  """Checks the run against the mesh and traces its parameters.
+
+  Raises:
+    UserError: sizes that do not divide, rules that match nothing.
+  """
+  partitioner = experiment.partitioner
+  partitioner.check_batch_size('BATCH_SIZE', experiment.batch_size)
+  check_heads(experiment)
+  abstract, shardings, init, transform = step_lib.make_init(
+      experiment.model,
+      experiment.loss,
+      experiment.optimizer,
+      partitioner,
+      experiment.seed,
+  )
+  return Plan(
+      partitioner,
+      checkpoints.with_shardings(abstract, shardings),
+      shardings,
+      init,
+      step_lib.make_train_step(
+          experiment.model,
+          experiment.loss,
+          experiment.optimizer.learning_rate,
+          transform,
+          partitioner,
+          shardings,
+          experiment.seed,
+      ),
+      transform,
+  )
+
+
+def check_heads(experiment: Experiment) -> None:
+  """The model axis splits attention by heads, so it divides their number."""
+  devices = experiment.partitioner.mesh.shape['model']
+  for name in ('encoder', 'passage_encoder'):
+    encoder = getattr(experiment.model, name)
+    if encoder is not None and encoder.num_heads % devices:
+      raise UserError(
+          f'{name} has {encoder.num_heads} heads, which the {devices} devices'
+          ' on the model axis do not divide. Set MODEL_PARALLEL to a divisor of'
+          f' {encoder.num_heads}.'
+      )
+
+
+def make_embedder(plan: Plan, experiment: Experiment) -> Embedder:
+  """Encodes with the parameters of a train state, those of the loss aside."""
+  shardings = {
+      k: v for k, v in plan.shardings.params.items() if k != 'loss'
+  }
+  return Embedder(
+      experiment.model, plan.partitioner, shardings, experiment.eval_batch_size
+  )
+
+
+def param_paths(plan: Plan) -> list[str]:
+  """Paths of the parameters, in the order of the step's gradients."""
+  return rules.leaf_paths(plan.abstract.params)
+
+
+def count_params(plan: Plan) -> int:
+  """Numbers in all trained and frozen parameters."""
+  return sum(int(np.prod(a.shape)) for a in jax.tree.leaves(plan.abstract.params))
+
+
+def abstract_batch(experiment: Experiment) -> dict[str, jax.ShapeDtypeStruct]:
+  """The shapes of a global batch."""
+  size, negatives = experiment.batch_size, experiment.num_negatives
+  query_length = experiment.tokenizer.query_length
+  passage_length = experiment.tokenizer.passage_length
+  shapes = {
+      'query_tokens': ((size, query_length), np.int32),
+      'passage_tokens': ((size, passage_length), np.int32),
+      'query_ids': ((size, 2), np.uint32),
+      'passage_ids': ((size, 2), np.uint32),
+  }
+  if negatives:
+    shapes['negative_tokens'] = ((size, negatives, passage_length), np.int32)
+    shapes['negative_ids'] = ((size, negatives, 2), np.uint32)
+  return {k: jax.ShapeDtypeStruct(*v) for k, v in shapes.items()}
+
+
+def negatives_per_query(experiment: Experiment) -> dict[str, int]:
+  """How many negatives of each kind a query is scored against, unmasked."""
+  counts = {}
+
+  def trace(batch: Embeddings) -> None:
+    for block in experiment.loss.query_blocks(batch):
+      counts[block.name] = counts.get(block.name, 0) + block.size
+
+  size, hard = experiment.batch_size, experiment.num_negatives
+  rows = jax.ShapeDtypeStruct((size, 1), np.float32)
+  ids = jax.ShapeDtypeStruct((size, 2), np.uint32)
+  batch = Embeddings(rows, rows, query_ids=ids, passage_ids=ids)
+  if hard:
+    batch = batch._replace(
+        negatives=jax.ShapeDtypeStruct((size, hard, 1), np.float32),
+        negative_ids=jax.ShapeDtypeStruct((size, hard, 2), np.uint32),
+        negative_valid=jax.ShapeDtypeStruct((size, hard), bool),
+    )
+  jax.eval_shape(trace, batch)
+  return counts

@@ -1,0 +1,198 @@
+"""Train state and train step: from a batch on the mesh to new parameters."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from dualenc_jax.losses import Embeddings
+from dualenc_jax.models import DualEncoder
+from dualenc_jax.training.optimizer import Optimizer
+from dualenc_jax.training.partitioning import Partitioner
+
+Batch = dict[str, jax.Array]
+
+
+class TrainState(NamedTuple):
+  """Everything that a step changes.
+
+  Attributes:
+    step: steps taken, int32 [].
+    params: the model's parameters; those of the loss under 'loss'.
+    opt_state: optax state.
+  """
+
+  step: jax.Array
+  params: Any
+  opt_state: Any
+
+
+def embed(
+    model: DualEncoder,
+    params: Any,
+    batch: Batch,
+    dropout_key: jax.Array | None = None,
+) -> Embeddings:
+  """Encodes a batch with both towers.
+
+  Args:
+    model: the dual encoder.
+    params: train parameters; those of the loss are ignored.
+    batch: query_tokens [B, Lq], passage_tokens [B, Lp], query_ids and
+      passage_ids [B, 2]; with hard negatives negative_tokens [B, K, Lp] and
+      negative_ids [B, K, 2].
+    dropout_key: switches dropout on.
+
+  Returns:
+    The embeddings of the batch.
+  """
+  variables = {'params': {k: v for k, v in params.items() if k != 'loss'}}
+  query_rngs, passage_rngs = None, None
+  if dropout_key is not None:
+    query_key, passage_key = jax.random.split(dropout_key)
+    query_rngs, passage_rngs = {'dropout': query_key}, {'dropout': passage_key}
+
+  def encode(method, tokens, rngs):
+    return model.apply(
+        variables, tokens, rngs is None, rngs=rngs, method=method
+    )
+
+  query = encode('encode_query', batch['query_tokens'], query_rngs)
+  tokens = batch['passage_tokens']
+  negatives = batch.get('negative_tokens')
+  if negatives is None:
+    passage = encode('encode_passage', tokens, passage_rngs)
+    return Embeddings(
+        query,
+        passage,
+        query_ids=batch.get('query_ids'),
+        passage_ids=batch.get('passage_ids'),
+    )
+
+  # A pair's passage and its hard negatives stay on the device of the pair.
+  batch_size, num_negatives, length = negatives.shape
+  tokens = jnp.concatenate([tokens[:, None], negatives], axis=1)
+  embedded = encode(
+      'encode_passage', tokens.reshape(-1, length), passage_rngs
+  ).reshape(batch_size, 1 + num_negatives, -1)
+  return Embeddings(
+      query,
+      embedded[:, 0],
+      embedded[:, 1:],
+      query_ids=batch.get('query_ids'),
+      passage_ids=batch.get('passage_ids'),
+      negative_ids=batch.get('negative_ids'),
+      negative_valid=jnp.any(negatives != 0, axis=-1),
+  )
+
+
+def init_params(model: DualEncoder, loss: Any, seed: int) -> Any:
+  """Fresh parameters, the model's still in their boxes of logical axes."""
+  tokens = jnp.ones((1, 2), jnp.int32)
+  params = model.init(jax.random.key(seed), tokens, tokens)['params']
+  loss_params = loss.init()
+  return {**params, 'loss': loss_params} if loss_params else params
+
+
+def make_init(
+    model: DualEncoder,
+    loss: Any,
+    optimizer: Optimizer,
+    partitioner: Partitioner,
+    seed: int,
+) -> tuple[TrainState, TrainState, Callable[[], TrainState], Any]:
+  """Plans the train state without computing anything.
+
+  Returns:
+    The abstract state, its shardings, a compiled function that makes the
+    initial state in place on the mesh, and the optax transformation.
+  """
+  boxed = jax.eval_shape(lambda: init_params(model, loss, seed))
+  abstract_params = nn.unbox(boxed)
+  transform = optimizer.build(abstract_params)
+
+  def init() -> TrainState:
+    params = nn.unbox(init_params(model, loss, seed))
+    return TrainState(
+        jnp.zeros((), jnp.int32), params, transform.init(params)
+    )
+
+  abstract = jax.eval_shape(init)
+  param_shardings = partitioner.param_shardings(boxed)
+  shardings = TrainState(
+      partitioner.replicated,
+      param_shardings,
+      partitioner.state_shardings(
+          abstract.opt_state, abstract_params, param_shardings
+      ),
+  )
+  return abstract, shardings, jax.jit(init, out_shardings=shardings), transform
+
+
+def make_train_step(
+    model: DualEncoder,
+    loss: Any,
+    learning_rate: Callable[[jax.Array], jax.Array],
+    transform: optax.GradientTransformation,
+    partitioner: Partitioner,
+    shardings: TrainState,
+    seed: int,
+) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]:
+  """Compiles (state, batch) -> (state, metrics); the old state is donated.
+
+  Dropout of step k depends on (seed, k) alone. Beside the loss's metrics come
+  `gradient_norm`, `learning_rate` and `gradient_squares`, the squared norm of
+  each gradient in the order of `rules.leaf_paths(params)`.
+  """
+
+  def step(state: TrainState, batch: Batch):
+    key = jax.random.fold_in(jax.random.key(seed), state.step)
+
+    def loss_fn(params):
+      embeddings = embed(model, params, batch, key)
+      return loss(params.get('loss', {}), embeddings)
+
+    (_, metrics), grads = jax.value_and_grad(loss_fn, has_aux=True)(
+        state.params
+    )
+    updates, opt_state = transform.update(grads, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+    squares = jnp.stack(
+        [jnp.sum(jnp.square(g)) for g in jax.tree.leaves(grads)]
+    )
+    metrics = {
+        **metrics,
+        'gradient_norm': jnp.sqrt(jnp.sum(squares)),
+        'gradient_squares': squares,
+        'learning_rate': jnp.asarray(learning_rate(state.step), jnp.float32),
+    }
+    return TrainState(state.step + 1, params, opt_state), metrics
+
+  def scoped(state, batch):
+    with partitioner.scope():
+      return step(state, batch)
+
+  return jax.jit(
+      scoped,
+      in_shardings=(shardings, partitioner.rows),
+      out_shardings=(shardings, partitioner.replicated),
+      donate_argnums=0,
+  )
+
+
+def non_finite_tensors(metrics: dict[str, Any], paths: list[str]) -> list[str]:
+  """Names of the loss and the gradients that are not finite, host values.
+
+  Args:
+    metrics: fetched metrics of a step.
+    paths: `rules.leaf_paths(params)`.
+  """
+  names = [] if np.isfinite(metrics['loss']) else ['the loss']
+  bad = ~np.isfinite(metrics['gradient_squares'])
+  return names + [
+      f'the gradient of {path}' for path, b in zip(paths, bad) if b
+  ]

@@ -1,0 +1,75 @@
+"""Packaging: the library, and the gin files and tasks that lie beside it."""
+
+import pathlib
+import re
+
+import setuptools
+
+ROOT = pathlib.Path(__file__).parent
+VERSION = re.search(
+    r"__version__ = '(.+)'", (ROOT / 'dualenc_jax/__init__.py').read_text()
+)[1]
+
+DATA = [
+    'seqio>=0.0.20',
+    'tensorflow-datasets>=4.9.10',
+]
+# The references that the tests compare with, beside pytest and ruff. torch is
+# pinned so that the reference does not move.
+TEST = [
+    'build>=1.2',
+    'pytest>=8.3',
+    'pytest-xdist>=3.6',
+    'ruff>=0.14',
+    'setuptools>=77',
+    'torch==2.13.0',
+    'transformers>=5.0',
+]
+
+# Inside the wheel the folders gin/ and tasks/ become parts of the package, so
+# that nothing named `gin` or `tasks` lands at the top of site-packages.
+GIN = sorted(
+    '.'.join(['dualenc_jax', 'gin', *p.relative_to(ROOT / 'gin').parts])
+    for p in [ROOT / 'gin', *(ROOT / 'gin').iterdir()]
+    if p.is_dir()
+)
+
+setuptools.setup(
+    name='dualenc-jax',
+    version=VERSION,
+    description='Train, evaluate and search dual-encoder retrievers in JAX.',
+    long_description=(ROOT / 'README.md').read_text(),
+    long_description_content_type='text/markdown',
+    license='Apache-2.0',
+    python_requires='>=3.11',
+    packages=[
+        *setuptools.find_packages(include=['dualenc_jax', 'dualenc_jax.*']),
+        'dualenc_jax.tasks',
+        *GIN,
+    ],
+    package_dir={'dualenc_jax.gin': 'gin', 'dualenc_jax.tasks': 'tasks'},
+    package_data={
+        '': ['*.gin'],
+        'dualenc_jax.data': ['vocabularies/*.model'],
+    },
+    install_requires=[
+        'bm25s>=0.3.16',
+        'flax>=0.12.8',
+        'gin-config>=0.5.0',
+        'jax>=0.10.2',
+        'numpy>=2.4',
+        'optax>=0.2.8',
+        'orbax-checkpoint>=0.12.8',
+        'pytrec_eval-terrier>=0.5.11',
+        'sentencepiece>=0.2.3',
+        'tensorboardX>=2.6.5',
+        'tqdm>=4.70',
+    ],
+    extras_require={
+        'data': DATA,
+        'test': DATA + TEST,
+        'gpu': ['jax[cuda12]>=0.10.2'],
+        'tpu': ['jax[tpu]>=0.10.2'],
+    },
+    entry_points={'console_scripts': ['dualenc = dualenc_jax.cli:main']},
+)

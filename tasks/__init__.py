@@ -1,0 +1,1 @@
+"""seqio tasks, one file a benchmark: `reader` and `register`."""

@@ -1,0 +1,30 @@
+"""The one place that sets how tests run JAX: eight simulated CPU devices."""
+
+import os
+import pathlib
+import tempfile
+
+os.environ['XLA_FLAGS'] = (
+    os.environ.get('XLA_FLAGS', '')
+    + ' --xla_force_host_platform_device_count=8'
+)
+os.environ['JAX_PLATFORMS'] = 'cpu'
+os.environ['TF_CPP_MIN_LOG_LEVEL'] = '2'
+# Nothing that a user has cached is read or written.
+os.environ['DUALENC_CACHE'] = tempfile.mkdtemp(prefix='dualenc-tests-')
+
+import jax  # noqa: E402
+import pytest  # noqa: E402
+
+jax.config.update('jax_numpy_rank_promotion', 'raise')
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def shared() -> pathlib.Path:
+  """The folder ../shared beside the clone; skips where there is none."""
+  folder = ROOT.parent / 'shared'
+  if not folder.is_dir():
+    pytest.skip('../shared is not beside this clone')
+  return folder

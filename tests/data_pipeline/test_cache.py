@@ -1,0 +1,242 @@
+"""Token caches: round trip, keys, reuse, damage, crashes, no seqio."""
+
+import json
+import os
+import sys
+
+import numpy as np
+import pytest
+
+from dualenc_jax.data import cache_format
+from dualenc_jax.data.cache import prepare
+from dualenc_jax.data.cache_format import Cache
+from dualenc_jax.data.fingerprint import fingerprints
+from dualenc_jax.data.task import Task
+from dualenc_jax.data.tokenizer import Tokenizer
+from dualenc_jax.data.vocabulary import Vocabulary
+from dualenc_jax.errors import UserError
+
+ROWS = [
+    {'query': 'first query', 'passage': 'a passage', 'negatives': ['n', 'a b']},
+    {'query': 'second 中', 'passage': 'another passage'},
+    {'query': 'third', 'passage': 'a b', 'negatives': ['a b'], 'name': 'x'},
+    {
+        'query': 'fourth',
+        'passage': 'word ' * 50,
+        'query_id': 'Q',
+        'passage_id': 9,
+    },
+    {'query': 'fifth', 'passage': 'last', 'negatives': ['n1', 'n2', 'n3']},
+]
+VOCABULARY = Vocabulary('python_code_8k')
+TOKENIZER = Tokenizer(VOCABULARY, 8, 16)
+
+
+@pytest.fixture
+def source(tmp_path):
+  path = tmp_path / 'a.jsonl'
+  path.write_text(''.join(json.dumps(row) + '\n' for row in ROWS))
+  return path
+
+
+@pytest.fixture
+def task(source):
+  return Task('pairs', {'train': str(source)})
+
+
+@pytest.fixture
+def cache_dir(tmp_path):
+  return tmp_path / 'cache'
+
+
+def folders(cache_dir):
+  return sorted(os.listdir(cache_dir))
+
+
+@pytest.mark.parametrize('chunk', [1, 2, 8192])
+def test_round_trip(task, source, cache_dir, monkeypatch, chunk):
+  monkeypatch.setattr(cache_format, 'CHUNK', chunk)
+  cache = prepare(task, 'train', TOKENIZER, cache_dir)
+  assert len(cache) == 5
+  negatives = [row.get('negatives', []) for row in ROWS]
+  for i, row in enumerate(ROWS):
+    assert cache.query_texts.text(i) == row['query']
+    assert cache.passage_texts.text(i) == row['passage']
+    assert cache.names.text(i) == row.get('name', '')
+    assert cache.locations.text(i) == f'{source}:{i + 1}'
+    start, end = cache.negative_offsets[i : i + 2]
+    assert end - start == len(negatives[i])
+  for ragged, expected in (
+      (
+          cache.query_tokens,
+          TOKENIZER.encode_queries([r['query'] for r in ROWS]),
+      ),
+      (
+          cache.passage_tokens,
+          TOKENIZER.encode_passages([r['passage'] for r in ROWS]),
+      ),
+      (cache.negative_tokens, TOKENIZER.encode_passages(sum(negatives, []))),
+  ):
+    np.testing.assert_array_equal(ragged.values, expected.values)
+    np.testing.assert_array_equal(ragged.offsets, expected.offsets)
+    assert ragged.values.dtype == np.uint16
+  for name in ('query', 'passage', 'negative'):
+    np.testing.assert_array_equal(
+        getattr(cache, f'{name}_fingerprints'),
+        fingerprints(getattr(cache, f'{name}_tokens')),
+    )
+  # Example 2's passage is a negative of examples 0 and 2.
+  assert (
+      cache.negative_fingerprints[[1, 2]] == cache.passage_fingerprints[2]
+  ).all()
+
+
+def test_ids_default_to_a_hash_of_the_text(task, cache_dir):
+  cache = prepare(task, 'train', TOKENIZER, cache_dir)
+  assert cache.query_ids.text(3) == 'Q' and cache.passage_ids.text(3) == '9'
+  # The start of sha256(b'third') and of sha256(b'a b').
+  assert cache.query_ids.text(2) == 'qb1e99324505bd32d'
+  assert cache.passage_ids.text(2) == 'pc8687a08aa5d6ed2'
+
+
+def test_header_says_what_it_is(task, cache_dir):
+  header = prepare(task, 'train', TOKENIZER, cache_dir).header
+  assert header['task'] == 'pairs' and header['split'] == 'train'
+  assert header['options'] == dict(task.options)
+  assert header['vocabulary'] == VOCABULARY.sha256
+  assert (header['query_length'], header['passage_length']) == (8, 16)
+  assert (header['examples'], header['negatives']) == (5, 6)
+  assert folders(cache_dir)[0].startswith('pairs-train-')
+
+
+def test_reused_when_nothing_changed(task, cache_dir, monkeypatch):
+  first = prepare(task, 'train', TOKENIZER, cache_dir)
+
+  def no_examples(*unused_args):
+    raise AssertionError('the source was read again')
+
+  monkeypatch.setattr(Task, 'examples', no_examples)
+  assert prepare(task, 'train', TOKENIZER, cache_dir).folder == first.folder
+
+
+def test_anything_in_the_key_makes_another_cache(
+    task, source, cache_dir, shared
+):
+  (t5,) = (shared / 'data' / 't5_spiece').glob('*.model')
+  prepared = [
+      prepare(task, 'train', tokenizer, cache_dir).folder
+      for tokenizer in (
+          TOKENIZER,
+          Tokenizer(VOCABULARY, 9, 16),
+          Tokenizer(VOCABULARY, 8, 17),
+          Tokenizer(Vocabulary(str(t5)), 8, 16),
+      )
+  ]
+  other = Task('pairs', {'train': str(source), 'on_bad_row': 'skip'})
+  prepared.append(prepare(other, 'train', TOKENIZER, cache_dir).folder)
+  source.write_text(json.dumps(ROWS[0]) + '\n')
+  changed = prepare(task, 'train', TOKENIZER, cache_dir)
+  assert len(changed) == 1
+  assert len({*prepared, changed.folder}) == 6 == len(folders(cache_dir))
+
+
+@pytest.mark.parametrize(
+    'name',
+    ['passage_tokens.values.uint16', 'header.json', 'names.offsets.int64'],
+)
+def test_truncated_files_are_rebuilt_and_that_is_said(task, cache_dir, name):
+  first = prepare(task, 'train', TOKENIZER, cache_dir)
+  tokens = first.passage_tokens.values.copy()
+  path = first.folder / name
+  data = path.read_bytes()
+  path.write_bytes(data[: len(data) // 2])
+  lines = []
+  again = prepare(task, 'train', TOKENIZER, cache_dir, lines.append)
+  assert 'Rebuilding a damaged token cache' in lines[0] and name in lines[0]
+  np.testing.assert_array_equal(again.passage_tokens.values, tokens)
+  assert folders(cache_dir) == [first.folder.name]
+
+
+def test_a_failure_while_building_leaves_nothing(task, source, cache_dir):
+  with source.open('a') as stream:
+    stream.write('nonsense\n')
+  with pytest.raises(UserError, match=':6: not JSON'):
+    prepare(task, 'train', TOKENIZER, cache_dir)
+  assert folders(cache_dir) == []
+
+
+def test_a_killed_builds_folder_is_never_used(
+    task, cache_dir, monkeypatch
+):
+  complete = prepare(task, 'train', TOKENIZER, cache_dir).folder
+  # As left by a kill between the header and the move.
+  os.rename(complete, cache_dir / '.building-x')
+  with monkeypatch.context() as patch:
+    patch.setitem(sys.modules, 'seqio', None)
+    with pytest.raises(UserError, match=r'dualenc-jax\[data\]'):
+      prepare(task, 'train', TOKENIZER, cache_dir)
+  assert prepare(task, 'train', TOKENIZER, cache_dir).folder == complete
+
+
+def test_another_process_that_was_first_wins(task, cache_dir, monkeypatch):
+  write = cache_format.write
+
+  def write_slowly(*args):
+    count = write(*args)
+    monkeypatch.setattr('dualenc_jax.data.cache.write', write)
+    winner = prepare(task, 'train', TOKENIZER, cache_dir)
+    (winner.folder / 'winner').touch()
+    return count
+
+  monkeypatch.setattr('dualenc_jax.data.cache.write', write_slowly)
+  cache = prepare(task, 'train', TOKENIZER, cache_dir)
+  assert (cache.folder / 'winner').exists()
+  assert folders(cache_dir) == [cache.folder.name]
+
+
+def test_without_seqio_the_newest_matching_cache_serves(
+    task, source, cache_dir, monkeypatch
+):
+  old = prepare(task, 'train', TOKENIZER, cache_dir).folder
+  source.write_text(''.join(json.dumps(row) + '\n' for row in ROWS[:2]))
+  new = prepare(task, 'train', TOKENIZER, cache_dir).folder
+  source.write_text(json.dumps(ROWS[0]) + '\n')
+  os.utime(old / 'header.json', (1, 1))
+  monkeypatch.setitem(sys.modules, 'seqio', None)
+  lines = []
+  cache = prepare(task, 'train', TOKENIZER, cache_dir, lines.append)
+  assert cache.folder == new and len(cache) == 2
+  assert 'without checking' in lines[-1]
+  with pytest.raises(UserError, match='there is none here'):
+    prepare(task, 'train', Tokenizer(VOCABULARY, 8, 99), cache_dir)
+
+
+def test_without_seqio_an_unchanged_source_needs_no_remark(
+    task, cache_dir, monkeypatch
+):
+  folder = prepare(task, 'train', TOKENIZER, cache_dir).folder
+  monkeypatch.setitem(sys.modules, 'seqio', None)
+  lines = []
+  assert prepare(
+      task, 'train', TOKENIZER, cache_dir, lines.append
+  ).folder == folder
+  assert lines == []
+
+
+def test_no_examples(tmp_path, cache_dir):
+  (tmp_path / 'code').mkdir()
+  task = Task('python_code', {'roots': [str(tmp_path / 'code')]})
+  with pytest.raises(UserError, match="no examples in split 'train'"):
+    prepare(task, 'train', TOKENIZER, cache_dir)
+  assert folders(cache_dir) == []
+
+
+def test_a_cache_dir_that_cannot_be_made(task, source):
+  with pytest.raises(UserError, match='cannot be written'):
+    prepare(task, 'train', TOKENIZER, source / 'cache')
+
+
+def test_open_by_folder(task, cache_dir):
+  cache = prepare(task, 'train', TOKENIZER, cache_dir)
+  again = Cache.open(cache.folder)
+  assert again.header == cache.header and len(again) == 5

@@ -1,0 +1,131 @@
+"""Vocabulary and tokenizer against SentencePiece used directly, and T5's."""
+
+import dataclasses
+import hashlib
+import io
+
+import numpy as np
+import pytest
+import sentencepiece
+
+from dualenc_jax.data.tokenizer import Tokenizer
+from dualenc_jax.data.vocabulary import SHIPPED
+from dualenc_jax.data.vocabulary import Vocabulary
+from dualenc_jax.errors import UserError
+
+TEXTS = [
+    'Parse an ISO 8601 date.',
+    'def parse_iso_date(text):\n  return HTTPServer(text).parse()',
+    '',
+    'word ' * 100,
+]
+
+
+def shipped_processor():
+  processor = sentencepiece.SentencePieceProcessor()
+  processor.load(str(SHIPPED / 'python_code_8k.model'))
+  return processor
+
+
+@pytest.mark.parametrize('length', [2, 9, 64])
+def test_rows_are_cut_and_then_end_with_eos(length):
+  processor = shipped_processor()
+  rows = Vocabulary('python_code_8k').encode(TEXTS, length)
+  assert rows.values.dtype == np.uint16
+  for i, text in enumerate(TEXTS):
+    expected = processor.encode(text)[: length - 1] + [1]
+    assert rows.row(i).tolist() == expected
+
+
+def test_no_texts_make_no_rows():
+  assert len(Vocabulary('python_code_8k').encode([], 8)) == 0
+
+
+def test_lengths_of_both_sides():
+  tokenizer = Tokenizer(Vocabulary('python_code_8k'), 8, 16)
+  assert tokenizer.encode_queries(TEXTS).lengths.max() == 8
+  assert tokenizer.encode_passages(TEXTS).lengths.max() == 16
+
+
+def test_size_sha256_and_extra_ids():
+  vocabulary = Vocabulary('python_code_8k')
+  data = (SHIPPED / 'python_code_8k.model').read_bytes()
+  assert vocabulary.size == 8000
+  assert dataclasses.replace(vocabulary, extra_ids=100).size == 8100
+  assert vocabulary.sha256 == hashlib.sha256(data).hexdigest()
+
+
+def test_large_vocabularies_need_32_bits():
+  assert Vocabulary('python_code_8k', 65536 - 8000).token_dtype == np.uint16
+  large = Vocabulary('python_code_8k', 65537 - 8000)
+  assert large.encode(['x'], 8).values.dtype == np.uint32
+
+
+def test_t5_vocabulary(shared):
+  (path,) = (shared / 'data' / 't5_spiece').glob('*.model')
+  vocabulary = Vocabulary(str(path), extra_ids=100)
+  assert vocabulary.size == 32100
+  assert vocabulary.encode(['Hello world'], 8).row(0).tolist() == [8774, 296, 1]
+
+
+def test_shipped_vocabulary_splits_identifiers_into_query_words():
+  processor = shipped_processor()
+  words = processor.encode('parse iso date http server get url')
+  for text in (
+      'parse_iso_date HTTPServer getURL',
+      'parseISODate http_server get_url',
+      'PARSE_ISO_DATE HttpServer GetUrl',
+  ):
+    assert processor.encode(text) == words
+  piece = processor.encode('parse')
+  assert processor.encode('self.parse')[-len(piece) :] == piece
+
+
+def test_shipped_vocabulary_knows_all_of_ascii():
+  text = ' '.join(chr(c) for c in range(33, 127))
+  assert 2 not in shipped_processor().encode(text)
+
+
+def test_shipped_vocabulary_tokenises_alike_in_seqio():
+  import seqio
+
+  vocabulary = seqio.SentencePieceVocabulary(
+      str(SHIPPED / 'python_code_8k.model'), extra_ids=0
+  )
+  expected = [vocabulary.encode_tf(text).numpy().tolist() for text in TEXTS]
+  rows = Vocabulary('python_code_8k').encode(TEXTS, 1000)
+  assert [rows.row(i).tolist()[:-1] for i in range(len(TEXTS))] == expected
+  assert vocabulary.eos_id == 1 and vocabulary.pad_id == 0
+
+
+def test_unknown_name_lists_the_shipped_ones():
+  with pytest.raises(UserError, match="Did you mean 'python_code_8k'"):
+    Vocabulary('python_code_8').encode(['x'], 8)
+
+
+def test_file_that_is_no_model(tmp_path):
+  path = tmp_path / 'x.model'
+  path.write_text('nonsense')
+  with pytest.raises(UserError, match=r'x\.model is not a SentencePiece model'):
+    Vocabulary(str(path)).encode(['x'], 8)
+
+
+def test_other_special_ids_are_refused(tmp_path):
+  model = io.BytesIO()
+  sentencepiece.SentencePieceTrainer.train(
+      sentence_iterator=iter(['a b c d'] * 20),
+      model_writer=model,
+      vocab_size=8,
+      hard_vocab_limit=False,
+      minloglevel=2,
+  )
+  path = tmp_path / 'other.model'
+  path.write_bytes(model.getvalue())
+  with pytest.raises(UserError, match=r'expected \(0, 1, 2\)'):
+    Vocabulary(str(path)).encode(['x'], 8)
+
+
+@pytest.mark.parametrize('name', ['query_length', 'passage_length'])
+def test_lengths_below_two_are_errors(name):
+  with pytest.raises(UserError, match=rf'Tokenizer\.{name} is 1'):
+    Tokenizer(Vocabulary('python_code_8k'), **{name: 1})

@@ -1,0 +1,295 @@
+"""The dual encoder: what an embedding depends on, and what towers share."""
+
+from flax import linen as nn
+from flax import traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.models import dual_encoder
+from dualenc_jax.models import layers
+from dualenc_jax.models import t5_encoder
+
+VOCAB, E, D = 60, 24, 20
+PARTS = {'token_embedder', 'encoder', 'projection'}
+# Variant -> the parts that the passage tower has of its own.
+VARIANTS = {
+    'SDE': set(),
+    'ADE': PARTS,
+    'ADE-STE': {'encoder', 'projection'},
+    'ADE-FTE': PARTS,
+    'ADE-SPL': {'token_embedder', 'encoder'},
+}
+
+
+def make_part(name, depth=1, width=E, dtype='float32'):
+  if name == 'token_embedder':
+    return layers.TokenEmbedder(VOCAB, width)
+  if name == 'encoder':
+    return t5_encoder.T5Encoder(depth, 3, 16, 40, dtype=dtype)
+  return dual_encoder.Projection(D)
+
+
+def make(own=(), dtype='float32', **passage_sizes):
+  query = {part: make_part(part, dtype=dtype) for part in PARTS}
+  passage = {
+      f'passage_{part}': make_part(part, **passage_sizes) for part in own
+  }
+  return dual_encoder.DualEncoder(**query, **passage)
+
+
+def random_tokens(lengths, padded_length=None):
+  rng = np.random.default_rng(0)
+  padded_length = padded_length or max(lengths)
+  tokens = np.zeros((len(lengths), padded_length), np.int32)
+  for row, length in zip(tokens, lengths, strict=True):
+    row[:length] = rng.integers(1, VOCAB, length)
+  return tokens
+
+
+def random_variables(model):
+  """Random parameters, matrices around zero and scales around one."""
+  tokens = random_tokens([3])
+  variables = jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)
+  rng = np.random.default_rng(0)
+  return jax.tree.map(
+      lambda x: rng.normal(x.ndim == 1, 0.2, x.shape).astype(np.float32),
+      nn.unbox(variables),
+  )
+
+
+@pytest.fixture(scope='module')
+def sde():
+  """A shared tower: (variables, tokens [B, L] -> embeddings [B, D])."""
+  model = make()
+  variables = random_variables(model)
+  # A large bias, so that an effect of padding on attention would show.
+  variables['params']['encoder']['relpos_bias']['rel_embedding'] *= 10
+  encode = jax.jit(
+      lambda tokens: model.apply(variables, tokens, method='encode_passage')
+  )
+  return variables, lambda tokens: np.asarray(encode(tokens))
+
+
+def test_embeddings_are_float32_of_norm_one(sde):
+  _, encode = sde
+  embeddings = encode(random_tokens([10, 7, 1, 4]))
+  assert embeddings.shape == (4, D)
+  assert embeddings.dtype == np.float32
+  norms = np.linalg.norm(embeddings.astype(np.float64), axis=1)
+  np.testing.assert_allclose(norms, 1.0, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize('padded_length', [32, 200])
+def test_embedding_does_not_depend_on_padding(sde, padded_length):
+  _, encode = sde
+  lengths = [10, 7, 1, 4]
+  np.testing.assert_allclose(
+      encode(random_tokens(lengths, padded_length)),
+      encode(random_tokens(lengths)),
+      rtol=0,
+      atol=1e-6,
+  )
+
+
+def test_embedding_does_not_depend_on_batch_mates_or_order(sde):
+  _, encode = sde
+  tokens = random_tokens([10, 7, 1, 4, 10, 3])
+  together = encode(tokens)
+  order = np.array([4, 2, 0, 5, 1, 3])
+  np.testing.assert_allclose(
+      encode(tokens[order]), together[order], rtol=0, atol=1e-6
+  )
+  for i in range(len(tokens)):
+    alone = encode(tokens[i : i + 1])
+    np.testing.assert_allclose(alone[0], together[i], rtol=0, atol=1e-6)
+  # The rows are far apart, so that mixing two would not pass unseen.
+  cosines = together @ together.T - 2 * np.eye(len(tokens))
+  assert cosines.max() < 0.99
+
+
+def test_embedding_depends_on_every_token_and_on_order(sde):
+  _, encode = sde
+  tokens = random_tokens([10])
+  expected = encode(tokens)
+  for i in range(10):
+    changed = tokens.copy()
+    changed[0, i] = changed[0, i] % (VOCAB - 1) + 1
+    assert np.abs(encode(changed) - expected).max() > 1e-4
+  assert np.abs(encode(tokens[:, ::-1]) - expected).max() > 1e-4
+
+
+def test_row_of_padding_is_a_zero_vector_with_finite_gradients():
+  model = make()
+  tokens = random_tokens([5, 0, 3])
+
+  def scalar(variables):
+    embeddings, _ = model.apply(variables, tokens, tokens)
+    direction = jnp.arange(D, dtype=jnp.float32)[None]
+    return jnp.sum(embeddings * direction), embeddings
+
+  (_, embeddings), gradient = jax.jit(jax.value_and_grad(scalar, has_aux=True))(
+      random_variables(model)
+  )
+  np.testing.assert_array_equal(embeddings[1], np.zeros(D))
+  assert np.abs(embeddings[0]).max() > 0.1
+  for path, x in jax.tree.leaves_with_path(gradient):
+    assert np.isfinite(x).all(), jax.tree_util.keystr(path)
+
+
+def test_mean_pool_equals_numpy():
+  rng = np.random.default_rng(0)
+  x = rng.normal(3.0, 10.0, size=(4, 9, 5)).astype(np.float32)
+  lengths = [9, 4, 1, 0]
+  mask = np.arange(9) < np.array(lengths)[:, None]
+  pooled = dual_encoder.mean_pool(jnp.asarray(x), jnp.asarray(mask))
+  expected = np.zeros((4, 5))
+  for i, length in enumerate(lengths[:3]):
+    expected[i] = x[i, :length].astype(np.float64).mean(axis=0)
+  np.testing.assert_allclose(pooled, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_mean_pool_adds_in_float32():
+  # 1 + 2**-8 is lost in bfloat16, whose sums would stop at 256.
+  x = jnp.ones((1, 1000, 2), jnp.bfloat16)
+  pooled = dual_encoder.mean_pool(x, jnp.ones((1, 1000), bool))
+  assert pooled.dtype == jnp.float32
+  np.testing.assert_array_equal(pooled, np.ones((1, 2)))
+
+
+def test_projection_equals_numpy_and_has_no_bias(sde):
+  variables, encode = sde
+  tokens = random_tokens([6, 2])
+  params = variables['params']
+  assert list(params['projection']) == ['kernel']
+  x = layers.TokenEmbedder(VOCAB, E).apply(
+      {'params': params['token_embedder']}, tokens
+  )
+  x = make_part('encoder').apply({'params': params['encoder']}, x, tokens > 0)
+  x = np.asarray(x, np.float64)
+  pooled = np.stack([x[0].mean(axis=0), x[1, :2].mean(axis=0)])
+  projected = pooled @ np.asarray(params['projection']['kernel'], np.float64)
+  expected = projected / np.linalg.norm(projected, axis=1, keepdims=True)
+  np.testing.assert_allclose(encode(tokens), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize('variant', VARIANTS)
+def test_variant_has_exactly_its_parameters(variant):
+  own = VARIANTS[variant]
+  shapes = jax.tree.map(np.shape, random_variables(make(own))['params'])
+  assert shapes.keys() == PARTS | {f'passage_{part}' for part in own}
+  for part in own:
+    assert shapes[f'passage_{part}'] == shapes[part]
+
+
+def test_separate_towers_are_initialised_apart():
+  tokens = random_tokens([3])
+  variables = jax.jit(make(PARTS).init)(jax.random.key(0), tokens, tokens)
+  params = traverse_util.flatten_dict(nn.unbox(variables['params']))
+  pairs = [
+      (x, params[(f'passage_{path[0]}', *path[1:])])
+      for path, x in params.items()
+      if path[0] in PARTS and path[-1] != 'scale'
+  ]
+  assert len(pairs) == 1 + 1 + 7 + 1
+  assert all(np.abs(a - b).max() > 0.01 for a, b in pairs)
+
+
+@pytest.mark.parametrize('variant', VARIANTS)
+def test_gradient_of_one_tower_reaches_its_parts_only(variant):
+  own = VARIANTS[variant]
+  model = make(own)
+  variables = random_variables(model)
+  tokens = random_tokens([7, 4, 9])
+  direction = jax.random.normal(jax.random.key(1), (3, D))
+  passage_parts = {f'passage_{part}' if part in own else part for part in PARTS}
+  for tower, parts in [(0, PARTS), (1, passage_parts)]:
+    gradient = jax.grad(
+        lambda variables: jnp.sum(
+            model.apply(variables, tokens, tokens)[tower] * direction
+        )
+    )(variables)['params']
+    for path, x in traverse_util.flatten_dict(gradient).items():
+      assert np.any(np.asarray(x) != 0) == (path[0] in parts), path
+
+
+def test_shared_towers_embed_alike_and_separate_towers_do_not():
+  tokens = random_tokens([7, 4, 9])
+  for own in VARIANTS.values():
+    model = make(own)
+    query, passage = model.apply(random_variables(model), tokens, tokens)
+    assert np.array_equal(query, passage) == (not own)
+
+
+def test_towers_of_different_depth():
+  model = make({'encoder'}, depth=2)
+  variables = random_variables(model)
+  params = variables['params']
+  assert 'layers_1' not in params['encoder']
+  assert {'layers_0', 'layers_1'} < params['passage_encoder'].keys()
+  tokens = random_tokens([7, 4])
+  query, passage = model.apply(variables, tokens, tokens)
+  assert query.shape == passage.shape == (2, D)
+
+
+def test_towers_of_different_width_with_projections_of_their_own():
+  model = make(PARTS, width=32)
+  variables = random_variables(model)
+  params = variables['params']
+  assert params['projection']['kernel'].shape == (E, D)
+  assert params['passage_projection']['kernel'].shape == (32, D)
+  tokens = random_tokens([7, 4])
+  query, passage = model.apply(variables, tokens, tokens)
+  assert query.shape == passage.shape == (2, D)
+
+
+@pytest.mark.parametrize(
+    'own,message',
+    [
+        (
+            {'token_embedder', 'encoder'},
+            'features is 24 and passage_token_embedder.features is 32,.*share'
+            ' the projection.*give passage_projection too',
+        ),
+        (
+            {'token_embedder', 'projection'},
+            'features is 24 and passage_token_embedder.features is 32,.*share'
+            ' the encoder.*give passage_encoder too',
+        ),
+        (
+            {'token_embedder'},
+            'features is 24 and passage_token_embedder.features is 32,.*share'
+            ' the encoder and the projection.*give passage_encoder and'
+            ' passage_projection too',
+        ),
+    ],
+)
+def test_towers_of_different_width_cannot_share(own, message):
+  with pytest.raises(UserError, match=message):
+    make(own, width=32)
+
+
+def test_bfloat16_encoder_gives_float32_embeddings_near_float32():
+  tokens = random_tokens([10, 7, 1, 4])
+  variables = random_variables(make())
+  rounded = jax.tree.map(
+      lambda x: x.astype(jnp.bfloat16).astype(np.float32), variables
+  )
+
+  def embed(dtype, variables):
+    model = make(dtype=dtype)
+    return jax.jit(lambda x: model.apply(x, tokens, tokens)[0])(variables)
+
+  expected = embed('float32', variables)
+  yardstick = embed('float32', rounded)
+  embeddings = embed('bfloat16', variables)
+  assert embeddings.dtype == np.float32
+  # See the encoder's test: weights, operands and results are rounded, at worst
+  # three times the error of rounding the weights alone.
+  yardstick = np.linalg.norm(yardstick - expected)
+  assert yardstick < 0.05
+  assert 0 < np.linalg.norm(embeddings - expected) < 3 * yardstick
+  norms = np.linalg.norm(np.asarray(embeddings, np.float64), axis=1)
+  np.testing.assert_allclose(norms, 1.0, rtol=0, atol=1e-6)

@@ -1,0 +1,121 @@
+"""TREC run files: read back, and read by trec_eval's code."""
+
+import os
+
+import numpy as np
+import pytest
+import pytrec_eval
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.retrieval import metrics
+from dualenc_jax.retrieval import ranking
+from dualenc_jax.retrieval import trec
+
+
+def test_layout(tmp_path):
+  hits = ranking.Ranking(
+      np.array([[0.5, -0.25]], np.float32), np.array([[2, 0]])
+  )
+  trec.write_run(tmp_path / 'run', hits, ['q1'], ['a', 'b', 'c'], tag='sde')
+  assert (tmp_path / 'run').read_text() == (
+      'q1 Q0 c 1 0.5 sde\nq1 Q0 a 2 -0.25 sde\n'
+  )
+  assert os.listdir(tmp_path) == ['run']
+
+
+def test_scores_come_back_bit_for_bit(tmp_path):
+  rng = np.random.default_rng(0)
+  bits = rng.integers(0, 2**32, (3, 1000), np.uint32)
+  scores = bits.view(np.float32)
+  scores = np.where(np.isfinite(scores), scores, np.float32(1e-45))
+  indices = np.stack([rng.permutation(1000) for _ in range(3)])
+  passage_ids = [f'é{i}' for i in range(1000)]
+  path = tmp_path / 'run'
+  trec.write_run(
+      path, ranking.Ranking(scores, indices), ['x', 'y', 'z'], passage_ids
+  )
+  run = trec.read_run(path)
+  assert list(run) == ['x', 'y', 'z']
+  for hits, row, order in zip(run.values(), scores, indices):
+    assert list(hits) == [passage_ids[i] for i in order]
+    read = np.array(list(hits.values()), np.float64).astype(np.float32)
+    np.testing.assert_array_equal(read, row)
+
+
+def test_trec_eval_orders_the_file_as_we_do(tmp_path):
+  rng = np.random.default_rng(1)
+  passages = rng.integers(-1, 2, (150, 3)).astype(np.float32)  # many ties
+  queries = rng.integers(-1, 2, (20, 3)).astype(np.float32)
+  passage_ids = [f'p{i}' for i in range(150)]
+  query_ids = [f'q{i}' for i in range(20)]
+  qrels = {q: {f'p{rng.integers(150)}': 1} for q in query_ids}
+  hits = ranking.top_k(queries, passages, passage_ids, 150)
+  trec.write_run(tmp_path / 'run', hits, query_ids, passage_ids)
+  by_query = pytrec_eval.RelevanceEvaluator(
+      qrels, {'recip_rank', 'ndcg_cut.10'}
+  ).evaluate(trec.read_run(tmp_path / 'run'))
+  found = metrics.evaluate(hits, query_ids, passage_ids, qrels)
+  for ours, theirs in (('MRR', 'recip_rank'), ('nDCG@10', 'ndcg_cut_10')):
+    mean = np.mean([q[theirs] for q in by_query.values()])
+    assert found[ours] == pytest.approx(mean, rel=1e-9)
+
+
+ONE_HIT = ranking.Ranking(np.ones((1, 1), np.float32), np.zeros((1, 1), int))
+
+
+@pytest.mark.parametrize(
+    'query_id, passage_id, tag, message',
+    [
+        ('a b', 'p', 't', "query id 'a b' cannot stand"),
+        ('', 'p', 't', "query id '' cannot stand"),
+        ('q', 'p\n', 't', r"passage id 'p\\n' cannot stand"),
+        ('q', 'p', 'my tag', "tag 'my tag' cannot stand"),
+    ],
+)
+def test_ids_with_white_space_leave_the_older_file(
+    tmp_path, query_id, passage_id, tag, message
+):
+  path = tmp_path / 'run'
+  path.write_text('older')
+  with pytest.raises(UserError, match=message):
+    trec.write_run(path, ONE_HIT, [query_id], [passage_id], tag)
+  assert path.read_text() == 'older'
+  assert os.listdir(tmp_path) == ['run']
+
+
+def test_sizes_and_repeats(tmp_path):
+  with pytest.raises(UserError, match='1 rows for 2 query ids'):
+    trec.write_run(tmp_path / 'run', ONE_HIT, ['q', 'r'], ['p'])
+  twice = ranking.Ranking(np.ones((2, 1), np.float32), np.zeros((2, 1), int))
+  with pytest.raises(UserError, match="query id 'q' is repeated"):
+    trec.write_run(tmp_path / 'run', twice, ['q', 'q'], ['p'])
+
+
+@pytest.mark.parametrize('path', ['no_such_folder/run', 'a_file/run'])
+def test_a_path_that_cannot_be_written(tmp_path, path):
+  (tmp_path / 'a_file').touch()
+  with pytest.raises(UserError, match='run: cannot write the run: '):
+    trec.write_run(tmp_path / path, ONE_HIT, ['q'], ['p'])
+
+
+@pytest.mark.parametrize(
+    'line, message',
+    [
+        (b'q Q0 p 1 0.5', 'run:2: 5 fields: expected the six'),
+        (b'', 'run:2: 0 fields'),
+        (b'q Q0 p 1 high t', "run:2: score 'high' in the fifth"),
+        (b'q Q0 p 1 nan t', "run:2: score 'nan'"),
+        (b'q Q0 first 1 0.5 t', "run:2: passage 'first' is repeated"),
+        (b'q Q0 \xff 1 0.5 t', 'run: not a text file in UTF-8'),
+    ],
+)
+def test_bad_lines(tmp_path, line, message):
+  path = tmp_path / 'run'
+  path.write_bytes(b'q Q0 first 1 0.5 t\n' + line + b'\n')
+  with pytest.raises(UserError, match=message):
+    trec.read_run(path)
+
+
+def test_no_file(tmp_path):
+  with pytest.raises(UserError, match='none: cannot read the run: No such'):
+    trec.read_run(tmp_path / 'none')
