@@ -60,8 +60,7 @@ def train(
           ' stopped; the checkpoints before this step are kept. Lower the'
           ' learning rate or raise the temperature, and run again.'
       )
-    squares = values.pop('gradient_squares')
-    del squares
+    del values['gradient_squares']
     reporter.step(step, values)
 
   def save(step: int) -> None:
@@ -87,7 +86,7 @@ def train(
       # The metrics of a step are fetched when the next one is under way.
       if late is not None:
         report(*late)
-      elif started is not None:
+      if step == first and started is not None:
         jax.block_until_ready(metrics)
         _LOG.info(
             'First step done %.1f s after the start.',

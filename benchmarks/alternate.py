@@ -1,0 +1,104 @@
+"""Runs our step and the peer's in turns, each in a process of its own.
+
+Machines drift and are shared, so that only what ran side by side compares.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+
+import workload
+
+HERE = pathlib.Path(__file__).parent
+# glibc hands large tensors back to the kernel after every step; told to keep
+# them, PyTorch on a CPU gains at large batches.
+KEEP_MEMORY = {
+    'MALLOC_MMAP_MAX_': '0',
+    'MALLOC_TRIM_THRESHOLD_': str(2**34),
+    'MALLOC_TOP_PAD_': str(2**28),
+}
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+  """Adds --peer_python and --rounds."""
+  parser.add_argument(
+      '--peer_python',
+      metavar='FILE',
+      help='Python that has sentence-transformers: run it in turns with ours',
+  )
+  parser.add_argument(
+      '--rounds', type=int, default=3, help='turns of each with --peer_python'
+  )
+
+
+def run(args: argparse.Namespace, sizes: workload.Sizes) -> None:
+  """Measures all sides `rounds` times; prints each, then ratios and JSON."""
+  flags = [
+      f'--{name}={value}'
+      for name, value in vars(args).items()
+      if name not in ('model', 'loss', 'json', 'peer_python', 'rounds')
+  ]
+  ours = [
+      sys.executable,
+      str(HERE / 'train_step.py'),
+      '--json',
+      f'--model={args.model}',
+      f'--loss={args.loss}',
+      *flags,
+  ]
+  peer = [
+      args.peer_python,
+      str(HERE / 'train_step_peer.py'),
+      f'--sizes={json.dumps(dataclasses.asdict(sizes))}',
+      *flags,
+  ]
+  sides = {
+      'dualenc_jax': (ours, {}),
+      'sentence-transformers': (peer, {}),
+      'sentence-transformers, tuned malloc': (peer, KEEP_MEMORY),
+  }
+  results = {name: [] for name in sides}
+  for _ in range(args.rounds):
+    for name, (command, environment) in sides.items():
+      results[name].append(_figures(command, environment))
+      if not args.json:
+        workload.show(name, results[name][-1])
+
+  summary = {}
+  for name, rounds in results.items():
+    ratios = [
+        mine['examples_per_second'] / theirs['examples_per_second']
+        for mine, theirs in zip(results['dualenc_jax'], rounds)
+    ]
+    summary[name] = {
+        key: statistics.median(figures[key] for figures in rounds)
+        for key, value in rounds[0].items()
+        if not isinstance(value, str)
+    } | {'ours_over_this': statistics.median(ratios)}
+  if not args.json:
+    print(f'Medians of {args.rounds} rounds:')
+    for name, figures in summary.items():
+      print(
+          f'  {name}: {figures["examples_per_second"]:.1f} examples/s,'
+          f' {figures["real_tokens_per_second"]:.0f} real tokens/s, MFU'
+          f' {figures["mfu"]:.1%}; ours is {figures["ours_over_this"]:.2f}'
+          ' times as fast'
+      )
+  print(json.dumps({'flags': vars(args), 'rounds': results, **summary}))
+
+
+def _figures(command: list[str], environment: dict[str, str]) -> dict:
+  """The JSON on the last line that a side prints."""
+  done = subprocess.run(
+      command,
+      env=os.environ | environment,
+      stdout=subprocess.PIPE,
+      text=True,
+      check=True,
+  )
+  return json.loads(done.stdout.splitlines()[-1])

@@ -1,0 +1,167 @@
+"""Times sentence-transformers' training step; prints one line of JSON.
+
+The same sizes, token lengths, loss (in-batch softmax of both directions) and
+optimizer as ours, padded to the longest row of a batch, as the library does.
+Run with the Python of an environment that has sentence-transformers;
+train_step.py calls it.
+"""
+
+import argparse
+import json
+import os
+import tempfile
+
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Dense
+from sentence_transformers.base.modules import Transformer
+from sentence_transformers.sentence_transformer import losses
+from sentence_transformers.sentence_transformer.modules import Pooling
+import sentence_transformers
+import tokenizers
+import torch
+import transformers
+import workload
+
+DEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument('--sizes', type=json.loads, help='workload.Sizes, JSON')
+  workload.add_flags(parser)
+  args = parser.parse_args()
+  sizes = workload.Sizes(**args.sizes)
+  # PyTorch counts cores of the machine, not those that it may use.
+  torch.set_num_threads(len(os.sched_getaffinity(0)))
+  torch.manual_seed(0)
+  dtype = getattr(torch, args.dtype)
+  ceiling = matrix_ceiling(dtype)
+
+  model = make_model(sizes, args).train()
+  loss = losses.MultipleNegativesRankingLoss(
+      model,
+      scale=100.0,
+      directions=('query_to_doc', 'doc_to_query'),
+      partition_mode='per_direction',
+  )
+  optimizer = make_optimizer(args.optimizer, model)
+  tokens = workload.token_batches(args, sizes.vocab_size)
+  batches = [(features(query), features(passage)) for query, passage in tokens]
+  labels = torch.arange(args.batch, device=DEVICE)
+  autocast = torch.autocast(DEVICE, dtype, enabled=args.dtype != 'float32')
+
+  times = []
+  for i in range(args.warmup + args.steps):
+    # The model adds its outputs to the dictionaries.
+    pair = [dict(f) for f in batches[i % len(batches)]]
+
+    def step():
+      with autocast:
+        value = loss(pair, labels)
+      optimizer.zero_grad(set_to_none=True)
+      value.backward()
+      optimizer.step()
+      synchronize()
+
+    times.append(workload.seconds(step))
+  figures = {
+      'side': 'sentence-transformers',
+      'torch': torch.__version__,
+      'transformers': transformers.__version__,
+      'sentence_transformers': sentence_transformers.__version__,
+      **workload.report(
+          args,
+          sizes,
+          times[args.warmup :],
+          [
+              (q['input_ids'].shape[1], p['input_ids'].shape[1])
+              for q, p in batches
+          ],
+          workload.NUM_BLOCKS['softmax'],
+          ceiling,
+      ),
+  }
+  print(json.dumps(figures))
+
+
+def make_model(
+    sizes: workload.Sizes, args: argparse.Namespace
+) -> SentenceTransformer:
+  """A T5 encoder of random weights, mean pooling, a projection."""
+  t5_config = transformers.T5Config(
+      vocab_size=sizes.vocab_size,
+      d_model=sizes.features,
+      num_layers=sizes.num_layers,
+      num_heads=sizes.num_heads,
+      d_kv=sizes.head_dim,
+      d_ff=sizes.mlp_dim,
+      feed_forward_proj='gated-gelu' if sizes.gated else 'relu',
+      dropout_rate=args.dropout_rate,
+      tie_word_embeddings=False,
+  )
+  # The library loads a model from a folder, and wants a tokenizer in it.
+  words = tokenizers.models.WordLevel({'<pad>': 0, '<unk>': 1}, '<unk>')
+  with tempfile.TemporaryDirectory() as folder:
+    transformers.T5EncoderModel(t5_config).save_pretrained(folder)
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizers.Tokenizer(words),
+        pad_token='<pad>',
+        unk_token='<unk>',
+    ).save_pretrained(folder)
+    encoder = Transformer(
+        folder,
+        model_kwargs={'attn_implementation': 'sdpa'},
+        max_seq_length=args.passage_length,
+    )
+  return SentenceTransformer(
+      modules=[
+          encoder,
+          Pooling(sizes.features, pooling_mode='mean'),
+          Dense(
+              sizes.features,
+              sizes.embedding_dim,
+              bias=False,
+              activation_function=None,
+          ),
+      ],
+      device=DEVICE,
+  )
+
+
+def make_optimizer(name: str, model: torch.nn.Module) -> torch.optim.Optimizer:
+  if name == 'adamw':
+    return torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+  return transformers.Adafactor(
+      model.parameters(), lr=1e-3, scale_parameter=True, relative_step=False
+  )
+
+
+def features(tokens) -> dict[str, torch.Tensor]:
+  """What the library's collator makes of rows: padded to the longest."""
+  columns = int(workload.lengths(tokens).max())
+  ids = torch.from_numpy(tokens[:, :columns]).long().to(DEVICE)
+  return {
+      'input_ids': ids,
+      'attention_mask': (ids != workload.PAD).long(),
+  }
+
+
+def matrix_ceiling(dtype: torch.dtype) -> float:
+  """The best rate of a large square product, in FLOP/s."""
+  side = 2048 if DEVICE == 'cpu' else 8192
+  a = torch.randn(side, side, device=DEVICE).to(dtype)
+
+  def product():
+    torch.mm(a, a)
+    synchronize()
+
+  return workload.best_rate(2 * side**3, product, repeats=10)
+
+
+def synchronize() -> None:
+  if DEVICE == 'cuda':
+    torch.cuda.synchronize()
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,163 @@
+"""Every loss of the package beside its reference, and batches for both."""
+
+import functools
+
+import jax
+import numpy as np
+
+from dualenc_jax.losses import Embeddings
+from dualenc_jax.losses import InBatchSoftmax
+from dualenc_jax.losses import PAIR
+from dualenc_jax.losses import SamToNe
+import reference
+
+ALPHA = 0.3
+
+
+def _pair(**denominator):
+  return functools.partial(PAIR, alpha=ALPHA, **denominator)
+
+
+def _pair_terms(positive, queries):
+  return functools.partial(
+      reference.pair_terms, alpha=ALPHA, positive=positive, queries=queries
+  )
+
+
+_FAMILIES = {
+    'softmax': (InBatchSoftmax, reference.softmax_terms),
+    'samtone': (SamToNe, reference.samtone_terms),
+    'pair': (_pair(), _pair_terms(True, False)),
+    'pair_without_positive': (
+        _pair(positive_in_denominator=False),
+        _pair_terms(False, False),
+    ),
+    'pair_with_queries': (
+        _pair(queries_in_denominator=True),
+        _pair_terms(True, True),
+    ),
+}
+
+# Name -> (constructor, function of (batch, mask) giving the reference's sides).
+LOSSES = {
+    f'{name}_{"two" if bidirectional else "one"}_way': (
+        functools.partial(make, bidirectional=bidirectional),
+        functools.partial(terms, bidirectional=bidirectional),
+    )
+    for name, (make, terms) in _FAMILIES.items()
+    for bidirectional in (False, True)
+}
+LOSSES['samtone_both_towers'] = (
+    functools.partial(SamToNe, both_towers=True),
+    functools.partial(
+        reference.samtone_terms, bidirectional=True, both_towers=True
+    ),
+)
+
+
+def make_batch(size, num_negatives, duplicates=False, dim=16, dtype=np.float32):
+  """Random embeddings; positives lean towards their anchors.
+
+  With `duplicates`, half of the pairs repeat the query or the passage of
+  another pair and one hard negative is a positive. With more than one hard
+  negative, some rows have fewer.
+
+  Returns:
+    Embeddings for the package, and the same numbers as a reference.Batch.
+  """
+  rng = np.random.default_rng(1000 * size + 10 * num_negatives + duplicates)
+  query = rng.normal(size=(size, dim))
+  passage = 0.5 * query + rng.normal(size=(size, dim))
+  negatives = 0.3 * query[:, None] + rng.normal(size=(size, num_negatives, dim))
+  query_ids = rng.integers(0, 2**63, size)
+  passage_ids = rng.integers(0, 2**63, size)
+  negative_ids = rng.integers(0, 2**63, (size, num_negatives))
+  if duplicates:
+    for i in range(size // 2, size):
+      if i % 2:
+        query[i], query_ids[i] = query[i - size // 2], query_ids[i - size // 2]
+      else:
+        passage[i] = passage[i - size // 2]
+        passage_ids[i] = passage_ids[i - size // 2]
+    if num_negatives:
+      negatives[0, 0], negative_ids[0, 0] = passage[1], passage_ids[1]
+  valid = np.ones((size, num_negatives), bool)
+  if num_negatives > 1:
+    valid[1::3, -1] = False
+    valid[1::6, -2:] = False
+    negative_ids[~valid] = 0
+
+  def unit(x):
+    norm = np.linalg.norm(x, axis=-1, keepdims=True)
+    return np.asarray(x / norm).astype(dtype)
+
+  query, passage, negatives = unit(query), unit(passage), unit(negatives)
+  embeddings = Embeddings(
+      query, passage, query_ids=_words(query_ids), passage_ids=_words(passage_ids)
+  )
+  if num_negatives:
+    embeddings = embeddings._replace(
+        negatives=negatives,
+        negative_ids=_words(negative_ids),
+        negative_valid=valid,
+    )
+  batch = reference.Batch(
+      {
+          'query': query.astype(np.float64),
+          'passage': passage.astype(np.float64),
+          'negatives': negatives.reshape(-1, dim).astype(np.float64),
+      },
+      {
+          'query': query_ids,
+          'passage': passage_ids,
+          'negatives': negative_ids.reshape(-1),
+      },
+      valid.reshape(-1),
+  )
+  return embeddings, batch
+
+
+def _words(ids):
+  """64-bit ids as two uint32, the low word first."""
+  return np.stack([ids & 0xFFFFFFFF, ids >> 32], axis=-1).astype(np.uint32)
+
+
+def values_and_gradients(losses):
+  """Function of (params, embeddings) that evaluates many losses at once.
+
+  One program for all of them compiles much faster than one each.
+
+  Args:
+    losses: {name: loss}.
+
+  Returns:
+    A function giving {name: ((value, metrics), gradients)}; the gradients are
+    of the parameters and of {'query', 'passage'[, 'negatives']}.
+  """
+
+  def one(loss, params, embeddings):
+    def value(params, vectors):
+      return loss(params, embeddings._replace(**vectors))
+
+    vectors = {
+        k: getattr(embeddings, k)
+        for k in ('query', 'passage', 'negatives')
+        if getattr(embeddings, k) is not None
+    }
+    return jax.value_and_grad(value, argnums=(0, 1), has_aux=True)(
+        params, vectors
+    )
+
+  return lambda params, embeddings: {
+      name: one(loss, params, embeddings) for name, loss in losses.items()
+  }
+
+
+def assert_gradients_close(got, want, tolerance=1e-5):
+  """Compares arrays, relative to the largest entry of the wanted one."""
+  for name in got:
+    wanted = np.asarray(want[name]).reshape(np.shape(got[name]))
+    scale = np.max(np.abs(wanted))
+    assert scale > 0, f'{name}: the reference gradient is zero'
+    error = np.max(np.abs(got[name] - wanted)) / scale
+    assert error < tolerance, f'{name}: {error:.2e}'

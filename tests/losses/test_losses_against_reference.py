@@ -1,0 +1,132 @@
+"""Value and gradients of every loss against float64 NumPy."""
+
+import functools
+
+import jax
+from loss_cases import assert_gradients_close
+from loss_cases import LOSSES
+from loss_cases import make_batch
+from loss_cases import values_and_gradients
+import numpy as np
+import pytest
+import reference
+
+from dualenc_jax.losses import LearnableTemperature
+
+SIZES = [(2, 0), (2, 1), (2, 3), (7, 0), (7, 1), (7, 3), (64, 0), (64, 3)]
+
+
+@functools.cache
+def compiled(**options):
+  """All losses with these options, as one jitted function."""
+  losses = {name: make(**options) for name, (make, _) in LOSSES.items()}
+  return jax.jit(values_and_gradients(losses))
+
+
+@functools.cache
+def evaluated(size, num_negatives, duplicates, params=None, **options):
+  embeddings, _ = make_batch(size, num_negatives, duplicates)
+  params = {} if params is None else {'log_temperature': np.float32(params)}
+  return jax.device_get(compiled(**options)(params, embeddings))
+
+
+def expected(name, batch, **options):
+  options = reference.Options(**options)
+  sides = LOSSES[name][1](batch, options.mask_duplicates)
+  return reference.evaluate(batch, sides, options)
+
+
+def check(name, got, want):
+  (value, metrics), (_, gradients) = got[name]
+  assert abs(value - want.value) <= 1e-6 * abs(want.value)
+  assert metrics['loss'] == value
+  assert_gradients_close(gradients, want.gradients)
+
+
+@pytest.mark.parametrize('name', LOSSES)
+def test_reference_gradients_are_those_of_its_value(name):
+  _, batch = make_batch(7, 3, duplicates=True)
+  options = {'temperature': 0.1, 'margin': 0.1, 'label_smoothing': 0.2}
+  want = expected(name, batch, **options).gradients
+  rng = np.random.default_rng(0)
+  step = 1e-5
+  for tower, vectors in batch.vectors.items():
+    direction = rng.normal(size=vectors.shape)
+    original = vectors.copy()
+    batch.vectors[tower] = original + step * direction
+    above = expected(name, batch, **options).value
+    batch.vectors[tower] = original - step * direction
+    below = expected(name, batch, **options).value
+    batch.vectors[tower] = original
+    slope = (above - below) / (2 * step)
+    assert np.sum(want[tower] * direction) == pytest.approx(slope, rel=1e-6)
+  above, below = (
+      expected(
+          name, batch, **{**options, 'temperature': 0.1 * np.exp(s)}
+      ).value
+      for s in (step, -step)
+  )
+  slope = (above - below) / (2 * step)
+  assert want['log_temperature'] == pytest.approx(slope, rel=1e-6)
+
+
+@pytest.mark.parametrize('duplicates', [False, True])
+@pytest.mark.parametrize('size, num_negatives', SIZES)
+@pytest.mark.parametrize('name', LOSSES)
+def test_value_and_gradients(name, size, num_negatives, duplicates):
+  got = evaluated(size, num_negatives, duplicates, temperature=0.05)
+  _, batch = make_batch(size, num_negatives, duplicates)
+  check(name, got, expected(name, batch, temperature=0.05))
+
+
+@pytest.mark.parametrize('name', LOSSES)
+def test_the_papers_temperature_is_the_default(name):
+  got = evaluated(7, 1, False)
+  _, batch = make_batch(7, 1, False)
+  check(name, got, expected(name, batch, temperature=0.01))
+
+
+@pytest.mark.parametrize('name', LOSSES)
+def test_duplicates_count_when_masking_is_off(name):
+  options = {'temperature': 0.05, 'mask_duplicates': False}
+  got = evaluated(7, 3, True, **options)
+  _, batch = make_batch(7, 3, True)
+  check(name, got, expected(name, batch, **options))
+
+
+@pytest.mark.parametrize('margin, label_smoothing', [(0.2, 0), (0.1, 0.3)])
+@pytest.mark.parametrize('name', LOSSES)
+def test_margin_and_label_smoothing(name, margin, label_smoothing):
+  options = {
+      'temperature': 0.1,
+      'margin': margin,
+      'label_smoothing': label_smoothing,
+  }
+  got = evaluated(7, 3, True, **options)
+  _, batch = make_batch(7, 3, True)
+  check(name, got, expected(name, batch, **options))
+
+
+@pytest.mark.parametrize(
+    'learnt, used', [(0.07, 0.07), (0.01, 0.03), (0.9, 0.5)]
+)
+@pytest.mark.parametrize('name', LOSSES)
+def test_learnable_temperature(name, learnt, used):
+  clamped = LearnableTemperature(0.05, minimum=0.03, maximum=0.5)
+  got = evaluated(7, 1, True, params=np.log(learnt), temperature=clamped)
+  _, batch = make_batch(7, 1, True)
+  want = expected(name, batch, temperature=used)
+  check(name, got, want)
+  (_, metrics), (gradients, _) = got[name]
+  np.testing.assert_allclose(metrics['temperature'], used, rtol=1e-6)
+  if learnt == used:
+    assert_gradients_close(
+        gradients, {'log_temperature': want.gradients['log_temperature']}
+    )
+  else:
+    assert gradients['log_temperature'] == 0
+
+
+def test_learnable_temperature_starts_at_its_initial_value():
+  learnable = LearnableTemperature(initial=0.2)
+  np.testing.assert_allclose(learnable(learnable.init()), 0.2, rtol=1e-6)
