@@ -71,23 +71,25 @@ def run(args: argparse.Namespace, sizes: workload.Sizes) -> None:
 
   summary = {}
   for name, rounds in results.items():
-    ratios = [
-        mine['examples_per_second'] / theirs['examples_per_second']
-        for mine, theirs in zip(results['dualenc_jax'], rounds)
-    ]
     summary[name] = {
         key: statistics.median(figures[key] for figures in rounds)
         for key, value in rounds[0].items()
         if not isinstance(value, str)
-    } | {'ours_over_this': statistics.median(ratios)}
+    }
+    for key in ('examples_per_second', 'examples_per_core_second'):
+      summary[name][f'ours_over_this_{key}'] = statistics.median(
+          mine[key] / theirs[key]
+          for mine, theirs in zip(results['dualenc_jax'], rounds)
+      )
   if not args.json:
     print(f'Medians of {args.rounds} rounds:')
     for name, figures in summary.items():
+      workload.show(name, figures)
       print(
-          f'  {name}: {figures["examples_per_second"]:.1f} examples/s,'
-          f' {figures["real_tokens_per_second"]:.0f} real tokens/s, MFU'
-          f' {figures["mfu"]:.1%}; ours is {figures["ours_over_this"]:.2f}'
-          ' times as fast'
+          '  ours over this:'
+          f' {figures["ours_over_this_examples_per_second"]:.2f} by the clock,'
+          f' {figures["ours_over_this_examples_per_core_second"]:.2f} by core'
+          ' seconds'
       )
   print(json.dumps({'flags': vars(args), 'rounds': results, **summary}))
 

@@ -6,7 +6,6 @@ that has sentence-transformers, it alternates processes of ours and theirs.
 
 import argparse
 import json
-import sys
 from typing import Any
 
 import alternate
@@ -121,16 +120,12 @@ def measure(
   )
   memory = compiled[0].memory_analysis()
 
-  times = []
-  for i in range(args.warmup + args.steps):
-    batch = batches[i % len(batches)]
+  def step(i):
+    nonlocal state
+    state, metrics = compiled[0](state, batches[i % len(batches)])
+    jax.block_until_ready((state, metrics))
 
-    def step():
-      nonlocal state
-      state, metrics = compiled[0](state, batch)
-      jax.block_until_ready((state, metrics))
-
-    times.append(workload.seconds(step))
+  times = workload.time_steps(args, step)
   return {
       'side': 'dualenc_jax',
       'device': jax.devices()[0].device_kind,
@@ -143,7 +138,7 @@ def measure(
       **workload.report(
           args,
           sizes_of(model),
-          times[args.warmup :],
+          times,
           [(args.query_length, args.passage_length)],
           workload.NUM_BLOCKS[args.loss],
           ceiling,

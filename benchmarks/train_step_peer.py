@@ -11,12 +11,12 @@ import json
 import os
 import tempfile
 
+import sentence_transformers
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer import losses
 from sentence_transformers.sentence_transformer.modules import Pooling
-import sentence_transformers
 import tokenizers
 import torch
 import transformers
@@ -50,20 +50,17 @@ def main() -> None:
   labels = torch.arange(args.batch, device=DEVICE)
   autocast = torch.autocast(DEVICE, dtype, enabled=args.dtype != 'float32')
 
-  times = []
-  for i in range(args.warmup + args.steps):
+  def step(i):
     # The model adds its outputs to the dictionaries.
     pair = [dict(f) for f in batches[i % len(batches)]]
+    with autocast:
+      value = loss(pair, labels)
+    optimizer.zero_grad(set_to_none=True)
+    value.backward()
+    optimizer.step()
+    synchronize()
 
-    def step():
-      with autocast:
-        value = loss(pair, labels)
-      optimizer.zero_grad(set_to_none=True)
-      value.backward()
-      optimizer.step()
-      synchronize()
-
-    times.append(workload.seconds(step))
+  times = workload.time_steps(args, step)
   figures = {
       'side': 'sentence-transformers',
       'torch': torch.__version__,
@@ -72,7 +69,7 @@ def main() -> None:
       **workload.report(
           args,
           sizes,
-          times[args.warmup :],
+          times,
           [
               (q['input_ids'].shape[1], p['input_ids'].shape[1])
               for q, p in batches

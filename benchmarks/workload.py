@@ -134,10 +134,49 @@ def seconds(run: Callable[[], None]) -> float:
   return time.perf_counter() - start
 
 
+@dataclasses.dataclass(frozen=True)
+class Times:
+  """Seconds of each timed step.
+
+  Attributes:
+    wall: by the clock.
+    cores: of all cores together that this process spent.
+    elsewhere: of all cores together that the rest of the machine spent.
+  """
+
+  wall: list[float]
+  cores: list[float]
+  elsewhere: list[float]
+
+
+def time_steps(args: argparse.Namespace, step: Callable[[int], None]) -> Times:
+  """Runs `step(i)` for the warm-up, then for the timed steps."""
+  times = Times([], [], [])
+  for i in range(args.warmup + args.steps):
+    own, busy = time.process_time(), _busy_seconds()
+    wall = seconds(lambda: step(i))
+    own, busy = time.process_time() - own, _busy_seconds() - busy
+    if i >= args.warmup:
+      times.wall.append(wall)
+      times.cores.append(own)
+      times.elsewhere.append(max(busy - own, 0.0))
+  return times
+
+
+def _busy_seconds() -> float:
+  """Core seconds that the machine has spent on anything; Linux only."""
+  try:
+    with open('/proc/stat') as f:
+      user, nice, system = map(int, f.readline().split()[1:4])
+  except FileNotFoundError:
+    return 0.0
+  return (user + nice + system) / os.sysconf('SC_CLK_TCK')
+
+
 def report(
     args: argparse.Namespace,
     sizes: Sizes,
-    times: list[float],
+    times: Times,
     padded: list[tuple[int, int]],
     num_blocks: int,
     ceiling: float,
@@ -147,7 +186,7 @@ def report(
   Args:
     args: the flags of the work.
     sizes: the model.
-    times: seconds of each step.
+    times: of the timed steps.
     padded: columns of the query and passage tokens of each batch.
     num_blocks: blocks of similarities in the loss.
     ceiling: measured rate of a large square product, in FLOP/s.
@@ -168,12 +207,15 @@ def report(
       )
       for row in padded
   ])
-  median = statistics.median(times)
+  median = statistics.median(times.wall)
   return {
       'step_seconds': median,
-      'step_seconds_min': min(times),
-      'step_seconds_max': max(times),
+      'step_seconds_min': min(times.wall),
+      'step_seconds_max': max(times.wall),
+      'step_core_seconds': statistics.median(times.cores),
+      'cores_busy_elsewhere': sum(times.elsewhere) / sum(times.wall),
       'examples_per_second': args.batch / median,
+      'examples_per_core_second': args.batch / statistics.median(times.cores),
       'real_tokens_per_second': float(tokens) / median,
       'real_token_share': float(tokens / slots),
       'step_flops': float(flops),
@@ -183,7 +225,6 @@ def report(
       'mfu_on_real_tokens': float(real_flops) / median / ceiling,
       'peak_rss_bytes': 1024
       * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
-      'load_average': os.getloadavg()[0],
   }
 
 
@@ -195,12 +236,14 @@ def show(name: str, figures: dict[str, Any]) -> None:
       f' {f["real_tokens_per_second"]:.0f} real tokens/s; median step'
       f' {f["step_seconds"]:.3f} s ({f["step_seconds_min"]:.3f} to'
       f' {f["step_seconds_max"]:.3f})\n'
+      f'  {f["step_core_seconds"]:.2f} core seconds a step'
+      f' ({f["examples_per_core_second"]:.1f} examples a core second),'
+      f' {f["cores_busy_elsewhere"]:.1f} cores busy elsewhere\n'
       f'  {f["step_flops"] / 1e9:.1f} GFLOP a step,'
       f' {f["step_flops_on_real_tokens"] / 1e9:.1f} on real tokens'
       f' ({f["real_token_share"]:.0%} of all); ceiling'
       f' {f["ceiling_flops_per_second"] / 1e9:.0f} GFLOP/s; MFU'
       f' {f["mfu"]:.1%}, {f["mfu_on_real_tokens"]:.1%} on real tokens\n'
-      f'  peak resident memory {f["peak_rss_bytes"] / 1e6:.0f} MB, load'
-      f' average {f["load_average"]:.1f}',
+      f'  peak resident memory {f["peak_rss_bytes"] / 1e6:.0f} MB',
       flush=True,
   )

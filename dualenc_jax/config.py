@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 import difflib
 import inspect
 import logging
+import os
 import pathlib
 import re
 from typing import Any, TypeVar
 
-import gin
-
 from dualenc_jax.errors import UserError
 from dualenc_jax.suggest import did_you_mean
+import gin
 
 T = TypeVar('T')
 
@@ -81,12 +81,12 @@ def parse_args(
     if not argument.startswith('--gin.'):
       rest.append(argument)
       continue
-    name, equals, value = argument[len('--gin.') :].partition('=')
-    if not equals:
+    if '=' not in argument:
       value = next(arguments, None)
       if value is None:
         raise UserError(f'{argument} has no value; write {argument}=VALUE.')
-    bindings.append(f'{name} = {_literal(value)}')
+      argument += f'={value}'
+    bindings.append(binding(argument))
   args = parser.parse_args(rest)
   args.gin_bindings = bindings
   args.gin_search_paths = [
@@ -95,15 +95,18 @@ def parse_args(
   return args
 
 
-def _literal(value: str) -> str:
-  """A gin value; text that is none is a string, so quotes are optional."""
-  if value[:1] in ('@', '%', '(', '[', '{'):
-    return value
-  try:
-    ast.literal_eval(value)
-    return value
-  except (ValueError, SyntaxError):
-    return repr(value)
+def binding(flag: str) -> str:
+  """'NAME = VALUE' from a flag '--gin.NAME=VALUE'.
+
+  A value that is no gin literal is a string, so quotes are optional.
+  """
+  name, _, value = flag.removeprefix('--gin.').partition('=')
+  if value[:1] not in ('@', '%', '(', '[', '{'):
+    try:
+      ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+      value = repr(value)
+  return f'{name} = {value}'
 
 
 def load(
@@ -123,8 +126,12 @@ def load(
     UserError: a file, name or value is wrong; says what may have been meant.
   """
   gin.clear_config()
-  for path in (*search_paths, str(gin_root())):
-    gin.add_config_file_search_path(path)
+  # Set, not added to: gin would keep the paths of earlier calls, and would
+  # first look for 'models/mini.gin' in whatever Python package is importable
+  # as `models`.
+  gin.config._LOCATION_PREFIXES[:] = map(
+      os.path.abspath, ['.', *search_paths, gin_root()]
+  )
   # Gin logs an error for every folder that a file is not in.
   logging.disable(logging.ERROR)
   try:
@@ -295,4 +302,6 @@ def _public_names(owner: str) -> list[str]:
 
 def _parameters(selector: str) -> list[str]:
   target = gin.get_configurable(selector)
-  return list(inspect.signature(inspect.unwrap(target)).parameters)
+  # Gin stands a subclass with a signature of its own in for a class.
+  target = target.__base__ if inspect.isclass(target) else target
+  return list(inspect.signature(target).parameters)

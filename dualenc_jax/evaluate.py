@@ -39,18 +39,25 @@ def main(argv: Sequence[str] | None = None) -> None:
   runtime.start(args)
   model = model_dir.load(args)
   task = model.experiment.task
-  output = pathlib.Path(
-      args.output_dir
-      or pathlib.Path(args.model_dir) / 'evaluation' / f'{task.name}-{args.split}'
-  )
+  output = default_output(args.model_dir, f'{task.name}-{args.split}')
+  if args.output_dir:
+    output = pathlib.Path(args.output_dir)
   metrics = evaluate(model, args.split, output, args.k)
   for name, value in metrics.items():
     print(f'{name:<12} {value:.4f}')
   print(f'Written to {output}.')
 
 
+def default_output(folder: str, name: str) -> pathlib.Path:
+  """Where the results of a model_dir on a task and split are."""
+  return pathlib.Path(folder) / 'evaluation' / name
+
+
 def evaluate(
-    model: model_dir.TrainedModel, split: str, output: pathlib.Path, k: int = 1000
+    model: model_dir.TrainedModel,
+    split: str,
+    output: pathlib.Path,
+    k: int = 1000,
 ) -> dict[str, float]:
   """Evaluates on a split and writes metrics.json, run.trec and config.gin."""
   experiment = model.experiment

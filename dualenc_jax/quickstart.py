@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> None:
       'untrained model': untrained(model, retrieval_set),
       'BM25': bm25_baseline(retrieval_set),
       'trained model': evaluate.evaluate(
-          model, 'test', folder / 'evaluation' / 'python_code-test'
+          model, 'test', evaluate.default_output(folder, 'python_code-test')
       ),
   }
   evaluate.write_json(folder / 'quickstart.json', rows)

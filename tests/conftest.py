@@ -4,14 +4,13 @@ import os
 import pathlib
 import tempfile
 
-os.environ['XLA_FLAGS'] = (
-    os.environ.get('XLA_FLAGS', '')
-    + ' --xla_force_host_platform_device_count=8'
-)
+os.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=8'
 os.environ['JAX_PLATFORMS'] = 'cpu'
 os.environ['TF_CPP_MIN_LOG_LEVEL'] = '2'
-# Nothing that a user has cached is read or written.
-os.environ['DUALENC_CACHE'] = tempfile.mkdtemp(prefix='dualenc-tests-')
+# Nothing that a user has cached is read or written; all of pytest-xdist's
+# workers, which inherit this, share one folder of compiled programs.
+if 'PYTEST_XDIST_WORKER' not in os.environ:
+  os.environ['DUALENC_CACHE'] = tempfile.mkdtemp(prefix='dualenc-tests-')
 
 import jax  # noqa: E402
 import pytest  # noqa: E402

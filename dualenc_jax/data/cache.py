@@ -10,9 +10,9 @@ import shutil
 import tempfile
 from typing import Any
 
-from dualenc_jax.data.cache_format import HEADER
 from dualenc_jax.data.cache_format import Cache
 from dualenc_jax.data.cache_format import DamagedCache
+from dualenc_jax.data.cache_format import HEADER
 from dualenc_jax.data.cache_format import write
 from dualenc_jax.data.task import SeqioMissing
 from dualenc_jax.data.task import Task

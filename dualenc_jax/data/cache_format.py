@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from dualenc_jax.data.fingerprint import fingerprints
-from dualenc_jax.data.ragged import Ragged
-from dualenc_jax.data.ragged import RaggedWriter
 from dualenc_jax.data.ragged import map_array
 from dualenc_jax.data.ragged import open_array
+from dualenc_jax.data.ragged import Ragged
+from dualenc_jax.data.ragged import RaggedWriter
 from dualenc_jax.data.tokenizer import Tokenizer
 
 CHUNK = 8192

@@ -14,10 +14,10 @@ import pathlib
 import sys
 import sysconfig
 
-from dualenc_jax.data.python_functions import Function
 from dualenc_jax.data.python_functions import find_functions
-from dualenc_jax.suggest import did_you_mean
+from dualenc_jax.data.python_functions import Function
 from dualenc_jax.errors import UserError
+from dualenc_jax.suggest import did_you_mean
 
 # Tests describe themselves, and vendored copies repeat other packages.
 EXCLUDED_FOLDERS = frozenset({

@@ -16,8 +16,8 @@ import types
 from typing import Any
 
 import dualenc_jax
-from dualenc_jax.suggest import did_you_mean
 from dualenc_jax.errors import UserError
+from dualenc_jax.suggest import did_you_mean
 
 _REQUIRED = ('query', 'passage')
 # Of the names under which tasks of tasks/ are registered, one a set of options.

@@ -9,10 +9,10 @@ import pathlib
 import numpy as np
 import sentencepiece
 
-from dualenc_jax.data.ragged import Ragged
 from dualenc_jax.data.ragged import lengths_to_offsets
-from dualenc_jax.suggest import did_you_mean
+from dualenc_jax.data.ragged import Ragged
 from dualenc_jax.errors import UserError
+from dualenc_jax.suggest import did_you_mean
 
 PAD, EOS, UNK = 0, 1, 2
 SHIPPED = pathlib.Path(__file__).parent / 'vocabularies'

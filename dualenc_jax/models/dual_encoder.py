@@ -91,6 +91,13 @@ class DualEncoder(nn.Module):
           f' towers share the {" and the ".join(shared)}, so they must agree.'
           f' Make them equal, or give {missing} too.'
       )
+    own = self.passage_projection
+    if own is not None and own.features != self.projection.features:
+      raise UserError(
+          f'DualEncoder.projection.features is {self.projection.features} and'
+          f' passage_projection.features is {own.features}; expected equal'
+          ' numbers, so that queries and passages can be compared.'
+      )
     super().__post_init__()
 
   def encode_query(

@@ -56,8 +56,10 @@ class RetrievalSet:
         cache,
     )
 
-  def subset(self, queries: int, passages: int, seed: int = 0) -> 'RetrievalSet':
-    """A fixed sample; every relevant passage of its queries is in its corpus."""
+  def subset(
+      self, queries: int, passages: int, seed: int = 0
+  ) -> 'RetrievalSet':
+    """A fixed sample; all relevant passages of its queries are in it."""
     rng = np.random.default_rng(seed)
     num_queries, num_passages = len(self.query_ids), len(self.passage_ids)
     chosen = np.sort(rng.permutation(num_queries)[:queries])

@@ -43,7 +43,12 @@ class Checkpoints:
       self._manager = ocp.CheckpointManager(
           self.folder,
           options=ocp.CheckpointManagerOptions(max_to_keep=self._keep),
-          item_names=('params', 'optimizer', 'meta'),
+          # Given here, so that metadata can be read before any save.
+          item_handlers={
+              'params': ocp.StandardCheckpointHandler(),
+              'optimizer': ocp.StandardCheckpointHandler(),
+              'meta': ocp.JsonCheckpointHandler(),
+          },
       )
     return self._manager
 
@@ -203,7 +208,7 @@ def with_shardings(abstract: Any, shardings: Any) -> Any:
 def _check_same_model(where: pathlib.Path, metadata: Any, abstract: Any):
   if metadata is None:
     raise FileNotFoundError(f'{where} has no metadata')
-  saved = dict(_shapes(metadata.tree if hasattr(metadata, 'tree') else metadata))
+  saved = dict(_shapes(getattr(metadata, 'tree', metadata)))
   wanted = dict(_shapes(abstract))
   problems = [
       f'{path}: {saved.get(path, "absent")} in the checkpoint,'

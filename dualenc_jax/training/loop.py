@@ -107,9 +107,9 @@ def train(
           reporter.scalars('validation', done, results)
           reporter.line(f'step {done}: ' + format_metrics(results))
         reporter.pause()
-    checkpoints.wait()
   finally:
     reporter.close()
+    checkpoints.wait()
   return results
 
 

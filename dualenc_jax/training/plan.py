@@ -103,7 +103,8 @@ def param_paths(plan: Plan) -> list[str]:
 
 def count_params(plan: Plan) -> int:
   """Numbers in all trained and frozen parameters."""
-  return sum(int(np.prod(a.shape)) for a in jax.tree.leaves(plan.abstract.params))
+  leaves = jax.tree.leaves(plan.abstract.params)
+  return sum(int(np.prod(leaf.shape)) for leaf in leaves)
 
 
 def abstract_batch(experiment: Experiment) -> dict[str, jax.ShapeDtypeStruct]:

@@ -18,9 +18,13 @@ class Reporter:
   LINE_SECONDS = 10.0
 
   def __init__(
-      self, model_dir: str | pathlib.Path, start: int, steps: int, batch_size: int
+      self,
+      model_dir: str | pathlib.Path,
+      start: int,
+      steps: int,
+      batch_size: int,
   ):
-    """Starts at step `start` of `steps`; later events of an old run are void."""
+    """Starts at step `start` of `steps`; events of an old run after it go."""
     self._writer = tensorboardX.SummaryWriter(
         str(pathlib.Path(model_dir) / 'events'), purge_step=start
     )

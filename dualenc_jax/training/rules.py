@@ -1,4 +1,4 @@
-"""Regular-expression rules over parameter paths such as 'encoder/.../kernel'."""
+"""Regular-expression rules over parameter paths, 'encoder/.../kernel'."""
 
 from collections.abc import Mapping, Sequence
 import difflib

@@ -4,12 +4,12 @@ import functools
 
 import jax
 import numpy as np
+import reference
 
 from dualenc_jax.losses import Embeddings
 from dualenc_jax.losses import InBatchSoftmax
 from dualenc_jax.losses import PAIR
 from dualenc_jax.losses import SamToNe
-import reference
 
 ALPHA = 0.3
 
@@ -55,8 +55,10 @@ LOSSES['samtone_both_towers'] = (
 )
 
 
-def make_batch(size, num_negatives, duplicates=False, dim=16, dtype=np.float32):
-  """Random embeddings; positives lean towards their anchors.
+def make_batch(
+    size, num_negatives, duplicates=False, dim=16, dtype=np.float32, lean=0.2
+):
+  """Random embeddings; positives lean towards their anchors by `lean`.
 
   With `duplicates`, half of the pairs repeat the query or the passage of
   another pair and one hard negative is a positive. With more than one hard
@@ -67,7 +69,7 @@ def make_batch(size, num_negatives, duplicates=False, dim=16, dtype=np.float32):
   """
   rng = np.random.default_rng(1000 * size + 10 * num_negatives + duplicates)
   query = rng.normal(size=(size, dim))
-  passage = 0.5 * query + rng.normal(size=(size, dim))
+  passage = lean * query + rng.normal(size=(size, dim))
   negatives = 0.3 * query[:, None] + rng.normal(size=(size, num_negatives, dim))
   query_ids = rng.integers(0, 2**63, size)
   passage_ids = rng.integers(0, 2**63, size)
@@ -93,7 +95,10 @@ def make_batch(size, num_negatives, duplicates=False, dim=16, dtype=np.float32):
 
   query, passage, negatives = unit(query), unit(passage), unit(negatives)
   embeddings = Embeddings(
-      query, passage, query_ids=_words(query_ids), passage_ids=_words(passage_ids)
+      query,
+      passage,
+      query_ids=_words(query_ids),
+      passage_ids=_words(passage_ids),
   )
   if num_negatives:
     embeddings = embeddings._replace(

@@ -1,0 +1,127 @@
+"""Options and batches that a loss refuses, and ones it must survive."""
+
+import jax
+from loss_cases import LOSSES
+from loss_cases import make_batch
+import numpy as np
+import pytest
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.losses import InBatchSoftmax
+from dualenc_jax.losses import LearnableTemperature
+from dualenc_jax.losses import PAIR
+from dualenc_jax.losses import SamToNe
+
+FAMILIES = [InBatchSoftmax, SamToNe, PAIR]
+
+
+@pytest.mark.parametrize('name', LOSSES)
+def test_one_candidate_is_an_error(name):
+  embeddings, _ = make_batch(1, 0)
+  with pytest.raises(UserError, match='one candidate.*batch size above 1'):
+    LOSSES[name][0]()({}, embeddings)
+
+
+def test_one_pair_with_hard_negatives_has_candidates_on_the_query_side():
+  embeddings, _ = make_batch(1, 3)
+  value, _ = InBatchSoftmax(temperature=0.1, bidirectional=False)(
+      {}, embeddings
+  )
+  q, p, n = embeddings.query[0], embeddings.passage[0], embeddings.negatives[0]
+  scores = np.append(p @ q, n @ q)[[0, 1, 2, 3]] / 0.1
+  scores = scores[np.append(True, embeddings.negative_valid[0])]
+  np.testing.assert_allclose(
+      value, np.log(np.exp(scores).sum()) - scores[0], rtol=1e-5
+  )
+  with pytest.raises(UserError, match='one candidate'):
+    InBatchSoftmax(bidirectional=True)({}, embeddings)
+
+
+@pytest.mark.parametrize('make', FAMILIES)
+@pytest.mark.parametrize('field', ['query_ids', 'passage_ids', 'negative_ids'])
+def test_missing_fingerprints_are_named(make, field):
+  embeddings, _ = make_batch(4, 1)
+  embeddings = embeddings._replace(**{field: None})
+  with pytest.raises(UserError, match=f'no {field}.*mask_duplicates = False'):
+    make()({}, embeddings)
+  value, _ = make(mask_duplicates=False)({}, embeddings)
+  assert np.isfinite(value)
+
+
+@pytest.mark.parametrize('make', FAMILIES)
+@pytest.mark.parametrize('temperature', [0.0, -0.01, np.nan, np.inf])
+def test_temperature_out_of_range(make, temperature):
+  with pytest.raises(
+      UserError, match=rf'{make.__name__}\.temperature is {temperature}'
+  ):
+    make(temperature=temperature)
+
+
+@pytest.mark.parametrize('field', ['initial', 'minimum', 'maximum'])
+@pytest.mark.parametrize('value', [0.0, -1.0, np.nan])
+def test_learnable_temperature_out_of_range(field, value):
+  with pytest.raises(UserError, match=f'{field} is {value}'):
+    LearnableTemperature(**{field: value})
+
+
+@pytest.mark.parametrize('initial', [0.001, 2.0])
+def test_learnable_temperature_starts_within_its_bounds(initial):
+  with pytest.raises(UserError, match=f'initial is {initial}.*0.005.*1.0'):
+    LearnableTemperature(initial)
+
+
+@pytest.mark.parametrize('make', FAMILIES)
+@pytest.mark.parametrize('label_smoothing', [-0.1, 1.0, np.nan])
+def test_label_smoothing_out_of_range(make, label_smoothing):
+  with pytest.raises(UserError, match=f'label_smoothing is {label_smoothing}'):
+    make(label_smoothing=label_smoothing)
+
+
+@pytest.mark.parametrize('alpha', [-0.1, 1.1, np.nan])
+def test_alpha_out_of_range(alpha):
+  with pytest.raises(UserError, match=rf'PAIR\.alpha is {alpha}'):
+    PAIR(alpha=alpha)
+
+
+def test_both_towers_need_the_passage_side():
+  with pytest.raises(UserError, match='both_towers.*bidirectional = True'):
+    SamToNe(both_towers=True, bidirectional=False)
+
+
+def test_defaults_are_the_papers():
+  assert {make().temperature for make in FAMILIES} == {0.01}
+  assert all(make().mask_duplicates for make in FAMILIES)
+  assert PAIR().alpha == 0.1
+  assert not SamToNe().both_towers
+
+
+@pytest.mark.parametrize('label_smoothing', [0.0, 0.2])
+@pytest.mark.parametrize('num_negatives', [0, 2])
+def test_a_batch_of_duplicates_teaches_nothing(num_negatives, label_smoothing):
+  embeddings, _ = make_batch(4, num_negatives)
+  same = np.ones(2, np.uint32)
+  embeddings = embeddings._replace(
+      query_ids=np.broadcast_to(same, (4, 2)),
+      passage_ids=np.broadcast_to(same, (4, 2)),
+  )
+  if num_negatives:
+    embeddings = embeddings._replace(
+        negative_ids=np.broadcast_to(same, (4, num_negatives, 2))
+    )
+
+  def values(query, passage):
+    batch = embeddings._replace(query=query, passage=passage)
+    results = [
+        make(label_smoothing=label_smoothing)({}, batch)
+        for make, _ in LOSSES.values()
+    ]
+    return sum(value for value, _ in results), results
+
+  gradients, results = jax.jit(
+      jax.grad(values, argnums=(0, 1), has_aux=True)
+  )(embeddings.query, embeddings.passage)
+  for value, metrics in results:
+    assert value == 0
+    assert metrics['masked_fraction'] == 1
+  for gradient in gradients:
+    np.testing.assert_array_equal(gradient, 0)

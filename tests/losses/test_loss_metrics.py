@@ -1,0 +1,85 @@
+"""What a loss logs, against NumPy."""
+
+from loss_cases import LOSSES
+from loss_cases import make_batch
+import numpy as np
+import pytest
+import reference
+
+from dualenc_jax.losses import Embeddings
+from dualenc_jax.losses import InBatchSoftmax
+from dualenc_jax.losses import PAIR
+from dualenc_jax.losses import SamToNe
+
+
+@pytest.mark.parametrize('mask', [True, False])
+@pytest.mark.parametrize('size, num_negatives', [(7, 0), (16, 3)])
+@pytest.mark.parametrize('same_tower', [True, False])
+def test_metrics(same_tower, size, num_negatives, mask):
+  embeddings, batch = make_batch(size, num_negatives, duplicates=True, lean=1)
+  loss = (SamToNe if same_tower else InBatchSoftmax)(mask_duplicates=mask)
+  _, got = loss({}, embeddings)
+  terms = reference.query_side(batch, mask, same_tower)
+  want = reference.metrics(batch, terms, mask)
+  possible = (size - 1) * (2 if same_tower else 1) + size * num_negatives
+  want['masked_fraction'] = 1 - want.pop('negatives') / possible
+  want['temperature'] = 0.01
+  assert 0 < want['accuracy'] < 1
+  for name, value in want.items():
+    np.testing.assert_allclose(
+        got[name], value, rtol=1e-5, atol=1e-6, err_msg=name
+    )
+
+
+def test_masked_fraction_of_a_batch_counted_by_hand():
+  embeddings, _ = make_batch(4, 1)
+  ids = np.arange(8, dtype=np.uint32).reshape(4, 2)
+  embeddings = embeddings._replace(
+      # Pairs 0 and 1 share a query, pairs 2 and 3 a passage.
+      query_ids=ids[[0, 0, 1, 2]],
+      passage_ids=ids[[0, 1, 2, 2]] + 100,
+      # The first hard negative is passage 2; the last is padding.
+      negative_ids=np.stack([ids[2] + 100, *ids[1:] + 200])[:, None],
+      negative_valid=np.array([True, True, True, False])[:, None],
+  )
+  _, metrics = InBatchSoftmax()({}, embeddings)
+  # Of 4 x (3 in-batch + 4 hard): 4 same pairs, 2 hard ones equal to the
+  # positive, 4 padding.
+  np.testing.assert_allclose(metrics['masked_fraction'], 10 / 28, rtol=1e-6)
+
+
+@pytest.mark.parametrize('dim', [16, 24, 768])
+@pytest.mark.parametrize('size', [2, 7, 512])
+def test_a_constant_embedding_is_never_accurate(size, dim):
+  row = np.random.default_rng(dim).normal(size=dim)
+  rows = np.tile((row / np.linalg.norm(row)).astype(np.float32), (size, 1))
+  ids = np.arange(2 * size, dtype=np.uint32).reshape(size, 2)
+  _, metrics = InBatchSoftmax()(
+      {}, Embeddings(rows, rows, query_ids=ids, passage_ids=ids)
+  )
+  assert metrics['accuracy'] == 0
+
+
+@pytest.mark.parametrize('name', LOSSES)
+def test_perfect_embeddings_are_accurate(name):
+  rows = np.eye(8, dtype=np.float32)
+  ids = np.arange(16, dtype=np.uint32).reshape(8, 2)
+  _, metrics = LOSSES[name][0]()(
+      {}, Embeddings(rows, rows, query_ids=ids, passage_ids=ids)
+  )
+  assert metrics['accuracy'] == 1
+  assert metrics['positive_similarity'] == 1
+  assert metrics['query_passage_similarity'] == 0
+
+
+def test_pair_logs_both_of_its_losses():
+  embeddings, _ = make_batch(7, 1)
+  value, metrics = PAIR(alpha=0.25)({}, embeddings)
+  np.testing.assert_allclose(
+      value,
+      0.75 * metrics['query_centric_loss']
+      + 0.25 * metrics['passage_centric_loss'],
+      rtol=1e-6,
+  )
+  query_centric, _ = InBatchSoftmax()({}, embeddings)
+  assert metrics['query_centric_loss'] == query_centric

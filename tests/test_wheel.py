@@ -1,0 +1,90 @@
+"""A wheel, unpacked in another folder, has all that a clone has."""
+
+import pathlib
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import conftest
+import pytest
+
+from dualenc_jax import config
+
+RESOLVE = """
+import pathlib, sys
+import dualenc_jax
+from dualenc_jax import config, model_dir
+from dualenc_jax.data import Task
+here = pathlib.Path(sys.argv[1])
+assert here in pathlib.Path(dualenc_jax.__file__).parents, dualenc_jax.__file__
+assert here in config.gin_root().parents
+for file in config.shipped_files():
+  if file != 'runs/base.gin':
+    model_dir.build_experiment(
+        ['runs/quickstart.gin', file],
+        ['MODEL_DIR = "x"', 'VOCABULARY = "python_code_8k"',
+         'VOCAB_SIZE = 8064'],
+        [],
+    )
+print(len(config.shipped_files()))
+assert next(iter(Task('python_code').examples('test')))['query']
+import dualenc_jax.tasks.pairs as pairs
+assert here in pathlib.Path(pairs.__file__).parents
+"""
+
+
+@pytest.fixture(scope='module')
+def unpacked(tmp_path_factory) -> pathlib.Path:
+  folder = tmp_path_factory.mktemp('wheel')
+  source = folder / 'source'
+  source.mkdir()
+  for name in ('setup.py', 'pyproject.toml', 'README.md', 'LICENSE'):
+    shutil.copy(conftest.ROOT / name, source)
+  for name in ('dualenc_jax', 'gin', 'tasks'):
+    shutil.copytree(
+        conftest.ROOT / name,
+        source / name,
+        ignore=shutil.ignore_patterns('__pycache__'),
+    )
+  subprocess.run(
+      [
+          sys.executable,
+          *('-m', 'build', '--wheel', '--no-isolation'),
+          *('--outdir', str(folder), str(source)),
+      ],
+      check=True,
+      capture_output=True,
+      timeout=300,
+  )
+  (wheel,) = folder.glob('*.whl')
+  target = folder / 'site'
+  zipfile.ZipFile(wheel).extractall(target)
+  return target
+
+
+def test_every_gin_file_resolves_from_the_wheel(unpacked, tmp_path):
+  done = subprocess.run(
+      [sys.executable, '-c', RESOLVE, str(unpacked)],
+      cwd=tmp_path,
+      env={
+          'PYTHONPATH': str(unpacked),
+          'PATH': '/usr/bin:/bin',
+          'HOME': str(tmp_path),
+          'TF_CPP_MIN_LOG_LEVEL': '2',
+      },
+      capture_output=True,
+      text=True,
+      timeout=300,
+  )
+  assert done.returncode == 0, done.stderr
+  assert int(done.stdout) == len(config.shipped_files())
+
+
+def test_nothing_lands_beside_the_package(unpacked):
+  names = {p.name for p in unpacked.iterdir()}
+  assert 'dualenc_jax' in names
+  assert not names & {'gin', 'tasks', 'tests', 'benchmarks'}
+  assert list(unpacked.glob('dualenc_jax/data/vocabularies/*.model'))
+  entry = next(unpacked.glob('*.dist-info/entry_points.txt')).read_text()
+  assert 'dualenc = dualenc_jax.cli:main' in entry

@@ -1,0 +1,69 @@
+"""Once the cache exists, nothing needs TensorFlow or seqio."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import tiny_run
+
+from dualenc_jax import config
+from dualenc_jax import model_dir
+from dualenc_jax.data import cache
+
+BLOCKED = (
+    'import sys\n'
+    "for name in ('tensorflow', 'seqio', 'tensorflow_datasets',"
+    " 'tensorflow_text', 't5x'):\n"
+    '  sys.modules[name] = None\n'
+    'from dualenc_jax import cli\n'
+    'sys.exit(cli.main(sys.argv[1:]))\n'
+)
+
+
+def run(*argv: str) -> subprocess.CompletedProcess:
+  return subprocess.run(
+      [sys.executable, '-c', BLOCKED, *argv],
+      capture_output=True,
+      text=True,
+      timeout=300,
+  )
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory) -> pathlib.Path:
+  return tmp_path_factory.mktemp('no_tensorflow')
+
+
+def test_without_a_cache_the_error_says_how_to_get_one(tmp_path):
+  flags = tiny_run.flags(tmp_path, f'--gin.CACHE_DIR={tmp_path / "tokens"}')
+  done = run('train', *flags, f'--model_dir={tmp_path / "model"}')
+  assert done.returncode == 2
+  assert 'dualenc-jax[data]' in done.stderr
+  assert 'Traceback' not in done.stderr
+
+
+def test_training_evaluation_and_search_from_a_prepared_cache(folder):
+  flags = tiny_run.flags(
+      folder, f'--gin.CACHE_DIR={folder / "tokens"}', '--gin.EVAL_EVERY=1'
+  )
+  experiment = model_dir.build_experiment(
+      [f.partition('=')[2] for f in flags if f.startswith('--gin_file')],
+      ['MODEL_DIR = "x"']
+      + [config.binding(f) for f in flags if f.startswith('--gin.')],
+      [],
+  )
+  for split in ('train', 'validation', 'test'):
+    cache.prepare(
+        experiment.task, split, experiment.tokenizer, experiment.tokens_dir
+    )
+  model = f'--model_dir={folder / "model"}'
+  for argv in (
+      ['train', *flags, model],
+      ['evaluate', model],
+      ['encode', model],
+      ['search', model, 'find array byte'],
+  ):
+    done = run(*argv)
+    assert done.returncode == 0, f'{argv[0]}: {done.stderr}'
+  assert len(done.stdout.splitlines()) == 6

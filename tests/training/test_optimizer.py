@@ -1,0 +1,221 @@
+"""Adafactor against its paper; freezing and learning-rate multipliers."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.training import Optimizer
+from dualenc_jax.training import rules
+
+STEPS = 5
+SCHEDULE = optax.linear_schedule(1e-2, 0.0, STEPS)
+
+
+def adafactor():
+  """As in gin/optimizers/adafactor.gin."""
+  return optax.adafactor(
+      learning_rate=SCHEDULE,
+      min_dim_size_to_factor=128,
+      decay_rate=0.8,
+      multiply_by_parameter_scale=True,
+      clipping_threshold=1.0,
+  )
+
+
+def make_params():
+  rng = np.random.default_rng(0)
+  shapes = {
+      'wide': {'kernel': (128, 192)},
+      'tall': {'kernel': (256, 130)},
+      'small': {'kernel': (127, 300)},
+      'norm': {'scale': (64,)},
+      'tiny': {'scale': (4,)},
+  }
+  params = jax.tree.map(
+      lambda shape: rng.normal(0, 0.3, shape).astype(np.float32),
+      shapes,
+      is_leaf=lambda x: isinstance(x, tuple),
+  )
+  # Below the least parameter scale, 1e-3.
+  params['tiny']['scale'] *= 1e-4
+  return params
+
+
+def make_gradients(params, step):
+  # Step 2 has large gradients, so that its update is clipped.
+  rng = np.random.default_rng(100 + step)
+  scale = 20.0 if step == 2 else 1.0
+  return jax.tree.map(
+      lambda p: (scale * rng.normal(size=p.shape)).astype(np.float32), params
+  )
+
+
+def run(optimizer, params, steps=STEPS):
+  """Parameters after each step, and the last state."""
+  transform = optimizer.build(params)
+  state = transform.init(params)
+  update = jax.jit(transform.update)
+  history = [params]
+  for step in range(steps):
+    updates, state = update(make_gradients(params, step), state, params)
+    params = optax.apply_updates(params, updates)
+    history.append(jax.device_get(params))
+  return history, state
+
+
+def first_updates(transform, params):
+  state = transform.init(params)
+  gradients = make_gradients(params, 0)
+  return jax.jit(transform.update)(gradients, state, params)[0]
+
+
+class PaperAdafactor:
+  """Algorithms 4 and 5 of Shazeer and Stern (2018), one tensor, float64."""
+
+  def __init__(self, shape):
+    self.factored = len(shape) == 2 and min(shape) >= 128
+    self.row, self.column = np.zeros(shape[:1]), np.zeros(shape[-1:])
+    self.v = np.zeros(shape)
+    self.clipped = []
+
+  def update(self, t, x, gradient, rho):
+    """The parameter after step t = 1, 2, ... of relative step size rho."""
+    beta = 1.0 - t**-0.8
+    square = gradient**2 + 1e-30
+    if self.factored:
+      rows, columns = square.shape
+      self.row = beta * self.row + (1 - beta) * square @ np.ones(columns)
+      self.column = beta * self.column + (1 - beta) * np.ones(rows) @ square
+      v = np.outer(self.row, self.column) / self.row.sum()
+    else:
+      v = self.v = beta * self.v + (1 - beta) * square
+    u = gradient / np.sqrt(v)
+    rms = math.sqrt(np.mean(u**2))
+    self.clipped.append(rms > 1.0)
+    scale = max(1e-3, math.sqrt(np.mean(x**2)))
+    return x - rho * scale * u / max(1.0, rms / 1.0)
+
+
+def test_adafactor_is_that_of_the_paper():
+  params = make_params()
+  history, _ = run(Optimizer(adafactor(), SCHEDULE), params)
+  for name, tensors in params.items():
+    for kind, tensor in tensors.items():
+      paper = PaperAdafactor(tensor.shape)
+      assert paper.factored == (name in ('wide', 'tall'))
+      x = tensor.astype(np.float64)
+      for step in range(STEPS):
+        gradient = make_gradients(params, step)[name][kind].astype(np.float64)
+        x = paper.update(step + 1, x, gradient, 1e-2 * (1 - step / STEPS))
+        moved = np.max(np.abs(x - tensor))
+        error = np.max(np.abs(history[step + 1][name][kind] - x))
+        # Rounding of float32 parameters near 1.
+        assert error < 1e-5 * moved + 2e-7 * np.max(np.abs(x)), (name, step)
+      assert any(paper.clipped) and not all(paper.clipped), name
+
+
+def test_adafactor_keeps_rows_and_columns_of_large_kernels_only():
+  state = adafactor().init(make_params())[0]
+  assert state.v_row['wide']['kernel'].shape == (128,)
+  assert state.v_col['wide']['kernel'].shape == (192,)
+  assert state.v['wide']['kernel'].shape == (1,)
+  assert state.v['small']['kernel'].shape == (127, 300)
+  assert state.v['norm']['scale'].shape == (64,)
+
+
+def test_linear_decay_reaches_zero_after_the_last_step():
+  params = {'w': jnp.full((3,), 2.0)}
+  history, _ = run(Optimizer(optax.sgd(SCHEDULE), SCHEDULE), params)
+  gradients = [make_gradients(params, step)['w'] for step in range(STEPS)]
+  for step in range(STEPS):
+    rate = 1e-2 * (STEPS - step) / STEPS
+    np.testing.assert_allclose(
+        history[step + 1]['w'] - history[step]['w'],
+        -rate * gradients[step],
+        atol=2e-7 * np.max(np.abs(history[step]['w'])),
+    )
+  assert SCHEDULE(STEPS) == 0
+
+
+def test_frozen_parameters_stay_bit_equal_and_have_no_state():
+  params = make_params()
+  optimizer = Optimizer(adafactor(), SCHEDULE, freeze=('wide/.*', '.*/scale'))
+  history, state = run(optimizer, params, steps=3)
+  for name, tensors in params.items():
+    for kind, before in tensors.items():
+      after = history[-1][name][kind]
+      if name in ('wide', 'norm', 'tiny'):
+        assert after.tobytes() == before.tobytes(), name
+      else:
+        assert np.mean(after != before) > 0.9, name
+  free, _ = run(Optimizer(adafactor(), SCHEDULE), params, steps=3)
+  for name in ('tall', 'small'):
+    np.testing.assert_array_equal(
+        history[-1][name]['kernel'], free[-1][name]['kernel']
+    )
+  kept = {part for path in rules.leaf_paths(state) for part in path.split('/')}
+  assert {'tall', 'small'} <= kept
+  assert not kept & {'wide', 'norm', 'tiny'}
+
+
+def test_everything_may_be_frozen():
+  params = make_params()
+  history, state = run(Optimizer(adafactor(), SCHEDULE, freeze=('.*',)), params)
+  jax.tree.map(np.testing.assert_array_equal, history[-1], params)
+  assert sum(np.size(leaf) for leaf in jax.tree.leaves(state)) <= 2
+
+
+@pytest.mark.parametrize('make', [adafactor, lambda: optax.adamw(SCHEDULE)])
+def test_multipliers_scale_updates_exactly(make):
+  params = make_params()
+  plain = Optimizer(make(), SCHEDULE).build(params)
+  scaled = Optimizer(
+      make(),
+      SCHEDULE,
+      # The second rule comes too late for 'wide'.
+      multipliers=(('wide/.*', 0.25), ('.*/kernel', 3.0), ('tiny/.*', 0.0)),
+  ).build(params)
+  want, got = first_updates(plain, params), first_updates(scaled, params)
+  factors = {'wide': 0.25, 'tall': 3.0, 'small': 3.0, 'norm': 1.0, 'tiny': 0.0}
+  for name, factor in factors.items():
+    for kind, update in want[name].items():
+      assert np.any(update != 0)
+      np.testing.assert_array_equal(
+          got[name][kind], update * np.float32(factor), err_msg=name
+      )
+
+
+def test_multipliers_and_freezing_together():
+  params = make_params()
+  optimizer = Optimizer(
+      adafactor(),
+      SCHEDULE,
+      freeze=('wide/.*',),
+      multipliers=(('.*/kernel', 0.5),),
+  )
+  got = first_updates(optimizer.build(params), params)
+  want = first_updates(adafactor(), params)
+  np.testing.assert_array_equal(got['wide']['kernel'], 0)
+  for name in ('tall', 'small'):
+    np.testing.assert_array_equal(
+        got[name]['kernel'], 0.5 * want[name]['kernel']
+    )
+  np.testing.assert_array_equal(got['norm']['scale'], want['norm']['scale'])
+
+
+@pytest.mark.parametrize(
+    'given, name',
+    [
+        ({'freeze': ('wid/kernel',)}, 'FREEZE'),
+        ({'multipliers': (('wid/kernel', 2.0),)}, 'LR_MULTIPLIERS'),
+    ],
+)
+def test_a_rule_without_a_parameter_names_the_nearest(given, name):
+  params = jax.eval_shape(make_params)
+  with pytest.raises(UserError, match=f"{name}: .*'wid/kernel'.*wide/kernel"):
+    Optimizer(adafactor(), SCHEDULE, **given).build(params)
