@@ -30,10 +30,9 @@ def main(argv: Sequence[str] | None = None) -> None:
       help='skip the compiled memory, which takes as long as compiling',
   )
   config.add_flags(parser)
-  runtime.add_flags(parser)
   args = config.parse_args(parser, argv)
   args.model_dir = args.model_dir or 'unused'
-  runtime.start(args)
+  runtime.start()
   experiment = train.build(args)
 
   print(config.operative_config())

@@ -15,7 +15,7 @@ import re
 from typing import Any, TypeVar
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.suggest import did_you_mean
+from dualenc_jax.suggest import did_you_mean_or_known
 import gin
 
 T = TypeVar('T')
@@ -239,7 +239,7 @@ def _check_macros(known: set[str], bindings: Sequence[str]) -> None:
     if '.' not in name and name not in known:
       raise UserError(
           f'--gin.{name}: no gin file given uses the macro {name}.'
-          + did_you_mean(name, known)
+          + did_you_mean_or_known(name, known)
       )
 
 
@@ -252,8 +252,9 @@ def _explain(error: Exception) -> str:
     by_stem = {pathlib.PurePath(f).stem: f for f in shipped}
     near = difflib.get_close_matches(pathlib.PurePath(name).stem, by_stem, n=3)
     hint = ' or '.join(by_stem[n] for n in near)
+    known = f' Shipped: {", ".join(shipped)}.'
     return f'There is no gin file {name!r}.' + (
-        f' Did you mean {hint}?' if hint else did_you_mean(name, shipped)
+        f' Did you mean {hint}?' if hint else known
     )
   if found := re.search(
       r"resolve selector (\S+); .* has no attribute (\w+)", message
@@ -261,14 +262,14 @@ def _explain(error: Exception) -> str:
     owner = found[1].split('.' + found[2])[0]
     return (
         f'There is no {found[1]!r}.'
-        + did_you_mean(found[2], _public_names(owner))
+        + did_you_mean_or_known(found[2], _public_names(owner))
         + _where(message)
     )
   if found := re.search(r"'(\w+)' was not provided by an import", message):
     modules = re.findall(r'import (\w+)$', _PRELUDE, flags=re.MULTILINE)
     return (
         f'No module {found[1]!r} is imported in this config.'
-        + did_you_mean(found[1], modules)
+        + did_you_mean_or_known(found[1], modules)
         + _where(message)
     )
   if found := re.search(
@@ -276,7 +277,7 @@ def _explain(error: Exception) -> str:
   ):
     return (
         f'{found[1]} has no parameter {found[2]!r}.'
-        + did_you_mean(found[2], _parameters(found[1]))
+        + did_you_mean_or_known(found[2], _parameters(found[1]))
         + _where(message)
     )
   if found := re.search(r"missing .*argument.*: (.*)", message):

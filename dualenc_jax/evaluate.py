@@ -34,9 +34,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   )
   parser.add_argument('--output_dir', help='where the files go')
   config.add_flags(parser)
-  runtime.add_flags(parser)
   args = config.parse_args(parser, argv)
-  runtime.start(args)
+  runtime.start()
   model = model_dir.load(args)
   task = model.experiment.task
   output = default_output(args.model_dir, f'{task.name}-{args.split}')

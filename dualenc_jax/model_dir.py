@@ -9,6 +9,8 @@ import pathlib
 import tempfile
 from typing import Any
 
+import jax
+
 from dualenc_jax import config
 from dualenc_jax.errors import UserError
 from dualenc_jax.experiment import Experiment
@@ -63,6 +65,11 @@ def write_config(model_dir: str, text: str, allow_change: bool) -> None:
   Raises:
     UserError: the folder cannot be written, or has another config.
   """
+  if '://' in model_dir:
+    raise UserError(
+        f'MODEL_DIR {model_dir} is no folder. Mount the bucket (gcsfuse, say)'
+        ' and give the path, which every host must see.'
+    )
   folder = pathlib.Path(model_dir)
   try:
     folder.mkdir(parents=True, exist_ok=True)
@@ -83,13 +90,14 @@ def write_config(model_dir: str, text: str, allow_change: bool) -> None:
           + '. Use another MODEL_DIR, or give --allow_config_change to go on'
           ' with the new values.'
       )
-    if changes:
+    if changes and jax.process_index() == 0:
       number = len(list(folder.glob('config.*.gin'))) + 1
       path.rename(folder / f'config.{number}.gin')
       _LOG.warning('Going on with a changed config: %s', '; '.join(changes))
-  temporary = folder / f'.{CONFIG}.{os.getpid()}'
-  temporary.write_text(text)
-  temporary.replace(path)
+  if jax.process_index() == 0:
+    temporary = folder / f'.{CONFIG}.{os.getpid()}'
+    temporary.write_text(text)
+    temporary.replace(path)
 
 
 def load(args: argparse.Namespace) -> TrainedModel:

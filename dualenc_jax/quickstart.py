@@ -43,10 +43,9 @@ def main(argv: Sequence[str] | None = None) -> None:
   parser.add_argument('--model_dir', default='quickstart_model')
   parser.add_argument('--allow_config_change', action='store_true')
   config.add_flags(parser)
-  runtime.add_flags(parser)
   args = config.parse_args(parser, argv)
   args.gin_file = [RUN, *args.gin_file]
-  runtime.start(args)
+  runtime.start()
   experiment = train.build(args)
   train.train(experiment, args.allow_config_change, started)
 

@@ -24,7 +24,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
   )
 
 
-def start(args: argparse.Namespace) -> None:
+def start(multihost: bool = False) -> None:
   """Sets up logging and JAX's compilation cache, and joins the other hosts."""
   logging.basicConfig(
       level=logging.WARNING,
@@ -33,7 +33,7 @@ def start(args: argparse.Namespace) -> None:
       force=True,
   )
   logging.getLogger('dualenc_jax').setLevel(logging.INFO)
-  if args.multihost:
+  if multihost:
     jax.distributed.initialize(**_cluster_from_environment())
   folder = use_compilation_cache()
   _LOG.info('Compiled programs are kept in %s.', folder)

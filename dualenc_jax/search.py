@@ -37,11 +37,10 @@ def main(argv: Sequence[str] | None = None) -> None:
   )
   parser.add_argument('--k', type=int, default=5, help='hits to show')
   config.add_flags(parser)
-  runtime.add_flags(parser)
   args = config.parse_args(parser, argv)
   if args.k < 1:
     raise UserError(f'--k is {args.k}; expected at least 1.')
-  runtime.start(args)
+  runtime.start()
   model = model_dir.load(args)
   searcher = Searcher(model, open_index(model, args.index_dir))
   for query in args.query or lines(sys.stdin):

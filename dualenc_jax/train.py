@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   config.add_flags(parser)
   runtime.add_flags(parser)
   args = config.parse_args(parser, argv)
-  runtime.start(args)
+  runtime.start(args.multihost)
   experiment = build(args)
   train(experiment, args.allow_config_change, started)
 

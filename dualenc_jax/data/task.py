@@ -186,18 +186,34 @@ class Task:
 
 def _import_seqio() -> types.ModuleType:
   try:
-    import seqio
-    import tensorflow as tf
+    with _without_native_stderr():
+      import seqio
+      import tensorflow as tf
+
+      # TensorFlow would else reserve the memory of GPUs that JAX computes on.
+      # It refuses once it runs, in a process that uses it for more than this.
+      with contextlib.suppress(RuntimeError):
+        tf.config.set_visible_devices([], 'GPU')
   except ImportError as error:
     raise SeqioMissing(
         'Examples are read through seqio, which cannot be imported here'
         f' ({error}). Install dualenc-jax[data].'
     ) from error
-  # TensorFlow would else reserve the memory of the GPUs that JAX computes on.
-  # It refuses once it runs, in a process that uses it for more than this.
-  with contextlib.suppress(RuntimeError):
-    tf.config.set_visible_devices([], 'GPU')
   return seqio
+
+
+@contextlib.contextmanager
+def _without_native_stderr():
+  """Drops what C++ code prints: TensorFlow's greeting, which no flag stops."""
+  sys.stderr.flush()
+  saved = os.dup(2)
+  try:
+    with open(os.devnull, 'wb') as devnull:
+      os.dup2(devnull.fileno(), 2)
+    yield
+  finally:
+    os.dup2(saved, 2)
+    os.close(saved)
 
 
 def _tasks_package() -> types.ModuleType:

@@ -5,6 +5,7 @@ import pathlib
 import sys
 import time
 
+import jax
 import tensorboardX
 import tqdm
 
@@ -25,14 +26,17 @@ class Reporter:
       batch_size: int,
   ):
     """Starts at step `start` of `steps`; events of an old run after it go."""
+    self._is_first_host = jax.process_index() == 0
     self._writer = tensorboardX.SummaryWriter(
-        str(pathlib.Path(model_dir) / 'events'), purge_step=start
+        str(pathlib.Path(model_dir) / 'events'),
+        purge_step=start,
+        write_to_disk=self._is_first_host,
     )
     self._steps = steps
     self._start = start
     self._batch_size = batch_size
     self._began = self._last = self._last_line = time.perf_counter()
-    self._is_terminal = sys.stderr.isatty()
+    self._is_terminal = sys.stderr.isatty() and self._is_first_host
     self._bar = tqdm.tqdm(
         total=steps,
         initial=start,
@@ -53,7 +57,7 @@ class Reporter:
     )
     self._bar.update(1)
     due = now - self._last_line > self.LINE_SECONDS or step == self._steps
-    if not self._is_terminal and due:
+    if self._is_first_host and not self._is_terminal and due:
       self._last_line = now
       left = (now - self._began) / (step - self._start) * (self._steps - step)
       self.line(
