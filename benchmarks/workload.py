@@ -1,7 +1,7 @@
 """The work that both sides of the training-step benchmark do.
 
 NumPy only: our environment has no sentence-transformers, the peer's no JAX.
-B pairs, Lq and Lp tokens, E model dim, D embedding dim, N a product's side.
+B pairs, L tokens (Lq and Lp by tower), E model dim, D embedding dim.
 """
 
 import argparse
@@ -20,6 +20,7 @@ PAD = 0
 # both have about this deviation of the logarithm.
 SIGMA = 0.4
 NUM_BATCHES = 8
+DTYPES = ('float32', 'bfloat16')
 # The in-batch softmax scores queries against passages, and the reverse;
 # SamToNe scores queries against queries, too.
 NUM_BLOCKS = {'softmax': 2, 'samtone': 3}
@@ -39,6 +40,21 @@ class Sizes:
   vocab_size: int
 
 
+@dataclasses.dataclass(frozen=True)
+class Times:
+  """Seconds of each timed step.
+
+  Attributes:
+    wall: by the clock.
+    cores: of all cores together that this process spent.
+    elsewhere: of all cores together that the rest of the machine spent.
+  """
+
+  wall: list[float]
+  cores: list[float]
+  elsewhere: list[float]
+
+
 def add_flags(parser: argparse.ArgumentParser) -> None:
   """Adds the flags that describe the work."""
   parser.add_argument('--batch', type=int, default=64, help='pairs a step')
@@ -53,9 +69,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
   )
   parser.add_argument('--steps', type=int, default=10, help='timed steps')
   parser.add_argument('--warmup', type=int, default=3, help='untimed steps')
-
-
-DTYPES = ('float32', 'bfloat16')
 
 
 def token_batches(
@@ -132,21 +145,6 @@ def seconds(run: Callable[[], None]) -> float:
   start = time.perf_counter()
   run()
   return time.perf_counter() - start
-
-
-@dataclasses.dataclass(frozen=True)
-class Times:
-  """Seconds of each timed step.
-
-  Attributes:
-    wall: by the clock.
-    cores: of all cores together that this process spent.
-    elsewhere: of all cores together that the rest of the machine spent.
-  """
-
-  wall: list[float]
-  cores: list[float]
-  elsewhere: list[float]
 
 
 def time_steps(args: argparse.Namespace, step: Callable[[int], None]) -> Times:

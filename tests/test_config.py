@@ -56,7 +56,7 @@ def test_a_loss_is_swapped_by_one_flag():
   assert type(build().loss) is losses.SamToNe
   assert type(build('LOSS = @losses.PAIR()').loss) is losses.PAIR
   swapped = build(files=(RUN, 'losses/samtone_both.gin')).loss
-  assert swapped == losses.SamToNe(both_towers=True)
+  assert type(swapped) is losses.SamToNe and swapped.both_towers
 
 
 def test_later_files_and_flags_win(tmp_path):
@@ -87,7 +87,7 @@ def test_differences_name_the_binding_and_both_values():
   old = config.operative_config()
   build('STEPS = 9', 'LOSS = @losses.PAIR()')
   changes = config.differences(old, config.operative_config())
-  assert 'STEPS: 300 -> 9'.split(':')[0] in {c.split(':')[0] for c in changes}
+  assert any(c.startswith('STEPS: ') and c.endswith(' -> 9') for c in changes)
   assert any('@losses.SamToNe() -> @losses.PAIR()' in c for c in changes)
   assert not config.differences(old, old.replace("DIR = 'x'", "DIR = 'y'"))
 

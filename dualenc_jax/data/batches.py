@@ -67,13 +67,14 @@ class Batches:
     return len(self.cache) // self.batch_size
 
   def __call__(
-      self, step: int, rows: slice = slice(None)
+      self, step: int, rows: slice | np.ndarray = slice(None)
   ) -> dict[str, np.ndarray]:
     """The batch of a step.
 
     Args:
       step: 0 or more; any order.
-      rows: the part [b] of the global batch [B] that this host feeds.
+      rows: the part [b] of the global batch [B] that this host feeds, a slice
+        or row numbers.
 
     Returns:
       query_tokens int32 [b, Lq] and passage_tokens int32 [b, Lp], padded with

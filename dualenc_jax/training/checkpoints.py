@@ -146,7 +146,9 @@ class Checkpoints:
       except UserError:
         raise
       except Exception as e:
-        _LOG.warning('Checkpoint %d cannot be read: %s', candidate, e)
+        _LOG.warning(
+            'Checkpoint %d cannot be read: %s.', candidate, _root_cause(e)
+        )
     raise UserError(
         f'No checkpoint in {self.folder} can be read: they are damaged. Restore'
         ' them from a copy or train again.'
@@ -171,7 +173,7 @@ class Checkpoints:
         ' before it is used.',
         step,
         self.folder,
-        str(error).splitlines()[0] if str(error) else type(error).__name__,
+        _root_cause(error),
         target,
     )
     if jax.process_index() == 0:
@@ -233,9 +235,13 @@ def _shapes(tree: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def _root_cause(error: BaseException) -> str:
+  """One line, without the specification that TensorStore appends."""
   while error.__cause__ is not None:
     error = error.__cause__
-  return f'{type(error).__name__}: {error}'.splitlines()[0][:500]
+  line = f'{type(error).__name__}: {error}'.splitlines()[0]
+  line = line.split(' [tensorstore_spec=')[0]
+  # After long paths, the system's own words come last.
+  return line if len(line) <= 500 else f'{line[:100]} ... {line[-400:]}'
 
 
 def _free_space(folder: pathlib.Path) -> str:

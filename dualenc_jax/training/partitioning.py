@@ -174,11 +174,14 @@ class Partitioner:
         for name, rows in batch.items()
     }
 
-  def host_rows(self, batch_size: int) -> slice:
-    """The rows of a global batch that this host feeds."""
-    per_host = batch_size // jax.process_count()
-    start = jax.process_index() * per_host
-    return slice(start, start + per_host)
+  def host_rows(self, batch_size: int) -> np.ndarray:
+    """Numbers of the rows of a global batch that this host feeds, ascending.
+
+    Hosts that the model axis spans feed the same rows.
+    """
+    local = self.rows.addressable_devices_indices_map((batch_size,)).values()
+    rows = np.arange(batch_size)
+    return np.unique(np.concatenate([rows[index] for index in local]))
 
 
 def check_gpu_is_used() -> None:

@@ -1,0 +1,58 @@
+"""One of two hosts that train together; a script that test_multihost starts.
+
+Usage: two_hosts.py ADDRESS HOST FOLDER, HOST 0 or 1. Writes FOLDER/HOST.json
+and, with the other one, checkpoints in FOLDER/MODEL_PARALLEL.
+"""
+
+import json
+import pathlib
+import sys
+
+import jax
+import tiny_training
+
+from dualenc_jax.training import Partitioner
+from dualenc_jax.training.checkpoints import Checkpoints
+
+# Two devices a host: the model axis within a host, and across both.
+MODEL_PARALLEL = (2, 4)
+STEPS = 2
+BATCH_SIZE = 8
+
+
+def train(partitioner, feed):
+  """Takes STEPS steps; `feed` gives each global batch's rows of this host.
+
+  Returns:
+    The losses and the last state.
+  """
+  abstract, _, step = tiny_training.plan(partitioner)
+  state = tiny_training.make_state(abstract)
+  losses = []
+  for seed in range(STEPS):
+    batch = tiny_training.make_batch(BATCH_SIZE, num_negatives=1, seed=seed)
+    state, metrics = step(state, partitioner.to_device(feed(batch)))
+    losses.append(float(metrics['loss']))
+  return losses, state
+
+
+def main(address: str, host: str, folder: str) -> None:
+  jax.config.update('jax_cpu_collectives_implementation', 'gloo')
+  jax.distributed.initialize(address, 2, int(host))
+  assert jax.device_count() == 4 and jax.local_device_count() == 2
+  results = {}
+  for model_parallel in MODEL_PARALLEL:
+    partitioner = Partitioner(model_parallel)
+    rows = partitioner.host_rows(BATCH_SIZE)
+    losses, state = train(
+        partitioner, lambda batch: {k: v[rows] for k, v in batch.items()}
+    )
+    checkpoints = Checkpoints(pathlib.Path(folder) / str(model_parallel))
+    checkpoints.save(state, STEPS, {'config': ''})
+    checkpoints.wait()
+    results[model_parallel] = {'rows': rows.tolist(), 'losses': losses}
+  pathlib.Path(folder, f'{host}.json').write_text(json.dumps(results))
+
+
+if __name__ == '__main__':
+  main(*sys.argv[1:])
