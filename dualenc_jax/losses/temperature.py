@@ -18,6 +18,8 @@ def check_positive(name: str, value: float) -> None:
 class LearnableTemperature:
   """A temperature learnt in log space and clamped.
 
+  Its gradient is 0 beyond a bound, so once it has crossed one it stays there.
+
   Attributes:
     initial: value at the start.
     minimum: lower bound; the paper's fixed temperature is 0.01.

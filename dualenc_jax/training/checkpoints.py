@@ -20,6 +20,8 @@ from dualenc_jax.training import rules
 from dualenc_jax.training.step import TrainState
 
 _LOG = logging.getLogger(__name__)
+# What restoring may raise for a checkpoint that is good: wrong model, no memory.
+_NOT_DAMAGE = (UserError, MemoryError, jax.errors.JaxRuntimeError)
 
 
 class Checkpoints:
@@ -103,7 +105,7 @@ class Checkpoints:
         restored = self._restore_items(
             step, params=abstract.params, optimizer=abstract.opt_state
         )
-      except UserError:
+      except _NOT_DAMAGE:
         raise
       except Exception as e:  # Damage takes many forms; any of them is one.
         self._set_aside(step, e)
@@ -143,7 +145,7 @@ class Checkpoints:
       try:
         restored = self._restore_items(candidate, params=abstract_params)
         return restored.params, restored.meta
-      except UserError:
+      except _NOT_DAMAGE:
         raise
       except Exception as e:
         _LOG.warning(
