@@ -20,7 +20,7 @@ from dualenc_jax.training import rules
 from dualenc_jax.training.step import TrainState
 
 _LOG = logging.getLogger(__name__)
-# What restoring may raise for a checkpoint that is good: wrong model, no memory.
+# What restoring a good checkpoint may raise: another model, no memory.
 _NOT_DAMAGE = (UserError, MemoryError, jax.errors.JaxRuntimeError)
 
 
