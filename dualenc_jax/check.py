@@ -37,7 +37,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
   print(config.operative_config())
   task = experiment.task
-  print(f'Task {task.name}: splits {", ".join(task.splits())}.')
+  splits = task.splits()
+  for split in splits:
+    task.fingerprint(split)  # Reads the source, so that a missing file is told.
+  print(f'Task {task.name}: splits {", ".join(splits)}.')
   for line in summary.describe(experiment):
     print(line)
   plan = plan_lib.make_plan(experiment)
