@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Runs a dualenc command on every host of a Cloud TPU pod slice.
+# Trains on every host of a Cloud TPU pod slice; arguments are those of
+# `dualenc train`.
 #
-#   TPU_NAME=my-pod ZONE=us-central2-b ./run_tpu.sh train \
+#   TPU_NAME=my-pod ZONE=us-central2-b ./run_tpu.sh \
 #     --gin_file=runs/finetune.gin --model_dir=/mnt/shared/my_model ...
 #
 # The clone is copied to each host and installed there once; --multihost joins
@@ -20,12 +21,12 @@ git -C "$here" archive --format=tar.gz -o "$archive" HEAD
 gcloud compute tpus tpu-vm scp "$archive" "$TPU_NAME:dualenc_jax.tar.gz" \
   "${flags[@]}"
 
-command=$(printf '%q ' "$@")
+arguments=$(printf '%q ' "$@")
 gcloud compute tpus tpu-vm ssh "$TPU_NAME" "${flags[@]}" --command "
   set -e
   mkdir -p dualenc_jax && tar -xzf dualenc_jax.tar.gz -C dualenc_jax
   cd dualenc_jax
   [ -d .venv ] || python3 -m venv .venv
   .venv/bin/pip install -q -e '.[data,tpu]'
-  .venv/bin/dualenc $command --multihost
+  .venv/bin/dualenc train --multihost $arguments
 "

@@ -17,13 +17,13 @@ DATA = [
 # The references that the tests compare with, beside pytest and ruff. torch is
 # pinned so that the reference does not move.
 TEST = [
-    'build>=1.2',
-    'pytest>=8.3',
-    'pytest-xdist>=3.6',
-    'ruff>=0.14',
-    'setuptools>=77',
+    'build>=1.6',
+    'pytest>=9.2',
+    'pytest-xdist>=3.8',
+    'ruff>=0.17',
+    'setuptools>=84',
     'torch==2.13.0',
-    'transformers>=5.0',
+    'transformers>=5.23',
 ]
 
 # Inside the wheel the folders gin/ and tasks/ become parts of the package, so

@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   print(config.operative_config())
   task = experiment.task
   splits = task.splits()
-  for split in splits:
+  for split in {'train', *splits}:
     task.fingerprint(split)  # Reads the source, so that a missing file is told.
   print(f'Task {task.name}: splits {", ".join(splits)}.')
   for line in summary.describe(experiment):

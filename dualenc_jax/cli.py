@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 import importlib
+import os
 import sys
 
 import dualenc_jax
@@ -45,8 +46,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         file=sys.stderr,
     )
     return 2
-  module = importlib.import_module(f'dualenc_jax.{argv[0]}')
-  return run(module.main, argv[1:])
+  # As with `python -m`, a user's own modules are found where they stand.
+  sys.path.append(os.getcwd())
+  name = f'dualenc_jax.{argv[0]}'
+  return run(lambda rest: importlib.import_module(name).main(rest), argv[1:])
 
 
 def run(
@@ -60,7 +63,11 @@ def run(
     print(f'error: {e}', file=sys.stderr)
     return 2
   except KeyboardInterrupt:
-    print('\nInterrupted. The same command goes on from here.', file=sys.stderr)
+    print(
+        '\nInterrupted. Training goes on from its newest checkpoint when the'
+        ' same command is run again.',
+        file=sys.stderr,
+    )
     return 130
   except BrokenPipeError:
     # The reader of a pipe (`| head`) has gone; that is its right.

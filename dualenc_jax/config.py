@@ -12,7 +12,7 @@ import logging
 import os
 import pathlib
 import re
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.suggest import did_you_mean_or_known
@@ -125,6 +125,9 @@ def load(
   Raises:
     UserError: a file, name or value is wrong; says what may have been meant.
   """
+  for path in search_paths:
+    if not os.path.isdir(path):
+      raise UserError(f'--gin_search_paths: {path} is not a folder.')
   gin.clear_config()
   # Set, not added to: gin would keep the paths of earlier calls, and would
   # first look for 'models/mini.gin' in whatever Python package is importable
@@ -135,16 +138,13 @@ def load(
   # Gin logs an error for every folder that a file is not in.
   logging.disable(logging.ERROR)
   try:
-    imports = []
     for file in files:
-      imports += _imported_modules(gin.parse_config_file(file))
+      gin.parse_config_file(file)
     known = _macro_names()
-    gin.parse_config(
-        _PRELUDE
-        + '\n'.join(f'import {m}' for m in imports if '.' in m)
-        + '\n'
-        + '\n'.join(bindings)
-    )
+    # Whatever name a file has imported, a flag may use.
+    imports = sorted(statement.format() for statement in gin.config._IMPORTS)
+    imports = [i for i in imports if '__gin__' not in i]
+    gin.parse_config([_PRELUDE, *imports, *bindings])
   except Exception as e:
     raise UserError(_explain(e)) from e
   finally:
@@ -173,6 +173,27 @@ def build(target: Callable[..., T]) -> T:
     raise UserError(_first_part(str(e))) from e
   except Exception as e:
     raise UserError(_explain(e)) from e
+
+
+def check_effect(bindings: Sequence[str]) -> None:
+  """Refuses bindings of parameters that `build` has not used.
+
+  Raises:
+    UserError: a binding sets a parameter of something that is not part of what
+      was built, as of a loss that is not the chosen one.
+  """
+  used = _bindings(operative_config())
+  for text in bindings:
+    name = text.partition(' = ')[0]
+    if '.' not in name:
+      continue  # A macro; `load` has checked it.
+    if not any(u == name or u.endswith(('/' + name, '.' + name)) for u in used):
+      parameter = name.rpartition('.')[2]
+      same = [u for u in used if u.rpartition('.')[2] == parameter]
+      hint = f' Did you mean {" or ".join(same)}?' if same else ''
+      raise UserError(
+          f'--gin.{name} has no effect: nothing that was built takes it.{hint}'
+      )
 
 
 def operative_config() -> str:
@@ -213,16 +234,9 @@ def _bindings(text: str) -> dict[str, str]:
   joined = re.sub(r'\\\n\s*', '', text)
   lines = [line for line in joined.splitlines() if not line.startswith('#')]
   # A value may span lines inside brackets; its continuations are indented.
-  statements = re.sub(r'\n\s+', ' ', '\n'.join(lines)).splitlines()
+  statements = re.sub(r'\n[ \t]+', ' ', '\n'.join(lines)).splitlines()
   pairs = (s.partition(' = ') for s in statements if ' = ' in s)
   return {name.strip(): value.strip() for name, _, value in pairs}
-
-
-def _imported_modules(parsed: Any) -> list[str]:
-  modules = [m for m in parsed.imports if not m.startswith('__gin__')]
-  for include in parsed.includes:
-    modules += _imported_modules(include)
-  return modules
 
 
 def _macro_names() -> set[str]:

@@ -16,7 +16,6 @@ from dualenc_jax import cli
 from dualenc_jax import config
 from dualenc_jax import model_dir
 from dualenc_jax import runtime
-from dualenc_jax.data import cache as cache_lib
 from dualenc_jax.retrieval import evaluation
 from dualenc_jax.retrieval.index import IndexWriter
 from dualenc_jax.retrieval.index import Passage
@@ -36,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   config.add_flags(parser)
   args = config.parse_args(parser, argv)
   runtime.start()
-  model = model_dir.load(args)
+  model = model_dir.load_from_args(args)
   folder = pathlib.Path(args.index_dir or default_index(args.model_dir))
   count = encode(model, args.split or default_split(model), folder)
   print(f'{count:,} passages in {folder}.')
@@ -58,9 +57,7 @@ def encode(
 ) -> int:
   """Writes the index of a split's distinct passages; returns their number."""
   experiment = model.experiment
-  cache = cache_lib.prepare(
-      experiment.task, split, experiment.tokenizer, experiment.tokens_dir
-  )
+  cache = experiment.cache(split)
   corpus = evaluation.RetrievalSet.from_cache(cache)
   rows = corpus.passage_rows
   batches = model.embedder.batches(
@@ -103,7 +100,7 @@ def encode(
 
 def provenance(model: model_dir.TrainedModel) -> dict[str, Any]:
   """What a query must have in common with an index to be compared with it."""
-  wanted = ('checkpoint_step', 'vocabulary', 'passage_length')
+  wanted = ('run_id', 'checkpoint_step', 'vocabulary', 'passage_length')
   return {k: v for k, v in model.provenance.items() if k in wanted}
 
 

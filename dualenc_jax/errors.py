@@ -6,3 +6,7 @@ class UserError(ValueError):
 
   The command line prints it without a traceback and exits with status 2.
   """
+
+
+class SourceUnavailable(UserError):
+  """The examples of a task cannot be read here; a prepared cache may serve."""

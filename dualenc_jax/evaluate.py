@@ -10,14 +10,16 @@ from collections.abc import Sequence
 import json
 import pathlib
 import sys
+import tempfile
 from typing import Any
 
 from dualenc_jax import cli
 from dualenc_jax import config
 from dualenc_jax import model_dir
 from dualenc_jax import runtime
-from dualenc_jax.data import cache as cache_lib
+from dualenc_jax.errors import UserError
 from dualenc_jax.retrieval import evaluation
+from dualenc_jax.retrieval import metrics as metrics_lib
 from dualenc_jax.retrieval import trec
 
 
@@ -35,8 +37,10 @@ def main(argv: Sequence[str] | None = None) -> None:
   parser.add_argument('--output_dir', help='where the files go')
   config.add_flags(parser)
   args = config.parse_args(parser, argv)
+  if args.k < 1:
+    raise UserError(f'--k is {args.k}; expected at least 1.')
   runtime.start()
-  model = model_dir.load(args)
+  model = model_dir.load_from_args(args)
   task = model.experiment.task
   output = default_output(args.model_dir, f'{task.name}-{args.split}')
   if args.output_dir:
@@ -60,19 +64,18 @@ def evaluate(
 ) -> dict[str, float]:
   """Evaluates on a split and writes metrics.json, run.trec and config.gin."""
   experiment = model.experiment
-  cache = cache_lib.prepare(
-      experiment.task, split, experiment.tokenizer, experiment.tokens_dir
-  )
+  cache = experiment.cache(split)
   retrieval_set = evaluation.RetrievalSet.from_cache(cache)
+  try:
+    output.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=output):
+      pass
+  except OSError as e:
+    raise UserError(
+        f'{output} cannot be written: {e.strerror or e}. Give --output_dir.'
+    ) from e
   metrics, ranking = evaluation.evaluate(
-      model.embedder, model.params, retrieval_set, k
-  )
-  output.mkdir(parents=True, exist_ok=True)
-  trec.write_run(
-      output / 'run.trec',
-      ranking,
-      retrieval_set.query_ids,
-      retrieval_set.passage_ids,
+      model.embedder, model.params, retrieval_set, max(k, metrics_lib.DEPTH)
   )
   write_json(
       output / 'metrics.json',
@@ -87,6 +90,12 @@ def evaluate(
       },
   )
   (output / model_dir.CONFIG).write_text(config.operative_config())
+  trec.write_run(
+      output / 'run.trec',
+      type(ranking)(ranking.scores[:, :k], ranking.indices[:, :k]),
+      retrieval_set.query_ids,
+      retrieval_set.passage_ids,
+  )
   return metrics
 
 

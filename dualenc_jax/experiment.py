@@ -5,6 +5,8 @@ import os
 import pathlib
 from typing import Any
 
+from dualenc_jax.data import Cache
+from dualenc_jax.data import prepare
 from dualenc_jax.data import Task
 from dualenc_jax.data import Tokenizer
 from dualenc_jax.errors import UserError
@@ -31,7 +33,7 @@ class Experiment:
     model_dir: folder of checkpoints, events, config and results.
     model: the dual encoder.
     loss: a loss of `dualenc_jax.losses`, or any object with its `init` and
-      `__call__`.
+      `__call__`, whose metrics have at least 'loss'.
     task: supplies the examples.
     tokenizer: vocabulary and lengths.
     optimizer: optax and its rules.
@@ -72,12 +74,36 @@ class Experiment:
   cache_dir: str | None = None
 
   def __post_init__(self):
-    for name in ('steps', 'batch_size', 'checkpoint_every', 'eval_batch_size'):
+    if isinstance(self.loss, type):
+      raise UserError(
+          f'Experiment.loss is the class {self.loss.__name__}; expected an'
+          ' object of it. In gin, write the reference with ().'
+      )
+    if not callable(self.loss) or not hasattr(self.loss, 'init'):
+      raise UserError(
+          f'Experiment.loss is {self.loss!r}; expected a loss. In gin, write'
+          ' LOSS = @losses.SamToNe().'
+      )
+    for field in dataclasses.fields(self):
+      value = getattr(self, field.name)
+      if field.type is int and type(value) is not int:
+        raise UserError(
+            f'Experiment.{field.name} is {value!r}; expected a whole number.'
+        )
+    for name in (
+        'steps',
+        'batch_size',
+        'checkpoint_every',
+        'keep_checkpoints',
+        'eval_queries',
+        'eval_passages',
+        'eval_batch_size',
+    ):
       if getattr(self, name) < 1:
         raise UserError(
             f'Experiment.{name} is {getattr(self, name)}; expected at least 1.'
         )
-    for name in ('num_negatives', 'eval_every'):
+    for name in ('num_negatives', 'eval_every', 'seed'):
       if getattr(self, name) < 0:
         raise UserError(
             f'Experiment.{name} is {getattr(self, name)}; expected 0 or more.'
@@ -95,7 +121,7 @@ class Experiment:
             ' the model.'
         )
 
-  @property
-  def tokens_dir(self) -> pathlib.Path:
-    """Folder of the token caches."""
-    return pathlib.Path(self.cache_dir or default_cache_dir() / 'tokens')
+  def cache(self, split: str) -> Cache:
+    """The token cache of a split of the task, built if there is none yet."""
+    folder = self.cache_dir or default_cache_dir() / 'tokens'
+    return prepare(self.task, split, self.tokenizer, folder)

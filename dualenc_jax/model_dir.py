@@ -16,9 +16,11 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.experiment import Experiment
 from dualenc_jax.retrieval.embedder import Embedder
 from dualenc_jax.training import plan as plan_lib
+from dualenc_jax.training import step as step_lib
 from dualenc_jax.training.checkpoints import Checkpoints
 
 CONFIG = 'config.gin'
+VOCABULARY = 'vocabulary.model'
 _LOG = logging.getLogger(__name__)
 
 
@@ -31,12 +33,14 @@ class TrainedModel:
     params: the model's parameters, without those of the loss.
     embedder: its towers, compiled.
     step: the checkpoint's step.
+    run_id: of the run that it belongs to.
   """
 
   experiment: Experiment
   params: Any
   embedder: Embedder
   step: int
+  run_id: str
 
   @property
   def provenance(self) -> dict[str, Any]:
@@ -44,6 +48,7 @@ class TrainedModel:
     e = self.experiment
     return {
         'checkpoint_step': self.step,
+        'run_id': self.run_id,
         'model_dir': pathlib.Path(e.model_dir).name,
         'vocabulary': e.tokenizer.vocabulary.sha256,
         'query_length': e.tokenizer.query_length,
@@ -53,14 +58,13 @@ class TrainedModel:
     }
 
 
-def write_config(model_dir: str, text: str, allow_change: bool) -> None:
-  """Makes the folder and puts the config into it.
+def check(model_dir: str, text: str, allow_change: bool) -> None:
+  """Makes the folder of a run, and refuses one of another config.
 
   Args:
     model_dir: the run's folder.
     text: the full gin config.
-    allow_change: go on although the folder has another config, which is then
-      kept as `config.<n>.gin`.
+    allow_change: go on although the folder has checkpoints of another config.
 
   Raises:
     UserError: the folder cannot be written, or has another config.
@@ -81,53 +85,113 @@ def write_config(model_dir: str, text: str, allow_change: bool) -> None:
         ' folder that can.'
     ) from e
   path = folder / CONFIG
-  if path.exists():
-    changes = config.differences(path.read_text(), text)
-    if changes and not allow_change:
-      raise UserError(
-          f'{path} is of another config. '
-          + '; '.join(changes)
-          + '. Use another MODEL_DIR, or give --allow_config_change to go on'
-          ' with the new values.'
-      )
-    if changes and jax.process_index() == 0:
-      number = len(list(folder.glob('config.*.gin'))) + 1
+  if not path.exists() or not Checkpoints(folder).steps():
+    return
+  changes = config.differences(path.read_text(), text)
+  if changes and not allow_change:
+    raise UserError(
+        f'{path} is of another config. '
+        + '; '.join(changes)
+        + '. Use another MODEL_DIR, or give --allow_config_change to go on'
+        ' with the new values.'
+    )
+  if changes:
+    _LOG.warning('Going on with a changed config: %s', '; '.join(changes))
+
+
+def write(model_dir: str, text: str, vocabulary: pathlib.Path) -> None:
+  """Puts the config and the vocabulary into the folder of a run.
+
+  An earlier config that differs is kept as `config.<n>.gin`. Only the first
+  host writes.
+
+  Raises:
+    UserError: the folder cannot be written.
+  """
+  if jax.process_index():
+    return
+  folder = pathlib.Path(model_dir)
+  path = folder / CONFIG
+  try:
+    if path.exists() and config.differences(path.read_text(), text):
+      number = 1
+      while (folder / f'config.{number}.gin').exists():
+        number += 1
       path.rename(folder / f'config.{number}.gin')
-      _LOG.warning('Going on with a changed config: %s', '; '.join(changes))
-  if jax.process_index() == 0:
-    temporary = folder / f'.{CONFIG}.{os.getpid()}'
-    temporary.write_text(text)
-    temporary.replace(path)
+    _replace(folder / VOCABULARY, vocabulary.read_bytes())
+    _replace(path, text.encode())
+  except OSError as e:
+    raise UserError(
+        f'{path} cannot be written: {e.strerror or e}. Make room, or give'
+        ' another MODEL_DIR.'
+    ) from e
 
 
-def load(args: argparse.Namespace) -> TrainedModel:
-  """Rebuilds the model of `args.model_dir` and restores its parameters.
+def _replace(path: pathlib.Path, content: bytes) -> None:
+  temporary = path.with_name(f'.{path.name}.{os.getpid()}')
+  temporary.write_bytes(content)
+  temporary.replace(path)
+
+
+def load(
+    folder: str,
+    step: int | None = None,
+    files: Sequence[str] = (),
+    bindings: Sequence[str] = (),
+    search_paths: Sequence[str] = (),
+) -> TrainedModel:
+  """Rebuilds the model of a model_dir and restores its parameters.
+
+  Args:
+    folder: what training wrote.
+    step: of the checkpoint, None for the newest.
+    files: gin files applied after the saved config.
+    bindings: gin bindings applied after them.
+    search_paths: folders to find the files in.
 
   Raises:
     UserError: the folder holds no trained model, or one that cannot be read.
   """
-  folder = pathlib.Path(args.model_dir)
-  path = folder / CONFIG
+  path = pathlib.Path(folder) / CONFIG
   if not path.exists():
     raise UserError(
         f'{folder} is no model_dir: it has no {CONFIG}. Give the folder that'
         ' `dualenc train` wrote (its MODEL_DIR).'
     )
+  own = [f'MODEL_DIR = {str(folder)!r}']
+  vocabulary = path.with_name(VOCABULARY)
+  if vocabulary.exists():
+    own.append(f'data.Vocabulary.path = {str(vocabulary)!r}')
   experiment = build_experiment(
-      [str(path), *args.gin_file],
-      [*args.gin_bindings, f'MODEL_DIR = {str(folder)!r}'],
-      args.gin_search_paths,
+      [str(path), *files], [*own, *bindings], search_paths
   )
   plan = plan_lib.make_plan(experiment)
-  params, meta = Checkpoints(folder).restore_params(
-      plan.abstract.params, args.step
-  )
+  params, meta = Checkpoints(folder).restore_params(plan.abstract.params, step)
+  trained_on = meta['data']['vocabulary']
+  if trained_on != experiment.tokenizer.vocabulary.sha256:
+    raise UserError(
+        f'{folder} was trained with another vocabulary than'
+        f' {experiment.tokenizer.vocabulary.path}: the SHA-256 of its file was'
+        f' {trained_on}. Give that file, --gin.data.Vocabulary.path=...'
+    )
   _LOG.info('Restored step %d of %s.', meta['step'], folder)
   return TrainedModel(
       experiment,
-      {k: v for k, v in params.items() if k != 'loss'},
+      step_lib.model_params(params),
       plan_lib.make_embedder(plan, experiment),
       meta['step'],
+      meta['run_id'],
+  )
+
+
+def load_from_args(args: argparse.Namespace) -> TrainedModel:
+  """`load` with the flags of `add_flags` and of gin."""
+  return load(
+      args.model_dir,
+      args.step,
+      args.gin_file,
+      args.gin_bindings,
+      args.gin_search_paths,
   )
 
 
@@ -143,7 +207,9 @@ def build_experiment(
         + '.'
     )
   config.load(files, bindings, search_paths)
-  return config.build(Experiment)
+  experiment = config.build(Experiment)
+  config.check_effect(bindings)
+  return experiment
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

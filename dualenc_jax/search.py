@@ -40,14 +40,23 @@ def main(argv: Sequence[str] | None = None) -> None:
   args = config.parse_args(parser, argv)
   if args.k < 1:
     raise UserError(f'--k is {args.k}; expected at least 1.')
+  # A query that is not UTF-8 is still a query.
+  if hasattr(sys.stdin, 'reconfigure'):
+    sys.stdin.reconfigure(errors='replace')
   runtime.start()
-  model = model_dir.load(args)
+  model = model_dir.load_from_args(args)
   searcher = Searcher(model, open_index(model, args.index_dir))
   for query in args.query or lines(sys.stdin):
     print(query)
     for score, passage in searcher(query, args.k):
-      print(f'  {score:.3f}  {passage.name or passage.id}  {passage.location}')
+      print(f'  {score:.3f}  {describe(passage)}')
     sys.stdout.flush()
+
+
+def describe(passage: Passage) -> str:
+  """Name, or the start of the text, and the location, in one line."""
+  text = ' '.join(passage.text.split())
+  return f'{passage.name or text[:80]}  {passage.location}'
 
 
 class Searcher:
@@ -85,6 +94,9 @@ def open_index(model: model_dir.TrainedModel, folder: str | None) -> Index:
     return Index.open(folder, expect)
   own = encode.default_index(model.experiment.model_dir)
   if own.exists():
+    split = encode.default_split(model)
+    corpus = model.experiment.cache(split).header
+    expect |= {k: corpus[k] for k in ('task', 'split', 'source')}
     try:
       return Index.open(own, expect)
     except UserError as e:

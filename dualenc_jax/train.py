@@ -58,8 +58,17 @@ def train(
   text = config.operative_config()
   for line in summary.describe(experiment):
     _LOG.info('%s', line)
-  model_dir.write_config(experiment.model_dir, text, allow_config_change)
-  loop.train(experiment, text, started)
+  model_dir.check(experiment.model_dir, text, allow_config_change)
+  # Nothing is written before data and checkpoints are known to be good.
+  loop.train(
+      experiment,
+      text,
+      ready=lambda: model_dir.write(
+          experiment.model_dir, text, experiment.tokenizer.vocabulary.file
+      ),
+      allow_other_data=allow_config_change,
+      started=started,
+  )
   _LOG.info('Trained %d steps: %s', experiment.steps, experiment.model_dir)
 
 

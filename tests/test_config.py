@@ -152,6 +152,34 @@ def test_bad_values_are_explained(binding, words):
     assert word in str(error.value)
 
 
+@pytest.mark.parametrize(
+    'binding, hint',
+    [
+        ('losses.InBatchSoftmax.margin = 0.1', 'losses.SamToNe.margin'),
+        ('passage/models.T5Encoder.num_layers = 2', 'models.T5Encoder'),
+    ],
+)
+def test_a_flag_without_effect_is_refused(binding, hint):
+  with pytest.raises(UserError, match='has no effect') as error:
+    build(binding)
+  assert hint in str(error.value)
+
+
+@pytest.mark.parametrize(
+    'binding, words',
+    [
+        ('SEED = -1', ['seed is -1', '0 or more']),
+        ('experiment.Experiment.keep_checkpoints = 0', ['keep_checkpoints']),
+        ('LOSS = @losses.PAIR', ['class PAIR', '()']),
+    ],
+)
+def test_values_that_would_lose_or_mislead_are_refused(binding, words):
+  with pytest.raises(UserError) as error:
+    build(binding)
+  for word in words:
+    assert word in str(error.value)
+
+
 def test_an_object_that_refuses_its_values_says_only_why():
   with pytest.raises(UserError) as error:
     build('losses.SamToNe.temperature = -1')

@@ -6,6 +6,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import jax
@@ -142,14 +143,54 @@ def test_another_config_is_refused_unless_told(tmp_path):
   assert (tmp_path / 'model' / 'config.1.gin').read_text() == old
 
 
+def test_other_training_data_is_refused_unless_told(tmp_path):
+  flags = tiny_run.flags(tmp_path)
+  model = f'--model_dir={tmp_path / "model"}'
+  train.main([*flags, model])
+  tiny_run.write_pairs(tmp_path / 'train.jsonl', 96, seed=7)
+  with pytest.raises(UserError, match='training data is not .* source: '):
+    train.main([*flags, model])
+  train.main([*flags, model, '--allow_config_change'])
+
+
+def test_a_run_that_never_trained_does_not_stand_in_the_way(tmp_path):
+  flags = tiny_run.flags(tmp_path)
+  model = f'--model_dir={tmp_path / "model"}'
+  with (tmp_path / 'train.jsonl').open('a') as f:
+    f.write('not JSON\n')
+  with pytest.raises(UserError, match=r'train\.jsonl:97'):
+    train.main([*flags, model])
+  train.main([*flags, model, '--gin.ON_BAD_ROW=skip'])
+  assert (tmp_path / 'model' / 'checkpoints' / '2').is_dir()
+
+
+def test_a_full_disk_under_the_events_stops_the_run(tmp_path, monkeypatch):
+  """The writer thread dies of the error; the run must not wait for it."""
+  from tensorboardX import record_writer
+
+  write = record_writer.RecordWriter.write
+
+  def full(*args):
+    if threading.current_thread() is not threading.main_thread():
+      raise OSError(28, 'No space left on device')
+    return write(*args)
+
+  flags = tiny_run.flags(tmp_path, '--gin.STEPS=40')
+  monkeypatch.setattr(record_writer.RecordWriter, 'write', full)
+  with pytest.raises(UserError, match='events cannot be written'):
+    train.main([*flags, f'--model_dir={tmp_path / "model"}'])
+
+
 def test_a_checkpoint_of_another_model_is_named(tmp_path):
   model = f'--model_dir={tmp_path / "model"}'
   train.main([*tiny_run.flags(tmp_path), model])
+  config = (tmp_path / 'model' / 'config.gin').read_text()
   wider = tiny_run.flags(tmp_path, '--gin.models.Projection.features=64')
   with pytest.raises(UserError) as error:
     train.main([*wider, model, '--allow_config_change'])
   assert 'projection/kernel: (128, 128) in the checkpoint' in str(error.value)
   assert '(128, 64) in this model' in str(error.value)
+  assert (tmp_path / 'model' / 'config.gin').read_text() == config
   assert (tmp_path / 'model' / 'checkpoints' / '2').is_dir()
 
 

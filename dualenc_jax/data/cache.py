@@ -14,9 +14,9 @@ from dualenc_jax.data.cache_format import Cache
 from dualenc_jax.data.cache_format import DamagedCache
 from dualenc_jax.data.cache_format import HEADER
 from dualenc_jax.data.cache_format import write
-from dualenc_jax.data.task import SeqioMissing
 from dualenc_jax.data.task import Task
 from dualenc_jax.data.tokenizer import Tokenizer
+from dualenc_jax.errors import SourceUnavailable
 from dualenc_jax.errors import UserError
 
 __all__ = ['Cache', 'prepare']
@@ -40,8 +40,8 @@ def prepare(
   temporary folder and moved into place when complete, so that any number of
   processes may prepare it at once.
 
-  Where seqio cannot be imported, the newest cache that agrees in all but the
-  source serves, and the log says that the source was not checked.
+  Where the source or seqio is not there, the newest cache that agrees in all
+  but the source serves, and the log says that the source was not checked.
 
   Args:
     task: what to read.
@@ -76,7 +76,7 @@ def prepare(
     return _find(cache_dir, key, log) or _build(
         task, split, tokenizer, cache_dir, key, log
     )
-  except SeqioMissing as error:
+  except SourceUnavailable as error:
     return _unchecked(cache_dir, key, error, log)
 
 
@@ -147,7 +147,7 @@ def _move(work: pathlib.Path, folder: pathlib.Path) -> None:
 def _unchecked(
     cache_dir: pathlib.Path,
     key: dict[str, Any],
-    error: SeqioMissing,
+    error: SourceUnavailable,
     log: Callable[[str], None],
 ) -> Cache:
   """The newest complete cache whose key agrees in all but the source."""
@@ -162,12 +162,12 @@ def _unchecked(
       continue
     if all(cache.header.get(k) == v for k, v in key.items() if k != 'source'):
       log(
-          f'seqio cannot be imported: using the token cache {cache.folder}'
-          ' without checking that its source is unchanged.'
+          f'Using the token cache {cache.folder} without checking that its'
+          f' source is unchanged: {error}'
       )
       return cache
   raise UserError(
-      f'{error} Or prepare the token cache on a machine that has it, and copy'
+      f'{error} Or prepare the token cache on a machine that can, and copy'
       f' it to {cache_dir}: there is none here for task {key["task"]!r}, split'
       f' {key["split"]!r} with this vocabulary and these lengths.'
   ) from error

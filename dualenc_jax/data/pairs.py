@@ -9,7 +9,9 @@ import json
 import logging
 import pathlib
 
+from dualenc_jax.errors import SourceUnavailable
 from dualenc_jax.errors import UserError
+from dualenc_jax.suggest import did_you_mean
 
 _FORMATS = ('.jsonl', '.jsonl.gz', '.tsv', '.tsv.gz')
 _SPLITS = ('train', 'validation', 'test')
@@ -80,8 +82,8 @@ class Pairs:
       except _BadRow as reason:
         if self.on_bad_row == 'error':
           raise UserError(
-              f"{path}:{line}: {reason}. Mend the row, or give on_bad_row ="
-              " 'skip' to leave out such rows."
+              f'{path}:{line}: {reason}. Mend the row, or leave out such rows'
+              ' with --gin.ON_BAD_ROW=skip (on_bad_row).'
           ) from None
         bad[str(reason)] += 1
         continue
@@ -108,8 +110,13 @@ class Pairs:
       return hashlib.file_digest(stream, 'sha256').hexdigest()
 
   def _file(self, split: str) -> pathlib.Path:
+    if split not in _SPLITS:
+      raise UserError(
+          f'pairs has no split {split!r}.{did_you_mean(split, _SPLITS)} Splits:'
+          f' {", ".join(_SPLITS)}.'
+      )
     flag = f'--gin.{split.upper()}_FILE=...'
-    path = getattr(self, split) if split in _SPLITS else None
+    path = getattr(self, split)
     if not path:
       raise UserError(
           f'pairs has no file for split {split!r}; it has'
@@ -118,7 +125,7 @@ class Pairs:
       )
     path = pathlib.Path(path).expanduser()
     if not path.is_file():
-      raise UserError(
+      raise SourceUnavailable(
           f'pairs, split {split!r}: there is no file {path}. Give it with'
           f' {flag}.'
       )

@@ -41,8 +41,9 @@ class ReaderSource(seqio.FunctionDataSource):
     try:
       yield from self.reader.examples(split)
     except UserError as error:
+      # Raised through TensorFlow it would print two tracebacks and lose its
+      # type; `Task.examples` raises it when the dataset ends.
       self.error = error
-      raise
 
 
 def add_task(name: str, reader: Any) -> seqio.Task:

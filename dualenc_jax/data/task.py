@@ -16,6 +16,7 @@ import types
 from typing import Any
 
 import dualenc_jax
+from dualenc_jax.errors import SourceUnavailable
 from dualenc_jax.errors import UserError
 from dualenc_jax.suggest import did_you_mean
 
@@ -25,7 +26,7 @@ _OWN_PREFIX = 'dualenc.'
 _OPTIONAL = ('query_id', 'passage_id', 'name', 'location')
 
 
-class SeqioMissing(UserError):
+class SeqioMissing(SourceUnavailable):
   """A task must be read, and seqio cannot be imported here."""
 
 
@@ -67,21 +68,17 @@ class Task:
         sequence_length=None, split=split, shuffle=False, num_epochs=1
     )
     self._check_features(dataset.element_spec)
-    try:
-      for row in dataset.as_numpy_iterator():
-        example = {
-            name: row[name].decode('utf-8') if name in row else ''
-            for name in (*_REQUIRED, *_OPTIONAL)
-        }
-        negatives = row['negatives'].tolist() if 'negatives' in row else []
-        example['negatives'] = [text.decode('utf-8') for text in negatives]
-        yield example
-    except Exception:
-      # TensorFlow wraps what a reader raises; the user is to see the original.
-      original = getattr(getattr(task, 'source', None), 'error', None)
-      if original is None:
-        raise
-      raise original from None
+    for row in dataset.as_numpy_iterator():
+      example = {
+          name: row[name].decode('utf-8') if name in row else ''
+          for name in (*_REQUIRED, *_OPTIONAL)
+      }
+      negatives = row['negatives'].tolist() if 'negatives' in row else []
+      example['negatives'] = [text.decode('utf-8') for text in negatives]
+      yield example
+    error = getattr(getattr(task, 'source', None), 'error', None)
+    if error is not None:
+      raise error
 
   def fingerprint(self, split: str) -> str:
     """Hash of the source of a split; equal for equal data.

@@ -45,7 +45,7 @@ class Vocabulary:
   @functools.cached_property
   def sha256(self) -> str:
     """Of the model file."""
-    return hashlib.sha256(self._file.read_bytes()).hexdigest()
+    return hashlib.sha256(self.file.read_bytes()).hexdigest()
 
   def encode(self, texts: Sequence[str], max_length: int) -> Ragged:
     """Token ids of each text: at most `max_length - 1`, then EOS.
@@ -67,7 +67,8 @@ class Vocabulary:
     return Ragged(values, offsets)
 
   @functools.cached_property
-  def _file(self) -> pathlib.Path:
+  def file(self) -> pathlib.Path:
+    """The SentencePiece model file."""
     path = pathlib.Path(self.path).expanduser()
     if path.is_file():
       return path
@@ -84,15 +85,15 @@ class Vocabulary:
   def _processor(self) -> sentencepiece.SentencePieceProcessor:
     processor = sentencepiece.SentencePieceProcessor()
     try:
-      processor.load(str(self._file))
+      processor.load(str(self.file))
     except (OSError, RuntimeError) as error:
       raise UserError(
-          f'Vocabulary.path: {self._file} is not a SentencePiece model: {error}'
+          f'Vocabulary.path: {self.file} is not a SentencePiece model: {error}'
       ) from error
     ids = processor.pad_id(), processor.eos_id(), processor.unk_id()
     if ids != (PAD, EOS, UNK):
       raise UserError(
-          f'Vocabulary.path: {self._file} has the ids (pad, eos, unk) = {ids};'
+          f'Vocabulary.path: {self.file} has the ids (pad, eos, unk) = {ids};'
           f' expected {(PAD, EOS, UNK)}. Train it with pad_id=0, eos_id=1,'
           ' unk_id=2, bos_id=-1.'
       )

@@ -39,6 +39,7 @@ def einsum_attention(
   logits = jnp.einsum(
       'bqhk,bshk->bhqs', query, key, preferred_element_type=jnp.float32
   )
+  bias = _for_each_row(bias, query.shape[0])
   logits = jnp.where(mask, logits + bias, -0.7 * np.finfo(np.float32).max)
   weights = jax.nn.softmax(logits, axis=-1)
   if dropout_rng is not None and dropout_rate > 0.0:
@@ -70,9 +71,20 @@ def dot_product_attention(
     return einsum_attention(
         query, key, value, bias, mask, dropout_rate, dropout_rng
     )
+  bias = _for_each_row(bias, query.shape[0])
   return jax.nn.dot_product_attention(
       query, key, value, bias=bias, mask=mask, scale=1.0
   )
+
+
+def _for_each_row(bias: jax.Array, rows: int) -> jax.Array:
+  """Repeats [1, H, L, L] to [rows, H, L, L], as a product with ones.
+
+  So its gradient is a product, too: the sum over rows, the gradient of a
+  broadcast, takes XLA on several cores of a CPU 100 times as long.
+  """
+  ones = jnp.ones(rows, bias.dtype)
+  return jnp.einsum('b,hqs->bhqs', ones, bias[0], precision='highest')
 
 
 AttentionFn = Callable[..., jax.Array]

@@ -94,6 +94,16 @@ class T5Encoder(nn.Module):
           f"T5Encoder.dtype is {self.dtype!r}; expected 'float32' or"
           " 'bfloat16'. T5 overflows in float16."
       )
+    for name in ('num_layers', 'num_heads', 'head_dim', 'mlp_dim'):
+      if getattr(self, name) < 1:
+        raise UserError(
+            f'T5Encoder.{name} is {getattr(self, name)}; expected at least 1.'
+        )
+    if not 0.0 <= self.dropout_rate < 1.0:
+      raise UserError(
+          f'T5Encoder.dropout_rate is {self.dropout_rate}; expected a value'
+          ' from 0 up to, not including, 1.'
+      )
     super().__post_init__()
 
   @nn.compact

@@ -42,8 +42,8 @@ class Embedder:
       param_shardings: shardings of the parameters, without those of the loss.
       batch_size: rows at once, rounded up to a multiple of the data axis.
     """
-    data = partitioner.mesh.shape['data']
-    self.batch_size = -(-batch_size // data) * data
+    self._data = partitioner.mesh.shape['data']
+    self.batch_size = -(-batch_size // self._data) * self._data
     self._partitioner = partitioner
 
     @functools.partial(
@@ -94,11 +94,15 @@ class Embedder:
       rows = np.arange(len(tokens))
     lengths = tokens.lengths[rows]
     order = np.argsort(lengths, kind='stable')[::-1]
+    # One query alone is not to cost a whole batch.
+    size = self._data
+    while size < min(len(order), self.batch_size):
+      size = min(2 * size, self.batch_size)
     pending = None
-    for start in range(0, len(order), self.batch_size):
-      positions = order[start : start + self.batch_size]
+    for start in range(0, len(order), size):
+      positions = order[start : start + size]
       length = padded_length(int(lengths[positions[0]]))
-      batch = np.zeros((self.batch_size, length), np.int32)
+      batch = np.zeros((size, length), np.int32)
       batch[: len(positions)] = tokens.padded(rows[positions], length)
       device_batch = jax.make_array_from_callback(
           batch.shape, self._partitioner.rows, lambda index, b=batch: b[index]

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from dualenc_jax.data.cache import Cache
+from dualenc_jax.data.fingerprint import fingerprints
 from dualenc_jax.errors import UserError
 from dualenc_jax.retrieval import metrics
 from dualenc_jax.retrieval import ranking as ranking_lib
@@ -38,8 +39,9 @@ class RetrievalSet:
   @classmethod
   def from_cache(cls, cache: Cache) -> 'RetrievalSet':
     """All queries and passages of a split."""
-    query_rows, query_of = _first_rows(cache.query_fingerprints)
-    passage_rows, passage_of = _first_rows(cache.passage_fingerprints)
+    # By text, not by tokens, which are cut at the length of the tower.
+    query_rows, query_of = _first_rows(fingerprints(cache.query_texts))
+    passage_rows, passage_of = _first_rows(fingerprints(cache.passage_texts))
     gold = [set() for _ in query_rows]
     for query, passage in zip(query_of, passage_of):
       gold[query].add(int(passage))
@@ -128,10 +130,10 @@ def score(
   )
 
 
-def _first_rows(fingerprints: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _first_rows(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """Distinct values in order of appearance, and which of them each row has."""
   _, first, inverse = np.unique(
-      np.asarray(fingerprints), return_index=True, return_inverse=True
+      values, return_index=True, return_inverse=True
   )
   order = np.argsort(first)
   rank = np.empty_like(order)

@@ -88,8 +88,8 @@ class Checkpoints:
   def restore(self, abstract: TrainState) -> tuple[TrainState, dict] | None:
     """The newest checkpoint that can be read, on the shardings of `abstract`.
 
-    One that cannot be read is moved to `broken_checkpoints`, said in the log,
-    and the one before it is tried.
+    Newer ones that cannot be read are then moved to `broken_checkpoints`, so
+    that their steps can be saved again; that is said in the log.
 
     Args:
       abstract: the expected state, leaves of ShapeDtypeStruct with shardings.
@@ -98,8 +98,9 @@ class Checkpoints:
       The state and the `meta` saved with it; None without any checkpoint.
 
     Raises:
-      UserError: the checkpoint is of another model.
+      UserError: the checkpoint is of another model, or none can be read.
     """
+    unreadable = {}
     for step in reversed(self.steps()):
       try:
         restored = self._restore_items(
@@ -108,14 +109,18 @@ class Checkpoints:
       except _NOT_DAMAGE:
         raise
       except Exception as e:  # Damage takes many forms; any of them is one.
-        self._set_aside(step, e)
+        unreadable[step] = _root_cause(e)
         continue
+      for broken, cause in unreadable.items():
+        self._set_aside(broken, cause)
       state = TrainState(
           jax.device_put(jax.numpy.int32(step), abstract.step.sharding),
           restored.params,
           restored.optimizer,
       )
       return state, restored.meta
+    if unreadable:
+      raise self._none_readable(unreadable)
     return None
 
   def restore_params(
@@ -141,6 +146,7 @@ class Checkpoints:
           + f'; it has {", ".join(map(str, steps)) or "none"}. Train first, or'
           ' give the folder of a trained model.'
       )
+    unreadable = {}
     for candidate in [step] if step is not None else reversed(steps):
       try:
         restored = self._restore_items(candidate, params=abstract_params)
@@ -148,12 +154,20 @@ class Checkpoints:
       except _NOT_DAMAGE:
         raise
       except Exception as e:
+        unreadable[candidate] = _root_cause(e)
         _LOG.warning(
-            'Checkpoint %d cannot be read: %s.', candidate, _root_cause(e)
+            'Checkpoint %d cannot be read: %s.',
+            candidate,
+            unreadable[candidate],
         )
-    raise UserError(
-        f'No checkpoint in {self.folder} can be read: they are damaged. Restore'
-        ' them from a copy or train again.'
+    raise self._none_readable(unreadable)
+
+  def _none_readable(self, unreadable: Mapping[int, str]) -> UserError:
+    causes = '; '.join(f'{step}: {text}' for step, text in unreadable.items())
+    return UserError(
+        f'No checkpoint in {self.folder} can be read ({causes}). Nothing was'
+        ' changed. Restore them from a copy, mend what keeps them from being'
+        ' read, or train anew in another MODEL_DIR.'
     )
 
   def _restore_items(self, step: int, **abstract: Any) -> Any:
@@ -168,20 +182,21 @@ class Checkpoints:
         ),
     )
 
-  def _set_aside(self, step: int, error: Exception) -> None:
-    target = self._broken / str(step)
+  def _set_aside(self, step: int, cause: str) -> None:
+    number, target = 1, self._broken / str(step)
+    while target.exists():
+      number += 1
+      target = self._broken / f'{step}.{number}'
     _LOG.warning(
         'Checkpoint %d in %s cannot be read (%s); it is moved to %s and the one'
         ' before it is used.',
         step,
         self.folder,
-        _root_cause(error),
+        cause,
         target,
     )
     if jax.process_index() == 0:
       self._broken.mkdir(exist_ok=True)
-      if target.exists():
-        shutil.rmtree(target)
       shutil.move(self.folder / str(step), target)
     self.manager.reload()
 

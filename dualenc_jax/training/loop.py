@@ -1,16 +1,19 @@
 """The training loop: restore, step, report, evaluate, save."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import dataclasses
+import hashlib
+import json
 import logging
 import pathlib
 import time
 from typing import Any
+import uuid
 
 import jax
+from jax.experimental import multihost_utils
 import numpy as np
 
-from dualenc_jax.data import cache as cache_lib
 from dualenc_jax.data.batches import Batches
 from dualenc_jax.errors import UserError
 from dualenc_jax.experiment import Experiment
@@ -24,25 +27,36 @@ _LOG = logging.getLogger(__name__)
 
 
 def train(
-    experiment: Experiment, config: str, started: float | None = None
+    experiment: Experiment,
+    config: str,
+    ready: Callable[[], None] = lambda: None,
+    allow_other_data: bool = False,
+    started: float | None = None,
 ) -> Mapping[str, float]:
   """Trains, or goes on training, until `experiment.steps`.
 
   Args:
     experiment: the run.
     config: its gin config, saved in every checkpoint.
+    ready: called once data and checkpoints are known to be good.
+    allow_other_data: resume although the examples are not those of before.
     started: `time.perf_counter()` at the program's start, for the log.
 
   Returns:
     Metrics of the last evaluation on the validation split; {} without one.
 
   Raises:
-    UserError: bad input, or a loss or gradient that is not finite.
+    UserError: bad input, a loss or gradient that is not finite, or a disk that
+      is full.
   """
   plan = plan_lib.make_plan(experiment)
   batches = make_batches(experiment)
   checkpoints = Checkpoints(experiment.model_dir, experiment.keep_checkpoints)
-  state, first = initial_state(experiment, plan, checkpoints)
+  state, meta = initial_state(experiment, plan, checkpoints)
+  first, data = meta['step'], data_position(experiment, batches)
+  if first and not allow_other_data:
+    check_same_data(meta['data'], data)
+  ready()
   evaluator = PeriodicEvaluation(experiment, plan)
   rows = plan.partitioner.host_rows(experiment.batch_size)
   paths = plan_lib.param_paths(plan)
@@ -68,11 +82,8 @@ def train(
         state,
         step,
         {
-            'data': {
-                'seed': experiment.seed,
-                'global_batch': experiment.batch_size,
-                'next_step': step,
-            },
+            'run_id': meta['run_id'],
+            'data': {**data, 'next_step': step},
             'config': config,
         },
     )
@@ -108,17 +119,17 @@ def train(
           reporter.line(f'step {done}: ' + format_metrics(results))
         reporter.pause()
   finally:
-    reporter.close()
-    checkpoints.wait()
+    try:
+      reporter.close()
+    finally:
+      checkpoints.wait()
   return results
 
 
 def make_batches(experiment: Experiment) -> Batches:
   """The training batches, from the cache, which is prepared if need be."""
   return Batches(
-      cache_lib.prepare(
-          experiment.task, 'train', experiment.tokenizer, experiment.tokens_dir
-      ),
+      experiment.cache('train'),
       experiment.batch_size,
       experiment.seed,
       experiment.tokenizer.query_length,
@@ -127,26 +138,65 @@ def make_batches(experiment: Experiment) -> Batches:
   )
 
 
+def data_position(experiment: Experiment, batches: Batches) -> dict[str, Any]:
+  """What the batch of a step depends on, besides the step."""
+  header = batches.cache.header
+  position = {
+      'task': header['task'],
+      'source': header['source'],
+      'examples': len(batches.cache),
+      'vocabulary': header['vocabulary'],
+      'query_length': header['query_length'],
+      'passage_length': header['passage_length'],
+      'global_batch': experiment.batch_size,
+      'seed': experiment.seed,
+  }
+  if jax.process_count() > 1:
+    digest = hashlib.sha256(json.dumps(position).encode()).digest()
+    multihost_utils.assert_equal(
+        np.frombuffer(digest, np.uint8),
+        f'The hosts have different training data; this one: {position}.',
+    )
+  return position
+
+
+def check_same_data(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+  """Refuses to resume on examples that are not those of the checkpoint."""
+  changes = [
+      f'{name}: {saved.get(name)} -> {value}'
+      for name, value in now.items()
+      if saved.get(name) != value
+  ]
+  if changes:
+    raise UserError(
+        'The training data is not what this run was trained on so far: '
+        + '; '.join(changes)
+        + '. Put it back, use another MODEL_DIR, or give --allow_config_change'
+        ' to go on with it.'
+    )
+
+
 def initial_state(
     experiment: Experiment, plan: plan_lib.Plan, checkpoints: Checkpoints
-) -> tuple[step_lib.TrainState, int]:
-  """The state to start from, and the step that it has reached.
+) -> tuple[step_lib.TrainState, dict[str, Any]]:
+  """The state to start from, and what was saved beside it.
 
   In this order: the newest checkpoint of this run that can be read; the
   parameters of `initial_checkpoint` with fresh optimizer state; from scratch.
+  The last two have step 0 and a new run_id.
   """
   restored = checkpoints.restore(plan.abstract)
   if restored is not None:
-    state, meta = restored
-    _LOG.info('Resuming from step %d.', meta['step'])
-    return state, meta['step']
+    _LOG.info('Resuming from step %d.', restored[1]['step'])
+    return restored
+  fresh = {'step': 0, 'run_id': uuid.uuid4().hex}
   state = plan.init()
   if experiment.initial_checkpoint is None:
-    return state, 0
+    return state, fresh
   source = pathlib.Path(experiment.initial_checkpoint)
   params, meta = Checkpoints(source).restore_params(plan.abstract.params)
   _LOG.info('Starting from %s, step %d.', source, meta['step'])
-  return state._replace(params=params), 0
+  return state._replace(params=params), fresh
 
 
 @dataclasses.dataclass
@@ -164,12 +214,8 @@ class PeriodicEvaluation:
     if 'validation' not in e.task.splits():
       _LOG.info('The task %s has no validation split.', e.task.name)
       return
-    cache = cache_lib.prepare(
-        e.task, 'validation', e.tokenizer, e.tokens_dir
-    )
-    self._set = evaluation.RetrievalSet.from_cache(cache).subset(
-        e.eval_queries, e.eval_passages
-    )
+    everything = evaluation.RetrievalSet.from_cache(e.cache('validation'))
+    self._set = everything.subset(e.eval_queries, e.eval_passages)
     self._embedder = plan_lib.make_embedder(self.plan, e)
 
   def is_due(self, step: int, last: bool) -> bool:
@@ -179,8 +225,9 @@ class PeriodicEvaluation:
     )
 
   def __call__(self, params: Any) -> Mapping[str, float]:
-    model_params = {k: v for k, v in params.items() if k != 'loss'}
-    return evaluation.evaluate(self._embedder, model_params, self._set)[0]
+    return evaluation.evaluate(
+        self._embedder, step_lib.model_params(params), self._set
+    )[0]
 
 
 def format_metrics(metrics: Mapping[str, float]) -> str:

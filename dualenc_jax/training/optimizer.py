@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Sequence
 import dataclasses
+import math
 from typing import Any
 
 import jax
 import optax
 
+from dualenc_jax.errors import UserError
 from dualenc_jax.training import rules
 
 
@@ -30,6 +32,25 @@ class Optimizer:
   freeze: Sequence[str] = ()
   multipliers: Sequence[tuple[str, float]] = ()
 
+  def __post_init__(self):
+    try:
+      first = float(self.learning_rate(0))
+    except (TypeError, ValueError) as e:
+      raise UserError(
+          f'LEARNING_RATE and its schedule give no number at step 0: {e}.'
+      ) from e
+    if not (math.isfinite(first) and first >= 0.0):
+      raise UserError(
+          f'The learning rate is {first} at step 0; expected a finite number, 0'
+          ' or more.'
+      )
+    for rule in self.multipliers:
+      if isinstance(rule, str) or len(rule) != 2:
+        raise UserError(
+            f'LR_MULTIPLIERS holds {rule!r}; expected pairs of an expression'
+            " and a factor, (('projection/.*', 10.0),)."
+        )
+
   def build(self, params: Any) -> optax.GradientTransformation:
     """The transformation for (possibly abstract) parameters.
 
@@ -43,6 +64,8 @@ class Optimizer:
     )
     factors = rules.match('LR_MULTIPLIERS', self.multipliers, paths)
 
+    if len(frozen) == len(paths):
+      raise UserError('FREEZE matches every parameter; nothing would train.')
     transform = self.transform
     if factors:
       scales = treedef.unflatten(factors.get(path, 1.0) for path in paths)

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 import contextlib
 import dataclasses
 import functools
-import os
 import pathlib
 from typing import Any
 
@@ -186,15 +185,17 @@ class Partitioner:
 
 def check_gpu_is_used() -> None:
   """Refuses to run on the CPU of a GPU machine unless told to."""
-  has_gpu = pathlib.Path('/dev/nvidia0').exists() or os.environ.get(
-      'DUALENC_ASSUME_GPU'
-  )
-  if has_gpu and jax.default_backend() == 'cpu' and not _cpu_was_asked_for():
+  if has_gpu() and jax.default_backend() == 'cpu' and not _cpu_was_asked_for():
     raise UserError(
         'This machine has an NVIDIA GPU but JAX sees only the CPU. Install the'
-        " GPU build, pip install -U 'dualenc-jax[gpu]', or set"
+        " GPU build, pip install -e '.[gpu]' in the clone, or set"
         ' JAX_PLATFORMS=cpu to run on the CPU.'
     )
+
+
+def has_gpu() -> bool:
+  """Whether the machine has an NVIDIA GPU, seen by JAX or not."""
+  return pathlib.Path('/dev/nvidia0').exists()
 
 
 def _cpu_was_asked_for() -> bool:

@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import optax
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.experiment import Experiment
@@ -28,7 +27,6 @@ class Plan:
     shardings: its shardings.
     init: makes the initial state on the mesh.
     train_step: (state, batch) -> (state, metrics); donates the state.
-    transform: the optax transformation.
   """
 
   partitioner: Partitioner
@@ -36,7 +34,6 @@ class Plan:
   shardings: step_lib.TrainState
   init: Callable[[], step_lib.TrainState]
   train_step: Callable[..., Any]
-  transform: optax.GradientTransformation
 
 
 def make_plan(experiment: Experiment) -> Plan:
@@ -69,7 +66,6 @@ def make_plan(experiment: Experiment) -> Plan:
           shardings,
           experiment.seed,
       ),
-      transform,
   )
 
 
@@ -88,11 +84,11 @@ def check_heads(experiment: Experiment) -> None:
 
 def make_embedder(plan: Plan, experiment: Experiment) -> Embedder:
   """Encodes with the parameters of a train state, those of the loss aside."""
-  shardings = {
-      k: v for k, v in plan.shardings.params.items() if k != 'loss'
-  }
   return Embedder(
-      experiment.model, plan.partitioner, shardings, experiment.eval_batch_size
+      experiment.model,
+      plan.partitioner,
+      step_lib.model_params(plan.shardings.params),
+      experiment.eval_batch_size,
   )
 
 
@@ -125,8 +121,13 @@ def abstract_batch(experiment: Experiment) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 def negatives_per_query(experiment: Experiment) -> dict[str, int]:
-  """How many negatives of each kind a query is scored against, unmasked."""
+  """How many negatives of each kind a query is scored against, unmasked.
+
+  {} for a loss that does not tell its `query_blocks`.
+  """
   counts = {}
+  if not hasattr(experiment.loss, 'query_blocks'):
+    return counts
 
   def trace(batch: Embeddings) -> None:
     for block in experiment.loss.query_blocks(batch):

@@ -9,6 +9,8 @@ import jax
 import tensorboardX
 import tqdm
 
+from dualenc_jax.errors import UserError
+
 
 class Reporter:
   """Writes scalars as TensorBoard events and shows progress on stderr.
@@ -27,11 +29,16 @@ class Reporter:
   ):
     """Starts at step `start` of `steps`; events of an old run after it go."""
     self._is_first_host = jax.process_index() == 0
-    self._writer = tensorboardX.SummaryWriter(
-        str(pathlib.Path(model_dir) / 'events'),
-        purge_step=start,
-        write_to_disk=self._is_first_host,
-    )
+    self._folder = pathlib.Path(model_dir) / 'events'
+    try:
+      self._writer = tensorboardX.SummaryWriter(
+          str(self._folder),
+          # Events are numbered from 1; those of step `start` stay.
+          purge_step=start + 1,
+          write_to_disk=self._is_first_host,
+      )
+    except OSError as e:
+      raise self._unwritable() from e
     self._steps = steps
     self._start = start
     self._batch_size = batch_size
@@ -61,13 +68,17 @@ class Reporter:
       self._last_line = now
       left = (now - self._began) / (step - self._start) * (self._steps - step)
       self.line(
-          f'step {step}/{self._steps}: loss {metrics["loss"]:.4f}, accuracy'
-          f' {metrics["accuracy"]:.3f}, {mean_rate:.0f} examples/s,'
-          f' {left:.0f} s left'
+          f'step {step}/{self._steps}: loss {metrics["loss"]:.4f},'
+          f' {mean_rate:.0f} examples/s, {left:.0f} s left'
       )
 
   def scalars(self, group: str, step: int, values: Mapping[str, float]) -> None:
-    """Writes numbers to TensorBoard as `<group>/<name>`."""
+    """Writes numbers to TensorBoard as `<group>/<name>`.
+
+    Raises:
+      UserError: the events can no longer be written, as on a full disk.
+    """
+    self._check_writer()
     for name, value in values.items():
       self._writer.add_scalar(f'{group}/{name}', float(value), step)
 
@@ -82,5 +93,23 @@ class Reporter:
     self._bar.write(text, file=sys.stderr)
 
   def close(self) -> None:
+    """Ends the bar and writes what is left."""
     self._bar.close()
+    self._check_writer()
     self._writer.close()
+
+  def _check_writer(self) -> None:
+    # tensorboardX writes in a thread. When that has died of an error, adding to
+    # its queue blocks for ever once the queue is full.
+    file_writer = self._writer.file_writer
+    if file_writer is None:
+      return
+    if not file_writer.event_writer._worker.is_alive():
+      raise self._unwritable()
+
+  def _unwritable(self) -> UserError:
+    return UserError(
+        f'TensorBoard events cannot be written to {self._folder}; is the disk'
+        ' full? The checkpoints so far are kept: make room and run the same'
+        ' command again to resume.'
+    )

@@ -31,6 +31,11 @@ class TrainState(NamedTuple):
   opt_state: Any
 
 
+def model_params(params: Any) -> Any:
+  """The parameters of the model, or anything else of that structure."""
+  return {name: tree for name, tree in params.items() if name != 'loss'}
+
+
 def embed(
     model: DualEncoder,
     params: Any,
@@ -50,7 +55,7 @@ def embed(
   Returns:
     The embeddings of the batch.
   """
-  variables = {'params': {k: v for k, v in params.items() if k != 'loss'}}
+  variables = {'params': model_params(params)}
   query_rngs, passage_rngs = None, None
   if dropout_key is not None:
     query_key, passage_key = jax.random.split(dropout_key)

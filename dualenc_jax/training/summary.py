@@ -28,10 +28,11 @@ def describe(experiment: Experiment) -> Iterator[str]:
       f' {tokenizer.query_length} and passage {tokenizer.passage_length}'
       f' tokens, {experiment.steps} steps.'
   )
+  yield f'Loss: {type(experiment.loss).__name__}.'
   counts = plan_lib.negatives_per_query(experiment)
-  parts = ', '.join(f'{count:,} {name}' for name, count in counts.items())
-  yield (
-      f'Negatives per query: {sum(counts.values()):,} ({parts}), less'
-      ' duplicates. Loss: '
-      f'{type(experiment.loss).__name__}.'
-  )
+  if counts:
+    parts = ', '.join(f'{count:,} {name}' for name, count in counts.items())
+    yield (
+        f'Negatives per query: {sum(counts.values()):,} ({parts}), less'
+        ' duplicates.'
+    )

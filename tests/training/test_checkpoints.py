@@ -239,14 +239,14 @@ def test_each_truncated_file_is_harmless_or_noticed(tmp_path):
   assert reached == {1, 2}
 
 
-def test_a_second_broken_checkpoint_of_a_step_replaces_the_first(tmp_path):
+def test_a_second_broken_checkpoint_of_a_step_is_kept_too(tmp_path):
   abstract = abstract_state()
   save_all(tmp_path, abstract, [1])
   for _ in range(2):
     checkpoints = save_all(tmp_path, abstract, [2])
     delete(tmp_path / 'checkpoints/2/params/manifest.ocdbt')
     assert_restores(checkpoints, abstract, 1)
-  assert os.listdir(tmp_path / 'broken_checkpoints') == ['2']
+  assert sorted(os.listdir(tmp_path / 'broken_checkpoints')) == ['2', '2.2']
 
 
 def test_all_checkpoints_damaged(tmp_path):
@@ -257,8 +257,10 @@ def test_all_checkpoints_damaged(tmp_path):
   with pytest.raises(UserError, match='No checkpoint in .* can be read'):
     Checkpoints(tmp_path).restore_params(abstract.params)
   assert Checkpoints(tmp_path).steps() == [1, 2]
-  assert Checkpoints(tmp_path).restore(abstract) is None
-  assert sorted(os.listdir(tmp_path / 'broken_checkpoints')) == ['1', '2']
+  with pytest.raises(UserError, match='No checkpoint in .* can be read'):
+    Checkpoints(tmp_path).restore(abstract)
+  assert Checkpoints(tmp_path).steps() == [1, 2]
+  assert not (tmp_path / 'broken_checkpoints').exists()
 
 
 def test_a_half_written_checkpoint_is_ignored(tmp_path):

@@ -154,37 +154,32 @@ def platforms():
   jax.config.update('jax_platforms', before)
 
 
-@pytest.mark.parametrize('sign', ['device file', 'environment'])
-def test_an_idle_gpu_is_an_error_with_the_fix(sign, monkeypatch, platforms):
-  if sign == 'environment':
-    monkeypatch.setenv('DUALENC_ASSUME_GPU', '1')
-  else:
-    exists = pathlib.Path.exists
-    monkeypatch.setattr(
-        pathlib.Path,
-        'exists',
-        lambda path: str(path) == '/dev/nvidia0' or exists(path),
-    )
+def test_an_idle_gpu_is_an_error_with_the_fix(monkeypatch, platforms):
+  exists = pathlib.Path.exists
+  monkeypatch.setattr(
+      pathlib.Path,
+      'exists',
+      lambda path: str(path) == '/dev/nvidia0' or exists(path),
+  )
   platforms(None)
   with pytest.raises(UserError) as error:
     Partitioner().mesh
   message = str(error.value)
   assert 'JAX sees only the CPU' in message
-  assert "pip install -U 'dualenc-jax[gpu]'" in message
+  assert "pip install -e '.[gpu]'" in message
   assert 'JAX_PLATFORMS=cpu' in message
   platforms('cpu')
   assert Partitioner().mesh.size == 8
 
 
 def test_no_gpu_no_error(monkeypatch, platforms):
-  monkeypatch.delenv('DUALENC_ASSUME_GPU', raising=False)
   monkeypatch.setattr(pathlib.Path, 'exists', lambda path: False)
   platforms(None)
   partitioning.check_gpu_is_used()
 
 
 def test_a_gpu_that_jax_uses_is_no_error(monkeypatch, platforms):
-  monkeypatch.setenv('DUALENC_ASSUME_GPU', '1')
+  monkeypatch.setattr(partitioning, 'has_gpu', lambda: True)
   monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
   platforms(None)
   partitioning.check_gpu_is_used()
