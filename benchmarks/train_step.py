@@ -17,6 +17,7 @@ import workload
 from dualenc_jax import config
 from dualenc_jax import losses
 from dualenc_jax import models
+from dualenc_jax import runtime
 from dualenc_jax import training
 from dualenc_jax.training import step as step_lib
 
@@ -38,6 +39,8 @@ def main() -> None:
   if args.peer_python:
     alternate.run(args, sizes_of(model))
     return
+  if jax.default_backend() == 'cpu':
+    runtime.keep_freed_memory()  # As every command does.
   figures = measure(args, model, optimizer)
   if not args.json:
     print(

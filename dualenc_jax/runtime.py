@@ -1,6 +1,7 @@
 """What a command sets up before it computes: logging, JAX, hosts."""
 
 import argparse
+import ctypes
 import logging
 import os
 import pathlib
@@ -11,6 +12,8 @@ import jax
 from dualenc_jax.experiment import default_cache_dir
 
 _LOG = logging.getLogger(__name__)
+# Parameters of glibc's mallopt.
+_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +38,8 @@ def start(multihost: bool = False) -> None:
   logging.getLogger('dualenc_jax').setLevel(logging.INFO)
   if multihost:
     jax.distributed.initialize(**_cluster_from_environment())
+  if jax.default_backend() == 'cpu':
+    keep_freed_memory()
   folder = use_compilation_cache()
   _LOG.info('Compiled programs are kept in %s.', folder)
 
@@ -49,6 +54,21 @@ def use_compilation_cache() -> pathlib.Path:
   jax.config.update('jax_compilation_cache_dir', str(folder))
   jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.5)
   return folder
+
+
+def keep_freed_memory() -> None:
+  """Tells glibc not to give freed memory back; elsewhere does nothing.
+
+  XLA on the CPU frees the temporaries of a step, gigabytes, and the kernel
+  would fault every page of them in again in the next one: a fifth of the time.
+  """
+  try:
+    mallopt = ctypes.CDLL('libc.so.6').mallopt
+  except (OSError, AttributeError):
+    return
+  mallopt(_M_MMAP_MAX, 0)
+  mallopt(_M_TRIM_THRESHOLD, -1)
+  mallopt(_M_ARENA_MAX, 1)
 
 
 def _cluster_from_environment() -> dict[str, str | int]:
