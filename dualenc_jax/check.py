@@ -3,7 +3,6 @@
   dualenc check --gin_file=runs/finetune.gin --gin.TRAIN_FILE=pairs.jsonl
 """
 
-import argparse
 from collections.abc import Sequence
 import sys
 
@@ -18,18 +17,13 @@ from dualenc_jax.training import summary
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-  parser = argparse.ArgumentParser(
-      prog='dualenc check',
-      description=__doc__,
-      formatter_class=argparse.RawDescriptionHelpFormatter,
-  )
+  parser = config.make_parser('check', __doc__)
   parser.add_argument('--model_dir', help='short for --gin.MODEL_DIR')
   parser.add_argument(
       '--no_compile',
       action='store_true',
       help='skip the compiled memory, which takes as long as compiling',
   )
-  config.add_flags(parser)
   args = config.parse_args(parser, argv)
   args.model_dir = args.model_dir or 'unused'
   runtime.start()

@@ -45,8 +45,14 @@ def shipped_files() -> list[str]:
   return sorted(str(p.relative_to(root)) for p in root.rglob('*.gin'))
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-  """Adds --gin_file and --gin_search_paths; `parse_args` adds --gin.NAME."""
+def make_parser(command: str, doc: str) -> argparse.ArgumentParser:
+  """The parser of a command, with gin's flags; `parse_args` uses it."""
+  parser = argparse.ArgumentParser(
+      prog=f'dualenc {command}',
+      description=doc,
+      formatter_class=argparse.RawDescriptionHelpFormatter,
+      allow_abbrev=False,
+  )
   group = parser.add_argument_group('gin')
   group.add_argument(
       '--gin_file',
@@ -69,6 +75,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
       help='a binding, such as --gin.STEPS=100 or'
       ' --gin.LOSS=@losses.PAIR(); repeatable, wins over files',
   )
+  return parser
 
 
 def parse_args(

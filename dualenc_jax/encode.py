@@ -4,7 +4,6 @@
   dualenc encode --model_dir=my_model --split=test --index_dir=my_index
 """
 
-import argparse
 from collections.abc import Sequence
 import pathlib
 import sys
@@ -22,17 +21,12 @@ from dualenc_jax.retrieval.index import Passage
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-  parser = argparse.ArgumentParser(
-      prog='dualenc encode',
-      description=__doc__,
-      formatter_class=argparse.RawDescriptionHelpFormatter,
-  )
+  parser = config.make_parser('encode', __doc__)
   model_dir.add_flags(parser)
   parser.add_argument(
       '--split', help='of the task; all of it, or train, by default'
   )
   parser.add_argument('--index_dir', help='MODEL_DIR/index by default')
-  config.add_flags(parser)
   args = config.parse_args(parser, argv)
   runtime.start()
   model = model_dir.load_from_args(args)

@@ -5,7 +5,6 @@
 Writes metrics.json and run.trec to MODEL_DIR/evaluation/<task>-<split>.
 """
 
-import argparse
 from collections.abc import Sequence
 import json
 import pathlib
@@ -24,18 +23,13 @@ from dualenc_jax.retrieval import trec
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-  parser = argparse.ArgumentParser(
-      prog='dualenc evaluate',
-      description=__doc__,
-      formatter_class=argparse.RawDescriptionHelpFormatter,
-  )
+  parser = config.make_parser('evaluate', __doc__)
   model_dir.add_flags(parser)
   parser.add_argument('--split', default='test', help='test by default')
   parser.add_argument(
       '--k', type=int, default=1000, help='hits a query in the run file'
   )
   parser.add_argument('--output_dir', help='where the files go')
-  config.add_flags(parser)
   args = config.parse_args(parser, argv)
   if args.k < 1:
     raise UserError(f'--k is {args.k}; expected at least 1.')

@@ -6,7 +6,6 @@ The data is this Python's standard library: find a function by what its
 docstring says. Interrupted, the same command goes on where it stopped.
 """
 
-import argparse
 from collections.abc import Mapping, Sequence
 import pathlib
 import sys
@@ -38,14 +37,9 @@ _COLUMNS = ('P@1', 'MRR', 'MRR@10', 'nDCG@10', 'Recall@10', 'Recall@100')
 
 def main(argv: Sequence[str] | None = None) -> None:
   started = time.perf_counter()
-  parser = argparse.ArgumentParser(
-      prog='dualenc quickstart',
-      description=__doc__,
-      formatter_class=argparse.RawDescriptionHelpFormatter,
-  )
+  parser = config.make_parser('quickstart', __doc__)
   parser.add_argument('--model_dir', default='quickstart_model')
   parser.add_argument('--allow_config_change', action='store_true')
-  config.add_flags(parser)
   args = config.parse_args(parser, argv)
   args.gin_file = [RUN, *args.gin_file]
   runtime.start()

@@ -5,7 +5,6 @@
 Without a query it reads one a line from standard input.
 """
 
-import argparse
 from collections.abc import Iterable, Sequence
 import logging
 import pathlib
@@ -25,18 +24,13 @@ _LOG = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-  parser = argparse.ArgumentParser(
-      prog='dualenc search',
-      description=__doc__,
-      formatter_class=argparse.RawDescriptionHelpFormatter,
-  )
+  parser = config.make_parser('search', __doc__)
   parser.add_argument('query', nargs='*', help='text to search for')
   model_dir.add_flags(parser)
   parser.add_argument(
       '--index_dir', help='what `dualenc encode` wrote; MODEL_DIR/index'
   )
   parser.add_argument('--k', type=int, default=5, help='hits to show')
-  config.add_flags(parser)
   args = config.parse_args(parser, argv)
   if args.k < 1:
     raise UserError(f'--k is {args.k}; expected at least 1.')

@@ -22,18 +22,13 @@ _LOG = logging.getLogger(__name__)
 
 def main(argv: Sequence[str] | None = None) -> None:
   started = time.perf_counter()
-  parser = argparse.ArgumentParser(
-      prog='dualenc train',
-      description=__doc__,
-      formatter_class=argparse.RawDescriptionHelpFormatter,
-  )
+  parser = config.make_parser('train', __doc__)
   parser.add_argument('--model_dir', help='short for --gin.MODEL_DIR')
   parser.add_argument(
       '--allow_config_change',
       action='store_true',
       help='resume although the config differs from the one of MODEL_DIR',
   )
-  config.add_flags(parser)
   runtime.add_flags(parser)
   args = config.parse_args(parser, argv)
   runtime.start(args.multihost)

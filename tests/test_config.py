@@ -21,9 +21,7 @@ def build(*bindings: str, files=(RUN,), paths=()):
 
 
 def parse(*argv: str) -> argparse.Namespace:
-  parser = argparse.ArgumentParser()
-  config.add_flags(parser)
-  return config.parse_args(parser, list(argv))
+  return config.parse_args(config.make_parser('train', ''), list(argv))
 
 
 def test_files_are_found_by_name_from_any_directory(tmp_path, monkeypatch):
