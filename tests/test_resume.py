@@ -164,6 +164,9 @@ def test_a_run_that_never_trained_does_not_stand_in_the_way(tmp_path):
   assert (tmp_path / 'model' / 'checkpoints' / '2').is_dir()
 
 
+@pytest.mark.filterwarnings(
+    'ignore::pytest.PytestUnhandledThreadExceptionWarning'
+)
 def test_a_full_disk_under_the_events_stops_the_run(tmp_path, monkeypatch):
   """The writer thread dies of the error; the run must not wait for it."""
   from tensorboardX import record_writer

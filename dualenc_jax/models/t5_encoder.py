@@ -94,10 +94,13 @@ class T5Encoder(nn.Module):
           f"T5Encoder.dtype is {self.dtype!r}; expected 'float32' or"
           " 'bfloat16'. T5 overflows in float16."
       )
-    for name in ('num_layers', 'num_heads', 'head_dim', 'mlp_dim'):
-      if getattr(self, name) < 1:
+    # No layer at all is a bag of words, a baseline of its own.
+    least = {'num_layers': 0, 'num_heads': 1, 'head_dim': 1, 'mlp_dim': 1}
+    for name, minimum in least.items():
+      if getattr(self, name) < minimum:
         raise UserError(
-            f'T5Encoder.{name} is {getattr(self, name)}; expected at least 1.'
+            f'T5Encoder.{name} is {getattr(self, name)}; expected at least'
+            f' {minimum}.'
         )
     if not 0.0 <= self.dropout_rate < 1.0:
       raise UserError(

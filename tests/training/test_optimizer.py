@@ -163,11 +163,27 @@ def test_frozen_parameters_stay_bit_equal_and_have_no_state():
   assert not kept & {'wide', 'norm', 'tiny'}
 
 
-def test_everything_may_be_frozen():
-  params = make_params()
-  history, state = run(Optimizer(adafactor(), SCHEDULE, freeze=('.*',)), params)
-  jax.tree.map(np.testing.assert_array_equal, history[-1], params)
-  assert sum(np.size(leaf) for leaf in jax.tree.leaves(state)) <= 2
+def test_freezing_everything_is_an_error():
+  with pytest.raises(UserError, match='FREEZE matches every parameter'):
+    Optimizer(adafactor(), SCHEDULE, freeze=('.*',)).build(make_params())
+
+
+@pytest.mark.parametrize(
+    'rate, words',
+    [
+        (lambda step: 'abc', 'give no number'),
+        (lambda step: -1.0, 'is -1.0 at step 0'),
+        (lambda step: float('nan'), 'is nan at step 0'),
+    ],
+)
+def test_a_learning_rate_that_is_none_is_an_error(rate, words):
+  with pytest.raises(UserError, match=words):
+    Optimizer(adafactor(), rate)
+
+
+def test_a_multiplier_that_is_no_pair_is_an_error():
+  with pytest.raises(UserError, match='LR_MULTIPLIERS holds'):
+    Optimizer(adafactor(), SCHEDULE, multipliers=('wide/.*', 0.25))
 
 
 @pytest.mark.parametrize('make', [adafactor, lambda: optax.adamw(SCHEDULE)])
