@@ -1,6 +1,6 @@
 """The quickstart's quality by loss and architecture, mean and spread by seed.
 
-  python benchmarks/quickstart_table.py --work_dir=/tmp/table --seeds 0 1 2
+  python benchmarks/quickstart_table.py --work_dir=table --seeds 0 1 2
 
 Trains every row of `RUNS` with the shipped quickstart config, evaluates the
 last checkpoint on the held-out test split and prints a Markdown table. Runs
