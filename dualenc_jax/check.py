@@ -35,9 +35,9 @@ def main(argv: Sequence[str] | None = None) -> None:
   for split in {'train', *splits}:
     task.fingerprint(split)  # Reads the source, so that a missing file is told.
   print(f'Task {task.name}: splits {", ".join(splits)}.')
-  for line in summary.describe(experiment):
-    print(line)
   plan = plan_lib.make_plan(experiment)
+  for line in summary.describe(experiment, plan):
+    print(line)
   for path, leaf in zip(
       plan_lib.param_paths(plan), jax.tree.leaves(plan.abstract.params)
   ):

@@ -14,9 +14,10 @@ import pathlib
 import re
 from typing import TypeVar
 
+import gin
+
 from dualenc_jax.errors import UserError
 from dualenc_jax.suggest import did_you_mean_or_known
-import gin
 
 T = TypeVar('T')
 

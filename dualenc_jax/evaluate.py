@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import json
 import pathlib
 import sys
-import tempfile
 from typing import Any
 
 from dualenc_jax import cli
@@ -20,6 +19,7 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.retrieval import evaluation
 from dualenc_jax.retrieval import metrics as metrics_lib
 from dualenc_jax.retrieval import trec
+from dualenc_jax.retrieval.ranking import Ranking
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -60,14 +60,7 @@ def evaluate(
   experiment = model.experiment
   cache = experiment.cache(split)
   retrieval_set = evaluation.RetrievalSet.from_cache(cache)
-  try:
-    output.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=output):
-      pass
-  except OSError as e:
-    raise UserError(
-        f'{output} cannot be written: {e.strerror or e}. Give --output_dir.'
-    ) from e
+  model_dir.make_writable('--output_dir', output)
   metrics, ranking = evaluation.evaluate(
       model.embedder, model.params, retrieval_set, max(k, metrics_lib.DEPTH)
   )
@@ -86,7 +79,7 @@ def evaluate(
   (output / model_dir.CONFIG).write_text(config.operative_config())
   trec.write_run(
       output / 'run.trec',
-      type(ranking)(ranking.scores[:, :k], ranking.indices[:, :k]),
+      Ranking(ranking.scores[:, :k], ranking.indices[:, :k]),
       retrieval_set.query_ids,
       retrieval_set.passage_ids,
   )

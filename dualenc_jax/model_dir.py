@@ -58,6 +58,19 @@ class TrainedModel:
     }
 
 
+def make_writable(name: str, folder: pathlib.Path) -> None:
+  """Makes a folder; raises UserError, under `name`, if it cannot be written."""
+  try:
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+      pass
+  except OSError as e:
+    raise UserError(
+        f'{name} {folder} cannot be written: {e.strerror or e}. Give a folder'
+        ' that can.'
+    ) from e
+
+
 def check(model_dir: str, text: str, allow_change: bool) -> None:
   """Makes the folder of a run, and refuses one of another config.
 
@@ -75,15 +88,7 @@ def check(model_dir: str, text: str, allow_change: bool) -> None:
         ' and give the path, which every host must see.'
     )
   folder = pathlib.Path(model_dir)
-  try:
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder):
-      pass
-  except OSError as e:
-    raise UserError(
-        f'MODEL_DIR {folder} cannot be written: {e.strerror or e}. Give a'
-        ' folder that can.'
-    ) from e
+  make_writable('MODEL_DIR', folder)
   path = folder / CONFIG
   if not path.exists() or not Checkpoints(folder).steps():
     return

@@ -15,6 +15,7 @@ from dualenc_jax import model_dir
 from dualenc_jax import runtime
 from dualenc_jax.experiment import Experiment
 from dualenc_jax.training import loop
+from dualenc_jax.training import plan as plan_lib
 from dualenc_jax.training import summary
 
 _LOG = logging.getLogger(__name__)
@@ -51,12 +52,14 @@ def train(
 ) -> None:
   """Checks, says what will run, writes the config and trains."""
   text = config.operative_config()
-  for line in summary.describe(experiment):
+  plan = plan_lib.make_plan(experiment)
+  for line in summary.describe(experiment, plan):
     _LOG.info('%s', line)
   model_dir.check(experiment.model_dir, text, allow_config_change)
   # Nothing is written before data and checkpoints are known to be good.
   loop.train(
       experiment,
+      plan,
       text,
       ready=lambda: model_dir.write(
           experiment.model_dir, text, experiment.tokenizer.vocabulary.file

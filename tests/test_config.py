@@ -3,13 +3,13 @@
 import argparse
 import pathlib
 
+import gin
 import pytest
 
 from dualenc_jax import config
 from dualenc_jax import losses
 from dualenc_jax import model_dir
 from dualenc_jax.errors import UserError
-import gin
 
 RUN = 'runs/quickstart.gin'
 

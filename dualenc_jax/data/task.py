@@ -76,9 +76,10 @@ class Task:
       negatives = row['negatives'].tolist() if 'negatives' in row else []
       example['negatives'] = [text.decode('utf-8') for text in negatives]
       yield example
-    error = getattr(getattr(task, 'source', None), 'error', None)
-    if error is not None:
-      raise error
+    for part in _parts(task):
+      error = getattr(part.source, 'error', None)
+      if error is not None:
+        raise error
 
   def fingerprint(self, split: str) -> str:
     """Hash of the source of a split; equal for equal data.
@@ -91,7 +92,7 @@ class Task:
       return self._reader().fingerprint(split)
     task = self._seqio_task()
     digest = hashlib.sha256()
-    for part in getattr(task, 'tasks', [task]):
+    for part in _parts(task):
       if hasattr(part.source, 'fingerprint'):
         digest.update(part.source.fingerprint(split).encode())
         continue
@@ -179,6 +180,11 @@ class Task:
             f' strings of rank {rank}, found {feature.dtype.name} of shape'
             f' {feature.shape}.'
         )
+
+
+def _parts(task) -> list:
+  """The tasks of a seqio mixture, or the task itself."""
+  return list(getattr(task, 'tasks', [task]))
 
 
 def _import_seqio() -> types.ModuleType:

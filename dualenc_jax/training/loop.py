@@ -28,6 +28,7 @@ _LOG = logging.getLogger(__name__)
 
 def train(
     experiment: Experiment,
+    plan: plan_lib.Plan,
     config: str,
     ready: Callable[[], None] = lambda: None,
     allow_other_data: bool = False,
@@ -37,6 +38,7 @@ def train(
 
   Args:
     experiment: the run.
+    plan: `plan.make_plan` of it.
     config: its gin config, saved in every checkpoint.
     ready: called once data and checkpoints are known to be good.
     allow_other_data: resume although the examples are not those of before.
@@ -49,7 +51,6 @@ def train(
     UserError: bad input, a loss or gradient that is not finite, or a disk that
       is full.
   """
-  plan = plan_lib.make_plan(experiment)
   batches = make_batches(experiment)
   checkpoints = Checkpoints(experiment.model_dir, experiment.keep_checkpoints)
   state, meta = initial_state(experiment, plan, checkpoints)

@@ -8,10 +8,9 @@ from dualenc_jax.experiment import Experiment
 from dualenc_jax.training import plan as plan_lib
 
 
-def describe(experiment: Experiment) -> Iterator[str]:
+def describe(experiment: Experiment, plan: plan_lib.Plan) -> Iterator[str]:
   """Lines on devices, parameters, batch and negatives."""
   mesh = experiment.partitioner.mesh
-  plan = plan_lib.make_plan(experiment)
   devices = mesh.devices.flatten()
   yield (
       f'Devices: {devices.size} {devices[0].device_kind} on'

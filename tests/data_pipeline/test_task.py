@@ -174,3 +174,16 @@ def test_importing_the_package_imports_no_tensorflow():
       "else: raise AssertionError('no error')\n"
   )
   subprocess.run([sys.executable, '-c', code], check=True)
+
+
+def test_a_bad_row_in_a_part_of_a_mixture_is_raised(tmp_path):
+  import seqio
+
+  from dualenc_jax.data import seqio_source
+
+  path = tmp_path / 'bad.jsonl'
+  path.write_text('{"query": "a b", "passage": "c"}\nnot JSON\n')
+  seqio_source.add_task('bad_part', Pairs(train=str(path)))
+  seqio.MixtureRegistry.add('bad_mixture', ['bad_part'], default_rate=1.0)
+  with pytest.raises(UserError, match=r'bad\.jsonl:2: not JSON'):
+    list(Task('bad_mixture').examples('train'))
