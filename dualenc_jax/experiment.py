@@ -41,6 +41,7 @@ class Experiment:
     steps: training steps.
     batch_size: B, pairs in the global batch.
     num_negatives: K, hard negatives taken from each example.
+    micro_batch_size: pairs encoded at once; None for all of the batch.
     seed: of parameters, dropout and the order of examples.
     checkpoint_every: steps between checkpoints; there is one at the end, too.
     keep_checkpoints: how many of the newest to keep.
@@ -63,6 +64,7 @@ class Experiment:
   steps: int
   batch_size: int
   num_negatives: int = 0
+  micro_batch_size: int | None = None
   seed: int = 0
   checkpoint_every: int = 1000
   keep_checkpoints: int = 3
@@ -86,23 +88,25 @@ class Experiment:
       )
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
-      if field.type is int and type(value) is not int:
+      if field.type == int | None and value is None:
+        continue
+      if field.type in (int, int | None) and type(value) is not int:
         raise UserError(
             f'Experiment.{field.name} is {value!r}; expected a whole number.'
         )
     for name in (
         'steps',
         'batch_size',
+        'micro_batch_size',
         'checkpoint_every',
         'keep_checkpoints',
         'eval_queries',
         'eval_passages',
         'eval_batch_size',
     ):
-      if getattr(self, name) < 1:
-        raise UserError(
-            f'Experiment.{name} is {getattr(self, name)}; expected at least 1.'
-        )
+      value = getattr(self, name)
+      if value is not None and value < 1:
+        raise UserError(f'Experiment.{name} is {value}; expected at least 1.')
     for name in ('num_negatives', 'eval_every', 'seed'):
       if getattr(self, name) < 0:
         raise UserError(

@@ -20,6 +20,10 @@ class Embeddings(NamedTuple):
     negative_ids: uint32 [B, K, 2].
     negative_valid: bool [B, K], False where a query has fewer than K hard
       negatives; None if all are real.
+    valid: bool [B], False at padding, pairs that are neither anchors nor
+      candidates; None if all are real.
+    weights: float32 [B], weights of the pairs in every mean over anchors; None
+      for equal ones. As candidates all pairs count alike.
   """
 
   query: jax.Array
@@ -29,3 +33,5 @@ class Embeddings(NamedTuple):
   passage_ids: jax.Array | None = None
   negative_ids: jax.Array | None = None
   negative_valid: jax.Array | None = None
+  valid: jax.Array | None = None
+  weights: jax.Array | None = None

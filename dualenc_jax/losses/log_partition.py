@@ -1,109 +1,121 @@
-"""The primitive of every loss: log-partitions over blocks of candidates.
+"""The primitive of every loss: log-partitions over negatives.
 
-A block holds candidates that all anchors are scored against and is made of
-negatives only: the positive's own row, duplicates and padding are masked out.
-A anchors, C candidates of a block, D embedding dim.
+One matrix of scores, all rows against all columns, gives the partition of each
+row over its columns and that of each column over its rows. Two implementations
+agree to rounding:
+
+  dense  holds the matrix; XLA decides where it lives.
+  ring   holds a tile of it: the columns travel from device to device.
+
+`auto` takes dense up to `DENSE_BYTES` of scores a device, where it is as fast
+and a ring of many devices would wait for its messages, and the ring above.
+benchmarks/RESULTS.md has the measurements behind that number.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import math
 
 import jax
+from jax.sharding import AbstractMesh
 import jax.numpy as jnp
 
-# Finite, so that an anchor without any negative has a gradient of zero and
-# not NaN; exp() of it against any real score is exactly zero.
-_MASKED = -1e30
+from dualenc_jax.errors import UserError
+from dualenc_jax.losses import dense
+from dualenc_jax.losses import ring
+from dualenc_jax.losses.score_matrix import Form
+from dualenc_jax.losses.score_matrix import Partition
+from dualenc_jax.losses.score_matrix import Side
+
+IMPLEMENTATIONS = ('auto', 'dense', 'ring')
+DENSE_BYTES = 2**25
+TILE = 1024
 
 
-class Block(NamedTuple):
-  """Candidates, and which of them are no negative of which anchor.
+def log_partition(
+    form: Form,
+    rows: Side,
+    columns: Side | None,
+    temperature: jax.Array | float,
+    implementation: str = 'auto',
+    tile: int = TILE,
+) -> tuple[Partition | None, Partition | None]:
+  """Log-partitions of the rows over the columns, and of the columns over rows.
 
-  Attributes:
-    name: what these negatives are called in the log.
-    candidates: float32 [C, D].
-    aligned: candidate i belongs to anchor i and is masked out for it.
-    same_ids: pairs of (anchor ids [A, 2], candidate ids [C, 2]); wherever the
-      two are equal in any of the pairs, the candidate is masked out.
-    valid: bool [C], False at padding candidates; None if all are real.
+  Arrays are global. The ring's devices are those of the mesh in scope
+  (`jax.sharding.use_abstract_mesh`, which `Partitioner.scope` does): rows and
+  columns are sharded over its axis `data`, or over all its axes where these
+  divide them. Without a mesh, one device works tile by tile.
+
+  Args:
+    form: what is wanted of the matrix.
+    rows: vectors float32 or bfloat16 [A, D], with ids and validity.
+    columns: [C, D]; None if `form.symmetric`.
+    temperature: divides the dot products.
+    implementation: 'auto', 'dense' or 'ring'.
+    tile: at most this many rows and columns are scored at once by the ring.
+
+  Returns:
+    Partitions of the rows and of the columns; None where not wanted, and for
+    the columns of a symmetric matrix.
+
+  Raises:
+    UserError: the data axis does not divide A or C.
   """
-
-  name: str
-  candidates: jax.Array
-  aligned: bool
-  same_ids: Sequence[tuple[jax.Array, jax.Array]] = ()
-  valid: jax.Array | None = None
-
-  @property
-  def size(self) -> int:
-    """How many negatives an anchor has here before any masking by value."""
-    return self.candidates.shape[0] - int(self.aligned)
-
-
-class Partition(NamedTuple):
-  """Statistics of the negatives' scores of each anchor, all float32 [A].
-
-  Attributes:
-    lse: log of the sum of exp(score).
-    total: sum of the scores.
-    count: number of negatives.
-    maximum: largest score.
-  """
-
-  lse: jax.Array
-  total: jax.Array
-  count: jax.Array
-  maximum: jax.Array
-
-
-def similarities(anchors: jax.Array, candidates: jax.Array) -> jax.Array:
-  """Dot products [A, D] x [C, D] -> float32 [A, C], at highest precision.
-
-  At temperature 0.01 a bf16 cosine is off by about 0.4 logit.
-  """
-  return jnp.einsum(
-      'ad,cd->ac',
-      anchors.astype(jnp.float32),
-      candidates.astype(jnp.float32),
-      precision='highest',
+  rows = _float32(rows)
+  columns = rows if form.symmetric else _float32(columns)
+  temperature = jnp.asarray(temperature, jnp.float32)
+  mesh = _mesh()
+  sizes = rows.vectors.shape[0], columns.vectors.shape[0]
+  if implementation == 'auto':
+    devices = 1 if mesh is None else mesh.size
+    large = 4 * math.prod(sizes) > DENSE_BYTES * devices
+    implementation = 'ring' if large else 'dense'
+  if implementation == 'dense':
+    return dense.log_partition(form, rows, columns, temperature)
+  return ring.log_partition(
+      ring.Ring(mesh, _axes(mesh, sizes), tile),
+      form,
+      rows,
+      None if form.symmetric else columns,
+      temperature,
   )
 
 
-def _negative_mask(block: Block, num_anchors: int) -> jax.Array:
-  """bool [A, C], True where the candidate is a negative of the anchor."""
-  num_candidates = block.candidates.shape[0]
-  mask = jnp.ones((num_anchors, num_candidates), bool)
-  if block.aligned:
-    mask &= ~jnp.eye(num_anchors, num_candidates, dtype=bool)
-  for anchor_ids, candidate_ids in block.same_ids:
-    same = anchor_ids[:, None, :] == candidate_ids[None, :, :]
-    mask &= ~jnp.all(same, axis=-1)
-  if block.valid is not None:
-    mask &= block.valid[None, :]
-  return mask
+def check(name: str, implementation: str, tile: int) -> None:
+  """Raises UserError unless the options of a loss `name` are known ones."""
+  if implementation not in IMPLEMENTATIONS:
+    raise UserError(
+        f'{name}.implementation is {implementation!r}; expected one of'
+        f' {", ".join(map(repr, IMPLEMENTATIONS))}.'
+    )
+  if type(tile) is not int or tile < 1:
+    raise UserError(f'{name}.tile is {tile!r}; expected a whole number above 0.')
 
 
-def block_partition(
-    anchors: jax.Array, block: Block, temperature: jax.Array | float
-) -> Partition:
-  """Statistics of one block's negatives for each anchor, [A, D] -> [A]."""
-  mask = _negative_mask(block, anchors.shape[0])
-  scores = similarities(anchors, block.candidates) / temperature
-  masked = jnp.where(mask, scores, _MASKED)
-  return Partition(
-      lse=jax.nn.logsumexp(masked, axis=1),
-      total=jnp.sum(jnp.where(mask, scores, 0.0), axis=1),
-      count=jnp.sum(mask, axis=1).astype(jnp.float32),
-      maximum=jnp.max(masked, axis=1),
-  )
+def _float32(side: Side) -> Side:
+  return side._replace(vectors=side.vectors.astype(jnp.float32))
 
 
-def combine(partitions: Sequence[Partition]) -> Partition:
-  """The partition over the union of blocks."""
-  stacked = Partition(*(jnp.stack(leaves) for leaves in zip(*partitions)))
-  return Partition(
-      lse=jax.nn.logsumexp(stacked.lse, axis=0),
-      total=jnp.sum(stacked.total, axis=0),
-      count=jnp.sum(stacked.count, axis=0),
-      maximum=jnp.max(stacked.maximum, axis=0),
-  )
+def _mesh() -> AbstractMesh | None:
+  mesh = jax.sharding.get_abstract_mesh()
+  return None if mesh.empty or mesh.size == 1 else mesh
+
+
+def _axes(mesh: AbstractMesh | None, sizes: tuple[int, int]) -> tuple[str, ...]:
+  """The mesh axes that divide the matrix among them."""
+  if mesh is None:
+    return ()
+  if all(size % mesh.size == 0 for size in sizes):
+    return mesh.axis_names
+  if 'data' not in mesh.axis_names:
+    raise UserError(
+        f'The mesh in scope has the axes {", ".join(mesh.axis_names)}; the'
+        ' ring of a loss needs one named data.'
+    )
+  for size in sizes:
+    if size % mesh.shape['data']:
+      raise UserError(
+          f'A loss of {size} rows does not divide among the'
+          f' {mesh.shape["data"]} devices on the data axis of the mesh. Make'
+          ' the global batch a multiple of them.'
+      )
+  return ('data',)

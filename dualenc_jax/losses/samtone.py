@@ -3,9 +3,8 @@
 import dataclasses
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.losses import blocks
 from dualenc_jax.losses import in_batch_softmax
-from dualenc_jax.losses.embeddings import Embeddings
-from dualenc_jax.losses.log_partition import Block
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,19 +32,9 @@ class SamToNe(in_batch_softmax.InBatchSoftmax):
           ' SamToNe.bidirectional = True.'
       )
 
-  def query_blocks(self, batch: Embeddings) -> list[Block]:
-    return super().query_blocks(batch) + [
-        in_batch_softmax.same_tower(
-            batch.query, batch.query_ids, self.mask_duplicates
-        )
-    ]
+  def query_blocks(self) -> tuple[blocks.Block, ...]:
+    return (*super().query_blocks(), blocks.QUERY_QUERIES)
 
-  def passage_blocks(self, batch: Embeddings) -> list[Block]:
-    blocks = super().passage_blocks(batch)
-    if self.both_towers:
-      blocks.append(
-          in_batch_softmax.same_tower(
-              batch.passage, batch.passage_ids, self.mask_duplicates
-          )
-      )
-    return blocks
+  def passage_blocks(self) -> tuple[blocks.Block, ...]:
+    own = (blocks.PASSAGE_PASSAGES,) if self.both_towers else ()
+    return (*super().passage_blocks(), *own)

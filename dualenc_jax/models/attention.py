@@ -20,7 +20,7 @@ def einsum_attention(
     bias: jax.Array,
     mask: jax.Array,
     dropout_rate: float = 0.0,
-    dropout_rng: jax.Array | None = None,
+    dropout_keys: jax.Array | None = None,
 ) -> jax.Array:
   """Attention written out: softmax(query key^T + bias) value.
 
@@ -31,7 +31,7 @@ def einsum_attention(
     bias: [1, H, L, L], float32.
     mask: [B, 1, 1, L] or [B, 1, L, L], True where a key may be attended to.
     dropout_rate: dropout of the attention weights.
-    dropout_rng: key for it; None switches it off.
+    dropout_keys: keys of the rows for it, [B]; None switches it off.
 
   Returns:
     [B, L, H, K], in the dtype of `value`; the softmax is float32.
@@ -42,13 +42,9 @@ def einsum_attention(
   bias = _for_each_row(bias, query.shape[0])
   logits = jnp.where(mask, logits + bias, -0.7 * np.finfo(np.float32).max)
   weights = jax.nn.softmax(logits, axis=-1)
-  if dropout_rng is not None and dropout_rate > 0.0:
+  if dropout_keys is not None and dropout_rate > 0.0:
     # T5X draws one mask for all queries of a head.
-    batch, heads, _, length = weights.shape
-    keep = jax.random.bernoulli(
-        dropout_rng, 1.0 - dropout_rate, (batch, heads, 1, length)
-    )
-    weights = jnp.where(keep, weights / (1.0 - dropout_rate), 0.0)
+    weights = layers.dropout(weights, dropout_keys, dropout_rate, shared_axis=2)
   return jnp.einsum('bhqs,bshk->bqhk', weights.astype(value.dtype), value)
 
 
@@ -59,7 +55,7 @@ def dot_product_attention(
     bias: jax.Array,
     mask: jax.Array,
     dropout_rate: float = 0.0,
-    dropout_rng: jax.Array | None = None,
+    dropout_keys: jax.Array | None = None,
 ) -> jax.Array:
   """`jax.nn.dot_product_attention` with T5's scale of one.
 
@@ -67,9 +63,9 @@ def dot_product_attention(
   attention weights, which no fused attention offers, the einsum form runs, so
   that the choice of an implementation never changes the objective.
   """
-  if dropout_rng is not None and dropout_rate > 0.0:
+  if dropout_keys is not None and dropout_rate > 0.0:
     return einsum_attention(
-        query, key, value, bias, mask, dropout_rate, dropout_rng
+        query, key, value, bias, mask, dropout_rate, dropout_keys
     )
   bias = _for_each_row(bias, query.shape[0])
   return jax.nn.dot_product_attention(
@@ -160,9 +156,12 @@ class SelfAttention(nn.Module):
       x: jax.Array,
       bias: jax.Array,
       mask: jax.Array,
-      deterministic: bool,
+      dropout_rows: jax.Array | None = None,
   ) -> jax.Array:
-    """Maps [B, L, E] to [B, L, E]; see `einsum_attention` for bias and mask."""
+    """Maps [B, L, E] to [B, L, E].
+
+    For bias and mask see `einsum_attention`, for dropout_rows `T5Encoder`.
+    """
     joined = self.num_heads * self.head_dim
     init = nn.initializers.variance_scaling(1.0, 'fan_in', 'normal')
 
@@ -180,7 +179,9 @@ class SelfAttention(nn.Module):
       y = y.reshape(*x.shape[:-1], self.num_heads, self.head_dim)
       return nn.with_logical_constraint(y, ('batch', 'length', 'heads', 'kv'))
 
-    use_dropout = self.dropout_rate > 0.0 and not deterministic
+    dropout_keys = None
+    if dropout_rows is not None and self.dropout_rate > 0.0:
+      dropout_keys = layers.row_keys(self.make_rng('dropout'), dropout_rows)
     y = self.attention_fn(
         heads('query', query_init),
         heads('key', init),
@@ -188,7 +189,7 @@ class SelfAttention(nn.Module):
         bias,
         mask,
         self.dropout_rate,
-        self.make_rng('dropout') if use_dropout else None,
+        dropout_keys,
     )
     return layers.Dense(
         x.shape[-1],

@@ -101,27 +101,30 @@ class DualEncoder(nn.Module):
     super().__post_init__()
 
   def encode_query(
-      self, tokens: jax.Array, deterministic: bool = True
+      self, tokens: jax.Array, dropout_rows: jax.Array | None = None
   ) -> jax.Array:
-    """Embeds queries: int32 [B, L], padded with 0 -> float32 [B, D], norm 1."""
+    """Embeds queries: int32 [B, L], padded with 0 -> float32 [B, D], norm 1.
+
+    Dropout is off without `dropout_rows`, row numbers [B]; see `T5Encoder`.
+    """
     return self._encode(
         tokens,
         self.token_embedder,
         self.encoder,
         self.projection,
-        deterministic,
+        dropout_rows,
     )
 
   def encode_passage(
-      self, tokens: jax.Array, deterministic: bool = True
+      self, tokens: jax.Array, dropout_rows: jax.Array | None = None
   ) -> jax.Array:
-    """Embeds passages: int32 [B, L], padded with 0 -> float32 [B, D]."""
+    """Embeds passages as `encode_query` embeds queries."""
     return self._encode(
         tokens,
         self.passage_token_embedder or self.token_embedder,
         self.passage_encoder or self.encoder,
         self.passage_projection or self.projection,
-        deterministic,
+        dropout_rows,
     )
 
   def __call__(
@@ -130,8 +133,8 @@ class DualEncoder(nn.Module):
     """Both towers once; touches every parameter, so it initialises them."""
     return self.encode_query(query_tokens), self.encode_passage(passage_tokens)
 
-  def _encode(self, tokens, token_embedder, encoder, projection, deterministic):
+  def _encode(self, tokens, token_embedder, encoder, projection, dropout_rows):
     mask = tokens != PAD
-    x = encoder(token_embedder(tokens), mask, deterministic)
+    x = encoder(token_embedder(tokens), mask, dropout_rows)
     embedding = l2_normalize(projection(mean_pool(x, mask)))
     return nn.with_logical_constraint(embedding, ('batch', 'embedding_dim'))

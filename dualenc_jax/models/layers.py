@@ -92,9 +92,54 @@ class TokenEmbedder(nn.Module):
     return jnp.take(embedding, tokens, axis=0)
 
 
-def dropout(rate: float) -> nn.Dropout:
-  """T5X's dropout: one mask for all tokens of a row."""
-  return nn.Dropout(rate, broadcast_dims=(-2,))
+def row_keys(key: jax.Array, rows: jax.Array) -> jax.Array:
+  """A random key for each row: key [], row numbers [B] -> keys [B]."""
+  return jax.vmap(jax.random.fold_in, (None, 0))(key, rows)
+
+
+def dropout(
+    x: jax.Array, keys: jax.Array, rate: float, shared_axis: int | None = None
+) -> jax.Array:
+  """Drops entries of x at `rate` and scales up the others.
+
+  Args:
+    x: [B, ...].
+    keys: [B], those of the rows: a row's mask depends on its key alone, not on
+      the rest of the batch.
+    rate: share of entries to drop.
+    shared_axis: an axis along which all entries share one mask.
+
+  Returns:
+    [B, ...].
+  """
+  shape = list(x.shape)
+  if shared_axis is not None:
+    shape[shared_axis] = 1
+  keep = jax.vmap(
+      lambda key: jax.random.bernoulli(key, 1.0 - rate, shape[1:])
+  )(keys)
+  return jnp.where(keep, x / (1.0 - rate), 0.0)
+
+
+class Dropout(nn.Module):
+  """Dropout whose mask of a row depends on its number, not on its batch mates.
+
+  Attributes:
+    rate: share of entries to drop.
+    shared_axis: an axis along which all entries share one mask; the tokens of
+      a row by default, as in T5X.
+  """
+
+  rate: float
+  shared_axis: int | None = -2
+
+  @nn.compact
+  def __call__(self, x: jax.Array, rows: jax.Array | None) -> jax.Array:
+    """Drops entries of [B, ...]; rows: their numbers [B], None for none."""
+    if rows is None or self.rate == 0.0:
+      return x
+    keys = row_keys(self.make_rng('dropout'), rows)
+    return dropout(x, keys, self.rate, self.shared_axis)
 
 
 class Mlp(nn.Module):
@@ -116,8 +161,10 @@ class Mlp(nn.Module):
   dtype: str = 'float32'
 
   @nn.compact
-  def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
-    """Maps [B, L, E] to [B, L, E]."""
+  def __call__(
+      self, x: jax.Array, dropout_rows: jax.Array | None = None
+  ) -> jax.Array:
+    """Maps [B, L, E] to [B, L, E]; for `dropout_rows` see `T5Encoder`."""
     hidden = None
     for i, activation in enumerate(self.activations):
       name = 'wi' if len(self.activations) == 1 else f'wi_{i}'
@@ -127,7 +174,7 @@ class Mlp(nn.Module):
       if activation != 'linear':
         y = getattr(nn, activation)(y)
       hidden = y if hidden is None else hidden * y
-    hidden = dropout(self.dropout_rate)(hidden, deterministic=deterministic)
+    hidden = Dropout(self.dropout_rate)(hidden, dropout_rows)
     hidden = nn.with_logical_constraint(hidden, ('batch', 'length', 'mlp'))
     return Dense(x.shape[-1], ('mlp', 'embed'), dtype=self.dtype, name='wo')(
         hidden

@@ -30,7 +30,7 @@ class EncoderLayer(nn.Module):
       x: jax.Array,
       bias: jax.Array,
       mask: jax.Array,
-      deterministic: bool,
+      dropout_rows: jax.Array | None = None,
   ) -> jax.Array:
     """Maps [B, L, E] to [B, L, E]."""
     x = nn.with_logical_constraint(x, ('batch', 'length', 'activation_embed'))
@@ -42,8 +42,8 @@ class EncoderLayer(nn.Module):
         self.dtype,
         self.attention_fn,
         name='attention',
-    )(y, bias, mask, deterministic)
-    x = x + layers.dropout(self.dropout_rate)(y, deterministic=deterministic)
+    )(y, bias, mask, dropout_rows)
+    x = x + layers.Dropout(self.dropout_rate)(y, dropout_rows)
     y = layers.RMSNorm(dtype=self.dtype, name='pre_mlp_layer_norm')(x)
     y = layers.Mlp(
         self.mlp_dim,
@@ -51,8 +51,8 @@ class EncoderLayer(nn.Module):
         self.dropout_rate,
         self.dtype,
         name='mlp',
-    )(y, deterministic)
-    return x + layers.dropout(self.dropout_rate)(y, deterministic=deterministic)
+    )(y, dropout_rows)
+    return x + layers.Dropout(self.dropout_rate)(y, dropout_rows)
 
 
 class T5Encoder(nn.Module):
@@ -111,20 +111,24 @@ class T5Encoder(nn.Module):
 
   @nn.compact
   def __call__(
-      self, x: jax.Array, mask: jax.Array, deterministic: bool = True
+      self,
+      x: jax.Array,
+      mask: jax.Array,
+      dropout_rows: jax.Array | None = None,
   ) -> jax.Array:
     """Encodes embedded tokens.
 
     Args:
       x: [B, L, E], the output of `TokenEmbedder`.
       mask: bool [B, L], True at real tokens.
-      deterministic: False switches dropout on (rng `dropout`).
+      dropout_rows: row numbers, int32 or uint32 [B]; None switches dropout
+        off. The masks of a row depend on the rng `dropout` and its number
+        alone, so they are the same in whatever batch it is encoded.
 
     Returns:
       [B, L, E] in `dtype`. Padded positions hold no meaning.
     """
-    drop = layers.dropout(self.dropout_rate)
-    x = drop(x.astype(self.dtype), deterministic=deterministic)
+    x = layers.Dropout(self.dropout_rate)(x.astype(self.dtype), dropout_rows)
     bias = attention.RelativePositionBias(self.num_heads, name='relpos_bias')(
         x.shape[1]
     )
@@ -132,9 +136,7 @@ class T5Encoder(nn.Module):
 
     layer = EncoderLayer
     if self.remat:
-      layer = nn.remat(
-          layer, prevent_cse=not self.scan_layers, static_argnums=(4,)
-      )
+      layer = nn.remat(layer, prevent_cse=not self.scan_layers)
     config = (
         self.num_heads,
         self.head_dim,
@@ -153,11 +155,9 @@ class T5Encoder(nn.Module):
           length=self.num_layers,
           metadata_params={nn.PARTITION_NAME: 'layers'},
       )
-      x, _ = scan(
-          layer(*config, name='layers'), x, bias, mask, deterministic
-      )
+      x, _ = scan(layer(*config, name='layers'), x, bias, mask, dropout_rows)
     else:
       for i in range(self.num_layers):
-        x = layer(*config, name=f'layers_{i}')(x, bias, mask, deterministic)
+        x = layer(*config, name=f'layers_{i}')(x, bias, mask, dropout_rows)
     x = layers.RMSNorm(dtype=self.dtype, name='encoder_norm')(x)
-    return nn.Dropout(self.dropout_rate)(x, deterministic=deterministic)
+    return layers.Dropout(self.dropout_rate, shared_axis=None)(x, dropout_rows)

@@ -12,6 +12,7 @@ from dualenc_jax.experiment import Experiment
 from dualenc_jax.losses import Embeddings
 from dualenc_jax.retrieval.embedder import Embedder
 from dualenc_jax.training import checkpoints
+from dualenc_jax.training import micro_batches
 from dualenc_jax.training import rules
 from dualenc_jax.training import step as step_lib
 from dualenc_jax.training.partitioning import Partitioner
@@ -44,6 +45,13 @@ def make_plan(experiment: Experiment) -> Plan:
   """
   partitioner = experiment.partitioner
   partitioner.check_batch_size('BATCH_SIZE', experiment.batch_size)
+  if experiment.micro_batch_size is not None:
+    micro_batches.check_size(
+        experiment.micro_batch_size, experiment.batch_size
+    )
+    partitioner.check_batch_size(
+        'MICRO_BATCH_SIZE', experiment.micro_batch_size
+    )
   check_heads(experiment)
   abstract, shardings, init, transform = step_lib.make_init(
       experiment.model,
@@ -65,6 +73,7 @@ def make_plan(experiment: Experiment) -> Plan:
           partitioner,
           shardings,
           experiment.seed,
+          experiment.micro_batch_size,
       ),
   )
 

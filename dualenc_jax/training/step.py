@@ -11,6 +11,7 @@ import optax
 
 from dualenc_jax.losses import Embeddings
 from dualenc_jax.models import DualEncoder
+from dualenc_jax.training import micro_batches
 from dualenc_jax.training.optimizer import Optimizer
 from dualenc_jax.training.partitioning import Partitioner
 
@@ -41,6 +42,7 @@ def embed(
     params: Any,
     batch: Batch,
     dropout_key: jax.Array | None = None,
+    micro_batch_size: int | None = None,
 ) -> Embeddings:
   """Encodes a batch with both towers.
 
@@ -50,46 +52,61 @@ def embed(
     batch: query_tokens [B, Lq], passage_tokens [B, Lp], query_ids and
       passage_ids [B, 2]; with hard negatives negative_tokens [B, K, Lp] and
       negative_ids [B, K, 2].
-    dropout_key: switches dropout on.
+    dropout_key: switches dropout on. The masks of a row depend on this key
+      and the row's place in the batch alone.
+    micro_batch_size: pairs encoded at once, see `micro_batches.map_rows`; None
+      for all.
 
   Returns:
     The embeddings of the batch.
   """
   variables = {'params': model_params(params)}
-  query_rngs, passage_rngs = None, None
+  query_key, passage_key = None, None
   if dropout_key is not None:
     query_key, passage_key = jax.random.split(dropout_key)
-    query_rngs, passage_rngs = {'dropout': query_key}, {'dropout': passage_key}
-
-  def encode(method, tokens, rngs):
-    return model.apply(
-        variables, tokens, rngs is None, rngs=rngs, method=method
-    )
-
-  query = encode('encode_query', batch['query_tokens'], query_rngs)
-  tokens = batch['passage_tokens']
-  negatives = batch.get('negative_tokens')
-  if negatives is None:
-    passage = encode('encode_passage', tokens, passage_rngs)
-    return Embeddings(
-        query,
-        passage,
-        query_ids=batch.get('query_ids'),
-        passage_ids=batch.get('passage_ids'),
-    )
-
   # A pair's passage and its hard negatives stay on the device of the pair.
-  batch_size, num_negatives, length = negatives.shape
-  tokens = jnp.concatenate([tokens[:, None], negatives], axis=1)
-  embedded = encode(
-      'encode_passage', tokens.reshape(-1, length), passage_rngs
-  ).reshape(batch_size, 1 + num_negatives, -1)
-  return Embeddings(
+  passage_tokens = batch['passage_tokens'][:, None]
+  negatives = batch.get('negative_tokens')
+  if negatives is not None:
+    passage_tokens = jnp.concatenate([passage_tokens, negatives], axis=1)
+  batch_size, candidates, length = passage_tokens.shape
+
+  def encode(method, tokens, key, rows):
+    if key is None:
+      return model.apply(variables, tokens, method=method)
+    return model.apply(
+        variables, tokens, rows, rngs={'dropout': key}, method=method
+    )
+
+  def encode_pairs(pairs, query_tokens, passage_tokens):
+    """Numbers [m], [m, Lq], [m, 1 + K, Lp] -> [m, D], [m, 1 + K, D]."""
+    query = encode('encode_query', query_tokens, query_key, pairs)
+    rows = pairs[:, None] * candidates + jnp.arange(candidates)[None]
+    passages = encode(
+        'encode_passage',
+        passage_tokens.reshape(-1, length),
+        passage_key,
+        rows.reshape(-1),
+    )
+    return query, passages.reshape(-1, candidates, passages.shape[-1])
+
+  query, passages = micro_batches.map_rows(
+      encode_pairs,
+      micro_batch_size,
+      jnp.arange(batch_size),
+      batch['query_tokens'],
+      passage_tokens,
+  )
+  embeddings = Embeddings(
       query,
-      embedded[:, 0],
-      embedded[:, 1:],
+      passages[:, 0],
       query_ids=batch.get('query_ids'),
       passage_ids=batch.get('passage_ids'),
+  )
+  if negatives is None:
+    return embeddings
+  return embeddings._replace(
+      negatives=passages[:, 1:],
       negative_ids=batch.get('negative_ids'),
       negative_valid=jnp.any(negatives != 0, axis=-1),
   )
@@ -146,19 +163,21 @@ def make_train_step(
     partitioner: Partitioner,
     shardings: TrainState,
     seed: int,
+    micro_batch_size: int | None = None,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]:
   """Compiles (state, batch) -> (state, metrics); the old state is donated.
 
-  Dropout of step k depends on (seed, k) alone. Beside the loss's metrics come
-  `gradient_norm`, `learning_rate` and `gradient_squares`, the squared norm of
-  each gradient in the order of `rules.leaf_paths(params)`.
+  Dropout of step k depends on (seed, k) alone; `micro_batch_size`, as in
+  `embed`, changes no numbers. Beside the loss's metrics come `gradient_norm`,
+  `learning_rate` and `gradient_squares`, the squared norm of each gradient in
+  the order of `rules.leaf_paths(params)`.
   """
 
   def step(state: TrainState, batch: Batch):
     key = jax.random.fold_in(jax.random.key(seed), state.step)
 
     def loss_fn(params):
-      embeddings = embed(model, params, batch, key)
+      embeddings = embed(model, params, batch, key, micro_batch_size)
       return loss(params.get('loss', {}), embeddings)
 
     (_, metrics), grads = jax.value_and_grad(loss_fn, has_aux=True)(
@@ -178,7 +197,9 @@ def make_train_step(
     return TrainState(state.step + 1, params, opt_state), metrics
 
   def scoped(state, batch):
-    with partitioner.scope():
+    # Flax ignores logical constraints unless the mesh is set in this way.
+    mesh = jax.sharding.use_abstract_mesh(partitioner.mesh.abstract_mesh)
+    with partitioner.scope(), mesh:
       return step(state, batch)
 
   return jax.jit(

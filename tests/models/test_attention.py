@@ -141,7 +141,7 @@ def test_dropout_of_weights_is_unbiased_and_as_frequent_as_said(attention_fn):
       jnp.zeros((1, heads, length, length)),
       jnp.ones((1, 1, 1, length), bool),
       rate,
-      jax.random.key(0),
+      jax.random.split(jax.random.key(0), rows),
   )
   out = np.asarray(out)[..., 0]
   # T5X's dropout: one mask for all queries of a row and head.
@@ -163,7 +163,8 @@ def test_dropout_drops_the_softmax_weights_of_whole_keys(attention_fn):
   value = jnp.broadcast_to(jnp.eye(L)[None, :, None, :], (B, L, H, L))
   query, key = (jnp.pad(x, [(0, 0)] * 3 + [(0, L - K)]) for x in (query, key))
   plain = attention_fn(query, key, value, bias, mask)
-  dropped = attention_fn(query, key, value, bias, mask, 0.25, jax.random.key(3))
+  keys = jax.random.split(jax.random.key(3), B)
+  dropped = attention_fn(query, key, value, bias, mask, 0.25, keys)
   keep = (np.asarray(dropped) != 0).any(axis=1, keepdims=True)
   seen = np.asarray(mask)[:, :, 0, None, :]
   assert (keep <= seen).all()
@@ -176,13 +177,14 @@ def test_self_attention_applies_dropout_to_the_weights_only():
   module = attention.SelfAttention(H, K, dropout_rate=0.5)
   x = jax.random.normal(jax.random.key(0), (B, L, 16))
   *_, bias, mask = random_inputs()
-  variables = nn.unbox(module.init(jax.random.key(1), x, bias, mask, True))
-  plain = module.apply(variables, x, bias, mask, True)
+  variables = nn.unbox(module.init(jax.random.key(1), x, bias, mask))
+  plain = module.apply(variables, x, bias, mask)
   key = {'dropout': jax.random.key(2)}
-  dropped = module.apply(variables, x, bias, mask, False, rngs=key)
+  rows = jnp.arange(B)
+  dropped = module.apply(variables, x, bias, mask, rows, rngs=key)
   assert np.abs(dropped - plain).max() > 0.01
   np.testing.assert_array_equal(
-      plain, module.apply(variables, x, bias, mask, True, rngs=key)
+      plain, module.apply(variables, x, bias, mask, rngs=key)
   )
 
 

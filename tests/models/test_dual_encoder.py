@@ -24,16 +24,21 @@ VARIANTS = {
 }
 
 
-def make_part(name, depth=1, width=E, dtype='float32'):
+def make_part(name, depth=1, width=E, dtype='float32', dropout_rate=0.0):
   if name == 'token_embedder':
     return layers.TokenEmbedder(VOCAB, width)
   if name == 'encoder':
-    return t5_encoder.T5Encoder(depth, 3, 16, 40, dtype=dtype)
+    return t5_encoder.T5Encoder(
+        depth, 3, 16, 40, dropout_rate=dropout_rate, dtype=dtype
+    )
   return dual_encoder.Projection(D)
 
 
-def make(own=(), dtype='float32', **passage_sizes):
-  query = {part: make_part(part, dtype=dtype) for part in PARTS}
+def make(own=(), dtype='float32', dropout_rate=0.0, **passage_sizes):
+  query = {
+      part: make_part(part, dtype=dtype, dropout_rate=dropout_rate)
+      for part in PARTS
+  }
   passage = {
       f'passage_{part}': make_part(part, **passage_sizes) for part in own
   }
@@ -108,6 +113,36 @@ def test_embedding_does_not_depend_on_batch_mates_or_order(sde):
   # The rows are far apart, so that mixing two would not pass unseen.
   cosines = together @ together.T - 2 * np.eye(len(tokens))
   assert cosines.max() < 0.99
+
+
+def test_dropout_does_not_depend_on_batch_mates_or_batch_size():
+  model = make(dropout_rate=0.2)
+  variables = random_variables(model)
+
+  @jax.jit
+  def encode(tokens, rows):
+    key = {'dropout': jax.random.key(3)}
+    return model.apply(
+        variables, tokens, rows, rngs=key, method='encode_query'
+    )
+
+  tokens = random_tokens([10, 7, 1, 4, 10, 3])
+  # Equal texts, different row numbers.
+  tokens[4] = tokens[0]
+  rows = np.array([0, 1, 2, 3, 40, 500])
+  together = encode(tokens, rows)
+  order = np.array([4, 2, 0, 5, 1, 3])
+  np.testing.assert_allclose(
+      encode(tokens[order], rows[order]), together[order], rtol=0, atol=1e-6
+  )
+  for size in (1, 2, 3):
+    for i in range(0, len(tokens), size):
+      part = slice(i, i + size)
+      alone = encode(tokens[part], rows[part])
+      np.testing.assert_allclose(alone, together[part], rtol=0, atol=1e-6)
+  assert np.abs(together[0] - together[4]).max() > 0.01
+  without = model.apply(variables, tokens, method='encode_query')
+  assert (np.abs(together - without).max(axis=1) > 0.01).all()
 
 
 def test_embedding_depends_on_every_token_and_on_order(sde):

@@ -10,6 +10,7 @@ import pytest
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.models import attention
+from dualenc_jax.models import layers
 from dualenc_jax.models import t5_encoder
 
 DEPTH, B, L, E = 2, 4, 10, 24
@@ -55,7 +56,7 @@ def value_and_gradient(encoder, params, dropout_key=None):
         {'params': params},
         x,
         mask,
-        dropout_key is None,
+        None if dropout_key is None else jnp.arange(B),
         rngs={} if dropout_key is None else {'dropout': dropout_key},
     )
     encoded = jnp.where(mask[:, :, None], encoded, 0.0)
@@ -113,9 +114,12 @@ def test_scanned_parameters_have_the_stacked_layout_and_axis_name():
   assert not np.allclose(kernel.unbox()[0], kernel.unbox()[1])
 
 
-def test_remat_draws_the_same_dropout():
-  options = dict(dropout_rate=0.2, scan_layers=True)
-  params = stack_layers(random_params())
+@pytest.mark.parametrize('scan_layers', [False, True])
+def test_remat_draws_the_same_dropout(scan_layers):
+  options = dict(dropout_rate=0.2, scan_layers=scan_layers)
+  params = random_params()
+  if scan_layers:
+    params = stack_layers(params)
   key = jax.random.key(5)
   plain = value_and_gradient(make(**options), params, key)
   remat = value_and_gradient(make(**options, remat=True), params, key)
@@ -131,18 +135,18 @@ def test_dropout_follows_its_key(scan_layers):
     params = stack_layers(params)
 
   @functools.partial(jax.jit, static_argnums=(0, 1))
-  def encode(rate, deterministic, seed):
+  def encode(rate, dropout, seed):
     encoder = make(dropout_rate=rate, scan_layers=scan_layers)
+    rows = jnp.arange(B) if dropout else None
     rngs = {'dropout': jax.random.key(seed)}
-    return encoder.apply(
-        {'params': params}, *inputs(), deterministic, rngs=rngs
-    )
+    return encoder.apply({'params': params}, *inputs(), rows, rngs=rngs)
 
-  once = encode(0.2, False, 0)
-  np.testing.assert_array_equal(once, encode(0.2, False, 0))
-  assert np.abs(once - encode(0.2, False, 1)).max() > 0.1
-  without = encode(0.0, True, 0)
-  np.testing.assert_array_equal(encode(0.2, True, 0), without)
+  once = encode(0.2, True, 0)
+  np.testing.assert_array_equal(once, encode(0.2, True, 0))
+  assert np.abs(once - encode(0.2, True, 1)).max() > 0.1
+  without = encode(0.0, False, 0)
+  np.testing.assert_array_equal(encode(0.2, False, 0), without)
+  np.testing.assert_array_equal(encode(0.0, True, 0), without)
 
 
 @pytest.mark.parametrize('scan_layers', [False, True])
@@ -152,7 +156,51 @@ def test_dropout_needs_a_key(scan_layers):
   if scan_layers:
     params = stack_layers(params)
   with pytest.raises(Exception, match='dropout'):
-    encoder.apply({'params': params}, *inputs(), False)
+    encoder.apply({'params': params}, *inputs(), jnp.arange(B))
+
+
+def kept(shape, rows, seed=0, rate=0.3, **options):
+  """Which entries of ones a Dropout module keeps."""
+  module = layers.Dropout(rate, **options)
+  key = {'dropout': jax.random.key(seed)}
+  out = np.asarray(module.apply({}, jnp.ones(shape), rows, rngs=key))
+  np.testing.assert_allclose(out[out != 0], 1 / (1 - rate), rtol=1e-6)
+  return out != 0
+
+
+@pytest.mark.parametrize('shared_axis', [-2, None])
+def test_dropout_is_as_frequent_as_said_and_independent_between_rows(
+    shared_axis,
+):
+  rows, length, width, rate = 2000, 5, 8, 0.3
+  shape = (rows, length, width)
+  keep = kept(shape, jnp.arange(rows), rate=rate, shared_axis=shared_axis)
+  if shared_axis is not None:
+    assert (keep == keep[:, :1]).all()
+    keep = keep[:, :1]
+  drawn = keep.reshape(rows, -1).astype(np.float64)
+  standard_error = np.sqrt(rate * (1 - rate) / drawn.size)
+  assert drawn.mean() == pytest.approx(1 - rate, abs=5 * standard_error)
+  # Independent draws: the number kept in a row is binomial, neighbours and
+  # columns (tokens among them) do not correlate.
+  count = drawn.shape[1]
+  variance = count * rate * (1 - rate)
+  assert drawn.sum(axis=1).var() == pytest.approx(variance, rel=0.2)
+  correlation = np.corrcoef(drawn.T) - np.eye(count)
+  assert np.abs(correlation).max() < 5 / np.sqrt(rows)
+  neighbours = np.corrcoef(drawn[1:].ravel(), drawn[:-1].ravel())[0, 1]
+  assert abs(neighbours) < 5 / np.sqrt(drawn.size)
+
+
+def test_dropout_of_a_row_follows_key_and_number_alone():
+  rows = jnp.array([7, 2, 2**31 - 1, 0])
+  keep = kept((4, 3, 16), rows)
+  assert (keep == kept((4, 3, 16), rows.astype(jnp.uint32))).all()
+  assert (keep[::-1] == kept((4, 3, 16), rows[::-1])).all()
+  for i in range(4):
+    assert (keep[i] == kept((1, 3, 16), rows[i : i + 1])[0]).all()
+  assert len({row.tobytes() for row in keep}) == 4
+  assert (keep != kept((4, 3, 16), rows, seed=1)).any()
 
 
 def test_dropout_of_the_output_is_unbiased():
@@ -162,11 +210,9 @@ def test_dropout_of_the_output_is_unbiased():
   encoder = t5_encoder.T5Encoder(0, 1, 1, 1, dropout_rate=rate)
   x, mask = jnp.ones((rows, L, E)), jnp.ones((rows, L), bool)
   variables = encoder.init(jax.random.key(0), x, mask)
-  out = np.asarray(
-      encoder.apply(
-          variables, x, mask, False, rngs={'dropout': jax.random.key(1)}
-      )
-  )
+  key = {'dropout': jax.random.key(1)}
+  out = encoder.apply(variables, x, mask, jnp.arange(rows), rngs=key)
+  out = np.asarray(out)
   # Dropout of the input drops whole columns of a row, and that of the output
   # entries: an entry survives both with probability (1 - rate) ** 2.
   dead_columns = (out == 0).all(axis=1)

@@ -1,0 +1,110 @@
+"""Numbers that a loss logs beside its value."""
+
+from collections.abc import Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+
+from dualenc_jax.losses.blocks import Block
+from dualenc_jax.losses.embeddings import Embeddings
+from dualenc_jax.losses.score_matrix import combine
+from dualenc_jax.losses.score_matrix import Partition
+
+# Cosines as close as this are a tie, which is not a hit: equal vectors scored
+# in another order of summation differ by a few 1e-7 in float32.
+_ROUNDING = 1e-6
+
+# An embedding whose norm is off by more is not normalised: rounding makes it
+# off by 1e-7, by 4e-3 in bfloat16.
+NORM_TOLERANCE = 1e-2
+
+
+def mean(batch: Embeddings, values: jax.Array) -> jax.Array:
+  """Mean of float32 [B] over the pairs of the batch, weighted."""
+  if batch.valid is None and batch.weights is None:
+    return jnp.mean(values)
+  weights = jnp.ones_like(values)
+  if batch.weights is not None:
+    weights *= batch.weights
+  if batch.valid is not None:
+    weights = jnp.where(batch.valid, weights, 0.0)
+    values = jnp.where(batch.valid, values, 0.0)
+  return jnp.sum(weights * values) / jnp.sum(weights)
+
+
+def positive_similarity(batch: Embeddings) -> jax.Array:
+  """cos(q_i, p_i), float32 [B]."""
+  return jnp.sum(
+      batch.query.astype(jnp.float32) * batch.passage.astype(jnp.float32),
+      axis=1,
+  )
+
+
+def of_negatives(
+    batch: Embeddings,
+    positive: jax.Array,
+    query_blocks: Sequence[Block],
+    partitions: Mapping[Block, Partition],
+    temperature: jax.Array | float,
+) -> dict[str, jax.Array]:
+  """How the positives of the queries rank, and how many negatives they have.
+
+  Returns:
+    accuracy: share of queries whose positive scores above all passages.
+    masked_fraction: share of the queries' negatives that are masked out.
+  """
+  found = [block for block in query_blocks if block in partitions]
+  passages = combine([partitions[b] for b in found if b.candidates != 'query'])
+  best_negative = passages.maximum * temperature
+  size = batch.query.shape[0]
+  hard = 0 if batch.negatives is None else batch.negatives.shape[1]
+  possible = sum(block.size(size, hard) for block in found)
+  count = combine([partitions[b] for b in found]).count
+  hit = positive - best_negative > _ROUNDING
+  return {
+      'accuracy': mean(batch, hit.astype(jnp.float32)),
+      'masked_fraction': 1.0 - mean(batch, count) / possible,
+  }
+
+
+def mean_similarities(
+    batch: Embeddings, positive: jax.Array
+) -> dict[str, jax.Array]:
+  """Mean cosines of positives and of distinct rows, without a B x B array."""
+  query = batch.query.astype(jnp.float32)
+  passage = batch.passage.astype(jnp.float32)
+  size = query.shape[0]
+  if batch.valid is not None:
+    query = jnp.where(batch.valid[:, None], query, 0.0)
+    passage = jnp.where(batch.valid[:, None], passage, 0.0)
+    size = jnp.sum(batch.valid.astype(jnp.float32))
+  pairs = jnp.maximum(size * (size - 1.0), 1.0)
+
+  def off_diagonal(a, b):
+    everything = jnp.dot(a.sum(0), b.sum(0), precision='highest')
+    return (everything - jnp.sum(a * b)) / pairs
+
+  return {
+      'positive_similarity': mean(batch, positive),
+      'query_passage_similarity': off_diagonal(query, passage),
+      'query_query_similarity': off_diagonal(query, query),
+      'passage_passage_similarity': off_diagonal(passage, passage),
+  }
+
+
+def norm_error(batch: Embeddings) -> jax.Array:
+  """The largest | |e| - 1 | of all embeddings, padding aside."""
+  errors = []
+  for name in ('query', 'passage', 'negatives'):
+    vectors = getattr(batch, name)
+    if vectors is None:
+      continue
+    norms = jnp.linalg.norm(vectors.astype(jnp.float32), axis=-1)
+    error = jnp.abs(norms - 1.0)
+    if batch.valid is not None:
+      real = batch.valid.reshape(-1, *[1] * (error.ndim - 1))
+      error = jnp.where(real, error, 0.0)
+    if name == 'negatives' and batch.negative_valid is not None:
+      error = jnp.where(batch.negative_valid, error, 0.0)
+    errors.append(jnp.max(error))
+  return jnp.max(jnp.stack(errors))

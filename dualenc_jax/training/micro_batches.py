@@ -1,0 +1,68 @@
+"""Gradient caching: a batch goes through the towers a part at a time.
+
+Exact, as in GradCache (Gao et al., 2021): the backward pass encodes each
+micro-batch again, so only its own activations are ever alive, while the loss
+sees the embeddings of the whole batch. Here it is a scan over checkpoints.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from dualenc_jax.errors import UserError
+
+
+def check_size(micro_batch_size: int, batch_size: int) -> None:
+  """Raises a UserError unless micro-batches of this size make up the batch."""
+  if batch_size % micro_batch_size:
+    raise UserError(
+        f'MICRO_BATCH_SIZE is {micro_batch_size}; expected a divisor of'
+        f' BATCH_SIZE, {batch_size}.'
+    )
+
+
+def map_rows(
+    encode: Callable[..., Any], size: int | None, *arrays: jax.Array
+) -> Any:
+  """encode(*arrays), computed for `size` rows at once.
+
+  Args:
+    encode: maps arrays of any number of rows to a tree of arrays of as many
+      rows; a row of the result may depend on its own row of input only.
+    size: rows of a micro-batch, a divisor of B and a multiple of the devices
+      on the data axis; None for all at once.
+    *arrays: [B, ...], the leading axis over the data axis.
+
+  Returns:
+    What `encode` returns, arrays [B, ...].
+  """
+  rows = arrays[0].shape[0]
+  if size is None or size == rows:
+    return encode(*arrays)
+
+  # Micro-batch k has the rows k, k + B/m, k + 2 B/m, ...: of each device's
+  # rows as many as of any other's, so that none has to move.
+  def split(x):
+    x = x.reshape(size, -1, *x.shape[1:])
+    return _keep_in_place(jnp.swapaxes(x, 0, 1))
+
+  def join(x):
+    x = jnp.swapaxes(_keep_in_place(x), 0, 1)
+    return x.reshape(rows, *x.shape[2:])
+
+  # A scan cannot merge the two passes over a micro-batch, nor need it be told.
+  encode = jax.checkpoint(encode, prevent_cse=False)
+  _, encoded = jax.lax.scan(
+      lambda carry, xs: (carry, encode(*xs)), None, jax.tree.map(split, arrays)
+  )
+  return jax.tree.map(join, encoded)
+
+
+def _keep_in_place(x: jax.Array) -> jax.Array:
+  """[B/m, m, ...]: every micro-batch lies over the data axis."""
+  rest = (PartitionSpec.UNCONSTRAINED,) * (x.ndim - 2)
+  return nn.with_logical_constraint(x, (None, 'batch', *rest))

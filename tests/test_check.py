@@ -1,0 +1,59 @@
+"""`dualenc check`: memory by part, and the largest batch."""
+
+import re
+
+import pytest
+import tiny_run
+
+from dualenc_jax import check
+from dualenc_jax import cli
+from dualenc_jax.errors import UserError
+
+
+def rows(out: str) -> dict[str, float]:
+  """The table of memory, MiB by name."""
+  table = out.partition('Compiled memory a device')[2]
+  found = re.findall(r'^  ([a-z, ]+?) +([\d,]+\.\d)', table, flags=re.MULTILINE)
+  return {name: float(value.replace(',', '')) for name, value in found}
+
+
+def test_fit_batch_finds_a_batch_that_fits(tmp_path, capsys):
+  flags = tiny_run.flags(tmp_path, '--gin.BATCH_SIZE=160')
+  check.main([*flags, '--fit_batch', '--device_memory_gib=0.04'])
+  out = capsys.readouterr().out
+  probes = {
+      int(size.replace(',', '')): float(mib.replace(',', ''))
+      for size, mib in re.findall(r'  batch ([\d,]+): ([\d,.]+) MiB', out)
+  }
+  usable = 0.95 * 0.04 * 1024
+  fitting = [size for size, mib in probes.items() if mib <= usable]
+  found = re.search(r'Largest batch: ([\d,]+) pairs, ([\d.]+) MiB a device', out)
+  largest = int(found[1].replace(',', ''))
+  assert 160 in probes and len(probes) <= 6
+  assert largest == max(fitting) and largest % 8 == 0
+  above = min(probes.keys() - set(fitting))
+  assert 0 < above - largest <= max(8, 0.02 * largest)
+  assert "compiled for 'cpu'" in out
+  # The table is that of the batch found, and adds up.
+  assert f'at {largest} pairs' in out
+  table = rows(out)
+  assert table['peak'] == float(found[2]) == probes[largest]
+  parts = sum(table.values()) - table['peak'] - table['device']
+  assert parts == pytest.approx(table['peak'], abs=0.31)
+  assert table['device'] == pytest.approx(0.04 * 1024, abs=0.05)
+
+
+def test_a_device_too_small_is_told_without_compiling(tmp_path, capsys):
+  flags = tiny_run.flags(tmp_path)
+  argv = ['check', *flags, '--fit_batch', '--device_memory_gib=0.004']
+  assert cli.main(argv) == 2
+  told = capsys.readouterr()
+  assert 'No batch fits' in told.err and 'of its 4.1 MiB' in told.err
+  assert 'batch 16:' not in told.out
+
+
+@pytest.mark.parametrize('value', ['0', '-1', 'nan', 'inf'])
+def test_a_memory_that_cannot_be_is_refused(tmp_path, value):
+  flags = tiny_run.flags(tmp_path)
+  with pytest.raises(UserError, match='--device_memory_gib is .* above 0'):
+    check.main([*flags, '--no_compile', f'--device_memory_gib={value}'])
