@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.losses import log_partition as log_partition_lib
+from dualenc_jax.losses import log_partition
 from dualenc_jax.losses.embeddings import Embeddings
-from dualenc_jax.losses.score_matrix import Form
+from dualenc_jax.losses.score_matrix import Matrix
 from dualenc_jax.losses.score_matrix import Partition
-from dualenc_jax.losses.score_matrix import Side
+from dualenc_jax.losses.score_matrix import Tags
 
 
 class Block(NamedTuple):
@@ -76,51 +76,59 @@ def partitions(
     UserError: `mask_duplicates` and there are no fingerprints.
   """
   blocks = {b for b in blocks if getattr(batch, b.candidates) is not None}
+  pairs = sorted(
+      {tuple(sorted(block, key=_ORDER.index)) for block in blocks},
+      key=lambda pair: [_ORDER.index(tower) for tower in pair],
+  )
+  matrices = [
+      Matrix(
+          *pair,
+          aligned='negatives' not in pair,
+          of_rows=pair in blocks,
+          of_columns=pair[::-1] in blocks and pair[0] != pair[1],
+      )
+      for pair in pairs
+  ]
+  names = {name for pair in pairs for name in pair}
+  found = log_partition.log_partitions(
+      matrices,
+      {name: _vectors(batch, name) for name in names},
+      [_tags(batch, pair, mask_duplicates) for pair in pairs],
+      temperature,
+      totals,
+      **options,
+  )
   result = {}
-  for pair in sorted({tuple(sorted(b, key=_ORDER.index)) for b in blocks}):
-    by_row, by_column = Block(*pair), Block(*reversed(pair))
-    symmetric = by_row == by_column
-    rows, columns = _sides(batch, pair, mask_duplicates)
-    form = Form(
-        symmetric=symmetric,
-        aligned='negatives' not in pair,
-        rows=by_row in blocks,
-        columns=by_column in blocks,
-        totals=totals,
-    )
-    of_rows, of_columns = log_partition_lib.log_partition(
-        form, rows, None if symmetric else columns, temperature, **options
-    )
-    result.update({by_row: of_rows, by_column: of_columns} if not symmetric
-                  else {by_row: of_rows})
+  for pair, (of_rows, of_columns) in zip(pairs, found, strict=True):
+    result[Block(*pair[::-1])] = of_columns
+    result[Block(*pair)] = of_rows
   return {block: result[block] for block in blocks}
 
 
-def _sides(
+def _vectors(batch: Embeddings, tower: str) -> jax.Array:
+  vectors = getattr(batch, tower)
+  return vectors.reshape(-1, vectors.shape[-1])
+
+
+def _tags(
     batch: Embeddings, pair: tuple[str, str], mask_duplicates: bool
-) -> tuple[Side, Side]:
-  """Rows and columns of the matrix of two towers, with its duplicate rule."""
+) -> tuple[Tags, Tags]:
+  """Tags of rows and columns of the matrix of two towers."""
   # Of two whole pairs it is enough that either text is the same; within a
   # tower the text itself must be; a hard negative must be the passage.
-  known = {
-      ('query', 'passage'): (('query', 'passage'), ('query', 'passage')),
-      ('query', 'query'): (('query',), ('query',)),
-      ('passage', 'passage'): (('passage',), ('passage',)),
-      ('negatives', 'query'): (('negatives',), ('passage',)),
-      ('negatives', 'passage'): (('negatives',), ('passage',)),
-  }[pair]
+  if pair == ('query', 'passage'):
+    ids = pair, pair
+  elif 'negatives' in pair:
+    ids = ('negative',), ('passage',)
+  else:
+    ids = pair[:1], pair[:1]
   return tuple(
-      _side(batch, tower, ids if mask_duplicates else ())
-      for tower, ids in zip(pair, known)
+      Tags(
+          tuple(_ids(batch, name) for name in names if mask_duplicates),
+          _negatives_valid(batch) if tower == 'negatives' else batch.valid,
+      )
+      for tower, names in zip(pair, ids, strict=True)
   )
-
-
-def _side(batch: Embeddings, tower: str, ids: Iterable[str]) -> Side:
-  vectors, valid = getattr(batch, tower), batch.valid
-  if tower == 'negatives':
-    valid = _negatives_valid(batch)
-    vectors = vectors.reshape(-1, vectors.shape[-1])
-  return Side(vectors, tuple(_ids(batch, name) for name in ids), valid)
 
 
 def _negatives_valid(batch: Embeddings) -> jax.Array | None:
@@ -131,12 +139,11 @@ def _negatives_valid(batch: Embeddings) -> jax.Array | None:
   return None if valid is None else valid.reshape(-1)
 
 
-def _ids(batch: Embeddings, tower: str) -> jax.Array:
-  field = {'negatives': 'negative_ids'}.get(tower, f'{tower}_ids')
-  ids = getattr(batch, field)
+def _ids(batch: Embeddings, text: str) -> jax.Array:
+  ids = getattr(batch, f'{text}_ids')
   if ids is None:
     raise UserError(
-        f'mask_duplicates is on but the batch has no {field}. Give the'
+        f'mask_duplicates is on but the batch has no {text}_ids. Give the'
         ' fingerprints of the tokens, or set mask_duplicates = False.'
     )
   return ids.reshape(-1, 2)

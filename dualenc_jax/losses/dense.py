@@ -1,41 +1,51 @@
-"""Log-partitions by holding the whole matrix of scores."""
+"""Log-partitions by holding whole matrices of scores."""
+
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
 
-from dualenc_jax.losses.score_matrix import Form
 from dualenc_jax.losses.score_matrix import MASKED
+from dualenc_jax.losses.score_matrix import Matrix
 from dualenc_jax.losses.score_matrix import negatives
 from dualenc_jax.losses.score_matrix import Partition
-from dualenc_jax.losses.score_matrix import Side
+from dualenc_jax.losses.score_matrix import scores
+from dualenc_jax.losses.score_matrix import Tags
 
 
-def log_partition(
-    form: Form,
-    rows: Side,
-    columns: Side,
-    temperature: jax.Array | float,
-) -> tuple[Partition | None, Partition | None]:
-  """Partitions of the rows and of the columns; see `log_partition.py`."""
-  scores = (
-      jnp.dot(rows.vectors, columns.vectors.T, precision=form.precision)
-      / temperature
-  )
-  mask = negatives(rows, columns, aligned=form.aligned)
-  if mask is None:
-    mask = jnp.ones(scores.shape, bool)
+def log_partitions(
+    matrices: Sequence[Matrix],
+    totals: bool,
+    precision: jax.lax.PrecisionLike,
+    vectors: Mapping[str, jax.Array],
+    tags: Sequence[tuple[Tags, Tags]],
+    temperature: jax.Array,
+) -> list[tuple[Partition | None, Partition | None]]:
+  """Partitions of the rows and columns of each; see `log_partition.py`."""
+  return [
+      _both(matrix, totals, precision, vectors, *both, temperature)
+      for matrix, both in zip(matrices, tags, strict=True)
+  ]
+
+
+def _both(matrix, totals, precision, vectors, rows, columns, temperature):
+  s = scores(vectors[matrix.rows], vectors[matrix.columns], precision)
+  s /= temperature
+  diagonal = jnp.eye(*s.shape, dtype=bool) if matrix.aligned else None
+  mask = negatives(rows, columns, diagonal)
+  mask = jnp.broadcast_to(True if mask is None else mask, s.shape)
 
   def partition(axis):
-    masked = jnp.where(mask, scores, MASKED)
-    total = jnp.sum(jnp.where(mask, scores, 0.0), axis)
+    masked = jnp.where(mask, s, MASKED)
+    total = jnp.sum(jnp.where(mask, s, 0.0), axis) if totals else None
     return Partition(
         lse=jax.nn.logsumexp(masked, axis),
         count=jnp.sum(mask.astype(jnp.float32), axis),
         maximum=jax.lax.stop_gradient(jnp.max(masked, axis)),
-        total=total if form.totals else None,
+        total=total,
     )
 
   return (
-      partition(1) if form.rows else None,
-      partition(0) if form.columns else None,
+      partition(1) if matrix.of_rows else None,
+      partition(0) if matrix.of_columns else None,
   )

@@ -63,7 +63,8 @@ class InBatchSoftmax:
     mask_duplicates: needs the fingerprints in the batch.
     implementation: 'dense' holds matrices of scores, B x B; 'ring' never does;
       'auto' chooses by their size. The value is the same to rounding.
-    tile: rows and columns that the ring scores at once on a device.
+    tile: at most this many rows and columns are scored at once by the ring;
+      None for what `log_partition` finds fit.
     check_norms: also return `norm_error`, by how much the norm of an embedding
       is off one at most; a training run stops where it is off by more than
       `statistics.NORM_TOLERANCE`. For models of your own.
@@ -75,7 +76,7 @@ class InBatchSoftmax:
   label_smoothing: float = 0.0
   mask_duplicates: bool = True
   implementation: str = 'auto'
-  tile: int = log_partition.TILE
+  tile: int | None = None
   check_norms: bool = False
 
   def __post_init__(self):

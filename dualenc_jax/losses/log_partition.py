@@ -4,14 +4,15 @@ One matrix of scores, all rows against all columns, gives the partition of each
 row over its columns and that of each column over its rows. Two implementations
 agree to rounding:
 
-  dense  holds the matrix; XLA decides where it lives.
-  ring   holds a tile of it: the columns travel from device to device.
+  dense  holds the matrices; XLA decides where they live.
+  ring   holds a tile: the columns travel from device to device.
 
 `auto` takes dense up to `DENSE_BYTES` of scores a device, where it is as fast
 and a ring of many devices would wait for its messages, and the ring above.
 benchmarks/RESULTS.md has the measurements behind that number.
 """
 
+from collections.abc import Mapping, Sequence
 import math
 
 import jax
@@ -21,78 +22,90 @@ import jax.numpy as jnp
 from dualenc_jax.errors import UserError
 from dualenc_jax.losses import dense
 from dualenc_jax.losses import ring
-from dualenc_jax.losses.score_matrix import Form
+from dualenc_jax.losses.score_matrix import Matrix
 from dualenc_jax.losses.score_matrix import Partition
-from dualenc_jax.losses.score_matrix import Side
+from dualenc_jax.losses.score_matrix import Tags
 
 IMPLEMENTATIONS = ('auto', 'dense', 'ring')
 DENSE_BYTES = 2**25
-TILE = 1024
+LARGEST_TILE = 2048
 
 
-def log_partition(
-    form: Form,
-    rows: Side,
-    columns: Side | None,
+def log_partitions(
+    matrices: Sequence[Matrix],
+    vectors: Mapping[str, jax.Array],
+    tags: Sequence[tuple[Tags, Tags]],
     temperature: jax.Array | float,
+    totals: bool = False,
     implementation: str = 'auto',
-    tile: int = TILE,
-) -> tuple[Partition | None, Partition | None]:
-  """Log-partitions of the rows over the columns, and of the columns over rows.
+    tile: int | None = None,
+    precision: jax.lax.PrecisionLike = 'highest',
+) -> list[tuple[Partition | None, Partition | None]]:
+  """Log-partitions of the rows and of the columns of matrices of scores.
 
-  Arrays are global. The ring's devices are those of the mesh in scope
-  (`jax.sharding.use_abstract_mesh`, which `Partitioner.scope` does): rows and
+  Arrays are global. The devices of the ring are those of the mesh in scope
+  (`jax.sharding.use_abstract_mesh`, which `Partitioner.scope` enters): rows and
   columns are sharded over its axis `data`, or over all its axes where these
   divide them. Without a mesh, one device works tile by tile.
 
   Args:
-    form: what is wanted of the matrix.
-    rows: vectors float32 or bfloat16 [A, D], with ids and validity.
-    columns: [C, D]; None if `form.symmetric`.
+    matrices: which vectors are scored against which.
+    vectors: by name, [A, D] each; cast to float32.
+    tags: of the rows and of the columns of each matrix.
     temperature: divides the dot products.
+    totals: the sums of the scores are wanted, too.
     implementation: 'auto', 'dense' or 'ring'.
-    tile: at most this many rows and columns are scored at once by the ring.
+    tile: at most this many rows and columns are scored at once by the ring. By
+      default a power of two up to `LARGEST_TILE` such that a tile of scores
+      takes no more memory than a device's shard of vectors.
+    precision: of the products; at temperature 0.01 a bfloat16 cosine is off by
+      about 0.4 logit.
 
   Returns:
-    Partitions of the rows and of the columns; None where not wanted, and for
-    the columns of a symmetric matrix.
+    Partitions of the rows and of the columns of each matrix, None where they
+    are not wanted. In a symmetric one the rows' are the columns'.
 
   Raises:
-    UserError: the data axis does not divide A or C.
+    UserError: the data axis of the mesh does not divide the rows.
   """
-  rows = _float32(rows)
-  columns = rows if form.symmetric else _float32(columns)
+  vectors = {name: x.astype(jnp.float32) for name, x in vectors.items()}
   temperature = jnp.asarray(temperature, jnp.float32)
   mesh = _mesh()
-  sizes = rows.vectors.shape[0], columns.vectors.shape[0]
   if implementation == 'auto':
-    devices = 1 if mesh is None else mesh.size
-    large = 4 * math.prod(sizes) > DENSE_BYTES * devices
-    implementation = 'ring' if large else 'dense'
+    sizes = [
+        vectors[m.rows].shape[0] * vectors[m.columns].shape[0] for m in matrices
+    ]
+    limit = DENSE_BYTES * (1 if mesh is None else mesh.size)
+    implementation = 'ring' if 4 * max(sizes) > limit else 'dense'
   if implementation == 'dense':
-    return dense.log_partition(form, rows, columns, temperature)
-  return ring.log_partition(
-      ring.Ring(mesh, _axes(mesh, sizes), tile),
-      form,
-      rows,
-      None if form.symmetric else columns,
+    return dense.log_partitions(
+        matrices, totals, precision, vectors, tags, temperature
+    )
+  axes = _axes(mesh, [x.shape[0] for x in vectors.values()])
+  shards = math.prod(mesh.shape[axis] for axis in axes) if mesh else 1
+  if tile is None:
+    smallest = min(x.size for x in vectors.values())
+    tile = min(2 ** (math.isqrt(smallest // shards).bit_length() - 1), LARGEST_TILE)
+  return ring.log_partitions(
+      ring.Ring(mesh, axes, tile, totals, precision),
+      tuple(matrices),
+      vectors,
+      list(tags),
       temperature,
   )
 
 
-def check(name: str, implementation: str, tile: int) -> None:
-  """Raises UserError unless the options of a loss `name` are known ones."""
+def check(name: str, implementation: str, tile: int | None) -> None:
+  """Raises UserError unless these options of a loss `name` are known ones."""
   if implementation not in IMPLEMENTATIONS:
     raise UserError(
         f'{name}.implementation is {implementation!r}; expected one of'
         f' {", ".join(map(repr, IMPLEMENTATIONS))}.'
     )
-  if type(tile) is not int or tile < 1:
-    raise UserError(f'{name}.tile is {tile!r}; expected a whole number above 0.')
-
-
-def _float32(side: Side) -> Side:
-  return side._replace(vectors=side.vectors.astype(jnp.float32))
+  if tile is not None and (type(tile) is not int or tile < 1):
+    raise UserError(
+        f'{name}.tile is {tile!r}; expected a whole number above 0, or None.'
+    )
 
 
 def _mesh() -> AbstractMesh | None:
@@ -100,8 +113,8 @@ def _mesh() -> AbstractMesh | None:
   return None if mesh.empty or mesh.size == 1 else mesh
 
 
-def _axes(mesh: AbstractMesh | None, sizes: tuple[int, int]) -> tuple[str, ...]:
-  """The mesh axes that divide the matrix among them."""
+def _axes(mesh: AbstractMesh | None, sizes: Sequence[int]) -> tuple[str, ...]:
+  """The mesh axes that the rows of all vectors are sharded over."""
   if mesh is None:
     return ()
   if all(size % mesh.size == 0 for size in sizes):
@@ -114,7 +127,7 @@ def _axes(mesh: AbstractMesh | None, sizes: tuple[int, int]) -> tuple[str, ...]:
   for size in sizes:
     if size % mesh.shape['data']:
       raise UserError(
-          f'A loss of {size} rows does not divide among the'
+          f'The loss of {size} rows does not divide among the'
           f' {mesh.shape["data"]} devices on the data axis of the mesh. Make'
           ' the global batch a multiple of them.'
       )

@@ -4,20 +4,23 @@ Every device holds its shard of rows. The shards of columns travel from device
 to device by `ppermute`, and with them the running statistics of their columns;
 at each stop all scores of the two shards are computed tile by tile and added to
 the statistics of both. The backward pass sends the columns round again, and
-their gradient with them. So the memory of a device is that of its own shards
-and of one tile, and every score is computed twice, whichever way it counts.
+their gradient with them. So the memory of a device is that of a few shards and
+of one tile, and every score is computed twice, in however many directions it
+counts.
 
 A symmetric matrix needs half of the stops: what device d sees of shard d + k
 is what d + k would see of shard d. If the number of devices is even, the two
 opposite each other see the same, and each adds the half that is its own.
 
-The next shard is sent for while the present one is in use, as are the
-gradients that come with it, so that transfers hide behind products.
+The next shard is sent for while the present one is in use, and the gradients
+that belong to it arrive while its own share of them is made, so that a
+scheduler can hide transfers behind products.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
+import math
 from typing import Any
 
 import jax
@@ -26,33 +29,34 @@ from jax.sharding import PartitionSpec
 import jax.numpy as jnp
 
 from dualenc_jax.losses import tiles
-from dualenc_jax.losses.score_matrix import Form
+from dualenc_jax.losses.score_matrix import Matrix
 from dualenc_jax.losses.score_matrix import Partition
-from dualenc_jax.losses.score_matrix import Side
-
-Partitions = tuple[Partition | None, Partition | None]
+from dualenc_jax.losses.score_matrix import Tags
 
 
 @dataclasses.dataclass(frozen=True)
 class Ring:
-  """The devices that the shards travel over.
+  """The devices that shards travel over, and how scores are computed there.
 
   Attributes:
-    mesh: None for one device, without a mesh.
-    axes: axes of it that rows and columns are sharded over.
+    mesh: None for one device without a mesh.
+    axes: axes of it over which rows and columns are sharded.
     tile: at most this many rows and columns are scored at once.
+    totals: the sums of the scores are wanted.
+    precision: of the products.
   """
 
   mesh: AbstractMesh | None
   axes: tuple[str, ...]
   tile: int
+  totals: bool
+  precision: Any
 
   @property
   def devices(self) -> int:
     if self.mesh is None:
       return 1
-    sizes = [self.mesh.shape[axis] for axis in self.axes]
-    return functools.reduce(int.__mul__, sizes, 1)
+    return math.prod(self.mesh.shape[axis] for axis in self.axes)
 
   def on_shards(self, function: Callable[..., Any]) -> Callable[..., Any]:
     """Runs `function` on each device's rows; its last argument is shared."""
@@ -71,111 +75,121 @@ class Ring:
   def send(self, tree: Any, shift: int = 1) -> Any:
     """Sends every array to the device `shift` places further round the ring."""
     n = self.devices
+    if n == 1:
+      return tree
     places = [(i, (i + shift) % n) for i in range(n)]
     return jax.tree.map(
         lambda x: jax.lax.ppermute(x, self.axes, places), tree
     )
 
-  def hops(self, symmetric: bool) -> int:
+  def hops(self, matrix: Matrix) -> int:
     """Stops, the own shard aside, at which rows and columns are served."""
     n = self.devices
-    return len([k for k in range(1, n) if not symmetric or 2 * k < n])
+    return len([k for k in range(1, n) if 2 * k < n or not matrix.symmetric])
 
-  def halfway(self, symmetric: bool) -> bool:
-    """Whether there is a last stop that serves the rows alone."""
-    return symmetric and self.devices % 2 == 0
+  def halfway(self, matrix: Matrix) -> bool:
+    """Whether there is a last stop, which serves the rows alone."""
+    return matrix.symmetric and self.devices % 2 == 0
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def log_partition(
+def log_partitions(
     ring: Ring,
-    form: Form,
-    rows: Side,
-    columns: Side | None,
+    matrices: tuple[Matrix, ...],
+    vectors: Mapping[str, jax.Array],
+    tags: Sequence[tuple[Tags, Tags]],
     temperature: jax.Array,
-) -> Partitions:
-  """Partitions of the rows and of the columns; see `log_partition.py`.
+) -> list[tuple[Partition | None, Partition | None]]:
+  """Partitions of the rows and columns of each; see `log_partition.py`.
 
-  Args:
-    ring: the devices.
-    form: of the matrix.
-    rows: [A, ...]; A is a multiple of the ring's devices.
-    columns: [C, ...], likewise; None if `form.symmetric`.
-    temperature: float32 [].
-
-  Returns:
-    Partitions of rows and columns, None where they are not wanted.
+  The number of rows of every array is a multiple of the ring's devices.
   """
 
-  def on_shard(rows, columns, temperature):
-    return _forward(ring, form, rows, columns, temperature)
+  def on_shard(vectors, tags, temperature):
+    result = []
+    for matrix, both in zip(matrices, tags, strict=True):
+      rows, columns = _sides(ring, matrix, vectors, both)
+      sums = _forward(ring, matrix, rows, columns, temperature)
+      names = matrix.rows, matrix.columns
+      result.append(
+          tuple(
+              running and tiles.finish(running, vectors[name].shape[0])
+              for name, running in zip(names, sums, strict=True)
+          )
+      )
+    return result
 
-  return ring.on_shards(on_shard)(rows, columns, temperature)
+  return ring.on_shards(on_shard)(vectors, tags, temperature)
 
 
-def _log_partition_fwd(ring, form, rows, columns, temperature):
-  partitions = log_partition(ring, form, rows, columns, temperature)
-  lse = tuple(None if p is None else p.lse for p in partitions)
-  return partitions, (rows, columns, temperature, lse)
+def _log_partitions_fwd(ring, matrices, vectors, tags, temperature):
+  result = log_partitions(ring, matrices, vectors, tags, temperature)
+  lse = [tuple(p and p.lse for p in both) for both in result]
+  return result, (vectors, tags, temperature, lse)
 
 
-def _log_partition_bwd(ring, form, residuals, cotangents):
-  rows, columns, temperature, lse = residuals
-  bars = tuple(
-      None if d is None else tiles.Cotangent(value, d.lse, d.total)
-      for value, d in zip(lse, cotangents)
+def _log_partitions_bwd(ring, matrices, residuals, cotangents):
+  vectors, tags, temperature, lse = residuals
+  bars = [
+      tuple(
+          d and tiles.Cotangent(value, d.lse, d.total)
+          for value, d in zip(*both, strict=True)
+      )
+      for both in zip(lse, cotangents, strict=True)
+  ]
+
+  def on_shard(vectors, tags, bars, temperature):
+    d_vectors = {
+        name: jnp.zeros_like(tiles.cut_rows(x, ring.tile))
+        for name, x in vectors.items()
+    }
+    # One after another, each adding to the gradients of the one before.
+    for matrix, both, bar in zip(matrices, tags, bars, strict=True):
+      rows, columns = _sides(ring, matrix, vectors, both)
+      _backward(ring, matrix, rows, columns, bar, temperature, d_vectors)
+    return {
+        name: tiles.join(x, vectors[name].shape[0])
+        for name, x in d_vectors.items()
+    }
+
+  d_vectors = ring.on_shards(on_shard)(vectors, tags, bars, temperature)
+  # The sum of d_score * score over a matrix is that of d_row . row over its
+  # rows, and that of d_column . column over its columns: the gradient of the
+  # temperature costs no pass over the scores.
+  twice = sum(jnp.sum(d_vectors[name] * x) for name, x in vectors.items())
+  no_gradient = jax.tree.map(lambda _: None, tags)
+  return d_vectors, no_gradient, -0.5 * twice / temperature
+
+
+log_partitions.defvjp(_log_partitions_fwd, _log_partitions_bwd)
+
+
+def _sides(ring, matrix, vectors, tags):
+  names = matrix.rows, matrix.columns
+  return tuple(
+      tiles.cut(tiles.Side(vectors[name], tag), ring.tile)
+      for name, tag in zip(names, tags, strict=True)
   )
 
-  def on_shard(rows, columns, bars, temperature):
-    return _backward(ring, form, rows, columns, bars, temperature)
 
-  d_rows, d_columns = ring.on_shards(on_shard)(
-      rows, columns, bars, temperature
+def _forward(ring, matrix, rows, columns, temperature):
+  """Statistics of the rows and columns of one device."""
+  step = functools.partial(tiles.forward, matrix, ring.precision, rows)
+  both = matrix.symmetric
+  row_sums, column_sums = step(
+      columns,
+      temperature,
+      tiles.start(rows, ring.totals) if matrix.of_rows else None,
+      tiles.start(columns, ring.totals) if both or matrix.of_columns else None,
+      own=True,
   )
-  # The sum of d_score * score over the matrix is that of d_row . row over the
-  # rows, so the gradient of the temperature costs no pass over the scores. In
-  # a symmetric matrix either vector of a score counts it.
-  share = 0.5 if form.symmetric else 1.0
-  d_temperature = -share * jnp.sum(d_rows * rows.vectors) / temperature
-  return (
-      _gradient(rows, d_rows),
-      None if form.symmetric else _gradient(columns, d_columns),
-      d_temperature,
-  )
-
-
-log_partition.defvjp(_log_partition_fwd, _log_partition_bwd)
-
-
-def _gradient(side: Side, d_vectors: jax.Array) -> Side:
-  return Side(d_vectors, type(side.ids)(None for _ in side.ids), None)
-
-
-def _forward(ring, form, rows, columns, temperature) -> Partitions:
-  """The forward pass on one device."""
-  size = rows.vectors.shape[0]
-  rows = tiles.cut(rows, ring.tile)
-  home = rows if form.symmetric else tiles.cut(columns, ring.tile)
-  row_sums = tiles.start(form, rows) if form.rows else None
-  column_sums = tiles.start(form, home) if form.columns else None
-  row_sums, column_sums = tiles.forward(
-      form, rows, home, temperature, row_sums, column_sums, own=True
-  )
-  hops = ring.hops(form.symmetric)
-  visitor = ring.send(home) if ring.devices > 1 else home
+  visitor, hops = ring.send(columns), ring.hops(matrix)
 
   def stop(carry, _):
     visitor, row_sums, column_sums = carry
     following = ring.send(visitor)
-    sums = tiles.forward(
-        form,
-        rows,
-        visitor,
-        temperature,
-        row_sums,
-        ring.send(column_sums),
-        own=False,
-    )
+    column_sums = ring.send(column_sums)
+    sums = step(visitor, temperature, row_sums, column_sums, own=False)
     return (following, *sums), None
 
   if hops:
@@ -183,57 +197,43 @@ def _forward(ring, form, rows, columns, temperature) -> Partitions:
         stop, (visitor, row_sums, column_sums), length=hops
     )
     column_sums = ring.send(column_sums, -hops)
-  if ring.halfway(form.symmetric):
-    row_sums, _ = tiles.forward(
-        form, rows, visitor, temperature, row_sums, None, own=False
-    )
-  if form.symmetric:
-    return tiles.finish(tiles.merge(row_sums, column_sums), size), None
-  return (
-      tiles.finish(row_sums, size) if form.rows else None,
-      tiles.finish(column_sums, columns.vectors.shape[0])
-      if form.columns
-      else None,
-  )
+  if ring.halfway(matrix):
+    row_sums, _ = step(visitor, temperature, row_sums, None, own=False)
+  if matrix.symmetric:
+    row_sums, column_sums = tiles.merge(row_sums, column_sums), None
+  return row_sums, column_sums
 
 
-def _backward(ring, form, rows, columns, bars, temperature):
-  """The backward pass on one device."""
-  size = rows.vectors.shape[0]
-  rows = tiles.cut(rows, ring.tile)
-  home = rows if form.symmetric else tiles.cut(columns, ring.tile)
+def _backward(ring, matrix, rows, columns, bars, temperature, d_vectors):
+  """Adds the gradient of one matrix on one device to `d_vectors`."""
   row_bar, column_bar = jax.tree.map(
       lambda x: tiles.cut_rows(x, ring.tile), bars
   )
-  if form.symmetric:
+  step = functools.partial(tiles.backward, matrix, ring.precision, rows)
+  if matrix.symmetric:
     column_bar = row_bar
-  d_rows, d_columns = tiles.backward(
-      form,
-      rows,
-      home,
+  d_rows, d_columns = step(
+      columns,
       temperature,
       row_bar,
       column_bar,
-      jnp.zeros_like(rows.vectors),
-      jnp.zeros_like(home.vectors),
+      d_vectors[matrix.rows],
+      None if matrix.symmetric else d_vectors[matrix.columns],
       own=True,
   )
-  hops = ring.hops(form.symmetric)
-  visitor = home, column_bar
-  visitor = ring.send(visitor) if ring.devices > 1 else visitor
+  visitor, hops = ring.send((columns, column_bar)), ring.hops(matrix)
+  if matrix.symmetric:
+    d_columns = jnp.zeros_like(d_rows)
 
   def stop(carry, _):
-    (columns, column_bar), d_rows, d_columns = carry
-    following = ring.send((columns, column_bar))
-    # What was added at the last stop arrives while this stop's share is made.
+    visitor, d_rows, d_columns = carry
+    following = ring.send(visitor)
     arrived = ring.send(d_columns)
-    d_rows, share = tiles.backward(
-        form,
-        rows,
-        columns,
+    d_rows, share = step(
+        visitor[0],
         temperature,
         row_bar,
-        column_bar,
+        visitor[1],
         d_rows,
         jnp.zeros_like(d_columns),
         own=False,
@@ -245,20 +245,11 @@ def _backward(ring, form, rows, columns, bars, temperature):
         stop, (visitor, d_rows, d_columns), length=hops
     )
     d_columns = ring.send(d_columns, -hops)
-  if ring.halfway(form.symmetric):
-    d_rows, _ = tiles.backward(
-        form,
-        rows,
-        visitor[0],
-        temperature,
-        row_bar,
-        visitor[1],
-        d_rows,
-        None,
-        own=False,
+  if ring.halfway(matrix):
+    d_rows, _ = step(
+        visitor[0], temperature, row_bar, visitor[1], d_rows, None, own=False
     )
-  if form.symmetric:
-    return tiles.join(d_rows + d_columns, size), None
-  return tiles.join(d_rows, size), tiles.join(
-      d_columns, columns.vectors.shape[0]
-  )
+  if matrix.symmetric:
+    d_vectors[matrix.rows] = d_rows + d_columns if hops else d_rows
+  else:
+    d_vectors[matrix.rows], d_vectors[matrix.columns] = d_rows, d_columns

@@ -1,13 +1,13 @@
 """A matrix of scores, described: the words of the log-partition primitive.
 
-A rows and C columns of D dims; score (i, j) is row i . column j / temperature.
-Negatives alone count: what is no negative of its anchor is masked out. Rows
-are the anchors of one direction, columns those of the other.
+Score (i, j) of a matrix is row i . column j / temperature. Only negatives
+count: what is no negative of its anchor is masked out. Rows are the anchors of
+one direction, columns those of the other. A rows, C columns, D dims.
 """
 
 from collections.abc import Sequence
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,41 +17,42 @@ import jax.numpy as jnp
 MASKED = -1e30
 
 
-class Side(NamedTuple):
-  """The rows of a matrix, or its columns.
+class Tags(NamedTuple):
+  """What tells the rows of a matrix, or its columns, from one another.
 
   Attributes:
-    vectors: float32 [A, D].
     ids: fingerprints, uint32 [A, 2] each. Row i and column j are no negatives
       of each other if the first ids of both are equal, or the second, ...
     valid: bool [A], False at padding; None if all are real.
   """
 
-  vectors: jax.Array
   ids: Sequence[jax.Array] = ()
   valid: jax.Array | None = None
 
 
 @dataclasses.dataclass(frozen=True)
-class Form:
-  """What is known of a matrix before there are numbers.
+class Matrix:
+  """One matrix of scores.
 
   Attributes:
-    symmetric: the columns are the rows.
+    rows: name of the vectors that are its rows.
+    columns: name of those that are its columns; of one that is symmetric, the
+      same.
     aligned: row i and column i are no negatives of each other.
-    rows: the partitions of the rows are wanted.
-    columns: those of the columns are.
-    totals: and with them the sums of the scores.
-    precision: of the products, as in `jax.numpy.dot`.
+    of_rows: the partition of each row is wanted.
+    of_columns: the partition of each column is wanted. In a symmetric matrix
+      they are the same, so it is False there.
   """
 
-  symmetric: bool = False
+  rows: str
+  columns: str
   aligned: bool = True
-  rows: bool = True
-  columns: bool = True
-  totals: bool = False
-  # At temperature 0.01 a bf16 cosine is off by about 0.4 logit.
-  precision: Any = 'highest'
+  of_rows: bool = True
+  of_columns: bool = True
+
+  @property
+  def symmetric(self) -> bool:
+    return self.rows == self.columns
 
 
 class Partition(NamedTuple):
@@ -81,41 +82,35 @@ def combine(partitions: Sequence[Partition]) -> Partition:
   )
 
 
+def scores(
+    rows: jax.Array, columns: jax.Array, precision: jax.lax.PrecisionLike
+) -> jax.Array:
+  """Dot products [A, D] x [C, D] -> float32 [A, C]."""
+  return jnp.einsum('ad,cd->ac', rows, columns, precision=precision)
+
+
 def negatives(
-    rows: Side,
-    columns: Side,
-    first_row: jax.Array | int = 0,
-    first_column: jax.Array | int = 0,
-    aligned: bool = False,
+    rows: Tags, columns: Tags, diagonal: jax.Array | None
 ) -> jax.Array | None:
-  """Which columns are negatives of which rows, for all or a tile of a matrix.
+  """Which columns are negatives of which rows: bool [A, C], None if all are.
 
   Args:
-    rows: A rows of the matrix.
-    columns: C columns of it.
-    first_row: number of the first of these rows, for `aligned`.
-    first_column: number of the first of these columns.
-    aligned: mask out the column whose number is the row's.
-
-  Returns:
-    bool [A, C]; None if all are.
+    rows: tags of A rows.
+    columns: tags of C columns.
+    diagonal: bool [A, C], True where row and column have the same number; None
+      where that does not matter.
   """
-  masks = []
+  masks = [] if diagonal is None else [~diagonal]
   for row_ids, column_ids in zip(rows.ids, columns.ids, strict=True):
     differ = row_ids[:, None, :] != column_ids[None, :, :]
     masks.append(differ[:, :, 0] | differ[:, :, 1])
-  if rows.valid is not None:
+  if rows.valid is not None and columns.valid is not None:
+    masks.append(rows.valid[:, None] & columns.valid[None, :])
+  elif rows.valid is not None:
     masks.append(rows.valid[:, None])
-  if columns.valid is not None:
+  elif columns.valid is not None:
     masks.append(columns.valid[None, :])
-  if aligned:
-    row = first_row + jnp.arange(rows.vectors.shape[0])
-    column = first_column + jnp.arange(columns.vectors.shape[0])
-    masks.append(row[:, None] != column[None, :])
-  if not masks:
-    return None
-  shape = rows.vectors.shape[0], columns.vectors.shape[0]
-  mask = jnp.broadcast_to(masks[0], shape)
-  for other in masks[1:]:
-    mask &= other
-  return mask
+  result = None
+  for mask in masks:
+    result = mask if result is None else result & mask
+  return result

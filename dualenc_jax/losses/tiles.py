@@ -1,4 +1,4 @@
-"""A matrix of scores, tile by tile: nothing larger than a tile is ever held.
+"""A matrix of scores tile by tile: nothing larger than a tile is ever held.
 
 Both sides come cut into tiles, [T, t, ...]. The forward pass keeps a running
 log-sum-exp of every row and, from the same tile, of every column; the backward
@@ -10,11 +10,19 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dualenc_jax.losses.score_matrix import Form
 from dualenc_jax.losses.score_matrix import MASKED
+from dualenc_jax.losses.score_matrix import Matrix
 from dualenc_jax.losses.score_matrix import negatives
 from dualenc_jax.losses.score_matrix import Partition
-from dualenc_jax.losses.score_matrix import Side
+from dualenc_jax.losses.score_matrix import scores
+from dualenc_jax.losses.score_matrix import Tags
+
+
+class Side(NamedTuple):
+  """Rows or columns of a matrix, in tiles: vectors [T, t, D] and their tags."""
+
+  vectors: jax.Array
+  tags: Tags
 
 
 class Running(NamedTuple):
@@ -40,11 +48,11 @@ class Cotangent(NamedTuple):
 
 def cut(side: Side, tile: int) -> Side:
   """Cuts [A, ...] into equal tiles [T, t, ...], t <= tile, padding the last."""
-  size = side.vectors.shape[0]
-  tiles = -(-size // tile)
-  if size % tiles and side.valid is None:
-    side = side._replace(valid=jnp.ones_like(side.vectors[:, 0], bool))
-  return jax.tree.map(lambda x: cut_rows(x, tile), side)
+  vectors, tags = side
+  size = vectors.shape[0]
+  if size % -(-size // tile) and tags.valid is None:
+    tags = tags._replace(valid=jnp.ones_like(vectors[:, 0], bool))
+  return jax.tree.map(lambda x: cut_rows(x, tile), Side(vectors, tags))
 
 
 def cut_rows(x: jax.Array, tile: int) -> jax.Array:
@@ -61,10 +69,10 @@ def join(x: jax.Array, size: int) -> jax.Array:
   return x.reshape(-1, *x.shape[2:])[:size]
 
 
-def start(form: Form, side: Side) -> Running:
+def start(side: Side, totals: bool) -> Running:
   """Statistics of no scores at all."""
   zero = jnp.zeros_like(side.vectors[:, :, 0])
-  return Running(zero + MASKED, zero, zero, zero if form.totals else None)
+  return Running(zero + MASKED, zero, zero, zero if totals else None)
 
 
 def merge(a: Running, b: Running) -> Running:
@@ -80,7 +88,7 @@ def merge(a: Running, b: Running) -> Running:
 
 
 def finish(running: Running, size: int) -> Partition:
-  """The partition of `size` anchors, [size] each."""
+  """The partitions of `size` anchors."""
   maximum, exponentials, count, total = jax.tree.map(
       lambda x: join(x, size), running
   )
@@ -89,7 +97,8 @@ def finish(running: Running, size: int) -> Partition:
 
 
 def forward(
-    form: Form,
+    matrix: Matrix,
+    precision: jax.lax.PrecisionLike,
     rows: Side,
     columns: Side,
     temperature: jax.Array,
@@ -100,20 +109,20 @@ def forward(
   """Adds the scores of all rows and columns to their statistics.
 
   Args:
-    form: of the matrix.
-    rows: tiles [T, t, ...].
-    columns: tiles [U, u, ...].
+    matrix: these are rows and columns of it.
+    precision: of the products.
+    rows: T tiles of t.
+    columns: U tiles of u.
     temperature: float32 [].
     row_sums: statistics of the rows so far; None if nobody wants them.
     column_sums: those of the columns.
-    own: row i and column i have the same place in the whole matrix. Of a
-      symmetric one only the tiles on and above the diagonal are computed, and
-      the statistics of a row are those of its row and its column together.
+    own: row i and column i of these have the same number. Of a symmetric
+      matrix only the tiles on and above the diagonal are computed then, and
+      the statistics of a row are those of row and column together.
 
   Returns:
     The statistics of rows and columns.
   """
-  num_tiles = columns.vectors.shape[0]
 
   def row_tile(a, sums):
     row_sums, column_sums = sums
@@ -122,19 +131,21 @@ def forward(
 
     def tile(b, sums):
       row_sum, column_sums = sums
-      scores = _scores(form, x, row_side, _pick(columns, b), a, b, own)[0]
+      s, _ = _scores(
+          matrix, precision, x, row_side, _pick(columns, b), a, b, own
+      )
       if row_sum is not None:
-        row_sum = _include(row_sum, scores, axis=1)
+        row_sum = _include(row_sum, s, axis=1)
       if column_sums is not None:
-        column_sum = _include(_pick(column_sums, b), scores, axis=0)
+        column_sum = _include(_pick(column_sums, b), s, axis=0)
         column_sums = _put(column_sums, b, column_sum)
       return row_sum, column_sums
 
     row_sum, first = _pick(row_sums, a), 0
-    if own and form.symmetric:
-      row_sum, first = tile(a, (row_sum, None))[0], a + 1
+    if own and matrix.symmetric:
+      (row_sum, _), first = tile(a, (row_sum, None)), a + 1
     row_sum, column_sums = jax.lax.fori_loop(
-        first, num_tiles, tile, (row_sum, column_sums)
+        first, columns.vectors.shape[0], tile, (row_sum, column_sums)
     )
     return _put(row_sums, a, row_sum), column_sums
 
@@ -144,7 +155,8 @@ def forward(
 
 
 def backward(
-    form: Form,
+    matrix: Matrix,
+    precision: jax.lax.PrecisionLike,
     rows: Side,
     columns: Side,
     temperature: jax.Array,
@@ -157,20 +169,22 @@ def backward(
   """Adds the gradient of the statistics to that of rows and columns.
 
   Args:
-    form: of the matrix.
-    rows: tiles [T, t, ...].
-    columns: tiles [U, u, ...].
+    matrix: these are rows and columns of it.
+    precision: of the products.
+    rows: T tiles of t.
+    columns: U tiles of u.
     temperature: float32 [].
     row_bar: final log-sum-exp of the rows, and cotangents; None as before.
     column_bar: those of the columns.
-    d_rows: gradient of `rows.vectors` so far.
-    d_columns: that of `columns.vectors`; None if another device adds it.
-    own: as in `forward`.
+    d_rows: gradient of the rows so far, [T, t, D].
+    d_columns: that of the columns, [U, u, D]; None if it is not to be added.
+    own: as in `forward`; of a symmetric matrix d_rows is then the gradient of
+      rows and columns together.
 
   Returns:
     d_rows and d_columns.
   """
-  num_tiles = columns.vectors.shape[0]
+  triangle = own and matrix.symmetric
 
   def row_tile(a, gradients):
     d_rows, d_columns = gradients
@@ -178,76 +192,74 @@ def backward(
     x = row_side.vectors / temperature
 
     def tile(b, gradients):
-      d_x, d_columns = gradients
+      d_x, d_y = gradients
       column_side = _pick(columns, b)
-      scores, mask = _scores(form, x, row_side, column_side, a, b, own)
-      d_scores = _d_scores(scores, row_bar_a, _pick(column_bar, b))
-      if mask is not None:
-        d_scores = jnp.where(mask, d_scores, 0.0)
-      d_x += jnp.dot(d_scores, column_side.vectors, precision=form.precision)
-      if d_columns is not None:
-        d_columns = d_columns.at[b].add(
-            jnp.dot(d_scores.T, x, precision=form.precision)
+      s, mask = _scores(matrix, precision, x, row_side, column_side, a, b, own)
+      d_s = _d_scores(s, mask, row_bar_a, _pick(column_bar, b))
+      d_x += jnp.einsum(
+          'tu,ud->td', d_s, column_side.vectors, precision=precision
+      )
+      if d_y is not None:
+        d_y = d_y.at[b].add(
+            jnp.einsum('tu,td->ud', d_s, x, precision=precision)
         )
-      return d_x, d_columns
+      return d_x, d_y
 
-    d_x, first = jnp.zeros_like(x), 0
-    if own and form.symmetric:
-      d_x, first = tile(a, (d_x, None))[0], a + 1
-    d_x, d_columns = jax.lax.fori_loop(
-        first, num_tiles, tile, (d_x, d_columns)
+    d_x, d_y, first = jnp.zeros_like(x), d_columns, 0
+    if triangle:
+      d_y = d_rows
+      (d_x, _), first = tile(a, (d_x, None)), a + 1
+    d_x, d_y = jax.lax.fori_loop(
+        first, columns.vectors.shape[0], tile, (d_x, d_y)
     )
-    return d_rows.at[a].add(d_x / temperature), d_columns
+    if triangle:
+      d_rows, d_y = d_y, d_columns
+    return d_rows.at[a].add(d_x / temperature), d_y
 
   return jax.lax.fori_loop(
       0, rows.vectors.shape[0], row_tile, (d_rows, d_columns)
   )
 
 
-def _scores(form, x, rows, columns, a, b, own):
-  """Scores [t, u] of a tile, masked, and its mask or None."""
-  scores = jnp.dot(x, columns.vectors.T, precision=form.precision)
-  mask = negatives(
-      rows,
-      columns,
-      a * rows.vectors.shape[0],
-      b * columns.vectors.shape[0],
-      own and form.aligned,
-  )
-  if mask is None:
-    return scores, None
-  return jnp.where(mask, scores, MASKED), mask
+def _scores(matrix, precision, x, rows, columns, a, b, own):
+  """Masked scores of the tile (a, b), [t, u], and its mask or None."""
+  s = scores(x, columns.vectors, precision)
+  diagonal = None
+  if own and matrix.aligned:
+    i, j = (jax.lax.broadcasted_iota(jnp.int32, s.shape, k) for k in (0, 1))
+    diagonal = a * s.shape[0] + i == b * s.shape[1] + j
+  mask = negatives(rows.tags, columns.tags, diagonal)
+  return (s if mask is None else jnp.where(mask, s, MASKED)), mask
 
 
-def _include(running: Running, scores: jax.Array, axis: int) -> Running:
-  maximum = jnp.maximum(running.maximum, jnp.max(scores, axis))
-  shifted = jnp.exp(scores - jnp.expand_dims(maximum, axis))
-  real = scores > 0.5 * MASKED
+def _include(running: Running, s: jax.Array, axis: int) -> Running:
+  maximum = jnp.maximum(running.maximum, jnp.max(s, axis))
+  exponentials = jnp.exp(s - jnp.expand_dims(maximum, axis))
+  real = s > 0.5 * MASKED
   total = running.total
   if total is not None:
-    total += jnp.sum(jnp.where(real, scores, 0.0), axis)
+    total += jnp.sum(jnp.where(real, s, 0.0), axis)
   return Running(
       maximum,
       running.exponentials * jnp.exp(running.maximum - maximum)
-      + jnp.sum(shifted, axis),
+      + jnp.sum(exponentials, axis),
       running.count + jnp.sum(real.astype(jnp.float32), axis),
       total,
   )
 
 
-def _d_scores(scores, row_bar, column_bar):
-  """Gradient of the scores of a tile, [t, u], before masking."""
-  gradient = 0.0
+def _d_scores(s, mask, row_bar, column_bar):
+  """Gradient of the scores of a tile, [t, u]."""
+  gradient = jnp.zeros_like(s)
   for bar, axis in ((row_bar, 1), (column_bar, 0)):
-    if bar is None:
-      continue
-    lse, d_lse, d_total = (
-        None if v is None else jnp.expand_dims(v, axis) for v in bar
-    )
-    gradient += jnp.exp(scores - lse) * d_lse
-    if d_total is not None:
-      gradient += d_total
-  return gradient
+    if bar is not None:
+      lse, d_lse, d_total = jax.tree.map(
+          lambda x: jnp.expand_dims(x, axis), bar  # noqa: B023
+      )
+      gradient += jnp.exp(s - lse) * d_lse
+      if d_total is not None:
+        gradient += d_total
+  return gradient if mask is None else jnp.where(mask, gradient, 0.0)
 
 
 def _pick(tree, i):

@@ -35,10 +35,10 @@ class OneDevice(Partitioner):
     )
 
 
-def make_model(separate_towers=False, width=32):
-  """SDE, or ADE-SPL: two layers, four heads."""
+def make_model(separate_towers=False, width=32, **options):
+  """SDE, or ADE-SPL: two layers, four heads; options are the encoder's."""
   encoder = T5Encoder(
-      num_layers=2, num_heads=4, head_dim=8, mlp_dim=64, dropout_rate=0.0
+      num_layers=2, num_heads=4, head_dim=8, mlp_dim=64, **options
   )
   own = {}
   if separate_towers:
@@ -91,7 +91,14 @@ def recording_sgd():
   )
 
 
-def plan(partitioner, optimizer=None, model=None, loss=LOSS, seed=0):
+def plan(
+    partitioner,
+    optimizer=None,
+    model=None,
+    loss=LOSS,
+    seed=0,
+    micro_batch_size=None,
+):
   """Abstract state with shardings, initialiser and step."""
   model = model or make_model()
   optimizer = optimizer or recording_sgd()
@@ -106,6 +113,7 @@ def plan(partitioner, optimizer=None, model=None, loss=LOSS, seed=0):
       partitioner,
       shardings,
       seed,
+      micro_batch_size,
   )
   return checkpoints.with_shardings(abstract, shardings), init, step
 
