@@ -149,7 +149,9 @@ class InBatchSoftmax:
     value, metrics = 0.0, {}
     for term in terms:
       negatives = [partitions[b] for b in term.blocks if b in partitions]
-      part = mean(self._entropy(term, positive, combine(negatives), temperature))
+      part = mean(
+          self._entropy(term, positive, combine(negatives), temperature)
+      )
       metrics[f'{term.name}_loss'] = part
       value += term.weight * part
     metrics |= {

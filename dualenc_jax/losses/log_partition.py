@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 import math
 
 import jax
-from jax.sharding import AbstractMesh
 import jax.numpy as jnp
+from jax.sharding import AbstractMesh
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.losses import dense
@@ -83,11 +83,9 @@ def log_partitions(
     )
   axes = _axes(mesh, [x.shape[0] for x in vectors.values()])
   shards = math.prod(mesh.shape[axis] for axis in axes) if mesh else 1
-  if tile is None:
-    smallest = min(x.size for x in vectors.values())
-    tile = min(2 ** (math.isqrt(smallest // shards).bit_length() - 1), LARGEST_TILE)
+  smallest = min(x.size for x in vectors.values()) // shards
   return ring.log_partitions(
-      ring.Ring(mesh, axes, tile, totals, precision),
+      ring.Ring(mesh, axes, tile or _tile(smallest), totals, precision),
       tuple(matrices),
       vectors,
       list(tags),
@@ -111,6 +109,11 @@ def check(name: str, implementation: str, tile: int | None) -> None:
 def _mesh() -> AbstractMesh | None:
   mesh = jax.sharding.get_abstract_mesh()
   return None if mesh.empty or mesh.size == 1 else mesh
+
+
+def _tile(shard: int) -> int:
+  """The side of the largest tile that a shard of so many numbers allows."""
+  return min(2 ** (math.isqrt(shard).bit_length() - 1), LARGEST_TILE)
 
 
 def _axes(mesh: AbstractMesh | None, sizes: Sequence[int]) -> tuple[str, ...]:

@@ -24,9 +24,9 @@ import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec
-import jax.numpy as jnp
 
 from dualenc_jax.losses import tiles
 from dualenc_jax.losses.score_matrix import Matrix

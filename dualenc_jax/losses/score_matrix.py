@@ -21,12 +21,13 @@ class Tags(NamedTuple):
   """What tells the rows of a matrix, or its columns, from one another.
 
   Attributes:
-    ids: fingerprints, uint32 [A, 2] each. Row i and column j are no negatives
-      of each other if the first ids of both are equal, or the second, ...
+    ids: fingerprints, each of two words, uint32 [A]. Row i and column j are no
+      negatives of each other if the first ids of both are equal, or the
+      second, ...
     valid: bool [A], False at padding; None if all are real.
   """
 
-  ids: Sequence[jax.Array] = ()
+  ids: Sequence[tuple[jax.Array, jax.Array]] = ()
   valid: jax.Array | None = None
 
 
@@ -102,8 +103,11 @@ def negatives(
   """
   masks = [] if diagonal is None else [~diagonal]
   for row_ids, column_ids in zip(rows.ids, columns.ids, strict=True):
-    differ = row_ids[:, None, :] != column_ids[None, :, :]
-    masks.append(differ[:, :, 0] | differ[:, :, 1])
+    low, high = (
+        row_word[:, None] != column_word[None, :]
+        for row_word, column_word in zip(row_ids, column_ids, strict=True)
+    )
+    masks.append(low | high)
   if rows.valid is not None and columns.valid is not None:
     masks.append(rows.valid[:, None] & columns.valid[None, :])
   elif rows.valid is not None:

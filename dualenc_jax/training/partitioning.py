@@ -82,8 +82,15 @@ class Partitioner:
 
   @contextlib.contextmanager
   def scope(self) -> Iterator[None]:
-    """Within it, logical constraints refer to this mesh and these rules."""
-    with self.mesh, nn.logical_axis_rules(self.logical_rules):
+    """Within it, logical constraints refer to this mesh and these rules.
+
+    So does the loss, whose ring runs over the mesh.
+    """
+    with (
+        self.mesh,
+        jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh),
+        nn.logical_axis_rules(self.logical_rules),
+    ):
       yield
 
   @property

@@ -9,7 +9,6 @@ import numpy as np
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.experiment import Experiment
-from dualenc_jax.losses import Embeddings
 from dualenc_jax.retrieval.embedder import Embedder
 from dualenc_jax.training import checkpoints
 from dualenc_jax.training import micro_batches
@@ -135,22 +134,8 @@ def negatives_per_query(experiment: Experiment) -> dict[str, int]:
   {} for a loss that does not tell its `query_blocks`.
   """
   counts = {}
-  if not hasattr(experiment.loss, 'query_blocks'):
-    return counts
-
-  def trace(batch: Embeddings) -> None:
-    for block in experiment.loss.query_blocks(batch):
-      counts[block.name] = counts.get(block.name, 0) + block.size
-
-  size, hard = experiment.batch_size, experiment.num_negatives
-  rows = jax.ShapeDtypeStruct((size, 1), np.float32)
-  ids = jax.ShapeDtypeStruct((size, 2), np.uint32)
-  batch = Embeddings(rows, rows, query_ids=ids, passage_ids=ids)
-  if hard:
-    batch = batch._replace(
-        negatives=jax.ShapeDtypeStruct((size, hard, 1), np.float32),
-        negative_ids=jax.ShapeDtypeStruct((size, hard, 2), np.uint32),
-        negative_valid=jax.ShapeDtypeStruct((size, hard), bool),
-    )
-  jax.eval_shape(trace, batch)
-  return counts
+  if hasattr(experiment.loss, 'query_blocks'):
+    for block in experiment.loss.query_blocks():
+      size = block.size(experiment.batch_size, experiment.num_negatives)
+      counts[block.name] = counts.get(block.name, 0) + size
+  return {name: count for name, count in counts.items() if count}

@@ -77,9 +77,10 @@ def test_pair_logs_both_of_its_losses():
   value, metrics = PAIR(alpha=0.25)({}, embeddings)
   np.testing.assert_allclose(
       value,
-      0.75 * metrics['query_centric_loss']
+      0.75 * (metrics['query_side_loss'] + metrics['passage_side_loss'])
       + 0.25 * metrics['passage_centric_loss'],
       rtol=1e-6,
   )
-  query_centric, _ = InBatchSoftmax()({}, embeddings)
-  assert metrics['query_centric_loss'] == query_centric
+  _, query_centric = InBatchSoftmax()({}, embeddings)
+  for part in ('query_side_loss', 'passage_side_loss'):
+    assert metrics[part] == query_centric[part]
