@@ -82,9 +82,7 @@ class Batches:
       with K > 0 negative_tokens int32 [b, K, Lp] and negative_ids uint32
       [b, K, 2], all zero where an example has fewer than K negatives.
     """
-    epoch, position = divmod(step, self.steps_per_epoch)
-    start = position * self.batch_size
-    indices = self._permutation(epoch)[start : start + self.batch_size][rows]
+    epoch, indices = self._examples(step, rows)
     cache = self.cache
     batch = {
         'query_tokens': cache.query_tokens.padded(indices, self.query_length),
@@ -98,15 +96,35 @@ class Batches:
       batch |= self._negatives(indices, epoch)
     return batch
 
+  def fingerprints(self, step: int) -> dict[str, np.ndarray]:
+    """The texts of the global batch of a step, without their tokens.
+
+    Returns:
+      uint64 fingerprints query [B], passage [B] and negatives [B, K], and
+      negative_valid, bool [B, K], False where an example has fewer than K.
+    """
+    epoch, indices = self._examples(step, slice(None))
+    chosen, valid = np.zeros((2, len(indices), 0), np.int64)
+    if self.num_negatives > 0:
+      chosen, valid = self._chosen_negatives(indices, epoch)
+    return {
+        'query': self.cache.query_fingerprints[indices],
+        'passage': self.cache.passage_fingerprints[indices],
+        'negatives': self.cache.negative_fingerprints[chosen],
+        'negative_valid': valid.astype(bool),
+    }
+
+  def _examples(self, step, rows) -> tuple[int, np.ndarray]:
+    """The epoch of a step, and numbers of the examples of its rows."""
+    epoch, position = divmod(step, self.steps_per_epoch)
+    start = position * self.batch_size
+    examples = self._permutation(epoch)[start : start + self.batch_size]
+    return epoch, examples[rows]
+
   def _negatives(self, indices, epoch) -> dict[str, np.ndarray]:
     cache, k = self.cache, self.num_negatives
-    first = cache.negative_offsets[indices][:, None]
-    count = cache.negative_offsets[indices + 1][:, None] - first
-    number = np.arange(k)[None, :]
-    real = number < count
-    turn = (epoch * k + number) % np.maximum(count, 1)
-    # Row 0 stands in where there is none, and is blanked below.
-    chosen = np.where(real, first + turn, 0).reshape(-1)
+    chosen, real = self._chosen_negatives(indices, epoch)
+    chosen = chosen.reshape(-1)
     tokens = cache.negative_tokens.padded(chosen, self.passage_length)
     ids = as_uint32_pairs(cache.negative_fingerprints[chosen])
     tokens = tokens.reshape(len(indices), k, self.passage_length)
@@ -115,6 +133,17 @@ class Batches:
         'negative_tokens': np.where(real[:, :, None], tokens, np.int32(0)),
         'negative_ids': np.where(real[:, :, None], ids, np.uint32(0)),
     }
+
+  def _chosen_negatives(self, indices, epoch) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of the hard negatives [b, K], and whether there are such."""
+    k = self.num_negatives
+    first = self.cache.negative_offsets[indices][:, None]
+    count = self.cache.negative_offsets[indices + 1][:, None] - first
+    number = np.arange(k)[None, :]
+    real = number < count
+    turn = (epoch * k + number) % np.maximum(count, 1)
+    # Row 0 stands in where there is none.
+    return np.where(real, first + turn, 0), real
 
   @functools.cached_property
   def _permutation(self) -> Callable[[int], np.ndarray]:

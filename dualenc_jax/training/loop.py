@@ -17,9 +17,11 @@ import numpy as np
 from dualenc_jax.data.batches import Batches
 from dualenc_jax.errors import UserError
 from dualenc_jax.experiment import Experiment
+from dualenc_jax.losses import statistics
 from dualenc_jax.retrieval import evaluation
 from dualenc_jax.training import plan as plan_lib
 from dualenc_jax.training import step as step_lib
+from dualenc_jax.training import summary
 from dualenc_jax.training.checkpoints import Checkpoints
 from dualenc_jax.training.reporting import Reporter
 
@@ -57,6 +59,8 @@ def train(
   first, data = meta['step'], data_position(experiment, batches)
   if first and not allow_other_data:
     check_same_data(meta['data'], data)
+  for line in summary.negatives_left(experiment, batches, first):
+    _LOG.info('%s', line)
   ready()
   evaluator = PeriodicEvaluation(experiment, plan)
   rows = plan.partitioner.host_rows(experiment.batch_size)
@@ -74,6 +78,14 @@ def train(
           f'Step {step}: {", ".join(bad[:3])}{more} is not finite. The run has'
           ' stopped; the checkpoints before this step are kept. Lower the'
           ' learning rate or raise the temperature, and run again.'
+      )
+    error = values.get('norm_error', 0.0)
+    if error > statistics.NORM_TOLERANCE:
+      raise UserError(
+          f'Step {step}: the norm of an embedding is off 1 by {error:.3g}, so'
+          ' that its dot products are no cosines. The run has stopped;'
+          ' normalise what the model returns, or set check_norms = False of'
+          ' the loss.'
       )
     del values['gradient_squares']
     reporter.step(step, values)

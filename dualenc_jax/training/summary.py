@@ -3,8 +3,11 @@
 from collections.abc import Iterator
 
 import jax
+import numpy as np
 
+from dualenc_jax.data.batches import Batches
 from dualenc_jax.experiment import Experiment
+from dualenc_jax.losses import duplicates
 from dualenc_jax.training import plan as plan_lib
 
 
@@ -31,7 +34,32 @@ def describe(experiment: Experiment, plan: plan_lib.Plan) -> Iterator[str]:
   counts = plan_lib.negatives_per_query(experiment)
   if counts:
     parts = ', '.join(f'{count:,} {name}' for name, count in counts.items())
-    yield (
-        f'Negatives per query: {sum(counts.values()):,} ({parts}), less'
-        ' duplicates.'
-    )
+    less = ', less duplicates' if experiment.loss.mask_duplicates else ''
+    yield f'Negatives per query: {sum(counts.values()):,} ({parts}){less}.'
+
+
+def negatives_left(
+    experiment: Experiment, batches: Batches, step: int
+) -> Iterator[str]:
+  """A line on the negatives per query of the batches from `step` on.
+
+  It is exact for these: ten of them, or fewer of more than 100,000 pairs.
+  Nothing for a loss that does not tell its `query_blocks`.
+  """
+  loss = experiment.loss
+  if not hasattr(loss, 'query_blocks'):
+    return
+  steps = range(step, step + max(1, min(10, 1_000_000 // batches.batch_size)))
+  texts = [duplicates.Fingerprints(**batches.fingerprints(s)) for s in steps]
+  counts = {}
+  for block in loss.query_blocks():
+    if block.size(experiment.batch_size, experiment.num_negatives):
+      counts[block.name] = np.mean([
+          duplicates.mean_negatives(block, text, loss.mask_duplicates)
+          for text in texts
+      ])
+  parts = ', '.join(f'{count:,.1f} {name}' for name, count in counts.items())
+  yield (
+      f'After duplicates, in {len(steps)} batch{"es" * (len(steps) > 1)}:'
+      f' {sum(counts.values()):,.1f} negatives per query ({parts}).'
+  )

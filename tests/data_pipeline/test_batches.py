@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dualenc_jax.data.batches import Batches
+from dualenc_jax.data.fingerprint import as_uint32_pairs
 from dualenc_jax.data.fingerprint import fingerprints
 from dualenc_jax.data.ragged import Ragged
 from dualenc_jax.errors import UserError
@@ -141,6 +142,24 @@ def test_negatives_rotate_by_epoch_and_fall_short_to_zero(k):
         assert tokens == pad(chosen, 6)
         (own,) = fingerprints(Ragged.from_rows([chosen], np.uint16)).tolist()
         assert low + (high << 32) == own
+
+
+@pytest.mark.parametrize('k', [0, 5])
+@pytest.mark.parametrize('step', [0, 4])
+def test_fingerprints_are_those_of_the_batch(k, step):
+  made = batches(num_negatives=k)
+  batch, texts = made(step), made.fingerprints(step)
+  for name, ids in (('query', 'query_ids'), ('passage', 'passage_ids')):
+    np.testing.assert_array_equal(as_uint32_pairs(texts[name]), batch[ids])
+  assert texts['negatives'].shape == texts['negative_valid'].shape == (3, k)
+  assert texts['negative_valid'].dtype == bool
+  if k:
+    real = batch['negative_tokens'].any(axis=-1)
+    np.testing.assert_array_equal(texts['negative_valid'], real)
+    np.testing.assert_array_equal(
+        as_uint32_pairs(texts['negatives'])[real], batch['negative_ids'][real]
+    )
+    assert 0 < real.sum() < real.size
 
 
 def test_batch_size_beyond_the_examples():

@@ -1,0 +1,90 @@
+"""Negatives left after duplicates, against counting them one by one."""
+
+from loss_cases import make_batch
+import numpy as np
+import pytest
+import reference
+
+from dualenc_jax.losses import InBatchSoftmax
+from dualenc_jax.losses import blocks
+from dualenc_jax.losses import SamToNe
+from dualenc_jax.losses.duplicates import Fingerprints
+from dualenc_jax.losses.duplicates import mean_negatives
+
+
+def make_texts(size, num_negatives, distinct, seed=0):
+  """Texts that are each one of `distinct`; 9 of 10 hard negatives are real."""
+  rng = np.random.default_rng(seed)
+  words = rng.integers(0, 2**64, distinct, np.uint64)
+  return Fingerprints(
+      rng.choice(words, size),
+      rng.choice(words, size),
+      rng.choice(words, (size, num_negatives)),
+      rng.random((size, num_negatives)) < 0.9,
+  )
+
+
+def as_reference(texts):
+  return reference.Batch(
+      {},
+      {
+          'query': texts.query,
+          'passage': texts.passage,
+          'negatives': texts.negatives.reshape(-1),
+      },
+      texts.negative_valid.reshape(-1),
+  )
+
+
+def counted(block, texts, mask):
+  batch = as_reference(texts)
+  total = 0
+  for i in range(len(texts.query)):
+    if block.candidates == 'negatives':
+      rows = reference.hard_negatives(batch, i, mask)
+    elif block.anchors == block.candidates:
+      rows = reference.own_tower(batch, i, block.anchors, mask)
+    else:
+      rows = reference.other_pairs(batch, i, block.candidates, mask)
+    total += len(list(rows))
+  return total / len(texts.query)
+
+
+@pytest.mark.parametrize('mask', [True, False])
+@pytest.mark.parametrize('distinct', [1, 5, 10**6])
+@pytest.mark.parametrize(
+    'block',
+    [
+        blocks.QUERY_PASSAGES,
+        blocks.PASSAGE_QUERIES,
+        blocks.QUERY_QUERIES,
+        blocks.PASSAGE_PASSAGES,
+        blocks.QUERY_HARD,
+        blocks.PASSAGE_HARD,
+    ],
+)
+def test_equal_to_counting(block, distinct, mask):
+  texts = make_texts(23, 3, distinct)
+  want = counted(block, texts, mask)
+  np.testing.assert_allclose(mean_negatives(block, texts, mask), want)
+  if not mask or distinct == 10**6:
+    full = block.size(23, 3)
+    padding = (~texts.negative_valid).sum()
+    assert want == full - (padding if block.name == 'hard' else 0)
+
+
+def test_a_loss_masks_out_as_many():
+  embeddings, batch = make_batch(16, 3, duplicates=True)
+  texts = Fingerprints(
+      *(batch.ids[name].astype(np.uint64) for name in ('query', 'passage')),
+      batch.ids['negatives'].reshape(16, 3).astype(np.uint64),
+      batch.valid.reshape(16, 3),
+  )
+  for loss in (InBatchSoftmax(), SamToNe()):
+    _, metrics = loss({}, embeddings)
+    left = sum(mean_negatives(b, texts, True) for b in loss.query_blocks())
+    possible = sum(b.size(16, 3) for b in loss.query_blocks())
+    np.testing.assert_allclose(
+        metrics['masked_fraction'], 1 - left / possible, rtol=1e-5
+    )
+    assert left < possible

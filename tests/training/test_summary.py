@@ -1,0 +1,48 @@
+"""Negatives per query as a run tells them, against counting by hand."""
+
+import types
+
+import numpy as np
+
+from dualenc_jax.losses import InBatchSoftmax
+from dualenc_jax.losses import SamToNe
+from dualenc_jax.training import summary
+
+
+class FourPairs:
+  """The first two share a query, and a hard negative is the first passage."""
+
+  batch_size = 4
+
+  def fingerprints(self, step):
+    assert 7 <= step < 17
+    return {
+        'query': np.array([1, 1, 2, 3], np.uint64),
+        'passage': np.array([11, 12, 13, 14], np.uint64),
+        'negatives': np.array([[21], [11], [22], [0]], np.uint64),
+        'negative_valid': np.array([[True], [True], [True], [False]]),
+    }
+
+
+def lines(loss, num_negatives):
+  experiment = types.SimpleNamespace(
+      loss=loss, batch_size=4, num_negatives=num_negatives
+  )
+  return list(summary.negatives_left(experiment, FourPairs(), 7))
+
+
+def test_negatives_after_duplicates():
+  # In-batch: queries 1 and 2 have 2, the others 3. Same-tower: likewise. Hard:
+  # three are real, of which one is the first query's own passage.
+  assert lines(SamToNe(), 1) == [
+      'After duplicates, in 10 batches: 7.8 negatives per query (2.5 in-batch,'
+      ' 2.8 hard, 2.5 same-tower).'
+  ]
+  assert lines(InBatchSoftmax(), 0) == [
+      'After duplicates, in 10 batches: 2.5 negatives per query (2.5 in-batch).'
+  ]
+  assert '3.0 in-batch' in lines(InBatchSoftmax(mask_duplicates=False), 0)[0]
+
+
+def test_a_loss_that_tells_no_blocks_gets_no_line():
+  assert lines(types.SimpleNamespace(), 1) == []
