@@ -8,6 +8,7 @@ import tiny_run
 from dualenc_jax import check
 from dualenc_jax import cli
 from dualenc_jax.errors import UserError
+from dualenc_jax.training import fit_batch
 
 
 def rows(out: str) -> dict[str, float]:
@@ -17,22 +18,29 @@ def rows(out: str) -> dict[str, float]:
   return {name: float(value.replace(',', '')) for name, value in found}
 
 
-def test_fit_batch_finds_a_batch_that_fits(tmp_path, capsys):
-  flags = tiny_run.flags(tmp_path, '--gin.BATCH_SIZE=160')
-  check.main([*flags, '--fit_batch', '--device_memory_gib=0.04'])
+def test_fit_batch_finds_a_batch_that_fits(tmp_path, capsys, monkeypatch):
+  # A coarse answer takes fewer compiles.
+  monkeypatch.setattr(fit_batch, 'TOLERANCE', 1.0)
+  flags = tiny_run.flags(
+      tmp_path,
+      '--gin_file=optimizers/adamw.gin',
+      '--gin.BATCH_SIZE=512',
+      '--gin.models.T5Encoder.num_layers=1',
+  )
+  check.main([*flags, '--fit_batch', '--device_memory_gib=0.06'])
   out = capsys.readouterr().out
   probes = {
       int(size.replace(',', '')): float(mib.replace(',', ''))
       for size, mib in re.findall(r'  batch ([\d,]+): ([\d,.]+) MiB', out)
   }
-  usable = 0.95 * 0.04 * 1024
+  usable = 0.95 * 0.06 * 1024
   fitting = [size for size, mib in probes.items() if mib <= usable]
-  found = re.search(r'Largest batch: ([\d,]+) pairs, ([\d.]+) MiB a device', out)
+  found = re.search(r'Largest batch: ([\d,]+) pairs, ([\d.]+) MiB a d', out)
   largest = int(found[1].replace(',', ''))
-  assert 160 in probes and len(probes) <= 6
+  assert 512 in probes
   assert largest == max(fitting) and largest % 8 == 0
   above = min(probes.keys() - set(fitting))
-  assert 0 < above - largest <= max(8, 0.02 * largest)
+  assert 0 < above - largest <= largest
   assert "compiled for 'cpu'" in out
   # The table is that of the batch found, and adds up.
   assert f'at {largest} pairs' in out
@@ -40,7 +48,7 @@ def test_fit_batch_finds_a_batch_that_fits(tmp_path, capsys):
   assert table['peak'] == float(found[2]) == probes[largest]
   parts = sum(table.values()) - table['peak'] - table['device']
   assert parts == pytest.approx(table['peak'], abs=0.31)
-  assert table['device'] == pytest.approx(0.04 * 1024, abs=0.05)
+  assert table['device'] == pytest.approx(0.06 * 1024, abs=0.05)
 
 
 def test_a_device_too_small_is_told_without_compiling(tmp_path, capsys):

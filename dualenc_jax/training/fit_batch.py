@@ -42,7 +42,7 @@ def fit_batch(
   """The largest global batch whose train step fits, to `TOLERANCE`.
 
   Every size tried is compiled, which takes as long as at the start of a run.
-  Nothing is allocated. Sizes are multiples of the devices on the data axis and
+  Nothing is run. Sizes are multiples of the devices on the data axis and
   of the micro-batch, if there is one.
 
   Args:
@@ -157,7 +157,7 @@ def _does_not_fit(what: str, needed: float, memory: int) -> UserError:
   )
   return UserError(
       f'No batch fits: {what} {needs} a device, and at most {USABLE:.0%} of its'
-      f' {memory / 2**20:,.1f} MiB may be used. Encode in micro-batches'
+      f' {memory / 2**20:,.1f} MiB may be used. Encode in small micro-batches'
       ' (--gin.MICRO_BATCH_SIZE=), shard the parameters over the devices'
       ' (--gin_file=partitioning/fsdp.gin), recompute activations'
       ' (--gin.models.T5Encoder.remat=True), use --gin.DTYPE=bfloat16, fewer'
