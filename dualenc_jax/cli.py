@@ -64,8 +64,8 @@ def run(
     return 2
   except KeyboardInterrupt:
     print(
-        '\nInterrupted. Training goes on from its newest checkpoint when the'
-        ' same command is run again.',
+        '\nInterrupted. A training run goes on from its newest checkpoint when'
+        ' the same command is run again.',
         file=sys.stderr,
     )
     return 130

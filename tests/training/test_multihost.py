@@ -54,8 +54,10 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def one_process():
-  """Losses and the last state of a single process, one device."""
-  return two_hosts.train(tiny_training.OneDevice(), lambda batch: batch)
+  """Losses and the last state of a single process, one device, dense loss."""
+  return two_hosts.train(
+      tiny_training.OneDevice(), lambda batch: batch, 'dense'
+  )
 
 
 @pytest.mark.parametrize(

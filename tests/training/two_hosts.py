@@ -4,6 +4,7 @@ Usage: two_hosts.py ADDRESS HOST FOLDER, HOST 0 or 1. Writes FOLDER/HOST.json
 and, with the other one, checkpoints in FOLDER/MODEL_PARALLEL.
 """
 
+import dataclasses
 import json
 import pathlib
 import sys
@@ -20,13 +21,16 @@ STEPS = 2
 BATCH_SIZE = 8
 
 
-def train(partitioner, feed):
+def train(partitioner, feed, implementation):
   """Takes STEPS steps; `feed` gives each global batch's rows of this host.
 
   Returns:
     The losses and the last state.
   """
-  abstract, _, step = tiny_training.plan(partitioner)
+  loss = dataclasses.replace(
+      tiny_training.LOSS, implementation=implementation
+  )
+  abstract, _, step = tiny_training.plan(partitioner, loss=loss)
   state = tiny_training.make_state(abstract)
   losses = []
   for seed in range(STEPS):
@@ -45,7 +49,9 @@ def main(address: str, host: str, folder: str) -> None:
     partitioner = Partitioner(model_parallel)
     rows = partitioner.host_rows(BATCH_SIZE)
     losses, state = train(
-        partitioner, lambda batch: {k: v[rows] for k, v in batch.items()}
+        partitioner,
+        lambda batch: {k: v[rows] for k, v in batch.items()},
+        'ring',
     )
     checkpoints = Checkpoints(pathlib.Path(folder) / str(model_parallel))
     checkpoints.save(state, STEPS, {'config': ''})
