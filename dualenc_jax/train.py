@@ -52,6 +52,7 @@ def train(
 ) -> None:
   """Checks, says what will run, writes the config and trains."""
   text = config.operative_config()
+  plan_lib.check_batch(experiment)
   plan = plan_lib.make_plan(experiment)
   for line in summary.describe(experiment, plan):
     _LOG.info('%s', line)

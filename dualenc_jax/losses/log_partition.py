@@ -75,7 +75,8 @@ def log_partitions(
     sizes = [
         vectors[m.rows].shape[0] * vectors[m.columns].shape[0] for m in matrices
     ]
-    limit = DENSE_BYTES * (1 if mesh is None else mesh.size)
+    # XLA shards the rows of a matrix over the data axis alone.
+    limit = DENSE_BYTES * (mesh.shape.get('data', 1) if mesh else 1)
     implementation = 'ring' if 4 * max(sizes) > limit else 'dense'
   if implementation == 'dense':
     return dense.log_partitions(

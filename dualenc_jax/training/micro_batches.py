@@ -8,10 +8,8 @@ sees the embeddings of the whole batch. Here it is a scan over checkpoints.
 from collections.abc import Callable
 from typing import Any
 
-from flax import linen as nn
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec
 
 from dualenc_jax.errors import UserError
 
@@ -44,25 +42,18 @@ def map_rows(
   if size is None or size == rows:
     return encode(*arrays)
 
-  # Micro-batch k has the rows k, k + B/m, k + 2 B/m, ...: of each device's
-  # rows as many as of any other's, so that none has to move.
+  # Micro-batch k has the rows k, k + B/m, k + 2 B/m, ...: as many of one
+  # device's rows as of any other's. The leading axis is split and merged as it
+  # is sharded, so no row moves.
   def split(x):
-    x = x.reshape(size, -1, *x.shape[1:])
-    return _keep_in_place(jnp.swapaxes(x, 0, 1))
+    return jnp.swapaxes(x.reshape(size, -1, *x.shape[1:]), 0, 1)
 
   def join(x):
-    x = jnp.swapaxes(_keep_in_place(x), 0, 1)
-    return x.reshape(rows, *x.shape[2:])
+    return jnp.swapaxes(x, 0, 1).reshape(rows, *x.shape[2:])
 
-  # A scan cannot merge the two passes over a micro-batch, nor need it be told.
+  # Within a scan nothing merges the first pass with the recomputation.
   encode = jax.checkpoint(encode, prevent_cse=False)
   _, encoded = jax.lax.scan(
       lambda carry, xs: (carry, encode(*xs)), None, jax.tree.map(split, arrays)
   )
   return jax.tree.map(join, encoded)
-
-
-def _keep_in_place(x: jax.Array) -> jax.Array:
-  """[B/m, m, ...]: every micro-batch lies over the data axis."""
-  rest = (PartitionSpec.UNCONSTRAINED,) * (x.ndim - 2)
-  return nn.with_logical_constraint(x, (None, 'batch', *rest))

@@ -37,20 +37,12 @@ class Plan:
 
 
 def make_plan(experiment: Experiment) -> Plan:
-  """Checks the run against the mesh and traces its parameters.
+  """Checks the model against the mesh and traces its parameters.
 
   Raises:
     UserError: sizes that do not divide, rules that match nothing.
   """
   partitioner = experiment.partitioner
-  partitioner.check_batch_size('BATCH_SIZE', experiment.batch_size)
-  if experiment.micro_batch_size is not None:
-    micro_batches.check_size(
-        experiment.micro_batch_size, experiment.batch_size
-    )
-    partitioner.check_batch_size(
-        'MICRO_BATCH_SIZE', experiment.micro_batch_size
-    )
   check_heads(experiment)
   abstract, shardings, init, transform = step_lib.make_init(
       experiment.model,
@@ -75,6 +67,18 @@ def make_plan(experiment: Experiment) -> Plan:
           experiment.micro_batch_size,
       ),
   )
+
+
+def check_batch(experiment: Experiment) -> None:
+  """Raises UserError unless the batch divides among the devices.
+
+  Only training needs that: a model is evaluated on whatever mesh there is.
+  """
+  size, micro = experiment.batch_size, experiment.micro_batch_size
+  experiment.partitioner.check_batch_size('BATCH_SIZE', size)
+  if micro is not None:
+    micro_batches.check_size(micro, size)
+    experiment.partitioner.check_batch_size('MICRO_BATCH_SIZE', micro)
 
 
 def check_heads(experiment: Experiment) -> None:

@@ -51,7 +51,8 @@ def embed(
     params: train parameters; those of the loss are ignored.
     batch: query_tokens [B, Lq], passage_tokens [B, Lp], query_ids and
       passage_ids [B, 2]; with hard negatives negative_tokens [B, K, Lp] and
-      negative_ids [B, K, 2].
+      negative_ids [B, K, 2]; and, if the task has them, valid [B] and weights
+      [B], see `Embeddings`.
     dropout_key: switches dropout on. The masks of a row depend on this key
       and the row's place in the batch alone.
     micro_batch_size: pairs encoded at once, see `micro_batches.map_rows`; None
@@ -102,6 +103,8 @@ def embed(
       passages[:, 0],
       query_ids=batch.get('query_ids'),
       passage_ids=batch.get('passage_ids'),
+      valid=batch.get('valid'),
+      weights=batch.get('weights'),
   )
   if negatives is None:
     return embeddings
@@ -174,7 +177,9 @@ def make_train_step(
   """
 
   def step(state: TrainState, batch: Batch):
-    key = jax.random.fold_in(jax.random.key(seed), state.step)
+    # Of the generators only this one draws a row's mask by its key alone.
+    key = jax.random.key(seed, impl='threefry2x32')
+    key = jax.random.fold_in(key, state.step)
 
     def loss_fn(params):
       embeddings = embed(model, params, batch, key, micro_batch_size)
@@ -197,9 +202,7 @@ def make_train_step(
     return TrainState(state.step + 1, params, opt_state), metrics
 
   def scoped(state, batch):
-    # Flax ignores logical constraints unless the mesh is set in this way.
-    mesh = jax.sharding.use_abstract_mesh(partitioner.mesh.abstract_mesh)
-    with partitioner.scope(), mesh:
+    with partitioner.scope():
       return step(state, batch)
 
   return jax.jit(

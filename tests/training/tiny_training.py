@@ -37,9 +37,8 @@ class OneDevice(Partitioner):
 
 def make_model(separate_towers=False, width=32, **options):
   """SDE, or ADE-SPL: two layers, four heads; options are the encoder's."""
-  encoder = T5Encoder(
-      num_layers=2, num_heads=4, head_dim=8, mlp_dim=64, **options
-  )
+  sizes = dict(num_layers=2, num_heads=4, head_dim=8, mlp_dim=64)
+  encoder = T5Encoder(**(sizes | options))
   own = {}
   if separate_towers:
     own = {
@@ -127,16 +126,18 @@ def unsharded_params(separate_towers=False, width=32):
   )
 
 
-def make_state(abstract, separate_towers=False):
+def make_state(abstract, separate_towers=False, params=None):
   """The initial state, for optimizers that start from zeros.
 
   Much faster than to compile its initialiser for the mesh.
   """
+  if params is None:
+    params = unsharded_params(separate_towers)
   return step_lib.TrainState(
       *jax.device_put(
           (
               np.int32(0),
-              unsharded_params(separate_towers),
+              params,
               jax.tree.map(
                   lambda a: np.zeros(a.shape, a.dtype), abstract.opt_state
               ),
