@@ -4,13 +4,14 @@ Machines drift and are shared, so that only what ran side by side compares.
 """
 
 import argparse
-import dataclasses
+import importlib.util
 import json
 import os
 import pathlib
 import statistics
 import subprocess
 import sys
+from typing import Any
 
 import workload
 
@@ -27,7 +28,7 @@ TUNED_MALLOC = {
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-  """Adds --peer_python and --rounds."""
+  """Adds --peer_python, --rounds and --plain_malloc."""
   parser.add_argument(
       '--peer_python',
       metavar='FILE',
@@ -36,35 +37,48 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
       '--rounds', type=int, default=3, help='turns of each with --peer_python'
   )
+  parser.add_argument(
+      '--plain_malloc',
+      action='store_true',
+      help='leave out the sides with tuned malloc, which is for CPUs',
+  )
 
 
-def run(args: argparse.Namespace, sizes: workload.Sizes) -> None:
-  """Measures all sides `rounds` times; prints each, then ratios and JSON."""
+def peer_python(given: str | None) -> str | None:
+  """The Python that was given, or this one if it has what the peer needs."""
+  if given is None and importlib.util.find_spec('sentence_transformers'):
+    return sys.executable
+  return given
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+  """Measures all sides `rounds` times; prints each, then ratios.
+
+  Returns:
+    The flags, all rounds, and medians by side, for JSON.
+  """
+  ours_only = ('loss', 'json', 'peer_python', 'rounds', 'plain_malloc')
   flags = [
       f'--{name}={value}'
       for name, value in vars(args).items()
-      if name not in ('model', 'loss', 'json', 'peer_python', 'rounds')
+      if name not in ours_only and value is not None
   ]
   ours = [
       sys.executable,
       str(HERE / 'train_step.py'),
       '--json',
-      f'--model={args.model}',
       f'--loss={args.loss}',
       *flags,
   ]
-  peer = [
-      args.peer_python,
-      str(HERE / 'train_step_peer.py'),
-      f'--sizes={json.dumps(dataclasses.asdict(sizes))}',
-      *flags,
-  ]
-  sides = {
-      'dualenc_jax': (ours, {}),
-      'dualenc_jax, tuned malloc': (ours, TUNED_MALLOC),
-      'sentence-transformers': (peer, {}),
-      'sentence-transformers, tuned malloc': (peer, TUNED_MALLOC),
-  }
+  sides = {'dualenc_jax': (ours, {})}
+  if args.peer_python:
+    peer = [args.peer_python, str(HERE / 'train_step_peer.py'), *flags]
+    sides['sentence-transformers'] = peer, {}
+  if not args.plain_malloc:
+    sides |= {
+        f'{name}, tuned malloc': (command, TUNED_MALLOC)
+        for name, (command, _) in sides.items()
+    }
   results = {name: [] for name in sides}
   for _ in range(args.rounds):
     for name, (command, environment) in sides.items():
@@ -106,7 +120,7 @@ def run(args: argparse.Namespace, sizes: workload.Sizes) -> None:
           f' {figures["ours_over_this_examples_per_core_second"]:.2f} by core'
           ' seconds'
       )
-  print(json.dumps({'flags': vars(args), 'rounds': results, **summary}))
+  return {'flags': vars(args), 'rounds': results, **summary}
 
 
 def _figures(command: list[str], environment: dict[str, str]) -> dict:

@@ -5,6 +5,7 @@ that has sentence-transformers, it alternates processes of ours and theirs.
 """
 
 import argparse
+from collections.abc import Callable
 import json
 from typing import Any
 
@@ -12,36 +13,34 @@ import alternate
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import workload
 
-from dualenc_jax import config
 from dualenc_jax import losses
 from dualenc_jax import models
 from dualenc_jax import runtime
 from dualenc_jax import training
 from dualenc_jax.training import step as step_lib
 
-VOCAB_SIZE = 32128
 LOSSES = {'softmax': losses.InBatchSoftmax, 'samtone': losses.SamToNe}
 
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument(
-      '--model', default='mini', help='a file of gin/models, without .gin'
+      '--model', choices=workload.MODELS, default='mini'
   )
   parser.add_argument('--loss', choices=LOSSES, default='softmax')
   parser.add_argument('--json', action='store_true', help='print JSON only')
   workload.add_flags(parser)
   alternate.add_flags(parser)
   args = parser.parse_args()
-  model, optimizer = build(args)
   if args.peer_python:
-    alternate.run(args, sizes_of(model))
+    print(json.dumps(alternate.run(args)))
     return
   if jax.default_backend() == 'cpu':
     runtime.keep_freed_memory()  # As every command does.
-  figures = measure(args, model, optimizer)
+  figures = measure(args, *build(args))
   if not args.json:
     print(
         f'{figures["device"]}, {args.model}, batch {args.batch},'
@@ -56,39 +55,33 @@ def main() -> None:
 def build(
     args: argparse.Namespace,
 ) -> tuple[models.DualEncoder, training.Optimizer]:
-  """The SDE and the optimizer of the shipped gin files."""
-  config.load(
-      [
-          f'models/{args.model}.gin',
-          'architectures/sde.gin',
-          f'optimizers/{args.optimizer}.gin',
-      ],
-      [
-          f'models.TokenEmbedder.vocab_size = {VOCAB_SIZE}',
-          f'models.T5Encoder.dropout_rate = {args.dropout_rate}',
-          f'models.T5Encoder.dtype = {args.dtype!r}',
-          'SCHEDULE = @optax.constant_schedule()',
-          'optax.constant_schedule.value = 1e-3',
-          'training.Optimizer.transform = %OPTIMIZER',
-          'training.Optimizer.learning_rate = %SCHEDULE',
-      ],
+  """The SDE and the optimizer, as the shipped gin files have them."""
+  sizes = workload.MODELS[args.model]
+  model = models.DualEncoder(
+      token_embedder=models.TokenEmbedder(sizes.vocab_size, sizes.features),
+      encoder=models.T5Encoder(
+          num_layers=sizes.num_layers,
+          num_heads=sizes.num_heads,
+          head_dim=sizes.head_dim,
+          mlp_dim=sizes.mlp_dim,
+          activations=('gelu', 'linear') if sizes.gated else ('relu',),
+          dropout_rate=args.dropout_rate,
+          dtype=args.dtype,
+      ),
+      projection=models.Projection(sizes.embedding_dim),
   )
-  return config.build(models.DualEncoder), config.build(training.Optimizer)
-
-
-def sizes_of(model: models.DualEncoder) -> workload.Sizes:
-  """The model in the words of the benchmark."""
-  encoder = model.encoder
-  return workload.Sizes(
-      num_layers=encoder.num_layers,
-      features=model.token_embedder.features,
-      num_heads=encoder.num_heads,
-      head_dim=encoder.head_dim,
-      mlp_dim=encoder.mlp_dim,
-      gated=len(encoder.activations) == 2,
-      embedding_dim=model.projection.features,
-      vocab_size=model.token_embedder.vocab_size,
-  )
+  schedule = optax.constant_schedule(1e-3)
+  if args.optimizer == 'adamw':
+    transform = optax.adamw(schedule, weight_decay=0.0)
+  else:
+    transform = optax.adafactor(
+        schedule,
+        min_dim_size_to_factor=128,
+        decay_rate=0.8,
+        multiply_by_parameter_scale=True,
+        clipping_threshold=1.0,
+    )
+  return model, training.Optimizer(transform, schedule)
 
 
 def measure(
@@ -97,7 +90,8 @@ def measure(
     optimizer: training.Optimizer,
 ) -> dict[str, Any]:
   """Compiles and times our step."""
-  ceiling = matrix_ceiling(args.dtype)
+  sizes = workload.MODELS[args.model]
+  ceiling = workload.best_rate(*square_product(args.dtype), repeats=10)
   partitioner = training.Partitioner()
   loss = LOSSES[args.loss]()
   _, shardings, init, transform = step_lib.make_init(
@@ -111,11 +105,12 @@ def measure(
       partitioner,
       shardings,
       seed=0,
+      micro_batch_size=args.micro_batch,
   )
   state = init()
   batches = [
       partitioner.to_device(with_ids(*tokens))
-      for tokens in workload.token_batches(args, VOCAB_SIZE)
+      for tokens in workload.token_batches(args, sizes.vocab_size)
   ]
   compiled = []
   compile_seconds = workload.seconds(
@@ -134,13 +129,16 @@ def measure(
       'device': jax.devices()[0].device_kind,
       'jax': jax.__version__,
       'compile_seconds': compile_seconds,
+      'device_peak_bytes': (jax.devices()[0].memory_stats() or {}).get(
+          'peak_bytes_in_use', 0
+      ),
       'compiled_bytes': memory.argument_size_in_bytes
       + memory.temp_size_in_bytes
       + memory.output_size_in_bytes
       - memory.alias_size_in_bytes,
       **workload.report(
           args,
-          sizes_of(model),
+          sizes,
           times,
           [(args.query_length, args.passage_length)],
           workload.NUM_BLOCKS[args.loss],
@@ -149,15 +147,15 @@ def measure(
   }
 
 
-def matrix_ceiling(dtype: str) -> float:
-  """The best rate of a large square product on one device, in FLOP/s."""
+def square_product(
+    dtype: str, precision: jax.lax.PrecisionLike = None
+) -> tuple[float, Callable[[], Any]]:
+  """A large product on one device: its FLOP, and what computes it."""
   side = 2048 if jax.default_backend() == 'cpu' else 8192
   a = jax.random.normal(jax.random.key(0), (side, side), jnp.float32)
   a = a.astype(dtype)
-  product = jax.jit(jnp.dot)
-  return workload.best_rate(
-      2 * side**3, lambda: product(a, a).block_until_ready(), repeats=10
-  )
+  product = jax.jit(lambda a: jnp.dot(a, a, precision=precision))
+  return 2.0 * side**3, lambda: product(a).block_until_ready()
 
 
 def with_ids(query: np.ndarray, passage: np.ndarray) -> dict[str, np.ndarray]:

@@ -7,6 +7,7 @@ train_step.py calls it.
 """
 
 import argparse
+from collections.abc import Callable
 import json
 import os
 import tempfile
@@ -27,34 +28,29 @@ DEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__)
-  parser.add_argument('--sizes', type=json.loads, help='workload.Sizes, JSON')
+  parser.add_argument('--model', choices=workload.MODELS, default='mini')
   workload.add_flags(parser)
   args = parser.parse_args()
-  sizes = workload.Sizes(**args.sizes)
+  sizes = workload.MODELS[args.model]
   # PyTorch counts cores of the machine, not those that it may use.
   torch.set_num_threads(len(os.sched_getaffinity(0)))
   torch.manual_seed(0)
   dtype = getattr(torch, args.dtype)
-  ceiling = matrix_ceiling(dtype)
+  ceiling = workload.best_rate(*square_product(dtype), repeats=10)
 
   model = make_model(sizes, args).train()
-  loss = losses.MultipleNegativesRankingLoss(
-      model,
-      scale=100.0,
-      directions=('query_to_doc', 'doc_to_query'),
-      partition_mode='per_direction',
-  )
+  if args.dtype != 'float32':
+    encode_in(dtype, model)
+  loss = make_loss(model, args.micro_batch)
   optimizer = make_optimizer(args.optimizer, model)
   tokens = workload.token_batches(args, sizes.vocab_size)
   batches = [(features(query), features(passage)) for query, passage in tokens]
   labels = torch.arange(args.batch, device=DEVICE)
-  autocast = torch.autocast(DEVICE, dtype, enabled=args.dtype != 'float32')
 
   def step(i):
     # The model adds its outputs to the dictionaries.
     pair = [dict(f) for f in batches[i % len(batches)]]
-    with autocast:
-      value = loss(pair, labels)
+    value = loss(pair, labels)
     optimizer.zero_grad(set_to_none=True)
     value.backward()
     optimizer.step()
@@ -66,6 +62,9 @@ def main() -> None:
       'torch': torch.__version__,
       'transformers': transformers.__version__,
       'sentence_transformers': sentence_transformers.__version__,
+      'device_peak_bytes': (
+          torch.cuda.max_memory_allocated() if DEVICE == 'cuda' else 0
+      ),
       **workload.report(
           args,
           sizes,
@@ -125,6 +124,39 @@ def make_model(
   )
 
 
+def make_loss(
+    model: SentenceTransformer, micro_batch: int | None
+) -> torch.nn.Module:
+  """The in-batch softmax of both directions, cached if there is a size."""
+  options = {
+      'scale': 100.0,
+      'directions': ('query_to_doc', 'doc_to_query'),
+      'partition_mode': 'per_direction',
+  }
+  if micro_batch is None:
+    return losses.MultipleNegativesRankingLoss(model, **options)
+  return losses.CachedMultipleNegativesRankingLoss(
+      model, mini_batch_size=micro_batch, **options
+  )
+
+
+def encode_in(dtype: torch.dtype, model: SentenceTransformer) -> None:
+  """Lets the model, and it alone, compute in `dtype`.
+
+  As the library's trainer does on a GPU: the embeddings come out in float32,
+  and a cached loss encodes in `dtype` in the backward pass, too.
+  """
+  forward = model.forward
+
+  def encode(*args, **kwargs):
+    with torch.autocast(DEVICE, dtype):
+      output = forward(*args, **kwargs)
+    output['sentence_embedding'] = output['sentence_embedding'].float()
+    return output
+
+  model.forward = encode
+
+
 def make_optimizer(name: str, model: torch.nn.Module) -> torch.optim.Optimizer:
   if name == 'adamw':
     return torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
@@ -143,8 +175,8 @@ def features(tokens) -> dict[str, torch.Tensor]:
   }
 
 
-def matrix_ceiling(dtype: torch.dtype) -> float:
-  """The best rate of a large square product, in FLOP/s."""
+def square_product(dtype: torch.dtype) -> tuple[float, Callable[[], None]]:
+  """A large product: its FLOP, and what computes it."""
   side = 2048 if DEVICE == 'cpu' else 8192
   a = torch.randn(side, side, device=DEVICE).to(dtype)
 
@@ -152,7 +184,7 @@ def matrix_ceiling(dtype: torch.dtype) -> float:
     torch.mm(a, a)
     synchronize()
 
-  return workload.best_rate(2 * side**3, product, repeats=10)
+  return 2.0 * side**3, product
 
 
 def synchronize() -> None:

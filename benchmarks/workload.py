@@ -40,6 +40,17 @@ class Sizes:
   vocab_size: int
 
 
+# Those of gin/models, T5.1.1, and a tiny one: gin is not needed here.
+VOCAB_SIZE = 32128
+MODELS = {
+    'tiny': Sizes(2, 128, 4, 32, 256, True, 128, VOCAB_SIZE),
+    'mini': Sizes(4, 256, 4, 64, 512, True, 256, VOCAB_SIZE),
+    'small': Sizes(8, 512, 6, 64, 1024, True, 768, VOCAB_SIZE),
+    'base': Sizes(12, 768, 12, 64, 2048, True, 768, VOCAB_SIZE),
+    'large': Sizes(24, 1024, 16, 64, 2816, True, 768, VOCAB_SIZE),
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Times:
   """Seconds of each timed step.
@@ -58,6 +69,11 @@ class Times:
 def add_flags(parser: argparse.ArgumentParser) -> None:
   """Adds the flags that describe the work."""
   parser.add_argument('--batch', type=int, default=64, help='pairs a step')
+  parser.add_argument(
+      '--micro_batch',
+      type=int,
+      help='gradient caching: pairs encoded at once; by default all',
+  )
   parser.add_argument('--query_length', type=int, default=32)
   parser.add_argument('--passage_length', type=int, default=128)
   parser.add_argument('--mean_query', type=float, default=8.0)
@@ -242,6 +258,11 @@ def show(name: str, figures: dict[str, Any]) -> None:
       f' ({f["real_token_share"]:.0%} of all); ceiling'
       f' {f["ceiling_flops_per_second"] / 1e9:.0f} GFLOP/s; MFU'
       f' {f["mfu"]:.1%}, {f["mfu_on_real_tokens"]:.1%} on real tokens\n'
-      f'  peak resident memory {f["peak_rss_bytes"] / 1e6:.0f} MB',
+      f'  peak resident memory {f["peak_rss_bytes"] / 1e6:.0f} MB'
+      + (
+          f', on the device {f["device_peak_bytes"] / 1e6:.0f} MB'
+          if f.get('device_peak_bytes')
+          else ''
+      ),
       flush=True,
   )

@@ -7,9 +7,11 @@ agree to rounding:
   dense  holds the matrices; XLA decides where they live.
   ring   holds a tile: the columns travel from device to device.
 
-`auto` takes dense up to `DENSE_BYTES` of scores a device, where it is as fast
-and a ring of many devices would wait for its messages, and the ring above.
-benchmarks/RESULTS.md has the measurements behind that number.
+`auto` takes dense while a matrix takes up to `DENSE_BYTES` a device: there it
+is up to a third faster, having no score to compute twice, takes about as much
+memory, and a ring of many devices would wait for its messages. Above, the time
+is about the same and the memory is not, and it takes the ring.
+benchmarks/RESULTS.md has the measurements.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +30,9 @@ from dualenc_jax.losses.score_matrix import Tags
 
 IMPLEMENTATIONS = ('auto', 'dense', 'ring')
 DENSE_BYTES = 2**25
-LARGEST_TILE = 2048
+# Scores of a larger tile leave the cache of a CPU; a smaller one leaves an
+# accelerator idle (not measured yet).
+LARGEST_TILE = {'cpu': 1024, 'gpu': 4096, 'tpu': 4096}
 
 
 def log_partitions(
@@ -56,7 +60,7 @@ def log_partitions(
     totals: the sums of the scores are wanted, too.
     implementation: 'auto', 'dense' or 'ring'.
     tile: at most this many rows and columns are scored at once by the ring. By
-      default a power of two up to `LARGEST_TILE` such that a tile of scores
+      default a power of two up to `LARGEST_TILE`, such that a tile of scores
       takes no more memory than a device's shard of vectors.
     precision: of the products; at temperature 0.01 a bfloat16 cosine is off by
       about 0.4 logit.
@@ -114,7 +118,8 @@ def _mesh() -> AbstractMesh | None:
 
 def _tile(shard: int) -> int:
   """The side of the largest tile that a shard of so many numbers allows."""
-  return min(2 ** (math.isqrt(shard).bit_length() - 1), LARGEST_TILE)
+  largest = LARGEST_TILE.get(jax.default_backend(), LARGEST_TILE['gpu'])
+  return min(2 ** (math.isqrt(shard).bit_length() - 1), largest)
 
 
 def _axes(mesh: AbstractMesh | None, sizes: Sequence[int]) -> tuple[str, ...]:
