@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 
 class Embeddings(NamedTuple):
@@ -35,3 +36,12 @@ class Embeddings(NamedTuple):
   negative_valid: jax.Array | None = None
   valid: jax.Array | None = None
   weights: jax.Array | None = None
+
+  def in_float32(self) -> 'Embeddings':
+    """The same with float32 vectors."""
+    vectors = {
+        name: getattr(self, name).astype(jnp.float32)
+        for name in ('query', 'passage', 'negatives')
+        if getattr(self, name) is not None
+    }
+    return self._replace(**vectors)

@@ -128,6 +128,9 @@ class InBatchSoftmax:
         and the batch has no fingerprints, or the batch does not divide among
         the devices.
     """
+    # Once and for all, or the parts of a bfloat16 gradient would be rounded one
+    # by one.
+    batch = batch.in_float32()
     temperature = self.temperature
     if isinstance(temperature, temperature_lib.LearnableTemperature):
       temperature = temperature(params)

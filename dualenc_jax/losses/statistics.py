@@ -1,4 +1,4 @@
-"""Numbers that a loss logs beside its value."""
+"""Numbers that a loss logs beside its value; vectors are float32."""
 
 from collections.abc import Mapping, Sequence
 
@@ -32,12 +32,16 @@ def mean(batch: Embeddings, values: jax.Array) -> jax.Array:
   return jnp.sum(weights * values) / jnp.sum(weights)
 
 
+def num_pairs(batch: Embeddings) -> int | jax.Array:
+  """How many pairs are real."""
+  if batch.valid is None:
+    return batch.query.shape[0]
+  return jnp.sum(batch.valid.astype(jnp.float32))
+
+
 def positive_similarity(batch: Embeddings) -> jax.Array:
   """cos(q_i, p_i), float32 [B]."""
-  return jnp.sum(
-      batch.query.astype(jnp.float32) * batch.passage.astype(jnp.float32),
-      axis=1,
-  )
+  return jnp.sum(batch.query * batch.passage, axis=1)
 
 
 def of_negatives(
@@ -56,9 +60,8 @@ def of_negatives(
   found = [block for block in query_blocks if block in partitions]
   passages = combine([partitions[b] for b in found if b.candidates != 'query'])
   best_negative = passages.maximum * temperature
-  size = batch.query.shape[0]
   hard = 0 if batch.negatives is None else batch.negatives.shape[1]
-  possible = sum(block.size(size, hard) for block in found)
+  possible = sum(block.size(num_pairs(batch), hard) for block in found)
   count = combine([partitions[b] for b in found]).count
   hit = positive - best_negative > _ROUNDING
   return {
@@ -71,13 +74,10 @@ def mean_similarities(
     batch: Embeddings, positive: jax.Array
 ) -> dict[str, jax.Array]:
   """Mean cosines of positives and of distinct rows, without a B x B array."""
-  query = batch.query.astype(jnp.float32)
-  passage = batch.passage.astype(jnp.float32)
-  size = query.shape[0]
+  query, passage, size = batch.query, batch.passage, num_pairs(batch)
   if batch.valid is not None:
     query = jnp.where(batch.valid[:, None], query, 0.0)
     passage = jnp.where(batch.valid[:, None], passage, 0.0)
-    size = jnp.sum(batch.valid.astype(jnp.float32))
   pairs = jnp.maximum(size * (size - 1.0), 1.0)
 
   def off_diagonal(a, b):
@@ -99,8 +99,7 @@ def norm_error(batch: Embeddings) -> jax.Array:
     vectors = getattr(batch, name)
     if vectors is None:
       continue
-    norms = jnp.linalg.norm(vectors.astype(jnp.float32), axis=-1)
-    error = jnp.abs(norms - 1.0)
+    error = jnp.abs(jnp.linalg.norm(vectors, axis=-1) - 1.0)
     if batch.valid is not None:
       real = batch.valid.reshape(-1, *[1] * (error.ndim - 1))
       error = jnp.where(real, error, 0.0)

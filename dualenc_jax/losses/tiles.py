@@ -200,9 +200,8 @@ def backward(
           'tu,ud->td', d_s, column_side.vectors, precision=precision
       )
       if d_y is not None:
-        d_y = d_y.at[b].add(
-            jnp.einsum('tu,td->ud', d_s, x, precision=precision)
-        )
+        share = jnp.einsum('tu,td->ud', d_s, x, precision=precision)
+        d_y = _put(d_y, b, _pick(d_y, b) + share)
       return d_x, d_y
 
     d_x, d_y, first = jnp.zeros_like(x), d_columns, 0
@@ -214,7 +213,7 @@ def backward(
     )
     if triangle:
       d_rows, d_y = d_y, d_columns
-    return d_rows.at[a].add(d_x / temperature), d_y
+    return _put(d_rows, a, _pick(d_rows, a) + d_x / temperature), d_y
 
   return jax.lax.fori_loop(
       0, rows.vectors.shape[0], row_tile, (d_rows, d_columns)
@@ -263,8 +262,16 @@ def _d_scores(s, mask, row_bar, column_bar):
 
 
 def _pick(tree, i):
-  return jax.tree.map(lambda x: x[i], tree)
+  """Entry i of every array: [T, t, ...] -> [t, ...]."""
+  return jax.tree.map(
+      lambda x: jax.lax.dynamic_index_in_dim(x, i, keepdims=False), tree
+  )
 
 
 def _put(tree, i, values):
-  return jax.tree.map(lambda x, value: x.at[i].set(value), tree, values)
+  """Every array with its entry i replaced."""
+  return jax.tree.map(
+      lambda x, value: jax.lax.dynamic_update_index_in_dim(x, value, i, 0),
+      tree,
+      values,
+  )

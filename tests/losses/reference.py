@@ -121,13 +121,14 @@ def pair_terms(batch, mask, bidirectional, alpha, positive, queries):
   return sides
 
 
-def evaluate(batch, sides, options):
+def evaluate(batch, sides, options, weights=None):
   """Sums weight * mean over anchors of every side's terms.
 
   Args:
     batch: a Batch.
     sides: triples (weight, positive in the denominator, terms).
     options: an Options.
+    weights: of the pairs in the means, [B]; None for equal ones.
 
   Returns:
     A Result.
@@ -135,9 +136,12 @@ def evaluate(batch, sides, options):
   gradients = {k: np.zeros_like(v) for k, v in batch.vectors.items()}
   gradients['log_temperature'] = 0.0
   value = 0.0
+  if weights is None:
+    weights = np.ones(len(batch.ids[QUERY]))
+  shares = weights / np.sum(weights)
   for weight, in_denominator, terms in sides:
-    terms = list(terms)
     for anchor, positive, negatives in terms:
+      share = weight * shares[anchor[1]]
       loss = _add_term(
           batch,
           anchor,
@@ -145,11 +149,33 @@ def evaluate(batch, sides, options):
           negatives,
           in_denominator,
           options,
-          weight / len(terms),
+          share,
           gradients,
       )
-      value += weight * loss / len(terms)
+      value += share * loss
   return Result(value, gradients)
+
+
+def without_padding(batch, real):
+  """The batch of the pairs that are `real`, bool [B], and no others."""
+  hard = np.repeat(real, len(batch.valid) // len(real))
+  rows = {QUERY: real, PASSAGE: real, HARD: hard}
+  return Batch(
+      {tower: x[rows[tower]] for tower, x in batch.vectors.items()},
+      {tower: x[rows[tower]] for tower, x in batch.ids.items()},
+      batch.valid[hard],
+  )
+
+
+def with_padding(result, real):
+  """A result of `without_padding`, with gradients of zero for the padding."""
+  gradients = dict(result.gradients)
+  for tower in (QUERY, PASSAGE, HARD):
+    kept = result.gradients[tower]
+    rows = np.repeat(real, len(kept) // np.sum(real))
+    gradients[tower] = np.zeros((len(rows), kept.shape[1]))
+    gradients[tower][rows] = kept
+  return Result(result.value, gradients)
 
 
 def _add_term(

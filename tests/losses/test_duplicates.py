@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import reference
 
-from dualenc_jax.losses import InBatchSoftmax
 from dualenc_jax.losses import blocks
+from dualenc_jax.losses import InBatchSoftmax
 from dualenc_jax.losses import SamToNe
 from dualenc_jax.losses.duplicates import Fingerprints
 from dualenc_jax.losses.duplicates import mean_negatives

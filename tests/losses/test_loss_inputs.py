@@ -11,6 +11,7 @@ from dualenc_jax.losses import InBatchSoftmax
 from dualenc_jax.losses import LearnableTemperature
 from dualenc_jax.losses import PAIR
 from dualenc_jax.losses import SamToNe
+from dualenc_jax.training import Partitioner
 
 FAMILIES = [InBatchSoftmax, SamToNe, PAIR]
 
@@ -93,6 +94,46 @@ def test_defaults_are_the_papers():
   assert all(make().mask_duplicates for make in FAMILIES)
   assert PAIR().alpha == 0.1
   assert not SamToNe().both_towers
+
+
+@pytest.mark.parametrize('make', FAMILIES)
+@pytest.mark.parametrize('name', ['rings', 'Dense', '', None])
+def test_unknown_implementation(make, name):
+  with pytest.raises(
+      UserError,
+      match=rf"{make.__name__}\.implementation is {name!r}.*'auto', 'dense',"
+      " 'ring'",
+  ):
+    make(implementation=name)
+
+
+@pytest.mark.parametrize('make', FAMILIES)
+@pytest.mark.parametrize('tile', [0, -1, 2.0, '8', True])
+def test_bad_tile(make, tile):
+  with pytest.raises(
+      UserError, match=rf'{make.__name__}\.tile is {tile!r}; expected a whole'
+  ):
+    make(implementation='ring', tile=tile)
+
+
+@pytest.mark.parametrize('model_parallel, size', [(1, 12), (2, 6), (4, 5)])
+def test_a_batch_that_the_data_axis_does_not_divide(model_parallel, size):
+  embeddings, _ = make_batch(size, 1)
+  loss = InBatchSoftmax(implementation='ring')
+  data = 8 // model_parallel
+  with Partitioner(model_parallel).scope():
+    with pytest.raises(
+        UserError, match=f'{size} rows does not divide among the {data} devices'
+    ):
+      loss({}, embeddings)
+
+
+def test_a_mesh_without_a_data_axis():
+  embeddings, _ = make_batch(6, 0)
+  mesh = jax.sharding.AbstractMesh((4, 2), ('x', 'y'))
+  with jax.sharding.use_abstract_mesh(mesh):
+    with pytest.raises(UserError, match='axes x, y; .* one named data'):
+      InBatchSoftmax(implementation='ring')({}, embeddings)
 
 
 @pytest.mark.parametrize('label_smoothing', [0.0, 0.2])

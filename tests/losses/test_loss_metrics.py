@@ -84,3 +84,38 @@ def test_pair_logs_both_of_its_losses():
   _, query_centric = InBatchSoftmax()({}, embeddings)
   for part in ('query_side_loss', 'passage_side_loss'):
     assert metrics[part] == query_centric[part]
+
+
+@pytest.mark.parametrize('tower', ['query', 'passage', 'negatives'])
+def test_norm_error_is_that_of_the_worst_embedding(tower):
+  embeddings, _ = make_batch(7, 3)
+  vectors = getattr(embeddings, tower).copy()
+  vectors[2] *= 1.25
+  vectors[4] *= 0.5
+  embeddings = embeddings._replace(**{tower: vectors})
+  loss = InBatchSoftmax(check_norms=True)
+  _, metrics = loss({}, embeddings)
+  norms = np.linalg.norm(vectors.astype(np.float64), axis=-1)
+  assert np.abs(norms - 1).max() > 0.49
+  np.testing.assert_allclose(
+      metrics['norm_error'], np.abs(norms - 1).max(), rtol=1e-5
+  )
+  # Padding, and hard negatives that are missing, have any norm.
+  padded = embeddings._replace(valid=np.arange(7) != 4)
+  _, metrics = loss({}, padded)
+  np.testing.assert_allclose(metrics['norm_error'], 0.25, rtol=1e-5)
+
+
+def test_missing_hard_negatives_have_any_norm():
+  embeddings, _ = make_batch(7, 3)
+  missing = ~embeddings.negative_valid
+  assert missing.any()
+  embeddings.negatives[missing] *= 3
+  _, metrics = InBatchSoftmax(check_norms=True)({}, embeddings)
+  assert metrics['norm_error'] < 1e-6
+
+
+def test_norm_error_is_asked_for():
+  embeddings, _ = make_batch(7, 0)
+  _, metrics = InBatchSoftmax()({}, embeddings)
+  assert 'norm_error' not in metrics

@@ -2,24 +2,53 @@
 
 import jax
 import jax.numpy as jnp
+import jaxprs
+from loss_cases import jit
 from loss_cases import LOSSES
 from loss_cases import make_batch
 from loss_cases import values_and_gradients
+import meshes
 import numpy as np
 import pytest
 import reference
 
+from dualenc_jax.losses import log_partition
+from dualenc_jax.losses.score_matrix import Matrix
+from dualenc_jax.losses.score_matrix import Tags
 
-@pytest.mark.parametrize('name', LOSSES)
-def test_bfloat16_embeddings_are_scored_in_float32(name):
-  make, terms = LOSSES[name]
+# For the ring, which takes longer to trace, enough to have every block.
+SOME = ('samtone_both_towers', 'pair_with_queries_two_way')
+IMPLEMENTATIONS = [('dense', LOSSES), ('ring', SOME)]
+
+
+def make_losses(implementation, names):
+  return {
+      name: LOSSES[name][0](implementation=implementation, tile=6)
+      for name in names
+  }
+
+
+@pytest.mark.parametrize('implementation, names', IMPLEMENTATIONS)
+def test_bfloat16_embeddings_are_scored_in_float32(implementation, names):
   embeddings, batch = make_batch(16, 1, dim=64, dtype=jnp.bfloat16)
-  want = reference.evaluate(
-      batch, terms(batch, True), reference.Options()
-  ).value
-  value, _ = make()({}, embeddings)
-  assert value.dtype == jnp.float32
-  assert abs(value - want) <= 1e-6 * want
+  losses = make_losses(implementation, names)
+  got = jit(values_and_gradients(losses))({}, embeddings)
+  for name, ((value, _), (_, gradients)) in got.items():
+    want = reference.evaluate(
+        batch, LOSSES[name][1](batch, True), reference.Options()
+    )
+    assert value.dtype == jnp.float32
+    assert abs(value - want.value) <= 1e-6 * want.value
+    # Each entry of the gradient is rounded once, by 2^-9 at most.
+    for tower, gradient in gradients.items():
+      assert gradient.dtype == jnp.bfloat16
+      wanted = want.gradients[tower].reshape(gradient.shape)
+      np.testing.assert_allclose(
+          np.asarray(gradient, np.float64),
+          wanted,
+          rtol=2**-8,
+          atol=1e-5 * np.max(np.abs(wanted)),
+      )
 
 
 def test_a_bfloat16_product_would_miss_by_far_more():
@@ -35,24 +64,61 @@ def test_a_bfloat16_product_would_miss_by_far_more():
   assert abs(loss(rounded) / loss(exact) - 1) > 1e-4
 
 
-@pytest.mark.parametrize('dtype', [jnp.bfloat16, jnp.float32])
-def test_every_product_asks_for_the_highest_precision(dtype):
-  # On a GPU or TPU the default would be tf32 or bf16; this holds there, too.
-  embeddings, _ = make_batch(4, 1, dtype=dtype)
-  losses = {name: make() for name, (make, _) in LOSSES.items()}
-  program = jax.make_jaxpr(values_and_gradients(losses))({}, embeddings)
-  products = list(_products(program.jaxpr))
-  assert len(products) > len(LOSSES)
-  for product in products:
+def products_of(program):
+  return [
+      (equation, within)
+      for equation, within in jaxprs.equations(program.jaxpr)
+      if equation.primitive.name == 'dot_general'
+  ]
+
+
+def assert_products_are_exact(products):
+  for product, _ in products:
     assert {v.aval.dtype for v in product.invars} == {np.dtype('float32')}
     precision = product.params['precision']
     assert precision == (jax.lax.Precision.HIGHEST,) * 2, product
 
 
-def _products(jaxpr):
-  """Every dot_general of a jaxpr and of those within it."""
-  for equation in jaxpr.eqns:
-    if equation.primitive.name == 'dot_general':
-      yield equation
-    for inner in jax.core.jaxprs_in_params(equation.params):
-      yield from _products(inner)
+@pytest.mark.parametrize('dtype', [jnp.bfloat16, jnp.float32])
+@pytest.mark.parametrize('implementation, names', IMPLEMENTATIONS)
+@pytest.mark.parametrize('devices', [1, 8])
+def test_every_product_asks_for_the_highest_precision(
+    devices, implementation, names, dtype
+):
+  # On a GPU or TPU the default would be tf32 or bf16; this holds there, too.
+  embeddings, _ = make_batch(16, 1, dtype=dtype)
+  losses = make_losses(implementation, names)
+  with meshes.SmallPartitioner(devices=devices).scope():
+    program = jax.make_jaxpr(values_and_gradients(losses))({}, embeddings)
+  products = products_of(program)
+  assert len(products) > len(losses)
+  assert_products_are_exact(products)
+  if implementation == 'ring':
+    # A tile is one product forward, and backward the same and two more.
+    tiled = [within for _, within in products if 'scan' in within]
+    assert len(tiled) >= (1 + 3) * len(losses)
+    assert all('shard_map' in within for within in tiled) == (devices > 1)
+
+
+@pytest.mark.parametrize('implementation', ['dense', 'ring'])
+def test_a_product_of_lower_precision_would_be_found(implementation):
+  x = jnp.ones((4, 2))
+
+  def value(x):
+    ((rows, _),) = log_partition.log_partitions(
+        [Matrix('query', 'query', of_columns=False)],
+        {'query': x},
+        [(Tags(), Tags())],
+        0.1,
+        implementation=implementation,
+        precision='default',
+    )
+    return jnp.sum(rows.lse)
+
+  program = jax.make_jaxpr(jax.grad(value))(x)
+  products = products_of(program)
+  # Forward, its repetition and two gradients; the dense one keeps its scores.
+  assert len(products) >= (4 if implementation == 'ring' else 3)
+  for product in products:
+    with pytest.raises(AssertionError):
+      assert_products_are_exact([product])

@@ -4,6 +4,7 @@ import functools
 
 import jax
 from loss_cases import assert_gradients_close
+from loss_cases import jit
 from loss_cases import LOSSES
 from loss_cases import make_batch
 from loss_cases import values_and_gradients
@@ -28,7 +29,7 @@ CASES = [
 def compiled(**options):
   """All losses with these options, as one jitted function."""
   losses = {name: make(**options) for name, (make, _) in LOSSES.items()}
-  return jax.jit(values_and_gradients(losses))
+  return jit(values_and_gradients(losses))
 
 
 @functools.cache

@@ -1,10 +1,13 @@
-"""One batch gives one loss and one gradient on every mesh."""
+"""One batch gives one loss and one gradient on every mesh, dense or ring."""
+
+import itertools
 
 import jax
 from loss_cases import assert_gradients_close
 from loss_cases import LOSSES
 from loss_cases import make_batch
-from loss_cases import values_and_gradients
+import meshes
+import numpy as np
 import pytest
 import reference
 
@@ -14,31 +17,193 @@ from dualenc_jax.training import Partitioner
 SIZE = 16
 # The one-way losses are parts of these.
 NAMES = [name for name in LOSSES if not name.endswith('one_way')]
+TEMPERATURE = LearnableTemperature(0.05, minimum=0.001)
+
+NEGATIVES = (0, 1, 3)
+GROUPS = (
+    ('softmax_two_way', 'pair_with_queries_two_way'),
+    ('samtone_both_towers', 'pair_two_way'),
+    ('samtone_two_way', 'pair_without_positive_two_way'),
+)
+# Shards that the tile divides, that it does not divide, and of one row each:
+# rows a shard, and the tile.
+SHARDS = ((4, 2), (3, 2), (1, None))
+# One device has its rows in one shard, and there the tile is of one row. The
+# batches of the last do not divide among all eight devices.
+ONE_SHARD = ((16, 4), (15, 4), (5, 1))
+ODD_SHARDS = ((9, 3), (3, 2), (1, None))
+MESHES = {
+    '1': (meshes.SmallPartitioner(devices=1), 1, ONE_SHARD),
+    '2': (meshes.SmallPartitioner(devices=2), 2, SHARDS),
+    '4': (meshes.SmallPartitioner(devices=4), 4, SHARDS),
+    '8': (Partitioner(), 8, SHARDS),
+    '4x2': (Partitioner(2), 8, SHARDS),
+    '4x2_over_data': (Partitioner(2), 4, ODD_SHARDS),
+}
+# Groups by mesh, so that with the shards below every two values of different
+# factors meet: losses, hard negatives, kinds of shards and meshes.
+SHIFTS = (0, 2, 1, 1, 0, 2)
+
+
+def ring_cases():
+  for i, (mesh, (partitioner, shards, kinds)) in enumerate(MESHES.items()):
+    for j, num_negatives in enumerate(NEGATIVES):
+      rows, tile = kinds[(i + j) % 3]
+      names = GROUPS[(j + SHIFTS[i]) % 3]
+      yield pytest.param(
+          partitioner,
+          names,
+          rows * shards,
+          num_negatives,
+          tile,
+          id=f'{mesh}-{num_negatives}-{rows}_by_{tile}-{names[0]}',
+      )
+
+
+def check(got, name, batch):
+  (value, metrics), (params, vectors) = got
+  want = reference.evaluate(
+      batch, LOSSES[name][1](batch, True), reference.Options(0.05)
+  )
+  assert abs(value - want.value) <= 1e-6 * want.value, name
+  assert_gradients_close(params | vectors, want.gradients)
+  assert metrics['loss'] == value
 
 
 @pytest.mark.parametrize('model_parallel', [1, 2, 4])
 @pytest.mark.parametrize('num_negatives', [0, 1, 3])
-def test_equal_to_the_reference_on_every_mesh(num_negatives, model_parallel):
+def test_dense_is_equal_to_the_reference(num_negatives, model_parallel):
   partitioner = Partitioner(model_parallel=model_parallel)
   data = 8 // model_parallel
   assert dict(partitioner.mesh.shape) == {'data': data, 'model': model_parallel}
   embeddings, batch = make_batch(SIZE, num_negatives, duplicates=True)
   embeddings = jax.device_put(embeddings, partitioner.rows)
   assert embeddings.query.addressable_shards[0].data.shape == (SIZE // data, 16)
-  temperature = LearnableTemperature(0.05)
-  program = jax.jit(
-      values_and_gradients(
-          {name: LOSSES[name][0](temperature=temperature) for name in NAMES}
-      ),
-      in_shardings=(partitioner.replicated, partitioner.rows),
-      # Partitioned as ever, compiled in half the time.
-      compiler_options={'xla_backend_optimization_level': 0},
+  program = meshes.program(
+      partitioner, NAMES, temperature=TEMPERATURE, implementation='dense'
   )
-  got = jax.device_get(program(temperature.init(), embeddings))
+  got = jax.device_get(program(TEMPERATURE.init(), embeddings))
   for name in NAMES:
-    (value, metrics), (params, vectors) = got[name]
-    sides = LOSSES[name][1](batch, True)
-    want = reference.evaluate(batch, sides, reference.Options(0.05))
-    assert abs(value - want.value) <= 1e-6 * want.value, name
-    assert_gradients_close(params | vectors, want.gradients)
-    assert metrics['loss'] == value
+    check(got[name], name, batch)
+
+
+def test_cases_of_the_ring_meet():
+  cases = [case.values for case in ring_cases()]
+  factors = [
+      (mesh, names, num_negatives, kind)
+      for (mesh, names, _, num_negatives, _), kind in zip(
+          cases,
+          [(i + j) % 3 for i in range(len(MESHES)) for j in range(3)],
+          strict=True,
+      )
+  ]
+  assert {name for names in GROUPS for name in names} == set(NAMES)
+  for a, b in itertools.combinations(range(4), 2):
+    seen = {(case[a], case[b]) for case in factors}
+    assert len(seen) == len({p for p, _ in seen}) * len({q for _, q in seen})
+
+
+@pytest.mark.parametrize(
+    'partitioner, names, size, num_negatives, tile', ring_cases()
+)
+def test_ring_is_equal_to_the_reference(
+    partitioner, names, size, num_negatives, tile
+):
+  program = meshes.program(
+      partitioner,
+      names,
+      temperature=TEMPERATURE,
+      implementation='ring',
+      tile=tile,
+  )
+
+  def run(embeddings, params=TEMPERATURE.init()):
+    return jax.device_get(program(params, embeddings))
+
+  # Numbers change, the program does not: it is compiled once.
+  for duplicates in (False, True):
+    embeddings, batch = make_batch(size, num_negatives, duplicates)
+    got = run(embeddings)
+    for name in names:
+      check(got[name], name, batch)
+      check_metrics(got[name][0][1], name, batch)
+  check_all_duplicates(run(all_duplicates(embeddings)))
+  check_extremes(run, embeddings, batch)
+
+
+def check_metrics(got, name, batch):
+  same_tower = name.startswith('samtone')
+  terms = list(reference.query_side(batch, True, same_tower))
+  want = reference.metrics(batch, terms, True)
+  size, hard = len(batch.ids['query']), len(batch.ids['negatives'])
+  possible = (size - 1) * (2 if same_tower else 1) + hard
+  masked = 1 - want['negatives'] / possible
+  np.testing.assert_allclose(got['accuracy'], want['accuracy'], rtol=1e-6)
+  np.testing.assert_allclose(got['masked_fraction'], masked, atol=1e-6)
+
+
+def all_duplicates(embeddings):
+  """The same vectors, but every text has the same fingerprint."""
+  return embeddings._replace(
+      **{
+          name: np.ones_like(getattr(embeddings, name))
+          for name in ('query_ids', 'passage_ids', 'negative_ids')
+          if getattr(embeddings, name) is not None
+      }
+  )
+
+
+def check_all_duplicates(got):
+  for (value, metrics), gradients in got.values():
+    assert value == 0
+    assert metrics['masked_fraction'] == 1
+    for gradient in jax.tree.leaves(gradients):
+      np.testing.assert_array_equal(gradient, 0)
+
+
+def check_extremes(run, embeddings, batch):
+  """Cosines all but 1 and -1 at temperature 0.005: scores from -200 to 200."""
+  rng = np.random.default_rng(0)
+  direction = rng.normal(size=embeddings.query.shape[1])
+  vectors = {}
+  for name in ('query', 'passage', 'negatives'):
+    x = getattr(embeddings, name)
+    if x is not None:
+      x = direction + 1e-3 * rng.normal(size=x.shape)
+      x *= rng.choice([-1, 1], x.shape[:-1] + (1,))
+      x /= np.linalg.norm(x, axis=-1, keepdims=True)
+      vectors[name] = x.astype(np.float32)
+  got = run(
+      embeddings._replace(**vectors),
+      {'log_temperature': np.log(np.float32(0.005))},
+  )
+  batch.vectors |= {
+      name: x.reshape(-1, x.shape[-1]).astype(np.float64)
+      for name, x in vectors.items()
+  }
+  for name, ((value, _), (params, gradients)) in got.items():
+    want = reference.evaluate(
+        batch, LOSSES[name][1](batch, True), reference.Options(0.005)
+    )
+    # A cosine is rounded at 1e-7, which makes 2e-5 of a score. The gradient
+    # of the temperature is a difference of scores.
+    assert abs(value - want.value) <= 1e-4 * want.value, name
+    assert_gradients_close(gradients, want.gradients, 1e-3)
+    slope = params['log_temperature']
+    assert abs(slope - want.gradients['log_temperature']) < 1e-3, name
+
+
+def test_ring_is_equal_to_the_reference_one_way():
+  names = ['softmax_one_way', 'samtone_one_way', 'pair_one_way']
+  partitioner = meshes.SmallPartitioner(devices=2)
+  program = meshes.program(
+      partitioner,
+      names,
+      temperature=TEMPERATURE,
+      implementation='ring',
+      tile=2,
+  )
+  embeddings, batch = make_batch(6, 0, duplicates=True)
+  got = jax.device_get(program(TEMPERATURE.init(), embeddings))
+  for name in names:
+    check(got[name], name, batch)

@@ -1,0 +1,56 @@
+"""Losses compiled at full size; run as a script, it prints what they need.
+
+Usage: loss_programs.py, on as many devices as there are. Prints JSON: bytes of
+temporaries a device by implementation.
+"""
+
+import json
+
+import jax
+import meshes
+
+from dualenc_jax.losses import SamToNe
+from dualenc_jax.training import Partitioner
+
+# A typical embedding, and pairs a device.
+DIM = 768
+SHARD = 1024
+
+
+def compile_gradient(loss, partitioner, size):
+  """Compiles value and gradient of the loss of `size` pairs; runs nothing."""
+
+  def value_and_gradient(vectors, embeddings):
+    def value(vectors):
+      return loss({}, embeddings._replace(**vectors))[0]
+
+    with partitioner.scope():
+      return jax.value_and_grad(value)(vectors)
+
+  embeddings = meshes.abstract_embeddings(
+      size, DIM, sharding=partitioner.rows
+  )
+  vectors = {'query': embeddings.query, 'passage': embeddings.passage}
+  program = jax.jit(
+      value_and_gradient,
+      out_shardings=(partitioner.replicated, partitioner.rows),
+  )
+  return program.lower(vectors, embeddings).compile()
+
+
+def temporaries(program):
+  return program.memory_analysis().temp_size_in_bytes
+
+
+def main() -> None:
+  size = SHARD * jax.device_count()
+  result = {}
+  for implementation in ('dense', 'ring'):
+    loss = SamToNe(both_towers=True, implementation=implementation)
+    program = compile_gradient(loss, Partitioner(), size)
+    result[implementation] = temporaries(program)
+  print(json.dumps({'devices': jax.device_count(), **result}))
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,65 @@
+"""Meshes of some of the devices, and losses on them."""
+
+import dataclasses
+import functools
+
+import jax
+from loss_cases import jit
+from loss_cases import LOSSES
+from loss_cases import values_and_gradients
+import numpy as np
+
+from dualenc_jax.losses import Embeddings
+from dualenc_jax.training import Partitioner
+
+
+@dataclasses.dataclass(frozen=True)
+class SmallPartitioner(Partitioner):
+  """A mesh of the first `devices` devices."""
+
+  devices: int = 8
+
+  @functools.cached_property
+  def mesh(self):
+    return jax.make_mesh(
+        (self.devices // self.model_parallel, self.model_parallel),
+        ('data', 'model'),
+        axis_types=(jax.sharding.AxisType.Auto,) * 2,
+        devices=jax.devices()[: self.devices],
+    )
+
+
+def on_mesh(partitioner, function):
+  """Jits function(params, embeddings), rows over the data axis."""
+
+  def scoped(params, embeddings):
+    with partitioner.scope():
+      return function(params, embeddings)
+
+  return jit(
+      scoped, in_shardings=(partitioner.replicated, partitioner.rows)
+  )
+
+
+def program(partitioner, names, **options):
+  """`values_and_gradients` of the losses of these names, on a mesh."""
+  losses = {name: LOSSES[name][0](**options) for name in names}
+  return on_mesh(partitioner, values_and_gradients(losses))
+
+
+def abstract_embeddings(size, dim, num_negatives=0, sharding=None):
+  """Shapes of a batch with fingerprints; nothing is allocated."""
+
+  def array(dtype, *shape):
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+  vectors = array(np.float32, size, dim)
+  ids = array(np.uint32, size, 2)
+  result = Embeddings(vectors, vectors, query_ids=ids, passage_ids=ids)
+  if not num_negatives:
+    return result
+  return result._replace(
+      negatives=array(np.float32, size, num_negatives, dim),
+      negative_ids=array(np.uint32, size, num_negatives, 2),
+      negative_valid=array(bool, size, num_negatives),
+  )

@@ -1,0 +1,112 @@
+"""Which implementation computes a loss, and that it makes no difference."""
+
+import math
+
+import hlo
+import jax
+import jaxprs
+from loss_cases import assert_gradients_close
+from loss_cases import jit
+from loss_cases import make_batch
+from loss_cases import values_and_gradients
+import meshes
+import numpy as np
+import pytest
+import reference
+
+from dualenc_jax.losses import InBatchSoftmax
+from dualenc_jax.losses import log_partition
+from dualenc_jax.losses import SamToNe
+from dualenc_jax.training import Partitioner
+
+# The most rows and columns whose scores, float32, are not too many.
+LARGEST = math.isqrt(log_partition.DENSE_BYTES // 4)
+
+
+def implementation_of(loss, size, num_negatives=0, partitioner=None):
+  """Told by the program: a ring has loops, and a shard_map on a mesh."""
+  partitioner = partitioner or meshes.SmallPartitioner(devices=1)
+  embeddings = meshes.abstract_embeddings(size, 4, num_negatives)
+  with partitioner.scope():
+    program = jax.make_jaxpr(lambda e: loss({}, e)[0])(embeddings)
+  names = {e.primitive.name for e, _ in jaxprs.equations(program.jaxpr)}
+  loops = bool(names & {'scan', 'while'})
+  if partitioner.mesh.size > 1:
+    assert loops == ('shard_map' in names) == ('ppermute' in names)
+  return 'ring' if loops else 'dense'
+
+
+@pytest.mark.parametrize('implementation', ['dense', 'ring'])
+@pytest.mark.parametrize('devices', [1, 8])
+def test_the_one_that_was_asked_for(devices, implementation):
+  loss = SamToNe(implementation=implementation)
+  partitioner = meshes.SmallPartitioner(devices=devices)
+  assert implementation_of(loss, 16, 1, partitioner) == implementation
+
+
+@pytest.mark.parametrize('implementation', ['dense', 'ring'])
+def test_host_arrays_need_no_jit(implementation):
+  embeddings, batch = make_batch(7, 1)
+  assert type(embeddings.query) is type(embeddings.query_ids) is np.ndarray
+  loss = InBatchSoftmax(0.05, implementation=implementation)
+  value, _ = loss({}, embeddings)
+  want = reference.evaluate(
+      batch,
+      reference.softmax_terms(batch, True, True),
+      reference.Options(0.05),
+  )
+  np.testing.assert_allclose(value, want.value, rtol=1e-6)
+
+
+def test_auto_is_the_default():
+  assert InBatchSoftmax().implementation == 'auto'
+
+
+def test_auto_takes_the_ring_for_scores_above_the_limit():
+  loss = InBatchSoftmax()
+  assert implementation_of(loss, LARGEST) == 'dense'
+  assert implementation_of(loss, LARGEST + 1) == 'ring'
+  # Three hard negatives make the largest matrix three times as wide.
+  third = math.isqrt(log_partition.DENSE_BYTES // 12)
+  assert implementation_of(loss, third, 3) == 'dense'
+  assert implementation_of(loss, third + 1, 3) == 'ring'
+
+
+@pytest.mark.parametrize('model_parallel', [1, 2])
+def test_the_limit_is_that_of_a_device(model_parallel):
+  loss, partitioner = InBatchSoftmax(), Partitioner(model_parallel)
+  data = 8 // model_parallel
+  # These are all the devices that share the scores of dense:
+  function = meshes.on_mesh(
+      partitioner, lambda _, e: InBatchSoftmax(implementation='dense')({}, e)[0]
+  )
+  program = function.lower({}, meshes.abstract_embeddings(64, 4)).compile()
+  assert hlo.num_elements(program.as_text()) == 64 * 64 // data
+
+  largest = math.isqrt(data * log_partition.DENSE_BYTES // 4) // 8 * 8
+  assert largest > 1.9 * LARGEST
+  assert implementation_of(loss, largest, 0, partitioner) == 'dense'
+  assert implementation_of(loss, largest + 8, 0, partitioner) == 'ring'
+
+
+def test_all_implementations_agree(monkeypatch):
+  embeddings, _ = make_batch(12, 1, duplicates=True)
+
+  def evaluate(implementation, **options):
+    loss = InBatchSoftmax(0.05, implementation=implementation, **options)
+    function = jit(values_and_gradients({'loss': loss}))
+    return jax.device_get(function({}, embeddings)['loss'])
+
+  (value, metrics), (_, gradients) = evaluate('dense')
+  results = [evaluate('auto'), evaluate('ring', tile=5)]
+  assert results[0][0][0] == value
+  monkeypatch.setattr(log_partition, 'DENSE_BYTES', 0)
+  results.append(evaluate('auto'))
+  for (other, other_metrics), (_, other_gradients) in results:
+    np.testing.assert_allclose(other, value, rtol=1e-6)
+    assert_gradients_close(other_gradients, gradients)
+    assert other_metrics.keys() == metrics.keys()
+    for name in metrics:
+      np.testing.assert_allclose(
+          other_metrics[name], metrics[name], rtol=1e-5, atol=1e-6
+      )

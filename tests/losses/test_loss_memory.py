@@ -1,0 +1,162 @@
+"""The ring in compiled programs of full size: its memory, what it sends."""
+
+import functools
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import hlo
+import jax
+import jax.numpy as jnp
+import loss_programs
+from loss_programs import DIM
+from loss_programs import SHARD
+import meshes
+import pytest
+
+from dualenc_jax.losses import InBatchSoftmax
+from dualenc_jax.losses import SamToNe
+from dualenc_jax.training import Partitioner
+
+MIB = 2**20
+GIB = 2**30
+SIZE = 8 * SHARD
+SECONDS = 180
+LOSSES = {
+    'softmax': InBatchSoftmax,
+    'samtone': functools.partial(SamToNe, both_towers=True),
+}
+
+
+@functools.cache
+def compiled(name, implementation, devices=8, model_parallel=1, size=SIZE):
+  partitioner = meshes.SmallPartitioner(model_parallel, devices=devices)
+  loss = LOSSES[name](implementation=implementation)
+  return loss_programs.compile_gradient(loss, partitioner, size)
+
+
+@functools.cache
+def text(*args):
+  return compiled(*args).as_text()
+
+
+@pytest.fixture(scope='module')
+def on_32_devices():
+  """What loss_programs.py prints there."""
+  root = pathlib.Path(__file__).parents[2]
+  result = subprocess.run(
+      [sys.executable, loss_programs.__file__],
+      env={
+          **os.environ,
+          'PYTHONPATH': str(root),
+          'XLA_FLAGS': '--xla_force_host_platform_device_count=32',
+      },
+      capture_output=True,
+      text=True,
+      timeout=SECONDS,
+  )
+  assert result.returncode == 0, result.stderr[-5000:]
+  return json.loads(result.stdout)
+
+
+def test_memory_does_not_grow_with_the_devices(on_32_devices):
+  assert on_32_devices['devices'] == 32
+  at_8 = loss_programs.temporaries(compiled('samtone', 'ring'))
+  assert at_8 <= 40 * MIB
+  assert on_32_devices['ring'] <= 1.01 * at_8
+  assert on_32_devices['dense'] > 350 * MIB
+
+
+@pytest.mark.parametrize('name', LOSSES)
+def test_memory_of_65536_pairs_on_one_device(name):
+  size = 65536
+  ring, dense = (
+      compiled(name, implementation, 1, 1, size)
+      for implementation in ('ring', 'dense')
+  )
+  assert loss_programs.temporaries(ring) < GIB
+  assert hlo.num_elements(ring.as_text()) < size * size / 64
+  # The check can fail: all scores at once are 16 GiB, and there are two.
+  assert loss_programs.temporaries(dense) > 32 * GIB
+  assert hlo.num_elements(dense.as_text()) >= size * size
+
+
+@pytest.mark.parametrize('name', LOSSES)
+def test_no_device_holds_the_scores_or_the_vectors_of_all(name):
+  # A tile of scores takes no more memory than a shard of vectors.
+  assert hlo.num_elements(text(name, 'ring')) <= SHARD * DIM
+  # The check can fail: each device has the scores of its rows.
+  assert hlo.num_elements(text(name, 'dense')) >= SIZE * SHARD
+
+
+@pytest.mark.parametrize('name', LOSSES)
+def test_only_permutes_and_sums_move_numbers(name):
+  permitted = {'collective-permute', 'all-reduce'}
+  moves = hlo.collectives(text(name, 'ring'))
+  assert {kind for kind, _ in moves} == permitted
+  # What is summed over all devices are means, not vectors.
+  for kind, shape in moves:
+    assert kind != 'all-reduce' or hlo.num_elements(shape) == 1
+  # The check can fail.
+  dense = {kind for kind, _ in hlo.collectives(text(name, 'dense'))}
+  assert 'all-gather' in dense and not dense <= permitted
+
+
+# Shards that a device gets for each other device. SamToNe's are those of
+# softmax and half as many for each of the two matrices that are symmetric.
+@pytest.mark.parametrize(
+    'name, forward, backward', [('softmax', 1, 2), ('samtone', 2, 4)]
+)
+def test_bytes_sent(name, forward, backward):
+  program = text(name, 'ring')
+  vectors = SIZE * DIM * 4
+  total = hlo.sent_bytes(program)
+  of_backward = hlo.sent_bytes(program, within='transpose(')
+  # Fingerprints and statistics of the rows travel, too: 2% at most.
+  assert 0.8 * forward * vectors < total - of_backward
+  assert total - of_backward <= 1.02 * forward * vectors
+  assert of_backward <= 1.02 * backward * vectors
+
+
+def test_the_model_axis_takes_part():
+  data, model = 4, 2
+  program = text('samtone', 'ring', data * model, model)
+  moves = hlo.collectives(program)
+  kinds = {kind for kind, _ in moves}
+  assert kinds <= {'collective-permute', 'all-reduce', 'all-gather'}
+  # The devices of a row of the mesh share the gradient of its pairs.
+  gathered = [hlo.num_elements(s) for kind, s in moves if kind == 'all-gather']
+  assert max(gathered, default=0) <= SIZE // data * DIM
+  assert hlo.num_elements(program) <= SIZE // data * DIM
+  # Each device has rows of its own: no two do the same work.
+  sent = [hlo.num_elements(s) for k, s in moves if k == 'collective-permute']
+  assert max(sent) == SIZE // (data * model) * DIM
+
+
+def test_bytes_are_counted_by_trips():
+  partitioner = Partitioner()
+
+  def shift(x):
+    places = [(i, (i + 1) % 8) for i in range(8)]
+    return jax.lax.ppermute(x, 'data', places)
+
+  def on_shard(x):
+    x, _ = jax.lax.scan(
+        lambda x, _: (shift(jnp.sin(shift(x))), None), x, length=5
+    )
+    return jnp.cos(shift(x))
+
+  program = jax.jit(
+      jax.shard_map(
+          on_shard,
+          mesh=partitioner.mesh,
+          in_specs=partitioner.rows.spec,
+          out_specs=partitioner.rows.spec,
+      )
+  )
+  x = jax.ShapeDtypeStruct((8 * 16, 3), jnp.float32)
+  got = program.lower(x).compile().as_text()
+  assert hlo.sent_bytes(got) == 11 * 16 * 3 * 4
+  assert hlo.num_elements(got) == 16 * 3

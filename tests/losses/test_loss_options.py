@@ -1,0 +1,114 @@
+"""Options, padding and weights by every implementation, against NumPy."""
+
+import jax
+from loss_cases import assert_gradients_close
+from loss_cases import jit
+from loss_cases import LOSSES
+from loss_cases import make_batch
+from loss_cases import values_and_gradients
+import meshes
+import numpy as np
+import pytest
+import reference
+
+from dualenc_jax.losses import LearnableTemperature
+from dualenc_jax.training import Partitioner
+
+TEMPERATURE = LearnableTemperature(0.1)
+SMOOTH = {'margin': 0.2, 'label_smoothing': 0.3}
+# Then only its number tells a row from itself.
+UNMASKED = {'mask_duplicates': False}
+# Between them these have every block as rows and as columns.
+CASES = [
+    ('samtone_both_towers', SMOOTH),
+    ('pair_without_positive_two_way', SMOOTH),
+    ('samtone_both_towers', UNMASKED),
+    ('pair_with_queries_two_way', UNMASKED),
+]
+
+
+def program(partitioner, cases, **options):
+  losses = {
+      case: LOSSES[name][0](temperature=TEMPERATURE, **more, **options)
+      for case, (name, more) in enumerate(cases)
+  }
+  function = values_and_gradients(losses)
+  if partitioner is None:
+    return jit(function)
+  return meshes.on_mesh(partitioner, function)
+
+
+@pytest.mark.parametrize(
+    'implementation, partitioner, cases, size, tile',
+    [
+        pytest.param('dense', None, CASES, 13, None, id='dense'),
+        pytest.param('ring', None, CASES, 13, 4, id='ring'),
+        pytest.param('ring', Partitioner(), CASES[1:3], 24, 2, id='ring_on_8'),
+    ],
+)
+def test_options_padding_and_weights(
+    implementation, partitioner, cases, size, tile
+):
+  compiled = program(
+      partitioner, cases, implementation=implementation, tile=tile
+  )
+  embeddings, batch = make_batch(size, 3, duplicates=True)
+  rng = np.random.default_rng(size)
+  everything = np.ones(size, bool)
+  real = rng.random(size) < 0.7
+  real[[0, -1]] = [True, False]
+  equal = np.ones(size, np.float32)
+  weights = rng.uniform(0.1, 3.0, size).astype(np.float32)
+  for valid, weight in [
+      (everything, equal),
+      (real, equal),
+      (everything, weights),
+      (real, weights),
+  ]:
+    got = jax.device_get(
+        compiled(
+            TEMPERATURE.init(),
+            embeddings._replace(valid=valid, weights=weight),
+        )
+    )
+    without = reference.without_padding(batch, valid)
+    for case, (name, more) in enumerate(cases):
+      (value, metrics), (params, vectors) = got[case]
+      mask = more.get('mask_duplicates', True)
+      want = reference.evaluate(
+          without,
+          LOSSES[name][1](without, mask),
+          reference.Options(0.1, **more),
+          weight[valid],
+      )
+      want = reference.with_padding(want, valid)
+      assert abs(value - want.value) <= 1e-6 * want.value, name
+      assert_gradients_close(params | vectors, want.gradients)
+      for gradient in vectors.values():
+        np.testing.assert_array_equal(gradient[~valid], 0)
+      assert metrics['loss'] == value
+      if weight is equal:
+        check_metrics(metrics, without, mask, name.startswith('samtone'))
+
+
+def check_metrics(got, batch, mask, same_tower):
+  terms = list(reference.query_side(batch, mask, same_tower))
+  want = reference.metrics(batch, terms, mask)
+  del want['negatives']
+  for name, value in want.items():
+    np.testing.assert_allclose(got[name], value, rtol=1e-5, atol=1e-6)
+
+
+def test_padding_and_weights_are_told_apart():
+  """What the reference must get right for the test above to mean anything."""
+  _, batch = make_batch(4, 3, duplicates=True)
+  real = np.array([True, True, False, True])
+
+  def value(batch, weights=None):
+    sides = reference.softmax_terms(batch, True, True)
+    options = reference.Options(0.1)
+    return reference.evaluate(batch, sides, options, weights).value
+
+  # A pair of weight zero is a candidate still, and so makes the loss larger.
+  removed = value(reference.without_padding(batch, real))
+  assert removed < value(batch, real) != value(batch)
