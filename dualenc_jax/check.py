@@ -18,6 +18,7 @@ from dualenc_jax import runtime
 from dualenc_jax import train
 from dualenc_jax.errors import UserError
 from dualenc_jax.experiment import Experiment
+from dualenc_jax.training import device_memory
 from dualenc_jax.training import fit_batch
 from dualenc_jax.training import memory
 from dualenc_jax.training import plan as plan_lib
@@ -48,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   args.model_dir = args.model_dir or 'unused'
   runtime.start()
   experiment = train.build(args)
-  available = device_memory(args.device_memory_gib)
+  available = available_memory(args.device_memory_gib)
 
   print(config.operative_config())
   task = experiment.task
@@ -74,10 +75,10 @@ def main(argv: Sequence[str] | None = None) -> None:
       print(line)
 
 
-def device_memory(gib: float | None) -> int | None:
+def available_memory(gib: float | None) -> int | None:
   """Bytes a device: those given, or those it has, None if it does not tell."""
   if gib is None:
-    return memory.device_memory()
+    return device_memory.device_memory()
   if not (math.isfinite(gib) and gib > 0):
     raise UserError(
         f'--device_memory_gib is {gib}; expected a number above 0, such as 80.'

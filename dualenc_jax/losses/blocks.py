@@ -1,4 +1,4 @@
-"""Blocks of negatives by name: which tower is scored against which."""
+"""Blocks of negatives by name, and the matrices of scores they come from."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -75,10 +75,13 @@ def partitions(
   Raises:
     UserError: `mask_duplicates` and there are no fingerprints.
   """
-  blocks = {b for b in blocks if getattr(batch, b.candidates) is not None}
+  _check_shapes(batch)
+  blocks = {b for b in blocks if num_candidates(batch, b.candidates)}
+  # In this order fewer gradients wait for the next matrix.
   pairs = sorted(
       {tuple(sorted(block, key=_ORDER.index)) for block in blocks},
       key=lambda pair: [_ORDER.index(tower) for tower in pair],
+      reverse=True,
   )
   matrices = [
       Matrix(
@@ -105,6 +108,35 @@ def partitions(
   return {block: result[block] for block in blocks}
 
 
+def num_candidates(batch: Embeddings, tower: str) -> int:
+  """Rows of a tower in the batch; 0 if it has no hard negatives."""
+  vectors = getattr(batch, tower)
+  return 0 if vectors is None else vectors.size // vectors.shape[-1]
+
+
+def _check_shapes(batch: Embeddings) -> None:
+  """Raises UserError for arrays that do not belong together."""
+  size, dim = batch.query.shape
+  hard = () if batch.negatives is None else batch.negatives.shape[1:2]
+  expected = {
+      'passage': (size, dim),
+      'negatives': (size, *hard, dim),
+      'query_ids': (size, 2),
+      'passage_ids': (size, 2),
+      'negative_ids': (size, *hard, 2),
+      'negative_valid': (size, *hard),
+      'valid': (size,),
+      'weights': (size,),
+  }
+  for name, shape in expected.items():
+    array = getattr(batch, name)
+    if array is not None and array.shape != shape:
+      raise UserError(
+          f'Embeddings.{name} has the shape {array.shape}; expected {shape},'
+          f' since Embeddings.query has {batch.query.shape}.'
+      )
+
+
 def _vectors(batch: Embeddings, tower: str) -> jax.Array:
   vectors = getattr(batch, tower)
   return vectors.reshape(-1, vectors.shape[-1])
@@ -114,8 +146,8 @@ def _tags(
     batch: Embeddings, pair: tuple[str, str], mask_duplicates: bool
 ) -> tuple[Tags, Tags]:
   """Tags of rows and columns of the matrix of two towers."""
-  # Of two whole pairs it is enough that either text is the same; within a
-  # tower the text itself must be; a hard negative must be the passage.
+  # What is masked out: another pair that shares the query or the passage; in
+  # the anchor's own tower the same text; a hard negative that is the passage.
   if pair == ('query', 'passage'):
     ids = pair, pair
   elif 'negatives' in pair:

@@ -47,5 +47,5 @@ def _both(matrix, totals, precision, vectors, rows, columns, temperature):
 
   return (
       partition(1) if matrix.of_rows else None,
-      partition(0) if matrix.of_columns else None,
+      partition(0) if matrix.of_columns and not matrix.symmetric else None,
   )

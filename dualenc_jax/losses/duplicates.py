@@ -42,8 +42,10 @@ def mean_negatives(
     return float(np.mean(size - _occurrences(anchors, anchors)))
   # Pairs with the same query or the same passage: all with either, less those
   # with both, which were counted twice.
-  pairs = np.stack([texts.query, texts.passage], axis=1)
-  both = np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)
+  query, passage = (
+      np.unique(x, return_inverse=True)[1] for x in (texts.query, texts.passage)
+  )
+  both = query * size + passage
   same = (
       _occurrences(texts.query, texts.query)
       + _occurrences(texts.passage, texts.passage)

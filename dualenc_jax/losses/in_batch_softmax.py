@@ -3,14 +3,17 @@
 from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.losses import blocks
 from dualenc_jax.losses import log_partition
-from dualenc_jax.losses import statistics
+from dualenc_jax.losses import metrics as metrics_lib
 from dualenc_jax.losses import temperature as temperature_lib
 from dualenc_jax.losses.embeddings import Embeddings
 from dualenc_jax.losses.score_matrix import combine
@@ -62,12 +65,14 @@ class InBatchSoftmax:
       the anchor that are not masked out, the positive among them.
     mask_duplicates: needs the fingerprints in the batch.
     implementation: 'dense' holds matrices of scores, B x B; 'ring' never does;
-      'auto' chooses by their size. The value is the same to rounding.
+      'auto' chooses by their size. The value is the same to rounding. In code
+      of your own set the mesh that the batch is sharded over, by `jax.set_mesh`
+      or `Partitioner.scope`: without it the ring takes it to be on one device.
     tile: at most this many rows and columns are scored at once by the ring;
       None for what `log_partition` finds fit.
     check_norms: also return `norm_error`, by how much the norm of an embedding
       is off one at most; a training run stops where it is off by more than
-      `statistics.NORM_TOLERANCE`. For models of your own.
+      `metrics.NORM_TOLERANCE`. For models of your own.
   """
 
   temperature: float | temperature_lib.LearnableTemperature = 0.01
@@ -83,6 +88,12 @@ class InBatchSoftmax:
     name = type(self).__name__
     if not isinstance(self.temperature, temperature_lib.LearnableTemperature):
       temperature_lib.check_positive(f'{name}.temperature', self.temperature)
+    for field in ('margin', 'label_smoothing'):
+      value = getattr(self, field)
+      if not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise UserError(
+            f'{name}.{field} is {value!r}; expected a finite number.'
+        )
     if not 0.0 <= self.label_smoothing < 1.0:
       raise UserError(
           f'{name}.label_smoothing is {self.label_smoothing}; expected a value'
@@ -128,6 +139,10 @@ class InBatchSoftmax:
         and the batch has no fingerprints, or the batch does not divide among
         the devices.
     """
+    # On a mesh whose axes are in the types of arrays, XLA places these, too.
+    if AxisType.Explicit in jax.sharding.get_abstract_mesh().axis_types:
+      automatic = jax.sharding.auto_axes(self, out_sharding=PartitionSpec())
+      return automatic(params, batch)
     # Once and for all, or the parts of a bfloat16 gradient would be rounded one
     # by one.
     batch = batch.in_float32()
@@ -146,8 +161,8 @@ class InBatchSoftmax:
         implementation=self.implementation,
         tile=self.tile,
     )
-    positive = statistics.positive_similarity(batch)
-    mean = functools.partial(statistics.mean, batch)
+    positive = metrics_lib.positive_similarity(batch)
+    mean = functools.partial(metrics_lib.mean, batch)
 
     value, metrics = 0.0, {}
     for term in terms:
@@ -160,13 +175,13 @@ class InBatchSoftmax:
     metrics |= {
         'loss': value,
         'temperature': jnp.asarray(temperature, jnp.float32),
-        **statistics.of_negatives(
+        **metrics_lib.of_negatives(
             batch, positive, self.query_blocks(), partitions, temperature
         ),
-        **statistics.mean_similarities(batch, positive),
+        **metrics_lib.mean_similarities(batch, positive),
     }
     if self.check_norms:
-      metrics['norm_error'] = statistics.norm_error(batch)
+      metrics['norm_error'] = metrics_lib.norm_error(batch)
     return value, metrics
 
   def _entropy(
@@ -210,7 +225,7 @@ class InBatchSoftmax:
     hard = 0 if batch.negatives is None else batch.negatives.shape[1]
     if sum(block.size(size, hard) for block in term.blocks) < 1:
       raise UserError(
-          f'{type(self).__name__} sees one candidate an anchor, so its loss is'
-          ' 0 whatever the model does. Expected at least 2: raise the global'
-          ' batch size above 1.'
+          f'The {term.name} of {type(self).__name__} sees one candidate an'
+          ' anchor, so that its loss is 0 whatever the model does. Expected at'
+          f' least 2: raise the global batch size, {size}, above 1.'
       )

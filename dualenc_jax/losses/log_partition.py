@@ -7,10 +7,11 @@ agree to rounding:
   dense  holds the matrices; XLA decides where they live.
   ring   holds a tile: the columns travel from device to device.
 
-`auto` takes dense while a matrix takes up to `DENSE_BYTES` a device: there it
-is up to a third faster, having no score to compute twice, takes about as much
-memory, and a ring of many devices would wait for its messages. Above, the time
-is about the same and the memory is not, and it takes the ring.
+`auto` takes dense while all matrices of a loss together take less than
+`DENSE_BYTES` a device. There dense is up to 1.4 times as fast, having no score
+to compute twice, needs at most 64 MiB, two copies of the scores, and a ring of
+many devices would wait for its messages. From there its memory grows with the
+square of the batch and it takes the ring, whose memory does not.
 benchmarks/RESULTS.md has the measurements.
 """
 
@@ -20,6 +21,7 @@ import math
 import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh
+from jax.sharding import AxisType
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.losses import dense
@@ -48,9 +50,11 @@ def log_partitions(
   """Log-partitions of the rows and of the columns of matrices of scores.
 
   Arrays are global. The devices of the ring are those of the mesh in scope
-  (`jax.sharding.use_abstract_mesh`, which `Partitioner.scope` enters): rows and
-  columns are sharded over its axis `data`, or over all its axes where these
-  divide them. Without a mesh, one device works tile by tile.
+  (`jax.set_mesh` or, under `jit`, `jax.sharding.use_abstract_mesh`, which
+  `Partitioner.scope` enters): rows and columns are sharded over its axis
+  `data`, or over all its axes where these divide them. Without a mesh in scope
+  the ring takes the arrays to be on one device, and scores them there tile by
+  tile. It has gradients in reverse mode, of the first order.
 
   Args:
     matrices: which vectors are scored against which.
@@ -70,18 +74,19 @@ def log_partitions(
     are not wanted. In a symmetric one the rows' are the columns'.
 
   Raises:
-    UserError: the data axis of the mesh does not divide the rows.
+    UserError: the data axis of the mesh does not divide the rows; vectors of
+      different dims.
   """
   vectors = {name: x.astype(jnp.float32) for name, x in vectors.items()}
   temperature = jnp.asarray(temperature, jnp.float32)
   mesh = _mesh()
   if implementation == 'auto':
-    sizes = [
+    scores = sum(
         vectors[m.rows].shape[0] * vectors[m.columns].shape[0] for m in matrices
-    ]
+    )
     # XLA shards the rows of a matrix over the data axis alone.
     limit = DENSE_BYTES * (mesh.shape.get('data', 1) if mesh else 1)
-    implementation = 'ring' if 4 * max(sizes) > limit else 'dense'
+    implementation = 'ring' if 4 * scores >= limit else 'dense'
   if implementation == 'dense':
     return dense.log_partitions(
         matrices, totals, precision, vectors, tags, temperature
@@ -112,8 +117,11 @@ def check(name: str, implementation: str, tile: int | None) -> None:
 
 
 def _mesh() -> AbstractMesh | None:
+  """The mesh in scope, if there are several devices to share a matrix."""
   mesh = jax.sharding.get_abstract_mesh()
-  return None if mesh.empty or mesh.size == 1 else mesh
+  # Under a `shard_map` of the caller's the arrays are those of one device.
+  alone = mesh.size == 1 or AxisType.Manual in mesh.axis_types
+  return None if mesh.empty or alone else mesh
 
 
 def _tile(shard: int) -> int:
@@ -130,8 +138,9 @@ def _axes(mesh: AbstractMesh | None, sizes: Sequence[int]) -> tuple[str, ...]:
     return mesh.axis_names
   if 'data' not in mesh.axis_names:
     raise UserError(
-        f'The mesh in scope has the axes {", ".join(mesh.axis_names)}; the'
-        ' ring of a loss needs one named data.'
+        f'The mesh in scope has the axes {", ".join(mesh.axis_names)}, whose'
+        f' {mesh.size} devices do not divide the {sizes} rows of the loss. Name'
+        ' the axis over which the rows are sharded data.'
     )
   for size in sizes:
     if size % mesh.shape['data']:

@@ -113,7 +113,9 @@ def log_partitions(
       names = matrix.rows, matrix.columns
       result.append(
           tuple(
-              running and tiles.finish(running, vectors[name].shape[0])
+              None
+              if running is None
+              else tiles.finish(running, vectors[name].shape[0])
               for name, running in zip(names, sums, strict=True)
           )
       )
@@ -124,7 +126,9 @@ def log_partitions(
 
 def _log_partitions_fwd(ring, matrices, vectors, tags, temperature):
   result = log_partitions(ring, matrices, vectors, tags, temperature)
-  lse = [tuple(p and p.lse for p in both) for both in result]
+  lse = [
+      tuple(None if p is None else p.lse for p in both) for both in result
+  ]
   return result, (vectors, tags, temperature, lse)
 
 
@@ -132,7 +136,7 @@ def _log_partitions_bwd(ring, matrices, residuals, cotangents):
   vectors, tags, temperature, lse = residuals
   bars = [
       tuple(
-          d and tiles.Cotangent(value, d.lse, d.total)
+          None if d is None else tiles.Cotangent(value, d.lse, d.total)
           for value, d in zip(*both, strict=True)
       )
       for both in zip(lse, cotangents, strict=True)

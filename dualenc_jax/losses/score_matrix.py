@@ -41,8 +41,8 @@ class Matrix:
       same.
     aligned: row i and column i are no negatives of each other.
     of_rows: the partition of each row is wanted.
-    of_columns: the partition of each column is wanted. In a symmetric matrix
-      they are the same, so it is False there.
+    of_columns: the partition of each column is wanted. A symmetric matrix has
+      none but those of its rows.
   """
 
   rows: str

@@ -10,8 +10,9 @@ from dualenc_jax.errors import UserError
 
 
 def check_positive(name: str, value: float) -> None:
-  if not (math.isfinite(value) and value > 0.0):
-    raise UserError(f'{name} is {value}; expected a finite number above 0.')
+  number = isinstance(value, (int, float)) and not isinstance(value, bool)
+  if not (number and math.isfinite(value) and value > 0.0):
+    raise UserError(f'{name} is {value!r}; expected a finite number above 0.')
 
 
 @dataclasses.dataclass(frozen=True)

@@ -252,12 +252,10 @@ def _d_scores(s, mask, row_bar, column_bar):
   gradient = jnp.zeros_like(s)
   for bar, axis in ((row_bar, 1), (column_bar, 0)):
     if bar is not None:
-      lse, d_lse, d_total = jax.tree.map(
-          lambda x: jnp.expand_dims(x, axis), bar  # noqa: B023
-      )
+      lse, d_lse = jnp.expand_dims(jnp.stack(bar[:2]), axis + 1)
       gradient += jnp.exp(s - lse) * d_lse
-      if d_total is not None:
-        gradient += d_total
+      if bar.d_total is not None:
+        gradient += jnp.expand_dims(bar.d_total, axis)
   return gradient if mask is None else jnp.where(mask, gradient, 0.0)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from dualenc_jax.data.batches import Batches
 from dualenc_jax.errors import UserError
 from dualenc_jax.experiment import Experiment
-from dualenc_jax.losses import statistics
+from dualenc_jax.losses import metrics as metrics_lib
 from dualenc_jax.retrieval import evaluation
 from dualenc_jax.training import plan as plan_lib
 from dualenc_jax.training import step as step_lib
@@ -80,7 +80,7 @@ def train(
           ' learning rate or raise the temperature, and run again.'
       )
     error = values.get('norm_error', 0.0)
-    if error > statistics.NORM_TOLERANCE:
+    if error > metrics_lib.NORM_TOLERANCE:
       raise UserError(
           f'Step {step}: the norm of an embedding is off 1 by {error:.3g}, so'
           ' that its dot products are no cosines. The run has stopped;'

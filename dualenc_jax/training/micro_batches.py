@@ -16,7 +16,7 @@ from dualenc_jax.errors import UserError
 
 def check_size(micro_batch_size: int, batch_size: int) -> None:
   """Raises a UserError unless micro-batches of this size make up the batch."""
-  if batch_size % micro_batch_size:
+  if micro_batch_size < 1 or batch_size % micro_batch_size:
     raise UserError(
         f'MICRO_BATCH_SIZE is {micro_batch_size}; expected a divisor of'
         f' BATCH_SIZE, {batch_size}.'
@@ -41,6 +41,7 @@ def map_rows(
   rows = arrays[0].shape[0]
   if size is None or size == rows:
     return encode(*arrays)
+  check_size(size, rows)
 
   # Micro-batch k has the rows k, k + B/m, k + 2 B/m, ...: as many of one
   # device's rows as of any other's. The leading axis is split and merged as it

@@ -130,16 +130,3 @@ def abstract_batch(experiment: Experiment) -> dict[str, jax.ShapeDtypeStruct]:
     shapes['negative_tokens'] = ((size, negatives, passage_length), np.int32)
     shapes['negative_ids'] = ((size, negatives, 2), np.uint32)
   return {k: jax.ShapeDtypeStruct(*v) for k, v in shapes.items()}
-
-
-def negatives_per_query(experiment: Experiment) -> dict[str, int]:
-  """How many negatives of each kind a query is scored against, unmasked.
-
-  {} for a loss that does not tell its `query_blocks`.
-  """
-  counts = {}
-  if hasattr(experiment.loss, 'query_blocks'):
-    for block in experiment.loss.query_blocks():
-      size = block.size(experiment.batch_size, experiment.num_negatives)
-      counts[block.name] = counts.get(block.name, 0) + size
-  return {name: count for name, count in counts.items() if count}

@@ -51,8 +51,8 @@ def embed(
     params: train parameters; those of the loss are ignored.
     batch: query_tokens [B, Lq], passage_tokens [B, Lp], query_ids and
       passage_ids [B, 2]; with hard negatives negative_tokens [B, K, Lp] and
-      negative_ids [B, K, 2]; and, if the task has them, valid [B] and weights
-      [B], see `Embeddings`.
+      negative_ids [B, K, 2]. A batch of your own may have valid [B] and
+      weights [B], see `Embeddings`.
     dropout_key: switches dropout on. The masks of a row depend on this key
       and the row's place in the batch alone.
     micro_batch_size: pairs encoded at once, see `micro_batches.map_rows`; None

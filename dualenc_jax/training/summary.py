@@ -1,6 +1,6 @@
 """What a run will be, in a few lines, before it starts."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax
 import numpy as np
@@ -8,6 +8,8 @@ import numpy as np
 from dualenc_jax.data.batches import Batches
 from dualenc_jax.experiment import Experiment
 from dualenc_jax.losses import duplicates
+from dualenc_jax.losses import InBatchSoftmax
+from dualenc_jax.losses.blocks import Block
 from dualenc_jax.training import plan as plan_lib
 
 
@@ -31,7 +33,12 @@ def describe(experiment: Experiment, plan: plan_lib.Plan) -> Iterator[str]:
       f' tokens, {experiment.steps} steps.'
   )
   yield f'Loss: {type(experiment.loss).__name__}.'
-  counts = plan_lib.negatives_per_query(experiment)
+  counts = _negatives(
+      experiment,
+      lambda block: block.size(
+          experiment.batch_size, experiment.num_negatives
+      ),
+  )
   if counts:
     parts = ', '.join(f'{count:,} {name}' for name, count in counts.items())
     less = ', less duplicates' if experiment.loss.mask_duplicates else ''
@@ -44,22 +51,33 @@ def negatives_left(
   """A line on the negatives per query of the batches from `step` on.
 
   It is exact for these: ten of them, or fewer of more than 100,000 pairs.
-  Nothing for a loss that does not tell its `query_blocks`.
+  Nothing for a loss that is none of ours.
   """
-  loss = experiment.loss
-  if not hasattr(loss, 'query_blocks'):
-    return
   steps = range(step, step + max(1, min(10, 1_000_000 // batches.batch_size)))
   texts = [duplicates.Fingerprints(**batches.fingerprints(s)) for s in steps]
-  counts = {}
-  for block in loss.query_blocks():
-    if block.size(experiment.batch_size, experiment.num_negatives):
-      counts[block.name] = np.mean([
-          duplicates.mean_negatives(block, text, loss.mask_duplicates)
-          for text in texts
-      ])
-  parts = ', '.join(f'{count:,.1f} {name}' for name, count in counts.items())
-  yield (
-      f'After duplicates, in {len(steps)} batch{"es" * (len(steps) > 1)}:'
-      f' {sum(counts.values()):,.1f} negatives per query ({parts}).'
+  mask = getattr(experiment.loss, 'mask_duplicates', True)
+  counts = _negatives(
+      experiment,
+      lambda block: np.mean(
+          [duplicates.mean_negatives(block, text, mask) for text in texts]
+      ),
   )
+  if counts:
+    parts = ', '.join(f'{count:,.1f} {name}' for name, count in counts.items())
+    yield (
+        f'After duplicates, in {len(steps)} batch{"es" * (len(steps) > 1)}:'
+        f' {sum(counts.values()):,.1f} negatives per query ({parts}).'
+    )
+
+
+def _negatives(
+    experiment: Experiment, count: Callable[[Block], float]
+) -> dict[str, float]:
+  """Negatives of a query by name; {} for a loss that is none of ours."""
+  if not isinstance(experiment.loss, InBatchSoftmax):
+    return {}
+  counts = {}
+  for block in experiment.loss.query_blocks():
+    if block.size(experiment.batch_size, experiment.num_negatives):
+      counts[block.name] = counts.get(block.name, 0) + count(block)
+  return counts

@@ -67,7 +67,7 @@ PERMITTED = {
         '2 * size',
     ): 'rows embedded at once, from those that divide',
     (
-        'training/memory.py',
+        'training/device_memory.py',
         'machine_memory() // jax.local_device_count()',
     ): 'memory of a simulated device, in bytes',
 }

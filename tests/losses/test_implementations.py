@@ -20,7 +20,7 @@ from dualenc_jax.losses import SamToNe
 from dualenc_jax.training import Partitioner
 
 # The most rows and columns whose scores, float32, are not too many.
-LARGEST = math.isqrt(log_partition.DENSE_BYTES // 4)
+LARGEST = math.isqrt(log_partition.DENSE_BYTES // 4 - 1)
 
 
 def implementation_of(loss, size, num_negatives=0, partitioner=None):
@@ -66,10 +66,19 @@ def test_auto_takes_the_ring_for_scores_above_the_limit():
   loss = InBatchSoftmax()
   assert implementation_of(loss, LARGEST) == 'dense'
   assert implementation_of(loss, LARGEST + 1) == 'ring'
-  # Three hard negatives make the largest matrix three times as wide.
-  third = math.isqrt(log_partition.DENSE_BYTES // 12)
-  assert implementation_of(loss, third, 3) == 'dense'
-  assert implementation_of(loss, third + 1, 3) == 'ring'
+  # All matrices count: three hard negatives make four of one.
+  fourth = math.isqrt(log_partition.DENSE_BYTES // 16 - 1)
+  assert implementation_of(loss, fourth, 3) == 'dense'
+  assert implementation_of(loss, fourth + 1, 3) == 'ring'
+  both = SamToNe(both_towers=True)
+  third = math.isqrt(log_partition.DENSE_BYTES // 12 - 1)
+  assert implementation_of(both, third) == 'dense'
+  assert implementation_of(both, third + 1) == 'ring'
+
+
+@pytest.mark.parametrize('loss', [InBatchSoftmax(), SamToNe(both_towers=True)])
+def test_1024_pairs_a_device_are_for_the_ring(loss):
+  assert implementation_of(loss, 8192, partitioner=Partitioner()) == 'ring'
 
 
 @pytest.mark.parametrize('model_parallel', [1, 2])
@@ -83,7 +92,7 @@ def test_the_limit_is_that_of_a_device(model_parallel):
   program = function.lower({}, meshes.abstract_embeddings(64, 4)).compile()
   assert hlo.num_elements(program.as_text()) == 64 * 64 // data
 
-  largest = math.isqrt(data * log_partition.DENSE_BYTES // 4) // 8 * 8
+  largest = math.isqrt(data * log_partition.DENSE_BYTES // 4 - 1) // 8 * 8
   assert largest > 1.9 * LARGEST
   assert implementation_of(loss, largest, 0, partitioner) == 'dense'
   assert implementation_of(loss, largest + 8, 0, partitioner) == 'ring'

@@ -19,7 +19,7 @@ FAMILIES = [InBatchSoftmax, SamToNe, PAIR]
 @pytest.mark.parametrize('name', LOSSES)
 def test_one_candidate_is_an_error(name):
   embeddings, _ = make_batch(1, 0)
-  with pytest.raises(UserError, match='one candidate.*batch size above 1'):
+  with pytest.raises(UserError, match='one candidate.*batch size, 1, above 1'):
     LOSSES[name][0]()({}, embeddings)
 
 
@@ -128,11 +128,61 @@ def test_a_batch_that_the_data_axis_does_not_divide(model_parallel, size):
       loss({}, embeddings)
 
 
+@pytest.mark.parametrize(
+    'field, value, message',
+    [
+        ('query_ids', (6,), r'has the shape \(6,\); expected \(6, 2\)'),
+        ('passage', (5, 16), r'passage has the shape \(5, 16\); expected'),
+        ('passage', (6, 8), r'passage has the shape \(6, 8\); expected'),
+        ('negatives', (6, 1, 8), r'negatives has the shape \(6, 1, 8\)'),
+        ('negative_ids', (6, 2), r'negative_ids has .*expected \(6, 1, 2\)'),
+        ('weights', (6, 1), r'weights has the shape \(6, 1\); expected \(6,\)'),
+    ],
+)
+def test_arrays_that_do_not_belong_together(field, value, message):
+  embeddings, _ = make_batch(6, 1)
+  embeddings = embeddings._replace(**{field: np.ones(value, np.float32)})
+  with pytest.raises(UserError, match=message):
+    InBatchSoftmax()({}, embeddings)
+
+
+@pytest.mark.parametrize('implementation', ['dense', 'ring'])
+def test_no_hard_negatives_in_an_array_of_none(implementation):
+  embeddings, _ = make_batch(6, 0)
+  loss = InBatchSoftmax(implementation=implementation)
+  value, _ = loss({}, embeddings)
+  none = embeddings._replace(
+      negatives=np.ones((6, 0, 16), np.float32),
+      negative_ids=np.ones((6, 0, 2), np.uint32),
+  )
+  assert loss({}, none)[0] == value
+
+
+def test_weights_of_zero_teach_nothing():
+  embeddings, _ = make_batch(6, 0)
+  embeddings = embeddings._replace(weights=np.zeros(6, np.float32))
+  assert InBatchSoftmax()({}, embeddings)[0] == 0
+
+
+@pytest.mark.parametrize(
+    'options, message',
+    [
+        ({'temperature': 'abc'}, "temperature is 'abc'; expected a finite"),
+        ({'temperature': True}, 'temperature is True; expected a finite'),
+        ({'label_smoothing': '0.1'}, "label_smoothing is '0.1'; expected a"),
+        ({'margin': np.nan}, 'margin is nan; expected a finite number'),
+    ],
+)
+def test_options_that_are_no_numbers(options, message):
+  with pytest.raises(UserError, match=message):
+    SamToNe(**options)
+
+
 def test_a_mesh_without_a_data_axis():
   embeddings, _ = make_batch(6, 0)
   mesh = jax.sharding.AbstractMesh((4, 2), ('x', 'y'))
   with jax.sharding.use_abstract_mesh(mesh):
-    with pytest.raises(UserError, match='axes x, y; .* one named data'):
+    with pytest.raises(UserError, match='axes x, y, whose 8 .* rows .* data'):
       InBatchSoftmax(implementation='ring')({}, embeddings)
 
 

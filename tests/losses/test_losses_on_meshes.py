@@ -6,6 +6,7 @@ import jax
 from loss_cases import assert_gradients_close
 from loss_cases import LOSSES
 from loss_cases import make_batch
+from loss_cases import values_and_gradients
 import meshes
 import numpy as np
 import pytest
@@ -191,6 +192,48 @@ def check_extremes(run, embeddings, batch):
     assert_gradients_close(gradients, want.gradients, 1e-3)
     slope = params['log_temperature']
     assert abs(slope - want.gradients['log_temperature']) < 1e-3, name
+
+
+@pytest.mark.parametrize('implementation', ['dense', 'ring'])
+@pytest.mark.parametrize('shape', [{'data': 8}, {'data': 4, 'model': 2}])
+def test_a_mesh_with_explicit_axes(shape, implementation):
+  # As a user of the library makes it, by JAX's defaults.
+  mesh = jax.make_mesh(tuple(shape.values()), tuple(shape))
+  assert set(mesh.axis_types) == {jax.sharding.AxisType.Explicit}
+  embeddings, batch = make_batch(SIZE, 1, duplicates=True)
+  rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec('data'))
+  embeddings = jax.device_put(embeddings, rows)
+  name = 'samtone_both_towers'
+  losses = {name: LOSSES[name][0](0.05, implementation=implementation)}
+  with jax.set_mesh(mesh):
+    got = jax.jit(values_and_gradients(losses))({}, embeddings)
+  got = jax.device_get(got)
+  want = reference.evaluate(
+      batch, LOSSES[name][1](batch, True), reference.Options(0.05)
+  )
+  (value, _), (_, vectors) = got[name]
+  assert abs(value - want.value) <= 1e-6 * want.value
+  assert_gradients_close(vectors, want.gradients)
+
+
+def test_within_a_shard_map_of_ones_own_the_batch_is_the_shard():
+  mesh = Partitioner().mesh
+  embeddings, _ = make_batch(SIZE, 1)
+  rows = jax.sharding.PartitionSpec('data')
+
+  def local(implementation):
+    def on_shard(shard):
+      return LOSSES['softmax_two_way'][0](implementation=implementation)(
+          {}, shard
+      )[0][None]
+
+    return jax.shard_map(on_shard, mesh=mesh, in_specs=rows, out_specs=rows)
+
+  dense, ring = local('dense')(embeddings), local('ring')(embeddings)
+  first = jax.tree.map(lambda x: x[:2], embeddings)
+  want, _ = LOSSES['softmax_two_way'][0](implementation='dense')({}, first)
+  np.testing.assert_allclose(dense[0], want, rtol=1e-6)
+  np.testing.assert_allclose(dense, ring, rtol=1e-6)
 
 
 def test_ring_is_equal_to_the_reference_one_way():

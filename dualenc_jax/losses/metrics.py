@@ -20,7 +20,7 @@ NORM_TOLERANCE = 1e-2
 
 
 def mean(batch: Embeddings, values: jax.Array) -> jax.Array:
-  """Mean of float32 [B] over the pairs of the batch, weighted."""
+  """Mean of float32 [B] over the pairs of the batch, weighted; of none, 0."""
   if batch.valid is None and batch.weights is None:
     return jnp.mean(values)
   weights = jnp.ones_like(values)
@@ -29,7 +29,8 @@ def mean(batch: Embeddings, values: jax.Array) -> jax.Array:
   if batch.valid is not None:
     weights = jnp.where(batch.valid, weights, 0.0)
     values = jnp.where(batch.valid, values, 0.0)
-  return jnp.sum(weights * values) / jnp.sum(weights)
+  total = jnp.sum(weights)
+  return jnp.sum(weights * values) / jnp.where(total == 0.0, 1.0, total)
 
 
 def num_pairs(batch: Embeddings) -> int | jax.Array:
@@ -55,7 +56,8 @@ def of_negatives(
 
   Returns:
     accuracy: share of queries whose positive scores above all passages.
-    masked_fraction: share of the queries' negatives that are masked out.
+    masked_fraction: share of the queries' negatives that are masked out, hard
+      ones that a query does not have among them.
   """
   found = [block for block in query_blocks if block in partitions]
   passages = combine([partitions[b] for b in found if b.candidates != 'query'])
