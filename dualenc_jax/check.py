@@ -57,7 +57,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   for split in {'train', *splits}:
     task.fingerprint(split)  # Reads the source, so that a missing file is told.
   print(f'Task {task.name}: splits {", ".join(splits)}.')
-  plan_lib.check_batch(experiment)
+  if not args.fit_batch:
+    plan_lib.check_batch(experiment)
   plan = plan_lib.make_plan(experiment)
   for line in summary.describe(experiment, plan):
     print(line)

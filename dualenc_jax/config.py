@@ -106,9 +106,12 @@ def parse_args(
 def binding(flag: str) -> str:
   """'NAME = VALUE' from a flag '--gin.NAME=VALUE'.
 
-  A value that is no gin literal is a string, so quotes are optional.
+  A value that is no gin literal is a string, so quotes are optional; true and
+  false are the booleans.
   """
   name, _, value = flag.removeprefix('--gin.').partition('=')
+  # As a string either would be taken for True.
+  value = {'true': 'True', 'false': 'False'}.get(value, value)
   if value[:1] not in ('@', '%', '(', '[', '{'):
     try:
       ast.literal_eval(value)

@@ -38,6 +38,7 @@ def test_flags_as_in_t5x():
       '--gin.TRAIN_FILE=plain text.jsonl',
       '--gin.RATE',
       '1e-3',
+      '--gin.REMAT=false',
       '--gin_search_paths=/p,/q',
   )
   assert args.gin_file == ['a.gin', 'b.gin']
@@ -47,6 +48,7 @@ def test_flags_as_in_t5x():
       'LOSS = @losses.PAIR()',
       "TRAIN_FILE = 'plain text.jsonl'",
       'RATE = 1e-3',
+      'REMAT = False',
   ]
 
 

@@ -88,6 +88,12 @@ class InBatchSoftmax:
     name = type(self).__name__
     if not isinstance(self.temperature, temperature_lib.LearnableTemperature):
       temperature_lib.check_positive(f'{name}.temperature', self.temperature)
+    for field in dataclasses.fields(self):
+      value = getattr(self, field.name)
+      if field.type is bool and type(value) is not bool:
+        raise UserError(
+            f'{name}.{field.name} is {value!r}; expected True or False.'
+        )
     for field in ('margin', 'label_smoothing'):
       value = getattr(self, field)
       if not isinstance(value, (int, float)) or not math.isfinite(value):

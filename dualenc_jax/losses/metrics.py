@@ -55,21 +55,22 @@ def of_negatives(
   """How the positives of the queries rank, and how many negatives they have.
 
   Returns:
-    accuracy: share of queries whose positive scores above all passages.
+    accuracy: share of queries whose positive scores above all passages; not
+      there if the queries have no passages for negatives.
     masked_fraction: share of the queries' negatives that are masked out, hard
       ones that a query does not have among them.
   """
   found = [block for block in query_blocks if block in partitions]
-  passages = combine([partitions[b] for b in found if b.candidates != 'query'])
-  best_negative = passages.maximum * temperature
   hard = 0 if batch.negatives is None else batch.negatives.shape[1]
   possible = sum(block.size(num_pairs(batch), hard) for block in found)
   count = combine([partitions[b] for b in found]).count
-  hit = positive - best_negative > _ROUNDING
-  return {
-      'accuracy': mean(batch, hit.astype(jnp.float32)),
-      'masked_fraction': 1.0 - mean(batch, count) / possible,
-  }
+  result = {'masked_fraction': 1.0 - mean(batch, count) / possible}
+  passages = [partitions[b] for b in found if b.candidates != 'query']
+  if passages:
+    best_negative = combine(passages).maximum * temperature
+    hit = positive - best_negative > _ROUNDING
+    result['accuracy'] = mean(batch, hit.astype(jnp.float32))
+  return result
 
 
 def mean_similarities(

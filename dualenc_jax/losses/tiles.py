@@ -200,8 +200,9 @@ def backward(
           'tu,ud->td', d_s, column_side.vectors, precision=precision
       )
       if d_y is not None:
-        share = jnp.einsum('tu,td->ud', d_s, x, precision=precision)
-        d_y = _put(d_y, b, _pick(d_y, b) + share)
+        d_y = d_y.at[b].add(
+            jnp.einsum('tu,td->ud', d_s, x, precision=precision)
+        )
       return d_x, d_y
 
     d_x, d_y, first = jnp.zeros_like(x), d_columns, 0
@@ -213,7 +214,7 @@ def backward(
     )
     if triangle:
       d_rows, d_y = d_y, d_columns
-    return _put(d_rows, a, _pick(d_rows, a) + d_x / temperature), d_y
+    return d_rows.at[a].add(d_x / temperature), d_y
 
   return jax.lax.fori_loop(
       0, rows.vectors.shape[0], row_tile, (d_rows, d_columns)

@@ -41,6 +41,8 @@ def fit_batch(
 ) -> Fit:
   """The largest global batch whose train step fits, to `TOLERANCE`.
 
+  Memory is taken to grow with the batch. It falls by some 20 MiB where the loss
+  turns from dense to ring, which a device of less than about a GiB may notice.
   Every size tried is compiled, which takes as long as at the start of a run.
   Nothing is run. Sizes are multiples of the devices on the data axis and
   of the micro-batch, if there is one.

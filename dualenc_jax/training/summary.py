@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from dualenc_jax.data.batches import Batches
+from dualenc_jax.errors import UserError
 from dualenc_jax.experiment import Experiment
 from dualenc_jax.losses import duplicates
 from dualenc_jax.losses import InBatchSoftmax
@@ -52,6 +53,9 @@ def negatives_left(
 
   It is exact for these: ten of them, or fewer of more than 100,000 pairs.
   Nothing for a loss that is none of ours.
+
+  Raises:
+    UserError: no query of these batches has any negative.
   """
   steps = range(step, step + max(1, min(10, 1_000_000 // batches.batch_size)))
   texts = [duplicates.Fingerprints(**batches.fingerprints(s)) for s in steps]
@@ -63,9 +67,16 @@ def negatives_left(
       ),
   )
   if counts:
+    seen = f'in {len(steps)} batch{"es" * (len(steps) > 1)}'
+    if not sum(counts.values()):
+      raise UserError(
+          f'All negatives of all queries {seen} are masked out as duplicates, so'
+          ' that the loss is 0 whatever the model does. Expected pairs with'
+          ' different texts; look at the queries and passages of the task.'
+      )
     parts = ', '.join(f'{count:,.1f} {name}' for name, count in counts.items())
     yield (
-        f'After duplicates, in {len(steps)} batch{"es" * (len(steps) > 1)}:'
+        f'{"After duplicates" if mask else "Real ones"}, {seen}:'
         f' {sum(counts.values()):,.1f} negatives per query ({parts}).'
     )
 

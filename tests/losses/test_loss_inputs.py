@@ -170,6 +170,8 @@ def test_weights_of_zero_teach_nothing():
         ({'temperature': 'abc'}, "temperature is 'abc'; expected a finite"),
         ({'temperature': True}, 'temperature is True; expected a finite'),
         ({'label_smoothing': '0.1'}, "label_smoothing is '0.1'; expected a"),
+        ({'bidirectional': 'false'}, "bidirectional is 'false'; expected True"),
+        ({'both_towers': 1}, 'both_towers is 1; expected True or False'),
         ({'margin': np.nan}, 'margin is nan; expected a finite number'),
     ],
 )

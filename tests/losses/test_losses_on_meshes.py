@@ -227,7 +227,9 @@ def test_within_a_shard_map_of_ones_own_the_batch_is_the_shard():
           {}, shard
       )[0][None]
 
-    return jax.shard_map(on_shard, mesh=mesh, in_specs=rows, out_specs=rows)
+    return jax.jit(
+        jax.shard_map(on_shard, mesh=mesh, in_specs=rows, out_specs=rows)
+    )
 
   dense, ring = local('dense')(embeddings), local('ring')(embeddings)
   first = jax.tree.map(lambda x: x[:2], embeddings)

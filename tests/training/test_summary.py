@@ -3,7 +3,9 @@
 import types
 
 import numpy as np
+import pytest
 
+from dualenc_jax.errors import UserError
 from dualenc_jax.losses import InBatchSoftmax
 from dualenc_jax.losses import SamToNe
 from dualenc_jax.training import summary
@@ -42,6 +44,18 @@ def test_negatives_after_duplicates():
       'After duplicates, in 10 batches: 2.5 negatives per query (2.5 in-batch).'
   ]
   assert '3.0 in-batch' in lines(InBatchSoftmax(mask_duplicates=False), 0)[0]
+
+
+def test_a_task_of_duplicates_is_an_error(monkeypatch):
+  same = {
+      'query': np.ones(4, np.uint64),
+      'passage': np.ones(4, np.uint64),
+      'negatives': np.ones((4, 0), np.uint64),
+      'negative_valid': np.ones((4, 0), bool),
+  }
+  monkeypatch.setattr(FourPairs, 'fingerprints', lambda self, step: same)
+  with pytest.raises(UserError, match='in 10 batches are masked out'):
+    lines(SamToNe(), 0)
 
 
 def test_a_loss_that_tells_no_blocks_gets_no_line():
