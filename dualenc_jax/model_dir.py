@@ -21,6 +21,8 @@ from dualenc_jax.training.checkpoints import Checkpoints
 
 CONFIG = 'config.gin'
 VOCABULARY = 'vocabulary.model'
+# Macros that say how a run is computed: what is learnt is the same.
+FREE_TO_CHANGE = ('LOSS_IMPLEMENTATION', 'MICRO_BATCH_SIZE')
 _LOG = logging.getLogger(__name__)
 
 
@@ -74,6 +76,8 @@ def make_writable(name: str, folder: pathlib.Path) -> None:
 def check(model_dir: str, text: str, allow_change: bool) -> None:
   """Makes the folder of a run, and refuses one of another config.
 
+  The macros in `FREE_TO_CHANGE` may differ.
+
   Args:
     model_dir: the run's folder.
     text: the full gin config.
@@ -92,7 +96,12 @@ def check(model_dir: str, text: str, allow_change: bool) -> None:
   path = folder / CONFIG
   if not path.exists() or not Checkpoints(folder).steps():
     return
-  changes = config.differences(path.read_text(), text)
+  differences = config.differences(path.read_text(), text)
+  changes = [
+      change
+      for change in differences
+      if change.partition(':')[0] not in FREE_TO_CHANGE
+  ]
   if changes and not allow_change:
     raise UserError(
         f'{path} is of another config. '
@@ -100,8 +109,8 @@ def check(model_dir: str, text: str, allow_change: bool) -> None:
         + '. Use another MODEL_DIR, or give --allow_config_change to go on'
         ' with the new values.'
     )
-  if changes:
-    _LOG.warning('Going on with a changed config: %s', '; '.join(changes))
+  if differences:
+    _LOG.warning('Going on with a changed config: %s', '; '.join(differences))
 
 
 def write(model_dir: str, text: str, vocabulary: pathlib.Path) -> None:

@@ -40,6 +40,15 @@ def test_ring_and_micro_batches_train_as_the_plain_step(tmp_path):
     assert error < 1e-4, f'{path}: {error:.1e}'
 
 
+def test_how_a_run_is_computed_may_change(tmp_path, capfd):
+  params_after(tmp_path, 'model')
+  changed = ('--gin.LOSS_IMPLEMENTATION=ring', '--gin.MICRO_BATCH_SIZE=8')
+  params_after(tmp_path, 'model', *changed)
+  assert 'MICRO_BATCH_SIZE: None -> 8' in capfd.readouterr().err
+  with pytest.raises(UserError, match='of another config. SEED: 0 -> 1. Use'):
+    params_after(tmp_path, 'model', '--gin.SEED=1')
+
+
 def test_embeddings_that_are_not_of_norm_one_stop_the_run(
     tmp_path, monkeypatch
 ):

@@ -70,8 +70,8 @@ def negatives_left(
     seen = f'in {len(steps)} batch{"es" * (len(steps) > 1)}'
     if not sum(counts.values()):
       raise UserError(
-          f'All negatives of all queries {seen} are masked out as duplicates, so'
-          ' that the loss is 0 whatever the model does. Expected pairs with'
+          f'All negatives of all queries {seen} are masked out as duplicates,'
+          ' so that the loss is 0 whatever the model does. Expected pairs with'
           ' different texts; look at the queries and passages of the task.'
       )
     parts = ', '.join(f'{count:,.1f} {name}' for name, count in counts.items())
