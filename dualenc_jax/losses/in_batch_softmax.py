@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
 import math
+import numbers
 
 import jax
 import jax.numpy as jnp
@@ -96,7 +97,7 @@ class InBatchSoftmax:
         )
     for field in ('margin', 'label_smoothing'):
       value = getattr(self, field)
-      if not isinstance(value, (int, float)) or not math.isfinite(value):
+      if not isinstance(value, numbers.Real) or not math.isfinite(value):
         raise UserError(
             f'{name}.{field} is {value!r}; expected a finite number.'
         )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import numbers
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ from dualenc_jax.errors import UserError
 
 
 def check_positive(name: str, value: float) -> None:
-  number = isinstance(value, (int, float)) and not isinstance(value, bool)
+  number = isinstance(value, numbers.Real) and not isinstance(value, bool)
   if not (number and math.isfinite(value) and value > 0.0):
     raise UserError(f'{name} is {value!r}; expected a finite number above 0.')
 

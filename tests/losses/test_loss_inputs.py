@@ -175,9 +175,17 @@ def test_weights_of_zero_teach_nothing():
         ({'margin': np.nan}, 'margin is nan; expected a finite number'),
     ],
 )
-def test_options_that_are_no_numbers(options, message):
+def test_options_are_refused_that_are_of_another_type(options, message):
   with pytest.raises(UserError, match=message):
     SamToNe(**options)
+
+
+def test_numbers_of_numpy_are_numbers():
+  loss = SamToNe(np.float32(0.05), margin=np.float64(0.1))
+  embeddings, _ = make_batch(4, 0)
+  np.testing.assert_allclose(
+      loss({}, embeddings)[0], SamToNe(0.05, margin=0.1)({}, embeddings)[0]
+  )
 
 
 def test_a_mesh_without_a_data_axis():
