@@ -86,11 +86,8 @@ class Partitioner:
 
     So does the loss, whose ring runs over the mesh.
     """
-    with (
-        self.mesh,
-        jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh),
-        nn.logical_axis_rules(self.logical_rules),
-    ):
+    mesh = jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh)
+    with mesh, nn.logical_axis_rules(self.logical_rules):
       yield
 
   @property
