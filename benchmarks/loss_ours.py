@@ -82,12 +82,7 @@ class Ours:
         lambda: compiled.append(lowered.compile())
     )
     plan = compiled[0].memory_analysis()
-    total = (
-        plan.argument_size_in_bytes
-        + plan.temp_size_in_bytes
-        + plan.output_size_in_bytes
-        - plan.alias_size_in_bytes
-    )
+    total = workload.planned_bytes(plan)
     loss_work.check_fits(total, limit, _free())
     found = []
 

@@ -132,10 +132,7 @@ def measure(
       'device_peak_bytes': (jax.devices()[0].memory_stats() or {}).get(
           'peak_bytes_in_use', 0
       ),
-      'compiled_bytes': memory.argument_size_in_bytes
-      + memory.temp_size_in_bytes
-      + memory.output_size_in_bytes
-      - memory.alias_size_in_bytes,
+      'compiled_bytes': workload.planned_bytes(memory),
       **workload.report(
           args,
           sizes,

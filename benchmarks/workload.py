@@ -242,6 +242,16 @@ def report(
   }
 
 
+def planned_bytes(analysis: Any) -> int:
+  """What XLA plans by `compiled.memory_analysis()`, donated arrays once."""
+  return (
+      analysis.argument_size_in_bytes
+      + analysis.temp_size_in_bytes
+      + analysis.output_size_in_bytes
+      - analysis.alias_size_in_bytes
+  )
+
+
 def show(name: str, figures: dict[str, Any]) -> None:
   """Prints the report for people."""
   f = figures
