@@ -76,7 +76,9 @@ def partitions(
     UserError: `mask_duplicates` and there are no fingerprints.
   """
   _check_shapes(batch)
-  blocks = {b for b in blocks if num_candidates(batch, b.candidates)}
+  if not batch.num_negatives:
+    blocks = [b for b in blocks if b.candidates != 'negatives']
+  blocks = set(blocks)
   # In this order fewer gradients wait for the next matrix.
   pairs = sorted(
       {tuple(sorted(block, key=_ORDER.index)) for block in blocks},
@@ -106,12 +108,6 @@ def partitions(
     result[Block(*pair[::-1])] = of_columns
     result[Block(*pair)] = of_rows
   return {block: result[block] for block in blocks}
-
-
-def num_candidates(batch: Embeddings, tower: str) -> int:
-  """Rows of a tower in the batch; 0 if it has no hard negatives."""
-  vectors = getattr(batch, tower)
-  return 0 if vectors is None else vectors.size // vectors.shape[-1]
 
 
 def _check_shapes(batch: Embeddings) -> None:

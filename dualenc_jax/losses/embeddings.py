@@ -37,6 +37,11 @@ class Embeddings(NamedTuple):
   valid: jax.Array | None = None
   weights: jax.Array | None = None
 
+  @property
+  def num_negatives(self) -> int:
+    """K; 0 without hard negatives."""
+    return 0 if self.negatives is None else self.negatives.shape[1]
+
   def in_float32(self) -> 'Embeddings':
     """The same with float32 vectors."""
     vectors = {

@@ -229,8 +229,8 @@ class InBatchSoftmax:
 
   def _check_candidates(self, term: Term, batch: Embeddings) -> None:
     size = batch.query.shape[0]
-    hard = 0 if batch.negatives is None else batch.negatives.shape[1]
-    if sum(block.size(size, hard) for block in term.blocks) < 1:
+    counts = [block.size(size, batch.num_negatives) for block in term.blocks]
+    if sum(counts) < 1:
       raise UserError(
           f'The {term.name} of {type(self).__name__} sees one candidate an'
           ' anchor, so that its loss is 0 whatever the model does. Expected at'

@@ -61,8 +61,8 @@ def of_negatives(
       ones that a query does not have among them.
   """
   found = [block for block in query_blocks if block in partitions]
-  hard = 0 if batch.negatives is None else batch.negatives.shape[1]
-  possible = sum(block.size(num_pairs(batch), hard) for block in found)
+  size = num_pairs(batch), batch.num_negatives
+  possible = sum(block.size(*size) for block in found)
   count = combine([partitions[b] for b in found]).count
   result = {'masked_fraction': 1.0 - mean(batch, count) / possible}
   passages = [partitions[b] for b in found if b.candidates != 'query']

@@ -54,9 +54,7 @@ class Ring:
 
   @property
   def devices(self) -> int:
-    if self.mesh is None:
-      return 1
-    return math.prod(self.mesh.shape[axis] for axis in self.axes)
+    return num_devices(self.mesh, self.axes)
 
   def on_shards(self, function: Callable[..., Any]) -> Callable[..., Any]:
     """Runs `function` on each device's rows; its last argument is shared."""
@@ -90,6 +88,11 @@ class Ring:
   def halfway(self, matrix: Matrix) -> bool:
     """Whether there is a last stop, which serves the rows alone."""
     return matrix.symmetric and self.devices % 2 == 0
+
+
+def num_devices(mesh: AbstractMesh | None, axes: Sequence[str]) -> int:
+  """Devices along these axes of a mesh; one without a mesh."""
+  return math.prod(mesh.shape[axis] for axis in axes) if mesh else 1
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))

@@ -253,7 +253,7 @@ def _d_scores(s, mask, row_bar, column_bar):
   gradient = jnp.zeros_like(s)
   for bar, axis in ((row_bar, 1), (column_bar, 0)):
     if bar is not None:
-      lse, d_lse = jnp.expand_dims(jnp.stack(bar[:2]), axis + 1)
+      lse, d_lse = (jnp.expand_dims(x, axis) for x in bar[:2])
       gradient += jnp.exp(s - lse) * d_lse
       if bar.d_total is not None:
         gradient += jnp.expand_dims(bar.d_total, axis)

@@ -34,13 +34,9 @@ def describe(experiment: Experiment, plan: plan_lib.Plan) -> Iterator[str]:
       f' tokens, {experiment.steps} steps.'
   )
   yield f'Loss: {type(experiment.loss).__name__}.'
-  counts = _negatives(
-      experiment,
-      lambda block: block.size(
-          experiment.batch_size, experiment.num_negatives
-      ),
-  )
-  if counts:
+  if isinstance(experiment.loss, InBatchSoftmax):
+    size = experiment.batch_size, experiment.num_negatives
+    counts = _negatives(experiment, lambda block: block.size(*size))
     parts = ', '.join(f'{count:,} {name}' for name, count in counts.items())
     less = ', less duplicates' if experiment.loss.mask_duplicates else ''
     yield f'Negatives per query: {sum(counts.values()):,} ({parts}){less}.'
@@ -57,36 +53,35 @@ def negatives_left(
   Raises:
     UserError: no query of these batches has any negative.
   """
+  if not isinstance(experiment.loss, InBatchSoftmax):
+    return
   steps = range(step, step + max(1, min(10, 1_000_000 // batches.batch_size)))
   texts = [duplicates.Fingerprints(**batches.fingerprints(s)) for s in steps]
-  mask = getattr(experiment.loss, 'mask_duplicates', True)
+  mask = experiment.loss.mask_duplicates
   counts = _negatives(
       experiment,
       lambda block: np.mean(
           [duplicates.mean_negatives(block, text, mask) for text in texts]
       ),
   )
-  if counts:
-    seen = f'in {len(steps)} batch{"es" * (len(steps) > 1)}'
-    if not sum(counts.values()):
-      raise UserError(
-          f'All negatives of all queries {seen} are masked out as duplicates,'
-          ' so that the loss is 0 whatever the model does. Expected pairs with'
-          ' different texts; look at the queries and passages of the task.'
-      )
-    parts = ', '.join(f'{count:,.1f} {name}' for name, count in counts.items())
-    yield (
-        f'{"After duplicates" if mask else "Real ones"}, {seen}:'
-        f' {sum(counts.values()):,.1f} negatives per query ({parts}).'
+  seen = f'in {len(steps)} batch{"es" * (len(steps) > 1)}'
+  if not sum(counts.values()):
+    raise UserError(
+        f'All negatives of all queries {seen} are masked out as duplicates, so'
+        ' that the loss is 0 whatever the model does. Expected pairs with'
+        ' different texts; look at the queries and passages of the task.'
     )
+  parts = ', '.join(f'{count:,.1f} {name}' for name, count in counts.items())
+  yield (
+      f'{"After duplicates" if mask else "Real ones"}, {seen}:'
+      f' {sum(counts.values()):,.1f} negatives per query ({parts}).'
+  )
 
 
 def _negatives(
     experiment: Experiment, count: Callable[[Block], float]
 ) -> dict[str, float]:
-  """Negatives of a query by name; {} for a loss that is none of ours."""
-  if not isinstance(experiment.loss, InBatchSoftmax):
-    return {}
+  """Negatives of a query by name, of a loss of ours."""
   counts = {}
   for block in experiment.loss.query_blocks():
     if block.size(experiment.batch_size, experiment.num_negatives):
