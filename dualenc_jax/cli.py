@@ -15,12 +15,14 @@ COMMANDS = {
     'encode': 'embed a corpus into an index',
     'search': 'search an index',
     'check': 'explain a config and what it will need, without training',
+    'data check': 'look at a data set: counts, lengths, what is wrong with it',
+    'data prepare': 'build the token cache of a task ahead',
 }
 
 
 def usage() -> str:
   """The text of `dualenc --help`."""
-  commands = '\n'.join(f'  {n:<11} {text}' for n, text in COMMANDS.items())
+  commands = '\n'.join(f'  {n:<12} {text}' for n, text in COMMANDS.items())
   return (
       f'dualenc {dualenc_jax.__version__}: dual-encoder retrievers in JAX\n\n'
       f'usage: dualenc COMMAND [flags]\n\n{commands}\n\n'
@@ -37,19 +39,23 @@ def main(argv: Sequence[str] | None = None) -> int:
   if argv[0] == '--version':
     print(dualenc_jax.__version__)
     return 0
-  if argv[0] not in COMMANDS:
+  words = 2 if argv[0] == 'data' else 1
+  command = ' '.join(argv[:words])
+  if command not in COMMANDS:
     from dualenc_jax.suggest import did_you_mean
 
-    hint = did_you_mean(argv[0], COMMANDS)
+    hint = did_you_mean(command, COMMANDS)
     print(
-        f'error: there is no command {argv[0]!r}.{hint}\n\n{usage()}',
+        f'error: there is no command {command!r}.{hint}\n\n{usage()}',
         file=sys.stderr,
     )
     return 2
   # As with `python -m`, a user's own modules are found where they stand.
   sys.path.append(os.getcwd())
-  name = f'dualenc_jax.{argv[0]}'
-  return run(lambda rest: importlib.import_module(name).main(rest), argv[1:])
+  name = f'dualenc_jax.{command.replace(" ", "_")}'
+  return run(
+      lambda rest: importlib.import_module(name).main(rest), argv[words:]
+  )
 
 
 def run(

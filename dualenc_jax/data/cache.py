@@ -21,7 +21,7 @@ from dualenc_jax.errors import UserError
 
 __all__ = ['Cache', 'prepare']
 
-FORMAT = 1
+FORMAT = 2
 _UNSAFE = str.maketrans({c: '_' for c in '/\\:*?"<>| '})
 
 

@@ -28,13 +28,16 @@ _TEXTS = (
     'passage_ids',
     'names',
     'locations',
+    'answers',
 )
-_ARRAYS = (
-    'negative_offsets',
-    'query_fingerprints',
-    'passage_fingerprints',
-    'negative_fingerprints',
-)
+_ARRAYS = {
+    'negative_offsets': np.int64,
+    'query_fingerprints': np.uint64,
+    'passage_fingerprints': np.uint64,
+    'negative_fingerprints': np.uint64,
+    'answer_offsets': np.int64,
+    'relevances': np.int32,
+}
 
 
 class DamagedCache(Exception):
@@ -63,6 +66,10 @@ class Cache:
     passage_ids: the task's own, or 'p' and a hash of the text.
     names: what a search hit displays, or ''.
     locations: 'file:line', or ''.
+    answers: strings of all examples, one after the other.
+    answer_offsets: int64 [n + 1]; example i has the answers answer_offsets[i]
+      to answer_offsets[i + 1].
+    relevances: int32 [n], grade of the passage for the query.
   """
 
   folder: pathlib.Path
@@ -80,6 +87,9 @@ class Cache:
   passage_ids: Ragged
   names: Ragged
   locations: Ragged
+  answers: Ragged
+  answer_offsets: np.ndarray
+  relevances: np.ndarray
 
   @classmethod
   def open(cls, folder: str | pathlib.Path) -> 'Cache':
@@ -121,7 +131,7 @@ def write(
   Memory holds one chunk of `CHUNK` examples at a time.
   """
   examples = iter(examples)
-  count = negatives = 0
+  count = negatives = answers = 0
   with contextlib.ExitStack() as stack:
     dtypes = dict.fromkeys(_TOKENS, tokenizer.vocabulary.token_dtype)
     dtypes |= dict.fromkeys(_TEXTS, np.uint8)
@@ -131,9 +141,10 @@ def write(
     }
     arrays = {
         name: stack.enter_context(open_array(folder, name, dtype))
-        for name, dtype in zip(_ARRAYS, [np.int64, *[np.uint64] * 3])
+        for name, dtype in _ARRAYS.items()
     }
-    np.zeros(1, np.int64).tofile(arrays['negative_offsets'])
+    for name in ('negative_offsets', 'answer_offsets'):
+      np.zeros(1, np.int64).tofile(arrays[name])
     while chunk := list(itertools.islice(examples, CHUNK)):
       tokens = _tokens(chunk, tokenizer)
       for name, rows in (tokens | _texts(chunk)).items():
@@ -144,6 +155,11 @@ def write(
       counts = np.array([len(e['negatives']) for e in chunk], np.int64)
       (negatives + np.cumsum(counts)).tofile(arrays['negative_offsets'])
       negatives += int(counts.sum())
+      counts = np.array([len(e['answers']) for e in chunk], np.int64)
+      (answers + np.cumsum(counts)).tofile(arrays['answer_offsets'])
+      answers += int(counts.sum())
+      relevances = np.array([e['relevance'] for e in chunk], np.int32)
+      relevances.tofile(arrays['relevances'])
       count += len(chunk)
   header = header | {
       'examples': count,
@@ -178,9 +194,12 @@ def _texts(chunk: Sequence[dict]) -> dict[str, Ragged]:
       'passage_ids': [e['passage_id'] or _id('p', e['passage']) for e in chunk],
       'names': [e['name'] for e in chunk],
       'locations': [e['location'] for e in chunk],
+      'answers': [answer for e in chunk for answer in e['answers']],
   }
   return {name: Ragged.from_texts(texts) for name, texts in columns.items()}
 
 
 def _id(prefix: str, text: str) -> str:
+  if not text:
+    return ''
   return prefix + hashlib.sha256(text.encode('utf-8')).hexdigest()[:16]

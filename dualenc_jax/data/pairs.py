@@ -9,6 +9,7 @@ import json
 import logging
 import pathlib
 
+from dualenc_jax.data import reader
 from dualenc_jax.errors import SourceUnavailable
 from dualenc_jax.errors import UserError
 from dualenc_jax.suggest import did_you_mean
@@ -104,6 +105,9 @@ class Pairs:
           f' columns {self.query!r} and {self.passage!r}.'
       )
 
+  def corpus_split(self, split: str) -> None:
+    """None: a split is ranked over its own passages."""
+
   def fingerprint(self, split: str) -> str:
     """Hash of the file's content."""
     with open(self._file(split), 'rb') as stream:
@@ -195,11 +199,7 @@ class Pairs:
       if name not in row:
         raise _BadRow(f'column {name!r} is missing')
       _check_text(name, row[name])
-    example = {
-        'query': row[self.query],
-        'passage': row[self.passage],
-        'negatives': negatives,
-    }
+    example = reader.example(row[self.query], row[self.passage], negatives)
     for name in ('query_id', 'passage_id', 'name'):
       value = row.get(name)
       value = '' if value is None else value

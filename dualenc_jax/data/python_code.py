@@ -16,6 +16,7 @@ import sysconfig
 
 from dualenc_jax.data.python_functions import find_functions
 from dualenc_jax.data.python_functions import Function
+from dualenc_jax.data.reader import example
 from dualenc_jax.errors import UserError
 from dualenc_jax.suggest import did_you_mean
 
@@ -74,15 +75,17 @@ class PythonCode:
     self.check_split(split)
     kept = self._functions if split == 'all' else self._by_split[split]
     for function in kept:
-      yield {
-          'query': function.query,
-          'passage': function.passage,
-          'negatives': [],
-          'query_id': f'{function.id}#query',
-          'passage_id': function.id,
-          'name': function.name,
-          'location': function.location,
-      }
+      yield example(
+          query=function.query,
+          passage=function.passage,
+          query_id=f'{function.id}#query',
+          passage_id=function.id,
+          name=function.name,
+          location=function.location,
+      )
+
+  def corpus_split(self, split: str) -> None:
+    """None: a split is ranked over its own passages."""
 
   def fingerprint(self, split: str) -> str:
     """Hash of the Python version and the files' paths and sizes.

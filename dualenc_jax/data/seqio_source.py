@@ -1,25 +1,30 @@
 """Readers as seqio tasks. Imports seqio, and with it TensorFlow."""
 
-from typing import Any
-
 import seqio
 import tensorflow as tf
 
+from dualenc_jax.data.reader import Reader
+from dualenc_jax.data.reader import TEXTS
 from dualenc_jax.errors import UserError
 
-_TEXTS = ('query', 'passage', 'query_id', 'passage_id', 'name', 'location')
+# Rank and dtype of what an example has, see `reader.example`.
+_FEATURES = {
+    **dict.fromkeys(TEXTS, (0, tf.string)),
+    'negatives': (1, tf.string),
+    'relevance': (0, tf.int32),
+    'answers': (1, tf.string),
+}
 
 
 class ReaderSource(seqio.FunctionDataSource):
   """The examples of a reader, as a dataset of strings.
 
   Attributes:
-    reader: an object with `splits()`, `check_split(split)`, `examples(split)`
-      and `fingerprint(split)`.
+    reader: what to read.
     error: what the reader last raised; TensorFlow passes on only its text.
   """
 
-  def __init__(self, reader: Any):
+  def __init__(self, reader: Reader):
     self.reader = reader
     self.error: UserError | None = None
     super().__init__(self._dataset, splits=reader.splits())
@@ -30,8 +35,10 @@ class ReaderSource(seqio.FunctionDataSource):
 
   def _dataset(self, split: str, shuffle_files: bool) -> tf.data.Dataset:
     del shuffle_files  # A reader has one order.
-    signature = {name: tf.TensorSpec([], tf.string) for name in _TEXTS}
-    signature['negatives'] = tf.TensorSpec([None], tf.string)
+    signature = {
+        name: tf.TensorSpec([None] * rank, dtype)
+        for name, (rank, dtype) in _FEATURES.items()
+    }
     return tf.data.Dataset.from_generator(
         lambda: self._examples(split), output_signature=signature
     )
@@ -46,27 +53,24 @@ class ReaderSource(seqio.FunctionDataSource):
       self.error = error
 
 
-def add_task(name: str, reader: Any) -> seqio.Task:
+def add_task(name: str, reader: Reader) -> seqio.Task:
   """Registers a reader as a seqio task of untokenised strings.
 
-  Features: query, passage, query_id, passage_id, name, location (scalars) and
-  negatives (one axis, of any length).
+  Features are those of `reader.example`: strings query, passage, query_id,
+  passage_id, name and location, int32 relevance, and negatives and answers,
+  strings along one axis of any length.
   """
   return seqio.TaskRegistry.add(
       name,
       source=ReaderSource(reader),
       preprocessors=[],
       output_features={
-          **{text: _string_feature(0) for text in _TEXTS},
-          'negatives': _string_feature(1),
+          feature: seqio.Feature(
+              seqio.PassThroughVocabulary(size=1),
+              add_eos=False,
+              dtype=dtype,
+              rank=rank,
+          )
+          for feature, (rank, dtype) in _FEATURES.items()
       },
-  )
-
-
-def _string_feature(rank: int) -> seqio.Feature:
-  return seqio.Feature(
-      seqio.PassThroughVocabulary(size=1),
-      add_eos=False,
-      dtype=tf.string,
-      rank=rank,
   )

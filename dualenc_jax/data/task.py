@@ -7,7 +7,6 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
-import json
 import os
 import pathlib
 import pkgutil
@@ -16,15 +15,15 @@ import types
 from typing import Any
 
 import dualenc_jax
+from dualenc_jax.data.reader import example
+from dualenc_jax.data.reader import Reader
+from dualenc_jax.data.reader import TEXTS
 from dualenc_jax.errors import SourceUnavailable
 from dualenc_jax.errors import UserError
 from dualenc_jax.suggest import did_you_mean
 
 _REQUIRED = ('query', 'passage')
-# Of the names under which tasks of tasks/ are registered, one a set of options.
-_OWN_PREFIX = 'dualenc.'
-_OPTIONAL = ('query_id', 'passage_id', 'name', 'location')
-
+_RANKS = {**dict.fromkeys(TEXTS, 0), 'negatives': 1, 'answers': 1}
 
 class SeqioMissing(SourceUnavailable):
   """A task must be read, and seqio cannot be imported here."""
@@ -34,11 +33,13 @@ class SeqioMissing(SourceUnavailable):
 class Task:
   """Retrieval examples of a seqio task or mixture.
 
+  The reader of a task of tasks/ is read directly: the same examples as through
+  seqio, sooner and without TensorFlow.
+
   Attributes:
     name: a file of tasks/ ('python_code', 'pairs'), or a task or mixture that
       is in seqio's registry once `module` is imported. Such a task has string
-      features query and passage and, if it likes, negatives (one axis),
-      query_id, passage_id, name and location.
+      features query and passage and, if it likes, others of `reader.example`.
     options: what the reader of a task of tasks/ is made with, by parameter.
     module: a module to import first, which registers the user's own tasks.
   """
@@ -52,47 +53,72 @@ class Task:
       return tuple(self._reader().splits())
     return tuple(self._seqio_task().splits)
 
-  def examples(self, split: str) -> Iterator[dict]:
-    """Yields examples in the task's own order.
+  def parts(self) -> list[tuple['Task', float]]:
+    """(task, rate) of a mixture, rates adding up to 1; of a task, itself."""
+    if self._is_own:
+      return [(self, 1.0)]
+    mixture = self._seqio_task()
+    tasks = getattr(mixture, 'tasks', None)
+    if tasks is None:
+      return [(self, 1.0)]
+    rates = [float(mixture.get_rate(task)) for task in tasks]
+    return [
+        (dataclasses.replace(self, name=task.name), rate / sum(rates))
+        for task, rate in zip(tasks, rates)
+    ]
 
-    Each is a dict of strings query, passage, query_id, passage_id, name and
-    location ('' where the task has none), and negatives, a list of strings.
+  def examples(self, split: str) -> Iterator[dict[str, Any]]:
+    """Yields examples in the task's own order, as `reader.example` makes them.
 
     Raises:
       SeqioMissing: seqio cannot be imported.
-      UserError: an unknown split, a missing feature, or bad data.
+      UserError: an unknown split, a missing feature, bad data, or a mixture,
+        whose parts are read one by one.
     """
+    reader = self._any_reader()
+    if reader is not None:
+      reader.check_split(split)
+      yield from reader.examples(split)
+      return
     self._check_split(split)
     task = self._seqio_task()
+    if hasattr(task, 'tasks'):
+      raise UserError(
+          f'{self.name!r} is a mixture; expected one of its tasks here:'
+          f' {", ".join(part.name for part in task.tasks)}.'
+      )
     dataset = task.get_dataset(
         sequence_length=None, split=split, shuffle=False, num_epochs=1
     )
     self._check_features(dataset.element_spec)
     for row in dataset.as_numpy_iterator():
-      example = {
-          name: row[name].decode('utf-8') if name in row else ''
-          for name in (*_REQUIRED, *_OPTIONAL)
-      }
-      negatives = row['negatives'].tolist() if 'negatives' in row else []
-      example['negatives'] = [text.decode('utf-8') for text in negatives]
-      yield example
-    for part in _parts(task):
-      error = getattr(part.source, 'error', None)
-      if error is not None:
-        raise error
+      yield _from_features(row)
+    error = getattr(task.source, 'error', None)
+    if error is not None:
+      raise error
+
+  def corpus_split(self, split: str) -> str | None:
+    """The split whose passages the queries of `split` are ranked over.
+
+    None if these are the passages of the split itself.
+    """
+    reader = self._any_reader()
+    return None if reader is None else reader.corpus_split(split)
 
   def fingerprint(self, split: str) -> str:
     """Hash of the source of a split; equal for equal data.
 
-    Of a task of tasks/ it is the reader's, and needs no seqio. Of others it is
-    of the names and sizes of the source's files.
+    Of a reader it is the reader's own; of other seqio tasks it is of the names
+    and sizes of the source's files.
     """
+    reader = self._any_reader()
+    if reader is not None:
+      reader.check_split(split)
+      return reader.fingerprint(split)
     self._check_split(split)
-    if self._is_own:
-      return self._reader().fingerprint(split)
     task = self._seqio_task()
     digest = hashlib.sha256()
-    for part in _parts(task):
+    for part in getattr(task, 'tasks', [task]):
       if hasattr(part.source, 'fingerprint'):
         digest.update(part.source.fingerprint(split).encode())
         continue
@@ -108,7 +134,16 @@ class Task:
   def _own_module(self) -> types.ModuleType:
     return importlib.import_module(f'{_tasks_package().__name__}.{self.name}')
 
-  def _reader(self):
+  def _any_reader(self) -> Reader | None:
+    """The reader of a task of tasks/, or of one made with its `register`."""
+    if self._is_own:
+      return self._reader()
+    task = self._seqio_task()
+    if getattr(task, 'preprocessors', None):
+      return None
+    return getattr(getattr(task, 'source', None), 'reader', None)
+
+  def _reader(self) -> Reader:
     module = self._own_module()
     known = inspect.signature(module.reader).parameters
     for option in self.options:
@@ -121,17 +156,10 @@ class Task:
     return module.reader(**self.options)
 
   def _seqio_task(self):
-    if not (self._is_own or self.module or sys.modules.get('seqio')):
+    if not (self.module or sys.modules.get('seqio')):
       # Nothing can have registered it: say so without the wait for TensorFlow.
       raise self._unknown([])
     seqio = _import_seqio()
-    if self._is_own:
-      key = json.dumps(dict(self.options), sort_keys=True, default=str)
-      digest = hashlib.sha256(key.encode()).hexdigest()
-      name = f'{_OWN_PREFIX}{self.name}.{digest[:16]}'
-      if name not in seqio.TaskRegistry.names():
-        self._own_module().register(name, **self.options)
-      return seqio.TaskRegistry.get(name)
     if self.module is not None:
       _import_user_module(self.module)
     try:
@@ -143,8 +171,7 @@ class Task:
       ]) from None
 
   def _unknown(self, registered: Iterable[str]) -> UserError:
-    users = {name for name in registered if not name.startswith(_OWN_PREFIX)}
-    known = sorted({*_own_names(), *users})
+    known = sorted({*_own_names(), *registered})
     return UserError(
         f'Unknown task {self.name!r}.{did_you_mean(self.name, known)} Known:'
         f' {", ".join(known)}. Other seqio tasks are found once Task.module'
@@ -152,9 +179,6 @@ class Task:
     )
 
   def _check_split(self, split: str) -> None:
-    if self._is_own:
-      self._reader().check_split(split)
-      return
     splits = self.splits()
     if split not in splits:
       raise UserError(
@@ -169,8 +193,7 @@ class Task:
             f'Task {self.name!r} has no feature {name!r}; expected strings'
             f' query and passage. Features: {", ".join(sorted(spec))}.'
         )
-    for name in (*_REQUIRED, *_OPTIONAL, 'negatives'):
-      rank = 1 if name == 'negatives' else 0
+    for name, rank in _RANKS.items():
       if name not in spec:
         continue
       feature = spec[name]
@@ -182,9 +205,17 @@ class Task:
         )
 
 
-def _parts(task) -> list:
-  """The tasks of a seqio mixture, or the task itself."""
-  return list(getattr(task, 'tasks', [task]))
+def _from_features(row: Mapping[str, Any]) -> dict[str, Any]:
+  """An example from a row of a seqio task, NumPy values."""
+  values = {}
+  for name, rank in _RANKS.items():
+    if name in row and rank:
+      values[name] = [text.decode('utf-8') for text in row[name].tolist()]
+    elif name in row:
+      values[name] = row[name].decode('utf-8')
+  if 'relevance' in row:
+    values['relevance'] = int(row['relevance'])
+  return example(**values)
 
 
 def _import_seqio() -> types.ModuleType:
