@@ -19,6 +19,7 @@ import workload
 from dualenc_jax import losses
 from dualenc_jax import models
 from dualenc_jax import runtime
+from dualenc_jax import text_rows
 from dualenc_jax import training
 from dualenc_jax.training import step as step_lib
 
@@ -155,12 +156,12 @@ def square_product(
   return 2.0 * side**3, lambda: product(a).block_until_ready()
 
 
-def with_ids(query: np.ndarray, passage: np.ndarray) -> dict[str, np.ndarray]:
+def with_ids(query: np.ndarray, passage: np.ndarray) -> dict[str, Any]:
   """A batch as the loader makes it; the rows are distinct, so are the ids."""
   ids = np.arange(2 * len(query), dtype=np.uint32).reshape(-1, 2)
   return {
-      'query_tokens': query,
-      'passage_tokens': passage,
+      'queries': text_rows.from_tokens(query[:, None]),
+      'passages': text_rows.from_tokens(passage[:, None]),
       'query_ids': ids,
       'passage_ids': ids,
   }

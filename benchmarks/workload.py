@@ -98,8 +98,7 @@ def token_batches(
   rng = np.random.default_rng(0)
 
   def rows(mean, limit):
-    drawn = rng.lognormal(np.log(mean) - SIGMA**2 / 2, SIGMA, args.batch)
-    lengths = np.clip(np.rint(drawn), 3, limit)
+    lengths = natural_lengths(rng, args.batch, mean, limit)
     tokens = rng.integers(3, vocab_size, (args.batch, limit), np.int32)
     return np.where(np.arange(limit) < lengths[:, None], tokens, PAD)
 
@@ -110,6 +109,14 @@ def token_batches(
       )
       for _ in range(NUM_BATCHES)
   ]
+
+
+def natural_lengths(
+    rng: np.random.Generator, count: int, mean: float, limit: int
+) -> np.ndarray:
+  """Log-normal numbers of tokens, 3 to `limit`: int64 [count]."""
+  drawn = rng.lognormal(np.log(mean) - SIGMA**2 / 2, SIGMA, count)
+  return np.clip(np.rint(drawn), 3, limit).astype(np.int64)
 
 
 def lengths(tokens: np.ndarray) -> np.ndarray:

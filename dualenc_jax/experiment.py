@@ -1,11 +1,19 @@
 """The root of the object tree that gin builds: everything a run is made of."""
 
 import dataclasses
+import functools
 import os
 import pathlib
 from typing import Any
 
+import jax
+
+from dualenc_jax.data import Batches
 from dualenc_jax.data import Cache
+from dualenc_jax.data import Grouped
+from dualenc_jax.data import Layout
+from dualenc_jax.data import Mixture
+from dualenc_jax.data import Packed
 from dualenc_jax.data import prepare
 from dualenc_jax.data import Task
 from dualenc_jax.data import Tokenizer
@@ -25,6 +33,11 @@ def default_cache_dir() -> pathlib.Path:
   )
 
 
+def default_layout() -> Layout:
+  """The fastest layout by measurement, see benchmarks/RESULTS.md."""
+  return Grouped() if jax.default_backend() == 'cpu' else Packed()
+
+
 @dataclasses.dataclass(frozen=True)
 class Experiment:
   """A run: what is trained, on what, how long, and where it is kept.
@@ -42,6 +55,8 @@ class Experiment:
     batch_size: B, pairs in the global batch.
     num_negatives: K, hard negatives taken from each example.
     micro_batch_size: pairs encoded at once; None for all of the batch.
+    layout: how texts are put into rows: `data.Padded()`, `data.Grouped()` or
+      `data.Packed()`; None for what is fastest here, see `default_layout`.
     seed: of parameters, dropout and the order of examples.
     checkpoint_every: steps between checkpoints; there is one at the end, too.
     keep_checkpoints: how many of the newest to keep.
@@ -57,7 +72,7 @@ class Experiment:
   model_dir: str
   model: DualEncoder
   loss: Any
-  task: Task
+  task: Task | Mixture
   tokenizer: Tokenizer
   optimizer: Optimizer
   partitioner: Partitioner
@@ -65,6 +80,7 @@ class Experiment:
   batch_size: int
   num_negatives: int = 0
   micro_batch_size: int | None = None
+  layout: Layout | None = None
   seed: int = 0
   checkpoint_every: int = 1000
   keep_checkpoints: int = 3
@@ -80,6 +96,13 @@ class Experiment:
       raise UserError(
           f'Experiment.loss is the class {self.loss.__name__}; expected an'
           ' object of it. In gin, write the reference with ().'
+      )
+    if self.layout is None:
+      object.__setattr__(self, 'layout', default_layout())
+    if isinstance(self.layout, type) or not hasattr(self.layout, 'place'):
+      raise UserError(
+          f'Experiment.layout is {self.layout!r}; expected a layout. In gin,'
+          ' write LAYOUT = @data.Packed(), @data.Grouped() or @data.Padded().'
       )
     if not callable(self.loss) or not hasattr(self.loss, 'init'):
       raise UserError(
@@ -127,5 +150,36 @@ class Experiment:
 
   def cache(self, split: str) -> Cache:
     """The token cache of a split of the task, built if there is none yet."""
+    return self._prepare(self.task.for_split(split), split)
+
+  @functools.cached_property
+  def batches(self) -> Batches:
+    """The training batches, from caches that are built if there are none."""
+    parts = self.task.parts()
+    caches = [self._prepare(task, 'train') for task, _ in parts]
+    sizes = [len(cache) for cache in caches]
+    rates = [
+        size / sum(sizes) if rate is None else rate
+        for size, (_, rate) in zip(sizes, parts)
+    ]
+    return Batches(
+        caches,
+        self.batch_size,
+        self.seed,
+        self.tokenizer.query_length,
+        self.tokenizer.passage_length,
+        self.num_negatives,
+        None if len(parts) == 1 else rates,
+        self.layout,
+        self.cells,
+    )
+
+  @property
+  def cells(self) -> int:
+    """C of the batch: as many a micro-batch as devices on the data axis."""
+    devices = self.partitioner.mesh.shape['data']
+    return devices * (self.batch_size // (self.micro_batch_size or self.batch_size))
+
+  def _prepare(self, task: Task, split: str) -> Cache:
     folder = self.cache_dir or default_cache_dir() / 'tokens'
-    return prepare(self.task, split, self.tokenizer, folder)
+    return prepare(task, split, self.tokenizer, folder)

@@ -16,13 +16,13 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.experiment import Experiment
 from dualenc_jax.retrieval.embedder import Embedder
 from dualenc_jax.training import plan as plan_lib
-from dualenc_jax.training import step as step_lib
+from dualenc_jax.training import embedding
 from dualenc_jax.training.checkpoints import Checkpoints
 
 CONFIG = 'config.gin'
 VOCABULARY = 'vocabulary.model'
 # Macros that say how a run is computed: what is learnt is the same.
-FREE_TO_CHANGE = ('LOSS_IMPLEMENTATION', 'MICRO_BATCH_SIZE')
+FREE_TO_CHANGE = ('LAYOUT', 'LOSS_IMPLEMENTATION', 'MICRO_BATCH_SIZE')
 _LOG = logging.getLogger(__name__)
 
 
@@ -191,7 +191,7 @@ def load(
   _LOG.info('Restored step %d of %s.', meta['step'], folder)
   return TrainedModel(
       experiment,
-      step_lib.model_params(params),
+      embedding.model_params(params),
       plan_lib.make_embedder(plan, experiment),
       meta['step'],
       meta['run_id'],

@@ -24,7 +24,7 @@ from dualenc_jax.retrieval import bm25
 from dualenc_jax.retrieval import evaluation
 from dualenc_jax.training import partitioning
 from dualenc_jax.training import plan as plan_lib
-from dualenc_jax.training import step as step_lib
+from dualenc_jax.training import embedding
 
 RUN = 'runs/quickstart.gin'
 QUERIES = (
@@ -89,7 +89,7 @@ def untrained(
   """Metrics of the model as it was before the first step."""
   params = plan_lib.make_plan(model.experiment).init().params
   return evaluation.evaluate(
-      model.embedder, step_lib.model_params(params), retrieval_set
+      model.embedder, embedding.model_params(params), retrieval_set
   )[0]
 
 

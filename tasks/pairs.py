@@ -1,4 +1,4 @@
-"""pairs: query and passage, with optional hard negatives, from JSONL or TSV."""
+"""pairs: the user's own queries and passages, from JSONL, TSV or Parquet."""
 
 from dualenc_jax.data.pairs import Pairs as reader
 from dualenc_jax.data.reader import registrar

@@ -3,6 +3,11 @@
 from dualenc_jax.data.batches import Batches
 from dualenc_jax.data.cache import Cache
 from dualenc_jax.data.cache import prepare
+from dualenc_jax.data.grouped import Grouped
+from dualenc_jax.data.layout import Layout
+from dualenc_jax.data.layout import Padded
+from dualenc_jax.data.mixture import Mixture
+from dualenc_jax.data.packed import Packed
 from dualenc_jax.data.ragged import Ragged
 from dualenc_jax.data.task import Task
 from dualenc_jax.data.tokenizer import Tokenizer
@@ -11,6 +16,11 @@ from dualenc_jax.data.vocabulary import Vocabulary
 __all__ = [
     'Batches',
     'Cache',
+    'Grouped',
+    'Layout',
+    'Mixture',
+    'Packed',
+    'Padded',
     'Ragged',
     'Task',
     'Tokenizer',

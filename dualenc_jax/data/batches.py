@@ -1,156 +1,247 @@
 """Batches by index: the batch of a step is a pure function of seed and step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import dataclasses
 import functools
+from typing import Any
 
 import numpy as np
 
+from dualenc_jax.data import layout as layout_lib
 from dualenc_jax.data.cache import Cache
 from dualenc_jax.data.fingerprint import as_uint32_pairs
+from dualenc_jax.data.layout import Layout
+from dualenc_jax.data.layout import Padded
+from dualenc_jax.data.layout import Shape
+from dualenc_jax.data.picks import Picker
+from dualenc_jax.data.picks import Picks
 from dualenc_jax.errors import UserError
+
+# Texts of the batches that a layout's shapes are chosen from, at most.
+SAMPLE_TEXTS = 2**20
+SAMPLE_BATCHES = 256
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Batches:
-  """Global batches of a cache, shuffled anew every epoch.
+  """Global batches of one cache, or of a mixture of several.
 
-  Step s is batch `s % steps_per_epoch` of epoch `s // steps_per_epoch`. The
-  remainder of an epoch, fewer than `batch_size` examples, is left out of it;
-  every epoch's permutation leaves out others.
+  Which pairs a step has is a pure function of the caches, rates, batch size and
+  seed, see `Order`: neither layout nor cells nor hosts change it.
 
   Attributes:
-    cache: the prepared examples.
+    caches: the prepared examples.
     batch_size: B, pairs of the global batch.
-    seed: of the permutations, 0 or more.
-    query_length: columns of the query tokens, not less than the cache's.
-    passage_length: columns of the passage tokens, not less than the cache's.
+    seed: of the order, 0 or more.
+    query_length: most tokens of a query, not less than the caches'.
+    passage_length: most tokens of a passage, not less than the caches'.
     num_negatives: K, hard negatives a query. Of an example that has more, epoch
       e takes K consecutive ones from number e * K on, around the end to the
-      first; of one that has fewer, all, and rows of zeros after them.
+      first; of one that has fewer, all.
+    rates: share of each cache; None for one cache.
+    layout: how the texts are put into rows.
+    cells: C, a multiple of the devices that feed on a batch and a divisor of B;
+      see `dualenc_jax.text_rows`.
   """
 
-  cache: Cache
+  caches: Sequence[Cache]
   batch_size: int
   seed: int
   query_length: int
   passage_length: int
   num_negatives: int = 0
+  rates: Sequence[float] | None = None
+  layout: Layout = Padded()
+  cells: int = 1
 
   def __post_init__(self):
-    if not 1 <= self.batch_size <= len(self.cache):
+    if not 1 <= self.batch_size <= self.num_examples:
       raise UserError(
           f'Batches.batch_size is {self.batch_size}, but the split has'
-          f' {len(self.cache)} examples. Expected 1 to that many.'
+          f' {self.num_examples} examples. Expected 1 to that many.'
+      )
+    if self.cells < 1 or self.batch_size % self.cells:
+      raise UserError(
+          f'Batches.cells is {self.cells}; expected a divisor of the batch size'
+          f' {self.batch_size}.'
       )
     for name in ('query_length', 'passage_length'):
-      cached = self.cache.header[name]
+      cached = max(cache.header[name] for cache in self.caches)
       if getattr(self, name) < cached:
         raise UserError(
             f'Batches.{name} is {getattr(self, name)}, but rows of the cache'
             f' have up to {cached} tokens; a cut would lose their EOS. Use the'
             ' lengths of the Tokenizer.'
         )
-    if self.num_negatives > 0 and not len(self.cache.negative_tokens):
+    if self.num_negatives > 0 and not any(
+        len(cache.negative_tokens) for cache in self.caches
+    ):
+      header = self.caches[0].header
       raise UserError(
           f'Batches.num_negatives is {self.num_negatives}, but no example of'
-          f" task {self.cache.header['task']!r}, split"
-          f" {self.cache.header['split']!r}, has hard negatives. Use 0."
+          f" task {header['task']!r}, split {header['split']!r}, has hard"
+          ' negatives. Use 0.'
       )
+
+  @functools.cached_property
+  def picker(self) -> Picker:
+    """Picks the pairs of a step."""
+    rates = (1.0,) if self.rates is None else tuple(self.rates)
+    return Picker(
+        self.caches, rates, self.batch_size, self.seed, self.num_negatives
+    )
 
   @property
   def num_examples(self) -> int:
-    return len(self.cache)
+    return sum(len(cache) for cache in self.caches)
 
-  @property
-  def steps_per_epoch(self) -> int:
-    return len(self.cache) // self.batch_size
+  @functools.cached_property
+  def shapes(self) -> list[tuple[Shape, Shape]]:
+    """Shapes of (queries, passages), the usual one first, the largest last.
+
+    A step takes the first that holds its texts, so that there are no more
+    programs to compile than these.
+    """
+    texts = self.batch_size * (1 + self.num_negatives)
+    count = min(max(SAMPLE_TEXTS // texts, 8), SAMPLE_BATCHES)
+    # Other batches than those to train on, or each of these would fit.
+    rng = np.random.default_rng([self.seed, 2**31])
+    samples = [
+        self._lengths(self._in_cells(self.picker.sample(rng)))
+        for _ in range(count)
+    ]
+    limits = self.query_length, self.passage_length
+    both = [
+        self.layout.shapes(np.concatenate(lengths), limit)
+        for lengths, limit in zip(zip(*samples), limits)
+    ]
+    last = max(len(shapes) for shapes in both)
+    return [
+        tuple(shapes[min(i, len(shapes) - 1)] for shapes in both)
+        for i in range(last)
+    ]
 
   def __call__(
-      self, step: int, rows: slice | np.ndarray = slice(None)
-  ) -> dict[str, np.ndarray]:
+      self, step: int, cells: slice | np.ndarray = slice(None)
+  ) -> dict[str, Any]:
     """The batch of a step.
 
     Args:
       step: 0 or more; any order.
-      rows: the part [b] of the global batch [B] that this host feeds, a slice
-        or row numbers.
+      cells: the part [c] of the cells that this host feeds, a slice or numbers.
 
     Returns:
-      query_tokens int32 [b, Lq] and passage_tokens int32 [b, Lp], padded with
-      0; query_ids and passage_ids uint32 [b, 2], fingerprints of the tokens;
-      with K > 0 negative_tokens int32 [b, K, Lp] and negative_ids uint32
-      [b, K, 2], all zero where an example has fewer than K negatives.
+      queries and passages, `TextRows` of the cells, the latter with the hard
+      negatives; for their b = c B / C pairs numbers uint32 [b], query_ids and
+      passage_ids uint32 [b, 2], fingerprints of the tokens; with K > 0
+      negative_ids uint32 [b, K, 2], zero where an example has fewer than K, and
+      negative_valid bool [b, K], False there.
     """
-    epoch, indices = self._examples(step, rows)
-    cache = self.cache
+    picks = self._in_cells(self.picker(step))
+    lengths = self._lengths(picks)
+    # All hosts take the same shape, so they look at all cells.
+    shapes, placements = self._place(lengths)
+    texts = [
+        layout_lib.lay_out(
+            shape, placement.of(cells), row[cells], length[cells], pool.copy
+        )
+        for shape, placement, row, length, pool in zip(
+            shapes,
+            placements,
+            self._rows(picks),
+            lengths,
+            (self.picker.queries, self.picker.passages),
+        )
+    ]
+    fed = np.arange(self.batch_size).reshape(self.cells, -1)[cells].ravel()
+    picks = picks[fed]
+    ids = as_uint32_pairs(self.picker.passages.fingerprints(picks.passages))
     batch = {
-        'query_tokens': cache.query_tokens.padded(indices, self.query_length),
-        'passage_tokens': cache.passage_tokens.padded(
-            indices, self.passage_length
+        'queries': texts[0],
+        'passages': texts[1],
+        'numbers': picks.numbers,
+        'query_ids': as_uint32_pairs(
+            self.picker.queries.fingerprints(picks.queries)
         ),
-        'query_ids': as_uint32_pairs(cache.query_fingerprints[indices]),
-        'passage_ids': as_uint32_pairs(cache.passage_fingerprints[indices]),
+        'passage_ids': ids[:, 0],
     }
     if self.num_negatives > 0:
-      batch |= self._negatives(indices, epoch)
+      batch['negative_ids'] = ids[:, 1:]
+      batch['negative_valid'] = picks.passages[:, 1:] >= 0
     return batch
 
-  def fingerprints(self, step: int) -> dict[str, np.ndarray]:
-    """The texts of the global batch of a step, without their tokens.
+  def _in_cells(self, picks: Picks) -> Picks:
+    """Deals the pairs to the cells, so that each has texts of all lengths.
 
-    Returns:
-      uint64 fingerprints query [B], passage [B] and negatives [B, K], and
-      negative_valid, bool [B, K], False where an example has fewer than K.
+    The order of the pairs in a batch is free: a loss is a mean over them.
     """
-    epoch, indices = self._examples(step, slice(None))
-    chosen, valid = np.zeros((2, len(indices), 0), np.int64)
-    if self.num_negatives > 0:
-      chosen, valid = self._chosen_negatives(indices, epoch)
-    return {
-        'query': self.cache.query_fingerprints[indices],
-        'passage': self.cache.passage_fingerprints[indices],
-        'negatives': self.cache.negative_fingerprints[chosen],
-        'negative_valid': valid.astype(bool),
-    }
+    if self.cells == 1 or isinstance(self.layout, Padded):
+      return picks
+    lengths = self.picker.passages.lengths(picks.passages).sum(axis=1)
+    lengths += self.picker.queries.lengths(picks.queries)
+    longest_first = np.argsort(-lengths, kind='stable')
+    # To and fro, or the first cell would get the longer of all.
+    rounds = longest_first.reshape(-1, self.cells)
+    rounds[1::2] = rounds[1::2, ::-1]
+    return picks[rounds.T.ravel()]
 
-  def _examples(self, step, rows) -> tuple[int, np.ndarray]:
-    """The epoch of a step, and numbers of the examples of its rows."""
-    epoch, position = divmod(step, self.steps_per_epoch)
-    start = position * self.batch_size
-    examples = self._permutation(epoch)[start : start + self.batch_size]
-    return epoch, examples[rows]
+  def _rows(self, picks: Picks) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of the queries [C, P] and the passages [C, P (1 + K)]."""
+    return (
+        picks.queries.reshape(self.cells, -1),
+        picks.passages.reshape(self.cells, -1),
+    )
 
-  def _negatives(self, indices, epoch) -> dict[str, np.ndarray]:
-    cache, k = self.cache, self.num_negatives
-    chosen, real = self._chosen_negatives(indices, epoch)
-    chosen = chosen.reshape(-1)
-    tokens = cache.negative_tokens.padded(chosen, self.passage_length)
-    ids = as_uint32_pairs(cache.negative_fingerprints[chosen])
-    tokens = tokens.reshape(len(indices), k, self.passage_length)
-    ids = ids.reshape(len(indices), k, 2)
-    return {
-        'negative_tokens': np.where(real[:, :, None], tokens, np.int32(0)),
-        'negative_ids': np.where(real[:, :, None], ids, np.uint32(0)),
-    }
+  def _lengths(self, picks: Picks) -> tuple[np.ndarray, np.ndarray]:
+    """Their lengths."""
+    queries, passages = self._rows(picks)
+    return (
+        self.picker.queries.lengths(queries),
+        self.picker.passages.lengths(passages),
+    )
 
-  def _chosen_negatives(self, indices, epoch) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of the hard negatives [b, K], and whether there are such."""
-    k = self.num_negatives
-    first = self.cache.negative_offsets[indices][:, None]
-    count = self.cache.negative_offsets[indices + 1][:, None] - first
-    number = np.arange(k)[None, :]
-    real = number < count
-    turn = (epoch * k + number) % np.maximum(count, 1)
-    # Row 0 stands in where there is none.
-    return np.where(real, first + turn, 0), real
+  def _place(self, lengths):
+    """The first shapes that hold the texts, and where these lie."""
+    for shapes in self.shapes:
+      placements = []
+      for shape, length in zip(shapes, lengths):
+        placement = self.layout.place(shape, length)
+        if placement is None:
+          break
+        placements.append(placement)
+      if len(placements) == len(shapes):
+        return shapes, placements
+    raise AssertionError('The last shape of a layout holds any texts.')
 
-  @functools.cached_property
-  def _permutation(self) -> Callable[[int], np.ndarray]:
-    # One epoch is kept: 8 million examples are 64 MB and 0.2 s a permutation.
-    @functools.lru_cache(maxsize=1)
-    def permutation(epoch: int) -> np.ndarray:
-      rng = np.random.default_rng([self.seed, epoch])
-      return rng.permutation(len(self.cache))
 
-    return permutation
+def abstract_batch(
+    shapes: tuple[Shape, Shape],
+    batch_size: int,
+    cells: int,
+    num_negatives: int,
+    array: Callable[[tuple[int, ...], Any], Any],
+) -> dict[str, Any]:
+  """What `Batches` yields, array(shape, dtype) in place of each array.
+
+  Args:
+    shapes: of the rows of queries and of passages.
+    batch_size: B.
+    cells: C.
+    num_negatives: K.
+    array: makes a leaf.
+  """
+  pairs, k = batch_size // cells, num_negatives
+  queries, passages = shapes
+  batch = {
+      'queries': layout_lib.abstract_rows(queries, cells, pairs, array),
+      'passages': layout_lib.abstract_rows(
+          passages, cells, pairs * (1 + k), array
+      ),
+      'numbers': array((batch_size,), np.uint32),
+      'query_ids': array((batch_size, 2), np.uint32),
+      'passage_ids': array((batch_size, 2), np.uint32),
+  }
+  if k:
+    batch['negative_ids'] = array((batch_size, k, 2), np.uint32)
+    batch['negative_valid'] = array((batch_size, k), np.bool_)
+  return batch

@@ -1,16 +1,18 @@
 """Rows of text files, parsed and checked; bad ones stop, or are counted."""
 
 import collections
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 import json
 import logging
 import pathlib
 from typing import Any, TypeVar
 
+from dualenc_jax.data import bad_rows
 from dualenc_jax.data import files
 from dualenc_jax.errors import UserError
 from dualenc_jax.suggest import did_you_mean
 
+S = TypeVar('S')
 T = TypeVar('T')
 
 
@@ -18,12 +20,14 @@ class BadRow(Exception):
   """Why a row cannot be an example; without its file and line."""
 
 
-def check_policy(name: str, value: str) -> None:
-  """Raises UserError unless `value` is 'error' or 'skip'."""
-  if value not in ('error', 'skip'):
+def check_policy(
+    name: str, value: str, known: Sequence[str] = ('error', 'skip')
+) -> None:
+  """Raises UserError unless `value` is one of `known`."""
+  if value not in known:
     raise UserError(
-        f"{name} is {value!r}; expected 'error' or 'skip'."
-        + did_you_mean(value, ('error', 'skip'))
+        f'{name} is {value!r}; expected {" or ".join(map(repr, known))}.'
+        + did_you_mean(str(value), known)
     )
 
 
@@ -39,14 +43,37 @@ def parsed(
       and logs at the end how many, by reason.
 
   Raises:
-    UserError: a bad row, or a damaged gzip file.
+    UserError: a bad row, bad rows only, or a damaged gzip file.
+  """
+  return checked(path, files.lines(path), parse, on_bad_row)
+
+
+def checked(
+    path: pathlib.Path,
+    numbered: Iterable[tuple[int, S]],
+    parse: Callable[[S], T],
+    on_bad_row: str = 'error',
+) -> Iterator[tuple[int, T]]:
+  """Yields (number, parse(raw)) of the good ones of a file's numbered rows.
+
+  Args:
+    path: the file, for messages.
+    numbered: (line or row number, raw row).
+    parse: of a raw row; raises BadRow.
+    on_bad_row: as of `parsed`; of no effect within `bad_rows.collecting`.
+
+  Raises:
+    UserError: a bad row, or bad rows only.
   """
   good, bad = 0, collections.Counter()
-  for number, line in files.lines(path):
+  collected = bad_rows.collected()
+  for number, raw in numbered:
     try:
-      row = parse(line)
+      row = parse(raw)
     except BadRow as reason:
-      if on_bad_row == 'error':
+      if collected is not None:
+        collected.add(str(reason), f'{path}:{number}')
+      elif on_bad_row == 'error':
         raise UserError(
             f'{path}:{number}: {reason}. Mend the row, or leave out such rows'
             ' with --gin.ON_BAD_ROW=skip (on_bad_row).'
@@ -57,6 +84,10 @@ def parsed(
     yield number, row
   if bad:
     counts = ', '.join(f'{count} {text}' for text, count in bad.most_common())
+    if not good:
+      raise UserError(f'{path} has no good row, {bad.total()} bad: {counts}.')
+    if collected is not None:
+      return
     logging.getLogger(__name__).warning(
         '%s: skipped %d bad rows of %d: %s',
         path,
@@ -78,7 +109,7 @@ def json_object(line: bytes) -> dict[str, Any]:
   """A JSON object; raises BadRow."""
   try:
     row = json.loads(decode(line))
-  except (json.JSONDecodeError, RecursionError):
+  except (ValueError, RecursionError):  # Also a number of 5,000 digits.
     raise BadRow('not JSON') from None
   if not isinstance(row, dict):
     raise BadRow('not a JSON object')
@@ -122,7 +153,11 @@ def check_text(name: str, value: Any, empty: bool = False) -> None:
 
 def identifier(row: dict[str, Any], name: str) -> str:
   """A string or integer as a string, '' where there is none; raises BadRow."""
-  value = row.get(name)
+  return as_identifier(name, row.get(name))
+
+
+def as_identifier(name: str, value: Any) -> str:
+  """`identifier` of a value of the column `name`."""
   value = '' if value is None else value
   if isinstance(value, bool) or not isinstance(value, (str, int)):
     raise BadRow(f'{name!r} is neither a string nor an integer')

@@ -1,6 +1,6 @@
 """A retrieval task by name: one of tasks/, or any that seqio knows."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 import contextlib
 import dataclasses
 import hashlib
@@ -67,6 +67,11 @@ class Task:
         for task, rate in zip(tasks, rates)
     ]
 
+  def for_split(self, split: str) -> 'Task':
+    """The one task that a split is of: itself."""
+    del split
+    return self
+
   def examples(self, split: str) -> Iterator[dict[str, Any]]:
     """Yields examples in the task's own order, as `reader.example` makes them.
 
@@ -104,6 +109,14 @@ class Task:
     """
     reader = self._any_reader()
     return None if reader is None else reader.corpus_split(split)
+
+  def answer_text(self) -> Callable[[str, str], str]:
+    """Finds by its text and name the part of a passage that may answer.
+
+    All of it, unless the reader has a method `answer_text` of its own.
+    """
+    reader = self._any_reader()
+    return getattr(reader, 'answer_text', lambda passage, name: passage)
 
   def fingerprint(self, split: str) -> str:
     """Hash of the source of a split; equal for equal data.

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dualenc_jax.models import layers
+from dualenc_jax.models.segments import Segments
 
 
 def einsum_attention(
@@ -20,7 +21,7 @@ def einsum_attention(
     bias: jax.Array,
     mask: jax.Array,
     dropout_rate: float = 0.0,
-    dropout_keys: jax.Array | None = None,
+    keep: jax.Array | None = None,
 ) -> jax.Array:
   """Attention written out: softmax(query key^T + bias) value.
 
@@ -31,7 +32,7 @@ def einsum_attention(
     bias: [1, H, L, L], float32.
     mask: [B, 1, 1, L] or [B, 1, L, L], True where a key may be attended to.
     dropout_rate: dropout of the attention weights.
-    dropout_keys: keys of the rows for it, [B]; None switches it off.
+    keep: [B, H, 1, L], False at weights to drop; None switches it off.
 
   Returns:
     [B, L, H, K], in the dtype of `value`; the softmax is float32.
@@ -42,9 +43,8 @@ def einsum_attention(
   bias = _for_each_row(bias, query.shape[0])
   logits = jnp.where(mask, logits + bias, -0.7 * np.finfo(np.float32).max)
   weights = jax.nn.softmax(logits, axis=-1)
-  if dropout_keys is not None and dropout_rate > 0.0:
-    # T5X draws one mask for all queries of a head.
-    weights = layers.dropout(weights, dropout_keys, dropout_rate, shared_axis=2)
+  if keep is not None:
+    weights = jnp.where(keep, weights / (1.0 - dropout_rate), 0.0)
   return jnp.einsum('bhqs,bshk->bqhk', weights.astype(value.dtype), value)
 
 
@@ -55,7 +55,7 @@ def dot_product_attention(
     bias: jax.Array,
     mask: jax.Array,
     dropout_rate: float = 0.0,
-    dropout_keys: jax.Array | None = None,
+    keep: jax.Array | None = None,
 ) -> jax.Array:
   """`jax.nn.dot_product_attention` with T5's scale of one.
 
@@ -63,10 +63,8 @@ def dot_product_attention(
   attention weights, which no fused attention offers, the einsum form runs, so
   that the choice of an implementation never changes the objective.
   """
-  if dropout_keys is not None and dropout_rate > 0.0:
-    return einsum_attention(
-        query, key, value, bias, mask, dropout_rate, dropout_keys
-    )
+  if keep is not None:
+    return einsum_attention(query, key, value, bias, mask, dropout_rate, keep)
   bias = _for_each_row(bias, query.shape[0])
   return jax.nn.dot_product_attention(
       query, key, value, bias=bias, mask=mask, scale=1.0
@@ -156,11 +154,12 @@ class SelfAttention(nn.Module):
       x: jax.Array,
       bias: jax.Array,
       mask: jax.Array,
-      dropout_rows: jax.Array | None = None,
+      dropout: Segments | None = None,
   ) -> jax.Array:
     """Maps [B, L, E] to [B, L, E].
 
-    For bias and mask see `einsum_attention`, for dropout_rows `T5Encoder`.
+    For bias and mask see `einsum_attention`. `dropout`, the texts of the rows,
+    switches dropout of the attention weights on.
     """
     joined = self.num_heads * self.head_dim
     init = nn.initializers.variance_scaling(1.0, 'fan_in', 'normal')
@@ -179,9 +178,13 @@ class SelfAttention(nn.Module):
       y = y.reshape(*x.shape[:-1], self.num_heads, self.head_dim)
       return nn.with_logical_constraint(y, ('batch', 'length', 'heads', 'kv'))
 
-    dropout_keys = None
-    if dropout_rows is not None and self.dropout_rate > 0.0:
-      dropout_keys = layers.row_keys(self.make_rng('dropout'), dropout_rows)
+    keep = None
+    if dropout is not None and self.dropout_rate > 0.0:
+      # T5X draws one mask for all queries of a head.
+      keep = dropout.keep_each(
+          self.make_rng('dropout'), self.num_heads, self.dropout_rate
+      )
+      keep = jnp.swapaxes(keep, 1, 2)[:, :, None, :]
     y = self.attention_fn(
         heads('query', query_init),
         heads('key', init),
@@ -189,7 +192,7 @@ class SelfAttention(nn.Module):
         bias,
         mask,
         self.dropout_rate,
-        dropout_keys,
+        keep,
     )
     return layers.Dense(
         x.shape[-1],

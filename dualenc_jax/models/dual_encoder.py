@@ -1,6 +1,6 @@
 """The dual encoder: two towers, and which parts they share.
 
-Shapes: B rows, L tokens, E model dim, D embedding dim.
+Shapes: R rows, S texts a row, L tokens, E model dim, D embedding dim.
 """
 
 from flax import linen as nn
@@ -10,28 +10,35 @@ import jax.numpy as jnp
 from dualenc_jax.errors import UserError
 from dualenc_jax.models import layers
 from dualenc_jax.models import t5_encoder
+from dualenc_jax.models.segments import Segments
 
 PAD = 0
 
 
-def mean_pool(x: jax.Array, mask: jax.Array) -> jax.Array:
-  """Mean over real tokens in float32: [B, L, E], bool [B, L] -> [B, E].
+def mean_pool(x: jax.Array, lengths: jax.Array) -> jax.Array:
+  """Means over texts in float32: [R, L, E], int32 [R, S] -> [R, S, E].
 
-  A row without a real token pools to zero.
+  The texts of a row lie one after the other from its start; one without tokens
+  pools to zero.
   """
-  weights = mask.astype(jnp.float32)[:, :, None]
-  total = jnp.sum(x.astype(jnp.float32) * weights, axis=1)
-  return total / jnp.maximum(jnp.sum(weights, axis=1), 1.0)
+  x = x.astype(jnp.float32)
+  members = Segments.of(x.shape[1], lengths).members()
+  if lengths.shape[1] == 1:
+    # A sum, which the compiler fuses into what comes before.
+    total = jnp.sum(x * members, axis=1, keepdims=True)
+  else:
+    total = jnp.einsum('rls,rle->rse', members, x, precision='highest')
+  return total / jnp.maximum(lengths, 1).astype(jnp.float32)[:, :, None]
 
 
 def l2_normalize(x: jax.Array, epsilon: float = 1e-12) -> jax.Array:
-  """Scales the rows of float32 [B, D] to length one; a zero row stays zero."""
+  """Scales float32 [..., D] to length one; a zero row stays zero."""
   square = jnp.sum(jnp.square(x), axis=-1, keepdims=True)
   return x * jax.lax.rsqrt(jnp.maximum(square, epsilon))
 
 
 class Projection(nn.Module):
-  """One linear map [B, E] -> [B, D] without bias, in full float32."""
+  """One linear map [..., E] -> [..., D] without bias, in full float32."""
 
   features: int = 768
 
@@ -65,7 +72,7 @@ class DualEncoder(nn.Module):
     ADE-SPL  token embedder and encoder: the projection is shared.
 
   Towers may differ in depth; with a shared projection they agree in width.
-  An embedding does not depend on its batch mates or on the padding length.
+  An embedding does not depend on its batch or row mates or on padding.
   """
 
   token_embedder: layers.TokenEmbedder
@@ -101,30 +108,48 @@ class DualEncoder(nn.Module):
     super().__post_init__()
 
   def encode_query(
-      self, tokens: jax.Array, dropout_rows: jax.Array | None = None
+      self,
+      tokens: jax.Array,
+      lengths: jax.Array | None = None,
+      dropout_numbers: jax.Array | None = None,
   ) -> jax.Array:
-    """Embeds queries: int32 [B, L], padded with 0 -> float32 [B, D], norm 1.
+    """Embeds queries.
 
-    Dropout is off without `dropout_rows`, row numbers [B]; see `T5Encoder`.
+    Args:
+      tokens: int32 [R, L]; a row is a query, padded with 0, or several, one
+        after the other.
+      lengths: int32 [R, S], tokens of the queries of a row; None where every
+        row is one.
+      dropout_numbers: numbers of the queries, uint32, as `lengths` or [R]; None
+        switches dropout off. See `T5Encoder`.
+
+    Returns:
+      float32 [R, S, D], or [R, D] without `lengths`, of norm one; without a
+      meaning where there is no query.
     """
     return self._encode(
         tokens,
+        lengths,
+        dropout_numbers,
         self.token_embedder,
         self.encoder,
         self.projection,
-        dropout_rows,
     )
 
   def encode_passage(
-      self, tokens: jax.Array, dropout_rows: jax.Array | None = None
+      self,
+      tokens: jax.Array,
+      lengths: jax.Array | None = None,
+      dropout_numbers: jax.Array | None = None,
   ) -> jax.Array:
     """Embeds passages as `encode_query` embeds queries."""
     return self._encode(
         tokens,
+        lengths,
+        dropout_numbers,
         self.passage_token_embedder or self.token_embedder,
         self.passage_encoder or self.encoder,
         self.passage_projection or self.projection,
-        dropout_rows,
     )
 
   def __call__(
@@ -133,8 +158,18 @@ class DualEncoder(nn.Module):
     """Both towers once; touches every parameter, so it initialises them."""
     return self.encode_query(query_tokens), self.encode_passage(passage_tokens)
 
-  def _encode(self, tokens, token_embedder, encoder, projection, dropout_rows):
-    mask = tokens != PAD
-    x = encoder(token_embedder(tokens), mask, dropout_rows)
-    embedding = l2_normalize(projection(mean_pool(x, mask)))
-    return nn.with_logical_constraint(embedding, ('batch', 'embedding_dim'))
+  def _encode(
+      self, tokens, lengths, numbers, token_embedder, encoder, projection
+  ):
+    if lengths is None:
+      lengths = jnp.sum(tokens != PAD, axis=1, keepdims=True)
+      numbers = None if numbers is None else numbers[:, None]
+      encoded = self._encode(
+          tokens, lengths, numbers, token_embedder, encoder, projection
+      )
+      return encoded[:, 0]
+    x = encoder(token_embedder(tokens), lengths, numbers)
+    embedding = l2_normalize(projection(mean_pool(x, lengths)))
+    return nn.with_logical_constraint(
+        embedding, ('batch', 'texts', 'embedding_dim')
+    )

@@ -1,6 +1,6 @@
 """Layers of T5 with T5X's parameter names, shapes and initialisers.
 
-Shapes: B rows, L tokens, E model dim, F features.
+Shapes: R rows, L tokens, E model dim, F features.
 """
 
 from collections.abc import Callable, Sequence
@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from flax import linen as nn
 import jax
 import jax.numpy as jnp
+
+from dualenc_jax.models.segments import Segments
 
 Initializer = Callable[..., jax.Array]
 
@@ -80,7 +82,7 @@ class TokenEmbedder(nn.Module):
 
   @nn.compact
   def __call__(self, tokens: jax.Array) -> jax.Array:
-    """Looks up int32 tokens [B, L]; returns float32 [B, L, E]."""
+    """Looks up int32 tokens [R, L]; returns float32 [R, L, E]."""
     embedding = self.param(
         'embedding',
         nn.with_logical_partitioning(
@@ -92,54 +94,25 @@ class TokenEmbedder(nn.Module):
     return jnp.take(embedding, tokens, axis=0)
 
 
-def row_keys(key: jax.Array, rows: jax.Array) -> jax.Array:
-  """A random key for each row: key [], row numbers [B] -> keys [B]."""
-  return jax.vmap(jax.random.fold_in, (None, 0))(key, rows)
-
-
-def dropout(
-    x: jax.Array, keys: jax.Array, rate: float, shared_axis: int | None = None
-) -> jax.Array:
-  """Drops entries of x at `rate` and scales up the others.
-
-  Args:
-    x: [B, ...].
-    keys: [B], those of the rows: a row's mask depends on its key alone, not on
-      the rest of the batch.
-    rate: share of entries to drop.
-    shared_axis: an axis along which all entries share one mask.
-
-  Returns:
-    [B, ...].
-  """
-  shape = list(x.shape)
-  if shared_axis is not None:
-    shape[shared_axis] = 1
-  keep = jax.vmap(
-      lambda key: jax.random.bernoulli(key, 1.0 - rate, shape[1:])
-  )(keys)
-  return jnp.where(keep, x / (1.0 - rate), 0.0)
-
-
 class Dropout(nn.Module):
-  """Dropout whose mask of a row depends on its number, not on its batch mates.
+  """Dropout whose mask of a text depends on its number, not on its row.
 
   Attributes:
     rate: share of entries to drop.
-    shared_axis: an axis along which all entries share one mask; the tokens of
-      a row by default, as in T5X.
+    shared: all tokens of a text share one mask, as in T5X.
   """
 
   rate: float
-  shared_axis: int | None = -2
+  shared: bool = True
 
   @nn.compact
-  def __call__(self, x: jax.Array, rows: jax.Array | None) -> jax.Array:
-    """Drops entries of [B, ...]; rows: their numbers [B], None for none."""
-    if rows is None or self.rate == 0.0:
+  def __call__(self, x: jax.Array, texts: Segments | None) -> jax.Array:
+    """Drops entries of [R, L, F]; texts: those of its rows, None for none."""
+    if texts is None or self.rate == 0.0:
       return x
-    keys = row_keys(self.make_rng('dropout'), rows)
-    return dropout(x, keys, self.rate, self.shared_axis)
+    draw = texts.keep_shared if self.shared else texts.keep_each
+    keep = draw(self.make_rng('dropout'), x.shape[-1], self.rate)
+    return jnp.where(keep, x / (1.0 - self.rate), 0.0)
 
 
 class Mlp(nn.Module):
@@ -162,9 +135,9 @@ class Mlp(nn.Module):
 
   @nn.compact
   def __call__(
-      self, x: jax.Array, dropout_rows: jax.Array | None = None
+      self, x: jax.Array, dropout: Segments | None = None
   ) -> jax.Array:
-    """Maps [B, L, E] to [B, L, E]; for `dropout_rows` see `T5Encoder`."""
+    """Maps [R, L, E] to [R, L, E]; drops hidden units if given `dropout`."""
     hidden = None
     for i, activation in enumerate(self.activations):
       name = 'wi' if len(self.activations) == 1 else f'wi_{i}'
@@ -174,7 +147,7 @@ class Mlp(nn.Module):
       if activation != 'linear':
         y = getattr(nn, activation)(y)
       hidden = y if hidden is None else hidden * y
-    hidden = Dropout(self.dropout_rate)(hidden, dropout_rows)
+    hidden = Dropout(self.dropout_rate)(hidden, dropout)
     hidden = nn.with_logical_constraint(hidden, ('batch', 'length', 'mlp'))
     return Dense(x.shape[-1], ('mlp', 'embed'), dtype=self.dtype, name='wo')(
         hidden

@@ -1,6 +1,6 @@
 """The T5 encoder stack, 1.1 (gated GELU) and 1.0 (ReLU).
 
-Shapes: B rows, L tokens, E model dim, H heads.
+Shapes: R rows, S texts a row, L tokens, E model dim, H heads.
 """
 
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ import jax
 from dualenc_jax.errors import UserError
 from dualenc_jax.models import attention
 from dualenc_jax.models import layers
+from dualenc_jax.models.segments import Segments
 
 
 class EncoderLayer(nn.Module):
@@ -30,9 +31,9 @@ class EncoderLayer(nn.Module):
       x: jax.Array,
       bias: jax.Array,
       mask: jax.Array,
-      dropout_rows: jax.Array | None = None,
+      dropout: Segments | None = None,
   ) -> jax.Array:
-    """Maps [B, L, E] to [B, L, E]."""
+    """Maps [R, L, E] to [R, L, E]."""
     x = nn.with_logical_constraint(x, ('batch', 'length', 'activation_embed'))
     y = layers.RMSNorm(dtype=self.dtype, name='pre_attention_layer_norm')(x)
     y = attention.SelfAttention(
@@ -42,8 +43,8 @@ class EncoderLayer(nn.Module):
         self.dtype,
         self.attention_fn,
         name='attention',
-    )(y, bias, mask, dropout_rows)
-    x = x + layers.Dropout(self.dropout_rate)(y, dropout_rows)
+    )(y, bias, mask, dropout)
+    x = x + layers.Dropout(self.dropout_rate)(y, dropout)
     y = layers.RMSNorm(dtype=self.dtype, name='pre_mlp_layer_norm')(x)
     y = layers.Mlp(
         self.mlp_dim,
@@ -51,8 +52,8 @@ class EncoderLayer(nn.Module):
         self.dropout_rate,
         self.dtype,
         name='mlp',
-    )(y, dropout_rows)
-    return x + layers.Dropout(self.dropout_rate)(y, dropout_rows)
+    )(y, dropout)
+    return x + layers.Dropout(self.dropout_rate)(y, dropout)
 
 
 class T5Encoder(nn.Module):
@@ -113,26 +114,29 @@ class T5Encoder(nn.Module):
   def __call__(
       self,
       x: jax.Array,
-      mask: jax.Array,
-      dropout_rows: jax.Array | None = None,
+      lengths: jax.Array,
+      dropout_numbers: jax.Array | None = None,
   ) -> jax.Array:
     """Encodes embedded tokens.
 
     Args:
-      x: [B, L, E], the output of `TokenEmbedder`.
-      mask: bool [B, L], True at real tokens.
-      dropout_rows: row numbers, int32 or uint32 [B]; None switches dropout
-        off. The masks of a row depend on the rng `dropout` and its number
-        alone, so they are the same in whatever batch it is encoded.
+      x: [R, L, E], the output of `TokenEmbedder`.
+      lengths: int32 [R, S], tokens of the texts of a row, which lie one after
+        the other from its start. No text attends to another.
+      dropout_numbers: numbers of the texts, uint32 [R, S]; None switches
+        dropout off. The masks of a text depend on the rng `dropout` and its
+        number alone, so they are the same in whatever row it lies.
 
     Returns:
-      [B, L, E] in `dtype`. Padded positions hold no meaning.
+      [R, L, E] in `dtype`. Positions after the last text hold no meaning.
     """
-    x = layers.Dropout(self.dropout_rate)(x.astype(self.dtype), dropout_rows)
+    segments = Segments.of(x.shape[1], lengths, dropout_numbers)
+    dropout = None if dropout_numbers is None else segments
+    x = layers.Dropout(self.dropout_rate)(x.astype(self.dtype), dropout)
     bias = attention.RelativePositionBias(self.num_heads, name='relpos_bias')(
         x.shape[1]
     )
-    mask = mask[:, None, None, :]
+    mask = segments.attention_mask()
 
     layer = EncoderLayer
     if self.remat:
@@ -155,9 +159,9 @@ class T5Encoder(nn.Module):
           length=self.num_layers,
           metadata_params={nn.PARTITION_NAME: 'layers'},
       )
-      x, _ = scan(layer(*config, name='layers'), x, bias, mask, dropout_rows)
+      x, _ = scan(layer(*config, name='layers'), x, bias, mask, dropout)
     else:
       for i in range(self.num_layers):
-        x = layer(*config, name=f'layers_{i}')(x, bias, mask, dropout_rows)
+        x = layer(*config, name=f'layers_{i}')(x, bias, mask, dropout)
     x = layers.RMSNorm(dtype=self.dtype, name='encoder_norm')(x)
-    return layers.Dropout(self.dropout_rate, shared_axis=None)(x, dropout_rows)
+    return layers.Dropout(self.dropout_rate, shared=False)(x, dropout)

@@ -20,6 +20,7 @@ from dualenc_jax.experiment import Experiment
 from dualenc_jax.losses import metrics as metrics_lib
 from dualenc_jax.retrieval import evaluation
 from dualenc_jax.training import plan as plan_lib
+from dualenc_jax.training import embedding
 from dualenc_jax.training import step as step_lib
 from dualenc_jax.training import summary
 from dualenc_jax.training.checkpoints import Checkpoints
@@ -53,17 +54,17 @@ def train(
     UserError: bad input, a loss or gradient that is not finite, or a disk that
       is full.
   """
-  batches = make_batches(experiment)
+  batches = experiment.batches
   checkpoints = Checkpoints(experiment.model_dir, experiment.keep_checkpoints)
   state, meta = initial_state(experiment, plan, checkpoints)
   first, data = meta['step'], data_position(experiment, batches)
   if first and not allow_other_data:
     check_same_data(meta['data'], data)
-  for line in summary.negatives_left(experiment, batches, first):
+  for line in summary.of_data(experiment, batches, first):
     _LOG.info('%s', line)
   ready()
   evaluator = PeriodicEvaluation(experiment, plan)
-  rows = plan.partitioner.host_rows(experiment.batch_size)
+  cells = plan.partitioner.host_rows(batches.cells)
   paths = plan_lib.param_paths(plan)
   reporter = Reporter(
       experiment.model_dir, first, experiment.steps, experiment.batch_size
@@ -101,10 +102,20 @@ def train(
         },
     )
 
-  results, late = {}, None
+  results, late, seen = {}, None, set()
   try:
     for step in range(first, experiment.steps):
-      batch = plan.partitioner.to_device(batches(step, rows))
+      batch = plan.partitioner.to_device(batches(step, cells))
+      shape = tuple(leaf.shape for leaf in jax.tree.leaves(batch))
+      if seen and shape not in seen:
+        _LOG.info(
+            'Step %d: the texts need another shape of batch, number %d of at'
+            ' most %d; compiling for it.',
+            step,
+            len(seen) + 1,
+            len(batches.shapes),
+        )
+      seen.add(shape)
       with jax.transfer_guard('disallow'):
         state, metrics = plan.train_step(state, batch)
       # The metrics of a step are fetched when the next one is under way.
@@ -139,31 +150,22 @@ def train(
   return results
 
 
-def make_batches(experiment: Experiment) -> Batches:
-  """The training batches, from the cache, which is prepared if need be."""
-  return Batches(
-      experiment.cache('train'),
-      experiment.batch_size,
-      experiment.seed,
-      experiment.tokenizer.query_length,
-      experiment.tokenizer.passage_length,
-      experiment.num_negatives,
-  )
-
-
 def data_position(experiment: Experiment, batches: Batches) -> dict[str, Any]:
   """What the batch of a step depends on, besides the step."""
-  header = batches.cache.header
+  headers = [cache.header for cache in batches.caches]
   position = {
-      'task': header['task'],
-      'source': header['source'],
-      'examples': len(batches.cache),
-      'vocabulary': header['vocabulary'],
-      'query_length': header['query_length'],
-      'passage_length': header['passage_length'],
+      name: _only([header[name] for header in headers])
+      for name in ('task', 'source', 'vocabulary')
+  }
+  position |= {
+      'examples': batches.num_examples,
+      'query_length': experiment.tokenizer.query_length,
+      'passage_length': experiment.tokenizer.passage_length,
       'global_batch': experiment.batch_size,
       'seed': experiment.seed,
   }
+  if batches.rates is not None:
+    position['rates'] = [round(rate, 9) for rate in batches.rates]
   if jax.process_count() > 1:
     digest = hashlib.sha256(json.dumps(position).encode()).digest()
     multihost_utils.assert_equal(
@@ -171,6 +173,11 @@ def data_position(experiment: Experiment, batches: Batches) -> dict[str, Any]:
         f'The hosts have different training data; this one: {position}.',
     )
   return position
+
+
+def _only(values: list[str]) -> str | list[str]:
+  """The value of one cache, or the list of those of several."""
+  return values[0] if len(values) == 1 else values
 
 
 def check_same_data(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -227,6 +234,14 @@ class PeriodicEvaluation:
     if 'validation' not in e.task.splits():
       _LOG.info('The task %s has no validation split.', e.task.name)
       return
+    task = e.task.for_split('validation')
+    corpus_split = task.corpus_split('validation')
+    if corpus_split is not None:
+      _LOG.info(
+          'Evaluation while training ranks the judged passages of split'
+          ' validation alone, not those of split %s as `dualenc evaluate`.',
+          corpus_split,
+      )
     everything = evaluation.RetrievalSet.from_cache(e.cache('validation'))
     self._set = everything.subset(e.eval_queries, e.eval_passages)
     self._embedder = plan_lib.make_embedder(self.plan, e)
@@ -239,7 +254,7 @@ class PeriodicEvaluation:
 
   def __call__(self, params: Any) -> Mapping[str, float]:
     return evaluation.evaluate(
-        self._embedder, step_lib.model_params(params), self._set
+        self._embedder, embedding.model_params(params), self._set
     )[0]
 
 

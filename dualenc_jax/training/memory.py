@@ -9,7 +9,7 @@ import jax
 from dualenc_jax.errors import UserError
 from dualenc_jax.experiment import Experiment
 from dualenc_jax.training import plan as plan_lib
-from dualenc_jax.training import step as step_lib
+from dualenc_jax.training import embedding
 
 
 class OutOfMemory(UserError):
@@ -121,7 +121,7 @@ def _analyze_loss(experiment: Experiment, plan: plan_lib.Plan) -> Any:
   params = plan.abstract.params
   with partitioner.scope():
     embeddings = jax.eval_shape(
-        lambda params, batch: step_lib.embed(experiment.model, params, batch),
+        lambda params, batch: embedding.embed(experiment.model, params, batch),
         params,
         _batch(experiment),
     )

@@ -24,26 +24,25 @@ def check_size(micro_batch_size: int, batch_size: int) -> None:
 
 
 def map_rows(
-    encode: Callable[..., Any], size: int | None, *arrays: jax.Array
+    encode: Callable[..., Any], size: int | None, *trees: Any
 ) -> Any:
-  """encode(*arrays), computed for `size` rows at once.
+  """encode(*trees), computed for `size` rows at once.
 
   Args:
-    encode: maps arrays of any number of rows to a tree of arrays of as many
-      rows; a row of the result may depend on its own row of input only.
-    size: rows of a micro-batch, a divisor of B and a multiple of the devices
+    encode: maps trees of arrays of any number of rows to a tree of arrays of
+      as many rows; a row of the result may depend on its own row of input only.
+    size: rows of a micro-batch, a divisor of C and a multiple of the devices
       on the data axis; None for all at once.
-    *arrays: [B, ...], the leading axis over the data axis.
+    *trees: of arrays [C, ...], the leading axis over the data axis.
 
   Returns:
-    What `encode` returns, arrays [B, ...].
+    What `encode` returns, arrays [C, ...].
   """
-  rows = arrays[0].shape[0]
+  rows = jax.tree.leaves(trees)[0].shape[0]
   if size is None or size == rows:
-    return encode(*arrays)
-  check_size(size, rows)
+    return encode(*trees)
 
-  # Micro-batch k has the rows k, k + B/m, k + 2 B/m, ...: as many of one
+  # Micro-batch k has the rows k, k + C/m, k + 2 C/m, ...: as many of one
   # device's rows as of any other's. The leading axis is split and merged as it
   # is sharded, so no row moves.
   def split(x):
@@ -55,6 +54,6 @@ def map_rows(
   # Within a scan nothing merges the first pass with the recomputation.
   encode = jax.checkpoint(encode, prevent_cse=False)
   _, encoded = jax.lax.scan(
-      lambda carry, xs: (carry, encode(*xs)), None, jax.tree.map(split, arrays)
+      lambda carry, xs: (carry, encode(*xs)), None, jax.tree.map(split, trees)
   )
   return jax.tree.map(join, encoded)

@@ -31,6 +31,7 @@ STANDARD_RULES = (
     ('layers', None),
     ('relpos_buckets', None),
     ('embedding_dim', None),
+    ('texts', None),
 )
 
 
@@ -170,12 +171,12 @@ class Partitioner:
 
     return jax.tree_util.tree_map_with_path(twin, state)
 
-  def to_device(self, batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
-    """Global arrays from this host's rows, the leading axis over `data`."""
-    return {
-        name: jax.make_array_from_process_local_data(self.rows, rows)
-        for name, rows in batch.items()
-    }
+  def to_device(self, batch: Any) -> Any:
+    """Global arrays from a tree of this host's rows, which `data` divides."""
+    return jax.tree.map(
+        lambda rows: jax.make_array_from_process_local_data(self.rows, rows),
+        batch,
+    )
 
   def host_rows(self, batch_size: int) -> np.ndarray:
     """Numbers of the rows of a global batch that this host feeds, ascending.

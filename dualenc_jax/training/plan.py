@@ -7,12 +7,16 @@ from typing import Any
 import jax
 import numpy as np
 
+from dualenc_jax.data import batches as batches_lib
+from dualenc_jax.data.layout import Padded
+from dualenc_jax.data.layout import padded_shape
 from dualenc_jax.errors import UserError
 from dualenc_jax.experiment import Experiment
 from dualenc_jax.retrieval.embedder import Embedder
 from dualenc_jax.training import checkpoints
 from dualenc_jax.training import micro_batches
 from dualenc_jax.training import rules
+from dualenc_jax.training import embedding
 from dualenc_jax.training import step as step_lib
 from dualenc_jax.training.partitioning import Partitioner
 
@@ -99,7 +103,7 @@ def make_embedder(plan: Plan, experiment: Experiment) -> Embedder:
   return Embedder(
       experiment.model,
       plan.partitioner,
-      step_lib.model_params(plan.shardings.params),
+      embedding.model_params(plan.shardings.params),
       experiment.eval_batch_size,
   )
 
@@ -115,18 +119,22 @@ def count_params(plan: Plan) -> int:
   return sum(int(np.prod(leaf.shape)) for leaf in leaves)
 
 
-def abstract_batch(experiment: Experiment) -> dict[str, jax.ShapeDtypeStruct]:
-  """The shapes of a global batch."""
-  size, negatives = experiment.batch_size, experiment.num_negatives
-  query_length = experiment.tokenizer.query_length
-  passage_length = experiment.tokenizer.passage_length
-  shapes = {
-      'query_tokens': ((size, query_length), np.int32),
-      'passage_tokens': ((size, passage_length), np.int32),
-      'query_ids': ((size, 2), np.uint32),
-      'passage_ids': ((size, 2), np.uint32),
-  }
-  if negatives:
-    shapes['negative_tokens'] = ((size, negatives, passage_length), np.int32)
-    shapes['negative_ids'] = ((size, negatives, 2), np.uint32)
-  return {k: jax.ShapeDtypeStruct(*v) for k, v in shapes.items()}
+def abstract_batch(experiment: Experiment) -> dict[str, Any]:
+  """The shapes of a global batch, as they usually are.
+
+  Those of the padded layout are known; for others the examples are looked at,
+  and tokenised first if they are not yet.
+  """
+  size, cells = experiment.batch_size, experiment.cells
+  pairs, k = size // cells, experiment.num_negatives
+  if isinstance(experiment.layout, Padded):
+    tokenizer = experiment.tokenizer
+    shapes = (
+        padded_shape(pairs, tokenizer.query_length),
+        padded_shape(pairs * (1 + k), tokenizer.passage_length),
+    )
+  else:
+    shapes = experiment.batches.shapes[0]
+  return batches_lib.abstract_batch(
+      shapes, size, cells, k, jax.ShapeDtypeStruct
+  )

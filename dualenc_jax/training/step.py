@@ -9,13 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dualenc_jax.losses import Embeddings
 from dualenc_jax.models import DualEncoder
-from dualenc_jax.training import micro_batches
+from dualenc_jax.training.embedding import Batch
+from dualenc_jax.training.embedding import embed
 from dualenc_jax.training.optimizer import Optimizer
 from dualenc_jax.training.partitioning import Partitioner
-
-Batch = dict[str, jax.Array]
 
 
 class TrainState(NamedTuple):
@@ -30,89 +28,6 @@ class TrainState(NamedTuple):
   step: jax.Array
   params: Any
   opt_state: Any
-
-
-def model_params(params: Any) -> Any:
-  """The parameters of the model, or anything else of that structure."""
-  return {name: tree for name, tree in params.items() if name != 'loss'}
-
-
-def embed(
-    model: DualEncoder,
-    params: Any,
-    batch: Batch,
-    dropout_key: jax.Array | None = None,
-    micro_batch_size: int | None = None,
-) -> Embeddings:
-  """Encodes a batch with both towers.
-
-  Args:
-    model: the dual encoder.
-    params: train parameters; those of the loss are ignored.
-    batch: query_tokens [B, Lq], passage_tokens [B, Lp], query_ids and
-      passage_ids [B, 2]; with hard negatives negative_tokens [B, K, Lp] and
-      negative_ids [B, K, 2]. A batch of your own may have valid [B] and
-      weights [B], see `Embeddings`.
-    dropout_key: switches dropout on. The masks of a row depend on this key
-      and the row's place in the batch alone.
-    micro_batch_size: pairs encoded at once, see `micro_batches.map_rows`; None
-      for all.
-
-  Returns:
-    The embeddings of the batch.
-  """
-  variables = {'params': model_params(params)}
-  query_key, passage_key = None, None
-  if dropout_key is not None:
-    query_key, passage_key = jax.random.split(dropout_key)
-  # A pair's passage and its hard negatives stay on the device of the pair.
-  passage_tokens = batch['passage_tokens'][:, None]
-  negatives = batch.get('negative_tokens')
-  if negatives is not None:
-    passage_tokens = jnp.concatenate([passage_tokens, negatives], axis=1)
-  batch_size, candidates, length = passage_tokens.shape
-
-  def encode(method, tokens, key, rows):
-    if key is None:
-      return model.apply(variables, tokens, method=method)
-    return model.apply(
-        variables, tokens, rows, rngs={'dropout': key}, method=method
-    )
-
-  def encode_pairs(pairs, query_tokens, passage_tokens):
-    """Numbers [m], [m, Lq], [m, 1 + K, Lp] -> [m, D], [m, 1 + K, D]."""
-    query = encode('encode_query', query_tokens, query_key, pairs)
-    rows = pairs[:, None] * candidates + jnp.arange(candidates)[None]
-    passages = encode(
-        'encode_passage',
-        passage_tokens.reshape(-1, length),
-        passage_key,
-        rows.reshape(-1),
-    )
-    return query, passages.reshape(-1, candidates, passages.shape[-1])
-
-  query, passages = micro_batches.map_rows(
-      encode_pairs,
-      micro_batch_size,
-      jnp.arange(batch_size),
-      batch['query_tokens'],
-      passage_tokens,
-  )
-  embeddings = Embeddings(
-      query,
-      passages[:, 0],
-      query_ids=batch.get('query_ids'),
-      passage_ids=batch.get('passage_ids'),
-      valid=batch.get('valid'),
-      weights=batch.get('weights'),
-  )
-  if negatives is None:
-    return embeddings
-  return embeddings._replace(
-      negatives=passages[:, 1:],
-      negative_ids=batch.get('negative_ids'),
-      negative_valid=jnp.any(negatives != 0, axis=-1),
-  )
 
 
 def init_params(model: DualEncoder, loss: Any, seed: int) -> Any:

@@ -42,6 +42,37 @@ def describe(experiment: Experiment, plan: plan_lib.Plan) -> Iterator[str]:
     yield f'Negatives per query: {sum(counts.values()):,} ({parts}){less}.'
 
 
+def of_data(
+    experiment: Experiment, batches: Batches, step: int
+) -> Iterator[str]:
+  """Lines on the batches from `step` on: layout, and negatives left.
+
+  Raises:
+    UserError: no query of these batches has any negative.
+  """
+  yield layout(batches, step)
+  yield from negatives_left(experiment, batches, step)
+
+
+def layout(batches: Batches, step: int) -> str:
+  """A line on rows and padding of the batch of a step."""
+  batch = batches(step)
+  real = total = 0
+  rows = {}
+  for name in ('queries', 'passages'):
+    groups = batch[name].groups
+    real += sum(int(group.lengths.sum()) for group in groups)
+    total += sum(group.tokens.size for group in groups)
+    counts = [f'{g.tokens.shape[1]} x {g.tokens.shape[2]}' for g in groups]
+    rows[name] = ' + '.join(counts)
+  cells = f' in each of {batches.cells} cells' if batches.cells > 1 else ''
+  return (
+      f'Layout: {type(batches.layout).__name__}, rows x tokens{cells}: queries'
+      f' {rows["queries"]}, passages {rows["passages"]};'
+      f' {real / total:.0%} of the tokens are real.'
+  )
+
+
 def negatives_left(
     experiment: Experiment, batches: Batches, step: int
 ) -> Iterator[str]:
@@ -56,7 +87,7 @@ def negatives_left(
   if not isinstance(experiment.loss, InBatchSoftmax):
     return
   steps = range(step, step + max(1, min(10, 1_000_000 // batches.batch_size)))
-  texts = [duplicates.Fingerprints(**batches.fingerprints(s)) for s in steps]
+  texts = [duplicates.Fingerprints(**batches.picker.fingerprints(s)) for s in steps]
   mask = experiment.loss.mask_duplicates
   counts = _negatives(
       experiment,

@@ -99,7 +99,8 @@ def encode(params, activations, sizes, tokens):
   embedder = layers.TokenEmbedder(VOCAB, model_dim)
   encoder = t5_encoder.T5Encoder(depth, heads, head_dim, mlp_dim, activations)
   x = embedder.apply({'params': params['token_embedder']}, tokens)
-  return encoder.apply({'params': params['encoder']}, x, tokens != 0)
+  lengths = jnp.sum(tokens != 0, axis=1, keepdims=True)
+  return encoder.apply({'params': params['encoder']}, x, lengths)
 
 
 def random_tokens(lengths, padded_length):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dualenc_jax.models import attention
+from dualenc_jax.models.segments import Segments
 
 B, L, H, K = 3, 12, 4, 8
 ATTENTION_FNS = [attention.einsum_attention, attention.dot_product_attention]
@@ -127,6 +128,18 @@ def test_row_without_a_key_is_finite(attention_fn):
   assert all(np.isfinite(gradient).all() for gradient in gradients)
 
 
+def texts(rows, length):
+  """A text a row, each with a number of its own."""
+  numbers = jnp.arange(rows)[:, None]
+  return Segments.of(length, jnp.full((rows, 1), length), numbers)
+
+
+def keep_weights(rows, length, heads, rate):
+  """The mask that `SelfAttention` draws: [rows, heads, 1, length]."""
+  keep = texts(rows, length).keep_each(jax.random.key(3), heads, rate)
+  return jnp.swapaxes(keep, 1, 2)[:, :, None]
+
+
 @pytest.mark.parametrize('attention_fn', ATTENTION_FNS)
 def test_dropout_of_weights_is_unbiased_and_as_frequent_as_said(attention_fn):
   # Equal weights and values of one: the result is the sum of kept weights,
@@ -141,7 +154,7 @@ def test_dropout_of_weights_is_unbiased_and_as_frequent_as_said(attention_fn):
       jnp.zeros((1, heads, length, length)),
       jnp.ones((1, 1, 1, length), bool),
       rate,
-      jax.random.split(jax.random.key(0), rows),
+      keep_weights(rows, length, heads, rate),
   )
   out = np.asarray(out)[..., 0]
   # T5X's dropout: one mask for all queries of a row and head.
@@ -163,8 +176,8 @@ def test_dropout_drops_the_softmax_weights_of_whole_keys(attention_fn):
   value = jnp.broadcast_to(jnp.eye(L)[None, :, None, :], (B, L, H, L))
   query, key = (jnp.pad(x, [(0, 0)] * 3 + [(0, L - K)]) for x in (query, key))
   plain = attention_fn(query, key, value, bias, mask)
-  keys = jax.random.split(jax.random.key(3), B)
-  dropped = attention_fn(query, key, value, bias, mask, 0.25, keys)
+  weights = keep_weights(B, L, H, 0.25)
+  dropped = attention_fn(query, key, value, bias, mask, 0.25, weights)
   keep = (np.asarray(dropped) != 0).any(axis=1, keepdims=True)
   seen = np.asarray(mask)[:, :, 0, None, :]
   assert (keep <= seen).all()
@@ -180,8 +193,7 @@ def test_self_attention_applies_dropout_to_the_weights_only():
   variables = nn.unbox(module.init(jax.random.key(1), x, bias, mask))
   plain = module.apply(variables, x, bias, mask)
   key = {'dropout': jax.random.key(2)}
-  rows = jnp.arange(B)
-  dropped = module.apply(variables, x, bias, mask, rows, rngs=key)
+  dropped = module.apply(variables, x, bias, mask, texts(B, L), rngs=key)
   assert np.abs(dropped - plain).max() > 0.01
   np.testing.assert_array_equal(
       plain, module.apply(variables, x, bias, mask, rngs=key)

@@ -123,7 +123,11 @@ def test_dropout_does_not_depend_on_batch_mates_or_batch_size():
   def encode(tokens, rows):
     key = {'dropout': jax.random.key(3)}
     return model.apply(
-        variables, tokens, rows, rngs=key, method='encode_query'
+        variables,
+        tokens,
+        dropout_numbers=rows,
+        rngs=key,
+        method='encode_query',
     )
 
   tokens = random_tokens([10, 7, 1, 4, 10, 3])
@@ -178,8 +182,8 @@ def test_mean_pool_equals_numpy():
   rng = np.random.default_rng(0)
   x = rng.normal(3.0, 10.0, size=(4, 9, 5)).astype(np.float32)
   lengths = [9, 4, 1, 0]
-  mask = np.arange(9) < np.array(lengths)[:, None]
-  pooled = dual_encoder.mean_pool(jnp.asarray(x), jnp.asarray(mask))
+  pooled = dual_encoder.mean_pool(jnp.asarray(x), jnp.array(lengths)[:, None])
+  pooled = pooled[:, 0]
   expected = np.zeros((4, 5))
   for i, length in enumerate(lengths[:3]):
     expected[i] = x[i, :length].astype(np.float64).mean(axis=0)
@@ -189,7 +193,7 @@ def test_mean_pool_equals_numpy():
 def test_mean_pool_adds_in_float32():
   # 1 + 2**-8 is lost in bfloat16, whose sums would stop at 256.
   x = jnp.ones((1, 1000, 2), jnp.bfloat16)
-  pooled = dual_encoder.mean_pool(x, jnp.ones((1, 1000), bool))
+  pooled = dual_encoder.mean_pool(x, jnp.array([[1000]]))[0]
   assert pooled.dtype == jnp.float32
   np.testing.assert_array_equal(pooled, np.ones((1, 2)))
 
@@ -202,7 +206,8 @@ def test_projection_equals_numpy_and_has_no_bias(sde):
   x = layers.TokenEmbedder(VOCAB, E).apply(
       {'params': params['token_embedder']}, tokens
   )
-  x = make_part('encoder').apply({'params': params['encoder']}, x, tokens > 0)
+  lengths = np.array([[6], [2]])
+  x = make_part('encoder').apply({'params': params['encoder']}, x, lengths)
   x = np.asarray(x, np.float64)
   pooled = np.stack([x[0].mean(axis=0), x[1, :2].mean(axis=0)])
   projected = pooled @ np.asarray(params['projection']['kernel'], np.float64)

@@ -12,6 +12,7 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.models import attention
 from dualenc_jax.models import layers
 from dualenc_jax.models import t5_encoder
+from dualenc_jax.models.segments import Segments
 
 DEPTH, B, L, E = 2, 4, 10, 24
 
@@ -21,10 +22,12 @@ def make(**options):
   return t5_encoder.T5Encoder(**(sizes | options))
 
 
+LENGTHS = np.array([10, 7, 2, 1], np.int32)[:, None]
+MASK = np.arange(L) < LENGTHS
+
+
 def inputs():
-  x = jax.random.normal(jax.random.key(0), (B, L, E))
-  mask = np.arange(L) < np.array([10, 7, 2, 1])[:, None]
-  return x, jnp.asarray(mask)
+  return jax.random.normal(jax.random.key(0), (B, L, E)), jnp.asarray(LENGTHS)
 
 
 @functools.cache
@@ -48,18 +51,18 @@ def stack_layers(params):
 
 @functools.partial(jax.jit, static_argnums=0)
 def value_and_gradient(encoder, params, dropout_key=None):
-  x, mask = inputs()
+  x, lengths = inputs()
   direction = jax.random.normal(jax.random.key(3), (B, L, E))
 
   def scalar(params):
     encoded = encoder.apply(
         {'params': params},
         x,
-        mask,
-        None if dropout_key is None else jnp.arange(B),
+        lengths,
+        None if dropout_key is None else jnp.arange(B)[:, None],
         rngs={} if dropout_key is None else {'dropout': dropout_key},
     )
-    encoded = jnp.where(mask[:, :, None], encoded, 0.0)
+    encoded = jnp.where(MASK[:, :, None], encoded, 0.0)
     return jnp.sum(encoded * direction), encoded
 
   (_, encoded), gradient = jax.value_and_grad(scalar, has_aux=True)(params)
@@ -137,7 +140,7 @@ def test_dropout_follows_its_key(scan_layers):
   @functools.partial(jax.jit, static_argnums=(0, 1))
   def encode(rate, dropout, seed):
     encoder = make(dropout_rate=rate, scan_layers=scan_layers)
-    rows = jnp.arange(B) if dropout else None
+    rows = jnp.arange(B)[:, None] if dropout else None
     rngs = {'dropout': jax.random.key(seed)}
     return encoder.apply({'params': params}, *inputs(), rows, rngs=rngs)
 
@@ -156,26 +159,28 @@ def test_dropout_needs_a_key(scan_layers):
   if scan_layers:
     params = stack_layers(params)
   with pytest.raises(Exception, match='dropout'):
-    encoder.apply({'params': params}, *inputs(), jnp.arange(B))
+    encoder.apply({'params': params}, *inputs(), jnp.arange(B)[:, None])
 
 
 def kept(shape, rows, seed=0, rate=0.3, **options):
   """Which entries of ones a Dropout module keeps."""
   module = layers.Dropout(rate, **options)
   key = {'dropout': jax.random.key(seed)}
-  out = np.asarray(module.apply({}, jnp.ones(shape), rows, rngs=key))
+  lengths = jnp.full((shape[0], 1), shape[1])
+  texts = Segments.of(shape[1], lengths, rows[:, None])
+  out = np.asarray(module.apply({}, jnp.ones(shape), texts, rngs=key))
   np.testing.assert_allclose(out[out != 0], 1 / (1 - rate), rtol=1e-6)
   return out != 0
 
 
-@pytest.mark.parametrize('shared_axis', [-2, None])
+@pytest.mark.parametrize('shared', [True, False])
 def test_dropout_is_as_frequent_as_said_and_independent_between_rows(
-    shared_axis,
+    shared,
 ):
   rows, length, width, rate = 2000, 5, 8, 0.3
   shape = (rows, length, width)
-  keep = kept(shape, jnp.arange(rows), rate=rate, shared_axis=shared_axis)
-  if shared_axis is not None:
+  keep = kept(shape, jnp.arange(rows), rate=rate, shared=shared)
+  if shared:
     assert (keep == keep[:, :1]).all()
     keep = keep[:, :1]
   drawn = keep.reshape(rows, -1).astype(np.float64)
@@ -208,10 +213,12 @@ def test_dropout_of_the_output_is_unbiased():
   # encoder without layers whose input is zero but for the norm's scale.
   rate, rows = 0.25, 400
   encoder = t5_encoder.T5Encoder(0, 1, 1, 1, dropout_rate=rate)
-  x, mask = jnp.ones((rows, L, E)), jnp.ones((rows, L), bool)
-  variables = encoder.init(jax.random.key(0), x, mask)
+  x, lengths = jnp.ones((rows, L, E)), jnp.full((rows, 1), L)
+  variables = encoder.init(jax.random.key(0), x, lengths)
   key = {'dropout': jax.random.key(1)}
-  out = encoder.apply(variables, x, mask, jnp.arange(rows), rngs=key)
+  out = encoder.apply(
+      variables, x, lengths, jnp.arange(rows)[:, None], rngs=key
+  )
   out = np.asarray(out)
   # Dropout of the input drops whole columns of a row, and that of the output
   # entries: an entry survives both with probability (1 - rate) ** 2.
@@ -229,22 +236,22 @@ def test_float16_is_refused_with_the_reason():
 
 
 def test_bfloat16_is_near_float32_and_keeps_float32_parameters():
-  x, mask = inputs()
+  x, lengths = inputs()
   params = random_params()
   rounded = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
 
   def encode(dtype, params):
     apply = jax.jit(make(dtype=dtype).apply)
-    encoded = apply({'params': params}, x, mask)
+    encoded = apply({'params': params}, x, lengths)
     assert encoded.dtype == dtype
-    return np.asarray(encoded, np.float64)[np.asarray(mask)]
+    return np.asarray(encoded, np.float64)[MASK]
 
   def distance_to_float32(encoded):
     return np.linalg.norm(encoded - expected) / np.linalg.norm(expected)
 
   expected = encode('float32', params)
   initial = jax.eval_shape(
-      make(dtype='bfloat16').init, jax.random.key(0), x, mask
+      make(dtype='bfloat16').init, jax.random.key(0), x, lengths
   )
   assert {x.dtype for x in jax.tree.leaves(initial)} == {jnp.dtype('float32')}
   # What rounding the weights alone costs tells how well conditioned these

@@ -76,12 +76,13 @@ def test_encodes_like_t5x(golden):
   params = traverse_util.unflatten_dict(golden.weights, sep='/')
   tokens = golden.reference['tokens']
   mask = tokens != 0
+  lengths = mask.sum(axis=1, keepdims=True)
 
   @jax.jit
   def encode(params):
     embedder = {'params': params['token_embedder']}
     x = golden.token_embedder.apply(embedder, tokens)
-    return golden.encoder.apply({'params': params['encoder']}, x, mask)
+    return golden.encoder.apply({'params': params['encoder']}, x, lengths)
 
   assert list(mask.sum(axis=1)) == [24, 17, 9, 2, 1]
   np.testing.assert_allclose(

@@ -10,6 +10,7 @@ import optax
 import pytest
 import tiny_training
 
+from dualenc_jax.data import Padded
 from dualenc_jax.errors import UserError
 from dualenc_jax.experiment import Experiment
 from dualenc_jax.losses import InBatchSoftmax
@@ -70,6 +71,7 @@ def make_experiment(partitioner, loss, batch_size=16, optimizer=SGD, **more):
       partitioner=partitioner,
       steps=1,
       batch_size=batch_size,
+      layout=Padded(),
       **more,
   )
 
@@ -96,7 +98,9 @@ def test_parts_are_those_of_the_arrays_on_a_device(partitioner, numbers, data):
   # Adam has two twins of each parameter and a count; and the step is counted.
   assert parts.optimizer == 2 * 4 * numbers + 4 + 4
   tokens, fingerprints = QUERY_LENGTH + PASSAGE_LENGTH, 2 * 2
-  assert parts.batch == 16 // data * 4 * (tokens + fingerprints)
+  # Of both texts its length and its number in its cell, and the pair's number.
+  layout = 2 * 2 + 1
+  assert parts.batch == 16 // data * 4 * (tokens + fingerprints + layout)
   # On the CPU nothing is padded: metrics are left, a few numbers each.
   assert 0 < parts.other < 2048
   # A device's own gradients wait for the others'.
@@ -121,10 +125,10 @@ def peak_of_step(batch_size):
   abstract, _, step = tiny_training.plan(
       tiny_training.OneDevice(), SGD, MODEL, Rowwise()
   )
-  batch = {
-      name: jax.ShapeDtypeStruct(array.shape, array.dtype)
-      for name, array in tiny_training.make_batch(batch_size).items()
-  }
+  batch = jax.tree.map(
+      lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype),
+      tiny_training.make_batch(batch_size),
+  )
   m = step.lower(abstract, batch).compile().memory_analysis()
   inputs, outputs = m.argument_size_in_bytes, m.output_size_in_bytes
   return inputs + outputs - m.alias_size_in_bytes + m.temp_size_in_bytes

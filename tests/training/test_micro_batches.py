@@ -19,6 +19,7 @@ from dualenc_jax.losses import LearnableTemperature
 from dualenc_jax.training import Partitioner
 from dualenc_jax.training import plan as plan_lib
 from dualenc_jax.training import rules
+from dualenc_jax.training import embedding
 from dualenc_jax.training import step as step_lib
 
 FSDP = (('embed', 'data'),)
@@ -65,7 +66,7 @@ def by_the_step(
   model = make_model(separate_towers, **dict(options))
   batch = tiny_training.make_batch(SIZE, num_negatives)
   return value_and_gradients(
-      lambda params: step_lib.embed(
+      lambda params: embedding.embed(
           model, params, batch, KEY, micro_batch_size
       ),
       make_params(separate_towers, options),
@@ -90,7 +91,7 @@ def assert_equal(actual, expected, loss_tolerance=LOSS_TOLERANCE):
 def test_equal_to_a_loop_by_hand():
   """No scan, no checkpoint, and none of the step's micro-batches."""
   model, params = make_model(), make_params()
-  batch = tiny_training.make_batch(SIZE, 3)
+  batch = tiny_training.make_tokens(SIZE, 3)
   query_key, passage_key = jax.random.split(KEY)
 
   def embed(params):
@@ -99,9 +100,9 @@ def test_equal_to_a_loop_by_hand():
 
       def encode(method, tokens, key, numbers):
         return model.apply(
-            {'params': step_lib.model_params(params)},
+            {'params': embedding.model_params(params)},
             tokens,
-            numbers,
+            dropout_numbers=numbers,
             rngs={'dropout': key},
             method=method,
         )
@@ -193,7 +194,7 @@ def test_all_at_once_is_no_scan():
 
   def primitives(size):
     def embed(params):
-      return step_lib.embed(make_model(), params, batch, KEY, size)
+      return embedding.embed(make_model(), params, batch, KEY, size)
 
     return str(jax.make_jaxpr(embed)(make_params()))
 
@@ -202,12 +203,12 @@ def test_all_at_once_is_no_scan():
 
 
 def test_every_row_of_every_micro_batch_has_dropout_of_its_own():
-  batch = {
+  batch = tiny_training.padded({
       name: np.broadcast_to(tokens[:1, ..., :1], tokens.shape)
-      for name, tokens in tiny_training.make_batch(8, 2).items()
-  }
+      for name, tokens in tiny_training.make_tokens(8, 2).items()
+  })
   embeddings = jax.jit(
-      lambda params: step_lib.embed(make_model(), params, batch, KEY, 2)
+      lambda params: embedding.embed(make_model(), params, batch, KEY, 2)
   )(make_params())
   rows = np.concatenate(
       [
@@ -237,10 +238,10 @@ def compile_step(partitioner, size, batch_size):
   abstract, _, step = tiny_training.plan(
       partitioner, model=make_model(), loss=Product(), micro_batch_size=size
   )
-  batch = {
-      name: jax.ShapeDtypeStruct(x.shape, x.dtype)
-      for name, x in tiny_training.make_batch(batch_size, 3).items()
-  }
+  batch = jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype),
+      tiny_training.make_batch(batch_size, 3),
+  )
   return step.lower(abstract, batch).compile()
 
 
@@ -291,6 +292,7 @@ def build(*bindings):
           'VOCABULARY = "python_code_8k"',
           'VOCAB_SIZE = 8064',
           'BATCH_SIZE = 48',
+          'LAYOUT = @data.Padded()',
           *bindings,
       ],
       [],

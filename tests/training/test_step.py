@@ -12,6 +12,7 @@ import tiny_training
 from dualenc_jax.training import Optimizer
 from dualenc_jax.training import Partitioner
 from dualenc_jax.training import rules
+from dualenc_jax.training import embedding
 from dualenc_jax.training import step as step_lib
 
 FSDP = (('embed', 'data'),)
@@ -29,7 +30,7 @@ def on_one_device(separate_towers, num_negatives):
   batch = tiny_training.make_batch(num_negatives=num_negatives)
 
   def loss_fn(params):
-    embeddings = step_lib.embed(model, params, batch)
+    embeddings = embedding.embed(model, params, batch)
     return tiny_training.LOSS(params['loss'], embeddings)[0]
 
   loss, gradients = jax.jit(jax.value_and_grad(loss_fn))(params)
@@ -196,9 +197,9 @@ def test_the_one_gradient_that_is_not_finite_is_named():
 def test_hard_negatives_are_those_of_their_query():
   model = tiny_training.make_model()
   params = tiny_training.unsharded_params()
-  batch = tiny_training.make_batch(size=4, num_negatives=3)
-  embed = jax.jit(lambda batch: step_lib.embed(model, params, batch))
-  embeddings = embed(batch)
+  batch = tiny_training.make_tokens(size=4, num_negatives=3)
+  embed = jax.jit(lambda batch: embedding.embed(model, params, batch))
+  embeddings = embed(tiny_training.padded(batch))
   encode = jax.jit(
       lambda tokens: model.apply(
           {'params': {k: v for k, v in params.items() if k != 'loss'}},

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import optax
 
+from dualenc_jax import text_rows
 from dualenc_jax.losses import LearnableTemperature
 from dualenc_jax.losses import SamToNe
 from dualenc_jax.models import DualEncoder
@@ -51,7 +52,25 @@ def make_model(separate_towers=False, width=32, **options):
 
 
 def make_batch(size=16, num_negatives=0, seed=0):
-  """Random tokens of random lengths, some texts twice; host arrays."""
+  """The texts of `make_tokens`, a text a row; host arrays."""
+  return padded(make_tokens(size, num_negatives, seed))
+
+
+def padded(tokens):
+  """A batch of `make_tokens` as the step takes it, every pair a cell."""
+  passages = [tokens['passage_tokens'][:, None]]
+  batch = {k: v for k, v in tokens.items() if not k.endswith('_tokens')}
+  if 'negative_tokens' in tokens:
+    passages.append(tokens['negative_tokens'])
+    batch['negative_valid'] = tokens['negative_tokens'].any(axis=-1)
+  return batch | {
+      'queries': text_rows.from_tokens(tokens['query_tokens'][:, None]),
+      'passages': text_rows.from_tokens(np.concatenate(passages, axis=1)),
+  }
+
+
+def make_tokens(size=16, num_negatives=0, seed=0):
+  """Random tokens of random lengths, some texts twice."""
   rng = np.random.default_rng(seed)
 
   def tokens(rows, length):

@@ -50,7 +50,7 @@ def main(address: str, host: str, folder: str) -> None:
     rows = partitioner.host_rows(BATCH_SIZE)
     losses, state = train(
         partitioner,
-        lambda batch: {k: v[rows] for k, v in batch.items()},
+        lambda batch: jax.tree.map(lambda x: x[rows], batch),
         'ring',
     )
     checkpoints = Checkpoints(pathlib.Path(folder) / str(model_parallel))

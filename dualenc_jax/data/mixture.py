@@ -1,0 +1,70 @@
+"""Several tasks, mixed by rates, to train on together."""
+
+from collections.abc import Sequence
+import dataclasses
+
+from dualenc_jax.data.task import Task
+from dualenc_jax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixture:
+  """Tasks whose training examples are mixed, as in a seqio mixture.
+
+  Each task keeps a token cache of its own; of every 65,536 pairs in a row, as
+  many are of a task as its rate says. A seqio mixture of your own works, too,
+  as a `Task` of its name.
+
+  Attributes:
+    tasks: tasks with a train split.
+    rates: positive weights of the tasks; they need not add up to 1. None for
+      the numbers of examples.
+    validation: the task whose validation split is evaluated during training;
+      None for no such evaluation. Evaluate the others one at a time.
+  """
+
+  tasks: Sequence[Task]
+  rates: Sequence[float] | None = None
+  validation: Task | None = None
+
+  def __post_init__(self):
+    if not self.tasks:
+      raise UserError('Mixture.tasks is empty; expected at least one task.')
+    if self.rates is None:
+      return
+    if len(self.rates) != len(self.tasks) or not all(
+        rate > 0 for rate in self.rates
+    ):
+      raise UserError(
+          f'Mixture.rates is {tuple(self.rates)}; expected a positive number'
+          f' for each of the {len(self.tasks)} tasks.'
+      )
+
+  @property
+  def name(self) -> str:
+    return '+'.join(task.name for task in self.tasks)
+
+  def splits(self) -> tuple[str, ...]:
+    return ('train', 'validation') if self.validation else ('train',)
+
+  def parts(self) -> list[tuple[Task, float | None]]:
+    """(task, rate) of each, rates adding up to 1; None if by examples."""
+    parts = [part for task in self.tasks for part, _ in task.parts()]
+    if len(parts) > len(self.tasks):
+      raise UserError(
+          f'Mixture.tasks: {self.name} has a mixture among its tasks; expected'
+          ' single ones. Name its tasks instead.'
+      )
+    if self.rates is None:
+      return [(task, None) for task in self.tasks]
+    total = sum(self.rates)
+    return [(task, rate / total) for task, rate in zip(self.tasks, self.rates)]
+
+  def for_split(self, split: str) -> Task:
+    """The one task that a split is of."""
+    if split == 'validation' and self.validation is not None:
+      return self.validation
+    raise UserError(
+        f'The mixture {self.name} has no split {split!r} to read: its tasks are'
+        ' read one by one. Name one of them, or give Mixture.validation.'
+    )

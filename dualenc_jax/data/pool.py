@@ -1,0 +1,59 @@
+"""Rows of several caches under one numbering."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dualenc_jax.data.ragged import Ragged
+
+
+class Pool:
+  """Rows of token ids and their fingerprints; those of each part in turn."""
+
+  def __init__(self, parts: Sequence[tuple[Ragged, np.ndarray]]):
+    """Copies nothing.
+
+    Args:
+      parts: token rows and their fingerprints uint64 [n].
+    """
+    self._parts = parts
+    self.first = np.cumsum([0, *(len(rows) for rows, _ in parts)])
+
+  def __len__(self) -> int:
+    return int(self.first[-1])
+
+  def lengths(self, rows: np.ndarray) -> np.ndarray:
+    """Tokens of rows [...], 0 for the row -1: int64 [...]."""
+    out = np.zeros(rows.shape, np.int64)
+    for (tokens, _), chosen, own in self._split(rows):
+      out[chosen] = tokens.offsets[own + 1] - tokens.offsets[own]
+    return out
+
+  def fingerprints(self, rows: np.ndarray) -> np.ndarray:
+    """Of rows [...], 0 for the row -1: uint64 [...]."""
+    out = np.zeros(rows.shape, np.uint64)
+    for (_, fingerprints), chosen, own in self._split(rows):
+      out[chosen] = fingerprints[own]
+    return out
+
+  def copy(self, rows: np.ndarray, out: np.ndarray, starts: np.ndarray) -> None:
+    """Writes the tokens of rows [n] into flat `out`, each from its start on."""
+    for (tokens, _), chosen, own in self._split(rows):
+      begins = tokens.offsets[own]
+      lengths = tokens.offsets[own + 1] - begins
+      before = np.cumsum(lengths) - lengths
+      position = np.arange(lengths.sum())
+      source = position + np.repeat(begins - before, lengths)
+      out[position + np.repeat(starts[chosen] - before, lengths)] = (
+          tokens.values[source]
+      )
+
+  def _split(self, rows):
+    """Yields (part, which of `rows` are in it, their numbers there)."""
+    if len(self._parts) == 1 and (rows.size == 0 or rows.min() >= 0):
+      yield self._parts[0], np.s_[...], rows
+      return
+    for part, start, end in zip(self._parts, self.first, self.first[1:]):
+      chosen = (rows >= start) & (rows < end)
+      if chosen.any():
+        yield part, chosen, rows[chosen] - start
