@@ -14,6 +14,7 @@ DATA = [
     'seqio>=0.0.20',
     'tensorflow-datasets>=4.9.10',
 ]
+PLOTS = ['matplotlib>=3.11']
 # The references that the tests compare with, beside pytest and ruff. torch is
 # pinned so that the reference does not move.
 TEST = [
@@ -54,6 +55,7 @@ setuptools.setup(
     },
     install_requires=[
         'bm25s>=0.3.16',
+        'filelock>=4.2',
         'flax>=0.12.8',
         'gin-config>=0.5.0',
         'jax>=0.10.2',
@@ -67,7 +69,8 @@ setuptools.setup(
     ],
     extras_require={
         'data': DATA,
-        'test': DATA + TEST,
+        'plots': PLOTS,
+        'test': DATA + PLOTS + TEST,
         'gpu': ['jax[cuda12]>=0.10.2'],
         'tpu': ['jax[tpu]>=0.10.2'],
     },

@@ -15,7 +15,7 @@ from dualenc_jax import cli
 from dualenc_jax import config
 from dualenc_jax import model_dir
 from dualenc_jax import runtime
-from dualenc_jax.retrieval import evaluation
+from dualenc_jax.retrieval.corpus import Corpus
 from dualenc_jax.retrieval.index import IndexWriter
 from dualenc_jax.retrieval.index import Passage
 
@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   parser = config.make_parser('encode', __doc__)
   model_dir.add_flags(parser)
   parser.add_argument(
-      '--split', help='of the task; all of it, or train, by default'
+      '--split', help='of the task; all, else corpus, else train by default'
   )
   parser.add_argument('--index_dir', help='MODEL_DIR/index by default')
   args = config.parse_args(parser, argv)
@@ -43,7 +43,7 @@ def default_index(folder: str) -> pathlib.Path:
 def default_split(model: model_dir.TrainedModel) -> str:
   """The split whose passages are everything there is to search."""
   splits = model.experiment.task.splits()
-  return 'all' if 'all' in splits else splits[0]
+  return next((s for s in ('all', 'corpus') if s in splits), splits[0])
 
 
 def encode(
@@ -52,8 +52,8 @@ def encode(
   """Writes the index of a split's distinct passages; returns their number."""
   experiment = model.experiment
   cache = experiment.cache(split)
-  corpus = evaluation.RetrievalSet.from_cache(cache)
-  rows = corpus.passage_rows
+  corpus = Corpus.from_cache(cache)
+  rows = corpus.rows
   batches = model.embedder.batches(
       'encode_passage', model.params, cache.passage_tokens, rows
   )
@@ -79,7 +79,7 @@ def encode(
           embeddings,
           [
               Passage(
-                  corpus.passage_ids[i],
+                  corpus.ids[i],
                   cache.names.text(rows[i]),
                   cache.locations.text(rows[i]),
                   cache.passage_texts.text(rows[i]),

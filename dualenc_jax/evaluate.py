@@ -1,5 +1,8 @@
 """Ranks a whole corpus exactly for every query of a split, and measures.
 
+The corpus is the task's own for that split, where it has one, else the
+passages of the split.
+
   dualenc evaluate --model_dir=my_model --split=test
 
 Writes metrics.json and run.trec to MODEL_DIR/evaluation/<task>-<split>.
@@ -16,6 +19,7 @@ from dualenc_jax import config
 from dualenc_jax import model_dir
 from dualenc_jax import runtime
 from dualenc_jax.errors import UserError
+from dualenc_jax.experiment import Experiment
 from dualenc_jax.retrieval import evaluation
 from dualenc_jax.retrieval import metrics as metrics_lib
 from dualenc_jax.retrieval import trec
@@ -58,8 +62,7 @@ def evaluate(
 ) -> dict[str, float]:
   """Evaluates on a split and writes metrics.json, run.trec and config.gin."""
   experiment = model.experiment
-  cache = experiment.cache(split)
-  retrieval_set = evaluation.RetrievalSet.from_cache(cache)
+  retrieval_set = retrieval_set_of(experiment, split)
   model_dir.make_writable('--output_dir', output)
   metrics, ranking = evaluation.evaluate(
       model.embedder, model.params, retrieval_set, max(k, metrics_lib.DEPTH)
@@ -72,7 +75,11 @@ def evaluate(
           'split': split,
           'queries': len(retrieval_set.query_ids),
           'passages': len(retrieval_set.passage_ids),
-          'source': cache.header['source'],
+          'source': retrieval_set.cache.header['source'],
+          'corpus': {
+              name: retrieval_set.corpus.cache.header[name]
+              for name in ('split', 'source')
+          },
           **model.provenance,
       },
   )
@@ -84,6 +91,19 @@ def evaluate(
       retrieval_set.passage_ids,
   )
   return metrics
+
+
+def retrieval_set_of(
+    experiment: Experiment, split: str
+) -> evaluation.RetrievalSet:
+  """The queries of a split and the passages that they are ranked over."""
+  task = experiment.task.for_split(split)
+  corpus_split = task.corpus_split(split)
+  return evaluation.RetrievalSet.from_cache(
+      experiment.cache(split),
+      None if corpus_split is None else experiment.cache(corpus_split),
+      task.answer_text(),
+  )
 
 
 def write_json(path: pathlib.Path, value: dict[str, Any]) -> None:

@@ -34,7 +34,7 @@ class TextRows(NamedTuple):
     groups: their rows.
     places: int32 [C, T], for each text of a cell the number of its segment
       among all segments of the groups' rows, empty ones counted; None where
-      text t is segment t. A hard negative that is missing has any place.
+      text t is segment t. A hard negative that is missing has -1.
   """
 
   groups: tuple[RowGroup, ...]

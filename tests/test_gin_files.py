@@ -40,6 +40,7 @@ def test_files_of_every_kind_are_shipped():
   folders = {f.split('/')[0] for f in FILES}
   assert folders == {
       'architectures',
+      'commands',
       'losses',
       'models',
       'optimizers',

@@ -47,6 +47,6 @@ def test_quickstart_trains_compares_searches_and_resumes(tmp_path, capsys):
 
 
 def test_an_unknown_task_gets_did_you_mean(tmp_path):
-  argv = [*flags(tmp_path), '--gin.data.Task.name=python_cod']
+  argv = [*flags(tmp_path), '--gin.python_code/data.Task.name=python_cod']
   with pytest.raises(UserError, match="Did you mean 'python_code'"):
     quickstart.main(argv)

@@ -39,6 +39,10 @@ _U = np.uint64
 def _mix(x: np.ndarray) -> np.ndarray:
   """The output function of splitmix64: a bijection that spreads every bit."""
   x = x + _U(0x9E3779B97F4A7C15)
-  x = (x ^ (x >> _U(30))) * _U(0xBF58476D1CE4E5B9)
-  x = (x ^ (x >> _U(27))) * _U(0x94D049BB133111EB)
-  return x ^ (x >> _U(31))
+  shifted = x >> _U(30)
+  for multiplier, shift in ((0xBF58476D1CE4E5B9, 27), (0x94D049BB133111EB, 31)):
+    x ^= shifted
+    x *= _U(multiplier)
+    np.right_shift(x, _U(shift), out=shifted)
+  x ^= shifted
+  return x

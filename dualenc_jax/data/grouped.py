@@ -66,9 +66,10 @@ class Grouped:
     if ends[-1] < lengths.shape[1]:
       if np.take_along_axis(lengths, order[:, ends[-1] :], axis=1).any():
         return None
-    places = np.zeros_like(lengths)
+    places = np.full_like(lengths, -1)
     ranks = np.broadcast_to(np.arange(ends[-1]), (len(lengths), ends[-1]))
     np.put_along_axis(places, order[:, : ends[-1]], ranks, axis=1)
+    places[lengths == 0] = -1
     return Placement(places, np.zeros_like(lengths))
 
   def _shape(self, most: np.ndarray, limit: int) -> Shape:

@@ -32,7 +32,7 @@ class Placement(NamedTuple):
   """Where texts lie.
 
   Attributes:
-    places: int64 [C, T], segment of each text, as `TextRows.places`; None where
+    places: int64 [C, T], segment of each text, -1 for missing ones; None where
       text t is segment t.
     starts: int64 [C, T], first token of each text in its row.
   """

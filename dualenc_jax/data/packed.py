@@ -22,10 +22,10 @@ class Packed:
   layout.
 
   Attributes:
-    sample: most batches that are packed to choose the number of rows.
+    sample: most cells that are packed to choose the number of rows.
   """
 
-  sample: int = 64
+  sample: int = 512
 
   GROWTH = (1.0, 1.1, 1.3)
 
@@ -36,7 +36,7 @@ class Packed:
   def shapes(self, sample: np.ndarray, limit: int) -> list[Shape]:
     """See `Layout`."""
     packings = [_pack(lengths, limit) for lengths in sample[: self.sample]]
-    rows = max(packing.rows for packing in packings)
+    rows = max(1, *(packing.rows for packing in packings))
     segments = max(int(packing.slots.max()) + 1 for packing in packings)
     # Room for a row of more and shorter texts than any of the sample.
     segments = -(-segments * 5 // 16) * 4
@@ -60,7 +60,7 @@ class Packed:
         return None
       places[cell] = packing.row_of * group.segments + packing.slots
       starts[cell] = packing.starts
-    return Placement(places, starts)
+    return Placement(np.where(lengths > 0, places, -1), starts)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -90,7 +90,7 @@ def _pack(lengths: np.ndarray, size: int) -> _Packing:
   order = order[: np.count_nonzero(lengths)]
   descending = lengths[order]
   edges = np.flatnonzero(np.diff(descending)) + 1
-  bounds = [0, *edges.tolist(), len(order)]
+  bounds = [0, *edges.tolist(), len(order)] if len(order) else []
   open_rows = [[] for _ in range(size + 1)]  # By remaining room.
   rooms = 0  # Bit r is set where open_rows[r] has rows.
   rows = 0
@@ -123,8 +123,9 @@ def _pack(lengths: np.ndarray, size: int) -> _Packing:
   out[0, order] = row_of
   out[2, order] = size - np.array(room_of, np.int64)
   # Texts are put into a row from its start on, so a text's slot is its rank.
+  row_of = np.array(row_of, np.int64)
   by_row = np.argsort(row_of, kind='stable')
-  sorted_rows = np.asarray(row_of, np.int64)[by_row]
+  sorted_rows = row_of[by_row]
   first = np.searchsorted(sorted_rows, np.arange(rows))
   out[1, order[by_row]] = np.arange(len(order)) - first[sorted_rows]
   return _Packing(rows, *out)

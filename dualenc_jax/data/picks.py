@@ -27,7 +27,6 @@ class Picks:
   passages: np.ndarray
   numbers: np.ndarray
 
-
   def __getitem__(self, rows: np.ndarray) -> 'Picks':
     """Some pairs, in this order."""
     return Picks(self.queries[rows], self.passages[rows], self.numbers[rows])
@@ -99,6 +98,22 @@ class Picker:
       base = self.passages.first[n + source]
       chosen[rows] = np.where(number < count, base + first + turn, -1)
     return chosen
+
+  def fingerprints(self, step: int) -> dict[str, np.ndarray]:
+    """The texts of the global batch of a step, without their tokens.
+
+    Returns:
+      uint64 fingerprints query [B], passage [B] and negatives [B, K], and
+      negative_valid, bool [B, K], False where an example has fewer than K.
+    """
+    picks = self(step)
+    passages = self.passages.fingerprints(picks.passages)
+    return {
+        'query': self.queries.fingerprints(picks.queries),
+        'passage': passages[:, 0],
+        'negatives': passages[:, 1:],
+        'negative_valid': picks.passages[:, 1:] >= 0,
+    }
 
   def sample(self, rng: np.random.Generator) -> Picks:
     """A batch like those of the order, drawn with replacement."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 import dataclasses
-import pathlib
 
 import numpy as np
 
@@ -34,14 +33,6 @@ class Ragged:
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
     return cls(
         np.frombuffer(b''.join(rows), np.uint8), lengths_to_offsets(lengths)
-    )
-
-  @classmethod
-  def load(cls, folder: str | pathlib.Path, name: str) -> 'Ragged':
-    """Maps what a `RaggedWriter` of this folder and name has written."""
-    return cls(
-        map_array(folder, f'{name}.values'),
-        map_array(folder, f'{name}.offsets'),
     )
 
   def __len__(self) -> int:
@@ -76,50 +67,8 @@ class Ragged:
     return out
 
 
-class RaggedWriter:
-  """Appends rows to raw files in `folder`; `Ragged.load` maps them.
-
-  A context manager; the files are complete once it has been left.
-  """
-
-  def __init__(self, folder: str | pathlib.Path, name: str, dtype):
-    self._dtype = np.dtype(dtype)
-    self._values = open_array(folder, f'{name}.values', self._dtype)
-    self._offsets = open_array(folder, f'{name}.offsets', np.int64)
-    self._end = 0
-    np.zeros(1, np.int64).tofile(self._offsets)
-
-  def append(self, rows: Ragged) -> None:
-    """Writes all rows after those that are there."""
-    rows.values.astype(self._dtype, copy=False).tofile(self._values)
-    (rows.offsets[1:] + self._end).tofile(self._offsets)
-    self._end += len(rows.values)
-
-  def __enter__(self) -> 'RaggedWriter':
-    return self
-
-  def __exit__(self, *unused_error) -> None:
-    self._values.close()
-    self._offsets.close()
-
-
 def lengths_to_offsets(lengths: np.ndarray) -> np.ndarray:
   """[n] lengths -> int64 [n + 1] offsets."""
   offsets = np.zeros(len(lengths) + 1, np.int64)
   np.cumsum(lengths, out=offsets[1:])
   return offsets
-
-
-def open_array(folder: str | pathlib.Path, name: str, dtype):
-  """A new raw file to append to, its dtype in its name: `<name>.<dtype>`."""
-  return open(pathlib.Path(folder) / f'{name}.{np.dtype(dtype).name}', 'xb')
-
-
-def map_array(folder: str | pathlib.Path, name: str) -> np.ndarray:
-  """Maps the file of `open_array` read-only, as a one-dimensional array."""
-  (path,) = pathlib.Path(folder).glob(f'{name}.*')
-  dtype = np.dtype(path.suffix[1:])
-  if not path.stat().st_size:  # An empty file cannot be mapped.
-    return np.zeros(0, dtype)
-  # The plain view indexes faster than np.memmap's own subclass.
-  return np.asarray(np.memmap(path, dtype, 'r'))

@@ -31,6 +31,9 @@ class Reader(Protocol):
     None if these are the passages of the split itself.
     """
 
+  # It may also have `answer_text(passage, name) -> str`: the part of a passage
+  # in which answers are looked for, if that is not all of it.
+
 
 def example(
     query: str = '',

@@ -61,6 +61,8 @@ class Task:
     tasks = getattr(mixture, 'tasks', None)
     if tasks is None:
       return [(self, 1.0)]
+    # seqio keeps them in a set, whose order differs from process to process.
+    tasks = sorted(tasks, key=lambda task: task.name)
     rates = [float(mixture.get_rate(task)) for task in tasks]
     return [
         (dataclasses.replace(self, name=task.name), rate / sum(rates))

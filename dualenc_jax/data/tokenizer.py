@@ -30,10 +30,10 @@ class Tokenizer:
             ' one token and EOS.'
         )
 
-  def encode_queries(self, texts: Sequence[str]) -> Ragged:
+  def encode_queries(self, texts: Sequence[str], threads: int = -1) -> Ragged:
     """Rows of at most `query_length` token ids."""
-    return self.vocabulary.encode(texts, self.query_length)
+    return self.vocabulary.encode(texts, self.query_length, threads)
 
-  def encode_passages(self, texts: Sequence[str]) -> Ragged:
+  def encode_passages(self, texts: Sequence[str], threads: int = -1) -> Ragged:
     """Rows of at most `passage_length` token ids."""
-    return self.vocabulary.encode(texts, self.passage_length)
+    return self.vocabulary.encode(texts, self.passage_length, threads)

@@ -47,23 +47,28 @@ class Vocabulary:
     """Of the model file."""
     return hashlib.sha256(self.file.read_bytes()).hexdigest()
 
-  def encode(self, texts: Sequence[str], max_length: int) -> Ragged:
+  def encode(
+      self, texts: Sequence[str], max_length: int, threads: int = -1
+  ) -> Ragged:
     """Token ids of each text: at most `max_length - 1`, then EOS.
 
     Cut first and ended after, as T5X's `append_eos_after_trim` does: every row
     ends with EOS.
+
+    Args:
+      texts: n of them.
+      max_length: most tokens of a row, EOS included.
+      threads: how many share the work; -1 for one on each core.
     """
-    rows = self._processor.encode(list(texts), num_threads=-1)
-    lengths = np.fromiter(
-        (min(len(row), max_length - 1) + 1 for row in rows),
-        np.int64,
-        len(rows),
+    rows = self._processor.encode_as_numpy(
+        list(texts), add_eos=True, num_threads=threads
     )
-    offsets = lengths_to_offsets(lengths)
-    values = np.full(offsets[-1], EOS, self.token_dtype)
-    starts, ends = offsets[:-1].tolist(), offsets[1:].tolist()
-    for row, start, end in zip(rows, starts, ends):
-      values[start : end - 1] = row[: end - 1 - start]
+    rows = [row[:max_length] for row in rows]
+    offsets = lengths_to_offsets(np.fromiter(map(len, rows), np.int64))
+    values = np.empty(offsets[-1], self.token_dtype)
+    if rows:
+      np.concatenate(rows, out=values, casting='unsafe')
+    values[offsets[1:] - 1] = EOS
     return Ragged(values, offsets)
 
   @functools.cached_property

@@ -80,7 +80,10 @@ class Segments(NamedTuple):
       # length.
       bits = _per_key(lambda k: jax.random.bits(k, shape))(keys)[:, 0]
       return _keep(bits, rate)
-    keys = keys[jnp.arange(keys.shape[0])[:, None], self._own_slots()]
+    data = jnp.take_along_axis(
+        jax.random.key_data(keys), self._own_slots()[:, :, None], axis=1
+    )
+    keys = jax.random.wrap_key_data(data, impl=jax.random.key_impl(key))
     first = self.positions.astype(jnp.uint32) * np.uint32(features)
 
     def bits_of_token(key, first):

@@ -1,10 +1,14 @@
 """Batches: pure in seed and step, complete in an epoch, K hard negatives."""
 
-import types
-
 import numpy as np
 import pytest
+import text_reading
+from text_reading import pairs_of
 
+from dualenc_jax.data import Grouped
+from dualenc_jax.data import Packed
+from dualenc_jax.data import Padded
+from dualenc_jax.data.batches import abstract_batch
 from dualenc_jax.data.batches import Batches
 from dualenc_jax.data.fingerprint import as_uint32_pairs
 from dualenc_jax.data.fingerprint import fingerprints
@@ -18,81 +22,96 @@ NEGATIVES = [
     [[300 + 10 * i + k, 7, 1] for k in range(count)]
     for i, count in enumerate(COUNTS)
 ]
-
-
-def make_cache(negatives=NEGATIVES):
-  """The part of a Cache that batches read, in memory."""
-  flat = [row for rows in negatives for row in rows]
-  ragged = {
-      'query': Ragged.from_rows(QUERIES, np.uint16),
-      'passage': Ragged.from_rows(PASSAGES, np.uint16),
-      'negative': Ragged.from_rows(flat, np.uint16),
-  }
-
-  class Rows(types.SimpleNamespace):
-
-    def __len__(self):
-      return len(QUERIES)
-
-  offsets = np.cumsum([0] + [len(rows) for rows in negatives])
-  return Rows(
-      header={
-          'task': 'toy',
-          'split': 'train',
-          'query_length': 4,
-          'passage_length': 6,
-      },
-      negative_offsets=offsets,
-      **{f'{name}_tokens': rows for name, rows in ragged.items()},
-      **{f'{name}_fingerprints': fingerprints(r) for name, r in ragged.items()},
-  )
+LAYOUTS = [Padded(), Grouped(2), Grouped(8, step=4), Packed()]
 
 
 def batches(**options):
+  cache = text_reading.make_cache(QUERIES, PASSAGES, NEGATIVES)
   defaults = dict(batch_size=3, seed=0, query_length=4, passage_length=6)
-  return Batches(make_cache(), **(defaults | options))
+  return Batches([cache], **(defaults | options))
 
 
-def examples_of(batch):
+def examples_of(batch, num_negatives=0):
   """Indices of a batch's examples, read off its tokens."""
-  return (batch['query_tokens'][:, 0] - 100).tolist()
+  return [pair[0][0] - 100 for pair in pairs_of(batch, num_negatives)]
 
 
-def pad(row, length):
-  return row + [0] * (length - len(row))
+def leaves(batch):
+  """All arrays by name."""
+  out = {}
+  for name, value in batch.items():
+    if name in ('queries', 'passages'):
+      for i, group in enumerate(value.groups):
+        out |= {f'{name}/{i}/{k}': v for k, v in group._asdict().items()}
+      if value.places is not None:
+        out[f'{name}/places'] = value.places
+    else:
+      out[name] = value
+  return out
+
+
+def assert_same(a, b):
+  a, b = leaves(a), leaves(b)
+  assert a.keys() == b.keys()
+  for name, value in a.items():
+    np.testing.assert_array_equal(value, b[name], err_msg=name)
 
 
 def test_shapes_dtypes_and_content():
   batch = batches(num_negatives=2)(0)
+  # Three pairs in one cell, each text a row.
   expected = {
-      'query_tokens': ((3, 4), np.int32),
-      'passage_tokens': ((3, 6), np.int32),
+      'queries/0/tokens': ((1, 3, 4), np.int32),
+      'queries/0/lengths': ((1, 3, 1), np.int32),
+      'queries/0/texts': ((1, 3, 1), np.int32),
+      'passages/0/tokens': ((1, 9, 6), np.int32),
+      'passages/0/lengths': ((1, 9, 1), np.int32),
+      'passages/0/texts': ((1, 9, 1), np.int32),
+      'numbers': ((3,), np.uint32),
       'query_ids': ((3, 2), np.uint32),
       'passage_ids': ((3, 2), np.uint32),
-      'negative_tokens': ((3, 2, 6), np.int32),
       'negative_ids': ((3, 2, 2), np.uint32),
+      'negative_valid': ((3, 2), np.bool_),
   }
-  assert {k: (v.shape, v.dtype) for k, v in batch.items()} == expected
-  for row, i in enumerate(examples_of(batch)):
-    assert batch['query_tokens'][row].tolist() == pad(QUERIES[i], 4)
-    assert batch['passage_tokens'][row].tolist() == pad(PASSAGES[i], 6)
+  assert {k: (v.shape, v.dtype) for k, v in leaves(batch).items()} == expected
+  for row, (query, passage, _, number) in enumerate(pairs_of(batch, 2)):
+    i = query[0] - 100
+    assert query == QUERIES[i] and passage == PASSAGES[i] and number == row
     low, high = map(int, batch['passage_ids'][row])
     (own,) = fingerprints(Ragged.from_rows([PASSAGES[i]], np.uint16)).tolist()
     assert low + (high << 32) == own
+
+
+@pytest.mark.parametrize('layout', LAYOUTS, ids=repr)
+@pytest.mark.parametrize('cells', [1, 4])
+@pytest.mark.parametrize('k', [0, 3])
+def test_the_abstract_batch_is_like_the_usual_one(layout, cells, k):
+  cache = text_reading.random_cache(200)
+  data = Batches([cache], 32, 0, 16, 64, k, layout=layout, cells=cells)
+  abstract = abstract_batch(
+      data.shapes[0], 32, cells, k, lambda shape, dtype: np.zeros(shape, dtype)
+  )
+  found = [
+      {k: (v.shape, v.dtype) for k, v in leaves(batch).items()}
+      for batch in [abstract, *map(data, range(6))]
+  ]
+  assert found.count(found[0]) >= 5
 
 
 def test_without_negatives_there_are_no_keys_of_theirs():
   assert not [key for key in batches()(0) if key.startswith('negative')]
 
 
-def test_a_batch_is_a_pure_function_of_seed_and_step():
-  forwards, backwards = batches(num_negatives=2), batches(num_negatives=2)
+@pytest.mark.parametrize('layout', LAYOUTS, ids=repr)
+def test_a_batch_is_a_pure_function_of_seed_and_step(layout):
+  forwards, backwards = (
+      batches(num_negatives=2, layout=layout) for _ in range(2)
+  )
   steps = list(range(8))
   there = {step: forwards(step) for step in steps}
   back = {step: backwards(step) for step in reversed(steps)}
   for step in steps:
-    for key, value in there[step].items():
-      np.testing.assert_array_equal(value, back[step][key])
+    assert_same(there[step], back[step])
 
 
 def test_seeds_differ():
@@ -105,7 +124,7 @@ def test_seeds_differ():
 
 def test_every_example_once_an_epoch_up_to_the_remainder():
   data = batches()
-  assert data.num_examples == 11 and data.steps_per_epoch == 3
+  assert data.num_examples == 11
   orders, left_out = set(), set()
   for epoch in range(20):
     seen = [i for s in range(3) for i in examples_of(data(3 * epoch + s))]
@@ -116,30 +135,66 @@ def test_every_example_once_an_epoch_up_to_the_remainder():
   assert left_out == set(range(11))
 
 
-def test_host_slices_partition_the_batch():
-  data = batches(batch_size=8, num_negatives=1)
-  whole = data(4)
-  parts = [data(4, slice(start, start + 2)) for start in range(0, 8, 2)]
-  for key, value in whole.items():
+@pytest.mark.parametrize('layout', LAYOUTS, ids=repr)
+@pytest.mark.parametrize('k', [0, 3])
+def test_every_layout_has_the_pairs_of_the_padded_one(layout, k):
+  """Also in cells, and for 1, 2 and 4 hosts, which feed slices of them."""
+  cache = text_reading.random_cache(300)
+
+  def make(layout, cells):
+    return Batches([cache], 48, 0, 16, 64, k, layout=layout, cells=cells)
+
+  padded = make(Padded(), 1)
+  for cells, hosts in [(1, 1), (4, 1), (4, 2), (4, 4), (16, 4)]:
+    data = make(layout, cells)
+    for step in range(4):
+      want = sorted(pairs_of(padded(step), k))
+      got = []
+      for host in np.split(np.arange(cells), hosts):
+        batch = data(step, host)
+        got += pairs_of(batch, k)
+        valid = [[bool(n) for n in pair[2]] for pair in pairs_of(batch, k)]
+        if k:
+          assert batch['negative_valid'].tolist() == valid
+      assert sorted(got) == want
+
+
+@pytest.mark.parametrize('layout', LAYOUTS, ids=repr)
+def test_host_cells_partition_the_batch(layout):
+  data = Batches(
+      [text_reading.random_cache(300)],
+      48,
+      0,
+      16,
+      64,
+      1,
+      layout=layout,
+      cells=8,
+  )
+  whole = leaves(data(4))
+  parts = [leaves(data(4, slice(start, start + 2))) for start in (0, 2, 4, 6)]
+  for name, value in whole.items():
     np.testing.assert_array_equal(
-        np.concatenate([part[key] for part in parts]), value
+        np.concatenate([part[name] for part in parts]), value
     )
 
 
 @pytest.mark.parametrize('k', [1, 2, 3, 8])
-def test_negatives_rotate_by_epoch_and_fall_short_to_zero(k):
-  data = batches(batch_size=11, num_negatives=k)
+@pytest.mark.parametrize('layout', LAYOUTS, ids=repr)
+def test_negatives_rotate_by_epoch_and_fall_short_to_none(k, layout):
+  data = batches(batch_size=11, num_negatives=k, layout=layout)
   for epoch in range(5):
     batch = data(epoch)
-    for row, i in enumerate(examples_of(batch)):
+    for row, (query, _, negatives, _) in enumerate(pairs_of(batch, k)):
+      i = query[0] - 100
       for number in range(k):
-        tokens = batch['negative_tokens'][row, number].tolist()
         low, high = map(int, batch['negative_ids'][row, number])
+        valid = batch['negative_valid'][row, number]
         if number >= COUNTS[i]:
-          assert tokens == [0] * 6 and low == high == 0
+          assert negatives[number] == [] and low == high == 0 and not valid
           continue
         chosen = NEGATIVES[i][(epoch * k + number) % COUNTS[i]]
-        assert tokens == pad(chosen, 6)
+        assert negatives[number] == chosen and valid
         (own,) = fingerprints(Ragged.from_rows([chosen], np.uint16)).tolist()
         assert low + (high << 32) == own
 
@@ -148,13 +203,13 @@ def test_negatives_rotate_by_epoch_and_fall_short_to_zero(k):
 @pytest.mark.parametrize('step', [0, 4])
 def test_fingerprints_are_those_of_the_batch(k, step):
   made = batches(num_negatives=k)
-  batch, texts = made(step), made.fingerprints(step)
+  batch, texts = made(step), made.picker.fingerprints(step)
   for name, ids in (('query', 'query_ids'), ('passage', 'passage_ids')):
     np.testing.assert_array_equal(as_uint32_pairs(texts[name]), batch[ids])
   assert texts['negatives'].shape == texts['negative_valid'].shape == (3, k)
   assert texts['negative_valid'].dtype == bool
   if k:
-    real = batch['negative_tokens'].any(axis=-1)
+    real = batch['negative_valid']
     np.testing.assert_array_equal(texts['negative_valid'], real)
     np.testing.assert_array_equal(
         as_uint32_pairs(texts['negatives'])[real], batch['negative_ids'][real]
@@ -167,10 +222,15 @@ def test_batch_size_beyond_the_examples():
     batches(batch_size=12)
 
 
+def test_cells_that_do_not_divide_the_batch():
+  with pytest.raises(UserError, match='cells is 2; expected a divisor .* 3'):
+    batches(cells=2)
+
+
 def test_negatives_asked_of_a_split_without_any():
-  cache = make_cache([[] for _ in COUNTS])
+  cache = text_reading.make_cache(QUERIES, PASSAGES)
   with pytest.raises(UserError, match="num_negatives is 1, .*'toy'.*'train'"):
-    Batches(cache, 3, 0, 4, 6, num_negatives=1)
+    Batches([cache], 3, 0, 4, 6, num_negatives=1)
 
 
 @pytest.mark.parametrize('name', ['query_length', 'passage_length'])

@@ -1,13 +1,16 @@
-"""Token caches: round trip, keys, reuse, damage, crashes, no seqio."""
+"""Token caches: round trip, keys, reuse, damage, a source that is gone."""
 
+import collections
+import dataclasses
 import json
 import os
 import sys
 
+import cache_words
 import numpy as np
 import pytest
 
-from dualenc_jax.data import cache_format
+from dualenc_jax.data import cache_build
 from dualenc_jax.data.cache import prepare
 from dualenc_jax.data.cache_format import Cache
 from dualenc_jax.data.fingerprint import fingerprints
@@ -19,14 +22,14 @@ from dualenc_jax.errors import UserError
 ROWS = [
     {'query': 'first query', 'passage': 'a passage', 'negatives': ['n', 'a b']},
     {'query': 'second 中', 'passage': 'another passage'},
-    {'query': 'third', 'passage': 'a b', 'negatives': ['a b'], 'name': 'x'},
+    {'query': 'third', 'passage': 'a b', 'negatives': ['c d'], 'name': 'x'},
     {
         'query': 'fourth',
         'passage': 'word ' * 50,
         'query_id': 'Q',
         'passage_id': 9,
     },
-    {'query': 'fifth', 'passage': 'last', 'negatives': ['n1', 'n2', 'n3']},
+    {'query': 'fifth', 'passage': 'last', 'negatives': ['n1', 'a b', 'n3']},
 ]
 VOCABULARY = Vocabulary('python_code_8k')
 TOKENIZER = Tokenizer(VOCABULARY, 8, 16)
@@ -50,12 +53,19 @@ def cache_dir(tmp_path):
 
 
 def folders(cache_dir):
-  return sorted(os.listdir(cache_dir))
+  """Complete caches, and what there is of others but locks."""
+  unfinished = [
+      name
+      for name in os.listdir(cache_dir / cache_build.BUILDING)
+      if not name.endswith('.lock')
+  ]
+  complete = set(os.listdir(cache_dir)) - {cache_build.BUILDING}
+  return sorted([*complete, *unfinished])
 
 
 @pytest.mark.parametrize('chunk', [1, 2, 8192])
 def test_round_trip(task, source, cache_dir, monkeypatch, chunk):
-  monkeypatch.setattr(cache_format, 'CHUNK', chunk)
+  monkeypatch.setattr(cache_build, 'CHUNK', chunk)
   cache = prepare(task, 'train', TOKENIZER, cache_dir)
   assert len(cache) == 5
   negatives = [row.get('negatives', []) for row in ROWS]
@@ -85,10 +95,49 @@ def test_round_trip(task, source, cache_dir, monkeypatch, chunk):
         getattr(cache, f'{name}_fingerprints'),
         fingerprints(getattr(cache, f'{name}_tokens')),
     )
-  # Example 2's passage is a negative of examples 0 and 2.
+  # Example 2's passage is a negative of examples 0 and 4.
   assert (
-      cache.negative_fingerprints[[1, 2]] == cache.passage_fingerprints[2]
+      cache.negative_fingerprints[[1, 4]] == cache.passage_fingerprints[2]
   ).all()
+
+
+def test_rows_of_a_corpus_and_queries_without_passage(cache_dir):
+  words = cache_words.Words(50)
+  cache = prepare(words, 'train', TOKENIZER, cache_dir)
+  rows = list(words.examples('train'))
+  for i, row in enumerate(rows):
+    # The passage alone, or a query and a passage: what is not there is empty.
+    expected = TOKENIZER.encode_queries([row['query']]).row(0)
+    if not row['query']:
+      expected = []
+    np.testing.assert_array_equal(cache.query_tokens.row(i), expected)
+    assert cache.query_texts.text(i) == row['query']
+    assert cache.passage_texts.text(i) == row['passage']
+    start, end = cache.answer_offsets[i : i + 2]
+    assert [
+        cache.answers.text(j) for j in range(start, end)
+    ] == row['answers']
+    start, end = cache.negative_offsets[i : i + 2]
+    found = [cache.negative_tokens.row(j).tolist() for j in range(start, end)]
+    negatives = TOKENIZER.encode_passages(row['negatives'])
+    assert found == [negatives.row(j).tolist() for j in range(len(negatives))]
+  assert cache.relevances.tolist() == [row['relevance'] for row in rows]
+
+
+def test_columns_of_one_value_take_no_room(cache_dir):
+  """Of 20 examples without negatives, names, locations, answers and grades."""
+  cache = prepare(cache_words.Words(20), 'train', TOKENIZER, cache_dir)
+  sizes = collections.Counter()
+  for path in cache.folder.iterdir():
+    sizes[path.name.partition('.')[0]] += path.stat().st_size
+  for name in ('names', 'locations', 'answers', 'negative_tokens'):
+    assert sizes[name] == 8
+  assert sizes['negative_offsets'] == sizes['answer_offsets'] == 8
+  assert sizes['relevances'] == 4
+  assert sizes['passage_ids'] == 21 * 8 + 10 * len('p0') + 10 * len('p10')
+  assert len(cache.names) == 20 and cache.names.text(7) == ''
+  assert cache.relevances.tolist() == [1] * 20
+  assert cache.negative_offsets.tolist() == [0] * 21
 
 
 def test_ids_default_to_a_hash_of_the_text(task, cache_dir):
@@ -157,6 +206,28 @@ def test_truncated_files_are_rebuilt_and_that_is_said(task, cache_dir, name):
   assert folders(cache_dir) == [first.folder.name]
 
 
+def test_what_differs_from_the_nearest_cache_is_said(
+    task, source, cache_dir
+):
+  def said(task, tokenizer):
+    lines = []
+    prepare(task, 'train', tokenizer, cache_dir, lines.append)
+    return [line for line in lines if line.startswith('No token cache fits')]
+
+  assert said(task, TOKENIZER) == []
+  (line,) = said(task, Tokenizer(VOCABULARY, 8, 17))
+  assert line.endswith('differs in passage_length (16, now 17).')
+  vocabulary = dataclasses.replace(VOCABULARY, extra_ids=9)
+  (line,) = said(task, Tokenizer(vocabulary, 8, 16))
+  assert 'vocabulary_size (8000, now 8009)' in line
+  other = Task('pairs', {'train': str(source), 'on_bad_row': 'skip'})
+  (line,) = said(other, TOKENIZER)
+  assert line.endswith('differs in options.on_bad_row (null, now skip).')
+  source.write_text(json.dumps(ROWS[0]) + '\n')
+  (line,) = said(task, TOKENIZER)
+  assert 'differs in source (' in line
+
+
 def test_a_failure_while_building_leaves_nothing(task, source, cache_dir):
   with source.open('a') as stream:
     stream.write('nonsense\n')
@@ -165,62 +236,30 @@ def test_a_failure_while_building_leaves_nothing(task, source, cache_dir):
   assert folders(cache_dir) == []
 
 
-def test_a_killed_builds_folder_is_never_used(
-    task, cache_dir, monkeypatch
-):
-  complete = prepare(task, 'train', TOKENIZER, cache_dir).folder
-  # As left by a kill between the header and the move.
-  os.rename(complete, cache_dir / '.building-x')
-  with monkeypatch.context() as patch:
-    patch.setitem(sys.modules, 'seqio', None)
-    with pytest.raises(UserError, match=r'dualenc-jax\[data\]'):
-      prepare(task, 'train', TOKENIZER, cache_dir)
-  assert prepare(task, 'train', TOKENIZER, cache_dir).folder == complete
-
-
-def test_another_process_that_was_first_wins(task, cache_dir, monkeypatch):
-  write = cache_format.write
-
-  def write_slowly(*args):
-    count = write(*args)
-    monkeypatch.setattr('dualenc_jax.data.cache.write', write)
-    winner = prepare(task, 'train', TOKENIZER, cache_dir)
-    (winner.folder / 'winner').touch()
-    return count
-
-  monkeypatch.setattr('dualenc_jax.data.cache.write', write_slowly)
-  cache = prepare(task, 'train', TOKENIZER, cache_dir)
-  assert (cache.folder / 'winner').exists()
-  assert folders(cache_dir) == [cache.folder.name]
-
-
-def test_without_seqio_the_newest_matching_cache_serves(
-    task, source, cache_dir, monkeypatch
+def test_without_its_source_the_newest_matching_cache_serves(
+    task, source, cache_dir
 ):
   old = prepare(task, 'train', TOKENIZER, cache_dir).folder
   source.write_text(''.join(json.dumps(row) + '\n' for row in ROWS[:2]))
   new = prepare(task, 'train', TOKENIZER, cache_dir).folder
-  source.write_text(json.dumps(ROWS[0]) + '\n')
+  source.unlink()
   os.utime(old / 'header.json', (1, 1))
-  monkeypatch.setitem(sys.modules, 'seqio', None)
   lines = []
   cache = prepare(task, 'train', TOKENIZER, cache_dir, lines.append)
   assert cache.folder == new and len(cache) == 2
   assert 'without checking' in lines[-1]
+  # The next best one, if it is damaged.
+  (new / 'header.json').unlink()
+  assert prepare(task, 'train', TOKENIZER, cache_dir).folder == old
   with pytest.raises(UserError, match='there is none here'):
     prepare(task, 'train', Tokenizer(VOCABULARY, 8, 99), cache_dir)
 
 
-def test_without_seqio_an_unchanged_source_needs_no_remark(
-    task, cache_dir, monkeypatch
-):
-  folder = prepare(task, 'train', TOKENIZER, cache_dir).folder
+def test_without_seqio_its_tasks_need_a_cache(cache_dir, monkeypatch):
   monkeypatch.setitem(sys.modules, 'seqio', None)
-  lines = []
-  assert prepare(
-      task, 'train', TOKENIZER, cache_dir, lines.append
-  ).folder == folder
-  assert lines == []
+  task = Task('somewhere', module='json')
+  with pytest.raises(UserError, match=r'dualenc-jax\[data\].*none here'):
+    prepare(task, 'train', TOKENIZER, cache_dir)
 
 
 def test_no_examples(tmp_path, cache_dir):

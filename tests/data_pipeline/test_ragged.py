@@ -1,10 +1,9 @@
-"""Ragged rows: gathers against a plain loop, and files."""
+"""Ragged rows: gathers against a plain loop."""
 
 import numpy as np
 import pytest
 
 from dualenc_jax.data.ragged import Ragged
-from dualenc_jax.data.ragged import RaggedWriter
 
 
 def random_rows(seed, count, longest):
@@ -53,23 +52,3 @@ def test_texts_survive():
   texts = ['', 'plain', 'naïve 中 🙂', 'two\nlines']
   ragged = Ragged.from_texts(texts)
   assert [ragged.text(i) for i in range(4)] == texts
-
-
-def test_writer_appends_chunks_and_load_maps_them(tmp_path):
-  rows = random_rows(3, 30, 10)
-  with RaggedWriter(tmp_path, 'x', np.uint16) as writer:
-    for start in (0, 7, 7, 30):
-      end = {0: 7, 7: 30, 30: 30}[start]
-      writer.append(Ragged.from_rows(rows[start:end], np.uint16))
-  loaded = Ragged.load(tmp_path, 'x')
-  expected = rows[:7] + rows[7:] + rows[7:]
-  assert [loaded.row(i).tolist() for i in range(len(loaded))] == expected
-  assert loaded.values.dtype == np.uint16
-  assert not loaded.values.flags.writeable
-
-
-def test_an_empty_file_loads(tmp_path):
-  with RaggedWriter(tmp_path, 'x', np.uint16):
-    pass
-  loaded = Ragged.load(tmp_path, 'x')
-  assert len(loaded) == 0 and loaded.values.dtype == np.uint16

@@ -10,6 +10,7 @@ import pytest
 
 from dualenc_jax.data.pairs import Pairs
 from dualenc_jax.data.python_code import PythonCode
+from dualenc_jax.data.reader import example
 from dualenc_jax.data.task import SeqioMissing
 from dualenc_jax.data.task import Task
 from dualenc_jax.errors import UserError
@@ -47,7 +48,14 @@ USER_MODULE = '''
       {'query': IDS, 'passage': TEXT},
       {'query': [[5]], 'passage': ['p']},
   )
-  seqio.MixtureRegistry.add('user_mixture', ['user_pairs'], default_rate=1.0)
+  add(
+      'user_more',
+      {'query': TEXT, 'passage': TEXT},
+      {'query': ['q3'], 'passage': ['p3']},
+  )
+  seqio.MixtureRegistry.add(
+      'user_mixture', [('user_pairs', 1.0), ('user_more', lambda task: 3.0)]
+  )
 '''
 
 
@@ -117,17 +125,25 @@ def test_a_readers_error_comes_through_tensorflow_unchanged(tmp_path):
     list(task.examples('train'))
 
 
-def test_a_users_task_and_mixture(user_module):
-  for name in ('user_pairs', 'user_mixture'):
-    task = Task(name, module=user_module)
-    assert task.splits() == ('train',)
-    rows = list(task.examples('train'))
-    assert [(e['query'], e['passage']) for e in rows] == [
-        ('q1', 'p1'),
-        ('q2', 'p2'),
-    ]
-    assert rows[0]['negatives'] == [] and rows[0]['query_id'] == ''
-    assert task.fingerprint('train') == task.fingerprint('train')
+def test_a_users_task(user_module):
+  task = Task('user_pairs', module=user_module)
+  assert task.splits() == ('train',)
+  assert task.parts() == [(task, 1.0)]
+  rows = list(task.examples('train'))
+  assert rows == [example('q1', 'p1'), example('q2', 'p2')]
+  assert task.fingerprint('train') == task.fingerprint('train')
+
+
+def test_a_users_mixture(user_module):
+  """Its parts have the rates of seqio, by number or by function."""
+  mixture = Task('user_mixture', module=user_module)
+  assert mixture.splits() == ('train',)
+  (more, more_rate), (pairs, pairs_rate) = mixture.parts()
+  assert (pairs.name, more.name) == ('user_pairs', 'user_more')
+  assert (pairs_rate, more_rate) == (0.25, 0.75)
+  assert list(more.examples('train')) == [example('q3', 'p3')]
+  with pytest.raises(UserError, match='one of its tasks here: '):
+    list(mixture.examples('train'))
 
 
 def test_a_users_task_of_other_features(user_module):
@@ -156,18 +172,17 @@ def test_unknown_names(user_module, pairs_file):
 
 def test_without_seqio(monkeypatch, pairs_file):
   monkeypatch.setitem(sys.modules, 'seqio', None)
-  task = Task('pairs', {'train': pairs_file})
-  assert task.fingerprint('train') == Pairs(train=pairs_file).fingerprint(
-      'train'
-  )
+  task, reader = Task('pairs', {'train': pairs_file}), Pairs(train=pairs_file)
+  assert task.fingerprint('train') == reader.fingerprint('train')
+  assert list(task.examples('train')) == list(reader.examples('train'))
   with pytest.raises(SeqioMissing, match=r'dualenc-jax\[data\]'):
-    list(task.examples('train'))
+    Task('user_pairs', module='some_module').splits()
 
 
 def test_importing_the_package_imports_no_tensorflow():
   code = (
       'import sys, dualenc_jax.data as d\n'
-      "d.Task('python_code').fingerprint('train')\n"
+      "next(d.Task('python_code').examples('train'))\n"
       "assert not {'tensorflow', 'seqio'} & set(sys.modules)\n"
       "try: d.Task('python_cod').splits()\n"
       "except d.task.UserError: assert 'seqio' not in sys.modules\n"
@@ -185,5 +200,67 @@ def test_a_bad_row_in_a_part_of_a_mixture_is_raised(tmp_path):
   path.write_text('{"query": "a b", "passage": "c"}\nnot JSON\n')
   seqio_source.add_task('bad_part', Pairs(train=str(path)))
   seqio.MixtureRegistry.add('bad_mixture', ['bad_part'], default_rate=1.0)
+  ((part, _),) = Task('bad_mixture').parts()
   with pytest.raises(UserError, match=r'bad\.jsonl:2: not JSON'):
-    list(Task('bad_mixture').examples('train'))
+    list(part.examples('train'))
+
+
+def test_a_bad_row_behind_preprocessors_is_raised(tmp_path):
+  import seqio
+
+  from dualenc_jax.data import seqio_source
+
+  path = tmp_path / 'bad.jsonl'
+  path.write_text('{"query": "a b", "passage": "c"}\nnot JSON\n')
+  task = seqio_source.add_task('bad_source', Pairs(train=str(path)))
+  seqio.TaskRegistry.add(
+      'bad_upper',
+      source=task.source,
+      preprocessors=[lambda dataset: dataset.map(lambda row: row)],
+      output_features=task.output_features,
+  )
+  with pytest.raises(UserError, match=r'bad\.jsonl:2: not JSON'):
+    list(Task('bad_upper').examples('train'))
+
+
+@pytest.mark.parametrize('name', ['pairs', 'python_code'])
+def test_seqio_yields_what_the_reader_does(name, tmp_path, pairs_file):
+  """The tasks of tasks/ are in seqio's registry, once they are registered."""
+  module = tmp_path / f'registers_{name}.py'
+  folder = tmp_path / 'code'
+  folder.mkdir()
+  (folder / 'a.py').write_text(
+      'def add(a, b):\n  """Adds two numbers up."""\n  return a + b\n'
+  )
+  options = {
+      'pairs': {'train': pairs_file},
+      'python_code': {'roots': (str(folder),)},
+  }[name]
+  split = {'pairs': 'train', 'python_code': 'all'}[name]
+  own = list(Task(name, options).examples(split))
+  module.write_text(
+      'import importlib\n'
+      'from dualenc_jax.data import task\n'
+      'task._tasks_package()\n'
+      f"importlib.import_module('dualenc_jax.tasks.{name}').register("
+      f"'registered_{name}', **{options!r})\n"
+  )
+  sys.path.insert(0, str(tmp_path))
+  try:
+    registered = Task(f'registered_{name}', module=module.stem)
+    assert list(registered.examples(split)) == own and own
+    assert registered.fingerprint(split) == Task(name, options).fingerprint(
+        split
+    )
+    import seqio
+
+    dataset = seqio.get_mixture_or_task(f'registered_{name}').get_dataset(
+        sequence_length=None, split=split, shuffle=False, num_epochs=1
+    )
+    rows = list(dataset.as_numpy_iterator())
+    assert [row['passage'].decode() for row in rows] == [
+        row['passage'] for row in own
+    ]
+    assert {row['relevance'] for row in rows} == {1}
+  finally:
+    sys.path.remove(str(tmp_path))

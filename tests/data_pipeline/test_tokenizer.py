@@ -3,6 +3,8 @@
 import dataclasses
 import hashlib
 import io
+import itertools
+import json
 
 import numpy as np
 import pytest
@@ -66,6 +68,34 @@ def test_t5_vocabulary(shared):
   vocabulary = Vocabulary(str(path), extra_ids=100)
   assert vocabulary.size == 32100
   assert vocabulary.encode(['Hello world'], 8).row(0).tolist() == [8774, 296, 1]
+
+
+def test_t5_vocabulary_on_real_text_is_that_of_transformers(shared):
+  import transformers
+
+  folder = shared / 'data' / 't5_spiece'
+  reference = transformers.T5TokenizerFast.from_pretrained(
+      folder, local_files_only=True
+  )
+  assert type(reference.backend_tokenizer).__module__ == 'tokenizers'
+  path = shared / 'data' / 'msmarco_v1_dl1920' / 'corpus.jsonl'
+  with path.open() as lines:
+    texts = [json.loads(line)['text'] for line in itertools.islice(lines, 1000)]
+  rows = Vocabulary(str(folder / 'spiece.model'), 100).encode(texts, 128)
+  expected = reference(texts, truncation=True, max_length=128).input_ids
+  assert [rows.row(i).tolist() for i in range(1000)] == expected
+  # Some of the texts are cut.
+  assert 100 < sum(len(row) == 128 for row in expected) < 900
+
+
+@pytest.mark.parametrize('threads', [1, 3])
+def test_the_number_of_threads_makes_no_difference(threads):
+  vocabulary = Vocabulary('python_code_8k')
+  rows, expected = (
+      vocabulary.encode(TEXTS * 50, 9, n) for n in (threads, -1)
+  )
+  np.testing.assert_array_equal(rows.values, expected.values)
+  np.testing.assert_array_equal(rows.offsets, expected.offsets)
 
 
 def test_shipped_vocabulary_splits_identifiers_into_query_words():

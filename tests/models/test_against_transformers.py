@@ -94,12 +94,13 @@ def our_params(model):
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
-def encode(params, activations, sizes, tokens):
+def encode(params, activations, sizes, tokens, lengths=None):
   model_dim, depth, heads, head_dim, mlp_dim = sizes
   embedder = layers.TokenEmbedder(VOCAB, model_dim)
   encoder = t5_encoder.T5Encoder(depth, heads, head_dim, mlp_dim, activations)
   x = embedder.apply({'params': params['token_embedder']}, tokens)
-  lengths = jnp.sum(tokens != 0, axis=1, keepdims=True)
+  if lengths is None:
+    lengths = jnp.sum(tokens != 0, axis=1, keepdims=True)
   return encoder.apply({'params': params['encoder']}, x, lengths)
 
 
@@ -141,6 +142,30 @@ def test_hidden_states_equal_transformers(form, sizes):
     np.testing.assert_allclose(
         np.asarray(ours)[mask], theirs[mask], rtol=0, atol=1e-5
     )
+
+
+def test_texts_that_share_a_row_are_encoded_as_each_alone():
+  feed_forward, activations = T5_1_1
+  sizes = (24, 2, 3, 16, 40)
+  model = hf_model(feed_forward, sizes)
+  with torch.no_grad():  # So that a text at another's position would show.
+    for name, parameter in model.named_parameters():
+      if 'relative_attention_bias' in name:
+        parameter.mul_(5.0)
+  lengths = [[150, 3, 40, 1], [200, 0, 0, 0]]
+  rows = np.zeros((2, 210), np.int32)
+  rng = np.random.default_rng(0)
+  for row, of_row in zip(rows, lengths):
+    row[: sum(of_row)] = rng.integers(1, VOCAB, sum(of_row))
+  ours = encode(our_params(model), activations, sizes, rows, np.array(lengths))
+  for row, encoded, of_row in zip(rows, np.asarray(ours), lengths):
+    start = 0
+    for length in of_row:
+      part = slice(start, start + length)
+      start += length
+      if length:
+        alone = hf_encode(model, row[None, part]).detach().numpy()[0]
+        np.testing.assert_allclose(encoded[part], alone, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize('form', [T5_1_1, T5_1_0], ids=['1.1', '1.0'])

@@ -1,0 +1,281 @@
+"""The data sets of the BEIR benchmark: names, splits, conventions, counts.
+
+Sources of the table, for all rows:
+
+- names, splits: README of github.com/beir-cellar/beir, "Available Datasets".
+  The train split of nq is a download of its own, nq-train.zip, and not here.
+- counts: the catalogue of ir_datasets (ir-datasets.com/beir.html), which
+  counted the published files; rounded they are those of the README. bioasq,
+  signal1m, trec-news and robust04: table 1 of the paper (arXiv 2104.08663).
+  Texts of these four may not be passed on, whoever has them rebuilds them, and
+  copies differ by a few passages; they have a tolerance of their own.
+- bytes of a download: the checksums of the builder `beir` of TFDS.
+- titles: BEIR's models encode (title + ' ' + text).strip() in every set, and
+  sets without titles have empty ones.
+- self-hits: in arguana and quora the queries are passages, too, under the same
+  ids; BEIR ranks a query's own id nowhere.
+- the split that is evaluated: test, but dev of msmarco, whose test split is
+  TREC Deep Learning 2019.
+"""
+
+from collections.abc import Mapping
+import dataclasses
+import types
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.suggest import did_you_mean
+
+URL = 'https://public.ukp.informatik.tu-darmstadt.de/thakur/BEIR/datasets'
+# Figures of cqadupstack are means over these: each has a corpus of its own.
+CQADUPSTACK_PARTS = tuple(
+    f'cqadupstack/{part}'
+    for part in (
+        'android',
+        'english',
+        'gaming',
+        'gis',
+        'mathematica',
+        'physics',
+        'programmers',
+        'stats',
+        'tex',
+        'unix',
+        'webmasters',
+        'wordpress',
+    )
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class BeirSet:
+  """A data set of the benchmark, or a part of cqadupstack.
+
+  Attributes:
+    passages: published size of the corpus.
+    splits: published counts of (judged queries, judgements) by split; None
+      where it is not known.
+    download: bytes of its zip file, 0 if it may not be passed on.
+    titles: whether passages have titles, to go in front of their texts.
+    self_hits: whether a query's own id is in the corpus and must not be ranked.
+    evaluated: the split that the benchmark measures.
+    tolerance: share by which a faithful copy may differ from the counts.
+    note: what else to know before comparing figures.
+  """
+
+  passages: int
+  splits: Mapping[str, tuple[int, int | None]]
+  download: int = 0
+  titles: bool = True
+  self_hits: bool = False
+  evaluated: str = 'test'
+  tolerance: float = 0.0
+  note: str = ''
+
+  def published(self, split: str) -> dict[str, int]:
+    """Counts by name, as far as they are known: passages, and of the split."""
+    queries, judgements = self.splits.get(split, (None, None))
+    counts = {
+        'passages': self.passages,
+        'queries': queries,
+        'judgements': judgements,
+    }
+    return {name: count for name, count in counts.items() if count is not None}
+
+
+def _part(passages: int, queries: int, judgements: int) -> BeirSet:
+  return BeirSet(
+      passages, {'test': (queries, judgements)}, download=5_343_728_040
+  )
+
+
+_TOUCHE = (
+    'These are version 2, with 2,214 judgements of grades 0 to 2. Version 1 has'
+    ' 2,962 of grades -2 to 5; webis-touche2020-v3 has 2,849 over a smaller'
+    ' corpus, and its figures are not comparable.'
+)
+
+SETS: Mapping[str, BeirSet] = types.MappingProxyType({
+    'msmarco': BeirSet(
+        passages=8_841_823,
+        splits={
+            'train': (502_939, 532_751),
+            'validation': (6_980, 7_437),
+            'test': (43, 9_260),
+        },
+        download=1_082_258_632,
+        titles=False,
+        evaluated='validation',
+    ),
+    'trec-covid': BeirSet(
+        passages=171_332,
+        splits={'test': (50, 66_336)},
+        download=73_876_720,
+    ),
+    'nfcorpus': BeirSet(
+        passages=3_633,
+        splits={
+            'train': (2_590, 110_575),
+            'validation': (324, 11_385),
+            'test': (323, 12_334),
+        },
+        download=2_448_432,
+    ),
+    'bioasq': BeirSet(
+        passages=14_914_602,
+        splits={'test': (500, None)},
+        tolerance=0.01,
+    ),
+    'nq': BeirSet(
+        passages=2_681_468,
+        splits={'test': (3_452, 4_201)},
+        download=498_307_926,
+    ),
+    'hotpotqa': BeirSet(
+        passages=5_233_329,
+        splits={
+            'train': (85_000, 170_000),
+            'validation': (5_447, 10_894),
+            'test': (7_405, 14_810),
+        },
+        download=654_025_350,
+    ),
+    'fiqa': BeirSet(
+        passages=57_638,
+        splits={
+            'train': (5_500, 14_166),
+            'validation': (500, 1_238),
+            'test': (648, 1_706),
+        },
+        download=17_948_027,
+        titles=False,
+    ),
+    'signal1m': BeirSet(
+        passages=2_866_316,
+        splits={'test': (97, None)},
+        titles=False,
+        tolerance=0.01,
+    ),
+    'trec-news': BeirSet(
+        passages=594_977,
+        splits={'test': (57, None)},
+        tolerance=0.01,
+    ),
+    'robust04': BeirSet(
+        passages=528_155,
+        splits={'test': (249, None)},
+        titles=False,
+        tolerance=0.01,
+    ),
+    'arguana': BeirSet(
+        passages=8_674,
+        splits={'test': (1_406, 1_406)},
+        download=3_773_617,
+        self_hits=True,
+    ),
+    'webis-touche2020': BeirSet(
+        passages=382_545,
+        splits={'test': (49, 2_214)},
+        download=227_132_363,
+        note=_TOUCHE,
+    ),
+    'quora': BeirSet(
+        passages=522_931,
+        splits={'validation': (5_000, 7_626), 'test': (10_000, 15_675)},
+        download=15_853_968,
+        titles=False,
+        self_hits=True,
+    ),
+    'dbpedia-entity': BeirSet(
+        passages=4_635_922,
+        splits={'validation': (67, 5_673), 'test': (400, 43_515)},
+        download=639_285_131,
+    ),
+    'scidocs': BeirSet(
+        passages=25_657,
+        splits={'test': (1_000, 29_928)},
+        download=142_471_588,
+    ),
+    'fever': BeirSet(
+        passages=5_416_568,
+        splits={
+            'train': (109_810, 140_085),
+            'validation': (6_666, 8_079),
+            'test': (6_666, 7_937),
+        },
+        download=1_236_988_269,
+    ),
+    'climate-fever': BeirSet(
+        passages=5_416_593,
+        splits={'test': (1_535, 4_681)},
+        download=1_228_666_652,
+    ),
+    'scifact': BeirSet(
+        passages=5_183,
+        splits={'train': (809, 919), 'test': (300, 339)},
+        download=2_816_079,
+    ),
+    'cqadupstack/android': _part(22_998, 699, 1_696),
+    'cqadupstack/english': _part(40_221, 1_570, 3_765),
+    'cqadupstack/gaming': _part(45_301, 1_595, 2_263),
+    'cqadupstack/gis': _part(37_637, 885, 1_114),
+    'cqadupstack/mathematica': _part(16_705, 804, 1_358),
+    'cqadupstack/physics': _part(38_316, 1_039, 1_933),
+    'cqadupstack/programmers': _part(32_176, 876, 1_675),
+    'cqadupstack/stats': _part(42_269, 652, 913),
+    'cqadupstack/tex': _part(68_184, 2_906, 5_154),
+    'cqadupstack/unix': _part(47_382, 1_072, 1_693),
+    'cqadupstack/webmasters': _part(17_405, 506, 1_395),
+    'cqadupstack/wordpress': _part(48_605, 541, 744),
+})
+# The 18 that the paper averages over are these without msmarco, on which models
+# are trained.
+NAMES = tuple(sorted({*SETS, 'cqadupstack'} - {*CQADUPSTACK_PARTS}))
+
+
+def parts(name: str) -> tuple[str, ...]:
+  """The rows of SETS over which the figures of a data set are averaged.
+
+  Raises:
+    UserError: an unknown name.
+  """
+  if name == 'cqadupstack':
+    return CQADUPSTACK_PARTS
+  if name in SETS:
+    return (name,)
+  raise UserError(
+      f'BEIR has no data set {name!r}.{did_you_mean(name, (*SETS, *NAMES))}'
+      f' Data sets: {", ".join(NAMES)}. A folder of your own in its layout is'
+      ' read with --gin.BEIR_FOLDER=... (folder).'
+  )
+
+
+def one(name: str) -> BeirSet:
+  """The row of a data set that has one corpus.
+
+  Raises:
+    UserError: an unknown name, or cqadupstack.
+  """
+  names = parts(name)
+  if len(names) > 1:
+    raise UserError(
+        f'{name} is {len(names)} data sets, each with a corpus of its own, and'
+        ' its figures are the means over them. Read one at a time:'
+        f' {", ".join(names)}.'
+    )
+  return SETS[name]
+
+
+def hint(name: str) -> str:
+  """Where to get a data set, for the error about a missing file."""
+  size = one(name).download
+  if not size:
+    return (
+        'Its texts may not be passed on:'
+        ' github.com/beir-cellar/beir/tree/main/examples/dataset says where to'
+        ' ask for them and how to make the files.'
+    )
+  zip_name = f'{name.split("/")[0]}.zip'
+  return (
+      f'Unpack {URL}/{zip_name} ({size / 1e6:,.0f} MB) in the folder of all'
+      ' BEIR sets.'
+  )

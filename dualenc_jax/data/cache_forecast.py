@@ -1,0 +1,43 @@
+"""How many examples there will be, and how much disk they take."""
+
+from collections.abc import Mapping, Sequence
+import gzip
+import itertools
+import os
+import re
+from typing import Any
+
+# Formats with a row a line; a line of others may be the whole file.
+_LOCATION = re.compile(r'(.+\.(?:jsonl|tsv)(\.gz)?):(\d+)')
+
+
+def count(examples: Sequence[Mapping[str, Any]]) -> int | None:
+  """About how many examples there are, from the first of them.
+
+  Where these lie in a file of lines, it is the size of the file that tells.
+
+  Args:
+    examples: the first ones.
+
+  Returns:
+    None where it is not known.
+  """
+  found = [_LOCATION.fullmatch(e['location']) for e in examples]
+  if not all(found) or len({match[1] for match in found}) != 1:
+    return None
+  path, zipped, line = found[-1].groups()
+  try:
+    with open(path, 'rb') as file:
+      lines = gzip.GzipFile(fileobj=file) if zipped else file
+      for _ in itertools.islice(lines, int(line)):
+        pass
+      return round(len(examples) * os.path.getsize(path) / file.tell())
+  except (OSError, EOFError, ZeroDivisionError):
+    return None
+
+
+def gigabytes(size: float) -> str:
+  """'1.23 GB', or '45.6 MB' below one."""
+  if size < 1e9:
+    return f'{size / 1e6:,.1f} MB'
+  return f'{size / 1e9:,.2f} GB'

@@ -1,0 +1,116 @@
+"""The passages of a split, as they are ranked or indexed."""
+
+from collections.abc import Sequence
+import dataclasses
+
+import numpy as np
+
+from dualenc_jax.data.cache import Cache
+from dualenc_jax.data.fingerprint import fingerprints
+from dualenc_jax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+  """Passages and where they are.
+
+  Attributes:
+    cache: where their tokens and texts are.
+    rows: int64 [N], a row of the cache for each passage.
+    ids: N different ids.
+  """
+
+  cache: Cache
+  rows: np.ndarray
+  ids: list[str]
+
+  @classmethod
+  def from_cache(cls, cache: Cache) -> 'Corpus':
+    """The passages of a split, whether of pairs or of nothing but passages.
+
+    Raises:
+      UserError: no passages, or an id that stands for two of them.
+    """
+    if cache.query_texts.lengths.any():
+      return cls.of_pairs(cache)[0]
+    return cls.of_passages(cache)
+
+  @classmethod
+  def of_passages(cls, cache: Cache) -> 'Corpus':
+    """Every row is a passage, known by its id; two may have one text."""
+    return cls._checked(cache, np.arange(len(cache)))
+
+  @classmethod
+  def of_pairs(cls, cache: Cache) -> tuple['Corpus', np.ndarray]:
+    """The passages of pairs, of which equal texts are one.
+
+    Returns:
+      The corpus, and for every row of the cache its passage, -1 for none:
+      int64 [rows].
+    """
+    with_passage = np.flatnonzero(cache.passage_texts.lengths)
+    if not len(with_passage):
+      raise UserError(
+          f'{describe(cache)} has queries only; expected passages, its own or'
+          ' those of a corpus split.'
+      )
+    # By text, not by tokens, which are cut at the length of the tower.
+    texts = fingerprints(cache.passage_texts)[with_passage]
+    first, passages = first_rows(texts)
+    of_row = np.full(len(cache), -1)
+    of_row[with_passage] = passages
+    return cls._checked(cache, with_passage[first]), of_row
+
+  def subset(self, indices: np.ndarray) -> 'Corpus':
+    """The passages of these indices, in their order."""
+    ids = [self.ids[i] for i in indices]
+    return Corpus(self.cache, self.rows[indices], ids)
+
+  def text(self, index: int) -> str:
+    """The text of a passage."""
+    return self.cache.passage_texts.text(self.rows[index])
+
+  def name(self, index: int) -> str:
+    """What a search hit displays of a passage, or ''."""
+    return self.cache.names.text(self.rows[index])
+
+  def __len__(self) -> int:
+    return len(self.ids)
+
+  @classmethod
+  def _checked(cls, cache: Cache, rows: np.ndarray) -> 'Corpus':
+    ids = [cache.passage_ids.text(row) for row in rows]
+    check_unique('passage_id', ids, cache)
+    return cls(cache, rows, ids)
+
+
+def describe(cache: Cache) -> str:
+  """'Task x, split y,': where a cache is from."""
+  return f"Task {cache.header['task']!r}, split {cache.header['split']!r},"
+
+
+def first_rows(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Distinct values in order of appearance, and which of them each row has."""
+  _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
+  order = np.argsort(first)
+  rank = np.empty_like(order)
+  rank[order] = np.arange(len(order))
+  return first[order], rank[inverse]
+
+
+def check_unique(name: str, ids: Sequence[str], cache: Cache) -> None:
+  """Raises UserError if an id is repeated."""
+  seen = set()
+  for i in ids:
+    if i in seen:
+      raise two_of(name, i, cache)
+    seen.add(i)
+
+
+def two_of(name: str, value: str, cache: Cache) -> UserError:
+  """The error that an id stands for two."""
+  return UserError(
+      f'{describe(cache)} has a {name} {value!r} that names two rows or two'
+      ' different texts. Expected one text an id: mend the file, or leave the'
+      ' ids out.'
+  )

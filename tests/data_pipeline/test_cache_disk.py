@@ -1,0 +1,166 @@
+"""Disks that are full, or will be, and forecasts of what is needed."""
+
+import collections
+import gzip
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+from cache_words import TOKENIZER
+from cache_words import Words
+import pytest
+
+from dualenc_jax.data import cache_build
+from dualenc_jax.data import cache_forecast
+from dualenc_jax.data.cache import prepare
+from dualenc_jax.data.reader import example
+from dualenc_jax.data.task import Task
+from dualenc_jax.data.tokenizer import Tokenizer
+from dualenc_jax.errors import UserError
+
+LIMITED = """
+import resource, sys
+import cache_words
+from dualenc_jax.data import cache_build
+from dualenc_jax.data.cache import prepare
+from dualenc_jax.errors import UserError
+cache_build.CHUNK = 100
+cache_build.COMMIT_SECONDS = -1.0
+resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
+try:
+  prepare(cache_words.Words(3000), 'train', cache_words.TOKENIZER, sys.argv[1])
+except UserError as error:
+  print(error)
+"""
+
+
+def test_a_file_that_cannot_grow_is_cleaned_up_and_explained(tmp_path):
+  """The kernel itself refuses to write more than 20,000 bytes of a file."""
+  shorter = Tokenizer(TOKENIZER.vocabulary, 8, 12)  # Tells the number.
+  other = prepare(Words(3000), 'train', shorter, tmp_path).folder
+  size = sum(path.stat().st_size for path in other.iterdir())
+  done = subprocess.run(
+      [sys.executable, '-c', LIMITED, str(tmp_path)],
+      env={'PYTHONPATH': ':'.join(sys.path)},
+      capture_output=True,
+      text=True,
+      timeout=60,
+  )
+  assert done.stdout.startswith('The disk is full'), done.stderr
+  assert 'are free now' in done.stdout and 'CACHE_DIR' in done.stdout
+  needed = float(re.search('needs about (.*) MB in all', done.stdout)[1])
+  assert needed == pytest.approx(size / 1e6, rel=0.2)
+  assert {path.name for path in tmp_path.iterdir()} == {
+      cache_build.BUILDING,
+      other.name,
+  }
+  left = (tmp_path / cache_build.BUILDING).iterdir()
+  assert {path.suffix for path in left} == {'.lock'}
+  # There is room again.
+  assert len(prepare(Words(3000), 'train', TOKENIZER, tmp_path)) == 3000
+
+
+@pytest.fixture
+def task(tmp_path):
+  path = tmp_path / 'pairs.jsonl'
+  rows = [{'query': f'query {i}', 'passage': 'word ' * 50} for i in range(999)]
+  path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+  return Task('pairs', {'train': str(path)})
+
+
+def with_free(monkeypatch, free):
+  usage = collections.namedtuple('usage', 'total used free')
+  monkeypatch.setattr(shutil, 'disk_usage', lambda path: usage(0, 0, free))
+  monkeypatch.setattr(cache_build, 'CHUNK', 100)
+
+
+def test_what_clearly_does_not_fit_is_refused_at_once(
+    task, tmp_path, monkeypatch
+):
+  with_free(monkeypatch, 10000)
+  calls = []
+  with pytest.raises(UserError, match='does not fit the disk.*0.0 MB are free'):
+    prepare(
+        task,
+        'train',
+        TOKENIZER,
+        tmp_path / 'cache',
+        progress=lambda done, total: calls.append(done),
+    )
+  assert calls == [0, 100]
+  assert [p.name for p in (tmp_path / 'cache').iterdir()] == ['.building']
+
+
+def test_the_forecast_is_near_what_it_becomes(task, tmp_path, monkeypatch):
+  with_free(monkeypatch, 10**9)
+  lines, totals = [], set()
+  cache = prepare(
+      task,
+      'train',
+      TOKENIZER,
+      tmp_path / 'cache',
+      lines.append,
+      progress=lambda done, total: totals.add(total),
+  )
+  (line,) = [line for line in lines if 'are free' in line]
+  size = sum(path.stat().st_size for path in cache.folder.iterdir())
+  (total,) = totals
+  assert total == pytest.approx(999, rel=0.02)
+  # Names of files are not of one length.
+  assert float(line.split()[0]) == pytest.approx(size / 1e6, abs=0.06)
+
+
+@pytest.mark.parametrize('suffix', ['.jsonl', '.tsv', '.jsonl.gz'])
+def test_count_by_the_size_of_the_file(tmp_path, suffix):
+  path = tmp_path / f'rows{suffix}'
+  opener = gzip.open if suffix.endswith('.gz') else open
+  with opener(path, 'wt') as stream:
+    for number in range(50000):
+      stream.write(f'{number:06} {hash(str(number)):020}\n')
+  # Every second line is an example.
+  first = [example(location=f'{path}:{2 * i + 2}') for i in range(10000)]
+  rel = 0.2 if suffix.endswith('.gz') else 1e-3
+  assert cache_forecast.count(first) == pytest.approx(25000, rel=rel)
+
+
+@pytest.mark.parametrize(
+    'locations',
+    [
+        ['', ''],
+        ['a.py:1', 'b.py:7'],
+        ['a.jsonl:1', 'b.jsonl:2'],
+        ['a.jsonl:1', 'a.jsonl:2'],  # No such file.
+        ['passages.json:1', 'passages.json:2'],  # May be one line.
+    ],
+)
+def test_a_count_that_is_not_known(locations):
+  assert cache_forecast.count([example(location=x) for x in locations]) is None
+
+
+def test_another_cache_of_the_same_examples_knows_their_number(
+    tmp_path, monkeypatch
+):
+  prepare(Words(50), 'train', TOKENIZER, tmp_path)
+  monkeypatch.setattr(cache_build, 'CHUNK', 10)
+  lines, totals = [], set()
+  tokenizer = Tokenizer(TOKENIZER.vocabulary, 8, 12)
+  prepare(
+      Words(50),
+      'train',
+      tokenizer,
+      tmp_path,
+      lines.append,
+      progress=lambda done, total: totals.add(total),
+  )
+  assert totals == {50}
+  assert any('for about 50 examples' in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    'size, text',
+    [(0, '0.0 MB'), (45.6e6, '45.6 MB'), (1.234e12, '1,234.00 GB')],
+)
+def test_sizes_are_readable(size, text):
+  assert cache_forecast.gigabytes(size) == text

@@ -1,0 +1,213 @@
+"""Caches that are begun by one process and finished by another."""
+
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import cache_words
+from cache_words import TOKENIZER
+from cache_words import Words
+import pytest
+
+from dualenc_jax.data import cache_build
+from dualenc_jax.data.cache import prepare
+from dualenc_jax.data.tokenizer import Tokenizer
+from dualenc_jax.errors import UserError
+
+COUNT = 47  # Seven chunks of the child.
+
+
+def child(cache_dir, function, call, count=COUNT):
+  """Starts a process that prepares `Words(count)` and is killed."""
+  arguments = [cache_dir, count, function, call]
+  return subprocess.Popen(
+      [sys.executable, cache_words.__file__, *map(str, arguments)]
+  )
+
+
+def killed(*args):
+  assert child(*args).wait(60) == -signal.SIGKILL
+
+
+def contents(folder):
+  return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def halves(cache_dir):
+  folder = cache_dir / cache_build.BUILDING
+  return [path for path in folder.iterdir() if path.is_dir()]
+
+
+@pytest.fixture(scope='module')
+def expected(tmp_path_factory):
+  """The files of a cache that was built in one go."""
+  folder = tmp_path_factory.mktemp('whole')
+  return contents(prepare(Words(COUNT), 'train', TOKENIZER, folder).folder)
+
+
+@pytest.fixture
+def tokenised(monkeypatch):
+  """Receives the passages that are tokenised."""
+  encode, texts = Tokenizer.encode_passages, []
+
+  def recorded(self, passages, threads=-1):
+    texts.extend(passages)
+    return encode(self, passages, threads)
+
+  monkeypatch.setattr(Tokenizer, 'encode_passages', recorded)
+  return texts
+
+
+# A commit is 27 calls of fsync: 26 files and the journal. The first call of
+# replace ends the first commit; the ninth moves the complete cache.
+@pytest.mark.parametrize(
+    'function, call, done',
+    [
+        ('example', 1, 0),
+        ('example', 8, 7),
+        ('example', 40, 35),
+        ('fsync', 1, 0),
+        ('fsync', 27, 0),
+        ('fsync', 28, 7),
+        ('fsync', 80, 14),
+        ('replace', 1, 0),
+        ('replace', 6, 35),
+        ('rename', 1, 47),
+        ('replace', 9, 47),
+    ],
+)
+@pytest.mark.parametrize('chunk', [5, 4096])
+def test_killed_anywhere_it_goes_on_to_the_same_files(
+    tmp_path, expected, tokenised, monkeypatch, function, call, done, chunk
+):
+  killed(tmp_path, function, call)
+  monkeypatch.setattr(cache_build, 'CHUNK', chunk)
+  lines, calls = [], []
+  cache = prepare(
+      Words(COUNT),
+      'train',
+      TOKENIZER,
+      tmp_path,
+      lines.append,
+      progress=lambda *args: calls.append(args),
+  )
+  assert contents(cache.folder) == expected
+  if done:
+    assert f'{done} examples are done' in lines[0]
+  assert calls[0][0] == done and calls[-1][0] == COUNT
+  passages = {row['passage'] for row in Words(COUNT).examples('train')}
+  again = {Words(COUNT).example(number)['passage'] for number in range(done)}
+  assert len(again) == done and not again.intersection(tokenised)
+  assert passages - again <= set(tokenised)
+  assert halves(tmp_path) == []
+
+
+def test_killed_again_and_again(tmp_path, expected):
+  for call in (12, 27, 46):
+    killed(tmp_path, 'example', call)
+  cache = prepare(Words(COUNT), 'train', TOKENIZER, tmp_path)
+  assert contents(cache.folder) == expected
+
+
+def test_half_a_cache_that_lacks_a_file_is_begun_anew(tmp_path, expected):
+  killed(tmp_path, 'example', 40)
+  (half,) = halves(tmp_path)
+  (half / 'passage_texts.values.uint8').unlink()
+  lines = []
+  cache = prepare(Words(COUNT), 'train', TOKENIZER, tmp_path, lines.append)
+  assert contents(cache.folder) == expected
+  assert not any('are done' in line for line in lines)
+
+
+def test_half_a_cache_of_other_lengths_is_named_and_kept(tmp_path):
+  killed(tmp_path, 'example', 40)
+  lines = []
+  other = Tokenizer(TOKENIZER.vocabulary, 8, 12)
+  prepare(Words(COUNT), 'train', other, tmp_path, lines.append)
+  assert '(half built), differs in passage_length (16, now 12)' in lines[0]
+  assert len(halves(tmp_path)) == 1
+
+
+def test_what_cannot_be_finished_is_removed_and_that_is_said(tmp_path):
+  killed(tmp_path, 'example', 40)
+  (half,) = halves(tmp_path)
+  old = tmp_path / '.building-abc'  # As an earlier version left it.
+  old.mkdir()
+  lines = []
+  changed = Words(COUNT, source='changed')
+  prepare(changed, 'train', TOKENIZER, tmp_path, lines.append)
+  removed = [line for line in lines if line.startswith('Removed')]
+  assert str(old) in removed[0] and str(half) in removed[1]
+  assert not old.exists() and halves(tmp_path) == []
+
+
+class Waiting:
+  """`prepare` in a thread, while a child holds the lock."""
+
+  def __init__(self, cache_dir):
+    self.lines, self.caches = [], []
+    self.child = child(cache_dir, 'hold', 20)
+    wait_for(lambda: (cache_dir / 'holding').exists())
+    self.thread = threading.Thread(target=self.prepare, args=(cache_dir,))
+    self.thread.start()
+    wait_for(lambda: self.lines)
+
+  def prepare(self, cache_dir):
+    self.caches.append(
+        prepare(Words(COUNT), 'train', TOKENIZER, cache_dir, self.lines.append)
+    )
+
+  def finish(self):
+    self.thread.join(60)
+    return self.caches[0]
+
+
+def wait_for(condition):
+  end = time.monotonic() + 60
+  while not condition():
+    assert time.monotonic() < end
+    time.sleep(0.01)
+
+
+def test_while_one_process_builds_another_waits_and_uses_it(
+    tmp_path, expected, tokenised
+):
+  waiting = Waiting(tmp_path)
+  assert waiting.lines[0].startswith('Waiting for another process')
+  pathlib.Path(tmp_path / 'go').touch()
+  assert waiting.child.wait(60) == 0
+  assert contents(waiting.finish().folder) == expected
+  assert len(waiting.lines) == 1 and not tokenised
+
+
+def test_one_that_waits_takes_over_when_the_other_is_killed(
+    tmp_path, expected
+):
+  waiting = Waiting(tmp_path)
+  waiting.child.kill()
+  waiting.child.wait()
+  assert contents(waiting.finish().folder) == expected
+  assert '14 examples are done' in waiting.lines[1]
+
+
+def test_another_source_is_not_swept_while_it_is_built(tmp_path):
+  holder = child(tmp_path, 'hold', 20)
+  wait_for(lambda: (tmp_path / 'holding').exists())
+  prepare(Words(COUNT, source='changed'), 'train', TOKENIZER, tmp_path)
+  (tmp_path / 'go').touch()
+  assert holder.wait(60) == 0
+
+
+def test_a_failure_releases_the_lock(tmp_path):
+  class Bad(Words):
+
+    def example(self, number):
+      raise UserError('a bad row')
+
+  for _ in range(2):
+    with pytest.raises(UserError, match='a bad row'):
+      prepare(Bad(COUNT), 'train', TOKENIZER, tmp_path)
+  prepare(Words(COUNT), 'train', TOKENIZER, tmp_path)

@@ -1,0 +1,504 @@
+"""Counts of an inspection against plain Python, on small and on real data."""
+
+import collections
+import csv
+import gzip
+import json
+import re
+
+import numpy as np
+import pytest
+import sentencepiece
+
+from dualenc_jax.data import bad_rows
+from dualenc_jax.data import Mixture
+from dualenc_jax.data import Task
+from dualenc_jax.data import Tokenizer
+from dualenc_jax.data import Vocabulary
+from dualenc_jax.data.inspection import columns
+from dualenc_jax.data.inspection import mojibake
+from dualenc_jax.data.inspection.findings import findings
+from dualenc_jax.data.inspection.findings import Level
+from dualenc_jax.data.inspection.histogram import Histogram
+from dualenc_jax.data.inspection.markdown import markdown
+from dualenc_jax.data.inspection.summary import PERCENTILES
+from dualenc_jax.data.inspection.task import inspect_task
+from dualenc_jax.data.reader import example
+from dualenc_jax.errors import UserError
+
+VOCABULARY = Vocabulary('python_code_8k')
+SOUND = (
+    'Größe, Maß und „Übermut“ in Köln: 5 °C, 3 Å², 2 × 4 ½',
+    '«À Noël, où est l’été ?» Œuvre, ÇA, CAFÉ…',
+    'SÃO PAULO, coração, IRMÃ, Avô',
+    'Ångström, Ærø, smørrebrød – “quoted” text — here',
+    'Слово о полку Игореве',
+    'Η ελληνική γλώσσα: β, μ',
+    '東京都の天気はどうですか',
+    'مرحبا بالعالم',
+    'naïve résumé 🙂 ™ €5',
+)
+
+
+class Rows:
+  """A task of rows given by split; those of a corpus are ranked."""
+
+  name = 'rows'
+  options = {}
+
+  def __init__(self, **splits):
+    self._splits = splits
+
+  def parts(self):
+    return [(self, 1.0)]
+
+  def splits(self):
+    return tuple(self._splits)
+
+  def examples(self, split):
+    for row in self._splits[split]:
+      if isinstance(row, Exception):
+        raise row
+      yield row
+
+  def corpus_split(self, split):
+    return 'corpus' if 'corpus' in self._splits and split != 'corpus' else None
+
+
+def inspect(task, query_length=16, passage_length=32, **options):
+  tokenizer = Tokenizer(VOCABULARY, query_length, passage_length)
+  return inspect_task(task, tokenizer, **options)
+
+
+def pairs(query='query', passage='passage', **options):
+  return Task('pairs', {'query': query, 'passage': passage, **options})
+
+
+def found(inspection, level):
+  return [(f.where, f.what) for f in findings(inspection) if f.level is level]
+
+
+def test_histogram_against_numpy():
+  rng = np.random.default_rng(0)
+  parts = [rng.integers(1, 90, size) for size in (1000, 0, 3)]
+  parts.append(np.array([700]))
+  histogram = Histogram()
+  for part in parts:
+    histogram.add(part)
+  lengths = np.concatenate(parts)
+  assert histogram.total == 1004 and histogram.longest == 700
+  assert histogram.mean == pytest.approx(lengths.mean())
+  for percent in (0, 1, 5, 25, 50, 75, 95, 99, 99.9, 100):
+    expected = np.percentile(lengths, percent, method='inverted_cdf')
+    assert histogram.percentile(percent) == expected
+  for limit in (0, 50, 89, 699, 700, 1000):
+    assert histogram.share_above(limit) == pytest.approx(
+        (lengths > limit).mean()
+    )
+
+
+def test_first_rows_against_a_dictionary():
+  keys = np.random.default_rng(1).integers(-20, 20, 300)
+  first = {}
+  expected = [first.setdefault(key, row) for row, key in enumerate(keys)]
+  np.testing.assert_array_equal(columns.first_rows(keys), expected)
+
+
+def test_contradictions_against_dictionaries():
+  rng = np.random.default_rng(2)
+  keys, values = rng.integers(0, 60, 200), rng.integers(0, 3, 200)
+  first, other = {}, {}
+  for row, (key, value) in enumerate(zip(keys, values)):
+    if key and value and values[first.setdefault(key, row)] != value:
+      other.setdefault(key, row)
+  rows, firsts = columns.contradictions(keys, values)
+  assert 10 < len(rows) < 60
+  assert rows.tolist() == sorted(other.values())
+  assert firsts.tolist() == [first[keys[row]] for row in rows]
+
+
+def test_texts_have_hashes_and_pairs_have_an_order():
+  texts = ['a', 'b', 'ab', 'é', 'a']
+  hashes = columns.hashes(['', *texts])
+  assert hashes[0] == columns.NONE and len(set(hashes.tolist())) == 5
+  one, other = hashes[1:2], hashes[2:3]
+  assert columns.pair_hashes(one, other) != columns.pair_hashes(other, one)
+
+
+def test_places():
+  places = columns.Places()
+  told = ['a/b.py:7', 'a/b.py:9', 'c.gz:3', 'no line', '', 'x:y', 'a/b.py:1']
+  for place in told:
+    places.append(place)
+  told[4] = 'row 5'
+  assert [places[i] for i in range(len(places))] == told
+  assert columns.both('a/b.py:7', 'a/b.py:9') == 'a/b.py:7 and 9'
+  assert columns.both('a/b.py:7', 'c.gz:3') == 'a/b.py:7 and c.gz:3'
+
+
+@pytest.mark.parametrize('text', SOUND)
+def test_sound_text_is_no_mojibake(text):
+  assert mojibake.find(text) is None
+
+
+@pytest.mark.parametrize('text', SOUND)
+def test_utf8_read_as_latin_1_is(text):
+  assert mojibake.find(text.encode('utf-8').decode('latin-1'))
+
+
+@pytest.mark.parametrize(
+    'text', ['it’s', 'café', '5 °C', 'a – b', '🙂', 'Слово', 'Größe']
+)
+def test_utf8_read_as_windows_1252_is(text):
+  assert mojibake.find(text.encode('utf-8').decode('cp1252', 'replace'))
+
+
+def test_mojibake_is_told_on_one_line():
+  text = f'{"a" * 50}\nIt\xe2\x80\x99s {"b" * 50}'
+  around = 'a' * 12, 'b' * 13
+  assert mojibake.find(text) == '...%s\\nIt\xe2\\x80\\x99s %s...' % around
+  assert mojibake.find_replaced('x \ufffd') == 'x \ufffd'
+  assert mojibake.find_replaced('x é') is None
+
+
+def test_bad_rows_are_collected_with_their_places(tmp_path):
+  path = tmp_path / 'train.jsonl'
+  good = b'{"query": "q", "passage": "p"}'
+  bad = [b'no json'] * 5 + [b'\xff', b'[]', b'{"query": " ", "passage": "p"}']
+  path.write_bytes(b'\n'.join([good, *bad, good]))
+  split = inspect(pairs(train=str(path))).splits[0]
+  assert split.rows == 2 and split.num_refused == 8 and split.error is None
+  assert split.refused['not JSON'] == bad_rows.Found(
+      5, [f'{path}:2', f'{path}:3', f'{path}:4']
+  )
+  assert split.refused['not UTF-8'].places == [f'{path}:7']
+  assert split.refused['not a JSON object'].places == [f'{path}:8']
+  assert split.refused["'query' is empty"].places == [f'{path}:9']
+
+
+def test_reasons_are_bounded():
+  bad = bad_rows.BadRows()
+  for i in range(1000):
+    bad.add(f'reason {i}', f'f:{i}')
+  assert len(bad) == bad.REASONS + 1
+  assert bad[bad.OTHERS].count == 1000 - bad.REASONS
+
+
+def test_every_oddity_is_counted():
+  rows = [
+      example('whales', 'half a brain', ['sharks'], 'q1', 'p1', '', 'f:1'),
+      # Repeats the first; the second id of the query; a positive is negative.
+      example(
+          'whales', 'half a brain', ['half a brain'], 'q2', 'p1', '', 'f:2'
+      ),
+      # The negative is a passage of another row; p1 is another text, too.
+      example(
+          'whales', 'they drift', ['half a brain', 'x'], 'q1', 'p1', '', 'f:3'
+      ),
+      example('same', 'same', [], 'q3', 'p4', '', 'f:4'),
+      example('  ', 'It\xe2\x80\x99s', [], 'q4', 'p5', '', 'f:5'),
+      example('lost', '\ufffd', ['\u3000'], 'q5', 'p6', '', 'f:6'),
+      example('judged', 'they drift', [], 'q6', 'p7', '', 'f:7', 0),
+      example('alone', location='f:8'),
+      example(passage='they drift', location='f:9'),
+  ]
+  inspection = inspect(Rows(train=rows))
+  split = inspection.splits[0]
+  assert (split.rows, split.pairs, split.distinct_pairs) == (9, 6, 5)
+  assert split.judged_irrelevant == 1
+  assert (split.lone_queries, split.lone_passages) == (1, 1)
+  assert split.repeated_pairs == bad_rows.Found(1, ['f:2 and 1'])
+  assert split.equal_texts == bad_rows.Found(1, ['f:4'])
+  assert split.positive_negatives == bad_rows.Found(1, ['f:2'])
+  assert split.other_positive_negatives == bad_rows.Found(1, ['f:3'])
+  assert (split.fewest_negatives, split.most_negatives) == (0, 2)
+  assert split.without_negatives == 2
+  queries, passages = split.queries, split.passages
+  assert (queries.count, queries.distinct) == (8, 6)
+  assert (queries.most_repeated, queries.most_repeated_at) == (3, 'f:1')
+  assert (passages.count, passages.distinct) == (8, 5)
+  assert passages.unique == 5 / 8
+  assert (split.negatives.count, split.negatives.distinct) == (5, 4)
+  assert queries.blank == bad_rows.Found(1, ['f:5'])
+  assert split.negatives.blank == bad_rows.Found(1, ['f:6'])
+  assert passages.mojibake.places == ['f:5 "It\xe2\\x80\\x99s"']
+  assert passages.replaced == bad_rows.Found(1, ['f:6 "\ufffd"'])
+  assert queries.texts_of_several_ids == bad_rows.Found(1, ['f:2 and 1'])
+  assert queries.ids_of_several_texts.count == 0
+  assert passages.ids_of_several_texts == bad_rows.Found(1, ['f:3 and 1'])
+  assert passages.texts_of_several_ids == bad_rows.Found(1, ['f:7 and 3'])
+  told = '\n'.join(what for _, what in found(inspection, Level.WRONG))
+  for part in (
+      'pairs with their passage among their hard negatives: 1',
+      'passage of another pair of the same query: 1',
+      'queries of nothing but whitespace: 1',
+      'queries without a passage: 1',
+      'passages without a query, among pairs: 1',
+  ):
+    assert part in told
+  told = '\n'.join(what for _, what in found(inspection, Level.SUSPICIOUS))
+  for part in (
+      'pairs whose query is their passage: 1',
+      'passages that look decoded with the wrong encoding: 1',
+      'passages with U+FFFD, which stands for characters that are lost: 1',
+      'passage ids that name several texts: 1',
+      'pairs that were there before: 1',
+  ):
+    assert part in told
+
+
+def test_good_data_has_nothing_wrong():
+  rows = [example(f'query {i}', f'passage {i}') for i in range(30)]
+  inspection = inspect(Rows(train=rows[:20], validation=rows[20:]))
+  assert findings(inspection) == []
+  assert 'Nothing wrong or suspicious' in markdown(inspection, [])
+
+
+def test_leaks_between_splits():
+  train = [example(f'q{i}', f'p{i}', location=f't:{i}') for i in range(1, 6)]
+  test = [
+      example('q1', 'p1', location='v:1'),
+      example('q2', 'other', location='v:2'),
+      example('q2', 'p3', location='v:3'),
+      example('new', 'p3', location='v:4'),
+      # Not a pair: the judgement says that it is none.
+      example('q5', 'p5', location='v:5', relevance=0),
+      example('q9', 'p9', location='v:6'),
+  ]
+  (overlap,) = inspect(Rows(train=train, test=test)).overlaps
+  assert (overlap.held_out, overlap.train) == ('test', 'train')
+  assert overlap.queries == bad_rows.Found(
+      3, ['v:1 and t:1', 'v:2 and t:2', 'v:5 and t:5']
+  )
+  assert overlap.passages == bad_rows.Found(
+      3, ['v:1 and t:1', 'v:3 and t:3', 'v:5 and t:5']
+  )
+  assert overlap.pairs == bad_rows.Found(1, ['v:1 and t:1'])
+
+
+def test_relevant_passages_must_be_in_the_corpus():
+  corpus = [example(passage=f'p{i}') for i in range(3)]
+  validation = [
+      example('q1', 'p1', location='v:1'),
+      example('q2', 'gone', location='v:2'),
+      example('q3', 'gone', location='v:3'),
+      example('q3', 'judged', location='v:4', relevance=0),
+  ]
+  task = Rows(validation=validation, corpus=corpus)
+  inspection = inspect(task)
+  (missing,) = inspection.missing
+  assert missing.passages == bad_rows.Found(1, ['v:2'])
+  assert found(inspection, Level.WRONG) == [(
+      'validation, corpus',
+      'passages of validation that are not in corpus: 1',
+  )]
+  # Of a part of the corpus nothing can be said.
+  assert not inspect(task, limit=2).missing
+
+
+def test_a_split_that_breaks_off_keeps_what_was_read():
+  rows = [example('a', 'b'), example('c', 'd'), UserError('damaged here.')]
+  inspection = inspect(Rows(train=rows, test=[example('e', 'f')]))
+  train, test = inspection.splits
+  assert (train.rows, train.error) == (2, 'damaged here.')
+  assert (test.rows, test.error) == (1, None)
+  assert found(inspection, Level.UNUSABLE) == [('train', 'damaged here')]
+
+
+def test_splits_without_a_pair():
+  inspection = inspect(
+      Rows(
+          train=[example(passage='p')],
+          validation=[],
+          test=[example('q', 'p', relevance=0)],
+          corpus=[example(passage='p')],
+      )
+  )
+  unusable = [where for where, _ in found(inspection, Level.UNUSABLE)]
+  assert unusable == ['train', 'validation', 'test']
+
+
+def test_nothing_to_read_is_an_error(tmp_path):
+  with pytest.raises(UserError, match='TRAIN_FILE'):
+    inspect(pairs())
+  with pytest.raises(UserError, match='no file .*gone.jsonl'):
+    inspect(pairs(train=str(tmp_path / 'gone.jsonl')))
+
+
+def test_limit():
+  task = Rows(train=[example(f'q{i}', f'p{i}') for i in range(9)])
+  assert inspect(task, limit=9).splits[0].limited is False
+  split = inspect(task, limit=4).splits[0]
+  assert (split.rows, split.limited) == (4, True)
+  assert 'only the first 4 rows' in markdown(inspect(task, limit=4), [])
+
+
+def test_tasks_of_a_mixture_are_read_one_by_one(tmp_path):
+  names = ('a.jsonl', 'b.jsonl', 'c.jsonl')
+  for name, texts in zip(names, ('ab', 'cd', 'ac')):
+    lines = [json.dumps({'query': t, 'passage': f'{t}!'}) for t in texts]
+    (tmp_path / name).write_text('\n'.join(lines))
+  a, b, c = (str(tmp_path / name) for name in names)
+  mixture = Mixture(
+      [pairs(train=a), pairs(train=b)], None, pairs(validation=c)
+  )
+  inspection = inspect(mixture)
+  assert [split.name for split in inspection.splits] == [
+      'pairs/train',
+      'pairs 2/train',
+      'pairs 3/validation',
+  ]
+  assert [
+      (o.held_out, o.train, o.queries.count, o.pairs.count)
+      for o in inspection.overlaps
+  ] == [
+      ('pairs 3/validation', 'pairs/train', 1, 1),
+      ('pairs 3/validation', 'pairs 2/train', 1, 1),
+  ]
+
+
+def test_samples_are_what_the_model_sees():
+  rows = [
+      example(f'number {i}', 'def f(x):\n  return x + 1 ' * 9, ['no'])
+      for i in range(11)
+  ]
+  samples = inspect(Rows(train=rows), passage_length=6).splits[0].samples
+  assert [sample.place for sample in samples] == ['row 1', 'row 10']
+  query, passage, negative = samples[1].texts
+  processor = sentencepiece.SentencePieceProcessor(str(VOCABULARY.file))
+  ids = processor.encode(rows[0]['passage'])
+  cut = processor.decode(ids[:5]).replace('\n', '\\n')
+  assert passage == ('passage', f'{cut} EOS', 6, len(ids) + 1)
+  assert query[:2] == ('query', 'number 9 EOS') and query[2] == query[3]
+  assert negative[:2] == ('negative', 'no EOS')
+
+
+def check_texts(texts, rows, processor, limit):
+  """Compares with sets and lists of Python."""
+  counts = collections.Counter(rows)
+  assert texts.count == len(rows) and texts.distinct == len(counts)
+  assert texts.most_repeated == counts.most_common(1)[0][1]
+  lengths = np.array([len(ids) + 1 for ids in processor.encode(rows)])
+  assert texts.lengths.mean == pytest.approx(lengths.mean())
+  assert texts.lengths.percentiles == {
+      p: np.percentile(lengths, p, method='inverted_cdf') for p in PERCENTILES
+  }
+  assert texts.lengths.longest == lengths.max()
+  assert texts.lengths.truncated == pytest.approx((lengths > limit).mean())
+  assert sum(count for _, count in texts.lengths.counts) == len(rows)
+
+
+def read_jsonl(path):
+  opener = gzip.open if path.suffix == '.gz' else open
+  with opener(path, 'rt', encoding='utf-8') as stream:
+    return [json.loads(line) for line in stream]
+
+
+def test_squad_nqg(shared):
+  folder = shared / 'data/squad_nqg'
+  spiece = shared / 'data/t5_spiece/spiece.model'
+  files = {
+      'train': folder / 'pairs.test.jsonl',
+      'validation': folder / 'pairs.dev.jsonl',
+  }
+  task = pairs(
+      'question', 'sentence', **{k: str(path) for k, path in files.items()}
+  )
+  inspection = inspect_task(task, Tokenizer(Vocabulary(str(spiece)), 16, 64))
+  processor = sentencepiece.SentencePieceProcessor(str(spiece))
+  texts = {}
+  for split, path in zip(inspection.splits, files.values()):
+    rows = read_jsonl(path)
+    questions = [row['question'] for row in rows]
+    sentences = [row['sentence'] for row in rows]
+    texts[split.name] = questions, sentences
+    assert split.pairs == len(rows)
+    assert split.distinct_pairs == len(set(zip(questions, sentences)))
+    check_texts(split.queries, questions, processor, 16)
+    check_texts(split.passages, sentences, processor, 64)
+  train, validation = inspection.splits
+  assert (train.pairs, train.passages.distinct) == (11877, 6652)
+  assert (validation.pairs, validation.passages.distinct) == (10570, 6795)
+  (overlap,) = inspection.overlaps
+  shared_counts = [
+      len(set(a) & set(b)) for a, b in zip(texts['train'], texts['validation'])
+  ]
+  assert [overlap.queries.count, overlap.passages.count] == shared_counts
+
+
+def test_medquad(shared):
+  path = shared / 'data/medquad/pairs.jsonl.gz'
+  task = pairs('question', 'answer', train=str(path), passage_id='id')
+  split = inspect(task).splits[0]
+  rows = read_jsonl(path)
+  processor = sentencepiece.SentencePieceProcessor(str(VOCABULARY.file))
+  check_texts(split.queries, [row['question'] for row in rows], processor, 16)
+  check_texts(split.passages, [row['answer'] for row in rows], processor, 32)
+  assert split.pairs == 16407
+  distinct = {(row['question'], row['answer']) for row in rows}
+  assert split.distinct_pairs == len(distinct)
+  texts, ids = collections.defaultdict(set), collections.defaultdict(set)
+  for row in rows:
+    texts[row['id']].add(row['answer'])
+    ids[row['answer']].add(row['id'])
+  several = sum(len(of) > 1 for of in texts.values())
+  assert split.passages.ids_of_several_texts.count == several
+  several = sum(len(of) > 1 for of in ids.values())
+  assert split.passages.texts_of_several_ids.count == several > 50
+
+
+def test_scifact(shared):
+  folder = shared / 'data/scifact'
+  inspection = inspect(Task('beir', {'folder': str(folder)}))
+  splits = {split.name: split for split in inspection.splits}
+  texts = {q['_id']: q['text'] for q in read_jsonl(folder / 'queries.jsonl')}
+  judged = {}
+  for name in ('train', 'test'):
+    with open(folder / f'qrels/{name}.tsv', newline='') as stream:
+      rows = list(csv.DictReader(stream, delimiter='\t'))
+    judged[name] = rows
+    queries = [texts[row['query-id']] for row in rows]
+    assert splits[name].pairs == len(rows)
+    assert splits[name].queries.distinct == len(set(queries))
+    assert splits[name].passages.distinct == len(
+        {row['corpus-id'] for row in rows}
+    )
+  assert splits['corpus'].rows == splits['corpus'].passages.distinct == 5183
+  (overlap,) = inspection.overlaps
+  queries, passages = (
+      [{row[key] for row in rows} for rows in judged.values()]
+      for key in ('query-id', 'corpus-id')
+  )
+  in_both = set.intersection(
+      *({texts[name] for name in names} for names in queries)
+  )
+  # Two claims of the test set are in the train set, too, under other ids.
+  assert overlap.queries.count == len(in_both) == 2
+  assert overlap.passages.count == len(set.intersection(*passages))
+  assert [missing.passages.count for missing in inspection.missing] == [0, 0]
+
+
+def test_rocketqa_mojibake(shared, tmp_path):
+  source = shared / 'data/hardneg_samples/rocketqa/marco.tp.1k'
+  lines = source.read_text('utf-8').rstrip('\n').split('\n')
+  rows = [line.split('\t') for line in lines]
+  path = tmp_path / 'train.jsonl'
+  path.write_text(
+      '\n'.join(json.dumps({'query': q, 'passage': p}) for q, p in rows)
+  )
+
+  def is_mojibake(text):
+    for run in re.findall(r'[^\x00-\x7f]+', text):
+      try:
+        if run.encode('latin-1').decode('utf-8') != run:
+          return True
+      except UnicodeError:
+        continue
+    return False
+
+  split = inspect(pairs(train=str(path))).splits[0]
+  for texts, column in zip((split.queries, split.passages), zip(*rows)):
+    expected = sum(map(is_mojibake, column))
+    # One Greek letter, such as \xce\xb2, may be right as it is.
+    assert expected * 0.98 <= texts.mojibake.count <= expected
+  assert split.passages.mojibake.count > 150

@@ -1,0 +1,175 @@
+"""Layouts: placements are sound, tight, and of few shapes."""
+
+import numpy as np
+import pytest
+import text_reading
+
+from dualenc_jax.data import Grouped
+from dualenc_jax.data import Packed
+from dualenc_jax.data import Padded
+from dualenc_jax.data.batches import Batches
+from dualenc_jax.data.layout import tokens_of
+from dualenc_jax.errors import UserError
+
+LIMIT = 64
+LAYOUTS = [Padded(), Grouped(1), Grouped(4), Grouped(8, step=1), Packed()]
+
+
+def lengths_of(kind, cells, texts, seed=0):
+  """Lengths [cells, texts] of one kind; 0 is a text that is missing."""
+  rng = np.random.default_rng(seed)
+  size = cells, texts
+  return {
+      'natural': np.clip(rng.lognormal(2.5, 0.6, size), 1, LIMIT),
+      'uniform': rng.integers(1, LIMIT + 1, size),
+      'all long': np.full(size, LIMIT),
+      'all one': np.ones(size),
+      'some missing': rng.integers(0, 12, size) * rng.integers(0, 2, size),
+      'none': np.zeros(size),
+      'one long': np.where(np.arange(texts) == 3, LIMIT, 2) + np.zeros(size),
+  }[kind].astype(np.int64)
+
+
+KINDS = [
+    'natural',
+    'uniform',
+    'all long',
+    'all one',
+    'some missing',
+    'none',
+    'one long',
+]
+
+
+def check_placement(shape, placement, lengths):
+  """No two texts overlap and all lie inside of their rows."""
+  texts = lengths.shape[1]
+  for cell, row in enumerate(lengths):
+    places = (
+        np.arange(texts) if placement.places is None else placement.places[cell]
+    )
+    taken = {}
+    for text in np.flatnonzero(row):
+      place, first = places[text], 0
+      for number, group in enumerate(shape):
+        if place < first + group.rows * group.segments:
+          break
+        first += group.rows * group.segments
+      key = number, (place - first) // group.segments
+      start = int(placement.starts[cell, text])
+      end = start + int(row[text])
+      assert end <= group.length
+      slot = (place - first) % group.segments
+      taken.setdefault(key, []).append((slot, start, end))
+    for segments in taken.values():
+      # In slot order one after the other, from the start and without gaps.
+      position = 0
+      for slot, (found, start, end) in enumerate(sorted(segments)):
+        assert (found, start) == (slot, position)
+        position = end
+
+
+@pytest.mark.parametrize('layout', LAYOUTS, ids=repr)
+@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize('cells, texts', [(1, 40), (4, 10), (2, 1)])
+def test_placements_are_sound(layout, kind, cells, texts):
+  sample = lengths_of(kind, 12, texts, seed=1)
+  shapes = layout.shapes(sample, LIMIT)
+  sizes = [tokens_of(shape) for shape in shapes]
+  assert sizes == sorted(sizes)
+  for other in KINDS:
+    lengths = lengths_of(other, cells, texts)
+    placements = [layout.place(shape, lengths) for shape in shapes]
+    # Whatever comes, the last shape holds it.
+    assert placements[-1] is not None
+    for shape, placement in zip(shapes, placements):
+      if placement is not None:
+        check_placement(shape, placement, lengths)
+
+
+@pytest.mark.parametrize('layout', LAYOUTS, ids=repr)
+@pytest.mark.parametrize('kind', KINDS)
+def test_the_first_shape_holds_all_of_the_sample(layout, kind):
+  sample = lengths_of(kind, 32, 24)
+  shape = layout.shapes(sample, LIMIT)[0]
+  for cell in sample:
+    assert layout.place(shape, cell[None]) is not None
+
+
+def test_grouped_takes_the_fewest_tokens():
+  """Against all ways to cut the sorted texts into groups."""
+  sample = lengths_of('natural', 1, 9)
+  most = np.sort(sample[0])[::-1]
+  for groups in (1, 2, 3):
+    best = np.inf
+    for cuts in np.ndindex(*[10] * (groups - 1)):
+      edges = [0, *sorted(cuts), 9]
+      best = min(
+          best,
+          sum(
+              (end - start) * min(-(-int(most[start]) // 8) * 8, LIMIT)
+              for start, end in zip(edges, edges[1:])
+              if end > start
+          ),
+      )
+    shape = Grouped(groups).shapes(sample, LIMIT)[0]
+    assert tokens_of(shape) == best
+    assert len(shape) <= groups
+
+
+def test_packed_is_near_the_fewest_rows():
+  """As many as tokens / length rounded up, at best; well packed: 2% more."""
+  lengths = lengths_of('natural', 20, 500)
+  for cell in lengths:
+    rows = Packed().shapes(cell[None], LIMIT)[0][0].rows
+    assert rows <= np.ceil(cell.sum() / LIMIT) * 1.02 + 1
+
+
+@pytest.mark.parametrize('layout', [Grouped(8), Packed()], ids=repr)
+@pytest.mark.parametrize('cells', [1, 8])
+def test_few_shapes_and_most_steps_take_the_first(layout, cells):
+  cache = text_reading.random_cache(2000)
+  data = Batches([cache], 128, 0, 16, 64, layout=layout, cells=cells)
+  assert len(data.shapes) <= 4
+  seen = []
+  for step in range(100):
+    batch = data(step)
+    seen.append(
+        tuple(
+            group.tokens.shape
+            for name in ('queries', 'passages')
+            for group in batch[name].groups
+        )
+    )
+  assert len(set(seen)) <= len(data.shapes)
+  assert seen.count(max(set(seen), key=seen.count)) >= 90
+
+
+def test_texts_longer_than_all_of_the_sample_find_room():
+  """Nothing is lost when a batch is not like the others."""
+  short = [[2, 1]] * 62
+  passages = [[5] * 3 + [1]] * 62 + [[7] * 63 + [1]] * 2
+  cache = text_reading.make_cache(
+      [[i + 2, 1] for i in range(64)], passages, None, 4, LIMIT
+  )
+  assert len(short) == 62
+  for layout in (Grouped(2), Packed()):
+    data = Batches([cache], 32, 0, 4, LIMIT, layout=layout)
+    for step in range(2):
+      pairs = text_reading.pairs_of(data(step))
+      assert len({query[0] for query, *_ in pairs}) == 32
+      for query, passage, _, _ in pairs:
+        assert passage == passages[query[0] - 2]
+
+
+@pytest.mark.parametrize(
+    'make, message',
+    [
+        (lambda: Grouped(0), 'Grouped.groups is 0; expected at least 1'),
+        (lambda: Grouped(4, 0), 'Grouped.step is 0; expected at least 1'),
+        (lambda: Packed(0), 'Packed.sample is 0; expected at least 1'),
+    ],
+)
+def test_bad_options(make, message):
+  with pytest.raises(UserError, match=message):
+    make()

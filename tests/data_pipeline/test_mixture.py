@@ -1,0 +1,170 @@
+"""Mixtures: batches by rate over several caches, from gin to the step."""
+
+import collections
+import json
+
+import numpy as np
+import pytest
+import text_reading
+
+from dualenc_jax import config
+from dualenc_jax import model_dir
+from dualenc_jax.data import Batches
+from dualenc_jax.data import Grouped
+from dualenc_jax.data import Mixture
+from dualenc_jax.data import Packed
+from dualenc_jax.data import Padded
+from dualenc_jax.data import Task
+from dualenc_jax.errors import UserError
+
+RATES = (0.5, 0.3, 0.2)
+
+
+def caches():
+  """Three; texts of cache i begin with the token 10 + i."""
+  made = []
+  for i, size in enumerate((40, 25, 9)):
+    cache = text_reading.random_cache(size, seed=i)
+    for name in ('query', 'passage', 'negative'):
+      rows = getattr(cache, f'{name}_tokens')
+      rows.values[rows.offsets[:-1]] = 10 + i
+    made.append(cache)
+  return made
+
+
+@pytest.mark.parametrize('layout', [Padded(), Grouped(3), Packed()], ids=repr)
+@pytest.mark.parametrize('cells', [1, 4])
+def test_pairs_are_of_the_caches_at_their_rates(layout, cells):
+  data = Batches(caches(), 40, 0, 16, 64, 2, RATES, layout, cells)
+  counts = collections.Counter()
+  for step in range(50):
+    for query, passage, negatives, _ in text_reading.pairs_of(data(step), 2):
+      source = query[0]
+      assert passage[0] == source
+      assert {text[0] for text in negatives if text} <= {source}
+      counts[source - 10] += 1
+  for source, rate in enumerate(RATES):
+    # 2,000 positions of a random order of a block.
+    assert counts[source] == pytest.approx(2000 * rate, abs=5 * 22)
+
+
+@pytest.mark.parametrize('layout', [Grouped(3), Packed()], ids=repr)
+@pytest.mark.parametrize('hosts', [1, 2, 4])
+def test_hosts_and_layouts_have_the_same_pairs(layout, hosts):
+  padded = Batches(caches(), 32, 0, 16, 64, 2, RATES)
+  data = Batches(caches(), 32, 0, 16, 64, 2, RATES, layout, cells=8)
+  for step in (0, 7, 3):  # In any order, as a resumed run would.
+    got = []
+    for cells in np.split(np.arange(8), hosts):
+      got += text_reading.pairs_of(data(step, cells), 2)
+    assert sorted(got) == sorted(text_reading.pairs_of(padded(step), 2))
+
+
+def test_seqio_draws_at_the_same_rates(tmp_path):
+  """The rates of a mixture of seqio's registry, as its own sampling has them."""
+  import seqio
+
+  from dualenc_jax.data import seqio_source
+  from dualenc_jax.data.pairs import Pairs
+
+  names = []
+  for i, rate in enumerate(RATES):
+    path = tmp_path / f'{i}.jsonl'
+    path.write_text(
+        ''.join(
+            json.dumps({'query': f'q{i} {n}', 'passage': f'p{i} {n}'}) + '\n'
+            for n in range(10 + i)
+        )
+    )
+    name = f'rates_part_{i}'
+    seqio_source.add_task(name, Pairs(train=str(path)))
+    names.append((name, 10 * rate))
+  seqio.MixtureRegistry.add('rates_mixture', names)
+  mixture = Task('rates_mixture')
+  found = [(task.name, rate) for task, rate in mixture.parts()]
+  assert [name for name, _ in found] == [name for name, _ in names]
+  np.testing.assert_allclose([rate for _, rate in found], RATES)
+  dataset = seqio.get_mixture_or_task('rates_mixture').get_dataset(
+      sequence_length=None, split='train', shuffle=False, num_epochs=None
+  )
+  drawn = [row['query'][:2] for row in dataset.take(3000).as_numpy_iterator()]
+  for i, rate in enumerate(RATES):
+    share = drawn.count(f'q{i}'.encode()) / len(drawn)
+    assert share == pytest.approx(rate, abs=0.05)
+
+
+def write(path, count):
+  path.write_text(
+      ''.join(
+          json.dumps({'query': f'find {n}', 'passage': f'{path.stem} {n}'}) + '\n'
+          for n in range(count)
+      )
+  )
+  return path
+
+
+def build(tmp_path, *bindings):
+  """An experiment over two files of pairs, mixed in gin."""
+  file = tmp_path / 'mixture.gin'
+  first, second = (
+      write(tmp_path / f'{name}.jsonl', count)
+      for name, count in (('first', 30), ('second', 10))
+  )
+  file.write_text(f'''
+from __gin__ import dynamic_registration
+from dualenc_jax import data
+
+include 'runs/finetune.gin'
+include 'models/tiny.gin'
+
+TASK = @data.Mixture()
+data.Mixture:
+  tasks = [@first/data.Task(), @second/data.Task()]
+  validation = @first/data.Task()
+first/data.Task:
+  name = 'pairs'
+  options = {{'train': '{first}', 'validation': '{first}'}}
+second/data.Task:
+  name = 'pairs'
+  options = {{'train': '{second}'}}
+VOCABULARY = 'python_code_8k'
+VOCAB_SIZE = 8064
+BATCH_SIZE = 16
+''')
+  return model_dir.build_experiment(
+      [str(file)],
+      [f'MODEL_DIR = "x"\nCACHE_DIR = {str(tmp_path / "tokens")!r}', *bindings],
+      [],
+  )
+
+
+@pytest.mark.parametrize(
+    'flags, rates',
+    [
+        ([], (0.75, 0.25)),  # By the numbers of examples.
+        (['--gin.data.Mixture.rates=[1, 4]'], (0.2, 0.8)),
+    ],
+)
+def test_a_mixture_in_gin(tmp_path, flags, rates):
+  experiment = build(tmp_path, *map(config.binding, flags))
+  assert experiment.task.splits() == ('train', 'validation')
+  batches = experiment.batches
+  assert [len(cache) for cache in batches.caches] == [30, 10]
+  np.testing.assert_allclose(batches.rates, rates)
+  assert len(experiment.cache('validation')) == 30
+  with pytest.raises(UserError, match="pairs.pairs has no split 'test'"):
+    experiment.cache('test')
+
+
+@pytest.mark.parametrize(
+    'options, message',
+    [
+        (dict(tasks=[]), 'Mixture.tasks is empty'),
+        (dict(rates=[1.0]), 'a positive number for each of the 2 tasks'),
+        (dict(rates=[1.0, 0.0]), 'a positive number for each of the 2 tasks'),
+    ],
+)
+def test_bad_options(options, message):
+  tasks = [Task('pairs'), Task('python_code')]
+  with pytest.raises(UserError, match=message):
+    Mixture(**({'tasks': tasks} | options))

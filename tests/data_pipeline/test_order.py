@@ -1,0 +1,84 @@
+"""The order of examples: pure, complete, and mixtures by their rates."""
+
+import collections
+
+import numpy as np
+import pytest
+
+from dualenc_jax.data import order as order_lib
+from dualenc_jax.data.order import Order
+
+
+def draws(order, steps):
+  """Examples and epochs of some steps, one after the other."""
+  return [np.concatenate(parts) for parts in zip(*map(order, steps))]
+
+
+def test_one_source_is_a_permutation_an_epoch():
+  order = Order((10,), (1.0,), 3, 5)
+  for epoch in range(4):
+    examples, epochs = draws(order, range(3 * epoch, 3 * epoch + 3))
+    want = np.random.default_rng([5, epoch]).permutation(10)[:9]
+    np.testing.assert_array_equal(examples, want)
+    assert set(epochs) == {epoch}
+
+
+@pytest.mark.parametrize('batch_size', [1, 7, 64, 1000])
+def test_a_mixture_is_the_same_sequence_for_every_batch_size(batch_size):
+  """Step s has the positions s B to s B + B - 1 of one sequence."""
+  sizes, rates = (50, 20, 300), (0.5, 0.2, 0.3)
+  whole = Order(sizes, rates, 7000, 1)(0)
+  steps = range(7000 // batch_size)
+  parts = draws(Order(sizes, rates, batch_size, 1), steps)
+  for want, got in zip(whole, parts):
+    np.testing.assert_array_equal(got, want[: len(got)])
+
+
+def test_a_step_of_a_mixture_does_not_need_those_before():
+  """Also over the edges of blocks and of epochs."""
+  sizes, rates = (40_000, 100), (0.9, 0.1)
+  forwards, fresh = Order(sizes, rates, 5000, 3), Order(sizes, rates, 5000, 3)
+  there = [forwards(step) for step in range(40)]
+  assert 40 * 5000 > 3 * order_lib.BLOCK
+  for step in (39, 13, 0, 26):
+    for want, got in zip(there[step], fresh(step)):
+      np.testing.assert_array_equal(got, want)
+
+
+def test_every_source_goes_through_its_epochs_whole():
+  sizes, rates = (37, 5, 11), (0.7, 0.1, 0.2)
+  examples, epochs = draws(Order(sizes, rates, 100, 0), range(60))
+  first = 0
+  for size in sizes:
+    own = (examples >= first) & (examples < first + size)
+    # The n-th draw of a source is of its epoch n // size.
+    np.testing.assert_array_equal(epochs[own], np.arange(own.sum()) // size)
+    for epoch in range(int(own.sum()) // size):
+      of_epoch = examples[own][size * epoch : size * (epoch + 1)]
+      assert sorted(of_epoch) == list(range(first, first + size))
+    first += size
+  orders = examples[examples < 37][: 37 * 2].reshape(2, 37)
+  assert (orders[0] != orders[1]).any()
+
+
+@pytest.mark.parametrize(
+    'rates', [(0.5, 0.5), (0.001, 0.999), (1 / 3, 1 / 3, 1 / 3), (0.7, 0.3)]
+)
+def test_rates_hold_exactly_over_a_block(rates, monkeypatch):
+  monkeypatch.setattr(order_lib, 'BLOCK', 1000)
+  sizes = (17,) * len(rates)
+  examples, _ = draws(Order(sizes, rates, 100, 0), range(30))
+  for block in examples.reshape(3, 1000):
+    counts = collections.Counter((block // 17).tolist())
+    for source, rate in enumerate(rates):
+      assert abs(counts[source] - 1000 * rate) < 1
+    # Mixed, not one source after the other.
+    assert (np.diff(block // 17) != 0).sum() >= min(counts.values()) / 2
+
+
+def test_seeds_differ():
+  orders = {
+      tuple(Order((9, 9), (0.5, 0.5), 50, seed)(0)[0].tolist())
+      for seed in range(5)
+  }
+  assert len(orders) == 5

@@ -1,0 +1,238 @@
+"""Layouts change no embedding, loss or gradient, on every mesh."""
+
+import functools
+import re
+
+from flax import linen as nn
+import jax
+import numpy as np
+import pytest
+import text_reading
+import tiny_training
+
+from dualenc_jax.data import Batches
+from dualenc_jax.data import Grouped
+from dualenc_jax.data import Packed
+from dualenc_jax.data import Padded
+from dualenc_jax.training import embedding
+from dualenc_jax.training import Partitioner
+from dualenc_jax.training import rules
+from dualenc_jax.training import step as step_lib
+
+SIZE, QUERY, PASSAGE = 32, 12, 40
+FSDP = (('embed', 'data'),)
+# The dropout key of the first step with the seed 0.
+KEY = jax.random.fold_in(jax.random.key(0), 0)
+LAYOUTS = [Grouped(3, step=4), Packed()]
+
+
+@functools.cache
+def make_cache():
+  cache = text_reading.random_cache(96, 0, QUERY, PASSAGE)
+  for name in ('query', 'passage', 'negative'):
+    values = getattr(cache, f'{name}_tokens').values
+    values[values > 1] = values[values > 1] % (tiny_training.VOCAB - 2) + 2
+  return cache
+
+
+def make_batches(layout, num_negatives=0, cells=1):
+  return Batches(
+      [make_cache()],
+      SIZE,
+      0,
+      QUERY,
+      PASSAGE,
+      num_negatives,
+      layout=layout,
+      cells=cells,
+  )
+
+
+def make_model(rate=0.2, **options):
+  return tiny_training.make_model(
+      **(dict(num_layers=2, dropout_rate=rate) | options)
+  )
+
+
+@functools.cache
+def make_params(scan_layers=False):
+  """With large position biases, so that attending too far would show."""
+  model = make_model(scan_layers=scan_layers)
+  params = jax.device_get(
+      nn.unbox(
+          jax.jit(
+              lambda: step_lib.init_params(model, tiny_training.LOSS, 0)
+          )()
+      )
+  )
+  biases = params['encoder']['relpos_bias']
+  biases['rel_embedding'] = 10 * biases['rel_embedding']
+  return params
+
+
+@functools.partial(jax.jit, static_argnames=('model', 'dropout', 'micro'))
+def embed(params, batch, model, dropout=False, micro=None):
+  key = KEY if dropout else None
+  return embedding.embed(model, params, batch, key, micro)
+
+
+def by_number(embeddings, batch):
+  """The vectors in the order of the step, those of missing negatives zero."""
+  order = np.argsort(batch['numbers'])
+  out = {
+      'query': np.asarray(embeddings.query)[order],
+      'passage': np.asarray(embeddings.passage)[order],
+  }
+  if embeddings.negatives is not None:
+    valid = np.asarray(embeddings.negative_valid)[order]
+    negatives = np.asarray(embeddings.negatives)[order]
+    out['negatives'] = np.where(valid[:, :, None], negatives, 0)
+  return out
+
+
+@pytest.mark.parametrize('layout', LAYOUTS, ids=repr)
+@pytest.mark.parametrize('num_negatives', [0, 3])
+@pytest.mark.parametrize('cells, micro', [(1, None), (4, None), (8, 4)])
+def test_embeddings_equal_each_text_alone(layout, num_negatives, cells, micro):
+  """Against `encode_query` and `encode_passage` of a text at a time."""
+  model, params = make_model(), make_params()
+  batch = make_batches(layout, num_negatives, cells)(1)
+  found = by_number(embed(params, batch, model, micro=micro), batch)
+
+  def alone(texts, length, method):
+    tokens = np.zeros((len(texts), length), np.int32)
+    for row, text in zip(tokens, texts):
+      row[: len(text)] = text
+    return model.apply(
+        {'params': embedding.model_params(params)}, tokens, method=method
+    )
+
+  pairs = text_reading.pairs_of(batch, num_negatives)
+  pairs.sort(key=lambda pair: pair[3])
+  queries, passages, negatives, _ = zip(*pairs)
+  np.testing.assert_allclose(
+      found['query'], alone(queries, QUERY, 'encode_query'), atol=1e-5, rtol=0
+  )
+  np.testing.assert_allclose(
+      found['passage'],
+      alone(passages, PASSAGE, 'encode_passage'),
+      atol=1e-5,
+      rtol=0,
+  )
+  if num_negatives:
+    flat = alone(sum(negatives, []), PASSAGE, 'encode_passage')
+    np.testing.assert_allclose(
+        found['negatives'].reshape(flat.shape), flat, atol=1e-5, rtol=0
+    )
+
+
+@pytest.mark.parametrize('layout', LAYOUTS, ids=repr)
+@pytest.mark.parametrize('scan_layers', [False, True])
+def test_dropout_is_that_of_the_padded_layout(layout, scan_layers):
+  """Bit by bit the same masks, so the embeddings agree to rounding."""
+  model = make_model(scan_layers=scan_layers)
+  params = make_params(scan_layers)
+  padded = make_batches(Padded(), 2)(0)
+  batch = make_batches(layout, 2, cells=4)(0)
+  want = by_number(embed(params, padded, model, dropout=True), padded)
+  without = by_number(embed(params, padded, model), padded)
+  found = by_number(embed(params, batch, model, dropout=True), batch)
+  for name, value in want.items():
+    np.testing.assert_allclose(found[name], value, atol=1e-5, rtol=0)
+  moved = np.abs(want['query'] - without['query']).max(axis=1)
+  assert moved.min() > 1e-2
+
+
+@functools.cache
+def expected(num_negatives):
+  """Loss and gradients of the padded batch on one device."""
+  return one_step(tiny_training.OneDevice(), Padded(), num_negatives, None)
+
+
+def one_step(partitioner, layout, num_negatives, micro):
+  cells = partitioner.mesh.shape['data'] * (SIZE // (micro or SIZE))
+  abstract, _, step = tiny_training.plan(
+      partitioner, model=make_model(), micro_batch_size=micro
+  )
+  state = tiny_training.make_state(abstract, params=make_params())
+  batch = make_batches(layout, num_negatives, cells)(0)
+  state, metrics = step(state, partitioner.to_device(batch))
+  return float(metrics['loss']), jax.device_get(state.opt_state[0].trace)
+
+
+@pytest.mark.parametrize('layout', LAYOUTS, ids=repr)
+@pytest.mark.parametrize(
+    'partitioner, num_negatives, micro',
+    [
+        pytest.param(tiny_training.OneDevice(), 0, None, id='1'),
+        pytest.param(tiny_training.OneDevice(), 3, 8, id='1-micro'),
+        pytest.param(Partitioner(), 0, None, id='8x1'),
+        pytest.param(Partitioner(), 3, 16, id='8x1-micro'),
+        pytest.param(Partitioner(2, FSDP), 3, 8, id='4x2-FSDP-micro'),
+    ],
+)
+def test_loss_and_gradients_equal_the_padded_ones(
+    layout, partitioner, num_negatives, micro
+):
+  loss, gradients = one_step(partitioner, layout, num_negatives, micro)
+  want_loss, want = expected(num_negatives)
+  # Sums over texts and devices run in another order; the loss divides by 0.1.
+  np.testing.assert_allclose(loss, want_loss, rtol=2e-6)
+  for path, got, value in zip(
+      rules.leaf_paths(want), jax.tree.leaves(gradients), jax.tree.leaves(want)
+  ):
+    scale = np.abs(value).max()
+    assert scale > 0, path
+    assert np.abs(got - value).max() / scale < 1e-5, path
+
+
+class Product:
+  """A loss that moves nothing but sums between devices."""
+
+  def init(self):
+    return {}
+
+  def __call__(self, params, batch):
+    del params
+    value = (batch.query * batch.passage).mean()
+    value -= (batch.query[:, None] * batch.negatives).mean()
+    return value, {'loss': value}
+
+
+@pytest.mark.parametrize('layout', LAYOUTS, ids=repr)
+@pytest.mark.parametrize('micro', [None, 8])
+def test_no_text_leaves_its_device(layout, micro):
+  partitioner = Partitioner()
+  abstract, _, step = tiny_training.plan(
+      partitioner, model=make_model(), loss=Product(), micro_batch_size=micro
+  )
+  cells = 8 * (SIZE // (micro or SIZE))
+  batch = make_batches(layout, 2, cells)(0)
+  compiled = step.lower(abstract, partitioner.to_device(batch)).compile()
+  text = compiled.as_text()
+  kinds = 'all-gather|all-to-all|collective-permute|reduce-scatter'
+  assert 'all-reduce' in text
+  assert re.findall(rf'= \S.*? (?:{kinds})(?:-start)?\(', text) == []
+
+
+@pytest.mark.parametrize('layout', LAYOUTS, ids=repr)
+def test_memory_falls_with_the_padding(layout):
+  """Activations are of the tokens in rows, padding counted."""
+
+  def temporaries_and_tokens(layout):
+    partitioner = tiny_training.OneDevice()
+    abstract, _, step = tiny_training.plan(
+        partitioner, model=make_model(), loss=Product()
+    )
+    batch = make_batches(layout, 2)(0)
+    compiled = step.lower(abstract, partitioner.to_device(batch)).compile()
+    groups = [*batch['queries'].groups, *batch['passages'].groups]
+    return (
+        compiled.memory_analysis().temp_size_in_bytes,
+        sum(group.tokens.size for group in groups),
+    )
+
+  memory, tokens = temporaries_and_tokens(layout)
+  padded_memory, padded_tokens = temporaries_and_tokens(Padded())
+  assert tokens < 0.6 * padded_tokens
+  assert memory < 0.8 * padded_memory
