@@ -173,28 +173,24 @@ def batches(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
 
 def memory(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
   """Slope of the resident memory over batches, after a tenth of them."""
-  built = _synthetic_cache(args, folder)
   slopes = {}
-  for name, run in _batches(args, built).items():
-    steps, rows = np.arange(args.steps), []
+  for name, run in _batches(args, _synthetic_cache(args, folder)).items():
+    steps = np.arange(args.steps)
+    # All there from the start: what is measured must not grow by measuring.
+    sizes = {kind: np.ones(args.steps) for kind in _resident()}
     for step in steps:
       run(step)
-      rows.append(_resident())
+      for kind, size in _resident().items():
+        sizes[kind][step] = size
     warm = args.steps // 10
     slopes[name] = {}
-    for kind in rows[0]:
-      values = np.array([row[kind] for row in rows[warm:]], np.float64)
-      slope, _ = np.polyfit(steps[warm:], values, 1)
-      slopes[name][kind] = {
-          'slope': slope,
-          'first': values[0],
-          'last': values[-1],
-          'peak': values.max(),
-      }
+    for kind, values in sizes.items():
+      slope, _ = np.polyfit(steps[warm:], values[warm:], 1)
+      slopes[name][kind] = slope
       print(
           f'{name:10} {kind:8} {slope:+8.2f} bytes a step; from'
-          f' {values[0] / 1e6:.1f} to {values[-1] / 1e6:.1f} MB, at most'
-          f' {values.max() / 1e6:.1f}'
+          f' {values[warm] / 1e6:.1f} to {values[-1] / 1e6:.1f} MB, at most'
+          f' {values[warm:].max() / 1e6:.1f}'
       )
   return {'slopes': slopes}
 

@@ -48,6 +48,11 @@ def main(argv: Sequence[str] | None = None) -> None:
   logging.getLogger('dualenc_jax').setLevel(logging.INFO)
   inputs = data_command.build(args)
   chosen = chosen_splits(inputs.task, args.split)
+  tokenizer = inputs.tokenizer
+  print(
+      f'Vocabulary {tokenizer.vocabulary.path}, up to {tokenizer.query_length}'
+      f' tokens a query and {tokenizer.passage_length} a passage.'
+  )
   with logging_redirect_tqdm():
     for task, split in chosen:
       started = time.perf_counter()
@@ -55,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         cache = prepare(
             task,
             split,
-            inputs.tokenizer,
+            tokenizer,
             inputs.cache_dir,
             threads=args.workers or -1,
             progress=progress,

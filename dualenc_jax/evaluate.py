@@ -40,7 +40,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   runtime.start()
   model = model_dir.load_from_args(args)
   task = model.experiment.task
-  output = default_output(args.model_dir, f'{task.name}-{args.split}')
+  name = f'{task.label}-{args.split}'.replace('/', '-')
+  output = default_output(args.model_dir, name)
   if args.output_dir:
     output = pathlib.Path(args.output_dir)
   metrics = evaluate(model, args.split, output, args.k)
@@ -71,7 +72,7 @@ def evaluate(
       output / 'metrics.json',
       {
           'metrics': metrics,
-          'task': experiment.task.name,
+          'task': experiment.task.label,
           'split': split,
           'queries': len(retrieval_set.query_ids),
           'passages': len(retrieval_set.passage_ids),
@@ -103,6 +104,7 @@ def retrieval_set_of(
       experiment.cache(split),
       None if corpus_split is None else experiment.cache(corpus_split),
       task.answer_text(),
+      task.self_hits(),
   )
 
 

@@ -26,6 +26,7 @@ def test_fit_batch_finds_a_batch_that_fits(tmp_path, capsys, monkeypatch):
       '--gin_file=optimizers/adamw.gin',
       '--gin.BATCH_SIZE=512',
       '--gin.models.T5Encoder.num_layers=1',
+      '--gin.LAYOUT=@data.Padded()',
   )
   check.main([*flags, '--fit_batch', '--device_memory_gib=0.06'])
   out = capsys.readouterr().out
@@ -49,6 +50,21 @@ def test_fit_batch_finds_a_batch_that_fits(tmp_path, capsys, monkeypatch):
   parts = sum(table.values()) - table['peak'] - table['device']
   assert parts == pytest.approx(table['peak'], abs=0.31)
   assert table['device'] == pytest.approx(0.06 * 1024, abs=0.05)
+
+
+def test_no_more_than_the_examples_that_a_layout_looks_at(
+    tmp_path, capsys, monkeypatch
+):
+  monkeypatch.setattr(fit_batch, 'TOLERANCE', 1.0)
+  flags = tiny_run.flags(
+      tmp_path,
+      f'--gin.CACHE_DIR={tmp_path}',
+      '--gin.models.T5Encoder.num_layers=1',
+      '--gin.LAYOUT=@data.Packed()',
+  )
+  check.main([*flags, '--fit_batch', '--device_memory_gib=4'])
+  out = capsys.readouterr().out
+  assert 'Largest batch: 96 pairs' in out and 'no larger one was tried' in out
 
 
 def test_a_device_too_small_is_told_without_compiling(tmp_path, capsys):

@@ -188,7 +188,7 @@ def test_the_program_explains_itself_and_its_errors(capsys):
 @pytest.mark.parametrize('command', cli.COMMANDS)
 def test_every_command_has_help_as_a_module(command):
   done = subprocess.run(
-      [sys.executable, '-m', f'dualenc_jax.{command}', '--help'],
+      [sys.executable, '-m', f'dualenc_jax.{command.replace(" ", "_")}', '--help'],
       capture_output=True,
       text=True,
       timeout=120,

@@ -41,7 +41,8 @@ def test_all_splits_by_default_and_a_summary(files, tmp_path, capsys):
   folder = tmp_path / 'tokens'
   data_prepare.main([*files, f'--gin.CACHE_DIR={folder}', *LENGTHS])
   assert caches(folder) == {'train': 30, 'validation': 7}
-  first, second = capsys.readouterr().out.splitlines()
+  settings, first, second = capsys.readouterr().out.splitlines()
+  assert settings.startswith('Vocabulary python_code_8k, up to 8 tokens')
   cache = Cache.open(first.split()[-1])
   tokens = len(cache.query_tokens.values) + len(cache.passage_tokens.values)
   assert first.startswith(f'pairs, train: 30 examples, {tokens:,} tokens, ')

@@ -30,6 +30,7 @@ def build(*files: str, bindings=()):
           'MODEL_DIR = "x"',
           'VOCABULARY = "python_code_8k"',
           'VOCAB_SIZE = 8064',
+          *(['TASK_NAME = "my_task"'] if 'tasks/seqio.gin' in files else []),
           *bindings,
       ],
       [],

@@ -44,6 +44,10 @@ class Mixture:
   def name(self) -> str:
     return '+'.join(task.name for task in self.tasks)
 
+  @property
+  def label(self) -> str:
+    return '+'.join(task.label for task in self.tasks)
+
   def splits(self) -> tuple[str, ...]:
     return ('train', 'validation') if self.validation else ('train',)
 

@@ -120,6 +120,16 @@ class Task:
     reader = self._any_reader()
     return getattr(reader, 'answer_text', lambda passage, name: passage)
 
+  def self_hits(self) -> bool:
+    """Whether a passage of a query's own id must not be ranked for it."""
+    return getattr(self._any_reader(), 'self_hits', False)
+
+  @property
+  def label(self) -> str:
+    """The name, and that of its data set if the task has several."""
+    dataset = self.options.get('dataset')
+    return self.name if dataset is None else f'{self.name}-{dataset}'
+
   def fingerprint(self, split: str) -> str:
     """Hash of the source of a split; equal for equal data.
 

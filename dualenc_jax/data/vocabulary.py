@@ -71,6 +71,10 @@ class Vocabulary:
     values[offsets[1:] - 1] = EOS
     return Ragged(values, offsets)
 
+  def decode(self, ids: np.ndarray) -> str:
+    """The text of a row of `encode`, as normalised; EOS is left out."""
+    return self._processor.decode(ids.tolist())
+
   @functools.cached_property
   def file(self) -> pathlib.Path:
     """The SentencePiece model file."""

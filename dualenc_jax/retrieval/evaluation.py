@@ -37,6 +37,8 @@ class RetrievalSet:
       passage that answers it has one.
     answer_text: the part of a passage, by its text and name, in which these
       are looked for.
+    self_hits: int64 [Q], for each query the row of the corpus that is the query
+      itself and is not ranked, -1 for none; None if none is left out.
   """
 
   cache: Cache
@@ -46,6 +48,7 @@ class RetrievalSet:
   judgements: list[dict[int, int]]
   answers: list[list[str]]
   answer_text: Callable[[str, str], str] = _whole
+  self_hits: np.ndarray | None = None
 
   @classmethod
   def from_cache(
@@ -53,6 +56,7 @@ class RetrievalSet:
       cache: Cache,
       corpus_cache: Cache | None = None,
       answer_text: Callable[[str, str], str] = _whole,
+      without_self_hits: bool = False,
   ) -> 'RetrievalSet':
     """All queries of a split.
 
@@ -65,6 +69,7 @@ class RetrievalSet:
       corpus_cache: of the split whose passages are ranked. Ids alone tell then
         what is one query and one passage.
       answer_text: see the attribute.
+      without_self_hits: a passage of a query's own id is not ranked for it.
 
     Raises:
       UserError: no queries, no passages, ids that name different texts, or
@@ -92,10 +97,17 @@ class RetrievalSet:
       if passage >= 0:
         known = judgements[query]
         known[passage] = max(grade, known.get(passage, grade))
+    query_ids = [cache.query_ids.text(row) for row in query_rows]
+    self_hits = None
+    if without_self_hits:
+      row_of = {passage_id: row for row, passage_id in enumerate(corpus.ids)}
+      self_hits = np.array([row_of.get(name, -1) for name in query_ids])
+      for judged, own in zip(judgements, self_hits.tolist()):
+        judged.pop(own, None)
     return cls(
         cache,
         query_rows,
-        [cache.query_ids.text(row) for row in query_rows],
+        query_ids,
         corpus,
         judgements,
         [
@@ -103,6 +115,7 @@ class RetrievalSet:
             for row, judged in zip(query_rows, judgements)
         ],
         answer_text,
+        self_hits,
     )
 
   def subset(
@@ -143,6 +156,9 @@ class RetrievalSet:
             for q in chosen
         ],
         answers=[self.answers[q] for q in chosen],
+        self_hits=None
+        if self.self_hits is None
+        else np.array([position.get(int(p), -1) for p in self.self_hits[chosen]]),
     )
 
   @property
@@ -191,9 +207,14 @@ def evaluate(
   passages = embedder.passages(
       params, corpus.cache.passage_tokens, corpus.rows
   )
-  ranking = ranking_lib.top_k(queries, passages, corpus.ids, k)
+  own = retrieval_set.self_hits
+  ranking = ranking_lib.top_k(
+      queries, passages, corpus.ids, k if own is None else k + 1
+  )
+  if own is not None:
+    ranking = ranking_lib.without(ranking, own)
   ranks = ranking_lib.gold_ranks(
-      queries, passages, corpus.ids, retrieval_set.gold
+      queries, passages, corpus.ids, retrieval_set.gold, self_hits=own
   )
   return score(ranking, retrieval_set, ranks), ranking
 
@@ -217,7 +238,8 @@ def score(
   Raises:
     UserError: a ranking too shallow, or what `metrics.evaluate` raises.
   """
-  deepest = min(max(answer_match.TOP_K), len(retrieval_set.corpus))
+  left_out = retrieval_set.self_hits is not None
+  deepest = min(max(answer_match.TOP_K), len(retrieval_set.corpus) - left_out)
   if ranking.indices.shape[1] < deepest:
     raise UserError(
         f'The ranking holds {ranking.indices.shape[1]} hits a query; expected'

@@ -132,6 +132,7 @@ def gold_ranks(
     passage_ids: Sequence[str],
     gold: Sequence[Sequence[int]],
     block_size: int = BLOCK_SIZE,
+    self_hits: np.ndarray | None = None,
 ) -> np.ndarray:
   """The rank of each query's best relevant passage in the full ranking.
 
@@ -144,6 +145,8 @@ def gold_ranks(
     passage_ids: N different strings; they break ties.
     gold: for each query the corpus rows of its relevant passages.
     block_size: corpus rows scored at a time; the result is the same for all.
+    self_hits: a corpus row for each query that does not count, -1 for none;
+      see `without`. It is not among the query's gold.
 
   Returns:
     int64 [Q], counted from 1; 0 for a query without a relevant passage here.
@@ -170,7 +173,29 @@ def gold_ranks(
       rows = slice(first, first + len(queries))
       keys = order.keys(dot_products(queries, passages), indices)
       ranks[rows] += np.count_nonzero(keys > gold_keys[rows], axis=1)
+  if self_hits is not None:
+    for start, queries in query_blocks:
+      for i, query in enumerate(queries, start):
+        if ranks[i] and self_hits[i] >= 0:
+          own = _gold_key(query, passage_embeddings, self_hits[i], i, order)
+          ranks[i] -= own > gold_keys[i, 0]
   return ranks
+
+
+def without(ranking: Ranking, self_hits: np.ndarray) -> Ranking:
+  """A ranking one hit shorter, from which one hit of each query is left out.
+
+  Args:
+    ranking: [Q, k].
+    self_hits: the corpus row to leave out of each query's hits, [Q]; where it
+      is none of them, -1 say, the last hit goes.
+  """
+  keep = ranking.indices != self_hits[:, None]
+  keep[keep.all(axis=1), -1] = False
+  shape = len(keep), -1
+  return Ranking(
+      ranking.scores[keep].reshape(shape), ranking.indices[keep].reshape(shape)
+  )
 
 
 def dot_products(queries: np.ndarray, passages: np.ndarray) -> np.ndarray:
@@ -201,7 +226,7 @@ def dot_products(queries: np.ndarray, passages: np.ndarray) -> np.ndarray:
 
 def _gold_key(query, passage_embeddings, rows, i, order):
   """The best key among the passages `rows`; the greatest int64 for none."""
-  rows = np.asarray(rows, np.int64)
+  rows = np.atleast_1d(np.asarray(rows, np.int64))
   if not rows.size:
     return np.iinfo(np.int64).max
   if not 0 <= rows.min() <= rows.max() < len(order):

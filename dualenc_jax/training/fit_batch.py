@@ -4,6 +4,7 @@ from collections.abc import Callable
 import dataclasses
 import math
 
+from dualenc_jax.data.layout import Padded
 from dualenc_jax.errors import UserError
 from dualenc_jax.experiment import Experiment
 from dualenc_jax.training import memory as memory_lib
@@ -26,7 +27,8 @@ class Fit:
   Attributes:
     batch_size: the largest global batch that fits, in pairs.
     peak: bytes a device of its step.
-    capped: larger ones may fit; the search stops at `MAX_BATCH_SIZE`.
+    capped: larger ones may fit; the search stops at `MAX_BATCH_SIZE`, or at
+      the number of examples where the layout depends on their lengths.
   """
 
   batch_size: int
@@ -76,7 +78,11 @@ def fit_batch(
       experiment.micro_batch_size or 1,
   )
   smallest = max(unit, 2)  # One pair has no negatives.
-  sizes = range(smallest, max(MAX_BATCH_SIZE, smallest) + 1, unit)
+  most = MAX_BATCH_SIZE
+  if not isinstance(experiment.layout, Padded):
+    # The layout looks at batches of the examples that there are.
+    most = min(most, experiment.batches.num_examples)
+  sizes = range(smallest, max(most, smallest) + 1, unit)
   peaks = search(measure, sizes, experiment.batch_size, state, limit)
   fitting = [size for size, peak in peaks.items() if peak <= limit]
   if not fitting:

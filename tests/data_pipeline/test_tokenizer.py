@@ -39,6 +39,13 @@ def test_rows_are_cut_and_then_end_with_eos(length):
     assert rows.row(i).tolist() == expected
 
 
+def test_decode_gives_the_text_that_is_kept(shared):
+  vocabulary = Vocabulary(str(shared / 'data' / 't5_spiece' / 'spiece.model'))
+  rows = vocabulary.encode(['A  flea can live up to a year.', 'flea ' * 9], 5)
+  texts = [vocabulary.decode(rows.row(i)) for i in range(2)]
+  assert texts == ['A flea can', 'flea flea']
+
+
 def test_no_texts_make_no_rows():
   assert len(Vocabulary('python_code_8k').encode([], 8)) == 0
 

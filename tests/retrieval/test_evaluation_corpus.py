@@ -343,3 +343,25 @@ def test_a_corpus_is_encoded_but_not_evaluated(trained, tmp_path):
   encode.main([f'--model_dir={folder}', f'--index_dir={tmp_path / "index"}'])
   index = Index.open(tmp_path / 'index')
   assert sorted(index.ids(), key=int) == [str(i) for i in range(1, 13)]
+
+
+def test_a_query_is_no_hit_of_its_own(cache_of):
+  """ArguAna and Quora have their queries in the corpus."""
+  rows = [
+      example('passage number 3', TEXTS['d5'], query_id='d3', passage_id='d5'),
+      example('passage number 4', TEXTS['d4'], query_id='d4', passage_id='d4'),
+      example('passage number 4', TEXTS['d6'], query_id='d4', passage_id='d6'),
+      example('something else', TEXTS['d1'], query_id='q', passage_id='d1'),
+  ]
+  caches = cache_of('test', rows), cache_of('corpus', corpus_rows())
+  found = RetrievalSet.from_cache(*caches, without_self_hits=True)
+  assert found.self_hits.tolist() == [3, 4, -1]
+  assert found.qrels == {'d3': {'d5': 1}, 'd4': {'d6': 1}, 'q': {'d1': 1}}
+  assert RetrievalSet.from_cache(*caches).self_hits is None
+  part = found.subset(2, 5)
+  ids = [found.passage_ids[p] if p >= 0 else None for p in found.self_hits]
+  own = dict(zip(found.query_ids, ids))
+  for name, row in zip(part.query_ids, part.self_hits):
+    kept = part.passage_ids[row] if row >= 0 else None
+    assert kept in (own[name], None)
+    assert (own[name] in part.passage_ids) == (kept is not None)

@@ -290,3 +290,23 @@ def test_bad_gold():
     ranking.gold_ranks(GOOD, GOOD, IDS, [[0], [3], [1]])
   with pytest.raises(UserError, match=r'gold of query row 2 is \[-1\]'):
     ranking.gold_ranks(GOOD, GOOD, IDS, [[0], [2], [-1]])
+
+
+def test_a_self_hit_is_as_if_it_were_not_there(case):
+  """Against ranking a corpus that lacks the passage, query by query."""
+  queries, passages, ids = case
+  rng = np.random.default_rng(2)
+  own = np.where(np.arange(9) % 3, rng.integers(0, len(ids), 9), -1)
+  gold = [[int(p) for p in rng.integers(0, len(ids), 2) if p != o] for o in own]
+  gold[4] = []
+  hits = ranking.without(ranking.top_k(queries, passages, ids, 21), own)
+  ranks = ranking.gold_ranks(queries, passages, ids, gold, self_hits=own)
+  for i, query in enumerate(queries):
+    rows = np.delete(np.arange(len(ids)), own[i : i + 1] if own[i] >= 0 else [])
+    alone = query[None], passages[rows], [ids[row] for row in rows]
+    want = ranking.top_k(*alone, 20)
+    np.testing.assert_array_equal(hits.indices[i], rows[want.indices[0]])
+    np.testing.assert_array_equal(hits.scores[i], want.scores[0])
+    place = {int(row): j for j, row in enumerate(rows)}
+    (rank,) = ranking.gold_ranks(*alone, [[place[p] for p in gold[i]]])
+    assert ranks[i] == rank
