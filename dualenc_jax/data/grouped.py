@@ -17,7 +17,7 @@ class Grouped:
 
   How many rows a group has, and of which length, a multiple of `step`, is
   chosen from a sample of batches: the fewest tokens that hold every one of
-  them. A batch that they do not hold, which is rare, takes the next shape,
+  them, and no group that saves less than `GROUP_COST`. A batch that they do not hold, which is rare, takes the next shape,
   where each text has the room of one longer by `MARGIN` of the ranks; and if
   that does not hold it either, it is padded.
 
@@ -32,6 +32,8 @@ class Grouped:
   step: int = 8
 
   MARGIN = 0.05
+  # Tokens that a group must save to be worth compiling and launching.
+  GROUP_COST = 256
 
   def __post_init__(self):
     for name in ('groups', 'step'):
@@ -73,15 +75,15 @@ class Grouped:
     return Placement(places, np.zeros_like(lengths))
 
   def _shape(self, most: np.ndarray, limit: int) -> Shape:
-    """The fewest tokens that hold texts as long as `most` [T], descending."""
+    """The least cost that holds texts as long as `most` [T], descending."""
     rounded = np.minimum(-(-most // self.step) * self.step, limit)
     lengths, counts = np.unique(rounded[rounded > 0], return_counts=True)
     lengths, counts = lengths[::-1], counts[::-1]  # The longest first.
     if not len(lengths):
       lengths, counts = np.array([limit]), np.array([1])
     before = np.concatenate([[0], np.cumsum(counts)])
-    # best[j]: (tokens, where the last group starts) of the j longest lengths
-    # in at most g groups.
+    # best[j]: (cost, where the groups start) of the j longest lengths in at
+    # most g groups.
     best = [(0, ())] + [(np.inf, ())] * len(lengths)
     for _ in range(self.groups):
       best = [
@@ -89,7 +91,9 @@ class Grouped:
               [best[j]]
               + [
                   (
-                      best[i][0] + lengths[i] * (before[j] - before[i]),
+                      best[i][0]
+                      + self.GROUP_COST
+                      + lengths[i] * (before[j] - before[i]),
                       (*best[i][1], i),
                   )
                   for i in range(j)

@@ -50,7 +50,7 @@ class Layout(Protocol):
   """How texts are put into rows."""
 
   def shapes(self, sample: np.ndarray, limit: int) -> list[Shape]:
-    """The shapes to use, the smallest first; the last holds any texts.
+    """The shapes to try in turn, the usual one first; the last holds any texts.
 
     Args:
       sample: lengths of the texts of some cells, int64 [cells, T], 0 for texts

@@ -1,5 +1,6 @@
 """Caches that are begun by one process and finished by another."""
 
+import os
 import pathlib
 import signal
 import subprocess
@@ -112,10 +113,13 @@ def test_killed_again_and_again(tmp_path, expected):
   assert contents(cache.folder) == expected
 
 
-def test_half_a_cache_that_lacks_a_file_is_begun_anew(tmp_path, expected):
+@pytest.mark.parametrize(
+    'damage', [pathlib.Path.unlink, lambda path: os.truncate(path, 100)]
+)
+def test_half_a_cache_that_lost_data_is_begun_anew(tmp_path, expected, damage):
   killed(tmp_path, 'example', 40)
   (half,) = halves(tmp_path)
-  (half / 'passage_texts.values.uint8').unlink()
+  damage(half / 'passage_texts.values.uint8')
   lines = []
   cache = prepare(Words(COUNT), 'train', TOKENIZER, tmp_path, lines.append)
   assert contents(cache.folder) == expected
