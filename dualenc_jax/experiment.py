@@ -178,7 +178,8 @@ class Experiment:
   def cells(self) -> int:
     """C of the batch: as many a micro-batch as devices on the data axis."""
     devices = self.partitioner.mesh.shape['data']
-    return devices * (self.batch_size // (self.micro_batch_size or self.batch_size))
+    size = self.batch_size
+    return devices * (size // (self.micro_batch_size or size))
 
   def _prepare(self, task: Task, split: str) -> Cache:
     folder = self.cache_dir or default_cache_dir() / 'tokens'

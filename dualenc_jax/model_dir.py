@@ -15,8 +15,8 @@ from dualenc_jax import config
 from dualenc_jax.errors import UserError
 from dualenc_jax.experiment import Experiment
 from dualenc_jax.retrieval.embedder import Embedder
-from dualenc_jax.training import plan as plan_lib
 from dualenc_jax.training import embedding
+from dualenc_jax.training import plan as plan_lib
 from dualenc_jax.training.checkpoints import Checkpoints
 
 CONFIG = 'config.gin'

@@ -22,9 +22,9 @@ from dualenc_jax import search
 from dualenc_jax import train
 from dualenc_jax.retrieval import bm25
 from dualenc_jax.retrieval import evaluation
+from dualenc_jax.training import embedding
 from dualenc_jax.training import partitioning
 from dualenc_jax.training import plan as plan_lib
-from dualenc_jax.training import embedding
 
 RUN = 'runs/quickstart.gin'
 QUERIES = (

@@ -187,8 +187,9 @@ def test_the_program_explains_itself_and_its_errors(capsys):
 
 @pytest.mark.parametrize('command', cli.COMMANDS)
 def test_every_command_has_help_as_a_module(command):
+  module = f'dualenc_jax.{command.replace(" ", "_")}'
   done = subprocess.run(
-      [sys.executable, '-m', f'dualenc_jax.{command.replace(" ", "_")}', '--help'],
+      [sys.executable, '-m', module, '--help'],
       capture_output=True,
       text=True,
       timeout=120,

@@ -7,9 +7,6 @@ import sys
 import pytest
 import tiny_run
 
-from dualenc_jax import config
-from dualenc_jax import model_dir
-
 BLOCKED = (
     'import sys\n'
     "for name in ('tensorflow', 'seqio', 'tensorflow_datasets',"

@@ -13,9 +13,11 @@ def fingerprints(rows: Ragged) -> np.ndarray:
   of the tokens does not matter.
   """
   lengths = rows.lengths
-  position = np.arange(len(rows.values)) - np.repeat(rows.offsets[:-1], lengths)
+  key = np.arange(len(rows.values), dtype=np.uint64)
+  key -= np.repeat(rows.offsets[:-1].astype(np.uint64), lengths)
   # Token and position fill disjoint halves, so every pair has its own key.
-  key = rows.values.astype(np.uint64) | (position.astype(np.uint64) << _U(32))
+  key <<= _U(32)
+  key |= rows.values.astype(np.uint64)
   total = np.zeros(len(key) + 1, np.uint64)
   np.cumsum(_mix(key), out=total[1:])
   # Differences of running sums: exact, because uint64 wraps around.

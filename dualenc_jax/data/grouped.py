@@ -17,9 +17,10 @@ class Grouped:
 
   How many rows a group has, and of which length, a multiple of `step`, is
   chosen from a sample of batches: the fewest tokens that hold every one of
-  them, and no group that saves less than `GROUP_COST`. A batch that they do not hold, which is rare, takes the next shape,
-  where each text has the room of one longer by `MARGIN` of the ranks; and if
-  that does not hold it either, it is padded.
+  them, and no group that saves less than `GROUP_COST`. A batch that they do
+  not hold, which is rare, takes the next shape, where each text has the room of
+  one longer by `MARGIN` of the ranks; and if that does not hold it either, it
+  is padded.
 
   Every group is encoded on its own, so the program grows with their number.
 

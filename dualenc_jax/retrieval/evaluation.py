@@ -142,6 +142,9 @@ class RetrievalSet:
     extra = rng.permutation(others)[: max(passages - len(relevant), 0)]
     kept = np.sort(np.concatenate([relevant, extra]).astype(np.int64))
     position = {int(p): i for i, p in enumerate(kept)}
+    own = self.self_hits
+    if own is not None:
+      own = np.array([position.get(int(p), -1) for p in own[chosen]])
     return dataclasses.replace(
         self,
         query_rows=self.query_rows[chosen],
@@ -156,9 +159,7 @@ class RetrievalSet:
             for q in chosen
         ],
         answers=[self.answers[q] for q in chosen],
-        self_hits=None
-        if self.self_hits is None
-        else np.array([position.get(int(p), -1) for p in self.self_hits[chosen]]),
+        self_hits=own,
     )
 
   @property

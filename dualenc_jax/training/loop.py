@@ -19,8 +19,8 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.experiment import Experiment
 from dualenc_jax.losses import metrics as metrics_lib
 from dualenc_jax.retrieval import evaluation
-from dualenc_jax.training import plan as plan_lib
 from dualenc_jax.training import embedding
+from dualenc_jax.training import plan as plan_lib
 from dualenc_jax.training import step as step_lib
 from dualenc_jax.training import summary
 from dualenc_jax.training.checkpoints import Checkpoints

@@ -8,8 +8,8 @@ import jax
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.experiment import Experiment
-from dualenc_jax.training import plan as plan_lib
 from dualenc_jax.training import embedding
+from dualenc_jax.training import plan as plan_lib
 
 
 class OutOfMemory(UserError):

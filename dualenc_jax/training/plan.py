@@ -14,9 +14,9 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.experiment import Experiment
 from dualenc_jax.retrieval.embedder import Embedder
 from dualenc_jax.training import checkpoints
+from dualenc_jax.training import embedding
 from dualenc_jax.training import micro_batches
 from dualenc_jax.training import rules
-from dualenc_jax.training import embedding
 from dualenc_jax.training import step as step_lib
 from dualenc_jax.training.partitioning import Partitioner
 

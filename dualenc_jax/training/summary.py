@@ -87,7 +87,9 @@ def negatives_left(
   if not isinstance(experiment.loss, InBatchSoftmax):
     return
   steps = range(step, step + max(1, min(10, 1_000_000 // batches.batch_size)))
-  texts = [duplicates.Fingerprints(**batches.picker.fingerprints(s)) for s in steps]
+  texts = [
+      duplicates.Fingerprints(**batches.picker.fingerprints(s)) for s in steps
+  ]
   mask = experiment.loss.mask_duplicates
   counts = _negatives(
       experiment,

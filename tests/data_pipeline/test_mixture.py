@@ -61,7 +61,7 @@ def test_hosts_and_layouts_have_the_same_pairs(layout, hosts):
 
 
 def test_seqio_draws_at_the_same_rates(tmp_path):
-  """The rates of a mixture of seqio's registry, as its own sampling has them."""
+  """The rates of a mixture of seqio's registry are those of its sampling."""
   import seqio
 
   from dualenc_jax.data import seqio_source
@@ -94,12 +94,10 @@ def test_seqio_draws_at_the_same_rates(tmp_path):
 
 
 def write(path, count):
-  path.write_text(
-      ''.join(
-          json.dumps({'query': f'find {n}', 'passage': f'{path.stem} {n}'}) + '\n'
-          for n in range(count)
-      )
-  )
+  with path.open('w') as f:
+    for n in range(count):
+      row = {'query': f'find {n}', 'passage': f'{path.stem} {n}'}
+      f.write(json.dumps(row) + '\n')
   return path
 
 

@@ -37,7 +37,9 @@ def test_slots_and_positions():
   found = segments()
   np.testing.assert_array_equal(found.slots, slots)
   real = slots < 4
-  np.testing.assert_array_equal(np.asarray(found.positions)[real], positions[real])
+  np.testing.assert_array_equal(
+      np.asarray(found.positions)[real], positions[real]
+  )
 
 
 def test_attention_stays_within_a_text():

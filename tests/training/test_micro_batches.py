@@ -16,10 +16,10 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.losses import Embeddings
 from dualenc_jax.losses import InBatchSoftmax
 from dualenc_jax.losses import LearnableTemperature
+from dualenc_jax.training import embedding
 from dualenc_jax.training import Partitioner
 from dualenc_jax.training import plan as plan_lib
 from dualenc_jax.training import rules
-from dualenc_jax.training import embedding
 from dualenc_jax.training import step as step_lib
 
 FSDP = (('embed', 'data'),)

@@ -9,10 +9,10 @@ import optax
 import pytest
 import tiny_training
 
+from dualenc_jax.training import embedding
 from dualenc_jax.training import Optimizer
 from dualenc_jax.training import Partitioner
 from dualenc_jax.training import rules
-from dualenc_jax.training import embedding
 from dualenc_jax.training import step as step_lib
 
 FSDP = (('embed', 'data'),)
