@@ -66,7 +66,7 @@ def prepare(
       'format': FORMAT,
       'task': task.name,
       'module': task.module,
-      'options': dict(task.options),
+      'options': task.identity(split),
       'split': split,
       'vocabulary': tokenizer.vocabulary.sha256,
       'vocabulary_size': tokenizer.vocabulary.size,

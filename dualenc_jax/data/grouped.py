@@ -5,6 +5,8 @@ import dataclasses
 import numpy as np
 
 from dualenc_jax.data.layout import GroupShape
+from dualenc_jax.data.layout import in_order
+from dualenc_jax.data.layout import longest_first
 from dualenc_jax.data.layout import padded_shape
 from dualenc_jax.data.layout import Placement
 from dualenc_jax.data.layout import Shape
@@ -58,11 +60,14 @@ class Grouped:
 
   def place(self, shape: Shape, lengths: np.ndarray) -> Placement | None:
     """See `Layout`."""
+    if in_order(shape, lengths.shape[1]):
+      if lengths.max(initial=0) > shape[0].length:
+        return None
+      return Placement(None, np.zeros_like(lengths))
     rows = np.array([group.rows for group in shape])
     room = np.array([group.length for group in shape])
     ends = np.cumsum(rows)
-    # Small integers, which NumPy sorts by radix.
-    order = np.argsort(-lengths.astype(np.int16), axis=1, kind='stable')
+    order = longest_first(lengths)
     longest = np.take_along_axis(lengths, order[:, ends - rows], axis=1)
     if (longest > room).any():
       return None

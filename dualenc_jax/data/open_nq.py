@@ -107,6 +107,13 @@ class OpenNQ:
       by reason.
   """
 
+  NOT_OF_CORPUS = (
+      'max_negatives',
+      'negatives',
+      'on_positive_in_negatives',
+      'positives',
+  )
+
   root: str | None = None
   data_root: str | None = None
   title_separator: str | None = ' '

@@ -5,6 +5,8 @@ import dataclasses
 import numpy as np
 
 from dualenc_jax.data.layout import GroupShape
+from dualenc_jax.data.layout import in_order
+from dualenc_jax.data.layout import longest_first
 from dualenc_jax.data.layout import padded_shape
 from dualenc_jax.data.layout import Placement
 from dualenc_jax.data.layout import Shape
@@ -51,7 +53,7 @@ class Packed:
   def place(self, shape: Shape, lengths: np.ndarray) -> Placement | None:
     """See `Layout`."""
     (group,) = shape
-    if group.segments == 1:
+    if in_order(shape, lengths.shape[1]):
       return Placement(None, np.zeros_like(lengths))
     places, starts = np.empty((2, *lengths.shape), np.int64)
     for cell, row in enumerate(lengths):
@@ -86,7 +88,7 @@ def _pack(lengths: np.ndarray, size: int) -> _Packing:
   Texts of one length are put down together, as many at once as there are rows
   of one remaining room.
   """
-  order = np.argsort(-lengths.astype(np.int16), kind='stable')
+  order = longest_first(lengths)
   order = order[: np.count_nonzero(lengths)]
   descending = lengths[order]
   edges = np.flatnonzero(np.diff(descending)) + 1
@@ -102,17 +104,19 @@ def _pack(lengths: np.ndarray, size: int) -> _Packing:
       fitting = rooms >> length
       if fitting:
         room = length + (fitting & -fitting).bit_length() - 1
-        free = open_rows[room]
-        count = min(len(free), left)
-        chosen = free[-count:]
-        del free[-count:]
-        if not free:
+        chosen = open_rows[room]
+        if len(chosen) <= left:
+          open_rows[room] = []
           rooms ^= 1 << room
+        else:
+          open_rows[room] = chosen[left:]
+          chosen = chosen[:left]
       else:
         room = size
-        count = max(left // (size // length), 1)
+        count = left // (size // length) or 1
         chosen = list(range(rows, rows + count))
         rows += count
+      count = len(chosen)
       row_of += chosen
       room_of += [room] * count
       left -= count

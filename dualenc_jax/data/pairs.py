@@ -51,6 +51,8 @@ class Pairs(pairs_rows.PairColumns):
       just these hard negatives and logs how many.
   """
 
+  FILES = ('train', 'validation', 'test')
+
   train: str | None = None
   validation: str | None = None
   test: str | None = None

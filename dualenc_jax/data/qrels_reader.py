@@ -46,6 +46,15 @@ class QrelsReader(abc.ABC):
       for the benchmark's own. 1.0 takes any part of a data set.
   """
 
+  FILES = ('files', 'folder', 'hard_negatives')
+  NOT_OF_CORPUS = (
+      'hard_negatives',
+      'max_negatives',
+      'on_positive_in_negatives',
+      'systems',
+      'train_from',
+  )
+
   root: str | None = None
   data_root: str | None = None
   files: Mapping[str, str] | None = None

@@ -23,6 +23,8 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.suggest import did_you_mean
 
 _REQUIRED = ('query', 'passage')
+# Options of these names are files of these splits.
+_SPLITS = ('train', 'validation', 'test')
 _RANKS = {**dict.fromkeys(TEXTS, 0), 'negatives': 1, 'answers': 1}
 
 class SeqioMissing(SourceUnavailable):
@@ -130,6 +132,23 @@ class Task:
     dataset = self.options.get('dataset')
     return self.name if dataset is None else f'{self.name}-{dataset}'
 
+  def identity(self, split: str) -> dict[str, Any]:
+    """The options that decide what a split's examples are.
+
+    Those that only say where files are do not: of a file its name counts, of
+    its folder nothing, so that a token cache is found on another machine.
+    """
+    reader = self._own_module().reader if self._is_own else None
+    files = getattr(reader, 'FILES', ())
+    ignored = {'root', 'data_root', *(s for s in _SPLITS if s != split)}
+    if split == 'corpus':
+      ignored |= {*getattr(reader, 'NOT_OF_CORPUS', ())}
+    return {
+        name: _file_names(value) if name in files else value
+        for name, value in self.options.items()
+        if name not in ignored
+    }
+
   def fingerprint(self, split: str) -> str:
     """Hash of the source of a split; equal for equal data.
 
@@ -228,6 +247,13 @@ class Task:
             f' strings of rank {rank}, found {feature.dtype.name} of shape'
             f' {feature.shape}.'
         )
+
+
+def _file_names(value: Any) -> Any:
+  """Paths without their folders: of a path, or of the values of a mapping."""
+  if isinstance(value, Mapping):
+    return {name: _file_names(path) for name, path in value.items()}
+  return value if value is None else pathlib.PurePath(value).name
 
 
 def _from_features(row: Mapping[str, Any]) -> dict[str, Any]:

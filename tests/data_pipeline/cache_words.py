@@ -39,6 +39,9 @@ class Words:
   module = None
   options = {}
 
+  def identity(self, split):
+    return {}
+
   def fingerprint(self, split):
     return f'{self.source} {split} {self.count}'
 

@@ -117,6 +117,8 @@ def test_an_example_in_full(shapes):
           '  return self.width * self.height  # in units'
       ),
       'negatives': [],
+      'answers': [],
+      'relevance': 1,
       'query_id': 'geo/shapes.py:10:Shape.area#query',
       'passage_id': 'geo/shapes.py:10:Shape.area',
       'name': 'geo.shapes.Shape.area',

@@ -264,3 +264,38 @@ def test_seqio_yields_what_the_reader_does(name, tmp_path, pairs_file):
     assert {row['relevance'] for row in rows} == {1}
   finally:
     sys.path.remove(str(tmp_path))
+
+
+def test_identity_leaves_out_where_files_are():
+  pairs = Task(
+      'pairs',
+      {'train': '/a/train.jsonl', 'test': '/a/t.jsonl', 'query': 'question'},
+  )
+  assert pairs.identity('train') == {
+      'train': 'train.jsonl',
+      'query': 'question',
+  }
+  assert pairs.identity('test') == {'test': 't.jsonl', 'query': 'question'}
+  beir = Task(
+      'beir',
+      {
+          'dataset': 'scifact',
+          'root': '/a',
+          'data_root': None,
+          'files': {'test': 'qrels/x.tsv'},
+          'hard_negatives': '/b/negatives.jsonl',
+          'max_negatives': 5,
+      },
+  )
+  assert beir.identity('train') == {
+      'dataset': 'scifact',
+      'files': {'test': 'x.tsv'},
+      'hard_negatives': 'negatives.jsonl',
+      'max_negatives': 5,
+  }
+  assert beir.identity('corpus') == {
+      'dataset': 'scifact',
+      'files': {'test': 'x.tsv'},
+  }
+  user = Task('mine', {}, module='some_module')
+  assert user.identity('train') == {}
