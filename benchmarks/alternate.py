@@ -57,7 +57,14 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
   Returns:
     The flags, all rounds, and medians by side, for JSON.
   """
-  ours_only = ('loss', 'json', 'peer_python', 'rounds', 'plain_malloc')
+  ours_only = (
+      'loss',
+      'layout',
+      'json',
+      'peer_python',
+      'rounds',
+      'plain_malloc',
+  )
   flags = [
       f'--{name}={value}'
       for name, value in vars(args).items()
@@ -68,6 +75,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
       str(HERE / 'train_step.py'),
       '--json',
       f'--loss={args.loss}',
+      f'--layout={getattr(args, "layout", "padded")}',
       *flags,
   ]
   sides = {'dualenc_jax': (ours, {})}

@@ -21,8 +21,15 @@ from dualenc_jax import models
 from dualenc_jax import runtime
 from dualenc_jax import text_rows
 from dualenc_jax import training
+from dualenc_jax.data import Grouped
+from dualenc_jax.data import layout as layouts
+from dualenc_jax.data import Packed
+from dualenc_jax.data import Padded
+from dualenc_jax.data import Ragged
+from dualenc_jax.data.pool import Pool
 from dualenc_jax.training import step as step_lib
 
+LAYOUTS = {'padded': Padded(), 'grouped': Grouped(), 'packed': Packed()}
 LOSSES = {'softmax': losses.InBatchSoftmax, 'samtone': losses.SamToNe}
 
 
@@ -32,6 +39,7 @@ def main() -> None:
       '--model', choices=workload.MODELS, default='mini'
   )
   parser.add_argument('--loss', choices=LOSSES, default='softmax')
+  parser.add_argument('--layout', choices=LAYOUTS, default='padded')
   parser.add_argument('--json', action='store_true', help='print JSON only')
   workload.add_flags(parser)
   alternate.add_flags(parser)
@@ -44,7 +52,7 @@ def main() -> None:
   figures = measure(args, *build(args))
   if not args.json:
     print(
-        f'{figures["device"]}, {args.model}, batch {args.batch},'
+        f'{figures["device"]}, {args.model}, {args.layout}, batch {args.batch},'
         f' {args.query_length} + {args.passage_length} tokens, {args.dtype};'
         f' compiled in {figures["compile_seconds"]:.1f} s,'
         f' {figures["compiled_bytes"] / 1e6:.0f} MB'
@@ -109,10 +117,8 @@ def measure(
       micro_batch_size=args.micro_batch,
   )
   state = init()
-  batches = [
-      partitioner.to_device(with_ids(*tokens))
-      for tokens in workload.token_batches(args, sizes.vocab_size)
-  ]
+  host_batches = make_batches(args, sizes.vocab_size)
+  batches = [partitioner.to_device(batch) for batch in host_batches]
   compiled = []
   compile_seconds = workload.seconds(
       lambda: compiled.append(train_step.lower(state, batches[0]).compile())
@@ -138,7 +144,7 @@ def measure(
           args,
           sizes,
           times,
-          [(args.query_length, args.passage_length)],
+          [rows_of(batch) for batch in host_batches],
           workload.NUM_BLOCKS[args.loss],
           ceiling,
       ),
@@ -156,15 +162,46 @@ def square_product(
   return 2.0 * side**3, lambda: product(a).block_until_ready()
 
 
-def with_ids(query: np.ndarray, passage: np.ndarray) -> dict[str, Any]:
-  """A batch as the loader makes it; the rows are distinct, so are the ids."""
-  ids = np.arange(2 * len(query), dtype=np.uint32).reshape(-1, 2)
-  return {
-      'queries': text_rows.from_tokens(query[:, None]),
-      'passages': text_rows.from_tokens(passage[:, None]),
-      'query_ids': ids,
-      'passage_ids': ids,
-  }
+def make_batches(
+    args: argparse.Namespace, vocab_size: int
+) -> list[dict[str, Any]]:
+  """Batches as the loader makes them, of one shape; all texts are distinct."""
+  sides = zip(*workload.token_batches(args, vocab_size))
+  limits = args.query_length, args.passage_length
+  cells = jax.device_count() * (args.batch // (args.micro_batch or args.batch))
+  queries, passages = (
+      laid_out(LAYOUTS[args.layout], list(tokens), limit, cells)
+      for tokens, limit in zip(sides, limits)
+  )
+  ids = np.arange(2 * args.batch, dtype=np.uint32).reshape(-1, 2)
+  return [
+      {'queries': q, 'passages': p, 'query_ids': ids, 'passage_ids': ids}
+      for q, p in zip(queries, passages)
+  ]
+
+
+def laid_out(
+    layout: layouts.Layout, batches: list[np.ndarray], limit: int, cells: int
+) -> list[text_rows.TextRows]:
+  """Texts int32 [B, limit] of some batches, in a shape that holds them all."""
+  lengths = [workload.lengths(tokens).reshape(cells, -1) for tokens in batches]
+  shape = layout.shapes(np.concatenate(lengths), limit)[0]
+  result = []
+  for tokens, length in zip(batches, lengths):
+    rows = np.arange(len(tokens)).reshape(cells, -1)
+    offsets = np.concatenate([[0], np.cumsum(length)])
+    flat = Ragged(tokens[tokens != workload.PAD], offsets)
+    pool = Pool([(flat, np.zeros(len(tokens), np.uint64))])
+    placement = layout.place(shape, length)
+    result.append(layouts.lay_out(shape, placement, rows, length, pool.copy))
+  return result
+
+
+def rows_of(batch: dict[str, Any]) -> np.ndarray:
+  """Tokens of each row of both towers, padding counted."""
+  groups = [*batch['queries'].groups, *batch['passages'].groups]
+  cells, rows, columns = zip(*(group.tokens.shape for group in groups))
+  return np.repeat(columns, np.multiply(cells, rows))
 
 
 if __name__ == '__main__':

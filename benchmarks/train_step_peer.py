@@ -19,6 +19,7 @@ from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer import losses
 from sentence_transformers.sentence_transformer.modules import Pooling
 import tokenizers
+import numpy as np
 import torch
 import transformers
 import workload
@@ -70,8 +71,8 @@ def main() -> None:
           sizes,
           times,
           [
-              (q['input_ids'].shape[1], p['input_ids'].shape[1])
-              for q, p in batches
+              np.repeat([x['input_ids'].shape[1] for x in batch], args.batch)
+              for batch in batches
           ],
           workload.NUM_BLOCKS['softmax'],
           ceiling,

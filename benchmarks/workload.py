@@ -126,8 +126,8 @@ def lengths(tokens: np.ndarray) -> np.ndarray:
 
 def step_flops(
     sizes: Sizes,
-    query_lengths: np.ndarray,
-    passage_lengths: np.ndarray,
+    rows: np.ndarray,
+    batch: int,
     num_blocks: int,
 ) -> float:
   """Floating-point operations of the matrix products of one training step.
@@ -143,17 +143,17 @@ def step_flops(
 
   Args:
     sizes: the model.
-    query_lengths: tokens of each query, padding counted or not, int [B].
-    passage_lengths: tokens of each passage.
+    rows: tokens of each row of the two towers, padding counted or not.
+    batch: B, pairs.
     num_blocks: blocks of similarities in the loss.
   """
   joined = sizes.num_heads * sizes.head_dim
   mlp = (2 + sizes.gated) * sizes.features * sizes.mlp_dim
   token = 2 * (4 * sizes.features * joined + mlp)
-  rows = np.concatenate([query_lengths, passage_lengths]).astype(np.float64)
+  rows = np.asarray(rows, np.float64)
   layer = np.sum(token * rows + 4 * joined * rows**2)
-  projection = 2 * sizes.features * sizes.embedding_dim * len(rows)
-  loss = num_blocks * 2 * len(query_lengths) ** 2 * sizes.embedding_dim
+  projection = 2 * sizes.features * sizes.embedding_dim * 2 * batch
+  loss = num_blocks * 2 * batch**2 * sizes.embedding_dim
   return float(3 * (sizes.num_layers * layer + projection + loss))
 
 
@@ -198,7 +198,7 @@ def report(
     args: argparse.Namespace,
     sizes: Sizes,
     times: Times,
-    padded: list[tuple[int, int]],
+    rows: list[np.ndarray],
     num_blocks: int,
     ceiling: float,
 ) -> dict[str, Any]:
@@ -208,7 +208,7 @@ def report(
     args: the flags of the work.
     sizes: the model.
     times: of the timed steps.
-    padded: columns of the query and passage tokens of each batch.
+    rows: tokens of each row of both towers, padding counted, of each batch.
     num_blocks: blocks of similarities in the loss.
     ceiling: measured rate of a large square product, in FLOP/s.
 
@@ -216,18 +216,13 @@ def report(
     Values for JSON; rates are those of the median step.
   """
   batches = token_batches(args, sizes.vocab_size)
-  real = [(lengths(query), lengths(passage)) for query, passage in batches]
-  tokens = np.mean([np.sum(q) + np.sum(p) for q, p in real])
-  slots = np.mean([args.batch * (q + p) for q, p in padded])
-  real_flops = np.mean([step_flops(sizes, *row, num_blocks) for row in real])
-  flops = np.mean([
-      step_flops(
-          sizes,
-          *(np.full(args.batch, columns) for columns in row),
-          num_blocks,
-      )
-      for row in padded
-  ])
+  real = [np.concatenate([lengths(q), lengths(p)]) for q, p in batches]
+  tokens = np.mean([np.sum(row) for row in real])
+  slots = np.mean([np.sum(row) for row in rows])
+  real_flops, flops = (
+      np.mean([step_flops(sizes, row, args.batch, num_blocks) for row in each])
+      for each in (real, rows)
+  )
   median = statistics.median(times.wall)
   return {
       'step_seconds': median,

@@ -24,7 +24,7 @@ for file in config.shipped_files():
     model_dir.build_experiment(
         ['runs/quickstart.gin', file],
         ['MODEL_DIR = "x"', 'VOCABULARY = "python_code_8k"',
-         'VOCAB_SIZE = 8064'],
+         'VOCAB_SIZE = 8064', *(['TASK_NAME = "x"'] * ('seqio' in file))],
         [],
     )
 print(len(config.shipped_files()))

@@ -73,11 +73,16 @@ def parse(line: bytes) -> Mined:
   - Tevatron and RocketQA: {"query_id": ..., "positive_passages": [...],
     "negative_passages": [{"docid": ..., "title": ..., "text": ...}, ...]}.
   - TSV: query id, tab, passage ids separated by commas.
+  - TSV of a triple a line: query id, positive id, negative id, and what may
+    follow, such as GPL's margin.
 
   Raises:
     rows.BadRow: none of these.
   """
   if not line.lstrip().startswith(b'{'):
+    if line.count(b'\t') in (2, 3):
+      query_id, positive, negative, *_ = rows.decode(line).split('\t')
+      return _mined(query_id, [positive], {'': [negative]}, _by_id)
     query_id, ids = rows.tsv_cells(line, ('query id', 'passage ids'))
     return _mined(query_id, [], {'': ids.split(',')}, _by_id)
   row = rows.json_object(line)

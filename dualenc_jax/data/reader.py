@@ -9,9 +9,10 @@ TEXTS = ('query', 'passage', 'query_id', 'passage_id', 'name', 'location')
 class Reader(Protocol):
   """Reads the files of a benchmark; what a file of tasks/ is made of.
 
-  A reader is a dataclass of options. `root` and `data_root` are folders; a class
-  attribute `FILES` names options that are paths of files, and `NOT_OF_CORPUS`
-  those that the split 'corpus' does not depend on: see `Task.identity`.
+  A reader is a dataclass of options. `root` and `data_root` are folders; a
+  class attribute `FILES` names options that are paths of files, and
+  `NOT_OF_CORPUS` those that the split 'corpus' does not depend on: see
+  `Task.identity`.
 
   Splits are 'train', 'validation', 'test', whichever there are, and 'corpus'
   where the passages to rank are more than those of the pairs.

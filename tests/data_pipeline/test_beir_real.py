@@ -82,6 +82,23 @@ def test_trec_qrels_in_place_of_a_file(shared):
   ]
 
 
+def test_gpl_training_data_as_hard_negatives(shared):
+  """A triple of ids and a margin a line, no query twice."""
+  folder = shared / 'data/hardneg_samples/gpl_sample-data/generated/fiqa'
+  triples = folder / 'gpl-training-data.tsv'
+  reader = Beir(
+      folder=str(folder), prefix='qgen', hard_negatives=str(triples)
+  )
+  texts = {r['_id']: r['text'] for r in objects(folder / 'corpus.jsonl')}
+  with open(triples, encoding='utf-8', newline='') as stream:
+    rows = list(csv.reader(stream, delimiter='\t'))
+  expected = {query: [texts[p].strip()] for query, _, p, _ in rows}
+  assert len(expected) == len(rows) == 20
+  found = {e['query_id']: e['negatives'] for e in reader.examples('train')}
+  assert len(found) == 30
+  assert {q: n for q, n in found.items() if n} == expected
+
+
 def test_gpl_pairs_and_hard_negatives(shared):
   folder = shared / 'data/hardneg_samples/gpl_sample-data/generated/fiqa'
   mined = folder / 'hard-negatives.jsonl'

@@ -133,7 +133,7 @@ BAD = [
     ({'query_id': '100', 'negative_passages': ['1']}, 'is str, not an object'),
     ({'query_id': '100', 'negative_passages': [{}]}, "'text' is missing"),
     ('100', '1 columns, expected 2'),
-    ('100\t1\t2', '3 columns, expected 2'),
+    ('100\t1\t2\t3\t4', '5 columns, expected 2'),
     ('{', 'not JSON'),
 ]
 

@@ -21,15 +21,18 @@ def cells(path):
     return list(csv.reader(stream, delimiter='\t', quoting=csv.QUOTE_NONE))
 
 
-def test_splade_toy(shared):
+@pytest.mark.parametrize('folder', ['val_queries', 'dev_queries'])
+def test_splade_toy(shared, folder):
   root = shared / 'data' / 'hardneg_samples' / 'splade_toy'
-  options = {'root': str(root), 'files': FILES}
+  queries_file = f'{folder}/raw.tsv'
+  files = FILES | {'validation_queries': queries_file}
+  options = {'root': str(root), 'files': files}
   # One query is there twice.
   with pytest.raises(UserError, match="raw.tsv:7: id '1048876'"):
     list(MsMarco(**options).examples('validation'))
   reader = MsMarco(**options, on_duplicate_id='skip')
   passages = dict(cells(root / FILES['collection']))
-  queries = dict(cells(root / FILES['validation_queries']))
+  queries = dict(reversed(cells(root / queries_file)))  # The first counts.
   judged = json.loads((root / FILES['validation_qrels']).read_text())
   expected = {
       (query, passage, queries[query], passages[passage].strip(), grade)

@@ -55,6 +55,10 @@ PERMITTED = {
         'encoder.num_heads % devices',
     ): 'a check that heads divide',
     (
+        'experiment.py',
+        'devices * (size // (self.micro_batch_size or size))',
+    ): 'cells of a batch, which say where a text lies, and no more',
+    (
         'retrieval/embedder.py',
         '-(-batch_size // self._data) * self._data',
     ): 'rows embedded at once, made to divide',

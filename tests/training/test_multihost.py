@@ -32,7 +32,7 @@ def folder(tmp_path_factory):
           [sys.executable, two_hosts.__file__, address, str(host), folder],
           env={
               **os.environ,
-              'PYTHONPATH': str(root),
+              'PYTHONPATH': os.pathsep.join([str(root), str(root / 'tests')]),
               'XLA_FLAGS': '--xla_force_host_platform_device_count=2',
           },
           stdout=subprocess.PIPE,
@@ -56,8 +56,24 @@ def folder(tmp_path_factory):
 def one_process():
   """Losses and the last state of a single process, one device, dense loss."""
   return two_hosts.train(
-      tiny_training.OneDevice(), lambda batch: batch, 'dense'
+      tiny_training.OneDevice(), two_hosts.padded_batch, 'dense'
   )
+
+
+@pytest.mark.parametrize(
+    'model_parallel, cells', [(2, [[0], [1]]), (4, [[0], [0]])]
+)
+def test_two_hosts_lay_out_their_parts_of_a_batch(
+    folder, model_parallel, cells
+):
+  losses, _ = two_hosts.train(
+      tiny_training.OneDevice(), two_hosts.packed_batches(1), 'dense'
+  )
+  for host in range(2):
+    results = json.loads((folder / f'{host}.json').read_text())
+    found = results[str(model_parallel)]
+    assert found['cells'] == cells[host]
+    np.testing.assert_allclose(found['packed'], losses, rtol=2e-6)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,11 @@ import pathlib
 import sys
 
 import jax
+import text_reading
 import tiny_training
 
+from dualenc_jax.data import Batches
+from dualenc_jax.data import Packed
 from dualenc_jax.training import Partitioner
 from dualenc_jax.training.checkpoints import Checkpoints
 
@@ -21,8 +24,24 @@ STEPS = 2
 BATCH_SIZE = 8
 
 
+def padded_batch(step):
+  """The rows that all hosts together feed at a step, one text a row."""
+  return tiny_training.make_batch(BATCH_SIZE, num_negatives=1, seed=step)
+
+
+def packed_batches(cells):
+  """Batches of a cache, in the packed layout."""
+  cache = text_reading.random_cache(40, 0, 6, 10)
+  for name in ('query', 'passage', 'negative'):
+    values = getattr(cache, f'{name}_tokens').values
+    values[:] = values % (tiny_training.VOCAB - 2) + 2
+  return Batches(
+      [cache], BATCH_SIZE, 0, 6, 10, 1, layout=Packed(), cells=cells
+  )
+
+
 def train(partitioner, feed, implementation):
-  """Takes STEPS steps; `feed` gives each global batch's rows of this host.
+  """Takes STEPS steps; `feed` gives this host's part of the batch of a step.
 
   Returns:
     The losses and the last state.
@@ -33,9 +52,8 @@ def train(partitioner, feed, implementation):
   abstract, _, step = tiny_training.plan(partitioner, loss=loss)
   state = tiny_training.make_state(abstract)
   losses = []
-  for seed in range(STEPS):
-    batch = tiny_training.make_batch(BATCH_SIZE, num_negatives=1, seed=seed)
-    state, metrics = step(state, partitioner.to_device(feed(batch)))
+  for i in range(STEPS):
+    state, metrics = step(state, partitioner.to_device(feed(i)))
     losses.append(float(metrics['loss']))
   return losses, state
 
@@ -50,13 +68,21 @@ def main(address: str, host: str, folder: str) -> None:
     rows = partitioner.host_rows(BATCH_SIZE)
     losses, state = train(
         partitioner,
-        lambda batch: jax.tree.map(lambda x: x[rows], batch),
+        lambda i: jax.tree.map(lambda x: x[rows], padded_batch(i)),
         'ring',
     )
     checkpoints = Checkpoints(pathlib.Path(folder) / str(model_parallel))
     checkpoints.save(state, STEPS, {'config': ''})
     checkpoints.wait()
-    results[model_parallel] = {'rows': rows.tolist(), 'losses': losses}
+    batches = packed_batches(cells=partitioner.mesh.shape['data'])
+    cells = partitioner.host_rows(batches.cells)
+    packed, _ = train(partitioner, lambda i: batches(i, cells), 'ring')
+    results[model_parallel] = {
+        'rows': rows.tolist(),
+        'losses': losses,
+        'cells': cells.tolist(),
+        'packed': packed,
+    }
   pathlib.Path(folder, f'{host}.json').write_text(json.dumps(results))
 
 
