@@ -12,6 +12,7 @@ import json
 import os
 import tempfile
 
+import numpy as np
 import sentence_transformers
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense
@@ -19,7 +20,6 @@ from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer import losses
 from sentence_transformers.sentence_transformer.modules import Pooling
 import tokenizers
-import numpy as np
 import torch
 import transformers
 import workload
