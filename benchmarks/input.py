@@ -30,9 +30,9 @@ from dualenc_jax.data import Ragged
 from dualenc_jax.data import Task
 from dualenc_jax.data import Tokenizer
 from dualenc_jax.data import Vocabulary
-from dualenc_jax.data.cache_format import OFFSETS
-from dualenc_jax.data.cache_format import TEXTS
-from dualenc_jax.data.cache_writer import CacheWriter
+from dualenc_jax.data.cache.format import OFFSETS
+from dualenc_jax.data.cache.format import TEXTS
+from dualenc_jax.data.cache.writer import CacheWriter
 from dualenc_jax.data.fingerprint import fingerprints
 from dualenc_jax.data.ragged import lengths_to_offsets
 from dualenc_jax.data.reader import example

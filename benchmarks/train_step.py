@@ -22,10 +22,10 @@ from dualenc_jax import runtime
 from dualenc_jax import text_rows
 from dualenc_jax import training
 from dualenc_jax.data import Grouped
-from dualenc_jax.data import layout as layouts
 from dualenc_jax.data import Packed
 from dualenc_jax.data import Padded
 from dualenc_jax.data import Ragged
+from dualenc_jax.data.layouts import layout as layouts
 from dualenc_jax.data.pool import Pool
 from dualenc_jax.training import step as step_lib
 

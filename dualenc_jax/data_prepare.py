@@ -21,7 +21,7 @@ from dualenc_jax import data_command
 from dualenc_jax.data import Cache
 from dualenc_jax.data import prepare
 from dualenc_jax.data import Task
-from dualenc_jax.data.cache_forecast import gigabytes
+from dualenc_jax.data.cache.forecast import gigabytes
 from dualenc_jax.data.mixture import Mixture
 from dualenc_jax.errors import UserError
 from dualenc_jax.suggest import did_you_mean

@@ -10,9 +10,9 @@ from dualenc_jax import config
 from dualenc_jax import data_prepare
 from dualenc_jax import model_dir
 from dualenc_jax.data import Cache
-from dualenc_jax.data import cache_build
 from dualenc_jax.data import prepare
 from dualenc_jax.data import Task
+from dualenc_jax.data.cache import build as cache_build
 from dualenc_jax.data.mixture import Mixture
 from dualenc_jax.errors import UserError
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.data import layout as layout_lib
 from dualenc_jax.data.cache import Cache
 from dualenc_jax.data.fingerprint import as_uint32_pairs
-from dualenc_jax.data.layout import Layout
-from dualenc_jax.data.layout import Padded
-from dualenc_jax.data.layout import Shape
+from dualenc_jax.data.layouts import layout as layout_lib
+from dualenc_jax.data.layouts.layout import Layout
+from dualenc_jax.data.layouts.layout import Padded
+from dualenc_jax.data.layouts.layout import Shape
 from dualenc_jax.data.picks import Picker
 from dualenc_jax.data.picks import Picks
 from dualenc_jax.errors import UserError

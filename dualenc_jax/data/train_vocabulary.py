@@ -23,7 +23,7 @@ import tempfile
 import numpy as np
 import sentencepiece
 
-from dualenc_jax.data.python_code import PythonCode
+from dualenc_jax.data.readers.python_code import PythonCode
 from dualenc_jax.data.tokenizer import Tokenizer
 from dualenc_jax.data.vocabulary import EOS
 from dualenc_jax.data.vocabulary import PAD

@@ -4,7 +4,7 @@ from collections.abc import Callable
 import dataclasses
 import math
 
-from dualenc_jax.data.layout import Padded
+from dualenc_jax.data.layouts.layout import Padded
 from dualenc_jax.errors import UserError
 from dualenc_jax.experiment import Experiment
 from dualenc_jax.training import memory as memory_lib

@@ -8,8 +8,8 @@ import jax
 import numpy as np
 
 from dualenc_jax.data import batches as batches_lib
-from dualenc_jax.data.layout import Padded
-from dualenc_jax.data.layout import padded_shape
+from dualenc_jax.data.layouts.layout import Padded
+from dualenc_jax.data.layouts.layout import padded_shape
 from dualenc_jax.errors import UserError
 from dualenc_jax.experiment import Experiment
 from dualenc_jax.retrieval.embedder import Embedder

@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 
-from dualenc_jax.data import cache_build
+from dualenc_jax.data.cache import build as cache_build
 from dualenc_jax.data.cache import prepare
 from dualenc_jax.data.reader import example
 from dualenc_jax.data.tokenizer import Tokenizer

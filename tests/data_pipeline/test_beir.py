@@ -7,8 +7,8 @@ import shutil
 
 import pytest
 
-from dualenc_jax.data import bad_rows
-from dualenc_jax.data.beir import Beir
+from dualenc_jax.data.readers import bad_rows
+from dualenc_jax.data.readers.beir import Beir
 from dualenc_jax.data.task import Task
 from dualenc_jax.errors import SourceUnavailable
 from dualenc_jax.errors import UserError

@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from dualenc_jax.data import qrels
+from dualenc_jax.data.readers import qrels
 from dualenc_jax.errors import UserError
 
 ROWS = [('q1', 'd1', 1), ('q1', 'd 2', 0), ('q2', 'd1', 3)]

@@ -4,7 +4,7 @@ import collections
 import csv
 import json
 
-from dualenc_jax.data.beir import Beir
+from dualenc_jax.data.readers.beir import Beir
 
 
 def objects(path):

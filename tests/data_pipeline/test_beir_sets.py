@@ -6,9 +6,9 @@ import shutil
 
 import pytest
 
-from dualenc_jax.data import bad_rows
-from dualenc_jax.data import beir_sets
-from dualenc_jax.data.beir import Beir
+from dualenc_jax.data.readers import bad_rows
+from dualenc_jax.data.readers import beir_sets
+from dualenc_jax.data.readers.beir import Beir
 from dualenc_jax.errors import SourceUnavailable
 from dualenc_jax.errors import UserError
 

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from dualenc_jax.data.beir import Beir
-from dualenc_jax.data.msmarco import MsMarco
+from dualenc_jax.data.readers.beir import Beir
+from dualenc_jax.data.readers.msmarco import MsMarco
 from dualenc_jax.errors import UserError
 
 QUERIES = {'q1': 'what causes tides', 'q2': 'which rocks are volcanic'}

@@ -10,9 +10,9 @@ import cache_words
 import numpy as np
 import pytest
 
-from dualenc_jax.data import cache_build
+from dualenc_jax.data.cache import build as cache_build
 from dualenc_jax.data.cache import prepare
-from dualenc_jax.data.cache_format import Cache
+from dualenc_jax.data.cache.format import Cache
 from dualenc_jax.data.fingerprint import fingerprints
 from dualenc_jax.data.task import Task
 from dualenc_jax.data.tokenizer import Tokenizer

@@ -12,8 +12,8 @@ from cache_words import TOKENIZER
 from cache_words import Words
 import pytest
 
-from dualenc_jax.data import cache_build
-from dualenc_jax.data import cache_forecast
+from dualenc_jax.data.cache import build as cache_build
+from dualenc_jax.data.cache import forecast as cache_forecast
 from dualenc_jax.data.cache import prepare
 from dualenc_jax.data.reader import example
 from dualenc_jax.data.task import Task
@@ -23,7 +23,7 @@ from dualenc_jax.errors import UserError
 LIMITED = """
 import resource, sys
 import cache_words
-from dualenc_jax.data import cache_build
+from dualenc_jax.data.cache import build as cache_build
 from dualenc_jax.data.cache import prepare
 from dualenc_jax.errors import UserError
 cache_build.CHUNK = 100

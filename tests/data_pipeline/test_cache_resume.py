@@ -13,7 +13,7 @@ from cache_words import TOKENIZER
 from cache_words import Words
 import pytest
 
-from dualenc_jax.data import cache_build
+from dualenc_jax.data.cache import build as cache_build
 from dualenc_jax.data.cache import prepare
 from dualenc_jax.data.tokenizer import Tokenizer
 from dualenc_jax.errors import UserError

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from dualenc_jax.data import bad_rows
 from dualenc_jax.data import Mixture
 from dualenc_jax.data import Task
 from dualenc_jax.data import Tokenizer
@@ -24,6 +23,7 @@ from dualenc_jax.data.inspection.markdown import markdown
 from dualenc_jax.data.inspection.summary import PERCENTILES
 from dualenc_jax.data.inspection.task import inspect_task
 from dualenc_jax.data.reader import example
+from dualenc_jax.data.readers import bad_rows
 from dualenc_jax.errors import UserError
 
 VOCABULARY = Vocabulary('python_code_8k')

@@ -8,7 +8,7 @@ from dualenc_jax.data import Grouped
 from dualenc_jax.data import Packed
 from dualenc_jax.data import Padded
 from dualenc_jax.data.batches import Batches
-from dualenc_jax.data.layout import tokens_of
+from dualenc_jax.data.layouts.layout import tokens_of
 from dualenc_jax.errors import UserError
 
 LIMIT = 64

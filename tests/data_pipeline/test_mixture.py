@@ -65,7 +65,7 @@ def test_seqio_draws_at_the_same_rates(tmp_path):
   import seqio
 
   from dualenc_jax.data import seqio_source
-  from dualenc_jax.data.pairs import Pairs
+  from dualenc_jax.data.readers.pairs import Pairs
 
   names = []
   for i, rate in enumerate(RATES):

@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 
-from dualenc_jax.data import mrqa
+from dualenc_jax.data.readers import mrqa
 from dualenc_jax.errors import UserError
 
 FIXTURE = (

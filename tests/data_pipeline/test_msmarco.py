@@ -7,9 +7,9 @@ import shutil
 
 import pytest
 
-from dualenc_jax.data import bad_rows
-from dualenc_jax.data import files
-from dualenc_jax.data.msmarco import MsMarco
+from dualenc_jax.data.readers import bad_rows
+from dualenc_jax.data.readers import files
+from dualenc_jax.data.readers.msmarco import MsMarco
 from dualenc_jax.data.task import Task
 from dualenc_jax.errors import SourceUnavailable
 from dualenc_jax.errors import UserError

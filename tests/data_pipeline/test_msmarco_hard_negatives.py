@@ -7,8 +7,8 @@ import pathlib
 
 import pytest
 
-from dualenc_jax.data import bad_rows
-from dualenc_jax.data.msmarco import MsMarco
+from dualenc_jax.data.readers import bad_rows
+from dualenc_jax.data.readers.msmarco import MsMarco
 from dualenc_jax.errors import SourceUnavailable
 from dualenc_jax.errors import UserError
 

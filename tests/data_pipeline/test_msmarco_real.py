@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from dualenc_jax.data.msmarco import MsMarco
+from dualenc_jax.data.readers.msmarco import MsMarco
 from dualenc_jax.errors import UserError
 
 FILES = {

@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from dualenc_jax.data.multireqa import MultiReQA
+from dualenc_jax.data.readers.multireqa import MultiReQA
 from dualenc_jax.data.task import Task
 from dualenc_jax.errors import SourceUnavailable
 from dualenc_jax.errors import UserError

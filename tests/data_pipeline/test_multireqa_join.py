@@ -6,10 +6,10 @@ import pathlib
 
 import pytest
 
-from dualenc_jax.data import bad_rows
-from dualenc_jax.data import multireqa_join
-from dualenc_jax.data.multireqa_candidates import Candidate
-from dualenc_jax.data.multireqa_candidates import Candidates
+from dualenc_jax.data.readers import bad_rows
+from dualenc_jax.data.readers import multireqa_join
+from dualenc_jax.data.readers.multireqa_candidates import Candidate
+from dualenc_jax.data.readers.multireqa_candidates import Candidates
 from dualenc_jax.errors import UserError
 
 FIXTURES = pathlib.Path(__file__).parents[1] / 'data' / 'multireqa'

@@ -13,7 +13,7 @@ import random
 import numpy as np
 import pytest
 
-from dualenc_jax.data.multireqa import MultiReQA
+from dualenc_jax.data.readers.multireqa import MultiReQA
 from dualenc_jax.errors import UserError
 
 # Set, folder, candidates, questions in MRQA's file, questions with a positive

@@ -10,9 +10,9 @@ import tracemalloc
 
 import pytest
 
-from dualenc_jax.data import json_array
-from dualenc_jax.data.open_nq import OpenNQ
 from dualenc_jax.data.reader import example
+from dualenc_jax.data.readers import json_array
+from dualenc_jax.data.readers.open_nq import OpenNQ
 from dualenc_jax.data.task import Task
 from dualenc_jax.errors import SourceUnavailable
 from dualenc_jax.errors import UserError

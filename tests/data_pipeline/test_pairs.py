@@ -10,7 +10,7 @@ import pytest
 
 from dualenc_jax import data
 from dualenc_jax import model_dir
-from dualenc_jax.data.pairs import Pairs
+from dualenc_jax.data.readers.pairs import Pairs
 from dualenc_jax.errors import UserError
 
 FOLDER = pathlib.Path(__file__).parents[1] / 'data' / 'pairs'

@@ -10,7 +10,7 @@ from test_pairs import read
 from test_pairs import write
 from test_pairs import write_rows
 
-from dualenc_jax.data.pairs import Pairs
+from dualenc_jax.data.readers.pairs import Pairs
 from dualenc_jax.errors import SourceUnavailable
 from dualenc_jax.errors import UserError
 

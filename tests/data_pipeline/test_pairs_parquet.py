@@ -9,7 +9,7 @@ import pytest
 from test_pairs import column
 from test_pairs import read
 
-from dualenc_jax.data.pairs import Pairs
+from dualenc_jax.data.readers.pairs import Pairs
 from dualenc_jax.errors import SourceUnavailable
 from dualenc_jax.errors import UserError
 

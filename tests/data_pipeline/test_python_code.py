@@ -7,8 +7,8 @@ import textwrap
 
 import pytest
 
-from dualenc_jax.data.python_code import PythonCode
-from dualenc_jax.data.python_code import split_of
+from dualenc_jax.data.readers.python_code import PythonCode
+from dualenc_jax.data.readers.python_code import split_of
 from dualenc_jax.errors import UserError
 
 SHAPES = '''

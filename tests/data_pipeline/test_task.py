@@ -8,9 +8,9 @@ import textwrap
 
 import pytest
 
-from dualenc_jax.data.pairs import Pairs
-from dualenc_jax.data.python_code import PythonCode
 from dualenc_jax.data.reader import example
+from dualenc_jax.data.readers.pairs import Pairs
+from dualenc_jax.data.readers.python_code import PythonCode
 from dualenc_jax.data.task import SeqioMissing
 from dualenc_jax.data.task import Task
 from dualenc_jax.errors import UserError

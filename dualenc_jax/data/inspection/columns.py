@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dualenc_jax.data.bad_rows import Found
-from dualenc_jax.data.bad_rows import SHOWN
+from dualenc_jax.data.readers.bad_rows import Found
+from dualenc_jax.data.readers.bad_rows import SHOWN
 
 NONE = 0
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import dataclasses
 import enum
 
-from dualenc_jax.data.bad_rows import Found
 from dualenc_jax.data.inspection import summary
+from dualenc_jax.data.readers.bad_rows import Found
 
 # Shares beyond which something is told.
 _MANY_CUT = 0.05

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from dualenc_jax.data.bad_rows import BadRows
 from dualenc_jax.data.inspection import columns
 from dualenc_jax.data.inspection import summary
 from dualenc_jax.data.inspection.mojibake import printable
 from dualenc_jax.data.inspection.texts import TextColumn
+from dualenc_jax.data.readers.bad_rows import BadRows
 from dualenc_jax.data.tokenizer import Tokenizer
 
 # A chunk ends at so many rows or characters, whichever comes first.

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 import dataclasses
 
-from dualenc_jax.data.bad_rows import Found
+from dualenc_jax.data.readers.bad_rows import Found
 
 PERCENTILES = (5, 25, 50, 75, 95, 99)
 

@@ -7,12 +7,12 @@ import itertools
 import numpy as np
 import tqdm
 
-from dualenc_jax.data import bad_rows
-from dualenc_jax.data.bad_rows import Found
 from dualenc_jax.data.inspection import columns
 from dualenc_jax.data.inspection import summary
 from dualenc_jax.data.inspection.split import SplitReader
 from dualenc_jax.data.mixture import Mixture
+from dualenc_jax.data.readers import bad_rows
+from dualenc_jax.data.readers.bad_rows import Found
 from dualenc_jax.data.task import Task
 from dualenc_jax.data.tokenizer import Tokenizer
 from dualenc_jax.errors import UserError

@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dualenc_jax.data.bad_rows import Found
 from dualenc_jax.data.inspection import columns
 from dualenc_jax.data.inspection import mojibake
 from dualenc_jax.data.inspection import summary
 from dualenc_jax.data.inspection.histogram import Histogram
+from dualenc_jax.data.readers.bad_rows import Found
 from dualenc_jax.data.vocabulary import UNK
 from dualenc_jax.data.vocabulary import Vocabulary
 

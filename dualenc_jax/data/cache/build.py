@@ -1,0 +1,207 @@
+"""Builds a token cache: one process at a time, resumable, within the disk."""
+
+from collections.abc import Callable, Iterator, Mapping
+import contextlib
+import dataclasses
+import errno
+import itertools
+import os
+import pathlib
+import shutil
+import time
+from typing import Any
+
+import filelock
+
+from dualenc_jax.data.cache import forecast as cache_forecast
+from dualenc_jax.data.cache.forecast import gigabytes
+from dualenc_jax.data.cache.writer import CacheWriter
+from dualenc_jax.data.cache.writer import columns
+from dualenc_jax.data.task import Task
+from dualenc_jax.data.tokenizer import Tokenizer
+from dualenc_jax.errors import UserError
+
+CHUNK = 4096
+COMMIT_SECONDS = 10.0
+# Below the folder of all caches: `<name>` is half of the cache of this name,
+# `<name>.lock` is locked by the process that builds it.
+BUILDING = '.building'
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# The first examples may be longer than the others: a forecast is refused only
+# where it exceeds by so much what is free.
+_CLEARLY = 1.25
+
+Log = Callable[[str], None]
+Progress = Callable[[int, int | None], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class CacheBuild:
+  """A token cache to be built.
+
+  Attributes:
+    cache_dir: folder of all caches.
+    name: of this one's folder.
+    key: what its header tells, beside counts and files.
+    task: of the examples.
+    tokenizer: of their texts.
+    threads: that tokenise, -1 for one on each core.
+    log: receives lines.
+    progress: receives how many examples are done, and about how many there
+      are, None where that is not known.
+  """
+
+  cache_dir: pathlib.Path
+  name: str
+  key: Mapping[str, Any]
+  task: Task
+  tokenizer: Tokenizer
+  threads: int
+  log: Log
+  progress: Progress
+
+  @property
+  def folder(self) -> pathlib.Path:
+    """Of the complete cache."""
+    return self.cache_dir / self.name
+
+  @contextlib.contextmanager
+  def locked(self) -> Iterator[None]:
+    """Holds off other processes that would build this cache.
+
+    The lock of a process goes with it, even if it is killed.
+
+    Raises:
+      UserError: the folder cannot be written.
+    """
+    folder = self.cache_dir / BUILDING
+    lock = filelock.FileLock(folder / f'{self.name}.lock')
+    try:
+      folder.mkdir(parents=True, exist_ok=True)
+      try:
+        lock.acquire(blocking=False)
+      except filelock.Timeout:
+        self.log(f'Waiting for another process, which builds {self.folder}.')
+        lock.acquire()
+    except OSError as error:
+      raise self._unwritable(error) from error
+    try:
+      yield
+    finally:
+      lock.release()
+
+  def run(self, total: int | None = None) -> None:
+    """Builds it, or goes on where a killed process was.
+
+    Args:
+      total: how many examples there are, None if that is to be estimated.
+
+    Raises:
+      UserError: bad data, no examples, or a disk that is full, will be full or
+        cannot be written. What was built is removed.
+    """
+    work = self.cache_dir / BUILDING / self.name
+    dtype = self.tokenizer.vocabulary.token_dtype
+    writer = None
+    try:
+      with CacheWriter(work, self.key, dtype) as writer:
+        examples, total = self._examples(writer.examples, total)
+        self._append(writer, examples, total)
+        writer.finish()
+      os.replace(work, self.folder)
+    except UserError:
+      shutil.rmtree(work, ignore_errors=True)
+      raise
+    except OSError as error:
+      held = sum(path.stat().st_size for path in work.glob('*'))
+      shutil.rmtree(work, ignore_errors=True)
+      if error.errno not in _FULL:
+        raise self._unwritable(error) from error
+      needed = 'some more'
+      if total and writer and writer.examples:
+        needed = f'about {gigabytes(writer.size / writer.examples * total)}'
+      raise UserError(
+          f'The disk is full ({error}). {self.folder} needs {needed} in all;'
+          f' {gigabytes(held)} of it are removed, and'
+          f' {gigabytes(_free(self.cache_dir))} are free now. Make room, or'
+          ' give another folder with --gin.CACHE_DIR.'
+      ) from error
+    self.log(f'Tokenised {writer.examples:,} examples.')
+
+  def _examples(
+      self, done: int, total: int | None
+  ) -> tuple[Iterator[dict[str, Any]], int | None]:
+    """The examples that are not done, and about how many there are in all."""
+    split = self.key['split']
+    if done:
+      self.log(f'Going on with {self.folder}: {done:,} examples are done.')
+    else:
+      self.log(
+          f'Tokenising task {self.task.name!r}, split {split!r}, into'
+          f' {self.folder}.'
+      )
+    examples = self.task.examples(split)
+    head = list(itertools.islice(examples, CHUNK))
+    if not head:
+      raise UserError(
+          f'Task {self.task.name!r} has no examples in split {split!r}.'
+          f' Options: {dict(self.task.options)}.'
+      )
+    if len(head) < CHUNK:
+      total = len(head)
+    elif total is None:
+      total = cache_forecast.count(head)
+    # Those that are done are read once more, but not tokenised.
+    rest = itertools.islice(itertools.chain(head, examples), done, None)
+    return rest, total
+
+  def _append(
+      self,
+      writer: CacheWriter,
+      examples: Iterator[dict[str, Any]],
+      total: int | None,
+  ) -> None:
+    """Tokenises and writes examples."""
+    self.progress(writer.examples, total)
+    begun, committed = False, time.monotonic()
+    while chunk := list(itertools.islice(examples, CHUNK)):
+      writer.append(columns(chunk, self.tokenizer, self.threads))
+      self.progress(writer.examples, total)
+      if not begun and total != writer.examples:
+        self._check_room(writer, total)
+      begun = True
+      if time.monotonic() - committed > COMMIT_SECONDS:
+        writer.commit()
+        committed = time.monotonic()
+
+  def _check_room(self, writer: CacheWriter, total: int | None) -> None:
+    """Tells how much disk the cache will need; refuses if it is not there."""
+    each, free = writer.size / writer.examples, _free(self.cache_dir)
+    if total is None:
+      self.log(
+          f'{each:,.0f} bytes an example, how many there are is not known;'
+          f' {gigabytes(free)} are free.'
+      )
+      return
+    needed = each * max(total - writer.examples, 0)
+    text = (
+        f'{gigabytes(each * total)} for about {total:,} examples, of which'
+        f' {gigabytes(needed)} are to be written; {gigabytes(free)} are free'
+    )
+    if needed > _CLEARLY * free:
+      raise UserError(
+          f'{self.folder} does not fit the disk: {text}. Make room, or give'
+          ' another folder with --gin.CACHE_DIR.'
+      )
+    self.log(f'{text}.')
+
+  def _unwritable(self, error: OSError) -> UserError:
+    return UserError(
+        f'The token cache {self.folder} cannot be written: {error}. Give'
+        ' another folder with --gin.CACHE_DIR.'
+    )
+
+
+def _free(folder: pathlib.Path) -> int:
+  return shutil.disk_usage(folder).free
+

@@ -1,0 +1,115 @@
+"""The files of a token cache, mapped when it is opened."""
+
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from dualenc_jax.data.cache.array_file import map_array
+from dualenc_jax.data.ragged import Ragged
+
+HEADER = 'header.json'
+TOKENS = ('query_tokens', 'passage_tokens', 'negative_tokens')
+TEXTS = (
+    'query_texts',
+    'passage_texts',
+    'query_ids',
+    'passage_ids',
+    'names',
+    'locations',
+    'answers',
+)
+OFFSETS = ('negative_offsets', 'answer_offsets')
+ARRAYS = {
+    'query_fingerprints': np.uint64,
+    'passage_fingerprints': np.uint64,
+    'negative_fingerprints': np.uint64,
+    'relevances': np.int32,
+}
+
+
+class DamagedCache(Exception):
+  """A cache folder whose files are not those of its header."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Cache:
+  """Tokenised examples on disk, n of them, memory-mapped.
+
+  Attributes:
+    folder: where the files are.
+    header: the key (task, options, split, vocabulary, lengths, source), counts,
+      and for each file its values and bytes.
+    query_tokens: token ids, n rows, each ending with EOS; where there is no
+      query the row is empty.
+    passage_tokens: the same.
+    negative_tokens: rows of all examples' hard negatives, one after the other.
+    negative_offsets: int64 [n + 1]; example i has the negative rows
+      negative_offsets[i] to negative_offsets[i + 1].
+    query_fingerprints: uint64 [n], of the tokens.
+    passage_fingerprints: uint64 [n]; a negative with the same tokens has the
+      same one.
+    negative_fingerprints: uint64 [number of negatives].
+    query_texts: UTF-8, n rows; `query_texts.text(i)` is a string.
+    passage_texts: the same.
+    query_ids: the task's own, or 'q' and a hash of the text.
+    passage_ids: the task's own, or 'p' and a hash of the text.
+    names: what a search hit displays, or ''.
+    locations: 'file:line', or ''.
+    answers: strings of all examples, one after the other.
+    answer_offsets: int64 [n + 1]; example i has the answers answer_offsets[i]
+      to answer_offsets[i + 1].
+    relevances: int32 [n], grade of the passage for the query.
+  """
+
+  folder: pathlib.Path
+  header: dict[str, Any]
+  query_tokens: Ragged
+  passage_tokens: Ragged
+  negative_tokens: Ragged
+  negative_offsets: np.ndarray
+  query_fingerprints: np.ndarray
+  passage_fingerprints: np.ndarray
+  negative_fingerprints: np.ndarray
+  query_texts: Ragged
+  passage_texts: Ragged
+  query_ids: Ragged
+  passage_ids: Ragged
+  names: Ragged
+  locations: Ragged
+  answers: Ragged
+  answer_offsets: np.ndarray
+  relevances: np.ndarray
+
+  @classmethod
+  def open(cls, folder: str | pathlib.Path) -> 'Cache':
+    """Maps a complete cache, in no time whatever its size.
+
+    Raises:
+      DamagedCache: the header is missing, or a file is not of its size there.
+    """
+    folder = pathlib.Path(folder)
+    arrays = {}
+    try:
+      header = json.loads((folder / HEADER).read_text('utf-8'))
+      for file, (rows, size) in header['files'].items():
+        path = folder / file
+        found = path.stat().st_size if path.exists() else None
+        if found != size:
+          raise DamagedCache(
+              f'{path} has {found} bytes, its header says {size}'
+          )
+        arrays[path.stem] = map_array(path, rows)
+      ragged = {
+          name: Ragged(arrays[f'{name}.values'], arrays[f'{name}.offsets'])
+          for name in (*TOKENS, *TEXTS)
+      }
+      plain = {name: arrays[name] for name in (*OFFSETS, *ARRAYS)}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+      raise DamagedCache(f'{folder / HEADER} is unreadable: {error}') from error
+    return cls(folder=folder, header=header, **ragged, **plain)
+
+  def __len__(self) -> int:
+    return len(self.query_tokens)

@@ -1,0 +1,137 @@
+"""Finds, builds and reuses token caches."""
+
+from collections.abc import Callable
+import hashlib
+import json
+import logging
+import os
+import pathlib
+import shutil
+from typing import Any
+
+from dualenc_jax.data.cache import others as cache_others
+from dualenc_jax.data.cache.build import CacheBuild
+from dualenc_jax.data.cache.format import Cache
+from dualenc_jax.data.cache.format import DamagedCache
+from dualenc_jax.data.task import Task
+from dualenc_jax.data.tokenizer import Tokenizer
+from dualenc_jax.errors import SourceUnavailable
+from dualenc_jax.errors import UserError
+
+__all__ = ['Cache', 'prepare']
+
+FORMAT = 3
+
+
+def prepare(
+    task: Task,
+    split: str,
+    tokenizer: Tokenizer,
+    cache_dir: str | os.PathLike,
+    log: Callable[[str], None] = logging.getLogger(__name__).info,
+    threads: int = -1,
+    progress: Callable[[int, int | None], None] = lambda done, total: None,
+) -> Cache:
+  """The token cache of a task's split, built if there is none yet.
+
+  It is keyed by the task with its options, the split, the vocabulary's
+  content, both lengths and the fingerprint of the source, and lies in
+  `<cache_dir>/<task>-<split>-<16 hex digits of the key>`. Any number of
+  processes may prepare it at once: one builds it, the others wait. A process
+  that goes on where another was killed makes the same files.
+
+  Where the source or seqio is not there, the newest cache that agrees in all
+  but the source serves, and the log says that the source was not checked.
+
+  Args:
+    task: what to read.
+    split: one of the task's splits.
+    tokenizer: vocabulary and lengths.
+    cache_dir: folder of all caches; made if need be.
+    log: receives a line when a cache is built, rebuilt, waited for or taken
+      unchecked.
+    threads: that tokenise, -1 for one on each core.
+    progress: called while a cache is built, with how many examples are done,
+      and about how many there are, None where that is not known.
+
+  Returns:
+    The opened cache.
+
+  Raises:
+    UserError: bad data, no examples, a folder that cannot be written or has no
+      room, or seqio is needed and missing.
+  """
+  cache_dir = pathlib.Path(cache_dir).expanduser()
+  key = {
+      'format': FORMAT,
+      'task': task.name,
+      'module': task.module,
+      'options': task.identity(split),
+      'split': split,
+      'vocabulary': tokenizer.vocabulary.sha256,
+      'vocabulary_size': tokenizer.vocabulary.size,
+      'query_length': tokenizer.query_length,
+      'passage_length': tokenizer.passage_length,
+  }
+  # Written and read again, so that tuples compare equal to a header's lists.
+  key = json.loads(json.dumps(key, default=str))
+  try:
+    key['source'] = task.fingerprint(split)
+    build = CacheBuild(
+        cache_dir, _name(key), key, task, tokenizer, threads, log, progress
+    )
+    return _complete(build.folder) or _build(build)
+  except SourceUnavailable as error:
+    return _unchecked(cache_dir, key, error, log)
+
+
+def _name(key: dict[str, Any]) -> str:
+  digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+  return cache_others.prefix(key) + digest[:16]
+
+
+def _complete(folder: pathlib.Path) -> Cache | None:
+  try:
+    return Cache.open(folder)
+  except DamagedCache:
+    return None
+
+
+def _build(build: CacheBuild) -> Cache:
+  """Builds a cache, unless another process is quicker."""
+  with build.locked():
+    others = cache_others.find(build.cache_dir, build.key)
+    if build.folder.exists():
+      try:
+        return Cache.open(build.folder)
+      except DamagedCache as damage:
+        build.log(f'Rebuilding a damaged token cache: {damage}.')
+        shutil.rmtree(build.folder)
+    elif reason := cache_others.explain(build.key, others):
+      build.log(reason)
+    cache_others.sweep(build.cache_dir, others, build.log)
+    build.run(cache_others.count(others))
+  return Cache.open(build.folder)
+
+
+def _unchecked(
+    cache_dir: pathlib.Path,
+    key: dict[str, Any],
+    error: SourceUnavailable,
+    log: Callable[[str], None],
+) -> Cache:
+  """The newest complete cache whose key agrees in all but the source."""
+  for other in cache_others.find(cache_dir, key):
+    if other.is_half or other.differs - {'source'}:
+      continue
+    if cache := _complete(other.folder):
+      log(
+          f'Using the token cache {cache.folder} without checking that its'
+          f' source is unchanged: {error}'
+      )
+      return cache
+  raise UserError(
+      f'{error} Or prepare the token cache on a machine that can, and copy'
+      f' it to {cache_dir}: there is none here for task {key["task"]!r}, split'
+      f' {key["split"]!r} with this vocabulary and these lengths.'
+  ) from error

@@ -1,0 +1,1 @@
+"""How the texts of a batch are put into rows."""
