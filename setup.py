@@ -11,6 +11,7 @@ VERSION = re.search(
 )[1]
 
 DATA = [
+    'pyarrow>=24',
     'seqio>=0.0.20',
     'tensorflow-datasets>=4.9.10',
 ]

@@ -66,13 +66,13 @@ def main(argv: Sequence[str] | None = None) -> None:
       plan_lib.param_paths(plan), jax.tree.leaves(plan.abstract.params)
   ):
     print(f'  {path} {list(leaf.shape)} {leaf.sharding.spec}')
+  if args.fit_batch:
+    experiment = largest_batch(experiment, available)
   for path, array in jax.tree.leaves_with_path(
       plan_lib.abstract_batch(experiment)
   ):
     name = jax.tree_util.keystr(path, simple=True, separator='/')
     print(f'  batch {name} {list(array.shape)} {array.dtype}')
-  if args.fit_batch:
-    experiment = largest_batch(experiment, available)
   if not args.no_compile:
     parts = memory.by_part(experiment)
     for line in table(experiment.batch_size, parts, available):

@@ -21,8 +21,16 @@ from dualenc_jax.training.checkpoints import Checkpoints
 
 CONFIG = 'config.gin'
 VOCABULARY = 'vocabulary.model'
-# Macros that say how a run is computed: what is learnt is the same.
-FREE_TO_CHANGE = ('LAYOUT', 'LOSS_IMPLEMENTATION', 'MICRO_BATCH_SIZE')
+# Names that say how a run is computed: what is learnt is the same. Those that
+# end with a dot are all parameters of a layout.
+FREE_TO_CHANGE = (
+    'LAYOUT',
+    'LOSS_IMPLEMENTATION',
+    'MICRO_BATCH_SIZE',
+    'data.Grouped.',
+    'data.Packed.',
+    'data.Padded.',
+)
 _LOG = logging.getLogger(__name__)
 
 
@@ -76,7 +84,7 @@ def make_writable(name: str, folder: pathlib.Path) -> None:
 def check(model_dir: str, text: str, allow_change: bool) -> None:
   """Makes the folder of a run, and refuses one of another config.
 
-  The macros in `FREE_TO_CHANGE` may differ.
+  The names in `FREE_TO_CHANGE` may differ.
 
   Args:
     model_dir: the run's folder.
@@ -100,7 +108,7 @@ def check(model_dir: str, text: str, allow_change: bool) -> None:
   changes = [
       change
       for change in differences
-      if change.partition(':')[0] not in FREE_TO_CHANGE
+      if not _is_free(change.partition(':')[0])
   ]
   if changes and not allow_change:
     raise UserError(
@@ -111,6 +119,13 @@ def check(model_dir: str, text: str, allow_change: bool) -> None:
     )
   if differences:
     _LOG.warning('Going on with a changed config: %s', '; '.join(differences))
+
+
+def _is_free(name: str) -> bool:
+  return any(
+      name.startswith(free) if free.endswith('.') else name == free
+      for free in FREE_TO_CHANGE
+  )
 
 
 def write(model_dir: str, text: str, vocabulary: pathlib.Path) -> None:

@@ -7,6 +7,7 @@ its hard negatives. They are the segments of rows, as some layout of
 `dualenc_jax.data.layouts` puts them there: a text a row, padded, or several.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,7 +51,7 @@ class TextRows(NamedTuple):
     """T, texts of a cell."""
     if self.places is not None:
       return self.places.shape[1]
-    return sum(group.lengths[0].size for group in self.groups)
+    return sum(math.prod(group.lengths.shape[1:]) for group in self.groups)
 
 
 def from_tokens(tokens: np.ndarray) -> TextRows:

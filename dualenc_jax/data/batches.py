@@ -18,7 +18,7 @@ from dualenc_jax.data.picks import Picks
 from dualenc_jax.errors import UserError
 
 # Texts of the batches that a layout's shapes are chosen from, at most.
-SAMPLE_TEXTS = 2**20
+SAMPLE_TEXTS = 2**22
 SAMPLE_BATCHES = 256
 
 
@@ -59,6 +59,16 @@ class Batches:
       raise UserError(
           f'Batches.batch_size is {self.batch_size}, but the split has'
           f' {self.num_examples} examples. Expected 1 to that many.'
+      )
+    rates = (1.0,) if self.rates is None else self.rates
+    if (
+        len(rates) != len(self.caches)
+        or min(rates) <= 0
+        or abs(sum(rates) - 1) > 1e-6
+    ):
+      raise UserError(
+          f'Batches.rates is {self.rates}; expected a positive rate for each of'
+          f' the {len(self.caches)} caches, adding up to 1.'
       )
     if self.cells < 1 or self.batch_size % self.cells:
       raise UserError(

@@ -19,7 +19,8 @@ class Order:
   is left out of it; every epoch leaves out others.
 
   Several: each block of `BLOCK` positions has of every source as many as its
-  rate says, in random order. The examples of a source come epoch after epoch,
+  rate says, to the nearest one, in random order; what one block lacks the next
+  makes up for. The examples of a source come epoch after epoch,
   none left out.
 
   Attributes:
@@ -72,18 +73,34 @@ class Order:
       of_block, rank = self._block(block)
       chosen = of_block[offset:end]
       sources.append(chosen)
-      draws.append(block * self._counts[chosen] + rank[offset:end])
+      draws.append(self._drawn(block)[chosen] + rank[offset:end])
       position += end - offset
     return np.concatenate(sources), np.concatenate(draws)
 
+  def _drawn(self, block: int) -> np.ndarray:
+    """Pairs of each source in all blocks before this one, int64 [sources].
+
+    After any number of blocks they are within one of what the rates say, or
+    within two where there are many sources.
+    """
+    rates = np.asarray(self.rates, np.float64)
+    while len(self._totals) <= block:
+      before, number = self._totals[-1], len(self._totals)
+      due = np.maximum(rates * number * BLOCK - before, 0.0)
+      counts = np.floor(due).astype(np.int64)
+      # Sources ahead of their rate wait, which others make up for.
+      excess = counts.sum() - BLOCK
+      if excess > 0:
+        counts[np.argmax(counts)] -= excess
+      most = np.argsort(counts - due, kind='stable')
+      counts[most[: BLOCK - counts.sum()]] += 1
+      self._totals.append(before + counts)
+    return self._totals[block]
+
   @functools.cached_property
-  def _counts(self) -> np.ndarray:
-    """Positions of each source in a block: largest remainders."""
-    exact = np.asarray(self.rates, np.float64) * BLOCK
-    counts = np.floor(exact).astype(np.int64)
-    most = np.argsort(counts - exact, kind='stable')
-    counts[most[: BLOCK - counts.sum()]] += 1
-    return counts
+  def _totals(self) -> list[np.ndarray]:
+    """What `_drawn` has worked out so far, by block."""
+    return [np.zeros(len(self.sizes), np.int64)]
 
   @functools.cached_property
   def _block(self) -> Callable[[int], tuple[np.ndarray, np.ndarray]]:
@@ -93,7 +110,8 @@ class Order:
     def block(number: int) -> tuple[np.ndarray, np.ndarray]:
       rng = np.random.default_rng([self.seed, number])
       all_sources = np.arange(len(self.sizes))
-      sources = rng.permutation(np.repeat(all_sources, self._counts))
+      counts = self._drawn(number + 1) - self._drawn(number)
+      sources = rng.permutation(np.repeat(all_sources, counts))
       rank = np.empty_like(sources)
       for source in all_sources:
         rows = np.flatnonzero(sources == source)
@@ -102,15 +120,24 @@ class Order:
 
     return block
 
-  @functools.cached_property
-  def _permutation(self) -> Callable[[int, int], np.ndarray]:
+  def _permutation(self, source: int, epoch: int) -> np.ndarray:
     """Of the examples of a source in an epoch."""
+    return self._permutations[source](epoch)
 
-    # 8 million examples are 64 MB and 0.2 s a permutation. In a mixture the
-    # end of one epoch and the start of the next meet in a batch.
-    @functools.lru_cache(maxsize=2 * len(self.sizes) - 1)
-    def permutation(source: int, epoch: int) -> np.ndarray:
-      key = [self.seed, epoch] + ([source] if source else [])
-      return np.random.default_rng(key).permutation(self.sizes[source])
+  @functools.cached_property
+  def _permutations(self) -> list[Callable[[int], np.ndarray]]:
+    """By source, so that none makes another's be forgotten.
 
-    return permutation
+    8 million examples are 64 MB and 0.2 s a permutation. In a mixture the end
+    of one epoch and the start of the next meet in a batch.
+    """
+
+    def of_source(source: int) -> Callable[[int], np.ndarray]:
+      @functools.lru_cache(maxsize=1 if len(self.sizes) == 1 else 2)
+      def permutation(epoch: int) -> np.ndarray:
+        key = [self.seed, epoch] + ([source] if source else [])
+        return np.random.default_rng(key).permutation(self.sizes[source])
+
+      return permutation
+
+    return [of_source(source) for source in range(len(self.sizes))]

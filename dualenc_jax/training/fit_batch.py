@@ -81,7 +81,8 @@ def fit_batch(
   most = MAX_BATCH_SIZE
   if not isinstance(experiment.layout, Padded):
     # The layout looks at batches of the examples that there are.
-    most = min(most, experiment.batches.num_examples)
+    some = dataclasses.replace(experiment, batch_size=smallest)
+    most = min(most, some.batches.num_examples)
   sizes = range(smallest, max(most, smallest) + 1, unit)
   peaks = search(measure, sizes, experiment.batch_size, state, limit)
   fitting = [size for size, peak in peaks.items() if peak <= limit]

@@ -167,7 +167,9 @@ def data_position(experiment: Experiment, batches: Batches) -> dict[str, Any]:
   if batches.rates is not None:
     position['rates'] = [round(rate, 9) for rate in batches.rates]
   if jax.process_count() > 1:
-    digest = hashlib.sha256(json.dumps(position).encode()).digest()
+    # They must lay out alike, too, or would wait for each other for ever.
+    agreed = json.dumps(position) + repr(batches.shapes)
+    digest = hashlib.sha256(agreed.encode()).digest()
     multihost_utils.assert_equal(
         np.frombuffer(digest, np.uint8),
         f'The hosts have different training data; this one: {position}.',

@@ -120,8 +120,10 @@ def count_params(plan: Plan) -> int:
 
 
 def abstract_batch(experiment: Experiment) -> dict[str, Any]:
-  """The shapes of a global batch, as they usually are.
+  """The shapes of a global batch, with room for all but the rarest texts.
 
+  Of the shapes of a layout it is the second: a batch that it does not hold, and
+  which is padded more, or altogether, comes once in a very long run.
   Those of the padded layout are known; for others the examples are looked at,
   and tokenised first if they are not yet.
   """
@@ -134,7 +136,8 @@ def abstract_batch(experiment: Experiment) -> dict[str, Any]:
         padded_shape(pairs * (1 + k), tokenizer.passage_length),
     )
   else:
-    shapes = experiment.batches.shapes[0]
+    shapes = experiment.batches.shapes
+    shapes = shapes[min(1, max(len(shapes) - 2, 0))]
   return batches_lib.abstract_batch(
       shapes, size, cells, k, jax.ShapeDtypeStruct
   )

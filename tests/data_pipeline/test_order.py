@@ -82,3 +82,39 @@ def test_seeds_differ():
       for seed in range(5)
   }
   assert len(orders) == 5
+
+
+@pytest.mark.parametrize(
+    'rates', [(1 - 1e-3, 1e-3), (0.9, 0.0999, 1e-4), (1 - 3e-4,) + (1e-4,) * 3]
+)
+def test_sources_of_small_rates_are_drawn_in_the_long_run(rates, monkeypatch):
+  """Also those of less than one pair a block."""
+  monkeypatch.setattr(order_lib, 'BLOCK', 100)
+  sizes = (1000,) * len(rates)
+  order = Order(sizes, rates, 1000, 0)
+  examples, epochs = draws(order, range(60))
+  counts = np.zeros(len(rates))
+  for i, batch in enumerate(examples.reshape(60, 1000), 1):
+    counts += np.bincount(batch // 1000, minlength=len(rates))
+    assert np.abs(counts - 1000 * i * np.array(rates)).max() <= 2
+  assert counts.min() > 0
+  fresh = Order(sizes, rates, 1000, 0)
+  for want, got in zip(order(41), fresh(41)):
+    np.testing.assert_array_equal(got, want)
+
+
+def test_a_tiny_source_makes_no_other_be_permuted_again(monkeypatch):
+  """Though it goes through many epochs in a batch."""
+  order = Order((5000, 3), (0.5, 0.5), 400, 0)
+  made = []
+  default_rng = np.random.default_rng
+
+  def counted(key):
+    made.append(key)
+    return default_rng(key)
+
+  monkeypatch.setattr(np.random, 'default_rng', counted)
+  for step in range(10):
+    order(step)
+  # Of the large one the first epoch; of the small one as many as it has had.
+  assert made.count([0, 0]) == 2  # And the first block of positions.

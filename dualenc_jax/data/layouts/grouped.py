@@ -20,9 +20,9 @@ class Grouped:
   How many rows a group has, and of which length, a multiple of `step`, is
   chosen from a sample of batches: the fewest tokens that hold every one of
   them, and no group that saves less than `GROUP_COST`. A batch that they do
-  not hold, which is rare, takes the next shape, where each text has the room of
-  one longer by `MARGIN` of the ranks; and if that does not hold it either, it
-  is padded.
+  not hold, which is rare, takes the next shape, and if that does not hold it
+  either, it is padded. In both shapes a text has the room of one that is longer
+  by the share `MARGINS` of the ranks.
 
   Every group is encoded on its own, so the program grows with their number.
 
@@ -34,7 +34,7 @@ class Grouped:
   groups: int = 8
   step: int = 8
 
-  MARGIN = 0.05
+  MARGINS = (0.01, 0.05)
   # Tokens that a group must save to be worth compiling and launching.
   GROUP_COST = 256
 
@@ -49,13 +49,14 @@ class Grouped:
     """See `Layout`."""
     # The longest text of each rank, over all cells of the sample.
     most = np.sort(sample, axis=1)[:, ::-1].max(axis=0)
-    margin = int(np.ceil(self.MARGIN * len(most)))
-    wider = np.concatenate([np.full(margin, limit), most[: len(most) - margin]])
-    shapes = [
-        self._shape(most, limit),
-        self._shape(wider, limit),
-        padded_shape(sample.shape[1], limit),
-    ]
+    shapes = []
+    # The fewer cells were seen, the more often one goes beyond them all.
+    for share, longest in zip(self.MARGINS, (most[0], limit)):
+      share = min(share * (1 + 100 / len(sample)), 1.0)
+      margin = int(np.ceil(share * len(most)))
+      longer = [np.full(margin, longest), most[: len(most) - margin]]
+      shapes.append(self._shape(np.concatenate(longer), limit))
+    shapes.append(padded_shape(sample.shape[1], limit))
     return list(dict.fromkeys(shapes))
 
   def place(self, shape: Shape, lengths: np.ndarray) -> Placement | None:

@@ -37,11 +37,13 @@ class Packed:
 
   def shapes(self, sample: np.ndarray, limit: int) -> list[Shape]:
     """See `Layout`."""
-    packings = [_pack(lengths, limit) for lengths in sample[: self.sample]]
+    # Some of each batch, rather than all of a few.
+    some = sample[:: -(-len(sample) // self.sample)]
+    packings = [_pack(lengths, limit) for lengths in some]
     rows = max(1, *(packing.rows for packing in packings))
     segments = max(int(packing.slots.max()) + 1 for packing in packings)
     # Room for a row of more and shorter texts than any of the sample.
-    segments = -(-segments * 5 // 16) * 4
+    segments = min(-(-segments * 5 // 16) * 4, limit)
     padded = padded_shape(sample.shape[1], limit)
     shapes = [
         (GroupShape(int(np.ceil(growth * rows)), limit, segments),)
