@@ -21,7 +21,6 @@ from dualenc_jax.data import Grouped
 from dualenc_jax.data import Packed
 from dualenc_jax.data import Padded
 from dualenc_jax.data import Ragged
-from dualenc_jax.training import step as step_lib
 
 LAYOUTS = {
     'padded': Padded(),
@@ -110,20 +109,8 @@ class Run:
   def __init__(self, args, cache, layout):
     partitioner = training.Partitioner()
     devices = partitioner.mesh.shape['data']
-    model, optimizer = train_step_lib.build(args)
-    loss = train_step_lib.LOSSES[args.loss]()
-    _, shardings, init, transform = step_lib.make_init(
-        model, loss, optimizer, partitioner, seed=0
-    )
-    train_step = step_lib.make_train_step(
-        model,
-        loss,
-        optimizer.learning_rate,
-        transform,
-        partitioner,
-        shardings,
-        seed=0,
-        micro_batch_size=args.micro_batch,
+    self._state, self._step = train_step_lib.make_step(
+        args, partitioner, *train_step_lib.build(args)
     )
     self._batches = batches_lib.Batches(
         [cache],
@@ -136,12 +123,10 @@ class Run:
         cells=devices * (args.batch // (args.micro_batch or args.batch)),
     )
     self._to_device = partitioner.to_device
-    self._state = init()
-    self._step = train_step
     batch = self._to_device(self._batches(0))
     compiled = []
     self._compile_seconds = workload.seconds(
-        lambda: compiled.append(train_step.lower(self._state, batch).compile())
+        lambda: compiled.append(self._step.lower(self._state, batch).compile())
     )
     self._planned = workload.planned_bytes(compiled[0].memory_analysis())
     self._times, self._shares = [], []

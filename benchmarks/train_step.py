@@ -102,21 +102,7 @@ def measure(
   sizes = workload.MODELS[args.model]
   ceiling = workload.best_rate(*square_product(args.dtype), repeats=10)
   partitioner = training.Partitioner()
-  loss = LOSSES[args.loss]()
-  _, shardings, init, transform = step_lib.make_init(
-      model, loss, optimizer, partitioner, seed=0
-  )
-  train_step = step_lib.make_train_step(
-      model,
-      loss,
-      optimizer.learning_rate,
-      transform,
-      partitioner,
-      shardings,
-      seed=0,
-      micro_batch_size=args.micro_batch,
-  )
-  state = init()
+  state, train_step = make_step(args, partitioner, model, optimizer)
   host_batches = make_batches(args, sizes.vocab_size)
   batches = [partitioner.to_device(batch) for batch in host_batches]
   compiled = []
@@ -149,6 +135,30 @@ def measure(
           ceiling,
       ),
   }
+
+
+def make_step(
+    args: argparse.Namespace,
+    partitioner: training.Partitioner,
+    model: models.DualEncoder,
+    optimizer: training.Optimizer,
+) -> tuple[step_lib.TrainState, Callable[..., Any]]:
+  """The initial state on the mesh, and the step, not compiled yet."""
+  loss = LOSSES[args.loss]()
+  _, shardings, init, transform = step_lib.make_init(
+      model, loss, optimizer, partitioner, seed=0
+  )
+  train_step = step_lib.make_train_step(
+      model,
+      loss,
+      optimizer.learning_rate,
+      transform,
+      partitioner,
+      shardings,
+      seed=0,
+      micro_batch_size=args.micro_batch,
+  )
+  return init(), train_step
 
 
 def square_product(

@@ -17,6 +17,15 @@ _BLOCK = 2**20
 _BOM = b'\xef\xbb\xbf'
 
 
+def folder_of(
+    task: str, root: str | None, data_root: str | None
+) -> pathlib.Path | str | None:
+  """The folder of a task's files: `root`, else its own in `data_root`."""
+  if root is not None or data_root is None:
+    return root
+  return pathlib.Path(data_root) / task
+
+
 def find(
     root: str | os.PathLike | None,
     names: Sequence[str],

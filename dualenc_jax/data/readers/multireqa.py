@@ -178,9 +178,7 @@ class MultiReQA:
           f'multireqa, {self.dataset}, has no split {split!r}.'
           f'{did_you_mean(split, splits)} Splits: {", ".join(splits)}.'
       )
-    root = self.root
-    if root is None and self.data_root is not None:
-      root = pathlib.Path(self.data_root) / 'multireqa'
+    root = files.folder_of('multireqa', self.root, self.data_root)
     qa_set = self._set
     return (
         files.find(

@@ -273,9 +273,7 @@ class OpenNQ:
           f'open_nq has no split {split!r}.{did_you_mean(split, _FILES)}'
           f' Splits: {", ".join(_FILES)}.'
       )
-    root = self.root
-    if root is None and self.data_root is not None:
-      root = pathlib.Path(self.data_root) / 'open_nq'
+    root = files.folder_of('open_nq', self.root, self.data_root)
     names, path, size = _FILES[split]
     hint = f'Get it at {_URL}{path} ({size}).'
     return files.find(root, names, 'open_nq', hint)
