@@ -54,8 +54,12 @@ def main(argv: Sequence[str] | None = None) -> None:
   print(config.operative_config())
   task = experiment.task
   splits = task.splits()
-  for split in {'train', *splits}:
-    task.fingerprint(split)  # Reads the source, so that a missing file is told.
+  # Reads the sources, so that a missing file is told.
+  for part, _ in task.parts():
+    part.fingerprint('train')
+  for split in splits:
+    if split != 'train':
+      task.for_split(split).fingerprint(split)
   print(f'Task {task.name}: splits {", ".join(splits)}.')
   if not args.fit_batch:
     plan_lib.check_batch(experiment)

@@ -39,6 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   if argv[0] == '--version':
     print(dualenc_jax.__version__)
     return 0
+  if argv[0] == 'data' and argv[1:2] in ([], ['-h'], ['--help'], ['help']):
+    print(usage())
+    return 0
   words = 2 if argv[0] == 'data' else 1
   command = ' '.join(argv[:words])
   if command not in COMMANDS:

@@ -6,11 +6,8 @@ import os
 import pathlib
 from typing import Any
 
-import jax
-
 from dualenc_jax.data import Batches
 from dualenc_jax.data import Cache
-from dualenc_jax.data import Grouped
 from dualenc_jax.data import Layout
 from dualenc_jax.data import Mixture
 from dualenc_jax.data import Packed
@@ -33,11 +30,6 @@ def default_cache_dir() -> pathlib.Path:
   )
 
 
-def default_layout() -> Layout:
-  """The fastest layout by measurement, see benchmarks/RESULTS.md."""
-  return Grouped() if jax.default_backend() == 'cpu' else Packed()
-
-
 @dataclasses.dataclass(frozen=True)
 class Experiment:
   """A run: what is trained, on what, how long, and where it is kept.
@@ -56,7 +48,7 @@ class Experiment:
     num_negatives: K, hard negatives taken from each example.
     micro_batch_size: pairs encoded at once; None for all of the batch.
     layout: how texts are put into rows: `data.Padded()`, `data.Grouped()` or
-      `data.Packed()`; None for what is fastest here, see `default_layout`.
+      `data.Packed()`.
     seed: of parameters, dropout and the order of examples.
     checkpoint_every: steps between checkpoints; there is one at the end, too.
     keep_checkpoints: how many of the newest to keep.
@@ -80,7 +72,7 @@ class Experiment:
   batch_size: int
   num_negatives: int = 0
   micro_batch_size: int | None = None
-  layout: Layout | None = None
+  layout: Layout = Packed()
   seed: int = 0
   checkpoint_every: int = 1000
   keep_checkpoints: int = 3
@@ -97,8 +89,6 @@ class Experiment:
           f'Experiment.loss is the class {self.loss.__name__}; expected an'
           ' object of it. In gin, write the reference with ().'
       )
-    if self.layout is None:
-      object.__setattr__(self, 'layout', default_layout())
     if isinstance(self.layout, type) or not hasattr(self.layout, 'place'):
       raise UserError(
           f'Experiment.layout is {self.layout!r}; expected a layout. In gin,'

@@ -31,6 +31,9 @@ FREE_TO_CHANGE = (
     'data.Packed.',
     'data.Padded.',
 )
+# What a saved config lacks, since its run had no use for it, and another task
+# may ask for.
+_SAVED = 'commands/saved.gin'
 _LOG = logging.getLogger(__name__)
 
 
@@ -192,7 +195,7 @@ def load(
   if vocabulary.exists():
     own.append(f'data.Vocabulary.path = {str(vocabulary)!r}')
   experiment = build_experiment(
-      [str(path), *files], [*own, *bindings], search_paths
+      [_SAVED, str(path), *files], [*own, *bindings], search_paths
   )
   plan = plan_lib.make_plan(experiment)
   params, meta = Checkpoints(folder).restore_params(plan.abstract.params, step)

@@ -155,9 +155,10 @@ def data_position(experiment: Experiment, batches: Batches) -> dict[str, Any]:
   headers = [cache.header for cache in batches.caches]
   position = {
       name: _only([header[name] for header in headers])
-      for name in ('task', 'source', 'vocabulary')
+      for name in ('task', 'source')
   }
   position |= {
+      'vocabulary': headers[0]['vocabulary'],
       'examples': batches.num_examples,
       'query_length': experiment.tokenizer.query_length,
       'passage_length': experiment.tokenizer.passage_length,

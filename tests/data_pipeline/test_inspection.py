@@ -172,7 +172,8 @@ def test_bad_rows_are_collected_with_their_places(tmp_path):
       5, [f'{path}:2', f'{path}:3', f'{path}:4']
   )
   assert split.refused['not UTF-8'].places == [f'{path}:7']
-  assert split.refused['not a JSON object'].places == [f'{path}:8']
+  array = 'not a JSON object but an array; expected an object a line'
+  assert split.refused[array].places == [f'{path}:8']
   assert split.refused["'query' is empty"].places == [f'{path}:9']
 
 

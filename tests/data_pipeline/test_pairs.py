@@ -293,3 +293,18 @@ def test_the_gin_file_names_files_columns_and_policies(tmp_path):
   # All rows have three columns instead of six.
   with pytest.raises(UserError, match='no good row, 3 bad: 3 3 columns'):
     list(task.examples('validation'))
+
+
+@pytest.mark.parametrize('name', ['a.jsonl', 'a.tsv'])
+def test_columns_that_are_not_read_are_told(tmp_path, name, caplog):
+  text = {
+      'a.jsonl': '{"query": "q", "passage": "p", "neg": ["n"], "name": "x"}\n',
+      'a.tsv': 'query\tpassage\tneg\tname\nq\tp\tn\tx\n',
+  }[name]
+  path = tmp_path / name
+  path.write_text(text)
+  assert len(list(Pairs(train=str(path)).examples('train'))) == 1
+  assert f'{path}: columns that are not read: neg.' in caplog.text
+  caplog.clear()
+  list(Pairs(train=str(path), negatives='neg').examples('train'))
+  assert 'not read' not in caplog.text

@@ -191,7 +191,10 @@ def test_missing_files_and_splits(tmp_path):
 
 def test_unknown_formats(tmp_path):
   path = write(tmp_path / 'a.csv', 'query,passage')
-  with pytest.raises(UserError, match=r'a\.csv is of an unknown form.*FORMAT'):
+  with pytest.raises(UserError, match=r'a\.csv: comma-separated files and'):
+    Pairs(train=path).check_split('train')
+  path = write(tmp_path / 'a.txt', 'query passage')
+  with pytest.raises(UserError, match=r'a\.txt is of an unknown form.*FORMAT'):
     Pairs(train=path).check_split('train')
   with pytest.raises(UserError, match="'jsonlines'. Did you mean 'jsonl'"):
     Pairs(train=path, format='jsonlines')

@@ -81,6 +81,8 @@ def explain(key: Mapping[str, Any], others: list[Other]) -> str | None:
   if not others or any(not other.differs for other in others):
     return None
   nearest = min(others, key=lambda other: len(other.differs))
+  if {'source', 'options'} <= nearest.differs:
+    return None  # It is of other data.
   old, new = _flat(nearest.header), _flat(key)
   names = [
       name

@@ -105,9 +105,9 @@ def _rows(split: summary.Split) -> Iterator[Finding]:
         split.name,
         found,
         f'refused, {reason}',
-        'Training would stop there. Mend the files; or an option of the task'
-        ' that begins with on_, such as --gin.ON_BAD_ROW=skip, leaves such rows'
-        ' out.',
+        'Mend the files, or leave such rows out, or take them as they are:'
+        ' unless you have already said so, `dualenc data prepare` stops there'
+        ' and names the flag that does.',
     )
   if split.lone_queries:
     yield Finding(

@@ -1,6 +1,6 @@
 """The reader behind `pairs`: the user's own files of query and passage."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import logging
 import pathlib
@@ -96,10 +96,15 @@ class Pairs(pairs_rows.PairColumns):
     )
     if table.columns is not None:
       self._check_columns(path, table.columns, table.hint)
-    unseen = self.required()
+      self._tell_unread(path, table.columns)
+    unseen, columns = self.required(), table.columns
 
     def parse(raw: Any) -> pairs_rows.PairRow:
+      nonlocal columns
       row = table.parse(raw)
+      if columns is None:
+        columns = row.keys()
+        self._tell_unread(path, columns)
       for attribute in [a for a in unseen if self.find(row, a)]:
         del unseen[attribute]
       return self.read(row)
@@ -134,6 +139,17 @@ class Pairs(pairs_rows.PairColumns):
           '%s: dropped %d hard negatives that are positives of their rows.',
           path,
           dropped,
+      )
+
+  def _tell_unread(self, path: pathlib.Path, columns: Iterable[str]) -> None:
+    """Hard negatives under another name would be missed in silence."""
+    unread = [name for name in columns if not self.wants(name)]
+    if unread:
+      logging.getLogger(__name__).warning(
+          '%s: columns that are not read: %s. Of hard negatives, give the name'
+          ' with --gin.NEGATIVES_COLUMN=....',
+          path,
+          ', '.join(unread)[:200],
       )
 
   def read(self, row: Mapping[str, Any]) -> pairs_rows.PairRow:

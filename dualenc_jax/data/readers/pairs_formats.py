@@ -146,6 +146,11 @@ def format_of(path: pathlib.Path) -> str:
   for suffix, name in _SUFFIXES.items():
     if path.name.endswith(suffix):
       return name
+  if path.name.endswith(('.csv', '.csv.gz', '.json')):
+    raise UserError(
+        f'{path}: comma-separated files and JSON arrays are not read. Convert'
+        ' it to JSONL, an object a line, to TSV or to Parquet.'
+    )
   raise UserError(
       f'{path} is of an unknown format; expected a name that ends with'
       f' {", ".join(_SUFFIXES)}, or --gin.FORMAT={"|".join(FORMATS)}.'

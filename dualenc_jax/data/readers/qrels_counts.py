@@ -36,7 +36,9 @@ def compare(
       continue
     line = f'{count:,} {name}, published {published[name]:,}'
     logging.getLogger(__name__).info('%s: %s.', what, line)
-    if abs(count - published[name]) > tolerance * published[name]:
+    if tolerance < 1 and (
+        abs(count - published[name]) > tolerance * published[name]
+    ):
       wrong.append(line)
   collected = bad_rows.collected()
   if collected is not None:

@@ -112,7 +112,8 @@ def json_object(line: bytes) -> dict[str, Any]:
   except (ValueError, RecursionError):  # Also a number of 5,000 digits.
     raise BadRow('not JSON') from None
   if not isinstance(row, dict):
-    raise BadRow('not a JSON object')
+    what = 'an array' if isinstance(row, list) else 'no object'
+    raise BadRow(f'not a JSON object but {what}; expected an object a line')
   return row
 
 
