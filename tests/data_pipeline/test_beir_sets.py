@@ -138,3 +138,11 @@ def test_titles_of_sets_that_have_none_are_left_out(tmp_path):
   reader = Beir(dataset='fiqa', root=str(tmp_path), tolerance=1.0)
   first, *_ = reader.examples('corpus')
   assert first['passage'] == 'The moon pulls the sea twice a day.'
+
+
+def test_a_split_that_a_set_never_had_is_told_as_such(tmp_path):
+  reader = Beir(dataset='scifact', data_root=str(tmp_path))
+  with pytest.raises(
+      UserError, match="no split 'validation'.*Splits: t.*, t.*, corpus"
+  ):
+    list(reader.examples('validation'))

@@ -8,9 +8,11 @@ from dualenc_jax.data.readers import beir_sets
 from dualenc_jax.data.readers import beir_tfds
 from dualenc_jax.data.readers.beir_folder import BeirFolder
 from dualenc_jax.data.readers.qrels_reader import QrelsReader
+from dualenc_jax.data.readers.qrels_source import CORPUS
 from dualenc_jax.data.readers.qrels_source import Source
 from dualenc_jax.errors import SourceUnavailable
 from dualenc_jax.errors import UserError
+from dualenc_jax.suggest import did_you_mean
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +57,17 @@ class Beir(QrelsReader):
   def evaluated(self) -> str:
     return 'test' if self.dataset is None else self._set().evaluated
 
+  def check_split(self, split: str) -> None:
+    if self.dataset is not None and not self.prefix and not self.files:
+      published = (*self._set().splits, CORPUS)
+      # A file of one's own may make another split of a set.
+      if split not in published and split not in self.splits():
+        raise UserError(
+            f'{self.name()} has no split {split!r}.'
+            f'{did_you_mean(split, published)} Splits: {", ".join(published)}.'
+        )
+    super().check_split(split)
+
   def name(self) -> str:
     return self.folder or f'beir/{self.dataset}'
 
@@ -75,7 +88,8 @@ class Beir(QrelsReader):
   def source(self) -> Source:
     if self.folder is not None:
       folder = pathlib.Path(self.folder).expanduser()
-      return self._folder(folder, 'It is what folder names.')
+      return self._folder(folder, 'BEIR_FOLDER (folder) names it: give a folder with corpus.jsonl,'
+          ' queries.jsonl and qrels/*.tsv.')
     hint = beir_sets.hint(self.dataset)
     root = self._root()
     if root is not None and (root / self.dataset).is_dir():
