@@ -88,8 +88,11 @@ class Beir(QrelsReader):
   def source(self) -> Source:
     if self.folder is not None:
       folder = pathlib.Path(self.folder).expanduser()
-      return self._folder(folder, 'BEIR_FOLDER (folder) names it: give a folder with corpus.jsonl,'
-          ' queries.jsonl and qrels/*.tsv.')
+      return self._folder(
+          folder,
+          'BEIR_FOLDER (folder) names it: give a folder with corpus.jsonl,'
+          ' queries.jsonl and qrels/*.tsv.',
+      )
     hint = beir_sets.hint(self.dataset)
     root = self._root()
     if root is not None and (root / self.dataset).is_dir():
