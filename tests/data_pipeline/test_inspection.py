@@ -1,12 +1,7 @@
-"""Counts of an inspection against plain Python, on small and on real data."""
+"""Counts of an inspection against plain Python, on small tasks."""
 
-import collections
-import csv
-import gzip
 import json
-import re
 
-import numpy as np
 import pytest
 import sentencepiece
 
@@ -14,30 +9,15 @@ from dualenc_jax.data import Mixture
 from dualenc_jax.data import Task
 from dualenc_jax.data import Tokenizer
 from dualenc_jax.data import Vocabulary
-from dualenc_jax.data.inspection import columns
-from dualenc_jax.data.inspection import mojibake
 from dualenc_jax.data.inspection.findings import findings
 from dualenc_jax.data.inspection.findings import Level
-from dualenc_jax.data.inspection.histogram import Histogram
 from dualenc_jax.data.inspection.markdown import markdown
-from dualenc_jax.data.inspection.summary import PERCENTILES
 from dualenc_jax.data.inspection.task import inspect_task
 from dualenc_jax.data.reader import example
 from dualenc_jax.data.readers import bad_rows
 from dualenc_jax.errors import UserError
 
 VOCABULARY = Vocabulary('python_code_8k')
-SOUND = (
-    'Größe, Maß und „Übermut“ in Köln: 5 °C, 3 Å², 2 × 4 ½',
-    '«À Noël, où est l’été ?» Œuvre, ÇA, CAFÉ…',
-    'SÃO PAULO, coração, IRMÃ, Avô',
-    'Ångström, Ærø, smørrebrød – “quoted” text — here',
-    'Слово о полку Игореве',
-    'Η ελληνική γλώσσα: β, μ',
-    '東京都の天気はどうですか',
-    'مرحبا بالعالم',
-    'naïve résumé 🙂 ™ €5',
-)
 
 
 class Rows:
@@ -76,90 +56,6 @@ def pairs(query='query', passage='passage', **options):
 
 def found(inspection, level):
   return [(f.where, f.what) for f in findings(inspection) if f.level is level]
-
-
-def test_histogram_against_numpy():
-  rng = np.random.default_rng(0)
-  parts = [rng.integers(1, 90, size) for size in (1000, 0, 3)]
-  parts.append(np.array([700]))
-  histogram = Histogram()
-  for part in parts:
-    histogram.add(part)
-  lengths = np.concatenate(parts)
-  assert histogram.total == 1004 and histogram.longest == 700
-  assert histogram.mean == pytest.approx(lengths.mean())
-  for percent in (0, 1, 5, 25, 50, 75, 95, 99, 99.9, 100):
-    expected = np.percentile(lengths, percent, method='inverted_cdf')
-    assert histogram.percentile(percent) == expected
-  for limit in (0, 50, 89, 699, 700, 1000):
-    assert histogram.share_above(limit) == pytest.approx(
-        (lengths > limit).mean()
-    )
-
-
-def test_first_rows_against_a_dictionary():
-  keys = np.random.default_rng(1).integers(-20, 20, 300)
-  first = {}
-  expected = [first.setdefault(key, row) for row, key in enumerate(keys)]
-  np.testing.assert_array_equal(columns.first_rows(keys), expected)
-
-
-def test_contradictions_against_dictionaries():
-  rng = np.random.default_rng(2)
-  keys, values = rng.integers(0, 60, 200), rng.integers(0, 3, 200)
-  first, other = {}, {}
-  for row, (key, value) in enumerate(zip(keys, values)):
-    if key and value and values[first.setdefault(key, row)] != value:
-      other.setdefault(key, row)
-  rows, firsts = columns.contradictions(keys, values)
-  assert 10 < len(rows) < 60
-  assert rows.tolist() == sorted(other.values())
-  assert firsts.tolist() == [first[keys[row]] for row in rows]
-
-
-def test_texts_have_hashes_and_pairs_have_an_order():
-  texts = ['a', 'b', 'ab', 'é', 'a']
-  hashes = columns.hashes(['', *texts])
-  assert hashes[0] == columns.NONE and len(set(hashes.tolist())) == 5
-  one, other = hashes[1:2], hashes[2:3]
-  assert columns.pair_hashes(one, other) != columns.pair_hashes(other, one)
-
-
-def test_places():
-  places = columns.Places()
-  told = ['a/b.py:7', 'a/b.py:9', 'c.gz:3', 'no line', '', 'x:y', 'a/b.py:1']
-  for place in told:
-    places.append(place)
-  told[4] = 'row 5'
-  assert [places[i] for i in range(len(places))] == told
-  assert columns.both('a/b.py:7', 'a/b.py:9') == 'a/b.py:7 and 9'
-  assert columns.both('a/b.py:7', 'c.gz:3') == 'a/b.py:7 and c.gz:3'
-
-
-@pytest.mark.parametrize('text', SOUND)
-def test_sound_text_is_no_mojibake(text):
-  assert mojibake.find(text) is None
-
-
-@pytest.mark.parametrize('text', SOUND)
-def test_utf8_read_as_latin_1_is(text):
-  assert mojibake.find(text.encode('utf-8').decode('latin-1'))
-
-
-@pytest.mark.parametrize(
-    'text', ['it’s', 'café', '5 °C', 'a – b', '🙂', 'Слово', 'Größe']
-)
-def test_utf8_read_as_windows_1252_is(text):
-  assert mojibake.find(text.encode('utf-8').decode('cp1252', 'replace'))
-
-
-def test_mojibake_is_told_on_one_line():
-  text = f'{"a" * 50}\nIt\xe2\x80\x99s {"b" * 50}'
-  around = 'a' * 12, 'b' * 13
-  assert mojibake.find(text) == '...%s\\nIt\xe2\\x80\\x99s %s...' % around
-  assert mojibake.find_replaced('x \ufffd') == 'x \ufffd'
-  assert mojibake.find_replaced('x é') is None
-
 
 def test_bad_rows_are_collected_with_their_places(tmp_path):
   path = tmp_path / 'train.jsonl'
@@ -372,134 +268,3 @@ def test_samples_are_what_the_model_sees():
   assert passage == ('passage', f'{cut} EOS', 6, len(ids) + 1)
   assert query[:2] == ('query', 'number 9 EOS') and query[2] == query[3]
   assert negative[:2] == ('negative', 'no EOS')
-
-
-def check_texts(texts, rows, processor, limit):
-  """Compares with sets and lists of Python."""
-  counts = collections.Counter(rows)
-  assert texts.count == len(rows) and texts.distinct == len(counts)
-  assert texts.most_repeated == counts.most_common(1)[0][1]
-  lengths = np.array([len(ids) + 1 for ids in processor.encode(rows)])
-  assert texts.lengths.mean == pytest.approx(lengths.mean())
-  assert texts.lengths.percentiles == {
-      p: np.percentile(lengths, p, method='inverted_cdf') for p in PERCENTILES
-  }
-  assert texts.lengths.longest == lengths.max()
-  assert texts.lengths.truncated == pytest.approx((lengths > limit).mean())
-  assert sum(count for _, count in texts.lengths.counts) == len(rows)
-
-
-def read_jsonl(path):
-  opener = gzip.open if path.suffix == '.gz' else open
-  with opener(path, 'rt', encoding='utf-8') as stream:
-    return [json.loads(line) for line in stream]
-
-
-def test_squad_nqg(shared):
-  folder = shared / 'data/squad_nqg'
-  spiece = shared / 'data/t5_spiece/spiece.model'
-  files = {
-      'train': folder / 'pairs.test.jsonl',
-      'validation': folder / 'pairs.dev.jsonl',
-  }
-  task = pairs(
-      'question', 'sentence', **{k: str(path) for k, path in files.items()}
-  )
-  inspection = inspect_task(task, Tokenizer(Vocabulary(str(spiece)), 16, 64))
-  processor = sentencepiece.SentencePieceProcessor(str(spiece))
-  texts = {}
-  for split, path in zip(inspection.splits, files.values()):
-    rows = read_jsonl(path)
-    questions = [row['question'] for row in rows]
-    sentences = [row['sentence'] for row in rows]
-    texts[split.name] = questions, sentences
-    assert split.pairs == len(rows)
-    assert split.distinct_pairs == len(set(zip(questions, sentences)))
-    check_texts(split.queries, questions, processor, 16)
-    check_texts(split.passages, sentences, processor, 64)
-  train, validation = inspection.splits
-  assert (train.pairs, train.passages.distinct) == (11877, 6652)
-  assert (validation.pairs, validation.passages.distinct) == (10570, 6795)
-  (overlap,) = inspection.overlaps
-  shared_counts = [
-      len(set(a) & set(b)) for a, b in zip(texts['train'], texts['validation'])
-  ]
-  assert [overlap.queries.count, overlap.passages.count] == shared_counts
-
-
-def test_medquad(shared):
-  path = shared / 'data/medquad/pairs.jsonl.gz'
-  task = pairs('question', 'answer', train=str(path), passage_id='id')
-  split = inspect(task).splits[0]
-  rows = read_jsonl(path)
-  processor = sentencepiece.SentencePieceProcessor(str(VOCABULARY.file))
-  check_texts(split.queries, [row['question'] for row in rows], processor, 16)
-  check_texts(split.passages, [row['answer'] for row in rows], processor, 32)
-  assert split.pairs == 16407
-  distinct = {(row['question'], row['answer']) for row in rows}
-  assert split.distinct_pairs == len(distinct)
-  texts, ids = collections.defaultdict(set), collections.defaultdict(set)
-  for row in rows:
-    texts[row['id']].add(row['answer'])
-    ids[row['answer']].add(row['id'])
-  several = sum(len(of) > 1 for of in texts.values())
-  assert split.passages.ids_of_several_texts.count == several
-  several = sum(len(of) > 1 for of in ids.values())
-  assert split.passages.texts_of_several_ids.count == several > 50
-
-
-def test_scifact(shared):
-  folder = shared / 'data/scifact'
-  inspection = inspect(Task('beir', {'folder': str(folder)}))
-  splits = {split.name: split for split in inspection.splits}
-  texts = {q['_id']: q['text'] for q in read_jsonl(folder / 'queries.jsonl')}
-  judged = {}
-  for name in ('train', 'test'):
-    with open(folder / f'qrels/{name}.tsv', newline='') as stream:
-      rows = list(csv.DictReader(stream, delimiter='\t'))
-    judged[name] = rows
-    queries = [texts[row['query-id']] for row in rows]
-    assert splits[name].pairs == len(rows)
-    assert splits[name].queries.distinct == len(set(queries))
-    assert splits[name].passages.distinct == len(
-        {row['corpus-id'] for row in rows}
-    )
-  assert splits['corpus'].rows == splits['corpus'].passages.distinct == 5183
-  (overlap,) = inspection.overlaps
-  queries, passages = (
-      [{row[key] for row in rows} for rows in judged.values()]
-      for key in ('query-id', 'corpus-id')
-  )
-  in_both = set.intersection(
-      *({texts[name] for name in names} for names in queries)
-  )
-  # Two claims of the test set are in the train set, too, under other ids.
-  assert overlap.queries.count == len(in_both) == 2
-  assert overlap.passages.count == len(set.intersection(*passages))
-  assert [missing.passages.count for missing in inspection.missing] == [0, 0]
-
-
-def test_rocketqa_mojibake(shared, tmp_path):
-  source = shared / 'data/hardneg_samples/rocketqa/marco.tp.1k'
-  lines = source.read_text('utf-8').rstrip('\n').split('\n')
-  rows = [line.split('\t') for line in lines]
-  path = tmp_path / 'train.jsonl'
-  path.write_text(
-      '\n'.join(json.dumps({'query': q, 'passage': p}) for q, p in rows)
-  )
-
-  def is_mojibake(text):
-    for run in re.findall(r'[^\x00-\x7f]+', text):
-      try:
-        if run.encode('latin-1').decode('utf-8') != run:
-          return True
-      except UnicodeError:
-        continue
-    return False
-
-  split = inspect(pairs(train=str(path))).splits[0]
-  for texts, column in zip((split.queries, split.passages), zip(*rows)):
-    expected = sum(map(is_mojibake, column))
-    # One Greek letter, such as \xce\xb2, may be right as it is.
-    assert expected * 0.98 <= texts.mojibake.count <= expected
-  assert split.passages.mojibake.count > 150
