@@ -57,6 +57,7 @@ def pairs(query='query', passage='passage', **options):
 def found(inspection, level):
   return [(f.where, f.what) for f in findings(inspection) if f.level is level]
 
+
 def test_bad_rows_are_collected_with_their_places(tmp_path):
   path = tmp_path / 'train.jsonl'
   good = b'{"query": "q", "passage": "p"}'
