@@ -9,6 +9,7 @@ import functools
 import json
 import statistics
 
+from input import LAYOUTS
 import jax
 import numpy as np
 import train_step as train_step_lib
@@ -17,17 +18,8 @@ import workload
 from dualenc_jax import runtime
 from dualenc_jax import training
 from dualenc_jax.data import batches as batches_lib
-from dualenc_jax.data import Grouped
-from dualenc_jax.data import Packed
-from dualenc_jax.data import Padded
 from dualenc_jax.data import Ragged
 
-LAYOUTS = {
-    'padded': Padded(),
-    'grouped 4': Grouped(4),
-    'grouped 8': Grouped(8),
-    'packed': Packed(),
-}
 EXAMPLES = 20_000
 
 

@@ -53,7 +53,11 @@ class Task:
   def splits(self) -> tuple[str, ...]:
     if self._is_own:
       return tuple(self._reader().splits())
-    return tuple(self._seqio_task().splits)
+    task = self._seqio_task()
+    if hasattr(task, 'tasks'):
+      # A mixture is for training; its tasks are evaluated one by one.
+      return tuple(split for split in task.splits if split == 'train')
+    return tuple(task.splits)
 
   def parts(self) -> list[tuple['Task', float]]:
     """(task, rate) of a mixture, rates adding up to 1; of a task, itself."""
@@ -162,13 +166,12 @@ class Task:
     self._check_split(split)
     task = self._seqio_task()
     digest = hashlib.sha256()
-    for part in getattr(task, 'tasks', [task]):
-      if hasattr(part.source, 'fingerprint'):
-        digest.update(part.source.fingerprint(split).encode())
-        continue
-      for shard in part.source.list_shards(split):
-        size = os.path.getsize(shard) if os.path.isfile(shard) else ''
-        digest.update(f'{part.name}\0{shard}\0{size}\0'.encode())
+    if hasattr(task.source, 'fingerprint'):
+      digest.update(task.source.fingerprint(split).encode())
+      return digest.hexdigest()
+    for shard in task.source.list_shards(split):
+      size = os.path.getsize(shard) if os.path.isfile(shard) else ''
+      digest.update(f'{task.name}\0{shard}\0{size}\0'.encode())
     return digest.hexdigest()
 
   @property

@@ -4,6 +4,8 @@ import collections
 import csv
 import json
 
+from judged_rows import pairs
+
 from dualenc_jax.data.readers.beir import Beir
 
 
@@ -32,16 +34,7 @@ def expected(folder, split):
 
 
 def found(reader, split):
-  return [
-      (
-          e['query'],
-          e['passage'],
-          e['query_id'],
-          e['passage_id'],
-          e['relevance'],
-      )
-      for e in reader.examples(split)
-  ]
+  return pairs(reader.examples(split))
 
 
 def test_scifact_has_the_published_counts(shared):

@@ -2,6 +2,7 @@
 
 import json
 
+from judged_rows import pairs
 import numpy as np
 import pytest
 
@@ -72,19 +73,6 @@ def data_dir(tmp_path_factory):
     writer.add_examples(rows())
     writer.close_all()
   return data_dir
-
-
-def pairs(examples):
-  return [
-      (
-          e['query'],
-          e['passage'],
-          e['query_id'],
-          e['passage_id'],
-          e['relevance'],
-      )
-      for e in examples
-  ]
 
 
 def test_beir_set(data_dir):

@@ -2,22 +2,20 @@
 
 import json
 
+from inspecting import found
+from inspecting import inspect
+from inspecting import pairs
+from inspecting import VOCABULARY
 import pytest
 import sentencepiece
 
 from dualenc_jax.data import Mixture
-from dualenc_jax.data import Task
-from dualenc_jax.data import Tokenizer
-from dualenc_jax.data import Vocabulary
 from dualenc_jax.data.inspection.findings import findings
 from dualenc_jax.data.inspection.findings import Level
 from dualenc_jax.data.inspection.markdown import markdown
-from dualenc_jax.data.inspection.task import inspect_task
 from dualenc_jax.data.reader import example
 from dualenc_jax.data.readers import bad_rows
 from dualenc_jax.errors import UserError
-
-VOCABULARY = Vocabulary('python_code_8k')
 
 
 class Rows:
@@ -43,19 +41,6 @@ class Rows:
 
   def corpus_split(self, split):
     return 'corpus' if 'corpus' in self._splits and split != 'corpus' else None
-
-
-def inspect(task, query_length=16, passage_length=32, **options):
-  tokenizer = Tokenizer(VOCABULARY, query_length, passage_length)
-  return inspect_task(task, tokenizer, **options)
-
-
-def pairs(query='query', passage='passage', **options):
-  return Task('pairs', {'query': query, 'passage': passage, **options})
-
-
-def found(inspection, level):
-  return [(f.where, f.what) for f in findings(inspection) if f.level is level]
 
 
 def test_bad_rows_are_collected_with_their_places(tmp_path):

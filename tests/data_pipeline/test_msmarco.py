@@ -5,6 +5,7 @@ import logging
 import pathlib
 import shutil
 
+from judged_rows import pairs
 import pytest
 
 from dualenc_jax.data.readers import bad_rows
@@ -39,19 +40,6 @@ def toy(tmp_path):
 
 def make(root, **options):
   return MsMarco(root=str(root), **{'tolerance': 1.0, **options})
-
-
-def pairs(examples):
-  return [
-      (
-          e['query'],
-          e['passage'],
-          e['query_id'],
-          e['passage_id'],
-          e['relevance'],
-      )
-      for e in examples
-  ]
 
 
 def test_official_files():

@@ -25,13 +25,13 @@ USER_MODULE = '''
   IDS = seqio.Feature(seqio.PassThroughVocabulary(1), dtype=tf.int32)
 
 
-  def add(name, features, rows):
+  def add(name, features, rows, splits=('train',)):
     def dataset(split, shuffle_files):
       return tf.data.Dataset.from_tensor_slices(rows)
 
     seqio.TaskRegistry.add(
         name,
-        seqio.FunctionDataSource(dataset, ['train']),
+        seqio.FunctionDataSource(dataset, splits),
         preprocessors=[],
         output_features=features,
     )
@@ -52,10 +52,12 @@ USER_MODULE = '''
       'user_more',
       {'query': TEXT, 'passage': TEXT},
       {'query': ['q3'], 'passage': ['p3']},
+      ['train', 'validation'],
   )
   seqio.MixtureRegistry.add(
       'user_mixture', [('user_pairs', 1.0), ('user_more', lambda task: 3.0)]
   )
+  seqio.MixtureRegistry.add('user_validated', ['user_more'], default_rate=1.0)
 '''
 
 
@@ -138,6 +140,12 @@ def test_a_users_mixture(user_module):
   """Its parts have the rates of seqio, by number or by function."""
   mixture = Task('user_mixture', module=user_module)
   assert mixture.splits() == ('train',)
+  # A split that could not be read is not offered, though all parts have it.
+  assert Task('user_more', module=user_module).splits() == (
+      'train',
+      'validation',
+  )
+  assert Task('user_validated', module=user_module).splits() == ('train',)
   (more, more_rate), (pairs, pairs_rate) = mixture.parts()
   assert (pairs.name, more.name) == ('user_pairs', 'user_more')
   assert (pairs_rate, more_rate) == (0.25, 0.75)
