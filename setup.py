@@ -15,11 +15,12 @@ DATA = [
     'seqio>=0.0.20',
     'tensorflow-datasets>=4.9.10',
 ]
-PLOTS = ['matplotlib>=3.11']
+PLOTS = ['matplotlib>=3.11', 'scikit-learn>=1.8']
 # The references that the tests compare with, beside pytest and ruff. torch is
 # pinned so that the reference does not move.
 TEST = [
     'build>=1.6',
+    'faiss-cpu>=1.15',
     'pytest>=9.2',
     'pytest-xdist>=3.8',
     'ruff>=0.17',
@@ -53,6 +54,7 @@ setuptools.setup(
     package_data={
         '': ['*.gin'],
         'dualenc_jax.data': ['vocabularies/*.model'],
+        'dualenc_jax.report_page': ['*.css'],
     },
     install_requires=[
         'bm25s>=0.3.16',
@@ -64,6 +66,7 @@ setuptools.setup(
         'optax>=0.2.8',
         'orbax-checkpoint>=0.12.8',
         'pytrec_eval-terrier>=0.5.11',
+        'scipy>=1.17',
         'sentencepiece>=0.2.3',
         'tensorboardX>=2.6.5',
         'tqdm>=4.70',

@@ -11,7 +11,10 @@ from dualenc_jax.errors import UserError
 COMMANDS = {
     'quickstart': 'train, evaluate and search on this machine, in minutes',
     'train': 'train a dual encoder, or go on training it',
-    'evaluate': 'rank a whole corpus exactly and measure',
+    'evaluate': 'rank whole corpora exactly and measure, with tables',
+    'compare': 'compare models or TREC runs with a baseline, with tests',
+    'analyze': 'figures and numbers of the embedding space',
+    'report': 'one HTML page of all that is known of a model',
     'encode': 'embed a corpus into an index',
     'search': 'search an index',
     'check': 'explain a config and what it will need, without training',
@@ -73,8 +76,8 @@ def run(
     return 2
   except KeyboardInterrupt:
     print(
-        '\nInterrupted. A training run goes on from its newest checkpoint when'
-        ' the same command is run again.',
+        '\nInterrupted. Run again, the same command goes on: training from its'
+        ' newest checkpoint, encoding at the first missing shard.',
         file=sys.stderr,
     )
     return 130

@@ -163,8 +163,12 @@ def load(
   _check_macros(known, bindings)
 
 
-def build(target: Callable[..., T]) -> T:
+def build(target: Callable[..., T], scope: str | None = None) -> T:
   """Calls a class or function with its gin bindings.
+
+  Args:
+    target: what gin knows, or its name.
+    scope: whose bindings count, too: those of `scope/target`.
 
   Raises:
     UserError: a required value is missing, or an object refuses its values.
@@ -178,7 +182,8 @@ def build(target: Callable[..., T]) -> T:
         + f' must be given; for example --gin.{missing[0]}=VALUE.'
     )
   try:
-    return gin.get_configurable(target)()
+    with gin.config_scope(scope):
+      return gin.get_configurable(target)()
   except UserError as e:
     # Gin appends where in the config tree it was; the message stands alone.
     raise UserError(_first_part(str(e))) from e

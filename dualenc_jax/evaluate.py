@@ -1,81 +1,304 @@
 """Ranks a whole corpus exactly for every query of a split, and measures.
 
+  dualenc evaluate --model_dir=my_model
+  dualenc evaluate --model_dir=my_model --tasks=msmarco,multireqa
+    --gin.DATA_ROOT=/data
+  dualenc evaluate --model_dir=my_model --tasks=beir/scifact,beir/nfcorpus ...
+
 The corpus is the task's own for that split, where it has one, else the
-passages of the split.
+passages of the split. --tasks names files of tasks/, alone for all data sets
+of a benchmark or with one of them; each is measured on its own split.
 
-  dualenc evaluate --model_dir=my_model --split=test
-
-Writes metrics.json and run.trec to MODEL_DIR/evaluation/<task>-<split>.
+Writes metrics.json, per_query.tsv, run.trec, examples.jsonl and config.gin to
+MODEL_DIR/evaluation/<task>-<split>, and the papers' tables of all that the
+model was evaluated on to MODEL_DIR/evaluation/tables.md and tables.tex.
 """
 
 from collections.abc import Sequence
+import dataclasses
 import json
+import logging
 import pathlib
 import sys
 from typing import Any
 
+import numpy as np
+
 from dualenc_jax import cli
 from dualenc_jax import config
+from dualenc_jax import encode
 from dualenc_jax import model_dir
 from dualenc_jax import runtime
+from dualenc_jax.data import Task
+from dualenc_jax.errors import SourceUnavailable
 from dualenc_jax.errors import UserError
 from dualenc_jax.experiment import Experiment
+from dualenc_jax.results import files
+from dualenc_jax.results import folder as results
+from dualenc_jax.results import tables
+from dualenc_jax.results.per_query import write_per_query
 from dualenc_jax.retrieval import evaluation
+from dualenc_jax.retrieval import examples
 from dualenc_jax.retrieval import metrics as metrics_lib
 from dualenc_jax.retrieval import trec
+from dualenc_jax.retrieval.evaluation import Evaluation
+from dualenc_jax.retrieval.index import Index
 from dualenc_jax.retrieval.ranking import Ranking
+from dualenc_jax.retrieval.retrieval_set import RetrievalSet
+from dualenc_jax.retrieval.source import Source
+from dualenc_jax.training import device_memory
+
+# The rest is for the model, the queries and what search needs.
+_SHARE_OF_MEMORY = 0.6
+_LOG = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """How sets are evaluated.
+
+  Attributes:
+    k: hits a query in the run file.
+    index_dir: keep the embeddings of the corpus there, and read them there if
+      they are; None keeps them in memory.
+    document_separator: rank documents by their best passage, see `Documents`.
+  """
+
+  k: int = 1000
+  index_dir: pathlib.Path | None = None
+  document_separator: str | None = None
 
 
 def main(argv: Sequence[str] | None = None) -> None:
   parser = config.make_parser('evaluate', __doc__)
   model_dir.add_flags(parser)
-  parser.add_argument('--split', default='test', help='test by default')
+  parser.add_argument(
+      '--tasks',
+      help='comma-separated, such as msmarco,beir/scifact,multireqa; by default'
+      ' the task that the model was trained on, or that of --gin_file',
+  )
+  parser.add_argument(
+      '--split', help='by default what the benchmark measures, else test'
+  )
+  parser.add_argument(
+      '--skip_missing',
+      action='store_true',
+      help='leave out --tasks whose files are not there',
+  )
   parser.add_argument(
       '--k', type=int, default=1000, help='hits a query in the run file'
+  )
+  parser.add_argument(
+      '--index_dir',
+      help='keep the embeddings of the corpus on disk, for corpora larger than'
+      ' the memory; those that `dualenc encode` left there are used',
+  )
+  parser.add_argument(
+      '--max_passage',
+      action='store_true',
+      help='rank documents by the best of their passages, whose ids are the'
+      " document's, a separator and a number",
+  )
+  parser.add_argument(
+      '--document_separator', default='#', help='with --max_passage; # if not'
   )
   parser.add_argument('--output_dir', help='where the files go')
   args = config.parse_args(parser, argv)
   if args.k < 1:
     raise UserError(f'--k is {args.k}; expected at least 1.')
   runtime.start()
-  model = model_dir.load_from_args(args)
-  task = model.experiment.task
-  name = f'{task.label}-{args.split}'.replace('/', '-')
-  output = default_output(args.model_dir, name)
-  if args.output_dir:
-    output = pathlib.Path(args.output_dir)
-  metrics = evaluate(model, args.split, output, args.k)
-  for name, value in metrics.items():
-    print(f'{name:<12} {value:.4f}')
-  print(f'Written to {output}.')
+  names = [name for name in (args.tasks or '').split(',') if name]
+  task_files = {f'tasks/{name.partition("/")[0]}.gin' for name in names}
+  model = model_dir.load_from_args(args, before=sorted(task_files))
+  chosen = sets_of(model.experiment, names, args.split)
+  if names:
+    chosen = available(chosen, args.skip_missing)
+  output = pathlib.Path(args.output_dir or default_output(args.model_dir))
+  for task, split in chosen:
+    own = dataclasses.replace(
+        model,
+        experiment=dataclasses.replace(model.experiment, task=task),
+    )
+    name = result_name(task, split)
+    # A single set is written right where the user says.
+    alone = args.output_dir is not None and len(chosen) == 1
+    folder = output if alone else output / name
+    index = args.index_dir and pathlib.Path(args.index_dir)
+    if index and len(chosen) > 1:
+      index /= name
+    separator = args.document_separator if args.max_passage else None
+    print(f'{task.label}, split {split}:')
+    found = evaluate(
+        own, split, folder, Options(args.k, index, separator)
+    ).metrics
+    for metric, value in found.items():
+      print(f'  {metric:<12} {value:.4f}')
+    print(f'  Written to {folder}.', flush=True)
+  if args.output_dir is None:
+    model_folder = pathlib.Path(args.model_dir)
+    tables.write_tables(output, [results.read_model(model_folder)])
+    print(f'Tables: {output / "tables.md"}, {output / "tables.tex"}.')
 
 
-def default_output(folder: str, name: str) -> pathlib.Path:
-  """Where the results of a model_dir on a task and split are."""
-  return pathlib.Path(folder) / 'evaluation' / name
+def default_output(folder: str | pathlib.Path) -> pathlib.Path:
+  """Where the results of a model_dir are."""
+  return pathlib.Path(folder) / 'evaluation'
+
+
+def result_name(task: Task, split: str) -> str:
+  """The folder of a task and split below `default_output`."""
+  return f'{task.label}-{split}'.replace('/', '-')
+
+
+def sets_of(
+    experiment: Experiment, names: Sequence[str], split: str | None
+) -> list[tuple[Task, str]]:
+  """The tasks to evaluate on, and the split of each.
+
+  Args:
+    experiment: whose task is meant where no names are given.
+    names: 'beir', 'beir/scifact', ...; their gin files have been loaded.
+    split: of all of them; None for the one that each is measured on.
+  """
+  if not names:
+    task = experiment.task
+    # Of a mixture only a split says which of its tasks is meant.
+    if isinstance(task, Task):
+      split = split or task.measured_split()
+    split = split or 'validation'
+    return [(task.for_split(split), split)]
+  tasks = []
+  for name in names:
+    task_name, _, dataset = name.partition('/')
+    task = config.build(Task, scope=task_name)
+    tasks += task.of_datasets(dataset or None)
+  return [(task, split or task.measured_split()) for task in tasks]
+
+
+def available(
+    chosen: Sequence[tuple[Task, str]], skip_missing: bool
+) -> list[tuple[Task, str]]:
+  """Those whose files are there, before hours are spent on some of them.
+
+  Raises:
+    UserError: files are missing and are not to be skipped, or all are.
+  """
+  found, missing = [], {}
+  for task, split in chosen:
+    try:
+      task.check_split(split)
+      corpus_split = task.corpus_split(split)
+      if corpus_split is not None:
+        task.check_split(corpus_split)
+      found.append((task, split))
+    except SourceUnavailable as e:
+      missing[task.label] = e
+  if missing and (not skip_missing or not found):
+    first = next(iter(missing.values()))
+    others = f' Missing: {", ".join(missing)}.' if len(missing) > 1 else ''
+    hint = ' Leave out what is missing with --skip_missing.' if found else ''
+    raise UserError(f'{first}{others}{hint}')
+  if missing:
+    _LOG.warning('Left out, files are missing: %s.', ', '.join(missing))
+  return found
 
 
 def evaluate(
     model: model_dir.TrainedModel,
     split: str,
     output: pathlib.Path,
-    k: int = 1000,
-) -> dict[str, float]:
-  """Evaluates on a split and writes metrics.json, run.trec and config.gin."""
-  experiment = model.experiment
-  retrieval_set = retrieval_set_of(experiment, split)
-  model_dir.make_writable('--output_dir', output)
-  metrics, ranking = evaluation.evaluate(
-      model.embedder, model.params, retrieval_set, max(k, metrics_lib.DEPTH)
+    options: Options = Options(),
+) -> Evaluation:
+  """Evaluates on a split of the model's task and writes the results."""
+  retrieval_set = retrieval_set_of(
+      model.experiment, split, options.document_separator
   )
+  model_dir.make_writable('--output_dir', output)
+  result = evaluation.rank(
+      evaluation.encode_queries(model.embedder, model.params, retrieval_set),
+      passages_of(model, retrieval_set, options.index_dir),
+      retrieval_set,
+      max(options.k, metrics_lib.DEPTH),
+  )
+  write(output, model, split, retrieval_set, result, options)
+  return result
+
+
+def passages_of(
+    model: model_dir.TrainedModel,
+    retrieval_set: RetrievalSet,
+    index_dir: pathlib.Path | None,
+) -> Any:
+  """Embeddings of the corpus, in memory or in an index.
+
+  Raises:
+    UserError: they do not fit the memory, or the index is of something else.
+  """
+  corpus = retrieval_set.corpus
+  if index_dir is None:
+    needed = 4 * len(corpus) * encode.embedding_dim(model)
+    there = device_memory.machine_memory()
+    if needed > _SHARE_OF_MEMORY * there:
+      raise UserError(
+          f'The embeddings of {len(corpus):,} passages need'
+          f' {needed / 2**30:.1f} GiB, and this machine has'
+          f' {there / 2**30:.1f} GiB. Keep them on disk with --index_dir.'
+      )
+    return model.embedder.passages(
+        model.params, corpus.cache.passage_tokens, corpus.rows
+    )
+  source = Source(corpus.cache, corpus.rows, 'passage')
+  encode.encode(model, source, index_dir).finish()
+  return Index.open(index_dir).embeddings
+
+
+def retrieval_set_of(
+    experiment: Experiment, split: str, document_separator: str | None = None
+) -> RetrievalSet:
+  """The queries of a split and what they are ranked over."""
+  task = experiment.task.for_split(split)
+  corpus_split = task.corpus_split(split)
+  return RetrievalSet.from_cache(
+      experiment.cache(split),
+      None if corpus_split is None else experiment.cache(corpus_split),
+      task.answer_text(),
+      task.self_hits(),
+      document_separator,
+  )
+
+
+def write(
+    output: pathlib.Path,
+    model: model_dir.TrainedModel,
+    split: str,
+    retrieval_set: RetrievalSet,
+    result: Evaluation,
+    options: Options,
+) -> None:
+  """Writes metrics.json, and what it is made of, to a folder."""
+  task = model.experiment.task.for_split(split)
+  ranking = Ranking(*(part[:, : options.k] for part in result.ranking))
+  trec.write_run(
+      output / 'run.trec',
+      ranking,
+      retrieval_set.query_ids,
+      retrieval_set.ranked_ids,
+  )
+  write_per_query(output / 'per_query.tsv', *per_query(retrieval_set, result))
+  examples.write(output / 'examples.jsonl', retrieval_set, ranking)
+  files.write(output / model_dir.CONFIG, config.operative_config())
   write_json(
       output / 'metrics.json',
       {
-          'metrics': metrics,
-          'task': experiment.task.label,
+          'metrics': result.metrics,
+          'task': task.name,
+          'dataset': task.options.get('dataset'),
+          'label': task.label,
           'split': split,
           'queries': len(retrieval_set.query_ids),
-          'passages': len(retrieval_set.passage_ids),
+          'passages': len(retrieval_set.corpus),
+          'k': options.k,
+          'document_separator': options.document_separator,
           'source': retrieval_set.cache.header['source'],
           'corpus': {
               name: retrieval_set.corpus.cache.header[name]
@@ -84,33 +307,27 @@ def evaluate(
           **model.provenance,
       },
   )
-  (output / model_dir.CONFIG).write_text(config.operative_config())
-  trec.write_run(
-      output / 'run.trec',
-      Ranking(ranking.scores[:, :k], ranking.indices[:, :k]),
-      retrieval_set.query_ids,
-      retrieval_set.passage_ids,
-  )
-  return metrics
 
 
-def retrieval_set_of(
-    experiment: Experiment, split: str
-) -> evaluation.RetrievalSet:
-  """The queries of a split and the passages that they are ranked over."""
-  task = experiment.task.for_split(split)
-  corpus_split = task.corpus_split(split)
-  return evaluation.RetrievalSet.from_cache(
-      experiment.cache(split),
-      None if corpus_split is None else experiment.cache(corpus_split),
-      task.answer_text(),
-      task.self_hits(),
-  )
+def per_query(
+    retrieval_set: RetrievalSet, result: Evaluation
+) -> tuple[list[str], dict[str, np.ndarray]]:
+  """Ids of the queries that count, and by metric a value each, or NaN."""
+  groups = [(result.answered, result.matches)]
+  if result.scores is not None:
+    groups.insert(0, (result.scores.queries, result.scores.values))
+  counted = np.unique(np.concatenate([queries for queries, _ in groups]))
+  values = {}
+  for queries, by_metric in groups:
+    for metric, own in by_metric.items():
+      values[metric] = np.full(len(counted), np.nan)
+      values[metric][np.searchsorted(counted, queries)] = own
+  return [retrieval_set.query_ids[q] for q in counted], values
 
 
 def write_json(path: pathlib.Path, value: dict[str, Any]) -> None:
   """Writes an object as indented JSON."""
-  path.write_text(json.dumps(value, indent=2) + '\n')
+  files.write(path, json.dumps(value, indent=2) + '\n')
 
 
 if __name__ == '__main__':

@@ -12,12 +12,14 @@ from typing import Any
 import jax
 
 from dualenc_jax import config
+from dualenc_jax import revision
 from dualenc_jax.errors import UserError
 from dualenc_jax.experiment import Experiment
 from dualenc_jax.retrieval.embedder import Embedder
 from dualenc_jax.training import embedding
 from dualenc_jax.training import plan as plan_lib
 from dualenc_jax.training.checkpoints import Checkpoints
+from dualenc_jax.training.partitioning import HostPartitioner
 
 CONFIG = 'config.gin'
 VOCABULARY = 'vocabulary.model'
@@ -66,8 +68,13 @@ class TrainedModel:
         'vocabulary': e.tokenizer.vocabulary.sha256,
         'query_length': e.tokenizer.query_length,
         'passage_length': e.tokenizer.passage_length,
+        'query_prefix': e.tokenizer.query_prefix,
+        'passage_prefix': e.tokenizer.passage_prefix,
         'dtype': e.model.encoder.dtype,
         'seed': e.seed,
+        'git_revision': revision.git_revision(),
+        'versions': revision.versions(),
+        'device': jax.devices()[0].device_kind,
     }
 
 
@@ -171,6 +178,8 @@ def load(
     files: Sequence[str] = (),
     bindings: Sequence[str] = (),
     search_paths: Sequence[str] = (),
+    hosts_apart: bool = False,
+    before: Sequence[str] = (),
 ) -> TrainedModel:
   """Rebuilds the model of a model_dir and restores its parameters.
 
@@ -180,6 +189,9 @@ def load(
     files: gin files applied after the saved config.
     bindings: gin bindings applied after them.
     search_paths: folders to find the files in.
+    hosts_apart: every host has the model on its own devices, and computes by
+      itself; otherwise one model is on the devices of all hosts.
+    before: gin files applied before the saved config, whose values win.
 
   Raises:
     UserError: the folder holds no trained model, or one that cannot be read.
@@ -195,8 +207,12 @@ def load(
   if vocabulary.exists():
     own.append(f'data.Vocabulary.path = {str(vocabulary)!r}')
   experiment = build_experiment(
-      [_SAVED, str(path), *files], [*own, *bindings], search_paths
+      [_SAVED, *before, str(path), *files], [*own, *bindings], search_paths
   )
+  if hosts_apart:
+    across = experiment.partitioner
+    local = HostPartitioner(across.model_parallel, across.rules)
+    experiment = dataclasses.replace(experiment, partitioner=local)
   plan = plan_lib.make_plan(experiment)
   params, meta = Checkpoints(folder).restore_params(plan.abstract.params, step)
   trained_on = meta['data']['vocabulary']
@@ -216,7 +232,11 @@ def load(
   )
 
 
-def load_from_args(args: argparse.Namespace) -> TrainedModel:
+def load_from_args(
+    args: argparse.Namespace,
+    hosts_apart: bool = False,
+    before: Sequence[str] = (),
+) -> TrainedModel:
   """`load` with the flags of `add_flags` and of gin."""
   return load(
       args.model_dir,
@@ -224,6 +244,8 @@ def load_from_args(args: argparse.Namespace) -> TrainedModel:
       args.gin_file,
       args.gin_bindings,
       args.gin_search_paths,
+      hosts_apart,
+      before,
   )
 
 

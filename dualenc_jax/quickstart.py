@@ -22,6 +22,7 @@ from dualenc_jax import search
 from dualenc_jax import train
 from dualenc_jax.retrieval import bm25
 from dualenc_jax.retrieval import evaluation
+from dualenc_jax.retrieval.retrieval_set import RetrievalSet
 from dualenc_jax.training import embedding
 from dualenc_jax.training import partitioning
 from dualenc_jax.training import plan as plan_lib
@@ -51,20 +52,20 @@ def main(argv: Sequence[str] | None = None) -> None:
 
   model = model_dir.load(args.model_dir)
   folder = pathlib.Path(args.model_dir)
-  retrieval_set = evaluation.RetrievalSet.from_cache(
+  retrieval_set = RetrievalSet.from_cache(
       model.experiment.cache('test')
   )
   rows = {
       'untrained model': untrained(model, retrieval_set),
       'BM25': bm25_baseline(retrieval_set),
       'trained model': evaluate.evaluate(
-          model, 'test', evaluate.default_output(folder, 'python_code-test')
-      ),
+          model, 'test', evaluate.default_output(folder) / 'python_code-test'
+      ).metrics,
   }
   evaluate.write_json(folder / 'quickstart.json', rows)
   print(
       f'\nHeld-out functions: {len(retrieval_set.query_ids)} docstrings,'
-      f' {len(retrieval_set.passage_ids)} passages of code.\n'
+      f' {len(retrieval_set.corpus)} passages of code.\n'
   )
   print(table(rows))
   if rows['BM25']['MRR'] > rows['trained model']['MRR']:
@@ -84,24 +85,24 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def untrained(
-    model: model_dir.TrainedModel, retrieval_set: evaluation.RetrievalSet
+    model: model_dir.TrainedModel, retrieval_set: RetrievalSet
 ) -> dict[str, float]:
   """Metrics of the model as it was before the first step."""
   params = plan_lib.make_plan(model.experiment).init().params
   return evaluation.evaluate(
       model.embedder, embedding.model_params(params), retrieval_set
-  )[0]
+  ).metrics
 
 
 def bm25_baseline(
-    retrieval_set: evaluation.RetrievalSet,
+    retrieval_set: RetrievalSet,
 ) -> dict[str, float]:
   """Metrics of BM25 on the same queries and passages."""
-  ids = retrieval_set.passage_ids
+  corpus = retrieval_set.corpus
   ranking = bm25.bm25_rank(
-      retrieval_set.query_texts, retrieval_set.passage_texts, ids, len(ids)
+      retrieval_set.query_texts, corpus.texts, corpus.ids, len(corpus)
   )
-  return evaluation.score(ranking, retrieval_set)
+  return evaluation.score(ranking, retrieval_set).metrics
 
 
 def table(rows: Mapping[str, Mapping[str, float]]) -> str:

@@ -7,7 +7,6 @@ Without a query it reads one a line from standard input.
 
 from collections.abc import Iterable, Sequence
 import logging
-import pathlib
 import sys
 
 from dualenc_jax import cli
@@ -16,7 +15,7 @@ from dualenc_jax import encode
 from dualenc_jax import model_dir
 from dualenc_jax import runtime
 from dualenc_jax.errors import UserError
-from dualenc_jax.retrieval import ranking as ranking_lib
+from dualenc_jax.retrieval.exact_search import ExactSearch
 from dualenc_jax.retrieval.index import Index
 from dualenc_jax.retrieval.index import Passage
 
@@ -59,7 +58,7 @@ class Searcher:
   def __init__(self, model: model_dir.TrainedModel, index: Index):
     self._model = model
     self._index = index
-    self._ids = index.ids()
+    self._search = ExactSearch(index.embeddings, index.ids)
 
   def __call__(self, query: str, k: int) -> list[tuple[float, Passage]]:
     """The k best passages for a text, best first, with their cosines.
@@ -72,9 +71,7 @@ class Searcher:
     model = self._model
     tokens = model.experiment.tokenizer.encode_queries([query])
     embedding = model.embedder.queries(model.params, tokens)
-    ranking = ranking_lib.top_k(
-        embedding, self._index.embeddings, self._ids, k
-    )
+    ranking = self._search.top_k(embedding, k)
     return [
         (float(score), self._index.passage(int(row)))
         for score, row in zip(ranking.scores[0], ranking.indices[0])
@@ -83,26 +80,26 @@ class Searcher:
 
 def open_index(model: model_dir.TrainedModel, folder: str | None) -> Index:
   """Opens an index; the model's own is made, or made again, when it is due."""
-  expect = encode.provenance(model) | {'dim': encode.embedding_dim(model)}
+  expect = {
+      'tower': 'passage',
+      'dim': encode.embedding_dim(model),
+      **encode.of_model(model, 'passage'),
+  }
   if folder is not None:
     return Index.open(folder, expect)
   own = encode.default_index(model.experiment.model_dir)
+  split = encode.default_split(model)
   if own.exists():
-    split = encode.default_split(model)
     corpus = model.experiment.cache(split).header
     expect |= {k: corpus[k] for k in ('task', 'split', 'source')}
     try:
       return Index.open(own, expect)
     except UserError as e:
       _LOG.info('The index is made again: %s', e)
-  return _make(model, own)
-
-
-def _make(model: model_dir.TrainedModel, folder: pathlib.Path) -> Index:
-  split = encode.default_split(model)
   _LOG.info('Encoding the passages of split %s, once.', split)
-  encode.encode(model, split, folder)
-  return Index.open(folder)
+  source = encode.source_of_split(model, split)
+  encode.encode(model, source, own, replace=True).finish()
+  return Index.open(own)
 
 
 def lines(stream: Iterable[str]) -> Iterable[str]:

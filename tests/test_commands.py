@@ -195,8 +195,7 @@ def test_every_command_has_help_as_a_module(command):
       timeout=120,
   )
   assert done.returncode == 0, done.stderr
-  assert f'dualenc {command}' in done.stdout
-  assert '--gin_file' in done.stdout
+  assert f'usage: dualenc {command}' in done.stdout
 
 
 def test_help_imports_neither_jax_nor_tensorflow():

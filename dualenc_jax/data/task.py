@@ -136,6 +136,44 @@ class Task:
     dataset = self.options.get('dataset')
     return self.name if dataset is None else f'{self.name}-{dataset}'
 
+  def of_datasets(self, name: str | None = None) -> list['Task']:
+    """The task of each data set of the benchmark, or of the one called `name`.
+
+    One whose figures are means over several sets stands for all of these. A
+    task that has no data sets is itself.
+
+    Raises:
+      UserError: there is no such data set.
+    """
+    datasets = None
+    if self._is_own:
+      datasets = getattr(self._own_module().reader, 'datasets', None)
+    if datasets is None:
+      if name is None:
+        return [self]
+      raise UserError(
+          f'Task {self.name!r} has no data sets to choose {name!r} from.'
+      )
+    return [
+        dataclasses.replace(self, options={**self.options, 'dataset': dataset})
+        for dataset in datasets(name)
+    ]
+
+  def measured_split(self) -> str:
+    """The split that figures are of: the benchmark's, else test if there is."""
+    measured = getattr(self._any_reader(), 'evaluated', None)
+    if measured is None:
+      measured = 'test' if 'test' in self.splits() else 'validation'
+    return measured
+
+  def check_split(self, split: str) -> None:
+    """Raises UserError where a split or its file is missing; reads nothing."""
+    reader = self._any_reader()
+    if reader is None:
+      self._check_split(split)
+    else:
+      reader.check_split(split)
+
   def identity(self, split: str) -> dict[str, Any]:
     """The options that decide what a split's examples are.
 

@@ -1,11 +1,14 @@
 """Whether a passage holds an answer, and top-k accuracy, as DPR has them."""
 
 from collections.abc import Callable, Sequence
+import functools
 import unicodedata
 
 import numpy as np
 
 TOP_K = (5, 20, 100)
+# Texts that are kept for further queries that hit them.
+_KEPT = 1 << 14
 
 
 def has_answer(answers: Sequence[str], text: str) -> bool:
@@ -14,8 +17,7 @@ def has_answer(answers: Sequence[str], text: str) -> bool:
   Both are normalised to NFD, and letter case does not matter. As in DPR an
   answer without a token is in every text.
   """
-  text = _spaced(text)
-  return any(_spaced(answer) in text for answer in answers)
+  return _one_stands_in(_spaced(text), [_spaced(answer) for answer in answers])
 
 
 def tokens(text: str) -> list[str]:
@@ -24,36 +26,52 @@ def tokens(text: str) -> list[str]:
   A token is a run of letters, digits and marks (Unicode's L, N and M), or
   another character that is no separator or control (Z and C).
   """
+  # Spaces end a word for the lower case of the Greek sigma, too.
   text = unicodedata.normalize('NFD', text).translate(_SPACING)
-  return [token.lower() for token in text.split()]
+  return text.lower().split()
 
 
-def top_k_accuracy(
+def top_k_matches(
     indices: np.ndarray,
     answers: Sequence[Sequence[str]],
     text: Callable[[int], str],
-) -> dict[str, float]:
-  """Share of the queries with an answer in their k best hits, for each TOP_K.
+) -> dict[str, np.ndarray]:
+  """Whether an answer is in the k best hits of each query, for each TOP_K.
 
   Args:
     indices: int [Q, k], corpus rows of the hits, best first; k at least 100
       or all there are.
     answers: of each query.
-    text: the text of a corpus row in which answers are looked for.
+    text: the text of a corpus row in which answers are looked for. Only asked
+      for down to the first match.
 
   Returns:
-    'Top-5', 'Top-20' and 'Top-100'.
+    'Top-5', 'Top-20' and 'Top-100': float64 [Q], 1 for yes and 0 for no. The
+    mean is the top-k accuracy.
   """
-  first = []
-  for hits, strings in zip(indices[:, : max(TOP_K)].tolist(), answers):
-    matches = (has_answer(strings, text(hit)) for hit in hits)
-    first.append(next((i for i, match in enumerate(matches) if match), np.inf))
-  return {f'Top-{k}': float(np.mean(np.array(first) < k)) for k in TOP_K}
+
+  @functools.lru_cache(_KEPT)
+  def spaced(row: int) -> str:
+    return _spaced(text(row))
+
+  first = np.full(len(answers), np.inf)
+  for q, (hits, strings) in enumerate(zip(indices, answers)):
+    wanted = [_spaced(answer) for answer in strings]
+    for place, row in enumerate(hits[: max(TOP_K)].tolist()):
+      if _one_stands_in(spaced(row), wanted):
+        first[q] = place
+        break
+  return {f'Top-{k}': (first < k).astype(np.float64) for k in TOP_K}
+
+
+def _one_stands_in(text: str, answers: Sequence[str]) -> bool:
+  """Of texts that are spaced."""
+  return any(answer in text for answer in answers)
 
 
 def _spaced(text: str) -> str:
   """The tokens with a space before and after each; none has one inside."""
-  return ''.join(f' {token}' for token in tokens(text)) + ' '
+  return ' '.join(['', *tokens(text), ''])
 
 
 class _Spacing(dict):

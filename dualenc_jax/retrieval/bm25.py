@@ -9,6 +9,7 @@ Measured nDCG@10 of this, of whole words alone and of parts alone:
                                                              0.327 0.252 0.320
 """
 
+import collections
 from collections.abc import Sequence
 import logging
 import re
@@ -16,8 +17,7 @@ import re
 import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.retrieval.ranking import best_keys
-from dualenc_jax.retrieval.ranking import HitOrder
+from dualenc_jax.retrieval.ranking import best_hits
 from dualenc_jax.retrieval.ranking import Ranking
 
 # bm25s's defaults; SciFact and the standard library prefer them to 0.9, 0.4.
@@ -81,17 +81,23 @@ def bm25_rank(
         f'{len(passage_ids)} passage ids for {len(passages)} passages: '
         'expected one each.'
     )
-  order = HitOrder(passage_ids)
+  if len(set(passage_ids)) < len(passage_ids):
+    repeated, _ = collections.Counter(passage_ids).most_common(1)[0]
+    raise UserError(
+        f'passage id {repeated!r} is repeated: ids must be unique. Rename one.'
+    )
   stop_words = frozenset(STOPWORDS_EN)
   corpus = [words(text, stop_words) for text in passages]
   if not any(corpus):
     raise UserError('no passage holds a word that is not an English stop word.')
   model = bm25s.BM25(k1=K1, b=B)
   model.index(corpus, show_progress=False)
-  indices = np.arange(len(passages))
+  k = min(k, len(passages))
   best = []
   for query in queries:
     tokens = model.get_tokens_ids(words(query, stop_words))
     scores = model.get_scores_from_ids(tokens)
-    best.append(best_keys(order.keys(scores[None], indices), k))
-  return order.ranking(np.concatenate(best))
+    # All that tie with the k-th, of which the ids choose.
+    found = np.flatnonzero(scores >= np.partition(scores, -k)[-k])
+    best.append(best_hits(scores[None, found], found[None], passage_ids, k))
+  return Ranking(*map(np.concatenate, zip(*best)))

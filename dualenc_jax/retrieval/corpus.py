@@ -2,27 +2,43 @@
 
 from collections.abc import Sequence
 import dataclasses
+import functools
 
 import numpy as np
 
 from dualenc_jax.data.cache import Cache
 from dualenc_jax.data.fingerprint import fingerprints
+from dualenc_jax.data.ragged import Ragged
 from dualenc_jax.errors import UserError
+
+
+class TextColumn(Sequence[str]):
+  """Some rows of a column of texts, decoded when they are asked for."""
+
+  def __init__(self, column: Ragged, rows: np.ndarray):
+    self._column = column
+    self._rows = rows
+
+  def __getitem__(self, index):
+    if isinstance(index, slice):
+      return [self._column.text(row) for row in self._rows[index]]
+    return self._column.text(self._rows[index])
+
+  def __len__(self) -> int:
+    return len(self._rows)
 
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-  """Passages and where they are.
+  """Passages and where they are; of millions none is kept in memory.
 
   Attributes:
     cache: where their tokens and texts are.
     rows: int64 [N], a row of the cache for each passage.
-    ids: N different ids.
   """
 
   cache: Cache
   rows: np.ndarray
-  ids: list[str]
 
   @classmethod
   def from_cache(cls, cache: Cache) -> 'Corpus':
@@ -61,10 +77,32 @@ class Corpus:
     of_row[with_passage] = passages
     return cls._checked(cache, with_passage[first]), of_row
 
+  @property
+  def ids(self) -> TextColumn:
+    """N different ids."""
+    return TextColumn(self.cache.passage_ids, self.rows)
+
+  @property
+  def texts(self) -> TextColumn:
+    return TextColumn(self.cache.passage_texts, self.rows)
+
   def subset(self, indices: np.ndarray) -> 'Corpus':
     """The passages of these indices, in their order."""
-    ids = [self.ids[i] for i in indices]
-    return Corpus(self.cache, self.rows[indices], ids)
+    return Corpus(self.cache, self.rows[indices])
+
+  def find(self, ids: Sequence[str]) -> np.ndarray:
+    """Which passages have these ids: int64 [n], -1 where none has."""
+    prints, order = self._by_id
+    wanted = fingerprints(Ragged.from_texts(ids))
+    at = np.minimum(np.searchsorted(prints, wanted), len(prints) - 1)
+    return np.where(prints[at] == wanted, order[at], -1)
+
+  @functools.cached_property
+  def _by_id(self) -> tuple[np.ndarray, np.ndarray]:
+    """Fingerprints of the ids, ascending, and whose they are."""
+    prints = _fingerprints_of(self.cache.passage_ids, self.rows)
+    order = np.argsort(prints)
+    return prints[order], order
 
   def text(self, index: int) -> str:
     """The text of a passage."""
@@ -75,13 +113,12 @@ class Corpus:
     return self.cache.names.text(self.rows[index])
 
   def __len__(self) -> int:
-    return len(self.ids)
+    return len(self.rows)
 
   @classmethod
   def _checked(cls, cache: Cache, rows: np.ndarray) -> 'Corpus':
-    ids = [cache.passage_ids.text(row) for row in rows]
-    check_unique('passage_id', ids, cache)
-    return cls(cache, rows, ids)
+    check_unique('passage_id', cache.passage_ids, rows, cache)
+    return cls(cache, rows)
 
 
 def describe(cache: Cache) -> str:
@@ -98,13 +135,19 @@ def first_rows(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   return first[order], rank[inverse]
 
 
-def check_unique(name: str, ids: Sequence[str], cache: Cache) -> None:
-  """Raises UserError if an id is repeated."""
-  seen = set()
-  for i in ids:
-    if i in seen:
-      raise two_of(name, i, cache)
-    seen.add(i)
+def check_unique(
+    name: str, ids: Ragged, rows: np.ndarray, cache: Cache
+) -> None:
+  """Raises UserError if two of `rows` have the same id."""
+  prints, counts = np.unique(_fingerprints_of(ids, rows), return_counts=True)
+  if len(prints) < len(rows):
+    repeated = prints[counts > 1][0]
+    row = rows[np.argmax(_fingerprints_of(ids, rows) == repeated)]
+    raise two_of(name, ids.text(row), cache)
+
+
+def _fingerprints_of(column: Ragged, rows: np.ndarray) -> np.ndarray:
+  return fingerprints(column)[rows]
 
 
 def two_of(name: str, value: str, cache: Cache) -> UserError:

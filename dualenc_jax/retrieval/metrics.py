@@ -1,12 +1,15 @@
-"""Retrieval metrics of one ranking, by trec_eval's code.
+"""Retrieval metrics by trec_eval's code: of a ranking, and of a run file.
 
-pytrec_eval sorts what it is given by its own reading of the scores. It is
-therefore given places instead of scores, strictly decreasing, so that every
-metric reads the one ranking that was computed here.
+trec_eval reads scores as float32 and orders hits by them, highest first, and
+equal ones by passage id, greatest first. Run files are left to that rule. A
+ranking of our own is ordered already: places stand for its scores and ids, so
+that every metric reads the one order that was computed.
 """
 
 from collections.abc import Mapping, Sequence
+import dataclasses
 import logging
+import math
 
 import numpy as np
 import pytrec_eval
@@ -16,177 +19,235 @@ from dualenc_jax.retrieval.ranking import Ranking
 
 Qrels = Mapping[str, Mapping[str, int]]
 
-# The deepest cut-off below; hits after it matter to the full MRR only.
+# Hits that every ranking must hold; more are of use to MAP and Recall@1000.
 DEPTH = 100
+_DEEPEST_RECALL = 1000
+
+_MEASURES = ('P.1', 'recip_rank', 'ndcg_cut.10', 'map', 'recall.1,10,100,1000')
+# What trec_eval calls them. Its reciprocal rank has no cut.
+_THEIR_NAMES = {
+    'P@1': 'P_1',
+    'MRR': 'recip_rank',
+    'MRR@10': 'recip_rank',
+    'nDCG@10': 'ndcg_cut_10',
+    'MAP': 'map',
+    'Recall@1': 'recall_1',
+    'Recall@10': 'recall_10',
+    'Recall@100': 'recall_100',
+    'Recall@1000': 'recall_1000',
+}
+NAMES = tuple(_THEIR_NAMES)
 
 
-def relevant_rows(
-    qrels: Qrels, query_ids: Sequence[str], passage_ids: Sequence[str]
-) -> list[list[int]]:
-  """For each query the corpus rows of its relevant passages (grade >= 1).
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scores:
+  """Metrics of each query that counts: of which a passage is relevant.
 
-  The `gold` of `ranking.gold_ranks`. Judged passages that are not in this
-  corpus have no row.
+  Attributes:
+    queries: the J queries: int64 positions from `score`, ids from
+      `evaluate_run`.
+    values: float64 [J] by name of metric, in the order of NAMES. MRR's is the
+      reciprocal rank.
+    depth: hits a query that MAP is over.
   """
-  row_of = {passage_id: i for i, passage_id in enumerate(passage_ids)}
-  return [
-      [
-          row_of[passage_id]
-          for passage_id, grade in qrels.get(query_id, {}).items()
-          if grade >= 1 and passage_id in row_of
-      ]
-      for query_id in query_ids
-  ]
+
+  queries: np.ndarray | list[str]
+  values: dict[str, np.ndarray]
+  depth: int
+
+  def means(self) -> dict[str, float]:
+    """The mean of each metric: of exact sums, so the order does not matter."""
+    return {
+        name: math.fsum(values.tolist()) / len(values)
+        for name, values in self.values.items()
+    }
 
 
-def evaluate(
+def score(
     ranking: Ranking,
-    query_ids: Sequence[str],
-    passage_ids: Sequence[str],
-    qrels: Qrels,
+    judgements: Sequence[Mapping[int, int]],
+    num_passages: int,
     ranks: np.ndarray | None = None,
-) -> dict[str, float]:
-  """P@1, MRR, MRR@10, nDCG@10 and Recall@{1, 10, 100}, in this order.
+) -> Scores:
+  """The metrics of a ranking.
 
-  Each is a mean over the queries of `qrels` that have a relevant passage
-  (grade >= 1), as by `trec_eval -c`: a query that was not ranked counts as 0.
-  Queries of `qrels` without a relevant passage are left out; how many is
-  logged. MRR is over the whole corpus.
+  A passage of grade 1 or more is relevant; one of grade 0 or less is as good
+  as not judged. Queries without a relevant passage do not count; of how many
+  judged ones this is so is logged. MAP is over the hits there are. MRR is over
+  the whole corpus, and absent where neither the ranking nor `ranks` are; so is
+  Recall@1000 where the ranking holds fewer hits of a larger corpus.
 
   Args:
-    ranking: [Q, k] hits with k at least min(100, N), or N without `ranks`.
-    query_ids: Q different strings.
-    passage_ids: the ids of all N passages of the corpus.
-    qrels: query id -> passage id -> grade.
+    ranking: [Q, k] hits with k at least min(100, num_passages).
+    judgements: for each of the Q queries the grades of its judged passages by
+      row of the corpus. Those that are not in the corpus have negative rows,
+      -1, -2 and so on: they count where all relevant passages do, in recall,
+      MAP and the ideal DCG.
+    num_passages: how many each query is ranked over.
     ranks: int64 [Q] from `ranking.gold_ranks`, 0 where no relevant passage is
       in the corpus. They must agree with `ranking` as far as it goes.
 
   Raises:
-    UserError: a ranking too shallow for a metric, sizes that disagree,
-      repeated query ids, ranks of another ranking, or qrels that judge none
-      of the queries relevant.
+    UserError: a ranking too shallow, sizes that disagree, ranks of another
+      ranking, or no query with a relevant passage.
   """
-  _check(ranking, query_ids, passage_ids, ranks)
-  judged = {
-      query_id: dict(grades)
-      for query_id, grades in qrels.items()
-      if any(grade >= 1 for grade in grades.values())
-  }
-  if not judged.keys() & set(query_ids):
+  _check(ranking, judgements, num_passages, ranks)
+  counted = [q for q, judged in enumerate(judgements) if _relevant(judged)]
+  if not counted:
     raise UserError(
-        f'none of the {len(query_ids)} queries has a relevant passage in the '
+        f'none of the {len(judgements)} queries has a relevant passage in the '
         'qrels: expected at least one. Are they of the same data set?'
     )
-  gold = relevant_rows(qrels, query_ids, passage_ids)
-  seen = _first_relevant(ranking, gold)
-  if ranks is None:
-    ranks = seen
-  else:
-    _check_ranks(ranks, seen, gold, ranking, query_ids)
-  _log_left_out(qrels, judged, query_ids)
+  _log_left_out(sum(map(bool, judgements)) - len(counted))
 
-  hits = _as_run(ranking, query_ids, passage_ids, DEPTH)
-  scores = _totals(judged, hits, {'P.1', 'ndcg_cut.10', 'recall.1,10,100'})
-  first_ten = _as_run(ranking, query_ids, passage_ids, 10)
-  scores_at_10 = _totals(judged, first_ten, {'recip_rank'})
-  reciprocal = sum(1.0 / rank for rank in ranks.tolist() if rank)
-  totals = {
-      'P@1': scores['P_1'],
-      'MRR': reciprocal,
-      'MRR@10': scores_at_10['recip_rank'],
-      'nDCG@10': scores['ndcg_cut_10'],
-      'Recall@1': scores['recall_1'],
-      'Recall@10': scores['recall_10'],
-      'Recall@100': scores['recall_100'],
+  depth = ranking.indices.shape[1]
+  names = _places(depth)
+  qrels = {
+      str(q): _by_place(ranking.indices[q], judgements[q], names)
+      for q in counted
   }
-  return {name: total / len(judged) for name, total in totals.items()}
+  # All queries share one run. trec_eval keeps scores in float32, which holds
+  # integers to 2^24 exactly.
+  hits = {name: float(depth - place) for place, name in enumerate(names)}
+  evaluator = pytrec_eval.RelevanceEvaluator(qrels, _MEASURES)
+  by_query = evaluator.evaluate(dict.fromkeys(qrels, hits))
+  values = _values([by_query[q] for q in qrels])
+  counted = np.array(counted, np.int64)
+  if ranks is not None:
+    first = np.zeros(len(judgements), np.int64)
+    first[counted] = np.rint(_reciprocal(values['MRR']))
+    _check_ranks(ranks, first, judgements, depth)
+    values['MRR'] = _reciprocal(ranks[counted])
+  elif depth < num_passages:
+    del values['MRR']
+  if depth < min(_DEEPEST_RECALL, num_passages):
+    del values['Recall@1000']
+  return Scores(counted, values, depth)
 
 
-def _as_run(ranking, query_ids, passage_ids, depth):
-  """The first `depth` hits as pytrec_eval wants them, scored by place."""
-  # trec_eval keeps scores in float32, which holds these integers exactly.
-  return {
-      query_id: {
-          passage_ids[index]: float(depth - place)
-          for place, index in enumerate(row)
-      }
-      for query_id, row in zip(query_ids, ranking.indices[:, :depth].tolist())
-  }
+def evaluate_run(run: Mapping[str, dict[str, float]], qrels: Qrels) -> Scores:
+  """The metrics of a run file, as by `trec_eval -c`.
 
+  What the run does not hold was not found, however deep it is: so for all
+  metrics, MRR and Recall@1000 too. A query of the qrels that has a relevant
+  passage and is not in the run counts as 0; other queries of the run do not
+  count.
 
-def _totals(judged, run, measures):
-  """Sums over the queries of the run that are judged, by metric."""
-  evaluator = pytrec_eval.RelevanceEvaluator(judged, measures)
-  by_query = list(evaluator.evaluate(run).values())
-  return {name: sum(q[name] for q in by_query) for name in by_query[0]}
+  Args:
+    run: query id -> passage id -> score, as from `trec.read_run`.
+    qrels: query id -> passage id -> grade, as from `trec.read_qrels`.
 
+  Returns:
+    Scores in the order of the qrels.
 
-def _first_relevant(ranking: Ranking, gold: list[list[int]]) -> np.ndarray:
-  """int64 [Q]: the place of the first relevant hit from 1, 0 for none."""
-  places = np.zeros(len(gold), np.int64)
-  for i, rows in enumerate(gold):
-    hit = np.isin(ranking.indices[i], rows)
-    places[i] = hit.argmax() + 1 if hit.any() else 0
-  return places
-
-
-def _check(ranking, query_ids, passage_ids, ranks) -> None:
-  if len(set(query_ids)) != len(query_ids):
-    seen = set()
-    repeated = next(q for q in query_ids if q in seen or seen.add(q))
-    raise UserError(f'query id {repeated!r} is repeated: ids must be unique.')
-  if len(ranking.indices) != len(query_ids):
+  Raises:
+    UserError: no query of the run has a relevant passage.
+  """
+  judged = {q: dict(grades) for q, grades in qrels.items() if _relevant(grades)}
+  hits = {q: run[q] for q in judged if q in run}
+  if not hits:
     raise UserError(
-        f'the ranking has {len(ranking.indices)} rows for {len(query_ids)} '
-        'query ids: expected one each.'
+        f'none of the {len(run)} queries of the run has a relevant passage in '
+        'the qrels: expected at least one. Are they of the same data set?'
     )
-  if ranks is not None and np.shape(ranks) != (len(query_ids),):
+  _log_left_out(len(qrels) - len(judged))
+  if len(hits) < len(judged):
+    logging.getLogger(__name__).warning(
+        '%d of the %d judged queries were not ranked and count as 0.',
+        len(judged) - len(hits),
+        len(judged),
+    )
+  evaluator = pytrec_eval.RelevanceEvaluator(judged, _MEASURES)
+  by_query = evaluator.evaluate(hits)
+  nothing = dict.fromkeys(_THEIR_NAMES.values(), 0.0)
+  values = _values([by_query.get(q, nothing) for q in judged])
+  return Scores(list(judged), values, max(map(len, hits.values())))
+
+
+def _values(rows: list[dict[str, float]]) -> dict[str, np.ndarray]:
+  """Values by our names of trec_eval's rows of values; MRR of their hits."""
+  values = {
+      name: np.array([row[theirs] for row in rows])
+      for name, theirs in _THEIR_NAMES.items()
+  }
+  values['MRR@10'][values['MRR@10'] < 1 / 10] = 0.0
+  return values
+
+
+def _reciprocal(values: np.ndarray) -> np.ndarray:
+  """1 / x as float64, and 0 for 0."""
+  return np.divide(1.0, values, where=values > 0, out=np.zeros(len(values)))
+
+
+def _relevant(judged: Mapping[int | str, int]) -> bool:
+  """Whether the query counts; without such a grade trec_eval may crash."""
+  return any(grade >= 1 for grade in judged.values())
+
+
+def _places(depth: int) -> list[str]:
+  """Ids that ascend as the places do: trec_eval sorts them fastest so."""
+  digits = len(str(depth))
+  return [f'{place:0{digits}}' for place in range(depth)]
+
+
+def _by_place(
+    hits: np.ndarray, judged: Mapping[int, int], names: Sequence[str]
+) -> dict[str, int]:
+  """The grades of a query by name of the hit's place, or a name of no hit."""
+  rows = np.fromiter(judged, np.int64, len(judged))
+  places = np.flatnonzero(np.isin(hits, rows))
+  name_of = {hits[place]: names[place] for place in places}
+  return {
+      name_of.get(row, f'row {row}'): grade for row, grade in judged.items()
+  }
+
+
+def _check(ranking, judgements, num_passages, ranks) -> None:
+  if len(ranking.indices) != len(judgements):
+    raise UserError(
+        f'the ranking has {len(ranking.indices)} rows and judgements are of '
+        f'{len(judgements)} queries: expected as many.'
+    )
+  if ranks is not None and np.shape(ranks) != (len(judgements),):
     raise UserError(
         f'ranks have shape {np.shape(ranks)}: expected one for each of the '
-        f'{len(query_ids)} queries.'
+        f'{len(judgements)} queries.'
     )
+  check_depth(ranking, num_passages)
+
+
+def check_depth(ranking: Ranking, num_passages: int) -> None:
+  """Raises UserError if a ranking is too shallow for all metrics."""
   depth = ranking.indices.shape[1]
-  if ranks is None and depth != len(passage_ids):
+  if depth < min(DEPTH, num_passages):
     raise UserError(
-        f'MRR needs the whole corpus of {len(passage_ids)} passages, but the '
-        f'ranking holds {depth} hits a query: give the ranks of gold_ranks, '
-        'or rank all passages.'
-    )
-  if depth < min(DEPTH, len(passage_ids)):
-    raise UserError(
-        f'Recall@100 needs {min(DEPTH, len(passage_ids))} hits a query, but '
-        f'the ranking holds {depth}: rank with a larger k.'
+        f'Recall@100 needs {min(DEPTH, num_passages)} hits a query, but the '
+        f'ranking holds {depth}: rank with a larger k.'
     )
 
 
-def _check_ranks(ranks, seen, gold, ranking, query_ids) -> None:
+def _check_ranks(ranks, first, judgements, depth) -> None:
   """Ranks must be those of this ranking, or lie below its last hit."""
-  depth = ranking.indices.shape[1]
-  below = np.where([len(rows) > 0 for rows in gold], ranks > depth, ranks == 0)
-  wrong = np.flatnonzero(~np.where(seen > 0, ranks == seen, below))
+  has_gold = [
+      any(row >= 0 and grade >= 1 for row, grade in judged.items())
+      for judged in judgements
+  ]
+  below = np.where(has_gold, ranks > depth, ranks == 0)
+  wrong = np.flatnonzero(~np.where(first > 0, ranks == first, below))
   if wrong.size:
-    i = wrong[0]
-    place = f'at {seen[i]}' if seen[i] else f'not among the first {depth}'
+    q = wrong[0]
+    place = f'at {first[q]}' if first[q] else f'not among the first {depth}'
     raise UserError(
-        f'query {query_ids[i]!r} has rank {ranks[i]}, but its first relevant '
-        f'hit in the ranking is {place}: compute both from the same '
-        'embeddings and qrels.'
+        f'query row {q} has rank {ranks[q]}, but its first relevant hit in '
+        f'the ranking is {place}: compute both from the same embeddings and '
+        'qrels.'
     )
 
 
-def _log_left_out(qrels, judged, query_ids) -> None:
-  log = logging.getLogger(__name__)
-  if len(judged) < len(qrels):
-    log.warning(
-        '%d of the %d queries in the qrels have no relevant passage and are '
-        'left out of the means.',
-        len(qrels) - len(judged),
-        len(qrels),
-    )
-  missing = len(judged.keys() - set(query_ids))
-  if missing:
-    log.warning(
-        '%d of the %d judged queries were not ranked and count as 0.',
-        missing,
-        len(judged),
+def _log_left_out(count: int) -> None:
+  if count:
+    logging.getLogger(__name__).warning(
+        '%d judged queries have no relevant passage and are left out of the '
+        'means.',
+        count,
     )

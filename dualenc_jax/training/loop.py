@@ -19,6 +19,7 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.experiment import Experiment
 from dualenc_jax.losses import metrics as metrics_lib
 from dualenc_jax.retrieval import evaluation
+from dualenc_jax.retrieval.retrieval_set import RetrievalSet
 from dualenc_jax.training import embedding
 from dualenc_jax.training import plan as plan_lib
 from dualenc_jax.training import step as step_lib
@@ -162,6 +163,7 @@ def data_position(experiment: Experiment, batches: Batches) -> dict[str, Any]:
       'examples': batches.num_examples,
       'query_length': experiment.tokenizer.query_length,
       'passage_length': experiment.tokenizer.passage_length,
+      **experiment.tokenizer.prefixes,
       'global_batch': experiment.batch_size,
       'seed': experiment.seed,
   }
@@ -245,7 +247,7 @@ class PeriodicEvaluation:
           ' validation alone, not those of split %s as `dualenc evaluate`.',
           corpus_split,
       )
-    everything = evaluation.RetrievalSet.from_cache(e.cache('validation'))
+    everything = RetrievalSet.from_cache(e.cache('validation'))
     self._set = everything.subset(e.eval_queries, e.eval_passages)
     self._embedder = plan_lib.make_embedder(self.plan, e)
 
@@ -258,7 +260,7 @@ class PeriodicEvaluation:
   def __call__(self, params: Any) -> Mapping[str, float]:
     return evaluation.evaluate(
         self._embedder, embedding.model_params(params), self._set
-    )[0]
+    ).metrics
 
 
 def format_metrics(metrics: Mapping[str, float]) -> str:

@@ -48,20 +48,25 @@ class Partitioner:
   model_parallel: int = 1
   rules: Sequence[tuple[str, str | None]] = ()
 
+  def devices(self) -> Sequence[jax.Device]:
+    """All devices of all hosts."""
+    return jax.devices()
+
   @functools.cached_property
   def mesh(self) -> jax.sharding.Mesh:
-    """All devices of all hosts, [data, model]."""
+    """All devices, [data, model]."""
     check_gpu_is_used()
-    devices = jax.device_count()
-    if self.model_parallel < 1 or devices % self.model_parallel:
+    devices = self.devices()
+    if self.model_parallel < 1 or len(devices) % self.model_parallel:
       raise UserError(
           f'Partitioner.model_parallel is {self.model_parallel}; expected a'
-          f' divisor of the {devices} devices.'
+          f' divisor of the {len(devices)} devices.'
       )
     return jax.make_mesh(
-        (devices // self.model_parallel, self.model_parallel),
+        (len(devices) // self.model_parallel, self.model_parallel),
         ('data', 'model'),
         axis_types=(jax.sharding.AxisType.Auto,) * 2,
+        devices=devices,
     )
 
   @functools.cached_property
@@ -186,6 +191,13 @@ class Partitioner:
     local = self.rows.addressable_devices_indices_map((batch_size,)).values()
     rows = np.arange(batch_size)
     return np.unique(np.concatenate([rows[index] for index in local]))
+
+
+class HostPartitioner(Partitioner):
+  """The devices of this host only: every host computes by itself."""
+
+  def devices(self) -> Sequence[jax.Device]:
+    return jax.local_devices()
 
 
 def check_gpu_is_used() -> None:

@@ -137,20 +137,50 @@ def test_every_assigned_character_alone_and_in_a_word():
     )
 
 
-def test_top_k_accuracy_counts_the_first_hit():
-  # The passage that answers stands at place 1, 5, 6, 20, 21, 100, 101, never.
-  places = [1, 5, 6, 20, 21, 100, 101, 0]
-  indices = np.arange(1, 151)[None, :].repeat(len(places), axis=0)
-  answers = [[f'no {place}', 'nothing'] for place in places]
-  accuracy = answer_match.top_k_accuracy(
+PLACES = [1, 5, 6, 20, 21, 100, 101, 0]
+
+
+def test_top_k_matches_by_the_first_hit():
+  # The passage that answers stands at this place, the last one's nowhere.
+  indices = np.arange(1, 151)[None, :].repeat(len(PLACES), axis=0)
+  answers = [[f'no {place}', 'nothing'] for place in PLACES]
+  matches = answer_match.top_k_matches(
       indices, answers, lambda row: f'This is no {row}.'
   )
-  assert accuracy == {'Top-5': 2 / 8, 'Top-20': 4 / 8, 'Top-100': 6 / 8}
-  assert list(accuracy) == ['Top-5', 'Top-20', 'Top-100']
+  assert {name: values.tolist() for name, values in matches.items()} == {
+      'Top-5': [1, 1, 0, 0, 0, 0, 0, 0],
+      'Top-20': [1, 1, 1, 1, 0, 0, 0, 0],
+      'Top-100': [1, 1, 1, 1, 1, 1, 0, 0],
+  }
+  assert list(matches) == ['Top-5', 'Top-20', 'Top-100']
 
 
-def test_top_k_accuracy_of_a_corpus_smaller_than_k():
-  accuracy = answer_match.top_k_accuracy(
+def test_top_k_matches_of_a_corpus_smaller_than_k():
+  matches = answer_match.top_k_matches(
       np.array([[1, 0], [0, 1]]), [['x'], ['z']], ['x', 'y'].__getitem__
   )
-  assert accuracy == {'Top-5': 0.5, 'Top-20': 0.5, 'Top-100': 0.5}
+  for values in matches.values():
+    assert values.tolist() == [1, 0]
+
+
+def test_texts_are_read_once_and_down_to_the_first_match():
+  asked = []
+
+  def text(row):
+    asked.append(row)
+    return f'number {row}'
+
+  answer_match.top_k_matches(
+      np.array([[4, 2, 7, 9], [2, 4, 6, 8]]), [['7'], ['none of these']], text
+  )
+  assert asked == [4, 2, 7, 6, 8]
+
+
+def test_no_more_than_so_many_texts_are_kept(monkeypatch):
+  monkeypatch.setattr(answer_match, '_KEPT', 2)
+  texts = ['a b', 'c d', 'e f', 'g h']
+  rng = np.random.default_rng(0)
+  order = rng.permuted(np.tile(np.arange(4), (50, 1)), axis=1)
+  answers = [[str(rng.choice(list('abcdefgh')))] for _ in order]
+  matches = answer_match.top_k_matches(order, answers, texts.__getitem__)
+  assert matches['Top-5'].all()

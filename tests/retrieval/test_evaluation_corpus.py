@@ -21,10 +21,10 @@ from dualenc_jax.data import Vocabulary
 from dualenc_jax.data.reader import example
 from dualenc_jax.errors import UserError
 from dualenc_jax.retrieval.corpus import Corpus
-from dualenc_jax.retrieval.evaluation import RetrievalSet
 from dualenc_jax.retrieval.evaluation import score
 from dualenc_jax.retrieval.index import Index
 from dualenc_jax.retrieval.ranking import Ranking
+from dualenc_jax.retrieval.retrieval_set import RetrievalSet
 
 OPEN_NQ = pathlib.Path(__file__).parents[1] / 'data' / 'open_nq'
 # Passages 3 and 7 have one text; so have queries a and b.
@@ -81,16 +81,24 @@ def ranking_of(order):
   return Ranking(np.zeros(order.shape, np.float32), order)
 
 
+def qrels_of(found):
+  return {
+      query_id: {found.ranked_ids[p]: grade for p, grade in judged.items()}
+      for query_id, judged in zip(found.query_ids, found.judgements)
+      if judged
+  }
+
+
 def test_metrics_over_a_corpus_are_pytrec_evals(cache_of):
   found = RetrievalSet.from_cache(
       cache_of('validation', judged()), cache_of('corpus', corpus_rows())
   )
   assert found.query_ids == list(QUERIES)
-  assert found.passage_ids == list(TEXTS)
-  assert found.passage_texts == list(TEXTS.values())
-  assert found.query_texts == list(QUERIES.values())
-  assert found.qrels == QRELS
-  assert [sorted(found.passage_ids[p] for p in g) for g in found.gold] == [
+  assert list(found.ranked_ids) == list(TEXTS)
+  assert list(found.corpus.texts) == list(TEXTS.values())
+  assert list(found.query_texts) == list(QUERIES.values())
+  assert qrels_of(found) == QRELS
+  assert [sorted(found.ranked_ids[p] for p in g) for g in found.gold] == [
       ['d1', 'd3'],
       ['d7'],
       [],
@@ -107,7 +115,7 @@ def test_metrics_over_a_corpus_are_pytrec_evals(cache_of):
         q: {f'd{p}': float(-place) for place, p in enumerate(row.tolist())}
         for q, row in zip(QUERIES, order)
     })
-    metrics = score(ranking_of(order), found)
+    metrics = score(ranking_of(order), found).metrics
     for ours, theirs in [
         ('P@1', 'P_1'),
         ('MRR', 'recip_rank'),
@@ -118,7 +126,7 @@ def test_metrics_over_a_corpus_are_pytrec_evals(cache_of):
     ]:
       mean = np.mean([values[theirs] for values in reference.values()])
       np.testing.assert_allclose(metrics[ours], mean, rtol=1e-12)
-    assert len(metrics) == 7
+    assert len(metrics) == 9
 
 
 def test_two_ids_with_one_text_are_two_passages(cache_of):
@@ -127,25 +135,25 @@ def test_two_ids_with_one_text_are_two_passages(cache_of):
       cache_of('corpus', corpus_rows()),
   )
   others = [0, 1, 2, 4, 5, 6, 8, 9, 10, 11]
-  assert score(ranking_of([[3, 7, *others]]), found)['MRR'] == 0.5
-  assert score(ranking_of([[7, 3, *others]]), found)['MRR'] == 1.0
+  assert score(ranking_of([[3, 7, *others]]), found).metrics['MRR'] == 0.5
+  assert score(ranking_of([[7, 3, *others]]), found).metrics['MRR'] == 1.0
 
 
 def test_without_a_corpus_equal_texts_are_one(cache_of):
   found = RetrievalSet.from_cache(cache_of('validation', judged()))
   assert found.query_ids == ['a', 'c', 'e']
-  assert found.passage_ids == [
+  assert list(found.ranked_ids) == [
       'd3', 'd1', 'd5', 'd2', 'd9', 'd8', 'd0', 'd4', 'd11', 'd10'
   ]
   # Of passage 3, grade 2 for query a and 1 for its double, the greater counts.
-  assert found.qrels['a'] == {'d3': 2, 'd1': 1, 'd5': 0, 'd2': -1}
+  assert qrels_of(found)['a'] == {'d3': 2, 'd1': 1, 'd5': 0, 'd2': -1}
   assert found.gold == [[0, 1], [], [6, 7, 8]]
   part = found.subset(queries=5, passages=7)
-  assert part.query_ids == ['a', 'e'] and len(part.passage_ids) == 7
+  assert part.query_ids == ['a', 'e'] and len(part.corpus) == 7
   for query_id in ('a', 'e'):
-    grades = {p: g for p, g in part.qrels[query_id].items() if g > 0}
-    assert grades == {p: g for p, g in found.qrels[query_id].items() if g > 0}
-  assert part.passage_texts == [TEXTS[p] for p in part.passage_ids]
+    grades = {p: g for p, g in qrels_of(part)[query_id].items() if g > 0}
+    assert grades == {p: g for p, g in qrels_of(found)[query_id].items() if g > 0}
+  assert list(part.corpus.texts) == [TEXTS[p] for p in part.ranked_ids]
   irrelevant = cache_of('test', judged({'c': QRELS['c']}))
   with pytest.raises(UserError, match="'test', has no query with a relevant"):
     RetrievalSet.from_cache(irrelevant).subset(queries=5, passages=7)
@@ -154,7 +162,7 @@ def test_without_a_corpus_equal_texts_are_one(cache_of):
 def test_rows_of_a_corpus_never_become_a_query(cache_of):
   mixed = cache_of('train', [*corpus_rows(), *judged({'e': QRELS['e']})])
   assert RetrievalSet.from_cache(mixed).query_ids == ['e']
-  assert len(RetrievalSet.from_cache(mixed).passage_ids) == 11
+  assert len(RetrievalSet.from_cache(mixed).corpus) == 11
   with pytest.raises(UserError, match="'corpus', has passages only"):
     RetrievalSet.from_cache(cache_of('corpus', corpus_rows()))
   assert len(Corpus.from_cache(cache_of('corpus', corpus_rows()))) == 12
@@ -167,8 +175,8 @@ def test_judged_passages_that_are_not_in_the_corpus(cache_of):
   ]
   with pytest.raises(
       UserError,
-      match="'validation', judges 15 passages, of which 4 are not among the 12"
-      " of split 'corpus': ids x0, x1, x2 and 1 more\\.",
+      match="'validation', judges 15 passages, of which 4 are not among those"
+      " that are ranked: ids x0, x1, x2 and 1 more\\.",
   ):
     RetrievalSet.from_cache(
         cache_of('validation', rows), cache_of('corpus', corpus_rows())
@@ -196,9 +204,9 @@ def test_queries_with_answers_and_no_passage(cache_of):
   ]
   corpus = cache_of('corpus', corpus_rows())
   found = RetrievalSet.from_cache(cache_of('test', rows), corpus)
-  assert found.query_ids == ['1', '2', '3', '4'] and found.qrels == {}
+  assert found.query_ids == ['1', '2', '3', '4'] and qrels_of(found) == {}
   order = np.arange(12)[None].repeat(4, axis=0)
-  assert score(ranking_of(order), found) == {
+  assert score(ranking_of(order), found).metrics == {
       'Top-5': 0.5,
       'Top-20': 0.75,
       'Top-100': 0.75,
@@ -207,14 +215,15 @@ def test_queries_with_answers_and_no_passage(cache_of):
   found = RetrievalSet.from_cache(
       cache_of('test', rows), corpus, lambda passage, name: passage[-4:]
   )
-  assert score(ranking_of(order), found)['Top-100'] == 0.0
-  with pytest.raises(UserError, match='holds 5 hits a query.*at least 12'):
+  assert score(ranking_of(order), found).metrics['Top-100'] == 0.0
+  with pytest.raises(UserError, match='needs 12 hits a query.*holds 5'):
     score(ranking_of(order[:, :5]), found)
   # With both kinds of queries each metric is a mean over its own.
   found = RetrievalSet.from_cache(
       cache_of('both', [*judged({'e': {'d1': 1}}), *rows]), corpus
   )
-  metrics = score(ranking_of(np.arange(12)[None].repeat(5, axis=0)), found)
+  order = np.arange(12)[None].repeat(5, axis=0)
+  metrics = score(ranking_of(order), found).metrics
   assert metrics['MRR'] == 0.5 and metrics['Top-5'] == 0.5
   with pytest.raises(UserError, match='has queries only; expected passages'):
     RetrievalSet.from_cache(cache_of('test', rows))
@@ -342,7 +351,7 @@ def test_a_corpus_is_encoded_but_not_evaluated(trained, tmp_path):
     ])
   encode.main([f'--model_dir={folder}', f'--index_dir={tmp_path / "index"}'])
   index = Index.open(tmp_path / 'index')
-  assert sorted(index.ids(), key=int) == [str(i) for i in range(1, 13)]
+  assert sorted(index.ids, key=int) == [str(i) for i in range(1, 13)]
 
 
 def test_a_query_is_no_hit_of_its_own(cache_of):
@@ -356,12 +365,12 @@ def test_a_query_is_no_hit_of_its_own(cache_of):
   caches = cache_of('test', rows), cache_of('corpus', corpus_rows())
   found = RetrievalSet.from_cache(*caches, without_self_hits=True)
   assert found.self_hits.tolist() == [3, 4, -1]
-  assert found.qrels == {'d3': {'d5': 1}, 'd4': {'d6': 1}, 'q': {'d1': 1}}
+  assert qrels_of(found) == {'d3': {'d5': 1}, 'd4': {'d6': 1}, 'q': {'d1': 1}}
   assert RetrievalSet.from_cache(*caches).self_hits is None
   part = found.subset(2, 5)
-  ids = [found.passage_ids[p] if p >= 0 else None for p in found.self_hits]
+  ids = [found.ranked_ids[p] if p >= 0 else None for p in found.self_hits]
   own = dict(zip(found.query_ids, ids))
   for name, row in zip(part.query_ids, part.self_hits):
-    kept = part.passage_ids[row] if row >= 0 else None
+    kept = part.ranked_ids[row] if row >= 0 else None
     assert kept in (own[name], None)
-    assert (own[name] in part.passage_ids) == (kept is not None)
+    assert (own[name] in list(part.ranked_ids)) == (kept is not None)

@@ -1,91 +1,99 @@
-"""The index on disk: round trip, crashes, and every kind of broken folder."""
+"""The index on disk: round trip, and every kind of broken or other index."""
 
 import json
-import multiprocessing
 import os
-import signal
 
+import faiss
+import index_files
+from index_files import D
+from index_files import embeddings_for
+from index_files import header
+from index_files import passages_from
+from index_files import write
 import numpy as np
 import pytest
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.retrieval.index import Header
 from dualenc_jax.retrieval.index import Index
-from dualenc_jax.retrieval.index import IndexWriter
+from dualenc_jax.retrieval.index import IndexBuild
 from dualenc_jax.retrieval.index import Passage
 
-D = 6
 
-
-def passages_from(start, count):
-  return [
-      Passage(f'id{i}', f'naïve_{i}', f'mod.py:{i}', 'line\n"two"\t' * (i % 4))
-      for i in range(start, start + count)
+def test_round_trip(tmp_path):
+  folder = tmp_path / 'runs' / 'index'
+  provenance = {'step': 20, 'lengths': [64, 256], 'corpus': 'python_code'}
+  write(folder, 11, provenance=provenance)
+  index = Index.open(folder, {'tower': 'passage', 'step': 20, 'dim': D})
+  rows, passages = embeddings_for(11), passages_from(0, 11)
+  assert len(index) == 11 and index.embeddings.shape == (11, D)
+  assert isinstance(index.embeddings[5:7].base.base, np.memmap)
+  np.testing.assert_array_equal(index.embeddings, rows)
+  assert [index.passage(i) for i in range(11)] == passages
+  assert list(index.ids) == [p.id for p in passages]
+  assert len(index.ids) == 11
+  assert [index.ids[i] for i in (10, 0, -1)] == ['id10', 'id0', 'id10']
+  assert index.ids[3:5] == ['id3', 'id4']
+  assert json.loads((folder / 'header.json').read_text()) == {
+      'format': 'dualenc-index',
+      'version': 2,
+      'passages': 11,
+      'dim': D,
+      'dtype': 'float32',
+      'tower': 'passage',
+      'normalised': True,
+      'tokens': 256,
+      'shard_size': 4,
+      'shards': 3,
+      'provenance': provenance,
+  }
+  # Nothing but the index is left, and nothing of its making in it.
+  assert os.listdir(folder.parent) == ['index']
+  assert sorted(os.listdir(folder)) == [
+      'header.json', 'shard-00000', 'shard-00001', 'shard-00002'
   ]
 
 
-def embeddings_for(count, seed=0):
-  return np.random.default_rng(seed).normal(size=(count, D)).astype(np.float32)
-
-
-def write(folder, count=10, seed=0, **header):
-  header = {'dim': D, 'tower': 'passage'} | header
-  with IndexWriter(folder, **header) as writer:
-    writer.append(embeddings_for(count, seed), passages_from(0, count))
-    writer.commit()
-
-
-def assert_is(folder, count, seed):
-  """The index holds `count` rows of `seed`, and nothing lies beside it."""
-  index = Index.open(folder)
-  assert len(index) == count
-  np.testing.assert_array_equal(index.embeddings, embeddings_for(count, seed))
-  assert list(index.passages()) == passages_from(0, count)
-
-
-def test_round_trip_in_blocks(tmp_path):
-  folder = tmp_path / 'runs' / 'index'
-  blocks = [3, 1, 4096, 0, 17]
-  rows = embeddings_for(sum(blocks))
-  provenance = {'step': 20, 'lengths': [64, 256], 'corpus': 'python_code'}
-  with IndexWriter(folder, D, 'passage', True, provenance) as writer:
-    start = 0
-    for size in blocks:
-      block = rows[start : start + size]
-      writer.append(block, passages_from(start, size))
-      start += size
-    assert not folder.exists()
-    writer.commit()
-
-  index = Index.open(folder, {'tower': 'passage', 'step': 20, 'dim': D})
-  assert len(index) == len(rows)
-  assert isinstance(index.embeddings, np.memmap)
-  np.testing.assert_array_equal(index.embeddings, rows)
-  np.testing.assert_array_equal(np.load(folder / 'embeddings.npy'), rows)
-  expected = passages_from(0, len(rows))
-  for row in (0, 4116, 3, 2999):
-    assert index.passage(row) == expected[row]
-  assert list(index.passages()) == expected
-  assert index.ids() == [p.id for p in expected]
-  lines = (folder / 'passages.jsonl').read_text().splitlines()
-  assert json.loads(lines[3]) == {
+def test_the_files_are_of_use_without_this_library(tmp_path):
+  write(tmp_path / 'index', 10)
+  found = faiss.IndexFlatIP(D)
+  ids, texts = [], []
+  for folder in sorted((tmp_path / 'index').glob('shard-*')):
+    found.add(np.load(folder / 'embeddings.npy'))
+    ids += (folder / 'ids.txt').read_text().splitlines()
+    lines = (folder / 'passages.jsonl').read_bytes()
+    starts = np.load(folder / 'offsets.npy')
+    for start, end in zip(starts, starts[1:]):
+      texts.append(json.loads(lines[start:end]))
+  rows = embeddings_for(10)
+  _, (best,) = found.search(rows[7:8] * 9, 1)
+  assert ids[best[0]] == f'id{np.argmax(rows @ rows[7])}'
+  assert ids == [p.id for p in passages_from(0, 10)]
+  assert texts[3] == {
       'id': 'id3',
       'name': 'naïve_3',
       'location': 'mod.py:3',
       'text': 'line\n"two"\t' * 3,
   }
-  header = json.loads((folder / 'header.json').read_text())
-  assert header == {
-      'format': 'dualenc-index',
-      'version': 1,
-      'passages': 4117,
-      'dim': D,
-      'dtype': 'float32',
-      'tower': 'passage',
-      'normalised': True,
-      'passages_bytes': os.path.getsize(folder / 'passages.jsonl'),
-      'provenance': provenance,
+  info = json.loads((tmp_path / 'index/shard-00002/shard.json').read_text())
+  assert (info['rows'], info['first_row']) == (2, 8)
+  path = tmp_path / 'index' / 'shard-00002'
+  assert info['bytes'] == {
+      file.name: file.stat().st_size
+      for file in path.iterdir()
+      if file.name != 'shard.json'
   }
-  assert os.listdir(folder.parent) == ['index']
+
+
+def test_float16_on_disk(tmp_path):
+  write(tmp_path / 'index', 10, dtype='float16')
+  index = Index.open(tmp_path / 'index', {'dtype': 'float16'})
+  assert index.embeddings.dtype == np.float16
+  rows = embeddings_for(10)
+  np.testing.assert_array_equal(index.embeddings[:], rows.astype(np.float16))
+  assert index.embeddings[[9, 1]].dtype == np.float16
+  with pytest.raises(UserError, match="dtype is 'float16', expected 'float32'"):
+    Index.open(tmp_path / 'index', {'dtype': 'float32'})
 
 
 def test_rows_out_of_range(tmp_path):
@@ -94,152 +102,58 @@ def test_rows_out_of_range(tmp_path):
   for row in (-1, 10):
     with pytest.raises(IndexError, match='expected 0 to 9'):
       index.passage(row)
+  for row in (-11, 10):
+    with pytest.raises(IndexError, match='expected 0 to 9'):
+      index.ids[row]
 
 
 def test_text_is_kept_whatever_it_holds(tmp_path):
-  odd = Passage('a', '\u2028\x00', '', 'lone \ud800 surrogate')
-  with IndexWriter(tmp_path / 'index', D, 'passage') as writer:
-    writer.append(embeddings_for(1), [odd])
-    writer.commit()
-  assert Index.open(tmp_path / 'index').passage(0) == odd
-
-
-def test_a_new_index_replaces_an_older_one(tmp_path):
-  folder = tmp_path / 'index'
-  write(folder, 10, seed=1)
-  older = Index.open(folder)
-  write(folder, 4, seed=2)
-  assert_is(folder, 4, seed=2)
-  # A reader of the older one goes on reading it.
-  np.testing.assert_array_equal(older.embeddings, embeddings_for(10, 1))
-  assert os.listdir(tmp_path) == ['index']
-
-
-def test_a_linked_folder_is_replaced_where_it_lies(tmp_path):
-  write(tmp_path / 'disk' / 'index', 10, seed=1)
-  (tmp_path / 'link').symlink_to(tmp_path / 'disk' / 'index')
-  write(tmp_path / 'link', 4, seed=2)
-  assert (tmp_path / 'link').is_symlink()
-  assert_is(tmp_path / 'disk' / 'index', 4, seed=2)
-
-
-def test_an_error_leaves_the_older_index(tmp_path):
-  folder = tmp_path / 'index'
-  write(folder, 10, seed=1)
-  with pytest.raises(RuntimeError):
-    with IndexWriter(folder, D, 'passage') as writer:
-      writer.append(embeddings_for(3), passages_from(0, 3))
-      raise RuntimeError
-  assert_is(folder, 10, seed=1)
-  assert os.listdir(tmp_path) == ['index']
-
-
-def test_no_commit_leaves_nothing(tmp_path):
-  with IndexWriter(tmp_path / 'index', D, 'passage') as writer:
-    writer.append(embeddings_for(3), passages_from(0, 3))
-  assert os.listdir(tmp_path) == []
-
-
-def die_while_writing(folder):
-  writer = IndexWriter(folder, D, 'passage')
-  writer.append(embeddings_for(3), passages_from(0, 3))
-  os.kill(os.getpid(), signal.SIGKILL)
-
-
-def die_between_the_renames(folder):
-  rename = os.rename
-
-  def rename_once(source, target):
-    rename(source, target)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-  os.rename = rename_once
-  write(folder, 4, seed=2)
-
-
-@pytest.mark.parametrize('die', [die_while_writing, die_between_the_renames])
-def test_a_killed_writer_leaves_the_older_index(tmp_path, die):
-  folder = tmp_path / 'index'
-  write(folder, 10, seed=1)
-  process = multiprocessing.get_context('spawn').Process(
-      target=die, args=(folder,)
-  )
-  process.start()
-  process.join()
-  assert process.exitcode == -signal.SIGKILL
-  assert_is(folder, 10, seed=1)
-  # The next writer clears up what the dead one left.
-  assert len(os.listdir(tmp_path)) == 2
-  write(folder, 5, seed=3)
-  assert_is(folder, 5, seed=3)
-  assert os.listdir(tmp_path) == ['index']
-
-
-def test_a_full_disk(tmp_path, monkeypatch):
-  folder = tmp_path / 'index'
-  write(folder, 10, seed=1)
-
-  def full(_):
-    raise OSError(28, 'No space left on device')
-
-  with monkeypatch.context() as patch:
-    patch.setattr(os, 'fsync', full)
-    with pytest.raises(UserError, match='index: cannot write .*No space left'):
-      write(folder, 4, seed=2)
-  assert_is(folder, 10, seed=1)
-  assert os.listdir(tmp_path) == ['index']
-
-
-def test_a_place_that_cannot_be_written(tmp_path):
-  (tmp_path / 'file').touch()
-  with pytest.raises(UserError, match='cannot write the index: Not a dir'):
-    IndexWriter(tmp_path / 'file' / 'index', D, 'passage')
-
-
-@pytest.mark.parametrize('name', ['index', 'index.partial', 'index.replaced'])
-def test_a_folder_of_something_else_is_never_touched(tmp_path, name):
-  (tmp_path / name).mkdir()
-  (tmp_path / name / 'thesis.tex').write_text('years of work')
-  with pytest.raises(UserError, match="not an index: it holds 'thesis.tex'"):
-    write(tmp_path / 'index')
-  assert (tmp_path / name / 'thesis.tex').read_text() == 'years of work'
+  odd = Passage('a\u2028', '\u2028\x00', '', 'lone \ud800 surrogate')
+  build = IndexBuild(tmp_path / 'index', header(1))
+  build.start()
+  index_files.write_shards(build, [0], embeddings_for(1), [odd])
+  assert build.finish()
+  index = Index.open(tmp_path / 'index')
+  assert index.passage(0) == odd
+  assert list(index.ids) == ['a\u2028'] == [index.ids[0]]
 
 
 @pytest.mark.parametrize(
-    'embeddings, ids, message',
+    'embeddings, message',
     [
-        (embeddings_for(2), ['a', 'b', 'c'], r'\(2, 6\): expected .* \(3, 6\)'),
-        (np.ones((1, 5), np.float32), ['a'], r'\(1, 5\): expected .* \(1, 6\)'),
-        (np.ones((1, D)), ['a'], 'are float64 .* expected float32'),
-        (embeddings_for(2), ['a', 'a'], "'a' stands at corpus rows 1 and 2"),
-        (embeddings_for(1), ['first'], "'first' stands at corpus rows 0 and 1"),
-        (embeddings_for(1), [''], 'corpus row 1 has an empty passage id'),
-        (
-            np.full((1, D), np.nan, np.float32),
-            ['a'],
-            r"embedding of passage 'a' \(row 1\) holds NaN",
-        ),
+        (embeddings_for(3), r'\(3, 6\): expected float32 \(4, 6\)'),
+        (np.ones((4, 5), np.float32), r'\(4, 5\): expected float32 \(4, 6\)'),
+        (np.ones((4, D)), 'are float64 .* expected float32'),
     ],
 )
-def test_bad_rows(tmp_path, embeddings, ids, message):
-  with IndexWriter(tmp_path / 'index', D, 'passage') as writer:
-    writer.append(embeddings_for(1), [Passage('first', '', '', 'text')])
-    with pytest.raises(UserError, match=message):
-      writer.append(embeddings, [Passage(i, '', '', 'text') for i in ids])
+def test_embeddings_of_another_shape(tmp_path, embeddings, message):
+  build = IndexBuild(tmp_path / 'index', header())
+  build.start()
+  ((shard, lock),) = build.claims([0])
+  with pytest.raises(UserError, match=message):
+    build.write(shard, lock, embeddings, passages_from(0, len(embeddings)))
+  assert build.missing() == [0, 1, 2]
 
 
-def test_an_empty_corpus(tmp_path):
-  with IndexWriter(tmp_path / 'index', D, 'passage') as writer:
-    with pytest.raises(UserError, match='index: the corpus is empty'):
-      writer.commit()
-
-
-def test_bad_provenance(tmp_path):
-  with pytest.raises(UserError, match=r"provenance names \['dim', 'tower'\]"):
-    write(tmp_path / 'index', provenance={'tower': 1, 'dim': 2, 'step': 3})
-  with pytest.raises(UserError, match='provenance must be plain JSON: .*set'):
-    write(tmp_path / 'index', provenance={'step': {3}})
-  assert os.listdir(tmp_path) == []
+@pytest.mark.parametrize(
+    'fields, message',
+    [
+        ({'passages': 0}, "field 'passages' is 0: expected a whole number"),
+        ({'dim': '6'}, "field 'dim' is '6': expected a whole number"),
+        ({'shard_size': 0}, "field 'shard_size' is 0"),
+        ({'dtype': 'bfloat16'}, "'bfloat16': expected float32 or float16"),
+        ({'tower': 'left'}, "'left': expected passage or query"),
+        (
+            {'provenance': {'tower': 1, 'dim': 2, 'step': 3}},
+            r"provenance names \['dim', 'tower'\]",
+        ),
+        ({'provenance': {'step': {3}}}, 'provenance must be plain JSON: .*set'),
+    ],
+)
+def test_a_plan_that_cannot_be(fields, message):
+  valid = {'passages': 5, 'dim': 6, 'tower': 'query', 'tokens': 64}
+  with pytest.raises(UserError, match=message):
+    Header(**(valid | fields))
 
 
 def test_every_field_that_differs_is_named(tmp_path):
@@ -265,17 +179,41 @@ def test_no_index(tmp_path, folder):
 
 
 @pytest.mark.parametrize(
-    'name', ['embeddings.npy', 'offsets.npy', 'passages.jsonl', 'header.json']
+    'name',
+    [
+        'embeddings.npy',
+        'offsets.npy',
+        'passages.jsonl',
+        'ids.txt',
+        'shard.json',
+    ],
 )
 @pytest.mark.parametrize('share', [None, 0, 0.5, 0.99])
 def test_missing_and_truncated_files(tmp_path, name, share):
   write(tmp_path / 'index')
-  path = tmp_path / 'index' / name
+  path = tmp_path / 'index' / 'shard-00001' / name
   if share is None:
     path.unlink()
   else:
     os.truncate(path, int(share * path.stat().st_size))
-  with pytest.raises(UserError, match=f'{name}: .* (Run|again)'):
+  with pytest.raises(UserError, match='shard-00001.*(missing|truncated).*Run'):
+    Index.open(tmp_path / 'index')
+  # Encoding again makes this shard, and only this one, once more.
+  kept = tmp_path / 'index' / 'shard-00000' / 'ids.txt'
+  before = kept.stat()
+  write(tmp_path / 'index')
+  np.testing.assert_array_equal(
+      Index.open(tmp_path / 'index').embeddings, embeddings_for(10)
+  )
+  assert kept.stat().st_mtime_ns == before.st_mtime_ns
+  assert kept.stat().st_ino == before.st_ino
+  assert os.listdir(tmp_path) == ['index']
+
+
+def test_a_missing_shard(tmp_path):
+  write(tmp_path / 'index')
+  os.rename(tmp_path / 'index' / 'shard-00001', tmp_path / 'elsewhere')
+  with pytest.raises(UserError, match='shard-00001: the shard is missing'):
     Index.open(tmp_path / 'index')
 
 
@@ -283,11 +221,13 @@ def test_missing_and_truncated_files(tmp_path, name, share):
     'change, message',
     [
         ({'format': 'faiss'}, "expected format 'dualenc-index'"),
-        ({'version': 2}, 'version is 2: this program reads version 1'),
+        ({'version': 1}, 'version is 1: this program reads version 2'),
         ({'passages': '10'}, "field 'passages' is '10': expected a whole"),
-        ({'passages': 9}, r'embeddings.npy: holds float32 \(10, 6\), but .*9'),
-        ({'dim': 7}, r'embeddings.npy: holds .* says float32 \(10, 7\)'),
-        ({'passages_bytes': 9}, r'passages.jsonl: has \d+ bytes, .* says 9'),
+        ({'dtype': None}, "field 'dtype' is None: expected float32 or"),
+        ({'passages': 9}, r'shard.json: has 2 rows from row 8 on, .* says 1 '),
+        ({'passages': 15}, 'shards is 3, but 15 passages of 4 a shard make 4'),
+        ({'dim': 7}, r'embeddings.npy: holds .* says float32 \(4, 7\)'),
+        ({'dtype': 'float16'}, r'npy: holds float32 .* says float16 \(4, 6\)'),
     ],
 )
 def test_a_header_that_does_not_fit(tmp_path, change, message):
@@ -298,11 +238,31 @@ def test_a_header_that_does_not_fit(tmp_path, change, message):
     Index.open(tmp_path / 'index')
 
 
+@pytest.mark.parametrize('text', ['', '{"format": ', '[]', 'null'])
+def test_a_header_that_is_none(tmp_path, text):
+  write(tmp_path / 'index')
+  (tmp_path / 'index' / 'header.json').write_text(text)
+  with pytest.raises(UserError, match='header.json: not '):
+    Index.open(tmp_path / 'index')
+
+
 def test_a_row_that_is_not_a_passage(tmp_path):
   write(tmp_path / 'index')
-  path = tmp_path / 'index' / 'passages.jsonl'
-  path.write_bytes(path.read_bytes().replace(b'"id3"', b'"id3!'))
+  path = tmp_path / 'index' / 'shard-00001' / 'passages.jsonl'
+  path.write_bytes(path.read_bytes().replace(b'"id5"', b'"id5!'))
   index = Index.open(tmp_path / 'index')
-  assert index.passage(2).id == 'id2'
-  with pytest.raises(UserError, match='passages.jsonl:4: not a passage'):
-    index.passage(3)
+  assert index.passage(4).id == 'id4'
+  with pytest.raises(UserError, match='passages.jsonl:2: not a passage'):
+    index.passage(5)
+
+
+def test_ids_that_are_not_a_line_each(tmp_path):
+  write(tmp_path / 'index')
+  path = tmp_path / 'index' / 'shard-00001' / 'ids.txt'
+  path.write_bytes(path.read_bytes().replace(b'5\n', b'5 '))
+  index = Index.open(tmp_path / 'index')
+  assert index.ids[3] == 'id3'
+  with pytest.raises(UserError, match='ids.txt: has 3 whole lines: expected 4'):
+    index.ids[4]
+  with pytest.raises(UserError, match='ids.txt: has 3 whole lines'):
+    list(index.ids)

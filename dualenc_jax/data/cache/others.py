@@ -24,6 +24,8 @@ _OF_TOKENS = {
     'vocabulary_size',
     'query_length',
     'passage_length',
+    'query_prefix',
+    'passage_prefix',
 }
 # What half of a cache may differ in that nobody can finish.
 _GONE = {'format', 'source'}

@@ -72,6 +72,7 @@ def prepare(
       'vocabulary_size': tokenizer.vocabulary.size,
       'query_length': tokenizer.query_length,
       'passage_length': tokenizer.passage_length,
+      **tokenizer.prefixes,
   }
   # Written and read again, so that tuples compare equal to a header's lists.
   key = json.loads(json.dumps(key, default=str))

@@ -49,6 +49,12 @@ class Beir(QrelsReader):
     if self.dataset is not None:
       beir_sets.one(self.dataset)
 
+  @staticmethod
+  def datasets(name: str | None) -> tuple[str, ...]:
+    """The 18 sets of the paper's average, or the one of this name."""
+    names = beir_sets.ZERO_SHOT if name is None else (name,)
+    return tuple(part for n in names for part in beir_sets.parts(n))
+
   @property
   def self_hits(self) -> bool:
     return self.dataset is not None and self._set().self_hits

@@ -86,16 +86,18 @@ def lines(path: pathlib.Path) -> Iterator[tuple[int, bytes]]:
   Raises:
     UserError: damaged or truncated gzip.
   """
+  return ((n, line) for n, line in every_line(path) if line.strip())
+
+
+def every_line(path: pathlib.Path) -> Iterator[tuple[int, bytes]]:
+  """`lines` with the blank ones."""
   opener = gzip.open if path.suffix == '.gz' else open
   with opener(path, 'rb') as stream:
     number = 0
     try:
       for number, line in enumerate(stream, 1):
         line = line.rstrip(b'\r\n')
-        if number == 1:
-          line = line.removeprefix(_BOM)
-        if line.strip():
-          yield number, line
+        yield number, line.removeprefix(_BOM) if number == 1 else line
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
       raise UserError(
           f'{path} is a damaged gzip file, after line {number}: {error}. Copy'

@@ -78,6 +78,15 @@ class MultiReQA:
       )
     rows.check_policy('MultiReQA.on_bad_row', self.on_bad_row)
 
+  @staticmethod
+  def datasets(name: str | None) -> tuple[str, ...]:
+    """All sets, or the one of this name."""
+    return tuple(SETS) if name is None else (name,)
+
+  @property
+  def evaluated(self) -> str:
+    return 'test' if self._set.train is None else 'validation'
+
   def splits(self) -> tuple[str, ...]:
     if self._set.train is None:
       return 'test', 'corpus'

@@ -107,6 +107,8 @@ class OpenNQ:
       by reason.
   """
 
+  # The development set of the tables of DPR and of Dong et al. (2022).
+  evaluated = 'validation_questions'
   NOT_OF_CORPUS = (
       'max_negatives',
       'negatives',

@@ -43,7 +43,9 @@ class IdSet:
 
 
 def unique(
-    read: Callable[[], Iterable[Row]], on_duplicate_id: str
+    read: Callable[[], Iterable[Row]],
+    on_duplicate_id: str,
+    flag: str = '--gin.ON_DUPLICATE_ID=skip (on_duplicate_id)',
 ) -> Iterator[Row]:
   """Yields rows, and sees to it that no id comes twice.
 
@@ -53,6 +55,7 @@ def unique(
       row; 'skip' yields the first row of an id and logs how many others there
       are, for about 100 bytes a row. Of no effect within
       `bad_rows.collecting`.
+    flag: what sets it to 'skip', for the message.
 
   Raises:
     UserError: an id occurs twice; names both rows.
@@ -68,7 +71,8 @@ def unique(
   keys.sort()
   repeated = set(keys[1:][keys[1:] == keys[:-1]].tolist())
   if repeated:
-    _raise_first((r for r in read() if hash(r.id) in repeated), len(repeated))
+    again = (r for r in read() if hash(r.id) in repeated)
+    _raise_first(again, len(repeated), flag)
 
 
 def _firsts(rows: Iterable[Row]) -> Iterator[Row]:
@@ -92,7 +96,7 @@ def _firsts(rows: Iterable[Row]) -> Iterator[Row]:
     )
 
 
-def _raise_first(rows: Iterable[Row], count: int) -> None:
+def _raise_first(rows: Iterable[Row], count: int, flag: str) -> None:
   seen = {}
   for row in rows:
     first = seen.setdefault(row.id, row)
@@ -101,5 +105,5 @@ def _raise_first(rows: Iterable[Row], count: int) -> None:
           f'{row.location}: id {row.id!r} is the one of {first.location}, too,'
           f' and {count:,} ids in all occur more than once. Expected one row an'
           ' id. Mend the file, or keep just the first row of an id with'
-          ' --gin.ON_DUPLICATE_ID=skip (on_duplicate_id).'
+          f' {flag}.'
       )

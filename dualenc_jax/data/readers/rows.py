@@ -53,6 +53,7 @@ def checked(
     numbered: Iterable[tuple[int, S]],
     parse: Callable[[S], T],
     on_bad_row: str = 'error',
+    flag: str = '--gin.ON_BAD_ROW=skip (on_bad_row)',
 ) -> Iterator[tuple[int, T]]:
   """Yields (number, parse(raw)) of the good ones of a file's numbered rows.
 
@@ -61,6 +62,7 @@ def checked(
     numbered: (line or row number, raw row).
     parse: of a raw row; raises BadRow.
     on_bad_row: as of `parsed`; of no effect within `bad_rows.collecting`.
+    flag: what sets it to 'skip', for the message.
 
   Raises:
     UserError: a bad row, or bad rows only.
@@ -76,7 +78,7 @@ def checked(
       elif on_bad_row == 'error':
         raise UserError(
             f'{path}:{number}: {reason}. Mend the row, or leave out such rows'
-            ' with --gin.ON_BAD_ROW=skip (on_bad_row).'
+            f' with {flag}.'
         ) from None
       bad[str(reason)] += 1
       continue

@@ -1,0 +1,1 @@
+"""Results of evaluations: read, set out as the papers' tables, compared."""

@@ -1,0 +1,188 @@
+"""A comparison as tables, CSV and JSON, and the folder of all of it."""
+
+from collections.abc import Iterator
+import csv
+import dataclasses
+import io
+import json
+import pathlib
+from typing import Any
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.results import benchmarks
+from dualenc_jax.results import files
+from dualenc_jax.results import latex
+from dualenc_jax.results import table as table_lib
+from dualenc_jax.results import tables
+from dualenc_jax.results.comparison import Comparison
+from dualenc_jax.results.comparison import Difference
+from dualenc_jax.results.folder import Model
+from dualenc_jax.results.table import Cell
+from dualenc_jax.results.table import MISSING
+from dualenc_jax.results.table import Row
+from dualenc_jax.results.table import Table
+
+_NAMED = 5  # Results that are left out, the others are only counted.
+
+
+def comparison_tables(comparison: Comparison) -> list[Table]:
+  """A table for each model: it against the baseline, by set and metric."""
+  return [
+      _table(comparison, model.name, number)
+      for number, model in enumerate(comparison.models, start=1)
+  ]
+
+
+def write_comparison(folder: pathlib.Path, comparison: Comparison) -> list[str]:
+  """Writes all files but the figures; the same comparison gives the same bytes.
+
+  comparison.json, .csv, .md and .tex, and the papers' tables of all models in
+  tables.md and tables.tex.
+
+  Returns:
+    The names of the files.
+
+  Raises:
+    UserError: the folder cannot be written.
+  """
+  try:
+    folder.mkdir(parents=True, exist_ok=True)
+  except OSError as e:
+    raise UserError(f'{folder} cannot be written: {e.strerror or e}.') from e
+  parts = comparison_tables(comparison)
+  contents = {
+      'comparison.json': _json(comparison),
+      'comparison.csv': _csv(comparison),
+      'comparison.md': '\n'.join(map(table_lib.markdown, parts)),
+      'comparison.tex': '\n'.join([latex.PREAMBLE, *map(latex.latex, parts)]),
+  }
+  for name, content in contents.items():
+    files.write(folder / name, content)
+  tables.write_tables(folder, [comparison.baseline, *comparison.models])
+  return [*contents, tables.MARKDOWN, tables.LATEX]
+
+
+def _table(comparison: Comparison, model: str, number: int) -> Table:
+  own = [d for d in comparison.differences if d.model == model]
+  split = any(d.evaluated.split for d in own)
+  columns = [
+      ('', comparison.baseline.name),
+      ('', model),
+      ('', 'difference'),
+      ('', 'relative'),
+      ('', 'better/equal/worse'),
+      ('t-test', 'p'),
+      ('t-test', 'Holm'),
+      ('randomization', 'p'),
+      ('randomization', 'Holm'),
+  ]
+  sets = [d.evaluated for d in own]
+  rows = []
+  for d, name in zip(own, benchmarks.task_names(sets)):
+    heads = (name, *([d.evaluated.split] if split else []), d.metric)
+    new = bool(rows) and d.evaluated != sets[len(rows) - 1]
+    rows.append(Row(heads, tuple(_cells(d)), ruled=new))
+  return Table(
+      name=f'comparison-{number}',
+      title=f'{model} against {comparison.baseline.name} (%)',
+      heads=('Task', *(['Split'] if split else []), 'Metric'),
+      columns=tuple(columns),
+      rows=tuple(rows),
+      notes=tuple(_notes(comparison)),
+  )
+
+
+def _cells(d: Difference) -> Iterator[Cell]:
+  both = (d.baseline_value, d.value)
+  for value in both:
+    yield Cell(f'{100 * value:.2f}', value == max(both) > min(both))
+  yield Cell(f'{100 * d.difference:+.2f}')
+  relative = MISSING if d.relative is None else f'{100 * d.relative:+.1f}%'
+  yield Cell(relative)
+  yield Cell(f'{d.better:,}/{d.equal:,}/{d.worse:,}')
+  for p in (d.t_test, d.t_test_holm, d.randomization, d.randomization_holm):
+    yield Cell(f'{p:.4f}' if p >= 0.0001 else '<0.0001')
+
+
+def _notes(comparison: Comparison) -> Iterator[str]:
+  options = comparison.options
+  yield (
+      'Two-sided paired tests over queries; randomization with'
+      f' {options.permutations:,} permutations, exact where few queries differ.'
+      ' Holm: corrected for all tasks and models by the same metric.'
+  )
+  if any(d.t_test == 1 and d.better != d.worse for d in comparison.differences):
+    yield (
+        'The t-test has no variance to judge by, and p is 1, where all queries'
+        ' differ by the same.'
+    )
+  if options.common_queries:
+    yield 'Only over queries that both have.'
+  merged = {
+      d.evaluated.name for d in comparison.differences if d.evaluated.keys[1:]
+  }
+  for name in sorted(merged):
+    yield f'{name} is the mean of its parts.'
+  if comparison.left_out:
+    first = [str(key) for key in comparison.left_out[:_NAMED]]
+    more = len(comparison.left_out) - len(first)
+    first += [f'and {more} more'] if more else []
+    yield (
+        'Left out, since not all have them or these metrics of them:'
+        f' {", ".join(first)}.'
+    )
+
+
+def _row(d: Difference) -> dict[str, Any]:
+  return {
+      'task': d.set_name,
+      'label': ' '.join(key.label for key in d.evaluated.keys),
+      'split': d.evaluated.split,
+      'metric': d.metric,
+      'model': d.model,
+      'baseline_value': d.baseline_value,
+      'value': d.value,
+      'difference': d.difference,
+      'relative_improvement': d.relative,
+      'queries': d.queries,
+      'better': d.better,
+      'equal': d.equal,
+      'worse': d.worse,
+      't_test_p': d.t_test,
+      't_test_p_holm': d.t_test_holm,
+      'randomization_p': d.randomization,
+      'randomization_p_holm': d.randomization_holm,
+  }
+
+
+def _csv(comparison: Comparison) -> str:
+  rows = [_row(d) for d in comparison.differences]
+  file = io.StringIO()
+  writer = csv.DictWriter(file, rows[0], lineterminator='\n')
+  writer.writeheader()
+  writer.writerows(rows)
+  return file.getvalue()
+
+
+def _json(comparison: Comparison) -> str:
+  content = {
+      'baseline': _described(comparison.baseline, comparison),
+      'models': [_described(m, comparison) for m in comparison.models],
+      'options': dataclasses.asdict(comparison.options),
+      'differences': [_row(d) for d in comparison.differences],
+      'left_out': list(map(str, comparison.left_out)),
+  }
+  return json.dumps(content, indent=2, ensure_ascii=False) + '\n'
+
+
+def _described(model: Model, comparison: Comparison) -> dict[str, Any]:
+  """A model, and what each of its numbers depends on."""
+  compared = {key for d in comparison.differences for key in d.evaluated.keys}
+  return {
+      'name': model.name,
+      'where': model.where,
+      'results': {
+          str(key): dict(model.results[key].provenance)
+          for key in sorted(compared, key=str)
+      },
+  }

@@ -1,0 +1,174 @@
+"""Relative improvement per set, SamToNe's figure 4 and Dong 2022's figure 3."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from dualenc_jax.analysis.figure import Figure
+from dualenc_jax.results.comparison import Comparison
+from dualenc_jax.results.comparison import Difference
+
+LEVEL = 0.05
+_BETTER = '#2f6bd8'
+_WORSE = '#e4572e'
+# Told apart in print, too, by their markers.
+_COLOURS = ('#2f6bd8', '#f28518', '#0f766e', '#b8327a', '#7c5a00', '#64748b')
+_MARKERS = ('o', 's', 'D', '^', 'v', 'P')
+_GREY = '#8a8a8a'
+_FAINT = 0.35  # Opacity of what may be chance.
+_CHANCE = f'may be chance (p \u2265 {LEVEL})'
+_TEST = ', by the randomization test with Holm correction'
+
+
+def figures(comparison: Comparison) -> list[Figure]:
+  """A figure a metric: sorted bars of one model, lines of several.
+
+  Sets on which the baseline has 0 are left out; so is a metric without others.
+  """
+  found = []
+  for metric in comparison.metrics:
+    shown = [
+        difference
+        for difference in comparison.differences
+        if difference.metric == metric and difference.relative is not None
+    ]
+    if shown:
+      found.append(_figure(comparison, metric, shown))
+  return found
+
+
+def _figure(
+    comparison: Comparison, metric: str, shown: Sequence[Difference]
+) -> Figure:
+  of_one = len(comparison.models) == 1
+  if of_one:
+    shown = sorted(shown, key=lambda d: -d.relative)
+  sets = list(dict.fromkeys(d.set_name for d in shown))
+  name = comparison.baseline.name
+  label = f'Relative improvement of {metric} over {name} (%)'
+  columns = {
+      'set': [d.set_name for d in shown],
+      'split': [d.evaluated.split for d in shown],
+      'model': [d.model for d in shown],
+      'relative_improvement_percent': [100 * d.relative for d in shown],
+      'baseline': [d.baseline_value for d in shown],
+      'value': [d.value for d in shown],
+      'p_randomization_holm': [d.randomization_holm for d in shown],
+  }
+  if of_one:
+    model = comparison.models[0].name
+    return Figure(
+        name=_file_name(metric),
+        title=f'{metric} of {model} relative to {name}',
+        caption=f'{label} by set. Pale: {_CHANCE}{_TEST}.',
+        columns=columns,
+        inches=(6.4, 1.0 + 0.27 * len(sets)),
+        draw=lambda canvas: _draw_bars(
+            canvas, shown, f'{model}: {label[0].lower()}{label[1:]}'
+        ),
+    )
+  return Figure(
+      name=_file_name(metric),
+      title=f'{metric} relative to {name}',
+      caption=f'{label} by set. Hollow: {_CHANCE}{_TEST}.',
+      columns=columns,
+      inches=(max(5.2, 2.2 + 0.5 * len(sets)), 3.9),
+      draw=lambda canvas: _draw_lines(canvas, shown, sets, metric, name),
+  )
+
+
+def _file_name(metric: str) -> str:
+  plain = metric.lower().replace('@', '_').replace('-', '_')
+  return f'relative_improvement_{plain}'
+
+
+def _draw_bars(canvas: Any, shown: Sequence[Difference], title: str) -> None:
+  axis = canvas.subplots()
+  values = [100 * d.relative for d in shown]
+  bars = axis.barh(
+      range(len(shown)),
+      values,
+      height=0.68,
+      color=[_BETTER if value >= 0 else _WORSE for value in values],
+  )
+  chance = [d.randomization_holm >= LEVEL for d in shown]
+  for bar, pale in zip(bars, chance):
+    if pale:
+      bar.set_alpha(_FAINT)
+  if any(chance):
+    axis.set_xlabel(f'pale: {_CHANCE}', fontsize=8.5, color=_GREY)
+  axis.bar_label(
+      bars,
+      [f'{value:+.1f}'.replace('-', '\u2212') for value in values],
+      padding=3,
+      fontsize=8.5,
+      color='#3d3d3d',
+  )
+  axis.set_yticks(range(len(shown)), [d.set_name for d in shown])
+  axis.invert_yaxis()
+  axis.axvline(0, color=_GREY, linewidth=0.8)
+  # Room for the labels on both sides.
+  axis.margins(x=0.12, y=0.02)
+  axis.grid(axis='x')
+  axis.spines[['left', 'bottom']].set_visible(False)
+  axis.tick_params(length=0)
+  axis.set_title(title)
+
+
+def _draw_lines(
+    canvas: Any,
+    shown: Sequence[Difference],
+    sets: Sequence[str],
+    metric: str,
+    baseline: str,
+) -> None:
+  axis = canvas.subplots()
+  axis.axhline(0, color=_GREY, linewidth=1.2, label=baseline)
+  models = list(dict.fromkeys(d.model for d in shown))
+  for number, model in enumerate(models):
+    own = [d for d in shown if d.model == model]
+    places = [sets.index(d.set_name) for d in own]
+    values = [100 * d.relative for d in own]
+    colour = _COLOURS[number % len(_COLOURS)]
+    marker = _MARKERS[number % len(_MARKERS)]
+    axis.plot(
+        places,
+        values,
+        color=colour,
+        marker=marker,
+        markersize=6.5,
+        linewidth=1.4,
+        label=model,
+    )
+    hollow = [i for i, d in enumerate(own) if d.randomization_holm >= LEVEL]
+    axis.plot(
+        [places[i] for i in hollow],
+        [values[i] for i in hollow],
+        linestyle='',
+        marker=marker,
+        markersize=4.2,
+        color='white',
+    )
+  # A letter is about 0.09 inches wide, the y axis and the margins 0.8.
+  place = (canvas.get_figwidth() - 0.8) / len(sets)
+  long = len(sets) > 1 and 0.09 * max(map(len, sets)) > place
+  axis.set_xticks(
+      range(len(sets)),
+      sets,
+      rotation=35 if long else 0,
+      ha='right' if long else 'center',
+      rotation_mode='anchor',
+  )
+  axis.set_ylabel(f'\u0394{metric}')
+  if any(d.randomization_holm >= LEVEL for d in shown):
+    axis.set_xlabel(f'hollow: {_CHANCE}', fontsize=8.5, color=_GREY)
+  axis.yaxis.set_major_formatter(
+      lambda value, _: f'{value:+.3g}%'.replace('-', '\u2212') if value else '0'
+  )
+  axis.margins(x=0.04, y=0.08)
+  axis.grid(axis='y')
+  axis.spines[['left', 'bottom']].set_visible(False)
+  axis.tick_params(length=0)
+  # About 10 letters an inch, and as much as 6 for a line and the space.
+  letters = max(map(len, [baseline, *models])) + 6
+  fitting = max(int(canvas.get_figwidth() * 10 / letters), 1)
+  canvas.legend(loc='outside upper left', ncols=min(len(models) + 1, fitting))

@@ -1,0 +1,91 @@
+"""TREC run files of any system as results, measured by trec_eval's code."""
+
+from collections.abc import Mapping
+import dataclasses
+import hashlib
+import pathlib
+
+import numpy as np
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.results.folder import Key
+from dualenc_jax.results.folder import Model
+from dualenc_jax.results.folder import Result
+from dualenc_jax.results.per_query import PerQuery
+from dualenc_jax.retrieval import metrics
+from dualenc_jax.retrieval import trec
+
+
+@dataclasses.dataclass(frozen=True)
+class Judgements:
+  """What runs are measured by.
+
+  Attributes:
+    path: of the file.
+    qrels: query id -> passage id -> grade.
+    source: SHA-256 of the file.
+  """
+
+  path: pathlib.Path
+  qrels: metrics.Qrels
+  source: str
+
+  @classmethod
+  def read(cls, path: pathlib.Path) -> 'Judgements':
+    """Reads qrels in TREC's, BEIR's or the JSON form.
+
+    Raises:
+      UserError: the file cannot be read.
+    """
+    if not path.is_file():
+      raise UserError(f'--qrels: {path} is no file.')
+    source = hashlib.sha256(path.read_bytes()).hexdigest()
+    return cls(path, trec.read_qrels(path), source)
+
+
+def read_model(
+    path: pathlib.Path,
+    judgements: Judgements,
+    k: int | None = None,
+    name: str | None = None,
+) -> Model:
+  """The one result of a run file; see `metrics.evaluate_run`.
+
+  Args:
+    path: a TREC run.
+    judgements: what to measure it by.
+    k: how many of the best hits of a query to use, None for all.
+    name: of the system; by default the file's.
+
+  Raises:
+    UserError: a file that cannot be read, or no query with a relevant passage.
+  """
+  run = trec.read_run(path)
+  if k is not None:
+    run = {query: _best(hits, k) for query, hits in run.items()}
+  try:
+    scores = metrics.evaluate_run(run, judgements.qrels)
+  except UserError as e:
+    raise UserError(f'{path} with --qrels {judgements.path}: {e}') from e
+  values = PerQuery(tuple(scores.queries), scores.values)
+  key = Key('run', None, judgements.path.stem, '')
+  result = Result(
+      where=str(path),
+      key=key,
+      metrics=scores.means(),
+      provenance={
+          'qrels': judgements.path.name,
+          'source': judgements.source,
+          'k': scores.depth if k is None else k,
+      },
+      per_query=lambda: values,
+  )
+  return Model(name or path.stem, str(path), {key: result})
+
+
+def _best(hits: Mapping[str, float], k: int) -> dict[str, float]:
+  """The first k by trec_eval's order: score in float32, then id, both down."""
+  order = sorted(
+      hits, key=lambda hit: (np.float32(hits[hit]), hit), reverse=True
+  )
+  return {hit: hits[hit] for hit in order[:k]}

@@ -1,0 +1,94 @@
+"""Whether the difference of two systems on the same queries may be chance.
+
+Smucker, Allan and Carterette (CIKM 2007) compare these tests for retrieval.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import scipy.stats
+
+# Up to so many queries that differ all sign patterns are tried.
+_EXACT = 16
+_BLOCK = 2**22  # Signs drawn at a time.
+# Sums of the same terms in another order differ by less than this share.
+_ROUNDING = 1e-12
+
+
+def paired_t_test(baseline: np.ndarray, values: np.ndarray) -> float:
+  """Two-sided p of Student's paired t-test.
+
+  Args:
+    baseline: [Q] values of one system.
+    values: [Q] values of the other for the same queries.
+
+  Returns:
+    p; 1 for a single query and where all differences are equal, since then
+    there is no variance to judge by.
+  """
+  differences = values - baseline
+  largest = np.abs(differences).max()
+  if len(differences) < 2 or np.ptp(differences) <= _ROUNDING * largest:
+    return 1.0
+  return float(scipy.stats.ttest_rel(values, baseline).pvalue)
+
+
+def randomization_test(
+    baseline: np.ndarray,
+    values: np.ndarray,
+    permutations: int = 10_000,
+    seed: int = 0,
+) -> float:
+  """Two-sided p of the paired randomization test (Fisher's, of sign flips).
+
+  Under the null hypothesis either system could have had either value of a
+  query. p is the share of the ways to swap them in which the means differ by
+  at least as much as they do. Where at most 16 queries differ it is exact, else
+  (count + 1) / (permutations + 1) of random ways.
+
+  Args:
+    baseline: [Q] values of one system.
+    values: [Q] values of the other for the same queries.
+    permutations: random ways, at least 1.
+    seed: of these.
+  """
+  differences = values - baseline
+  # To flip a zero changes nothing: the other flips are as likely without it.
+  differences = differences[differences != 0]
+  n = len(differences)
+  least = abs(differences.sum()) - _ROUNDING * np.abs(differences).sum()
+  if n <= _EXACT:
+    ways = np.arange(2**n)[:, None] >> np.arange(n) & 1
+    return float(np.mean(_extreme(ways, differences, least)))
+  rng = np.random.default_rng(seed)
+  rows = max(_BLOCK // n, 1)
+  count = 0
+  for start in range(0, permutations, rows):
+    shape = (min(rows, permutations - start), -(-n // 8))
+    bits = rng.integers(0, 256, shape, np.uint8)
+    ways = np.unpackbits(bits, axis=1, count=n)
+    count += int(_extreme(ways, differences, least).sum())
+  return (count + 1) / (permutations + 1)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+  """p values corrected for being several, by Holm's step-down method.
+
+  Reject those of at most alpha, and the chance that any of the rejections is
+  wrong is at most alpha.
+  """
+  order = sorted(range(len(p_values)), key=p_values.__getitem__)
+  corrected = [0.0] * len(p_values)
+  largest = 0.0
+  for place, i in enumerate(order):
+    largest = max(largest, min((len(order) - place) * p_values[i], 1.0))
+    corrected[i] = largest
+  return corrected
+
+
+def _extreme(
+    flips: np.ndarray, differences: np.ndarray, least: float
+) -> np.ndarray:
+  """bool [rows]: whether the flips of a row give a sum of at least `least`."""
+  sums = differences.sum() - 2 * (flips.astype(np.float64) @ differences)
+  return np.abs(sums) >= least

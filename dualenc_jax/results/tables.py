@@ -1,0 +1,231 @@
+"""The papers' tables, from the results of one or several models."""
+
+from collections.abc import Collection, Sequence
+import pathlib
+
+from dualenc_jax.results import benchmarks
+from dualenc_jax.results import files
+from dualenc_jax.results import latex
+from dualenc_jax.results import table as table_lib
+from dualenc_jax.results.benchmarks import Benchmark
+from dualenc_jax.results.benchmarks import EvaluatedSet
+from dualenc_jax.results.folder import Model
+from dualenc_jax.results.table import percents
+from dualenc_jax.results.table import percents_by_column
+from dualenc_jax.results.table import Row
+from dualenc_jax.results.table import Table
+
+MARKDOWN = 'tables.md'
+LATEX = 'tables.tex'
+_OTHER_METRICS = (
+    'P@1',
+    'MRR',
+    'MRR@10',
+    'nDCG@10',
+    'Recall@100',
+    *benchmarks.OPEN_NQ_METRICS,
+)
+_BOLD = 'The best are in bold.'
+
+
+def write_tables(folder: pathlib.Path, models: Sequence[Model]) -> None:
+  """Writes tables.md and tables.tex; see `paper_tables`.
+
+  Raises:
+    UserError: a file cannot be written.
+  """
+  tables = paper_tables(models)
+  files.write(folder / MARKDOWN, '\n'.join(map(table_lib.markdown, tables)))
+  files.write(
+      folder / LATEX,
+      '\n'.join([latex.PREAMBLE, *map(latex.latex, tables)]),
+  )
+
+
+def paper_tables(models: Sequence[Model]) -> list[Table]:
+  """The tables that these models have results for, in this order.
+
+  - QA retrieval, as SamToNe's table 1 and Dong 2022's table 2: a row a model,
+    P@1 and MRR by set, and their averages.
+  - BEIR, as SamToNe's table 2: a row a set, nDCG@10 by model, the average.
+  - Open NQ, as Dong 2022's table 3: top-k accuracy by model; a table a split.
+  - All other results: a row a split and model.
+
+  Args:
+    models: with different names, in the order of rows or columns.
+  """
+  sets = benchmarks.in_order(
+      evaluated
+      for model in models
+      for evaluated in benchmarks.group(model.results)
+  )
+  by_benchmark = {
+      benchmark: [s for s in sets if s.benchmark is benchmark]
+      for benchmark in Benchmark
+  }
+  tables = []
+  if by_benchmark[Benchmark.QA]:
+    tables.append(_qa(models, by_benchmark[Benchmark.QA]))
+  if by_benchmark[Benchmark.BEIR]:
+    tables.append(_beir(models, by_benchmark[Benchmark.BEIR]))
+  for evaluated in by_benchmark[Benchmark.OPEN_NQ]:
+    tables.append(_open_nq(models, evaluated))
+  if by_benchmark[Benchmark.OTHER]:
+    tables.append(_other(models, by_benchmark[Benchmark.OTHER]))
+  return [table for table in tables if table.rows]
+
+
+def _qa(models: Sequence[Model], sets: Sequence[EvaluatedSet]) -> Table:
+  metrics = benchmarks.QA_METRICS
+  models = _with_any(models, sets, metrics)
+  averaged = _averaged(models, sets, benchmarks.QA_NAMES, metrics)
+  columns = [(s.name, metric) for s in sets for metric in metrics]
+  values = [
+      [s.value(model, metric) for s in sets for metric in metrics]
+      for model in models
+  ]
+  notes = _notes(models)
+  if averaged:
+    name = _average(averaged, benchmarks.QA_NAMES)
+    columns += [(name, metric) for metric in metrics]
+    for model, row in zip(models, values):
+      row += [_mean(averaged, model, metric) for metric in metrics]
+    notes += _average_note(averaged, benchmarks.QA_NAMES, "SamToNe's table 1")
+  return Table(
+      name='qa-retrieval',
+      title='Precision at 1 (P@1) (%) and mean reciprocal rank (MRR) (%) on QA'
+      ' retrieval tasks',
+      heads=('Model',),
+      columns=tuple(columns),
+      rows=tuple(
+          Row((model.name,), cells)
+          for model, cells in zip(models, percents_by_column(values))
+      ),
+      notes=notes,
+  )
+
+
+def _beir(models: Sequence[Model], sets: Sequence[EvaluatedSet]) -> Table:
+  (metric,) = benchmarks.BEIR_METRICS
+  models = _with_any(models, sets, [metric])
+  averaged = _averaged(models, sets, benchmarks.BEIR_NAMES, [metric])
+  rows = [
+      Row((s.name,), percents([s.value(model, metric) for model in models]))
+      for s in sets
+  ]
+  notes = _notes(models)
+  if averaged:
+    means = [_mean(averaged, model, metric) for model in models]
+    name = _average(averaged, benchmarks.BEIR_NAMES)
+    rows.append(Row((name,), percents(means), ruled=True))
+    notes += _average_note(averaged, benchmarks.BEIR_NAMES, 'BEIR')
+  if 'CQADupStack' in {s.name for s in sets}:
+    notes += ('CQADupStack is the mean of its 12 parts.',)
+  return Table(
+      name='beir',
+      title=f'{metric} (%) on the BEIR benchmark',
+      heads=('Task',),
+      columns=tuple(('', model.name) for model in models),
+      rows=tuple(rows),
+      notes=notes,
+  )
+
+
+def _open_nq(models: Sequence[Model], evaluated: EvaluatedSet) -> Table:
+  metrics = [
+      metric
+      for metric in benchmarks.OPEN_NQ_METRICS + benchmarks.QA_METRICS
+      if _with_any(models, [evaluated], [metric])
+  ]
+  models = _with_any(models, [evaluated], metrics)
+  return Table(
+      name=f'open-nq-{evaluated.split}',
+      title='Retrieval accuracy (%) on open-domain Natural Questions'
+      f' ({evaluated.split})',
+      heads=('Metric',),
+      columns=tuple(('', model.name) for model in models),
+      rows=tuple(
+          Row((metric,), percents([evaluated.value(m, metric) for m in models]))
+          for metric in metrics
+      ),
+      notes=_notes(models),
+  )
+
+
+def _other(models: Sequence[Model], sets: Sequence[EvaluatedSet]) -> Table:
+  metrics = [m for m in _OTHER_METRICS if _with_any(models, sets, [m])]
+  split = any(s.split for s in sets)
+  rows = []
+  for evaluated in sets:
+    those = _with_any(models, [evaluated], metrics)
+    cells = percents_by_column(
+        [[evaluated.value(m, metric) for metric in metrics] for m in those]
+    )
+    what = (evaluated.name, *([evaluated.split] if split else []))
+    for model, row in zip(those, cells):
+      new = model is those[0] and bool(rows) and len(models) > 1
+      rows.append(Row((*what, model.name), row, ruled=new))
+  return Table(
+      name='other',
+      title='Retrieval metrics (%) by task and split',
+      heads=('Task', *(['Split'] if split else []), 'Model'),
+      columns=tuple(('', metric) for metric in metrics),
+      rows=tuple(rows),
+      notes=_notes(models),
+  )
+
+
+def _with_any(
+    models: Sequence[Model],
+    sets: Collection[EvaluatedSet],
+    metrics: Collection[str],
+) -> list[Model]:
+  """The models that have a value to show."""
+  return [
+      model
+      for model in models
+      if any(s.value(model, m) is not None for s in sets for m in metrics)
+  ]
+
+
+def _averaged(
+    models: Sequence[Model],
+    sets: Sequence[EvaluatedSet],
+    names: Collection[str],
+    metrics: Collection[str],
+) -> list[EvaluatedSet]:
+  """The sets of the paper's average that all models have; none if only one."""
+  common = [
+      s
+      for s in sets
+      if s.name in names
+      and all(s.value(m, k) is not None for m in models for k in metrics)
+  ]
+  return common if len(common) > 1 else []
+
+
+def _mean(sets: Sequence[EvaluatedSet], model: Model, metric: str) -> float:
+  return sum(s.value(model, metric) for s in sets) / len(sets)
+
+
+def _average(averaged: Sequence[EvaluatedSet], names: Collection[str]) -> str:
+  """Its heading, with the number of sets if it is not the paper's."""
+  missing = len(averaged) < len(names)
+  return f'Average of {len(averaged)}' if missing else 'Average'
+
+
+def _average_note(
+    averaged: Sequence[EvaluatedSet], names: Sequence[str], whose: str
+) -> tuple[str, ...]:
+  there = [s.name for s in averaged]
+  missing = [name for name in names if name not in there]
+  if not missing:
+    return (f'The average is over the {len(names)} sets of {whose}.',)
+  return (
+      f'The average is over {", ".join(there)} only, which all models have;'
+      f' missing of the {len(names)} sets of {whose}: {", ".join(missing)}.',
+  )
+
+
+def _notes(models: Sequence[Model]) -> tuple[str, ...]:
+  return (_BOLD,) if len(models) > 1 else ()

@@ -1,0 +1,177 @@
+"""What an index says about itself, written before its first shard."""
+
+from collections.abc import Mapping
+import dataclasses
+import json
+import os
+import pathlib
+from typing import Any
+
+from dualenc_jax.errors import UserError
+
+FORMAT = 'dualenc-index'
+VERSION = 2
+FILE = 'header.json'
+AGAIN = 'Run `dualenc encode` again.'
+DTYPES = ('float32', 'float16')
+TOWERS = ('passage', 'query')
+# A kill costs the work on one shard at most. At D = 768 one is 403 MB, and the
+# 8.8 million passages of MS MARCO are 68 of them, opened in no time. A block of
+# exact search lies in one shard, and need not be copied.
+SHARD_SIZE = 2**17
+# Where a model is kept is told, but makes no other index.
+_INFORMATION = ('model_dir',)
+_NUMBERS = ('passages', 'dim', 'tokens', 'shard_size')
+
+
+@dataclasses.dataclass(frozen=True)
+class Header:
+  """The plan of an index; two that are equal may go on with each other's work.
+
+  Attributes:
+    passages: N, the rows: passages, or queries of the query tower.
+    dim: D, the embedding dim.
+    tower: 'passage' or 'query'.
+    tokens: most tokens that were kept of a text.
+    dtype: of the embeddings on disk, 'float32' or 'float16'.
+    normalised: whether the embeddings have length one.
+    shard_size: rows of every shard but the last.
+    provenance: whatever says what was encoded by what, as JSON: run, checkpoint
+      step, vocabulary, task.
+  """
+
+  passages: int
+  dim: int
+  tower: str
+  tokens: int
+  dtype: str = 'float32'
+  normalised: bool = True
+  shard_size: int = SHARD_SIZE
+  provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+  def __post_init__(self):
+    for name in _NUMBERS:
+      value = getattr(self, name)
+      if type(value) is not int or value < 1:
+        raise UserError(
+            f'field {name!r} is {value!r}: expected a whole number, 1 or more.'
+        )
+    for name, known in (('dtype', DTYPES), ('tower', TOWERS)):
+      value = getattr(self, name)
+      if value not in known:
+        raise UserError(
+            f'field {name!r} is {value!r}: expected {" or ".join(known)}.'
+        )
+    try:
+      provenance = json.loads(json.dumps(dict(self.provenance)))
+    except (TypeError, ValueError) as e:
+      raise UserError(f'provenance must be plain JSON: {e}.') from e
+    object.__setattr__(self, 'provenance', provenance)
+    taken = sorted(self._own().keys() & provenance.keys())
+    if taken:
+      raise UserError(
+          f'provenance names {taken} are fields of the header: rename them.'
+      )
+
+  @property
+  def shards(self) -> int:
+    """How many shards there are."""
+    return -(-self.passages // self.shard_size)
+
+  def rows_of(self, shard: int) -> range:
+    """The rows of a shard."""
+    first = shard * self.shard_size
+    return range(first, min(first + self.shard_size, self.passages))
+
+  def wrong(self, expect: Mapping[str, Any]) -> list[str]:
+    """What to say of the fields, and of provenance, that are not as expected.
+
+    Args:
+      expect: values by name; other fields may be anything.
+    """
+    found = self._fields()
+    return [
+        f'{name} is {found.get(name)!r}, expected {value!r}'
+        for name, value in expect.items()
+        if name not in found or found[name] != value
+    ]
+
+  def differences(self, other: 'Header') -> list[str]:
+    """What keeps this index from being the one of another header."""
+    expect = other._fields()
+    missing = dict.fromkeys(self._fields().keys() - expect.keys())
+    return self.wrong({
+        name: value
+        for name, value in sorted((expect | missing).items())
+        if name not in _INFORMATION
+    })
+
+  def write(self, folder: pathlib.Path) -> None:
+    """Writes header.json, all of it or nothing."""
+    temporary = folder / f'.{FILE}.{os.getpid()}'
+    with temporary.open('w', encoding='utf-8') as file:
+      value = self._own() | {'provenance': self.provenance}
+      json.dump(value, file, indent=2)
+      file.write('\n')
+      file.flush()
+      os.fsync(file.fileno())
+    temporary.replace(folder / FILE)
+
+  @classmethod
+  def read(cls, folder: pathlib.Path) -> 'Header':
+    """Reads header.json.
+
+    Raises:
+      UserError: there is none, or it is of another format or version or lacks
+        a field.
+    """
+    path = folder / FILE
+    try:
+      value = json.loads(path.read_text(encoding='utf-8'))
+    except OSError as e:
+      raise UserError(
+          f'{path}: no index here ({e.strerror}): expected a folder written by'
+          ' `dualenc encode`. Run it first, or give the right folder.'
+      ) from e
+    except ValueError as e:
+      raise UserError(f'{path}: not JSON ({e}). {AGAIN}') from e
+    if not isinstance(value, dict) or value.get('format') != FORMAT:
+      raise UserError(
+          f'{path}: not the header of an index: expected format {FORMAT!r}.'
+          f' {AGAIN}'
+      )
+    if value.get('version') != VERSION:
+      raise UserError(
+          f'{path}: format version is {value.get("version")!r}: this program'
+          f' reads version {VERSION}. {AGAIN}'
+      )
+    try:
+      names = [field.name for field in dataclasses.fields(cls)]
+      header = cls(**{name: value.get(name) for name in names})
+    except UserError as e:
+      raise UserError(f'{path}: {e} {AGAIN}') from e
+    if value.get('shards') != header.shards:
+      raise UserError(
+          f'{path}: shards is {value.get("shards")!r}, but {header.passages}'
+          f' passages of {header.shard_size} a shard make {header.shards}.'
+          f' {AGAIN}'
+      )
+    return header
+
+  def _fields(self) -> dict[str, Any]:
+    return {**self.provenance, **self._own()}
+
+  def _own(self) -> dict[str, Any]:
+    """The fields that stand beside provenance, as header.json has them."""
+    return {
+        'format': FORMAT,
+        'version': VERSION,
+        'passages': self.passages,
+        'dim': self.dim,
+        'dtype': self.dtype,
+        'tower': self.tower,
+        'normalised': self.normalised,
+        'tokens': self.tokens,
+        'shard_size': self.shard_size,
+        'shards': self.shards,
+    }

@@ -1,0 +1,209 @@
+"""What search computes on the devices: float32 scores of blocks of a corpus.
+
+Every device of the mesh has its own rows of a block, and its own `Best` so far.
+These are approximate: a score is off by at most `exact_search.error_bounds`.
+
+Shapes: Q queries, M rows of a block on one device, D embedding dim, C best kept
+by each of n devices.
+"""
+
+from collections.abc import Sequence
+import functools
+from typing import NamedTuple
+
+import jax
+from jax import lax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+import numpy as np
+
+# Scores are first reduced to the greatest of so many neighbours.
+_GROUP = 32
+_AXIS = 'devices'
+
+
+class Best(NamedTuple):
+  """The best of each query on each device, unordered between devices.
+
+  Attributes:
+    values: float32 [n, Q, C], best first; -inf where there is none.
+    rows: int32 [n, Q, C], of the corpus.
+  """
+
+  values: jax.Array
+  rows: jax.Array
+
+
+class Near(NamedTuple):
+  """What there is around one score of each query.
+
+  Attributes:
+    best: of minus the distance to that score; only those so near that rounding
+      may have put them on the wrong side of it.
+    above: int32 [n, Q], how many others are above it.
+  """
+
+  best: Best
+  above: jax.Array
+
+
+class Programs:
+  """The compiled programs over some devices."""
+
+  def __init__(self, devices: Sequence[jax.Device]):
+    self.devices = len(devices)
+    self.mesh = jax.sharding.Mesh(np.array(devices), (_AXIS,))
+    self.replicated = jax.sharding.NamedSharding(self.mesh, PartitionSpec())
+    self.split = jax.sharding.NamedSharding(self.mesh, PartitionSpec(_AXIS))
+
+  def no_best(self, queries: int, count: int) -> Best:
+    """Before the first block."""
+    shape = self.devices, queries, count
+    return Best(
+        self._full(shape, np.float32(-np.inf)), self._full(shape, np.int32(-1))
+    )
+
+  def none_near(self, queries: int, count: int) -> Near:
+    """Before the first block."""
+    return Near(
+        self.no_best(queries, count),
+        self._full((self.devices, queries), np.int32(0)),
+    )
+
+  def _full(self, shape, value) -> jax.Array:
+    def shard(index):
+      sizes = [len(range(*i.indices(n))) for i, n in zip(index, shape)]
+      return np.full(sizes, value)
+
+    return jax.make_array_from_callback(shape, self.split, shard)
+
+  @functools.cached_property
+  def update_best(self):
+    """(Best, queries [Q, D], block [n M, D], start, rows) -> Best.
+
+    start is the corpus row of the block's first; rows is how many of it count,
+    None for all.
+    """
+
+    def update(best, queries, block, start, rows):
+      scores, first = self._scores(queries, block, start, rows)
+      return _merge(best, scores, first)
+
+    return self._compile(update)
+
+  @functools.cached_property
+  def update_near(self):
+    """(Near, queries, block, start, rows, longest, targets, bounds) -> Near.
+
+    longest is the block's, targets [Q] the scores to compare with, and
+    longest * bounds [Q] how far rounding may move a score.
+    """
+
+    def update(near, queries, block, start, rows, longest, targets, bounds):
+      scores, first = self._scores(queries, block, start, rows)
+      distances = scores - targets[:, None]
+      margins = (longest * bounds)[:, None]
+      # Sums of ones are exact in float32, and vectorised, unlike integers.
+      surely = (distances > margins).astype(jnp.float32)
+      above = near.above + jnp.sum(surely, axis=1).astype(jnp.int32)[None]
+      distances = jnp.abs(distances)
+      nearness = jnp.where(distances <= margins, -distances, -jnp.inf)
+      return Near(_merge(near.best, nearness, first), above)
+
+    return self._compile(update)
+
+  @functools.cached_property
+  def longest(self):
+    """block [n M, D] -> its greatest norm, which NaN or infinity make such."""
+
+    def longest(block):
+      block = block.astype(jnp.float32)
+      return jnp.sqrt(jnp.max(jnp.sum(block * block, axis=1)))
+
+    return jax.jit(longest, out_shardings=self.replicated)
+
+  @functools.cached_property
+  def merge(self):
+    """Best of n devices -> values and rows [Q, C] of all of them."""
+
+    def merge(best):
+      _, queries, count = best.values.shape
+      values, rows = (x.swapaxes(0, 1).reshape(queries, -1) for x in best)
+      values, which = lax.top_k(values, count)
+      return values, jnp.take_along_axis(rows, which, axis=1, mode='clip')
+
+    return jax.jit(merge, out_shardings=self.replicated)
+
+  @functools.cached_property
+  def total(self):
+    """[n, Q] -> [Q]."""
+    return jax.jit(lambda x: x.sum(axis=0), out_shardings=self.replicated)
+
+  def _scores(self, queries, block, start, rows):
+    """Scores [Q, M] of this device's rows, and the corpus row of its first."""
+    scores = lax.dot_general(
+        queries,
+        block.astype(jnp.float32),
+        (((1,), (1,)), ((), ())),
+        precision=lax.Precision.HIGHEST,
+    )
+    size = block.shape[0]
+    offset = lax.axis_index(_AXIS) * size
+    if rows is not None:
+      inside = lax.broadcasted_iota(jnp.int32, (1, size), 1) + offset < rows
+      scores = jnp.where(inside, scores, -jnp.inf)
+    return scores, start + offset
+
+  def _compile(self, update):
+    """Runs on every device with its own state and rows of the block."""
+    of_device, everywhere = PartitionSpec(_AXIS), PartitionSpec()
+
+    @jax.jit
+    def program(state, queries, block, *rest):
+      return jax.shard_map(
+          update,
+          mesh=self.mesh,
+          in_specs=(
+              of_device,
+              everywhere,
+              of_device,
+              *(everywhere for _ in rest),
+          ),
+          out_specs=of_device,
+          check_vma=False,
+      )(state, queries, block, *rest)
+
+    return program
+
+
+@functools.cache
+def programs(devices: tuple[jax.Device, ...]) -> Programs:
+  """The programs over these devices, compiled once a process."""
+  return Programs(devices)
+
+
+def _merge(best: Best, scores: jax.Array, first: jax.Array) -> Best:
+  """The best with the scores [Q, M] of corpus rows from `first` among them."""
+  count = best.values.shape[-1]
+  values, which = _top(scores, count)
+  values = jnp.concatenate([best.values[0], values], axis=1)
+  rows = jnp.concatenate([best.rows[0], which + first], axis=1)
+  values, which = lax.top_k(values, count)
+  rows = jnp.take_along_axis(rows, which, axis=1, mode='clip')
+  return Best(values[None], rows[None])
+
+
+def _top(scores: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+  """`lax.top_k`, by way of the greatest of each group of neighbours.
+
+  The `count` best lie in the `count` groups with the greatest maxima.
+  """
+  queries, size = scores.shape
+  if size < 4 * count * _GROUP or size % _GROUP:
+    return lax.top_k(scores, min(count, size))
+  groups = scores.reshape(queries, size // _GROUP, _GROUP)
+  _, which = lax.top_k(groups.max(axis=2), count)
+  members = jnp.take_along_axis(groups, which[:, :, None], axis=1, mode='clip')
+  values, place = lax.top_k(members.reshape(queries, -1), count)
+  group = jnp.take_along_axis(which, place // _GROUP, axis=1, mode='clip')
+  return values, group * _GROUP + place % _GROUP

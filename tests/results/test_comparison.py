@@ -1,0 +1,260 @@
+"""Differences by hand, and results that must not be compared."""
+
+import json
+
+import numpy as np
+import pytest
+import result_folders
+
+from dualenc_jax.data.readers import beir_sets
+from dualenc_jax.errors import UserError
+from dualenc_jax.results import folder
+from dualenc_jax.results.comparison import compare
+from dualenc_jax.results.comparison import Options
+
+
+def models(root, names='ab'):
+  return [folder.read_model(root / name) for name in names]
+
+
+def compared(root, names='ab', **options):
+  baseline, *others = models(root, names)
+  return compare(baseline, others, Options(**options))
+
+
+def test_a_comparison_by_hand(tmp_path):
+  result_folders.of_column(tmp_path / 'a', 'MRR', [0.5, 0.5, 1.0, 0.0, 0.5])
+  result_folders.of_column(tmp_path / 'b', 'MRR', [1.0, 1.0, 0.5, 0.0, 1.0])
+  (d,) = compared(tmp_path).differences
+  assert (d.set_name, d.metric, d.model) == ('pairs', 'MRR', 'b')
+  assert (d.baseline_value, d.value) == (0.5, 0.7)
+  assert d.difference == pytest.approx(0.2)
+  assert d.relative == pytest.approx(0.4)
+  assert (d.better, d.equal, d.worse, d.queries) == (3, 1, 1, 5)
+  # Steps of one size: 3 of 4 up is as likely as 1 + 4 + 4 + 1 of 16 flips.
+  assert d.randomization == 10 / 16
+  # Differences .5 .5 -.5 0 .5: mean .2, variance .2, t = .2 / sqrt(.2 / 5) = 1
+  # with 4 degrees of freedom.
+  assert d.t_test == pytest.approx(0.3739009663)
+  assert d.randomization_holm == d.randomization
+  assert d.t_test_holm == d.t_test
+
+
+def test_the_order_of_queries_in_a_file_does_not_matter(tmp_path):
+  result_folders.of_column(tmp_path / 'a', 'MRR', [0.5, 0.25])
+  result_folders.write(
+      tmp_path / 'b', {'MRR': 0.625}, per_query={'q1': [0.5], 'q0': [0.75]}
+  )
+  (d,) = compared(tmp_path).differences
+  assert (d.better, d.worse) == (2, 0)
+
+
+def test_each_metric_has_a_correction_of_its_own(tmp_path):
+  """Over all sets and models: here 2 x 2 tests by MRR."""
+  rng = np.random.default_rng(0)
+  for name in 'abc':
+    for split in ('test', 'validation'):
+      base = np.linspace(0, 0.5, 40)
+      values = base + rng.normal(0.02 * (name != 'a'), 0.05, 40).clip(-0.1, 0.3)
+      values = values.clip(0, 1).tolist()
+      result_folders.of_column(tmp_path / name, 'MRR', values, split=split)
+  found = compared(tmp_path, 'abc').differences
+  where = [(d.evaluated.split, d.model) for d in found]
+  splits = ('test', 'validation')
+  assert where == [(split, model) for split in splits for model in 'bc']
+  smallest, *others = sorted(found, key=lambda d: d.t_test)
+  assert smallest.t_test_holm == pytest.approx(4 * smallest.t_test)
+  assert all(d.t_test < d.t_test_holm for d in others[:-1])
+  smallest = min(found, key=lambda d: d.randomization)
+  expected = min(4 * smallest.randomization, 1)
+  assert smallest.randomization_holm == pytest.approx(expected)
+
+
+def test_metrics_are_those_of_the_papers_or_as_asked_for(tmp_path):
+  metrics = {'P@1': 0.5, 'MRR': 0.5, 'nDCG@10': 0.5, 'Recall@100': 0.5}
+  values = {'q': [0.5] * 4}
+  for name in 'ab':
+    for task, dataset, split in (
+        ('msmarco', None, 'validation'),
+        ('beir', 'nq', 'test'),
+        ('pairs', None, 'test'),
+    ):
+      result_folders.write(
+          tmp_path / name, metrics, task, dataset, split, values
+      )
+
+  def asked(**options):
+    differences = compared(tmp_path, **options).differences
+    return [(d.set_name, d.metric) for d in differences]
+
+  assert asked() == [
+      ('MSMARCO', 'P@1'),
+      ('MSMARCO', 'MRR'),
+      ('NQ', 'nDCG@10'),
+      ('pairs', 'P@1'),
+      ('pairs', 'MRR'),
+      ('pairs', 'nDCG@10'),
+  ]
+  assert asked(metrics=['Recall@100', 'MRR'])[:3] == [
+      ('MSMARCO', 'Recall@100'),
+      ('MSMARCO', 'MRR'),
+      ('NQ', 'Recall@100'),
+  ]
+  with pytest.raises(UserError, match="no result has 'NDCG@10'.*'nDCG@10'"):
+    asked(metrics=['NDCG@10'])
+
+
+def test_sets_that_not_all_have_are_left_out_and_told(tmp_path):
+  for name, datasets in (('a', ['nq', 'fiqa']), ('b', ['nq', 'scifact'])):
+    for dataset in datasets:
+      result_folders.of_column(
+          tmp_path / name, 'nDCG@10', [0.5], task='beir', dataset=dataset
+      )
+  comparison = compared(tmp_path)
+  assert [d.set_name for d in comparison.differences] == ['NQ']
+  left_out = list(map(str, comparison.left_out))
+  assert left_out == ['beir-fiqa test', 'beir-scifact test']
+
+
+def test_sets_of_one_name_are_told_apart(tmp_path):
+  for name in 'ab':
+    result_folders.of_column(
+        tmp_path / name, 'nDCG@10', [0.5], task='beir', dataset='nq'
+    )
+    result_folders.of_column(
+        tmp_path / name,
+        'MRR',
+        [0.5],
+        task='multireqa',
+        dataset='NaturalQuestions',
+        split='validation',
+    )
+  names = [d.set_name for d in compared(tmp_path).differences]
+  assert names == ['NQ', 'BEIR NQ']
+
+
+def test_cqadupstack_is_one_set_of_the_mean_of_its_parts(tmp_path):
+  """However many queries a part has, it counts as much as another."""
+  for name, step in (('a', 0.0), ('b', 0.25)):
+    for i, part in enumerate(beir_sets.CQADUPSTACK_PARTS):
+      # One part of 30 queries and 11 of 1; only the last is better.
+      values = [0.5] * (30 if i == 0 else 1)
+      values[0] += step * (i == 11)
+      result_folders.of_column(
+          tmp_path / name, 'nDCG@10', values, task='beir', dataset=part
+      )
+  (d,) = compared(tmp_path).differences
+  assert d.set_name == 'CQADupStack'
+  assert d.baseline_value == pytest.approx(0.5)
+  assert d.value == pytest.approx(0.5 + 0.25 / 12)
+  assert (d.better, d.equal, d.worse) == (1, 40, 0)
+
+
+def test_a_baseline_of_0_has_no_relative_improvement(tmp_path):
+  result_folders.of_column(tmp_path / 'a', 'MRR', [0.0, 0.0])
+  result_folders.of_column(tmp_path / 'b', 'MRR', [0.5, 0.0])
+  (d,) = compared(tmp_path).differences
+  assert d.relative is None
+  assert d.difference == 0.25
+
+
+@pytest.mark.parametrize(
+    'change, message',
+    [
+        ({'source': 'other'}, 'differ in "source": of the queries and other'),
+        ({'queries': 5}, 'differ in "queries": 4 and 5'),
+        ({'passages': None}, 'differ in "passages": 9 and nothing'),
+        (
+            {'corpus': {'split': 'corpus', 'source': 'x'}},
+            'differ in "corpus": split corpus, source of the passages and split'
+            ' corpus, source x',
+        ),
+        ({'k': 10}, 'differ in "k": nothing and 10'),
+    ],
+)
+def test_results_of_other_data_are_refused(tmp_path, change, message):
+  result_folders.of_column(tmp_path / 'a', 'MRR', [0.5])
+  result_folders.of_column(tmp_path / 'b', 'MRR', [1.0], **change)
+  with pytest.raises(UserError, match=message):
+    compared(tmp_path)
+
+
+def test_models_may_differ_in_all_else(tmp_path):
+  result_folders.of_column(tmp_path / 'a', 'MRR', [0.5])
+  result_folders.of_column(
+      tmp_path / 'b', 'MRR', [1.0], checkpoint_step=5, dtype='bfloat16'
+  )
+  assert compared(tmp_path).differences[0].value == 1.0
+
+
+def test_no_common_set_says_what_there_is(tmp_path):
+  result_folders.of_column(tmp_path / 'a', 'MRR', [0.5], split='test')
+  result_folders.of_column(tmp_path / 'b', 'MRR', [0.5], split='validation')
+  with pytest.raises(
+      UserError, match='a has pairs test; .*b has pairs validation'
+  ):
+    compared(tmp_path)
+
+
+def test_queries_of_only_one_side_are_an_error_or_left_out(tmp_path):
+  values = {f'q{i}': [0.5] for i in range(6)}
+  result_folders.write(tmp_path / 'a', {'MRR': 0.5}, per_query=values)
+  more = {'q0': [0.25], 'q1': [0.75], 'x': [0.5]}
+  result_folders.write(tmp_path / 'b', {'MRR': 0.5}, per_query=more)
+  with pytest.raises(
+      UserError,
+      match=r'MRR on pairs test is not of the same queries: only .*a/.* has 4'
+      r' queries \(q2, q3, q4, \.\.\.\) and only .*b/.* has 1 query \(x\)',
+  ):
+    compared(tmp_path)
+  (d,) = compared(tmp_path, common_queries=True).differences
+  assert (d.better, d.equal, d.worse) == (1, 0, 1)
+
+
+def test_common_queries_of_other_files_but_not_of_another_corpus(tmp_path):
+  result_folders.of_column(tmp_path / 'a', 'MRR', [0.5, 0.5])
+  result_folders.of_column(
+      tmp_path / 'b', 'MRR', [1.0], source='other', queries=1
+  )
+  (d,) = compared(tmp_path, common_queries=True).differences
+  assert (d.queries, d.baseline_value, d.value) == (1, 0.5, 1.0)
+  result_folders.of_column(tmp_path / 'c', 'MRR', [1.0], passages=8)
+  with pytest.raises(UserError, match='"passages"'):
+    compared(tmp_path, 'ac', common_queries=True)
+
+
+def test_no_common_query_is_an_error(tmp_path):
+  for name in 'ab':
+    result_folders.write(tmp_path / name, {'MRR': 0.5}, per_query={name: [0.5]})
+  with pytest.raises(UserError, match='no query with MRR in common'):
+    compared(tmp_path, common_queries=True)
+
+
+def test_a_metric_without_values_by_query_is_an_error(tmp_path):
+  result_folders.of_column(tmp_path / 'a', 'MRR', [0.5])
+  path = result_folders.of_column(tmp_path / 'b', 'MRR', [0.5])
+  (path / 'per_query.tsv').write_text('query_id\tP@1\nq0\t1.0\n')
+  with pytest.raises(UserError, match="per_query.tsv has no column 'MRR'"):
+    compared(tmp_path)
+  (path / 'per_query.tsv').unlink()
+  with pytest.raises(UserError, match='per_query.tsv cannot be read'):
+    compared(tmp_path)
+
+
+def test_values_of_another_evaluation_are_refused(tmp_path):
+  path = result_folders.of_column(tmp_path / 'a', 'MRR', [0.5])
+  result_folders.of_column(tmp_path / 'b', 'MRR', [0.5])
+  content = json.loads((path / 'metrics.json').read_text())
+  content['metrics']['MRR'] += 1e-6
+  (path / 'metrics.json').write_text(json.dumps(content))
+  with pytest.raises(UserError, match='mean of MRR is 0.5, but .* 0.500001'):
+    compared(tmp_path)
+
+
+def test_a_metric_that_one_lacks(tmp_path):
+  result_folders.of_column(tmp_path / 'a', 'MRR', [0.5])
+  result_folders.of_column(tmp_path / 'b', 'P@1', [0.5])
+  with pytest.raises(UserError, match='none of the default metrics in common'):
+    compared(tmp_path)
+  with pytest.raises(UserError, match='b has no MRR on pairs, unlike others'):
+    compared(tmp_path, metrics=['MRR'])

@@ -1,0 +1,179 @@
+"""Result folders: read, checked, and what is wrong with damaged ones."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import result_folders
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.results import folder as folder_lib
+from dualenc_jax.results.folder import Key
+from dualenc_jax.results.per_query import read_per_query
+from dualenc_jax.results.per_query import write_per_query
+
+
+def test_values_come_back_bit_for_bit(tmp_path):
+  path = tmp_path / 'per_query.tsv'
+  rng = np.random.default_rng(0)
+  values = {
+      'MRR': 1 / rng.integers(1, 1000, 50),
+      'nDCG@10': rng.random(50),
+      'Top-5': np.where(rng.random(50) < 0.5, np.nan, 1.0),
+  }
+  ids = [f'query {i} \u2028 é' for i in range(50)]
+  write_per_query(path, ids, values)
+  first = path.read_bytes()
+  got = read_per_query(path)
+  assert list(got.query_ids) == ids
+  assert list(got.values) == list(values)
+  for metric, column in values.items():
+    np.testing.assert_array_equal(got.values[metric], column)
+  write_per_query(path, ids, values)
+  assert path.read_bytes() == first
+  assert [p.name for p in tmp_path.iterdir()] == ['per_query.tsv']
+
+
+def test_the_file_is_as_documented(tmp_path):
+  path = tmp_path / 'per_query.tsv'
+  values = {'P@1': np.array([1.0, 0.0]), 'MRR': np.array([1.0, 1 / 3])}
+  write_per_query(path, ['a', 'b'], values)
+  assert path.read_text() == (
+      'query_id\tP@1\tMRR\na\t1.0\t1.0\nb\t0.0\t0.3333333333333333\n'
+  )
+
+
+def test_a_query_that_a_metric_does_not_apply_to_is_not_in_its_mean(tmp_path):
+  path = tmp_path / 'per_query.tsv'
+  path.write_text('query_id\tP@1\tTop-5\na\t1.0\t\nb\t\t0.0\nc\t0.5\t1.0\n')
+  got = read_per_query(path)
+  assert got.column('P@1') == {'a': 1.0, 'c': 0.5}
+  assert got.mean('P@1') == 0.75
+  assert got.mean('Top-5') == 0.5
+
+
+@pytest.mark.parametrize(
+    'ids, column, message',
+    [
+        (['a', 'a'], [0.0, 1.0], "query id 'a' is repeated"),
+        (['a', ''], [0.0, 1.0], "query id '' cannot stand"),
+        (['a', 'b\tc'], [0.0, 1.0], "'b.tc' cannot stand"),
+        (['a', 'b\nc'], [0.0, 1.0], "'b.nc' cannot stand"),
+        (['a', 'b'], [0.0], r'MRR has shape \(1,\); expected .* 2 queries'),
+        (['a', 'b'], [0.0, np.inf], 'MRR has an infinite value'),
+    ],
+)
+def test_what_cannot_be_written(tmp_path, ids, column, message):
+  with pytest.raises(UserError, match=message):
+    write_per_query(tmp_path / 'x.tsv', ids, {'MRR': np.array(column)})
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    'text, message',
+    [
+        ('', r'per_query.tsv:1: the header is'),
+        ('id\tMRR\n', r':1: the header is .*; expected query_id'),
+        ('query_id\tMRR\tMRR\n', r':1: the header is'),
+        ('query_id\tMRR\n', 'has no query'),
+        ('query_id\tMRR\na\t1.0\nb\n', r':3: 1 cells; expected 2'),
+        ('query_id\tMRR\na\t1.0\t2\n', r':2: 3 cells; expected 2'),
+        ('query_id\tMRR\na\tx\n', r':2: .* not a finite number'),
+        ('query_id\tMRR\na\tnan\n', r':2: .* not a finite number'),
+        ('query_id\tMRR\na\tinf\n', r':2: .* not a finite number'),
+        ('query_id\tMRR\na\t1\na\t1\n', r":3: query id 'a' is repeated"),
+        ('query_id\tMRR\n\t1\n', r":2: query id '' is empty"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path, text, message):
+  path = tmp_path / 'per_query.tsv'
+  path.write_text(text)
+  with pytest.raises(UserError, match=message):
+    read_per_query(path)
+
+
+def test_a_missing_file_is_named(tmp_path):
+  with pytest.raises(UserError, match='x.tsv cannot be read: No such file'):
+    read_per_query(tmp_path / 'x.tsv')
+  (tmp_path / 'x.tsv').write_bytes(b'query_id\tMRR\n\xff\t1\n')
+  with pytest.raises(UserError, match='x.tsv is no text in UTF-8'):
+    read_per_query(tmp_path / 'x.tsv')
+
+
+def test_a_model_is_read_from_any_of_its_folders(tmp_path):
+  model_dir = tmp_path / 'my_model'
+  one = result_folders.write(model_dir, {'MRR': 0.5}, 'beir', 'scifact')
+  result_folders.write(model_dir, {'MRR': 0.25}, split='validation')
+  scifact = Key('beir', 'scifact', 'beir-scifact', 'test')
+  pairs = Key('pairs', None, 'pairs', 'validation')
+  for path in (model_dir, model_dir / 'evaluation'):
+    model = folder_lib.read_model(path)
+    assert model.name == 'my_model'
+    assert model.where == str(path)
+    assert {*model.results} == {scifact, pairs}
+  model = folder_lib.read_model(one, name='mine')
+  assert model.name == 'mine'
+  assert model.results[scifact].metrics == {'MRR': 0.5}
+  assert model.results[scifact].provenance['checkpoint_step'] == 20_000
+
+
+def test_per_query_values_are_checked_against_the_means(tmp_path):
+  values = {'a': [1.0], 'b': [0.5], 'c': [1 / 3]}
+  mean = math.fsum([1.0, 0.5, 1 / 3]) / 3
+  good = result_folders.write(
+      tmp_path / 'good', {'MRR': mean + 5e-10}, per_query=values
+  )
+  result = folder_lib.read_result(good)
+  assert result.per_query().column('MRR')['b'] == 0.5
+  bad = result_folders.write(
+      tmp_path / 'bad', {'MRR': mean + 5e-9}, per_query=values
+  )
+  result = folder_lib.read_result(bad)
+  with pytest.raises(UserError, match='the mean of MRR is 0.61.* two eval'):
+    result.per_query()
+
+
+@pytest.mark.parametrize(
+    'change, message',
+    [
+        ({'metrics': None}, '"metrics" is no object'),
+        ({'metrics': {}}, '"metrics" is no object'),
+        ({'metrics': {'MRR': 52.0}}, 'metric MRR is 52.0; expected a share'),
+        ({'metrics': {'MRR': math.nan}}, 'metric MRR is nan'),
+        ({'metrics': {'MRR': '0.5'}}, "metric MRR is '0.5'"),
+        ({'metrics': {'MRR': True}}, 'metric MRR is True'),
+        ({'label': None}, '"label" is None'),
+        ({'split': 3}, '"split" is 3'),
+    ],
+)
+def test_fields_of_metrics_json_are_checked(tmp_path, change, message):
+  folder = result_folders.write(tmp_path / 'm', {'MRR': 0.5}, **change)
+  with pytest.raises(UserError, match=f'metrics.json: {message}'):
+    folder_lib.read_result(folder)
+
+
+@pytest.mark.parametrize(
+    'content, message',
+    [('{"metrics": {', 'is no JSON'), ('[1]', 'is no JSON object')],
+)
+def test_a_damaged_metrics_json_is_named(tmp_path, content, message):
+  folder = result_folders.write(tmp_path / 'm', {'MRR': 0.5})
+  (folder / 'metrics.json').write_text(content)
+  with pytest.raises(UserError, match=f'metrics.json {message}'):
+    folder_lib.read_model(tmp_path / 'm')
+
+
+def test_a_folder_without_results_says_what_to_do(tmp_path):
+  with pytest.raises(UserError, match='has no results.*dualenc evaluate'):
+    folder_lib.read_model(tmp_path)
+
+
+def test_two_results_on_one_split_are_refused(tmp_path):
+  folder = result_folders.write(tmp_path / 'm', {'MRR': 0.5})
+  other = folder.with_name('copy')
+  other.mkdir()
+  content = json.loads((folder / 'metrics.json').read_text())
+  (other / 'metrics.json').write_text(json.dumps(content))
+  with pytest.raises(UserError, match='copy.*pairs-test.*both .* pairs test'):
+    folder_lib.read_model(tmp_path / 'm')

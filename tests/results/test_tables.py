@@ -1,0 +1,389 @@
+"""Tables against the papers' own numbers, and their text as LaTeX."""
+
+import re
+
+import pytest
+import result_folders
+
+from dualenc_jax.data.readers import beir_sets
+from dualenc_jax.data.readers import multireqa_sets
+from dualenc_jax.results import benchmarks
+from dualenc_jax.results import folder
+from dualenc_jax.results import latex
+from dualenc_jax.results import table as table_lib
+from dualenc_jax.results import tables
+from dualenc_jax.results.table import Cell
+from dualenc_jax.results.table import Row
+from dualenc_jax.results.table import Table
+
+# ADE-SPL in SamToNe's table 1: P@1 and MRR of MSMARCO, NQ, SQuAD, TriviaQA and
+# SearchQA.
+ADE_SPL = {
+    'Standard': (15.7, 28.8, 55.3, 67.0, 74.5, 82.1, 41.7, 54.4, 42.3, 59.1),
+    'SamToNe': (17.6, 30.4, 55.7, 67.2, 73.8, 81.7, 44.0, 55.9, 48.5, 63.4),
+    'PAIR': (16.9, 29.6, 55.7, 67.0, 74.4, 82.0, 45.0, 56.8, 44.1, 60.4),
+}
+QA_SETS = (
+    ('msmarco', None),
+    ('multireqa', 'NaturalQuestions'),
+    ('multireqa', 'SQuAD'),
+    ('multireqa', 'TriviaQA'),
+    ('multireqa', 'SearchQA'),
+)
+
+
+def qa_model(root, name, values, sets=QA_SETS):
+  for (task, dataset), p, mrr in zip(sets, values[::2], values[1::2]):
+    metrics = {'P@1': p / 100, 'MRR': mrr / 100}
+    result_folders.write(root / name, metrics, task, dataset, 'validation')
+  return folder.read_model(root / name)
+
+
+def beir_model(root, name, values, **fields):
+  for dataset, value in values.items():
+    result_folders.write(
+        root / name, {'nDCG@10': value / 100}, 'beir', dataset, **fields
+    )
+  return folder.read_model(root / name)
+
+
+def of(name, models):
+  """The one table of this name."""
+  (found,) = [t for t in tables.paper_tables(models) if t.name == name]
+  return found
+
+
+def texts(table):
+  return [[cell.text for cell in row.cells] for row in table.rows]
+
+
+def bold(table):
+  return [[cell.bold for cell in row.cells] for row in table.rows]
+
+
+def test_table_1_of_samtone(tmp_path):
+  models = [qa_model(tmp_path, n, v) for n, v in ADE_SPL.items()]
+  assert table_lib.markdown(of('qa-retrieval', models)) == (
+      '## Precision at 1 (P@1) (%) and mean reciprocal rank (MRR) (%) on QA'
+      ' retrieval tasks\n'
+      '\n'
+      '| Model    | MSMARCO P@1 | MSMARCO MRR |   NQ P@1 |   NQ MRR | SQuAD P@1'
+      ' | SQuAD MRR | TriviaQA P@1 | TriviaQA MRR | SearchQA P@1 | SearchQA MRR'
+      ' | Average P@1 | Average MRR |\n'
+      '| -------- | ----------: | ----------: | -------: | -------: |'
+      ' --------: | --------: | -----------: | -----------: | -----------: |'
+      ' -----------: | ----------: | ----------: |\n'
+      '| Standard |        15.7 |        28.8 |     55.3 |     67.0 |  **74.5**'
+      ' |  **82.1** |         41.7 |         54.4 |         42.3 |         59.1'
+      ' |        45.9 |        58.3 |\n'
+      '| SamToNe  |    **17.6** |    **30.4** | **55.7** | **67.2** |      73.8'
+      ' |      81.7 |         44.0 |         55.9 |     **48.5** |     **63.4**'
+      ' |    **47.9** |    **59.7** |\n'
+      '| PAIR     |        16.9 |        29.6 | **55.7** |     67.0 |      74.4'
+      ' |      82.0 |     **45.0** |     **56.8** |         44.1 |         60.4'
+      ' |        47.2 |        59.2 |\n'
+      '\n'
+      'The best are in bold.\n'
+      '\n'
+      "The average is over the 5 sets of SamToNe's table 1.\n"
+  )
+
+
+def test_the_average_is_over_what_all_rows_have(tmp_path):
+  whole = qa_model(tmp_path, 'whole', ADE_SPL['PAIR'])
+  part = qa_model(tmp_path, 'part', (50.0, 60.0, 70.0, 80.0), QA_SETS[1:3])
+  table = of('qa-retrieval', [whole, part])
+  assert table.columns[-2:] == (
+      ('Average of 2', 'P@1'),
+      ('Average of 2', 'MRR'),
+  )
+  # (55.7 + 74.4) / 2 = 65.05, which as a float is a little more.
+  assert texts(table) == [
+      '16.9 29.6 55.7 67.0 74.4 82.0 45.0 56.8 44.1 60.4 65.1 74.5'.split(),
+      '- - 50.0 60.0 70.0 80.0 - - - - 60.0 70.0'.split(),
+  ]
+  # A value that none other stands beside is not best.
+  assert bold(table)[0] == [False] * 2 + [True] * 4 + [False] * 4 + [True] * 2
+  assert table.notes[-1] == (
+      'The average is over NQ, SQuAD only, which all models have; missing of'
+      " the 5 sets of SamToNe's table 1: MSMARCO, TriviaQA, SearchQA."
+  )
+
+
+def test_sets_beyond_the_five_stand_beside_the_average(tmp_path):
+  """Dong 2022 has HotpotQA, too; BioASQ and others are only tested on."""
+  for dataset, split in (('HotpotQA', 'validation'), ('DuoRC', 'test')):
+    result_folders.write(
+        tmp_path / 'm', {'P@1': 0.3, 'MRR': 0.4}, 'multireqa', dataset, split
+    )
+  model = qa_model(tmp_path, 'm', (50.0, 60.0, 70.0, 80.0), QA_SETS[:2])
+  table = of('qa-retrieval', [model])
+  assert [group for group, metric in table.columns if metric == 'MRR'] == (
+      ['MSMARCO', 'NQ', 'HotpotQA', 'DuoRC', 'Average of 2']
+  )
+  assert texts(table)[0][-2:] == ['60.0', '70.0']
+
+
+def test_one_set_has_no_average(tmp_path):
+  table = of('qa-retrieval', [qa_model(tmp_path, 'm', (50.0, 60.0))])
+  assert table.columns == (('MSMARCO', 'P@1'), ('MSMARCO', 'MRR'))
+  assert table.notes == ()
+
+
+# SDE and SDE with SamToNe in SamToNe's table 2, in its order.
+BEIR = {
+    'arguana': (40.2, 39.8),
+    'bioasq': (40.2, 39.7),
+    'climate-fever': (31.1, 32),
+    'cqadupstack': (40.7, 41.4),
+    'dbpedia-entity': (45.7, 45.9),
+    'fever': (68.3, 70),
+    'fiqa': (41.8, 42.6),
+    'hotpotqa': (66.9, 66.4),
+    'nfcorpus': (37.2, 36.5),
+    'nq': (42.9, 47),
+    'quora': (88.8, 88.7),
+    'robust04': (53.5, 55.5),
+    'scidocs': (22.3, 22.4),
+    'scifact': (68, 67.7),
+    'signal1m': (31.8, 31.1),
+    'trec-covid': (53.1, 61.2),
+    'trec-news': (49.2, 48.4),
+    'webis-touche2020': (22, 32.4),
+}
+
+
+def beir_values(column, parts=beir_sets.CQADUPSTACK_PARTS):
+  values = {name: row[column] for name, row in BEIR.items()}
+  mean = values.pop('cqadupstack')
+  # Parts around their mean: -5.5 to 5.5.
+  spread = {part: mean + i - 5.5 for i, part in enumerate(parts)}
+  return values | spread
+
+
+def test_table_2_of_samtone(tmp_path):
+  models = [
+      beir_model(tmp_path, name, beir_values(i))
+      for i, name in enumerate(['SDE', 'SamToNe'])
+  ]
+  table = of('beir', models)
+  rows = {row.heads[0]: [cell.text for cell in row.cells] for row in table.rows}
+  assert list(rows) == [
+      'ArguAna',
+      'BioASQ',
+      'Climate-Fever',
+      'CQADupStack',
+      'DBpedia-entity',
+      'Fever',
+      'FiQA-2018',
+      'HotpotQA',
+      'NFCorpus',
+      'NQ',
+      'Quora',
+      'Robust04',
+      'SCIDOCS',
+      'SciFact',
+      'Signal-1M',
+      'Trec-Covid',
+      'Trec-News',
+      'Touché-2020',
+      'Average',
+  ]
+  assert rows['CQADupStack'] == ['40.7', '41.4']
+  assert rows['Touché-2020'] == ['22.0', '32.4']
+  # As in the paper.
+  assert rows['Average'] == ['46.9', '48.3']
+  assert bold(table)[0] == [True, False]
+  assert bold(table)[-1] == [False, True]
+  assert table.notes[1:] == (
+      'The average is over the 18 sets of BEIR.',
+      'CQADupStack is the mean of its 12 parts.',
+  )
+  assert not [t for t in tables.paper_tables(models) if t.name == 'other']
+
+
+def test_a_part_of_cqadupstack_that_is_missing_is_told(tmp_path):
+  parts = beir_sets.CQADUPSTACK_PARTS
+  whole = beir_model(tmp_path, 'whole', {p: 10.0 for p in parts} | {'nq': 30})
+  part = beir_model(
+      tmp_path, 'part', {p: 20.0 for p in parts[1:]} | {'nq': 40, 'fiqa': 50}
+  )
+  table = of('beir', [whole, part])
+  assert [row.heads for row in table.rows] == [
+      ('CQADupStack',),
+      ('FiQA-2018',),
+      ('NQ',),
+  ]
+  # Of two sets in common there is only one, so there is no average.
+  assert texts(table) == [['10.0', '-'], ['-', '50.0'], ['30.0', '40.0']]
+  other = of('other', [whole, part])
+  shown = [row.heads[0] for row in other.rows if row.heads[-1] == 'part']
+  assert shown == [f'beir-{p}' for p in sorted(parts[1:])]
+
+
+def test_the_names_are_those_of_the_readers():
+  assert {*benchmarks._BEIR} == {*beir_sets.NAMES} - {'msmarco'}
+  assert len(benchmarks.BEIR_NAMES) == 18
+  names = {dataset for _, dataset, _ in benchmarks._QA} - {None}
+  assert names == {*multireqa_sets.SETS}
+
+
+def test_table_3_of_dong(tmp_path):
+  accuracies = {'SDE': (62.2, 77.0, 84.6), 'ADE-SPL': (62.7, 76.4, 84.4)}
+  for name, values in accuracies.items():
+    metrics = {f'Top-{k}': v / 100 for k, v in zip((5, 20, 100), values)}
+    result_folders.write(
+        tmp_path / name, metrics, 'open_nq', split='validation'
+    )
+  models = [folder.read_model(tmp_path / name) for name in accuracies]
+  (table,) = tables.paper_tables(models)
+  assert table_lib.markdown(table) == (
+      '## Retrieval accuracy (%) on open-domain Natural Questions'
+      ' (validation)\n'
+      '\n'
+      '| Metric  |      SDE |  ADE-SPL |\n'
+      '| ------- | -------: | -------: |\n'
+      '| Top-5   |     62.2 | **62.7** |\n'
+      '| Top-20  | **77.0** |     76.4 |\n'
+      '| Top-100 | **84.6** |     84.4 |\n'
+      '\n'
+      'The best are in bold.\n'
+  )
+
+
+def test_all_else_is_in_one_table(tmp_path):
+  """Also splits that the papers do not measure, and BEIR's MS MARCO."""
+  metrics = {'P@1': 0.5, 'MRR': 0.625, 'MRR@10': 0.6, 'nDCG@10': 0.7}
+  more = metrics | {'Recall@1': 0.5, 'Recall@100': 1.0}
+  for name, own in (('a', metrics), ('b', more)):
+    result_folders.write(tmp_path / name, own, split='test')
+    result_folders.write(tmp_path / name, own, 'msmarco', split='test')
+  result_folders.write(tmp_path / 'a', metrics, 'beir', 'msmarco', 'validation')
+  models = [folder.read_model(tmp_path / name) for name in 'ab']
+  (table,) = tables.paper_tables(models)
+  columns = ['P@1', 'MRR', 'MRR@10', 'nDCG@10', 'Recall@100']
+  assert [name for _, name in table.columns] == columns
+  assert [(row.heads, row.ruled) for row in table.rows] == [
+      (('beir-msmarco', 'validation', 'a'), False),
+      (('msmarco', 'test', 'a'), True),
+      (('msmarco', 'test', 'b'), False),
+      (('pairs', 'test', 'a'), True),
+      (('pairs', 'test', 'b'), False),
+  ]
+  assert texts(table)[3] == ['50.0', '62.5', '60.0', '70.0', '-']
+  assert texts(table)[4] == ['50.0', '62.5', '60.0', '70.0', '100.0']
+
+
+def test_no_results_make_no_table():
+  model = folder.Model('empty', 'nowhere', {})
+  assert tables.paper_tables([model]) == []
+
+
+def test_files_are_the_same_each_time(tmp_path):
+  models = [qa_model(tmp_path, n, v) for n, v in ADE_SPL.items()]
+  tables.write_tables(tmp_path, models)
+  first = {
+      name: (tmp_path / name).read_bytes()
+      for name in ('tables.md', 'tables.tex')
+  }
+  (tmp_path / 'tables.md').unlink()
+  tables.write_tables(tmp_path, models)
+  for name, content in first.items():
+    assert (tmp_path / name).read_bytes() == content
+  assert first['tables.md'].startswith(b'## Precision at 1')
+  assert first['tables.tex'].count(rb'\begin{tabular}') == 1
+
+
+def columns_of(line):
+  """How many columns a line of a LaTeX table fills."""
+  spans = sum(int(n) - 1 for n in re.findall(r'\\multicolumn\{(\d+)\}', line))
+  return len(re.findall(r'(?<!\\)&', line)) + 1 + spans
+
+
+def test_latex_in_the_papers_layout(tmp_path):
+  models = [qa_model(tmp_path, n, v) for n, v in ADE_SPL.items()]
+  tex = latex.latex(of('qa-retrieval', models))
+  lines = tex.splitlines()
+  assert lines[:5] == [
+      r'\begin{table*}[t]',
+      r'\centering',
+      r'\small',
+      r'\begin{tabular}{@{}lrrrrrrrrrrrr@{}}',
+      r'\toprule',
+  ]
+  assert lines[5].startswith(r' & \multicolumn{2}{c}{MSMARCO} & ')
+  assert lines[6].startswith(r'\cmidrule(lr){2-3} \cmidrule(lr){4-5} ')
+  assert lines[6].endswith(r'\cmidrule(lr){12-13}')
+  assert lines[10] == (
+      r'SamToNe & \textbf{17.6} & \textbf{30.4} & \textbf{55.7} & \textbf{67.2}'
+      r' & 73.8 & 81.7 & 44.0 & 55.9 & \textbf{48.5} & \textbf{63.4} &'
+      r' \textbf{47.9} & \textbf{59.7} \\'
+  )
+  rows = [line for line in lines if line.endswith(r'\\')]
+  assert [columns_of(row) for row in rows] == [13] * 5
+  assert [line for line in lines if line.startswith(r'\end')] == [
+      r'\end{tabular}',
+      r'\end{table*}',
+  ]
+
+
+@pytest.mark.parametrize(
+    'name, expected',
+    [
+        ('my_model 50%', r'my\_model 50\%'),
+        ('a&b #1 {x} $y$', r'a\&b \#1 \{x\} \$y\$'),
+        ('~/runs^2', r'\textasciitilde{}/runs\textasciicircum{}2'),
+        ('a\\b|c', r'a\textbackslash{}b\textbar{}c'),
+        ('p<0.01>', r'p\textless{}0.01\textgreater{}'),
+        ('two\nlines', 'two lines'),
+        ('a--b---c', r'a-{}-b-{}-{}-c'),
+        # After \\ either would be read as its argument.
+        ('[best] *', r'{[}best] {*}'),
+        ('Touché', 'Touché'),
+    ],
+)
+def test_names_are_escaped_in_latex(name, expected):
+  assert latex.escaped(name) == expected
+  table = Table('t', name, ('Model',), (('', name),), (Row((name,), ()),))
+  assert latex.latex(table).count(expected) == 3
+
+
+def test_signs_and_missing_values_in_latex():
+  cells = (Cell('-0.5', bold=True), Cell('-'), Cell('+12.5%'), Cell('<0.001'))
+  table = Table('t', 'T', ('M',), (('', 'x'),) * 4, (Row(('m',), cells, True),))
+  assert latex.latex(table).splitlines()[-7:-5] == [
+      r'\midrule',
+      r'm & \textbf{$-$0.5} & -- & +12.5\% & \textless{}0.001 \\',
+  ]
+
+
+@pytest.mark.parametrize(
+    'name, expected',
+    [
+        ('my_model', 'my_model'),
+        ('__init__ _x', r'\_\_init\_\_ \_x'),
+        ('a|b*c`d', r'a\|b\*c\`d'),
+        ('[x](y) <b>', r'\[x](y) \<b>'),
+        ('two\nlines', 'two lines'),
+        ('<0.0001', '<0.0001'),
+    ],
+)
+def test_names_are_escaped_in_markdown(name, expected):
+  assert table_lib.escaped(name) == expected
+
+
+def test_a_table_as_text():
+  rows = (
+      Row(('a',), (Cell('1.0', bold=True), Cell('-'))),
+      Row(('long name',), (Cell('10.0'), Cell('2.0'))),
+  )
+  table = Table(
+      't', 'Title', ('Model',), (('', 'x'), ('y', 'z')), rows, ('N.',)
+  )
+  assert table_lib.text(table) == (
+      'Title\n'
+      'Model         x  y z\n'
+      'a           1.0    -\n'
+      'long name  10.0  2.0\n'
+      'N.\n'
+  )
