@@ -14,11 +14,11 @@ import jax
 
 from dualenc_jax import cli
 from dualenc_jax import config
+from dualenc_jax import device_memory
 from dualenc_jax import runtime
 from dualenc_jax import train
 from dualenc_jax.errors import UserError
 from dualenc_jax.experiment import Experiment
-from dualenc_jax.training import device_memory
 from dualenc_jax.training import fit_batch
 from dualenc_jax.training import memory
 from dualenc_jax.training import plan as plan_lib

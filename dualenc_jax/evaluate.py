@@ -26,6 +26,7 @@ import numpy as np
 
 from dualenc_jax import cli
 from dualenc_jax import config
+from dualenc_jax import device_memory
 from dualenc_jax import encode
 from dualenc_jax import model_dir
 from dualenc_jax import runtime
@@ -46,7 +47,6 @@ from dualenc_jax.retrieval.index import Index
 from dualenc_jax.retrieval.ranking import Ranking
 from dualenc_jax.retrieval.retrieval_set import RetrievalSet
 from dualenc_jax.retrieval.source import Source
-from dualenc_jax.training import device_memory
 
 # The rest is for the model, the queries and what search needs.
 _SHARE_OF_MEMORY = 0.6

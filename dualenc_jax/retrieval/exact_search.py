@@ -15,11 +15,13 @@ Shapes: Q queries, N corpus passages, D embedding dim, k hits a query.
 import collections
 from collections.abc import Callable, Iterator, Sequence
 import logging
+import math
 from typing import Any
 
 import jax
 import numpy as np
 
+from dualenc_jax.device_memory import device_memory
 from dualenc_jax.errors import UserError
 from dualenc_jax.retrieval import exact_scores
 from dualenc_jax.retrieval.ranking import best_hits
@@ -40,6 +42,10 @@ _NEAR = 256
 _LEAST_ROWS = 1024
 # Programs that may wait on a device, each with its scores.
 _IN_FLIGHT = 2
+# Share of the devices' memory that a resident corpus may take.
+_RESIDENT = 0.6
+# [n M, D], the corpus row of the first, and how many count if not all do.
+Block = tuple[jax.Array, np.int32, np.int32 | None]
 _LOG = logging.getLogger(__name__)
 
 
@@ -52,6 +58,7 @@ class ExactSearch:
       ids: Sequence[str],
       mesh: jax.sharding.Mesh | None = None,
       block_rows: int = BLOCK_ROWS,
+      resident: bool | None = None,
   ):
     """Takes the corpus; nothing is read yet.
 
@@ -64,6 +71,8 @@ class ExactSearch:
       mesh: the devices, all by default.
       block_rows: rows that a device scores at a time; the result is the same
         for all.
+      resident: keeps the corpus on the devices from the first search on; None
+        where it fits those that have memory of their own.
 
     Raises:
       UserError: no passages, a shape that is none of vectors, ids of another
@@ -87,6 +96,12 @@ class ExactSearch:
     on_cpu = devices.flat[0].platform == 'cpu'
     scores = _SCORES_ON_CPU if on_cpu else _SCORES
     self._query_rows = max(1, scores // (4 * rows))
+    if resident is None:
+      size = math.prod(passages.shape) * passages.dtype.itemsize
+      memory = None if on_cpu else device_memory()
+      resident = memory is not None and size < _RESIDENT * memory * devices.size
+    self._resident = resident
+    self._kept: list[Block] = []
 
   def top_k(self, queries: np.ndarray, k: int) -> Ranking:
     """Ranks the whole corpus for every query and keeps the k best hits.
@@ -278,8 +293,20 @@ class ExactSearch:
           for x in per_query
       ]
 
-  def _blocks(self) -> Iterator[tuple[jax.Array, np.int32, np.int32 | None]]:
-    """Yields blocks: [n M, D], first row, and how many rows count if not all.
+  def _blocks(self) -> Iterator[Block]:
+    """Yields the blocks of the corpus; kept ones if it is resident."""
+    if self._kept:
+      yield from self._kept
+      return
+    blocks = []
+    for block in self._read_blocks():
+      if self._resident:
+        blocks.append(block)
+      yield block
+    self._kept = blocks
+
+  def _read_blocks(self) -> Iterator[Block]:
+    """Reads the blocks, one at a time.
 
     What is left at the end goes in ever smaller powers of two, so that it is
     used where it lies, too, and the compiler sees few shapes.

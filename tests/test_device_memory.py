@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from dualenc_jax.training import device_memory
+from dualenc_jax import device_memory
 
 PHYSICAL = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
 
