@@ -1,6 +1,6 @@
 """A retrieval task by name: one of tasks/, or any that seqio knows."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 import contextlib
 import dataclasses
 import hashlib
@@ -26,6 +26,7 @@ _REQUIRED = ('query', 'passage')
 # Options of these names are files of these splits.
 _SPLITS = ('train', 'validation', 'test')
 _RANKS = {**dict.fromkeys(TEXTS, 0), 'negatives': 1, 'answers': 1}
+
 
 class SeqioMissing(SourceUnavailable):
   """A task must be read, and seqio cannot be imported here."""
@@ -159,6 +160,16 @@ class Task:
         for dataset in datasets(name)
     ]
 
+  def judging_documents(self) -> 'Task':
+    """The task with judgements of documents, not of passages.
+
+    Itself where its reader knows no documents: judgements are as they are.
+    """
+    if not self._is_own or 'judged_ids' not in self._known_options():
+      return self
+    options = {**self.options, 'judged_ids': 'documents'}
+    return dataclasses.replace(self, options=options)
+
   def measured_split(self) -> str:
     """The split that figures are of: the benchmark's, else test if there is."""
     measured = getattr(self._any_reader(), 'evaluated', None)
@@ -229,8 +240,7 @@ class Task:
     return getattr(getattr(task, 'source', None), 'reader', None)
 
   def _reader(self) -> Reader:
-    module = self._own_module()
-    known = inspect.signature(module.reader).parameters
+    known = self._known_options()
     for option in self.options:
       if option not in known:
         raise UserError(
@@ -238,7 +248,10 @@ class Task:
             + did_you_mean(option, known)
             + f' Options: {", ".join(known)}.'
         )
-    return module.reader(**self.options)
+    return self._own_module().reader(**self.options)
+
+  def _known_options(self) -> Collection[str]:
+    return inspect.signature(self._own_module().reader).parameters
 
   def _seqio_task(self):
     if not (self.module or sys.modules.get('seqio')):

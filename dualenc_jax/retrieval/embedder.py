@@ -6,8 +6,8 @@ the same to the last bit on any number of devices of a kind. Devices on the
 model axis share a chunk, and their number does show in the last bits.
 """
 
-from collections.abc import Iterator
 import collections
+from collections.abc import Iterator
 import dataclasses
 import functools
 from typing import Any

@@ -88,19 +88,22 @@ def rank(
     k: hits a query, at least 100 where there are so many.
   """
   search = ExactSearch(passages, retrieval_set.corpus.ids)
-  own = retrieval_set.self_hits
+  documents = retrieval_set.documents
+
+  def passage_hits(count: int) -> Ranking:
+    return search.top_k(queries, count)
 
   def hits(count: int) -> Ranking:
-    if own is None:
-      return search.top_k(queries, count)
-    return ranking_lib.without(search.top_k(queries, count + 1), own)
+    if documents is None:
+      return passage_hits(count)
+    of_passage = documents.of_passage
+    return max_passage.top_k_documents(passage_hits, of_passage, count)
 
-  documents = retrieval_set.documents
-  if documents is not None:
-    ranking = max_passage.top_k_documents(hits, documents.of_passage, k)
-    return score(ranking, retrieval_set)
-  ranking = hits(k)
-  ranks = _ranks(search, queries, ranking, retrieval_set)
+  own = retrieval_set.self_hits
+  ranking = hits(k) if own is None else ranking_lib.without(hits(k + 1), own)
+  ranks = None
+  if documents is None:
+    ranks = _ranks(search, queries, ranking, retrieval_set)
   return score(ranking, retrieval_set, ranks)
 
 

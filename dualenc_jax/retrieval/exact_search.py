@@ -27,6 +27,7 @@ from dualenc_jax.retrieval import exact_scores
 from dualenc_jax.retrieval.ranking import best_hits
 from dualenc_jax.retrieval.ranking import Ranking
 from dualenc_jax.retrieval.search_programs import Best
+from dualenc_jax.retrieval.search_programs import LEAST_NORM
 from dualenc_jax.retrieval.search_programs import programs
 
 # Rows of a block on one device; shards of an index are multiples of it, so
@@ -226,7 +227,8 @@ class ExactSearch:
     candidates = np.where(values > -np.inf, rows, -1)
     scores = exact_scores.of_candidates(queries, self._passages, candidates)
     above += np.sum(scores > targets[:, None], axis=1)
-    for i, column in zip(*np.nonzero(scores == targets[:, None])):
+    ties = (scores == targets[:, None]) & (candidates != own[:, None])
+    for i, column in zip(*np.nonzero(ties)):
       above[i] += self._ids[int(candidates[i, column])] > self._ids[int(own[i])]
     undecided = np.flatnonzero((count < size) & (values[:, -1] > -np.inf))
     if len(undecided):
@@ -371,9 +373,11 @@ def error_bounds(queries: np.ndarray) -> np.ndarray:
 
   A dot product of D terms in float32, in whatever order, is off by at most
   about D 2^-24 |q| |p|. Taken twice, for the rounding of the norms, of the
-  score it is compared with, and of products in three bfloat16 parts.
+  score it is compared with, and of products in three bfloat16 parts. Devices
+  may take what is below 2^-126 for zero, which `LEAST_NORM` more on either norm
+  covers.
   """
-  norms = np.linalg.norm(queries.astype(np.float64), axis=1)
+  norms = np.linalg.norm(queries.astype(np.float64), axis=1) + LEAST_NORM
   return (norms * 2 * (queries.shape[1] + 4) * 2.0**-24).astype(np.float32)
 
 

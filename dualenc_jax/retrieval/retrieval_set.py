@@ -33,8 +33,8 @@ class RetrievalSet:
       passage that answers it has one.
     answer_text: the part of a passage, by its text and name, in which these
       are looked for.
-    self_hits: int64 [Q], for each query the row of the corpus that is the query
-      itself and is not ranked, -1 for none; None if none is left out.
+    self_hits: int64 [Q], for each query the passage, or document, that is the
+      query itself and is not ranked, -1 for none; None if none is left out.
     documents: what the passages are parts of, where not these but documents
       are ranked and judged.
   """
@@ -69,13 +69,14 @@ class RetrievalSet:
       corpus_cache: of the split whose passages are ranked. Ids alone tell then
         what is one query and one passage.
       answer_text: see the attribute.
-      without_self_hits: a passage of a query's own id is not ranked for it.
+      without_self_hits: what has a query's own id is not ranked for it.
       document_separator: ranks documents, see `Documents`; the judged ids are
         theirs.
 
     Raises:
-      UserError: no queries, no passages, ids that name different texts, or
-        judged ids that are not in the corpus.
+      UserError: no queries, no passages, ids that name different texts, judged
+        ids that are not in the corpus, or documents where no passage is a part
+        of one or a query has answers alone.
     """
     rows = np.flatnonzero(cache.query_texts.lengths)
     if not len(rows):
@@ -92,7 +93,7 @@ class RetrievalSet:
       corpus = Corpus.of_passages(corpus_cache)
     documents = None
     if document_separator is not None:
-      documents = Documents.from_passage_ids(corpus.ids, document_separator)
+      documents = _documents(corpus, document_separator)
       passages = _find_judged(documents, 'documents', cache, rows)
     elif corpus_cache is not None:
       passages = _find_judged(corpus, 'passages', cache, rows)
@@ -107,19 +108,26 @@ class RetrievalSet:
     query_ids = [cache.query_ids.text(row) for row in query_rows]
     self_hits = None
     if without_self_hits:
-      self_hits = corpus.find(query_ids)
+      self_hits = (documents or corpus).find(query_ids)
       for judged, own in zip(judgements, self_hits.tolist()):
         judged.pop(own, None)
+    answers = [
+        [] if judged else _answers(cache, row)
+        for row, judged in zip(query_rows, judgements)
+    ]
+    if documents is not None and any(answers):
+      raise UserError(
+          f'{corpus_lib.describe(cache)} has queries with answers alone, which'
+          ' are looked for in passages. Expected judged documents to rank'
+          ' documents: leave out --max_passage.'
+      )
     return cls(
         cache,
         query_rows,
         query_ids,
         corpus,
         judgements,
-        [
-            [] if judged else _answers(cache, row)
-            for row, judged in zip(query_rows, judgements)
-        ],
+        answers,
         answer_text,
         self_hits,
         documents,
@@ -209,6 +217,20 @@ def _queries_by_id(
   return rows[first], query_of
 
 
+def _documents(corpus: Corpus, separator: str) -> Documents:
+  """The documents of a corpus; refuses one whose passages are all whole."""
+  documents = Documents.from_passage_ids(corpus.ids, separator)
+  if not any(separator in name for name in corpus.ids):
+    raise UserError(
+        f'{corpus_lib.describe(corpus.cache)} has no passage id with'
+        f' {separator!r} in it, {corpus.ids[0]!r} say, so every passage would'
+        " be a document. Expected ids such as 'd1#0': say what stands between"
+        ' document and number with --document_separator, or leave out'
+        ' --max_passage.'
+    )
+  return documents
+
+
 def _find_judged(
     ranked: Corpus | Documents, what: str, cache: Cache, rows: np.ndarray
 ) -> np.ndarray:
@@ -223,8 +245,9 @@ def _find_judged(
     raise UserError(
         f'{corpus_lib.describe(cache)} judges {len(set(ids) - {""}):,} {what},'
         f' of which {len(missing):,} are not among those that are ranked: ids'
-        f' {", ".join(missing[:3])}{more}. Expected all: are both of one'
-        ' version of the data set?'
+        f' {", ".join(missing[:3])}{more}; ranked are such as'
+        f' {ranked.ids[0]}. Expected all: are both of one version of the data'
+        ' set?'
     )
   return found
 

@@ -17,6 +17,9 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 import numpy as np
 
+# Added to norms that bound errors: for one of D numbers below 2^-126, for the
+# squares of such below 2^-63, and for products of such, if they are lost.
+LEAST_NORM = 2.0**-50
 # Scores are first reduced to the greatest of so many neighbours.
 _GROUP = 32
 _AXIS = 'devices'
@@ -114,13 +117,16 @@ class Programs:
 
   @functools.cached_property
   def longest(self):
-    """block [n M, D] -> its greatest norm, which NaN or infinity make such."""
+    """block [n M, D] -> its greatest norm, which NaN or infinity make such.
+
+    Above the true one by `LEAST_NORM`.
+    """
 
     def longest(block):
       block = block.astype(jnp.float32)
-      return jnp.sqrt(jnp.max(jnp.sum(block * block, axis=1)))
+      return jnp.sqrt(jnp.max(jnp.sum(block * block, axis=1))) + LEAST_NORM
 
-    return jax.jit(longest, out_shardings=self.replicated)
+    return self._jit(longest, out_shardings=self.replicated)
 
   @functools.cached_property
   def merge(self):
@@ -132,12 +138,12 @@ class Programs:
       values, which = lax.top_k(values, count)
       return values, jnp.take_along_axis(rows, which, axis=1, mode='clip')
 
-    return jax.jit(merge, out_shardings=self.replicated)
+    return self._jit(merge, out_shardings=self.replicated)
 
   @functools.cached_property
   def total(self):
     """[n, Q] -> [Q]."""
-    return jax.jit(lambda x: x.sum(axis=0), out_shardings=self.replicated)
+    return self._jit(lambda x: x.sum(axis=0), out_shardings=self.replicated)
 
   def _scores(self, queries, block, start, rows):
     """Scores [Q, M] of this device's rows, and the corpus row of its first."""
@@ -158,7 +164,6 @@ class Programs:
     """Runs on every device with its own state and rows of the block."""
     of_device, everywhere = PartitionSpec(_AXIS), PartitionSpec()
 
-    @jax.jit
     def program(state, queries, block, *rest):
       return jax.shard_map(
           update,
@@ -173,7 +178,17 @@ class Programs:
           check_vma=False,
       )(state, queries, block, *rest)
 
-    return program
+    return self._jit(program)
+
+  def _jit(self, function, **kwargs):
+    """`jax.jit`, whatever mesh the caller may have set for its own code."""
+    program = jax.jit(function, **kwargs)
+
+    def run(*args):
+      with jax.set_mesh(self.mesh):
+        return program(*args)
+
+    return run
 
 
 @functools.cache

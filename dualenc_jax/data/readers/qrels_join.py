@@ -14,6 +14,17 @@ from dualenc_jax.data.readers.text_table import TextTable
 from dualenc_jax.errors import UserError
 
 
+class Documents:
+  """Stands for the texts of what is judged, where documents are: '' each."""
+
+  def __contains__(self, name: str) -> bool:
+    return True
+
+  def get(self, name: str) -> str:
+    del name
+    return ''
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Join:
   """The judgements of a split with their texts.
@@ -31,7 +42,7 @@ class Join:
   qrels: Qrels
   judged: Sequence[Judgement]
   queries: TextTable
-  passages: TextTable
+  passages: TextTable | Documents
   negatives: NegativeTable
 
   def check_ids(self, on_unknown_id: str) -> None:

@@ -13,10 +13,13 @@ from dualenc_jax.data.readers.qrels import Judgement
 from dualenc_jax.data.readers.qrels_ids import IdSet
 from dualenc_jax.data.readers.qrels_ids import Row
 from dualenc_jax.data.readers.qrels_ids import unique
+from dualenc_jax.data.readers.qrels_join import Documents
 from dualenc_jax.data.readers.qrels_join import Join
 from dualenc_jax.data.readers.qrels_source import CORPUS
 from dualenc_jax.data.readers.qrels_source import Source
 from dualenc_jax.data.readers.text_table import TextTable
+
+JUDGED_IDS = ('passages', 'documents')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +39,9 @@ class JudgedPairs:
     on_unknown_id: 'error' refuses judgements and hard negatives whose query or
       passage is not there; 'skip' leaves them out and logs how many.
     on_duplicate_id: as of `qrels_ids.unique`.
+    judged_ids: of what the judgements are, except those of train: 'passages',
+      or 'documents', whose ids are kept without a text and not looked for in
+      the corpus.
   """
 
   source: Source
@@ -46,6 +52,7 @@ class JudgedPairs:
   hard_negatives: HardNegatives | None = None
   on_unknown_id: str = 'error'
   on_duplicate_id: str = 'error'
+  judged_ids: str = 'passages'
 
   def examples(self, split: str) -> Iterator[dict[str, Any]]:
     """Yields pairs in the order of the judgements, or the corpus in its own.
@@ -82,12 +89,16 @@ class JudgedPairs:
       queries = tables.enter_context(
           _table(self._queries(split), query_ids, f'{self.what}: queries')
       )
-      passage_ids = IdSet(_passage_ids(judged, negatives))
-      passages = tables.enter_context(
-          _table(self._passages(split), passage_ids, f'{self.what}: passages')
-      )
+      if self.judged_ids == 'documents' and split != 'train':
+        passages, all_there = Documents(), True
+      else:
+        passage_ids = IdSet(_passage_ids(judged, negatives))
+        passages = tables.enter_context(
+            _table(self._passages(split), passage_ids, f'{self.what}: passages')
+        )
+        all_there = len(passages) == len(passage_ids)
       join = Join(self.what, qrels, judged, queries, passages, negatives)
-      if len(queries) < len(query_ids) or len(passages) < len(passage_ids):
+      if len(queries) < len(query_ids) or not all_there:
         join.check_ids(self.on_unknown_id)
       yield from join.examples(training=split == 'train')
 

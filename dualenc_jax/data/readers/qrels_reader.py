@@ -9,6 +9,7 @@ from typing import Any
 from dualenc_jax.data.readers import files
 from dualenc_jax.data.readers import rows
 from dualenc_jax.data.readers.hard_negatives import HardNegatives
+from dualenc_jax.data.readers.qrels_pairs import JUDGED_IDS
 from dualenc_jax.data.readers.qrels_pairs import JudgedPairs
 from dualenc_jax.data.readers.qrels_source import CORPUS
 from dualenc_jax.data.readers.qrels_source import Source
@@ -40,6 +41,8 @@ class QrelsReader(abc.ABC):
       queries or passages that are not there; 'skip' leaves them out and logs
       how many.
     on_duplicate_id: 'error' refuses two rows of one id; 'skip' keeps the first.
+    judged_ids: of what the judgements to evaluate on are: 'passages', or
+      'documents' of which the passages are parts, whose rows have no text.
     on_positive_in_negatives: 'error' refuses a positive of a query among its
       hard negatives; 'drop' leaves out just these.
     tolerance: share by which counts may differ from the published ones; None
@@ -49,6 +52,7 @@ class QrelsReader(abc.ABC):
   FILES = ('files', 'folder', 'hard_negatives')
   NOT_OF_CORPUS = (
       'hard_negatives',
+      'judged_ids',
       'max_negatives',
       'on_positive_in_negatives',
       'systems',
@@ -64,6 +68,7 @@ class QrelsReader(abc.ABC):
   on_bad_row: str = 'error'
   on_unknown_id: str = 'error'
   on_duplicate_id: str = 'error'
+  judged_ids: str = 'passages'
   on_positive_in_negatives: str = 'error'
   tolerance: float | None = None
 
@@ -82,6 +87,7 @@ class QrelsReader(abc.ABC):
         self.on_positive_in_negatives,
         ('error', 'drop'),
     )
+    rows.check_policy('judged_ids', self.judged_ids, JUDGED_IDS)
     if self.max_negatives < 1:
       raise UserError(
           f'max_negatives is {self.max_negatives}; expected at least 1, or no'
@@ -163,6 +169,7 @@ class QrelsReader(abc.ABC):
         hard_negatives=self._hard_negatives(),
         on_unknown_id=self.on_unknown_id,
         on_duplicate_id=self.on_duplicate_id,
+        judged_ids=self.judged_ids,
     )
 
   def _paths(self, split: str) -> list[pathlib.Path]:

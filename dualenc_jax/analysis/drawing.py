@@ -1,0 +1,221 @@
+"""Colours, and the three kinds of axes that the figures are made of."""
+
+from collections.abc import Sequence
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+QUERY = '#2f6bd8'
+PASSAGE = '#f28518'
+# Neither of the two above, and told apart by the colour-blind.
+_MODELS = ('#0f766e', '#b8327a', '#7c5a00', '#5b4bc4', '#64748b', '#a33b20')
+_LINES = ('-', '--', '-.', ':')
+_GREY = '#6b6b6b'
+_FAINT = '#f0f0f0'
+
+
+def model_style(number: int) -> dict[str, Any]:
+  """Colour and dashes of the curve of a model, by its number from 0."""
+  return {
+      'color': _MODELS[number % len(_MODELS)],
+      'linestyle': _LINES[number // len(_MODELS) % len(_LINES)],
+  }
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+  """A map of one model.
+
+  Attributes:
+    title: the model.
+    note: a line below it.
+    queries: float [n, 2].
+    passages: float [m, 2].
+    labels: of the axes; of a map whose axes mean nothing ('', '').
+  """
+
+  title: str
+  note: str
+  queries: np.ndarray
+  passages: np.ndarray
+  labels: tuple[str, str] = ('', '')
+
+
+def map_inches(panels: Sequence[Panel]) -> tuple[float, float]:
+  """The size of a figure of maps."""
+  rows, columns = _grid(len(panels))
+  side = 4.6 if len(panels) == 1 else 2.7
+  # Room for the labels of the axes, so that a square is left.
+  labels = (0.6, 0.45) if any(panels[0].labels) else (0, 0)
+  return (side + labels[0]) * columns, (side + labels[1] + 0.5) * rows + 0.4
+
+
+def draw_maps(canvas: Any, panels: Sequence[Panel]) -> None:
+  """Draws maps, queries blue and passages orange, on a matplotlib figure."""
+  axes = canvas.subplots(*_grid(len(panels)), squeeze=False).ravel()
+  for axis, panel in zip(axes, panels):
+    _draw_map(axis, panel)
+  for axis in axes[len(panels) :]:
+    axis.remove()
+  _legend_of_towers(canvas)
+
+
+def _grid(count: int) -> tuple[int, int]:
+  """Rows and columns of so many panels: three side by side at most."""
+  columns = min(count, 3)
+  return -(-count // columns), columns
+
+
+def _draw_map(axis: Any, panel: Panel) -> None:
+  points = np.concatenate([panel.queries, panel.passages])
+  towers = np.repeat(
+      [QUERY, PASSAGE], [len(panel.queries), len(panel.passages)]
+  )
+  # In a mixed order, so that neither tower hides the other.
+  order = np.random.default_rng(0).permutation(len(points))
+  axis.scatter(
+      *points[order].T,
+      s=np.clip(8000 / len(points), 6, 26),
+      c=towers[order],
+      alpha=0.8,
+      linewidths=0.3,
+      edgecolors='white',
+  )
+  # A square that holds all points.
+  middle = (points.max(axis=0) + points.min(axis=0)) / 2
+  half = 1.05 * np.ptp(points, axis=0).max() / 2
+  axis.set_xlim(middle[0] - half, middle[0] + half)
+  axis.set_ylim(middle[1] - half, middle[1] + half)
+  axis.set_aspect('equal')
+  axis.set_title(
+      f'{panel.title}\n', loc='left', fontweight='bold', linespacing=1.25
+  )
+  axis.annotate(
+      panel.note,
+      (0, 1),
+      (0, 5),
+      xycoords='axes fraction',
+      textcoords='offset points',
+      fontsize=9.5,
+      color=_GREY,
+  )
+  axis.set_xlabel(panel.labels[0])
+  axis.set_ylabel(panel.labels[1])
+  axis.spines[['top', 'right']].set_visible(True)
+  axis.spines[:].set_color('#d4d4d4')
+  if any(panel.labels):
+    axis.locator_params(nbins=5)
+  else:
+    axis.set_xticks([])
+    axis.set_yticks([])
+  axis.tick_params(length=2)
+
+
+def _legend_of_towers(canvas: Any) -> None:
+  from matplotlib.lines import Line2D
+
+  canvas.legend(
+      handles=[
+          Line2D([], [], marker='o', linestyle='', color=colour, label=label)
+          for label, colour in (('queries', QUERY), ('passages', PASSAGE))
+      ],
+      loc='outside upper left',
+      ncols=2,
+      borderpad=0.8,
+      handletextpad=0.1,
+      columnspacing=1.2,
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+  """The histogram of one model.
+
+  Attributes:
+    label: of the legend.
+    values: float [bins], shares of all.
+    middle: where a thin line marks its median.
+  """
+
+  label: str
+  values: np.ndarray
+  middle: float
+
+
+def curve_inches(count: int) -> tuple[float, float]:
+  """The size of a figure of so many curves, with a line of legend each."""
+  return 5.0, 3.3 + 0.2 * count
+
+
+def draw_histograms(
+    canvas: Any,
+    edges: np.ndarray,
+    curves: Sequence[Curve],
+    x_label: str,
+    y_label: str,
+    band: tuple[float, float] | None = None,
+) -> None:
+  """Draws histograms of equal bins over each other.
+
+  Args:
+    canvas: a matplotlib figure.
+    edges: float [bins + 1].
+    curves: one a model.
+    x_label: of the axis.
+    y_label: of the axis.
+    band: an interval that is shaded.
+  """
+  axis = canvas.subplots()
+  if band is not None:
+    axis.axvspan(*band, color=_FAINT, linewidth=0)
+  for number, curve in enumerate(curves):
+    style = model_style(number)
+    axis.stairs(
+        curve.values,
+        edges,
+        fill=True,
+        color=style['color'],
+        # Many would be mud.
+        alpha=0.3 / len(curves),
+    )
+    axis.stairs(
+        curve.values, edges, label=curve.label, linewidth=1.5, **style
+    )
+    if edges[0] <= curve.middle <= edges[-1]:
+      axis.axvline(
+          curve.middle, 0, 0.04, color=style['color'], linewidth=2.5
+      )
+  axis.set_xlim(edges[0], edges[-1])
+  axis.set_ylim(0)
+  axis.set_xlabel(x_label)
+  axis.set_ylabel(y_label)
+  percent(axis)
+  canvas.legend(loc='outside upper left', ncols=1, handlelength=2.2)
+
+
+def percent(axis: Any) -> None:
+  """A y axis of shares, in percent, with faint lines."""
+  axis.yaxis.set_major_formatter(lambda share, _: f'{100 * share:.3g}%')
+  axis.locator_params(axis='y', nbins=5)
+  axis.grid(axis='y')
+  axis.spines['left'].set_visible(False)
+  axis.tick_params(axis='y', length=0)
+  axis.tick_params(axis='x', length=3)
+
+
+def draw_limit(axis: Any, limit: float, text: str) -> None:
+  """A dashed vertical line with a text on that side which has more room."""
+  axis.axvline(limit, color=_GREY, linewidth=1, linestyle=(0, (4, 3)))
+  left = limit > sum(axis.get_xlim()) / 2
+  axis.annotate(
+      text,
+      (limit, 1),
+      (-5 if left else 5, -3),
+      xycoords=('data', 'axes fraction'),
+      textcoords='offset points',
+      ha='right' if left else 'left',
+      va='top',
+      fontsize=9.5,
+      color='#3d3d3d',
+  )

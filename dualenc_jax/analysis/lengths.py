@@ -1,0 +1,127 @@
+"""How many tokens the texts of a sample have, and how many are cut off."""
+
+from collections.abc import Iterable, Sequence
+import dataclasses
+import functools
+from typing import Any
+
+import numpy as np
+
+from dualenc_jax.analysis import drawing
+from dualenc_jax.analysis.figure import Figure
+from dualenc_jax.analysis.sample import Sample
+from dualenc_jax.analysis.setting import Setting
+from dualenc_jax.data import Tokenizer
+
+# No text has more tokens.
+_UNLIMITED = 2**30
+_BINS = 48
+
+
+@dataclasses.dataclass(frozen=True)
+class Lengths:
+  """Lengths of one side's texts.
+
+  Attributes:
+    side: 'queries' or 'passages'.
+    models: the names of the models that tokenise them so.
+    tokens: int64 [n], EOS included, nothing cut.
+    limit: tokens that the tower takes.
+  """
+
+  side: str
+  models: tuple[str, ...]
+  tokens: np.ndarray
+  limit: int
+
+  @property
+  def cut(self) -> float:
+    """The share of texts that are longer than the limit."""
+    return float(np.mean(self.tokens > self.limit))
+
+
+def count_tokens(
+    tokenizer: Tokenizer, sample: Sample, model: str
+) -> list[Lengths]:
+  """Tokenises the texts of a sample as a model does, but without a limit."""
+  unlimited = dataclasses.replace(
+      tokenizer, query_length=_UNLIMITED, passage_length=_UNLIMITED
+  )
+  retrieval_set = sample.retrieval_set
+  queries = retrieval_set.cache.query_texts
+  queries = unlimited.encode_queries(
+      [queries.text(row) for row in sample.query_rows()]
+  )
+  passages = retrieval_set.corpus.cache.passage_texts
+  passages = unlimited.encode_passages(
+      [passages.text(row) for row in sample.passage_rows()]
+  )
+  return [
+      Lengths('queries', (model,), queries.lengths, tokenizer.query_length),
+      Lengths('passages', (model,), passages.lengths, tokenizer.passage_length),
+  ]
+
+
+def merge(sides: Iterable[Lengths]) -> list[Lengths]:
+  """Those of models that tokenise alike become one; queries come first."""
+  merged = []
+  for side in sides:
+    for i, other in enumerate(merged):
+      if (side.side, side.limit) == (other.side, other.limit) and (
+          np.array_equal(side.tokens, other.tokens)
+      ):
+        models = other.models + side.models
+        merged[i] = dataclasses.replace(other, models=models)
+        break
+    else:
+      merged.append(side)
+  return sorted(merged, key=lambda side: side.side != 'queries')
+
+
+def length_figure(sides: Sequence[Lengths], setting: Setting) -> Figure:
+  """Histograms of token counts, one below the other."""
+  columns = {'models': [], 'side': [], 'tokens': [], 'texts': []}
+  for side in sides:
+    tokens, texts = np.unique(side.tokens, return_counts=True)
+    columns['models'] += [' '.join(side.models)] * len(tokens)
+    columns['side'] += [side.side] * len(tokens)
+    columns['tokens'] += tokens.tolist()
+    columns['texts'] += texts.tolist()
+  return Figure(
+      name='lengths',
+      title='Tokens of queries and passages',
+      caption=(
+          f'{setting.drawn()}. EOS is counted; the dashed line is how much'
+          ' the tower takes, the rest of a text is cut off. The longest 1% may'
+          f' lie beyond the axis. {setting.where}'
+      ),
+      columns=columns,
+      inches=(5.0, 2.3 * len(sides)),
+      draw=functools.partial(_draw, sides=sides, setting=setting),
+  )
+
+
+def _draw(canvas: Any, sides: Sequence[Lengths], setting: Setting) -> None:
+  axes = canvas.subplots(len(sides), 1, squeeze=False)[:, 0]
+  for axis, side in zip(axes, sides):
+    end = max(np.percentile(side.tokens, 99), side.limit) * 1.08
+    width = int(np.ceil(end / _BINS))
+    # Bins of whole numbers of tokens.
+    edges = np.arange(0, end + width, width) + 0.5
+    shares = np.histogram(side.tokens, edges)[0] / len(side.tokens)
+    colour = {'queries': drawing.QUERY, 'passages': drawing.PASSAGE}[side.side]
+    axis.stairs(shares, edges, fill=True, color=colour, alpha=0.85)
+    axis.set_xlim(0, edges[-1])
+    axis.margins(y=0.16)
+    of = '' if len(side.models) == len(setting.steps) else (
+        f' ({", ".join(side.models)})'
+    )
+    axis.set_title(
+        f'{side.side}{of}: median {np.median(side.tokens):,.0f},'
+        f' {side.cut:.1%} cut',
+        loc='left',
+        fontsize=10.5,
+    )
+    drawing.percent(axis)
+    drawing.draw_limit(axis, side.limit + 0.5, f'limit {side.limit}')
+  axes[-1].set_xlabel('tokens')

@@ -1,0 +1,80 @@
+"""All numbers of one model, by name."""
+
+import numpy as np
+
+from dualenc_jax.analysis import geometry
+from dualenc_jax.analysis.sample import Sample
+from dualenc_jax.analysis.separability import groups_of
+from dualenc_jax.analysis.separability import separability
+from dualenc_jax.analysis.similarity import Ratios
+from dualenc_jax.analysis.similarity import similarity_ratios
+from dualenc_jax.analysis.vectors import Vectors
+
+# Of each tower: more do not change the accuracy, and take long.
+_CLASSIFIED = 2000
+NEAR_ONE = (0.9, 1.1)
+
+
+def numbers(vectors: Vectors, sample: Sample) -> dict[str, float]:
+  """The numbers of a model; what does not apply is absent.
+
+  Returns:
+    separability: see `separability.separability`.
+    alignment: of the queries with one of their relevant passages.
+    uniformity_queries, uniformity_passages: see `geometry.uniformity`.
+    mean_top1_cosine, median_top1_cosine: of the queries' best hits.
+    median_ratio, ratios_near_one: of query-query over query-passage
+      similarities: the median, and the share from 0.9 to 1.1.
+    duplicate_queries, duplicate_passages: the share of the whole set whose
+      tokens are those of an earlier one.
+    repeated_positives: the share of the sampled pairs whose passage is that of
+      an earlier pair.
+    near_duplicate_queries, near_duplicate_passages: the share of the sample
+      that another vector of it all but equals.
+  """
+  retrieval_set = sample.retrieval_set
+  corpus = retrieval_set.corpus
+  size = min(len(vectors.queries), len(vectors.passages), _CLASSIFIED)
+  values = {
+      'separability': separability(
+          vectors.queries[:size],
+          vectors.passages[:size],
+          groups_of(sample.gold[:size], sample.passages[:size]),
+          sample.seed,
+      ),
+      'uniformity_queries': geometry.uniformity(vectors.queries),
+      'uniformity_passages': geometry.uniformity(vectors.passages),
+      'mean_top1_cosine': float(vectors.top_cosines.mean(dtype=np.float64)),
+      'median_top1_cosine': float(np.median(vectors.top_cosines)),
+      'duplicate_queries': geometry.repeats(
+          retrieval_set.cache.query_fingerprints[retrieval_set.query_rows]
+      ),
+      'duplicate_passages': geometry.repeats(
+          corpus.cache.passage_fingerprints[corpus.rows]
+      ),
+      'near_duplicate_queries': geometry.near_duplicates(vectors.queries),
+      'near_duplicate_passages': geometry.near_duplicates(vectors.passages),
+  }
+  ratios = ratios_of(vectors, sample)
+  if len(ratios.values):
+    values['median_ratio'] = ratios.median
+    values['ratios_near_one'] = ratios.share_within(*NEAR_ONE)
+  if sample.has_pairs:
+    values['alignment'] = geometry.alignment(
+        vectors.queries[sample.pair_queries], vectors.positives
+    )
+    values['repeated_positives'] = geometry.repeats(sample.pair_passages)
+  return values
+
+
+def ratios_of(vectors: Vectors, sample: Sample) -> Ratios:
+  """Similarity ratios: p_j is relevant for q_j where such are known.
+
+  Else it is one of the passages of the sample.
+  """
+  if sample.has_pairs:
+    queries, passages = vectors.queries[sample.pair_queries], vectors.positives
+  else:
+    size = min(len(vectors.queries), len(vectors.passages))
+    queries, passages = vectors.queries[:size], vectors.passages[:size]
+  return similarity_ratios(queries, passages, seed=sample.seed)

@@ -1,0 +1,131 @@
+"""The analyses of models on one sample, and the folder that is made of them."""
+
+from collections.abc import Sequence
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+from dualenc_jax.analysis import figure as figure_lib
+from dualenc_jax.analysis import histogram_figures
+from dualenc_jax.analysis import lengths as lengths_lib
+from dualenc_jax.analysis import map_figures
+from dualenc_jax.analysis.figure import Figure
+from dualenc_jax.analysis.sample import Sample
+from dualenc_jax.analysis.setting import Setting
+from dualenc_jax.analysis.vectors import Vectors
+from dualenc_jax.errors import UserError
+from dualenc_jax.results import files
+
+
+@dataclasses.dataclass(frozen=True)
+class Analysis:
+  """One model on one sample.
+
+  Attributes:
+    data: label, split and fingerprints of what the sample is from.
+    provenance: of the model.
+    sample: queries and passages.
+    vectors: what the model makes of them.
+    numbers: by name.
+    lengths: of the sample's texts in the model's tokens.
+  """
+
+  data: dict[str, Any]
+  provenance: dict[str, Any]
+  sample: Sample
+  vectors: Vectors
+  numbers: dict[str, float]
+  lengths: list[lengths_lib.Lengths]
+
+
+def check_same_data(first: Analysis, other: Analysis) -> None:
+  """Raises UserError unless both models were given the same data."""
+  for key, value in first.data.items():
+    if other.data[key] != value:
+      raise UserError(
+          f'{first.vectors.name} and {other.vectors.name} are not of one data'
+          f' set: {key} is {value!r} and {other.data[key]!r}. Name the task for'
+          ' all, as by --gin_file=tasks/beir.gin.'
+      )
+
+
+def figures(analyses: Sequence[Analysis], mapped: int) -> list[Figure]:
+  """All figures of one model or of several.
+
+  Args:
+    analyses: of one sample.
+    mapped: queries, and passages, on the maps.
+  """
+  first = analyses[0]
+  models = [a.vectors for a in analyses]
+  setting = Setting(
+      first.data['label'],
+      first.data['split'],
+      first.sample,
+      {a.vectors.name: a.provenance['checkpoint_step'] for a in analyses},
+      mapped,
+  )
+  apart = {a.vectors.name: a.numbers['separability'] for a in analyses}
+  sides = lengths_lib.merge(side for a in analyses for side in a.lengths)
+  return [
+      map_figures.tsne_figure(models, apart, setting),
+      *map_figures.pca_figures(models, setting),
+      histogram_figures.top_cosine_figure(models, setting),
+      histogram_figures.ratio_figure(models, setting),
+      lengths_lib.length_figure(sides, setting),
+  ]
+
+
+def write(
+    analyses: Sequence[Analysis], folder: pathlib.Path, mapped: int
+) -> None:
+  """Writes the figures, numbers.csv and analysis.json.
+
+  analysis.json says of what data and sample everything is; then of one model
+  `name`, its provenance and `numbers`, of several a list `models` of such; and
+  in `figures` title, caption and files of each.
+
+  Args:
+    analyses: of one sample.
+    folder: that is there.
+    mapped: queries, and passages, on the maps.
+  """
+  saved = [
+      figure_lib.save(figure, folder) for figure in figures(analyses, mapped)
+  ]
+  figure_lib.write_csv(
+      folder / 'numbers.csv',
+      {
+          'number': list(number_names(analyses)),
+          **{
+              a.vectors.name: [
+                  a.numbers.get(name, '') for name in number_names(analyses)
+              ]
+              for a in analyses
+          },
+      },
+  )
+  sample = analyses[0].sample
+  models = [
+      {'name': a.vectors.name, **a.provenance, 'numbers': a.numbers}
+      for a in analyses
+  ]
+  facts = {
+      **analyses[0].data,
+      'queries': len(sample.queries),
+      'passages': len(sample.passages),
+      'passages_drawn': sample.kind,
+      'passages_searched': len(sample.searched),
+      'passages_in_corpus': len(sample.retrieval_set.corpus),
+      'mapped': mapped,
+      'draw_seed': sample.seed,
+      **(models[0] if len(models) == 1 else {'models': models}),
+      'figures': saved,
+  }
+  files.write(folder / 'analysis.json', json.dumps(facts, indent=2) + '\n')
+
+
+def number_names(analyses: Sequence[Analysis]) -> list[str]:
+  """The numbers that any of the models has."""
+  return list(dict.fromkeys(name for a in analyses for name in a.numbers))

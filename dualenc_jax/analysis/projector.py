@@ -1,0 +1,83 @@
+"""Files of TensorBoard's Embedding Projector.
+
+A folder that `tensorboard --logdir` shows: `projector_config.pbtxt`, a text
+proto that names each model's tensor, and for each model a folder with
+`tensors.tsv`, a row of numbers a point without a header, and `metadata.tsv`, a
+header and a row a point.
+"""
+
+from collections.abc import Sequence
+import pathlib
+
+import numpy as np
+
+from dualenc_jax.analysis.sample import Sample
+from dualenc_jax.analysis.vectors import Vectors
+
+_CONFIG = 'projector_config.pbtxt'
+_COLUMNS = ('tower', 'id', 'text', 'rank', 'top1_cosine')
+_LONGEST = 300
+
+
+def write(
+    folder: pathlib.Path, models: Sequence[Vectors], sample: Sample, most: int
+) -> None:
+  """Writes the first `most` queries and passages of each model.
+
+  No two models have one name, nor one name once it is `safe`.
+
+  Of a query `rank` is that of its best relevant passage, and `top1_cosine` the
+  cosine with its best hit; of a passage both are empty.
+  """
+  entries = []
+  for vectors in models:
+    name = safe(vectors.name)
+    part = folder / name
+    part.mkdir(parents=True, exist_ok=True)
+    points = np.concatenate([vectors.queries[:most], vectors.passages[:most]])
+    np.savetxt(part / 'tensors.tsv', points, '%.7g', '\t')
+    rows = [_COLUMNS, *_rows(vectors, sample, most)]
+    (part / 'metadata.tsv').write_text(
+        ''.join('\t'.join(row) + '\n' for row in rows), 'utf-8'
+    )
+    entries.append(
+        'embeddings {\n'
+        f'  tensor_name: "{name}"\n'
+        f'  tensor_shape: {len(points)}\n'
+        f'  tensor_shape: {points.shape[1]}\n'
+        f'  tensor_path: "{name}/tensors.tsv"\n'
+        f'  metadata_path: "{name}/metadata.tsv"\n'
+        '}\n'
+    )
+  (folder / _CONFIG).write_text(''.join(entries), 'utf-8')
+
+
+def _rows(
+    vectors: Vectors, sample: Sample, most: int
+) -> list[tuple[str, ...]]:
+  texts = sample.retrieval_set.cache.query_texts
+  rows = [
+      (
+          'query',
+          _line(sample.query_id(i)),
+          _line(texts.text(row)),
+          str(vectors.ranks[i] or ''),
+          f'{vectors.top_cosines[i]:.4f}',
+      )
+      for i, row in enumerate(sample.query_rows()[:most])
+  ]
+  texts = sample.retrieval_set.corpus.cache.passage_texts
+  return rows + [
+      ('passage', _line(sample.passage_id(i)), _line(texts.text(row)), '', '')
+      for i, row in enumerate(sample.passage_rows()[:most])
+  ]
+
+
+def _line(text: str) -> str:
+  """A text as one field of one line."""
+  return ' '.join(text.split())[:_LONGEST]
+
+
+def safe(name: str) -> str:
+  """A name as part of a path and of a string of the text proto."""
+  return ''.join(c if c.isalnum() or c in '-_.' else '_' for c in name)

@@ -1,0 +1,133 @@
+"""The vectors that one model gives a sample."""
+
+from collections.abc import Callable
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from dualenc_jax.analysis import geometry
+from dualenc_jax.analysis.sample import Sample
+from dualenc_jax.errors import UserError
+from dualenc_jax.retrieval import ranking as ranking_lib
+from dualenc_jax.retrieval.embedder import Embedder
+from dualenc_jax.retrieval.exact_search import ExactSearch
+
+
+@dataclasses.dataclass(frozen=True)
+class Vectors:
+  """Unit vectors of a sample, and how near its queries' best hits are.
+
+  Attributes:
+    name: of the model.
+    queries: float32 [n, D].
+    passages: float32 [m, D].
+    positives: float32 [p, D], of the sample's `pair_passages`.
+    top_cosines: float32 [n], of each query with its nearest passage of those
+      searched.
+    ranks: int64 [at most n], of the first queries' best relevant passages among
+      those searched, from 1; 0 for none.
+  """
+
+  name: str
+  queries: np.ndarray
+  passages: np.ndarray
+  positives: np.ndarray
+  top_cosines: np.ndarray
+  ranks: np.ndarray
+
+
+def embed(
+    name: str,
+    embedder: Embedder,
+    params: Any,
+    sample: Sample,
+    encoded: Any,
+    ranked: int = 0,
+) -> Vectors:
+  """Embeds the queries of a sample, searches, and takes its passages' vectors.
+
+  Args:
+    name: of the model.
+    embedder: its towers.
+    params: its parameters.
+    sample: what to embed.
+    encoded: the vectors of the passages that are searched, [M, D], in memory
+      or on disk: only blocks and the sample's rows of them are read.
+    ranked: how many queries, the first ones, need the rank of their relevant
+      passage.
+
+  Raises:
+    UserError: vectors that are not finite, or zero.
+  """
+  retrieval_set = sample.retrieval_set
+  corpus = retrieval_set.corpus
+  queries = embedder.queries(
+      params, retrieval_set.cache.query_tokens, sample.query_rows()
+  )
+  _check(name, 'queries', queries, sample.query_id)
+  searched = sample.searched
+  taken = np.asarray(encoded[_position(searched, sample.passages)])
+  _check(name, 'passages', taken, sample.passage_id)
+  positives = np.asarray(encoded[_position(searched, sample.pair_passages)])
+  _check(
+      name, 'passages', positives, lambda i: corpus.ids[sample.pair_passages[i]]
+  )
+  top_cosines, ranks = _search(queries, encoded, sample, ranked)
+  return Vectors(
+      name,
+      geometry.unit_rows(queries),
+      geometry.unit_rows(taken),
+      geometry.unit_rows(positives),
+      top_cosines,
+      ranks,
+  )
+
+
+def _search(
+    queries: np.ndarray, encoded: Any, sample: Sample, ranked: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """The cosines of the best hits, and the first queries' ranks.
+
+  A query's self-hit, where the task has such, is left out.
+  """
+  retrieval_set, searched = sample.retrieval_set, sample.searched
+  search = ExactSearch(encoded, retrieval_set.corpus.subset(searched).ids)
+  own = None
+  if retrieval_set.self_hits is not None:
+    own = _position(searched, retrieval_set.self_hits[sample.queries])
+  ranking = search.top_k(queries, 1 if own is None else 2)
+  if own is not None:
+    ranking = ranking_lib.without(ranking, own)
+  scores = ranking.scores[:, 0]
+  if not ranked:
+    return scores, np.zeros(0, np.int64)
+  gold = [
+      [int(i) for i in _position(searched, np.array(rows, np.int64)) if i >= 0]
+      for rows in sample.gold[:ranked]
+  ]
+  own = None if own is None else own[:ranked]
+  return scores, search.gold_ranks(queries[:ranked], gold, own)
+
+
+def _position(searched: np.ndarray, rows: np.ndarray) -> np.ndarray:
+  """Where rows of the corpus stand among those searched; -1 for not at all."""
+  position = np.searchsorted(searched, rows)
+  position = np.minimum(position, len(searched) - 1)
+  return np.where(searched[position] == rows, position, -1)
+
+
+def _check(
+    name: str, side: str, vectors: np.ndarray, id_of: Callable[[int], str]
+) -> None:
+  """Raises UserError unless every row is finite and has a length."""
+  lengths = np.linalg.norm(vectors.astype(np.float32), axis=1)
+  bad = np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0)))
+  if len(bad):
+    ids = ', '.join(repr(id_of(i)) for i in bad[:3])
+    more = f' and {len(bad) - 3:,} more' if len(bad) > 3 else ''
+    raise UserError(
+        f'Model {name}: the vectors of {len(bad):,} of {len(vectors):,} {side}'
+        f' are not finite or are zero: ids {ids}{more}. Look at the checkpoint'
+        ' and at these texts.'
+    )

@@ -1,0 +1,78 @@
+"""What is drawn: sizes, prefixes, pairs, and that it is the same twice."""
+
+import numpy as np
+import pytest
+import toy_set
+
+from dualenc_jax.analysis import sample as sample_lib
+from dualenc_jax.errors import UserError
+
+
+def arrays(sample):
+  return [
+      value.tolist()
+      for value in vars(sample).values()
+      if isinstance(value, np.ndarray)
+  ]
+
+
+def test_random_queries_and_passages_of_the_whole_corpus():
+  retrieval_set = toy_set.toy_set()
+  sample = sample_lib.draw(retrieval_set, 20)
+  assert len(sample.queries) == len(set(sample.queries)) == 20
+  assert len(sample.passages) == len(set(sample.passages)) == 20
+  assert sample.queries.tolist() != sorted(sample.queries)
+  np.testing.assert_array_equal(sample.searched, np.arange(toy_set.PASSAGES))
+  assert arrays(sample_lib.draw(retrieval_set, 20)) == arrays(sample)
+  assert arrays(sample_lib.draw(retrieval_set, 20, seed=1)) != arrays(sample)
+  everything = sample_lib.draw(retrieval_set, 1000)
+  assert sorted(everything.queries) == list(range(toy_set.QUERIES))
+  assert sorted(everything.passages) == list(range(toy_set.PASSAGES))
+
+
+def test_pairs_are_of_relevant_passages():
+  sample = sample_lib.draw(toy_set.toy_set(), 1000)
+  assert len(sample.pair_queries) == 29
+  for position, passage in zip(sample.pair_queries, sample.pair_passages):
+    query = sample.queries[position]
+    assert passage in (query, 30 + query % 10)
+    assert sample.gold[position] == sorted({query, 30 + query % 10})
+  # Not always the same of the two.
+  assert 5 < np.sum(sample.pair_passages < 30) < 25
+  assert sample.has_pairs
+  assert sample.query_id(0) == f'q{sample.queries[0]}'
+  assert sample.passage_id(2) == f'p{sample.passages[2]}'
+
+
+def test_relevant_passages_follow_their_queries():
+  sample = sample_lib.draw(toy_set.toy_set(), 25, sample_lib.RELEVANT)
+  in_order = list(dict.fromkeys(sample.pair_passages.tolist()))
+  assert sample.passages.tolist() == in_order
+
+
+def test_a_part_of_the_corpus_has_the_relevant_passages():
+  sample = sample_lib.draw(toy_set.toy_set(), 12, max_passages=11)
+  assert 11 <= len(sample.searched) < toy_set.PASSAGES
+  assert sample.searched.tolist() == sorted(set(sample.searched.tolist()))
+  assert set(sample.pair_passages) <= set(sample.searched)
+  assert set(sample.passages) <= set(sample.searched)
+
+
+def test_answers_only():
+  sample = sample_lib.draw(toy_set.toy_set(judged=False), 30)
+  assert not sample.has_pairs and not len(sample.pair_passages)
+  with pytest.raises(UserError, match='0 relevant passages; expected at least'):
+    sample_lib.draw(toy_set.toy_set(judged=False), 30, sample_lib.RELEVANT)
+
+
+@pytest.mark.parametrize(
+    'counts, message',
+    [
+        ((9, 40), "'toy', split 'test', has 9 queries; expected at least 10"),
+        ((12, 9), 'has 9 random passages'),
+    ],
+)
+def test_too_few_are_refused(counts, message):
+  retrieval_set = toy_set.toy_set(*counts, judged=False)
+  with pytest.raises(UserError, match=message):
+    sample_lib.draw(retrieval_set, 100)
