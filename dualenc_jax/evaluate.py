@@ -34,6 +34,7 @@ from dualenc_jax.data import Task
 from dualenc_jax.errors import SourceUnavailable
 from dualenc_jax.errors import UserError
 from dualenc_jax.experiment import Experiment
+from dualenc_jax.progress import Progress
 from dualenc_jax.results import files
 from dualenc_jax.results import folder as results
 from dualenc_jax.results import tables
@@ -43,7 +44,9 @@ from dualenc_jax.retrieval import examples
 from dualenc_jax.retrieval import metrics as metrics_lib
 from dualenc_jax.retrieval import trec
 from dualenc_jax.retrieval.evaluation import Evaluation
+from dualenc_jax.retrieval.index import header as header_lib
 from dualenc_jax.retrieval.index import Index
+from dualenc_jax.retrieval.index.places import Places
 from dualenc_jax.retrieval.ranking import Ranking
 from dualenc_jax.retrieval.retrieval_set import RetrievalSet
 from dualenc_jax.retrieval.source import Source
@@ -97,15 +100,20 @@ def main(argv: Sequence[str] | None = None) -> None:
       '--max_passage',
       action='store_true',
       help='rank documents by the best of their passages, whose ids are the'
-      " document's, a separator and a number",
+      " document's, a separator and a number; judged are documents",
   )
   parser.add_argument(
-      '--document_separator', default='#', help='with --max_passage; # if not'
+      '--document_separator', help='with --max_passage; # by default'
   )
   parser.add_argument('--output_dir', help='where the files go')
   args = config.parse_args(parser, argv)
   if args.k < 1:
     raise UserError(f'--k is {args.k}; expected at least 1.')
+  separator = args.document_separator
+  if separator is not None and not args.max_passage:
+    raise UserError('--document_separator is for --max_passage: give both.')
+  if args.max_passage and separator is None:
+    separator = '#'
   runtime.start()
   names = [name for name in (args.tasks or '').split(',') if name]
   task_files = {f'tasks/{name.partition("/")[0]}.gin' for name in names}
@@ -126,7 +134,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     index = args.index_dir and pathlib.Path(args.index_dir)
     if index and len(chosen) > 1:
       index /= name
-    separator = args.document_separator if args.max_passage else None
     print(f'{task.label}, split {split}:')
     found = evaluate(
         own, split, folder, Options(args.k, index, separator)
@@ -167,12 +174,13 @@ def sets_of(
       split = split or task.measured_split()
     split = split or 'validation'
     return [(task.for_split(split), split)]
-  tasks = []
+  tasks = {}
   for name in names:
     task_name, _, dataset = name.partition('/')
     task = config.build(Task, scope=task_name)
-    tasks += task.of_datasets(dataset or None)
-  return [(task, split or task.measured_split()) for task in tasks]
+    for one in task.of_datasets(dataset or None):
+      tasks[one.label] = one
+  return [(task, split or task.measured_split()) for task in tasks.values()]
 
 
 def available(
@@ -214,13 +222,14 @@ def evaluate(
       model.experiment, split, options.document_separator
   )
   model_dir.make_writable('--output_dir', output)
-  result = evaluation.rank(
-      evaluation.encode_queries(model.embedder, model.params, retrieval_set),
-      passages_of(model, retrieval_set, options.index_dir),
-      retrieval_set,
-      max(options.k, metrics_lib.DEPTH),
+  queries = evaluation.encode_queries(
+      model.embedder, model.params, retrieval_set
   )
-  write(output, model, split, retrieval_set, result, options)
+  passages = passages_of(model, retrieval_set, options.index_dir)
+  depth = max(options.k, metrics_lib.DEPTH)
+  result = evaluation.rank(queries, passages, retrieval_set, depth)
+  dtype = str(passages.dtype)
+  write(output, model, split, retrieval_set, result, options, dtype)
   return result
 
 
@@ -232,24 +241,56 @@ def passages_of(
   """Embeddings of the corpus, in memory or in an index.
 
   Raises:
-    UserError: they do not fit the memory, or the index is of something else.
+    UserError: they do not fit the memory or are not finite, or the index is of
+      something else.
   """
   corpus = retrieval_set.corpus
-  if index_dir is None:
-    needed = 4 * len(corpus) * encode.embedding_dim(model)
-    there = device_memory.machine_memory()
-    if needed > _SHARE_OF_MEMORY * there:
-      raise UserError(
-          f'The embeddings of {len(corpus):,} passages need'
-          f' {needed / 2**30:.1f} GiB, and this machine has'
-          f' {there / 2**30:.1f} GiB. Keep them on disk with --index_dir.'
-      )
-    return model.embedder.passages(
-        model.params, corpus.cache.passage_tokens, corpus.rows
+  if index_dir is not None:
+    source = Source(corpus.cache, corpus.rows, 'passage')
+    return _indexed(model, source, index_dir)
+  size, dim = len(corpus), encode.embedding_dim(model)
+  needed, there = 4 * size * dim, device_memory.machine_memory()
+  if needed > _SHARE_OF_MEMORY * there:
+    raise UserError(
+        f'The embeddings of {size:,} passages need {needed / 2**30:.1f} GiB,'
+        f' and this machine has {there / 2**30:.1f} GiB. Keep them on disk with'
+        ' --index_dir.'
     )
-  source = Source(corpus.cache, corpus.rows, 'passage')
-  encode.encode(model, source, index_dir).finish()
-  return Index.open(index_dir).embeddings
+  embeddings = np.empty((size, dim), np.float32)
+  with Progress('Encoding', size, 'passages') as progress:
+    # By the shards of an index: rounding may depend on what is encoded at once.
+    for start in range(0, size, header_lib.SHARD_SIZE):
+      rows = corpus.rows[start : start + header_lib.SHARD_SIZE]
+      part = embeddings[start : start + len(rows)]
+      for positions, found in model.embedder.batches(
+          'encode_passage', model.params, corpus.cache.passage_tokens, rows
+      ):
+        part[positions] = found
+        progress(len(positions))
+      evaluation.check_finite(part, 'passage', corpus.ids, start)
+  return embeddings
+
+
+def _indexed(
+    model: model_dir.TrainedModel, source: Source, folder: pathlib.Path
+) -> Any:
+  """Embeddings of an index, made where it is not there."""
+  layout = {'dtype': 'float32', 'shard_size': header_lib.SHARD_SIZE}
+  places = Places(folder)
+  for path in (places.readable(), places.partial):
+    if not (path / header_lib.FILE).exists():
+      continue
+    header = header_lib.Header.read(path)
+    layout = {name: getattr(header, name) for name in layout}
+    wrong = header.differences(encode.make_header(model, source, **layout))
+    if wrong:
+      raise UserError(
+          f'--index_dir {path} is an index of something else:'
+          f' {"; ".join(wrong)}. Give another folder.'
+      )
+    break
+  encode.encode(model, source, folder, **layout).finish()
+  return Index.open(folder).embeddings
 
 
 def retrieval_set_of(
@@ -257,6 +298,9 @@ def retrieval_set_of(
 ) -> RetrievalSet:
   """The queries of a split and what they are ranked over."""
   task = experiment.task.for_split(split)
+  if document_separator is not None:
+    task = task.judging_documents()
+    experiment = dataclasses.replace(experiment, task=task)
   corpus_split = task.corpus_split(split)
   return RetrievalSet.from_cache(
       experiment.cache(split),
@@ -274,8 +318,19 @@ def write(
     retrieval_set: RetrievalSet,
     result: Evaluation,
     options: Options,
+    embedding_dtype: str,
 ) -> None:
-  """Writes metrics.json, and what it is made of, to a folder."""
+  """Writes metrics.json, and what it is made of, to a folder.
+
+  Args:
+    output: the folder.
+    model: what was evaluated.
+    split: of its task.
+    retrieval_set: of the split.
+    result: on it.
+    options: how it came about.
+    embedding_dtype: of the passages when they were ranked.
+  """
   task = model.experiment.task.for_split(split)
   ranking = Ranking(*(part[:, : options.k] for part in result.ranking))
   trec.write_run(
@@ -285,7 +340,7 @@ def write(
       retrieval_set.ranked_ids,
   )
   write_per_query(output / 'per_query.tsv', *per_query(retrieval_set, result))
-  examples.write(output / 'examples.jsonl', retrieval_set, ranking)
+  examples.write(output / 'examples.jsonl', retrieval_set, result)
   files.write(output / model_dir.CONFIG, config.operative_config())
   write_json(
       output / 'metrics.json',
@@ -299,6 +354,7 @@ def write(
           'passages': len(retrieval_set.corpus),
           'k': options.k,
           'document_separator': options.document_separator,
+          'embedding_dtype': embedding_dtype,
           'source': retrieval_set.cache.header['source'],
           'corpus': {
               name: retrieval_set.corpus.cache.header[name]

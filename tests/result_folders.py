@@ -1,4 +1,4 @@
-"""Result folders with chosen numbers, as `dualenc evaluate` would leave them."""
+"""Result folders of chosen numbers, as `dualenc evaluate` leaves them."""
 
 from collections.abc import Mapping, Sequence
 import json

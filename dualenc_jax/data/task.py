@@ -141,7 +141,8 @@ class Task:
     """The task of each data set of the benchmark, or of the one called `name`.
 
     One whose figures are means over several sets stands for all of these. A
-    task that has no data sets is itself.
+    task that has no data sets, or a folder of the user's own in their place, is
+    itself.
 
     Raises:
       UserError: there is no such data set.
@@ -149,14 +150,17 @@ class Task:
     datasets = None
     if self._is_own:
       datasets = getattr(self._own_module().reader, 'datasets', None)
+    is_folder = self.options.get('folder') is not None
+    if name is None and (datasets is None or is_folder):
+      return [self]
     if datasets is None:
-      if name is None:
-        return [self]
       raise UserError(
           f'Task {self.name!r} has no data sets to choose {name!r} from.'
       )
+    # The saved config of a model may name a folder, in place of a set.
+    options = self.options | ({'folder': None} if is_folder else {})
     return [
-        dataclasses.replace(self, options={**self.options, 'dataset': dataset})
+        dataclasses.replace(self, options=options | {'dataset': dataset})
         for dataset in datasets(name)
     ]
 

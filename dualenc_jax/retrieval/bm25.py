@@ -62,8 +62,8 @@ def bm25_rank(
     The ranking, [Q, min(k, N)].
 
   Raises:
-    UserError: k below 1, no query, no passage with a word, or ids that are
-      repeated or of another number.
+    UserError: k below 1, no query, no passage or none with a word, or ids that
+      are repeated or of another number.
   """
   # Importing bm25s starts a JAX backend, which must not happen before the
   # program has chosen its devices.
@@ -76,6 +76,8 @@ def bm25_rank(
     raise UserError(f'k is {k}: expected at least 1 hit a query.')
   if not len(queries):
     raise UserError('there are no queries: expected at least one.')
+  if not len(passages):
+    raise UserError('the corpus is empty: expected at least one passage.')
   if len(passage_ids) != len(passages):
     raise UserError(
         f'{len(passage_ids)} passage ids for {len(passages)} passages: '

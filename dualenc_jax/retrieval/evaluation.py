@@ -1,10 +1,12 @@
 """What a model scores on a retrieval set."""
 
+from collections.abc import Sequence
 import dataclasses
 from typing import Any
 
 import numpy as np
 
+from dualenc_jax.errors import UserError
 from dualenc_jax.retrieval import answer_match
 from dualenc_jax.retrieval import max_passage
 from dualenc_jax.retrieval import metrics
@@ -32,6 +34,14 @@ class Evaluation:
   scores: metrics.Scores | None
   matches: dict[str, np.ndarray]
   answered: np.ndarray
+
+  @property
+  def ranks(self) -> dict[int, int]:
+    """By query the rank of its best relevant passage, if that is known."""
+    if self.scores is None or 'MRR' not in self.scores.values:
+      return {}
+    values = zip(self.scores.queries.tolist(), self.scores.values['MRR'])
+    return {query: round(1 / value) for query, value in values if value}
 
   @property
   def metrics(self) -> dict[str, float]:
@@ -68,9 +78,35 @@ def evaluate(
 def encode_queries(
     embedder: Embedder, params: Any, retrieval_set: RetrievalSet
 ) -> np.ndarray:
-  """float32 [Q, D]."""
+  """float32 [Q, D]; raises UserError where they are not finite."""
   tokens = retrieval_set.cache.query_tokens
-  return embedder.queries(params, tokens, retrieval_set.query_rows)
+  queries = embedder.queries(params, tokens, retrieval_set.query_rows)
+  check_finite(queries, 'query', retrieval_set.query_ids)
+  return queries
+
+
+def check_finite(
+    embeddings: np.ndarray, side: str, ids: Sequence[str], first: int = 0
+) -> None:
+  """Raises UserError, with ids, if embeddings hold NaN or infinity.
+
+  Args:
+    embeddings: [n, D].
+    side: 'query' or 'passage', for the message.
+    ids: of all queries or passages.
+    first: which of them the first row is.
+  """
+  # A sum is not finite where a term is not, and takes no memory.
+  with np.errstate(invalid='ignore'):
+    sums = embeddings.sum(axis=1)
+  bad = np.flatnonzero(~np.isfinite(sums)).tolist()
+  if bad:
+    names = ', '.join(repr(ids[first + row]) for row in bad[:5])
+    more = f' and {len(bad) - 5:,} more' if len(bad) > 5 else ''
+    raise UserError(
+        f'the embeddings of {side} {names}{more} hold NaN or infinity. Look at'
+        ' the checkpoint and at these texts.'
+    )
 
 
 def rank(

@@ -175,6 +175,12 @@ class ExactSearch:
           f'gold has {len(gold)} entries: expected one for each of the '
           f'{len(queries)} queries.'
       )
+    for i, rows in enumerate(gold):
+      if len(rows) and not 0 <= min(rows) <= max(rows) < len(self._passages):
+        raise UserError(
+            f'gold of query row {i} is {np.asarray(rows).tolist()}: expected'
+            f' corpus rows from 0 to {len(self._passages) - 1}.'
+        )
     ranks = np.zeros(len(queries), np.int64)
     has_gold = np.flatnonzero([len(rows) > 0 for rows in gold])
     if not len(has_gold):
@@ -198,11 +204,6 @@ class ExactSearch:
     rows = np.full((len(gold), max(map(len, gold))), -1, np.int64)
     for i, own in enumerate(gold):
       rows[i, : len(own)] = own
-      if not 0 <= min(own) <= max(own) < len(self._passages):
-        raise UserError(
-            f'gold of query row {i} is {list(own)}: expected corpus rows from'
-            f' 0 to {len(self._passages) - 1}.'
-        )
     scores = exact_scores.of_candidates(queries, self._passages, rows)
     return best_hits(scores, rows, self._ids, 1)
 

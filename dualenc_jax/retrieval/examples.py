@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dualenc_jax.results import files
-from dualenc_jax.retrieval.ranking import Ranking
+from dualenc_jax.retrieval.evaluation import Evaluation
 from dualenc_jax.retrieval.retrieval_set import RetrievalSet
 
 QUERIES = 40
@@ -17,18 +17,19 @@ _LENGTH = 1000
 
 
 def write(
-    path: pathlib.Path, retrieval_set: RetrievalSet, ranking: Ranking
+    path: pathlib.Path, retrieval_set: RetrievalSet, result: Evaluation
 ) -> None:
   """Writes a fixed sample of the queries, one JSON object a line.
 
-  Each has query_id, query, rank (of the best relevant hit, null for none),
-  relevant (the best-ranked relevant passage, or any, or null) and hits: rank,
-  score, id, name, text and grade, null where it is not judged.
+  Each has query_id, query, rank (of the best relevant passage, null where that
+  is not known), relevant (this passage; any if it is not among the hits; null
+  for none) and hits: rank, score, id, name, text and grade, null where it is
+  not judged.
 
   Args:
     path: of the file.
     retrieval_set: what was ranked.
-    ranking: of all its queries.
+    result: of all its queries.
 
   Raises:
     UserError: the file cannot be written.
@@ -36,25 +37,25 @@ def write(
   total = len(retrieval_set.query_ids)
   chosen = np.random.default_rng(0).permutation(total)[:QUERIES]
   lines = [
-      json.dumps(_example(retrieval_set, ranking, query), ensure_ascii=False)
+      json.dumps(_example(retrieval_set, result, query), ensure_ascii=False)
       for query in np.sort(chosen).tolist()
   ]
   files.write(path, '\n'.join(lines) + '\n')
 
 
 def _example(
-    retrieval_set: RetrievalSet, ranking: Ranking, query: int
+    retrieval_set: RetrievalSet, result: Evaluation, query: int
 ) -> dict[str, Any]:
   judged = retrieval_set.judgements[query]
-  hits = ranking.indices[query].tolist()
+  hits = result.ranking.indices[query].tolist()
+  scores = result.ranking.scores[query].tolist()
   gold = {item for item, grade in judged.items() if grade >= 1}
   rank = next((i for i, hit in enumerate(hits, 1) if hit in gold), None)
   relevant = min(gold, default=None) if rank is None else hits[rank - 1]
-  scores = ranking.scores[query].tolist()
   return {
       'query_id': retrieval_set.query_ids[query],
       'query': _cut(retrieval_set.query_texts[query]),
-      'rank': rank,
+      'rank': result.ranks.get(query) if rank is None else rank,
       'relevant': None if relevant is None else _item(retrieval_set, relevant),
       'hits': [
           {

@@ -108,7 +108,8 @@ class RetrievalSet:
     query_ids = [cache.query_ids.text(row) for row in query_rows]
     self_hits = None
     if without_self_hits:
-      self_hits = (documents or corpus).find(query_ids)
+      ranked = corpus if documents is None else documents
+      self_hits = ranked.find(query_ids)
       for judged, own in zip(judgements, self_hits.tolist()):
         judged.pop(own, None)
     answers = [
@@ -245,9 +246,9 @@ def _find_judged(
     raise UserError(
         f'{corpus_lib.describe(cache)} judges {len(set(ids) - {""}):,} {what},'
         f' of which {len(missing):,} are not among those that are ranked: ids'
-        f' {", ".join(missing[:3])}{more}; ranked are such as'
-        f' {ranked.ids[0]}. Expected all: are both of one version of the data'
-        ' set?'
+        f' {", ".join(missing[:3])}{more}. What is ranked has ids such as'
+        f' {ranked.ids[0]}. Expected all to be there: are both of one version'
+        ' of the data set?'
     )
   return found
 

@@ -18,7 +18,7 @@ def random(rng):
 
 def dense(rng):
   """Neighbours are nearer than float32 rounds, yet few are within bounds."""
-  near = rng.normal(size=DIM) + 4e-5 * rng.normal(size=(PASSAGES, DIM))
+  near = _normal(rng, 1) + 1e-4 * rng.normal(size=(PASSAGES, DIM))
   return _normal(rng, QUERIES), near.astype(np.float32)
 
 

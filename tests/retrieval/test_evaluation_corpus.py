@@ -152,7 +152,8 @@ def test_without_a_corpus_equal_texts_are_one(cache_of):
   assert part.query_ids == ['a', 'e'] and len(part.corpus) == 7
   for query_id in ('a', 'e'):
     grades = {p: g for p, g in qrels_of(part)[query_id].items() if g > 0}
-    assert grades == {p: g for p, g in qrels_of(found)[query_id].items() if g > 0}
+    every = qrels_of(found)[query_id]
+    assert grades == {p: g for p, g in every.items() if g > 0}
   assert list(part.corpus.texts) == [TEXTS[p] for p in part.ranked_ids]
   irrelevant = cache_of('test', judged({'c': QRELS['c']}))
   with pytest.raises(UserError, match="'test', has no query with a relevant"):
