@@ -16,13 +16,10 @@ model was evaluated on to MODEL_DIR/evaluation/tables.md and tables.tex.
 
 from collections.abc import Sequence
 import dataclasses
-import json
 import logging
 import pathlib
 import sys
 from typing import Any
-
-import numpy as np
 
 from dualenc_jax import cli
 from dualenc_jax import config
@@ -38,21 +35,22 @@ from dualenc_jax.progress import Progress
 from dualenc_jax.results import files
 from dualenc_jax.results import folder as results
 from dualenc_jax.results import tables
-from dualenc_jax.results.per_query import write_per_query
+from dualenc_jax.results.write import write_result
 from dualenc_jax.retrieval import evaluation
-from dualenc_jax.retrieval import examples
 from dualenc_jax.retrieval import metrics as metrics_lib
 from dualenc_jax.retrieval import trec
 from dualenc_jax.retrieval.evaluation import Evaluation
 from dualenc_jax.retrieval.index import header as header_lib
 from dualenc_jax.retrieval.index import Index
 from dualenc_jax.retrieval.index.places import Places
-from dualenc_jax.retrieval.ranking import Ranking
 from dualenc_jax.retrieval.retrieval_set import RetrievalSet
+from dualenc_jax.retrieval.row_memory import empty_rows
 from dualenc_jax.retrieval.source import Source
 
 # The rest is for the model, the queries and what search needs.
 _SHARE_OF_MEMORY = 0.6
+# Ends the label of results of documents, which are none of the papers'.
+_OF_DOCUMENTS = '-documents'
 _LOG = logging.getLogger(__name__)
 
 
@@ -70,6 +68,11 @@ class Options:
   k: int = 1000
   index_dir: pathlib.Path | None = None
   document_separator: str | None = None
+
+  @property
+  def depth(self) -> int:
+    """Hits a query that metrics are of."""
+    return max(self.k, metrics_lib.DEPTH)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -115,7 +118,10 @@ def main(argv: Sequence[str] | None = None) -> None:
   if args.max_passage and separator is None:
     separator = '#'
   runtime.start()
-  names = [name for name in (args.tasks or '').split(',') if name]
+  names = [name.strip() for name in (args.tasks or '').split(',')]
+  names = [name for name in names if name]
+  if args.tasks is not None and not names:
+    raise UserError(f'--tasks={args.tasks} names no task; leave it out.')
   task_files = {f'tasks/{name.partition("/")[0]}.gin' for name in names}
   model = model_dir.load_from_args(args, before=sorted(task_files))
   chosen = sets_of(model.experiment, names, args.split)
@@ -127,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         model,
         experiment=dataclasses.replace(model.experiment, task=task),
     )
-    name = result_name(task, split)
+    name = result_name(task, split, separator is not None)
     # A single set is written right where the user says.
     alone = args.output_dir is not None and len(chosen) == 1
     folder = output if alone else output / name
@@ -152,9 +158,10 @@ def default_output(folder: str | pathlib.Path) -> pathlib.Path:
   return pathlib.Path(folder) / 'evaluation'
 
 
-def result_name(task: Task, split: str) -> str:
+def result_name(task: Task, split: str, of_documents: bool = False) -> str:
   """The folder of a task and split below `default_output`."""
-  return f'{task.label}-{split}'.replace('/', '-')
+  label = task.label + _OF_DOCUMENTS * of_documents
+  return f'{label}-{split}'.replace('/', '-')
 
 
 def sets_of(
@@ -222,14 +229,18 @@ def evaluate(
       model.experiment, split, options.document_separator
   )
   model_dir.make_writable('--output_dir', output)
+  # Before hours of encoding, not after.
+  trec.check_ids('query id', retrieval_set.query_ids)
+  trec.check_ids('id', retrieval_set.ranked_ids)
   queries = evaluation.encode_queries(
       model.embedder, model.params, retrieval_set
   )
   passages = passages_of(model, retrieval_set, options.index_dir)
-  depth = max(options.k, metrics_lib.DEPTH)
-  result = evaluation.rank(queries, passages, retrieval_set, depth)
-  dtype = str(passages.dtype)
-  write(output, model, split, retrieval_set, result, options, dtype)
+  result = evaluation.rank(queries, passages, retrieval_set, options.depth)
+  described = describe(model, split, retrieval_set, options)
+  described['embedding_dtype'] = str(passages.dtype)
+  files.write(output / model_dir.CONFIG, config.operative_config())
+  write_result(output, retrieval_set, result, options.k, described)
   return result
 
 
@@ -256,7 +267,7 @@ def passages_of(
         f' and this machine has {there / 2**30:.1f} GiB. Keep them on disk with'
         ' --index_dir.'
     )
-  embeddings = np.empty((size, dim), np.float32)
+  embeddings = empty_rows(size, dim)
   with Progress('Encoding', size, 'passages') as progress:
     # By the shards of an index: rounding may depend on what is encoded at once.
     for start in range(0, size, header_lib.SHARD_SIZE):
@@ -311,79 +322,34 @@ def retrieval_set_of(
   )
 
 
-def write(
-    output: pathlib.Path,
+def describe(
     model: model_dir.TrainedModel,
     split: str,
     retrieval_set: RetrievalSet,
-    result: Evaluation,
     options: Options,
-    embedding_dtype: str,
-) -> None:
-  """Writes metrics.json, and what it is made of, to a folder.
-
-  Args:
-    output: the folder.
-    model: what was evaluated.
-    split: of its task.
-    retrieval_set: of the split.
-    result: on it.
-    options: how it came about.
-    embedding_dtype: of the passages when they were ranked.
-  """
+) -> dict[str, Any]:
+  """What numbers depend on, for metrics.json."""
   task = model.experiment.task.for_split(split)
-  ranking = Ranking(*(part[:, : options.k] for part in result.ranking))
-  trec.write_run(
-      output / 'run.trec',
-      ranking,
-      retrieval_set.query_ids,
-      retrieval_set.ranked_ids,
-  )
-  write_per_query(output / 'per_query.tsv', *per_query(retrieval_set, result))
-  examples.write(output / 'examples.jsonl', retrieval_set, result)
-  files.write(output / model_dir.CONFIG, config.operative_config())
-  write_json(
-      output / 'metrics.json',
-      {
-          'metrics': result.metrics,
-          'task': task.name,
-          'dataset': task.options.get('dataset'),
-          'label': task.label,
-          'split': split,
-          'queries': len(retrieval_set.query_ids),
-          'passages': len(retrieval_set.corpus),
-          'k': options.k,
-          'document_separator': options.document_separator,
-          'embedding_dtype': embedding_dtype,
-          'source': retrieval_set.cache.header['source'],
-          'corpus': {
-              name: retrieval_set.corpus.cache.header[name]
-              for name in ('split', 'source')
-          },
-          **model.provenance,
+  label = task.label
+  if options.document_separator is not None:
+    label += _OF_DOCUMENTS
+  return {
+      'task': task.name,
+      'dataset': task.options.get('dataset'),
+      'label': label,
+      'split': split,
+      'queries': len(retrieval_set.query_ids),
+      'passages': len(retrieval_set.corpus),
+      'k': options.k,
+      'depth': options.depth,
+      'document_separator': options.document_separator,
+      'source': retrieval_set.cache.header['source'],
+      'corpus': {
+          name: retrieval_set.corpus.cache.header[name]
+          for name in ('split', 'source')
       },
-  )
-
-
-def per_query(
-    retrieval_set: RetrievalSet, result: Evaluation
-) -> tuple[list[str], dict[str, np.ndarray]]:
-  """Ids of the queries that count, and by metric a value each, or NaN."""
-  groups = [(result.answered, result.matches)]
-  if result.scores is not None:
-    groups.insert(0, (result.scores.queries, result.scores.values))
-  counted = np.unique(np.concatenate([queries for queries, _ in groups]))
-  values = {}
-  for queries, by_metric in groups:
-    for metric, own in by_metric.items():
-      values[metric] = np.full(len(counted), np.nan)
-      values[metric][np.searchsorted(counted, queries)] = own
-  return [retrieval_set.query_ids[q] for q in counted], values
-
-
-def write_json(path: pathlib.Path, value: dict[str, Any]) -> None:
-  """Writes an object as indented JSON."""
-  files.write(path, json.dumps(value, indent=2) + '\n')
+      **model.provenance,
+  }
 
 
 if __name__ == '__main__':

@@ -7,6 +7,7 @@ docstring says. Interrupted, the same command goes on where it stopped.
 """
 
 from collections.abc import Mapping, Sequence
+import json
 import pathlib
 import sys
 import time
@@ -20,6 +21,7 @@ from dualenc_jax import model_dir
 from dualenc_jax import runtime
 from dualenc_jax import search
 from dualenc_jax import train
+from dualenc_jax.results import files
 from dualenc_jax.retrieval import bm25
 from dualenc_jax.retrieval import evaluation
 from dualenc_jax.retrieval.retrieval_set import RetrievalSet
@@ -62,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> None:
           model, 'test', evaluate.default_output(folder) / 'python_code-test'
       ).metrics,
   }
-  evaluate.write_json(folder / 'quickstart.json', rows)
+  files.write(folder / 'quickstart.json', json.dumps(rows, indent=2) + '\n')
   print(
       f'\nHeld-out functions: {len(retrieval_set.query_ids)} docstrings,'
       f' {len(retrieval_set.corpus)} passages of code.\n'

@@ -10,10 +10,10 @@ import pytest
 import pytrec_eval
 import tiny_beir
 from tiny_evaluation import examples_of
+from tiny_evaluation import link_model
 from tiny_evaluation import result_of
 from tiny_evaluation import run
 from tiny_evaluation import run_of
-from tiny_evaluation import train_model
 import tiny_run
 
 from dualenc_jax.data import Task
@@ -81,7 +81,7 @@ def model(tmp_path_factory) -> pathlib.Path:
   shutil.copytree(
       ROOT / 'tests' / 'data' / 'open_nq', folder / 'data' / 'open_nq'
   )
-  return train_model(folder)
+  return link_model(folder)
 
 
 def expected_of(model, without_own):

@@ -11,10 +11,10 @@ import pytrec_eval
 import tiny_beir
 import tiny_evaluation
 from tiny_evaluation import examples_of
+from tiny_evaluation import link_model
 from tiny_evaluation import result_of
 from tiny_evaluation import run
 from tiny_evaluation import run_of
-from tiny_evaluation import train_model
 
 from dualenc_jax import model_dir
 from dualenc_jax import revision
@@ -44,7 +44,7 @@ def model(tmp_path_factory) -> pathlib.Path:
   folder = tmp_path_factory.mktemp('run')
   SET.write(folder / 'data' / 'beir' / 'scifact')
   shutil.copytree(DATA / 'open_nq', folder / 'data' / 'open_nq')
-  return train_model(folder)
+  return link_model(folder)
 
 
 @pytest.fixture(scope='module')

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import tiny_beir
 import tiny_evaluation
+from tiny_evaluation import link_model
 from tiny_evaluation import result_of
 from tiny_evaluation import run
 from tiny_evaluation import run_of
-from tiny_evaluation import train_model
 from tiny_evaluation import tree
 
 from dualenc_jax import device_memory
@@ -36,7 +36,7 @@ def model(tmp_path_factory) -> pathlib.Path:
   folder = tmp_path_factory.mktemp('run')
   SET.write(folder / 'data' / 'beir' / 'scifact')
   tiny_beir.make(1).write(folder / 'data' / 'beir' / 'nfcorpus')
-  return train_model(folder)
+  return link_model(folder)
 
 
 @pytest.fixture(scope='module')

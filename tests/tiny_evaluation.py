@@ -1,9 +1,11 @@
 """`dualenc evaluate` on small sets, and its files read back."""
 
 import json
+import os
 import pathlib
 from typing import Any
 
+import filelock
 import tiny_run
 
 from dualenc_jax import evaluate
@@ -14,9 +16,19 @@ FILES = {
 }
 
 
-def train_model(folder: pathlib.Path) -> pathlib.Path:
-  """A model_dir after two steps, in a folder that may have `data`, too."""
-  train.main([*tiny_run.flags(folder), f'--model_dir={folder / "model"}'])
+def link_model(folder: pathlib.Path) -> pathlib.Path:
+  """A model_dir after two steps: a link to one that all tests share, to read.
+
+  Args:
+    folder: gets the link; the data may be beside it, in `data`.
+  """
+  home = pathlib.Path(os.environ['DUALENC_CACHE']) / 'tiny_model'
+  home.mkdir(exist_ok=True)
+  with filelock.FileLock(home / 'lock'):
+    if not (home / 'model').exists():
+      train.main([*tiny_run.flags(home), f'--model_dir={home / "training"}'])
+      (home / 'training').rename(home / 'model')
+  (folder / 'model').symlink_to(home / 'model')
   return folder / 'model'
 
 

@@ -104,10 +104,6 @@ class Corpus:
     order = np.argsort(prints)
     return prints[order], order
 
-  def text(self, index: int) -> str:
-    """The text of a passage."""
-    return self.cache.passage_texts.text(self.rows[index])
-
   def name(self, index: int) -> str:
     """What a search hit displays of a passage, or ''."""
     return self.cache.names.text(self.rows[index])

@@ -126,14 +126,15 @@ def rank(
   search = ExactSearch(passages, retrieval_set.corpus.ids)
   documents = retrieval_set.documents
 
-  def passage_hits(count: int) -> Ranking:
-    return search.top_k(queries, count)
-
   def hits(count: int) -> Ranking:
     if documents is None:
-      return passage_hits(count)
-    of_passage = documents.of_passage
-    return max_passage.top_k_documents(passage_hits, of_passage, count)
+      return search.top_k(queries, count)
+    return max_passage.top_k_documents(
+        lambda chosen, depth: search.top_k(queries[chosen], depth),
+        len(queries),
+        documents.of_passage,
+        count,
+    )
 
   own = retrieval_set.self_hits
   ranking = hits(k) if own is None else ranking_lib.without(hits(k + 1), own)

@@ -10,17 +10,25 @@ Shapes: Q queries, N corpus passages, D embedding dim, C candidates.
 
 from collections.abc import Iterator, Sequence
 import concurrent.futures
+import functools
 import os
 from typing import Any
 
 import numpy as np
 
 from dualenc_jax.retrieval.ranking import best_hits
+from dualenc_jax.retrieval.ranking import id_places
+from dualenc_jax.retrieval.ranking import keys
 from dualenc_jax.retrieval.ranking import Ranking
 
 # A block of 256 x 4,096 scores in float64 is 8 MiB.
 _QUERY_BLOCK = 256
 _PASSAGE_BLOCK = 4096
+# Candidates of a query at a time. With more, BLAS starts threads, which fight
+# over the cores with those of the other queries: ten times the work at 1,024.
+_CANDIDATE_BLOCK = 256
+# With more ties than this all ids are sorted, once.
+_MANY_TIES = 2000
 # Pairs that are summed one by one are taken this many at a time.
 _PAIR_BLOCK = 1024
 
@@ -70,10 +78,11 @@ def of_candidates(
 
   def score(query: int) -> None:
     found = np.flatnonzero(candidates[query] >= 0)
-    if len(found):
-      vectors = passages[candidates[query, found]]
-      own = queries[query][None]
-      scores[query, found] = dot_products(own, vectors)[0]
+    own = queries[query][None]
+    for start in range(0, len(found), _CANDIDATE_BLOCK):
+      columns = found[start : start + _CANDIDATE_BLOCK]
+      vectors = passages[candidates[query, columns]]
+      scores[query, columns] = dot_products(own, vectors)[0]
 
   with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
     for _ in pool.map(score, range(len(queries))):
@@ -86,7 +95,8 @@ def top_k(
 ) -> Ranking:
   """Ranks the corpus with nothing but exact scores, at half the speed or less.
 
-  Memory is the hits that are, or tie with, the k best so far.
+  Memory is a few thousand hits a query, and 8 bytes a passage where very many
+  tie.
 
   Args:
     queries: float32 [Q, D].
@@ -94,17 +104,23 @@ def top_k(
     ids: N strings.
     k: at most N.
   """
+  places = functools.cache(lambda: id_places(ids))
   none = np.empty(0, np.float32), np.empty(0, np.int64)
   kept = [none] * len(queries)
   limits = np.full(len(queries), -np.inf, np.float32)
   for rows, start, scores in _blocks(queries, passages):
     for i, row in enumerate(range(rows.start, rows.stop)):
       found = np.flatnonzero(scores[i] >= limits[row])
+      if not len(found):
+        continue
       hits = np.concatenate([kept[row][0], scores[i, found]])
       indices = np.concatenate([kept[row][1], start + found])
       if len(hits) > k:
         limits[row] = np.partition(hits, -k)[-k]
         best = hits >= limits[row]
+        hits, indices = hits[best], indices[best]
+      if len(hits) > k + _MANY_TIES:
+        best = np.argpartition(keys(hits, places()[indices]), -k)[-k:]
         hits, indices = hits[best], indices[best]
       kept[row] = hits, indices
   best = [best_hits(h[None], i[None], ids, k) for h, i in kept]
@@ -130,16 +146,20 @@ def hits_above(
   Returns:
     int64 [Q].
   """
+  places = functools.cache(lambda: id_places(ids))
   above = np.zeros(len(queries), np.int64)
   for rows, start, scores in _blocks(queries, passages):
     limit = gold_scores[rows, None]
     above[rows] += np.count_nonzero(scores > limit, axis=1)
     ties = scores == limit
-    columns = np.flatnonzero(ties.any(axis=0))
-    names = np.array([ids[int(start + c)] for c in columns], object)
-    for i in np.flatnonzero(ties.any(axis=1)):
-      own = ids[int(gold[rows.start + i])]
-      above[rows.start + i] += (names[ties[i, columns]] > own).sum()
+    if np.count_nonzero(ties) > _MANY_TIES:
+      after = places()[start : start + scores.shape[1]][None]
+      ties &= after > places()[gold[rows], None]
+      above[rows] += np.count_nonzero(ties, axis=1)
+      continue
+    for i, column in zip(*np.nonzero(ties)):
+      query = rows.start + i
+      above[query] += ids[int(start + column)] > ids[int(gold[query])]
   return above
 
 

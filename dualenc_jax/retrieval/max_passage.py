@@ -67,7 +67,7 @@ class Documents:
     )
     ids = np.concatenate([
         np.array(document_ids(rows), np.dtypes.StringDType())
-        for rows in _chunks(first.tolist())
+        for rows in _chunks(first)
     ])
     order = np.argsort(ids)
     place = np.empty_like(order)
@@ -82,18 +82,22 @@ class Documents:
 
 
 def top_k_documents(
-    rank: Callable[[int], Ranking], document_of: np.ndarray, k: int
+    rank: Callable[[np.ndarray, int], Ranking],
+    queries: int,
+    document_of: np.ndarray,
+    k: int,
 ) -> Ranking:
   """The k best documents of each query, in order.
 
   Documents are ordered by the score of their best passage, highest first, and
   equal ones by number, greatest first: with the numbers of `Documents` this is
-  trec_eval's rule. Passages are ranked deeper until that is certain, so many
-  passages of equal score cost depth.
+  trec_eval's rule. Passages are ranked deeper until that is certain, for those
+  queries for which it is not, so many passages of equal score cost depth.
 
   Args:
-    rank: ranks the passages for all Q queries, as many a query as it is asked
-      for or all there are.
+    rank: ranks the passages for some of the queries, by their numbers, and as
+      many a query as it is asked for or all there are.
+    queries: Q, how many there are.
     document_of: int64 [N], for each passage its document, from 0 to D - 1.
     k: documents a query; where there are fewer, all.
 
@@ -107,24 +111,24 @@ def top_k_documents(
     raise UserError(f'k is {k}: expected at least 1 document a query.')
   total, documents = len(document_of), int(document_of.max()) + 1
   k = min(k, documents)
-  depth = k * -(-total // documents)
-  while True:
+  scores = np.empty((queries, k), np.float32)
+  numbers = np.empty((queries, k), np.int64)
+  left, depth = np.arange(queries), k * -(-total // documents)
+  while len(left):
     depth = min(depth, total)
-    hits = rank(depth)
-    found = [
-        _best_documents(scores, document_of[rows], k)
-        for scores, rows in zip(hits.scores, hits.indices)
-    ]
-    certain = all(complete for _, _, complete in found)
-    if certain or depth == total:
-      break
+    hits = rank(left, depth)
+    uncertain = []
+    for query, *passages in zip(left.tolist(), hits.scores, hits.indices):
+      *best, complete = _best_documents(
+          passages[0], document_of[passages[1]], k
+      )
+      if complete or depth == total:
+        scores[query], numbers[query] = best
+      else:
+        uncertain.append(query)
+    left = np.array(uncertain, np.int64)
     depth *= _DEEPER
-  # Where passages are left out of the ranking a query may lack a document.
-  k = min(len(numbers) for _, numbers, _ in found)
-  return Ranking(
-      np.stack([scores[:k] for scores, _, _ in found]),
-      np.stack([numbers[:k] for _, numbers, _ in found]),
-  )
+  return Ranking(scores, numbers)
 
 
 def _best_documents(

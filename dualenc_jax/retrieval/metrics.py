@@ -84,8 +84,8 @@ def score(
       -1, -2 and so on: they count where all relevant passages do, in recall,
       MAP and the ideal DCG.
     num_passages: how many each query is ranked over.
-    ranks: int64 [Q] from `ranking.gold_ranks`, 0 where no relevant passage is
-      in the corpus. They must agree with `ranking` as far as it goes.
+    ranks: int64 [Q] from `ExactSearch.gold_ranks`, 0 where no relevant passage
+      is in the corpus. They must agree with `ranking` as far as it goes.
 
   Raises:
     UserError: a ranking too shallow, sizes that disagree, ranks of another

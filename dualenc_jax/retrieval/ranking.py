@@ -12,6 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+# Ids that are decoded at a time.
+_CHUNK = 2**16
+
 
 class Ranking(NamedTuple):
   """The best hits of each query, best first.
@@ -36,20 +39,46 @@ def best_hits(
     ids: of all N passages; only those of candidates that tie are read.
     k: at most as many as each query has candidates.
   """
-  # Adding zero turns -0.0 into 0.0: the two are a tie.
-  keys = _as_ordered_integers(scores + np.float32(0)).astype(np.int64) << 32
+  places = np.zeros(indices.shape, np.int64)
   tied = _tied_rows(scores, indices)
   if len(tied):
-    by_id = sorted(range(len(tied)), key=lambda i: ids[int(tied[i])])
-    places = np.empty(len(tied), np.int64)
-    places[by_id] = np.arange(len(tied))
+    of_tied = id_places([ids[row] for row in tied.tolist()])
     at = np.minimum(np.searchsorted(tied, indices), len(tied) - 1)
-    keys |= np.where(tied[at] == indices, places[at], 0)
-  order = np.argsort(keys, axis=1)[:, ::-1][:, :k]
+    places = np.where(tied[at] == indices, of_tied[at], 0)
+  order = np.argsort(keys(scores, places), axis=1)[:, ::-1][:, :k]
   return Ranking(
       np.take_along_axis(scores, order, axis=1) + np.float32(0),
       np.take_along_axis(indices, order, axis=1),
   )
+
+
+def keys(scores: np.ndarray, places: np.ndarray) -> np.ndarray:
+  """int64 that order hits as `best_hits` does: the more, the better.
+
+  Args:
+    scores: float32 of any shape.
+    places: int64 of that shape, of their ids among all, see `id_places`.
+  """
+  # Adding zero turns -0.0 into 0.0: the two are a tie.
+  high = _as_ordered_integers(scores + np.float32(0)).astype(np.int64) << 32
+  return high | places
+
+
+def id_places(ids: Sequence[str]) -> np.ndarray:
+  """The place of each id among all in ascending order: int64 [N].
+
+  Strings compare by code point, which is the order of their UTF-8 bytes and
+  therefore that of trec_eval's strcmp.
+  """
+  strings = np.dtypes.StringDType()
+  chunks = [
+      np.array([ids[i] for i in range(a, min(a + _CHUNK, len(ids)))], strings)
+      for a in range(0, len(ids), _CHUNK)
+  ]
+  order = np.argsort(np.concatenate(chunks))
+  places = np.empty(len(ids), np.int64)
+  places[order] = np.arange(len(ids))
+  return places
 
 
 def without(ranking: Ranking, self_hits: np.ndarray) -> Ranking:

