@@ -155,7 +155,9 @@ def model_names(args: argparse.Namespace) -> list[str]:
     UserError: not one name for each, or two that are the same in file names.
   """
   folders = [pathlib.Path(folder).resolve().name for folder in args.model_dir]
-  names = args.names.split(',') if args.names else folders
+  names = folders
+  if args.names:
+    names = [name.strip() for name in args.names.split(',')]
   if len(names) != len(folders) or not all(names):
     raise UserError(
         f'--names={args.names} for {len(folders)} --model_dir; expected a name'
@@ -211,6 +213,13 @@ def analyse(name: str, number: int, args: argparse.Namespace) -> Analysis:
       args.sample if args.projector else 0,
   )
   _LOG.info('Measuring %s.', name)
+  numbers = numbers_lib.numbers(vectors, sample)
+  if 'separability' not in numbers:
+    _LOG.warning(
+        'No separability of %s: most queries, or passages, hang together by'
+        ' shared relevant passages or equal texts, and no folds part them.',
+        name,
+    )
   return Analysis(
       {
           'label': model.experiment.task.label,
@@ -224,7 +233,7 @@ def analyse(name: str, number: int, args: argparse.Namespace) -> Analysis:
       model.provenance,
       sample,
       vectors,
-      numbers_lib.numbers(vectors, sample),
+      numbers,
       lengths_lib.count_tokens(model.experiment.tokenizer, sample, name),
   )
 

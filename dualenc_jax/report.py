@@ -37,8 +37,11 @@ def main(argv: Sequence[str] | None = None) -> None:
   html, problems = page.render(material_lib.read(args.model_dir))
   for problem in problems:
     print(f'warning: {problem}', file=sys.stderr)
-  files.write(output, html)
-  print(f'Written to {output}, {len(html.encode()) / 1e6:.2f} MB.')
+  # A text may have half a surrogate pair, which a page shows as '?'.
+  content = html.encode('utf-8', 'replace')
+  files.make_folder(output.parent)
+  files.write(output, content)
+  print(f'Written to {output}, {len(content) / 1e6:.2f} MB.')
 
 
 if __name__ == '__main__':

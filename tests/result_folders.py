@@ -29,6 +29,7 @@ def write(
     **fields: of metrics.json, in place of the usual ones.
   """
   label = task if dataset is None else f'{task}-{dataset}'
+  label = fields.get('label') or label
   folder = model_dir / 'evaluation' / f'{label}-{split}'.replace('/', '-')
   folder.mkdir(parents=True)
   content = {

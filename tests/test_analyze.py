@@ -129,12 +129,34 @@ def test_an_index_gives_the_same_numbers(model, analysis, tmp_path):
     analyze.main([f'--model_dir={model}', index, out, *SMALL])
 
 
+def test_an_index_of_half_precision_gives_all_but_the_same_numbers(
+    model, analysis, tmp_path
+):
+  index = f'--index_dir={tmp_path / "index"}'
+  encode.main(
+      [f'--model_dir={model}', '--split=test', index, '--dtype=float16']
+  )
+  out = f'--output_dir={tmp_path / "out"}'
+  analyze.main([f'--model_dir={model}', index, out, *SMALL])
+  numbers = json.loads((tmp_path / 'out' / 'analysis.json').read_text())[
+      'numbers'
+  ]
+  expected = json.loads((analysis / 'analysis.json').read_text())['numbers']
+  # A classifier and a threshold may tip over at one of 40 vectors.
+  for name in ('separability', 'ratios_near_one'):
+    assert numbers.pop(name) == pytest.approx(expected[name], abs=0.06)
+  assert numbers == pytest.approx(
+      {name: expected[name] for name in numbers}, abs=2e-3
+  )
+  assert len(numbers) == len(expected) - 2
+
+
 def test_models_side_by_side(model, tmp_path, capsys):
   other = train_one_step(model.parent / 'two', '--gin.SEED=1')
   analyze.main([
       f'--model_dir={model}',
       f'--model_dir={other}',
-      '--names=first,second',
+      '--names=first , second',
       f'--output_dir={tmp_path}',
       '--passages=relevant',
       '--max_passages=12',
@@ -230,6 +252,7 @@ def test_models_on_different_data_are_refused(model, tmp_path):
         (['--model_dir=two'], '2 models need a folder of their own'),
         (['--model_dir=x/one'], 'Two models have one name: one, one'),
         (['--names=a,b'], '--names=a,b for 1 --model_dir'),
+        (['--names= '], '--names=  for 1 --model_dir; expected a name'),
         (['--model_dir=two', '--names=a b,a_b'], 'Two models have one name'),
     ],
 )

@@ -47,13 +47,13 @@ def test_two_models(tmp_path, capsys):
   assert test[3:8] == ['50.00', '100.00', '+50.00', '+100.0%', '10/0/0']
   # Equal steps up of 10 queries: 2 of 2^10 flips are as good; twice, as there
   # are two tests.
-  assert test[8:] == ['1.0000', '1.0000', '0.0020', '0.0039']
+  assert test[8:] == ['-', '-', '0.0020', '0.0039']
   assert validation[:3] == ['pairs', 'validation', 'MRR']
   assert validation[3:8] == ['50.00', '45.00', '-5.00', '-10.0%', '0/5/5']
   # 5 of 10 down by .1: t = -.05 / (.0527 / sqrt(10)) = -3 with 9 degrees of
   # freedom; of the 2^5 flips 2 are as good.
   assert validation[8:] == ['0.0150', '0.0299', '0.0625', '0.0625']
-  assert 'no variance to judge by' in printed[5]
+  assert 'does not apply (-) where all queries differ by the same' in printed[5]
   files = files_of(output)
   assert {*files} == {
       *(f'comparison.{kind}' for kind in ('json', 'csv', 'md', 'tex')),
@@ -79,11 +79,13 @@ def test_two_models(tmp_path, capsys):
   assert (first['better'], first['queries']) == (10, 10)
   assert first['relative_improvement'] == 1.0
   assert first['randomization_p'] == 2 / 2**10
+  assert first['t_test_p'] is first['t_test_p_holm'] is None
 
   test, validation = csv.DictReader(
       files['comparison.csv'].decode().splitlines()
   )
   assert float(test['value']) == 1.0
+  assert test['t_test_p'] == ''
   assert float(validation['randomization_p_holm']) == 2 / 2**5
 
   markdown = files['comparison.md'].decode()
@@ -91,6 +93,28 @@ def test_two_models(tmp_path, capsys):
   tex = files['comparison.tex'].decode()
   assert r'\multicolumn{2}{c}{t-test}' in tex
   assert r'validation & MRR & \textbf{50.00} & 45.00 & $-$5.00' in tex
+
+
+def test_other_embeddings_and_checkpoints_are_told(tmp_path, capsys):
+  fields = {
+      'test': {'embedding_dtype': 'float16', 'checkpoint_step': 1_000},
+      'validation': {'embedding_dtype': 'float32'},
+  }
+  for split, own in fields.items():
+    result_folders.of_column(tmp_path / 'a', 'MRR', [0.5], split=split)
+    result_folders.of_column(tmp_path / 'b', 'MRR', [0.5], split=split, **own)
+  names = [str(tmp_path / name) for name in 'ab']
+  compare.main([*names, f'--output_dir={tmp_path}'])
+  notes = capsys.readouterr().out.splitlines()
+  told = (
+      'Passages are ranked by float32 embeddings of a and float16 ones of b on'
+      ' pairs test.'
+  )
+  assert told in notes
+  assert 'Figures of b are of steps 1,000 and 20,000.' in notes
+  assert told in (tmp_path / 'comparison.md').read_text()
+  compare.main([*names[:1], *names[:1], '--names=a,b'])
+  assert 'embeddings' not in capsys.readouterr().out
 
 
 def test_files_are_the_same_each_time(tmp_path):
@@ -256,7 +280,7 @@ def test_runs_of_different_depths_need_k(tmp_path, runs):
   deeper = tmp_path / 'deeper.trec'
   deeper.write_text(GOOD + 'q1 Q0 d7 3 1 x\n')
   args = [str(runs['good']), str(deeper), f'--qrels={runs["qrels"]}']
-  with pytest.raises(UserError, match='differ in "k": 2 and 3. --k=2 uses'):
+  with pytest.raises(UserError, match='"depth": 2 and 3. --k=2 uses'):
     compare.main(args)
   compare.main([*args, '--k=2'])
   # Of the tie in q1 only d2 is left, as trec_eval's order has it.

@@ -145,8 +145,10 @@ def test_everything_that_a_number_depends_on_is_beside_it(model, whole):
       'label': 'beir-scifact',
       'split': 'test',
       'queries': 46,
+      'queries_counted': 45,
       'passages': 130,
       'k': 1000,
+      'depth': 1000,
       'document_separator': None,
       'embedding_dtype': 'float32',
       'source': reader_files.fingerprint(

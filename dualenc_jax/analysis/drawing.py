@@ -84,7 +84,8 @@ def _draw_map(axis: Any, panel: Panel) -> None:
   )
   # A square that holds all points.
   middle = (points.max(axis=0) + points.min(axis=0)) / 2
-  half = 1.05 * np.ptp(points, axis=0).max() / 2
+  # Of any size if they are one.
+  half = 1.05 * np.ptp(points, axis=0).max() / 2 or 1
   axis.set_xlim(middle[0] - half, middle[0] + half)
   axis.set_ylim(middle[1] - half, middle[1] + half)
   axis.set_aspect('equal')

@@ -3,8 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 import csv
 import dataclasses
+import io
 import pathlib
 from typing import Any
+
+from dualenc_jax.results import files as files_lib
 
 # Paths of SVG have names made of this, not of the time; nothing in either file
 # says when or by what it was made.
@@ -62,6 +65,9 @@ def save(figure: Figure, folder: pathlib.Path) -> dict[str, str]:
 
   Returns:
     The name, title and caption, and the names of the files by kind.
+
+  Raises:
+    UserError: a file cannot be written.
   """
   # Not through pyplot, which would look for a screen.
   import matplotlib
@@ -77,9 +83,9 @@ def save(figure: Figure, folder: pathlib.Path) -> dict[str, str]:
     canvas = Canvas(figsize=figure.inches, layout='constrained')
     figure.draw(canvas)
     for kind, metadata in _NO_METADATA.items():
-      canvas.savefig(
-          folder / files[kind], dpi=200, metadata=metadata, format=kind
-      )
+      content = io.BytesIO()
+      canvas.savefig(content, dpi=200, metadata=metadata, format=kind)
+      files_lib.write(folder / files[kind], content.getvalue())
   write_csv(folder / files['csv'], figure.columns)
   return {
       'name': figure.name,
@@ -92,12 +98,16 @@ def save(figure: Figure, folder: pathlib.Path) -> dict[str, str]:
 def write_csv(
     path: pathlib.Path, columns: Mapping[str, Sequence[Any]]
 ) -> None:
-  """Writes columns of one length; of floats six digits."""
-  with path.open('w', encoding='utf-8', newline='') as file:
-    writer = csv.writer(file, lineterminator='\n')
-    writer.writerow(columns)
-    for row in zip(*columns.values(), strict=True):
-      writer.writerow([
-          f'{value:.6g}' if isinstance(value, float) else value
-          for value in row
-      ])
+  """Writes columns of one length; of floats six digits.
+
+  Raises:
+    UserError: the file cannot be written.
+  """
+  content = io.StringIO()
+  writer = csv.writer(content, lineterminator='\n')
+  writer.writerow(columns)
+  for row in zip(*columns.values(), strict=True):
+    writer.writerow([
+        f'{value:.6g}' if isinstance(value, float) else value for value in row
+    ])
+  files_lib.write(path, content.getvalue())

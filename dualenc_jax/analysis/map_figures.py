@@ -19,14 +19,14 @@ _ENOUGH = 0.999
 
 def tsne_figure(
     models: Sequence[Vectors],
-    apart: Mapping[str, float],
+    apart: Mapping[str, float | None],
     setting: Setting,
 ) -> Figure:
   """A t-SNE map of each model, as in figure 2 of Dong et al. 2022.
 
   Args:
     models: their vectors.
-    apart: the separability of each, by its name.
+    apart: the separability of each, by its name, None where it has none.
     setting: of what it is made.
   """
   panels = []
@@ -35,13 +35,21 @@ def tsne_figure(
     points = maps.tsne(
         np.concatenate([queries, passages]), setting.sample.seed
     )
+    share = apart[vectors.name]
+    told = 'not measured' if share is None else f'{share:.1%}'
     panels.append(
         Panel(
             vectors.name,
-            f'told apart: {apart[vectors.name]:.1%}',
+            f'told apart: {told}',
             points[: len(queries)],
             points[len(queries) :],
         )
+    )
+  unknown = ''
+  if None in apart.values():
+    unknown = (
+        '; not measured where most texts are equal or hang together by'
+        ' relevance, so that no folds part them'
     )
   return Figure(
       name='tsne',
@@ -51,7 +59,8 @@ def tsne_figure(
           ' Euclidean distances of unit vectors, started from PCA. "Told'
           ' apart" is how often a linear classifier, cross-validated, tells'
           ' the towers apart by the vectors themselves: 50% where the two'
-          f' spaces coincide, 100% where they are separate. {setting.where}'
+          ' spaces coincide, 100% where they are separate'
+          f'{unknown}. {setting.where}'
       ),
       columns=_columns(panels, setting, ('x', 'y')),
       inches=drawing.map_inches(panels),
@@ -123,16 +132,19 @@ def _draw_variance(canvas: Any, shares: Mapping[str, np.ndarray]) -> None:
   axis = canvas.subplots()
   for number, (name, cumulative) in enumerate(shares.items()):
     needed = int(np.searchsorted(cumulative, 0.9)) + 1
+    label = f'{name}: 90% in {needed:,} of {len(cumulative):,}'
+    if not cumulative[-1]:
+      label = f'{name}: none, as all vectors are equal'
     axis.plot(
         np.arange(1, len(cumulative) + 1),
         cumulative,
-        label=f'{name}: 90% in {needed:,} of {len(cumulative):,}',
+        label=label,
         linewidth=1.8,
         **drawing.model_style(number),
     )
-  last = max(int(np.searchsorted(c, _ENOUGH)) + 1 for c in shares.values())
+  ends = [np.searchsorted(c, _ENOUGH) + 1 for c in shares.values() if c[-1]]
   axis.set_xscale('log')
-  axis.set_xlim(1, last)
+  axis.set_xlim(1, max([2, *ends]))
   axis.xaxis.set_major_formatter(lambda count, _: f'{count:,.0f}')
   axis.set_ylim(0, 1.02)
   axis.set_xlabel('principal components')

@@ -5,6 +5,9 @@ import dataclasses
 import numpy as np
 
 _PERPLEXITY = 30
+# Standard deviation of the first coordinate where t-SNE starts: small, so that
+# points can pass each other (Kobak and Berens 2019).
+_START = 1e-4
 
 
 def tsne(vectors: np.ndarray, seed: int = 0) -> np.ndarray:
@@ -15,14 +18,19 @@ def tsne(vectors: np.ndarray, seed: int = 0) -> np.ndarray:
   components. One thread, so that it is the same every time.
 
   Returns:
-    float32 [n, 2].
+    float32 [n, 2]; zeros if all vectors are equal.
   """
   from sklearn.manifold import TSNE
   import threadpoolctl
 
   perplexity = min(_PERPLEXITY, (len(vectors) - 1) / 3)
-  method = TSNE(init='pca', perplexity=perplexity, random_state=seed)
   with threadpoolctl.threadpool_limits(1):
+    start = PrincipalComponents.fit(vectors).project(vectors)
+    spread = start[:, 0].std()
+    if not spread > 0:
+      return np.zeros((len(vectors), 2), np.float32)
+    start = (_START * start / spread).astype(np.float32)
+    method = TSNE(init=start, perplexity=perplexity, random_state=seed)
     return method.fit_transform(vectors.astype(np.float64))
 
 
@@ -34,7 +42,8 @@ class PrincipalComponents:
     mean: float64 [D].
     directions: float64 [D, D], one a column; its greatest coordinate by size is
       positive.
-    shares: float64 [D], of the variance; they add up to 1.
+    shares: float64 [D], of the variance; they add up to 1, or are 0 if all
+      vectors are equal.
   """
 
   mean: np.ndarray
@@ -43,9 +52,12 @@ class PrincipalComponents:
 
   @classmethod
   def fit(cls, vectors: np.ndarray) -> 'PrincipalComponents':
-    """Of vectors [n, D], n at least 2 and not all of them equal."""
+    """Of vectors [n, D], n at least 2."""
     vectors = vectors.astype(np.float64)
     mean = vectors.mean(axis=0)
+    if not np.ptp(vectors, axis=0).any():
+      # Else the mean's rounding would pass for variance.
+      mean = vectors[0]
     centred = vectors - mean
     variances, directions = np.linalg.eigh(centred.T @ centred)
     # In ascending order; those of no variance may come out below zero.
@@ -53,7 +65,9 @@ class PrincipalComponents:
     directions = directions[:, ::-1]
     greatest = np.abs(directions).argmax(axis=0)
     signs = np.sign(directions[greatest, np.arange(len(mean))])
-    return cls(mean, directions * signs, variances / variances.sum())
+    total = variances.sum()
+    shares = variances / total if total > 0 else np.zeros_like(variances)
+    return cls(mean, directions * signs, shares)
 
   def project(self, vectors: np.ndarray, count: int = 2) -> np.ndarray:
     """The first `count` components of vectors [n, D]: float64 [n, count]."""

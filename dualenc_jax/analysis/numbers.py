@@ -19,7 +19,8 @@ def numbers(vectors: Vectors, sample: Sample) -> dict[str, float]:
   """The numbers of a model; what does not apply is absent.
 
   Returns:
-    separability: see `separability.separability`.
+    separability: see `separability.separability`; absent where most texts of
+      a tower hang together.
     alignment: of the queries with one of their relevant passages.
     uniformity_queries, uniformity_passages: see `geometry.uniformity`.
     mean_top1_cosine, median_top1_cosine: of the queries' best hits.
@@ -34,24 +35,29 @@ def numbers(vectors: Vectors, sample: Sample) -> dict[str, float]:
   """
   retrieval_set = sample.retrieval_set
   corpus = retrieval_set.corpus
+  query_prints = retrieval_set.cache.query_fingerprints
+  passage_prints = corpus.cache.passage_fingerprints[corpus.rows]
   size = min(len(vectors.queries), len(vectors.passages), _CLASSIFIED)
-  values = {
-      'separability': separability(
-          vectors.queries[:size],
-          vectors.passages[:size],
-          groups_of(sample.gold[:size], sample.passages[:size]),
-          sample.seed,
+  apart = separability(
+      vectors.queries[:size],
+      vectors.passages[:size],
+      groups_of(
+          query_prints[sample.query_rows()[:size]],
+          passage_prints[sample.passages[:size]],
+          [passage_prints[np.array(r, np.int64)] for r in sample.gold[:size]],
       ),
+      sample.seed,
+  )
+  values = {} if apart is None else {'separability': apart}
+  values |= {
       'uniformity_queries': geometry.uniformity(vectors.queries),
       'uniformity_passages': geometry.uniformity(vectors.passages),
       'mean_top1_cosine': float(vectors.top_cosines.mean(dtype=np.float64)),
       'median_top1_cosine': float(np.median(vectors.top_cosines)),
       'duplicate_queries': geometry.repeats(
-          retrieval_set.cache.query_fingerprints[retrieval_set.query_rows]
+          query_prints[retrieval_set.query_rows]
       ),
-      'duplicate_passages': geometry.repeats(
-          corpus.cache.passage_fingerprints[corpus.rows]
-      ),
+      'duplicate_passages': geometry.repeats(passage_prints),
       'near_duplicate_queries': geometry.near_duplicates(vectors.queries),
       'near_duplicate_passages': geometry.near_duplicates(vectors.passages),
   }

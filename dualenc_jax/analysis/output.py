@@ -66,7 +66,7 @@ def figures(analyses: Sequence[Analysis], mapped: int) -> list[Figure]:
       {a.vectors.name: a.provenance['checkpoint_step'] for a in analyses},
       mapped,
   )
-  apart = {a.vectors.name: a.numbers['separability'] for a in analyses}
+  apart = {a.vectors.name: a.numbers.get('separability') for a in analyses}
   sides = lengths_lib.merge(side for a in analyses for side in a.lengths)
   return [
       map_figures.tsne_figure(models, apart, setting),

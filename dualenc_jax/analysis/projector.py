@@ -7,12 +7,15 @@ header and a row a point.
 """
 
 from collections.abc import Sequence
+import io
 import pathlib
 
 import numpy as np
 
 from dualenc_jax.analysis.sample import Sample
 from dualenc_jax.analysis.vectors import Vectors
+from dualenc_jax.errors import UserError
+from dualenc_jax.results import files
 
 _CONFIG = 'projector_config.pbtxt'
 _COLUMNS = ('tower', 'id', 'text', 'rank', 'top1_cosine')
@@ -28,17 +31,25 @@ def write(
 
   Of a query `rank` is that of its best relevant passage, and `top1_cosine` the
   cosine with its best hit; of a passage both are empty.
+
+  Raises:
+    UserError: a file or folder cannot be written.
   """
   entries = []
   for vectors in models:
     name = safe(vectors.name)
     part = folder / name
-    part.mkdir(parents=True, exist_ok=True)
+    try:
+      part.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+      raise UserError(f'{part} cannot be written: {e.strerror or e}.') from e
     points = np.concatenate([vectors.queries[:most], vectors.passages[:most]])
-    np.savetxt(part / 'tensors.tsv', points, '%.7g', '\t')
+    tensors = io.StringIO()
+    np.savetxt(tensors, points, '%.7g', '\t')
+    files.write(part / 'tensors.tsv', tensors.getvalue())
     rows = [_COLUMNS, *_rows(vectors, sample, most)]
-    (part / 'metadata.tsv').write_text(
-        ''.join('\t'.join(row) + '\n' for row in rows), 'utf-8'
+    files.write(
+        part / 'metadata.tsv', ''.join('\t'.join(row) + '\n' for row in rows)
     )
     entries.append(
         'embeddings {\n'
@@ -49,7 +60,7 @@ def write(
         f'  metadata_path: "{name}/metadata.tsv"\n'
         '}\n'
     )
-  (folder / _CONFIG).write_text(''.join(entries), 'utf-8')
+  files.write(folder / _CONFIG, ''.join(entries))
 
 
 def _rows(

@@ -6,6 +6,7 @@ import dataclasses
 import numpy as np
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.retrieval.corpus import describe
 from dualenc_jax.retrieval.retrieval_set import RetrievalSet
 
 # Fewer do not make a map, nor folds to classify in.
@@ -30,7 +31,8 @@ class Sample:
       passage.
     pair_passages: int64 [p], one of them for each, rows of the corpus.
     searched: int64 [M], the rows of the corpus that a query's best hit is
-      looked for in, ascending; all of them unless the corpus was cut.
+      looked for in, ascending; all of them unless the corpus was cut, and then
+      `pair_passages` and a random part, of which random `passages` are.
   """
 
   retrieval_set: RetrievalSet
@@ -95,20 +97,21 @@ def draw(
   pair_passages = np.array(
       [rng.choice(gold[q]) for q in pair_queries], np.int64
   )
-  searched = np.arange(count)
+  part = np.arange(count)
   if max_passages is not None and max_passages < count:
     part = rng.choice(count, max_passages, replace=False)
-    searched = np.union1d(part, pair_passages)
+  searched = np.union1d(part, pair_passages)
   if kind == RELEVANT:
     _, first = np.unique(pair_passages, return_index=True)
     passages = pair_passages[np.sort(first)]
   else:
-    passages = rng.choice(searched, min(size, len(searched)), replace=False)
+    # Not of those searched, among which relevant ones are too many.
+    passages = rng.choice(part, min(size, len(part)), replace=False)
   for what, rows in (('queries', queries), (f'{kind} passages', passages)):
     if len(rows) < FEWEST:
       raise UserError(
-          f'{_describe(retrieval_set)} has {len(rows)} {what}; expected at'
-          f' least {FEWEST} to look at the embedding space. Take a larger'
+          f'{describe(retrieval_set.cache)} has {len(rows)} {what}; expected'
+          f' at least {FEWEST} to look at the embedding space. Take a larger'
           ' split.'
       )
   return Sample(
@@ -122,8 +125,3 @@ def draw(
       pair_passages,
       searched,
   )
-
-
-def _describe(retrieval_set: RetrievalSet) -> str:
-  header = retrieval_set.cache.header
-  return f"Task {header['task']!r}, split {header['split']!r},"

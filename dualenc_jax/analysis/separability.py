@@ -3,8 +3,12 @@
 from collections.abc import Sequence
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 FOLDS = 5
+# Of a tower, that a fold may hold: the rest is what a classifier learns from.
+_MOST = 0.5
 
 
 def separability(
@@ -12,64 +16,108 @@ def separability(
     passages: np.ndarray,
     groups: np.ndarray,
     seed: int = 0,
-) -> float:
+) -> float | None:
   """Cross-validated accuracy of a logistic regression, query or passage.
 
-  Features are standardised on the training folds; folds are stratified, and a
-  group is never in two of them. It is the mean over `FOLDS` folds.
+  Each vector is told by a classifier that has learnt from the other folds,
+  whose features are standardised. Folds hold as many of each tower as the
+  groups allow, none of which is in two folds.
 
   Args:
     queries: float [n, D].
     passages: float [n, D], as many: guessing scores 0.5.
-    groups: int [2 n], of the queries and then of the passages; see `groups_of`.
+    groups: int [2 n], of the queries and then of the passages, from 0; see
+      `groups_of`.
     seed: of the folds.
 
   Returns:
     About 0.5 where the towers' spaces coincide, 1.0 where a plane parts them.
+    None if more than half of a tower would be in one fold, as where most
+    queries hang together: too little would be left to learn from.
   """
   from sklearn.linear_model import LogisticRegression
-  from sklearn.model_selection import cross_val_score
-  from sklearn.model_selection import StratifiedGroupKFold
+  from sklearn.model_selection import cross_val_predict
+  from sklearn.model_selection import PredefinedSplit
   from sklearn.pipeline import make_pipeline
   from sklearn.preprocessing import StandardScaler
   import threadpoolctl
 
   vectors = np.concatenate([queries, passages]).astype(np.float64)
   towers = np.repeat([0, 1], len(queries))
-  # Strong regularisation: there may be more dimensions than vectors.
+  folds = deal(groups, towers, seed)
+  largest = max(np.bincount(folds[towers == tower]).max() for tower in (0, 1))
+  if largest > _MOST * len(queries):
+    return None
+  # Strong regularisation: there may be more dimensions than vectors. Balanced,
+  # as a large group leaves fewer of one tower than of the other.
   classifier = make_pipeline(
-      StandardScaler(), LogisticRegression(C=1e-2, max_iter=1000)
+      StandardScaler(),
+      LogisticRegression(C=1e-2, max_iter=1000, class_weight='balanced'),
   )
-  folds = StratifiedGroupKFold(FOLDS, shuffle=True, random_state=seed)
   # One thread: sums are in one order, and so is the result's last digit.
   with threadpoolctl.threadpool_limits(1):
-    accuracies = cross_val_score(
-        classifier, vectors, towers, groups=groups, cv=folds
+    told = cross_val_predict(
+        classifier, vectors, towers, cv=PredefinedSplit(folds)
     )
-  return float(accuracies.mean())
+  return float(np.mean(told == towers))
+
+
+def deal(groups: np.ndarray, towers: np.ndarray, seed: int = 0) -> np.ndarray:
+  """Deals groups to `FOLDS` folds, to each as many of each tower as can be.
+
+  The largest groups come first, equal ones in random order, each to the fold
+  that has least of what the group is made of.
+
+  Args:
+    groups: int [m], from 0.
+    towers: int [m], 0 or 1.
+    seed: of the order.
+
+  Returns:
+    int64 [m], the fold of each; some are empty if there are few groups.
+  """
+  counts = np.zeros((groups.max() + 1, 2), np.int64)
+  np.add.at(counts, (groups, towers), 1)
+  order = np.random.default_rng(seed).permutation(len(counts))
+  order = order[np.argsort(-counts[order].sum(axis=1), kind='stable')]
+  fold_of = np.empty(len(counts), np.int64)
+  held = np.zeros((FOLDS, 2), np.int64)
+  for group in order:
+    fold = (held @ counts[group]).argmin()
+    fold_of[group] = fold
+    held[fold] += counts[group]
+  return fold_of[groups]
 
 
 def groups_of(
-    gold: Sequence[Sequence[int]], passages: np.ndarray
+    queries: np.ndarray,
+    passages: np.ndarray,
+    relevant: Sequence[np.ndarray],
 ) -> np.ndarray:
-  """Groups that hold a query and the passages relevant for it.
+  """Groups of texts that hang together, by equality or by relevance.
 
-  Were they in two folds, what is said in both would help the classifier. A
-  passage that is relevant for several queries stays with the first.
+  Were a query and another of the same passage in two folds, a classifier could
+  learn what the passage is about, and who speaks of it, rather than how towers
+  differ. So a group is all that is reached from a text by steps from a query to
+  a relevant passage, or back; equal texts are one.
 
   Args:
-    gold: for each of n queries its relevant passages, as rows of the corpus.
-    passages: int [n], rows of the corpus.
+    queries: uint64 [n], fingerprints of tokens.
+    passages: uint64 [m], fingerprints of tokens.
+    relevant: for each query those of all its relevant passages, uint64 [any],
+      whether these are among `passages` or not.
 
   Returns:
-    int64 [2 n]: of the queries, then of the passages.
+    int [n + m]: of the queries, then of the passages, from 0.
   """
-  first = {}
-  for query, relevant in enumerate(gold):
-    for passage in relevant:
-      first.setdefault(passage, query)
-  alone = len(gold)
-  return np.array([
-      *range(len(gold)),
-      *(first.get(p, alone + i) for i, p in enumerate(passages.tolist())),
-  ])
+  count = len(queries) + len(passages)
+  texts, text_of = np.unique(
+      np.concatenate([queries, passages, *relevant]), return_inverse=True
+  )
+  start = np.repeat(text_of[: len(queries)], [len(r) for r in relevant])
+  steps = coo_array(
+      (np.ones(len(start)), (start, text_of[count:])),
+      (len(texts), len(texts)),
+  )
+  _, component = connected_components(steps, directed=False)
+  return component[text_of[:count]]

@@ -73,13 +73,17 @@ def embed(
   _check(
       name, 'passages', positives, lambda i: corpus.ids[sample.pair_passages[i]]
   )
-  top_cosines, ranks = _search(queries, encoded, sample, ranked)
+  best, ranks = _search(queries, encoded, sample, ranked)
+  hits = np.asarray(encoded[best])
+  _check(name, 'best hits', hits, lambda i: corpus.ids[searched[best[i]]])
+  units = geometry.unit_rows(queries)
   return Vectors(
       name,
-      geometry.unit_rows(queries),
+      units,
       geometry.unit_rows(taken),
       geometry.unit_rows(positives),
-      top_cosines,
+      # Scores are products: of half precision's vectors, not quite cosines.
+      np.sum(units * geometry.unit_rows(hits), axis=1),
       ranks,
   )
 
@@ -87,7 +91,7 @@ def embed(
 def _search(
     queries: np.ndarray, encoded: Any, sample: Sample, ranked: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """The cosines of the best hits, and the first queries' ranks.
+  """The best hits, of those searched, and the first queries' ranks.
 
   A query's self-hit, where the task has such, is left out.
   """
@@ -99,15 +103,15 @@ def _search(
   ranking = search.top_k(queries, 1 if own is None else 2)
   if own is not None:
     ranking = ranking_lib.without(ranking, own)
-  scores = ranking.scores[:, 0]
+  best = ranking.indices[:, 0]
   if not ranked:
-    return scores, np.zeros(0, np.int64)
+    return best, np.zeros(0, np.int64)
   gold = [
       [int(i) for i in _position(searched, np.array(rows, np.int64)) if i >= 0]
       for rows in sample.gold[:ranked]
   ]
   own = None if own is None else own[:ranked]
-  return scores, search.gold_ranks(queries[:ranked], gold, own)
+  return best, search.gold_ranks(queries[:ranked], gold, own)
 
 
 def _position(searched: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Mapping
+import contextlib
 import pathlib
 
 from dualenc_jax.report_page.axis import precise
@@ -53,13 +54,14 @@ def render(material: Material) -> tuple[Html, list[str]]:
 def embedded(folder: pathlib.Path, figure: Mapping[str, str]) -> str | None:
   """A picture as a data URI: the SVG if it is small, else the PNG.
 
-  None if neither file is there.
+  None if neither file can be read.
   """
   content = {}
   for kind in _TYPES:
     # Only the name: nothing outside of the folder gets into the page.
     path = folder / pathlib.PurePath(str(figure.get(kind))).name
-    if path.is_file():
+    # A ValueError is of a name that no file can have.
+    with contextlib.suppress(OSError, ValueError):
       content[kind] = path.read_bytes()
   if not content:
     return None

@@ -7,6 +7,8 @@ from typing import Any
 
 from dualenc_jax.errors import UserError
 
+_LARGEST = 2**63 - 1
+
 
 def read_text(path: pathlib.Path) -> str:
   """A file of text; raises UserError if it is none or cannot be read."""
@@ -46,7 +48,8 @@ def require(value: Any, where: Any, /, **types: Any) -> None:
   """Checks that an object has fields of these types.
 
   Raises:
-    UserError: one is missing or of another type; says where.
+    UserError: one is missing, of another type, or a whole number of more than
+      64 bits; says where.
   """
   for name, expected in types.items():
     if not isinstance(value, dict) or name not in value:
@@ -56,12 +59,17 @@ def require(value: Any, where: Any, /, **types: Any) -> None:
           f'{where} has {name!r} of type {type(value[name]).__name__}, which'
           ' this report does not know. Make the file anew.'
       )
+    if isinstance(value[name], int) and abs(value[name]) > _LARGEST:
+      raise UserError(
+          f'{where} has {name!r} of {len(str(value[name]))} digits; expected at'
+          f' most {_LARGEST:,}. Make the file anew.'
+      )
 
 
 def _object(content: str, where: str) -> dict[str, Any]:
   try:
     value = json.loads(content)
-  except ValueError as e:
+  except (ValueError, RecursionError) as e:
     raise UserError(f'{where} is no JSON: {e}. Make the file anew.') from e
   if not isinstance(value, dict):
     raise UserError(

@@ -1,10 +1,10 @@
 """What a MODEL_DIR holds that a report can show, read into plain objects."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import dataclasses
 import datetime
 import pathlib
-from typing import Any
+from typing import Any, TypeVar
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.report_page import event_files
@@ -17,6 +17,7 @@ from dualenc_jax.results.folder import Result
 CONFIG = 'config.gin'
 _NONE = type(None)
 _NUMBER = (int, float)
+_T = TypeVar('_T')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +26,8 @@ class Checkpoint:
 
   Attributes:
     step: training steps done.
-    meta: what was saved beside the tensors, without the config.
+    meta: what was saved beside the tensors, without the config; empty if that
+      is damaged.
     saved: when it was complete, UTC; None where that is not told.
   """
 
@@ -41,7 +43,8 @@ class Evaluation:
   Attributes:
     name: of the folder, <label>-<split>.
     result: its numbers.
-    examples: queries with their top hits, None if there is no such file.
+    examples: queries with their top hits, None if there is no file of them
+      that can be read.
   """
 
   name: str
@@ -98,8 +101,12 @@ class Material:
 def read(model_dir: str) -> Material:
   """Reads what is there of a model_dir.
 
+  What is damaged is left out and told, except for the config and for results:
+  without one of them, averages would be over other sets than they seem to be.
+
   Raises:
-    UserError: it is no model_dir, or a file of JSON in it cannot be read.
+    UserError: it is no model_dir, or its config or the metrics.json of a result
+      cannot be read.
   """
   folder = pathlib.Path(model_dir)
   config = folder / CONFIG
@@ -110,55 +117,98 @@ def read(model_dir: str) -> Material:
     )
   text = files.read_text(config)
   curves, problems = event_files.read_scalars(folder / 'events')
+  analyses = [
+      _unless_damaged(lambda: _analysis(path), None, problems)
+      for path in sorted(folder.glob('analysis/*/analysis.json'))
+  ]
   return Material(
       name=folder.resolve().name,
       command_path=model_dir,
       config=text,
       bindings=gin_text.bindings(text),
-      checkpoint=_newest_checkpoint(folder / 'checkpoints'),
+      checkpoint=_newest_checkpoint(folder / 'checkpoints', problems),
       curves=curves,
       evaluations=[
-          _evaluation(path.parent)
+          _evaluation(path.parent, problems)
           for path in sorted(folder.glob('evaluation/*/metrics.json'))
       ],
-      analyses=[
-          _analysis(path)
-          for path in sorted(folder.glob('analysis/*/analysis.json'))
-      ],
-      baselines=_baselines(folder / 'quickstart.json'),
+      analyses=[analysis for analysis in analyses if analysis],
+      baselines=_unless_damaged(
+          lambda: _baselines(folder / 'quickstart.json'), {}, problems
+      ),
       problems=problems,
   )
 
 
-def _newest_checkpoint(folder: pathlib.Path) -> Checkpoint | None:
+def _unless_damaged(
+    read: Callable[[], _T], otherwise: _T, problems: list[str]
+) -> _T:
+  """What `read` returns, or `otherwise` and a problem more."""
+  try:
+    return read()
+  except UserError as e:
+    problems.append(f'{e} It is left out.')
+    return otherwise
+
+
+def _newest_checkpoint(
+    folder: pathlib.Path, problems: list[str]
+) -> Checkpoint | None:
   # Orbax gives a checkpoint its name, the step, when it is complete.
   steps = [int(p.name) for p in folder.glob('*') if p.name.isdecimal()]
   if not steps:
     return None
   newest = folder / str(max(steps))
-  meta = files.read_json(newest / 'meta' / 'metadata')
-  written = files.read_json(newest / '_CHECKPOINT_METADATA')
-  nanoseconds = written.get('commit_timestamp_nsecs')
+  meta = newest / 'meta' / 'metadata'
+  time = newest / '_CHECKPOINT_METADATA'
   return Checkpoint(
       step=max(steps),
-      meta={name: meta[name] for name in meta if name != 'config'},
-      saved=nanoseconds
-      and datetime.datetime.fromtimestamp(
-          nanoseconds // 10**9, datetime.timezone.utc
-      ),
+      meta=_unless_damaged(lambda: _meta(meta), {}, problems),
+      saved=_unless_damaged(lambda: _saved(time), None, problems),
   )
 
 
-def _evaluation(folder: pathlib.Path) -> Evaluation:
-  result = read_result(folder)
+def _meta(path: pathlib.Path) -> dict[str, Any]:
+  meta = files.read_json(path)
+  if 'data' in meta:
+    files.require(meta, path, data=dict)
+    if 'task' in meta['data']:
+      # The tasks of a mixture are a list.
+      files.require(meta['data'], path, task=(str, list))
+  return {name: meta[name] for name in meta if name != 'config'}
+
+
+def _saved(path: pathlib.Path) -> datetime.datetime | None:
+  name = 'commit_timestamp_nsecs'
+  written = files.read_json(path)
+  if written.get(name) is None:
+    return None
+  files.require(written, path, **{name: int})
+  # Of 64 bits, whose nanoseconds do not leave the 17th to 23rd century.
+  return datetime.datetime.fromtimestamp(
+      written[name] // 10**9, datetime.timezone.utc
+  )
+
+
+def _evaluation(folder: pathlib.Path, problems: list[str]) -> Evaluation:
   path = folder / 'examples.jsonl'
+  return Evaluation(
+      folder.name,
+      read_result(folder),
+      _unless_damaged(lambda: _examples(path), None, problems),
+  )
+
+
+def _examples(path: pathlib.Path) -> list[Mapping[str, Any]] | None:
   if not path.exists():
-    return Evaluation(folder.name, result, None)
+    return None
   examples = []
   for where, example in files.read_json_lines(path):
     files.require(example, where, query=str, rank=(int, _NONE), hits=list)
+    passages = [*example['hits']]
     if example.get('relevant') is not None:
       files.require(example['relevant'], where, text=str)
+      passages.append(example['relevant'])
     for hit in example['hits']:
       files.require(
           hit,
@@ -168,8 +218,11 @@ def _evaluation(folder: pathlib.Path) -> Evaluation:
           text=str,
           grade=(int, _NONE),
       )
+    for passage in passages:
+      if 'id' in passage:
+        files.require(passage, where, id=(str, _NONE))
     examples.append(example)
-  return Evaluation(folder.name, result, examples)
+  return examples
 
 
 def _baselines(path: pathlib.Path) -> dict[str, dict[str, float]]:
@@ -199,6 +252,8 @@ def _analysis(path: pathlib.Path) -> Analysis:
       files.require(model, path, name=str, numbers=dict)
       numbers[model['name']] = model.pop('numbers')
       facts[model.pop('name')] = model
+    if not numbers:
+      raise UserError(f'{path} has no model. Run `dualenc analyze` again.')
   for values in numbers.values():
     files.require(values, path, **dict.fromkeys(values, _NUMBER))
   return Analysis(path.parent, facts, numbers, figures)

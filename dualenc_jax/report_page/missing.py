@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 import shlex
 
+from dualenc_jax.report_page import evaluate_command
 from dualenc_jax.report_page.markup import Html
 from dualenc_jax.report_page.markup import section
 from dualenc_jax.report_page.markup import tag
@@ -29,10 +30,9 @@ def find(material: Material) -> Iterator[tuple[str, str]]:
         f'dualenc evaluate --model_dir={folder}',
     )
   for evaluation in material.evaluations:
-    split = shlex.quote(evaluation.result.key.split)
-    again = f'dualenc evaluate --model_dir={folder} --split={split}'
-    step = evaluation.result.provenance.get('checkpoint_step', done)
-    if step != done:
+    again = evaluate_command.of(evaluation.result, material)
+    step = evaluation.result.provenance.get('checkpoint_step')
+    if done and step not in (None, done):
       yield (
           f'The evaluation {evaluation.name} is of step {step:,}, the newest'
           f' checkpoint of step {done:,}.',

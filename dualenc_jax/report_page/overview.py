@@ -53,7 +53,7 @@ def task(material: Material) -> str:
   """The task as the checkpoint has it, else by its name in the config."""
   if material.checkpoint and 'data' in material.checkpoint.meta:
     name = material.checkpoint.meta['data'].get('task', '')
-    return name if isinstance(name, str) else ' + '.join(name)
+    return name if isinstance(name, str) else ' + '.join(map(str, name))
   return material.bindings.get('TASK', '').lstrip('@').partition('/')[0]
 
 

@@ -9,6 +9,7 @@ from dualenc_jax.report_page.markup import section
 from dualenc_jax.report_page.markup import tag
 from dualenc_jax.report_page.material import Evaluation
 from dualenc_jax.report_page.material import Material
+from dualenc_jax.results import mixed
 from dualenc_jax.results import tables
 from dualenc_jax.results.folder import Model
 from dualenc_jax.results.table import Cell
@@ -110,9 +111,11 @@ def _every_metric(evaluations: Sequence[Evaluation], titled: bool) -> Html:
             *(tag('td', MISSING if n is None else f'{n:,}') for n in sizes),
         )
     )
+  notes = mixed.notes({'': [e.result for e in evaluations]})
   return join(
       tag('h3', 'Every metric (%)') if titled else Html(''),
       scrolling(['Task and split', *metrics, 'queries', 'passages'], rows),
+      *(tag('p', note, class_='note') for note in notes),
       tag(
           'p',
           '' if titled else 'In percent. ',

@@ -108,9 +108,14 @@ def group(keys: Collection[Key]) -> list[EvaluatedSet]:
   """The sets that these results are, in the papers' order.
 
   All parts of CQADupStack are one set; if one is missing each is its own. A
-  split that the papers do not measure is of no benchmark.
+  split that the papers do not measure is of no benchmark, nor is a ranking of
+  documents.
   """
-  by_name = {(key.task, key.dataset, key.split): key for key in keys}
+  by_name = {
+      (key.task, key.dataset, key.split): key
+      for key in keys
+      if not key.of_documents
+  }
   sets = []
 
   def add(benchmark, name, wanted):

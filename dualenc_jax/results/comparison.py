@@ -21,7 +21,8 @@ class Options:
   """How to compare.
 
   Attributes:
-    metrics: which; None for those that the papers report on each task.
+    metrics: which, each counts once; None for those that the papers report on
+      each task.
     common_queries: use the queries that both have, instead of refusing results
       of different ones.
     permutations: of the randomization test, where it is not exact.
@@ -48,7 +49,7 @@ class Difference:
     better: queries on which the model has the greater value.
     equal: queries on which both have the same.
     worse: queries on which the baseline has the greater value.
-    t_test: p of the paired t-test.
+    t_test: p of the paired t-test; None where it does not apply.
     t_test_holm: the same, corrected for all sets and models by this metric.
     randomization: p of the paired randomization test.
     randomization_holm: the same, corrected.
@@ -63,8 +64,8 @@ class Difference:
   better: int
   equal: int
   worse: int
-  t_test: float
-  t_test_holm: float
+  t_test: float | None
+  t_test_holm: float | None
   randomization: float
   randomization_holm: float
 
@@ -177,6 +178,7 @@ def _metrics_by_set(
     UserError: a wanted metric that no set has, or not of all models; or nothing
       to compare.
   """
+  wanted = list(dict.fromkeys(wanted or ()))
   known = {
       metric: None
       for evaluated in sets
@@ -184,7 +186,7 @@ def _metrics_by_set(
       for model in models
       for metric in model.results[key].metrics
   }
-  for metric in wanted or ():
+  for metric in wanted:
     if metric not in known:
       raise UserError(
           f'--metrics: no result has {metric!r}.{did_you_mean(metric, known)}'
@@ -196,7 +198,7 @@ def _metrics_by_set(
         {m for m in known if evaluated.value(model, m) is not None}
         for model in models
     ]
-    for metric in wanted or ():
+    for metric in wanted:
       lacking = [
           model.where
           for model, there in zip(models, of_models)

@@ -1,6 +1,6 @@
 """A comparison as tables, CSV and JSON, and the folder of all of it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import csv
 import dataclasses
 import io
@@ -8,14 +8,15 @@ import json
 import pathlib
 from typing import Any
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.results import benchmarks
 from dualenc_jax.results import files
 from dualenc_jax.results import latex
+from dualenc_jax.results import mixed
 from dualenc_jax.results import table as table_lib
 from dualenc_jax.results import tables
 from dualenc_jax.results.comparison import Comparison
 from dualenc_jax.results.comparison import Difference
+from dualenc_jax.results.folder import Key
 from dualenc_jax.results.folder import Model
 from dualenc_jax.results.table import Cell
 from dualenc_jax.results.table import MISSING
@@ -28,7 +29,7 @@ _NAMED = 5  # Results that are left out, the others are only counted.
 def comparison_tables(comparison: Comparison) -> list[Table]:
   """A table for each model: it against the baseline, by set and metric."""
   return [
-      _table(comparison, model.name, number)
+      _table(comparison, model, number)
       for number, model in enumerate(comparison.models, start=1)
   ]
 
@@ -45,10 +46,7 @@ def write_comparison(folder: pathlib.Path, comparison: Comparison) -> list[str]:
   Raises:
     UserError: the folder cannot be written.
   """
-  try:
-    folder.mkdir(parents=True, exist_ok=True)
-  except OSError as e:
-    raise UserError(f'{folder} cannot be written: {e.strerror or e}.') from e
+  files.make_folder(folder)
   parts = comparison_tables(comparison)
   contents = {
       'comparison.json': _json(comparison),
@@ -62,12 +60,12 @@ def write_comparison(folder: pathlib.Path, comparison: Comparison) -> list[str]:
   return [*contents, tables.MARKDOWN, tables.LATEX]
 
 
-def _table(comparison: Comparison, model: str, number: int) -> Table:
-  own = [d for d in comparison.differences if d.model == model]
+def _table(comparison: Comparison, model: Model, number: int) -> Table:
+  own = [d for d in comparison.differences if d.model == model.name]
   split = any(d.evaluated.split for d in own)
   columns = [
       ('', comparison.baseline.name),
-      ('', model),
+      ('', model.name),
       ('', 'difference'),
       ('', 'relative'),
       ('', 'better/equal/worse'),
@@ -84,11 +82,11 @@ def _table(comparison: Comparison, model: str, number: int) -> Table:
     rows.append(Row(heads, tuple(_cells(d)), ruled=new))
   return Table(
       name=f'comparison-{number}',
-      title=f'{model} against {comparison.baseline.name} (%)',
+      title=f'{model.name} against {comparison.baseline.name} (%)',
       heads=('Task', *(['Split'] if split else []), 'Metric'),
       columns=tuple(columns),
       rows=tuple(rows),
-      notes=tuple(_notes(comparison)),
+      notes=(*_notes(comparison), *_notes_on(comparison.baseline, model, own)),
   )
 
 
@@ -101,7 +99,13 @@ def _cells(d: Difference) -> Iterator[Cell]:
   yield Cell(relative)
   yield Cell(f'{d.better:,}/{d.equal:,}/{d.worse:,}')
   for p in (d.t_test, d.t_test_holm, d.randomization, d.randomization_holm):
-    yield Cell(f'{p:.4f}' if p >= 0.0001 else '<0.0001')
+    yield Cell(_p_value(p))
+
+
+def _p_value(p: float | None) -> str:
+  if p is None:
+    return MISSING
+  return f'{p:.4f}' if p >= 0.0001 else '<0.0001'
 
 
 def _notes(comparison: Comparison) -> Iterator[str]:
@@ -111,10 +115,10 @@ def _notes(comparison: Comparison) -> Iterator[str]:
       f' {options.permutations:,} permutations, exact where few queries differ.'
       ' Holm: corrected for all tasks and models by the same metric.'
   )
-  if any(d.t_test == 1 and d.better != d.worse for d in comparison.differences):
+  if any(d.t_test is None for d in comparison.differences):
     yield (
-        'The t-test has no variance to judge by, and p is 1, where all queries'
-        ' differ by the same.'
+        f'The t-test does not apply ({MISSING}) where all queries differ by the'
+        ' same: it has no variance to judge by.'
     )
   if options.common_queries:
     yield 'Only over queries that both have.'
@@ -131,6 +135,30 @@ def _notes(comparison: Comparison) -> Iterator[str]:
         'Left out, since not all have them or these metrics of them:'
         f' {", ".join(first)}.'
     )
+
+
+def _notes_on(
+    baseline: Model, model: Model, own: Sequence[Difference]
+) -> Iterator[str]:
+  """What the two models' results do not have in common, or each in its own."""
+  names = {key: d.set_name for d in own for key in d.evaluated.keys}
+  sets: dict[tuple[str, str], dict[str, None]] = {}
+  for key, name in names.items():
+    dtypes = (_embedding_dtype(baseline, key), _embedding_dtype(model, key))
+    sets.setdefault(dtypes, {})[name] = None
+  for (one, other), of in sets.items():
+    if one != other:
+      yield (
+          f'Passages are ranked by {one} embeddings of {baseline.name} and'
+          f' {other} ones of {model.name} on {", ".join(of)}.'
+      )
+  yield from mixed.notes(
+      {m.name: [m.results[key] for key in names] for m in (baseline, model)}
+  )
+
+
+def _embedding_dtype(model: Model, key: Key) -> str:
+  return model.results[key].provenance.get('embedding_dtype') or 'float32'
 
 
 def _row(d: Difference) -> dict[str, Any]:

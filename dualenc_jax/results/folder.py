@@ -17,6 +17,28 @@ PER_QUERY = 'per_query.tsv'
 # Of means that were summed in another order.
 _TOLERANCE = 1e-9
 _AGAIN = 'Run `dualenc evaluate` again.'
+# Ends the label of results that rank documents by their best passage.
+DOCUMENTS = '-documents'
+_NONE = type(None)
+# Fields that are read again, and what they may be: (types, in words).
+_NAME = ((str,), 'a name')
+_OPTIONAL_NAME = ((str, _NONE), 'a name or null')
+_OPTIONAL_COUNT = ((int, _NONE), 'a whole number')
+_FIELDS = {
+    'task': _NAME,
+    'label': _NAME,
+    'split': _NAME,
+    'dataset': _OPTIONAL_NAME,
+    'model_dir': _OPTIONAL_NAME,
+    'run_id': _OPTIONAL_NAME,
+    'embedding_dtype': _OPTIONAL_NAME,
+    'document_separator': ((str, _NONE), 'a string or null'),
+    'checkpoint_step': _OPTIONAL_COUNT,
+    'queries': _OPTIONAL_COUNT,
+    'passages': _OPTIONAL_COUNT,
+    'k': _OPTIONAL_COUNT,
+    'depth': _OPTIONAL_COUNT,
+}
 
 
 class Key(NamedTuple):
@@ -25,7 +47,8 @@ class Key(NamedTuple):
   Attributes:
     task: its name, such as 'beir'.
     dataset: of a task that has several, such as 'scifact'.
-    label: both in one, 'beir-scifact'.
+    label: both in one, 'beir-scifact'; 'beir-scifact-documents' where documents
+      were ranked by the best of their passages.
     split: such as 'test'.
   """
 
@@ -36,6 +59,11 @@ class Key(NamedTuple):
 
   def __str__(self) -> str:
     return f'{self.label} {self.split}'.strip()
+
+  @property
+  def of_documents(self) -> bool:
+    """Whether documents were ranked, which the papers do not."""
+    return self.label.endswith(DOCUMENTS)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -110,7 +138,8 @@ def read_result(folder: pathlib.Path) -> Result:
   """Reads one result folder; its per-query values only when asked for.
 
   Raises:
-    UserError: metrics.json is missing, is no JSON, or lacks a field.
+    UserError: metrics.json is missing, is no JSON, lacks a field, or has one of
+      another type.
   """
   path = folder / METRICS
   content = _read_json(path)
@@ -123,10 +152,11 @@ def read_result(folder: pathlib.Path) -> Result:
           f'{path}: metric {name} is {value!r}; expected a share of 0 to 1.'
           f' {_AGAIN}'
       )
-  for field in ('task', 'label', 'split'):
-    if not isinstance(content.get(field), str):
+  for field, (types, words) in _FIELDS.items():
+    # Not isinstance: true and false are integers, too.
+    if type(content.get(field)) not in types:
       raise UserError(
-          f'{path}: "{field}" is {content.get(field)!r}; expected a name.'
+          f'{path}: "{field}" is {content.get(field)!r}; expected {words}.'
           f' {_AGAIN}'
       )
   key = Key(
@@ -149,7 +179,7 @@ def _read_json(path: pathlib.Path) -> dict[str, Any]:
     content = json.loads(path.read_text('utf-8'))
   except OSError as e:
     raise UserError(f'{path} cannot be read: {e.strerror or e}.') from e
-  except ValueError as e:
+  except (ValueError, RecursionError) as e:
     raise UserError(f'{path} is no JSON: {e}. {_AGAIN}') from e
   if not isinstance(content, dict):
     raise UserError(f'{path} is no JSON object. {_AGAIN}')

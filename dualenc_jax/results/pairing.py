@@ -14,7 +14,7 @@ from dualenc_jax.results.folder import Result
 # Two results that differ in one of these are not of the same queries, or not
 # of the same corpus.
 _OF_QUERIES = ('source', 'queries')
-_OF_CORPUS = ('corpus', 'passages', 'k')
+_OF_CORPUS = ('corpus', 'passages', 'document_separator', 'depth')
 
 
 def check_same(
@@ -32,18 +32,28 @@ def check_same(
   """
   fields = _OF_CORPUS if common_queries else (*_OF_QUERIES, *_OF_CORPUS)
   for field in fields:
-    one, other = baseline.provenance.get(field), result.provenance.get(field)
+    one, other = _fact(baseline, field), _fact(result, field)
     if one == other:
       continue
     hint = 'Evaluate both on the same data, at the same depth.'
     if field in _OF_QUERIES:
       hint += ' --common_queries compares the queries that both have.'
-    if field == 'k' and result.key.task == 'run':
+    if field == 'document_separator':
+      hint = 'Evaluate both with it, or both without --max_passage.'
+    if field == 'depth' and result.key.task == 'run':
       hint = f'--k={min(one, other)} uses the best hits of both.'
     raise UserError(
         f'{baseline.where} and {result.where} differ in "{field}":'
         f' {_shown(one)} and {_shown(other)}. {hint}'
     )
+
+
+def _fact(result: Result, field: str) -> Any:
+  """A field of metrics.json; None where it is not there."""
+  if field == 'depth' and field not in result.provenance:
+    # Older results tell only how many hits were written.
+    field = 'k'
+  return result.provenance.get(field)
 
 
 def paired(

@@ -76,7 +76,7 @@ def read_model(
       provenance={
           'qrels': judgements.path.name,
           'source': judgements.source,
-          'k': scores.depth if k is None else k,
+          'depth': scores.depth if k is None else k,
       },
       per_query=lambda: values,
   )

@@ -15,7 +15,7 @@ _BLOCK = 2**22  # Signs drawn at a time.
 _ROUNDING = 1e-12
 
 
-def paired_t_test(baseline: np.ndarray, values: np.ndarray) -> float:
+def paired_t_test(baseline: np.ndarray, values: np.ndarray) -> float | None:
   """Two-sided p of Student's paired t-test.
 
   Args:
@@ -23,13 +23,16 @@ def paired_t_test(baseline: np.ndarray, values: np.ndarray) -> float:
     values: [Q] values of the other for the same queries.
 
   Returns:
-    p; 1 for a single query and where all differences are equal, since then
-    there is no variance to judge by.
+    p; 1 where no query differs. None, as the test does not apply, for a single
+    query that does and where all differ by the same: then there is no variance
+    to judge by.
   """
   differences = values - baseline
   largest = np.abs(differences).max()
-  if len(differences) < 2 or np.ptp(differences) <= _ROUNDING * largest:
+  if not largest:
     return 1.0
+  if len(differences) < 2 or np.ptp(differences) <= _ROUNDING * largest:
+    return None
   return float(scipy.stats.ttest_rel(values, baseline).pvalue)
 
 
@@ -71,17 +74,18 @@ def randomization_test(
   return (count + 1) / (permutations + 1)
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
   """p values corrected for being several, by Holm's step-down method.
 
   Reject those of at most alpha, and the chance that any of the rejections is
-  wrong is at most alpha.
+  wrong is at most alpha. None, of a test that does not apply, stays None, and
+  counts as one of the several: the others are not corrected any less for it.
   """
-  order = sorted(range(len(p_values)), key=p_values.__getitem__)
-  corrected = [0.0] * len(p_values)
+  there = [i for i, p in enumerate(p_values) if p is not None]
+  corrected: list[float | None] = [None] * len(p_values)
   largest = 0.0
-  for place, i in enumerate(order):
-    largest = max(largest, min((len(order) - place) * p_values[i], 1.0))
+  for place, i in enumerate(sorted(there, key=p_values.__getitem__)):
+    largest = max(largest, min((len(p_values) - place) * p_values[i], 1.0))
     corrected[i] = largest
   return corrected
 

@@ -6,6 +6,7 @@ import pathlib
 from dualenc_jax.results import benchmarks
 from dualenc_jax.results import files
 from dualenc_jax.results import latex
+from dualenc_jax.results import mixed
 from dualenc_jax.results import table as table_lib
 from dualenc_jax.results.benchmarks import Benchmark
 from dualenc_jax.results.benchmarks import EvaluatedSet
@@ -49,7 +50,9 @@ def paper_tables(models: Sequence[Model]) -> list[Table]:
     P@1 and MRR by set, and their averages.
   - BEIR, as SamToNe's table 2: a row a set, nDCG@10 by model, the average.
   - Open NQ, as Dong 2022's table 3: top-k accuracy by model; a table a split.
-  - All other results: a row a split and model.
+  - All other results, rankings of documents too: a row a split and model.
+
+  Notes tell where a model's figures are not all of one checkpoint or run.
 
   Args:
     models: with different names, in the order of rows or columns.
@@ -84,7 +87,7 @@ def _qa(models: Sequence[Model], sets: Sequence[EvaluatedSet]) -> Table:
       [s.value(model, metric) for s in sets for metric in metrics]
       for model in models
   ]
-  notes = _notes(models)
+  notes = _notes(models, sets, metrics)
   if averaged:
     name = _average(averaged, benchmarks.QA_NAMES)
     columns += [(name, metric) for metric in metrics]
@@ -113,7 +116,7 @@ def _beir(models: Sequence[Model], sets: Sequence[EvaluatedSet]) -> Table:
       Row((s.name,), percents([s.value(model, metric) for model in models]))
       for s in sets
   ]
-  notes = _notes(models)
+  notes = _notes(models, sets, [metric])
   if averaged:
     means = [_mean(averaged, model, metric) for model in models]
     name = _average(averaged, benchmarks.BEIR_NAMES)
@@ -148,7 +151,7 @@ def _open_nq(models: Sequence[Model], evaluated: EvaluatedSet) -> Table:
           Row((metric,), percents([evaluated.value(m, metric) for m in models]))
           for metric in metrics
       ),
-      notes=_notes(models),
+      notes=_notes(models, [evaluated], metrics),
   )
 
 
@@ -171,7 +174,7 @@ def _other(models: Sequence[Model], sets: Sequence[EvaluatedSet]) -> Table:
       heads=('Task', *(['Split'] if split else []), 'Model'),
       columns=tuple(('', metric) for metric in metrics),
       rows=tuple(rows),
-      notes=_notes(models),
+      notes=_notes(models, sets, metrics),
   )
 
 
@@ -227,5 +230,18 @@ def _average_note(
   )
 
 
-def _notes(models: Sequence[Model]) -> tuple[str, ...]:
-  return (_BOLD,) if len(models) > 1 else ()
+def _notes(
+    models: Sequence[Model],
+    sets: Sequence[EvaluatedSet],
+    metrics: Collection[str],
+) -> tuple[str, ...]:
+  shown = {
+      model.name: [
+          model.results[key]
+          for evaluated in sets
+          if _with_any([model], [evaluated], metrics)
+          for key in evaluated.keys
+      ]
+      for model in models
+  }
+  return (*([_BOLD] if len(models) > 1 else []), *mixed.notes(shown))

@@ -7,10 +7,11 @@ model axis share a chunk, and their number does show in the last bits.
 """
 
 import collections
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 import dataclasses
 import functools
-from typing import Any
+import itertools
+from typing import Any, NamedTuple
 
 from flax import linen as nn
 import jax
@@ -21,24 +22,48 @@ from dualenc_jax.data.ragged import Ragged
 from dualenc_jax.models import DualEncoder
 from dualenc_jax.training.partitioning import Partitioner
 
-# Tokens of a chunk at most, padding counted; it has more than half of them
-# unless `batch_size` is in the way. On a CPU the activations of small chunks
-# stay in the cache. An accelerator wants products large enough to fill it, and
-# calls long enough to hide the host behind them.
-CPU_TOKENS = 2048
-ACCELERATOR_TOKENS = 32768
+# Chunks of one length at least, while there are texts: a set too small to keep
+# many devices busy at many lengths, or to be worth many programs, has few.
+LEAST_CHUNKS = 8
 # Steps that wait on the devices while the host is busy with an earlier one.
 AHEAD = 2
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
-  """What all devices encode at once: a chunk each, or nothing.
+class Shapes:
+  """Which shapes chunks have.
 
   Attributes:
-    start: first of its texts, in the order of length.
-    stop: after the last of them.
-    rows: of each chunk; those without a text are padding.
+    max_tokens: of a chunk, padding counted; it has more than half of them
+      unless the batch size is in the way.
+    lengths: that rows are padded to, for each doubling of the length; no two
+      are closer than 8.
+  """
+
+  max_tokens: int
+  lengths: int
+
+  def padded_length(self, longest: int) -> int:
+    """The shortest length that holds `longest` tokens."""
+    step = max((1 << (longest - 1).bit_length()) // (2 * self.lengths), 8)
+    return max(-(-longest // step), 1) * step
+
+
+# On a CPU the activations of small chunks stay in the cache, tokens are dear,
+# and a program compiles in about a second.
+CPU = Shapes(max_tokens=2048, lengths=8)
+# An accelerator wants products large enough to fill it, calls long enough to
+# hide the host behind them, and fewer programs, which take longer to compile.
+ACCELERATOR = Shapes(max_tokens=32768, lengths=4)
+
+
+class Chunk(NamedTuple):
+  """Texts that a device encodes at once.
+
+  Attributes:
+    start: first of them, in descending order of length.
+    stop: after the last.
+    rows: a text each; those that are left over are padding.
     length: tokens of each row.
   """
 
@@ -48,40 +73,39 @@ class Step:
   length: int
 
 
-def padded_length(longest: int) -> int:
-  """The shortest length of the lattice that holds `longest` tokens.
-
-  The lattice has four lengths for each doubling and no two closer than 8, so
-  that compilations are few and, from 32 tokens on, at most a fifth is padding.
-  """
-  step = 1 << max((longest - 1).bit_length() - 3, 3)
-  return max(-(-longest // step), 1) * step
-
-
-def plan_steps(
-    lengths: np.ndarray, devices: int, batch_size: int, max_tokens: int
-) -> Iterator[Step]:
-  """Cuts texts into chunks, and deals consecutive ones to devices.
+def cut(
+    lengths: np.ndarray, batch_size: int, shapes: Shapes
+) -> Iterator[Chunk]:
+  """Cuts texts into chunks, which no device count has a say in.
 
   Args:
     lengths: of the texts, in descending order.
-    devices: chunks a step at most; it decides nothing about a chunk.
     batch_size: rows of a chunk at most.
-    max_tokens: of a chunk at most, unless a text alone has more.
+    shapes: of chunks; a text that is longer than one is a chunk.
   """
   start, count = 0, len(lengths)
   while start < count:
-    length = padded_length(int(lengths[start]))
-    rows = _power_of_two(max(min(batch_size, max_tokens // length), 1))
+    length = shapes.padded_length(int(lengths[start]))
+    rows = max(min(batch_size, shapes.max_tokens // length), 1)
+    rows = 1 << (rows.bit_length() - 1)
     # One query alone is not to cost a whole chunk.
     while rows >= 2 * count:
       rows //= 2
-    stop = start
-    for _ in range(devices):
-      if stop < count and padded_length(int(lengths[stop])) == length:
-        stop += rows
-    yield Step(start, min(stop, count), rows, length)
-    start = stop
+    chunks = 0
+    while start < count and (
+        chunks < LEAST_CHUNKS
+        or shapes.padded_length(int(lengths[start])) == length
+    ):
+      yield Chunk(start, min(start + rows, count), rows, length)
+      start += rows
+      chunks += 1
+
+
+def deal(chunks: Iterable[Chunk], devices: int) -> Iterator[list[Chunk]]:
+  """Groups consecutive chunks of one shape: at most one for each device."""
+  for _, alike in itertools.groupby(chunks, lambda c: (c.rows, c.length)):
+    while step := list(itertools.islice(alike, devices)):
+      yield step
 
 
 class Embedder:
@@ -101,14 +125,14 @@ class Embedder:
       partitioner: the mesh; chunks go over its data axis. Parameters that are
         sharded over that axis are gathered on every device.
       param_shardings: shardings of the parameters, without those of the loss.
-      batch_size: most rows that a device encodes at once. Long texts are fewer,
-        so that `CPU_TOKENS` or `ACCELERATOR_TOKENS` hold.
+      batch_size: most rows that a device encodes at once, rounded down to a
+        power of two; fewer where `Shapes.max_tokens` says so.
     """
     self._partitioner = partitioner
     self._batch_size = batch_size
     self._features = model.projection.features
     platform = partitioner.mesh.devices.flat[0].platform
-    self._max_tokens = CPU_TOKENS if platform == 'cpu' else ACCELERATOR_TOKENS
+    self._shapes = CPU if platform == 'cpu' else ACCELERATOR
     # Within a chunk there is no data axis any more.
     rules = [
         (name, None if axis == 'data' else axis)
@@ -188,16 +212,17 @@ class Embedder:
     order = np.argsort(-lengths, kind='stable')
     devices = self._partitioner.mesh.shape['data']
     waiting = collections.deque()
-    for step in plan_steps(
-        lengths[order], devices, self._batch_size, self._max_tokens
-    ):
-      positions = order[step.start : step.stop]
-      chunks = np.zeros((devices, step.rows, step.length), np.int32)
-      chunks.reshape(-1, step.length)[: len(positions)] = tokens.padded(
-          rows[positions], step.length
+    chunks = cut(lengths[order], self._batch_size, self._shapes)
+    for step in deal(chunks, devices):
+      positions = order[step[0].start : step[-1].stop]
+      rows_each, length = step[0].rows, step[0].length
+      # A device without a chunk gets padding.
+      host = np.zeros((devices, rows_each, length), np.int32)
+      host.reshape(-1, length)[: len(positions)] = tokens.padded(
+          rows[positions], length
       )
       device_chunks = jax.make_array_from_callback(
-          chunks.shape, self._partitioner.rows, lambda i, c=chunks: c[i]
+          host.shape, self._partitioner.rows, lambda i, host=host: host[i]
       )
       embeddings = self._encode(method, params, device_chunks)
       waiting.append((positions, embeddings))
@@ -212,11 +237,6 @@ class Embedder:
     for positions, embeddings in self.batches(method, params, tokens, rows):
       out[positions] = embeddings
     return out
-
-
-def _power_of_two(limit: int) -> int:
-  """The largest that is not above `limit`."""
-  return 1 << (limit.bit_length() - 1)
 
 
 def _fetch(

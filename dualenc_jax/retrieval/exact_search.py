@@ -5,8 +5,9 @@ device scores its rows of a block in float32 and keeps somewhat more than the k
 best of each query. A float32 score differs from the true one by no more than
 `error_bounds`, so every passage of the true top k has a float32 score of at
 least the k-th best one less two bounds. The hosts score these few again, see
-`exact_scores`, and sort them. Should a query have more of them than were kept,
-as among many copies of a passage, it is ranked on the host from scratch. So the
+`exact_scores`, and sort them. Queries that have more of them than were kept are
+looked at once more in float64, and should that not be enough, as among very
+many copies of a passage, they are ranked on the host from scratch. So the
 result does not depend on devices, blocks or rounding.
 
 Shapes: Q queries, N corpus passages, D embedding dim, k hits a query.
@@ -28,14 +29,15 @@ from dualenc_jax.retrieval.ranking import best_hits
 from dualenc_jax.retrieval.ranking import Ranking
 from dualenc_jax.retrieval.search_programs import Best
 from dualenc_jax.retrieval.search_programs import LEAST_NORM
+from dualenc_jax.retrieval.search_programs import Programs
 from dualenc_jax.retrieval.search_programs import programs
 
 # Rows of a block on one device; shards of an index are multiples of it, so
 # that a block is a view of one shard.
-BLOCK_ROWS = 2**17
+BLOCK_ROWS = 2**15
 # Bytes of one array of scores: on a CPU, whose memory the corpus shares, and
 # elsewhere.
-_SCORES_ON_CPU = 2**26
+_SCORES_ON_CPU = 2**25
 _SCORES = 2**30
 # Kept around the score of a relevant passage.
 _NEAR = 256
@@ -76,10 +78,15 @@ class ExactSearch:
         where it fits those that have memory of their own.
 
     Raises:
-      UserError: no passages, a shape that is none of vectors, ids of another
-        number, or block_rows below 1.
+      UserError: no passages, a shape that is none of vectors, another dtype,
+        ids of another number, or block_rows below 1.
     """
     _check_shape('passage', passages)
+    if passages.dtype not in (np.float32, np.float16):
+      raise UserError(
+          f'passage embeddings are {passages.dtype}: expected float32 or'
+          ' float16, whose products are exact in float64.'
+      )
     if len(ids) != len(passages):
       raise UserError(
           f'{len(ids)} passage ids for {len(passages)} passage embeddings:'
@@ -91,6 +98,9 @@ class ExactSearch:
     self._ids = ids
     devices = np.array(jax.devices()) if mesh is None else mesh.devices
     self._programs = programs(tuple(devices.flat))
+    # A TPU has no float64 of its own.
+    has_float64 = devices.flat[0].platform != 'tpu'
+    self._wide = programs(tuple(devices.flat), True) if has_float64 else None
     # A corpus smaller than a block is one; sizes are few, for the compiler.
     rows = min(block_rows, _power_of_two(-(-len(passages) // devices.size)))
     self._block_rows = rows
@@ -121,10 +131,33 @@ class ExactSearch:
     if k < 1:
       raise UserError(f'k is {k}: expected at least 1 hit a query.')
     queries = self._checked(queries)
+    k = min(k, len(self._passages))
+    ranking, undecided = self._top_k(queries, k, self._programs)
+    if len(undecided) and self._wide:
+      found, still = self._top_k(queries[undecided], k, self._wide, 4)
+      ranking.scores[undecided], ranking.indices[undecided] = found
+      undecided = undecided[still]
+    if len(undecided):
+      _tell(len(undecided), len(queries))
+      found = exact_scores.top_k(
+          queries[undecided], self._passages, self._ids, k
+      )
+      ranking.scores[undecided], ranking.indices[undecided] = found
+    return ranking
+
+  def _top_k(
+      self, queries: np.ndarray, k: int, run: Programs, more: int = 1
+  ) -> tuple[Ranking, np.ndarray]:
+    """A ranking, and for which queries it is not sure to be right.
+
+    Args:
+      queries: float32 [Q, D].
+      k: at most N.
+      run: which programs.
+      more: times as many hits beyond the k best are kept as usually.
+    """
     size = len(self._passages)
-    k = min(k, size)
-    count = min(size, k + k // 4 + 32)
-    run = self._programs
+    count = min(size, k + more * (k // 4 + 32))
     states, longest = self._pass(
         queries,
         lambda size: run.no_best(size, count),
@@ -133,18 +166,12 @@ class ExactSearch:
         ),
     )
     values, rows = self._merged(states, len(queries))
-    limits = values[:, k - 1] - 2 * longest * error_bounds(queries)
+    bounds = error_bounds(queries, run.epsilon)
+    limits = values[:, k - 1] - 2 * longest * bounds
     candidates = np.where(values >= limits[:, None], rows, -1)
     scores = exact_scores.of_candidates(queries, self._passages, candidates)
-    ranking = best_hits(scores, candidates, self._ids, k)
     undecided = np.flatnonzero((count < size) & (values[:, -1] >= limits))
-    if len(undecided):
-      _tell(len(undecided), len(queries))
-      found = exact_scores.top_k(
-          queries[undecided], self._passages, self._ids, k
-      )
-      ranking.scores[undecided], ranking.indices[undecided] = found
-    return ranking
+    return best_hits(scores, candidates, self._ids, k), undecided
 
   def gold_ranks(
       self,
@@ -209,29 +236,13 @@ class ExactSearch:
 
   def _hits_above(self, queries: np.ndarray, gold: Ranking) -> np.ndarray:
     """int64 [Q]: how many passages are ranked above gold's, [Q, 1]."""
-    size = len(self._passages)
-    count = min(size, _NEAR)
     targets, own = gold.scores[:, 0], gold.indices[:, 0]
-    run = self._programs
-    states, _ = self._pass(
-        queries,
-        lambda size: run.none_near(size, count),
-        lambda state, queries, block, *rest: run.update_near(
-            state, queries, *block, *rest
-        ),
-        targets,
-        error_bounds(queries),
-    )
-    above = np.concatenate([run.total(state.above) for state in states])
-    above = above[: len(queries)].astype(np.int64)
-    values, rows = self._merged([state.best for state in states], len(queries))
-    candidates = np.where(values > -np.inf, rows, -1)
-    scores = exact_scores.of_candidates(queries, self._passages, candidates)
-    above += np.sum(scores > targets[:, None], axis=1)
-    ties = (scores == targets[:, None]) & (candidates != own[:, None])
-    for i, column in zip(*np.nonzero(ties)):
-      above[i] += self._ids[int(candidates[i, column])] > self._ids[int(own[i])]
-    undecided = np.flatnonzero((count < size) & (values[:, -1] > -np.inf))
+    above, undecided = self._count_above(queries, targets, own, self._programs)
+    if len(undecided) and self._wide:
+      above[undecided], still = self._count_above(
+          queries[undecided], targets[undecided], own[undecided], self._wide
+      )
+      undecided = undecided[still]
     if len(undecided):
       _tell(len(undecided), len(queries))
       above[undecided] = exact_scores.hits_above(
@@ -242,6 +253,43 @@ class ExactSearch:
           targets[undecided],
       )
     return above
+
+  def _count_above(
+      self,
+      queries: np.ndarray,
+      targets: np.ndarray,
+      own: np.ndarray,
+      run: Programs,
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """Counts of hits, and for which queries they are not sure to be right.
+
+    Args:
+      queries: float32 [Q, D].
+      targets: float32 [Q], scores.
+      own: int64 [Q], the passages that have them.
+      run: which programs.
+    """
+    size = len(self._passages)
+    count = min(size, _NEAR)
+    states, _ = self._pass(
+        queries,
+        lambda size: run.none_near(size, count),
+        lambda state, queries, block, *rest: run.update_near(
+            state, queries, *block, *rest
+        ),
+        targets,
+        error_bounds(queries, run.epsilon),
+    )
+    above = np.concatenate([run.total(state.above) for state in states])
+    above = above[: len(queries)].astype(np.int64)
+    values, rows = self._merged([state.best for state in states], len(queries))
+    candidates = np.where(values > -np.inf, rows, -1)
+    scores = exact_scores.of_candidates(queries, self._passages, candidates)
+    above += np.sum(scores > targets[:, None], axis=1)
+    ties = (scores == targets[:, None]) & (candidates != own[:, None])
+    for i, column in zip(*np.nonzero(ties)):
+      above[i] += self._ids[int(candidates[i, column])] > self._ids[int(own[i])]
+    return above, np.flatnonzero((count < size) & (values[:, -1] > -np.inf))
 
   def _pass(
       self,
@@ -369,17 +417,22 @@ class ExactSearch:
       _check_finite('passage', block, start)
 
 
-def error_bounds(queries: np.ndarray) -> np.ndarray:
+def error_bounds(queries: np.ndarray, epsilon: float) -> np.ndarray:
   """float32 [Q]: how far rounding moves a score, a unit of the passage's norm.
 
-  A dot product of D terms in float32, in whatever order, is off by at most
-  about D 2^-24 |q| |p|. Taken twice, for the rounding of the norms, of the
-  score it is compared with, and of products in three bfloat16 parts. Devices
-  may take what is below 2^-126 for zero, which `LEAST_NORM` more on either norm
+  A dot product of D terms, in whatever order, is off by at most about
+  D epsilon |q| |p|. Taken twice, for the rounding of the norms and of products
+  in three bfloat16 parts; to which comes that of scores to float32. Devices may
+  take what is below 2^-126 for zero, which `LEAST_NORM` more on either norm
   covers.
+
+  Args:
+    queries: float32 [Q, D].
+    epsilon: 2^-24 of float32, 2^-53 of float64.
   """
   norms = np.linalg.norm(queries.astype(np.float64), axis=1) + LEAST_NORM
-  return (norms * 2 * (queries.shape[1] + 4) * 2.0**-24).astype(np.float32)
+  terms = 2 * (queries.shape[1] + 4)
+  return (norms * (terms * epsilon + 1.5 * 2.0**-24)).astype(np.float32)
 
 
 def _power_of_two(count: int) -> int:

@@ -53,8 +53,16 @@ class Near(NamedTuple):
 class Programs:
   """The compiled programs over some devices."""
 
-  def __init__(self, devices: Sequence[jax.Device]):
+  def __init__(self, devices: Sequence[jax.Device], wide: bool):
+    """Compiles when called.
+
+    Args:
+      devices: in the order of their rows in a block.
+      wide: products in float64, rounded to float32 where they are kept.
+    """
     self.devices = len(devices)
+    self.epsilon = 2.0**-53 if wide else 2.0**-24
+    self._wide = wide
     self.mesh = jax.sharding.Mesh(np.array(devices), (_AXIS,))
     self.replicated = jax.sharding.NamedSharding(self.mesh, PartitionSpec())
     self.split = jax.sharding.NamedSharding(self.mesh, PartitionSpec(_AXIS))
@@ -90,7 +98,7 @@ class Programs:
 
     def update(best, queries, block, start, rows):
       scores, first = self._scores(queries, block, start, rows)
-      return _merge(best, scores, first)
+      return _merge(best, scores.astype(jnp.float32), first)
 
     return self._compile(update)
 
@@ -106,12 +114,13 @@ class Programs:
       scores, first = self._scores(queries, block, start, rows)
       distances = scores - targets[:, None]
       margins = (longest * bounds)[:, None]
-      # Sums of ones are exact in float32, and vectorised, unlike integers.
+      # As a sum of float32, see `_merge`.
       surely = (distances > margins).astype(jnp.float32)
       above = near.above + jnp.sum(surely, axis=1).astype(jnp.int32)[None]
       distances = jnp.abs(distances)
       nearness = jnp.where(distances <= margins, -distances, -jnp.inf)
-      return Near(_merge(near.best, nearness, first), above)
+      best = _merge(near.best, nearness.astype(jnp.float32), first)
+      return Near(best, above)
 
     return self._compile(update)
 
@@ -150,9 +159,10 @@ class Programs:
 
   def _scores(self, queries, block, start, rows):
     """Scores [Q, M] of this device's rows, and the corpus row of its first."""
+    dtype = jnp.float64 if self._wide else jnp.float32
     scores = lax.dot_general(
-        queries,
-        block.astype(jnp.float32),
+        queries.astype(dtype),
+        block.astype(dtype),
         (((1,), (1,)), ((), ())),
         precision=lax.Precision.HIGHEST,
     )
@@ -188,27 +198,42 @@ class Programs:
     program = jax.jit(function, **kwargs)
 
     def run(*args):
-      with jax.set_mesh(self.mesh):
+      with jax.set_mesh(self.mesh), jax.enable_x64(self._wide):
         return program(*args)
 
     return run
 
 
 @functools.cache
-def programs(devices: tuple[jax.Device, ...]) -> Programs:
+def programs(devices: tuple[jax.Device, ...], wide: bool = False) -> Programs:
   """The programs over these devices, compiled once a process."""
-  return Programs(devices)
+  return Programs(devices, wide)
 
 
 def _merge(best: Best, scores: jax.Array, first: jax.Array) -> Best:
-  """The best with the scores [Q, M] of corpus rows from `first` among them."""
+  """The best with the scores [Q, M] of corpus rows from `first` among them.
+
+  Where no query has more than a few that are better than its worst so far, as
+  in most blocks of a long corpus, only these are looked for.
+  """
   count = best.values.shape[-1]
-  values, which = _top(scores, count)
-  values = jnp.concatenate([best.values[0], values], axis=1)
-  rows = jnp.concatenate([best.rows[0], which + first], axis=1)
-  values, which = lax.top_k(values, count)
-  rows = jnp.take_along_axis(rows, which, axis=1, mode='clip')
-  return Best(values[None], rows[None])
+  few = count // 8 + 16
+  # Sums of ones are exact in float32, and vectorised, unlike integers.
+  better = (scores > best.values[0][:, -1:]).astype(jnp.float32)
+
+  def merge(taken):
+    values, which = _top(scores, taken)
+    values = jnp.concatenate([best.values[0], values], axis=1)
+    rows = jnp.concatenate([best.rows[0], which + first], axis=1)
+    values, which = lax.top_k(values, count)
+    rows = jnp.take_along_axis(rows, which, axis=1, mode='clip')
+    return Best(values[None], rows[None])
+
+  return lax.cond(
+      jnp.max(jnp.sum(better, axis=1)) <= few,
+      lambda: merge(few),
+      lambda: merge(count),
+  )
 
 
 def _top(scores: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:

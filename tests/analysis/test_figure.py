@@ -9,6 +9,7 @@ import pytest
 from dualenc_jax.analysis import drawing
 from dualenc_jax.analysis import figure as figure_lib
 from dualenc_jax.analysis.figure import Figure
+from dualenc_jax.errors import UserError
 
 
 def a_figure(draw):
@@ -67,6 +68,24 @@ def test_numbers_have_six_digits_and_text_is_quoted(tmp_path):
       ['a, "b"', '0.333333', '1'],
       ['c', '2e-09', '20000000'],
   ]
+
+
+@pytest.mark.parametrize('kind', ['png', 'svg', 'csv'])
+def test_a_file_that_cannot_be_written_is_named(tmp_path, kind):
+  (tmp_path / f'one.{kind}').mkdir()
+  with pytest.raises(UserError, match=f'one.{kind} cannot be written: '):
+    figure_lib.save(a_figure(lambda canvas: None), tmp_path)
+  # Nothing half-written is left of it.
+  assert not list(tmp_path.glob('*.partial'))
+
+
+def test_what_was_there_stays_if_drawing_fails(tmp_path):
+  figure_lib.save(a_figure(lambda canvas: None), tmp_path)
+  before = (tmp_path / 'one.csv').read_bytes()
+  columns = {'a': iter([1, 2]), 'b': [1]}
+  with pytest.raises(ValueError):
+    figure_lib.write_csv(tmp_path / 'one.csv', columns)
+  assert (tmp_path / 'one.csv').read_bytes() == before
 
 
 def test_columns_of_two_lengths_are_an_error(tmp_path):

@@ -2,16 +2,19 @@
 
 import re
 
+from matplotlib.figure import Figure as Canvas
 import numpy as np
 import pytest
 import toy_set
 
+from dualenc_jax.analysis import figure as figure_lib
 from dualenc_jax.analysis import histogram_figures
 from dualenc_jax.analysis import map_figures
 from dualenc_jax.analysis import numbers as numbers_lib
 from dualenc_jax.analysis import sample as sample_lib
 from dualenc_jax.analysis import vectors as vectors_lib
 from dualenc_jax.analysis.setting import Setting
+from dualenc_jax.analysis.vectors import Vectors
 
 STEPS = {'one': 1200, 'two': 7}
 
@@ -86,7 +89,70 @@ def test_without_judgements_ratios_are_of_random_passages():
   assert 'p_j is a passage drawn at random' in caption
   numbers = numbers_lib.numbers(models[0], setting.sample)
   assert 'alignment' not in numbers and 'repeated_positives' not in numbers
-  assert {'separability', 'uniformity_passages', 'median_ratio'} < set(numbers)
+  assert {'uniformity_passages', 'median_ratio'} < set(numbers)
+
+
+def test_towers_of_which_most_texts_are_equal_are_not_told_apart(both):
+  # 26 of the 40 passages are one text once they are cut.
+  models, setting = both
+  assert 'separability' not in numbers_lib.numbers(models[0], setting.sample)
+  figure = map_figures.tsne_figure(models, {'one': None, 'two': 0.5}, setting)
+  assert 'separate; not measured where most texts are' in figure.caption
+  canvas = Canvas()
+  figure.draw(canvas)
+  notes = [axis.texts[0].get_text() for axis in canvas.axes]
+  assert notes == ['told apart: not measured', 'told apart: 50.0%']
+
+
+def test_towers_of_different_texts_are_told_apart():
+  sample = sample_lib.draw(toy_set.toy_set(14, 14, judged=False), 1000)
+  points = np.eye(2, dtype='float32')
+  vectors = vectors_lib.embed(
+      'one',
+      toy_set.ToyEmbedder(np.repeat(points[:1], 14, axis=0)),
+      None,
+      sample,
+      np.repeat(points[1:], 14, axis=0),
+  )
+  assert numbers_lib.numbers(vectors, sample)['separability'] == 1
+
+
+@pytest.mark.filterwarnings('error')
+@pytest.mark.parametrize('count', [1, 2])
+def test_a_collapsed_model_has_figures(both, tmp_path, count):
+  _, setting = both
+  sample = setting.sample
+  # All queries are one vector, and all passages that vector, or another.
+  points = np.eye(2, 16, dtype='float32')[[0, count - 1]]
+  vectors = Vectors(
+      'one',
+      np.repeat(points[:1], len(sample.queries), axis=0),
+      np.repeat(points[1:], len(sample.passages), axis=0),
+      np.repeat(points[1:], len(sample.pair_passages), axis=0),
+      np.full(len(sample.queries), 2.0 - count),
+      np.zeros(0, np.int64),
+  )
+  numbers = numbers_lib.numbers(vectors, sample)
+  assert numbers['near_duplicate_queries'] == 1
+  assert numbers['uniformity_passages'] == 0
+  assert numbers['alignment'] == pytest.approx(2 * count - 2)
+  pca, variance = map_figures.pca_figures([vectors], setting)
+  for figure in (
+      map_figures.tsne_figure([vectors], {'one': None}, setting),
+      pca,
+      variance,
+      histogram_figures.top_cosine_figure([vectors], setting),
+      histogram_figures.ratio_figure([vectors], setting),
+  ):
+    figure_lib.save(figure, tmp_path)
+  assert set(variance.columns['explained_variance']) == {count - 1.0}
+  canvas = Canvas()
+  variance.draw(canvas)
+  (label,) = [text.get_text() for text in canvas.legends[0].get_texts()]
+  assert label == [
+      'one: none, as all vectors are equal',
+      'one: 90% in 1 of 16',
+  ][count - 1]
 
 
 def test_numbers_of_the_toy_set(both):

@@ -1,6 +1,7 @@
 """Maps: what is near stays near, and components are scikit-learn's."""
 
 import numpy as np
+import pytest
 import sklearn.decomposition
 import toy_set
 
@@ -17,6 +18,34 @@ def test_tsne_keeps_clusters_apart_and_is_the_same_twice():
   np.fill_diagonal(distances, np.inf)
   np.testing.assert_array_equal(cluster[distances.argmin(axis=1)], cluster)
   np.testing.assert_array_equal(maps.tsne(vectors), points)
+
+
+@pytest.mark.parametrize('count', [20, 200])
+@pytest.mark.parametrize('dtype', ['float32', 'float64'])
+def test_equal_vectors_are_one_point_without_variance(count, dtype):
+  vector = toy_set.unit_vectors(1).astype(dtype) / 3
+  vectors = np.repeat(vector, count, axis=0)
+  np.testing.assert_array_equal(maps.tsne(vectors), np.zeros((count, 2)))
+  components = maps.PrincipalComponents.fit(vectors)
+  np.testing.assert_array_equal(components.shares, np.zeros(toy_set.DIM))
+  np.testing.assert_array_equal(components.project(vectors), 0)
+
+
+@pytest.mark.parametrize('noise', [1e-3, 1e-7, 1e-30, 1e-200])
+def test_vectors_that_are_all_but_equal_have_a_map(noise):
+  vectors = toy_set.unit_vectors(1).astype(np.float64) + np.zeros((100, 1))
+  vectors[:, 0] = noise * np.arange(100)
+  points = maps.tsne(vectors)
+  assert points.shape == (100, 2) and np.isfinite(points).all()
+  shares = maps.PrincipalComponents.fit(vectors).shares
+  assert np.isfinite(shares).all()
+
+
+def test_two_points_are_two_clusters():
+  vectors = np.eye(2, toy_set.DIM)[np.arange(100) % 2]
+  points = maps.tsne(vectors)
+  even, odd = points[::2, 0], points[1::2, 0]
+  assert even.max() < odd.min() or odd.max() < even.min()
 
 
 def test_components_equal_those_of_scikit_learn():

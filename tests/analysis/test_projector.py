@@ -5,11 +5,13 @@ from google.protobuf import descriptor_pool
 from google.protobuf import message_factory
 from google.protobuf import text_format
 import numpy as np
+import pytest
 import toy_set
 
 from dualenc_jax.analysis import projector
 from dualenc_jax.analysis import sample as sample_lib
 from dualenc_jax.analysis import vectors as vectors_lib
+from dualenc_jax.errors import UserError
 
 
 def config_message():
@@ -41,7 +43,8 @@ def config_message():
   )()
 
 
-def test_tensorboard_finds_every_tensor_and_its_rows(tmp_path):
+def analysed():
+  """A sample, and the vectors of two models."""
   sample = sample_lib.draw(toy_set.toy_set(), 30)
   models = [
       vectors_lib.embed(
@@ -54,6 +57,29 @@ def test_tensorboard_finds_every_tensor_and_its_rows(tmp_path):
       )
       for seed, name in enumerate(['a model', 'b"'])
   ]
+  return sample, models
+
+
+@pytest.mark.parametrize(
+    'name', ['b_/metadata.tsv', 'a_model/tensors.tsv', 'projector_config.pbtxt']
+)
+def test_a_file_that_cannot_be_written_is_named(tmp_path, name):
+  (tmp_path / name).mkdir(parents=True)
+  sample, models = analysed()
+  with pytest.raises(UserError, match=f'{name} cannot be written: '):
+    projector.write(tmp_path, models, sample, 12)
+  assert not list(tmp_path.rglob('*.partial'))
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+  (tmp_path / 'b_').write_text('')
+  sample, models = analysed()
+  with pytest.raises(UserError, match='b_ cannot be written: File exists'):
+    projector.write(tmp_path, models, sample, 12)
+
+
+def test_tensorboard_finds_every_tensor_and_its_rows(tmp_path):
+  sample, models = analysed()
   projector.write(tmp_path, models, sample, 12)
   config = text_format.Parse(
       (tmp_path / 'projector_config.pbtxt').read_text(), config_message()

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import toy_set
 
+from dualenc_jax.analysis.separability import deal
+from dualenc_jax.analysis.separability import FOLDS
 from dualenc_jax.analysis.separability import groups_of
 from dualenc_jax.analysis.separability import separability
 
@@ -48,10 +50,127 @@ def test_a_group_is_in_one_fold():
   assert separability(queries, passages, twins) < 0.6
 
 
-def test_groups_hold_a_query_and_its_passages():
-  gold = [[3, 7], [], [7, 1]]
-  groups = groups_of(gold, np.array([7, 2, 1]))
-  assert groups.tolist()[:3] == [0, 1, 2]
-  # Passage 7 stays with the first of its two queries; nobody has 2.
-  assert groups[3] == 0 and groups[5] == 2
-  assert groups[4] not in {0, 1, 2}
+def prints(*values):
+  return np.array(values, np.uint64)
+
+
+def partition(groups):
+  """Sets of the positions that are in one group."""
+  return {
+      frozenset(np.flatnonzero(groups == group).tolist())
+      for group in groups.tolist()
+  }
+
+
+def test_groups_are_what_hangs_together():
+  groups = groups_of(
+      prints(1, 2, 3, 4, 4),
+      prints(17, 12, 11, 12, 3, 99),
+      [
+          # Shares 17, by which it hangs together with the third.
+          prints(13, 17),
+          # None of its passages is in the sample.
+          prints(50),
+          prints(17, 11),
+          # Equal queries hang together, and so do equal passages.
+          prints(),
+          prints(12),
+      ],
+  )
+  # Query 3 and passage 3, position 9, have one text.
+  assert partition(groups) == {
+      frozenset({0, 2, 5, 7, 9}),
+      frozenset({1}),
+      frozenset({3, 4, 6, 8}),
+      frozenset({10}),
+  }
+  assert groups.min() == 0
+
+
+def test_queries_hang_together_by_a_passage_that_is_not_sampled():
+  groups = groups_of(prints(1, 2, 3), prints(9), [prints(7)] * 2 + [prints()])
+  assert len(partition(groups)) == 3 and groups[0] == groups[1]
+
+
+def test_groups_without_any_relevance_are_texts():
+  groups = groups_of(prints(5, 5), prints(6, 2**64 - 1), [prints()] * 2)
+  assert len(partition(groups)) == 3 and groups[0] == groups[1]
+
+
+@pytest.mark.parametrize('fan', [1, 5, 10])
+def test_shared_passages_and_equal_queries_give_nothing_away(fan):
+  # Queries are near the topic of their passage; each random passage has a topic
+  # of its own. All topics are alike to both towers.
+  rng = np.random.default_rng(fan)
+  size = 300
+  topic_of = np.repeat(np.arange(size // fan), fan)
+  found, leaking = [], []
+  for seed in range(3):
+    topics = rng.normal(size=(size, 64))
+    queries = topics[topic_of] + 0.3 * rng.normal(size=(size, 64))
+    passages = topics + 0.3 * rng.normal(size=(size, 64))
+    of_passages = np.arange(size, dtype=np.uint64) + np.uint64(10**6)
+    by_relevance = groups_of(
+        np.arange(size, dtype=np.uint64),
+        of_passages,
+        [of_passages[[topic]] for topic in topic_of],
+    )
+    # The first query of a topic alone is judged; the others are equal to it.
+    by_text = groups_of(
+        topic_of.astype(np.uint64),
+        of_passages,
+        [
+            prints() if i % fan else of_passages[[topic]]
+            for i, topic in enumerate(topic_of)
+        ],
+    )
+    for groups in (by_relevance, by_text):
+      found.append(separability(queries, passages, groups, seed))
+    leaking.append(separability(queries, passages, np.arange(2 * size), seed))
+  assert np.mean(found) == pytest.approx(0.5, abs=0.05)
+  assert fan < 10 or np.mean(leaking) > 0.65
+
+
+def test_folds_hold_as_many_of_each_tower_and_no_group_is_in_two():
+  sizes = [50] * 2 + [10] * 10 + [2] * 50 + [1] * 100
+  rng = np.random.default_rng(0)
+  groups = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
+  towers = np.repeat([0, 1], 200)
+  folds = deal(groups, towers)
+  for group in range(len(sizes)):
+    assert len(set(folds[groups == group])) == 1
+  for tower in (0, 1):
+    counts = np.bincount(folds[towers == tower], minlength=FOLDS)
+    assert counts.min() >= 38 and counts.max() <= 42
+  np.testing.assert_array_equal(deal(groups, towers), folds)
+  assert (deal(groups, towers, seed=1) != folds).any()
+
+
+def test_one_large_group_is_measured_until_too_little_is_left():
+  shift = np.zeros(toy_set.DIM)
+  shift[3] = 2
+  queries = toy_set.unit_vectors(200, seed=1)
+  passages = toy_set.unit_vectors(200, seed=2)
+  groups = np.arange(400)
+  # Queries alone: the towers are not even in any fold.
+  groups[:100] = 0
+  assert separability(queries, passages + shift, groups) == 1.0
+  guesses = [
+      separability(queries, toy_set.unit_vectors(200, seed=seed), groups)
+      for seed in range(2, 7)
+  ]
+  assert np.mean(guesses) == pytest.approx(0.5, abs=0.05)
+  groups[100] = 0
+  assert separability(queries, passages + shift, groups) is None
+  # Nor if all are one.
+  assert separability(queries, passages, np.zeros(400, int)) is None
+
+
+def test_few_groups_leave_folds_empty():
+  # Three topics: three folds.
+  groups = np.tile(np.arange(30) % 3, 2)
+  queries = toy_set.unit_vectors(30, seed=1)
+  shift = np.zeros(toy_set.DIM)
+  shift[3] = 9
+  assert len(set(deal(groups, np.repeat([0, 1], 30)))) == 3
+  assert separability(queries, queries + shift, groups) == 1.0

@@ -75,6 +75,21 @@ def test_vectors_of_half_precision_become_unit_vectors(embeddings):
   )
 
 
+def test_best_hits_in_half_precision_have_cosines(embeddings):
+  sample = sample_lib.draw(toy_set.toy_set(), 20)
+  queries, passages = embeddings
+  # Lengths of half precision's rounding, made large enough to see.
+  stored = (passages * np.linspace(0.9, 1.1, len(passages))[:, None]).astype(
+      np.float16
+  )
+  found = embed(sample, (queries, stored))
+  halves = stored.astype(np.float64)
+  for i, query in enumerate(queries[sample.queries].astype(np.float64)):
+    best = halves[np.argmax(halves @ query)]
+    cosine = best @ query / np.linalg.norm(best) / np.linalg.norm(query)
+    assert found.top_cosines[i] == pytest.approx(cosine, abs=1e-6)
+
+
 def test_vectors_that_are_no_directions_are_named(embeddings):
   sample = sample_lib.draw(toy_set.toy_set(), 1000)
   queries, passages = embeddings

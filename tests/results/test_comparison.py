@@ -169,7 +169,13 @@ def test_a_baseline_of_0_has_no_relative_improvement(tmp_path):
             'differ in "corpus": split corpus, source of the passages and split'
             ' corpus, source x',
         ),
-        ({'k': 10}, 'differ in "k": nothing and 10'),
+        ({'k': 10}, 'differ in "depth": nothing and 10'),
+        ({'k': 10, 'depth': 100}, 'differ in "depth": nothing and 100'),
+        (
+            {'document_separator': '#'},
+            'differ in "document_separator": nothing and #. Evaluate both with'
+            ' it, or both without --max_passage',
+        ),
     ],
 )
 def test_results_of_other_data_are_refused(tmp_path, change, message):
@@ -177,6 +183,44 @@ def test_results_of_other_data_are_refused(tmp_path, change, message):
   result_folders.of_column(tmp_path / 'b', 'MRR', [1.0], **change)
   with pytest.raises(UserError, match=message):
     compared(tmp_path)
+
+
+def test_the_depth_of_metrics_counts_and_not_that_of_run_files(tmp_path):
+  for name, depths in (
+      ('a', {'k': 10, 'depth': 100}),
+      ('b', {'k': 50, 'depth': 100}),
+      ('older', {'k': 100}),
+      ('deeper', {'k': 100, 'depth': 1000}),
+  ):
+    result_folders.of_column(tmp_path / name, 'MRR', [0.5], **depths)
+  for name in ('b', 'older'):
+    assert compared(tmp_path, ('a', name)).differences[0].queries == 1
+  with pytest.raises(UserError, match='"depth": 100 and 1000'):
+    compared(tmp_path, ('a', 'deeper'))
+
+
+def test_rankings_of_documents_are_none_of_passages(tmp_path):
+  fields = {'task': 'beir', 'dataset': 'nq'}
+  documents = {
+      **fields,
+      'document_separator': '#',
+      'label': 'beir-nq-documents',
+  }
+  result_folders.of_column(tmp_path / 'a', 'nDCG@10', [0.5], **fields)
+  result_folders.of_column(tmp_path / 'b', 'nDCG@10', [0.5], **documents)
+  with pytest.raises(UserError, match='no task and split that all have .*-doc'):
+    compared(tmp_path)
+  result_folders.of_column(tmp_path / 'c', 'nDCG@10', [0.75], **documents)
+  (d,) = compared(tmp_path, 'bc').differences
+  assert (d.set_name, d.value) == ('beir-nq-documents', 0.75)
+
+
+def test_a_metric_that_is_asked_for_twice_is_compared_once(tmp_path):
+  for name, values in (('a', [0.5, 0.5, 0.5]), ('b', [1.0, 0.75, 0.25])):
+    result_folders.of_column(tmp_path / name, 'MRR', values)
+  (d,) = compared(tmp_path, metrics=['MRR', 'MRR']).differences
+  assert d.t_test < 1
+  assert d.t_test_holm == d.t_test
 
 
 def test_models_may_differ_in_all_else(tmp_path):

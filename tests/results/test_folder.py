@@ -145,17 +145,27 @@ def test_per_query_values_are_checked_against_the_means(tmp_path):
         ({'metrics': {'MRR': True}}, 'metric MRR is True'),
         ({'label': None}, '"label" is None'),
         ({'split': 3}, '"split" is 3'),
+        ({'dataset': [1]}, r'"dataset" is \[1\]; expected a name or null'),
+        ({'model_dir': {}}, '"model_dir" is {}; expected a name or null'),
+        ({'document_separator': 1}, '"document_separator" is 1'),
+        ({'checkpoint_step': '40'}, "is '40'; expected a whole number"),
+        ({'queries': 'many'}, '"queries" is .*; expected a whole number'),
+        ({'depth': True}, '"depth" is True; expected a whole number'),
     ],
 )
 def test_fields_of_metrics_json_are_checked(tmp_path, change, message):
   folder = result_folders.write(tmp_path / 'm', {'MRR': 0.5}, **change)
-  with pytest.raises(UserError, match=f'metrics.json: {message}'):
+  with pytest.raises(UserError, match=f'metrics.json: .*{message}'):
     folder_lib.read_result(folder)
 
 
 @pytest.mark.parametrize(
     'content, message',
-    [('{"metrics": {', 'is no JSON'), ('[1]', 'is no JSON object')],
+    [
+        ('{"metrics": {', 'is no JSON'),
+        ('[1]', 'is no JSON object'),
+        ('[' * 100_000, 'is no JSON: maximum recursion depth'),
+    ],
 )
 def test_a_damaged_metrics_json_is_named(tmp_path, content, message):
   folder = result_folders.write(tmp_path / 'm', {'MRR': 0.5})

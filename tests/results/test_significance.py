@@ -115,7 +115,6 @@ def test_both_signs_are_the_same_evidence():
         ([0.5, 0.25, 1.0], [0.5, 0.25, 1.0]),
         ([0.0] * 100, [0.0] * 100),
         ([0.5], [0.5]),
-        ([0.5], [1.0]),
     ],
 )
 def test_without_evidence_p_is_1(one, other):
@@ -126,13 +125,19 @@ def test_without_evidence_p_is_1(one, other):
     assert significance.randomization_test(one, other) == 1.0
 
 
+def test_a_single_query_leaves_the_t_test_nothing_to_judge_by():
+  one, other = np.array([0.5]), np.array([1.0])
+  assert significance.paired_t_test(one, other) is None
+  assert significance.randomization_test(one, other) == 1.0
+
+
 def test_equal_differences_leave_the_t_test_nothing_to_judge_by():
   """0.1 more each: in floating point these differ by some 1e-17."""
   one = np.linspace(0, 0.9, 10)
   other = one + 0.1
   with warnings.catch_warnings():
     warnings.simplefilter('error')
-    assert significance.paired_t_test(one, other) == 1.0
+    assert significance.paired_t_test(one, other) is None
     assert significance.randomization_test(one, other) == 2 / 2**10
 
 
@@ -158,3 +163,10 @@ def test_many_queries_take_little_memory():
 )
 def test_holms_correction(p_values, expected):
   np.testing.assert_allclose(significance.holm(p_values), expected)
+
+
+def test_a_test_that_does_not_apply_counts_in_holms_family():
+  first, none, second = significance.holm([0.02, None, 0.01])
+  # 3 * 0.01, then 2 * 0.02.
+  assert (second, none) == (pytest.approx(0.03), None)
+  assert first == pytest.approx(0.04)

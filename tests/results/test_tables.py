@@ -202,6 +202,41 @@ def test_table_2_of_samtone(tmp_path):
   assert not [t for t in tables.paper_tables(models) if t.name == 'other']
 
 
+def test_rankings_of_documents_are_in_none_of_the_papers_tables(tmp_path):
+  beir_model(tmp_path, 'm', {'nq': 40, 'fiqa': 50})
+  for dataset, split, task in (
+      ('nq', 'test', 'beir'),
+      ('scifact', 'test', 'beir'),
+      ('NaturalQuestions', 'validation', 'multireqa'),
+      (None, 'test', 'open_nq'),
+  ):
+    label = f'{task}-{dataset}' if dataset else task
+    result_folders.write(
+        tmp_path / 'm',
+        {'nDCG@10': 0.9, 'MRR': 0.8, 'Top-5': 0.7},
+        task,
+        dataset,
+        split,
+        label=f'{label}-documents',
+        document_separator='#',
+    )
+  model = folder.read_model(tmp_path / 'm')
+  beir, other = tables.paper_tables([model])
+  assert [row.heads[0] for row in beir.rows] == [
+      'FiQA-2018',
+      'NQ',
+      'Average of 2',
+  ]
+  assert texts(beir)[-1] == ['45.0']
+  assert [row.heads[0] for row in other.rows] == [
+      'beir-nq-documents',
+      'beir-scifact-documents',
+      'multireqa-NaturalQuestions-documents',
+      'open_nq-documents',
+  ]
+  assert other.notes == ()
+
+
 def test_a_part_of_cqadupstack_that_is_missing_is_told(tmp_path):
   parts = beir_sets.CQADUPSTACK_PARTS
   whole = beir_model(tmp_path, 'whole', {p: 10.0 for p in parts} | {'nq': 30})

@@ -72,9 +72,14 @@ def norms_apart(rng):
 
 
 def denormal(rng):
-  """Passages below the normal numbers, which devices may take for zero."""
+  """Numbers that devices may take for zero."""
   queries, passages = random(rng)
   return queries * np.float32(1e3), passages * np.float32(1e-39)
+
+
+def denormal_queries(rng):
+  queries, passages = random(rng)
+  return queries * np.float32(1e-39), passages * np.float32(1e3)
 
 
 def denormal_products(rng):
@@ -98,6 +103,7 @@ ALL: list[Case] = [
     small_integers,
     norms_apart,
     denormal,
+    denormal_queries,
     denormal_products,
     huge,
 ]

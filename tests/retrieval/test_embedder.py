@@ -10,14 +10,17 @@ import pytest
 from dualenc_jax import models
 from dualenc_jax.data import Ragged
 from dualenc_jax.retrieval import embedder as embedder_lib
+from dualenc_jax.retrieval.embedder import Chunk
+from dualenc_jax.retrieval.embedder import cut
+from dualenc_jax.retrieval.embedder import deal
 from dualenc_jax.retrieval.embedder import Embedder
-from dualenc_jax.retrieval.embedder import plan_steps
+from dualenc_jax.retrieval.embedder import Shapes
 from dualenc_jax.training import Partitioner
 
 VOCAB = 64
 # Wide enough that products of other shapes round in other ways.
 WIDTH = 256
-COUNT = 90
+COUNT = 200
 
 
 class FewDevices(Partitioner):
@@ -71,7 +74,7 @@ def initial(separate_towers):
   return jax.device_get(init(jax.random.key(0), tokens, tokens)['params'])
 
 
-def make(partitioner, separate_towers=False, batch_size=16):
+def make(partitioner, separate_towers=False, batch_size=8):
   """An embedder, its parameters and the model."""
   model, boxed = make_model(separate_towers), initial(separate_towers)
   shardings = partitioner.param_shardings(boxed)
@@ -166,45 +169,49 @@ def test_no_text_at_all(texts):
   assert none.shape == (0, 16)
 
 
-def chunks(lengths, devices, batch_size=256, max_tokens=2048):
-  """(first text, rows, length) of every chunk, and the steps."""
-  steps = list(plan_steps(lengths, devices, batch_size, max_tokens))
-  return [
-      (first, step.rows, step.length)
-      for step in steps
-      for first in range(step.start, step.stop, step.rows)
-  ], steps
+SHAPES = Shapes(max_tokens=2048, lengths=4)
 
 
 @pytest.mark.parametrize('count', [0, 1, 2, 5, 16, 17, 700, 3001])
-def test_chunks_depend_on_the_texts_alone(count):
+def test_chunks_hold_every_text_once_and_are_bounded(count):
   rng = np.random.default_rng(count)
   lengths = np.sort(rng.integers(1, 300, count))[::-1]
-  expected, steps = chunks(lengths, 1)
-  # A step is a chunk; they lie one after the other and miss no text.
-  assert [s.start for s in steps] + [count] == [0] + [s.stop for s in steps]
-  for first, rows, length in expected:
-    assert length >= lengths[first]
-    assert rows * length <= 2048 and rows <= 256
-    assert rows == 1 or rows < 2 * count
-  for devices in (2, 3, 8):
-    found, steps = chunks(lengths, devices)
-    assert found == expected
-    assert all(s.stop - s.start <= devices * s.rows for s in steps)
-    # Fewer steps, but for those at which the length changes.
-    kinds = len({(rows, length) for _, rows, length in expected})
-    assert len(steps) <= len(expected) / devices + kinds
+  chunks = list(cut(lengths, 64, SHAPES))
+  places = [i for chunk in chunks for i in range(chunk.start, chunk.stop)]
+  assert places == list(range(count))
+  for chunk in chunks:
+    assert chunk.length >= lengths[chunk.start]
+    assert chunk.stop - chunk.start <= chunk.rows <= 64
+    assert chunk.rows * chunk.length <= 2048
+    # A set of a few texts takes a few rows.
+    assert chunk.rows == 1 or chunk.rows < 2 * count
+  # Texts are padded to a length that is too long only where there are few.
+  padded = sum(chunk.rows * chunk.length for chunk in chunks)
+  assert padded <= 1.15 * lengths.sum() + 8 * 2048
 
 
-def test_a_few_texts_take_few_rows():
-  assert chunks(np.array([7]), 8)[0] == [(0, 1, 8)]
-  assert chunks(np.array([9, 9, 7]), 8)[0] == [(0, 4, 16)]
-  # One that is longer than a chunk is a chunk.
-  assert chunks(np.array([5000, 20]), 2)[0] == [(0, 1, 5120), (1, 2, 24)]
+def test_small_sets_have_one_length():
+  assert list(cut(np.array([7]), 256, SHAPES)) == [(0, 1, 1, 8)]
+  assert list(cut(np.array([9, 9, 7]), 256, SHAPES)) == [(0, 3, 4, 16)]
+  # Longer than a chunk.
+  assert list(cut(np.array([5000, 20]), 256, SHAPES)) == [
+      (0, 1, 1, 5120),
+      (1, 2, 1, 5120),
+  ]
+  many = np.repeat([100, 10], 200)
+  shapes = [(c.rows, c.length) for c in cut(many, 256, SHAPES)]
+  assert shapes == [(16, 112)] * 13 + [(128, 16)] * 2
+
+
+def test_devices_get_chunks_of_one_shape():
+  a, b = [Chunk(i, i + 1, 1, 8) for i in range(5)], [Chunk(5, 6, 1, 16)]
+  assert list(deal(a + b, 2)) == [a[:2], a[2:4], a[4:], b]
+  assert list(deal(a + b, 8)) == [a, b]
+  assert not list(deal([], 8))
 
 
 def test_lengths_are_few_and_padding_is_bounded():
-  lengths = [embedder_lib.padded_length(n) for n in range(1, 513)]
+  lengths = [SHAPES.padded_length(n) for n in range(1, 513)]
   assert sorted(set(lengths)) == [
       *(8, 16, 24, 32, 40, 48, 56, 64),
       *(80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512),
@@ -212,3 +219,12 @@ def test_lengths_are_few_and_padding_is_bounded():
   for n, padded in enumerate(lengths, start=1):
     assert n <= padded
     assert padded - n < max(8, padded / 5)
+  finer = Shapes(2048, 8)
+  assert [finer.padded_length(n) for n in (64, 65, 73, 129, 257)] == [
+      *(64, 72, 80, 144, 288),
+  ]
+
+
+@pytest.mark.parametrize('shapes', [embedder_lib.CPU, embedder_lib.ACCELERATOR])
+def test_a_text_without_tokens_takes_the_shortest_row(shapes):
+  assert shapes.padded_length(0) == 8

@@ -65,6 +65,16 @@ def test_ids_order_by_their_utf8_bytes():
   assert [ids[i] for i in hits.indices[0]] == by_bytes
 
 
+@pytest.mark.parametrize('chunk', [1, 3, 100])
+def test_places_of_ids(chunk, monkeypatch):
+  monkeypatch.setattr(ranking, '_CHUNK', chunk)
+  ids = ['b', 'é', '', 'a', '\uffff', '𝔸', '10', '9']
+  ascending = sorted(ids, key=lambda i: i.encode())
+  places = ranking.id_places(ids)
+  assert places.dtype == np.int64
+  assert places.tolist() == [ascending.index(i) for i in ids]
+
+
 def test_inputs_stay_as_they_are():
   scores = np.array([[-0.0, 1.0]], np.float32)
   indices = np.array([[1, 0]])
