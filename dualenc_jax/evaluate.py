@@ -49,8 +49,6 @@ from dualenc_jax.retrieval.source import Source
 
 # The rest is for the model, the queries and what search needs.
 _SHARE_OF_MEMORY = 0.6
-# Ends the label of results of documents, which are none of the papers'.
-_OF_DOCUMENTS = '-documents'
 _LOG = logging.getLogger(__name__)
 
 
@@ -160,7 +158,7 @@ def default_output(folder: str | pathlib.Path) -> pathlib.Path:
 
 def result_name(task: Task, split: str, of_documents: bool = False) -> str:
   """The folder of a task and split below `default_output`."""
-  label = task.label + _OF_DOCUMENTS * of_documents
+  label = task.label + results.DOCUMENTS * of_documents
   return f'{label}-{split}'.replace('/', '-')
 
 
@@ -332,7 +330,7 @@ def describe(
   task = model.experiment.task.for_split(split)
   label = task.label
   if options.document_separator is not None:
-    label += _OF_DOCUMENTS
+    label += results.DOCUMENTS
   return {
       'task': task.name,
       'dataset': task.options.get('dataset'),

@@ -114,7 +114,7 @@ class Programs:
       scores, first = self._scores(queries, block, start, rows)
       distances = scores - targets[:, None]
       margins = (longest * bounds)[:, None]
-      # As a sum of float32, see `_merge`.
+      # Sums of ones are exact in float32, and vectorised, unlike integers.
       surely = (distances > margins).astype(jnp.float32)
       above = near.above + jnp.sum(surely, axis=1).astype(jnp.int32)[None]
       distances = jnp.abs(distances)
@@ -213,16 +213,15 @@ def programs(devices: tuple[jax.Device, ...], wide: bool = False) -> Programs:
 def _merge(best: Best, scores: jax.Array, first: jax.Array) -> Best:
   """The best with the scores [Q, M] of corpus rows from `first` among them.
 
-  Where no query has more than a few that are better than its worst so far, as
-  in most blocks of a long corpus, only these are looked for.
+  Most blocks of a long corpus have few groups of neighbours with any better
+  than the worst so far, for any query; then only these are looked at.
   """
   count = best.values.shape[-1]
   few = count // 8 + 16
-  # Sums of ones are exact in float32, and vectorised, unlike integers.
-  better = (scores > best.values[0][:, -1:]).astype(jnp.float32)
+  better = _maxima(scores) > best.values[0][:, -1:]
 
-  def merge(taken):
-    values, which = _top(scores, taken)
+  def merge(groups):
+    values, which = _top(scores, groups, count)
     values = jnp.concatenate([best.values[0], values], axis=1)
     rows = jnp.concatenate([best.rows[0], which + first], axis=1)
     values, which = lax.top_k(values, count)
@@ -236,17 +235,32 @@ def _merge(best: Best, scores: jax.Array, first: jax.Array) -> Best:
   )
 
 
-def _top(scores: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
-  """`lax.top_k`, by way of the greatest of each group of neighbours.
+def _maxima(scores: jax.Array) -> jax.Array:
+  """The greatest of each group, or all scores where groups do not fit."""
+  queries, size = scores.shape
+  if size % _GROUP:
+    return scores
+  return scores.reshape(queries, size // _GROUP, _GROUP).max(axis=2)
 
-  The `count` best lie in the `count` groups with the greatest maxima.
+
+def _top(
+    scores: jax.Array, groups: int, count: int
+) -> tuple[jax.Array, jax.Array]:
+  """The `count` best of the groups with the greatest maxima, or of all.
+
+  With as many groups as hits it is the best of all.
   """
   queries, size = scores.shape
-  if size < 4 * count * _GROUP or size % _GROUP:
+  if size < 4 * groups * _GROUP or size % _GROUP:
     return lax.top_k(scores, min(count, size))
-  groups = scores.reshape(queries, size // _GROUP, _GROUP)
-  _, which = lax.top_k(groups.max(axis=2), count)
-  members = jnp.take_along_axis(groups, which[:, :, None], axis=1, mode='clip')
-  values, place = lax.top_k(members.reshape(queries, -1), count)
+  _, which = lax.top_k(_maxima(scores), groups)
+  members = jnp.take_along_axis(
+      scores.reshape(queries, size // _GROUP, _GROUP),
+      which[:, :, None],
+      axis=1,
+      mode='clip',
+  )
+  members = members.reshape(queries, groups * _GROUP)
+  values, place = lax.top_k(members, min(count, groups * _GROUP))
   group = jnp.take_along_axis(which, place // _GROUP, axis=1, mode='clip')
   return values, group * _GROUP + place % _GROUP
