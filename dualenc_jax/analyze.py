@@ -47,6 +47,10 @@ def main(argv: Sequence[str] | None = None) -> None:
   names = model_names(args)
   check_args(args)
   check_installed()
+  for folder in args.model_dir:
+    model_dir.check_is_one(folder)
+  if args.output_dir:
+    model_dir.make_writable('--output_dir', pathlib.Path(args.output_dir))
   runtime.start()
   analyses = []
   for number, name in enumerate(names):

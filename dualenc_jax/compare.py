@@ -156,7 +156,7 @@ def save_figures(
         for figure in improvement_figure.figures(comparison)
     ]
   except ImportError:
-    print('No figures without matplotlib: pip install dualenc-jax[plots].')
+    print("No figures without matplotlib: pip install 'dualenc-jax[plots]'.")
     return []
   except OSError as e:
     raise UserError(

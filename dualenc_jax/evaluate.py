@@ -295,7 +295,8 @@ def _indexed(
     if wrong:
       raise UserError(
           f'--index_dir {path} is an index of something else:'
-          f' {"; ".join(wrong)}. Give another folder.'
+          f' {"; ".join(wrong)}. Give another folder: the corpus is encoded'
+          ' there first.'
       )
     break
   encode.encode(model, source, folder, **layout).finish()

@@ -172,6 +172,16 @@ def _replace(path: pathlib.Path, content: bytes) -> None:
   temporary.replace(path)
 
 
+def check_is_one(folder: str) -> None:
+  """Raises UserError unless a folder is what training wrote."""
+  if not (pathlib.Path(folder) / CONFIG).exists():
+    what = f'has no {CONFIG}' if os.path.isdir(folder) else 'is not there'
+    raise UserError(
+        f'{folder} is no model_dir: it {what}. Give the folder that'
+        ' `dualenc train` wrote (its MODEL_DIR).'
+    )
+
+
 def load(
     folder: str,
     step: int | None = None,
@@ -196,12 +206,8 @@ def load(
   Raises:
     UserError: the folder holds no trained model, or one that cannot be read.
   """
+  check_is_one(folder)
   path = pathlib.Path(folder) / CONFIG
-  if not path.exists():
-    raise UserError(
-        f'{folder} is no model_dir: it has no {CONFIG}. Give the folder that'
-        ' `dualenc train` wrote (its MODEL_DIR).'
-    )
   own = [f'MODEL_DIR = {str(folder)!r}']
   vocabulary = path.with_name(VOCABULARY)
   if vocabulary.exists():

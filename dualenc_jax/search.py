@@ -1,4 +1,4 @@
-"""Searches the index of a model; makes the index first if there is none.
+"""Searches the index of a model; makes MODEL_DIR/index if there is none.
 
   dualenc search --model_dir=my_model "parse an ISO 8601 date"
 
@@ -27,7 +27,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   parser.add_argument('query', nargs='*', help='text to search for')
   model_dir.add_flags(parser)
   parser.add_argument(
-      '--index_dir', help='what `dualenc encode` wrote; MODEL_DIR/index'
+      '--index_dir',
+      help='what `dualenc encode` wrote; MODEL_DIR/index by default',
   )
   parser.add_argument('--k', type=int, default=5, help='hits to show')
   args = config.parse_args(parser, argv)

@@ -180,7 +180,7 @@ def test_without_matplotlib_all_but_the_pictures(tmp_path, capsys, monkeypatch):
   monkeypatch.setitem(sys.modules, 'matplotlib', None)
   output = tmp_path / 'out'
   compare.main([*two_models(tmp_path), f'--output_dir={output}'])
-  assert 'pip install dualenc-jax[plots]' in capsys.readouterr().out
+  assert "pip install 'dualenc-jax[plots]'" in capsys.readouterr().out
   assert 'comparison.json' in files_of(output)
 
 
@@ -252,6 +252,30 @@ def test_run_files_by_hand(tmp_path, runs):
       (2, 0, 1),
       (2, 0, 1),
   ]
+
+
+def test_what_is_not_ranked_is_told_of_each_run(runs, caplog):
+  other = runs['bad'].with_name('other.trec')
+  other.write_text('q1 Q0 d1 1 2 x\n')
+  args = [str(runs['bad']), str(other), f'--qrels={runs["qrels"]}', '--k=1']
+  compare.main(args)
+  told = [m for m in caplog.messages if 'were not ranked' in m]
+  assert told == [
+      f'{runs["bad"]}: 1 of the 3 judged queries were not ranked and count as'
+      ' 0.',
+      f'{other}: 2 of the 3 judged queries were not ranked and count as 0.',
+  ]
+
+
+def test_a_run_file_as_qrels_is_told(runs):
+  good = str(runs['good'])
+  with pytest.raises(UserError) as error:
+    compare.main([good, str(runs['bad']), f'--qrels={good}'])
+  message = str(error.value)
+  assert message.startswith(
+      f'--qrels: {good}:1: 6 columns as a run file has, expected query id'
+  )
+  assert 'gin' not in message
 
 
 def test_qrels_in_beirs_form_are_the_same(tmp_path, runs):

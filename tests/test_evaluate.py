@@ -248,6 +248,6 @@ def test_a_named_set_in_place_of_a_folder_of_ones_own(model, data, tmp_path):
   """A folder that the saved config names is none of the benchmark's sets."""
   own = f'--gin.BEIR_FOLDER={data / "beir" / "nfcorpus"}'
   folder = run(model, tmp_path / 'own', '--tasks=beir', own, data=data)
-  assert result_of(folder)['label'] == 'beir'
+  assert result_of(folder)['label'] == 'beir-folder-nfcorpus'
   folder = run(model, tmp_path, '--tasks=beir/scifact', own)
   assert result_of(folder)['dataset'] == 'scifact'

@@ -4,6 +4,7 @@ import base64
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -188,6 +189,44 @@ def test_benchmarks_have_the_papers_tables_and_averages(folder):
   assert 'beir-scifact-test - 75.0 50.0 -' in results
   assert 'nDCG@10 37.5 % mean of 2 BEIR sets' in page.text('top')
   assert 'beir-nfcorpus-test: 1 queries' in page.text('examples')
+
+
+@pytest.mark.parametrize(
+    'fields, words',
+    [
+        (
+            {
+                'task': 'beir',
+                'dataset': 'scifact',
+                'label': 'beir-scifact',
+                'metrics': {'nDCG@10': 0.5},
+            },
+            'Task my_model SciFact 50.0',
+        ),
+        (
+            {
+                'task': 'multireqa',
+                'dataset': 'SQuAD',
+                'label': 'multireqa-SQuAD',
+                'split': 'validation',
+                'metrics': {'P@1': 0.5, 'MRR': 0.75},
+            },
+            'Task P@1 MRR SQuAD 50.0 75.0',
+        ),
+        (
+            {
+                'task': 'open_nq',
+                'label': 'open_nq',
+                'metrics': {'Top-20': 0.5},
+            },
+            'Metric my_model Top-20 50.0',
+        ),
+    ],
+)
+def test_a_table_of_one_row_keeps_its_label(folder, fields, words):
+  shutil.rmtree(folder / 'evaluation')
+  report_folder.evaluation(folder, 'one', **fields)
+  assert words in render(folder).text('results')
 
 
 def test_an_evaluation_without_any_example_has_its_numbers(folder):

@@ -111,6 +111,25 @@ def test_what_is_damaged_is_told_and_the_rest_is_shown(
     assert bool(page.text(other)) == (other != section)
 
 
+@pytest.mark.parametrize(
+    'name, advice',
+    [
+        (EXAMPLES, 'Run `dualenc evaluate` again, on pairs, split test.'),
+        (ANALYSIS, 'Run `dualenc analyze` again.'),
+        ('quickstart.json', 'Run `dualenc quickstart` again.'),
+        (SAVED, 'Restore the file.'),
+    ],
+)
+def test_what_is_damaged_has_a_command_that_makes_it_anew(
+    folder, capsys, name, advice
+):
+  for content in (b'\xff', b'[1]', b'{"a'):
+    (folder / name).write_bytes(content)
+    page = render(folder)
+    assert capsys.readouterr().err.splitlines()[0].endswith(advice)
+    assert advice in page.text('top')
+
+
 def test_half_a_surrogate_pair_is_no_reason_for_no_page(folder):
   broken = report_folder.example(1, query='half \ud83d of one')
   report_folder.evaluation(folder, examples=[broken], split='a\udc80')

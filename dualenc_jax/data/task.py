@@ -133,8 +133,11 @@ class Task:
 
   @property
   def label(self) -> str:
-    """The name, and that of its data set if the task has several."""
+    """The name, and that of its data set, or folder, if there are several."""
     dataset = self.options.get('dataset')
+    if dataset is None and self.options.get('folder'):
+      folder = pathlib.Path(self.options['folder']).expanduser()
+      dataset = f'folder-{folder.resolve().name}'
     return self.name if dataset is None else f'{self.name}-{dataset}'
 
   def of_datasets(self, name: str | None = None) -> list['Task']:

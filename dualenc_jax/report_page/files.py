@@ -53,16 +53,16 @@ def require(value: Any, where: Any, /, **types: Any) -> None:
   """
   for name, expected in types.items():
     if not isinstance(value, dict) or name not in value:
-      raise UserError(f'{where} lacks {name!r}. Make the file anew.')
+      raise UserError(f'{where} lacks {name!r}.')
     if not isinstance(value[name], expected):
       raise UserError(
           f'{where} has {name!r} of type {type(value[name]).__name__}, which'
-          ' this report does not know. Make the file anew.'
+          ' this report does not know.'
       )
     if isinstance(value[name], int) and abs(value[name]) > _LARGEST:
       raise UserError(
           f'{where} has {name!r} of {len(str(value[name]))} digits; expected at'
-          f' most {_LARGEST:,}. Make the file anew.'
+          f' most {_LARGEST:,}.'
       )
 
 
@@ -70,7 +70,7 @@ def _object(content: str, where: str) -> dict[str, Any]:
   try:
     value = json.loads(content)
   except (ValueError, RecursionError) as e:
-    raise UserError(f'{where} is no JSON: {e}. Make the file anew.') from e
+    raise UserError(f'{where} is no JSON: {e}.') from e
   if not isinstance(value, dict):
     raise UserError(
         f'{where} is a {type(value).__name__} in JSON; expected an object.'

@@ -11,12 +11,15 @@ from dualenc_jax.report_page import event_files
 from dualenc_jax.report_page import files
 from dualenc_jax.report_page import gin_text
 from dualenc_jax.report_page.series import Series
+from dualenc_jax.results.again import again
 from dualenc_jax.results.folder import read_result
 from dualenc_jax.results.folder import Result
 
 CONFIG = 'config.gin'
 _NONE = type(None)
 _NUMBER = (int, float)
+_ANALYZE = 'Run `dualenc analyze` again.'
+_RESTORE = 'Restore the file.'
 _T = TypeVar('_T')
 
 
@@ -118,7 +121,7 @@ def read(model_dir: str) -> Material:
   text = files.read_text(config)
   curves, problems = event_files.read_scalars(folder / 'events')
   analyses = [
-      _unless_damaged(lambda: _analysis(path), None, problems)
+      _unless_damaged(lambda: _analysis(path), None, problems, _ANALYZE)
       for path in sorted(folder.glob('analysis/*/analysis.json'))
   ]
   return Material(
@@ -134,20 +137,23 @@ def read(model_dir: str) -> Material:
       ],
       analyses=[analysis for analysis in analyses if analysis],
       baselines=_unless_damaged(
-          lambda: _baselines(folder / 'quickstart.json'), {}, problems
+          lambda: _baselines(folder / 'quickstart.json'),
+          {},
+          problems,
+          'Run `dualenc quickstart` again.',
       ),
       problems=problems,
   )
 
 
 def _unless_damaged(
-    read: Callable[[], _T], otherwise: _T, problems: list[str]
+    read: Callable[[], _T], otherwise: _T, problems: list[str], advice: str
 ) -> _T:
-  """What `read` returns, or `otherwise` and a problem more."""
+  """What `read` returns, or `otherwise` and a problem more, with advice."""
   try:
     return read()
   except UserError as e:
-    problems.append(f'{e} It is left out.')
+    problems.append(f'{e} It is left out. {advice}')
     return otherwise
 
 
@@ -163,8 +169,8 @@ def _newest_checkpoint(
   time = newest / '_CHECKPOINT_METADATA'
   return Checkpoint(
       step=max(steps),
-      meta=_unless_damaged(lambda: _meta(meta), {}, problems),
-      saved=_unless_damaged(lambda: _saved(time), None, problems),
+      meta=_unless_damaged(lambda: _meta(meta), {}, problems, _RESTORE),
+      saved=_unless_damaged(lambda: _saved(time), None, problems, _RESTORE),
   )
 
 
@@ -195,7 +201,7 @@ def _evaluation(folder: pathlib.Path, problems: list[str]) -> Evaluation:
   return Evaluation(
       folder.name,
       read_result(folder),
-      _unless_damaged(lambda: _examples(path), None, problems),
+      _unless_damaged(lambda: _examples(path), None, problems, again(folder)),
   )
 
 
@@ -253,7 +259,7 @@ def _analysis(path: pathlib.Path) -> Analysis:
       numbers[model['name']] = model.pop('numbers')
       facts[model.pop('name')] = model
     if not numbers:
-      raise UserError(f'{path} has no model. Run `dualenc analyze` again.')
+      raise UserError(f'{path} has no model.')
   for values in numbers.values():
     files.require(values, path, **dict.fromkeys(values, _NUMBER))
   return Analysis(path.parent, facts, numbers, figures)

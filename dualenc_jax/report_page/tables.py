@@ -52,10 +52,15 @@ def render(material: Material, model: Model) -> Html:
 
 
 def upright(table: Table) -> Table:
-  """A single row that is too wide for a phone, as a row a group of columns."""
+  """A single row that is too wide for a phone, as a row a group of columns.
+
+  Tables whose columns have no groups, such as that of BEIR, stay as they are.
+  """
   groups = list(dict.fromkeys(group for group, _ in table.columns))
   names = list(dict.fromkeys(name for _, name in table.columns))
-  if len(table.rows) != 1 or len(groups) * len(names) != len(table.columns):
+  if not all(groups) or len(table.rows) != 1:
+    return table
+  if len(groups) * len(names) != len(table.columns):
     return table
   (row,) = table.rows
   cells = dict(zip(table.columns, row.cells))

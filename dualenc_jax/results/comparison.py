@@ -1,8 +1,9 @@
 """Models against a baseline: differences, and whether they may be chance."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 import dataclasses
 import math
+import shlex
 
 import numpy as np
 
@@ -127,12 +128,8 @@ def compare(
   keys = _common_keys(everyone)
   sets = benchmarks.group(keys)
   metrics = _metrics_by_set(sets, everyone, options.metrics)
-  for key in sorted(keys, key=str):
-    for model in models:
-      pairing.check_same(
-          baseline.results[key], model.results[key], options.common_queries
-      )
   compared = {key for s in sets if metrics[s] for key in s.keys}
+  _check_same(everyone, keys, compared, options.common_queries)
   all_keys = {key for model in everyone for key in model.results}
   differences = []
   for evaluated, name in zip(sets, benchmarks.distinct_names(sets)):
@@ -165,6 +162,41 @@ def _common_keys(models: Sequence[Model]) -> set[Key]:
         ' Evaluate all of them on the same ones.'
     )
   return common
+
+
+def _check_same(
+    models: Sequence[Model],
+    keys: Collection[Key],
+    compared: Collection[Key],
+    common_queries: bool,
+) -> None:
+  """Refuses results of different queries or corpora.
+
+  Raises:
+    UserError: the first such difference; names the folders of a set that can
+      be compared all the same.
+  """
+  baseline, *others = models
+  refused = {}
+  for key in sorted(keys, key=str):
+    for model in others:
+      try:
+        pairing.check_same(
+            baseline.results[key], model.results[key], common_queries
+        )
+      except UserError as e:
+        refused.setdefault(key, e)
+  if not refused:
+    return
+  first = next(iter(refused.values()))
+  fine = sorted({*compared} - refused.keys(), key=str)
+  if not fine:
+    raise first
+  folders = (shlex.quote(model.results[fine[0]].where) for model in models)
+  raise UserError(
+      f'{first} Result folders can be compared one by one, {fine[0]} by'
+      f' `dualenc compare {" ".join(folders)}`.'
+  ) from first
 
 
 def _metrics_by_set(

@@ -9,6 +9,7 @@ import pathlib
 from typing import Any, NamedTuple
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.results.again import again
 from dualenc_jax.results.per_query import PerQuery
 from dualenc_jax.results.per_query import read_per_query
 
@@ -16,7 +17,6 @@ METRICS = 'metrics.json'
 PER_QUERY = 'per_query.tsv'
 # Of means that were summed in another order.
 _TOLERANCE = 1e-9
-_AGAIN = 'Run `dualenc evaluate` again.'
 # Ends the label of results that rank documents by their best passage.
 DOCUMENTS = '-documents'
 _NONE = type(None)
@@ -145,19 +145,21 @@ def read_result(folder: pathlib.Path) -> Result:
   content = _read_json(path)
   metrics = content.pop('metrics', None)
   if not isinstance(metrics, dict) or not metrics:
-    raise UserError(f'{path}: "metrics" is no object with values. {_AGAIN}')
+    raise UserError(
+        f'{path}: "metrics" is no object with values. {again(folder)}'
+    )
   for name, value in metrics.items():
     if type(value) not in (int, float) or not 0 <= value <= 1:
       raise UserError(
           f'{path}: metric {name} is {value!r}; expected a share of 0 to 1.'
-          f' {_AGAIN}'
+          f' {again(folder)}'
       )
   for field, (types, words) in _FIELDS.items():
     # Not isinstance: true and false are integers, too.
     if type(content.get(field)) not in types:
       raise UserError(
           f'{path}: "{field}" is {content.get(field)!r}; expected {words}.'
-          f' {_AGAIN}'
+          f' {again(folder)}'
       )
   key = Key(
       content['task'],
@@ -178,11 +180,13 @@ def _read_json(path: pathlib.Path) -> dict[str, Any]:
   try:
     content = json.loads(path.read_text('utf-8'))
   except OSError as e:
-    raise UserError(f'{path} cannot be read: {e.strerror or e}.') from e
+    raise UserError(
+        f'{path} cannot be read: {e.strerror or e}. {again(path.parent)}'
+    ) from e
   except (ValueError, RecursionError) as e:
-    raise UserError(f'{path} is no JSON: {e}. {_AGAIN}') from e
+    raise UserError(f'{path} is no JSON: {e}. {again(path.parent)}') from e
   if not isinstance(content, dict):
-    raise UserError(f'{path} is no JSON object. {_AGAIN}')
+    raise UserError(f'{path} is no JSON object. {again(path.parent)}')
   return content
 
 
@@ -199,6 +203,6 @@ def _read_checked(
       raise UserError(
           f'{path}: the mean of {name} is {mean!r}, but {METRICS} beside it'
           f' has {value!r}: a file is damaged, or they are of two evaluations.'
-          f' {_AGAIN}'
+          f' {again(folder)}'
       )
   return values

@@ -14,6 +14,7 @@ import numpy as np
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.results import files
+from dualenc_jax.results.again import again
 
 _ID = 'query_id'
 
@@ -89,33 +90,43 @@ def read_per_query(path: str | os.PathLike[str]) -> PerQuery:
       that is not a finite number, or a repeated query id.
   """
   path = pathlib.Path(path)
+  advice = again(path.parent)
   try:
     with open(path, encoding='utf-8') as f:
       lines = (line.rstrip('\n') for line in f)
-      metrics = _header(next(lines, ''), path)
-      rows = dict(_rows(lines, metrics, path))
+      metrics = _header(next(lines, ''), path, advice)
+      rows = dict(_rows(lines, metrics, path, advice))
   except OSError as e:
-    raise UserError(f'{path} cannot be read: {e.strerror or e}.') from e
+    raise UserError(
+        f'{path} cannot be read: {e.strerror or e}. {advice}'
+    ) from e
   except UnicodeDecodeError as e:
-    raise UserError(f'{path} is no text in UTF-8: {e.reason}.') from e
+    raise UserError(
+        f'{path} is no text in UTF-8: {e.reason}. {advice}'
+    ) from e
   if not rows:
-    raise UserError(f'{path} has no query; expected a line for each.')
+    raise UserError(
+        f'{path} has no query; expected a line for each. {advice}'
+    )
   columns = np.array(list(rows.values()), np.float64).T
   return PerQuery(tuple(rows), dict(zip(metrics, columns)))
 
 
-def _header(line: str, path: pathlib.Path) -> list[str]:
+def _header(line: str, path: pathlib.Path, advice: str) -> list[str]:
   first, *metrics = line.split('\t')
   if first != _ID or not metrics or len({*metrics}) < len(metrics):
     raise UserError(
         f'{path}:1: the header is {line[:80]!r}; expected {_ID} and different'
-        ' metrics, separated by tabs.'
+        f' metrics, separated by tabs. {advice}'
     )
   return metrics
 
 
 def _rows(
-    lines: Iterator[str], metrics: Sequence[str], path: pathlib.Path
+    lines: Iterator[str],
+    metrics: Sequence[str],
+    path: pathlib.Path,
+    advice: str,
 ) -> Iterator[tuple[str, list[float]]]:
   seen = set()
   for number, line in enumerate(lines, start=2):
@@ -123,12 +134,13 @@ def _rows(
     if len(cells) != len(metrics):
       raise UserError(
           f'{path}:{number}: {len(cells) + 1} cells; expected'
-          f' {len(metrics) + 1}, as in the header.'
+          f' {len(metrics) + 1}, as in the header. {advice}'
       )
     if not query_id or query_id in seen:
       raise UserError(
           f'{path}:{number}: query id {query_id!r} is'
-          f' {"repeated" if query_id else "empty"}; expected each query once.'
+          f' {"repeated" if query_id else "empty"}; expected each query'
+          f' once. {advice}'
       )
     seen.add(query_id)
     try:
@@ -139,7 +151,7 @@ def _rows(
     if not finite:
       raise UserError(
           f'{path}:{number}: {line[:80]!r} has a value that is not a finite'
-          ' number.'
+          f' number. {advice}'
       )
     yield query_id, values
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 import dataclasses
 import hashlib
+import logging
 import pathlib
 
 import numpy as np
@@ -35,12 +36,15 @@ class Judgements:
     """Reads qrels in TREC's, BEIR's or the JSON form.
 
     Raises:
-      UserError: the file cannot be read.
+      UserError: the file cannot be read, or has a bad row.
     """
     if not path.is_file():
       raise UserError(f'--qrels: {path} is no file.')
     source = hashlib.sha256(path.read_bytes()).hexdigest()
-    return cls(path, trec.read_qrels(path), source)
+    try:
+      return cls(path, trec.read_qrels(path), source)
+    except UserError as e:
+      raise UserError(f'--qrels: {e}') from e
 
 
 def read_model(
@@ -63,6 +67,7 @@ def read_model(
   run = trec.read_run(path)
   if k is not None:
     run = {query: _best(hits, k) for query, hits in run.items()}
+  run = _with_all_judged(run, judgements, path)
   try:
     scores = metrics.evaluate_run(run, judgements.qrels)
   except UserError as e:
@@ -81,6 +86,33 @@ def read_model(
       per_query=lambda: values,
   )
   return Model(name or path.stem, str(path), {key: result})
+
+
+def _with_all_judged(
+    run: Mapping[str, dict[str, float]],
+    judgements: Judgements,
+    path: pathlib.Path,
+) -> Mapping[str, dict[str, float]]:
+  """The run, without hits for the queries that count and that it lacks.
+
+  Here, as the warning of `metrics.evaluate_run` cannot name the run. A run of
+  other queries stays as it is, for its error.
+  """
+  counted = [
+      query
+      for query, grades in judgements.qrels.items()
+      if any(grade >= 1 for grade in grades.values())
+  ]
+  missing = [query for query in counted if query not in run]
+  if not missing or len(missing) == len(counted):
+    return run
+  logging.getLogger(__name__).warning(
+      '%s: %d of the %d judged queries were not ranked and count as 0.',
+      path,
+      len(missing),
+      len(counted),
+  )
+  return {**run, **{query: {} for query in missing}}
 
 
 def _best(hits: Mapping[str, float], k: int) -> dict[str, float]:

@@ -37,7 +37,7 @@ from dualenc_jax.retrieval.search_programs import programs
 BLOCK_ROWS = 2**15
 # Bytes of one array of scores: on a CPU, whose memory the corpus shares, and
 # elsewhere.
-_SCORES_ON_CPU = 2**25
+_SCORES_ON_CPU = 3 * 2**23
 _SCORES = 2**30
 # Kept around the score of a relevant passage.
 _NEAR = 256

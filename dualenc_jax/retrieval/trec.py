@@ -126,7 +126,9 @@ def read_qrels(path: str | os.PathLike[str]) -> dict[str, dict[str, int]]:
   """
   qrels: dict[str, dict[str, int]] = {}
   try:
-    judgements = qrels_reader.read(pathlib.Path(path)).judgements
+    judgements = qrels_reader.read(
+        pathlib.Path(path), flag='an editor'
+    ).judgements
   except OSError as e:
     raise UserError(f'{path}: cannot read the qrels: {e.strerror}.') from e
   for query_id, passage_id, grade, _ in judgements:

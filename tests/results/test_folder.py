@@ -89,8 +89,9 @@ def test_what_cannot_be_written(tmp_path, ids, column, message):
 def test_a_bad_line_is_named(tmp_path, text, message):
   path = tmp_path / 'per_query.tsv'
   path.write_text(text)
-  with pytest.raises(UserError, match=message):
+  with pytest.raises(UserError, match=message) as error:
     read_per_query(path)
+  assert str(error.value).endswith(' Run `dualenc evaluate` again.')
 
 
 def test_a_missing_file_is_named(tmp_path):
@@ -99,6 +100,33 @@ def test_a_missing_file_is_named(tmp_path):
   (tmp_path / 'x.tsv').write_bytes(b'query_id\tMRR\n\xff\t1\n')
   with pytest.raises(UserError, match='x.tsv is no text in UTF-8'):
     read_per_query(tmp_path / 'x.tsv')
+
+
+def test_the_advice_names_task_and_split_of_a_folder(tmp_path):
+  folder = result_folders.write(tmp_path, {'MRR': 0.5}, 'beir', 'scifact')
+  advice = 'Run `dualenc evaluate` again, on beir-scifact, split test.'
+  result = folder_lib.read_result(folder)
+  with pytest.raises(UserError) as error:
+    result.per_query()
+  path = folder / 'per_query.tsv'
+  assert str(error.value) == (
+      f'{path} cannot be read: No such file or directory. {advice}'
+  )
+  path.write_text('query_id\tMRR\na\t0.25\n')
+  with pytest.raises(UserError, match='the mean of MRR') as error:
+    result.per_query()
+  assert str(error.value).endswith(advice)
+  for content in ('{', '[]', '{}', '{"metrics": {"MRR": 2}}'):
+    (folder / 'metrics.json').write_text(content)
+    with pytest.raises(UserError, match='metrics.json') as error:
+      folder_lib.read_result(folder)
+    assert str(error.value).endswith(advice)
+  # Its name says nothing elsewhere.
+  with pytest.raises(UserError) as error:
+    folder_lib.read_result(tmp_path / 'my-copy')
+  assert str(error.value).endswith(
+      'No such file or directory. Run `dualenc evaluate` again.'
+  )
 
 
 def test_a_model_is_read_from_any_of_its_folders(tmp_path):

@@ -167,16 +167,17 @@ def test_blocks_of_many_groups_of_neighbours():
   rng = np.random.default_rng(7)
   queries = reference.unit(rng.normal(size=(4, 8)))
   passages = reference.unit(rng.normal(size=(40_000, 8)))
-  # All of the best are neighbours, a group holds copies only.
-  passages[5000:5050] = queries[0] + 1e-3 * rng.normal(size=(50, 8))
+  # All of the best are neighbours, late in the corpus; a group of copies.
+  passages[30_000:30_050] = queries[0] + 1e-3 * rng.normal(size=(50, 8))
   passages[320:352] = queries[1]
   ids = reference.shuffled_ids(rng, len(passages))
   full = reference.full_ranking(queries, passages, ids)
-  found = search(passages, ids, 1, 2**17)
-  for k in (1, 60):
-    reference.assert_same(found.top_k(queries, k), full, k)
-  gold = full.indices[:, [30]]
-  assert found.gold_ranks(queries, gold).tolist() == [31] * 4
+  for block_rows in (4096, 2**17):
+    found = search(passages, ids, 1, block_rows)
+    for k in (1, 60):
+      reference.assert_same(found.top_k(queries, k), full, k)
+    gold = full.indices[:, [30]]
+    assert found.gold_ranks(queries, gold).tolist() == [31] * 4
 
 
 def test_queries_in_parts(monkeypatch):

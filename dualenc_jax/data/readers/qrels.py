@@ -86,7 +86,11 @@ class Qrels:
     return f'{self.path}:{judgement.line}' if judgement.line else str(self.path)
 
 
-def read(path: pathlib.Path, on_bad_row: str = 'error') -> Qrels:
+def read(
+    path: pathlib.Path,
+    on_bad_row: str = 'error',
+    flag: str = '--gin.ON_BAD_ROW=skip (on_bad_row)',
+) -> Qrels:
   """Reads a qrels file, plain or .gz, of a form that its content tells.
 
   - BEIR: query id, passage id and grade, separated by tabs, with a header line
@@ -98,6 +102,7 @@ def read(path: pathlib.Path, on_bad_row: str = 'error') -> Qrels:
   Args:
     path: the file.
     on_bad_row: as of `rows.parsed`.
+    flag: as of `rows.checked`.
 
   Raises:
     UserError: a bad row, or what `Qrels.collect` raises.
@@ -108,7 +113,9 @@ def read(path: pathlib.Path, on_bad_row: str = 'error') -> Qrels:
     return Qrels.collect(path, _json_rows(path))
   if first and not _is_header(first[0][1]):
     numbered = itertools.chain(first, numbered)
-  return Qrels.collect(path, rows.checked(path, numbered, _parse, on_bad_row))
+  return Qrels.collect(
+      path, rows.checked(path, numbered, _parse, on_bad_row, flag)
+  )
 
 
 def _is_header(line: bytes) -> bool:
@@ -121,9 +128,10 @@ def _parse(line: bytes) -> tuple[str, str, int]:
   if len(cells) == 4:
     del cells[1]
   if len(cells) != 3:
+    run = ' as a run file has' if len(cells) == 6 else ''
     raise BadRow(
-        f'{len(cells)} columns, expected query id, passage id and grade, or'
-        ' four with an unused one after the query id'
+        f'{len(cells)} columns{run}, expected query id, passage id and grade,'
+        ' or four with an unused one after the query id'
     )
   query_id, passage_id = map(_unquoted, cells[:2])
   if not query_id or not passage_id:
