@@ -25,6 +25,8 @@ import numpy as np
 from dualenc_jax.device_memory import device_memory
 from dualenc_jax.errors import UserError
 from dualenc_jax.retrieval import exact_scores
+from dualenc_jax.retrieval.corpus_blocks import CorpusBlocks
+from dualenc_jax.retrieval.corpus_blocks import power_of_two
 from dualenc_jax.retrieval.ranking import best_hits
 from dualenc_jax.retrieval.ranking import Ranking
 from dualenc_jax.retrieval.search_programs import Best
@@ -41,14 +43,12 @@ _SCORES_ON_CPU = 3 * 2**23
 _SCORES = 2**30
 # Kept around the score of a relevant passage.
 _NEAR = 256
-# The corpus is not split finer than this to avoid rows of padding.
-_LEAST_ROWS = 1024
 # Programs that may wait on a device, each with its scores.
 _IN_FLIGHT = 2
 # Share of the devices' memory that a resident corpus may take.
 _RESIDENT = 0.6
-# [n M, D], the corpus row of the first, and how many count if not all do.
-Block = tuple[jax.Array, np.int32, np.int32 | None]
+# Rows looked at together for what is not finite.
+_CHECKED_ROWS = 4096
 _LOG = logging.getLogger(__name__)
 
 
@@ -102,8 +102,7 @@ class ExactSearch:
     has_float64 = devices.flat[0].platform != 'tpu'
     self._wide = programs(tuple(devices.flat), True) if has_float64 else None
     # A corpus smaller than a block is one; sizes are few, for the compiler.
-    rows = min(block_rows, _power_of_two(-(-len(passages) // devices.size)))
-    self._block_rows = rows
+    rows = min(block_rows, power_of_two(-(-len(passages) // devices.size)))
     on_cpu = devices.flat[0].platform == 'cpu'
     scores = _SCORES_ON_CPU if on_cpu else _SCORES
     self._query_rows = max(1, scores // (4 * rows))
@@ -111,8 +110,9 @@ class ExactSearch:
       size = math.prod(passages.shape) * passages.dtype.itemsize
       memory = None if on_cpu else device_memory()
       resident = memory is not None and size < _RESIDENT * memory * devices.size
-    self._resident = resident
-    self._kept: list[Block] = []
+    self._blocks = CorpusBlocks(
+        passages, self._programs.split, devices.size, rows, resident
+    )
 
   def top_k(self, queries: np.ndarray, k: int) -> Ranking:
     """Ranks the whole corpus for every query and keeps the k best hits.
@@ -318,7 +318,7 @@ class ExactSearch:
     states = [start(len(part[0])) for part in parts]
     longest = []
     in_flight = collections.deque()
-    for block in self._blocks():
+    for block in self._blocks:
       longest.append(self._programs.longest(block[0]))
       for i, (part, *rest) in enumerate(parts):
         states[i] = update(states[i], part, block, longest[-1], *rest)
@@ -335,7 +335,7 @@ class ExactSearch:
     total = len(per_query[0])
     for first in range(0, total, self._query_rows):
       count = min(self._query_rows, total - first)
-      size = min(self._query_rows, _power_of_two(count))
+      size = min(self._query_rows, power_of_two(count))
       yield [
           np.concatenate([
               x[first : first + count],
@@ -343,52 +343,6 @@ class ExactSearch:
           ])
           for x in per_query
       ]
-
-  def _blocks(self) -> Iterator[Block]:
-    """Yields the blocks of the corpus; kept ones if it is resident."""
-    if self._kept:
-      yield from self._kept
-      return
-    blocks = []
-    for block in self._read_blocks():
-      if self._resident:
-        blocks.append(block)
-      yield block
-    self._kept = blocks
-
-  def _read_blocks(self) -> Iterator[Block]:
-    """Reads the blocks, one at a time.
-
-    What is left at the end goes in ever smaller powers of two, so that it is
-    used where it lies, too, and the compiler sees few shapes.
-    """
-    total, devices = len(self._passages), self._programs.devices
-    start = 0
-    while start < total:
-      left = total - start
-      rows, count = self._block_rows, None
-      if left < rows * devices:
-        rows = _power_of_two(left // devices + 1) // 2
-        if rows < min(_LEAST_ROWS, self._block_rows):
-          rows, count = _power_of_two(-(-left // devices)), np.int32(left)
-      yield self._block(start, rows * devices), np.int32(start), count
-      start += rows * devices
-
-  def _block(self, start: int, size: int) -> jax.Array:
-    """Rows of the corpus over the devices, zeros beyond its end."""
-    total, dim = self._passages.shape
-
-    def shard(index):
-      first, end, _ = index[0].indices(size)
-      rows = self._passages[min(start + first, total) : start + end]
-      missing = end - first - len(rows)
-      if not missing:
-        return rows
-      return np.concatenate([rows, np.zeros((missing, dim), rows.dtype)])
-
-    return jax.make_array_from_callback(
-        (size, dim), self._programs.split, shard
-    )
 
   def _merged(
       self, states: Sequence[Best], count: int
@@ -412,8 +366,8 @@ class ExactSearch:
 
   def _tell_bad_passages(self) -> None:
     """Raises UserError: some passage is not finite."""
-    for start in range(0, len(self._passages), _LEAST_ROWS):
-      block = np.asarray(self._passages[start : start + _LEAST_ROWS])
+    for start in range(0, len(self._passages), _CHECKED_ROWS):
+      block = np.asarray(self._passages[start : start + _CHECKED_ROWS])
       _check_finite('passage', block, start)
 
 
@@ -433,11 +387,6 @@ def error_bounds(queries: np.ndarray, epsilon: float) -> np.ndarray:
   norms = np.linalg.norm(queries.astype(np.float64), axis=1) + LEAST_NORM
   terms = 2 * (queries.shape[1] + 4)
   return (norms * (terms * epsilon + 1.5 * 2.0**-24)).astype(np.float32)
-
-
-def _power_of_two(count: int) -> int:
-  """The least power of two that is not below `count`."""
-  return 1 << max(count - 1, 0).bit_length()
 
 
 def _tell(undecided: int, queries: int) -> None:
