@@ -55,7 +55,8 @@ class Experiment:
     eval_every: steps between evaluations on the validation split, 0 for none.
     eval_queries: queries of the fixed sub-corpus that these use.
     eval_passages: its passages; all relevant ones are among them.
-    eval_batch_size: rows encoded at once in evaluation and search.
+    eval_batch_size: most rows that a device encodes at once in evaluation and
+      search, rounded down to a power of two; of long texts they are fewer.
     initial_checkpoint: a model_dir of the same model to take the parameters
       from when this run has no checkpoint of its own.
     cache_dir: where token caches are kept.

@@ -36,10 +36,10 @@ from dualenc_jax.retrieval.search_programs import programs
 
 # Rows of a block on one device; shards of an index are multiples of it, so
 # that a block is a view of one shard.
-BLOCK_ROWS = 2**15
+BLOCK_ROWS = 2**17
 # Bytes of one array of scores: on a CPU, whose memory the corpus shares, and
 # elsewhere.
-_SCORES_ON_CPU = 3 * 2**23
+_SCORES_ON_CPU = 2**26
 _SCORES = 2**30
 # Kept around the score of a relevant passage.
 _NEAR = 256

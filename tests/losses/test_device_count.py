@@ -36,11 +36,11 @@ PERMITTED = {
     ('losses/ring.py', 'self.devices % 2'): 'whether two are opposite',
     (
         'training/partitioning.py',
-        'devices // self.model_parallel',
+        'len(devices) // self.model_parallel',
     ): 'the shape of the mesh',
     (
         'training/partitioning.py',
-        'devices % self.model_parallel',
+        'len(devices) % self.model_parallel',
     ): 'a check that the axes divide',
     (
         'training/partitioning.py',
@@ -59,19 +59,39 @@ PERMITTED = {
         'devices * (size // (self.micro_batch_size or size))',
     ): 'cells of a batch, which say where a text lies, and no more',
     (
-        'retrieval/embedder.py',
-        '-(-batch_size // self._data) * self._data',
-    ): 'rows embedded at once, made to divide',
+        'retrieval/corpus_blocks.py',
+        'left // devices',
+    ): 'rows of a corpus a device',
     (
-        'retrieval/embedder.py',
-        '-batch_size // self._data',
-    ): 'rows embedded at once, made to divide',
+        'retrieval/corpus_blocks.py',
+        '-left // devices',
+    ): 'the same, rounded up',
     (
-        'retrieval/embedder.py',
-        '2 * size',
-    ): 'rows embedded at once, from those that divide',
+        'retrieval/corpus_blocks.py',
+        'power_of_two(left // devices + 1) // 2',
+    ): 'the same, rounded down',
     (
-        'training/device_memory.py',
+        'retrieval/corpus_blocks.py',
+        'rows * devices',
+    ): 'rows of a block',
+    (
+        'retrieval/exact_search.py',
+        '-len(passages) // devices.size',
+    ): 'rows of a corpus a device',
+    (
+        'retrieval/exact_search.py',
+        '4 * rows',
+    ): 'bytes of scores a device',
+    (
+        'retrieval/exact_search.py',
+        'scores // (4 * rows)',
+    ): 'queries whose scores fit a device',
+    (
+        'retrieval/exact_search.py',
+        '_RESIDENT * memory * devices.size',
+    ): 'memory of all devices',
+    (
+        'device_memory.py',
         'machine_memory() // jax.local_device_count()',
     ): 'memory of a simulated device, in bytes',
 }
