@@ -167,8 +167,11 @@ def test_blocks_of_many_groups_of_neighbours():
   rng = np.random.default_rng(7)
   queries = reference.unit(rng.normal(size=(4, 8)))
   passages = reference.unit(rng.normal(size=(40_000, 8)))
-  # All of the best are neighbours, late in the corpus; a group of copies.
+  # All of the best are neighbours, late in the corpus, or each in a group of
+  # its own; and a group of copies.
   passages[30_000:30_050] = queries[0] + 1e-3 * rng.normal(size=(50, 8))
+  passages[100] = 2 * queries[2]
+  passages[20_500:24_500:40] = queries[2] + 1e-3 * rng.normal(size=(100, 8))
   passages[320:352] = queries[1]
   ids = reference.shuffled_ids(rng, len(passages))
   full = reference.full_ranking(queries, passages, ids)
