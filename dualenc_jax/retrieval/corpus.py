@@ -131,6 +131,23 @@ def first_rows(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   return first[order], rank[inverse]
 
 
+def queries_by_id(
+    cache: Cache, rows: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+  """A row for each query, known by its id, and the query of each of `rows`.
+
+  Raises:
+    UserError: an id that stands for two texts.
+  """
+  first, query_of = first_rows(fingerprints(cache.query_ids)[rows])
+  texts = fingerprints(cache.query_texts)[rows]
+  other = np.flatnonzero(texts != texts[first][query_of])
+  if len(other):
+    name = cache.query_ids.text(rows[other[0]])
+    raise two_of('query_id', name, cache)
+  return rows[first], query_of
+
+
 def check_unique(
     name: str, ids: Ragged, rows: np.ndarray, cache: Cache
 ) -> None:

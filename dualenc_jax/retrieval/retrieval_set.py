@@ -89,7 +89,7 @@ class RetrievalSet:
       corpus, passages = Corpus.of_pairs(cache)
       passages = passages[rows]
     else:
-      query_rows, query_of = _queries_by_id(cache, rows)
+      query_rows, query_of = corpus_lib.queries_by_id(cache, rows)
       corpus = Corpus.of_passages(corpus_cache)
     documents = None
     if document_separator is not None:
@@ -202,19 +202,6 @@ def _queries_by_text(
   """A row for each query, and the query of each of `rows`."""
   first, query_of = corpus_lib.first_rows(fingerprints(cache.query_texts)[rows])
   corpus_lib.check_unique('query_id', cache.query_ids, rows[first], cache)
-  return rows[first], query_of
-
-
-def _queries_by_id(
-    cache: Cache, rows: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-  """A row for each query, and the query of each of `rows`."""
-  first, query_of = corpus_lib.first_rows(fingerprints(cache.query_ids)[rows])
-  texts = fingerprints(cache.query_texts)[rows]
-  other = np.flatnonzero(texts != texts[first][query_of])
-  if len(other):
-    name = cache.query_ids.text(rows[other[0]])
-    raise corpus_lib.two_of('query_id', name, cache)
   return rows[first], query_of
 
 

@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 
 from dualenc_jax.data.cache import Cache
-from dualenc_jax.data.fingerprint import fingerprints
 from dualenc_jax.data.ragged import Ragged
 from dualenc_jax.errors import UserError
 from dualenc_jax.retrieval import corpus as corpus_lib
@@ -70,14 +69,8 @@ class Source:
           f'{corpus_lib.describe(cache)} has passages only; expected a split'
           ' with queries for the query tower.'
       )
-    ids = fingerprints(cache.query_ids)[rows]
-    first, query_of = corpus_lib.first_rows(ids)
-    texts = fingerprints(cache.query_texts)[rows]
-    other = np.flatnonzero(texts != texts[first][query_of])
-    if len(other):
-      name = cache.query_ids.text(rows[other[0]])
-      raise corpus_lib.two_of('query_id', name, cache)
-    return cls(cache, rows[first], 'query')
+    first, _ = corpus_lib.queries_by_id(cache, rows)
+    return cls(cache, first, 'query')
 
   @property
   def tokens(self) -> Ragged:
