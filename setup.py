@@ -15,6 +15,11 @@ DATA = [
     'seqio>=0.0.20',
     'tensorflow-datasets>=4.9.10',
 ]
+# The libraries that a conversion is compared with.
+CONVERT = ['sentence-transformers>=6.0', 'torch>=2.11', 'transformers>=5.23']
+MTEB = ['mteb>=2.26']
+# Not on PyPI: its head, which brings its own requirements.
+T5X = ['t5x @ git+https://github.com/google-research/t5x']
 PLOTS = ['matplotlib>=3.11', 'scikit-learn>=1.8']
 # The references that the tests compare with, beside pytest and ruff. torch is
 # pinned so that the reference does not move.
@@ -26,7 +31,6 @@ TEST = [
     'ruff>=0.17',
     'setuptools>=84',
     'torch==2.13.0',
-    'transformers>=5.23',
 ]
 
 # Inside the wheel the folders gin/ and tasks/ become parts of the package, so
@@ -58,23 +62,31 @@ setuptools.setup(
     },
     install_requires=[
         'bm25s>=0.3.16',
+        'etils>=1.15',
         'filelock>=4.2',
         'flax>=0.12.8',
         'gin-config>=0.5.0',
         'jax>=0.10.2',
+        'ml-dtypes>=0.6',
+        'msgpack>=1.2',
         'numpy>=2.4',
         'optax>=0.2.8',
         'orbax-checkpoint>=0.12.8',
+        'protobuf>=7.35',
         'pytrec_eval-terrier>=0.5.11',
         'scipy>=1.17',
         'sentencepiece>=0.2.3',
         'tensorboardX>=2.6.5',
+        'tensorstore>=0.1.86',
         'tqdm>=4.70',
     ],
     extras_require={
         'data': DATA,
         'plots': PLOTS,
-        'test': DATA + PLOTS + TEST,
+        'convert': CONVERT,
+        'mteb': MTEB,
+        't5x': DATA + T5X,
+        'test': DATA + PLOTS + CONVERT + MTEB + TEST,
         'gpu': ['jax[cuda12]>=0.10.2'],
         'tpu': ['jax[tpu]>=0.10.2'],
     },

@@ -17,6 +17,7 @@ COMMANDS = {
     'report': 'one HTML page of all that is known of a model',
     'encode': 'embed a corpus into an index',
     'search': 'search an index',
+    'convert': 'from and to T5X, Hugging Face, sentence-transformers',
     'check': 'explain a config and what it will need, without training',
     'data check': 'look at a data set: counts, lengths, what is wrong with it',
     'data prepare': 'build the token cache of a task ahead',

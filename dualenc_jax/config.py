@@ -41,9 +41,13 @@ def gin_root() -> pathlib.Path:
 
 
 def shipped_files() -> list[str]:
-  """Names of the shipped gin files, such as 'losses/samtone.gin'."""
+  """Names of the shipped gin files, such as 'losses/samtone.gin'.
+
+  Those in t5x/ are for T5X's own trainer.
+  """
   root = gin_root()
-  return sorted(str(p.relative_to(root)) for p in root.rglob('*.gin'))
+  names = [p.relative_to(root) for p in root.rglob('*.gin')]
+  return sorted(str(name) for name in names if name.parts[0] != 't5x')
 
 
 def make_parser(command: str, doc: str) -> argparse.ArgumentParser:

@@ -16,6 +16,7 @@ from dualenc_jax.data import Task
 from dualenc_jax.data import Tokenizer
 from dualenc_jax.errors import UserError
 from dualenc_jax.models import DualEncoder
+from dualenc_jax.training import InitialCheckpoint
 from dualenc_jax.training import Optimizer
 from dualenc_jax.training import Partitioner
 
@@ -57,8 +58,8 @@ class Experiment:
     eval_passages: its passages; all relevant ones are among them.
     eval_batch_size: most rows that a device encodes at once in evaluation and
       search, rounded down to a power of two; of long texts they are fewer.
-    initial_checkpoint: a model_dir of the same model to take the parameters
-      from when this run has no checkpoint of its own.
+    initial_checkpoint: what to take the parameters from when this run has no
+      checkpoint of its own; also a path alone. None starts from scratch.
     cache_dir: where token caches are kept.
   """
 
@@ -81,7 +82,7 @@ class Experiment:
   eval_queries: int = 1000
   eval_passages: int = 10000
   eval_batch_size: int = 256
-  initial_checkpoint: str | None = None
+  initial_checkpoint: InitialCheckpoint | str | None = None
   cache_dir: str | None = None
 
   def __post_init__(self):

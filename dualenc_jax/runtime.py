@@ -27,8 +27,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
   )
 
 
-def start(multihost: bool = False) -> None:
-  """Sets up logging and JAX's compilation cache, and joins the other hosts."""
+def start_logging() -> None:
+  """Shows what this program logs, and warnings of others, on standard error."""
   logging.basicConfig(
       level=logging.WARNING,
       format='%(message)s',
@@ -36,6 +36,11 @@ def start(multihost: bool = False) -> None:
       force=True,
   )
   logging.getLogger('dualenc_jax').setLevel(logging.INFO)
+
+
+def start(multihost: bool = False) -> None:
+  """Sets up logging and JAX's compilation cache, and joins the other hosts."""
+  start_logging()
   if multihost:
     jax.distributed.initialize(**_cluster_from_environment())
   if jax.default_backend() == 'cpu':

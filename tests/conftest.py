@@ -15,7 +15,8 @@ os.environ['TF_CPP_MIN_LOG_LEVEL'] = '2'
 # Nothing that a user has cached is read or written; all of pytest-xdist's
 # workers, which inherit this, share one folder of compiled programs.
 if 'PYTEST_XDIST_WORKER' not in os.environ:
-  os.environ['DUALENC_CACHE'] = tempfile.mkdtemp(prefix='dualenc-tests-')
+  _cache = tempfile.TemporaryDirectory(prefix='dualenc-tests-')
+  os.environ['DUALENC_CACHE'] = _cache.name
 
 import jax  # noqa: E402
 import pytest  # noqa: E402

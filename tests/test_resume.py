@@ -202,7 +202,7 @@ def test_an_initial_checkpoint_gives_parameters_and_a_fresh_start(tmp_path):
   train.main([*first, f'--model_dir={tmp_path / "first"}'])
   second = tiny_run.flags(
       tmp_path,
-      f'--gin.INITIAL_CHECKPOINT={tmp_path / "first"}',
+      f'--gin.INITIAL_CHECKPOINT_PATH={tmp_path / "first"}',
       '--gin.STEPS=1',
       '--gin.LEARNING_RATE=0.0',
   )

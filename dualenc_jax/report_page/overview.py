@@ -109,7 +109,7 @@ def facts(bindings: Mapping[str, str]) -> dict[str, str]:
       'passage tokens': value('PASSAGE_LENGTH'),
       'dtype': value('DTYPE', '').strip("'"),
       'seed': value('SEED'),
-      'started from': value('INITIAL_CHECKPOINT', '').strip("'"),
+      'started from': value('INITIAL_CHECKPOINT_PATH', '').strip("'"),
   }
   return {k: v for k, v in candidates.items() if v and v != 'None'}
 

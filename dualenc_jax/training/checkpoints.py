@@ -80,6 +80,20 @@ class Checkpoints:
           force=True,
       )
 
+  def save_params(
+      self, params: Any, step: int, meta: Mapping[str, Any]
+  ) -> None:
+    """Starts to save parameters alone: a model to use, no run to resume."""
+    with self._explained():
+      self.manager.save(
+          step,
+          args=ocp.args.Composite(
+              params=ocp.args.StandardSave(params),
+              meta=ocp.args.JsonSave({**meta, 'step': step}),
+          ),
+          force=True,
+      )
+
   def wait(self) -> None:
     """Returns when everything is on disk; raises as `save` does."""
     with self._explained():
@@ -162,6 +176,17 @@ class Checkpoints:
         )
     raise self._none_readable(unreadable)
 
+  def meta(self, step: int) -> dict[str, Any]:
+    """What was saved beside the tensors of a step."""
+    try:
+      return self._read_meta(step)
+    except Exception as e:
+      raise self._none_readable({step: _root_cause(e)}) from e
+
+  def _read_meta(self, step: int) -> dict[str, Any]:
+    reader = ocp.Checkpointer(ocp.JsonCheckpointHandler())
+    return reader.restore(self.folder / str(step) / 'meta')
+
   def _none_readable(self, unreadable: Mapping[int, str]) -> UserError:
     causes = '; '.join(f'{step}: {text}' for step, text in unreadable.items())
     return UserError(
@@ -172,6 +197,13 @@ class Checkpoints:
 
   def _restore_items(self, step: int, **abstract: Any) -> Any:
     metadata = self.manager.item_metadata(step)
+    if 'optimizer' in abstract and 'optimizer' not in metadata.keys():
+      if 'converted_from' in self._read_meta(step):
+        raise UserError(
+            f'{self.folder.parent} was converted: it has no optimizer state to'
+            ' go on with. Train in another MODEL_DIR, from'
+            f' --gin.INITIAL_CHECKPOINT_PATH={self.folder.parent}.'
+        )
     for name, tree in abstract.items():
       _check_same_model(self.folder / str(step) / name, metadata[name], tree)
     return self.manager.restore(

@@ -5,7 +5,6 @@ import dataclasses
 import hashlib
 import json
 import logging
-import pathlib
 import time
 from typing import Any
 import uuid
@@ -21,6 +20,7 @@ from dualenc_jax.losses import metrics as metrics_lib
 from dualenc_jax.retrieval import evaluation
 from dualenc_jax.retrieval.retrieval_set import RetrievalSet
 from dualenc_jax.training import embedding
+from dualenc_jax.training import initial
 from dualenc_jax.training import plan as plan_lib
 from dualenc_jax.training import step as step_lib
 from dualenc_jax.training import summary
@@ -207,21 +207,22 @@ def initial_state(
   """The state to start from, and what was saved beside it.
 
   In this order: the newest checkpoint of this run that can be read; the
-  parameters of `initial_checkpoint` with fresh optimizer state; from scratch.
-  The last two have step 0 and a new run_id.
+  parameters of `initial_checkpoint`; from scratch. The last two have step 0 and
+  a new run_id.
   """
   restored = checkpoints.restore(plan.abstract)
   if restored is not None:
     _LOG.info('Resuming from step %d.', restored[1]['step'])
     return restored
-  fresh = {'step': 0, 'run_id': uuid.uuid4().hex}
   state = plan.init()
-  if experiment.initial_checkpoint is None:
-    return state, fresh
-  source = pathlib.Path(experiment.initial_checkpoint)
-  params, meta = Checkpoints(source).restore_params(plan.abstract.params)
-  _LOG.info('Starting from %s, step %d.', source, meta['step'])
-  return state._replace(params=params), fresh
+  source = experiment.initial_checkpoint
+  if isinstance(source, str):
+    source = initial.InitialCheckpoint(source)
+  if source is not None and source.path is not None:
+    state = initial.start_from(
+        source, experiment.model, experiment.tokenizer.vocabulary, state
+    )
+  return state, {'step': 0, 'run_id': uuid.uuid4().hex}
 
 
 @dataclasses.dataclass

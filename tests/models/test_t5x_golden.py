@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 
+from dualenc_jax.interop import t5x
 from dualenc_jax.models import layers
 from dualenc_jax.models import t5_encoder
 
@@ -19,10 +20,9 @@ class Golden:
   """One golden folder and the modules of its sizes."""
 
   def __init__(self, name: str):
-    folder = GOLDEN / name
-    self.config = json.loads((folder / 'config.json').read_text())
-    self.weights = dict(np.load(folder / 'weights.npz'))
-    self.reference = np.load(folder / 'reference.npz')
+    self.folder = GOLDEN / name
+    self.config = json.loads((self.folder / 'config.json').read_text())
+    self.reference = np.load(self.folder / 'reference.npz')
     self.token_embedder = layers.TokenEmbedder(
         self.config['vocab_size'], self.config['emb_dim']
     )
@@ -31,7 +31,7 @@ class Golden:
         num_heads=self.config['num_heads'],
         head_dim=self.config['head_dim'],
         mlp_dim=self.config['mlp_dim'],
-        activations=self.config['mlp_activations'],
+        activations=tuple(self.config['mlp_activations']),
     )
 
 
@@ -72,8 +72,14 @@ def test_parameter_names_and_shapes_are_t5x(golden):
   assert shapes == expected
 
 
-def test_encodes_like_t5x(golden):
-  params = traverse_util.unflatten_dict(golden.weights, sep='/')
+@pytest.mark.parametrize('form', ['t5x_legacy', 't5x_orbax'])
+def test_encodes_like_t5x(golden, form):
+  weights = t5x.read(golden.folder / form)
+  assert weights.encoder == golden.encoder
+  params = traverse_util.unflatten_dict(
+      {name: tensor.read() for name, tensor in weights.tensors.items()},
+      sep='/',
+  )
   tokens = golden.reference['tokens']
   mask = tokens != 0
   lengths = mask.sum(axis=1, keepdims=True)

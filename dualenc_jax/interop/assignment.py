@@ -1,0 +1,178 @@
+"""Which tensor of a checkpoint each parameter of a model starts from."""
+
+from collections.abc import Mapping, Sequence
+import difflib
+import re
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.interop.weights import Weights
+
+RULES = 'INITIAL_CHECKPOINT_RULES'
+DROP = 'INITIAL_CHECKPOINT_DROP'
+Rule = tuple[str, str | None]
+
+
+def assign(
+    shapes: Mapping[str, tuple[int, ...]],
+    weights: Weights,
+    rules: Sequence[Rule] = (),
+    drop: Sequence[str] = (),
+) -> dict[str, str | None]:
+  """Gives every parameter a tensor of the checkpoint, or a fresh start.
+
+  A parameter takes the first that there is: what the first rule that matches
+  its whole name says; the tensor of its name; for a part of the passage tower
+  that the checkpoint has only one of, that of its only tower. The projection of
+  a pretrained T5, which has none, and parameters of the loss start fresh.
+
+  Args:
+    shapes: of the parameters, by name, one for each layer.
+    weights: the checkpoint.
+    rules: pairs of a regular expression over names of parameters, and the name
+      in the checkpoint, with groups as in `re.sub`; None starts fresh.
+    drop: regular expressions over names in the checkpoint that are not wanted.
+
+  Returns:
+    {parameter: name in the checkpoint, None for a fresh start}.
+
+  Raises:
+    UserError: a rule matches nothing or names what is not there, a parameter
+      has no tensor, a tensor has no use or another shape; names each.
+  """
+  tensors = {**weights.tensors, **weights.loss}
+  for rule in rules:
+    if isinstance(rule, str) or len(rule) != 2:
+      raise UserError(
+          f'{RULES} holds {rule!r}; expected pairs of an expression and a name,'
+          r" (('passage_encoder/(.*)', r'encoder/\1'),), or of an expression"
+          ' and None.'
+      )
+  given = _by_rules(shapes, weights, rules)
+  sources, missing = {}, []
+  for name in shapes:
+    if name in given:
+      sources[name] = given[name]
+    elif (source := _default(name, weights)) in tensors:
+      sources[name] = source
+    elif _may_start_fresh(name, weights):
+      sources[name] = None
+    else:
+      missing.append(name)
+  if missing:
+    raise UserError(
+        f'{weights.path} ({weights.kind}) has nothing for'
+        f' {_first_of(missing)}. It has: {_summary(tensors)}. Say where these'
+        f" start from, --gin.{RULES}=\"(('NAME', 'NAME THERE'),)\"; with None"
+        ' they start fresh.'
+    )
+  dropped = _dropped(weights, drop)
+  used = {source for source in sources.values() if source}
+  left = [
+      name
+      for name in tensors
+      if name not in used and name not in dropped and name not in weights.loss
+  ]
+  if left:
+    raise UserError(
+        f'{weights.path} ({weights.kind}) has what this model has no place for:'
+        f' {_first_of(left)}. Give the architecture and size that it has, or'
+        f" leave them out, --gin.{DROP}=\"('{_pattern(left[0])}',)\"."
+    )
+  for name, source in sources.items():
+    if source and tensors[source].shape != shapes[name]:
+      raise UserError(
+          f'{tensors[source].where} has the shape {tensors[source].shape};'
+          f' {name} of this model has {shapes[name]}.' + _hint(name)
+      )
+  return sources
+
+
+def _by_rules(
+    shapes: Mapping[str, tuple[int, ...]],
+    weights: Weights,
+    rules: Sequence[Rule],
+) -> dict[str, str | None]:
+  given = {}
+  for pattern, template in rules:
+    compiled = _compile(RULES, pattern)
+    matches = [m for name in shapes if (m := compiled.fullmatch(name))]
+    if not matches:
+      near = difflib.get_close_matches(pattern, shapes, n=3, cutoff=0.3)
+      raise UserError(
+          f'{RULES}: {pattern!r} matches no parameter of this model. A rule'
+          f' must match the whole name, such as {", ".join(near or shapes)}.'
+      )
+    for match in matches:
+      try:
+        source = None if template is None else match.expand(template)
+      except (re.error, IndexError) as e:
+        raise UserError(f'{RULES}: {template!r} is wrong: {e}.') from e
+      if source is not None and source not in weights.tensors:
+        near = difflib.get_close_matches(source, weights.tensors, n=3)
+        raise UserError(
+            f'{RULES}: {pattern!r} sends {match[0]} to {source}, which is not'
+            f' in {weights.path}. It has {_first_of(near or weights.tensors)}.'
+        )
+      given.setdefault(match[0], source)
+  return given
+
+
+def _default(name: str, weights: Weights) -> str:
+  """The name in the checkpoint, when no rule says one."""
+  part = name.split('/')[0]
+  has_own = any(t.startswith(f'{part}/') for t in weights.tensors)
+  if part.startswith('passage_') and not has_own:
+    return name.removeprefix('passage_')
+  return name
+
+
+def _may_start_fresh(name: str, weights: Weights) -> bool:
+  part = name.split('/')[0].removeprefix('passage_')
+  return part == 'loss' or (part == 'projection' and not weights.has_projection)
+
+
+def _dropped(weights: Weights, drop: Sequence[str]) -> set[str]:
+  dropped = set()
+  if isinstance(drop, str):
+    raise UserError(f'{DROP} is {drop!r}; expected several, ({drop!r},).')
+  for pattern in drop:
+    compiled = _compile(DROP, pattern)
+    matches = {name for name in weights.tensors if compiled.fullmatch(name)}
+    if not matches:
+      raise UserError(
+          f'{DROP}: {pattern!r} matches no tensor of {weights.path}, which has'
+          f' {_summary(weights.tensors)}.'
+      )
+    dropped |= matches
+  return dropped
+
+
+def _compile(name: str, pattern: str) -> re.Pattern:
+  try:
+    return re.compile(pattern)
+  except (re.error, TypeError) as e:
+    raise UserError(
+        f'{name}: {pattern!r} is no regular expression: {e}.'
+    ) from e
+
+
+def _first_of(names) -> str:
+  names = list(names)
+  more = f' and {len(names) - 3} more' if len(names) > 3 else ''
+  return ', '.join(names[:3]) + more
+
+
+def _summary(names) -> str:
+  """How many tensors each part has: 'encoder (98), projection (1)'."""
+  parts = [name.split('/')[0] for name in names]
+  return ', '.join(f'{p} ({parts.count(p)})' for p in dict.fromkeys(parts))
+
+
+def _pattern(name: str) -> str:
+  return '/'.join(name.split('/')[:2 if '/layers_' in name else 1]) + '/.*'
+
+
+def _hint(name: str) -> str:
+  if name.endswith('token_embedder/embedding'):
+    return ' Set VOCAB_SIZE and the model size to those of the checkpoint.'
+  return ' Give the model size of the checkpoint, as --gin_file=models/....gin.'

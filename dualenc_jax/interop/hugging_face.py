@@ -1,0 +1,292 @@
+"""Folders of Hugging Face's T5 and mT5, read and written without transformers.
+
+Two towers that differ are two folders, `query` and `passage`, in one.
+"""
+
+from collections.abc import Iterator, Mapping
+import dataclasses
+import hashlib
+import json
+import pathlib
+
+import numpy as np
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.interop import hugging_face_config as config_lib
+from dualenc_jax.interop import hugging_face_names as names
+from dualenc_jax.interop import hugging_face_pickles as pickles
+from dualenc_jax.interop import hugging_face_tokenizer as tokenizer
+from dualenc_jax.interop import safetensors_file
+from dualenc_jax.interop.tensors import Tensor
+from dualenc_jax.interop.weights import Weights
+from dualenc_jax.results import files
+
+KIND = 'Hugging Face folder'
+PROJECTION_FILE = 'projection.safetensors'
+TOWERS = ('query', 'passage')
+_PROJECTION = 'projection/kernel'
+_LINEAR = 'linear.weight'
+_PARTS = ('token_embedder', 'encoder', 'projection')
+_HEAD = 'lm_head.weight'
+# Under any of these names lies T5's one table of token embeddings.
+_TABLES = (
+    names.SHARED,
+    'encoder.embed_tokens.weight',
+    'decoder.embed_tokens.weight',
+)
+
+
+def is_one(path: pathlib.Path) -> bool:
+  """Whether it is a T5's folder, a file of one, or a pickle of PyTorch."""
+  if path.is_file():
+    if path.name.endswith(('.safetensors', safetensors_file.INDEX)):
+      return _has_config(path.parent)
+    return pickles.is_one(path)
+  return _has_config(path) or all(_has_config(path / t) for t in TOWERS)
+
+
+def read(path: pathlib.Path) -> Weights:
+  """The encoder of a T5 or mT5, encoder-decoder or not; two, if there are two.
+
+  A passage tower's part that equals the query tower's bit for bit is shared.
+
+  Args:
+    path: a folder with config.json and safetensors, one of those files, or the
+      folder of the folders `query` and `passage`.
+
+  Raises:
+    UserError: the weights are pickles, damaged, or not those of the config; or
+      the model is one that T5Encoder is not.
+  """
+  if _has_config(path) or path.is_file():
+    return _read_tower(path)
+  query, passage = (_read_tower(path / tower) for tower in TOWERS)
+  if query.has_projection != passage.has_projection:
+    raise UserError(
+        f'{path}: only one of {" and ".join(TOWERS)} has {PROJECTION_FILE}; the'
+        ' projection of the other is missing. Give both, or none.'
+    )
+  own = {
+      part: not _same_part(query, passage, f'{part}/') for part in _PARTS
+  }
+  passage_tensors = {
+      f'passage_{name}': tensor
+      for name, tensor in passage.tensors.items()
+      if own[name.partition('/')[0]]
+  }
+  return Weights(
+      KIND,
+      str(path),
+      {**query.tensors, **passage_tensors},
+      query.encoder,
+      passage.encoder if own['encoder'] else None,
+      dataclasses.replace(
+          tokenizer.same_vocabulary(query.usage, passage.usage, path),
+          passage_length=passage.usage.passage_length,
+      ),
+      {
+          f'{tower}/{name}': reason
+          for tower, weights in zip(TOWERS, (query, passage))
+          for name, reason in weights.left_out.items()
+      },
+  ).check()
+
+
+def write(weights: Weights, folder: pathlib.Path) -> None:
+  """Writes a folder that T5EncoderModel.from_pretrained loads; or two.
+
+  The projection goes into a file of its own, since T5EncoderModel has none.
+
+  Args:
+    weights: of towers with a SentencePiece vocabulary.
+    folder: new and empty.
+
+  Raises:
+    UserError: there is no vocabulary, transformers has no such encoder, or a
+      tensor cannot be read.
+  """
+  if not any(name.startswith('passage_') for name in weights.tensors):
+    _write_tower(weights, folder)
+    return
+  for tower, own in zip(TOWERS, split(weights)):
+    _write_tower(own, folder / tower)
+
+
+def split(weights: Weights) -> tuple[Weights, Weights]:
+  """The query and the passage tower, each as if it were alone."""
+  query = {
+      name: tensor
+      for name, tensor in weights.tensors.items()
+      if not name.startswith('passage_')
+  }
+  passage = {
+      name.removeprefix('passage_'): tensor
+      for name, tensor in weights.tensors.items()
+      if name.startswith('passage_')
+  }
+  parts = {name.partition('/')[0] for name in passage}
+  passage |= {
+      name: tensor
+      for name, tensor in query.items()
+      if name.partition('/')[0] not in parts
+  }
+  usage = weights.usage
+  alone = dataclasses.replace(weights, passage_encoder=None)
+  return (
+      dataclasses.replace(
+          alone,
+          tensors=query,
+          usage=dataclasses.replace(usage, passage_length=usage.query_length),
+      ),
+      dataclasses.replace(
+          alone,
+          tensors=passage,
+          encoder=weights.passage_encoder or weights.encoder,
+          usage=dataclasses.replace(usage, query_length=usage.passage_length),
+      ),
+  )
+
+
+def _write_tower(weights: Weights, folder: pathlib.Path) -> None:
+  rows, width = weights.tensors[names.EMBEDDING].shape
+  config = config_lib.of_encoder(weights.encoder, rows, width)
+  files.make_folder(folder)
+  tokenizer.write(weights.usage, rows, weights.path, folder)
+  encoder = dict(weights.tensors)
+  projection = encoder.pop(_PROJECTION, None)
+  theirs = {
+      names.to_theirs(name): names.turned(name, tensor)
+      for name, tensor in encoder.items()
+  }
+  metadata = {'format': 'pt'}
+  safetensors_file.write(folder / safetensors_file.FILE, theirs, metadata)
+  if projection is not None:
+    linear = {_LINEAR: projection.transposed()}
+    safetensors_file.write(folder / PROJECTION_FILE, linear, metadata)
+  files.write(
+      folder / config_lib.FILE, json.dumps(config, indent=2) + '\n'
+  )
+
+
+def _read_tower(path: pathlib.Path) -> Weights:
+  folder = path if path.is_dir() else path.parent
+  pickles.refuse(path)
+  theirs = safetensors_file.read(path)
+  config, where = config_lib.read(folder), folder / config_lib.FILE
+  encoder = config_lib.encoder(config, theirs, where)
+  table, left_out = _read_table(theirs, config, folder)
+  shape = tuple(
+      config_lib.size(config, name, where) for name in ('vocab_size', 'd_model')
+  )
+  if table.shape != shape:
+    raise UserError(
+        f'{table.where} has the shape {table.shape}, but (vocab_size, d_model)'
+        f' in {where} are {shape}. Give the config that belongs to the tensors.'
+    )
+  tensors = {names.EMBEDDING: table}
+  for name, tensor in theirs.items():
+    if name in left_out or tensor is table:
+      continue
+    if name.startswith('decoder.'):
+      left_out[name] = 'decoder'
+    else:
+      ours = names.to_ours(name)
+      tensors[ours] = names.turned(ours, tensor)
+  if (folder / PROJECTION_FILE).is_file():
+    tensors[_PROJECTION] = _read_projection(folder / PROJECTION_FILE)
+  usage = tokenizer.read(folder)
+  return Weights(
+      KIND, str(path), tensors, encoder, usage=usage, left_out=left_out
+  ).check()
+
+
+def _read_table(
+    tensors: Mapping[str, Tensor],
+    config: Mapping[str, object],
+    folder: pathlib.Path,
+) -> tuple[Tensor, dict[str, str]]:
+  """The token embeddings, and their other names with the reason to leave out.
+
+  Raises:
+    UserError: there are none, tables that must be equal are not, or a head that
+      is not tied is missing.
+  """
+  tied = config_lib.ties_head(config)
+  tables = [n for n in (*_TABLES, *([_HEAD] if tied else ())) if n in tensors]
+  if not tables:
+    raise UserError(
+        f'{folder} has no token embeddings: none of its {len(tensors)} tensors'
+        f' is {" or ".join(_TABLES)}. Give a whole T5.'
+    )
+  table = tensors[tables[0]]
+  left_out = {name: f'equal to {tables[0]}' for name in tables[1:]}
+  digest = _digest(table) if left_out else None
+  for name in left_out:
+    other = tensors[name]
+    if other.shape != table.shape or _digest(other) != digest:
+      raise UserError(_differs(table, other, name, folder))
+  if _HEAD in tensors and _HEAD != tables[0]:
+    left_out[_HEAD] = 'head'
+  elif tied is False and any(
+      name.endswith('ForConditionalGeneration')
+      for name in config.get('architectures') or ()
+  ):
+    raise UserError(
+        f'{folder} has no {_HEAD}, but {config_lib.FILE} says'
+        ' "tie_word_embeddings": false, so that the head has its own weights. A'
+        ' part of the checkpoint is missing; or, if the head is the token'
+        ' embeddings, write true there.'
+    )
+  return table, left_out
+
+
+def _differs(
+    table: Tensor, other: Tensor, name: str, folder: pathlib.Path
+) -> str:
+  if name == _HEAD:
+    return (
+        f'{other.where} is not equal to {table.where}, but {config_lib.FILE}'
+        ' ties the head to the token embeddings. If the head is its own, as in'
+        ' T5 1.1, add this line to the config: "tie_word_embeddings": false,'
+    )
+  return (
+      f'{other.where} is not equal to {table.where}; T5 has one table of token'
+      f' embeddings. Give {folder} as transformers saved it.'
+  )
+
+
+def _read_projection(path: pathlib.Path) -> Tensor:
+  tensors = safetensors_file.read(path)
+  if tensors.keys() != {_LINEAR}:
+    raise UserError(
+        f'{path} holds {", ".join(sorted(tensors)) or "nothing"}; expected'
+        f' {_LINEAR} alone.'
+    )
+  return tensors[_LINEAR].transposed()
+
+
+def _same_part(query: Weights, passage: Weights, part: str) -> bool:
+  """Whether all tensors of a part are equal, bit for bit."""
+  if part == 'encoder/' and query.encoder != passage.encoder:
+    return False
+  return all(
+      one.shape == other.shape and _digest(one) == _digest(other)
+      for one, other in _pairs(query, passage, part)
+  )
+
+
+def _pairs(
+    query: Weights, passage: Weights, part: str
+) -> Iterator[tuple[Tensor, Tensor]]:
+  for name, tensor in query.tensors.items():
+    if name.startswith(part):
+      yield tensor, passage.tensors[name]
+
+
+def _digest(tensor: Tensor) -> bytes:
+  """Of the numbers, so that two large tables are compared one after another."""
+  return hashlib.sha256(np.ascontiguousarray(tensor.read())).digest()
+
+
+def _has_config(folder: pathlib.Path) -> bool:
+  return config_lib.model_type(folder) in config_lib.MODEL_TYPES

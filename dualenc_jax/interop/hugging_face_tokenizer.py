@@ -1,0 +1,227 @@
+"""The tokenizer files beside a Hugging Face model.
+
+`write` makes a tokenizer.json that gives the ids of the SentencePiece file.
+The T5 tokenizer of transformers does not quite: it takes '</s>' in a text for
+the end of it, has 100 more such words, and knows no normalisation but T5's.
+"""
+
+import json
+import pathlib
+import shutil
+from typing import Any
+
+from google.protobuf.message import DecodeError
+from sentencepiece import sentencepiece_model_pb2
+
+from dualenc_jax.data.vocabulary import EOS
+from dualenc_jax.data.vocabulary import UNK
+from dualenc_jax.errors import UserError
+from dualenc_jax.interop import hugging_face_normalizer as normalizer
+from dualenc_jax.interop.weights import Usage
+from dualenc_jax.results import files
+
+VOCABULARY = 'spiece.model'
+_TOKENIZER = 'tokenizer.json'
+_CONFIG = 'tokenizer_config.json'
+_LENGTH = 'model_max_length'
+# transformers writes 1e30 where there is no limit.
+_NO_LENGTH = 10**9
+_UNIGRAM, _USER_DEFINED = 1, 4
+
+
+def read(folder: pathlib.Path) -> Usage:
+  """Vocabulary and length of a folder, as far as its files say so.
+
+  Pieces are those of SentencePiece, without T5's extra ids after them.
+
+  Raises:
+    UserError: a file is damaged.
+  """
+  length = None
+  if (folder / _CONFIG).is_file():
+    length = _read_json(folder / _CONFIG).get(_LENGTH)
+    if length is not None and not 0 < length < _NO_LENGTH:
+      length = None
+  path, pieces = folder / VOCABULARY, None
+  if not path.is_file():
+    path = None
+    if (folder / _TOKENIZER).is_file():
+      pieces = _read_pieces(folder / _TOKENIZER)
+  return Usage(path, pieces, length, length)
+
+
+def same_vocabulary(
+    query: Usage, passage: Usage, path: pathlib.Path
+) -> Usage:
+  """Returns the query's; raises UserError if the passage's is another."""
+  if query.vocabulary and passage.vocabulary:
+    same = query.vocabulary.read_bytes() == passage.vocabulary.read_bytes()
+  else:
+    same = (query.vocabulary, query.pieces) == (
+        passage.vocabulary,
+        passage.pieces,
+    )
+  if not same:
+    raise UserError(
+        f'{path}: query and passage have different vocabularies. Both towers of'
+        ' a dual encoder read one.'
+    )
+  return query
+
+
+def write(
+    usage: Usage, rows: int, model: str, folder: pathlib.Path
+) -> None:
+  """Writes tokenizer.json, its config, and a copy of the SentencePiece file.
+
+  Args:
+    usage: of the model.
+    rows: of its token embeddings.
+    model: where it comes from, for messages.
+    folder: is there.
+
+  Raises:
+    UserError: there is no SentencePiece file, it has more pieces than there are
+      rows, or transformers has no tokenizer that does the same.
+  """
+  path = usage.vocabulary
+  if path is None:
+    raise UserError(
+        f'{model} comes without a SentencePiece file, which a Hugging Face'
+        ' folder is made of. Give the vocabulary that it was trained with.'
+    )
+  proto = _read_model(path)
+  if len(proto.pieces) > rows:
+    raise UserError(
+        f'{path} has {len(proto.pieces)} pieces, but {model} has only {rows}'
+        ' token embeddings. Give the vocabulary that it was trained with.'
+    )
+  lengths = filter(None, (usage.query_length, usage.passage_length))
+  config = {
+      'tokenizer_class': 'PreTrainedTokenizerFast',
+      'pad_token': proto.pieces[0].piece,
+      'eos_token': proto.pieces[EOS].piece,
+      'unk_token': proto.pieces[UNK].piece,
+      'model_input_names': ['input_ids', 'attention_mask'],
+      _LENGTH: max(lengths, default=int(1e30)),
+      # '</s>' in a text is text.
+      'split_special_tokens': True,
+      'extra_ids': 0,
+  }
+  text = json.dumps(_tokenizer(proto, path), ensure_ascii=False)
+  files.write(folder / _TOKENIZER, text)
+  files.write(folder / _CONFIG, json.dumps(config, indent=2) + '\n')
+  shutil.copyfile(path, folder / VOCABULARY)
+
+
+def _tokenizer(
+    proto: sentencepiece_model_pb2.ModelProto, path: pathlib.Path
+) -> dict[str, Any]:
+  """What tokenizer.json holds."""
+  control = [proto.pieces[i].piece for i in range(UNK + 1)]
+  eos = control[EOS]
+  end = {'SpecialToken': {'id': eos, 'type_id': 0}}
+  first, second = (
+      {'Sequence': {'id': name, 'type_id': 0}} for name in ('A', 'B')
+  )
+  return {
+      'version': '1.0',
+      'truncation': None,
+      'padding': None,
+      'added_tokens': [
+          {
+              'id': i,
+              'content': piece,
+              'single_word': False,
+              'lstrip': False,
+              'rstrip': False,
+              'normalized': False,
+              'special': True,
+          }
+          for i, piece in enumerate(control)
+      ],
+      'normalizer': normalizer.of(proto, str(path)),
+      'pre_tokenizer': _pre_tokenizer(control),
+      'post_processor': {
+          'type': 'TemplateProcessing',
+          'single': [first, end],
+          'pair': [first, end, second, end],
+          'special_tokens': {eos: {'id': eos, 'ids': [EOS], 'tokens': [eos]}},
+      },
+      'decoder': _metaspace('always'),
+      'model': {
+          'type': 'Unigram',
+          'unk_id': UNK,
+          'vocab': [[p.piece, _rounded(p.score)] for p in proto.pieces],
+          'byte_fallback': proto.trainer_spec.byte_fallback,
+      },
+  }
+
+
+def _rounded(score: float) -> float:
+  """A score with so few digits that tokenizers reads it as it is written.
+
+  Its JSON reader is off by a bit for longer ones, and the sum of the same
+  scores in another order is then no longer the same: of two equally good
+  splits, '-' '---' and '---' '-', it would not take SentencePiece's.
+  """
+  return round(score * 2**14) / 2**14
+
+
+def _pre_tokenizer(control: list[str]) -> dict[str, Any]:
+  """Cuts before each space, and inside of what reads like a control piece.
+
+  Their model would match '</s>' as a piece; SentencePiece never does.
+  """
+  rests = '|'.join(piece[1:] for piece in control)
+  cut = {
+      'type': 'Split',
+      'pattern': {'Regex': f'<(?={rests})'},
+      'behavior': 'MergedWithPrevious',
+      'invert': False,
+  }
+  return {'type': 'Sequence', 'pretokenizers': [_metaspace('never'), cut]}
+
+
+def _metaspace(prepend: str) -> dict[str, Any]:
+  return {
+      'type': 'Metaspace',
+      'replacement': normalizer.SPACE,
+      'prepend_scheme': prepend,
+      'split': True,
+  }
+
+
+def _read_model(
+    path: pathlib.Path,
+) -> sentencepiece_model_pb2.ModelProto:
+  try:
+    proto = sentencepiece_model_pb2.ModelProto.FromString(path.read_bytes())
+  except (OSError, DecodeError) as e:
+    raise UserError(f'{path} is no SentencePiece model: {e}.') from e
+  kinds = {piece.type for piece in proto.pieces}
+  if proto.trainer_spec.model_type != _UNIGRAM or _USER_DEFINED in kinds:
+    raise UserError(
+        f'{path} is no plain unigram model of SentencePiece, as T5 has; only'
+        ' these become a tokenizer of transformers.'
+    )
+  return proto
+
+
+def _read_pieces(path: pathlib.Path) -> tuple[str, ...]:
+  """Pieces in the order of their ids, without extra ids at the end."""
+  vocabulary = _read_json(path).get('model', {}).get('vocab', ())
+  if isinstance(vocabulary, dict):
+    pieces = sorted(vocabulary, key=vocabulary.get)
+  else:
+    pieces = [piece for piece, _ in vocabulary]
+  while pieces and pieces[-1].startswith('<extra_id_'):
+    pieces.pop()
+  return tuple(pieces)
+
+
+def _read_json(path: pathlib.Path) -> dict[str, Any]:
+  try:
+    return dict(json.loads(path.read_text(encoding='utf-8')))
+  except (OSError, ValueError, TypeError) as e:
+    raise UserError(f'{path} is no JSON object: {e}. Copy it again.') from e

@@ -1,0 +1,62 @@
+"""Opens a checkpoint of any form that is known, told by its content."""
+
+import os
+import pathlib
+import types
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.interop import hugging_face
+from dualenc_jax.interop import own
+from dualenc_jax.interop import plain
+from dualenc_jax.interop import sentence_transformers
+from dualenc_jax.interop import t5x
+from dualenc_jax.interop.weights import Weights
+from dualenc_jax.serving import reader as serving_reader
+
+# In this order: a sentence-transformers folder is a Hugging Face folder, too.
+READERS = (own, sentence_transformers, hugging_face, plain, serving_reader, t5x)
+FORMS = (
+    'a model_dir, a T5X checkpoint (legacy or Orbax), a Hugging Face folder of'
+    ' a T5 or mT5 with safetensors, a sentence-transformers folder, or what'
+    ' `dualenc convert` wrote'
+)
+
+
+def read(
+    path: str | os.PathLike[str], step: int | None = None
+) -> Weights:
+  """What a checkpoint holds; its tensors are read when they are wanted.
+
+  Args:
+    path: a folder or a file; gs:// for T5X checkpoints.
+    step: of the checkpoint in a model_dir; None for the newest.
+
+  Raises:
+    UserError: there is nothing, or nothing that is known.
+  """
+  reader = reader_of(path)
+  if reader is own:
+    return own.read(pathlib.Path(path).expanduser(), step)
+  if step is not None:
+    raise UserError(f'{path} is no model_dir: it has no steps to choose from.')
+  if '://' in str(path):
+    return reader.read(path)
+  return reader.read(pathlib.Path(path).expanduser())
+
+
+def reader_of(path: str | os.PathLike[str]) -> types.ModuleType:
+  """The module that reads a checkpoint; raises as `read` does."""
+  if '://' in str(path):
+    return t5x
+  folder = pathlib.Path(path).expanduser()
+  if not folder.exists():
+    raise UserError(
+        f'{path} is not there. Expected {FORMS}. Nothing is downloaded: names'
+        ' on a hub must be fetched first.'
+    )
+  for reader in READERS:
+    if reader.is_one(folder):
+      return reader
+  inside = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
+  found = f' It holds {", ".join(inside[:8])}.' if inside else ''
+  raise UserError(f'{path} is nothing that is known.{found} Expected {FORMS}.')

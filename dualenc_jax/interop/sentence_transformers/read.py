@@ -1,0 +1,218 @@
+"""Reads a folder of sentence-transformers as two towers."""
+
+from collections.abc import Mapping
+import dataclasses
+import pathlib
+
+import numpy as np
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.interop import hugging_face
+from dualenc_jax.interop import safetensors_file
+from dualenc_jax.interop.hugging_face_tokenizer import same_vocabulary
+from dualenc_jax.interop.sentence_transformers import modules
+from dualenc_jax.interop.sentence_transformers import usage
+from dualenc_jax.interop.sentence_transformers.modules import check_settings
+from dualenc_jax.interop.sentence_transformers.modules import Module
+from dualenc_jax.interop.sentence_transformers.modules import Tower
+from dualenc_jax.interop.tensors import Tensor
+from dualenc_jax.interop.weights import Weights
+
+KIND = 'sentence-transformers folder'
+KERNEL, BIAS = 'linear.weight', 'linear.bias'
+_PARTS = ('token_embedder/', 'encoder/', 'projection/')
+_EMBEDDING = ('sentence_embedding', None)
+_POOLING_SETTINGS = {
+    'word_embedding_dimension': None,
+    'embedding_dimension': None,
+    'include_prompt': (True,),
+    'pooling_mode': ('mean', ['mean']),
+    'pooling_mode_mean_tokens': (True,),
+    'pooling_mode_cls_token': (False,),
+    'pooling_mode_max_tokens': (False,),
+    'pooling_mode_mean_sqrt_len_tokens': (False,),
+    'pooling_mode_weightedmean_tokens': (False,),
+    'pooling_mode_lasttoken': (False,),
+}
+_DENSE_SETTINGS = {
+    'in_features': None,
+    'out_features': None,
+    'bias': (False, True),
+    'activation_function': (
+        'torch.nn.modules.linear.Identity',
+        'torch.nn.Identity',
+    ),
+    'module_input_name': _EMBEDDING,
+    'module_output_name': _EMBEDDING,
+    'use_residual': (False,),
+}
+_NORMALIZE_SETTINGS = {
+    'module_input_name': _EMBEDDING,
+    'module_output_name': _EMBEDDING,
+}
+
+
+def is_one(path: pathlib.Path) -> bool:
+  """Whether it is a folder that sentence-transformers has saved."""
+  return (path / modules.MODULES).is_file()
+
+
+def read(path: pathlib.Path) -> Weights:
+  """The towers of a folder: Transformer, Pooling, Dense, Normalize.
+
+  A passage tower's part that equals the query tower's bit for bit is shared. A
+  folder without Normalize is taken if its vectors are compared by cosine, which
+  is the same for vectors of norm one, as ours always are.
+
+  Args:
+    path: with modules.json; the modules may lie below a Router of queries and
+      documents.
+
+  Raises:
+    UserError: a module does what the towers here cannot do, the projection is
+      missing, weights are a pickle, or a file is missing or damaged.
+  """
+  towers = modules.read_towers(path)
+  by_tower = {}
+  for tower in dict.fromkeys(towers):
+    _check_tower(tower, path)
+    by_tower[tower] = _read_tower(tower, path)
+  query, passage = (by_tower[tower] for tower in towers)
+  own = tuple(p for p in _PARTS if not _same_part(query, passage, p))
+  own_tensors = {
+      f'passage_{name}': tensor
+      for name, tensor in passage.tensors.items()
+      if name.startswith(own)
+  }
+  query_prefix, passage_prefix = usage.read_prompts(path)
+  return Weights(
+      query.kind if query.kind != KIND else passage.kind,
+      str(path),
+      {**query.tensors, **own_tensors},
+      query.encoder,
+      passage.encoder if 'encoder/' in own else None,
+      dataclasses.replace(
+          same_vocabulary(query.usage, passage.usage, path),
+          query_length=usage.read_length(towers[0].transformer, 'query')
+          or query.usage.query_length,
+          passage_length=usage.read_length(towers[1].transformer, 'document')
+          or passage.usage.passage_length,
+          query_prefix=query_prefix,
+          passage_prefix=passage_prefix,
+      ),
+      query.left_out | passage.left_out,
+  ).check()
+
+
+def _read_tower(tower: Tower, path: pathlib.Path) -> Weights:
+  """A tower as if it were the only one."""
+  transformer = hugging_face.read(tower.transformer.folder)
+  kernel, left_out = _read_dense(tower.dense, path)
+  return dataclasses.replace(
+      transformer,
+      kind=KIND if tower.normalize else f'{KIND} without Normalize',
+      tensors={**transformer.tensors, 'projection/kernel': kernel},
+      left_out=_located(tower.transformer, path, transformer.left_out)
+      | left_out,
+  )
+
+
+def _same_part(query: Weights, passage: Weights, part: str) -> bool:
+  """Whether both towers have the same numbers in a part."""
+  if part == 'encoder/' and query.encoder != passage.encoder:
+    return False
+  pairs = (
+      (tensor, passage.tensors[name])
+      for name, tensor in query.tensors.items()
+      if name.startswith(part)
+  )
+  return all(
+      a.where == b.where
+      or (a.shape == b.shape and np.array_equal(a.read(), b.read()))
+      for a, b in pairs
+  )
+
+
+def _check_tower(tower: Tower, path: pathlib.Path) -> None:
+  """Raises UserError if a module does something else than ours."""
+  _refuse_pickle(tower.transformer, path)
+  settings = check_settings(
+      tower.pooling.folder / 'config.json', 'Pooling', _POOLING_SETTINGS
+  )
+  modes = {name for name in settings if name.startswith('pooling_mode')}
+  if not modes & {'pooling_mode', 'pooling_mode_mean_tokens'}:
+    raise UserError(
+        f'{tower.pooling.folder / "config.json"} names no pooling; expected'
+        ' pooling_mode "mean". Copy the whole folder.'
+    )
+  if tower.normalize:
+    check_settings(
+        tower.normalize.folder / 'config.json', 'Normalize', _NORMALIZE_SETTINGS
+    )
+  elif (similarity := usage.similarity(path)) != 'cosine':
+    raise UserError(
+        f'{path / modules.MODULES} names no Normalize, and {usage.CONFIG}'
+        f' compares vectors by {similarity!r}. Vectors of this library have'
+        ' norm one, so scores would differ; expected Normalize, or cosine.'
+    )
+
+
+def _read_dense(
+    module: Module, path: pathlib.Path
+) -> tuple[Tensor, dict[str, str]]:
+  """The kernel [E, D] of a Dense, and the tensors that are left out."""
+  config = module.folder / 'config.json'
+  settings = check_settings(config, 'Dense', _DENSE_SETTINGS)
+  if 'activation_function' not in settings:
+    raise UserError(
+        f'{config} names no activation_function; expected'
+        f' {_DENSE_SETTINGS["activation_function"][0]}. Copy the whole folder.'
+    )
+  _refuse_pickle(module, path)
+  tensors = safetensors_file.read(module.folder)
+  # The library's default is a bias.
+  expected = {KERNEL, BIAS} if settings.get('bias', True) else {KERNEL}
+  if tensors.keys() != expected:
+    raise UserError(
+        f'{module.folder} holds the tensors {", ".join(sorted(tensors))};'
+        f' expected {", ".join(sorted(expected))}, as {config.name} says.'
+    )
+  kernel, bias = tensors[KERNEL], tensors.get(BIAS)
+  sizes = settings.get('out_features'), settings.get('in_features')
+  if kernel.shape != sizes:
+    raise UserError(
+        f'{kernel.where} has the shape {kernel.shape}, but {config} says'
+        f' (out_features, in_features) = {sizes}. Copy the whole folder.'
+    )
+  if bias is None:
+    return kernel.transposed(), {}
+  if bias.read().any():
+    raise UserError(
+        f'{bias.where} is not zero: Dense has a bias, which the projection of'
+        ' this library has not. Train one without.'
+    )
+  return kernel.transposed(), _located(module, path, {BIAS: 'zero'})
+
+
+def _refuse_pickle(module: Module, path: pathlib.Path) -> None:
+  """Raises UserError if the only weights of a module are a pickle."""
+  pickles = sorted(module.folder.glob('pytorch_model*.bin'))
+  if pickles and not any(module.folder.glob('*.safetensors')):
+    raise UserError(
+        f'{pickles[0]} is a pickle, which can run any code when it is opened.'
+        ' If you trust it, convert the folder where sentence-transformers is'
+        ' installed, and give the new one: python -c "from'
+        ' sentence_transformers import SentenceTransformer;'
+        f" SentenceTransformer('{path}').save_pretrained('{path}-safe',"
+        ' safe_serialization=True)"'
+    )
+
+
+def _located(
+    module: Module, path: pathlib.Path, left_out: Mapping[str, str]
+) -> dict[str, str]:
+  """The same with the module's folder in front of each name."""
+  folder = module.folder.relative_to(path)
+  return {
+      str(folder / name): reason for name, reason in left_out.items()
+  }

@@ -1,0 +1,215 @@
+"""Writes towers as a folder that sentence-transformers opens."""
+
+from collections.abc import Mapping
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.interop import hugging_face
+from dualenc_jax.interop import safetensors_file
+from dualenc_jax.interop.sentence_transformers import model_card
+from dualenc_jax.interop.sentence_transformers import modules
+from dualenc_jax.interop.sentence_transformers import usage
+from dualenc_jax.interop.weights import Usage
+from dualenc_jax.interop.weights import Weights
+from dualenc_jax.results import files
+
+# All versions of the library know its modules by these names.
+_PACKAGE = 'sentence_transformers.models'
+_KINDS = ('Transformer', 'Pooling', 'Dense', 'Normalize')
+_TRANSFORMER_PARTS = ('token_embedder/', 'encoder/')
+_KERNEL = 'projection/kernel'
+
+
+def write(weights: Weights, folder: pathlib.Path) -> list[str]:
+  """Writes a folder whose `encode_query` and `encode_document` are ours.
+
+  Towers that differ are two routes of a Router; of a module that they share
+  there is one. Weights are written one tensor at a time.
+
+  Args:
+    weights: a dual encoder with its vocabulary.
+    folder: new and empty.
+
+  Returns:
+    What a user must know about the folder, a sentence each.
+
+  Raises:
+    UserError: there is no projection, or a tensor cannot be read.
+  """
+  if not weights.has_projection:
+    raise UserError(
+        f'{weights.path} ({weights.kind}) is missing the projection'
+        f' ({_KERNEL}): it is a pretrained encoder, no dual encoder. Train one'
+        ' from it first.'
+    )
+  files.make_folder(folder)
+  own_transformer = any(_has_own(weights, part) for part in _TRANSFORMER_PARTS)
+  own_dense = _has_own(weights, _KERNEL)
+  if own_transformer or own_dense:
+    structure = {
+        route: _names(route, own_transformer, own_dense)
+        for route in ('query', 'document')
+    }
+    towers = hugging_face.split(weights)
+    for tower, names in zip(towers, structure.values()):
+      if not own_transformer:
+        # The only one, which both lengths are written to.
+        tower = dataclasses.replace(tower, usage=weights.usage)
+      _write_tower(tower, folder, names)
+    _write_router(folder, structure)
+  else:
+    names = ['', '1_Pooling', '2_Dense', '3_Normalize']
+    _write_tower(weights, folder, names)
+    _write_modules(folder, dict(zip(names, _KINDS)))
+  notes = _notes(weights, own_transformer)
+  _write_json(folder / usage.CONFIG, _config(weights.usage))
+  files.write(folder / 'README.md', model_card.text(weights, notes))
+  return notes
+
+
+def _has_own(weights: Weights, part: str) -> bool:
+  """Whether passages have a part of their own, such as 'encoder/'."""
+  return any(name.startswith(f'passage_{part}') for name in weights.tensors)
+
+
+def _names(route: str, own_transformer: bool, own_dense: bool) -> list[str]:
+  """Folders of a route's modules; those that are shared bear no route."""
+  prefix = f'{route}_' if own_transformer else ''
+  return [
+      f'{prefix}0_Transformer',
+      f'{prefix}1_Pooling',
+      f'{route}_2_Dense' if own_dense else '2_Dense',
+      '3_Normalize',
+  ]
+
+
+def _write_tower(
+    tower: Weights, folder: pathlib.Path, names: list[str]
+) -> None:
+  """Writes the modules of a tower that another has not written before."""
+  transformer, pooling, dense, normalize = (folder / name for name in names)
+  kernel = tower.tensors[_KERNEL]
+  width, dim = kernel.shape
+  if not pooling.exists():
+    rest = {n: t for n, t in tower.tensors.items() if n != _KERNEL}
+    files.make_folder(transformer)
+    hugging_face.write(dataclasses.replace(tower, tensors=rest), transformer)
+    _write_json(transformer / usage.TRANSFORMER_CONFIG, _lengths(tower.usage))
+    files.make_folder(pooling)
+    _write_json(
+        pooling / 'config.json',
+        {
+            'word_embedding_dimension': width,
+            'pooling_mode': 'mean',
+            'include_prompt': True,
+        },
+    )
+  if not dense.exists():
+    files.make_folder(dense)
+    _write_json(
+        dense / 'config.json',
+        {
+            'in_features': width,
+            'out_features': dim,
+            'bias': False,
+            'activation_function': 'torch.nn.modules.linear.Identity',
+        },
+    )
+    safetensors_file.write(
+        dense / safetensors_file.FILE,
+        {'linear.weight': kernel.transposed()},
+        {'format': 'pt'},
+    )
+  files.make_folder(normalize)
+
+
+def _write_router(
+    folder: pathlib.Path, structure: Mapping[str, list[str]]
+) -> None:
+  """Writes what sends queries and documents through their modules."""
+  _write_modules(folder, {'': 'Router'})
+  _write_json(
+      folder / modules.ROUTER_CONFIG,
+      {
+          'types': {
+              name: f'{_PACKAGE}.{kind}'
+              for names in structure.values()
+              for name, kind in zip(names, _KINDS)
+          },
+          'structure': structure,
+          'parameters': {'default_route': 'document', 'allow_empty_key': True},
+      },
+  )
+
+
+def _write_modules(folder: pathlib.Path, kinds: Mapping[str, str]) -> None:
+  """Writes modules.json: the kind of the module in each folder."""
+  entries = [
+      {'idx': i, 'name': str(i), 'path': name, 'type': f'{_PACKAGE}.{kind}'}
+      for i, (name, kind) in enumerate(kinds.items())
+  ]
+  _write_json(folder / modules.MODULES, entries)
+
+
+def _lengths(lengths: Usage) -> dict[str, Any]:
+  """Settings of a Transformer: one length, or one of each side.
+
+  The library knows the latter since its version 6.0.
+  """
+  sides = {
+      'query_length': lengths.query_length,
+      'document_length': lengths.passage_length,
+  }
+  longest = max(filter(None, sides.values()), default=None)
+  own = {name: n for name, n in sides.items() if n and n != longest}
+  return {'max_seq_length': longest, 'do_lower_case': False, **own}
+
+
+def _config(texts: Usage) -> dict[str, Any]:
+  """The model's prompts, and how its vectors are compared."""
+  query, passage = texts.query_prefix, texts.passage_prefix
+  return {
+      'model_type': 'SentenceTransformer',
+      'prompts': {'query': query, 'document': passage, 'passage': passage},
+      # For `encode`, which knows no side.
+      'default_prompt_name': 'query' if query and query == passage else None,
+      'similarity_fn_name': 'cosine',
+  }
+
+
+def _notes(weights: Weights, own_transformer: bool) -> list[str]:
+  """What is not as one might expect."""
+  notes, texts = [], weights.usage
+  if own_transformer or _has_own(weights, _KERNEL):
+    notes.append(
+        'Queries and passages have towers of their own; `encode` takes that of'
+        ' passages. sentence-transformers 5.0 or later is needed.'
+    )
+  for part, name in zip(_TRANSFORMER_PARTS, ('token embedder', 'encoder')):
+    if own_transformer and not _has_own(weights, part):
+      notes.append(
+          f'The towers share the {name}, which this format cannot express: it'
+          ' is written twice.'
+      )
+  lengths = {texts.query_length, texts.passage_length} - {None}
+  if not own_transformer and len(lengths) == 2:
+    notes.append(
+        f'Queries are cut at {texts.query_length} tokens by `encode_query`, and'
+        f' passages at {texts.passage_length} by `encode_document`;'
+        ' sentence-transformers 6.0 or later is needed. For older ones remove'
+        f' query_length and document_length from {usage.TRANSFORMER_CONFIG}:'
+        ' both are then cut at the longer one.'
+    )
+  if texts.query_prefix != texts.passage_prefix:
+    notes.append(
+        '`encode` puts no prompt in front of a text; `encode_query` and'
+        ' `encode_document` do.'
+    )
+  return notes
+
+
+def _write_json(file: pathlib.Path, value: Any) -> None:
+  files.write(file, json.dumps(value, indent=2) + '\n')

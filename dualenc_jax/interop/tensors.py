@@ -1,0 +1,60 @@
+"""Tensors of a checkpoint that are read one at a time, when they are wanted."""
+
+from collections.abc import Callable
+import dataclasses
+
+import numpy as np
+
+from dualenc_jax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+  """A tensor in a file, not read yet.
+
+  Attributes:
+    where: the file and the name of the tensor in it, for messages.
+    shape: of what `load` returns.
+    load: reads it; any floating dtype. Nothing is kept.
+    load_at: (axis, i) -> entry i along an axis, where the file lets it be read
+      alone; None where it does not.
+  """
+
+  where: str
+  shape: tuple[int, ...]
+  load: Callable[[], np.ndarray]
+  load_at: Callable[[int, int], np.ndarray] | None = None
+
+  def read(self) -> np.ndarray:
+    """The tensor in float32.
+
+    Raises:
+      UserError: it cannot be read, or is not of its shape.
+    """
+    try:
+      array = self.load()
+    except (OSError, ValueError) as e:
+      raise UserError(
+          f'{self.where} cannot be read: {str(e).splitlines()[0]}. The file is'
+          ' damaged or was cut off; copy it again.'
+      ) from e
+    if array.shape != self.shape:
+      raise UserError(
+          f'{self.where} has the shape {array.shape}; its header says'
+          f' {self.shape}.'
+      )
+    return np.asarray(array, np.float32)
+
+  def transposed(self) -> 'Tensor':
+    """The same with its axes in the opposite order."""
+    return Tensor(self.where, self.shape[::-1], lambda: self.load().T)
+
+  def reshaped(self, *shape: int) -> 'Tensor':
+    """The same numbers in another shape."""
+    return Tensor(self.where, shape, lambda: self.load().reshape(shape))
+
+  def entry(self, axis: int, i: int) -> 'Tensor':
+    """Entry i along an axis, which goes: a layer out of a stack of them."""
+    load_at = self.load_at or (lambda axis, i: self.load().take(i, axis))
+    shape = self.shape[:axis] + self.shape[axis + 1 :]
+    return Tensor(f'{self.where}[{i}]', shape, lambda: load_at(axis, i))

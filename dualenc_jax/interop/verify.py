@@ -1,0 +1,214 @@
+"""Proof of a conversion: the same texts, encoded on both sides.
+
+The sides are this library and the one whose form it is, with its own tokenizer
+and its own T5. One after the other, so that one model is in memory at a time.
+"""
+
+from collections.abc import Callable, Sequence
+import dataclasses
+import gc
+import itertools
+import pathlib
+import sysconfig
+
+import jax
+import numpy as np
+
+from dualenc_jax.data.ragged import Ragged
+from dualenc_jax.data.readers.python_functions import find_functions
+from dualenc_jax.errors import UserError
+from dualenc_jax.interop import assignment
+from dualenc_jax.interop import loaded
+from dualenc_jax.interop import opening
+from dualenc_jax.interop.tensors import Tensor
+from dualenc_jax.interop.weights import Usage
+from dualenc_jax.interop.weights import Weights
+
+NUM_TEXTS = 64
+# Of cosines of vectors in float32; two right implementations differ by 1e-6.
+TOLERANCE = 1e-4
+# Encoded at once.
+_ROWS = 8
+# Of the standard library, in prose and code, from a few words to pages.
+_FILES = ('argparse.py', 'heapq.py', 'pathlib.py', 'statistics.py')
+
+
+@dataclasses.dataclass(frozen=True)
+class Vectors:
+  """The texts as both towers see them.
+
+  Attributes:
+    queries: float32 [n, D], of norm one.
+    passages: float32 [n, D], of the same texts.
+  """
+
+  queries: np.ndarray
+  passages: np.ndarray
+
+
+Encode = Callable[[Sequence[str]], Vectors]
+
+
+def real_texts() -> list[str]:
+  """64 texts: docstrings and code of the standard library of this Python.
+
+  Raises:
+    UserError: it has no source files here.
+  """
+  root = pathlib.Path(sysconfig.get_path('stdlib'))
+  functions = []
+  for name in _FILES:
+    if (root / name).is_file():
+      functions += find_functions(root / name, name)
+  if 2 * len(functions) < NUM_TEXTS:
+    raise UserError(
+        f'The standard library in {root} has no source to take {NUM_TEXTS}'
+        ' texts from. Give a file of them, --texts=FILE, one a line.'
+    )
+  apart = 2 * len(functions) // NUM_TEXTS
+  chosen = functions[::apart][: NUM_TEXTS // 2]
+  return [f.query for f in chosen] + [f.passage for f in chosen]
+
+
+def ours(weights: Weights) -> Encode:
+  """This library's side. A pretrained T5 is pooled, without a projection."""
+
+  def encode(texts: Sequence[str]) -> Vectors:
+    whole = _with_projection(weights)
+    tokenizer = loaded.make_tokenizer(whole)
+    sharding = jax.sharding.SingleDeviceSharding(_device())
+    params = loaded.read_params(whole.tensors, sharding)
+    apply = jax.jit(whole.model().apply, static_argnames='method')
+
+    def tower(rows: Ragged, method: str) -> np.ndarray:
+      # All rows are as long as the longest, so that one program does.
+      length, vectors = int(rows.lengths.max()), []
+      for start in range(0, len(texts), _ROWS):
+        chunk = np.arange(start, min(start + _ROWS, len(texts)))
+        tokens = np.zeros((_ROWS, length), np.int32)
+        tokens[: len(chunk)] = rows.padded(chunk, length)
+        vectors.append(apply({'params': params}, tokens, method=method))
+      return np.concatenate(vectors)[: len(texts)]
+
+    # On a GPU float32 products are not exact by default.
+    with jax.default_matmul_precision('highest'):
+      return Vectors(
+          tower(tokenizer.encode_queries(texts), 'encode_query'),
+          tower(tokenizer.encode_passages(texts), 'encode_passage'),
+      )
+
+  return encode
+
+
+def _device() -> jax.Device:
+  """The CPU, whose memory holds a model of any size, if JAX may use it."""
+  try:
+    return jax.local_devices(backend='cpu')[0]
+  except RuntimeError:
+    return jax.local_devices()[0]
+
+
+def compare(
+    sides: Sequence[tuple[str, Encode]], texts: Sequence[str]
+) -> list[str]:
+  """Encodes texts on every side and compares each with the one before.
+
+  Args:
+    sides: their names, for people, and how they encode.
+    texts: n of them.
+
+  Returns:
+    Lines that say how large the differences are.
+
+  Raises:
+    UserError: a cosine differs by more than `TOLERANCE`.
+  """
+  names, vectors = [], []
+  for name, encode in sides:
+    names.append(name)
+    vectors.append(encode(texts))
+    gc.collect()
+  lines = []
+  pairs = zip(itertools.pairwise(names), itertools.pairwise(vectors))
+  for (a, b), (x, y) in pairs:
+    difference, worst = cosine_difference(x, y)
+    lines.append(
+        f'{a} and {b}: largest cosine difference over {len(texts)} texts'
+        f' {difference:.1e}'
+    )
+    if not difference <= TOLERANCE:
+      raise UserError(
+          f'{lines[-1]}; expected at most {TOLERANCE:.0e}. Nothing was written.'
+          f' They differ most at this text: {texts[worst][:200]!r}'
+      )
+  return lines
+
+
+def cosine_difference(a: Vectors, b: Vectors) -> tuple[float, int]:
+  """How far two sides are apart, and the text where they are most.
+
+  The largest, over queries and passages, of 1 - cos(a_i, b_i), and over all
+  pairs of |cos(q_i, p_j) of a - cos(q_i, p_j) of b|; NaN counts as the largest.
+  """
+  each = np.maximum(
+      1 - np.sum(_wide(a.queries) * _wide(b.queries), axis=1),
+      1 - np.sum(_wide(a.passages) * _wide(b.passages), axis=1),
+  )
+  scores = np.abs(
+      _wide(a.queries) @ _wide(a.passages).T
+      - _wide(b.queries) @ _wide(b.passages).T
+  )
+  by_text = np.maximum(np.maximum(each, scores.max(axis=1)), scores.max(axis=0))
+  worst = int(np.argmax(by_text))
+  return float(by_text[worst]), worst
+
+
+def same_when_read(weights: Weights, folder: pathlib.Path) -> Usage:
+  """Reads what was written and compares every tensor, bit by bit.
+
+  Args:
+    weights: what was to be written.
+    folder: where it was.
+
+  Returns:
+    How texts are given to it; lengths and prefixes of `weights` where the form
+    does not keep them.
+
+  Raises:
+    UserError: a tensor is missing, too many or not the same; names it.
+  """
+  back = opening.read(folder)
+  shapes = {name: tensor.shape for name, tensor in weights.tensors.items()}
+  for name, source in assignment.assign(shapes, back).items():
+    if source is None:
+      raise UserError(f'{name} is not in what was written. Nothing was kept.')
+    if not np.array_equal(
+        weights.tensors[name].read(), back.tensors[source].read()
+    ):
+      raise UserError(
+          f'{back.tensors[source].where} is not {weights.tensors[name].where}.'
+          ' Nothing was kept.'
+      )
+  return dataclasses.replace(
+      weights.usage,
+      query_length=back.usage.query_length or weights.usage.query_length,
+      passage_length=back.usage.passage_length or weights.usage.passage_length,
+  )
+
+
+def _wide(vectors: np.ndarray) -> np.ndarray:
+  wide = vectors.astype(np.float64)
+  return wide / np.linalg.norm(wide, axis=1, keepdims=True)
+
+
+def _with_projection(weights: Weights) -> Weights:
+  """The same, with the identity where there is no projection."""
+  if weights.has_projection:
+    return weights
+  width = weights.tensors['token_embedder/embedding'].shape[1]
+  identity = Tensor(
+      'the identity', (width, width), lambda: np.eye(width, dtype=np.float32)
+  )
+  return dataclasses.replace(
+      weights, tensors={**weights.tensors, 'projection/kernel': identity}
+  )

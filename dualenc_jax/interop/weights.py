@@ -1,0 +1,215 @@
+"""What a checkpoint holds, in the words of this library, whoever wrote it.
+
+Every reader of `interop` returns a `Weights` and every writer takes one, so
+that any form that can be read can be written as any other.
+"""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import pathlib
+
+from flax import linen as nn
+from flax import traverse_util
+import jax
+import jax.numpy as jnp
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.interop.tensors import Tensor
+from dualenc_jax.models import DualEncoder
+from dualenc_jax.models import Projection
+from dualenc_jax.models import T5Encoder
+from dualenc_jax.models import TokenEmbedder
+
+
+@dataclasses.dataclass(frozen=True)
+class Usage:
+  """How texts are given to a model, as far as its files say so.
+
+  Attributes:
+    vocabulary: its SentencePiece file; None where there is none.
+    pieces: its vocabulary in the order of the ids, from another file.
+    query_length: most tokens of a query, EOS included.
+    passage_length: most tokens of a passage.
+    query_prefix: put in front of every query.
+    passage_prefix: put in front of every passage.
+  """
+
+  vocabulary: pathlib.Path | None = None
+  pieces: Sequence[str] | None = None
+  query_length: int | None = None
+  passage_length: int | None = None
+  query_prefix: str = ''
+  passage_prefix: str = ''
+
+
+@dataclasses.dataclass(frozen=True)
+class Weights:
+  """The tensors of one or two towers, by the names of `DualEncoder`.
+
+  Attributes:
+    kind: what the files are, for people: 'T5X checkpoint'.
+    path: where they are.
+    tensors: by name, 'encoder/layers_0/mlp/wo/kernel', one for each layer;
+      those of a passage tower of its own begin with 'passage_'. A pretrained T5
+      has no 'projection/kernel'.
+    encoder: sizes of the (query) encoder.
+    passage_encoder: sizes of the passage encoder, if it has its own.
+    usage: vocabulary, lengths and prefixes.
+    left_out: tensors that are no part of a dual encoder, with the reason, such
+      as 'decoder'.
+    loss: parameters of the loss, 'loss/log_temperature'.
+    optimizer: Adafactor's statistics, 'encoder/.../kernel/v_row' and so on.
+    step: of the training that made it.
+  """
+
+  kind: str
+  path: str
+  tensors: Mapping[str, Tensor]
+  encoder: T5Encoder
+  passage_encoder: T5Encoder | None = None
+  usage: Usage = Usage()
+  left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  loss: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
+  optimizer: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
+  step: int | None = None
+
+  @property
+  def has_projection(self) -> bool:
+    """Whether it is a dual encoder, not a pretrained T5 alone."""
+    return 'projection/kernel' in self.tensors
+
+  def model(self) -> DualEncoder:
+    """The towers of these sizes; T5's width where there is no projection."""
+    own = self.passage_encoder
+    return DualEncoder(
+        self._embedder('token_embedder/embedding'),
+        self.encoder,
+        self._projection('projection/kernel')
+        or Projection(self._embedder('token_embedder/embedding').features),
+        self._embedder('passage_token_embedder/embedding'),
+        own,
+        self._projection('passage_projection/kernel'),
+    )
+
+  def check(self) -> 'Weights':
+    """Returns itself if its tensors are those of its sizes.
+
+    Raises:
+      UserError: tensors are missing, have other shapes, or are too many; says
+        which.
+    """
+    check_matrices(self)
+    expected = shapes_of(self.model())
+    if not self.has_projection:
+      expected.pop('projection/kernel')
+    problems = [f'{name} is missing' for name in sorted(expected)
+                if name not in self.tensors]
+    problems += [
+        f'{tensor.where} is of no use' + (
+            f' ({name})' if not tensor.where.endswith(name) else ''
+        )
+        for name, tensor in sorted(self.tensors.items())
+        if name not in expected
+    ]
+    problems += [
+        f'{tensor.where} has the shape {tensor.shape} (as {name}), expected'
+        f' {expected[name]}'
+        for name, tensor in sorted(self.tensors.items())
+        if name in expected and tensor.shape != expected[name]
+    ]
+    if problems:
+      more = f'; and {len(problems) - 5} more' if len(problems) > 5 else ''
+      raise UserError(
+          f'{self.path} ({self.kind}) is no whole model of'
+          f' {_describe(self.encoder)}: '
+          + '; '.join(problems[:5])
+          + more
+          + '. Give the whole checkpoint, with the config that belongs to it.'
+      )
+    return self
+
+  def _embedder(self, name: str) -> TokenEmbedder | None:
+    tensor = self.tensors.get(name)
+    return tensor and TokenEmbedder(*tensor.shape)
+
+  def _projection(self, name: str) -> Projection | None:
+    tensor = self.tensors.get(name)
+    return tensor and Projection(tensor.shape[1])
+
+
+def check_matrices(weights: Weights) -> None:
+  """Raises UserError unless the tensors that give the sizes are matrices."""
+  names = ('token_embedder/embedding', 'projection/kernel')
+  for name in (*names, *(f'passage_{name}' for name in names)):
+    tensor = weights.tensors.get(name)
+    if tensor is None and name == names[0]:
+      raise UserError(
+          f'{weights.path} ({weights.kind}) has no token embeddings ({name}).'
+          ' Give a checkpoint of the whole model.'
+      )
+    if tensor is not None and len(tensor.shape) != 2:
+      raise UserError(
+          f'{tensor.where} has the shape {tensor.shape}; expected two axes.'
+      )
+
+
+def shapes_of(model: DualEncoder) -> dict[str, tuple[int, ...]]:
+  """Name and shape of every parameter of a model."""
+  tokens = jnp.ones((1, 2), jnp.int32)
+  params = jax.eval_shape(
+      lambda: nn.unbox(model.init(jax.random.key(0), tokens, tokens)['params'])
+  )
+  flat = traverse_util.flatten_dict(params, sep='/')
+  return {name: leaf.shape for name, leaf in flat.items()}
+
+
+def infer_encoder(
+    tensors: Mapping[str, Tensor],
+    activations: Sequence[str] | None = None,
+    tower: str = 'encoder',
+) -> T5Encoder:
+  """Sizes of an encoder from the shapes of its tensors.
+
+  Args:
+    tensors: by the names of `DualEncoder`.
+    activations: of the feed-forward blocks; None for ReLU where they have one
+      matrix, as T5 1.0, and gated GELU where they have two, as T5 1.1.
+    tower: 'encoder' or 'passage_encoder'.
+
+  Raises:
+    UserError: the first layer or the relative positions are missing.
+  """
+  layers = {
+      int(name.split('/')[1].removeprefix('layers_'))
+      for name in tensors
+      if name.startswith(f'{tower}/layers_')
+  }
+  gated = f'{tower}/layers_0/mlp/wi_0/kernel' in tensors
+  mlp = f'{tower}/layers_0/mlp/{"wi_0" if gated else "wi"}/kernel'
+  query = f'{tower}/layers_0/attention/query/kernel'
+  bias = f'{tower}/relpos_bias/rel_embedding'
+  for name in (bias, query, mlp):
+    if name not in tensors or len(tensors[name].shape) != 2:
+      found = tensors[name].shape if name in tensors else 'absent'
+      raise UserError(
+          f'{name} is {found}; expected a matrix. The checkpoint has'
+          f' {len(tensors)} tensors of a T5 encoder. Give a whole T5.'
+      )
+  if activations is None:
+    activations = ('gelu', 'linear') if gated else ('relu',)
+  heads = tensors[bias].shape[0]
+  return T5Encoder(
+      num_layers=max(layers) + 1,
+      num_heads=heads,
+      head_dim=tensors[query].shape[1] // heads,
+      mlp_dim=tensors[mlp].shape[1],
+      activations=tuple(activations),
+  )
+
+
+def _describe(encoder: T5Encoder) -> str:
+  e = encoder
+  return (
+      f'{e.num_layers} layers, {e.num_heads} heads of {e.head_dim},'
+      f' feed-forward {e.mlp_dim} ({" x ".join(e.activations)})'
+  )

@@ -1,0 +1,115 @@
+"""A retriever as mteb takes one: `pip install 'dualenc-jax[mteb]'`.
+
+  retriever = dualenc_jax.Retriever.from_dir('my_model')
+  model = MtebEncoder(retriever, 'my-lab/my-model', revision='1')
+  mteb.evaluate(model, mteb.get_tasks(['SciFact', 'STSBenchmark']))
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.retriever import Retriever
+
+try:
+  from mteb.models import ModelMeta
+  from mteb.models.abs_encoder import AbsEncoder
+  from mteb.models.model_meta import ScoringFunction
+  from mteb.types import PromptType
+except ImportError as e:
+  raise UserError(
+      f"mteb is needed here ({e}): pip install 'dualenc-jax[mteb]'."
+  ) from e
+
+
+class MtebEncoder(AbsEncoder):
+  """The towers of a retriever behind mteb's `EncoderProtocol`.
+
+  Queries of retrieval and reranking go to the query tower. Everything else goes
+  to the passage tower: documents, and all texts of symmetric tasks (STS,
+  clustering, classification, pairs), which are compared with each other, so
+  that one tower must embed all of them, and which may be as long as passages.
+
+  Prefixes are those of the model; prompts of tasks are not used. mteb joins
+  titles to texts and instructions to queries before they come here.
+
+  Attributes:
+    model: the retriever.
+    mteb_model_meta: what mteb writes beside its results.
+  """
+
+  def __init__(self, retriever: Retriever, name: str, revision: str = '1'):
+    """Wraps a retriever; its index is not used.
+
+    Args:
+      retriever: opened by `Retriever.from_dir`, say.
+      name: 'organisation/model'. mteb keeps its results under name and
+        revision, and does not compute again what it has: another model must
+        have another name or another revision.
+      revision: of the model.
+    """
+    if not 0 < name.find('/') < len(name) - 1:
+      raise UserError(
+          f"name is {name!r}; expected 'organisation/model', as mteb wants it."
+      )
+    self.model = retriever
+    self.mteb_model_meta = ModelMeta(
+        loader=None,
+        name=name,
+        revision=revision,
+        release_date=None,
+        languages=None,
+        n_parameters=None,
+        memory_usage_mb=None,
+        max_tokens=retriever.towers.tokenizer.passage_length,
+        embed_dim=retriever.dim,
+        license=None,
+        open_weights=None,
+        public_training_code=None,
+        public_training_data=None,
+        framework=['JAX'],
+        similarity_fn_name=ScoringFunction.COSINE,
+        use_instructions=False,
+        training_datasets=None,
+    )
+
+  def encode(
+      self,
+      inputs: Iterable[Mapping[str, Any]],
+      *,
+      task_metadata: Any,
+      hf_split: str,
+      hf_subset: str,
+      prompt_type: PromptType | None = None,
+      **kwargs: Any,
+  ) -> np.ndarray:
+    """Embeds the texts of a data loader.
+
+    Args:
+      inputs: batches with 'text', a list of strings.
+      task_metadata: of the task, named in messages.
+      hf_split: not used.
+      hf_subset: not used.
+      prompt_type: `PromptType.query` for the query tower.
+      **kwargs: not used: how many texts are encoded at once does not change
+        their embeddings.
+
+    Returns:
+      float32 [n, D], of length one.
+
+    Raises:
+      UserError: inputs without text, as images.
+    """
+    texts = []
+    for batch in inputs:
+      if 'text' not in batch:
+        raise UserError(
+            f'Task {task_metadata.name} has inputs of'
+            f' {", ".join(sorted(batch))}; this model encodes text only.'
+        )
+      texts += batch['text']
+    if prompt_type == PromptType.query:
+      return self.model.encode_queries(texts)
+    return self.model.encode_passages(texts)

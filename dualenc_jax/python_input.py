@@ -1,0 +1,102 @@
+"""What Python users hand over, checked: texts, ids, embeddings."""
+
+from collections.abc import Iterable, Mapping, Set
+from typing import Any
+
+import jax
+import numpy as np
+
+from dualenc_jax.errors import UserError
+
+# Rows looked at together for what is not finite.
+_CHECKED_ROWS = 4096
+
+
+def is_array(value: Any) -> bool:
+  """Whether these are embeddings, not texts."""
+  dtype = getattr(value, 'dtype', None)
+  return isinstance(dtype, np.dtype) and dtype.kind not in 'OUST'
+
+
+def texts_of(name: str, texts: Any) -> list[str]:
+  """A list of strings, or UserError."""
+  if isinstance(texts, (str, bytes, Mapping, Set)) or not isinstance(
+      texts, Iterable
+  ):
+    what = 'one string' if isinstance(texts, str) else type(texts).__name__
+    raise UserError(
+        f"{name} is {what}; expected a list of strings, ['like this']."
+    )
+  texts = list(texts)
+  for i, text in enumerate(texts):
+    if not isinstance(text, str):
+      raise UserError(
+          f'{name}[{i}] is {text!r:.60}, {type(text).__name__}; expected a'
+          ' string.'
+      )
+    if not text.isascii():
+      _check_unicode(f'{name}[{i}]', text)
+  return texts
+
+
+def _check_unicode(name: str, text: str) -> None:
+  try:
+    text.encode()
+  except UnicodeEncodeError as e:
+    raise UserError(
+        f'{name} is {text!r:.60}: half of a surrogate pair at character'
+        f" {e.start}. Read the text as UTF-8, with errors='replace'."
+    ) from e
+
+
+def ids_of(ids: Any, count: int) -> list[str]:
+  """The checked ids of so many passages."""
+  ids = texts_of('ids', ids)
+  if len(ids) != count:
+    raise UserError(
+        f'{len(ids)} ids for {count} passages; expected one for each.'
+    )
+  if len(set(ids)) < count:
+    seen: set[str] = set()
+    twice = next(i for i in ids if i in seen or seen.add(i))
+    raise UserError(f'ids has {twice!r} twice; expected different ones.')
+  for i, name in enumerate(ids):
+    # An index keeps an id a line, and NumPy ends a string at a zero.
+    if not name or any(c in name for c in '\n\r\0'):
+      raise UserError(
+          f'ids[{i}] is {name!r}; expected one line that is not empty.'
+      )
+  return ids
+
+
+def embeddings_of(name: str, array: Any, dim: int) -> Any:
+  """Embeddings as exact search takes them: float32 or float16 [n, D]."""
+  if isinstance(array, jax.Array):
+    array = np.asarray(array)
+  if array.dtype.kind != 'f':
+    raise UserError(
+        f'{name} is an array of {array.dtype}; expected embeddings in float32'
+        ' or float16, or a list of texts.'
+    )
+  if len(array.shape) != 2 or array.shape[1] != dim:
+    raise UserError(
+        f'{name} has the shape {tuple(array.shape)}; the embeddings of this'
+        f' model are [n, {dim}].'
+    )
+  if array.dtype in (np.float32, np.float16):
+    return array
+  with np.errstate(over='ignore'):
+    return np.asarray(array, np.float32)
+
+
+def check_finite(name: str, embeddings: Any) -> None:
+  """Raises UserError that names rows which exact search would refuse."""
+  for start in range(0, len(embeddings), _CHECKED_ROWS):
+    block = np.asarray(embeddings[start : start + _CHECKED_ROWS], np.float32)
+    with np.errstate(over='ignore', invalid='ignore'):
+      bad = np.flatnonzero(~np.isfinite(np.einsum('nd,nd->n', block, block)))
+    if len(bad):
+      raise UserError(
+          f'{name}[{start + bad[0]}] has an embedding with NaN, infinity or'
+          ' numbers beyond 1e18; expected finite numbers.'
+      )

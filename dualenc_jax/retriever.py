@@ -1,0 +1,357 @@
+"""Encode, index, search and save, with texts and NumPy arrays.
+
+  retriever = dualenc_jax.Retriever.from_dir('my_model')
+  retriever.index(['a passage', 'another'])
+  scores, ids = retriever.search(['a query'], k=10)
+  retriever.save('my_retriever')
+
+Shapes: n texts, Q queries, N passages, D embedding dim, k hits a query.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+import dataclasses
+import os
+import pathlib
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from dualenc_jax import python_input
+from dualenc_jax.data.ragged import Ragged
+from dualenc_jax.data.tokenizer import Tokenizer
+from dualenc_jax.errors import UserError
+from dualenc_jax.retrieval.exact_search import ExactSearch
+from dualenc_jax.retrieval.index import Header
+from dualenc_jax.retrieval.index import Index
+from dualenc_jax.retrieval.index import IndexBuild
+from dualenc_jax.retrieval.index import Passage
+from dualenc_jax.serving import Artifact
+from dualenc_jax.serving import manifest
+from dualenc_jax.serving import writer
+from dualenc_jax.serving.new_folder import new_folder
+
+INDEX = 'index'
+
+
+class Towers(Protocol):
+  """What encodes: `interop.loaded.Loaded`, or `serving.Artifact`."""
+
+  tokenizer: Tokenizer
+  dim: int
+  provenance: Mapping[str, Any]
+
+  def queries(self, tokens: Ragged) -> np.ndarray:
+    """Embeds tokenised queries: float32 [n, D]."""
+
+  def passages(self, tokens: Ragged) -> np.ndarray:
+    """Embeds tokenised passages: float32 [n, D]."""
+
+
+class Hits(NamedTuple):
+  """The best passages of each query, best first.
+
+  Attributes:
+    scores: float32 [Q, k], dot products: cosines of the model's embeddings.
+    ids: str [Q, k], of the passages.
+  """
+
+  scores: np.ndarray
+  ids: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class _Corpus:
+  """What is indexed.
+
+  Attributes:
+    embeddings: float32 or float16 [N, D], an array or a store of rows.
+    ids: N different ones.
+    texts: N of them, '' where embeddings were given.
+    normalised: whether the embeddings are known to have length one.
+  """
+
+  embeddings: Any
+  ids: Sequence[str]
+  texts: Sequence[str]
+  normalised: bool
+
+
+class Retriever:
+  """A dual encoder and, from `index` on, passages to search.
+
+  The search is exact: every passage is scored against every query.
+  """
+
+  def __init__(self, towers: Towers):
+    """Takes what encodes; `from_dir` opens what lies in a folder."""
+    self._towers = towers
+    self._corpus: _Corpus | None = None
+    self._search: ExactSearch | None = None
+
+  @classmethod
+  def from_dir(
+      cls,
+      path: str | os.PathLike[str],
+      *,
+      vocabulary: str | os.PathLike[str] | None = None,
+      query_length: int | None = None,
+      passage_length: int | None = None,
+  ) -> 'Retriever':
+    """Opens a model.
+
+    Args:
+      path: what `save` wrote, which is opened with its index; the model_dir of
+        a training run, at its newest checkpoint; or any other checkpoint of a
+        dual encoder that `dualenc convert` reads.
+      vocabulary: a SentencePiece file, of a checkpoint that comes without one.
+      query_length: most tokens of a query, EOS included, of such a checkpoint.
+      passage_length: the same of a passage.
+
+    Raises:
+      UserError: the model, or its index, cannot be read.
+    """
+    folder = pathlib.Path(path).expanduser()
+    given = {
+        'vocabulary': vocabulary,
+        'query_length': query_length,
+        'passage_length': passage_length,
+    }
+    given = {k: v for k, v in given.items() if v is not None}
+    if (folder / manifest.FILE).exists():
+      _refuse(given, folder)
+      retriever = cls(Artifact.open(folder))
+      if (folder / INDEX).exists():
+        retriever._open_index(folder / INDEX)
+      return retriever
+    if (folder / 'config.gin').exists():
+      _refuse(given, folder)
+      return cls(_trained(folder))
+    # These need Flax, which a saved retriever does not.
+    from dualenc_jax.interop import loaded
+    from dualenc_jax.interop import opening
+
+    return cls(loaded.load(opening.read(path), **given))
+
+  @property
+  def towers(self) -> Towers:
+    """What encodes."""
+    return self._towers
+
+  @property
+  def dim(self) -> int:
+    """D, of the embeddings."""
+    return self._towers.dim
+
+  def __len__(self) -> int:
+    """N, passages in the index; 0 before there is one."""
+    return 0 if self._corpus is None else len(self._corpus.ids)
+
+  def encode_queries(self, texts: Iterable[str]) -> np.ndarray:
+    """Embeds queries, with the model's query prefix if it has one.
+
+    Args:
+      texts: n of them; the empty text has an embedding, too.
+
+    Returns:
+      float32 [n, D], of length one.
+
+    Raises:
+      UserError: not a list of strings.
+    """
+    texts = python_input.texts_of('queries', texts)
+    return self._towers.queries(self._towers.tokenizer.encode_queries(texts))
+
+  def encode_passages(self, texts: Iterable[str]) -> np.ndarray:
+    """Embeds passages; see `encode_queries`."""
+    texts = python_input.texts_of('passages', texts)
+    return self._towers.passages(self._towers.tokenizer.encode_passages(texts))
+
+  def index(
+      self,
+      passages: Iterable[str] | np.ndarray,
+      ids: Iterable[str] | None = None,
+  ) -> None:
+    """Makes passages searchable, in place of those that were.
+
+    Args:
+      passages: N texts; or their embeddings, float [N, D], which are kept, not
+        copied: an array or memory map, or the `embeddings` of an
+        `index.Index`.
+      ids: N different strings; None for '0', '1' and so on.
+
+    Raises:
+      UserError: no passages; embeddings of another dim, or that are not finite;
+        ids that are not N different strings of one line.
+    """
+    texts = embeddings = None
+    if python_input.is_array(passages):
+      embeddings = python_input.embeddings_of('passages', passages, self.dim)
+      count = len(embeddings)
+    else:
+      texts = python_input.texts_of('passages', passages)
+      count = len(texts)
+    if not count:
+      raise UserError('passages is empty; expected at least one to index.')
+    # Before hours of encoding.
+    ids = range(count) if ids is None else python_input.ids_of(ids, count)
+    if embeddings is None:
+      embeddings = self.encode_passages(texts)
+    python_input.check_finite('passages', embeddings)
+    self._set(
+        _Corpus(
+            embeddings,
+            list(map(str, ids)),
+            texts or _Same('', count),
+            texts is not None,
+        )
+    )
+
+  def search(self, queries: Iterable[str] | np.ndarray, k: int = 10) -> Hits:
+    """Ranks all passages for each query.
+
+    Args:
+      queries: Q texts, or their embeddings, float [Q, D].
+      k: hits a query.
+
+    Returns:
+      (scores, ids), [Q, k] each, best first; equal scores in trec_eval's order,
+      greatest id first. An index of N < k passages gives N hits.
+
+    Raises:
+      UserError: nothing is indexed, k below 1, or queries that are not as
+        expected.
+    """
+    if self._corpus is None or self._search is None:
+      raise UserError(
+          'Nothing is indexed. Call retriever.index(passages) before search.'
+      )
+    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
+      raise UserError(f'k is {k!r}; expected a whole number, 1 or more.')
+    if python_input.is_array(queries):
+      embeddings = python_input.embeddings_of('queries', queries, self.dim)
+      python_input.check_finite('queries', embeddings)
+    else:
+      embeddings = self.encode_queries(queries)
+    if not len(embeddings):
+      shape = 0, min(int(k), len(self))
+      return Hits(np.empty(shape, np.float32), np.empty(shape, np.str_))
+    ranking = self._search.top_k(embeddings, int(k))
+    ids = self._corpus.ids
+    names = [ids[row] for row in ranking.indices.ravel().tolist()]
+    return Hits(
+        ranking.scores, np.array(names, np.str_).reshape(ranking.indices.shape)
+    )
+
+  def save(self, folder: str | os.PathLike[str]) -> None:
+    """Writes model and index; `from_dir` opens them again.
+
+    The folder is an artifact of `dualenc_jax.serving`, which needs neither the
+    training run nor Flax, with the index in `index/`. It appears when it is
+    complete, in place of a retriever that was saved there.
+
+    Raises:
+      UserError: the folder holds something else, or cannot be written.
+    """
+    with new_folder(folder) as new:
+      writer.fill(self._towers, new)
+      if self._corpus is not None:
+        self._write_index(new / INDEX, _weights_digest(new))
+
+  def _set(self, corpus: _Corpus) -> None:
+    self._search = ExactSearch(corpus.embeddings, corpus.ids)
+    self._corpus = corpus
+
+  def _write_index(self, folder: pathlib.Path, weights: str) -> None:
+    corpus = self._corpus
+    header = Header(
+        len(corpus.ids),
+        self.dim,
+        'passage',
+        self._towers.tokenizer.passage_length,
+        str(corpus.embeddings.dtype),
+        corpus.normalised,
+        provenance={'weights': weights},
+    )
+    build = IndexBuild(folder, header)
+    build.start()
+    for shard, lock in build.claims(range(header.shards)):
+      rows = header.rows_of(shard)
+      passages = (
+          Passage(corpus.ids[row], '', '', corpus.texts[row]) for row in rows
+      )
+      embeddings = np.asarray(corpus.embeddings[rows.start : rows.stop])
+      build.write(shard, lock, embeddings, passages)
+    build.finish()
+
+  def _open_index(self, folder: pathlib.Path) -> None:
+    expect = {
+        'dim': self.dim,
+        'tower': 'passage',
+        'weights': _weights_digest(folder.parent),
+    }
+    try:
+      index = Index.open(folder, expect)
+    except UserError as e:
+      raise UserError(
+          f'The index of the saved retriever {folder.parent} cannot be opened:'
+          f' {e} Or save the retriever again.'
+      ) from e
+    texts = _TextsOf(index)
+    self._set(
+        _Corpus(index.embeddings, index.ids, texts, index.header.normalised)
+    )
+
+
+class _Same(Sequence[str]):
+  """One text many times."""
+
+  def __init__(self, text: str, count: int):
+    self._text = text
+    self._count = count
+
+  def __len__(self) -> int:
+    return self._count
+
+  def __getitem__(self, row: int) -> str:
+    return self._text
+
+
+class _TextsOf(Sequence[str]):
+  """The texts of an index, read when they are asked for."""
+
+  def __init__(self, index: Index):
+    self._index = index
+
+  def __len__(self) -> int:
+    return len(self._index)
+
+  def __getitem__(self, row: int) -> str:
+    return self._index.passage(row).text
+
+
+def _trained(path: pathlib.Path) -> Towers:
+  """The towers of a model_dir."""
+  from dualenc_jax import model_dir
+  from dualenc_jax.interop.loaded import Loaded
+
+  model = model_dir.load(str(path), hosts_apart=True)
+  return Loaded(
+      model.experiment.model,
+      model.params,
+      model.experiment.tokenizer,
+      model.embedder,
+      model.provenance,
+  )
+
+
+def _refuse(given: Mapping[str, Any], path: pathlib.Path) -> None:
+  if given:
+    raise UserError(
+        f'{path} has its own vocabulary and lengths: leave out'
+        f' {", ".join(given)}.'
+    )
+
+
+def _weights_digest(folder: pathlib.Path) -> str:
+  """SHA-256 of the weights of an artifact: which model an index is of."""
+  return manifest.Manifest.read(folder).files[manifest.WEIGHTS]['sha256']

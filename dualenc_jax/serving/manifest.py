@@ -1,0 +1,141 @@
+"""What an artifact says about itself: artifact.json."""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import hashlib
+import json
+import pathlib
+from typing import Any
+
+from dualenc_jax.errors import UserError
+
+FORMAT = 'dualenc-artifact'
+VERSION = 1
+FILE = 'artifact.json'
+VOCABULARY = 'vocabulary.model'
+WEIGHTS = 'weights.safetensors'
+TOWERS = ('query', 'passage')
+_AGAIN = 'Copy the whole folder again, or write it again.'
+
+
+@dataclasses.dataclass(frozen=True)
+class Tower:
+  """One tower's programs.
+
+  Attributes:
+    length: most tokens of a text, EOS included.
+    prefix: put in front of every text.
+    lengths: tokens of the rows of each program, ascending; the last is
+      `length`.
+    params: names of the parameters that the programs take.
+    activations: of its feed-forward blocks, which no shape tells.
+  """
+
+  length: int
+  prefix: str
+  lengths: Sequence[int]
+  params: Sequence[str]
+  activations: Sequence[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+  """The content of artifact.json.
+
+  Attributes:
+    dim: D, of the embeddings.
+    towers: by name, 'query' and 'passage'.
+    params: shape of every parameter, all of them float32.
+    platforms: that the programs run on: 'cpu', 'cuda', 'tpu'.
+    calling_convention: version of `jax.export`'s.
+    versions: of the libraries that made it.
+    files: size and SHA-256 of every file, by its path in the folder.
+    provenance: what the vectors depend on.
+  """
+
+  dim: int
+  towers: Mapping[str, Tower]
+  params: Mapping[str, Sequence[int]]
+  platforms: Sequence[str]
+  calling_convention: int
+  versions: Mapping[str, str]
+  files: Mapping[str, Mapping[str, Any]]
+  provenance: Mapping[str, Any]
+
+  def write(self, folder: pathlib.Path) -> None:
+    """Writes artifact.json."""
+    value = {
+        'format': FORMAT,
+        'version': VERSION,
+        'dtype': 'float32',
+        **dataclasses.asdict(self),
+    }
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    (folder / FILE).write_text(text + '\n', encoding='utf-8')
+
+  @classmethod
+  def read(cls, folder: pathlib.Path) -> 'Manifest':
+    """Reads artifact.json.
+
+    Raises:
+      UserError: there is none, or it is damaged or of an unknown version.
+    """
+    path = folder / FILE
+    try:
+      value = json.loads(path.read_text(encoding='utf-8'))
+    except OSError as e:
+      raise UserError(
+          f'{path}: no artifact here ({e.strerror}). Expected a folder that'
+          ' Retriever.save or `dualenc convert --to jax_export` wrote.'
+      ) from e
+    except ValueError as e:
+      raise UserError(f'{path}: not JSON ({e}). {_AGAIN}') from e
+    if not isinstance(value, dict) or value.get('format') != FORMAT:
+      raise UserError(
+          f'{path}: not that of an artifact: expected format {FORMAT!r}.'
+      )
+    if value.get('version') != VERSION:
+      raise UserError(
+          f'{path}: format version is {value.get("version")!r}; this program'
+          f' reads version {VERSION}. Install the dualenc-jax that wrote it, or'
+          ' write the artifact again with this one.'
+      )
+    try:
+      names = [field.name for field in dataclasses.fields(cls)]
+      fields = {name: value[name] for name in names}
+      towers = {name: Tower(**fields['towers'][name]) for name in TOWERS}
+      return cls(**fields | {'towers': towers})
+    except (KeyError, TypeError) as e:
+      raise UserError(
+          f'{path}: damaged, a field is missing or unknown: {e}. {_AGAIN}'
+      ) from e
+
+  def check_files(self, folder: pathlib.Path) -> None:
+    """Raises UserError if a file is missing, cut off or changed."""
+    for name, expected in self.files.items():
+      path = folder / name
+      if not path.is_file():
+        raise UserError(f'{path} is missing. {_AGAIN}')
+      found = of_file(path)
+      if found['bytes'] != expected['bytes']:
+        raise UserError(
+            f'{path} has {found["bytes"]:,} bytes; {FILE} says'
+            f' {expected["bytes"]:,}. {_AGAIN}'
+        )
+      if found['sha256'] != expected['sha256']:
+        raise UserError(
+            f'{path} was changed: its SHA-256 is {found["sha256"]}, {FILE} says'
+            f' {expected["sha256"]}. {_AGAIN}'
+        )
+
+
+def of_file(path: pathlib.Path) -> dict[str, Any]:
+  """Size and SHA-256 of a file."""
+  with path.open('rb') as file:
+    digest = hashlib.file_digest(file, 'sha256').hexdigest()
+  return {'bytes': path.stat().st_size, 'sha256': digest}
+
+
+def program_file(tower: str, length: int) -> str:
+  """Where a program is, below the folder of the artifact."""
+  return f'programs/{tower}-{length}.bin'

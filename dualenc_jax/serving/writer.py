@@ -1,0 +1,102 @@
+"""Writes the towers of a model as an artifact."""
+
+from collections.abc import Sequence
+import os
+import pathlib
+import shutil
+from typing import Any
+
+import jax
+from jax import export as jax_export
+import jax.numpy as jnp
+import numpy as np
+
+from dualenc_jax import revision
+from dualenc_jax.interop import safetensors_file
+from dualenc_jax.interop.tensors import Tensor
+from dualenc_jax.serving import export
+from dualenc_jax.serving import manifest as manifest_lib
+from dualenc_jax.serving.artifact import Artifact
+from dualenc_jax.serving.manifest import Manifest
+from dualenc_jax.serving.manifest import Tower
+from dualenc_jax.serving.new_folder import new_folder
+
+PLATFORMS = ('cpu', 'cuda', 'tpu')
+
+
+def write(
+    towers: Any,
+    folder: str | os.PathLike[str],
+    platforms: Sequence[str] = PLATFORMS,
+) -> None:
+  """Writes an artifact; the folder appears when it is complete.
+
+  Args:
+    towers: an `interop.loaded.Loaded`, or an `Artifact`, which is copied.
+    folder: a new or empty one, or an artifact to replace.
+    platforms: that the programs run on; of another attention than the shipped
+      ones, those that it can be lowered for.
+
+  Raises:
+    UserError: the folder holds something else, or cannot be written.
+  """
+  with new_folder(folder) as new:
+    fill(towers, new, platforms)
+
+
+def fill(
+    towers: Any, folder: pathlib.Path, platforms: Sequence[str] = PLATFORMS
+) -> None:
+  """`write` into a folder that is there and empty."""
+  (folder / 'programs').mkdir()
+  if isinstance(towers, Artifact):
+    for name in (*towers.manifest.files, manifest_lib.FILE):
+      shutil.copyfile(towers.folder / name, folder / name)
+    return
+  tokenizer, model = towers.tokenizer, towers.model
+  params = export.flat(towers.params)
+  encoders = {
+      'query': model.encoder,
+      'passage': model.passage_encoder or model.encoder,
+  }
+  by_tower = {
+      name: Tower(
+          getattr(tokenizer, f'{name}_length'),
+          getattr(tokenizer, f'{name}_prefix'),
+          export.lengths_up_to(getattr(tokenizer, f'{name}_length')),
+          export.params_of_tower(params, name),
+          tuple(encoder.activations),
+      )
+      for name, encoder in encoders.items()
+  }
+  for name, tower in by_tower.items():
+    own = {param: params[param] for param in tower.params}
+    for length in tower.lengths:
+      program = export.export(model, name, own, length, platforms)
+      path = folder / manifest_lib.program_file(name, length)
+      path.write_bytes(program)
+  shutil.copyfile(tokenizer.vocabulary.file, folder / manifest_lib.VOCABULARY)
+  safetensors_file.write(
+      folder / manifest_lib.WEIGHTS,
+      {name: _tensor(name, value) for name, value in params.items()},
+  )
+  files = sorted(path for path in folder.rglob('*') if path.is_file())
+  Manifest(
+      towers.dim,
+      by_tower,
+      {name: value.shape for name, value in params.items()},
+      tuple(platforms),
+      jax_export.maximum_supported_calling_convention_version,
+      revision.versions(),
+      {
+          path.relative_to(folder).as_posix(): manifest_lib.of_file(path)
+          for path in files
+      },
+      dict(towers.provenance),
+  ).write(folder)
+
+
+def _tensor(name: str, value: jax.Array) -> Tensor:
+  # An array keeps the copy on the host that NumPy takes of it, a copy does not
+  # outlive it.
+  return Tensor(name, value.shape, lambda: np.asarray(jnp.copy(value)))

@@ -1,0 +1,234 @@
+"""Our model, loss and tasks under T5X; the only module that imports t5x."""
+
+from collections.abc import Mapping, Sequence
+import functools
+from typing import Any
+
+from clu import metrics as clu_metrics
+from flax import core
+from flax import linen as nn
+from flax import traverse_util
+from flax.linen import partitioning as flax_partitioning
+import jax
+import jax.numpy as jnp
+import seqio
+from t5x import metrics as t5x_metrics
+from t5x import models
+from t5x import optimizers
+
+from dualenc_jax import text_rows
+from dualenc_jax.data import seqio_pairs
+from dualenc_jax.data import Task
+from dualenc_jax.data import Tokenizer
+from dualenc_jax.errors import UserError
+from dualenc_jax.experiment import default_cache_dir
+from dualenc_jax.losses import Embeddings
+from dualenc_jax.models import DualEncoder
+from dualenc_jax.training import rules
+from dualenc_jax.training.embedding import Batch
+from dualenc_jax.training.embedding import embed
+
+Features = Mapping[str, jax.Array]
+
+# T5X has no rule for our only axis that its models lack. On the mesh and in
+# Adafactor `kv` is what it should be: never split, the columns of a matrix.
+_T5X_AXES = {'embedding_dim': 'kv'}
+
+
+class DualEncoderModel(models.BaseTransformerModel):
+  """A dual encoder and a loss as T5X's trainer takes a model.
+
+  Batches are those of `PairConverter`, of features inputs (the query), targets
+  (the passage) and negatives. Parameters have the names of our own trainer;
+  those of the loss are under 'loss'.
+  """
+
+  def __init__(
+      self,
+      module: DualEncoder,
+      loss: Any,
+      input_vocabulary: seqio.Vocabulary,
+      output_vocabulary: seqio.Vocabulary,
+      optimizer_def: optimizers.OptimizerDefType,
+      num_negatives: int = 0,
+      freeze: Sequence[str] = (),
+      micro_batch_size: int | None = None,
+  ):
+    """Creates the model.
+
+    Args:
+      module: the dual encoder.
+      loss: a loss of `dualenc_jax.losses`, or any object with its `init` and
+        `__call__`.
+      input_vocabulary: of the queries.
+      output_vocabulary: of the passages.
+      optimizer_def: T5X's optimizer.
+      num_negatives: K, hard negatives taken from each example.
+      freeze: expressions over whole paths of parameters that get no gradient,
+        which any optimizer without weight decay then leaves as they are.
+      micro_batch_size: pairs encoded at once, around one loss over the batch;
+        None for all. T5X's own `num_microbatches` must stay 1 or None.
+
+    Raises:
+      UserError: a vocabulary is larger than its table of embeddings.
+    """
+    for name, embedder, vocabulary in (
+        ('queries', module.token_embedder, input_vocabulary),
+        (
+            'passages',
+            module.passage_token_embedder or module.token_embedder,
+            output_vocabulary,
+        ),
+    ):
+      if embedder.vocab_size < vocabulary.vocab_size:
+        raise UserError(
+            f'The token embedder of the {name} has {embedder.vocab_size} rows,'
+            f' but their vocabulary has {vocabulary.vocab_size} pieces. Set'
+            ' VOCAB_SIZE to at least as many.'
+        )
+    self.FEATURE_CONVERTER_CLS = functools.partial(  # T5X's name.
+        seqio_pairs.PairConverter, num_negatives=num_negatives
+    )
+    self._loss = loss
+    self._freeze = freeze
+    self._micro_batch_size = micro_batch_size
+    self._batch_size = None
+    super().__init__(module, input_vocabulary, output_vocabulary, optimizer_def)
+
+  def get_initial_variables(
+      self,
+      rng: jax.Array,
+      input_shapes: Mapping[str, Sequence[int]],
+      input_types: Mapping[str, Any] | None = None,
+  ) -> core.FrozenDict:
+    """Fresh parameters and, in 'params_axes', their logical axes."""
+    del input_types
+    # The batch that the loss must see whole.
+    self._batch_size = input_shapes['query_tokens'][0]
+    tokens = jnp.ones((1, 2), jnp.int32)
+    boxed = self.module.init(rng, tokens, tokens)['params']
+    loss_params = self._loss.init()
+    if loss_params:
+      boxed = {**boxed, 'loss': loss_params}
+    params = nn.unbox(boxed)
+    rules.match(
+        'freeze', [(p, True) for p in self._freeze], rules.leaf_paths(params)
+    )
+    return core.freeze({'params': params, 'params_axes': _axes(boxed)})
+
+  def loss_fn(
+      self,
+      params: Any,
+      batch: Features,
+      dropout_rng: jax.Array | None,
+  ) -> tuple[jax.Array, dict[str, clu_metrics.Metric]]:
+    """The loss of a global batch, and its metrics.
+
+    Raises:
+      UserError: T5X's trainer has split the batch.
+    """
+    size = batch['query_tokens'].shape[0]
+    if dropout_rng is not None and self._batch_size not in (None, size):
+      raise UserError(
+          f'The loss sees {size} pairs of a batch of {self._batch_size}: with'
+          ' Trainer.num_microbatches the other parts would be no negatives. Set'
+          ' it to None, and DualEncoderModel.micro_batch_size instead.'
+      )
+    params = self._without_gradients_of_frozen(params)
+    embeddings = self._embed(params, batch, dropout_rng)
+    value, metrics = self._loss(params.get('loss', {}), embeddings)
+    return value, {
+        **{
+            name: clu_metrics.Average.from_model_output(metric[None])
+            for name, metric in metrics.items()
+        },
+        'timing/seqs_per_second': t5x_metrics.TimeRate.from_model_output(size),
+        'timing/steps_per_second': t5x_metrics.StepsPerTime.from_model_output(),
+    }
+
+  def predict_batch_with_aux(
+      self, params: Any, batch: Features, rng: jax.Array | None = None
+  ) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Embeddings, float32 [B, 2, D]: of the query, of the passage."""
+    del rng
+    embeddings = self._embed(params, batch)
+    return jnp.stack([embeddings.query, embeddings.passage], axis=1), {}
+
+  def score_batch(
+      self, params: Any, batch: Features, return_intermediates: bool = False
+  ) -> jax.Array:
+    """Cosines of the pairs, float32 [B]."""
+    if return_intermediates:
+      raise UserError('A dual encoder records no intermediates to return.')
+    embeddings = self._embed(params, batch)
+    return jnp.sum(embeddings.query * embeddings.passage, axis=-1)
+
+  def _compute_logits(
+      self, params: Any, batch: Features, dropout_rng: jax.Array | None = None
+  ) -> jax.Array:
+    """Cosines of all queries and all passages, float32 [B, B]."""
+    embeddings = self._embed(params, batch, dropout_rng)
+    return jnp.dot(
+        embeddings.query, embeddings.passage.T, precision='highest'
+    )
+
+  def _embed(
+      self, params: Any, batch: Features, dropout_rng: jax.Array | None = None
+  ) -> Embeddings:
+    key = None
+    if dropout_rng is not None:
+      # T5X's key may be of a generator whose masks depend on their place.
+      seed = jax.random.bits(dropout_rng, (2,), jnp.uint32)
+      key = jax.random.wrap_key_data(seed, impl='threefry2x32')
+    return embed(
+        self.module, params, to_batch(batch), key, self._micro_batch_size
+    )
+
+  def _without_gradients_of_frozen(self, params: Any) -> Any:
+    frozen = rules.match(
+        'freeze', [(p, True) for p in self._freeze], rules.leaf_paths(params)
+    )
+    return jax.tree_util.tree_map_with_path(
+        lambda path, x: jax.lax.stop_gradient(x)
+        if rules.path_string(path) in frozen
+        else x,
+        params,
+    )
+
+
+def register(
+    task: Task, tokenizer: Tokenizer, cache_dir: str | None = None
+) -> str:
+  """Registers one of our tasks with seqio; the name for `DatasetConfig`.
+
+  Its tokens are those of the token cache that our own trainer would use.
+  """
+  name = f'dualenc_{task.name}'
+  folder = cache_dir or default_cache_dir() / 'tokens'
+  seqio_pairs.register(name, task, tokenizer, folder)
+  return name
+
+
+def to_batch(features: Features) -> Batch:
+  """The batch that `embed` takes, of what `PairConverter` makes."""
+  passages, ids = features['passage_tokens'], features['passage_ids']
+  return {
+      'queries': text_rows.from_tokens(features['query_tokens'][:, None]),
+      'passages': text_rows.from_tokens(passages),
+      'query_ids': features['query_ids'],
+      'passage_ids': ids[:, 0],
+      'negative_ids': ids[:, 1:],
+      # Every text has an EOS.
+      'negative_valid': passages[:, 1:, 0] != 0,
+  }
+
+
+def _axes(boxed: Any) -> dict[str, Any]:
+  """Logical axes of parameters as T5X takes them, from their boxes."""
+  specs = traverse_util.flatten_dict(nn.get_partition_spec(boxed))
+  return traverse_util.unflatten_dict({
+      (*path[:-1], f'{path[-1]}_axes'): flax_partitioning.AxisMetadata(
+          tuple(_T5X_AXES.get(axis, axis) for axis in spec)
+      )
+      for path, spec in specs.items()
+  })

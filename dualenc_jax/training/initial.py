@@ -1,0 +1,198 @@
+"""The parameters that a run starts from: another checkpoint, of any form."""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import logging
+import re
+from typing import Any
+
+import jax
+import numpy as np
+
+from dualenc_jax.data.vocabulary import Vocabulary
+from dualenc_jax.errors import UserError
+from dualenc_jax.interop import assignment
+from dualenc_jax.interop import opening
+from dualenc_jax.interop import same_vocabulary
+from dualenc_jax.interop.tensors import Tensor
+from dualenc_jax.interop.weights import Weights
+from dualenc_jax.models import DualEncoder
+from dualenc_jax.training import rules as rules_lib
+from dualenc_jax.training.step import TrainState
+
+_LOG = logging.getLogger(__name__)
+# '0/v_row/encoder/.../kernel': a statistic of a parameter in optax's state.
+_STATISTIC = re.compile(r'(?:(.*)/)?(v_row|v_col|v|mu|nu)/(.+)')
+
+
+@dataclasses.dataclass(frozen=True)
+class InitialCheckpoint:
+  """A checkpoint to start from, and what goes where.
+
+  Attributes:
+    path: a `model_dir`, a T5X checkpoint, a Hugging Face or
+      sentence-transformers folder; told by content. None starts from scratch.
+    rules: as of `assign`: pairs of a regular expression over parameters of this
+      model and the name there, or None to start fresh.
+    drop: regular expressions over names there that are not wanted.
+    keep_optimizer: take Adafactor's or Adam's statistics, too; the schedule
+      starts anew.
+  """
+
+  path: str | None = None
+  rules: Sequence[assignment.Rule] = ()
+  drop: Sequence[str] = ()
+  keep_optimizer: bool = False
+
+
+def start_from(
+    initial: InitialCheckpoint,
+    model: DualEncoder,
+    vocabulary: Vocabulary,
+    state: TrainState,
+) -> TrainState:
+  """Replaces the parameters of a fresh state by those of a checkpoint.
+
+  Tensor by tensor: neither the host nor a device has two models at once.
+
+  Args:
+    initial: whose `path` is given.
+    model: the dual encoder.
+    vocabulary: of this run; the checkpoint's must be the same where it is told.
+    state: fresh, on the mesh; its replaced arrays are deleted.
+
+  Raises:
+    UserError: as `assign` and the readers.
+  """
+  weights = opening.read(initial.path)
+  check_activations(weights, model)
+  same_vocabulary.check(weights, vocabulary)
+  names = rules_lib.leaf_paths(state.params)
+  leaves, treedef = jax.tree.flatten(state.params)
+  shapes = {}
+  for name, leaf in zip(names, leaves):
+    for part, shape in _unstacked(name, leaf.shape):
+      shapes[part] = shape
+  sources = assignment.assign(shapes, weights, initial.rules, initial.drop)
+  opt_state = state.opt_state
+  if initial.keep_optimizer:
+    opt_state = _with_statistics(opt_state, weights, sources)
+  tensors = {**weights.tensors, **weights.loss}
+  for i, (name, leaf) in enumerate(zip(names, leaves)):
+    parts = [sources[part] for part, _ in _unstacked(name, leaf.shape)]
+    leaves[i] = _place(leaf, name, parts, tensors)
+  fresh = [name for name, source in sources.items() if source is None]
+  _LOG.info(
+      'Starting from %s (%s): %d tensors%s%s.',
+      weights.path,
+      weights.kind,
+      len(sources) - len(fresh),
+      f'; fresh: {", ".join(fresh)}' if fresh else '',
+      _described(weights.left_out),
+  )
+  return TrainState(state.step, treedef.unflatten(leaves), opt_state)
+
+
+def check_activations(weights: Weights, model: DualEncoder) -> None:
+  """Raises UserError unless both have the same feed-forward blocks."""
+  for name in ('encoder', 'passage_encoder'):
+    mine = getattr(model, name)
+    theirs = getattr(weights, name) or weights.encoder
+    if mine is not None and tuple(mine.activations) != theirs.activations:
+      raise UserError(
+          f'{weights.path} ({weights.kind}) has feed-forward blocks'
+          f' {theirs.activations}; {name}.activations of this model is'
+          f' {tuple(mine.activations)}. Give the model file of its version:'
+          ' models/base.gin is T5 1.1, models/t5_1_0_base.gin is T5 1.0, the'
+          ' form of GTR and Sentence-T5.'
+      )
+
+
+def _unstacked(
+    name: str, shape: tuple[int, ...]
+) -> list[tuple[str, tuple[int, ...]]]:
+  """Name and shape by layer of an array that has all layers stacked."""
+  tower, stacked, rest = name.partition('/layers/')
+  if not stacked:
+    return [(name, shape)]
+  return [(f'{tower}/layers_{i}/{rest}', shape[1:]) for i in range(shape[0])]
+
+
+def _place(
+    leaf: jax.Array,
+    name: str,
+    sources: Sequence[str | None],
+    tensors: Mapping[str, Tensor],
+) -> jax.Array:
+  """The tensors on the mesh in the place of an array, which is deleted."""
+  if all(source is None for source in sources):
+    return leaf
+  if None in sources:
+    raise UserError(
+        f'{assignment.RULES}: some layers of {name} would start fresh, but it'
+        ' is one array of all layers. Set models.T5Encoder.scan_layers=False.'
+    )
+  shape, sharding = leaf.shape, leaf.sharding
+  stacked = '/layers/' in name
+  for source in sources:
+    if tensors[source].shape != (shape[1:] if stacked else shape):
+      raise UserError(
+          f'{tensors[source].where} has the shape {tensors[source].shape};'
+          f' {name} of this run has {shape}.'
+      )
+  leaf.delete()
+  if not stacked:
+    host = tensors[sources[0]].read()
+  else:
+    host = np.empty(shape, np.float32)
+    for row, source in zip(host, sources):
+      row[...] = tensors[source].read()
+  return jax.make_array_from_callback(shape, sharding, lambda i: host[i])
+
+
+def _with_statistics(
+    opt_state: Any, weights: Weights, sources: Mapping[str, str | None]
+) -> Any:
+  """The optimizer state with the checkpoint's statistics, on the same mesh."""
+  if not weights.optimizer:
+    raise UserError(
+        f'{weights.path} ({weights.kind}) has no optimizer state to keep. Set'
+        ' INITIAL_CHECKPOINT_OPTIMIZER=False.'
+    )
+  names = rules_lib.leaf_paths(opt_state)
+  leaves, treedef = jax.tree.flatten(opt_state)
+  counts = set()
+  for i, (name, leaf) in enumerate(zip(names, leaves)):
+    found = _STATISTIC.fullmatch(name)
+    # An array of one is optax's mark for what a parameter has none of.
+    if not found or leaf.shape == (1,):
+      continue
+    prefix, kind, parameter = found.groups()
+    parts = [
+        sources[part] and f'{sources[part]}/{kind}'
+        for part, _ in _unstacked(parameter, leaf.shape)
+    ]
+    if None in parts:
+      continue
+    absent = [part for part in parts if part not in weights.optimizer]
+    if absent:
+      raise UserError(
+          f'{weights.path} has no {absent[0]}. Its optimizer was another one;'
+          ' set INITIAL_CHECKPOINT_OPTIMIZER=False.'
+      )
+    leaves[i] = _place(leaf, name, parts, weights.optimizer)
+    counts.add(f'{prefix}/count' if prefix else 'count')
+  for i, (name, leaf) in enumerate(zip(names, leaves)):
+    if name in counts and weights.step is not None:
+      leaves[i] = jax.device_put(
+          np.asarray(weights.step, leaf.dtype), leaf.sharding
+      )
+  return treedef.unflatten(leaves)
+
+
+def _described(left_out: Mapping[str, str]) -> str:
+  reasons = list(left_out.values())
+  return ''.join(
+      f'; left out: {reasons.count(reason)} of {reason}'
+      for reason in dict.fromkeys(reasons)
+  )

@@ -1,0 +1,170 @@
+"""Which tensor each parameter starts from: rules, defaults, and refusals."""
+
+import numpy as np
+import pytest
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.interop import assignment
+from dualenc_jax.interop.tensors import Tensor
+from dualenc_jax.interop.weights import shapes_of
+from dualenc_jax.interop.weights import Weights
+from dualenc_jax.models import DualEncoder
+from dualenc_jax.models import Projection
+from dualenc_jax.models import T5Encoder
+from dualenc_jax.models import TokenEmbedder
+
+
+def encoder(layers=2):
+  return T5Encoder(layers, 2, 4, 16)
+
+
+def model(layers=2, **passage) -> DualEncoder:
+  return DualEncoder(
+      TokenEmbedder(32, 8), encoder(layers), Projection(6), **passage
+  )
+
+
+def own_passage_tower(layers=2) -> dict:
+  return {
+      'passage_token_embedder': TokenEmbedder(32, 8),
+      'passage_encoder': encoder(layers),
+      'passage_projection': Projection(6),
+  }
+
+
+def weights_of(model: DualEncoder, *without: str) -> Weights:
+  tensors = {
+      name: Tensor(f'file: {name}', shape, lambda s=shape: np.zeros(s))
+      for name, shape in shapes_of(model).items()
+      if not name.startswith(without or ('nothing',))
+  }
+  return Weights(
+      'kind', 'folder', tensors, model.encoder, model.passage_encoder
+  ).check()
+
+
+def assign(target, source, *args):
+  return assignment.assign(shapes_of(target), source, *args)
+
+
+def test_the_same_model_takes_every_tensor_by_its_name():
+  sources = assign(model(), weights_of(model()))
+  assert sources == {name: name for name in shapes_of(model())}
+
+
+def test_one_tower_starts_both():
+  target = model(**own_passage_tower())
+  sources = assign(target, weights_of(model()))
+  assert sources['passage_encoder/layers_1/mlp/wo/kernel'] == (
+      'encoder/layers_1/mlp/wo/kernel'
+  )
+  assert sources['passage_token_embedder/embedding'] == (
+      'token_embedder/embedding'
+  )
+  assert None not in sources.values()
+
+
+def test_a_passage_tower_that_is_there_is_taken():
+  towers = model(**own_passage_tower())
+  assert assign(towers, weights_of(towers)) == {
+      name: name for name in shapes_of(towers)
+  }
+
+
+def test_into_one_tower_only():
+  target = model(**own_passage_tower())
+  rules = [('passage_.*', None)]
+  sources = assign(target, weights_of(model()), rules)
+  fresh = {name for name, source in sources.items() if source is None}
+  assert fresh == {n for n in shapes_of(target) if n.startswith('passage_')}
+
+
+def test_a_pretrained_t5_has_no_projection_which_starts_fresh():
+  source = weights_of(model(), 'projection')
+  sources = assign(model(), source)
+  assert [n for n, s in sources.items() if s is None] == ['projection/kernel']
+
+
+def test_a_dual_encoder_that_lacks_a_passage_tower_part_shares_its_own():
+  target = model(passage_projection=Projection(6))
+  sources = assign(target, weights_of(model()))
+  assert sources['passage_projection/kernel'] == 'projection/kernel'
+
+
+def test_a_deep_tower_into_a_shallow_one_by_chosen_layers():
+  rules = [
+      ('encoder/layers_0/(.*)', r'encoder/layers_1/\1'),
+      ('encoder/layers_1/(.*)', r'encoder/layers_3/\1'),
+  ]
+  deep = weights_of(model(layers=4))
+  with pytest.raises(UserError, match='no place for: encoder/layers_0/.*DROP'):
+    assign(model(), deep, rules)
+  drop = ['encoder/layers_(0|2)/.*']
+  sources = assign(model(), deep, rules, drop)
+  assert sources['encoder/layers_0/mlp/wi_0/kernel'] == (
+      'encoder/layers_1/mlp/wi_0/kernel'
+  )
+  assert sources['encoder/layers_1/mlp/wi_0/kernel'] == (
+      'encoder/layers_3/mlp/wi_0/kernel'
+  )
+  assert sources['encoder/encoder_norm/scale'] == 'encoder/encoder_norm/scale'
+
+
+def test_the_first_rule_that_matches_counts():
+  rules = [('projection/.*', None), ('proj.*', 'projection/kernel')]
+  with pytest.raises(UserError, match='no place for: projection/kernel'):
+    assign(model(), weights_of(model()), rules)
+
+
+def test_parameters_of_the_loss_are_taken_if_there_and_else_fresh():
+  shapes = {**shapes_of(model()), 'loss/log_temperature': ()}
+  source = weights_of(model())
+  assert assignment.assign(shapes, source)['loss/log_temperature'] is None
+  own = Tensor('file: t', (), lambda: np.float32(1))
+  with_loss = Weights(
+      *(source.kind, source.path, source.tensors, source.encoder),
+      loss={'loss/log_temperature': own},
+  )
+  sources = assignment.assign(shapes, with_loss)
+  assert sources['loss/log_temperature'] == 'loss/log_temperature'
+  # Another loss has no use for it, and says nothing of it.
+  assert assign(model(), with_loss) == assign(model(), source)
+
+
+@pytest.mark.parametrize(
+    'rules, drop, message',
+    [
+        ([('encodr/.*', None)], (), "'encodr/.*' matches no parameter"),
+        ([('(', None)], (), 'is no regular expression'),
+        ([('encoder/(.*)', r'encoder/\2')], (), 'is wrong: invalid group'),
+        (['encoder/.*'], (), 'expected pairs'),
+        ([('projection/kernel', 'head/kernel')], (), 'head/kernel, which is'),
+        ((), ['decoder/.*'], "'decoder/.*' matches no tensor of folder"),
+        ((), 'encoder/.*', 'expected several'),
+        ((), ['projection/.*', '('], 'is no regular expression'),
+    ],
+)
+def test_each_rule_matches_or_is_an_error(rules, drop, message):
+  with pytest.raises(UserError, match=message):
+    assign(model(), weights_of(model()), rules, drop)
+
+
+def test_too_few_layers_name_what_is_missing():
+  with pytest.raises(UserError, match='nothing for encoder/layers_2/.*RULES'):
+    assign(model(layers=3), weights_of(model()))
+
+
+def test_too_many_layers_and_towers_name_what_has_no_place():
+  with pytest.raises(UserError, match='no place for: encoder/layers_1/.*DROP'):
+    assign(model(layers=1), weights_of(model()))
+  two = weights_of(model(**own_passage_tower()))
+  with pytest.raises(UserError, match="DROP=.*'passage_"):
+    assign(model(), two)
+  dropped = assign(model(), two, (), ['passage_.*'])
+  assert set(dropped.values()) == set(shapes_of(model()))
+
+
+def test_another_size_names_both_shapes():
+  wider = DualEncoder(TokenEmbedder(64, 8), encoder(), Projection(6))
+  with pytest.raises(UserError, match=r'\(32, 8\); token_.* has \(64, 8\).*VOC'):
+    assign(wider, weights_of(model()))

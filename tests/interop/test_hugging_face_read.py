@@ -1,0 +1,177 @@
+"""T5 and mT5 as transformers saves them, read as ours."""
+
+import json
+
+from hugging_face_models import ACTIVATIONS
+from hugging_face_models import model
+from hugging_face_models import our_states
+from hugging_face_models import SIZES
+from hugging_face_models import their_states
+from hugging_face_models import untied
+import numpy as np
+import pytest
+from safetensors import torch as safetensors_torch
+import torch
+import transformers
+
+from dualenc_jax.interop import hugging_face
+
+KINDS = [
+    'T5EncoderModel',
+    'T5Model',
+    'T5ForConditionalGeneration',
+    'MT5EncoderModel',
+    'MT5Model',
+    'MT5ForConditionalGeneration',
+]
+
+
+def check_equal(theirs, path):
+  assert hugging_face.is_one(path)
+  weights = hugging_face.read(path)
+  np.testing.assert_allclose(
+      our_states(weights), their_states(theirs), rtol=0, atol=1e-5
+  )
+  return weights
+
+
+def edit_config(folder, **changes):
+  path = folder / 'config.json'
+  config = json.loads(path.read_text()) | changes
+  path.write_text(
+      json.dumps({k: v for k, v in config.items() if v is not None})
+  )
+
+
+def edit_tensors(folder, changes):
+  """Changes tensors of a file; None removes one."""
+  path = folder / 'model.safetensors'
+  tensors = safetensors_torch.load_file(path) | changes
+  tensors = {k: v.contiguous() for k, v in tensors.items() if v is not None}
+  safetensors_torch.save_file(tensors, path, {'format': 'pt'})
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_every_class(tmp_path, kind):
+  theirs = model(kind)
+  theirs.save_pretrained(tmp_path)
+  weights = check_equal(theirs, tmp_path)
+  decoder = {k for k in theirs.state_dict() if k.startswith('decoder.')}
+  decoder.discard('decoder.embed_tokens.weight')
+  assert weights.left_out == dict.fromkeys(decoder, 'decoder')
+  assert not weights.has_projection
+  assert weights.usage.vocabulary is None
+
+
+@pytest.mark.parametrize('feed_forward', ACTIVATIONS)
+def test_every_feed_forward(tmp_path, feed_forward):
+  theirs = model('T5EncoderModel', feed_forward)
+  theirs.save_pretrained(tmp_path)
+  encoder = check_equal(theirs, tmp_path).encoder
+  assert encoder.activations == ACTIVATIONS[feed_forward]
+  sizes = (
+      encoder.num_layers, encoder.num_heads, encoder.head_dim, encoder.mlp_dim
+  )
+  names = ('num_layers', 'num_heads', 'd_kv', 'd_ff')
+  assert sizes == tuple(SIZES[name] for name in names)
+
+
+@pytest.mark.parametrize(
+    'kind', ['T5ForConditionalGeneration', 'MT5ForConditionalGeneration']
+)
+def test_a_head_of_its_own(tmp_path, kind):
+  """As published, as transformers 5 saves it again, and as an encoder."""
+  theirs = untied(kind)
+  theirs.save_pretrained(tmp_path / 'a')
+  edit_config(
+      tmp_path / 'a', tie_word_embeddings=False, scale_decoder_outputs=None
+  )
+  read = check_equal(theirs, tmp_path / 'a')
+  assert read.left_out['lm_head.weight'] == 'head'
+  again = getattr(transformers, kind).from_pretrained(tmp_path / 'a')
+  again.save_pretrained(tmp_path / 'b')
+  config = json.loads((tmp_path / 'b/config.json').read_text())
+  assert config['tie_word_embeddings']
+  assert check_equal(theirs, tmp_path / 'b').left_out == read.left_out
+
+
+def test_an_untied_t5_without_a_head(tmp_path):
+  model('T5Model').save_pretrained(tmp_path)
+  edit_config(
+      tmp_path, tie_word_embeddings=False, scale_decoder_outputs=None
+  )
+  hugging_face.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    'tables',
+    [
+        ['shared'],
+        ['encoder.embed_tokens'],
+        ['shared', 'encoder.embed_tokens'],
+        ['shared', 'encoder.embed_tokens', 'decoder.embed_tokens'],
+        ['decoder.embed_tokens'],
+        ['lm_head'],
+        ['shared', 'lm_head'],
+    ],
+)
+def test_the_names_of_one_table(tmp_path, tables):
+  theirs = model('T5ForConditionalGeneration', 'relu')
+  theirs.save_pretrained(tmp_path)
+  table = theirs.shared.weight.detach()
+  edit_tensors(
+      tmp_path,
+      {'shared.weight': None} | {f'{t}.weight': table.clone() for t in tables},
+  )
+  left_out = check_equal(theirs, tmp_path).left_out
+  assert left_out.keys() & {
+      'shared.weight',
+      'encoder.embed_tokens.weight',
+      'decoder.embed_tokens.weight',
+      'lm_head.weight',
+  } == {f'{table}.weight' for table in tables[1:]}
+
+
+def test_shards(tmp_path):
+  theirs = untied('T5ForConditionalGeneration')
+  theirs.save_pretrained(tmp_path, max_shard_size='20KB')
+  assert len(list(tmp_path.glob('*.safetensors'))) > 2
+  check_equal(theirs, tmp_path)
+  check_equal(theirs, tmp_path / 'model.safetensors.index.json')
+
+
+def test_one_file(tmp_path):
+  theirs = model('T5EncoderModel')
+  theirs.save_pretrained(tmp_path)
+  file = (tmp_path / 'model.safetensors').rename(tmp_path / 'x.safetensors')
+  check_equal(theirs, file)
+
+
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_half_precision(tmp_path, dtype):
+  theirs = model('T5EncoderModel').to(dtype)
+  theirs.save_pretrained(tmp_path)
+  check_equal(theirs.float(), tmp_path)
+
+
+def test_an_old_config(tmp_path):
+  theirs = model('T5EncoderModel', 'relu')
+  theirs.save_pretrained(tmp_path)
+  kept = {'d_model', 'd_kv', 'd_ff', 'num_layers', 'num_heads', 'vocab_size'}
+  kept |= {'model_type', 'feed_forward_proj', 'layer_norm_epsilon'}
+  config = json.loads((tmp_path / 'config.json').read_text())
+  edit_config(tmp_path, **dict.fromkeys(config.keys() - kept))
+  check_equal(theirs, tmp_path)
+
+
+def test_is_one_is_told_by_content(tmp_path):
+  assert not hugging_face.is_one(tmp_path)
+  (tmp_path / 'config.json').write_text('{"model_type": "bert"}')
+  assert not hugging_face.is_one(tmp_path)
+  np.savez(tmp_path / 'weights.npz', a=np.zeros(3))
+  for name in ('config.json', 'weights.npz'):
+    assert not hugging_face.is_one(tmp_path / name)
+  torch.save({'a': torch.zeros(3)}, tmp_path / 'weights')
+  assert hugging_face.is_one(tmp_path / 'weights')
+  (tmp_path / 'config.json').write_text('{"model_type": "mt5"}')
+  assert hugging_face.is_one(tmp_path)

@@ -1,0 +1,218 @@
+"""Tokenizer files: transformers gives the ids that Vocabulary gives."""
+
+import argparse
+import ast
+import calendar
+import functools
+import itertools
+import json
+import pathlib
+import random
+import textwrap
+
+import numpy as np
+import pytest
+import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
+import transformers
+
+from dualenc_jax.data.vocabulary import Vocabulary
+from dualenc_jax.errors import UserError
+from dualenc_jax.interop import hugging_face_tokenizer
+from dualenc_jax.interop.weights import Usage
+
+SMALL = Vocabulary('python_code_8k').file
+MODULES = (argparse, ast, calendar, pathlib, random, textwrap)
+ODD = [
+    '',
+    ' ',
+    '\n\t \n',
+    ' a  b \r\n\x0b c\t',
+    '</s>',
+    '<pad>',
+    '<unk>',
+    'a</s>b',
+    'a </s> b</s>',
+    '<<</s>>>',
+    '<unk><unk>',
+    '<pa',
+    '<extra_id_0>',
+    'x<extra_id_7>y',
+    'e\u0301tude ﬁne ①② Ａ１ ½ … “q”',
+    '\xa0x\xa0\xa0y\u3000z\u2028',
+    '\x85x',
+    '\ufeffbom',
+    'a\u200bb\xadc',
+    '日本語テキスト नमस्ते 😀😀 🤷🏽‍♀️',
+    '\x00a\x01b\x7f',
+    'parseDate HTTPServer x.parse .aB a_b _c __init__ ABc aBC.D getHTTPCode2X',
+    'word ' * 2000,
+    'x' * 5000,
+]
+
+
+@functools.cache
+def texts():
+  """Odd ones, and docstrings and functions of the standard library."""
+  result = list(ODD)
+  for module in MODULES:
+    source = pathlib.Path(module.__file__).read_text()
+    for node in ast.walk(ast.parse(source)):
+      if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        result.append(ast.get_docstring(node, clean=False) or '')
+        lines = source.splitlines()[node.lineno - 1 : node.end_lineno]
+        result.append('\n'.join(lines))
+  return result
+
+
+def written(folder, vocabulary=SMALL, **lengths):
+  """The tokenizer that transformers makes of the files written."""
+  (folder / 'config.json').write_text('{"model_type": "t5"}')
+  usage = Usage(vocabulary, **lengths)
+  hugging_face_tokenizer.write(usage, 40_000, 'here', folder)
+  return transformers.AutoTokenizer.from_pretrained(folder)
+
+
+def differing(tokenizer, vocabulary, given, length):
+  """The texts whose ids differ."""
+  theirs = tokenizer(given, truncation=True, max_length=length)['input_ids']
+  ours = vocabulary.encode(given, length)
+  rows = np.split(ours.values, ours.offsets[1:-1])
+  return [
+      (text, row.tolist(), ids)
+      for text, row, ids in zip(given, rows, theirs)
+      if row.tolist() != ids
+  ]
+
+
+def same_choice(processor, ours, theirs):
+  """Whether two rows are the same text in pieces of the same total score.
+
+  SentencePiece sums the scores of a text in float32, tokenizers those of a word
+  in float64: of two splits that are equally good, they may take another one.
+  """
+  scores = [sum(map(processor.get_score, row)) for row in (ours, theirs)]
+  return (
+      processor.decode(ours) == processor.decode(theirs)
+      and abs(scores[0] - scores[1]) < 1e-2
+  )
+
+
+def check_ids(tokenizer, vocabulary):
+  given = texts()
+  assert len(given) > 600
+  different = differing(tokenizer, vocabulary, given, 1 << 20)
+  processor = sentencepiece.SentencePieceProcessor(
+      model_file=str(vocabulary.file)
+  )
+  assert len(different) <= 2
+  for text, ours, theirs in different:
+    assert same_choice(processor, ours, theirs), text
+  # Cut to a length, EOS at the end.
+  unequal = {text for text, _, _ in different}
+  given = [text for text in given if text not in unequal][:100]
+  for length in (1, 2, 17, 256):
+    assert not differing(tokenizer, vocabulary, given, length)
+
+
+def test_ids_of_the_shipped_vocabulary(tmp_path):
+  tokenizer = written(tmp_path, query_length=32, passage_length=128)
+  assert tokenizer.model_max_length == 128
+  assert len(tokenizer) == 8000
+  check_ids(tokenizer, Vocabulary(str(SMALL)))
+
+
+def test_ids_of_the_vocabulary_of_t5(shared, tmp_path):
+  path = shared / 'data/t5_spiece/spiece.model'
+  check_ids(written(tmp_path, path), Vocabulary(str(path)))
+
+
+def test_every_way_to_join_words(tmp_path):
+  """All texts of a few kinds of characters, against SentencePiece itself."""
+  normalizer = written(tmp_path).backend_tokenizer.normalizer
+  processor = sentencepiece.SentencePieceProcessor(model_file=str(SMALL))
+  for length in range(1, 8):
+    for characters in itertools.product('aB. ', repeat=length):
+      text = ''.join(characters)
+      expected = processor.normalize(text)
+      assert normalizer.normalize_str(text) == expected, text
+
+
+def test_padding_and_pairs(tmp_path):
+  tokenizer = written(tmp_path)
+  rows = tokenizer(['parse a date', 'x'], padding=True)
+  assert rows.keys() == {'input_ids', 'attention_mask'}
+  longer, shorter = rows['input_ids']
+  assert len(longer) == len(shorter) and shorter[2:] == [0] * (len(longer) - 2)
+  assert rows['attention_mask'][1] == [1, 1] + [0] * (len(longer) - 2)
+  assert tokenizer.decode(longer, skip_special_tokens=True) == 'parse a date'
+
+
+def test_what_is_read_of_a_folder(tmp_path):
+  assert hugging_face_tokenizer.read(tmp_path) == Usage()
+  written(tmp_path, query_length=32)
+  path = tmp_path / 'spiece.model'
+  assert hugging_face_tokenizer.read(tmp_path) == Usage(path, None, 32, 32)
+  path.unlink()
+  usage = hugging_face_tokenizer.read(tmp_path)
+  processor = sentencepiece.SentencePieceProcessor(model_file=str(SMALL))
+  assert usage.pieces == tuple(
+      processor.id_to_piece(i) for i in range(processor.get_piece_size())
+  )
+
+
+def test_what_is_read_of_the_tokenizer_of_transformers(tmp_path):
+  (tmp_path / 'a').mkdir()
+  (tmp_path / 'a/spiece.model').write_bytes(SMALL.read_bytes())
+  tokenizer = transformers.T5Tokenizer.from_pretrained(tmp_path / 'a')
+  tokenizer.save_pretrained(tmp_path / 'b')
+  assert not (tmp_path / 'b/spiece.model').exists()
+  usage = hugging_face_tokenizer.read(tmp_path / 'b')
+  # Neither the extra ids after the pieces nor its length of 1e30.
+  assert len(usage.pieces) == 8000
+  assert usage.pieces[:3] == ('<pad>', '</s>', '<unk>')
+  assert usage.query_length is None
+
+
+def test_pieces_of_another_kind_of_tokenizer(tmp_path):
+  model = {'type': 'BPE', 'vocab': {'b': 1, 'a': 0}, 'merges': []}
+  (tmp_path / 'tokenizer.json').write_text(json.dumps({'model': model}))
+  assert hugging_face_tokenizer.read(tmp_path).pieces == ('a', 'b')
+
+
+@pytest.mark.parametrize('name', ['tokenizer.json', 'tokenizer_config.json'])
+@pytest.mark.parametrize('text', ['', '{', '3'])
+def test_a_damaged_file(tmp_path, name, text):
+  (tmp_path / name).write_text(text)
+  with pytest.raises(UserError, match=f'{name} is no JSON object'):
+    hugging_face_tokenizer.read(tmp_path)
+
+
+def changed(folder, change):
+  proto = sentencepiece_model_pb2.ModelProto.FromString(SMALL.read_bytes())
+  change(proto)
+  path = folder / 'changed.model'
+  path.write_bytes(proto.SerializeToString())
+  return path
+
+
+def test_rules_that_no_tokenizer_has(tmp_path):
+  def change(proto):
+    proto.normalizer_spec.precompiled_charsmap += b'x'
+
+  with pytest.raises(UserError, match='has normalisation rules of its own'):
+    written(tmp_path, changed(tmp_path, change))
+
+
+def test_no_unigram_model(tmp_path):
+  def change(proto):
+    proto.trainer_spec.model_type = proto.trainer_spec.BPE
+
+  with pytest.raises(UserError, match='is no plain unigram model'):
+    written(tmp_path, changed(tmp_path, change))
+
+
+def test_no_sentencepiece_file(tmp_path):
+  (tmp_path / 'x.model').write_text('hello')
+  with pytest.raises(UserError, match='x.model is no SentencePiece model'):
+    written(tmp_path, tmp_path / 'x.model')

@@ -1,0 +1,233 @@
+"""Towers of ours as folders that transformers loads."""
+
+import dataclasses
+import json
+
+from hugging_face_models import ACTIVATIONS
+from hugging_face_models import model
+from hugging_face_models import our_states
+from hugging_face_models import SIZES
+from hugging_face_models import their_states
+import numpy as np
+import pytest
+import transformers
+
+from dualenc_jax.data.vocabulary import Vocabulary
+from dualenc_jax.errors import UserError
+from dualenc_jax.interop import hugging_face
+from dualenc_jax.interop.tensors import Tensor
+from dualenc_jax.interop.weights import shapes_of
+from dualenc_jax.interop.weights import Usage
+from dualenc_jax.interop.weights import Weights
+from dualenc_jax.models import DualEncoder
+from dualenc_jax.models import Projection
+from dualenc_jax.models import T5Encoder
+from dualenc_jax.models import TokenEmbedder
+
+ROWS, WIDTH = 8128, SIZES['d_model']
+VOCABULARY = Vocabulary('python_code_8k').file
+ENCODER = T5Encoder(2, 3, 16, 40)
+
+
+def random_weights(
+    encoder=ENCODER,
+    own=None,
+    projection=True,
+    parts=('token_embedder', 'encoder', 'projection'),
+    width=WIDTH,
+):
+  """Random weights; own: of a passage tower of its own, in `parts` of it."""
+  passage = {}
+  if own:
+    # The same instance would be the same parameters.
+    modules = TokenEmbedder(ROWS, width), own.clone(), Projection(12)
+    names = 'token_embedder', 'encoder', 'projection'
+    passage = {
+        f'passage_{name}': module
+        for name, module in zip(names, modules)
+        if name in parts
+    }
+  towers = DualEncoder(
+      TokenEmbedder(ROWS, WIDTH), encoder, Projection(12), **passage
+  )
+  rng = np.random.default_rng(0)
+  tensors = {
+      name: array_tensor(name, draw(rng, name, shape))
+      for name, shape in shapes_of(towers).items()
+      if projection or 'projection' not in name
+  }
+  return Weights(
+      'random',
+      'here',
+      tensors,
+      encoder,
+      passage.get('passage_encoder'),
+      Usage(VOCABULARY, query_length=32, passage_length=64),
+  )
+
+
+def draw(rng, name, shape):
+  """Numbers of a size that keeps rounding errors small."""
+  scale = shape[0] ** -0.5 if name.endswith('kernel') else 1.0
+  return (scale * rng.normal(size=shape)).astype(np.float32)
+
+
+def array_tensor(name, array):
+  return Tensor(f'random: {name}', array.shape, lambda: array)
+
+
+def assert_equal(weights, again):
+  assert again.tensors.keys() == weights.tensors.keys()
+  for name, tensor in weights.tensors.items():
+    np.testing.assert_array_equal(
+        again.tensors[name].read(), tensor.read(), err_msg=name
+    )
+  assert again.encoder == weights.encoder
+  assert again.passage_encoder == weights.passage_encoder
+  assert again.left_out == {}
+
+
+def load(folder, kind=transformers.T5EncoderModel):
+  result, info = kind.from_pretrained(folder, output_loading_info=True)
+  assert not any(info.values()), info
+  return result.eval()
+
+
+@pytest.mark.parametrize('activations', [('relu',), ('gelu', 'linear')])
+def test_transformers_computes_the_same(tmp_path, activations):
+  encoder = dataclasses.replace(ENCODER, activations=activations)
+  weights = random_weights(encoder)
+  hugging_face.write(weights, tmp_path / 'a')
+  theirs = load(tmp_path / 'a')
+  np.testing.assert_allclose(
+      our_states(weights), their_states(theirs), rtol=0, atol=1e-5
+  )
+
+
+@pytest.mark.parametrize('feed_forward', ACTIVATIONS)
+def test_files_are_those_of_transformers(tmp_path, feed_forward):
+  theirs = model('T5EncoderModel', feed_forward, vocab_size=ROWS)
+  theirs.save_pretrained(tmp_path / 'theirs')
+  encoder = dataclasses.replace(ENCODER, activations=ACTIVATIONS[feed_forward])
+  hugging_face.write(random_weights(encoder), tmp_path / 'ours')
+  ours = load(tmp_path / 'ours', transformers.AutoModelForTextEncoding)
+  assert type(ours) is transformers.T5EncoderModel
+  assert ours.state_dict().keys() == theirs.state_dict().keys()
+  configs = [
+      json.loads((tmp_path / name / 'config.json').read_text())
+      for name in ('ours', 'theirs')
+  ]
+  for config in configs:
+    del config['transformers_version']
+  assert configs[0] == configs[1]
+  files = {path.name for path in (tmp_path / 'theirs').iterdir()}
+  assert files <= {path.name for path in (tmp_path / 'ours').iterdir()}
+
+
+def test_transformers_and_back(tmp_path):
+  theirs = model('T5EncoderModel', vocab_size=ROWS)
+  theirs.save_pretrained(tmp_path / 'theirs')
+  weights = hugging_face.read(tmp_path / 'theirs')
+  usage = Usage(VOCABULARY)
+  weights = dataclasses.replace(weights, usage=usage)
+  hugging_face.write(weights, tmp_path / 'ours')
+  again = load(tmp_path / 'ours').state_dict()
+  for name, tensor in theirs.state_dict().items():
+    np.testing.assert_array_equal(again[name].numpy(), tensor.numpy())
+
+
+@pytest.mark.parametrize('projection', [True, False])
+def test_one_tower_and_back(tmp_path, projection):
+  weights = random_weights(projection=projection)
+  folder = tmp_path / 'a'
+  hugging_face.write(weights, folder)
+  assert (folder / 'projection.safetensors').is_file() == projection
+  assert hugging_face.is_one(folder)
+  again = hugging_face.read(folder)
+  assert_equal(weights, again)
+  assert again.usage == Usage(
+      folder / 'spiece.model', query_length=64, passage_length=64
+  )
+  assert (folder / 'spiece.model').read_bytes() == VOCABULARY.read_bytes()
+
+
+@pytest.mark.parametrize(
+    'parts',
+    [
+        ['token_embedder', 'encoder', 'projection'],
+        ['encoder', 'projection'],
+        ['token_embedder', 'encoder'],
+        ['projection'],
+        ['token_embedder'],
+    ],
+)
+def test_two_towers_and_back(tmp_path, parts):
+  """What they share is shared again."""
+  weights = random_weights(own=ENCODER, parts=parts)
+  hugging_face.write(weights, tmp_path)
+  assert sorted(p.name for p in tmp_path.iterdir()) == ['passage', 'query']
+  assert hugging_face.is_one(tmp_path)
+  again = hugging_face.read(tmp_path)
+  assert_equal(weights, again)
+  assert again.usage == Usage(
+      tmp_path / 'query/spiece.model', query_length=32, passage_length=64
+  )
+
+
+def test_towers_of_different_depth_and_width(tmp_path):
+  weights = random_weights(own=T5Encoder(3, 2, 8, 20, ('relu',)), width=16)
+  hugging_face.write(weights, tmp_path)
+  assert_equal(weights, hugging_face.read(tmp_path))
+  theirs = load(tmp_path / 'passage')
+  np.testing.assert_allclose(
+      our_states(weights, 'passage_'), their_states(theirs), rtol=0, atol=1e-5
+  )
+
+
+def test_a_single_file_of_a_folder(tmp_path):
+  weights = random_weights()
+  hugging_face.write(weights, tmp_path)
+  assert_equal(weights, hugging_face.read(tmp_path / 'model.safetensors'))
+
+
+def test_a_projection_of_one_tower_is_missing(tmp_path):
+  hugging_face.write(random_weights(own=ENCODER), tmp_path)
+  (tmp_path / 'passage/projection.safetensors').unlink()
+  with pytest.raises(UserError, match='only one of query and passage has'):
+    hugging_face.read(tmp_path)
+
+
+def test_a_projection_of_another_width(tmp_path):
+  hugging_face.write(random_weights(), tmp_path / 'a')
+  narrow = random_weights(dataclasses.replace(ENCODER, num_layers=1))
+  narrow.tensors['projection/kernel'] = array_tensor('k', np.zeros((23, 12)))
+  hugging_face.write(narrow, tmp_path / 'b')
+  file = 'projection.safetensors'
+  (tmp_path / 'b' / file).replace(tmp_path / 'a' / file)
+  with pytest.raises(UserError, match=r'linear.weight has the shape \(23, 12'):
+    hugging_face.read(tmp_path / 'a')
+
+
+def test_two_vocabularies(tmp_path):
+  hugging_face.write(random_weights(own=ENCODER), tmp_path)
+  with (tmp_path / 'passage/spiece.model').open('ab') as file:
+    file.write(b'x')
+  with pytest.raises(UserError, match='query and passage have different'):
+    hugging_face.read(tmp_path)
+
+
+def test_a_vocabulary_is_missing_or_too_large(tmp_path):
+  weights = random_weights()
+  without = dataclasses.replace(weights, usage=Usage())
+  with pytest.raises(UserError, match='here comes without a SentencePiece'):
+    hugging_face.write(without, tmp_path / 'a')
+  small = array_tensor('table', np.zeros((7999, WIDTH), np.float32))
+  weights.tensors['token_embedder/embedding'] = small
+  with pytest.raises(UserError, match='8000 pieces, but here has only 7999'):
+    hugging_face.write(weights, tmp_path / 'b')
+
+
+def test_activations_that_transformers_has_not(tmp_path):
+  encoder = dataclasses.replace(ENCODER, activations=('tanh', 'linear'))
+  with pytest.raises(UserError, match="is .'tanh', 'linear'., which trans"):
+    hugging_face.write(random_weights(encoder), tmp_path / 'a')

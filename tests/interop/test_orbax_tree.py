@@ -1,0 +1,137 @@
+"""Tensors of Orbax checkpoints, against Orbax's own restore."""
+
+import collections
+import shutil
+
+import jax
+from jax import numpy as jnp
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+import pytest
+import t5x_files
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.interop import orbax_tree
+from dualenc_jax.training.checkpoints import Checkpoints
+from dualenc_jax.training.step import TrainState
+
+Pair = collections.namedtuple('Pair', ['count', 'means'])
+
+
+def flat(tree):
+  return {
+      jax.tree_util.keystr(path, simple=True, separator='/'): np.asarray(leaf)
+      for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+  }
+
+
+def assert_same(tensors, arrays):
+  assert tensors.keys() == arrays.keys()
+  for name, array in arrays.items():
+    assert tensors[name].shape == array.shape
+    np.testing.assert_array_equal(tensors[name].read(), array.astype('f4'))
+
+
+@pytest.mark.filterwarnings('ignore:Sharding info not provided')
+@pytest.mark.parametrize('name', ['t5_1_1_tiny', 't5_1_0_tiny'])
+def test_t5x_state(name):
+  folder = t5x_files.GOLDEN / name / t5x_files.STATE
+  restored = flat(ocp.PyTreeCheckpointer().restore(folder.absolute()))
+  assert len(restored) > 250
+  assert_same(orbax_tree.read_tree(folder), restored)
+
+
+@pytest.mark.parametrize('zarr3', [False, True])
+@pytest.mark.parametrize('ocdbt', [False, True])
+def test_nodes_and_formats(tmp_path, ocdbt, zarr3):
+  numbers = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+  tree = {
+      'a': {'b': jnp.asarray(numbers), 'empty': {}},
+      'list': [jnp.ones(3), (), (jnp.full((2, 2), 1.5, jnp.bfloat16),)],
+      'pair': Pair(jnp.int32(3), {'zeros': jnp.zeros((4, 5))}),
+      'none': None,
+  }
+  ocp.PyTreeCheckpointer(use_ocdbt=ocdbt, use_zarr3=zarr3).save(
+      tmp_path / 'item', tree
+  )
+  tensors = orbax_tree.read_tree(tmp_path / 'item')
+  assert_same(
+      tensors,
+      {
+          'a/b': numbers,
+          'list/0': np.ones(3),
+          'list/2/0': np.full((2, 2), 1.5),
+          'pair/count': np.asarray(3),
+          'pair/means/zeros': np.zeros((4, 5)),
+      },
+  )
+  for axis, i in [(0, 1), (1, 2), (2, 3)]:
+    np.testing.assert_array_equal(
+        tensors['a/b'].entry(axis, i).read(), numbers.take(i, axis)
+    )
+
+
+def test_checkpoints_of_training(tmp_path):
+  params = {
+      'encoder': {'layers_0': {'mlp': {'wo': jnp.arange(12.0).reshape(3, 4)}}},
+      'projection': {'kernel': jnp.ones((200, 300))},
+  }
+  optimizer = optax.adafactor(0.1)
+  gradients = jax.tree.map(lambda x: x + 1, params)
+  _, opt_state = optimizer.update(gradients, optimizer.init(params), params)
+  checkpoints = Checkpoints(tmp_path)
+  checkpoints.save(TrainState(jnp.int32(7), params, opt_state), 7, {})
+  checkpoints.wait()
+  for item, tree in [('params', params), ('optimizer', opt_state)]:
+    tensors = orbax_tree.read_tree(tmp_path / 'checkpoints' / '7' / item)
+    assert_same(tensors, flat(tree))
+  assert any(name.endswith('v_row/projection/kernel') for name in tensors)
+
+
+def test_an_entry_is_read_without_the_others(tmp_path):
+  ocp.PyTreeCheckpointer(use_ocdbt=False, use_zarr3=False).save(
+      tmp_path / 'item',
+      {'stack': np.arange(6.0).reshape(3, 2)},
+      save_args={'stack': ocp.SaveArgs(chunk_byte_size=16)},
+  )
+  chunks = sorted(p.name for p in (tmp_path / 'item' / 'stack').glob('[0-9]*'))
+  assert chunks == ['0.0', '1.0', '2.0']
+  (tmp_path / 'item' / 'stack' / '1.0').unlink()
+  stack = orbax_tree.read_tree(tmp_path / 'item')['stack']
+  np.testing.assert_array_equal(stack.entry(0, 2).read(), [4.0, 5.0])
+  with pytest.raises(UserError, match=r'item: stack\[1\] cannot be read.*1\.0'):
+    stack.entry(0, 1).read()
+  with pytest.raises(UserError, match='item: stack cannot be read.*1.0'):
+    stack.read()
+
+
+def test_folder_that_is_no_item(tmp_path):
+  with pytest.raises(UserError, match='it has no _METADATA. Give a folder'):
+    orbax_tree.read_tree(tmp_path)
+
+
+@pytest.mark.parametrize(
+    'lost, message',
+    [
+        ('manifest.ocdbt', 'state cannot be opened: .*copy the folder again'),
+        ('d', 'state cannot be opened: .*copy the folder again'),
+        ('ocdbt.process_0/d', 'embedding cannot be read: .*copy it again'),
+    ],
+)
+def test_lost_files(tmp_path, lost, message):
+  folder = tmp_path / 'state'
+  shutil.copytree(t5x_files.GOLDEN / 't5_1_0_tiny' / t5x_files.STATE, folder)
+  if (folder / lost).is_dir():
+    shutil.rmtree(folder / lost)
+  else:
+    (folder / lost).unlink()
+  with pytest.raises(UserError, match=message):
+    orbax_tree.read_tree(folder)['target/token_embedder/embedding'].read()
+
+
+@pytest.mark.parametrize('content', ['', '{"tree_metadata": {"(\'target\','])
+def test_damaged_metadata(tmp_path, content):
+  (tmp_path / '_METADATA').write_text(content)
+  with pytest.raises(UserError, match='cannot be opened: .*missing or damaged'):
+    orbax_tree.read_tree(tmp_path)

@@ -1,0 +1,211 @@
+"""Safetensors files against the library of that name."""
+
+import json
+import struct
+import subprocess
+import sys
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors import numpy as reference
+from safetensors import safe_open
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.interop import safetensors_file
+from dualenc_jax.interop.tensors import Tensor
+
+
+def arrays():
+  rng = np.random.default_rng(0)
+  return {
+      'shared.weight': rng.normal(size=(7, 5)).astype(np.float32),
+      'scale': rng.normal(size=3).astype(np.float32),
+      'one': np.array(rng.normal(), np.float32),
+      'empty': np.zeros((0, 4), np.float32),
+      'ä "b"': rng.normal(size=(2, 3, 4)).astype(np.float32),
+  }
+
+
+def lazy(values):
+  return {
+      name: Tensor(f'test: {name}', value.shape, lambda value=value: value)
+      for name, value in values.items()
+  }
+
+
+@pytest.mark.parametrize(
+    'dtype', [np.float32, np.float16, ml_dtypes.bfloat16, np.float64]
+)
+def test_reads_what_the_library_writes(tmp_path, dtype):
+  path = tmp_path / 'model.safetensors'
+  saved = {k: np.asarray(v, dtype) for k, v in arrays().items()}
+  reference.save_file(saved, path, {'format': 'pt'})
+  for given in (path, tmp_path):
+    tensors = safetensors_file.read(given)
+    assert tensors.keys() == saved.keys()
+    for name, array in saved.items():
+      assert tensors[name].shape == array.shape
+      value = tensors[name].read()
+      assert value.dtype == np.float32
+      np.testing.assert_array_equal(value, array.astype(np.float32))
+
+
+def test_the_library_reads_what_is_written(tmp_path):
+  path = tmp_path / 'out.safetensors'
+  tensors = lazy(arrays())
+  tensors['transposed'] = tensors['shared.weight'].transposed()
+  safetensors_file.write(path, tensors, {'format': 'pt'})
+  loaded = reference.load_file(path)
+  expected = arrays() | {'transposed': arrays()['shared.weight'].T}
+  assert loaded.keys() == expected.keys()
+  for name, array in expected.items():
+    np.testing.assert_array_equal(loaded[name], array)
+  with safe_open(path, 'numpy') as file:
+    assert file.metadata() == {'format': 'pt'}
+  assert [p.name for p in tmp_path.iterdir()] == ['out.safetensors']
+
+
+def test_nothing_is_left_of_a_file_that_cannot_be_written(tmp_path):
+  def load():
+    raise OSError('no such disk')
+
+  tensors = lazy(arrays()) | {'bad': Tensor('there: bad', (2,), load)}
+  with pytest.raises(UserError, match='there: bad cannot be read: no such'):
+    safetensors_file.write(tmp_path / 'model.safetensors', tensors)
+  assert not list(tmp_path.iterdir())
+
+
+def shards(folder):
+  """A checkpoint of two shards; returns its index."""
+  values = arrays()
+  index = {}
+  for number, names in enumerate([['shared.weight', 'one'], ['scale']], 1):
+    file = f'model-0000{number}-of-00002.safetensors'
+    reference.save_file({n: values[n] for n in names}, folder / file)
+    index |= {name: file for name in names}
+  write_index(folder, index)
+  return index
+
+
+def write_index(folder, index):
+  (folder / 'model.safetensors.index.json').write_text(
+      json.dumps({'metadata': {}, 'weight_map': index})
+  )
+
+
+def test_shards(tmp_path):
+  index = shards(tmp_path)
+  for path in (tmp_path, tmp_path / 'model.safetensors.index.json'):
+    tensors = safetensors_file.read(path)
+    assert tensors.keys() == index.keys()
+    for name, file in index.items():
+      assert tensors[name].where == f'{tmp_path / file}: {name}'
+      np.testing.assert_array_equal(tensors[name].read(), arrays()[name])
+
+
+def test_a_shard_is_missing(tmp_path):
+  file = shards(tmp_path)['scale']
+  (tmp_path / file).unlink()
+  with pytest.raises(UserError, match=f'{file} is missing.*Copy all shards'):
+    safetensors_file.read(tmp_path)
+
+
+def test_a_tensor_is_not_in_its_shard(tmp_path):
+  index = shards(tmp_path)
+  write_index(tmp_path, index | {'scale': index['one']})
+  with pytest.raises(UserError, match='00001.*has no tensor scale, which'):
+    safetensors_file.read(tmp_path)
+
+
+@pytest.mark.parametrize('text', ['', '[]', '{"weight_map": 3}', '{}'])
+def test_a_bad_index(tmp_path, text):
+  (tmp_path / 'model.safetensors.index.json').write_text(text)
+  with pytest.raises(UserError, match='is no index of safetensors files'):
+    safetensors_file.read(tmp_path)
+
+
+def test_a_folder_without_any(tmp_path):
+  with pytest.raises(UserError, match='neither model.safetensors nor'):
+    safetensors_file.read(tmp_path)
+
+
+@pytest.mark.parametrize('kept', [0, 7, 8, 100, -1])
+def test_a_truncated_file(tmp_path, kept):
+  path = tmp_path / 'model.safetensors'
+  reference.save_file(arrays(), path)
+  path.write_bytes(path.read_bytes()[:kept])
+  with pytest.raises(UserError, match='model.safetensors is no whole .*again'):
+    safetensors_file.read(path)
+
+
+def test_a_file_cut_off_after_its_header_was_read(tmp_path):
+  path = tmp_path / 'model.safetensors'
+  reference.save_file(arrays(), path)
+  tensors = safetensors_file.read(path)
+  path.write_bytes(path.read_bytes()[:-200])
+  with pytest.raises(UserError, match='shared.weight cannot be read'):
+    tensors['shared.weight'].read()
+
+
+@pytest.mark.parametrize(
+    'header',
+    [
+        'not json',
+        '[]',
+        '{"a": 3}',
+        '{"a": {"dtype": "F32", "shape": [2], "data_offsets": [0]}}',
+        '{"a": {"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}}',
+        '{"a": {"dtype": "F32", "shape": ["2"], "data_offsets": [0, 8]}}',
+        '{"a": {"dtype": "F32", "shape": [2], "data_offsets": [-8, 0]}}',
+        '{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}',
+    ],
+)
+def test_a_bad_header(tmp_path, header):
+  path = tmp_path / 'model.safetensors'
+  path.write_bytes(struct.pack('<Q', len(header)) + header.encode() + b'\0' * 8)
+  with pytest.raises(UserError, match='model.safetensors is no whole'):
+    safetensors_file.read(path)
+
+
+def test_a_pickle_by_that_name(tmp_path):
+  path = tmp_path / 'model.safetensors'
+  path.write_bytes(b'PK\x03\x04' + b'\xff' * 100)
+  with pytest.raises(UserError, match='is no whole safetensors file'):
+    safetensors_file.read(path)
+
+
+def test_integers_are_refused(tmp_path):
+  path = tmp_path / 'model.safetensors'
+  reference.save_file({'q.weight': np.zeros(3, np.int8)}, path)
+  with pytest.raises(UserError, match='q.weight has the dtype I8; expected'):
+    safetensors_file.read(path)
+
+
+MEMORY = """
+import pathlib, sys
+from dualenc_jax.interop import safetensors_file
+
+def peak():
+  status = pathlib.Path('/proc/self/status').read_text()
+  return int(status.split('VmHWM:')[1].split()[0]) // 1024
+
+source = pathlib.Path(sys.argv[1])
+before = peak()
+safetensors_file.write(source.with_name('copy'), safetensors_file.read(source))
+print(peak() - before)
+"""
+
+
+def test_one_tensor_in_memory_at_a_time(tmp_path):
+  path = tmp_path / 'model.safetensors'
+  array = np.ones((4, 1024, 1024), np.float32)  # 16 MiB
+  reference.save_file({str(i): array for i in range(10)}, path)
+  result = subprocess.run(
+      [sys.executable, '-c', MEMORY, path],
+      capture_output=True,
+      text=True,
+      check=True,
+  )
+  assert int(result.stdout) < 40
+  assert (tmp_path / 'copy').stat().st_size > 10 * array.nbytes

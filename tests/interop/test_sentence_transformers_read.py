@@ -1,0 +1,373 @@
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from safetensors.numpy import save_file
+import sentence_transformers_folders as st
+import torch
+import towers
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.interop import opening
+from dualenc_jax.interop import sentence_transformers
+from dualenc_jax.interop.sentence_transformers import usage
+from dualenc_jax.interop.sentence_transformers.modules import Module
+
+CONFIG = 'config_sentence_transformers.json'
+
+
+@pytest.fixture(scope='module')
+def vocabulary(tmp_path_factory):
+  return st.train_vocabulary(tmp_path_factory.mktemp('v') / 'spiece.model')
+
+
+@pytest.fixture(scope='module')
+def t5(tmp_path_factory, vocabulary):
+  return st.save_t5(tmp_path_factory.mktemp('t5') / 'relu', vocabulary)
+
+
+@pytest.fixture(scope='module')
+def saved(tmp_path_factory, t5):
+  folder = tmp_path_factory.mktemp('saved') / 'model'
+  return st.save(st.modules(t5), folder)
+
+
+@pytest.fixture
+def folder(saved, tmp_path):
+  """A copy of a folder of the installed version, to be changed."""
+  return shutil.copytree(saved, tmp_path / 'model')
+
+
+def assert_same_vectors(folder, vocabulary):
+  weights = sentence_transformers.read(folder)
+  ours = towers.embed(weights, st.TEXTS, vocabulary)
+  for mine, theirs in zip(ours, st.encode(folder)):
+    np.testing.assert_allclose(mine, theirs, atol=1e-5, rtol=0)
+  return weights
+
+
+@pytest.mark.parametrize('feed_forward', ['relu', 'gated-gelu'])
+def test_the_vectors_are_those_of_the_library(
+    tmp_path, vocabulary, feed_forward
+):
+  t5 = st.save_t5(tmp_path / 't5', vocabulary, feed_forward)
+  folder = st.save(st.modules(t5), tmp_path / 'model')
+  assert sentence_transformers.is_one(folder)
+  assert not sentence_transformers.is_one(t5)
+  weights = assert_same_vectors(folder, vocabulary)
+  assert weights.kind == 'sentence-transformers folder'
+  assert weights.usage.query_length == weights.usage.passage_length == st.LENGTH
+  assert weights.passage_encoder is None
+
+
+def test_folders_are_read_in_the_form_of_gtr_and_sentence_t5(
+    folder, vocabulary
+):
+  st.as_published(folder, vocabulary)
+  # As published: the encoder in half precision, the projection not.
+  tensors = load_file(folder / 'model.safetensors')
+  half = {name: tensor.astype(np.float16) for name, tensor in tensors.items()}
+  save_file(half, folder / 'model.safetensors', {'format': 'pt'})
+  st.edit(folder / 'config.json', dtype='float16')
+  weights = sentence_transformers.read(folder)
+  model = st.open_model(folder)
+  query, passage = towers.embed(weights, st.TEXTS)
+  np.testing.assert_allclose(
+      query, model.encode(st.TEXTS), atol=1e-5, rtol=0
+  )
+  np.testing.assert_array_equal(query, passage)
+  assert weights.usage.vocabulary == folder / 'spiece.model'
+  assert weights.usage.query_length == weights.usage.passage_length == st.LENGTH
+
+
+def test_a_router_is_two_towers(tmp_path, t5, vocabulary):
+  deep = st.save_t5(tmp_path / 'deep', vocabulary, 'gated-gelu', 2, seed=1)
+  routes = st.modules(t5), st.modules(deep, seed=1)
+  folder = st.save([st.router(*routes)], tmp_path / 'model')
+  weights = assert_same_vectors(folder, vocabulary)
+  assert weights.encoder.num_layers == 1
+  assert weights.passage_encoder.num_layers == 2
+  assert 'passage_token_embedder/embedding' in weights.tensors
+  assert 'passage_projection/kernel' in weights.tensors
+
+
+def test_what_routes_share_is_shared(tmp_path, t5, vocabulary):
+  """Around and inside of the router, or saved twice."""
+  deep = st.save_t5(tmp_path / 'deep', vocabulary, depth=2, seed=1)
+  embeddings = load_file(t5 / 'model.safetensors')['shared.weight']
+  tensors = load_file(deep / 'model.safetensors')
+  tensors['shared.weight'] = embeddings
+  save_file(tensors, deep / 'model.safetensors', {'format': 'pt'})
+  query, passage = st.modules(t5), st.modules(deep)
+  folder = st.save(
+      [st.router(query[:2], passage[:2]), *query[2:]], tmp_path / 'model'
+  )
+  weights = assert_same_vectors(folder, vocabulary)
+  parts = {name.partition('/')[0] for name in weights.tensors}
+  assert {p for p in parts if p.startswith('passage')} == {'passage_encoder'}
+
+
+def test_only_the_projections_may_be_routed(tmp_path, t5, vocabulary):
+  """As in the library's example of its former Asym."""
+  start, end = st.modules(t5)[:2], st.modules(t5)[3:]
+  router = st.router([st.dense(0)], [st.dense(1)])
+  model = st.save([*start, router, *end], tmp_path / 'model')
+  file = next(model.glob('*_Router/router_config.json'))
+  file.write_text(file.read_text().replace('"document":', '"doc":'))
+  file.rename(file.with_name('config.json'))
+  st.edit(model / '2_Router' / 'config.json', parameters={})
+  weights = sentence_transformers.read(model)
+  kernels = {
+      name: weights.tensors[name].read()
+      for name in ('projection/kernel', 'passage_projection/kernel')
+  }
+  for seed, kernel in enumerate(kernels.values()):
+    expected = st.dense(seed).linear.weight.detach().numpy().T
+    np.testing.assert_array_equal(kernel, expected)
+  own = [name for name in weights.tensors if name.startswith('passage_')]
+  assert own == ['passage_projection/kernel']
+
+
+@pytest.mark.parametrize(
+    'config, expected',
+    [
+        ({'prompts': {'query': 'q: ', 'document': 'd: '}}, ('q: ', 'd: ')),
+        ({'prompts': {'query': 'q: ', 'passage': 'p: '}}, ('q: ', 'p: ')),
+        ({'prompts': {'corpus': 'c: ', 'document': 'c: '}}, ('', 'c: ')),
+        (
+            {
+                'prompts': {'all': 'a: ', 'query': ''},
+                'default_prompt_name': 'all',
+            },
+            ('', 'a: '),
+        ),
+        ({'prompts': {'all': 'a: '}, 'default_prompt_name': None}, ('', '')),
+        ({'prompts': ..., 'default_prompt_name': ...}, ('', '')),
+    ],
+)
+def test_prompts_become_prefixes(folder, config, expected):
+  st.edit(folder / CONFIG, **({'prompts': {}} | config))
+  assert usage.read_prompts(folder) == expected
+
+
+def test_prompts_are_put_in_front_as_in_the_library(folder, vocabulary):
+  prompts = {'query': 'wrap: ', 'document': 'text to indent: '}
+  st.edit(folder / CONFIG, prompts=prompts)
+  assert_same_vectors(folder, vocabulary)
+
+
+@pytest.mark.parametrize(
+    'settings, expected',
+    [
+        ({'max_seq_length': 30}, (30, 30)),
+        ({'tokenizer_args': {'model_max_length': 20}}, (20, 20)),
+        ({'max_seq_length': 30, 'query_length': 9}, (9, 30)),
+        ({'query_length': 9, 'document_length': 25}, (9, 25)),
+    ],
+)
+def test_lengths_are_those_that_the_library_cuts_at(
+    folder, settings, expected
+):
+  st.edit(folder / 'sentence_bert_config.json', **settings)
+  module = Module('Transformer', folder)
+  tasks = 'query', 'document'
+  assert tuple(usage.read_length(module, task) for task in tasks) == expected
+  model = st.open_model(folder)
+  lengths = tuple(
+      model.preprocess([' '.join(st.TEXTS)], task=task)['input_ids'].shape[1]
+      for task in tasks
+  )
+  assert lengths == expected
+
+
+def test_a_bias_of_zeros_is_left_out(tmp_path, t5, vocabulary):
+  modules = st.modules(t5)
+  modules[2] = st.dense(bias=True, init_bias=torch.zeros(st.DIM))
+  folder = st.save(modules, tmp_path / 'model')
+  weights = assert_same_vectors(folder, vocabulary)
+  assert weights.left_out['2_Dense/linear.bias'] == 'zero'
+
+
+def test_without_normalize_the_cosine_decides(tmp_path, t5):
+  folder = st.save(st.modules(t5)[:3], tmp_path / 'model')
+  assert sentence_transformers.read(folder).kind.endswith('without Normalize')
+  st.edit(folder / CONFIG, similarity_fn_name=...)
+  sentence_transformers.read(folder)
+  st.edit(folder / CONFIG, similarity_fn_name='dot')
+  with pytest.raises(UserError, match="no Normalize.* compares .* by 'dot'"):
+    sentence_transformers.read(folder)
+
+
+def remove(name):
+  def change(folder):
+    (folder / name).unlink()
+
+  return change
+
+
+def setting(file, **changes):
+  return lambda folder: st.edit(folder / file, **changes)
+
+
+def entry(index, **changes):
+  """Changes an entry of modules.json; removes it without changes."""
+
+  def change(folder):
+    file = folder / 'modules.json'
+    entries = json.loads(file.read_text())
+    entries[index : index + 1] = [entries[index] | changes] if changes else []
+    file.write_text(json.dumps(entries))
+
+  return change
+
+
+def cut(folder):
+  file = folder / '2_Dense' / 'model.safetensors'
+  file.write_bytes(file.read_bytes()[:-8])
+
+
+def another_tensor(folder):
+  file = folder / '2_Dense' / 'model.safetensors'
+  save_file(load_file(file) | {'other': np.ones(3, np.float32)}, file)
+
+
+PACKAGE = 'sentence_transformers.models.'
+BERT = 'sentence_bert_config.json'
+POOLING, DENSE = '1_Pooling/config.json', '2_Dense/config.json'
+
+
+@pytest.mark.parametrize(
+    'change, message',
+    [
+        (entry(2), 'modules.json names no Dense: the projection is missing'),
+        (entry(2, type=f'{PACKAGE}LSTM'), 'modules.json names the module LSTM'),
+        (entry(0, type=f'{PACKAGE}StaticEmbedding'), 'module StaticEmbedding'),
+        (entry(0, type='my.Transformer'), 'my.Transformer, whose code is not'),
+        (entry(1), 'names the modules Transformer, Dense, Normalize, in this'),
+        (entry(1, path=3), r'modules.json has the entry .* expected an object'),
+        (remove('2_Dense/config.json'), '2_Dense/config.json names no activ'),
+        (remove('1_Pooling/config.json'), '1_Pooling/config.json names no poo'),
+        (remove('2_Dense/model.safetensors'), '2_Dense has neither model.saf'),
+        (setting(POOLING, pooling_mode='cls'), "config.json: Pooling .* 'cls'"),
+        (setting(POOLING, pooling_mode=['mean', 'max']), "'mean', 'max'"),
+        (
+            setting(POOLING, pooling_mode=..., pooling_mode_max_tokens=True),
+            'Pooling has pooling_mode_max_tokens = True; expected False',
+        ),
+        (
+            setting(
+                POOLING,
+                pooling_mode='mean',
+                pooling_mode_weightedmean_tokens=True,
+            ),
+            'Pooling has pooling_mode_weightedmean_tokens',
+        ),
+        (setting(POOLING, include_prompt=False), 'include_prompt = False'),
+        (setting(DENSE, use_residual=True), 'Dense has use_residual = True'),
+        (setting(DENSE, module_input_name='token_embeddings'), 'Dense has mod'),
+        (setting(DENSE, rank=3), 'rank is 3, which is no setting of Dense'),
+        (
+            setting(DENSE, activation_function='torch.nn.modules.Tanh'),
+            'Dense has activation_function = .*Tanh.*; expected .*Identity',
+        ),
+        (setting(DENSE, bias=True), 'linear.weight; expected linear.bias, lin'),
+        (setting(DENSE, in_features=12, out_features=16), r'shape \(12, 16\)'),
+        (setting(BERT, do_lower_case=True), 'Transformer has do_lower_case'),
+        (setting(BERT, query_expansion={'length': 8}), 'query_expansion'),
+        (setting(BERT, processing_kwargs={'text': {}}), 'processing_kwargs'),
+        (
+            setting(CONFIG, prompts={'passage': 'p: ', 'document': ''}),
+            "different prompts for passages: document = '', passage = 'p: '",
+        ),
+        (cut, '2_Dense/model.safetensors is no whole safetensors file'),
+        (another_tensor, '2_Dense holds the tensors linear.weight, other; exp'),
+        (lambda f: (f / 'modules.json').write_text('[{'), 'modules.json is no'),
+        (lambda f: (f / 'modules.json').write_text('{}'), 'holds a JSON dict'),
+        (lambda f: (f / DENSE).write_text('[]'), '2_Dense/config.json holds a'),
+    ],
+)
+def test_what_the_towers_cannot_do_is_an_error(folder, change, message):
+  change(folder)
+  with pytest.raises(UserError, match=message):
+    sentence_transformers.read(folder)
+
+
+def test_without_dense_its_encoder_can_be_given(folder):
+  entry(2)(folder)
+  with pytest.raises(UserError, match='give the file model.safetensors of'):
+    opening.read(folder)
+  assert not opening.read(folder / 'model.safetensors').has_projection
+
+
+def test_a_bias_is_an_error(tmp_path, t5):
+  modules = st.modules(t5)
+  modules[2] = st.dense(bias=True)
+  folder = st.save(modules, tmp_path / 'model')
+  with pytest.raises(UserError, match='linear.bias is not zero: Dense has a'):
+    sentence_transformers.read(folder)
+
+
+@pytest.mark.parametrize(
+    'old, new, message',
+    [
+        ('"document":', '"answer":', 'the routes query, answer; expected "que'),
+        ('"route_mappings": {}', '"route_mappings": {"a": "b"}', 'has route_m'),
+        ('"structure"', '"plan"', 'no configuration of a router: expected "ty'),
+    ],
+)
+def test_other_routes_are_an_error(tmp_path, t5, old, new, message):
+  router = st.router(st.modules(t5), st.modules(t5))
+  folder = st.save([router], tmp_path / 'model')
+  file = folder / 'router_config.json'
+  assert old in file.read_text()
+  file.write_text(file.read_text().replace(old, new))
+  with pytest.raises(UserError, match=message):
+    sentence_transformers.read(folder)
+
+
+def test_towers_of_different_vocabularies_are_an_error(
+    tmp_path, t5, vocabulary
+):
+  other = tmp_path / 'other.model'
+  text = vocabulary.read_bytes()
+  other.write_bytes(text.replace('▁the'.encode(), '▁eht'.encode(), 1))
+  routes = st.modules(t5), st.modules(st.save_t5(tmp_path / 't5', other))
+  folder = st.save([st.router(*routes)], tmp_path / 'model')
+  with pytest.raises(UserError, match='different vocabularies'):
+    sentence_transformers.read(folder)
+
+
+@pytest.mark.parametrize('part', ['2_Dense', ''])
+def test_a_pickle_is_refused_with_the_command_that_converts_it(
+    folder, vocabulary, part
+):
+  expected = st.encode(folder)
+  file = folder / part / 'model.safetensors'
+  tensors = {n: torch.from_numpy(t) for n, t in load_file(file).items()}
+  torch.save(tensors, file.with_name('pytorch_model.bin'))
+  file.unlink()
+  with pytest.raises(UserError, match='pytorch_model.bin is a pickle') as error:
+    sentence_transformers.read(folder)
+  exec(re.search('python -c "(.*)"', str(error.value))[1], {})
+  weights = sentence_transformers.read(folder.with_name('model-safe'))
+  ours = towers.embed(weights, st.TEXTS, vocabulary)
+  for mine, theirs in zip(ours, expected):
+    np.testing.assert_allclose(mine, theirs, atol=1e-5, rtol=0)
+
+
+def test_reading_needs_neither_torch_nor_the_library(saved):
+  code = (
+      'import pathlib, sys;'
+      " absent = 'torch', 'transformers', 'sentence_transformers';"
+      ' sys.modules.update(dict.fromkeys(absent));'
+      ' from dualenc_jax.interop import sentence_transformers as st;'
+      f' weights = st.read(pathlib.Path({str(saved)!r}));'
+      ' print(weights.encoder.num_layers)'
+  )
+  done = subprocess.run([sys.executable, '-c', code], capture_output=True)
+  assert done.stdout == b'1\n', done.stderr

@@ -1,0 +1,203 @@
+import json
+import warnings
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+import sentence_transformers_folders as st
+import towers
+
+from dualenc_jax.data.vocabulary import Vocabulary
+from dualenc_jax.errors import UserError
+from dualenc_jax.interop import sentence_transformers
+from dualenc_jax.interop.tensors import Tensor
+from dualenc_jax.interop.weights import shapes_of
+from dualenc_jax.interop.weights import Usage
+from dualenc_jax.interop.weights import Weights
+from dualenc_jax.models import DualEncoder
+from dualenc_jax.models import Projection
+from dualenc_jax.models import T5Encoder
+from dualenc_jax.models import TokenEmbedder
+
+SHIPPED = Vocabulary('python_code_8k')
+USAGE = Usage(SHIPPED.file, None, 16, 40, 'query: ', 'passage: ')
+ROWS, WIDTH, DIM = SHIPPED.size + 7, 16, 12
+
+
+def encoder(depth=1, activations=('gelu', 'linear')):
+  return T5Encoder(depth, 2, 8, 32, activations)
+
+
+def embedder(width=WIDTH):
+  return TokenEmbedder(ROWS, width)
+
+
+def model(*own):
+  return DualEncoder(embedder(), encoder(), Projection(DIM), *own)
+
+
+MODELS = {
+    'SDE': model(),
+    'ADE': model(embedder(), encoder(2, ('relu',)), Projection(DIM)),
+    'ADE, wider': model(embedder(24), encoder(), Projection(DIM)),
+    'ADE-STE': model(None, encoder(), Projection(DIM)),
+    'ADE-SPL': model(embedder(), encoder()),
+    'own embedder': model(embedder()),
+    'own projection': model(None, None, Projection(DIM)),
+}
+
+
+def random_weights(dual_encoder, usage=USAGE):
+  draw = np.random.default_rng(0)
+  tensors = {}
+  for name, shape in shapes_of(dual_encoder).items():
+    array = draw.normal(name.endswith('scale'), 0.3, shape).astype(np.float32)
+    tensors[name] = Tensor(name, shape, lambda array=array: array)
+  return Weights(
+      'random',
+      'here',
+      tensors,
+      dual_encoder.encoder,
+      dual_encoder.passage_encoder,
+      usage,
+  ).check()
+
+
+def assert_library_agrees(weights, folder):
+  ours = towers.embed(weights, st.TEXTS)
+  for mine, theirs in zip(ours, st.encode(folder)):
+    np.testing.assert_allclose(mine, theirs, atol=1e-5, rtol=0)
+
+
+def assert_same(back, weights):
+  assert back.tensors.keys() == weights.tensors.keys()
+  for name, tensor in weights.tensors.items():
+    np.testing.assert_array_equal(back.tensors[name].read(), tensor.read())
+  assert (back.encoder, back.passage_encoder) == (
+      weights.encoder,
+      weights.passage_encoder,
+  )
+
+
+@pytest.mark.parametrize('name', MODELS)
+def test_the_library_gives_our_vectors(tmp_path, caplog, name):
+  weights = random_weights(MODELS[name])
+  folder = tmp_path / 'model'
+  sentence_transformers.write(weights, folder)
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    assert_library_agrees(weights, folder)
+  assert not [r for r in caplog.records if r.levelname != 'INFO']
+  back = sentence_transformers.read(folder)
+  assert_same(back, weights)
+  vocabulary = back.usage.vocabulary
+  assert vocabulary.read_bytes() == SHIPPED.file.read_bytes()
+  assert back.usage == Usage(vocabulary, None, 16, 40, 'query: ', 'passage: ')
+
+
+@pytest.mark.parametrize('feed_forward', ['relu', 'gated-gelu'])
+def test_a_folder_of_the_library_comes_back_bit_for_bit(
+    tmp_path, feed_forward
+):
+  vocabulary = st.train_vocabulary(tmp_path / 'vocabulary.model')
+  t5 = st.save_t5(tmp_path / 't5', vocabulary, feed_forward)
+  first = st.save(st.modules(t5), tmp_path / 'first')
+  st.as_published(first, vocabulary)
+  weights = sentence_transformers.read(first)
+  sentence_transformers.write(weights, tmp_path / 'second')
+  back = sentence_transformers.read(tmp_path / 'second')
+  assert_same(back, weights)
+  assert back.usage.vocabulary.read_bytes() == vocabulary.read_bytes()
+  assert back.usage.query_length == back.usage.passage_length == st.LENGTH
+  for one, two in zip(st.encode(first), st.encode(tmp_path / 'second')):
+    np.testing.assert_allclose(one, two, atol=1e-6, rtol=0)
+
+
+def test_the_real_vocabulary(tmp_path, shared):
+  file = shared / 'data' / 't5_spiece' / 'spiece.model'
+  small = DualEncoder(TokenEmbedder(32128, 16), encoder(), Projection(DIM))
+  weights = random_weights(small, Usage(file, None, 24, 24))
+  sentence_transformers.write(weights, tmp_path / 'model')
+  assert_library_agrees(weights, tmp_path / 'model')
+
+
+@pytest.mark.parametrize(
+    'name, embedders, encoders, projections',
+    [
+        ('SDE', 1, 1, 1),
+        ('ADE', 2, 2, 2),
+        ('ADE-SPL', 2, 2, 1),
+        ('ADE-STE', 2, 2, 2),
+        ('own embedder', 2, 2, 1),
+        ('own projection', 1, 1, 2),
+    ],
+)
+def test_what_the_format_can_share_is_written_once(
+    tmp_path, name, embedders, encoders, projections
+):
+  sentence_transformers.write(random_weights(MODELS[name]), tmp_path / 'model')
+  names = [
+      name
+      for file in (tmp_path / 'model').rglob('*.safetensors')
+      for name in load_file(file)
+  ]
+  assert names.count('shared.weight') == embedders
+  assert names.count('encoder.final_layer_norm.weight') == encoders
+  assert names.count('linear.weight') == projections
+
+
+def test_one_prompt_of_both_sides_is_that_of_encode(tmp_path):
+  usage = Usage(SHIPPED.file, None, 40, 40, 'text: ', 'text: ')
+  weights = random_weights(MODELS['SDE'], usage)
+  notes = sentence_transformers.write(weights, tmp_path / 'model')
+  assert not notes
+  plain = st.open_model(tmp_path / 'model').encode(st.TEXTS)
+  ours, _ = towers.embed(weights, st.TEXTS)
+  np.testing.assert_allclose(ours, plain, atol=1e-5, rtol=0)
+  back = sentence_transformers.read(tmp_path / 'model').usage
+  assert back.query_prefix == back.passage_prefix == 'text: '
+
+
+@pytest.mark.parametrize(
+    'name, length, expected',
+    [
+        ('SDE', 40, []),
+        ('SDE', 16, ['Queries are cut at 16 tokens by `encode_query`']),
+        ('ADE', 16, ['Queries and passages have towers of their own']),
+        (
+            'ADE-STE',
+            40,
+            ['towers of their own', 'share the token embedder, which this'],
+        ),
+        ('own embedder', 40, ['of their own', 'share the encoder, which this']),
+    ],
+)
+def test_notes_say_what_is_not_as_expected(tmp_path, name, length, expected):
+  weights = random_weights(MODELS[name], Usage(SHIPPED.file, None, length, 40))
+  notes = sentence_transformers.write(weights, tmp_path / 'model')
+  assert len(notes) == len(expected)
+  card = (tmp_path / 'model' / 'README.md').read_text()
+  for note, part in zip(notes, expected):
+    assert part in note
+    assert note in card
+
+
+def test_equal_lengths_need_no_setting_of_version_6(tmp_path):
+  """These make older versions of the library fail."""
+  for name, length in (('SDE', 40), ('ADE', 16)):
+    usage = Usage(SHIPPED.file, None, length, 40)
+    weights = random_weights(MODELS[name], usage)
+    sentence_transformers.write(weights, tmp_path / name)
+    for file in (tmp_path / name).rglob('sentence_bert_config.json'):
+      assert json.loads(file.read_text()).keys() == {
+          'max_seq_length',
+          'do_lower_case',
+      }
+
+
+def test_a_missing_projection_is_an_error(tmp_path):
+  weights = random_weights(MODELS['SDE'])
+  del weights.tensors['projection/kernel']
+  with pytest.raises(UserError, match='missing the projection'):
+    sentence_transformers.write(weights, tmp_path / 'model')
+  assert not (tmp_path / 'model').exists()

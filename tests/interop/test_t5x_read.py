@@ -1,0 +1,255 @@
+"""Checkpoints of T5X and t5x_retrieval, in the layouts that those write."""
+
+import json
+
+import numpy as np
+import pytest
+import t5x_files
+
+from dualenc_jax.interop import t5x
+from dualenc_jax.interop import zarr_array
+
+RNG = np.random.default_rng(0)
+PROJECTION = RNG.normal(size=(32, 24)).astype(np.float32)
+
+
+@pytest.fixture(scope='module', params=['t5_1_1_tiny', 't5_1_0_tiny'])
+def name(request):
+  return request.param
+
+
+@pytest.fixture(scope='module')
+def arrays(name):
+  return t5x_files.parameters(name)
+
+
+def assert_holds(weights, arrays):
+  assert weights.tensors.keys() == arrays.keys()
+  for path, array in arrays.items():
+    assert weights.tensors[path].shape == array.shape
+    np.testing.assert_array_equal(weights.tensors[path].read(), array)
+
+
+@pytest.mark.parametrize('form', ['t5x_legacy', 't5x_orbax'])
+def test_golden(name, arrays, form):
+  folder = t5x_files.GOLDEN / name / form
+  assert t5x.is_one(folder)
+  weights = t5x.read(folder)
+  assert_holds(weights, arrays)
+  assert weights.path == str(folder / 'checkpoint_1000')
+  assert form.removeprefix('t5x_').lower() in weights.kind.lower()
+  assert weights.step == 1000
+  assert weights.passage_encoder is None and not weights.has_projection
+
+
+@pytest.mark.parametrize('form', ['t5x_legacy', 't5x_orbax'])
+def test_what_is_left_out(name, form):
+  weights = t5x.read(t5x_files.GOLDEN / name / form)
+  config = t5x_files.GOLDEN / name / 'config.json'
+  shapes = json.loads(config.read_text())['param_shapes']
+  decoder = {path for path in shapes if path.startswith('decoder/')}
+  reasons = weights.left_out
+  parameters = {k for k in reasons if k.startswith('target/')}
+  assert parameters == {f'target/{path}' for path in decoder}
+  heads = {k for k in parameters if reasons[k] == 'head'}
+  untied = {'target/decoder/logits_dense/kernel'} & parameters
+  assert heads == untied and bool(untied) == (name == 't5_1_1_tiny')
+  assert {reasons[k] for k in parameters - heads} == {'decoder'}
+  statistics = {k: reasons[k] for k in reasons if k not in parameters}
+  assert statistics == {
+      f'state/param_states/{path}/{kind}': 'optimizer'
+      for path in decoder
+      for kind in ('m', 'v', 'v_col', 'v_row')
+  }
+
+
+@pytest.mark.parametrize('form', ['t5x_legacy', 't5x_orbax'])
+def test_statistics_of_adafactor(form):
+  folder = t5x_files.GOLDEN / 't5_1_0_tiny'
+  optimizer = t5x.read(folder / form).optimizer
+  files = sorted((folder / t5x_files.LEGACY).glob('state.param_states.*.v'))
+  assert len(files) == 27
+  for file in files:
+    path = file.name.removeprefix('state.param_states.').replace('.', '/')
+    np.testing.assert_array_equal(
+        optimizer[path].read(), t5x_files.read_zarr(file)
+    )
+  assert len(optimizer) == 4 * len(files)
+
+
+def test_variables_that_are_no_parameters(tmp_path, arrays):
+  t5x_files.write_legacy(
+      tmp_path / 'checkpoint_5', arrays, flax_mutables={'count': np.ones(2)}
+  )
+  left_out = t5x.read(tmp_path).left_out
+  assert left_out == {'flax_mutables/count': 'flax_mutables'}
+
+
+def test_a_checkpoint_its_state_and_the_newest_in_a_folder(tmp_path, arrays):
+  for step in (90, 1000, 200):
+    changed = arrays | {'encoder/encoder_norm/scale': np.full(32, step, 'f4')}
+    t5x_files.write_legacy(
+        tmp_path / f'checkpoint_{step}', changed, {'step': np.int32(step)}
+    )
+  (tmp_path / 'checkpoint_2000.tmp-17').mkdir()
+  for path, step in [(tmp_path, 1000), (tmp_path / 'checkpoint_90', 90)]:
+    assert t5x.is_one(path)
+    weights = t5x.read(path)
+    assert weights.step == step
+    assert weights.path == str(tmp_path / f'checkpoint_{step}')
+    scale = weights.tensors['encoder/encoder_norm/scale'].read()
+    np.testing.assert_array_equal(scale, np.full(32, step))
+  state = t5x_files.GOLDEN / 't5_1_0_tiny' / t5x_files.STATE
+  assert t5x.is_one(state) and t5x.read(state).step == 1000
+
+
+@pytest.mark.parametrize(
+    'content', [None, b'model_checkpoint_path: "model.ckpt-1000"', b'']
+)
+def test_what_is_no_checkpoint(tmp_path, content):
+  if content is not None:
+    (tmp_path / 'checkpoint').write_bytes(content)
+  assert not t5x.is_one(tmp_path)
+  assert not t5x.is_one(tmp_path / 'absent')
+
+
+def test_dual_encoder_of_t5x_retrieval(tmp_path, arrays):
+  t5x_files.write_legacy(
+      tmp_path / 'checkpoint_5',
+      arrays | {'projection_layer/kernel': PROJECTION},
+      {'step': np.int32(5)},
+      inline=['projection_layer/kernel', 'encoder/encoder_norm/scale'],
+      # As in the checkpoint of its tests: T5X's files at Google, of 2021.
+      spec=lambda name, metadata: {
+          'driver': 'zarr',
+          'kvstore': {'driver': 'gfile', 'path': name},
+          'metadata': metadata,
+      },
+  )
+  weights = t5x.read(tmp_path)
+  assert_holds(weights, arrays | {'projection/kernel': PROJECTION})
+  assert weights.has_projection and not weights.left_out
+  assert weights.model().projection.features == 24
+
+
+def test_token_embedder_within_the_encoder(tmp_path, arrays):
+  moved = dict(arrays)
+  moved['encoder/token_embedder/embedding'] = moved.pop(
+      'token_embedder/embedding'
+  )
+  t5x_files.write_legacy(tmp_path / 'checkpoint_5', moved)
+  weights = t5x.read(tmp_path)
+  assert_holds(weights, arrays)
+  assert weights.step is None
+
+
+@pytest.mark.parametrize(
+    'spec',
+    [
+        # Written to gs:// before the path came to lie in the kvstore.
+        lambda name, metadata: {
+            'driver': 'zarr',
+            'dtype': 'float32',
+            'kvstore': {'driver': 'gcs', 'bucket': 't5x-dummy-bucket'},
+            'path': name,
+            'metadata': metadata,
+        },
+        # The first Orbax.
+        lambda name, metadata: f'PLACEHOLDER://{name}',
+    ],
+)
+def test_other_references_to_folders(tmp_path, arrays, spec):
+  t5x_files.write_legacy(tmp_path / 'checkpoint_5', arrays, spec=spec)
+  assert_holds(t5x.read(tmp_path), arrays)
+
+
+def test_bfloat16(tmp_path, arrays):
+  halves = {k: v.astype('bfloat16') for k, v in arrays.items()}
+  t5x_files.write_legacy(
+      tmp_path / 'checkpoint_5', halves, inline=['encoder/encoder_norm/scale']
+  )
+  weights = t5x.read(tmp_path)
+  assert_holds(weights, {k: v.astype('f4') for k, v in halves.items()})
+
+
+def test_towers_of_our_own_in_t5x(tmp_path, arrays):
+  target = arrays | {
+      f'passage_{path}': array + 1
+      for path, array in arrays.items()
+      if '/layers_2/' not in path
+  }
+  target['projection/kernel'] = PROJECTION
+  target['passage_projection/kernel'] = PROJECTION + 1
+  temperature = {'loss/log_temperature': np.float32(-3)}
+  t5x_files.write_legacy(
+      tmp_path / 'checkpoint_5', target | temperature,
+      inline=['loss/log_temperature'],
+  )
+  weights = t5x.read(tmp_path)
+  assert_holds(weights, target)
+  assert weights.loss['loss/log_temperature'].read() == -3
+  assert weights.encoder.num_layers == 3
+  assert weights.passage_encoder.num_layers == 2
+
+
+def stacked(arrays, axis, subtree='encoder'):
+  """The layers along an axis, as a scan of them stores its parameters."""
+  tree = {k: v for k, v in arrays.items() if '/layers_' not in k}
+  for path in arrays:
+    if '/layers_0/' in path:
+      layers = [arrays[path.replace('_0/', f'_{i}/', 1)] for i in range(3)]
+      inner = path.removeprefix('encoder/layers_0/')
+      tree[f'encoder/{subtree}/{inner}'] = np.stack(layers, axis)
+  return tree
+
+
+@pytest.mark.parametrize(
+    'axis, subtree', [(1, 'encoder'), (0, 'encoder'), (0, 'layers')]
+)
+def test_scanned_layers(tmp_path, arrays, axis, subtree):
+  tree = stacked(arrays, axis, subtree)
+  state = {
+      'step': np.int32(5),
+      f'param_states/encoder/{subtree}/mlp/wo/kernel/v': np.zeros((3, 2)),
+      'param_states/encoder/encoder_norm/scale/v': np.ones(32),
+  }
+  t5x_files.write_legacy(tmp_path / 'checkpoint_5', tree, state)
+  weights = t5x.read(tmp_path)
+  assert_holds(weights, arrays)
+  assert list(weights.optimizer) == ['encoder/encoder_norm/scale/v']
+  assert weights.left_out == {
+      f'state/param_states/encoder/{subtree}/mlp/wo/kernel/v': 'optimizer'
+  }
+
+
+def scalable(arrays, layers):
+  """T5X's scalable T5: kernels of three axes, relative positions by layer."""
+  tree = {}
+  for path, array in arrays.items():
+    if '/attention/' in path:
+      shape = (4, 8, 32) if '/out/' in path else (32, 4, 8)
+      array = array.reshape(shape)
+    tree[path] = array
+  bias = tree.pop('encoder/relpos_bias/rel_embedding')
+  for i in range(layers):
+    tree[f'encoder/layers_{i}/relpos_bias/rel_embedding'] = bias.copy()
+  return tree
+
+
+@pytest.mark.parametrize('scan', [False, True])
+def test_scalable_t5(tmp_path, arrays, scan):
+  tree = scalable(arrays, 3)
+  if scan:
+    tree = stacked(tree, 1)
+    assert tree['encoder/encoder/attention/out/kernel'].shape == (4, 3, 8, 32)
+  t5x_files.write_legacy(tmp_path / 'checkpoint_5', tree)
+  assert_holds(t5x.read(tmp_path), arrays)
+
+
+def test_a_bucket_of_gs():
+  # Only the address: these tests reach no network.
+  assert zarr_array.kvstore('gs://t5-data/t5x/checkpoint_1/target.a') == {
+      'driver': 'gcs',
+      'bucket': 't5-data',
+      'path': 't5x/checkpoint_1/target.a/',
+  }

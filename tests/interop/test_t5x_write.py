@@ -1,0 +1,123 @@
+"""Checkpoints in T5X's format: as T5X writes them, and read back bit-equal."""
+
+import dataclasses
+
+from flax import serialization
+import numpy as np
+import pytest
+import t5x_files
+
+from dualenc_jax.interop import t5x
+from dualenc_jax.interop import t5x_write
+from dualenc_jax.interop.tensors import Tensor
+
+
+def content(folder):
+  return serialization.msgpack_restore((folder / 'checkpoint').read_bytes())
+
+
+def tensor(array):
+  return Tensor('test', array.shape, lambda: array)
+
+
+def with_tensors(weights, arrays, **changes):
+  added = {name: tensor(array) for name, array in arrays.items()}
+  return dataclasses.replace(
+      weights, tensors={**weights.tensors, **added}, **changes
+  ).check()
+
+
+@pytest.fixture
+def golden():
+  return t5x.read(t5x_files.GOLDEN / 't5_1_1_tiny' / 't5x_orbax')
+
+
+def test_same_files_as_t5x(tmp_path, golden):
+  t5x_write.write(golden, tmp_path)
+  of_t5x = t5x_files.GOLDEN / 't5_1_1_tiny' / t5x_files.LEGACY
+  mine, theirs = content(tmp_path / 'checkpoint_1000'), content(of_t5x)
+  assert mine.keys() == theirs.keys()
+  assert mine['version'] == theirs['version']
+  state = mine['optimizer']['state']
+  assert state.keys() == {'step'}
+  assert state['step'].dtype == theirs['optimizer']['state']['step'].dtype
+  assert state['step'] == theirs['optimizer']['state']['step']
+  target = theirs['optimizer']['target']
+  # Paths, shapes, chunks, compression: word for word.
+  assert mine['optimizer']['target'] == {
+      part: target[part] for part in ('encoder', 'token_embedder')
+  }
+  written = sorted((tmp_path / 'checkpoint_1000').glob('target.*'))
+  assert [f.name for f in written] == sorted(
+      f.name for f in of_t5x.glob('target.*')
+  )
+  for folder in written:
+    array = t5x_files.read_zarr(of_t5x / folder.name)
+    np.testing.assert_array_equal(t5x_files.read_zarr(folder), array)
+
+
+def assert_reads_back(folder, weights):
+  back = t5x.read(folder)
+  assert back.tensors.keys() == weights.tensors.keys()
+  for name, original in weights.tensors.items():
+    np.testing.assert_array_equal(back.tensors[name].read(), original.read())
+  assert (back.encoder, back.passage_encoder) == (
+      weights.encoder, weights.passage_encoder
+  )
+
+
+def test_shared_towers_have_the_names_of_t5x_retrieval(tmp_path, golden):
+  kernel = np.arange(32 * 8, dtype=np.float32).reshape(32, 8)
+  weights = with_tensors(golden, {'projection/kernel': kernel}, step=None)
+  t5x_write.write(weights, tmp_path)
+  target = content(tmp_path / 'checkpoint_0')['optimizer']['target']
+  assert target.keys() == {'encoder', 'projection_layer', 'token_embedder'}
+  np.testing.assert_array_equal(
+      t5x_files.read_zarr(
+          tmp_path / 'checkpoint_0' / 'target.projection_layer.kernel'
+      ),
+      kernel,
+  )
+  assert_reads_back(tmp_path, weights)
+
+
+def test_towers_that_differ_have_our_names(tmp_path, golden):
+  kernel = np.ones((32, 8), np.float32)
+  own = {
+      f'passage_{name}': tensor.read() + 1
+      for name, tensor in golden.tensors.items()
+  }
+  weights = with_tensors(
+      golden,
+      own | {'projection/kernel': kernel, 'passage_projection/kernel': -kernel},
+      passage_encoder=golden.encoder.clone(),
+  )
+  t5x_write.write(weights, tmp_path)
+  target = content(tmp_path / 'checkpoint_1000')['optimizer']['target']
+  parts = {'encoder', 'projection', 'token_embedder'}
+  assert target.keys() == parts | {f'passage_{part}' for part in parts}
+  assert_reads_back(tmp_path, weights)
+
+
+def test_big_tensor_in_several_chunks(tmp_path, golden, monkeypatch):
+  monkeypatch.setattr(t5x_write, '_CHUNK_BYTES', 32 * 4 * 7)
+  t5x_write.write(golden, tmp_path)
+  folder = tmp_path / 'checkpoint_1000' / 'target.token_embedder.embedding'
+  chunks = {file.name for file in folder.glob('[0-9]*')}
+  assert chunks == {f'{i}.0' for i in range(74)}
+  assert_reads_back(tmp_path, golden)
+
+
+def test_cut_off_while_writing_is_no_checkpoint(tmp_path, golden):
+  def fail():
+    raise OSError('the disk is gone')
+
+  broken = dataclasses.replace(
+      golden.tensors['encoder/encoder_norm/scale'], load=fail
+  )
+  weights = dataclasses.replace(
+      golden, tensors={**golden.tensors, 'encoder/encoder_norm/scale': broken}
+  )
+  with pytest.raises(ValueError, match='the disk is gone'):
+    t5x_write.write(weights, tmp_path)
+  assert not t5x.is_one(tmp_path)

@@ -1,0 +1,230 @@
+"""mteb's own evaluation of our towers, on local data, beside ours."""
+
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tiny_beir
+import tiny_evaluation
+import tiny_run
+import tiny_towers
+
+# Before mteb is imported: nothing is fetched, nothing is kept.
+os.environ['HF_HUB_OFFLINE'] = '1'
+os.environ['HF_DATASETS_OFFLINE'] = '1'
+
+import datasets  # noqa: E402
+import mteb  # noqa: E402
+from mteb.abstasks import AbsTaskRetrieval  # noqa: E402
+from mteb.abstasks.sts import AbsTaskSTS  # noqa: E402
+from mteb.abstasks.task_metadata import TaskMetadata  # noqa: E402
+from mteb.models.models_protocols import EncoderProtocol  # noqa: E402
+from mteb.types import PromptType  # noqa: E402
+from scipy import stats  # noqa: E402
+import torch.utils.data  # noqa: E402
+
+from dualenc_jax.errors import UserError  # noqa: E402
+from dualenc_jax.mteb_encoder import MtebEncoder  # noqa: E402
+from dualenc_jax.retriever import Retriever  # noqa: E402
+
+TEXTS = tiny_towers.TEXTS
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch, tmp_path):
+  """Any connection is an error; what is cached goes to tmp_path."""
+
+  def connect(*args):
+    raise AssertionError(f'mteb connects to {args[1:]}')
+
+  monkeypatch.setattr('socket.socket.connect', connect)
+  monkeypatch.setenv('MTEB_CACHE', str(tmp_path / 'mteb'))
+  monkeypatch.setattr(
+      datasets.config, 'HF_DATASETS_CACHE', tmp_path / 'datasets'
+  )
+
+
+@pytest.fixture(scope='module')
+def retriever() -> Retriever:
+  towers = tiny_towers.loaded(apart=True, prefixes=('find: ', 'code: '))
+  return Retriever(towers)
+
+
+def metadata(kind: str, main_score: str) -> TaskMetadata:
+  return TaskMetadata(
+      name=f'Tiny{kind}',
+      description='words',
+      dataset={'path': 'nobody/nothing', 'revision': '1'},
+      type=kind,
+      category='t2t',
+      eval_splits=['test'],
+      eval_langs=['eng-Latn'],
+      main_score=main_score,
+  )
+
+
+class TinyRetrieval(AbsTaskRetrieval):
+  """Words to find words by; `tiny` is set by the test."""
+
+  metadata = metadata('Retrieval', 'ndcg_at_10')
+  tiny: tiny_beir.TinySet
+
+  def load_data(self, **kwargs):
+    # The first two words of a passage are its title.
+    corpus = {
+        name: dict(zip(('title', 'text'), (text[:9], text[10:])))
+        for name, text in self.tiny.corpus.items()
+    }
+    self.corpus = {'test': corpus}
+    self.queries = {'test': dict(self.tiny.queries)}
+    self.relevant_docs = {
+        'test': {q: dict(grades) for q, grades in self.tiny.qrels.items()}
+    }
+    self.data_loaded = True
+
+
+class TinySTS(AbsTaskSTS):
+  """Pairs of texts with a score each."""
+
+  metadata = metadata('STS', 'cosine_spearman')
+  min_score, max_score = 0, 5
+  pairs = tuple(itertools.combinations(TEXTS, 2))
+
+  def load_data(self, **kwargs):
+    one, two = zip(*self.pairs)
+    rows = {'sentence1': one, 'sentence2': two, 'score': self.scores()}
+    self.dataset = {'test': datasets.Dataset.from_dict(rows)}
+    self.data_loaded = True
+
+  def scores(self) -> list[float]:
+    return [float(i % 6) for i in range(len(self.pairs))]
+
+
+def evaluate(model, task) -> dict[str, float]:
+  result = mteb.evaluate(
+      model, task, cache=None, co2_tracker=False, show_progress_bar=False
+  )
+  return result.task_results[0].scores['test'][0]
+
+
+def make_set() -> tiny_beir.TinySet:
+  """Different passages of five words, the first two of four letters each."""
+  rng = random.Random(3)
+  short = [word for word in tiny_run.WORDS if len(word) == 4]
+  texts = {
+      ' '.join([*rng.sample(short, 2), *rng.sample(tiny_run.WORDS, 3)])
+      for _ in range(130)
+  }
+  corpus = {f'd{i}': text for i, text in enumerate(sorted(texts))}
+  queries = {
+      f'q{i}': ' '.join(rng.sample(tiny_run.WORDS, 3)) for i in range(20)
+  }
+  qrels = {
+      query: {
+          name: 2 - (text.split()[0] in words)
+          for name, text in corpus.items()
+          if len(set(text.split()) & set(words.split())) > 1
+      }
+      | {rng.choice(sorted(corpus)): 1}
+      for query, words in queries.items()
+  }
+  return tiny_beir.TinySet(corpus, queries, qrels)
+
+
+def test_retrieval_scores_are_those_of_our_own_evaluation(tmp_path):
+  tiny = make_set().write(tmp_path / 'data/beir/scifact')
+  model = tiny_evaluation.link_model(tmp_path)
+  output = tiny_evaluation.run(model, tmp_path / 'results')
+  ours = json.loads((output / 'metrics.json').read_text())
+  task = TinyRetrieval()
+  task.tiny = tiny
+  encoder = MtebEncoder(Retriever.from_dir(model), 'test/tiny')
+  theirs = evaluate(encoder, task)
+  found = ours['metrics']
+  assert 0.05 < found['nDCG@10'] < 0.95
+  for mine, name in (
+      ('nDCG@10', 'ndcg_at_10'), ('Recall@100', 'recall_at_100')
+  ):
+    np.testing.assert_allclose(found[mine], theirs[name], atol=1e-5)
+
+
+def test_sts_is_of_the_passage_tower(retriever):
+  theirs = evaluate(MtebEncoder(retriever, 'test/tiny'), TinySTS())
+  expected = {}
+  for tower in ('query', 'passage'):
+    a, b = (
+        tiny_towers.embed(retriever.towers, tower, texts)
+        for texts in zip(*TinySTS.pairs)
+    )
+    cosines = np.sum(a * b, axis=1)
+    expected[tower] = stats.spearmanr(cosines, TinySTS().scores()).statistic
+  assert abs(expected['query'] - expected['passage']) > 0.01
+  np.testing.assert_allclose(
+      theirs['cosine_spearman'], expected['passage'], atol=1e-6
+  )
+
+
+@pytest.mark.parametrize(
+    'prompt_type, tower',
+    [
+        (PromptType.query, 'query'),
+        (PromptType.document, 'passage'),
+        (None, 'passage'),
+    ],
+)
+def test_towers(retriever, prompt_type, tower):
+  encoder = MtebEncoder(retriever, 'test/tiny')
+  assert isinstance(encoder, EncoderProtocol)
+  rows = datasets.Dataset.from_dict({'text': TEXTS})
+  found = encoder.encode(
+      torch.utils.data.DataLoader(rows, batch_size=3),
+      task_metadata=TinySTS.metadata,
+      hf_split='test',
+      hf_subset='default',
+      prompt_type=prompt_type,
+      batch_size=3,
+  )
+  expected = tiny_towers.embed(retriever.towers, tower, TEXTS)
+  np.testing.assert_allclose(found, expected, atol=1e-6)
+  np.testing.assert_allclose(
+      encoder.similarity(found, found), expected @ expected.T, atol=1e-5
+  )
+  np.testing.assert_allclose(
+      encoder.similarity_pairwise(found, found[::-1].copy()),
+      np.sum(expected * expected[::-1], axis=1),
+      atol=1e-5,
+  )
+
+
+def test_what_it_says_of_itself(retriever):
+  meta = MtebEncoder(retriever, 'my-lab/tiny', revision='7').mteb_model_meta
+  assert (meta.name, meta.revision) == ('my-lab/tiny', '7')
+  assert (meta.embed_dim, meta.max_tokens) == (tiny_towers.DIM, 40)
+  with pytest.raises(UserError, match="expected 'organisation/model'"):
+    MtebEncoder(retriever, 'tiny')
+
+
+def test_inputs_without_text_are_refused(retriever):
+  with pytest.raises(UserError, match='TinySTS has inputs of image'):
+    MtebEncoder(retriever, 'test/tiny').encode(
+        [{'image': [0]}],
+        task_metadata=TinySTS.metadata,
+        hf_split='test',
+        hf_subset='default',
+    )
+
+
+def test_without_mteb_the_error_says_what_to_install():
+  code = (
+      "import sys; sys.modules['mteb'] = sys.modules['mteb.models'] = None\n"
+      'import dualenc_jax.mteb_encoder'
+  )
+  done = subprocess.run(
+      [sys.executable, '-c', code], capture_output=True, text=True, timeout=120
+  )
+  assert "pip install 'dualenc-jax[mteb]'" in done.stderr

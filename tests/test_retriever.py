@@ -1,0 +1,374 @@
+"""Retriever: three lines of Python, and what they do with bad input."""
+
+import dataclasses
+import json
+import pathlib
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+import tiny_evaluation
+import tiny_towers
+
+import dualenc_jax
+from dualenc_jax import model_dir
+from dualenc_jax.errors import UserError
+from dualenc_jax.interop import opening
+from dualenc_jax.interop import plain
+from dualenc_jax.interop.tensors import Tensor
+from dualenc_jax.interop.weights import Usage
+from dualenc_jax.interop.weights import Weights
+from dualenc_jax.retrieval.index import Index
+from dualenc_jax.retriever import Retriever
+from dualenc_jax.serving import export
+from dualenc_jax.serving import writer
+
+DIM = tiny_towers.DIM
+TEXTS = tiny_towers.TEXTS
+
+
+@pytest.fixture(scope='module')
+def towers():
+  return tiny_towers.loaded(apart=True, prefixes=('find: ', 'code: '))
+
+
+@pytest.fixture
+def retriever(towers) -> Retriever:
+  return Retriever(towers)
+
+
+def vectors(count: int, seed: int = 0) -> np.ndarray:
+  rng = np.random.default_rng(seed)
+  return rng.standard_normal((count, DIM)).astype(np.float32)
+
+
+def reference(queries, passages, ids, k):
+  """Float64 and a sort, equal scores by the greatest id first."""
+  scores = queries.astype(np.float64) @ passages.astype(np.float64).T
+  found = []
+  for row in scores.astype(np.float32):
+    ranked = sorted(zip(row.tolist(), ids), reverse=True)[:k]
+    found.append(ranked)
+  return (
+      np.array([[score for score, _ in row] for row in found], np.float32),
+      [[name for _, name in row] for row in found],
+  )
+
+
+def test_it_is_in_the_package():
+  assert dualenc_jax.Retriever is Retriever
+
+
+def test_importing_the_package_imports_nothing_and_the_class_no_training():
+  code = (
+      'import sys, dualenc_jax\n'
+      "assert not {'jax', 'numpy'} & set(sys.modules)\n"
+      'dualenc_jax.Retriever\n'
+      "print({'tensorflow', 'gin', 'flax', 'torch'} & set(sys.modules))\n"
+  )
+  done = subprocess.run(
+      [sys.executable, '-c', code], capture_output=True, text=True, timeout=120
+  )
+  assert done.stdout == 'set()\n', done.stderr
+
+
+@pytest.mark.parametrize('tower', ['query', 'passage'])
+def test_vectors_are_those_of_the_model(retriever, towers, tower):
+  encode = {
+      'query': retriever.encode_queries, 'passage': retriever.encode_passages
+  }[tower]
+  found = encode(TEXTS)
+  assert found.dtype == np.float32
+  expected = tiny_towers.embed(towers, tower, TEXTS)
+  np.testing.assert_allclose(found, expected, atol=1e-6)
+  np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
+
+
+def test_search_of_texts(retriever):
+  retriever.index(TEXTS, [f'p{i}' for i in range(len(TEXTS))])
+  scores, ids = retriever.search(['read a file', 'merge'], k=3)
+  queries = retriever.encode_queries(['read a file', 'merge'])
+  expected = reference(
+      queries, retriever.encode_passages(TEXTS), [f'p{i}' for i in range(7)], 3
+  )
+  np.testing.assert_allclose(scores, expected[0], atol=1e-6)
+  assert ids.tolist() == expected[1]
+  assert len(retriever) == len(TEXTS)
+
+
+@pytest.mark.parametrize('dtype', [np.float16, np.float32, np.float64])
+def test_search_of_own_embeddings(retriever, dtype):
+  passages = vectors(300).astype(dtype)
+  passages[200:] = passages[:100]  # Ties, at the top, too.
+  queries = vectors(20, seed=1)
+  retriever.index(passages)
+  scores, ids = retriever.search(queries, k=25)
+  expected = reference(queries, passages, list(map(str, range(300))), 25)
+  np.testing.assert_array_equal(scores, expected[0])
+  assert ids.tolist() == expected[1]
+
+
+def test_embeddings_of_jax_and_of_an_index(retriever, tmp_path):
+  retriever.index(jax.numpy.asarray(vectors(9)), [f'p{i}' for i in range(9)])
+  found = retriever.search(jax.numpy.asarray(vectors(2, seed=1)), 4)
+  retriever.save(tmp_path / 'saved')
+  index = Index.open(tmp_path / 'saved/index')
+  retriever.index(index.embeddings, index.ids)
+  again = retriever.search(vectors(2, seed=1), 4)
+  np.testing.assert_array_equal(again.scores, found.scores)
+  assert again.ids.tolist() == found.ids.tolist()
+
+
+def test_fewer_passages_than_k(retriever):
+  retriever.index(vectors(4))
+  scores, ids = retriever.search(vectors(2, seed=1), k=10)
+  assert scores.shape == ids.shape == (2, 4)
+  assert sorted(ids[0].tolist()) == ['0', '1', '2', '3']
+
+
+def test_nothing_gives_nothing(retriever):
+  assert retriever.encode_queries([]).shape == (0, DIM)
+  assert retriever.encode_passages([]).shape == (0, DIM)
+  assert len(retriever) == 0
+  retriever.index(vectors(4))
+  scores, ids = retriever.search([], k=3)
+  assert scores.shape == ids.shape == (0, 3)
+  assert scores.dtype == np.float32
+
+
+def test_an_index_replaces_the_one_before_and_errors_leave_it(retriever):
+  retriever.index(vectors(4))
+  retriever.index(vectors(6))
+  assert len(retriever) == 6
+  with pytest.raises(UserError):
+    retriever.index(vectors(3), ['a', 'a', 'b'])
+  assert len(retriever) == 6
+
+
+def test_ids_are_checked_before_hours_of_encoding(towers, monkeypatch):
+  monkeypatch.setattr(type(towers), 'passages', None)
+  with pytest.raises(UserError, match='1 ids for 2 passages'):
+    Retriever(towers).index(['a', 'b'], ['x'])
+
+
+def test_texts_may_be_any_iterable_of_strings(retriever):
+  listed = retriever.encode_queries(['read file', 'parse'])
+  for texts in (
+      ('read file', 'parse'),
+      np.array(['read file', 'parse']),
+      np.array(['read file', 'parse'], object),
+      (text for text in ('read file', 'parse')),
+  ):
+    np.testing.assert_array_equal(retriever.encode_queries(texts), listed)
+
+
+BAD = vectors(5)
+BAD[3, 1] = np.nan
+
+
+@pytest.mark.parametrize(
+    'call, message',
+    [
+        (lambda r: r.encode_queries('one'), 'queries is one string; .*list'),
+        (lambda r: r.encode_passages({'a': 'b'}), 'passages is dict; .*list'),
+        (lambda r: r.encode_queries(None), 'queries is NoneType; expected'),
+        (lambda r: r.encode_queries(['a', 3]), r'queries\[1\] is 3, int; '),
+        (lambda r: r.encode_queries(['a', 'b\ud800']), r'queries\[1\] .* half'),
+        (lambda r: r.index([]), 'passages is empty'),
+        (lambda r: r.index(vectors(0)), 'passages is empty'),
+        (lambda r: r.index('text'), 'passages is one string'),
+        (lambda r: r.index(vectors(3)[:, :5]), r'\(3, 5\); .* are \[n, 24\]'),
+        (lambda r: r.index(vectors(3)[0]), r'has the shape \(24,\)'),
+        (lambda r: r.index(np.ones((2, DIM), int)), 'array of int64; expected'),
+        (lambda r: r.index(BAD), r'passages\[3\] has an embedding with NaN'),
+        (lambda r: r.index(['a', 'b'], ['x']), '1 ids for 2 passages'),
+        (lambda r: r.index(['a', 'b'], ['x', 'x']), "ids has 'x' twice"),
+        (lambda r: r.index(['a', 'b'], [1, 2]), r'ids\[0\] is 1, int; '),
+        (lambda r: r.index(['a', 'b'], ['x', 'y\n']), r'ids\[1\] .* one line'),
+        (lambda r: r.index(['a', 'b'], ['x', '']), r'ids\[1\] is .* not empty'),
+    ],
+)
+def test_bad_input_is_one_clear_error(retriever, call, message):
+  with pytest.raises(UserError, match=message):
+    call(retriever)
+
+
+@pytest.mark.parametrize(
+    'queries, k, message',
+    [
+        ('one', 3, 'queries is one string'),
+        (['one'], 0, 'k is 0; expected'),
+        (['one'], 2.0, 'k is 2.0; expected'),
+        (vectors(2)[:, 1:], 3, r'queries has the shape \(2, 23\)'),
+        (BAD, 3, r'queries\[3\] has an embedding with NaN'),
+    ],
+)
+def test_a_bad_search_is_one_clear_error(retriever, queries, k, message):
+  with pytest.raises(UserError, match='Nothing is indexed'):
+    retriever.search(queries, k)
+  retriever.index(vectors(4))
+  with pytest.raises(UserError, match=message):
+    retriever.search(queries, k)
+
+
+def test_a_user_error_is_a_value_error(retriever):
+  with pytest.raises(ValueError):
+    retriever.encode_queries('one')
+
+
+def test_saved_and_opened_again(retriever, tmp_path):
+  retriever.index(TEXTS, [f'p{i}' for i in range(len(TEXTS))])
+  before = retriever.search(['read a file', 'merge'])
+  retriever.save(tmp_path / 'saved')
+  again = Retriever.from_dir(tmp_path / 'saved')
+  scores, ids = again.search(['read a file', 'merge'])
+  np.testing.assert_allclose(scores, before.scores, atol=1e-6)
+  assert ids.tolist() == before.ids.tolist()
+  # Into its own folder, whose index it reads, and once more elsewhere.
+  again.save(tmp_path / 'saved')
+  again.save(tmp_path / 'copy')
+  for name in ('saved', 'copy'):
+    index = Index.open(tmp_path / name / 'index')
+    assert [index.passage(i).text for i in range(len(TEXTS))] == list(TEXTS)
+    found = Retriever.from_dir(tmp_path / name).search(['read a file', 'merge'])
+    np.testing.assert_array_equal(found.scores, scores)
+  assert sorted(path.name for path in tmp_path.iterdir()) == ['copy', 'saved']
+
+
+def test_saved_without_an_index_and_with_one_of_own_embeddings(
+    retriever, tmp_path
+):
+  retriever.save(tmp_path)  # An empty folder.
+  assert sorted(path.name for path in tmp_path.iterdir()) == [
+      'artifact.json', 'programs', 'vocabulary.model', 'weights.safetensors'
+  ]
+  again = Retriever.from_dir(str(tmp_path))
+  assert len(again) == 0
+  again.index(vectors(9).astype(np.float16), [f'é{i}' for i in range(9)])
+  again.save(tmp_path)
+  queries = vectors(2, seed=1)
+  found = Retriever.from_dir(tmp_path).search(queries, 4)
+  assert found.ids.tolist() == again.search(queries, 4).ids.tolist()
+  np.testing.assert_array_equal(found.scores, again.search(queries, 4).scores)
+
+
+def test_an_index_of_another_model_is_refused(retriever, tmp_path):
+  retriever.index(vectors(3))
+  retriever.save(tmp_path / 'a')
+  Retriever(tiny_towers.loaded(seed=1)).save(tmp_path / 'b')
+  (tmp_path / 'a/index').rename(tmp_path / 'b/index')
+  with pytest.raises(UserError, match='index of the saved retriever .*weights'):
+    Retriever.from_dir(tmp_path / 'b')
+
+
+def test_a_rename_that_fails_leaves_what_was_there(
+    retriever, tmp_path, monkeypatch
+):
+  retriever.save(tmp_path / 'saved')
+  rename = pathlib.Path.rename
+
+  def fail(path, target):
+    if path.name.endswith('.partial'):
+      raise OSError(5, 'Input/output error')
+    return rename(path, target)
+
+  monkeypatch.setattr(pathlib.Path, 'rename', fail)
+  with pytest.raises(UserError, match='cannot be written: Input/output error'):
+    retriever.save(tmp_path / 'saved')
+  assert [path.name for path in tmp_path.iterdir()] == ['saved']
+  assert Retriever.from_dir(tmp_path / 'saved').dim == DIM
+
+
+def test_a_folder_of_something_else_is_left_alone(retriever, tmp_path):
+  (tmp_path / 'thesis.txt').write_text('years of work')
+  with pytest.raises(UserError, match='no saved retriever'):
+    retriever.save(tmp_path)
+  assert (tmp_path / 'thesis.txt').read_text() == 'years of work'
+  with pytest.raises(UserError, match='no saved retriever'):
+    retriever.save(tmp_path / 'thesis.txt')
+
+
+def test_a_save_that_fails_leaves_what_was_there(
+    retriever, tmp_path, monkeypatch
+):
+  retriever.save(tmp_path / 'saved')
+
+  def full(*args):
+    raise OSError(28, 'No space left on device')
+
+  monkeypatch.setattr(writer.safetensors_file, 'write', full)
+  with pytest.raises(UserError, match='cannot be written: No space left'):
+    retriever.save(tmp_path / 'saved')
+  with pytest.raises(UserError, match='cannot be written'):
+    retriever.save(tmp_path / 'other')
+  assert [path.name for path in tmp_path.iterdir()] == ['saved']
+  assert Retriever.from_dir(tmp_path / 'saved').dim == DIM
+
+
+def test_what_is_no_model_is_refused(tmp_path):
+  with pytest.raises(UserError, match='is not there'):
+    Retriever.from_dir(tmp_path / 'nothing')
+  with pytest.raises(UserError, match='nothing that is known'):
+    Retriever.from_dir(tmp_path)
+
+
+def test_from_a_training_run(tmp_path):
+  folder = tiny_evaluation.link_model(tmp_path)
+  retriever = Retriever.from_dir(folder)
+  trained = model_dir.load(str(folder))
+  expected = tiny_towers.embed(
+      dataclasses.replace(
+          tiny_towers.loaded(),
+          model=trained.experiment.model,
+          params=trained.params,
+          tokenizer=trained.experiment.tokenizer,
+      ),
+      'passage',
+      TEXTS,
+  )
+  found = retriever.encode_passages(TEXTS)
+  np.testing.assert_allclose(found, expected, atol=1e-6)
+  retriever.save(tmp_path / 'saved')
+  again = Retriever.from_dir(tmp_path / 'saved')
+  np.testing.assert_allclose(again.encode_passages(TEXTS), found, atol=1e-6)
+  manifest = json.loads((tmp_path / 'saved/artifact.json').read_text())
+  assert manifest['provenance']['checkpoint_step'] == 2
+  with pytest.raises(UserError, match='its own vocabulary.*query_length'):
+    Retriever.from_dir(folder, query_length=9)
+
+
+def write_checkpoint(towers, folder: pathlib.Path, vocabulary) -> None:
+  params = jax.device_get(export.flat(towers.params))
+  weights = Weights(
+      'test',
+      'a test',
+      {n: Tensor(n, p.shape, lambda p=p: p) for n, p in params.items()},
+      towers.model.encoder,
+      towers.model.passage_encoder,
+      Usage(vocabulary, None, 12, None, 'find: ', 'code: '),
+  )
+  folder.mkdir()
+  plain.write_safetensors(weights, folder)
+
+
+def test_from_another_checkpoint(towers, tmp_path):
+  vocabulary = towers.tokenizer.vocabulary.file
+  write_checkpoint(towers, tmp_path / 'whole', vocabulary)
+  retriever = Retriever.from_dir(tmp_path / 'whole', passage_length=40)
+  np.testing.assert_allclose(
+      retriever.encode_passages(TEXTS),
+      tiny_towers.embed(towers, 'passage', TEXTS),
+      atol=1e-6,
+  )
+  assert retriever.towers.tokenizer.query_length == 12
+  write_checkpoint(towers, tmp_path / 'without', None)
+  with pytest.raises(UserError, match='comes without a vocabulary'):
+    Retriever.from_dir(tmp_path / 'without')
+  given = Retriever.from_dir(tmp_path / 'without', vocabulary='python_code_8k')
+  np.testing.assert_array_equal(
+      given.encode_queries(TEXTS), retriever.encode_queries(TEXTS)
+  )
+  weights = opening.read(tmp_path / 'whole')
+  assert given.towers.provenance['checkpoint_kind'] == weights.kind

@@ -1,0 +1,93 @@
+"""Towers small enough for tests, with random parameters."""
+
+from collections.abc import Sequence
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dualenc_jax.data.tokenizer import Tokenizer
+from dualenc_jax.data.vocabulary import Vocabulary
+from dualenc_jax.interop.loaded import Loaded
+from dualenc_jax.models import DualEncoder
+from dualenc_jax.models import Projection
+from dualenc_jax.models import T5Encoder
+from dualenc_jax.models import TokenEmbedder
+from dualenc_jax.retrieval.embedder import Embedder
+from dualenc_jax.training.partitioning import HostPartitioner
+
+DIM = 24
+TEXTS = (
+    'parse a date',
+    '',
+    'return the list of keys that a map of strings to numbers has',
+    'def merge(a, b):\n  while a and b:\n    yield min(a, b).pop(0)',
+    'read file',
+    ' '.join(f'value {i} of the array' for i in range(30)),
+    'zürich ≠ 東京',
+)
+
+
+def model(
+    apart: bool = False, dtype: str = 'float32', scan_layers: bool = False
+) -> DualEncoder:
+  """Two towers that share everything, or nothing."""
+
+  def encoder(layers):
+    return T5Encoder(layers, 2, 16, 64, dtype=dtype, scan_layers=scan_layers)
+
+  own = (TokenEmbedder(8064, 16), encoder(1), Projection(DIM))
+  return DualEncoder(
+      TokenEmbedder(8064, 32),
+      encoder(2),
+      Projection(DIM),
+      *(own if apart else ()),
+  )
+
+
+def loaded(seed: int = 0, prefixes: Sequence[str] = ('', ''), **kind) -> Loaded:
+  """Towers with their parameters, on all devices.
+
+  Args:
+    seed: of the parameters.
+    prefixes: of queries and passages.
+    **kind: arguments of `model`.
+  """
+  towers = model(**kind)
+  tokens = jnp.ones((1, 2), jnp.int32)
+  shapes = jax.eval_shape(towers.init, jax.random.key(0), tokens, tokens)
+  rng = np.random.default_rng(seed)
+  params = jax.tree.map(
+      lambda leaf: _random(rng, leaf.shape), nn.unbox(shapes['params'])
+  )
+  partitioner = HostPartitioner()
+  return Loaded(
+      towers,
+      jax.device_put(params, partitioner.replicated),
+      Tokenizer(Vocabulary('python_code_8k'), 12, 40, *prefixes),
+      Embedder(towers, partitioner, partitioner.replicated, 64),
+      {'checkpoint': 'tiny'},
+  )
+
+
+def _random(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+  """Numbers that keep the scale of what a kernel is applied to."""
+  values = rng.standard_normal(shape, dtype=np.float32)
+  return 1 + 0.1 * values if len(shape) == 1 else values / shape[-2] ** 0.5
+
+
+def embed(towers: Loaded, tower: str, texts: Sequence[str]) -> np.ndarray:
+  """Embeddings by the model itself, all rows padded to the tower's length."""
+  tokenizer = towers.tokenizer
+  prefix = getattr(tokenizer, f'{tower}_prefix')
+  length = getattr(tokenizer, f'{tower}_length')
+  tokens = np.zeros((len(texts), length), np.int32)
+  for row, text in zip(tokens, texts):
+    ids = tokenizer.vocabulary.encode([prefix + text], length).values
+    row[: len(ids)] = ids
+  encode = jax.jit(towers.model.apply, static_argnames='method')
+  params = jax.device_get(towers.params)
+  return np.asarray(
+      encode({'params': params}, tokens, method=f'encode_{tower}')
+  )
