@@ -19,7 +19,7 @@ DATA = [
 CONVERT = ['sentence-transformers>=6.0', 'torch>=2.11', 'transformers>=5.23']
 MTEB = ['mteb>=2.26']
 # Not on PyPI: its head, which brings its own requirements.
-T5X = ['t5x @ git+https://github.com/google-research/t5x']
+T5X = ['t5x @ git+https://github.com/google-research/t5x', 'tensorboard']
 PLOTS = ['matplotlib>=3.11', 'scikit-learn>=1.8']
 # The references that the tests compare with, beside pytest and ruff. torch is
 # pinned so that the reference does not move.

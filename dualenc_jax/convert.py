@@ -128,6 +128,7 @@ FORMS = {
 def main(argv: Sequence[str] | None = None) -> None:
   args = make_parser().parse_args(argv)
   runtime.start_logging()
+  runtime.return_freed_memory()
   runtime.use_compilation_cache()
   convert(args, FORMS[args.to])
 
@@ -291,7 +292,8 @@ def source_side(
   """The source as its own library encodes it, if that is installed."""
   folder, reader = pathlib.Path(path).expanduser(), opening.reader_of(path)
   if reader is sentence_transformers:
-    name, encode = 'sentence_transformers', peers.sentence_transformers(folder)
+    name = 'sentence_transformers'
+    encode = peers.sentence_transformers(folder, weights.usage)
   elif reader is hugging_face:
     name, encode = 'transformers', peers.hugging_face(folder, weights.usage)
   else:

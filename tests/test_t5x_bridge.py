@@ -16,6 +16,7 @@ from flax import traverse_util
 import jax
 import numpy as np
 import optax
+import sentencepiece
 import seqio
 from t5x import adafactor
 from t5x import checkpoints
@@ -228,16 +229,16 @@ def test_embeddings_and_scores_are_the_models(tmp_path):
   model = t5x_model(run)
   batch = t5x_batches(run, model)[0]
   params = nn.unbox(init_params(run.model, run.loss, 0))
-  query, passage = run.model.apply(
+  query, passage = jax.jit(run.model.apply)(
       {'params': params}, batch['query_tokens'], batch['passage_tokens'][:, 0]
   )
-  embedded, aux = model.predict_batch_with_aux(params, batch)
+  embedded, aux = jax.jit(model.predict_batch_with_aux)(params, batch)
   assert aux == {}
   np.testing.assert_allclose(embedded[:, 0], query, atol=1e-6)
   np.testing.assert_allclose(embedded[:, 1], passage, atol=1e-6)
   scores = np.sum(np.asarray(query) * np.asarray(passage), axis=1)
   np.testing.assert_allclose(
-      model.score_batch(params, batch), scores, atol=1e-6
+      jax.jit(model.score_batch)(params, batch), scores, atol=1e-6
   )
 
 
@@ -252,11 +253,12 @@ def test_dropout_is_drawn_from_t5x_key(tmp_path, implementation):
       for seed in (0, 1)
   ]
   with jax.default_prng_impl(implementation):
+    loss = jax.jit(model.loss_fn)
     first, again, other = (
-        float(model.loss_fn(params, batch, key)[0])
+        float(loss(params, batch, key)[0])
         for key in (keys[0], keys[0], keys[1])
     )
-  without = float(model.eval_fn(params, batch)[0])
+  without = float(jax.jit(model.eval_fn)(params, batch)[0])
   assert first == again
   assert len({first, other, without}) == 3
 
@@ -283,6 +285,7 @@ def test_what_t5x_saves_is_read(tmp_path, orbax):
       model, t5x_batches(run, model)[0]
   )
   folder = tmp_path / 'theirs'
+  folder.mkdir()
   if orbax:
     manager = checkpoints.OrbaxCheckpointManagerInterface(
         str(folder), initializer.global_train_state_shape, partitioner
@@ -366,14 +369,35 @@ def test_vocabulary_larger_than_its_table_is_refused(tmp_path):
     )
 
 
-def test_gin_file_trains_under_t5x(tmp_path):
+@pytest.mark.parametrize('form', ['t5x_legacy', 't5x_orbax'])
+def test_gin_file_trains_from_a_t5_under_t5x(tmp_path, shared, form):
   train = tiny_run.write_pairs(tmp_path / 'train.jsonl', 32)
+  golden = shared / 'golden' / 't5_1_1_tiny'
+  sizes = json.loads((golden / 'config.json').read_text())
+  sentencepiece.SentencePieceTrainer.train(
+      input=str(train),
+      model_prefix=str(tmp_path / 'small'),
+      vocab_size=sizes['vocab_size'],
+      hard_vocab_limit=False,
+      pad_id=0,
+      eos_id=1,
+      unk_id=2,
+      bos_id=-1,
+  )
   flags = {
       'MODEL_DIR': f"'{tmp_path}/model'",
       'TRAIN_FILE': f"'{train}'",
-      'VOCABULARY': "'python_code_8k'",
-      'VOCAB_SIZE': 8064,
+      'VOCABULARY': f"'{tmp_path}/small.model'",
+      'INITIAL_CHECKPOINT_PATH': f"'{golden}/{form}/checkpoint_1000'",
+      'VOCAB_SIZE': sizes['vocab_size'],
+      'models.TokenEmbedder.features': sizes['emb_dim'],
+      'models.T5Encoder.num_layers': sizes['num_encoder_layers'],
+      'models.T5Encoder.num_heads': sizes['num_heads'],
+      'models.T5Encoder.head_dim': sizes['head_dim'],
+      'models.T5Encoder.mlp_dim': sizes['mlp_dim'],
+      'models.Projection.features': 16,
       'STEPS': 2,
+      'LEARNING_RATE': 0.0,
       'BATCH_SIZE': 8,
       'QUERY_LENGTH': 8,
       'PASSAGE_LENGTH': 16,
@@ -384,7 +408,7 @@ def test_gin_file_trains_under_t5x(tmp_path):
           sys.executable,
           *('-m', 't5x.train', f'--gin_search_paths={ROOT}/gin'),
           '--gin_file=t5x/finetune_dual_encoder.gin',
-          *('--gin_file=models/tiny.gin', '--gin_file=losses/samtone.gin'),
+          '--gin_file=losses/samtone.gin',
           *(f'--gin.{name}={value}' for name, value in flags.items()),
       ],
       env=os.environ | {'XLA_FLAGS': '', 'PYTHONPATH': str(ROOT)},
@@ -393,6 +417,10 @@ def test_gin_file_trains_under_t5x(tmp_path):
       timeout=180,
   )
   assert done.returncode == 0, done.stderr[-2000:]
-  weights = t5x_reader.read(tmp_path / 'model' / 'checkpoint_2')
-  assert weights.step == 2
-  assert weights.has_projection
+  end = t5x_reader.read(tmp_path / 'model' / 'checkpoint_2')
+  assert end.step == 2
+  assert end.tensors['projection/kernel'].shape == (sizes['emb_dim'], 16)
+  start = t5x_reader.read(golden / form / 'checkpoint_1000')
+  assert len(start.tensors) > 20
+  for name, tensor in start.tensors.items():
+    np.testing.assert_array_equal(end.tensors[name].read(), tensor.read())

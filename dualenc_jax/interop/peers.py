@@ -31,8 +31,16 @@ def is_installed(*packages: str) -> bool:
   return all(importlib.util.find_spec(name) is not None for name in packages)
 
 
-def sentence_transformers(folder: pathlib.Path) -> Encode:
-  """`SentenceTransformer(folder)`, float32, on the CPU."""
+def sentence_transformers(
+    folder: pathlib.Path, usage: Usage | None = None
+) -> Encode:
+  """`SentenceTransformer(folder)`, float32, on the CPU.
+
+  Args:
+    folder: that it opens.
+    usage: whose prefixes are the prompts; None for those that it takes itself,
+      which are not all that a folder names.
+  """
 
   def encode(texts: Sequence[str]) -> Vectors:
     from sentence_transformers import SentenceTransformer
@@ -52,9 +60,12 @@ def sentence_transformers(folder: pathlib.Path) -> Encode:
         'normalize_embeddings': True,
         'show_progress_bar': False,
     }
+    prompts = (
+        (usage.query_prefix, usage.passage_prefix) if usage else (None, None)
+    )
     return Vectors(
-        model.encode_query(list(texts), **options),
-        model.encode_document(list(texts), **options),
+        model.encode_query(list(texts), prompt=prompts[0], **options),
+        model.encode_document(list(texts), prompt=prompts[1], **options),
     )
 
   return encode
@@ -103,10 +114,13 @@ def _encode_t5(
         f'{folder}: transformers finds no {sorted(info["missing_keys"])[0]}.'
     )
   tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-  pooled = []
+  # Of like lengths together, as little is padded.
+  order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+  pooled = [None] * len(texts)
   for start in range(0, len(texts), _ROWS):
+    chunk = order[start : start + _ROWS]
     rows = tokenizer(
-        list(texts[start : start + _ROWS]),
+        [texts[i] for i in chunk],
         padding=True,
         truncation=True,
         max_length=length,
@@ -115,8 +129,10 @@ def _encode_t5(
     with torch.inference_mode():
       hidden = model.eval()(**rows).last_hidden_state.numpy().astype(np.float64)
     mask = rows['attention_mask'].numpy()[:, :, None]
-    pooled.append((hidden * mask).sum(axis=1) / mask.sum(axis=1))
-  vectors = np.concatenate(pooled)
+    means = (hidden * mask).sum(axis=1) / mask.sum(axis=1)
+    for i, mean in zip(chunk, means):
+      pooled[i] = mean
+  vectors = np.stack(pooled)
   file = folder / 'projection.safetensors'
   if file.is_file():
     (kernel,) = safetensors_file.read(file).values()

@@ -43,8 +43,8 @@ def check(weights: Weights, vocabulary: Vocabulary) -> None:
     if a != b:
       raise UserError(
           f'{weights.path} ({weights.kind}) was made for another vocabulary'
-          f' than {vocabulary.path}: its piece {i} is {b!r}, not {a!r}. Give its own'
-          f' vocabulary{f", {beside}" if beside else ""}.'
+          f' than {vocabulary.path}: its piece {i} is {b!r}, not {a!r}. Give'
+          f' its own vocabulary{f", {beside}" if beside else ""}.'
       )
   if len(theirs) < len(mine):
     raise UserError(

@@ -6,6 +6,7 @@ that any form that can be read can be written as any other.
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+import functools
 import pathlib
 
 from flax import linen as nn
@@ -99,7 +100,7 @@ class Weights:
         which.
     """
     check_matrices(self)
-    expected = shapes_of(self.model())
+    expected = dict(shapes_of(self.model()))
     if not self.has_projection:
       expected.pop('projection/kernel')
     problems = [f'{name} is missing' for name in sorted(expected)
@@ -153,7 +154,8 @@ def check_matrices(weights: Weights) -> None:
       )
 
 
-def shapes_of(model: DualEncoder) -> dict[str, tuple[int, ...]]:
+@functools.lru_cache(64)
+def shapes_of(model: DualEncoder) -> Mapping[str, tuple[int, ...]]:
   """Name and shape of every parameter of a model."""
   tokens = jnp.ones((1, 2), jnp.int32)
   params = jax.eval_shape(

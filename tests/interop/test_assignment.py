@@ -166,5 +166,6 @@ def test_too_many_layers_and_towers_name_what_has_no_place():
 
 def test_another_size_names_both_shapes():
   wider = DualEncoder(TokenEmbedder(64, 8), encoder(), Projection(6))
-  with pytest.raises(UserError, match=r'\(32, 8\); token_.* has \(64, 8\).*VOC'):
+  shapes = r'\(32, 8\); token_.* has \(64, 8\).*VOCAB_SIZE'
+  with pytest.raises(UserError, match=shapes):
     assign(wider, weights_of(model()))
