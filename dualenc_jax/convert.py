@@ -196,9 +196,9 @@ def convert(args: argparse.Namespace, form: Form) -> None:
       print(line)
     usage = verify.same_when_read(weights, partial)
     sides = [
-        *source_side(args.source, weights),
         ('dualenc_jax', verify.ours(dataclasses.replace(weights, usage=usage))),
-        (args.to, form.encode(partial, usage)),
+        (f'the {args.to}', form.encode(partial, usage)),
+        *source_side(args.source, weights),
     ]
     for line in verify.compare(sides, texts):
       print(line)

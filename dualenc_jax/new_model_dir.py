@@ -49,8 +49,7 @@ def write(weights: Weights, folder: pathlib.Path) -> None:
   text = config.operative_config()
   params = loaded.read_params(weights.tensors, HostPartitioner().replicated)
   step = weights.step or 0
-  checkpoints = Checkpoints(folder)
-  checkpoints.save_params(
+  Checkpoints(folder).save_params(
       params,
       step,
       {
@@ -65,7 +64,6 @@ def write(weights: Weights, folder: pathlib.Path) -> None:
           },
       },
   )
-  checkpoints.wait()
   model_dir.write(str(folder), text, experiment.tokenizer.vocabulary.file)
 
 

@@ -100,7 +100,7 @@ def test_a_converted_model_encodes_and_evaluates(models, tmp_path, capsys):
   folder = run(models / 'ade', 'sentence_transformers', tmp_path / 'st')
   model = run(folder, 'model_dir', tmp_path / 'model')
   printed = capsys.readouterr().out
-  assert 'the source in sentence_transformers and dualenc_jax:' in printed
+  assert 'dualenc_jax and the source in sentence_transformers:' in printed
   texts = tiny_towers.TEXTS[2:]
   a, b = Retriever.from_dir(models / 'ade'), Retriever.from_dir(model)
   np.testing.assert_allclose(
@@ -138,16 +138,16 @@ def test_a_t5x_encoder_becomes_any_form_without_projection(tmp_path, capsys):
   golden = pathlib.Path(__file__).parent / 'data' / 'golden' / 't5_1_1_tiny'
   vocabulary = small_vocabulary.write(tmp_path / 'small.model')
   source = golden / 't5x_orbax' / 'checkpoint_1000'
-  flag = f'--vocabulary={vocabulary}'
+  flags = [f'--vocabulary={vocabulary}', '--passage_length=64']
   with pytest.raises(UserError, match='without a vocabulary'):
     run(source, 'npz', tmp_path / 'out')
-  folder = run(source, 'hf', tmp_path / 'hf', flag)
+  folder = run(source, 'hf', tmp_path / 'hf', *flags)
   assert 'Left out: ' in capsys.readouterr().out
   run(folder, 't5x', tmp_path / 't5x')
-  assert 'the source in transformers and dualenc_jax' in capsys.readouterr().out
+  assert 'dualenc_jax and the source in transformers' in capsys.readouterr().out
   assert_same(opening.read(tmp_path / 't5x'), opening.read(source))
   with pytest.raises(UserError, match='has no projection: it is a pretrained'):
-    run(source, 'sentence_transformers', tmp_path / 'out', flag)
+    run(source, 'sentence_transformers', tmp_path / 'out', *flags)
   with pytest.raises(UserError, match='512 token embeddings|512 rows'):
     run(source, 'npz', tmp_path / 'out', '--vocabulary=python_code_8k')
   assert not (tmp_path / 'out').exists()

@@ -20,6 +20,8 @@ from dualenc_jax.training import rules
 from dualenc_jax.training.step import TrainState
 
 _LOG = logging.getLogger(__name__)
+# Bytes that `save_params` writes at once, and of a file.
+_AT_ONCE, _DATA_FILE = 200 << 20, 50 << 20
 # What restoring a good checkpoint may raise: another model, no memory.
 _NOT_DAMAGE = (UserError, MemoryError, jax.errors.JaxRuntimeError)
 
@@ -83,16 +85,33 @@ class Checkpoints:
   def save_params(
       self, params: Any, step: int, meta: Mapping[str, Any]
   ) -> None:
-    """Starts to save parameters alone: a model to use, no run to resume."""
+    """Saves parameters alone: a model to use, no run to resume.
+
+    Done when it returns. There is no second copy of them in memory: by default
+    Orbax writes all at once, and keeps what is not yet in a file of 2 GB.
+    """
+    largest = max(leaf.nbytes for leaf in jax.tree.leaves(params))
+    at_once = max(largest + 1, _AT_ONCE)
     with self._explained():
-      self.manager.save(
-          step,
-          args=ocp.args.Composite(
-              params=ocp.args.StandardSave(params),
-              meta=ocp.args.JsonSave({**meta, 'step': step}),
+      handlers = {
+          'params': ocp.PyTreeCheckpointHandler(
+              save_concurrent_gb=at_once / 1e9
           ),
-          force=True,
-      )
+          'meta': ocp.JsonCheckpointHandler(),
+      }
+      options = ocp.CheckpointManagerOptions(enable_async_checkpointing=False)
+      with ocp.CheckpointManager(
+          self.folder, item_handlers=handlers, options=options
+      ) as manager:
+        manager.save(
+            step,
+            args=ocp.args.Composite(
+                params=ocp.args.PyTreeSave(
+                    params, ocdbt_target_data_file_size=_DATA_FILE
+                ),
+                meta=ocp.args.JsonSave({**meta, 'step': step}),
+            ),
+        )
 
   def wait(self) -> None:
     """Returns when everything is on disk; raises as `save` does."""
