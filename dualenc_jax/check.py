@@ -66,6 +66,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   plan = plan_lib.make_plan(experiment)
   for line in summary.describe(experiment, plan):
     print(line)
+  if start := plan_lib.make_start(plan, experiment):
+    print(start)
   for path, leaf in zip(
       plan_lib.param_paths(plan), jax.tree.leaves(plan.abstract.params)
   ):

@@ -45,51 +45,89 @@ class InitialCheckpoint:
   keep_optimizer: bool = False
 
 
-def start_from(
-    initial: InitialCheckpoint,
+@dataclasses.dataclass(frozen=True)
+class Start:
+  """What a run starts from, checked, with nothing read yet.
+
+  Attributes:
+    weights: the checkpoint.
+    sources: for every parameter, one a layer, the name there or None.
+    keep_optimizer: whether its statistics are taken, too.
+  """
+
+  weights: Weights
+  sources: Mapping[str, str | None]
+  keep_optimizer: bool
+
+  def __str__(self) -> str:
+    """One line: how much is taken, what is fresh, what is left out."""
+    fresh = [name for name, source in self.sources.items() if source is None]
+    reasons = list(self.weights.left_out.values())
+    return (
+        f'Starting from {self.weights.path} ({self.weights.kind}):'
+        f' {len(self.sources) - len(fresh)} tensors'
+        + (f'; fresh: {", ".join(fresh)}' if fresh else '')
+        + ''.join(
+            f'; left out: {reasons.count(reason)} of {reason}'
+            for reason in dict.fromkeys(reasons)
+        )
+        + '.'
+    )
+
+
+def plan_start(
+    initial: InitialCheckpoint | str,
     model: DualEncoder,
     vocabulary: Vocabulary,
-    state: TrainState,
-) -> TrainState:
+    abstract_params: Any,
+) -> Start:
+  """Works out what goes where.
+
+  Args:
+    initial: what to start from, or its path.
+    model: the dual encoder.
+    vocabulary: of this run; the checkpoint's must be the same where it is told.
+    abstract_params: the train parameters; shapes count.
+
+  Raises:
+    UserError: as `assign` and the readers.
+  """
+  if isinstance(initial, str):
+    initial = InitialCheckpoint(initial)
+  weights = opening.read(initial.path)
+  check_activations(weights, model)
+  same_vocabulary.check(weights, vocabulary)
+  shapes = {}
+  leaves = jax.tree.leaves(abstract_params)
+  for name, leaf in zip(rules_lib.leaf_paths(abstract_params), leaves):
+    shapes |= _unstacked(name, leaf.shape)
+  sources = assignment.assign(shapes, weights, initial.rules, initial.drop)
+  return Start(weights, sources, initial.keep_optimizer)
+
+
+def start_from(start: Start, state: TrainState) -> TrainState:
   """Replaces the parameters of a fresh state by those of a checkpoint.
 
   Tensor by tensor: neither the host nor a device has two models at once.
 
   Args:
-    initial: whose `path` is given.
-    model: the dual encoder.
-    vocabulary: of this run; the checkpoint's must be the same where it is told.
+    start: what `plan_start` returned.
     state: fresh, on the mesh; its replaced arrays are deleted.
 
   Raises:
-    UserError: as `assign` and the readers.
+    UserError: a tensor cannot be read, or the optimizer was another one.
   """
-  weights = opening.read(initial.path)
-  check_activations(weights, model)
-  same_vocabulary.check(weights, vocabulary)
-  names = rules_lib.leaf_paths(state.params)
-  leaves, treedef = jax.tree.flatten(state.params)
-  shapes = {}
-  for name, leaf in zip(names, leaves):
-    for part, shape in _unstacked(name, leaf.shape):
-      shapes[part] = shape
-  sources = assignment.assign(shapes, weights, initial.rules, initial.drop)
+  weights, sources = start.weights, start.sources
   opt_state = state.opt_state
-  if initial.keep_optimizer:
+  if start.keep_optimizer:
     opt_state = _with_statistics(opt_state, weights, sources)
   tensors = {**weights.tensors, **weights.loss}
+  names = rules_lib.leaf_paths(state.params)
+  leaves, treedef = jax.tree.flatten(state.params)
   for i, (name, leaf) in enumerate(zip(names, leaves)):
-    parts = [sources[part] for part, _ in _unstacked(name, leaf.shape)]
+    parts = [sources[part] for part in _unstacked(name, leaf.shape)]
     leaves[i] = _place(leaf, name, parts, tensors)
-  fresh = [name for name, source in sources.items() if source is None]
-  _LOG.info(
-      'Starting from %s (%s): %d tensors%s%s.',
-      weights.path,
-      weights.kind,
-      len(sources) - len(fresh),
-      f'; fresh: {", ".join(fresh)}' if fresh else '',
-      _described(weights.left_out),
-  )
+  _LOG.info('%s', start)
   return TrainState(state.step, treedef.unflatten(leaves), opt_state)
 
 
@@ -110,12 +148,12 @@ def check_activations(weights: Weights, model: DualEncoder) -> None:
 
 def _unstacked(
     name: str, shape: tuple[int, ...]
-) -> list[tuple[str, tuple[int, ...]]]:
-  """Name and shape by layer of an array that has all layers stacked."""
+) -> dict[str, tuple[int, ...]]:
+  """Shapes by name of an array's layers, if it has all of them stacked."""
   tower, stacked, rest = name.partition('/layers/')
   if not stacked:
-    return [(name, shape)]
-  return [(f'{tower}/layers_{i}/{rest}', shape[1:]) for i in range(shape[0])]
+    return {name: shape}
+  return {f'{tower}/layers_{i}/{rest}': shape[1:] for i in range(shape[0])}
 
 
 def _place(
@@ -170,7 +208,7 @@ def _with_statistics(
     prefix, kind, parameter = found.groups()
     parts = [
         sources[part] and f'{sources[part]}/{kind}'
-        for part, _ in _unstacked(parameter, leaf.shape)
+        for part in _unstacked(parameter, leaf.shape)
     ]
     if None in parts:
       continue
@@ -188,11 +226,3 @@ def _with_statistics(
           np.asarray(weights.step, leaf.dtype), leaf.sharding
       )
   return treedef.unflatten(leaves)
-
-
-def _described(left_out: Mapping[str, str]) -> str:
-  reasons = list(left_out.values())
-  return ''.join(
-      f'; left out: {reasons.count(reason)} of {reason}'
-      for reason in dict.fromkeys(reasons)
-  )

@@ -214,14 +214,10 @@ def initial_state(
   if restored is not None:
     _LOG.info('Resuming from step %d.', restored[1]['step'])
     return restored
+  start = plan_lib.make_start(plan, experiment)
   state = plan.init()
-  source = experiment.initial_checkpoint
-  if isinstance(source, str):
-    source = initial.InitialCheckpoint(source)
-  if source is not None and source.path is not None:
-    state = initial.start_from(
-        source, experiment.model, experiment.tokenizer.vocabulary, state
-    )
+  if start is not None:
+    state = initial.start_from(start, state)
   return state, {'step': 0, 'run_id': uuid.uuid4().hex}
 
 

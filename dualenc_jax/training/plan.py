@@ -15,6 +15,7 @@ from dualenc_jax.experiment import Experiment
 from dualenc_jax.retrieval.embedder import Embedder
 from dualenc_jax.training import checkpoints
 from dualenc_jax.training import embedding
+from dualenc_jax.training import initial
 from dualenc_jax.training import micro_batches
 from dualenc_jax.training import rules
 from dualenc_jax.training import step as step_lib
@@ -105,6 +106,19 @@ def make_embedder(plan: Plan, experiment: Experiment) -> Embedder:
       plan.partitioner,
       embedding.model_params(plan.shardings.params),
       experiment.eval_batch_size,
+  )
+
+
+def make_start(plan: Plan, experiment: Experiment) -> initial.Start | None:
+  """What a run without a checkpoint of its own starts from; None: scratch."""
+  source = experiment.initial_checkpoint
+  if source is None or getattr(source, 'path', source) is None:
+    return None
+  return initial.plan_start(
+      source,
+      experiment.model,
+      experiment.tokenizer.vocabulary,
+      plan.abstract.params,
   )
 
 

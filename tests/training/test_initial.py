@@ -12,6 +12,7 @@ import small_vocabulary
 import tiny_run
 import tiny_training
 
+from dualenc_jax import check
 from dualenc_jax import train
 from dualenc_jax.data.vocabulary import Vocabulary
 from dualenc_jax.errors import UserError
@@ -76,15 +77,15 @@ def fresh_state(model, partitioner=Partitioner()):
 def start(path, model, vocabulary, partitioner=Partitioner(), **options):
   source = initial.InitialCheckpoint(str(path), **options)
   state = fresh_state(model, partitioner)
-  return initial.start_from(source, model, vocabulary, state)
+  plan = initial.plan_start(source, model, vocabulary, state.params)
+  return initial.start_from(plan, state)
 
 
 def refuse(path, model, vocabulary) -> str:
   """The message; nothing is computed before it."""
-  abstract = make_init(model)[0]
-  source = initial.InitialCheckpoint(str(path))
+  params = make_init(model)[0].params
   with pytest.raises(UserError) as error:
-    initial.start_from(source, model, vocabulary, abstract)
+    initial.plan_start(str(path), model, vocabulary, params)
   return str(error.value)
 
 
@@ -221,6 +222,18 @@ def test_a_second_stage_by_rules(first, tmp_path):
     np.testing.assert_array_equal(b[name], a[source], err_msg=name)
   assert np.any(b['passage_projection/kernel'] != a['projection/kernel'])
   assert 'passage_encoder/layers_1/' + kernel not in b
+
+
+def test_check_says_what_would_start_from_where(first, tmp_path, capsys):
+  flags = tiny_run.flags(
+      tmp_path,
+      f'--gin.INITIAL_CHECKPOINT_PATH={first}',
+      "--gin.INITIAL_CHECKPOINT_RULES=(('projection/.*', None),)",
+      "--gin.INITIAL_CHECKPOINT_DROP=('projection/.*',)",
+  )
+  check.main([*flags, '--no_compile'])
+  line = '(dualenc_jax model_dir): 21 tensors; fresh: projection/kernel.'
+  assert f'Starting from {first} {line}' in capsys.readouterr().out
 
 
 def test_a_rule_that_is_wrong_leaves_nothing_behind(first, tmp_path):
