@@ -77,8 +77,9 @@ def run(
     return 2
   except KeyboardInterrupt:
     print(
-        '\nInterrupted. Run again, the same command goes on: training from its'
-        ' newest checkpoint, encoding at the first missing shard.',
+        '\nInterrupted. Run the same command again: training goes on from its'
+        ' newest checkpoint, encoding at the first missing shard; others start'
+        ' over.',
         file=sys.stderr,
     )
     return 130

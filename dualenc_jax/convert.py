@@ -12,117 +12,32 @@ more than 1e-4 are an error.
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+import contextlib
 import dataclasses
-import os
 import pathlib
 import shutil
+import signal
 import sys
+import threading
+import uuid
 
 from dualenc_jax import cli
-from dualenc_jax import new_model_dir
+from dualenc_jax import model_dir
 from dualenc_jax import runtime
-from dualenc_jax import serving
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import hugging_face
 from dualenc_jax.interop import loaded
 from dualenc_jax.interop import opening
+from dualenc_jax.interop import own
 from dualenc_jax.interop import peers
-from dualenc_jax.interop import plain
 from dualenc_jax.interop import sentence_transformers
-from dualenc_jax.interop import t5x_write
 from dualenc_jax.interop import verify
+from dualenc_jax.interop.sentence_transformers.modules import MODULES
 from dualenc_jax.interop.weights import Usage
 from dualenc_jax.interop.weights import Weights
-
-Writer = Callable[[Weights, pathlib.Path], Sequence[str] | None]
-
-
-@dataclasses.dataclass(frozen=True)
-class Form:
-  """A form that models are written in.
-
-  Attributes:
-    text: what it is, for --help.
-    write: makes it in an empty folder; may return lines to print.
-    encode: texts by whoever opens it; (folder, usage) -> side of `verify`.
-    packages: that `encode` needs.
-    is_whole: only dual encoders, with a projection, can be written so.
-  """
-
-  text: str
-  write: Writer
-  encode: Callable[[pathlib.Path, Usage], verify.Encode]
-  packages: Sequence[str] = ()
-  is_whole: bool = True
-
-
-def read_back(folder: pathlib.Path, usage: Usage) -> verify.Encode:
-  """The side of a form that this library opens itself."""
-  weights = opening.read(folder)
-  own = dataclasses.replace(
-      usage, vocabulary=weights.usage.vocabulary or usage.vocabulary
-  )
-  return verify.ours(dataclasses.replace(weights, usage=own))
-
-
-def read_artifact(folder: pathlib.Path, usage: Usage) -> verify.Encode:
-  """The side of exported programs, which bring their own tokenizer."""
-
-  def encode(texts: Sequence[str]) -> verify.Vectors:
-    artifact = serving.Artifact.open(folder)
-    tokenizer = artifact.tokenizer
-    return verify.Vectors(
-        artifact.queries(tokenizer.encode_queries(texts)),
-        artifact.passages(tokenizer.encode_passages(texts)),
-    )
-
-  return encode
-
-
-FORMS = {
-    'model_dir': Form(
-        'what training writes: to evaluate, encode, search, train from',
-        new_model_dir.write,
-        read_back,
-    ),
-    'sentence_transformers': Form(
-        'opens with SentenceTransformer(folder)',
-        sentence_transformers.write,
-        lambda folder, usage: peers.sentence_transformers(folder),
-        ('torch', 'sentence_transformers'),
-    ),
-    'hf': Form(
-        'opens with T5EncoderModel; projection.safetensors beside',
-        hugging_face.write,
-        peers.hugging_face,
-        ('torch', 'transformers'),
-        is_whole=False,
-    ),
-    't5x': Form(
-        'a legacy checkpoint of T5X',
-        t5x_write.write,
-        read_back,
-        is_whole=False,
-    ),
-    'jax_export': Form(
-        'programs that run with JAX alone; Retriever.from_dir opens them',
-        lambda weights, folder: serving.write(loaded.load(weights), folder),
-        read_artifact,
-    ),
-    'npz': Form(
-        'tensors by name, for NumPy',
-        plain.write_npz,
-        read_back,
-        is_whole=False,
-    ),
-    'safetensors': Form(
-        'tensors by name',
-        plain.write_safetensors,
-        read_back,
-        is_whole=False,
-    ),
-}
+from dualenc_jax.model_forms import Form
+from dualenc_jax.model_forms import FORMS
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -176,7 +91,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def convert(args: argparse.Namespace, form: Form) -> None:
   """Reads, writes beside the output, compares, and moves it into place."""
-  out = pathlib.Path(args.out).expanduser()
+  out = pathlib.Path(args.out).expanduser().absolute()
   check_out(out)
   peers.check_installed(f'--to={args.to}', *form.packages)
   texts = read_texts(args.texts) if args.texts else verify.real_texts()
@@ -189,43 +104,116 @@ def convert(args: argparse.Namespace, form: Form) -> None:
         f' --gin.INITIAL_CHECKPOINT_PATH={weights.path}, or give --to=hf, t5x,'
         ' npz or safetensors.'
     )
-  partial = out.with_name(f'.{out.name}.{os.getpid()}.partial')
-  try:
-    partial.mkdir(parents=True)
-    for line in form.write(weights, partial) or ():
+  partial = out.with_name(f'.{out.name}.{uuid.uuid4().hex}.partial')
+  with removed_in_the_end(partial):
+    with explained(out):
+      partial.mkdir(parents=True)
+      lines = form.write(weights, partial, out) or ()
+    for line in lines:
       print(line)
-    usage = verify.same_when_read(weights, partial)
+    verify.check_written(weights, partial)
+    folders = {args.source: args.source, args.to: partial}
+    texts = alike(texts, weights.usage, folders)
+    print(f'Comparing {len(texts)} texts ...', flush=True)
     sides = [
-        ('dualenc_jax', verify.ours(dataclasses.replace(weights, usage=usage))),
-        (f'the {args.to}', form.encode(partial, usage)),
-        *source_side(args.source, weights),
+        ('dualenc_jax', verify.ours(weights)),
+        (f'the {args.to}', form.encode(partial, weights.usage)),
+        *source_side(args, weights),
     ]
     for line in verify.compare(sides, texts):
       print(line)
-    partial.replace(out)
+    with explained(out):
+      partial.replace(out)
+  print(f'Wrote {out}, in float32: {form.text}.')
+
+
+@contextlib.contextmanager
+def removed_in_the_end(folder: pathlib.Path) -> Iterator[None]:
+  """Leaves no folder behind, whatever ends the block; SIGTERM, too."""
+  is_main = threading.current_thread() is threading.main_thread()
+  before = None
+  if is_main:
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+  try:
+    yield
+  finally:
+    shutil.rmtree(folder, ignore_errors=True)
+    if is_main:
+      signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def explained(out: pathlib.Path) -> Iterator[None]:
+  """Says which output the system refuses."""
+  try:
+    yield
   except OSError as e:
     raise UserError(
         f'{out} cannot be written: {e.strerror or e}. Make room, or give'
         ' another --out.'
     ) from e
-  finally:
-    shutil.rmtree(partial, ignore_errors=True)
-  print(f'Wrote {out}.')
 
 
 def check_out(out: pathlib.Path) -> None:
   """Raises UserError unless the output is a new or an empty folder."""
-  if out.exists() and (not out.is_dir() or any(out.iterdir())):
+  if out.is_symlink() or (
+      out.exists() and (not out.is_dir() or any(out.iterdir()))
+  ):
     raise UserError(
         f'--out {out} is there already. Give a new folder: nothing is'
         ' overwritten.'
     )
 
 
+def alike(
+    texts: Sequence[str],
+    usage: Usage,
+    folders: Mapping[str, str | pathlib.Path],
+) -> Sequence[str]:
+  """The texts that all tokenizers give the ids of the SentencePiece file.
+
+  Others would show that tokenizers differ, in very few texts, and not whether
+  the model is the same.
+
+  Args:
+    texts: n of them.
+    usage: vocabulary and lengths.
+    folders: of transformers or sentence-transformers, by name; others have no
+      tokenizer.
+
+  Raises:
+    UserError: one differs in more than a tenth of the texts.
+  """
+  kept = set(range(len(texts)))
+  for name, folder in folders.items():
+    folder = pathlib.Path(folder).expanduser()
+    folder = folder if folder.is_dir() else folder.parent
+    if not (
+        peers.has_tokenizer(folder) and peers.is_installed('transformers')
+    ):
+      continue
+    other = peers.other_ids(folder, usage, texts)
+    if 10 * len(other) > len(texts):
+      raise UserError(
+          f'The tokenizer of {name} gives {len(other)} of {len(texts)} texts'
+          f' other ids than {usage.vocabulary}, such as'
+          f' {texts[min(other)][:100]!r}. Give the vocabulary that the model'
+          ' was trained with, --vocabulary=.'
+      )
+    if other:
+      print(
+          f'The tokenizer of {name} gives {len(other)} of {len(texts)} texts'
+          ' other ids than the SentencePiece file; they are left out.'
+      )
+    kept -= other
+  return [texts[i] for i in sorted(kept)]
+
+
 def read_texts(path: str) -> list[str]:
   """Lines of a file that are not empty."""
   try:
-    lines = pathlib.Path(path).read_text(encoding='utf-8').splitlines()
+    file = pathlib.Path(path).expanduser()
+    lines = file.read_text(encoding='utf-8').splitlines()
   except (OSError, ValueError) as e:
     raise UserError(
         f'--texts {path} cannot be read: {e}. Give a UTF-8 file, a text a line.'
@@ -280,6 +268,8 @@ def describe(weights: Weights) -> str:
       + '.'
   )
   reasons = list(weights.left_out.values())
+  reasons += ['the loss'] * len(weights.loss)
+  reasons += ['optimizer'] * len(weights.optimizer)
   if reasons:
     counted = [f'{reasons.count(r)} of {r}' for r in dict.fromkeys(reasons)]
     lines += f' Left out: {", ".join(counted)}.'
@@ -287,14 +277,18 @@ def describe(weights: Weights) -> str:
 
 
 def source_side(
-    path: str, weights: Weights
+    args: argparse.Namespace, weights: Weights
 ) -> list[tuple[str, verify.Encode]]:
-  """The source as its own library encodes it, if that is installed."""
-  folder, reader = pathlib.Path(path).expanduser(), opening.reader_of(path)
+  """The source as it is used where it comes from, if that is installed."""
+  reader = opening.reader_of(args.source)
+  folder = pathlib.Path(args.source).expanduser()
+  if reader is own:
+    return [('the trained model', trained(folder, args.step, weights.usage))]
+  folder = folder if folder.is_dir() else folder.parent
   if reader is sentence_transformers:
     name = 'sentence_transformers'
     encode = peers.sentence_transformers(folder, weights.usage)
-  elif reader is hugging_face:
+  elif reader is hugging_face and not (folder / MODULES).is_file():
     name, encode = 'transformers', peers.hugging_face(folder, weights.usage)
   else:
     return []
@@ -305,6 +299,21 @@ def source_side(
     )
     return []
   return [(f'the source in {name}', encode)]
+
+
+def trained(
+    folder: pathlib.Path, step: int | None, usage: Usage
+) -> verify.Encode:
+  """A model_dir's side, as the other commands build it from its config."""
+
+  def encode(texts: Sequence[str]) -> verify.Vectors:
+    model = model_dir.load(str(folder), step)
+    tokenizer = loaded.tokenizer_of(usage)
+    return verify.encode_with(
+        model.experiment.model, model.params, tokenizer, texts
+    )
+
+  return encode
 
 
 if __name__ == '__main__':

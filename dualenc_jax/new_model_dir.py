@@ -8,12 +8,17 @@ from dualenc_jax import model_dir
 from dualenc_jax.interop import loaded
 from dualenc_jax.interop.weights import Weights
 from dualenc_jax.models import T5Encoder
+from dualenc_jax.training import loop
 from dualenc_jax.training.checkpoints import Checkpoints
 from dualenc_jax.training.partitioning import HostPartitioner
 
 _SIZES = ('num_layers', 'num_heads', 'head_dim', 'mlp_dim', 'activations')
 # The run whose values the config gets where the checkpoint says nothing.
 _RUN = 'runs/finetune.gin'
+_HEAD = (
+    '# Made by `dualenc convert`. Sizes, lengths, prefixes are the model\'s;\n'
+    '# task, loss and optimizer are defaults, not what it was trained with.\n'
+)
 _PARTS = {
     'token_embedder': 'TokenEmbedder',
     'encoder': 'T5Encoder',
@@ -21,7 +26,9 @@ _PARTS = {
 }
 
 
-def write(weights: Weights, folder: pathlib.Path) -> None:
+def write(
+    weights: Weights, folder: pathlib.Path, final: pathlib.Path | None = None
+) -> None:
   """Writes config, vocabulary and one checkpoint without optimizer state.
 
   All of the parameters are in memory once. The model computes in float32;
@@ -30,13 +37,15 @@ def write(weights: Weights, folder: pathlib.Path) -> None:
   Args:
     weights: of a whole dual encoder, with its vocabulary.
     folder: the new model_dir.
+    final: what it will be called, if it is moved.
 
   Raises:
     UserError: a tensor cannot be read, or the disk is full.
   """
   tokenizer = loaded.make_tokenizer(weights)
+  final = (final or folder).absolute()
   bindings = [
-      f'MODEL_DIR = {str(folder)!r}',
+      f'MODEL_DIR = {str(final)!r}',
       f'VOCABULARY = {str(tokenizer.vocabulary.file)!r}',
       f'QUERY_LENGTH = {tokenizer.query_length}',
       f'PASSAGE_LENGTH = {tokenizer.passage_length}',
@@ -46,7 +55,10 @@ def write(weights: Weights, folder: pathlib.Path) -> None:
       *of_model(weights),
   ]
   experiment = model_dir.build_experiment([_RUN], bindings, [])
-  text = config.operative_config()
+  text = config.operative_config().replace(
+      repr(str(tokenizer.vocabulary.file)),
+      repr(str(final / model_dir.VOCABULARY)),
+  )
   params = loaded.read_params(weights.tensors, HostPartitioner().replicated)
   step = weights.step or 0
   Checkpoints(folder).save_params(
@@ -54,6 +66,7 @@ def write(weights: Weights, folder: pathlib.Path) -> None:
       step,
       {
           'run_id': uuid.uuid4().hex,
+          'activations': loop.activations(experiment.model),
           'config': text,
           'converted_from': f'{weights.kind} {pathlib.Path(weights.path).name}',
           'data': {
@@ -64,7 +77,7 @@ def write(weights: Weights, folder: pathlib.Path) -> None:
           },
       },
   )
-  model_dir.write(str(folder), text, experiment.tokenizer.vocabulary.file)
+  model_dir.write(str(folder), _HEAD + text, tokenizer.vocabulary.file)
 
 
 def of_model(weights: Weights) -> list[str]:

@@ -5,6 +5,7 @@ import difflib
 import re
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.interop.tensors import Tensor
 from dualenc_jax.interop.weights import Weights
 
 RULES = 'INITIAL_CHECKPOINT_RULES'
@@ -47,7 +48,7 @@ def assign(
           r" (('passage_encoder/(.*)', r'encoder/\1'),), or of an expression"
           ' and None.'
       )
-  given = _by_rules(shapes, weights, rules)
+  given = _by_rules(shapes, tensors, weights.path, rules)
   sources, missing = {}, []
   for name in shapes:
     if name in given:
@@ -65,8 +66,14 @@ def assign(
         f" start from, --gin.{RULES}=\"(('NAME', 'NAME THERE'),)\"; with None"
         ' they start fresh.'
     )
-  dropped = _dropped(weights, drop)
+  dropped = _dropped(tensors, weights.path, drop)
   used = {source for source in sources.values() if source}
+  for name, source in sources.items():
+    if source in dropped:
+      raise UserError(
+          f'{DROP} leaves out {source}, from which {name} starts. To start it'
+          f' fresh, add a rule: --gin.{RULES}="((\'{name}\', None),)".'
+      )
   left = [
       name
       for name in tensors
@@ -89,7 +96,8 @@ def assign(
 
 def _by_rules(
     shapes: Mapping[str, tuple[int, ...]],
-    weights: Weights,
+    tensors: Mapping[str, Tensor],
+    path: str,
     rules: Sequence[Rule],
 ) -> dict[str, str | None]:
   given = {}
@@ -107,11 +115,11 @@ def _by_rules(
         source = None if template is None else match.expand(template)
       except (re.error, IndexError) as e:
         raise UserError(f'{RULES}: {template!r} is wrong: {e}.') from e
-      if source is not None and source not in weights.tensors:
-        near = difflib.get_close_matches(source, weights.tensors, n=3)
+      if source is not None and source not in tensors:
+        near = difflib.get_close_matches(source, tensors, n=3)
         raise UserError(
             f'{RULES}: {pattern!r} sends {match[0]} to {source}, which is not'
-            f' in {weights.path}. It has {_first_of(near or weights.tensors)}.'
+            f' in {path}. It has {_first_of(near or tensors)}.'
         )
       given.setdefault(match[0], source)
   return given
@@ -131,17 +139,19 @@ def _may_start_fresh(name: str, weights: Weights) -> bool:
   return part == 'loss' or (part == 'projection' and not weights.has_projection)
 
 
-def _dropped(weights: Weights, drop: Sequence[str]) -> set[str]:
+def _dropped(
+    tensors: Mapping[str, Tensor], path: str, drop: Sequence[str]
+) -> set[str]:
   dropped = set()
   if isinstance(drop, str):
     raise UserError(f'{DROP} is {drop!r}; expected several, ({drop!r},).')
   for pattern in drop:
     compiled = _compile(DROP, pattern)
-    matches = {name for name in weights.tensors if compiled.fullmatch(name)}
+    matches = {name for name in tensors if compiled.fullmatch(name)}
     if not matches:
       raise UserError(
-          f'{DROP}: {pattern!r} matches no tensor of {weights.path}, which has'
-          f' {_summary(weights.tensors)}.'
+          f'{DROP}: {pattern!r} matches no tensor of {path}, which has'
+          f' {_summary(tensors)}.'
       )
     dropped |= matches
   return dropped

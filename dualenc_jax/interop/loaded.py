@@ -16,7 +16,9 @@ from dualenc_jax.data.tokenizer import Tokenizer
 from dualenc_jax.data.vocabulary import Vocabulary
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import same_vocabulary
+from dualenc_jax.interop import usage_file
 from dualenc_jax.interop.tensors import Tensor
+from dualenc_jax.interop.weights import Usage
 from dualenc_jax.interop.weights import Weights
 from dualenc_jax.models import DualEncoder
 from dualenc_jax.retrieval.embedder import Embedder
@@ -129,8 +131,10 @@ def make_tokenizer(
   path = usage.vocabulary if vocabulary is None else vocabulary
   if path is None:
     raise UserError(
-        f'{weights.path} ({weights.kind}) comes without a vocabulary. Give the'
-        ' SentencePiece file that it was trained with, such as spiece.model.'
+        f'{weights.path} ({weights.kind}) comes without a SentencePiece file'
+        + (': a tokenizer.json is not enough' if usage.pieces else '')
+        + '. Give the one that it was trained with, --vocabulary=spiece.model'
+        ' (from Python, vocabulary=).'
     )
   own = Vocabulary(os.fspath(path))
   same_vocabulary.check(weights, own)
@@ -140,6 +144,14 @@ def make_tokenizer(
       _first(passage_length, usage.passage_length, Tokenizer.passage_length),
       usage.query_prefix,
       usage.passage_prefix,
+  )
+
+
+def tokenizer_of(usage: Usage) -> Tokenizer:
+  """The tokenizer of a usage that says everything."""
+  return Tokenizer(
+      Vocabulary(os.fspath(usage.vocabulary)),
+      *(getattr(usage, name) for name in usage_file.NAMES),
   )
 
 

@@ -6,10 +6,12 @@ import types
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import hugging_face
+from dualenc_jax.interop import hugging_face_config
 from dualenc_jax.interop import own
 from dualenc_jax.interop import plain
 from dualenc_jax.interop import sentence_transformers
 from dualenc_jax.interop import t5x
+from dualenc_jax.interop import usage_file
 from dualenc_jax.interop.weights import Weights
 from dualenc_jax.serving import reader as serving_reader
 
@@ -41,7 +43,8 @@ def read(
     raise UserError(f'{path} is no model_dir: it has no steps to choose from.')
   if '://' in str(path):
     return reader.read(path)
-  return reader.read(pathlib.Path(path).expanduser())
+  folder = pathlib.Path(path).expanduser()
+  return usage_file.apply(reader.read(folder), folder)
 
 
 def reader_of(path: str | os.PathLike[str]) -> types.ModuleType:
@@ -57,6 +60,19 @@ def reader_of(path: str | os.PathLike[str]) -> types.ModuleType:
   for reader in READERS:
     if reader.is_one(folder):
       return reader
+  raise UserError(f'{path} is nothing that is known.{_hint(folder)}')
+
+
+def _hint(folder: pathlib.Path) -> str:
+  """What it may be, and what was expected."""
+  above = folder.absolute().parent
+  if (above.parent / 'config.gin').is_file() and folder.name.isdigit():
+    return f' Give {above.parent}, with --step={folder.name}.'
+  if (above / 'config.gin').is_file() or t5x.is_one(above):
+    return f' Give {above}.'
+  if (folder / 'config.json').is_file():
+    found = hugging_face_config.read(folder).get('model_type')
+    return f' Its config.json has model_type {found!r}; expected t5 or mt5.'
   inside = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
   found = f' It holds {", ".join(inside[:8])}.' if inside else ''
-  raise UserError(f'{path} is nothing that is known.{found} Expected {FORMS}.')
+  return f'{found} Expected {FORMS}.'

@@ -4,6 +4,7 @@ import ast
 from collections.abc import Mapping
 import pathlib
 import re
+from typing import Any
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import orbax_tree
@@ -35,11 +36,11 @@ def read(path: pathlib.Path, step: int | None = None) -> Weights:
   checkpoints = Checkpoints(path)
   steps = checkpoints.steps()
   if not steps or (step is not None and step not in steps):
-    wanted = '' if step is None else f' of step {step}'
+    wanted = f' of step {step}' if steps else ' yet'
+    known = f'; it has {", ".join(map(str, steps))}' if steps else ''
     raise UserError(
-        f'{path} has no checkpoint{wanted}; it has'
-        f' {", ".join(map(str, steps)) or "none"}.'
-        ' Train first, or give the folder of a trained model.'
+        f'{path} has no checkpoint{wanted}{known}. Train first, or give the'
+        ' folder of a trained model.'
     )
   step = steps[-1] if step is None else step
   folder, meta = checkpoints.folder / str(step), checkpoints.meta(step)
@@ -47,7 +48,7 @@ def read(path: pathlib.Path, step: int | None = None) -> Weights:
   loss = {n: t for n, t in everything.items() if n.startswith('loss/')}
   tensors = {n: t for n, t in everything.items() if n not in loss}
   encoders = {
-      tower: infer_encoder(tensors, activations(meta['config'], tower), tower)
+      tower: infer_encoder(tensors, _activations(meta, tower, path), tower)
       for tower in ('encoder', 'passage_encoder')
       if any(name.startswith(f'{tower}/') for name in tensors)
   }
@@ -85,24 +86,37 @@ def unstack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
   return layers
 
 
-def activations(config: str, tower: str) -> tuple[str, ...] | None:
-  """Those of a tower in the text of a config; None where it does not say."""
+def _activations(
+    meta: Mapping[str, Any], tower: str, path: pathlib.Path
+) -> tuple[str, ...]:
+  """Those of a tower, of which its tensors say nothing."""
+  if 'activations' in meta:
+    return tuple(meta['activations'][tower])
+  # Before they were saved beside the tensors, the config said them.
+  config = meta['config']
   scopes = ('passage/', '') if tower == 'passage_encoder' else ('',)
   for scope in scopes:
     pattern = rf'^{scope}models\.T5Encoder\.activations = (\(.*?\))'
-    if found := re.search(pattern, config, re.MULTILINE | re.DOTALL):
-      return ast.literal_eval(found[1])
-  return None
+    found = re.findall(pattern, config, re.MULTILINE | re.DOTALL)
+    if len(found) == 1:
+      return ast.literal_eval(found[0])
+  raise UserError(
+      f'{path} does not say which activations its {tower} has: its config gives'
+      ' them by a macro or a scope. Go on with its training for a step: new'
+      ' checkpoints say it.'
+  )
 
 
 def _statistics(folder: pathlib.Path) -> dict[str, Tensor]:
-  """Optimizer statistics by parameter: 'encoder/.../kernel/v_row'."""
+  """Optimizer statistics by parameter: 'encoder/.../kernel/v_row'; 'count'."""
   if not orbax_tree.is_tree(folder):
     return {}
-  found = {}
-  for name, tensor in orbax_tree.read_tree(folder).items():
-    if match := re.fullmatch(r'(?:.*/)?(v_row|v_col|v|mu|nu)/(.+)', name):
-      kind, parameter = match.groups()
+  tree, found = orbax_tree.read_tree(folder), {}
+  for name, tensor in tree.items():
+    if match := re.fullmatch(r'(.*/)?(v_row|v_col|v|mu|nu)/(.+)', name):
+      prefix, kind, parameter = match.groups()
       for part, t in unstack({parameter: tensor}).items():
         found[f'{part}/{kind}'] = t
+      if (count := f'{prefix or ""}count') in tree:
+        found['count'] = tree[count]
   return found

@@ -6,7 +6,9 @@ import pathlib
 
 import numpy as np
 
+from dualenc_jax.data.ragged import Ragged
 from dualenc_jax.errors import UserError
+from dualenc_jax.interop import loaded
 from dualenc_jax.interop import safetensors_file
 from dualenc_jax.interop.verify import Encode
 from dualenc_jax.interop.verify import Vectors
@@ -20,9 +22,9 @@ def check_installed(form: str, *packages: str) -> None:
   absent = [package for package in packages if not is_installed(package)]
   if absent:
     raise UserError(
-        f'{form} is compared with the original library before it is written,'
-        f' and {" and ".join(absent)} is not installed. Install it: pip install'
-        " 'dualenc-jax[convert]'."
+        f'{form} is compared with the original library before it is written.'
+        f' Not installed: {", ".join(absent)}. pip install'
+        " 'dualenc-jax[convert]'"
     )
 
 
@@ -38,8 +40,8 @@ def sentence_transformers(
 
   Args:
     folder: that it opens.
-    usage: whose prefixes are the prompts; None for those that it takes itself,
-      which are not all that a folder names.
+    usage: whose prefixes are the prompts, and whose lengths count; None for
+      what it takes itself, which is not all that a folder names.
   """
 
   def encode(texts: Sequence[str]) -> Vectors:
@@ -60,6 +62,12 @@ def sentence_transformers(
         'normalize_embeddings': True,
         'show_progress_bar': False,
     }
+    if usage:
+      for module in model.modules():
+        if hasattr(module, 'query_length'):
+          lengths = usage.query_length, usage.passage_length
+          module.query_length, module.document_length = lengths
+          module.max_seq_length = max(lengths)
     prompts = (
         (usage.query_prefix, usage.passage_prefix) if usage else (None, None)
     )
@@ -74,28 +82,61 @@ def sentence_transformers(
 def hugging_face(folder: pathlib.Path, usage: Usage) -> Encode:
   """`T5EncoderModel` of a folder, or of its `query` and `passage` folders.
 
-  Pooled, projected if there is a projection, and normalised in float64.
+  It gets our ids, which `other_ids` compares with those of its tokenizer; its
+  states are pooled, projected if there is a projection, and normalised, in
+  float64.
 
   Args:
     folder: what `hugging_face.write` wrote, or any that `read` reads.
-    usage: lengths and prefixes, of which such a folder says nothing.
+    usage: vocabulary, lengths and prefixes.
   """
 
   def encode(texts: Sequence[str]) -> Vectors:
-    sides = []
-    for tower in ('query', 'passage'):
-      own = folder / tower if (folder / tower).is_dir() else folder
-      prefix = getattr(usage, f'{tower}_prefix')
-      length = getattr(usage, f'{tower}_length')
-      sides.append(_encode_t5(own, [prefix + t for t in texts], length))
-    return Vectors(*sides)
+    tokenizer = loaded.tokenizer_of(usage)
+    sides = {
+        'query': tokenizer.encode_queries(texts),
+        'passage': tokenizer.encode_passages(texts),
+    }
+    two = all((folder / tower).is_dir() for tower in sides)
+    return Vectors(*(
+        _encode_t5(folder / tower if two else folder, rows)
+        for tower, rows in sides.items()
+    ))
 
   return encode
 
 
-def _encode_t5(
-    folder: pathlib.Path, texts: Sequence[str], length: int
-) -> np.ndarray:
+def has_tokenizer(folder: pathlib.Path) -> bool:
+  """Whether a folder, or one in it, is a tokenizer of transformers."""
+  return any(folder.rglob('tokenizer_config.json'))
+
+
+def other_ids(
+    folder: pathlib.Path, usage: Usage, texts: Sequence[str]
+) -> set[int]:
+  """Which texts a folder's own tokenizers split otherwise than ours.
+
+  Args:
+    folder: of transformers or sentence-transformers; one that has no tokenizer
+      says nothing.
+    usage: vocabulary and lengths.
+    texts: as they are, without prefixes.
+  """
+  import transformers
+
+  length = max(usage.query_length, usage.passage_length)
+  vocabulary = loaded.tokenizer_of(usage).vocabulary
+  rows, other = vocabulary.encode(texts, length), set()
+  for file in sorted(folder.rglob('tokenizer_config.json')):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(file.parent)
+    for i, text in enumerate(texts):
+      ids = tokenizer(text, truncation=True, max_length=length)['input_ids']
+      if ids != list(rows.values[rows.offsets[i] : rows.offsets[i + 1]]):
+        other.add(i)
+  return other
+
+
+def _encode_t5(folder: pathlib.Path, rows: Ragged) -> np.ndarray:
   import torch
   import transformers
 
@@ -113,26 +154,19 @@ def _encode_t5(
     raise UserError(
         f'{folder}: transformers finds no {sorted(info["missing_keys"])[0]}.'
     )
-  tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-  # Of like lengths together, as little is padded.
-  order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
-  pooled = [None] * len(texts)
-  for start in range(0, len(texts), _ROWS):
-    chunk = order[start : start + _ROWS]
-    rows = tokenizer(
-        [texts[i] for i in chunk],
-        padding=True,
-        truncation=True,
-        max_length=length,
-        return_tensors='pt',
-    )
+  order = np.argsort(rows.lengths, kind='stable')
+  pooled = []
+  for chunk in np.split(order, range(_ROWS, len(order), _ROWS)):
+    tokens = rows.padded(chunk, int(rows.lengths[chunk].max()))
+    mask = torch.from_numpy((tokens != 0).astype(np.int64))
     with torch.inference_mode():
-      hidden = model.eval()(**rows).last_hidden_state.numpy().astype(np.float64)
-    mask = rows['attention_mask'].numpy()[:, :, None]
-    means = (hidden * mask).sum(axis=1) / mask.sum(axis=1)
-    for i, mean in zip(chunk, means):
-      pooled[i] = mean
-  vectors = np.stack(pooled)
+      states = model.eval()(
+          input_ids=torch.from_numpy(tokens.astype(np.int64)),
+          attention_mask=mask,
+      ).last_hidden_state.numpy()
+    mask = mask.numpy()[:, :, None]
+    pooled.append((states.astype(np.float64) * mask).sum(1) / mask.sum(1))
+  vectors = np.concatenate(pooled)[np.argsort(order)]
   file = folder / 'projection.safetensors'
   if file.is_file():
     (kernel,) = safetensors_file.read(file).values()

@@ -9,19 +9,22 @@ import dataclasses
 import gc
 import pathlib
 import sysconfig
+from typing import Any
 
 import jax
 import numpy as np
 
 from dualenc_jax.data.ragged import Ragged
 from dualenc_jax.data.readers.python_functions import find_functions
+from dualenc_jax.data.tokenizer import Tokenizer
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import assignment
 from dualenc_jax.interop import loaded
 from dualenc_jax.interop import opening
+from dualenc_jax.interop import usage_file
 from dualenc_jax.interop.tensors import Tensor
-from dualenc_jax.interop.weights import Usage
 from dualenc_jax.interop.weights import Weights
+from dualenc_jax.models import DualEncoder
 
 NUM_TEXTS = 64
 # Of cosines of vectors in float32; two right implementations differ by 1e-6.
@@ -74,30 +77,50 @@ def ours(weights: Weights) -> Encode:
 
   def encode(texts: Sequence[str]) -> Vectors:
     whole = _with_projection(weights)
-    tokenizer = loaded.make_tokenizer(whole)
     sharding = jax.sharding.SingleDeviceSharding(_device())
     params = loaded.read_params(whole.tensors, sharding)
-    apply = jax.jit(whole.model().apply, static_argnames='method')
-
-    def tower(rows: Ragged, method: str) -> np.ndarray:
-      order = np.argsort(rows.lengths, kind='stable')
-      vectors = []
-      for chunk in np.split(order, range(_ROWS, len(order), _ROWS)):
-        length = _padded_length(int(rows.lengths[chunk].max()))
-        tokens = np.zeros((_ROWS, length), np.int32)
-        tokens[: len(chunk)] = rows.padded(chunk, length)
-        encoded = apply({'params': params}, tokens, method=method)
-        vectors.append(np.asarray(encoded)[: len(chunk)])
-      return np.concatenate(vectors)[np.argsort(order)]
-
-    # On a GPU float32 products are not exact by default.
-    with jax.default_matmul_precision('highest'):
-      return Vectors(
-          tower(tokenizer.encode_queries(texts), 'encode_query'),
-          tower(tokenizer.encode_passages(texts), 'encode_passage'),
-      )
+    tokenizer = loaded.make_tokenizer(whole)
+    return encode_with(whole.model(), params, tokenizer, texts)
 
   return encode
+
+
+def encode_with(
+    model: DualEncoder, params: Any, tokenizer: Tokenizer, texts: Sequence[str]
+) -> Vectors:
+  """Both towers in float32, a few texts at a time.
+
+  Args:
+    model: of any activation dtype.
+    params: its parameters, on the devices.
+    tokenizer: of both sides.
+    texts: n of them.
+  """
+  encoders = {
+      name: own.clone(dtype='float32')
+      for name in ('encoder', 'passage_encoder')
+      if (own := getattr(model, name)) is not None
+  }
+  exact = model.clone(**encoders)
+  apply = jax.jit(exact.apply, static_argnames='method')
+
+  def tower(rows: Ragged, method: str) -> np.ndarray:
+    order = np.argsort(rows.lengths, kind='stable')
+    vectors = []
+    for chunk in np.split(order, range(_ROWS, len(order), _ROWS)):
+      length = _padded_length(int(rows.lengths[chunk].max()))
+      tokens = np.zeros((_ROWS, length), np.int32)
+      tokens[: len(chunk)] = rows.padded(chunk, length)
+      encoded = apply({'params': params}, tokens, method=method)
+      vectors.append(np.asarray(encoded)[: len(chunk)])
+    return np.concatenate(vectors)[np.argsort(order)]
+
+  # On a GPU float32 products are not exact by default.
+  with jax.default_matmul_precision('highest'):
+    return Vectors(
+        tower(tokenizer.encode_queries(texts), 'encode_query'),
+        tower(tokenizer.encode_passages(texts), 'encode_passage'),
+    )
 
 
 def _padded_length(longest: int) -> int:
@@ -134,6 +157,13 @@ def compare(
   """
   (name, encode), *others = sides
   first = encode(texts)
+  for vectors in (first.queries, first.passages):
+    if len(texts) > 1 and not np.ptp(vectors, axis=0).max() > 0:
+      raise UserError(
+          'All texts have the same vector, so that nothing can be compared:'
+          ' lengths are used up by prefixes, or the model is broken. Give other'
+          ' lengths, prefixes or --texts.'
+      )
   lines = []
   for other, encode in others:
     gc.collect()
@@ -169,37 +199,40 @@ def cosine_difference(a: Vectors, b: Vectors) -> tuple[float, int]:
   return float(by_text[worst]), worst
 
 
-def same_when_read(weights: Weights, folder: pathlib.Path) -> Usage:
+def check_written(weights: Weights, folder: pathlib.Path) -> None:
   """Reads what was written and compares every tensor, bit by bit.
 
   Args:
     weights: what was to be written.
     folder: where it was.
 
-  Returns:
-    How texts are given to it; lengths and prefixes of `weights` where the form
-    does not keep them.
-
   Raises:
-    UserError: a tensor is missing, too many or not the same; names it.
+    UserError: a tensor, a length or a prefix is missing, too many or not the
+      same; names it.
   """
   back = opening.read(folder)
   shapes = {name: tensor.shape for name, tensor in weights.tensors.items()}
   for name, source in assignment.assign(shapes, back).items():
     if source is None:
       raise UserError(f'{name} is not in what was written. Nothing was kept.')
-    if not np.array_equal(
-        weights.tensors[name].read(), back.tensors[source].read()
-    ):
+    array = weights.tensors[name].read()
+    if not np.isfinite(array).all():
+      raise UserError(
+          f'{weights.tensors[name].where} has NaN or infinity. Nothing was'
+          ' kept.'
+      )
+    if not np.array_equal(array, back.tensors[source].read()):
       raise UserError(
           f'{back.tensors[source].where} is not {weights.tensors[name].where}.'
           ' Nothing was kept.'
       )
-  return dataclasses.replace(
-      weights.usage,
-      query_length=back.usage.query_length or weights.usage.query_length,
-      passage_length=back.usage.passage_length or weights.usage.passage_length,
-  )
+  for name in usage_file.NAMES:
+    wanted, found = getattr(weights.usage, name), getattr(back.usage, name)
+    if wanted != found:
+      raise UserError(
+          f'{name} is {wanted!r}, but {found!r} in what was written. Nothing'
+          ' was kept.'
+      )
 
 
 def _wide(vectors: np.ndarray) -> np.ndarray:

@@ -59,7 +59,8 @@ class Weights:
     left_out: tensors that are no part of a dual encoder, with the reason, such
       as 'decoder'.
     loss: parameters of the loss, 'loss/log_temperature'.
-    optimizer: Adafactor's statistics, 'encoder/.../kernel/v_row' and so on.
+    optimizer: its statistics, 'encoder/.../kernel/v_row' and so on, and the
+      'count' of its updates where that is not `step`.
     step: of the training that made it.
   """
 
@@ -186,6 +187,11 @@ def infer_encoder(
       for name in tensors
       if name.startswith(f'{tower}/layers_')
   }
+  if not layers:
+    raise UserError(
+        f'The {tower} has no layers: {len(tensors)} tensors, none of them'
+        f' {tower}/layers_0/... A bag of words is not converted; give a T5.'
+    )
   gated = f'{tower}/layers_0/mlp/wi_0/kernel' in tensors
   mlp = f'{tower}/layers_0/mlp/{"wi_0" if gated else "wi"}/kernel'
   query = f'{tower}/layers_0/attention/query/kernel'

@@ -63,6 +63,9 @@ class Start:
     """One line: how much is taken, what is fresh, what is left out."""
     fresh = [name for name, source in self.sources.items() if source is None]
     reasons = list(self.weights.left_out.values())
+    reasons += ['the loss'] * len(
+        self.weights.loss.keys() - set(self.sources.values())
+    )
     return (
         f'Starting from {self.weights.path} ({self.weights.kind}):'
         f' {len(self.sources) - len(fresh)} tensors'
@@ -95,13 +98,15 @@ def plan_start(
   if isinstance(initial, str):
     initial = InitialCheckpoint(initial)
   weights = opening.read(initial.path)
-  check_activations(weights, model)
   same_vocabulary.check(weights, vocabulary)
   shapes = {}
   leaves = jax.tree.leaves(abstract_params)
   for name, leaf in zip(rules_lib.leaf_paths(abstract_params), leaves):
     shapes |= _unstacked(name, leaf.shape)
+  if not initial.rules:
+    _check_versions(weights, model)
   sources = assignment.assign(shapes, weights, initial.rules, initial.drop)
+  check_activations(weights, model, sources)
   return Start(weights, sources, initial.keep_optimizer)
 
 
@@ -131,19 +136,38 @@ def start_from(start: Start, state: TrainState) -> TrainState:
   return TrainState(state.step, treedef.unflatten(leaves), opt_state)
 
 
-def check_activations(weights: Weights, model: DualEncoder) -> None:
-  """Raises UserError unless both have the same feed-forward blocks."""
-  for name in ('encoder', 'passage_encoder'):
-    mine = getattr(model, name)
-    theirs = getattr(weights, name) or weights.encoder
-    if mine is not None and tuple(mine.activations) != theirs.activations:
-      raise UserError(
-          f'{weights.path} ({weights.kind}) has feed-forward blocks'
-          f' {theirs.activations}; {name}.activations of this model is'
-          f' {tuple(mine.activations)}. Give the model file of its version:'
-          ' models/base.gin is T5 1.1, models/t5_1_0_base.gin is T5 1.0, the'
-          ' form of GTR and Sentence-T5.'
-      )
+def _check_versions(weights: Weights, model: DualEncoder) -> None:
+  """Raises UserError where T5 1.0 and 1.1 meet, whose names differ, too."""
+  mine, theirs = model.encoder.activations, weights.encoder.activations
+  if len(mine) != len(theirs):
+    raise UserError(
+        _other_activations(weights, 'encoder', theirs, 'encoder', mine)
+    )
+
+
+def check_activations(
+    weights: Weights, model: DualEncoder, sources: Mapping[str, str | None]
+) -> None:
+  """Raises UserError unless feed-forward blocks compute what theirs did."""
+  for name, source in sources.items():
+    tower, block, _ = name.partition('/mlp/')
+    if not block or source is None:
+      continue
+    tower, there = tower.split('/')[0], source.split('/')[0]
+    mine = tuple(getattr(model, tower).activations)
+    theirs = tuple(getattr(weights, there).activations)
+    if mine != theirs:
+      raise UserError(_other_activations(weights, there, theirs, tower, mine))
+
+
+def _other_activations(weights, there, theirs, tower, mine) -> str:
+  return (
+      f'{weights.path} ({weights.kind}) has feed-forward blocks'
+      f' {tuple(theirs)} in its {there}; {tower}.activations of this model is'
+      f' {tuple(mine)}. Give the model file of its version: models/base.gin is'
+      ' T5 1.1,'
+      ' models/t5_1_0_base.gin is T5 1.0, the form of GTR and Sentence-T5.'
+  )
 
 
 def _unstacked(
@@ -215,14 +239,16 @@ def _with_statistics(
     absent = [part for part in parts if part not in weights.optimizer]
     if absent:
       raise UserError(
-          f'{weights.path} has no {absent[0]}. Its optimizer was another one;'
-          ' set INITIAL_CHECKPOINT_OPTIMIZER=False.'
+          f'{weights.path} has no {absent[0]}: its optimizer was another one,'
+          ' or the parameter was frozen. Set'
+          ' INITIAL_CHECKPOINT_OPTIMIZER=False.'
       )
     leaves[i] = _place(leaf, name, parts, weights.optimizer)
     counts.add(f'{prefix}/count' if prefix else 'count')
+  count = weights.step
+  if 'count' in weights.optimizer:
+    count = int(weights.optimizer['count'].read())
   for i, (name, leaf) in enumerate(zip(names, leaves)):
-    if name in counts and weights.step is not None:
-      leaves[i] = jax.device_put(
-          np.asarray(weights.step, leaf.dtype), leaf.sharding
-      )
+    if name in counts and count is not None:
+      leaves[i] = jax.device_put(np.asarray(count, leaf.dtype), leaf.sharding)
   return treedef.unflatten(leaves)

@@ -1,6 +1,6 @@
 """The training loop: restore, step, report, evaluate, save."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import hashlib
 import json
@@ -17,6 +17,7 @@ from dualenc_jax.data.batches import Batches
 from dualenc_jax.errors import UserError
 from dualenc_jax.experiment import Experiment
 from dualenc_jax.losses import metrics as metrics_lib
+from dualenc_jax.models import DualEncoder
 from dualenc_jax.retrieval import evaluation
 from dualenc_jax.retrieval.retrieval_set import RetrievalSet
 from dualenc_jax.training import embedding
@@ -55,9 +56,11 @@ def train(
     UserError: bad input, a loss or gradient that is not finite, or a disk that
       is full.
   """
-  batches = experiment.batches
   checkpoints = Checkpoints(experiment.model_dir, experiment.keep_checkpoints)
-  state, meta = initial_state(experiment, plan, checkpoints)
+  # Its errors, before texts are tokenised.
+  start = None if checkpoints.steps() else plan_lib.make_start(plan, experiment)
+  batches = experiment.batches
+  state, meta = initial_state(plan, checkpoints, start)
   first, data = meta['step'], data_position(experiment, batches)
   if first and not allow_other_data:
     check_same_data(meta['data'], data)
@@ -99,6 +102,7 @@ def train(
         {
             'run_id': meta['run_id'],
             'data': {**data, 'next_step': step},
+            'activations': activations(experiment.model),
             'config': config,
         },
     )
@@ -149,6 +153,14 @@ def train(
     finally:
       checkpoints.wait()
   return results
+
+
+def activations(model: DualEncoder) -> dict[str, Sequence[str]]:
+  """Of each encoder: the one thing of a model that no tensor tells."""
+  encoders = {
+      name: getattr(model, name) for name in ('encoder', 'passage_encoder')
+  }
+  return {name: tuple(e.activations) for name, e in encoders.items() if e}
 
 
 def data_position(experiment: Experiment, batches: Batches) -> dict[str, Any]:
@@ -202,19 +214,18 @@ def check_same_data(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
 
 
 def initial_state(
-    experiment: Experiment, plan: plan_lib.Plan, checkpoints: Checkpoints
+    plan: plan_lib.Plan, checkpoints: Checkpoints, start: initial.Start | None
 ) -> tuple[step_lib.TrainState, dict[str, Any]]:
   """The state to start from, and what was saved beside it.
 
   In this order: the newest checkpoint of this run that can be read; the
-  parameters of `initial_checkpoint`; from scratch. The last two have step 0 and
+  parameters of `start`; from scratch. The last two have step 0 and
   a new run_id.
   """
   restored = checkpoints.restore(plan.abstract)
   if restored is not None:
     _LOG.info('Resuming from step %d.', restored[1]['step'])
     return restored
-  start = plan_lib.make_start(plan, experiment)
   state = plan.init()
   if start is not None:
     state = initial.start_from(start, state)

@@ -127,6 +127,9 @@ def test_parameters_of_the_loss_are_taken_if_there_and_else_fresh():
   )
   sources = assignment.assign(shapes, with_loss)
   assert sources['loss/log_temperature'] == 'loss/log_temperature'
+  rules, drop = [('loss/.*', None)], ['loss/.*']
+  fresh = assignment.assign(shapes, with_loss, rules, drop)
+  assert fresh['loss/log_temperature'] is None
   # Another loss has no use for it, and says nothing of it.
   assert assign(model(), with_loss) == assign(model(), source)
 
@@ -147,6 +150,15 @@ def test_parameters_of_the_loss_are_taken_if_there_and_else_fresh():
 def test_each_rule_matches_or_is_an_error(rules, drop, message):
   with pytest.raises(UserError, match=message):
     assign(model(), weights_of(model()), rules, drop)
+
+
+def test_what_is_left_out_is_of_no_use_to_a_parameter():
+  drop = ['projection/.*']
+  with pytest.raises(UserError, match='DROP leaves out projection/kernel'):
+    assign(model(), weights_of(model()), (), drop)
+  rules = [('projection/.*', None)]
+  sources = assign(model(), weights_of(model()), rules, drop)
+  assert sources['projection/kernel'] is None
 
 
 def test_too_few_layers_name_what_is_missing():

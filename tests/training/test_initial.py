@@ -16,6 +16,11 @@ from dualenc_jax import check
 from dualenc_jax import train
 from dualenc_jax.data.vocabulary import Vocabulary
 from dualenc_jax.errors import UserError
+from dualenc_jax.interop import assignment
+from dualenc_jax.interop import opening
+from dualenc_jax.interop.tensors import Tensor
+from dualenc_jax.interop.weights import shapes_of
+from dualenc_jax.interop.weights import Weights
 from dualenc_jax.models import DualEncoder
 from dualenc_jax.models import Projection
 from dualenc_jax.models import T5Encoder
@@ -222,6 +227,37 @@ def test_a_second_stage_by_rules(first, tmp_path):
     np.testing.assert_array_equal(b[name], a[source], err_msg=name)
   assert np.any(b['passage_projection/kernel'] != a['projection/kernel'])
   assert 'passage_encoder/layers_1/' + kernel not in b
+
+
+def test_activations_that_a_macro_gives_are_known(tmp_path):
+  (tmp_path / 'macro.gin').write_text(
+      "from __gin__ import dynamic_registration\n"
+      "from dualenc_jax import models\n"
+      "ACT = ('silu', 'linear')\n"
+      'models.T5Encoder.activations = %ACT\n'
+  )
+  flags = [*tiny_run.flags(tmp_path), f'--gin_file={tmp_path / "macro.gin"}']
+  train.main([*flags, '--gin.STEPS=1', f'--model_dir={tmp_path / "model"}'])
+  weights = opening.read(tmp_path / 'model')
+  assert weights.encoder.activations == ('silu', 'linear')
+
+
+def test_activations_are_those_of_the_tower_that_a_rule_takes():
+  own = golden_model(passage=True)
+  tensors = {
+      name: Tensor(name, shape, lambda: None)
+      for name, shape in shapes_of(own).items()
+  }
+  silu = own.encoder.clone(activations=('silu', 'linear'))
+  weights = Weights('kind', 'there', tensors, own.encoder, silu).check()
+  rules = [('(.*)', r'passage_\1')]
+  drop = ['(token_embedder|encoder|projection)/.*']
+  target = golden_model()
+  sources = assignment.assign(shapes_of(target), weights, rules, drop)
+  with pytest.raises(UserError, match="'silu', 'linear'.* its passage_encoder"):
+    initial.check_activations(weights, target, sources)
+  target = golden_model(activations=('silu', 'linear'))
+  initial.check_activations(weights, target, sources)
 
 
 def test_check_says_what_would_start_from_where(first, tmp_path, capsys):
