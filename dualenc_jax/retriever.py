@@ -30,8 +30,6 @@ from dualenc_jax.serving import manifest
 from dualenc_jax.serving import writer
 from dualenc_jax.serving.new_folder import new_folder
 
-INDEX = 'index'
-
 
 class Towers(Protocol):
   """What encodes: `interop.loaded.Loaded`, or `serving.Artifact`."""
@@ -100,9 +98,10 @@ class Retriever:
     """Opens a model.
 
     Args:
-      path: what `save` wrote, which is opened with its index; the model_dir of
-        a training run, at its newest checkpoint; or any other checkpoint of a
-        dual encoder that `dualenc convert` reads.
+      path: what `save` wrote, which is opened with its index, all of it read
+        once for its checksums; the model_dir of a training run, at its newest
+        checkpoint; or any other checkpoint of a dual encoder that `dualenc
+        convert` reads.
       vocabulary: a SentencePiece file, of a checkpoint that comes without one.
       query_length: most tokens of a query, EOS included, of such a checkpoint.
       passage_length: the same of a passage.
@@ -119,9 +118,10 @@ class Retriever:
     given = {k: v for k, v in given.items() if v is not None}
     if (folder / manifest.FILE).exists():
       _refuse(given, folder)
-      retriever = cls(Artifact.open(folder))
-      if (folder / INDEX).exists():
-        retriever._open_index(folder / INDEX)
+      artifact = Artifact.open(folder)
+      retriever = cls(artifact)
+      if artifact.manifest.index_files or (folder / manifest.INDEX).exists():
+        retriever._open_index(artifact)
       return retriever
     if (folder / 'config.gin').exists():
       _refuse(given, folder)
@@ -141,6 +141,9 @@ class Retriever:
   def dim(self) -> int:
     """D, of the embeddings."""
     return self._towers.dim
+
+  def __repr__(self) -> str:
+    return f'Retriever(dim={self.dim}, passages={len(self)})'
 
   def __len__(self) -> int:
     """N, passages in the index; 0 before there is one."""
@@ -247,15 +250,19 @@ class Retriever:
 
     The folder is an artifact of `dualenc_jax.serving`, which needs neither the
     training run nor Flax, with the index in `index/`. It appears when it is
-    complete, in place of a retriever that was saved there.
+    complete, in place of a retriever that was saved there. artifact.json has
+    the SHA-256 of every other file.
 
     Raises:
-      UserError: the folder holds something else, or cannot be written.
+      UserError: the folder holds something else, or cannot be written; or this
+        retriever was opened from a folder that holds another one by now.
     """
     with new_folder(folder) as new:
-      writer.fill(self._towers, new)
+      written = writer.fill(self._towers, new)
       if self._corpus is not None:
-        self._write_index(new / INDEX, _weights_digest(new))
+        self._write_index(new / manifest.INDEX, _weights_digest(written))
+        written = written.with_index(new)
+      written.write(new)
 
   def _set(self, corpus: _Corpus) -> None:
     self._search = ExactSearch(corpus.embeddings, corpus.ids)
@@ -283,18 +290,26 @@ class Retriever:
       build.write(shard, lock, embeddings, passages)
     build.finish()
 
-  def _open_index(self, folder: pathlib.Path) -> None:
+  def _open_index(self, artifact: Artifact) -> None:
+    folder = artifact.folder / manifest.INDEX
+    if not artifact.manifest.index_files:
+      raise UserError(
+          f'{folder} was not saved with the retriever {artifact.folder}:'
+          f' {manifest.FILE} has none of its files. Remove it, and index the'
+          ' passages again.'
+      )
     expect = {
         'dim': self.dim,
         'tower': 'passage',
-        'weights': _weights_digest(folder.parent),
+        'weights': _weights_digest(artifact.manifest),
     }
     try:
+      artifact.manifest.check_index(artifact.folder)
       index = Index.open(folder, expect)
     except UserError as e:
       raise UserError(
-          f'The index of the saved retriever {folder.parent} cannot be opened:'
-          f' {e} Or save the retriever again.'
+          f'The index of the saved retriever {artifact.folder} cannot be'
+          f' opened: {e} Or save the retriever again.'
       ) from e
     texts = _TextsOf(index)
     self._set(
@@ -352,6 +367,6 @@ def _refuse(given: Mapping[str, Any], path: pathlib.Path) -> None:
     )
 
 
-def _weights_digest(folder: pathlib.Path) -> str:
+def _weights_digest(model: manifest.Manifest) -> str:
   """SHA-256 of the weights of an artifact: which model an index is of."""
-  return manifest.Manifest.read(folder).files[manifest.WEIGHTS]['sha256']
+  return model.files[manifest.WEIGHTS]['sha256']

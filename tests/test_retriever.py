@@ -14,6 +14,7 @@ import tiny_towers
 
 import dualenc_jax
 from dualenc_jax import model_dir
+from dualenc_jax import serving
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import opening
 from dualenc_jax.interop import plain
@@ -259,8 +260,70 @@ def test_an_index_of_another_model_is_refused(retriever, tmp_path):
   retriever.save(tmp_path / 'a')
   Retriever(tiny_towers.loaded(seed=1)).save(tmp_path / 'b')
   (tmp_path / 'a/index').rename(tmp_path / 'b/index')
+  with pytest.raises(UserError, match='b/index was not saved with the retrie'):
+    Retriever.from_dir(tmp_path / 'b')
+  # With the checksums of that index, too.
+  a, b = (tmp_path / name / 'artifact.json' for name in 'ab')
+  files, value = json.loads(a.read_text())['files'], json.loads(b.read_text())
+  value['files'] |= {k: v for k, v in files.items() if k.startswith('index/')}
+  b.write_text(json.dumps(value))
   with pytest.raises(UserError, match='index of the saved retriever .*weights'):
     Retriever.from_dir(tmp_path / 'b')
+
+
+def test_a_changed_index_is_refused(retriever, tmp_path):
+  retriever.index(vectors(3))
+  retriever.save(tmp_path / 'saved')
+  files = json.loads((tmp_path / 'saved/artifact.json').read_text())['files']
+  indexed = {p for p in (tmp_path / 'saved/index').rglob('*') if p.is_file()}
+  names = {name for name in files if name.startswith('index/')}
+  assert {tmp_path / 'saved' / name for name in names} == indexed
+  assert len(indexed) == 6
+  path = tmp_path / 'saved/index/shard-00000/embeddings.npy'
+  rows = vectors(3)
+  # Two passages change their vectors: the sizes are those that were.
+  np.save(path, rows[[1, 0, 2]])
+  with pytest.raises(UserError, match='embeddings.npy was changed: its SHA'):
+    Retriever.from_dir(tmp_path / 'saved')
+  np.save(path, rows)
+  assert len(Retriever.from_dir(tmp_path / 'saved')) == 3
+  for path in indexed:
+    path.unlink()
+  with pytest.raises(UserError, match='index/.* is missing'):
+    Retriever.from_dir(tmp_path / 'saved')
+
+
+def test_a_model_that_was_replaced_is_not_saved_with_an_old_index(
+    retriever, tmp_path
+):
+  retriever.index(vectors(3))
+  retriever.save(tmp_path / 'a')
+  opened = Retriever.from_dir(tmp_path / 'a')
+  other = Retriever(tiny_towers.loaded(seed=1, apart=True))
+  other.index(vectors(2, seed=1))
+  other.save(tmp_path / 'a')
+  for name in ('b', 'a'):
+    with pytest.raises(UserError, match='was changed or removed after the mod'):
+      opened.save(tmp_path / name)
+  assert [path.name for path in tmp_path.iterdir()] == ['a']
+  assert len(Retriever.from_dir(tmp_path / 'a')) == 2
+
+
+def test_a_copy_without_its_index(retriever, tmp_path):
+  retriever.index(vectors(3))
+  retriever.save(tmp_path / 'a')
+  writer.write(Retriever.from_dir(tmp_path / 'a').towers, tmp_path / 'b')
+  assert len(Retriever.from_dir(tmp_path / 'b')) == 0
+
+
+def test_the_home_directory(retriever, tmp_path, monkeypatch):
+  (tmp_path / 'home').mkdir()
+  monkeypatch.setenv('HOME', str(tmp_path / 'home'))
+  monkeypatch.chdir(tmp_path)
+  retriever.save('~/served')
+  assert [path.name for path in tmp_path.iterdir()] == ['home']
+  assert Retriever.from_dir('~/served').dim == DIM
+  assert serving.Artifact.open('~/served').dim == DIM
 
 
 def test_a_rename_that_fails_leaves_what_was_there(
@@ -364,7 +427,7 @@ def test_from_another_checkpoint(towers, tmp_path):
   )
   assert retriever.towers.tokenizer.query_length == 12
   write_checkpoint(towers, tmp_path / 'without', None)
-  with pytest.raises(UserError, match='comes without a vocabulary'):
+  with pytest.raises(UserError, match='comes without a SentencePiece file'):
     Retriever.from_dir(tmp_path / 'without')
   given = Retriever.from_dir(tmp_path / 'without', vocabulary='python_code_8k')
   np.testing.assert_array_equal(

@@ -48,7 +48,7 @@ def read_tree(folder: str | os.PathLike[str]) -> dict[str, Tensor]:
   try:
     facts = json.loads((folder / _METADATA).read_text())
     leaves = jax.tree_util.tree_leaves_with_path(
-        ocp.PyTreeCheckpointHandler().metadata(folder).tree
+        ocp.PyTreeCheckpointHandler().metadata(_absolute(folder)).tree
     )
   except Exception as e:  # Damage takes many forms; any of them is one.
     raise UserError(
@@ -69,6 +69,13 @@ def read_tree(folder: str | os.PathLike[str]) -> dict[str, Tensor]:
       )
       for name, leaf in names.items()
   }
+
+
+def _absolute(folder: epath.Path) -> epath.Path:
+  """Orbax reads no relative path; that of a bucket is left as it is."""
+  if '://' in os.fspath(folder):
+    return folder
+  return epath.Path(os.path.abspath(folder))
 
 
 def _spec(

@@ -5,12 +5,14 @@ A folder of three files: the tensors in float32, by the names of `DualEncoder`;
 """
 
 from collections.abc import Mapping
+import functools
 import json
 import pathlib
 import shutil
 from typing import Any
 import zipfile
 
+from flax import linen as nn
 import numpy as np
 
 from dualenc_jax.errors import UserError
@@ -43,17 +45,15 @@ def read(path: pathlib.Path) -> Weights:
   """
   folder = _folder(path)
   try:
-    header = json.loads((folder / HEADER).read_text())
-    encoders = {
-        tower: T5Encoder(**{
-            **header[tower], 'activations': tuple(header[tower]['activations'])
-        })
-        for tower in _ENCODERS
-        if header.get(tower)
-    }
-    usage = {name: header[name] for name in _USAGE}
-    version = header['version']
-  except (ValueError, KeyError, TypeError) as e:
+    header = dict(json.loads((folder / HEADER).read_text()))
+    version, step = header['version'], header['step']
+    encoder, passage_encoder = (header[tower] for tower in _ENCODERS)
+    encoder = _encoder(encoder)
+    passage_encoder = passage_encoder and _encoder(passage_encoder)
+    usage = _usage(header)
+    if not isinstance(step, int | None):
+      raise ValueError(f'step is {step!r}')
+  except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
     raise UserError(
         f'{folder / HEADER} cannot be read ({type(e).__name__}: {e}). Convert'
         ' the model again.'
@@ -74,10 +74,10 @@ def read(path: pathlib.Path) -> Weights:
       'plain tensors',
       str(folder),
       tensors,
-      encoders['encoder'],
-      encoders.get('passage_encoder'),
+      encoder,
+      passage_encoder,
       Usage(vocabulary if vocabulary.is_file() else None, None, **usage),
-      step=header.get('step'),
+      step=step,
   ).check()
 
 
@@ -112,6 +112,28 @@ def _folder(path: pathlib.Path) -> pathlib.Path:
   return path.parent if path.name in (NPZ, SAFETENSORS) else path
 
 
+def _encoder(facts: Mapping[str, Any]) -> T5Encoder:
+  """An encoder of the header; raises if its sizes can be none."""
+  for name, value in facts.items():
+    if name != 'activations' and (type(value) is not int or value < 1):
+      raise ValueError(f'{name} is {value!r}')
+  activations = tuple(facts['activations'])
+  unknown = [a for a in activations if a != 'linear' and not hasattr(nn, a)]
+  if unknown or not activations:
+    raise ValueError(f'activations are {activations!r}')
+  return T5Encoder(**{**facts, 'activations': activations})
+
+
+def _usage(header: Mapping[str, Any]) -> dict[str, Any]:
+  """Lengths and prefixes of the header; raises if they can be none."""
+  usage = {name: header[name] for name in _USAGE}
+  for name, value in usage.items():
+    expected = str if name.endswith('prefix') else int | None
+    if not isinstance(value, expected):
+      raise ValueError(f'{name} is {value!r}')
+  return usage
+
+
 def _read_npz(path: pathlib.Path) -> Mapping[str, Tensor]:
   tensors = {}
   try:
@@ -123,11 +145,24 @@ def _read_npz(path: pathlib.Path) -> Mapping[str, Tensor]:
           shape, _, _ = read(file)
         name = member.removesuffix('.npy')
         tensors[name] = Tensor(
-            f'{path}: {name}', shape, lambda name=name: np.load(path)[name]
+            f'{path}: {name}', shape, functools.partial(_load, path, member)
         )
-  except (OSError, ValueError, AttributeError, zipfile.BadZipFile) as e:
+  except Exception as e:  # Damage takes many forms; any of them is one.
     raise UserError(
         f'{path} is no whole .npz file: {e}. It is damaged or was cut off; copy'
         ' it again.'
     ) from e
   return tensors
+
+
+def _load(path: pathlib.Path, member: str) -> np.ndarray:
+  """One array of an .npz file; raises ValueError if it is damaged."""
+  try:
+    with zipfile.ZipFile(path) as archive, archive.open(member) as file:
+      array = np.lib.format.read_array(file, allow_pickle=False)
+      # The checksum is compared at the end of the member, no sooner.
+      if file.read(1):
+        raise ValueError('there is more of it than its header says')
+  except Exception as e:  # Damage takes many forms; any of them is one.
+    raise ValueError(str(e) or type(e).__name__) from e
+  return array

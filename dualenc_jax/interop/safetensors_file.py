@@ -98,6 +98,8 @@ def _read_shards(index: pathlib.Path) -> dict[str, Tensor]:
   """All tensors of the shards that an index names."""
   try:
     shard_of = dict(json.loads(index.read_text())['weight_map'])
+    if not all(isinstance(shard, str) for shard in shard_of.values()):
+      raise TypeError('a shard that is no file name')
   except (OSError, ValueError, KeyError, TypeError) as e:
     raise UserError(
         f'{index} is no index of safetensors files: expected JSON with a'
@@ -130,16 +132,18 @@ def _read_file(path: pathlib.Path) -> dict[str, Tensor]:
     try:
       dtype, shape = entry['dtype'], tuple(entry['shape'])
       begin, stop = entry['data_offsets']
-      size = math.prod(shape)
+      if not all(type(n) is int and n >= 0 for n in (*shape, begin, stop)):
+        raise ValueError('sizes that are no whole numbers')
+      is_known = dtype in _DTYPES
     except (KeyError, TypeError, ValueError) as e:
       raise _damaged(path, f'the header entry of {name} is {entry}') from e
-    if dtype not in _DTYPES:
+    if not is_known:
       raise UserError(
           f'{path}: the tensor {name} has the dtype {dtype}; expected one of'
           f' {", ".join(_DTYPES)}. A quantised model must be saved in float32'
           ' first.'
       )
-    if begin < 0 or stop - begin != size * _DTYPES[dtype].itemsize:
+    if stop - begin != math.prod(shape) * _DTYPES[dtype].itemsize:
       raise _damaged(path, f'{name} lies at bytes {begin} to {stop}')
     tensors[name] = _tensor(path, name, _DTYPES[dtype], shape, start + begin)
     end = max(end, start + stop)

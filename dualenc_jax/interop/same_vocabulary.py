@@ -1,19 +1,32 @@
 """Whether a vocabulary is the one that a checkpoint was trained with."""
 
+from collections.abc import Iterator, Sequence
 import hashlib
+import pathlib
 
-import sentencepiece
+from google.protobuf.message import DecodeError
+from sentencepiece import sentencepiece_model_pb2
 
 from dualenc_jax.data.vocabulary import Vocabulary
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop.weights import Weights
+
+# What decides, beside the pieces, which ids a text gets.
+_NORMALIZER = (
+    'precompiled_charsmap',
+    'add_dummy_prefix',
+    'remove_extra_whitespaces',
+    'escape_whitespaces',
+)
+_TRAINER = ('model_type', 'byte_fallback', 'treat_whitespace_as_suffix')
 
 
 def check(weights: Weights, vocabulary: Vocabulary) -> None:
   """Compares a vocabulary with the one that lies beside a checkpoint.
 
   T5X checkpoints have none beside them; of these only the number of rows is
-  known.
+  known. Of a tokenizer.json pieces are compared, of a SentencePiece file all
+  that decides about ids; either may have more pieces, T5's extra ids.
 
   Raises:
     UserError: they differ, or the vocabulary has more ids than the token
@@ -33,27 +46,63 @@ def check(weights: Weights, vocabulary: Vocabulary) -> None:
   if beside is not None:
     if hashlib.sha256(beside.read_bytes()).hexdigest() == vocabulary.sha256:
       return
-    theirs = pieces(beside)
+    mine, theirs = _read(vocabulary.file), _read(beside)
+    found = _differences(mine, theirs)
   elif weights.usage.pieces is not None:
-    theirs = list(weights.usage.pieces)
+    mine = _read(vocabulary.file)
+    found = _other_pieces(mine, weights.usage.pieces)
   else:
     return
-  mine = pieces(vocabulary.file)
-  for i, (a, b) in enumerate(zip(mine, theirs)):
-    if a != b:
-      raise UserError(
-          f'{weights.path} ({weights.kind}) was made for another vocabulary'
-          f' than {vocabulary.path}: its piece {i} is {b!r}, not {a!r}. Give'
-          f' its own vocabulary{f", {beside}" if beside else ""}.'
-      )
-  if len(theirs) < len(mine):
+  difference = next(found, None)
+  if difference is not None:
     raise UserError(
-        f'{weights.path} ({weights.kind}) has a vocabulary of {len(theirs)}'
-        f' pieces; {vocabulary.path} has {len(mine)}. Give its own vocabulary.'
+        f'{weights.path} ({weights.kind}) was made for another vocabulary than'
+        f' {vocabulary.path}: {difference}. Give its own vocabulary'
+        f'{f", {beside}" if beside else ""}.'
     )
 
 
-def pieces(file) -> list[str]:
-  """The pieces of a SentencePiece file in the order of their ids."""
-  processor = sentencepiece.SentencePieceProcessor(model_file=str(file))
-  return [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
+def _differences(
+    mine: sentencepiece_model_pb2.ModelProto,
+    theirs: sentencepiece_model_pb2.ModelProto,
+) -> Iterator[str]:
+  """Says how texts would get other ids."""
+  yield from _other_pieces(mine, [piece.piece for piece in theirs.pieces])
+  for name in ('type', 'score'):
+    for i, (a, b) in enumerate(zip(mine.pieces, theirs.pieces)):
+      a_value, b_value = getattr(a, name), getattr(b, name)
+      if a_value != b_value:
+        yield (
+            f'the {name} of its piece {i}, {b.piece!r}, is {b_value}, not'
+            f' {a_value}'
+        )
+  for part, names in (
+      ('normalizer_spec', _NORMALIZER), ('trainer_spec', _TRAINER)
+  ):
+    for name in names:
+      a, b = (getattr(getattr(m, part), name) for m in (mine, theirs))
+      if isinstance(a, bytes):
+        a, b = (f'{len(v):,} bytes with SHA-256 {_digest(v)}' for v in (a, b))
+      if a != b:
+        yield f'its {part}.{name} is {b}, not {a}'
+
+
+def _other_pieces(
+    mine: sentencepiece_model_pb2.ModelProto, theirs: Sequence[str]
+) -> Iterator[str]:
+  for i, (a, b) in enumerate(zip(mine.pieces, theirs)):
+    if a.piece != b:
+      yield f'its piece {i} is {b!r}, not {a.piece!r}'
+  if len(theirs) < len(mine.pieces):
+    yield f'it has {len(theirs)} pieces, not {len(mine.pieces)}'
+
+
+def _read(file: pathlib.Path) -> sentencepiece_model_pb2.ModelProto:
+  try:
+    return sentencepiece_model_pb2.ModelProto.FromString(file.read_bytes())
+  except (OSError, DecodeError) as e:
+    raise UserError(f'{file} is no SentencePiece model: {e}.') from e
+
+
+def _digest(value: bytes) -> str:
+  return hashlib.sha256(value).hexdigest()[:12]

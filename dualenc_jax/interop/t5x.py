@@ -81,7 +81,7 @@ def read(path: str | os.PathLike[str]) -> Weights:
   )
   # Statistics of stacked layers were taken over all of them at once.
   whole = {n: o for n, o in names.items() if given[o] is tensors.get(o)}
-  optimizer, others = _optimizer(tree, whole, found.keys())
+  optimizer, others = _optimizer(tree, whole, found.keys(), str(path))
   decoder = {
       f'target/{name}': 'head' if '/logits_dense/' in name else 'decoder'
       for name in found.keys() - names.keys()
@@ -184,9 +184,10 @@ def _widths(tensors: Mapping[str, Tensor]) -> dict[str, int]:
 
 
 def _optimizer(
-    tree: Mapping[str, Tensor],
+    tree: Mapping[str, Tensor | None],
     names: Mapping[str, str],
     parameters: Collection[str],
+    where: str,
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
   """Adafactor's statistics by our names; the rest of the tree, with reasons."""
   statistics, left_out = {}, {}
@@ -194,10 +195,10 @@ def _optimizer(
     match = _STATISTIC.fullmatch(path)
     if match and match[1] not in parameters:
       raise UserError(
-          f'{tensor.where} belongs to a parameter that is not there,'
+          f'{where}: {path} belongs to a parameter that is not there,'
           f' target/{match[1]}. Give the whole checkpoint.'
       )
-    if match and match[1] in names:
+    if match and match[1] in names and tensor is not None:
       statistics[f'{names[match[1]]}/{match[2]}'] = tensor
     elif not path.startswith('target/') and path != 'state/step':
       part = path.split('/')[0]

@@ -8,6 +8,7 @@ the name of that folder.
 from collections.abc import Iterator, Mapping
 import json
 import os
+import re
 from typing import Any
 
 from etils import epath
@@ -20,6 +21,8 @@ from dualenc_jax.interop.tensors import Tensor
 
 FILE = 'checkpoint'
 _NAME_OF_FOLDER = 'PLACEHOLDER://'
+# Whatever of the parameters is no decoder's.
+_ENCODER = re.compile('target/(?!decoder/)')
 
 
 def is_tree(folder: str | os.PathLike[str]) -> bool:
@@ -33,11 +36,17 @@ def is_tree(folder: str | os.PathLike[str]) -> bool:
   return bool(first) and (first[0] >> 4 == 0x8 or first[0] in (0xde, 0xdf))
 
 
-def read_tree(folder: str | os.PathLike[str]) -> dict[str, Tensor]:
+def read_tree(
+    folder: str | os.PathLike[str],
+) -> dict[str, Tensor | None]:
   """The tensors by path: 'target/encoder/...', 'state/param_states/...'.
 
   Args:
     folder: `checkpoint_1000`; local or gs://.
+
+  Returns:
+    None for those of a decoder or an optimizer whose shape was kept in a folder
+    that is not there: they need not be copied to use an encoder.
 
   Raises:
     UserError: the msgpack file is missing, damaged or of another form.
@@ -60,7 +69,7 @@ def read_tree(folder: str | os.PathLike[str]) -> dict[str, Tensor]:
         ' (optimizer/target). Give a checkpoint that T5X wrote.'
     )
   return {
-      path: _tensor(folder, f'{file}: {path}', leaf)
+      path: _tensor(folder, path, leaf)
       for path, leaf in _leaves(tree)
   }
 
@@ -73,13 +82,16 @@ def _leaves(tree: Any, path: str = '') -> Iterator[tuple[str, Any]]:
     yield path, tree
 
 
-def _tensor(folder: epath.Path, where: str, leaf: Any) -> Tensor:
+def _tensor(folder: epath.Path, path: str, leaf: Any) -> Tensor | None:
+  where = f'{folder / FILE}: {path}'
   if isinstance(leaf, Mapping):
     # The path was beside the kvstore before it came to lie in it.
     zarr = folder / (leaf['kvstore'].get('path') or leaf['path']).strip('/')
     header = leaf['metadata']
   elif isinstance(leaf, str) and leaf.startswith(_NAME_OF_FOLDER):
     zarr = folder / leaf.removeprefix(_NAME_OF_FOLDER)
+    if not _ENCODER.match(path) and not zarr.exists():
+      return None
     header = _header(zarr, where)
   else:
     array = np.asarray(leaf)

@@ -9,10 +9,12 @@ from flax import traverse_util
 import numpy as np
 import tensorstore as ts
 
+from dualenc_jax.errors import UserError
 from dualenc_jax.interop import t5x
 from dualenc_jax.interop import t5x_legacy
 from dualenc_jax.interop import zarr_array
 from dualenc_jax.interop.tensors import Tensor
+from dualenc_jax.interop.weights import infer_encoder
 from dualenc_jax.interop.weights import Weights
 
 # T5X's format since June 2021.
@@ -33,7 +35,12 @@ def write(weights: Weights, folder: pathlib.Path) -> None:
   Args:
     weights: what to write; their step, or 0, is in the folder's name.
     folder: new and empty.
+
+  Raises:
+    UserError: a tower has other activations than a T5, a tensor cannot be read,
+      or the files cannot be written.
   """
+  _check_activations(weights)
   step = weights.step or 0
   checkpoint = folder.absolute() / f'checkpoint_{step}'
   checkpoint.mkdir(parents=True)
@@ -55,6 +62,26 @@ def write(weights: Weights, folder: pathlib.Path) -> None:
   )
 
 
+def _check_activations(weights: Weights) -> None:
+  """Raises UserError unless the files will tell what the activations are.
+
+  Each tower is looked at as a reader will: by its tensors alone.
+  """
+  for tower in ('encoder', 'passage_encoder'):
+    encoder = getattr(weights, tower)
+    if encoder is None:
+      continue
+    own = tuple(encoder.activations)
+    told = infer_encoder(weights.tensors, None, tower).activations
+    if own != told:
+      raise UserError(
+          f'{weights.path} ({weights.kind}) has the activations'
+          f' {" x ".join(own)} in its {tower}. A T5X checkpoint does not say'
+          f' which they are, and who reads it expects {" x ".join(told)} of'
+          ' these tensors. Convert it to another form, such as safetensors.'
+      )
+
+
 def _write_array(
     checkpoint: pathlib.Path, name: str, tensor: Tensor
 ) -> Mapping[str, Any]:
@@ -72,12 +99,18 @@ def _write_array(
           'compressor': {'id': 'gzip', 'level': 1},
       },
   }
-  out = ts.open(
-      specification | {'kvstore': zarr_array.kvstore(checkpoint / inner)},
-      create=True,
-  ).result()
   block = rows * _CHUNKS_AT_ONCE
-  for start in range(0, len(array), block):
-    part = array[start : start + block]
-    out[start : start + len(part)].write(part).result()
+  try:
+    out = ts.open(
+        specification | {'kvstore': zarr_array.kvstore(checkpoint / inner)},
+        create=True,
+    ).result()
+    for start in range(0, len(array), block):
+      part = array[start : start + block]
+      out[start : start + len(part)].write(part).result()
+  except Exception as e:  # A full disk has an error of several classes.
+    raise UserError(
+        f'{checkpoint / inner} cannot be written: {zarr_array.first_line(e)}.'
+        ' Make room there, or give another folder.'
+    ) from e
   return ts.Spec(specification).to_json()

@@ -34,9 +34,10 @@ class Tensor:
     try:
       array = self.load()
     except (OSError, ValueError) as e:
+      cause = (str(e).splitlines() or [type(e).__name__])[0]
       raise UserError(
-          f'{self.where} cannot be read: {str(e).splitlines()[0]}. The file is'
-          ' damaged or was cut off; copy it again.'
+          f'{self.where} cannot be read: {cause}. The file is damaged or was'
+          ' cut off; copy it again.'
       ) from e
     if array.shape != self.shape:
       raise UserError(

@@ -8,6 +8,7 @@ SentencePiece alone:
                            and SHA-256 of every file, provenance.
   vocabulary.model         the SentencePiece model.
   weights.safetensors      the parameters, float32, by name.
+  index/                   of `Retriever.save`: the passages, if it had some.
   programs/TOWER-LENGTH.bin
                            what `jax.export` serialises, compressed with zlib:
                            ({name: parameter}, int32 [b, LENGTH] tokens, padded

@@ -74,10 +74,10 @@ class Artifact:
       UserError: there is none; it is of an unknown version; a file is missing,
         cut off or changed; or this JAX or this kind of device cannot run it.
     """
-    folder = pathlib.Path(os.path.realpath(folder))
+    folder = pathlib.Path(os.path.realpath(os.path.expanduser(folder)))
     manifest = Manifest.read(folder)
     _check_runs_here(folder, manifest)
-    manifest.check_files(folder)
+    manifest.check_model(folder)
     programs = {
         (name, length): (
             folder / manifest_lib.program_file(name, length)

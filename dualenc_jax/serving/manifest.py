@@ -14,6 +14,7 @@ VERSION = 1
 FILE = 'artifact.json'
 VOCABULARY = 'vocabulary.model'
 WEIGHTS = 'weights.safetensors'
+INDEX = 'index'
 TOWERS = ('query', 'passage')
 _AGAIN = 'Copy the whole folder again, or write it again.'
 
@@ -49,7 +50,8 @@ class Manifest:
     platforms: that the programs run on: 'cpu', 'cuda', 'tpu'.
     calling_convention: version of `jax.export`'s.
     versions: of the libraries that made it.
-    files: size and SHA-256 of every file, by its path in the folder.
+    files: size and SHA-256 of every file, by its path in the folder; of those
+      of an index, too, if there is one.
     provenance: what the vectors depend on.
   """
 
@@ -104,29 +106,48 @@ class Manifest:
       names = [field.name for field in dataclasses.fields(cls)]
       fields = {name: value[name] for name in names}
       towers = {name: Tower(**fields['towers'][name]) for name in TOWERS}
-      return cls(**fields | {'towers': towers})
-    except (KeyError, TypeError) as e:
+      files = {
+          name: {'bytes': facts['bytes'], 'sha256': facts['sha256']}
+          for name, facts in fields['files'].items()
+      }
+      return cls(**fields | {'towers': towers, 'files': files})
+    except (KeyError, TypeError, AttributeError) as e:
       raise UserError(
           f'{path}: damaged, a field is missing or unknown: {e}. {_AGAIN}'
       ) from e
 
-  def check_files(self, folder: pathlib.Path) -> None:
-    """Raises UserError if a file is missing, cut off or changed."""
-    for name, expected in self.files.items():
-      path = folder / name
-      if not path.is_file():
-        raise UserError(f'{path} is missing. {_AGAIN}')
-      found = of_file(path)
-      if found['bytes'] != expected['bytes']:
-        raise UserError(
-            f'{path} has {found["bytes"]:,} bytes; {FILE} says'
-            f' {expected["bytes"]:,}. {_AGAIN}'
-        )
-      if found['sha256'] != expected['sha256']:
-        raise UserError(
-            f'{path} was changed: its SHA-256 is {found["sha256"]}, {FILE} says'
-            f' {expected["sha256"]}. {_AGAIN}'
-        )
+  @property
+  def index_files(self) -> Mapping[str, Mapping[str, Any]]:
+    """Those of `files` that lie in the index."""
+    return {n: f for n, f in self.files.items() if n.startswith(f'{INDEX}/')}
+
+  @property
+  def model_files(self) -> Mapping[str, Mapping[str, Any]]:
+    """Those of `files` that do not."""
+    own = self.index_files
+    return {n: f for n, f in self.files.items() if n not in own}
+
+  def with_index(self, folder: pathlib.Path) -> 'Manifest':
+    """The same model with the files of the index that lies in a folder."""
+    files = {**self.model_files, **of_folder(folder, INDEX)}
+    return dataclasses.replace(self, files=files)
+
+  def check_model(self, folder: pathlib.Path) -> None:
+    """Raises UserError if a file of the model is missing or changed."""
+    _check(folder, self.model_files)
+
+  def check_index(self, folder: pathlib.Path) -> None:
+    """Raises UserError if a file of the index is missing or changed.
+
+    All of it is read: some seconds for each 10 GB.
+    """
+    _check(folder, self.index_files)
+
+
+def of_folder(folder: pathlib.Path, part: str = '') -> dict[str, Any]:
+  """Size and SHA-256 of every file in a part of a folder, by its path."""
+  files = sorted(p for p in (folder / part).rglob('*') if p.is_file())
+  return {p.relative_to(folder).as_posix(): of_file(p) for p in files}
 
 
 def of_file(path: pathlib.Path) -> dict[str, Any]:
@@ -134,6 +155,27 @@ def of_file(path: pathlib.Path) -> dict[str, Any]:
   with path.open('rb') as file:
     digest = hashlib.file_digest(file, 'sha256').hexdigest()
   return {'bytes': path.stat().st_size, 'sha256': digest}
+
+
+def _check(
+    folder: pathlib.Path, files: Mapping[str, Mapping[str, Any]]
+) -> None:
+  for name, expected in files.items():
+    path = folder / name
+    if not path.is_file():
+      raise UserError(f'{path} is missing. {_AGAIN}')
+    found = path.stat().st_size
+    if found != expected['bytes']:
+      raise UserError(
+          f'{path} has {found:,} bytes; {FILE} says {expected["bytes"]}.'
+          f' {_AGAIN}'
+      )
+    digest = of_file(path)['sha256']
+    if digest != expected['sha256']:
+      raise UserError(
+          f'{path} was changed: its SHA-256 is {digest}, {FILE} says'
+          f' {expected["sha256"]}. {_AGAIN}'
+      )
 
 
 def program_file(tower: str, length: int) -> str:

@@ -15,14 +15,15 @@ from dualenc_jax.serving import manifest
 def new_folder(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
   """Yields an empty folder beside `path`, which takes its place at the end.
 
-  An artifact that is there is replaced then; after an error it is still there.
+  A `~` at its start is the home directory. An artifact that is there is
+  replaced then; after an error it is still there.
 
   Raises:
     UserError: something else than an artifact is there, or the folder cannot
       be written.
   """
   # A link is followed: what it points to is replaced.
-  folder = pathlib.Path(os.path.realpath(path))
+  folder = pathlib.Path(os.path.realpath(os.path.expanduser(path)))
   is_other = folder.is_dir() and any(folder.iterdir())
   if is_other and not (folder / manifest.FILE).exists() or folder.is_file():
     raise UserError(

@@ -25,7 +25,7 @@ def read(path: pathlib.Path) -> Weights:
     UserError: a file is missing, cut off or changed, or of another version.
   """
   manifest = Manifest.read(path)
-  manifest.check_files(path)
+  manifest.check_model(path)
   tensors = unstack(safetensors_file.read(path / manifest_lib.WEIGHTS))
   query, passage = (manifest.towers[name] for name in manifest_lib.TOWERS)
   has_own = any(name.startswith('passage_encoder/') for name in tensors)

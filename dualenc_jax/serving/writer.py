@@ -1,6 +1,7 @@
 """Writes the towers of a model as an artifact."""
 
 from collections.abc import Sequence
+import dataclasses
 import os
 import pathlib
 import shutil
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dualenc_jax import revision
+from dualenc_jax.errors import UserError
 from dualenc_jax.interop import safetensors_file
 from dualenc_jax.interop.tensors import Tensor
 from dualenc_jax.serving import export
@@ -41,18 +43,23 @@ def write(
     UserError: the folder holds something else, or cannot be written.
   """
   with new_folder(folder) as new:
-    fill(towers, new, platforms)
+    fill(towers, new, platforms).write(new)
 
 
 def fill(
     towers: Any, folder: pathlib.Path, platforms: Sequence[str] = PLATFORMS
-) -> None:
-  """`write` into a folder that is there and empty."""
+) -> Manifest:
+  """`write` into a folder that is there and empty, but for artifact.json.
+
+  Returns:
+    What artifact.json is to say.
+
+  Raises:
+    UserError: an artifact to copy is no longer the one that was opened.
+  """
   (folder / 'programs').mkdir()
   if isinstance(towers, Artifact):
-    for name in (*towers.manifest.files, manifest_lib.FILE):
-      shutil.copyfile(towers.folder / name, folder / name)
-    return
+    return _copy(towers, folder)
   tokenizer, model = towers.tokenizer, towers.model
   params = export.flat(towers.params)
   encoders = {
@@ -80,20 +87,33 @@ def fill(
       folder / manifest_lib.WEIGHTS,
       {name: _tensor(name, value) for name, value in params.items()},
   )
-  files = sorted(path for path in folder.rglob('*') if path.is_file())
-  Manifest(
+  return Manifest(
       towers.dim,
       by_tower,
       {name: value.shape for name, value in params.items()},
       tuple(platforms),
       jax_export.maximum_supported_calling_convention_version,
       revision.versions(),
-      {
-          path.relative_to(folder).as_posix(): manifest_lib.of_file(path)
-          for path in files
-      },
+      manifest_lib.of_folder(folder),
       dict(towers.provenance),
-  ).write(folder)
+  )
+
+
+def _copy(artifact: Artifact, folder: pathlib.Path) -> Manifest:
+  """Copies the model of an artifact, which may have been replaced by now."""
+  files = artifact.manifest.model_files
+  for name, expected in files.items():
+    source = artifact.folder / name
+    is_there = source.is_file()
+    if is_there:
+      shutil.copyfile(source, folder / name)
+    if not is_there or manifest_lib.of_file(folder / name) != expected:
+      raise UserError(
+          f'{source} was changed or removed after the model was opened, so that'
+          ' the model cannot be copied. Open what is there now, with'
+          ' Retriever.from_dir, and index again.'
+      )
+  return dataclasses.replace(artifact.manifest, files=files)
 
 
 def _tensor(name: str, value: jax.Array) -> Tensor:

@@ -42,6 +42,16 @@ def test_t5x_state(name):
   assert_same(orbax_tree.read_tree(folder), restored)
 
 
+@pytest.mark.filterwarnings('ignore:Sharding info not provided')
+def test_a_relative_path(monkeypatch):
+  folder = t5x_files.GOLDEN / 't5_1_1_tiny' / t5x_files.STATE
+  restored = flat(ocp.PyTreeCheckpointer().restore(folder.absolute()))
+  monkeypatch.chdir(folder.parent)
+  tensors = orbax_tree.read_tree('state')
+  monkeypatch.chdir('/')
+  assert_same(tensors, restored)
+
+
 @pytest.mark.parametrize('zarr3', [False, True])
 @pytest.mark.parametrize('ocdbt', [False, True])
 def test_nodes_and_formats(tmp_path, ocdbt, zarr3):

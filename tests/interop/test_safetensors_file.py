@@ -118,7 +118,10 @@ def test_a_tensor_is_not_in_its_shard(tmp_path):
     safetensors_file.read(tmp_path)
 
 
-@pytest.mark.parametrize('text', ['', '[]', '{"weight_map": 3}', '{}'])
+@pytest.mark.parametrize(
+    'text',
+    ['', '[]', '{"weight_map": 3}', '{}', '{"weight_map": {"a": 1, "b": "c"}}'],
+)
 def test_a_bad_index(tmp_path, text):
   (tmp_path / 'model.safetensors.index.json').write_text(text)
   with pytest.raises(UserError, match='is no index of safetensors files'):
@@ -159,6 +162,10 @@ def test_a_file_cut_off_after_its_header_was_read(tmp_path):
         '{"a": {"dtype": "F32", "shape": ["2"], "data_offsets": [0, 8]}}',
         '{"a": {"dtype": "F32", "shape": [2], "data_offsets": [-8, 0]}}',
         '{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}',
+        '{"a": {"dtype": "F32", "shape": [2], "data_offsets": ["0", "8"]}}',
+        '{"a": {"dtype": "F32", "shape": [2.0], "data_offsets": [0, 8]}}',
+        '{"a": {"dtype": "F32", "shape": [-2, -1], "data_offsets": [0, 8]}}',
+        '{"a": {"dtype": ["F32"], "shape": [2], "data_offsets": [0, 8]}}',
     ],
 )
 def test_a_bad_header(tmp_path, header):

@@ -10,6 +10,7 @@ import towers
 from dualenc_jax.data.vocabulary import Vocabulary
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import sentence_transformers
+from dualenc_jax.interop.sentence_transformers import model_card
 from dualenc_jax.interop.tensors import Tensor
 from dualenc_jax.interop.weights import shapes_of
 from dualenc_jax.interop.weights import Usage
@@ -180,6 +181,22 @@ def test_notes_say_what_is_not_as_expected(tmp_path, name, length, expected):
   for note, part in zip(notes, expected):
     assert part in note
     assert note in card
+
+
+@pytest.mark.parametrize(
+    'prompt, cell',
+    [
+        ('', 'none'),
+        ('query: ', '`"query: "`'),
+        ('Find\nthe | code:\r\n', r'`"Find\nthe \| code:\r\n"`'),
+        ('` and ``: ', '```"` and ``: "```'),
+        ('frage für: ', '`"frage für: "`'),
+    ],
+)
+def test_a_prompt_stays_in_its_cell_of_the_card(prompt, cell):
+  usage = Usage(SHIPPED.file, None, 16, 40, prompt, 'passage: ')
+  card = model_card.text(random_weights(MODELS['SDE'], usage), ())
+  assert f'\n| prompt | {cell} | `"passage: "` |\n' in card
 
 
 def test_equal_lengths_need_no_setting_of_version_6(tmp_path):

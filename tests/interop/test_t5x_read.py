@@ -1,7 +1,9 @@
 """Checkpoints of T5X and t5x_retrieval, in the layouts that those write."""
 
 import json
+import shutil
 
+from flax import serialization
 import numpy as np
 import pytest
 import t5x_files
@@ -40,6 +42,17 @@ def test_golden(name, arrays, form):
   assert form.removeprefix('t5x_').lower() in weights.kind.lower()
   assert weights.step == 1000
   assert weights.passage_encoder is None and not weights.has_projection
+
+
+@pytest.mark.parametrize('form', ['t5x_legacy', 't5x_orbax'])
+@pytest.mark.parametrize('path', ['.', 'checkpoint_1000'])
+def test_a_relative_path(name, arrays, form, path, monkeypatch):
+  monkeypatch.chdir(t5x_files.GOLDEN / name / form)
+  assert t5x.is_one(path)
+  weights = t5x.read(path)
+  # Its tensors are read later, from wherever that is.
+  monkeypatch.chdir('/')
+  assert_holds(weights, arrays)
 
 
 @pytest.mark.parametrize('form', ['t5x_legacy', 't5x_orbax'])
@@ -161,6 +174,39 @@ def test_token_embedder_within_the_encoder(tmp_path, arrays):
 def test_other_references_to_folders(tmp_path, arrays, spec):
   t5x_files.write_legacy(tmp_path / 'checkpoint_5', arrays, spec=spec)
   assert_holds(t5x.read(tmp_path), arrays)
+
+
+def as_first_orbax(tree):
+  """References to folders as names, which say no shapes."""
+  if isinstance(tree, dict) and 'kvstore' in tree:
+    return f'PLACEHOLDER://{tree["kvstore"]["path"].strip("/")}'
+  if isinstance(tree, dict):
+    return {key: as_first_orbax(child) for key, child in tree.items()}
+  return tree
+
+
+def test_a_download_of_the_encoder_alone(tmp_path, name, arrays):
+  """As docs/interop.md says it is enough."""
+  golden = t5x_files.GOLDEN / name / t5x_files.LEGACY
+  folder = tmp_path / 'checkpoint_1000'
+  for part in ('target.encoder.*', 'target.token_embedder*'):
+    for zarr in golden.glob(part):
+      shutil.copytree(zarr, folder / zarr.name)
+  tree = serialization.msgpack_restore((golden / 'checkpoint').read_bytes())
+  (folder / 'checkpoint').write_bytes(
+      serialization.msgpack_serialize(as_first_orbax(tree))
+  )
+  weights = t5x.read(folder)
+  assert_holds(weights, arrays)
+  whole = t5x.read(golden)
+  lost = {
+      path
+      for path, tensor in whole.optimizer.items()
+      if 'checkpoint_1000/state.' in tensor.where
+  }
+  assert lost and weights.optimizer.keys() == whole.optimizer.keys() - lost
+  statistics = {f'state/param_states/{path}': 'optimizer' for path in lost}
+  assert weights.left_out == {**whole.left_out, **statistics}
 
 
 def test_bfloat16(tmp_path, arrays):

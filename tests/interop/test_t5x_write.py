@@ -1,12 +1,15 @@
 """Checkpoints in T5X's format: as T5X writes them, and read back bit-equal."""
 
 import dataclasses
+import subprocess
+import sys
 
 from flax import serialization
 import numpy as np
 import pytest
 import t5x_files
 
+from dualenc_jax.errors import UserError
 from dualenc_jax.interop import t5x
 from dualenc_jax.interop import t5x_write
 from dualenc_jax.interop.tensors import Tensor
@@ -106,6 +109,60 @@ def test_big_tensor_in_several_chunks(tmp_path, golden, monkeypatch):
   chunks = {file.name for file in folder.glob('[0-9]*')}
   assert chunks == {f'{i}.0' for i in range(74)}
   assert_reads_back(tmp_path, golden)
+
+
+SILU = ('silu', 'linear')
+
+
+@pytest.mark.parametrize('tower', ['encoder', 'passage_encoder'])
+def test_activations_that_the_files_do_not_tell(tmp_path, golden, tower):
+  own = {
+      f'passage_{name}': tensor.read()
+      for name, tensor in golden.tensors.items()
+      if name.startswith('encoder/')
+  }
+  weights = with_tensors(
+      golden, own, passage_encoder=golden.encoder.clone()
+  )
+  silu = dataclasses.replace(
+      weights, **{tower: golden.encoder.clone(activations=SILU)}
+  )
+  message = f'activations silu x linear in its {tower}.*expects gelu x linear'
+  with pytest.raises(UserError, match=message):
+    t5x_write.write(silu, tmp_path)
+  assert not list(tmp_path.iterdir())
+  t5x_write.write(weights, tmp_path)
+
+
+FULL_DISK = """
+import pathlib, resource, signal, sys
+from dualenc_jax.interop import t5x
+from dualenc_jax.interop import t5x_write
+
+weights = t5x.read(sys.argv[1])
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000))
+try:
+  t5x_write.write(weights, pathlib.Path(sys.argv[2]))
+except Exception as e:
+  print(type(e).__name__, e)
+"""
+
+
+def test_a_full_disk(tmp_path):
+  """A limit on the size of files stands for it; the embeddings are larger."""
+  golden = t5x_files.GOLDEN / 't5_1_1_tiny' / 't5x_orbax'
+  done = subprocess.run(
+      [sys.executable, '-c', FULL_DISK, golden, tmp_path],
+      capture_output=True,
+      text=True,
+      timeout=120,
+  )
+  zarr = tmp_path / 'checkpoint_1000' / 'target.token_embedder.embedding'
+  assert done.stdout.startswith(f'UserError {zarr} cannot be written: '), done
+  assert 'Make room' in done.stdout and done.stdout.count('\n') == 1
+  assert 'tensorstore_spec' not in done.stdout
+  assert not t5x.is_one(tmp_path)
 
 
 def test_cut_off_while_writing_is_no_checkpoint(tmp_path, golden):

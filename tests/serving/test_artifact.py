@@ -150,6 +150,8 @@ def change(path: pathlib.Path, **fields) -> None:
         ({'calling_convention': 1}, 'calling convention 1 .*write the '),
         ({'platforms': ['tpu']}, 'run on tpu, and JAX is on cpu'),
         ({'towers': {'query': {}}}, 'damaged, a field is missing'),
+        ({'files': {'weights.safetensors': {}}}, 'damaged, a field is missing'),
+        ({'files': ['weights.safetensors']}, 'damaged, a field is missing'),
     ],
 )
 def test_another_artifact_json_is_refused(copied, fields, message):

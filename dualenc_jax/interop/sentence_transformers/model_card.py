@@ -1,6 +1,8 @@
 """The README.md of a folder: what it is and how it is opened."""
 
 from collections.abc import Sequence
+import json
+import re
 
 from dualenc_jax.interop.weights import Weights
 
@@ -56,4 +58,10 @@ def text(weights: Weights, notes: Sequence[str]) -> str:
 
 
 def _quoted(prompt: str) -> str:
-  return f'`{prompt}`' if prompt else 'none'
+  """A prompt as JSON, with its spaces to be seen, in a cell of a table."""
+  if not prompt:
+    return 'none'
+  text = json.dumps(prompt, ensure_ascii=False).replace('|', r'\|')
+  # Longer than any within it, or that one would end it.
+  fence = '`' * (1 + max(map(len, re.findall('`+', text)), default=0))
+  return f'{fence}{text}{fence}'
