@@ -1,14 +1,14 @@
 """Peak memory of `dualenc convert` beside the size of the checkpoint.
 
-  python benchmarks/convert_memory.py --folder=/tmp/convert
-  python benchmarks/convert_memory.py --folder=/tmp/convert --layers=40
+  python benchmarks/convert_memory.py --folder=FOLDER --vocabulary=spiece.model
 
 Writes a random T5.1.1 dual encoder of 17 layers, 1 GB in float32, once, as a
 Hugging Face folder with its projection; converts it to every form, and each of
 those that this library reads back to a model_dir. Each conversion is a process
 of its own, whose peak is what the kernel says (ru_maxrss): with the libraries
-in it, with the 64 texts encoded on both sides. `imports` is the peak of a
-process that only imports what the largest of them does.
+in it, with the 64 texts encoded on all sides. `imports` is the peak of a
+process that only imports what the largest of them does. `--layers` makes
+another size.
 """
 
 import argparse
