@@ -7,8 +7,8 @@ Hugging Face folder with its projection; converts it to every form, and each of
 those that this library reads back to a model_dir. Each conversion is a process
 of its own, whose peak is what the kernel says (ru_maxrss): with the libraries
 in it, with the 64 texts encoded on all sides. `imports` is the peak of a
-process that only imports what the largest of them does. `--layers` makes
-another size.
+process that only imports what such a conversion does. `--layers` makes another
+size.
 """
 
 import argparse
@@ -23,10 +23,22 @@ import time
 import numpy as np
 
 SIZES = {'features': 1024, 'num_heads': 16, 'head_dim': 64, 'mlp_dim': 2816}
-IMPORTS = (
-    'import dualenc_jax.convert, orbax.checkpoint, jax, torch, transformers,'
-    ' sentence_transformers; jax.numpy.ones(3).block_until_ready()'
+_OURS = (
+    'import dualenc_jax.convert, orbax.checkpoint, jax;'
+    ' jax.numpy.ones(3).block_until_ready();'
 )
+_TRANSFORMERS = (
+    'import torch, transformers; transformers.T5EncoderModel;'
+    ' transformers.AutoTokenizer;'
+)
+# What a conversion imports by the libraries that it compares with.
+IMPORTS = {
+    'none': _OURS,
+    'hf': _OURS + _TRANSFORMERS,
+    'sentence_transformers': (
+        _OURS + _TRANSFORMERS + 'import sentence_transformers'
+    ),
+}
 
 
 def main() -> None:
@@ -47,7 +59,10 @@ def main() -> None:
   size = sum(
       file.stat().st_size for file in source.glob('*.safetensors')
   )
-  imports = run(sys.executable, '-c', IMPORTS)['peak']
+  imports = {
+      library: run(sys.executable, '-c', code)['peak']
+      for library, code in IMPORTS.items()
+  }
   print(json.dumps({'checkpoint': size, 'imports': imports}))
   from dualenc_jax import convert
 
@@ -60,6 +75,8 @@ def main() -> None:
 
 def report(source, form, out, size, imports) -> None:
   """Converts once and prints a line of JSON."""
+  origin = 'hf' if source.name.startswith('source') else source.name
+  base = max(imports.get(name, imports['none']) for name in (origin, form))
   done = run(
       sys.executable,
       *('-m', 'dualenc_jax.convert', str(source)),
@@ -72,7 +89,7 @@ def report(source, form, out, size, imports) -> None:
           'peak': done['peak'],
           'peak / checkpoint': round(done['peak'] / size, 3),
           'above imports / checkpoint': round(
-              (done['peak'] - imports) / size, 3
+              (done['peak'] - base) / size, 3
           ),
           'seconds': round(done['seconds'], 1),
           'differences': done['lines'],

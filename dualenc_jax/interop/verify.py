@@ -166,6 +166,8 @@ def compare(
       )
   lines = []
   for other, encode in others:
+    # Programs of a side that is done take memory, too.
+    jax.clear_caches()
     gc.collect()
     difference, worst = cosine_difference(first, encode(texts))
     lines.append(
