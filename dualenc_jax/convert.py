@@ -34,6 +34,7 @@ from dualenc_jax.interop import peers
 from dualenc_jax.interop import sentence_transformers
 from dualenc_jax.interop import verify
 from dualenc_jax.interop.sentence_transformers.modules import MODULES
+from dualenc_jax.interop.weights import count_reasons
 from dualenc_jax.interop.weights import Usage
 from dualenc_jax.interop.weights import Weights
 from dualenc_jax.model_forms import Form
@@ -271,8 +272,7 @@ def describe(weights: Weights) -> str:
   reasons += ['the loss'] * len(weights.loss)
   reasons += ['optimizer'] * len(weights.optimizer)
   if reasons:
-    counted = [f'{reasons.count(r)} of {r}' for r in dict.fromkeys(reasons)]
-    lines += f' Left out: {", ".join(counted)}.'
+    lines += f' Left out: {count_reasons(reasons)}.'
   return lines
 
 

@@ -11,7 +11,6 @@ from flax import traverse_util
 from flax.linen import partitioning as flax_partitioning
 import jax
 import jax.numpy as jnp
-import seqio
 from t5x import metrics as t5x_metrics
 from t5x import models
 from t5x import optimizers
@@ -47,8 +46,8 @@ class DualEncoderModel(models.BaseTransformerModel):
       self,
       module: DualEncoder,
       loss: Any,
-      input_vocabulary: seqio.Vocabulary,
-      output_vocabulary: seqio.Vocabulary,
+      input_vocabulary: seqio_pairs.SeqioVocabulary,
+      output_vocabulary: seqio_pairs.SeqioVocabulary,
       optimizer_def: optimizers.OptimizerDefType,
       num_negatives: int = 0,
       freeze: Sequence[str] = (),

@@ -18,6 +18,7 @@ from dualenc_jax.data.tokenizer import Tokenizer
 from dualenc_jax.data.vocabulary import Vocabulary
 from dualenc_jax.errors import UserError
 
+SeqioVocabulary = seqio.Vocabulary
 _ROW = tf.TensorSpec([None], tf.int32)
 _ROWS = tf.TensorSpec([None, None], tf.int32)
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import safetensors_file
+from dualenc_jax.interop import usage_file
 from dualenc_jax.interop.tensors import Tensor
 from dualenc_jax.interop.weights import Usage
 from dualenc_jax.interop.weights import Weights
@@ -24,12 +25,10 @@ from dualenc_jax.models import T5Encoder
 
 VERSION = 1
 HEADER = 'towers.json'
-VOCABULARY = 'vocabulary.model'
 NPZ = 'weights.npz'
 SAFETENSORS = 'weights.safetensors'
 _ENCODERS = ('encoder', 'passage_encoder')
 _SIZES = ('num_layers', 'num_heads', 'head_dim', 'mlp_dim', 'activations')
-_USAGE = ('query_length', 'passage_length', 'query_prefix', 'passage_prefix')
 
 
 def is_one(path: pathlib.Path) -> bool:
@@ -69,7 +68,7 @@ def read(path: pathlib.Path) -> Weights:
     tensors = safetensors_file.read(folder / SAFETENSORS)
   else:
     raise UserError(f'{folder} has neither {NPZ} nor {SAFETENSORS}.')
-  vocabulary = folder / VOCABULARY
+  vocabulary = folder / usage_file.VOCABULARY
   return Weights(
       'plain tensors',
       str(folder),
@@ -102,10 +101,10 @@ def _write_rest(weights: Weights, folder: pathlib.Path) -> None:
   for tower in _ENCODERS:
     encoder = getattr(weights, tower)
     header[tower] = encoder and {n: getattr(encoder, n) for n in _SIZES}
-  header |= {name: getattr(weights.usage, name) for name in _USAGE}
+  header |= {name: getattr(weights.usage, name) for name in usage_file.NAMES}
   (folder / HEADER).write_text(json.dumps(header, indent=1) + '\n')
   if weights.usage.vocabulary is not None:
-    shutil.copyfile(weights.usage.vocabulary, folder / VOCABULARY)
+    shutil.copyfile(weights.usage.vocabulary, folder / usage_file.VOCABULARY)
 
 
 def _folder(path: pathlib.Path) -> pathlib.Path:
@@ -126,7 +125,7 @@ def _encoder(facts: Mapping[str, Any]) -> T5Encoder:
 
 def _usage(header: Mapping[str, Any]) -> dict[str, Any]:
   """Lengths and prefixes of the header; raises if they can be none."""
-  usage = {name: header[name] for name in _USAGE}
+  usage = {name: header[name] for name in usage_file.NAMES}
   for name, value in usage.items():
     expected = str if name.endswith('prefix') else int | None
     if not isinstance(value, expected):

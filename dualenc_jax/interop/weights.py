@@ -4,6 +4,7 @@ Every reader of `interop` returns a `Weights` and every writer takes one, so
 that any form that can be read can be written as any other.
 """
 
+import collections
 from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
@@ -137,6 +138,14 @@ class Weights:
   def _projection(self, name: str) -> Projection | None:
     tensor = self.tensors.get(name)
     return tensor and Projection(tensor.shape[1])
+
+
+def count_reasons(reasons: Sequence[str]) -> str:
+  """'28 of decoder, 1 of head': of tensors that are left out."""
+  return ', '.join(
+      f'{count} of {reason}'
+      for reason, count in collections.Counter(reasons).items()
+  )
 
 
 def check_matrices(weights: Weights) -> None:

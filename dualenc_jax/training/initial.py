@@ -15,6 +15,7 @@ from dualenc_jax.interop import assignment
 from dualenc_jax.interop import opening
 from dualenc_jax.interop import same_vocabulary
 from dualenc_jax.interop.tensors import Tensor
+from dualenc_jax.interop.weights import count_reasons
 from dualenc_jax.interop.weights import Weights
 from dualenc_jax.models import DualEncoder
 from dualenc_jax.training import rules as rules_lib
@@ -70,10 +71,7 @@ class Start:
         f'Starting from {self.weights.path} ({self.weights.kind}):'
         f' {len(self.sources) - len(fresh)} tensors'
         + (f'; fresh: {", ".join(fresh)}' if fresh else '')
-        + ''.join(
-            f'; left out: {reasons.count(reason)} of {reason}'
-            for reason in dict.fromkeys(reasons)
-        )
+        + (f'; left out: {count_reasons(reasons)}' if reasons else '')
         + '.'
     )
 

@@ -10,7 +10,7 @@ from sentence_transformers.base.modules import Normalize
 from sentence_transformers.base.modules import Router
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
-import sentencepiece
+import small_vocabulary
 import torch
 import transformers
 
@@ -22,24 +22,7 @@ TEXTS = [
 ]
 LENGTH = 40
 WIDTH, DIM = 16, 12
-PIECES = 300
-
-
-def train_vocabulary(file):
-  """A unigram model with T5's ids and normalisation."""
-  lines = inspect.getsource(textwrap).splitlines()
-  with file.open('wb') as writer:
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines),
-        model_writer=writer,
-        vocab_size=PIECES,
-        pad_id=0,
-        eos_id=1,
-        unk_id=2,
-        bos_id=-1,
-        minloglevel=1,
-    )
-  return file
+PIECES = small_vocabulary.SIZE
 
 
 def save_t5(folder, vocabulary, feed_forward='relu', depth=1, seed=0):

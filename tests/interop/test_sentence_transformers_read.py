@@ -9,6 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 from safetensors.numpy import save_file
 import sentence_transformers_folders as st
+import small_vocabulary
 import torch
 import towers
 
@@ -23,7 +24,7 @@ CONFIG = 'config_sentence_transformers.json'
 
 @pytest.fixture(scope='module')
 def vocabulary(tmp_path_factory):
-  return st.train_vocabulary(tmp_path_factory.mktemp('v') / 'spiece.model')
+  return small_vocabulary.write(tmp_path_factory.mktemp('v') / 'spiece.model')
 
 
 @pytest.fixture(scope='module')

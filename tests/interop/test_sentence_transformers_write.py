@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 import sentence_transformers_folders as st
+import small_vocabulary
 import towers
 
 from dualenc_jax.data.vocabulary import Vocabulary
@@ -100,7 +101,7 @@ def test_the_library_gives_our_vectors(tmp_path, caplog, name):
 def test_a_folder_of_the_library_comes_back_bit_for_bit(
     tmp_path, feed_forward
 ):
-  vocabulary = st.train_vocabulary(tmp_path / 'vocabulary.model')
+  vocabulary = small_vocabulary.write(tmp_path / 'vocabulary.model')
   t5 = st.save_t5(tmp_path / 't5', vocabulary, feed_forward)
   first = st.save(st.modules(t5), tmp_path / 'first')
   st.as_published(first, vocabulary)
