@@ -57,8 +57,8 @@ setuptools.setup(
     package_dir={'dualenc_jax.gin': 'gin', 'dualenc_jax.tasks': 'tasks'},
     package_data={
         '': ['*.gin'],
-        'dualenc_jax.data': ['vocabularies/*.model'],
-        'dualenc_jax.report_page': ['*.css'],
+        'dualenc_jax.text': ['vocabularies/*.model'],
+        'dualenc_jax.report': ['*.css'],
     },
     install_requires=[
         'bm25s>=0.3.16',
@@ -90,5 +90,7 @@ setuptools.setup(
         'gpu': ['jax[cuda12]>=0.10.2'],
         'tpu': ['jax[tpu]>=0.10.2'],
     },
-    entry_points={'console_scripts': ['dualenc = dualenc_jax.cli:main']},
+    entry_points={
+        'console_scripts': ['dualenc = dualenc_jax.commands.cli:main']
+    },
 )

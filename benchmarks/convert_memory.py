@@ -24,7 +24,7 @@ import numpy as np
 
 SIZES = {'features': 1024, 'num_heads': 16, 'head_dim': 64, 'mlp_dim': 2816}
 _OURS = (
-    'import dualenc_jax.convert, orbax.checkpoint, jax;'
+    'import dualenc_jax.commands.convert, orbax.checkpoint, jax;'
     ' jax.numpy.ones(3).block_until_ready();'
 )
 _TRANSFORMERS = (
@@ -64,7 +64,7 @@ def main() -> None:
       for library, code in IMPORTS.items()
   }
   print(json.dumps({'checkpoint': size, 'imports': imports}))
-  from dualenc_jax import convert
+  from dualenc_jax.commands import convert
 
   for form in args.to or convert.FORMS:
     report(source, form, folder / form, size, imports)
@@ -79,7 +79,7 @@ def report(source, form, out, size, imports) -> None:
   base = max(imports.get(name, imports['none']) for name in (origin, form))
   done = run(
       sys.executable,
-      *('-m', 'dualenc_jax.convert', str(source)),
+      *('-m', 'dualenc_jax', 'convert', str(source)),
       *(f'--to={form}', f'--out={out}'),
   )
   print(
@@ -123,10 +123,8 @@ def make(folder: pathlib.Path, vocabulary: str, layers: int) -> None:
   """Writes the random model, tensor by tensor."""
   from dualenc_jax import models
   from dualenc_jax.interop import hugging_face
-  from dualenc_jax.interop.tensors import Tensor
-  from dualenc_jax.interop.weights import shapes_of
-  from dualenc_jax.interop.weights import Usage
-  from dualenc_jax.interop.weights import Weights
+  from dualenc_jax.interop.weights import shapes_of, Usage, Weights
+  from dualenc_jax.tensor_files.tensors import Tensor
 
   encoder = models.T5Encoder(
       layers, SIZES['num_heads'], SIZES['head_dim'], SIZES['mlp_dim']

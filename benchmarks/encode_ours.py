@@ -6,8 +6,7 @@ import pathlib
 from typing import Any
 
 import encode_work
-from flax import linen as nn
-from flax import traverse_util
+from flax import linen as nn, traverse_util
 import jax
 import loss_work
 import numpy as np
@@ -15,11 +14,10 @@ import sentencepiece
 import sides
 import train_step
 
-from dualenc_jax import runtime
 from dualenc_jax import training
-from dualenc_jax.data import Tokenizer
-from dualenc_jax.data import Vocabulary
-from dualenc_jax.retrieval.embedder import Embedder
+from dualenc_jax.commands import runtime
+from dualenc_jax.data import Tokenizer, Vocabulary
+from dualenc_jax.inference.embedder import Embedder
 
 
 class Ours:

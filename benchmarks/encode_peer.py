@@ -15,8 +15,7 @@ import loss_work
 import numpy as np
 import sentence_transformers
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.base.modules import Dense
-from sentence_transformers.base.modules import Transformer
+from sentence_transformers.base.modules import Dense, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 import sides
 import torch

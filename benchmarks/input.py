@@ -20,22 +20,23 @@ import numpy as np
 import sentencepiece
 import workload
 
-from dualenc_jax.data import Batches
-from dualenc_jax.data import Cache
-from dualenc_jax.data import Grouped
-from dualenc_jax.data import Packed
-from dualenc_jax.data import Padded
-from dualenc_jax.data import prepare as prepare_cache
-from dualenc_jax.data import Ragged
-from dualenc_jax.data import Task
-from dualenc_jax.data import Tokenizer
-from dualenc_jax.data import Vocabulary
-from dualenc_jax.data.cache.format import OFFSETS
-from dualenc_jax.data.cache.format import TEXTS
+from dualenc_jax.data import (
+  Batches,
+  Cache,
+  Grouped,
+  Packed,
+  Padded,
+  prepare as prepare_cache,
+  Ragged,
+  Task,
+  Tokenizer,
+  Vocabulary,
+)
+from dualenc_jax.data.cache.format import OFFSETS, TEXTS
 from dualenc_jax.data.cache.writer import CacheWriter
-from dualenc_jax.data.fingerprint import fingerprints
-from dualenc_jax.data.ragged import lengths_to_offsets
 from dualenc_jax.data.reader import example
+from dualenc_jax.text.fingerprint import fingerprints
+from dualenc_jax.text.ragged import lengths_to_offsets
 
 LAYOUTS = {
     'padded': Padded(),

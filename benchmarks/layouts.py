@@ -15,10 +15,9 @@ import numpy as np
 import train_step as train_step_lib
 import workload
 
-from dualenc_jax import runtime
 from dualenc_jax import training
-from dualenc_jax.data import batches as batches_lib
-from dualenc_jax.data import Ragged
+from dualenc_jax.commands import runtime
+from dualenc_jax.data import batches as batches_lib, Ragged
 
 EXAMPLES = 20_000
 

@@ -13,7 +13,7 @@ import train_step
 import workload
 
 from dualenc_jax import losses
-from dualenc_jax import runtime
+from dualenc_jax.commands import runtime
 
 
 class Ours:

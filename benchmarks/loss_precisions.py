@@ -17,8 +17,7 @@ import sides
 import train_step
 
 from dualenc_jax.losses import log_partition
-from dualenc_jax.losses.score_matrix import Matrix
-from dualenc_jax.losses.score_matrix import Tags
+from dualenc_jax.losses.score_matrix import Matrix, Tags
 
 ERROR_BATCH = 1024
 ERROR_TEMPERATURE = 0.01

@@ -16,9 +16,8 @@ import numpy as np
 import pytrec_eval
 import workload
 
-from dualenc_jax.retrieval import metrics
-from dualenc_jax.retrieval import trec
-from dualenc_jax.retrieval.ranking import Ranking
+from dualenc_jax.evaluation import metrics, trec
+from dualenc_jax.search.ranking import Ranking
 
 _MEASURES = {'P.1', 'recip_rank', 'ndcg_cut.10', 'map', 'recall.1,10,100,1000'}
 

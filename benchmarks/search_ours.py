@@ -8,6 +8,11 @@ from typing import Any
 # Sides share a GPU.
 os.environ.setdefault('XLA_PYTHON_CLIENT_PREALLOCATE', 'false')
 
+from dualenc_jax.retrieval.exact_search import (
+  BLOCK_ROWS,  # noqa: E402
+  ExactSearch,  # noqa: E402
+)
+from dualenc_jax.retrieval.index import RowStore  # noqa: E402
 import jax  # noqa: E402
 import loss_work  # noqa: E402
 import numpy as np  # noqa: E402
@@ -16,9 +21,6 @@ import sides  # noqa: E402
 import workload  # noqa: E402
 
 from dualenc_jax import runtime  # noqa: E402
-from dualenc_jax.retrieval.exact_search import BLOCK_ROWS  # noqa: E402
-from dualenc_jax.retrieval.exact_search import ExactSearch  # noqa: E402
-from dualenc_jax.retrieval.index import RowStore  # noqa: E402
 
 
 class Ids:

@@ -16,17 +16,12 @@ import numpy as np
 import optax
 import workload
 
-from dualenc_jax import losses
-from dualenc_jax import models
-from dualenc_jax import runtime
-from dualenc_jax import text_rows
-from dualenc_jax import training
-from dualenc_jax.data import Grouped
-from dualenc_jax.data import Packed
-from dualenc_jax.data import Padded
-from dualenc_jax.data import Ragged
+from dualenc_jax import losses, models, training
+from dualenc_jax.commands import runtime
+from dualenc_jax.data import Grouped, Packed, Padded, Ragged
 from dualenc_jax.data.layouts import layout as layouts
 from dualenc_jax.data.pool import Pool
+from dualenc_jax.text import text_rows
 from dualenc_jax.training import step as step_lib
 
 LAYOUTS = {'padded': Padded(), 'grouped': Grouped(), 'packed': Packed()}

@@ -2,6 +2,6 @@
 
 import sys
 
-from dualenc_jax import cli
+from dualenc_jax.commands import cli
 
 sys.exit(cli.main())

@@ -17,18 +17,13 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from dualenc_jax import python_input
-from dualenc_jax.data.ragged import Ragged
-from dualenc_jax.data.tokenizer import Tokenizer
 from dualenc_jax.errors import UserError
-from dualenc_jax.retrieval.exact_search import ExactSearch
-from dualenc_jax.retrieval.index import Header
-from dualenc_jax.retrieval.index import Index
-from dualenc_jax.retrieval.index import IndexBuild
-from dualenc_jax.retrieval.index import Passage
-from dualenc_jax.serving import Artifact
-from dualenc_jax.serving import manifest
-from dualenc_jax.serving import writer
-from dualenc_jax.serving.new_folder import new_folder
+from dualenc_jax.index import Header, Index, IndexBuild, Passage
+from dualenc_jax.inference.artifact import Artifact, manifest, writer
+from dualenc_jax.inference.artifact.new_folder import new_folder
+from dualenc_jax.search.exact_search import ExactSearch
+from dualenc_jax.text.ragged import Ragged
+from dualenc_jax.text.tokenizer import Tokenizer
 
 
 class Towers(Protocol):
@@ -127,8 +122,7 @@ class Retriever:
       _refuse(given, folder)
       return cls(_trained(folder))
     # These need Flax, which a saved retriever does not.
-    from dualenc_jax.interop import loaded
-    from dualenc_jax.interop import opening
+    from dualenc_jax.interop import loaded, opening
 
     return cls(loaded.load(opening.read(path), **given))
 
@@ -248,9 +242,10 @@ class Retriever:
   def save(self, folder: str | os.PathLike[str]) -> None:
     """Writes model and index; `from_dir` opens them again.
 
-    The folder is an artifact of `dualenc_jax.serving`, which needs neither the
-    training run nor Flax, with the index in `index/`. It appears when it is
-    complete, in place of a retriever that was saved there. artifact.json has
+    The folder is an artifact of `dualenc_jax.inference.artifact`, which needs
+    neither the training run nor Flax, with the index in `index/`. It appears
+    when it is complete, in place of a retriever that was saved there.
+    artifact.json has
     the SHA-256 of every other file.
 
     Raises:
@@ -346,7 +341,7 @@ class _TextsOf(Sequence[str]):
 
 def _trained(path: pathlib.Path) -> Towers:
   """The towers of a model_dir."""
-  from dualenc_jax import model_dir
+  from dualenc_jax.commands import model_dir
   from dualenc_jax.interop.loaded import Loaded
 
   model = model_dir.load(str(path), hosts_apart=True)

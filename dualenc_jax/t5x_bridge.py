@@ -5,27 +5,20 @@ import functools
 from typing import Any
 
 from clu import metrics as clu_metrics
-from flax import core
-from flax import linen as nn
-from flax import traverse_util
+from flax import core, linen as nn, traverse_util
 from flax.linen import partitioning as flax_partitioning
 import jax
 import jax.numpy as jnp
-from t5x import metrics as t5x_metrics
-from t5x import models
-from t5x import optimizers
+from t5x import metrics as t5x_metrics, models, optimizers
 
-from dualenc_jax import text_rows
-from dualenc_jax.data import seqio_pairs
-from dualenc_jax.data import Task
-from dualenc_jax.data import Tokenizer
+from dualenc_jax.data import seqio_pairs, Task, Tokenizer
 from dualenc_jax.errors import UserError
-from dualenc_jax.experiment import default_cache_dir
 from dualenc_jax.losses import Embeddings
 from dualenc_jax.models import DualEncoder
-from dualenc_jax.training import rules
-from dualenc_jax.training.embedding import Batch
-from dualenc_jax.training.embedding import embed
+from dualenc_jax.objectives.embedding import Batch, embed
+from dualenc_jax.parallel import rules
+from dualenc_jax.run.experiment import default_cache_dir
+from dualenc_jax.text import text_rows
 
 Features = Mapping[str, jax.Array]
 

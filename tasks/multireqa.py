@@ -1,7 +1,7 @@
 """multireqa: question -> sentence that answers it, MRQA's and MultiReQA's."""
 
 from dualenc_jax.data.reader import registrar
-from dualenc_jax.data.readers.multireqa import MultiReQA as reader
+from dualenc_jax.readers.multireqa import MultiReQA as reader
 
 __all__ = ['reader', 'register']
 

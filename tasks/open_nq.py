@@ -1,7 +1,7 @@
 """open_nq: questions over all of Wikipedia, from the files of DPR."""
 
 from dualenc_jax.data.reader import registrar
-from dualenc_jax.data.readers.open_nq import OpenNQ as reader
+from dualenc_jax.readers.open_nq import OpenNQ as reader
 
 __all__ = ['reader', 'register']
 

@@ -3,7 +3,7 @@
 from html.parser import HTMLParser
 import pathlib
 
-from dualenc_jax import report
+from dualenc_jax.commands import report
 
 # HTML's own elements without an end tag.
 VOID = {'br', 'hr', 'img', 'input', 'link', 'meta'}

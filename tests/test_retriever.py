@@ -13,18 +13,15 @@ import tiny_evaluation
 import tiny_towers
 
 import dualenc_jax
-from dualenc_jax import model_dir
-from dualenc_jax import serving
+from dualenc_jax.commands import model_dir
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import opening
-from dualenc_jax.interop import plain
-from dualenc_jax.interop.tensors import Tensor
-from dualenc_jax.interop.weights import Usage
-from dualenc_jax.interop.weights import Weights
-from dualenc_jax.retrieval.index import Index
+from dualenc_jax.index import Index
+from dualenc_jax.inference import artifact as serving
+from dualenc_jax.inference.artifact import export, writer
+from dualenc_jax.interop import opening, plain
+from dualenc_jax.interop.weights import Usage, Weights
 from dualenc_jax.retriever import Retriever
-from dualenc_jax.serving import export
-from dualenc_jax.serving import writer
+from dualenc_jax.tensor_files.tensors import Tensor
 
 DIM = tiny_towers.DIM
 TEXTS = tiny_towers.TEXTS

@@ -11,28 +11,28 @@ import pytest
 pytest.importorskip('t5x', reason='t5x is not installed')
 
 # ruff: noqa: E402
-from flax import linen as nn
-from flax import traverse_util
+from flax import linen as nn, traverse_util
 import jax
 import numpy as np
 import optax
 import sentencepiece
 import seqio
-from t5x import adafactor
-from t5x import checkpoints
-from t5x import partitioning
-from t5x import trainer as trainer_lib
-from t5x import utils
+from t5x import (
+  adafactor,
+  checkpoints,
+  partitioning,
+  trainer as trainer_lib,
+  utils,
+)
 import tensorflow as tf
 import tiny_run
 
-from dualenc_jax import model_dir
 from dualenc_jax import t5x_bridge
+from dualenc_jax.commands import model_dir
 from dualenc_jax.data import seqio_pairs
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import t5x as t5x_reader
-from dualenc_jax.interop import t5x_write
-from dualenc_jax.training import plan as plan_lib
+from dualenc_jax.interop import t5x as t5x_reader, t5x_write
+from dualenc_jax.run import plan as plan_lib
 from dualenc_jax.training.step import init_params
 
 ROOT = pathlib.Path(__file__).parents[1]

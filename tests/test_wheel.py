@@ -9,7 +9,7 @@ import zipfile
 import conftest
 import pytest
 
-from dualenc_jax import config
+from dualenc_jax.commands import config
 
 RESOLVE = """
 import pathlib, sys
@@ -87,4 +87,4 @@ def test_nothing_lands_beside_the_package(unpacked):
   assert not names & {'gin', 'tasks', 'tests', 'benchmarks'}
   assert list(unpacked.glob('dualenc_jax/data/vocabularies/*.model'))
   entry = next(unpacked.glob('*.dist-info/entry_points.txt')).read_text()
-  assert 'dualenc = dualenc_jax.cli:main' in entry
+  assert 'dualenc = dualenc_jax.commands.cli:main' in entry

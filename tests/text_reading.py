@@ -4,8 +4,8 @@ import types
 
 import numpy as np
 
-from dualenc_jax.data.fingerprint import fingerprints
-from dualenc_jax.data.ragged import Ragged
+from dualenc_jax.text.fingerprint import fingerprints
+from dualenc_jax.text.ragged import Ragged
 
 
 def texts_of(rows):

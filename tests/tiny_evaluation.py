@@ -8,8 +8,7 @@ from typing import Any
 import filelock
 import tiny_run
 
-from dualenc_jax import evaluate
-from dualenc_jax import train
+from dualenc_jax.commands import evaluate, train
 
 FILES = {
     'config.gin', 'examples.jsonl', 'metrics.json', 'per_query.tsv', 'run.trec'

@@ -7,15 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dualenc_jax.data.tokenizer import Tokenizer
-from dualenc_jax.data.vocabulary import Vocabulary
+from dualenc_jax.inference.embedder import Embedder
 from dualenc_jax.interop.loaded import Loaded
-from dualenc_jax.models import DualEncoder
-from dualenc_jax.models import Projection
-from dualenc_jax.models import T5Encoder
-from dualenc_jax.models import TokenEmbedder
-from dualenc_jax.retrieval.embedder import Embedder
-from dualenc_jax.training.partitioning import HostPartitioner
+from dualenc_jax.models import DualEncoder, Projection, T5Encoder, TokenEmbedder
+from dualenc_jax.parallel.partitioning import HostPartitioner
+from dualenc_jax.text.tokenizer import Tokenizer
+from dualenc_jax.text.vocabulary import Vocabulary
 
 DIM = 24
 TEXTS = (

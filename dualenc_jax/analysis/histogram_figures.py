@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.analysis import drawing
-from dualenc_jax.analysis.drawing import Curve
-from dualenc_jax.analysis.figure import Figure
-from dualenc_jax.analysis.numbers import NEAR_ONE
-from dualenc_jax.analysis.numbers import ratios_of
+from dualenc_jax.analysis.numbers import NEAR_ONE, ratios_of
 from dualenc_jax.analysis.setting import Setting
 from dualenc_jax.analysis.similarity import TINY
 from dualenc_jax.analysis.vectors import Vectors
+from dualenc_jax.figures import drawing
+from dualenc_jax.figures.drawing import Curve
+from dualenc_jax.figures.figure import Figure
 
 _BINS = 40
 # Bounds of the cosines' axis are multiples of it.

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.analysis import drawing
-from dualenc_jax.analysis.figure import Figure
 from dualenc_jax.analysis.sample import Sample
 from dualenc_jax.analysis.setting import Setting
 from dualenc_jax.data import Tokenizer
+from dualenc_jax.figures import drawing
+from dualenc_jax.figures.figure import Figure
 
 # No text has more tokens.
 _UNLIMITED = 2**30

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.analysis import drawing
 from dualenc_jax.analysis import maps
-from dualenc_jax.analysis.drawing import Panel
-from dualenc_jax.analysis.figure import Figure
 from dualenc_jax.analysis.setting import Setting
 from dualenc_jax.analysis.vectors import Vectors
+from dualenc_jax.figures import drawing
+from dualenc_jax.figures.drawing import Panel
+from dualenc_jax.figures.figure import Figure
 
 # Where the curves of explained variance end, at the latest.
 _ENOUGH = 0.999

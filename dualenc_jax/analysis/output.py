@@ -6,16 +6,18 @@ import json
 import pathlib
 from typing import Any
 
-from dualenc_jax.analysis import figure as figure_lib
-from dualenc_jax.analysis import histogram_figures
-from dualenc_jax.analysis import lengths as lengths_lib
-from dualenc_jax.analysis import map_figures
-from dualenc_jax.analysis.figure import Figure
+from dualenc_jax.analysis import (
+  histogram_figures,
+  lengths as lengths_lib,
+  map_figures,
+)
 from dualenc_jax.analysis.sample import Sample
 from dualenc_jax.analysis.setting import Setting
 from dualenc_jax.analysis.vectors import Vectors
 from dualenc_jax.errors import UserError
-from dualenc_jax.results import files
+from dualenc_jax.figures import figure as figure_lib
+from dualenc_jax.figures.figure import Figure
+from dualenc_jax.io import files
 
 
 @dataclasses.dataclass(frozen=True)

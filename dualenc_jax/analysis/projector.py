@@ -15,7 +15,7 @@ import numpy as np
 from dualenc_jax.analysis.sample import Sample
 from dualenc_jax.analysis.vectors import Vectors
 from dualenc_jax.errors import UserError
-from dualenc_jax.results import files
+from dualenc_jax.io import files
 
 _CONFIG = 'projector_config.pbtxt'
 _COLUMNS = ('tower', 'id', 'text', 'rank', 'top1_cosine')

@@ -5,9 +5,9 @@ import dataclasses
 
 import numpy as np
 
+from dualenc_jax.data.corpus import describe
 from dualenc_jax.errors import UserError
-from dualenc_jax.retrieval.corpus import describe
-from dualenc_jax.retrieval.retrieval_set import RetrievalSet
+from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 
 # Fewer do not make a map, nor folds to classify in.
 FEWEST = 10

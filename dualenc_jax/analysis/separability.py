@@ -36,8 +36,7 @@ def separability(
     queries hang together: too little would be left to learn from.
   """
   from sklearn.linear_model import LogisticRegression
-  from sklearn.model_selection import cross_val_predict
-  from sklearn.model_selection import PredefinedSplit
+  from sklearn.model_selection import cross_val_predict, PredefinedSplit
   from sklearn.pipeline import make_pipeline
   from sklearn.preprocessing import StandardScaler
   import threadpoolctl

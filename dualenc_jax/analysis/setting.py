@@ -5,8 +5,7 @@ import dataclasses
 
 import numpy as np
 
-from dualenc_jax.analysis.sample import RELEVANT
-from dualenc_jax.analysis.sample import Sample
+from dualenc_jax.analysis.sample import RELEVANT, Sample
 
 
 @dataclasses.dataclass(frozen=True)

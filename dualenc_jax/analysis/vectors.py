@@ -9,9 +9,9 @@ import numpy as np
 from dualenc_jax.analysis import geometry
 from dualenc_jax.analysis.sample import Sample
 from dualenc_jax.errors import UserError
-from dualenc_jax.retrieval import ranking as ranking_lib
-from dualenc_jax.retrieval.embedder import Embedder
-from dualenc_jax.retrieval.exact_search import ExactSearch
+from dualenc_jax.inference.embedder import Embedder
+from dualenc_jax.search import ranking as ranking_lib
+from dualenc_jax.search.exact_search import ExactSearch
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,14 +8,11 @@ from typing import Any
 import numpy as np
 
 from dualenc_jax.data.cache import Cache
-from dualenc_jax.data.fingerprint import as_uint32_pairs
 from dualenc_jax.data.layouts import layout as layout_lib
-from dualenc_jax.data.layouts.layout import Layout
-from dualenc_jax.data.layouts.layout import Padded
-from dualenc_jax.data.layouts.layout import Shape
-from dualenc_jax.data.picks import Picker
-from dualenc_jax.data.picks import Picks
+from dualenc_jax.data.layouts.layout import Layout, Padded, Shape
+from dualenc_jax.data.picks import Picker, Picks
 from dualenc_jax.errors import UserError
+from dualenc_jax.text.fingerprint import as_uint32_pairs
 
 # Texts of the batches that a layout's shapes are chosen from, at most.
 SAMPLE_TEXTS = 2**22
@@ -41,7 +38,7 @@ class Batches:
     rates: share of each cache; None for one cache.
     layout: how the texts are put into rows.
     cells: C, a multiple of the devices that feed on a batch and a divisor of B;
-      see `dualenc_jax.text_rows`.
+      see `dualenc_jax.text.text_rows`.
   """
 
   caches: Sequence[Cache]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dualenc_jax.data.ragged import Ragged
+from dualenc_jax.text.ragged import Ragged
 
 
 class Pool:

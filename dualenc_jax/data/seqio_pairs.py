@@ -11,12 +11,11 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from dualenc_jax.data.cache import Cache
-from dualenc_jax.data.cache import prepare
+from dualenc_jax.data.cache import Cache, prepare
 from dualenc_jax.data.task import Task
-from dualenc_jax.data.tokenizer import Tokenizer
-from dualenc_jax.data.vocabulary import Vocabulary
 from dualenc_jax.errors import UserError
+from dualenc_jax.text.tokenizer import Tokenizer
+from dualenc_jax.text.vocabulary import Vocabulary
 
 SeqioVocabulary = seqio.Vocabulary
 _ROW = tf.TensorSpec([None], tf.int32)

@@ -3,8 +3,7 @@
 import seqio
 import tensorflow as tf
 
-from dualenc_jax.data.reader import Reader
-from dualenc_jax.data.reader import TEXTS
+from dualenc_jax.data.reader import Reader, TEXTS
 from dualenc_jax.errors import UserError
 
 # Rank and dtype of what an example has, see `reader.example`.

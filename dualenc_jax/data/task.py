@@ -15,11 +15,8 @@ import types
 from typing import Any
 
 import dualenc_jax
-from dualenc_jax.data.reader import example
-from dualenc_jax.data.reader import Reader
-from dualenc_jax.data.reader import TEXTS
-from dualenc_jax.errors import SourceUnavailable
-from dualenc_jax.errors import UserError
+from dualenc_jax.data.reader import example, Reader, TEXTS
+from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.suggest import did_you_mean
 
 _REQUIRED = ('query', 'passage')

@@ -5,8 +5,8 @@ import difflib
 import re
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop.tensors import Tensor
 from dualenc_jax.interop.weights import Weights
+from dualenc_jax.tensor_files.tensors import Tensor
 
 RULES = 'INITIAL_CHECKPOINT_RULES'
 DROP = 'INITIAL_CHECKPOINT_DROP'

@@ -12,14 +12,16 @@ import pathlib
 import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import hugging_face_config as config_lib
-from dualenc_jax.interop import hugging_face_names as names
-from dualenc_jax.interop import hugging_face_pickles as pickles
-from dualenc_jax.interop import hugging_face_tokenizer as tokenizer
-from dualenc_jax.interop import safetensors_file
-from dualenc_jax.interop.tensors import Tensor
+from dualenc_jax.interop import (
+  hugging_face_config as config_lib,
+  hugging_face_names as names,
+  hugging_face_pickles as pickles,
+  hugging_face_tokenizer as tokenizer,
+)
 from dualenc_jax.interop.weights import Weights
-from dualenc_jax.results import files
+from dualenc_jax.io import files
+from dualenc_jax.tensor_files import safetensors_file
+from dualenc_jax.tensor_files.tensors import Tensor
 
 KIND = 'Hugging Face folder'
 PROJECTION_FILE = 'projection.safetensors'

@@ -6,7 +6,7 @@ position bias is [32, H] there and [H, 32] here: these are transposed.
 
 import re
 
-from dualenc_jax.interop.tensors import Tensor
+from dualenc_jax.tensor_files.tensors import Tensor
 
 EMBEDDING = 'token_embedder/embedding'
 SHARED = 'shared.weight'

@@ -6,7 +6,7 @@ import zipfile
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import hugging_face_config as config_lib
-from dualenc_jax.interop import safetensors_file
+from dualenc_jax.tensor_files import safetensors_file
 
 _PATTERNS = ('*.bin', '*.pt', '*.pth', '*.ckpt')
 _OTHER_FRAMEWORKS = {'*.h5': 'from_tf', '*.msgpack': 'from_flax'}

@@ -13,12 +13,11 @@ from typing import Any
 from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2
 
-from dualenc_jax.data.vocabulary import EOS
-from dualenc_jax.data.vocabulary import UNK
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import hugging_face_normalizer as normalizer
 from dualenc_jax.interop.weights import Usage
-from dualenc_jax.results import files
+from dualenc_jax.io import files
+from dualenc_jax.text.vocabulary import EOS, UNK
 
 VOCABULARY = 'spiece.model'
 _TOKENIZER = 'tokenizer.json'

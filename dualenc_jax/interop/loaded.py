@@ -10,19 +10,17 @@ from flax import traverse_util
 import jax
 import numpy as np
 
-from dualenc_jax import revision
-from dualenc_jax.data.ragged import Ragged
-from dualenc_jax.data.tokenizer import Tokenizer
-from dualenc_jax.data.vocabulary import Vocabulary
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import same_vocabulary
-from dualenc_jax.interop import usage_file
-from dualenc_jax.interop.tensors import Tensor
-from dualenc_jax.interop.weights import Usage
-from dualenc_jax.interop.weights import Weights
+from dualenc_jax.inference.embedder import Embedder
+from dualenc_jax.interop import same_vocabulary, usage_file
+from dualenc_jax.interop.weights import Usage, Weights
+from dualenc_jax.io import revision
 from dualenc_jax.models import DualEncoder
-from dualenc_jax.retrieval.embedder import Embedder
-from dualenc_jax.training.partitioning import HostPartitioner
+from dualenc_jax.parallel.partitioning import HostPartitioner
+from dualenc_jax.tensor_files.tensors import Tensor
+from dualenc_jax.text.ragged import Ragged
+from dualenc_jax.text.tokenizer import Tokenizer
+from dualenc_jax.text.vocabulary import Vocabulary
 
 # Most rows that a device encodes at once, as `Experiment.eval_batch_size`.
 _BATCH_SIZE = 256

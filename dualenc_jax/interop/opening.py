@@ -5,15 +5,17 @@ import pathlib
 import types
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import hugging_face
-from dualenc_jax.interop import hugging_face_config
-from dualenc_jax.interop import own
-from dualenc_jax.interop import plain
-from dualenc_jax.interop import sentence_transformers
-from dualenc_jax.interop import t5x
-from dualenc_jax.interop import usage_file
+from dualenc_jax.interop import (
+  artifact as serving_reader,
+  hugging_face,
+  hugging_face_config,
+  own,
+  plain,
+  sentence_transformers,
+  t5x,
+  usage_file,
+)
 from dualenc_jax.interop.weights import Weights
-from dualenc_jax.serving import reader as serving_reader
 
 # In this order: a sentence-transformers folder is a Hugging Face folder, too.
 READERS = (own, sentence_transformers, hugging_face, plain, serving_reader, t5x)

@@ -7,11 +7,9 @@ import re
 from typing import Any
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import orbax_tree
-from dualenc_jax.interop.tensors import Tensor
-from dualenc_jax.interop.weights import infer_encoder
-from dualenc_jax.interop.weights import Usage
-from dualenc_jax.interop.weights import Weights
+from dualenc_jax.interop.weights import infer_encoder, Usage, Weights
+from dualenc_jax.tensor_files import orbax_tree
+from dualenc_jax.tensor_files.tensors import Tensor
 from dualenc_jax.training.checkpoints import Checkpoints
 
 KIND = 'dualenc_jax model_dir'

@@ -6,13 +6,12 @@ import pathlib
 
 import numpy as np
 
-from dualenc_jax.data.ragged import Ragged
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import loaded
-from dualenc_jax.interop import safetensors_file
-from dualenc_jax.interop.verify import Encode
-from dualenc_jax.interop.verify import Vectors
+from dualenc_jax.interop.verify import Encode, Vectors
 from dualenc_jax.interop.weights import Usage
+from dualenc_jax.tensor_files import safetensors_file
+from dualenc_jax.text.ragged import Ragged
 
 _ROWS = 8
 

@@ -16,12 +16,11 @@ from flax import linen as nn
 import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import safetensors_file
 from dualenc_jax.interop import usage_file
-from dualenc_jax.interop.tensors import Tensor
-from dualenc_jax.interop.weights import Usage
-from dualenc_jax.interop.weights import Weights
+from dualenc_jax.interop.weights import Usage, Weights
 from dualenc_jax.models import T5Encoder
+from dualenc_jax.tensor_files import safetensors_file
+from dualenc_jax.tensor_files.tensors import Tensor
 
 VERSION = 1
 HEADER = 'towers.json'

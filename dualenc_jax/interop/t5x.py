@@ -12,13 +12,10 @@ import re
 from etils import epath
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import orbax_tree
-from dualenc_jax.interop import t5x_layers
-from dualenc_jax.interop import t5x_legacy
-from dualenc_jax.interop import zarr_array
-from dualenc_jax.interop.tensors import Tensor
-from dualenc_jax.interop.weights import infer_encoder
-from dualenc_jax.interop.weights import Weights
+from dualenc_jax.interop import t5x_layers, t5x_legacy
+from dualenc_jax.interop.weights import infer_encoder, Weights
+from dualenc_jax.tensor_files import orbax_tree, zarr_array
+from dualenc_jax.tensor_files.tensors import Tensor
 
 KIND = 'T5X checkpoint'
 EMBEDDING = 'token_embedder/embedding'

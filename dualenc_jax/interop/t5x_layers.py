@@ -12,7 +12,7 @@ import re
 import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop.tensors import Tensor
+from dualenc_jax.tensor_files.tensors import Tensor
 
 _STACKED = re.compile(r'((?:passage_)?encoder)/(?:encoder|layers)/(.+)')
 _NORM = 'pre_attention_layer_norm/scale'

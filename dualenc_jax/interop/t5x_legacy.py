@@ -16,8 +16,8 @@ from flax import serialization
 import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import zarr_array
-from dualenc_jax.interop.tensors import Tensor
+from dualenc_jax.tensor_files import zarr_array
+from dualenc_jax.tensor_files.tensors import Tensor
 
 FILE = 'checkpoint'
 _NAME_OF_FOLDER = 'PLACEHOLDER://'

@@ -4,18 +4,15 @@ from collections.abc import Mapping
 import pathlib
 from typing import Any
 
-from flax import serialization
-from flax import traverse_util
+from flax import serialization, traverse_util
 import numpy as np
 import tensorstore as ts
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import t5x
-from dualenc_jax.interop import t5x_legacy
-from dualenc_jax.interop import zarr_array
-from dualenc_jax.interop.tensors import Tensor
-from dualenc_jax.interop.weights import infer_encoder
-from dualenc_jax.interop.weights import Weights
+from dualenc_jax.interop import t5x, t5x_legacy
+from dualenc_jax.interop.weights import infer_encoder, Weights
+from dualenc_jax.tensor_files import zarr_array
+from dualenc_jax.tensor_files.tensors import Tensor
 
 # T5X's format since June 2021.
 _VERSION = 3

@@ -14,17 +14,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from dualenc_jax.data.ragged import Ragged
-from dualenc_jax.data.readers.python_functions import find_functions
-from dualenc_jax.data.tokenizer import Tokenizer
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import assignment
-from dualenc_jax.interop import loaded
-from dualenc_jax.interop import opening
-from dualenc_jax.interop import usage_file
-from dualenc_jax.interop.tensors import Tensor
+from dualenc_jax.interop import assignment, loaded, opening, usage_file
 from dualenc_jax.interop.weights import Weights
 from dualenc_jax.models import DualEncoder
+from dualenc_jax.readers.python_functions import find_functions
+from dualenc_jax.tensor_files.tensors import Tensor
+from dualenc_jax.text.ragged import Ragged
+from dualenc_jax.text.tokenizer import Tokenizer
 
 NUM_TEXTS = 64
 # Of cosines of vectors in float32; two right implementations differ by 1e-6.

@@ -10,17 +10,13 @@ import dataclasses
 import functools
 import pathlib
 
-from flax import linen as nn
-from flax import traverse_util
+from flax import linen as nn, traverse_util
 import jax
 import jax.numpy as jnp
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop.tensors import Tensor
-from dualenc_jax.models import DualEncoder
-from dualenc_jax.models import Projection
-from dualenc_jax.models import T5Encoder
-from dualenc_jax.models import TokenEmbedder
+from dualenc_jax.models import DualEncoder, Projection, T5Encoder, TokenEmbedder
+from dualenc_jax.tensor_files.tensors import Tensor
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,9 +9,7 @@ import jax.numpy as jnp
 from dualenc_jax.errors import UserError
 from dualenc_jax.losses import log_partition
 from dualenc_jax.losses.embeddings import Embeddings
-from dualenc_jax.losses.score_matrix import Matrix
-from dualenc_jax.losses.score_matrix import Partition
-from dualenc_jax.losses.score_matrix import Tags
+from dualenc_jax.losses.score_matrix import Matrix, Partition, Tags
 
 
 class Block(NamedTuple):

@@ -8,17 +8,17 @@ import numbers
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType
-from jax.sharding import PartitionSpec
+from jax.sharding import AxisType, PartitionSpec
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.losses import blocks
-from dualenc_jax.losses import log_partition
-from dualenc_jax.losses import metrics as metrics_lib
-from dualenc_jax.losses import temperature as temperature_lib
+from dualenc_jax.losses import (
+  blocks,
+  log_partition,
+  metrics as metrics_lib,
+  temperature as temperature_lib,
+)
 from dualenc_jax.losses.embeddings import Embeddings
-from dualenc_jax.losses.score_matrix import combine
-from dualenc_jax.losses.score_matrix import Partition
+from dualenc_jax.losses.score_matrix import combine, Partition
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,15 +20,11 @@ import math
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AbstractMesh
-from jax.sharding import AxisType
+from jax.sharding import AbstractMesh, AxisType
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.losses import dense
-from dualenc_jax.losses import ring
-from dualenc_jax.losses.score_matrix import Matrix
-from dualenc_jax.losses.score_matrix import Partition
-from dualenc_jax.losses.score_matrix import Tags
+from dualenc_jax.losses import dense, ring
+from dualenc_jax.losses.score_matrix import Matrix, Partition, Tags
 
 IMPLEMENTATIONS = ('auto', 'dense', 'ring')
 DENSE_BYTES = 2**25

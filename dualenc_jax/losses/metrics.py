@@ -7,8 +7,7 @@ import jax.numpy as jnp
 
 from dualenc_jax.losses.blocks import Block
 from dualenc_jax.losses.embeddings import Embeddings
-from dualenc_jax.losses.score_matrix import combine
-from dualenc_jax.losses.score_matrix import Partition
+from dualenc_jax.losses.score_matrix import combine, Partition
 
 # Cosines as close as this are a tie, which is not a hit: equal vectors scored
 # in another order of summation differ by a few 1e-7 in float32.

@@ -25,13 +25,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AbstractMesh
-from jax.sharding import PartitionSpec
+from jax.sharding import AbstractMesh, PartitionSpec
 
 from dualenc_jax.losses import tiles
-from dualenc_jax.losses.score_matrix import Matrix
-from dualenc_jax.losses.score_matrix import Partition
-from dualenc_jax.losses.score_matrix import Tags
+from dualenc_jax.losses.score_matrix import Matrix, Partition, Tags
 
 
 @dataclasses.dataclass(frozen=True)

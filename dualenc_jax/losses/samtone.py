@@ -3,8 +3,7 @@
 import dataclasses
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.losses import blocks
-from dualenc_jax.losses import in_batch_softmax
+from dualenc_jax.losses import blocks, in_batch_softmax
 
 
 @dataclasses.dataclass(frozen=True)

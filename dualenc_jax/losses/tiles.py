@@ -10,12 +10,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dualenc_jax.losses.score_matrix import MASKED
-from dualenc_jax.losses.score_matrix import Matrix
-from dualenc_jax.losses.score_matrix import negatives
-from dualenc_jax.losses.score_matrix import Partition
-from dualenc_jax.losses.score_matrix import scores
-from dualenc_jax.losses.score_matrix import Tags
+from dualenc_jax.losses.score_matrix import (
+  MASKED,
+  Matrix,
+  negatives,
+  Partition,
+  scores,
+  Tags,
+)
 
 
 class Side(NamedTuple):

@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.models import layers
-from dualenc_jax.models import t5_encoder
+from dualenc_jax.models import layers, t5_encoder
 from dualenc_jax.models.segments import Segments
 
 PAD = 0

@@ -9,8 +9,7 @@ from flax import linen as nn
 import jax
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.models import attention
-from dualenc_jax.models import layers
+from dualenc_jax.models import attention, layers
 from dualenc_jax.models.segments import Segments
 
 

@@ -4,10 +4,8 @@ from collections.abc import Collection, Iterable, Sequence
 import dataclasses
 import enum
 
-from dualenc_jax.data.readers import beir_sets
-from dualenc_jax.data.readers import multireqa_sets
-from dualenc_jax.results.folder import Key
-from dualenc_jax.results.folder import Model
+from dualenc_jax.readers import beir_sets, multireqa_sets
+from dualenc_jax.results.folder import Key, Model
 
 
 class Benchmark(enum.Enum):

@@ -8,12 +8,9 @@ import shlex
 import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.results import benchmarks
-from dualenc_jax.results import pairing
-from dualenc_jax.results import significance
+from dualenc_jax.results import benchmarks, pairing, significance
 from dualenc_jax.results.benchmarks import EvaluatedSet
-from dualenc_jax.results.folder import Key
-from dualenc_jax.results.folder import Model
+from dualenc_jax.results.folder import Key, Model
 from dualenc_jax.suggest import did_you_mean
 
 

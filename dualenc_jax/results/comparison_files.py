@@ -8,20 +8,17 @@ import json
 import pathlib
 from typing import Any
 
-from dualenc_jax.results import benchmarks
-from dualenc_jax.results import files
-from dualenc_jax.results import latex
-from dualenc_jax.results import mixed
-from dualenc_jax.results import table as table_lib
-from dualenc_jax.results import tables
-from dualenc_jax.results.comparison import Comparison
-from dualenc_jax.results.comparison import Difference
-from dualenc_jax.results.folder import Key
-from dualenc_jax.results.folder import Model
-from dualenc_jax.results.table import Cell
-from dualenc_jax.results.table import MISSING
-from dualenc_jax.results.table import Row
-from dualenc_jax.results.table import Table
+from dualenc_jax.io import files
+from dualenc_jax.results import (
+  benchmarks,
+  latex,
+  mixed,
+  table as table_lib,
+  tables,
+)
+from dualenc_jax.results.comparison import Comparison, Difference
+from dualenc_jax.results.folder import Key, Model
+from dualenc_jax.results.table import Cell, MISSING, Row, Table
 
 _NAMED = 5  # Results that are left out, the others are only counted.
 

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.results.again import again
-from dualenc_jax.results.per_query import PerQuery
-from dualenc_jax.results.per_query import read_per_query
+from dualenc_jax.results.per_query import PerQuery, read_per_query
 
 METRICS = 'metrics.json'
 PER_QUERY = 'per_query.tsv'

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from dualenc_jax.analysis.figure import Figure
-from dualenc_jax.results.comparison import Comparison
-from dualenc_jax.results.comparison import Difference
+from dualenc_jax.figures.figure import Figure
+from dualenc_jax.results.comparison import Comparison, Difference
 
 LEVEL = 0.05
 _BETTER = '#2f6bd8'

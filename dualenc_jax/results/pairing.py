@@ -7,9 +7,7 @@ import numpy as np
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.results.benchmarks import EvaluatedSet
-from dualenc_jax.results.folder import Model
-from dualenc_jax.results.folder import PER_QUERY
-from dualenc_jax.results.folder import Result
+from dualenc_jax.results.folder import Model, PER_QUERY, Result
 
 # Two results that differ in one of these are not of the same queries, or not
 # of the same corpus.

@@ -13,7 +13,7 @@ import pathlib
 import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.results import files
+from dualenc_jax.io import files
 from dualenc_jax.results.again import again
 
 _ID = 'query_id'

@@ -9,12 +9,9 @@ import pathlib
 import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.results.folder import Key
-from dualenc_jax.results.folder import Model
-from dualenc_jax.results.folder import Result
+from dualenc_jax.evaluation import metrics, trec
+from dualenc_jax.results.folder import Key, Model, Result
 from dualenc_jax.results.per_query import PerQuery
-from dualenc_jax.retrieval import metrics
-from dualenc_jax.retrieval import trec
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,18 +3,11 @@
 from collections.abc import Collection, Sequence
 import pathlib
 
-from dualenc_jax.results import benchmarks
-from dualenc_jax.results import files
-from dualenc_jax.results import latex
-from dualenc_jax.results import mixed
-from dualenc_jax.results import table as table_lib
-from dualenc_jax.results.benchmarks import Benchmark
-from dualenc_jax.results.benchmarks import EvaluatedSet
+from dualenc_jax.io import files
+from dualenc_jax.results import benchmarks, latex, mixed, table as table_lib
+from dualenc_jax.results.benchmarks import Benchmark, EvaluatedSet
 from dualenc_jax.results.folder import Model
-from dualenc_jax.results.table import percents
-from dualenc_jax.results.table import percents_by_column
-from dualenc_jax.results.table import Row
-from dualenc_jax.results.table import Table
+from dualenc_jax.results.table import percents, percents_by_column, Row, Table
 
 MARKDOWN = 'tables.md'
 LATEX = 'tables.tex'

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.results import files
+from dualenc_jax.evaluation import trec
+from dualenc_jax.evaluation.evaluation import Evaluation
+from dualenc_jax.evaluation.retrieval_set import RetrievalSet
+from dualenc_jax.io import files
+from dualenc_jax.results import examples
 from dualenc_jax.results.per_query import write_per_query
-from dualenc_jax.retrieval import examples
-from dualenc_jax.retrieval import trec
-from dualenc_jax.retrieval.evaluation import Evaluation
-from dualenc_jax.retrieval.ranking import Ranking
-from dualenc_jax.retrieval.retrieval_set import RetrievalSet
+from dualenc_jax.search.ranking import Ranking
 
 
 def write_result(

@@ -16,7 +16,7 @@ import jax
 import orbax.checkpoint as ocp
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.training import rules
+from dualenc_jax.parallel import rules
 from dualenc_jax.training.step import TrainState
 
 _LOG = logging.getLogger(__name__)

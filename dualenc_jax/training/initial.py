@@ -9,16 +9,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from dualenc_jax.data.vocabulary import Vocabulary
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import assignment
-from dualenc_jax.interop import opening
-from dualenc_jax.interop import same_vocabulary
-from dualenc_jax.interop.tensors import Tensor
-from dualenc_jax.interop.weights import count_reasons
-from dualenc_jax.interop.weights import Weights
+from dualenc_jax.interop import assignment, opening, same_vocabulary
+from dualenc_jax.interop.weights import count_reasons, Weights
 from dualenc_jax.models import DualEncoder
-from dualenc_jax.training import rules as rules_lib
+from dualenc_jax.parallel import rules as rules_lib
+from dualenc_jax.tensor_files.tensors import Tensor
+from dualenc_jax.text.vocabulary import Vocabulary
 from dualenc_jax.training.step import TrainState
 
 _LOG = logging.getLogger(__name__)

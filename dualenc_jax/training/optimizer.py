@@ -9,7 +9,7 @@ import jax
 import optax
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.training import rules
+from dualenc_jax.parallel import rules
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,10 +10,9 @@ import numpy as np
 import optax
 
 from dualenc_jax.models import DualEncoder
-from dualenc_jax.training.embedding import Batch
-from dualenc_jax.training.embedding import embed
+from dualenc_jax.objectives.embedding import Batch, embed
+from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.training.optimizer import Optimizer
-from dualenc_jax.training.partitioning import Partitioner
 
 
 class TrainState(NamedTuple):

@@ -7,14 +7,16 @@ import numpy as np
 import pytest
 import toy_set
 
-from dualenc_jax.analysis import figure as figure_lib
-from dualenc_jax.analysis import histogram_figures
-from dualenc_jax.analysis import map_figures
-from dualenc_jax.analysis import numbers as numbers_lib
-from dualenc_jax.analysis import sample as sample_lib
-from dualenc_jax.analysis import vectors as vectors_lib
+from dualenc_jax.analysis import (
+  histogram_figures,
+  map_figures,
+  numbers as numbers_lib,
+  sample as sample_lib,
+  vectors as vectors_lib,
+)
 from dualenc_jax.analysis.setting import Setting
 from dualenc_jax.analysis.vectors import Vectors
+from dualenc_jax.figures import figure as figure_lib
 
 STEPS = {'one': 1200, 'two': 7}
 

@@ -4,10 +4,8 @@ import numpy as np
 import sentencepiece
 import toy_set
 
-from dualenc_jax.analysis import lengths as lengths_lib
-from dualenc_jax.analysis import sample as sample_lib
-from dualenc_jax.data import Tokenizer
-from dualenc_jax.data import Vocabulary
+from dualenc_jax.analysis import lengths as lengths_lib, sample as sample_lib
+from dualenc_jax.data import Tokenizer, Vocabulary
 
 VOCABULARY = Vocabulary('python_code_8k')
 

@@ -1,16 +1,20 @@
 """Files of the Embedding Projector, read by its own rules."""
 
-from google.protobuf import descriptor_pb2
-from google.protobuf import descriptor_pool
-from google.protobuf import message_factory
-from google.protobuf import text_format
+from google.protobuf import (
+  descriptor_pb2,
+  descriptor_pool,
+  message_factory,
+  text_format,
+)
 import numpy as np
 import pytest
 import toy_set
 
-from dualenc_jax.analysis import projector
-from dualenc_jax.analysis import sample as sample_lib
-from dualenc_jax.analysis import vectors as vectors_lib
+from dualenc_jax.analysis import (
+  projector,
+  sample as sample_lib,
+  vectors as vectors_lib,
+)
 from dualenc_jax.errors import UserError
 
 

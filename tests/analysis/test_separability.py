@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 import toy_set
 
-from dualenc_jax.analysis.separability import deal
-from dualenc_jax.analysis.separability import FOLDS
-from dualenc_jax.analysis.separability import groups_of
-from dualenc_jax.analysis.separability import separability
+from dualenc_jax.analysis.separability import (
+  deal,
+  FOLDS,
+  groups_of,
+  separability,
+)
 
 
 def test_coinciding_clouds_are_a_guess_and_shifted_ones_are_not():

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import toy_set
 
-from dualenc_jax.analysis import sample as sample_lib
-from dualenc_jax.analysis import vectors as vectors_lib
+from dualenc_jax.analysis import sample as sample_lib, vectors as vectors_lib
 from dualenc_jax.errors import UserError
 
 

@@ -8,10 +8,10 @@ import types
 import numpy as np
 
 from dualenc_jax.data import Vocabulary
-from dualenc_jax.data.fingerprint import fingerprints
-from dualenc_jax.data.ragged import Ragged
-from dualenc_jax.retrieval.corpus import Corpus
-from dualenc_jax.retrieval.retrieval_set import RetrievalSet
+from dualenc_jax.data.corpus import Corpus
+from dualenc_jax.evaluation.retrieval_set import RetrievalSet
+from dualenc_jax.text.fingerprint import fingerprints
+from dualenc_jax.text.ragged import Ragged
 
 QUERIES, PASSAGES, DIM = 30, 40, 16
 

@@ -15,11 +15,10 @@ import signal
 import sys
 import time
 
-from dualenc_jax.data.cache import build as cache_build
-from dualenc_jax.data.cache import prepare
+from dualenc_jax.data.cache import build as cache_build, prepare
 from dualenc_jax.data.reader import example
-from dualenc_jax.data.tokenizer import Tokenizer
-from dualenc_jax.data.vocabulary import Vocabulary
+from dualenc_jax.text.tokenizer import Tokenizer
+from dualenc_jax.text.vocabulary import Vocabulary
 
 TOKENIZER = Tokenizer(Vocabulary('python_code_8k'), 8, 16)
 

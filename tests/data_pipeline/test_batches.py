@@ -5,15 +5,11 @@ import pytest
 import text_reading
 from text_reading import pairs_of
 
-from dualenc_jax.data import Grouped
-from dualenc_jax.data import Packed
-from dualenc_jax.data import Padded
-from dualenc_jax.data.batches import abstract_batch
-from dualenc_jax.data.batches import Batches
-from dualenc_jax.data.fingerprint import as_uint32_pairs
-from dualenc_jax.data.fingerprint import fingerprints
-from dualenc_jax.data.ragged import Ragged
+from dualenc_jax.data import Grouped, Packed, Padded
+from dualenc_jax.data.batches import abstract_batch, Batches
 from dualenc_jax.errors import UserError
+from dualenc_jax.text.fingerprint import as_uint32_pairs, fingerprints
+from dualenc_jax.text.ragged import Ragged
 
 COUNTS = [0, 1, 2, 3, 5, 0, 7, 2, 1, 4, 3]
 QUERIES = [[100 + i, 1] for i in range(len(COUNTS))]

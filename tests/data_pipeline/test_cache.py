@@ -10,14 +10,13 @@ import cache_words
 import numpy as np
 import pytest
 
-from dualenc_jax.data.cache import build as cache_build
-from dualenc_jax.data.cache import prepare
+from dualenc_jax.data.cache import build as cache_build, prepare
 from dualenc_jax.data.cache.format import Cache
-from dualenc_jax.data.fingerprint import fingerprints
 from dualenc_jax.data.task import Task
-from dualenc_jax.data.tokenizer import Tokenizer
-from dualenc_jax.data.vocabulary import Vocabulary
 from dualenc_jax.errors import UserError
+from dualenc_jax.text.fingerprint import fingerprints
+from dualenc_jax.text.tokenizer import Tokenizer
+from dualenc_jax.text.vocabulary import Vocabulary
 
 ROWS = [
     {'query': 'first query', 'passage': 'a passage', 'negatives': ['n', 'a b']},

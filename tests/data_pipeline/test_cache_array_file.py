@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from dualenc_jax.data.cache import array_file
-from dualenc_jax.data.cache.array_file import ArrayWriter
-from dualenc_jax.data.cache.array_file import map_array
+from dualenc_jax.data.cache.array_file import ArrayWriter, map_array
 
 ARRAYS = {
     'nothing': [],

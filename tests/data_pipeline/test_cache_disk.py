@@ -8,17 +8,15 @@ import shutil
 import subprocess
 import sys
 
-from cache_words import TOKENIZER
-from cache_words import Words
+from cache_words import TOKENIZER, Words
 import pytest
 
-from dualenc_jax.data.cache import build as cache_build
-from dualenc_jax.data.cache import forecast as cache_forecast
-from dualenc_jax.data.cache import prepare
+from dualenc_jax.data.cache import build as cache_build, prepare
 from dualenc_jax.data.reader import example
 from dualenc_jax.data.task import Task
-from dualenc_jax.data.tokenizer import Tokenizer
 from dualenc_jax.errors import UserError
+from dualenc_jax.io import forecast as cache_forecast
+from dualenc_jax.text.tokenizer import Tokenizer
 
 LIMITED = """
 import resource, sys

@@ -9,14 +9,12 @@ import threading
 import time
 
 import cache_words
-from cache_words import TOKENIZER
-from cache_words import Words
+from cache_words import TOKENIZER, Words
 import pytest
 
-from dualenc_jax.data.cache import build as cache_build
-from dualenc_jax.data.cache import prepare
-from dualenc_jax.data.tokenizer import Tokenizer
+from dualenc_jax.data.cache import build as cache_build, prepare
 from dualenc_jax.errors import UserError
+from dualenc_jax.text.tokenizer import Tokenizer
 
 COUNT = 47  # Seven chunks of the child.
 

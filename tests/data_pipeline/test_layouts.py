@@ -4,10 +4,7 @@ import numpy as np
 import pytest
 import text_reading
 
-from dualenc_jax.data import batches as batches_lib
-from dualenc_jax.data import Grouped
-from dualenc_jax.data import Packed
-from dualenc_jax.data import Padded
+from dualenc_jax.data import batches as batches_lib, Grouped, Packed, Padded
 from dualenc_jax.data.batches import Batches
 from dualenc_jax.data.layouts.layout import tokens_of
 from dualenc_jax.data.order import Order

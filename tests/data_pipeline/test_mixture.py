@@ -7,14 +7,8 @@ import numpy as np
 import pytest
 import text_reading
 
-from dualenc_jax import config
-from dualenc_jax import model_dir
-from dualenc_jax.data import Batches
-from dualenc_jax.data import Grouped
-from dualenc_jax.data import Mixture
-from dualenc_jax.data import Packed
-from dualenc_jax.data import Padded
-from dualenc_jax.data import Task
+from dualenc_jax.commands import config, model_dir
+from dualenc_jax.data import Batches, Grouped, Mixture, Packed, Padded, Task
 from dualenc_jax.errors import UserError
 
 RATES = (0.5, 0.3, 0.2)
@@ -65,7 +59,7 @@ def test_seqio_draws_at_the_same_rates(tmp_path):
   import seqio
 
   from dualenc_jax.data import seqio_source
-  from dualenc_jax.data.readers.pairs import Pairs
+  from dualenc_jax.readers.pairs import Pairs
 
   names = []
   for i, rate in enumerate(RATES):

@@ -9,11 +9,10 @@ import textwrap
 import pytest
 
 from dualenc_jax.data.reader import example
-from dualenc_jax.data.readers.pairs import Pairs
-from dualenc_jax.data.readers.python_code import PythonCode
-from dualenc_jax.data.task import SeqioMissing
-from dualenc_jax.data.task import Task
+from dualenc_jax.data.task import SeqioMissing, Task
 from dualenc_jax.errors import UserError
+from dualenc_jax.readers.pairs import Pairs
+from dualenc_jax.readers.python_code import PythonCode
 
 USER_MODULE = '''
   import seqio

@@ -5,10 +5,12 @@ import json
 import textwrap
 
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.base.modules import Dense
-from sentence_transformers.base.modules import Normalize
-from sentence_transformers.base.modules import Router
-from sentence_transformers.base.modules import Transformer
+from sentence_transformers.base.modules import (
+  Dense,
+  Normalize,
+  Router,
+  Transformer,
+)
 from sentence_transformers.sentence_transformer.modules import Pooling
 import small_vocabulary
 import torch

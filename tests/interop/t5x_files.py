@@ -4,8 +4,7 @@ import gzip
 import json
 import pathlib
 
-from flax import serialization
-from flax import traverse_util
+from flax import serialization, traverse_util
 import numpy as np
 import tensorstore as ts
 

@@ -5,13 +5,9 @@ import pytest
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import assignment
-from dualenc_jax.interop.tensors import Tensor
-from dualenc_jax.interop.weights import shapes_of
-from dualenc_jax.interop.weights import Weights
-from dualenc_jax.models import DualEncoder
-from dualenc_jax.models import Projection
-from dualenc_jax.models import T5Encoder
-from dualenc_jax.models import TokenEmbedder
+from dualenc_jax.interop.weights import shapes_of, Weights
+from dualenc_jax.models import DualEncoder, Projection, T5Encoder, TokenEmbedder
+from dualenc_jax.tensor_files.tensors import Tensor
 
 
 def encoder(layers=2):

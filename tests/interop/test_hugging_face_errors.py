@@ -3,8 +3,7 @@
 import json
 import re
 
-from hugging_face_models import model
-from hugging_face_models import untied
+from hugging_face_models import model, untied
 import numpy as np
 import pytest
 from safetensors import torch as safetensors_torch

@@ -2,12 +2,14 @@
 
 import json
 
-from hugging_face_models import ACTIVATIONS
-from hugging_face_models import model
-from hugging_face_models import our_states
-from hugging_face_models import SIZES
-from hugging_face_models import their_states
-from hugging_face_models import untied
+from hugging_face_models import (
+  ACTIVATIONS,
+  model,
+  our_states,
+  SIZES,
+  their_states,
+  untied,
+)
 import numpy as np
 import pytest
 from safetensors import torch as safetensors_torch

@@ -16,10 +16,10 @@ import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 import transformers
 
-from dualenc_jax.data.vocabulary import Vocabulary
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import hugging_face_tokenizer
 from dualenc_jax.interop.weights import Usage
+from dualenc_jax.text.vocabulary import Vocabulary
 
 SMALL = Vocabulary('python_code_8k').file
 MODULES = (argparse, ast, calendar, pathlib, random, textwrap)

@@ -3,26 +3,23 @@
 import dataclasses
 import json
 
-from hugging_face_models import ACTIVATIONS
-from hugging_face_models import model
-from hugging_face_models import our_states
-from hugging_face_models import SIZES
-from hugging_face_models import their_states
+from hugging_face_models import (
+  ACTIVATIONS,
+  model,
+  our_states,
+  SIZES,
+  their_states,
+)
 import numpy as np
 import pytest
 import transformers
 
-from dualenc_jax.data.vocabulary import Vocabulary
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import hugging_face
-from dualenc_jax.interop.tensors import Tensor
-from dualenc_jax.interop.weights import shapes_of
-from dualenc_jax.interop.weights import Usage
-from dualenc_jax.interop.weights import Weights
-from dualenc_jax.models import DualEncoder
-from dualenc_jax.models import Projection
-from dualenc_jax.models import T5Encoder
-from dualenc_jax.models import TokenEmbedder
+from dualenc_jax.interop.weights import shapes_of, Usage, Weights
+from dualenc_jax.models import DualEncoder, Projection, T5Encoder, TokenEmbedder
+from dualenc_jax.tensor_files.tensors import Tensor
+from dualenc_jax.text.vocabulary import Vocabulary
 
 ROWS, WIDTH = 8128, SIZES['d_model']
 VOCABULARY = Vocabulary('python_code_8k').file

@@ -12,7 +12,7 @@ import pytest
 import t5x_files
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import orbax_tree
+from dualenc_jax.tensor_files import orbax_tree
 from dualenc_jax.training.checkpoints import Checkpoints
 from dualenc_jax.training.step import TrainState
 

@@ -11,11 +11,10 @@ import pytest
 import tiny_towers
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.inference.artifact import export
 from dualenc_jax.interop import plain
-from dualenc_jax.interop.tensors import Tensor
-from dualenc_jax.interop.weights import Usage
-from dualenc_jax.interop.weights import Weights
-from dualenc_jax.serving import export
+from dualenc_jax.interop.weights import Usage, Weights
+from dualenc_jax.tensor_files.tensors import Tensor
 
 
 @pytest.fixture(scope='module')

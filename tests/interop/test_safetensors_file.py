@@ -8,12 +8,11 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
-from safetensors import numpy as reference
-from safetensors import safe_open
+from safetensors import numpy as reference, safe_open
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import safetensors_file
-from dualenc_jax.interop.tensors import Tensor
+from dualenc_jax.tensor_files import safetensors_file
+from dualenc_jax.tensor_files.tensors import Tensor
 
 
 def arrays():
@@ -191,7 +190,7 @@ def test_integers_are_refused(tmp_path):
 
 MEMORY = """
 import pathlib, sys
-from dualenc_jax.interop import safetensors_file
+from dualenc_jax.tensor_files import safetensors_file
 
 def peak():
   status = pathlib.Path('/proc/self/status').read_text()

@@ -7,13 +7,12 @@ import pytest
 from sentencepiece import sentencepiece_model_pb2
 import small_vocabulary
 
-from dualenc_jax.data.vocabulary import Vocabulary
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import same_vocabulary
-from dualenc_jax.interop.tensors import Tensor
-from dualenc_jax.interop.weights import Usage
-from dualenc_jax.interop.weights import Weights
+from dualenc_jax.interop.weights import Usage, Weights
 from dualenc_jax.models import T5Encoder
+from dualenc_jax.tensor_files.tensors import Tensor
+from dualenc_jax.text.vocabulary import Vocabulary
 
 
 @pytest.fixture(scope='module')

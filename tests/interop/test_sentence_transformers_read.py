@@ -6,16 +6,14 @@ import sys
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 import sentence_transformers_folders as st
 import small_vocabulary
 import torch
 import towers
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import opening
-from dualenc_jax.interop import sentence_transformers
+from dualenc_jax.interop import opening, sentence_transformers
 from dualenc_jax.interop.sentence_transformers import usage
 from dualenc_jax.interop.sentence_transformers.modules import Module
 

@@ -8,18 +8,13 @@ import sentence_transformers_folders as st
 import small_vocabulary
 import towers
 
-from dualenc_jax.data.vocabulary import Vocabulary
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import sentence_transformers
 from dualenc_jax.interop.sentence_transformers import model_card
-from dualenc_jax.interop.tensors import Tensor
-from dualenc_jax.interop.weights import shapes_of
-from dualenc_jax.interop.weights import Usage
-from dualenc_jax.interop.weights import Weights
-from dualenc_jax.models import DualEncoder
-from dualenc_jax.models import Projection
-from dualenc_jax.models import T5Encoder
-from dualenc_jax.models import TokenEmbedder
+from dualenc_jax.interop.weights import shapes_of, Usage, Weights
+from dualenc_jax.models import DualEncoder, Projection, T5Encoder, TokenEmbedder
+from dualenc_jax.tensor_files.tensors import Tensor
+from dualenc_jax.text.vocabulary import Vocabulary
 
 SHIPPED = Vocabulary('python_code_8k')
 USAGE = Usage(SHIPPED.file, None, 16, 40, 'query: ', 'passage: ')

@@ -9,7 +9,7 @@ import pytest
 import t5x_files
 
 from dualenc_jax.interop import t5x
-from dualenc_jax.interop import zarr_array
+from dualenc_jax.tensor_files import zarr_array
 
 RNG = np.random.default_rng(0)
 PROJECTION = RNG.normal(size=(32, 24)).astype(np.float32)

@@ -10,9 +10,8 @@ import pytest
 import t5x_files
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import t5x
-from dualenc_jax.interop import t5x_write
-from dualenc_jax.interop.tensors import Tensor
+from dualenc_jax.interop import t5x, t5x_write
+from dualenc_jax.tensor_files.tensors import Tensor
 
 
 def content(folder):

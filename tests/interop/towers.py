@@ -6,8 +6,8 @@ from flax import traverse_util
 import jax
 import numpy as np
 
-from dualenc_jax.data.tokenizer import Tokenizer
-from dualenc_jax.data.vocabulary import Vocabulary
+from dualenc_jax.text.tokenizer import Tokenizer
+from dualenc_jax.text.vocabulary import Vocabulary
 
 
 def embed(weights, texts, vocabulary=None):

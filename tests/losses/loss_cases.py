@@ -6,10 +6,7 @@ import jax
 import numpy as np
 import reference
 
-from dualenc_jax.losses import Embeddings
-from dualenc_jax.losses import InBatchSoftmax
-from dualenc_jax.losses import PAIR
-from dualenc_jax.losses import SamToNe
+from dualenc_jax.losses import Embeddings, InBatchSoftmax, PAIR, SamToNe
 
 ALPHA = 0.3
 

@@ -4,9 +4,7 @@ import dataclasses
 import functools
 
 import jax
-from loss_cases import jit
-from loss_cases import LOSSES
-from loss_cases import values_and_gradients
+from loss_cases import jit, LOSSES, values_and_gradients
 import numpy as np
 
 from dualenc_jax.losses import Embeddings

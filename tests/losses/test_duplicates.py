@@ -5,11 +5,8 @@ import numpy as np
 import pytest
 import reference
 
-from dualenc_jax.losses import blocks
-from dualenc_jax.losses import InBatchSoftmax
-from dualenc_jax.losses import SamToNe
-from dualenc_jax.losses.duplicates import Fingerprints
-from dualenc_jax.losses.duplicates import mean_negatives
+from dualenc_jax.losses import blocks, InBatchSoftmax, SamToNe
+from dualenc_jax.losses.duplicates import Fingerprints, mean_negatives
 
 
 def make_texts(size, num_negatives, distinct, seed=0):

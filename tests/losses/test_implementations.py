@@ -5,18 +5,18 @@ import math
 import hlo
 import jax
 import jaxprs
-from loss_cases import assert_gradients_close
-from loss_cases import jit
-from loss_cases import make_batch
-from loss_cases import values_and_gradients
+from loss_cases import (
+  assert_gradients_close,
+  jit,
+  make_batch,
+  values_and_gradients,
+)
 import meshes
 import numpy as np
 import pytest
 import reference
 
-from dualenc_jax.losses import InBatchSoftmax
-from dualenc_jax.losses import log_partition
-from dualenc_jax.losses import SamToNe
+from dualenc_jax.losses import InBatchSoftmax, log_partition, SamToNe
 from dualenc_jax.training import Partitioner
 
 # The most rows and columns whose scores, float32, are not too many.

@@ -1,16 +1,17 @@
 """Options and batches that a loss refuses, and ones it must survive."""
 
 import jax
-from loss_cases import LOSSES
-from loss_cases import make_batch
+from loss_cases import LOSSES, make_batch
 import numpy as np
 import pytest
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.losses import InBatchSoftmax
-from dualenc_jax.losses import LearnableTemperature
-from dualenc_jax.losses import PAIR
-from dualenc_jax.losses import SamToNe
+from dualenc_jax.losses import (
+  InBatchSoftmax,
+  LearnableTemperature,
+  PAIR,
+  SamToNe,
+)
 from dualenc_jax.training import Partitioner
 
 FAMILIES = [InBatchSoftmax, SamToNe, PAIR]

@@ -11,13 +11,11 @@ import hlo
 import jax
 import jax.numpy as jnp
 import loss_programs
-from loss_programs import DIM
-from loss_programs import SHARD
+from loss_programs import DIM, SHARD
 import meshes
 import pytest
 
-from dualenc_jax.losses import InBatchSoftmax
-from dualenc_jax.losses import SamToNe
+from dualenc_jax.losses import InBatchSoftmax, SamToNe
 from dualenc_jax.training import Partitioner
 
 MIB = 2**20

@@ -1,15 +1,11 @@
 """What a loss logs, against NumPy."""
 
-from loss_cases import LOSSES
-from loss_cases import make_batch
+from loss_cases import LOSSES, make_batch
 import numpy as np
 import pytest
 import reference
 
-from dualenc_jax.losses import Embeddings
-from dualenc_jax.losses import InBatchSoftmax
-from dualenc_jax.losses import PAIR
-from dualenc_jax.losses import SamToNe
+from dualenc_jax.losses import Embeddings, InBatchSoftmax, PAIR, SamToNe
 
 
 @pytest.mark.parametrize('mask', [True, False])

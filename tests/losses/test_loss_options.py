@@ -1,11 +1,13 @@
 """Options, padding and weights by every implementation, against NumPy."""
 
 import jax
-from loss_cases import assert_gradients_close
-from loss_cases import jit
-from loss_cases import LOSSES
-from loss_cases import make_batch
-from loss_cases import values_and_gradients
+from loss_cases import (
+  assert_gradients_close,
+  jit,
+  LOSSES,
+  make_batch,
+  values_and_gradients,
+)
 import meshes
 import numpy as np
 import pytest

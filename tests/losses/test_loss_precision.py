@@ -3,18 +3,14 @@
 import jax
 import jax.numpy as jnp
 import jaxprs
-from loss_cases import jit
-from loss_cases import LOSSES
-from loss_cases import make_batch
-from loss_cases import values_and_gradients
+from loss_cases import jit, LOSSES, make_batch, values_and_gradients
 import meshes
 import numpy as np
 import pytest
 import reference
 
 from dualenc_jax.losses import log_partition
-from dualenc_jax.losses.score_matrix import Matrix
-from dualenc_jax.losses.score_matrix import Tags
+from dualenc_jax.losses.score_matrix import Matrix, Tags
 
 # For the ring, which takes longer to trace, enough to have every block.
 SOME = ('samtone_both_towers', 'pair_with_queries_two_way')

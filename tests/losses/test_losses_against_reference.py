@@ -3,11 +3,13 @@
 import functools
 
 import jax
-from loss_cases import assert_gradients_close
-from loss_cases import jit
-from loss_cases import LOSSES
-from loss_cases import make_batch
-from loss_cases import values_and_gradients
+from loss_cases import (
+  assert_gradients_close,
+  jit,
+  LOSSES,
+  make_batch,
+  values_and_gradients,
+)
 import numpy as np
 import pytest
 import reference

@@ -3,10 +3,12 @@
 import itertools
 
 import jax
-from loss_cases import assert_gradients_close
-from loss_cases import LOSSES
-from loss_cases import make_batch
-from loss_cases import values_and_gradients
+from loss_cases import (
+  assert_gradients_close,
+  LOSSES,
+  make_batch,
+  values_and_gradients,
+)
 import meshes
 import numpy as np
 import pytest

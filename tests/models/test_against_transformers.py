@@ -2,8 +2,7 @@
 
 import functools
 
-from flax import linen as nn
-from flax import traverse_util
+from flax import linen as nn, traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,9 +11,7 @@ import torch
 import transformers
 from transformers.models.t5 import modeling_t5
 
-from dualenc_jax.models import attention
-from dualenc_jax.models import layers
-from dualenc_jax.models import t5_encoder
+from dualenc_jax.models import attention, layers, t5_encoder
 
 VOCAB = 97
 # (feed_forward_proj of transformers, activations of ours)

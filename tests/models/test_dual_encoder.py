@@ -1,16 +1,13 @@
 """The dual encoder: what an embedding depends on, and what towers share."""
 
-from flax import linen as nn
-from flax import traverse_util
+from flax import linen as nn, traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.models import dual_encoder
-from dualenc_jax.models import layers
-from dualenc_jax.models import t5_encoder
+from dualenc_jax.models import dual_encoder, layers, t5_encoder
 
 VOCAB, E, D = 60, 24, 20
 PARTS = {'token_embedder', 'encoder', 'projection'}

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.models import attention
-from dualenc_jax.models import layers
-from dualenc_jax.models import t5_encoder
+from dualenc_jax.models import attention, layers, t5_encoder
 from dualenc_jax.models.segments import Segments
 
 DEPTH, B, L, E = 2, 4, 10, 24

@@ -3,15 +3,13 @@
 import json
 import pathlib
 
-from flax import linen as nn
-from flax import traverse_util
+from flax import linen as nn, traverse_util
 import jax
 import numpy as np
 import pytest
 
 from dualenc_jax.interop import t5x
-from dualenc_jax.models import layers
-from dualenc_jax.models import t5_encoder
+from dualenc_jax.models import layers, t5_encoder
 
 GOLDEN = pathlib.Path(__file__).parents[1] / 'data' / 'golden'
 

@@ -2,8 +2,7 @@
 
 import result_folders
 
-from dualenc_jax.results import folder
-from dualenc_jax.results import tables
+from dualenc_jax.results import folder, tables
 
 
 def beir(root, name, datasets, **fields):

@@ -5,16 +5,15 @@ import re
 import pytest
 import result_folders
 
-from dualenc_jax.data.readers import beir_sets
-from dualenc_jax.data.readers import multireqa_sets
-from dualenc_jax.results import benchmarks
-from dualenc_jax.results import folder
-from dualenc_jax.results import latex
-from dualenc_jax.results import table as table_lib
-from dualenc_jax.results import tables
-from dualenc_jax.results.table import Cell
-from dualenc_jax.results.table import Row
-from dualenc_jax.results.table import Table
+from dualenc_jax.readers import beir_sets, multireqa_sets
+from dualenc_jax.results import (
+  benchmarks,
+  folder,
+  latex,
+  table as table_lib,
+  tables,
+)
+from dualenc_jax.results.table import Cell, Row, Table
 
 # ADE-SPL in SamToNe's table 1: P@1 and MRR of MSMARCO, NQ, SQuAD, TriviaQA and
 # SearchQA.

@@ -14,9 +14,11 @@ import pytest
 import tiny_training
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.training import checkpoints as checkpoints_lib
-from dualenc_jax.training import Optimizer
-from dualenc_jax.training import Partitioner
+from dualenc_jax.training import (
+  checkpoints as checkpoints_lib,
+  Optimizer,
+  Partitioner,
+)
 from dualenc_jax.training.checkpoints import Checkpoints
 from dualenc_jax.training.step import TrainState
 

@@ -12,23 +12,19 @@ import small_vocabulary
 import tiny_run
 import tiny_training
 
-from dualenc_jax import check
-from dualenc_jax import train
-from dualenc_jax.data.vocabulary import Vocabulary
+from dualenc_jax.commands import check, train
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import assignment
-from dualenc_jax.interop import opening
-from dualenc_jax.interop.tensors import Tensor
-from dualenc_jax.interop.weights import shapes_of
-from dualenc_jax.interop.weights import Weights
-from dualenc_jax.models import DualEncoder
-from dualenc_jax.models import Projection
-from dualenc_jax.models import T5Encoder
-from dualenc_jax.models import TokenEmbedder
-from dualenc_jax.training import initial
-from dualenc_jax.training import Optimizer
-from dualenc_jax.training import Partitioner
-from dualenc_jax.training import step as step_lib
+from dualenc_jax.interop import assignment, opening
+from dualenc_jax.interop.weights import shapes_of, Weights
+from dualenc_jax.models import DualEncoder, Projection, T5Encoder, TokenEmbedder
+from dualenc_jax.tensor_files.tensors import Tensor
+from dualenc_jax.text.vocabulary import Vocabulary
+from dualenc_jax.training import (
+  initial,
+  Optimizer,
+  Partitioner,
+  step as step_lib,
+)
 
 GOLDEN = pathlib.Path(__file__).parents[1] / 'data' / 'golden'
 LEGACY = GOLDEN / 't5_1_1_tiny' / 't5x_legacy' / 'checkpoint_1000'

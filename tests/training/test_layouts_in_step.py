@@ -10,14 +10,10 @@ import pytest
 import text_reading
 import tiny_training
 
-from dualenc_jax.data import Batches
-from dualenc_jax.data import Grouped
-from dualenc_jax.data import Packed
-from dualenc_jax.data import Padded
-from dualenc_jax.training import embedding
-from dualenc_jax.training import Partitioner
-from dualenc_jax.training import rules
-from dualenc_jax.training import step as step_lib
+from dualenc_jax.data import Batches, Grouped, Packed, Padded
+from dualenc_jax.objectives import embedding
+from dualenc_jax.parallel import rules
+from dualenc_jax.training import Partitioner, step as step_lib
 
 SIZE, QUERY, PASSAGE = 32, 12, 40
 FSDP = (('embed', 'data'),)

@@ -9,8 +9,8 @@ import optax
 import pytest
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.parallel import rules
 from dualenc_jax.training import Optimizer
-from dualenc_jax.training import rules
 
 STEPS = 5
 SCHEDULE = optax.linear_schedule(1e-2, 0.0, STEPS)

@@ -9,11 +9,9 @@ import optax
 import pytest
 import tiny_training
 
-from dualenc_jax.training import embedding
-from dualenc_jax.training import Optimizer
-from dualenc_jax.training import Partitioner
-from dualenc_jax.training import rules
-from dualenc_jax.training import step as step_lib
+from dualenc_jax.objectives import embedding
+from dualenc_jax.parallel import rules
+from dualenc_jax.training import Optimizer, Partitioner, step as step_lib
 
 FSDP = (('embed', 'data'),)
 # Float32 rounding: sums over devices run in another order. Each sum is off by

@@ -13,13 +13,12 @@ from typing import Any
 
 import filelock
 
-from dualenc_jax.data.cache import forecast as cache_forecast
-from dualenc_jax.data.cache.forecast import gigabytes
-from dualenc_jax.data.cache.writer import CacheWriter
-from dualenc_jax.data.cache.writer import columns
+from dualenc_jax.data.cache.writer import CacheWriter, columns
 from dualenc_jax.data.task import Task
-from dualenc_jax.data.tokenizer import Tokenizer
 from dualenc_jax.errors import UserError
+from dualenc_jax.io import forecast as cache_forecast
+from dualenc_jax.io.forecast import gigabytes
+from dualenc_jax.text.tokenizer import Tokenizer
 
 CHUNK = 4096
 COMMIT_SECONDS = 10.0

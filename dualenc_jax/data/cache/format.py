@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dualenc_jax.data.cache.array_file import map_array
-from dualenc_jax.data.ragged import Ragged
+from dualenc_jax.text.ragged import Ragged
 
 HEADER = 'header.json'
 TOKENS = ('query_tokens', 'passage_tokens', 'negative_tokens')

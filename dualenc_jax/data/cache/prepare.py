@@ -11,12 +11,10 @@ from typing import Any
 
 from dualenc_jax.data.cache import others as cache_others
 from dualenc_jax.data.cache.build import CacheBuild
-from dualenc_jax.data.cache.format import Cache
-from dualenc_jax.data.cache.format import DamagedCache
+from dualenc_jax.data.cache.format import Cache, DamagedCache
 from dualenc_jax.data.task import Task
-from dualenc_jax.data.tokenizer import Tokenizer
-from dualenc_jax.errors import SourceUnavailable
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import SourceUnavailable, UserError
+from dualenc_jax.text.tokenizer import Tokenizer
 
 __all__ = ['Cache', 'prepare']
 

@@ -12,15 +12,10 @@ from typing import Any
 import numpy as np
 
 from dualenc_jax.data.cache.array_file import ArrayWriter
-from dualenc_jax.data.cache.format import ARRAYS
-from dualenc_jax.data.cache.format import HEADER
-from dualenc_jax.data.cache.format import OFFSETS
-from dualenc_jax.data.cache.format import TEXTS
-from dualenc_jax.data.cache.format import TOKENS
-from dualenc_jax.data.fingerprint import fingerprints
-from dualenc_jax.data.ragged import lengths_to_offsets
-from dualenc_jax.data.ragged import Ragged
-from dualenc_jax.data.tokenizer import Tokenizer
+from dualenc_jax.data.cache.format import ARRAYS, HEADER, OFFSETS, TEXTS, TOKENS
+from dualenc_jax.text.fingerprint import fingerprints
+from dualenc_jax.text.ragged import lengths_to_offsets, Ragged
+from dualenc_jax.text.tokenizer import Tokenizer
 
 JOURNAL = 'journal.json'
 Columns = Mapping[str, Ragged | np.ndarray]

@@ -4,7 +4,7 @@ A layout sees lengths only. It never changes which pairs a batch has; how many
 shapes of arrays it may use, and with them how many programs are compiled, is
 fixed before the first step.
 
-Shapes: C cells, T texts a cell, see `dualenc_jax.text_rows`.
+Shapes: C cells, T texts a cell, see `dualenc_jax.text.text_rows`.
 """
 
 from collections.abc import Callable
@@ -13,8 +13,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from dualenc_jax.text_rows import RowGroup
-from dualenc_jax.text_rows import TextRows
+from dualenc_jax.text.text_rows import RowGroup, TextRows
 
 
 class GroupShape(NamedTuple):

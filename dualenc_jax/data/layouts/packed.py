@@ -4,12 +4,14 @@ import dataclasses
 
 import numpy as np
 
-from dualenc_jax.data.layouts.layout import GroupShape
-from dualenc_jax.data.layouts.layout import in_order
-from dualenc_jax.data.layouts.layout import longest_first
-from dualenc_jax.data.layouts.layout import padded_shape
-from dualenc_jax.data.layouts.layout import Placement
-from dualenc_jax.data.layouts.layout import Shape
+from dualenc_jax.data.layouts.layout import (
+  GroupShape,
+  in_order,
+  longest_first,
+  padded_shape,
+  Placement,
+  Shape,
+)
 from dualenc_jax.errors import UserError
 
 

@@ -8,15 +8,16 @@ import numpy as np
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import hugging_face
-from dualenc_jax.interop import safetensors_file
 from dualenc_jax.interop.hugging_face_tokenizer import same_vocabulary
-from dualenc_jax.interop.sentence_transformers import modules
-from dualenc_jax.interop.sentence_transformers import usage
-from dualenc_jax.interop.sentence_transformers.modules import check_settings
-from dualenc_jax.interop.sentence_transformers.modules import Module
-from dualenc_jax.interop.sentence_transformers.modules import Tower
-from dualenc_jax.interop.tensors import Tensor
+from dualenc_jax.interop.sentence_transformers import modules, usage
+from dualenc_jax.interop.sentence_transformers.modules import (
+  check_settings,
+  Module,
+  Tower,
+)
 from dualenc_jax.interop.weights import Weights
+from dualenc_jax.tensor_files import safetensors_file
+from dualenc_jax.tensor_files.tensors import Tensor
 
 KIND = 'sentence-transformers folder'
 KERNEL, BIAS = 'linear.weight', 'linear.bias'

@@ -5,9 +5,11 @@ import pathlib
 from typing import Any
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop.sentence_transformers.modules import check_settings
-from dualenc_jax.interop.sentence_transformers.modules import Module
-from dualenc_jax.interop.sentence_transformers.modules import read_json
+from dualenc_jax.interop.sentence_transformers.modules import (
+  check_settings,
+  Module,
+  read_json,
+)
 
 CONFIG = 'config_sentence_transformers.json'
 TRANSFORMER_CONFIG = 'sentence_bert_config.json'

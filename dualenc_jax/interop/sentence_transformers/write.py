@@ -8,13 +8,10 @@ from typing import Any
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import hugging_face
-from dualenc_jax.interop import safetensors_file
-from dualenc_jax.interop.sentence_transformers import model_card
-from dualenc_jax.interop.sentence_transformers import modules
-from dualenc_jax.interop.sentence_transformers import usage
-from dualenc_jax.interop.weights import Usage
-from dualenc_jax.interop.weights import Weights
-from dualenc_jax.results import files
+from dualenc_jax.interop.sentence_transformers import model_card, modules, usage
+from dualenc_jax.interop.weights import Usage, Weights
+from dualenc_jax.io import files
+from dualenc_jax.tensor_files import safetensors_file
 
 # All versions of the library know its modules by these names.
 _PACKAGE = 'sentence_transformers.models'

@@ -1,0 +1,141 @@
+"""Explains a config without training: names, shapes, parameters, memory.
+
+  dualenc check --gin_file=runs/finetune.gin --gin.TRAIN_FILE=pairs.jsonl
+
+With --fit_batch it also finds the largest batch that fits the device.
+"""
+
+from collections.abc import Iterator, Sequence
+import dataclasses
+import math
+
+import jax
+
+from dualenc_jax.commands import config, runtime, train
+from dualenc_jax.errors import UserError
+from dualenc_jax.io import device_memory
+from dualenc_jax.run import fit_batch, memory, plan as plan_lib, summary
+from dualenc_jax.run.experiment import Experiment
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+  parser = config.make_parser('check', __doc__)
+  parser.add_argument('--model_dir', help='short for --gin.MODEL_DIR')
+  compiled = parser.add_mutually_exclusive_group()
+  compiled.add_argument(
+      '--no_compile',
+      action='store_true',
+      help='skip the compiled memory, which takes as long as compiling',
+  )
+  compiled.add_argument(
+      '--fit_batch',
+      action='store_true',
+      help='find the largest global batch that fits the device, by compiling'
+      ' about five sizes',
+  )
+  parser.add_argument(
+      '--device_memory_gib',
+      type=float,
+      help='memory of a device; by default what this one has',
+  )
+  args = config.parse_args(parser, argv)
+  args.model_dir = args.model_dir or 'unused'
+  runtime.start()
+  experiment = train.build(args)
+  available = available_memory(args.device_memory_gib)
+
+  print(config.operative_config())
+  task = experiment.task
+  splits = task.splits()
+  # Reads the sources, so that a missing file is told.
+  for part, _ in task.parts():
+    part.fingerprint('train')
+  for split in splits:
+    if split != 'train':
+      task.for_split(split).fingerprint(split)
+  print(f'Task {task.name}: splits {", ".join(splits)}.')
+  if not args.fit_batch:
+    plan_lib.check_batch(experiment)
+  plan = plan_lib.make_plan(experiment)
+  for line in summary.describe(experiment, plan):
+    print(line)
+  if start := plan_lib.make_start(plan, experiment):
+    print(start)
+  for path, leaf in zip(
+      plan_lib.param_paths(plan), jax.tree.leaves(plan.abstract.params)
+  ):
+    print(f'  {path} {list(leaf.shape)} {leaf.sharding.spec}')
+  if args.fit_batch:
+    experiment = largest_batch(experiment, available)
+  for path, array in jax.tree.leaves_with_path(
+      plan_lib.abstract_batch(experiment)
+  ):
+    name = jax.tree_util.keystr(path, simple=True, separator='/')
+    print(f'  batch {name} {list(array.shape)} {array.dtype}')
+  if not args.no_compile:
+    parts = memory.by_part(experiment)
+    for line in table(experiment.batch_size, parts, available):
+      print(line)
+
+
+def available_memory(gib: float | None) -> int | None:
+  """Bytes a device: those given, or those it has, None if it does not tell."""
+  if gib is None:
+    return device_memory.device_memory()
+  if not (math.isfinite(gib) and gib > 0):
+    raise UserError(
+        f'--device_memory_gib is {gib}; expected a number above 0, such as 80.'
+    )
+  return int(gib * 2**30)
+
+
+def table(
+    batch_size: int, parts: memory.Parts, available: int | None
+) -> Iterator[str]:
+  """Lines that tell the parts of a step's memory."""
+  yield f'Compiled memory a device at {batch_size:,} pairs, MiB:'
+  for name, size in [
+      ('parameters', parts.params),
+      ('optimizer state', parts.optimizer),
+      ('batch', parts.batch),
+      ('activations, gradients', parts.activations),
+      ('loss', parts.loss),
+      ('other', parts.other),
+      ('peak', parts.peak),
+  ]:
+    yield f'  {name:<22} {mib(size):>12}'
+  if available is not None:
+    yield (
+        f'  {"device":<22} {mib(available):>12}, of which the peak is'
+        f' {parts.peak / available:.1%}'
+    )
+
+
+def largest_batch(experiment: Experiment, available: int | None) -> Experiment:
+  """Tells, and returns the experiment with, the largest batch that fits."""
+  if available is None:
+    raise UserError(
+        f'The backend {jax.default_backend()} does not tell how much memory a'
+        ' device has; give --device_memory_gib.'
+    )
+  print(
+      f'Looking for the largest batch of at most {fit_batch.USABLE:.0%} of'
+      f' {mib(available)} MiB a device:'
+  )
+
+  def tell(size: int, peak: int | None) -> None:
+    text = 'too much to compile' if peak is None else f'{mib(peak)} MiB'
+    print(f'  batch {size:,}: {text}', flush=True)
+
+  fit = fit_batch.fit_batch(experiment, available, tell)
+  note = ', and no larger one was tried' if fit.capped else ''
+  print(
+      f'Largest batch: {fit.batch_size:,} pairs, {mib(fit.peak)} MiB a'
+      f' device{note}. It was compiled for {jax.devices()[0].device_kind!r};'
+      ' another kind of device may need more or less.'
+  )
+  return dataclasses.replace(experiment, batch_size=fit.batch_size)
+
+
+def mib(size: int) -> str:
+  return f'{size / 2**20:,.1f}'

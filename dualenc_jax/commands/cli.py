@@ -1,0 +1,89 @@
+"""The `dualenc` program: picks a command. Imports nothing heavy itself."""
+
+from collections.abc import Callable, Sequence
+import importlib
+import os
+import sys
+
+import dualenc_jax
+from dualenc_jax.errors import UserError
+
+COMMANDS = {
+    'quickstart': 'train, evaluate and search on this machine, in minutes',
+    'train': 'train a dual encoder, or go on training it',
+    'evaluate': 'rank whole corpora exactly and measure, with tables',
+    'compare': 'compare models or TREC runs with a baseline, with tests',
+    'analyze': 'figures and numbers of the embedding space',
+    'report': 'one HTML page of all that is known of a model',
+    'encode': 'embed a corpus into an index',
+    'search': 'search an index',
+    'convert': 'from and to T5X, Hugging Face, sentence-transformers',
+    'check': 'explain a config and what it will need, without training',
+    'data check': 'look at a data set: counts, lengths, what is wrong with it',
+    'data prepare': 'build the token cache of a task ahead',
+}
+
+
+def usage() -> str:
+  """The text of `dualenc --help`."""
+  commands = '\n'.join(f'  {n:<12} {text}' for n, text in COMMANDS.items())
+  return (
+      f'dualenc {dualenc_jax.__version__}: dual-encoder retrievers in JAX\n\n'
+      f'usage: dualenc COMMAND [flags]\n\n{commands}\n\n'
+      'dualenc COMMAND --help says more.'
+  )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs a command; returns the exit status."""
+  argv = list(sys.argv[1:] if argv is None else argv)
+  if not argv or argv[0] in ('-h', '--help', 'help'):
+    print(usage())
+    return 0
+  if argv[0] == '--version':
+    print(dualenc_jax.__version__)
+    return 0
+  if argv[0] == 'data' and argv[1:2] in ([], ['-h'], ['--help'], ['help']):
+    print(usage())
+    return 0
+  words = 2 if argv[0] == 'data' else 1
+  command = ' '.join(argv[:words])
+  if command not in COMMANDS:
+    from dualenc_jax.suggest import did_you_mean
+
+    hint = did_you_mean(command, COMMANDS)
+    print(
+        f'error: there is no command {command!r}.{hint}\n\n{usage()}',
+        file=sys.stderr,
+    )
+    return 2
+  # As with `python -m`, a user's own modules are found where they stand.
+  sys.path.append(os.getcwd())
+  name = f'dualenc_jax.commands.{command.replace(" ", "_")}'
+  return run(
+      lambda rest: importlib.import_module(name).main(rest), argv[words:]
+  )
+
+
+def run(
+    command: Callable[[Sequence[str]], None], argv: Sequence[str] | None = None
+) -> int:
+  """Runs one command's `main`, with bad input as a message, not a traceback."""
+  try:
+    command(sys.argv[1:] if argv is None else argv)
+    return 0
+  except UserError as e:
+    print(f'error: {e}', file=sys.stderr)
+    return 2
+  except KeyboardInterrupt:
+    print(
+        '\nInterrupted. Run the same command again: training goes on from its'
+        ' newest checkpoint, encoding at the first missing shard; others start'
+        ' over.',
+        file=sys.stderr,
+    )
+    return 130
+  except BrokenPipeError:
+    # The reader of a pipe (`| head`) has gone; that is its right.
+    sys.stderr.close()
+    return 0

@@ -1,0 +1,342 @@
+"""Gin, in one place: finding files, parsing flags, building, explaining errors.
+
+Only the command-line modules use this. The library knows no config system.
+"""
+
+import argparse
+import ast
+from collections.abc import Callable, Sequence
+import difflib
+import inspect
+import logging
+import os
+import pathlib
+import re
+from typing import TypeVar
+
+import gin
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.suggest import did_you_mean_or_known
+
+T = TypeVar('T')
+
+# Names that a --gin flag may use although no gin file has imported them.
+_PRELUDE = """
+from __gin__ import dynamic_registration
+import optax
+from dualenc_jax import data
+from dualenc_jax import losses
+from dualenc_jax import models
+from dualenc_jax import run
+from dualenc_jax import training
+"""
+
+
+def gin_root() -> pathlib.Path:
+  """The folder of the shipped gin files, in a wheel or in a clone."""
+  package = pathlib.Path(__file__).resolve().parents[1]
+  installed = package / 'gin'
+  return installed if installed.is_dir() else package.parent / 'gin'
+
+
+def shipped_files() -> list[str]:
+  """Names of the shipped gin files, such as 'losses/samtone.gin'.
+
+  Those in t5x/ are for T5X's own trainer.
+  """
+  root = gin_root()
+  names = [p.relative_to(root) for p in root.rglob('*.gin')]
+  return sorted(str(name) for name in names if name.parts[0] != 't5x')
+
+
+def make_parser(command: str, doc: str) -> argparse.ArgumentParser:
+  """The parser of a command, with gin's flags; `parse_args` uses it."""
+  parser = argparse.ArgumentParser(
+      prog=f'dualenc {command}',
+      description=doc,
+      formatter_class=argparse.RawDescriptionHelpFormatter,
+      allow_abbrev=False,
+  )
+  group = parser.add_argument_group('gin')
+  group.add_argument(
+      '--gin_file',
+      action='append',
+      default=[],
+      metavar='FILE',
+      help='a gin file, shipped or your own; repeatable, later ones win',
+  )
+  group.add_argument(
+      '--gin_search_paths',
+      action='append',
+      default=[],
+      metavar='DIR[,DIR]',
+      help='more folders to find gin files in',
+  )
+  group.add_argument(
+      '--gin.NAME=VALUE',
+      dest='gin_help',
+      action='store_true',
+      help='a binding, such as --gin.STEPS=100 or'
+      ' --gin.LOSS=@losses.PAIR(); repeatable, wins over files',
+  )
+  return parser
+
+
+def parse_args(
+    parser: argparse.ArgumentParser, argv: Sequence[str]
+) -> argparse.Namespace:
+  """Parses a command line; `.gin_bindings` holds the --gin.NAME=VALUE flags."""
+  bindings, rest = [], []
+  arguments = iter(argv)
+  for argument in arguments:
+    if not argument.startswith('--gin.'):
+      rest.append(argument)
+      continue
+    if '=' not in argument:
+      value = next(arguments, None)
+      if value is None:
+        raise UserError(f'{argument} has no value; write {argument}=VALUE.')
+      argument += f'={value}'
+    bindings.append(binding(argument))
+  args = parser.parse_args(rest)
+  args.gin_bindings = bindings
+  args.gin_search_paths = [
+      path for paths in args.gin_search_paths for path in paths.split(',')
+  ]
+  return args
+
+
+def binding(flag: str) -> str:
+  """'NAME = VALUE' from a flag '--gin.NAME=VALUE'.
+
+  A value that is no gin literal is a string, so quotes are optional; true and
+  false are the booleans.
+  """
+  name, _, value = flag.removeprefix('--gin.').partition('=')
+  # As a string either would be taken for True.
+  value = {'true': 'True', 'false': 'False'}.get(value, value)
+  if value[:1] not in ('@', '%', '(', '[', '{'):
+    try:
+      ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+      value = repr(value)
+  return f'{name} = {value}'
+
+
+def load(
+    files: Sequence[str],
+    bindings: Sequence[str] = (),
+    search_paths: Sequence[str] = (),
+) -> None:
+  """Replaces the current gin config by these files and bindings.
+
+  Args:
+    files: gin files, by path or by their name under a search path.
+    bindings: 'NAME = VALUE' strings, applied after the files.
+    search_paths: folders to search besides the working directory and the
+      shipped files.
+
+  Raises:
+    UserError: a file, name or value is wrong; says what may have been meant.
+  """
+  for path in search_paths:
+    if not os.path.isdir(path):
+      raise UserError(f'--gin_search_paths: {path} is not a folder.')
+  gin.clear_config()
+  # Set, not added to: gin would keep the paths of earlier calls, and would
+  # first look for 'models/mini.gin' in whatever Python package is importable
+  # as `models`.
+  gin.config._LOCATION_PREFIXES[:] = map(
+      os.path.abspath, ['.', *search_paths, gin_root()]
+  )
+  # Gin logs an error for every folder that a file is not in.
+  logging.disable(logging.ERROR)
+  try:
+    for file in files:
+      gin.parse_config_file(file)
+    known = _macro_names()
+    # Whatever name a file has imported, a flag may use.
+    imports = sorted(statement.format() for statement in gin.config._IMPORTS)
+    imports = [i for i in imports if '__gin__' not in i]
+    gin.parse_config([_PRELUDE, *imports, *bindings])
+  except Exception as e:
+    raise UserError(_explain(e)) from e
+  finally:
+    logging.disable(logging.NOTSET)
+  _check_macros(known, bindings)
+
+
+def build(target: Callable[..., T], scope: str | None = None) -> T:
+  """Calls a class or function with its gin bindings.
+
+  Args:
+    target: what gin knows, or its name.
+    scope: whose bindings count, too: those of `scope/target`.
+
+  Raises:
+    UserError: a required value is missing, or an object refuses its values.
+  """
+  missing = re.findall(
+      r'^(\w+) = %gin\.REQUIRED$', gin.config_str(), flags=re.MULTILINE
+  )
+  if missing:
+    raise UserError(
+        ' and '.join(missing)
+        + f' must be given; for example --gin.{missing[0]}=VALUE.'
+    )
+  try:
+    with gin.config_scope(scope):
+      return gin.get_configurable(target)()
+  except UserError as e:
+    # Gin appends where in the config tree it was; the message stands alone.
+    raise UserError(_first_part(str(e))) from e
+  except Exception as e:
+    raise UserError(_explain(e)) from e
+
+
+def check_effect(bindings: Sequence[str]) -> None:
+  """Refuses bindings of parameters that `build` has not used.
+
+  Raises:
+    UserError: a binding sets a parameter of something that is not part of what
+      was built, as of a loss that is not the chosen one.
+  """
+  used = _bindings(operative_config())
+  for text in bindings:
+    name = text.partition(' = ')[0]
+    if '.' not in name:
+      continue  # A macro; `load` has checked it.
+    if not any(u == name or u.endswith(('/' + name, '.' + name)) for u in used):
+      parameter = name.rpartition('.')[2]
+      same = [u for u in used if u.rpartition('.')[2] == parameter]
+      hint = f' Did you mean {" or ".join(same)}?' if same else ''
+      raise UserError(
+          f'--gin.{name} has no effect: nothing that was built takes it.{hint}'
+      )
+
+
+def operative_config() -> str:
+  """Everything that took part in `build`, defaults too, as a gin file.
+
+  Gin writes what a macro built under the macro's scope, LOSS/losses.PAIR.alpha,
+  where no later binding of losses.PAIR.alpha would reach it. The scope goes,
+  unless two macros built the same thing with different values.
+  """
+  text = gin.operative_config_str()
+  scoped = re.compile(r'^((?:[A-Z0-9_]+/)+)([\w./]+ = .*)$', re.MULTILINE)
+  values = {}
+  for _, statement in scoped.findall(text):
+    name, _, value = statement.partition(' = ')
+    values.setdefault(name, set()).add(value)
+
+  def without_scope(found: re.Match) -> str:
+    name = found[2].partition(' = ')[0]
+    return found[2] if len(values[name]) == 1 else found[0]
+
+  return scoped.sub(without_scope, text)
+
+
+def differences(old: str, new: str) -> list[str]:
+  """Bindings in which two configs differ, 'name: old value -> new value'.
+
+  MODEL_DIR is left out: a run may be moved.
+  """
+  a, b = _bindings(old), _bindings(new)
+  return [
+      f'{name}: {a.get(name, "not set")} -> {b.get(name, "not set")}'
+      for name in sorted(a.keys() | b.keys())
+      if a.get(name) != b.get(name) and name != 'MODEL_DIR'
+  ]
+
+
+def _bindings(text: str) -> dict[str, str]:
+  joined = re.sub(r'\\\n\s*', '', text)
+  lines = [line for line in joined.splitlines() if not line.startswith('#')]
+  # A value may span lines inside brackets; its continuations are indented.
+  statements = re.sub(r'\n[ \t]+', ' ', '\n'.join(lines)).splitlines()
+  pairs = (s.partition(' = ') for s in statements if ' = ' in s)
+  return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _macro_names() -> set[str]:
+  """Macros that the config sets or refers to."""
+  text = gin.config_str()
+  return set(re.findall(r'^(\w+) = ', text, flags=re.MULTILINE)) | set(
+      re.findall(r'%(\w+)\b(?!\.)', text)
+  )
+
+
+def _check_macros(known: set[str], bindings: Sequence[str]) -> None:
+  for binding in bindings:
+    name = binding.partition(' = ')[0]
+    if '.' not in name and name not in known:
+      raise UserError(
+          f'--gin.{name}: no gin file given uses the macro {name}.'
+          + did_you_mean_or_known(name, known)
+      )
+
+
+def _explain(error: Exception) -> str:
+  """One message from a gin error, with what may have been meant."""
+  message = str(error)
+  if found := re.search(r'Unable to open file: (\S+?)\.? ', message):
+    name = found[1]
+    shipped = shipped_files()
+    by_stem = {pathlib.PurePath(f).stem: f for f in shipped}
+    near = difflib.get_close_matches(pathlib.PurePath(name).stem, by_stem, n=3)
+    hint = ' or '.join(by_stem[n] for n in near)
+    known = f' Shipped: {", ".join(shipped)}.'
+    return f'There is no gin file {name!r}.' + (
+        f' Did you mean {hint}?' if hint else known
+    )
+  if found := re.search(
+      r"resolve selector (\S+); .* has no attribute (\w+)", message
+  ):
+    owner = found[1].split('.' + found[2])[0]
+    return (
+        f'There is no {found[1]!r}.'
+        + did_you_mean_or_known(found[2], _public_names(owner))
+        + _where(message)
+    )
+  if found := re.search(r"'(\w+)' was not provided by an import", message):
+    modules = re.findall(r'import (\w+)$', _PRELUDE, flags=re.MULTILINE)
+    return (
+        f'No module {found[1]!r} is imported in this config.'
+        + did_you_mean_or_known(found[1], modules)
+        + _where(message)
+    )
+  if found := re.search(
+      r"Configurable '([\w.]+)' doesn't have a parameter named '(\w+)'", message
+  ):
+    return (
+        f'{found[1]} has no parameter {found[2]!r}.'
+        + did_you_mean_or_known(found[2], _parameters(found[1]))
+        + _where(message)
+    )
+  if found := re.search(r"missing .*argument.*: (.*)", message):
+    return f'{_first_part(message)} Set it in a gin file or by --gin.'
+  return f'{type(error).__name__}: {message.strip()}'
+
+
+def _first_part(message: str) -> str:
+  return re.split(r'\n\s*In (?:call|file|bindings)', message)[0].strip()
+
+
+def _where(message: str) -> str:
+  found = re.search(r'In file "([^"]+)", line (\d+)', message)
+  return f' ({found[1]}, line {found[2]})' if found else ''
+
+
+def _public_names(owner: str) -> list[str]:
+  module = __import__('dualenc_jax.' + owner, fromlist=['']) if owner in (
+      'data', 'losses', 'models', 'run', 'training'
+  ) else None
+  return getattr(module, '__all__', dir(module)) if module else []
+
+
+def _parameters(selector: str) -> list[str]:
+  target = gin.get_configurable(selector)
+  # Gin stands a subclass with a signature of its own in for a class.
+  target = target.__base__ if inspect.isclass(target) else target
+  return list(inspect.signature(target).parameters)

@@ -1,0 +1,115 @@
+"""Looks at a data set: counts, lengths, what is wrong with it, what to do.
+
+  dualenc data check train.jsonl dev.tsv --gin.QUERY_COLUMN=question
+  dualenc data check msmarco --gin.DATA_ROOT=/data --gin.VOCABULARY=spiece.model
+
+It reads every row once and writes report.md, report.json and lengths.png. The
+exit status is 0, unless a split cannot be used at all; with --strict, unless
+anything is wrong or suspicious.
+"""
+
+import argparse
+from collections.abc import Sequence
+import dataclasses
+import json
+import logging
+import pathlib
+
+from tqdm.contrib.logging import logging_redirect_tqdm
+
+from dualenc_jax.commands import config, data_command
+from dualenc_jax.errors import UserError
+from dualenc_jax.inspection import findings as findings_lib, picture
+from dualenc_jax.inspection.findings import Finding, Level
+from dualenc_jax.inspection.markdown import markdown
+from dualenc_jax.inspection.summary import Inspection
+from dualenc_jax.inspection.task import inspect_task
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+  args = config.parse_args(make_parser(), argv)
+  if args.limit is not None and args.limit < 1:
+    raise UserError(f'--limit is {args.limit}; expected at least 1.')
+  logging.basicConfig(format='%(message)s')
+  inputs = data_command.build(args)
+  with logging_redirect_tqdm():
+    inspection = inspect_task(
+        inputs.task, inputs.tokenizer, args.split, args.limit
+    )
+  findings = findings_lib.findings(inspection)
+  report = markdown(inspection, findings)
+  print(report)
+  write(pathlib.Path(args.output).expanduser(), report, inspection, findings)
+  check_verdict(findings, args.strict)
+
+
+def make_parser() -> argparse.ArgumentParser:
+  parser = config.make_parser('data check', __doc__)
+  data_command.add_flags(parser)
+  parser.add_argument(
+      '--split',
+      action='append',
+      default=[],
+      help='a split to read, repeatable; by default all that there are',
+  )
+  parser.add_argument(
+      '--limit', type=int, help='read only so many rows of each split'
+  )
+  parser.add_argument(
+      '--output',
+      default='data_check',
+      metavar='DIR',
+      help='folder of the report and the picture, data_check by default',
+  )
+  parser.add_argument(
+      '--strict',
+      action='store_true',
+      help='exit with status 2 if anything is wrong or suspicious',
+  )
+  return parser
+
+
+def write(
+    folder: pathlib.Path,
+    report: str,
+    inspection: Inspection,
+    findings: Sequence[Finding],
+) -> None:
+  """Writes the report in both forms and the picture; says where they are."""
+  numbers = dataclasses.asdict(inspection)
+  numbers['findings'] = [
+      dataclasses.asdict(finding) | {'level': finding.level.value}
+      for finding in findings
+  ]
+  try:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / 'report.md').write_text(report, 'utf-8')
+    text = json.dumps(numbers, indent=1, default=str, ensure_ascii=False)
+    (folder / 'report.json').write_text(text + '\n', 'utf-8')
+    names = 'report.md, report.json'
+    if any(split.kinds for split in inspection.splits):
+      try:
+        picture.save(inspection, folder / 'lengths.png')
+        names += ', lengths.png'
+      except ImportError:
+        print('No picture without matplotlib: pip install dualenc-jax[plots].')
+  except OSError as e:
+    raise UserError(
+        f'{folder} cannot be written: {e.strerror or e}. Give another --output.'
+    ) from e
+  print(f'Written to {folder}: {names}.')
+
+
+def check_verdict(findings: Sequence[Finding], strict: bool) -> None:
+  """Raises UserError if the data is not good enough."""
+  unusable = [f.where for f in findings if f.level is Level.UNUSABLE]
+  if unusable:
+    raise UserError(
+        f'Not to be used as it is: {", ".join(dict.fromkeys(unusable))}. The'
+        ' verdict above says why.'
+    )
+  serious = findings_lib.serious(findings)
+  if strict and serious:
+    raise UserError(
+        f'{len(serious)} findings are wrong or suspicious, see the verdict.'
+    )

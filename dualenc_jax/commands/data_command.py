@@ -1,0 +1,116 @@
+"""What the `dualenc data` commands work on, from their command line."""
+
+import argparse
+from collections.abc import Sequence
+import dataclasses
+import pathlib
+
+from dualenc_jax.commands import config
+from dualenc_jax.data import Task, Tokenizer
+from dualenc_jax.data.mixture import Mixture
+from dualenc_jax.errors import UserError
+from dualenc_jax.run.experiment import default_cache_dir
+from dualenc_jax.suggest import did_you_mean
+
+_FILE = 'commands/data.gin'
+_SPLITS = ('TRAIN_FILE', 'VALIDATION_FILE', 'TEST_FILE')
+
+
+@dataclasses.dataclass(frozen=True)
+class DataInputs:
+  """A task and what its texts become tokens with.
+
+  Attributes:
+    task: supplies the examples.
+    tokenizer: vocabulary and lengths.
+    cache_dir: where token caches are kept, None for the default folder.
+  """
+
+  task: Task | Mixture
+  tokenizer: Tokenizer
+  cache_dir: str | None = None
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+  """Adds the task or files; a parser of `config.make_parser` has the rest."""
+  parser.add_argument(
+      'what',
+      nargs='*',
+      metavar='TASK | FILE',
+      help='a task, such as msmarco, or up to three files of pairs: train,'
+      ' validation, test, in this order; nothing if --gin_file says it',
+  )
+
+
+def build(args: argparse.Namespace) -> DataInputs:
+  """The task, tokenizer and cache folder of a command line.
+
+  Args:
+    args: of `config.parse_args`, with the flags of `add_flags`.
+
+  Raises:
+    UserError: nothing, or something unknown, is given.
+  """
+  files, bindings = _named(args.what)
+  # Base has it as required; the config of a data command has no use for it.
+  bindings = ["MODEL_DIR = 'unused'", *bindings, *args.gin_bindings]
+  config.load(
+      [_FILE, *args.gin_file, *files], bindings, args.gin_search_paths
+  )
+  inputs = config.build(DataInputs)
+  if inputs.task is None:
+    raise UserError(
+        'Give a task, or files of pairs such as train.jsonl, or a --gin_file'
+        f' that sets TASK. Tasks: {", ".join(_tasks())}.'
+    )
+  # Bindings of a model or loss may come along from a training command line.
+  config.check_effect([b for b in args.gin_bindings if 'data.' in _name(b)])
+  folder = inputs.cache_dir or default_cache_dir() / 'tokens'
+  return dataclasses.replace(
+      inputs, cache_dir=str(pathlib.Path(folder).expanduser())
+  )
+
+
+def _named(what: Sequence[str]) -> tuple[list[str], list[str]]:
+  """Gin files and bindings of the positional arguments."""
+  if not what:
+    return [], []
+  if len(what) == 1 and not _is_file(what[0]):
+    name = what[0]
+    if name not in _tasks():
+      raise UserError(
+          f'There is no task or file {name!r}.{did_you_mean(name, _tasks())}'
+          f' Tasks: {", ".join(_tasks())}.'
+      )
+    return [f'tasks/{name}.gin'], []
+  for name in what:
+    if not _is_file(name):
+      raise UserError(
+          f'{name!r} is no file. Expected one task, or up to three files of'
+          ' pairs.'
+      )
+  if len(what) > len(_SPLITS):
+    raise UserError(
+        f'{len(what)} files are given; expected up to three: train, validation,'
+        ' test, in this order.'
+    )
+  return ['tasks/pairs.gin'], [
+      f'{macro} = {name!r}' for macro, name in zip(_SPLITS, what)
+  ]
+
+
+def _is_file(name: str) -> bool:
+  path = pathlib.Path(name)
+  return bool(path.suffix or path.name != name or path.is_file())
+
+
+def _tasks() -> list[str]:
+  return [
+      pathlib.PurePath(file).stem
+      for file in config.shipped_files()
+      if file.startswith('tasks/')
+  ]
+
+
+def _name(binding: str) -> str:
+  return binding.partition(' = ')[0]

@@ -1,0 +1,135 @@
+"""Builds the token caches of a task ahead, so that a run starts at once.
+
+  dualenc data prepare msmarco --gin.DATA_ROOT=~/data --gin.VOCABULARY=t5.model
+  dualenc data prepare train.jsonl validation.jsonl --split=train
+
+Vocabulary, lengths and folder must be those of the run: give the same flags,
+or its --gin_file. A build that was interrupted goes on where it was.
+"""
+
+from collections.abc import Sequence
+import logging
+import time
+
+import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
+
+from dualenc_jax.commands import config, data_command
+from dualenc_jax.data import Cache, prepare, Task
+from dualenc_jax.data.mixture import Mixture
+from dualenc_jax.errors import UserError
+from dualenc_jax.io.forecast import gigabytes
+from dualenc_jax.suggest import did_you_mean
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+  parser = config.make_parser('data prepare', __doc__)
+  data_command.add_flags(parser)
+  parser.add_argument(
+      '--split',
+      action='append',
+      metavar='SPLIT',
+      help='repeatable; all splits by default',
+  )
+  parser.add_argument(
+      '--workers',
+      type=int,
+      help='threads that tokenise; one on each core by default',
+  )
+  args = config.parse_args(parser, argv)
+  if args.workers is not None and args.workers < 1:
+    raise UserError(f'--workers is {args.workers}; expected at least 1.')
+  logging.basicConfig(format='%(message)s')
+  logging.getLogger('dualenc_jax').setLevel(logging.INFO)
+  inputs = data_command.build(args)
+  chosen = chosen_splits(inputs.task, args.split)
+  tokenizer = inputs.tokenizer
+  print(
+      f'Vocabulary {tokenizer.vocabulary.path}, up to {tokenizer.query_length}'
+      f' tokens a query and {tokenizer.passage_length} a passage.'
+  )
+  with logging_redirect_tqdm():
+    for task, split in chosen:
+      started = time.perf_counter()
+      with Progress(f'{task.name}, {split}') as progress:
+        cache = prepare(
+            task,
+            split,
+            tokenizer,
+            inputs.cache_dir,
+            threads=args.workers or -1,
+            progress=progress,
+        )
+      print(summary(task, split, cache, time.perf_counter() - started))
+
+
+def chosen_splits(
+    task: Task | Mixture, names: Sequence[str] | None
+) -> list[tuple[Task, str]]:
+  """Tasks and their splits of these names, all that a run can use for None.
+
+  Raises:
+    UserError: there is no such split.
+  """
+  if isinstance(task, Mixture):
+    found = [(part, 'train') for part, _ in task.parts()]
+    found += [(task.validation, 'validation')] if task.validation else []
+  else:
+    found = [(p, split) for p, _ in task.parts() for split in p.splits()]
+  known = list(dict.fromkeys(split for _, split in found))
+  if not known:
+    raise UserError(f'Task {task.name!r} has no splits: no file is given.')
+  for name in names or ():
+    if name not in known:
+      raise UserError(
+          f'--split={name}: there is no such split.{did_you_mean(name, known)}'
+          f' Splits: {", ".join(known)}.'
+      )
+  return [pair for pair in found if names is None or pair[1] in names]
+
+
+class Progress:
+  """A progress bar that appears with the first call; a context manager."""
+
+  def __init__(self, name: str):
+    self._name = name
+    self._bar = None
+
+  def __call__(self, done: int, total: int | None) -> None:
+    if self._bar is None:
+      # Shown where there is a terminal. Examples of an earlier process are not
+      # part of the rate.
+      self._bar = tqdm.tqdm(
+          desc=self._name,
+          initial=done,
+          total=total,
+          unit='row',
+          disable=None,
+      )
+    # A total is an estimate.
+    self._bar.total = total and max(total, done)
+    self._bar.update(done - self._bar.n)
+
+  def __enter__(self) -> 'Progress':
+    return self
+
+  def __exit__(self, *unused_error) -> None:
+    if self._bar is not None:
+      self._bar.close()
+
+
+def summary(task: Task, split: str, cache: Cache, seconds: float) -> str:
+  """A line that tells what there is now."""
+  tokens = sum(
+      len(rows.values)
+      for rows in (
+          cache.query_tokens,
+          cache.passage_tokens,
+          cache.negative_tokens,
+      )
+  )
+  size = sum(size for _, size in cache.header['files'].values())
+  return (
+      f'{task.name}, {split}: {len(cache):,} examples, {tokens:,} tokens,'
+      f' {gigabytes(size)}, {seconds:,.1f} s: {cache.folder}'
+  )

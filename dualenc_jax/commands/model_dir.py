@@ -1,0 +1,282 @@
+"""The folder of a run: its config, and the trained model in it."""
+
+import argparse
+from collections.abc import Sequence
+import dataclasses
+import logging
+import os
+import pathlib
+import tempfile
+from typing import Any
+
+import jax
+
+from dualenc_jax.commands import config
+from dualenc_jax.errors import UserError
+from dualenc_jax.inference.embedder import Embedder
+from dualenc_jax.io import revision
+from dualenc_jax.objectives import embedding
+from dualenc_jax.parallel.partitioning import HostPartitioner
+from dualenc_jax.run import plan as plan_lib
+from dualenc_jax.run.experiment import Experiment
+from dualenc_jax.training.checkpoints import Checkpoints
+
+CONFIG = 'config.gin'
+VOCABULARY = 'vocabulary.model'
+# Names that say how a run is computed: what is learnt is the same. Those that
+# end with a dot are all parameters of a layout.
+FREE_TO_CHANGE = (
+    'LAYOUT',
+    'LOSS_IMPLEMENTATION',
+    'MICRO_BATCH_SIZE',
+    'data.Grouped.',
+    'data.Packed.',
+    'data.Padded.',
+)
+# What a saved config lacks, since its run had no use for it, and another task
+# may ask for.
+_SAVED = 'commands/saved.gin'
+_LOG = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedModel:
+  """A model as its newest (or a chosen) checkpoint has it.
+
+  Attributes:
+    experiment: how it was trained, with the overrides of this command.
+    params: the model's parameters, without those of the loss.
+    embedder: its towers, compiled.
+    step: the checkpoint's step.
+    run_id: of the run that it belongs to.
+  """
+
+  experiment: Experiment
+  params: Any
+  embedder: Embedder
+  step: int
+  run_id: str
+
+  @property
+  def provenance(self) -> dict[str, Any]:
+    """What numbers and vectors of this model depend on."""
+    e = self.experiment
+    return {
+        'checkpoint_step': self.step,
+        'run_id': self.run_id,
+        'model_dir': pathlib.Path(e.model_dir).name,
+        'vocabulary': e.tokenizer.vocabulary.sha256,
+        'query_length': e.tokenizer.query_length,
+        'passage_length': e.tokenizer.passage_length,
+        'query_prefix': e.tokenizer.query_prefix,
+        'passage_prefix': e.tokenizer.passage_prefix,
+        'dtype': e.model.encoder.dtype,
+        'seed': e.seed,
+        'git_revision': revision.git_revision(),
+        'versions': revision.versions(),
+        'device': jax.devices()[0].device_kind,
+    }
+
+
+def make_writable(name: str, folder: pathlib.Path) -> None:
+  """Makes a folder; raises UserError, under `name`, if it cannot be written."""
+  try:
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+      pass
+  except OSError as e:
+    raise UserError(
+        f'{name} {folder} cannot be written: {e.strerror or e}. Give a folder'
+        ' that can.'
+    ) from e
+
+
+def check(model_dir: str, text: str, allow_change: bool) -> None:
+  """Makes the folder of a run, and refuses one of another config.
+
+  The names in `FREE_TO_CHANGE` may differ.
+
+  Args:
+    model_dir: the run's folder.
+    text: the full gin config.
+    allow_change: go on although the folder has checkpoints of another config.
+
+  Raises:
+    UserError: the folder cannot be written, or has another config.
+  """
+  if '://' in model_dir:
+    raise UserError(
+        f'MODEL_DIR {model_dir} is no folder. Mount the bucket (gcsfuse, say)'
+        ' and give the path, which every host must see.'
+    )
+  folder = pathlib.Path(model_dir)
+  make_writable('MODEL_DIR', folder)
+  path = folder / CONFIG
+  if not path.exists() or not Checkpoints(folder).steps():
+    return
+  differences = config.differences(path.read_text(), text)
+  changes = [
+      change
+      for change in differences
+      if not _is_free(change.partition(':')[0])
+  ]
+  if changes and not allow_change:
+    raise UserError(
+        f'{path} is of another config. '
+        + '; '.join(changes)
+        + '. Use another MODEL_DIR, or give --allow_config_change to go on'
+        ' with the new values.'
+    )
+  if differences:
+    _LOG.warning('Going on with a changed config: %s', '; '.join(differences))
+
+
+def _is_free(name: str) -> bool:
+  return any(
+      name.startswith(free) if free.endswith('.') else name == free
+      for free in FREE_TO_CHANGE
+  )
+
+
+def write(model_dir: str, text: str, vocabulary: pathlib.Path) -> None:
+  """Puts the config and the vocabulary into the folder of a run.
+
+  An earlier config that differs is kept as `config.<n>.gin`. Only the first
+  host writes.
+
+  Raises:
+    UserError: the folder cannot be written.
+  """
+  if jax.process_index():
+    return
+  folder = pathlib.Path(model_dir)
+  path = folder / CONFIG
+  try:
+    if path.exists() and config.differences(path.read_text(), text):
+      number = 1
+      while (folder / f'config.{number}.gin').exists():
+        number += 1
+      path.rename(folder / f'config.{number}.gin')
+    _replace(folder / VOCABULARY, vocabulary.read_bytes())
+    _replace(path, text.encode())
+  except OSError as e:
+    raise UserError(
+        f'{path} cannot be written: {e.strerror or e}. Make room, or give'
+        ' another MODEL_DIR.'
+    ) from e
+
+
+def _replace(path: pathlib.Path, content: bytes) -> None:
+  temporary = path.with_name(f'.{path.name}.{os.getpid()}')
+  temporary.write_bytes(content)
+  temporary.replace(path)
+
+
+def check_is_one(folder: str) -> None:
+  """Raises UserError unless a folder is what training wrote."""
+  if not (pathlib.Path(folder) / CONFIG).exists():
+    what = f'has no {CONFIG}' if os.path.isdir(folder) else 'is not there'
+    raise UserError(
+        f'{folder} is no model_dir: it {what}. Give the folder that'
+        ' `dualenc train` wrote (its MODEL_DIR).'
+    )
+
+
+def load(
+    folder: str,
+    step: int | None = None,
+    files: Sequence[str] = (),
+    bindings: Sequence[str] = (),
+    search_paths: Sequence[str] = (),
+    hosts_apart: bool = False,
+    before: Sequence[str] = (),
+) -> TrainedModel:
+  """Rebuilds the model of a model_dir and restores its parameters.
+
+  Args:
+    folder: what training wrote.
+    step: of the checkpoint, None for the newest.
+    files: gin files applied after the saved config.
+    bindings: gin bindings applied after them.
+    search_paths: folders to find the files in.
+    hosts_apart: every host has the model on its own devices, and computes by
+      itself; otherwise one model is on the devices of all hosts.
+    before: gin files applied before the saved config, whose values win.
+
+  Raises:
+    UserError: the folder holds no trained model, or one that cannot be read.
+  """
+  check_is_one(folder)
+  path = pathlib.Path(folder) / CONFIG
+  own = [f'MODEL_DIR = {str(folder)!r}']
+  vocabulary = path.with_name(VOCABULARY)
+  if vocabulary.exists():
+    own.append(f'data.Vocabulary.path = {str(vocabulary)!r}')
+  experiment = build_experiment(
+      [_SAVED, *before, str(path), *files], [*own, *bindings], search_paths
+  )
+  if hosts_apart:
+    across = experiment.partitioner
+    local = HostPartitioner(across.model_parallel, across.rules)
+    experiment = dataclasses.replace(experiment, partitioner=local)
+  plan = plan_lib.make_plan(experiment)
+  params, meta = Checkpoints(folder).restore_params(plan.abstract.params, step)
+  trained_on = meta['data']['vocabulary']
+  if trained_on != experiment.tokenizer.vocabulary.sha256:
+    raise UserError(
+        f'{folder} was trained with another vocabulary than'
+        f' {experiment.tokenizer.vocabulary.path}: the SHA-256 of its file was'
+        f' {trained_on}. Give that file, --gin.data.Vocabulary.path=...'
+    )
+  _LOG.info('Restored step %d of %s.', meta['step'], folder)
+  return TrainedModel(
+      experiment,
+      embedding.model_params(params),
+      plan_lib.make_embedder(plan, experiment),
+      meta['step'],
+      meta['run_id'],
+  )
+
+
+def load_from_args(
+    args: argparse.Namespace,
+    hosts_apart: bool = False,
+    before: Sequence[str] = (),
+) -> TrainedModel:
+  """`load` with the flags of `add_flags` and of gin."""
+  return load(
+      args.model_dir,
+      args.step,
+      args.gin_file,
+      args.gin_bindings,
+      args.gin_search_paths,
+      hosts_apart,
+      before,
+  )
+
+
+def build_experiment(
+    files: Sequence[str], bindings: Sequence[str], search_paths: Sequence[str]
+) -> Experiment:
+  """The experiment of gin files and bindings."""
+  if not files:
+    raise UserError(
+        'Give --gin_file; for example --gin_file=runs/quickstart.gin. Runs'
+        ' shipped: '
+        + ', '.join(f for f in config.shipped_files() if f.startswith('runs/'))
+        + '.'
+    )
+  config.load(files, bindings, search_paths)
+  experiment = config.build(Experiment)
+  config.check_effect(bindings)
+  return experiment
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+  """Adds the flags of a command that reads a trained model."""
+  parser.add_argument(
+      '--model_dir', required=True, help='the folder that training wrote'
+  )
+  parser.add_argument(
+      '--step', type=int, default=None, help='checkpoint, the newest by default'
+  )

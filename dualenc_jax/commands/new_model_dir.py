@@ -1,0 +1,107 @@
+"""Makes a model_dir, as training writes it, out of any checkpoint."""
+
+import pathlib
+import uuid
+
+from dualenc_jax.commands import config, model_dir
+from dualenc_jax.interop import loaded
+from dualenc_jax.interop.weights import Weights
+from dualenc_jax.models import T5Encoder
+from dualenc_jax.parallel.partitioning import HostPartitioner
+from dualenc_jax.run import loop
+from dualenc_jax.training.checkpoints import Checkpoints
+
+_SIZES = ('num_layers', 'num_heads', 'head_dim', 'mlp_dim', 'activations')
+# The run whose values the config gets where the checkpoint says nothing.
+_RUN = 'runs/finetune.gin'
+_HEAD = (
+    '# Made by `dualenc convert`. Sizes, lengths, prefixes are the model\'s;\n'
+    '# task, loss and optimizer are defaults, not what it was trained with.\n'
+)
+_PARTS = {
+    'token_embedder': 'TokenEmbedder',
+    'encoder': 'T5Encoder',
+    'projection': 'Projection',
+}
+
+
+def write(
+    weights: Weights, folder: pathlib.Path, final: pathlib.Path | None = None
+) -> None:
+  """Writes config, vocabulary and one checkpoint without optimizer state.
+
+  All of the parameters are in memory once. The model computes in float32;
+  --gin.DTYPE=bfloat16 of the commands that use it is faster.
+
+  Args:
+    weights: of a whole dual encoder, with its vocabulary.
+    folder: the new model_dir.
+    final: what it will be called, if it is moved.
+
+  Raises:
+    UserError: a tensor cannot be read, or the disk is full.
+  """
+  tokenizer = loaded.make_tokenizer(weights)
+  final = (final or folder).absolute()
+  bindings = [
+      f'MODEL_DIR = {str(final)!r}',
+      f'VOCABULARY = {str(tokenizer.vocabulary.file)!r}',
+      f'QUERY_LENGTH = {tokenizer.query_length}',
+      f'PASSAGE_LENGTH = {tokenizer.passage_length}',
+      f'QUERY_PREFIX = {tokenizer.query_prefix!r}',
+      f'PASSAGE_PREFIX = {tokenizer.passage_prefix!r}',
+      "DTYPE = 'float32'",
+      *of_model(weights),
+  ]
+  experiment = model_dir.build_experiment([_RUN], bindings, [])
+  text = config.operative_config().replace(
+      repr(str(tokenizer.vocabulary.file)),
+      repr(str(final / model_dir.VOCABULARY)),
+  )
+  params = loaded.read_params(weights.tensors, HostPartitioner().replicated)
+  step = weights.step or 0
+  Checkpoints(folder).save_params(
+      params,
+      step,
+      {
+          'run_id': uuid.uuid4().hex,
+          'activations': loop.activations(experiment.model),
+          'config': text,
+          'converted_from': f'{weights.kind} {pathlib.Path(weights.path).name}',
+          'data': {
+              'vocabulary': tokenizer.vocabulary.sha256,
+              'query_length': tokenizer.query_length,
+              'passage_length': tokenizer.passage_length,
+              **tokenizer.prefixes,
+          },
+      },
+  )
+  model_dir.write(str(folder), _HEAD + text, tokenizer.vocabulary.file)
+
+
+def of_model(weights: Weights) -> list[str]:
+  """Bindings that build the towers of a checkpoint."""
+  model = weights.model()
+  bindings = [f'VOCAB_SIZE = {model.token_embedder.vocab_size}']
+  for part, name in _PARTS.items():
+    for scope, own in (
+        ('', getattr(model, part)),
+        ('passage/', getattr(model, f'passage_{part}')),
+    ):
+      if own is None:
+        continue
+      target = f'{scope}models.{name}'
+      if scope:
+        bindings.append(f'models.DualEncoder.passage_{part} = @{target}()')
+      bindings += [
+          f'{target}.{size} = {getattr(own, size)!r}' for size in _sizes(own)
+      ]
+  return bindings
+
+
+def _sizes(part: object) -> tuple[str, ...]:
+  if isinstance(part, T5Encoder):
+    return _SIZES
+  return ('vocab_size', 'features') if hasattr(part, 'vocab_size') else (
+      'features',
+  )

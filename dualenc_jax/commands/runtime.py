@@ -1,0 +1,101 @@
+"""What a command sets up before it computes: logging, JAX, hosts."""
+
+import argparse
+import ctypes
+import logging
+import os
+import pathlib
+import sys
+
+import jax
+
+from dualenc_jax.run.experiment import default_cache_dir
+
+_LOG = logging.getLogger(__name__)
+# Parameters of glibc's mallopt.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_M_MMAP_MAX, _M_ARENA_MAX = -4, -8
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+  """Adds --multihost."""
+  parser.add_argument(
+      '--multihost',
+      action='store_true',
+      help='join the other hosts: on TPU pods, SLURM and Open MPI without more;'
+      ' elsewhere JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and'
+      ' JAX_PROCESS_ID say where',
+  )
+
+
+def start_logging() -> None:
+  """Shows what this program logs, and warnings of others, on standard error."""
+  logging.basicConfig(
+      level=logging.WARNING,
+      format='%(message)s',
+      stream=sys.stderr,
+      force=True,
+  )
+  logging.getLogger('dualenc_jax').setLevel(logging.INFO)
+
+
+def start(multihost: bool = False) -> None:
+  """Sets up logging and JAX's compilation cache, and joins the other hosts."""
+  start_logging()
+  if multihost:
+    jax.distributed.initialize(**_cluster_from_environment())
+  if jax.default_backend() == 'cpu':
+    keep_freed_memory()
+  folder = use_compilation_cache()
+  _LOG.info('Compiled programs are kept in %s.', folder)
+
+
+def use_compilation_cache() -> pathlib.Path:
+  """Keeps compiled programs between runs; returns where.
+
+  `JAX_COMPILATION_CACHE_DIR` moves it.
+  """
+  configured = os.environ.get('JAX_COMPILATION_CACHE_DIR')
+  folder = pathlib.Path(configured or default_cache_dir() / 'compiled')
+  jax.config.update('jax_compilation_cache_dir', str(folder))
+  jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.5)
+  return folder
+
+
+def keep_freed_memory() -> None:
+  """Tells glibc not to give freed memory back; elsewhere does nothing.
+
+  XLA on the CPU frees the temporaries of a step, gigabytes, and the kernel
+  would fault every page of them in again in the next one: a fifth of the time.
+  """
+  _mallopt(_M_MMAP_MAX, 0)
+  _mallopt(_M_TRIM_THRESHOLD, -1)
+  _mallopt(_M_ARENA_MAX, 1)
+
+
+def return_freed_memory() -> None:
+  """Tells glibc to give freed tensors back at once; elsewhere does nothing.
+
+  For commands that have one large model in memory after the other: by itself
+  glibc keeps what is freed of blocks up to 32 MB.
+  """
+  _mallopt(_M_MMAP_THRESHOLD, 1 << 20)
+  _mallopt(_M_ARENA_MAX, 2)
+
+
+def _mallopt(parameter: int, value: int) -> None:
+  try:
+    ctypes.CDLL('libc.so.6').mallopt(parameter, value)
+  except (OSError, AttributeError):
+    pass
+
+
+def _cluster_from_environment() -> dict[str, str | int]:
+  address = os.environ.get('JAX_COORDINATOR_ADDRESS')
+  if address is None:
+    return {}
+  return {
+      'coordinator_address': address,
+      'num_processes': int(os.environ['JAX_NUM_PROCESSES']),
+      'process_id': int(os.environ['JAX_PROCESS_ID']),
+  }

@@ -1,0 +1,172 @@
+"""The passages of a split, as they are ranked or indexed."""
+
+from collections.abc import Sequence
+import dataclasses
+import functools
+
+import numpy as np
+
+from dualenc_jax.data.cache import Cache
+from dualenc_jax.errors import UserError
+from dualenc_jax.text.fingerprint import fingerprints
+from dualenc_jax.text.ragged import Ragged
+
+
+class TextColumn(Sequence[str]):
+  """Some rows of a column of texts, decoded when they are asked for."""
+
+  def __init__(self, column: Ragged, rows: np.ndarray):
+    self._column = column
+    self._rows = rows
+
+  def __getitem__(self, index):
+    if isinstance(index, slice):
+      return [self._column.text(row) for row in self._rows[index]]
+    return self._column.text(self._rows[index])
+
+  def __len__(self) -> int:
+    return len(self._rows)
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+  """Passages and where they are; of millions none is kept in memory.
+
+  Attributes:
+    cache: where their tokens and texts are.
+    rows: int64 [N], a row of the cache for each passage.
+  """
+
+  cache: Cache
+  rows: np.ndarray
+
+  @classmethod
+  def from_cache(cls, cache: Cache) -> 'Corpus':
+    """The passages of a split, whether of pairs or of nothing but passages.
+
+    Raises:
+      UserError: no passages, or an id that stands for two of them.
+    """
+    if cache.query_texts.lengths.any():
+      return cls.of_pairs(cache)[0]
+    return cls.of_passages(cache)
+
+  @classmethod
+  def of_passages(cls, cache: Cache) -> 'Corpus':
+    """Every row is a passage, known by its id; two may have one text."""
+    return cls._checked(cache, np.arange(len(cache)))
+
+  @classmethod
+  def of_pairs(cls, cache: Cache) -> tuple['Corpus', np.ndarray]:
+    """The passages of pairs, of which equal texts are one.
+
+    Returns:
+      The corpus, and for every row of the cache its passage, -1 for none:
+      int64 [rows].
+    """
+    with_passage = np.flatnonzero(cache.passage_texts.lengths)
+    if not len(with_passage):
+      raise UserError(
+          f'{describe(cache)} has queries only; expected passages, its own or'
+          ' those of a corpus split.'
+      )
+    # By text, not by tokens, which are cut at the length of the tower.
+    texts = fingerprints(cache.passage_texts)[with_passage]
+    first, passages = first_rows(texts)
+    of_row = np.full(len(cache), -1)
+    of_row[with_passage] = passages
+    return cls._checked(cache, with_passage[first]), of_row
+
+  @property
+  def ids(self) -> TextColumn:
+    """N different ids."""
+    return TextColumn(self.cache.passage_ids, self.rows)
+
+  @property
+  def texts(self) -> TextColumn:
+    return TextColumn(self.cache.passage_texts, self.rows)
+
+  def subset(self, indices: np.ndarray) -> 'Corpus':
+    """The passages of these indices, in their order."""
+    return Corpus(self.cache, self.rows[indices])
+
+  def find(self, ids: Sequence[str]) -> np.ndarray:
+    """Which passages have these ids: int64 [n], -1 where none has."""
+    prints, order = self._by_id
+    wanted = fingerprints(Ragged.from_texts(ids))
+    at = np.minimum(np.searchsorted(prints, wanted), len(prints) - 1)
+    return np.where(prints[at] == wanted, order[at], -1)
+
+  @functools.cached_property
+  def _by_id(self) -> tuple[np.ndarray, np.ndarray]:
+    """Fingerprints of the ids, ascending, and whose they are."""
+    prints = _fingerprints_of(self.cache.passage_ids, self.rows)
+    order = np.argsort(prints)
+    return prints[order], order
+
+  def name(self, index: int) -> str:
+    """What a search hit displays of a passage, or ''."""
+    return self.cache.names.text(self.rows[index])
+
+  def __len__(self) -> int:
+    return len(self.rows)
+
+  @classmethod
+  def _checked(cls, cache: Cache, rows: np.ndarray) -> 'Corpus':
+    check_unique('passage_id', cache.passage_ids, rows, cache)
+    return cls(cache, rows)
+
+
+def describe(cache: Cache) -> str:
+  """'Task x, split y,': where a cache is from."""
+  return f"Task {cache.header['task']!r}, split {cache.header['split']!r},"
+
+
+def first_rows(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Distinct values in order of appearance, and which of them each row has."""
+  _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
+  order = np.argsort(first)
+  rank = np.empty_like(order)
+  rank[order] = np.arange(len(order))
+  return first[order], rank[inverse]
+
+
+def queries_by_id(
+    cache: Cache, rows: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+  """A row for each query, known by its id, and the query of each of `rows`.
+
+  Raises:
+    UserError: an id that stands for two texts.
+  """
+  first, query_of = first_rows(fingerprints(cache.query_ids)[rows])
+  texts = fingerprints(cache.query_texts)[rows]
+  other = np.flatnonzero(texts != texts[first][query_of])
+  if len(other):
+    name = cache.query_ids.text(rows[other[0]])
+    raise two_of('query_id', name, cache)
+  return rows[first], query_of
+
+
+def check_unique(
+    name: str, ids: Ragged, rows: np.ndarray, cache: Cache
+) -> None:
+  """Raises UserError if two of `rows` have the same id."""
+  prints, counts = np.unique(_fingerprints_of(ids, rows), return_counts=True)
+  if len(prints) < len(rows):
+    repeated = prints[counts > 1][0]
+    row = rows[np.argmax(_fingerprints_of(ids, rows) == repeated)]
+    raise two_of(name, ids.text(row), cache)
+
+
+def _fingerprints_of(column: Ragged, rows: np.ndarray) -> np.ndarray:
+  return fingerprints(column)[rows]
+
+
+def two_of(name: str, value: str, cache: Cache) -> UserError:
+  """The error that an id stands for two."""
+  return UserError(
+      f'{describe(cache)} has a {name} {value!r} that names two rows or two'
+      ' different texts. Expected one text an id: mend the file, or leave the'
+      ' ids out.'
+  )

@@ -1,0 +1,1 @@
+"""What to rank, and what a ranking scores."""

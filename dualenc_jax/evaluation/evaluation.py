@@ -1,0 +1,200 @@
+"""What a model scores on a retrieval set."""
+
+from collections.abc import Sequence
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.evaluation import answer_match, max_passage, metrics
+from dualenc_jax.evaluation.retrieval_set import RetrievalSet
+from dualenc_jax.inference.embedder import Embedder
+from dualenc_jax.search import ranking as ranking_lib
+from dualenc_jax.search.exact_search import ExactSearch
+from dualenc_jax.search.ranking import Ranking
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Evaluation:
+  """A ranking and its metrics.
+
+  Attributes:
+    ranking: the hits of each query of the set.
+    scores: of the queries that have something relevant; None if all of them
+      have answers alone.
+    matches: float64 [A] by name, see `answer_match.top_k_matches`, of the
+      queries that have answers alone.
+    answered: int64 [A], these queries.
+  """
+
+  ranking: Ranking
+  scores: metrics.Scores | None
+  matches: dict[str, np.ndarray]
+  answered: np.ndarray
+
+  @property
+  def ranks(self) -> dict[int, int]:
+    """By query the rank of its best relevant passage, if that is known."""
+    if self.scores is None or 'MRR' not in self.scores.values:
+      return {}
+    values = zip(self.scores.queries.tolist(), self.scores.values['MRR'])
+    return {query: round(1 / value) for query, value in values if value}
+
+  @property
+  def metrics(self) -> dict[str, float]:
+    """Means by name."""
+    means = {} if self.scores is None else self.scores.means()
+    return means | {name: float(v.mean()) for name, v in self.matches.items()}
+
+
+def evaluate(
+    embedder: Embedder, params: Any, retrieval_set: RetrievalSet, k: int = 1000
+) -> Evaluation:
+  """Encodes queries and corpus, and ranks all of it exactly for every query.
+
+  The embeddings of the corpus are in memory, 4 D bytes a passage.
+
+  Args:
+    embedder: of the model.
+    params: the model's.
+    retrieval_set: what to rank.
+    k: hits a query, at least 100 where there are so many.
+  """
+  corpus = retrieval_set.corpus
+  passages = embedder.passages(
+      params, corpus.cache.passage_tokens, corpus.rows
+  )
+  return rank(
+      encode_queries(embedder, params, retrieval_set),
+      passages,
+      retrieval_set,
+      k,
+  )
+
+
+def encode_queries(
+    embedder: Embedder, params: Any, retrieval_set: RetrievalSet
+) -> np.ndarray:
+  """float32 [Q, D]; raises UserError where they are not finite."""
+  tokens = retrieval_set.cache.query_tokens
+  queries = embedder.queries(params, tokens, retrieval_set.query_rows)
+  check_finite(queries, 'query', retrieval_set.query_ids)
+  return queries
+
+
+def check_finite(
+    embeddings: np.ndarray, side: str, ids: Sequence[str], first: int = 0
+) -> None:
+  """Raises UserError, with ids, if embeddings hold NaN or infinity.
+
+  Args:
+    embeddings: [n, D].
+    side: 'query' or 'passage', for the message.
+    ids: of all queries or passages.
+    first: which of them the first row is.
+  """
+  # A sum is not finite where a term is not, and takes no memory.
+  with np.errstate(invalid='ignore'):
+    sums = embeddings.sum(axis=1)
+  bad = np.flatnonzero(~np.isfinite(sums)).tolist()
+  if bad:
+    names = ', '.join(repr(ids[first + row]) for row in bad[:5])
+    more = f' and {len(bad) - 5:,} more' if len(bad) > 5 else ''
+    raise UserError(
+        f'the embeddings of {side} {names}{more} hold NaN or infinity. Look at'
+        ' the checkpoint and at these texts.'
+    )
+
+
+def rank(
+    queries: np.ndarray,
+    passages: Any,
+    retrieval_set: RetrievalSet,
+    k: int = 1000,
+) -> Evaluation:
+  """Ranks a whole corpus exactly for every query.
+
+  Args:
+    queries: float32 [Q, D].
+    passages: [N, D], of the corpus in its order, in memory or on disk.
+    retrieval_set: what they are of.
+    k: hits a query, at least 100 where there are so many.
+  """
+  search = ExactSearch(passages, retrieval_set.corpus.ids)
+  documents = retrieval_set.documents
+
+  def hits(count: int) -> Ranking:
+    if documents is None:
+      return search.top_k(queries, count)
+    return max_passage.top_k_documents(
+        lambda chosen, depth: search.top_k(queries[chosen], depth),
+        len(queries),
+        documents.of_passage,
+        count,
+    )
+
+  own = retrieval_set.self_hits
+  ranking = hits(k) if own is None else ranking_lib.without(hits(k + 1), own)
+  ranks = None
+  if documents is None:
+    ranks = _ranks(search, queries, ranking, retrieval_set)
+  return score(ranking, retrieval_set, ranks)
+
+
+def score(
+    ranking: Ranking,
+    retrieval_set: RetrievalSet,
+    ranks: np.ndarray | None = None,
+) -> Evaluation:
+  """The metrics of a ranking.
+
+  Args:
+    ranking: [Q, k] hits, k at least 100 or all there are.
+    retrieval_set: what was ranked.
+    ranks: of the best relevant ones, if the ranking is cut off.
+
+  Raises:
+    UserError: what `metrics.score` raises.
+  """
+  left_out = retrieval_set.self_hits is not None
+  size = len(retrieval_set.ranked_ids) - left_out
+  answered = np.flatnonzero([bool(a) for a in retrieval_set.answers])
+  scores, matches = None, {}
+  if any(retrieval_set.judgements) or not len(answered):
+    scores = metrics.score(ranking, retrieval_set.judgements, size, ranks)
+  if len(answered):
+    metrics.check_depth(ranking, size)
+    corpus = retrieval_set.corpus
+    matches = answer_match.top_k_matches(
+        ranking.indices[answered],
+        [retrieval_set.answers[q] for q in answered],
+        lambda i: retrieval_set.answer_text(corpus.texts[i], corpus.name(i)),
+    )
+  return Evaluation(ranking, scores, matches, answered)
+
+
+def _ranks(
+    search: ExactSearch,
+    queries: np.ndarray,
+    ranking: Ranking,
+    retrieval_set: RetrievalSet,
+) -> np.ndarray:
+  """int64 [Q]: the rank of the best relevant passage, 0 where there is none.
+
+  Only queries that have one but not among their hits are counted for.
+  """
+  gold = retrieval_set.gold
+  ranks = np.zeros(len(gold), np.int64)
+  for query, relevant in enumerate(gold):
+    found = np.isin(ranking.indices[query], relevant)
+    ranks[query] = found.argmax() + 1 if found.any() else 0
+  lost = [q for q, rank in enumerate(ranks) if gold[q] and not rank]
+  if lost:
+    own = retrieval_set.self_hits
+    ranks[lost] = search.gold_ranks(
+        queries[lost],
+        [gold[q] for q in lost],
+        None if own is None else own[lost],
+    )
+  return ranks

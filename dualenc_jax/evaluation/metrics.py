@@ -1,0 +1,253 @@
+"""Retrieval metrics by trec_eval's code: of a ranking, and of a run file.
+
+trec_eval reads scores as float32 and orders hits by them, highest first, and
+equal ones by passage id, greatest first. Run files are left to that rule. A
+ranking of our own is ordered already: places stand for its scores and ids, so
+that every metric reads the one order that was computed.
+"""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import logging
+import math
+
+import numpy as np
+import pytrec_eval
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.search.ranking import Ranking
+
+Qrels = Mapping[str, Mapping[str, int]]
+
+# Hits that every ranking must hold; more are of use to MAP and Recall@1000.
+DEPTH = 100
+_DEEPEST_RECALL = 1000
+
+_MEASURES = ('P.1', 'recip_rank', 'ndcg_cut.10', 'map', 'recall.1,10,100,1000')
+# What trec_eval calls them. Its reciprocal rank has no cut.
+_THEIR_NAMES = {
+    'P@1': 'P_1',
+    'MRR': 'recip_rank',
+    'MRR@10': 'recip_rank',
+    'nDCG@10': 'ndcg_cut_10',
+    'MAP': 'map',
+    'Recall@1': 'recall_1',
+    'Recall@10': 'recall_10',
+    'Recall@100': 'recall_100',
+    'Recall@1000': 'recall_1000',
+}
+NAMES = tuple(_THEIR_NAMES)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scores:
+  """Metrics of each query that counts: of which a passage is relevant.
+
+  Attributes:
+    queries: the J queries: int64 positions from `score`, ids from
+      `evaluate_run`.
+    values: float64 [J] by name of metric, in the order of NAMES. MRR's is the
+      reciprocal rank.
+    depth: hits a query that MAP is over.
+  """
+
+  queries: np.ndarray | list[str]
+  values: dict[str, np.ndarray]
+  depth: int
+
+  def means(self) -> dict[str, float]:
+    """The mean of each metric: of exact sums, so the order does not matter."""
+    return {
+        name: math.fsum(values.tolist()) / len(values)
+        for name, values in self.values.items()
+    }
+
+
+def score(
+    ranking: Ranking,
+    judgements: Sequence[Mapping[int, int]],
+    num_passages: int,
+    ranks: np.ndarray | None = None,
+) -> Scores:
+  """The metrics of a ranking.
+
+  A passage of grade 1 or more is relevant; one of grade 0 or less is as good
+  as not judged. Queries without a relevant passage do not count; of how many
+  judged ones this is so is logged. MAP is over the hits there are. MRR is over
+  the whole corpus, and absent where neither the ranking nor `ranks` are; so is
+  Recall@1000 where the ranking holds fewer hits of a larger corpus.
+
+  Args:
+    ranking: [Q, k] hits with k at least min(100, num_passages).
+    judgements: for each of the Q queries the grades of its judged passages by
+      row of the corpus. Those that are not in the corpus have negative rows,
+      -1, -2 and so on: they count where all relevant passages do, in recall,
+      MAP and the ideal DCG.
+    num_passages: how many each query is ranked over.
+    ranks: int64 [Q] from `ExactSearch.gold_ranks`, 0 where no relevant passage
+      is in the corpus. They must agree with `ranking` as far as it goes.
+
+  Raises:
+    UserError: a ranking too shallow, sizes that disagree, ranks of another
+      ranking, or no query with a relevant passage.
+  """
+  _check(ranking, judgements, num_passages, ranks)
+  counted = [q for q, judged in enumerate(judgements) if _relevant(judged)]
+  if not counted:
+    raise UserError(
+        f'none of the {len(judgements)} queries has a relevant passage in the '
+        'qrels: expected at least one. Are they of the same data set?'
+    )
+  _log_left_out(sum(map(bool, judgements)) - len(counted))
+
+  depth = ranking.indices.shape[1]
+  names = _places(depth)
+  qrels = {
+      str(q): _by_place(ranking.indices[q], judgements[q], names)
+      for q in counted
+  }
+  # All queries share one run. trec_eval keeps scores in float32, which holds
+  # integers to 2^24 exactly.
+  hits = {name: float(depth - place) for place, name in enumerate(names)}
+  evaluator = pytrec_eval.RelevanceEvaluator(qrels, _MEASURES)
+  by_query = evaluator.evaluate(dict.fromkeys(qrels, hits))
+  values = _values([by_query[q] for q in qrels])
+  counted = np.array(counted, np.int64)
+  if ranks is not None:
+    first = np.zeros(len(judgements), np.int64)
+    first[counted] = np.rint(_reciprocal(values['MRR']))
+    _check_ranks(ranks, first, judgements, depth)
+    values['MRR'] = _reciprocal(ranks[counted])
+  elif depth < num_passages:
+    del values['MRR']
+  if depth < min(_DEEPEST_RECALL, num_passages):
+    del values['Recall@1000']
+  return Scores(counted, values, depth)
+
+
+def evaluate_run(run: Mapping[str, dict[str, float]], qrels: Qrels) -> Scores:
+  """The metrics of a run file, as by `trec_eval -c`.
+
+  What the run does not hold was not found, however deep it is: so for all
+  metrics, MRR and Recall@1000 too. A query of the qrels that has a relevant
+  passage and is not in the run counts as 0; other queries of the run do not
+  count.
+
+  Args:
+    run: query id -> passage id -> score, as from `trec.read_run`.
+    qrels: query id -> passage id -> grade, as from `trec.read_qrels`.
+
+  Returns:
+    Scores in the order of the qrels.
+
+  Raises:
+    UserError: no query of the run has a relevant passage.
+  """
+  judged = {q: dict(grades) for q, grades in qrels.items() if _relevant(grades)}
+  hits = {q: run[q] for q in judged if q in run}
+  if not hits:
+    raise UserError(
+        f'none of the {len(run)} queries of the run has a relevant passage in '
+        'the qrels: expected at least one. Are they of the same data set?'
+    )
+  _log_left_out(len(qrels) - len(judged))
+  if len(hits) < len(judged):
+    logging.getLogger(__name__).warning(
+        '%d of the %d judged queries were not ranked and count as 0.',
+        len(judged) - len(hits),
+        len(judged),
+    )
+  evaluator = pytrec_eval.RelevanceEvaluator(judged, _MEASURES)
+  by_query = evaluator.evaluate(hits)
+  nothing = dict.fromkeys(_THEIR_NAMES.values(), 0.0)
+  values = _values([by_query.get(q, nothing) for q in judged])
+  return Scores(list(judged), values, max(map(len, hits.values())))
+
+
+def _values(rows: list[dict[str, float]]) -> dict[str, np.ndarray]:
+  """Values by our names of trec_eval's rows of values; MRR of their hits."""
+  values = {
+      name: np.array([row[theirs] for row in rows])
+      for name, theirs in _THEIR_NAMES.items()
+  }
+  values['MRR@10'][values['MRR@10'] < 1 / 10] = 0.0
+  return values
+
+
+def _reciprocal(values: np.ndarray) -> np.ndarray:
+  """1 / x as float64, and 0 for 0."""
+  return np.divide(1.0, values, where=values > 0, out=np.zeros(len(values)))
+
+
+def _relevant(judged: Mapping[int | str, int]) -> bool:
+  """Whether the query counts; without such a grade trec_eval may crash."""
+  return any(grade >= 1 for grade in judged.values())
+
+
+def _places(depth: int) -> list[str]:
+  """Ids that ascend as the places do: trec_eval sorts them fastest so."""
+  digits = len(str(depth))
+  return [f'{place:0{digits}}' for place in range(depth)]
+
+
+def _by_place(
+    hits: np.ndarray, judged: Mapping[int, int], names: Sequence[str]
+) -> dict[str, int]:
+  """The grades of a query by name of the hit's place, or a name of no hit."""
+  rows = np.fromiter(judged, np.int64, len(judged))
+  places = np.flatnonzero(np.isin(hits, rows))
+  name_of = {hits[place]: names[place] for place in places}
+  return {
+      name_of.get(row, f'row {row}'): grade for row, grade in judged.items()
+  }
+
+
+def _check(ranking, judgements, num_passages, ranks) -> None:
+  if len(ranking.indices) != len(judgements):
+    raise UserError(
+        f'the ranking has {len(ranking.indices)} rows and judgements are of '
+        f'{len(judgements)} queries: expected as many.'
+    )
+  if ranks is not None and np.shape(ranks) != (len(judgements),):
+    raise UserError(
+        f'ranks have shape {np.shape(ranks)}: expected one for each of the '
+        f'{len(judgements)} queries.'
+    )
+  check_depth(ranking, num_passages)
+
+
+def check_depth(ranking: Ranking, num_passages: int) -> None:
+  """Raises UserError if a ranking is too shallow for all metrics."""
+  depth = ranking.indices.shape[1]
+  if depth < min(DEPTH, num_passages):
+    raise UserError(
+        f'Recall@100 needs {min(DEPTH, num_passages)} hits a query, but the '
+        f'ranking holds {depth}: rank with a larger k.'
+    )
+
+
+def _check_ranks(ranks, first, judgements, depth) -> None:
+  """Ranks must be those of this ranking, or lie below its last hit."""
+  has_gold = [
+      any(row >= 0 and grade >= 1 for row, grade in judged.items())
+      for judged in judgements
+  ]
+  below = np.where(has_gold, ranks > depth, ranks == 0)
+  wrong = np.flatnonzero(~np.where(first > 0, ranks == first, below))
+  if wrong.size:
+    q = wrong[0]
+    place = f'at {first[q]}' if first[q] else f'not among the first {depth}'
+    raise UserError(
+        f'query row {q} has rank {ranks[q]}, but its first relevant hit in '
+        f'the ranking is {place}: compute both from the same embeddings and '
+        'qrels.'
+    )
+
+
+def _log_left_out(count: int) -> None:
+  if count:
+    logging.getLogger(__name__).warning(
+        '%d judged queries have no relevant passage and are left out of the '
+        'means.',
+        count,
+    )

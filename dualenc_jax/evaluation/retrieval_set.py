@@ -1,0 +1,245 @@
+"""Queries, what they are ranked over, and what answers them."""
+
+from collections.abc import Callable, Sequence
+import dataclasses
+
+import numpy as np
+
+from dualenc_jax.data import corpus as corpus_lib
+from dualenc_jax.data.cache import Cache
+from dualenc_jax.data.corpus import Corpus
+from dualenc_jax.errors import UserError
+from dualenc_jax.evaluation.max_passage import Documents
+from dualenc_jax.text.fingerprint import fingerprints
+
+
+def _whole(passage: str, name: str) -> str:
+  del name
+  return passage
+
+
+@dataclasses.dataclass(frozen=True)
+class RetrievalSet:
+  """Queries, a corpus, and which of its passages answer which query.
+
+  Attributes:
+    cache: where the tokens and texts of the queries are.
+    query_rows: int64 [Q], a row of the cache for each query.
+    query_ids: Q ids.
+    corpus: the passages that are ranked.
+    judgements: for each query the grades of what is judged for it, by index
+      of the passage in the corpus, or of the document; 1 and more is relevant.
+    answers: for each query without a judged passage the strings of which a
+      passage that answers it has one.
+    answer_text: the part of a passage, by its text and name, in which these
+      are looked for.
+    self_hits: int64 [Q], for each query the passage, or document, that is the
+      query itself and is not ranked, -1 for none; None if none is left out.
+    documents: what the passages are parts of, where not these but documents
+      are ranked and judged.
+  """
+
+  cache: Cache
+  query_rows: np.ndarray
+  query_ids: list[str]
+  corpus: Corpus
+  judgements: list[dict[int, int]]
+  answers: list[list[str]]
+  answer_text: Callable[[str, str], str] = _whole
+  self_hits: np.ndarray | None = None
+  documents: Documents | None = None
+
+  @classmethod
+  def from_cache(
+      cls,
+      cache: Cache,
+      corpus_cache: Cache | None = None,
+      answer_text: Callable[[str, str], str] = _whole,
+      without_self_hits: bool = False,
+      document_separator: str | None = None,
+  ) -> 'RetrievalSet':
+    """All queries of a split.
+
+    Without a corpus they are ranked over the split's own passages; equal
+    queries are one query then, and equal passages one passage. Of several
+    grades of a passage for a query the greatest counts.
+
+    Args:
+      cache: of the queries and their judged passages.
+      corpus_cache: of the split whose passages are ranked. Ids alone tell then
+        what is one query and one passage.
+      answer_text: see the attribute.
+      without_self_hits: what has a query's own id is not ranked for it.
+      document_separator: ranks documents, see `Documents`; the judged ids are
+        theirs.
+
+    Raises:
+      UserError: no queries, no passages, ids that name different texts, judged
+        ids that are not in the corpus, or documents where no passage is a part
+        of one or a query has answers alone.
+    """
+    rows = np.flatnonzero(cache.query_texts.lengths)
+    if not len(rows):
+      raise UserError(
+          f'{corpus_lib.describe(cache)} has passages only; expected a split'
+          ' with queries to evaluate on.'
+      )
+    if corpus_cache is None:
+      query_rows, query_of = _queries_by_text(cache, rows)
+      corpus, passages = Corpus.of_pairs(cache)
+      passages = passages[rows]
+    else:
+      query_rows, query_of = corpus_lib.queries_by_id(cache, rows)
+      corpus = Corpus.of_passages(corpus_cache)
+    documents = None
+    if document_separator is not None:
+      documents = _documents(corpus, document_separator)
+      passages = _find_judged(documents, 'documents', cache, rows)
+    elif corpus_cache is not None:
+      passages = _find_judged(corpus, 'passages', cache, rows)
+    judgements = [{} for _ in query_rows]
+    grades = cache.relevances[rows].tolist()
+    for query, passage, grade in zip(
+        query_of.tolist(), passages.tolist(), grades
+    ):
+      if passage >= 0:
+        known = judgements[query]
+        known[passage] = max(grade, known.get(passage, grade))
+    query_ids = [cache.query_ids.text(row) for row in query_rows]
+    self_hits = None
+    if without_self_hits:
+      ranked = corpus if documents is None else documents
+      self_hits = ranked.find(query_ids)
+      for judged, own in zip(judgements, self_hits.tolist()):
+        judged.pop(own, None)
+    answers = [
+        [] if judged else _answers(cache, row)
+        for row, judged in zip(query_rows, judgements)
+    ]
+    if documents is not None and any(answers):
+      raise UserError(
+          f'{corpus_lib.describe(cache)} has queries with answers alone, which'
+          ' are looked for in passages. Expected judged documents to rank'
+          ' documents: leave out --max_passage.'
+      )
+    return cls(
+        cache,
+        query_rows,
+        query_ids,
+        corpus,
+        judgements,
+        answers,
+        answer_text,
+        self_hits,
+        documents,
+    )
+
+  def subset(
+      self, queries: int, passages: int, seed: int = 0
+  ) -> 'RetrievalSet':
+    """A fixed sample of the queries that have a relevant passage.
+
+    All relevant passages of its queries are in it.
+
+    Raises:
+      UserError: no query has one.
+    """
+    rng = np.random.default_rng(seed)
+    gold = self.gold
+    with_gold = np.flatnonzero([len(rows) for rows in gold])
+    if not len(with_gold):
+      raise UserError(
+          f'{corpus_lib.describe(self.cache)} has no query with a relevant'
+          ' passage; expected at least one.'
+      )
+    chosen = np.sort(rng.permutation(with_gold)[:queries])
+    relevant = sorted({p for q in chosen for p in gold[q]})
+    others = np.setdiff1d(np.arange(len(self.corpus)), relevant)
+    extra = rng.permutation(others)[: max(passages - len(relevant), 0)]
+    kept = np.sort(np.concatenate([relevant, extra]).astype(np.int64))
+    position = {int(p): i for i, p in enumerate(kept)}
+    own = self.self_hits
+    if own is not None:
+      own = np.array([position.get(int(p), -1) for p in own[chosen]])
+    return dataclasses.replace(
+        self,
+        query_rows=self.query_rows[chosen],
+        query_ids=[self.query_ids[q] for q in chosen],
+        corpus=self.corpus.subset(kept),
+        judgements=[
+            {
+                position[p]: grade
+                for p, grade in self.judgements[q].items()
+                if p in position
+            }
+            for q in chosen
+        ],
+        answers=[self.answers[q] for q in chosen],
+        self_hits=own,
+    )
+
+  @property
+  def query_texts(self) -> Sequence[str]:
+    return corpus_lib.TextColumn(self.cache.query_texts, self.query_rows)
+
+  @property
+  def ranked_ids(self) -> Sequence[str]:
+    """Ids of what is ranked: passages or documents."""
+    return self.corpus.ids if self.documents is None else self.documents.ids
+
+  @property
+  def gold(self) -> list[list[int]]:
+    """For each query what is relevant, as `judgements` has it."""
+    return [
+        sorted(p for p, grade in judged.items() if grade >= 1)
+        for judged in self.judgements
+    ]
+
+
+def _queries_by_text(
+    cache: Cache, rows: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+  """A row for each query, and the query of each of `rows`."""
+  first, query_of = corpus_lib.first_rows(fingerprints(cache.query_texts)[rows])
+  corpus_lib.check_unique('query_id', cache.query_ids, rows[first], cache)
+  return rows[first], query_of
+
+
+def _documents(corpus: Corpus, separator: str) -> Documents:
+  """The documents of a corpus; refuses one whose passages are all whole."""
+  documents = Documents.from_passage_ids(corpus.ids, separator)
+  if not any(separator in name for name in corpus.ids):
+    raise UserError(
+        f'{corpus_lib.describe(corpus.cache)} has no passage id with'
+        f' {separator!r} in it, {corpus.ids[0]!r} say, so every passage would'
+        " be a document. Expected ids such as 'd1#0': say what stands between"
+        ' document and number with --document_separator, or leave out'
+        ' --max_passage.'
+    )
+  return documents
+
+
+def _find_judged(
+    ranked: Corpus | Documents, what: str, cache: Cache, rows: np.ndarray
+) -> np.ndarray:
+  """Of each of `rows` what is judged, by id; -1 for nothing."""
+  ids = [cache.passage_ids.text(row) for row in rows]
+  judged = np.array([bool(name) for name in ids])
+  found = np.where(judged, ranked.find(ids), -1)
+  lost = {ids[i]: None for i in np.flatnonzero(judged & (found < 0))}
+  if lost:
+    missing = sorted(lost)
+    more = f' and {len(missing) - 3:,} more' if len(missing) > 3 else ''
+    raise UserError(
+        f'{corpus_lib.describe(cache)} judges {len(set(ids) - {""}):,} {what},'
+        f' of which {len(missing):,} are not among those that are ranked: ids'
+        f' {", ".join(missing[:3])}{more}. What is ranked has ids such as'
+        f' {ranked.ids[0]}. Expected all to be there: are both of one version'
+        ' of the data set?'
+    )
+  return found
+
+
+def _answers(cache: Cache, row: int) -> list[str]:
+  start, end = cache.answer_offsets[row : row + 2]
+  return [cache.answers.text(i) for i in range(start, end)]

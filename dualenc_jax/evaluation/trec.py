@@ -1,0 +1,190 @@
+"""TREC run files, one hit a line, `qid Q0 docid rank score tag`, and qrels.
+
+Fields are separated by white space, so an id that is empty or holds white
+space cannot be written: it is an error, never escaped, because other tools
+would not undo the escape.
+"""
+
+from collections.abc import Sequence
+import contextlib
+import math
+import os
+import pathlib
+
+import numpy as np
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.readers import qrels as qrels_reader
+from dualenc_jax.readers.rows import BadRow
+from dualenc_jax.search.ranking import Ranking
+
+# Ids that are read and checked at a time.
+_CHUNK = 1 << 16
+
+
+def write_run(
+    path: str | os.PathLike[str],
+    ranking: Ranking,
+    query_ids: Sequence[str],
+    passage_ids: Sequence[str],
+    tag: str = 'dualenc',
+) -> None:
+  """Writes the hits [Q, k] of Q queries, best first, ranks from 1.
+
+  Scores keep the nine digits that a float32 needs to come back bit for bit,
+  so trec_eval orders the file as `ranking` is. The file appears whole or not
+  at all.
+
+  Args:
+    path: of the file; an older one is replaced.
+    ranking: [Q, k].
+    query_ids: Q different strings.
+    passage_ids: by row of the corpus; may be slow, each hit's is read once.
+    tag: the run's name.
+
+  Raises:
+    UserError: an id or a tag that is empty or holds white space, a repeated
+      query id, sizes that disagree, or a path that cannot be written.
+  """
+  path = pathlib.Path(path)
+  query_ids = list(query_ids)
+  if len(ranking.indices) != len(query_ids):
+    raise UserError(
+        f'{path}: the ranking has {len(ranking.indices)} rows for '
+        f'{len(query_ids)} query ids: expected one each.'
+    )
+  _check_fields('tag', [tag], path)
+  _check_fields('query id', query_ids, path)
+  seen = set()
+  for query_id in query_ids:
+    if query_id in seen:
+      raise UserError(f'{path}: query id {query_id!r} is repeated.')
+    seen.add(query_id)
+  ids, place_of_row = _ids_of_hits(ranking.indices, passage_ids, path)
+  depth = ranking.indices.shape[1]
+  # One formatting operation a query is several times as fast as one a line.
+  end = f'%.9g {tag.replace("%", "%%")}\n'
+  lines = ''.join(f'%s Q0 %s {rank} {end}' for rank in range(1, depth + 1))
+  partial = path.with_name(f'{path.name}.{os.getpid()}.partial')
+  try:
+    with open(partial, 'w', encoding='utf-8') as f:
+      for query_id, scores, rows in zip(
+          query_ids, ranking.scores, ranking.indices
+      ):
+        fields = [query_id] * (3 * depth)
+        fields[1::3] = ids[place_of_row[rows]].tolist()
+        fields[2::3] = scores.tolist()
+        f.write(lines % tuple(fields))
+    os.replace(partial, path)
+  except OSError as e:
+    raise UserError(f'{path}: cannot write the run: {e.strerror}.') from e
+  finally:
+    with contextlib.suppress(OSError):
+      partial.unlink()
+
+
+def read_run(path: str | os.PathLike[str]) -> dict[str, dict[str, float]]:
+  """Reads a run: query id -> passage id -> score, in the order of the file.
+
+  As in trec_eval the score alone orders the hits; the rank is not read.
+
+  Raises:
+    UserError: names file and line; not six fields, a score that is not a
+      finite number, or a hit that is repeated.
+  """
+  path = pathlib.Path(path)
+  run: dict[str, dict[str, float]] = {}
+  try:
+    with open(path, encoding='utf-8') as f:
+      for number, line in enumerate(f, start=1):
+        try:
+          query_id, passage_id, score = _parse(line)
+          hits = run.setdefault(query_id, {})
+          if passage_id in hits:
+            raise BadRow(
+                f'passage {passage_id!r} is repeated for query {query_id!r}: '
+                'expected each hit once.'
+            )
+        except BadRow as reason:
+          raise UserError(f'{path}:{number}: {reason}') from None
+        hits[passage_id] = score
+  except OSError as e:
+    raise UserError(f'{path}: cannot read the run: {e.strerror}.') from e
+  except UnicodeDecodeError as e:
+    raise UserError(f'{path}: not a text file in UTF-8: {e.reason}.') from e
+  return run
+
+
+def read_qrels(path: str | os.PathLike[str]) -> dict[str, dict[str, int]]:
+  """Reads qrels: query id -> passage id -> grade, in the order of the file.
+
+  Of the forms that `data.readers.qrels.read` tells apart: BEIR's, TREC's and
+  JSON.
+
+  Raises:
+    UserError: names file and line of what is wrong.
+  """
+  qrels: dict[str, dict[str, int]] = {}
+  try:
+    judgements = qrels_reader.read(
+        pathlib.Path(path), flag='an editor'
+    ).judgements
+  except OSError as e:
+    raise UserError(f'{path}: cannot read the qrels: {e.strerror}.') from e
+  for query_id, passage_id, grade, _ in judgements:
+    qrels.setdefault(query_id, {})[passage_id] = grade
+  return qrels
+
+
+def _parse(line: str) -> tuple[str, str, float]:
+  """Query id, passage id and score; raises BadRow."""
+  fields = line.split()
+  if len(fields) != 6:
+    raise BadRow(
+        f'{len(fields)} fields: expected the six of a TREC run, '
+        "'qid Q0 docid rank score tag'."
+    )
+  try:
+    score = float(fields[4])
+  except ValueError:
+    score = math.nan
+  if not math.isfinite(score):
+    raise BadRow(
+        f'score {fields[4]!r} in the fifth field: expected a finite number.'
+    )
+  return fields[0], fields[2], score
+
+
+def _ids_of_hits(
+    indices: np.ndarray, passage_ids: Sequence[str], path: pathlib.Path
+) -> tuple[np.ndarray, np.ndarray]:
+  """The different hits' ids, as compact strings, and where a row's is."""
+  is_hit = np.zeros(indices.max(initial=-1) + 1, bool)
+  is_hit[indices] = True
+  rows = np.flatnonzero(is_hit)
+  ids = np.empty(len(rows), np.dtypes.StringDType())
+  for start in range(0, len(rows), _CHUNK):
+    chunk = [passage_ids[row] for row in rows[start : start + _CHUNK].tolist()]
+    _check_fields('passage id', chunk, path)
+    ids[start : start + _CHUNK] = chunk
+  return ids, np.cumsum(is_hit, dtype=np.int32) - 1
+
+
+def check_ids(name: str, ids: Sequence[str]) -> None:
+  """Raises UserError if one of very many ids cannot stand in a run file."""
+  for start in range(0, len(ids), _CHUNK):
+    end = min(start + _CHUNK, len(ids))
+    _check_fields(name, [str(ids[i]) for i in range(start, end)])
+
+
+def _check_fields(
+    name: str, values: list[str], path: pathlib.Path | None = None
+) -> None:
+  if ' '.join(values).split() == values:
+    return
+  value = next(v for v in values if v.split() != [v])
+  raise UserError(
+      f'{path or ""}{": " * bool(path)}{name} {value!r} cannot stand in a TREC'
+      ' run file: expected at least one character and no white space. Rename'
+      ' it.'
+  )

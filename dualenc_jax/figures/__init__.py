@@ -1,0 +1,1 @@
+"""Figures as files: how they look, how they are drawn."""

@@ -1,0 +1,113 @@
+"""A figure: its numbers as columns, and how they are drawn."""
+
+from collections.abc import Callable, Mapping, Sequence
+import csv
+import dataclasses
+import io
+import pathlib
+from typing import Any
+
+from dualenc_jax.io import files as files_lib
+
+# Paths of SVG have names made of this, not of the time; nothing in either file
+# says when or by what it was made.
+_HASH_SALT = 'dualenc'
+_NO_METADATA = {
+    'png': {'Software': None},
+    'svg': {'Date': None, 'Creator': None},
+}
+_STYLE = {
+    'font.size': 10,
+    'axes.titlesize': 11,
+    'axes.labelcolor': '#3d3d3d',
+    'axes.edgecolor': '#9a9a9a',
+    'axes.linewidth': 0.8,
+    'axes.spines.top': False,
+    'axes.spines.right': False,
+    'axes.axisbelow': True,
+    'grid.color': '#e8e8e8',
+    'grid.linewidth': 0.7,
+    'xtick.color': '#5b5b5b',
+    'ytick.color': '#5b5b5b',
+    'xtick.labelsize': 9,
+    'ytick.labelsize': 9,
+    'legend.frameon': False,
+    'legend.fontsize': 10,
+    'svg.hashsalt': _HASH_SALT,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+  """What is drawn, in words, in numbers and in a drawing.
+
+  Attributes:
+    name: of its files.
+    title: what it shows.
+    caption: of what it was made, and how to read it.
+    columns: the numbers that are drawn, by name; all of one length.
+    inches: width and height.
+    draw: draws onto an empty matplotlib figure.
+  """
+
+  name: str
+  title: str
+  caption: str
+  columns: Mapping[str, Sequence[Any]]
+  inches: tuple[float, float]
+  draw: Callable[[Any], None]
+
+
+def save(figure: Figure, folder: pathlib.Path) -> dict[str, str]:
+  """Writes NAME.png, NAME.svg and NAME.csv; returns what to call them.
+
+  The files are the same, byte for byte, whenever they are written.
+
+  Returns:
+    The name, title and caption, and the names of the files by kind.
+
+  Raises:
+    UserError: a file cannot be written.
+  """
+  # Not through pyplot, which would look for a screen.
+  import matplotlib
+  from matplotlib.figure import Figure as Canvas
+
+  files = {
+      kind: f'{figure.name}.{kind}' for kind in (*_NO_METADATA, 'csv')
+  }
+  with matplotlib.rc_context():
+    # Whatever a user's matplotlibrc says.
+    matplotlib.rcdefaults()
+    matplotlib.rcParams.update(_STYLE)
+    canvas = Canvas(figsize=figure.inches, layout='constrained')
+    figure.draw(canvas)
+    for kind, metadata in _NO_METADATA.items():
+      content = io.BytesIO()
+      canvas.savefig(content, dpi=200, metadata=metadata, format=kind)
+      files_lib.write(folder / files[kind], content.getvalue())
+  write_csv(folder / files['csv'], figure.columns)
+  return {
+      'name': figure.name,
+      'title': figure.title,
+      'caption': figure.caption,
+      **files,
+  }
+
+
+def write_csv(
+    path: pathlib.Path, columns: Mapping[str, Sequence[Any]]
+) -> None:
+  """Writes columns of one length; of floats six digits.
+
+  Raises:
+    UserError: the file cannot be written.
+  """
+  content = io.StringIO()
+  writer = csv.writer(content, lineterminator='\n')
+  writer.writerow(columns)
+  for row in zip(*columns.values(), strict=True):
+    writer.writerow([
+        f'{value:.6g}' if isinstance(value, float) else value for value in row
+    ])
+  files_lib.write(path, content.getvalue())

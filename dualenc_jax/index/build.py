@@ -1,0 +1,254 @@
+"""An index being made: by one process or many, and after any kill."""
+
+from collections.abc import Iterable, Iterator
+import contextlib
+import errno
+import logging
+import os
+import pathlib
+import shutil
+
+import filelock
+import numpy as np
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.index import shard as shard_lib
+from dualenc_jax.index.header import FILE, Header
+from dualenc_jax.index.places import Places
+from dualenc_jax.index.shard import Passage, Shard
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_LOG = logging.getLogger(__name__)
+
+
+class IndexBuild:
+  """The shards of one header, those that are there and those to be made.
+
+  Nothing is written before `start`. Any number of processes may build the same
+  index at once, each whichever shards it likes; a shard that is there is never
+  made again. Whoever finds all of them calls it complete:
+
+    build = IndexBuild(folder, header)
+    build.start()
+    for shard, lock in build.claims(range(header.shards)):
+      build.write(shard, lock, embeddings, passages)
+    is_complete = build.finish()
+
+  Attributes:
+    header: the plan.
+    folder: of the complete index.
+  """
+
+  def __init__(
+      self,
+      folder: str | os.PathLike[str],
+      header: Header,
+      replace: bool = False,
+  ):
+    """Looks at what is there.
+
+    Args:
+      folder: the index to make, or to go on with.
+      header: an index of the same one is gone on with.
+      replace: makes a new index where there is one of another header, or half
+        of one. A complete one is kept until the new one is complete.
+
+    Raises:
+      UserError: the folder holds something else than an index, or, unless
+        `replace`, one of another header; says in which fields it differs.
+    """
+    self.header = header
+    self._places = Places(folder)
+    self._replace = replace
+    self._check()
+
+  @property
+  def folder(self) -> pathlib.Path:
+    return self._places.folder
+
+  def missing(self) -> list[int]:
+    """The shards that are not there, or not whole."""
+    base = self._base()
+    every = range(self.header.shards)
+    return [i for i in every if base is None or not self._is_whole(base, i)]
+
+  def start(self) -> None:
+    """Makes the folder in which the index grows, unless it is complete.
+
+    Raises:
+      UserError: as the constructor; or the folder cannot be written.
+    """
+    places = self._places
+    with self._writing():
+      places.folder.parent.mkdir(parents=True, exist_ok=True)
+      with self._locked():
+        places.restore()
+        self._check()
+        base = self._base()
+        if base == places.partial or base is not None and not self.missing():
+          return
+        if places.partial.exists():
+          _LOG.info('Removing %s, half of another index.', places.partial)
+          shutil.rmtree(places.partial)
+        if base is None:
+          places.partial.mkdir()
+          self.header.write(places.partial)
+        else:
+          _LOG.info(
+              '%s is damaged; made again: %s.',
+              places.folder,
+              ', '.join(map(shard_lib.name, self.missing())),
+          )
+          places.folder.rename(places.partial)
+
+  def claims(
+      self, shards: Iterable[int]
+  ) -> Iterator[tuple[int, filelock.BaseFileLock]]:
+    """Yields those of these shards that are to be made, each with its lock.
+
+    Shards that another process is writing come last: when it is done there is
+    nothing to do, and when it was killed they are made here.
+
+    Args:
+      shards: in the order wanted.
+    """
+    busy = []
+    for shard in shards:
+      try:
+        lock = self._claim(shard, wait=False)
+      except filelock.Timeout:
+        if not busy:
+          _LOG.info('Another process works on %s, too.', self.folder)
+        busy.append(shard)
+        continue
+      if lock is not None:
+        yield shard, lock
+    for shard in busy:
+      lock = self._claim(shard, wait=True)
+      if lock is not None:
+        yield shard, lock
+
+  def write(
+      self,
+      shard: int,
+      lock: filelock.BaseFileLock,
+      embeddings: np.ndarray,
+      passages: Iterable[Passage],
+  ) -> None:
+    """Writes a shard and lets its lock go.
+
+    Args:
+      shard: its number.
+      lock: of `claims`.
+      embeddings: [rows, D], in the header's dtype.
+      passages: as many.
+
+    Raises:
+      UserError: other embeddings, or a disk that is full or cannot be written.
+    """
+    rows = self.header.rows_of(shard)
+    shape = len(rows), self.header.dim
+    try:
+      if embeddings.shape != shape or embeddings.dtype != self.header.dtype:
+        raise UserError(
+            f'embeddings are {embeddings.dtype} {embeddings.shape}: expected'
+            f' {self.header.dtype} {shape}, one row a passage.'
+        )
+      with self._writing():
+        shard_lib.write(
+            self._places.partial, shard, rows.start, embeddings, passages
+        )
+        pathlib.Path(lock.lock_file).unlink(missing_ok=True)
+    finally:
+      lock.release()
+
+  def finish(self) -> bool:
+    """Puts the index in its place if all shards are there.
+
+    Returns:
+      Whether it is complete, by this process or by another.
+    """
+    with self._writing(), self._locked():
+      if self.missing():
+        return False
+      if self._base() == self._places.partial:
+        self._places.complete()
+      self._places.lock.unlink()
+    return True
+
+  def _check(self) -> None:
+    """Raises UserError where work of another header is in the way."""
+    self._places.check_own()
+    if self._base() == self._places.folder or self._replace:
+      return
+    for path in (self._places.readable(), self._places.partial):
+      differences = self._differences(path)
+      if differences:
+        raise UserError(
+            f'{path} is another index than the one to be made:'
+            f' {"; ".join(differences)}. Give --overwrite to make a new one in'
+            ' its place, or give another --index_dir.'
+        )
+
+  def _base(self) -> pathlib.Path | None:
+    """The folder that has shards of this header, if there is one."""
+    for path in (self._places.partial, self._places.readable()):
+      if (path / FILE).exists() and not self._differences(path):
+        return path
+    return None
+
+  def _differences(self, path: pathlib.Path) -> list[str]:
+    """What keeps a folder from being this index; nothing if it is none."""
+    if not (path / FILE).exists() and not any(path.glob('shard-*/')):
+      return []
+    try:
+      return Header.read(path).differences(self.header)
+    except UserError as e:
+      return [str(e)]
+
+  def _is_whole(self, base: pathlib.Path, shard: int) -> bool:
+    try:
+      Shard.open(base, self.header, shard)
+    except UserError:
+      return False
+    return True
+
+  def _claim(self, shard: int, wait: bool) -> filelock.BaseFileLock | None:
+    """The lock of a shard; None if the shard is there by now."""
+    partial = self._places.partial
+    # Another thread than the one that takes it may let it go.
+    lock = filelock.FileLock(
+        partial / f'{shard_lib.name(shard)}.lock', thread_local=False
+    )
+    # Where it is gone, others have completed the index.
+    growing = partial / FILE
+    with self._writing():
+      try:
+        if growing.exists():
+          lock.acquire(blocking=wait)
+      except FileNotFoundError:
+        return None
+    if growing.exists() and not self._is_whole(partial, shard):
+      return lock
+    lock.release()
+    return None
+
+  def _locked(self) -> filelock.BaseFileLock:
+    return filelock.FileLock(self._places.lock)
+
+  @contextlib.contextmanager
+  def _writing(self) -> Iterator[None]:
+    try:
+      yield
+    except filelock.Timeout:
+      raise
+    except OSError as e:
+      advice = (
+          'Make room and run the same command again: the shards that are there'
+          ' are kept.'
+          if e.errno in _FULL
+          else 'Give a folder that can be written.'
+      )
+      raise UserError(
+          f'{self.folder}: cannot write the index: {e.strerror or e}. {advice}'
+      ) from e

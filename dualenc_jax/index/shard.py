@@ -1,0 +1,223 @@
+"""One shard of an index: its files, written whole and read through maps."""
+
+from collections.abc import Iterable
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+from typing import IO
+
+import numpy as np
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.index.header import AGAIN, Header
+
+EMBEDDINGS = 'embeddings.npy'
+IDS = 'ids.txt'
+PASSAGES = 'passages.jsonl'
+OFFSETS = 'offsets.npy'
+INFO = 'shard.json'
+FILES = (EMBEDDINGS, IDS, PASSAGES, OFFSETS)
+PARTIAL = '.partial'
+
+
+@dataclasses.dataclass(frozen=True)
+class Passage:
+  """One passage of a corpus, or one query.
+
+  Attributes:
+    id: unique in its corpus, on one line.
+    name: what a reader knows it by: a title, a function's qualified name.
+    location: where it comes from: a URL, `file:line`; may be empty.
+    text: the text that is encoded.
+  """
+
+  id: str
+  name: str
+  location: str
+  text: str
+
+  def line(self) -> bytes:
+    """Its line of passages.jsonl."""
+    row = json.dumps(vars(self), ensure_ascii=False)
+    return row.encode('utf-8', 'surrogatepass') + b'\n'
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+  """A whole shard, memory-mapped and read-only.
+
+  Attributes:
+    folder: where it is.
+    embeddings: [rows, D].
+    ids: the bytes of ids.txt.
+    text: the bytes of passages.jsonl.
+    offsets: int64 [rows + 1] into `text`.
+  """
+
+  folder: pathlib.Path
+  embeddings: np.ndarray
+  ids: np.ndarray
+  text: np.ndarray
+  offsets: np.ndarray
+
+  @classmethod
+  def open(cls, index: pathlib.Path, header: Header, number: int) -> 'Shard':
+    """Maps a shard of an index.
+
+    Raises:
+      UserError: it is missing, or a file of it is missing, truncated or not
+        what the header says.
+    """
+    folder = index / name(number)
+    rows = header.rows_of(number)
+    sizes = _read_info(folder, rows)
+    for file in FILES:
+      _check_size(folder / file, sizes.get(file))
+    shape = len(rows), header.dim
+    return cls(
+        folder,
+        _map_array(folder / EMBEDDINGS, shape, header.dtype),
+        _map_bytes(folder / IDS),
+        _map_bytes(folder / PASSAGES),
+        _map_array(folder / OFFSETS, (len(rows) + 1,), np.int64),
+    )
+
+  def passage(self, row: int) -> Passage:
+    """The passage of a row of this shard."""
+    line = self.text[self.offsets[row] : self.offsets[row + 1]].tobytes()
+    try:
+      return Passage(**json.loads(line))
+    except (ValueError, TypeError) as e:
+      raise UserError(
+          f'{self.folder / PASSAGES}:{row + 1}: not a passage (expected id,'
+          f' name, location, text as JSON): {e}. {AGAIN}'
+      ) from e
+
+
+def name(number: int) -> str:
+  """The folder of a shard, below that of the index."""
+  return f'shard-{number:05d}'
+
+
+def write(
+    index: pathlib.Path,
+    number: int,
+    first_row: int,
+    embeddings: np.ndarray,
+    passages: Iterable[Passage],
+) -> None:
+  """Writes a shard beside its place and renames it when all is on the disk.
+
+  Args:
+    index: folder of the index.
+    number: of the shard.
+    first_row: its first row of the index.
+    embeddings: [rows, D], in the dtype of the index.
+    passages: as many.
+
+  Raises:
+    OSError: the disk is full or cannot be written; nothing is left behind.
+  """
+  folder = index / name(number)
+  partial = index / f'{name(number)}{PARTIAL}'
+  _remove(partial)
+  partial.mkdir()
+  try:
+    offsets = _write_texts(partial, passages)
+    if len(offsets) != len(embeddings) + 1:
+      raise ValueError(f'{len(offsets) - 1} passages, {len(embeddings)} rows')
+    with _synced(partial / EMBEDDINGS) as file:
+      np.save(file, embeddings)
+    with _synced(partial / OFFSETS) as file:
+      np.save(file, offsets)
+    info = {
+        'rows': len(embeddings),
+        'first_row': first_row,
+        'bytes': {file: (partial / file).stat().st_size for file in FILES},
+    }
+    with _synced(partial / INFO) as file:
+      file.write(json.dumps(info, indent=2).encode() + b'\n')
+    # A damaged shard may be in its place.
+    _remove(folder)
+    partial.rename(folder)
+  except BaseException:
+    with contextlib.suppress(OSError):
+      _remove(partial)
+    raise
+
+
+def _write_texts(
+    folder: pathlib.Path, passages: Iterable[Passage]
+) -> np.ndarray:
+  lengths = [0]
+  with _synced(folder / IDS) as ids, _synced(folder / PASSAGES) as texts:
+    for passage in passages:
+      ids.write(passage.id.encode('utf-8', 'surrogatepass') + b'\n')
+      lengths.append(texts.write(passage.line()))
+  return np.cumsum(lengths, dtype=np.int64)
+
+
+@contextlib.contextmanager
+def _synced(path: pathlib.Path) -> Iterable[IO[bytes]]:
+  with path.open('wb') as file:
+    yield file
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _remove(folder: pathlib.Path) -> None:
+  if folder.exists():
+    shutil.rmtree(folder)
+
+
+def _read_info(folder: pathlib.Path, rows: range) -> dict[str, int]:
+  """The sizes of the files of a shard."""
+  path = folder / INFO
+  try:
+    info = json.loads(path.read_text(encoding='utf-8'))
+    found = info['rows'], info['first_row']
+    sizes = dict(info['bytes'])
+  except FileNotFoundError as e:
+    what = f'it has no {INFO}' if folder.exists() else 'there is no such folder'
+    raise UserError(f'{folder}: the shard is missing: {what}. {AGAIN}') from e
+  except (OSError, ValueError, KeyError, TypeError) as e:
+    raise UserError(f'{path}: truncated or unreadable ({e}). {AGAIN}') from e
+  if found != (len(rows), rows.start):
+    raise UserError(
+        f'{path}: has {found[0]} rows from row {found[1]} on, but the header'
+        f' says {len(rows)} from row {rows.start} on. {AGAIN}'
+    )
+  return sizes
+
+
+def _check_size(path: pathlib.Path, size: int | None) -> None:
+  try:
+    found = path.stat().st_size
+  except OSError as e:
+    raise UserError(f'{path}: missing ({e.strerror}). {AGAIN}') from e
+  if found != size:
+    raise UserError(
+        f'{path}: truncated or half-written: it has {found} bytes, {INFO} says'
+        f' {size}. {AGAIN}'
+    )
+
+
+def _map_array(path: pathlib.Path, shape, dtype) -> np.ndarray:
+  try:
+    array = np.load(path, mmap_mode='r', allow_pickle=False)
+  except (OSError, ValueError, EOFError) as e:
+    raise UserError(f'{path}: not an array ({e}). {AGAIN}') from e
+  if array.shape != shape or array.dtype != dtype:
+    raise UserError(
+        f'{path}: holds {array.dtype} {array.shape}, but the header says'
+        f' {np.dtype(dtype)} {shape}. {AGAIN}'
+    )
+  # The plain view indexes faster than np.memmap's own subclass.
+  return np.asarray(array)
+
+
+def _map_bytes(path: pathlib.Path) -> np.ndarray:
+  return np.asarray(np.memmap(path, np.uint8, mode='r'))

@@ -1,0 +1,1 @@
+"""Texts through towers in batches, and towers as programs."""

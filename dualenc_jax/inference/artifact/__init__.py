@@ -1,0 +1,23 @@
+"""Towers as programs that need neither their Python code nor Flax to run.
+
+`write` makes a folder, `Artifact.open` reads one with JAX, NumPy and
+SentencePiece alone:
+
+  artifact.json            what it is: format version, lengths, prefixes, the
+                           parameters of each tower and their shapes, the size
+                           and SHA-256 of every file, provenance.
+  vocabulary.model         the SentencePiece model.
+  weights.safetensors      the parameters, float32, by name.
+  index/                   of `Retriever.save`: the passages, if it had some.
+  programs/TOWER-LENGTH.bin
+                           what `jax.export` serialises, compressed with zlib:
+                           ({name: parameter}, int32 [b, LENGTH] tokens, padded
+                           with 0) -> float32 [b, D], for any number of rows b.
+
+A text goes to the shortest length that holds it.
+"""
+
+from dualenc_jax.inference.artifact.artifact import Artifact
+from dualenc_jax.inference.artifact.writer import write
+
+__all__ = ['Artifact', 'write']

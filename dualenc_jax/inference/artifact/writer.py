@@ -1,0 +1,120 @@
+"""Writes the towers of a model as an artifact."""
+
+from collections.abc import Sequence
+import dataclasses
+import os
+import pathlib
+import shutil
+from typing import Any
+
+import jax
+from jax import export as jax_export
+import jax.numpy as jnp
+import numpy as np
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.inference.artifact import export, manifest as manifest_lib
+from dualenc_jax.inference.artifact.artifact import Artifact
+from dualenc_jax.inference.artifact.manifest import Manifest, Tower
+from dualenc_jax.inference.artifact.new_folder import new_folder
+from dualenc_jax.io import revision
+from dualenc_jax.tensor_files import safetensors_file
+from dualenc_jax.tensor_files.tensors import Tensor
+
+PLATFORMS = ('cpu', 'cuda', 'tpu')
+
+
+def write(
+    towers: Any,
+    folder: str | os.PathLike[str],
+    platforms: Sequence[str] = PLATFORMS,
+) -> None:
+  """Writes an artifact; the folder appears when it is complete.
+
+  Args:
+    towers: an `interop.loaded.Loaded`, or an `Artifact`, which is copied.
+    folder: a new or empty one, or an artifact to replace.
+    platforms: that the programs run on; of another attention than the shipped
+      ones, those that it can be lowered for.
+
+  Raises:
+    UserError: the folder holds something else, or cannot be written.
+  """
+  with new_folder(folder) as new:
+    fill(towers, new, platforms).write(new)
+
+
+def fill(
+    towers: Any, folder: pathlib.Path, platforms: Sequence[str] = PLATFORMS
+) -> Manifest:
+  """`write` into a folder that is there and empty, but for artifact.json.
+
+  Returns:
+    What artifact.json is to say.
+
+  Raises:
+    UserError: an artifact to copy is no longer the one that was opened.
+  """
+  (folder / 'programs').mkdir()
+  if isinstance(towers, Artifact):
+    return _copy(towers, folder)
+  tokenizer, model = towers.tokenizer, towers.model
+  params = export.flat(towers.params)
+  encoders = {
+      'query': model.encoder,
+      'passage': model.passage_encoder or model.encoder,
+  }
+  by_tower = {
+      name: Tower(
+          getattr(tokenizer, f'{name}_length'),
+          getattr(tokenizer, f'{name}_prefix'),
+          export.lengths_up_to(getattr(tokenizer, f'{name}_length')),
+          export.params_of_tower(params, name),
+          tuple(encoder.activations),
+      )
+      for name, encoder in encoders.items()
+  }
+  for name, tower in by_tower.items():
+    own = {param: params[param] for param in tower.params}
+    for length in tower.lengths:
+      program = export.export(model, name, own, length, platforms)
+      path = folder / manifest_lib.program_file(name, length)
+      path.write_bytes(program)
+  shutil.copyfile(tokenizer.vocabulary.file, folder / manifest_lib.VOCABULARY)
+  safetensors_file.write(
+      folder / manifest_lib.WEIGHTS,
+      {name: _tensor(name, value) for name, value in params.items()},
+  )
+  return Manifest(
+      towers.dim,
+      by_tower,
+      {name: value.shape for name, value in params.items()},
+      tuple(platforms),
+      jax_export.maximum_supported_calling_convention_version,
+      revision.versions(),
+      manifest_lib.of_folder(folder),
+      dict(towers.provenance),
+  )
+
+
+def _copy(artifact: Artifact, folder: pathlib.Path) -> Manifest:
+  """Copies the model of an artifact, which may have been replaced by now."""
+  files = artifact.manifest.model_files
+  for name, expected in files.items():
+    source = artifact.folder / name
+    is_there = source.is_file()
+    if is_there:
+      shutil.copyfile(source, folder / name)
+    if not is_there or manifest_lib.of_file(folder / name) != expected:
+      raise UserError(
+          f'{source} was changed or removed after the model was opened, so that'
+          ' the model cannot be copied. Open what is there now, with'
+          ' Retriever.from_dir, and index again.'
+      )
+  return dataclasses.replace(artifact.manifest, files=files)
+
+
+def _tensor(name: str, value: jax.Array) -> Tensor:
+  # An array keeps the copy on the host that NumPy takes of it, a copy does not
+  # outlive it.
+  return Tensor(name, value.shape, lambda: np.asarray(jnp.copy(value)))

@@ -1,0 +1,291 @@
+"""The verdict: what is wrong or odd about a task, and what to do about it."""
+
+from collections.abc import Iterable, Iterator, Sequence
+import dataclasses
+import enum
+
+from dualenc_jax.inspection import summary
+from dualenc_jax.readers.bad_rows import Found
+
+# Shares beyond which something is told.
+_MANY_CUT = 0.05
+_MANY_UNKNOWN = 0.01
+_MANY_REPEATED = 0.01
+_FEW_UNIQUE = 0.5
+
+
+class Level(enum.Enum):
+  """How bad a finding is."""
+
+  UNUSABLE = 'cannot be used'
+  WRONG = 'wrong'
+  SUSPICIOUS = 'suspicious'
+  NOTE = 'worth knowing'
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+  """Something that is wrong or odd.
+
+  Attributes:
+    level: how bad it is.
+    where: name of the split, or of two.
+    what: it is.
+    advice: what to do about it.
+    places: where the first few are.
+  """
+
+  level: Level
+  where: str
+  what: str
+  advice: str
+  places: Sequence[str] = ()
+
+
+def findings(inspection: summary.Inspection) -> list[Finding]:
+  """All findings, the worst first."""
+  found = []
+  for split in inspection.splits:
+    found += _use(split)
+    found += _rows(split)
+    found += _negatives(split)
+    for what, texts in split.kinds:
+      found += _texts(split, what, texts)
+      found += _lengths(split, what, texts.lengths)
+  for overlap in inspection.overlaps:
+    found += _overlap(overlap)
+  for missing in inspection.missing:
+    found += _some(
+        Level.WRONG,
+        f'{missing.split}, {missing.corpus}',
+        missing.passages,
+        f'passages of {missing.split} that are not in {missing.corpus}',
+        'They can never be found. Take the files of one version.',
+    )
+  order = list(Level)
+  return sorted(found, key=lambda finding: order.index(finding.level))
+
+
+def _some(
+    level: Level, where: str, found: Found, what: str, advice: str
+) -> Iterator[Finding]:
+  """A finding if there is any; the number follows `what`."""
+  if found.count:
+    yield Finding(
+        level, where, f'{what}: {found.count:,}', advice, found.places
+    )
+
+
+def _use(split: summary.Split) -> Iterator[Finding]:
+  # A corpus has no pairs.
+  good = split.pairs or (
+      split.split != 'train' and split.rows == split.lone_passages > 0
+  )
+  if split.error:
+    yield Finding(
+        Level.UNUSABLE,
+        split.name,
+        split.error.removesuffix('.'),
+        f'{split.rows:,} rows were read before that.',
+    )
+  elif not good:
+    yield Finding(
+        Level.UNUSABLE,
+        split.name,
+        f'no pair of a query and a relevant passage is in {split.rows:,} good'
+        f' and {split.num_refused:,} refused rows',
+        'See whether it is the right file, of the right columns.',
+    )
+
+
+def _rows(split: summary.Split) -> Iterator[Finding]:
+  for reason, found in split.refused.items():
+    yield from _some(
+        Level.WRONG,
+        split.name,
+        found,
+        f'refused, {reason}',
+        'Mend the files, or leave such rows out, or take them as they are:'
+        ' unless you have already said so, `dualenc data prepare` stops there'
+        ' and names the flag that does.',
+    )
+  if split.lone_queries:
+    yield Finding(
+        Level.WRONG,
+        split.name,
+        f'queries without a passage: {split.lone_queries:,}',
+        'Give them one, or take them out.',
+    )
+  if split.pairs and split.lone_passages:
+    yield Finding(
+        Level.WRONG,
+        split.name,
+        f'passages without a query, among pairs: {split.lone_passages:,}',
+        'Give them one, or take them out.',
+    )
+  yield from _some(
+      Level.SUSPICIOUS,
+      split.name,
+      split.equal_texts,
+      'pairs whose query is their passage',
+      'They teach nothing. See whether the columns are right; take them out.',
+  )
+  many = split.repeated_pairs.count > _MANY_REPEATED * split.pairs
+  yield from _some(
+      Level.SUSPICIOUS if many else Level.NOTE,
+      split.name,
+      split.repeated_pairs,
+      'pairs that were there before',
+      'They weigh more than others. Keep one of each.',
+  )
+
+
+def _negatives(split: summary.Split) -> Iterator[Finding]:
+  yield from _some(
+      Level.WRONG,
+      split.name,
+      split.positive_negatives,
+      'pairs with their passage among their hard negatives',
+      'The model is taught both. Take it out of the negatives.',
+  )
+  yield from _some(
+      Level.WRONG,
+      split.name,
+      split.other_positive_negatives,
+      'hard negatives that are a passage of another pair of the same query',
+      'The model is taught both. Take them out of the negatives.',
+  )
+  if split.negatives.count:
+    none = (
+        f', {split.without_negatives:,} pairs have none'
+        if split.without_negatives
+        else ''
+    )
+    yield Finding(
+        Level.NOTE,
+        split.name,
+        f'hard negatives a pair: {_range(split)}{none}',
+        '--gin.NUM_NEGATIVES=K trains with K of them, 0 by default; a pair that'
+        ' has fewer, with those.',
+    )
+
+
+def _texts(
+    split: summary.Split, what: str, texts: summary.Texts
+) -> Iterator[Finding]:
+  plural = _PLURALS[what]
+  yield from _some(
+      Level.WRONG,
+      split.name,
+      texts.blank,
+      f'{plural} of nothing but whitespace',
+      'Mend them, or take them out.',
+  )
+  yield from _some(
+      Level.SUSPICIOUS,
+      split.name,
+      texts.mojibake,
+      f'{plural} that look decoded with the wrong encoding',
+      'Decode the original as what it is (UTF-8, mostly), or mend them with'
+      ' ftfy. Texts of a benchmark that come so, as those of MS MARCO, must'
+      ' stay so for its figures to be comparable.',
+  )
+  yield from _some(
+      Level.SUSPICIOUS,
+      split.name,
+      texts.replaced,
+      f'{plural} with U+FFFD, which stands for characters that are lost',
+      'Decode the original again, as what it is.',
+  )
+  yield from _some(
+      Level.SUSPICIOUS,
+      split.name,
+      texts.ids_of_several_texts,
+      f'{what} ids that name several texts',
+      'Evaluation takes texts of one id for one. Give each its own id.',
+  )
+  yield from _some(
+      Level.NOTE,
+      split.name,
+      texts.texts_of_several_ids,
+      f'{plural} with several ids',
+      'Copies under other ids count as other passages in an evaluation.'
+      if what == 'passage'
+      else 'The losses tell equal queries by their texts.',
+  )
+  if split.split == 'train' and texts.unique < _FEW_UNIQUE:
+    yield Finding(
+        Level.NOTE,
+        split.name,
+        f'{texts.unique:.0%} of {plural} are unique; one occurs'
+        f' {texts.most_repeated:,} times',
+        'The losses mask equal texts out of the negatives. SamToNe on both'
+        ' towers did not help where few passages are unique.',
+        [texts.most_repeated_at],
+    )
+
+
+def _lengths(
+    split: summary.Split, what: str, lengths: summary.Lengths
+) -> Iterator[Finding]:
+  flag = f'--gin.{"QUERY" if what == "query" else "PASSAGE"}_LENGTH'
+  plural = _PLURALS[what]
+  percentiles = lengths.percentiles
+  if lengths.truncated > _MANY_CUT:
+    yield Finding(
+        Level.SUSPICIOUS,
+        split.name,
+        f'{lengths.truncated:.1%} of {plural} are cut to'
+        f' {lengths.limit} tokens',
+        f'{flag}={_rounded(percentiles[95])} would cut 5% at most,'
+        f' {_rounded(percentiles[99])} 1%; or make the texts shorter.',
+    )
+  if lengths.unknown > _MANY_UNKNOWN:
+    yield Finding(
+        Level.SUSPICIOUS,
+        split.name,
+        f'{lengths.unknown:.1%} of the tokens of {plural} are unknown to the'
+        ' vocabulary',
+        'Give one that was made for such text, --gin.VOCABULARY=...',
+    )
+
+
+def _overlap(overlap: summary.Overlap) -> Iterator[Finding]:
+  where = f'{overlap.held_out}, {overlap.train}'
+  yield from _some(
+      Level.SUSPICIOUS,
+      where,
+      overlap.queries,
+      f'queries of {overlap.held_out} that are in {overlap.train}, too (pairs:'
+      f' {overlap.pairs.count:,})',
+      'What was trained on is no test. Take them out of one.',
+  )
+  yield from _some(
+      Level.NOTE,
+      where,
+      overlap.passages,
+      f'passages of {overlap.held_out} that are in {overlap.train}, too',
+      'As it must be where both search one corpus; else take them out of one.',
+  )
+
+
+_PLURALS = {
+    'query': 'queries',
+    'passage': 'passages',
+    'negative': 'hard negatives',
+}
+
+
+def _range(split: summary.Split) -> str:
+  fewest, most = split.fewest_negatives, split.most_negatives
+  return f'{fewest:,}' if fewest == most else f'{fewest:,} to {most:,}'
+
+
+def _rounded(length: int) -> int:
+  """Up to a multiple of 8, which accelerators like."""
+  return -(-length // 8) * 8
+
+
+def serious(found: Iterable[Finding]) -> list[Finding]:
+  """Those that are more than worth knowing."""
+  return [finding for finding in found if finding.level is not Level.NOTE]

@@ -1,0 +1,179 @@
+"""Reads a split once and counts."""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from dualenc_jax.inspection import columns, summary
+from dualenc_jax.inspection.mojibake import printable
+from dualenc_jax.inspection.texts import TextColumn
+from dualenc_jax.readers.bad_rows import BadRows
+from dualenc_jax.text.tokenizer import Tokenizer
+
+# A chunk ends at so many rows or characters, whichever comes first.
+_ROWS, _CHARACTERS = 2048, 2**22
+
+
+class SplitReader:
+  """Takes in the examples of a split, about 50 bytes each.
+
+  Attributes:
+    queries: all of them.
+    passages: all of them.
+    places: of all rows.
+  """
+
+  def __init__(self, tokenizer: Tokenizer):
+    self._tokenizer = tokenizer
+    vocabulary = tokenizer.vocabulary
+    self.queries = TextColumn(vocabulary, tokenizer.query_length)
+    self.passages = TextColumn(vocabulary, tokenizer.passage_length)
+    self._negatives = TextColumn(vocabulary, tokenizer.passage_length)
+    self._negative_counts = columns.Column(np.int32)
+    self._relevant = columns.Column(bool)
+    self.places = columns.Places()
+    self._samples = []
+
+  def read(self, examples: Iterable[dict]) -> Iterator[int]:
+    """Takes in all examples; yields the rows of each chunk that is done."""
+    for chunk in _chunks(examples):
+      self._add(chunk)
+      yield len(chunk)
+
+  @property
+  def relevant(self) -> np.ndarray:
+    """bool [n]: pairs, rows of a query and a relevant passage."""
+    return (
+        self._relevant.values
+        & (self.queries.hashes != columns.NONE)
+        & (self.passages.hashes != columns.NONE)
+    )
+
+  @property
+  def pairs(self) -> np.ndarray:
+    """int64 [n]: hashes of the pairs, `columns.NONE` for other rows."""
+    both = columns.pair_hashes(self.queries.hashes, self.passages.hashes)
+    return np.where(self.relevant, both, columns.NONE)
+
+  def result(
+      self,
+      name: str,
+      split: str,
+      refused: BadRows,
+      error: str | None,
+      limited: bool,
+  ) -> summary.Split:
+    """What there is, with what the reader cannot know itself."""
+    has_query = self.queries.hashes != columns.NONE
+    has_passage = self.passages.hashes != columns.NONE
+    relevant, pairs = self.relevant, self.pairs
+    firsts = columns.first_rows(pairs)
+    repeated = np.flatnonzero(relevant & (firsts != np.arange(len(firsts))))
+    equal = relevant & (self.queries.hashes == self.passages.hashes)
+    counts = self._negative_counts.values[relevant]
+    row_of_negative = np.repeat(
+        np.arange(len(relevant)), self._negative_counts.values
+    )
+    own, others = self._positive_negatives(row_of_negative)
+    place = self.places.__getitem__
+
+    def place_of_negative(i: int) -> str:
+      return place(int(row_of_negative[i]))
+
+    return summary.Split(
+        name=name,
+        split=split,
+        error=error,
+        limited=limited,
+        rows=len(relevant),
+        pairs=int(relevant.sum()),
+        distinct_pairs=int(relevant.sum()) - len(repeated),
+        judged_irrelevant=int((has_query & has_passage & ~relevant).sum()),
+        lone_queries=int((has_query & ~has_passage).sum()),
+        lone_passages=int((has_passage & ~has_query).sum()),
+        queries=self.queries.result(place),
+        passages=self.passages.result(place),
+        negatives=self._negatives.result(place_of_negative),
+        fewest_negatives=int(counts.min()) if len(counts) else 0,
+        most_negatives=int(counts.max(initial=0)),
+        without_negatives=int((counts == 0).sum()),
+        repeated_pairs=columns.found_again(
+            repeated, firsts[repeated], place
+        ),
+        equal_texts=columns.found(np.flatnonzero(equal), place),
+        positive_negatives=columns.found(own, place),
+        other_positive_negatives=columns.found(others, place_of_negative),
+        refused=refused,
+        samples=self._samples,
+    )
+
+  def _add(self, chunk: list[dict]) -> None:
+    start = len(self.places)
+    for row in chunk:
+      self.places.append(row['location'])
+    for column, what in ((self.queries, 'query'), (self.passages, 'passage')):
+      column.add(
+          [row[what] for row in chunk],
+          lambda i: self.places[start + i],
+          [row[f'{what}_id'] for row in chunk],
+      )
+    self._relevant.append(np.array([row['relevance'] > 0 for row in chunk]))
+    counts = np.array([len(row['negatives']) for row in chunk])
+    self._negative_counts.append(counts)
+    rows = np.repeat(np.arange(start, start + len(chunk)), counts)
+    self._negatives.add(
+        [text for row in chunk for text in row['negatives']],
+        lambda i: self.places[int(rows[i])],
+    )
+    for number, row in enumerate(chunk, start + 1):
+      # Rows 1, 10, 100, 1,000, ...: few, and from all over the split.
+      if str(number).strip('0') == '1':
+        self._samples.append(self._sample(row, self.places[number - 1]))
+
+  def _positive_negatives(
+      self, rows: np.ndarray
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """Rows with their passage among their hard negatives, and numbers of hard
+    negatives that are the passage of another row of the same query.
+
+    Args:
+      rows: [m], of each hard negative.
+    """
+    negatives = self._negatives.hashes
+    own = self.relevant[rows] & (negatives == self.passages.hashes[rows])
+    pairs = columns.pair_hashes(self.queries.hashes[rows], negatives)
+    positive = columns.members(pairs, self.pairs)
+    return np.unique(rows[own]), np.flatnonzero(positive & ~own)
+
+  def _sample(self, row: dict, place: str) -> summary.Sample:
+    tokenizer = self._tokenizer
+    found = [
+        ('query', row['query'], tokenizer.query_length),
+        ('passage', row['passage'], tokenizer.passage_length),
+    ]
+    if row['negatives']:
+      first = row['negatives'][0]
+      found.append(('negative', first, tokenizer.passage_length))
+    texts = []
+    for what, text, limit in found:
+      if not text:
+        continue
+      vocabulary = tokenizer.vocabulary
+      kept = vocabulary.encode([text], limit).row(0)
+      tokens = len(vocabulary.encode([text], 2**31).row(0))
+      shown = f'{printable(vocabulary.decode(kept))} EOS'
+      texts.append((what, shown, len(kept), tokens))
+    return summary.Sample(place, texts)
+
+
+def _chunks(examples: Iterable[dict]) -> Iterator[list[dict]]:
+  chunk, characters = [], 0
+  for row in examples:
+    chunk.append(row)
+    characters += len(row['query']) + len(row['passage'])
+    characters += sum(map(len, row['negatives']))
+    if len(chunk) >= _ROWS or characters >= _CHARACTERS:
+      yield chunk
+      chunk, characters = [], 0
+  if chunk:
+    yield chunk

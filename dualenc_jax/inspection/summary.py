@@ -1,0 +1,212 @@
+"""What an inspection has found: plain data, ready for JSON."""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+
+from dualenc_jax.readers.bad_rows import Found
+
+PERCENTILES = (5, 25, 50, 75, 95, 99)
+
+
+@dataclasses.dataclass(frozen=True)
+class Lengths:
+  """Token lengths before truncation, EOS included.
+
+  Attributes:
+    mean: tokens a text.
+    percentiles: tokens, by percent.
+    longest: tokens.
+    limit: that longer texts are cut to.
+    truncated: share of texts that are cut.
+    unknown: share of the tokens that the vocabulary has no piece for.
+    counts: (tokens, texts) for every length that occurs.
+  """
+
+  mean: float
+  percentiles: Mapping[int, int]
+  longest: int
+  limit: int
+  truncated: float
+  unknown: float
+  counts: Sequence[tuple[int, int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Texts:
+  """The queries, passages or hard negatives of a split.
+
+  Attributes:
+    count: texts, repeated ones too.
+    distinct: different texts.
+    most_repeated: times that the most frequent text occurs.
+    most_repeated_at: the first place of that text.
+    blank: texts of nothing but whitespace.
+    mojibake: texts that were decoded with the wrong encoding, by their looks.
+    replaced: texts with U+FFFD, which stands for bytes that could not be
+      decoded.
+    ids_of_several_texts: ids that name different texts.
+    texts_of_several_ids: texts that have different ids.
+    lengths: in tokens.
+  """
+
+  count: int
+  distinct: int
+  most_repeated: int
+  most_repeated_at: str
+  blank: Found
+  mojibake: Found
+  replaced: Found
+  ids_of_several_texts: Found
+  texts_of_several_ids: Found
+  lengths: Lengths
+
+  @property
+  def unique(self) -> float:
+    """Share of unique texts, as in SamToNe's table 3."""
+    return self.distinct / self.count if self.count else 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+  """A row as the model will see it.
+
+  Attributes:
+    place: where it is from.
+    texts: (what, text after truncation, tokens kept, tokens before).
+  """
+
+  place: str
+  texts: Sequence[tuple[str, str, int, int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+  """A split of a task.
+
+  Attributes:
+    name: of the split, with its task in front for a part of a mixture.
+    split: of the task.
+    error: why it cannot be read, or not to its end; None if it can.
+    limited: whether there are more rows than were read.
+    rows: read, without those that were refused.
+    pairs: rows of a query and a relevant passage.
+    distinct_pairs: different ones.
+    judged_irrelevant: rows of a query and a passage of grade 0 or less.
+    lone_queries: rows without a passage.
+    lone_passages: rows without a query, those of a corpus.
+    queries: texts of all rows.
+    passages: the same.
+    negatives: the same.
+    fewest_negatives: hard negatives of a pair.
+    most_negatives: the same.
+    without_negatives: pairs without any.
+    repeated_pairs: pairs that were there before.
+    equal_texts: pairs whose query is their passage.
+    positive_negatives: pairs with their passage among their hard negatives.
+    other_positive_negatives: hard negatives that are the passage of another
+      pair of the same query.
+    refused: by the reader, by reason: bad rows, which were left out, and what
+      else it would stop at.
+    samples: rows as the model will see them.
+  """
+
+  name: str
+  split: str
+  error: str | None
+  limited: bool
+  rows: int
+  pairs: int
+  distinct_pairs: int
+  judged_irrelevant: int
+  lone_queries: int
+  lone_passages: int
+  queries: Texts
+  passages: Texts
+  negatives: Texts
+  fewest_negatives: int
+  most_negatives: int
+  without_negatives: int
+  repeated_pairs: Found
+  equal_texts: Found
+  positive_negatives: Found
+  other_positive_negatives: Found
+  refused: Mapping[str, Found]
+  samples: Sequence[Sample]
+
+  @property
+  def num_refused(self) -> int:
+    """For all reasons."""
+    return sum(found.count for found in self.refused.values())
+
+  @property
+  def kinds(self) -> Sequence[tuple[str, Texts]]:
+    """(what, texts) of those kinds that there are."""
+    kinds = (
+        ('query', self.queries),
+        ('passage', self.passages),
+        ('negative', self.negatives),
+    )
+    return [(what, texts) for what, texts in kinds if texts.count]
+
+
+@dataclasses.dataclass(frozen=True)
+class Overlap:
+  """What a split of held-out pairs has in common with one that is trained on.
+
+  Attributes:
+    held_out: name of the one split.
+    train: name of the other.
+    queries: different queries of the held-out split that the other has, too.
+    passages: the same of passages.
+    pairs: the same of pairs.
+  """
+
+  held_out: str
+  train: str
+  queries: Found
+  passages: Found
+  pairs: Found
+
+
+@dataclasses.dataclass(frozen=True)
+class Missing:
+  """Passages of pairs that are not in the corpus which is searched.
+
+  Attributes:
+    split: name of the split of the pairs.
+    corpus: name of the corpus.
+    passages: different passages of relevant pairs, by text.
+  """
+
+  split: str
+  corpus: str
+  passages: Found
+
+
+@dataclasses.dataclass(frozen=True)
+class Inspection:
+  """All that was found about a task.
+
+  Attributes:
+    task: its name.
+    options: that are set, by task: more than one in a mixture.
+    vocabulary: that the lengths are of.
+    vocabulary_size: ids.
+    query_length: most tokens of a query, EOS included.
+    passage_length: the same of a passage.
+    limit: most rows of a split that were read, None for all.
+    splits: in the task's order.
+    overlaps: of held-out splits with those that are trained on.
+    missing: from a corpus.
+  """
+
+  task: str
+  options: Mapping[str, Mapping[str, object]]
+  vocabulary: str
+  vocabulary_size: int
+  query_length: int
+  passage_length: int
+  limit: int | None
+  splits: Sequence[Split]
+  overlaps: Sequence[Overlap]
+  missing: Sequence[Missing]

@@ -1,0 +1,47 @@
+"""An artifact as a checkpoint: to convert, or to train from."""
+
+import pathlib
+
+from dualenc_jax.inference.artifact import manifest as manifest_lib
+from dualenc_jax.inference.artifact.manifest import Manifest
+from dualenc_jax.interop.own import unstack
+from dualenc_jax.interop.weights import infer_encoder, Usage, Weights
+from dualenc_jax.tensor_files import safetensors_file
+
+KIND = 'jax.export artifact'
+
+
+def is_one(path: pathlib.Path) -> bool:
+  """Whether `serving.write` or `Retriever.save` wrote this folder."""
+  return (path / manifest_lib.FILE).is_file()
+
+
+def read(path: pathlib.Path) -> Weights:
+  """Reads its weights lazily; the programs are not needed.
+
+  Raises:
+    UserError: a file is missing, cut off or changed, or of another version.
+  """
+  manifest = Manifest.read(path)
+  manifest.check_model(path)
+  tensors = unstack(safetensors_file.read(path / manifest_lib.WEIGHTS))
+  query, passage = (manifest.towers[name] for name in manifest_lib.TOWERS)
+  has_own = any(name.startswith('passage_encoder/') for name in tensors)
+  return Weights(
+      KIND,
+      str(path),
+      tensors,
+      infer_encoder(tensors, tuple(query.activations)),
+      infer_encoder(tensors, tuple(passage.activations), 'passage_encoder')
+      if has_own
+      else None,
+      Usage(
+          path / manifest_lib.VOCABULARY,
+          None,
+          query.length,
+          passage.length,
+          query.prefix,
+          passage.prefix,
+      ),
+      step=manifest.provenance.get('checkpoint_step'),
+  ).check()

@@ -1,0 +1,1 @@
+"""Files, progress and what machine this is; knows nothing of retrieval."""

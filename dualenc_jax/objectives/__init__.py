@@ -1,0 +1,1 @@
+"""What is trained: from a batch to a value and metrics."""

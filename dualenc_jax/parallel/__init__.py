@@ -1,0 +1,1 @@
+"""The mesh, rules over parameters, micro-batches."""

@@ -1,0 +1,218 @@
+"""The device mesh, and where arrays live on it."""
+
+from collections.abc import Iterator, Sequence
+import contextlib
+import dataclasses
+import functools
+import pathlib
+from typing import Any
+
+from flax import linen as nn
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+import numpy as np
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.parallel import rules as rules_lib
+
+# Logical axes as in T5X. `embed` is E in parameters, `activation_embed` in
+# activations, so that FSDP can shard the one and not the other.
+STANDARD_RULES = (
+    ('batch', 'data'),
+    ('vocab', 'model'),
+    ('heads', 'model'),
+    ('joined_kv', 'model'),
+    ('mlp', 'model'),
+    ('embed', None),
+    ('activation_embed', None),
+    ('kv', None),
+    ('length', None),
+    ('layers', None),
+    ('relpos_buckets', None),
+    ('embedding_dim', None),
+    ('texts', None),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Partitioner:
+  """A mesh of `data` x `model` axes and the logical axis rules over it.
+
+  Attributes:
+    model_parallel: devices on the model axis; the rest is the data axis.
+    rules: pairs of logical and mesh axis, None for replicated. They precede
+      `STANDARD_RULES`, which they override by name; ('embed', 'data') is FSDP.
+  """
+
+  model_parallel: int = 1
+  rules: Sequence[tuple[str, str | None]] = ()
+
+  def devices(self) -> Sequence[jax.Device]:
+    """All devices of all hosts."""
+    return jax.devices()
+
+  @functools.cached_property
+  def mesh(self) -> jax.sharding.Mesh:
+    """All devices, [data, model]."""
+    check_gpu_is_used()
+    devices = self.devices()
+    if self.model_parallel < 1 or len(devices) % self.model_parallel:
+      raise UserError(
+          f'Partitioner.model_parallel is {self.model_parallel}; expected a'
+          f' divisor of the {len(devices)} devices.'
+      )
+    return jax.make_mesh(
+        (len(devices) // self.model_parallel, self.model_parallel),
+        ('data', 'model'),
+        axis_types=(jax.sharding.AxisType.Auto,) * 2,
+        devices=devices,
+    )
+
+  @functools.cached_property
+  def logical_rules(self) -> tuple[tuple[str, str | None], ...]:
+    known = [name for name, _ in STANDARD_RULES]
+    given = dict(self.rules)
+    for name, axis in given.items():
+      if name not in known:
+        raise UserError(
+            f'Partitioner.rules names the logical axis {name!r}; the axes are'
+            f' {", ".join(known)}.'
+        )
+      if axis not in (None, 'data', 'model'):
+        raise UserError(
+            f"Partitioner.rules puts {name!r} on {axis!r}; expected 'data',"
+            " 'model' or None."
+        )
+    return tuple((name, given.get(name, axis)) for name, axis in STANDARD_RULES)
+
+  @contextlib.contextmanager
+  def scope(self) -> Iterator[None]:
+    """Within it, logical constraints refer to this mesh and these rules.
+
+    So does the loss, whose ring runs over the mesh.
+    """
+    mesh = jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh)
+    with mesh, nn.logical_axis_rules(self.logical_rules):
+      yield
+
+  @property
+  def replicated(self) -> NamedSharding:
+    return NamedSharding(self.mesh, PartitionSpec())
+
+  @property
+  def rows(self) -> NamedSharding:
+    """Leading axis over the data axis."""
+    return NamedSharding(self.mesh, PartitionSpec('data'))
+
+  def check_batch_size(self, name: str, batch_size: int) -> None:
+    data = self.mesh.shape['data']
+    if batch_size < 1 or batch_size % data:
+      raise UserError(
+          f'{name} is {batch_size}; expected a multiple of {data}, the devices'
+          ' on the data axis of the mesh.'
+      )
+
+  def param_shardings(self, boxed: Any) -> Any:
+    """Shardings of parameters from their logical axes.
+
+    Args:
+      boxed: abstract parameters as `model.init` returns them, leaves in Flax's
+        `LogicallyPartitioned` boxes or bare (then replicated).
+
+    Returns:
+      A tree of NamedSharding with the structure of the unboxed parameters.
+
+    Raises:
+      UserError: an axis of a parameter is not divisible by its mesh axis.
+    """
+    specs = nn.get_partition_spec(boxed)
+    shardings = nn.logical_to_mesh_sharding(
+        specs, self.mesh, self.logical_rules
+    )
+    jax.tree_util.tree_map_with_path(
+        self._check_divisible, nn.unbox(boxed), specs, shardings
+    )
+    return shardings
+
+  def _check_divisible(self, path, array, spec, sharding):
+    for size, logical, axis in zip(array.shape, spec, sharding.spec):
+      if axis is not None and size % self.mesh.shape[axis]:
+        raise UserError(
+            f'{rules_lib.path_string(path)} has the shape {array.shape}: its'
+            f' axis {logical!r} of {size} is not divisible by the'
+            f' {self.mesh.shape[axis]} devices on the {axis!r} axis of the'
+            ' mesh. Change Partitioner.model_parallel or Partitioner.rules.'
+        )
+
+  def state_shardings(self, state: Any, params: Any, shardings: Any) -> Any:
+    """Shardings of optimizer state: a parameter's twin lives where it does.
+
+    Args:
+      state: abstract optimizer state.
+      params: abstract parameters.
+      shardings: their shardings.
+
+    Returns:
+      A tree like `state`: leaves whose path ends in a parameter's path and
+      whose shape is that parameter's take its sharding; the others, such as
+      Adafactor's row and column statistics, are small and replicated.
+    """
+    by_path = {
+        rules_lib.path_string(path): (leaf.shape, sharding)
+        for (path, leaf), sharding in zip(
+            jax.tree_util.tree_leaves_with_path(params),
+            jax.tree.leaves(shardings),
+            strict=True,
+        )
+    }
+
+    def twin(path, leaf):
+      for start in range(len(path)):
+        found = by_path.get(rules_lib.path_string(path[start:]))
+        if found is not None and found[0] == leaf.shape:
+          return found[1]
+      return self.replicated
+
+    return jax.tree_util.tree_map_with_path(twin, state)
+
+  def to_device(self, batch: Any) -> Any:
+    """Global arrays from a tree of this host's rows, which `data` divides."""
+    return jax.tree.map(
+        lambda rows: jax.make_array_from_process_local_data(self.rows, rows),
+        batch,
+    )
+
+  def host_rows(self, batch_size: int) -> np.ndarray:
+    """Numbers of the rows of a global batch that this host feeds, ascending.
+
+    Hosts that the model axis spans feed the same rows.
+    """
+    local = self.rows.addressable_devices_indices_map((batch_size,)).values()
+    rows = np.arange(batch_size)
+    return np.unique(np.concatenate([rows[index] for index in local]))
+
+
+class HostPartitioner(Partitioner):
+  """The devices of this host only: every host computes by itself."""
+
+  def devices(self) -> Sequence[jax.Device]:
+    return jax.local_devices()
+
+
+def check_gpu_is_used() -> None:
+  """Refuses to run on the CPU of a GPU machine unless told to."""
+  if has_gpu() and jax.default_backend() == 'cpu' and not _cpu_was_asked_for():
+    raise UserError(
+        'This machine has an NVIDIA GPU but JAX sees only the CPU. Install the'
+        " GPU build, pip install -e '.[gpu]' in the clone, or set"
+        ' JAX_PLATFORMS=cpu to run on the CPU.'
+    )
+
+
+def has_gpu() -> bool:
+  """Whether the machine has an NVIDIA GPU, seen by JAX or not."""
+  return pathlib.Path('/dev/nvidia0').exists()
+
+
+def _cpu_was_asked_for() -> bool:
+  return 'cpu' in (jax.config.jax_platforms or '').split(',')

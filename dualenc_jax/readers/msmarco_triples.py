@@ -1,0 +1,73 @@
+"""Triples of query, positive and negative, as triples.train.small.tsv."""
+
+from collections.abc import Iterator, Mapping
+import logging
+import pathlib
+from typing import Any
+
+from dualenc_jax.data.reader import example
+from dualenc_jax.errors import UserError
+from dualenc_jax.readers import bad_rows, qrels_counts, rows
+
+_COLUMNS = ('query', 'positive', 'negative')
+
+
+def read(
+    path: pathlib.Path,
+    published: Mapping[str, int],
+    tolerance: float,
+    advice: str,
+    on_bad_row: str = 'error',
+    on_positive_in_negatives: str = 'error',
+) -> Iterator[dict[str, Any]]:
+  """Yields an example a row, each with one hard negative.
+
+  Args:
+    path: lines of three texts, separated by tabs; plain or .gz.
+    published: {'triples': count}, or nothing to compare.
+    tolerance: as of `qrels_counts.compare`.
+    advice: the same.
+    on_bad_row: as of `rows.parsed`.
+    on_positive_in_negatives: 'error' refuses a row whose negative is its
+      positive; 'drop' leaves the negative out and logs how many.
+
+  Raises:
+    UserError: a bad row, another count than the published one, or a damaged
+      file.
+  """
+  count = dropped = 0
+  collected = bad_rows.collected()
+  for number, (query, positive, negative) in rows.parsed(
+      path, _parse, on_bad_row
+  ):
+    count += 1
+    same = positive.strip() == negative.strip()
+    if same and collected is not None:
+      collected.add('the negative is the positive', f'{path}:{number}')
+    elif same and on_positive_in_negatives == 'error':
+      raise UserError(
+          f'{path}:{number}: the negative is the positive. Mend the row, or'
+          ' leave out such negatives with'
+          ' --gin.ON_POSITIVE_IN_NEGATIVES=drop (on_positive_in_negatives).'
+      )
+    dropped += same
+    yield example(
+        query=query,
+        passage=positive,
+        negatives=[] if same else [negative],
+        location=f'{path}:{number}',
+    )
+  qrels_counts.compare(
+      str(path), {'triples': count}, published, tolerance, advice
+  )
+  if dropped:
+    logging.getLogger(__name__).warning(
+        '%s: dropped %d negatives that are their positives.', path, dropped
+    )
+
+
+def _parse(line: bytes) -> list[str]:
+  cells = rows.tsv_cells(line, _COLUMNS)
+  for name, text in zip(_COLUMNS, cells):
+    rows.check_text(name, text)
+  return cells

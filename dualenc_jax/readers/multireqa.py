@@ -1,0 +1,200 @@
+"""The reader behind `multireqa`: sentences that answer questions."""
+
+import collections
+from collections.abc import Iterator
+import dataclasses
+import logging
+import pathlib
+from typing import Any
+
+from dualenc_jax.data.reader import example
+from dualenc_jax.errors import UserError
+from dualenc_jax.readers import bad_rows, files, multireqa_join, rows
+from dualenc_jax.readers.mrqa import Context
+from dualenc_jax.readers.multireqa_candidates import Candidate, Candidates
+from dualenc_jax.readers.multireqa_sets import QASet, SETS
+from dualenc_jax.suggest import did_you_mean
+
+_LOG = logging.getLogger(__name__)
+_WHAT = {
+    'questions': "questions in MRQA's file",
+    'candidates': 'candidates',
+    'pairs': 'pairs of question and sentence',
+    'answered': 'questions with a positive',
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiReQA:
+  """A set of MultiReQA (Guo et al. 2021), joined from its files and MRQA's.
+
+  A passage is a sentence of one of MRQA's contexts, as MultiReQA has cut it
+  out. Positives of a question are the sentences of its own context, found by
+  the ids, that have the whole of one of its detected answers; a question
+  without one is left out. train and validation (MRQA's development set, the
+  benchmark's test set) or, of sets that are only tested on, test are pairs of
+  question and positive. Both of these are ranked over corpus, all sentences of
+  their file.
+
+  When a split has been read to its end its counts are logged beside the
+  published ones.
+
+  Attributes:
+    dataset: NaturalQuestions, SQuAD, TriviaQA, SearchQA, HotpotQA; to test on,
+      BioASQ, RelationExtraction, TextbookQA, DuoRC.
+    root: folder of the files; None for `multireqa` in data_root.
+    data_root: folder of the benchmarks' folders.
+    context_separator: None makes the sentence alone a passage; a string joins
+      the sentence, this string and the whole context.
+    tolerance: by what share of the published one a count may differ. How the
+      published pairs were counted is not published, thus not 0 by default.
+    on_bad_row: 'error' stops at the first bad row, and at the first candidate
+      that does not match its context; 'skip' leaves them out and logs how
+      many, by reason.
+  """
+
+  dataset: str
+  root: str | None = None
+  data_root: str | None = None
+  context_separator: str | None = None
+  tolerance: float = 0.02
+  on_bad_row: str = 'error'
+
+  def __post_init__(self):
+    if self.dataset not in SETS:
+      raise UserError(
+          f'MultiReQA has no set {self.dataset!r}.'
+          f'{did_you_mean(str(self.dataset), SETS)} Sets: {", ".join(SETS)}.'
+      )
+    if not self.tolerance >= 0:
+      raise UserError(
+          f'MultiReQA.tolerance is {self.tolerance}; expected 0 or more, as'
+          ' 0.02 for two percent.'
+      )
+    rows.check_policy('MultiReQA.on_bad_row', self.on_bad_row)
+
+  @staticmethod
+  def datasets(name: str | None) -> tuple[str, ...]:
+    """All sets, or the one of this name."""
+    return tuple(SETS) if name is None else (name,)
+
+  @property
+  def evaluated(self) -> str:
+    return 'test' if self._set.train is None else 'validation'
+
+  def splits(self) -> tuple[str, ...]:
+    if self._set.train is None:
+      return 'test', 'corpus'
+    return 'train', 'validation', 'corpus'
+
+  def check_split(self, split: str) -> None:
+    self._files(split)
+
+  def corpus_split(self, split: str) -> str | None:
+    return None if split in ('train', 'corpus') else 'corpus'
+
+  def fingerprint(self, split: str) -> str:
+    return files.fingerprint(self._files(split))
+
+  def examples(self, split: str) -> Iterator[dict[str, Any]]:
+    """Yields pairs, or the sentences of 'corpus', in the order of MRQA's file.
+
+    Raises:
+      UserError: files that are bad or do not match, or counts that are not the
+        published ones.
+    """
+    mrqa_path, candidate_path = self._files(split)
+    counts = collections.Counter(pairs=0, answered=0)
+    candidates = Candidates(candidate_path, self.dataset, self.on_bad_row)
+    for line, context, found in multireqa_join.join(
+        mrqa_path, candidates, self.on_bad_row
+    ):
+      counts['questions'] += len(context.questions)
+      counts['candidates'] += len(found)
+      location = f'{mrqa_path}:{line}'
+      if split == 'corpus':
+        for candidate in found:
+          yield example(
+              passage=self._passage(context, candidate),
+              passage_id=candidate.id,
+              location=location,
+          )
+        continue
+      for question in context.questions:
+        positives = multireqa_join.positives(question, found)
+        counts['answered'] += bool(positives)
+        counts['pairs'] += len(positives)
+        for candidate in positives:
+          yield example(
+              question.text,
+              self._passage(context, candidate),
+              query_id=question.id,
+              passage_id=candidate.id,
+              location=location,
+          )
+    self._check_counts(split, counts)
+
+  def _passage(self, context: Context, candidate: Candidate) -> str:
+    sentence = context.text[candidate.start : candidate.end]
+    if self.context_separator is None:
+      return sentence
+    return f'{sentence}{self.context_separator}{context.text}'
+
+  def _check_counts(self, split: str, counts: collections.Counter) -> None:
+    sizes = self._set.published(split)
+    published = {'questions': sizes.questions, 'candidates': sizes.candidates}
+    if split == 'train':
+      published |= {'pairs': sizes.joined, 'answered': None}
+    elif split != 'corpus':
+      published |= {'answered': sizes.joined, 'pairs': None}
+    told, wrong = [], []
+    for name, expected in published.items():
+      text = f'{counts[name]:,} {_WHAT[name]}'
+      if expected is not None:
+        text += f' (published: {expected:,})'
+        difference = abs(counts[name] - expected)
+        if difference > self.tolerance * expected:
+          wrong.append(f'{text}, {difference / expected:.1%} apart')
+      told.append(text)
+    _LOG.info('multireqa, %s, %s: %s', self.dataset, split, '; '.join(told))
+    if not wrong:
+      return
+    mrqa_path, candidate_path = self._files(split)
+    message = (
+        f'multireqa, {self.dataset}, {split}: {"; ".join(wrong)}. Expected'
+        f' {self.tolerance:.1%} at most. Compare {mrqa_path} and'
+        f' {candidate_path} with the published files, or allow more with'
+        ' --gin.MULTIREQA_TOLERANCE=... (tolerance).'
+    )
+    if bad_rows.collected() is None:
+      raise UserError(message)
+    _LOG.warning('%s', message)
+
+  @property
+  def _set(self) -> QASet:
+    return SETS[self.dataset]
+
+  def _files(self, split: str) -> tuple[pathlib.Path, pathlib.Path]:
+    """MRQA's and MultiReQA's file of a split."""
+    splits = self.splits()
+    if split not in splits:
+      raise UserError(
+          f'multireqa, {self.dataset}, has no split {split!r}.'
+          f'{did_you_mean(split, splits)} Splits: {", ".join(splits)}.'
+      )
+    root = files.folder_of('multireqa', self.root, self.data_root)
+    qa_set = self._set
+    return (
+        files.find(
+            root,
+            qa_set.mrqa_files(split),
+            'multireqa',
+            qa_set.mrqa_hint(split),
+        ),
+        files.find(
+            root,
+            qa_set.candidate_files(split),
+            'multireqa',
+            qa_set.candidate_hint(split),
+        ),
+    )

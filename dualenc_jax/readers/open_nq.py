@@ -1,0 +1,322 @@
+"""The reader behind `open_nq`: Natural Questions over Wikipedia, from DPR."""
+
+import ast
+from collections.abc import Iterator, Sequence
+import csv
+import dataclasses
+import logging
+import pathlib
+from typing import Any, NamedTuple
+
+from dualenc_jax.data.reader import example
+from dualenc_jax.errors import SourceUnavailable, UserError
+from dualenc_jax.readers import files, json_array, rows
+from dualenc_jax.suggest import did_you_mean
+
+
+class _File(NamedTuple):
+  """A file of the benchmark.
+
+  Attributes:
+    names: as it is published, and as DPR's download tool puts it away.
+    path: below the URL.
+    size: what there is in it.
+  """
+
+  names: tuple[str, ...]
+  path: str
+  size: str
+
+
+_URL = 'https://dl.fbaipublicfiles.com/dpr/'
+_FILES = {
+    'train': _File(
+        (
+            'biencoder-nq-train.json.gz',
+            'biencoder-nq-train.json',
+            'data/retriever/nq-train.json',
+        ),
+        'data/retriever/biencoder-nq-train.json.gz',
+        '58,880 questions with a positive, several GB unpacked',
+    ),
+    'validation': _File(
+        (
+            'biencoder-nq-dev.json.gz',
+            'biencoder-nq-dev.json',
+            'data/retriever/nq-dev.json',
+        ),
+        'data/retriever/biencoder-nq-dev.json.gz',
+        '6,515 questions with a positive',
+    ),
+    'validation_questions': _File(
+        ('nq-dev.qa.csv', 'data/retriever/qas/nq-dev.csv'),
+        'data/retriever/nq-dev.qa.csv',
+        '8,757 questions, less than 2 MB',
+    ),
+    'test': _File(
+        ('nq-test.qa.csv', 'data/retriever/qas/nq-test.csv'),
+        'data/retriever/nq-test.qa.csv',
+        '3,610 questions, less than 1 MB',
+    ),
+    'corpus': _File(
+        (
+            'psgs_w100.tsv.gz',
+            'psgs_w100.tsv',
+            'data/wikipedia_split/psgs_w100.tsv',
+        ),
+        'wikipedia_split/psgs_w100.tsv.gz',
+        '21,015,324 passages, 4.7 GB packed',
+    ),
+}
+_JUDGED = ('train', 'validation')
+_NEGATIVES = ('hard_negative_ctxs', 'negative_ctxs')
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenNQ:
+  """Open-domain Natural Questions as DPR (Karpukhin et al. 2020) prepared it.
+
+  train and validation are the questions whose annotated passage was found in
+  Wikipedia, with it, other passages that hold the answer, and hard negatives.
+  test (NQ's own development set) and validation_questions (all questions from
+  which validation was made, the development set of the papers' tables) are
+  questions and answers without a passage. All but train are ranked over
+  corpus, Wikipedia in passages of 100 words.
+
+  As in DPR, a curly apostrophe in a question becomes a straight one, and a
+  passage of the corpus loses the quotation marks at its ends.
+
+  Attributes:
+    root: folder of the files; None for `open_nq` in data_root.
+    data_root: folder of the benchmarks' folders.
+    title_separator: put between title and text of a passage; DPR has BERT's
+      [SEP] there. None leaves the title out.
+    positives: 'first', the annotated passage, as DPR trains; 'all' makes a row
+      of every passage that holds the answer.
+    negatives: lists of the file that hard negatives are taken from, in this
+      order: 'hard_negative_ctxs' (of BM25) and 'negative_ctxs' (random).
+    max_negatives: how many of them a row keeps; None for all.
+    on_positive_in_negatives: a row one of whose positives is among its
+      negatives is bad with 'error'; 'drop' leaves out just these negatives and
+      logs how many.
+    on_bad_row: 'error' stops at the first bad row with its file and line, in
+      JSON its element, from 1 on; 'skip' leaves bad rows out and logs how many,
+      by reason.
+  """
+
+  # The development set of the tables of DPR and of Dong et al. (2022).
+  evaluated = 'validation_questions'
+  NOT_OF_CORPUS = (
+      'max_negatives',
+      'negatives',
+      'on_positive_in_negatives',
+      'positives',
+  )
+
+  root: str | None = None
+  data_root: str | None = None
+  title_separator: str | None = ' '
+  positives: str = 'first'
+  negatives: Sequence[str] = ('hard_negative_ctxs',)
+  max_negatives: int | None = None
+  on_positive_in_negatives: str = 'error'
+  on_bad_row: str = 'error'
+
+  def __post_init__(self):
+    for name, known in (
+        ('positives', ('first', 'all')),
+        ('on_positive_in_negatives', ('error', 'drop')),
+        ('on_bad_row', ('error', 'skip')),
+    ):
+      rows.check_policy(name, getattr(self, name), known)
+    if isinstance(self.negatives, str) or set(self.negatives) - set(_NEGATIVES):
+      raise UserError(
+          f'negatives is {self.negatives!r}; expected a list of some of'
+          f' {", ".join(_NEGATIVES)}.'
+      )
+    if self.max_negatives is not None and self.max_negatives < 0:
+      raise UserError(
+          f'max_negatives is {self.max_negatives}; expected 0 or more.'
+      )
+
+  def splits(self) -> tuple[str, ...]:
+    """Those whose file is there; all where none is, for a cache may be."""
+    return tuple(filter(self._is_there, _FILES)) or tuple(_FILES)
+
+  def check_split(self, split: str) -> None:
+    self._file(split)
+
+  def fingerprint(self, split: str) -> str:
+    return files.fingerprint([self._file(split)])
+
+  def corpus_split(self, split: str) -> str | None:
+    return None if split in ('train', 'corpus') else 'corpus'
+
+  def answer_text(self, passage: str, title: str) -> str:
+    """A passage without its title: where DPR looks for answers."""
+    if self.title_separator is None:
+      return passage
+    return passage.removeprefix(title)
+
+  def examples(self, split: str) -> Iterator[dict[str, Any]]:
+    path = self._file(split)
+    if split == 'corpus':
+      return self._corpus(path)
+    if split in _JUDGED:
+      return self._pairs(path)
+    return self._questions(path, split)
+
+  def _pairs(self, path: pathlib.Path) -> Iterator[dict[str, Any]]:
+    bare = dropped = 0
+    for number, (pairs, false_negatives) in rows.checked(
+        path, json_array.elements(path), self._parse_pairs, self.on_bad_row
+    ):
+      bare += not pairs
+      dropped += false_negatives
+      for pair in pairs:
+        yield pair | {'location': f'{path}:{number}'}
+    for count, what in (
+        (bare, 'questions without a positive'),
+        (dropped, 'negatives that are a positive of their question'),
+    ):
+      if count:
+        logging.getLogger(__name__).info(
+            '%s: left out %d %s.', path, count, what
+        )
+
+  def _parse_pairs(self, row: Any) -> tuple[list[dict[str, Any]], int]:
+    """The rows of an element, none without a positive; negatives left out."""
+    if not isinstance(row, dict):
+      raise rows.BadRow('not a JSON object')
+    positives = list(self._passages(row, 'positive_ctxs'))
+    if not positives:
+      return [], 0
+    texts = {positive['passage'].strip() for positive in positives}
+    given = [p['passage'] for p in self._passages(row, *self.negatives)]
+    negatives = [passage for passage in given if passage.strip() not in texts]
+    false_negatives = len(given) - len(negatives)
+    if false_negatives and self.on_positive_in_negatives == 'error':
+      raise rows.BadRow(
+          'a positive passage is among the negatives (on_positive_in_negatives'
+          " = 'drop' leaves it out there)"
+      )
+    query = _question(rows.text(row, 'question'))
+    answers = _answers(row.get('answers'))
+    if self.positives == 'first':
+      del positives[1:]
+    pairs = [
+        example(
+            query,
+            negatives=negatives[: self.max_negatives],
+            answers=answers,
+            **positive,
+        )
+        for positive in positives
+    ]
+    return pairs, false_negatives
+
+  def _passages(
+      self, row: dict[str, Any], *columns: str
+  ) -> Iterator[dict[str, str]]:
+    """Yields passages of lists of an element, as arguments of `example`."""
+    for column in columns:
+      found = row.get(column) or []
+      if not isinstance(found, list) or not all(
+          isinstance(passage, dict) for passage in found
+      ):
+        raise rows.BadRow(f'{column!r} is not a list of objects')
+      for passage in found:
+        yield self._passage(
+            rows.text(passage, 'text'),
+            rows.text({'title': '', **passage}, 'title', empty=True),
+            rows.identifier(passage, 'passage_id'),
+        )
+
+  def _corpus(self, path: pathlib.Path) -> Iterator[dict[str, Any]]:
+    for _, (name, text, title) in rows.parsed(
+        path, _parse_passage, self.on_bad_row
+    ):
+      if name != 'id':  # The header.
+        yield example(**self._passage(text.strip('"'), title, name))
+
+  def _questions(
+      self, path: pathlib.Path, split: str
+  ) -> Iterator[dict[str, Any]]:
+    for number, (query, answers) in rows.parsed(
+        path, _parse_question, self.on_bad_row
+    ):
+      # A question that stands there twice counts twice.
+      yield example(
+          query,
+          query_id=f'{split}-{number}',
+          answers=answers,
+          location=f'{path}:{number}',
+      )
+
+  def _passage(self, text: str, title: str, name: str) -> dict[str, str]:
+    joined = text
+    if title and self.title_separator is not None:
+      joined = f'{title}{self.title_separator}{text}'
+    return {'passage': joined, 'passage_id': name, 'name': title}
+
+  def _is_there(self, split: str) -> bool:
+    try:
+      self._file(split)
+    except SourceUnavailable:
+      return False
+    return True
+
+  def _file(self, split: str) -> pathlib.Path:
+    if split not in _FILES:
+      raise UserError(
+          f'open_nq has no split {split!r}.{did_you_mean(split, _FILES)}'
+          f' Splits: {", ".join(_FILES)}.'
+      )
+    root = files.folder_of('open_nq', self.root, self.data_root)
+    names, path, size = _FILES[split]
+    hint = f'Get it at {_URL}{path} ({size}).'
+    return files.find(root, names, 'open_nq', hint)
+
+
+def _parse_passage(line: bytes) -> list[str]:
+  cells = _cells(line, ('id', 'text', 'title'))
+  for name, cell in zip(('id', 'text'), cells):
+    rows.check_text(name, cell)
+  return cells
+
+
+def _parse_question(line: bytes) -> tuple[str, list[str]]:
+  query, answers = _cells(line, ('question', 'answers'))
+  rows.check_text('question', query)
+  try:
+    answers = ast.literal_eval(answers)
+  except (ValueError, SyntaxError, RecursionError, MemoryError):
+    answers = None
+  return _question(query), _answers(answers)
+
+
+def _question(query: str) -> str:
+  return query.replace('\u2019', "'")
+
+
+def _answers(answers: Any) -> list[str]:
+  if not isinstance(answers, list) or not all(
+      isinstance(answer, str) for answer in answers
+  ):
+    raise rows.BadRow("'answers' is not a list of strings")
+  for answer in answers:
+    rows.check_text('answers', answer, empty=True)
+  return answers
+
+
+def _cells(line: bytes, columns: Sequence[str]) -> list[str]:
+  """Tab-separated cells, quoted as Python's csv does; raises rows.BadRow."""
+  try:
+    (cells,) = csv.reader([rows.decode(line)], delimiter='\t')
+  except csv.Error as error:
+    raise rows.BadRow(f'not CSV: {error}') from None
+  if len(cells) != len(columns):
+    raise rows.BadRow(
+        f'{len(cells)} columns, expected {len(columns)} ({", ".join(columns)})'
+    )
+  return cells

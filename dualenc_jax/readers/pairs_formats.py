@@ -1,0 +1,193 @@
+"""Files of rows with named columns, read as streams: JSONL, TSV, Parquet."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import pathlib
+from typing import Any, NamedTuple
+
+from dualenc_jax.errors import SourceUnavailable, UserError
+from dualenc_jax.readers import files, rows
+from dualenc_jax.suggest import did_you_mean
+
+_PARQUET_ROWS = 256  # Decoded at a time.
+_PARQUET_BUFFER = 2**20  # Bytes read at a time.
+_NO_HEADER = (
+    ' Where its first line is no names, give them with'
+    ' --gin.COLUMNS="(\'query\', \'passage\', \'negatives\')".'
+)
+
+
+class Table(NamedTuple):
+  """The rows of a file, not yet parsed.
+
+  Attributes:
+    columns: names in the file's order; None where every row names its own.
+    numbered: (line or row number from 1 on, raw row).
+    parse: makes values by column of a raw row; raises rows.BadRow.
+    hint: for the error about a column that is missing.
+  """
+
+  columns: Sequence[str] | None
+  numbered: Iterator[tuple[int, Any]]
+  parse: Callable[[Any], dict[str, Any]]
+  hint: str = ''
+
+
+def jsonl(
+    path: pathlib.Path,
+    columns: Sequence[str] | None,
+    wanted: Callable[[str], bool],
+) -> Table:
+  """An object a line."""
+  del columns, wanted
+  return Table(None, files.lines(path), rows.json_object)
+
+
+def tsv(
+    path: pathlib.Path,
+    columns: Sequence[str] | None,
+    wanted: Callable[[str], bool],
+) -> Table:
+  """Tab-separated cells as they are, without quotes or escapes.
+
+  Args:
+    path: the file.
+    columns: their names, None if the first line has them.
+    wanted: unused, as a line is split whole.
+
+  Raises:
+    UserError: a first line that is not UTF-8.
+  """
+  del wanted
+  numbered = files.lines(path)
+  hint = ''
+  if columns is None:
+    columns, hint = _header(path, numbered), _NO_HEADER
+
+  def parse(line: bytes) -> dict[str, str]:
+    return dict(zip(columns, rows.tsv_cells(line, columns)))
+
+  return Table(columns, numbered, parse, hint)
+
+
+def parquet(
+    path: pathlib.Path,
+    columns: Sequence[str] | None,
+    wanted: Callable[[str], bool],
+) -> Table:
+  """A Parquet file, of which only wanted columns are read.
+
+  Raises:
+    SourceUnavailable: pyarrow is not installed.
+    UserError: not a Parquet file.
+  """
+  del columns
+  try:
+    import pyarrow
+    from pyarrow import parquet as pyarrow_parquet
+  except ImportError as error:
+    raise SourceUnavailable(
+        f'{path} is a Parquet file, and pyarrow, which reads them, cannot be'
+        f' imported here ({error}). Install dualenc-jax[data].'
+    ) from error
+
+  def damaged(after: int, error: Exception) -> UserError:
+    reason = ' '.join(str(error).split()).rstrip('.')
+    return UserError(
+        f'{path} is no Parquet file or a damaged one, after row {after}:'
+        f' {reason}. Copy or download it again.'
+    )
+
+  try:
+    names = pyarrow_parquet.read_schema(path).names
+  except (pyarrow.ArrowException, OSError) as error:
+    raise damaged(0, error) from error
+
+  def numbered() -> Iterator[tuple[int, Any]]:
+    number = 0
+    try:
+      # By default a row group, which may be all of the file, is read whole.
+      with pyarrow_parquet.ParquetFile(
+          path, buffer_size=_PARQUET_BUFFER, pre_buffer=False
+      ) as file:
+        for batch in file.iter_batches(
+            _PARQUET_ROWS, columns=[name for name in names if wanted(name)]
+        ):
+          for row in _rows(batch):
+            number += 1
+            yield number, row
+    except (pyarrow.ArrowException, OSError) as error:
+      raise damaged(number, error) from error
+
+  return Table(names, numbered(), _parse_parquet)
+
+
+FORMATS: Mapping[str, Callable[..., Table]] = {
+    'jsonl': jsonl,
+    'tsv': tsv,
+    'parquet': parquet,
+}
+_SUFFIXES = {
+    '.jsonl': 'jsonl',
+    '.jsonl.gz': 'jsonl',
+    '.tsv': 'tsv',
+    '.tsv.gz': 'tsv',
+    '.parquet': 'parquet',
+}
+
+
+def format_of(path: pathlib.Path) -> str:
+  """The name in FORMATS that a file's own name tells.
+
+  Raises:
+    UserError: it tells none.
+  """
+  for suffix, name in _SUFFIXES.items():
+    if path.name.endswith(suffix):
+      return name
+  if path.name.endswith(('.csv', '.csv.gz', '.json')):
+    raise UserError(
+        f'{path}: comma-separated files and JSON arrays are not read. Convert'
+        ' it to JSONL, an object a line, to TSV or to Parquet.'
+    )
+  raise UserError(
+      f'{path} is of an unknown format; expected a name that ends with'
+      f' {", ".join(_SUFFIXES)}, or --gin.FORMAT={"|".join(FORMATS)}.'
+  )
+
+
+def check_format(name: str) -> None:
+  """Raises UserError unless `name` is in FORMATS."""
+  if name not in FORMATS:
+    raise UserError(
+        f'Unknown format {name!r}.{did_you_mean(str(name), FORMATS)} Known:'
+        f' {", ".join(FORMATS)}.'
+    )
+
+
+def _header(
+    path: pathlib.Path, numbered: Iterator[tuple[int, bytes]]
+) -> list[str] | None:
+  """The names in the first line of a TSV, None if it has no line."""
+  for number, line in numbered:
+    try:
+      return [name.strip() for name in rows.decode(line).split('\t')]
+    except rows.BadRow as reason:
+      raise UserError(f'{path}:{number}: {reason}.') from None
+  return None
+
+
+def _rows(batch) -> Sequence[Any]:
+  """Rows of a record batch: dictionaries, or batches of one if not UTF-8."""
+  try:
+    return batch.to_pylist()
+  except UnicodeDecodeError:
+    return [batch.slice(row, 1) for row in range(len(batch))]
+
+
+def _parse_parquet(row: Any) -> dict[str, Any]:
+  if isinstance(row, dict):
+    return row
+  try:
+    return row.to_pylist()[0]
+  except UnicodeDecodeError:
+    raise rows.BadRow('not UTF-8') from None

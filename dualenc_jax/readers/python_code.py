@@ -1,0 +1,193 @@
+"""The reader behind `python_code`: docstring -> code of installed Python.
+
+A query is the first paragraph of a function's docstring, a passage the
+function's source without docstrings. Nothing is downloaded or executed.
+"""
+
+from collections.abc import Iterator, Sequence
+import dataclasses
+import functools
+import hashlib
+import logging
+import os
+import pathlib
+import sys
+import sysconfig
+
+from dualenc_jax.data.reader import example
+from dualenc_jax.errors import UserError
+from dualenc_jax.readers.python_functions import find_functions, Function
+from dualenc_jax.suggest import did_you_mean
+
+# Tests describe themselves, and vendored copies repeat other packages.
+EXCLUDED_FOLDERS = frozenset({
+    '__pycache__',
+    '_bundled',
+    '_vendor',
+    'dist-packages',
+    'idle_test',
+    'site-packages',
+    'test',
+    'tests',
+})
+MIN_QUERY_WORDS = 3
+# Modules differ greatly in size. With this salt both held-out splits of the
+# standard library hold near a tenth of its functions, from twenty modules.
+SALT = 'python_code:36'
+_SPLITS = ('train', 'validation', 'test')
+
+
+@dataclasses.dataclass(frozen=True)
+class PythonCode:
+  """Pairs of docstring and code from every Python file below some folders.
+
+  Left out: folders named in `EXCLUDED_FOLDERS`; files that do not parse
+  (counted in the log); functions whose query has fewer than `MIN_QUERY_WORDS`
+  words or is a doctest; functions with nothing but `pass` or `...` after the
+  docstring; exact repeats of a query and passage.
+
+  Splits are by top-level module or package of a root, by hash of its name:
+  about 80% train, 10% validation, 10% test. A passage whose text also occurs in
+  test is dropped from validation and train, one that occurs in validation from
+  train. The split `all` is every function, for a corpus to search.
+
+  Attributes:
+    roots: folders, 'stdlib' (this Python's standard library) or
+      'site-packages' (the packages installed beside it).
+  """
+
+  roots: Sequence[str] = ('stdlib',)
+
+  def splits(self) -> tuple[str, ...]:
+    return (*_SPLITS, 'all')
+
+  def check_split(self, split: str) -> None:
+    if split not in self.splits():
+      raise UserError(
+          f'python_code has no split {split!r}.'
+          f'{did_you_mean(split, self.splits())} Splits:'
+          f' {", ".join(self.splits())}.'
+      )
+
+  def examples(self, split: str) -> Iterator[dict]:
+    """Yields the examples of a split, in order of root, path and line."""
+    self.check_split(split)
+    kept = self._functions if split == 'all' else self._by_split[split]
+    for function in kept:
+      yield example(
+          query=function.query,
+          passage=function.passage,
+          query_id=f'{function.id}#query',
+          passage_id=function.id,
+          name=function.name,
+          location=function.location,
+      )
+
+  def corpus_split(self, split: str) -> None:
+    """None: a split is ranked over its own passages."""
+
+  def fingerprint(self, split: str) -> str:
+    """Hash of the Python version and the files' paths and sizes.
+
+    It is the same for all splits.
+    """
+    self.check_split(split)
+    digest = hashlib.sha256(f'{SALT}\0{sys.version}'.encode())
+    for root in self._folders:
+      for path in _python_files(root):
+        size = (root / path).stat().st_size
+        digest.update(f'\0{path}\0{size}'.encode('utf-8', 'surrogateescape'))
+    return digest.hexdigest()
+
+  @property
+  def _folders(self) -> list[pathlib.Path]:
+    folders = []
+    # gin users write 'stdlib' as readily as ('stdlib',).
+    roots = [self.roots] if isinstance(self.roots, str) else self.roots
+    for root in roots:
+      if root == 'stdlib':
+        names = ['stdlib']
+      elif root == 'site-packages':
+        names = ['purelib', 'platlib']
+      else:
+        names = []
+        folders.append(pathlib.Path(root).expanduser())
+      folders += [pathlib.Path(sysconfig.get_path(name)) for name in names]
+    for folder in folders:
+      if not folder.is_dir():
+        raise UserError(
+            f'PythonCode.roots: {folder} is not a folder. Expected folders,'
+            " 'stdlib' or 'site-packages'."
+        )
+    return list(dict.fromkeys(folders))
+
+  @functools.cached_property
+  def _functions(self) -> list[Function]:
+    found, seen, ids, skipped = [], set(), set(), []
+    for root in self._folders:
+      for path in _python_files(root):
+        try:
+          functions = find_functions(root / path, path)
+        except (SyntaxError, ValueError, RecursionError, OSError) as error:
+          skipped.append(f'{path} ({type(error).__name__})')
+          continue
+        for function in functions:
+          pair = (function.query, function.passage)
+          if pair in seen or not _is_description(function.query):
+            continue
+          seen.add(pair)
+          # Two roots may hold different files of one relative path.
+          unique, count = function.id, 1
+          while unique in ids:
+            count += 1
+            unique = f'{function.id}~{count}'
+          ids.add(unique)
+          found.append(dataclasses.replace(function, id=unique))
+    if skipped:
+      logging.getLogger(__name__).warning(
+          'python_code: skipped %d files that do not parse: %s%s',
+          len(skipped),
+          ', '.join(skipped[:3]),
+          ', ...' if len(skipped) > 3 else '',
+      )
+    return found
+
+  @functools.cached_property
+  def _by_split(self) -> dict[str, list[Function]]:
+    splits = {split: [] for split in _SPLITS}
+    for function in self._functions:
+      splits[split_of(function.module)].append(function)
+    held_out = set()
+    for split in ('test', 'validation', 'train'):
+      splits[split] = [f for f in splits[split] if f.passage not in held_out]
+      held_out.update(f.passage for f in splits[split])
+    return splits
+
+
+def split_of(module: str) -> str:
+  """The split of a top-level module, a pure function of its name."""
+  digest = hashlib.sha256(f'{SALT}:{module}'.encode()).digest()
+  fraction = int.from_bytes(digest[:8], 'big') / 2**64
+  if fraction < 0.1:
+    return 'test'
+  return 'validation' if fraction < 0.2 else 'train'
+
+
+def _is_description(query: str) -> bool:
+  return len(query.split()) >= MIN_QUERY_WORDS and not query.startswith('>>>')
+
+
+def _python_files(root: pathlib.Path) -> list[str]:
+  """Paths of the files below a root, relative to it, with '/', sorted."""
+  paths = []
+  for folder, subfolders, files in os.walk(root):
+    subfolders[:] = [
+        name
+        for name in subfolders
+        if name not in EXCLUDED_FOLDERS and not name.startswith('.')
+    ]
+    relative = pathlib.Path(folder).relative_to(root)
+    paths += [
+        (relative / name).as_posix() for name in files if name.endswith('.py')
+    ]
+  return sorted(paths)

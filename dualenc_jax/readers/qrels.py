@@ -1,0 +1,169 @@
+"""Qrels: which passages were judged for which queries, and with what grade."""
+
+from collections.abc import Iterator
+import dataclasses
+import itertools
+import pathlib
+import re
+from typing import NamedTuple
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.readers import bad_rows, files, rows
+from dualenc_jax.readers.rows import BadRow
+
+# What the last column of a header line is called.
+_GRADE_COLUMNS = (b'score', b'relevance', b'rel', b'label', b'grade')
+# As csv writes a cell that has quotes in it.
+_QUOTED = re.compile(r'"((?:[^"]|"")*)"')
+
+
+class Judgement(NamedTuple):
+  """A passage's grade for a query.
+
+  Attributes:
+    query_id: of the query.
+    passage_id: of the passage.
+    grade: above 0 where the passage is relevant.
+    line: of the file, 0 where the file has no lines of its own.
+  """
+
+  query_id: str
+  passage_id: str
+  grade: int
+  line: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Qrels:
+  """The judgements of a split.
+
+  Attributes:
+    path: where they are from.
+    judgements: in the file's order, each once.
+    rows: rows of the file, with exact repeats.
+  """
+
+  path: pathlib.Path
+  judgements: tuple[Judgement, ...]
+  rows: int
+
+  @classmethod
+  def collect(
+      cls,
+      path: pathlib.Path,
+      found: Iterator[tuple[int, tuple[str, str, int]]],
+  ) -> 'Qrels':
+    """Checks (line, (query id, passage id, grade)) of a file.
+
+    Raises:
+      UserError: no rows, or two grades for the same query and passage.
+    """
+    judgements, count = {}, 0
+    collected = bad_rows.collected()
+    for line, (query_id, passage_id, grade) in found:
+      count += 1
+      first = judgements.setdefault(
+          (query_id, passage_id), Judgement(query_id, passage_id, grade, line)
+      )
+      if first.grade == grade:
+        continue
+      if collected is not None:
+        collected.add('another grade than in a row before', f'{path}:{line}')
+      else:
+        raise UserError(
+            f'{path}:{line}: grade {grade} for query {query_id!r} and passage'
+            f' {passage_id!r}, which line {first.line} gives {first.grade}.'
+            ' Expected one grade a pair.'
+        )
+    if not count:
+      raise UserError(f'{path} has no judgements.')
+    return cls(path, tuple(judgements.values()), count)
+
+  def location(self, judgement: Judgement) -> str:
+    """'file:line', or just the file."""
+    return f'{self.path}:{judgement.line}' if judgement.line else str(self.path)
+
+
+def read(
+    path: pathlib.Path,
+    on_bad_row: str = 'error',
+    flag: str = '--gin.ON_BAD_ROW=skip (on_bad_row)',
+) -> Qrels:
+  """Reads a qrels file, plain or .gz, of a form that its content tells.
+
+  - BEIR: query id, passage id and grade, separated by tabs, with a header line
+    or without.
+  - TREC and MS MARCO: query id, an unused column, passage id and grade,
+    separated by tabs or spaces.
+  - JSON: {query id: {passage id: grade}}.
+
+  Args:
+    path: the file.
+    on_bad_row: as of `rows.parsed`.
+    flag: as of `rows.checked`.
+
+  Raises:
+    UserError: a bad row, or what `Qrels.collect` raises.
+  """
+  numbered = files.lines(path)
+  first = list(itertools.islice(numbered, 1))
+  if first and first[0][1].lstrip().startswith(b'{'):
+    return Qrels.collect(path, _json_rows(path))
+  if first and not _is_header(first[0][1]):
+    numbered = itertools.chain(first, numbered)
+  return Qrels.collect(
+      path, rows.checked(path, numbered, _parse, on_bad_row, flag)
+  )
+
+
+def _is_header(line: bytes) -> bool:
+  return line.split()[-1].lower() in _GRADE_COLUMNS
+
+
+def _parse(line: bytes) -> tuple[str, str, int]:
+  text = rows.decode(line)
+  cells = text.split('\t') if '\t' in text else text.split()
+  if len(cells) == 4:
+    del cells[1]
+  if len(cells) != 3:
+    run = ' as a run file has' if len(cells) == 6 else ''
+    raise BadRow(
+        f'{len(cells)} columns{run}, expected query id, passage id and grade,'
+        ' or four with an unused one after the query id'
+    )
+  query_id, passage_id = map(_unquoted, cells[:2])
+  if not query_id or not passage_id:
+    raise BadRow('the query id or the passage id is empty')
+  return query_id, passage_id, _grade(cells[2])
+
+
+def _unquoted(cell: str) -> str:
+  quoted = _QUOTED.fullmatch(cell)
+  return quoted[1].replace('""', '"') if quoted else cell
+
+
+def _grade(value: str | int | float) -> int:
+  try:
+    grade = float(value)
+  except (TypeError, ValueError):
+    raise BadRow(f'grade {value!r} is not an integer') from None
+  if not grade.is_integer():
+    raise BadRow(f'grade {value!r} is not an integer')
+  return int(grade)
+
+
+def _json_rows(
+    path: pathlib.Path,
+) -> Iterator[tuple[int, tuple[str, str, int]]]:
+  text = b'\n'.join(line for _, line in files.lines(path))
+  try:
+    grades = rows.json_object(text)
+    for query_id, passages in grades.items():
+      if not isinstance(passages, dict):
+        raise BadRow(f'query {query_id!r} has no object of passage ids')
+      for passage_id, grade in passages.items():
+        yield 0, (query_id, passage_id, _grade(grade))
+  except BadRow as reason:
+    raise UserError(
+        f'{path}: {reason}. Expected {{query id: {{passage id: grade}}}}.'
+    ) from None

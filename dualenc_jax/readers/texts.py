@@ -1,0 +1,189 @@
+"""The reader behind `texts`: a file of passages or of queries, to encode."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import dataclasses
+import pathlib
+from typing import Any
+
+from dualenc_jax.data import reader
+from dualenc_jax.errors import UserError
+from dualenc_jax.readers import files, qrels_ids, rows
+from dualenc_jax.readers.beir_folder import joined
+from dualenc_jax.readers.qrels_ids import Row
+from dualenc_jax.readers.rows import BadRow
+from dualenc_jax.suggest import did_you_mean
+
+# Names of the columns by split; the first that a row has is taken.
+_IDS = {
+    'corpus': ('_id', 'id', 'passage_id'),
+    'queries': ('_id', 'id', 'query_id'),
+}
+_TEXTS = {
+    'corpus': ('text', 'passage', 'contents'),
+    'queries': ('text', 'query', 'question'),
+}
+_FLAG = '--on_bad_row=skip'
+
+Lines = Iterator[tuple[int, bytes]]
+# (id, title, text) of a line; raises BadRow.
+Parse = Callable[[bytes], tuple[str, str, str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Texts:
+  """Texts with ids, as passages (split corpus) or as queries (split queries).
+
+  The path is a folder in BEIR's layout, of which corpus.jsonl or queries.jsonl
+  is read, or a file of one of these forms, all of them plain or .gz:
+
+    JSONL   an object a line: _id, id or passage_id; text, passage or contents;
+            perhaps a title. Of queries query_id, and query or question.
+    TSV     id, text and perhaps title; cells are taken as they are, without
+            quotes or escapes. A first line of these names is left out.
+
+  The name tells which (.jsonl, .tsv), else the first line. A title goes in
+  front of its text as in `BeirFolder`. Every line is a row: an empty one is as
+  bad as one without an id or a text.
+
+  Attributes:
+    path: of the folder or file.
+    on_bad_row: 'error' stops at the first bad row with its file and line, and
+      at an id that occurs twice; 'skip' leaves bad rows out, keeps the first
+      row of an id and logs how many that were.
+  """
+
+  FILES = ('path',)
+
+  path: str
+  on_bad_row: str = 'error'
+
+  def __post_init__(self):
+    rows.check_policy('on_bad_row', self.on_bad_row)
+
+  def splits(self) -> tuple[str, ...]:
+    return tuple(_IDS)
+
+  def check_split(self, split: str) -> None:
+    self._file(split)
+
+  def examples(self, split: str) -> Iterator[dict[str, Any]]:
+    """Yields the texts in the order of the file.
+
+    Raises:
+      UserError: no such file, a bad row, an id that occurs twice, or a damaged
+        gzip file.
+    """
+    path = self._file(split)
+    side = 'query' if split == 'queries' else 'passage'
+    for row in qrels_ids.unique(
+        lambda: self._rows(path, split), self.on_bad_row, _FLAG
+    ):
+      yield reader.example(**{
+          side: row.text,
+          f'{side}_id': row.id,
+          'name': row.name,
+          'location': row.location,
+      })
+
+  def corpus_split(self, split: str) -> None:
+    """None: there are no judgements to evaluate with."""
+
+  def fingerprint(self, split: str) -> str:
+    """Hash of the content of the file."""
+    return files.fingerprint([self._file(split)])
+
+  def _file(self, split: str) -> pathlib.Path:
+    if split not in _IDS:
+      raise UserError(
+          f'texts has no split {split!r}.{did_you_mean(split, _IDS)} Splits:'
+          f' {", ".join(_IDS)}.'
+      )
+    path = pathlib.Path(self.path).expanduser()
+    if not path.is_dir():
+      if not path.is_file():
+        raise UserError(f'There is no file or folder {path}.')
+      return path
+    names = [f'{split}.jsonl', f'{split}.jsonl.gz']
+    for name in names:
+      if (path / name).is_file():
+        return path / name
+    raise UserError(
+        f'{path} has no {names[0]} (or {names[1]}). Expected a folder in BEIR'
+        "'s layout, or a file."
+    )
+
+  def _rows(self, path: pathlib.Path, split: str) -> Iterator[Row]:
+    form = _tsv if _is_tsv(path) else _jsonl
+    numbered, parse = form(files.every_line(path), split)
+    for number, (name, title, text) in rows.checked(
+        path, numbered, parse, self.on_bad_row, _FLAG
+    ):
+      yield Row(f'{path}:{number}', name, joined(title, text), title)
+
+
+def _is_tsv(path: pathlib.Path) -> bool:
+  for suffix, is_tsv in (('.jsonl', False), ('.tsv', True)):
+    if path.name.removesuffix('.gz').endswith(suffix):
+      return is_tsv
+  for _, line in files.lines(path):
+    return not line.lstrip().startswith(b'{')
+  raise UserError(f'{path} is empty; expected a text a line.')
+
+
+def _jsonl(numbered: Lines, split: str) -> tuple[Lines, Parse]:
+  def parse(line: bytes) -> tuple[str, str, str]:
+    _check_line(line)
+    row = rows.json_object(line)
+    name = rows.identifier(row, _first(row, _IDS[split]))
+    title = row.get('title') or ''
+    rows.check_text('title', title, empty=True)
+    text = rows.text(row, _first(row, _TEXTS[split]), empty=True)
+    return _checked(name, title, text)
+
+  return numbered, parse
+
+
+def _tsv(numbered: Lines, split: str) -> tuple[Lines, Parse]:
+  def parse(line: bytes) -> tuple[str, str, str]:
+    _check_line(line)
+    cells = rows.decode(line).split('\t')
+    if len(cells) not in (2, 3):
+      raise BadRow(
+          f'{len(cells)} columns; expected id and text, or id, text and title,'
+          ' with tabs between them'
+      )
+    name, text, *title = cells
+    return _checked(name, ''.join(title), text)
+
+  return _without_names(numbered, split), parse
+
+
+def _without_names(numbered: Lines, split: str) -> Lines:
+  """Leaves out a first line that names the columns."""
+  for number, line in numbered:
+    cells = line.decode('utf-8', 'replace').split('\t')
+    if number == 1 and len(cells) > 1:
+      if cells[0] in _IDS[split] and cells[1] in _TEXTS[split]:
+        continue
+    yield number, line
+
+
+def _check_line(line: bytes) -> None:
+  if not line.strip():
+    raise BadRow('the line is empty')
+
+
+def _first(row: Mapping[str, Any], names: Sequence[str]) -> str:
+  """The first of these names that a row has."""
+  for name in names:
+    if name in row:
+      return name
+  raise BadRow(f'there is no {", ".join(names[:-1])} or {names[-1]}')
+
+
+def _checked(name: str, title: str, text: str) -> tuple[str, str, str]:
+  if not name.strip():
+    raise BadRow('the id is empty')
+  if not joined(title, text):
+    raise BadRow('the text is empty')
+  return name, title, text

@@ -1,1 +1,0 @@
-"""Encode, search exactly, measure."""

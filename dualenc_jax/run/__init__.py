@@ -1,0 +1,5 @@
+"""A run: what it is made of, its plan, its memory, its loop."""
+
+from dualenc_jax.run.experiment import Experiment
+
+__all__ = ['Experiment']

@@ -1,0 +1,174 @@
+"""The largest global batch that fits a device, without training."""
+
+from collections.abc import Callable
+import dataclasses
+import math
+
+from dualenc_jax.data.layouts.layout import Padded
+from dualenc_jax.errors import UserError
+from dualenc_jax.run import memory as memory_lib
+from dualenc_jax.run.experiment import Experiment
+
+# Share of a device's memory that a step may plan to use. The rest is for the
+# next batch, the runtime's own buffers and fragmentation.
+USABLE = 0.95
+# The search ends when what fits and what does not are this close.
+TOLERANCE = 0.02
+# Pairs beyond which nothing is tried.
+MAX_BATCH_SIZE = 2**24
+# Most that a size tried differs from all before.
+_GROWTH = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+  """What `fit_batch` found.
+
+  Attributes:
+    batch_size: the largest global batch that fits, in pairs.
+    peak: bytes a device of its step.
+    capped: larger ones may fit; the search stops at `MAX_BATCH_SIZE`, or at
+      the number of examples where the layout depends on their lengths.
+  """
+
+  batch_size: int
+  peak: int
+  capped: bool
+
+
+def fit_batch(
+    experiment: Experiment,
+    memory: int,
+    tell: Callable[[int, int | None], None] = lambda size, peak: None,
+) -> Fit:
+  """The largest global batch whose train step fits, to `TOLERANCE`.
+
+  Memory is taken to grow with the batch. It falls by some 20 MiB where the loss
+  turns from dense to ring, which a device of less than about a GiB may notice.
+  Every size tried is compiled, which takes as long as at the start of a run.
+  Nothing is run. Sizes are multiples of the devices on the data axis and
+  of the micro-batch, if there is one.
+
+  Args:
+    experiment: the run; its own batch size is where the search begins.
+    memory: bytes of a device, of which the step may use `USABLE`.
+    tell: is called with each size compiled and its peak, in bytes; None where
+      the compiler ran out of the device's memory.
+
+  Raises:
+    UserError: not even the smallest size fits.
+  """
+  limit = int(USABLE * memory)
+  state = memory_lib.state(experiment)
+  if state > limit:
+    raise _does_not_fit(
+        'the state of parameters and optimizer', state, memory
+    )
+
+  def measure(size: int) -> float:
+    try:
+      peak = memory_lib.peak(dataclasses.replace(experiment, batch_size=size))
+    except memory_lib.OutOfMemory:
+      peak = None
+    tell(size, peak)
+    return math.inf if peak is None else peak
+
+  unit = math.lcm(
+      experiment.partitioner.mesh.shape['data'],
+      experiment.micro_batch_size or 1,
+  )
+  smallest = max(unit, 2)  # One pair has no negatives.
+  most = MAX_BATCH_SIZE
+  if not isinstance(experiment.layout, Padded):
+    # The layout looks at batches of the examples that there are.
+    some = dataclasses.replace(experiment, batch_size=smallest)
+    most = min(most, some.batches.num_examples)
+  sizes = range(smallest, max(most, smallest) + 1, unit)
+  peaks = search(measure, sizes, experiment.batch_size, state, limit)
+  fitting = [size for size, peak in peaks.items() if peak <= limit]
+  if not fitting:
+    raise _does_not_fit(
+        f'the step of {sizes[0]:,} pairs', peaks[sizes[0]], memory
+    )
+  largest = max(fitting)
+  return Fit(largest, int(peaks[largest]), max(peaks) == largest)
+
+
+def search(
+    measure: Callable[[int], float],
+    sizes: range,
+    start: int,
+    fixed: int,
+    limit: int,
+) -> dict[int, float]:
+  """Measures few sizes until the largest that fits is known to `TOLERANCE`.
+
+  Memory is taken for affine in the size: the next size to measure is where a
+  line through two measured ones reaches the limit. Where that gets on slowly,
+  for memory is not affine, the bracket is halved instead.
+
+  Args:
+    measure: bytes that a size needs; infinite if that is not known, but too
+      many.
+    sizes: to choose from, ascending.
+    start: about where to begin.
+    fixed: bytes that every size needs.
+    limit: bytes that there are.
+
+  Returns:
+    Bytes of each size measured. The largest that fits is the answer; if none
+    is above it, `sizes` ends there. If none fits, the first size is there.
+  """
+  peaks, gaps = {}, []
+  low, high = -1, len(sizes)  # Indices: the former fits, the latter does not.
+  index = min(max((start - sizes[0]) // sizes.step, 0), len(sizes) - 1)
+  while True:
+    peak = peaks[sizes[index]] = measure(sizes[index])
+    low, high = (index, high) if peak <= limit else (low, index)
+    step = max(int(TOLERANCE * low), 1)
+    if high - low <= step:
+      return peaks
+    if 0 <= low and high < len(sizes):
+      ends = sizes[low], sizes[high]
+      gaps.append(math.log(ends[1] / ends[0]))
+      slow = len(gaps) > 2 and gaps[-1] > gaps[-3] / 2
+      guess = None if slow else _crossing({s: peaks[s] for s in ends}, limit)
+      guess = guess or math.sqrt(ends[0] * ends[1])
+    else:
+      # Far from all that is measured the line is not trusted.
+      least, most = min(peaks) / _GROWTH, max(peaks) * _GROWTH
+      guess = _crossing({0: fixed, **peaks}, limit)
+      guess = guess or (least if low < 0 else most)
+      guess = max(min(guess, most), least)
+    index = int((guess - sizes[0]) // sizes.step)
+    last = high - (step if high < len(sizes) else 1)
+    index = max(min(index, last), low + step)
+
+
+def _crossing(peaks: dict[int, float], limit: int) -> float | None:
+  """Where the line through the two peaks nearest to the limit reaches it.
+
+  None if there are no two, or the line does not rise.
+  """
+  points = [(size, p) for size, p in peaks.items() if math.isfinite(p)]
+  if len(points) < 2:
+    return None
+  (x, y), (u, v) = sorted(points, key=lambda p: abs(p[1] - limit))[:2]
+  slope = (v - y) / (u - x)
+  return x + (limit - y) / slope if slope > 0 else None
+
+
+def _does_not_fit(what: str, needed: float, memory: int) -> UserError:
+  needs = (
+      f'needs {needed / 2**20:,.1f} MiB'
+      if math.isfinite(needed)
+      else 'needs more than compiling it can get'
+  )
+  return UserError(
+      f'No batch fits: {what} {needs} a device, and at most {USABLE:.0%} of its'
+      f' {memory / 2**20:,.1f} MiB may be used. Encode in small micro-batches'
+      ' (--gin.MICRO_BATCH_SIZE=), shard the parameters over the devices'
+      ' (--gin_file=partitioning/fsdp.gin), recompute activations'
+      ' (--gin.models.T5Encoder.remat=True), use --gin.DTYPE=bfloat16, fewer'
+      ' tokens, or a smaller model.'
+  )

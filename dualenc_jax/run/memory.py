@@ -1,0 +1,182 @@
+"""Memory of the train step as the compiler plans it; nothing is allocated."""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.objectives import embedding
+from dualenc_jax.run import plan as plan_lib
+from dualenc_jax.run.experiment import Experiment
+
+
+class OutOfMemory(UserError):
+  """The compiler ran out of the device's memory."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+  """Bytes a device that one train step needs; they add up to its peak.
+
+  `params`, `optimizer` and `batch` are the step's inputs, from shapes and
+  shardings. The new parameters and optimizer state take the place of the old
+  ones. The others are what the compiler plans beside them.
+
+  Attributes:
+    params: parameters, those of the loss among them.
+    optimizer: optimizer state, and the count of steps.
+    batch: tokens and fingerprints.
+    activations: temporaries of the whole step less `loss`: activations that
+      wait for the backward pass, gradients, updates, what the collectives
+      need.
+    loss: temporaries of the loss and its gradient with respect to the
+      embeddings, compiled on their own; embeddings and gradients, which enter
+      and leave, are not among them.
+    other: metrics, the program where it lies in the device's memory, and
+      padding of inputs to the device's tiles; less inputs that the step never
+      reads.
+  """
+
+  params: int
+  optimizer: int
+  batch: int
+  activations: int
+  loss: int
+  other: int
+
+  @property
+  def peak(self) -> int:
+    """All of the above: what the device must have free for a step."""
+    return sum(dataclasses.astuple(self))
+
+
+def by_part(experiment: Experiment) -> Parts:
+  """Compiles the train step, and the loss on its own, and says what they need.
+
+  Raises:
+    OutOfMemory: the compiler ran out of the device's memory.
+    UserError: the backend does not tell.
+  """
+  plan = plan_lib.make_plan(experiment)
+  step = _analyze_step(experiment, plan)
+  temporaries = step.temp_size_in_bytes
+  # Inside of the step the compiler may need less for the loss than on its own.
+  loss = min(_analyze_loss(experiment, plan).temp_size_in_bytes, temporaries)
+  params = _device_bytes(plan.abstract.params)
+  optimizer = _device_bytes((plan.abstract.opt_state, plan.abstract.step))
+  batch = _device_bytes(_batch(experiment))
+  return Parts(
+      params=params,
+      optimizer=optimizer,
+      batch=batch,
+      activations=temporaries - loss,
+      loss=loss,
+      other=_total(step) - params - optimizer - batch - temporaries,
+  )
+
+
+def peak(experiment: Experiment) -> int:
+  """Bytes a device of the compiled train step, in all; raises as `by_part`."""
+  plan = plan_lib.make_plan(experiment)
+  return _total(_analyze_step(experiment, plan))
+
+
+def state(experiment: Experiment) -> int:
+  """Bytes a device of parameters and optimizer state; compiles nothing."""
+  return _device_bytes(plan_lib.make_plan(experiment).abstract)
+
+
+def _device_bytes(tree: Any) -> int:
+  """Bytes of abstract arrays on one device, by their shardings."""
+  return sum(
+      math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+      for leaf in jax.tree.leaves(tree)
+  )
+
+
+def _batch(experiment: Experiment) -> dict[str, jax.ShapeDtypeStruct]:
+  return _on_rows(plan_lib.abstract_batch(experiment), experiment)
+
+
+def _on_rows(tree: Any, experiment: Experiment) -> Any:
+  rows = experiment.partitioner.rows
+  return jax.tree.map(
+      lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=rows), tree
+  )
+
+
+def _analyze_step(experiment: Experiment, plan: plan_lib.Plan) -> Any:
+  """The compiler's figures of the train step."""
+  return _analysis(
+      plan.train_step.lower(plan.abstract, _batch(experiment)),
+      f'The train step of {experiment.batch_size:,} pairs',
+  )
+
+
+def _analyze_loss(experiment: Experiment, plan: plan_lib.Plan) -> Any:
+  """The compiler's figures of the loss and its gradient."""
+  partitioner = plan.partitioner
+  params = plan.abstract.params
+  with partitioner.scope():
+    embeddings = jax.eval_shape(
+        lambda params, batch: embedding.embed(experiment.model, params, batch),
+        params,
+        _batch(experiment),
+    )
+  embeddings = _on_rows(embeddings, experiment)
+  vectors = embeddings.query, embeddings.passage, embeddings.negatives
+
+  def loss(params, vectors, batch):
+    query, passage, negatives = vectors
+    with partitioner.scope():
+      return experiment.loss(
+          params,
+          batch._replace(query=query, passage=passage, negatives=negatives),
+      )
+
+  gradient = jax.jit(
+      jax.value_and_grad(loss, argnums=(0, 1), has_aux=True),
+      out_shardings=(
+          partitioner.replicated,
+          (partitioner.replicated, partitioner.rows),
+      ),
+  )
+  return _analysis(
+      gradient.lower(params.get('loss', {}), vectors, embeddings),
+      f'The loss of {experiment.batch_size:,} pairs',
+  )
+
+
+def _analysis(lowered: jax.stages.Lowered, what: str) -> Any:
+  """Compiles; returns the compiler's CompiledMemoryStats, bytes a device."""
+  try:
+    analysis = lowered.compile().memory_analysis()
+  except jax.errors.JaxRuntimeError as e:
+    if 'RESOURCE_EXHAUSTED' not in str(e):
+      raise
+    raise OutOfMemory(
+        f'{what} needs more memory than compiling it can get on this device.'
+        ' --fit_batch finds the largest batch that fits.'
+    ) from e
+  if analysis is None:
+    raise UserError(
+        f'The backend {jax.default_backend()} does not tell how much memory a'
+        ' compiled program needs; give --no_compile.'
+    )
+  return analysis
+
+
+def _total(analysis: Any) -> int:
+  """Bytes that must be free on a device for a compiled program.
+
+  Its `peak_memory_in_bytes` leaves the temporaries out on the CPU.
+  """
+  return (
+      analysis.argument_size_in_bytes
+      + analysis.temp_size_in_bytes
+      + analysis.output_size_in_bytes
+      - analysis.alias_size_in_bytes
+      + analysis.generated_code_size_in_bytes
+  )

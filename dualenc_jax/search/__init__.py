@@ -1,0 +1,1 @@
+"""Exact search on the mesh, rankings, BM25."""

@@ -1,0 +1,422 @@
+"""Exact search on the mesh.
+
+The corpus goes over the devices block by block, in memory or from disk. Each
+device scores its rows of a block in float32 and keeps somewhat more than the k
+best of each query. A float32 score differs from the true one by no more than
+`error_bounds`, so every passage of the true top k has a float32 score of at
+least the k-th best one less two bounds. The hosts score these few again, see
+`exact_scores`, and sort them. Queries that have more of them than were kept are
+looked at once more in float64, and should that not be enough, as among very
+many copies of a passage, they are ranked on the host from scratch. So the
+result does not depend on devices, blocks or rounding.
+
+Shapes: Q queries, N corpus passages, D embedding dim, k hits a query.
+"""
+
+import collections
+from collections.abc import Callable, Iterator, Sequence
+import logging
+import math
+from typing import Any
+
+import jax
+import numpy as np
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.io.device_memory import device_memory
+from dualenc_jax.search import exact_scores
+from dualenc_jax.search.corpus_blocks import CorpusBlocks, power_of_two
+from dualenc_jax.search.ranking import best_hits, Ranking
+from dualenc_jax.search.search_programs import (
+  Best,
+  LEAST_NORM,
+  Programs,
+  programs,
+)
+
+# Rows of a block on one device; shards of an index are multiples of it, so
+# that a block is a view of one shard.
+BLOCK_ROWS = 2**17
+# Bytes of one array of scores: on a CPU, whose memory the corpus shares, and
+# elsewhere.
+_SCORES_ON_CPU = 2**26
+_SCORES = 2**30
+# Kept around the score of a relevant passage.
+_NEAR = 256
+# Programs that may wait on a device, each with its scores.
+_IN_FLIGHT = 2
+# Share of the devices' memory that a resident corpus may take.
+_RESIDENT = 0.6
+# Rows looked at together for what is not finite.
+_CHECKED_ROWS = 4096
+_LOG = logging.getLogger(__name__)
+
+
+class ExactSearch:
+  """Ranks one corpus for any queries."""
+
+  def __init__(
+      self,
+      passages: Any,
+      ids: Sequence[str],
+      mesh: jax.sharding.Mesh | None = None,
+      block_rows: int = BLOCK_ROWS,
+      resident: bool | None = None,
+  ):
+    """Takes the corpus; nothing is read yet.
+
+    Args:
+      passages: [N, D] float32 or float16, an array, a memory map, or any store
+        of rows with `shape`, `dtype`, `store[start:stop]` and
+        `store[int array]`. On a CPU its memory is used in place where rows
+        begin at multiples of 64 bytes.
+      ids: N different strings, any sequence; they break ties.
+      mesh: the devices, all by default.
+      block_rows: rows that a device scores at a time; the result is the same
+        for all.
+      resident: keeps the corpus on the devices from the first search on; None
+        where it fits those that have memory of their own.
+
+    Raises:
+      UserError: no passages, a shape that is none of vectors, another dtype,
+        ids of another number, or block_rows below 1.
+    """
+    _check_shape('passage', passages)
+    if passages.dtype not in (np.float32, np.float16):
+      raise UserError(
+          f'passage embeddings are {passages.dtype}: expected float32 or'
+          ' float16, whose products are exact in float64.'
+      )
+    if len(ids) != len(passages):
+      raise UserError(
+          f'{len(ids)} passage ids for {len(passages)} passage embeddings:'
+          ' expected one each.'
+      )
+    if block_rows < 1:
+      raise UserError(f'block_rows is {block_rows}: expected at least 1 row.')
+    self._passages = passages
+    self._ids = ids
+    devices = np.array(jax.devices()) if mesh is None else mesh.devices
+    self._programs = programs(tuple(devices.flat))
+    # A TPU has no float64 of its own.
+    has_float64 = devices.flat[0].platform != 'tpu'
+    self._wide = programs(tuple(devices.flat), True) if has_float64 else None
+    # A corpus smaller than a block is one; sizes are few, for the compiler.
+    rows = min(block_rows, power_of_two(-(-len(passages) // devices.size)))
+    on_cpu = devices.flat[0].platform == 'cpu'
+    scores = _SCORES_ON_CPU if on_cpu else _SCORES
+    self._query_rows = max(1, scores // (4 * rows))
+    if resident is None:
+      size = math.prod(passages.shape) * passages.dtype.itemsize
+      memory = None if on_cpu else device_memory()
+      resident = memory is not None and size < _RESIDENT * memory * devices.size
+    self._blocks = CorpusBlocks(
+        passages, self._programs.split, devices.size, rows, resident
+    )
+
+  def top_k(self, queries: np.ndarray, k: int) -> Ranking:
+    """Ranks the whole corpus for every query and keeps the k best hits.
+
+    Args:
+      queries: float32 [Q, D].
+      k: hits a query; a corpus of fewer passages gives N hits.
+
+    Returns:
+      The ranking, [Q, min(k, N)].
+
+    Raises:
+      UserError: k below 1, no queries, another dim, or a vector that is not
+        finite (its row is named).
+    """
+    if k < 1:
+      raise UserError(f'k is {k}: expected at least 1 hit a query.')
+    queries = self._checked(queries)
+    k = min(k, len(self._passages))
+    ranking, undecided = self._top_k(queries, k, self._programs)
+    if len(undecided) and self._wide:
+      found, still = self._top_k(queries[undecided], k, self._wide, 4)
+      ranking.scores[undecided], ranking.indices[undecided] = found
+      undecided = undecided[still]
+    if len(undecided):
+      _tell(len(undecided), len(queries))
+      found = exact_scores.top_k(
+          queries[undecided], self._passages, self._ids, k
+      )
+      ranking.scores[undecided], ranking.indices[undecided] = found
+    return ranking
+
+  def _top_k(
+      self, queries: np.ndarray, k: int, run: Programs, more: int = 1
+  ) -> tuple[Ranking, np.ndarray]:
+    """A ranking, and for which queries it is not sure to be right.
+
+    Args:
+      queries: float32 [Q, D].
+      k: at most N.
+      run: which programs.
+      more: times as many hits beyond the k best are kept as usually.
+    """
+    size = len(self._passages)
+    count = min(size, k + more * (k // 4 + 32))
+    states, longest = self._pass(
+        queries,
+        lambda size: run.no_best(size, count),
+        lambda state, queries, block, _: run.update_best(
+            state, queries, *block
+        ),
+    )
+    values, rows = self._merged(states, len(queries))
+    bounds = error_bounds(queries, run.epsilon)
+    limits = values[:, k - 1] - 2 * longest * bounds
+    candidates = np.where(values >= limits[:, None], rows, -1)
+    scores = exact_scores.of_candidates(queries, self._passages, candidates)
+    undecided = np.flatnonzero((count < size) & (values[:, -1] >= limits))
+    return best_hits(scores, candidates, self._ids, k), undecided
+
+  def gold_ranks(
+      self,
+      queries: np.ndarray,
+      gold: Sequence[Sequence[int]],
+      self_hits: np.ndarray | None = None,
+  ) -> np.ndarray:
+    """The rank of each query's best relevant passage in the full ranking.
+
+    Counts the hits above it, so nothing is sorted. Agrees exactly with the
+    order of `top_k`, ties included.
+
+    Args:
+      queries: float32 [Q, D].
+      gold: for each query the corpus rows of its relevant passages.
+      self_hits: a corpus row for each query that does not count, -1 for none;
+        see `ranking.without`. It is not among the query's gold.
+
+    Returns:
+      int64 [Q], counted from 1; 0 for a query without a relevant passage here.
+
+    Raises:
+      UserError: as `top_k`, or `gold` of another length or out of range.
+    """
+    queries = self._checked(queries)
+    if len(gold) != len(queries):
+      raise UserError(
+          f'gold has {len(gold)} entries: expected one for each of the '
+          f'{len(queries)} queries.'
+      )
+    for i, rows in enumerate(gold):
+      if len(rows) and not 0 <= min(rows) <= max(rows) < len(self._passages):
+        raise UserError(
+            f'gold of query row {i} is {np.asarray(rows).tolist()}: expected'
+            f' corpus rows from 0 to {len(self._passages) - 1}.'
+        )
+    ranks = np.zeros(len(queries), np.int64)
+    has_gold = np.flatnonzero([len(rows) > 0 for rows in gold])
+    if not len(has_gold):
+      return ranks
+    queries = queries[has_gold]
+    best = self._best_of(queries, [gold[i] for i in has_gold])
+    above = self._hits_above(queries, best)
+    if self_hits is not None:
+      own = np.asarray(self_hits, np.int64)[has_gold]
+      pairs = np.stack([best.indices[:, 0], own], axis=1)
+      scores = exact_scores.of_candidates(queries, self._passages, pairs)
+      first = best_hits(scores, pairs, self._ids, 1).indices[:, 0]
+      above -= (own >= 0) & (first == own)
+    ranks[has_gold] = above + 1
+    return ranks
+
+  def _best_of(
+      self, queries: np.ndarray, gold: Sequence[Sequence[int]]
+  ) -> Ranking:
+    """The best of each query's relevant passages, [Q, 1]."""
+    rows = np.full((len(gold), max(map(len, gold))), -1, np.int64)
+    for i, own in enumerate(gold):
+      rows[i, : len(own)] = own
+    scores = exact_scores.of_candidates(queries, self._passages, rows)
+    return best_hits(scores, rows, self._ids, 1)
+
+  def _hits_above(self, queries: np.ndarray, gold: Ranking) -> np.ndarray:
+    """int64 [Q]: how many passages are ranked above gold's, [Q, 1]."""
+    targets, own = gold.scores[:, 0], gold.indices[:, 0]
+    above, undecided = self._count_above(queries, targets, own, self._programs)
+    if len(undecided) and self._wide:
+      above[undecided], still = self._count_above(
+          queries[undecided], targets[undecided], own[undecided], self._wide
+      )
+      undecided = undecided[still]
+    if len(undecided):
+      _tell(len(undecided), len(queries))
+      above[undecided] = exact_scores.hits_above(
+          queries[undecided],
+          self._passages,
+          self._ids,
+          own[undecided],
+          targets[undecided],
+      )
+    return above
+
+  def _count_above(
+      self,
+      queries: np.ndarray,
+      targets: np.ndarray,
+      own: np.ndarray,
+      run: Programs,
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """Counts of hits, and for which queries they are not sure to be right.
+
+    Args:
+      queries: float32 [Q, D].
+      targets: float32 [Q], scores.
+      own: int64 [Q], the passages that have them.
+      run: which programs.
+    """
+    size = len(self._passages)
+    count = min(size, _NEAR)
+    states, _ = self._pass(
+        queries,
+        lambda size: run.none_near(size, count),
+        lambda state, queries, block, *rest: run.update_near(
+            state, queries, *block, *rest
+        ),
+        targets,
+        error_bounds(queries, run.epsilon),
+    )
+    above = np.concatenate([run.total(state.above) for state in states])
+    above = above[: len(queries)].astype(np.int64)
+    values, rows = self._merged([state.best for state in states], len(queries))
+    candidates = np.where(values > -np.inf, rows, -1)
+    scores = exact_scores.of_candidates(queries, self._passages, candidates)
+    above += np.sum(scores > targets[:, None], axis=1)
+    ties = (scores == targets[:, None]) & (candidates != own[:, None])
+    for i, column in zip(*np.nonzero(ties)):
+      above[i] += self._ids[int(candidates[i, column])] > self._ids[int(own[i])]
+    return above, np.flatnonzero((count < size) & (values[:, -1] > -np.inf))
+
+  def _pass(
+      self,
+      queries: np.ndarray,
+      start: Callable[[int], Any],
+      update: Callable[..., Any],
+      *per_query: np.ndarray,
+  ) -> tuple[list[Any], float]:
+    """Runs a program over all blocks for all queries.
+
+    Args:
+      queries: float32 [Q, D].
+      start: the state of so many queries before the first block.
+      update: (state, queries, (block, its first row, rows that count), longest
+        of the block, *per_query) -> the state after a block.
+      *per_query: float32 [Q] each.
+
+    Returns:
+      The states of the parts of the queries, which end with some of padding,
+      and the greatest norm of a passage.
+    """
+    parts = [
+        [jax.device_put(x, self._programs.replicated) for x in part]
+        for part in self._parts(queries, *per_query)
+    ]
+    states = [start(len(part[0])) for part in parts]
+    longest = []
+    in_flight = collections.deque()
+    for block in self._blocks:
+      longest.append(self._programs.longest(block[0]))
+      for i, (part, *rest) in enumerate(parts):
+        states[i] = update(states[i], part, block, longest[-1], *rest)
+        in_flight.append(states[i])
+        if len(in_flight) > _IN_FLIGHT:
+          jax.block_until_ready(in_flight.popleft())
+    norms = np.array(jax.device_get(longest))
+    if not np.isfinite(norms).all():
+      self._tell_bad_passages()
+    return states, float(norms.max())
+
+  def _parts(self, *per_query: np.ndarray) -> Iterator[list[np.ndarray]]:
+    """Arrays of Q rows in parts of few sizes, the last filled up with zeros."""
+    total = len(per_query[0])
+    for first in range(0, total, self._query_rows):
+      count = min(self._query_rows, total - first)
+      size = min(self._query_rows, power_of_two(count))
+      yield [
+          np.concatenate([
+              x[first : first + count],
+              np.zeros((size - count, *x.shape[1:]), np.float32),
+          ])
+          for x in per_query
+      ]
+
+  def _merged(
+      self, states: Sequence[Best], count: int
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """The best of all devices, values and rows (int64) of `count` queries."""
+    merged = [jax.device_get(self._programs.merge(state)) for state in states]
+    values, rows = map(np.concatenate, zip(*merged))
+    return values[:count], rows[:count].astype(np.int64)
+
+  def _checked(self, queries: np.ndarray) -> np.ndarray:
+    _check_shape('query', queries)
+    dims = queries.shape[1], self._passages.shape[1]
+    if dims[0] != dims[1]:
+      raise UserError(
+          f'query embeddings have dim {dims[0]} and passage embeddings '
+          f'{dims[1]}: expected the same. Encode both with one model.'
+      )
+    queries = np.asarray(queries, np.float32)
+    _check_finite('query', queries, 0)
+    return queries
+
+  def _tell_bad_passages(self) -> None:
+    """Raises UserError: some passage is not finite."""
+    for start in range(0, len(self._passages), _CHECKED_ROWS):
+      block = np.asarray(self._passages[start : start + _CHECKED_ROWS])
+      _check_finite('passage', block, start)
+
+
+def error_bounds(queries: np.ndarray, epsilon: float) -> np.ndarray:
+  """float32 [Q]: how far rounding moves a score, a unit of the passage's norm.
+
+  A dot product of D terms, in whatever order, is off by at most about
+  D epsilon |q| |p|. Taken twice, for the rounding of the norms and of products
+  in three bfloat16 parts; to which comes that of scores to float32. Devices may
+  take what is below 2^-126 for zero, which `LEAST_NORM` more on either norm
+  covers.
+
+  Args:
+    queries: float32 [Q, D].
+    epsilon: 2^-24 of float32, 2^-53 of float64.
+  """
+  norms = np.linalg.norm(queries.astype(np.float64), axis=1) + LEAST_NORM
+  terms = 2 * (queries.shape[1] + 4)
+  return (norms * (terms * epsilon + 1.5 * 2.0**-24)).astype(np.float32)
+
+
+def _tell(undecided: int, queries: int) -> None:
+  _LOG.info(
+      '%d of %d queries have too many passages of nearly one score; they are'
+      ' ranked in float64 on the host.',
+      undecided,
+      queries,
+  )
+
+
+def _check_shape(side: str, embeddings: Any) -> None:
+  """Raises UserError unless they are [rows, dim] with some of both."""
+  if len(embeddings.shape) != 2 or 0 in embeddings.shape:
+    raise UserError(
+        f'{side} embeddings have shape {embeddings.shape}: expected '
+        '[rows, dim], at least one of each.'
+    )
+
+
+def _check_finite(side: str, embeddings: np.ndarray, start: int) -> None:
+  """Raises UserError if rows are not finite, or their norms are not."""
+  with np.errstate(over='ignore', invalid='ignore'):
+    wide = embeddings.astype(np.float32)
+    norms = np.einsum('nd,nd->n', wide, wide)
+  bad = (start + np.flatnonzero(~np.isfinite(norms))).tolist()
+  if bad:
+    more = f' and {len(bad) - 5} more nearby' if len(bad) > 5 else ''
+    raise UserError(
+        f'{side} embeddings hold NaN, infinity or numbers beyond 1e18 in rows '
+        f'{", ".join(map(str, bad[:5]))}{more}: expected finite vectors. '
+        'Look at the checkpoint and the text of these rows.'
+    )

@@ -1,0 +1,1 @@
+"""Files of tensors, one tensor at a time."""

@@ -1,0 +1,1 @@
+"""Texts as tokens: vocabularies, ragged arrays, rows."""

@@ -1,0 +1,272 @@
+"""`dualenc analyze` on tiny runs: files, an index, several models, errors."""
+
+import csv
+import importlib.util
+import json
+import pathlib
+import shutil
+import struct
+
+import numpy as np
+import pytest
+import tiny_run
+
+from dualenc_jax.commands import analyze, encode, train
+from dualenc_jax.errors import UserError
+
+FIGURES = (
+    'tsne',
+    'pca',
+    'variance',
+    'top1_cosine',
+    'similarity_ratio',
+    'lengths',
+)
+# The default, 5,000, is more than there is.
+SMALL = ('--sample=15', '--measured=20')
+
+
+@pytest.fixture(scope='module')
+def model(tmp_path_factory) -> pathlib.Path:
+  """The model_dir `one`."""
+  return train_one_step(tmp_path_factory.mktemp('run') / 'one')
+
+
+@pytest.fixture(scope='module')
+def analysis(model) -> pathlib.Path:
+  analyze.main([f'--model_dir={model}', *SMALL, '--projector'])
+  return model / 'analysis' / 'pairs-test'
+
+
+def train_one_step(folder, *flags):
+  flags = tiny_run.flags(folder.parent, '--gin.STEPS=1', *flags)
+  train.main([*flags, f'--model_dir={folder}'])
+  return folder
+
+
+def read_csv(path):
+  with path.open(newline='') as file:
+    return list(csv.DictReader(file))
+
+
+def contents(folder):
+  return {
+      str(path.relative_to(folder)): path.read_bytes()
+      for path in sorted(folder.rglob('*'))
+      if path.is_file()
+  }
+
+
+def test_every_figure_has_its_files_and_every_number_is_there(analysis):
+  facts = json.loads((analysis / 'analysis.json').read_text())
+  assert (facts['label'], facts['split']) == ('pairs', 'test')
+  assert (facts['model_dir'], facts['checkpoint_step']) == ('one', 1)
+  assert (facts['queries'], facts['passages']) == (20, 20)
+  assert tuple(figure['name'] for figure in facts['figures']) == FIGURES
+  for figure in facts['figures']:
+    assert figure['title'] and 'one (step 1); seed 0.' in figure['caption']
+    png = (analysis / figure['png']).read_bytes()
+    assert png[:8] == b'\x89PNG\r\n\x1a\n'
+    width, height = struct.unpack('>II', png[16:24])
+    assert width >= 900 and height >= 600
+    assert (analysis / figure['svg']).read_text().lstrip().startswith('<?xml')
+    assert read_csv(analysis / figure['csv'])
+  numbers = facts['numbers']
+  assert list(numbers) == [
+      'separability',
+      'uniformity_queries',
+      'uniformity_passages',
+      'mean_top1_cosine',
+      'median_top1_cosine',
+      'duplicate_queries',
+      'duplicate_passages',
+      'near_duplicate_queries',
+      'near_duplicate_passages',
+      'median_ratio',
+      'ratios_near_one',
+      'alignment',
+      'repeated_positives',
+  ]
+  assert all(np.isfinite(value) for value in numbers.values())
+  assert 0 <= numbers['separability'] <= 1 and numbers['alignment'] > 0
+  for row in read_csv(analysis / 'numbers.csv'):
+    assert float(row['one']) == pytest.approx(numbers[row['number']], rel=1e-5)
+  towers = [row['tower'] for row in read_csv(analysis / 'tsne.csv')]
+  assert towers == ['query'] * 15 + ['passage'] * 15
+  assert (analysis / 'projector' / 'projector_config.pbtxt').exists()
+
+
+def test_the_same_command_writes_the_same_bytes(model, analysis, tmp_path):
+  analyze.main([
+      f'--model_dir={model}',
+      f'--output_dir={tmp_path}',
+      *SMALL,
+      '--projector',
+  ])
+  assert contents(tmp_path) == contents(analysis)
+
+
+def test_an_index_gives_the_same_numbers(model, analysis, tmp_path):
+  index = f'--index_dir={tmp_path / "index"}'
+  encode.main([f'--model_dir={model}', '--split=test', index])
+  out = f'--output_dir={tmp_path / "out"}'
+  analyze.main([f'--model_dir={model}', index, out, *SMALL])
+  expected = json.loads((analysis / 'analysis.json').read_text())
+  found = json.loads((tmp_path / 'out' / 'analysis.json').read_text())
+  assert found['numbers'] == pytest.approx(expected['numbers'], abs=1e-5)
+  assert found['figures'] == expected['figures']
+  assert not (tmp_path / 'out' / 'projector').exists()
+  with pytest.raises(UserError, match="split is 'test', expected 'train'"):
+    analyze.main(
+        [f'--model_dir={model}', index, out, '--split=train', *SMALL]
+    )
+  header = tmp_path / 'index' / 'header.json'
+  run_id = expected['run_id']
+  header.write_text(header.read_text().replace(run_id, 'another'))
+  with pytest.raises(UserError, match=f"'another', expected '{run_id}'"):
+    analyze.main([f'--model_dir={model}', index, out, *SMALL])
+
+
+def test_an_index_of_half_precision_gives_all_but_the_same_numbers(
+    model, analysis, tmp_path
+):
+  index = f'--index_dir={tmp_path / "index"}'
+  encode.main(
+      [f'--model_dir={model}', '--split=test', index, '--dtype=float16']
+  )
+  out = f'--output_dir={tmp_path / "out"}'
+  analyze.main([f'--model_dir={model}', index, out, *SMALL])
+  numbers = json.loads((tmp_path / 'out' / 'analysis.json').read_text())[
+      'numbers'
+  ]
+  expected = json.loads((analysis / 'analysis.json').read_text())['numbers']
+  # A classifier and a threshold may tip over at one of 40 vectors.
+  for name in ('separability', 'ratios_near_one'):
+    assert numbers.pop(name) == pytest.approx(expected[name], abs=0.06)
+  assert numbers == pytest.approx(
+      {name: expected[name] for name in numbers}, abs=2e-3
+  )
+  assert len(numbers) == len(expected) - 2
+
+
+def test_models_side_by_side(model, tmp_path, capsys):
+  other = train_one_step(model.parent / 'two', '--gin.SEED=1')
+  analyze.main([
+      f'--model_dir={model}',
+      f'--model_dir={other}',
+      '--names=first , second',
+      f'--output_dir={tmp_path}',
+      '--passages=relevant',
+      '--max_passages=12',
+      *SMALL,
+  ])
+  facts = json.loads((tmp_path / 'analysis.json').read_text())
+  assert [model['name'] for model in facts['models']] == ['first', 'second']
+  assert [model['model_dir'] for model in facts['models']] == ['one', 'two']
+  assert 'numbers' not in facts and facts['passages_drawn'] == 'relevant'
+  first, second = (model['numbers'] for model in facts['models'])
+  assert first.keys() == second.keys() and first != second
+  printed = capsys.readouterr().out
+  assert 'first' in printed and f'{second["alignment"]:.4f}' in printed
+  assert list(read_csv(tmp_path / 'top1_cosine.csv')[0]) == [
+      'from',
+      'to',
+      'first',
+      'second',
+  ]
+  # Both tokenise alike: one histogram of each side.
+  assert {row['models'] for row in read_csv(tmp_path / 'lengths.csv')} == {
+      'first second'
+  }
+  for figure in facts['figures']:
+    assert 'first (step 1), second (step 1)' in figure['caption']
+    assert (tmp_path / figure['png']).exists()
+  searched = facts['passages_searched']
+  assert 12 <= searched < facts['passages_in_corpus'] == 24
+  assert f'the {searched} of 24 passages' in facts['figures'][3]['caption']
+
+
+def test_questions_with_answers_only(model, tmp_path):
+  folder = tmp_path / 'open_nq'
+  folder.mkdir()
+  words = tiny_run.WORDS[:12]
+  (folder / 'psgs_w100.tsv').write_text(
+      'id\ttext\ttitle\n'
+      + ''.join(f'{i}\tthe {w} of it\t{w}\n' for i, w in enumerate(words, 1))
+  )
+  (folder / 'nq-dev.qa.csv').write_text(
+      ''.join(f"which {word} is it\t['the {word}']\n" for word in words)
+  )
+  analyze.main([
+      f'--model_dir={model}',
+      '--task=open_nq',
+      f'--gin.OPEN_NQ_ROOT={folder}',
+      f'--output_dir={tmp_path / "out"}',
+  ])
+  facts = json.loads((tmp_path / 'out' / 'analysis.json').read_text())
+  # The split that the task is measured on.
+  assert (facts['label'], facts['split']) == ('open_nq', 'validation_questions')
+  assert facts['corpus']['split'] == 'corpus'
+  assert 'alignment' not in facts['numbers']
+  assert facts['numbers']['mean_top1_cosine'] <= 1
+  assert 'drawn at random, since none is judged' in (
+      facts['figures'][4]['caption']
+  )
+
+
+def test_a_task_of_several_data_sets_is_refused(model):
+  with pytest.raises(UserError) as error:
+    analyze.main([f'--model_dir={model}', '--task=beir', '--gin.DATA_ROOT=x'])
+  assert '--task=beir is several data sets: ' in str(error.value)
+  assert 'beir-scifact' in str(error.value)
+  assert 'Expected one of them, --task=beir/NAME.' in str(error.value)
+
+
+def test_models_on_different_data_are_refused(model, tmp_path):
+  other = tiny_run.write_pairs(tmp_path / 'other.jsonl', 24, seed=9)
+  shutil.copytree(model, tmp_path / 'three')
+  config = tmp_path / 'three' / 'config.gin'
+  text = config.read_text()
+  assert str(model.parent / 'test.jsonl') in text
+  config.write_text(text.replace(str(model.parent / 'test.jsonl'), str(other)))
+  with pytest.raises(UserError, match='one and three are not of one data set'):
+    analyze.main([
+        f'--model_dir={model}',
+        f'--model_dir={tmp_path / "three"}',
+        f'--output_dir={tmp_path / "out"}',
+        *SMALL,
+    ])
+
+
+@pytest.mark.parametrize(
+    'flags, message',
+    [
+        (['--sample=9'], '--sample is 9; expected at least 10'),
+        (['--measured=0'], '--measured is 0; expected at least 10'),
+        (['--max_passages=1'], '--max_passages is 1; expected'),
+        (['--seed=-1'], '--seed is -1; expected at least 0'),
+        (['--index_dir=a', '--index_dir=b'], '2 --index_dir for 1 --model_dir'),
+        (['--index_dir=a', '--max_passages=50'], 'has no use with --index_dir'),
+        (['--model_dir=two'], '2 models need a folder of their own'),
+        (['--model_dir=x/one'], 'Two models have one name: one, one'),
+        (['--names=a,b'], '--names=a,b for 1 --model_dir'),
+        (['--names= '], '--names=  for 1 --model_dir; expected a name'),
+        (['--model_dir=two', '--names=a b,a_b'], 'Two models have one name'),
+    ],
+)
+def test_flags_that_make_no_sense(flags, message):
+  with pytest.raises(UserError, match=message):
+    analyze.main(['--model_dir=one', *flags])
+
+
+def test_what_is_not_installed_is_named(monkeypatch):
+  find = importlib.util.find_spec
+  monkeypatch.setattr(
+      importlib.util,
+      'find_spec',
+      lambda name: None if name == 'sklearn' else find(name),
+  )
+  with pytest.raises(UserError) as error:
+    analyze.main(['--model_dir=one'])
+  assert 'needs scikit-learn: pip install' in str(error.value)
+  assert "'dualenc-jax[plots]'" in str(error.value)

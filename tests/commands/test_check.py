@@ -1,0 +1,82 @@
+"""`dualenc check`: memory by part, and the largest batch."""
+
+import re
+
+import pytest
+import tiny_run
+
+from dualenc_jax.commands import check, cli
+from dualenc_jax.errors import UserError
+from dualenc_jax.run import fit_batch
+
+
+def rows(out: str) -> dict[str, float]:
+  """The table of memory, MiB by name."""
+  table = out.partition('Compiled memory a device')[2]
+  found = re.findall(r'^  ([a-z, ]+?) +([\d,]+\.\d)', table, flags=re.MULTILINE)
+  return {name: float(value.replace(',', '')) for name, value in found}
+
+
+def test_fit_batch_finds_a_batch_that_fits(tmp_path, capsys, monkeypatch):
+  # A coarse answer takes fewer compiles.
+  monkeypatch.setattr(fit_batch, 'TOLERANCE', 1.0)
+  flags = tiny_run.flags(
+      tmp_path,
+      '--gin_file=optimizers/adamw.gin',
+      '--gin.BATCH_SIZE=512',
+      '--gin.models.T5Encoder.num_layers=1',
+      '--gin.LAYOUT=@data.Padded()',
+  )
+  check.main([*flags, '--fit_batch', '--device_memory_gib=0.06'])
+  out = capsys.readouterr().out
+  probes = {
+      int(size.replace(',', '')): float(mib.replace(',', ''))
+      for size, mib in re.findall(r'  batch ([\d,]+): ([\d,.]+) MiB', out)
+  }
+  usable = 0.95 * 0.06 * 1024
+  fitting = [size for size, mib in probes.items() if mib <= usable]
+  found = re.search(r'Largest batch: ([\d,]+) pairs, ([\d.]+) MiB a d', out)
+  largest = int(found[1].replace(',', ''))
+  assert 512 in probes
+  assert largest == max(fitting) and largest % 8 == 0
+  above = min(probes.keys() - set(fitting))
+  assert 0 < above - largest <= largest
+  assert "compiled for 'cpu'" in out
+  # The table is that of the batch found, and adds up.
+  assert f'at {largest} pairs' in out
+  table = rows(out)
+  assert table['peak'] == float(found[2]) == probes[largest]
+  parts = sum(table.values()) - table['peak'] - table['device']
+  assert parts == pytest.approx(table['peak'], abs=0.31)
+  assert table['device'] == pytest.approx(0.06 * 1024, abs=0.05)
+
+
+def test_no_more_than_the_examples_that_a_layout_looks_at(
+    tmp_path, capsys, monkeypatch
+):
+  monkeypatch.setattr(fit_batch, 'TOLERANCE', 1.0)
+  flags = tiny_run.flags(
+      tmp_path,
+      f'--gin.CACHE_DIR={tmp_path}',
+      '--gin.models.T5Encoder.num_layers=1',
+      '--gin.LAYOUT=@data.Packed()',
+  )
+  check.main([*flags, '--fit_batch', '--device_memory_gib=4'])
+  out = capsys.readouterr().out
+  assert 'Largest batch: 96 pairs' in out and 'no larger one was tried' in out
+
+
+def test_a_device_too_small_is_told_without_compiling(tmp_path, capsys):
+  flags = tiny_run.flags(tmp_path)
+  argv = ['check', *flags, '--fit_batch', '--device_memory_gib=0.004']
+  assert cli.main(argv) == 2
+  told = capsys.readouterr()
+  assert 'No batch fits' in told.err and 'of its 4.1 MiB' in told.err
+  assert 'batch 16:' not in told.out
+
+
+@pytest.mark.parametrize('value', ['0', '-1', 'nan', 'inf'])
+def test_a_memory_that_cannot_be_is_refused(tmp_path, value):
+  flags = tiny_run.flags(tmp_path)
+  with pytest.raises(UserError, match='--device_memory_gib is .* above 0'):
+    check.main([*flags, '--no_compile', f'--device_memory_gib={value}'])

@@ -1,0 +1,203 @@
+"""The commands, end to end, on a tiny run."""
+
+import hashlib
+import io
+import json
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import pytrec_eval
+from tensorboardX.proto import event_pb2
+import tiny_run
+
+from dualenc_jax.commands import check, cli, encode, evaluate, search, train
+from dualenc_jax.errors import UserError
+from dualenc_jax.index import Index
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory) -> pathlib.Path:
+  """A model_dir after 30 steps on pairs that share words."""
+  folder = tmp_path_factory.mktemp('run')
+  flags = tiny_run.flags(
+      folder,
+      '--gin.STEPS=30',
+      '--gin.EVAL_EVERY=15',
+      '--gin.LEARNING_RATE=1e-2',
+      '--gin.DROPOUT_RATE=0.0',
+      '--gin.NUM_NEGATIVES=2',
+  )
+  train.main([*flags, f'--model_dir={folder / "model"}'])
+  return folder / 'model'
+
+
+def events(model_dir: pathlib.Path) -> dict[str, list[tuple[int, float]]]:
+  """Scalars of a run's TensorBoard files, read record by record."""
+  scalars = {}
+  for path in sorted((model_dir / 'events').iterdir()):
+    data, start = path.read_bytes(), 0
+    while start < len(data):
+      size = int.from_bytes(data[start : start + 8], 'little')
+      event = event_pb2.Event.FromString(data[start + 12 : start + 12 + size])
+      start += 12 + size + 4
+      for value in event.summary.value:
+        scalars.setdefault(value.tag, []).append(
+            (event.step, value.simple_value)
+        )
+  return scalars
+
+
+def test_training_lowers_the_loss_and_logs_every_step(trained):
+  scalars = events(trained)
+  steps, losses = zip(*scalars['train/loss'])
+  assert steps == tuple(range(1, 31))
+  assert np.mean(losses[-5:]) < 0.7 * np.mean(losses[:5])
+  for name in (
+      'accuracy',
+      'positive_similarity',
+      'query_passage_similarity',
+      'query_query_similarity',
+      'passage_passage_similarity',
+      'masked_fraction',
+      'gradient_norm',
+      'learning_rate',
+      'examples_per_second',
+  ):
+    assert len(scalars[f'train/{name}']) == 30, name
+  rates = [rate for _, rate in scalars['train/learning_rate']]
+  np.testing.assert_allclose(rates, 1e-2 * (1 - np.arange(30) / 30), rtol=1e-5)
+  assert [step for step, _ in scalars['validation/MRR']] == [15, 30]
+
+
+def test_evaluate_writes_what_trec_eval_confirms(trained, capsys):
+  evaluate.main([f'--model_dir={trained}', '--split=test'])
+  printed = capsys.readouterr().out
+  folder = trained / 'evaluation' / 'pairs-test'
+  result = json.loads((folder / 'metrics.json').read_text())
+  metrics = result['metrics']
+  assert f'{metrics["MRR"]:.4f}' in printed
+  assert result['checkpoint_step'] == 30 and result['split'] == 'test'
+  assert (folder / 'config.gin').exists()
+  run = {}
+  for line in (folder / 'run.trec').read_text().splitlines():
+    query, _, passage, _, score, _ = line.split()
+    run.setdefault(query, {})[passage] = float(score)
+  assert len(run) == result['queries'] and result['passages'] == 24
+  # Ids of `pairs` are hashes of the texts; the files say what belongs together.
+  qrels = {}
+  for row in map(
+      json.loads, (trained.parent / 'test.jsonl').read_text().splitlines()
+  ):
+    qrels.setdefault(_id('q', row['query']), {})[_id('p', row['passage'])] = 1
+  evaluator = pytrec_eval.RelevanceEvaluator(
+      qrels, {'recip_rank', 'P_1', 'ndcg_cut_10', 'recall_10'}
+  )
+  per_query = evaluator.evaluate(run)
+  assert per_query.keys() == qrels.keys()
+  for ours, theirs in [
+      ('MRR', 'recip_rank'),
+      ('P@1', 'P_1'),
+      ('nDCG@10', 'ndcg_cut_10'),
+      ('Recall@10', 'recall_10'),
+  ]:
+    mean = np.mean([values[theirs] for values in per_query.values()])
+    np.testing.assert_allclose(metrics[ours], mean, rtol=1e-6)
+  first = (folder / 'run.trec').read_bytes()
+  evaluate.main([f'--model_dir={trained}', '--split=test'])
+  assert (folder / 'run.trec').read_bytes() == first
+
+
+def _id(prefix: str, text: str) -> str:
+  return prefix + hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def test_encode_then_search_finds_the_passage_with_the_words(trained, capsys):
+  index_dir = trained.parent / 'index'
+  encode.main([f'--model_dir={trained}', f'--index_dir={index_dir}'])
+  index = Index.open(index_dir)
+  np.testing.assert_allclose(
+      np.linalg.norm(index.embeddings, axis=1), 1.0, rtol=1e-5
+  )
+  capsys.readouterr()
+  row = json.loads((trained.parent / 'train.jsonl').read_text().split('\n')[0])
+  flags = [f'--model_dir={trained}', f'--index_dir={index_dir}', '--k=3']
+  search.main([row['query'], *flags])
+  lines = capsys.readouterr().out.splitlines()
+  assert lines[0] == row['query'] and len(lines) == 4
+  scores = [float(line.split()[0]) for line in lines[1:]]
+  assert scores == sorted(scores, reverse=True)
+  assert 'train.jsonl:' in lines[1]
+
+
+def test_search_reads_standard_input_and_makes_the_index(
+    trained, capsys, monkeypatch
+):
+  monkeypatch.setattr(sys, 'stdin', io.StringIO('find a map\n\nfind xml\n'))
+  search.main([f'--model_dir={trained}', '--k=1'])
+  lines = capsys.readouterr().out.splitlines()
+  assert [lines[0], lines[2]] == ['find a map', 'find xml']
+  assert (trained / 'index' / 'header.json').exists()
+
+
+def test_an_index_of_another_checkpoint_is_refused(trained, tmp_path):
+  index_dir = tmp_path / 'index'
+  encode.main([f'--model_dir={trained}', f'--index_dir={index_dir}'])
+  path = index_dir / 'header.json'
+  header = json.loads(path.read_text())
+  header['provenance']['checkpoint_step'] = 7
+  path.write_text(json.dumps(header))
+  with pytest.raises(UserError, match='checkpoint_step is 7, expected 30'):
+    search.main(['x', f'--model_dir={trained}', f'--index_dir={index_dir}'])
+
+
+def test_check_says_all_and_trains_nothing(tmp_path, capsys):
+  folder = tmp_path / 'model'
+  check.main([*tiny_run.flags(tmp_path), f'--model_dir={folder}'])
+  out = capsys.readouterr().out
+  assert not folder.exists()
+  assert 'run.Experiment.batch_size = %BATCH_SIZE' in out
+  assert 'models.T5Encoder.num_layers = 2' in out
+  assert 'Negatives per query: 15 (15 in-batch)' in out
+  assert 'splits train, validation, test' in out
+  assert 'token_embedder/embedding [8064, 128]' in out
+  assert 'Compiled memory a device' in out
+  # Parameters of the tiny model by hand: table, 2 layers, norm, bias, D.
+  layer = 4 * 128 * 128 + 3 * 128 * 256 + 2 * 128
+  count = 8064 * 128 + 2 * layer + 128 + 4 * 32 + 128 * 128
+  assert f'Parameters: {count:,} in' in out
+
+
+def test_the_program_explains_itself_and_its_errors(capsys):
+  assert cli.main(['--help']) == 0
+  out = capsys.readouterr().out
+  assert all(command in out for command in cli.COMMANDS)
+  assert cli.main(['trian']) == 2
+  assert "Did you mean 'train'" in capsys.readouterr().err
+  assert cli.main(['search', '--model_dir=/no/such', 'x']) == 2
+  assert 'is no model_dir' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('command', cli.COMMANDS)
+def test_every_command_has_help_as_a_module(command):
+  done = subprocess.run(
+      [sys.executable, '-m', 'dualenc_jax', *command.split(), '--help'],
+      capture_output=True,
+      text=True,
+      timeout=120,
+  )
+  assert done.returncode == 0, done.stderr
+  assert f'usage: dualenc {command}' in done.stdout
+
+
+def test_help_imports_neither_jax_nor_tensorflow():
+  code = (
+      'import sys\n'
+      'from dualenc_jax import cli\n'
+      "cli.main(['--help'])\n"
+      "heavy = {'jax', 'tensorflow', 'numpy', 'gin'} & sys.modules.keys()\n"
+      'assert not heavy, heavy\n'
+  )
+  subprocess.run([sys.executable, '-c', code], check=True, timeout=60)

@@ -1,0 +1,373 @@
+"""`dualenc compare`: what it reads, writes and refuses."""
+
+import csv
+import json
+import math
+import struct
+import sys
+import xml.etree.ElementTree
+
+import pytest
+import result_folders
+
+from dualenc_jax.commands import cli, compare
+from dualenc_jax.errors import UserError
+
+FIGURE = 'relative_improvement_mrr'
+
+
+def two_models(root):
+  """Two splits: on one b is better, on the other worse."""
+  for name, test, validation in (
+      ('a', [0.5] * 10, [0.5] * 10),
+      ('b', [1.0] * 10, [0.4, 0.5] * 5),
+  ):
+    for split, values in (('test', test), ('validation', validation)):
+      result_folders.of_column(root / name, 'MRR', values, split=split)
+  return [str(root / 'a'), str(root / 'b')]
+
+
+def files_of(folder):
+  return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_two_models(tmp_path, capsys):
+  output = tmp_path / 'out'
+  compare.main([*two_models(tmp_path), f'--output_dir={output}'])
+  printed = capsys.readouterr().out.splitlines()
+  assert printed[0] == 'b against a (%)'
+  heads = ('Task', 'Split', 'Metric', 'a', 'b')
+  assert tuple(printed[1].split()[:5]) == heads
+  assert printed[1].endswith(
+      't-test p  t-test Holm  randomization p  randomization Holm'
+  )
+  test, validation = (line.split() for line in printed[2:4])
+  assert test[:3] == ['pairs', 'test', 'MRR']
+  assert test[3:8] == ['50.00', '100.00', '+50.00', '+100.0%', '10/0/0']
+  # Equal steps up of 10 queries: 2 of 2^10 flips are as good; twice, as there
+  # are two tests.
+  assert test[8:] == ['-', '-', '0.0020', '0.0039']
+  assert validation[:3] == ['pairs', 'validation', 'MRR']
+  assert validation[3:8] == ['50.00', '45.00', '-5.00', '-10.0%', '0/5/5']
+  # 5 of 10 down by .1: t = -.05 / (.0527 / sqrt(10)) = -3 with 9 degrees of
+  # freedom; of the 2^5 flips 2 are as good.
+  assert validation[8:] == ['0.0150', '0.0299', '0.0625', '0.0625']
+  assert 'does not apply (-) where all queries differ by the same' in printed[5]
+  files = files_of(output)
+  assert {*files} == {
+      *(f'comparison.{kind}' for kind in ('json', 'csv', 'md', 'tex')),
+      *(f'{FIGURE}.{kind}' for kind in ('png', 'svg', 'csv')),
+      'tables.md',
+      'tables.tex',
+  }
+  assert f'Written to {output}: comparison.json' in printed[-1]
+
+  content = json.loads(files['comparison.json'])
+  assert content['baseline']['name'] == 'a'
+  provenance = content['models'][0]['results']['pairs test']
+  assert provenance['source'] == 'of the queries'
+  assert provenance['checkpoint_step'] == 20_000
+  assert content['options'] == {
+      'metrics': None,
+      'common_queries': False,
+      'permutations': 10_000,
+      'seed': 0,
+  }
+  first = content['differences'][0]
+  assert first['split'] == 'test'
+  assert (first['better'], first['queries']) == (10, 10)
+  assert first['relative_improvement'] == 1.0
+  assert first['randomization_p'] == 2 / 2**10
+  assert first['t_test_p'] is first['t_test_p_holm'] is None
+
+  test, validation = csv.DictReader(
+      files['comparison.csv'].decode().splitlines()
+  )
+  assert float(test['value']) == 1.0
+  assert test['t_test_p'] == ''
+  assert float(validation['randomization_p_holm']) == 2 / 2**5
+
+  markdown = files['comparison.md'].decode()
+  assert '| pairs | test       | MRR    |     50.00 | **100.00** |' in markdown
+  tex = files['comparison.tex'].decode()
+  assert r'\multicolumn{2}{c}{t-test}' in tex
+  assert r'validation & MRR & \textbf{50.00} & 45.00 & $-$5.00' in tex
+
+
+def test_other_embeddings_and_checkpoints_are_told(tmp_path, capsys):
+  fields = {
+      'test': {'embedding_dtype': 'float16', 'checkpoint_step': 1_000},
+      'validation': {'embedding_dtype': 'float32'},
+  }
+  for split, own in fields.items():
+    result_folders.of_column(tmp_path / 'a', 'MRR', [0.5], split=split)
+    result_folders.of_column(tmp_path / 'b', 'MRR', [0.5], split=split, **own)
+  names = [str(tmp_path / name) for name in 'ab']
+  compare.main([*names, f'--output_dir={tmp_path}'])
+  notes = capsys.readouterr().out.splitlines()
+  told = (
+      'Passages are ranked by float32 embeddings of a and float16 ones of b on'
+      ' pairs test.'
+  )
+  assert told in notes
+  assert 'Figures of b are of steps 1,000 and 20,000.' in notes
+  assert told in (tmp_path / 'comparison.md').read_text()
+  compare.main([*names[:1], *names[:1], '--names=a,b'])
+  assert 'embeddings' not in capsys.readouterr().out
+
+
+def test_files_are_the_same_each_time(tmp_path):
+  paths = two_models(tmp_path)
+  for name in ('one', 'two'):
+    compare.main([*paths, f'--output_dir={tmp_path / name}'])
+  assert files_of(tmp_path / 'one') == files_of(tmp_path / 'two')
+
+
+def test_the_figure_and_its_numbers(tmp_path):
+  compare.main([*two_models(tmp_path), f'--output_dir={tmp_path}'])
+  with open(tmp_path / f'{FIGURE}.csv', newline='') as f:
+    rows = list(csv.DictReader(f))
+  # Sorted, the best first.
+  assert [row['set'] for row in rows] == ['pairs test', 'pairs validation']
+  percents = [float(row['relative_improvement_percent']) for row in rows]
+  assert percents == [100, -10]
+  data = (tmp_path / f'{FIGURE}.png').read_bytes()
+  assert data[:8] == b'\x89PNG\r\n\x1a\n'
+  width, height = struct.unpack('>II', data[16:24])
+  assert width > 1000 and height > 250
+  svg = (tmp_path / f'{FIGURE}.svg').read_text()
+  assert xml.etree.ElementTree.fromstring(svg).tag.endswith('svg')
+  assert '<dc:date>' not in svg
+
+
+def test_several_models_are_all_compared_with_the_first(tmp_path, capsys):
+  paths = two_models(tmp_path)
+  for split in ('test', 'validation'):
+    result_folders.of_column(tmp_path / 'c', 'MRR', [0.75] * 10, split=split)
+  output = tmp_path / 'out'
+  compare.main(
+      [*paths, str(tmp_path / 'c'), '--names=A,B,C', f'--output_dir={output}']
+  )
+  printed = capsys.readouterr().out
+  assert 'B against A (%)' in printed and 'C against A (%)' in printed
+  with open(output / f'{FIGURE}.csv', newline='') as f:
+    rows = [
+        (row['set'], row['model'], float(row['relative_improvement_percent']))
+        for row in csv.DictReader(f)
+    ]
+  assert rows == [
+      ('pairs test', 'B', 100.0),
+      ('pairs test', 'C', 50.0),
+      ('pairs validation', 'B', -10.0),
+      ('pairs validation', 'C', 50.0),
+  ]
+  table = (output / 'tables.md').read_text()
+  assert '| pairs | test       | B     | **100.0** |' in table
+
+
+def test_without_an_output_dir_nothing_is_written(tmp_path):
+  paths = two_models(tmp_path)
+  before = sorted(tmp_path.rglob('*'))
+  compare.main(paths)
+  assert sorted(tmp_path.rglob('*')) == before
+
+
+def test_without_matplotlib_all_but_the_pictures(tmp_path, capsys, monkeypatch):
+  for name in list(sys.modules):
+    if name.split('.')[0] == 'matplotlib':
+      monkeypatch.delitem(sys.modules, name)
+  monkeypatch.setitem(sys.modules, 'matplotlib', None)
+  output = tmp_path / 'out'
+  compare.main([*two_models(tmp_path), f'--output_dir={output}'])
+  assert "pip install 'dualenc-jax[plots]'" in capsys.readouterr().out
+  assert 'comparison.json' in files_of(output)
+
+
+def test_one_model_at_two_steps_is_told_apart_by_its_paths(tmp_path, capsys):
+  for name, value in (('old', 0.25), ('new', 0.5)):
+    result_folders.of_column(
+        tmp_path / name, 'MRR', [value], model_dir='my_model'
+    )
+  paths = [str(tmp_path / name) for name in ('old', 'new')]
+  compare.main(paths)
+  assert f'{paths[1]} against {paths[0]} (%)' in capsys.readouterr().out
+  with pytest.raises(UserError, match='one is given twice'):
+    compare.main([paths[0], paths[0]])
+
+
+QRELS = """q1 0 d1 1
+q1 0 d2 0
+q2 0 d3 2
+q2 0 d4 1
+q3 0 d5 1
+q4 0 d6 0
+"""
+# q1: d1 first; q2: d4 first, d3 second; q3: nothing found.
+GOOD = """q1 Q0 d1 1 3 x
+q1 Q0 d2 2 2 x
+q2 Q0 d4 1 3 x
+q2 Q0 d3 2 2 x
+q3 Q0 d9 1 1 x
+q4 Q0 d6 1 1 x
+"""
+# q1 by a tie, of which d2 is first; q2 is not ranked.
+BAD = """q1 Q0 d1 1 2 x
+q1 Q0 d2 2 2 x
+q3 Q0 d5 1 1 x
+"""
+
+
+@pytest.fixture
+def runs(tmp_path):
+  """Two runs and their qrels."""
+  paths = {}
+  for name, text in (('good', GOOD), ('bad', BAD), ('qrels', QRELS)):
+    paths[name] = tmp_path / f'{name}.trec'
+    paths[name].write_text(text)
+  return paths
+
+
+def test_run_files_by_hand(tmp_path, runs):
+  compare.main(
+      [
+          str(runs['bad']),
+          str(runs['good']),
+          f'--qrels={runs["qrels"]}',
+          '--metrics=P@1,MRR,Recall@1,nDCG@10',
+          f'--output_dir={tmp_path}',
+      ]
+  )
+  rows = json.loads((tmp_path / 'comparison.json').read_text())['differences']
+  values = {r['metric']: (r['baseline_value'], r['value']) for r in rows}
+  # Over q1, q2 and q3: q4 has no relevant passage.
+  assert values['P@1'] == pytest.approx((1 / 3, 2 / 3))
+  assert values['MRR'] == pytest.approx((1.5 / 3, 2 / 3))
+  assert values['Recall@1'] == pytest.approx((1 / 3, 1.5 / 3))
+  log = 1 / math.log2(3)
+  ideal = 2 + log
+  expected = ((log + 1) / 3, (1 + (1 + 2 * log) / ideal) / 3)
+  assert values['nDCG@10'] == pytest.approx(expected)
+  assert [(r['better'], r['equal'], r['worse']) for r in rows][:2] == [
+      (2, 0, 1),
+      (2, 0, 1),
+  ]
+
+
+def test_what_is_not_ranked_is_told_of_each_run(runs, caplog):
+  other = runs['bad'].with_name('other.trec')
+  other.write_text('q1 Q0 d1 1 2 x\n')
+  args = [str(runs['bad']), str(other), f'--qrels={runs["qrels"]}', '--k=1']
+  compare.main(args)
+  told = [m for m in caplog.messages if 'were not ranked' in m]
+  assert told == [
+      f'{runs["bad"]}: 1 of the 3 judged queries were not ranked and count as'
+      ' 0.',
+      f'{other}: 2 of the 3 judged queries were not ranked and count as 0.',
+  ]
+
+
+def test_a_run_file_as_qrels_is_told(runs):
+  good = str(runs['good'])
+  with pytest.raises(UserError) as error:
+    compare.main([good, str(runs['bad']), f'--qrels={good}'])
+  message = str(error.value)
+  assert message.startswith(
+      f'--qrels: {good}:1: 6 columns as a run file has, expected query id'
+  )
+  assert 'gin' not in message
+
+
+def test_qrels_in_beirs_form_are_the_same(tmp_path, runs):
+  beir = tmp_path / 'qrels.tsv'
+  rows = [line.split() for line in QRELS.splitlines()]
+  lines = ['query-id\tcorpus-id\tscore']
+  lines += ['\t'.join([query, passage, g]) for query, _, passage, g in rows]
+  beir.write_text('\n'.join(lines) + '\n')
+  found = []
+  for i, path in enumerate((beir, runs['qrels'])):
+    output = tmp_path / str(i)
+    compare.main(
+        [
+            str(runs['bad']),
+            str(runs['good']),
+            f'--qrels={path}',
+            f'--output_dir={output}',
+        ]
+    )
+    content = json.loads((output / 'comparison.json').read_text())
+    found.append([r['value'] for r in content['differences']])
+  assert found[0] == found[1]
+
+
+def test_runs_of_different_depths_need_k(tmp_path, runs):
+  deeper = tmp_path / 'deeper.trec'
+  deeper.write_text(GOOD + 'q1 Q0 d7 3 1 x\n')
+  args = [str(runs['good']), str(deeper), f'--qrels={runs["qrels"]}']
+  with pytest.raises(UserError, match='"depth": 2 and 3. --k=2 uses'):
+    compare.main(args)
+  compare.main([*args, '--k=2'])
+  # Of the tie in q1 only d2 is left, as trec_eval's order has it.
+  output = tmp_path / 'out'
+  args[1] = str(runs['bad'])
+  compare.main(
+      [*args, '--k=1', '--metrics=Recall@10', f'--output_dir={output}']
+  )
+  (row,) = json.loads((output / 'comparison.json').read_text())['differences']
+  assert row['value'] == pytest.approx(1 / 3)
+  assert row['baseline_value'] == pytest.approx(1.5 / 3)
+
+
+def test_published_runs(tmp_path, shared):
+  """BM25 and TAS-B on TREC DL 2019, of which the figures are published."""
+  folder = shared / 'data/msmarco_v1_dl1920'
+  compare.main(
+      [
+          str(folder / 'runs/dl19.BM25.txt'),
+          str(folder / 'runs/dl19.D_BERT_KD_TASB.txt'),
+          f'--qrels={folder / "qrels_full/qrels.dl19-passage.txt"}',
+          '--names=BM25,TAS-B',
+          '--metrics=nDCG@10',
+          f'--output_dir={tmp_path}',
+      ]
+  )
+  (row,) = json.loads((tmp_path / 'comparison.json').read_text())['differences']
+  assert row['queries'] == 43
+  assert f'{row["baseline_value"]:.4f}' == '0.5058'
+  assert f'{row["value"]:.4f}' == '0.7210'
+  assert row['randomization_p'] < 0.001 and row['t_test_p'] < 0.001
+
+
+def test_what_is_refused(tmp_path, runs):
+  a, b = two_models(tmp_path)
+  good, bad, qrels = (str(runs[name]) for name in ('good', 'bad', 'qrels'))
+  other = tmp_path / 'other_qrels'
+  other.write_text('x 0 d1 1\n')
+  for args, message in (
+      ([a], 'two or more systems'),
+      ([a, str(tmp_path / 'nothing')], 'nothing does not exist'),
+      ([a, str(tmp_path)], 'has no results'),
+      ([good, a, f'--qrels={qrels}'], 'good.trec is a run file, but others'),
+      ([good, bad], 'good.trec is a run file: give --qrels'),
+      ([good, bad, '--qrels=none'], '--qrels: none is no file'),
+      ([good, bad, f'--qrels={other}'], 'good.trec with --qrels .*other_qrels'),
+      ([a, b, f'--qrels={qrels}'], '--qrels and --k are for run files'),
+      ([a, b, '--k=5'], '--qrels and --k are for run files'),
+      ([a, b, '--k=0'], '--k is 0; expected at least 1'),
+      ([a, b, '--permutations=0'], '--permutations is 0'),
+      ([a, b, '--names=x'], '--names has 1 names for 2 systems'),
+      ([a, b, '--names=x,x'], '--names=x,x has a name twice'),
+      ([a, b, '--metrics=MMR'], "no result has 'MMR'. Did you mean 'MRR'"),
+      ([a, b, f'--output_dir={good}'], 'cannot be written'),
+  ):
+    with pytest.raises(UserError, match=message):
+      compare.main(args)
+
+
+def test_bad_input_is_a_message(tmp_path, capsys):
+  folder = result_folders.of_column(tmp_path / 'a', 'MRR', [0.5])
+  result_folders.of_column(tmp_path / 'b', 'MRR', [0.5])
+  (folder / 'per_query.tsv').write_text('query_id\tMRR\nq0\t0.5\textra\n')
+  argv = [str(tmp_path / 'a'), str(tmp_path / 'b')]
+  assert cli.run(compare.main, argv) == 2
+  error = capsys.readouterr().err
+  assert error.startswith('error: ') and 'per_query.tsv:2: 3 cells' in error

@@ -1,0 +1,190 @@
+"""Gin: files by name from anywhere, flags as in T5X, errors with a hint."""
+
+import argparse
+import pathlib
+
+import gin
+import pytest
+
+from dualenc_jax import losses
+from dualenc_jax.commands import config, model_dir
+from dualenc_jax.errors import UserError
+
+RUN = 'runs/quickstart.gin'
+
+
+def build(*bindings: str, files=(RUN,), paths=()):
+  return model_dir.build_experiment(
+      list(files), ['MODEL_DIR = "x"', *bindings], list(paths)
+  )
+
+
+def parse(*argv: str) -> argparse.Namespace:
+  return config.parse_args(config.make_parser('train', ''), list(argv))
+
+
+def test_files_are_found_by_name_from_any_directory(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  assert build().steps > 0
+
+
+def test_flags_as_in_t5x():
+  args = parse(
+      '--gin_file=a.gin',
+      '--gin_file=b.gin',
+      '--gin.STEPS=7',
+      '--gin.LOSS=@losses.PAIR()',
+      '--gin.TRAIN_FILE=plain text.jsonl',
+      '--gin.RATE',
+      '1e-3',
+      '--gin.REMAT=false',
+      '--gin_search_paths=/p,/q',
+  )
+  assert args.gin_file == ['a.gin', 'b.gin']
+  assert args.gin_search_paths == ['/p', '/q']
+  assert args.gin_bindings == [
+      'STEPS = 7',
+      'LOSS = @losses.PAIR()',
+      "TRAIN_FILE = 'plain text.jsonl'",
+      'RATE = 1e-3',
+      'REMAT = False',
+  ]
+
+
+def test_a_loss_is_swapped_by_one_flag():
+  assert type(build().loss) is losses.SamToNe
+  assert type(build('LOSS = @losses.PAIR()').loss) is losses.PAIR
+  swapped = build(files=(RUN, 'losses/samtone_both.gin')).loss
+  assert type(swapped) is losses.SamToNe and swapped.both_towers
+
+
+def test_later_files_and_flags_win(tmp_path):
+  (tmp_path / 'mine.gin').write_text("include 'runs/quickstart.gin'\nSTEPS = 5")
+  assert build(files=('mine.gin',), paths=(str(tmp_path),)).steps == 5
+  mine = build('STEPS = 6', files=(str(tmp_path / 'mine.gin'),))
+  assert mine.steps == 6
+
+
+def test_the_operative_config_builds_the_same_experiment(tmp_path):
+  first = build('losses.SamToNe.temperature = 0.02')
+  text = config.operative_config()
+  saved = tmp_path / 'config.gin'
+  saved.write_text(text)
+  second = model_dir.build_experiment([str(saved)], [], [])
+  assert config.operative_config() == text
+  assert second.loss == first.loss == losses.SamToNe(temperature=0.02)
+  assert second.model == first.model
+  # A binding without a scope reaches what a macro has built.
+  changed = model_dir.build_experiment(
+      [str(saved)], ['losses.SamToNe.temperature = 0.03'], []
+  )
+  assert changed.loss.temperature == 0.03
+
+
+def test_differences_name_the_binding_and_both_values():
+  build()
+  old = config.operative_config()
+  build('STEPS = 9', 'LOSS = @losses.PAIR()')
+  changes = config.differences(old, config.operative_config())
+  assert any(c.startswith('STEPS: ') and c.endswith(' -> 9') for c in changes)
+  assert any('@losses.SamToNe() -> @losses.PAIR()' in c for c in changes)
+  assert not config.differences(old, old.replace("DIR = 'x'", "DIR = 'y'"))
+
+
+@pytest.mark.parametrize(
+    'binding, culprit, hint',
+    [
+        ('STEP = 3', 'STEP', 'STEPS'),
+        ('LOSS = @losses.SamTone()', 'losses.SamTone', 'SamToNe'),
+        ('LOSS = @loses.SamToNe()', 'loses', 'losses'),
+        ('losses.SamToNe.temprature = 1', 'temprature', 'temperature'),
+        ('losses.Pair.alpha = 1', 'losses.Pair', 'PAIR'),
+        ('models.T5Encoder.layers = 1', 'layers', 'num_layers'),
+    ],
+)
+def test_a_wrong_name_gets_did_you_mean(binding, culprit, hint):
+  with pytest.raises(UserError) as error:
+    build(binding)
+  message = str(error.value)
+  assert repr(culprit) in message or f'--gin.{culprit}' in message, message
+  assert 'Did you mean' in message and hint in message, message
+
+
+def test_a_wrong_file_gets_did_you_mean(tmp_path):
+  with pytest.raises(UserError, match='Did you mean losses/samtone'):
+    build(files=(RUN, 'losses/samton.gin'))
+  with pytest.raises(UserError, match=r'gin_file.*runs/quickstart\.gin'):
+    build(files=())
+
+
+def test_a_wrong_name_in_a_file_is_told_with_file_and_line(tmp_path):
+  file = tmp_path / 'bad.gin'
+  file.write_text(
+      'from __gin__ import dynamic_registration\n'
+      'from dualenc_jax import losses\n'
+      'losses.SamToNe.margn = 1\n'
+  )
+  with pytest.raises(UserError, match=r'bad\.gin, line 3'):
+    build(files=(RUN, str(file)))
+
+
+def test_what_must_be_given_is_named():
+  with pytest.raises(UserError, match='MODEL_DIR must be given'):
+    model_dir.build_experiment([RUN], [], [])
+
+
+@pytest.mark.parametrize(
+    'binding, words',
+    [
+        ('STEPS = 0', ['steps is 0', 'at least 1']),
+        ('VOCAB_SIZE = 512', ['512 rows', '8000 pieces', '8064']),
+        ('VOCAB_SIZE = 32128', ['32128 rows', '8000 pieces']),
+        ('DTYPE = "float16"', ['float16', 'bfloat16']),
+        ('losses.SamToNe.temperature = 0', ['temperature is 0', 'above 0']),
+        ('VOCABULARY = "no_such"', ['no_such']),
+    ],
+)
+def test_bad_values_are_explained(binding, words):
+  with pytest.raises(UserError) as error:
+    build(binding)
+  for word in words:
+    assert word in str(error.value)
+
+
+@pytest.mark.parametrize(
+    'binding, hint',
+    [
+        ('losses.InBatchSoftmax.margin = 0.1', 'losses.SamToNe.margin'),
+        ('passage/models.T5Encoder.num_layers = 2', 'models.T5Encoder'),
+    ],
+)
+def test_a_flag_without_effect_is_refused(binding, hint):
+  with pytest.raises(UserError, match='has no effect') as error:
+    build(binding)
+  assert hint in str(error.value)
+
+
+@pytest.mark.parametrize(
+    'binding, words',
+    [
+        ('SEED = -1', ['seed is -1', '0 or more']),
+        ('run.Experiment.keep_checkpoints = 0', ['keep_checkpoints']),
+        ('LOSS = @losses.PAIR', ['class PAIR', '()']),
+    ],
+)
+def test_values_that_would_lose_or_mislead_are_refused(binding, words):
+  with pytest.raises(UserError) as error:
+    build(binding)
+  for word in words:
+    assert word in str(error.value)
+
+
+def test_an_object_that_refuses_its_values_says_only_why():
+  with pytest.raises(UserError) as error:
+    build('losses.SamToNe.temperature = -1')
+  assert 'In call to' not in str(error.value)
+
+
+def test_gin_is_the_package_and_not_our_folder():
+  assert pathlib.Path(gin.__file__).parent != config.gin_root()
+  assert not list(config.gin_root().rglob('__init__.py'))

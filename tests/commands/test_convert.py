@@ -1,0 +1,333 @@
+"""`dualenc convert`: every way in and out, and what it refuses to write."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+import signal
+import time
+
+import numpy as np
+import pytest
+import small_vocabulary
+import tiny_run
+import tiny_towers
+
+from dualenc_jax import Retriever
+from dualenc_jax.commands import convert, encode, evaluate, new_model_dir, train
+from dualenc_jax.errors import UserError
+from dualenc_jax.interop import opening, peers, verify
+from dualenc_jax.interop.weights import shapes_of, Usage, Weights
+from dualenc_jax.tensor_files.tensors import Tensor
+from dualenc_jax.text.vocabulary import Vocabulary
+
+FORMS = sorted(convert.FORMS)
+USAGE = Usage(
+    Vocabulary('python_code_8k').file, None, 16, 40, 'query: ', 'passage: '
+)
+
+
+def random_weights(apart: bool) -> Weights:
+  model = tiny_towers.model(apart=apart)
+  rng = np.random.default_rng(0)
+
+  def tensor(name, shape):
+    scale = 0.1 if len(shape) == 1 else shape[-2] ** -0.5
+    array = np.float32(len(shape) == 1) + scale * rng.standard_normal(
+        shape, np.float32
+    )
+    return Tensor(f'memory: {name}', shape, lambda: array)
+
+  tensors = {n: tensor(n, s) for n, s in shapes_of(model).items()}
+  return Weights(
+      'random',
+      'memory',
+      tensors,
+      model.encoder,
+      model.passage_encoder,
+      USAGE,
+      step=7,
+  ).check()
+
+
+@pytest.fixture(scope='module')
+def models(tmp_path_factory) -> pathlib.Path:
+  """A folder with the model_dirs `sde` and `ade`."""
+  folder = tmp_path_factory.mktemp('models')
+  for name, apart in (('sde', False), ('ade', True)):
+    new_model_dir.write(random_weights(apart), folder / name)
+  return folder
+
+
+def run(source, form, out, *flags) -> pathlib.Path:
+  convert.main([str(source), f'--to={form}', f'--out={out}', *flags])
+  return out
+
+
+def assert_same(a: Weights, b: Weights) -> None:
+  assert a.tensors.keys() == b.tensors.keys()
+  for name in a.tensors:
+    np.testing.assert_array_equal(
+        a.tensors[name].read(), b.tensors[name].read(), err_msg=name
+    )
+  assert a.encoder == b.encoder and a.passage_encoder == b.passage_encoder
+
+
+@pytest.mark.parametrize('form', FORMS)
+@pytest.mark.parametrize('name', ['sde', 'ade'])
+def test_out_and_in_again_is_bit_equal(models, tmp_path, capsys, form, name):
+  out = run(models / name, form, tmp_path / 'out')
+  printed = capsys.readouterr().out
+  assert 'largest cosine difference over 64 texts' in printed
+  assert [p.name for p in tmp_path.iterdir()] == ['out']
+  back = opening.read(out)
+  assert_same(back, random_weights(name == 'ade'))
+  assert dataclasses.replace(back.usage, vocabulary=None) == (
+      dataclasses.replace(USAGE, vocabulary=None, pieces=back.usage.pieces)
+  )
+
+
+def test_a_converted_model_encodes_and_evaluates(models, tmp_path, capsys):
+  """Through sentence-transformers and back, whose own library reads it, too."""
+  folder = run(models / 'ade', 'sentence_transformers', tmp_path / 'st')
+  model = run(folder, 'model_dir', tmp_path / 'model')
+  printed = capsys.readouterr().out
+  assert 'dualenc_jax and the source in sentence_transformers:' in printed
+  texts = tiny_towers.TEXTS[2:]
+  a, b = Retriever.from_dir(models / 'ade'), Retriever.from_dir(model)
+  np.testing.assert_allclose(
+      a.encode_passages(texts), b.encode_passages(texts), rtol=0, atol=1e-6
+  )
+  flags = tiny_run.pairs_flags(tmp_path)[:4]
+  evaluate.main([f'--model_dir={model}', '--split=test', *flags])
+  metrics = model / 'evaluation' / 'pairs-test' / 'metrics.json'
+  assert json.loads(metrics.read_text())['queries'] > 20
+  corpus = tmp_path / 'test.jsonl'
+  lines = [f'{{"_id": "{i}", "text": "text {i}"}}\n' for i in range(9)]
+  corpus.write_text(''.join(lines))
+  index = tmp_path / 'index'
+  encode.main(
+      [f'--model_dir={model}', f'--corpus={corpus}', f'--index_dir={index}']
+  )
+  assert '9 passages' in capsys.readouterr().out
+
+
+def test_training_cannot_go_on_in_what_was_converted(models, tmp_path):
+  model = shutil.copytree(models / 'sde', tmp_path / 'model')
+  flags = [*tiny_run.flags(tmp_path), f'--model_dir={model}']
+  with pytest.raises(UserError, match='is of another config'):
+    train.main(flags)
+  sizes = ['num_layers=2', 'num_heads=2', 'head_dim=16', 'mlp_dim=64']
+  same = [f'--gin.models.T5Encoder.{size}' for size in sizes]
+  same += ['--gin.models.TokenEmbedder.features=32']
+  same += [f'--gin.models.Projection.features={tiny_towers.DIM}']
+  with pytest.raises(UserError, match='INITIAL_CHECKPOINT_PATH=.*model'):
+    train.main([*flags, *same, '--allow_config_change'])
+  assert (model / 'checkpoints' / '7' / 'params').is_dir()
+
+
+def test_a_t5x_encoder_becomes_any_form_without_projection(tmp_path, capsys):
+  golden = pathlib.Path(__file__).parents[1] / 'data' / 'golden' / 't5_1_1_tiny'
+  vocabulary = small_vocabulary.write(tmp_path / 'small.model')
+  source = golden / 't5x_orbax' / 'checkpoint_1000'
+  flags = [f'--vocabulary={vocabulary}', '--passage_length=64']
+  with pytest.raises(UserError, match='--vocabulary=spiece.model'):
+    run(source, 'npz', tmp_path / 'out')
+  folder = run(source, 'hf', tmp_path / 'hf', *flags)
+  assert 'Left out: ' in capsys.readouterr().out
+  run(folder, 't5x', tmp_path / 't5x')
+  assert 'dualenc_jax and the source in transformers' in capsys.readouterr().out
+  assert_same(opening.read(tmp_path / 't5x'), opening.read(source))
+  with pytest.raises(UserError, match='has no projection: it is a pretrained'):
+    run(source, 'sentence_transformers', tmp_path / 'out', *flags)
+  with pytest.raises(UserError, match='512 token embeddings'):
+    run(source, 'npz', tmp_path / 'out', '--vocabulary=python_code_8k')
+  assert not (tmp_path / 'out').exists()
+
+
+def test_lengths_of_ones_own_and_a_file_as_the_source(
+    models, tmp_path, capsys
+):
+  shorter = ('--query_length=6', '--passage_length=10')
+  for form in ('sentence_transformers', 'hf'):
+    folder = run(models / 'sde', form, tmp_path / form)
+    run(folder, 'npz', tmp_path / f'{form}_npz', *shorter)
+    usage = opening.read(tmp_path / f'{form}_npz').usage
+    assert (usage.query_length, usage.passage_length) == (6, 10)
+  run(tmp_path / 'hf', 'hf', tmp_path / 'again')
+  (tmp_path / 'hf' / 'dualenc.json').unlink()
+  vocabulary = f'--vocabulary={USAGE.vocabulary}'
+  file = tmp_path / 'hf' / 'model.safetensors'
+  run(file, 'npz', tmp_path / 'of_file', *shorter, vocabulary)
+  for name in ('tokenizer.json', 'tokenizer_config.json', 'spiece.model'):
+    (tmp_path / 'hf' / name).unlink()
+  run(tmp_path / 'hf', 'npz', tmp_path / 'no_tokenizer', vocabulary)
+  assert capsys.readouterr().out.count('the source in transformers') == 4
+
+
+def test_a_tokenizer_that_differs(models, tmp_path, capsys, monkeypatch):
+  folder = run(models / 'sde', 'hf', tmp_path / 'hf')
+  monkeypatch.setattr(peers, 'other_ids', lambda *args: {0, 5})
+  run(folder, 'npz', tmp_path / 'npz')
+  printed = capsys.readouterr().out
+  assert 'gives 2 of 64 texts other ids' in printed
+  assert 'difference over 62 texts' in printed
+  monkeypatch.setattr(peers, 'other_ids', lambda *args: set(range(9)))
+  with pytest.raises(UserError, match='9 of 64 texts other ids than .*voc'):
+    run(folder, 'npz', tmp_path / 'other')
+
+
+def test_a_model_dir_knows_its_final_place(models, tmp_path):
+  out = run(models / 'sde', 'model_dir', tmp_path / 'out')
+  config = (out / 'config.gin').read_text()
+  assert 'partial' not in config and config.startswith('# Made by')
+  assert repr(str(out)) in config
+  assert repr(str(out / 'vocabulary.model')) in config
+
+
+def test_what_is_cut_short_leaves_nothing(tmp_path):
+  folder = tmp_path / 'partial'
+  with pytest.raises(SystemExit):
+    with convert.removed_in_the_end(folder):
+      folder.mkdir()
+      os.kill(os.getpid(), signal.SIGTERM)
+      time.sleep(10)
+  assert not folder.exists()
+
+
+def test_numbers_that_are_not_finite_are_named(models, tmp_path):
+  weights = random_weights(False)
+  name = 'encoder/layers_1/mlp/wo/kernel'
+  bad = Tensor('there', (64, 32), lambda: np.full((64, 32), np.nan, np.float32))
+  folder = tmp_path / 'bad'
+  broken = {**weights.tensors, name: bad}
+  new_model_dir.write(dataclasses.replace(weights, tensors=broken), folder)
+  with pytest.raises(UserError, match='layers_1/mlp/wo/kernel has NaN'):
+    run(folder, 'npz', tmp_path / 'out')
+
+
+def test_what_does_not_encode_the_same_is_not_written(
+    models, tmp_path, monkeypatch
+):
+  form = convert.FORMS['npz']
+
+  def slightly_off(folder, usage):
+    encode = form.encode(folder, usage)
+
+    def wrong(texts):
+      vectors = encode(texts)
+      # Of queries alone: 3e-4 of their length, away from themselves.
+      queries = vectors.queries + 3e-4 * np.roll(vectors.queries, 1, axis=1)
+      return verify.Vectors(queries, vectors.passages)
+
+    return wrong
+
+  changed = dataclasses.replace(form, encode=slightly_off)
+  monkeypatch.setitem(convert.FORMS, 'npz', changed)
+  with pytest.raises(UserError, match='expected at most 1e-04. Nothing was'):
+    run(models / 'sde', 'npz', tmp_path / 'out')
+  assert not list(tmp_path.iterdir())
+
+
+def test_a_tensor_that_is_not_the_same_is_named(models, tmp_path, monkeypatch):
+  """A square kernel, transposed: no shape tells."""
+  form = convert.FORMS['npz']
+
+  def transposes(weights, folder, out):
+    name = 'encoder/layers_1/attention/key/kernel'
+    tensors = {**weights.tensors, name: weights.tensors[name].transposed()}
+    form.write(dataclasses.replace(weights, tensors=tensors), folder, out)
+
+  changed = dataclasses.replace(form, write=transposes)
+  monkeypatch.setitem(convert.FORMS, 'npz', changed)
+  with pytest.raises(UserError, match='layers_1/attention/key/kernel is not'):
+    run(models / 'sde', 'npz', tmp_path / 'out')
+  assert not list(tmp_path.iterdir())
+
+
+def test_cosines_of_vectors_that_are_not_finite_are_an_error():
+  good = verify.Vectors(np.eye(3), np.eye(3))
+  bad = verify.Vectors(np.eye(3), np.full((3, 3), np.nan))
+  with pytest.raises(UserError, match='difference over 3 texts nan'):
+    verify.compare([('a', lambda t: good), ('b', lambda t: bad)], ['x'] * 3)
+
+
+def test_equal_vectors_prove_nothing():
+  same = verify.Vectors(np.ones((3, 4)), np.eye(4)[:3])
+  with pytest.raises(UserError, match='All texts have the same vector'):
+    verify.compare([('a', lambda t: same), ('b', lambda t: same)], ['x'] * 3)
+
+
+def test_the_difference_is_of_cosines():
+  angle = 0.01
+  turned = np.array(
+      [[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]]
+  )
+  a = verify.Vectors(np.eye(2), np.eye(2))
+  # Queries alone turned: cosines with passages change by sin(angle).
+  one = verify.Vectors(turned, np.eye(2))
+  assert verify.cosine_difference(a, one)[0] == pytest.approx(np.sin(angle))
+  # All turned alike: no score changes, but each vector does.
+  both = verify.Vectors(turned, turned)
+  assert verify.cosine_difference(a, both)[0] == pytest.approx(
+      1 - np.cos(angle)
+  )
+
+
+def test_texts_are_real_and_different():
+  texts = verify.real_texts()
+  assert len(set(texts)) == len(texts) == 64
+  lengths = [len(text.split()) for text in texts]
+  assert min(lengths) < 10 and max(lengths) > 100
+
+
+def test_texts_of_a_file(models, tmp_path, capsys):
+  file = tmp_path / 'texts.txt'
+  file.write_text('one text\n\nanother text\n')
+  run(models / 'sde', 'npz', tmp_path / 'out', f'--texts={file}')
+  assert 'over 2 texts' in capsys.readouterr().out
+  file.write_text('\n')
+  with pytest.raises(UserError, match='has no text'):
+    run(models / 'sde', 'npz', tmp_path / 'other', f'--texts={file}')
+
+
+@pytest.mark.parametrize(
+    'source, flags, message',
+    [
+        ('nothing', (), 'is not there. Expected a model_dir'),
+        ('sde', ('--step=3',), 'has no checkpoint of step 3; it has 7'),
+        ('notes', ('--step=3',), 'is nothing that is known'),
+        ('sde', ('--texts=nothing',), 'cannot be read'),
+        ('sde', ('--query_length=1',), 'expected at least 2'),
+        ('sde/checkpoints/7', (), 'Give .*sde, with --step=7'),
+        ('sde/checkpoints', (), 'Give .*sde'),
+        ('bert', (), "model_type 'bert'; expected t5 or mt5"),
+    ],
+)
+def test_bad_input(models, tmp_path, source, flags, message):
+  for name in ('notes', 'bert'):
+    (models / name).mkdir(exist_ok=True)
+  (models / 'bert' / 'config.json').write_text('{"model_type": "bert"}')
+  with pytest.raises(UserError, match=message):
+    run(models / source, 'npz', tmp_path / 'out', *flags)
+  assert not list(tmp_path.iterdir())
+
+
+def test_nothing_is_overwritten(models, tmp_path):
+  (tmp_path / 'out').mkdir()
+  (tmp_path / 'out' / 'mine.txt').write_text('mine')
+  with pytest.raises(UserError, match='is there already'):
+    run(models / 'sde', 'npz', tmp_path / 'out')
+  assert os.listdir(tmp_path / 'out') == ['mine.txt']
+  (tmp_path / 'link').symlink_to(tmp_path / 'nowhere')
+  with pytest.raises(UserError, match='is there already'):
+    run(models / 'sde', 'npz', tmp_path / 'link')
+
+
+def test_a_library_that_is_not_installed_is_named(
+    models, tmp_path, monkeypatch
+):
+  monkeypatch.setattr(peers, 'is_installed', lambda *names: False)
+  with pytest.raises(UserError, match=r"pip install 'dualenc-jax\[convert\]'"):
+    run(models / 'sde', 'hf', tmp_path / 'out')

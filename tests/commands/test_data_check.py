@@ -1,0 +1,235 @@
+"""`dualenc data check`: the command line, the report and the exit status."""
+
+import json
+import struct
+import sys
+
+import numpy as np
+import pytest
+
+from dualenc_jax.commands import cli, config, data_check, data_command
+from dualenc_jax.data import Mixture
+from dualenc_jax.errors import UserError
+
+GOOD = [
+    {'query': 'how do whales sleep', 'passage': 'Half of the brain rests.'},
+    {'query': 'what do whales eat', 'passage': 'Krill, fish and squid.'},
+]
+
+
+def write(path, rows):
+  lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+  path.write_text('\n'.join(lines), 'utf-8')
+  return str(path)
+
+
+def run(tmp_path, *argv):
+  """Exit status of the command and its report as JSON, None if none."""
+  status = cli.main(['data', 'check', *argv, f'--output={tmp_path}/out'])
+  path = tmp_path / 'out/report.json'
+  return status, json.loads(path.read_text('utf-8')) if path.exists() else None
+
+
+def png_size(path):
+  data = path.read_bytes()
+  assert data[:8] == b'\x89PNG\r\n\x1a\n'
+  return struct.unpack('>II', data[16:24])
+
+
+def test_a_bad_file_is_explained_and_usable(tmp_path, capsys):
+  train = write(
+      tmp_path / 'train.jsonl',
+      [
+          *GOOD,
+          GOOD[0],
+          'no json',
+          {'query': ' ', 'passage': 'x'},
+          {'query': 'q', 'passage': 'p', 'negatives': ['p']},
+          {'query': 'why', 'passage': 'It\xe2\x80\x99s', 'negatives': ['n']},
+          {'query': 'long', 'passage': 'word ' * 400},
+      ],
+  )
+  validation = tmp_path / 'dev.tsv'
+  validation.write_text(
+      'query\tpassage\nwhat do whales eat\tKrill, fish and squid.\n'
+  )
+  status, report = run(tmp_path, train, str(validation))
+  assert status == 0
+  first, second = report['splits']
+  assert [first['name'], second['name']] == ['train', 'validation']
+  assert (first['rows'], first['pairs'], first['distinct_pairs']) == (5, 5, 4)
+  refused = {k: (v['count'], v['places']) for k, v in first['refused'].items()}
+  assert refused['not JSON'] == (1, [f'{train}:4'])
+  assert refused["'query' is empty"] == (1, [f'{train}:5'])
+  assert len(refused) == 3 and all(n == 1 for n, _ in refused.values())
+  (own_positive,) = (p for _, p in refused.values() if p == [f'{train}:6'])
+  assert own_positive
+  assert first['passages']['mojibake']['count'] == 1
+  assert first['passages']['lengths']['truncated'] == 1 / 5
+  assert report['overlaps'][0]['pairs']['count'] == 1
+  levels = [finding['level'] for finding in report['findings']]
+  assert levels.count('wrong') == 3 and levels.count('suspicious') == 4
+  told = capsys.readouterr().out
+  written = (tmp_path / 'out/report.md').read_text('utf-8')
+  assert told.startswith(written)
+  assert 'report.md, report.json, lengths.png' in told
+  assert '20.0% of passages are cut to 256 tokens' in written
+  width, height = png_size(tmp_path / 'out/lengths.png')
+  assert width > 1500 and height > 500
+
+
+def test_the_picture_has_bars_where_the_lengths_are(tmp_path, monkeypatch):
+  from matplotlib.axes import Axes
+
+  drawn = []
+  hist = Axes.hist
+
+  def record(self, *args, **kwargs):
+    counts, edges, patches = hist(self, *args, **kwargs)
+    drawn.append((counts, edges))
+    return counts, edges, patches
+
+  monkeypatch.setattr(Axes, 'hist', record)
+  train = write(tmp_path / 'train.jsonl', [*GOOD, *GOOD])
+  _, report = run(tmp_path, train, '--gin.PASSAGE_LENGTH=40')
+  kinds = report['splits'][0]['queries'], report['splits'][0]['passages']
+  assert len(drawn) == 2
+  for (counts, edges), texts in zip(drawn, kinds):
+    assert counts.sum() == pytest.approx(1)
+    assert edges[-1] > texts['lengths']['limit']
+    for length, count in texts['lengths']['counts']:
+      inside = (edges[:-1] < length) & (length < edges[1:])
+      assert counts[inside] == pytest.approx(np.array([count / 4]))
+
+
+def test_without_matplotlib_the_report_goes_on(tmp_path, capsys, monkeypatch):
+  monkeypatch.setitem(sys.modules, 'matplotlib.figure', None)
+  status, report = run(tmp_path, write(tmp_path / 'train.jsonl', GOOD))
+  assert status == 0 and report['splits'][0]['pairs'] == 2
+  assert 'pip install dualenc-jax[plots]' in capsys.readouterr().out
+  assert not (tmp_path / 'out/lengths.png').exists()
+
+
+def test_data_without_a_pair_is_refused_after_the_report(tmp_path, capsys):
+  train = write(tmp_path / 'train.jsonl', ['no json'] * 4)
+  status, report = run(tmp_path, train)
+  assert status == 2
+  assert report['findings'][0]['level'] == 'cannot be used'
+  told = capsys.readouterr()
+  assert 'not JSON: 4' in told.out and 'Not to be used' in told.err
+
+
+def test_a_wrong_column_is_named(tmp_path, capsys):
+  rows = [{'question': 'a', 'passage': 'b'}]
+  train = write(tmp_path / 'train.jsonl', rows)
+  assert run(tmp_path, train)[0] == 2
+  assert '--gin.QUERY_COLUMN' in capsys.readouterr().out
+  assert run(tmp_path, train, '--gin.QUERY_COLUMN=question')[0] == 0
+
+
+def test_strict_refuses_what_is_suspicious(tmp_path, capsys):
+  good = write(tmp_path / 'good.jsonl', GOOD)
+  assert run(tmp_path, good, '--strict')[0] == 0
+  odd = write(tmp_path / 'odd.jsonl', [*GOOD, {'query': 'a', 'passage': 'a'}])
+  assert run(tmp_path, odd)[0] == 0
+  assert run(tmp_path, odd, '--strict')[0] == 2
+  assert '1 findings are wrong or suspicious' in capsys.readouterr().err
+
+
+def test_limit_and_split(tmp_path, capsys):
+  files = [write(tmp_path / f'{n}.jsonl', GOOD) for n in ('a', 'b', 'c')]
+  _, report = run(tmp_path, *files)
+  assert [s['name'] for s in report['splits']] == [
+      'train',
+      'validation',
+      'test',
+  ]
+  _, report = run(tmp_path, *files, '--limit=1', '--split=test')
+  (split,) = report['splits']
+  assert (split['name'], split['rows'], split['limited']) == ('test', 1, True)
+  assert 'only the first 1 rows were read of test' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    'argv, message',
+    [
+        ([], 'Give a task'),
+        (['python_cod'], "Did you mean 'python_code'"),
+        (['nowhere.jsonl'], 'there is no file nowhere.jsonl'),
+        (['a.jsonl'] * 4, 'up to three'),
+        (['a.jsonl', 'msmarco'], "'msmarco' is no file"),
+        (['pairs'], 'TRAIN_FILE'),
+        (['a.jsonl', '--limit=0'], '--limit is 0'),
+        (['a.jsonl', '--gin.QUERY_COLUM=x'], 'QUERY_COLUMN'),
+        (['good.jsonl', '--gin.VOCABULARY=no'], "'no' is neither a file"),
+    ],
+)
+def test_bad_input(argv, message, tmp_path, capsys, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  write(tmp_path / 'good.jsonl', GOOD)
+  assert cli.main(['data', 'check', *argv]) == 2
+  assert message in capsys.readouterr().err
+  assert not (tmp_path / 'data_check').exists()
+
+
+def test_an_output_that_cannot_be_written(tmp_path):
+  good = write(tmp_path / 'good.jsonl', GOOD)
+  with pytest.raises(UserError, match='--output'):
+    data_check.main([good, f'--output={good}'])
+
+
+def build(*argv):
+  parser = config.make_parser('data check', '')
+  data_command.add_flags(parser)
+  return data_command.build(config.parse_args(parser, list(argv)))
+
+
+def test_inputs_of_a_command_line(tmp_path, monkeypatch):
+  monkeypatch.setenv('DUALENC_CACHE', str(tmp_path))
+  inputs = build('a.jsonl', 'b.tsv', '--gin.QUERY_LENGTH=9')
+  assert inputs.task.name == 'pairs'
+  assert inputs.task.options['train'] == 'a.jsonl'
+  assert inputs.task.options['validation'] == 'b.tsv'
+  assert inputs.task.options['test'] is None
+  assert inputs.tokenizer.query_length == 9
+  assert inputs.tokenizer.vocabulary.path == 'python_code_8k'
+  assert inputs.cache_dir == str(tmp_path / 'tokens')
+  assert build('python_code').task.name == 'python_code'
+  own = '--gin.CACHE_DIR=/somewhere'
+  assert build('python_code', own).cache_dir == '/somewhere'
+
+
+def test_inputs_are_those_of_the_training_command(tmp_path):
+  flags = ['--gin_file=runs/finetune.gin', '--gin.TRAIN_FILE=t.jsonl']
+  with pytest.raises(UserError, match='VOCABULARY must be given'):
+    build(*flags)
+  # What is of the model has no effect, and is no error.
+  inputs = build(
+      *flags,
+      '--gin.VOCABULARY=v.model',
+      '--gin.STEPS=5',
+      '--gin.MODEL_DIR=m',
+      '--gin.models.T5Encoder.num_layers=2',
+  )
+  assert inputs.task.options['train'] == 't.jsonl'
+  assert inputs.tokenizer.vocabulary.path == 'v.model'
+  with pytest.raises(UserError, match='has no effect'):
+    build(*flags, '--gin.VOCABULARY=v', '--gin.other/data.Task.name=x')
+
+
+def test_inputs_may_be_a_mixture(tmp_path):
+  (tmp_path / 'mixed.gin').write_text(
+      """
+from __gin__ import dynamic_registration
+from dualenc_jax import data
+include 'tasks/pairs.gin'
+include 'tasks/python_code.gin'
+TASK = @data.Mixture()
+data.Mixture.tasks = [@pairs/data.Task(), @python_code/data.Task()]
+"""
+  )
+  inputs = build(
+      f'--gin_file={tmp_path}/mixed.gin', '--gin.TRAIN_FILE=t.jsonl'
+  )
+  assert isinstance(inputs.task, Mixture)
+  assert [task.name for task in inputs.task.tasks] == ['pairs', 'python_code']

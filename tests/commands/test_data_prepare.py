@@ -1,0 +1,115 @@
+"""`dualenc data prepare`: what it builds is what a run uses."""
+
+import json
+import pathlib
+
+import pytest
+
+from dualenc_jax.commands import cli, config, data_prepare, model_dir
+from dualenc_jax.data import Cache, prepare, Task
+from dualenc_jax.data.cache import build as cache_build
+from dualenc_jax.data.mixture import Mixture
+from dualenc_jax.errors import UserError
+
+LENGTHS = ['--gin.QUERY_LENGTH=8', '--gin.PASSAGE_LENGTH=16']
+
+
+def write(path: pathlib.Path, count: int) -> str:
+  rows = [{'query': f'q {i}', 'passage': 'a b c'} for i in range(count)]
+  path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+  return str(path)
+
+
+@pytest.fixture
+def files(tmp_path):
+  return [write(tmp_path / 'a.jsonl', 30), write(tmp_path / 'b.jsonl', 7)]
+
+
+def caches(folder: pathlib.Path) -> dict[str, int]:
+  """Examples by split."""
+  found = [p for p in folder.iterdir() if p.name != cache_build.BUILDING]
+  headers = [Cache.open(path).header for path in found]
+  return {header['split']: header['examples'] for header in headers}
+
+
+def test_all_splits_by_default_and_a_summary(files, tmp_path, capsys):
+  folder = tmp_path / 'tokens'
+  data_prepare.main([*files, f'--gin.CACHE_DIR={folder}', *LENGTHS])
+  assert caches(folder) == {'train': 30, 'validation': 7}
+  settings, first, second = capsys.readouterr().out.splitlines()
+  assert settings.startswith('Vocabulary python_code_8k, up to 8 tokens')
+  cache = Cache.open(first.split()[-1])
+  tokens = len(cache.query_tokens.values) + len(cache.passage_tokens.values)
+  assert first.startswith(f'pairs, train: 30 examples, {tokens:,} tokens, ')
+  assert second.startswith('pairs, validation: 7 examples, ')
+
+
+def test_a_run_takes_what_was_prepared(files, tmp_path, monkeypatch):
+  flags = [
+      '--gin_file=runs/finetune.gin',
+      f'--gin.TRAIN_FILE={files[0]}',
+      f'--gin.CACHE_DIR={tmp_path / "tokens"}',
+      '--gin.VOCABULARY=python_code_8k',
+      '--gin.VOCAB_SIZE=8064',
+      *LENGTHS,
+  ]
+  data_prepare.main([*flags, '--split=train'])
+  experiment = model_dir.build_experiment(
+      [flags[0].partition('=')[2]],
+      [config.binding(flag) for flag in flags[1:]]
+      + ["MODEL_DIR = 'unused'"],
+      [],
+  )
+
+  def unread(*unused_args):
+    raise AssertionError('the source was read again')
+
+  monkeypatch.setattr(Task, 'examples', unread)
+  cache = prepare(
+      experiment.task, 'train', experiment.tokenizer, experiment.cache_dir
+  )
+  assert len(cache) == 30
+
+
+def test_chosen_splits(files, tmp_path):
+  folder = tmp_path / 'tokens'
+  flags = [f'--gin.CACHE_DIR={folder}', '--split=validation', '--workers=2']
+  data_prepare.main([*files, *flags])
+  assert caches(folder) == {'validation': 7}
+
+
+def test_the_tasks_of_a_mixture():
+  first, second = Task('pairs', {'train': 'a'}), Task('pairs', {'train': 'b'})
+  other = Task('pairs', {'validation': 'c', 'test': 'd'})
+  mixture = Mixture((first, second), validation=other)
+  train = [(first, 'train'), (second, 'train')]
+  both = [*train, (other, 'validation')]
+  assert data_prepare.chosen_splits(mixture, None) == both
+  assert data_prepare.chosen_splits(mixture, ['train']) == train
+
+
+@pytest.mark.parametrize(
+    'flags, message',
+    [
+        (['--split=tran'], "Did you mean 'train'"),
+        (['--workers=0'], '--workers is 0; expected at least 1'),
+        (['--gin.PASSAGE_LENGTH=1'], r'Tokenizer\.passage_length is 1'),
+        (['--gin.VOCABULARY=nothing'], 'neither a file nor a shipped'),
+    ],
+)
+def test_bad_flags(files, tmp_path, flags, message):
+  with pytest.raises(UserError, match=message):
+    data_prepare.main([*files, f'--gin.CACHE_DIR={tmp_path}', *flags])
+
+
+def test_a_task_without_files():
+  with pytest.raises(UserError, match="Task 'pairs' has no splits"):
+    data_prepare.main(['pairs'])
+
+
+def test_the_program_has_the_command(files, tmp_path, capfd):
+  flags = [f'--gin.CACHE_DIR={tmp_path / "tokens"}', *LENGTHS]
+  assert cli.main(['data', 'prepare', files[1], *flags]) == 0
+  assert 'pairs, train: 7 examples' in capfd.readouterr().out
+  assert cli.main(['data', 'prepare', str(tmp_path / 'no.jsonl')]) == 2
+  assert 'there is no file' in capfd.readouterr().err

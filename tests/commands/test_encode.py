@@ -1,0 +1,283 @@
+"""`dualenc encode` and `dualenc search` on a tiny model."""
+
+import io
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+import tiny_run
+
+from dualenc_jax.commands import encode, model_dir, search, train
+from dualenc_jax.errors import UserError
+from dualenc_jax.index import Index
+from dualenc_jax.inference.embedder import Embedder
+
+ROOT = pathlib.Path(__file__).parents[2]
+TOY = ROOT / 'tests' / 'data' / 'beir' / 'toy'
+ROWS = 96  # Passages of the train split, five shards of 20.
+
+
+@pytest.fixture(scope='module')
+def model(tmp_path_factory) -> pathlib.Path:
+  """A model_dir after two steps."""
+  folder = tmp_path_factory.mktemp('run')
+  train.main([*tiny_run.flags(folder), f'--model_dir={folder / "model"}'])
+  return folder / 'model'
+
+
+@pytest.fixture(scope='module')
+def whole(model) -> pathlib.Path:
+  """An index that was made in one go."""
+  run(model, model.parent / 'whole')
+  return model.parent / 'whole'
+
+
+def run(model, index, *flags):
+  encode.main([
+      f'--model_dir={model}', f'--index_dir={index}', '--shard_size=20', *flags
+  ])
+
+
+def tree(folder):
+  return {
+      str(path.relative_to(folder)): path.read_bytes()
+      for path in sorted(folder.rglob('*'))
+      if path.is_file()
+  }
+
+
+def test_the_index_holds_the_towers_vectors(model, whole):
+  index = Index.open(whole)
+  trained = model_dir.load(str(model))
+  experiment, params = trained.experiment, jax.device_get(trained.params)
+  lines = (model.parent / 'train.jsonl').read_text().splitlines()
+  assert len(index) == ROWS == len(lines)
+  for row in (0, 21, 95):
+    text = json.loads(lines[row])['passage']
+    assert index.passage(row).text == text
+    tokens = experiment.tokenizer.encode_passages([text])
+    expected = experiment.model.apply(
+        {'params': params}, tokens.padded([0], 16), method='encode_passage'
+    )
+    np.testing.assert_allclose(
+        index.embeddings[row], expected[0], rtol=1e-4, atol=1e-5
+    )
+  header = index.header
+  assert (header.tower, header.dtype, header.tokens) == (
+      'passage', 'float32', 16
+  )
+  assert header.provenance['run_id'] == trained.run_id
+  assert header.provenance['checkpoint_step'] == 2
+  assert header.provenance['model_dir'] == 'model'
+  assert header.provenance['compute_dtype'] == 'float32'
+
+
+def test_a_killed_encode_goes_on(model, whole, tmp_path, monkeypatch, capsys):
+  batches, calls = Embedder.batches, []
+
+  def failing(self, *args):
+    calls.append(args)
+    if len(calls) == 3:
+      raise KeyboardInterrupt
+    return batches(self, *args)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(Embedder, 'batches', failing)
+    with pytest.raises(KeyboardInterrupt):
+      run(model, tmp_path / 'index')
+  before = {
+      path: (path.stat().st_ino, path.stat().st_mtime_ns)
+      for path in (tmp_path / 'index.partial').glob('shard-*/*')
+  }
+  assert len(before) == 2 * 5
+  with pytest.raises(UserError, match='2 of 5 shards are there'):
+    Index.open(tmp_path / 'index')
+  run(model, tmp_path / 'index')
+  assert '2 of 5 shards are there' in capsys.readouterr().err
+  assert tree(tmp_path / 'index') == tree(whole)
+  for path, (inode, time) in before.items():
+    found = (tmp_path / 'index' / path.parent.name / path.name).stat()
+    assert (found.st_ino, found.st_mtime_ns) == (inode, time)
+
+
+def test_two_hosts_without_each_other(model, whole, tmp_path, capsys):
+  run(model, tmp_path / 'index', '--host_index=1', '--host_count=2')
+  assert '3 of 5 shards are left to other hosts' in capsys.readouterr().out
+  run(model, tmp_path / 'index', '--host_index=0', '--host_count=2')
+  assert '96 passages in' in capsys.readouterr().out
+  assert tree(tmp_path / 'index') == tree(whole)
+
+
+def test_two_hosts_that_have_joined(model, whole, tmp_path):
+  with socket.socket() as s:
+    s.bind(('localhost', 0))
+    address = f'localhost:{s.getsockname()[1]}'
+  hosts = [
+      subprocess.Popen(
+          [
+              *(sys.executable, '-m', 'dualenc_jax', 'encode', '--multihost'),
+              f'--model_dir={model}',
+              f'--index_dir={tmp_path / "index"}',
+              '--shard_size=20',
+          ],
+          env={
+              **os.environ,
+              'PYTHONPATH': str(ROOT),
+              'JAX_COORDINATOR_ADDRESS': address,
+              'JAX_NUM_PROCESSES': '2',
+              'JAX_PROCESS_ID': str(host),
+          },
+          stdout=subprocess.PIPE,
+          stderr=subprocess.STDOUT,
+          text=True,
+      )
+      for host in range(2)
+  ]
+  try:
+    for host in hosts:
+      output, _ = host.communicate(timeout=120)
+      assert host.returncode == 0, output[-3000:]
+      assert '96 passages in' in output
+  finally:
+    for host in hosts:
+      host.kill()
+      host.wait()
+  assert tree(tmp_path / 'index') == tree(whole)
+
+
+def test_a_corpus_and_queries_of_their_own(model, tmp_path, capsys):
+  run(model, tmp_path / 'index', f'--corpus={TOY}')
+  run(model, tmp_path / 'queries', f'--corpus={TOY}', '--tower=query')
+  out = capsys.readouterr().out
+  assert '5 passages in' in out and '3 queries in' in out
+  index = Index.open(tmp_path / 'index')
+  assert list(index.ids) == ['d1', 'd2', 'd3', 'd4', '5']
+  assert index.passage(0).text == 'Tides The moon pulls the sea twice a day.'
+  queries = Index.open(tmp_path / 'queries', {'tower': 'query', 'tokens': 8})
+  assert list(queries.ids) == ['q1', 'q2', 'q3']
+  search.main([
+      queries.passage(1).text,
+      f'--model_dir={model}',
+      f'--index_dir={tmp_path / "index"}',
+      '--k=9',
+  ])
+  hits = capsys.readouterr().out.splitlines()[1:]
+  scores = np.sort(index.embeddings[:] @ queries.embeddings[1])[::-1]
+  assert [float(hit.split()[0]) for hit in hits] == pytest.approx(
+      scores, abs=6e-4
+  )
+  with pytest.raises(UserError, match="tower is 'query', expected 'passage'"):
+    search.main([
+        'x', f'--model_dir={model}', f'--index_dir={tmp_path / "queries"}'
+    ])
+
+
+def test_a_corpus_needs_no_files_of_the_task(model, tmp_path):
+  flags = '--gin_file=tasks/msmarco.gin', '--gin.DATA_ROOT=/none'
+  run(model, tmp_path / 'index', f'--corpus={TOY}', *flags)
+  assert len(Index.open(tmp_path / 'index')) == 5
+  with pytest.raises(UserError, match="'msmarco' has no splits: its files are"):
+    encode.main([f'--model_dir={model}', *flags])
+
+
+def test_a_query_file_with_an_empty_line(model, tmp_path):
+  (tmp_path / 'q.tsv').write_text('1\tfind map\n\n2\tfind xml\n')
+  flags = f'--corpus={tmp_path / "q.tsv"}', '--tower=query'
+  with pytest.raises(UserError, match='q.tsv:2: the line is empty'):
+    run(model, tmp_path / 'index', *flags)
+  run(model, tmp_path / 'index', *flags, '--on_bad_row=skip')
+  assert list(Index.open(tmp_path / 'index').ids) == ['1', '2']
+
+
+def test_another_dtype_is_another_index(model, whole, tmp_path, capsys):
+  run(model, tmp_path / 'index', '--dtype=float16')
+  np.testing.assert_array_equal(
+      Index.open(tmp_path / 'index').embeddings,
+      Index.open(whole).embeddings[:].astype(np.float16),
+  )
+  with pytest.raises(UserError, match="dtype is 'float16', expected 'float32'"):
+    run(model, tmp_path / 'index')
+  capsys.readouterr()
+  for index in (whole, tmp_path / 'index'):
+    search.main(['find map', f'--model_dir={model}', f'--index_dir={index}'])
+  one, other = np.array_split(capsys.readouterr().out.splitlines(), 2)
+  assert [hit.split()[1:] for hit in one] == [hit.split()[1:] for hit in other]
+  run(model, tmp_path / 'index', '--overwrite')
+  assert tree(tmp_path / 'index') == tree(whole)
+
+
+@pytest.mark.parametrize(
+    'flags, message',
+    [
+        (['--shard_size=0'], '--shard_size is 0; expected at least 1'),
+        (['--host_index=2', '--host_count=2'], 'expected an index from 0 to'),
+        (['--multihost', '--host_count=2'], 'Give --multihost, or --host'),
+        (['--corpus=x', '--split=test'], 'Give --corpus or --split'),
+        (['--corpus=x'], 'Give --index_dir'),
+        (['--tower=query'], 'Give --index_dir'),
+        (['--corpus=/none', '--index_dir=x'], 'no file or folder /none'),
+    ],
+)
+def test_flags_that_do_not_go_together(model, flags, message):
+  with pytest.raises(UserError, match=message):
+    encode.main([f'--model_dir={model}', *flags])
+
+
+def search_own(model, *flags):
+  search.main(['find map', f'--model_dir={model}', *flags])
+
+
+def test_the_models_own_index_is_made_when_it_is_due(model, capsys):
+  own = model / 'index'
+  search_own(model)
+  first = capsys.readouterr()
+  assert 'Encoding the passages of split train, once' in first.err
+  before = tree(own)
+  search_own(model)
+  second = capsys.readouterr()
+  assert second.out == first.out and 'Encoding' not in second.err
+  # That of another checkpoint is replaced; so is one that is damaged.
+  path = own / 'header.json'
+  header = json.loads(path.read_text())
+  header['provenance']['checkpoint_step'] = 1
+  path.write_text(json.dumps(header))
+  search_own(model)
+  third = capsys.readouterr()
+  assert third.out == first.out
+  assert 'checkpoint_step is 1, expected 2' in third.err
+  assert tree(own) == before
+  (own / 'shard-00000' / 'ids.txt').unlink()
+  search_own(model)
+  assert capsys.readouterr().out == first.out and tree(own) == before
+
+
+def test_encoding_another_split_keeps_the_models_own_index(model):
+  search_own(model)
+  before = tree(model / 'index')
+  with pytest.raises(UserError, match="split is 'train', expected 'test'"):
+    encode.main([f'--model_dir={model}', '--split=test'])
+  assert tree(model / 'index') == before
+
+
+def test_what_search_refuses(model, whole):
+  flags = [f'--model_dir={model}', f'--index_dir={whole}']
+  with pytest.raises(UserError, match='--k is 0; expected at least 1'):
+    search.main(['x', *flags, '--k=0'])
+  with pytest.raises(UserError, match='The query is empty'):
+    search.main([' ', *flags])
+  with pytest.raises(UserError, match='no index here'):
+    search.main(['x', flags[0], f'--index_dir={whole.parent / "none"}'])
+
+
+def test_more_hits_than_passages_and_blank_lines(
+    model, whole, capsys, monkeypatch
+):
+  monkeypatch.setattr(sys, 'stdin', io.StringIO('find a map\n\nfind xml\n'))
+  search.main([f'--model_dir={model}', f'--index_dir={whole}', '--k=1000'])
+  assert len(capsys.readouterr().out.splitlines()) == 2 * (1 + ROWS)

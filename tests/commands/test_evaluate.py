@@ -1,0 +1,251 @@
+"""`dualenc evaluate`: which sets it measures, and what it refuses."""
+
+import pathlib
+import re
+
+import numpy as np
+import pytest
+import sentencepiece
+import tiny_beir
+from tiny_evaluation import result_of
+import tiny_run
+
+from dualenc_jax.commands import cli, evaluate, train
+from dualenc_jax.errors import UserError
+from dualenc_jax.readers import beir_sets
+from dualenc_jax.readers.python_code import split_of
+
+DATA = pathlib.Path(__file__).parents[1] / 'data'
+
+
+@pytest.fixture(scope='module')
+def model(tmp_path_factory) -> pathlib.Path:
+  """A model_dir after two steps, with a vocabulary of its own."""
+  folder = tmp_path_factory.mktemp('run')
+  sentencepiece.SentencePieceTrainer.train(
+      sentence_iterator=iter([' '.join(tiny_run.WORDS), 'find a code'] * 20),
+      model_prefix=str(folder / 'words'),
+      vocab_size=100,
+      hard_vocab_limit=False,
+      pad_id=0,
+      eos_id=1,
+      unk_id=2,
+      bos_id=-1,
+      minloglevel=2,
+  )
+  flags = tiny_run.flags(
+      folder,
+      f'--gin.VOCABULARY={folder / "words.model"}',
+      '--gin.VOCAB_SIZE=128',
+  )
+  train.main([*flags, f'--model_dir={folder / "model"}'])
+  return folder / 'model'
+
+
+@pytest.fixture
+def data(tmp_path) -> pathlib.Path:
+  """A DATA_ROOT with two of BEIR's names."""
+  for seed, name in enumerate(('scifact', 'nfcorpus')):
+    tiny_beir.make(seed).write(tmp_path / 'data' / 'beir' / name)
+  return tmp_path / 'data'
+
+
+def run(model, tmp_path, *flags, data=None):
+  """Evaluates into a folder of the test's own, which it returns."""
+  if any('beir/' in flag for flag in flags):
+    flags = ['--gin.BEIR_TOLERANCE=1.0', *flags]
+  evaluate.main([
+      f'--model_dir={model}',
+      f'--output_dir={tmp_path / "results"}',
+      f'--gin.DATA_ROOT={data or tmp_path / "data"}',
+      *flags,
+  ])
+  return tmp_path / 'results'
+
+
+def names_in(folder):
+  return sorted(path.name for path in folder.iterdir())
+
+
+def cells(line):
+  return [cell.strip() for cell in line.strip().strip('|').split('|')]
+
+
+def test_several_sets_and_the_papers_table(model, data, capsys):
+  for part in beir_sets.CQADUPSTACK_PARTS:
+    folder = data / 'beir' / part
+    tiny_beir.make(len(part), passages=7, queries=2).write(folder)
+  evaluate.main([
+      f'--model_dir={model}',
+      '--tasks=beir/scifact,beir/cqadupstack,beir/scifact',
+      f'--gin.DATA_ROOT={data}',
+      '--gin.BEIR_TOLERANCE=1.0',
+  ])
+  folder = model / 'evaluation'
+  assert names_in(folder) == sorted([
+      'beir-scifact-test',
+      *(
+          f'beir-{part.replace("/", "-")}-test'
+          for part in beir_sets.CQADUPSTACK_PARTS
+      ),
+      'tables.md',
+      'tables.tex',
+  ])
+  printed = capsys.readouterr().out
+  assert printed.count('beir-scifact, split test:') == 1
+  scores = {
+      path.parent.name: result_of(path.parent)['metrics']['nDCG@10']
+      for path in folder.glob('*/metrics.json')
+  }
+  scifact = scores.pop('beir-scifact-test')
+  parts = np.mean(list(scores.values()))
+  expected = {
+      'CQADupStack': parts,
+      'SciFact': scifact,
+      'Average of 2': (parts + scifact) / 2,
+  }
+  lines = (folder / 'tables.md').read_text().splitlines()
+  rows = [cells(line) for line in lines]
+  found = {row[0].strip('*'): row[1] for row in rows if len(row) == 2}
+  latex = (folder / 'tables.tex').read_text()
+  for name, share in expected.items():
+    assert float(found[name].strip('*')) == pytest.approx(
+        100 * share, abs=0.0501
+    ), name
+    assert re.search(rf'{name}\s*&\s*[^&]*{re.escape(found[name])}', latex)
+  # The pairs that it was trained on, beside them.
+  evaluate.main([f'--model_dir={model}'])
+  text = (folder / 'tables.md').read_text()
+  assert 'CQADupStack' in text and 'pairs' in text
+
+
+def test_output_dir_of_one_set_and_of_several(model, data, tmp_path):
+  folder = run(model, tmp_path, '--tasks=beir/scifact')
+  written = [
+      'config.gin', 'examples.jsonl', 'metrics.json', 'per_query.tsv',
+      'run.trec',
+  ]
+  assert names_in(folder) == written
+  alone = result_of(folder)
+  assert (alone['task'], alone['dataset'], alone['label']) == (
+      'beir', 'scifact', 'beir-scifact'
+  )
+  both = '--tasks=beir/scifact,beir/nfcorpus'
+  folder = run(model, tmp_path / 'two', both, data=data)
+  assert names_in(folder) == ['beir-nfcorpus-test', 'beir-scifact-test']
+  assert result_of(folder / 'beir-scifact-test') == alone
+  assert names_in(folder / 'beir-nfcorpus-test') == written
+
+
+def test_what_is_missing_is_told_before_anything_is_computed(
+    model, data, tmp_path, capsys
+):
+  flags = [f'--gin.CACHE_DIR={tmp_path / "tokens"}']
+  tasks = '--tasks=beir/scifact,beir/fiqa,msmarco'
+  with pytest.raises(UserError) as error:
+    run(model, tmp_path, tasks, *flags)
+  assert 'beir/fiqa: there is no folder' in str(error.value)
+  assert 'fiqa.zip' in str(error.value)
+  assert 'Missing: beir-fiqa, msmarco.' in str(error.value)
+  assert '--skip_missing' in str(error.value)
+  assert not (tmp_path / 'results').exists()
+  assert not (tmp_path / 'tokens').exists()
+  # A corpus alone may be missing, too.
+  lost = data / 'beir' / 'nfcorpus' / 'corpus.jsonl'
+  lost.unlink()
+  with pytest.raises(UserError, match='nfcorpus.*corpus.jsonl'):
+    run(model, tmp_path, '--tasks=beir/scifact,beir/nfcorpus', *flags)
+  folder = run(model, tmp_path, f'{tasks},beir/nfcorpus', '--skip_missing')
+  told = capsys.readouterr().err
+  assert 'missing: beir-fiqa, msmarco, beir-nfcorpus.' in told
+  assert result_of(folder)['label'] == 'beir-scifact'
+  with pytest.raises(UserError) as error:
+    run(model, tmp_path, '--tasks=beir/fiqa,msmarco', '--skip_missing')
+  assert '--skip_missing' not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    'flags, message',
+    [
+        (['--tasks=beir/scifcat'], "'scifcat'.* Did you mean 'scifact'"),
+        (['--tasks=bier/scifact'], "'tasks/bier.gin'.*mean tasks/beir.gin"),
+        (['--tasks=msmarco/x'], "'msmarco' has no data sets to choose 'x'"),
+        (['--tasks=beir/scifact', '--split=tset'], "'tset'.*mean 'test'"),
+        (['--split=tset'], "'tset'.*mean 'test'"),
+        (['--k=0'], '--k is 0; expected at least 1'),
+        (['--k=-3'], '--k is -3'),
+        (['--document_separator=_'], 'is for --max_passage: give both'),
+        (['--step=7'], 'no checkpoint of step 7; it has 2'),
+    ],
+)
+def test_bad_flags(model, data, tmp_path, flags, message):
+  with pytest.raises(UserError, match=message):
+    run(model, tmp_path, *flags)
+  assert not (tmp_path / 'results').exists()
+
+
+def test_an_error_is_one_line_for_the_user(model, capsys):
+  command = ['evaluate', f'--model_dir={model}', '--tasks=beir/scifcat']
+  assert cli.main(command) == 2
+  told = capsys.readouterr().err.splitlines()[-1]
+  assert "Did you mean 'scifact'" in told
+
+
+def test_a_task_whose_gin_file_changes_the_model(model, tmp_path):
+  """tasks/python_code.gin has VOCABULARY and VOCAB_SIZE; the model's win."""
+  names = [f'module_{i}' for i in range(60)]
+  (tmp_path / 'code').mkdir()
+  held_out = [name for name in names if split_of(name) == 'test']
+  assert len(held_out) > 2
+  for name in names:
+    (tmp_path / 'code' / f'{name}.py').write_text(
+        f'def {name}(text):\n  """Find the {name} of a text."""\n'
+        f'  return text[{names.index(name)}]\n'
+    )
+  roots = f"--gin.ROOTS=('{tmp_path / 'code'}',)"
+  folder = run(model, tmp_path, '--tasks=python_code', roots)
+  result = result_of(folder)
+  assert (result['label'], result['split']) == ('python_code', 'test')
+  assert result['queries'] == len(held_out)
+  own = run(model, tmp_path / 'own')
+  assert result['vocabulary'] == result_of(own)['vocabulary']
+  config = (folder / 'config.gin').read_text()
+  assert 'models.TokenEmbedder.vocab_size = %VOCAB_SIZE' in config
+  assert re.search('^VOCAB_SIZE = 128$', config, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    'task, split, found',
+    [
+        ('msmarco', 'validation', (1, 5, 'MRR')),
+        ('open_nq', 'validation_questions', (1, 12, 'Top-20')),
+        ('pairs', 'test', (23, 24, 'MRR')),
+    ],
+)
+def test_each_task_has_a_split_that_is_measured(
+    model, tmp_path, task, split, found
+):
+  flags = [f'--tasks={task}']
+  if task == 'msmarco':
+    flags += ['--gin.MSMARCO_TOLERANCE=1.0', '--gin.ON_UNKNOWN_ID=skip']
+  folder = tmp_path / 'results'
+  evaluate.main([
+      f'--model_dir={model}',
+      f'--output_dir={folder}',
+      f'--gin.DATA_ROOT={DATA}',
+      *flags,
+  ])
+  result = result_of(folder)
+  assert result['split'] == split
+  queries, passages, metric = found
+  assert (result['queries'], result['passages']) == (queries, passages)
+  assert metric in result['metrics']
+
+
+def test_a_named_set_in_place_of_a_folder_of_ones_own(model, data, tmp_path):
+  """A folder that the saved config names is none of the benchmark's sets."""
+  own = f'--gin.BEIR_FOLDER={data / "beir" / "nfcorpus"}'
+  folder = run(model, tmp_path / 'own', '--tasks=beir', own, data=data)
+  assert result_of(folder)['label'] == 'beir-folder-nfcorpus'
+  folder = run(model, tmp_path, '--tasks=beir/scifact', own)
+  assert result_of(folder)['dataset'] == 'scifact'

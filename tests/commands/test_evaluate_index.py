@@ -1,0 +1,209 @@
+"""The same files from any mesh and index; what no index may be."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import brute_force
+import jax
+import numpy as np
+import pytest
+import tiny_beir
+import tiny_evaluation
+from tiny_evaluation import link_model, result_of, run, run_of, tree
+
+from dualenc_jax.commands import encode, model_dir
+from dualenc_jax.errors import UserError
+from dualenc_jax.index import header as header_lib, Index
+from dualenc_jax.io import device_memory
+
+ROOT = pathlib.Path(__file__).parents[2]
+SET = tiny_beir.make_large()
+
+
+@pytest.fixture(scope='module')
+def model(tmp_path_factory) -> pathlib.Path:
+  """A model_dir after two steps; the data is beside it."""
+  folder = tmp_path_factory.mktemp('run')
+  SET.write(folder / 'data' / 'beir' / 'scifact')
+  tiny_beir.make(1).write(folder / 'data' / 'beir' / 'nfcorpus')
+  return link_model(folder)
+
+
+@pytest.fixture(scope='module')
+def whole(model) -> pathlib.Path:
+  """The result folder of a plain evaluation."""
+  return run(model, model.parent / 'whole')
+
+
+def make_index(model, folder, *more):
+  """What a user would do to have the corpus encoded ahead."""
+  encode.main([
+      f'--model_dir={model}',
+      '--gin_file=tasks/beir.gin',
+      '--gin.BEIR_SET=scifact',
+      '--gin.BEIR_TOLERANCE=1.0',
+      f'--gin.DATA_ROOT={model.parent / "data"}',
+      f'--index_dir={folder}',
+      *more,
+  ])
+  return folder
+
+
+def test_twice_and_on_other_meshes_the_same_bytes(model, whole, tmp_path):
+  expected = tree(whole)
+  assert tree(run(model, tmp_path / 'again')) == expected
+  assert len(jax.devices()) == 8
+  for devices in (1, 2):
+    count = '--xla_force_host_platform_device_count='
+    flags = os.environ['XLA_FLAGS'].replace(f'{count}8', f'{count}{devices}')
+    output = tmp_path / f'on_{devices}'
+    done = subprocess.run(
+        [sys.executable, '-m', 'dualenc_jax', 'evaluate']
+        + tiny_evaluation.flags(model, output),
+        env={**os.environ, 'XLA_FLAGS': flags, 'PYTHONPATH': str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert tree(output) == expected
+
+
+@pytest.mark.parametrize('shard_size', [header_lib.SHARD_SIZE, 50])
+def test_with_an_index_the_same_files(
+    model, whole, tmp_path, monkeypatch, shard_size
+):
+  monkeypatch.setattr(header_lib, 'SHARD_SIZE', shard_size)
+  index = f'--index_dir={tmp_path / "index"}'
+  expected = tree(run(model, tmp_path / 'memory'))
+  if shard_size > len(SET.corpus):
+    assert expected == tree(whole)
+  assert tree(run(model, tmp_path / 'disk', index)) == expected
+  header = Index.open(tmp_path / 'index').header
+  assert (header.shard_size, header.dtype) == (shard_size, 'float32')
+  # The second time it is read, even by a program of other habits.
+  monkeypatch.undo()
+  before = {
+      path: path.stat().st_mtime_ns
+      for path in (tmp_path / 'index').rglob('*.npy')
+  }
+  assert tree(run(model, tmp_path / 'disk', index)) == expected
+  assert before == {path: path.stat().st_mtime_ns for path in before}
+
+
+def test_an_index_that_encode_left_is_used_as_it_is(model, whole, tmp_path):
+  index = make_index(model, tmp_path / 'index', '--dtype=float16')
+  output = run(model, tmp_path / 'results', f'--index_dir={index}')
+  found, exact = result_of(output), result_of(whole)
+  assert found['embedding_dtype'] == 'float16'
+  half = Index.open(index).embeddings[:]
+  assert half.dtype == np.float16
+  queries, _ = brute_force.towers(model, {'d': 'x'}, SET.queries)
+  scores = queries @ half.astype(np.float64).T
+  for row, hits in zip(scores, run_of(output).values()):
+    np.testing.assert_allclose(
+        [score for _, score in hits], np.sort(row)[::-1], atol=2e-6
+    )
+  assert tree(output)['run.trec'] != tree(whole)['run.trec']
+  unlike = ('embedding_dtype', 'metrics')
+  assert {k: v for k, v in found.items() if k not in unlike} == {
+      k: v for k, v in exact.items() if k not in unlike
+  }
+
+
+def test_several_sets_have_an_index_each(model, tmp_path):
+  both = 'beir/scifact,beir/nfcorpus'
+  run(model, tmp_path / 'results', f'--index_dir={tmp_path / "i"}', tasks=both)
+  sizes = {
+      path.name: len(Index.open(path))
+      for path in (tmp_path / 'i').iterdir()
+      if path.is_dir()
+  }
+  assert sizes == {'beir-scifact-test': 130, 'beir-nfcorpus-test': 12}
+
+
+def test_an_index_of_something_else_is_refused_by_field(model, tmp_path):
+  index = make_index(model, tmp_path / 'index')
+  flag = f'--index_dir={index}'
+  with pytest.raises(UserError) as error:
+    run(model, tmp_path / 'results', flag, tasks='beir/nfcorpus')
+  for part in (
+      f'--index_dir {index}',
+      'passages is 130, expected 12',
+      'source is ',
+      "'dataset': 'scifact'",
+      'Give another folder',
+  ):
+    assert part in str(error.value), part
+  path = index / 'header.json'
+  header = json.loads(path.read_text())
+  for field, value, expected in (
+      ('checkpoint_step', 1, '2'),
+      ('run_id', 'x', "'"),
+      ('passage_length', 9, '16'),
+      ('vocabulary', 'y', "'"),
+      ('passage_prefix', 'passage: ', "''"),
+  ):
+    changed = {**header, 'provenance': {**header['provenance'], field: value}}
+    path.write_text(json.dumps(changed))
+    with pytest.raises(
+        UserError, match=f'{field} is {value!r}, expected {expected}'
+    ):
+      run(model, tmp_path / 'results', flag)
+  # Half of an index of something else is none of ours, either.
+  index.rename(tmp_path / 'index.partial')
+  with pytest.raises(UserError, match='passage_prefix is'):
+    run(model, tmp_path / 'results', flag)
+  assert not (tmp_path / 'results' / 'metrics.json').exists()
+
+
+def test_a_corpus_that_does_not_fit_the_memory(
+    model, whole, tmp_path, monkeypatch
+):
+  needed = 4 * 130 * 128
+  monkeypatch.setattr(
+      device_memory, 'machine_memory', lambda: int(needed / 0.6) - 2
+  )
+  with pytest.raises(UserError, match='130 passages need .*--index_dir'):
+    run(model, tmp_path / 'results')
+  output = run(model, tmp_path / 'results', f'--index_dir={tmp_path / "i"}')
+  assert tree(output) == tree(whole)
+
+
+@pytest.mark.parametrize('side', ['query', 'passage'])
+def test_vectors_that_are_not_finite_are_told_by_id(
+    model, tmp_path, monkeypatch, side
+):
+  """The embedding of what is unknown to the vocabulary is broken."""
+  data = model.parent / 'data' / 'beir' / f'nq-{side}' / 'beir' / 'nq'
+  tiny = tiny_beir.make(3)
+  texts = {'query': tiny.queries, 'passage': tiny.corpus}[side]
+  broken = list(texts)[1:3]
+  for name in broken:
+    texts[name] += ' \u2318'
+  tiny.write(data)
+  load = model_dir.load
+
+  def load_broken(*args, **kwargs):
+    trained = load(*args, **kwargs)
+    params = jax.device_get(trained.params)
+    table = np.array(params['token_embedder']['embedding'])
+    table[2] = np.nan
+    params['token_embedder']['embedding'] = table
+    return dataclasses.replace(trained, params=params)
+
+  monkeypatch.setattr(model_dir, 'load', load_broken)
+  message = (
+      f'embeddings of {side} {broken[0]!r}, {broken[1]!r} hold NaN or infinity'
+  )
+  root = f'--gin.DATA_ROOT={data.parents[1]}'
+  for flags in ([], [f'--index_dir={tmp_path / "index"}']):
+    if flags and side == 'passage':
+      message = 'embeddings of row 1 .passage .d1.., row 2 .passage .d2'
+    with pytest.raises(UserError, match=message):
+      run(model, tmp_path / 'results', root, *flags, tasks='beir/nq')
+  assert not (tmp_path / 'results' / 'metrics.json').exists()

@@ -1,0 +1,152 @@
+"""Every shipped gin file resolves, and every run file trains."""
+
+import numpy as np
+import pytest
+from test_commands import events
+import tiny_run
+
+from dualenc_jax.commands import config, model_dir, train
+
+FILES = config.shipped_files()
+RUNS = [f for f in FILES if f.startswith('runs/') and f != 'runs/base.gin']
+# Sizes of the papers: E, layers, heads, head_dim, MLP.
+SIZES = {
+    'mini': (256, 4, 4, 64, 512),
+    'small': (512, 8, 6, 64, 1024),
+    'base': (768, 12, 12, 64, 2048),
+    'large': (1024, 24, 16, 64, 2816),
+    'xl': (2048, 24, 32, 64, 5120),
+    'xxl': (4096, 24, 64, 64, 10240),
+    't5_1_0_base': (768, 12, 12, 64, 3072),
+}
+
+
+def build(*files: str, bindings=()):
+  return model_dir.build_experiment(
+      ['runs/quickstart.gin', *files],
+      [
+          'MODEL_DIR = "x"',
+          'VOCABULARY = "python_code_8k"',
+          'VOCAB_SIZE = 8064',
+          *(['TASK_NAME = "my_task"'] if 'tasks/seqio.gin' in files else []),
+          *bindings,
+      ],
+      [],
+  )
+
+
+def test_files_of_every_kind_are_shipped():
+  folders = {f.split('/')[0] for f in FILES}
+  assert folders == {
+      'architectures',
+      'commands',
+      'losses',
+      'models',
+      'optimizers',
+      'partitioning',
+      'runs',
+      'tasks',
+  }
+  assert len(RUNS) >= 3
+
+
+@pytest.mark.parametrize('file', [f for f in FILES if f != 'runs/base.gin'])
+def test_every_file_resolves(file):
+  assert build(file).model is not None
+
+
+@pytest.mark.parametrize('name, size', SIZES.items())
+def test_model_files_have_the_real_sizes(name, size):
+  model = build(f'models/{name}.gin').model
+  encoder = model.encoder
+  assert size == (
+      model.token_embedder.features,
+      encoder.num_layers,
+      encoder.num_heads,
+      encoder.head_dim,
+      encoder.mlp_dim,
+  )
+  assert encoder.activations == (
+      ('relu',) if '1_0' in name else ('gelu', 'linear')
+  )
+
+
+@pytest.mark.parametrize(
+    'name, own, frozen',
+    [
+        ('sde', [], 0),
+        ('ade', ['token_embedder', 'encoder', 'projection'], 0),
+        ('ade_ste', ['encoder', 'projection'], 0),
+        ('ade_fte', ['token_embedder', 'encoder', 'projection'], 1),
+        ('ade_spl', ['token_embedder', 'encoder'], 0),
+    ],
+)
+def test_architecture_files_share_what_their_names_say(name, own, frozen):
+  # Whatever architecture was set before leaves no trace.
+  for before in ('architectures/ade.gin', 'architectures/ade_fte.gin'):
+    experiment = build(before, f'architectures/{name}.gin')
+    parts = ['token_embedder', 'encoder', 'projection']
+    assert own == [
+        p for p in parts if getattr(experiment.model, f'passage_{p}')
+    ]
+    assert len(experiment.optimizer.freeze) == frozen
+
+
+def test_towers_of_different_depth_by_scope():
+  binding = 'passage/models.T5Encoder.num_layers = 2'
+  model = build('architectures/ade.gin', bindings=[binding]).model
+  assert (model.encoder.num_layers, model.passage_encoder.num_layers) == (4, 2)
+
+
+@pytest.mark.parametrize('run', RUNS)
+def test_every_run_file_trains_two_steps(run, tmp_path):
+  folder = tmp_path / 'model'
+  train.main([*tiny_run.flags(tmp_path, run=run), f'--model_dir={folder}'])
+  assert (folder / 'checkpoints' / '2').is_dir()
+  assert (folder / 'config.gin').exists()
+
+
+@pytest.mark.parametrize(
+    'file', [f for f in FILES if f.startswith('optimizers/')]
+)
+def test_every_optimizer_moves_the_parameters(file, tmp_path):
+  folder = tmp_path / 'model'
+  flags = tiny_run.flags(tmp_path, f'--gin_file={file}')
+  train.main([*flags, f'--model_dir={folder}'])
+  assert (folder / 'checkpoints' / '2').is_dir()
+
+
+def test_a_loss_of_ones_own_needs_no_registration(tmp_path, monkeypatch):
+  """Only `init` and `__call__`, none of the library's classes."""
+  (tmp_path / 'my_losses.py').write_text(
+      'import dataclasses\n'
+      'import jax.numpy as jnp\n\n'
+      '@dataclasses.dataclass(frozen=True)\n'
+      'class Pull:\n'
+      '  strength: float = 1.0\n'
+      '  def init(self):\n'
+      '    return {}\n'
+      '  def __call__(self, params, batch):\n'
+      '    distance = jnp.sum((batch.query - batch.passage) ** 2)\n'
+      '    value = self.strength * distance\n'
+      "    return value, {'loss': value}\n"
+  )
+  (tmp_path / 'mine.gin').write_text(
+      'from __gin__ import dynamic_registration\n'
+      'import my_losses as mine\n'
+      'LOSS = @mine.Pull()\n'
+  )
+  monkeypatch.syspath_prepend(str(tmp_path))
+  losses = {}
+  for strength in (1.0, 2.0):
+    folder = tmp_path / f'model_{strength}'
+    flags = tiny_run.flags(
+        tmp_path,
+        f'--gin_file={tmp_path / "mine.gin"}',
+        f'--gin.mine.Pull.strength={strength}',
+        '--gin.DROPOUT_RATE=0.0',
+    )
+    train.main([*flags, f'--model_dir={folder}'])
+    losses[strength] = events(folder)['train/loss'][0][1]
+  assert losses[1.0] > 0
+  np.testing.assert_allclose(losses[2.0], 2 * losses[1.0], rtol=1e-5)

@@ -1,0 +1,86 @@
+"""A mixture through the program: check, train, evaluate, search."""
+
+import json
+
+import pytest
+import tiny_run
+
+from dualenc_jax.commands import check, encode, evaluate, search, train
+from dualenc_jax.errors import UserError
+
+MIXTURE = '''
+from __gin__ import dynamic_registration
+from dualenc_jax import data
+
+include 'runs/finetune.gin'
+include 'tasks/pairs.gin'
+include 'tasks/beir.gin'
+
+TASK = @data.Mixture()
+data.Mixture:
+  tasks = [@pairs/data.Task(), @beir/data.Task()]
+  rates = [3, 1]
+  validation = @pairs/data.Task()
+'''
+
+
+@pytest.fixture
+def flags(tmp_path):
+  """Flags of a mixture of pairs and a small folder in BEIR's layout."""
+  folder = tmp_path / 'mine'
+  (folder / 'qrels').mkdir(parents=True)
+
+  def write(name, rows):
+    (folder / name).write_text(''.join(json.dumps(r) + '\n' for r in rows))
+
+  words = tiny_run.WORDS
+  write(
+      'corpus.jsonl',
+      [{'_id': f'd{i}', 'title': w, 'text': w} for i, w in enumerate(words)],
+  )
+  write(
+      'queries.jsonl',
+      [{'_id': f'q{i}', 'text': w} for i, w in enumerate(words)],
+  )
+  for split in ('train', 'test'):
+    (folder / 'qrels' / f'{split}.tsv').write_text(
+        'query-id\tcorpus-id\tscore\n'
+        + ''.join(f'q{i}\td{i}\t1\n' for i in range(len(words)))
+    )
+  (tmp_path / 'mixture.gin').write_text(MIXTURE)
+  small = [*tiny_run.pairs_flags(tmp_path), *tiny_run.small_flags()]
+  return [
+      f'--gin_file={tmp_path / "mixture.gin"}',
+      *(flag for flag in small if flag != '--gin_file=tasks/pairs.gin'),
+      f'--gin.BEIR_FOLDER={folder}',
+      '--gin.EVAL_EVERY=1',
+      f'--gin.CACHE_DIR={tmp_path / "tokens"}',
+  ]
+
+
+def test_a_mixture_is_checked_trained_and_used(flags, tmp_path, capsys):
+  check.main([*flags, '--no_compile'])
+  assert 'Task pairs+beir: splits train, validation.' in capsys.readouterr().out
+  model = f'--model_dir={tmp_path / "model"}'
+  train.main([*flags, model])
+  # On again, which compares the data of the mixture with that of before.
+  train.main([*flags, model])
+  evaluate.main([model])
+  assert 'pairs, split validation:\n' in capsys.readouterr().out
+  with pytest.raises(UserError, match='mixture pairs.beir has no split'):
+    evaluate.main([model, '--split=test'])
+  # Another task for the same model, which says nothing of DATA_ROOT.
+  beir = ['--gin_file=tasks/beir.gin', f'--gin.BEIR_FOLDER={tmp_path / "mine"}']
+  evaluate.main([model, *beir])
+  encode.main([model, *beir])
+  search.main([model, *beir, 'array'])
+  assert f'{tmp_path / "mine"}/corpus.jsonl:' in capsys.readouterr().out
+
+
+def test_a_model_of_pairs_is_evaluated_on_another_task(flags, tmp_path, capsys):
+  """Its saved config has no DATA_ROOT, since its task asked for none."""
+  folder = next(f for f in flags if 'BEIR_FOLDER' in f)
+  model = f'--model_dir={tmp_path / "model"}'
+  train.main([*tiny_run.flags(tmp_path), model])
+  evaluate.main([model, '--gin_file=tasks/beir.gin', folder])
+  assert 'nDCG@10' in capsys.readouterr().out

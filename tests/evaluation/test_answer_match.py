@@ -1,0 +1,186 @@
+"""Answer matching: cases by hand, and DPR's regular expression by `regex`."""
+
+import random
+import unicodedata
+
+import numpy as np
+import pytest
+import regex
+
+from dualenc_jax.evaluation import answer_match
+
+CASES = [
+    ('1931', 'It froze over in 1931.', True),
+    ('193', 'It froze over in 1931.', False),
+    ('1931', 'from 1931-1935', True),
+    ('1931', 'the 1931s', False),
+    # Letter case, before and after decomposition.
+    ('TARN bridge', 'the Tarn Bridge', True),
+    ('\u0130zmir', 'in \u0130ZMIR', True),
+    ('izmir', 'in \u0130ZMIR', False),
+    # Normal forms: composed, decomposed, compatibility.
+    ('\u00cdris', 'I\u0301RIS sings', True),
+    ('Iris', '\u00cdris sings', False),
+    ('\ufb01ne', 'fine', False),
+    ('\uac00', '\u1100\u1161', True),
+    # Hyphens and punctuation are tokens, spaces are not.
+    ('well-known', 'a well-known market', True),
+    ('well known', 'a well-known market', False),
+    ('well - known', 'a well-known market', True),
+    ('3 June , 1907', 'on 3 June, 1907', True),
+    ('3 June 1907', 'on 3 June, 1907', False),
+    ('U.S.', 'in the U.S. then', True),
+    ('US', 'in the U.S. then', False),
+    ("o'clock", 'at nine o\u2019clock', False),
+    ('$5', 'for $5 only', True),
+    ('5', 'for $5 only', True),
+    ('snake case', 'snake_case', False),
+    ('snake _ case', 'snake_case', True),
+    # White space and control characters separate, format ones too.
+    ('a b', 'a\u00a0\t\nb', True),
+    ('ab', 'a\u200bb', False),
+    ('a b', 'a\u200bb', True),
+    ('a b', 'a\x00b', True),
+    # Marks and numbers of every kind belong to the word.
+    ('\u0938\u094d\u0924\u0947', '\u0938\u094d\u0924\u0947!', True),
+    ('\u0938', '\u0938\u094d\u0924\u0947', False),
+    ('x', 'x\u00b2', False),
+    ('\u2167', 'Louis \u2167', True),
+    ('\u2167', 'Louis \u2177', True),
+    # No word boundary where none is written.
+    ('\u4e2d', '\u4e2d\u56fd', False),
+    ('\u4e2d\u56fd', '\u4e2d\u56fd\u3002', True),
+    ('\U0001f600', 'ha\U0001f600ha', True),
+    # All of the answer, in order.
+    ('the lake froze', 'the lake is frozen', False),
+    ('a a b', 'a a a b', True),
+    ('longer than the text', 'longer', False),
+    ('', 'anything', True),
+    ('  \u200b', 'anything', True),
+    ('a', '', False),
+]
+
+
+@pytest.mark.parametrize('answer, text, expected', CASES)
+def test_by_hand(answer, text, expected):
+  assert answer_match.has_answer([answer], text) is expected
+
+
+def test_one_answer_of_several_is_enough():
+  assert answer_match.has_answer(['1888', '1931'], 'in 1931')
+  assert not answer_match.has_answer(['1888', '1932'], 'in 1931')
+  assert not answer_match.has_answer([], 'in 1931')
+
+
+WORD_OR_SIGN = regex.compile(
+    r'([\p{L}\p{N}\p{M}]+)|([^\p{Z}\p{C}])', regex.I | regex.U | regex.M
+)
+
+
+def reference_tokens(text):
+  text = unicodedata.normalize('NFD', text)
+  return [match.group().lower() for match in WORD_OR_SIGN.finditer(text)]
+
+
+def reference_has_answer(answers, text):
+  """A search for the list in the list."""
+  text = reference_tokens(text)
+  for answer in map(reference_tokens, answers):
+    for start in range(len(text) - len(answer) + 1):
+      if text[start : start + len(answer)] == answer:
+        return True
+  return False
+
+
+def assigned(first, last):
+  """Characters; unassigned ones depend on the version of Unicode."""
+  characters = map(chr, range(first, last + 1))
+  return [c for c in characters if unicodedata.category(c) != 'Cn']
+
+
+ALPHABETS = [
+    list('abAB 12-,.\'"'),
+    list('aI\u0130i\u0131\u0301\u0307\u0327\u00df\u1e9e\u03a3\u03c2\u03c3 .'),
+    assigned(0, 0x24F),
+    assigned(0x300, 0x58F),
+    assigned(0x900, 0x97F),
+    assigned(0x2000, 0x218F),
+    assigned(0xAC00, 0xAC7F) + assigned(0x1100, 0x11FF),
+    assigned(0x1D400, 0x1D4FF) + assigned(0x1F600, 0x1F64F) + [' '],
+    assigned(0, 0x2FFFF),
+]
+
+
+@pytest.mark.parametrize('alphabet', ALPHABETS, ids=range(len(ALPHABETS)))
+def test_against_dprs_expression_on_random_strings(alphabet):
+  rng = random.Random(0)
+  found = 0
+  for _ in range(1500):
+    text = ''.join(rng.choices(alphabet, k=rng.randrange(30)))
+    assert answer_match.tokens(text) == reference_tokens(text)
+    start = rng.randrange(len(text) + 1)
+    answers = [
+        ''.join(rng.choices(alphabet, k=rng.randrange(1, 4))),
+        text[start : start + rng.randrange(1, 6)].swapcase(),
+    ]
+    expected = reference_has_answer(answers, text)
+    assert answer_match.has_answer(answers, text) is expected
+    found += expected
+  assert 0 < found < 1500
+
+
+def test_every_assigned_character_alone_and_in_a_word():
+  for character in assigned(0, 0x10FFFF):
+    text = f'a{character}b'
+    assert answer_match.tokens(text) == reference_tokens(text), hex(
+        ord(character)
+    )
+
+
+PLACES = [1, 5, 6, 20, 21, 100, 101, 0]
+
+
+def test_top_k_matches_by_the_first_hit():
+  # The passage that answers stands at this place, the last one's nowhere.
+  indices = np.arange(1, 151)[None, :].repeat(len(PLACES), axis=0)
+  answers = [[f'no {place}', 'nothing'] for place in PLACES]
+  matches = answer_match.top_k_matches(
+      indices, answers, lambda row: f'This is no {row}.'
+  )
+  assert {name: values.tolist() for name, values in matches.items()} == {
+      'Top-5': [1, 1, 0, 0, 0, 0, 0, 0],
+      'Top-20': [1, 1, 1, 1, 0, 0, 0, 0],
+      'Top-100': [1, 1, 1, 1, 1, 1, 0, 0],
+  }
+  assert list(matches) == ['Top-5', 'Top-20', 'Top-100']
+
+
+def test_top_k_matches_of_a_corpus_smaller_than_k():
+  matches = answer_match.top_k_matches(
+      np.array([[1, 0], [0, 1]]), [['x'], ['z']], ['x', 'y'].__getitem__
+  )
+  for values in matches.values():
+    assert values.tolist() == [1, 0]
+
+
+def test_texts_are_read_once_and_down_to_the_first_match():
+  asked = []
+
+  def text(row):
+    asked.append(row)
+    return f'number {row}'
+
+  answer_match.top_k_matches(
+      np.array([[4, 2, 7, 9], [2, 4, 6, 8]]), [['7'], ['none of these']], text
+  )
+  assert asked == [4, 2, 7, 6, 8]
+
+
+def test_no_more_than_so_many_texts_are_kept(monkeypatch):
+  monkeypatch.setattr(answer_match, '_KEPT', 2)
+  texts = ['a b', 'c d', 'e f', 'g h']
+  rng = np.random.default_rng(0)
+  order = rng.permuted(np.tile(np.arange(4), (50, 1)), axis=1)
+  answers = [[str(rng.choice(list('abcdefgh')))] for _ in order]
+  matches = answer_match.top_k_matches(order, answers, texts.__getitem__)
+  assert matches['Top-5'].all()

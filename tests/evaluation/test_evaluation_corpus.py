@@ -1,0 +1,372 @@
+"""Evaluation over a corpus split: ids, grades, answers, and the commands."""
+
+import hashlib
+import json
+import logging
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+import pytrec_eval
+import tiny_run
+
+from dualenc_jax.commands import encode, evaluate, train
+from dualenc_jax.data import prepare, Task, Tokenizer, Vocabulary
+from dualenc_jax.data.corpus import Corpus
+from dualenc_jax.data.reader import example
+from dualenc_jax.errors import UserError
+from dualenc_jax.evaluation.evaluation import score
+from dualenc_jax.evaluation.retrieval_set import RetrievalSet
+from dualenc_jax.index import Index
+from dualenc_jax.search.ranking import Ranking
+
+OPEN_NQ = pathlib.Path(__file__).parents[1] / 'data' / 'open_nq'
+# Passages 3 and 7 have one text; so have queries a and b.
+TEXTS = {f'd{i}': f'passage number {3 if i == 7 else i}' for i in range(12)}
+QUERIES = {'a': 'same words', 'b': 'same words', 'c': 'others', 'e': 'more'}
+QRELS = {
+    'a': {'d3': 2, 'd1': 1, 'd5': 0},
+    'b': {'d7': 1, 'd2': -1},
+    'c': {'d9': 0, 'd8': 0},
+    'e': {'d0': 1, 'd4': 3, 'd11': 1, 'd10': 0},
+}
+
+
+class Rows(Task):
+  """A task of rows in memory."""
+
+  def __init__(self, **splits):
+    super().__init__('rows')
+    object.__setattr__(self, 'rows', splits)
+
+  def examples(self, split):
+    return iter(self.rows[split])
+
+  def fingerprint(self, split):
+    return repr(self.rows[split])
+
+
+@pytest.fixture
+def cache_of(tmp_path):
+  tokenizer = Tokenizer(Vocabulary('python_code_8k'), 8, 16)
+  task = Rows()
+
+  def cache_of(split, rows):
+    task.rows[split] = rows
+    return prepare(task, split, tokenizer, tmp_path)
+
+  return cache_of
+
+
+def judged(qrels=QRELS):
+  return [
+      example(QUERIES[q], TEXTS[p], query_id=q, passage_id=p, relevance=grade)
+      for q, grades in qrels.items()
+      for p, grade in grades.items()
+  ]
+
+
+def corpus_rows():
+  return [example(passage=t, passage_id=p) for p, t in TEXTS.items()]
+
+
+def ranking_of(order):
+  order = np.array(order, np.int64)
+  return Ranking(np.zeros(order.shape, np.float32), order)
+
+
+def qrels_of(found):
+  return {
+      query_id: {found.ranked_ids[p]: grade for p, grade in judged.items()}
+      for query_id, judged in zip(found.query_ids, found.judgements)
+      if judged
+  }
+
+
+def test_metrics_over_a_corpus_are_pytrec_evals(cache_of):
+  found = RetrievalSet.from_cache(
+      cache_of('validation', judged()), cache_of('corpus', corpus_rows())
+  )
+  assert found.query_ids == list(QUERIES)
+  assert list(found.ranked_ids) == list(TEXTS)
+  assert list(found.corpus.texts) == list(TEXTS.values())
+  assert list(found.query_texts) == list(QUERIES.values())
+  assert qrels_of(found) == QRELS
+  assert [sorted(found.ranked_ids[p] for p in g) for g in found.gold] == [
+      ['d1', 'd3'],
+      ['d7'],
+      [],
+      ['d0', 'd11', 'd4'],
+  ]
+  rng = np.random.default_rng(0)
+  for _ in range(20):
+    order = np.stack([rng.permutation(12) for _ in QUERIES])
+    # Judged not relevant throughout: left out of the means.
+    reference = pytrec_eval.RelevanceEvaluator(
+        {q: grades for q, grades in QRELS.items() if q != 'c'},
+        {'P.1', 'recip_rank', 'ndcg_cut.10', 'recall.1,10,100'},
+    ).evaluate({
+        q: {f'd{p}': float(-place) for place, p in enumerate(row.tolist())}
+        for q, row in zip(QUERIES, order)
+    })
+    metrics = score(ranking_of(order), found).metrics
+    for ours, theirs in [
+        ('P@1', 'P_1'),
+        ('MRR', 'recip_rank'),
+        ('nDCG@10', 'ndcg_cut_10'),
+        ('Recall@1', 'recall_1'),
+        ('Recall@10', 'recall_10'),
+        ('Recall@100', 'recall_100'),
+    ]:
+      mean = np.mean([values[theirs] for values in reference.values()])
+      np.testing.assert_allclose(metrics[ours], mean, rtol=1e-12)
+    assert len(metrics) == 9
+
+
+def test_two_ids_with_one_text_are_two_passages(cache_of):
+  found = RetrievalSet.from_cache(
+      cache_of('validation', judged({'b': {'d7': 1}})),
+      cache_of('corpus', corpus_rows()),
+  )
+  others = [0, 1, 2, 4, 5, 6, 8, 9, 10, 11]
+  assert score(ranking_of([[3, 7, *others]]), found).metrics['MRR'] == 0.5
+  assert score(ranking_of([[7, 3, *others]]), found).metrics['MRR'] == 1.0
+
+
+def test_without_a_corpus_equal_texts_are_one(cache_of):
+  found = RetrievalSet.from_cache(cache_of('validation', judged()))
+  assert found.query_ids == ['a', 'c', 'e']
+  assert list(found.ranked_ids) == [
+      'd3', 'd1', 'd5', 'd2', 'd9', 'd8', 'd0', 'd4', 'd11', 'd10'
+  ]
+  # Of passage 3, grade 2 for query a and 1 for its double, the greater counts.
+  assert qrels_of(found)['a'] == {'d3': 2, 'd1': 1, 'd5': 0, 'd2': -1}
+  assert found.gold == [[0, 1], [], [6, 7, 8]]
+  part = found.subset(queries=5, passages=7)
+  assert part.query_ids == ['a', 'e'] and len(part.corpus) == 7
+  for query_id in ('a', 'e'):
+    grades = {p: g for p, g in qrels_of(part)[query_id].items() if g > 0}
+    every = qrels_of(found)[query_id]
+    assert grades == {p: g for p, g in every.items() if g > 0}
+  assert list(part.corpus.texts) == [TEXTS[p] for p in part.ranked_ids]
+  irrelevant = cache_of('test', judged({'c': QRELS['c']}))
+  with pytest.raises(UserError, match="'test', has no query with a relevant"):
+    RetrievalSet.from_cache(irrelevant).subset(queries=5, passages=7)
+
+
+def test_rows_of_a_corpus_never_become_a_query(cache_of):
+  mixed = cache_of('train', [*corpus_rows(), *judged({'e': QRELS['e']})])
+  assert RetrievalSet.from_cache(mixed).query_ids == ['e']
+  assert len(RetrievalSet.from_cache(mixed).corpus) == 11
+  with pytest.raises(UserError, match="'corpus', has passages only"):
+    RetrievalSet.from_cache(cache_of('corpus', corpus_rows()))
+  assert len(Corpus.from_cache(cache_of('corpus', corpus_rows()))) == 12
+
+
+def test_judged_passages_that_are_not_in_the_corpus(cache_of):
+  rows = judged() + [
+      example('more', f't {i}', query_id='e', passage_id=f'x{i}', relevance=0)
+      for i in range(4)
+  ]
+  with pytest.raises(
+      UserError,
+      match="'validation', judges 15 passages, of which 4 are not among those"
+      " that are ranked: ids x0, x1, x2 and 1 more\\.",
+  ):
+    RetrievalSet.from_cache(
+        cache_of('validation', rows), cache_of('corpus', corpus_rows())
+    )
+
+
+def test_ids_that_name_two(cache_of):
+  corpus = cache_of('corpus', corpus_rows())
+  rows = judged() + [
+      example('another', TEXTS['d1'], query_id='a', passage_id='d1')
+  ]
+  with pytest.raises(UserError, match="has a query_id 'a' that names two"):
+    RetrievalSet.from_cache(cache_of('validation', rows), corpus)
+  twice = cache_of('twice', [*corpus_rows(), corpus_rows()[4]])
+  with pytest.raises(UserError, match="has a passage_id 'd4' that names two"):
+    RetrievalSet.from_cache(cache_of('test', judged()), twice)
+
+
+def test_queries_with_answers_and_no_passage(cache_of):
+  rows = [
+      example('who', query_id='1', answers=['Number 2', 'nobody']),
+      example('who', query_id='2', answers=['number 11']),
+      example('what', query_id='3', answers=['number']),
+      example('where', query_id='4', answers=['nowhere']),
+  ]
+  corpus = cache_of('corpus', corpus_rows())
+  found = RetrievalSet.from_cache(cache_of('test', rows), corpus)
+  assert found.query_ids == ['1', '2', '3', '4'] and qrels_of(found) == {}
+  order = np.arange(12)[None].repeat(4, axis=0)
+  assert score(ranking_of(order), found).metrics == {
+      'Top-5': 0.5,
+      'Top-20': 0.75,
+      'Top-100': 0.75,
+  }
+  # Answers are looked for where the task says.
+  found = RetrievalSet.from_cache(
+      cache_of('test', rows), corpus, lambda passage, name: passage[-4:]
+  )
+  assert score(ranking_of(order), found).metrics['Top-100'] == 0.0
+  with pytest.raises(UserError, match='needs 12 hits a query.*holds 5'):
+    score(ranking_of(order[:, :5]), found)
+  # With both kinds of queries each metric is a mean over its own.
+  found = RetrievalSet.from_cache(
+      cache_of('both', [*judged({'e': {'d1': 1}}), *rows]), corpus
+  )
+  order = np.arange(12)[None].repeat(5, axis=0)
+  metrics = score(ranking_of(order), found).metrics
+  assert metrics['MRR'] == 0.5 and metrics['Top-5'] == 0.5
+  with pytest.raises(UserError, match='has queries only; expected passages'):
+    RetrievalSet.from_cache(cache_of('test', rows))
+
+
+def test_nothing_to_measure_is_an_error(cache_of):
+  found = RetrievalSet.from_cache(
+      cache_of('test', [example('who', query_id='1')]),
+      cache_of('corpus', corpus_rows()),
+  )
+  with pytest.raises(UserError, match='has a relevant passage'):
+    score(ranking_of(np.arange(12)[None]), found)
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+  """A model_dir trained on open_nq's fixture; what was logged and prepared."""
+  folder = tmp_path_factory.mktemp('open_nq')
+  shutil.copytree(OPEN_NQ, folder / 'open_nq')
+  path = folder / 'open_nq' / 'biencoder-nq-train.json'
+  rows = json.loads(path.read_text('utf-8'))
+  path.write_text(json.dumps([
+      row | {'question': f'{row["question"]} {i}'}
+      for row in rows
+      for i in range(6)
+  ]))
+  logger, lines = logging.getLogger('dualenc_jax'), []
+  handler = logging.Handler()
+  handler.emit = lambda record: lines.append(record.getMessage())
+  logger.addHandler(handler)
+  train.main([
+      '--gin_file=runs/finetune.gin',
+      '--gin_file=tasks/open_nq.gin',
+      *tiny_run.small_flags(steps=1),
+      '--gin.VOCABULARY=python_code_8k',
+      '--gin.VOCAB_SIZE=8064',
+      '--gin.EVAL_EVERY=1',
+      f'--gin.DATA_ROOT={folder}',
+      f'--gin.CACHE_DIR={folder / "tokens"}',
+      f'--model_dir={folder / "model"}',
+  ])
+  logger.removeHandler(handler)
+  prepared = sorted(path.name for path in (folder / 'tokens').glob('[!.]*'))
+  return folder / 'model', lines, prepared
+
+
+def test_training_does_not_touch_the_corpus(trained):
+  _, lines, prepared = trained
+  (said,) = [line for line in lines if 'ranks the judged passages' in line]
+  assert 'not those of split corpus' in said
+  assert [name.rsplit('-', 1)[0] for name in prepared] == [
+      'open_nq-train',
+      'open_nq-validation',
+  ]
+
+
+def run_of(folder):
+  run = {}
+  for line in (folder / 'run.trec').read_text().splitlines():
+    query_id, _, passage_id, _, value, _ = line.split()
+    run.setdefault(query_id, {})[passage_id] = float(value)
+  return run
+
+
+def test_evaluate_ranks_the_corpus_for_judged_queries(trained):
+  folder, *_ = trained
+  evaluate.main([f'--model_dir={folder}', '--split=validation'])
+  folder = folder / 'evaluation' / 'open_nq-validation'
+  result = json.loads((folder / 'metrics.json').read_text())
+  assert result['queries'] == 2 and result['passages'] == 12
+  assert result['corpus']['split'] == 'corpus'
+  run = run_of(folder)
+  assert all(len(hits) == 12 for hits in run.values())
+  # The ids of questions are hashes of them.
+  gold = {
+      'q' + hashlib.sha256(question.encode()).hexdigest()[:16]: {passage: 1}
+      for question, passage in (
+          ('when was the bridge of tarn opened', '6'),
+          ('how old is the oldest ferry on lake orlo', '2'),
+      )
+  }
+  assert run.keys() == gold.keys()
+  reference = pytrec_eval.RelevanceEvaluator(gold, {'recip_rank'}).evaluate(run)
+  np.testing.assert_allclose(
+      result['metrics']['MRR'],
+      np.mean([values['recip_rank'] for values in reference.values()]),
+  )
+  assert 'Top-5' not in result['metrics']
+
+
+def test_evaluate_matches_answers_in_the_hits(trained, capsys):
+  folder, *_ = trained
+  evaluate.main([f'--model_dir={folder}', '--split=test'])
+  assert 'Top-20' in capsys.readouterr().out
+  folder = folder / 'evaluation' / 'open_nq-test'
+  metrics = json.loads((folder / 'metrics.json').read_text())['metrics']
+  # By reading the fixture. "the 1908" answers nothing, salt is in passage 11
+  # only, the singer in passages 4 and 5, the day in 6 and 9.
+  hits = {
+      'test-1': {'6', '9'},
+      'test-2': {'4', '5'},
+      'test-3': {'11'},
+      'test-4': set(),
+  }
+  run = run_of(folder)
+  assert run.keys() == hits.keys()
+  first_five = [
+      bool(hits[q] & set(sorted(row, key=row.get, reverse=True)[:5]))
+      for q, row in run.items()
+  ]
+  assert metrics == {
+      'Top-5': np.mean(first_five),
+      'Top-20': 0.75,
+      'Top-100': 0.75,
+  }
+
+
+def test_a_corpus_is_encoded_but_not_evaluated(trained, tmp_path):
+  folder, *_ = trained
+  with pytest.raises(UserError, match="'corpus', has passages only"):
+    evaluate.main([f'--model_dir={folder}', '--split=corpus'])
+  with pytest.raises(UserError, match="'test', has queries only"):
+    encode.main([
+        f'--model_dir={folder}', '--split=test', f'--index_dir={tmp_path / "a"}'
+    ])
+  encode.main([f'--model_dir={folder}', f'--index_dir={tmp_path / "index"}'])
+  index = Index.open(tmp_path / 'index')
+  assert sorted(index.ids, key=int) == [str(i) for i in range(1, 13)]
+
+
+def test_a_query_is_no_hit_of_its_own(cache_of):
+  """ArguAna and Quora have their queries in the corpus."""
+  rows = [
+      example('passage number 3', TEXTS['d5'], query_id='d3', passage_id='d5'),
+      example('passage number 4', TEXTS['d4'], query_id='d4', passage_id='d4'),
+      example('passage number 4', TEXTS['d6'], query_id='d4', passage_id='d6'),
+      example('something else', TEXTS['d1'], query_id='q', passage_id='d1'),
+  ]
+  caches = cache_of('test', rows), cache_of('corpus', corpus_rows())
+  found = RetrievalSet.from_cache(*caches, without_self_hits=True)
+  assert found.self_hits.tolist() == [3, 4, -1]
+  assert qrels_of(found) == {'d3': {'d5': 1}, 'd4': {'d6': 1}, 'q': {'d1': 1}}
+  assert RetrievalSet.from_cache(*caches).self_hits is None
+  part = found.subset(2, 5)
+  ids = [found.ranked_ids[p] if p >= 0 else None for p in found.self_hits]
+  own = dict(zip(found.query_ids, ids))
+  for name, row in zip(part.query_ids, part.self_hits):
+    kept = part.ranked_ids[row] if row >= 0 else None
+    assert kept in (own[name], None)
+    assert (own[name] in list(part.ranked_ids)) == (kept is not None)

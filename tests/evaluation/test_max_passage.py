@@ -1,0 +1,139 @@
+"""maxP against all documents sorted by the definition."""
+
+import numpy as np
+import pytest
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.evaluation import max_passage
+from dualenc_jax.evaluation.max_passage import Documents
+from dualenc_jax.search import ranking
+
+
+def ranker(scores, passage_ids, asked=None):
+  """Ranks passages by `scores` [Q, N], trec_eval's ties."""
+  scores = np.asarray(scores, np.float32)
+  rows = np.broadcast_to(np.arange(scores.shape[1]), scores.shape)
+
+  def rank(queries, depth):
+    if asked is not None:
+      asked.append(depth)
+    return ranking.best_hits(
+        scores[queries],
+        rows[queries],
+        passage_ids,
+        min(depth, len(passage_ids)),
+    )
+
+  return rank
+
+
+def by_definition(scores, passage_ids, separator, k):
+  """The k best (score, document id) of one query."""
+  best = {}
+  for passage_id, score in zip(passage_ids, np.asarray(scores, np.float32)):
+    document = passage_id
+    if separator in passage_id:
+      document = passage_id[: passage_id.rindex(separator)]
+    best[document] = max(best.get(document, -np.inf), score)
+  found = [(score, document.encode()) for document, score in best.items()]
+  return sorted(found, reverse=True)[:k]
+
+
+def check(scores, passage_ids, k, separator='#', asked=None):
+  documents = Documents.from_passage_ids(passage_ids, separator)
+  hits = max_passage.top_k_documents(
+      ranker(scores, passage_ids, asked), len(scores), documents.of_passage, k
+  )
+  assert hits.scores.dtype == np.float32 and hits.indices.dtype == np.int64
+  for q, row in enumerate(scores):
+    found = [
+        (score, documents.ids[i].encode())
+        for score, i in zip(hits.scores[q], hits.indices[q], strict=True)
+    ]
+    assert found == by_definition(row, passage_ids, separator, k)
+
+
+def random_ids(rng, documents, longest, separator='#'):
+  ids = [
+      f'd{"!é"[d % 2] * (d % 5 == 0)}{d}{separator}{passage}'
+      for d in range(documents)
+      for passage in range(rng.integers(1, longest + 1))
+  ]
+  return rng.permutation(ids).tolist()
+
+
+@pytest.mark.parametrize('levels', [1, 3, 50, 10**6])
+@pytest.mark.parametrize('k', [1, 5, 40, 1000])
+def test_against_all_documents(levels, k):
+  rng = np.random.default_rng([levels, k])
+  passage_ids = random_ids(rng, 60, 8)
+  scores = rng.integers(-levels, levels, (9, len(passage_ids))) / 3
+  check(scores, passage_ids, k)
+
+
+def test_a_document_of_more_passages_than_k():
+  passage_ids = [f'long#{i}' for i in range(500)] + ['a#0', 'b#0', 'c#0', 'c#1']
+  scores = np.zeros((2, 504))
+  scores[0, :500] = np.arange(500, 1000)
+  scores[0, 500:] = 1, 3, 2, 0
+  scores[1] = -scores[0]
+  check(scores, passage_ids, 3)
+
+
+def test_ties_at_the_end_of_the_ranking_go_by_document():
+  # '!' sorts before '#', so passages of 'a!' come after those of 'a'.
+  passage_ids = ['a#1', 'a!#1', 'b#1', 'c#1']
+  check([[1, 1, 2, 0], [1, 1, 1, 0], [0, 0, 0, 0]], passage_ids, 2)
+
+
+def test_no_deeper_than_it_takes():
+  rng = np.random.default_rng(0)
+  passage_ids = [f'{d}#{p}' for d in range(1000) for p in range(3)]
+  asked = []
+  check(rng.random((5, 3000)), passage_ids, 10, asked=asked)
+  assert asked == [30]
+  # One document has the 100 best passages.
+  passage_ids = ['long#'] * 100 + [f'{d}#' for d in range(1000)]
+  passage_ids = [f'{d}{i}' for i, d in enumerate(passage_ids)]
+  asked.clear()
+  check(-np.arange(1100)[None], passage_ids, 20, asked=asked)
+  assert asked == [40, 160]
+
+
+@pytest.mark.parametrize('separator', ['#', '_passage_', '%'])
+def test_documents(separator, monkeypatch):
+  monkeypatch.setattr(max_passage, '_CHUNK', 10)
+  rng = np.random.default_rng(1)
+  passage_ids = random_ids(rng, 40, 5, separator)
+  passage_ids += ['alone', f'two{separator}parts{separator}9']
+  expected = [
+      p[: p.rindex(separator)] if separator in p else p for p in passage_ids
+  ]
+  documents = Documents.from_passage_ids(passage_ids, separator)
+  assert documents.ids.tolist() == sorted(set(expected))
+  assert documents.ids[documents.of_passage].tolist() == expected
+
+
+def test_find():
+  documents = Documents.from_passage_ids(['b#1', 'd#1', 'b#2', 'é'])
+  wanted = ['d', 'a', 'b', 'é', 'zz', '\U0001f600', '', 'b#1']
+  assert documents.find(wanted).tolist() == [1, -1, 0, 2, -1, -1, -1, -1]
+
+
+@pytest.mark.parametrize(
+    'ids, separator, message',
+    [
+        (['a', '#1'], '#', "passage id '#1' names no document"),
+        ([''], '#', "passage id '' names no document"),
+        ([], '#', '0 passage ids'),
+        (['a'], '', "separator ''"),
+    ],
+)
+def test_bad_ids(ids, separator, message):
+  with pytest.raises(UserError, match=message):
+    Documents.from_passage_ids(ids, separator)
+
+
+def test_k_of_0():
+  with pytest.raises(UserError, match='k is 0: expected at least 1 document'):
+    max_passage.top_k_documents(None, 1, np.array([0]), 0)

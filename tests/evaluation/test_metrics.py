@@ -1,0 +1,239 @@
+"""Metrics of a ranking: by hand, by their definitions and by trec_eval."""
+
+import logging
+import math
+
+import metrics_reference
+import numpy as np
+import pytest
+import pytrec_eval
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.evaluation import metrics
+from dualenc_jax.search import ranking
+
+NAMES = [
+    'P@1',
+    'MRR',
+    'MRR@10',
+    'nDCG@10',
+    'MAP',
+    'Recall@1',
+    'Recall@10',
+    'Recall@100',
+    'Recall@1000',
+]
+TREC_EVALS = {
+    'P.1': ('P@1', 'P_1'),
+    'ndcg_cut.10': ('nDCG@10', 'ndcg_cut_10'),
+    'map': ('MAP', 'map'),
+    'recip_rank': ('MRR', 'recip_rank'),
+    'recall.1': ('Recall@1', 'recall_1'),
+    'recall.10': ('Recall@10', 'recall_10'),
+    'recall.100': ('Recall@100', 'recall_100'),
+    'recall.1000': ('Recall@1000', 'recall_1000'),
+}
+
+
+def from_order(order):
+  """A ranking whose hits are rows `order`; its scores say nothing."""
+  order = np.array(order, np.int64)
+  return ranking.Ranking(np.zeros(order.shape, np.float32), order)
+
+
+def rank_all(scores, ids):
+  scores = np.array(scores, np.float32)
+  rows = np.broadcast_to(np.arange(len(ids)), scores.shape)
+  return ranking.best_hits(scores, rows, ids, len(ids))
+
+
+def test_four_passages_with_a_tie_by_hand():
+  # The tie of a and b goes to b, so the order is c b a d.
+  hits = rank_all([[0.5, 0.5, 0.9, 0.1]], ['a', 'b', 'c', 'd'])
+  scores = metrics.score(hits, [{0: 1, 3: 2, 1: 0}], 4)
+  gain = 1 / math.log2(4) + 2 / math.log2(5)
+  ideal = 2 / math.log2(2) + 1 / math.log2(3)
+  found = scores.means()
+  assert list(found) == list(metrics.NAMES) == NAMES
+  assert found == pytest.approx({
+      'P@1': 0.0,
+      'MRR': 1 / 3,
+      'MRR@10': 1 / 3,
+      'nDCG@10': gain / ideal,
+      'MAP': (1 / 3 + 2 / 4) / 2,
+      'Recall@1': 0.0,
+      'Recall@10': 1.0,
+      'Recall@100': 1.0,
+      'Recall@1000': 1.0,
+  })
+  assert scores.queries.tolist() == [0]
+  assert scores.depth == 4
+
+
+def random_case(seed):
+  """Ids, scores [Q, N] and qrels by id, of every kind that may occur."""
+  rng = np.random.default_rng(seed)
+  count = int(rng.choice([1, 7, 150, 1300]))
+  ids = [f'p{i}é' if i % 7 else f'P{i}' for i in rng.permutation(count)]
+  levels = int(rng.choice([1, 5, 10**6]))  # One: all scores tie.
+  scores = rng.integers(0, levels, (12, count)).astype(np.float32) / 7
+  pool = ids + [f'elsewhere {i}' for i in range(5)]
+  least = int(rng.choice([-2, 0, 1]))
+  qrels = []
+  for _ in scores:
+    size = min(int(rng.choice([0, 1, 2, 150])), len(pool))
+    judged = rng.choice(pool, size, replace=False).tolist()
+    qrels.append({p: int(rng.integers(least, 4)) for p in judged})
+  return ids, scores, qrels
+
+
+def as_rows(qrels, ids):
+  row_of = {passage_id: row for row, passage_id in enumerate(ids)}
+  return [
+      {row_of.get(p, -1 - i): g for i, (p, g) in enumerate(judged.items())}
+      for judged in qrels
+  ]
+
+
+@pytest.mark.parametrize('seed', range(40))
+def test_against_trec_eval_and_the_definitions(seed):
+  ids, scores, qrels = random_case(seed)
+  counted = [q for q, judged in enumerate(qrels) if max([0, *judged.values()])]
+  hits = rank_all(scores, ids)
+  if not counted:
+    with pytest.raises(UserError, match='none of the 12 queries'):
+      metrics.score(hits, as_rows(qrels, ids), len(ids))
+    return
+  found = metrics.score(hits, as_rows(qrels, ids), len(ids))
+  assert found.queries.tolist() == counted
+  theirs = pytrec_eval.RelevanceEvaluator(
+      {str(q): qrels[q] for q in counted}, set(TREC_EVALS)
+  ).evaluate({str(q): dict(zip(ids, scores[q].tolist())) for q in counted})
+  for i, q in enumerate(counted):
+    values = {name: column[i] for name, column in found.values.items()}
+    for ours, name in TREC_EVALS.values():
+      assert values[ours] == theirs[str(q)][name], (ours, q)
+    run = dict(zip(ids, scores[q].tolist()))
+    order = metrics_reference.trec_eval_order(run)
+    expected = metrics_reference.of_order(order, qrels[q])
+    assert values == pytest.approx(expected, rel=1e-12)
+  for name, mean in found.means().items():
+    assert mean == pytest.approx(np.mean(found.values[name]), rel=1e-12)
+
+
+@pytest.mark.parametrize('depth', [100, 999, 1000, 1299])
+def test_a_cut_ranking_with_ranks(depth):
+  ids = [f'{i:04}' for i in range(1300)]
+  rng = np.random.default_rng(0)
+  scores = rng.permuted(np.tile(np.arange(1300), (30, 1)), axis=1)
+  judgements = [
+      {int(row): 1 for row in rng.choice(1300, 1 + q % 3)} for q in range(30)
+  ]
+  whole = rank_all(scores, ids)
+  cut = ranking.Ranking(whole.scores[:, :depth], whole.indices[:, :depth])
+  ranks = np.array([
+      1 + np.isin(whole.indices[q], list(judgements[q])).argmax()
+      for q in range(30)
+  ])
+  assert (ranks > depth).any() or depth == 1299
+  expected = metrics.score(whole, judgements, 1300).values
+  found = metrics.score(cut, judgements, 1300, ranks).values
+  assert ('Recall@1000' in found) == (depth >= 1000)
+  for name, values in found.items():
+    if name != 'MAP':
+      np.testing.assert_array_equal(values, expected[name], name)
+  for q in range(30):
+    order = [str(row) for row in cut.indices[q]]
+    grades = {str(row): 1 for row in judgements[q]}
+    at_depth = metrics_reference.of_order(order, grades)['MAP']
+    assert found['MAP'][q] == pytest.approx(at_depth, rel=1e-12)
+  del found['MRR']
+  without = metrics.score(cut, judgements, 1300).values
+  assert list(without) == list(found)
+
+
+def test_a_large_corpus_needs_its_size_only():
+  judgements = [{8_841_822: 1, 5: 1}]
+  hits = from_order([range(8_840_823, 8_841_823)])
+  found = metrics.score(hits, judgements, 8_841_823, np.array([1000]))
+  assert found.means()['MRR'] == 1 / 1000
+  assert found.means()['Recall@1000'] == 0.5
+
+
+def test_no_rank_where_no_relevant_passage_is_in_the_corpus():
+  hits = from_order([range(120)] * 3)
+  judgements = [{5: 1, -1: 1}, {-1: 2, 3: 0}, {}]
+  found = metrics.score(hits, judgements, 200, np.array([6, 0, 0]))
+  assert found.queries.tolist() == [0, 1]
+  assert found.values['MRR'].tolist() == [1 / 6, 0]
+  assert found.values['Recall@10'].tolist() == [0.5, 0]
+
+
+def test_constant_scorer_gets_the_rank_of_the_id_rule():
+  ids = [f'p{i:02}' for i in range(50)]
+  hits = rank_all(np.ones((3, 50)), ids)
+  judgements = [{7: 1}, {49: 1}, {0: 1}]
+  for ranks in (None, np.array([43, 1, 50])):
+    found = metrics.score(hits, judgements, 50, ranks)
+    assert found.values['MRR'].tolist() == [1 / 43, 1, 1 / 50]
+    assert found.means()['P@1'] == pytest.approx(1 / 3)
+    assert found.means()['MRR@10'] == pytest.approx(1 / 3)
+
+
+def test_the_order_of_the_hits_counts_not_their_scores():
+  found = metrics.score(from_order([range(200)]), [{1: 1, 99: 1}], 200)
+  assert found.means()['MRR'] == found.means()['MRR@10'] == 0.5
+  assert found.means()['Recall@100'] == 1.0
+
+
+def test_mrr_at_10_counts_the_tenth_hit():
+  found = metrics.score(from_order([range(20)] * 2), [{9: 1}, {10: 1}], 20)
+  assert found.values['MRR'].tolist() == [1 / 10, 1 / 11]
+  assert found.values['MRR@10'].tolist() == [1 / 10, 0]
+
+
+def test_means_are_over_the_queries_with_a_relevant_passage(caplog):
+  judgements = [{0: 1}, {0: 0, 1: -1}, {-1: 1}, {}]
+  with caplog.at_level(logging.WARNING):
+    found = metrics.score(from_order([[0, 1, 2]] * 4), judgements, 3)
+  assert found.queries.tolist() == [0, 2]
+  assert found.means() == dict.fromkeys(NAMES, 0.5)
+  assert '1 judged queries have no relevant passage' in caplog.text
+
+
+def test_means_do_not_depend_on_the_order_of_the_queries():
+  rng = np.random.default_rng(0)
+  values = rng.random(1000) * 10.0 ** rng.integers(-9, 1, 1000)
+  means = {
+      metrics.Scores(np.arange(1000), {'MRR': given}, 10).means()['MRR']
+      for given in (values, values[::-1], np.sort(values))
+  }
+  assert len(means) == 1
+  assert means.pop() == pytest.approx(values.mean())
+
+
+@pytest.mark.parametrize(
+    'depth, judgements, ranks, message',
+    [
+        (99, [{5: 1}], [6], 'Recall@100 needs 100 hits'),
+        (120, [{5: 1}], [7], 'query row 0 has rank 7, .* at 6'),
+        (120, [{5: 1}], [0], 'rank 0, .* at 6'),
+        (120, [{150: 1}], [120], 'not among the first 120'),
+        (120, [{150: 1}], [0], 'not among the first 120'),
+        (120, [{5: 1, -1: 1}, {-1: 1}], [6, 1], 'query row 1 has rank 1'),
+        (120, [{5: 1}, {}], [6, 1], 'query row 1 has rank 1'),
+        (120, [{5: 1}], [6, 6], r'shape \(2,\): expected one'),
+        (200, [{}], None, 'none of the 1 queries'),
+        (200, [{5: 0}], None, 'none of the 1 queries'),
+    ],
+)
+def test_bad_input(depth, judgements, ranks, message):
+  hits = from_order([range(depth)] * len(judgements))
+  ranks = None if ranks is None else np.array(ranks)
+  with pytest.raises(UserError, match=message):
+    metrics.score(hits, judgements, 200, ranks)
+
+
+def test_rows_without_judgements():
+  with pytest.raises(UserError, match='2 rows and judgements are of 1 queries'):
+    metrics.score(from_order([range(200)] * 2), [{1: 1}], 200)

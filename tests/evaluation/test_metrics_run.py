@@ -1,0 +1,163 @@
+"""Metrics of run files against trec_eval's printed output and published ones.
+
+`out.test.aq` is what trec_eval prints of its fixture with all measures, by
+topic and as means.
+"""
+
+import logging
+
+import metrics_reference
+import numpy as np
+import pytest
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.evaluation import metrics, trec
+from dualenc_jax.search import ranking
+
+# success_1 is P_1, which is not among trec_eval's cuts.
+PRINTED = {
+    'P@1': 'success_1',
+    'MRR': 'recip_rank',
+    'nDCG@10': 'ndcg_cut_10',
+    'MAP': 'map',
+    'Recall@10': 'recall_10',
+    'Recall@100': 'recall_100',
+    'Recall@1000': 'recall_1000',
+}
+
+
+@pytest.fixture
+def fixture(shared):
+  """The run, the qrels and the printed values by topic of trec_eval's test."""
+  folder = shared / 'data' / 'trec_eval_test'
+  printed = {}
+  for line in (folder / 'out.test.aq').read_text().splitlines():
+    name, topic, value = line.split()
+    printed.setdefault(topic, {})[name] = value
+  run = trec.read_run(folder / 'results.test')
+  return run, trec.read_qrels(folder / 'qrels.test'), printed
+
+
+def check_printed(found, topics, printed):
+  """To the last digit, and what follows from the grades of the first hits."""
+  for name, theirs in PRINTED.items():
+    for topic, value in zip(topics, found.values[name], strict=True):
+      assert f'{value:.4f}' == printed[topic][theirs], (name, topic)
+    assert f'{found.means()[name]:.4f}' == printed['all'][theirs], name
+  for i, topic in enumerate(topics):
+    grades = printed[topic]['relstring'].strip("'")
+    first = next((p for p, grade in enumerate(grades, 1) if grade > '0'), None)
+    assert found.values['MRR@10'][i] == (1 / first if first else 0)
+    recall = (grades[0] > '0') / int(printed[topic]['num_rel'])
+    assert found.values['Recall@1'][i] == pytest.approx(recall)
+
+
+def test_trec_evals_own_fixture(fixture):
+  run, qrels, printed = fixture
+  assert len(run) == int(printed['all']['num_q']) == 3
+  found = metrics.evaluate_run(run, qrels)
+  assert found.queries == list(qrels)
+  assert found.depth == 500
+  check_printed(found, found.queries, printed)
+
+
+def test_trec_evals_own_fixture_as_a_ranking(fixture):
+  run, qrels, printed = fixture
+  ids = sorted(set().union(*run.values()))
+  row_of = {passage_id: row for row, passage_id in enumerate(ids)}
+  order = [
+      [row_of[p] for p in metrics_reference.trec_eval_order(hits)]
+      for hits in run.values()
+  ]
+  judgements = [
+      {row_of.get(p, -1 - i): g for i, (p, g) in enumerate(qrels[q].items())}
+      for q in run
+  ]
+  hits = ranking.Ranking(np.zeros((3, 500), np.float32), np.array(order))
+  # The hits of a topic are all passages that there are for it.
+  found = metrics.score(hits, judgements, 500)
+  check_printed(found, list(run), printed)
+
+
+@pytest.mark.parametrize(
+    'system, expected',
+    [
+        ('BM25', '0.5058'),
+        ('D_BERT_KD_TASB', '0.7210'),
+        ('SPLADE_P_P_ENSEMBLE_DISTIL', '0.7308'),
+    ],
+)
+def test_published_figures_of_dl19(shared, system, expected):
+  folder = shared / 'data' / 'msmarco_v1_dl1920'
+  run = trec.read_run(folder / 'runs' / f'dl19.{system}.txt')
+  qrels = trec.read_qrels(folder / 'qrels_full' / 'qrels.dl19-passage.txt')
+  found = metrics.evaluate_run(run, qrels)
+  assert len(found.queries) == 43
+  assert f'{found.means()["nDCG@10"]:.4f}' == expected
+  for i, query in enumerate(found.queries):
+    order = metrics_reference.trec_eval_order(run[query])
+    values = {name: column[i] for name, column in found.values.items()}
+    reference = metrics_reference.of_order(order, qrels[query])
+    assert values == pytest.approx(reference, rel=1e-12)
+
+
+@pytest.mark.parametrize('seed', range(30))
+def test_random_runs_against_the_definitions(seed):
+  rng = np.random.default_rng(seed)
+  pool = [f'{"aé#"[i % 3]}{i}' for i in range(1200)]
+  levels = int(rng.choice([1, 4, 10**6]))
+  least = int(rng.choice([-2, 0, 1]))
+  sizes = [1, 9, 150, 1200]
+  run, qrels = {}, {}
+  for q in range(10):
+    if rng.random() < 0.8:  # The others are missing in the run.
+      found = rng.choice(pool, rng.choice(sizes), replace=False).tolist()
+      scores = rng.integers(-levels, levels, len(found)) / 3
+      run[f'q{q}'] = dict(zip(found, scores.tolist()))
+    if rng.random() < 0.8:  # The others were not judged.
+      judged = rng.choice(pool, rng.choice(sizes[:3]), replace=False).tolist()
+      qrels[f'q{q}'] = {p: int(rng.integers(least, 3)) for p in judged}
+  run['both'], qrels['both'] = {pool[0]: 0.5}, {pool[0]: 1}
+  found = metrics.evaluate_run(run, qrels)
+  counted = [q for q, judged in qrels.items() if max(judged.values()) >= 1]
+  assert found.queries == counted
+  assert list(found.values) == list(metrics.NAMES)
+  for i, query in enumerate(counted):
+    order = metrics_reference.trec_eval_order(run.get(query, {}))
+    expected = metrics_reference.of_order(order, qrels[query])
+    values = {name: column[i] for name, column in found.values.items()}
+    assert values == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    'scores, first',
+    [
+        ((1.0, 1.0), 'b'),
+        ((1.0 + 1e-6, 1.0), 'a'),
+        ((1.0 + 1e-9, 1.0), 'b'),  # Equal as float32, which trec_eval holds.
+        ((0.0, -0.0), 'b'),
+        ((-1.0, -1.0 - 1e-6), 'a'),
+    ],
+)
+def test_ties_are_trec_evals(scores, first):
+  run = {'q': dict(zip('ab', scores))}
+  found = metrics.evaluate_run(run, {'q': {first: 1}})
+  assert found.means()['P@1'] == 1.0
+
+
+def test_missing_queries_count_as_0_and_others_not(caplog):
+  run = {'hit': {'a': 1.0}, 'no qrels': {'b': 1.0}, 'nothing': {'a': 1.0}}
+  qrels = {'missing': {'a': 1}, 'nothing': {'a': 0, 'b': -1}, 'hit': {'a': 2}}
+  with caplog.at_level(logging.WARNING):
+    found = metrics.evaluate_run(run, qrels)
+  assert found.queries == ['missing', 'hit']
+  for name, values in found.values.items():
+    assert values.tolist() == [0.0, 1.0], name
+  assert '1 judged queries have no relevant passage' in caplog.text
+  assert '1 of the 2 judged queries were not ranked' in caplog.text
+
+
+@pytest.mark.parametrize('qrels', [{}, {'r': {'a': 1}}, {'q': {'a': 0}}])
+def test_no_query_in_common(qrels):
+  with pytest.raises(UserError, match='none of the 1 queries of the run'):
+    metrics.evaluate_run({'q': {'a': 1.0}}, qrels)

@@ -1,0 +1,201 @@
+"""TREC run files: read back, and read by trec_eval's code."""
+
+import os
+
+import numpy as np
+import pytest
+import pytrec_eval
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.evaluation import metrics, trec
+from dualenc_jax.search import ranking
+
+
+def test_layout(tmp_path):
+  hits = ranking.Ranking(
+      np.array([[0.5, -0.25]], np.float32), np.array([[2, 0]])
+  )
+  trec.write_run(tmp_path / 'run', hits, ['q1'], ['a', 'b', 'c'], tag='sde')
+  assert (tmp_path / 'run').read_text() == (
+      'q1 Q0 c 1 0.5 sde\nq1 Q0 a 2 -0.25 sde\n'
+  )
+  assert os.listdir(tmp_path) == ['run']
+
+
+def test_scores_come_back_bit_for_bit(tmp_path):
+  rng = np.random.default_rng(0)
+  bits = rng.integers(0, 2**32, (3, 1000), np.uint32)
+  scores = bits.view(np.float32)
+  scores = np.where(np.isfinite(scores), scores, np.float32(1e-45))
+  indices = np.stack([rng.permutation(1000) for _ in range(3)])
+  passage_ids = [f'é{i}' for i in range(1000)]
+  path = tmp_path / 'run'
+  trec.write_run(
+      path, ranking.Ranking(scores, indices), ['x', 'y', 'z'], passage_ids
+  )
+  run = trec.read_run(path)
+  assert list(run) == ['x', 'y', 'z']
+  for hits, row, order in zip(run.values(), scores, indices):
+    assert list(hits) == [passage_ids[i] for i in order]
+    read = np.array(list(hits.values()), np.float64).astype(np.float32)
+    np.testing.assert_array_equal(read, row)
+
+
+def test_trec_eval_orders_the_file_as_we_do(tmp_path):
+  rng = np.random.default_rng(1)
+  # As float32 of many digits, and with many ties.
+  scores = rng.integers(-9, 9, (20, 150)).astype(np.float32) / 7
+  passage_ids = [f'p{i}' for i in range(150)]
+  query_ids = [f'q{i}' for i in range(20)]
+  relevant = rng.integers(150, size=20).tolist()
+  hits = ranking.best_hits(
+      scores, np.tile(np.arange(150), (20, 1)), passage_ids, 150
+  )
+  trec.write_run(tmp_path / 'run', hits, query_ids, passage_ids)
+  qrels = {q: {f'p{row}': 1} for q, row in zip(query_ids, relevant)}
+  by_query = pytrec_eval.RelevanceEvaluator(qrels, {'recip_rank'}).evaluate(
+      trec.read_run(tmp_path / 'run')
+  )
+  found = metrics.score(hits, [{row: 1} for row in relevant], 150)
+  assert found.values['MRR'].tolist() == [
+      by_query[q]['recip_rank'] for q in query_ids
+  ]
+
+
+class ReadOnce:
+  """A sequence of ids that allows to read each once."""
+
+  def __init__(self):
+    self.read = set()
+
+  def __getitem__(self, row):
+    assert isinstance(row, int) and row not in self.read
+    self.read.add(row)
+    return f'passage-{"é" * (row % 3)}-%s-{row}'
+
+
+def test_lines_are_as_formatted_one_by_one(tmp_path, monkeypatch):
+  monkeypatch.setattr(trec, '_CHUNK', 100)
+  rng = np.random.default_rng(2)
+  scores = rng.normal(size=(40, 50)).astype(np.float32) * 10.0 ** rng.integers(
+      -30, 30, (40, 50)
+  ).astype(np.float32)
+  indices = rng.integers(0, 1000, (40, 50)) * 8841
+  query_ids = [f'100%d {q}'.replace(' ', '\N{MIDDLE DOT}') for q in range(40)]
+  ids = ReadOnce()
+  path = tmp_path / 'run'
+  trec.write_run(path, ranking.Ranking(scores, indices), query_ids, ids, '5%s')
+  assert ids.read == set(indices.flat)
+  text = path.read_text('utf-8')
+  names = ReadOnce()
+  name_of = {row: names[row] for row in ids.read}
+  assert text.splitlines() == [
+      f'{query_id} Q0 {name_of[row]} {rank + 1} {scores[q, rank]:.9g} 5%s'
+      for q, query_id in enumerate(query_ids)
+      for rank, row in enumerate(indices[q].tolist())
+  ]
+  again = tmp_path / 'again'
+  trec.write_run(
+      again, ranking.Ranking(scores, indices), query_ids, ReadOnce(), '5%s'
+  )
+  assert again.read_bytes() == path.read_bytes()
+
+
+def test_no_queries(tmp_path):
+  none = ranking.Ranking(np.zeros((0, 5), np.float32), np.zeros((0, 5), int))
+  trec.write_run(tmp_path / 'run', none, [], ['a'])
+  assert (tmp_path / 'run').read_bytes() == b''
+
+
+ONE_HIT = ranking.Ranking(np.ones((1, 1), np.float32), np.zeros((1, 1), int))
+
+
+@pytest.mark.parametrize(
+    'query_id, passage_id, tag, message',
+    [
+        ('a b', 'p', 't', "query id 'a b' cannot stand"),
+        ('', 'p', 't', "query id '' cannot stand"),
+        ('q', 'p\n', 't', r"passage id 'p\\n' cannot stand"),
+        ('q', '', 't', r"passage id '' cannot stand"),
+        ('q', 'p', 'my tag', "tag 'my tag' cannot stand"),
+    ],
+)
+def test_ids_with_white_space_leave_the_older_file(
+    tmp_path, query_id, passage_id, tag, message
+):
+  path = tmp_path / 'run'
+  path.write_text('older')
+  with pytest.raises(UserError, match=message):
+    trec.write_run(path, ONE_HIT, [query_id], [passage_id], tag)
+  assert path.read_text() == 'older'
+  assert os.listdir(tmp_path) == ['run']
+
+
+def test_sizes_and_repeats(tmp_path):
+  with pytest.raises(UserError, match='1 rows for 2 query ids'):
+    trec.write_run(tmp_path / 'run', ONE_HIT, ['q', 'r'], ['p'])
+  twice = ranking.Ranking(np.ones((2, 1), np.float32), np.zeros((2, 1), int))
+  with pytest.raises(UserError, match="query id 'q' is repeated"):
+    trec.write_run(tmp_path / 'run', twice, ['q', 'q'], ['p'])
+
+
+@pytest.mark.parametrize('path', ['no_such_folder/run', 'a_file/run'])
+def test_a_path_that_cannot_be_written(tmp_path, path):
+  (tmp_path / 'a_file').touch()
+  with pytest.raises(UserError, match='run: cannot write the run: '):
+    trec.write_run(tmp_path / path, ONE_HIT, ['q'], ['p'])
+
+
+@pytest.mark.parametrize(
+    'line, message',
+    [
+        (b'q Q0 p 1 0.5', 'run:2: 5 fields: expected the six'),
+        (b'', 'run:2: 0 fields'),
+        (b'q Q0 p 1 high t', "run:2: score 'high' in the fifth"),
+        (b'q Q0 p 1 nan t', "run:2: score 'nan'"),
+        (b'q Q0 first 1 0.5 t', "run:2: passage 'first' is repeated"),
+        (b'q Q0 \xff 1 0.5 t', 'run: not a text file in UTF-8'),
+    ],
+)
+def test_bad_lines(tmp_path, line, message):
+  path = tmp_path / 'run'
+  path.write_bytes(b'q Q0 first 1 0.5 t\n' + line + b'\n')
+  with pytest.raises(UserError, match=message):
+    trec.read_run(path)
+
+
+def test_no_file(tmp_path):
+  with pytest.raises(UserError, match='none: cannot read the run: No such'):
+    trec.read_run(tmp_path / 'none')
+  with pytest.raises(UserError, match='none: cannot read the qrels: No such'):
+    trec.read_qrels(tmp_path / 'none')
+
+
+@pytest.mark.parametrize(
+    'text',
+    [
+        'q1 0 a 2\nq1 0 b -1\nq2 Q0 a 0\n',
+        'query-id\tcorpus-id\tscore\nq1\ta\t2\nq1\tb\t-1\nq2\ta\t0\n',
+        '{"q1": {"a": 2, "b": -1}, "q2": {"a": 0}}',
+    ],
+)
+def test_forms_of_qrels(tmp_path, text):
+  path = tmp_path / 'qrels'
+  path.write_text(text)
+  qrels = trec.read_qrels(path)
+  assert qrels == {'q1': {'a': 2, 'b': -1}, 'q2': {'a': 0}}
+
+
+@pytest.mark.parametrize(
+    'line, message',
+    [
+        ('q a', 'qrels:2: 2 columns, expected'),
+        ('q 0 b high', "qrels:2: grade 'high' is not an integer"),
+        ('q 0 a 2', "qrels:2: grade 2 .* which line 1 gives 1"),
+    ],
+)
+def test_bad_lines_of_qrels(tmp_path, line, message):
+  path = tmp_path / 'qrels'
+  path.write_text(f'q 0 a 1\n{line}\n')
+  with pytest.raises(UserError, match=message):
+    trec.read_qrels(path)

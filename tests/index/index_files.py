@@ -1,0 +1,49 @@
+"""Indexes of random rows, written as `encode` writes them."""
+
+import numpy as np
+
+from dualenc_jax.index import Header, IndexBuild, Passage
+
+D = 6
+SHARD = 4
+
+
+def passages_from(start, count):
+  return [
+      Passage(f'id{i}', f'naïve_{i}', f'mod.py:{i}', 'line\n"two"\t' * (i % 4))
+      for i in range(start, start + count)
+  ]
+
+
+def embeddings_for(count, seed=0):
+  return np.random.default_rng(seed).normal(size=(count, D)).astype(np.float32)
+
+
+def header(count=10, **fields):
+  fields = {'dim': D, 'tower': 'passage', 'tokens': 256} | fields
+  return Header(passages=count, **{'shard_size': SHARD} | fields)
+
+
+def write_shards(build, shards, embeddings, passages):
+  """Makes those of some shards that are missing; returns which."""
+  made = []
+  for shard, lock in build.claims(shards):
+    rows = build.header.rows_of(shard)
+    part = slice(rows.start, rows.stop)
+    block = embeddings[part].astype(build.header.dtype)
+    build.write(shard, lock, block, passages[part])
+    made.append(shard)
+  return made
+
+
+def write(folder, count=10, seed=0, replace=False, **fields):
+  """A complete index of `count` rows."""
+  build = IndexBuild(folder, header(count, **fields), replace)
+  build.start()
+  write_shards(
+      build,
+      range(build.header.shards),
+      embeddings_for(count, seed),
+      passages_from(0, count),
+  )
+  assert build.finish()

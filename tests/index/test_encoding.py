@@ -1,0 +1,226 @@
+"""Texts to shards: order, kills, hosts, bad vectors, full disks."""
+
+import json
+import logging
+import os
+import shutil
+import types
+
+import numpy as np
+import pytest
+
+from dualenc_jax.data import prepare, Task, Tokenizer
+from dualenc_jax.errors import UserError
+from dualenc_jax.index import encoding, Header, Index, IndexBuild
+from dualenc_jax.index.encoding import Host
+from dualenc_jax.index.source import Source
+from dualenc_jax.io import progress as progress_lib
+from dualenc_jax.io.progress import Progress
+from dualenc_jax.text.vocabulary import Vocabulary
+
+D, N, SHARD = 4, 23, 5
+TOKENIZER = Tokenizer(Vocabulary('python_code_8k'), 8, 16)
+
+
+def text_of(number):
+  return ' '.join(['word', *('array byte cache'.split() * (number % 3)), 'end'])
+
+
+def vector_of(row):
+  """Stands in for the tower: what a row of the cache becomes."""
+  return np.random.default_rng(row).normal(size=D).astype(np.float32)
+
+
+@pytest.fixture
+def cache_of(tmp_path):
+  def cache_of(rows, split='corpus'):
+    path = tmp_path / 'texts.jsonl'
+    path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+    task = Task('texts', {'path': str(path)})
+    return prepare(task, split, TOKENIZER, tmp_path / 'tokens')
+
+  return cache_of
+
+
+@pytest.fixture
+def source(cache_of):
+  return Source.passages(
+      cache_of({'_id': f'p{i}', 'text': text_of(i)} for i in range(N))
+  )
+
+
+class Embed:
+  """Batches of two, the longest rows first; raises at the call `fail_at`."""
+
+  def __init__(self, source, fail_at=None, change=lambda row, vector: vector):
+    self.lengths = source.tokens.lengths
+    self.calls, self.fail_at, self.change = [], fail_at, change
+
+  def __call__(self, rows):
+    self.calls.append(rows.tolist())
+    order = np.argsort(self.lengths[rows], kind='stable')[::-1]
+    for start in range(0, len(order), 2):
+      if start and len(self.calls) - 1 == self.fail_at:
+        raise RuntimeError('killed')
+      positions = order[start : start + 2]
+      yield positions, np.stack(
+          [self.change(rows[p], vector_of(rows[p])) for p in positions]
+      )
+
+
+def build_of(folder, source, **fields):
+  fields = {'tower': source.tower, 'dtype': 'float32'} | fields
+  return IndexBuild(
+      folder,
+      Header(len(source), D, tokens=16, shard_size=SHARD, **fields),
+  )
+
+
+def tree(folder):
+  return {
+      str(path.relative_to(folder)): path.read_bytes()
+      for path in sorted(folder.rglob('*'))
+      if path.is_file()
+  }
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'float16'])
+def test_row_i_is_passage_i(tmp_path, source, dtype):
+  build = build_of(tmp_path / 'index', source, dtype=dtype)
+  encoding.encode(build, source, Embed(source))
+  assert build.finish()
+  index = Index.open(tmp_path / 'index')
+  expected = np.stack([vector_of(i) for i in range(N)]).astype(dtype)
+  np.testing.assert_array_equal(index.embeddings, expected)
+  assert list(index.ids) == [f'p{i}' for i in range(N)]
+  for i in range(N):
+    assert index.passage(i).text == text_of(i)
+    assert index.passage(i).location == f'{tmp_path / "texts.jsonl"}:{i + 1}'
+
+
+@pytest.mark.parametrize('fail_at', [0, 2, 4])
+def test_a_killed_run_goes_on_and_ends_the_same(tmp_path, source, fail_at):
+  whole = build_of(tmp_path / 'whole', source)
+  encoding.encode(whole, source, Embed(source))
+  assert whole.finish()
+
+  with pytest.raises(RuntimeError, match='killed'):
+    encoding.encode(
+        build_of(tmp_path / 'index', source), source, Embed(source, fail_at)
+    )
+  partial = tmp_path / 'index.partial'
+  before = {
+      path: (path.stat().st_mtime_ns, path.stat().st_ino)
+      for path in partial.rglob('*/*')
+  }
+  assert len(list(partial.glob('shard-*/'))) == fail_at
+  again = build_of(tmp_path / 'index', source)
+  embed = Embed(source)
+  encoding.encode(again, source, embed)
+  assert len(embed.calls) == 5 - fail_at and embed.calls[0][0] == fail_at * 5
+  assert {
+      path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in before
+  } == before
+  assert again.finish()
+  assert tree(tmp_path / 'index') == tree(tmp_path / 'whole')
+
+
+@pytest.mark.parametrize('count', [2, 3, 7])
+def test_hosts_make_what_one_makes(tmp_path, source, count):
+  one = build_of(tmp_path / 'one', source)
+  encoding.encode(one, source, Embed(source))
+  assert one.finish()
+  done = []
+  for host in reversed(range(count)):
+    build = build_of(tmp_path / 'index', source)
+    embed = Embed(source)
+    encoding.encode(build, source, embed, Host(host, count))
+    assert [rows[0] // SHARD for rows in embed.calls] == list(
+        range(host, 5, count)
+    )
+    done.append(build.finish())
+  # Whoever makes the last shard completes the index.
+  assert done == [False] * (count - 1) + [True]
+  assert tree(tmp_path / 'index') == tree(tmp_path / 'one')
+
+
+@pytest.mark.parametrize('bad', [np.nan, np.inf])
+def test_vectors_that_are_not_finite_are_named(tmp_path, source, bad):
+  def change(row, vector):
+    return np.where([row == 12, 0, 0, 0], bad, vector).astype(np.float32)
+
+  build = build_of(tmp_path / 'index', source)
+  with pytest.raises(
+      UserError, match=r"of row 12 \(passage 'p12'\) hold NaN or infinity"
+  ):
+    encoding.encode(build, source, Embed(source, change=change))
+  # What was made before is whole, and kept.
+  assert build.missing() == [2, 3, 4]
+
+
+def test_disk_and_memory_are_told_before(tmp_path, source, caplog, monkeypatch):
+  caplog.set_level(logging.INFO, 'dualenc_jax')
+  sizes = types.SimpleNamespace(free=123_400_000)
+  monkeypatch.setattr(shutil, 'disk_usage', lambda _: sizes)
+  encoding.encode(build_of(tmp_path / 'a', source), source, Embed(source))
+  assert '(123.4 MB are free)' in caplog.text
+  sizes.free = 1000
+  build = build_of(tmp_path / 'b', source)
+  with pytest.raises(UserError, match='does not fit the disk.*are missing'):
+    encoding.encode(build, source, Embed(source))
+  assert not [name for name in os.listdir(tmp_path) if name.startswith('b')]
+
+
+def test_the_estimate_is_near_what_is_written(tmp_path, source, monkeypatch):
+  build = build_of(tmp_path / 'index', source)
+  every = list(range(5))
+  encoding.encode(build, source, Embed(source))
+  written = sum(map(len, tree(tmp_path / 'index.partial').values()))
+  written -= 5 * 400  # Headers of arrays, and shard.json.
+  monkeypatch.setattr(
+      shutil, 'disk_usage', lambda _: types.SimpleNamespace(free=written // 2)
+  )
+  with pytest.raises(UserError, match='does not fit'):
+    encoding.check_room(build, every, source)
+  monkeypatch.setattr(
+      shutil, 'disk_usage', lambda _: types.SimpleNamespace(free=2 * written)
+  )
+  assert encoding.check_room(build, every, source)
+
+
+def test_queries_are_encoded_once(tmp_path, cache_of):
+  rows = [{'_id': f'q{i}', 'query': f'find {i}'} for i in range(7)]
+  queries = Source.queries(cache_of(rows, 'queries'))
+  build = build_of(tmp_path / 'index', queries)
+  encoding.encode(build, queries, Embed(queries))
+  assert build.finish()
+  index = Index.open(tmp_path / 'index', {'tower': 'query'})
+  assert list(index.ids) == [f'q{i}' for i in range(7)]
+  assert index.passage(3).text == 'find 3'
+
+
+def test_ids_that_no_index_can_keep(cache_of):
+  rows = [{'_id': 'a', 'text': 'x'}, {'_id': 'b\nc', 'text': 'y'}]
+  with pytest.raises(UserError, match=r"passage_id 'b\\nc' of several lines"):
+    Source.passages(cache_of(rows))
+
+
+def test_a_split_of_the_other_side(cache_of):
+  with pytest.raises(UserError, match='has passages only'):
+    Source.queries(cache_of([{'_id': 'a', 'text': 'x'}]))
+
+
+def test_progress_without_a_terminal(caplog, monkeypatch):
+  caplog.set_level(logging.INFO, 'dualenc_jax')
+  clock = [100.0]
+  monkeypatch.setattr(
+      progress_lib, 'time', types.SimpleNamespace(monotonic=lambda: clock[0])
+  )
+  with Progress('Encoding', 1000, 'passages', seconds=30) as progress:
+    for _ in range(4):
+      clock[0] += 20
+      progress(100)
+  assert [record.getMessage() for record in caplog.records] == [
+      'Encoding: 200 of 1,000 passages, 5 a second, 02:40 left.',
+      'Encoding: 400 of 1,000 passages, 5 a second, 02:00 left.',
+  ]

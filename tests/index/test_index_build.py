@@ -1,0 +1,309 @@
+"""Making an index: kills, full disks, several processes, other indexes."""
+
+import multiprocessing
+import os
+import pathlib
+import signal
+import threading
+
+import index_files
+from index_files import embeddings_for, header, passages_from, write
+import numpy as np
+import pytest
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.index import Index, IndexBuild
+
+
+def make(build, shards, seed=0):
+  count = build.header.passages
+  return index_files.write_shards(
+      build, shards, embeddings_for(count, seed), passages_from(0, count)
+  )
+
+
+def assert_is(folder, count, seed):
+  """The index holds `count` rows of `seed`, and nothing lies beside it."""
+  index = Index.open(folder)
+  np.testing.assert_array_equal(index.embeddings, embeddings_for(count, seed))
+  assert [index.passage(i) for i in range(count)] == passages_from(0, count)
+
+
+def stamps(folder):
+  """Which files there are, and when each was made."""
+  return {
+      path: (path.stat().st_ino, path.stat().st_mtime_ns)
+      for path in folder.rglob('*')
+      if path.is_file()
+  }
+
+
+def test_a_build_goes_on_at_the_first_missing_shard(tmp_path):
+  first = IndexBuild(tmp_path / 'index', header(18))
+  assert first.missing() == [0, 1, 2, 3, 4]
+  first.start()
+  assert make(first, [0, 1, 3]) == [0, 1, 3]
+  assert not first.finish()
+  before = stamps(tmp_path / 'index.partial')
+  with pytest.raises(UserError, match='3 of 5 shards are there, in .*partial'):
+    Index.open(tmp_path / 'index')
+
+  second = IndexBuild(tmp_path / 'index', header(18))
+  assert second.missing() == [2, 4]
+  second.start()
+  assert make(second, range(5)) == [2, 4]
+  assert second.finish()
+  assert_is(tmp_path / 'index', 18, seed=0)
+  after = stamps(tmp_path / 'index')
+  for path, stamp in before.items():
+    if 'shard-' in path.parent.name:
+      assert after[tmp_path / 'index' / path.parent.name / path.name] == stamp
+  assert os.listdir(tmp_path) == ['index']
+  # All is done: the same command changes nothing.
+  third = IndexBuild(tmp_path / 'index', header(18))
+  assert third.missing() == []
+  third.start()
+  assert make(third, range(5)) == [] and third.finish()
+  assert stamps(tmp_path / 'index') == after
+  assert os.listdir(tmp_path) == ['index']
+
+
+@pytest.mark.parametrize(
+    'change, message',
+    [
+        ({'dim': 7}, 'dim is 6, expected 7'),
+        ({'dtype': 'float16'}, "dtype is 'float32', expected 'float16'"),
+        ({'tower': 'query'}, "tower is 'passage', expected 'query'"),
+        ({'tokens': 64}, 'tokens is 256, expected 64'),
+        ({'shard_size': 5}, 'shard_size is 4, expected 5'),
+        ({'count': 9}, 'passages is 10, expected 9'),
+        ({'provenance': {'step': 2}}, 'step is 1, expected 2'),
+        ({'provenance': {}}, 'step is 1, expected None'),
+    ],
+)
+@pytest.mark.parametrize('shards', [1, 3])
+def test_shards_of_another_header_are_not_mixed_in(
+    tmp_path, change, message, shards
+):
+  fields = {'count': 10, 'provenance': {'step': 1}}
+  build = IndexBuild(tmp_path / 'index', header(**fields))
+  build.start()
+  make(build, range(shards))
+  assert build.finish() == (shards == 3)
+  before = stamps(tmp_path)
+  with pytest.raises(UserError, match=message) as error:
+    IndexBuild(tmp_path / 'index', header(**(fields | change)))
+  assert '--overwrite' in str(error.value)
+  assert stamps(tmp_path) == before
+  write(tmp_path / 'index', replace=True, **(fields | change, {'dim': 6})[
+      'dim' in change
+  ])
+  assert 'index.partial' not in os.listdir(tmp_path)
+
+
+def test_where_a_model_lies_makes_no_other_index(tmp_path):
+  write(tmp_path / 'index', provenance={'model_dir': 'a', 'step': 1})
+  moved = header(provenance={'model_dir': 'b', 'step': 1})
+  assert IndexBuild(tmp_path / 'index', moved).missing() == []
+
+
+def test_a_new_index_replaces_an_older_one_when_it_is_complete(tmp_path):
+  folder = tmp_path / 'index'
+  write(folder, 10, seed=1)
+  older = Index.open(folder)
+  build = IndexBuild(folder, header(7), replace=True)
+  build.start()
+  make(build, [0], seed=2)
+  assert not build.finish()
+  assert_is(folder, 10, seed=1)
+  make(build, [1], seed=2)
+  assert_is(folder, 10, seed=1)
+  assert build.finish()
+  assert_is(folder, 7, seed=2)
+  # A reader of the older one goes on reading it.
+  np.testing.assert_array_equal(older.embeddings, embeddings_for(10, 1))
+  assert older.ids[9] == 'id9' and older.passage(9).id == 'id9'
+  assert os.listdir(tmp_path) == ['index']
+
+
+def test_half_of_another_index_is_replaced_on_request_only(tmp_path):
+  half = IndexBuild(tmp_path / 'index', header(10))
+  half.start()
+  make(half, [0], seed=1)
+  with pytest.raises(UserError, match='index.partial is another index'):
+    IndexBuild(tmp_path / 'index', header(7))
+  write(tmp_path / 'index', 7, seed=2, replace=True)
+  assert_is(tmp_path / 'index', 7, seed=2)
+
+
+def test_an_index_of_version_1_is_replaced_on_request_only(tmp_path):
+  folder = tmp_path / 'index'
+  folder.mkdir()
+  for name in ('embeddings.npy', 'offsets.npy', 'passages.jsonl'):
+    (folder / name).touch()
+  (folder / 'header.json').write_text(
+      '{"format": "dualenc-index", "version": 1, "passages": 10, "dim": 6}'
+  )
+  with pytest.raises(UserError, match='version is 1.*--overwrite'):
+    IndexBuild(folder, header())
+  write(folder, 10, replace=True)
+  assert_is(folder, 10, seed=0)
+
+
+def test_a_linked_folder_is_replaced_where_it_lies(tmp_path):
+  write(tmp_path / 'disk' / 'index', 10, seed=1)
+  (tmp_path / 'link').symlink_to(tmp_path / 'disk' / 'index')
+  write(tmp_path / 'link', 4, seed=2, replace=True)
+  assert (tmp_path / 'link').is_symlink()
+  assert_is(tmp_path / 'disk' / 'index', 4, seed=2)
+
+
+def die_at_the_second_shard(folder):
+  build = IndexBuild(folder, header(10), replace=True)
+  build.start()
+  rename = pathlib.Path.rename
+
+  def once(self, target):
+    if self.name == 'shard-00001.partial':
+      os.kill(os.getpid(), signal.SIGKILL)
+    return rename(self, target)
+
+  pathlib.Path.rename = once
+  make(build, range(3), seed=2)
+
+
+def die_between_the_renames(folder):
+  rename = pathlib.Path.rename
+
+  def once(self, target):
+    rename(self, target)
+    if self == folder:
+      os.kill(os.getpid(), signal.SIGKILL)
+
+  pathlib.Path.rename = once
+  write(folder, 10, seed=2, replace=True)
+
+
+@pytest.mark.parametrize(
+    'die, missing',
+    [(die_at_the_second_shard, [1, 2]), (die_between_the_renames, [])],
+)
+def test_a_killed_process_leaves_the_older_index(tmp_path, die, missing):
+  folder = tmp_path / 'index'
+  write(folder, 12, seed=1)
+  process = multiprocessing.get_context('spawn').Process(
+      target=die, args=(folder,)
+  )
+  process.start()
+  process.join()
+  assert process.exitcode == -signal.SIGKILL
+  assert_is(folder, 12, seed=1)
+  build = IndexBuild(folder, header(10), replace=True)
+  assert build.missing() == missing
+  build.start()
+  assert_is(folder, 12, seed=1)
+  assert make(build, range(3), seed=2) == missing
+  assert build.finish()
+  assert_is(folder, 10, seed=2)
+  assert os.listdir(tmp_path) == ['index']
+
+
+def test_a_full_disk_keeps_the_shards_that_are_there(tmp_path, monkeypatch):
+  folder = tmp_path / 'index'
+  write(folder, 12, seed=1)
+  build = IndexBuild(folder, header(10), replace=True)
+  build.start()
+  make(build, [0], seed=2)
+
+  def full(_):
+    raise OSError(28, 'No space left on device')
+
+  with monkeypatch.context() as patch:
+    patch.setattr(os, 'fsync', full)
+    with pytest.raises(UserError, match='write .*No space left.* are kept'):
+      make(build, [1], seed=2)
+  assert_is(folder, 12, seed=1)
+  partial = {p.name for p in (tmp_path / 'index.partial').glob('shard-*.p*')}
+  assert not partial
+  # The lock is free: the same process, or another, goes on.
+  assert make(build, range(3), seed=2) == [1, 2]
+  assert build.finish()
+  assert_is(folder, 10, seed=2)
+
+
+def test_a_place_that_cannot_be_written(tmp_path):
+  (tmp_path / 'file').touch()
+  with pytest.raises(UserError, match='cannot write the index: .*Give a'):
+    IndexBuild(tmp_path / 'file' / 'index', header()).start()
+
+
+@pytest.mark.parametrize('name', ['index', 'index.partial', 'index.replaced'])
+@pytest.mark.parametrize('stranger', ['thesis.tex', 'shard-00000/thesis.tex'])
+def test_a_folder_of_something_else_is_never_touched(tmp_path, name, stranger):
+  path = tmp_path / name / stranger
+  path.parent.mkdir(parents=True)
+  path.write_text('years of work')
+  with pytest.raises(UserError, match=f"not an index: it holds '{stranger}'"):
+    write(tmp_path / 'index', replace=True)
+  assert path.read_text() == 'years of work'
+
+
+def test_an_empty_folder_may_become_an_index(tmp_path):
+  (tmp_path / 'index').mkdir()
+  write(tmp_path / 'index')
+  assert_is(tmp_path / 'index', 10, seed=0)
+
+
+def test_two_processes_never_write_one_shard(tmp_path):
+  folder = tmp_path / 'index'
+  first = IndexBuild(folder, header(10))
+  second = IndexBuild(folder, header(10))
+  first.start()
+  second.start()
+  (shard, lock), *_ = [next(first.claims([0]))]
+  waiting = second.claims([0, 1, 2])
+  # Shard 0 is being written; the others come first.
+  made = []
+  for _ in range(2):
+    other, own = next(waiting)
+    made.append(other)
+    rows = second.header.rows_of(other)
+    second.write(
+        other,
+        own,
+        embeddings_for(10)[rows.start : rows.stop],
+        passages_from(rows.start, len(rows)),
+    )
+  assert made == [1, 2]
+  assert not second.finish()
+  rest = []
+  thread = threading.Thread(target=lambda: rest.extend(waiting))
+  thread.start()
+  first.write(shard, lock, embeddings_for(10)[:4], passages_from(0, 4))
+  thread.join(30)
+  assert not thread.is_alive() and rest == []
+  assert second.finish() and first.finish()
+  assert_is(folder, 10, seed=0)
+
+
+def test_a_shard_whose_writer_gave_up_is_made_by_the_one_who_waits(tmp_path):
+  first = IndexBuild(tmp_path / 'index', header(10))
+  second = IndexBuild(tmp_path / 'index', header(10))
+  first.start()
+  second.start()
+  _, lock = next(first.claims([0]))
+  found = []
+  thread = threading.Thread(target=lambda: found.extend(second.claims([0])))
+  thread.start()
+  lock.release()
+  thread.join(30)
+  assert [shard for shard, _ in found] == [0]
+
+
+def test_a_process_that_others_have_overtaken_ends_well(tmp_path):
+  late = IndexBuild(tmp_path / 'index', header(10))
+  late.start()
+  write(tmp_path / 'index')
+  assert list(late.claims(range(3))) == []
+  assert late.finish()
+  assert_is(tmp_path / 'index', 10, seed=0)

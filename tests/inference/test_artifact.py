@@ -1,0 +1,224 @@
+"""Artifacts: the same vectors with little installed, and nothing half-right."""
+
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import zlib
+
+import jax
+from jax import export as jax_export
+import numpy as np
+import pytest
+import safetensors.numpy
+import tiny_towers
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.inference import artifact as serving
+from dualenc_jax.inference.artifact import artifact as artifact_lib, export
+from dualenc_jax.inference.artifact.manifest import of_file
+
+TEXTS = tiny_towers.TEXTS
+PREFIXES = 'find: ', 'code: '
+
+
+@pytest.fixture(scope='module')
+def towers():
+  return tiny_towers.loaded(apart=True, prefixes=PREFIXES)
+
+
+@pytest.fixture(scope='module')
+def written(towers, tmp_path_factory) -> pathlib.Path:
+  folder = tmp_path_factory.mktemp('artifact') / 'new/deep'
+  serving.write(towers, folder)
+  return folder
+
+
+@pytest.fixture
+def copied(written, tmp_path) -> pathlib.Path:
+  return pathlib.Path(shutil.copytree(written, tmp_path / 'copy'))
+
+
+def vectors(artifact, tower, texts=TEXTS):
+  if tower == 'query':
+    return artifact.queries(artifact.tokenizer.encode_queries(texts))
+  return artifact.passages(artifact.tokenizer.encode_passages(texts))
+
+
+@pytest.mark.parametrize('tower', ['query', 'passage'])
+def test_vectors_are_those_of_the_model(towers, written, tower):
+  artifact = serving.Artifact.open(written)
+  assert artifact.dim == tiny_towers.DIM
+  expected = tiny_towers.embed(towers, tower, TEXTS)
+  np.testing.assert_allclose(vectors(artifact, tower), expected, atol=1e-6)
+  assert vectors(artifact, tower, []).shape == (0, tiny_towers.DIM)
+
+
+@pytest.mark.parametrize(
+    'kind, atol',
+    [({'scan_layers': True}, 1e-6), ({'dtype': 'bfloat16'}, 4e-3)],
+    ids=['scanned', 'bfloat16'],
+)
+def test_other_models(tmp_path, kind, atol):
+  towers = tiny_towers.loaded(**kind)
+  serving.write(towers, tmp_path / 'new')
+  artifact = serving.Artifact.open(tmp_path / 'new')
+  expected = tiny_towers.embed(towers, 'query', TEXTS)
+  np.testing.assert_allclose(vectors(artifact, 'query'), expected, atol=atol)
+
+
+def test_many_texts_are_cut_into_chunks(towers, written, monkeypatch):
+  monkeypatch.setattr(artifact_lib, '_TOKENS_ON_CPU', 80)
+  artifact = serving.Artifact.open(written)
+  texts = [' '.join(TEXTS[: i % 7]) for i in range(101)]
+  expected = tiny_towers.embed(towers, 'passage', texts)
+  np.testing.assert_allclose(
+      vectors(artifact, 'passage', texts), expected, atol=1e-6
+  )
+
+
+def test_programs_run_without_this_library(towers, written):
+  """As another program reads the folder: any number of rows, all platforms."""
+  manifest = json.loads((written / 'artifact.json').read_text())
+  params = safetensors.numpy.load_file(written / 'weights.safetensors')
+  assert {n: list(p.shape) for n, p in params.items()} == manifest['params']
+  tower = manifest['towers']['query']
+  assert tower['lengths'] == [12] and tower['prefix'] == 'find: '
+  assert manifest['towers']['passage']['lengths'] == [16, 32, 40]
+  program = zlib.decompress((written / 'programs/query-12.bin').read_bytes())
+  exported = jax_export.deserialize(bytearray(program))
+  assert set(exported.platforms) == {'cpu', 'cuda', 'tpu'}
+  tokens = np.zeros((3, 12), np.int32)
+  for row, text in zip(tokens, TEXTS):
+    ids = towers.tokenizer.vocabulary.encode(['find: ' + text], 12).values
+    row[: len(ids)] = ids
+  own = {name: params[name] for name in tower['params']}
+  expected = tiny_towers.embed(towers, 'query', TEXTS[:3])
+  for rows in (1, 3):
+    found = jax.jit(exported.call)(own, tokens[:rows])
+    np.testing.assert_allclose(found, expected[:rows], atol=1e-6)
+
+
+def test_weights_are_not_in_the_programs(towers, written):
+  """One program serves any parameters of these shapes."""
+  program = (written / 'programs/query-12.bin').read_bytes()
+  other = tiny_towers.loaded(seed=1, apart=True, prefixes=PREFIXES)
+  names = export.params_of_tower(export.flat(other.params), 'query')
+  params = jax.device_get(export.flat(other.params))
+  tokens = other.tokenizer.encode_queries(TEXTS).padded(np.arange(7), 12)
+  found = export.load(program).call({n: params[n] for n in names}, tokens)
+  expected = tiny_towers.embed(other, 'query', TEXTS)
+  np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+ELSEWHERE = """
+import sys
+for name in ('flax', 'gin', 'orbax', 'optax', 'tensorflow', 'seqio', 'torch',
+             'transformers', 'safetensors', 'tensorstore'):
+  sys.modules[name] = None
+import dualenc_jax, numpy as np
+retriever = dualenc_jax.Retriever.from_dir(sys.argv[1])
+np.save(sys.argv[2], retriever.encode_passages(sys.argv[3:]))
+"""
+
+
+def test_it_runs_without_flax_gin_orbax_and_optax(towers, written, tmp_path):
+  argv = [sys.executable, '-c', ELSEWHERE, written, tmp_path / 'out.npy']
+  done = subprocess.run(
+      [*argv, *TEXTS], capture_output=True, text=True, timeout=120
+  )
+  assert done.returncode == 0, done.stderr
+  expected = tiny_towers.embed(towers, 'passage', TEXTS)
+  np.testing.assert_allclose(
+      np.load(tmp_path / 'out.npy'), expected, atol=1e-6
+  )
+
+
+def change(path: pathlib.Path, **fields) -> None:
+  value = json.loads(path.read_text()) | fields
+  path.write_text(json.dumps(value))
+
+
+@pytest.mark.parametrize(
+    'fields, message',
+    [
+        ({'version': 2}, 'format version is 2; this program reads version 1'),
+        ({'format': 'other'}, "expected format 'dualenc-artifact'"),
+        ({'calling_convention': 99}, 'calling convention 99 .*Install the JAX'),
+        ({'calling_convention': 1}, 'calling convention 1 .*write the '),
+        ({'platforms': ['tpu']}, 'run on tpu, and JAX is on cpu'),
+        ({'towers': {'query': {}}}, 'damaged, a field is missing'),
+        ({'files': {'weights.safetensors': {}}}, 'damaged, a field is missing'),
+        ({'files': ['weights.safetensors']}, 'damaged, a field is missing'),
+    ],
+)
+def test_another_artifact_json_is_refused(copied, fields, message):
+  change(copied / 'artifact.json', **fields)
+  with pytest.raises(UserError, match=message):
+    serving.Artifact.open(copied)
+
+
+def test_a_json_cut_off_is_refused(copied):
+  path = copied / 'artifact.json'
+  path.write_text(path.read_text()[:100])
+  with pytest.raises(UserError, match='artifact.json: not JSON'):
+    serving.Artifact.open(copied)
+
+
+@pytest.mark.parametrize(
+    'name',
+    ['weights.safetensors', 'vocabulary.model', 'programs/passage-32.bin'],
+)
+def test_a_damaged_file_is_refused(copied, name):
+  path = copied / name
+  whole = path.read_bytes()
+  path.write_bytes(whole[:-1])
+  with pytest.raises(UserError, match=f'{name} has .* bytes'):
+    serving.Artifact.open(copied)
+  path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+  with pytest.raises(UserError, match=f'{name} was changed'):
+    serving.Artifact.open(copied)
+  path.unlink()
+  with pytest.raises(UserError, match=f'{name} is missing'):
+    serving.Artifact.open(copied)
+
+
+def test_a_program_that_this_jax_cannot_read(copied):
+  name = 'programs/query-12.bin'
+  (copied / name).write_bytes(zlib.compress(b'of another time'))
+  files = json.loads((copied / 'artifact.json').read_text())['files']
+  change(
+      copied / 'artifact.json', files=files | {name: of_file(copied / name)}
+  )
+  with pytest.raises(UserError, match=f'{name} cannot be read by JAX'):
+    vectors(serving.Artifact.open(copied), 'query')
+
+
+def test_no_artifact(tmp_path):
+  with pytest.raises(UserError, match='no artifact here'):
+    serving.Artifact.open(tmp_path)
+
+
+def test_a_copy_is_the_same(written, tmp_path):
+  serving.write(serving.Artifact.open(written), tmp_path / 'copy')
+  for path in written.rglob('*'):
+    if path.is_file():
+      copy = tmp_path / 'copy' / path.relative_to(written)
+      assert copy.read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    'limit, lengths',
+    [(8, [8]), (16, [16]), (17, [16, 17]), (64, [16, 32, 64])],
+)
+def test_lengths(limit, lengths):
+  assert export.lengths_up_to(limit) == lengths
+
+
+def test_parameters_of_the_towers():
+  names = ['token_embedder/embedding', 'encoder/a/b', 'projection/kernel']
+  own = ['passage_encoder/a/b', 'passage_projection/kernel']
+  assert export.params_of_tower(names, 'passage') == names
+  assert export.params_of_tower(names + own, 'query') == names
+  assert export.params_of_tower(names + own, 'passage') == [*own, names[0]]

@@ -1,0 +1,252 @@
+"""Counts of an inspection against plain Python, on small tasks."""
+
+import json
+
+from inspecting import found, inspect, pairs, VOCABULARY
+import pytest
+import sentencepiece
+
+from dualenc_jax.data import Mixture
+from dualenc_jax.data.reader import example
+from dualenc_jax.errors import UserError
+from dualenc_jax.inspection.findings import findings, Level
+from dualenc_jax.inspection.markdown import markdown
+from dualenc_jax.readers import bad_rows
+
+
+class Rows:
+  """A task of rows given by split; those of a corpus are ranked."""
+
+  name = 'rows'
+  options = {}
+
+  def __init__(self, **splits):
+    self._splits = splits
+
+  def parts(self):
+    return [(self, 1.0)]
+
+  def splits(self):
+    return tuple(self._splits)
+
+  def examples(self, split):
+    for row in self._splits[split]:
+      if isinstance(row, Exception):
+        raise row
+      yield row
+
+  def corpus_split(self, split):
+    return 'corpus' if 'corpus' in self._splits and split != 'corpus' else None
+
+
+def test_bad_rows_are_collected_with_their_places(tmp_path):
+  path = tmp_path / 'train.jsonl'
+  good = b'{"query": "q", "passage": "p"}'
+  bad = [b'no json'] * 5 + [b'\xff', b'[]', b'{"query": " ", "passage": "p"}']
+  path.write_bytes(b'\n'.join([good, *bad, good]))
+  split = inspect(pairs(train=str(path))).splits[0]
+  assert split.rows == 2 and split.num_refused == 8 and split.error is None
+  assert split.refused['not JSON'] == bad_rows.Found(
+      5, [f'{path}:2', f'{path}:3', f'{path}:4']
+  )
+  assert split.refused['not UTF-8'].places == [f'{path}:7']
+  array = 'not a JSON object but an array; expected an object a line'
+  assert split.refused[array].places == [f'{path}:8']
+  assert split.refused["'query' is empty"].places == [f'{path}:9']
+
+
+def test_reasons_are_bounded():
+  bad = bad_rows.BadRows()
+  for i in range(1000):
+    bad.add(f'reason {i}', f'f:{i}')
+  assert len(bad) == bad.REASONS + 1
+  assert bad[bad.OTHERS].count == 1000 - bad.REASONS
+
+
+def test_every_oddity_is_counted():
+  rows = [
+      example('whales', 'half a brain', ['sharks'], 'q1', 'p1', '', 'f:1'),
+      # Repeats the first; the second id of the query; a positive is negative.
+      example(
+          'whales', 'half a brain', ['half a brain'], 'q2', 'p1', '', 'f:2'
+      ),
+      # The negative is a passage of another row; p1 is another text, too.
+      example(
+          'whales', 'they drift', ['half a brain', 'x'], 'q1', 'p1', '', 'f:3'
+      ),
+      example('same', 'same', [], 'q3', 'p4', '', 'f:4'),
+      example('  ', 'It\xe2\x80\x99s', [], 'q4', 'p5', '', 'f:5'),
+      example('lost', '\ufffd', ['\u3000'], 'q5', 'p6', '', 'f:6'),
+      example('judged', 'they drift', [], 'q6', 'p7', '', 'f:7', 0),
+      example('alone', location='f:8'),
+      example(passage='they drift', location='f:9'),
+  ]
+  inspection = inspect(Rows(train=rows))
+  split = inspection.splits[0]
+  assert (split.rows, split.pairs, split.distinct_pairs) == (9, 6, 5)
+  assert split.judged_irrelevant == 1
+  assert (split.lone_queries, split.lone_passages) == (1, 1)
+  assert split.repeated_pairs == bad_rows.Found(1, ['f:2 and 1'])
+  assert split.equal_texts == bad_rows.Found(1, ['f:4'])
+  assert split.positive_negatives == bad_rows.Found(1, ['f:2'])
+  assert split.other_positive_negatives == bad_rows.Found(1, ['f:3'])
+  assert (split.fewest_negatives, split.most_negatives) == (0, 2)
+  assert split.without_negatives == 2
+  queries, passages = split.queries, split.passages
+  assert (queries.count, queries.distinct) == (8, 6)
+  assert (queries.most_repeated, queries.most_repeated_at) == (3, 'f:1')
+  assert (passages.count, passages.distinct) == (8, 5)
+  assert passages.unique == 5 / 8
+  assert (split.negatives.count, split.negatives.distinct) == (5, 4)
+  assert queries.blank == bad_rows.Found(1, ['f:5'])
+  assert split.negatives.blank == bad_rows.Found(1, ['f:6'])
+  assert passages.mojibake.places == ['f:5 "It\xe2\\x80\\x99s"']
+  assert passages.replaced == bad_rows.Found(1, ['f:6 "\ufffd"'])
+  assert queries.texts_of_several_ids == bad_rows.Found(1, ['f:2 and 1'])
+  assert queries.ids_of_several_texts.count == 0
+  assert passages.ids_of_several_texts == bad_rows.Found(1, ['f:3 and 1'])
+  assert passages.texts_of_several_ids == bad_rows.Found(1, ['f:7 and 3'])
+  told = '\n'.join(what for _, what in found(inspection, Level.WRONG))
+  for part in (
+      'pairs with their passage among their hard negatives: 1',
+      'passage of another pair of the same query: 1',
+      'queries of nothing but whitespace: 1',
+      'queries without a passage: 1',
+      'passages without a query, among pairs: 1',
+  ):
+    assert part in told
+  told = '\n'.join(what for _, what in found(inspection, Level.SUSPICIOUS))
+  for part in (
+      'pairs whose query is their passage: 1',
+      'passages that look decoded with the wrong encoding: 1',
+      'passages with U+FFFD, which stands for characters that are lost: 1',
+      'passage ids that name several texts: 1',
+      'pairs that were there before: 1',
+  ):
+    assert part in told
+
+
+def test_good_data_has_nothing_wrong():
+  rows = [example(f'query {i}', f'passage {i}') for i in range(30)]
+  inspection = inspect(Rows(train=rows[:20], validation=rows[20:]))
+  assert findings(inspection) == []
+  assert 'Nothing wrong or suspicious' in markdown(inspection, [])
+
+
+def test_leaks_between_splits():
+  train = [example(f'q{i}', f'p{i}', location=f't:{i}') for i in range(1, 6)]
+  test = [
+      example('q1', 'p1', location='v:1'),
+      example('q2', 'other', location='v:2'),
+      example('q2', 'p3', location='v:3'),
+      example('new', 'p3', location='v:4'),
+      # Not a pair: the judgement says that it is none.
+      example('q5', 'p5', location='v:5', relevance=0),
+      example('q9', 'p9', location='v:6'),
+  ]
+  (overlap,) = inspect(Rows(train=train, test=test)).overlaps
+  assert (overlap.held_out, overlap.train) == ('test', 'train')
+  assert overlap.queries == bad_rows.Found(
+      3, ['v:1 and t:1', 'v:2 and t:2', 'v:5 and t:5']
+  )
+  assert overlap.passages == bad_rows.Found(
+      3, ['v:1 and t:1', 'v:3 and t:3', 'v:5 and t:5']
+  )
+  assert overlap.pairs == bad_rows.Found(1, ['v:1 and t:1'])
+
+
+def test_relevant_passages_must_be_in_the_corpus():
+  corpus = [example(passage=f'p{i}') for i in range(3)]
+  validation = [
+      example('q1', 'p1', location='v:1'),
+      example('q2', 'gone', location='v:2'),
+      example('q3', 'gone', location='v:3'),
+      example('q3', 'judged', location='v:4', relevance=0),
+  ]
+  task = Rows(validation=validation, corpus=corpus)
+  inspection = inspect(task)
+  (missing,) = inspection.missing
+  assert missing.passages == bad_rows.Found(1, ['v:2'])
+  assert found(inspection, Level.WRONG) == [(
+      'validation, corpus',
+      'passages of validation that are not in corpus: 1',
+  )]
+  # Of a part of the corpus nothing can be said.
+  assert not inspect(task, limit=2).missing
+
+
+def test_a_split_that_breaks_off_keeps_what_was_read():
+  rows = [example('a', 'b'), example('c', 'd'), UserError('damaged here.')]
+  inspection = inspect(Rows(train=rows, test=[example('e', 'f')]))
+  train, test = inspection.splits
+  assert (train.rows, train.error) == (2, 'damaged here.')
+  assert (test.rows, test.error) == (1, None)
+  assert found(inspection, Level.UNUSABLE) == [('train', 'damaged here')]
+
+
+def test_splits_without_a_pair():
+  inspection = inspect(
+      Rows(
+          train=[example(passage='p')],
+          validation=[],
+          test=[example('q', 'p', relevance=0)],
+          corpus=[example(passage='p')],
+      )
+  )
+  unusable = [where for where, _ in found(inspection, Level.UNUSABLE)]
+  assert unusable == ['train', 'validation', 'test']
+
+
+def test_nothing_to_read_is_an_error(tmp_path):
+  with pytest.raises(UserError, match='TRAIN_FILE'):
+    inspect(pairs())
+  with pytest.raises(UserError, match='no file .*gone.jsonl'):
+    inspect(pairs(train=str(tmp_path / 'gone.jsonl')))
+
+
+def test_limit():
+  task = Rows(train=[example(f'q{i}', f'p{i}') for i in range(9)])
+  assert inspect(task, limit=9).splits[0].limited is False
+  split = inspect(task, limit=4).splits[0]
+  assert (split.rows, split.limited) == (4, True)
+  assert 'only the first 4 rows' in markdown(inspect(task, limit=4), [])
+
+
+def test_tasks_of_a_mixture_are_read_one_by_one(tmp_path):
+  names = ('a.jsonl', 'b.jsonl', 'c.jsonl')
+  for name, texts in zip(names, ('ab', 'cd', 'ac')):
+    lines = [json.dumps({'query': t, 'passage': f'{t}!'}) for t in texts]
+    (tmp_path / name).write_text('\n'.join(lines))
+  a, b, c = (str(tmp_path / name) for name in names)
+  mixture = Mixture(
+      [pairs(train=a), pairs(train=b)], None, pairs(validation=c)
+  )
+  inspection = inspect(mixture)
+  assert [split.name for split in inspection.splits] == [
+      'pairs/train',
+      'pairs 2/train',
+      'pairs 3/validation',
+  ]
+  assert [
+      (o.held_out, o.train, o.queries.count, o.pairs.count)
+      for o in inspection.overlaps
+  ] == [
+      ('pairs 3/validation', 'pairs/train', 1, 1),
+      ('pairs 3/validation', 'pairs 2/train', 1, 1),
+  ]
+
+
+def test_samples_are_what_the_model_sees():
+  rows = [
+      example(f'number {i}', 'def f(x):\n  return x + 1 ' * 9, ['no'])
+      for i in range(11)
+  ]
+  samples = inspect(Rows(train=rows), passage_length=6).splits[0].samples
+  assert [sample.place for sample in samples] == ['row 1', 'row 10']
+  query, passage, negative = samples[1].texts
+  processor = sentencepiece.SentencePieceProcessor(str(VOCABULARY.file))
+  ids = processor.encode(rows[0]['passage'])
+  cut = processor.decode(ids[:5]).replace('\n', '\\n')
+  assert passage == ('passage', f'{cut} EOS', 6, len(ids) + 1)
+  assert query[:2] == ('query', 'number 9 EOS') and query[2] == query[3]
+  assert negative[:2] == ('negative', 'no EOS')

@@ -1,0 +1,105 @@
+"""Parts of the inspection: histograms, repeats, mojibake."""
+
+
+import numpy as np
+import pytest
+
+from dualenc_jax.data import Vocabulary
+from dualenc_jax.inspection import columns, mojibake
+from dualenc_jax.inspection.histogram import Histogram
+
+VOCABULARY = Vocabulary('python_code_8k')
+SOUND = (
+    'Größe, Maß und „Übermut“ in Köln: 5 °C, 3 Å², 2 × 4 ½',
+    '«À Noël, où est l’été ?» Œuvre, ÇA, CAFÉ…',
+    'SÃO PAULO, coração, IRMÃ, Avô',
+    'Ångström, Ærø, smørrebrød – “quoted” text — here',
+    'Слово о полку Игореве',
+    'Η ελληνική γλώσσα: β, μ',
+    '東京都の天気はどうですか',
+    'مرحبا بالعالم',
+    'naïve résumé 🙂 ™ €5',
+)
+
+
+def test_histogram_against_numpy():
+  rng = np.random.default_rng(0)
+  parts = [rng.integers(1, 90, size) for size in (1000, 0, 3)]
+  parts.append(np.array([700]))
+  histogram = Histogram()
+  for part in parts:
+    histogram.add(part)
+  lengths = np.concatenate(parts)
+  assert histogram.total == 1004 and histogram.longest == 700
+  assert histogram.mean == pytest.approx(lengths.mean())
+  for percent in (0, 1, 5, 25, 50, 75, 95, 99, 99.9, 100):
+    expected = np.percentile(lengths, percent, method='inverted_cdf')
+    assert histogram.percentile(percent) == expected
+  for limit in (0, 50, 89, 699, 700, 1000):
+    assert histogram.share_above(limit) == pytest.approx(
+        (lengths > limit).mean()
+    )
+
+
+def test_first_rows_against_a_dictionary():
+  keys = np.random.default_rng(1).integers(-20, 20, 300)
+  first = {}
+  expected = [first.setdefault(key, row) for row, key in enumerate(keys)]
+  np.testing.assert_array_equal(columns.first_rows(keys), expected)
+
+
+def test_contradictions_against_dictionaries():
+  rng = np.random.default_rng(2)
+  keys, values = rng.integers(0, 60, 200), rng.integers(0, 3, 200)
+  first, other = {}, {}
+  for row, (key, value) in enumerate(zip(keys, values)):
+    if key and value and values[first.setdefault(key, row)] != value:
+      other.setdefault(key, row)
+  rows, firsts = columns.contradictions(keys, values)
+  assert 10 < len(rows) < 60
+  assert rows.tolist() == sorted(other.values())
+  assert firsts.tolist() == [first[keys[row]] for row in rows]
+
+
+def test_texts_have_hashes_and_pairs_have_an_order():
+  texts = ['a', 'b', 'ab', 'é', 'a']
+  hashes = columns.hashes(['', *texts])
+  assert hashes[0] == columns.NONE and len(set(hashes.tolist())) == 5
+  one, other = hashes[1:2], hashes[2:3]
+  assert columns.pair_hashes(one, other) != columns.pair_hashes(other, one)
+
+
+def test_places():
+  places = columns.Places()
+  told = ['a/b.py:7', 'a/b.py:9', 'c.gz:3', 'no line', '', 'x:y', 'a/b.py:1']
+  for place in told:
+    places.append(place)
+  told[4] = 'row 5'
+  assert [places[i] for i in range(len(places))] == told
+  assert columns.both('a/b.py:7', 'a/b.py:9') == 'a/b.py:7 and 9'
+  assert columns.both('a/b.py:7', 'c.gz:3') == 'a/b.py:7 and c.gz:3'
+
+
+@pytest.mark.parametrize('text', SOUND)
+def test_sound_text_is_no_mojibake(text):
+  assert mojibake.find(text) is None
+
+
+@pytest.mark.parametrize('text', SOUND)
+def test_utf8_read_as_latin_1_is(text):
+  assert mojibake.find(text.encode('utf-8').decode('latin-1'))
+
+
+@pytest.mark.parametrize(
+    'text', ['it’s', 'café', '5 °C', 'a – b', '🙂', 'Слово', 'Größe']
+)
+def test_utf8_read_as_windows_1252_is(text):
+  assert mojibake.find(text.encode('utf-8').decode('cp1252', 'replace'))
+
+
+def test_mojibake_is_told_on_one_line():
+  text = f'{"a" * 50}\nIt\xe2\x80\x99s {"b" * 50}'
+  around = 'a' * 12, 'b' * 13
+  assert mojibake.find(text) == '...%s\\nIt\xe2\\x80\\x99s %s...' % around
+  assert mojibake.find_replaced('x \ufffd') == 'x \ufffd'
+  assert mojibake.find_replaced('x é') is None

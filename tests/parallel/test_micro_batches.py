@@ -1,0 +1,337 @@
+"""Gradient caching: nothing changes but the memory, on every mesh."""
+
+import dataclasses
+import functools
+import re
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny_training
+
+from dualenc_jax.commands import model_dir
+from dualenc_jax.errors import UserError
+from dualenc_jax.losses import Embeddings, InBatchSoftmax, LearnableTemperature
+from dualenc_jax.objectives import embedding
+from dualenc_jax.parallel import rules
+from dualenc_jax.run import plan as plan_lib
+from dualenc_jax.training import Partitioner, step as step_lib
+
+FSDP = (('embed', 'data'),)
+SIZE = 32
+RATE = 0.2
+LOSS = InBatchSoftmax(LearnableTemperature(0.1))
+RING = dataclasses.replace(LOSS, implementation='ring')
+SCAN = (('num_layers', 2), ('scan_layers', True), ('remat', True))
+# The dropout key of the first step with the seed 0.
+KEY = jax.random.fold_in(jax.random.key(0), 0)
+LOSS_TOLERANCE = 1e-6
+# Sums over devices run in another order; the loss divides by 0.1.
+LOSS_TOLERANCE_ON_MESHES = 2e-6
+GRADIENT_TOLERANCE = 1e-5
+
+
+def make_model(separate_towers=False, **options):
+  """SDE or ADE-SPL with dropout, of one layer: it compiles fast."""
+  options = dict(num_layers=1, dropout_rate=RATE) | options
+  return tiny_training.make_model(separate_towers, **options)
+
+
+@functools.cache
+def make_params(separate_towers=False, options=()):
+  model = make_model(separate_towers, **dict(options))
+  init = jax.jit(lambda: step_lib.init_params(model, LOSS, 0))
+  return jax.device_get(nn.unbox(init()))
+
+
+def value_and_gradients(embed, params):
+  """Of the loss, on one device without a mesh."""
+
+  def loss_fn(params):
+    return LOSS(params['loss'], embed(params))[0]
+
+  return jax.device_get(jax.jit(jax.value_and_grad(loss_fn))(params))
+
+
+@functools.cache
+def by_the_step(
+    separate_towers=False, num_negatives=3, micro_batch_size=None, options=()
+):
+  """Loss and gradients of `step.embed` on one device."""
+  model = make_model(separate_towers, **dict(options))
+  batch = tiny_training.make_batch(SIZE, num_negatives)
+  return value_and_gradients(
+      lambda params: embedding.embed(
+          model, params, batch, KEY, micro_batch_size
+      ),
+      make_params(separate_towers, options),
+  )
+
+
+def assert_equal(actual, expected, loss_tolerance=LOSS_TOLERANCE):
+  (loss, gradients), (expected_loss, expected_gradients) = actual, expected
+  np.testing.assert_allclose(loss, expected_loss, rtol=loss_tolerance)
+  for path, got, want in zip(
+      rules.leaf_paths(expected_gradients),
+      jax.tree.leaves(gradients),
+      jax.tree.leaves(expected_gradients),
+      strict=True,
+  ):
+    scale = np.abs(want).max()
+    assert scale > 0, path
+    error = np.abs(got - want).max() / scale
+    assert error < GRADIENT_TOLERANCE, f'{path}: {error:.2e}'
+
+
+def test_equal_to_a_loop_by_hand():
+  """No scan, no checkpoint, and none of the step's micro-batches."""
+  model, params = make_model(), make_params()
+  batch = tiny_training.make_tokens(SIZE, 3)
+  query_key, passage_key = jax.random.split(KEY)
+
+  def embed(params):
+    query, passage, negatives = [], [], []
+    for rows in np.split(np.arange(SIZE), [13]):
+
+      def encode(method, tokens, key, numbers):
+        return model.apply(
+            {'params': embedding.model_params(params)},
+            tokens,
+            dropout_numbers=numbers,
+            rngs={'dropout': key},
+            method=method,
+        )
+
+      query.append(
+          encode('encode_query', batch['query_tokens'][rows], query_key, rows)
+      )
+      # Passage i has the number i (1 + K), its hard negatives the next K.
+      columns = [batch['passage_tokens'][rows]]
+      columns += [batch['negative_tokens'][rows, k] for k in range(3)]
+      embedded = encode(
+          'encode_passage',
+          np.concatenate(columns),
+          passage_key,
+          np.concatenate([4 * rows + k for k in range(4)]),
+      )
+      first, *others = jnp.split(embedded, 4)
+      passage.append(first)
+      negatives.append(jnp.stack(others, axis=1))
+    return Embeddings(
+        jnp.concatenate(query),
+        jnp.concatenate(passage),
+        jnp.concatenate(negatives),
+        batch['query_ids'],
+        batch['passage_ids'],
+        batch['negative_ids'],
+        (batch['negative_tokens'] != 0).any(axis=-1),
+    )
+
+  expected = value_and_gradients(embed, params)
+  for size in (None, 1):
+    assert_equal(by_the_step(micro_batch_size=size), expected)
+
+
+def test_as_near_to_float32_in_bfloat16():
+  """The gradients of micro-batches are rounded, but added in float32."""
+  options = (('dtype', 'bfloat16'),)
+  exact_loss, exact = by_the_step()
+
+  def errors(micro_batch_size):
+    loss, gradients = by_the_step(
+        micro_batch_size=micro_batch_size, options=options
+    )
+    difference = jax.tree.map(np.subtract, gradients, exact)
+    return loss, norms(difference)
+
+  def norms(tree):
+    return np.array([np.linalg.norm(x) for x in jax.tree.leaves(tree)])
+
+  loss, at_once = errors(None)
+  cached_loss, cached = errors(4)
+  np.testing.assert_allclose(cached_loss, loss, rtol=LOSS_TOLERANCE)
+  assert loss != exact_loss
+  assert (at_once < 0.1 * norms(exact)).all()
+  assert (cached < 1.5 * at_once).all()
+
+
+@pytest.mark.parametrize(
+    'separate_towers, num_negatives, options, loss, partitioner, size',
+    [
+        pytest.param(False, 0, SCAN, LOSS, Partitioner(), 8, id='SDE-8x1'),
+        pytest.param(True, 3, (), LOSS, Partitioner(4), 2, id='ADE-2x4'),
+        pytest.param(
+            True, 3, (), RING, Partitioner(2, FSDP), 16, id='ADE-4x2-FSDP'
+        ),
+    ],
+)
+def test_equal_on_every_mesh(
+    separate_towers, num_negatives, options, loss, partitioner, size
+):
+  model = make_model(separate_towers, **dict(options))
+  abstract, _, step = tiny_training.plan(
+      partitioner, model=model, loss=loss, micro_batch_size=size
+  )
+  state = tiny_training.make_state(
+      abstract, params=make_params(separate_towers, options)
+  )
+  batch = tiny_training.make_batch(SIZE, num_negatives)
+  state, metrics = step(state, partitioner.to_device(batch))
+  assert_equal(
+      (metrics['loss'], state.opt_state[0].trace),
+      by_the_step(separate_towers, num_negatives, options=options),
+      LOSS_TOLERANCE_ON_MESHES,
+  )
+
+
+def test_all_at_once_is_no_scan():
+  batch = tiny_training.make_batch(SIZE, 3)
+
+  def primitives(size):
+    def embed(params):
+      return embedding.embed(make_model(), params, batch, KEY, size)
+
+    return str(jax.make_jaxpr(embed)(make_params()))
+
+  assert 'scan[' in primitives(SIZE // 2)
+  assert 'scan[' not in primitives(SIZE)
+
+
+def test_every_row_of_every_micro_batch_has_dropout_of_its_own():
+  batch = tiny_training.padded({
+      name: np.broadcast_to(tokens[:1, ..., :1], tokens.shape)
+      for name, tokens in tiny_training.make_tokens(8, 2).items()
+  })
+  embeddings = jax.jit(
+      lambda params: embedding.embed(make_model(), params, batch, KEY, 2)
+  )(make_params())
+  rows = np.concatenate(
+      [
+          embeddings.query,
+          embeddings.passage,
+          embeddings.negatives.reshape(16, -1),
+      ]
+  )
+  distance = np.abs(rows[:, None] - rows).max(axis=-1) + np.eye(len(rows))
+  assert distance.min() > 1e-3
+
+
+class Product:
+  """A loss that moves nothing but sums between devices."""
+
+  def init(self):
+    return {}
+
+  def __call__(self, params, batch):
+    del params
+    value = jnp.mean(batch.query * batch.passage)
+    value -= jnp.mean(batch.query[:, None] * batch.negatives)
+    return value, {'loss': value}
+
+
+def compile_step(partitioner, size, batch_size):
+  abstract, _, step = tiny_training.plan(
+      partitioner, model=make_model(), loss=Product(), micro_batch_size=size
+  )
+  batch = jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype),
+      tiny_training.make_batch(batch_size, 3),
+  )
+  return step.lower(abstract, batch).compile()
+
+
+def moves(compiled):
+  """(shape, kind, the rest) of what moves arrays between devices unsummed."""
+  kinds = 'all-gather|all-to-all|collective-permute|reduce-scatter'
+  return re.findall(
+      rf'= (\S.*?) ({kinds})(?:-start)?\((.*)', compiled.as_text()
+  )
+
+
+def test_no_row_leaves_its_device():
+  compiled = compile_step(Partitioner(2), 16, batch_size=48)
+  assert 'all-reduce' in compiled.as_text()
+  assert moves(compiled) == []
+
+
+def test_fully_sharded_layers_gather_parameters_only():
+  compiled = compile_step(Partitioner(1, FSDP), 16, batch_size=48)
+  layers = [move for move in moves(compiled) if '/layers_0/' in move[2]]
+  shapes = {
+      f'f32[{",".join(map(str, x.shape))}]'
+      for x in jax.tree.leaves(make_params()['encoder'])
+  }
+  for shape, kind, rest in layers:
+    assert kind == 'all-gather', (kind, rest)
+    assert re.sub(r'\{.*', '', shape) in shapes, (shape, rest)
+  for kernel in ('attention/query', 'attention/out', 'mlp/wi_0', 'mlp/wo'):
+    assert any(kernel in rest for _, _, rest in layers)
+
+
+def test_memory_falls_with_the_micro_batch():
+  temporaries = [
+      compile_step(tiny_training.OneDevice(), size, batch_size=512)
+      .memory_analysis()
+      .temp_size_in_bytes
+      for size in (None, 32)
+  ]
+  # A 16th of the activations, and the embeddings of all.
+  assert temporaries[1] < temporaries[0] / 8
+
+
+def build(*bindings):
+  return model_dir.build_experiment(
+      ['runs/quickstart.gin', 'models/tiny.gin'],
+      [
+          'MODEL_DIR = "x"',
+          'VOCABULARY = "python_code_8k"',
+          'VOCAB_SIZE = 8064',
+          'BATCH_SIZE = 48',
+          'LAYOUT = @data.Padded()',
+          *bindings,
+      ],
+      [],
+  )
+
+
+def test_the_gin_macro_reaches_the_step():
+  for bindings, rows in [((), 48), (['MICRO_BATCH_SIZE = 16'], 16)]:
+    experiment = build(*bindings)
+    plan = plan_lib.make_plan(experiment)
+    text = plan.train_step.lower(
+        plan.abstract, plan_lib.abstract_batch(experiment)
+    ).as_text()
+    features = experiment.model.token_embedder.features
+    length = experiment.tokenizer.query_length
+    encoded = re.findall(rf'tensor<(\d+)x{length}x{features}xf32>', text)
+    assert set(encoded) == {str(rows)}
+
+
+@pytest.mark.parametrize(
+    'value, message',
+    [
+        ('8.0', r'micro_batch_size is 8\.0; expected a whole number'),
+        ('True', 'micro_batch_size is True; expected a whole number'),
+        ('0', 'micro_batch_size is 0; expected at least 1'),
+        ('-8', 'micro_batch_size is -8; expected at least 1'),
+        ('32', 'MICRO_BATCH_SIZE is 32; expected a divisor of BATCH_SIZE, 48'),
+        ('96', 'MICRO_BATCH_SIZE is 96; expected a divisor of BATCH_SIZE, 48'),
+        ('12', 'MICRO_BATCH_SIZE is 12; expected a multiple of 8, the devices'),
+    ],
+)
+def test_bad_sizes_are_told(value, message):
+  with pytest.raises(UserError, match=message):
+    plan_lib.check_batch(build(f'MICRO_BATCH_SIZE = {value}'))
+
+
+def test_the_model_axis_does_not_count():
+  plan_lib.check_batch(build('MICRO_BATCH_SIZE = 12', 'MODEL_PARALLEL = 2'))
+
+
+def test_a_batch_that_does_not_divide_is_no_matter_in_evaluation():
+  experiment = build('BATCH_SIZE = 12')
+  with pytest.raises(UserError, match='BATCH_SIZE is 12; expected a multiple'):
+    plan_lib.check_batch(experiment)
+  plan_lib.make_embedder(plan_lib.make_plan(experiment), experiment)

@@ -1,0 +1,185 @@
+"""The mesh, the shardings of parameters, and what they refuse."""
+
+import pathlib
+import types
+
+from flax import linen as nn
+import jax
+from jax.sharding import PartitionSpec
+import numpy as np
+import pytest
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.parallel import partitioning
+from dualenc_jax.run import plan
+from dualenc_jax.training import Partitioner
+
+
+def boxed(shape, *axes):
+  return nn.LogicallyPartitioned(jax.ShapeDtypeStruct(shape, np.float32), axes)
+
+
+@pytest.mark.parametrize('model_parallel', [1, 2, 4, 8])
+def test_the_mesh_holds_every_device(model_parallel):
+  mesh = Partitioner(model_parallel).mesh
+  assert mesh.axis_names == ('data', 'model')
+  assert mesh.devices.shape == (8 // model_parallel, model_parallel)
+  assert {d.id for d in mesh.devices.flat} == set(range(8))
+
+
+@pytest.mark.parametrize('model_parallel', [0, -1, 3, 16])
+def test_a_model_axis_that_does_not_divide_the_devices(model_parallel):
+  with pytest.raises(
+      UserError, match=f'model_parallel is {model_parallel}.*the 8 devices'
+  ):
+    Partitioner(model_parallel).mesh
+
+
+@pytest.mark.parametrize('batch_size', [0, -8, 1, 12, 4])
+def test_a_batch_that_the_data_axis_does_not_divide(batch_size):
+  with pytest.raises(
+      UserError, match=f'BATCH_SIZE is {batch_size}.*a multiple of 8'
+  ):
+    Partitioner().check_batch_size('BATCH_SIZE', batch_size)
+  with pytest.raises(UserError, match='a multiple of 2'):
+    Partitioner(4).check_batch_size('BATCH_SIZE', 7)
+
+
+def test_batches_that_it_divides():
+  Partitioner().check_batch_size('BATCH_SIZE', 16)
+  Partitioner(8).check_batch_size('BATCH_SIZE', 7)
+
+
+def test_parameters_lie_where_the_rules_say():
+  params = {
+      'table': boxed((64, 16), 'vocab', 'embed'),
+      'wi': boxed((16, 32), 'embed', 'mlp'),
+      'scale': boxed((16,), 'embed'),
+      'bare': jax.ShapeDtypeStruct((3,), np.float32),
+  }
+
+  def specs(*args):
+    shardings = Partitioner(*args).param_shardings(params)
+    return {k: tuple(v.spec) for k, v in shardings.items()}
+
+  assert specs(4) == {
+      'table': ('model', None),
+      'wi': (None, 'model'),
+      'scale': (None,),
+      'bare': (),
+  }
+  assert specs(4, (('embed', 'data'), ('mlp', None))) == {
+      'table': ('model', 'data'),
+      'wi': ('data', None),
+      'scale': ('data',),
+      'bare': (),
+  }
+
+
+def test_a_dimension_that_its_mesh_axis_does_not_divide():
+  params = {'encoder': {'wi': boxed((16, 30), 'embed', 'mlp')}}
+  Partitioner(2).param_shardings(params)
+  with pytest.raises(UserError) as error:
+    Partitioner(4).param_shardings(params)
+  message = str(error.value)
+  assert 'encoder/wi has the shape (16, 30)' in message
+  assert "'mlp' of 30 is not divisible by the 4 devices" in message
+
+
+def test_a_model_axis_that_does_not_divide_the_heads():
+  def check(model_parallel, passage_heads):
+    plan.check_heads(
+        types.SimpleNamespace(
+            partitioner=Partitioner(model_parallel),
+            model=types.SimpleNamespace(
+                encoder=types.SimpleNamespace(num_heads=12),
+                passage_encoder=passage_heads
+                and types.SimpleNamespace(num_heads=passage_heads),
+            ),
+        )
+    )
+
+  check(4, None)
+  check(4, 8)
+  with pytest.raises(UserError, match='encoder has 12 heads.*the 8 devices'):
+    check(8, None)
+  with pytest.raises(UserError, match='passage_encoder has 6 heads.*4 devices'):
+    check(4, 6)
+
+
+def test_unknown_axes_are_named():
+  with pytest.raises(UserError, match="'embd'; the axes are .*embed"):
+    Partitioner(rules=(('embd', 'data'),)).logical_rules
+  with pytest.raises(UserError, match="puts 'embed' on 'fsdp'"):
+    Partitioner(rules=(('embed', 'fsdp'),)).logical_rules
+
+
+def test_state_lives_where_its_parameter_does():
+  partitioner = Partitioner(2)
+  params = {
+      'a': {'kernel': boxed((8, 4), 'embed', 'mlp')},
+      # Ends in the path of the other, is another parameter.
+      'b': {'a': {'kernel': boxed((4, 8), 'mlp', 'embed')}},
+  }
+  shardings = partitioner.param_shardings(params)
+  abstract = nn.unbox(params)
+  state = {
+      'mu': abstract,
+      'count': jax.ShapeDtypeStruct((), np.int32),
+      'row': {'a': {'kernel': jax.ShapeDtypeStruct((8,), np.float32)}},
+  }
+  got = partitioner.state_shardings(state, abstract, shardings)
+  assert got['mu']['a']['kernel'].spec == PartitionSpec(None, 'model')
+  assert got['mu']['b']['a']['kernel'].spec == PartitionSpec('model', None)
+  assert got['count'].is_fully_replicated
+  assert got['row']['a']['kernel'].is_fully_replicated
+
+
+def test_rows_of_a_batch_go_to_their_devices():
+  partitioner = Partitioner(2)
+  np.testing.assert_array_equal(partitioner.host_rows(16), np.arange(16))
+  rows = np.arange(32, dtype=np.int32).reshape(16, 2)
+  array = partitioner.to_device({'rows': rows})['rows']
+  np.testing.assert_array_equal(array, rows)
+  for shard in array.addressable_shards:
+    place = np.argwhere(partitioner.mesh.device_ids == shard.device.id)[0, 0]
+    np.testing.assert_array_equal(shard.data, rows[4 * place : 4 * place + 4])
+
+
+@pytest.fixture
+def platforms():
+  """Sets jax_platforms, and puts it back."""
+  before = jax.config.jax_platforms
+  yield lambda value: jax.config.update('jax_platforms', value)
+  jax.config.update('jax_platforms', before)
+
+
+def test_an_idle_gpu_is_an_error_with_the_fix(monkeypatch, platforms):
+  exists = pathlib.Path.exists
+  monkeypatch.setattr(
+      pathlib.Path,
+      'exists',
+      lambda path: str(path) == '/dev/nvidia0' or exists(path),
+  )
+  platforms(None)
+  with pytest.raises(UserError) as error:
+    Partitioner().mesh
+  message = str(error.value)
+  assert 'JAX sees only the CPU' in message
+  assert "pip install -e '.[gpu]'" in message
+  assert 'JAX_PLATFORMS=cpu' in message
+  platforms('cpu')
+  assert Partitioner().mesh.size == 8
+
+
+def test_no_gpu_no_error(monkeypatch, platforms):
+  monkeypatch.setattr(pathlib.Path, 'exists', lambda path: False)
+  platforms(None)
+  partitioning.check_gpu_is_used()
+
+
+def test_a_gpu_that_jax_uses_is_no_error(monkeypatch, platforms):
+  monkeypatch.setattr(partitioning, 'has_gpu', lambda: True)
+  monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
+  platforms(None)
+  partitioning.check_gpu_is_used()

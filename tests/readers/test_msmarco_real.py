@@ -1,0 +1,75 @@
+"""msmarco's reader on real small collections, beside csv and json."""
+
+import csv
+import json
+
+import pytest
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.readers.msmarco import MsMarco
+
+FILES = {
+    'collection': 'val_collection/raw.tsv',
+    'validation_queries': 'val_queries/raw.tsv',
+    'validation_qrels': 'qrel/qrel.json',
+    'triples': 'triplets/raw.tsv',
+}
+
+
+def cells(path):
+  with open(path, encoding='utf-8', newline='') as stream:
+    return list(csv.reader(stream, delimiter='\t', quoting=csv.QUOTE_NONE))
+
+
+@pytest.mark.parametrize('folder', ['val_queries', 'dev_queries'])
+def test_splade_toy(shared, folder):
+  root = shared / 'data' / 'hardneg_samples' / 'splade_toy'
+  queries_file = f'{folder}/raw.tsv'
+  files = FILES | {'validation_queries': queries_file}
+  options = {'root': str(root), 'files': files}
+  # One query is there twice.
+  with pytest.raises(UserError, match="raw.tsv:7: id '1048876'"):
+    list(MsMarco(**options).examples('validation'))
+  reader = MsMarco(**options, on_duplicate_id='skip')
+  passages = dict(cells(root / FILES['collection']))
+  queries = dict(reversed(cells(root / queries_file)))  # The first counts.
+  judged = json.loads((root / FILES['validation_qrels']).read_text())
+  expected = {
+      (query, passage, queries[query], passages[passage].strip(), grade)
+      for query, grades in judged.items()
+      for passage, grade in grades.items()
+      if passage in passages
+  }
+  found = list(reader.examples('validation'))
+  assert {
+      (
+          e['query_id'],
+          e['passage_id'],
+          e['query'],
+          e['passage'],
+          e['relevance'],
+      )
+      for e in found
+  } == expected
+  assert len(found) == len(expected) == 11
+  corpus = {e['passage_id']: e['passage'] for e in reader.examples('corpus')}
+  assert corpus == {name: text.strip() for name, text in passages.items()}
+
+
+def test_triples_with_mojibake(shared):
+  root = shared / 'data' / 'hardneg_samples' / 'splade_toy'
+  reader = MsMarco(root=str(root), files=FILES, train_from='triples')
+  found = list(reader.examples('train'))
+  assert [[e['query'], e['passage'], *e['negatives']] for e in found] == cells(
+      root / FILES['triples']
+  )
+  assert len(found) == 100 and any('\x80' in e['passage'] for e in found)
+
+
+def test_a_beir_folder_of_trec_queries(shared):
+  folder = shared / 'data' / 'msmarco_v1_dl1920'
+  with pytest.raises(UserError, match='97 queries, published 43'):
+    list(MsMarco(root=str(folder)).examples('test'))
+  # 97 is more than twice 43: a share of the published count over 1.
+  found = list(MsMarco(root=str(folder), tolerance=2.0).examples('test'))
+  assert len(found) == 9490 and len({e['query_id'] for e in found}) == 97

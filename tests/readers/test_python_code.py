@@ -1,0 +1,274 @@
+"""python_code's reader on a small hand-written package and the real library."""
+
+import ast
+import collections
+import logging
+import textwrap
+
+import pytest
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.readers.python_code import PythonCode, split_of
+
+SHAPES = '''
+  """Module docstring, not a query."""
+  import functools
+
+
+  class Shape:
+    """A class docstring, not a query."""
+
+    @property
+    @functools.cache
+    def area(self):
+      """Return the area
+      of  the shape.
+
+      A second paragraph.
+      """
+
+      text = """kept
+  as it is"""
+      return self.width * self.height  # in units
+
+    async def draw(self, canvas):
+      """Draw the shape slowly."""
+      await canvas.draw(self)
+
+    def __len__(self): """Count the corners here."""; return 4
+
+    def abstract(self):
+      """Nothing follows this docstring."""
+
+    def only_pass(self):
+      """Only pass follows this."""
+      pass
+
+    def only_dots(self):
+      """Only dots follow this one."""
+      ...
+
+    def short(self):
+      """Too short."""
+      return 1
+
+    def bare(self):
+      return 2
+
+    def doctested(self):
+      """>>> doctested() is no description
+      1
+      """
+      return 1
+
+
+  def outer(x):
+    """Wrap a number in a function."""
+    def inner():
+      """Return the wrapped number."""
+      return x  # naïve 中
+    class Local:
+      """A local class docstring."""
+      def method(self):
+        """Return twice the number."""
+        return x * 2
+    return inner
+'''
+
+
+def write(folder, path, source):
+  file = folder / path
+  file.parent.mkdir(parents=True, exist_ok=True)
+  file.write_text(textwrap.dedent(source).lstrip('\n'), 'utf-8')
+
+
+def examples(folder, split='all'):
+  return list(PythonCode([str(folder)]).examples(split))
+
+
+def by_name(folder):
+  return {e['name']: e for e in examples(folder)}
+
+
+@pytest.fixture
+def shapes(tmp_path):
+  write(tmp_path, 'geo/shapes.py', SHAPES)
+  return by_name(tmp_path)
+
+
+def test_finds_documented_functions_and_nothing_else(shapes):
+  assert list(shapes) == [
+      'geo.shapes.Shape.area',
+      'geo.shapes.Shape.draw',
+      'geo.shapes.Shape.__len__',
+      'geo.shapes.outer',
+      'geo.shapes.outer.inner',
+      'geo.shapes.outer.Local.method',
+  ]
+
+
+def test_an_example_in_full(shapes):
+  assert shapes['geo.shapes.Shape.area'] == {
+      'query': 'Return the area of the shape.',
+      'passage': (
+          '@property\n@functools.cache\ndef area(self):\n'
+          '  text = """kept\nas it is"""\n'
+          '  return self.width * self.height  # in units'
+      ),
+      'negatives': [],
+      'answers': [],
+      'relevance': 1,
+      'query_id': 'geo/shapes.py:10:Shape.area#query',
+      'passage_id': 'geo/shapes.py:10:Shape.area',
+      'name': 'geo.shapes.Shape.area',
+      'location': 'geo/shapes.py:10',
+  }
+
+
+def test_async_and_one_line_functions(shapes):
+  assert shapes['geo.shapes.Shape.draw']['passage'] == (
+      'async def draw(self, canvas):\n  await canvas.draw(self)'
+  )
+  assert shapes['geo.shapes.Shape.__len__']['passage'] == (
+      'def __len__(self): return 4'
+  )
+
+
+def test_nested_docstrings_do_not_stay_in_the_parent(shapes):
+  assert shapes['geo.shapes.outer']['passage'] == (
+      'def outer(x):\n  def inner():\n    return x  # naïve 中\n'
+      '  class Local:\n    def method(self):\n      return x * 2\n'
+      '  return inner'
+  )
+  assert shapes['geo.shapes.outer.inner']['query'] == (
+      'Return the wrapped number.'
+  )
+
+
+def test_files_that_do_not_parse_are_counted(tmp_path, caplog):
+  write(tmp_path, 'good.py', 'def f():\n  """One two three."""\n  return 1\n')
+  write(tmp_path, 'old.py', 'print "Python 2"\n')
+  (tmp_path / 'latin.py').write_bytes(b'# \xe9\ndef f(): pass\n')
+  (tmp_path / 'null.py').write_bytes(b'x = 1\0\n')
+  with caplog.at_level(logging.WARNING):
+    assert [e['name'] for e in examples(tmp_path)] == ['good.f']
+  assert 'skipped 3 files' in caplog.text and 'old.py' in caplog.text
+
+
+def test_declared_encodings_and_line_ends_are_read(tmp_path):
+  source = '# coding: latin-1\r\ndef f():\r\n  """Über three words."""\r\n'
+  (tmp_path / 'a.py').write_bytes(
+      (source + '  return "é" \x0c\r\n').encode('latin-1')
+  )
+  (example,) = examples(tmp_path)
+  assert example['query'] == 'Über three words.'
+  assert example['passage'] == 'def f():\n  return "é"'
+
+
+def test_tests_vendored_copies_and_hidden_folders_are_left_out(tmp_path):
+  source = 'def f():\n  """One two three."""\n  return 1\n'
+  for path in ('test/a.py', 'p/tests/b.py', 'p/_vendor/c.py', '.git/d.py'):
+    write(tmp_path, path, source)
+  write(tmp_path, 'p/__init__.py', source)
+  assert [e['name'] for e in examples(tmp_path)] == ['p.f']
+
+
+def test_repeats_are_dropped_and_ids_stay_unique(tmp_path):
+  source = 'def f():\n  """One two three."""\n  return 1\n'
+  write(tmp_path, 'one/a.py', source)
+  write(tmp_path, 'one/b.py', source)
+  write(tmp_path, 'two/a.py', source.replace('1', '2'))
+  roots = [str(tmp_path / 'one'), str(tmp_path / 'two')]
+  found = list(PythonCode(roots).examples('all'))
+  assert [e['passage_id'] for e in found] == ['a.py:1:f', 'a.py:1:f~2']
+  assert [e['passage'][-1] for e in found] == ['1', '2']
+
+
+def test_a_held_out_passage_is_not_trained_on(tmp_path):
+  names = collections.defaultdict(list)
+  for number in range(200):
+    names[split_of(f'm{number}')].append(f'm{number}')
+  for split, query in (('train', 'A'), ('validation', 'B'), ('test', 'C')):
+    first, second = names[split][:2]
+    source = f'def f():\n  """{query} two three."""\n  return %s\n'
+    write(tmp_path, f'{first}.py', source % '0')
+    write(tmp_path, f'{second}.py', source % repr(split))
+  passages = {
+      split: sorted(e['passage'][-8:] for e in examples(tmp_path, split))
+      for split in ('train', 'validation', 'test')
+  }
+  sizes = {split: len(found) for split, found in passages.items()}
+  assert sizes == {'train': 1, 'validation': 1, 'test': 2}
+
+
+def test_fingerprint_follows_the_files(tmp_path):
+  write(tmp_path, 'a.py', 'x = 1\n')
+  reader = PythonCode([str(tmp_path)])
+  first = reader.fingerprint('train')
+  assert first == reader.fingerprint('test')
+  write(tmp_path, 'a.py', 'x = 10\n')
+  second = reader.fingerprint('train')
+  write(tmp_path, 'b.py', '')
+  assert len({first, second, reader.fingerprint('train')}) == 3
+
+
+def test_bad_roots_and_splits(tmp_path):
+  with pytest.raises(UserError, match='absent is not a folder'):
+    PythonCode([str(tmp_path / 'absent')]).fingerprint('train')
+  with pytest.raises(UserError, match="Did you mean 'train'"):
+    list(PythonCode([str(tmp_path)]).examples('trian'))
+
+
+@pytest.fixture(scope='module')
+def stdlib():
+  reader = PythonCode()
+  return {split: list(reader.examples(split)) for split in reader.splits()}
+
+
+def test_standard_library_splits_are_pure(stdlib):
+  splits = ('train', 'validation', 'test')
+  for name in ('passage', 'passage_id'):
+    values = [{e[name] for e in stdlib[split]} for split in splits]
+    assert sum(map(len, values)) == len(set.union(*values))
+  modules = [
+      {e['passage_id'].split('/')[0].split(':')[0] for e in stdlib[split]}
+      for split in splits
+  ]
+  assert sum(map(len, modules)) == len(set.union(*modules))
+
+
+def test_standard_library_sizes(stdlib):
+  sizes = {split: len(rows) for split, rows in stdlib.items()}
+  assert sizes['train'] > 3000
+  assert 300 <= sizes['validation'] <= 1000
+  assert 300 <= sizes['test'] <= 1000
+
+
+def test_standard_library_examples_are_sound(stdlib):
+  ids = [e['passage_id'] for e in stdlib['all']]
+  assert len(ids) == len(set(ids))
+  for example in stdlib['all']:
+    assert len(example['query'].split()) >= 3
+    assert not example['location'].startswith('/')
+    # Still Python, and a function, and without its docstring.
+    (function,) = ast.parse(example['passage']).body
+    assert ast.get_docstring(function) is None
+    assert function.name == example['name'].split('.')[-1]
+
+
+def test_order_is_by_root_path_and_line(tmp_path):
+  source = '''
+    def late_in_the_alphabet():
+      """The function of %s."""
+      return 1
+    def early():
+      """The second of %s."""
+      return 2
+  '''
+  for path in ('z.py', 'b/c.py', 'b.py', 'a/z.py'):
+    write(tmp_path, path, source.replace('%s', path))
+  assert [e['passage_id'] for e in examples(tmp_path)] == [
+      f'{path}:{line}'
+      for path in ('a/z.py', 'b.py', 'b/c.py', 'z.py')
+      for line in ('1:late_in_the_alphabet', '4:early')
+  ]

@@ -1,0 +1,266 @@
+"""Planned memory, against sizes worked out by hand and other compiles."""
+
+import dataclasses
+import math
+import types
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+import tiny_training
+
+from dualenc_jax.data import Padded
+from dualenc_jax.errors import UserError
+from dualenc_jax.losses import InBatchSoftmax
+from dualenc_jax.run import fit_batch as fit_lib, memory
+from dualenc_jax.run.experiment import Experiment
+from dualenc_jax.training import Optimizer, Partitioner
+
+MIB = 2**20
+FSDP = (('embed', 'data'),)
+QUERY_LENGTH, PASSAGE_LENGTH = 6, 10
+# One layer compiles faster than two, and SGD faster than Adam.
+MODEL = tiny_training.make_model().clone(
+    encoder=tiny_training.make_model().encoder.clone(num_layers=1)
+)
+SGD = Optimizer(optax.sgd(1e-3), lambda step: 1e-3)
+ADAM = Optimizer(optax.adam(1e-3), lambda step: 1e-3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Square:
+  """A loss that needs all B x B products at once."""
+
+  def init(self):
+    return {}
+
+  def __call__(self, params, batch):
+    scores = jnp.dot(batch.query, batch.passage.T)
+    value = jnp.mean(jax.nn.logsumexp(scores, axis=1) - jnp.diagonal(scores))
+    return value, {'loss': value}
+
+
+@dataclasses.dataclass(frozen=True)
+class Rowwise:
+  """A loss that needs no more than a few numbers a row."""
+
+  def init(self):
+    return {}
+
+  def __call__(self, params, batch):
+    value = -jnp.mean(jnp.sum(batch.query * batch.passage, axis=1))
+    return value, {'loss': value}
+
+
+def make_experiment(partitioner, loss, batch_size=16, optimizer=SGD, **more):
+  tokenizer = types.SimpleNamespace(
+      vocabulary=types.SimpleNamespace(size=tiny_training.VOCAB),
+      query_length=QUERY_LENGTH,
+      passage_length=PASSAGE_LENGTH,
+  )
+  return Experiment(
+      model_dir='unused',
+      model=MODEL,
+      loss=loss,
+      task=None,
+      tokenizer=tokenizer,
+      optimizer=optimizer,
+      partitioner=partitioner,
+      steps=1,
+      batch_size=batch_size,
+      layout=Padded(),
+      **more,
+  )
+
+
+# Parameters of the model: table [64, 32]; 4 kernels of attention [32, 32], 3 of
+# the MLP [32, 64]; 3 norms [32]; projection [32, 16]; relative positions
+# [4, 32]; temperature [].
+KERNELS = 64 * 32 + 4 * 32 * 32 + 3 * 32 * 64
+REPLICATED = KERNELS + 3 * 32 + 32 * 16 + 4 * 32 + 1
+# The kernels over both axes, norms and projection over data, heads over model.
+SHARDED = KERNELS // 8 + (3 * 32 + 32 * 16) // 4 + 4 * 32 // 2 + 1
+
+
+@pytest.mark.parametrize(
+    'partitioner,numbers,data',
+    [(Partitioner(), REPLICATED, 8), (Partitioner(2, FSDP), SHARDED, 4)],
+    ids=['8x1', '4x2-fsdp'],
+)
+def test_parts_are_those_of_the_arrays_on_a_device(partitioner, numbers, data):
+  parts = memory.by_part(
+      make_experiment(partitioner, tiny_training.LOSS, optimizer=ADAM)
+  )
+  assert parts.params == 4 * numbers
+  # Adam has two twins of each parameter and a count; and the step is counted.
+  assert parts.optimizer == 2 * 4 * numbers + 4 + 4
+  tokens, fingerprints = QUERY_LENGTH + PASSAGE_LENGTH, 2 * 2
+  # Of both texts its length and its number in its cell, and the pair's number.
+  layout = 2 * 2 + 1
+  assert parts.batch == 16 // data * 4 * (tokens + fingerprints + layout)
+  # On the CPU nothing is padded: metrics are left, a few numbers each.
+  assert 0 < parts.other < 2048
+  # A device's own gradients wait for the others'.
+  assert parts.activations >= 4 * numbers
+
+
+def test_the_loss_is_told_from_the_towers():
+  small, large, rowwise = (
+      memory.by_part(make_experiment(tiny_training.OneDevice(), loss, size))
+      for loss, size in [(Square(), 512), (Square(), 1024), (Rowwise(), 1024)]
+  )
+  scores = 4 * 1024 * 1024
+  assert scores <= large.loss <= 5 * scores
+  assert large.loss == pytest.approx(4 * small.loss, rel=0.05)
+  assert rowwise.loss <= 3 * 4 * 1024 * 16
+  # The towers do not know their loss.
+  assert large.activations == pytest.approx(rowwise.activations, rel=0.2)
+
+
+def peak_of_step(batch_size):
+  """Bytes of the step on one device, compiled here."""
+  abstract, _, step = tiny_training.plan(
+      tiny_training.OneDevice(), SGD, MODEL, Rowwise()
+  )
+  batch = jax.tree.map(
+      lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype),
+      tiny_training.make_batch(batch_size),
+  )
+  m = step.lower(abstract, batch).compile().memory_analysis()
+  inputs, outputs = m.argument_size_in_bytes, m.output_size_in_bytes
+  return inputs + outputs - m.alias_size_in_bytes + m.temp_size_in_bytes
+
+
+def test_the_largest_batch_fits_and_the_next_does_not():
+  device, probes = 40 * MIB, {}
+  fit = fit_lib.fit_batch(
+      make_experiment(tiny_training.OneDevice(), Rowwise(), 600),
+      device,
+      probes.__setitem__,
+  )
+  assert not fit.capped and len(probes) <= 6
+  assert peak_of_step(fit.batch_size) == fit.peak == probes[fit.batch_size]
+  assert fit.peak <= 0.95 * device
+  assert peak_of_step(math.ceil(1.021 * fit.batch_size)) > 0.95 * device
+
+
+# Bytes of a batch; the experiments' own state comes first.
+CURVES = {
+    'affine': lambda b: 1e9 + 5e6 * b,
+    'flat, then affine': lambda b: max(2e9, 1e6 * b),
+    'large constant': lambda b: 3e9 + 2e4 * b,
+    'quadratic': lambda b: 1e6 * b + 500 * b * b,
+    'rough': lambda b: 1e6 * b * (1 + 0.03 * math.sin(1.7 * b)),
+    'stairs': lambda b: 1e6 * 2 ** math.ceil(math.log2(b)),
+    'cliff': lambda b: 1e6 * b if b < 3000 else math.inf,
+}
+
+
+@pytest.mark.parametrize('start', [2, 512, 40000])
+@pytest.mark.parametrize('unit', [1, 8, 512])
+@pytest.mark.parametrize('curve', CURVES)
+def test_few_probes_find_the_size_on_any_curve(curve, unit, start):
+  limit, sizes = 16e9, range(max(unit, 2), 2**24 + 1, unit)
+  probes = []
+
+  def measure(size):
+    assert size in sizes and size not in probes
+    probes.append(size)
+    return CURVES[curve](size)
+
+  peaks = fit_lib.search(measure, sizes, start, 0, limit)
+  assert list(peaks) == probes
+  largest = max(size for size in peaks if peaks[size] <= limit)
+  above = min(size for size in peaks if peaks[size] > limit)
+  assert above - largest <= max(unit, 0.02 * largest)
+  many = {'quadratic': 10, 'stairs': 20, 'cliff': 14}
+  assert len(probes) <= many.get(curve, 7)
+
+
+def with_peaks(monkeypatch, curve):
+  """Replaces what the compiler says by a curve."""
+  monkeypatch.setattr(memory, 'peak', lambda e: curve(e.batch_size))
+
+
+@pytest.mark.parametrize(
+    'partitioner,micro,unit',
+    [
+        (Partitioner(), None, 8),
+        (Partitioner(2), None, 4),
+        (Partitioner(), 24, 24),
+        (tiny_training.OneDevice(), None, 1),
+    ],
+)
+def test_sizes_divide_over_devices_and_micro_batches(
+    monkeypatch, partitioner, micro, unit
+):
+  with_peaks(monkeypatch, lambda size: MIB * size)
+  probes = {}
+  fit = fit_lib.fit_batch(
+      make_experiment(
+          partitioner, InBatchSoftmax(), 48, micro_batch_size=micro
+      ),
+      1000 * MIB,
+      probes.__setitem__,
+  )
+  assert all(size % unit == 0 for size in probes)
+  # 950 fit; the answer may be 2% short of that, or one size.
+  assert 950 - max(unit, 19) < fit.batch_size <= 950
+  assert fit.peak == fit.batch_size * MIB
+
+
+def test_a_compiler_out_of_memory_means_too_much(monkeypatch):
+  def fail(*_, **__):
+    raise jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: out of memory')
+
+  experiment = make_experiment(tiny_training.OneDevice(), Rowwise(), 128)
+  with monkeypatch.context() as patch:
+    patch.setattr(jax.stages.Lowered, 'compile', fail)
+    with pytest.raises(memory.OutOfMemory, match='128 pairs needs more memory'):
+      memory.peak(experiment)
+
+  def peak(size):
+    if size > 100:
+      raise memory.OutOfMemory
+    return size * MIB
+
+  with_peaks(monkeypatch, peak)
+  probes = {}
+  fit = fit_lib.fit_batch(experiment, 2**30, probes.__setitem__)
+  assert fit == fit_lib.Fit(100, 100 * MIB, capped=False)
+  assert all((probes[size] is None) == (size > 100) for size in probes)
+
+
+def test_other_errors_of_the_compiler_are_not_hidden(monkeypatch):
+  def fail(*_, **__):
+    raise jax.errors.JaxRuntimeError('INTERNAL: a bug')
+
+  monkeypatch.setattr(jax.stages.Lowered, 'compile', fail)
+  with pytest.raises(jax.errors.JaxRuntimeError, match='a bug'):
+    memory.peak(make_experiment(Partitioner(), Rowwise()))
+
+
+def test_what_never_fits_says_what_it_needs_and_what_to_do(monkeypatch):
+  experiment = make_experiment(Partitioner(), Rowwise(), 512)
+  with_peaks(monkeypatch, lambda size: (80 + size) * MIB)
+  with pytest.raises(
+      UserError,
+      match=r'the step of 8 pairs needs 88\.0 MiB a device, and at most 95% of'
+      r' its 90\.0 MiB(.|\n)*MICRO_BATCH_SIZE.*fsdp.*remat.*bfloat16',
+  ):
+    fit_lib.fit_batch(experiment, 90 * MIB)
+  # The parameters, 52 kB, are more than 0.04 MiB: nothing is compiled.
+  with_peaks(monkeypatch, lambda size: pytest.fail('compiled'))
+  with pytest.raises(UserError, match='state of parameters and optimizer'):
+    fit_lib.fit_batch(experiment, MIB // 25)
+
+
+def test_the_search_ends_where_memory_does_not_grow(monkeypatch):
+  with_peaks(monkeypatch, lambda size: 10 * MIB)
+  fit = fit_lib.fit_batch(
+      make_experiment(Partitioner(), Rowwise(), 512), 100 * MIB
+  )
+  assert fit == fit_lib.Fit(2**24, 10 * MIB, capped=True)
+
+

@@ -1,0 +1,261 @@
+"""Search against full sorts of float64 scores in NumPy, and against faiss."""
+
+import faiss
+import jax
+import numpy as np
+import pytest
+import search_cases
+import search_reference as reference
+
+from dualenc_jax.index import RowStore
+from dualenc_jax.search.exact_search import ExactSearch
+
+BLOCK_ROWS = 64
+
+
+@pytest.fixture(params=search_cases.ALL, ids=lambda case: case.__name__)
+def corpus(request):
+  rng = np.random.default_rng(0)
+  queries, passages = request.param(rng)
+  ids = reference.shuffled_ids(rng, len(passages))
+  return queries, passages, ids
+
+
+@pytest.fixture
+def on_host(caplog):
+  """Called: how many queries were ranked from scratch on the host."""
+  caplog.set_level('INFO', 'dualenc_jax.search.exact_search')
+  return lambda: sum(record.args[0] for record in caplog.records)
+
+
+def search(passages, ids, devices=8, block_rows=BLOCK_ROWS):
+  mesh = jax.sharding.Mesh(np.array(jax.devices()[:devices]), ('x',))
+  return ExactSearch(passages, ids, mesh, block_rows)
+
+
+def test_top_k_is_the_head_of_a_full_sort(corpus):
+  queries, passages, ids = corpus
+  full = reference.full_ranking(queries, passages, ids)
+  found = search(passages, ids)
+  for k in (1, 10, 100, 2600, 2611, 5000):
+    reference.assert_same(found.top_k(queries, k), full, k)
+
+
+def test_gold_ranks_are_places_in_a_full_sort(corpus):
+  queries, passages, ids = corpus
+  full = reference.full_ranking(queries, passages, ids)
+  rng = np.random.default_rng(1)
+  sizes = [1] * 12 + [5, 40, 0, 2611]
+  gold = [rng.choice(len(ids), size, replace=False) for size in sizes]
+  # The first, the last, and one in the middle of each ranking.
+  for i, place in enumerate((0, -1, 1300)):
+    gold[i] = full.indices[i, [place]]
+  ranks = search(passages, ids).gold_ranks(queries, gold)
+  assert ranks.dtype == np.int64
+  assert ranks.tolist() == reference.ranks_in(full, gold)
+
+
+def test_a_self_hit_is_as_if_it_were_not_there(corpus):
+  queries, passages, ids = corpus
+  full = reference.full_ranking(queries, passages, ids)
+  rng = np.random.default_rng(2)
+  gold = [rng.choice(len(ids), 2, replace=False) for _ in queries]
+  ranks = np.array(reference.ranks_in(full, gold))
+  # Right above and below the gold, far away, and none.
+  places = np.resize([-2, 0, 700, -1], len(queries)) + ranks
+  own = np.take_along_axis(full.indices, places[:, None] % 2611, axis=1)[:, 0]
+  own[3::4] = -1
+  own = np.where([o in g for o, g in zip(own, gold)], -1, own)
+  expected = [
+      reference.ranks_in(
+          full._replace(indices=hits[None, hits != row]), [rows]
+      )[0]
+      for hits, row, rows in zip(full.indices, own, gold)
+  ]
+  assert expected != ranks.tolist()
+  found = search(passages, ids).gold_ranks(queries, gold, own)
+  assert found.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    'case, of_top_k, of_ranks',
+    [
+        (search_cases.random, 0, 0),
+        (search_cases.dense, 0, 0),
+        (search_cases.pairs, 0, 0),
+        (search_cases.clustered, 16, 16),
+        (search_cases.duplicated, 16, 16),
+        (search_cases.constant, 16, 16),
+    ],
+)
+def test_who_is_ranked_on_the_host(case, of_top_k, of_ranks, on_host):
+  """Only queries with more passages of nearly one score than are kept."""
+  rng = np.random.default_rng(0)
+  queries, passages = case(rng)
+  ids = reference.shuffled_ids(rng, len(passages))
+  found = search(passages, ids)
+  found.top_k(queries, 100)
+  assert on_host() == of_top_k
+  found.gold_ranks(queries, [[i] for i in range(len(queries))])
+  assert on_host() == of_top_k + of_ranks
+
+
+def test_one_query_among_many_is_ranked_on_the_host(on_host):
+  rng = np.random.default_rng(3)
+  queries, passages = search_cases.random(rng)
+  queries[5] = passages[7]
+  passages[100:900] = passages[7]
+  ids = reference.shuffled_ids(rng, len(passages))
+  full = reference.full_ranking(queries, passages, ids)
+  found = search(passages, ids)
+  reference.assert_same(found.top_k(queries, 10), full, 10)
+  assert on_host() == 1
+  gold = full.indices[:, [3]].copy()
+  gold[5] = 300
+  ranks = found.gold_ranks(queries, gold)
+  assert ranks.tolist() == reference.ranks_in(full, gold)
+  assert on_host() == 2
+
+
+@pytest.mark.parametrize('case', [search_cases.random, search_cases.pairs])
+def test_faiss(case):
+  queries, passages = case(np.random.default_rng(4))
+  index = faiss.IndexFlatIP(passages.shape[1])
+  index.add(passages)
+  theirs = index.search(queries, 100)
+  ids = [str(i) for i in range(len(passages))]
+  ours = search(passages, ids).top_k(queries, 100)
+  np.testing.assert_allclose(ours.scores, theirs[0], atol=1e-6)
+  # Sets but for the hits that are as good as the last, where faiss picks any.
+  last = ours.scores[:, -1:] + 1e-6
+  for better, row, other in zip(ours.scores > last, ours.indices, theirs[1]):
+    assert better.sum() >= 95
+    assert set(row[better]) <= set(other)
+
+
+@pytest.mark.parametrize('devices', [1, 2, 4, 8])
+@pytest.mark.parametrize('block_rows', [13, 500, 2**17])
+def test_devices_and_blocks_do_not_matter(devices, block_rows):
+  rng = np.random.default_rng(5)
+  queries, passages = search_cases.dense(rng)
+  passages[1000:1100] = passages[17]
+  ids = reference.shuffled_ids(rng, len(passages))
+  full = reference.full_ranking(queries, passages, ids)
+  found = search(passages, ids, devices, block_rows)
+  reference.assert_same(found.top_k(queries, 30), full, 30)
+  gold = full.indices[:, [40]]
+  assert found.gold_ranks(queries, gold).tolist() == [41] * 16
+
+
+@pytest.mark.parametrize('devices', [1, 3, 8])
+@pytest.mark.parametrize('size', [1, 2, 7, 8, 9, 64, 65])
+def test_small_corpora(devices, size):
+  rng = np.random.default_rng(6)
+  queries, passages = search_cases.random(rng)
+  queries, passages = queries[:1], passages[:size]
+  ids = reference.shuffled_ids(rng, size)
+  full = reference.full_ranking(queries, passages, ids)
+  for block_rows in (1, 4):
+    found = search(passages, ids, devices, block_rows)
+    reference.assert_same(found.top_k(queries, 5), full, 5)
+    worst = full.indices[:, [-1]]
+    assert found.gold_ranks(queries, worst).tolist() == [size]
+
+
+def test_blocks_of_many_groups_of_neighbours():
+  """A single device's block so long that maxima of groups come first."""
+  rng = np.random.default_rng(7)
+  queries = reference.unit(rng.normal(size=(4, 8)))
+  passages = reference.unit(rng.normal(size=(40_000, 8)))
+  # All of the best are neighbours, late in the corpus, or each in a group of
+  # its own; and a group of copies.
+  passages[30_000:30_050] = queries[0] + 1e-3 * rng.normal(size=(50, 8))
+  passages[100] = 2 * queries[2]
+  passages[20_500:24_500:40] = queries[2] + 1e-3 * rng.normal(size=(100, 8))
+  passages[320:352] = queries[1]
+  ids = reference.shuffled_ids(rng, len(passages))
+  full = reference.full_ranking(queries, passages, ids)
+  for block_rows in (4096, 2**17):
+    found = search(passages, ids, 1, block_rows)
+    for k in (1, 60):
+      reference.assert_same(found.top_k(queries, k), full, k)
+    gold = full.indices[:, [30]]
+    assert found.gold_ranks(queries, gold).tolist() == [31] * 4
+
+
+def test_queries_in_parts(monkeypatch):
+  """More queries than are scored at once."""
+  monkeypatch.setattr(
+      'dualenc_jax.search.exact_search._SCORES_ON_CPU', 4 * BLOCK_ROWS * 4
+  )
+  rng = np.random.default_rng(8)
+  queries, passages = search_cases.pairs(rng)
+  queries = np.concatenate([queries, passages[:3]])
+  ids = reference.shuffled_ids(rng, len(passages))
+  full = reference.full_ranking(queries, passages, ids)
+  found = search(passages, ids)
+  reference.assert_same(found.top_k(queries, 10), full, 10)
+  gold = full.indices[:, [90]]
+  assert found.gold_ranks(queries, gold).tolist() == [91] * 19
+
+
+@pytest.mark.parametrize('kind', ['array', 'map', 'shards', 'strided'])
+@pytest.mark.parametrize('dtype', [np.float16, np.float32])
+def test_wherever_the_corpus_lies(kind, dtype, tmp_path):
+  rng = np.random.default_rng(9)
+  queries, passages = search_cases.random(rng)
+  passages = passages.astype(dtype)
+  ids = reference.shuffled_ids(rng, len(passages))
+  full = reference.full_ranking(queries, passages, ids)
+  if kind == 'array':
+    store = passages
+  elif kind == 'strided':
+    store = np.repeat(passages, 2, axis=1)[:, ::2]
+  else:
+    # Blocks lie within a shard, and across two and three of them.
+    cuts = [] if kind == 'map' else [600, 601, 1500, 2610]
+    maps = []
+    for i, part in enumerate(np.split(passages, cuts)):
+      np.save(tmp_path / f'{i}.npy', part)
+      maps.append(np.load(tmp_path / f'{i}.npy', mmap_mode='r'))
+    store = RowStore(maps) if cuts else maps[0]
+  found = search(store, ids)
+  reference.assert_same(found.top_k(queries, 10), full, 10)
+  gold = full.indices[:, [500]]
+  assert found.gold_ranks(queries, gold).tolist() == [501] * 16
+
+
+def test_meshes_of_any_shape():
+  rng = np.random.default_rng(10)
+  queries, passages = search_cases.pairs(rng)
+  ids = reference.shuffled_ids(rng, len(passages))
+  full = reference.full_ranking(queries, passages, ids)
+  for kind in (jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit):
+    mesh = jax.make_mesh((2, 4), ('data', 'model'), (kind, kind))
+    found = ExactSearch(passages, ids, mesh, BLOCK_ROWS)
+    with jax.set_mesh(mesh):
+      inside = found.top_k(queries, 10)
+      ranks = found.gold_ranks(queries, full.indices[:, [50]])
+    reference.assert_same(inside, full, 10)
+    reference.assert_same(found.top_k(queries, 10), full, 10)
+    assert ranks.tolist() == [51] * 16
+  whole = ExactSearch(passages, ids)
+  reference.assert_same(whole.top_k(queries, 10), full, 10)
+
+
+def test_ids_are_read_for_ties_only():
+  rng = np.random.default_rng(11)
+  queries, passages = search_cases.random(rng)
+  passages[[3, 1000]] = queries[0]
+  # Not among the best of any query.
+  passages[[4, 5]] = np.linalg.lstsq(queries, -np.ones(len(queries)))[0]
+  ids = reference.CountedIds(reference.shuffled_ids(rng, len(passages)))
+  found = search(passages, ids)
+  found.top_k(queries[1:], 10)
+  found.gold_ranks(queries, [[7, 8]] * len(queries))
+  assert not ids.read
+  found.top_k(queries, 10)
+  assert ids.read == {3, 1000}
+  ids.read.clear()
+  found.gold_ranks(queries, [[3]] * len(queries))
+  assert ids.read == {3, 1000}

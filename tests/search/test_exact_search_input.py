@@ -1,0 +1,121 @@
+"""What search refuses, and what it says then."""
+
+import jax
+import numpy as np
+import pytest
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.index import RowStore
+from dualenc_jax.search.exact_search import ExactSearch
+
+GOOD = np.ones((3, 4), np.float32)
+IDS = ['a', 'b', 'c']
+MANY = 700
+
+
+def test_k():
+  for k in (0, -1):
+    with pytest.raises(UserError, match=f'k is {k}: expected at least 1 hit'):
+      ExactSearch(GOOD, IDS).top_k(GOOD, k)
+
+
+@pytest.mark.parametrize(
+    'passages, ids, block_rows, message',
+    [
+        (GOOD[:0], [], 8, r'passage embeddings have shape \(0, 4\)'),
+        (GOOD[:, :0], IDS, 8, r'passage embeddings have shape \(3, 0\)'),
+        (GOOD[0], IDS, 8, r'passage embeddings have shape \(4,\)'),
+        (RowStore([GOOD[:0]]), [], 8, r'passage embeddings have shape \(0, 4'),
+        (GOOD, IDS[:2], 8, '2 passage ids for 3 passage embeddings'),
+        (GOOD, [], 8, '0 passage ids for 3 passage embeddings'),
+        (GOOD, IDS, 0, 'block_rows is 0: expected at least 1'),
+    ],
+)
+def test_bad_corpora(passages, ids, block_rows, message):
+  with pytest.raises(UserError, match=message):
+    ExactSearch(passages, ids, block_rows=block_rows)
+
+
+def with_bad_row(value):
+  x = np.ones((9, 4), np.float32)
+  x[5, 1] = value
+  return x
+
+
+@pytest.mark.parametrize(
+    'queries, message',
+    [
+        (GOOD[:0], r'query embeddings have shape \(0, 4\)'),
+        (GOOD[0], r'query embeddings have shape \(4,\)'),
+        (GOOD[:, :3], 'query embeddings have dim 3 and passage embeddings 4:'),
+        (with_bad_row(np.nan), 'query embeddings hold NaN.* in rows 5:'),
+        (with_bad_row(-np.inf), 'query embeddings hold .* in rows 5:'),
+        (with_bad_row(1e20), 'query embeddings hold .* in rows 5:'),
+    ],
+)
+def test_bad_queries(queries, message):
+  search = ExactSearch(GOOD, IDS)
+  with pytest.raises(UserError, match=message):
+    search.top_k(queries, 1)
+  with pytest.raises(UserError, match=message):
+    search.gold_ranks(queries, [[0]] * len(queries))
+
+
+@pytest.mark.parametrize('value', [np.nan, np.inf, -np.inf, 1e20])
+@pytest.mark.parametrize(
+    'rows, message',
+    [
+        ([0], 'in rows 0:'),
+        ([3, 300], 'in rows 3, 300:'),
+        # In the last block, of which a part is padding.
+        ([699], 'in rows 699:'),
+        (range(600, 700), 'in rows 600, 601, 602, 603, 604 and 95 more nearby'),
+    ],
+)
+def test_bad_passages(rows, message, value):
+  passages = np.ones((MANY, 4), np.float32)
+  passages[rows, 2] = value
+  ids = [str(i) for i in range(MANY)]
+  message = 'passage embeddings hold NaN, infinity or numbers .*' + message
+  mesh = jax.sharding.Mesh(np.array(jax.devices()), ('x',))
+  search = ExactSearch(passages, ids, mesh, block_rows=16)
+  with pytest.raises(UserError, match=message):
+    search.top_k(GOOD, 2)
+  with pytest.raises(UserError, match=message):
+    search.gold_ranks(GOOD, [[1], [], [2]])
+
+
+@pytest.mark.parametrize('value', [np.nan, np.inf])
+def test_bad_float16(value):
+  passages = np.ones((MANY, 4), np.float16)
+  passages[650, 0] = value
+  search = ExactSearch(passages, [str(i) for i in range(MANY)])
+  with pytest.raises(UserError, match='passage embeddings .* in rows 650:'):
+    search.top_k(GOOD, 2)
+
+
+def test_a_bad_gold_passage_is_named_as_such():
+  passages = np.ones((MANY, 4), np.float32)
+  passages[[7, 650]] = np.nan
+  search = ExactSearch(passages, [str(i) for i in range(MANY)])
+  with pytest.raises(UserError, match='passage embeddings .* in rows 7, 650:'):
+    search.gold_ranks(GOOD, [[650], [7], [0]])
+
+
+def test_bad_gold():
+  search = ExactSearch(GOOD, IDS)
+  with pytest.raises(UserError, match='gold has 2 entries: .* 3 queries'):
+    search.gold_ranks(GOOD, [[0], [1]])
+  with pytest.raises(UserError, match=r'gold of query row 1 is \[3\]'):
+    search.gold_ranks(GOOD, [[0], [3], [1]])
+  # Rows are those of the caller, also after a query that has no gold.
+  with pytest.raises(UserError, match=r'gold of query row 2 is \[0, -1\]'):
+    search.gold_ranks(GOOD, [[0], [], [0, -1]])
+  with pytest.raises(UserError, match=r'gold of query row 0 is \[1, 3\]'):
+    search.gold_ranks(GOOD, np.array([[1, 3], [0, 0], [1, 1]]))
+
+
+def test_no_gold_at_all():
+  search = ExactSearch(GOOD, IDS)
+  ranks = search.gold_ranks(GOOD, [[], [], []])
+  assert ranks.dtype == np.int64 and ranks.tolist() == [0, 0, 0]

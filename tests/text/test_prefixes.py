@@ -1,0 +1,121 @@
+"""Prefixes of queries and passages, against SentencePiece used directly."""
+
+import hashlib
+import json
+
+import pytest
+import sentencepiece
+
+from dualenc_jax.data import prepare, Task, Tokenizer, Vocabulary
+from dualenc_jax.errors import UserError
+
+VOCABULARY = Vocabulary('python_code_8k')
+PREFIXES = {'query_prefix': 'query: ', 'passage_prefix': 'passage: '}
+TEXTS = ['Parse a date', '  two  spaces ', 'x', '2nd: word', 'a b c d e f g h']
+
+
+def pieces(text, length=16, model=VOCABULARY):
+  processor = sentencepiece.SentencePieceProcessor(model_file=str(model.file))
+  return processor.encode(text)[: length - 1] + [1]
+
+
+@pytest.mark.parametrize('texts', [TEXTS, [], ['']])
+def test_tokens_are_those_of_prefix_and_text(texts):
+  tokenizer = Tokenizer(VOCABULARY, 8, 16, **PREFIXES)
+  for rows, prefix, length in (
+      (tokenizer.encode_queries(texts), 'query: ', 8),
+      (tokenizer.encode_passages(texts), 'passage: ', 16),
+  ):
+    found = [rows.row(i).tolist() for i in range(len(texts))]
+    assert found == [pieces(prefix + text, length) for text in texts]
+
+
+def test_a_prefix_with_a_space_leaves_the_text_as_it_is(shared):
+  spiece = Vocabulary(str(shared / 'data' / 't5_spiece' / 'spiece.model'))
+  for vocabulary in (VOCABULARY, spiece):
+    for prefix in ('query: ', 'Represent this sentence: '):
+      own = pieces(prefix, model=vocabulary)[:-1]
+      # Its own tokens count: of a text two are left, and EOS.
+      short = Tokenizer(vocabulary, len(own) + 3, query_prefix=prefix)
+      whole = Tokenizer(vocabulary, query_prefix=prefix)
+      for text in TEXTS:
+        alone = pieces(text, 64, vocabulary)
+        found = whole.encode_queries([text]).row(0).tolist()
+        assert found == own + alone
+        cut = short.encode_queries([text]).row(0).tolist()
+        assert cut == own + (alone if len(alone) < 3 else alone[:2] + [1])
+  # Without it the two make one word.
+  joined = Tokenizer(spiece, query_prefix='query:').encode_queries(['x'])
+  assert joined.row(0).tolist() == pieces('query:x', model=spiece)
+  assert joined.row(0).tolist() != pieces('query: x', model=spiece)
+
+
+def test_a_cache_has_prefixes_but_not_where_there_is_no_text(tmp_path):
+  path = tmp_path / 'queries.jsonl'
+  rows = [
+      {'query': 'first', 'passage': 'one', 'negatives': ['a', 'b c']},
+      {'query': 'second', 'passage': 'two'},
+  ]
+  path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+  task = Task('pairs', {'train': str(path)})
+  tokenizer = Tokenizer(VOCABULARY, 8, 16, **PREFIXES)
+  cache = prepare(task, 'train', tokenizer, tmp_path / 'tokens')
+  for column, expected in (
+      (cache.query_tokens, ['query: first', 'query: second']),
+      (cache.passage_tokens, ['passage: one', 'passage: two']),
+      (cache.negative_tokens, ['passage: a', 'passage: b c']),
+  ):
+    found = [column.row(i).tolist() for i in range(len(column))]
+    assert found == [pieces(text) for text in expected]
+  assert [cache.query_texts.text(i) for i in range(2)] == ['first', 'second']
+  assert [cache.passage_texts.text(i) for i in range(2)] == ['one', 'two']
+  # Of a corpus there are no queries, of queries no passages.
+  corpus = tmp_path / 'corpus.tsv'
+  corpus.write_text('1\ta text\n')
+  for split, empty in (('corpus', 'query'), ('queries', 'passage')):
+    texts = Task('texts', {'path': str(corpus)})
+    cache = prepare(texts, split, tokenizer, tmp_path / 'tokens')
+    assert getattr(cache, f'{empty}_tokens').lengths.tolist() == [0]
+    (other,) = {'query', 'passage'} - {empty}
+    found = getattr(cache, f'{other}_tokens').row(0).tolist()
+    assert found == pieces(f'{other}: a text')
+
+
+@pytest.mark.parametrize(
+    'prefixes',
+    [
+        {},
+        {'query_prefix': 'q: '},
+        {'passage_prefix': 'p: '},
+        {'query_prefix': 'q: ', 'passage_prefix': 'q: '},
+    ],
+)
+def test_prefixes_are_in_the_key_of_a_cache_where_there_are_some(
+    tmp_path, prefixes
+):
+  path = tmp_path / 'a.jsonl'
+  path.write_text('{"query": "first", "passage": "one"}\n')
+  task = Task('pairs', {'train': str(path)})
+  prepare(task, 'train', Tokenizer(VOCABULARY, 8, 16, **prefixes), tmp_path)
+  key = {
+      'format': 3,
+      'task': 'pairs',
+      'module': None,
+      'options': task.identity('train'),
+      'split': 'train',
+      'vocabulary': hashlib.sha256(VOCABULARY.file.read_bytes()).hexdigest(),
+      'vocabulary_size': 8000,
+      'query_length': 8,
+      'passage_length': 16,
+      'source': task.fingerprint('train'),
+      **prefixes,
+  }
+  digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+  header = tmp_path / f'pairs-train-{digest[:16]}' / 'header.json'
+  assert json.loads(header.read_text()).items() >= key.items()
+
+
+@pytest.mark.parametrize('name', PREFIXES)
+def test_a_prefix_is_a_string(name):
+  with pytest.raises(UserError, match=rf"Tokenizer\.{name} is None.*'' for"):
+    Tokenizer(VOCABULARY, **{name: None})

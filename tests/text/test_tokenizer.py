@@ -1,0 +1,167 @@
+"""Vocabulary and tokenizer against SentencePiece used directly, and T5's."""
+
+import dataclasses
+import hashlib
+import io
+import itertools
+import json
+
+import numpy as np
+import pytest
+import sentencepiece
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.text.tokenizer import Tokenizer
+from dualenc_jax.text.vocabulary import SHIPPED, Vocabulary
+
+TEXTS = [
+    'Parse an ISO 8601 date.',
+    'def parse_iso_date(text):\n  return HTTPServer(text).parse()',
+    '',
+    'word ' * 100,
+]
+
+
+def shipped_processor():
+  processor = sentencepiece.SentencePieceProcessor()
+  processor.load(str(SHIPPED / 'python_code_8k.model'))
+  return processor
+
+
+@pytest.mark.parametrize('length', [2, 9, 64])
+def test_rows_are_cut_and_then_end_with_eos(length):
+  processor = shipped_processor()
+  rows = Vocabulary('python_code_8k').encode(TEXTS, length)
+  assert rows.values.dtype == np.uint16
+  for i, text in enumerate(TEXTS):
+    expected = processor.encode(text)[: length - 1] + [1]
+    assert rows.row(i).tolist() == expected
+
+
+def test_decode_gives_the_text_that_is_kept(shared):
+  vocabulary = Vocabulary(str(shared / 'data' / 't5_spiece' / 'spiece.model'))
+  rows = vocabulary.encode(['A  flea can live up to a year.', 'flea ' * 9], 5)
+  texts = [vocabulary.decode(rows.row(i)) for i in range(2)]
+  assert texts == ['A flea can', 'flea flea']
+
+
+def test_no_texts_make_no_rows():
+  assert len(Vocabulary('python_code_8k').encode([], 8)) == 0
+
+
+def test_lengths_of_both_sides():
+  tokenizer = Tokenizer(Vocabulary('python_code_8k'), 8, 16)
+  assert tokenizer.encode_queries(TEXTS).lengths.max() == 8
+  assert tokenizer.encode_passages(TEXTS).lengths.max() == 16
+
+
+def test_size_sha256_and_extra_ids():
+  vocabulary = Vocabulary('python_code_8k')
+  data = (SHIPPED / 'python_code_8k.model').read_bytes()
+  assert vocabulary.size == 8000
+  assert dataclasses.replace(vocabulary, extra_ids=100).size == 8100
+  assert vocabulary.sha256 == hashlib.sha256(data).hexdigest()
+
+
+def test_large_vocabularies_need_32_bits():
+  assert Vocabulary('python_code_8k', 65536 - 8000).token_dtype == np.uint16
+  large = Vocabulary('python_code_8k', 65537 - 8000)
+  assert large.encode(['x'], 8).values.dtype == np.uint32
+
+
+def test_t5_vocabulary(shared):
+  (path,) = (shared / 'data' / 't5_spiece').glob('*.model')
+  vocabulary = Vocabulary(str(path), extra_ids=100)
+  assert vocabulary.size == 32100
+  assert vocabulary.encode(['Hello world'], 8).row(0).tolist() == [8774, 296, 1]
+
+
+def test_t5_vocabulary_on_real_text_is_that_of_transformers(shared):
+  import transformers
+
+  folder = shared / 'data' / 't5_spiece'
+  reference = transformers.T5TokenizerFast.from_pretrained(
+      folder, local_files_only=True
+  )
+  assert type(reference.backend_tokenizer).__module__ == 'tokenizers'
+  path = shared / 'data' / 'msmarco_v1_dl1920' / 'corpus.jsonl'
+  with path.open() as lines:
+    texts = [json.loads(line)['text'] for line in itertools.islice(lines, 1000)]
+  rows = Vocabulary(str(folder / 'spiece.model'), 100).encode(texts, 128)
+  expected = reference(texts, truncation=True, max_length=128).input_ids
+  assert [rows.row(i).tolist() for i in range(1000)] == expected
+  # Some of the texts are cut.
+  assert 100 < sum(len(row) == 128 for row in expected) < 900
+
+
+@pytest.mark.parametrize('threads', [1, 3])
+def test_the_number_of_threads_makes_no_difference(threads):
+  vocabulary = Vocabulary('python_code_8k')
+  rows, expected = (
+      vocabulary.encode(TEXTS * 50, 9, n) for n in (threads, -1)
+  )
+  np.testing.assert_array_equal(rows.values, expected.values)
+  np.testing.assert_array_equal(rows.offsets, expected.offsets)
+
+
+def test_shipped_vocabulary_splits_identifiers_into_query_words():
+  processor = shipped_processor()
+  words = processor.encode('parse iso date http server get url')
+  for text in (
+      'parse_iso_date HTTPServer getURL',
+      'parseISODate http_server get_url',
+      'PARSE_ISO_DATE HttpServer GetUrl',
+  ):
+    assert processor.encode(text) == words
+  piece = processor.encode('parse')
+  assert processor.encode('self.parse')[-len(piece) :] == piece
+
+
+def test_shipped_vocabulary_knows_all_of_ascii():
+  text = ' '.join(chr(c) for c in range(33, 127))
+  assert 2 not in shipped_processor().encode(text)
+
+
+def test_shipped_vocabulary_tokenises_alike_in_seqio():
+  import seqio
+
+  vocabulary = seqio.SentencePieceVocabulary(
+      str(SHIPPED / 'python_code_8k.model'), extra_ids=0
+  )
+  expected = [vocabulary.encode_tf(text).numpy().tolist() for text in TEXTS]
+  rows = Vocabulary('python_code_8k').encode(TEXTS, 1000)
+  assert [rows.row(i).tolist()[:-1] for i in range(len(TEXTS))] == expected
+  assert vocabulary.eos_id == 1 and vocabulary.pad_id == 0
+
+
+def test_unknown_name_lists_the_shipped_ones():
+  with pytest.raises(UserError, match="Did you mean 'python_code_8k'"):
+    Vocabulary('python_code_8').encode(['x'], 8)
+
+
+def test_file_that_is_no_model(tmp_path):
+  path = tmp_path / 'x.model'
+  path.write_text('nonsense')
+  with pytest.raises(UserError, match=r'x\.model is not a SentencePiece model'):
+    Vocabulary(str(path)).encode(['x'], 8)
+
+
+def test_other_special_ids_are_refused(tmp_path):
+  model = io.BytesIO()
+  sentencepiece.SentencePieceTrainer.train(
+      sentence_iterator=iter(['a b c d'] * 20),
+      model_writer=model,
+      vocab_size=8,
+      hard_vocab_limit=False,
+      minloglevel=2,
+  )
+  path = tmp_path / 'other.model'
+  path.write_bytes(model.getvalue())
+  with pytest.raises(UserError, match=r'expected \(0, 1, 2\)'):
+    Vocabulary(str(path)).encode(['x'], 8)
+
+
+@pytest.mark.parametrize('name', ['query_length', 'passage_length'])
+def test_lengths_below_two_are_errors(name):
+  with pytest.raises(UserError, match=rf'Tokenizer\.{name} is 1'):
+    Tokenizer(Vocabulary('python_code_8k'), **{name: 1})
