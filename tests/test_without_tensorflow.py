@@ -12,7 +12,7 @@ BLOCKED = (
     "for name in ('tensorflow', 'seqio', 'tensorflow_datasets',"
     " 'tensorflow_text', 't5x'):\n"
     '  sys.modules[name] = None\n'
-    'from dualenc_jax import cli\n'
+    'from dualenc_jax.commands import cli\n'
     'sys.exit(cli.main(sys.argv[1:]))\n'
 )
 

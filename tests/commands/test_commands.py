@@ -195,7 +195,7 @@ def test_every_command_has_help_as_a_module(command):
 def test_help_imports_neither_jax_nor_tensorflow():
   code = (
       'import sys\n'
-      'from dualenc_jax import cli\n'
+      'from dualenc_jax.commands import cli\n'
       "cli.main(['--help'])\n"
       "heavy = {'jax', 'tensorflow', 'numpy', 'gin'} & sys.modules.keys()\n"
       'assert not heavy, heavy\n'
