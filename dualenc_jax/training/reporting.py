@@ -1,6 +1,8 @@
-"""What a run says while it trains: TensorBoard, a progress bar, plain lines."""
+"""What a run says while it trains: numbers on disk, a bar or plain lines."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+import json
+import math
 import pathlib
 import sys
 import time
@@ -10,12 +12,18 @@ import tensorboardX
 import tqdm
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.io import files
+
+METRICS = 'metrics.jsonl'
 
 
 class Reporter:
-  """Writes scalars as TensorBoard events and shows progress on stderr.
+  """Writes scalars to `MODEL_DIR` and shows progress on stderr.
 
-  On a terminal progress is a bar; elsewhere it is a line every ten seconds.
+  They are TensorBoard events in `events`, and in `metrics.jsonl` lines such as
+  {"step": 10, "group": "train", "loss": 3.5}, where a number that is not finite
+  is null. Only the first host writes. On a terminal progress is a bar;
+  elsewhere it is a line every ten seconds.
   """
 
   LINE_SECONDS = 10.0
@@ -27,18 +35,20 @@ class Reporter:
       steps: int,
       batch_size: int,
   ):
-    """Starts at step `start` of `steps`; events of an old run after it go."""
+    """Starts at step `start` of `steps`; numbers of an old run after it go."""
     self._is_first_host = jax.process_index() == 0
-    self._folder = pathlib.Path(model_dir) / 'events'
-    try:
-      self._writer = tensorboardX.SummaryWriter(
-          str(self._folder),
-          # Events are numbered from 1; those of step `start` stay.
-          purge_step=start + 1,
-          write_to_disk=self._is_first_host,
-      )
-    except OSError as e:
-      raise self._unwritable() from e
+    self._folder = pathlib.Path(model_dir)
+    if self._is_first_host:
+      try:
+        # Steps are numbered from 1; the numbers of step `start` stay.
+        self._events = tensorboardX.SummaryWriter(
+            str(self._folder / 'events'), purge_step=start + 1
+        )
+        path = self._folder / METRICS
+        files.write(path, ''.join(_until(path, start)))
+        self._lines = path.open('a', buffering=1)
+      except OSError as e:
+        raise self._unwritable() from e
     self._steps = steps
     self._start = start
     self._batch_size = batch_size
@@ -73,14 +83,24 @@ class Reporter:
       )
 
   def scalars(self, group: str, step: int, values: Mapping[str, float]) -> None:
-    """Writes numbers to TensorBoard as `<group>/<name>`.
+    """Writes numbers as one line, and to TensorBoard as `<group>/<name>`.
 
     Raises:
-      UserError: the events can no longer be written, as on a full disk.
+      UserError: they can no longer be written, as on a full disk.
     """
-    self._check_writer()
+    if not self._is_first_host:
+      return
+    self._check_events()
+    line = {'step': step, 'group': group}
     for name, value in values.items():
-      self._writer.add_scalar(f'{group}/{name}', float(value), step)
+      value = float(value)
+      self._events.add_scalar(f'{group}/{name}', value, step)
+      # Nine digits tell all float32 apart.
+      line[name] = float(f'{value:.9g}') if math.isfinite(value) else None
+    try:
+      self._lines.write(json.dumps(line, allow_nan=False) + '\n')
+    except OSError as e:
+      raise self._unwritable() from e
 
   def pause(self) -> None:
     """Ends a pause (an evaluation, say) that is not the training's own time."""
@@ -95,21 +115,29 @@ class Reporter:
   def close(self) -> None:
     """Ends the bar and writes what is left."""
     self._bar.close()
-    self._check_writer()
-    self._writer.close()
+    if self._is_first_host:
+      self._lines.close()
+      self._check_events()
+      self._events.close()
 
-  def _check_writer(self) -> None:
+  def _check_events(self) -> None:
     # tensorboardX writes in a thread. When that has died of an error, adding to
     # its queue blocks for ever once the queue is full.
-    file_writer = self._writer.file_writer
-    if file_writer is None:
-      return
-    if not file_writer.event_writer._worker.is_alive():
+    if not self._events.file_writer.event_writer._worker.is_alive():
       raise self._unwritable()
 
   def _unwritable(self) -> UserError:
     return UserError(
-        f'TensorBoard events cannot be written to {self._folder}; is the disk'
-        ' full? The checkpoints so far are kept: make room and run the same'
-        ' command again to resume.'
+        f'{METRICS} or the events cannot be written to {self._folder}; is the'
+        ' disk full? The checkpoints so far are kept: make room and run the'
+        ' same command again to resume.'
     )
+
+
+def _until(path: pathlib.Path, step: int) -> Iterator[str]:
+  """The lines of `metrics.jsonl` up to a step; one cut short by a kill goes."""
+  if not path.exists():
+    return
+  for line in path.read_text().splitlines(keepends=True):
+    if line.endswith('}\n') and json.loads(line)['step'] <= step:
+      yield line

@@ -180,7 +180,7 @@ def test_a_full_disk_under_the_events_stops_the_run(tmp_path, monkeypatch):
 
   flags = tiny_run.flags(tmp_path, '--gin.STEPS=40')
   monkeypatch.setattr(record_writer.RecordWriter, 'write', full)
-  with pytest.raises(UserError, match='events cannot be written'):
+  with pytest.raises(UserError, match='the events cannot be written'):
     train.main([*flags, f'--model_dir={tmp_path / "model"}'])
 
 
