@@ -15,8 +15,6 @@ import json
 import logging
 import pathlib
 
-from tqdm.contrib.logging import logging_redirect_tqdm
-
 from dualenc_jax.commands import config, data_command
 from dualenc_jax.errors import UserError
 from dualenc_jax.inspection import findings as findings_lib, picture
@@ -32,10 +30,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     raise UserError(f'--limit is {args.limit}; expected at least 1.')
   logging.basicConfig(format='%(message)s')
   inputs = data_command.build(args)
-  with logging_redirect_tqdm():
-    inspection = inspect_task(
-        inputs.task, inputs.tokenizer, args.split, args.limit
-    )
+  inspection = inspect_task(
+      inputs.task, inputs.tokenizer, args.split, args.limit
+  )
   findings = findings_lib.findings(inspection)
   report = markdown(inspection, findings)
   print(report)

@@ -11,14 +11,12 @@ from collections.abc import Sequence
 import logging
 import time
 
-import tqdm
-from tqdm.contrib.logging import logging_redirect_tqdm
-
 from dualenc_jax.commands import config, data_command
 from dualenc_jax.data import Cache, prepare, Task
 from dualenc_jax.data.mixture import Mixture
 from dualenc_jax.errors import UserError
 from dualenc_jax.io.forecast import gigabytes
+from dualenc_jax.io.progress import Progress
 from dualenc_jax.suggest import did_you_mean
 
 
@@ -48,19 +46,18 @@ def main(argv: Sequence[str] | None = None) -> None:
       f'Vocabulary {tokenizer.vocabulary.path}, up to {tokenizer.query_length}'
       f' tokens a query and {tokenizer.passage_length} a passage.'
   )
-  with logging_redirect_tqdm():
-    for task, split in chosen:
-      started = time.perf_counter()
-      with Progress(f'{task.name}, {split}') as progress:
-        cache = prepare(
-            task,
-            split,
-            tokenizer,
-            inputs.cache_dir,
-            threads=args.workers or -1,
-            progress=progress,
-        )
-      print(summary(task, split, cache, time.perf_counter() - started))
+  for task, split in chosen:
+    started = time.perf_counter()
+    with Progress(f'{task.name}, {split}', None, 'examples') as progress:
+      cache = prepare(
+          task,
+          split,
+          tokenizer,
+          inputs.cache_dir,
+          threads=args.workers or -1,
+          progress=progress.reach,
+      )
+    print(summary(task, split, cache, time.perf_counter() - started))
 
 
 def chosen_splits(
@@ -86,36 +83,6 @@ def chosen_splits(
           f' Splits: {", ".join(known)}.'
       )
   return [pair for pair in found if names is None or pair[1] in names]
-
-
-class Progress:
-  """A progress bar that appears with the first call; a context manager."""
-
-  def __init__(self, name: str):
-    self._name = name
-    self._bar = None
-
-  def __call__(self, done: int, total: int | None) -> None:
-    if self._bar is None:
-      # Shown where there is a terminal. Examples of an earlier process are not
-      # part of the rate.
-      self._bar = tqdm.tqdm(
-          desc=self._name,
-          initial=done,
-          total=total,
-          unit='row',
-          disable=None,
-      )
-    # A total is an estimate.
-    self._bar.total = total and max(total, done)
-    self._bar.update(done - self._bar.n)
-
-  def __enter__(self) -> 'Progress':
-    return self
-
-  def __exit__(self, *unused_error) -> None:
-    if self._bar is not None:
-      self._bar.close()
 
 
 def summary(task: Task, split: str, cache: Cache, seconds: float) -> str:

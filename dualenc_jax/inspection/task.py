@@ -5,13 +5,13 @@ import dataclasses
 import itertools
 
 import numpy as np
-import tqdm
 
 from dualenc_jax.data.mixture import Mixture
 from dualenc_jax.data.task import Task
 from dualenc_jax.errors import UserError
 from dualenc_jax.inspection import columns, summary
 from dualenc_jax.inspection.split import SplitReader
+from dualenc_jax.io.progress import Progress
 from dualenc_jax.readers import bad_rows
 from dualenc_jax.readers.bad_rows import Found
 from dualenc_jax.text.tokenizer import Tokenizer
@@ -99,14 +99,9 @@ def _read(
 ) -> _Read:
   reader, errors = SplitReader(tokenizer), []
   examples = _until_error(task.examples(split), errors)
-  with (
-      bad_rows.collecting() as bad,
-      tqdm.tqdm(
-          desc=name, unit=' rows', delay=2, leave=False, disable=None
-      ) as bar,
-  ):
+  with bad_rows.collecting() as bad, Progress(name, None, 'rows') as progress:
     for rows in reader.read(itertools.islice(examples, limit)):
-      bar.update(rows)
+      progress(rows)
     limited = limit is not None and next(examples, None) is not None
   return _Read(
       task,

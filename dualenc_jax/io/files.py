@@ -1,18 +1,70 @@
 """Folders, and files that appear whole or not at all."""
 
+from collections.abc import Iterator
 import contextlib
+import json
 import os
 import pathlib
+from typing import Any, IO
 
 from dualenc_jax.errors import UserError
 
 
-def write(path: pathlib.Path, content: str | bytes) -> None:
-  """Writes a file in UTF-8, replacing what was there.
+@contextlib.contextmanager
+def writing(
+    path: str | os.PathLike[str], instead: str = 'another folder'
+) -> Iterator[None]:
+  """Explains what the system refuses in a block that writes.
+
+  Args:
+    path: what is written, for the message.
+    instead: what the user may give in its place: 'another --out'.
 
   Raises:
-    UserError: it cannot be written, or the text has half a surrogate pair,
-      which UTF-8 has no bytes for.
+    UserError: for any OSError of the block.
+  """
+  try:
+    yield
+  except OSError as e:
+    raise UserError(
+        f'{path} cannot be written: {e.strerror or e}. Make room there, or'
+        f' give {instead}.'
+    ) from e
+
+
+@contextlib.contextmanager
+def replacing(path: pathlib.Path, sync: bool = False) -> Iterator[IO[bytes]]:
+  """Yields a new binary file, which replaces `path` when the block succeeds.
+
+  It grows beside `path` and is removed after an error. Wrap it in `writing` to
+  have errors explained.
+
+  Args:
+    path: of the complete file.
+    sync: whether the content is on the disk before the file appears, so that a
+      machine that loses power cannot leave half of it.
+  """
+  partial = path.with_name(f'.{path.name}.{os.getpid()}.partial')
+  try:
+    with partial.open('wb') as file:
+      yield file
+      if sync:
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+  finally:
+    with contextlib.suppress(OSError):
+      partial.unlink()
+
+
+def write(
+    path: pathlib.Path, content: str | bytes, instead: str = 'another folder'
+) -> None:
+  """Writes a file, text in UTF-8, replacing what was there.
+
+  Raises:
+    UserError: the file cannot be written, or the text has half a surrogate
+      pair, which UTF-8 has no bytes for.
   """
   if isinstance(content, str):
     try:
@@ -23,31 +75,22 @@ def write(path: pathlib.Path, content: str | bytes) -> None:
           f'{path} cannot be written: its text has half a surrogate pair, in'
           f' {near!r}. Repair the text where it comes from.'
       ) from e
-  partial = path.with_name(f'{path.name}.{os.getpid()}.partial')
-  try:
-    partial.write_bytes(content)
-    os.replace(partial, path)
-  except OSError as e:
-    raise _unwritable(path, e) from e
-  finally:
-    with contextlib.suppress(OSError):
-      partial.unlink()
+  with writing(path, instead), replacing(path) as file:
+    file.write(content)
 
 
-def make_folder(folder: pathlib.Path) -> None:
-  """Makes a folder and those around it, if they are not there.
+def write_json(path: pathlib.Path, value: Any) -> None:
+  """`write` of a value as indented JSON."""
+  write(path, json.dumps(value, indent=2) + '\n')
+
+
+def make_folder(
+    folder: pathlib.Path, instead: str = 'another folder'
+) -> None:
+  """Makes a folder and its parents, unless they exist.
 
   Raises:
-    UserError: it cannot be made.
+    UserError: the folder cannot be made.
   """
-  try:
+  with writing(folder, instead):
     folder.mkdir(parents=True, exist_ok=True)
-  except OSError as e:
-    raise _unwritable(folder, e) from e
-
-
-def _unwritable(path: pathlib.Path, error: OSError) -> UserError:
-  return UserError(
-      f'{path} cannot be written: {error.strerror or error}. Make room there,'
-      ' or give another folder.'
-  )

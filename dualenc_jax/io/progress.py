@@ -1,5 +1,6 @@
 """How far a long computation is: a bar, or a line now and then."""
 
+import contextlib
 import logging
 import time
 
@@ -7,60 +8,103 @@ import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 _LOG = logging.getLogger(__name__)
+_SECONDS = 10.0
 
 
 class Progress:
   """Counts what is done; shows it with its speed and the time left.
 
-  On a terminal it is a bar; elsewhere a line is logged every `seconds`. A
-  context manager.
+  On a terminal this is a bar, above which the log goes on; elsewhere a line is
+  logged every ten seconds. A context manager.
   """
 
   def __init__(
-      self, what: str, total: int, unit: str, seconds: float = 30.0
+      self, what: str, total: int | None, unit: str, is_shown: bool = True
   ):
     """Starts the clock.
 
     Args:
-      what: is done: 'Encoding'.
-      total: how many there are to do.
+      what: the work, 'Encoding'.
+      total: how many units there are, None where that is not known yet: the
+        bar then appears with the first ones.
       unit: what is counted, 'passages'.
-      seconds: between two lines.
+      is_shown: False on the hosts that leave it to another.
     """
     self._what, self._total, self._unit = what, total, unit
-    self._seconds = seconds
-    self._done = 0
-    self._started = self._told = time.monotonic()
-    self._bar = tqdm.tqdm(
-        desc=what, total=total, unit=f' {unit}', disable=None
-    )
-    self._is_bar = not self._bar.disable
-    # Lines of the log would else break the bar.
-    self._redirect = logging_redirect_tqdm()
+    self._is_shown = is_shown
+    self._done = self._first = 0
+    self._began = self._logged = time.monotonic()
+    self._bar: tqdm.tqdm | None = None
+    self._stack = contextlib.ExitStack()
+    if total is not None:
+      self._open()
 
-  def __call__(self, count: int) -> None:
-    """`count` more are done."""
-    self._done += count
-    self._bar.update(count)
-    now = time.monotonic()
-    if not self._is_bar and now - self._told >= self._seconds:
-      self._told = now
-      _LOG.info('%s', self._line(now - self._started))
+  def __call__(self, count: int, note: str = '') -> None:
+    """Counts `count` more units as done; `note` is shown beside them."""
+    if self._bar is None:
+      self._open()
+    self.reach(self._done + count, self._total, note)
+
+  def reach(self, done: int, total: int | None, note: str = '') -> None:
+    """`done` units are done, of about `total`.
+
+    Those of the first call before any other count as done by an earlier
+    process: the speed is that of the others.
+    """
+    if self._bar is None:
+      self._first = done
+      self._open()
+    self._done, self._total = done, total and max(total, done)
+    self._bar.total = self._total
+    self._bar.set_postfix_str(note, refresh=False)
+    self._bar.update(done - self._bar.n)
+    if time.monotonic() - self._logged >= _SECONDS:
+      self.log(note)
+
+  def log(self, note: str = '') -> None:
+    """Logs a line, where there is no bar."""
+    self._logged = time.monotonic()
+    if self._is_shown and self._bar.disable:
+      _LOG.info('%s', self._line(self._logged - self._began, note))
+
+  def leave_out(self, seconds: float) -> None:
+    """Takes time that was spent on something else out of the speed."""
+    self._began += seconds
+    if not self._bar.disable:
+      self._bar.start_t += seconds
+
+  def close(self) -> None:
+    """Ends the bar."""
+    self._stack.close()
 
   def __enter__(self) -> 'Progress':
-    if self._is_bar:
-      self._redirect.__enter__()
     return self
 
   def __exit__(self, *error) -> None:
-    self._bar.close()
-    if self._is_bar:
-      self._redirect.__exit__(*error)
+    self.close()
 
-  def _line(self, seconds: float) -> str:
-    rate = self._done / seconds
-    left = tqdm.tqdm.format_interval((self._total - self._done) / rate)
-    return (
-        f'{self._what}: {self._done:,} of {self._total:,} {self._unit},'
-        f' {rate:,.0f} a second, {left} left.'
+  def _open(self) -> None:
+    self._bar = tqdm.tqdm(
+        desc=self._what or None,
+        initial=self._first,
+        total=self._total,
+        unit=f' {self._unit}',
+        dynamic_ncols=True,
+        disable=None if self._is_shown else True,
     )
+    if not self._bar.disable:
+      # Lines of the log would else break the bar.
+      self._stack.enter_context(logging_redirect_tqdm())
+    self._stack.callback(self._bar.close)
+
+  def _line(self, seconds: float, note: str) -> str:
+    rate = (self._done - self._first) / max(seconds, 1e-9)
+    parts = [f'{self._what}: {self._done:,} {self._unit}']
+    if self._total is not None:
+      parts = [f'{self._what}: {self._done:,} of {self._total:,} {self._unit}']
+    parts += [note] if note else []
+    parts.append(f'{rate:,.{0 if rate >= 10 else 1}f} a second')
+    if self._total is not None and rate:
+      left = tqdm.tqdm.format_interval((self._total - self._done) / rate)
+      parts.append(f'{left} left')
+    return f'{", ".join(parts)}.'

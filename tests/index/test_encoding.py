@@ -14,8 +14,6 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.index import encoding, Header, Index, IndexBuild
 from dualenc_jax.index.encoding import Host
 from dualenc_jax.index.source import Source
-from dualenc_jax.io import progress as progress_lib
-from dualenc_jax.io.progress import Progress
 from dualenc_jax.text.vocabulary import Vocabulary
 
 D, N, SHARD = 4, 23, 5
@@ -208,19 +206,3 @@ def test_ids_that_no_index_can_keep(cache_of):
 def test_a_split_of_the_other_side(cache_of):
   with pytest.raises(UserError, match='has passages only'):
     Source.queries(cache_of([{'_id': 'a', 'text': 'x'}]))
-
-
-def test_progress_without_a_terminal(caplog, monkeypatch):
-  caplog.set_level(logging.INFO, 'dualenc_jax')
-  clock = [100.0]
-  monkeypatch.setattr(
-      progress_lib, 'time', types.SimpleNamespace(monotonic=lambda: clock[0])
-  )
-  with Progress('Encoding', 1000, 'passages', seconds=30) as progress:
-    for _ in range(4):
-      clock[0] += 20
-      progress(100)
-  assert [record.getMessage() for record in caplog.records] == [
-      'Encoding: 200 of 1,000 passages, 5 a second, 02:40 left.',
-      'Encoding: 400 of 1,000 passages, 5 a second, 02:00 left.',
-  ]

@@ -1,0 +1,127 @@
+"""JSON that may be damaged, read with errors that name the file."""
+
+from collections.abc import Iterator
+import json
+import os
+import pathlib
+from typing import Any
+
+from dualenc_jax.errors import UserError
+
+_LARGEST = 2**63 - 1
+
+
+def read(
+    path: os.PathLike[str],
+    again: str = 'Copy it again.',
+    absent: str | None = None,
+    **types: Any,
+) -> dict[str, Any]:
+  """Reads a JSON object.
+
+  Args:
+    path: of the file; anything with `read_text`.
+    again: what the user can do about a damaged file.
+    absent: what the user can do where the file is not there; `again` by
+      default.
+    **types: types of the fields that the object must have, as `require` takes
+      them.
+
+  Raises:
+    UserError: the file cannot be read or holds something else.
+  """
+  value = parse(read_text(path, again, absent), path, again)
+  require(value, path, again, **types)
+  return value
+
+
+def read_text(
+    path: os.PathLike[str], again: str = 'Copy it again.', absent: str = ''
+) -> str:
+  """A file of text; raises UserError if it is none or cannot be read."""
+  try:
+    return path.read_text(encoding='utf-8')
+  except OSError as e:
+    what = absent or again
+    raise UserError(f'{path} cannot be read: {e.strerror or e}. {what}') from e
+  except UnicodeDecodeError as e:
+    raise UserError(f'{path} is no text in UTF-8: {e}. {again}') from e
+
+
+def read_lines(path: pathlib.Path) -> Iterator[tuple[str, dict[str, Any]]]:
+  """JSON objects, one a line, each with the file and line where it stands.
+
+  Raises:
+    UserError: the file cannot be read, or a line holds something else.
+  """
+  # Not splitlines: JSON may have other ends of lines inside its strings.
+  content = read_text(path)
+  lines = content.removesuffix('\n').split('\n') if content.strip() else []
+  for number, line in enumerate(lines, 1):
+    where = f'{path}, line {number}'
+    yield where, parse(line, where)
+
+
+def parse(
+    content: str | bytes, where: Any, again: str = 'Copy it again.'
+) -> dict[str, Any]:
+  """A JSON object; raises UserError, naming `where`, if it is none."""
+  try:
+    value = json.loads(content)
+  except (ValueError, RecursionError) as e:
+    raise UserError(f'{where} is no JSON: {e}. {again}') from e
+  if not isinstance(value, dict):
+    raise UserError(
+        f'{where} is no JSON object: it holds a {type(value).__name__}. {again}'
+    )
+  return value
+
+
+def require(
+    value: Any, where: Any, again: str = 'Write it again.', /, **types: Any
+) -> None:
+  """Checks that an object has fields of these types.
+
+  Args:
+    value: what was read.
+    where: the file, for the message.
+    again: what the user can do about it.
+    **types: by name, a type, a union or a tuple of types.
+
+  Raises:
+    UserError: a field is missing or of another type, or a whole number has
+      more than 64 bits.
+  """
+  for name, expected in types.items():
+    if not isinstance(value, dict) or name not in value:
+      raise UserError(f'{where} lacks {name!r}. {again}')
+    found = value[name]
+    if not isinstance(found, expected):
+      raise UserError(
+          f'{where} has {name!r} of type {type(found).__name__}; expected'
+          f' {_words(expected)}. {again}'
+      )
+    if isinstance(found, int) and abs(found) > _LARGEST:
+      raise UserError(
+          f'{where} has {name!r} of {len(str(found))} digits; expected at most'
+          f' {_LARGEST:,}. {again}'
+      )
+
+
+def check_format(
+    value: dict[str, Any], where: Any, name: str, version: int, again: str
+) -> None:
+  """Raises UserError unless an object is of this format and version."""
+  if value.get('format') != name:
+    raise UserError(f'{where} is of another format than {name!r}. {again}')
+  if value.get('version') != version:
+    raise UserError(
+        f'{where} has format version {value.get("version")!r}; this program'
+        f' reads version {version}. {again}'
+    )
+
+
+def _words(expected: Any) -> str:
+  if isinstance(expected, tuple):
+    return ' or '.join(map(_words, expected))
+  return expected.__name__ if isinstance(expected, type) else str(expected)

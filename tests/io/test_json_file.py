@@ -1,0 +1,48 @@
+"""JSON that is not what it should be."""
+
+import pytest
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.io import json_file
+
+
+@pytest.mark.parametrize(
+    ('content', 'message'),
+    [
+        (b'{"a": 1,\n "b": }', 'is no JSON: .*line 2 column 7'),
+        (b'[' * 100_000, 'is no JSON: '),
+        (b'{"a": ' + b'1' * 5000 + b'}', 'is no JSON: '),
+        (b'[1]', 'no JSON object: it holds a list'),
+        (b'\xff', 'no text in UTF-8'),
+        (b'{"b": 1}', "lacks 'a'"),
+        (b'{"a": "1"}', "'a' of type str; expected int or NoneType"),
+        (b'{"a": 100000000000000000000}', "'a' of 21 digits"),
+    ],
+)
+def test_damage_is_named(tmp_path, content, message):
+  path = tmp_path / 'x.json'
+  path.write_bytes(content)
+  with pytest.raises(UserError, match=f'x.json.*{message}.*Do this'):
+    json_file.read(path, 'Do this.', a=(int, type(None)))
+
+
+def test_a_file_that_is_not_there(tmp_path):
+  with pytest.raises(UserError, match='x.json cannot be read: .*Do that'):
+    json_file.read(tmp_path / 'x.json', 'Do this.', 'Do that.')
+
+
+def test_lines_are_numbered(tmp_path):
+  path = tmp_path / 'x.jsonl'
+  path.write_text('{"a": "\u2028"}\n[]\n')
+  lines = json_file.read_lines(path)
+  assert next(lines) == (f'{path}, line 1', {'a': '\u2028'})
+  with pytest.raises(UserError, match='x.jsonl, line 2 is no JSON object'):
+    next(lines)
+
+
+def test_another_format_or_version():
+  json_file.check_format({'format': 'f', 'version': 2}, 'x', 'f', 2, '')
+  with pytest.raises(UserError, match="x is of another format than 'f'"):
+    json_file.check_format({'version': 2}, 'x', 'f', 2, '')
+  with pytest.raises(UserError, match='x has format version 1; .*version 2'):
+    json_file.check_format({'format': 'f', 'version': 1}, 'x', 'f', 2, '')
