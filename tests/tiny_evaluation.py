@@ -58,8 +58,12 @@ def run(
 
 
 def tree(folder: pathlib.Path) -> dict[str, bytes]:
-  """Content of the files of a folder by name."""
-  return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+  """Content of the files of a folder by name, without the command line."""
+  command = json.dumps(result_of(folder)['command']).encode()
+  return {
+      path.name: path.read_bytes().replace(command, b'')
+      for path in sorted(folder.iterdir())
+  }
 
 
 def result_of(folder: pathlib.Path) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import dataclasses
 import logging
 import pathlib
+import shlex
 from typing import Any
 
 from dualenc_jax.commands import config, encode, model_dir, runtime
@@ -128,8 +129,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     if index and len(chosen) > 1:
       index /= name
     print(f'{task.label}, split {split}:')
+    command = shlex.join(['dualenc', 'evaluate', *argv])
     found = evaluate(
-        own, split, folder, Options(args.k, index, separator)
+        own, split, folder, command, Options(args.k, index, separator)
     ).metrics
     for metric, value in found.items():
       print(f'  {metric:<12} {value:.4f}')
@@ -209,9 +211,18 @@ def evaluate(
     model: model_dir.TrainedModel,
     split: str,
     output: pathlib.Path,
+    command: str,
     options: Options = Options(),
 ) -> Evaluation:
-  """Evaluates on a split of the model's task and writes the results."""
+  """Evaluates on a split of the model's task and writes the results.
+
+  Args:
+    model: whose towers and task.
+    split: of the task.
+    output: the result folder.
+    command: the command line that makes this result.
+    options: how.
+  """
   retrieval_set = retrieval_set_of(
       model.experiment, split, options.document_separator
   )
@@ -225,7 +236,7 @@ def evaluate(
   passages = passages_of(model, retrieval_set, options.index_dir)
   result = evaluation.rank(queries, passages, retrieval_set, options.depth)
   described = describe(model, split, retrieval_set, options)
-  described['embedding_dtype'] = str(passages.dtype)
+  described |= {'embedding_dtype': str(passages.dtype), 'command': command}
   files.write(output / model_dir.CONFIG, config.operative_config())
   write_result(output, retrieval_set, result, options.k, described)
   return result

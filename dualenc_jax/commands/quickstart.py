@@ -9,6 +9,7 @@ docstring says. Interrupted, the same command goes on where it stopped.
 from collections.abc import Mapping, Sequence
 import json
 import pathlib
+import shlex
 import time
 
 import jax
@@ -61,7 +62,10 @@ def main(argv: Sequence[str] | None = None) -> None:
       'untrained model': untrained(model, retrieval_set),
       'BM25': bm25_baseline(retrieval_set),
       'trained model': evaluate.evaluate(
-          model, 'test', evaluate.default_output(folder) / 'python_code-test'
+          model,
+          'test',
+          evaluate.default_output(folder) / 'python_code-test',
+          shlex.join(['dualenc', 'evaluate', f'--model_dir={folder}']),
       ).metrics,
   }
   files.write(folder / 'quickstart.json', json.dumps(rows, indent=2) + '\n')

@@ -31,6 +31,7 @@ _FIELDS = {
     'model_dir': _OPTIONAL_NAME,
     'run_id': _OPTIONAL_NAME,
     'embedding_dtype': _OPTIONAL_NAME,
+    'command': _OPTIONAL_NAME,
     'document_separator': ((str, _NONE), 'a string or null'),
     'checkpoint_step': _OPTIONAL_COUNT,
     'queries': _OPTIONAL_COUNT,

@@ -2,6 +2,7 @@
 
 import pathlib
 import re
+import shlex
 
 import numpy as np
 import pytest
@@ -133,7 +134,14 @@ def test_output_dir_of_one_set_and_of_several(model, data, tmp_path):
   both = '--tasks=beir/scifact,beir/nfcorpus'
   folder = run(model, tmp_path / 'two', both, data=data)
   assert names_in(folder) == ['beir-nfcorpus-test', 'beir-scifact-test']
-  assert result_of(folder / 'beir-scifact-test') == alone
+  one = result_of(folder / 'beir-scifact-test')
+  assert shlex.split(one.pop('command'))[-1] == both
+  assert shlex.split(alone.pop('command')) == [
+      'dualenc', 'evaluate', f'--model_dir={model}',
+      f'--output_dir={tmp_path / "results"}', f'--gin.DATA_ROOT={data}',
+      '--gin.BEIR_TOLERANCE=1.0', '--tasks=beir/scifact',
+  ]
+  assert one == alone
   assert names_in(folder / 'beir-nfcorpus-test') == written
 
 

@@ -146,6 +146,7 @@ def test_everything_that_a_number_depends_on_is_beside_it(model, whole):
       'depth': 1000,
       'document_separator': None,
       'embedding_dtype': 'float32',
+      'command': result['command'],
       'source': reader_files.fingerprint(
           [qrels, data / 'queries.jsonl', corpus]
       ),
