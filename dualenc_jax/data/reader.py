@@ -1,9 +1,9 @@
 """What a reader offers, and what its examples are made of."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-TEXTS = ('query', 'passage', 'query_id', 'passage_id', 'name', 'location')
+from dualenc_jax.data import columns
 
 
 class Reader(Protocol):
@@ -41,15 +41,7 @@ class Reader(Protocol):
 
 
 def example(
-    query: str = '',
-    passage: str = '',
-    negatives: Sequence[str] = (),
-    query_id: str = '',
-    passage_id: str = '',
-    name: str = '',
-    location: str = '',
-    relevance: int = 1,
-    answers: Sequence[str] = (),
+    query: str = '', passage: str = '', **values: Any
 ) -> dict[str, Any]:
   """A row of a split, of one of three kinds.
 
@@ -59,25 +51,17 @@ def example(
   Args:
     query: its text.
     passage: its text, with whatever title belongs to it.
-    negatives: hard negatives, passages.
-    query_id: '' for a hash of the text.
-    passage_id: '' for a hash of the text.
-    name: what a search hit displays.
-    location: where the row is from: 'file:line'.
-    relevance: grade of the passage for the query, as in qrels.
-    answers: strings of which a passage that answers the query has one.
+    **values: any other of `columns.STANDARD` and `columns.OPTIONAL`:
+      negatives: hard negatives, passages.
+      query_id: '' for a hash of the text.
+      passage_id: '' for a hash of the text.
+      name: what a search hit displays.
+      location: where the row is from: 'file:line'.
+      relevance: grade of the passage for the query, as in qrels.
+      answers: strings of which a passage that answers the query has one.
+      weights: weight of the pair in the loss, 1 unless given.
   """
-  return {
-      'query': query,
-      'passage': passage,
-      'negatives': list(negatives),
-      'query_id': query_id,
-      'passage_id': passage_id,
-      'name': name,
-      'location': location,
-      'relevance': relevance,
-      'answers': list(answers),
-  }
+  return columns.example({'query': query, 'passage': passage, **values})
 
 
 def registrar(reader: Callable[..., Reader]) -> Callable[..., Any]:

@@ -3,15 +3,14 @@
 import seqio
 import tensorflow as tf
 
-from dualenc_jax.data.reader import Reader, TEXTS
+from dualenc_jax.data.columns import STANDARD, TEXT
+from dualenc_jax.data.reader import Reader
 from dualenc_jax.errors import UserError
 
 # Rank and dtype of what an example has, see `reader.example`.
 _FEATURES = {
-    **dict.fromkeys(TEXTS, (0, tf.string)),
-    'negatives': (1, tf.string),
-    'relevance': (0, tf.int32),
-    'answers': (1, tf.string),
+    c.name: (c.rank, tf.string if c.dtype == TEXT else tf.as_dtype(c.dtype))
+    for c in STANDARD
 }
 
 

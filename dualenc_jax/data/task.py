@@ -15,14 +15,15 @@ import types
 from typing import Any
 
 import dualenc_jax
-from dualenc_jax.data.reader import example, Reader, TEXTS
+from dualenc_jax.data.columns import STANDARD
+from dualenc_jax.data.reader import example, Reader
 from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.suggest import did_you_mean
 
 _REQUIRED = ('query', 'passage')
 # Options of these names are files of these splits.
 _SPLITS = ('train', 'validation', 'test')
-_RANKS = {**dict.fromkeys(TEXTS, 0), 'negatives': 1, 'answers': 1}
+_RANKS = {c.name: c.rank for c in STANDARD if c.dtype == 'text'}
 
 
 class SeqioMissing(SourceUnavailable):

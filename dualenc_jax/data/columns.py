@@ -1,0 +1,112 @@
+"""The columns of an example: one line each, read by all that handle examples.
+
+A dataset yields a value of each column, the token cache keeps them, and what
+belongs to queries or candidates is gathered into batches, whence losses read it
+as `Embeddings.columns[name]`.
+"""
+
+from collections.abc import Iterable, Mapping
+import dataclasses
+import math
+from typing import Any
+
+from dualenc_jax.errors import UserError
+
+TEXT = 'text'
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+  """One of the things that an example has.
+
+  Attributes:
+    name: its key in an example, and in batches and `Embeddings.columns`.
+    dtype: 'text', or NumPy's name of the dtype of a number.
+    rank: 0 for a value an example, 1 for a list of any length.
+    default: the value where an example gives none; per candidate, the value of
+      each of them, and of a hard negative that a batch lacks.
+    per: 'query' for a number an example, gathered into batches as [B];
+      'candidate' for a list of numbers, the passage's and then one for each
+      hard negative, gathered as [B, 1 + K] with the same choice of hard
+      negatives as the passages themselves; None for what batches lack.
+    stored: name of its values in the cache, `name` if None. Where there is a
+      `tower` it is what the names of several arrays begin with.
+    tower: 'query' or 'passage', whose tokens the texts become; None for texts
+      that are not encoded.
+    hashed: the column whose hash stands in for an empty text, for ids.
+  """
+
+  name: str
+  dtype: str = 'float32'
+  rank: int = 0
+  default: Any = math.nan
+  per: str | None = None
+  stored: str | None = None
+  tower: str | None = None
+  hashed: str | None = None
+
+  def __post_init__(self):
+    if self.per not in (None, 'query', 'candidate'):
+      raise UserError(
+          f"Column.per of {self.name!r} is {self.per!r}; expected 'query',"
+          " 'candidate' or None."
+      )
+    if self.per and (
+        self.dtype == TEXT or self.rank != (self.per == 'candidate')
+    ):
+      raise UserError(
+          f'The column {self.name!r} per {self.per} has dtype {self.dtype} and'
+          f' rank {self.rank}; expected numbers, of rank 0 per query and of'
+          ' rank 1 per candidate.'
+      )
+
+  @property
+  def key(self) -> str:
+    """Its name in the cache."""
+    return self.stored or self.name
+
+  def shape(self, batch_size: int, num_negatives: int) -> tuple[int, ...]:
+    """Of its values in a batch of B pairs with K hard negatives each."""
+    candidates = (1 + num_negatives,) if self.per == 'candidate' else ()
+    return (batch_size, *candidates)
+
+
+# What every example has.
+STANDARD = (
+    Column('query', TEXT, default='', stored='query', tower='query'),
+    Column('passage', TEXT, default='', stored='passage', tower='passage'),
+    Column('negatives', TEXT, 1, (), stored='negative', tower='passage'),
+    Column('query_id', TEXT, default='', stored='query_ids', hashed='query'),
+    Column(
+        'passage_id', TEXT, default='', stored='passage_ids', hashed='passage'
+    ),
+    Column('name', TEXT, default='', stored='names'),
+    Column('location', TEXT, default='', stored='locations'),
+    Column('relevance', 'int32', default=1, stored='relevances'),
+    Column('answers', TEXT, 1, ()),
+)
+# What it also has where its dataset names it among its `extra_columns`.
+WEIGHTS = Column('weights', default=1.0, per='query')
+OPTIONAL = (WEIGHTS,)
+
+_DEFAULTS = {column.name: column.default for column in STANDARD}
+_LISTS = [column.name for column in STANDARD if column.rank]
+
+
+def example(
+    values: Mapping[str, Any], extra: Iterable[Column] = OPTIONAL
+) -> dict[str, Any]:
+  """An example of these values, with the defaults of standard columns.
+
+  Raises:
+    TypeError: a value belongs to no column, standard or extra.
+  """
+  row = {**_DEFAULTS, **values}
+  for name in _LISTS:
+    row[name] = list(row[name])
+  if len(row) > len(_DEFAULTS):
+    known = [*_DEFAULTS, *(column.name for column in extra)]
+    unknown = [name for name in row if name not in known]
+    if unknown:
+      raise TypeError(f'{unknown[0]!r} is no column; there are {known}')
+  return row
