@@ -6,6 +6,7 @@ import os
 import sys
 
 import dualenc_jax
+from dualenc_jax.commands import huge_pages
 from dualenc_jax.errors import UserError
 
 COMMANDS = {
@@ -22,6 +23,8 @@ COMMANDS = {
     'data check': 'look at a data set: counts, lengths, what is wrong with it',
     'data prepare': 'build the token cache of a task ahead',
 }
+# Those whose time goes into JAX's programs.
+COMPUTING = {'quickstart', 'train', 'evaluate', 'analyze', 'encode', 'search'}
 
 
 def usage() -> str:
@@ -36,7 +39,8 @@ def usage() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs a command; returns the exit status."""
-  argv = list(sys.argv[1:] if argv is None else argv)
+  from_shell = argv is None
+  argv = list(sys.argv[1:] if from_shell else argv)
   if not argv or argv[0] in ('-h', '--help', 'help'):
     print(usage())
     return 0
@@ -57,6 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         file=sys.stderr,
     )
     return 2
+  if from_shell and command in COMPUTING and '--help' not in argv:
+    huge_pages.restart()
   # As with `python -m`, a user's own modules are found where they stand.
   sys.path.append(os.getcwd())
   name = f'dualenc_jax.commands.{command.replace(" ", "_")}'

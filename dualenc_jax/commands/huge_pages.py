@@ -1,0 +1,87 @@
+"""Huge pages for glibc's heap, which only a fresh process can ask for.
+
+XLA on a CPU allocates the temporaries of a step by malloc and touches them for
+the first time again and again. On pages of 4 KiB the faults take a third to a
+half of a training step; on huge pages they do not count.
+"""
+
+from collections.abc import Mapping, Sequence
+import os
+import pathlib
+import sys
+
+# What turns this off: DUALENC_HUGE_PAGES=0.
+SWITCH = 'DUALENC_HUGE_PAGES'
+TUNABLE = 'glibc.malloc.hugetlb'
+_MODE = pathlib.Path('/sys/kernel/mm/transparent_hugepage/enabled')
+# The oldest glibc that has the tunable.
+_OLDEST = (2, 35)
+# Device files and folders of GPUs and TPUs.
+_ACCELERATORS = ('nvidia*', 'kfd', 'accel*', 'vfio/[0-9]*')
+
+
+def restart() -> None:
+  """Starts this program again with huge pages, where that helps; once.
+
+  The process keeps its id, and returns from here only where nothing is gained:
+  see `environment`.
+  """
+  changed = environment(os.environ)
+  if changed is None:
+    return
+  print(
+      f'Starting again with GLIBC_TUNABLES={changed["GLIBC_TUNABLES"]}: huge'
+      f' pages, up to 1.5 times as fast on a CPU ({SWITCH}=0 leaves it off).',
+      file=sys.stderr,
+      flush=True,
+  )
+  os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], changed)
+
+
+def environment(
+    current: Mapping[str, str],
+    mode: pathlib.Path = _MODE,
+    devices: pathlib.Path = pathlib.Path('/dev'),
+) -> dict[str, str] | None:
+  """The environment to start again with; None where nothing is gained.
+
+  That is where it is turned off or set already, where the kernel gives huge
+  pages to all or to none, where glibc is too old or another libc runs, and
+  where JAX computes on an accelerator.
+
+  Args:
+    current: environment of this process.
+    mode: kernel's file that says who gets huge pages.
+    devices: folder of the device files.
+  """
+  tunables = current.get('GLIBC_TUNABLES', '')
+  if current.get(SWITCH) == '0' or TUNABLE in tunables:
+    return None
+  if _glibc() < _OLDEST or not _on_request(mode):
+    return None
+  platforms = current.get('JAX_PLATFORMS', '')
+  if platforms != 'cpu' and _has_accelerator(devices):
+    return None
+  both = ':'.join(filter(None, [tunables, f'{TUNABLE}=1']))
+  return {**current, 'GLIBC_TUNABLES': both}
+
+
+def _glibc() -> Sequence[int]:
+  """Version of glibc; () of any other libc."""
+  try:
+    name, version = os.confstr('CS_GNU_LIBC_VERSION').split()
+    return tuple(map(int, version.split('.'))) if name == 'glibc' else ()
+  except (AttributeError, OSError, ValueError):
+    return ()
+
+
+def _on_request(mode: pathlib.Path) -> bool:
+  """Whether the kernel gives huge pages to who asks for them."""
+  try:
+    return '[madvise]' in mode.read_text()
+  except OSError:
+    return False
+
+
+def _has_accelerator(devices: pathlib.Path) -> bool:
+  return any(any(devices.glob(pattern)) for pattern in _ACCELERATORS)
