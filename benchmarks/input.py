@@ -32,7 +32,6 @@ from dualenc_jax.data import (
   Tokenizer,
   Vocabulary,
 )
-from dualenc_jax.data.cache.format import OFFSETS, TEXTS
 from dualenc_jax.data.cache.writer import CacheWriter
 from dualenc_jax.data.reader import example
 from dualenc_jax.text.fingerprint import fingerprints
@@ -277,7 +276,7 @@ def _synthetic_cache(args: argparse.Namespace, folder: pathlib.Path) -> Cache:
     tokens = rng.integers(3, 32_000, lengths.sum(), np.uint16)
     return Ragged(tokens, lengths_to_offsets(lengths))
 
-  with CacheWriter(folder / 'cache', header, np.uint16) as writer:
+  with CacheWriter(folder / 'cache', header) as writer:
     for start in range(0, args.count, _CHUNK):
       count = min(_CHUNK, args.count - start)
       tokens = {
@@ -288,9 +287,7 @@ def _synthetic_cache(args: argparse.Namespace, folder: pathlib.Path) -> Cache:
       writer.append({
           **{f'{n}_tokens': rows for n, rows in tokens.items()},
           **{f'{n}_fingerprints': fingerprints(r) for n, r in tokens.items()},
-          **{name: Ragged.from_texts([''] * count) for name in TEXTS},
-          **{name: np.zeros(count + 1, np.int64) for name in OFFSETS},
-          'relevances': np.ones(count, np.int32),
+          'negative_offsets': np.zeros(count + 1, np.int64),
       })
     writer.finish()
   return Cache.open(folder / 'cache')

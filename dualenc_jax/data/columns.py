@@ -65,6 +65,14 @@ class Column:
     """Its name in the cache."""
     return self.stored or self.name
 
+  @property
+  def form(self) -> str:
+    """All about its values, by which caches are told apart."""
+    texts = [self.tower or '', self.hashed or '']
+    return ' '.join(
+        [self.dtype, str(self.rank), str(self.per), repr(self.default), *texts]
+    ).rstrip()
+
   def shape(self, batch_size: int, num_negatives: int) -> tuple[int, ...]:
     """Of its values in a batch of B pairs with K hard negatives each."""
     candidates = (1 + num_negatives,) if self.per == 'candidate' else ()
@@ -91,6 +99,15 @@ OPTIONAL = (WEIGHTS,)
 
 _DEFAULTS = {column.name: column.default for column in STANDARD}
 _LISTS = [column.name for column in STANDARD if column.rank]
+
+
+def kept(dataset: Any, split: str) -> tuple[Column, ...]:
+  """The columns that the token cache of a dataset's split keeps.
+
+  Extra ones are for training.
+  """
+  extra = getattr(dataset, 'extra_columns', ()) if split == 'train' else ()
+  return (*STANDARD, *extra)
 
 
 def example(

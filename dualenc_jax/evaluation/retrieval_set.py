@@ -241,5 +241,5 @@ def _find_judged(
 
 
 def _answers(cache: Cache, row: int) -> list[str]:
-  start, end = cache.answer_offsets[row : row + 2]
+  start, end = cache.answers_offsets[row : row + 2]
   return [cache.answers.text(i) for i in range(start, end)]

@@ -112,7 +112,7 @@ def test_rows_of_a_corpus_and_queries_without_passage(cache_dir):
     np.testing.assert_array_equal(cache.query_tokens.row(i), expected)
     assert cache.query_texts.text(i) == row['query']
     assert cache.passage_texts.text(i) == row['passage']
-    start, end = cache.answer_offsets[i : i + 2]
+    start, end = cache.answers_offsets[i : i + 2]
     assert [
         cache.answers.text(j) for j in range(start, end)
     ] == row['answers']
@@ -131,7 +131,7 @@ def test_columns_of_one_value_take_no_room(cache_dir):
     sizes[path.name.partition('.')[0]] += path.stat().st_size
   for name in ('names', 'locations', 'answers', 'negative_tokens'):
     assert sizes[name] == 8
-  assert sizes['negative_offsets'] == sizes['answer_offsets'] == 8
+  assert sizes['negative_offsets'] == sizes['answers_offsets'] == 8
   assert sizes['relevances'] == 4
   assert sizes['passage_ids'] == 21 * 8 + 10 * len('p0') + 10 * len('p10')
   assert len(cache.names) == 20 and cache.names.text(7) == ''

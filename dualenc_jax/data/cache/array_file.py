@@ -44,7 +44,10 @@ class ArrayWriter:
     if not self.rows:
       self._write(values[:1])
       self.rows, self.last, values = 1, values[0], values[1:]
-    if self._is_constant and (values != self.last).any():
+    other = values != self.last
+    if self.last != self.last:  # NaN, of which all are alike here.
+      other &= values == values
+    if self._is_constant and other.any():
       for start in range(1, self.rows, _BLOCK):
         count = min(_BLOCK, self.rows - start)
         self._write(np.full(count, self.last, self._dtype))

@@ -1,6 +1,6 @@
 """Builds a token cache: one process at a time, resumable, within the disk."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import errno
@@ -13,7 +13,9 @@ from typing import Any
 
 import filelock
 
-from dualenc_jax.data.cache.writer import CacheWriter, columns
+from dualenc_jax.data.cache.stack import stack
+from dualenc_jax.data.cache.writer import CacheWriter
+from dualenc_jax.data.columns import Column
 from dualenc_jax.data.task import Task
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import forecast as cache_forecast
@@ -43,6 +45,7 @@ class CacheBuild:
     name: of this one's folder.
     key: what its header tells, beside counts and files.
     task: of the examples.
+    table: the columns that are kept of them.
     tokenizer: of their texts.
     threads: that tokenise, -1 for one on each core.
     log: receives lines.
@@ -54,6 +57,7 @@ class CacheBuild:
   name: str
   key: Mapping[str, Any]
   task: Task
+  table: Sequence[Column]
   tokenizer: Tokenizer
   threads: int
   log: Log
@@ -100,10 +104,9 @@ class CacheBuild:
         cannot be written. What was built is removed.
     """
     work = self.cache_dir / BUILDING / self.name
-    dtype = self.tokenizer.vocabulary.token_dtype
     writer = None
     try:
-      with CacheWriter(work, self.key, dtype) as writer:
+      with CacheWriter(work, self.key) as writer:
         examples, total = self._examples(writer.examples, total)
         self._append(writer, examples, total)
         writer.finish()
@@ -164,7 +167,7 @@ class CacheBuild:
     self.progress(writer.examples, total)
     begun, committed = False, time.monotonic()
     while chunk := list(itertools.islice(examples, CHUNK)):
-      writer.append(columns(chunk, self.tokenizer, self.threads))
+      writer.append(stack(chunk, self.table, self.tokenizer, self.threads))
       self.progress(writer.examples, total)
       if not begun and total != writer.examples:
         self._check_room(writer, total)

@@ -1,5 +1,6 @@
 """The files of a token cache, mapped when it is opened."""
 
+from collections.abc import Mapping
 import dataclasses
 import json
 import pathlib
@@ -11,23 +12,6 @@ from dualenc_jax.data.cache.array_file import map_array
 from dualenc_jax.text.ragged import Ragged
 
 HEADER = 'header.json'
-TOKENS = ('query_tokens', 'passage_tokens', 'negative_tokens')
-TEXTS = (
-    'query_texts',
-    'passage_texts',
-    'query_ids',
-    'passage_ids',
-    'names',
-    'locations',
-    'answers',
-)
-OFFSETS = ('negative_offsets', 'answer_offsets')
-ARRAYS = {
-    'query_fingerprints': np.uint64,
-    'passage_fingerprints': np.uint64,
-    'negative_fingerprints': np.uint64,
-    'relevances': np.int32,
-}
 
 
 class DamagedCache(Exception):
@@ -38,10 +22,15 @@ class DamagedCache(Exception):
 class Cache:
   """Tokenised examples on disk, n of them, memory-mapped.
 
+  The arrays are attributes, too: of the columns of `data.columns` those below,
+  of a number per query `weights` [n], of one per candidate `scores` [n], of the
+  passages, and `negative_scores` [number of negatives].
+
   Attributes:
     folder: where the files are.
-    header: the key (task, options, split, vocabulary, lengths, source), counts,
-      and for each file its values and bytes.
+    header: the key (task, options, split, columns, vocabulary, lengths,
+      source), counts, and for each file its values and bytes.
+    arrays: all of the following by name.
     query_tokens: token ids, n rows, each ending with EOS; where there is no
       query the row is empty.
     passage_tokens: the same.
@@ -59,29 +48,14 @@ class Cache:
     names: what a search hit displays, or ''.
     locations: 'file:line', or ''.
     answers: strings of all examples, one after the other.
-    answer_offsets: int64 [n + 1]; example i has the answers answer_offsets[i]
-      to answer_offsets[i + 1].
+    answers_offsets: int64 [n + 1]; example i has the answers answers_offsets[i]
+      to answers_offsets[i + 1].
     relevances: int32 [n], grade of the passage for the query.
   """
 
   folder: pathlib.Path
   header: dict[str, Any]
-  query_tokens: Ragged
-  passage_tokens: Ragged
-  negative_tokens: Ragged
-  negative_offsets: np.ndarray
-  query_fingerprints: np.ndarray
-  passage_fingerprints: np.ndarray
-  negative_fingerprints: np.ndarray
-  query_texts: Ragged
-  passage_texts: Ragged
-  query_ids: Ragged
-  passage_ids: Ragged
-  names: Ragged
-  locations: Ragged
-  answers: Ragged
-  answer_offsets: np.ndarray
-  relevances: np.ndarray
+  arrays: Mapping[str, Ragged | np.ndarray]
 
   @classmethod
   def open(cls, folder: str | pathlib.Path) -> 'Cache':
@@ -102,14 +76,18 @@ class Cache:
               f'{path} has {found} bytes, its header says {size}'
           )
         arrays[path.stem] = map_array(path, rows)
-      ragged = {
-          name: Ragged(arrays[f'{name}.values'], arrays[f'{name}.offsets'])
-          for name in (*TOKENS, *TEXTS)
-      }
-      plain = {name: arrays[name] for name in (*OFFSETS, *ARRAYS)}
+      for file in [name for name in arrays if name.endswith('.values')]:
+        name = file.removesuffix('.values')
+        arrays[name] = Ragged(arrays.pop(file), arrays.pop(f'{name}.offsets'))
     except (OSError, ValueError, KeyError, TypeError) as error:
       raise DamagedCache(f'{folder / HEADER} is unreadable: {error}') from error
-    return cls(folder=folder, header=header, **ragged, **plain)
+    return cls(folder, header, arrays)
+
+  def __getattr__(self, name: str) -> Ragged | np.ndarray:
+    try:
+      return self.__dict__['arrays'][name]
+    except KeyError:
+      raise AttributeError(f'The cache has no {name}.') from None
 
   def __len__(self) -> int:
     return len(self.query_tokens)

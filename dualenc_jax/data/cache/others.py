@@ -1,14 +1,12 @@
-"""Other caches of a task and split: what they tell, and what is left over."""
+"""Other caches of a task and split: the nearest, and halves to remove."""
 
 from collections.abc import Callable, Mapping
 import contextlib
-import dataclasses
 import glob
 import json
 import pathlib
 import shutil
-import string
-from typing import Any
+from typing import Any, NamedTuple
 
 import filelock
 
@@ -17,38 +15,24 @@ from dualenc_jax.data.cache.format import HEADER
 from dualenc_jax.data.cache.writer import JOURNAL
 
 _UNSAFE = str.maketrans({c: '_' for c in '/\\:*?"<>| '})
-# What a cache of the same examples may differ in.
-_OF_TOKENS = {
-    'format',
-    'vocabulary',
-    'vocabulary_size',
-    'query_length',
-    'passage_length',
-    'query_prefix',
-    'passage_prefix',
-}
-# What half of a cache may differ in that nobody can finish.
-_GONE = {'format', 'source'}
+# What caches of the same examples have in common, beside task and split.
+_OF_EXAMPLES = {'module', 'options', 'source'}
 
 
-@dataclasses.dataclass(frozen=True)
-class Other:
-  """A cache, or half of one.
+class Other(NamedTuple):
+  """A cache of a task and split, or half of one.
 
   Attributes:
     folder: where it is.
-    header: what it says about itself.
+    header: its header, or journal.
     differs: names of the parts of the wanted key in which it differs.
+    is_half: whether it is being built, or was by a process that was killed.
   """
 
   folder: pathlib.Path
   header: Mapping[str, Any]
-  differs: frozenset[str]
-
-  @property
-  def is_half(self) -> bool:
-    """It is being built, or was by a process that is no more."""
-    return self.folder.parent.name == BUILDING
+  differs: set[str]
+  is_half: bool
 
 
 def prefix(key: Mapping[str, Any]) -> str:
@@ -64,37 +48,33 @@ def find(cache_dir: pathlib.Path, key: Mapping[str, Any]) -> list[Other]:
       *cache_dir.glob(f'{start}*/{HEADER}'),
       *(cache_dir / BUILDING).glob(f'{start}*/{JOURNAL}'),
   ]:
-    try:
-      time = path.stat().st_mtime
+    with contextlib.suppress(OSError, ValueError, AttributeError):
       header = json.loads(path.read_text('utf-8'))
-      differs = {n for n, value in key.items() if header.get(n) != value}
-    except (OSError, ValueError, AttributeError):
-      continue  # Damaged, or just moved.
-    found.append((time, Other(path.parent, header, frozenset(differs))))
+      differs = {name for name in key if header.get(name) != key[name]}
+      other = Other(path.parent, header, differs, path.name == JOURNAL)
+      found.append((path.stat().st_mtime, other))
   found.sort(key=lambda pair: pair[0], reverse=True)
   return [other for _, other in found]
 
 
 def explain(key: Mapping[str, Any], others: list[Other]) -> str | None:
-  """In what the nearest of others is not the cache of a key, if there is one.
+  """In what the nearest of others is not the cache of a key, if it is near.
 
-  None, too, where one is half of that cache.
+  None, too, where it is half of that cache.
   """
-  if not others or any(not other.differs for other in others):
+  nearest = min(others, key=lambda other: len(other.differs), default=None)
+  if nearest is None or not nearest.differs:
     return None
-  nearest = min(others, key=lambda other: len(other.differs))
   if {'source', 'options'} <= nearest.differs:
     return None  # It is of other data.
-  old, new = _flat(nearest.header), _flat(key)
-  names = [
-      name
-      for name in sorted(old.keys() | new.keys())
-      if name.partition('.')[0] in nearest.differs
-      and old.get(name) != new.get(name)
-  ]
+  old, new = (
+      _flat({name: header.get(name) for name in sorted(nearest.differs)})
+      for header in (nearest.header, key)
+  )
   differences = ', '.join(
       f'{name} ({_short(old.get(name))}, now {_short(new.get(name))})'
-      for name in names
+      for name in old | new
+      if old.get(name) != new.get(name)
   )
   half = ' (half built)' if nearest.is_half else ''
   return (
@@ -104,45 +84,32 @@ def explain(key: Mapping[str, Any], others: list[Other]) -> str | None:
 
 
 def count(others: list[Other]) -> int | None:
-  """How many examples there are, where a cache of the same ones tells it."""
+  """How many examples there are, where a cache of the same ones exists."""
   for other in others:
-    if not other.is_half and other.differs <= _OF_TOKENS:
+    if not other.is_half and not other.differs & _OF_EXAMPLES:
       return other.header.get('examples')
   return None
 
 
-def sweep(
-    cache_dir: pathlib.Path, others: list[Other], log: Callable[[str], None]
-) -> None:
-  """Removes what nobody can finish, and says so.
-
-  These are halves of caches whose source has changed or that another version
-  began, and the `.building-*` of versions that had no `BUILDING`.
-  """
-  for folder in sorted(cache_dir.glob(f'{BUILDING}-*')):
-    _remove(folder, log)
+def sweep(others: list[Other], log: Callable[[str], None]) -> None:
+  """Removes halves that nobody can finish, since their source has changed."""
   for other in others:
-    if other.is_half and other.differs and other.differs <= _GONE:
-      lock = filelock.FileLock(f'{other.folder}.lock')
+    if other.is_half and other.differs == {'source'}:
       with contextlib.suppress(filelock.Timeout):
-        with lock.acquire(blocking=False):
-          _remove(other.folder, log)
-
-
-def _remove(folder: pathlib.Path, log: Callable[[str], None]) -> None:
-  shutil.rmtree(folder, ignore_errors=True)
-  log(f'Removed {folder}, half of a token cache that cannot be finished.')
+        with filelock.FileLock(f'{other.folder}.lock', blocking=False):
+          shutil.rmtree(other.folder, ignore_errors=True)
+          log(f'Removed {other.folder}, half of a cache of another source.')
 
 
 def _flat(key: Mapping[str, Any]) -> dict[str, Any]:
-  """A key with its options one by one."""
-  options = key.get('options') or {}
-  return {k: v for k, v in key.items() if k != 'options'} | {
-      f'options.{name}': value for name, value in options.items()
-  }
+  """A key with its options and columns one by one."""
+  flat = {}
+  for name, value in key.items():
+    inner = value if isinstance(value, dict) else {'': value}
+    flat |= {f'{name}.{n}'.strip('.'): v for n, v in inner.items()}
+  return flat
 
 
 def _short(value: Any) -> str:
   text = value if isinstance(value, str) else json.dumps(value)
-  is_digest = len(text) == 64 and set(text) <= set(string.hexdigits)
-  return f'{text[:8]}...' if is_digest else text
+  return text if len(text) < 50 else f'{text[:8]}...'

@@ -9,6 +9,7 @@ import pathlib
 import shutil
 from typing import Any
 
+from dualenc_jax.data import columns
 from dualenc_jax.data.cache import others as cache_others
 from dualenc_jax.data.cache.build import CacheBuild
 from dualenc_jax.data.cache.format import Cache, DamagedCache
@@ -18,7 +19,7 @@ from dualenc_jax.text.tokenizer import Tokenizer
 
 __all__ = ['Cache', 'prepare']
 
-FORMAT = 3
+FORMAT = 4
 
 
 def prepare(
@@ -32,8 +33,8 @@ def prepare(
 ) -> Cache:
   """The token cache of a task's split, built if there is none yet.
 
-  It is keyed by the task with its options, the split, the vocabulary's
-  content, both lengths and the fingerprint of the source, and lies in
+  It is keyed by the task with its options, the split, the columns, the
+  vocabulary's content, both lengths and the fingerprint of the source. It is
   `<cache_dir>/<task>-<split>-<16 hex digits of the key>`. Any number of
   processes may prepare it at once: one builds it, the others wait. A process
   that goes on where another was killed makes the same files.
@@ -75,9 +76,19 @@ def prepare(
   # Written and read again, so that tuples compare equal to a header's lists.
   key = json.loads(json.dumps(key, default=str))
   try:
+    table = columns.kept(task, split)
+    key['columns'] = {column.name: column.form for column in table}
     key['source'] = task.fingerprint(split)
     build = CacheBuild(
-        cache_dir, _name(key), key, task, tokenizer, threads, log, progress
+        cache_dir,
+        _name(key),
+        key,
+        task,
+        table,
+        tokenizer,
+        threads,
+        log,
+        progress,
     )
     return _complete(build.folder) or _build(build)
   except SourceUnavailable as error:
@@ -108,7 +119,7 @@ def _build(build: CacheBuild) -> Cache:
         shutil.rmtree(build.folder)
     elif reason := cache_others.explain(build.key, others):
       build.log(reason)
-    cache_others.sweep(build.cache_dir, others, build.log)
+    cache_others.sweep(others, build.log)
     build.run(cache_others.count(others))
   return Cache.open(build.folder)
 

@@ -1,8 +1,7 @@
 """Writes a token cache so that it can go on after a kill."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 import contextlib
-import hashlib
 import json
 import os
 import pathlib
@@ -12,13 +11,10 @@ from typing import Any
 import numpy as np
 
 from dualenc_jax.data.cache.array_file import ArrayWriter
-from dualenc_jax.data.cache.format import ARRAYS, HEADER, OFFSETS, TEXTS, TOKENS
-from dualenc_jax.text.fingerprint import fingerprints
-from dualenc_jax.text.ragged import lengths_to_offsets, Ragged
-from dualenc_jax.text.tokenizer import Tokenizer
+from dualenc_jax.data.cache.format import HEADER
+from dualenc_jax.text.ragged import Ragged
 
 JOURNAL = 'journal.json'
-Columns = Mapping[str, Ragged | np.ndarray]
 
 
 class CacheWriter:
@@ -35,13 +31,12 @@ class CacheWriter:
     examples: how many have been written.
   """
 
-  def __init__(self, folder: pathlib.Path, key: Mapping[str, Any], dtype):
+  def __init__(self, folder: pathlib.Path, key: Mapping[str, Any]):
     """Opens a folder, or makes it.
 
     Args:
       folder: whatever is in it that is not of this key goes.
       key: what the header tells, beside counts and files.
-      dtype: of the tokens.
     """
     self.folder = folder
     self._key = dict(key)
@@ -51,39 +46,36 @@ class CacheWriter:
       folder.mkdir(parents=True)
       state = {'examples': 0, 'files': {}}
     self.examples = state['examples']
-    dtypes = {
-        **{f'{name}.values': dtype for name in TOKENS},
-        **{f'{name}.values': np.uint8 for name in TEXTS},
-        **{f'{name}.offsets': np.int64 for name in (*TOKENS, *TEXTS)},
-        **dict.fromkeys(OFFSETS, np.int64),
-        **ARRAYS,
-    }
-    sizes = {file.rpartition('.')[0]: s for file, s in state['files'].items()}
-    self._files = {
-        name: ArrayWriter(folder, name, dtype, *sizes.get(name, ()))
-        for name, dtype in dtypes.items()
-    }
+    self._files = {}
     # On a full disk a close may fail; the others must follow all the same.
     self._stack = contextlib.ExitStack()
-    for file in self._files.values():
-      self._stack.callback(file.close)
+    for file, sizes in state['files'].items():
+      self._file(*file.rsplit('.', 1), *sizes)
 
   @property
   def size(self) -> int:
     """Bytes of all files."""
     return sum(file.size for file in self._files.values())
 
-  def append(self, columns: Columns) -> None:
-    """Writes the `columns` of examples."""
-    for name, column in columns.items():
-      if isinstance(column, Ragged):
-        self._files[f'{name}.values'].append(column.values)
-        self._files[f'{name}.offsets'].append_offsets(column.offsets)
-      elif name in OFFSETS:
-        self._files[name].append_offsets(column)
+  def append(self, arrays: Mapping[str, Ragged | np.ndarray]) -> None:
+    """Writes what `stack` makes of examples."""
+    for name, array in arrays.items():
+      if isinstance(array, Ragged):
+        values, offsets = array.values, array.offsets
+        self._file(f'{name}.values', values.dtype).append(values)
+        self._file(f'{name}.offsets', np.int64).append_offsets(offsets)
+      elif name.endswith('_offsets'):
+        self._file(name, array.dtype).append_offsets(array)
       else:
-        self._files[name].append(column)
-    self.examples += len(columns['relevances'])
+        self._file(name, array.dtype).append(array)
+    self.examples += len(arrays['query_tokens'])
+
+  def _file(self, name: str, dtype, *sizes: int) -> ArrayWriter:
+    if name not in self._files:
+      file = ArrayWriter(self.folder, name, dtype, *sizes)
+      self._files[name] = file
+      self._stack.callback(file.close)
+    return self._files[name]
 
   def commit(self) -> None:
     """Returns when the examples so far survive a kill."""
@@ -118,50 +110,6 @@ class CacheWriter:
     self._stack.close()
 
 
-def columns(
-    examples: Sequence[Mapping[str, Any]],
-    tokenizer: Tokenizer,
-    threads: int = -1,
-) -> Columns:
-  """Everything that a cache keeps of some examples, by name of its attribute.
-
-  Offsets are from 0 on.
-  """
-  negatives = [e['negatives'] for e in examples]
-  answers = [e['answers'] for e in examples]
-  texts = {
-      'query_texts': [e['query'] for e in examples],
-      'passage_texts': [e['passage'] for e in examples],
-      'query_ids': [e['query_id'] or _id('q', e['query']) for e in examples],
-      'passage_ids': [
-          e['passage_id'] or _id('p', e['passage']) for e in examples
-      ],
-      'names': [e['name'] for e in examples],
-      'locations': [e['location'] for e in examples],
-      'answers': _flat(answers),
-  }
-  tokens = {
-      'query': _tokens(texts['query_texts'], tokenizer.encode_queries, threads),
-      'passage': _tokens(
-          texts['passage_texts'], tokenizer.encode_passages, threads
-      ),
-      'negative': _tokens(
-          _flat(negatives), tokenizer.encode_passages, threads
-      ),
-  }
-  return {
-      **{f'{name}_tokens': rows for name, rows in tokens.items()},
-      **{
-          f'{name}_fingerprints': fingerprints(rows)
-          for name, rows in tokens.items()
-      },
-      **{name: Ragged.from_texts(rows) for name, rows in texts.items()},
-      'negative_offsets': _offsets(negatives),
-      'answer_offsets': _offsets(answers),
-      'relevances': np.array([e['relevance'] for e in examples], np.int32),
-  }
-
-
 def _state(
     folder: pathlib.Path, key: Mapping[str, Any]
 ) -> dict[str, Any] | None:
@@ -178,27 +126,3 @@ def _state(
     return None
   same = all(state.get(name) == value for name, value in key.items())
   return state if same and all(has >= size for has, size in sizes) else None
-
-
-def _tokens(texts: Sequence[str], encode, threads: int) -> Ragged:
-  """Rows of tokens; that of an empty text, which is none, is empty."""
-  there = np.array([bool(text) for text in texts], bool)
-  rows = encode([text for text in texts if text], threads)
-  lengths = np.zeros(len(texts), np.int64)
-  lengths[there] = rows.lengths
-  return Ragged(rows.values, lengths_to_offsets(lengths))
-
-
-def _flat(rows: Sequence[Sequence[str]]) -> list[str]:
-  return [value for row in rows for value in row]
-
-
-def _offsets(rows: Sequence[Sequence[str]]) -> np.ndarray:
-  lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-  return lengths_to_offsets(lengths)
-
-
-def _id(prefix: str, text: str) -> str:
-  if not text:
-    return ''
-  return prefix + hashlib.sha256(text.encode('utf-8')).hexdigest()[:16]
