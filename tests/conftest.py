@@ -33,3 +33,18 @@ def shared() -> pathlib.Path:
   if not folder.is_dir():
     pytest.skip('../shared is not beside this clone')
   return folder
+
+
+def pytest_ignore_collect(collection_path: pathlib.Path, config) -> bool | None:
+  """Leaves files of slow tests alone unread, and the libraries they import."""
+  if config.option.markexpr != 'not slow' or collection_path.suffix != '.py':
+    return None
+  slow = '\npytestmark = pytest.mark.slow\n' in collection_path.read_text()
+  return True if slow else None
+
+
+@pytest.fixture(scope='module', autouse=True)
+def forget_programs():
+  """Drops the programs of a file: a worker has those of one at a time."""
+  yield
+  jax.clear_caches()

@@ -32,6 +32,8 @@ from dualenc_jax.errors import UserError  # noqa: E402
 from dualenc_jax.mteb_encoder import MtebEncoder  # noqa: E402
 from dualenc_jax.retriever import Retriever  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 TEXTS = tiny_towers.TEXTS
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from dualenc_jax.commands import config
 
+pytestmark = pytest.mark.slow
+
 RESOLVE = """
 import pathlib, sys
 import dualenc_jax

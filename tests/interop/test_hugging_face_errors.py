@@ -12,6 +12,8 @@ import torch
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import hugging_face
 
+pytestmark = pytest.mark.slow
+
 TABLE = 'shared.weight'
 KEY = 'encoder.block.1.layer.0.SelfAttention.k.weight'
 

@@ -18,6 +18,8 @@ import transformers
 
 from dualenc_jax.interop import hugging_face
 
+pytestmark = pytest.mark.slow
+
 KINDS = [
     'T5EncoderModel',
     'T5Model',

@@ -21,6 +21,8 @@ from dualenc_jax.interop import hugging_face_tokenizer
 from dualenc_jax.interop.weights import Usage
 from dualenc_jax.text.vocabulary import Vocabulary
 
+pytestmark = pytest.mark.slow
+
 SMALL = Vocabulary('python_code_8k').file
 MODULES = (argparse, ast, calendar, pathlib, random, textwrap)
 ODD = [

@@ -21,6 +21,8 @@ from dualenc_jax.models import DualEncoder, Projection, T5Encoder, TokenEmbedder
 from dualenc_jax.tensor_files.tensors import Tensor
 from dualenc_jax.text.vocabulary import Vocabulary
 
+pytestmark = pytest.mark.slow
+
 ROWS, WIDTH = 8128, SIZES['d_model']
 VOCABULARY = Vocabulary('python_code_8k').file
 ENCODER = T5Encoder(2, 3, 16, 40)

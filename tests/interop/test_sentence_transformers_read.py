@@ -17,6 +17,8 @@ from dualenc_jax.interop import opening, sentence_transformers
 from dualenc_jax.interop.sentence_transformers import usage
 from dualenc_jax.interop.sentence_transformers.modules import Module
 
+pytestmark = pytest.mark.slow
+
 CONFIG = 'config_sentence_transformers.json'
 
 

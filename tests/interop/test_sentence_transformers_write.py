@@ -16,6 +16,8 @@ from dualenc_jax.models import DualEncoder, Projection, T5Encoder, TokenEmbedder
 from dualenc_jax.tensor_files.tensors import Tensor
 from dualenc_jax.text.vocabulary import Vocabulary
 
+pytestmark = pytest.mark.slow
+
 SHIPPED = Vocabulary('python_code_8k')
 USAGE = Usage(SHIPPED.file, None, 16, 40, 'query: ', 'passage: ')
 ROWS, WIDTH, DIM = SHIPPED.size + 7, 16, 12

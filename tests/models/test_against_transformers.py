@@ -13,6 +13,8 @@ from transformers.models.t5 import modeling_t5
 
 from dualenc_jax.models import attention, layers, t5_encoder
 
+pytestmark = pytest.mark.slow
+
 VOCAB = 97
 # (feed_forward_proj of transformers, activations of ours)
 T5_1_1 = ('gated-gelu', ('gelu', 'linear'))

@@ -16,6 +16,8 @@ import two_hosts
 from dualenc_jax.training import Partitioner
 from dualenc_jax.training.checkpoints import Checkpoints
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 180
 
 
