@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from dualenc_jax.data import columns as columns_lib
 from dualenc_jax.data.cache import Cache
+from dualenc_jax.data.columns import Column
 from dualenc_jax.data.layouts import layout as layout_lib
 from dualenc_jax.data.layouts.layout import Layout, Padded, Shape
 from dualenc_jax.data.picks import Picker, Picks
 from dualenc_jax.errors import UserError
-from dualenc_jax.text.fingerprint import as_uint32_pairs
 
 # Texts of the batches that a layout's shapes are chosen from, at most.
 SAMPLE_TEXTS = 2**22
@@ -39,6 +40,8 @@ class Batches:
     layout: how the texts are put into rows.
     cells: C, a multiple of the devices that feed on a batch and a divisor of B;
       see `dualenc_jax.text.text_rows`.
+    columns: those of each query or candidate that a batch has, too; a cache
+      without one has its default everywhere.
   """
 
   caches: Sequence[Cache]
@@ -50,6 +53,7 @@ class Batches:
   rates: Sequence[float] | None = None
   layout: Layout = Padded()
   cells: int = 1
+  columns: Sequence[Column] = ()
 
   def __post_init__(self):
     if not 1 <= self.batch_size <= self.num_examples:
@@ -95,7 +99,12 @@ class Batches:
     """Picks the pairs of a step."""
     rates = (1.0,) if self.rates is None else tuple(self.rates)
     return Picker(
-        self.caches, rates, self.batch_size, self.seed, self.num_negatives
+        self.caches,
+        rates,
+        self.batch_size,
+        self.seed,
+        self.num_negatives,
+        self.columns,
     )
 
   @property
@@ -142,7 +151,8 @@ class Batches:
       negatives; for their b = c B / C pairs numbers uint32 [b], query_ids and
       passage_ids uint32 [b, 2], fingerprints of the tokens; with K > 0
       negative_ids uint32 [b, K, 2], zero where an example has fewer than K, and
-      negative_valid bool [b, K], False there.
+      negative_valid bool [b, K], False there; and each column by its name, [b]
+      per query, [b, 1 + K] per candidate.
     """
     picks = self._in_cells(self.picker(step))
     lengths = self._lengths(picks)
@@ -161,21 +171,11 @@ class Batches:
         )
     ]
     fed = np.arange(self.batch_size).reshape(self.cells, -1)[cells].ravel()
-    picks = picks[fed]
-    ids = as_uint32_pairs(self.picker.passages.fingerprints(picks.passages))
-    batch = {
+    return {
         'queries': texts[0],
         'passages': texts[1],
-        'numbers': picks.numbers,
-        'query_ids': as_uint32_pairs(
-            self.picker.queries.fingerprints(picks.queries)
-        ),
-        'passage_ids': ids[:, 0],
+        **self.picker.arrays(picks[fed]),
     }
-    if self.num_negatives > 0:
-      batch['negative_ids'] = ids[:, 1:]
-      batch['negative_valid'] = picks.passages[:, 1:] >= 0
-    return batch
 
   def _in_cells(self, picks: Picks) -> Picks:
     """Deals the pairs to the cells, so that each has texts of all lengths.
@@ -227,6 +227,7 @@ def abstract_batch(
     cells: int,
     num_negatives: int,
     array: Callable[[tuple[int, ...], Any], Any],
+    columns: Sequence[Column] = (),
 ) -> dict[str, Any]:
   """What `Batches` yields, array(shape, dtype) in place of each array.
 
@@ -236,19 +237,15 @@ def abstract_batch(
     cells: C.
     num_negatives: K.
     array: makes a leaf.
+    columns: as of `Batches`.
   """
   pairs, k = batch_size // cells, num_negatives
   queries, passages = shapes
-  batch = {
+  own = columns_lib.arrays(batch_size, k, columns)
+  return {
       'queries': layout_lib.abstract_rows(queries, cells, pairs, array),
       'passages': layout_lib.abstract_rows(
           passages, cells, pairs * (1 + k), array
       ),
-      'numbers': array((batch_size,), np.uint32),
-      'query_ids': array((batch_size, 2), np.uint32),
-      'passage_ids': array((batch_size, 2), np.uint32),
+      **{name: array(*of) for name, of in own.items()},
   }
-  if k:
-    batch['negative_ids'] = array((batch_size, k, 2), np.uint32)
-    batch['negative_valid'] = array((batch_size, k), np.bool_)
-  return batch

@@ -10,6 +10,8 @@ import dataclasses
 import math
 from typing import Any
 
+import numpy as np
+
 from dualenc_jax.errors import UserError
 
 TEXT = 'text'
@@ -101,28 +103,70 @@ _DEFAULTS = {column.name: column.default for column in STANDARD}
 _LISTS = [column.name for column in STANDARD if column.rank]
 
 
+def extra(datasets: Iterable[Any]) -> tuple[Column, ...]:
+  """The extra columns of some datasets, which a batch of all of them has.
+
+  Raises:
+    UserError: two columns of one name, or one of a name that is in use.
+  """
+  found = {}
+  used = [*_DEFAULTS, *(c.key for c in STANDARD), *arrays(1, 1)]
+  for dataset in datasets:
+    for column in getattr(dataset, 'extra_columns', ()):
+      other = found.setdefault(column.name, column)
+      if column.name in (*used, 'queries', 'passages') or (
+          column.form != other.form
+      ):
+        raise UserError(
+            f'extra_columns of {type(dataset).__name__}: the name'
+            f' {column.name!r} is in use. Expected a name of its own.'
+        )
+  return tuple(found.values())
+
+
 def kept(dataset: Any, split: str) -> tuple[Column, ...]:
   """The columns that the token cache of a dataset's split keeps.
 
   Extra ones are for training.
   """
-  extra = getattr(dataset, 'extra_columns', ()) if split == 'train' else ()
-  return (*STANDARD, *extra)
+  return (*STANDARD, *(extra([dataset]) if split == 'train' else ()))
+
+
+def arrays(
+    batch_size: int, num_negatives: int, columns: Iterable[Column] = ()
+) -> dict[str, tuple[tuple[int, ...], Any]]:
+  """Shape and dtype of what a batch has beside the rows of its texts.
+
+  Args:
+    batch_size: B.
+    num_negatives: K.
+    columns: extra ones.
+  """
+  b, k = batch_size, num_negatives
+  found = {
+      'numbers': ((b,), np.uint32),
+      'query_ids': ((b, 2), np.uint32),
+      'passage_ids': ((b, 2), np.uint32),
+  }
+  if k:
+    found['negative_ids'] = ((b, k, 2), np.uint32)
+    found['negative_valid'] = ((b, k), np.bool_)
+  return found | {c.name: (c.shape(b, k), np.dtype(c.dtype)) for c in columns}
 
 
 def example(
-    values: Mapping[str, Any], extra: Iterable[Column] = OPTIONAL
+    values: Mapping[str, Any], more: Iterable[Column] = OPTIONAL
 ) -> dict[str, Any]:
   """An example of these values, with the defaults of standard columns.
 
   Raises:
-    TypeError: a value belongs to no column, standard or extra.
+    TypeError: a value belongs to no column, neither standard nor one more.
   """
   row = {**_DEFAULTS, **values}
   for name in _LISTS:
     row[name] = list(row[name])
   if len(row) > len(_DEFAULTS):
-    known = [*_DEFAULTS, *(column.name for column in extra)]
+    known = [*_DEFAULTS, *(column.name for column in more)]
     unknown = [name for name in row if name not in known]
     if unknown:
       raise TypeError(f'{unknown[0]!r} is no column; there are {known}')

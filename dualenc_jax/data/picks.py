@@ -7,8 +7,10 @@ import functools
 import numpy as np
 
 from dualenc_jax.data.cache import Cache
+from dualenc_jax.data.columns import Column
 from dualenc_jax.data.order import Order
 from dualenc_jax.data.pool import Pool
+from dualenc_jax.text.fingerprint import as_uint32_pairs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +44,7 @@ class Picker:
     batch_size: B.
     seed: of the order.
     num_negatives: K; see `Batches`.
+    columns: extra ones; see `Batches`.
   """
 
   caches: Sequence[Cache]
@@ -49,6 +52,7 @@ class Picker:
   batch_size: int
   seed: int
   num_negatives: int
+  columns: Sequence[Column] = ()
 
   @functools.cached_property
   def order(self) -> Order:
@@ -58,15 +62,30 @@ class Picker:
   @functools.cached_property
   def queries(self) -> Pool:
     """Rows of the queries of all caches."""
-    return Pool([(c.query_tokens, c.query_fingerprints) for c in self.caches])
+    return Pool([self._part(cache, 'query', 'query') for cache in self.caches])
 
   @functools.cached_property
   def passages(self) -> Pool:
     """Rows of the passages of all caches, then of their hard negatives."""
-    return Pool(
-        [(c.passage_tokens, c.passage_fingerprints) for c in self.caches]
-        + [(c.negative_tokens, c.negative_fingerprints) for c in self.caches]
-    )
+    return Pool([
+        self._part(cache, 'candidate', text)
+        for text in ('passage', 'negative')
+        for cache in self.caches
+    ])
+
+  def _part(self, cache: Cache, per: str, text: str):
+    """The tokens of a text of all examples, and the columns that go with it."""
+    tokens = getattr(cache, f'{text}_tokens')
+    columns = {'ids': getattr(cache, f'{text}_fingerprints')}
+    prefix = 'negative_' if text == 'negative' else ''
+    for column in self.columns:
+      if column.per == per:
+        # Where another source of a mixture has the column.
+        default = np.array(column.default, column.dtype)
+        columns[column.name] = getattr(
+            cache, prefix + column.key, np.broadcast_to(default, len(tokens))
+        )
+    return tokens, columns
 
   def __call__(self, step: int) -> Picks:
     """The pairs of a step, in its order."""
@@ -107,13 +126,34 @@ class Picker:
       negative_valid, bool [B, K], False where an example has fewer than K.
     """
     picks = self(step)
-    passages = self.passages.fingerprints(picks.passages)
+    passages = self.passages.gather('ids', picks.passages)
     return {
-        'query': self.queries.fingerprints(picks.queries),
+        'query': self.queries.gather('ids', picks.queries),
         'passage': passages[:, 0],
         'negatives': passages[:, 1:],
         'negative_valid': picks.passages[:, 1:] >= 0,
     }
+
+  def arrays(self, picks: Picks) -> dict[str, np.ndarray]:
+    """What a batch of some pairs has beside its texts; see `Batches`."""
+    ids = as_uint32_pairs(self.passages.gather('ids', picks.passages))
+    found = {
+        'numbers': picks.numbers,
+        'query_ids': as_uint32_pairs(
+            self.queries.gather('ids', picks.queries)
+        ),
+        'passage_ids': ids[:, 0],
+    }
+    if self.num_negatives > 0:
+      found['negative_ids'] = ids[:, 1:]
+      found['negative_valid'] = picks.passages[:, 1:] >= 0
+    for column in self.columns:
+      pool, rows = {
+          'query': (self.queries, picks.queries),
+          'candidate': (self.passages, picks.passages),
+      }[column.per]
+      found[column.name] = pool.gather(column.name, rows, column.default)
+    return found
 
   def sample(self, rng: np.random.Generator) -> Picks:
     """A batch like those of the order, drawn with replacement."""

@@ -1,6 +1,7 @@
 """Rows of several caches under one numbering."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -8,13 +9,13 @@ from dualenc_jax.text.ragged import Ragged
 
 
 class Pool:
-  """Rows of token ids and their fingerprints; those of each part in turn."""
+  """Rows of token ids, with numbers that go with them; parts in turn."""
 
-  def __init__(self, parts: Sequence[tuple[Ragged, np.ndarray]]):
+  def __init__(self, parts: Sequence[tuple[Ragged, Mapping[str, np.ndarray]]]):
     """Copies nothing.
 
     Args:
-      parts: token rows and their fingerprints uint64 [n].
+      parts: n token rows and their columns [n], by name; the same in all parts.
     """
     self._parts = parts
     self.first = np.cumsum([0, *(len(rows) for rows, _ in parts)])
@@ -29,11 +30,11 @@ class Pool:
       out[chosen] = tokens.offsets[own + 1] - tokens.offsets[own]
     return out
 
-  def fingerprints(self, rows: np.ndarray) -> np.ndarray:
-    """Of rows [...], 0 for the row -1: uint64 [...]."""
-    out = np.zeros(rows.shape, np.uint64)
-    for (_, fingerprints), chosen, own in self._split(rows):
-      out[chosen] = fingerprints[own]
+  def gather(self, name: str, rows: np.ndarray, absent: Any = 0) -> np.ndarray:
+    """The numbers of a column of rows [...], `absent` for the row -1: [...]."""
+    out = np.full(rows.shape, absent, self._parts[0][1][name].dtype)
+    for (_, columns), chosen, own in self._split(rows):
+      out[chosen] = columns[name][own]
     return out
 
   def copy(self, rows: np.ndarray, out: np.ndarray, starts: np.ndarray) -> None:

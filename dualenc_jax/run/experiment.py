@@ -9,6 +9,7 @@ from typing import Any
 from dualenc_jax.data import (
   Batches,
   Cache,
+  columns,
   Layout,
   Mixture,
   Packed,
@@ -164,7 +165,14 @@ class Experiment:
         None if len(parts) == 1 else rates,
         self.layout,
         self.cells,
+        self.extra_columns,
     )
+
+  @property
+  def extra_columns(self) -> tuple[columns.Column, ...]:
+    """What a training batch has beside the columns of every dataset."""
+    found = columns.extra(task for task, _ in self.task.parts())
+    return tuple(column for column in found if column.per)
 
   @property
   def cells(self) -> int:

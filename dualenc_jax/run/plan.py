@@ -149,5 +149,5 @@ def abstract_batch(experiment: Experiment) -> dict[str, Any]:
     shapes = experiment.batches.shapes
     shapes = shapes[min(1, max(len(shapes) - 2, 0))]
   return batches_lib.abstract_batch(
-      shapes, size, cells, k, jax.ShapeDtypeStruct
+      shapes, size, cells, k, jax.ShapeDtypeStruct, experiment.extra_columns
   )
