@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 import dataclasses
-import json
 import pathlib
 from typing import Any
 
@@ -125,7 +124,7 @@ def write(
       **(models[0] if len(models) == 1 else {'models': models}),
       'figures': saved,
   }
-  files.write(folder / 'analysis.json', json.dumps(facts, indent=2) + '\n')
+  files.write_json(folder / 'analysis.json', facts)
 
 
 def number_names(analyses: Sequence[Analysis]) -> list[str]:

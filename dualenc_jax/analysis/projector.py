@@ -14,7 +14,6 @@ import numpy as np
 
 from dualenc_jax.analysis.sample import Sample
 from dualenc_jax.analysis.vectors import Vectors
-from dualenc_jax.errors import UserError
 from dualenc_jax.io import files
 
 _CONFIG = 'projector_config.pbtxt'
@@ -39,10 +38,7 @@ def write(
   for vectors in models:
     name = safe(vectors.name)
     part = folder / name
-    try:
-      part.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-      raise UserError(f'{part} cannot be written: {e.strerror or e}.') from e
+    files.make_folder(part)
     points = np.concatenate([vectors.queries[:most], vectors.passages[:most]])
     tensors = io.StringIO()
     np.savetxt(tensors, points, '%.7g', '\t')

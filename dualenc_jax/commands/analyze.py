@@ -29,6 +29,7 @@ from dualenc_jax.analysis import (
 from dualenc_jax.analysis.output import Analysis
 from dualenc_jax.commands import config, evaluate, model_dir, runtime
 from dualenc_jax.errors import UserError
+from dualenc_jax.io import files
 
 _LOG = logging.getLogger(__name__)
 _AT_LEAST = {
@@ -47,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   for folder in args.model_dir:
     model_dir.check_is_one(folder)
   if args.output_dir:
-    model_dir.make_writable('--output_dir', pathlib.Path(args.output_dir))
+    files.make_folder(pathlib.Path(args.output_dir), 'another --output_dir')
   runtime.start()
   analyses = []
   for number, name in enumerate(names):
@@ -55,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     analyses.append(analysis)
     output.check_same_data(analyses[0], analysis)
   folder = output_dir(args, analyses[0])
-  model_dir.make_writable('--output_dir', folder)
+  files.make_folder(folder, 'another --output_dir')
   output.write(analyses, folder, args.sample)
   if args.projector:
     models = [a.vectors for a in analyses]

@@ -158,11 +158,6 @@ def save_figures(
   except ImportError:
     print("No figures without matplotlib: pip install 'dualenc-jax[plots]'.")
     return []
-  except OSError as e:
-    raise UserError(
-        f'{output} cannot be written: {e.strerror or e}. Make room there, or'
-        ' give another --output_dir.'
-    ) from e
   return [files[kind] for files in saved for kind in ('png', 'svg', 'csv')]
 
 

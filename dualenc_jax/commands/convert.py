@@ -36,6 +36,7 @@ from dualenc_jax.interop import (
 )
 from dualenc_jax.interop.sentence_transformers.modules import MODULES
 from dualenc_jax.interop.weights import count_reasons, Usage, Weights
+from dualenc_jax.io import files
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -104,7 +105,7 @@ def convert(args: argparse.Namespace, form: Form) -> None:
     )
   partial = out.with_name(f'.{out.name}.{uuid.uuid4().hex}.partial')
   with removed_in_the_end(partial):
-    with explained(out):
+    with files.writing(out, 'another --out'):
       partial.mkdir(parents=True)
       lines = form.write(weights, partial, out) or ()
     for line in lines:
@@ -120,7 +121,7 @@ def convert(args: argparse.Namespace, form: Form) -> None:
     ]
     for line in verify.compare(sides, texts):
       print(line)
-    with explained(out):
+    with files.writing(out, 'another --out'):
       partial.replace(out)
   print(f'Wrote {out}, in float32: {form.text}.')
 
@@ -138,18 +139,6 @@ def removed_in_the_end(folder: pathlib.Path) -> Iterator[None]:
     shutil.rmtree(folder, ignore_errors=True)
     if is_main:
       signal.signal(signal.SIGTERM, before)
-
-
-@contextlib.contextmanager
-def explained(out: pathlib.Path) -> Iterator[None]:
-  """Says which output the system refuses."""
-  try:
-    yield
-  except OSError as e:
-    raise UserError(
-        f'{out} cannot be written: {e.strerror or e}. Make room, or give'
-        ' another --out.'
-    ) from e
 
 
 def check_out(out: pathlib.Path) -> None:

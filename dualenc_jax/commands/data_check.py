@@ -22,6 +22,7 @@ from dualenc_jax.inspection.findings import Finding, Level
 from dualenc_jax.inspection.markdown import markdown
 from dualenc_jax.inspection.summary import Inspection
 from dualenc_jax.inspection.task import inspect_task
+from dualenc_jax.io import files
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -78,22 +79,18 @@ def write(
       dataclasses.asdict(finding) | {'level': finding.level.value}
       for finding in findings
   ]
-  try:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / 'report.md').write_text(report, 'utf-8')
-    text = json.dumps(numbers, indent=1, default=str, ensure_ascii=False)
-    (folder / 'report.json').write_text(text + '\n', 'utf-8')
-    names = 'report.md, report.json'
-    if any(split.kinds for split in inspection.splits):
-      try:
+  files.make_folder(folder, 'another --output')
+  files.write(folder / 'report.md', report)
+  text = json.dumps(numbers, indent=1, default=str, ensure_ascii=False)
+  files.write(folder / 'report.json', text + '\n')
+  names = 'report.md, report.json'
+  if any(split.kinds for split in inspection.splits):
+    try:
+      with files.writing(folder, 'another --output'):
         picture.save(inspection, folder / 'lengths.png')
-        names += ', lengths.png'
-      except ImportError:
-        print('No picture without matplotlib: pip install dualenc-jax[plots].')
-  except OSError as e:
-    raise UserError(
-        f'{folder} cannot be written: {e.strerror or e}. Give another --output.'
-    ) from e
+      names += ', lengths.png'
+    except ImportError:
+      print('No picture without matplotlib: pip install dualenc-jax[plots].')
   print(f'Written to {folder}: {names}.')
 
 

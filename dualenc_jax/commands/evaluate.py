@@ -226,7 +226,7 @@ def evaluate(
   retrieval_set = retrieval_set_of(
       model.experiment, split, options.document_separator
   )
-  model_dir.make_writable('--output_dir', output)
+  files.make_folder(output, 'another --output_dir')
   # Before hours of encoding, not after.
   trec.check_ids('query id', retrieval_set.query_ids)
   trec.check_ids('id', retrieval_set.ranked_ids)

@@ -6,7 +6,6 @@ import dataclasses
 import logging
 import os
 import pathlib
-import tempfile
 from typing import Any
 
 import jax
@@ -14,7 +13,7 @@ import jax
 from dualenc_jax.commands import config
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.embedder import Embedder
-from dualenc_jax.io import revision
+from dualenc_jax.io import files, revision
 from dualenc_jax.objectives import embedding
 from dualenc_jax.parallel.partitioning import HostPartitioner
 from dualenc_jax.run import plan as plan_lib
@@ -78,19 +77,6 @@ class TrainedModel:
     }
 
 
-def make_writable(name: str, folder: pathlib.Path) -> None:
-  """Makes a folder; raises UserError, under `name`, if it cannot be written."""
-  try:
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder):
-      pass
-  except OSError as e:
-    raise UserError(
-        f'{name} {folder} cannot be written: {e.strerror or e}. Give a folder'
-        ' that can.'
-    ) from e
-
-
 def check(model_dir: str, text: str, allow_change: bool) -> None:
   """Makes the folder of a run, and refuses one of another config.
 
@@ -110,7 +96,7 @@ def check(model_dir: str, text: str, allow_change: bool) -> None:
         ' and give the path, which every host must see.'
     )
   folder = pathlib.Path(model_dir)
-  make_writable('MODEL_DIR', folder)
+  files.make_folder(folder, 'another MODEL_DIR')
   path = folder / CONFIG
   if not path.exists() or not Checkpoints(folder).steps():
     return
@@ -151,25 +137,15 @@ def write(model_dir: str, text: str, vocabulary: pathlib.Path) -> None:
     return
   folder = pathlib.Path(model_dir)
   path = folder / CONFIG
-  try:
+  with files.writing(path, 'another MODEL_DIR'):
     if path.exists() and config.differences(path.read_text(), text):
       number = 1
       while (folder / f'config.{number}.gin').exists():
         number += 1
       path.rename(folder / f'config.{number}.gin')
-    _replace(folder / VOCABULARY, vocabulary.read_bytes())
-    _replace(path, text.encode())
-  except OSError as e:
-    raise UserError(
-        f'{path} cannot be written: {e.strerror or e}. Make room, or give'
-        ' another MODEL_DIR.'
-    ) from e
-
-
-def _replace(path: pathlib.Path, content: bytes) -> None:
-  temporary = path.with_name(f'.{path.name}.{os.getpid()}')
-  temporary.write_bytes(content)
-  temporary.replace(path)
+    content = vocabulary.read_bytes()
+  files.write(folder / VOCABULARY, content, 'another MODEL_DIR')
+  files.write(path, text, 'another MODEL_DIR')
 
 
 def check_is_one(folder: str) -> None:

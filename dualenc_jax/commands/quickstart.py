@@ -7,7 +7,6 @@ docstring says. Interrupted, the same command goes on where it stopped.
 """
 
 from collections.abc import Mapping, Sequence
-import json
 import pathlib
 import shlex
 import time
@@ -68,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> None:
           shlex.join(['dualenc', 'evaluate', f'--model_dir={folder}']),
       ).metrics,
   }
-  files.write(folder / 'quickstart.json', json.dumps(rows, indent=2) + '\n')
+  files.write_json(folder / 'quickstart.json', rows)
   print(
       f'\nHeld-out functions: {len(retrieval_set.query_ids)} docstrings,'
       f' {len(retrieval_set.corpus)} passages of code.\n'

@@ -6,7 +6,6 @@ would not undo the escape.
 """
 
 from collections.abc import Sequence
-import contextlib
 import math
 import os
 import pathlib
@@ -14,6 +13,7 @@ import pathlib
 import numpy as np
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.io import files
 from dualenc_jax.readers import qrels as qrels_reader
 from dualenc_jax.readers.rows import BadRow
 from dualenc_jax.search.ranking import Ranking
@@ -65,22 +65,14 @@ def write_run(
   # One formatting operation a query is several times as fast as one a line.
   end = f'%.9g {tag.replace("%", "%%")}\n'
   lines = ''.join(f'%s Q0 %s {rank} {end}' for rank in range(1, depth + 1))
-  partial = path.with_name(f'{path.name}.{os.getpid()}.partial')
-  try:
-    with open(partial, 'w', encoding='utf-8') as f:
-      for query_id, scores, rows in zip(
-          query_ids, ranking.scores, ranking.indices
-      ):
-        fields = [query_id] * (3 * depth)
-        fields[1::3] = ids[place_of_row[rows]].tolist()
-        fields[2::3] = scores.tolist()
-        f.write(lines % tuple(fields))
-    os.replace(partial, path)
-  except OSError as e:
-    raise UserError(f'{path}: cannot write the run: {e.strerror}.') from e
-  finally:
-    with contextlib.suppress(OSError):
-      partial.unlink()
+  with files.writing(path), files.replacing(path) as f:
+    for query_id, scores, rows in zip(
+        query_ids, ranking.scores, ranking.indices
+    ):
+      fields = [query_id] * (3 * depth)
+      fields[1::3] = ids[place_of_row[rows]].tolist()
+      fields[2::3] = scores.tolist()
+      f.write((lines % tuple(fields)).encode())
 
 
 def read_run(path: str | os.PathLike[str]) -> dict[str, dict[str, float]]:

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 import dataclasses
 import json
-import os
 import pathlib
 from typing import Any
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.io import files
 
 FORMAT = 'dualenc-index'
 VERSION = 2
@@ -108,14 +108,8 @@ class Header:
 
   def write(self, folder: pathlib.Path) -> None:
     """Writes header.json, all of it or nothing."""
-    temporary = folder / f'.{FILE}.{os.getpid()}'
-    with temporary.open('w', encoding='utf-8') as file:
-      value = self._own() | {'provenance': self.provenance}
-      json.dump(value, file, indent=2)
-      file.write('\n')
-      file.flush()
-      os.fsync(file.fileno())
-    temporary.replace(folder / FILE)
+    value = self._own() | {'provenance': self.provenance}
+    files.write_json(folder / FILE, value, sync=True)
 
   @classmethod
   def read(cls, folder: pathlib.Path) -> 'Header':

@@ -10,7 +10,8 @@ from dualenc_jax.index import shard as shard_lib
 from dualenc_jax.index.header import FILE
 
 _OF_INDEX = re.compile(
-    rf'\.?{re.escape(FILE)}(\.\d+)?|shard-\d{{5,}}(\.partial|\.lock)?'
+    rf'{re.escape(FILE)}|\.{re.escape(FILE)}\.\d+\.partial'
+    r'|shard-\d{5,}(\.partial|\.lock)?'
 )
 # Of an index of version 1, which may be replaced.
 _OF_VERSION_1 = {FILE, 'embeddings.npy', 'passages.jsonl', 'offsets.npy'}

@@ -6,7 +6,6 @@ Two towers that differ are two folders, `query` and `passage`, in one.
 from collections.abc import Iterator, Mapping
 import dataclasses
 import hashlib
-import json
 import pathlib
 
 import numpy as np
@@ -165,9 +164,7 @@ def _write_tower(weights: Weights, folder: pathlib.Path) -> None:
   if projection is not None:
     linear = {_LINEAR: projection.transposed()}
     safetensors_file.write(folder / PROJECTION_FILE, linear, metadata)
-  files.write(
-      folder / config_lib.FILE, json.dumps(config, indent=2) + '\n'
-  )
+  files.write_json(folder / config_lib.FILE, config)
 
 
 def _read_tower(path: pathlib.Path) -> Weights:

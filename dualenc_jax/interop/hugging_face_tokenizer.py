@@ -109,7 +109,7 @@ def write(
   }
   text = json.dumps(_tokenizer(proto, path), ensure_ascii=False)
   files.write(folder / _TOKENIZER, text)
-  files.write(folder / _CONFIG, json.dumps(config, indent=2) + '\n')
+  files.write_json(folder / _CONFIG, config)
   shutil.copyfile(path, folder / VOCABULARY)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import usage_file
 from dualenc_jax.interop.weights import Usage, Weights
+from dualenc_jax.io import files
 from dualenc_jax.models import T5Encoder
 from dualenc_jax.tensor_files import safetensors_file
 from dualenc_jax.tensor_files.tensors import Tensor
@@ -101,7 +102,7 @@ def _write_rest(weights: Weights, folder: pathlib.Path) -> None:
     encoder = getattr(weights, tower)
     header[tower] = encoder and {n: getattr(encoder, n) for n in _SIZES}
   header |= {name: getattr(weights.usage, name) for name in usage_file.NAMES}
-  (folder / HEADER).write_text(json.dumps(header, indent=1) + '\n')
+  files.write_json(folder / HEADER, header)
   if weights.usage.vocabulary is not None:
     shutil.copyfile(weights.usage.vocabulary, folder / usage_file.VOCABULARY)
 

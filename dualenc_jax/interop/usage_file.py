@@ -7,6 +7,7 @@ import shutil
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop.weights import Weights
+from dualenc_jax.io import files
 
 FILE = 'dualenc.json'
 VOCABULARY = 'vocabulary.model'
@@ -16,8 +17,7 @@ NAMES = ('query_length', 'passage_length', 'query_prefix', 'passage_prefix')
 def write(weights: Weights, folder: pathlib.Path) -> None:
   """Writes what `apply` reads; other programs pass it over."""
   values = {name: getattr(weights.usage, name) for name in NAMES}
-  text = json.dumps(values, indent=1, ensure_ascii=False)
-  (folder / FILE).write_text(text + '\n', encoding='utf-8')
+  files.write_json(folder / FILE, values)
   if weights.usage.vocabulary is not None:
     shutil.copyfile(weights.usage.vocabulary, folder / VOCABULARY)
 

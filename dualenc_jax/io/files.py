@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import pathlib
+import tempfile
 from typing import Any, IO
 
 from dualenc_jax.errors import UserError
@@ -57,10 +58,28 @@ def replacing(path: pathlib.Path, sync: bool = False) -> Iterator[IO[bytes]]:
       partial.unlink()
 
 
+def sweep(folder: pathlib.Path) -> None:
+  """Removes what killed processes left of `replacing` in a folder.
+
+  No other process may be writing there.
+  """
+  for path in folder.glob('.*.partial'):
+    path.unlink()
+
+
 def write(
-    path: pathlib.Path, content: str | bytes, instead: str = 'another folder'
+    path: pathlib.Path,
+    content: str | bytes,
+    instead: str = 'another folder',
+    sync: bool = False,
 ) -> None:
   """Writes a file, text in UTF-8, replacing what was there.
+
+  Args:
+    path: of the file.
+    content: of the file.
+    instead: as for `writing`.
+    sync: as for `replacing`.
 
   Raises:
     UserError: the file cannot be written, or the text has half a surrogate
@@ -75,13 +94,13 @@ def write(
           f'{path} cannot be written: its text has half a surrogate pair, in'
           f' {near!r}. Repair the text where it comes from.'
       ) from e
-  with writing(path, instead), replacing(path) as file:
+  with writing(path, instead), replacing(path, sync) as file:
     file.write(content)
 
 
-def write_json(path: pathlib.Path, value: Any) -> None:
+def write_json(path: pathlib.Path, value: Any, sync: bool = False) -> None:
   """`write` of a value as indented JSON."""
-  write(path, json.dumps(value, indent=2) + '\n')
+  write(path, json.dumps(value, indent=2) + '\n', sync=sync)
 
 
 def make_folder(
@@ -90,7 +109,9 @@ def make_folder(
   """Makes a folder and its parents, unless they exist.
 
   Raises:
-    UserError: the folder cannot be made.
+    UserError: the folder cannot be made, or no file in it.
   """
   with writing(folder, instead):
     folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+      pass

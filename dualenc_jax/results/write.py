@@ -1,6 +1,5 @@
 """Writes what an evaluation found to a result folder."""
 
-import json
 import pathlib
 from typing import Any
 
@@ -48,7 +47,7 @@ def write_result(
       'queries_counted': len(query_ids),
       **described,
   }
-  files.write(folder / 'metrics.json', json.dumps(metrics, indent=2) + '\n')
+  files.write_json(folder / 'metrics.json', metrics)
 
 
 def per_query(

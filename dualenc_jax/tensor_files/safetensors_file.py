@@ -8,7 +8,6 @@ bytes with the length of a JSON header, the header, the numbers.
 from collections.abc import Mapping
 import json
 import math
-import os
 import pathlib
 import struct
 from typing import Any
@@ -17,6 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.io import files
 from dualenc_jax.tensor_files.tensors import Tensor
 
 FILE = 'model.safetensors'
@@ -78,20 +78,10 @@ def write(
     }
   encoded = json.dumps(header).encode()
   encoded += b' ' * (-len(encoded) % 8)
-  partial = path.with_name(path.name + '.partial')
-  try:
-    with partial.open('wb') as file:
-      file.write(struct.pack('<Q', len(encoded)) + encoded)
-      for tensor in tensors.values():
-        np.ascontiguousarray(tensor.read(), '<f4').tofile(file)
-    os.replace(partial, path)
-  except OSError as e:
-    raise UserError(
-        f'{path} cannot be written: {e.strerror or e}. Make room there, or give'
-        ' another folder.'
-    ) from e
-  finally:
-    partial.unlink(missing_ok=True)
+  with files.writing(path), files.replacing(path) as file:
+    file.write(struct.pack('<Q', len(encoded)) + encoded)
+    for tensor in tensors.values():
+      np.ascontiguousarray(tensor.read(), '<f4').tofile(file)
 
 
 def _read_shards(index: pathlib.Path) -> dict[str, Tensor]:

@@ -142,7 +142,7 @@ def test_sizes_and_repeats(tmp_path):
 @pytest.mark.parametrize('path', ['no_such_folder/run', 'a_file/run'])
 def test_a_path_that_cannot_be_written(tmp_path, path):
   (tmp_path / 'a_file').touch()
-  with pytest.raises(UserError, match='run: cannot write the run: '):
+  with pytest.raises(UserError, match='run cannot be written: '):
     trec.write_run(tmp_path / path, ONE_HIT, ['q'], ['p'])
 
 

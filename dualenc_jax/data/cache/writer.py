@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 import contextlib
 import json
-import os
 import pathlib
 import shutil
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 
 from dualenc_jax.data.cache.array_file import ArrayWriter
 from dualenc_jax.data.cache.format import HEADER
+from dualenc_jax.io import files
 from dualenc_jax.text.ragged import Ragged
 
 JOURNAL = 'journal.json'
@@ -45,6 +45,7 @@ class CacheWriter:
       shutil.rmtree(folder, ignore_errors=True)
       folder.mkdir(parents=True)
       state = {'examples': 0, 'files': {}}
+    files.sweep(folder)
     self.examples = state['examples']
     self._files = {}
     # On a full disk a close may fail; the others must follow all the same.
@@ -90,13 +91,8 @@ class CacheWriter:
             for file in self._files.values()
         },
     }
-    temporary = self.folder / f'{JOURNAL}.new'
-    with temporary.open('w', encoding='utf-8') as stream:
-      json.dump(state, stream, indent=2)
-      stream.write('\n')
-      stream.flush()
-      os.fsync(stream.fileno())
-    temporary.replace(self.folder / JOURNAL)
+    with files.replacing(self.folder / JOURNAL, sync=True) as file:
+      file.write(json.dumps(state, indent=2).encode() + b'\n')
 
   def finish(self) -> None:
     """Makes it a complete cache, which is a journal called header."""

@@ -8,6 +8,7 @@ import pathlib
 from typing import Any
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.io import files
 
 FORMAT = 'dualenc-artifact'
 VERSION = 1
@@ -72,8 +73,7 @@ class Manifest:
         'dtype': 'float32',
         **dataclasses.asdict(self),
     }
-    text = json.dumps(value, indent=2, ensure_ascii=False)
-    (folder / FILE).write_text(text + '\n', encoding='utf-8')
+    files.write_json(folder / FILE, value)
 
   @classmethod
   def read(cls, folder: pathlib.Path) -> 'Manifest':

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 import dataclasses
-import json
 import pathlib
 from typing import Any
 
@@ -62,7 +61,7 @@ def write(weights: Weights, folder: pathlib.Path) -> list[str]:
     _write_tower(weights, folder, names)
     _write_modules(folder, dict(zip(names, _KINDS)))
   notes = _notes(weights, own_transformer)
-  _write_json(folder / usage.CONFIG, _config(weights.usage))
+  files.write_json(folder / usage.CONFIG, _config(weights.usage))
   files.write(folder / 'README.md', model_card.text(weights, notes))
   return notes
 
@@ -94,9 +93,11 @@ def _write_tower(
     rest = {n: t for n, t in tower.tensors.items() if n != _KERNEL}
     files.make_folder(transformer)
     hugging_face.write(dataclasses.replace(tower, tensors=rest), transformer)
-    _write_json(transformer / usage.TRANSFORMER_CONFIG, _lengths(tower.usage))
+    files.write_json(
+        transformer / usage.TRANSFORMER_CONFIG, _lengths(tower.usage)
+    )
     files.make_folder(pooling)
-    _write_json(
+    files.write_json(
         pooling / 'config.json',
         {
             'word_embedding_dimension': width,
@@ -106,7 +107,7 @@ def _write_tower(
     )
   if not dense.exists():
     files.make_folder(dense)
-    _write_json(
+    files.write_json(
         dense / 'config.json',
         {
             'in_features': width,
@@ -128,7 +129,7 @@ def _write_router(
 ) -> None:
   """Writes what sends queries and documents through their modules."""
   _write_modules(folder, {'': 'Router'})
-  _write_json(
+  files.write_json(
       folder / modules.ROUTER_CONFIG,
       {
           'types': {
@@ -148,7 +149,7 @@ def _write_modules(folder: pathlib.Path, kinds: Mapping[str, str]) -> None:
       {'idx': i, 'name': str(i), 'path': name, 'type': f'{_PACKAGE}.{kind}'}
       for i, (name, kind) in enumerate(kinds.items())
   ]
-  _write_json(folder / modules.MODULES, entries)
+  files.write_json(folder / modules.MODULES, entries)
 
 
 def _lengths(lengths: Usage) -> dict[str, Any]:
@@ -206,7 +207,3 @@ def _notes(weights: Weights, own_transformer: bool) -> list[str]:
         ' `encode_document` do.'
     )
   return notes
-
-
-def _write_json(file: pathlib.Path, value: Any) -> None:
-  files.write(file, json.dumps(value, indent=2) + '\n')
