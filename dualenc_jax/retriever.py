@@ -8,7 +8,7 @@
 Shapes: n texts, Q queries, N passages, D embedding dim, k hits a query.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 import os
 import pathlib
@@ -22,6 +22,7 @@ from dualenc_jax.index import Header, Index, IndexBuild, Passage
 from dualenc_jax.inference.artifact import Artifact, manifest, writer
 from dualenc_jax.inference.artifact.new_folder import new_folder
 from dualenc_jax.search.exact_search import ExactSearch
+from dualenc_jax.search.ranking import check_k, Ranking
 from dualenc_jax.text.ragged import Ragged
 from dualenc_jax.text.tokenizer import Tokenizer
 
@@ -52,6 +53,18 @@ class Hits(NamedTuple):
   ids: np.ndarray
 
 
+class Hit(NamedTuple):
+  """A passage that was found.
+
+  Attributes:
+    score: dot product with the query.
+    passage: id, text, and what an index knows beside these.
+  """
+
+  score: float
+  passage: Passage
+
+
 @dataclasses.dataclass(frozen=True)
 class _Corpus:
   """What is indexed.
@@ -59,13 +72,13 @@ class _Corpus:
   Attributes:
     embeddings: float32 or float16 [N, D], an array or a store of rows.
     ids: N different ones.
-    texts: N of them, '' where embeddings were given.
+    passage: the passage of a row.
     normalised: whether the embeddings are known to have length one.
   """
 
   embeddings: Any
   ids: Sequence[str]
-  texts: Sequence[str]
+  passage: Callable[[int], Passage]
   normalised: bool
 
 
@@ -75,11 +88,16 @@ class Retriever:
   The search is exact: every passage is scored against every query.
   """
 
-  def __init__(self, towers: Towers):
-    """Takes what encodes; `from_dir` opens what lies in a folder."""
+  def __init__(self, towers: Towers, index: Index | None = None):
+    """Takes what encodes, and what to search; `from_dir` opens a folder."""
     self._towers = towers
     self._corpus: _Corpus | None = None
     self._search: ExactSearch | None = None
+    if index is not None:
+      normalised = index.header.normalised
+      self._set(
+          _Corpus(index.embeddings, index.ids, index.passage, normalised)
+      )
 
   @classmethod
   def from_dir(
@@ -114,10 +132,7 @@ class Retriever:
     if (folder / manifest.FILE).exists():
       _refuse(given, folder)
       artifact = Artifact.open(folder)
-      retriever = cls(artifact)
-      if artifact.manifest.index_files or (folder / manifest.INDEX).exists():
-        retriever._open_index(artifact)
-      return retriever
+      return cls(artifact, _index_of(artifact))
     if (folder / 'config.gin').exists():
       _refuse(given, folder)
       return cls(_trained(folder))
@@ -194,14 +209,12 @@ class Retriever:
     if embeddings is None:
       embeddings = self.encode_passages(texts)
     python_input.check_finite('passages', embeddings)
-    self._set(
-        _Corpus(
-            embeddings,
-            list(map(str, ids)),
-            texts or _Same('', count),
-            texts is not None,
-        )
-    )
+    ids = list(map(str, ids))
+
+    def passage(row: int) -> Passage:
+      return Passage(ids[row], '', '', texts[row] if texts else '')
+
+    self._set(_Corpus(embeddings, ids, passage, texts is not None))
 
   def search(self, queries: Iterable[str] | np.ndarray, k: int = 10) -> Hits:
     """Ranks all passages for each query.
@@ -218,26 +231,36 @@ class Retriever:
       UserError: nothing is indexed, k below 1, or queries that are not as
         expected.
     """
-    if self._corpus is None or self._search is None:
-      raise UserError(
-          'Nothing is indexed. Call retriever.index(passages) before search.'
-      )
-    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
-      raise UserError(f'k is {k!r}; expected a whole number, 1 or more.')
-    if python_input.is_array(queries):
-      embeddings = python_input.embeddings_of('queries', queries, self.dim)
-      python_input.check_finite('queries', embeddings)
-    else:
-      embeddings = self.encode_queries(queries)
-    if not len(embeddings):
-      shape = 0, min(int(k), len(self))
-      return Hits(np.empty(shape, np.float32), np.empty(shape, np.str_))
-    ranking = self._search.top_k(embeddings, int(k))
-    ids = self._corpus.ids
+    ranking, ids = self._rank(queries, k), self._corpus.ids
     names = [ids[row] for row in ranking.indices.ravel().tolist()]
     return Hits(
         ranking.scores, np.array(names, np.str_).reshape(ranking.indices.shape)
     )
+
+  def find(
+      self, queries: Iterable[str] | np.ndarray, k: int = 10
+  ) -> list[list[Hit]]:
+    """`search` with the passages: for each query its hits, best first."""
+    scores, rows = self._rank(queries, k)
+    return [
+        [Hit(score, self._corpus.passage(row)) for score, row in zip(*own)]
+        for own in zip(scores.tolist(), rows.tolist())
+    ]
+
+  def _rank(self, queries: Iterable[str] | np.ndarray, k: int) -> Ranking:
+    if self._corpus is None or self._search is None:
+      raise UserError(
+          'Nothing is indexed. Call retriever.index(passages) before search.'
+      )
+    check_k(k)
+    if python_input.is_array(queries):
+      embeddings = python_input.embeddings_of('queries', queries, self.dim)
+    else:
+      embeddings = self.encode_queries(queries)
+    if not len(embeddings):
+      shape = 0, min(k, len(self))
+      return Ranking(np.empty(shape, np.float32), np.empty(shape, np.int64))
+    return self._search.top_k(embeddings, int(k))
 
   def save(self, folder: str | os.PathLike[str]) -> None:
     """Writes model and index; `from_dir` opens them again.
@@ -278,65 +301,35 @@ class Retriever:
     build.start()
     for shard, lock in build.claims(range(header.shards)):
       rows = header.rows_of(shard)
-      passages = (
-          Passage(corpus.ids[row], '', '', corpus.texts[row]) for row in rows
-      )
       embeddings = np.asarray(corpus.embeddings[rows.start : rows.stop])
-      build.write(shard, lock, embeddings, passages)
+      build.write(shard, lock, embeddings, map(corpus.passage, rows))
     build.finish()
 
-  def _open_index(self, artifact: Artifact) -> None:
-    folder = artifact.folder / manifest.INDEX
-    if not artifact.manifest.index_files:
-      raise UserError(
-          f'{folder} was not saved with the retriever {artifact.folder}:'
-          f' {manifest.FILE} has none of its files. Remove it, and index the'
-          ' passages again.'
-      )
-    expect = {
-        'dim': self.dim,
-        'tower': 'passage',
-        'weights': _weights_digest(artifact.manifest),
-    }
-    try:
-      artifact.manifest.check_index(artifact.folder)
-      index = Index.open(folder, expect)
-    except UserError as e:
-      raise UserError(
-          f'The index of the saved retriever {artifact.folder} cannot be'
-          f' opened: {e} Or save the retriever again.'
-      ) from e
-    texts = _TextsOf(index)
-    self._set(
-        _Corpus(index.embeddings, index.ids, texts, index.header.normalised)
+
+def _index_of(artifact: Artifact) -> Index | None:
+  """The index that was saved with an artifact."""
+  folder = artifact.folder / manifest.INDEX
+  if not artifact.manifest.index_files:
+    if not folder.exists():
+      return None
+    raise UserError(
+        f'{folder} was not saved with the retriever {artifact.folder}:'
+        f' {manifest.FILE} has none of its files. Remove it, and index the'
+        ' passages again.'
     )
-
-
-class _Same(Sequence[str]):
-  """One text many times."""
-
-  def __init__(self, text: str, count: int):
-    self._text = text
-    self._count = count
-
-  def __len__(self) -> int:
-    return self._count
-
-  def __getitem__(self, row: int) -> str:
-    return self._text
-
-
-class _TextsOf(Sequence[str]):
-  """The texts of an index, read when they are asked for."""
-
-  def __init__(self, index: Index):
-    self._index = index
-
-  def __len__(self) -> int:
-    return len(self._index)
-
-  def __getitem__(self, row: int) -> str:
-    return self._index.passage(row).text
+  expect = {
+      'dim': artifact.dim,
+      'tower': 'passage',
+      'weights': _weights_digest(artifact.manifest),
+  }
+  try:
+    artifact.manifest.check_index(artifact.folder)
+    return Index.open(folder, expect)
+  except UserError as e:
+    raise UserError(
+        f'The index of the saved retriever {artifact.folder} cannot be'
+        f' opened: {e} Or save the retriever again.'
+    ) from e
 
 
 def _trained(path: pathlib.Path) -> Towers:

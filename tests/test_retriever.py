@@ -200,7 +200,7 @@ def test_bad_input_is_one_clear_error(retriever, call, message):
         (['one'], 0, 'k is 0; expected'),
         (['one'], 2.0, 'k is 2.0; expected'),
         (vectors(2)[:, 1:], 3, r'queries has the shape \(2, 23\)'),
-        (BAD, 3, r'queries\[3\] has an embedding with NaN'),
+        (BAD, 3, 'query embeddings hold NaN.* in rows 3'),
     ],
 )
 def test_a_bad_search_is_one_clear_error(retriever, queries, k, message):

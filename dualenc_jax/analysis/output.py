@@ -130,3 +130,13 @@ def write(
 def number_names(analyses: Sequence[Analysis]) -> list[str]:
   """The numbers that any of the models has."""
   return list(dict.fromkeys(name for a in analyses for name in a.numbers))
+
+
+def table(analyses: Sequence[Analysis]) -> str:
+  """The numbers as aligned text, a model a column."""
+  lines = [f'{"":<24}' + ''.join(f'{a.vectors.name:>20}' for a in analyses)]
+  for name in number_names(analyses):
+    values = [a.numbers.get(name) for a in analyses]
+    texts = ['' if value is None else f'{value:.4f}' for value in values]
+    lines.append(f'{name:<24}' + ''.join(f'{text:>20}' for text in texts))
+  return '\n'.join(lines)

@@ -15,29 +15,14 @@ import argparse
 from collections.abc import Sequence
 import dataclasses
 import importlib.util
-import logging
 import pathlib
 
-from dualenc_jax.analysis import (
-  lengths as lengths_lib,
-  numbers as numbers_lib,
-  output,
-  projector,
-  sample as sample_lib,
-  vectors as vectors_lib,
-)
+from dualenc_jax.analysis import analyse, output, projector, sample
 from dualenc_jax.analysis.output import Analysis
-from dualenc_jax.commands import config, evaluate, model_dir, runtime
+from dualenc_jax.commands import config, flags, model_dir, runtime, tasks
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import files
-
-_LOG = logging.getLogger(__name__)
-_AT_LEAST = {
-    'sample': sample_lib.FEWEST,
-    'measured': sample_lib.FEWEST,
-    'max_passages': sample_lib.FEWEST,
-    'seed': 0,
-}
+from dualenc_jax.results import evaluate
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -52,10 +37,11 @@ def main(argv: Sequence[str] | None = None) -> None:
   runtime.start()
   analyses = []
   for number, name in enumerate(names):
-    analysis = analyse(name, number, args)
+    analysis, result_name = analyse_model(name, number, args)
     analyses.append(analysis)
     output.check_same_data(analyses[0], analysis)
-  folder = output_dir(args, analyses[0])
+  own = pathlib.Path(args.model_dir[0]) / 'analysis' / result_name
+  folder = pathlib.Path(args.output_dir or own)
   files.make_folder(folder, 'another --output_dir')
   output.write(analyses, folder, args.sample)
   if args.projector:
@@ -63,11 +49,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     projector.write(
         folder / 'projector', models, analyses[0].sample, args.sample
     )
-  print(table(analyses))
+  print(output.table(analyses))
   print(f'Written to {folder}.')
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> flags.Parser:
   parser = config.make_parser('analyze', __doc__)
   add = parser.add_argument
   add(
@@ -77,7 +63,11 @@ def make_parser() -> argparse.ArgumentParser:
       help='the folder that training wrote; repeatable: models side by side',
   )
   add('--step', type=int, help='checkpoint of each, the newest by default')
-  add('--names', help='what the models are called, a,b; else their folders')
+  add(
+      '--names',
+      type=flags.listed,
+      help='what the models are called, a,b; else their folders',
+  )
   add(
       '--task',
       help='such as msmarco or beir/scifact; by default the task that the model'
@@ -93,32 +83,37 @@ def make_parser() -> argparse.ArgumentParser:
   add('--output_dir', help='where the files go; needed for several models')
   add(
       '--sample',
-      type=int,
+      type=flags.whole(sample.FEWEST),
       default=400,
       help='queries, and passages, on the maps; 400, as in the papers, by'
       ' default',
   )
   add(
       '--measured',
-      type=int,
+      type=flags.whole(sample.FEWEST),
       default=5000,
       help='queries, and passages, that numbers and histograms are of, those on'
       ' the maps among them; 5,000 by default',
   )
   add(
       '--passages',
-      choices=(sample_lib.RANDOM, sample_lib.RELEVANT),
-      default=sample_lib.RANDOM,
+      choices=(sample.RANDOM, sample.RELEVANT),
+      default=sample.RANDOM,
       help='random ones of the corpus, by default, or those relevant for the'
       ' sampled queries',
   )
   add(
       '--max_passages',
-      type=int,
+      type=flags.whole(sample.FEWEST),
       help='encode and search only so many passages, drawn at random, and the'
       ' relevant ones; by default the whole corpus',
   )
-  add('--seed', type=int, default=0, help='of all draws, 0 by default')
+  add(
+      '--seed',
+      type=flags.whole(0),
+      default=0,
+      help='of all draws, 0 by default',
+  )
   add(
       '--projector',
       action='store_true',
@@ -128,11 +123,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def check_args(args: argparse.Namespace) -> None:
-  """Raises UserError for values that make no sense."""
-  for name, least in _AT_LEAST.items():
-    value = getattr(args, name)
-    if value is not None and value < least:
-      raise UserError(f'--{name} is {value}; expected at least {least}.')
+  """Raises UserError for flags that do not go together."""
   models = len(args.model_dir)
   if args.index_dir and len(args.index_dir) != models:
     raise UserError(
@@ -157,13 +148,11 @@ def model_names(args: argparse.Namespace) -> list[str]:
     UserError: not one name for each, or two that are the same in file names.
   """
   folders = [pathlib.Path(folder).resolve().name for folder in args.model_dir]
-  names = folders
-  if args.names:
-    names = [name.strip() for name in args.names.split(',')]
+  names = args.names or folders
   if len(names) != len(folders) or not all(names):
     raise UserError(
-        f'--names={args.names} for {len(folders)} --model_dir; expected a name'
-        ' for each, with commas between.'
+        f'--names={",".join(names)} for {len(folders)} --model_dir; expected a'
+        ' name for each, with commas between.'
     )
   if len({projector.safe(name) for name in names}) < len(names):
     raise UserError(
@@ -173,13 +162,11 @@ def model_names(args: argparse.Namespace) -> list[str]:
 
 
 def check_installed() -> None:
-  """Raises UserError unless the libraries that draw and fit are there."""
+  """Raises UserError unless the libraries that draw and fit are installed."""
+  packages = {'matplotlib': 'matplotlib', 'sklearn': 'scikit-learn'}
   missing = [
       package
-      for module, package in (
-          ('matplotlib', 'matplotlib'),
-          ('sklearn', 'scikit-learn'),
-      )
+      for module, package in packages.items()
       if importlib.util.find_spec(module) is None
   ]
   if missing:
@@ -189,75 +176,24 @@ def check_installed() -> None:
     )
 
 
-def analyse(name: str, number: int, args: argparse.Namespace) -> Analysis:
-  """Loads, samples, embeds and measures the model of that number."""
-  model, split = load(args.model_dir[number], args)
-  retrieval_set = evaluate.retrieval_set_of(model.experiment, split)
-  sample = sample_lib.draw(
-      retrieval_set,
-      max(args.sample, args.measured),
-      args.passages,
-      args.seed,
-      args.max_passages,
-  )
-  _LOG.info('Passages of %s: %s.', name, f'{len(sample.searched):,}')
-  searched = retrieval_set.corpus.subset(sample.searched)
-  index = args.index_dir and pathlib.Path(args.index_dir[number])
-  encoded = evaluate.passages_of(
-      model, dataclasses.replace(retrieval_set, corpus=searched), index
-  )
-  vectors = vectors_lib.embed(
-      name,
-      model.embedder,
-      model.params,
-      sample,
-      encoded,
-      args.sample if args.projector else 0,
-  )
-  _LOG.info('Measuring %s.', name)
-  numbers = numbers_lib.numbers(vectors, sample)
-  if 'separability' not in numbers:
-    _LOG.warning(
-        'No separability of %s: most queries, or passages, hang together by'
-        ' shared relevant passages or equal texts, and no folds part them.',
-        name,
-    )
-  return Analysis(
-      {
-          'label': model.experiment.task.label,
-          'split': split,
-          'source': retrieval_set.cache.header['source'],
-          'corpus': {
-              key: retrieval_set.corpus.cache.header[key]
-              for key in ('split', 'source')
-          },
-      },
-      model.provenance,
-      sample,
-      vectors,
-      numbers,
-      lengths_lib.count_tokens(model.experiment.tokenizer, sample, name),
-  )
-
-
-def load(
-    folder: str, args: argparse.Namespace
-) -> tuple[model_dir.TrainedModel, str]:
-  """The model of a folder, with the task to look at, and its split.
+def analyse_model(
+    name: str, number: int, args: argparse.Namespace
+) -> tuple[Analysis, str]:
+  """The analysis of the model of that number, and the name of its folder.
 
   Raises:
-    UserError: what `model_dir.load` raises, or a task of several data sets.
+    UserError: no model, several data sets, or what `analyse` raises.
   """
-  tasks = [args.task] if args.task else []
+  wanted = [args.task] if args.task else []
   model = model_dir.load(
-      folder,
+      args.model_dir[number],
       args.step,
       args.gin_file,
       args.gin_bindings,
       args.gin_search_paths,
-      before=[f'tasks/{name.partition("/")[0]}.gin' for name in tasks],
+      before=tasks.gin_files(wanted),
   )
-  chosen = evaluate.sets_of(model.experiment, tasks, args.split)
+  chosen = tasks.chosen(model.experiment, wanted, args.split)
   if len(chosen) > 1:
     names = ', '.join(task.label for task, _ in chosen)
     raise UserError(
@@ -265,24 +201,19 @@ def load(
         f' them, --task={args.task}/NAME.'
     )
   ((task, split),) = chosen
-  experiment = dataclasses.replace(model.experiment, task=task)
-  return dataclasses.replace(model, experiment=experiment), split
-
-
-def output_dir(args: argparse.Namespace, analysis: Analysis) -> pathlib.Path:
-  """Where the files go."""
-  if args.output_dir:
-    return pathlib.Path(args.output_dir)
-  data = analysis.data
-  name = f'{data["label"]}-{data["split"]}'.replace('/', '-')
-  return pathlib.Path(args.model_dir[0]) / 'analysis' / name
-
-
-def table(analyses: Sequence[Analysis]) -> str:
-  """The numbers as aligned text, a model a column."""
-  lines = [f'{"":<24}' + ''.join(f'{a.vectors.name:>20}' for a in analyses)]
-  for name in output.number_names(analyses):
-    values = [a.numbers.get(name) for a in analyses]
-    texts = ['' if value is None else f'{value:.4f}' for value in values]
-    lines.append(f'{name:<24}' + ''.join(f'{text:>20}' for text in texts))
-  return '\n'.join(lines)
+  analysis = analyse.analyse(
+      name,
+      model,
+      dataclasses.replace(model.experiment, task=task),
+      split,
+      analyse.Options(
+          args.sample,
+          args.measured,
+          args.passages,
+          args.seed,
+          args.max_passages,
+          args.sample if args.projector else 0,
+      ),
+      args.index_dir and pathlib.Path(args.index_dir[number]),
+  )
+  return analysis, evaluate.folder_name(task, split)

@@ -5,13 +5,12 @@
 With --fit_batch it also finds the largest batch that fits the device.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 import dataclasses
-import math
 
 import jax
 
-from dualenc_jax.commands import config, runtime, train
+from dualenc_jax.commands import config, flags, runtime, training
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import device_memory
 from dualenc_jax.run import fit_batch, memory, plan as plan_lib, summary
@@ -19,30 +18,11 @@ from dualenc_jax.run.experiment import Experiment
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-  parser = config.make_parser('check', __doc__)
-  parser.add_argument('--model_dir', help='short for --gin.MODEL_DIR')
-  compiled = parser.add_mutually_exclusive_group()
-  compiled.add_argument(
-      '--no_compile',
-      action='store_true',
-      help='skip the compiled memory, which takes as long as compiling',
-  )
-  compiled.add_argument(
-      '--fit_batch',
-      action='store_true',
-      help='find the largest global batch that fits the device, by compiling'
-      ' about five sizes',
-  )
-  parser.add_argument(
-      '--device_memory_gib',
-      type=float,
-      help='memory of a device; by default what this one has',
-  )
-  args = config.parse_args(parser, argv)
+  args = config.parse_args(make_parser(), argv)
   args.model_dir = args.model_dir or 'unused'
   runtime.start()
-  experiment = train.build(args)
-  available = available_memory(args.device_memory_gib)
+  experiment = training.build(args)
+  available = args.device_memory_gib or device_memory.device_memory()
 
   print(config.operative_config())
   task = experiment.task
@@ -73,46 +53,36 @@ def main(argv: Sequence[str] | None = None) -> None:
     name = jax.tree_util.keystr(path, simple=True, separator='/')
     print(f'  batch {name} {list(array.shape)} {array.dtype}')
   if not args.no_compile:
-    parts = memory.by_part(experiment)
-    for line in table(experiment.batch_size, parts, available):
-      print(line)
+    print(f'Compiled memory a device at {experiment.batch_size:,} pairs, MiB:')
+    for line in memory.by_part(experiment).describe(available):
+      print(f'  {line}')
 
 
-def available_memory(gib: float | None) -> int | None:
-  """Bytes a device: those given, or those it has, None if it does not tell."""
-  if gib is None:
-    return device_memory.device_memory()
-  if not (math.isfinite(gib) and gib > 0):
-    raise UserError(
-        f'--device_memory_gib is {gib}; expected a number above 0, such as 80.'
-    )
-  return int(gib * 2**30)
-
-
-def table(
-    batch_size: int, parts: memory.Parts, available: int | None
-) -> Iterator[str]:
-  """Lines that tell the parts of a step's memory."""
-  yield f'Compiled memory a device at {batch_size:,} pairs, MiB:'
-  for name, size in [
-      ('parameters', parts.params),
-      ('optimizer state', parts.optimizer),
-      ('batch', parts.batch),
-      ('activations, gradients', parts.activations),
-      ('loss', parts.loss),
-      ('other', parts.other),
-      ('peak', parts.peak),
-  ]:
-    yield f'  {name:<22} {mib(size):>12}'
-  if available is not None:
-    yield (
-        f'  {"device":<22} {mib(available):>12}, of which the peak is'
-        f' {parts.peak / available:.1%}'
-    )
+def make_parser() -> flags.Parser:
+  parser = config.make_parser('check', __doc__)
+  parser.add_argument('--model_dir', help='short for --gin.MODEL_DIR')
+  compiled = parser.add_mutually_exclusive_group()
+  compiled.add_argument(
+      '--no_compile',
+      action='store_true',
+      help='skip the compiled memory, which takes as long as compiling',
+  )
+  compiled.add_argument(
+      '--fit_batch',
+      action='store_true',
+      help='find the largest global batch that fits the device, by compiling'
+      ' about five sizes',
+  )
+  parser.add_argument(
+      '--device_memory_gib',
+      type=flags.gib,
+      help='memory of a device; by default what this one has',
+  )
+  return parser
 
 
 def largest_batch(experiment: Experiment, available: int | None) -> Experiment:
-  """Tells, and returns the experiment with, the largest batch that fits."""
+  """Reports, and returns the experiment with, the largest batch that fits."""
   if available is None:
     raise UserError(
         f'The backend {jax.default_backend()} does not tell how much memory a'
@@ -120,22 +90,18 @@ def largest_batch(experiment: Experiment, available: int | None) -> Experiment:
     )
   print(
       f'Looking for the largest batch of at most {fit_batch.USABLE:.0%} of'
-      f' {mib(available)} MiB a device:'
+      f' {memory.mib(available)} MiB a device:'
   )
 
   def tell(size: int, peak: int | None) -> None:
-    text = 'too much to compile' if peak is None else f'{mib(peak)} MiB'
+    text = 'too much to compile' if peak is None else f'{memory.mib(peak)} MiB'
     print(f'  batch {size:,}: {text}', flush=True)
 
   fit = fit_batch.fit_batch(experiment, available, tell)
   note = ', and no larger one was tried' if fit.capped else ''
   print(
-      f'Largest batch: {fit.batch_size:,} pairs, {mib(fit.peak)} MiB a'
+      f'Largest batch: {fit.batch_size:,} pairs, {memory.mib(fit.peak)} MiB a'
       f' device{note}. It was compiled for {jax.devices()[0].device_kind!r};'
       ' another kind of device may need more or less.'
   )
   return dataclasses.replace(experiment, batch_size=fit.batch_size)
-
-
-def mib(size: int) -> str:
-  return f'{size / 2**20:,.1f}'

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import gin
 
+from dualenc_jax.commands import flags
 from dualenc_jax.errors import UserError
 from dualenc_jax.suggest import did_you_mean_or_known
 
@@ -50,14 +51,9 @@ def shipped_files() -> list[str]:
   return sorted(str(name) for name in names if name.parts[0] != 't5x')
 
 
-def make_parser(command: str, doc: str) -> argparse.ArgumentParser:
+def make_parser(command: str, doc: str) -> flags.Parser:
   """The parser of a command, with gin's flags; `parse_args` uses it."""
-  parser = argparse.ArgumentParser(
-      prog=f'dualenc {command}',
-      description=doc,
-      formatter_class=argparse.RawDescriptionHelpFormatter,
-      allow_abbrev=False,
-  )
+  parser = flags.Parser(command, doc)
   group = parser.add_argument_group('gin')
   group.add_argument(
       '--gin_file',

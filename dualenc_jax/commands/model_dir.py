@@ -9,6 +9,7 @@ import pathlib
 from typing import Any
 
 import jax
+import numpy as np
 
 from dualenc_jax.commands import config
 from dualenc_jax.errors import UserError
@@ -18,6 +19,8 @@ from dualenc_jax.objectives import embedding
 from dualenc_jax.parallel.partitioning import HostPartitioner
 from dualenc_jax.run import plan as plan_lib
 from dualenc_jax.run.experiment import Experiment
+from dualenc_jax.text.ragged import Ragged
+from dualenc_jax.text.tokenizer import Tokenizer
 from dualenc_jax.training.checkpoints import Checkpoints
 
 CONFIG = 'config.gin'
@@ -55,6 +58,20 @@ class TrainedModel:
   embedder: Embedder
   step: int
   run_id: str
+
+  @property
+  def tokenizer(self) -> Tokenizer:
+    """Vocabulary, lengths and prefixes."""
+    return self.experiment.tokenizer
+
+  @property
+  def dim(self) -> int:
+    """D, of the embeddings."""
+    return self.experiment.model.projection.features
+
+  def queries(self, tokens: Ragged) -> np.ndarray:
+    """Embeds tokenised queries: float32 [len(tokens), D]."""
+    return self.embedder.queries(self.params, tokens)
 
   @property
   def provenance(self) -> dict[str, Any]:

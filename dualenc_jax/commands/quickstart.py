@@ -13,19 +13,16 @@ import time
 
 import jax
 
-from dualenc_jax.commands import (
-  config,
-  evaluate,
-  model_dir,
-  runtime,
-  search,
-  train,
-)
+from dualenc_jax.commands import config, model_dir, runtime, training
 from dualenc_jax.evaluation import evaluation
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
+from dualenc_jax.index import of_model
+from dualenc_jax.index.source import default_split
 from dualenc_jax.io import files
 from dualenc_jax.objectives import embedding
 from dualenc_jax.parallel import partitioning
+from dualenc_jax.results import evaluate
+from dualenc_jax.retriever import Retriever
 from dualenc_jax.run import plan as plan_lib
 from dualenc_jax.search import bm25
 
@@ -49,21 +46,21 @@ def main(argv: Sequence[str] | None = None) -> None:
   if jax.default_backend() == 'cpu' and partitioning.has_gpu():
     print('JAX sees no GPU here; the quickstart runs on the CPU.')
     jax.config.update('jax_platforms', 'cpu')
-  experiment = train.build(args)
-  train.train(experiment, args.allow_config_change, started)
+  training.train(training.build(args), args.allow_config_change, started)
 
   model = model_dir.load(args.model_dir)
   folder = pathlib.Path(args.model_dir)
-  retrieval_set = RetrievalSet.from_cache(
-      model.experiment.cache('test')
-  )
+  experiment = model.experiment
+  retrieval_set = RetrievalSet.from_cache(experiment.cache('test'))
   rows = {
       'untrained model': untrained(model, retrieval_set),
       'BM25': bm25_baseline(retrieval_set),
       'trained model': evaluate.evaluate(
           model,
+          experiment,
           'test',
           evaluate.default_output(folder) / 'python_code-test',
+          config.operative_config(),
           shlex.join(['dualenc', 'evaluate', f'--model_dir={folder}']),
       ).metrics,
   }
@@ -80,11 +77,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         ' (runs/site_packages.gin) and\nlarger models are the way past it.'
     )
   print('\nWhat the trained model finds in the whole standard library:\n')
-  searcher = search.Searcher(model, search.open_index(model, None))
-  for query in QUERIES:
+  index = of_model.open_own(
+      model,
+      experiment.cache(default_split(experiment.task)),
+      of_model.own_folder(folder),
+  )
+  found = Retriever(model, index).find(QUERIES, 3)
+  for query, hits in zip(QUERIES, found):
     print(query)
-    for score, passage in searcher(query, 3):
-      print(f'  {score:.3f}  {search.describe(passage)}')
+    for hit in hits:
+      print(f'  {hit.score:.3f}  {hit.passage.describe()}')
   print(next_steps(args.model_dir))
   print(f'Done in {time.perf_counter() - started:.0f} s.')
 

@@ -5,16 +5,14 @@
 Without a query it reads one a line from standard input.
 """
 
-from collections.abc import Iterable, Sequence
-import logging
+from collections.abc import Sequence
 import sys
 
-from dualenc_jax.commands import config, encode, model_dir, runtime
+from dualenc_jax.commands import config, flags, model_dir, runtime
 from dualenc_jax.errors import UserError
-from dualenc_jax.index import Index, Passage
-from dualenc_jax.search.exact_search import ExactSearch
-
-_LOG = logging.getLogger(__name__)
+from dualenc_jax.index import Index, of_model
+from dualenc_jax.index.source import default_split
+from dualenc_jax.retriever import Retriever
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -25,79 +23,27 @@ def main(argv: Sequence[str] | None = None) -> None:
       '--index_dir',
       help='what `dualenc encode` wrote; MODEL_DIR/index by default',
   )
-  parser.add_argument('--k', type=int, default=5, help='hits to show')
+  parser.add_argument(
+      '--k', type=flags.whole(), default=5, help='hits to show'
+  )
   args = config.parse_args(parser, argv)
-  if args.k < 1:
-    raise UserError(f'--k is {args.k}; expected at least 1.')
   # A query that is not UTF-8 is still a query.
   if hasattr(sys.stdin, 'reconfigure'):
     sys.stdin.reconfigure(errors='replace')
   runtime.start()
   model = model_dir.load_from_args(args)
-  searcher = Searcher(model, open_index(model, args.index_dir))
-  for query in args.query or lines(sys.stdin):
-    print(query)
-    for score, passage in searcher(query, args.k):
-      print(f'  {score:.3f}  {describe(passage)}')
-    sys.stdout.flush()
-
-
-def describe(passage: Passage) -> str:
-  """Name, or the start of the text, and the location, in one line."""
-  text = ' '.join(passage.text.split())
-  return f'{passage.name or text[:80]}  {passage.location}'
-
-
-class Searcher:
-  """Encodes queries and ranks an index exactly."""
-
-  def __init__(self, model: model_dir.TrainedModel, index: Index):
-    self._model = model
-    self._index = index
-    self._search = ExactSearch(index.embeddings, index.ids)
-
-  def __call__(self, query: str, k: int) -> list[tuple[float, Passage]]:
-    """The k best passages for a text, best first, with their cosines.
-
-    Raises:
-      UserError: the query is empty, or k is below 1.
-    """
+  if args.index_dir is not None:
+    expect = of_model.expected(model, 'passage')
+    index = Index.open(args.index_dir, expect)
+  else:
+    cache = model.experiment.cache(default_split(model.experiment.task))
+    own = of_model.own_folder(args.model_dir)
+    index = of_model.open_own(model, cache, own)
+  retriever = Retriever(model, index)
+  for query in args.query or filter(None, map(str.strip, sys.stdin)):
     if not query.strip():
       raise UserError('The query is empty; give some words to search for.')
-    model = self._model
-    tokens = model.experiment.tokenizer.encode_queries([query])
-    embedding = model.embedder.queries(model.params, tokens)
-    ranking = self._search.top_k(embedding, k)
-    return [
-        (float(score), self._index.passage(int(row)))
-        for score, row in zip(ranking.scores[0], ranking.indices[0])
-    ]
-
-
-def open_index(model: model_dir.TrainedModel, folder: str | None) -> Index:
-  """Opens an index; the model's own is made, or made again, when it is due."""
-  expect = {
-      'tower': 'passage',
-      'dim': encode.embedding_dim(model),
-      **encode.of_model(model, 'passage'),
-  }
-  if folder is not None:
-    return Index.open(folder, expect)
-  own = encode.default_index(model.experiment.model_dir)
-  split = encode.default_split(model)
-  if own.exists():
-    corpus = model.experiment.cache(split).header
-    expect |= {k: corpus[k] for k in ('task', 'split', 'source')}
-    try:
-      return Index.open(own, expect)
-    except UserError as e:
-      _LOG.info('The index is made again: %s', e)
-  _LOG.info('Encoding the passages of split %s, once.', split)
-  source = encode.source_of_split(model, split)
-  encode.encode(model, source, own, replace=True).finish()
-  return Index.open(own)
-
-
-def lines(stream: Iterable[str]) -> Iterable[str]:
-  """The lines of a stream that are not blank."""
-  return (line.strip() for line in stream if line.strip())
+    print(query)
+    for hit in retriever.find([query], args.k)[0]:
+      print(f'  {hit.score:.3f}  {hit.passage.describe()}')
+    sys.stdout.flush()

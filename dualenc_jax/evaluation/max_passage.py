@@ -12,7 +12,7 @@ import dataclasses
 import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.search.ranking import Ranking
+from dualenc_jax.search.ranking import check_k, Ranking
 from dualenc_jax.text.fingerprint import fingerprints
 from dualenc_jax.text.ragged import Ragged
 
@@ -107,8 +107,7 @@ def top_k_documents(
   Raises:
     UserError: k below 1.
   """
-  if k < 1:
-    raise UserError(f'k is {k}: expected at least 1 document a query.')
+  check_k(k)
   total, documents = len(document_of), int(document_of.max()) + 1
   k = min(k, documents)
   scores = np.empty((queries, k), np.float32)

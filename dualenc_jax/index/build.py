@@ -186,8 +186,8 @@ class IndexBuild:
       if differences:
         raise UserError(
             f'{path} is another index than the one to be made:'
-            f' {"; ".join(differences)}. Give --overwrite to make a new one in'
-            ' its place, or give another --index_dir.'
+            f' {"; ".join(differences)}. Give another --index_dir, or have'
+            ' a new one made in its place by `dualenc encode --overwrite`.'
         )
 
   def _base(self) -> pathlib.Path | None:

@@ -39,6 +39,11 @@ class Passage:
   location: str
   text: str
 
+  def describe(self) -> str:
+    """Name, or the start of the text, and the location, on one line."""
+    text = ' '.join(self.text.split())
+    return f'{self.name or text[:80]}  {self.location}'
+
   def line(self) -> bytes:
     """Its line of passages.jsonl."""
     row = json.dumps(vars(self), ensure_ascii=False)

@@ -1,13 +1,15 @@
 """The texts that become the rows of an index."""
 
+from collections.abc import Iterable
 import dataclasses
 
 import numpy as np
 
-from dualenc_jax.data import corpus as corpus_lib
+from dualenc_jax.data import corpus as corpus_lib, Mixture, Task
 from dualenc_jax.data.cache import Cache
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import Passage
+from dualenc_jax.interop.loaded import Loaded
 from dualenc_jax.text.ragged import Ragged
 
 _LINE_ENDS = np.frombuffer(b'\n\r', np.uint8)
@@ -77,6 +79,22 @@ class Source:
     """Of the cache: text i has row rows[i]."""
     return getattr(self.cache, f'{self.tower}_tokens')
 
+  def embedded(
+      self, model: Loaded, rows: np.ndarray
+  ) -> Iterable[tuple[np.ndarray, np.ndarray]]:
+    """Encodes rows of the cache [n].
+
+    Yields:
+      (positions in `rows` [b], float32 [b, D]), every position once, in any
+      order.
+    """
+    return model.embedder.batches(
+        f'encode_{self.tower}',
+        model.params,
+        self.tokens,
+        rows,
+    )
+
   @property
   def _ids(self) -> Ragged:
     return getattr(self.cache, f'{self.tower}_ids')
@@ -95,3 +113,18 @@ class Source:
         self.cache.locations.text(row),
         getattr(self.cache, f'{self.tower}_texts').text(row),
     )
+
+
+def default_split(task: Task | Mixture) -> str:
+  """The split whose passages are everything there is to search.
+
+  Raises:
+    UserError: the task has no splits.
+  """
+  splits = task.splits()
+  if not splits:
+    raise UserError(
+        f'Task {task.name!r} has no splits: its files are not there. Say where'
+        ' they are, as with --gin.DATA_ROOT, or give a --corpus.'
+    )
+  return next((s for s in ('all', 'corpus') if s in splits), splits[0])

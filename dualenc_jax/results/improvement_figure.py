@@ -1,8 +1,10 @@
 """Relative improvement per set, SamToNe's figure 4 and Dong 2022's figure 3."""
 
 from collections.abc import Sequence
+import pathlib
 from typing import Any
 
+from dualenc_jax.figures import figure as figure_lib
 from dualenc_jax.figures.figure import Figure
 from dualenc_jax.results.comparison import Comparison, Difference
 
@@ -33,6 +35,17 @@ def figures(comparison: Comparison) -> list[Figure]:
     if shown:
       found.append(_figure(comparison, metric, shown))
   return found
+
+
+def save(comparison: Comparison, folder: pathlib.Path) -> list[str]:
+  """Writes the figures; returns the names of their files.
+
+  Raises:
+    ImportError: matplotlib is not installed.
+    UserError: a file cannot be written.
+  """
+  saved = [figure_lib.save(figure, folder) for figure in figures(comparison)]
+  return [files[kind] for files in saved for kind in ('png', 'svg', 'csv')]
 
 
 def _figure(

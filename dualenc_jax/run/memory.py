@@ -1,5 +1,6 @@
 """Memory of the train step as the compiler plans it; nothing is allocated."""
 
+from collections.abc import Iterator
 import dataclasses
 import math
 from typing import Any
@@ -50,6 +51,28 @@ class Parts:
   def peak(self) -> int:
     """All of the above: what the device must have free for a step."""
     return sum(dataclasses.astuple(self))
+
+  def describe(self, available: int | None = None) -> Iterator[str]:
+    """Lines of a table in MiB; `available`: bytes of the device, if known."""
+    parts = {
+        'parameters': self.params,
+        'optimizer state': self.optimizer,
+        'batch': self.batch,
+        'activations, gradients': self.activations,
+        'loss': self.loss,
+        'other': self.other,
+        'peak': self.peak,
+    }
+    for name, size in parts.items():
+      yield f'{name:<22} {mib(size):>12}'
+    if available is not None:
+      share = f'of which the peak is {self.peak / available:.1%}'
+      yield f'{"device":<22} {mib(available):>12}, {share}'
+
+
+def mib(size: int) -> str:
+  """Bytes as MiB: '1,024.0'."""
+  return f'{size / 2**20:,.1f}'
 
 
 def by_part(experiment: Experiment) -> Parts:

@@ -17,7 +17,7 @@ import re
 import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.search.ranking import best_hits, Ranking
+from dualenc_jax.search.ranking import best_hits, check_k, Ranking
 
 # bm25s's defaults; SciFact and the standard library prefer them to 0.9, 0.4.
 K1 = 1.5
@@ -71,8 +71,7 @@ def bm25_rank(
 
   # It sets its own logger to DEBUG.
   logging.getLogger('bm25s').setLevel(logging.WARNING)
-  if k < 1:
-    raise UserError(f'k is {k}: expected at least 1 hit a query.')
+  check_k(k)
   if not len(queries):
     raise UserError('there are no queries: expected at least one.')
   if not len(passages):

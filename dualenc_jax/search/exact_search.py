@@ -26,7 +26,7 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.io.device_memory import device_memory
 from dualenc_jax.search import exact_scores
 from dualenc_jax.search.corpus_blocks import CorpusBlocks, power_of_two
-from dualenc_jax.search.ranking import best_hits, Ranking
+from dualenc_jax.search.ranking import best_hits, check_k, Ranking
 from dualenc_jax.search.search_programs import (
   Best,
   LEAST_NORM,
@@ -128,8 +128,7 @@ class ExactSearch:
       UserError: k below 1, no queries, another dim, or a vector that is not
         finite (its row is named).
     """
-    if k < 1:
-      raise UserError(f'k is {k}: expected at least 1 hit a query.')
+    check_k(k)
     queries = self._checked(queries)
     k = min(k, len(self._passages))
     ranking, undecided = self._top_k(queries, k, self._programs)

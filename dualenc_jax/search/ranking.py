@@ -8,9 +8,11 @@ Shapes: Q queries, N corpus passages, C candidates, k hits a query.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from dualenc_jax.errors import UserError
 
 # Ids that are decoded at a time.
 _CHUNK = 2**16
@@ -26,6 +28,12 @@ class Ranking(NamedTuple):
 
   scores: np.ndarray
   indices: np.ndarray
+
+
+def check_k(k: Any) -> None:
+  """Raises UserError unless k, hits a query, is a whole number from 1 on."""
+  if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
+    raise UserError(f'k is {k!r}; expected a whole number, 1 or more.')
 
 
 def best_hits(

@@ -1,0 +1,64 @@
+"""Parsers of commands, and what the values of flags may be."""
+
+import argparse
+from collections.abc import Callable
+import math
+import pathlib
+import re
+from typing import NoReturn
+
+from dualenc_jax.errors import UserError
+
+
+class Parser(argparse.ArgumentParser):
+  """The parser of a command; what it cannot parse is a UserError."""
+
+  def __init__(self, command: str, doc: str):
+    super().__init__(
+        prog=f'dualenc {command}',
+        description=doc,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+  def error(self, message: str) -> NoReturn:
+    message = re.sub(r'^argument (\S+): (?=is )', r'\1 ', message)
+    raise UserError(f'{message.rstrip(".")}. `{self.prog} --help` says more.')
+
+
+def whole(least: int = 1) -> Callable[[str], int]:
+  """The type of a flag that is a whole number, not below `least`."""
+
+  def parse(text: str) -> int:
+    if not re.fullmatch(r'[+-]?\d+', text):
+      raise argparse.ArgumentTypeError(f'is {text}; expected a whole number')
+    if int(text) < least:
+      raise argparse.ArgumentTypeError(
+          f'is {text}; expected at least {least}'
+      )
+    return int(text)
+
+  return parse
+
+
+def gib(text: str) -> int:
+  """The type of a flag in GiB: bytes, more than none."""
+  try:
+    size = float(text) * 2**30
+  except ValueError:
+    size = math.nan
+  if not 0 < size < math.inf:
+    raise argparse.ArgumentTypeError(
+        f'is {text}; expected a number above 0, such as 80'
+    )
+  return int(size)
+
+
+def listed(text: str) -> list[str]:
+  """The type of a flag that is names with commas between."""
+  return [name.strip() for name in text.split(',')]
+
+
+def path(text: str) -> pathlib.Path:
+  """The type of a flag that is a file or folder, `~` being the home."""
+  return pathlib.Path(text).expanduser()

@@ -1,0 +1,70 @@
+"""The tasks that `--tasks` and `--task` name, and their splits."""
+
+from collections.abc import Sequence
+import logging
+
+from dualenc_jax.commands import config
+from dualenc_jax.data import Task
+from dualenc_jax.errors import SourceUnavailable, UserError
+from dualenc_jax.run.experiment import Experiment
+
+_LOG = logging.getLogger(__name__)
+
+
+def gin_files(names: Sequence[str]) -> list[str]:
+  """The gin files of tasks, 'beir/scifact' say, to load before a config."""
+  return sorted({f'tasks/{name.partition("/")[0]}.gin' for name in names})
+
+
+def chosen(
+    experiment: Experiment, names: Sequence[str], split: str | None
+) -> list[tuple[Task, str]]:
+  """The tasks to evaluate on, and the split of each.
+
+  Args:
+    experiment: whose task is meant where no names are given.
+    names: 'beir', 'beir/scifact', ...; their gin files have been loaded.
+    split: of all of them; None for the one that each is measured on.
+  """
+  if not names:
+    task = experiment.task
+    # Of a mixture only a split says which of its tasks is meant.
+    if isinstance(task, Task):
+      split = split or task.measured_split()
+    split = split or 'validation'
+    return [(task.for_split(split), split)]
+  tasks = {}
+  for name in names:
+    task_name, _, dataset = name.partition('/')
+    task = config.build(Task, scope=task_name)
+    for one in task.of_datasets(dataset or None):
+      tasks[one.label] = one
+  return [(task, split or task.measured_split()) for task in tasks.values()]
+
+
+def available(
+    chosen: Sequence[tuple[Task, str]], skip_missing: bool
+) -> list[tuple[Task, str]]:
+  """Those whose files exist, before hours are spent on some of them.
+
+  Raises:
+    UserError: files are missing and are not to be skipped, or all are.
+  """
+  found, missing = [], {}
+  for task, split in chosen:
+    try:
+      task.check_split(split)
+      corpus_split = task.corpus_split(split)
+      if corpus_split is not None:
+        task.check_split(corpus_split)
+      found.append((task, split))
+    except SourceUnavailable as e:
+      missing[task.label] = e
+  if missing and (not skip_missing or not found):
+    first = next(iter(missing.values()))
+    others = f' Missing: {", ".join(missing)}.' if len(missing) > 1 else ''
+    hint = ' Leave out what is missing with --skip_missing.' if found else ''
+    raise UserError(f'{first}{others}{hint}')
+  if missing:
+    _LOG.warning('Left out, files are missing: %s.', ', '.join(missing))
+  return found

@@ -1,0 +1,124 @@
+"""The index that a model makes of texts: made, gone on with, opened."""
+
+import logging
+import os
+import pathlib
+from typing import Any
+
+from dualenc_jax.data.cache import Cache
+from dualenc_jax.errors import UserError
+from dualenc_jax.index import encoding, header as header_lib
+from dualenc_jax.index.build import IndexBuild
+from dualenc_jax.index.header import Header
+from dualenc_jax.index.index import Index
+from dualenc_jax.index.places import Places
+from dualenc_jax.index.source import Source
+from dualenc_jax.interop.loaded import Loaded
+
+_LOG = logging.getLogger(__name__)
+
+
+def own_folder(model_dir: str | os.PathLike[str]) -> pathlib.Path:
+  """Where a model_dir has the index of its task's passages."""
+  return pathlib.Path(model_dir) / 'index'
+
+
+def expected(model: Loaded, tower: str) -> dict[str, Any]:
+  """Fields of the header of every index that a tower's vectors may search."""
+  names = 'run_id', 'checkpoint_step', 'vocabulary'
+  names += f'{tower}_length', f'{tower}_prefix'
+  known = {k: v for k, v in model.provenance.items() if k in names}
+  return {'tower': tower, 'dim': model.dim, **known}
+
+
+def encode(
+    model: Loaded,
+    source: Source,
+    folder: str | os.PathLike[str],
+    dtype: str = 'float32',
+    shard_size: int | None = None,
+    replace: bool = False,
+    host: encoding.Host = encoding.Host(),
+) -> IndexBuild:
+  """Makes this host's shards of an index, those that do not exist yet.
+
+  Args:
+    model: whose towers.
+    source: of the texts.
+    folder: of the index.
+    dtype: of the embeddings on disk.
+    shard_size: rows of a shard, `header.SHARD_SIZE` by default.
+    replace: as of `IndexBuild`.
+    host: which part is this process's.
+
+  Returns:
+    The index, to `finish`.
+
+  Raises:
+    UserError: what `IndexBuild` and `encoding.encode` raise.
+  """
+  provenance, corpus = model.provenance, source.cache.header
+  compared = expected(model, source.tower)
+  header = Header(
+      len(source),
+      compared.pop('dim'),
+      compared.pop('tower'),
+      provenance[f'{source.tower}_length'],
+      dtype,
+      shard_size=shard_size or header_lib.SHARD_SIZE,
+      provenance={
+          **compared,
+          'model_dir': provenance['model_dir'],
+          'compute_dtype': provenance['dtype'],
+          **{k: corpus[k] for k in ('task', 'options', 'split', 'source')},
+      },
+  )
+  build = IndexBuild(folder, header, replace)
+  encoding.encode(
+      build, source, lambda rows: source.embedded(model, rows), host
+  )
+  return build
+
+
+def open_or_encode(
+    model: Loaded, source: Source, folder: str | os.PathLike[str]
+) -> Index:
+  """Opens the index of a source; makes it, or its missing shards, first.
+
+  An index keeps the dtype and the shard size that it has.
+
+  Raises:
+    UserError: the folder has another index, or what `encode` raises.
+  """
+  layout = {}
+  places = Places(folder)
+  for path in (places.readable(), places.partial):
+    if not layout and (path / header_lib.FILE).exists():
+      found = Header.read(path)
+      layout = {'dtype': found.dtype, 'shard_size': found.shard_size}
+  encode(model, source, folder, **layout).finish()
+  return Index.open(folder)
+
+
+def open_own(
+    model: Loaded, cache: Cache, folder: str | os.PathLike[str]
+) -> Index:
+  """Opens the index of a split's passages; makes it again where it is due.
+
+  Args:
+    model: whose passage tower.
+    cache: of the split.
+    folder: of the index, which follows the model and the split.
+  """
+  corpus = cache.header
+  expect = expected(model, 'passage') | {
+      name: corpus[name] for name in ('task', 'split', 'source')
+  }
+  try:
+    return Index.open(folder, expect)
+  except UserError as e:
+    if pathlib.Path(folder).exists():
+      _LOG.info('The index is made again: %s', e)
+  _LOG.info('Encoding the passages of split %s, once.', corpus['split'])
+  encode(model, Source.passages(cache), folder, replace=True).finish()
+  return Index.open(folder)

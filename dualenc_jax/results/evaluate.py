@@ -1,0 +1,120 @@
+"""Evaluates a model on a split of its task into a result folder."""
+
+import dataclasses
+import os
+import pathlib
+from typing import Any
+
+from dualenc_jax.data import Task
+from dualenc_jax.evaluation import evaluation, metrics, of_task, trec
+from dualenc_jax.evaluation.evaluation import Evaluation
+from dualenc_jax.evaluation.retrieval_set import RetrievalSet
+from dualenc_jax.interop.loaded import Loaded
+from dualenc_jax.io import files
+from dualenc_jax.results.folder import DOCUMENTS
+from dualenc_jax.results.write import write_result
+from dualenc_jax.run.experiment import Experiment
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """How splits are evaluated.
+
+  Attributes:
+    k: hits a query in the run file.
+    index_dir: keeps the embeddings of the corpus there, and reads them if they
+      exist; None keeps them in memory.
+    document_separator: ranks documents by their best passage, see `Documents`.
+  """
+
+  k: int = 1000
+  index_dir: pathlib.Path | None = None
+  document_separator: str | None = None
+
+  @property
+  def depth(self) -> int:
+    """Hits a query that metrics are of."""
+    return max(self.k, metrics.DEPTH)
+
+  def label(self, task: Task) -> str:
+    """The label of a task's results."""
+    return task.label + DOCUMENTS * (self.document_separator is not None)
+
+
+def default_output(model_dir: str | os.PathLike[str]) -> pathlib.Path:
+  """Where the results of a model_dir are."""
+  return pathlib.Path(model_dir) / 'evaluation'
+
+
+def folder_name(task: Task, split: str, options: Options = Options()) -> str:
+  """The result folder of a split, below `default_output`."""
+  return f'{options.label(task)}-{split}'.replace('/', '-')
+
+
+def evaluate(
+    model: Loaded,
+    experiment: Experiment,
+    split: str,
+    folder: pathlib.Path,
+    config: str,
+    command: str,
+    options: Options = Options(),
+) -> Evaluation:
+  """Evaluates on a split of a task and writes the result folder.
+
+  Args:
+    model: whose towers.
+    experiment: whose task, tokenizer and caches.
+    split: of the task.
+    folder: of the result.
+    config: everything that took part, as gin.
+    command: the command line that makes this result.
+    options: how.
+
+  Raises:
+    UserError: data that cannot be evaluated, embeddings that are not finite, or
+      a folder that cannot be written.
+  """
+  task = experiment.task.for_split(split)
+  ranked = of_task.retrieval_set(experiment, split, options.document_separator)
+  files.make_folder(folder, 'another --output_dir')
+  # Before hours of encoding, not after.
+  trec.check_ids('query id', ranked.query_ids)
+  trec.check_ids('id', ranked.ranked_ids)
+  queries = evaluation.encode_queries(model.embedder, model.params, ranked)
+  passages = of_task.corpus_embeddings(model, ranked.corpus, options.index_dir)
+  result = evaluation.rank(queries, passages, ranked, options.depth)
+  files.write(folder / 'config.gin', config)
+  write_result(
+      folder,
+      ranked,
+      result,
+      options.k,
+      {
+          **_described(task, split, ranked, options),
+          **model.provenance,
+          'embedding_dtype': str(passages.dtype),
+          'command': command,
+      },
+  )
+  return result
+
+
+def _described(
+    task: Task, split: str, ranked: RetrievalSet, options: Options
+) -> dict[str, Any]:
+  """What numbers depend on beside the model, for metrics.json."""
+  corpus = ranked.corpus.cache.header
+  return {
+      'task': task.name,
+      'dataset': task.options.get('dataset'),
+      'label': options.label(task),
+      'split': split,
+      'queries': len(ranked.query_ids),
+      'passages': len(ranked.corpus),
+      'k': options.k,
+      'depth': options.depth,
+      'document_separator': options.document_separator,
+      'source': ranked.cache.header['source'],
+      'corpus': {name: corpus[name] for name in ('split', 'source')},
+  }
