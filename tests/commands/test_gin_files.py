@@ -1,5 +1,7 @@
 """Every shipped gin file resolves, and every run file trains."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from test_commands import events
@@ -98,6 +100,7 @@ def test_towers_of_different_depth_by_scope():
   assert (model.encoder.num_layers, model.passage_encoder.num_layers) == (4, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('run', RUNS)
 def test_every_run_file_trains_two_steps(run, tmp_path):
   folder = tmp_path / 'model'
@@ -109,11 +112,12 @@ def test_every_run_file_trains_two_steps(run, tmp_path):
 @pytest.mark.parametrize(
     'file', [f for f in FILES if f.startswith('optimizers/')]
 )
-def test_every_optimizer_moves_the_parameters(file, tmp_path):
-  folder = tmp_path / 'model'
-  flags = tiny_run.flags(tmp_path, f'--gin_file={file}')
-  train.main([*flags, f'--model_dir={folder}'])
-  assert (folder / 'checkpoints' / '2').is_dir()
+def test_every_optimizer_moves_the_parameters(file):
+  params = {'kernel': jnp.ones((4, 4)), 'scale': jnp.ones(4)}
+  transform = build(file).optimizer.build(params)
+  updates, _ = transform.update(params, transform.init(params), params)
+  for update in jax.tree.leaves(updates):
+    assert (update < 0).all() and np.isfinite(update).all()
 
 
 def test_a_loss_of_ones_own_needs_no_registration(tmp_path, monkeypatch):
@@ -129,7 +133,7 @@ def test_a_loss_of_ones_own_needs_no_registration(tmp_path, monkeypatch):
       '  def __call__(self, params, batch):\n'
       '    distance = jnp.sum((batch.query - batch.passage) ** 2)\n'
       '    value = self.strength * distance\n'
-      "    return value, {'loss': value}\n"
+      "    return value, {'loss': value, 'distance': distance}\n"
   )
   (tmp_path / 'mine.gin').write_text(
       'from __gin__ import dynamic_registration\n'
@@ -137,16 +141,15 @@ def test_a_loss_of_ones_own_needs_no_registration(tmp_path, monkeypatch):
       'LOSS = @mine.Pull()\n'
   )
   monkeypatch.syspath_prepend(str(tmp_path))
-  losses = {}
-  for strength in (1.0, 2.0):
-    folder = tmp_path / f'model_{strength}'
-    flags = tiny_run.flags(
-        tmp_path,
-        f'--gin_file={tmp_path / "mine.gin"}',
-        f'--gin.mine.Pull.strength={strength}',
-        '--gin.DROPOUT_RATE=0.0',
-    )
-    train.main([*flags, f'--model_dir={folder}'])
-    losses[strength] = events(folder)['train/loss'][0][1]
-  assert losses[1.0] > 0
-  np.testing.assert_allclose(losses[2.0], 2 * losses[1.0], rtol=1e-5)
+  flags = tiny_run.flags(
+      tmp_path,
+      f'--gin_file={tmp_path / "mine.gin"}',
+      '--gin.mine.Pull.strength=2.0',
+  )
+  train.main([*flags, f'--model_dir={tmp_path / "model"}'])
+  logged = events(tmp_path / 'model')
+  (_, loss), (_, distance) = (
+      logged[f'train/{name}'][0] for name in ('loss', 'distance')
+  )
+  assert distance > 0
+  np.testing.assert_allclose(loss, 2 * distance, rtol=1e-5)

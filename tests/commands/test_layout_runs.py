@@ -42,34 +42,26 @@ def assert_close(params, wanted):
     assert error < 1e-4, f'{path}: {error:.1e}'
 
 
-@pytest.mark.parametrize(
-    'flags',
-    [
-        ('--gin.LAYOUT=@data.Packed()',),
-        ('--gin.LAYOUT=@data.Grouped()', '--gin.data.Grouped.groups=2'),
-        ('--gin.LAYOUT=@data.Packed()', '--gin.MICRO_BATCH_SIZE=8'),
-    ],
-    ids=' '.join,
-)
-def test_a_run_is_the_same_in_every_layout(tmp_path, padded, flags, capfd):
-  """Dropout, which every run has, is that of the padded run, too."""
-  assert_close(run(tmp_path, 'm', *flags), padded)
-  name = flags[0].partition('@data.')[2].removesuffix('()')
-  assert f'Layout: {name}, rows x tokens' in capfd.readouterr().err
-
-
 def test_a_run_may_go_on_in_another_layout(tmp_path, padded, capfd):
+  """Dropout, which every run has, is that of the padded run, too."""
   steps = [
       (2, '--gin.LAYOUT=@data.Padded()'),
       (3, '--gin.LAYOUT=@data.Packed()'),
-      (4, '--gin.LAYOUT=@data.Grouped()', '--gin.data.Grouped.groups=2'),
+      (
+          4,
+          '--gin.LAYOUT=@data.Grouped()',
+          '--gin.data.Grouped.groups=2',
+          '--gin.MICRO_BATCH_SIZE=8',
+      ),
   ]
   for count, *flags in steps:
     # More steps are a change of what is trained, which must be allowed.
     allow = ['--allow_config_change'] if count > 2 else []
     params = run(tmp_path, 'm', *flags, *allow, steps=count)
-    resumed = 'Resuming from step' in capfd.readouterr().err
-    assert resumed == (count > 2)
+    said = capfd.readouterr().err
+    assert ('Resuming from step' in said) == (count > 2)
+    name = flags[0].partition('@data.')[2].removesuffix('()')
+    assert f'Layout: {name}, rows x tokens' in said
   assert_close(params, padded)
   # Another layout alone needs no leave; another seed does.
   packed = '--gin.LAYOUT=@data.Packed()'

@@ -72,7 +72,14 @@ def make_init(model, partitioner=Partitioner()):
 
 
 def fresh_state(model, partitioner=Partitioner()):
-  return make_init(model, partitioner)[2]()
+  """Random parameters where the plan has them; no initialiser is compiled."""
+  abstract, shardings, *_ = make_init(model, partitioner)
+  rng = np.random.default_rng(0)
+  state = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), abstract)
+  params = jax.tree.map(
+      lambda a: rng.normal(size=a.shape).astype(a.dtype), abstract.params
+  )
+  return jax.device_put(state._replace(params=params), shardings)
 
 
 def start(path, model, vocabulary, partitioner=Partitioner(), **options):
