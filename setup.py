@@ -64,6 +64,7 @@ setuptools.setup(
         'bm25s>=0.3.16',
         'etils>=1.15',
         'filelock>=4.2',
+        'flatbuffers>=25.12',
         'flax>=0.12.8',
         'gin-config>=0.5.0',
         'jax>=0.10.2',

@@ -8,11 +8,11 @@
 Shapes: n texts, Q queries, N passages, D embedding dim, k hits a query.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 import dataclasses
 import os
 import pathlib
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,24 +21,10 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.index import Header, Index, IndexBuild, Passage
 from dualenc_jax.inference.artifact import Artifact, manifest, writer
 from dualenc_jax.inference.artifact.new_folder import new_folder
+from dualenc_jax.inference.loaded import Loaded
+from dualenc_jax.io import finite
 from dualenc_jax.search.exact_search import ExactSearch
 from dualenc_jax.search.ranking import check_k, Ranking
-from dualenc_jax.text.ragged import Ragged
-from dualenc_jax.text.tokenizer import Tokenizer
-
-
-class Towers(Protocol):
-  """What encodes: `interop.loaded.Loaded`, or `serving.Artifact`."""
-
-  tokenizer: Tokenizer
-  dim: int
-  provenance: Mapping[str, Any]
-
-  def queries(self, tokens: Ragged) -> np.ndarray:
-    """Embeds tokenised queries: float32 [n, D]."""
-
-  def passages(self, tokens: Ragged) -> np.ndarray:
-    """Embeds tokenised passages: float32 [n, D]."""
 
 
 class Hits(NamedTuple):
@@ -88,7 +74,7 @@ class Retriever:
   The search is exact: every passage is scored against every query.
   """
 
-  def __init__(self, towers: Towers, index: Index | None = None):
+  def __init__(self, towers: Loaded, index: Index | None = None):
     """Takes what encodes, and what to search; `from_dir` opens a folder."""
     self._towers = towers
     self._corpus: _Corpus | None = None
@@ -130,19 +116,20 @@ class Retriever:
     }
     given = {k: v for k, v in given.items() if v is not None}
     if (folder / manifest.FILE).exists():
-      _refuse(given, folder)
+      if given:
+        raise UserError(
+            f'{folder} has its own vocabulary and lengths: leave out'
+            f' {", ".join(given)}.'
+        )
       artifact = Artifact.open(folder)
       return cls(artifact, _index_of(artifact))
-    if (folder / 'config.gin').exists():
-      _refuse(given, folder)
-      return cls(_trained(folder))
-    # These need Flax, which a saved retriever does not.
-    from dualenc_jax.interop import loaded, opening
+    # It needs Flax, which a saved retriever does not.
+    from dualenc_jax.interop import opening
 
-    return cls(loaded.load(opening.read(path), **given))
+    return cls(opening.load(path, **given))
 
   @property
-  def towers(self) -> Towers:
+  def towers(self) -> Loaded:
     """What encodes."""
     return self._towers
 
@@ -168,15 +155,17 @@ class Retriever:
       float32 [n, D], of length one.
 
     Raises:
-      UserError: not a list of strings.
+      UserError: not a list of strings, or an embedding is not finite.
     """
     texts = python_input.texts_of('queries', texts)
-    return self._towers.queries(self._towers.tokenizer.encode_queries(texts))
+    tokens = self._towers.tokenizer.encode_queries(texts)
+    return _finite('queries', self._towers.queries(tokens))
 
   def encode_passages(self, texts: Iterable[str]) -> np.ndarray:
     """Embeds passages; see `encode_queries`."""
     texts = python_input.texts_of('passages', texts)
-    return self._towers.passages(self._towers.tokenizer.encode_passages(texts))
+    tokens = self._towers.tokenizer.encode_passages(texts)
+    return _finite('passages', self._towers.passages(tokens))
 
   def index(
       self,
@@ -208,7 +197,8 @@ class Retriever:
     ids = range(count) if ids is None else python_input.ids_of(ids, count)
     if embeddings is None:
       embeddings = self.encode_passages(texts)
-    python_input.check_finite('passages', embeddings)
+    else:
+      python_input.check_finite('passages', embeddings)
     ids = list(map(str, ids))
 
     def passage(row: int) -> Passage:
@@ -332,27 +322,10 @@ def _index_of(artifact: Artifact) -> Index | None:
     ) from e
 
 
-def _trained(path: pathlib.Path) -> Towers:
-  """The towers of a model_dir."""
-  from dualenc_jax.commands import model_dir
-  from dualenc_jax.interop.loaded import Loaded
-
-  model = model_dir.load(str(path), hosts_apart=True)
-  return Loaded(
-      model.experiment.model,
-      model.params,
-      model.experiment.tokenizer,
-      model.embedder,
-      model.provenance,
-  )
-
-
-def _refuse(given: Mapping[str, Any], path: pathlib.Path) -> None:
-  if given:
-    raise UserError(
-        f'{path} has its own vocabulary and lengths: leave out'
-        f' {", ".join(given)}.'
-    )
+def _finite(side: str, embeddings: np.ndarray) -> np.ndarray:
+  """Embeddings of the model; raises UserError if one is not finite."""
+  finite.check_rows(f'{side}: embeddings', embeddings, f'{side}[{{}}]'.format)
+  return embeddings
 
 
 def _weights_digest(model: manifest.Manifest) -> str:

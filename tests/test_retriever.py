@@ -3,9 +3,11 @@
 import dataclasses
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 
+from flax import traverse_util
 import jax
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from dualenc_jax.commands import model_dir
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import Index
 from dualenc_jax.inference import artifact as serving
-from dualenc_jax.inference.artifact import export, writer
+from dualenc_jax.inference.artifact import writer
 from dualenc_jax.interop import opening, plain
 from dualenc_jax.interop.weights import Usage, Weights
 from dualenc_jax.retriever import Retriever
@@ -378,16 +380,7 @@ def test_from_a_training_run(tmp_path):
   folder = tiny_evaluation.link_model(tmp_path)
   retriever = Retriever.from_dir(folder)
   trained = model_dir.load(str(folder))
-  expected = tiny_towers.embed(
-      dataclasses.replace(
-          tiny_towers.loaded(),
-          model=trained.experiment.model,
-          params=trained.params,
-          tokenizer=trained.experiment.tokenizer,
-      ),
-      'passage',
-      TEXTS,
-  )
+  expected = tiny_towers.embed(trained, 'passage', TEXTS)
   found = retriever.encode_passages(TEXTS)
   np.testing.assert_allclose(found, expected, atol=1e-6)
   retriever.save(tmp_path / 'saved')
@@ -399,14 +392,37 @@ def test_from_a_training_run(tmp_path):
     Retriever.from_dir(folder, query_length=9)
 
 
+def test_no_config_is_run(towers, tmp_path):
+  """That of a download is a stranger's program."""
+  config = f"import os\nos.mkdir({str(tmp_path / 'run')!r})\n"
+  write_checkpoint(towers, tmp_path / 'plain', towers.tokenizer.vocabulary.file)
+  trained = tiny_evaluation.link_model(tmp_path)
+  for source in (tmp_path / 'plain', trained):
+    folder = shutil.copytree(source, tmp_path / f'{source.name}_changed')
+    expected = Retriever.from_dir(source).encode_passages(TEXTS)
+    (folder / 'config.gin').write_text(config)
+    found = Retriever.from_dir(folder).encode_passages(TEXTS)
+    np.testing.assert_array_equal(found, expected)
+  assert not (tmp_path / 'run').exists()
+
+
+def test_embeddings_that_are_not_finite_are_an_error(towers):
+  broken = jax.tree.map(lambda leaf: leaf * np.nan, towers.params)
+  retriever = Retriever(dataclasses.replace(towers, params=broken))
+  with pytest.raises(UserError, match=r'queries.* NaN.*queries\[0\]'):
+    retriever.encode_queries(['a', 'b'])
+  with pytest.raises(UserError, match=r'passages.* NaN.*passages\[0\]'):
+    retriever.index(['a', 'b'])
+
+
 def write_checkpoint(towers, folder: pathlib.Path, vocabulary) -> None:
-  params = jax.device_get(export.flat(towers.params))
+  params = jax.device_get(traverse_util.flatten_dict(towers.params, sep='/'))
   weights = Weights(
       'test',
       'a test',
       {n: Tensor(n, p.shape, lambda p=p: p) for n, p in params.items()},
-      towers.model.encoder,
-      towers.model.passage_encoder,
+      towers.embedder.model.encoder,
+      towers.embedder.model.passage_encoder,
       Usage(vocabulary, None, 12, None, 'find: ', 'code: '),
   )
   folder.mkdir()

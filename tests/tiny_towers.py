@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dualenc_jax.inference.embedder import Embedder
-from dualenc_jax.interop.loaded import Loaded
+from dualenc_jax.inference.loaded import Loaded
 from dualenc_jax.models import DualEncoder, Projection, T5Encoder, TokenEmbedder
 from dualenc_jax.parallel.partitioning import HostPartitioner
 from dualenc_jax.text.tokenizer import Tokenizer
@@ -60,7 +60,6 @@ def loaded(seed: int = 0, prefixes: Sequence[str] = ('', ''), **kind) -> Loaded:
   )
   partitioner = HostPartitioner()
   return Loaded(
-      towers,
       jax.device_put(params, partitioner.replicated),
       Tokenizer(Vocabulary('python_code_8k'), 12, 40, *prefixes),
       Embedder(towers, partitioner, partitioner.replicated, 64),
@@ -83,7 +82,7 @@ def embed(towers: Loaded, tower: str, texts: Sequence[str]) -> np.ndarray:
   for row, text in zip(tokens, texts):
     ids = tokenizer.vocabulary.encode([prefix + text], length).values
     row[: len(ids)] = ids
-  encode = jax.jit(towers.model.apply, static_argnames='method')
+  encode = jax.jit(towers.embedder.model.apply, static_argnames='method')
   params = jax.device_get(towers.params)
   return np.asarray(
       encode({'params': params}, tokens, method=f'encode_{tower}')

@@ -12,7 +12,7 @@ from dualenc_jax.analysis import (
 )
 from dualenc_jax.analysis.output import Analysis
 from dualenc_jax.evaluation import of_task
-from dualenc_jax.interop.loaded import Loaded
+from dualenc_jax.inference.loaded import Loaded
 from dualenc_jax.run.experiment import Experiment
 
 _LOG = logging.getLogger(__name__)

@@ -6,22 +6,17 @@ import dataclasses
 import logging
 import os
 import pathlib
-from typing import Any
 
 import jax
-import numpy as np
 
 from dualenc_jax.commands import config
 from dualenc_jax.errors import UserError
-from dualenc_jax.inference.embedder import Embedder
-from dualenc_jax.io import files, revision
-from dualenc_jax.objectives import embedding
+from dualenc_jax.inference.loaded import Loaded
+from dualenc_jax.interop import loading, own
+from dualenc_jax.io import files
 from dualenc_jax.parallel.partitioning import HostPartitioner
 from dualenc_jax.run import plan as plan_lib
 from dualenc_jax.run.experiment import Experiment
-from dualenc_jax.text.ragged import Ragged
-from dualenc_jax.text.tokenizer import Tokenizer
-from dualenc_jax.training.checkpoints import Checkpoints
 
 CONFIG = 'config.gin'
 VOCABULARY = 'vocabulary.model'
@@ -42,56 +37,14 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainedModel:
-  """A model as its newest (or a chosen) checkpoint has it.
+class TrainedModel(Loaded):
+  """A model as its newest (or a chosen) checkpoint has it, and its run.
 
   Attributes:
     experiment: how it was trained, with the overrides of this command.
-    params: the model's parameters, without those of the loss.
-    embedder: its towers, compiled.
-    step: the checkpoint's step.
-    run_id: of the run that it belongs to.
   """
 
   experiment: Experiment
-  params: Any
-  embedder: Embedder
-  step: int
-  run_id: str
-
-  @property
-  def tokenizer(self) -> Tokenizer:
-    """Vocabulary, lengths and prefixes."""
-    return self.experiment.tokenizer
-
-  @property
-  def dim(self) -> int:
-    """D, of the embeddings."""
-    return self.experiment.model.projection.features
-
-  def queries(self, tokens: Ragged) -> np.ndarray:
-    """Embeds tokenised queries: float32 [len(tokens), D]."""
-    return self.embedder.queries(self.params, tokens)
-
-  @property
-  def provenance(self) -> dict[str, Any]:
-    """What numbers and vectors of this model depend on."""
-    e = self.experiment
-    return {
-        'checkpoint_step': self.step,
-        'run_id': self.run_id,
-        'model_dir': pathlib.Path(e.model_dir).name,
-        'vocabulary': e.tokenizer.vocabulary.sha256,
-        'query_length': e.tokenizer.query_length,
-        'passage_length': e.tokenizer.passage_length,
-        'query_prefix': e.tokenizer.query_prefix,
-        'passage_prefix': e.tokenizer.passage_prefix,
-        'dtype': e.model.encoder.dtype,
-        'seed': e.seed,
-        'git_revision': revision.git_revision(),
-        'versions': revision.versions(),
-        'device': jax.devices()[0].device_kind,
-    }
 
 
 def check(model_dir: str, text: str, allow_change: bool) -> None:
@@ -115,7 +68,7 @@ def check(model_dir: str, text: str, allow_change: bool) -> None:
   folder = pathlib.Path(model_dir)
   files.make_folder(folder, 'another MODEL_DIR')
   path = folder / CONFIG
-  if not path.exists() or not Checkpoints(folder).steps():
+  if not path.exists() or not own.steps(folder):
     return
   differences = config.differences(path.read_text(), text)
   changes = [
@@ -201,34 +154,41 @@ def load(
   """
   check_is_one(folder)
   path = pathlib.Path(folder) / CONFIG
-  own = [f'MODEL_DIR = {str(folder)!r}']
+  of_folder = [f'MODEL_DIR = {str(folder)!r}']
   vocabulary = path.with_name(VOCABULARY)
   if vocabulary.exists():
-    own.append(f'data.Vocabulary.path = {str(vocabulary)!r}')
+    of_folder.append(f'data.Vocabulary.path = {str(vocabulary)!r}')
   experiment = build_experiment(
-      [_SAVED, *before, str(path), *files], [*own, *bindings], search_paths
+      [_SAVED, *before, str(path), *files],
+      [*of_folder, *bindings],
+      search_paths,
   )
   if hosts_apart:
     across = experiment.partitioner
     local = HostPartitioner(across.model_parallel, across.rules)
     experiment = dataclasses.replace(experiment, partitioner=local)
-  plan = plan_lib.make_plan(experiment)
-  params, meta = Checkpoints(folder).restore_params(plan.abstract.params, step)
-  trained_on = meta['data']['vocabulary']
-  if trained_on != experiment.tokenizer.vocabulary.sha256:
-    raise UserError(
-        f'{folder} was trained with another vocabulary than'
-        f' {experiment.tokenizer.vocabulary.path}: the SHA-256 of its file was'
-        f' {trained_on}. Give that file, --gin.data.Vocabulary.path=...'
+  plan_lib.check_heads(experiment)
+  tokenizer = experiment.tokenizer
+
+  def use(checkpoint: own.Checkpoint) -> TrainedModel:
+    checkpoint.check_vocabulary(tokenizer.vocabulary)
+    params, embedder = loading.place(
+        experiment.model,
+        checkpoint.tensors,
+        folder,
+        experiment.partitioner,
+        experiment.eval_batch_size,
     )
-  _LOG.info('Restored step %d of %s.', meta['step'], folder)
-  return TrainedModel(
-      experiment,
-      embedding.model_params(params),
-      plan_lib.make_embedder(plan, experiment),
-      meta['step'],
-      meta['run_id'],
+    provenance = checkpoint.provenance(
+        experiment.model, tokenizer, experiment.seed
+    )
+    return TrainedModel(params, tokenizer, embedder, provenance, experiment)
+
+  model = own.restore(pathlib.Path(folder), step, use)
+  _LOG.info(
+      'Restored step %d of %s.', model.provenance['checkpoint_step'], folder
   )
+  return model
 
 
 def load_from_args(

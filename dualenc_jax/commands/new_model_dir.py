@@ -4,14 +4,12 @@ import pathlib
 import uuid
 
 from dualenc_jax.commands import config, model_dir
-from dualenc_jax.interop import loaded
-from dualenc_jax.interop.weights import Weights
+from dualenc_jax.interop import loading, own
+from dualenc_jax.interop.weights import SIZES, Weights
 from dualenc_jax.models import T5Encoder
 from dualenc_jax.parallel.partitioning import HostPartitioner
-from dualenc_jax.run import loop
 from dualenc_jax.training.checkpoints import Checkpoints
 
-_SIZES = ('num_layers', 'num_heads', 'head_dim', 'mlp_dim', 'activations')
 # The run whose values the config gets where the checkpoint says nothing.
 _RUN = 'runs/finetune.gin'
 _HEAD = (
@@ -41,7 +39,7 @@ def write(
   Raises:
     UserError: a tensor cannot be read, or the disk is full.
   """
-  tokenizer = loaded.make_tokenizer(weights)
+  tokenizer = loading.make_tokenizer(weights)
   final = (final or folder).absolute()
   bindings = [
       f'MODEL_DIR = {str(final)!r}',
@@ -58,20 +56,21 @@ def write(
       repr(str(tokenizer.vocabulary.file)),
       repr(str(final / model_dir.VOCABULARY)),
   )
-  params = loaded.read_params(weights.tensors, HostPartitioner().replicated)
+  params = loading.read_params(weights.tensors, HostPartitioner().replicated)
   step = weights.step or 0
   Checkpoints(folder).save_params(
       params,
       step,
       {
           'run_id': uuid.uuid4().hex,
-          'activations': loop.activations(experiment.model),
+          'model': own.describe(experiment.model),
           'config': text,
           'converted_from': f'{weights.kind} {pathlib.Path(weights.path).name}',
           'data': {
               'vocabulary': tokenizer.vocabulary.sha256,
               'query_length': tokenizer.query_length,
               'passage_length': tokenizer.passage_length,
+              'seed': experiment.seed,
               **tokenizer.prefixes,
           },
       },
@@ -84,24 +83,25 @@ def of_model(weights: Weights) -> list[str]:
   model = weights.model()
   bindings = [f'VOCAB_SIZE = {model.token_embedder.vocab_size}']
   for part, name in _PARTS.items():
-    for scope, own in (
+    for scope, module in (
         ('', getattr(model, part)),
         ('passage/', getattr(model, f'passage_{part}')),
     ):
-      if own is None:
+      if module is None:
         continue
       target = f'{scope}models.{name}'
       if scope:
         bindings.append(f'models.DualEncoder.passage_{part} = @{target}()')
       bindings += [
-          f'{target}.{size} = {getattr(own, size)!r}' for size in _sizes(own)
+          f'{target}.{size} = {getattr(module, size)!r}'
+          for size in _sizes(module)
       ]
   return bindings
 
 
 def _sizes(part: object) -> tuple[str, ...]:
   if isinstance(part, T5Encoder):
-    return _SIZES
+    return SIZES
   return ('vocab_size', 'features') if hasattr(part, 'vocab_size') else (
       'features',
   )

@@ -10,7 +10,7 @@ from dualenc_jax.evaluation.evaluation import check_finite
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.index import header as header_lib, of_model
 from dualenc_jax.index.source import Source
-from dualenc_jax.interop.loaded import Loaded
+from dualenc_jax.inference.loaded import Loaded
 from dualenc_jax.io import device_memory
 from dualenc_jax.io.progress import Progress
 from dualenc_jax.run.experiment import Experiment

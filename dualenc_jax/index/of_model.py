@@ -13,7 +13,7 @@ from dualenc_jax.index.header import Header
 from dualenc_jax.index.index import Index
 from dualenc_jax.index.places import Places
 from dualenc_jax.index.source import Source
-from dualenc_jax.interop.loaded import Loaded
+from dualenc_jax.inference.loaded import Loaded
 
 _LOG = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from dualenc_jax.data import corpus as corpus_lib, Mixture, Task
 from dualenc_jax.data.cache import Cache
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import Passage
-from dualenc_jax.interop.loaded import Loaded
+from dualenc_jax.inference.loaded import Loaded
 from dualenc_jax.text.ragged import Ragged
 
 _LINE_ENDS = np.frombuffer(b'\n\r', np.uint8)

@@ -3,12 +3,8 @@
 Two towers that differ are two folders, `query` and `passage`, in one.
 """
 
-from collections.abc import Iterator, Mapping
-import dataclasses
-import hashlib
+from collections.abc import Mapping
 import pathlib
-
-import numpy as np
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import (
@@ -16,6 +12,7 @@ from dualenc_jax.interop import (
   hugging_face_names as names,
   hugging_face_pickles as pickles,
   hugging_face_tokenizer as tokenizer,
+  two_towers,
 )
 from dualenc_jax.interop.weights import Weights
 from dualenc_jax.io import files
@@ -27,7 +24,6 @@ PROJECTION_FILE = 'projection.safetensors'
 TOWERS = ('query', 'passage')
 _PROJECTION = 'projection/kernel'
 _LINEAR = 'linear.weight'
-_PARTS = ('token_embedder', 'encoder', 'projection')
 _HEAD = 'lm_head.weight'
 # Under any of these names lies T5's one table of token embeddings.
 _TABLES = (
@@ -67,24 +63,14 @@ def read(path: pathlib.Path) -> Weights:
         f'{path}: only one of {" and ".join(TOWERS)} has {PROJECTION_FILE}; the'
         ' projection of the other is missing. Give both, or none.'
     )
-  own = {
-      part: not _same_part(query, passage, f'{part}/') for part in _PARTS
-  }
-  passage_tensors = {
-      f'passage_{name}': tensor
-      for name, tensor in passage.tensors.items()
-      if own[name.partition('/')[0]]
-  }
+  tensors, passage_encoder, usage = two_towers.join(query, passage, path)
   return Weights(
       KIND,
       str(path),
-      {**query.tensors, **passage_tensors},
+      tensors,
       query.encoder,
-      passage.encoder if own['encoder'] else None,
-      dataclasses.replace(
-          tokenizer.same_vocabulary(query.usage, passage.usage, path),
-          passage_length=passage.usage.passage_length,
-      ),
+      passage_encoder,
+      usage,
       {
           f'{tower}/{name}': reason
           for tower, weights in zip(TOWERS, (query, passage))
@@ -109,43 +95,8 @@ def write(weights: Weights, folder: pathlib.Path) -> None:
   if not any(name.startswith('passage_') for name in weights.tensors):
     _write_tower(weights, folder)
     return
-  for tower, own in zip(TOWERS, split(weights)):
+  for tower, own in zip(TOWERS, two_towers.split(weights)):
     _write_tower(own, folder / tower)
-
-
-def split(weights: Weights) -> tuple[Weights, Weights]:
-  """The query and the passage tower, each as if it were alone."""
-  query = {
-      name: tensor
-      for name, tensor in weights.tensors.items()
-      if not name.startswith('passage_')
-  }
-  passage = {
-      name.removeprefix('passage_'): tensor
-      for name, tensor in weights.tensors.items()
-      if name.startswith('passage_')
-  }
-  parts = {name.partition('/')[0] for name in passage}
-  passage |= {
-      name: tensor
-      for name, tensor in query.items()
-      if name.partition('/')[0] not in parts
-  }
-  usage = weights.usage
-  alone = dataclasses.replace(weights, passage_encoder=None)
-  return (
-      dataclasses.replace(
-          alone,
-          tensors=query,
-          usage=dataclasses.replace(usage, passage_length=usage.query_length),
-      ),
-      dataclasses.replace(
-          alone,
-          tensors=passage,
-          encoder=weights.passage_encoder or weights.encoder,
-          usage=dataclasses.replace(usage, query_length=usage.passage_length),
-      ),
-  )
 
 
 def _write_tower(weights: Weights, folder: pathlib.Path) -> None:
@@ -219,10 +170,10 @@ def _read_table(
     )
   table = tensors[tables[0]]
   left_out = {name: f'equal to {tables[0]}' for name in tables[1:]}
-  digest = _digest(table) if left_out else None
+  digest = two_towers.digest(table) if left_out else None
   for name in left_out:
     other = tensors[name]
-    if other.shape != table.shape or _digest(other) != digest:
+    if other.shape != table.shape or two_towers.digest(other) != digest:
       raise UserError(_differs(table, other, name, folder))
   if _HEAD in tensors and _HEAD != tables[0]:
     left_out[_HEAD] = 'head'
@@ -262,29 +213,6 @@ def _read_projection(path: pathlib.Path) -> Tensor:
         f' {_LINEAR} alone.'
     )
   return tensors[_LINEAR].transposed()
-
-
-def _same_part(query: Weights, passage: Weights, part: str) -> bool:
-  """Whether all tensors of a part are equal, bit for bit."""
-  if part == 'encoder/' and query.encoder != passage.encoder:
-    return False
-  return all(
-      one.shape == other.shape and _digest(one) == _digest(other)
-      for one, other in _pairs(query, passage, part)
-  )
-
-
-def _pairs(
-    query: Weights, passage: Weights, part: str
-) -> Iterator[tuple[Tensor, Tensor]]:
-  for name, tensor in query.tensors.items():
-    if name.startswith(part):
-      yield tensor, passage.tensors[name]
-
-
-def _digest(tensor: Tensor) -> bytes:
-  """Of the numbers, so that two large tables are compared one after another."""
-  return hashlib.sha256(np.ascontiguousarray(tensor.read())).digest()
 
 
 def _has_config(folder: pathlib.Path) -> bool:

@@ -1,11 +1,11 @@
 """The config.json of Hugging Face's T5 and mT5: sizes, activations, head."""
 
 from collections.abc import Collection, Mapping
-import json
 import pathlib
 from typing import Any
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.io import json_file
 from dualenc_jax.models import T5Encoder
 
 FILE = 'config.json'
@@ -36,19 +36,8 @@ def read(folder: pathlib.Path) -> dict[str, Any]:
   Raises:
     UserError: there is none, or it is no JSON object.
   """
-  path = folder / FILE
-  try:
-    config = json.loads(path.read_text(encoding='utf-8'))
-  except OSError as e:
-    raise UserError(
-        f'{path} cannot be read: {e.strerror}. It has the sizes of the model;'
-        ' copy the whole folder.'
-    ) from e
-  except ValueError as e:
-    raise UserError(f'{path} is no JSON: {e}. Copy it again.') from e
-  if not isinstance(config, dict):
-    raise UserError(f'{path} is no JSON object. Copy it again.')
-  return config
+  absent = 'It has the sizes of the model; copy the whole folder.'
+  return json_file.read(folder / FILE, absent=absent)
 
 
 def model_type(folder: pathlib.Path) -> str | None:

@@ -1,6 +1,5 @@
 """Weights that are not safetensors: refused, with the way to make them so."""
 
-from collections.abc import Sequence
 import pathlib
 import zipfile
 
@@ -8,8 +7,15 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.interop import hugging_face_config as config_lib
 from dualenc_jax.tensor_files import safetensors_file
 
-_PATTERNS = ('*.bin', '*.pt', '*.pth', '*.ckpt')
-_OTHER_FRAMEWORKS = {'*.h5': 'from_tf', '*.msgpack': 'from_flax'}
+# Endings, what such files are, and how transformers opens them.
+_OTHERS = {
+    '.bin': ('a pickle', ''),
+    '.pt': ('a pickle', ''),
+    '.pth': ('a pickle', ''),
+    '.ckpt': ('a pickle', ''),
+    '.h5': ('of TensorFlow; have transformers 4', ', from_tf=True'),
+    '.msgpack': ('of Flax; have transformers 4', ', from_flax=True'),
+}
 
 
 def is_one(path: pathlib.Path) -> bool:
@@ -26,47 +32,26 @@ def refuse(path: pathlib.Path) -> None:
 
   Args:
     path: a file or a folder; one with no weights at all is let pass.
-
-  Raises:
-    UserError: names the file, and the lines of Python that make safetensors.
   """
   folder = path if path.is_dir() else path.parent
   names = safetensors_file.FILE, safetensors_file.INDEX
   if path.is_file():
-    found = [path] if is_one(path) else []
+    found = {'.bin': path} if is_one(path) else {}
   elif any((folder / name).is_file() for name in names):
     return
   else:
-    found = _matching(folder, _PATTERNS)
-  if found:
-    raise UserError(
-        f'{found[0]} is a pickle, which can run any program when it is opened;'
-        ' only safetensors are read. If you trust it, convert it where'
-        f' transformers and torch are installed, {_hint(folder)}'
-    )
-  if path.is_file():
-    return
-  for pattern, option in _OTHER_FRAMEWORKS.items():
-    for other in _matching(folder, [pattern]):
+    found = {file.suffix: file for file in sorted(folder.iterdir())}
+  for ending, (what, option) in _OTHERS.items():
+    if ending in found:
+      kind = 'MT5' if config_lib.model_type(folder) == 'mt5' else 'T5'
+      old, new = repr(str(folder)), repr(f'{folder}-safetensors')
       raise UserError(
-          f'{other}: only safetensors are read. Convert it with transformers 4,'
-          f' {_hint(folder, f", {option}=True")}'
+          f'{found[ending]} is {what}. Only safetensors are read: a pickle can'
+          ' run any program when it is opened. If you trust it, convert it'
+          ' where transformers and torch are installed, and give the new'
+          ' folder:\n'
+          f'  from transformers import AutoTokenizer, {kind}EncoderModel\n'
+          f'  model = {kind}EncoderModel.from_pretrained({old}{option})\n'
+          f'  model.save_pretrained({new})\n'
+          f'  AutoTokenizer.from_pretrained({old}).save_pretrained({new})'
       )
-
-
-def _matching(
-    folder: pathlib.Path, patterns: Sequence[str]
-) -> list[pathlib.Path]:
-  return [file for p in patterns for file in sorted(folder.glob(p))]
-
-
-def _hint(folder: pathlib.Path, option: str = '') -> str:
-  kind = 'MT5' if config_lib.model_type(folder) == 'mt5' else 'T5'
-  old, new = repr(str(folder)), repr(f'{folder}-safetensors')
-  return (
-      'and give the new folder:\n'
-      f'  from transformers import AutoTokenizer, {kind}EncoderModel\n'
-      f'  model = {kind}EncoderModel.from_pretrained({old}{option})\n'
-      f'  model.save_pretrained({new})\n'
-      f'  AutoTokenizer.from_pretrained({old}).save_pretrained({new})'
-  )

@@ -16,7 +16,7 @@ from sentencepiece import sentencepiece_model_pb2
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import hugging_face_normalizer as normalizer
 from dualenc_jax.interop.weights import Usage
-from dualenc_jax.io import files
+from dualenc_jax.io import files, json_file
 from dualenc_jax.text.vocabulary import EOS, UNK
 
 VOCABULARY = 'spiece.model'
@@ -38,7 +38,7 @@ def read(folder: pathlib.Path) -> Usage:
   """
   length = None
   if (folder / _CONFIG).is_file():
-    length = _read_json(folder / _CONFIG).get(_LENGTH)
+    length = json_file.read(folder / _CONFIG).get(_LENGTH)
     if length is not None and not 0 < length < _NO_LENGTH:
       length = None
   path, pieces = folder / VOCABULARY, None
@@ -47,25 +47,6 @@ def read(folder: pathlib.Path) -> Usage:
     if (folder / _TOKENIZER).is_file():
       pieces = _read_pieces(folder / _TOKENIZER)
   return Usage(path, pieces, length, length)
-
-
-def same_vocabulary(
-    query: Usage, passage: Usage, path: pathlib.Path
-) -> Usage:
-  """Returns the query's; raises UserError if the passage's is another."""
-  if query.vocabulary and passage.vocabulary:
-    same = query.vocabulary.read_bytes() == passage.vocabulary.read_bytes()
-  else:
-    same = (query.vocabulary, query.pieces) == (
-        passage.vocabulary,
-        passage.pieces,
-    )
-  if not same:
-    raise UserError(
-        f'{path}: query and passage have different vocabularies. Both towers of'
-        ' a dual encoder read one.'
-    )
-  return query
 
 
 def write(
@@ -209,7 +190,7 @@ def _read_model(
 
 def _read_pieces(path: pathlib.Path) -> tuple[str, ...]:
   """Pieces in the order of their ids, without extra ids at the end."""
-  vocabulary = _read_json(path).get('model', {}).get('vocab', ())
+  vocabulary = json_file.read(path).get('model', {}).get('vocab', ())
   if isinstance(vocabulary, dict):
     pieces = sorted(vocabulary, key=vocabulary.get)
   else:
@@ -217,10 +198,3 @@ def _read_pieces(path: pathlib.Path) -> tuple[str, ...]:
   while pieces and pieces[-1].startswith('<extra_id_'):
     pieces.pop()
   return tuple(pieces)
-
-
-def _read_json(path: pathlib.Path) -> dict[str, Any]:
-  try:
-    return dict(json.loads(path.read_text(encoding='utf-8')))
-  except (OSError, ValueError, TypeError) as e:
-    raise UserError(f'{path} is no JSON object: {e}. Copy it again.') from e

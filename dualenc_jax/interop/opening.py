@@ -5,10 +5,12 @@ import pathlib
 import types
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.inference.loaded import Loaded
 from dualenc_jax.interop import (
   artifact as serving_reader,
   hugging_face,
   hugging_face_config,
+  loading,
   own,
   plain,
   sentence_transformers,
@@ -49,6 +51,29 @@ def read(
   return usage_file.apply(reader.read(folder), folder)
 
 
+def load(
+    path: str | os.PathLike[str], **given: str | os.PathLike[str] | int
+) -> Loaded:
+  """A checkpoint as a model on the devices of this host; no config is run.
+
+  Args:
+    path: as of `read`; of a model_dir the newest checkpoint that can be read.
+    **given: arguments of `loading.load`, for a checkpoint without a vocabulary
+      or lengths of its own.
+
+  Raises:
+    UserError: as `read` and `loading.load`.
+  """
+  if reader_of(path) is not own:
+    return loading.load(read(path), **given)
+  if given:
+    raise UserError(
+        f'{path} has its own vocabulary and lengths: leave out'
+        f' {", ".join(given)}.'
+    )
+  return loading.load_own(pathlib.Path(path).expanduser())
+
+
 def reader_of(path: str | os.PathLike[str]) -> types.ModuleType:
   """The module that reads a checkpoint; raises as `read` does."""
   if '://' in str(path):
@@ -67,6 +92,8 @@ def reader_of(path: str | os.PathLike[str]) -> types.ModuleType:
 
 def _hint(folder: pathlib.Path) -> str:
   """What it may be, and what was expected."""
+  if (folder / 'config.gin').is_file():
+    return ' Its run has no checkpoint yet. Train first.'
   above = folder.absolute().parent
   if (above.parent / 'config.gin').is_file() and folder.name.isdigit():
     return f' Give {above.parent}, with --step={folder.name}.'

@@ -1,28 +1,106 @@
-"""Reads a `model_dir` of this library: the newest checkpoint in it."""
+"""Reads a `model_dir` of this library, without its config and Orbax's manager.
 
-import ast
-from collections.abc import Mapping
+What no tensor of a model says (activations, dtype, ...) is saved beside them.
+"""
+
+from collections.abc import Callable, Mapping
+import dataclasses
+import logging
 import pathlib
 import re
-from typing import Any
+from typing import Any, TypeVar
+
+import jax
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop.weights import infer_encoder, Usage, Weights
+from dualenc_jax.interop.weights import ENCODERS, infer_encoder, Usage, Weights
+from dualenc_jax.io import json_file, revision
+from dualenc_jax.models import DualEncoder
 from dualenc_jax.tensor_files import orbax_tree
-from dualenc_jax.tensor_files.tensors import Tensor
-from dualenc_jax.training.checkpoints import Checkpoints
+from dualenc_jax.tensor_files.tensors import DamageError, Tensor
+from dualenc_jax.text.tokenizer import Tokenizer
+from dualenc_jax.text.vocabulary import Vocabulary
 
 KIND = 'dualenc_jax model_dir'
 VOCABULARY = 'vocabulary.model'
+# A statistic of a parameter in optax state: 0/v_row/encoder/.../kernel.
+STATISTIC = re.compile(r'(?:(.*)/)?(v_row|v_col|v|mu|nu)/(.+)')
+_CHECKPOINTS = 'checkpoints'
+_AGAIN = 'Copy the whole folder again.'
+_LOG = logging.getLogger(__name__)
+_T = TypeVar('_T')
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+  """A checkpoint of a model_dir; its tensors are read when they are wanted.
+
+  Attributes:
+    model_dir: the folder of the run.
+    folder: the folder of the checkpoint in it.
+    meta: what was saved beside the tensors.
+    tensors: the model's, one for each layer, by the names of `DualEncoder` or
+      of whatever model it is.
+    loss: those of the loss, 'loss/log_temperature'.
+  """
+
+  model_dir: pathlib.Path
+  folder: pathlib.Path
+  meta: Mapping[str, Any]
+  tensors: Mapping[str, Tensor]
+  loss: Mapping[str, Tensor]
+
+  def check_vocabulary(self, vocabulary: Vocabulary) -> None:
+    """Raises UserError unless the model was trained with a vocabulary."""
+    trained_on = self.meta['data']['vocabulary']
+    if trained_on != vocabulary.sha256:
+      raise UserError(
+          f'{self.model_dir} was trained with another vocabulary than'
+          f' {vocabulary.path}: the SHA-256 of its file was {trained_on}. Give'
+          ' that file, --gin.data.Vocabulary.path=...'
+      )
+
+  def provenance(
+      self, model: DualEncoder, tokenizer: Tokenizer, seed: int | None = None
+  ) -> dict[str, Any]:
+    """What numbers and vectors depend on.
+
+    Args:
+      model: as it is used, perhaps of another dtype than it was trained in.
+      tokenizer: as it is used.
+      seed: of the run; None for the one that was saved.
+    """
+    return {
+        'checkpoint_step': self.meta['step'],
+        'run_id': self.meta['run_id'],
+        'model_dir': self.model_dir.name,
+        'vocabulary': tokenizer.vocabulary.sha256,
+        'query_length': tokenizer.query_length,
+        'passage_length': tokenizer.passage_length,
+        'query_prefix': tokenizer.query_prefix,
+        'passage_prefix': tokenizer.passage_prefix,
+        'dtype': model.encoder.dtype,
+        'seed': self.meta['data'].get('seed') if seed is None else seed,
+        'git_revision': revision.git_revision(),
+        'versions': revision.versions(),
+        'device': jax.devices()[0].device_kind,
+    }
 
 
 def is_one(path: pathlib.Path) -> bool:
   """Whether training wrote this folder."""
-  return (path / 'checkpoints').is_dir() and (path / 'config.gin').is_file()
+  return (path / _CHECKPOINTS).is_dir()
+
+
+def steps(path: pathlib.Path) -> list[int]:
+  """Steps of the complete checkpoints of a model_dir, oldest first."""
+  folder = path / _CHECKPOINTS
+  names = [p.name for p in folder.iterdir()] if folder.is_dir() else []
+  return sorted(int(name) for name in names if name.isdigit())
 
 
 def read(path: pathlib.Path, step: int | None = None) -> Weights:
-  """The newest (or a chosen) checkpoint, read lazily.
+  """The newest (or a chosen) checkpoint.
 
   Args:
     path: a `model_dir`.
@@ -31,29 +109,74 @@ def read(path: pathlib.Path, step: int | None = None) -> Weights:
   Raises:
     UserError: there is no such checkpoint.
   """
-  checkpoints = Checkpoints(path)
-  steps = checkpoints.steps()
-  if not steps or (step is not None and step not in steps):
-    wanted = f' of step {step}' if steps else ' yet'
-    known = f'; it has {", ".join(map(str, steps))}' if steps else ''
-    raise UserError(
-        f'{path} has no checkpoint{wanted}{known}. Train first, or give the'
-        ' folder of a trained model.'
+  return weights_of(open_checkpoint(path, _wanted(path, step)[0]))
+
+
+def restore(
+    path: pathlib.Path, step: int | None, use: Callable[[Checkpoint], _T]
+) -> _T:
+  """What is made of a checkpoint: of the newest that can be read.
+
+  Args:
+    path: a `model_dir`.
+    step: of the checkpoint, which must be readable then; None for the newest.
+    use: reads from a checkpoint what it needs.
+
+  Raises:
+    UserError: there is no such checkpoint, none can be read, or what `use`
+      raises.
+  """
+  unreadable = {}
+  for candidate in _wanted(path, step):
+    try:
+      return use(open_checkpoint(path, candidate))
+    except DamageError as e:
+      unreadable[candidate] = str(e)
+      _LOG.warning('Checkpoint %d cannot be read: %s', candidate, e)
+  causes = ' '.join(f'{step}: {cause}' for step, cause in unreadable.items())
+  raise UserError(
+      f'No checkpoint in {path / _CHECKPOINTS} can be read ({causes}). Nothing'
+      ' was changed. Restore them from a copy, mend what keeps them from being'
+      ' read, or train anew in another MODEL_DIR.'
+  )
+
+
+def open_checkpoint(path: pathlib.Path, step: int) -> Checkpoint:
+  """A checkpoint, of which only metadata is read.
+
+  Raises:
+    DamageError: a file is missing or damaged.
+  """
+  folder = path / _CHECKPOINTS / str(step)
+  try:
+    meta = json_file.read(
+        folder / 'meta/metadata', _AGAIN, data=dict, model=dict, run_id=str
     )
-  step = steps[-1] if step is None else step
-  folder, meta = checkpoints.folder / str(step), checkpoints.meta(step)
+  except UserError as e:
+    raise DamageError(str(e)) from e
   everything = unstack(orbax_tree.read_tree(folder / 'params'))
   loss = {n: t for n, t in everything.items() if n.startswith('loss/')}
   tensors = {n: t for n, t in everything.items() if n not in loss}
+  return Checkpoint(path, folder, meta, tensors, loss)
+
+
+def weights_of(checkpoint: Checkpoint) -> Weights:
+  """A checkpoint of a `DualEncoder` as one of any kind.
+
+  Raises:
+    UserError: it is of another model.
+  """
+  tensors, meta = checkpoint.tensors, checkpoint.meta
   encoders = {
-      tower: infer_encoder(tensors, _activations(meta, tower, path), tower)
-      for tower in ('encoder', 'passage_encoder')
+      tower: infer_encoder(tensors, _activations(meta, tower), tower)
+      for tower in ENCODERS
       if any(name.startswith(f'{tower}/') for name in tensors)
   }
-  vocabulary, data = path / VOCABULARY, meta['data']
+  vocabulary = checkpoint.model_dir / VOCABULARY
+  data = meta['data']
   return Weights(
       KIND,
-      str(path),
+      str(checkpoint.model_dir),
       tensors,
       encoders.get('encoder') or infer_encoder(tensors),
       encoders.get('passage_encoder'),
@@ -65,44 +188,113 @@ def read(path: pathlib.Path, step: int | None = None) -> Weights:
           data.get('query_prefix', ''),
           data.get('passage_prefix', ''),
       ),
-      loss=loss,
-      optimizer=_statistics(folder / 'optimizer'),
-      step=step,
+      loss=checkpoint.loss,
+      optimizer=_statistics(checkpoint.folder / 'optimizer'),
+      step=meta['step'],
+      described=meta['model'],
   ).check()
+
+
+def model_of(weights: Weights) -> DualEncoder:
+  """The model as it was trained: with its dtype and its scanned layers.
+
+  Args:
+    weights: what `weights_of` returned.
+
+  Raises:
+    UserError: it is of classes that are not this library's.
+  """
+  saved, model = weights.described, weights.model()
+  encoders = {
+      tower: encoder.clone(**{
+          name: saved[tower][name] for name in ('dtype', 'scan_layers')
+      })
+      for tower in ENCODERS
+      if (encoder := getattr(model, tower)) and tower in saved
+  }
+  model = model.clone(**encoders)
+  found = describe(model)
+  for name in {**saved, **found}:
+    if saved.get(name) != found.get(name):
+      raise UserError(
+          f'{weights.path} is of a model of your own: {name} is'
+          f' {saved.get(name)}. What that computes, its config says, which is a'
+          ' program: dualenc_jax.commands.model_dir.load(folder) runs it, and'
+          ' returns what Retriever(...) takes.'
+      )
+  return model
+
+
+def describe(model: Any) -> dict[str, Any]:
+  """What the tensors of a model do not say: classes, activations, dtypes.
+
+  It is saved with every checkpoint, so that `model_of` needs no config.
+
+  Args:
+    model: a `DualEncoder` or a class like it.
+
+  Returns:
+    JSON: the class of the model, and for each part of it an object.
+  """
+  facts: dict[str, Any] = {'class': _name(type(model))}
+  for part in ('token_embedder', 'encoder', 'projection'):
+    for name in (part, f'passage_{part}'):
+      if (own := getattr(model, name, None)) is not None:
+        facts[name] = {'class': _name(type(own))}
+  for name in ENCODERS:
+    if name in facts:
+      own = getattr(model, name)
+      facts[name] |= {
+          'activations': list(own.activations),
+          'dtype': own.dtype,
+          'scan_layers': getattr(own, 'scan_layers', False),
+          'attention_fn': _name(getattr(own, 'attention_fn', None)),
+      }
+  return facts
+
+
+def _name(value: Any) -> str:
+  if not hasattr(value, '__qualname__'):
+    value = type(value)
+  return f'{value.__module__}.{value.__qualname__}'
+
+
+def _wanted(path: pathlib.Path, step: int | None) -> list[int]:
+  """Steps to try, the best first; raises UserError if there are none."""
+  found = steps(path)
+  if not found or (step is not None and step not in found):
+    wanted = f' of step {step}' if found else ' yet'
+    known = f'; it has {", ".join(map(str, found))}' if found else ''
+    raise UserError(
+        f'{path} has no checkpoint{wanted}{known}. Train first, or give the'
+        ' folder of a trained model.'
+    )
+  return found[::-1] if step is None else [step]
 
 
 def unstack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
   """One tensor a layer out of those that `scan_layers` has stacked."""
   layers = {}
   for name, tensor in tensors.items():
-    before, stacked, after = name.partition('/layers/')
-    if not stacked:
-      layers[name] = tensor
-      continue
-    for i in range(tensor.shape[0]):
-      layers[f'{before}/layers_{i}/{after}'] = tensor.entry(0, i)
+    for i, part in enumerate(layer_names(name, tensor.shape)):
+      stacked = part != name
+      layers[part] = tensor.entry(0, i) if stacked else tensor
   return layers
 
 
-def _activations(
-    meta: Mapping[str, Any], tower: str, path: pathlib.Path
-) -> tuple[str, ...]:
+def layer_names(
+    name: str, shape: tuple[int, ...]
+) -> dict[str, tuple[int, ...]]:
+  """Name and shape of an array's layers, if it has all of them stacked."""
+  tower, stacked, rest = name.partition('/layers/')
+  if not stacked:
+    return {name: shape}
+  return {f'{tower}/layers_{i}/{rest}': shape[1:] for i in range(shape[0])}
+
+
+def _activations(meta: Mapping[str, Any], tower: str) -> tuple[str, ...] | None:
   """Those of a tower, of which its tensors say nothing."""
-  if 'activations' in meta:
-    return tuple(meta['activations'][tower])
-  # Before they were saved beside the tensors, the config said them.
-  config = meta['config']
-  scopes = ('passage/', '') if tower == 'passage_encoder' else ('',)
-  for scope in scopes:
-    pattern = rf'^{scope}models\.T5Encoder\.activations = (\(.*?\))'
-    found = re.findall(pattern, config, re.MULTILINE | re.DOTALL)
-    if len(found) == 1:
-      return ast.literal_eval(found[0])
-  raise UserError(
-      f'{path} does not say which activations its {tower} has: its config gives'
-      ' them by a macro or a scope. Go on with its training for a step: new'
-      ' checkpoints say it.'
-  )
+  return tuple(meta['model'].get(tower, {}).get('activations', ())) or None
 
 
 def _statistics(folder: pathlib.Path) -> dict[str, Tensor]:
@@ -111,10 +303,11 @@ def _statistics(folder: pathlib.Path) -> dict[str, Tensor]:
     return {}
   tree, found = orbax_tree.read_tree(folder), {}
   for name, tensor in tree.items():
-    if match := re.fullmatch(r'(.*/)?(v_row|v_col|v|mu|nu)/(.+)', name):
+    if match := STATISTIC.fullmatch(name):
       prefix, kind, parameter = match.groups()
       for part, t in unstack({parameter: tensor}).items():
         found[f'{part}/{kind}'] = t
-      if (count := f'{prefix or ""}count') in tree:
+      count = f'{prefix}/count' if prefix else 'count'
+      if count in tree:
         found['count'] = tree[count]
   return found

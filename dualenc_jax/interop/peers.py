@@ -7,7 +7,8 @@ import pathlib
 import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import loaded
+from dualenc_jax.inference import batched
+from dualenc_jax.interop import loading
 from dualenc_jax.interop.verify import Encode, Vectors
 from dualenc_jax.interop.weights import Usage
 from dualenc_jax.tensor_files import safetensors_file
@@ -91,7 +92,7 @@ def hugging_face(folder: pathlib.Path, usage: Usage) -> Encode:
   """
 
   def encode(texts: Sequence[str]) -> Vectors:
-    tokenizer = loaded.tokenizer_of(usage)
+    tokenizer = loading.tokenizer_of(usage)
     sides = {
         'query': tokenizer.encode_queries(texts),
         'passage': tokenizer.encode_passages(texts),
@@ -124,7 +125,7 @@ def other_ids(
   import transformers
 
   length = max(usage.query_length, usage.passage_length)
-  vocabulary = loaded.tokenizer_of(usage).vocabulary
+  vocabulary = loading.tokenizer_of(usage).vocabulary
   rows, other = vocabulary.encode(texts, length), set()
   for file in sorted(folder.rglob('tokenizer_config.json')):
     tokenizer = transformers.AutoTokenizer.from_pretrained(file.parent)
@@ -153,19 +154,21 @@ def _encode_t5(folder: pathlib.Path, rows: Ragged) -> np.ndarray:
     raise UserError(
         f'{folder}: transformers finds no {sorted(info["missing_keys"])[0]}.'
     )
-  order = np.argsort(rows.lengths, kind='stable')
-  pooled = []
-  for chunk in np.split(order, range(_ROWS, len(order), _ROWS)):
-    tokens = rows.padded(chunk, int(rows.lengths[chunk].max()))
-    mask = torch.from_numpy((tokens != 0).astype(np.int64))
+  model.eval()
+
+  def program(tokens: np.ndarray) -> np.ndarray:
+    ids = torch.from_numpy(tokens[0].astype(np.int64))
+    mask = (ids != 0).to(torch.int64)
     with torch.inference_mode():
-      states = model.eval()(
-          input_ids=torch.from_numpy(tokens.astype(np.int64)),
-          attention_mask=mask,
-      ).last_hidden_state.numpy()
-    mask = mask.numpy()[:, :, None]
-    pooled.append((states.astype(np.float64) * mask).sum(1) / mask.sum(1))
-  vectors = np.concatenate(pooled)[np.argsort(order)]
+      states = model(input_ids=ids, attention_mask=mask).last_hidden_state
+    states, mask = states.numpy().astype(np.float64), mask.numpy()[:, :, None]
+    # A row of padding has no tokens.
+    return ((states * mask).sum(1) / np.maximum(mask.sum(1), 1))[None]
+
+  vectors = batched.put_back(
+      np.empty((len(rows), config.d_model)),
+      batched.batches(program, rows, _ROWS, batched.Shapes(2**30)),
+  )
   file = folder / 'projection.safetensors'
   if file.is_file():
     (kernel,) = safetensors_file.read(file).values()

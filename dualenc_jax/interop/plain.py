@@ -6,7 +6,7 @@ A folder of three files: the tensors in float32, by the names of `DualEncoder`;
 
 from collections.abc import Mapping
 import functools
-import json
+import io
 import pathlib
 import shutil
 from typing import Any
@@ -17,8 +17,8 @@ import numpy as np
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import usage_file
-from dualenc_jax.interop.weights import Usage, Weights
-from dualenc_jax.io import files
+from dualenc_jax.interop.weights import ENCODERS, SIZES, Usage, Weights
+from dualenc_jax.io import files, json_file
 from dualenc_jax.models import T5Encoder
 from dualenc_jax.tensor_files import safetensors_file
 from dualenc_jax.tensor_files.tensors import Tensor
@@ -27,8 +27,7 @@ VERSION = 1
 HEADER = 'towers.json'
 NPZ = 'weights.npz'
 SAFETENSORS = 'weights.safetensors'
-_ENCODERS = ('encoder', 'passage_encoder')
-_SIZES = ('num_layers', 'num_heads', 'head_dim', 'mlp_dim', 'activations')
+_AGAIN = 'Convert the model again.'
 
 
 def is_one(path: pathlib.Path) -> bool:
@@ -43,25 +42,24 @@ def read(path: pathlib.Path) -> Weights:
     UserError: a file is missing, damaged or of a later version.
   """
   folder = _folder(path)
-  try:
-    header = dict(json.loads((folder / HEADER).read_text()))
-    version, step = header['version'], header['step']
-    encoder, passage_encoder = (header[tower] for tower in _ENCODERS)
-    encoder = _encoder(encoder)
-    passage_encoder = passage_encoder and _encoder(passage_encoder)
-    usage = _usage(header)
-    if not isinstance(step, int | None):
-      raise ValueError(f'step is {step!r}')
-  except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+  header = json_file.read(
+      folder / HEADER,
+      _AGAIN,
+      version=int,
+      step=int | None,
+      encoder=dict,
+      passage_encoder=dict | None,
+      **usage_file.TYPES,
+  )
+  if header['version'] != VERSION:
     raise UserError(
-        f'{folder / HEADER} cannot be read ({type(e).__name__}: {e}). Convert'
-        ' the model again.'
-    ) from e
-  if version != VERSION:
-    raise UserError(
-        f'{folder / HEADER} is of version {version}; this program reads'
-        f' {VERSION}. Update dualenc_jax.'
+        f'{folder / HEADER} is of version {header["version"]}; this program'
+        f' reads {VERSION}. Update dualenc_jax.'
     )
+  encoder, passage_encoder = (
+      facts and _encoder(facts, folder / HEADER)
+      for facts in map(header.get, ENCODERS)
+  )
   if (folder / NPZ).is_file():
     tensors = _read_npz(folder / NPZ)
   elif (folder / SAFETENSORS).is_file():
@@ -75,8 +73,12 @@ def read(path: pathlib.Path) -> Weights:
       tensors,
       encoder,
       passage_encoder,
-      Usage(vocabulary if vocabulary.is_file() else None, None, **usage),
-      step=step,
+      Usage(
+          vocabulary if vocabulary.is_file() else None,
+          None,
+          **{name: header[name] for name in usage_file.NAMES},
+      ),
+      step=header['step'],
   ).check()
 
 
@@ -98,9 +100,9 @@ def write_safetensors(weights: Weights, folder: pathlib.Path) -> None:
 
 def _write_rest(weights: Weights, folder: pathlib.Path) -> None:
   header: dict[str, Any] = {'version': VERSION, 'step': weights.step}
-  for tower in _ENCODERS:
+  for tower in ENCODERS:
     encoder = getattr(weights, tower)
-    header[tower] = encoder and {n: getattr(encoder, n) for n in _SIZES}
+    header[tower] = encoder and {n: getattr(encoder, n) for n in SIZES}
   header |= {name: getattr(weights.usage, name) for name in usage_file.NAMES}
   files.write_json(folder / HEADER, header)
   if weights.usage.vocabulary is not None:
@@ -111,26 +113,22 @@ def _folder(path: pathlib.Path) -> pathlib.Path:
   return path.parent if path.name in (NPZ, SAFETENSORS) else path
 
 
-def _encoder(facts: Mapping[str, Any]) -> T5Encoder:
-  """An encoder of the header; raises if its sizes can be none."""
-  for name, value in facts.items():
-    if name != 'activations' and (type(value) is not int or value < 1):
-      raise ValueError(f'{name} is {value!r}')
-  activations = tuple(facts['activations'])
-  unknown = [a for a in activations if a != 'linear' and not hasattr(nn, a)]
-  if unknown or not activations:
-    raise ValueError(f'activations are {activations!r}')
-  return T5Encoder(**{**facts, 'activations': activations})
-
-
-def _usage(header: Mapping[str, Any]) -> dict[str, Any]:
-  """Lengths and prefixes of the header; raises if they can be none."""
-  usage = {name: header[name] for name in usage_file.NAMES}
-  for name, value in usage.items():
-    expected = str if name.endswith('prefix') else int | None
-    if not isinstance(value, expected):
-      raise ValueError(f'{name} is {value!r}')
-  return usage
+def _encoder(facts: Mapping[str, Any], path: pathlib.Path) -> T5Encoder:
+  """An encoder of the header; raises UserError if its sizes can be none."""
+  sizes = {name: int for name in SIZES if name != 'activations'}
+  json_file.require(facts, path, _AGAIN, activations=list, **sizes)
+  activations = facts['activations']
+  unknown = [
+      a for a in activations
+      if a != 'linear' and not (isinstance(a, str) and hasattr(nn, a))
+  ]
+  small = [name for name in sizes if facts[name] < 1]
+  if unknown or small or not activations or facts.keys() != set(SIZES):
+    raise UserError(
+        f'{path} has an encoder that can be none: {dict(facts)}. {_AGAIN}'
+    )
+  sizes = {name: facts[name] for name in sizes}
+  return T5Encoder(**sizes, activations=tuple(activations))
 
 
 def _read_npz(path: pathlib.Path) -> Mapping[str, Tensor]:
@@ -139,13 +137,12 @@ def _read_npz(path: pathlib.Path) -> Mapping[str, Tensor]:
     with zipfile.ZipFile(path) as archive:
       for member in archive.namelist():
         with archive.open(member) as file:
-          version = np.lib.format.read_magic(file)
-          read = getattr(np.lib.format, f'read_array_header_{version[0]}_0')
-          shape, _, _ = read(file)
+          # Version 1.0 of the format has room for any shape.
+          np.lib.format.read_magic(file)
+          shape, _, _ = np.lib.format.read_array_header_1_0(file)
         name = member.removesuffix('.npy')
-        tensors[name] = Tensor(
-            f'{path}: {name}', shape, functools.partial(_load, path, member)
-        )
+        load = functools.partial(_load, path, member)
+        tensors[name] = Tensor(f'{path}: {name}', shape, load)
   except Exception as e:  # Damage takes many forms; any of them is one.
     raise UserError(
         f'{path} is no whole .npz file: {e}. It is damaged or was cut off; copy'
@@ -157,11 +154,8 @@ def _read_npz(path: pathlib.Path) -> Mapping[str, Tensor]:
 def _load(path: pathlib.Path, member: str) -> np.ndarray:
   """One array of an .npz file; raises ValueError if it is damaged."""
   try:
-    with zipfile.ZipFile(path) as archive, archive.open(member) as file:
-      array = np.lib.format.read_array(file, allow_pickle=False)
-      # The checksum is compared at the end of the member, no sooner.
-      if file.read(1):
-        raise ValueError('there is more of it than its header says')
+    with zipfile.ZipFile(path) as archive:
+      # Read at once, the member is compared with its checksum.
+      return np.load(io.BytesIO(archive.read(member)))
   except Exception as e:  # Damage takes many forms; any of them is one.
     raise ValueError(str(e) or type(e).__name__) from e
-  return array

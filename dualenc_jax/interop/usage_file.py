@@ -1,17 +1,21 @@
 """Lengths, prefixes and vocabulary beside a form that has no place for them."""
 
 import dataclasses
-import json
 import pathlib
 import shutil
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.interop.weights import Weights
-from dualenc_jax.io import files
+from dualenc_jax.io import files, json_file
 
 FILE = 'dualenc.json'
 VOCABULARY = 'vocabulary.model'
-NAMES = ('query_length', 'passage_length', 'query_prefix', 'passage_prefix')
+TYPES = {
+    'query_length': int | None,
+    'passage_length': int | None,
+    'query_prefix': str,
+    'passage_prefix': str,
+}
+NAMES = tuple(TYPES)
 
 
 def write(weights: Weights, folder: pathlib.Path) -> None:
@@ -32,14 +36,13 @@ def apply(weights: Weights, path: pathlib.Path) -> Weights:
   file = folder / FILE
   if not file.is_file():
     return weights
-  try:
-    values = json.loads(file.read_text(encoding='utf-8'))
-    values = {name: values[name] for name in NAMES}
-  except (OSError, ValueError, KeyError, TypeError) as e:
-    raise UserError(
-        f'{file} cannot be read ({type(e).__name__}: {e}). Convert the model'
-        ' again, or remove the file and give lengths and prefixes.'
-    ) from e
+  values = json_file.read(
+      file,
+      'Convert the model again, or remove the file and give lengths and'
+      ' prefixes.',
+      **TYPES,
+  )
+  values = {name: values[name] for name in NAMES}
   vocabulary = folder / VOCABULARY
   if vocabulary.is_file():
     values['vocabulary'] = vocabulary

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
 import pathlib
+from typing import Any
 
 from flax import linen as nn, traverse_util
 import jax
@@ -17,6 +18,9 @@ import jax.numpy as jnp
 from dualenc_jax.errors import UserError
 from dualenc_jax.models import DualEncoder, Projection, T5Encoder, TokenEmbedder
 from dualenc_jax.tensor_files.tensors import Tensor
+
+ENCODERS = ('encoder', 'passage_encoder')
+SIZES = ('num_layers', 'num_heads', 'head_dim', 'mlp_dim', 'activations')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +63,7 @@ class Weights:
     optimizer: its statistics, 'encoder/.../kernel/v_row' and so on, and the
       'count' of its updates where that is not `step`.
     step: of the training that made it.
+    described: of a model_dir, what `own.describe` says of its model.
   """
 
   kind: str
@@ -71,6 +76,7 @@ class Weights:
   loss: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
   optimizer: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
   step: int | None = None
+  described: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   @property
   def has_projection(self) -> bool:
@@ -163,12 +169,16 @@ def check_matrices(weights: Weights) -> None:
 @functools.lru_cache(64)
 def shapes_of(model: DualEncoder) -> Mapping[str, tuple[int, ...]]:
   """Name and shape of every parameter of a model."""
-  tokens = jnp.ones((1, 2), jnp.int32)
-  params = jax.eval_shape(
-      lambda: nn.unbox(model.init(jax.random.key(0), tokens, tokens)['params'])
-  )
-  flat = traverse_util.flatten_dict(params, sep='/')
+  flat = traverse_util.flatten_dict(nn.unbox(abstract_params(model)), sep='/')
   return {name: leaf.shape for name, leaf in flat.items()}
+
+
+def abstract_params(model: DualEncoder) -> Any:
+  """The parameters as ShapeDtypeStruct, in their boxes of logical axes."""
+  tokens = jnp.ones((1, 2), jnp.int32)
+  return jax.eval_shape(
+      lambda: model.init(jax.random.key(0), tokens, tokens)['params']
+  )
 
 
 def infer_encoder(

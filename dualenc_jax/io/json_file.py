@@ -63,16 +63,20 @@ def read_lines(path: pathlib.Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def parse(
-    content: str | bytes, where: Any, again: str = 'Copy it again.'
-) -> dict[str, Any]:
-  """A JSON object; raises UserError, naming `where`, if it is none."""
+    content: str | bytes,
+    where: Any,
+    again: str = 'Copy it again.',
+    kind: type[dict] | type[list] = dict,
+) -> Any:
+  """A JSON object, or a list; raises UserError, naming `where`, if not."""
   try:
     value = json.loads(content)
   except (ValueError, RecursionError) as e:
     raise UserError(f'{where} is no JSON: {e}. {again}') from e
-  if not isinstance(value, dict):
+  if not isinstance(value, kind):
+    what = 'object' if kind is dict else 'list'
     raise UserError(
-        f'{where} is no JSON object: it holds a {type(value).__name__}. {again}'
+        f'{where} is no JSON {what}: it holds a {type(value).__name__}. {again}'
     )
   return value
 

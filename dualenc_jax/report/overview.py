@@ -93,13 +93,13 @@ def progress(material: Material) -> str:
 def facts(bindings: Mapping[str, str]) -> dict[str, str]:
   """Settings that a reader asks for first, those that the config has."""
   value = bindings.get
+  name = _class_name(value('LOSS', ''))
   layers = value('models.T5Encoder.num_layers')
   width = value('models.TokenEmbedder.features')
   candidates = {
       'encoder': layers and width and f'{layers} layers, {width} wide',
       'embedding': value('models.Projection.features'),
-      'temperature': value('TEMPERATURE')
-      or value('losses.Similarity.temperature'),
+      'temperature': value(f'losses.{name}.temperature'),
       'batch': value('BATCH_SIZE'),
       'hard negatives': value('NUM_NEGATIVES'),
       'learning rate': value('LEARNING_RATE'),

@@ -9,7 +9,7 @@ from dualenc_jax.data import Task
 from dualenc_jax.evaluation import evaluation, metrics, of_task, trec
 from dualenc_jax.evaluation.evaluation import Evaluation
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
-from dualenc_jax.interop.loaded import Loaded
+from dualenc_jax.inference.loaded import Loaded
 from dualenc_jax.io import files
 from dualenc_jax.results.folder import DOCUMENTS
 from dualenc_jax.results.write import write_result

@@ -1,6 +1,6 @@
 """The training loop: restore, step, report, evaluate, save."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 import dataclasses
 import hashlib
 import json
@@ -17,8 +17,8 @@ from dualenc_jax.data.batches import Batches
 from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import evaluation
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
+from dualenc_jax.interop import own
 from dualenc_jax.losses import metrics as metrics_lib
-from dualenc_jax.models import DualEncoder
 from dualenc_jax.objectives import embedding
 from dualenc_jax.run import plan as plan_lib, summary
 from dualenc_jax.run.experiment import Experiment
@@ -87,8 +87,8 @@ def train(
       raise UserError(
           f'Step {step}: the norm of an embedding is off 1 by {error:.3g}, so'
           ' that its dot products are no cosines. The run has stopped;'
-          ' normalise what the model returns, or set'
-          ' losses.Similarity.check_norms = False.'
+          ' normalise what the model returns, or set check_norms = False of'
+          ' the loss.'
       )
     del values['gradient_squares']
     reporter.step(step, values)
@@ -100,7 +100,7 @@ def train(
         {
             'run_id': meta['run_id'],
             'data': {**data, 'next_step': step},
-            'activations': activations(experiment.model),
+            'model': own.describe(experiment.model),
             'config': config,
         },
     )
@@ -151,14 +151,6 @@ def train(
     finally:
       checkpoints.wait()
   return results
-
-
-def activations(model: DualEncoder) -> dict[str, Sequence[str]]:
-  """Of each encoder: the one thing of a model that no tensor tells."""
-  encoders = {
-      name: getattr(model, name) for name in ('encoder', 'passage_encoder')
-  }
-  return {name: tuple(e.activations) for name, e in encoders.items() if e}
 
 
 def data_position(experiment: Experiment, batches: Batches) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 
-from dualenc_jax import losses
 from dualenc_jax.errors import UserError
 from dualenc_jax.objectives import embedding
 from dualenc_jax.run import plan as plan_lib
@@ -155,9 +154,7 @@ def _analyze_loss(experiment: Experiment, plan: plan_lib.Plan) -> Any:
   def loss(params, vectors, batch):
     query, passage, negatives = vectors
     with partitioner.scope():
-      return losses.evaluate(
-          experiment.loss,
-          experiment.similarity,
+      return experiment.loss(
           params,
           batch._replace(query=query, passage=passage, negatives=negatives),
       )

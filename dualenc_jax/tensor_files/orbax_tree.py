@@ -8,9 +8,8 @@ from etils import epath
 import jax
 import orbax.checkpoint as ocp
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.tensor_files import zarr_array
-from dualenc_jax.tensor_files.tensors import Tensor
+from dualenc_jax.tensor_files.tensors import DamageError, Tensor
 
 _METADATA = '_METADATA'
 
@@ -37,11 +36,11 @@ def read_tree(folder: str | os.PathLike[str]) -> dict[str, Tensor]:
       `checkpoints/1000/params` of this library; local or gs://.
 
   Raises:
-    UserError: it is no such item, or its metadata cannot be read.
+    DamageError: it is no such item, or its metadata cannot be read.
   """
   folder = epath.Path(folder)
   if not is_tree(folder):
-    raise UserError(
+    raise DamageError(
         f'{folder} is no item of an Orbax checkpoint: it has no {_METADATA}.'
         ' Give a folder such as checkpoint_1000/state, with all of its files.'
     )
@@ -51,7 +50,7 @@ def read_tree(folder: str | os.PathLike[str]) -> dict[str, Tensor]:
         ocp.PyTreeCheckpointHandler().metadata(_absolute(folder)).tree
     )
   except Exception as e:  # Damage takes many forms; any of them is one.
-    raise UserError(
+    raise DamageError(
         f'The Orbax checkpoint {folder} cannot be opened:'
         f' {zarr_array.first_line(e)}. Files are missing or damaged; copy the'
         ' folder again.'

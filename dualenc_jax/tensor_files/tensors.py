@@ -6,6 +6,11 @@ import dataclasses
 import numpy as np
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.io import finite
+
+
+class DamageError(UserError):
+  """Files of a checkpoint are missing, cut off or changed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,22 +34,25 @@ class Tensor:
     """The tensor in float32.
 
     Raises:
-      UserError: it cannot be read, or is not of its shape.
+      DamageError: it cannot be read, or is not of its shape.
+      UserError: it has NaN or infinity.
     """
     try:
       array = self.load()
     except (OSError, ValueError) as e:
       cause = (str(e).splitlines() or [type(e).__name__])[0]
-      raise UserError(
+      raise DamageError(
           f'{self.where} cannot be read: {cause}. The file is damaged or was'
           ' cut off; copy it again.'
       ) from e
     if array.shape != self.shape:
-      raise UserError(
+      raise DamageError(
           f'{self.where} has the shape {array.shape}; its header says'
           f' {self.shape}.'
       )
-    return np.asarray(array, np.float32)
+    array = np.asarray(array, np.float32)
+    finite.check_tensor(self.where, array, 'Give a checkpoint without them.')
+    return array
 
   def transposed(self) -> 'Tensor':
     """The same with its axes in the opposite order."""

@@ -156,56 +156,6 @@ class Checkpoints:
       raise self._none_readable(unreadable)
     return None
 
-  def restore_params(
-      self, abstract_params: Any, step: int | None = None
-  ) -> tuple[Any, dict]:
-    """Parameters only, of one step or the newest that can be read.
-
-    Args:
-      abstract_params: leaves of ShapeDtypeStruct with shardings.
-      step: None for the newest.
-
-    Returns:
-      The parameters and the `meta` saved with them.
-
-    Raises:
-      UserError: there is no such checkpoint, or it is of another model.
-    """
-    steps = self.steps()
-    if not steps or (step is not None and step not in steps):
-      raise UserError(
-          f'{self.folder} has no checkpoint'
-          + (f' of step {step}' if step is not None else '')
-          + f'; it has {", ".join(map(str, steps)) or "none"}. Train first, or'
-          ' give the folder of a trained model.'
-      )
-    unreadable = {}
-    for candidate in [step] if step is not None else reversed(steps):
-      try:
-        restored = self._restore_items(candidate, params=abstract_params)
-        return restored.params, restored.meta
-      except _NOT_DAMAGE:
-        raise
-      except Exception as e:
-        unreadable[candidate] = _root_cause(e)
-        _LOG.warning(
-            'Checkpoint %d cannot be read: %s.',
-            candidate,
-            unreadable[candidate],
-        )
-    raise self._none_readable(unreadable)
-
-  def meta(self, step: int) -> dict[str, Any]:
-    """What was saved beside the tensors of a step."""
-    try:
-      return self._read_meta(step)
-    except Exception as e:
-      raise self._none_readable({step: _root_cause(e)}) from e
-
-  def _read_meta(self, step: int) -> dict[str, Any]:
-    reader = ocp.Checkpointer(ocp.JsonCheckpointHandler())
-    return reader.restore(self.folder / str(step) / 'meta')
-
   def _none_readable(self, unreadable: Mapping[int, str]) -> UserError:
     causes = '; '.join(f'{step}: {text}' for step, text in unreadable.items())
     return UserError(
@@ -217,7 +167,7 @@ class Checkpoints:
   def _restore_items(self, step: int, **abstract: Any) -> Any:
     metadata = self.manager.item_metadata(step)
     if 'optimizer' in abstract and 'optimizer' not in metadata.keys():
-      if 'converted_from' in self._read_meta(step):
+      if 'converted_from' in _read_meta(self.folder / str(step)):
         raise UserError(
             f'{self.folder.parent} was converted: it has no optimizer state to'
             ' go on with. Train in another MODEL_DIR, from'
@@ -300,6 +250,11 @@ def _shapes(tree: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
   for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
     if hasattr(leaf, 'shape'):
       yield rules.path_string(path), tuple(leaf.shape)
+
+
+def _read_meta(checkpoint: pathlib.Path) -> dict[str, Any]:
+  reader = ocp.Checkpointer(ocp.JsonCheckpointHandler())
+  return reader.restore(checkpoint / 'meta')
 
 
 def _root_cause(error: BaseException) -> str:

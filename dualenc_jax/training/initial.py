@@ -3,14 +3,19 @@
 from collections.abc import Mapping, Sequence
 import dataclasses
 import logging
-import re
 from typing import Any
 
 import jax
 import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import assignment, opening, same_vocabulary
+from dualenc_jax.interop import (
+  assignment,
+  loading,
+  opening,
+  own,
+  same_vocabulary,
+)
 from dualenc_jax.interop.weights import count_reasons, Weights
 from dualenc_jax.models import DualEncoder
 from dualenc_jax.parallel import rules as rules_lib
@@ -19,8 +24,6 @@ from dualenc_jax.text.vocabulary import Vocabulary
 from dualenc_jax.training.step import TrainState
 
 _LOG = logging.getLogger(__name__)
-# '0/v_row/encoder/.../kernel': a statistic of a parameter in optax's state.
-_STATISTIC = re.compile(r'(?:(.*)/)?(v_row|v_col|v|mu|nu)/(.+)')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +100,7 @@ def plan_start(
   shapes = {}
   leaves = jax.tree.leaves(abstract_params)
   for name, leaf in zip(rules_lib.leaf_paths(abstract_params), leaves):
-    shapes |= _unstacked(name, leaf.shape)
+    shapes |= own.layer_names(name, leaf.shape)
   if not initial.rules:
     _check_versions(weights, model)
   sources = assignment.assign(shapes, weights, initial.rules, initial.drop)
@@ -125,7 +128,7 @@ def start_from(start: Start, state: TrainState) -> TrainState:
   names = rules_lib.leaf_paths(state.params)
   leaves, treedef = jax.tree.flatten(state.params)
   for i, (name, leaf) in enumerate(zip(names, leaves)):
-    parts = [sources[part] for part in _unstacked(name, leaf.shape)]
+    parts = [sources[part] for part in own.layer_names(name, leaf.shape)]
     leaves[i] = _place(leaf, name, parts, tensors)
   _LOG.info('%s', start)
   return TrainState(state.step, treedef.unflatten(leaves), opt_state)
@@ -165,16 +168,6 @@ def _other_activations(weights, there, theirs, tower, mine) -> str:
   )
 
 
-def _unstacked(
-    name: str, shape: tuple[int, ...]
-) -> dict[str, tuple[int, ...]]:
-  """Shapes by name of an array's layers, if it has all of them stacked."""
-  tower, stacked, rest = name.partition('/layers/')
-  if not stacked:
-    return {name: shape}
-  return {f'{tower}/layers_{i}/{rest}': shape[1:] for i in range(shape[0])}
-
-
 def _place(
     leaf: jax.Array,
     name: str,
@@ -198,13 +191,8 @@ def _place(
           f' {name} of this run has {shape}.'
       )
   leaf.delete()
-  if not stacked:
-    host = tensors[sources[0]].read()
-  else:
-    host = np.empty(shape, np.float32)
-    for row, source in zip(host, sources):
-      row[...] = tensors[source].read()
-  return jax.make_array_from_callback(shape, sharding, lambda i: host[i])
+  layers = [tensors[source] for source in sources]
+  return loading.place_array(shape, sharding, layers)
 
 
 def _with_statistics(
@@ -220,14 +208,14 @@ def _with_statistics(
   leaves, treedef = jax.tree.flatten(opt_state)
   counts = set()
   for i, (name, leaf) in enumerate(zip(names, leaves)):
-    found = _STATISTIC.fullmatch(name)
+    found = own.STATISTIC.fullmatch(name)
     # An array of one is optax's mark for what a parameter has none of.
     if not found or leaf.shape == (1,):
       continue
     prefix, kind, parameter = found.groups()
     parts = [
         sources[part] and f'{sources[part]}/{kind}'
-        for part in _unstacked(parameter, leaf.shape)
+        for part in own.layer_names(parameter, leaf.shape)
     ]
     if None in parts:
       continue

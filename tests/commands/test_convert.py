@@ -186,25 +186,37 @@ def test_a_model_dir_knows_its_final_place(models, tmp_path):
   assert repr(str(out / 'vocabulary.model')) in config
 
 
-def test_what_is_cut_short_leaves_nothing(tmp_path):
-  folder = tmp_path / 'partial'
-  with pytest.raises(SystemExit):
-    with convert.removed_in_the_end(folder):
-      folder.mkdir()
-      os.kill(os.getpid(), signal.SIGTERM)
-      time.sleep(10)
-  assert not folder.exists()
+def test_what_is_cut_short_leaves_nothing(models, tmp_path, monkeypatch):
+  before = signal.getsignal(signal.SIGTERM)
+
+  def killed(weights, folder, out):
+    (folder / 'half').write_text('written')
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(10)
+
+  changed = dataclasses.replace(convert.FORMS['npz'], write=killed)
+  monkeypatch.setitem(convert.FORMS, 'npz', changed)
+  try:
+    with pytest.raises(SystemExit):
+      run(models / 'sde', 'npz', tmp_path / 'out')
+  finally:
+    signal.signal(signal.SIGTERM, before)
+  assert not list(tmp_path.iterdir())
 
 
-def test_numbers_that_are_not_finite_are_named(models, tmp_path):
+def test_numbers_that_are_not_finite_are_named(models, tmp_path, monkeypatch):
   weights = random_weights(False)
   name = 'encoder/layers_1/mlp/wo/kernel'
   bad = Tensor('there', (64, 32), lambda: np.full((64, 32), np.nan, np.float32))
-  folder = tmp_path / 'bad'
   broken = {**weights.tensors, name: bad}
-  new_model_dir.write(dataclasses.replace(weights, tensors=broken), folder)
-  with pytest.raises(UserError, match='layers_1/mlp/wo/kernel has NaN'):
-    run(folder, 'npz', tmp_path / 'out')
+  monkeypatch.setattr(
+      opening,
+      'read',
+      lambda *where: dataclasses.replace(weights, tensors=broken),
+  )
+  with pytest.raises(UserError, match='there holds NaN'):
+    run(models / 'sde', 'npz', tmp_path / 'out')
+  assert not list(tmp_path.iterdir())
 
 
 def test_what_does_not_encode_the_same_is_not_written(

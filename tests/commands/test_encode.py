@@ -72,7 +72,7 @@ def test_the_index_holds_the_towers_vectors(model, whole):
   assert (header.tower, header.dtype, header.tokens) == (
       'passage', 'float32', 16
   )
-  assert header.provenance['run_id'] == trained.run_id
+  assert header.provenance['run_id'] == trained.provenance['run_id']
   assert header.provenance['checkpoint_step'] == 2
   assert header.provenance['model_dir'] == 'model'
   assert header.provenance['compute_dtype'] == 'float32'

@@ -154,7 +154,7 @@ def test_everything_that_a_number_depends_on_is_beside_it(model, whole):
           'split': 'corpus', 'source': reader_files.fingerprint([corpus])
       },
       'checkpoint_step': 2,
-      'run_id': trained.run_id,
+      'run_id': trained.provenance['run_id'],
       'model_dir': 'model',
       'vocabulary': trained.experiment.tokenizer.vocabulary.sha256,
       'query_length': 8,

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import zlib
 
+from flax import traverse_util
 import jax
 from jax import export as jax_export
 import numpy as np
@@ -14,9 +15,10 @@ import pytest
 import safetensors.numpy
 import tiny_towers
 
+import dualenc_jax
 from dualenc_jax.errors import UserError
-from dualenc_jax.inference import artifact as serving
-from dualenc_jax.inference.artifact import artifact as artifact_lib, export
+from dualenc_jax.inference import artifact as serving, batched
+from dualenc_jax.inference.artifact import export
 from dualenc_jax.inference.artifact.manifest import of_file
 
 TEXTS = tiny_towers.TEXTS
@@ -69,7 +71,7 @@ def test_other_models(tmp_path, kind, atol):
 
 
 def test_many_texts_are_cut_into_chunks(towers, written, monkeypatch):
-  monkeypatch.setattr(artifact_lib, '_TOKENS_ON_CPU', 80)
+  monkeypatch.setattr(batched, 'CPU', batched.Grid(80, 8))
   artifact = serving.Artifact.open(written)
   texts = [' '.join(TEXTS[: i % 7]) for i in range(101)]
   expected = tiny_towers.embed(towers, 'passage', texts)
@@ -104,8 +106,8 @@ def test_weights_are_not_in_the_programs(towers, written):
   """One program serves any parameters of these shapes."""
   program = (written / 'programs/query-12.bin').read_bytes()
   other = tiny_towers.loaded(seed=1, apart=True, prefixes=PREFIXES)
-  names = export.params_of_tower(export.flat(other.params), 'query')
-  params = jax.device_get(export.flat(other.params))
+  params = jax.device_get(traverse_util.flatten_dict(other.params, sep='/'))
+  names = export.params_of_tower(params, 'query')
   tokens = other.tokenizer.encode_queries(TEXTS).padded(np.arange(7), 12)
   found = export.load(program).call({n: params[n] for n in names}, tokens)
   expected = tiny_towers.embed(other, 'query', TEXTS)
@@ -156,6 +158,56 @@ def change(path: pathlib.Path, **fields) -> None:
 def test_another_artifact_json_is_refused(copied, fields, message):
   change(copied / 'artifact.json', **fields)
   with pytest.raises(UserError, match=message):
+    serving.Artifact.open(copied)
+
+
+@pytest.mark.parametrize('name', ['../outside', '/outside', 'index/../../x'])
+def test_a_file_outside_of_the_folder_is_neither_read_nor_written(
+    copied, tmp_path, name
+):
+  """A downloaded artifact.json may list what `save` would overwrite."""
+  (tmp_path / 'outside').write_text('mine')
+  files = json.loads((copied / 'artifact.json').read_text())['files']
+  facts = of_file(tmp_path / 'outside')
+  change(copied / 'artifact.json', files=files | {name: facts})
+  with pytest.raises(UserError, match=f"artifact.json lists '{name}'"):
+    dualenc_jax.Retriever.from_dir(copied)
+
+
+def test_a_link_out_of_the_folder_is_refused(copied, tmp_path):
+  path = copied / 'vocabulary.model'
+  path.rename(tmp_path / 'outside')
+  path.symlink_to(tmp_path / 'outside')
+  with pytest.raises(UserError, match='vocabulary.model is a link to .*outsid'):
+    serving.Artifact.open(copied)
+  path.unlink()
+  (tmp_path / 'outside').rename(copied / 'kept')
+  path.symlink_to('kept')
+  assert serving.Artifact.open(copied).dim == tiny_towers.DIM
+
+
+def test_without_flatbuffers_the_error_names_it(
+    copied, towers, tmp_path, monkeypatch
+):
+  monkeypatch.setitem(sys.modules, 'flatbuffers', None)
+  for call in (
+      lambda: serving.Artifact.open(copied),
+      lambda: serving.write(towers, tmp_path / 'new'),
+  ):
+    with pytest.raises(UserError, match='pip install flatbuffers') as caught:
+      call()
+    assert jax.__version__ not in str(caught.value)
+  assert not (tmp_path / 'new').exists()
+
+
+def test_parameters_that_are_not_finite_are_refused(copied):
+  path = copied / 'weights.safetensors'
+  arrays = safetensors.numpy.load_file(path)
+  arrays['projection/kernel'][1, 2] = np.inf
+  safetensors.numpy.save_file(arrays, path)
+  files = json.loads((copied / 'artifact.json').read_text())['files']
+  change(copied / 'artifact.json', files=files | {path.name: of_file(path)})
+  with pytest.raises(UserError, match=f'{path.name}: projection/kernel .*NaN'):
     serving.Artifact.open(copied)
 
 

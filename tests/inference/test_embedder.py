@@ -9,8 +9,8 @@ import pytest
 
 from dualenc_jax import models
 from dualenc_jax.data import Ragged
-from dualenc_jax.inference import embedder as embedder_lib
-from dualenc_jax.inference.embedder import Chunk, cut, deal, Embedder, Shapes
+from dualenc_jax.inference import batched
+from dualenc_jax.inference.embedder import Embedder
 from dualenc_jax.training import Partitioner
 
 VOCAB = 64
@@ -147,7 +147,7 @@ def test_batches_hold_each_text_once_and_do_not_run_ahead(texts):
 
   tokens = Counting(texts.values, texts.offsets)
   rows = np.arange(COUNT)[::-1]
-  seen, most = [], (embedder_lib.AHEAD + 1) * 2 * 4
+  seen, most = [], (batched.AHEAD + 1) * 2 * 4
   for positions, embeddings in embedder.batches(
       'encode_passage', params, tokens, rows
   ):
@@ -163,64 +163,3 @@ def test_no_text_at_all(texts):
   embedder, params, _ = make(FewDevices(1))
   none = embedder.queries(params, texts, np.array([], np.int64))
   assert none.shape == (0, 16)
-
-
-SHAPES = Shapes(max_tokens=2048, lengths=4)
-
-
-@pytest.mark.parametrize('count', [0, 1, 2, 5, 16, 17, 700, 3001])
-def test_chunks_hold_every_text_once_and_are_bounded(count):
-  rng = np.random.default_rng(count)
-  lengths = np.sort(rng.integers(1, 300, count))[::-1]
-  chunks = list(cut(lengths, 64, SHAPES))
-  places = [i for chunk in chunks for i in range(chunk.start, chunk.stop)]
-  assert places == list(range(count))
-  for chunk in chunks:
-    assert chunk.length >= lengths[chunk.start]
-    assert chunk.stop - chunk.start <= chunk.rows <= 64
-    assert chunk.rows * chunk.length <= 2048
-    # A set of a few texts takes a few rows.
-    assert chunk.rows == 1 or chunk.rows < 2 * count
-  # Texts are padded to a length that is too long only where there are few.
-  padded = sum(chunk.rows * chunk.length for chunk in chunks)
-  assert padded <= 1.15 * lengths.sum() + 8 * 2048
-
-
-def test_small_sets_have_one_length():
-  assert list(cut(np.array([7]), 256, SHAPES)) == [(0, 1, 1, 8)]
-  assert list(cut(np.array([9, 9, 7]), 256, SHAPES)) == [(0, 3, 4, 16)]
-  # Longer than a chunk.
-  assert list(cut(np.array([5000, 20]), 256, SHAPES)) == [
-      (0, 1, 1, 5120),
-      (1, 2, 1, 5120),
-  ]
-  many = np.repeat([100, 10], 200)
-  shapes = [(c.rows, c.length) for c in cut(many, 256, SHAPES)]
-  assert shapes == [(16, 112)] * 13 + [(128, 16)] * 2
-
-
-def test_devices_get_chunks_of_one_shape():
-  a, b = [Chunk(i, i + 1, 1, 8) for i in range(5)], [Chunk(5, 6, 1, 16)]
-  assert list(deal(a + b, 2)) == [a[:2], a[2:4], a[4:], b]
-  assert list(deal(a + b, 8)) == [a, b]
-  assert not list(deal([], 8))
-
-
-def test_lengths_are_few_and_padding_is_bounded():
-  lengths = [SHAPES.padded_length(n) for n in range(1, 513)]
-  assert sorted(set(lengths)) == [
-      *(8, 16, 24, 32, 40, 48, 56, 64),
-      *(80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512),
-  ]
-  for n, padded in enumerate(lengths, start=1):
-    assert n <= padded
-    assert padded - n < max(8, padded / 5)
-  finer = Shapes(2048, 8)
-  assert [finer.padded_length(n) for n in (64, 65, 73, 129, 257)] == [
-      *(64, 72, 80, 144, 288),
-  ]
-
-
-@pytest.mark.parametrize('shapes', [embedder_lib.CPU, embedder_lib.ACCELERATOR])
-def test_a_text_without_tokens_takes_the_shortest_row(shapes):
-  assert shapes.padded_length(0) == 8

@@ -1,5 +1,6 @@
 """An artifact read as a checkpoint gives the model that was written."""
 
+from flax import traverse_util
 import jax
 import numpy as np
 import pytest
@@ -7,8 +8,7 @@ import tiny_towers
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference import artifact as serving
-from dualenc_jax.inference.artifact import export
-from dualenc_jax.interop import artifact as reader, loaded
+from dualenc_jax.interop import artifact as reader, loading
 
 
 @pytest.mark.parametrize(
@@ -20,11 +20,11 @@ def test_the_model_comes_back(tmp_path, kind):
   assert not reader.is_one(folder)
   serving.write(towers, folder)
   assert reader.is_one(folder)
-  again = loaded.load(reader.read(folder))
+  again = loading.load(reader.read(folder))
   assert again.tokenizer.query_length == 12
   if not kind.get('scan_layers'):
-    before = jax.device_get(export.flat(towers.params))
-    after = jax.device_get(export.flat(again.params))
+    before = jax.device_get(traverse_util.flatten_dict(towers.params, sep='/'))
+    after = jax.device_get(traverse_util.flatten_dict(again.params, sep='/'))
     assert before.keys() == after.keys()
     for name, value in before.items():
       np.testing.assert_array_equal(after[name], value)

@@ -35,73 +35,70 @@ PERMITTED = {
     ('losses/ring.py', '(i + shift) % n'): 'the place of a neighbour',
     ('losses/ring.py', 'self.devices % 2'): 'whether two are opposite',
     (
-        'parallel/partitioning.py',
+        'training/partitioning.py',
         'len(devices) // self.model_parallel',
     ): 'the shape of the mesh',
     (
-        'parallel/partitioning.py',
+        'training/partitioning.py',
         'len(devices) % self.model_parallel',
     ): 'a check that the axes divide',
     (
-        'parallel/partitioning.py',
+        'training/partitioning.py',
         'batch_size % data',
     ): 'a check that the rows divide',
     (
-        'parallel/partitioning.py',
+        'training/partitioning.py',
         'size % self.mesh.shape[axis]',
     ): 'a check that parameters divide',
     (
-        'run/plan.py',
+        'training/plan.py',
         'encoder.num_heads % devices',
     ): 'a check that heads divide',
     (
-        'run/experiment.py',
+        'experiment.py',
         'devices * (size // (self.micro_batch_size or size))',
     ): 'cells of a batch, which say where a text lies, and no more',
     (
-        'search/corpus_blocks.py',
+        'retrieval/corpus_blocks.py',
         'left // devices',
     ): 'rows of a corpus a device',
     (
-        'search/corpus_blocks.py',
+        'retrieval/corpus_blocks.py',
         '-left // devices',
     ): 'the same, rounded up',
     (
-        'search/corpus_blocks.py',
+        'retrieval/corpus_blocks.py',
         'power_of_two(left // devices + 1) // 2',
     ): 'the same, rounded down',
     (
-        'search/corpus_blocks.py',
+        'retrieval/corpus_blocks.py',
         'rows * devices',
     ): 'rows of a block',
     (
-        'search/exact_search.py',
+        'retrieval/exact_search.py',
         '-len(passages) // devices.size',
     ): 'rows of a corpus a device',
     (
-        'search/exact_search.py',
+        'retrieval/exact_search.py',
         '4 * rows',
     ): 'bytes of scores a device',
     (
-        'search/exact_search.py',
+        'retrieval/exact_search.py',
         'scores // (4 * rows)',
     ): 'queries whose scores fit a device',
     (
-        'search/exact_search.py',
+        'retrieval/exact_search.py',
         '_RESIDENT * memory * devices.size',
     ): 'memory of all devices',
     (
-        'io/device_memory.py',
+        'device_memory.py',
         'machine_memory() // jax.local_device_count()',
     ): 'memory of a simulated device, in bytes',
+    ('serving/artifact.py', 'rows * self._mesh.size'): 'rows of a call',
+    ('serving/artifact.py', '2 * rows'): 'rows of a call',
+    ('serving/artifact.py', 'rows *= 2'): 'rows of a call',
     (
-        'inference/artifact/artifact.py',
-        'rows * self._mesh.size',
-    ): 'rows of a call',
-    ('inference/artifact/artifact.py', '2 * rows'): 'rows of a call',
-    ('inference/artifact/artifact.py', 'rows *= 2'): 'rows of a call',
-    (
-        'inference/artifact/artifact.py',
+        'serving/artifact.py',
         'self._mesh.size * self._rows_each(len(order), length)',
     ): 'rows of a call',
 }

@@ -45,10 +45,10 @@ def train(partitioner, feed, implementation):
   Returns:
     The losses and the last state.
   """
-  similarity = dataclasses.replace(
-      tiny_training.SIMILARITY, implementation=implementation
+  loss = dataclasses.replace(
+      tiny_training.LOSS, implementation=implementation
   )
-  abstract, _, step = tiny_training.plan(partitioner, similarity=similarity)
+  abstract, _, step = tiny_training.plan(partitioner, loss=loss)
   state = tiny_training.make_state(abstract)
   losses = []
   for i in range(STEPS):

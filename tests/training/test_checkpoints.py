@@ -257,9 +257,6 @@ def test_all_checkpoints_damaged(tmp_path):
   for step in (1, 2):
     delete(tmp_path / f'checkpoints/{step}/params/_METADATA')
   with pytest.raises(UserError, match='No checkpoint in .* can be read'):
-    Checkpoints(tmp_path).restore_params(abstract.params)
-  assert Checkpoints(tmp_path).steps() == [1, 2]
-  with pytest.raises(UserError, match='No checkpoint in .* can be read'):
     Checkpoints(tmp_path).restore(abstract)
   assert Checkpoints(tmp_path).steps() == [1, 2]
   assert not (tmp_path / 'broken_checkpoints').exists()
@@ -306,12 +303,8 @@ def test_a_half_written_checkpoint_is_ignored(tmp_path):
 def test_a_checkpoint_of_another_model_is_refused(tmp_path, other, said):
   save_all(tmp_path, abstract_state(), [1, 2])
   wanted = abstract_state(**other)
-  for restore in (
-      lambda c: c.restore(wanted),
-      lambda c: c.restore_params(wanted.params),
-  ):
-    with pytest.raises(UserError, match=said):
-      restore(Checkpoints(tmp_path))
+  with pytest.raises(UserError, match=said):
+    Checkpoints(tmp_path).restore(wanted)
   assert Checkpoints(tmp_path).steps() == [1, 2]
   assert not (tmp_path / 'broken_checkpoints').exists()
   assert_restores(Checkpoints(tmp_path), abstract_state(), 2)
@@ -324,32 +317,6 @@ def test_a_checkpoint_of_another_optimizer_is_refused(tmp_path):
   other = other._replace(opt_state=(other.opt_state[0]._replace(nu=()),))
   with pytest.raises(UserError, match='optimizer is of another model or opt'):
     Checkpoints(tmp_path).restore(other)
-  params, _ = Checkpoints(tmp_path).restore_params(other.params)
-  assert_bit_equal(params, fill(abstract, 1).params)
-
-
-def test_parameters_of_a_step_or_the_newest(tmp_path, caplog):
-  abstract = abstract_state()
-  save_all(tmp_path, abstract, [1, 2])
-  for step, wanted in ((1, 1), (2, 2), (None, 2)):
-    params, meta = Checkpoints(tmp_path).restore_params(abstract.params, step)
-    assert meta == {**META, 'step': wanted}
-    assert_bit_equal(params, fill(abstract, wanted).params)
-  delete(tmp_path / 'checkpoints/2/params/manifest.ocdbt')
-  params, meta = Checkpoints(tmp_path).restore_params(abstract.params)
-  assert meta['step'] == 1
-  assert 'Checkpoint 2 cannot be read' in caplog.text
-  with pytest.raises(UserError, match='No checkpoint in .* can be read'):
-    Checkpoints(tmp_path).restore_params(abstract.params, 2)
-
-
-def test_parameters_of_a_step_that_is_not_there(tmp_path):
-  abstract = abstract_state()
-  with pytest.raises(UserError, match='has no checkpoint; it has none'):
-    Checkpoints(tmp_path).restore_params(abstract.params)
-  save_all(tmp_path, abstract, [1, 2])
-  with pytest.raises(UserError, match='no checkpoint of step 3; it has 1, 2'):
-    Checkpoints(tmp_path).restore_params(abstract.params, 3)
 
 
 @pytest.fixture

@@ -8,7 +8,20 @@ import jax
 from jax import export as jax_export
 import jax.numpy as jnp
 
+from dualenc_jax.errors import UserError
+
 SHORTEST = 16
+
+
+def check_installed() -> None:
+  """Raises UserError without what `jax.export` reads and writes programs by."""
+  try:
+    import flatbuffers  # noqa: F401
+  except ImportError as e:
+    raise UserError(
+        'Programs of jax.export are read and written with the package'
+        ' flatbuffers, which is not installed here: pip install flatbuffers.'
+    ) from e
 
 
 def lengths_up_to(limit: int) -> list[int]:
@@ -55,10 +68,12 @@ def export(
     A compressed `jax.export` of ({name: array}, int32 [b, L]) -> [b, D].
   """
 
+  # Only who exports has Flax.
+  from flax import traverse_util
+
   def encode(params, tokens):
-    return model.apply(
-        {'params': nested(params)}, tokens, method=f'encode_{tower}'
-    )
+    tree = traverse_util.unflatten_dict(params, sep='/')
+    return model.apply({'params': tree}, tokens, method=f'encode_{tower}')
 
   (rows,) = jax_export.symbolic_shape('b')
   shapes = {
@@ -76,25 +91,3 @@ def load(program: bytes) -> jax_export.Exported:
   """The program of what `export` returned."""
   return jax_export.deserialize(bytearray(zlib.decompress(program)))
 
-
-def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-  """{'a/b': x} -> {'a': {'b': x}}."""
-  tree: dict[str, Any] = {}
-  for name, value in flat.items():
-    *parents, last = name.split('/')
-    branch = tree
-    for parent in parents:
-      branch = branch.setdefault(parent, {})
-    branch[last] = value
-  return tree
-
-
-def flat(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
-  """{'a': {'b': x}} -> {'a/b': x}."""
-  found = {}
-  for name, value in tree.items():
-    if isinstance(value, Mapping):
-      found |= flat(value, f'{prefix}{name}/')
-    else:
-      found[prefix + name] = value
-  return found

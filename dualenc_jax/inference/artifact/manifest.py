@@ -80,7 +80,8 @@ class Manifest:
     """Reads artifact.json.
 
     Raises:
-      UserError: there is none, or it is damaged or of an unknown version.
+      UserError: there is none, it is damaged or of an unknown version, or it
+        lists a file that is not within the folder.
     """
     path = folder / FILE
     try:
@@ -110,6 +111,8 @@ class Manifest:
           name: {'bytes': facts['bytes'], 'sha256': facts['sha256']}
           for name, facts in fields['files'].items()
       }
+      for name in files:
+        _check_within(folder, name)
       return cls(**fields | {'towers': towers, 'files': files})
     except (KeyError, TypeError, AttributeError) as e:
       raise UserError(
@@ -155,6 +158,26 @@ def of_file(path: pathlib.Path) -> dict[str, Any]:
   with path.open('rb') as file:
     digest = hashlib.file_digest(file, 'sha256').hexdigest()
   return {'bytes': path.stat().st_size, 'sha256': digest}
+
+
+def _check_within(folder: pathlib.Path, name: str) -> None:
+  """Raises UserError unless a file that artifact.json lists is in its folder.
+
+  Files are copied by these names, and who wrote them may be a stranger.
+  """
+  path = pathlib.PurePosixPath(name)
+  if path.is_absolute() or '..' in path.parts or '\\' in name:
+    raise UserError(
+        f'{folder / FILE} lists {name!r}, which is not a file within its'
+        ' folder. Nothing was read or written. Do not use this artifact, unless'
+        ' you know who changed it.'
+    )
+  if not (folder / name).resolve().is_relative_to(folder.resolve()):
+    raise UserError(
+        f'{folder / name} is a link to {(folder / name).resolve()}, outside of'
+        f' the folder of the artifact. Copy the folder with the files in place'
+        ' of links: cp -rL, or a download into a folder of its own.'
+    )
 
 
 def _check(

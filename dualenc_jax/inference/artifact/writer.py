@@ -5,7 +5,6 @@ import dataclasses
 import os
 import pathlib
 import shutil
-from typing import Any
 
 import jax
 from jax import export as jax_export
@@ -17,6 +16,7 @@ from dualenc_jax.inference.artifact import export, manifest as manifest_lib
 from dualenc_jax.inference.artifact.artifact import Artifact
 from dualenc_jax.inference.artifact.manifest import Manifest, Tower
 from dualenc_jax.inference.artifact.new_folder import new_folder
+from dualenc_jax.inference.loaded import Loaded
 from dualenc_jax.io import revision
 from dualenc_jax.tensor_files import safetensors_file
 from dualenc_jax.tensor_files.tensors import Tensor
@@ -25,14 +25,14 @@ PLATFORMS = ('cpu', 'cuda', 'tpu')
 
 
 def write(
-    towers: Any,
+    loaded: Loaded,
     folder: str | os.PathLike[str],
     platforms: Sequence[str] = PLATFORMS,
 ) -> None:
   """Writes an artifact; the folder appears when it is complete.
 
   Args:
-    towers: an `interop.loaded.Loaded`, or an `Artifact`, which is copied.
+    loaded: the model; an `Artifact` is copied.
     folder: a new or empty one, or an artifact to replace.
     platforms: that the programs run on; of another attention than the shipped
       ones, those that it can be lowered for.
@@ -41,11 +41,11 @@ def write(
     UserError: the folder holds something else, or cannot be written.
   """
   with new_folder(folder) as new:
-    fill(towers, new, platforms).write(new)
+    fill(loaded, new, platforms).write(new)
 
 
 def fill(
-    towers: Any, folder: pathlib.Path, platforms: Sequence[str] = PLATFORMS
+    loaded: Loaded, folder: pathlib.Path, platforms: Sequence[str] = PLATFORMS
 ) -> Manifest:
   """`write` into a folder that is there and empty, but for artifact.json.
 
@@ -56,10 +56,14 @@ def fill(
     UserError: an artifact to copy is no longer the one that was opened.
   """
   (folder / 'programs').mkdir()
-  if isinstance(towers, Artifact):
-    return _copy(towers, folder)
-  tokenizer, model = towers.tokenizer, towers.model
-  params = export.flat(towers.params)
+  if isinstance(loaded, Artifact):
+    return _copy(loaded, folder)
+  export.check_installed()
+  # Only who exports has Flax.
+  from flax import traverse_util
+
+  tokenizer, model = loaded.tokenizer, loaded.embedder.model
+  params = traverse_util.flatten_dict(loaded.params, sep='/')
   encoders = {
       'query': model.encoder,
       'passage': model.passage_encoder or model.encoder,
@@ -86,14 +90,14 @@ def fill(
       {name: _tensor(name, value) for name, value in params.items()},
   )
   return Manifest(
-      towers.dim,
+      loaded.dim,
       by_tower,
       {name: value.shape for name, value in params.items()},
       tuple(platforms),
       jax_export.maximum_supported_calling_convention_version,
       revision.versions(),
       manifest_lib.of_folder(folder),
-      dict(towers.provenance),
+      dict(loaded.provenance),
   )
 
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 import dataclasses
-import json
 import pathlib
 from typing import Any
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.io import json_file
 
 MODULES = 'modules.json'
 ROUTER_CONFIG = 'router_config.json'
@@ -56,7 +56,7 @@ def read_towers(path: pathlib.Path) -> tuple[Tower, Tower]:
   """
   file = path / MODULES
   query, passage = [], []
-  entries = read_json(file, list)
+  entries = json_file.parse(json_file.read_text(file), file, kind=list)
   for entry in entries:
     module = _module(entry, path, file)
     if module.kind in _ROUTERS:
@@ -66,30 +66,6 @@ def read_towers(path: pathlib.Path) -> tuple[Tower, Tower]:
       query.append(module)
       passage.append(module)
   return _tower(query, file), _tower(passage, file)
-
-
-def read_json(
-    file: pathlib.Path, kind: type[list] | type[dict] = dict
-) -> Any:
-  """What a JSON file holds, a list or an object.
-
-  Raises:
-    UserError: it is not there, or holds something else.
-  """
-  try:
-    value = json.loads(file.read_text(encoding='utf-8'))
-  except OSError as e:
-    raise UserError(
-        f'{file} cannot be read: {e.strerror}. Copy the whole folder.'
-    ) from e
-  except ValueError as e:
-    raise UserError(f'{file} is no JSON: {e}. Copy it again.') from e
-  if not isinstance(value, kind):
-    raise UserError(
-        f'{file} holds a JSON {type(value).__name__}; expected a'
-        f' {kind.__name__}. Copy it again.'
-    )
-  return value
 
 
 def check_settings(
@@ -107,7 +83,7 @@ def check_settings(
   Raises:
     UserError: a setting is unknown, or has a value that is not allowed.
   """
-  settings = read_json(file) if file.is_file() else {}
+  settings = json_file.read(file) if file.is_file() else {}
   for name, value in settings.items():
     if name not in allowed:
       raise UserError(
@@ -148,7 +124,7 @@ def _read_routes(router: Module) -> tuple[list[Module], list[Module]]:
   """The modules that a router sends queries and passages through."""
   files = [router.folder / name for name in (ROUTER_CONFIG, 'config.json')]
   file = files[0] if files[0].is_file() else files[1]
-  config = read_json(file)
+  config = json_file.read(file)
   mappings = config.get('parameters', {}).get('route_mappings')
   if mappings:
     raise UserError(

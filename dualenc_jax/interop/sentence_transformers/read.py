@@ -4,11 +4,8 @@ from collections.abc import Mapping
 import dataclasses
 import pathlib
 
-import numpy as np
-
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import hugging_face
-from dualenc_jax.interop.hugging_face_tokenizer import same_vocabulary
+from dualenc_jax.interop import hugging_face, two_towers
 from dualenc_jax.interop.sentence_transformers import modules, usage
 from dualenc_jax.interop.sentence_transformers.modules import (
   check_settings,
@@ -21,7 +18,6 @@ from dualenc_jax.tensor_files.tensors import Tensor
 
 KIND = 'sentence-transformers folder'
 KERNEL, BIAS = 'linear.weight', 'linear.bias'
-_PARTS = ('token_embedder/', 'encoder/', 'projection/')
 _EMBEDDING = ('sentence_embedding', None)
 _POOLING_SETTINGS = {
     'word_embedding_dimension': None,
@@ -79,25 +75,20 @@ def read(path: pathlib.Path) -> Weights:
     _check_tower(tower, path)
     by_tower[tower] = _read_tower(tower, path)
   query, passage = (by_tower[tower] for tower in towers)
-  own = tuple(p for p in _PARTS if not _same_part(query, passage, p))
-  own_tensors = {
-      f'passage_{name}': tensor
-      for name, tensor in passage.tensors.items()
-      if name.startswith(own)
-  }
+  tensors, passage_encoder, texts = two_towers.join(query, passage, path)
   query_prefix, passage_prefix = usage.read_prompts(path)
   return Weights(
       query.kind if query.kind != KIND else passage.kind,
       str(path),
-      {**query.tensors, **own_tensors},
+      tensors,
       query.encoder,
-      passage.encoder if 'encoder/' in own else None,
+      passage_encoder,
       dataclasses.replace(
-          same_vocabulary(query.usage, passage.usage, path),
+          texts,
           query_length=usage.read_length(towers[0].transformer, 'query')
-          or query.usage.query_length,
+          or texts.query_length,
           passage_length=usage.read_length(towers[1].transformer, 'document')
-          or passage.usage.passage_length,
+          or texts.passage_length,
           query_prefix=query_prefix,
           passage_prefix=passage_prefix,
       ),
@@ -115,22 +106,6 @@ def _read_tower(tower: Tower, path: pathlib.Path) -> Weights:
       tensors={**transformer.tensors, 'projection/kernel': kernel},
       left_out=_located(tower.transformer, path, transformer.left_out)
       | left_out,
-  )
-
-
-def _same_part(query: Weights, passage: Weights, part: str) -> bool:
-  """Whether both towers have the same numbers in a part."""
-  if part == 'encoder/' and query.encoder != passage.encoder:
-    return False
-  pairs = (
-      (tensor, passage.tensors[name])
-      for name, tensor in query.tensors.items()
-      if name.startswith(part)
-  )
-  return all(
-      a.where == b.where
-      or (a.shape == b.shape and np.array_equal(a.read(), b.read()))
-      for a, b in pairs
   )
 
 

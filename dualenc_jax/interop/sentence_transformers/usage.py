@@ -8,8 +8,8 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.interop.sentence_transformers.modules import (
   check_settings,
   Module,
-  read_json,
 )
+from dualenc_jax.io import json_file
 
 CONFIG = 'config_sentence_transformers.json'
 TRANSFORMER_CONFIG = 'sentence_bert_config.json'
@@ -70,7 +70,7 @@ def read_prompts(path: pathlib.Path) -> tuple[str, str]:
     UserError: the names of a side have different prompts.
   """
   file = path / CONFIG
-  config = read_json(file) if file.is_file() else {}
+  config = json_file.read(file) if file.is_file() else {}
   prompts = config.get('prompts') or {}
   default = prompts.get(config.get('default_prompt_name')) or ''
   return (
@@ -82,7 +82,7 @@ def read_prompts(path: pathlib.Path) -> tuple[str, str]:
 def similarity(path: pathlib.Path) -> str:
   """How vectors are to be compared; the library's default is the cosine."""
   file = path / CONFIG
-  config = read_json(file) if file.is_file() else {}
+  config = json_file.read(file) if file.is_file() else {}
   return config.get('similarity_fn_name') or 'cosine'
 
 

@@ -6,7 +6,7 @@ import pathlib
 from typing import Any
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import hugging_face
+from dualenc_jax.interop import hugging_face, two_towers
 from dualenc_jax.interop.sentence_transformers import model_card, modules, usage
 from dualenc_jax.interop.weights import Usage, Weights
 from dualenc_jax.io import files
@@ -49,7 +49,7 @@ def write(weights: Weights, folder: pathlib.Path) -> list[str]:
         route: _names(route, own_transformer, own_dense)
         for route in ('query', 'document')
     }
-    towers = hugging_face.split(weights)
+    towers = two_towers.split(weights)
     for tower, names in zip(towers, structure.values()):
       if not own_transformer:
         # The only one, which both lengths are written to.

@@ -1,14 +1,13 @@
-"""The forms that `dualenc convert` writes, and who opens them."""
+"""The forms that a model is written in, and who opens them."""
 
 from collections.abc import Callable, Sequence
 import dataclasses
 import pathlib
 
-from dualenc_jax.commands import new_model_dir
 from dualenc_jax.inference import artifact as serving
 from dualenc_jax.interop import (
   hugging_face,
-  loaded,
+  loading,
   opening,
   peers,
   plain,
@@ -80,12 +79,8 @@ def read_artifact(folder: pathlib.Path, usage: Usage) -> verify.Encode:
   return encode
 
 
+# All but a model_dir, whose config is a command's to write.
 FORMS = {
-    'model_dir': Form(
-        'what training writes: to evaluate, encode, search, train from',
-        new_model_dir.write,
-        read_back,
-    ),
     'sentence_transformers': Form(
         'opens with SentenceTransformer(folder)',
         alone(sentence_transformers.write),
@@ -107,7 +102,7 @@ FORMS = {
     ),
     'jax_export': Form(
         'programs that run with JAX alone; Retriever.from_dir opens them',
-        alone(lambda w, folder: serving.write(loaded.load(w), folder)),
+        alone(lambda w, folder: serving.write(loading.load(w), folder)),
         read_artifact,
     ),
     'npz': Form(

@@ -1,0 +1,231 @@
+"""From one form to another: read, written, read back, compared, moved."""
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import pathlib
+import shutil
+import uuid
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.interop import (
+  hugging_face,
+  loading,
+  opening,
+  own,
+  peers,
+  sentence_transformers,
+  verify,
+)
+from dualenc_jax.interop.forms import Form
+from dualenc_jax.interop.sentence_transformers.modules import MODULES
+from dualenc_jax.interop.weights import count_reasons, Usage, Weights
+from dualenc_jax.io import files
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+  """What is converted.
+
+  Attributes:
+    path: the checkpoint, a folder or a file.
+    step: of the checkpoint in a model_dir; None for the newest.
+    vocabulary: a SentencePiece file, or the name of a shipped one; None for
+      that of the checkpoint.
+    usage: lengths and prefixes that are not those of the checkpoint, by name.
+  """
+
+  path: str
+  step: int | None = None
+  vocabulary: str | None = None
+  usage: Mapping[str, int | str] = dataclasses.field(default_factory=dict)
+
+  def read(self) -> Weights:
+    """The checkpoint with this usage.
+
+    Raises:
+      UserError: it cannot be read, its model is of classes of the user's own,
+        or the vocabulary is another one.
+    """
+    weights = opening.read(self.path, self.step)
+    if weights.described:
+      own.model_of(weights)
+    usage = dataclasses.replace(weights.usage, **self.usage)
+    tokenizer = loading.make_tokenizer(
+        dataclasses.replace(weights, usage=usage), self.vocabulary
+    )
+    usage = dataclasses.replace(
+        usage,
+        vocabulary=tokenizer.vocabulary.file,
+        query_length=tokenizer.query_length,
+        passage_length=tokenizer.passage_length,
+    )
+    return dataclasses.replace(weights, usage=usage)
+
+
+def convert(
+    source: Source,
+    name: str,
+    form: Form,
+    out: pathlib.Path,
+    texts: Sequence[str] | None = None,
+    say: Callable[[str], None] = print,
+) -> None:
+  """Writes beside the output, compares, and moves it into place.
+
+  Args:
+    source: what to convert.
+    name: of the form.
+    form: to write.
+    out: a new or an empty folder.
+    texts: to compare with; None for those of `verify.real_texts`.
+    say: gets a line for people about each step.
+
+  Raises:
+    UserError: the source cannot be read or not be written so; what was written
+      is not the same; or the output is there. Nothing is left then.
+  """
+  check_out(out)
+  peers.check_installed(f'--to={name}', *form.packages)
+  texts = texts or verify.real_texts()
+  weights = source.read()
+  say(f'{weights.path}: {describe(weights)}')
+  if form.is_whole and not weights.has_projection:
+    raise UserError(
+        f'{weights.path} ({weights.kind}) has no projection: it is a pretrained'
+        f' T5, which --to={name} cannot be. Train a dual encoder from it,'
+        f' --gin.INITIAL_CHECKPOINT_PATH={weights.path}, or give --to=hf, t5x,'
+        ' npz or safetensors.'
+    )
+  partial = out.with_name(f'.{out.name}.{uuid.uuid4().hex}.partial')
+  try:
+    with files.writing(out, 'another --out'):
+      partial.mkdir(parents=True)
+      lines = form.write(weights, partial, out) or ()
+    for line in lines:
+      say(line)
+    verify.check_written(weights, partial)
+    folders = {source.path: source.path, name: partial}
+    texts = alike(texts, weights.usage, folders, say)
+    say(f'Comparing {len(texts)} texts ...')
+    sides = [
+        ('dualenc_jax', verify.ours(weights)),
+        (f'the {name}', form.encode(partial, weights.usage)),
+        *source_side(source.path, weights, say),
+    ]
+    for line in verify.compare(sides, texts):
+      say(line)
+    with files.writing(out, 'another --out'):
+      partial.replace(out)
+  finally:
+    shutil.rmtree(partial, ignore_errors=True)
+  say(f'Wrote {out}, in float32: {form.text}.')
+
+
+def check_out(out: pathlib.Path) -> None:
+  """Raises UserError unless the output is a new or an empty folder."""
+  if out.is_symlink() or (
+      out.exists() and (not out.is_dir() or any(out.iterdir()))
+  ):
+    raise UserError(
+        f'--out {out} is there already. Give a new folder: nothing is'
+        ' overwritten.'
+    )
+
+
+def alike(
+    texts: Sequence[str],
+    usage: Usage,
+    folders: Mapping[str, str | pathlib.Path],
+    say: Callable[[str], None],
+) -> Sequence[str]:
+  """The texts that all tokenizers give the ids of the SentencePiece file.
+
+  Others would show that tokenizers differ, in very few texts, and not whether
+  the model is the same.
+
+  Args:
+    texts: n of them.
+    usage: vocabulary and lengths.
+    folders: of transformers or sentence-transformers, by name; others have no
+      tokenizer.
+    say: gets a line about texts that are left out.
+
+  Raises:
+    UserError: one differs in more than a tenth of the texts.
+  """
+  kept = set(range(len(texts)))
+  for name, folder in folders.items():
+    folder = pathlib.Path(folder).expanduser()
+    folder = folder if folder.is_dir() else folder.parent
+    if not (
+        peers.has_tokenizer(folder) and peers.is_installed('transformers')
+    ):
+      continue
+    other = peers.other_ids(folder, usage, texts)
+    if 10 * len(other) > len(texts):
+      raise UserError(
+          f'The tokenizer of {name} gives {len(other)} of {len(texts)} texts'
+          f' other ids than {usage.vocabulary}, such as'
+          f' {texts[min(other)][:100]!r}. Give the vocabulary that the model'
+          ' was trained with, --vocabulary=.'
+      )
+    if other:
+      say(
+          f'The tokenizer of {name} gives {len(other)} of {len(texts)} texts'
+          ' other ids than the SentencePiece file; they are left out.'
+      )
+    kept -= other
+  return [texts[i] for i in sorted(kept)]
+
+
+def describe(weights: Weights) -> str:
+  """What a checkpoint is, in a line or two."""
+  model, usage = weights.model(), weights.usage
+  parts = {name.split('/')[0] for name in weights.tensors}
+  own = sorted(part for part in parts if part.startswith('passage_'))
+  size = weights.encoder
+  lines = (
+      f'{weights.kind}: {size.num_layers} layers,'
+      f' {model.token_embedder.features} wide,'
+      f' {" x ".join(size.activations)}, {len(weights.tensors)} tensors, '
+      + (
+          f'embeddings of {model.projection.features}'
+          if weights.has_projection
+          else 'no projection'
+      )
+      + (f', passages with their own {", ".join(own)}' if own else '')
+      + f'; queries of {usage.query_length} tokens'
+      + (f' after {usage.query_prefix!r}' if usage.query_prefix else '')
+      + f', passages of {usage.passage_length}'
+      + (f' after {usage.passage_prefix!r}' if usage.passage_prefix else '')
+      + '.'
+  )
+  reasons = list(weights.left_out.values())
+  reasons += ['the loss'] * len(weights.loss)
+  reasons += ['optimizer'] * len(weights.optimizer)
+  if reasons:
+    lines += f' Left out: {count_reasons(reasons)}.'
+  return lines
+
+
+def source_side(
+    path: str, weights: Weights, say: Callable[[str], None]
+) -> list[tuple[str, verify.Encode]]:
+  """The source as it is used where it comes from, if that is installed."""
+  reader = opening.reader_of(path)
+  folder = pathlib.Path(path).expanduser()
+  folder = folder if folder.is_dir() else folder.parent
+  if reader is sentence_transformers:
+    name = 'sentence_transformers'
+    encode = peers.sentence_transformers(folder, weights.usage)
+  elif reader is hugging_face and not (folder / MODULES).is_file():
+    name, encode = 'transformers', peers.hugging_face(folder, weights.usage)
+  else:
+    return []
+  if not peers.is_installed(name, 'torch'):
+    say(
+        f'{name} is not installed, so the source is read by dualenc_jax alone;'
+        " to compare both: pip install 'dualenc-jax[convert]'."
+    )
+    return []
+  return [(f'the source in {name}', encode)]

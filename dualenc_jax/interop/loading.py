@@ -1,0 +1,230 @@
+"""A checkpoint of any kind as a model that encodes texts: the one loader."""
+
+from collections.abc import Mapping, Sequence
+import os
+import pathlib
+from typing import Any
+
+from flax import linen as nn, traverse_util
+import jax
+import numpy as np
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.inference.embedder import Embedder
+from dualenc_jax.inference.loaded import Loaded
+from dualenc_jax.interop import own, same_vocabulary, usage_file
+from dualenc_jax.interop.weights import abstract_params, Usage, Weights
+from dualenc_jax.io import revision
+from dualenc_jax.models import DualEncoder
+from dualenc_jax.parallel.partitioning import HostPartitioner, Partitioner
+from dualenc_jax.tensor_files.tensors import Tensor
+from dualenc_jax.text.tokenizer import Tokenizer
+from dualenc_jax.text.vocabulary import Vocabulary
+
+# Most rows that a device encodes at once, as `Experiment.eval_batch_size`.
+_BATCH_SIZE = 256
+
+
+def load(
+    weights: Weights,
+    vocabulary: str | os.PathLike[str] | None = None,
+    query_length: int | None = None,
+    passage_length: int | None = None,
+) -> Loaded:
+  """Puts a checkpoint on the devices of this host, tensor by tensor.
+
+  Args:
+    weights: what a reader of `interop` returned.
+    vocabulary: a SentencePiece file, or the name of a shipped vocabulary; None
+      for the one that lies with the checkpoint.
+    query_length: most tokens of a query, EOS included; None for what the
+      checkpoint says, else 64.
+    passage_length: the same of a passage, else 256.
+
+  Raises:
+    UserError: there is no projection or no vocabulary; the vocabulary is not
+      the checkpoint's; or a tensor cannot be read or is not finite.
+  """
+  if not weights.has_projection:
+    raise UserError(
+        f'{weights.path} ({weights.kind}) has no projection: it is a pretrained'
+        ' encoder, no dual encoder yet. Train one from it, with'
+        f' --gin.INITIAL_CHECKPOINT_PATH={weights.path}.'
+    )
+  provenance = {
+      'checkpoint': pathlib.Path(weights.path).name,
+      'checkpoint_kind': weights.kind,
+      'checkpoint_step': weights.step,
+      'versions': revision.versions(),
+  }
+  tokenizer = make_tokenizer(weights, vocabulary, query_length, passage_length)
+  params, embedder = place(weights.model(), weights.tensors, weights.path)
+  return Loaded(params, tokenizer, embedder, provenance)
+
+
+def load_own(path: pathlib.Path, step: int | None = None) -> Loaded:
+  """A model_dir as it was trained, at its newest readable checkpoint.
+
+  Args:
+    path: of the model_dir.
+    step: of the checkpoint; None for the newest.
+
+  Raises:
+    UserError: there is no checkpoint, none can be read, or the model is of
+      classes that are not this library's.
+  """
+
+  def use(checkpoint: own.Checkpoint) -> Loaded:
+    weights = own.weights_of(checkpoint)
+    model, tokenizer = own.model_of(weights), make_tokenizer(weights)
+    checkpoint.check_vocabulary(tokenizer.vocabulary)
+    params, embedder = place(model, weights.tensors, weights.path)
+    provenance = checkpoint.provenance(model, tokenizer)
+    return Loaded(params, tokenizer, embedder, provenance)
+
+  return own.restore(path, step, use)
+
+
+def place(
+    model: DualEncoder,
+    tensors: Mapping[str, Tensor],
+    path: str,
+    partitioner: Partitioner | None = None,
+    batch_size: int = _BATCH_SIZE,
+) -> tuple[Any, Embedder]:
+  """Puts tensors where a model wants them on a mesh, one at a time.
+
+  Args:
+    model: the dual encoder, perhaps of a class of the user's own.
+    tensors: its parameters by name, one for each layer.
+    path: of the checkpoint, for messages.
+    partitioner: the mesh and its rules; None for the devices of this host, all
+      of which get all parameters.
+    batch_size: as of `Embedder`.
+
+  Returns:
+    The parameters, as `model.apply` takes them, and the compiled towers.
+
+  Raises:
+    UserError: the tensors are of another model, a tensor cannot be read, or is
+      not finite.
+  """
+  partitioner = partitioner or HostPartitioner()
+  boxed = abstract_params(model)
+  shardings = partitioner.param_shardings(boxed)
+  abstract = traverse_util.flatten_dict(nn.unbox(boxed), sep='/')
+  parts = {name: own.layer_names(name, a.shape) for name, a in abstract.items()}
+  _check_same_model(tensors, parts, path)
+  where = traverse_util.flatten_dict(shardings, sep='/')
+  flat = {
+      name: place_array(
+          a.shape, where[name], [tensors[part] for part in parts[name]]
+      )
+      for name, a in abstract.items()
+  }
+  params = traverse_util.unflatten_dict(flat, sep='/')
+  return params, Embedder(model, partitioner, shardings, batch_size)
+
+
+def place_array(
+    shape: tuple[int, ...],
+    sharding: jax.sharding.Sharding,
+    layers: Sequence[Tensor],
+) -> jax.Array:
+  """An array out of a tensor, or of those of its layers.
+
+  Args:
+    shape: of the array.
+    sharding: where it is to be; other hosts call this, too.
+    layers: one of that shape, or as many as its first axis is long.
+  """
+  if layers[0].shape == tuple(shape):
+    host = layers[0].read()
+  else:
+    host = np.empty(shape, np.float32)
+    for row, layer in zip(host, layers, strict=True):
+      row[...] = layer.read()
+  array = jax.make_array_from_callback(shape, sharding, lambda i: host[i])
+  # The copy on the host is needed until this one exists.
+  return array.block_until_ready()
+
+
+def read_params(
+    tensors: Mapping[str, Tensor], sharding: jax.sharding.Sharding
+) -> dict[str, Any]:
+  """Reads tensors onto devices, each by its own name.
+
+  Args:
+    tensors: by name, 'encoder/encoder_norm/scale'.
+    sharding: of each.
+
+  Returns:
+    A nested dict, as `model.apply` takes it.
+  """
+  flat = {
+      name: place_array(tensor.shape, sharding, [tensor])
+      for name, tensor in tensors.items()
+  }
+  return traverse_util.unflatten_dict(flat, sep='/')
+
+
+def _check_same_model(
+    tensors: Mapping[str, Tensor],
+    parts: Mapping[str, Mapping[str, tuple[int, ...]]],
+    path: str,
+) -> None:
+  wanted = {n: s for layers in parts.values() for n, s in layers.items()}
+  saved = {name: tensor.shape for name, tensor in tensors.items()}
+  problems = [
+      f'{name}: {saved.get(name, "absent")} in the checkpoint,'
+      f' {wanted.get(name, "absent")} in this model'
+      for name in sorted(saved.keys() | wanted.keys())
+      if saved.get(name) != wanted.get(name)
+  ]
+  if problems:
+    more = f' and {len(problems) - 5} more' if len(problems) > 5 else ''
+    raise UserError(
+        f'{path} is of another model. '
+        + '; '.join(problems[:5])
+        + more
+        + '. Give the config it was trained with.'
+    )
+
+
+def make_tokenizer(
+    weights: Weights,
+    vocabulary: str | os.PathLike[str] | None = None,
+    query_length: int | None = None,
+    passage_length: int | None = None,
+) -> Tokenizer:
+  """The tokenizer of a checkpoint; arguments and errors are those of `load`."""
+  usage = weights.usage
+  path = usage.vocabulary if vocabulary is None else vocabulary
+  if path is None:
+    raise UserError(
+        f'{weights.path} ({weights.kind}) comes without a SentencePiece file'
+        + (': a tokenizer.json is not enough' if usage.pieces else '')
+        + '. Give the one that it was trained with, --vocabulary=spiece.model'
+        ' (from Python, vocabulary=).'
+    )
+  own = Vocabulary(os.fspath(path))
+  same_vocabulary.check(weights, own)
+  return Tokenizer(
+      own,
+      _first(query_length, usage.query_length, Tokenizer.query_length),
+      _first(passage_length, usage.passage_length, Tokenizer.passage_length),
+      usage.query_prefix,
+      usage.passage_prefix,
+  )
+
+
+def tokenizer_of(usage: Usage) -> Tokenizer:
+  """The tokenizer of a usage that says everything."""
+  return Tokenizer(
+      Vocabulary(os.fspath(usage.vocabulary)),
+      *(getattr(usage, name) for name in usage_file.NAMES),
+  )
+
+
+def _first(*values: int | None) -> int:
+  return next(value for value in values if value is not None)

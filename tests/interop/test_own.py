@@ -1,0 +1,189 @@
+"""A model_dir without its config: which checkpoint, and the model in it."""
+
+import json
+import shutil
+
+from flax import traverse_util
+import jax
+import numpy as np
+import pytest
+import tiny_towers
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.interop import loading, opening, own
+from dualenc_jax.models import Projection
+from dualenc_jax.parallel.partitioning import Partitioner
+from dualenc_jax.tensor_files.tensors import Tensor
+from dualenc_jax.training.checkpoints import Checkpoints
+
+
+def save(folder, *steps, **kind):
+  """A model_dir with a model of another seed at each step; the last one."""
+  for step in steps:
+    towers = tiny_towers.loaded(seed=step, **kind)
+    tokenizer = towers.tokenizer
+    lengths = 'query_length', 'passage_length'
+    Checkpoints(folder).save_params(
+        towers.params,
+        step,
+        {
+            'run_id': 'r',
+            'model': own.describe(towers.embedder.model),
+            'data': {
+                'vocabulary': tokenizer.vocabulary.sha256,
+                'seed': 3,
+                **{name: getattr(tokenizer, name) for name in lengths},
+                **tokenizer.prefixes,
+            },
+        },
+    )
+  shutil.copyfile(tokenizer.vocabulary.file, folder / own.VOCABULARY)
+  return towers
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('run')
+  save(folder, 1, 2)
+  return folder
+
+
+@pytest.fixture
+def copied(folder, tmp_path):
+  return shutil.copytree(folder, tmp_path / 'run')
+
+
+def embed(model):
+  return model.passages(model.tokenizer.encode_passages(tiny_towers.TEXTS))
+
+
+def flat(params):
+  flattened = traverse_util.flatten_dict(params, sep='/')
+  return {name: np.asarray(leaf) for name, leaf in flattened.items()}
+
+
+@pytest.mark.parametrize(
+    'kind',
+    [
+        {'apart': True, 'prefixes': ('find: ', '')},
+        {'dtype': 'bfloat16'},
+        {'scan_layers': True},
+    ],
+)
+def test_the_model_is_the_one_that_was_trained(tmp_path, kind):
+  """Its dtype and its scan, too: vectors are the same to the last bit."""
+  towers = save(tmp_path, 7, **kind)
+  found = opening.load(tmp_path)
+  assert found.embedder.model == towers.embedder.model
+  assert found.tokenizer.prefixes == towers.tokenizer.prefixes
+  assert embed(found).tobytes() == embed(towers).tobytes()
+  wanted = {'checkpoint_step': 7, 'seed': 3, 'dtype': kind.get('dtype')}
+  wanted['dtype'] = wanted['dtype'] or 'float32'
+  assert wanted.items() <= found.provenance.items()
+
+
+def my_attention(*args, **options):
+  raise NotImplementedError
+
+
+def test_a_model_of_ones_own_is_refused(tmp_path):
+  save(tmp_path, 1)
+  path = tmp_path / 'checkpoints/1/meta/metadata'
+  meta = json.loads(path.read_text())
+  model = tiny_towers.model()
+  for other, named in (
+      (model.clone(encoder=model.encoder.clone(attention_fn=my_attention)),
+       'my_attention'),
+      (model.clone(projection=type('Mine', (Projection,), {})(24)), 'Mine'),
+  ):
+    described = own.describe(other)
+    path.write_text(json.dumps({**meta, 'model': described}))
+    with pytest.raises(UserError, match=f'(?s){named}.*model_dir.load'):
+      opening.load(tmp_path)
+
+
+def test_a_step_or_the_newest_that_can_be_read(copied, caplog):
+  def step_of(step=None):
+    return own.restore(copied, step, lambda checkpoint: checkpoint.meta['step'])
+
+  assert own.steps(copied) == [1, 2]
+  assert [step_of(1), step_of(2), step_of()] == [1, 2, 2]
+  with pytest.raises(UserError, match='no checkpoint of step 3; it has 1, 2'):
+    step_of(3)
+  shutil.rmtree(copied / 'checkpoints/2/params/d')
+  assert loading.load_own(copied).provenance['checkpoint_step'] == 1
+  assert 'Checkpoint 2 cannot be read' in caplog.text
+  with pytest.raises(UserError, match='No checkpoint in .* can be read .*2: '):
+    loading.load_own(copied, 2)
+  (copied / 'checkpoints/1/meta/metadata').write_text('{"data": ')
+  with pytest.raises(UserError, match='No checkpoint .*2: .*1: .*metadata'):
+    loading.load_own(copied)
+  shutil.rmtree(copied / 'checkpoints/2')
+  (copied / 'checkpoints/1').rename(copied / 'checkpoints/1.tmp')
+  with pytest.raises(UserError, match='has no checkpoint yet'):
+    loading.load_own(copied)
+
+
+def test_another_vocabulary_is_refused(copied):
+  path = copied / own.VOCABULARY
+  path.write_bytes(path.read_bytes() + b'\x1a\x00')
+  with pytest.raises(UserError, match='another vocabulary'):
+    opening.load(copied)
+
+
+@pytest.mark.parametrize('saved, wanted', [(False, True), (True, False)])
+def test_layers_are_stacked_as_the_model_wants_them(tmp_path, saved, wanted):
+  towers = save(tmp_path, 1, scan_layers=saved)
+  checkpoint = own.open_checkpoint(tmp_path, 1)
+  params, embedder = loading.place(
+      tiny_towers.model(scan_layers=wanted), checkpoint.tensors, 'x'
+  )
+  tokens = towers.tokenizer.encode_passages(tiny_towers.TEXTS)
+  np.testing.assert_allclose(
+      embedder.passages(params, tokens), towers.passages(tokens), atol=1e-6
+  )
+
+
+def test_parameters_lie_where_the_rules_say(folder):
+  checkpoint = own.open_checkpoint(folder, 2)
+  partitioner = Partitioner(2, (('embed', 'data'),))
+  params, _ = loading.place(
+      tiny_towers.model(), checkpoint.tensors, 'x', partitioner
+  )
+  kernel = params['encoder']['layers_0']['mlp']['wo']['kernel']
+  assert tuple(kernel.sharding.spec) == ('model', 'data')
+  wanted = flat(tiny_towers.loaded(seed=2).params)
+  found = flat(params)
+  assert found.keys() == wanted.keys()
+  for name, array in found.items():
+    assert array.tobytes() == wanted[name].tobytes()
+
+
+def test_another_model_is_refused(folder):
+  tensors = own.open_checkpoint(folder, 2).tensors
+  with pytest.raises(UserError, match='passage_enc.*absent in .* and .*more'):
+    loading.place(tiny_towers.model(apart=True), tensors, 'x')
+  wide = tiny_towers.model().clone(projection=Projection(8))
+  with pytest.raises(UserError, match=r'projection/kernel: \(32, 24\) in '):
+    loading.place(wide, tensors, 'x')
+
+
+@pytest.mark.parametrize('value', [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_not_finite_name_tensor_and_checkpoint(
+    tmp_path, value
+):
+  towers = save(tmp_path, 1)
+  params = jax.device_get(towers.params)
+  params['encoder']['layers_1']['mlp']['wo']['kernel'][3, 1] = value
+  meta = own.open_checkpoint(tmp_path, 1).meta
+  Checkpoints(tmp_path).save_params(params, 2, meta)
+  said = 'checkpoints/2/params: encoder/layers_1/mlp/wo/kernel .*NaN or inf'
+  with pytest.raises(UserError, match=said):
+    opening.load(tmp_path)
+
+
+def test_what_is_not_finite_is_refused_where_it_is_read():
+  where = 'm.safetensors: encoder/x'
+  tensor = Tensor(where, (2,), lambda: np.array([1, np.nan], np.float16))
+  with pytest.raises(UserError, match=where):
+    loading.place_array((2,), Partitioner().replicated, [tensor])
