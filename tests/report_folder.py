@@ -4,26 +4,16 @@ from collections.abc import Mapping, Sequence
 import json
 import pathlib
 
-import tensorboardX
-
 CONFIG = """\
-from dualenc_jax import losses
-
 # Macros:
 STEPS = 40
 BATCH_SIZE = 128
-DTYPE = 'float32'
-FREEZE = ()
+INITIAL_CHECKPOINT_PATH = \\
+    '/a/long/path'
 LOSS = @losses.SamToNe()
-MODEL = @models.DualEncoder()
 TASK = @pairs/data.Task()
-losses.SamToNe.both_towers = True
 losses.SamToNe.temperature = 0.05
-models.DualEncoder.passage_token_embedder = @passage/models.TokenEmbedder()
-models.DualEncoder.passage_encoder = @passage/models.T5Encoder()
-models.DualEncoder.passage_projection = None
-pairs/data.Task.options = {'file': \\
-    'a <b> & c.jsonl'}
+pairs/data.Task.options = {'file': 'a <b> & c.jsonl'}
 """
 # The smallest things that are told apart when they are embedded.
 PNG = b'\x89PNG\r\n\x1a\nnot really'
@@ -43,8 +33,7 @@ def write(folder: pathlib.Path) -> pathlib.Path:
   folder.mkdir()
   (folder / 'config.gin').write_text(CONFIG)
   checkpoint(folder, 40)
-  losses = [4.0 - 0.05 * step for step in range(1, 41)]
-  events(folder, {'train/loss': dict(enumerate(losses, 1))})
+  curves(folder, *(train(i, loss=4.0 - 0.05 * i) for i in range(1, 41)))
   evaluation(folder, examples=[example(rank=1), example(rank=7)])
   analysis(folder)
   return folder
@@ -64,22 +53,15 @@ def checkpoint(folder: pathlib.Path, step: int) -> None:
   write_json(where / '_CHECKPOINT_METADATA', time)
 
 
-def events(
-    folder: pathlib.Path,
-    curves: Mapping[str, Mapping[int, float]],
-    start: int = 0,
-    suffix: str = '',
-) -> pathlib.Path:
-  """One event file, as of a run that starts after step `start`; its path."""
-  before = set(folder.glob('events/*'))
-  with tensorboardX.SummaryWriter(
-      str(folder / 'events'), purge_step=start + 1, filename_suffix=suffix
-  ) as writer:
-    for tag, values in curves.items():
-      for step, value in values.items():
-        writer.add_scalar(tag, value, step)
-  (path,) = set(folder.glob('events/*')) - before
-  return path
+def curves(folder: pathlib.Path, *lines: Mapping[str, object]) -> None:
+  """Appends lines to what training wrote of its numbers."""
+  with open(folder / 'metrics.jsonl', 'a') as f:
+    f.writelines(json.dumps(line) + '\n' for line in lines)
+
+
+def train(step: int, **values: float) -> dict[str, object]:
+  """A line of a training step."""
+  return {'step': step, 'group': 'train', **values}
 
 
 def evaluation(
@@ -102,6 +84,7 @@ def evaluation(
           'passages': 56789,
           'checkpoint_step': 40,
           'git_revision': 'cafe1234',
+          'command': "dualenc evaluate --model_dir='my model' --split=test",
           **facts,
       },
   )

@@ -13,7 +13,7 @@ import pathlib
 import sys
 
 from dualenc_jax.io import files
-from dualenc_jax.report import material as material_lib, page
+from dualenc_jax.report import contents, page
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   args = parser.parse_args(argv)
   default = pathlib.Path(args.model_dir) / 'report.html'
   output = pathlib.Path(args.output) if args.output else default
-  html, problems = page.render(material_lib.read(args.model_dir))
+  html, problems = page.render(contents.read(args.model_dir))
   for problem in problems:
     print(f'warning: {problem}', file=sys.stderr)
   # A text may have half a surrogate pair, which a page shows as '?'.

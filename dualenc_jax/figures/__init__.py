@@ -1,1 +1,1 @@
-"""Figures as files: how they look, how they are drawn."""
+"""Figures and tables as files: how they look, how they are made."""

@@ -1,10 +1,11 @@
 """A figure: its numbers as columns, and how they are drawn."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import csv
 import dataclasses
 import io
 import pathlib
+import re
 from typing import Any
 
 from dualenc_jax.io import files as files_lib
@@ -16,6 +17,8 @@ _NO_METADATA = {
     'png': {'Software': None},
     'svg': {'Date': None, 'Creator': None},
 }
+# Stands for a colour of the page that a drawing is put into.
+_PAGE = '#010203'
 _STYLE = {
     'font.size': 10,
     'axes.titlesize': 11,
@@ -69,23 +72,12 @@ def save(figure: Figure, folder: pathlib.Path) -> dict[str, str]:
   Raises:
     UserError: a file cannot be written.
   """
-  # Not through pyplot, which would look for a screen.
-  import matplotlib
-  from matplotlib.figure import Figure as Canvas
-
   files = {
       kind: f'{figure.name}.{kind}' for kind in (*_NO_METADATA, 'csv')
   }
-  with matplotlib.rc_context():
-    # Whatever a user's matplotlibrc says.
-    matplotlib.rcdefaults()
-    matplotlib.rcParams.update(_STYLE)
-    canvas = Canvas(figsize=figure.inches, layout='constrained')
-    figure.draw(canvas)
-    for kind, metadata in _NO_METADATA.items():
-      content = io.BytesIO()
-      canvas.savefig(content, dpi=200, metadata=metadata, format=kind)
-      files_lib.write(folder / files[kind], content.getvalue())
+  drawn = _drawn(figure.inches, figure.draw, _NO_METADATA, {})
+  for kind, content in drawn.items():
+    files_lib.write(folder / files[kind], content)
   write_csv(folder / files['csv'], figure.columns)
   return {
       'name': figure.name,
@@ -93,6 +85,58 @@ def save(figure: Figure, folder: pathlib.Path) -> dict[str, str]:
       'caption': figure.caption,
       **files,
   }
+
+
+def svg(
+    inches: tuple[float, float], draw: Callable[[Any], None]
+) -> str:
+  """A drawing as an <svg> element of a page of HTML, as wide as its place.
+
+  Its letters are those of the page, in the colour of the text around it.
+  """
+  style = {
+      'svg.fonttype': 'none',
+      'text.color': _PAGE,
+      'axes.labelcolor': _PAGE,
+      'xtick.color': _PAGE,
+      'ytick.color': _PAGE,
+      'grid.color': _PAGE,
+      'grid.alpha': 0.2,
+      'savefig.transparent': True,
+  }
+  drawing = _drawn(inches, draw, ['svg'], style)['svg'].decode()
+  drawing = drawing[drawing.index('<svg ') :].replace(_PAGE, 'currentColor')
+  # Sizes, names of parts and what made it; several stand in one page.
+  drawing = re.sub(r'<metadata>.*?</metadata>', '', drawing, flags=re.DOTALL)
+  drawing = re.sub(r' (width|height)="[\d.]+pt"', '', drawing)
+  drawing = re.sub(r'font-family: [^;]*', 'font-family: inherit', drawing)
+  return re.sub(r' id="[a-z\d.]+_\d+"', '', drawing)
+
+
+def _drawn(
+    inches: tuple[float, float],
+    draw: Callable[[Any], None],
+    kinds: Iterable[str],
+    style: Mapping[str, Any],
+) -> dict[str, bytes]:
+  """A drawing by kind of file."""
+  # Not through pyplot, which would look for a screen.
+  import matplotlib
+  from matplotlib.figure import Figure as Canvas
+
+  contents = {}
+  with matplotlib.rc_context():
+    # Whatever a user's matplotlibrc says.
+    matplotlib.rcdefaults()
+    matplotlib.rcParams.update(_STYLE | style)
+    canvas = Canvas(figsize=inches, layout='constrained')
+    draw(canvas)
+    for kind in kinds:
+      content = io.BytesIO()
+      metadata = _NO_METADATA[kind]
+      canvas.savefig(content, dpi=200, metadata=metadata, format=kind)
+      contents[kind] = content.getvalue()
+  return contents
 
 
 def write_csv(

@@ -48,18 +48,20 @@ def read_text(
     raise UserError(f'{path} is no text in UTF-8: {e}. {again}') from e
 
 
-def read_lines(path: pathlib.Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_lines(
+    path: pathlib.Path, again: str = 'Copy it again.'
+) -> Iterator[tuple[str, dict[str, Any]]]:
   """JSON objects, one a line, each with the file and line where it stands.
 
   Raises:
     UserError: the file cannot be read, or a line holds something else.
   """
   # Not splitlines: JSON may have other ends of lines inside its strings.
-  content = read_text(path)
+  content = read_text(path, again)
   lines = content.removesuffix('\n').split('\n') if content.strip() else []
   for number, line in enumerate(lines, 1):
     where = f'{path}, line {number}'
-    yield where, parse(line, where)
+    yield where, parse(line, where, again)
 
 
 def parse(

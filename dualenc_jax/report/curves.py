@@ -1,178 +1,182 @@
-"""The section of training curves: which there are, and how each is drawn."""
+"""Training curves: metrics.jsonl, and the section of charts."""
 
 from collections.abc import Mapping
-import dataclasses
-import re
+import json
+import math
+import pathlib
+from typing import Any
 
-from dualenc_jax.report import axis, chart
-from dualenc_jax.report.axis import precise
-from dualenc_jax.report.markup import folded, Html, section, tag
-from dualenc_jax.report.series import Series
+import numpy as np
 
+from dualenc_jax.errors import UserError
+from dualenc_jax.figures import figure
+from dualenc_jax.io.shapes import check
+from dualenc_jax.report.markup import folded, Html, precise, section, tag
 
-@dataclasses.dataclass(frozen=True)
-class Panel:
-  """A chart that every report has if there are numbers for it.
+# Values by step, ascending, by '<group>/<name>'.
+Curves = Mapping[str, Mapping[int, float]]
 
-  Attributes:
-    title: above the chart.
-    tags: its curves.
-    note: what the numbers are, after the title.
-    floor: a value that the axis starts at or below.
-    noisy: whether means are needed to see where it goes.
-    spiky: whether a few values may be so high that, on a linear axis, they
-      would flatten all others.
-  """
-
-  title: str
-  tags: tuple[str, ...]
-  note: str = ''
-  floor: float | None = None
-  noisy: bool = False
-  spiky: bool = False
-
-
-PANELS = (
-    Panel('Loss', ('train/loss',), 'of each training batch', noisy=True),
-    Panel(
-        'Validation',
-        (
-            'validation/P_1',
-            'validation/MRR',
-            'validation/nDCG_10',
-            'validation/Recall_10',
-            'validation/Recall_100',
-        ),
-        floor=0.0,
-    ),
-    Panel(
-        'In-batch accuracy',
-        ('train/accuracy',),
-        'positive above every negative passage of the batch',
-        floor=0.0,
-        noisy=True,
-    ),
-    Panel(
-        'Mean cosines',
-        (
-            'train/positive_similarity',
-            'train/query_passage_similarity',
-            'train/query_query_similarity',
-            'train/passage_passage_similarity',
-        ),
-        'of a batch',
-        noisy=True,
-    ),
-    Panel('Gradient norm', ('train/gradient_norm',), noisy=True, spiky=True),
-    Panel('Learning rate', ('train/learning_rate',), floor=0.0),
-    Panel(
-        'Examples per second',
-        ('train/examples_per_second',),
-        floor=0.0,
-        noisy=True,
-    ),
-)
+_CHARTS = {
+    'Loss': ['train/loss'],
+    'Validation': [
+        f'validation/{name}'
+        for name in ('P@1', 'MRR', 'nDCG@10', 'Recall@10', 'Recall@100')
+    ],
+    'In-batch accuracy': ['train/accuracy'],
+    'Mean cosines of a batch': [
+        f'train/{pair}_similarity'
+        for pair in (
+            'positive',
+            'query_passage',
+            'query_query',
+            'passage_passage',
+        )
+    ],
+    'Gradient norm': ['train/gradient_norm'],
+    'Learning rate': ['train/learning_rate'],
+    'Examples per second': ['train/examples_per_second'],
+}
+_INCHES = (4.3, 2.3)
+# Colours of the drawing, to which the style sheet gives others in the dark.
+_COLOURS = ('#0b6a75', '#c2571a', '#6a4fb3', '#4b7a1e', '#b0327a')
 # Curves this long get a line of means on top of the values.
 _SMOOTHED = 100
-_NAMES = {
-    'positive_similarity': 'query and its passage',
-    'query_passage_similarity': 'query and other passage',
-    'query_query_similarity': 'two queries',
-    'passage_passage_similarity': 'two passages',
-}
+# A drawing has so many stretches of a curve, each with both of its extremes.
+_STRETCHES = 250
+# A curve with values so many times its median has a logarithmic axis.
+_SPIKY = 50
 
 
-def render(curves: Mapping[str, Series]) -> Html:
+def read(path: pathlib.Path) -> tuple[Curves, list[str]]:
+  """Reads the numbers that training wrote, one JSON object a line.
+
+  Returns:
+    The curves, and a sentence on damage if there is any. A last line that is
+    not whole is no damage: a run may be writing it, or was stopped there.
+  """
+  try:
+    lines = path.read_bytes().split(b'\n')
+  except FileNotFoundError:
+    return {}, []
+  except OSError as e:
+    return {}, [f'{path} cannot be read: {e.strerror or e}.']
+  found: dict[str, dict[int, float]] = {}
+  bad = []
+  for number, line in enumerate(lines, 1):
+    try:
+      values = json.loads(line)
+      check(values, {'step': int, 'group': str}, '')
+      step, group = values.pop('step'), values.pop('group')
+      check(values, {str: (int, float, type(None))}, '')
+    except (ValueError, RecursionError, UserError):
+      if number < len(lines):
+        bad.append(number)
+      continue
+    for name, value in values.items():
+      value = math.nan if value is None else float(value)
+      found.setdefault(f'{group}/{name}', {})[step] = value
+  problems = [
+      f'{path} is damaged in {len(bad):,} of {len(lines) - 1:,} lines, first in'
+      f' line {bad[0]:,}. They are left out.'
+  ] if bad else []
+  return dict(sorted(found.items())), problems
+
+
+def render(curves: Curves) -> Html:
   """The section; nothing of it if there are no curves."""
-  if not curves:
-    return Html('')
-  shown = {t for panel in PANELS for t in panel.tags}
-  more = [
-      Panel(title(t), (t,), t.rpartition('/')[0])
-      for t in curves
-      if t not in shown
-  ]
-  charts = [c for panel in PANELS if (c := _figure(panel, curves))]
-  others = [c for panel in more if (c := _figure(panel, curves))]
-  parts = [tag('div', *charts, class_='charts')]
-  if max(map(len, curves.values())) >= _SMOOTHED:
+  taken = {name for names in _CHARTS.values() for name in names}
+  others = {name: [name] for name in curves if name not in taken}
+  try:
+    charts, more = (
+        [c for item in group.items() if (c := _chart(*item, curves))]
+        for group in (_CHARTS, others)
+    )
+  except ImportError:
+    advice = "pip install 'dualenc-jax[plots]'"
+    note = f'No curves without matplotlib: {advice}.'
+    return section('curves', 'Training', tag('p', note, class_='note'))
+  parts = [tag('div', *charts, class_='charts')] if charts else []
+  if max(map(len, curves.values()), default=0) >= _SMOOTHED:
     note = 'Thin lines are single values, bold ones means over a 50th of them.'
     parts.insert(0, tag('p', note, class_='note'))
-  if others:
-    parts.append(
-        folded(
-            f'{len(others)} more curve{"s" * (len(others) > 1)}',
-            tag('div', *others, class_='charts'),
-        )
-    )
+  if more:
+    title = f'{len(more)} more curve{"s" * (len(more) > 1)}'
+    parts.append(folded(title, tag('div', *more, class_='charts')))
   return section('curves', 'Training', *parts)
 
 
-def title(name: str) -> str:
-  """'P@1' of 'validation/P_1': tags cannot have what metrics' names have."""
-  name = name.rpartition('/')[2]
-  return re.sub(r'_(\d+)$', r'@\1', name).replace('_', ' ')
-
-
-def _figure(panel: Panel, curves: Mapping[str, Series]) -> Html:
-  """A chart with its title and what to know of it; nothing without numbers."""
+def _chart(title: str, names: list[str], curves: Curves) -> Html | None:
+  """A chart with its title and legend; None without a finite number."""
   lines, lost = {}, 0
-  for name in panel.tags:
-    if name not in curves:
-      continue
-    series = curves[name].finite()
-    lost += len(curves[name]) - len(series)
-    if len(series):
-      short = name.rpartition('/')[2]
-      lines[_NAMES.get(short, title(name))] = series
+  for name in names:
+    values = curves.get(name, {})
+    finite = {s: v for s, v in values.items() if math.isfinite(v)}
+    lost += len(values) - len(finite)
+    if finite:
+      lines[name.partition('/')[2].replace('_', ' ')] = (
+          np.array(list(finite)), np.array(list(finite.values()))
+      )
   if not lines:
-    return Html('')
-  notes = [panel.note] if panel.note else []
-  longest = max(map(len, lines.values()))
-  window = longest // 50 if panel.noisy and longest >= _SMOOTHED else 1
-  if lost:
-    notes.append(f'{lost:,} not finite, left out')
+    return None
+  drawing = figure.svg(_INCHES, lambda canvas: _draw(canvas, lines))
+  for number, colour in enumerate(_COLOURS):
+    drawing = drawing.replace(colour, f'var(--s{number})')
+  legend = [
+      tag('li', *_extremes(name, *line), class_=f's{i}')
+      for i, (name, line) in enumerate(lines.items())
+  ]
+  note = f' {lost:,} values are not finite and left out' if lost else ''
   return tag(
       'figure',
-      tag('figcaption', tag('b', panel.title), *_small(notes)),
-      chart.draw(lines, _axis(lines, panel), window),
-      _legend(lines) if len(lines) > 1 else _extremes(*lines.values()),
-      class_='chart',
+      tag('figcaption', tag('b', title), tag('small', note)),
+      Html(drawing),
+      tag('ul', *legend, class_='legend'),
   )
 
 
-def _small(notes: list[str]) -> list[str]:
-  return [' ', tag('small', '; '.join(notes))] if notes else []
+def _draw(canvas: Any, lines: Mapping[str, tuple]) -> None:
+  axis = canvas.subplots()
+  for number, (steps, values) in enumerate(lines.values()):
+    colour = _COLOURS[number % len(_COLOURS)]
+    # Few values are seen as points.
+    style = {'color': colour, 'marker': '.' if len(steps) <= 30 else ''}
+    if len(steps) >= _SMOOTHED:
+      axis.plot(*_thinned(steps, values), **style, linewidth=0.7, alpha=0.3)
+      values = _smoothed(values, len(values) // 50)
+    axis.plot(*_thinned(steps, values), **style, linewidth=1.4)
+  everything = np.concatenate([values for _, values in lines.values()])
+  if everything.min() > 0 and everything.max() > _SPIKY * np.median(everything):
+    axis.set_yscale('log')
+  axis.locator_params(axis='x', nbins=5, integer=True)
+  axis.grid(axis='y')
+  axis.set_xlabel('step')
 
 
-def _axis(lines: Mapping[str, Series], panel: Panel) -> axis.Axis:
-  low = min(float(s.values.min()) for s in lines.values())
-  high = max(float(s.values.max()) for s in lines.values())
-  if panel.spiky and low > 0 and high / low > 50:
-    return axis.logarithmic(low, high)
-  if panel.floor is not None:
-    low = min(low, panel.floor)
-  return axis.linear(low, high)
+def _smoothed(values: np.ndarray, window: int) -> np.ndarray:
+  """Means [n] over `window` neighbours of each value, fewer at the ends."""
+  ones = np.ones(window)
+  counts = np.convolve(np.ones(len(values)), ones, 'same')
+  return np.convolve(values, ones, 'same') / counts
 
 
-def _legend(lines: Mapping[str, Series]) -> Html:
-  items = [
-      tag('li', name, ' ', tag('b', precise(s.values[-1])), class_=f's{i}')
-      for i, (name, s) in enumerate(lines.items())
+def _thinned(
+    steps: np.ndarray, values: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+  """Both ends, and the lowest and highest of each of 250 stretches."""
+  if len(steps) <= 2 * _STRETCHES:
+    return steps, values
+  keep = {0, len(steps) - 1}
+  for part in np.array_split(np.arange(len(steps)), _STRETCHES):
+    keep |= {part[values[part].argmin()], part[values[part].argmax()]}
+  rows = np.array(sorted(keep))
+  return steps[rows], values[rows]
+
+
+def _extremes(name: str, steps: np.ndarray, values: np.ndarray) -> list[str]:
+  low, high = values.argmin(), values.argmax()
+  return [
+      f'{name}: ',
+      tag('b', precise(values[-1])),
+      f' at step {steps[-1]:,}, lowest {precise(values[low])} at'
+      f' {steps[low]:,}, highest {precise(values[high])} at {steps[high]:,}',
   ]
-  return tag('ul', *items, class_='legend')
-
-
-def _extremes(series: Series) -> Html:
-  words = [tag('span', 'last ', tag('b', precise(series.values[-1])))]
-  if series.values.min() == series.values.max():
-    return tag('p', *words, class_='legend')
-  for word, i in (
-      ('lowest', series.values.argmin()),
-      ('highest', series.values.argmax()),
-  ):
-    value, step = series.values[i], series.steps[i]
-    words.append(
-        tag('span', f'{word} {precise(value)} at step {step:,}')
-    )
-  return tag('p', *words, class_='legend')

@@ -3,37 +3,33 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dualenc_jax.report import gin_text
+from dualenc_jax.report.contents import CONFIG, Contents
 from dualenc_jax.report.markup import folded, Html, section, tag
-from dualenc_jax.report.material import Material
 
 
-def render(material: Material) -> Html:
-  """Tables of what files tell, the checkpoint first, each set after it."""
-  tables = []
-  if material.checkpoint:
-    tables.append(_table('Training', material.checkpoint.meta))
-  for evaluation in material.evaluations:
+def render(contents: Contents) -> Html:
+  """Tables of what files say, the checkpoint first, each set after it."""
+  facts = {}
+  if contents.checkpoint:
+    facts['Training'] = contents.checkpoint.meta
+  for evaluation in contents.evaluations:
     result = evaluation.result
-    facts = {'label': result.key.label, **result.provenance}
-    tables.append(_table(f'Evaluation {evaluation.name}', facts))
-  for analysis in material.analyses:
-    tables.append(_table(f'Analysis {analysis.folder.name}', analysis.facts))
-  if not tables:
-    return Html('')
-  return section('environment', 'Environment', *tables)
-
-
-def config(material: Material) -> Html:
-  """The whole config, folded."""
-  count = material.config.count('\n')
+    facts[f'Evaluation {evaluation.name}'] = {
+        'label': result.key.label,
+        **result.provenance,
+    }
+  for analysis in contents.analyses:
+    facts[f'Analysis {analysis.folder.name}'] = analysis.facts
   return section(
-      'config',
-      'Config',
-      folded(
-          f'config.gin, {count} lines',
-          tag('pre', gin_text.highlighted(material.config)),
-      ),
+      'environment', 'Environment', *(_table(*item) for item in facts.items())
+  )
+
+
+def config(contents: Contents) -> Html:
+  """The whole config, folded."""
+  title = f'{CONFIG}, {contents.config.count(chr(10))} lines'
+  return section(
+      'config', 'Config', folded(title, tag('pre', contents.config))
   )
 
 

@@ -1,11 +1,12 @@
-"""HTML and SVG out of small functions; text is escaped unless it is `Html`."""
+"""HTML out of small functions; text is escaped unless it is `Html`."""
 
-from collections.abc import Iterable, Sequence
 import html
 from typing import Any
 
+from dualenc_jax.figures.table import Table
+
 # Written without an end tag.
-_EMPTY = frozenset(('circle', 'img', 'line', 'meta', 'path', 'rect'))
+_EMPTY = frozenset(('img', 'meta'))
 
 
 class Html(str):
@@ -19,14 +20,12 @@ def tag(name: str, /, *children: str, **attributes: Any) -> Html:
     name: of the element.
     *children: markup as it is, other text escaped.
     **attributes: a trailing underscore is dropped (`class_`), others become
-      hyphens; None leaves the attribute out, True writes its name alone.
+      hyphens; None leaves the attribute out.
   """
   words = [name]
   for key, value in attributes.items():
-    key = key.rstrip('_').replace('_', '-')
-    if value is True:
-      words.append(key)
-    elif value is not None:
+    if value is not None:
+      key = key.rstrip('_').replace('_', '-')
       words.append(f'{key}="{html.escape(str(value))}"')
   if name in _EMPTY:
     return Html(f'<{" ".join(words)}/>')
@@ -41,7 +40,9 @@ def join(*children: str) -> Html:
 
 
 def section(identifier: str, title: str, *children: str) -> Html:
-  """A section of the page that a link can point to."""
+  """A section of the page that a link can point to; '' without children."""
+  if not any(children):
+    return Html('')
   return tag(
       'section', tag('h2', title), '\n', *children, '\n', id=identifier
   )
@@ -52,15 +53,40 @@ def folded(title: str, *children: str, **attributes: Any) -> Html:
   return tag('details', tag('summary', title), *children, **attributes)
 
 
-def scrolling(head: Sequence[str], rows: Iterable[Html]) -> Html:
+def set_table(table: Table) -> Html:
   """A table that scrolls by itself where it is wider than the page."""
-  return tag(
-      'div',
+  columns = [f'{group} {name}'.strip() for group, name in table.columns]
+  rows = [
       tag(
-          'table',
-          tag('thead', tag('tr', *(tag('th', h, scope='col') for h in head))),
-          tag('tbody', *rows),
+          'tr',
+          *(tag('th', head, scope='row') for head in row.heads),
+          *(
+              tag(
+                  'td',
+                  tag('b', cell.text) if cell.bold else cell.text,
+                  title=cell.exact or None,
+              )
+              for cell in row.cells
+          ),
+          class_='ruled' if row.ruled else None,
+      )
+      for row in table.rows
+  ]
+  head = [tag('th', name, scope='col') for name in (*table.heads, *columns)]
+  return join(
+      tag('h3', table.title) if table.title else '',
+      tag(
+          'div',
+          tag(
+              'table', tag('thead', tag('tr', *head)), tag('tbody', *rows)
+          ),
+          class_='scroll',
+          tabindex=0,
       ),
-      class_='scroll',
-      tabindex=0,
+      *(tag('p', note, class_='note') for note in table.notes),
   )
+
+
+def precise(value: float) -> str:
+  """A value to four digits, whole numbers in full."""
+  return f'{value:,.0f}' if abs(value) >= 1000 else f'{value:.4g}'

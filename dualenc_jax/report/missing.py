@@ -3,32 +3,29 @@
 from collections.abc import Iterator
 import shlex
 
-from dualenc_jax.report import evaluate_command
+from dualenc_jax.report.contents import CONFIG, Contents
 from dualenc_jax.report.markup import Html, section, tag
-from dualenc_jax.report.material import CONFIG, Material
 
 
-def find(material: Material) -> Iterator[tuple[str, str]]:
-  """What is missing, and the command for it."""
-  folder = shlex.quote(material.command_path)
-  own_config = shlex.quote(f'{material.command_path.rstrip("/")}/{CONFIG}')
+def find(contents: Contents) -> Iterator[tuple[str, str]]:
+  """What is missing, and the command that makes it, '' where none is known."""
+  folder = shlex.quote(contents.command_path)
+  own_config = shlex.quote(f'{contents.command_path.rstrip("/")}/{CONFIG}')
   train = f'dualenc train --gin_file={own_config} --model_dir={folder}'
-  steps = material.bindings.get('STEPS', '')
-  done = material.checkpoint.step if material.checkpoint else 0
+  steps = contents.settings.get('STEPS', '')
+  done = contents.checkpoint.step if contents.checkpoint else 0
   if not done:
     yield 'There is no checkpoint yet.', train
   elif steps.isdecimal() and done < int(steps):
     yield f'Training is at step {done:,} of {int(steps):,}.', train
-  if done and not material.curves:
-    yield 'There are no curves: training has written no events.', train
-  if not material.evaluations:
-    yield (
-        'There is no evaluation yet.',
-        f'dualenc evaluate --model_dir={folder}',
-    )
-  for evaluation in material.evaluations:
-    again = evaluate_command.of(evaluation.result, material)
-    step = evaluation.result.provenance.get('checkpoint_step')
+  if done and not contents.curves:
+    yield 'There are no curves: training has left no metrics.jsonl.', train
+  if not contents.evaluations:
+    again = f'dualenc evaluate --model_dir={folder}'
+    yield 'There is no evaluation yet.', again
+  for evaluation in contents.evaluations:
+    facts = evaluation.result.provenance
+    again, step = str(facts.get('command', '')), facts.get('checkpoint_step')
     if done and step not in (None, done):
       yield (
           f'The evaluation {evaluation.name} is of step {step:,}, the newest'
@@ -37,25 +34,18 @@ def find(material: Material) -> Iterator[tuple[str, str]]:
       )
     elif evaluation.examples is None:
       yield f'The evaluation {evaluation.name} has no examples.', again
-  if not material.analyses:
+  if not contents.analyses:
     yield (
         'There are no figures of the embedding space.',
         f'dualenc analyze --model_dir={folder}',
     )
 
 
-def render(material: Material) -> Html:
+def render(contents: Contents) -> Html:
   """The section; nothing of it if all is there."""
   items = [
-      tag('li', what, tag('pre', _unbroken(command)))
-      for what, command in find(material)
+      tag('li', what, *([tag('pre', command)] if command else []))
+      for what, command in find(contents)
   ]
-  if not items:
-    return Html('')
-  return section('missing', 'Not there yet', tag('ul', *items))
-
-
-def _unbroken(command: str) -> Html:
-  """A command whose lines end between words, not at their hyphens."""
-  words = [tag('span', word) for word in command.split(' ')]
-  return tag('code', words[0], *(c for w in words[1:] for c in (' ', w)))
+  content = tag('ul', *items) if items else ''
+  return section('missing', 'Not there yet', content)

@@ -1,119 +1,123 @@
 """The top of the page: what the model is, and how good, at a glance."""
 
-from collections.abc import Mapping
-import re
+from collections.abc import Iterator, Sequence
 
-from dualenc_jax.report import headlines
-from dualenc_jax.report.markup import Html, tag
-from dualenc_jax.report.material import Material
+from dualenc_jax.report.contents import Contents
+from dualenc_jax.report.markup import Html, precise, tag
+from dualenc_jax.results import benchmarks
+from dualenc_jax.results.benchmarks import Benchmark, EvaluatedSet
 from dualenc_jax.results.folder import Model
 
-# Dong et al. (2022), by which parts the passage tower has of its own.
-_ARCHITECTURES = {
-    (): 'SDE',
-    ('token_embedder', 'encoder', 'projection'): 'ADE',
-    ('encoder', 'projection'): 'ADE-STE',
-    ('token_embedder', 'encoder'): 'ADE-SPL',
+# Of a single evaluation, the first four that it has.
+_ONE_SET = ('P@1', 'MRR', 'nDCG@10', 'Recall@100', 'Top-20', 'Top-100')
+_VALIDATION = ('MRR', 'P@1', 'nDCG@10')
+_MOST = 4
+# Sets that count in the papers' averages.
+_AVERAGED = {
+    Benchmark.QA: benchmarks.QA_NAMES,
+    Benchmark.BEIR: benchmarks.BEIR_NAMES,
 }
+# Settings that a reader asks for first.
+_SHOWN = (
+    'LOSS MODEL OPTIMIZER BATCH_SIZE NUM_NEGATIVES LEARNING_RATE QUERY_LENGTH'
+    ' PASSAGE_LENGTH DTYPE SEED INITIAL_CHECKPOINT_PATH'
+).split()
+
+# A number in large: what it is, its text, and what it was measured on.
+Headline = tuple[str, str, str]
 
 
-def render(material: Material, model: Model) -> Html:
+def render(contents: Contents, model: Model) -> Html:
   """Name, what it is, and its numbers in large."""
-  bindings = material.bindings
-  what = [task(material), loss(bindings), architecture(bindings)]
   numbers = [
+      tag('p', tag('span', name), tag('b', value), tag('small', where))
+      for name, value, where in headlines(contents, model)
+  ]
+  settings = {name: contents.settings.get(name, 'None') for name in _SHOWN}
+  facts = [
       tag(
-          'p',
-          tag('span', number.name),
-          tag('b', number.value, tag('i', number.unit)),
-          tag('small', number.where),
+          'div',
+          tag('dt', name.lower().replace('_', ' ')),
+          tag('dd', value.strip("'@()")),
       )
-      for number in headlines.of(material, model)
+      for name, value in settings.items()
+      if value != 'None'
   ]
   return tag(
       'header',
       tag('p', 'dualenc report', class_='kind'),
-      tag('h1', material.name),
-      tag('p', ' · '.join(w for w in what if w), class_='what'),
-      tag('p', progress(material), class_='when'),
+      tag('h1', contents.name),
+      tag('p', task(contents), class_='what'),
+      tag('p', progress(contents), class_='note'),
       *([tag('div', *numbers, class_='numbers')] if numbers else []),
-      tag(
-          'dl',
-          *(
-              tag('div', tag('dt', name), tag('dd', value))
-              for name, value in facts(bindings).items()
-          ),
-          class_='facts',
-      ),
+      tag('dl', *facts, class_='facts'),
   )
 
 
-def task(material: Material) -> str:
+def task(contents: Contents) -> str:
   """The task as the checkpoint has it, else by its name in the config."""
-  if material.checkpoint and 'data' in material.checkpoint.meta:
-    name = material.checkpoint.meta['data'].get('task', '')
+  if contents.checkpoint and 'task' in contents.checkpoint.meta.get('data', {}):
+    name = contents.checkpoint.meta['data']['task']
     return name if isinstance(name, str) else ' + '.join(map(str, name))
-  return material.bindings.get('TASK', '').lstrip('@').partition('/')[0]
+  return contents.settings.get('TASK', '').strip('@()')
 
 
-def loss(bindings: Mapping[str, str]) -> str:
-  """The class of the loss, and what sets it apart from its default."""
-  name = _class_name(bindings.get('LOSS', ''))
-  both = bindings.get(f'losses.{name}.both_towers') == 'True'
-  return f'{name} on both towers' if both else name
-
-
-def architecture(bindings: Mapping[str, str]) -> str:
-  """Which parts the towers share, in the words of Dong et al. (2022)."""
-  name = _class_name(bindings.get('MODEL', ''))
-  if name != 'DualEncoder':
-    return name
-  own = tuple(
-      part
-      for part in ('token_embedder', 'encoder', 'projection')
-      if bindings.get(f'models.DualEncoder.passage_{part}', 'None') != 'None'
-  )
-  if 'token_embedder' in bindings.get('FREEZE', ''):
-    return 'ADE-FTE'
-  return _ARCHITECTURES.get(own, name)
-
-
-def progress(material: Material) -> str:
+def progress(contents: Contents) -> str:
   """How far the training is, and since when."""
-  steps = material.bindings.get('STEPS', '?')
+  steps = contents.settings.get('STEPS', '?')
   if steps.isdecimal():
     steps = f'{int(steps):,}'
-  if material.checkpoint is None:
+  if contents.checkpoint is None:
     return f'No checkpoint yet, of {steps} steps'
-  words = f'Checkpoint of step {material.checkpoint.step:,} of {steps}'
-  saved = material.checkpoint.saved
+  words = f'Checkpoint of step {contents.checkpoint.step:,} of {steps}'
+  saved = contents.checkpoint.saved
   return words + (f', {saved:%-d %B %Y, %H:%M} UTC' if saved else '')
 
 
-def facts(bindings: Mapping[str, str]) -> dict[str, str]:
-  """Settings that a reader asks for first, those that the config has."""
-  value = bindings.get
-  name = _class_name(value('LOSS', ''))
-  layers = value('models.T5Encoder.num_layers')
-  width = value('models.TokenEmbedder.features')
-  candidates = {
-      'encoder': layers and width and f'{layers} layers, {width} wide',
-      'embedding': value('models.Projection.features'),
-      'temperature': value(f'losses.{name}.temperature'),
-      'batch': value('BATCH_SIZE'),
-      'hard negatives': value('NUM_NEGATIVES'),
-      'learning rate': value('LEARNING_RATE'),
-      'optimizer': _class_name(value('OPTIMIZER', '')),
-      'query tokens': value('QUERY_LENGTH'),
-      'passage tokens': value('PASSAGE_LENGTH'),
-      'dtype': value('DTYPE', '').strip("'"),
-      'seed': value('SEED'),
-      'started from': value('INITIAL_CHECKPOINT_PATH', '').strip("'"),
-  }
-  return {k: v for k, v in candidates.items() if v and v != 'None'}
+def headlines(contents: Contents, model: Model) -> Iterator[Headline]:
+  """Results if there are any, else those of validation; then the loss."""
+  found = list(_of_results(model))[:_MOST]
+  yield from found
+  shown = [] if found else [f'validation/{name}' for name in _VALIDATION]
+  for name in (*shown, 'train/loss'):
+    if curve := contents.curves.get(name):
+      step, value = list(curve.items())[-1]
+      group, _, metric = name.partition('/')
+      share = group == 'validation'
+      text = _percent(value) if share else precise(value)
+      where = group if share else 'training'
+      yield metric, text, f'{where}, step {step:,}'
 
 
-def _class_name(reference: str) -> str:
-  """'SamToNe' of '@losses.SamToNe()'."""
-  found = re.fullmatch(r'@(?:[\w/]+[./])*(\w+)(?:\(\))?', reference)
-  return found[1] if found else reference
+def _of_results(model: Model) -> Iterator[Headline]:
+  sets = benchmarks.group(model.results)
+  if len(sets) == 1:
+    yield from _means(model, sets, _ONE_SET, '')
+    return
+  for benchmark in Benchmark:
+    ours = [s for s in sets if s.benchmark is benchmark]
+    counted = [s for s in ours if s.name in _AVERAGED.get(benchmark, ())]
+    for group in [counted] if counted else [[one] for one in ours]:
+      # The last metric that the papers report on them.
+      metrics = benchmarks.paper_metrics(group[0])[-1:]
+      yield from _means(model, group, metrics, benchmark.value)
+
+
+def _means(
+    model: Model,
+    sets: Sequence[EvaluatedSet],
+    metrics: Sequence[str],
+    benchmark: str,
+) -> Iterator[Headline]:
+  """The means over sets of those metrics that all of them have."""
+  where = f'mean of {len(sets)} {benchmark} sets'
+  if len(sets) == 1:
+    where = f'{sets[0].name} {sets[0].split}'
+  for metric in metrics:
+    values = [s.value(model, metric) for s in sets]
+    if None not in values:
+      yield metric, _percent(sum(values) / len(values)), where
+
+
+def _percent(share: float) -> str:
+  return f'{100 * share:.1f} %'

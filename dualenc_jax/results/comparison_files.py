@@ -8,17 +8,12 @@ import json
 import pathlib
 from typing import Any
 
+from dualenc_jax.figures import latex, table as table_lib
+from dualenc_jax.figures.table import Cell, MISSING, Row, Table
 from dualenc_jax.io import files
-from dualenc_jax.results import (
-  benchmarks,
-  latex,
-  mixed,
-  table as table_lib,
-  tables,
-)
+from dualenc_jax.results import benchmarks, tables
 from dualenc_jax.results.comparison import Comparison, Difference
 from dualenc_jax.results.folder import Key, Model
-from dualenc_jax.results.table import Cell, MISSING, Row, Table
 
 _NAMED = 5  # Results that are left out, the others are only counted.
 
@@ -149,7 +144,7 @@ def _notes_on(
           f'Passages are ranked by {one} embeddings of {baseline.name} and'
           f' {other} ones of {model.name} on {", ".join(of)}.'
       )
-  yield from mixed.notes(
+  yield from tables.mixed_notes(
       {m.name: [m.results[key] for key in names] for m in (baseline, model)}
   )
 

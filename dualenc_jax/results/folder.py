@@ -3,14 +3,13 @@
 from collections.abc import Callable, Mapping
 import dataclasses
 import functools
-import json
 import math
 import pathlib
 from typing import Any, NamedTuple
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.results.again import again
-from dualenc_jax.results.per_query import PerQuery, read_per_query
+from dualenc_jax.io import json_file, shapes
+from dualenc_jax.results.per_query import AGAIN, PerQuery, read_per_query
 
 METRICS = 'metrics.json'
 PER_QUERY = 'per_query.tsv'
@@ -19,25 +18,25 @@ _TOLERANCE = 1e-9
 # Ends the label of results that rank documents by their best passage.
 DOCUMENTS = '-documents'
 _NONE = type(None)
-# Fields that are read again, and what they may be: (types, in words).
-_NAME = ((str,), 'a name')
-_OPTIONAL_NAME = ((str, _NONE), 'a name or null')
-_OPTIONAL_COUNT = ((int, _NONE), 'a whole number')
-_FIELDS = {
-    'task': _NAME,
-    'label': _NAME,
-    'split': _NAME,
-    'dataset': _OPTIONAL_NAME,
-    'model_dir': _OPTIONAL_NAME,
-    'run_id': _OPTIONAL_NAME,
-    'embedding_dtype': _OPTIONAL_NAME,
-    'command': _OPTIONAL_NAME,
-    'document_separator': ((str, _NONE), 'a string or null'),
-    'checkpoint_step': _OPTIONAL_COUNT,
-    'queries': _OPTIONAL_COUNT,
-    'passages': _OPTIONAL_COUNT,
-    'k': _OPTIONAL_COUNT,
-    'depth': _OPTIONAL_COUNT,
+_OPTIONAL_NAME = (str, _NONE)
+_OPTIONAL_COUNT = (int, _NONE)
+# What is read again of it; metrics are shares of 0 to 1.
+_SHAPE = {
+    'metrics': {str: (int, float)},
+    'task': str,
+    'label': str,
+    'split': str,
+    'dataset?': _OPTIONAL_NAME,
+    'model_dir?': _OPTIONAL_NAME,
+    'run_id?': _OPTIONAL_NAME,
+    'embedding_dtype?': _OPTIONAL_NAME,
+    'command?': _OPTIONAL_NAME,
+    'document_separator?': _OPTIONAL_NAME,
+    'checkpoint_step?': _OPTIONAL_COUNT,
+    'queries?': _OPTIONAL_COUNT,
+    'passages?': _OPTIONAL_COUNT,
+    'k?': _OPTIONAL_COUNT,
+    'depth?': _OPTIONAL_COUNT,
 }
 
 
@@ -142,24 +141,19 @@ def read_result(folder: pathlib.Path) -> Result:
       another type.
   """
   path = folder / METRICS
-  content = _read_json(path)
-  metrics = content.pop('metrics', None)
-  if not isinstance(metrics, dict) or not metrics:
-    raise UserError(
-        f'{path}: "metrics" is no object with values. {again(folder)}'
-    )
+  content = json_file.read(path, AGAIN)
+  try:
+    shapes.check(content, _SHAPE, path)
+  except UserError as e:
+    raise UserError(f'{e} {AGAIN}') from e
+  metrics = content.pop('metrics')
+  if not metrics:
+    raise UserError(f'{path}: "metrics" has no values. {AGAIN}')
   for name, value in metrics.items():
-    if type(value) not in (int, float) or not 0 <= value <= 1:
+    if not 0 <= value <= 1:
       raise UserError(
           f'{path}: metric {name} is {value!r}; expected a share of 0 to 1.'
-          f' {again(folder)}'
-      )
-  for field, (types, words) in _FIELDS.items():
-    # Not isinstance: true and false are integers, too.
-    if type(content.get(field)) not in types:
-      raise UserError(
-          f'{path}: "{field}" is {content.get(field)!r}; expected {words}.'
-          f' {again(folder)}'
+          f' {AGAIN}'
       )
   key = Key(
       content['task'],
@@ -176,20 +170,6 @@ def read_result(folder: pathlib.Path) -> Result:
   )
 
 
-def _read_json(path: pathlib.Path) -> dict[str, Any]:
-  try:
-    content = json.loads(path.read_text('utf-8'))
-  except OSError as e:
-    raise UserError(
-        f'{path} cannot be read: {e.strerror or e}. {again(path.parent)}'
-    ) from e
-  except (ValueError, RecursionError) as e:
-    raise UserError(f'{path} is no JSON: {e}. {again(path.parent)}') from e
-  if not isinstance(content, dict):
-    raise UserError(f'{path} is no JSON object. {again(path.parent)}')
-  return content
-
-
 def _read_checked(
     folder: pathlib.Path, metrics: Mapping[str, float]
 ) -> PerQuery:
@@ -203,6 +183,6 @@ def _read_checked(
       raise UserError(
           f'{path}: the mean of {name} is {mean!r}, but {METRICS} beside it'
           f' has {value!r}: a file is damaged, or they are of two evaluations.'
-          f' {again(folder)}'
+          f' {AGAIN}'
       )
   return values

@@ -4,7 +4,7 @@ A header `query_id<TAB>P@1<TAB>MRR...`, then a line a query. A cell is empty
 where a metric does not apply to the query, which is not in that mean then.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 import math
 import os
@@ -14,9 +14,10 @@ import numpy as np
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import files
-from dualenc_jax.results.again import again
 
 _ID = 'query_id'
+# Ends messages on a damaged result folder.
+AGAIN = 'Run `dualenc evaluate` again.'
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -90,70 +91,57 @@ def read_per_query(path: str | os.PathLike[str]) -> PerQuery:
       that is not a finite number, or a repeated query id.
   """
   path = pathlib.Path(path)
-  advice = again(path.parent)
   try:
-    with open(path, encoding='utf-8') as f:
-      lines = (line.rstrip('\n') for line in f)
-      metrics = _header(next(lines, ''), path, advice)
-      rows = dict(_rows(lines, metrics, path, advice))
-  except OSError as e:
-    raise UserError(
-        f'{path} cannot be read: {e.strerror or e}. {advice}'
-    ) from e
-  except UnicodeDecodeError as e:
-    raise UserError(
-        f'{path} is no text in UTF-8: {e.reason}. {advice}'
-    ) from e
-  if not rows:
-    raise UserError(
-        f'{path} has no query; expected a line for each. {advice}'
+    text = path.read_text('utf-8')
+  except (OSError, UnicodeDecodeError) as e:
+    reason = getattr(e, 'strerror', None) or f'it is no text in UTF-8: {e}'
+    raise UserError(f'{path} cannot be read: {reason}. {AGAIN}') from e
+  lines = text.removesuffix('\n').split('\n')
+  first, *metrics = lines[0].split('\t')
+
+  def check(condition: bool, number: int, problem: str) -> None:
+    if not condition:
+      raise UserError(f'{path}:{number}: {problem} {AGAIN}')
+
+  check(
+      first == _ID and 0 < len(metrics) == len({*metrics}),
+      1,
+      f'the header is {lines[0][:80]!r}; expected {_ID} and different metrics,'
+      ' separated by tabs.',
+  )
+  check(len(lines) > 1, 2, 'no query; expected a line for each.')
+  rows = {}
+  for number, line in enumerate(lines[1:], start=2):
+    query_id, *cells = line.split('\t')
+    check(
+        len(cells) == len(metrics),
+        number,
+        f'{len(cells) + 1} cells; expected {len(metrics) + 1}, as in the'
+        ' header.',
+    )
+    check(
+        bool(query_id) and query_id not in rows,
+        number,
+        f'query id {query_id!r} is {"repeated" if query_id else "empty"};'
+        ' expected each query once.',
+    )
+    rows[query_id] = [_number(cell) for cell in cells]
+    check(
+        not any(map(math.isinf, rows[query_id])),
+        number,
+        f'{line[:80]!r} has a value that is not a finite number.',
     )
   columns = np.array(list(rows.values()), np.float64).T
   return PerQuery(tuple(rows), dict(zip(metrics, columns)))
 
 
-def _header(line: str, path: pathlib.Path, advice: str) -> list[str]:
-  first, *metrics = line.split('\t')
-  if first != _ID or not metrics or len({*metrics}) < len(metrics):
-    raise UserError(
-        f'{path}:1: the header is {line[:80]!r}; expected {_ID} and different'
-        f' metrics, separated by tabs. {advice}'
-    )
-  return metrics
-
-
-def _rows(
-    lines: Iterator[str],
-    metrics: Sequence[str],
-    path: pathlib.Path,
-    advice: str,
-) -> Iterator[tuple[str, list[float]]]:
-  seen = set()
-  for number, line in enumerate(lines, start=2):
-    query_id, *cells = line.split('\t')
-    if len(cells) != len(metrics):
-      raise UserError(
-          f'{path}:{number}: {len(cells) + 1} cells; expected'
-          f' {len(metrics) + 1}, as in the header. {advice}'
-      )
-    if not query_id or query_id in seen:
-      raise UserError(
-          f'{path}:{number}: query id {query_id!r} is'
-          f' {"repeated" if query_id else "empty"}; expected each query'
-          f' once. {advice}'
-      )
-    seen.add(query_id)
-    try:
-      values = [float(cell) if cell else math.nan for cell in cells]
-      finite = all(math.isfinite(v) for v, c in zip(values, cells) if c)
-    except ValueError:
-      finite = False
-    if not finite:
-      raise UserError(
-          f'{path}:{number}: {line[:80]!r} has a value that is not a finite'
-          f' number. {advice}'
-      )
-    yield query_id, values
+def _number(cell: str) -> float:
+  """The number in a cell: NaN if it is empty, infinite if there is none."""
+  try:
+    value = float(cell or 'nan')
+  except ValueError:
+    return math.inf
+  return value if math.isfinite(value) or not cell else math.inf
 
 
 def _check_field(name: str, value: str, path: pathlib.Path) -> None:

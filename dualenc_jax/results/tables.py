@@ -1,13 +1,14 @@
 """The papers' tables, from the results of one or several models."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 import pathlib
 
+from dualenc_jax.figures import latex, table as table_lib
+from dualenc_jax.figures.table import percents, percents_by_column, Row, Table
 from dualenc_jax.io import files
-from dualenc_jax.results import benchmarks, latex, mixed, table as table_lib
+from dualenc_jax.results import benchmarks
 from dualenc_jax.results.benchmarks import Benchmark, EvaluatedSet
-from dualenc_jax.results.folder import Model
-from dualenc_jax.results.table import percents, percents_by_column, Row, Table
+from dualenc_jax.results.folder import Model, Result
 
 MARKDOWN = 'tables.md'
 LATEX = 'tables.tex'
@@ -237,4 +238,43 @@ def _notes(
       ]
       for model in models
   }
-  return (*([_BOLD] if len(models) > 1 else []), *mixed.notes(shown))
+  return (*([_BOLD] if len(models) > 1 else []), *mixed_notes(shown))
+
+
+def mixed_notes(results: Mapping[str, Sequence[Result]]) -> tuple[str, ...]:
+  """What differs between results that stand in one table.
+
+  Args:
+    results: by the model's name.
+
+  Returns:
+    A sentence for each model whose results are of several checkpoints or
+    training runs, or of passages and of documents; none where all are alike.
+  """
+  return tuple(
+      f'Figures{f" of {name}" if len(results) > 1 else ""} are of {what}.'
+      for name, own in results.items()
+      for what in _mixed(own)
+  )
+
+
+def _mixed(results: Sequence[Result]) -> Iterator[str]:
+  facts = [result.provenance for result in results]
+  # A result that does not tell its step or run may be of the others'.
+  steps = {fact.get('checkpoint_step') for fact in facts} - {None}
+  if len(steps) > 1:
+    yield f'steps {_listed(f"{step:,}" for step in sorted(steps))}'
+  runs = {fact.get('run_id') for fact in facts} - {None}
+  if len(runs) > 1:
+    yield f'{len(runs)} training runs'
+  separators = {fact.get('document_separator') for fact in facts}
+  if len(separators) > 1:
+    documents = sorted(separators - {None})
+    names = [f'documents (ids up to {s!r})' for s in documents]
+    yield _listed([*['passages'] * (None in separators), *names])
+
+
+def _listed(words: Iterator[str] | Sequence[str]) -> str:
+  """'a, b and c'."""
+  *first, last = words
+  return f'{", ".join(first)} and {last}'

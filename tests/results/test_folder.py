@@ -75,7 +75,7 @@ def test_what_cannot_be_written(tmp_path, ids, column, message):
         ('', r'per_query.tsv:1: the header is'),
         ('id\tMRR\n', r':1: the header is .*; expected query_id'),
         ('query_id\tMRR\tMRR\n', r':1: the header is'),
-        ('query_id\tMRR\n', 'has no query'),
+        ('query_id\tMRR\n', ':2: no query'),
         ('query_id\tMRR\na\t1.0\nb\n', r':3: 1 cells; expected 2'),
         ('query_id\tMRR\na\t1.0\t2\n', r':2: 3 cells; expected 2'),
         ('query_id\tMRR\na\tx\n', r':2: .* not a finite number'),
@@ -97,20 +97,15 @@ def test_a_missing_file_is_named(tmp_path):
   with pytest.raises(UserError, match='x.tsv cannot be read: No such file'):
     read_per_query(tmp_path / 'x.tsv')
   (tmp_path / 'x.tsv').write_bytes(b'query_id\tMRR\n\xff\t1\n')
-  with pytest.raises(UserError, match='x.tsv is no text in UTF-8'):
+  with pytest.raises(UserError, match='x.tsv cannot be read: .* UTF-8'):
     read_per_query(tmp_path / 'x.tsv')
 
 
-def test_the_advice_names_task_and_split_of_a_folder(tmp_path):
+def test_a_damaged_folder_is_named_with_what_makes_it_anew(tmp_path):
   folder = result_folders.write(tmp_path, {'MRR': 0.5}, 'beir', 'scifact')
-  advice = 'Run `dualenc evaluate` again, on beir-scifact, split test.'
+  advice = 'Run `dualenc evaluate` again.'
   result = folder_lib.read_result(folder)
-  with pytest.raises(UserError) as error:
-    result.per_query()
   path = folder / 'per_query.tsv'
-  assert str(error.value) == (
-      f'{path} cannot be read: No such file or directory. {advice}'
-  )
   path.write_text('query_id\tMRR\na\t0.25\n')
   with pytest.raises(UserError, match='the mean of MRR') as error:
     result.per_query()
@@ -120,12 +115,6 @@ def test_the_advice_names_task_and_split_of_a_folder(tmp_path):
     with pytest.raises(UserError, match='metrics.json') as error:
       folder_lib.read_result(folder)
     assert str(error.value).endswith(advice)
-  # Its name says nothing elsewhere.
-  with pytest.raises(UserError) as error:
-    folder_lib.read_result(tmp_path / 'my-copy')
-  assert str(error.value).endswith(
-      'No such file or directory. Run `dualenc evaluate` again.'
-  )
 
 
 def test_a_model_is_read_from_any_of_its_folders(tmp_path):
@@ -164,20 +153,20 @@ def test_per_query_values_are_checked_against_the_means(tmp_path):
 @pytest.mark.parametrize(
     'change, message',
     [
-        ({'metrics': None}, '"metrics" is no object'),
-        ({'metrics': {}}, '"metrics" is no object'),
+        ({'metrics': None}, 'metrics is None'),
+        ({'metrics': {}}, '"metrics" has no values'),
         ({'metrics': {'MRR': 52.0}}, 'metric MRR is 52.0; expected a share'),
         ({'metrics': {'MRR': math.nan}}, 'metric MRR is nan'),
-        ({'metrics': {'MRR': '0.5'}}, "metric MRR is '0.5'"),
-        ({'metrics': {'MRR': True}}, 'metric MRR is True'),
-        ({'label': None}, '"label" is None'),
-        ({'split': 3}, '"split" is 3'),
-        ({'dataset': [1]}, r'"dataset" is \[1\]; expected a name or null'),
-        ({'model_dir': {}}, '"model_dir" is {}; expected a name or null'),
-        ({'document_separator': 1}, '"document_separator" is 1'),
+        ({'metrics': {'MRR': '0.5'}}, "MRR is '0.5'"),
+        ({'metrics': {'MRR': True}}, 'MRR is True'),
+        ({'label': None}, 'label is None'),
+        ({'split': 3}, 'split is 3'),
+        ({'dataset': [1]}, r'dataset is \[1\]; expected a string or null'),
+        ({'model_dir': {}}, 'model_dir is {}; expected a string or null'),
+        ({'document_separator': 1}, 'document_separator is 1'),
         ({'checkpoint_step': '40'}, "is '40'; expected a whole number"),
-        ({'queries': 'many'}, '"queries" is .*; expected a whole number'),
-        ({'depth': True}, '"depth" is True; expected a whole number'),
+        ({'queries': 'many'}, 'queries is .*; expected a whole number'),
+        ({'depth': True}, 'depth is True; expected a whole number'),
     ],
 )
 def test_fields_of_metrics_json_are_checked(tmp_path, change, message):

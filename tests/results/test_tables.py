@@ -5,15 +5,10 @@ import re
 import pytest
 import result_folders
 
+from dualenc_jax.figures import latex, table as table_lib
+from dualenc_jax.figures.table import Cell, Row, Table
 from dualenc_jax.readers import beir_sets, multireqa_sets
-from dualenc_jax.results import (
-  benchmarks,
-  folder,
-  latex,
-  table as table_lib,
-  tables,
-)
-from dualenc_jax.results.table import Cell, Row, Table
+from dualenc_jax.results import benchmarks, folder, tables
 
 # ADE-SPL in SamToNe's table 1: P@1 and MRR of MSMARCO, NQ, SQuAD, TriviaQA and
 # SearchQA.

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 import itertools
 import re
 
-from dualenc_jax.results.table import Cell, MISSING, Table
+from dualenc_jax.figures.table import Cell, MISSING, Table
 
 PREAMBLE = '% Needs \\usepackage{booktabs}.\n'
 # Of all other characters pdfLaTeX shows those that its fonts have.

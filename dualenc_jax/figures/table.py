@@ -9,10 +9,17 @@ MISSING = '-'
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-  """A number or word of a table; `bold` marks the best ones."""
+  """A number or word of a table.
+
+  Attributes:
+    text: what it shows.
+    bold: whether it is among the best.
+    exact: all digits of the number; '' where the text has them.
+  """
 
   text: str
   bold: bool = False
+  exact: str = ''
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +43,7 @@ class Table:
 
   Attributes:
     name: a word for links to it.
-    title: what it shows.
+    title: what it shows; '' for a table that needs none.
     heads: headings of the columns on the left that say what a row is about.
     columns: headings of the others. Neighbours with the same first part stand
       under one heading; it is empty where there is none.
@@ -60,7 +67,10 @@ def percents(values: Sequence[float | None]) -> tuple[Cell, ...]:
   texts = [MISSING if v is None else f'{100 * v:.1f}' for v in values]
   there = [value for value in values if value is not None]
   best = f'{100 * max(there):.1f}' if len(there) > 1 else None
-  return tuple(Cell(text, text == best) for text in texts)
+  return tuple(
+      Cell(text, text == best, '' if value is None else repr(value))
+      for text, value in zip(texts, values)
+  )
 
 
 def percents_by_column(
@@ -80,7 +90,8 @@ def markdown(table: Table) -> str:
   ]
   lines = [f'| {" | ".join(line)} |' for line in (header, rules, *rows)]
   notes = [f'\n{escaped(note)}' for note in table.notes]
-  return '\n'.join([f'## {escaped(table.title)}', '', *lines, *notes, ''])
+  title = [f'## {escaped(table.title)}', ''] if table.title else []
+  return '\n'.join([*title, *lines, *notes, ''])
 
 
 def text(table: Table) -> str:

@@ -5,20 +5,19 @@ from collections.abc import Mapping
 import contextlib
 import pathlib
 
-from dualenc_jax.report.axis import precise
-from dualenc_jax.report.markup import Html, scrolling, section, tag
-from dualenc_jax.report.material import Analysis, Material
-from dualenc_jax.results.table import MISSING
+from dualenc_jax.figures.table import Cell, MISSING, Row, Table
+from dualenc_jax.report.contents import Analysis, Contents
+from dualenc_jax.report.markup import Html, precise, section, set_table, tag
 
 # Larger drawings go in as PNG, if there is one.
 _SMALL = 200_000
 _TYPES = {'svg': 'image/svg+xml', 'png': 'image/png'}
 
 
-def render(material: Material) -> tuple[Html, list[str]]:
+def render(contents: Contents) -> tuple[Html, list[str]]:
   """The section, and a sentence for each picture that is missing."""
   parts, problems = [], []
-  for analysis in material.analyses:
+  for analysis in contents.analyses:
     figures = []
     for figure in analysis.figures:
       source = embedded(analysis.folder, figure)
@@ -33,17 +32,13 @@ def render(material: Material) -> tuple[Html, list[str]]:
               'figure',
               tag('figcaption', tag('b', figure['title'])),
               tag('img', src=source, alt=figure['title']),
-              tag('p', figure['caption']),
-              class_='picture',
+              tag('p', figure['caption'], class_='note'),
           )
       )
     parts += [
-        tag('h3', analysis.folder.name),
-        _numbers(analysis),
+        set_table(_numbers(analysis)),
         tag('div', *figures, class_='pictures'),
     ]
-  if not parts:
-    return Html(''), problems
   return section('space', 'Embedding space', *parts), problems
 
 
@@ -68,32 +63,25 @@ def embedded(folder: pathlib.Path, figure: Mapping[str, str]) -> str | None:
   return f'data:{_TYPES[kind]};base64,{data}'
 
 
-def _numbers(analysis: Analysis) -> Html:
-  """The numbers of one model as a list, those of several as a table."""
-  names = dict.fromkeys(n for row in analysis.numbers.values() for n in row)
-  if len(analysis.numbers) > 1:
-    rows = [
-        tag(
-            'tr',
-            tag('th', name.replace('_', ' '), scope='row'),
-            *(_cell(row.get(name)) for row in analysis.numbers.values()),
-        )
-        for name in names
-    ]
-    return scrolling(['', *analysis.numbers], rows)
-  (numbers,) = analysis.numbers.values()
-  items = [
-      tag(
-          'div',
-          tag('dt', name.replace('_', ' ')),
-          tag('dd', precise(numbers[name]), title=repr(numbers[name])),
-      )
-      for name in names
-  ]
-  return tag('dl', *items, class_='facts')
-
-
-def _cell(value: float | None) -> Html:
-  if value is None:
-    return tag('td', MISSING)
-  return tag('td', precise(value), title=repr(value))
+def _numbers(analysis: Analysis) -> Table:
+  """A column a model."""
+  models = analysis.numbers.values()
+  names = dict.fromkeys(name for values in models for name in values)
+  return Table(
+      name='numbers',
+      title=analysis.folder.name,
+      heads=('',),
+      columns=tuple(('', model) for model in analysis.numbers),
+      rows=tuple(
+          Row(
+              (name.replace('_', ' '),),
+              tuple(
+                  Cell(precise(values[name]), exact=repr(values[name]))
+                  if name in values
+                  else Cell(MISSING)
+                  for values in models
+              ),
+          )
+          for name in names
+      ),
+  )
