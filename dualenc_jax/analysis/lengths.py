@@ -15,7 +15,6 @@ from dualenc_jax.figures.figure import Figure
 
 # No text has more tokens.
 _UNLIMITED = 2**30
-_BINS = 48
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,24 +103,14 @@ def length_figure(sides: Sequence[Lengths], setting: Setting) -> Figure:
 def _draw(canvas: Any, sides: Sequence[Lengths], setting: Setting) -> None:
   axes = canvas.subplots(len(sides), 1, squeeze=False)[:, 0]
   for axis, side in zip(axes, sides):
-    end = max(np.percentile(side.tokens, 99), side.limit) * 1.08
-    width = int(np.ceil(end / _BINS))
-    # Bins of whole numbers of tokens.
-    edges = np.arange(0, end + width, width) + 0.5
-    shares = np.histogram(side.tokens, edges)[0] / len(side.tokens)
-    colour = {'queries': drawing.QUERY, 'passages': drawing.PASSAGE}[side.side]
-    axis.stairs(shares, edges, fill=True, color=colour, alpha=0.85)
-    axis.set_xlim(0, edges[-1])
-    axis.margins(y=0.16)
     of = '' if len(side.models) == len(setting.steps) else (
         f' ({", ".join(side.models)})'
     )
-    axis.set_title(
+    title = (
         f'{side.side}{of}: median {np.median(side.tokens):,.0f},'
-        f' {side.cut:.1%} cut',
-        loc='left',
-        fontsize=10.5,
+        f' {side.cut:.1%} cut'
     )
-    drawing.percent(axis)
-    drawing.draw_limit(axis, side.limit + 0.5, f'limit {side.limit}')
+    counts = np.unique(side.tokens, return_counts=True)
+    colour = {'queries': drawing.QUERY, 'passages': drawing.PASSAGE}[side.side]
+    drawing.draw_lengths(axis, *counts, side.limit, title, colour)
   axes[-1].set_xlabel('tokens')

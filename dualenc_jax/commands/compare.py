@@ -15,12 +15,12 @@ from collections.abc import Sequence
 import pathlib
 
 from dualenc_jax.commands import flags
+from dualenc_jax.figures import table as table_lib
 from dualenc_jax.results import (
   comparison as comparison_lib,
   comparison_files,
   improvement_figure,
   systems,
-  table as table_lib,
 )
 
 

@@ -13,6 +13,7 @@ _MODELS = ('#0f766e', '#b8327a', '#7c5a00', '#5b4bc4', '#64748b', '#a33b20')
 _LINES = ('-', '--', '-.', ':')
 _GREY = '#6b6b6b'
 _FAINT = '#f0f0f0'
+_BINS = 48  # Of token counts.
 
 
 def model_style(number: int) -> dict[str, Any]:
@@ -205,18 +206,47 @@ def percent(axis: Any) -> None:
   axis.tick_params(axis='x', length=3)
 
 
-def draw_limit(axis: Any, limit: float, text: str) -> None:
-  """A dashed vertical line with a text on that side which has more room."""
-  axis.axvline(limit, color=_GREY, linewidth=1, linestyle=(0, (4, 3)))
-  left = limit > sum(axis.get_xlim()) / 2
+def draw_lengths(
+    axis: Any,
+    tokens: np.ndarray,
+    texts: np.ndarray,
+    limit: int,
+    title: str,
+    colour: str,
+) -> None:
+  """Draws a histogram of texts by their number of tokens, and the limit.
+
+  Args:
+    axis: of matplotlib.
+    tokens: int [n], numbers of tokens that occur, ascending.
+    texts: int [n], how many texts have so many.
+    limit: tokens that longer texts are cut to.
+    title: above it.
+    colour: of the bars.
+  """
+  shares = texts / texts.sum()
+  # The longest 1% may lie beyond the axis.
+  most = tokens[np.searchsorted(np.cumsum(shares), 0.99 - 1e-9)]
+  end = max(most, limit) * 1.08
+  width = int(np.ceil(end / _BINS))
+  # Bins of whole numbers of tokens.
+  edges = np.arange(0, end + width, width) + 0.5
+  heights = np.histogram(tokens, edges, weights=shares)[0]
+  axis.stairs(heights, edges, fill=True, color=colour, alpha=0.85)
+  axis.set_xlim(0, edges[-1])
+  axis.margins(y=0.16)
+  axis.set_title(title, loc='left', fontsize=10)
+  percent(axis)
+  axis.axvline(limit + 0.5, color=_GREY, linewidth=1, linestyle=(0, (4, 3)))
+  left = limit > edges[-1] / 2
   axis.annotate(
-      text,
-      (limit, 1),
+      f'limit {limit}',
+      (limit + 0.5, 1),
       (-5 if left else 5, -3),
       xycoords=('data', 'axes fraction'),
       textcoords='offset points',
       ha='right' if left else 'left',
       va='top',
-      fontsize=9.5,
+      fontsize=9,
       color='#3d3d3d',
   )

@@ -75,8 +75,8 @@ def save(figure: Figure, folder: pathlib.Path) -> dict[str, str]:
   files = {
       kind: f'{figure.name}.{kind}' for kind in (*_NO_METADATA, 'csv')
   }
-  drawn = _drawn(figure.inches, figure.draw, _NO_METADATA, {})
-  for kind, content in drawn.items():
+  contents = drawn(figure.inches, figure.draw, _NO_METADATA)
+  for kind, content in contents.items():
     files_lib.write(folder / files[kind], content)
   write_csv(folder / files['csv'], figure.columns)
   return {
@@ -104,7 +104,7 @@ def svg(
       'grid.alpha': 0.2,
       'savefig.transparent': True,
   }
-  drawing = _drawn(inches, draw, ['svg'], style)['svg'].decode()
+  drawing = drawn(inches, draw, ['svg'], style)['svg'].decode()
   drawing = drawing[drawing.index('<svg ') :].replace(_PAGE, 'currentColor')
   # Sizes, names of parts and what made it; several stand in one page.
   drawing = re.sub(r'<metadata>.*?</metadata>', '', drawing, flags=re.DOTALL)
@@ -113,13 +113,26 @@ def svg(
   return re.sub(r' id="[a-z\d.]+_\d+"', '', drawing)
 
 
-def _drawn(
+def drawn(
     inches: tuple[float, float],
     draw: Callable[[Any], None],
     kinds: Iterable[str],
-    style: Mapping[str, Any],
+    style: Mapping[str, Any] = {},
 ) -> dict[str, bytes]:
-  """A drawing by kind of file."""
+  """A drawing as files.
+
+  Args:
+    inches: width and height.
+    draw: draws onto an empty matplotlib figure.
+    kinds: 'png', 'svg'.
+    style: parameters of matplotlib beside those of all figures.
+
+  Returns:
+    The contents by kind.
+
+  Raises:
+    ImportError: matplotlib is not installed.
+  """
   # Not through pyplot, which would look for a screen.
   import matplotlib
   from matplotlib.figure import Figure as Canvas

@@ -23,6 +23,91 @@ class Level(enum.Enum):
   NOTE = 'worth knowing'
 
 
+# Findings that are no more than counted: the level, the field of what was read,
+# what there is, and the advice.
+_OF_PAIRS = (
+    (
+        Level.WRONG,
+        'lone_queries',
+        'queries without a passage',
+        'Give them one, or take them out.',
+    ),
+    (
+        Level.SUSPICIOUS,
+        'equal_texts',
+        'pairs whose query is their passage',
+        'They teach nothing. See whether the columns are right; take them out.',
+    ),
+    (
+        Level.WRONG,
+        'positive_negatives',
+        'pairs with their passage among their hard negatives',
+        'The model is taught both. Take it out of the negatives.',
+    ),
+    (
+        Level.WRONG,
+        'other_positive_negatives',
+        'hard negatives that are a passage of another pair of the same query',
+        'The model is taught both. Take them out of the negatives.',
+    ),
+)
+_OF_TEXTS = (
+    (
+        Level.WRONG,
+        'blank',
+        '{plural} of nothing but whitespace',
+        'Mend them, or take them out.',
+    ),
+    (
+        Level.SUSPICIOUS,
+        'mojibake',
+        '{plural} that look decoded with the wrong encoding',
+        'Decode the original as what it is (UTF-8, mostly), or mend them with'
+        ' ftfy. Texts of a benchmark that come so, as those of MS MARCO, must'
+        ' stay so for its figures to be comparable.',
+    ),
+    (
+        Level.SUSPICIOUS,
+        'replaced',
+        '{plural} with U+FFFD, which stands for characters that are lost',
+        'Decode the original again, as what it is.',
+    ),
+    (
+        Level.SUSPICIOUS,
+        'ids_of_several_texts',
+        '{what} ids that name several texts',
+        'Evaluation takes texts of one id for one. Give each its own id.',
+    ),
+    (
+        Level.NOTE,
+        'texts_of_several_ids',
+        '{plural} with several ids',
+        'Copies under other ids count as other passages in an evaluation; the'
+        ' losses tell equal queries by their texts.',
+    ),
+)
+_OF_OVERLAPS = (
+    (
+        Level.SUSPICIOUS,
+        'queries',
+        'queries of {held_out} that are in {train}, too (pairs: {pairs:,})',
+        'What was trained on is no test. Take them out of one.',
+    ),
+    (
+        Level.NOTE,
+        'passages',
+        'passages of {held_out} that are in {train}, too',
+        'As it must be where both search one corpus; else take them out of'
+        ' one.',
+    ),
+)
+_PLURALS = {
+    'query': 'queries',
+    'passage': 'passages',
+    'negative': 'hard negatives',
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Finding:
   """Something that is wrong or odd.
@@ -48,12 +133,20 @@ def findings(inspection: summary.Inspection) -> list[Finding]:
   for split in inspection.splits:
     found += _use(split)
     found += _rows(split)
-    found += _negatives(split)
+    found += _counted(_OF_PAIRS, split, split.name)
     for what, texts in split.kinds:
-      found += _texts(split, what, texts)
-      found += _lengths(split, what, texts.lengths)
+      words = {'what': what, 'plural': _PLURALS[what]}
+      found += _counted(_OF_TEXTS, texts, split.name, **words)
+      found += _lengths(split, what, texts)
   for overlap in inspection.overlaps:
-    found += _overlap(overlap)
+    found += _counted(
+        _OF_OVERLAPS,
+        overlap,
+        f'{overlap.held_out}, {overlap.train}',
+        held_out=overlap.held_out,
+        train=overlap.train,
+        pairs=overlap.pairs.count,
+    )
   for missing in inspection.missing:
     found += _some(
         Level.WRONG,
@@ -74,6 +167,17 @@ def _some(
     yield Finding(
         level, where, f'{what}: {found.count:,}', advice, found.places
     )
+
+
+def _counted(
+    rules: Sequence[tuple], of: object, where: str, **words: object
+) -> Iterator[Finding]:
+  """What such rules find, their texts filled in with words."""
+  for level, field, what, advice in rules:
+    found = getattr(of, field)
+    if isinstance(found, int):
+      found = Found(found, [])
+    yield from _some(level, where, found, what.format(**words), advice)
 
 
 def _use(split: summary.Split) -> Iterator[Finding]:
@@ -109,13 +213,6 @@ def _rows(split: summary.Split) -> Iterator[Finding]:
         ' unless you have already said so, `dualenc data prepare` stops there'
         ' and names the flag that does.',
     )
-  if split.lone_queries:
-    yield Finding(
-        Level.WRONG,
-        split.name,
-        f'queries without a passage: {split.lone_queries:,}',
-        'Give them one, or take them out.',
-    )
   if split.pairs and split.lone_passages:
     yield Finding(
         Level.WRONG,
@@ -123,13 +220,6 @@ def _rows(split: summary.Split) -> Iterator[Finding]:
         f'passages without a query, among pairs: {split.lone_passages:,}',
         'Give them one, or take them out.',
     )
-  yield from _some(
-      Level.SUSPICIOUS,
-      split.name,
-      split.equal_texts,
-      'pairs whose query is their passage',
-      'They teach nothing. See whether the columns are right; take them out.',
-  )
   many = split.repeated_pairs.count > _MANY_REPEATED * split.pairs
   yield from _some(
       Level.SUSPICIOUS if many else Level.NOTE,
@@ -137,23 +227,6 @@ def _rows(split: summary.Split) -> Iterator[Finding]:
       split.repeated_pairs,
       'pairs that were there before',
       'They weigh more than others. Keep one of each.',
-  )
-
-
-def _negatives(split: summary.Split) -> Iterator[Finding]:
-  yield from _some(
-      Level.WRONG,
-      split.name,
-      split.positive_negatives,
-      'pairs with their passage among their hard negatives',
-      'The model is taught both. Take it out of the negatives.',
-  )
-  yield from _some(
-      Level.WRONG,
-      split.name,
-      split.other_positive_negatives,
-      'hard negatives that are a passage of another pair of the same query',
-      'The model is taught both. Take them out of the negatives.',
   )
   if split.negatives.count:
     none = (
@@ -170,49 +243,12 @@ def _negatives(split: summary.Split) -> Iterator[Finding]:
     )
 
 
-def _texts(
+def _lengths(
     split: summary.Split, what: str, texts: summary.Texts
 ) -> Iterator[Finding]:
-  plural = _PLURALS[what]
-  yield from _some(
-      Level.WRONG,
-      split.name,
-      texts.blank,
-      f'{plural} of nothing but whitespace',
-      'Mend them, or take them out.',
-  )
-  yield from _some(
-      Level.SUSPICIOUS,
-      split.name,
-      texts.mojibake,
-      f'{plural} that look decoded with the wrong encoding',
-      'Decode the original as what it is (UTF-8, mostly), or mend them with'
-      ' ftfy. Texts of a benchmark that come so, as those of MS MARCO, must'
-      ' stay so for its figures to be comparable.',
-  )
-  yield from _some(
-      Level.SUSPICIOUS,
-      split.name,
-      texts.replaced,
-      f'{plural} with U+FFFD, which stands for characters that are lost',
-      'Decode the original again, as what it is.',
-  )
-  yield from _some(
-      Level.SUSPICIOUS,
-      split.name,
-      texts.ids_of_several_texts,
-      f'{what} ids that name several texts',
-      'Evaluation takes texts of one id for one. Give each its own id.',
-  )
-  yield from _some(
-      Level.NOTE,
-      split.name,
-      texts.texts_of_several_ids,
-      f'{plural} with several ids',
-      'Copies under other ids count as other passages in an evaluation.'
-      if what == 'passage'
-      else 'The losses tell equal queries by their texts.',
-  )
+  flag = f'--gin.{"QUERY" if what == "query" else "PASSAGE"}_LENGTH'
+  plural, lengths = _PLURALS[what], texts.lengths
+  percentiles = lengths.percentiles
   if split.split == 'train' and texts.unique < _FEW_UNIQUE:
     yield Finding(
         Level.NOTE,
@@ -223,14 +259,6 @@ def _texts(
         ' towers did not help where few passages are unique.',
         [texts.most_repeated_at],
     )
-
-
-def _lengths(
-    split: summary.Split, what: str, lengths: summary.Lengths
-) -> Iterator[Finding]:
-  flag = f'--gin.{"QUERY" if what == "query" else "PASSAGE"}_LENGTH'
-  plural = _PLURALS[what]
-  percentiles = lengths.percentiles
   if lengths.truncated > _MANY_CUT:
     yield Finding(
         Level.SUSPICIOUS,
@@ -248,32 +276,6 @@ def _lengths(
         ' vocabulary',
         'Give one that was made for such text, --gin.VOCABULARY=...',
     )
-
-
-def _overlap(overlap: summary.Overlap) -> Iterator[Finding]:
-  where = f'{overlap.held_out}, {overlap.train}'
-  yield from _some(
-      Level.SUSPICIOUS,
-      where,
-      overlap.queries,
-      f'queries of {overlap.held_out} that are in {overlap.train}, too (pairs:'
-      f' {overlap.pairs.count:,})',
-      'What was trained on is no test. Take them out of one.',
-  )
-  yield from _some(
-      Level.NOTE,
-      where,
-      overlap.passages,
-      f'passages of {overlap.held_out} that are in {overlap.train}, too',
-      'As it must be where both search one corpus; else take them out of one.',
-  )
-
-
-_PLURALS = {
-    'query': 'queries',
-    'passage': 'passages',
-    'negative': 'hard negatives',
-}
 
 
 def _range(split: summary.Split) -> str:

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+from dualenc_jax.figures import table
+from dualenc_jax.figures.table import Cell, Row, Table
 from dualenc_jax.inspection import summary
 from dualenc_jax.inspection.findings import Finding, Level
 
@@ -71,14 +73,14 @@ def _counts(splits: Sequence[summary.Split]) -> Iterator[str]:
   ]
   yield '## Counts'
   yield ''
-  yield from _table(
+  yield _table(
       ['', *(split.name for split in splits)],
       [
           [name, *(_cell(value(split)) for split in splits)]
           for name, value in rows
       ],
   )
-  yield from _table(
+  yield _table(
       [
           'texts',
           'all',
@@ -116,7 +118,7 @@ def _lengths(splits: Sequence[summary.Split]) -> Iterator[str]:
   percentiles = summary.PERCENTILES
   yield '## Lengths in tokens'
   yield ''
-  yield from _table(
+  yield _table(
       [
           'texts',
           'mean',
@@ -148,7 +150,7 @@ def _overlaps(inspection: summary.Inspection) -> Iterator[str]:
   yield '## Between splits'
   yield ''
   if inspection.overlaps:
-    yield from _table(
+    yield _table(
         ['distinct, in both', 'queries', 'passages', 'pairs'],
         [
             [
@@ -201,25 +203,19 @@ def _verdict(findings: Sequence[Finding]) -> Iterator[str]:
     yield ''
 
 
-def _table(
-    header: Sequence[str], rows: Sequence[Sequence[str]]
-) -> Iterator[str]:
-  """A Markdown table, its columns aligned; all but the first to the right."""
-  if not rows:
-    return
-  widths = [max(map(len, column)) for column in zip(header, *rows)]
-
-  def line(cells: Sequence[str]) -> str:
-    first, *others = zip(cells, widths)
-    cells = [first[0].ljust(first[1]), *(c.rjust(w) for c, w in others)]
-    return f'| {" | ".join(cells)} |'
-
-  yield line(header)
-  rules = ['-' * widths[0], *('-' * (width - 1) + ':' for width in widths[1:])]
-  yield f'| {" | ".join(rules)} |'
-  for row in rows:
-    yield line(row)
-  yield ''
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+  """A table whose first column says what a row is about."""
+  return table.markdown(
+      Table(
+          name='',
+          title='',
+          heads=tuple(header[:1]),
+          columns=tuple(('', name) for name in header[1:]),
+          rows=tuple(
+              Row((head,), tuple(map(Cell, cells))) for head, *cells in rows
+          ),
+      )
+  )
 
 
 def _cell(value: int | str) -> str:

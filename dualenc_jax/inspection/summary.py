@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 import dataclasses
 
+import numpy as np
+
 from dualenc_jax.readers.bad_rows import Found
 
 PERCENTILES = (5, 25, 50, 75, 95, 99)
@@ -29,6 +31,23 @@ class Lengths:
   truncated: float
   unknown: float
   counts: Sequence[tuple[int, int]]
+
+  @classmethod
+  def of(cls, tokens: np.ndarray, limit: int, unknown: int) -> 'Lengths':
+    """Of texts with `tokens` [n] tokens, `unknown` of all of them unknown."""
+    percentiles = np.zeros(len(PERCENTILES), int)
+    if len(tokens):
+      percentiles = np.percentile(tokens, PERCENTILES, method='inverted_cdf')
+    counts = np.unique(tokens, return_counts=True)
+    return cls(
+        mean=float(tokens.mean()) if len(tokens) else 0.0,
+        percentiles=dict(zip(PERCENTILES, percentiles.tolist())),
+        longest=int(tokens.max(initial=0)),
+        limit=limit,
+        truncated=float((tokens > limit).mean()) if len(tokens) else 0.0,
+        unknown=unknown / max(int(tokens.sum(dtype=np.int64)), 1),
+        counts=list(zip(*(column.tolist() for column in counts))),
+    )
 
 
 @dataclasses.dataclass(frozen=True)

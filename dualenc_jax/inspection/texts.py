@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dualenc_jax.inspection import columns, mojibake, summary
-from dualenc_jax.inspection.histogram import Histogram
 from dualenc_jax.readers.bad_rows import Found
 from dualenc_jax.text.vocabulary import UNK, Vocabulary
 
@@ -24,7 +23,7 @@ class TextColumn:
     self._limit = limit
     self._hashes = columns.Column(np.int64)
     self._ids = columns.Column(np.int64)
-    self._histogram = Histogram()
+    self._tokens = columns.Column(np.int32)
     self._unknown = 0
     self._blank, self._mojibake, self._replaced = Found(), Found(), Found()
 
@@ -53,7 +52,7 @@ class TextColumn:
       elif text and not text.strip():
         self._blank.add(place(i))
     tokens = self._vocabulary.encode([t for t in texts if t], _WHOLE)
-    self._histogram.add(tokens.lengths)
+    self._tokens.append(tokens.lengths)
     self._unknown += int(np.count_nonzero(tokens.values == UNK))
 
   def result(self, place: Callable[[int], str]) -> summary.Texts:
@@ -78,7 +77,9 @@ class TextColumn:
         replaced=self._replaced,
         ids_of_several_texts=several_texts,
         texts_of_several_ids=several_ids,
-        lengths=self._lengths(),
+        lengths=summary.Lengths.of(
+            self._tokens.values, self._limit, self._unknown
+        ),
     )
 
   def _look(self, text: str, i: int, place: Callable[[int], str]) -> None:
@@ -89,17 +90,3 @@ class TextColumn:
       self._mojibake.add(f'{place(i)} "{excerpt}"')
     if excerpt := mojibake.find_replaced(text):
       self._replaced.add(f'{place(i)} "{excerpt}"')
-
-  def _lengths(self) -> summary.Lengths:
-    histogram = self._histogram
-    tokens = histogram.mean * histogram.total
-    there = np.flatnonzero(histogram.counts)
-    return summary.Lengths(
-        mean=histogram.mean,
-        percentiles={p: histogram.percentile(p) for p in summary.PERCENTILES},
-        longest=histogram.longest,
-        limit=self._limit,
-        truncated=histogram.share_above(self._limit),
-        unknown=self._unknown / tokens if tokens else 0.0,
-        counts=[(int(n), int(histogram.counts[n])) for n in there],
-    )

@@ -6,7 +6,7 @@ import pytest
 
 from dualenc_jax.data import Vocabulary
 from dualenc_jax.inspection import columns, mojibake
-from dualenc_jax.inspection.histogram import Histogram
+from dualenc_jax.inspection.summary import Lengths
 
 VOCABULARY = Vocabulary('python_code_8k')
 SOUND = (
@@ -22,23 +22,20 @@ SOUND = (
 )
 
 
-def test_histogram_against_numpy():
-  rng = np.random.default_rng(0)
-  parts = [rng.integers(1, 90, size) for size in (1000, 0, 3)]
-  parts.append(np.array([700]))
-  histogram = Histogram()
-  for part in parts:
-    histogram.add(part)
-  lengths = np.concatenate(parts)
-  assert histogram.total == 1004 and histogram.longest == 700
-  assert histogram.mean == pytest.approx(lengths.mean())
-  for percent in (0, 1, 5, 25, 50, 75, 95, 99, 99.9, 100):
-    expected = np.percentile(lengths, percent, method='inverted_cdf')
-    assert histogram.percentile(percent) == expected
-  for limit in (0, 50, 89, 699, 700, 1000):
-    assert histogram.share_above(limit) == pytest.approx(
-        (lengths > limit).mean()
-    )
+def test_lengths_against_numpy():
+  tokens = np.append(np.random.default_rng(0).integers(1, 90, 1003), 700)
+  lengths = Lengths.of(tokens.astype(np.int32), 89, 30)
+  assert lengths.mean == pytest.approx(tokens.mean())
+  assert (lengths.longest, lengths.limit) == (700, 89)
+  for percent, length in lengths.percentiles.items():
+    # The smallest that so many do not exceed.
+    assert (tokens <= length).mean() >= percent / 100
+    assert (tokens < length).mean() < percent / 100
+  assert lengths.truncated == pytest.approx(1 / 1004)
+  assert lengths.unknown == pytest.approx(30 / tokens.sum())
+  assert np.repeat(*np.array(lengths.counts).T).tolist() == sorted(tokens)
+  nothing = Lengths.of(np.zeros(0, np.int32), 89, 0)
+  assert (nothing.mean, nothing.longest, nothing.counts) == (0, 0, [])
 
 
 def test_first_rows_against_a_dictionary():
