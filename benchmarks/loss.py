@@ -8,17 +8,19 @@ side is a process of its own, and they take turns in every round.
 import argparse
 import json
 import pathlib
-import statistics
 import sys
 from typing import Any
 
 import alternate
-import loss_precisions
 import loss_work
 import sides
 
 HERE = pathlib.Path(__file__).parent
 MAX_CALLS = 50
+_HEADER = (
+    'B | side | ms | core ms | executed, of the ceiling | times the floor'
+    ' | the same by cores | compiled plan | peak | cores busy elsewhere'
+)
 
 
 def main() -> None:
@@ -56,7 +58,12 @@ def main() -> None:
   args = parser.parse_args()
   if args.batches != sorted(args.batches):
     parser.error('--batches must ascend: a side knows its largest peak only')
-  result = loss_precisions.compare(args) if args.precisions else compare(args)
+  if args.precisions:
+    import loss_precisions  # And with it JAX.
+
+    result = loss_precisions.compare(args)
+  else:
+    result = compare(args)
   print(json.dumps({'flags': vars(args), **result}))
 
 
@@ -68,26 +75,14 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
     sides: what runs there, by name.
     results: a list, one for each size and side.
   """
-  commands = _commands(args)
-  ceilings = []
-  # One process for each library, gone before memory is measured.
-  for command in {c[1]: c for c in commands.values()}.values():
-    side = sides.Side(command)
-    ceilings.append(side.ask('ceiling'))
-    side.close()
-  ceiling = {key: max(c[key] for c in ceilings) for key in ceilings[0]}
-  running = {name: sides.Side(command) for name, command in commands.items()}
-  described = {name: side.ask('describe') for name, side in running.items()}
+  running, described, ceiling = sides.start(_commands(args))
   if not args.json:
-    gflops = {key: f'{rate / 1e9:.0f}' for key, rate in ceiling.items()}
+    rates = {key: f'{rate / 1e9:.0f}' for key, rate in ceiling.items()}
     print(
         f'{json.dumps(described)}\n'
-        f'ceiling {gflops["flops_per_second"]} GFLOP/s,'
-        f' {gflops["flops_per_core_second"]} a core\n\n'
-        '| B | side | ms | core ms | executed, of the ceiling | times the floor'
-        ' | the same by cores | compiled plan | peak | cores busy elsewhere |\n'
-        + '|---' * 10
-        + '|'
+        f'ceiling {rates["flops_per_second"]} GFLOP/s,'
+        f' {rates["flops_per_core_second"]} a core\n\n'
+        + sides.table(_HEADER, []),
     )
   results = []
   for batch in args.batches:
@@ -108,11 +103,8 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
 
 def _commands(args: argparse.Namespace) -> dict[str, list[str]]:
   """What runs each side."""
-  shared = [f'--loss={args.loss}', f'--dim={args.dim}']
-  shared += [f'--temperature={args.temperature}']
-  shared += [f'--mini_batch={args.mini_batch}']
-  shared += ['--no_mask'] if args.no_mask else []
-  shared += [f'--tile={args.tile}'] if args.tile else []
+  names = ('loss', 'dim', 'temperature', 'mini_batch', 'no_mask', 'tile')
+  shared = sides.flags(args, names)
   ours = [sys.executable, str(HERE / 'loss_ours.py'), *shared]
   commands = {
       name: [*ours, f'--implementation={name}'] for name in ('dense', 'ring')
@@ -141,20 +133,16 @@ def _one_size(
       return None
 
   for name in running:
-    prepared = ask(name, 'prepare', batch, limit)
-    if prepared:
+    if prepared := ask(name, 'prepare', batch, limit):
       calls = int(args.min_seconds / prepared.pop('seconds'))
       rounds[name] = []
       found[name] |= prepared | {'calls': min(max(calls, 1), MAX_CALLS)}
   for _ in range(args.rounds):
     for name in list(rounds):
-      times = ask(name, 'time', found[name]['calls'])
-      if times:
+      if times := ask(name, 'time', found[name]['calls']):
         rounds[name].append(times)
   for name, turns in list(rounds.items()):
-    found[name]['rounds'] = turns
-    for key in turns[0]:
-      found[name][key] = statistics.median(turn[key] for turn in turns)
+    found[name] |= {'rounds': turns, **sides.medians(turns)}
     found[name]['peak_bytes'] = ask(name, 'peak_bytes')
     ask(name, 'release')
   values = [found[name]['value'] for name in rounds]
@@ -171,14 +159,15 @@ def _add_shares(
   needed = loss_work.NEEDED[args.loss] * product
   executed = loss_work.EXECUTED[figures['side']][args.loss] * product
   seconds, cores = figures['seconds'], figures['core_seconds']
+  rate, core_rate = (
+      ceiling[key] for key in ('flops_per_second', 'flops_per_core_second')
+  )
   figures |= {
       'needed_flops': needed,
       'executed_flops': executed,
-      'executed_share': executed / seconds / ceiling['flops_per_second'],
-      'times_the_floor': seconds * ceiling['flops_per_second'] / needed,
-      'times_the_floor_by_cores': cores
-      * ceiling['flops_per_core_second']
-      / needed,
+      'executed_share': executed / seconds / rate,
+      'times_the_floor': seconds * rate / needed,
+      'times_the_floor_by_cores': cores * core_rate / needed,
   }
 
 
@@ -191,13 +180,10 @@ def _row(figures: dict[str, Any]) -> str:
   return (
       f'{start} {f["seconds"] * 1e3:.1f} | {f["core_seconds"] * 1e3:.1f}'
       f' | {f["executed_share"]:.0%} | {f["times_the_floor"]:.2f}'
-      f' | {f["times_the_floor_by_cores"]:.2f} | {_mib(f.get("plan_bytes"))}'
-      f' | {_mib(f["peak_bytes"])} | {f["cores_busy_elsewhere"]:.1f} |'
+      f' | {f["times_the_floor_by_cores"]:.2f}'
+      f' | {sides.mib(f.get("plan_bytes"))} | {sides.mib(f["peak_bytes"])}'
+      f' | {f["cores_busy_elsewhere"]:.1f} |'
   )
-
-
-def _mib(size: float | None) -> str:
-  return '' if size is None else f'{size / 2**20:.0f} MiB'
 
 
 if __name__ == '__main__':

@@ -4,10 +4,12 @@ So sides take turns within a round, and memory and caches are each one's own.
 Standard library only: every Python that a side runs in imports this.
 """
 
-from collections.abc import Sequence
+import argparse
+from collections.abc import Mapping, Sequence
 import contextlib
 import json
 import os
+import statistics
 import subprocess
 import sys
 from typing import Any
@@ -51,6 +53,57 @@ class Side:
     with contextlib.suppress(BrokenPipeError):
       self._process.stdin.close()
     self._process.wait()
+
+
+def start(
+    commands: Mapping[str, Sequence[str]],
+) -> tuple[dict[str, Side], dict[str, Any], dict[str, float]]:
+  """Starts all sides.
+
+  Returns:
+    The sides, what each says of itself, and the ceiling: the best rates of a
+    large product, of whichever library is faster. It is measured by processes
+    that are gone before memory is.
+  """
+  ceilings = []
+  # One process for each script.
+  for command in {command[1]: command for command in commands.values()}.values():
+    side = Side(command)
+    with contextlib.suppress(SideError):
+      ceilings.append(side.ask('ceiling'))
+    side.close()
+  ceiling = {key: max(c[key] for c in ceilings) for key in ceilings[0]}
+  running = {name: Side(command) for name, command in commands.items()}
+  described = {name: side.ask('describe') for name, side in running.items()}
+  return running, described, ceiling
+
+
+def medians(turns: Sequence[Mapping[str, float]]) -> dict[str, float]:
+  """By name, the median of what each turn has."""
+  return {
+      key: statistics.median(turn[key] for turn in turns) for key in turns[0]
+  }
+
+
+def flags(args: argparse.Namespace, names: Sequence[str]) -> list[str]:
+  """Flags of these names as they were given, for a side."""
+  given = {name: getattr(args, name) for name in names}
+  return [
+      f'--{name}' if value is True else f'--{name}={value}'
+      for name, value in given.items()
+      if value not in (None, False)
+  ]
+
+
+def table(header: str, rows: Sequence[str]) -> str:
+  """Markdown of lines whose cells are parted by ' | '."""
+  rule = '|---' * (header.count(' | ') + 1) + '|'
+  return '\n'.join([f'| {header} |', rule, *(f'| {row} |' for row in rows)])
+
+
+def mib(size: float | None) -> str:
+  """'12 MiB', '' for nothing."""
+  return f'{size / 2**20:.0f} MiB' if size else ''
 
 
 def one_line(error: Exception) -> str:
