@@ -63,23 +63,32 @@ def test_reasons_are_bounded():
   assert bad[bad.OTHERS].count == 1000 - bad.REASONS
 
 
+def row(line, query, passage, negatives=(), ids=('', ''), **values):
+  return example(
+      query,
+      passage,
+      negatives=[*negatives],
+      query_id=ids[0],
+      passage_id=ids[1],
+      location=f'f:{line}',
+      **values,
+  )
+
+
 def test_every_oddity_is_counted():
+  half, drift = 'half a brain', 'they drift'
   rows = [
-      example('whales', 'half a brain', ['sharks'], 'q1', 'p1', '', 'f:1'),
+      row(1, 'whales', half, ['sharks'], ('q1', 'p1')),
       # Repeats the first; the second id of the query; a positive is negative.
-      example(
-          'whales', 'half a brain', ['half a brain'], 'q2', 'p1', '', 'f:2'
-      ),
+      row(2, 'whales', half, [half], ('q2', 'p1')),
       # The negative is a passage of another row; p1 is another text, too.
-      example(
-          'whales', 'they drift', ['half a brain', 'x'], 'q1', 'p1', '', 'f:3'
-      ),
-      example('same', 'same', [], 'q3', 'p4', '', 'f:4'),
-      example('  ', 'It\xe2\x80\x99s', [], 'q4', 'p5', '', 'f:5'),
-      example('lost', '\ufffd', ['\u3000'], 'q5', 'p6', '', 'f:6'),
-      example('judged', 'they drift', [], 'q6', 'p7', '', 'f:7', 0),
-      example('alone', location='f:8'),
-      example(passage='they drift', location='f:9'),
+      row(3, 'whales', drift, [half, 'x'], ('q1', 'p1')),
+      row(4, 'same', 'same', ids=('q3', 'p4')),
+      row(5, '  ', 'It\xe2\x80\x99s', ids=('q4', 'p5')),
+      row(6, 'lost', '\ufffd', ['\u3000'], ('q5', 'p6')),
+      row(7, 'judged', drift, ids=('q6', 'p7'), relevance=0),
+      row(8, 'alone', ''),
+      row(9, '', drift),
   ]
   inspection = inspect(Rows(train=rows))
   split = inspection.splits[0]
@@ -238,7 +247,9 @@ def test_tasks_of_a_mixture_are_read_one_by_one(tmp_path):
 
 def test_samples_are_what_the_model_sees():
   rows = [
-      example(f'number {i}', 'def f(x):\n  return x + 1 ' * 9, ['no'])
+      example(
+          f'number {i}', 'def f(x):\n  return x + 1 ' * 9, negatives=['no']
+      )
       for i in range(11)
   ]
   samples = inspect(Rows(train=rows), passage_length=6).splits[0].samples
