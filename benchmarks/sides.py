@@ -67,7 +67,7 @@ def start(
   """
   ceilings = []
   # One process for each script.
-  for command in {command[1]: command for command in commands.values()}.values():
+  for command in {each[1]: each for each in commands.values()}.values():
     side = Side(command)
     with contextlib.suppress(SideError):
       ceilings.append(side.ask('ceiling'))
