@@ -5,7 +5,6 @@ HLO it shares, and as many simulated devices as XLA_FLAGS says.
 """
 
 import argparse
-import functools
 
 import hlo
 import jax
@@ -15,11 +14,9 @@ import meshes
 from dualenc_jax import losses
 
 LOSSES = {
-    'softmax': losses.InBatchSoftmax,
-    'PAIR': losses.PAIR,
-    'SamToNe, both towers': functools.partial(
-        losses.SamToNe, both_towers=True
-    ),
+    'softmax': losses.InBatchSoftmax(),
+    'PAIR': losses.PAIR(),
+    'SamToNe, both towers': losses.SamToNe(both_towers=True),
 }
 
 
@@ -31,10 +28,10 @@ def main() -> None:
   size = args.batch or loss_programs.SHARD * devices
   partitioner = meshes.SmallPartitioner(devices=devices)
   print('| devices, B | loss | ring | dense | sent |\n' + '|---' * 5 + '|')
-  for name, make in LOSSES.items():
+  for name, loss in LOSSES.items():
     programs = {
         implementation: loss_programs.compile_gradient(
-            make(implementation=implementation), partitioner, size
+            loss, implementation, partitioner, size
         )
         for implementation in ('ring', 'dense')
     }

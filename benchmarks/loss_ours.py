@@ -25,12 +25,12 @@ class Ours:
     if args.loss == 'samtone_both':
       cls, options = losses.SamToNe, {'both_towers': True}
     self._args = args
-    self._loss = cls(
+    self._loss = cls(**options)
+    self._similarity = losses.Similarity(
         temperature=args.temperature,
         mask_duplicates=not args.no_mask,
         implementation=args.implementation,
         tile=args.tile,
-        **options,
     )
     self._run = None
 
@@ -72,7 +72,7 @@ class Ours:
     def value(vectors, ids):
       batch = losses.Embeddings(*vectors, query_ids=ids, passage_ids=ids)
       # With its metrics, as in a train step.
-      return self._loss({}, batch)
+      return losses.evaluate(self._loss, self._similarity, {}, batch)
 
     lowered = jax.jit(jax.value_and_grad(value, has_aux=True)).lower(
         vectors, ids

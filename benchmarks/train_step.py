@@ -139,13 +139,14 @@ def make_step(
     optimizer: training.Optimizer,
 ) -> tuple[step_lib.TrainState, Callable[..., Any]]:
   """The initial state on the mesh, and the step, not compiled yet."""
-  loss = LOSSES[args.loss]()
+  loss, similarity = LOSSES[args.loss](), losses.Similarity()
   _, shardings, init, transform = step_lib.make_init(
-      model, loss, optimizer, partitioner, seed=0
+      model, loss, similarity, optimizer, partitioner, seed=0
   )
   train_step = step_lib.make_train_step(
       model,
       loss,
+      similarity,
       optimizer.learning_rate,
       transform,
       partitioner,

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 from t5x import metrics as t5x_metrics, models, optimizers
 
+from dualenc_jax import losses
 from dualenc_jax.data import seqio_pairs, Task, Tokenizer
 from dualenc_jax.errors import UserError
-from dualenc_jax.losses import Embeddings
 from dualenc_jax.models import DualEncoder
 from dualenc_jax.objectives.embedding import Batch, embed
 from dualenc_jax.parallel import rules
@@ -38,7 +38,8 @@ class DualEncoderModel(models.BaseTransformerModel):
   def __init__(
       self,
       module: DualEncoder,
-      loss: Any,
+      loss: losses.Loss,
+      similarity: losses.Similarity,
       input_vocabulary: seqio_pairs.SeqioVocabulary,
       output_vocabulary: seqio_pairs.SeqioVocabulary,
       optimizer_def: optimizers.OptimizerDefType,
@@ -50,8 +51,8 @@ class DualEncoderModel(models.BaseTransformerModel):
 
     Args:
       module: the dual encoder.
-      loss: a loss of `dualenc_jax.losses`, or any object with its `init` and
-        `__call__`.
+      loss: a loss of `dualenc_jax.losses`, or any `losses.Loss`.
+      similarity: how it compares vectors.
       input_vocabulary: of the queries.
       output_vocabulary: of the passages.
       optimizer_def: T5X's optimizer.
@@ -82,6 +83,7 @@ class DualEncoderModel(models.BaseTransformerModel):
         seqio_pairs.PairConverter, num_negatives=num_negatives
     )
     self._loss = loss
+    self._similarity = similarity
     self._freeze = freeze
     self._micro_batch_size = micro_batch_size
     self._batch_size = None
@@ -99,7 +101,7 @@ class DualEncoderModel(models.BaseTransformerModel):
     self._batch_size = input_shapes['query_tokens'][0]
     tokens = jnp.ones((1, 2), jnp.int32)
     boxed = self.module.init(rng, tokens, tokens)['params']
-    loss_params = self._loss.init()
+    loss_params = losses.init(self._loss, self._similarity)
     if loss_params:
       boxed = {**boxed, 'loss': loss_params}
     params = nn.unbox(boxed)
@@ -128,7 +130,9 @@ class DualEncoderModel(models.BaseTransformerModel):
       )
     params = self._without_gradients_of_frozen(params)
     embeddings = self._embed(params, batch, dropout_rng)
-    value, metrics = self._loss(params.get('loss', {}), embeddings)
+    value, metrics = losses.evaluate(
+        self._loss, self._similarity, params.get('loss', {}), embeddings
+    )
     return value, {
         **{
             name: clu_metrics.Average.from_model_output(metric[None])
@@ -166,7 +170,7 @@ class DualEncoderModel(models.BaseTransformerModel):
 
   def _embed(
       self, params: Any, batch: Features, dropout_rng: jax.Array | None = None
-  ) -> Embeddings:
+  ) -> losses.Embeddings:
     key = None
     if dropout_rng is not None:
       # T5X's key may be of a generator whose masks depend on their place.

@@ -12,7 +12,7 @@ INITIAL_CHECKPOINT_PATH = \\
     '/a/long/path'
 LOSS = @losses.SamToNe()
 TASK = @pairs/data.Task()
-losses.SamToNe.temperature = 0.05
+TEMPERATURE = 0.05
 pairs/data.Task.options = {'file': 'a <b> & c.jsonl'}
 """
 # The smallest things that are told apart when they are embedded.

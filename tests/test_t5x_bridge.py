@@ -39,7 +39,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 STEPS, BATCH, QUERY, PASSAGE = 5, 16, 8, 16
 LEARNT = (
     'LOSS = @losses.SamToNe()',
-    'losses.SamToNe.temperature = @losses.LearnableTemperature()',
+    'TEMPERATURE = @losses.LearnableTemperature()',
 )
 
 
@@ -88,6 +88,7 @@ def t5x_model(run, **options):
   return t5x_bridge.DualEncoderModel(
       run.model,
       run.loss,
+      run.similarity,
       vocabulary,
       vocabulary,
       adafactor.Adafactor(),
@@ -228,7 +229,7 @@ def test_embeddings_and_scores_are_the_models(tmp_path):
   run = experiment(tmp_path)
   model = t5x_model(run)
   batch = t5x_batches(run, model)[0]
-  params = nn.unbox(init_params(run.model, run.loss, 0))
+  params = nn.unbox(init_params(run.model, run.loss, run.similarity, 0))
   query, passage = jax.jit(run.model.apply)(
       {'params': params}, batch['query_tokens'], batch['passage_tokens'][:, 0]
   )
@@ -247,7 +248,7 @@ def test_dropout_is_drawn_from_t5x_key(tmp_path, implementation):
   run = experiment(tmp_path, 'DROPOUT_RATE = 0.2')
   model = t5x_model(run)
   batch = t5x_batches(run, model)[0]
-  params = nn.unbox(init_params(run.model, run.loss, 0))
+  params = nn.unbox(init_params(run.model, run.loss, run.similarity, 0))
   keys = [
       jax.random.key_data(jax.random.key(seed, impl=implementation))
       for seed in (0, 1)

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import optax
 
-from dualenc_jax.losses import LearnableTemperature, SamToNe
+from dualenc_jax.losses import LearnableTemperature, SamToNe, Similarity
 from dualenc_jax.models import DualEncoder
 from dualenc_jax.models.dual_encoder import Projection
 from dualenc_jax.models.layers import TokenEmbedder
@@ -21,7 +21,8 @@ from dualenc_jax.training import (
 )
 
 VOCAB = 64
-LOSS = SamToNe(LearnableTemperature(0.1), both_towers=True)
+LOSS = SamToNe(both_towers=True)
+SIMILARITY = Similarity(LearnableTemperature(0.1))
 
 
 class OneDevice(Partitioner):
@@ -115,6 +116,7 @@ def plan(
     optimizer=None,
     model=None,
     loss=LOSS,
+    similarity=SIMILARITY,
     seed=0,
     micro_batch_size=None,
 ):
@@ -122,11 +124,12 @@ def plan(
   model = model or make_model()
   optimizer = optimizer or recording_sgd()
   abstract, shardings, init, transform = step_lib.make_init(
-      model, loss, optimizer, partitioner, seed
+      model, loss, similarity, optimizer, partitioner, seed
   )
   step = step_lib.make_train_step(
       model,
       loss,
+      similarity,
       optimizer.learning_rate,
       transform,
       partitioner,
@@ -142,7 +145,9 @@ def unsharded_params(separate_towers=False, width=32):
   """The initial parameters of `make_model` without any mesh; host arrays."""
   model = make_model(separate_towers, width)
   return jax.device_get(
-      nn.unbox(jax.jit(lambda: step_lib.init_params(model, LOSS, 0))())
+      nn.unbox(
+          jax.jit(lambda: step_lib.init_params(model, LOSS, SIMILARITY, 0))()
+      )
   )
 
 

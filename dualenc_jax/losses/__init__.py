@@ -5,19 +5,30 @@ Every loss is a mean over anchors i of terms
   lse(positive of i, negative blocks of i) - s(positive of i),
   s(a, b) = cos(a, b) / temperature,
 
-and differs from the next one only in its anchors and blocks.
+and differs from the next one only in its anchors and blocks. How the cosines
+are computed is said by a `Similarity`, which `evaluate` gives to any `Loss`.
 """
 
+from dualenc_jax.losses.compose import AtTemperature, Sum
 from dualenc_jax.losses.embeddings import Embeddings
 from dualenc_jax.losses.in_batch_softmax import InBatchSoftmax
+from dualenc_jax.losses.loss import check, evaluate, init, Loss, query_blocks
 from dualenc_jax.losses.pair import PAIR
 from dualenc_jax.losses.samtone import SamToNe
-from dualenc_jax.losses.temperature import LearnableTemperature
+from dualenc_jax.losses.similarity import LearnableTemperature, Similarity
 
 __all__ = [
+    'AtTemperature',
+    'check',
     'Embeddings',
+    'evaluate',
     'InBatchSoftmax',
+    'init',
     'LearnableTemperature',
+    'Loss',
     'PAIR',
+    'query_blocks',
     'SamToNe',
+    'Similarity',
+    'Sum',
 ]

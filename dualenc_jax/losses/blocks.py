@@ -1,15 +1,15 @@
 """Blocks of negatives by name, and the matrices of scores they come from."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.losses import log_partition
 from dualenc_jax.losses.embeddings import Embeddings
 from dualenc_jax.losses.score_matrix import Matrix, Partition, Tags
+from dualenc_jax.losses.similarity import Similarity
 
 
 class Block(NamedTuple):
@@ -52,28 +52,23 @@ _ORDER = ('negatives', 'query', 'passage')
 def partitions(
     batch: Embeddings,
     blocks: Iterable[Block],
-    temperature: jax.Array | float,
-    mask_duplicates: bool,
+    similarity: Similarity,
     totals: bool = False,
-    **options: Any,
 ) -> Mapping[Block, Partition]:
   """Log-partitions of blocks; two directions of one matrix are computed once.
 
   Args:
     batch: the embeddings of B pairs with K hard negatives.
     blocks: those of hard negatives are left out where the batch has none.
-    temperature: divides the cosines.
-    mask_duplicates: mask out what the fingerprints tell to be no negative.
+    similarity: how they are computed, its temperature as trained so far.
     totals: the sums of the scores are wanted.
-    **options: `implementation` and `tile` of `log_partition`.
 
   Returns:
     {block: statistics float32 [B] of its anchors}.
 
   Raises:
-    UserError: `mask_duplicates` and there are no fingerprints.
+    UserError: duplicates are to be masked and the batch has no fingerprints.
   """
-  _check_shapes(batch)
   if not batch.num_negatives:
     blocks = [b for b in blocks if b.candidates != 'negatives']
   blocks = set(blocks)
@@ -96,39 +91,17 @@ def partitions(
   found = log_partition.log_partitions(
       matrices,
       {name: _vectors(batch, name) for name in names},
-      [_tags(batch, pair, mask_duplicates) for pair in pairs],
-      temperature,
+      [_tags(batch, pair, similarity.mask_duplicates) for pair in pairs],
+      similarity.temperature,
       totals,
-      **options,
+      similarity.implementation,
+      similarity.tile,
   )
   result = {}
   for pair, (of_rows, of_columns) in zip(pairs, found, strict=True):
     result[Block(*pair[::-1])] = of_columns
     result[Block(*pair)] = of_rows
   return {block: result[block] for block in blocks}
-
-
-def _check_shapes(batch: Embeddings) -> None:
-  """Raises UserError for arrays that do not belong together."""
-  size, dim = batch.query.shape
-  hard = () if batch.negatives is None else batch.negatives.shape[1:2]
-  expected = {
-      'passage': (size, dim),
-      'negatives': (size, *hard, dim),
-      'query_ids': (size, 2),
-      'passage_ids': (size, 2),
-      'negative_ids': (size, *hard, 2),
-      'negative_valid': (size, *hard),
-      'valid': (size,),
-      'weights': (size,),
-  }
-  for name, shape in expected.items():
-    array = getattr(batch, name)
-    if array is not None and array.shape != shape:
-      raise UserError(
-          f'Embeddings.{name} has the shape {array.shape}; expected {shape},'
-          f' since Embeddings.query has {batch.query.shape}.'
-      )
 
 
 def _vectors(batch: Embeddings, tower: str) -> jax.Array:
@@ -151,7 +124,7 @@ def _tags(
   return tuple(
       Tags(
           tuple(_ids(batch, name) for name in names if mask_duplicates),
-          _negatives_valid(batch) if tower == 'negatives' else batch.valid,
+          _negatives_valid(batch) if tower == 'negatives' else None,
       )
       for tower, names in zip(pair, ids, strict=True)
   )
@@ -159,9 +132,6 @@ def _tags(
 
 def _negatives_valid(batch: Embeddings) -> jax.Array | None:
   valid = batch.negative_valid
-  if batch.valid is not None:
-    real = jnp.broadcast_to(batch.valid[:, None], batch.negatives.shape[:2])
-    valid = real if valid is None else valid & real
   return None if valid is None else valid.reshape(-1)
 
 

@@ -5,6 +5,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from dualenc_jax.errors import UserError
+
 
 class Embeddings(NamedTuple):
   """A global batch, embedded: row i of query and passage is pair i.
@@ -21,8 +23,6 @@ class Embeddings(NamedTuple):
     negative_ids: uint32 [B, K, 2].
     negative_valid: bool [B, K], False where a query has fewer than K hard
       negatives; None if all are real.
-    valid: bool [B], False at padding, pairs that are neither anchors nor
-      candidates; None if all are real.
     weights: float32 [B], weights of the pairs in every mean over anchors; None
       for equal ones. As candidates all pairs count alike.
   """
@@ -34,7 +34,6 @@ class Embeddings(NamedTuple):
   passage_ids: jax.Array | None = None
   negative_ids: jax.Array | None = None
   negative_valid: jax.Array | None = None
-  valid: jax.Array | None = None
   weights: jax.Array | None = None
 
   @property
@@ -50,3 +49,24 @@ class Embeddings(NamedTuple):
         if getattr(self, name) is not None
     }
     return self._replace(**vectors)
+
+  def check(self) -> None:
+    """Raises UserError for arrays that do not belong together."""
+    size, dim = self.query.shape
+    hard = () if self.negatives is None else self.negatives.shape[1:2]
+    expected = {
+        'passage': (size, dim),
+        'negatives': (size, *hard, dim),
+        'query_ids': (size, 2),
+        'passage_ids': (size, 2),
+        'negative_ids': (size, *hard, 2),
+        'negative_valid': (size, *hard),
+        'weights': (size,),
+    }
+    for name, shape in expected.items():
+      array = getattr(self, name)
+      if array is not None and array.shape != shape:
+        raise UserError(
+            f'Embeddings.{name} has the shape {array.shape}; expected {shape},'
+            f' since Embeddings.query has {self.query.shape}.'
+        )

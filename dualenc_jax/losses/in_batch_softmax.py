@@ -8,17 +8,12 @@ import numbers
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType, PartitionSpec
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.losses import (
-  blocks,
-  log_partition,
-  metrics as metrics_lib,
-  temperature as temperature_lib,
-)
+from dualenc_jax.losses import blocks, metrics as metrics_lib
 from dualenc_jax.losses.embeddings import Embeddings
 from dualenc_jax.losses.score_matrix import combine, Partition
+from dualenc_jax.losses.similarity import Similarity
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,44 +46,20 @@ class InBatchSoftmax:
   Passage side, added when `bidirectional`: the same with anchors p_i and
   candidates q_j, without hard negatives.
 
-  Duplicates are known by the fingerprint of their tokens. With
-  `mask_duplicates`, pair j is no negative for pair i, in either direction, if
-  q_j = q_i or p_j = p_i (a labelled positive, not a negative); a hard negative
-  equal to p_i is masked out; and a same-tower negative (SamToNe, PAIR) is
-  masked out when it equals the anchor itself.
-
   Attributes:
-    temperature: number above 0, or `LearnableTemperature`.
     bidirectional: add the passage side.
     margin: subtracted from cos(q_i, p_i) (additive margin softmax, Yang et al.
       2019), in units of the cosine.
     label_smoothing: share of the target spread evenly over all candidates of
       the anchor that are not masked out, the positive among them.
-    mask_duplicates: needs the fingerprints in the batch.
-    implementation: 'dense' holds matrices of scores, B x B; 'ring' never does;
-      'auto' chooses by their size. The value is the same to rounding. In code
-      of your own set the mesh that the batch is sharded over, by `jax.set_mesh`
-      or `Partitioner.scope`: without it the ring takes it to be on one device.
-    tile: at most this many rows and columns are scored at once by the ring;
-      None for what `log_partition` finds fit.
-    check_norms: also return `norm_error`, by how much the norm of an embedding
-      is off one at most; a training run stops where it is off by more than
-      `metrics.NORM_TOLERANCE`. For models of your own.
   """
 
-  temperature: float | temperature_lib.LearnableTemperature = 0.01
   bidirectional: bool = True
   margin: float = 0.0
   label_smoothing: float = 0.0
-  mask_duplicates: bool = True
-  implementation: str = 'auto'
-  tile: int | None = None
-  check_norms: bool = False
 
   def __post_init__(self):
     name = type(self).__name__
-    if not isinstance(self.temperature, temperature_lib.LearnableTemperature):
-      temperature_lib.check_positive(f'{name}.temperature', self.temperature)
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
       if field.type is bool and type(value) is not bool:
@@ -106,12 +77,9 @@ class InBatchSoftmax:
           f'{name}.label_smoothing is {self.label_smoothing}; expected a value'
           ' from 0 up to, not including, 1.'
       )
-    log_partition.check(name, self.implementation, self.tile)
 
   def init(self) -> dict[str, jax.Array]:
-    """The loss's own parameters: {} unless the temperature is learnt."""
-    if isinstance(self.temperature, temperature_lib.LearnableTemperature):
-      return self.temperature.init()
+    """No parameters."""
     return {}
 
   def query_blocks(self) -> tuple[blocks.Block, ...]:
@@ -130,43 +98,27 @@ class InBatchSoftmax:
     return terms
 
   def __call__(
-      self, params: Mapping[str, jax.Array], batch: Embeddings
+      self,
+      params: Mapping[str, jax.Array],
+      batch: Embeddings,
+      similarity: Similarity,
   ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Computes the loss of a global batch.
-
-    Args:
-      params: what `init` returned, as trained so far.
-      batch: the embeddings of B pairs.
-
-    Returns:
-      The loss, float32 [], and metrics, each float32 [].
+    """Computes the loss of a global batch; see `Loss`.
 
     Raises:
       UserError: an anchor has one candidate only, duplicates are to be masked
         and the batch has no fingerprints, or the batch does not divide among
         the devices.
     """
-    # On a mesh whose axes are in the types of arrays, XLA places these, too.
-    if AxisType.Explicit in jax.sharding.get_abstract_mesh().axis_types:
-      automatic = jax.sharding.auto_axes(self, out_sharding=PartitionSpec())
-      return automatic(params, batch)
-    # Once and for all, or the parts of a bfloat16 gradient would be rounded one
-    # by one.
-    batch = batch.in_float32()
-    temperature = self.temperature
-    if isinstance(temperature, temperature_lib.LearnableTemperature):
-      temperature = temperature(params)
+    temperature = similarity.temperature
     terms = self.terms()
     for term in terms:
       self._check_candidates(term, batch)
     partitions = blocks.partitions(
         batch,
         {block for term in terms for block in term.blocks},
-        temperature,
-        self.mask_duplicates,
+        similarity,
         totals=self.label_smoothing > 0.0,
-        implementation=self.implementation,
-        tile=self.tile,
     )
     positive = metrics_lib.positive_similarity(batch)
     mean = functools.partial(metrics_lib.mean, batch)
@@ -179,17 +131,10 @@ class InBatchSoftmax:
       )
       metrics[f'{term.name}_loss'] = part
       value += term.weight * part
-    metrics |= {
-        'loss': value,
-        'temperature': jnp.asarray(temperature, jnp.float32),
-        **metrics_lib.of_negatives(
-            batch, positive, self.query_blocks(), partitions, temperature
-        ),
-        **metrics_lib.mean_similarities(batch, positive),
-    }
-    if self.check_norms:
-      metrics['norm_error'] = metrics_lib.norm_error(batch)
-    return value, metrics
+    metrics['loss'] = value
+    return value, metrics | metrics_lib.of_negatives(
+        batch, positive, self.query_blocks(), partitions, temperature
+    )
 
   def _entropy(
       self,

@@ -98,19 +98,6 @@ def log_partitions(
   )
 
 
-def check(name: str, implementation: str, tile: int | None) -> None:
-  """Raises UserError unless these options of a loss `name` are known ones."""
-  if implementation not in IMPLEMENTATIONS:
-    raise UserError(
-        f'{name}.implementation is {implementation!r}; expected one of'
-        f' {", ".join(map(repr, IMPLEMENTATIONS))}.'
-    )
-  if tile is not None and (type(tile) is not int or tile < 1):
-    raise UserError(
-        f'{name}.tile is {tile!r}; expected a whole number above 0, or None.'
-    )
-
-
 def _mesh() -> AbstractMesh | None:
   """The mesh in scope, if there are several devices to share a matrix."""
   mesh = jax.sharding.get_abstract_mesh()

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from dualenc_jax.losses.blocks import Block
 from dualenc_jax.losses.embeddings import Embeddings
 from dualenc_jax.losses.score_matrix import combine, Partition
+from dualenc_jax.losses.similarity import Similarity
 
 # Cosines as close as this are a tie, which is not a hit: equal vectors scored
 # in another order of summation differ by a few 1e-7 in float32.
@@ -20,23 +21,10 @@ NORM_TOLERANCE = 1e-2
 
 def mean(batch: Embeddings, values: jax.Array) -> jax.Array:
   """Mean of float32 [B] over the pairs of the batch, weighted; of none, 0."""
-  if batch.valid is None and batch.weights is None:
+  if batch.weights is None:
     return jnp.mean(values)
-  weights = jnp.ones_like(values)
-  if batch.weights is not None:
-    weights *= batch.weights
-  if batch.valid is not None:
-    weights = jnp.where(batch.valid, weights, 0.0)
-    values = jnp.where(batch.valid, values, 0.0)
-  total = jnp.sum(weights)
-  return jnp.sum(weights * values) / jnp.where(total == 0.0, 1.0, total)
-
-
-def num_pairs(batch: Embeddings) -> int | jax.Array:
-  """How many pairs are real."""
-  if batch.valid is None:
-    return batch.query.shape[0]
-  return jnp.sum(batch.valid.astype(jnp.float32))
+  total = jnp.sum(batch.weights)
+  return jnp.sum(batch.weights * values) / jnp.where(total == 0.0, 1.0, total)
 
 
 def positive_similarity(batch: Embeddings) -> jax.Array:
@@ -60,7 +48,7 @@ def of_negatives(
       ones that a query does not have among them.
   """
   found = [block for block in query_blocks if block in partitions]
-  size = num_pairs(batch), batch.num_negatives
+  size = batch.query.shape[0], batch.num_negatives
   possible = sum(block.size(*size) for block in found)
   count = combine([partitions[b] for b in found]).count
   result = {'masked_fraction': 1.0 - mean(batch, count) / possible}
@@ -72,39 +60,43 @@ def of_negatives(
   return result
 
 
-def mean_similarities(
-    batch: Embeddings, positive: jax.Array
+def of_batch(
+    batch: Embeddings, similarity: Similarity
 ) -> dict[str, jax.Array]:
-  """Mean cosines of positives and of distinct rows, without a B x B array."""
-  query, passage, size = batch.query, batch.passage, num_pairs(batch)
-  if batch.valid is not None:
-    query = jnp.where(batch.valid[:, None], query, 0.0)
-    passage = jnp.where(batch.valid[:, None], passage, 0.0)
-  pairs = jnp.maximum(size * (size - 1.0), 1.0)
+  """What is logged of any batch, whatever its loss.
+
+  Returns:
+    temperature; mean cosines of positives and of distinct rows, without a
+    B x B array; norm_error if it is asked for.
+  """
+  query, passage = batch.query, batch.passage
+  size = query.shape[0]
+  pairs = max(size * (size - 1.0), 1.0)
 
   def off_diagonal(a, b):
     everything = jnp.dot(a.sum(0), b.sum(0), precision='highest')
     return (everything - jnp.sum(a * b)) / pairs
 
-  return {
-      'positive_similarity': mean(batch, positive),
+  result = {
+      'temperature': jnp.asarray(similarity.temperature, jnp.float32),
+      'positive_similarity': mean(batch, positive_similarity(batch)),
       'query_passage_similarity': off_diagonal(query, passage),
       'query_query_similarity': off_diagonal(query, query),
       'passage_passage_similarity': off_diagonal(passage, passage),
   }
+  if similarity.check_norms:
+    result['norm_error'] = norm_error(batch)
+  return result
 
 
 def norm_error(batch: Embeddings) -> jax.Array:
-  """The largest | |e| - 1 | of all embeddings, padding aside."""
+  """The largest | |e| - 1 | of all embeddings."""
   errors = []
   for name in ('query', 'passage', 'negatives'):
     vectors = getattr(batch, name)
     if vectors is None:
       continue
     error = jnp.abs(jnp.linalg.norm(vectors, axis=-1) - 1.0)
-    if batch.valid is not None:
-      real = batch.valid.reshape(-1, *[1] * (error.ndim - 1))
-      error = jnp.where(real, error, 0.0)
     if name == 'negatives' and batch.negative_valid is not None:
       error = jnp.where(batch.negative_valid, error, 0.0)
     errors.append(jnp.max(error))

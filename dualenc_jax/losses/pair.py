@@ -20,8 +20,9 @@ class PAIR(in_batch_softmax.InBatchSoftmax):
     alpha: weight of L_P, 0.1 in the paper.
     positive_in_denominator: False gives equation 3 of SamToNe, which leaves
       exp s(p_i, q_i) out of the denominator.
-    queries_in_denominator: also sum_{j != i} exp s(p_i, q_j), as the authors'
-      released training code does.
+    queries_in_denominator: also sum_{j != i} exp s(p_i, q_j), a union that is
+      neither the paper's nor that of the authors' released code: there L_P has
+      all queries and all hard negatives, and no other positive p_j.
   """
 
   alpha: float = 0.1

@@ -34,8 +34,8 @@ def embed(
     batch: what `Batches` yields: queries and passages, `TextRows` of C cells of
       P pairs, B = C P, with K hard negatives where a cell has P (1 + K)
       passages; query_ids and passage_ids [B, 2], negative_ids [B, K, 2],
-      negative_valid [B, K]. A batch of your own may have valid [B] and weights
-      [B], see `Embeddings`, and leave out ids.
+      negative_valid [B, K]. A batch of your own may have weights [B], see
+      `Embeddings`, and leave out ids.
     dropout_key: switches dropout on. The masks of a text depend on this key
       and the number of its pair alone: batch['numbers'] [B], or its place in
       the batch if there are none.
@@ -101,7 +101,6 @@ def embed(
       passage[:, 0],
       query_ids=batch.get('query_ids'),
       passage_ids=batch.get('passage_ids'),
-      valid=batch.get('valid'),
       weights=batch.get('weights'),
   )
   if candidates == 1:

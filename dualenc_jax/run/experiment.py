@@ -4,8 +4,8 @@ import dataclasses
 import functools
 import os
 import pathlib
-from typing import Any
 
+from dualenc_jax import losses
 from dualenc_jax.data import (
   Batches,
   Cache,
@@ -39,8 +39,7 @@ class Experiment:
   Attributes:
     model_dir: folder of checkpoints, events, config and results.
     model: the dual encoder.
-    loss: a loss of `dualenc_jax.losses`, or any object with its `init` and
-      `__call__`, whose metrics have at least 'loss'.
+    loss: a loss of `dualenc_jax.losses`, or any `losses.Loss`.
     task: supplies the examples.
     tokenizer: vocabulary and lengths.
     optimizer: optax and its rules.
@@ -62,11 +61,12 @@ class Experiment:
     initial_checkpoint: what to take the parameters from when this run has no
       checkpoint of its own; also a path alone. None starts from scratch.
     cache_dir: where token caches are kept.
+    similarity: how vectors are compared, by whatever loss.
   """
 
   model_dir: str
   model: DualEncoder
-  loss: Any
+  loss: losses.Loss
   task: Task | Mixture
   tokenizer: Tokenizer
   optimizer: Optimizer
@@ -85,22 +85,19 @@ class Experiment:
   eval_batch_size: int = 256
   initial_checkpoint: InitialCheckpoint | str | None = None
   cache_dir: str | None = None
+  similarity: losses.Similarity = losses.Similarity()
 
   def __post_init__(self):
-    if isinstance(self.loss, type):
+    losses.check('Experiment.loss', self.loss)
+    if not isinstance(self.similarity, losses.Similarity):
       raise UserError(
-          f'Experiment.loss is the class {self.loss.__name__}; expected an'
-          ' object of it. In gin, write the reference with ().'
+          f'Experiment.similarity is {self.similarity!r}; expected a'
+          ' Similarity. In gin, write @losses.Similarity().'
       )
     if isinstance(self.layout, type) or not hasattr(self.layout, 'place'):
       raise UserError(
           f'Experiment.layout is {self.layout!r}; expected a layout. In gin,'
           ' write LAYOUT = @data.Packed(), @data.Grouped() or @data.Padded().'
-      )
-    if not callable(self.loss) or not hasattr(self.loss, 'init'):
-      raise UserError(
-          f'Experiment.loss is {self.loss!r}; expected a loss. In gin, write'
-          ' LOSS = @losses.SamToNe().'
       )
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)

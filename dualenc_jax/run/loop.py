@@ -87,8 +87,8 @@ def train(
       raise UserError(
           f'Step {step}: the norm of an embedding is off 1 by {error:.3g}, so'
           ' that its dot products are no cosines. The run has stopped;'
-          ' normalise what the model returns, or set check_norms = False of'
-          ' the loss.'
+          ' normalise what the model returns, or set'
+          ' losses.Similarity.check_norms = False.'
       )
     del values['gradient_squares']
     reporter.step(step, values)

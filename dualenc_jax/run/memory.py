@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from dualenc_jax import losses
 from dualenc_jax.errors import UserError
 from dualenc_jax.objectives import embedding
 from dualenc_jax.run import plan as plan_lib
@@ -154,7 +155,9 @@ def _analyze_loss(experiment: Experiment, plan: plan_lib.Plan) -> Any:
   def loss(params, vectors, batch):
     query, passage, negatives = vectors
     with partitioner.scope():
-      return experiment.loss(
+      return losses.evaluate(
+          experiment.loss,
+          experiment.similarity,
           params,
           batch._replace(query=query, passage=passage, negatives=negatives),
       )

@@ -48,6 +48,7 @@ def make_plan(experiment: Experiment) -> Plan:
   abstract, shardings, init, transform = step_lib.make_init(
       experiment.model,
       experiment.loss,
+      experiment.similarity,
       experiment.optimizer,
       partitioner,
       experiment.seed,
@@ -60,6 +61,7 @@ def make_plan(experiment: Experiment) -> Plan:
       step_lib.make_train_step(
           experiment.model,
           experiment.loss,
+          experiment.similarity,
           experiment.optimizer.learning_rate,
           transform,
           partitioner,

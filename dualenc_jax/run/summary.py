@@ -7,7 +7,7 @@ import numpy as np
 
 from dualenc_jax.data.batches import Batches
 from dualenc_jax.errors import UserError
-from dualenc_jax.losses import duplicates, InBatchSoftmax
+from dualenc_jax.losses import duplicates, query_blocks
 from dualenc_jax.losses.blocks import Block
 from dualenc_jax.run import plan as plan_lib
 from dualenc_jax.run.experiment import Experiment
@@ -33,11 +33,11 @@ def describe(experiment: Experiment, plan: plan_lib.Plan) -> Iterator[str]:
       f' tokens, {experiment.steps} steps.'
   )
   yield f'Loss: {type(experiment.loss).__name__}.'
-  if isinstance(experiment.loss, InBatchSoftmax):
+  if query_blocks(experiment.loss):
     size = experiment.batch_size, experiment.num_negatives
     counts = _negatives(experiment, lambda block: block.size(*size))
     parts = ', '.join(f'{count:,} {name}' for name, count in counts.items())
-    less = ', less duplicates' if experiment.loss.mask_duplicates else ''
+    less = ', less duplicates' if experiment.similarity.mask_duplicates else ''
     yield f'Negatives per query: {sum(counts.values()):,} ({parts}){less}.'
 
 
@@ -78,18 +78,18 @@ def negatives_left(
   """A line on the negatives per query of the batches from `step` on.
 
   It is exact for these: ten of them, or fewer of more than 100,000 pairs.
-  Nothing for a loss that is none of ours.
+  Nothing for a loss that does not say which blocks it uses.
 
   Raises:
     UserError: no query of these batches has any negative.
   """
-  if not isinstance(experiment.loss, InBatchSoftmax):
+  if not query_blocks(experiment.loss):
     return
   steps = range(step, step + max(1, min(10, 1_000_000 // batches.batch_size)))
   texts = [
       duplicates.Fingerprints(**batches.picker.fingerprints(s)) for s in steps
   ]
-  mask = experiment.loss.mask_duplicates
+  mask = experiment.similarity.mask_duplicates
   counts = _negatives(
       experiment,
       lambda block: np.mean(
@@ -113,9 +113,9 @@ def negatives_left(
 def _negatives(
     experiment: Experiment, count: Callable[[Block], float]
 ) -> dict[str, float]:
-  """Negatives of a query by name, of a loss of ours."""
+  """Negatives of a query by name."""
   counts = {}
-  for block in experiment.loss.query_blocks():
+  for block in query_blocks(experiment.loss):
     if block.size(experiment.batch_size, experiment.num_negatives):
       counts[block.name] = counts.get(block.name, 0) + count(block)
   return counts

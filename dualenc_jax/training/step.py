@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from dualenc_jax import losses
 from dualenc_jax.models import DualEncoder
 from dualenc_jax.objectives.embedding import Batch, embed
 from dualenc_jax.parallel.partitioning import Partitioner
@@ -29,17 +30,23 @@ class TrainState(NamedTuple):
   opt_state: Any
 
 
-def init_params(model: DualEncoder, loss: Any, seed: int) -> Any:
+def init_params(
+    model: DualEncoder,
+    loss: losses.Loss,
+    similarity: losses.Similarity,
+    seed: int,
+) -> Any:
   """Fresh parameters, the model's still in their boxes of logical axes."""
   tokens = jnp.ones((1, 2), jnp.int32)
   params = model.init(jax.random.key(seed), tokens, tokens)['params']
-  loss_params = loss.init()
+  loss_params = losses.init(loss, similarity)
   return {**params, 'loss': loss_params} if loss_params else params
 
 
 def make_init(
     model: DualEncoder,
-    loss: Any,
+    loss: losses.Loss,
+    similarity: losses.Similarity,
     optimizer: Optimizer,
     partitioner: Partitioner,
     seed: int,
@@ -50,12 +57,12 @@ def make_init(
     The abstract state, its shardings, a compiled function that makes the
     initial state in place on the mesh, and the optax transformation.
   """
-  boxed = jax.eval_shape(lambda: init_params(model, loss, seed))
+  boxed = jax.eval_shape(lambda: init_params(model, loss, similarity, seed))
   abstract_params = nn.unbox(boxed)
   transform = optimizer.build(abstract_params)
 
   def init() -> TrainState:
-    params = nn.unbox(init_params(model, loss, seed))
+    params = nn.unbox(init_params(model, loss, similarity, seed))
     return TrainState(
         jnp.zeros((), jnp.int32), params, transform.init(params)
     )
@@ -74,7 +81,8 @@ def make_init(
 
 def make_train_step(
     model: DualEncoder,
-    loss: Any,
+    loss: losses.Loss,
+    similarity: losses.Similarity,
     learning_rate: Callable[[jax.Array], jax.Array],
     transform: optax.GradientTransformation,
     partitioner: Partitioner,
@@ -97,7 +105,9 @@ def make_train_step(
 
     def loss_fn(params):
       embeddings = embed(model, params, batch, key, micro_batch_size)
-      return loss(params.get('loss', {}), embeddings)
+      return losses.evaluate(
+          loss, similarity, params.get('loss', {}), embeddings
+      )
 
     (_, metrics), grads = jax.value_and_grad(loss_fn, has_aux=True)(
         state.params

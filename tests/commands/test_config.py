@@ -66,19 +66,20 @@ def test_later_files_and_flags_win(tmp_path):
 
 
 def test_the_operative_config_builds_the_same_experiment(tmp_path):
-  first = build('losses.SamToNe.temperature = 0.02')
+  first = build('losses.SamToNe.margin = 0.02')
   text = config.operative_config()
   saved = tmp_path / 'config.gin'
   saved.write_text(text)
   second = model_dir.build_experiment([str(saved)], [], [])
   assert config.operative_config() == text
-  assert second.loss == first.loss == losses.SamToNe(temperature=0.02)
+  assert second.loss == first.loss == losses.SamToNe(margin=0.02)
+  assert second.similarity == first.similarity == losses.Similarity(0.05)
   assert second.model == first.model
   # A binding without a scope reaches what a macro has built.
   changed = model_dir.build_experiment(
-      [str(saved)], ['losses.SamToNe.temperature = 0.03'], []
+      [str(saved)], ['losses.SamToNe.margin = 0.03'], []
   )
-  assert changed.loss.temperature == 0.03
+  assert changed.loss.margin == 0.03
 
 
 def test_differences_name_the_binding_and_both_values():
@@ -97,7 +98,7 @@ def test_differences_name_the_binding_and_both_values():
         ('STEP = 3', 'STEP', 'STEPS'),
         ('LOSS = @losses.SamTone()', 'losses.SamTone', 'SamToNe'),
         ('LOSS = @loses.SamToNe()', 'loses', 'losses'),
-        ('losses.SamToNe.temprature = 1', 'temprature', 'temperature'),
+        ('losses.Similarity.temprature = 1', 'temprature', 'temperature'),
         ('losses.Pair.alpha = 1', 'losses.Pair', 'PAIR'),
         ('models.T5Encoder.layers = 1', 'layers', 'num_layers'),
     ],
@@ -140,7 +141,7 @@ def test_what_must_be_given_is_named():
         ('VOCAB_SIZE = 512', ['512 rows', '8000 pieces', '8064']),
         ('VOCAB_SIZE = 32128', ['32128 rows', '8000 pieces']),
         ('DTYPE = "float16"', ['float16', 'bfloat16']),
-        ('losses.SamToNe.temperature = 0', ['temperature is 0', 'above 0']),
+        ('TEMPERATURE = 0', ['temperature is 0', 'above 0']),
         ('VOCABULARY = "no_such"', ['no_such']),
     ],
 )
@@ -181,7 +182,7 @@ def test_values_that_would_lose_or_mislead_are_refused(binding, words):
 
 def test_an_object_that_refuses_its_values_says_only_why():
   with pytest.raises(UserError) as error:
-    build('losses.SamToNe.temperature = -1')
+    build('TEMPERATURE = -1')
   assert 'In call to' not in str(error.value)
 
 

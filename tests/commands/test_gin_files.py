@@ -130,7 +130,7 @@ def test_a_loss_of_ones_own_needs_no_registration(tmp_path, monkeypatch):
       '  strength: float = 1.0\n'
       '  def init(self):\n'
       '    return {}\n'
-      '  def __call__(self, params, batch):\n'
+      '  def __call__(self, params, batch, similarity):\n'
       '    distance = jnp.sum((batch.query - batch.passage) ** 2)\n'
       '    value = self.strength * distance\n'
       "    return value, {'loss': value, 'distance': distance}\n"

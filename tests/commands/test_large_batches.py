@@ -54,7 +54,7 @@ def test_embeddings_that_are_not_of_norm_one_stop_the_run(
 ):
   monkeypatch.setattr(dual_encoder, 'l2_normalize', lambda x: 1.5 * x)
   flags = tiny_run.flags(tmp_path, f'--gin.MODEL_DIR={tmp_path / "model"}')
-  check = '--gin.losses.InBatchSoftmax.check_norms=True'
+  check = '--gin.losses.Similarity.check_norms=True'
   with pytest.raises(UserError, match='norm of an embedding is off 1 by') as e:
     train.main([*flags, check])
   assert re.search(r'Step 1: .*check_norms = False', str(e.value))
@@ -62,5 +62,5 @@ def test_embeddings_that_are_not_of_norm_one_stop_the_run(
 
 def test_embeddings_of_norm_one_pass_the_check(tmp_path):
   params_after(
-      tmp_path, 'model', '--gin.losses.InBatchSoftmax.check_norms=True'
+      tmp_path, 'model', '--gin.losses.Similarity.check_norms=True'
   )

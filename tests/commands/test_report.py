@@ -41,7 +41,7 @@ def test_a_page_of_a_whole_folder(folder, capsys):
   environment = page.text('environment')
   assert 'git revision cafe1234' in environment
   assert 'data.source f00d' in environment and 'BATCH' not in environment
-  assert 'losses.SamToNe.temperature = 0.05' in page.text('config')
+  assert 'TEMPERATURE = 0.05' in page.text('config')
   assert 'a <b> & c.jsonl' in page.text('config')
   assert page.text('missing') == ''
 

@@ -1,12 +1,20 @@
 """Every loss of the package beside its reference, and batches for both."""
 
+import dataclasses
 import functools
 
 import jax
 import numpy as np
 import reference
 
-from dualenc_jax.losses import Embeddings, InBatchSoftmax, PAIR, SamToNe
+from dualenc_jax.losses import (
+  Embeddings,
+  evaluate,
+  InBatchSoftmax,
+  PAIR,
+  SamToNe,
+  Similarity,
+)
 
 ALPHA = 0.3
 
@@ -60,6 +68,22 @@ LOSSES['samtone_both_towers'] = (
         reference.samtone_terms, bidirectional=True, both_towers=True
     ),
 )
+_SHARED = {field.name for field in dataclasses.fields(Similarity)}
+
+
+def make(name, **options):
+  """A loss, and the similarity that it is given, of options of either."""
+  own = {k: v for k, v in options.items() if k not in _SHARED}
+  shared = {k: v for k, v in options.items() if k in _SHARED}
+  return LOSSES[name][0](**own), Similarity(**shared)
+
+
+_evaluate = jax.jit(evaluate, static_argnums=(0, 1))
+
+
+def value_of(name, embeddings, **options):
+  """Value and metrics of a loss that learns nothing."""
+  return _evaluate(*make(name, **options), {}, embeddings)
 
 
 def make_batch(
@@ -148,16 +172,17 @@ def values_and_gradients(losses):
   One program for all of them compiles much faster than one each.
 
   Args:
-    losses: {name: loss}.
+    losses: {name: (loss, similarity)}.
 
   Returns:
     A function giving {name: ((value, metrics), gradients)}; the gradients are
     of the parameters and of {'query', 'passage'[, 'negatives']}.
   """
 
-  def one(loss, params, embeddings):
+  def one(loss, similarity, params, embeddings):
     def value(params, vectors):
-      return loss(params, embeddings._replace(**vectors))
+      batch = embeddings._replace(**vectors)
+      return evaluate(loss, similarity, params, batch)
 
     vectors = {
         k: getattr(embeddings, k)
@@ -169,7 +194,7 @@ def values_and_gradients(losses):
     )
 
   return lambda params, embeddings: {
-      name: one(loss, params, embeddings) for name, loss in losses.items()
+      name: one(*pair, params, embeddings) for name, pair in losses.items()
   }
 
 

@@ -9,7 +9,7 @@ import json
 import jax
 import meshes
 
-from dualenc_jax.losses import SamToNe
+from dualenc_jax.losses import evaluate, SamToNe, Similarity
 from dualenc_jax.training import Partitioner
 
 # A typical embedding, and pairs a device.
@@ -17,12 +17,13 @@ DIM = 768
 SHARD = 1024
 
 
-def compile_gradient(loss, partitioner, size):
+def compile_gradient(loss, implementation, partitioner, size):
   """Compiles value and gradient of the loss of `size` pairs; runs nothing."""
+  similarity = Similarity(implementation=implementation)
 
   def value_and_gradient(vectors, embeddings):
     def value(vectors):
-      return loss({}, embeddings._replace(**vectors))[0]
+      return evaluate(loss, similarity, {}, embeddings._replace(**vectors))[0]
 
     with partitioner.scope():
       return jax.value_and_grad(value)(vectors)
@@ -46,8 +47,8 @@ def main() -> None:
   size = SHARD * jax.device_count()
   result = {}
   for implementation in ('dense', 'ring'):
-    loss = SamToNe(both_towers=True, implementation=implementation)
-    program = compile_gradient(loss, Partitioner(), size)
+    loss = SamToNe(both_towers=True)
+    program = compile_gradient(loss, implementation, Partitioner(), size)
     result[implementation] = temporaries(program)
   print(json.dumps({'devices': jax.device_count(), **result}))
 

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 
 import jax
-from loss_cases import jit, LOSSES, values_and_gradients
+from loss_cases import jit, make, values_and_gradients
 import numpy as np
 
 from dualenc_jax.losses import Embeddings
@@ -41,7 +41,7 @@ def on_mesh(partitioner, function):
 
 def program(partitioner, names, **options):
   """`values_and_gradients` of the losses of these names, on a mesh."""
-  losses = {name: LOSSES[name][0](**options) for name in names}
+  losses = {name: make(name, **options) for name in names}
   return on_mesh(partitioner, values_and_gradients(losses))
 
 

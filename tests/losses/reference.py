@@ -156,28 +156,6 @@ def evaluate(batch, sides, options, weights=None):
   return Result(value, gradients)
 
 
-def without_padding(batch, real):
-  """The batch of the pairs that are `real`, bool [B], and no others."""
-  hard = np.repeat(real, len(batch.valid) // len(real))
-  rows = {QUERY: real, PASSAGE: real, HARD: hard}
-  return Batch(
-      {tower: x[rows[tower]] for tower, x in batch.vectors.items()},
-      {tower: x[rows[tower]] for tower, x in batch.ids.items()},
-      batch.valid[hard],
-  )
-
-
-def with_padding(result, real):
-  """A result of `without_padding`, with gradients of zero for the padding."""
-  gradients = dict(result.gradients)
-  for tower in (QUERY, PASSAGE, HARD):
-    kept = result.gradients[tower]
-    rows = np.repeat(real, len(kept) // np.sum(real))
-    gradients[tower] = np.zeros((len(rows), kept.shape[1]))
-    gradients[tower][rows] = kept
-  return Result(result.value, gradients)
-
-
 def _add_term(
     batch, anchor, positive, negatives, in_denominator, o, weight, gradients
 ):

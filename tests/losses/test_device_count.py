@@ -35,70 +35,73 @@ PERMITTED = {
     ('losses/ring.py', '(i + shift) % n'): 'the place of a neighbour',
     ('losses/ring.py', 'self.devices % 2'): 'whether two are opposite',
     (
-        'training/partitioning.py',
+        'parallel/partitioning.py',
         'len(devices) // self.model_parallel',
     ): 'the shape of the mesh',
     (
-        'training/partitioning.py',
+        'parallel/partitioning.py',
         'len(devices) % self.model_parallel',
     ): 'a check that the axes divide',
     (
-        'training/partitioning.py',
+        'parallel/partitioning.py',
         'batch_size % data',
     ): 'a check that the rows divide',
     (
-        'training/partitioning.py',
+        'parallel/partitioning.py',
         'size % self.mesh.shape[axis]',
     ): 'a check that parameters divide',
     (
-        'training/plan.py',
+        'run/plan.py',
         'encoder.num_heads % devices',
     ): 'a check that heads divide',
     (
-        'experiment.py',
+        'run/experiment.py',
         'devices * (size // (self.micro_batch_size or size))',
     ): 'cells of a batch, which say where a text lies, and no more',
     (
-        'retrieval/corpus_blocks.py',
+        'search/corpus_blocks.py',
         'left // devices',
     ): 'rows of a corpus a device',
     (
-        'retrieval/corpus_blocks.py',
+        'search/corpus_blocks.py',
         '-left // devices',
     ): 'the same, rounded up',
     (
-        'retrieval/corpus_blocks.py',
+        'search/corpus_blocks.py',
         'power_of_two(left // devices + 1) // 2',
     ): 'the same, rounded down',
     (
-        'retrieval/corpus_blocks.py',
+        'search/corpus_blocks.py',
         'rows * devices',
     ): 'rows of a block',
     (
-        'retrieval/exact_search.py',
+        'search/exact_search.py',
         '-len(passages) // devices.size',
     ): 'rows of a corpus a device',
     (
-        'retrieval/exact_search.py',
+        'search/exact_search.py',
         '4 * rows',
     ): 'bytes of scores a device',
     (
-        'retrieval/exact_search.py',
+        'search/exact_search.py',
         'scores // (4 * rows)',
     ): 'queries whose scores fit a device',
     (
-        'retrieval/exact_search.py',
+        'search/exact_search.py',
         '_RESIDENT * memory * devices.size',
     ): 'memory of all devices',
     (
-        'device_memory.py',
+        'io/device_memory.py',
         'machine_memory() // jax.local_device_count()',
     ): 'memory of a simulated device, in bytes',
-    ('serving/artifact.py', 'rows * self._mesh.size'): 'rows of a call',
-    ('serving/artifact.py', '2 * rows'): 'rows of a call',
-    ('serving/artifact.py', 'rows *= 2'): 'rows of a call',
     (
-        'serving/artifact.py',
+        'inference/artifact/artifact.py',
+        'rows * self._mesh.size',
+    ): 'rows of a call',
+    ('inference/artifact/artifact.py', '2 * rows'): 'rows of a call',
+    ('inference/artifact/artifact.py', 'rows *= 2'): 'rows of a call',
+    (
+        'inference/artifact/artifact.py',
         'self._mesh.size * self._rows_each(len(order), length)',
     ): 'rows of a call',
 }

@@ -1,11 +1,11 @@
 """Negatives left after duplicates, against counting them one by one."""
 
-from loss_cases import make_batch
+from loss_cases import make, make_batch, value_of
 import numpy as np
 import pytest
 import reference
 
-from dualenc_jax.losses import blocks, InBatchSoftmax, SamToNe
+from dualenc_jax.losses import blocks
 from dualenc_jax.losses.duplicates import Fingerprints, mean_negatives
 
 
@@ -77,8 +77,9 @@ def test_a_loss_masks_out_as_many():
       batch.ids['negatives'].reshape(16, 3).astype(np.uint64),
       batch.valid.reshape(16, 3),
   )
-  for loss in (InBatchSoftmax(), SamToNe()):
-    _, metrics = loss({}, embeddings)
+  for name in ('softmax_two_way', 'samtone_two_way'):
+    loss, _ = make(name)
+    _, metrics = value_of(name, embeddings)
     left = sum(mean_negatives(b, texts, True) for b in loss.query_blocks())
     possible = sum(b.size(16, 3) for b in loss.query_blocks())
     np.testing.assert_allclose(

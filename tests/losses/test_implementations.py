@@ -8,7 +8,9 @@ import jaxprs
 from loss_cases import (
   assert_gradients_close,
   jit,
+  make,
   make_batch,
+  value_of,
   values_and_gradients,
 )
 import meshes
@@ -16,19 +18,23 @@ import numpy as np
 import pytest
 import reference
 
-from dualenc_jax.losses import InBatchSoftmax, log_partition, SamToNe
+from dualenc_jax.losses import evaluate, log_partition, Similarity
 from dualenc_jax.training import Partitioner
 
 # The most rows and columns whose scores, float32, are not too many.
 LARGEST = math.isqrt(log_partition.DENSE_BYTES // 4 - 1)
 
 
-def implementation_of(loss, size, num_negatives=0, partitioner=None):
+def implementation_of(
+    size, num_negatives=0, partitioner=None, name='softmax_two_way', **options
+):
   """Told by the program: a ring has loops, and a shard_map on a mesh."""
   partitioner = partitioner or meshes.SmallPartitioner(devices=1)
   embeddings = meshes.abstract_embeddings(size, 4, num_negatives)
   with partitioner.scope():
-    program = jax.make_jaxpr(lambda e: loss({}, e)[0])(embeddings)
+    program = jax.make_jaxpr(lambda e: value_of(name, e, **options)[0])(
+        embeddings
+    )
   names = {e.primitive.name for e, _ in jaxprs.equations(program.jaxpr)}
   loops = bool(names & {'scan', 'while'})
   if partitioner.mesh.size > 1:
@@ -39,17 +45,21 @@ def implementation_of(loss, size, num_negatives=0, partitioner=None):
 @pytest.mark.parametrize('implementation', ['dense', 'ring'])
 @pytest.mark.parametrize('devices', [1, 8])
 def test_the_one_that_was_asked_for(devices, implementation):
-  loss = SamToNe(implementation=implementation)
   partitioner = meshes.SmallPartitioner(devices=devices)
-  assert implementation_of(loss, 16, 1, partitioner) == implementation
+  found = implementation_of(
+      16, 1, partitioner, 'samtone_two_way', implementation=implementation
+  )
+  assert found == implementation
 
 
 @pytest.mark.parametrize('implementation', ['dense', 'ring'])
 def test_host_arrays_need_no_jit(implementation):
   embeddings, batch = make_batch(7, 1)
   assert type(embeddings.query) is type(embeddings.query_ids) is np.ndarray
-  loss = InBatchSoftmax(0.05, implementation=implementation)
-  value, _ = loss({}, embeddings)
+  loss = make(
+      'softmax_two_way', temperature=0.05, implementation=implementation
+  )
+  value, _ = evaluate(*loss, {}, embeddings)
   want = reference.evaluate(
       batch,
       reference.softmax_terms(batch, True, True),
@@ -59,58 +69,62 @@ def test_host_arrays_need_no_jit(implementation):
 
 
 def test_auto_is_the_default():
-  assert InBatchSoftmax().implementation == 'auto'
+  assert Similarity().implementation == 'auto'
 
 
 def test_auto_takes_the_ring_for_scores_above_the_limit():
-  loss = InBatchSoftmax()
-  assert implementation_of(loss, LARGEST) == 'dense'
-  assert implementation_of(loss, LARGEST + 1) == 'ring'
+  assert implementation_of(LARGEST) == 'dense'
+  assert implementation_of(LARGEST + 1) == 'ring'
   # All matrices count: three hard negatives make four of one.
   fourth = math.isqrt(log_partition.DENSE_BYTES // 16 - 1)
-  assert implementation_of(loss, fourth, 3) == 'dense'
-  assert implementation_of(loss, fourth + 1, 3) == 'ring'
-  both = SamToNe(both_towers=True)
+  assert implementation_of(fourth, 3) == 'dense'
+  assert implementation_of(fourth + 1, 3) == 'ring'
+  both = {'name': 'samtone_both_towers'}
   third = math.isqrt(log_partition.DENSE_BYTES // 12 - 1)
-  assert implementation_of(both, third) == 'dense'
-  assert implementation_of(both, third + 1) == 'ring'
+  assert implementation_of(third, **both) == 'dense'
+  assert implementation_of(third + 1, **both) == 'ring'
 
 
-@pytest.mark.parametrize('loss', [InBatchSoftmax(), SamToNe(both_towers=True)])
-def test_1024_pairs_a_device_are_for_the_ring(loss):
-  assert implementation_of(loss, 8192, partitioner=Partitioner()) == 'ring'
+def test_1024_pairs_a_device_are_for_the_ring():
+  assert implementation_of(8192, partitioner=Partitioner()) == 'ring'
 
 
 @pytest.mark.parametrize('model_parallel', [1, 2])
 def test_the_limit_is_that_of_a_device(model_parallel):
-  loss, partitioner = InBatchSoftmax(), Partitioner(model_parallel)
+  partitioner = Partitioner(model_parallel)
   data = 8 // model_parallel
   # These are all the devices that share the scores of dense:
   function = meshes.on_mesh(
-      partitioner, lambda _, e: InBatchSoftmax(implementation='dense')({}, e)[0]
+      partitioner,
+      lambda _, e: value_of('softmax_two_way', e, implementation='dense')[0],
   )
   program = function.lower({}, meshes.abstract_embeddings(64, 4)).compile()
   assert hlo.num_elements(program.as_text()) == 64 * 64 // data
 
   largest = math.isqrt(data * log_partition.DENSE_BYTES // 4 - 1) // 8 * 8
   assert largest > 1.9 * LARGEST
-  assert implementation_of(loss, largest, 0, partitioner) == 'dense'
-  assert implementation_of(loss, largest + 8, 0, partitioner) == 'ring'
+  assert implementation_of(largest, 0, partitioner) == 'dense'
+  assert implementation_of(largest + 8, 0, partitioner) == 'ring'
 
 
 def test_all_implementations_agree(monkeypatch):
   embeddings, _ = make_batch(12, 1, duplicates=True)
 
-  def evaluate(implementation, **options):
-    loss = InBatchSoftmax(0.05, implementation=implementation, **options)
+  def result_of(implementation, **options):
+    loss = make(
+        'softmax_two_way',
+        temperature=0.05,
+        implementation=implementation,
+        **options,
+    )
     function = jit(values_and_gradients({'loss': loss}))
     return jax.device_get(function({}, embeddings)['loss'])
 
-  (value, metrics), (_, gradients) = evaluate('dense')
-  results = [evaluate('auto'), evaluate('ring', tile=5)]
+  (value, metrics), (_, gradients) = result_of('dense')
+  results = [result_of('auto'), result_of('ring', tile=5)]
   assert results[0][0][0] == value
   monkeypatch.setattr(log_partition, 'DENSE_BYTES', 0)
-  results.append(evaluate('auto'))
+  results.append(result_of('auto'))
   for (other, other_metrics), (_, other_gradients) in results:
     np.testing.assert_allclose(other, value, rtol=1e-6)
     assert_gradients_close(other_gradients, gradients)

@@ -1,34 +1,36 @@
 """Options and batches that a loss refuses, and ones it must survive."""
 
 import jax
-from loss_cases import LOSSES, make_batch
+from loss_cases import LOSSES, make, make_batch, value_of
 import numpy as np
 import pytest
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.losses import (
+  AtTemperature,
+  evaluate,
   InBatchSoftmax,
   LearnableTemperature,
   PAIR,
   SamToNe,
+  Similarity,
+  Sum,
 )
 from dualenc_jax.training import Partitioner
 
-FAMILIES = [InBatchSoftmax, SamToNe, PAIR]
+SOFTMAX = 'softmax_two_way'
 
 
-@pytest.mark.parametrize('name', LOSSES)
-def test_one_candidate_is_an_error(name):
+def test_one_candidate_is_an_error():
   embeddings, _ = make_batch(1, 0)
-  with pytest.raises(UserError, match='one candidate.*batch size, 1, above 1'):
-    LOSSES[name][0]()({}, embeddings)
+  for name in LOSSES:
+    with pytest.raises(UserError, match='one candidate.*size, 1, above 1'):
+      value_of(name, embeddings)
 
 
 def test_one_pair_with_hard_negatives_has_candidates_on_the_query_side():
   embeddings, _ = make_batch(1, 3)
-  value, _ = InBatchSoftmax(temperature=0.1, bidirectional=False)(
-      {}, embeddings
-  )
+  value, _ = value_of('softmax_one_way', embeddings, temperature=0.1)
   q, p, n = embeddings.query[0], embeddings.passage[0], embeddings.negatives[0]
   scores = np.append(p @ q, n @ q)[[0, 1, 2, 3]] / 0.1
   scores = scores[np.append(True, embeddings.negative_valid[0])]
@@ -36,97 +38,90 @@ def test_one_pair_with_hard_negatives_has_candidates_on_the_query_side():
       value, np.log(np.exp(scores).sum()) - scores[0], rtol=1e-5
   )
   with pytest.raises(UserError, match='one candidate'):
-    InBatchSoftmax(bidirectional=True)({}, embeddings)
+    value_of(SOFTMAX, embeddings)
 
 
-@pytest.mark.parametrize('make', FAMILIES)
 @pytest.mark.parametrize('field', ['query_ids', 'passage_ids', 'negative_ids'])
-def test_missing_fingerprints_are_named(make, field):
+def test_missing_fingerprints_are_named(field):
   embeddings, _ = make_batch(4, 1)
   embeddings = embeddings._replace(**{field: None})
   with pytest.raises(UserError, match=f'no {field}.*mask_duplicates = False'):
-    make()({}, embeddings)
-  value, _ = make(mask_duplicates=False)({}, embeddings)
+    value_of(SOFTMAX, embeddings)
+  value, _ = value_of(SOFTMAX, embeddings, mask_duplicates=False)
   assert np.isfinite(value)
 
 
-@pytest.mark.parametrize('make', FAMILIES)
-@pytest.mark.parametrize('temperature', [0.0, -0.01, np.nan, np.inf])
-def test_temperature_out_of_range(make, temperature):
-  with pytest.raises(
-      UserError, match=rf'{make.__name__}\.temperature is {temperature}'
-  ):
-    make(temperature=temperature)
-
-
-@pytest.mark.parametrize('field', ['initial', 'minimum', 'maximum'])
-@pytest.mark.parametrize('value', [0.0, -1.0, np.nan])
-def test_learnable_temperature_out_of_range(field, value):
-  with pytest.raises(UserError, match=f'{field} is {value}'):
-    LearnableTemperature(**{field: value})
-
-
-@pytest.mark.parametrize('initial', [0.001, 2.0])
-def test_learnable_temperature_starts_within_its_bounds(initial):
-  with pytest.raises(UserError, match=f'initial is {initial}.*0.005.*1.0'):
-    LearnableTemperature(initial)
-
-
-@pytest.mark.parametrize('make', FAMILIES)
-@pytest.mark.parametrize('label_smoothing', [-0.1, 1.0, np.nan])
-def test_label_smoothing_out_of_range(make, label_smoothing):
-  with pytest.raises(UserError, match=f'label_smoothing is {label_smoothing}'):
-    make(label_smoothing=label_smoothing)
-
-
-@pytest.mark.parametrize('alpha', [-0.1, 1.1, np.nan])
-def test_alpha_out_of_range(alpha):
-  with pytest.raises(UserError, match=rf'PAIR\.alpha is {alpha}'):
-    PAIR(alpha=alpha)
-
-
-def test_both_towers_need_the_passage_side():
-  with pytest.raises(UserError, match='both_towers.*bidirectional = True'):
-    SamToNe(both_towers=True, bidirectional=False)
+@pytest.mark.parametrize(
+    'build, options, message',
+    [
+        (Similarity, {'temperature': 0.0}, r'Similarity\.temperature is 0\.0'),
+        (Similarity, {'temperature': -0.01}, r'temperature is -0\.01'),
+        (Similarity, {'temperature': np.nan}, 'temperature is nan'),
+        (Similarity, {'temperature': np.inf}, 'temperature is inf'),
+        (Similarity, {'temperature': 'abc'}, "temperature is 'abc'"),
+        (Similarity, {'temperature': True}, 'temperature is True'),
+        (Similarity, {'implementation': 'rings'}, "'rings'.*'auto', 'dense'"),
+        (Similarity, {'implementation': None}, 'implementation is None'),
+        (Similarity, {'tile': 0}, r'Similarity\.tile is 0; expected a whole'),
+        (Similarity, {'tile': 2.0}, r'tile is 2\.0'),
+        (Similarity, {'tile': True}, 'tile is True'),
+        (Similarity, {'mask_duplicates': 'no'}, "mask_duplicates is 'no'"),
+        (Similarity, {'check_norms': 1}, 'check_norms is 1; expected True'),
+        (LearnableTemperature, {'initial': 0.0}, r'initial is 0\.0'),
+        (LearnableTemperature, {'minimum': -1.0}, r'minimum is -1\.0'),
+        (LearnableTemperature, {'maximum': np.nan}, 'maximum is nan'),
+        (LearnableTemperature, {'initial': 0.001}, r'initial is .*0\.005.*1'),
+        (LearnableTemperature, {'initial': 2.0}, r'initial is 2\.0.*0\.005'),
+        (SamToNe, {'label_smoothing': -0.1}, r'SamToNe\.label_smoothing is -0'),
+        (SamToNe, {'label_smoothing': 1.0}, r'label_smoothing is 1\.0'),
+        (SamToNe, {'label_smoothing': '0.1'}, "label_smoothing is '0.1'"),
+        (SamToNe, {'bidirectional': 'false'}, "bidirectional is 'false'"),
+        (SamToNe, {'both_towers': 1}, 'both_towers is 1; expected True'),
+        (SamToNe, {'margin': np.nan}, 'margin is nan; expected a finite'),
+        (
+            SamToNe,
+            {'both_towers': True, 'bidirectional': False},
+            'both_towers.*bidirectional = True',
+        ),
+        (PAIR, {'alpha': -0.1}, r'PAIR\.alpha is -0\.1'),
+        (PAIR, {'alpha': np.nan}, r'PAIR\.alpha is nan'),
+        (Sum, {'parts': ()}, r'Sum\.parts is empty'),
+        (Sum, {'parts': (PAIR(),)}, r'Sum\.parts has PAIR.*\(loss, weight\)'),
+        (Sum, {'parts': ((PAIR, 1.0),)}, r'Sum\.parts is the class PAIR'),
+        (Sum, {'parts': ((PAIR(), None),)}, 'weight of PAIR.* is None'),
+        (
+            AtTemperature,
+            {'loss': PAIR, 'temperature': 0.1},
+            r'AtTemperature\.loss is the class PAIR',
+        ),
+        (
+            AtTemperature,
+            {'loss': PAIR(), 'temperature': 0},
+            r'temperature is 0; expected',
+        ),
+    ],
+)
+def test_options_are_refused(build, options, message):
+  with pytest.raises(UserError, match=message):
+    build(**options)
 
 
 def test_defaults_are_the_papers():
-  assert {make().temperature for make in FAMILIES} == {0.01}
-  assert all(make().mask_duplicates for make in FAMILIES)
+  assert Similarity() == Similarity(0.01, 'auto', mask_duplicates=True)
   assert PAIR().alpha == 0.1
   assert not SamToNe().both_towers
-
-
-@pytest.mark.parametrize('make', FAMILIES)
-@pytest.mark.parametrize('name', ['rings', 'Dense', '', None])
-def test_unknown_implementation(make, name):
-  with pytest.raises(
-      UserError,
-      match=rf"{make.__name__}\.implementation is {name!r}.*'auto', 'dense',"
-      " 'ring'",
-  ):
-    make(implementation=name)
-
-
-@pytest.mark.parametrize('make', FAMILIES)
-@pytest.mark.parametrize('tile', [0, -1, 2.0, '8', True])
-def test_bad_tile(make, tile):
-  with pytest.raises(
-      UserError, match=rf'{make.__name__}\.tile is {tile!r}; expected a whole'
-  ):
-    make(implementation='ring', tile=tile)
+  assert InBatchSoftmax().bidirectional
 
 
 @pytest.mark.parametrize('model_parallel, size', [(1, 12), (2, 6), (4, 5)])
 def test_a_batch_that_the_data_axis_does_not_divide(model_parallel, size):
   embeddings, _ = make_batch(size, 1)
-  loss = InBatchSoftmax(implementation='ring')
   data = 8 // model_parallel
   with Partitioner(model_parallel).scope():
     with pytest.raises(
         UserError, match=f'{size} rows does not divide among the {data} devices'
     ):
-      loss({}, embeddings)
+      value_of(SOFTMAX, embeddings, implementation='ring')
 
 
 @pytest.mark.parametrize(
@@ -144,48 +139,32 @@ def test_arrays_that_do_not_belong_together(field, value, message):
   embeddings, _ = make_batch(6, 1)
   embeddings = embeddings._replace(**{field: np.ones(value, np.float32)})
   with pytest.raises(UserError, match=message):
-    InBatchSoftmax()({}, embeddings)
+    value_of(SOFTMAX, embeddings)
 
 
 @pytest.mark.parametrize('implementation', ['dense', 'ring'])
 def test_no_hard_negatives_in_an_array_of_none(implementation):
   embeddings, _ = make_batch(6, 0)
-  loss = InBatchSoftmax(implementation=implementation)
-  value, _ = loss({}, embeddings)
+  value, _ = value_of(SOFTMAX, embeddings, implementation=implementation)
   none = embeddings._replace(
       negatives=np.ones((6, 0, 16), np.float32),
       negative_ids=np.ones((6, 0, 2), np.uint32),
   )
-  assert loss({}, none)[0] == value
+  assert value_of(SOFTMAX, none, implementation=implementation)[0] == value
 
 
 def test_weights_of_zero_teach_nothing():
   embeddings, _ = make_batch(6, 0)
   embeddings = embeddings._replace(weights=np.zeros(6, np.float32))
-  assert InBatchSoftmax()({}, embeddings)[0] == 0
-
-
-@pytest.mark.parametrize(
-    'options, message',
-    [
-        ({'temperature': 'abc'}, "temperature is 'abc'; expected a finite"),
-        ({'temperature': True}, 'temperature is True; expected a finite'),
-        ({'label_smoothing': '0.1'}, "label_smoothing is '0.1'; expected a"),
-        ({'bidirectional': 'false'}, "bidirectional is 'false'; expected True"),
-        ({'both_towers': 1}, 'both_towers is 1; expected True or False'),
-        ({'margin': np.nan}, 'margin is nan; expected a finite number'),
-    ],
-)
-def test_options_are_refused_that_are_of_another_type(options, message):
-  with pytest.raises(UserError, match=message):
-    SamToNe(**options)
+  assert value_of(SOFTMAX, embeddings)[0] == 0
 
 
 def test_numbers_of_numpy_are_numbers():
-  loss = SamToNe(np.float32(0.05), margin=np.float64(0.1))
   embeddings, _ = make_batch(4, 0)
+  loss = SamToNe(margin=np.float64(0.1))
   np.testing.assert_allclose(
-      loss({}, embeddings)[0], SamToNe(0.05, margin=0.1)({}, embeddings)[0]
+      evaluate(loss, Similarity(np.float32(0.5)), {}, embeddings)[0],
+      evaluate(SamToNe(margin=0.1), Similarity(0.5), {}, embeddings)[0],
   )
 
 
@@ -194,11 +173,12 @@ def test_a_mesh_without_a_data_axis():
   mesh = jax.sharding.AbstractMesh((4, 2), ('x', 'y'))
   with jax.sharding.use_abstract_mesh(mesh):
     with pytest.raises(UserError, match='axes x, y, whose 8 .* rows .* data'):
-      InBatchSoftmax(implementation='ring')({}, embeddings)
+      value_of(SOFTMAX, embeddings, implementation='ring')
 
 
-@pytest.mark.parametrize('label_smoothing', [0.0, 0.2])
-@pytest.mark.parametrize('num_negatives', [0, 2])
+@pytest.mark.parametrize(
+    'num_negatives, label_smoothing', [(0, 0.0), (2, 0.2)]
+)
 def test_a_batch_of_duplicates_teaches_nothing(num_negatives, label_smoothing):
   embeddings, _ = make_batch(4, num_negatives)
   same = np.ones(2, np.uint32)
@@ -214,8 +194,8 @@ def test_a_batch_of_duplicates_teaches_nothing(num_negatives, label_smoothing):
   def values(query, passage):
     batch = embeddings._replace(query=query, passage=passage)
     results = [
-        make(label_smoothing=label_smoothing)({}, batch)
-        for make, _ in LOSSES.values()
+        evaluate(*make(name, label_smoothing=label_smoothing), {}, batch)
+        for name in LOSSES
     ]
     return sum(value for value, _ in results), results
 

@@ -23,16 +23,17 @@ GIB = 2**30
 SIZE = 8 * SHARD
 SECONDS = 180
 LOSSES = {
-    'softmax': InBatchSoftmax,
-    'samtone': functools.partial(SamToNe, both_towers=True),
+    'softmax': InBatchSoftmax(),
+    'samtone': SamToNe(both_towers=True),
 }
 
 
 @functools.cache
 def compiled(name, implementation, devices=8, model_parallel=1, size=SIZE):
   partitioner = meshes.SmallPartitioner(model_parallel, devices=devices)
-  loss = LOSSES[name](implementation=implementation)
-  return loss_programs.compile_gradient(loss, partitioner, size)
+  return loss_programs.compile_gradient(
+      LOSSES[name], implementation, partitioner, size
+  )
 
 
 @functools.cache

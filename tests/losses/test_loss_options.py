@@ -1,10 +1,11 @@
-"""Options, padding and weights by every implementation, against NumPy."""
+"""Options and weights by every implementation, against NumPy."""
 
 import jax
 from loss_cases import (
   assert_gradients_close,
   jit,
   LOSSES,
+  make,
   make_batch,
   values_and_gradients,
 )
@@ -31,7 +32,7 @@ CASES = [
 
 def program(partitioner, cases, **options):
   losses = {
-      case: LOSSES[name][0](temperature=TEMPERATURE, **more, **options)
+      case: make(name, temperature=TEMPERATURE, **more, **options)
       for case, (name, more) in enumerate(cases)
   }
   function = values_and_gradients(losses)
@@ -48,49 +49,32 @@ def program(partitioner, cases, **options):
         pytest.param('ring', Partitioner(), CASES[1:3], 24, 2, id='ring_on_8'),
     ],
 )
-def test_options_padding_and_weights(
-    implementation, partitioner, cases, size, tile
-):
+def test_options_and_weights(implementation, partitioner, cases, size, tile):
   compiled = program(
       partitioner, cases, implementation=implementation, tile=tile
   )
   embeddings, batch = make_batch(size, 3, duplicates=True)
   rng = np.random.default_rng(size)
-  everything = np.ones(size, bool)
-  real = rng.random(size) < 0.7
-  real[[0, -1]] = [True, False]
   equal = np.ones(size, np.float32)
   weights = rng.uniform(0.1, 3.0, size).astype(np.float32)
-  for valid, weight in [
-      (everything, equal),
-      (real, equal),
-      (everything, weights),
-      (real, weights),
-  ]:
-    got = jax.device_get(
-        compiled(
-            TEMPERATURE.init(),
-            embeddings._replace(valid=valid, weights=weight),
-        )
-    )
-    without = reference.without_padding(batch, valid)
+  weights[[1, -1]] = 0.0
+  for weight in (equal, weights):
+    batch_of_weights = embeddings._replace(weights=weight)
+    got = jax.device_get(compiled(TEMPERATURE.init(), batch_of_weights))
     for case, (name, more) in enumerate(cases):
       (value, metrics), (params, vectors) = got[case]
       mask = more.get('mask_duplicates', True)
       want = reference.evaluate(
-          without,
-          LOSSES[name][1](without, mask),
+          batch,
+          LOSSES[name][1](batch, mask),
           reference.Options(0.1, **more),
-          weight[valid],
+          weight,
       )
-      want = reference.with_padding(want, valid)
       assert abs(value - want.value) <= 1e-6 * want.value, name
       assert_gradients_close(params | vectors, want.gradients)
-      for gradient in vectors.values():
-        np.testing.assert_array_equal(gradient[~valid], 0)
       assert metrics['loss'] == value
       if weight is equal:
-        check_metrics(metrics, without, mask, name.startswith('samtone'))
+        check_metrics(metrics, batch, mask, name.startswith('samtone'))
 
 
 def check_metrics(got, batch, mask, same_tower):
@@ -101,16 +85,15 @@ def check_metrics(got, batch, mask, same_tower):
     np.testing.assert_allclose(got[name], value, rtol=1e-5, atol=1e-6)
 
 
-def test_padding_and_weights_are_told_apart():
+def test_a_pair_of_weight_zero_is_a_candidate_still():
   """What the reference must get right for the test above to mean anything."""
   _, batch = make_batch(4, 3, duplicates=True)
-  real = np.array([True, True, False, True])
 
-  def value(batch, weights=None):
+  def value(weights):
     sides = reference.softmax_terms(batch, True, True)
     options = reference.Options(0.1)
-    return reference.evaluate(batch, sides, options, weights).value
+    return reference.evaluate(batch, sides, options, np.array(weights)).value
 
-  # A pair of weight zero is a candidate still, and so makes the loss larger.
-  removed = value(reference.without_padding(batch, real))
-  assert removed < value(batch, real) != value(batch)
+  zero = value([1, 1, 0, 1])
+  assert zero != value([1, 1, 1, 1])
+  assert zero == pytest.approx(value([2, 2, 0, 2]))

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import jaxprs
-from loss_cases import jit, LOSSES, make_batch, values_and_gradients
+from loss_cases import jit, LOSSES, make, make_batch, values_and_gradients
 import meshes
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ IMPLEMENTATIONS = [('dense', LOSSES), ('ring', SOME)]
 
 def make_losses(implementation, names):
   return {
-      name: LOSSES[name][0](implementation=implementation, tile=6)
+      name: make(name, implementation=implementation, tile=6)
       for name in names
   }
 

@@ -7,6 +7,7 @@ from loss_cases import (
   assert_gradients_close,
   jit,
   LOSSES,
+  make,
   make_batch,
   values_and_gradients,
 )
@@ -16,29 +17,12 @@ import reference
 
 from dualenc_jax.losses import LearnableTemperature
 
-# Temperature 0.01, the papers', is the default.
-CASES = [
-    (2, 0, {'temperature': 0.05}),
-    (2, 3, {'temperature': 0.05}),
-    (7, 0, {'temperature': 0.05}),
-    (7, 1, {}),
-    (7, 3, {'temperature': 0.05}),
-    (64, 1, {'temperature': 0.05}),
-]
-
 
 @functools.cache
 def compiled(**options):
   """All losses with these options, as one jitted function."""
-  losses = {name: make(**options) for name, (make, _) in LOSSES.items()}
+  losses = {name: make(name, **options) for name in LOSSES}
   return jit(values_and_gradients(losses))
-
-
-@functools.cache
-def evaluated(size, num_negatives, duplicates, params=None, **options):
-  embeddings, _ = make_batch(size, num_negatives, duplicates)
-  params = {} if params is None else {'log_temperature': np.float32(params)}
-  return jax.device_get(compiled(**options)(params, embeddings))
 
 
 def expected(name, batch, **options):
@@ -49,7 +33,7 @@ def expected(name, batch, **options):
 
 def check(name, got, want):
   (value, metrics), (_, gradients) = got[name]
-  assert abs(value - want.value) <= 1e-6 * abs(want.value)
+  assert abs(value - want.value) <= 1e-6 * abs(want.value), name
   assert metrics['loss'] == value
   assert_gradients_close(gradients, want.gradients)
 
@@ -81,56 +65,42 @@ def test_reference_gradients_are_those_of_its_value(name):
   assert want['log_temperature'] == pytest.approx(slope, rel=1e-6)
 
 
-@pytest.mark.parametrize('name', LOSSES)
-@pytest.mark.parametrize('size, num_negatives, options', CASES)
-def test_value_and_gradients(name, size, num_negatives, options):
-  got = evaluated(size, num_negatives, False, **options)
-  _, batch = make_batch(size, num_negatives, False)
-  check(name, got, expected(name, batch, **options))
+# Margin, label smoothing and counted duplicates: test_loss_options.py.
+@pytest.mark.parametrize(
+    'size, num_negatives, duplicates, options',
+    [
+        (2, 3, False, {}),
+        (7, 0, True, {'temperature': 0.05}),
+        (64, 1, False, {'temperature': 0.05}),
+        (64, 1, True, {'temperature': 0.05}),
+    ],
+)
+def test_value_and_gradients(size, num_negatives, duplicates, options):
+  embeddings, batch = make_batch(size, num_negatives, duplicates)
+  got = jax.device_get(compiled(**options)({}, embeddings))
+  for name in LOSSES:
+    check(name, got, expected(name, batch, **options))
 
 
-@pytest.mark.parametrize('name', LOSSES)
-@pytest.mark.parametrize('size, num_negatives, options', CASES[1:])
-def test_half_of_the_pairs_are_duplicates(name, size, num_negatives, options):
-  got = evaluated(size, num_negatives, True, **options)
-  _, batch = make_batch(size, num_negatives, True)
-  check(name, got, expected(name, batch, **options))
-
-
-@pytest.mark.parametrize('name', LOSSES)
-def test_duplicates_count_when_masking_is_off(name):
-  options = {'temperature': 0.05, 'mask_duplicates': False}
-  got = evaluated(7, 3, True, **options)
-  _, batch = make_batch(7, 3, True)
-  check(name, got, expected(name, batch, **options))
-
-
-@pytest.mark.parametrize('name', LOSSES)
-def test_margin_and_label_smoothing(name):
-  options = {'temperature': 0.1, 'margin': 0.2, 'label_smoothing': 0.3}
-  got = evaluated(7, 3, True, **options)
-  _, batch = make_batch(7, 3, True)
-  check(name, got, expected(name, batch, **options))
-
-
-@pytest.mark.parametrize('name', LOSSES)
 @pytest.mark.parametrize(
     'learnt, used', [(0.07, 0.07), (0.01, 0.03), (0.9, 0.5)]
 )
-def test_learnable_temperature(name, learnt, used):
+def test_learnable_temperature(learnt, used):
   clamped = LearnableTemperature(0.05, minimum=0.03, maximum=0.5)
-  got = evaluated(7, 1, True, params=np.log(learnt), temperature=clamped)
-  _, batch = make_batch(7, 1, True)
-  want = expected(name, batch, temperature=used)
-  check(name, got, want)
-  (_, metrics), (gradients, _) = got[name]
-  np.testing.assert_allclose(metrics['temperature'], used, rtol=1e-6)
-  if learnt == used:
-    assert_gradients_close(
-        gradients, {'log_temperature': want.gradients['log_temperature']}
-    )
-  else:
-    assert gradients['log_temperature'] == 0
+  embeddings, batch = make_batch(7, 1, True)
+  params = {'log_temperature': np.float32(np.log(learnt))}
+  got = jax.device_get(compiled(temperature=clamped)(params, embeddings))
+  for name in LOSSES:
+    want = expected(name, batch, temperature=used)
+    check(name, got, want)
+    (_, metrics), (gradients, _) = got[name]
+    np.testing.assert_allclose(metrics['temperature'], used, rtol=1e-6)
+    if learnt == used:
+      assert_gradients_close(
+          gradients, {'log_temperature': want.gradients['log_temperature']}
+      )
+    else:
+      assert gradients['log_temperature'] == 0
 
 
 def test_learnable_temperature_starts_at_its_initial_value():

@@ -6,7 +6,9 @@ import jax
 from loss_cases import (
   assert_gradients_close,
   LOSSES,
+  make,
   make_batch,
+  value_of,
   values_and_gradients,
 )
 import meshes
@@ -37,15 +39,14 @@ ONE_SHARD = ((16, 4), (15, 4), (5, 1))
 ODD_SHARDS = ((9, 3), (3, 2), (1, None))
 MESHES = {
     '1': (meshes.SmallPartitioner(devices=1), 1, ONE_SHARD),
-    '2': (meshes.SmallPartitioner(devices=2), 2, SHARDS),
-    '4': (meshes.SmallPartitioner(devices=4), 4, SHARDS),
+    '3': (meshes.SmallPartitioner(devices=3), 3, SHARDS),
     '8': (Partitioner(), 8, SHARDS),
     '4x2': (Partitioner(2), 8, SHARDS),
     '4x2_over_data': (Partitioner(2), 4, ODD_SHARDS),
 }
 # Groups by mesh, so that with the shards below every two values of different
 # factors meet: losses, hard negatives, kinds of shards and meshes.
-SHIFTS = (0, 2, 1, 1, 0, 2)
+SHIFTS = (0, 2, 1, 1, 0)
 
 
 def ring_cases():
@@ -73,8 +74,9 @@ def check(got, name, batch):
   assert metrics['loss'] == value
 
 
-@pytest.mark.parametrize('model_parallel', [1, 2, 4])
-@pytest.mark.parametrize('num_negatives', [0, 1, 3])
+@pytest.mark.parametrize(
+    'num_negatives, model_parallel', [(0, 1), (1, 2), (3, 4)]
+)
 def test_dense_is_equal_to_the_reference(num_negatives, model_parallel):
   partitioner = Partitioner(model_parallel=model_parallel)
   data = 8 // model_parallel
@@ -196,9 +198,11 @@ def check_extremes(run, embeddings, batch):
     assert abs(slope - want.gradients['log_temperature']) < 1e-3, name
 
 
-@pytest.mark.parametrize('implementation', ['dense', 'ring'])
-@pytest.mark.parametrize('shape', [{'data': 8}, {'data': 4, 'model': 2}])
-def test_a_mesh_with_explicit_axes(shape, implementation):
+@pytest.mark.parametrize(
+    'implementation, shape',
+    [('dense', {'data': 8}), ('ring', {'data': 4, 'model': 2})],
+)
+def test_a_mesh_with_explicit_axes(implementation, shape):
   # As a user of the library makes it, by JAX's defaults.
   mesh = jax.make_mesh(tuple(shape.values()), tuple(shape))
   assert set(mesh.axis_types) == {jax.sharding.AxisType.Explicit}
@@ -206,7 +210,7 @@ def test_a_mesh_with_explicit_axes(shape, implementation):
   rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec('data'))
   embeddings = jax.device_put(embeddings, rows)
   name = 'samtone_both_towers'
-  losses = {name: LOSSES[name][0](0.05, implementation=implementation)}
+  losses = {name: make(name, temperature=0.05, implementation=implementation)}
   with jax.set_mesh(mesh):
     got = jax.jit(values_and_gradients(losses))({}, embeddings)
   got = jax.device_get(got)
@@ -225,9 +229,10 @@ def test_within_a_shard_map_of_ones_own_the_batch_is_the_shard():
 
   def local(implementation):
     def on_shard(shard):
-      return LOSSES['softmax_two_way'][0](implementation=implementation)(
-          {}, shard
-      )[0][None]
+      value, _ = value_of(
+          'softmax_two_way', shard, implementation=implementation
+      )
+      return value[None]
 
     return jax.jit(
         jax.shard_map(on_shard, mesh=mesh, in_specs=rows, out_specs=rows)
@@ -235,7 +240,7 @@ def test_within_a_shard_map_of_ones_own_the_batch_is_the_shard():
 
   dense, ring = local('dense')(embeddings), local('ring')(embeddings)
   first = jax.tree.map(lambda x: x[:2], embeddings)
-  want, _ = LOSSES['softmax_two_way'][0](implementation='dense')({}, first)
+  want, _ = value_of('softmax_two_way', first, implementation='dense')
   np.testing.assert_allclose(dense[0], want, rtol=1e-6)
   np.testing.assert_allclose(dense, ring, rtol=1e-6)
 

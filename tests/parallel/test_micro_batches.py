@@ -11,9 +11,15 @@ import numpy as np
 import pytest
 import tiny_training
 
+from dualenc_jax import losses
 from dualenc_jax.commands import model_dir
 from dualenc_jax.errors import UserError
-from dualenc_jax.losses import Embeddings, InBatchSoftmax, LearnableTemperature
+from dualenc_jax.losses import (
+  Embeddings,
+  InBatchSoftmax,
+  LearnableTemperature,
+  Similarity,
+)
 from dualenc_jax.objectives import embedding
 from dualenc_jax.parallel import rules
 from dualenc_jax.run import plan as plan_lib
@@ -22,8 +28,9 @@ from dualenc_jax.training import Partitioner, step as step_lib
 FSDP = (('embed', 'data'),)
 SIZE = 32
 RATE = 0.2
-LOSS = InBatchSoftmax(LearnableTemperature(0.1))
-RING = dataclasses.replace(LOSS, implementation='ring')
+LOSS = InBatchSoftmax()
+DENSE = Similarity(LearnableTemperature(0.1))
+RING = dataclasses.replace(DENSE, implementation='ring')
 SCAN = (('num_layers', 2), ('scan_layers', True), ('remat', True))
 # The dropout key of the first step with the seed 0.
 KEY = jax.random.fold_in(jax.random.key(0), 0)
@@ -42,7 +49,7 @@ def make_model(separate_towers=False, **options):
 @functools.cache
 def make_params(separate_towers=False, options=()):
   model = make_model(separate_towers, **dict(options))
-  init = jax.jit(lambda: step_lib.init_params(model, LOSS, 0))
+  init = jax.jit(lambda: step_lib.init_params(model, LOSS, DENSE, 0))
   return jax.device_get(nn.unbox(init()))
 
 
@@ -50,7 +57,7 @@ def value_and_gradients(embed, params):
   """Of the loss, on one device without a mesh."""
 
   def loss_fn(params):
-    return LOSS(params['loss'], embed(params))[0]
+    return losses.evaluate(LOSS, DENSE, params['loss'], embed(params))[0]
 
   return jax.device_get(jax.jit(jax.value_and_grad(loss_fn))(params))
 
@@ -158,21 +165,25 @@ def test_as_near_to_float32_in_bfloat16():
 
 
 @pytest.mark.parametrize(
-    'separate_towers, num_negatives, options, loss, partitioner, size',
+    'separate_towers, num_negatives, options, similarity, partitioner, size',
     [
-        pytest.param(False, 0, SCAN, LOSS, Partitioner(), 8, id='SDE-8x1'),
-        pytest.param(True, 3, (), LOSS, Partitioner(4), 2, id='ADE-2x4'),
+        pytest.param(False, 0, SCAN, DENSE, Partitioner(), 8, id='SDE-8x1'),
+        pytest.param(True, 3, (), DENSE, Partitioner(4), 2, id='ADE-2x4'),
         pytest.param(
             True, 3, (), RING, Partitioner(2, FSDP), 16, id='ADE-4x2-FSDP'
         ),
     ],
 )
 def test_equal_on_every_mesh(
-    separate_towers, num_negatives, options, loss, partitioner, size
+    separate_towers, num_negatives, options, similarity, partitioner, size
 ):
   model = make_model(separate_towers, **dict(options))
   abstract, _, step = tiny_training.plan(
-      partitioner, model=model, loss=loss, micro_batch_size=size
+      partitioner,
+      model=model,
+      loss=LOSS,
+      similarity=similarity,
+      micro_batch_size=size,
   )
   state = tiny_training.make_state(
       abstract, params=make_params(separate_towers, options)
@@ -224,8 +235,8 @@ class Product:
   def init(self):
     return {}
 
-  def __call__(self, params, batch):
-    del params
+  def __call__(self, params, batch, similarity):
+    del params, similarity
     value = jnp.mean(batch.query * batch.passage)
     value -= jnp.mean(batch.query[:, None] * batch.negatives)
     return value, {'loss': value}

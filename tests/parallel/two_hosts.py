@@ -45,10 +45,10 @@ def train(partitioner, feed, implementation):
   Returns:
     The losses and the last state.
   """
-  loss = dataclasses.replace(
-      tiny_training.LOSS, implementation=implementation
+  similarity = dataclasses.replace(
+      tiny_training.SIMILARITY, implementation=implementation
   )
-  abstract, _, step = tiny_training.plan(partitioner, loss=loss)
+  abstract, _, step = tiny_training.plan(partitioner, similarity=similarity)
   state = tiny_training.make_state(abstract)
   losses = []
   for i in range(STEPS):

@@ -35,7 +35,7 @@ class Square:
   def init(self):
     return {}
 
-  def __call__(self, params, batch):
+  def __call__(self, params, batch, similarity):
     scores = jnp.dot(batch.query, batch.passage.T)
     value = jnp.mean(jax.nn.logsumexp(scores, axis=1) - jnp.diagonal(scores))
     return value, {'loss': value}
@@ -48,7 +48,7 @@ class Rowwise:
   def init(self):
     return {}
 
-  def __call__(self, params, batch):
+  def __call__(self, params, batch, similarity):
     value = -jnp.mean(jnp.sum(batch.query * batch.passage, axis=1))
     return value, {'loss': value}
 
@@ -65,6 +65,7 @@ def make_experiment(partitioner, loss, batch_size=16, optimizer=SGD, **more):
       loss=loss,
       task=None,
       tokenizer=tokenizer,
+      similarity=tiny_training.SIMILARITY,
       optimizer=optimizer,
       partitioner=partitioner,
       steps=1,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.losses import InBatchSoftmax, SamToNe
+from dualenc_jax.losses import InBatchSoftmax, SamToNe, Similarity
 from dualenc_jax.run import summary
 
 
@@ -29,9 +29,12 @@ class FourPairs:
     }
 
 
-def lines(loss, num_negatives):
+def lines(loss, num_negatives, **options):
   experiment = types.SimpleNamespace(
-      loss=loss, batch_size=4, num_negatives=num_negatives
+      loss=loss,
+      similarity=Similarity(**options),
+      batch_size=4,
+      num_negatives=num_negatives,
   )
   return list(summary.negatives_left(experiment, FourPairs(), 7))
 
@@ -46,7 +49,7 @@ def test_negatives_after_duplicates():
   assert lines(InBatchSoftmax(), 0) == [
       'After duplicates, in 10 batches: 2.5 negatives per query (2.5 in-batch).'
   ]
-  assert '3.0 in-batch' in lines(InBatchSoftmax(mask_duplicates=False), 0)[0]
+  assert '3.0 in-batch' in lines(InBatchSoftmax(), 0, mask_duplicates=False)[0]
 
 
 def test_a_task_of_duplicates_is_an_error(monkeypatch):

@@ -67,7 +67,12 @@ def make_init(model, partitioner=Partitioner()):
   rate = optax.linear_schedule(1e-3, 0.0, 10)
   optimizer = Optimizer(optax.adafactor(rate), rate)
   return step_lib.make_init(
-      model, tiny_training.LOSS, optimizer, partitioner, 0
+      model,
+      tiny_training.LOSS,
+      tiny_training.SIMILARITY,
+      optimizer,
+      partitioner,
+      0,
   )
 
 

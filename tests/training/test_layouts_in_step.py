@@ -57,7 +57,9 @@ def make_params(scan_layers=False, num_layers=1):
   params = jax.device_get(
       nn.unbox(
           jax.jit(
-              lambda: step_lib.init_params(model, tiny_training.LOSS, 0)
+              lambda: step_lib.init_params(
+                  model, tiny_training.LOSS, tiny_training.SIMILARITY, 0
+              )
           )()
       )
   )
@@ -194,7 +196,7 @@ class Product:
   def init(self):
     return {}
 
-  def __call__(self, params, batch):
+  def __call__(self, params, batch, similarity):
     del params
     value = (batch.query * batch.passage).mean()
     value -= (batch.query[:, None] * batch.negatives).mean()

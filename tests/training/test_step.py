@@ -9,6 +9,7 @@ import optax
 import pytest
 import tiny_training
 
+from dualenc_jax import losses
 from dualenc_jax.objectives import embedding
 from dualenc_jax.parallel import rules
 from dualenc_jax.training import Optimizer, Partitioner, step as step_lib
@@ -29,7 +30,12 @@ def on_one_device(separate_towers, num_negatives):
 
   def loss_fn(params):
     embeddings = embedding.embed(model, params, batch)
-    return tiny_training.LOSS(params['loss'], embeddings)[0]
+    return losses.evaluate(
+        tiny_training.LOSS,
+        tiny_training.SIMILARITY,
+        params['loss'],
+        embeddings,
+    )[0]
 
   loss, gradients = jax.jit(jax.value_and_grad(loss_fn))(params)
   loss, gradients = jax.device_get((loss, gradients))
