@@ -215,16 +215,16 @@ def test_what_differs_from_the_nearest_cache_is_said(
 
   assert said(task, TOKENIZER) == []
   (line,) = said(task, Tokenizer(VOCABULARY, 8, 17))
-  assert line.endswith('differs in passage_length (16, now 17).')
+  assert line.endswith('differs in passage_length.')
   vocabulary = dataclasses.replace(VOCABULARY, extra_ids=9)
   (line,) = said(task, Tokenizer(vocabulary, 8, 16))
-  assert 'vocabulary_size (8000, now 8009)' in line
+  assert 'vocabulary_size' in line
   other = Task('pairs', {'train': str(source), 'on_bad_row': 'skip'})
   (line,) = said(other, TOKENIZER)
-  assert line.endswith('differs in options.on_bad_row (null, now skip).')
+  assert line.endswith('differs in options.')
   source.write_text(json.dumps(ROWS[0]) + '\n')
   (line,) = said(task, TOKENIZER)
-  assert 'differs in source (' in line
+  assert line.endswith('differs in source.')
 
 
 def test_a_failure_while_building_leaves_nothing(task, source, cache_dir):

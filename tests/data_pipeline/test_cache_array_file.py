@@ -59,3 +59,16 @@ def test_offsets_follow_those_that_are_there(tmp_path):
     writer.append_offsets(np.array(offsets))
   writer.close()
   assert map_array(writer.path, writer.rows).tolist() == [0, 0, 0, 2, 5, 6]
+
+
+@pytest.mark.parametrize('last, size', [(np.nan, 4), (1.0, 80)])
+def test_values_that_are_all_absent_take_no_room(tmp_path, last, size):
+  values = np.full(20, np.nan, np.float32)
+  values[-1] = last
+  writer = ArrayWriter(tmp_path, 'x', np.float32)
+  for part in np.split(values, [1, 7, 19]):
+    writer.append(part)
+  writer.close()
+  assert writer.size == size
+  found = map_array(tmp_path / 'x.float32', 20)
+  np.testing.assert_array_equal(found, values)

@@ -65,21 +65,12 @@ def explain(key: Mapping[str, Any], others: list[Other]) -> str | None:
   nearest = min(others, key=lambda other: len(other.differs), default=None)
   if nearest is None or not nearest.differs:
     return None
-  if {'source', 'options'} <= nearest.differs:
-    return None  # It is of other data.
-  old, new = (
-      _flat({name: header.get(name) for name in sorted(nearest.differs)})
-      for header in (nearest.header, key)
-  )
-  differences = ', '.join(
-      f'{name} ({_short(old.get(name))}, now {_short(new.get(name))})'
-      for name in old | new
-      if old.get(name) != new.get(name)
-  )
+  if {'source', 'options'} <= nearest.differs:  # It is of other data.
+    return None
   half = ' (half built)' if nearest.is_half else ''
   return (
       f'No token cache fits: the nearest, {nearest.folder}{half}, differs in'
-      f' {differences}.'
+      f' {", ".join(sorted(nearest.differs))}.'
   )
 
 
@@ -99,17 +90,3 @@ def sweep(others: list[Other], log: Callable[[str], None]) -> None:
         with filelock.FileLock(f'{other.folder}.lock', blocking=False):
           shutil.rmtree(other.folder, ignore_errors=True)
           log(f'Removed {other.folder}, half of a cache of another source.')
-
-
-def _flat(key: Mapping[str, Any]) -> dict[str, Any]:
-  """A key with its options and columns one by one."""
-  flat = {}
-  for name, value in key.items():
-    inner = value if isinstance(value, dict) else {'': value}
-    flat |= {f'{name}.{n}'.strip('.'): v for n, v in inner.items()}
-  return flat
-
-
-def _short(value: Any) -> str:
-  text = value if isinstance(value, str) else json.dumps(value)
-  return text if len(text) < 50 else f'{text[:8]}...'
