@@ -23,17 +23,18 @@ import workload
 from dualenc_jax.data import (
   Batches,
   Cache,
+  Dataset,
   Grouped,
   Packed,
   Padded,
   prepare as prepare_cache,
   Ragged,
-  Task,
   Tokenizer,
   Vocabulary,
 )
 from dualenc_jax.data.cache.writer import CacheWriter
 from dualenc_jax.data.reader import example
+from dualenc_jax.readers import Pairs
 from dualenc_jax.text.fingerprint import fingerprints
 from dualenc_jax.text.ragged import lengths_to_offsets
 
@@ -92,7 +93,7 @@ def prepare(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
   tokenizer.encode_queries([''])  # Loads the vocabulary.
   path = folder / 'pairs.jsonl'
   count = _write_pairs(args, path)
-  task = Task('pairs', {'train': str(path)})
+  task = Pairs(train=str(path))
   texts = [e['passage'] for e in task.examples('train')]
   rates = {'read': [], 'tokenise': [], 'prepare': []}
   for number in range(args.rounds):
@@ -195,13 +196,16 @@ def memory(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
   return {'slopes': slopes}
 
 
-class _Corpus:
-  """Reads rows of BEIR's corpus.jsonl; stands in for a Task."""
+class _Corpus(Dataset):
+  """Rows of BEIR's corpus.jsonl."""
 
-  name, module, options = 'corpus', None, {}
+  task_name = 'corpus'
 
   def __init__(self, path: pathlib.Path):
     self._path = path
+
+  def splits(self) -> tuple[str, ...]:
+    return ('corpus',)
 
   def fingerprint(self, split: str) -> str:
     return split

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from t5x import metrics as t5x_metrics, models, optimizers
 
 from dualenc_jax import losses
-from dualenc_jax.data import seqio_pairs, Task, Tokenizer
+from dualenc_jax.data import Dataset, seqio_adapter, Tokenizer
 from dualenc_jax.errors import UserError
 from dualenc_jax.models import DualEncoder
 from dualenc_jax.objectives.embedding import Batch, embed
@@ -40,8 +40,8 @@ class DualEncoderModel(models.BaseTransformerModel):
       module: DualEncoder,
       loss: losses.Loss,
       similarity: losses.Similarity,
-      input_vocabulary: seqio_pairs.SeqioVocabulary,
-      output_vocabulary: seqio_pairs.SeqioVocabulary,
+      input_vocabulary: seqio_adapter.SeqioVocabulary,
+      output_vocabulary: seqio_adapter.SeqioVocabulary,
       optimizer_def: optimizers.OptimizerDefType,
       num_negatives: int = 0,
       freeze: Sequence[str] = (),
@@ -80,7 +80,7 @@ class DualEncoderModel(models.BaseTransformerModel):
             ' VOCAB_SIZE to at least as many.'
         )
     self.FEATURE_CONVERTER_CLS = functools.partial(  # T5X's name.
-        seqio_pairs.PairConverter, num_negatives=num_negatives
+        seqio_adapter.PairConverter, num_negatives=num_negatives
     )
     self._loss = loss
     self._similarity = similarity
@@ -193,15 +193,22 @@ class DualEncoderModel(models.BaseTransformerModel):
 
 
 def register(
-    task: Task, tokenizer: Tokenizer, cache_dir: str | None = None
+    task: Dataset, tokenizer: Tokenizer, cache_dir: str | None = None
 ) -> str:
   """Registers one of our tasks with seqio; the name for `DatasetConfig`.
 
   Its tokens are those of the token cache that our own trainer would use.
   """
-  name = f'dualenc_{task.name}'
+  if not isinstance(task, Dataset) or len(task.parts()) > 1:
+    raise UserError(
+        f'The task {task.label!r} is a mixture; expected a task with texts.'
+        ' Register a mixture of tokenised tasks with seqio, and give its name.'
+    )
+  name = f'dualenc_{task.task_name}'
   folder = cache_dir or default_cache_dir() / 'tokens'
-  seqio_pairs.register(name, task, tokenizer, folder)
+  seqio_adapter.register_tokenized(
+      name, lambda: task, task.splits(), tokenizer, folder
+  )
   return name
 
 

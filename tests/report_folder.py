@@ -11,9 +11,9 @@ BATCH_SIZE = 128
 INITIAL_CHECKPOINT_PATH = \\
     '/a/long/path'
 LOSS = @losses.SamToNe()
-TASK = @pairs/data.Task()
+TASK = @readers.Pairs()
 TEMPERATURE = 0.05
-pairs/data.Task.options = {'file': 'a <b> & c.jsonl'}
+readers.Pairs.train = 'a <b> & c.jsonl'
 """
 # The smallest things that are told apart when they are embedded.
 PNG = b'\x89PNG\r\n\x1a\nnot really'

@@ -29,7 +29,7 @@ import tiny_run
 
 from dualenc_jax import t5x_bridge
 from dualenc_jax.commands import model_dir
-from dualenc_jax.data import seqio_pairs
+from dualenc_jax.data import seqio_adapter
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import t5x as t5x_reader, t5x_write
 from dualenc_jax.run import plan as plan_lib
@@ -84,7 +84,7 @@ def experiment(folder, *bindings, files=()):
 
 
 def t5x_model(run, **options):
-  vocabulary = seqio_pairs.seqio_vocabulary(run.tokenizer.vocabulary)
+  vocabulary = seqio_adapter.seqio_vocabulary(run.tokenizer.vocabulary)
   return t5x_bridge.DualEncoderModel(
       run.model,
       run.loss,
@@ -348,20 +348,20 @@ def test_split_batches_are_refused(tmp_path):
 
 def test_packing_is_refused():
   with pytest.raises(UserError, match='pack = False'):
-    seqio_pairs.PairConverter(pack=True)
+    seqio_adapter.PairConverter(pack=True)
 
 
 def test_missing_negatives_are_refused():
   rows = {'inputs': np.ones((2, 3), np.int32)}
   dataset = tf.data.Dataset.from_tensor_slices(rows | {'targets': [[1], [2]]})
-  converter = seqio_pairs.PairConverter(num_negatives=1)
+  converter = seqio_adapter.PairConverter(num_negatives=1)
   with pytest.raises(UserError, match='no feature negatives'):
     converter(dataset, {'inputs': 3, 'targets': 1})
 
 
 def test_vocabulary_larger_than_its_table_is_refused(tmp_path):
   run = experiment(tmp_path)
-  vocabulary = seqio_pairs.seqio_vocabulary(
+  vocabulary = seqio_adapter.seqio_vocabulary(
       type(run.tokenizer.vocabulary)('python_code_8k', extra_ids=100)
   )
   with pytest.raises(UserError, match='8064 rows'):

@@ -16,13 +16,13 @@ pytestmark = pytest.mark.slow
 RESOLVE = """
 import pathlib, sys
 import dualenc_jax
-from dualenc_jax import config, model_dir
-from dualenc_jax.data import Task
+from dualenc_jax.commands import config, model_dir
+from dualenc_jax.readers import PythonCode
 here = pathlib.Path(sys.argv[1])
 assert here in pathlib.Path(dualenc_jax.__file__).parents, dualenc_jax.__file__
 assert here in config.gin_root().parents
 for file in config.shipped_files():
-  if file != 'runs/base.gin':
+  if file not in ('runs/base.gin', 'commands/data.gin'):
     model_dir.build_experiment(
         ['runs/quickstart.gin', file],
         ['MODEL_DIR = "x"', 'VOCABULARY = "python_code_8k"',
@@ -30,9 +30,9 @@ for file in config.shipped_files():
         [],
     )
 print(len(config.shipped_files()))
-assert next(iter(Task('python_code').examples('test')))['query']
-import dualenc_jax.tasks.pairs as pairs
-assert here in pathlib.Path(pairs.__file__).parents
+assert next(iter(PythonCode().examples('test')))['query']
+import dualenc_jax.tasks as tasks
+assert here in pathlib.Path(tasks.__file__).parents
 """
 
 
@@ -87,6 +87,6 @@ def test_nothing_lands_beside_the_package(unpacked):
   names = {p.name for p in unpacked.iterdir()}
   assert 'dualenc_jax' in names
   assert not names & {'gin', 'tasks', 'tests', 'benchmarks'}
-  assert list(unpacked.glob('dualenc_jax/data/vocabularies/*.model'))
+  assert list(unpacked.glob('dualenc_jax/text/vocabularies/*.model'))
   entry = next(unpacked.glob('*.dist-info/entry_points.txt')).read_text()
   assert 'dualenc = dualenc_jax.commands.cli:main' in entry

@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   for split in splits:
     if split != 'train':
       task.for_split(split).fingerprint(split)
-  print(f'Task {task.name}: splits {", ".join(splits)}.')
+  print(f'Task {task.task_name}: splits {", ".join(splits)}.')
   if not args.fit_batch:
     plan_lib.check_batch(experiment)
   plan = plan_lib.make_plan(experiment)

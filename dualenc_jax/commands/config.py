@@ -29,6 +29,7 @@ import optax
 from dualenc_jax import data
 from dualenc_jax import losses
 from dualenc_jax import models
+from dualenc_jax import readers
 from dualenc_jax import run
 from dualenc_jax import training
 """
@@ -163,12 +164,11 @@ def load(
   _check_macros(known, bindings)
 
 
-def build(target: Callable[..., T], scope: str | None = None) -> T:
+def build(target: Callable[..., T]) -> T:
   """Calls a class or function with its gin bindings.
 
   Args:
     target: what gin knows, or its name.
-    scope: whose bindings count, too: those of `scope/target`.
 
   Raises:
     UserError: a required value is missing, or an object refuses its values.
@@ -182,8 +182,7 @@ def build(target: Callable[..., T], scope: str | None = None) -> T:
         + f' must be given; for example --gin.{missing[0]}=VALUE.'
     )
   try:
-    with gin.config_scope(scope):
-      return gin.get_configurable(target)()
+    return gin.get_configurable(target)()
   except UserError as e:
     # Gin appends where in the config tree it was; the message stands alone.
     raise UserError(_first_part(str(e))) from e
@@ -326,7 +325,7 @@ def _where(message: str) -> str:
 
 def _public_names(owner: str) -> list[str]:
   module = __import__('dualenc_jax.' + owner, fromlist=['']) if owner in (
-      'data', 'losses', 'models', 'run', 'training'
+      'data', 'losses', 'models', 'readers', 'run', 'training'
   ) else None
   return getattr(module, '__all__', dir(module)) if module else []
 

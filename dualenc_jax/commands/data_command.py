@@ -4,9 +4,10 @@ import argparse
 from collections.abc import Sequence
 import dataclasses
 import pathlib
+import re
 
 from dualenc_jax.commands import config
-from dualenc_jax.data import Task, Tokenizer
+from dualenc_jax.data import Dataset, dataset, Tokenizer
 from dualenc_jax.data.mixture import Mixture
 from dualenc_jax.errors import UserError
 from dualenc_jax.run.experiment import default_cache_dir
@@ -26,7 +27,7 @@ class DataInputs:
     cache_dir: where token caches are kept, None for the default folder.
   """
 
-  task: Task | Mixture
+  task: Dataset | Mixture
   tokenizer: Tokenizer
   cache_dir: str | None = None
 
@@ -63,8 +64,10 @@ def build(args: argparse.Namespace) -> DataInputs:
         'Give a task, or files of pairs such as train.jsonl, or a --gin_file'
         f' that sets TASK. Tasks: {", ".join(_tasks())}.'
     )
+  dataset.check('TASK', inputs.task)
   # Bindings of a model or loss may come along from a training command line.
-  config.check_effect([b for b in args.gin_bindings if 'data.' in _name(b)])
+  of_data = re.compile(r'(.*/)?(data|readers)\.')
+  config.check_effect([b for b in args.gin_bindings if of_data.match(b)])
   folder = inputs.cache_dir or default_cache_dir() / 'tokens'
   return dataclasses.replace(
       inputs, cache_dir=str(pathlib.Path(folder).expanduser())
@@ -111,6 +114,3 @@ def _tasks() -> list[str]:
       if file.startswith('tasks/')
   ]
 
-
-def _name(binding: str) -> str:
-  return binding.partition(' = ')[0]

@@ -12,7 +12,7 @@ import logging
 import time
 
 from dualenc_jax.commands import config, data_command
-from dualenc_jax.data import Cache, prepare, Task
+from dualenc_jax.data import Cache, Dataset, prepare
 from dualenc_jax.data.mixture import Mixture
 from dualenc_jax.errors import UserError
 from dualenc_jax.io.forecast import gigabytes
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   )
   for task, split in chosen:
     started = time.perf_counter()
-    with Progress(f'{task.name}, {split}', None, 'examples') as progress:
+    with Progress(f'{task.label}, {split}', None, 'examples') as progress:
       cache = prepare(
           task,
           split,
@@ -61,8 +61,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def chosen_splits(
-    task: Task | Mixture, names: Sequence[str] | None
-) -> list[tuple[Task, str]]:
+    task: Dataset | Mixture, names: Sequence[str] | None
+) -> list[tuple[Dataset, str]]:
   """Tasks and their splits of these names, all that a run can use for None.
 
   Raises:
@@ -75,7 +75,7 @@ def chosen_splits(
     found = [(p, split) for p, _ in task.parts() for split in p.splits()]
   known = list(dict.fromkeys(split for _, split in found))
   if not known:
-    raise UserError(f'Task {task.name!r} has no splits: no file is given.')
+    raise UserError(f'Task {task.label!r} has no splits: no file is given.')
   for name in names or ():
     if name not in known:
       raise UserError(
@@ -85,7 +85,7 @@ def chosen_splits(
   return [pair for pair in found if names is None or pair[1] in names]
 
 
-def summary(task: Task, split: str, cache: Cache, seconds: float) -> str:
+def summary(task: Dataset, split: str, cache: Cache, seconds: float) -> str:
   """A line that tells what there is now."""
   tokens = sum(
       len(rows.values)
@@ -97,6 +97,6 @@ def summary(task: Task, split: str, cache: Cache, seconds: float) -> str:
   )
   size = sum(size for _, size in cache.header['files'].values())
   return (
-      f'{task.name}, {split}: {len(cache):,} examples, {tokens:,} tokens,'
+      f'{task.label}, {split}: {len(cache):,} examples, {tokens:,} tokens,'
       f' {gigabytes(size)}, {seconds:,.1f} s: {cache.folder}'
   )

@@ -22,10 +22,10 @@ import time
 import jax
 
 from dualenc_jax.commands import config, flags, model_dir, runtime
-from dualenc_jax.data import Task
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import encoding, header as header_lib, of_model
 from dualenc_jax.index.source import default_split, Source
+from dualenc_jax.readers import Texts
 
 _POLL_SECONDS = 2.0
 
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   model = model_dir.load_from_args(args, hosts_apart=True)
   experiment, split, is_own = model.experiment, args.split, False
   if args.corpus is not None:
-    task = Task('texts', {'path': args.corpus, 'on_bad_row': args.on_bad_row})
+    task = Texts(args.corpus, args.on_bad_row)
     experiment = dataclasses.replace(experiment, task=task)
     split = 'queries' if args.tower == 'query' else 'corpus'
   else:

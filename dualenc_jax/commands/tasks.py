@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 import logging
 
+from dualenc_jax import readers
 from dualenc_jax.commands import config
-from dualenc_jax.data import Task
+from dualenc_jax.data import Dataset
 from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.run.experiment import Experiment
 
@@ -18,7 +19,7 @@ def gin_files(names: Sequence[str]) -> list[str]:
 
 def chosen(
     experiment: Experiment, names: Sequence[str], split: str | None
-) -> list[tuple[Task, str]]:
+) -> list[tuple[Dataset, str]]:
   """The tasks to evaluate on, and the split of each.
 
   Args:
@@ -29,22 +30,22 @@ def chosen(
   if not names:
     task = experiment.task
     # Of a mixture only a split says which of its tasks is meant.
-    if isinstance(task, Task):
-      split = split or task.measured_split()
+    if isinstance(task, Dataset):
+      split = split or task.evaluated
     split = split or 'validation'
     return [(task.for_split(split), split)]
   tasks = {}
   for name in names:
     task_name, _, dataset = name.partition('/')
-    task = config.build(Task, scope=task_name)
+    task = config.build(readers.named(task_name))
     for one in task.of_datasets(dataset or None):
       tasks[one.label] = one
-  return [(task, split or task.measured_split()) for task in tasks.values()]
+  return [(task, split or task.evaluated) for task in tasks.values()]
 
 
 def available(
-    chosen: Sequence[tuple[Task, str]], skip_missing: bool
-) -> list[tuple[Task, str]]:
+    chosen: Sequence[tuple[Dataset, str]], skip_missing: bool
+) -> list[tuple[Dataset, str]]:
   """Those whose files exist, before hours are spent on some of them.
 
   Raises:

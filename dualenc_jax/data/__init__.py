@@ -2,11 +2,13 @@
 
 from dualenc_jax.data.batches import Batches
 from dualenc_jax.data.cache import Cache, prepare
+from dualenc_jax.data.dataset import Dataset
 from dualenc_jax.data.layouts.grouped import Grouped
 from dualenc_jax.data.layouts.layout import Layout, Padded
 from dualenc_jax.data.layouts.packed import Packed
 from dualenc_jax.data.mixture import Mixture
-from dualenc_jax.data.task import Task
+from dualenc_jax.data.reader import example
+from dualenc_jax.data.seqio_task import SeqioTask
 from dualenc_jax.text.ragged import Ragged
 from dualenc_jax.text.tokenizer import Tokenizer
 from dualenc_jax.text.vocabulary import Vocabulary
@@ -14,14 +16,16 @@ from dualenc_jax.text.vocabulary import Vocabulary
 __all__ = [
     'Batches',
     'Cache',
+    'Dataset',
     'Grouped',
     'Layout',
     'Mixture',
     'Packed',
     'Padded',
     'Ragged',
-    'Task',
+    'SeqioTask',
     'Tokenizer',
     'Vocabulary',
+    'example',
     'prepare',
 ]

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 import dataclasses
 
-from dualenc_jax.data.task import Task
+from dualenc_jax.data import dataset
+from dualenc_jax.data.dataset import Dataset
 from dualenc_jax.errors import UserError
 
 
@@ -13,7 +14,7 @@ class Mixture:
 
   Each task keeps a token cache of its own; of every 65,536 pairs in a row, as
   many are of a task as its rate says. A seqio mixture of your own works, too,
-  as a `Task` of its name.
+  as a `SeqioTask` of its name.
 
   Attributes:
     tasks: tasks with a train split.
@@ -23,13 +24,15 @@ class Mixture:
       None for no such evaluation. Evaluate the others one at a time.
   """
 
-  tasks: Sequence[Task]
+  tasks: Sequence[Dataset]
   rates: Sequence[float] | None = None
-  validation: Task | None = None
+  validation: Dataset | None = None
 
   def __post_init__(self):
     if not self.tasks:
       raise UserError('Mixture.tasks is empty; expected at least one task.')
+    for task in self.tasks:
+      dataset.check('One of Mixture.tasks', task)
     if self.rates is None:
       return
     if len(self.rates) != len(self.tasks) or not all(
@@ -41,8 +44,8 @@ class Mixture:
       )
 
   @property
-  def name(self) -> str:
-    return '+'.join(task.name for task in self.tasks)
+  def task_name(self) -> str:
+    return '+'.join(task.task_name for task in self.tasks)
 
   @property
   def label(self) -> str:
@@ -51,24 +54,25 @@ class Mixture:
   def splits(self) -> tuple[str, ...]:
     return ('train', 'validation') if self.validation else ('train',)
 
-  def parts(self) -> list[tuple[Task, float | None]]:
+  def parts(self) -> list[tuple[Dataset, float | None]]:
     """(task, rate) of each, rates adding up to 1; None if by examples."""
     parts = [part for task in self.tasks for part, _ in task.parts()]
     if len(parts) > len(self.tasks):
       raise UserError(
-          f'Mixture.tasks: {self.name} has a mixture among its tasks; expected'
-          ' single ones. Name its tasks instead.'
+          f'Mixture.tasks: {self.task_name} has a mixture among its tasks;'
+          ' expected single ones. Name its tasks instead.'
       )
     if self.rates is None:
       return [(task, None) for task in self.tasks]
     total = sum(self.rates)
     return [(task, rate / total) for task, rate in zip(self.tasks, self.rates)]
 
-  def for_split(self, split: str) -> Task:
+  def for_split(self, split: str) -> Dataset:
     """The one task that a split is of."""
     if split == 'validation' and self.validation is not None:
       return self.validation
     raise UserError(
-        f'The mixture {self.name} has no split {split!r} to read: its tasks are'
-        ' read one by one. Name one of them, or give Mixture.validation.'
+        f'The mixture {self.task_name} has no split {split!r} to read: its'
+        ' tasks are read one by one. Name one of them, or give'
+        ' Mixture.validation.'
     )

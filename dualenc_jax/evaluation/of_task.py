@@ -41,8 +41,8 @@ def retrieval_set(
   return RetrievalSet.from_cache(
       experiment.cache(split),
       None if corpus_split is None else experiment.cache(corpus_split),
-      task.answer_text(),
-      task.self_hits(),
+      task.answer_text,
+      task.self_hits,
       document_separator,
   )
 

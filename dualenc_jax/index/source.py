@@ -5,7 +5,7 @@ import dataclasses
 
 import numpy as np
 
-from dualenc_jax.data import corpus as corpus_lib, Mixture, Task
+from dualenc_jax.data import corpus as corpus_lib, Dataset, Mixture
 from dualenc_jax.data.cache import Cache
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import Passage
@@ -115,7 +115,7 @@ class Source:
     )
 
 
-def default_split(task: Task | Mixture) -> str:
+def default_split(task: Dataset | Mixture) -> str:
   """The split whose passages are everything there is to search.
 
   Raises:
@@ -124,7 +124,7 @@ def default_split(task: Task | Mixture) -> str:
   splits = task.splits()
   if not splits:
     raise UserError(
-        f'Task {task.name!r} has no splits: its files are not there. Say where'
+        f'Task {task.label!r} has no splits: its files are not there. Say where'
         ' they are, as with --gin.DATA_ROOT, or give a --corpus.'
     )
   return next((s for s in ('all', 'corpus') if s in splits), splits[0])

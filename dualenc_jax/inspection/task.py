@@ -6,8 +6,8 @@ import itertools
 
 import numpy as np
 
+from dualenc_jax.data.dataset import Dataset, rows as rows_of
 from dualenc_jax.data.mixture import Mixture
-from dualenc_jax.data.task import Task
 from dualenc_jax.errors import UserError
 from dualenc_jax.inspection import columns, summary
 from dualenc_jax.inspection.split import SplitReader
@@ -21,7 +21,7 @@ _HELD_OUT = ('validation', 'test')
 
 
 def inspect_task(
-    task: Task | Mixture,
+    task: Dataset | Mixture,
     tokenizer: Tokenizer,
     splits: Sequence[str] = (),
     limit: int | None = None,
@@ -47,7 +47,7 @@ def inspect_task(
     for error in (r.result.error for r in read if r.result.error):
       raise UserError(error)
   return summary.Inspection(
-      task=task.name,
+      task=task.label,
       options={
           name: {k: v for k, v in part.options.items() if v is not None}
           for name, part in parts.items()
@@ -63,17 +63,17 @@ def inspect_task(
   )
 
 
-def _parts(task: Task | Mixture) -> dict[str, Task]:
+def _parts(task: Dataset | Mixture) -> dict[str, Dataset]:
   """The tasks to read, by names of their own."""
   tasks = [part for part, _ in task.parts()]
   if isinstance(task, Mixture) and task.validation not in (None, *tasks):
     tasks.append(task.validation)
   parts = {}
   for part in tasks:
-    name, number = part.name, 1
+    name, number = part.task_name, 1
     while name in parts:
       number += 1
-      name = f'{part.name} {number}'
+      name = f'{part.task_name} {number}'
     parts[name] = part
   return parts
 
@@ -86,7 +86,7 @@ class _Read:
   a row has none.
   """
 
-  task: Task
+  task: Dataset
   result: summary.Split
   places: columns.Places
   queries: np.ndarray
@@ -95,10 +95,14 @@ class _Read:
 
 
 def _read(
-    task: Task, split: str, name: str, tokenizer: Tokenizer, limit: int | None
+    task: Dataset,
+    split: str,
+    name: str,
+    tokenizer: Tokenizer,
+    limit: int | None,
 ) -> _Read:
   reader, errors = SplitReader(tokenizer), []
-  examples = _until_error(task.examples(split), errors)
+  examples = _until_error(rows_of(task, split), errors)
   with bad_rows.collecting() as bad, Progress(name, None, 'rows') as progress:
     for rows in reader.read(itertools.islice(examples, limit)):
       progress(rows)

@@ -1,1 +1,38 @@
-"""What the tasks of tasks/ read: files, their forms, and how they join."""
+"""Datasets from files, each a class that `TASK` is bound to directly."""
+
+from dualenc_jax.data.dataset import Dataset
+from dualenc_jax.errors import UserError
+from dualenc_jax.readers.beir import Beir
+from dualenc_jax.readers.msmarco import MsMarco
+from dualenc_jax.readers.multireqa import MultiReQA
+from dualenc_jax.readers.open_nq import OpenNQ
+from dualenc_jax.readers.pairs import Pairs
+from dualenc_jax.readers.python_code import PythonCode
+from dualenc_jax.readers.texts import Texts
+from dualenc_jax.suggest import did_you_mean
+
+__all__ = [
+    'Beir',
+    'MsMarco',
+    'MultiReQA',
+    'OpenNQ',
+    'Pairs',
+    'PythonCode',
+    'Texts',
+]
+
+# The benchmarks by their names on command lines, each with a file gin/tasks/.
+BY_NAME = {
+    reader.task_name: reader
+    for reader in (Beir, MsMarco, MultiReQA, OpenNQ, Pairs, PythonCode)
+}
+
+
+def named(name: str) -> type[Dataset]:
+  """The reader of a benchmark by its name; raises UserError."""
+  if name not in BY_NAME:
+    raise UserError(
+        f'There is no task {name!r}.{did_you_mean(name, BY_NAME)} Tasks:'
+        f' {", ".join(sorted(BY_NAME))}.'
+    )
+  return BY_NAME[name]

@@ -1,15 +1,15 @@
-"""The reader behind `beir`: the benchmark's sets, or folders like them."""
+"""The sets of the BEIR benchmark, or folders like them."""
 
 from collections.abc import Mapping
 import dataclasses
 import pathlib
 
+from dualenc_jax.data.dataset import Dataset
 from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.readers import beir_sets, beir_tfds
 from dualenc_jax.readers.beir_folder import BeirFolder
 from dualenc_jax.readers.qrels_reader import QrelsReader
 from dualenc_jax.readers.qrels_source import CORPUS, Source
-from dualenc_jax.suggest import did_you_mean
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,25 +32,34 @@ class Beir(QrelsReader):
   folder: str | None = None
   prefix: str = ''
 
-  task = 'beir'
+  task_name = 'beir'
 
   def __post_init__(self):
     super().__post_init__()
-    if (self.dataset is None) == (self.folder is None):
-      raise UserError(
-          'beir reads a set of the benchmark, --gin.BEIR_SET=scifact (dataset),'
-          ' or a folder in its layout, --gin.BEIR_FOLDER=... (folder). Expected'
-          f' one of the two, found {self.dataset!r} and {self.folder!r}. Data'
-          f' sets: {", ".join(beir_sets.NAMES)}.'
-      )
     if self.dataset is not None:
       beir_sets.one(self.dataset)
 
-  @staticmethod
-  def datasets(name: str | None) -> tuple[str, ...]:
-    """The 18 sets of the paper's average, or the one of this name."""
+  def of_datasets(self, name: str | None = None) -> list[Dataset]:
+    """The parts of the 18 sets of the paper's average, or of one set.
+
+    A folder of the user's own in their place is itself.
+    """
+    if name is None and self.folder is not None:
+      return [self]
     names = beir_sets.ZERO_SHOT if name is None else (name,)
-    return tuple(part for n in names for part in beir_sets.parts(n))
+    return [
+        # The saved config of a model may name a folder, in place of a set.
+        dataclasses.replace(self, dataset=part, folder=None)
+        for name in names
+        for part in beir_sets.parts(name)
+    ]
+
+  @property
+  def label(self) -> str:
+    if self.folder is None:
+      return super().label
+    name = pathlib.Path(self.folder).expanduser().resolve().name
+    return f'{self.task_name}-folder-{name}'
 
   @property
   def self_hits(self) -> bool:
@@ -65,10 +74,7 @@ class Beir(QrelsReader):
       published = (*self._set().splits, CORPUS)
       # A file of one's own may make another split of a set.
       if split not in published and split not in self.splits():
-        raise UserError(
-            f'{self.name()} has no split {split!r}.'
-            f'{did_you_mean(split, published)} Splits: {", ".join(published)}.'
-        )
+        raise self.no_split(split, published)
     super().check_split(split)
 
   def name(self) -> str:
@@ -89,6 +95,13 @@ class Beir(QrelsReader):
     return {} if self.dataset is None else self._set().published(split)
 
   def source(self) -> Source:
+    if (self.dataset is None) == (self.folder is None):
+      raise UserError(
+          'beir reads a set of the benchmark, --gin.BEIR_SET=scifact (dataset),'
+          ' or a folder in its layout, --gin.BEIR_FOLDER=... (folder). Expected'
+          f' one of the two, found {self.dataset!r} and {self.folder!r}. Data'
+          f' sets: {", ".join(beir_sets.NAMES)}.'
+      )
     if self.folder is not None:
       folder = pathlib.Path(self.folder).expanduser()
       return self._folder(

@@ -1,4 +1,4 @@
-"""The reader behind `msmarco`: MS MARCO passage ranking."""
+"""MS MARCO passage ranking."""
 
 from collections.abc import Iterator, Mapping
 import dataclasses
@@ -41,7 +41,7 @@ class MsMarco(QrelsReader):
 
   train_from: str = 'qrels'
 
-  task = 'msmarco'
+  task_name = 'msmarco'
   evaluated = 'validation'
 
   def __post_init__(self):
@@ -86,7 +86,7 @@ class MsMarco(QrelsReader):
       ):
         return BeirFolder(
             folder=folder,
-            task=self.task,
+            task=self.task_name,
             hint=beir_sets.hint(_SET),
             titles=beir_sets.one(_SET).titles,
             on_bad_row=self.on_bad_row,

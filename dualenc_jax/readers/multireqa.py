@@ -1,4 +1,4 @@
-"""The reader behind `multireqa`: sentences that answer questions."""
+"""Question -> sentence that answers it, from MRQA and MultiReQA."""
 
 import collections
 from collections.abc import Iterator
@@ -7,6 +7,7 @@ import logging
 import pathlib
 from typing import Any
 
+from dualenc_jax.data.dataset import Dataset
 from dualenc_jax.data.reader import example
 from dualenc_jax.errors import UserError
 from dualenc_jax.readers import bad_rows, files, multireqa_join, rows
@@ -25,7 +26,7 @@ _WHAT = {
 
 
 @dataclasses.dataclass(frozen=True)
-class MultiReQA:
+class MultiReQA(Dataset):
   """A set of MultiReQA (Guo et al. 2021), joined from its files and MRQA's.
 
   A passage is a sentence of one of MRQA's contexts, as MultiReQA has cut it
@@ -53,6 +54,8 @@ class MultiReQA:
       many, by reason.
   """
 
+  task_name = 'multireqa'
+
   dataset: str
   root: str | None = None
   data_root: str | None = None
@@ -73,10 +76,9 @@ class MultiReQA:
       )
     rows.check_policy('MultiReQA.on_bad_row', self.on_bad_row)
 
-  @staticmethod
-  def datasets(name: str | None) -> tuple[str, ...]:
-    """All sets, or the one of this name."""
-    return tuple(SETS) if name is None else (name,)
+  def of_datasets(self, name: str | None = None) -> list[Dataset]:
+    names = SETS if name is None else (name,)
+    return [dataclasses.replace(self, dataset=name) for name in names]
 
   @property
   def evaluated(self) -> str:
@@ -178,10 +180,7 @@ class MultiReQA:
     """MRQA's and MultiReQA's file of a split."""
     splits = self.splits()
     if split not in splits:
-      raise UserError(
-          f'multireqa, {self.dataset}, has no split {split!r}.'
-          f'{did_you_mean(split, splits)} Splits: {", ".join(splits)}.'
-      )
+      raise self.no_split(split, splits)
     root = files.folder_of('multireqa', self.root, self.data_root)
     qa_set = self._set
     return (

@@ -1,4 +1,4 @@
-"""The reader behind `open_nq`: Natural Questions over Wikipedia, from DPR."""
+"""Natural Questions over Wikipedia, from the files of DPR."""
 
 import ast
 from collections.abc import Iterator, Sequence
@@ -8,10 +8,10 @@ import logging
 import pathlib
 from typing import Any, NamedTuple
 
+from dualenc_jax.data.dataset import Dataset
 from dualenc_jax.data.reader import example
 from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.readers import files, json_array, rows
-from dualenc_jax.suggest import did_you_mean
 
 
 class _File(NamedTuple):
@@ -73,7 +73,7 @@ _NEGATIVES = ('hard_negative_ctxs', 'negative_ctxs')
 
 
 @dataclasses.dataclass(frozen=True)
-class OpenNQ:
+class OpenNQ(Dataset):
   """Open-domain Natural Questions as DPR (Karpukhin et al. 2020) prepared it.
 
   train and validation are the questions whose annotated passage was found in
@@ -104,6 +104,7 @@ class OpenNQ:
       by reason.
   """
 
+  task_name = 'open_nq'
   # The development set of the tables of DPR and of Dong et al. (2022).
   evaluated = 'validation_questions'
   NOT_OF_CORPUS = (
@@ -268,10 +269,7 @@ class OpenNQ:
 
   def _file(self, split: str) -> pathlib.Path:
     if split not in _FILES:
-      raise UserError(
-          f'open_nq has no split {split!r}.{did_you_mean(split, _FILES)}'
-          f' Splits: {", ".join(_FILES)}.'
-      )
+      raise self.no_split(split, _FILES)
     root = files.folder_of('open_nq', self.root, self.data_root)
     names, path, size = _FILES[split]
     hint = f'Get it at {_URL}{path} ({size}).'

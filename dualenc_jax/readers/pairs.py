@@ -1,4 +1,4 @@
-"""The reader behind `pairs`: the user's own files of query and passage."""
+"""The user's own files of query and passage."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 import dataclasses
@@ -7,6 +7,7 @@ import pathlib
 from typing import Any
 
 from dualenc_jax.data import reader
+from dualenc_jax.data.dataset import Dataset
 from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.readers import files, pairs_formats, pairs_rows, rows
 from dualenc_jax.suggest import did_you_mean
@@ -15,7 +16,7 @@ _SPLITS = ('train', 'validation', 'test')
 
 
 @dataclasses.dataclass(frozen=True)
-class Pairs(pairs_rows.PairColumns):
+class Pairs(pairs_rows.PairColumns, Dataset):
   """Pairs of query and passage, with optional hard negatives, one file a split.
 
   JSONL (.jsonl, .jsonl.gz) is an object a line. TSV (.tsv, .tsv.gz) has its
@@ -47,6 +48,7 @@ class Pairs(pairs_rows.PairColumns):
       just these hard negatives and logs how many.
   """
 
+  task_name = 'pairs'
   FILES = ('train', 'validation', 'test')
 
   train: str | None = None
@@ -158,19 +160,13 @@ class Pairs(pairs_rows.PairColumns):
       )
     return pair
 
-  def corpus_split(self, split: str) -> None:
-    """None: a split is ranked over its own passages."""
-
   def fingerprint(self, split: str) -> str:
     """Hash of the file's content."""
     return files.fingerprint([self._file(split)])
 
   def _file(self, split: str) -> pathlib.Path:
     if split not in _SPLITS:
-      raise UserError(
-          f'pairs has no split {split!r}.{did_you_mean(split, _SPLITS)} Splits:'
-          f' {", ".join(_SPLITS)}.'
-      )
+      raise self.no_split(split, _SPLITS)
     flag = f'--gin.{split.upper()}_FILE=...'
     path = getattr(self, split)
     if not path:

@@ -1,4 +1,4 @@
-"""The reader behind `python_code`: docstring -> code of installed Python.
+"""Docstring -> code over installed Python.
 
 A query is the first paragraph of a function's docstring, a passage the
 function's source without docstrings. Nothing is downloaded or executed.
@@ -14,10 +14,10 @@ import pathlib
 import sys
 import sysconfig
 
+from dualenc_jax.data.dataset import Dataset
 from dualenc_jax.data.reader import example
 from dualenc_jax.errors import UserError
 from dualenc_jax.readers.python_functions import find_functions, Function
-from dualenc_jax.suggest import did_you_mean
 
 # Tests describe themselves, and vendored copies repeat other packages.
 EXCLUDED_FOLDERS = frozenset({
@@ -38,7 +38,7 @@ _SPLITS = ('train', 'validation', 'test')
 
 
 @dataclasses.dataclass(frozen=True)
-class PythonCode:
+class PythonCode(Dataset):
   """Pairs of docstring and code from every Python file below some folders.
 
   Left out: folders named in `EXCLUDED_FOLDERS`; files that do not parse
@@ -56,18 +56,12 @@ class PythonCode:
       'site-packages' (the packages installed beside it).
   """
 
+  task_name = 'python_code'
+
   roots: Sequence[str] = ('stdlib',)
 
   def splits(self) -> tuple[str, ...]:
     return (*_SPLITS, 'all')
-
-  def check_split(self, split: str) -> None:
-    if split not in self.splits():
-      raise UserError(
-          f'python_code has no split {split!r}.'
-          f'{did_you_mean(split, self.splits())} Splits:'
-          f' {", ".join(self.splits())}.'
-      )
 
   def examples(self, split: str) -> Iterator[dict]:
     """Yields the examples of a split, in order of root, path and line."""
@@ -82,9 +76,6 @@ class PythonCode:
           name=function.name,
           location=function.location,
       )
-
-  def corpus_split(self, split: str) -> None:
-    """None: a split is ranked over its own passages."""
 
   def fingerprint(self, split: str) -> str:
     """Hash of the Python version and the files' paths and sizes.

@@ -6,16 +6,16 @@ import dataclasses
 import pathlib
 from typing import Any
 
+from dualenc_jax.data.dataset import Dataset
 from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.readers import files, rows
 from dualenc_jax.readers.hard_negatives import HardNegatives
 from dualenc_jax.readers.qrels_pairs import JUDGED_IDS, JudgedPairs
 from dualenc_jax.readers.qrels_source import CORPUS, Source, SPLITS
-from dualenc_jax.suggest import did_you_mean
 
 
 @dataclasses.dataclass(frozen=True)
-class QrelsReader(abc.ABC):
+class QrelsReader(Dataset):
   """Reads queries, passages and judgements of a benchmark.
 
   The splits are train, validation and test, those that have judgements, and
@@ -67,12 +67,9 @@ class QrelsReader(abc.ABC):
   on_positive_in_negatives: str = 'error'
   tolerance: float | None = None
 
-  # Name of the task, and of its folder below `data_root`.
-  task = ''
-  # The split that the benchmark measures.
+  # Also the name of the folder below `data_root`.
+  task_name = ''
   evaluated = 'test'
-  # Whether a query's own id is in the corpus, and must not be ranked.
-  self_hits = False
 
   def __post_init__(self):
     for name in ('on_bad_row', 'on_unknown_id', 'on_duplicate_id'):
@@ -108,7 +105,7 @@ class QrelsReader(abc.ABC):
 
   def name(self) -> str:
     """What messages call the data set."""
-    return self.task
+    return self.task_name
 
   def note(self) -> str:
     """Why counts may differ from the published ones, or ''."""
@@ -117,9 +114,9 @@ class QrelsReader(abc.ABC):
   def advice(self) -> str:
     """What to do about counts that differ."""
     return (
-        f'{self.note()} Else allow it with --gin.{self.task.upper()}_TOLERANCE'
-        ' (tolerance), a share of the published count: 1.0 takes any part of a'
-        ' data set.'
+        f'{self.note()} Else allow it with'
+        f' --gin.{self.task_name.upper()}_TOLERANCE (tolerance), a share of the'
+        ' published count: 1.0 takes any part of a data set.'
     ).lstrip()
 
   def allowed(self) -> float:
@@ -147,6 +144,9 @@ class QrelsReader(abc.ABC):
     self.check_split(split)
     yield from self._pairs().examples(split)
 
+  def judging_documents(self) -> Dataset:
+    return dataclasses.replace(self, judged_ids='documents')
+
   def corpus_split(self, split: str) -> str | None:
     return None if split == CORPUS else CORPUS
 
@@ -169,11 +169,7 @@ class QrelsReader(abc.ABC):
 
   def _paths(self, split: str) -> list[pathlib.Path]:
     if split not in (*SPLITS, CORPUS):
-      raise UserError(
-          f'{self.task} has no split {split!r}.'
-          f'{did_you_mean(split, (*SPLITS, CORPUS))} Splits:'
-          f' {", ".join(self.splits())}.'
-      )
+      raise self.no_split(split, self.splits() or (*SPLITS, CORPUS))
     paths = self.source().paths(split)
     mined = self._hard_negatives() if split == 'train' else None
     return [*paths, mined.path] if mined else paths
@@ -199,5 +195,5 @@ class QrelsReader(abc.ABC):
     if self.root is not None:
       return pathlib.Path(self.root).expanduser()
     if self.data_root is not None:
-      return pathlib.Path(self.data_root).expanduser() / self.task
+      return pathlib.Path(self.data_root).expanduser() / self.task_name
     return None

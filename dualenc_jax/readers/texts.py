@@ -1,4 +1,4 @@
-"""The reader behind `texts`: a file of passages or of queries, to encode."""
+"""A file of passages or of queries, to encode."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
@@ -6,12 +6,12 @@ import pathlib
 from typing import Any
 
 from dualenc_jax.data import reader
+from dualenc_jax.data.dataset import Dataset
 from dualenc_jax.errors import UserError
 from dualenc_jax.readers import files, qrels_ids, rows
 from dualenc_jax.readers.beir_folder import joined
 from dualenc_jax.readers.qrels_ids import Row
 from dualenc_jax.readers.rows import BadRow
-from dualenc_jax.suggest import did_you_mean
 
 # Names of the columns by split; the first that a row has is taken.
 _IDS = {
@@ -30,7 +30,7 @@ Parse = Callable[[bytes], tuple[str, str, str]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Texts:
+class Texts(Dataset):
   """Texts with ids, as passages (split corpus) or as queries (split queries).
 
   The path is a folder in BEIR's layout, of which corpus.jsonl or queries.jsonl
@@ -52,6 +52,7 @@ class Texts:
       row of an id and logs how many that were.
   """
 
+  task_name = 'texts'
   FILES = ('path',)
 
   path: str
@@ -85,19 +86,13 @@ class Texts:
           'location': row.location,
       })
 
-  def corpus_split(self, split: str) -> None:
-    """None: there are no judgements to evaluate with."""
-
   def fingerprint(self, split: str) -> str:
     """Hash of the content of the file."""
     return files.fingerprint([self._file(split)])
 
   def _file(self, split: str) -> pathlib.Path:
     if split not in _IDS:
-      raise UserError(
-          f'texts has no split {split!r}.{did_you_mean(split, _IDS)} Splits:'
-          f' {", ".join(_IDS)}.'
-      )
+      raise self.no_split(split, _IDS)
     path = pathlib.Path(self.path).expanduser()
     if not path.is_dir():
       if not path.is_file():

@@ -46,7 +46,7 @@ def default_output(model_dir: str | os.PathLike[str]) -> pathlib.Path:
   return pathlib.Path(model_dir) / 'evaluation'
 
 
-def folder_name(task: Task, split: str, options: Options = Options()) -> str:
+def folder_name(task: Dataset, split: str, options: Options = Options()) -> str:
   """The result folder of a split, below `default_output`."""
   return f'{options.label(task)}-{split}'.replace('/', '-')
 
@@ -101,13 +101,13 @@ def evaluate(
 
 
 def _described(
-    task: Task, split: str, ranked: RetrievalSet, options: Options
+    task: Dataset, split: str, ranked: RetrievalSet, options: Options
 ) -> dict[str, Any]:
   """What numbers depend on beside the model, for metrics.json."""
   corpus = ranked.corpus.cache.header
   return {
-      'task': task.name,
-      'dataset': task.options.get('dataset'),
+      'task': task.task_name,
+      'dataset': task.dataset,
       'label': options.label(task),
       'split': split,
       'queries': len(ranked.query_ids),

@@ -10,11 +10,12 @@ from dualenc_jax.data import (
   Batches,
   Cache,
   columns,
+  Dataset,
+  dataset,
   Layout,
   Mixture,
   Packed,
   prepare,
-  Task,
   Tokenizer,
 )
 from dualenc_jax.errors import UserError
@@ -67,7 +68,7 @@ class Experiment:
   model_dir: str
   model: DualEncoder
   loss: losses.Loss
-  task: Task | Mixture
+  task: Dataset | Mixture
   tokenizer: Tokenizer
   optimizer: Optimizer
   partitioner: Partitioner
@@ -88,6 +89,7 @@ class Experiment:
   similarity: losses.Similarity = losses.Similarity()
 
   def __post_init__(self):
+    dataset.check('Experiment.task', self.task)
     losses.check('Experiment.loss', self.loss)
     if not isinstance(self.similarity, losses.Similarity):
       raise UserError(
@@ -178,6 +180,6 @@ class Experiment:
     size = self.batch_size
     return devices * (size // (self.micro_batch_size or size))
 
-  def _prepare(self, task: Task, split: str) -> Cache:
+  def _prepare(self, task: Dataset, split: str) -> Cache:
     folder = self.cache_dir or default_cache_dir() / 'tokens'
     return prepare(task, split, self.tokenizer, folder)

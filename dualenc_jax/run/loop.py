@@ -235,7 +235,7 @@ class PeriodicEvaluation:
     if not e.eval_every:
       return
     if 'validation' not in e.task.splits():
-      _LOG.info('The task %s has no validation split.', e.task.name)
+      _LOG.info('The task %s has no validation split.', e.task.task_name)
       return
     task = e.task.for_split('validation')
     corpus_split = task.corpus_split('validation')

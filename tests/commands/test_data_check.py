@@ -186,14 +186,14 @@ def build(*argv):
 def test_inputs_of_a_command_line(tmp_path, monkeypatch):
   monkeypatch.setenv('DUALENC_CACHE', str(tmp_path))
   inputs = build('a.jsonl', 'b.tsv', '--gin.QUERY_LENGTH=9')
-  assert inputs.task.name == 'pairs'
+  assert inputs.task.label == 'pairs'
   assert inputs.task.options['train'] == 'a.jsonl'
   assert inputs.task.options['validation'] == 'b.tsv'
   assert inputs.task.options['test'] is None
   assert inputs.tokenizer.query_length == 9
   assert inputs.tokenizer.vocabulary.path == 'python_code_8k'
   assert inputs.cache_dir == str(tmp_path / 'tokens')
-  assert build('python_code').task.name == 'python_code'
+  assert build('python_code').task.label == 'python_code'
   own = '--gin.CACHE_DIR=/somewhere'
   assert build('python_code', own).cache_dir == '/somewhere'
 
@@ -213,7 +213,7 @@ def test_inputs_are_those_of_the_training_command(tmp_path):
   assert inputs.task.options['train'] == 't.jsonl'
   assert inputs.tokenizer.vocabulary.path == 'v.model'
   with pytest.raises(UserError, match='has no effect'):
-    build(*flags, '--gin.VOCABULARY=v', '--gin.other/data.Task.name=x')
+    build(*flags, '--gin.VOCABULARY=v', '--gin.other/readers.Pairs.train=x')
 
 
 def test_inputs_may_be_a_mixture(tmp_path):
@@ -221,14 +221,15 @@ def test_inputs_may_be_a_mixture(tmp_path):
       """
 from __gin__ import dynamic_registration
 from dualenc_jax import data
+from dualenc_jax import readers
 include 'tasks/pairs.gin'
 include 'tasks/python_code.gin'
 TASK = @data.Mixture()
-data.Mixture.tasks = [@pairs/data.Task(), @python_code/data.Task()]
+data.Mixture.tasks = [@readers.Pairs(), @readers.PythonCode()]
 """
   )
   inputs = build(
       f'--gin_file={tmp_path}/mixed.gin', '--gin.TRAIN_FILE=t.jsonl'
   )
   assert isinstance(inputs.task, Mixture)
-  assert [task.name for task in inputs.task.tasks] == ['pairs', 'python_code']
+  assert [t.label for t in inputs.task.tasks] == ['pairs', 'python_code']

@@ -6,10 +6,11 @@ import pathlib
 import pytest
 
 from dualenc_jax.commands import cli, config, data_prepare, model_dir
-from dualenc_jax.data import Cache, prepare, Task
+from dualenc_jax.data import Cache, prepare
 from dualenc_jax.data.cache import build as cache_build
 from dualenc_jax.data.mixture import Mixture
 from dualenc_jax.errors import UserError
+from dualenc_jax.readers import Pairs
 
 LENGTHS = ['--gin.QUERY_LENGTH=8', '--gin.PASSAGE_LENGTH=16']
 
@@ -64,7 +65,7 @@ def test_a_run_takes_what_was_prepared(files, tmp_path, monkeypatch):
   def unread(*unused_args):
     raise AssertionError('the source was read again')
 
-  monkeypatch.setattr(Task, 'examples', unread)
+  monkeypatch.setattr(Pairs, 'examples', unread)
   cache = prepare(
       experiment.task, 'train', experiment.tokenizer, experiment.cache_dir
   )
@@ -79,8 +80,8 @@ def test_chosen_splits(files, tmp_path):
 
 
 def test_the_tasks_of_a_mixture():
-  first, second = Task('pairs', {'train': 'a'}), Task('pairs', {'train': 'b'})
-  other = Task('pairs', {'validation': 'c', 'test': 'd'})
+  first, second = Pairs(train='a'), Pairs(train='b')
+  other = Pairs(validation='c', test='d')
   mixture = Mixture((first, second), validation=other)
   train = [(first, 'train'), (second, 'train')]
   both = [*train, (other, 'validation')]

@@ -12,8 +12,8 @@ import tiny_beir
 from tiny_evaluation import examples_of, link_model, result_of, run, run_of
 import tiny_run
 
-from dualenc_jax.data import Task
 from dualenc_jax.errors import UserError
+from dualenc_jax.readers import OpenNQ, Pairs
 from dualenc_jax.readers.beir import Beir
 from dualenc_jax.results.per_query import read_per_query
 
@@ -233,10 +233,10 @@ def test_judged_documents_are_read_without_a_text(tmp_path):
 
 def test_the_corpus_is_the_same_whatever_is_judged():
   """So that it is tokenised, and its index made, but once."""
-  task = Task('beir', {'dataset': 'scifact', 'data_root': 'x'})
+  task = Beir(dataset='scifact', data_root='x')
   documents = task.judging_documents()
   assert documents.identity('corpus') == task.identity('corpus')
   assert documents.identity('test') != task.identity('test')
   assert documents.label == task.label
-  for other in (Task('pairs', {'test': 'x'}), Task('open_nq'), Task('mine')):
+  for other in (Pairs(test='x'), OpenNQ()):
     assert other.judging_documents() == other

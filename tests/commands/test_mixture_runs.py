@@ -11,6 +11,7 @@ from dualenc_jax.errors import UserError
 MIXTURE = '''
 from __gin__ import dynamic_registration
 from dualenc_jax import data
+from dualenc_jax import readers
 
 include 'runs/finetune.gin'
 include 'tasks/pairs.gin'
@@ -18,9 +19,9 @@ include 'tasks/beir.gin'
 
 TASK = @data.Mixture()
 data.Mixture:
-  tasks = [@pairs/data.Task(), @beir/data.Task()]
+  tasks = [@readers.Pairs(), @readers.Beir()]
   rates = [3, 1]
-  validation = @pairs/data.Task()
+  validation = @readers.Pairs()
 '''
 
 

@@ -46,7 +46,7 @@ def test_quickstart_trains_compares_searches_and_resumes(tmp_path, capsys):
   ) == rows
 
 
-def test_an_unknown_task_gets_did_you_mean(tmp_path):
-  argv = [*flags(tmp_path), '--gin.python_code/data.Task.name=python_cod']
-  with pytest.raises(UserError, match="Did you mean 'python_code'"):
+def test_an_unknown_reader_gets_did_you_mean(tmp_path):
+  argv = [*flags(tmp_path), '--gin.TASK=@readers.PythonCod()']
+  with pytest.raises(UserError, match='Did you mean .*PythonCode'):
     quickstart.main(argv)

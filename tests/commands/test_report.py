@@ -140,7 +140,7 @@ def test_a_folder_of_a_config_alone_says_what_makes_the_rest(tmp_path):
     assert f'dualenc {command} --model_dir={quoted}' in missing
   assert 'dualenc train --gin_file=' in missing
   assert 'No checkpoint yet, of 40 steps' in page.text('top')
-  assert 'pairs/data.Task' in page.text('top')
+  assert 'readers.Pairs' in page.text('top')
   for section in ('results', 'curves', 'space', 'examples', 'environment'):
     assert page.text(section) == ''
 

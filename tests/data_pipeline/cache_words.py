@@ -16,6 +16,7 @@ import sys
 import time
 
 from dualenc_jax.data.cache import build as cache_build, prepare
+from dualenc_jax.data.dataset import Dataset
 from dualenc_jax.data.reader import example
 from dualenc_jax.text.tokenizer import Tokenizer
 from dualenc_jax.text.vocabulary import Vocabulary
@@ -24,8 +25,8 @@ TOKENIZER = Tokenizer(Vocabulary('python_code_8k'), 8, 16)
 
 
 @dataclasses.dataclass(frozen=True)
-class Words:
-  """Stands in for a Task.
+class Words(Dataset):
+  """Made-up examples.
 
   Attributes:
     count: of the examples; the first of them are alike whatever it is.
@@ -34,9 +35,10 @@ class Words:
 
   count: int
   source: str = 'source'
-  name = 'words'
-  module = None
-  options = {}
+  task_name = 'words'
+
+  def splits(self):
+    return ('train',)
 
   def identity(self, split):
     return {}

@@ -12,8 +12,9 @@ import pytest
 
 from dualenc_jax.data.cache import build as cache_build, prepare
 from dualenc_jax.data.cache.format import Cache
-from dualenc_jax.data.task import Task
+from dualenc_jax.data.seqio_task import SeqioTask
 from dualenc_jax.errors import UserError
+from dualenc_jax.readers import Pairs, PythonCode
 from dualenc_jax.text.fingerprint import fingerprints
 from dualenc_jax.text.tokenizer import Tokenizer
 from dualenc_jax.text.vocabulary import Vocabulary
@@ -43,7 +44,7 @@ def source(tmp_path):
 
 @pytest.fixture
 def task(source):
-  return Task('pairs', {'train': str(source)})
+  return Pairs(train=str(source))
 
 
 @pytest.fixture
@@ -150,7 +151,7 @@ def test_ids_default_to_a_hash_of_the_text(task, cache_dir):
 def test_header_says_what_it_is(task, cache_dir):
   header = prepare(task, 'train', TOKENIZER, cache_dir).header
   assert header['task'] == 'pairs' and header['split'] == 'train'
-  assert header['options'] == {'train': 'a.jsonl'}
+  assert header['options']['train'] == 'a.jsonl'
   assert header['vocabulary'] == VOCABULARY.sha256
   assert (header['query_length'], header['passage_length']) == (8, 16)
   assert (header['examples'], header['negatives']) == (5, 6)
@@ -163,7 +164,7 @@ def test_reused_when_nothing_changed(task, cache_dir, monkeypatch):
   def no_examples(*unused_args):
     raise AssertionError('the source was read again')
 
-  monkeypatch.setattr(Task, 'examples', no_examples)
+  monkeypatch.setattr(Pairs, 'examples', no_examples)
   assert prepare(task, 'train', TOKENIZER, cache_dir).folder == first.folder
 
 
@@ -180,7 +181,7 @@ def test_anything_in_the_key_makes_another_cache(
           Tokenizer(Vocabulary(str(t5)), 8, 16),
       )
   ]
-  other = Task('pairs', {'train': str(source), 'on_bad_row': 'skip'})
+  other = Pairs(train=str(source), on_bad_row='skip')
   prepared.append(prepare(other, 'train', TOKENIZER, cache_dir).folder)
   source.write_text(json.dumps(ROWS[0]) + '\n')
   changed = prepare(task, 'train', TOKENIZER, cache_dir)
@@ -219,7 +220,7 @@ def test_what_differs_from_the_nearest_cache_is_said(
   vocabulary = dataclasses.replace(VOCABULARY, extra_ids=9)
   (line,) = said(task, Tokenizer(vocabulary, 8, 16))
   assert 'vocabulary_size' in line
-  other = Task('pairs', {'train': str(source), 'on_bad_row': 'skip'})
+  other = Pairs(train=str(source), on_bad_row='skip')
   (line,) = said(other, TOKENIZER)
   assert line.endswith('differs in options.')
   source.write_text(json.dumps(ROWS[0]) + '\n')
@@ -256,14 +257,14 @@ def test_without_its_source_the_newest_matching_cache_serves(
 
 def test_without_seqio_its_tasks_need_a_cache(cache_dir, monkeypatch):
   monkeypatch.setitem(sys.modules, 'seqio', None)
-  task = Task('somewhere', module='json')
+  task = SeqioTask('somewhere', module='json')
   with pytest.raises(UserError, match=r'dualenc-jax\[data\].*none here'):
     prepare(task, 'train', TOKENIZER, cache_dir)
 
 
 def test_no_examples(tmp_path, cache_dir):
   (tmp_path / 'code').mkdir()
-  task = Task('python_code', {'roots': [str(tmp_path / 'code')]})
+  task = PythonCode([str(tmp_path / 'code')])
   with pytest.raises(UserError, match="no examples in split 'train'"):
     prepare(task, 'train', TOKENIZER, cache_dir)
   assert folders(cache_dir) == []

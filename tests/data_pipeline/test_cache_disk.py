@@ -13,9 +13,9 @@ import pytest
 
 from dualenc_jax.data.cache import build as cache_build, prepare
 from dualenc_jax.data.reader import example
-from dualenc_jax.data.task import Task
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import forecast as cache_forecast
+from dualenc_jax.readers import Pairs
 from dualenc_jax.text.tokenizer import Tokenizer
 
 LIMITED = """
@@ -65,7 +65,7 @@ def task(tmp_path):
   path = tmp_path / 'pairs.jsonl'
   rows = [{'query': f'query {i}', 'passage': 'word ' * 50} for i in range(999)]
   path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
-  return Task('pairs', {'train': str(path)})
+  return Pairs(train=str(path))
 
 
 def with_free(monkeypatch, free):

@@ -8,8 +8,16 @@ import pytest
 import text_reading
 
 from dualenc_jax.commands import config, model_dir
-from dualenc_jax.data import Batches, Grouped, Mixture, Packed, Padded, Task
+from dualenc_jax.data import (
+  Batches,
+  Grouped,
+  Mixture,
+  Packed,
+  Padded,
+  SeqioTask,
+)
 from dualenc_jax.errors import UserError
+from dualenc_jax.readers import Pairs, PythonCode
 
 RATES = (0.5, 0.3, 0.2)
 
@@ -58,8 +66,7 @@ def test_seqio_draws_at_the_same_rates(tmp_path):
   """The rates of a mixture of seqio's registry are those of its sampling."""
   import seqio
 
-  from dualenc_jax.data import seqio_source
-  from dualenc_jax.readers.pairs import Pairs
+  from dualenc_jax.data import seqio_adapter
 
   names = []
   for i, rate in enumerate(RATES):
@@ -71,11 +78,12 @@ def test_seqio_draws_at_the_same_rates(tmp_path):
         )
     )
     name = f'rates_part_{i}'
-    seqio_source.add_task(name, Pairs(train=str(path)))
+    task = Pairs(train=str(path))
+    seqio_adapter.register(name, lambda task=task: task, ('train',))
     names.append((name, 10 * rate))
   seqio.MixtureRegistry.add('rates_mixture', names)
-  mixture = Task('rates_mixture')
-  found = [(task.name, rate) for task, rate in mixture.parts()]
+  mixture = SeqioTask('rates_mixture')
+  found = [(task.label, rate) for task, rate in mixture.parts()]
   assert [name for name, _ in found] == [name for name, _ in names]
   np.testing.assert_allclose([rate for _, rate in found], RATES)
   dataset = seqio.get_mixture_or_task('rates_mixture').get_dataset(
@@ -105,20 +113,19 @@ def build(tmp_path, *bindings):
   file.write_text(f'''
 from __gin__ import dynamic_registration
 from dualenc_jax import data
+from dualenc_jax import readers
 
 include 'runs/finetune.gin'
 include 'models/tiny.gin'
 
 TASK = @data.Mixture()
 data.Mixture:
-  tasks = [@first/data.Task(), @second/data.Task()]
-  validation = @first/data.Task()
-first/data.Task:
-  name = 'pairs'
-  options = {{'train': '{first}', 'validation': '{first}'}}
-second/data.Task:
-  name = 'pairs'
-  options = {{'train': '{second}'}}
+  tasks = [@first/readers.Pairs(), @second/readers.Pairs()]
+  validation = @first/readers.Pairs()
+first/readers.Pairs:
+  train = '{first}'
+  validation = '{first}'
+second/readers.Pairs.train = '{second}'
 VOCABULARY = 'python_code_8k'
 VOCAB_SIZE = 8064
 BATCH_SIZE = 16
@@ -157,6 +164,6 @@ def test_a_mixture_in_gin(tmp_path, flags, rates):
     ],
 )
 def test_bad_options(options, message):
-  tasks = [Task('pairs'), Task('python_code')]
+  tasks = [Pairs(), PythonCode()]
   with pytest.raises(UserError, match=message):
     Mixture(**({'tasks': tasks} | options))

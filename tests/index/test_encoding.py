@@ -9,11 +9,12 @@ import types
 import numpy as np
 import pytest
 
-from dualenc_jax.data import prepare, Task, Tokenizer
+from dualenc_jax.data import prepare, Tokenizer
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import encoding, Header, Index, IndexBuild
 from dualenc_jax.index.encoding import Host
 from dualenc_jax.index.source import Source
+from dualenc_jax.readers import Texts
 from dualenc_jax.text.vocabulary import Vocabulary
 
 D, N, SHARD = 4, 23, 5
@@ -34,7 +35,7 @@ def cache_of(tmp_path):
   def cache_of(rows, split='corpus'):
     path = tmp_path / 'texts.jsonl'
     path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
-    task = Task('texts', {'path': str(path)})
+    task = Texts(str(path))
     return prepare(task, split, TOKENIZER, tmp_path / 'tokens')
 
   return cache_of

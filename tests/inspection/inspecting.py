@@ -1,8 +1,9 @@
 """Inspects tasks in tests, with the shipped vocabulary."""
 
-from dualenc_jax.data import Task, Tokenizer, Vocabulary
+from dualenc_jax.data import Tokenizer, Vocabulary
 from dualenc_jax.inspection.findings import findings
 from dualenc_jax.inspection.task import inspect_task
+from dualenc_jax.readers import Pairs
 
 VOCABULARY = Vocabulary('python_code_8k')
 
@@ -13,7 +14,7 @@ def inspect(task, query_length=16, passage_length=32, **options):
 
 
 def pairs(query='query', passage='passage', **options):
-  return Task('pairs', {'query': query, 'passage': passage, **options})
+  return Pairs(query=query, passage=passage, **options)
 
 
 def found(inspection, level):

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from dualenc_jax.data import Task, Tokenizer, Vocabulary
+from dualenc_jax.data import Tokenizer, Vocabulary
 from dualenc_jax.inspection.summary import PERCENTILES
 from dualenc_jax.inspection.task import inspect_task
+from dualenc_jax.readers import Beir
 
 
 def check_texts(texts, rows, processor, limit):
@@ -92,7 +93,7 @@ def test_medquad(shared):
 
 def test_scifact(shared):
   folder = shared / 'data/scifact'
-  inspection = inspect(Task('beir', {'folder': str(folder)}))
+  inspection = inspect(Beir(folder=str(folder)))
   splits = {split.name: split for split in inspection.splits}
   texts = {q['_id']: q['text'] for q in read_jsonl(folder / 'queries.jsonl')}
   judged = {}

@@ -7,7 +7,6 @@ import shutil
 
 import pytest
 
-from dualenc_jax.data.task import Task
 from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.readers import bad_rows
 from dualenc_jax.readers.beir import Beir
@@ -281,6 +280,6 @@ def test_bad_options():
 
 
 def test_as_a_task_by_name():
-  task = Task('beir', {'folder': str(TOY)})
+  task = Beir(folder=str(TOY))
   assert pairs(task.examples('train')) == pairs(read(TOY, 'train'))
   assert task.corpus_split('test') == 'corpus'

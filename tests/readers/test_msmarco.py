@@ -8,7 +8,6 @@ import shutil
 from judged_rows import pairs
 import pytest
 
-from dualenc_jax.data.task import Task
 from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.readers import bad_rows, files
 from dualenc_jax.readers.msmarco import MsMarco
@@ -204,6 +203,6 @@ def test_bad_options():
 
 
 def test_as_a_task_by_name():
-  task = Task('msmarco', {'root': str(TOY), 'tolerance': 1.0})
+  task = MsMarco(root=str(TOY), tolerance=1.0)
   assert pairs(task.examples('train')) == TRAIN
   assert MsMarco().evaluated == 'validation'

@@ -8,7 +8,6 @@ import shutil
 
 import pytest
 
-from dualenc_jax.data.task import Task
 from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.readers.multireqa import MultiReQA
 
@@ -119,7 +118,7 @@ def test_splits():
 
 def test_through_the_task(root):
   options = {'dataset': 'SQuAD', 'root': str(root), 'tolerance': math.inf}
-  task = Task('multireqa', options)
+  task = MultiReQA(**options)
   rows = list(task.examples('validation'))
   assert [row['query_id'] for row in rows] == [pair[0] for pair in PAIRS]
   assert task.corpus_split('validation') == 'corpus'

@@ -11,9 +11,8 @@ import tracemalloc
 import pytest
 
 from dualenc_jax.data.reader import example
-from dualenc_jax.data.task import Task
 from dualenc_jax.errors import SourceUnavailable, UserError
-from dualenc_jax.readers import json_array
+from dualenc_jax.readers import json_array, Pairs
 from dualenc_jax.readers.open_nq import OpenNQ
 
 ROOT = pathlib.Path(__file__).parents[1] / 'data' / 'open_nq'
@@ -197,7 +196,7 @@ def test_packed_files_and_the_places_of_dprs_download_tool(tmp_path):
 
 def test_as_a_task(tmp_path):
   (tmp_path / 'open_nq').symlink_to(ROOT)
-  task = Task('open_nq', {'data_root': str(tmp_path)})
+  task = OpenNQ(data_root=str(tmp_path))
   assert task.splits() == (
       'train',
       'validation',
@@ -209,8 +208,8 @@ def test_as_a_task(tmp_path):
   for split in ('validation', 'validation_questions', 'test'):
     assert task.corpus_split(split) == 'corpus'
   assert len(list(task.examples('corpus'))) == 12
-  assert task.answer_text()('Tarn In Tarn.', 'Tarn') == ' In Tarn.'
-  assert Task('pairs').answer_text()('Tarn In Tarn.', 'Tarn') == 'Tarn In Tarn.'
+  assert task.answer_text('Tarn In Tarn.', 'Tarn') == ' In Tarn.'
+  assert Pairs().answer_text('Tarn In Tarn.', 'Tarn') == 'Tarn In Tarn.'
 
 
 def test_missing_files(tmp_path):

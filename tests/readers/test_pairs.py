@@ -8,7 +8,6 @@ import pathlib
 
 import pytest
 
-from dualenc_jax import data
 from dualenc_jax.commands import model_dir
 from dualenc_jax.errors import UserError
 from dualenc_jax.readers.pairs import Pairs
@@ -276,7 +275,7 @@ def test_the_gin_file_names_files_columns_and_policies(tmp_path):
       ],
       [],
   ).task
-  assert isinstance(task, data.Task) and task.name == 'pairs'
+  assert isinstance(task, Pairs)
   assert task.splits() == ('train', 'validation')
   examples = list(task.examples('train'))
   assert examples[0] == {

@@ -6,8 +6,8 @@ import pathlib
 
 import pytest
 
-from dualenc_jax.data import Task
 from dualenc_jax.errors import UserError
+from dualenc_jax.readers import Beir, Texts
 
 TOY = pathlib.Path(__file__).parents[1] / 'data' / 'beir' / 'toy'
 
@@ -22,13 +22,13 @@ def read(path, split='corpus', **options):
           row[side],
           int(row['location'].rpartition(':')[2]),
       )
-      for row in Task('texts', {'path': str(path), **options}).examples(split)
+      for row in Texts(path=str(path), **options).examples(split)
   ]
 
 
 def test_a_beir_folder_is_what_beir_reads():
-  beir = Task('beir', {'folder': str(TOY)})
-  found = list(Task('texts', {'path': str(TOY)}).examples('corpus'))
+  beir = Beir(folder=str(TOY))
+  found = list(Texts(str(TOY)).examples('corpus'))
   assert found == list(beir.examples('corpus')) and len(found) == 5
   lines = (TOY / 'queries.jsonl').read_text().splitlines()
   assert [(i, text) for i, _, text, _ in read(TOY, 'queries')] == [
@@ -138,7 +138,7 @@ def test_the_fingerprint_is_of_the_content(tmp_path):
     path = tmp_path / folder / 'a.tsv'
     path.parent.mkdir(exist_ok=True)
     path.write_text(content)
-    return Task('texts', {'path': str(path)}).fingerprint('corpus')
+    return Texts(str(path)).fingerprint('corpus')
 
   assert fingerprint('a', '1\tx\n') == fingerprint('b', '1\tx\n')
   assert fingerprint('a', '1\tx\n') != fingerprint('b', '1\ty\n')

@@ -6,8 +6,9 @@ import json
 import pytest
 import sentencepiece
 
-from dualenc_jax.data import prepare, Task, Tokenizer, Vocabulary
+from dualenc_jax.data import prepare, Tokenizer, Vocabulary
 from dualenc_jax.errors import UserError
+from dualenc_jax.readers import Pairs, Texts
 
 VOCABULARY = Vocabulary('python_code_8k')
 PREFIXES = {'query_prefix': 'query: ', 'passage_prefix': 'passage: '}
@@ -57,7 +58,7 @@ def test_a_cache_has_prefixes_but_not_where_there_is_no_text(tmp_path):
       {'query': 'second', 'passage': 'two'},
   ]
   path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
-  task = Task('pairs', {'train': str(path)})
+  task = Pairs(train=str(path))
   tokenizer = Tokenizer(VOCABULARY, 8, 16, **PREFIXES)
   cache = prepare(task, 'train', tokenizer, tmp_path / 'tokens')
   for column, expected in (
@@ -73,7 +74,7 @@ def test_a_cache_has_prefixes_but_not_where_there_is_no_text(tmp_path):
   corpus = tmp_path / 'corpus.tsv'
   corpus.write_text('1\ta text\n')
   for split, empty in (('corpus', 'query'), ('queries', 'passage')):
-    texts = Task('texts', {'path': str(corpus)})
+    texts = Texts(str(corpus))
     cache = prepare(texts, split, tokenizer, tmp_path / 'tokens')
     assert getattr(cache, f'{empty}_tokens').lengths.tolist() == [0]
     (other,) = {'query', 'passage'} - {empty}
@@ -95,7 +96,7 @@ def test_prefixes_are_in_the_key_of_a_cache_where_there_are_some(
 ):
   path = tmp_path / 'a.jsonl'
   path.write_text('{"query": "first", "passage": "one"}\n')
-  task = Task('pairs', {'train': str(path)})
+  task = Pairs(train=str(path))
   prepare(task, 'train', Tokenizer(VOCABULARY, 8, 16, **prefixes), tmp_path)
   key = {
       'format': 3,

@@ -16,7 +16,7 @@ import filelock
 from dualenc_jax.data.cache.stack import stack
 from dualenc_jax.data.cache.writer import CacheWriter
 from dualenc_jax.data.columns import Column
-from dualenc_jax.data.task import Task
+from dualenc_jax.data.dataset import Dataset, rows
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import forecast as cache_forecast
 from dualenc_jax.io.forecast import gigabytes
@@ -56,7 +56,7 @@ class CacheBuild:
   cache_dir: pathlib.Path
   name: str
   key: Mapping[str, Any]
-  task: Task
+  task: Dataset
   table: Sequence[Column]
   tokenizer: Tokenizer
   threads: int
@@ -139,14 +139,14 @@ class CacheBuild:
       self.log(f'Going on with {self.folder}: {done:,} examples are done.')
     else:
       self.log(
-          f'Tokenising task {self.task.name!r}, split {split!r}, into'
+          f'Tokenising task {self.task.label!r}, split {split!r}, into'
           f' {self.folder}.'
       )
-    examples = self.task.examples(split)
+    examples = rows(self.task, split)
     head = list(itertools.islice(examples, CHUNK))
     if not head:
       raise UserError(
-          f'Task {self.task.name!r} has no examples in split {split!r}.'
+          f'Task {self.task.label!r} has no examples in split {split!r}.'
           f' Options: {dict(self.task.options)}.'
       )
     if len(head) < CHUNK:

@@ -13,7 +13,7 @@ from dualenc_jax.data import columns
 from dualenc_jax.data.cache import others as cache_others
 from dualenc_jax.data.cache.build import CacheBuild
 from dualenc_jax.data.cache.format import Cache, DamagedCache
-from dualenc_jax.data.task import Task
+from dualenc_jax.data.dataset import Dataset
 from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.text.tokenizer import Tokenizer
 
@@ -23,7 +23,7 @@ FORMAT = 4
 
 
 def prepare(
-    task: Task,
+    task: Dataset,
     split: str,
     tokenizer: Tokenizer,
     cache_dir: str | os.PathLike,
@@ -63,8 +63,7 @@ def prepare(
   cache_dir = pathlib.Path(cache_dir).expanduser()
   key = {
       'format': FORMAT,
-      'task': task.name,
-      'module': task.module,
+      'task': task.task_name,
       'options': task.identity(split),
       'split': split,
       'vocabulary': tokenizer.vocabulary.sha256,
@@ -76,6 +75,7 @@ def prepare(
   # Written and read again, so that tuples compare equal to a header's lists.
   key = json.loads(json.dumps(key, default=str))
   try:
+    task.check_split(split)
     table = columns.kept(task, split)
     key['columns'] = {column.name: column.form for column in table}
     key['source'] = task.fingerprint(split)

@@ -1,0 +1,192 @@
+"""A dataset: retrieval examples by split, as every command takes a task."""
+
+import abc
+from collections.abc import Collection, Iterator, Mapping
+import dataclasses
+import hashlib
+import json
+import pathlib
+from typing import Any
+
+from dualenc_jax.data import columns
+from dualenc_jax.errors import UserError
+from dualenc_jax.suggest import did_you_mean
+
+# Options of these names are files of these splits.
+_SPLITS = ('train', 'validation', 'test')
+
+
+class Dataset(abc.ABC):
+  """What is trained and evaluated on. All readers derive from it.
+
+  A dataset of the user's own derives from it, too, and needs `splits` and
+  `examples`; `fingerprint` spares reading all examples before a run. It is
+  bound as `TASK = @my_module.MyDataset()`.
+
+  Splits are 'train', 'validation', 'test', those that exist, and 'corpus'
+  where the passages to rank are more than those of the pairs. A dataclass's
+  fields are the options that a token cache is known by; `root` and `data_root`
+  are folders.
+
+  Attributes:
+    task_name: name of the benchmark, by default that of the class.
+    dataset: name of one of the benchmark's data sets, None where it has one.
+    self_hits: whether a passage of a query's own id must not be ranked for it.
+    evaluated: the split that the benchmark measures.
+    extra_columns: what examples of train have beside `columns.STANDARD`.
+    FILES: options that are paths of files.
+    NOT_OF_CORPUS: options that the split 'corpus' does not depend on.
+  """
+
+  FILES: Collection[str] = ()
+  NOT_OF_CORPUS: Collection[str] = ()
+  extra_columns: Collection[columns.Column] = ()
+  dataset = None
+  self_hits = False
+
+  @abc.abstractmethod
+  def splits(self) -> tuple[str, ...]:
+    """The splits that exist."""
+
+  @abc.abstractmethod
+  def examples(self, split: str) -> Iterator[Mapping[str, Any]]:
+    """Yields examples, always in the same order.
+
+    An example is a mapping of some of the arguments of `data.example`: to train
+    on at least query and passage.
+    """
+
+  def fingerprint(self, split: str) -> str:
+    """Hash of the source of a split; equal for equal data.
+
+    This one is of the examples themselves, which are read for it.
+    """
+    digest = hashlib.sha256()
+    for row in rows(self, split):
+      digest.update(json.dumps(row).encode() + b'\n')
+    return digest.hexdigest()
+
+  def check_split(self, split: str) -> None:
+    """Raises UserError where a split or its files are missing."""
+    if split not in self.splits():
+      raise self.no_split(split, self.splits())
+
+  def corpus_split(self, split: str) -> str | None:
+    """The split whose passages the queries of `split` are ranked over.
+
+    None if these are the passages of the split itself.
+    """
+    del split
+    return None
+
+  def answer_text(self, passage: str, name: str) -> str:
+    """The part of a passage, of this name, in which answers are looked for."""
+    del name
+    return passage
+
+  def judging_documents(self) -> 'Dataset':
+    """The dataset with judgements of documents, where it knows documents."""
+    return self
+
+  def of_datasets(self, name: str | None = None) -> list['Dataset']:
+    """The benchmark's data sets, or the one called `name`, each by itself.
+
+    Raises:
+      UserError: there is no such data set.
+    """
+    if name is None:
+      return [self]
+    raise UserError(
+        f'Task {self.task_name!r} has no data sets to choose {name!r} from.'
+    )
+
+  @property
+  def task_name(self) -> str:
+    return type(self).__name__
+
+  @property
+  def label(self) -> str:
+    """The name, with that of the data set."""
+    return '-'.join(filter(None, (self.task_name, self.dataset)))
+
+  @property
+  def evaluated(self) -> str:
+    return 'test' if 'test' in self.splits() else 'validation'
+
+  @property
+  def options(self) -> dict[str, Any]:
+    """What the dataset was made with, by name."""
+    if dataclasses.is_dataclass(self):
+      return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+    return {k: v for k, v in vars(self).items() if not k.startswith('_')}
+
+  def identity(self, split: str) -> dict[str, Any]:
+    """The options that decide what a split's examples are.
+
+    Those that only say where files are do not: of a file its name counts, of
+    its folder nothing, so that a token cache is found on another machine.
+    """
+    ignored = {'root', 'data_root', *(s for s in _SPLITS if s != split)}
+    if split == 'corpus':
+      ignored |= {*self.NOT_OF_CORPUS}
+    return {
+        name: _file_names(value) if name in self.FILES else value
+        for name, value in self.options.items()
+        if name not in ignored
+    }
+
+  def parts(self) -> list[tuple['Dataset', float | None]]:
+    """(dataset, rate) of a mixture, rates adding up to 1; else itself."""
+    return [(self, 1.0)]
+
+  def for_split(self, split: str) -> 'Dataset':
+    """The one dataset that a split is of."""
+    del split
+    return self
+
+  def no_split(self, split: str, known: Collection[str]) -> UserError:
+    """The error that a split does not exist."""
+    return UserError(
+        f'Task {self.label!r} has no split {split!r}.'
+        f'{did_you_mean(split, known)} Splits: {", ".join(known)}.'
+    )
+
+
+def rows(dataset: Dataset, split: str) -> Iterator[dict[str, Any]]:
+  """Yields the examples of a split, with all columns.
+
+  Raises:
+    UserError: an unknown split, bad data, or something that is no example.
+  """
+  dataset.check_split(split)
+  known = (*columns.OPTIONAL, *dataset.extra_columns)
+  for number, row in enumerate(dataset.examples(split), 1):
+    try:
+      yield columns.example(row, known)
+    except TypeError as error:
+      raise UserError(
+          f'Task {dataset.label!r}, split {split!r}, example {number}: {error}.'
+          ' Expected a mapping of columns, such as query and passage.'
+      ) from None
+
+
+def check(name: str, task: Any) -> None:
+  """Raises UserError unless `task`, bound as `name`, is a dataset."""
+  if isinstance(task, type):
+    raise UserError(
+        f'{name} is the class {task.__name__}; expected an object of it. In'
+        ' gin, write the reference with ().'
+    )
+  if not hasattr(task, 'parts'):
+    raise UserError(
+        f'{name} is {task!r}; expected a dataset: a reader such as'
+        ' @readers.Pairs(), or an object of a class that derives from'
+        ' data.Dataset and has its methods splits and examples.'
+    )
+
+
+def _file_names(value: Any) -> Any:
+  """Paths without their folders: of a path, or of the values of a mapping."""
+  if isinstance(value, Mapping):
+    return {name: _file_names(path) for name, path in value.items()}
+  return value if value is None else pathlib.PurePath(value).name

@@ -1,0 +1,391 @@
+"""Datasets as seqio's tasks, and seqio's tasks as datasets.
+
+The one module that imports seqio, and with it TensorFlow.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
+import functools
+import hashlib
+import importlib
+import os
+from typing import Any
+
+import numpy as np
+import seqio
+import tensorflow as tf
+
+from dualenc_jax.data.cache import Cache, prepare
+from dualenc_jax.data.columns import STANDARD, TEXT
+from dualenc_jax.data.dataset import Dataset, rows
+from dualenc_jax.errors import UserError
+from dualenc_jax.suggest import did_you_mean
+from dualenc_jax.text.tokenizer import Tokenizer
+from dualenc_jax.text.vocabulary import Vocabulary
+
+# TensorFlow would else reserve the memory of GPUs that JAX computes on. It
+# refuses once it runs, in a process that uses it for more than this.
+with contextlib.suppress(RuntimeError):
+  tf.config.set_visible_devices([], 'GPU')
+
+SeqioVocabulary = seqio.Vocabulary
+_ROW = tf.TensorSpec([None], tf.int32)
+_ROWS = tf.TensorSpec([None, None], tf.int32)
+_STRINGS = {
+    c.name: tf.TensorSpec(
+        [None] * c.rank, tf.string if c.dtype == TEXT else c.dtype
+    )
+    for c in STANDARD
+}
+
+
+def seqio_vocabulary(vocabulary: Vocabulary) -> seqio.SentencePieceVocabulary:
+  """The same vocabulary as seqio has it."""
+  return seqio.SentencePieceVocabulary(
+      str(vocabulary.file), extra_ids=vocabulary.extra_ids
+  )
+
+
+def register(
+    name: str, make: Callable[[], Dataset], splits: Sequence[str]
+) -> None:
+  """Registers a dataset as a seqio task of untokenised strings.
+
+  Features are those of `data.example`: strings query, passage, query_id,
+  passage_id, name and location, int32 relevance, and negatives and answers,
+  strings along one axis of any length.
+
+  Args:
+    name: for seqio; a task that has it is replaced.
+    make: makes the dataset when it is read; until then nothing need exist.
+    splits: of the task; files may be missing.
+  """
+
+  def feature(spec: tf.TensorSpec) -> seqio.Feature:
+    vocabulary = seqio.PassThroughVocabulary(size=1)
+    return seqio.Feature(
+        vocabulary, add_eos=False, dtype=spec.dtype, rank=spec.shape.rank
+    )
+
+  features = {feature_name: feature(s) for feature_name, s in _STRINGS.items()}
+  _add(name, _StringSource(make, splits), features)
+
+
+def register_tokenized(
+    name: str,
+    make: Callable[[], Dataset],
+    splits: Sequence[str],
+    tokenizer: Tokenizer,
+    cache_dir: str | os.PathLike,
+) -> None:
+  """Registers the tokens of a dataset as a task of seqio.
+
+  Its features are int32: inputs [L], the query; targets [L], the passage;
+  negatives [N, L], the hard negatives, padded with 0. Shuffled, it has another
+  order of all examples in every epoch.
+
+  Args:
+    name: for seqio; a task that has it is replaced.
+    make: as of `register`.
+    splits: the same.
+    tokenizer: of the texts.
+    cache_dir: folder of token caches; those of the splits are built there when
+      they are first read.
+  """
+  feature = functools.partial(
+      seqio.Feature, seqio_vocabulary(tokenizer.vocabulary), dtype=tf.int32
+  )
+
+  def dataset(split: str, shuffle_files: bool, seed: int | None = None):
+    cache = prepare(make(), split, tokenizer, cache_dir)
+    rng = np.random.default_rng(seed) if shuffle_files else None
+    return tf.data.Dataset.from_generator(
+        lambda: _examples(cache, rng),
+        output_signature={'inputs': _ROW, 'targets': _ROW, 'negatives': _ROWS},
+    )
+
+  features = {
+      'inputs': feature(),
+      'targets': feature(),
+      'negatives': feature(rank=2, required=False),
+  }
+  _add(name, seqio.FunctionDataSource(dataset, splits=splits), features)
+
+
+def register_mixture(name: str, rates: Mapping[str, float]) -> None:
+  """Registers a mixture of tasks by their rates, in place of its namesake."""
+  if name in seqio.MixtureRegistry.names():
+    seqio.MixtureRegistry.remove(name)
+  seqio.MixtureRegistry.add(name, list(rates.items()))
+
+
+def _add(
+    name: str,
+    source: seqio.DataSource,
+    features: Mapping[str, seqio.Feature],
+) -> None:
+  if name in seqio.TaskRegistry.names():
+    seqio.TaskRegistry.remove(name)
+  seqio.TaskRegistry.add(
+      name, source=source, preprocessors=[], output_features=features
+  )
+
+
+class _StringSource(seqio.FunctionDataSource):
+  """The examples of a dataset as strings.
+
+  Attributes:
+    make: makes the dataset.
+    error: what it last raised; TensorFlow passes on only the text.
+  """
+
+  def __init__(self, make: Callable[[], Dataset], splits: Sequence[str]):
+    self.make = make
+    self.error: UserError | None = None
+    super().__init__(self._strings, splits=splits)
+
+  def _strings(self, split: str, shuffle_files: bool) -> tf.data.Dataset:
+    del shuffle_files  # A dataset has one order.
+    dataset = self.make()
+    dataset.check_split(split)
+    return tf.data.Dataset.from_generator(
+        lambda: self._rows(dataset, split), output_signature=_STRINGS
+    )
+
+  def _rows(self, dataset: Dataset, split: str) -> Iterator[dict[str, Any]]:
+    self.error = None
+    try:
+      yield from rows(dataset, split)
+    except UserError as error:
+      self.error = error
+      raise
+
+
+def dataset_of(name: str, module: str | None) -> Dataset:
+  """The dataset that a task is registered from, or one that reads the task.
+
+  Args:
+    name: of a task or mixture.
+    module: to import first.
+
+  Raises:
+    UserError: there is no such module or name.
+  """
+  task = _find(name, module)
+  if isinstance(getattr(task, 'source', None), _StringSource):
+    if not task.preprocessors:
+      return task.source.make()
+  return _Registered(task)
+
+
+def rates(name: str, module: str | None) -> dict[str, float] | None:
+  """Rates of a mixture by task, adding up to 1; None of a task."""
+  mixture = _find(name, module)
+  if not hasattr(mixture, 'tasks'):
+    return None
+  # seqio keeps them in a set, whose order differs from process to process.
+  tasks = sorted(mixture.tasks, key=lambda task: task.name)
+  found = {task.name: float(mixture.get_rate(task)) for task in tasks}
+  return {name: rate / sum(found.values()) for name, rate in found.items()}
+
+
+def _find(name: str, module: str | None) -> Any:
+  if module is not None:
+    try:
+      importlib.import_module(module)
+    except ModuleNotFoundError as error:
+      raise UserError(
+          f'SeqioTask.module: {module!r} cannot be imported: {error}. Expected'
+          ' a module on the Python path that registers seqio tasks.'
+      ) from error
+  try:
+    return seqio.get_mixture_or_task(name)
+  except ValueError:
+    known = sorted(
+        {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
+    )
+    raise UserError(
+        f'seqio knows no task or mixture {name!r}.{did_you_mean(name, known)}'
+        ' SeqioTask.module names the module that registers it. Known:'
+        f' {", ".join(known) or "none"}.'
+    ) from None
+
+
+class _Registered(Dataset):
+  """A task of seqio's registry that has been registered by others."""
+
+  def __init__(self, task: Any):
+    self._task = task
+
+  @property
+  def task_name(self) -> str:
+    return self._task.name
+
+  def splits(self) -> tuple[str, ...]:
+    if hasattr(self._task, 'tasks'):
+      # A mixture is for training; its tasks are evaluated one by one.
+      return tuple(split for split in self._task.splits if split == 'train')
+    return tuple(self._task.splits)
+
+  def examples(self, split: str) -> Iterator[dict[str, Any]]:
+    task = self._task
+    if hasattr(task, 'tasks'):
+      raise UserError(
+          f'{task.name!r} is a mixture; expected one of its tasks here:'
+          f' {", ".join(part.name for part in task.tasks)}.'
+      )
+    dataset = task.get_dataset(
+        sequence_length=None, split=split, shuffle=False, num_epochs=1
+    )
+    self._check_features(dataset.element_spec)
+    try:
+      for row in dataset.as_numpy_iterator():
+        yield {
+            name: _of_tensor(row[name]) for name in _STRINGS if name in row
+        }
+    except tf.errors.OpError:
+      if error := getattr(task.source, 'error', None):
+        raise error from None
+      raise
+
+  def fingerprint(self, split: str) -> str:
+    """Hash of the names and sizes of the source's files."""
+    source = self._task.source
+    if isinstance(source, _StringSource):
+      return source.make().fingerprint(split)
+    digest = hashlib.sha256()
+    for shard in source.list_shards(split):
+      size = os.path.getsize(shard) if os.path.isfile(shard) else ''
+      digest.update(f'{self.task_name}\0{shard}\0{size}\0'.encode())
+    return digest.hexdigest()
+
+  def _check_features(self, spec: Mapping[str, tf.TensorSpec]) -> None:
+    for name in ('query', 'passage'):
+      if name not in spec:
+        raise UserError(
+            f'Task {self.task_name!r} has no feature {name!r}; expected strings'
+            f' query and passage. Features: {", ".join(sorted(spec))}.'
+        )
+    for name, wanted in _STRINGS.items():
+      found = spec.get(name, wanted)
+      integers = wanted.dtype.is_integer and found.dtype.is_integer
+      if found.shape.rank != wanted.shape.rank or not (
+          integers or found.dtype == wanted.dtype
+      ):
+        raise UserError(
+            f'Task {self.task_name!r}, feature {name!r}: expected untokenised'
+            f' {wanted.dtype.name} of rank {wanted.shape.rank}, found'
+            f' {found.dtype.name} of shape {found.shape}.'
+        )
+
+
+def _of_tensor(value: Any) -> Any:
+  """Text, integer or list of texts."""
+  if isinstance(value, np.ndarray):
+    return [text.decode('utf-8') for text in value.tolist()]
+  return value.decode('utf-8') if isinstance(value, bytes) else int(value)
+
+
+def _examples(
+    cache: Cache, rng: np.random.Generator | None
+) -> Iterator[dict[str, np.ndarray]]:
+  order = np.arange(len(cache)) if rng is None else rng.permutation(len(cache))
+  length = cache.header['passage_length']
+  for i in order:
+    negatives = np.arange(*cache.negative_offsets[i : i + 2])
+    yield {
+        'inputs': cache.query_tokens.row(i).astype(np.int32),
+        'targets': cache.passage_tokens.row(i).astype(np.int32),
+        'negatives': cache.negative_tokens.padded(negatives, length),
+    }
+
+
+class PairConverter(seqio.FeatureConverter):
+  """From features inputs, targets and negatives to what both towers take.
+
+  Of an example, padded with 0:
+
+    query_tokens    int32 [length of inputs]
+    query_ids       uint32 [2], a fingerprint of these tokens
+    passage_tokens  int32 [1 + K, length of targets]: targets, then the first K
+                    of negatives, rows of 0 where there are fewer
+    passage_ids     uint32 [1 + K, 2], 0 for rows of 0
+
+  Attributes:
+    num_negatives: K; with 0 no feature negatives is needed.
+  """
+
+  TASK_FEATURES = {
+      'inputs': seqio.FeatureConverter.FeatureSpec(tf.int32),
+      'targets': seqio.FeatureConverter.FeatureSpec(tf.int32),
+  }
+  MODEL_FEATURES = {
+      'query_tokens': seqio.FeatureConverter.FeatureSpec(tf.int32),
+      'query_ids': seqio.FeatureConverter.FeatureSpec(tf.uint32),
+      'passage_tokens': seqio.FeatureConverter.FeatureSpec(tf.int32, 2, 1),
+      'passage_ids': seqio.FeatureConverter.FeatureSpec(tf.uint32, 2, 1),
+  }
+  PACKING_FEATURE_DTYPES = {}
+
+  def __init__(self, pack: bool = False, num_negatives: int = 0, **kwargs):
+    if pack:
+      raise UserError(
+          'Pairs cannot be packed by seqio, whose rows are one example to the'
+          ' model. Set DatasetConfig.pack = False.'
+      )
+    self.num_negatives = num_negatives
+    super().__init__(pack=pack, **kwargs)
+
+  def get_model_feature_lengths(
+      self, task_feature_lengths: Mapping[str, int]
+  ) -> Mapping[str, int]:
+    """Lengths of the features of an example."""
+    return {
+        'query_tokens': task_feature_lengths['inputs'],
+        'query_ids': 2,
+        'passage_tokens': task_feature_lengths['targets'],
+        'passage_ids': 2,
+    }
+
+  def _convert_features(
+      self, ds: tf.data.Dataset, task_feature_lengths: Mapping[str, int]
+  ) -> tf.data.Dataset:
+    if self.num_negatives and 'negatives' not in ds.element_spec:
+      raise UserError(
+          f'The task has no feature negatives, int32 [N, L], to take'
+          f' {self.num_negatives} hard negatives from. Features:'
+          f' {", ".join(sorted(ds.element_spec))}. Set num_negatives to 0.'
+      )
+
+    def convert(example):
+      query = _pad(example['inputs'][None], 1, task_feature_lengths['inputs'])
+      length = task_feature_lengths['targets']
+      passages = _pad(example['targets'][None], 1, length)
+      if self.num_negatives:
+        negatives = _pad(example['negatives'], self.num_negatives, length)
+        passages = tf.concat([passages, negatives], axis=0)
+      return {
+          'query_tokens': query[0],
+          'query_ids': _fingerprints(query)[0],
+          'passage_tokens': passages,
+          'passage_ids': _fingerprints(passages),
+      }
+
+    return ds.map(convert, num_parallel_calls=tf.data.AUTOTUNE)
+
+
+def _pad(rows: tf.Tensor, count: int, length: int) -> tf.Tensor:
+  """Cuts or pads int32 [n, l] to [count, length]."""
+  rows = rows[:count, :length]
+  missing = [count, length] - tf.shape(rows)
+  rows = tf.pad(rows, tf.stack([tf.zeros_like(missing), missing], axis=1))
+  return tf.ensure_shape(rows, [count, length])
+
+
+def _fingerprints(rows: tf.Tensor) -> tf.Tensor:
+  """64-bit fingerprints of rows of one length, uint32 [n, 2]."""
+  count = rows.shape[0]
+  data = tf.reshape(tf.bitcast(rows, tf.uint8), [count, -1])
+  words = tf.reshape(tf.fingerprint(data), [count, 2, 4])
+  there = tf.reduce_any(rows != 0, axis=1, keepdims=True)
+  return tf.bitcast(words, tf.uint32) * tf.cast(there, tf.uint32)

@@ -1,0 +1,189 @@
+"""Tasks of seqio's registry: the user's own, and those made of readers."""
+
+import json
+import sys
+import textwrap
+
+import pytest
+
+from dualenc_jax.data import example, SeqioTask
+from dualenc_jax.data.dataset import rows
+from dualenc_jax.data.seqio_task import SeqioMissing
+from dualenc_jax.errors import UserError
+from dualenc_jax.readers import Pairs
+
+USER_MODULE = '''
+  import seqio
+  import tensorflow as tf
+
+  TEXT = seqio.Feature(
+      seqio.PassThroughVocabulary(1), add_eos=False, dtype=tf.string, rank=0
+  )
+  IDS = seqio.Feature(seqio.PassThroughVocabulary(1), dtype=tf.int32)
+
+
+  def add(name, features, rows, splits=('train',)):
+    def dataset(split, shuffle_files):
+      return tf.data.Dataset.from_tensor_slices(rows)
+
+    seqio.TaskRegistry.add(
+        name,
+        seqio.FunctionDataSource(dataset, splits),
+        preprocessors=[],
+        output_features=features,
+    )
+
+
+  add(
+      'user_pairs',
+      {'query': TEXT, 'passage': TEXT},
+      {'query': ['q1', 'q2'], 'passage': ['p1', 'p2']},
+  )
+  add('user_no_passage', {'query': TEXT}, {'query': ['q1']})
+  add(
+      'user_ids',
+      {'query': IDS, 'passage': TEXT},
+      {'query': [[5]], 'passage': ['p']},
+  )
+  add(
+      'user_more',
+      {'query': TEXT, 'passage': TEXT},
+      {'query': ['q3'], 'passage': ['p3']},
+      ['train', 'validation'],
+  )
+  seqio.MixtureRegistry.add(
+      'user_mixture', [('user_pairs', 1.0), ('user_more', lambda task: 3.0)]
+  )
+  seqio.MixtureRegistry.add('user_validated', ['user_more'], default_rate=1.0)
+'''
+
+
+@pytest.fixture(scope='module')
+def user_module(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('user')
+  name = 'user_tasks_of_this_test'
+  (folder / f'{name}.py').write_text(textwrap.dedent(USER_MODULE))
+  sys.path.insert(0, str(folder))
+  yield name
+  sys.path.remove(str(folder))
+
+
+@pytest.fixture
+def bad_pairs(tmp_path):
+  path = tmp_path / 'bad.jsonl'
+  path.write_text('{"query": "a b", "passage": "c"}\nnot JSON\n')
+  return Pairs(train=str(path))
+
+
+def test_a_users_task(user_module):
+  task = SeqioTask('user_pairs', module=user_module)
+  assert task.splits() == ('train',)
+  assert task.parts() == [(task, 1.0)]
+  assert list(rows(task, 'train')) == [example('q1', 'p1'), example('q2', 'p2')]
+  assert task.fingerprint('train') == task.fingerprint('train')
+
+
+def test_a_users_mixture(user_module):
+  """Its parts have the rates of seqio, by number or by function."""
+  mixture = SeqioTask('user_mixture', module=user_module)
+  assert mixture.splits() == ('train',)
+  # A split that could not be read is not offered, though all parts have it.
+  assert SeqioTask('user_more', user_module).splits() == ('train', 'validation')
+  assert SeqioTask('user_validated', module=user_module).splits() == ('train',)
+  (more, more_rate), (pairs, pairs_rate) = mixture.parts()
+  assert (pairs.label, more.label) == ('user_pairs', 'user_more')
+  assert (pairs_rate, more_rate) == (0.25, 0.75)
+  assert list(rows(more, 'train')) == [example('q3', 'p3')]
+  with pytest.raises(UserError, match='one of its tasks here: '):
+    list(rows(mixture, 'train'))
+
+
+def test_a_users_task_of_other_features(user_module):
+  with pytest.raises(UserError, match="has no feature 'passage'"):
+    list(rows(SeqioTask('user_no_passage', module=user_module), 'train'))
+  with pytest.raises(UserError, match="'query': expected untokenised string"):
+    list(rows(SeqioTask('user_ids', module=user_module), 'train'))
+
+
+def test_unknown_names(user_module):
+  with pytest.raises(UserError, match="Did you mean 'user_pairs'"):
+    SeqioTask('user_pears', module=user_module).splits()
+  with pytest.raises(UserError, match="no split 'test'.*Splits: train"):
+    list(rows(SeqioTask('user_pairs', module=user_module), 'test'))
+  with pytest.raises(UserError, match="'no_such_module' cannot be imported"):
+    SeqioTask('x', module='no_such_module').splits()
+
+
+def test_without_seqio(monkeypatch):
+  monkeypatch.delitem(
+      sys.modules, 'dualenc_jax.data.seqio_adapter', raising=False
+  )
+  monkeypatch.delattr('dualenc_jax.data.seqio_adapter', raising=False)
+  monkeypatch.setitem(sys.modules, 'seqio', None)
+  with pytest.raises(SeqioMissing, match=r'dualenc-jax\[data\]'):
+    SeqioTask('user_pairs', module='some_module').splits()
+
+
+def test_a_bad_row_in_a_part_of_a_mixture_is_raised(bad_pairs):
+  import seqio
+
+  from dualenc_jax.data import seqio_adapter
+
+  seqio_adapter.register('bad_part', lambda: bad_pairs, ('train',))
+  seqio.MixtureRegistry.add('bad_mixture', ['bad_part'], default_rate=1.0)
+  ((part, _),) = SeqioTask('bad_mixture').parts()
+  with pytest.raises(UserError, match=r'bad\.jsonl:2: not JSON'):
+    list(rows(part, 'train'))
+
+
+def test_a_bad_row_behind_preprocessors_is_raised(bad_pairs):
+  import seqio
+
+  from dualenc_jax.data import seqio_adapter
+
+  seqio_adapter.register('bad_source', lambda: bad_pairs, ('train',))
+  task = seqio.TaskRegistry.get('bad_source')
+  seqio.TaskRegistry.add(
+      'bad_upper',
+      source=task.source,
+      preprocessors=[lambda dataset: dataset.map(lambda row: row)],
+      output_features=task.output_features,
+  )
+  with pytest.raises(UserError, match=r'bad\.jsonl:2: not JSON'):
+    list(rows(SeqioTask('bad_upper'), 'train'))
+
+
+def test_seqios_own_users_get_the_error_too(bad_pairs, tmp_path):
+  """Not a data set that ends early, and not one that begins late."""
+  import seqio
+  import tensorflow as tf
+
+  from dualenc_jax.data import seqio_adapter
+
+  def read(name, dataset):
+    seqio_adapter.register(name, lambda: dataset, ('train',))
+    found = seqio.get_mixture_or_task(name).get_dataset(
+        sequence_length=None, split='train', shuffle=False
+    )
+    return list(found.as_numpy_iterator())
+
+  with pytest.raises(tf.errors.OpError, match=r'bad\.jsonl:2: not JSON'):
+    read('bad_rows', bad_pairs)
+  with pytest.raises(UserError, match=r'there is no file .*nowhere\.jsonl'):
+    read('no_rows', Pairs(train=str(tmp_path / 'nowhere.jsonl')))
+
+
+def test_features_are_strings_in_full(tmp_path):
+  import seqio
+
+  from dualenc_jax.data import seqio_adapter
+
+  path = tmp_path / 'a.jsonl'
+  row = {'query': 'q1', 'passage': 'p1', 'negatives': ['n1', 'naïve 中']}
+  path.write_text(json.dumps(row) + '\n')
+  seqio_adapter.register('strings', lambda: Pairs(train=str(path)), ('train',))
+  (found,) = seqio.get_mixture_or_task('strings').get_dataset(
+      sequence_length=None, split='train', shuffle=False, num_epochs=1
+  ).as_numpy_iterator()
+  assert found['query'] == b'q1' and found['relevance'] == 1
+  assert found['negatives'].tolist() == [b'n1', 'naïve 中'.encode()]
