@@ -85,10 +85,10 @@ def adapter() -> types.ModuleType:
     SeqioMissing: seqio or TensorFlow cannot be imported.
   """
   try:
-    from dualenc_jax.data import seqio_adapter
+    import dualenc_jax.data.seqio_adapter as found
   except ImportError as error:
     raise SeqioMissing(
         'A seqio task is read through seqio, which cannot be imported here'
         f' ({error}). Install dualenc-jax[data].'
     ) from error
-  return seqio_adapter
+  return found

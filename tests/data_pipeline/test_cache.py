@@ -256,7 +256,7 @@ def test_without_its_source_the_newest_matching_cache_serves(
 
 
 def test_without_seqio_its_tasks_need_a_cache(cache_dir, monkeypatch):
-  monkeypatch.setitem(sys.modules, 'seqio', None)
+  monkeypatch.setitem(sys.modules, 'dualenc_jax.data.seqio_adapter', None)
   task = SeqioTask('somewhere', module='json')
   with pytest.raises(UserError, match=r'dualenc-jax\[data\].*none here'):
     prepare(task, 'train', TOKENIZER, cache_dir)
