@@ -5,7 +5,7 @@ import os
 import pathlib
 from typing import Any
 
-from dualenc_jax.data import Task
+from dualenc_jax.data import Dataset
 from dualenc_jax.evaluation import evaluation, metrics, of_task, trec
 from dualenc_jax.evaluation.evaluation import Evaluation
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
