@@ -36,7 +36,7 @@ class Options:
     """Hits a query that metrics are of."""
     return max(self.k, metrics.DEPTH)
 
-  def label(self, task: Task) -> str:
+  def label(self, task: Dataset) -> str:
     """The label of a task's results."""
     return task.label + DOCUMENTS * (self.document_separator is not None)
 
