@@ -18,6 +18,11 @@ import search_work
 import sides
 
 HERE = pathlib.Path(__file__).parent
+_HEADER = (
+    'side | s | core s | GFLOP/s | times the product | the same by cores'
+    ' | over faiss | the same by cores | anonymous peak less vectors | all peak'
+    ' | device peak | read | cores busy elsewhere | same sets'
+)
 SIDES = ('streamed', 'faiss', 'torch')
 # Two float32 sums of a score are no further apart, times the greatest score.
 _ROUNDING = 1e-5
@@ -63,17 +68,7 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
     described: what runs there, by side.
     results: figures by side.
   """
-  commands = _commands(args)
-  ceilings = []
-  # Processes of their own, gone before memory is measured; faiss has none.
-  for name in ('memory', 'torch'):
-    if name in commands:
-      side = sides.Side(commands[name])
-      ceilings.append(side.ask('ceiling'))
-      side.close()
-  ceiling = {key: max(c[key] for c in ceilings) for key in ceilings[0]}
-  running = {name: sides.Side(command) for name, command in commands.items()}
-  described = {name: side.ask('describe') for name, side in running.items()}
+  running, described, ceiling = sides.start(_commands(args))
   reading = None
   if described['memory']['platform'] != 'cpu':
     reading = running['memory'].ask('reading_seconds')
@@ -87,10 +82,7 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
     results[name] = {
         'first_seconds': first[name],
         'turns': turns[name],
-        **{
-            key: statistics.median(turn[key] for turn in turns[name])
-            for key in turns[name][0]
-        },
+        **sides.medians(turns[name]),
         **side.ask('peaks'),
     }
   _add_agreement(args, running, results)
@@ -112,8 +104,9 @@ def _commands(args: argparse.Namespace) -> dict[str, list[str]]:
   """What runs each side; peers that are not there are left out."""
   names = ['memory', *args.sides]
   names += ['streamed_cold'] if args.drop_cache else []
-  flags = ('passages', 'queries', 'dim', 'k', 'dtype', 'folder')
-  shared = [f'--{flag}={getattr(args, flag)}' for flag in flags]
+  shared = sides.flags(
+      args, ('passages', 'queries', 'dim', 'k', 'dtype', 'folder')
+  )
   ours = [sys.executable, str(HERE / 'search_ours.py'), *shared]
   peer = [args.peer_python, str(HERE / 'search_peer.py'), *shared]
   commands = {
@@ -204,16 +197,11 @@ def _show(args: argparse.Namespace, result: dict[str, Any]) -> None:
   )
   if result['reading_seconds']:
     print(f'copying the passages takes {result["reading_seconds"]:.2f} s')
-  print(
-      '\n| side | s | core s | GFLOP/s | times the product | the same by cores'
-      ' | over faiss | the same by cores | anonymous peak less vectors'
-      ' | all peak | device peak | read | cores busy elsewhere | same sets |\n'
-      + '|---' * 14
-      + '|'
-  )
-  for name, figures in result['results'].items():
-    held = 0 if name.startswith('streamed') else vectors
-    print(_row(name, figures, held))
+  rows = [
+      _row(name, figures, 0 if name.startswith('streamed') else vectors)
+      for name, figures in result['results'].items()
+  ]
+  print('\n' + sides.table(_HEADER, rows))
 
 
 def _row(name: str, figures: dict[str, Any], held: int) -> str:
@@ -224,17 +212,13 @@ def _row(name: str, figures: dict[str, Any], held: int) -> str:
       for key in ('seconds_over_faiss', 'core_seconds_over_faiss')
   ]
   return (
-      f'| {name} | {f["seconds"]:.2f} | {f["core_seconds"]:.1f}'
+      f'{name} | {f["seconds"]:.2f} | {f["core_seconds"]:.1f}'
       f' | {f["flops_per_second"] / 1e9:.0f} | {f["times_the_product"]:.2f}'
       f' | {f["times_the_product_by_cores"]:.2f} | {over[0]} | {over[1]}'
-      f' | {_mib(f["peak_anonymous_bytes"] - held)} | {_mib(f["peak_bytes"])}'
-      f' | {_mib(f.get("device_peak_bytes"))} | {_mib(f["read_bytes"])}'
-      f' | {f["cores_busy_elsewhere"]:.1f} | {f["same_sets"]:.4f} |'
+      f' | {sides.mib(f["peak_anonymous_bytes"] - held)} | {sides.mib(f["peak_bytes"])}'
+      f' | {sides.mib(f.get("device_peak_bytes"))} | {sides.mib(f["read_bytes"])}'
+      f' | {f["cores_busy_elsewhere"]:.1f} | {f["same_sets"]:.4f}'
   )
-
-
-def _mib(size: float | None) -> str:
-  return f'{size / 2**20:.0f} MiB' if size else ''
 
 
 if __name__ == '__main__':

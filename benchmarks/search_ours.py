@@ -5,22 +5,16 @@ import gc
 import os
 from typing import Any
 
-# Sides share a GPU.
-os.environ.setdefault('XLA_PYTHON_CLIENT_PREALLOCATE', 'false')
+import jax
+import loss_work
+import numpy as np
+import search_work
+import sides
+import workload
 
-from dualenc_jax.retrieval.exact_search import (
-  BLOCK_ROWS,  # noqa: E402
-  ExactSearch,  # noqa: E402
-)
-from dualenc_jax.retrieval.index import RowStore  # noqa: E402
-import jax  # noqa: E402
-import loss_work  # noqa: E402
-import numpy as np  # noqa: E402
-import search_work  # noqa: E402
-import sides  # noqa: E402
-import workload  # noqa: E402
-
-from dualenc_jax import runtime  # noqa: E402
+from dualenc_jax.commands import runtime
+from dualenc_jax.index.store import RowStore
+from dualenc_jax.search.exact_search import BLOCK_ROWS, ExactSearch
 
 
 class Ids:
@@ -121,6 +115,8 @@ class Ours:
 
 
 def main() -> None:
+  # Sides share a GPU.
+  os.environ.setdefault('XLA_PYTHON_CLIENT_PREALLOCATE', 'false')
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument('--streamed', action='store_true')
   search_work.add_flags(parser)
