@@ -66,13 +66,7 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
   saved = _save_and_check(args, running)
   for side in running.values():
     side.close()
-  medians = {
-      turn: {
-          key: statistics.median(figures[key] for figures in each)
-          for key in each[0]
-      }
-      for turn, each in rounds.items()
-  }
+  medians = {turn: sides.medians(each) for turn, each in rounds.items()}
   ours = rounds[OURS, 'from_texts']
   for turn, each in rounds.items():
     for key in ('seconds', 'core_seconds'):

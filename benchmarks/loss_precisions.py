@@ -6,7 +6,6 @@ float64 NumPy, at a temperature where cosines must be good to six digits.
 
 import argparse
 from collections.abc import Callable
-import statistics
 from typing import Any
 
 import jax
@@ -73,8 +72,7 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
       batch, args.dim
   )
   for name, turns in rounds.items():
-    for key in turns[0]:
-      found[name][key] = statistics.median(turn[key] for turn in turns)
+    found[name] |= sides.medians(turns)
     found[name]['times_the_floor'] = (
         found[name]['seconds']
         * found[name]['ceiling_flops_per_second']

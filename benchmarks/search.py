@@ -211,14 +211,24 @@ def _row(name: str, figures: dict[str, Any], held: int) -> str:
       f'{f[key]:.2f}' if key in f else ''
       for key in ('seconds_over_faiss', 'core_seconds_over_faiss')
   ]
-  return (
-      f'{name} | {f["seconds"]:.2f} | {f["core_seconds"]:.1f}'
-      f' | {f["flops_per_second"] / 1e9:.0f} | {f["times_the_product"]:.2f}'
-      f' | {f["times_the_product_by_cores"]:.2f} | {over[0]} | {over[1]}'
-      f' | {sides.mib(f["peak_anonymous_bytes"] - held)} | {sides.mib(f["peak_bytes"])}'
-      f' | {sides.mib(f.get("device_peak_bytes"))} | {sides.mib(f["read_bytes"])}'
-      f' | {f["cores_busy_elsewhere"]:.1f} | {f["same_sets"]:.4f}'
-  )
+  memory = [
+      f['peak_anonymous_bytes'] - held,
+      f['peak_bytes'],
+      f.get('device_peak_bytes'),
+      f['read_bytes'],
+  ]
+  return ' | '.join([
+      name,
+      f'{f["seconds"]:.2f}',
+      f'{f["core_seconds"]:.1f}',
+      f'{f["flops_per_second"] / 1e9:.0f}',
+      f'{f["times_the_product"]:.2f}',
+      f'{f["times_the_product_by_cores"]:.2f}',
+      *over,
+      *map(sides.mib, memory),
+      f'{f["cores_busy_elsewhere"]:.1f}',
+      f'{f["same_sets"]:.4f}',
+  ])
 
 
 if __name__ == '__main__':
