@@ -16,7 +16,7 @@ import numpy as np
 import optax
 import workload
 
-from dualenc_jax import losses, models, training
+from dualenc_jax import losses, models, objectives, training
 from dualenc_jax.commands import runtime
 from dualenc_jax.data import Grouped, Packed, Padded, Ragged
 from dualenc_jax.data.layouts import layout as layouts
@@ -139,22 +139,14 @@ def make_step(
     optimizer: training.Optimizer,
 ) -> tuple[step_lib.TrainState, Callable[..., Any]]:
   """The initial state on the mesh, and the step, not compiled yet."""
-  loss, similarity = LOSSES[args.loss](), losses.Similarity()
-  _, shardings, init, transform = step_lib.make_init(
-      model, loss, similarity, optimizer, partitioner, seed=0
-  )
-  train_step = step_lib.make_train_step(
+  objective = objectives.Contrastive(
       model,
-      loss,
-      similarity,
-      optimizer.learning_rate,
-      transform,
-      partitioner,
-      shardings,
-      seed=0,
+      LOSSES[args.loss](),
+      losses.Similarity(),
       micro_batch_size=args.micro_batch,
   )
-  return init(), train_step
+  plan = step_lib.plan(objective, optimizer, partitioner, seed=0)
+  return plan.init(), plan.train_step
 
 
 def square_product(

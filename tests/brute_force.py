@@ -24,7 +24,7 @@ def towers(
 
   def embed(method, rows):
     apply = jax.jit(
-        lambda tokens: experiment.model.apply(
+        lambda tokens: experiment.objective.model.apply(
             {'params': params}, tokens, method=method
         )
     )

@@ -12,13 +12,9 @@ from dualenc_jax.models import DualEncoder
 from dualenc_jax.models.dual_encoder import Projection
 from dualenc_jax.models.layers import TokenEmbedder
 from dualenc_jax.models.t5_encoder import T5Encoder
+from dualenc_jax.objectives import Contrastive
 from dualenc_jax.text import text_rows
-from dualenc_jax.training import (
-  checkpoints,
-  Optimizer,
-  Partitioner,
-  step as step_lib,
-)
+from dualenc_jax.training import Optimizer, Partitioner, step as step_lib
 
 VOCAB = 64
 LOSS = SamToNe(both_towers=True)
@@ -121,33 +117,30 @@ def plan(
     micro_batch_size=None,
 ):
   """Abstract state with shardings, initialiser and step."""
-  model = model or make_model()
-  optimizer = optimizer or recording_sgd()
-  abstract, shardings, init, transform = step_lib.make_init(
-      model, loss, similarity, optimizer, partitioner, seed
-  )
-  step = step_lib.make_train_step(
-      model,
-      loss,
-      similarity,
-      optimizer.learning_rate,
-      transform,
+  return step_lib.plan(
+      Contrastive(
+          model or make_model(),
+          loss,
+          similarity,
+          micro_batch_size=micro_batch_size,
+      ),
+      optimizer or recording_sgd(),
       partitioner,
-      shardings,
       seed,
-      micro_batch_size,
   )
-  return checkpoints.with_shardings(abstract, shardings), init, step
 
 
 @functools.cache
 def unsharded_params(separate_towers=False, width=32):
   """The initial parameters of `make_model` without any mesh; host arrays."""
-  model = make_model(separate_towers, width)
+  return init_params(make_model(separate_towers, width))
+
+
+def init_params(model, loss=LOSS, similarity=SIMILARITY, seed=0):
+  """Initial parameters of a model and a loss; host arrays."""
+  init = Contrastive(model, loss, similarity).init
   return jax.device_get(
-      nn.unbox(
-          jax.jit(lambda: step_lib.init_params(model, LOSS, SIMILARITY, 0))()
-      )
+      nn.unbox(jax.jit(lambda: init(jax.random.key(seed)))())
   )
 
 

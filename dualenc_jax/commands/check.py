@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> None:
       task.for_split(split).fingerprint(split)
   print(f'Task {task.task_name}: splits {", ".join(splits)}.')
   if not args.fit_batch:
-    plan_lib.check_batch(experiment)
+    experiment.objective.check_batch(experiment)
   plan = plan_lib.make_plan(experiment)
   for line in summary.describe(experiment, plan):
     print(line)
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   if args.fit_batch:
     experiment = largest_batch(experiment, available)
   for path, array in jax.tree.leaves_with_path(
-      plan_lib.abstract_batch(experiment)
+      experiment.objective.abstract_batch(experiment)
   ):
     name = jax.tree_util.keystr(path, simple=True, separator='/')
     print(f'  batch {name} {list(array.shape)} {array.dtype}')

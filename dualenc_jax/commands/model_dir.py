@@ -15,7 +15,6 @@ from dualenc_jax.inference.loaded import Loaded
 from dualenc_jax.interop import loading, own
 from dualenc_jax.io import files
 from dualenc_jax.parallel.partitioning import HostPartitioner
-from dualenc_jax.run import plan as plan_lib
 from dualenc_jax.run.experiment import Experiment
 
 CONFIG = 'config.gin'
@@ -167,20 +166,20 @@ def load(
     across = experiment.partitioner
     local = HostPartitioner(across.model_parallel, across.rules)
     experiment = dataclasses.replace(experiment, partitioner=local)
-  plan_lib.check_heads(experiment)
+  experiment.objective.check(experiment)
   tokenizer = experiment.tokenizer
 
   def use(checkpoint: own.Checkpoint) -> TrainedModel:
     checkpoint.check_vocabulary(tokenizer.vocabulary)
     params, embedder = loading.place(
-        experiment.model,
+        experiment.objective.model,
         checkpoint.tensors,
         folder,
         experiment.partitioner,
         experiment.eval_batch_size,
     )
     provenance = checkpoint.provenance(
-        experiment.model, tokenizer, experiment.seed
+        experiment.objective.model, tokenizer, experiment.seed
     )
     return TrainedModel(params, tokenizer, embedder, provenance, experiment)
 

@@ -4,7 +4,7 @@ import pathlib
 import uuid
 
 from dualenc_jax.commands import config, model_dir
-from dualenc_jax.interop import loading, own
+from dualenc_jax.interop import loading
 from dualenc_jax.interop.weights import SIZES, Weights
 from dualenc_jax.models import T5Encoder
 from dualenc_jax.parallel.partitioning import HostPartitioner
@@ -63,7 +63,7 @@ def write(
       step,
       {
           'run_id': uuid.uuid4().hex,
-          'model': own.describe(experiment.model),
+          'model': experiment.objective.facts,
           'config': text,
           'converted_from': f'{weights.kind} {pathlib.Path(weights.path).name}',
           'data': {

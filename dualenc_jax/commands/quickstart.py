@@ -19,7 +19,7 @@ from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.index import of_model
 from dualenc_jax.index.source import default_split
 from dualenc_jax.io import files
-from dualenc_jax.objectives import embedding
+from dualenc_jax.models import model_params
 from dualenc_jax.parallel import partitioning
 from dualenc_jax.results import evaluate
 from dualenc_jax.retriever import Retriever
@@ -97,7 +97,7 @@ def untrained(
   """Metrics of the model as it was before the first step."""
   params = plan_lib.make_plan(model.experiment).init().params
   return evaluation.evaluate(
-      model.embedder, embedding.model_params(params), retrieval_set
+      model.embedder, model_params(params), retrieval_set
   ).metrics
 
 

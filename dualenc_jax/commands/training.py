@@ -4,6 +4,7 @@ import argparse
 import logging
 
 from dualenc_jax.commands import config, model_dir
+from dualenc_jax.evaluation import periodic
 from dualenc_jax.run import loop, plan as plan_lib, summary
 from dualenc_jax.run.experiment import Experiment
 
@@ -25,7 +26,7 @@ def train(
 ) -> None:
   """Checks, says what will run, writes the config and trains."""
   text = config.operative_config()
-  plan_lib.check_batch(experiment)
+  experiment.objective.check_batch(experiment)
   plan = plan_lib.make_plan(experiment)
   for line in summary.describe(experiment, plan):
     _LOG.info('%s', line)
@@ -35,6 +36,7 @@ def train(
       experiment,
       plan,
       text,
+      periodic.hooks(experiment, plan),
       ready=lambda: model_dir.write(
           experiment.model_dir, text, experiment.tokenizer.vocabulary.file
       ),

@@ -1,7 +1,11 @@
 """Flax Linen modules: the T5 encoder and the dual encoder built from it."""
 
 from dualenc_jax.models.attention import dot_product_attention, einsum_attention
-from dualenc_jax.models.dual_encoder import DualEncoder, Projection
+from dualenc_jax.models.dual_encoder import (
+  DualEncoder,
+  model_params,
+  Projection,
+)
 from dualenc_jax.models.layers import TokenEmbedder
 from dualenc_jax.models.t5_encoder import T5Encoder
 
@@ -12,4 +16,5 @@ __all__ = [
     'TokenEmbedder',
     'dot_product_attention',
     'einsum_attention',
+    'model_params',
 ]

@@ -3,6 +3,8 @@
 Shapes: R rows, S texts a row, L tokens, E model dim, D embedding dim.
 """
 
+from typing import Any
+
 from flax import linen as nn
 import jax
 import jax.numpy as jnp
@@ -34,6 +36,11 @@ def l2_normalize(x: jax.Array, epsilon: float = 1e-12) -> jax.Array:
   """Scales float32 [..., D] to length one; a zero row stays zero."""
   square = jnp.sum(jnp.square(x), axis=-1, keepdims=True)
   return x * jax.lax.rsqrt(jnp.maximum(square, epsilon))
+
+
+def model_params(params: Any) -> Any:
+  """Train parameters, or a tree of their structure, without the loss's."""
+  return {name: tree for name, tree in params.items() if name != 'loss'}
 
 
 class Projection(nn.Module):

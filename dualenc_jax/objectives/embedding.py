@@ -7,16 +7,11 @@ import jax
 import jax.numpy as jnp
 
 from dualenc_jax.losses import Embeddings
-from dualenc_jax.models import DualEncoder
+from dualenc_jax.models import DualEncoder, model_params
 from dualenc_jax.parallel import micro_batches
 from dualenc_jax.text.text_rows import TextRows
 
 Batch = dict[str, Any]
-
-
-def model_params(params: Any) -> Any:
-  """The parameters of the model, or anything else of that structure."""
-  return {name: tree for name, tree in params.items() if name != 'loss'}
 
 
 def embed(

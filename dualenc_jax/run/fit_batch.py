@@ -4,7 +4,6 @@ from collections.abc import Callable
 import dataclasses
 import math
 
-from dualenc_jax.data.layouts.layout import Padded
 from dualenc_jax.errors import UserError
 from dualenc_jax.run import memory as memory_lib
 from dualenc_jax.run.experiment import Experiment
@@ -28,7 +27,7 @@ class Fit:
     batch_size: the largest global batch that fits, in pairs.
     peak: bytes a device of its step.
     capped: larger ones may fit; the search stops at `MAX_BATCH_SIZE`, or at
-      the number of examples where the layout depends on their lengths.
+      the objective's `largest_batch`.
   """
 
   batch_size: int
@@ -46,8 +45,7 @@ def fit_batch(
   Memory is taken to grow with the batch. It falls by some 20 MiB where the loss
   turns from dense to ring, which a device of less than about a GiB may notice.
   Every size tried is compiled, which takes as long as at the start of a run.
-  Nothing is run. Sizes are multiples of the devices on the data axis and
-  of the micro-batch, if there is one.
+  Nothing is run. Sizes are multiples of the objective's `batch_unit`.
 
   Args:
     experiment: the run; its own batch size is where the search begins.
@@ -73,16 +71,10 @@ def fit_batch(
     tell(size, peak)
     return math.inf if peak is None else peak
 
-  unit = math.lcm(
-      experiment.partitioner.mesh.shape['data'],
-      experiment.micro_batch_size or 1,
-  )
+  objective = experiment.objective
+  unit = objective.batch_unit(experiment)
   smallest = max(unit, 2)  # One pair has no negatives.
-  most = MAX_BATCH_SIZE
-  if not isinstance(experiment.layout, Padded):
-    # The layout looks at batches of the examples that there are.
-    some = dataclasses.replace(experiment, batch_size=smallest)
-    most = min(most, some.batches.num_examples)
+  most = min(objective.largest_batch(experiment), MAX_BATCH_SIZE)
   sizes = range(smallest, max(most, smallest) + 1, unit)
   peaks = search(measure, sizes, experiment.batch_size, state, limit)
   fitting = [size for size, peak in peaks.items() if peak <= limit]

@@ -7,9 +7,7 @@ from typing import Any
 
 import jax
 
-from dualenc_jax import losses
 from dualenc_jax.errors import UserError
-from dualenc_jax.objectives import embedding
 from dualenc_jax.run import plan as plan_lib
 from dualenc_jax.run.experiment import Experiment
 
@@ -33,9 +31,9 @@ class Parts:
     activations: temporaries of the whole step less `loss`: activations that
       wait for the backward pass, gradients, updates, what the collectives
       need.
-    loss: temporaries of the loss and its gradient with respect to the
-      embeddings, compiled on their own; embeddings and gradients, which enter
-      and leave, are not among them.
+    loss: temporaries of what the objective has compiled apart and its
+      gradient, such as the loss of embeddings; the embeddings and gradients,
+      which enter and leave, are not among them. 0 if it has no such part.
     other: metrics, the program where it lies in the device's memory, and
       padding of inputs to the device's tiles; less inputs that the step never
       reads.
@@ -87,7 +85,7 @@ def by_part(experiment: Experiment) -> Parts:
   step = _analyze_step(experiment, plan)
   temporaries = step.temp_size_in_bytes
   # Inside of the step the compiler may need less for the loss than on its own.
-  loss = min(_analyze_loss(experiment, plan).temp_size_in_bytes, temporaries)
+  loss = min(_loss_bytes(experiment, plan), temporaries)
   params = _device_bytes(plan.abstract.params)
   optimizer = _device_bytes((plan.abstract.opt_state, plan.abstract.step))
   batch = _device_bytes(_batch(experiment))
@@ -121,7 +119,8 @@ def _device_bytes(tree: Any) -> int:
 
 
 def _batch(experiment: Experiment) -> dict[str, jax.ShapeDtypeStruct]:
-  return _on_rows(plan_lib.abstract_batch(experiment), experiment)
+  batch = experiment.objective.abstract_batch(experiment)
+  return _on_rows(batch, experiment)
 
 
 def _on_rows(tree: Any, experiment: Experiment) -> Any:
@@ -139,28 +138,18 @@ def _analyze_step(experiment: Experiment, plan: plan_lib.Plan) -> Any:
   )
 
 
-def _analyze_loss(experiment: Experiment, plan: plan_lib.Plan) -> Any:
-  """The compiler's figures of the loss and its gradient."""
-  partitioner = plan.partitioner
-  params = plan.abstract.params
+def _loss_bytes(experiment: Experiment, plan: plan_lib.Plan) -> int:
+  """Temporaries of the part that is compiled apart, and of its gradient."""
+  partitioner = experiment.partitioner
   with partitioner.scope():
-    embeddings = jax.eval_shape(
-        lambda params, batch: embedding.embed(experiment.model, params, batch),
-        params,
-        _batch(experiment),
-    )
-  embeddings = _on_rows(embeddings, experiment)
-  vectors = embeddings.query, embeddings.passage, embeddings.negatives
+    found = experiment.objective.apart(plan.abstract.params, _batch(experiment))
+  if found is None:
+    return 0
+  part, params, rows, rest = found
 
-  def loss(params, vectors, batch):
-    query, passage, negatives = vectors
+  def loss(params, rows, rest):
     with partitioner.scope():
-      return losses.evaluate(
-          experiment.loss,
-          experiment.similarity,
-          params,
-          batch._replace(query=query, passage=passage, negatives=negatives),
-      )
+      return part(params, rows, rest)
 
   gradient = jax.jit(
       jax.value_and_grad(loss, argnums=(0, 1), has_aux=True),
@@ -169,10 +158,11 @@ def _analyze_loss(experiment: Experiment, plan: plan_lib.Plan) -> Any:
           (partitioner.replicated, partitioner.rows),
       ),
   )
+  rows, rest = _on_rows((rows, rest), experiment)
   return _analysis(
-      gradient.lower(params.get('loss', {}), vectors, embeddings),
+      gradient.lower(params, rows, rest),
       f'The loss of {experiment.batch_size:,} pairs',
-  )
+  ).temp_size_in_bytes
 
 
 def _analysis(lowered: jax.stages.Lowered, what: str) -> Any:

@@ -216,15 +216,6 @@ class Checkpoints:
       ) from e
 
 
-def with_shardings(abstract: Any, shardings: Any) -> Any:
-  """Abstract arrays that say where they live."""
-  return jax.tree.map(
-      lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s),
-      abstract,
-      shardings,
-  )
-
-
 def _check_same_model(where: pathlib.Path, metadata: Any, abstract: Any):
   if metadata is None:
     raise FileNotFoundError(f'{where} has no metadata')

@@ -17,7 +17,6 @@ from dualenc_jax.interop import (
   same_vocabulary,
 )
 from dualenc_jax.interop.weights import count_reasons, Weights
-from dualenc_jax.models import DualEncoder
 from dualenc_jax.parallel import rules as rules_lib
 from dualenc_jax.tensor_files.tensors import Tensor
 from dualenc_jax.text.vocabulary import Vocabulary
@@ -78,7 +77,7 @@ class Start:
 
 def plan_start(
     initial: InitialCheckpoint | str,
-    model: DualEncoder,
+    facts: Mapping[str, Any],
     vocabulary: Vocabulary,
     abstract_params: Any,
 ) -> Start:
@@ -86,7 +85,7 @@ def plan_start(
 
   Args:
     initial: what to start from, or its path.
-    model: the dual encoder.
+    facts: of the model, as `Objective.facts` and `own.describe` have them.
     vocabulary: of this run; the checkpoint's must be the same where it is told.
     abstract_params: the train parameters; shapes count.
 
@@ -101,10 +100,10 @@ def plan_start(
   leaves = jax.tree.leaves(abstract_params)
   for name, leaf in zip(rules_lib.leaf_paths(abstract_params), leaves):
     shapes |= own.layer_names(name, leaf.shape)
-  if not initial.rules:
-    _check_versions(weights, model)
+  if not initial.rules and 'encoder' in facts:
+    _check_versions(weights, facts['encoder']['activations'])
   sources = assignment.assign(shapes, weights, initial.rules, initial.drop)
-  check_activations(weights, model, sources)
+  check_activations(weights, facts, sources)
   return Start(weights, sources, initial.keep_optimizer)
 
 
@@ -134,9 +133,9 @@ def start_from(start: Start, state: TrainState) -> TrainState:
   return TrainState(state.step, treedef.unflatten(leaves), opt_state)
 
 
-def _check_versions(weights: Weights, model: DualEncoder) -> None:
+def _check_versions(weights: Weights, mine: Sequence[str]) -> None:
   """Raises UserError where T5 1.0 and 1.1 meet, whose names differ, too."""
-  mine, theirs = model.encoder.activations, weights.encoder.activations
+  theirs = weights.encoder.activations
   if len(mine) != len(theirs):
     raise UserError(
         _other_activations(weights, 'encoder', theirs, 'encoder', mine)
@@ -144,7 +143,9 @@ def _check_versions(weights: Weights, model: DualEncoder) -> None:
 
 
 def check_activations(
-    weights: Weights, model: DualEncoder, sources: Mapping[str, str | None]
+    weights: Weights,
+    facts: Mapping[str, Any],
+    sources: Mapping[str, str | None],
 ) -> None:
   """Raises UserError unless feed-forward blocks compute what theirs did."""
   for name, source in sources.items():
@@ -152,7 +153,7 @@ def check_activations(
     if not block or source is None:
       continue
     tower, there = tower.split('/')[0], source.split('/')[0]
-    mine = tuple(getattr(model, tower).activations)
+    mine = tuple(facts[tower]['activations'])
     theirs = tuple(getattr(weights, there).activations)
     if mine != theirs:
       raise UserError(_other_activations(weights, there, theirs, tower, mine))

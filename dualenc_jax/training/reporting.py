@@ -34,8 +34,18 @@ class Reporter:
       start: int,
       steps: int,
       batch_size: int,
+      started: float | None = None,
   ):
-    """Starts at step `start` of `steps`; numbers of an old run after it go."""
+    """Starts at a step; numbers of an old run after it go.
+
+    Args:
+      model_dir: the run's folder.
+      start: steps taken so far.
+      steps: of the whole run.
+      batch_size: examples a step.
+      started: `time.perf_counter()` when the program started, for a line.
+    """
+    self._started = started
     self._is_first_host = jax.process_index() == 0
     self._folder = pathlib.Path(model_dir)
     if self._is_first_host:
@@ -65,6 +75,9 @@ class Reporter:
   def step(self, step: int, metrics: Mapping[str, float]) -> None:
     """Reports step number `step` (from 1), whose metrics have arrived."""
     now = time.perf_counter()
+    if self._started is not None and step == self._start + 1:
+      since = now - self._started
+      self.line(f'First step done {since:.1f} s after the start.')
     rate = self._batch_size / max(now - self._last, 1e-9)
     self._last = now
     self.scalars('train', step, {**metrics, 'examples_per_second': rate})

@@ -1,6 +1,7 @@
 """Train state and train step: from a batch on the mesh to new parameters."""
 
 from collections.abc import Callable
+import functools
 from typing import Any, NamedTuple
 
 from flax import linen as nn
@@ -9,9 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dualenc_jax import losses
-from dualenc_jax.models import DualEncoder
-from dualenc_jax.objectives.embedding import Batch, embed
+from dualenc_jax.objectives import Objective
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.training.optimizer import Optimizer
 
@@ -21,7 +20,7 @@ class TrainState(NamedTuple):
 
   Attributes:
     step: steps taken, int32 [].
-    params: the model's parameters; those of the loss under 'loss'.
+    params: the objective's.
     opt_state: optax state.
   """
 
@@ -30,42 +29,71 @@ class TrainState(NamedTuple):
   opt_state: Any
 
 
-def init_params(
-    model: DualEncoder,
-    loss: losses.Loss,
-    similarity: losses.Similarity,
-    seed: int,
-) -> Any:
-  """Fresh parameters, the model's still in their boxes of logical axes."""
-  tokens = jnp.ones((1, 2), jnp.int32)
-  params = model.init(jax.random.key(seed), tokens, tokens)['params']
-  loss_params = losses.init(loss, similarity)
-  return {**params, 'loss': loss_params} if loss_params else params
+class Plan(NamedTuple):
+  """Training, planned: shapes, shardings and functions, no numbers yet.
+
+  Attributes:
+    abstract: the train state as ShapeDtypeStruct with shardings.
+    init: makes the initial state in place on the mesh.
+    train_step: (state, batch) -> (state, metrics); donates the state.
+  """
+
+  abstract: TrainState
+  init: Callable[[], TrainState]
+  train_step: Callable[[TrainState, Any], tuple[TrainState, dict[str, Any]]]
 
 
-def make_init(
-    model: DualEncoder,
-    loss: losses.Loss,
-    similarity: losses.Similarity,
+def plan(
+    objective: Objective,
     optimizer: Optimizer,
     partitioner: Partitioner,
     seed: int,
-) -> tuple[TrainState, TrainState, Callable[[], TrainState], Any]:
-  """Plans the train state without computing anything.
+) -> Plan:
+  """Traces parameters and optimizer state; computes nothing.
 
-  Returns:
-    The abstract state, its shardings, a compiled function that makes the
-    initial state in place on the mesh, and the optax transformation.
+  Dropout of step k depends on (seed, k) alone. Beside the objective's metrics
+  come `gradient_norm`, `learning_rate` and `gradient_squares`, the squared norm
+  of each gradient in the order of `rules.leaf_paths(params)`.
+
+  Raises:
+    UserError: sizes that do not divide, rules that match nothing.
   """
-  boxed = jax.eval_shape(lambda: init_params(model, loss, similarity, seed))
+  key = functools.partial(jax.random.key, seed)
+  boxed = jax.eval_shape(lambda: objective.init(key()))
   abstract_params = nn.unbox(boxed)
   transform = optimizer.build(abstract_params)
 
   def init() -> TrainState:
-    params = nn.unbox(init_params(model, loss, similarity, seed))
+    params = nn.unbox(objective.init(key()))
     return TrainState(
         jnp.zeros((), jnp.int32), params, transform.init(params)
     )
+
+  def train_step(state: TrainState, batch: Any):
+    # Of the generators only this one draws a row's mask by its key alone.
+    dropout = jax.random.fold_in(key(impl='threefry2x32'), state.step)
+
+    def value(params):
+      return objective(params, batch, dropout)
+
+    (_, metrics), grads = jax.value_and_grad(value, has_aux=True)(state.params)
+    updates, opt_state = transform.update(grads, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+    squares = jnp.stack(
+        [jnp.sum(jnp.square(g)) for g in jax.tree.leaves(grads)]
+    )
+    rate = jnp.asarray(optimizer.learning_rate(state.step), jnp.float32)
+    metrics = {
+        **metrics,
+        'gradient_norm': jnp.sqrt(jnp.sum(squares)),
+        'gradient_squares': squares,
+        'learning_rate': rate,
+    }
+    return TrainState(state.step + 1, params, opt_state), metrics
+
+  def scoped_step(state, batch):
+    with partitioner.scope():
+      return train_step(state, batch)
 
   abstract = jax.eval_shape(init)
   param_shardings = partitioner.param_shardings(boxed)
@@ -76,64 +104,24 @@ def make_init(
           abstract.opt_state, abstract_params, param_shardings
       ),
   )
-  return abstract, shardings, jax.jit(init, out_shardings=shardings), transform
+  return Plan(
+      with_shardings(abstract, shardings),
+      jax.jit(init, out_shardings=shardings),
+      jax.jit(
+          scoped_step,
+          in_shardings=(shardings, partitioner.rows),
+          out_shardings=(shardings, partitioner.replicated),
+          donate_argnums=0,
+      ),
+  )
 
 
-def make_train_step(
-    model: DualEncoder,
-    loss: losses.Loss,
-    similarity: losses.Similarity,
-    learning_rate: Callable[[jax.Array], jax.Array],
-    transform: optax.GradientTransformation,
-    partitioner: Partitioner,
-    shardings: TrainState,
-    seed: int,
-    micro_batch_size: int | None = None,
-) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]:
-  """Compiles (state, batch) -> (state, metrics); the old state is donated.
-
-  Dropout of step k depends on (seed, k) alone; `micro_batch_size`, as in
-  `embed`, changes no numbers. Beside the loss's metrics come `gradient_norm`,
-  `learning_rate` and `gradient_squares`, the squared norm of each gradient in
-  the order of `rules.leaf_paths(params)`.
-  """
-
-  def step(state: TrainState, batch: Batch):
-    # Of the generators only this one draws a row's mask by its key alone.
-    key = jax.random.key(seed, impl='threefry2x32')
-    key = jax.random.fold_in(key, state.step)
-
-    def loss_fn(params):
-      embeddings = embed(model, params, batch, key, micro_batch_size)
-      return losses.evaluate(
-          loss, similarity, params.get('loss', {}), embeddings
-      )
-
-    (_, metrics), grads = jax.value_and_grad(loss_fn, has_aux=True)(
-        state.params
-    )
-    updates, opt_state = transform.update(grads, state.opt_state, state.params)
-    params = optax.apply_updates(state.params, updates)
-    squares = jnp.stack(
-        [jnp.sum(jnp.square(g)) for g in jax.tree.leaves(grads)]
-    )
-    metrics = {
-        **metrics,
-        'gradient_norm': jnp.sqrt(jnp.sum(squares)),
-        'gradient_squares': squares,
-        'learning_rate': jnp.asarray(learning_rate(state.step), jnp.float32),
-    }
-    return TrainState(state.step + 1, params, opt_state), metrics
-
-  def scoped(state, batch):
-    with partitioner.scope():
-      return step(state, batch)
-
-  return jax.jit(
-      scoped,
-      in_shardings=(shardings, partitioner.rows),
-      out_shardings=(shardings, partitioner.replicated),
-      donate_argnums=0,
+def with_shardings(abstract: Any, shardings: Any) -> Any:
+  """Abstract arrays that say where they live."""
+  return jax.tree.map(
+      lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s),
+      abstract,
+      shardings,
   )
 
 

@@ -62,7 +62,7 @@ def test_the_index_holds_the_towers_vectors(model, whole):
     text = json.loads(lines[row])['passage']
     assert index.passage(row).text == text
     tokens = experiment.tokenizer.encode_passages([text])
-    expected = experiment.model.apply(
+    expected = experiment.objective.model.apply(
         {'params': params}, tokens.padded([0], 16), method='encode_passage'
     )
     np.testing.assert_allclose(

@@ -91,7 +91,7 @@ def test_architecture_files_share_what_their_names_say(name, own, frozen):
     experiment = build(before, f'architectures/{name}.gin')
     parts = ['token_embedder', 'encoder', 'projection']
     assert own == [
-        p for p in parts if getattr(experiment.model, f'passage_{p}')
+        p for p in parts if getattr(experiment.objective.model, f'passage_{p}')
     ]
     assert len(experiment.optimizer.freeze) == frozen
 

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import re
 
-from flax import linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,10 +19,11 @@ from dualenc_jax.losses import (
   LearnableTemperature,
   Similarity,
 )
+from dualenc_jax.models import model_params
 from dualenc_jax.objectives import embedding
 from dualenc_jax.parallel import rules
 from dualenc_jax.run import plan as plan_lib
-from dualenc_jax.training import Partitioner, step as step_lib
+from dualenc_jax.training import Partitioner
 
 FSDP = (('embed', 'data'),)
 SIZE = 32
@@ -49,8 +49,7 @@ def make_model(separate_towers=False, **options):
 @functools.cache
 def make_params(separate_towers=False, options=()):
   model = make_model(separate_towers, **dict(options))
-  init = jax.jit(lambda: step_lib.init_params(model, LOSS, DENSE, 0))
-  return jax.device_get(nn.unbox(init()))
+  return tiny_training.init_params(model, LOSS, DENSE)
 
 
 def value_and_gradients(embed, params):
@@ -104,7 +103,7 @@ def test_equal_to_a_loop_by_hand():
 
       def encode(method, tokens, key, numbers):
         return model.apply(
-            {'params': embedding.model_params(params)},
+            {'params': model_params(params)},
             tokens,
             dropout_numbers=numbers,
             rngs={'dropout': key},
@@ -307,14 +306,19 @@ def build(*bindings):
   )
 
 
+def check_batch(*bindings):
+  experiment = build(*bindings)
+  experiment.objective.check_batch(experiment)
+
+
 def test_the_gin_macro_reaches_the_step():
   for bindings, rows in [((), 48), (['MICRO_BATCH_SIZE = 16'], 16)]:
     experiment = build(*bindings)
     plan = plan_lib.make_plan(experiment)
     text = plan.train_step.lower(
-        plan.abstract, plan_lib.abstract_batch(experiment)
+        plan.abstract, experiment.objective.abstract_batch(experiment)
     ).as_text()
-    features = experiment.model.token_embedder.features
+    features = experiment.objective.model.token_embedder.features
     length = experiment.tokenizer.query_length
     encoded = re.findall(rf'tensor<(\d+)x{length}x{features}xf32>', text)
     assert set(encoded) == {str(rows)}
@@ -334,15 +338,14 @@ def test_the_gin_macro_reaches_the_step():
 )
 def test_bad_sizes_are_told(value, message):
   with pytest.raises(UserError, match=message):
-    plan_lib.check_batch(build(f'MICRO_BATCH_SIZE = {value}'))
+    check_batch(f'MICRO_BATCH_SIZE = {value}')
 
 
 def test_the_model_axis_does_not_count():
-  plan_lib.check_batch(build('MICRO_BATCH_SIZE = 12', 'MODEL_PARALLEL = 2'))
+  check_batch('MICRO_BATCH_SIZE = 12', 'MODEL_PARALLEL = 2')
 
 
 def test_a_batch_that_does_not_divide_is_no_matter_in_evaluation():
-  experiment = build('BATCH_SIZE = 12')
   with pytest.raises(UserError, match='BATCH_SIZE is 12; expected a multiple'):
-    plan_lib.check_batch(experiment)
-  plan_lib.make_embedder(plan_lib.make_plan(experiment), experiment)
+    check_batch('BATCH_SIZE = 12')
+  plan_lib.make_plan(build('BATCH_SIZE = 12'))

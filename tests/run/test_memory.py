@@ -13,6 +13,7 @@ import tiny_training
 from dualenc_jax.data import Padded
 from dualenc_jax.errors import UserError
 from dualenc_jax.losses import InBatchSoftmax
+from dualenc_jax.objectives import Contrastive
 from dualenc_jax.run import fit_batch as fit_lib, memory
 from dualenc_jax.run.experiment import Experiment
 from dualenc_jax.training import Optimizer, Partitioner
@@ -53,7 +54,9 @@ class Rowwise:
     return value, {'loss': value}
 
 
-def make_experiment(partitioner, loss, batch_size=16, optimizer=SGD, **more):
+def make_experiment(
+    partitioner, loss, batch_size=16, optimizer=SGD, micro_batch_size=None
+):
   tokenizer = types.SimpleNamespace(
       vocabulary=types.SimpleNamespace(size=tiny_training.VOCAB),
       query_length=QUERY_LENGTH,
@@ -61,17 +64,19 @@ def make_experiment(partitioner, loss, batch_size=16, optimizer=SGD, **more):
   )
   return Experiment(
       model_dir='unused',
-      model=MODEL,
-      loss=loss,
-      task=None,
+      objective=Contrastive(
+          MODEL,
+          loss,
+          tiny_training.SIMILARITY,
+          micro_batch_size=micro_batch_size,
+          layout=Padded(),
+      ),
+      task=types.SimpleNamespace(parts=list),
       tokenizer=tokenizer,
-      similarity=tiny_training.SIMILARITY,
       optimizer=optimizer,
       partitioner=partitioner,
       steps=1,
       batch_size=batch_size,
-      layout=Padded(),
-      **more,
   )
 
 

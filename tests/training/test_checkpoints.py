@@ -15,12 +15,11 @@ import tiny_training
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.training import (
-  checkpoints as checkpoints_lib,
   Optimizer,
   Partitioner,
 )
 from dualenc_jax.training.checkpoints import Checkpoints
-from dualenc_jax.training.step import TrainState
+from dualenc_jax.training.step import TrainState, with_shardings
 
 # Orbax leaves the other reads of a damaged checkpoint unfinished.
 pytestmark = pytest.mark.filterwarnings(
@@ -63,7 +62,7 @@ def abstract_state(partitioner=None, width=64, extra=(), names=('wi', 'wo')):
       params,
   )
   shardings = partitioner.param_shardings(boxed)
-  return checkpoints_lib.with_shardings(
+  return with_shardings(
       state,
       TrainState(
           partitioner.replicated,

@@ -14,7 +14,7 @@ import tiny_training
 
 from dualenc_jax.commands import check, train
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import assignment, opening
+from dualenc_jax.interop import assignment, opening, own
 from dualenc_jax.interop.weights import shapes_of, Weights
 from dualenc_jax.models import DualEncoder, Projection, T5Encoder, TokenEmbedder
 from dualenc_jax.tensor_files.tensors import Tensor
@@ -23,7 +23,6 @@ from dualenc_jax.training import (
   initial,
   Optimizer,
   Partitioner,
-  step as step_lib,
 )
 
 GOLDEN = pathlib.Path(__file__).parents[1] / 'data' / 'golden'
@@ -63,42 +62,40 @@ def golden_model(passage=False, **options) -> DualEncoder:
   return DualEncoder(TokenEmbedder(512, 32), encoder, Projection(16), **own)
 
 
-def make_init(model, partitioner=Partitioner()):
+def make_plan(model, partitioner=Partitioner()):
   rate = optax.linear_schedule(1e-3, 0.0, 10)
   optimizer = Optimizer(optax.adafactor(rate), rate)
-  return step_lib.make_init(
-      model,
-      tiny_training.LOSS,
-      tiny_training.SIMILARITY,
-      optimizer,
-      partitioner,
-      0,
-  )
+  return tiny_training.plan(partitioner, optimizer, model)
 
 
 def fresh_state(model, partitioner=Partitioner()):
   """Random parameters where the plan has them; no initialiser is compiled."""
-  abstract, shardings, *_ = make_init(model, partitioner)
+  abstract = make_plan(model, partitioner).abstract
   rng = np.random.default_rng(0)
   state = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), abstract)
   params = jax.tree.map(
       lambda a: rng.normal(size=a.shape).astype(a.dtype), abstract.params
   )
-  return jax.device_put(state._replace(params=params), shardings)
+  return jax.device_put(
+      state._replace(params=params),
+      jax.tree.map(lambda a: a.sharding, abstract),
+  )
 
 
 def start(path, model, vocabulary, partitioner=Partitioner(), **options):
   source = initial.InitialCheckpoint(str(path), **options)
   state = fresh_state(model, partitioner)
-  plan = initial.plan_start(source, model, vocabulary, state.params)
+  plan = initial.plan_start(
+      source, own.describe(model), vocabulary, state.params
+  )
   return initial.start_from(plan, state)
 
 
 def refuse(path, model, vocabulary) -> str:
   """The message; nothing is computed before it."""
-  params = make_init(model)[0].params
+  params = make_plan(model).abstract.params
   with pytest.raises(UserError) as error:
-    initial.plan_start(str(path), model, vocabulary, params)
+    initial.plan_start(str(path), own.describe(model), vocabulary, params)
   return str(error.value)
 
 

@@ -3,7 +3,6 @@
 import functools
 import re
 
-from flax import linen as nn
 import jax
 import numpy as np
 import pytest
@@ -11,9 +10,10 @@ import text_reading
 import tiny_training
 
 from dualenc_jax.data import Batches, Grouped, Packed, Padded
+from dualenc_jax.models import model_params
 from dualenc_jax.objectives import embedding
 from dualenc_jax.parallel import rules
-from dualenc_jax.training import Partitioner, step as step_lib
+from dualenc_jax.training import Partitioner
 
 SIZE, QUERY, PASSAGE = 32, 12, 40
 FSDP = (('embed', 'data'),)
@@ -54,15 +54,7 @@ def make_model(rate=0.2, **options):
 def make_params(scan_layers=False, num_layers=1):
   """With large position biases, so that attending too far would show."""
   model = make_model(scan_layers=scan_layers, num_layers=num_layers)
-  params = jax.device_get(
-      nn.unbox(
-          jax.jit(
-              lambda: step_lib.init_params(
-                  model, tiny_training.LOSS, tiny_training.SIMILARITY, 0
-              )
-          )()
-      )
-  )
+  params = tiny_training.init_params(model)
   biases = params['encoder']['relpos_bias']
   biases['rel_embedding'] = 10 * biases['rel_embedding']
   return params
@@ -109,7 +101,7 @@ def test_embeddings_equal_each_text_alone(layout, num_negatives, cells, micro):
     for row, text in zip(tokens, texts):
       row[: len(text)] = text
     return model.apply(
-        {'params': embedding.model_params(params)}, tokens, method=method
+        {'params': model_params(params)}, tokens, method=method
     )
 
   pairs = text_reading.pairs_of(batch, num_negatives)

@@ -7,13 +7,16 @@ import pytest
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.losses import InBatchSoftmax, SamToNe, Similarity
-from dualenc_jax.run import summary
+from dualenc_jax.objectives import negatives
 
 
 class FourPairs:
   """The first two share a query, and a hard negative is the first passage."""
 
   batch_size = 4
+
+  def __init__(self, num_negatives):
+    self.num_negatives = num_negatives
 
   @property
   def picker(self):
@@ -30,13 +33,9 @@ class FourPairs:
 
 
 def lines(loss, num_negatives, **options):
-  experiment = types.SimpleNamespace(
-      loss=loss,
-      similarity=Similarity(**options),
-      batch_size=4,
-      num_negatives=num_negatives,
-  )
-  return list(summary.negatives_left(experiment, FourPairs(), 7))
+  pairs = FourPairs(num_negatives)
+  similarity = Similarity(**options)
+  return list(negatives.describe_left(loss, similarity, pairs, 7))
 
 
 def test_negatives_after_duplicates():
