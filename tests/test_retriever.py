@@ -98,6 +98,20 @@ def test_search_of_texts(retriever):
   assert len(retriever) == len(TEXTS)
 
 
+def test_find_has_the_passages_of_search(retriever, tmp_path):
+  retriever.index(TEXTS, [f'p{i}' for i in range(len(TEXTS))])
+  queries = ['read a file', 'merge']
+  retriever.save(tmp_path)
+  for searched in (retriever, Retriever.from_dir(tmp_path)):
+    scores, ids = searched.search(queries, k=3)
+    found = searched.find(queries, k=3)
+    assert [[hit.passage.id for hit in hits] for hits in found] == ids.tolist()
+    assert [[hit.score for hit in hits] for hits in found] == scores.tolist()
+    for hit in found[0] + found[1]:
+      assert hit.passage.text == TEXTS[int(hit.passage.id[1:])]
+  assert retriever.find([], 3) == []
+
+
 @pytest.mark.parametrize('dtype', [np.float16, np.float32, np.float64])
 def test_search_of_own_embeddings(retriever, dtype):
   passages = vectors(300).astype(dtype)

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 from typing import Any
 
 import filelock
@@ -15,20 +16,30 @@ FILES = {
 }
 
 
-def link_model(folder: pathlib.Path) -> pathlib.Path:
-  """A model_dir after two steps: a link to one that all tests share, to read.
-
-  Args:
-    folder: gets the link; the data may be beside it, in `data`.
-  """
+def shared_model() -> pathlib.Path:
+  """A model_dir after two steps on files beside it, which all tests share."""
   home = pathlib.Path(os.environ['DUALENC_CACHE']) / 'tiny_model'
   home.mkdir(exist_ok=True)
   with filelock.FileLock(home / 'lock'):
     if not (home / 'model').exists():
       train.main([*tiny_run.flags(home), f'--model_dir={home / "training"}'])
       (home / 'training').rename(home / 'model')
-  (folder / 'model').symlink_to(home / 'model')
+  return home / 'model'
+
+
+def link_model(folder: pathlib.Path) -> pathlib.Path:
+  """A link to the shared model, to read; the data may be beside it, in `data`.
+
+  Args:
+    folder: gets the link.
+  """
+  (folder / 'model').symlink_to(shared_model())
   return folder / 'model'
+
+
+def copy_model(path: pathlib.Path) -> pathlib.Path:
+  """Copies the shared model, to write to; returns where."""
+  return shutil.copytree(shared_model(), path)
 
 
 def flags(

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 import dataclasses
+import importlib.util
 import pathlib
 from typing import Any
 
@@ -9,6 +10,7 @@ from dualenc_jax.analysis import (
   histogram_figures,
   lengths as lengths_lib,
   map_figures,
+  projector,
 )
 from dualenc_jax.analysis.sample import Sample
 from dualenc_jax.analysis.setting import Setting
@@ -38,6 +40,34 @@ class Analysis:
   vectors: Vectors
   numbers: dict[str, float]
   lengths: list[lengths_lib.Lengths]
+
+
+def check_names(names: Sequence[str], models: int) -> None:
+  """Raises UserError unless each model has a name of its own, in files too."""
+  if len(names) != models or not all(names):
+    raise UserError(
+        f'--names={",".join(names)} for {models} --model_dir; expected a name'
+        ' for each, with commas between.'
+    )
+  if len({projector.safe(name) for name in names}) < models:
+    raise UserError(
+        f'Two models have one name: {", ".join(names)}. Give --names=a,b.'
+    )
+
+
+def check_installed() -> None:
+  """Raises UserError unless the libraries that draw and fit are installed."""
+  packages = {'matplotlib': 'matplotlib', 'sklearn': 'scikit-learn'}
+  missing = [
+      package
+      for module, package in packages.items()
+      if importlib.util.find_spec(module) is None
+  ]
+  if missing:
+    raise UserError(
+        f'`dualenc analyze` needs {" and ".join(missing)}:'
+        " pip install 'dualenc-jax[plots]'."
+    )
 
 
 def check_same_data(first: Analysis, other: Analysis) -> None:

@@ -14,7 +14,6 @@ as CSV; analysis.json and numbers.csv hold the numbers of the models.
 import argparse
 from collections.abc import Sequence
 import dataclasses
-import importlib.util
 import pathlib
 
 from dualenc_jax.analysis import analyse, output, projector, sample
@@ -24,25 +23,28 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.io import files
 from dualenc_jax.results import evaluate
 
+_ANOTHER = 'another --output_dir'
+
 
 def main(argv: Sequence[str] | None = None) -> None:
   args = config.parse_args(make_parser(), argv)
-  names = model_names(args)
+  folders = [pathlib.Path(folder) for folder in args.model_dir]
+  names = args.names or [folder.resolve().name for folder in folders]
+  output.check_names(names, len(folders))
   check_args(args)
-  check_installed()
+  output.check_installed()
   for folder in args.model_dir:
     model_dir.check_is_one(folder)
   if args.output_dir:
-    files.make_folder(pathlib.Path(args.output_dir), 'another --output_dir')
+    files.make_folder(args.output_dir, _ANOTHER)
   runtime.start()
   analyses = []
   for number, name in enumerate(names):
     analysis, result_name = analyse_model(name, number, args)
     analyses.append(analysis)
     output.check_same_data(analyses[0], analysis)
-  own = pathlib.Path(args.model_dir[0]) / 'analysis' / result_name
-  folder = pathlib.Path(args.output_dir or own)
-  files.make_folder(folder, 'another --output_dir')
+  folder = args.output_dir or folders[0] / 'analysis' / result_name
+  files.make_folder(folder, _ANOTHER)
   output.write(analyses, folder, args.sample)
   if args.projector:
     models = [a.vectors for a in analyses]
@@ -57,15 +59,12 @@ def make_parser() -> flags.Parser:
   parser = config.make_parser('analyze', __doc__)
   add = parser.add_argument
   add(
-      '--model_dir',
-      action='append',
-      required=True,
+      '--model_dir', action='append', required=True,
       help='the folder that training wrote; repeatable: models side by side',
   )
   add('--step', type=int, help='checkpoint of each, the newest by default')
   add(
-      '--names',
-      type=flags.listed,
+      '--names', type=flags.listed,
       help='what the models are called, a,b; else their folders',
   )
   add(
@@ -75,48 +74,42 @@ def make_parser() -> flags.Parser:
   )
   add('--split', help='by default what the benchmark measures, else test')
   add(
-      '--index_dir',
-      action='append',
+      '--index_dir', action='append', type=pathlib.Path,
       help='keep the embeddings of the corpus on disk, one folder for each'
       ' model; those that `dualenc encode` left there are used',
   )
-  add('--output_dir', help='where the files go; needed for several models')
   add(
-      '--sample',
-      type=flags.whole(sample.FEWEST),
-      default=400,
+      '--output_dir', type=pathlib.Path,
+      help='where the files go; needed for several models',
+  )
+  several = flags.whole(sample.FEWEST)
+  add(
+      '--sample', type=several, default=400,
       help='queries, and passages, on the maps; 400, as in the papers, by'
       ' default',
   )
   add(
-      '--measured',
-      type=flags.whole(sample.FEWEST),
-      default=5000,
+      '--measured', type=several, default=5000,
       help='queries, and passages, that numbers and histograms are of, those on'
       ' the maps among them; 5,000 by default',
   )
   add(
-      '--passages',
-      choices=(sample.RANDOM, sample.RELEVANT),
+      '--passages', choices=(sample.RANDOM, sample.RELEVANT),
       default=sample.RANDOM,
       help='random ones of the corpus, by default, or those relevant for the'
       ' sampled queries',
   )
   add(
-      '--max_passages',
-      type=flags.whole(sample.FEWEST),
+      '--max_passages', type=several,
       help='encode and search only so many passages, drawn at random, and the'
       ' relevant ones; by default the whole corpus',
   )
   add(
-      '--seed',
-      type=flags.whole(0),
-      default=0,
+      '--seed', type=flags.whole(0), default=0,
       help='of all draws, 0 by default',
   )
   add(
-      '--projector',
-      action='store_true',
+      '--projector', action='store_true',
       help='also write files for the Embedding Projector of TensorBoard',
   )
   return parser
@@ -141,49 +134,10 @@ def check_args(args: argparse.Namespace) -> None:
     )
 
 
-def model_names(args: argparse.Namespace) -> list[str]:
-  """What the models are called.
-
-  Raises:
-    UserError: not one name for each, or two that are the same in file names.
-  """
-  folders = [pathlib.Path(folder).resolve().name for folder in args.model_dir]
-  names = args.names or folders
-  if len(names) != len(folders) or not all(names):
-    raise UserError(
-        f'--names={",".join(names)} for {len(folders)} --model_dir; expected a'
-        ' name for each, with commas between.'
-    )
-  if len({projector.safe(name) for name in names}) < len(names):
-    raise UserError(
-        f'Two models have one name: {", ".join(names)}. Give --names=a,b.'
-    )
-  return names
-
-
-def check_installed() -> None:
-  """Raises UserError unless the libraries that draw and fit are installed."""
-  packages = {'matplotlib': 'matplotlib', 'sklearn': 'scikit-learn'}
-  missing = [
-      package
-      for module, package in packages.items()
-      if importlib.util.find_spec(module) is None
-  ]
-  if missing:
-    raise UserError(
-        f'`dualenc analyze` needs {" and ".join(missing)}:'
-        " pip install 'dualenc-jax[plots]'."
-    )
-
-
 def analyse_model(
     name: str, number: int, args: argparse.Namespace
 ) -> tuple[Analysis, str]:
-  """The analysis of the model of that number, and the name of its folder.
-
-  Raises:
-    UserError: no model, several data sets, or what `analyse` raises.
-  """
+  """The analysis of the model of that number, and the name of its folder."""
   wanted = [args.task] if args.task else []
   model = model_dir.load(
       args.model_dir[number],
@@ -207,13 +161,13 @@ def analyse_model(
       dataclasses.replace(model.experiment, task=task),
       split,
       analyse.Options(
-          args.sample,
-          args.measured,
-          args.passages,
-          args.seed,
-          args.max_passages,
-          args.sample if args.projector else 0,
+          mapped=args.sample,
+          measured=args.measured,
+          kind=args.passages,
+          seed=args.seed,
+          max_passages=args.max_passages,
+          ranked=args.sample if args.projector else 0,
       ),
-      args.index_dir and pathlib.Path(args.index_dir[number]),
+      args.index_dir and args.index_dir[number],
   )
   return analysis, evaluate.folder_name(task, split)

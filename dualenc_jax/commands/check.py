@@ -63,19 +63,16 @@ def make_parser() -> flags.Parser:
   parser.add_argument('--model_dir', help='short for --gin.MODEL_DIR')
   compiled = parser.add_mutually_exclusive_group()
   compiled.add_argument(
-      '--no_compile',
-      action='store_true',
+      '--no_compile', action='store_true',
       help='skip the compiled memory, which takes as long as compiling',
   )
   compiled.add_argument(
-      '--fit_batch',
-      action='store_true',
+      '--fit_batch', action='store_true',
       help='find the largest global batch that fits the device, by compiling'
       ' about five sizes',
   )
   parser.add_argument(
-      '--device_memory_gib',
-      type=flags.gib,
+      '--device_memory_gib', type=flags.gib,
       help='memory of a device; by default what this one has',
   )
   return parser

@@ -53,51 +53,37 @@ def make_parser() -> flags.Parser:
   parser = flags.Parser('compare', __doc__)
   add = parser.add_argument
   add(
-      'systems',
-      nargs='+',
-      type=flags.path,
+      'systems', nargs='+', type=flags.path,
       metavar='MODEL_DIR | RESULT_DIR | RUN_FILE',
       help='two or more, the baseline first',
   )
   add(
-      '--qrels',
-      type=pathlib.Path,
-      metavar='FILE',
+      '--qrels', type=pathlib.Path, metavar='FILE',
       help="of run files; TREC's or BEIR's form",
   )
   add(
-      '--k',
-      type=flags.whole(),
+      '--k', type=flags.whole(),
       help='use only the k best hits a query of run files',
   )
   add(
-      '--metrics',
-      type=flags.listed,
-      metavar='NAME[,NAME]',
+      '--metrics', type=flags.listed, metavar='NAME[,NAME]',
       help='such as MRR@10,Recall@100; by default those of the papers',
   )
   add(
-      '--names',
-      type=flags.listed,
-      metavar='NAME[,NAME]',
+      '--names', type=flags.listed, metavar='NAME[,NAME]',
       help='what to call the systems, in their order',
   )
   add(
-      '--common_queries',
-      action='store_true',
+      '--common_queries', action='store_true',
       help='use the queries that both have, where they are not the same',
   )
   add(
-      '--permutations',
-      type=flags.whole(),
-      default=10_000,
+      '--permutations', type=flags.whole(), default=10_000,
       help='of the randomization test, 10,000 by default',
   )
   add('--seed', type=int, default=0, help='of these permutations')
   add(
-      '--output_dir',
-      type=flags.path,
-      metavar='DIR',
+      '--output_dir', type=flags.path, metavar='DIR',
       help='where the files go, if they shall',
   )
   return parser

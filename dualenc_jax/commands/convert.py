@@ -11,14 +11,13 @@ encoded by source and output, each by its own library; cosines that differ by
 more than 1e-4 are an error.
 """
 
-import argparse
 from collections.abc import Sequence
 import functools
 import pathlib
 import signal
 import sys
 
-from dualenc_jax.commands import new_model_dir, runtime
+from dualenc_jax.commands import flags, new_model_dir, runtime
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import conversion, forms
 
@@ -56,23 +55,16 @@ def main(argv: Sequence[str] | None = None) -> None:
   )
 
 
-def make_parser() -> argparse.ArgumentParser:
-  parser = argparse.ArgumentParser(
-      prog='dualenc convert',
-      description=__doc__,
-      formatter_class=argparse.RawDescriptionHelpFormatter,
-      allow_abbrev=False,
-  )
+def make_parser() -> flags.Parser:
+  parser = flags.Parser('convert', __doc__)
   parser.add_argument('source', help='the checkpoint, a folder or a file')
   parser.add_argument(
-      '--to',
-      choices=FORMS,
-      required=True,
+      '--to', choices=FORMS, required=True,
       help='; '.join(f'{name}: {form.text}' for name, form in FORMS.items()),
   )
   parser.add_argument('--out', required=True, help='a folder, to be made')
   parser.add_argument(
-      '--step', type=int, help='checkpoint of a model_dir, newest by default'
+      '--step', type=int, help='checkpoint of a model_dir, newest by default',
   )
   parser.add_argument(
       '--vocabulary',
@@ -81,16 +73,14 @@ def make_parser() -> argparse.ArgumentParser:
   )
   for tower in ('query', 'passage'):
     parser.add_argument(
-        f'--{tower}_length',
-        type=int,
+        f'--{tower}_length', type=int,
         help=f'most tokens of a {tower}; what the source says by default',
     )
     parser.add_argument(
-        f'--{tower}_prefix', help=f'put in front of every {tower}; likewise'
+        f'--{tower}_prefix', help=f'put in front of every {tower}; likewise',
     )
   parser.add_argument(
-      '--texts',
-      metavar='FILE',
+      '--texts', metavar='FILE',
       help='texts to compare with, one a line; 64 of the standard library of'
       ' Python by default',
   )

@@ -79,38 +79,28 @@ def make_parser() -> flags.Parser:
   add = parser.add_argument
   add('--split', help='of the task; all, else corpus, else train by default')
   add(
-      '--corpus',
-      metavar='PATH',
+      '--corpus', metavar='PATH',
       help='a BEIR folder, JSONL or TSV in place of the task; see above',
   )
   add(
-      '--tower',
-      choices=header_lib.TOWERS,
-      default='passage',
+      '--tower', choices=header_lib.TOWERS, default='passage',
       help='query encodes queries: those of the split, or a file of them',
   )
   add(
-      '--on_bad_row',
-      choices=('error', 'skip'),
-      default='error',
+      '--on_bad_row', choices=('error', 'skip'), default='error',
       help='skip leaves out rows of --corpus that cannot be read',
   )
   add('--index_dir', help='MODEL_DIR/index by default')
   add(
-      '--overwrite',
-      action='store_true',
+      '--overwrite', action='store_true',
       help='make a new index although there is one of something else',
   )
   add(
-      '--dtype',
-      choices=header_lib.DTYPES,
-      default='float32',
+      '--dtype', choices=header_lib.DTYPES, default='float32',
       help='of the embeddings on disk; float32 by default',
   )
   add(
-      '--shard_size',
-      type=flags.whole(),
-      default=header_lib.SHARD_SIZE,
+      '--shard_size', type=flags.whole(), default=header_lib.SHARD_SIZE,
       help=f'rows of a shard; {header_lib.SHARD_SIZE} by default',
   )
   add('--host_index', type=int, default=0, help='of this machine, from 0 on')

@@ -76,21 +76,17 @@ def make_parser() -> flags.Parser:
   model_dir.add_flags(parser)
   add = parser.add_argument
   add(
-      '--tasks',
-      type=flags.listed,
+      '--tasks', type=flags.listed,
       help='comma-separated, such as msmarco,beir/scifact,multireqa; by default'
       ' the task that the model was trained on, or that of --gin_file',
   )
   add('--split', help='by default what the benchmark measures, else test')
   add(
-      '--skip_missing',
-      action='store_true',
+      '--skip_missing', action='store_true',
       help='leave out --tasks whose files are not there',
   )
   add(
-      '--k',
-      type=flags.whole(),
-      default=1000,
+      '--k', type=flags.whole(), default=1000,
       help='hits a query in the run file',
   )
   add(
@@ -99,8 +95,7 @@ def make_parser() -> flags.Parser:
       ' the memory; those that `dualenc encode` left there are used',
   )
   add(
-      '--max_passage',
-      action='store_true',
+      '--max_passage', action='store_true',
       help='rank documents by the best of their passages, whose ids are the'
       " document's, a separator and a number; judged are documents",
   )

@@ -227,8 +227,8 @@ def build_experiment(
 def add_flags(parser: argparse.ArgumentParser) -> None:
   """Adds the flags of a command that reads a trained model."""
   parser.add_argument(
-      '--model_dir', required=True, help='the folder that training wrote'
+      '--model_dir', required=True, help='the folder that training wrote',
   )
   parser.add_argument(
-      '--step', type=int, default=None, help='checkpoint, the newest by default'
+      '--step', type=int, help='checkpoint, the newest by default'
   )

@@ -17,7 +17,6 @@ from dualenc_jax.commands import config, model_dir, runtime, training
 from dualenc_jax.evaluation import evaluation
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.index import of_model
-from dualenc_jax.index.source import default_split
 from dualenc_jax.io import files
 from dualenc_jax.models import model_params
 from dualenc_jax.parallel import partitioning
@@ -77,13 +76,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         ' (runs/site_packages.gin) and\nlarger models are the way past it.'
     )
   print('\nWhat the trained model finds in the whole standard library:\n')
-  index = of_model.open_own(
-      model,
-      experiment.cache(default_split(experiment.task)),
-      of_model.own_folder(folder),
-  )
-  found = Retriever(model, index).find(QUERIES, 3)
-  for query, hits in zip(QUERIES, found):
+  retriever = Retriever(model, of_model.open_own(model, experiment))
+  for query, hits in zip(QUERIES, retriever.find(QUERIES, 3)):
     print(query)
     for hit in hits:
       print(f'  {hit.score:.3f}  {hit.passage.describe()}')

@@ -7,31 +7,26 @@ The page is one HTML file that needs no network and opens from disk. It shows
 what is there: run `dualenc evaluate` and `dualenc analyze` first.
 """
 
-import argparse
 from collections.abc import Sequence
 import pathlib
 import sys
 
+from dualenc_jax.commands import flags
 from dualenc_jax.io import files
 from dualenc_jax.report import contents, page
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-  parser = argparse.ArgumentParser(
-      prog='dualenc report',
-      description=__doc__,
-      formatter_class=argparse.RawDescriptionHelpFormatter,
-      allow_abbrev=False,
+  parser = flags.Parser('report', __doc__)
+  parser.add_argument(
+      'model_dir', metavar='MODEL_DIR', help='the folder that training wrote',
   )
   parser.add_argument(
-      'model_dir', metavar='MODEL_DIR', help='the folder that training wrote'
-  )
-  parser.add_argument(
-      '--output', metavar='FILE', help='MODEL_DIR/report.html by default'
+      '--output', type=pathlib.Path, metavar='FILE',
+      help='MODEL_DIR/report.html by default',
   )
   args = parser.parse_args(argv)
-  default = pathlib.Path(args.model_dir) / 'report.html'
-  output = pathlib.Path(args.output) if args.output else default
+  output = args.output or pathlib.Path(args.model_dir) / 'report.html'
   html, problems = page.render(contents.read(args.model_dir))
   for problem in problems:
     print(f'warning: {problem}', file=sys.stderr)

@@ -20,8 +20,7 @@ _M_MMAP_MAX, _M_ARENA_MAX = -4, -8
 def add_flags(parser: argparse.ArgumentParser) -> None:
   """Adds --multihost."""
   parser.add_argument(
-      '--multihost',
-      action='store_true',
+      '--multihost', action='store_true',
       help='join the other hosts: on TPU pods, SLURM and Open MPI without more;'
       ' elsewhere JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and'
       ' JAX_PROCESS_ID say where',

@@ -11,7 +11,6 @@ import sys
 from dualenc_jax.commands import config, flags, model_dir, runtime
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import Index, of_model
-from dualenc_jax.index.source import default_split
 from dualenc_jax.retriever import Retriever
 
 
@@ -23,9 +22,7 @@ def main(argv: Sequence[str] | None = None) -> None:
       '--index_dir',
       help='what `dualenc encode` wrote; MODEL_DIR/index by default',
   )
-  parser.add_argument(
-      '--k', type=flags.whole(), default=5, help='hits to show'
-  )
+  parser.add_argument('--k', type=flags.whole(), default=5, help='hits to show')
   args = config.parse_args(parser, argv)
   # A query that is not UTF-8 is still a query.
   if hasattr(sys.stdin, 'reconfigure'):
@@ -36,9 +33,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     expect = of_model.expected(model, 'passage')
     index = Index.open(args.index_dir, expect)
   else:
-    cache = model.experiment.cache(default_split(model.experiment.task))
-    own = of_model.own_folder(args.model_dir)
-    index = of_model.open_own(model, cache, own)
+    index = of_model.open_own(model, model.experiment)
   retriever = Retriever(model, index)
   for query in args.query or filter(None, map(str.strip, sys.stdin)):
     if not query.strip():

@@ -14,8 +14,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   parser = config.make_parser('train', __doc__)
   parser.add_argument('--model_dir', help='short for --gin.MODEL_DIR')
   parser.add_argument(
-      '--allow_config_change',
-      action='store_true',
+      '--allow_config_change', action='store_true',
       help='resume although the config differs from the one of MODEL_DIR',
   )
   runtime.add_flags(parser)

@@ -5,15 +5,15 @@ import os
 import pathlib
 from typing import Any
 
-from dualenc_jax.data.cache import Cache
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import encoding, header as header_lib
 from dualenc_jax.index.build import IndexBuild
 from dualenc_jax.index.header import Header
 from dualenc_jax.index.index import Index
 from dualenc_jax.index.places import Places
-from dualenc_jax.index.source import Source
+from dualenc_jax.index.source import default_split, Source
 from dualenc_jax.inference.loaded import Loaded
+from dualenc_jax.run.experiment import Experiment
 
 _LOG = logging.getLogger(__name__)
 
@@ -100,25 +100,28 @@ def open_or_encode(
   return Index.open(folder)
 
 
-def open_own(
-    model: Loaded, cache: Cache, folder: str | os.PathLike[str]
-) -> Index:
-  """Opens the index of a split's passages; makes it again where it is due.
+def open_own(model: Loaded, experiment: Experiment) -> Index:
+  """Opens the index of a run's own passages; makes it again where it is due.
 
   Args:
     model: whose passage tower.
-    cache: of the split.
-    folder: of the index, which follows the model and the split.
+    experiment: whose task, caches and model_dir; the index follows them.
+
+  Raises:
+    UserError: what `encode` raises.
   """
-  corpus = cache.header
+  cache = experiment.cache(default_split(experiment.task))
+  folder = own_folder(experiment.model_dir)
   expect = expected(model, 'passage') | {
-      name: corpus[name] for name in ('task', 'split', 'source')
+      name: cache.header[name] for name in ('task', 'split', 'source')
   }
   try:
     return Index.open(folder, expect)
   except UserError as e:
-    if pathlib.Path(folder).exists():
+    if folder.exists():
       _LOG.info('The index is made again: %s', e)
-  _LOG.info('Encoding the passages of split %s, once.', corpus['split'])
+  _LOG.info(
+      'Encoding the passages of split %s, once.', cache.header['split']
+  )
   encode(model, Source.passages(cache), folder, replace=True).finish()
   return Index.open(folder)

@@ -5,15 +5,19 @@ import os
 import pathlib
 from typing import Any
 
+import numpy as np
+
 from dualenc_jax.data import Dataset
 from dualenc_jax.evaluation import evaluation, metrics, of_task, trec
 from dualenc_jax.evaluation.evaluation import Evaluation
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.inference.loaded import Loaded
 from dualenc_jax.io import files
+from dualenc_jax.results import examples
 from dualenc_jax.results.folder import DOCUMENTS
-from dualenc_jax.results.write import write_result
+from dualenc_jax.results.per_query import write_per_query
 from dualenc_jax.run.experiment import Experiment
+from dualenc_jax.search.ranking import Ranking
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,12 +89,21 @@ def evaluate(
   passages = of_task.corpus_embeddings(model, ranked.corpus, options.index_dir)
   result = evaluation.rank(queries, passages, ranked, options.depth)
   files.write(folder / 'config.gin', config)
-  write_result(
-      folder,
-      ranked,
-      result,
-      options.k,
+  trec.write_run(
+      folder / 'run.trec',
+      Ranking(*(part[:, : options.k] for part in result.ranking)),
+      ranked.query_ids,
+      ranked.ranked_ids,
+  )
+  query_ids, values = _per_query(ranked, result)
+  write_per_query(folder / 'per_query.tsv', query_ids, values)
+  examples.write(folder / 'examples.jsonl', ranked, result)
+  # Last: with it the result is complete.
+  files.write_json(
+      folder / 'metrics.json',
       {
+          'metrics': result.metrics,
+          'queries_counted': len(query_ids),
           **_described(task, split, ranked, options),
           **model.provenance,
           'embedding_dtype': str(passages.dtype),
@@ -118,3 +131,19 @@ def _described(
       'source': ranked.cache.header['source'],
       'corpus': {name: corpus[name] for name in ('split', 'source')},
   }
+
+
+def _per_query(
+    retrieval_set: RetrievalSet, result: Evaluation
+) -> tuple[list[str], dict[str, np.ndarray]]:
+  """Ids of the queries that count, and by metric a value each, or NaN."""
+  groups = [(result.answered, result.matches)]
+  if result.scores is not None:
+    groups.insert(0, (result.scores.queries, result.scores.values))
+  counted = np.unique(np.concatenate([queries for queries, _ in groups]))
+  values = {}
+  for queries, by_metric in groups:
+    for metric, own in by_metric.items():
+      values[metric] = np.full(len(counted), np.nan)
+      values[metric][np.searchsorted(counted, queries)] = own
+  return [retrieval_set.query_ids[q] for q in counted], values

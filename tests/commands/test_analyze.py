@@ -9,9 +9,10 @@ import struct
 
 import numpy as np
 import pytest
+import tiny_evaluation
 import tiny_run
 
-from dualenc_jax.commands import analyze, encode, train
+from dualenc_jax.commands import analyze, train
 from dualenc_jax.errors import UserError
 
 FIGURES = (
@@ -29,19 +30,13 @@ SMALL = ('--sample=15', '--measured=20')
 @pytest.fixture(scope='module')
 def model(tmp_path_factory) -> pathlib.Path:
   """The model_dir `one`."""
-  return train_one_step(tmp_path_factory.mktemp('run') / 'one')
+  return tiny_evaluation.copy_model(tmp_path_factory.mktemp('run') / 'one')
 
 
 @pytest.fixture(scope='module')
 def analysis(model) -> pathlib.Path:
   analyze.main([f'--model_dir={model}', *SMALL, '--projector'])
   return model / 'analysis' / 'pairs-test'
-
-
-def train_one_step(folder, *flags):
-  flags = tiny_run.flags(folder.parent, '--gin.STEPS=1', *flags)
-  train.main([*flags, f'--model_dir={folder}'])
-  return folder
 
 
 def read_csv(path):
@@ -60,11 +55,11 @@ def contents(folder):
 def test_every_figure_has_its_files_and_every_number_is_there(analysis):
   facts = json.loads((analysis / 'analysis.json').read_text())
   assert (facts['label'], facts['split']) == ('pairs', 'test')
-  assert (facts['model_dir'], facts['checkpoint_step']) == ('one', 1)
+  assert (facts['model_dir'], facts['checkpoint_step']) == ('one', 2)
   assert (facts['queries'], facts['passages']) == (20, 20)
   assert tuple(figure['name'] for figure in facts['figures']) == FIGURES
   for figure in facts['figures']:
-    assert figure['title'] and 'one (step 1); seed 0.' in figure['caption']
+    assert figure['title'] and 'one (step 2); seed 0.' in figure['caption']
     png = (analysis / figure['png']).read_bytes()
     assert png[:8] == b'\x89PNG\r\n\x1a\n'
     width, height = struct.unpack('>II', png[16:24])
@@ -99,68 +94,28 @@ def test_every_figure_has_its_files_and_every_number_is_there(analysis):
 def test_the_same_command_writes_the_same_bytes(model, analysis, tmp_path):
   analyze.main([
       f'--model_dir={model}',
-      f'--output_dir={tmp_path}',
+      f'--output_dir={tmp_path / "out"}',
+      f'--index_dir={tmp_path / "index"}',
       *SMALL,
       '--projector',
   ])
-  assert contents(tmp_path) == contents(analysis)
-
-
-def test_an_index_gives_the_same_numbers(model, analysis, tmp_path):
-  index = f'--index_dir={tmp_path / "index"}'
-  encode.main([f'--model_dir={model}', '--split=test', index])
-  out = f'--output_dir={tmp_path / "out"}'
-  analyze.main([f'--model_dir={model}', index, out, *SMALL])
-  expected = json.loads((analysis / 'analysis.json').read_text())
-  found = json.loads((tmp_path / 'out' / 'analysis.json').read_text())
-  assert found['numbers'] == pytest.approx(expected['numbers'], abs=1e-5)
-  assert found['figures'] == expected['figures']
-  assert not (tmp_path / 'out' / 'projector').exists()
-  with pytest.raises(UserError, match="split is 'test', expected 'train'"):
-    analyze.main(
-        [f'--model_dir={model}', index, out, '--split=train', *SMALL]
-    )
-  header = tmp_path / 'index' / 'header.json'
-  run_id = expected['run_id']
-  header.write_text(header.read_text().replace(run_id, 'another'))
-  with pytest.raises(UserError, match=f"'another', expected '{run_id}'"):
-    analyze.main([f'--model_dir={model}', index, out, *SMALL])
-
-
-def test_an_index_of_half_precision_gives_all_but_the_same_numbers(
-    model, analysis, tmp_path
-):
-  index = f'--index_dir={tmp_path / "index"}'
-  encode.main(
-      [f'--model_dir={model}', '--split=test', index, '--dtype=float16']
-  )
-  out = f'--output_dir={tmp_path / "out"}'
-  analyze.main([f'--model_dir={model}', index, out, *SMALL])
-  numbers = json.loads((tmp_path / 'out' / 'analysis.json').read_text())[
-      'numbers'
-  ]
-  expected = json.loads((analysis / 'analysis.json').read_text())['numbers']
-  # A classifier and a threshold may tip over at one of 40 vectors.
-  for name in ('separability', 'ratios_near_one'):
-    assert numbers.pop(name) == pytest.approx(expected[name], abs=0.06)
-  assert numbers == pytest.approx(
-      {name: expected[name] for name in numbers}, abs=2e-3
-  )
-  assert len(numbers) == len(expected) - 2
+  assert contents(tmp_path / 'out') == contents(analysis)
 
 
 def test_models_side_by_side(model, tmp_path, capsys):
-  other = train_one_step(model.parent / 'two', '--gin.SEED=1')
+  other, output = tmp_path / 'two', tmp_path / 'out'
+  flags = tiny_run.flags(tmp_path, '--gin.STEPS=1', '--gin.SEED=1')
+  train.main([*flags, f'--model_dir={other}'])
   analyze.main([
       f'--model_dir={model}',
       f'--model_dir={other}',
       '--names=first , second',
-      f'--output_dir={tmp_path}',
+      f'--output_dir={output}',
       '--passages=relevant',
       '--max_passages=12',
       *SMALL,
   ])
-  facts = json.loads((tmp_path / 'analysis.json').read_text())
+  facts = json.loads((output / 'analysis.json').read_text())
   assert [model['name'] for model in facts['models']] == ['first', 'second']
   assert [model['model_dir'] for model in facts['models']] == ['one', 'two']
   assert 'numbers' not in facts and facts['passages_drawn'] == 'relevant'
@@ -168,19 +123,19 @@ def test_models_side_by_side(model, tmp_path, capsys):
   assert first.keys() == second.keys() and first != second
   printed = capsys.readouterr().out
   assert 'first' in printed and f'{second["alignment"]:.4f}' in printed
-  assert list(read_csv(tmp_path / 'top1_cosine.csv')[0]) == [
+  assert list(read_csv(output / 'top1_cosine.csv')[0]) == [
       'from',
       'to',
       'first',
       'second',
   ]
   # Both tokenise alike: one histogram of each side.
-  assert {row['models'] for row in read_csv(tmp_path / 'lengths.csv')} == {
+  assert {row['models'] for row in read_csv(output / 'lengths.csv')} == {
       'first second'
   }
   for figure in facts['figures']:
-    assert 'first (step 1), second (step 1)' in figure['caption']
-    assert (tmp_path / figure['png']).exists()
+    assert 'first (step 2), second (step 1)' in figure['caption']
+    assert (output / figure['png']).exists()
   searched = facts['passages_searched']
   assert 12 <= searched < facts['passages_in_corpus'] == 24
   assert f'the {searched} of 24 passages' in facts['figures'][3]['caption']
@@ -227,8 +182,9 @@ def test_models_on_different_data_are_refused(model, tmp_path):
   shutil.copytree(model, tmp_path / 'three')
   config = tmp_path / 'three' / 'config.gin'
   text = config.read_text()
-  assert str(model.parent / 'test.jsonl') in text
-  config.write_text(text.replace(str(model.parent / 'test.jsonl'), str(other)))
+  own = str(tiny_evaluation.shared_model().with_name('test.jsonl'))
+  assert own in text
+  config.write_text(text.replace(own, str(other)))
   with pytest.raises(UserError, match='one and three are not of one data set'):
     analyze.main([
         f'--model_dir={model}',
@@ -250,7 +206,7 @@ def test_models_on_different_data_are_refused(model, tmp_path):
         (['--model_dir=two'], '2 models need a folder of their own'),
         (['--model_dir=x/one'], 'Two models have one name: one, one'),
         (['--names=a,b'], '--names=a,b for 1 --model_dir'),
-        (['--names= '], '--names=  for 1 --model_dir; expected a name'),
+        (['--names= '], '--names= for 1 --model_dir; expected a name'),
         (['--model_dir=two', '--names=a b,a_b'], 'Two models have one name'),
     ],
 )

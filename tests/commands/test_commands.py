@@ -1,7 +1,5 @@
 """The commands, end to end, on a tiny run."""
 
-import hashlib
-import io
 import json
 import pathlib
 import subprocess
@@ -9,13 +7,10 @@ import sys
 
 import numpy as np
 import pytest
-import pytrec_eval
 from tensorboardX.proto import event_pb2
 import tiny_run
 
-from dualenc_jax.commands import check, cli, encode, evaluate, search, train
-from dualenc_jax.errors import UserError
-from dualenc_jax.index import Index
+from dualenc_jax.commands import check, cli, evaluate, search, train
 
 
 @pytest.fixture(scope='module')
@@ -72,85 +67,21 @@ def test_training_lowers_the_loss_and_logs_every_step(trained):
   assert [step for step, _ in scalars['validation/MRR']] == [15, 30]
 
 
-def test_evaluate_writes_what_trec_eval_confirms(trained, capsys):
+def test_the_passage_with_the_words_of_a_query_is_found(trained, capsys):
   evaluate.main([f'--model_dir={trained}', '--split=test'])
-  printed = capsys.readouterr().out
   folder = trained / 'evaluation' / 'pairs-test'
-  result = json.loads((folder / 'metrics.json').read_text())
-  metrics = result['metrics']
+  metrics = json.loads((folder / 'metrics.json').read_text())['metrics']
+  printed = capsys.readouterr().out
   assert f'{metrics["MRR"]:.4f}' in printed
-  assert result['checkpoint_step'] == 30 and result['split'] == 'test'
-  assert (folder / 'config.gin').exists()
-  run = {}
-  for line in (folder / 'run.trec').read_text().splitlines():
-    query, _, passage, _, score, _ = line.split()
-    run.setdefault(query, {})[passage] = float(score)
-  assert len(run) == result['queries'] and result['passages'] == 24
-  # Ids of `pairs` are hashes of the texts; the files say what belongs together.
-  qrels = {}
-  for row in map(
-      json.loads, (trained.parent / 'test.jsonl').read_text().splitlines()
-  ):
-    qrels.setdefault(_id('q', row['query']), {})[_id('p', row['passage'])] = 1
-  evaluator = pytrec_eval.RelevanceEvaluator(
-      qrels, {'recip_rank', 'P_1', 'ndcg_cut_10', 'recall_10'}
-  )
-  per_query = evaluator.evaluate(run)
-  assert per_query.keys() == qrels.keys()
-  for ours, theirs in [
-      ('MRR', 'recip_rank'),
-      ('P@1', 'P_1'),
-      ('nDCG@10', 'ndcg_cut_10'),
-      ('Recall@10', 'recall_10'),
-  ]:
-    mean = np.mean([values[theirs] for values in per_query.values()])
-    np.testing.assert_allclose(metrics[ours], mean, rtol=1e-6)
-  first = (folder / 'run.trec').read_bytes()
-  evaluate.main([f'--model_dir={trained}', '--split=test'])
-  assert (folder / 'run.trec').read_bytes() == first
-
-
-def _id(prefix: str, text: str) -> str:
-  return prefix + hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def test_encode_then_search_finds_the_passage_with_the_words(trained, capsys):
-  index_dir = trained.parent / 'index'
-  encode.main([f'--model_dir={trained}', f'--index_dir={index_dir}'])
-  index = Index.open(index_dir)
-  np.testing.assert_allclose(
-      np.linalg.norm(index.embeddings, axis=1), 1.0, rtol=1e-5
-  )
-  capsys.readouterr()
+  # Of 24 passages, at random it would be 0.16.
+  assert metrics['MRR'] > 0.3
   row = json.loads((trained.parent / 'train.jsonl').read_text().split('\n')[0])
-  flags = [f'--model_dir={trained}', f'--index_dir={index_dir}', '--k=3']
-  search.main([row['query'], *flags])
+  search.main([row['query'], f'--model_dir={trained}', '--k=3'])
   lines = capsys.readouterr().out.splitlines()
   assert lines[0] == row['query'] and len(lines) == 4
   scores = [float(line.split()[0]) for line in lines[1:]]
   assert scores == sorted(scores, reverse=True)
   assert 'train.jsonl:' in lines[1]
-
-
-def test_search_reads_standard_input_and_makes_the_index(
-    trained, capsys, monkeypatch
-):
-  monkeypatch.setattr(sys, 'stdin', io.StringIO('find a map\n\nfind xml\n'))
-  search.main([f'--model_dir={trained}', '--k=1'])
-  lines = capsys.readouterr().out.splitlines()
-  assert [lines[0], lines[2]] == ['find a map', 'find xml']
-  assert (trained / 'index' / 'header.json').exists()
-
-
-def test_an_index_of_another_checkpoint_is_refused(trained, tmp_path):
-  index_dir = tmp_path / 'index'
-  encode.main([f'--model_dir={trained}', f'--index_dir={index_dir}'])
-  path = index_dir / 'header.json'
-  header = json.loads(path.read_text())
-  header['provenance']['checkpoint_step'] = 7
-  path.write_text(json.dumps(header))
-  with pytest.raises(UserError, match='checkpoint_step is 7, expected 30'):
-    search.main(['x', f'--model_dir={trained}', f'--index_dir={index_dir}'])
 
 
 def test_check_says_all_and_trains_nothing(tmp_path, capsys):
@@ -181,15 +112,29 @@ def test_the_program_explains_itself_and_its_errors(capsys):
 
 
 @pytest.mark.parametrize('command', cli.COMMANDS)
-def test_every_command_has_help_as_a_module(command):
+def test_every_command_has_help(command, capsys):
+  with pytest.raises(SystemExit) as end:
+    cli.main([*command.split(), '--help'])
+  assert end.value.code == 0
+  assert f'usage: dualenc {command}' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('command', cli.COMMANDS)
+def test_a_flag_that_does_not_exist_is_one_line(command, capsys):
+  assert cli.main([*command.split(), '--no_such_flag']) == 2
+  told = capsys.readouterr().err
+  assert told.startswith('error: ') and told.count('\n') == 1
+  assert f'dualenc {command} --help' in told
+
+
+def test_the_package_is_a_program():
   done = subprocess.run(
-      [sys.executable, '-m', 'dualenc_jax', *command.split(), '--help'],
+      [sys.executable, '-m', 'dualenc_jax', '--help'],
       capture_output=True,
       text=True,
-      timeout=120,
+      timeout=60,
   )
-  assert done.returncode == 0, done.stderr
-  assert f'usage: dualenc {command}' in done.stdout
+  assert done.returncode == 0 and 'usage: dualenc' in done.stdout
 
 
 def test_help_imports_neither_jax_nor_tensorflow():

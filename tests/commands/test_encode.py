@@ -11,9 +11,9 @@ import sys
 import jax
 import numpy as np
 import pytest
-import tiny_run
+import tiny_evaluation
 
-from dualenc_jax.commands import encode, model_dir, search, train
+from dualenc_jax.commands import encode, model_dir, search
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import Index
 from dualenc_jax.inference.embedder import Embedder
@@ -26,9 +26,7 @@ ROWS = 96  # Passages of the train split, five shards of 20.
 @pytest.fixture(scope='module')
 def model(tmp_path_factory) -> pathlib.Path:
   """A model_dir after two steps."""
-  folder = tmp_path_factory.mktemp('run')
-  train.main([*tiny_run.flags(folder), f'--model_dir={folder / "model"}'])
-  return folder / 'model'
+  return tiny_evaluation.copy_model(tmp_path_factory.mktemp('run') / 'model')
 
 
 @pytest.fixture(scope='module')
@@ -56,7 +54,8 @@ def test_the_index_holds_the_towers_vectors(model, whole):
   index = Index.open(whole)
   trained = model_dir.load(str(model))
   experiment, params = trained.experiment, jax.device_get(trained.params)
-  lines = (model.parent / 'train.jsonl').read_text().splitlines()
+  texts = tiny_evaluation.shared_model().with_name('train.jsonl')
+  lines = texts.read_text().splitlines()
   assert len(index) == ROWS == len(lines)
   for row in (0, 21, 95):
     text = json.loads(lines[row])['passage']
@@ -114,6 +113,7 @@ def test_two_hosts_without_each_other(model, whole, tmp_path, capsys):
   assert tree(tmp_path / 'index') == tree(whole)
 
 
+@pytest.mark.slow
 def test_two_hosts_that_have_joined(model, whole, tmp_path):
   with socket.socket() as s:
     s.bind(('localhost', 0))

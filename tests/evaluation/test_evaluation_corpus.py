@@ -1,24 +1,24 @@
 """Evaluation over a corpus split: ids, grades, answers, and the commands."""
 
-import hashlib
 import json
 import logging
 import pathlib
 import shutil
+import types
 
 import numpy as np
 import pytest
 import pytrec_eval
 import tiny_run
 
-from dualenc_jax.commands import encode, evaluate, train
+from dualenc_jax.commands import train
 from dualenc_jax.data import Dataset, prepare, Tokenizer, Vocabulary
 from dualenc_jax.data.corpus import Corpus
 from dualenc_jax.data.reader import example
 from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation.evaluation import score
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
-from dualenc_jax.index import Index
+from dualenc_jax.index.source import default_split
 from dualenc_jax.search.ranking import Ranking
 
 OPEN_NQ = pathlib.Path(__file__).parents[1] / 'data' / 'open_nq'
@@ -239,22 +239,16 @@ def test_nothing_to_measure_is_an_error(cache_of):
     score(ranking_of(np.arange(12)[None]), found)
 
 
-@pytest.fixture(scope='module')
-def trained(tmp_path_factory):
-  """A model_dir trained on open_nq's fixture; what was logged and prepared."""
-  folder = tmp_path_factory.mktemp('open_nq')
-  shutil.copytree(OPEN_NQ, folder / 'open_nq')
-  path = folder / 'open_nq' / 'biencoder-nq-train.json'
+def test_training_does_not_touch_the_corpus(tmp_path, caplog):
+  caplog.set_level(logging.INFO, 'dualenc_jax')
+  shutil.copytree(OPEN_NQ, tmp_path / 'open_nq')
+  path = tmp_path / 'open_nq' / 'biencoder-nq-train.json'
   rows = json.loads(path.read_text('utf-8'))
   path.write_text(json.dumps([
       row | {'question': f'{row["question"]} {i}'}
       for row in rows
       for i in range(6)
   ]))
-  logger, lines = logging.getLogger('dualenc_jax'), []
-  handler = logging.Handler()
-  handler.emit = lambda record: lines.append(record.getMessage())
-  logger.addHandler(handler)
   train.main([
       '--gin_file=runs/finetune.gin',
       '--gin_file=tasks/open_nq.gin',
@@ -262,97 +256,30 @@ def trained(tmp_path_factory):
       '--gin.VOCABULARY=python_code_8k',
       '--gin.VOCAB_SIZE=8064',
       '--gin.EVAL_EVERY=1',
-      f'--gin.DATA_ROOT={folder}',
-      f'--gin.CACHE_DIR={folder / "tokens"}',
-      f'--model_dir={folder / "model"}',
+      f'--gin.DATA_ROOT={tmp_path}',
+      f'--gin.CACHE_DIR={tmp_path / "tokens"}',
+      f'--model_dir={tmp_path / "model"}',
   ])
-  logger.removeHandler(handler)
-  prepared = sorted(path.name for path in (folder / 'tokens').glob('[!.]*'))
-  return folder / 'model', lines, prepared
-
-
-def test_training_does_not_touch_the_corpus(trained):
-  _, lines, prepared = trained
-  (said,) = [line for line in lines if 'ranks the judged passages' in line]
+  (said,) = [m for m in caplog.messages if 'ranks the judged passages' in m]
   assert 'not those of split corpus' in said
+  prepared = sorted(path.name for path in (tmp_path / 'tokens').glob('[!.]*'))
   assert [name.rsplit('-', 1)[0] for name in prepared] == [
       'open_nq-train',
       'open_nq-validation',
   ]
 
 
-def run_of(folder):
-  run = {}
-  for line in (folder / 'run.trec').read_text().splitlines():
-    query_id, _, passage_id, _, value, _ = line.split()
-    run.setdefault(query_id, {})[passage_id] = float(value)
-  return run
-
-
-def test_evaluate_ranks_the_corpus_for_judged_queries(trained):
-  folder, *_ = trained
-  evaluate.main([f'--model_dir={folder}', '--split=validation'])
-  folder = folder / 'evaluation' / 'open_nq-validation'
-  result = json.loads((folder / 'metrics.json').read_text())
-  assert result['queries'] == 2 and result['passages'] == 12
-  assert result['corpus']['split'] == 'corpus'
-  run = run_of(folder)
-  assert all(len(hits) == 12 for hits in run.values())
-  # The ids of questions are hashes of them.
-  gold = {
-      'q' + hashlib.sha256(question.encode()).hexdigest()[:16]: {passage: 1}
-      for question, passage in (
-          ('when was the bridge of tarn opened', '6'),
-          ('how old is the oldest ferry on lake orlo', '2'),
-      )
-  }
-  assert run.keys() == gold.keys()
-  reference = pytrec_eval.RelevanceEvaluator(gold, {'recip_rank'}).evaluate(run)
-  np.testing.assert_allclose(
-      result['metrics']['MRR'],
-      np.mean([values['recip_rank'] for values in reference.values()]),
-  )
-  assert 'Top-5' not in result['metrics']
-
-
-def test_evaluate_matches_answers_in_the_hits(trained, capsys):
-  folder, *_ = trained
-  evaluate.main([f'--model_dir={folder}', '--split=test'])
-  assert 'Top-20' in capsys.readouterr().out
-  folder = folder / 'evaluation' / 'open_nq-test'
-  metrics = json.loads((folder / 'metrics.json').read_text())['metrics']
-  # By reading the fixture. "the 1908" answers nothing, salt is in passage 11
-  # only, the singer in passages 4 and 5, the day in 6 and 9.
-  hits = {
-      'test-1': {'6', '9'},
-      'test-2': {'4', '5'},
-      'test-3': {'11'},
-      'test-4': set(),
-  }
-  run = run_of(folder)
-  assert run.keys() == hits.keys()
-  first_five = [
-      bool(hits[q] & set(sorted(row, key=row.get, reverse=True)[:5]))
-      for q, row in run.items()
-  ]
-  assert metrics == {
-      'Top-5': np.mean(first_five),
-      'Top-20': 0.75,
-      'Top-100': 0.75,
-  }
-
-
-def test_a_corpus_is_encoded_but_not_evaluated(trained, tmp_path):
-  folder, *_ = trained
-  with pytest.raises(UserError, match="'corpus', has passages only"):
-    evaluate.main([f'--model_dir={folder}', '--split=corpus'])
-  with pytest.raises(UserError, match="'test', has queries only"):
-    encode.main([
-        f'--model_dir={folder}', '--split=test', f'--index_dir={tmp_path / "a"}'
-    ])
-  encode.main([f'--model_dir={folder}', f'--index_dir={tmp_path / "index"}'])
-  index = Index.open(tmp_path / 'index')
-  assert sorted(index.ids, key=int) == [str(i) for i in range(1, 13)]
+@pytest.mark.parametrize(
+    'splits, found',
+    [
+        (('test', 'corpus', 'all'), 'all'),
+        (('test', 'corpus'), 'corpus'),
+        (('train', 'test'), 'train'),
+    ],
+)
+def test_the_split_of_all_passages(splits, found):
+  task = types.SimpleNamespace(splits=lambda: splits)
+  assert default_split(task) == found
 
 
 def test_a_query_is_no_hit_of_its_own(cache_of):

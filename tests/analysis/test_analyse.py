@@ -1,0 +1,43 @@
+"""An analysis over embeddings in memory and in an index."""
+
+import pytest
+import tiny_evaluation
+
+from dualenc_jax.analysis.analyse import analyse, Options
+from dualenc_jax.commands import model_dir
+from dualenc_jax.errors import UserError
+from dualenc_jax.index import of_model
+from dualenc_jax.index.source import Source
+
+
+@pytest.fixture(scope='module')
+def model():
+  return model_dir.load(str(tiny_evaluation.shared_model()))
+
+
+def numbers_of(model, index=None, split='test'):
+  options = Options(mapped=15, measured=20)
+  return analyse('one', model, model.experiment, split, options, index).numbers
+
+
+def test_an_index_gives_the_same_numbers(model, tmp_path):
+  expected = numbers_of(model)
+  source = Source.passages(model.experiment.cache('test'))
+  index = tmp_path / 'index'
+  of_model.encode(model, source, index, shard_size=5).finish()
+  assert numbers_of(model, index) == pytest.approx(expected, abs=1e-5)
+  with pytest.raises(UserError, match="split is 'test', expected 'train'"):
+    numbers_of(model, index, 'train')
+  header = index / 'header.json'
+  run_id = model.provenance['run_id']
+  header.write_text(header.read_text().replace(run_id, 'another'))
+  with pytest.raises(UserError, match=f"'another', expected '{run_id}'"):
+    numbers_of(model, index)
+  # In half precision all but the same.
+  half = tmp_path / 'half'
+  of_model.encode(model, source, half, 'float16').finish()
+  found = numbers_of(model, half)
+  # A classifier and a threshold may tip over at one of 40 vectors.
+  for name in ('separability', 'ratios_near_one'):
+    assert found.pop(name) == pytest.approx(expected.pop(name), abs=0.06)
+  assert found == pytest.approx(expected, abs=2e-3)

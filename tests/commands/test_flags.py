@@ -1,0 +1,48 @@
+"""What the parser of every command makes of its flags."""
+
+import pathlib
+
+import pytest
+
+from dualenc_jax.commands import flags
+from dualenc_jax.errors import UserError
+
+
+@pytest.fixture
+def parser():
+  parser = flags.Parser('test', 'What it does.')
+  parser.add_argument('--k', type=flags.whole())
+  parser.add_argument('--seed', type=flags.whole(0))
+  parser.add_argument('--memory', type=flags.gib)
+  parser.add_argument('--names', type=flags.listed)
+  parser.add_argument('--folder', type=flags.path)
+  return parser
+
+
+def test_values(parser):
+  args = parser.parse_args(
+      '--k=1 --seed=0 --memory=0.5 --names=a,b --folder=~/x'.split()
+  )
+  assert (args.k, args.seed, args.memory) == (1, 0, 2**29)
+  assert args.names == ['a', 'b']
+  assert args.folder == pathlib.Path.home() / 'x'
+
+
+@pytest.mark.parametrize(
+    'flag, expected',
+    [
+        ('--k=0', '--k is 0; expected at least 1'),
+        ('--k=1.5', '--k is 1.5; expected a whole number'),
+        ('--k=1_0', '--k is 1_0; expected a whole number'),
+        ('--seed=-1', '--seed is -1; expected at least 0'),
+        ('--memory=nan', '--memory is nan; expected a number above 0'),
+        ('--memory=x', '--memory is x; expected a number above 0'),
+        ('--kk=1', 'unrecognized arguments: --kk=1'),
+        ('--k', '--k'),
+    ],
+)
+def test_what_is_refused(parser, flag, expected):
+  with pytest.raises(UserError) as error:
+    parser.parse_args([flag])
+  assert expected in str(error.value)
+  assert '`dualenc test --help`' in str(error.value)
