@@ -8,14 +8,13 @@ exit status is 0, unless a split cannot be used at all; with --strict, unless
 anything is wrong or suspicious.
 """
 
-import argparse
 from collections.abc import Sequence
 import dataclasses
 import json
 import logging
 import pathlib
 
-from dualenc_jax.commands import config, data_command
+from dualenc_jax.commands import config, data_command, flags
 from dualenc_jax.errors import UserError
 from dualenc_jax.inspection import findings as findings_lib, picture
 from dualenc_jax.inspection.findings import Finding, Level
@@ -27,8 +26,6 @@ from dualenc_jax.io import files
 
 def main(argv: Sequence[str] | None = None) -> None:
   args = config.parse_args(make_parser(), argv)
-  if args.limit is not None and args.limit < 1:
-    raise UserError(f'--limit is {args.limit}; expected at least 1.')
   logging.basicConfig(format='%(message)s')
   inputs = data_command.build(args)
   inspection = inspect_task(
@@ -41,27 +38,22 @@ def main(argv: Sequence[str] | None = None) -> None:
   check_verdict(findings, args.strict)
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> flags.Parser:
   parser = config.make_parser('data check', __doc__)
   data_command.add_flags(parser)
   parser.add_argument(
-      '--split',
-      action='append',
-      default=[],
+      '--split', action='append', default=[],
       help='a split to read, repeatable; by default all that there are',
   )
   parser.add_argument(
-      '--limit', type=int, help='read only so many rows of each split'
+      '--limit', type=flags.whole(), help='read only so many rows of each split'
   )
   parser.add_argument(
-      '--output',
-      default='data_check',
-      metavar='DIR',
+      '--output', default='data_check', metavar='DIR',
       help='folder of the report and the picture, data_check by default',
   )
   parser.add_argument(
-      '--strict',
-      action='store_true',
+      '--strict', action='store_true',
       help='exit with status 2 if anything is wrong or suspicious',
   )
   return parser

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import logging
 import time
 
-from dualenc_jax.commands import config, data_command
+from dualenc_jax.commands import config, data_command, flags
 from dualenc_jax.data import Cache, Dataset, prepare
 from dualenc_jax.data.mixture import Mixture
 from dualenc_jax.errors import UserError
@@ -24,19 +24,14 @@ def main(argv: Sequence[str] | None = None) -> None:
   parser = config.make_parser('data prepare', __doc__)
   data_command.add_flags(parser)
   parser.add_argument(
-      '--split',
-      action='append',
-      metavar='SPLIT',
+      '--split', action='append', metavar='SPLIT',
       help='repeatable; all splits by default',
   )
   parser.add_argument(
-      '--workers',
-      type=int,
+      '--workers', type=flags.whole(),
       help='threads that tokenise; one on each core by default',
   )
   args = config.parse_args(parser, argv)
-  if args.workers is not None and args.workers < 1:
-    raise UserError(f'--workers is {args.workers}; expected at least 1.')
   logging.basicConfig(format='%(message)s')
   logging.getLogger('dualenc_jax').setLevel(logging.INFO)
   inputs = data_command.build(args)
