@@ -7,7 +7,6 @@ from dualenc_jax.commands import config, model_dir
 from dualenc_jax.interop import loading
 from dualenc_jax.interop.weights import SIZES, Weights
 from dualenc_jax.models import T5Encoder
-from dualenc_jax.parallel.partitioning import HostPartitioner
 from dualenc_jax.training.checkpoints import Checkpoints
 
 # The run whose values the config gets where the checkpoint says nothing.
@@ -56,7 +55,7 @@ def write(
       repr(str(tokenizer.vocabulary.file)),
       repr(str(final / model_dir.VOCABULARY)),
   )
-  params = loading.read_params(weights.tensors, HostPartitioner().replicated)
+  params, _ = loading.place(experiment.model, weights.tensors, weights.path)
   step = weights.step or 0
   Checkpoints(folder).save_params(
       params,

@@ -48,7 +48,7 @@ class Source:
     """
     weights = opening.read(self.path, self.step)
     if weights.described:
-      own.model_of(weights)
+      own.model_of(weights.described, weights.path)
     usage = dataclasses.replace(weights.usage, **self.usage)
     tokenizer = loading.make_tokenizer(
         dataclasses.replace(weights, usage=usage), self.vocabulary

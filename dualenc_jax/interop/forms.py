@@ -67,16 +67,8 @@ def read_back(folder: pathlib.Path, usage: Usage) -> verify.Encode:
 
 def read_artifact(folder: pathlib.Path, usage: Usage) -> verify.Encode:
   """The side of exported programs, which bring their own tokenizer."""
-
-  def encode(texts: Sequence[str]) -> verify.Vectors:
-    artifact = serving.Artifact.open(folder)
-    tokenizer = artifact.tokenizer
-    return verify.Vectors(
-        artifact.queries(tokenizer.encode_queries(texts)),
-        artifact.passages(tokenizer.encode_passages(texts)),
-    )
-
-  return encode
+  del usage
+  return lambda texts: verify.encode_with(serving.Artifact.open(folder), texts)
 
 
 # All but a model_dir, whose config is a command's to write.

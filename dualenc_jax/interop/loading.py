@@ -76,7 +76,8 @@ def load_own(path: pathlib.Path, step: int | None = None) -> Loaded:
 
   def use(checkpoint: own.Checkpoint) -> Loaded:
     weights = own.weights_of(checkpoint)
-    model, tokenizer = own.model_of(weights), make_tokenizer(weights)
+    model = own.model_of(weights.described, weights.path)
+    tokenizer = make_tokenizer(weights)
     checkpoint.check_vocabulary(tokenizer.vocabulary)
     params, embedder = place(model, weights.tensors, weights.path)
     provenance = checkpoint.provenance(model, tokenizer)
@@ -147,25 +148,6 @@ def place_array(
   array = jax.make_array_from_callback(shape, sharding, lambda i: host[i])
   # The copy on the host is needed until this one exists.
   return array.block_until_ready()
-
-
-def read_params(
-    tensors: Mapping[str, Tensor], sharding: jax.sharding.Sharding
-) -> dict[str, Any]:
-  """Reads tensors onto devices, each by its own name.
-
-  Args:
-    tensors: by name, 'encoder/encoder_norm/scale'.
-    sharding: of each.
-
-  Returns:
-    A nested dict, as `model.apply` takes it.
-  """
-  flat = {
-      name: place_array(tensor.shape, sharding, [tensor])
-      for name, tensor in tensors.items()
-  }
-  return traverse_util.unflatten_dict(flat, sep='/')
 
 
 def _check_same_model(

@@ -10,12 +10,19 @@ import pathlib
 import re
 from typing import Any, TypeVar
 
+from flax import linen as nn
 import jax
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop.weights import ENCODERS, infer_encoder, Usage, Weights
 from dualenc_jax.io import json_file, revision
-from dualenc_jax.models import DualEncoder
+from dualenc_jax.models import (
+  attention,
+  DualEncoder,
+  Projection,
+  T5Encoder,
+  TokenEmbedder,
+)
 from dualenc_jax.tensor_files import orbax_tree
 from dualenc_jax.tensor_files.tensors import DamageError, Tensor
 from dualenc_jax.text.tokenizer import Tokenizer
@@ -100,16 +107,10 @@ def steps(path: pathlib.Path) -> list[int]:
 
 
 def read(path: pathlib.Path, step: int | None = None) -> Weights:
-  """The newest (or a chosen) checkpoint.
-
-  Args:
-    path: a `model_dir`.
-    step: of the checkpoint, None for the newest.
-
-  Raises:
-    UserError: there is no such checkpoint.
-  """
-  return weights_of(open_checkpoint(path, _wanted(path, step)[0]))
+  """The newest (or a chosen) checkpoint; raises UserError if there is none."""
+  checkpoint = open_checkpoint(path, _wanted(path, step)[0])
+  optimizer = _statistics(checkpoint.folder / 'optimizer')
+  return dataclasses.replace(weights_of(checkpoint), optimizer=optimizer)
 
 
 def restore(
@@ -161,14 +162,16 @@ def open_checkpoint(path: pathlib.Path, step: int) -> Checkpoint:
 
 
 def weights_of(checkpoint: Checkpoint) -> Weights:
-  """A checkpoint of a `DualEncoder` as one of any kind.
+  """A checkpoint of a `DualEncoder` as one of any kind, without its optimizer.
 
   Raises:
     UserError: it is of another model.
   """
   tensors, meta = checkpoint.tensors, checkpoint.meta
   encoders = {
-      tower: infer_encoder(tensors, _activations(meta, tower), tower)
+      tower: infer_encoder(
+          tensors, meta['model'].get(tower, {}).get('activations'), tower
+      )
       for tower in ENCODERS
       if any(name.startswith(f'{tower}/') for name in tensors)
   }
@@ -189,74 +192,75 @@ def weights_of(checkpoint: Checkpoint) -> Weights:
           data.get('passage_prefix', ''),
       ),
       loss=checkpoint.loss,
-      optimizer=_statistics(checkpoint.folder / 'optimizer'),
       step=meta['step'],
       described=meta['model'],
   ).check()
 
 
-def model_of(weights: Weights) -> DualEncoder:
-  """The model as it was trained: with its dtype and its scanned layers.
+def model_of(facts: Mapping[str, Any], path: str) -> Any:
+  """The module that `describe` was given.
 
   Args:
-    weights: what `weights_of` returned.
+    facts: what it returned.
+    path: of the model_dir, for messages.
 
   Raises:
-    UserError: it is of classes that are not this library's.
+    UserError: it is not of this library's classes.
   """
-  saved, model = weights.described, weights.model()
-  encoders = {
-      tower: encoder.clone(**{
-          name: saved[tower][name] for name in ('dtype', 'scan_layers')
-      })
-      for tower in ENCODERS
-      if (encoder := getattr(model, tower)) and tower in saved
-  }
-  model = model.clone(**encoders)
-  found = describe(model)
-  for name in {**saved, **found}:
-    if saved.get(name) != found.get(name):
-      raise UserError(
-          f'{weights.path} is of a model of your own: {name} is'
-          f' {saved.get(name)}. What that computes, its config says, which is a'
-          ' program: dualenc_jax.commands.model_dir.load(folder) runs it, and'
-          ' returns what Retriever(...) takes.'
-      )
-  return model
+  known = _KNOWN.get(facts.get('class'))
+  if known is None:
+    raise UserError(
+        f'{path} is of a model of your own, {facts.get("class")}. What that'
+        ' computes, its config says, which is a program:'
+        ' dualenc_jax.commands.model_dir.load(folder) runs it, and returns what'
+        ' Retriever(...) takes.'
+    )
+  attributes = {}
+  for name, value in facts.items():
+    if isinstance(value, dict):
+      value = model_of(value, path)
+    if name != 'class':
+      attributes[name] = tuple(value) if isinstance(value, list) else value
+  try:
+    return known(**attributes) if isinstance(known, type) else known
+  except TypeError as e:
+    raise UserError(
+        f'{path} is of another version of this library: {e}. Open it with that.'
+    ) from e
 
 
-def describe(model: Any) -> dict[str, Any]:
-  """What the tensors of a model do not say: classes, activations, dtypes.
+def describe(value: Any) -> Any:
+  """A module as JSON: its class and its attributes, with those of its parts.
 
   It is saved with every checkpoint, so that `model_of` needs no config.
-
-  Args:
-    model: a `DualEncoder` or a class like it.
-
-  Returns:
-    JSON: the class of the model, and for each part of it an object.
   """
-  facts: dict[str, Any] = {'class': _name(type(model))}
-  for part in ('token_embedder', 'encoder', 'projection'):
-    for name in (part, f'passage_{part}'):
-      if (own := getattr(model, name, None)) is not None:
-        facts[name] = {'class': _name(type(own))}
-  for name in ENCODERS:
-    if name in facts:
-      own = getattr(model, name)
-      facts[name] |= {
-          'activations': list(own.activations),
-          'dtype': own.dtype,
-          'scan_layers': getattr(own, 'scan_layers', False),
-          'attention_fn': _name(getattr(own, 'attention_fn', None)),
-      }
-  return facts
+  if isinstance(value, nn.Module):
+    names = [field.name for field in dataclasses.fields(value)]
+    own = {n: getattr(value, n) for n in names if n not in ('parent', 'name')}
+    attributes = {name: describe(part) for name, part in own.items()}
+    return {'class': _name(type(value)), **attributes}
+  if isinstance(value, list | tuple):
+    return [describe(part) for part in value]
+  if value is None or isinstance(value, bool | int | float | str):
+    return value
+  named = value if hasattr(value, '__qualname__') else type(value)
+  return {'class': _name(named)}
 
 
 def _name(value: Any) -> str:
-  if not hasattr(value, '__qualname__'):
-    value = type(value)
   return f'{value.__module__}.{value.__qualname__}'
+
+
+_KNOWN = {
+    _name(value): value
+    for value in (
+        attention.dot_product_attention,
+        DualEncoder,
+        Projection,
+        T5Encoder,
+        TokenEmbedder,
+    )
+}
 
 
 def _wanted(path: pathlib.Path, step: int | None) -> list[int]:
@@ -290,11 +294,6 @@ def layer_names(
   if not stacked:
     return {name: shape}
   return {f'{tower}/layers_{i}/{rest}': shape[1:] for i in range(shape[0])}
-
-
-def _activations(meta: Mapping[str, Any], tower: str) -> tuple[str, ...] | None:
-  """Those of a tower, of which its tensors say nothing."""
-  return tuple(meta['model'].get(tower, {}).get('activations', ())) or None
 
 
 def _statistics(folder: pathlib.Path) -> dict[str, Tensor]:

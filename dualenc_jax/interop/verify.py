@@ -9,28 +9,23 @@ import dataclasses
 import gc
 import pathlib
 import sysconfig
-from typing import Any
 
 import jax
 import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.inference import batched
+from dualenc_jax.inference.loaded import Loaded
 from dualenc_jax.interop import assignment, loading, opening, usage_file
 from dualenc_jax.interop.weights import Weights
-from dualenc_jax.models import DualEncoder
+from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.readers.python_functions import find_functions
 from dualenc_jax.tensor_files.tensors import Tensor
-from dualenc_jax.text.ragged import Ragged
-from dualenc_jax.text.tokenizer import Tokenizer
 
 NUM_TEXTS = 64
 # Of cosines of vectors in float32; two right implementations differ by 1e-6.
 TOLERANCE = 1e-4
 # Encoded at once: few, as activations come on top of the model.
 _ROWS = 4
-# Few programs, and short texts stay short.
-_SHAPES = batched.Fixed(2**30, [64 * 4**i for i in range(10)])
 # Of the standard library, in prose and code, from a few words to pages.
 _FILES = ('argparse.py', 'heapq.py', 'pathlib.py', 'statistics.py')
 
@@ -77,56 +72,33 @@ def ours(weights: Weights) -> Encode:
 
   def encode(texts: Sequence[str]) -> Vectors:
     whole = _with_projection(weights)
-    sharding = jax.sharding.SingleDeviceSharding(_device())
-    params = loading.read_params(whole.tensors, sharding)
-    tokenizer = loading.make_tokenizer(whole)
-    return encode_with(whole.model(), params, tokenizer, texts)
+    params, embedder = loading.place(
+        whole.model(), whole.tensors, whole.path, _OneDevice(), _ROWS
+    )
+    model = Loaded(params, loading.make_tokenizer(whole), embedder, {})
+    # On a GPU float32 products are not exact by default.
+    with jax.default_matmul_precision('highest'):
+      return encode_with(model, texts)
 
   return encode
 
 
-def encode_with(
-    model: DualEncoder, params: Any, tokenizer: Tokenizer, texts: Sequence[str]
-) -> Vectors:
-  """Both towers in float32, a few texts at a time.
-
-  Args:
-    model: of any activation dtype.
-    params: its parameters, on the devices.
-    tokenizer: of both sides.
-    texts: n of them.
-  """
-  encoders = {
-      name: own.clone(dtype='float32')
-      for name in ('encoder', 'passage_encoder')
-      if (own := getattr(model, name)) is not None
-  }
-  exact = model.clone(**encoders)
-  apply = jax.jit(exact.apply, static_argnames='method')
-
-  dim = model.projection.features
-
-  def tower(rows: Ragged, method: str) -> np.ndarray:
-    def program(tokens: np.ndarray) -> jax.Array:
-      return apply({'params': params}, tokens[0], method=method)[None]
-
-    found = batched.batches(program, rows, _ROWS, _SHAPES)
-    return batched.put_back(np.empty((len(rows), dim), np.float32), found)
-
-  # On a GPU float32 products are not exact by default.
-  with jax.default_matmul_precision('highest'):
-    return Vectors(
-        tower(tokenizer.encode_queries(texts), 'encode_query'),
-        tower(tokenizer.encode_passages(texts), 'encode_passage'),
-    )
+def encode_with(model: Loaded, texts: Sequence[str]) -> Vectors:
+  """Texts through both towers of a model."""
+  return Vectors(
+      model.queries(model.tokenizer.encode_queries(texts)),
+      model.passages(model.tokenizer.encode_passages(texts)),
+  )
 
 
-def _device() -> jax.Device:
+class _OneDevice(Partitioner):
   """The CPU, whose memory holds a model of any size, if JAX may use it."""
-  try:
-    return jax.local_devices(backend='cpu')[0]
-  except RuntimeError:
-    return jax.local_devices()[0]
+
+  def devices(self) -> Sequence[jax.Device]:
+    try:
+      return jax.local_devices(backend='cpu')[:1]
+    except RuntimeError:
+      return jax.local_devices()[:1]
 
 
 def compare(

@@ -3,12 +3,11 @@
 from collections.abc import Mapping, Sequence
 import dataclasses
 import hashlib
-import json
 import pathlib
 from typing import Any
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.io import files
+from dualenc_jax.io import files, json_file
 
 FORMAT = 'dualenc-artifact'
 VERSION = 1
@@ -84,25 +83,14 @@ class Manifest:
         lists a file that is not within the folder.
     """
     path = folder / FILE
-    try:
-      value = json.loads(path.read_text(encoding='utf-8'))
-    except OSError as e:
-      raise UserError(
-          f'{path}: no artifact here ({e.strerror}). Expected a folder that'
-          ' Retriever.save or `dualenc convert --to jax_export` wrote.'
-      ) from e
-    except ValueError as e:
-      raise UserError(f'{path}: not JSON ({e}). {_AGAIN}') from e
-    if not isinstance(value, dict) or value.get('format') != FORMAT:
-      raise UserError(
-          f'{path}: not that of an artifact: expected format {FORMAT!r}.'
-      )
-    if value.get('version') != VERSION:
-      raise UserError(
-          f'{path}: format version is {value.get("version")!r}; this program'
-          f' reads version {VERSION}. Install the dualenc-jax that wrote it, or'
-          ' write the artifact again with this one.'
-      )
+    absent = (
+        'Expected a folder that Retriever.save or `dualenc convert'
+        ' --to=jax_export` wrote.'
+    )
+    value = json_file.read(path, _AGAIN, absent)
+    json_file.check_format(
+        value, path, FORMAT, VERSION, 'Write it again with this dualenc-jax.'
+    )
     try:
       names = [field.name for field in dataclasses.fields(cls)]
       fields = {name: value[name] for name in names}
