@@ -10,6 +10,7 @@ from dualenc_jax.analysis import geometry
 from dualenc_jax.analysis.sample import Sample
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.embedder import Embedder
+from dualenc_jax.io import finite
 from dualenc_jax.search import ranking as ranking_lib
 from dualenc_jax.search.exact_search import ExactSearch
 
@@ -125,13 +126,11 @@ def _check(
     name: str, side: str, vectors: np.ndarray, id_of: Callable[[int], str]
 ) -> None:
   """Raises UserError unless every row is finite and has a length."""
-  lengths = np.linalg.norm(vectors.astype(np.float32), axis=1)
-  bad = np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0)))
-  if len(bad):
-    ids = ', '.join(repr(id_of(i)) for i in bad[:3])
-    more = f' and {len(bad) - 3:,} more' if len(bad) > 3 else ''
+  what = f'Model {name}, {side}: the vectors'
+  finite.check_rows(what, vectors, lambda row: repr(id_of(row)))
+  zero = np.flatnonzero(~vectors.any(axis=1)).tolist()
+  if zero:
     raise UserError(
-        f'Model {name}: the vectors of {len(bad):,} of {len(vectors):,} {side}'
-        f' are not finite or are zero: ids {ids}{more}. Look at the checkpoint'
-        ' and at these texts.'
+        f'{what} of {id_of(zero[0])!r} and {len(zero) - 1:,} others are zero.'
+        ' Look at the checkpoint and at these texts.'
     )

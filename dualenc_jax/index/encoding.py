@@ -11,6 +11,7 @@ import numpy as np
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import IndexBuild
 from dualenc_jax.index.source import Source
+from dualenc_jax.io import finite
 from dualenc_jax.io.forecast import gigabytes
 from dualenc_jax.io.progress import Progress
 
@@ -92,24 +93,15 @@ def _encode(
   header = build.header
   out = np.empty((len(rows), header.dim), header.dtype)
   for positions, embeddings in embed(source.rows[rows.start : rows.stop]):
-    finite = np.isfinite(embeddings).all(axis=1)
-    if not finite.all():
-      _refuse(np.sort(positions[~finite]) + rows.start, source)
+
+    def name(i: int) -> str:
+      row = rows[positions[i]]
+      return f'row {row} ({source.tower} {source.passage(row).id!r})'
+
+    finite.check_rows('embeddings', embeddings, name)
     out[positions] = embeddings
     progress(len(positions))
   return out
-
-
-def _refuse(bad: np.ndarray, source: Source) -> None:
-  named = ', '.join(
-      f'row {row} ({source.tower} {source.passage(row).id!r})'
-      for row in bad[:5].tolist()
-  )
-  more = f' and {len(bad) - 5} more of their batch' if len(bad) > 5 else ''
-  raise UserError(
-      f'the embeddings of {named}{more} hold NaN or infinity. Look at the'
-      ' checkpoint and at these texts.'
-  )
 
 
 def check_room(build: IndexBuild, missing: list[int], source: Source) -> str:

@@ -7,7 +7,7 @@ import pathlib
 from typing import Any
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.io import files
+from dualenc_jax.io import files, json_file
 
 FORMAT = 'dualenc-index'
 VERSION = 2
@@ -120,25 +120,9 @@ class Header:
         a field.
     """
     path = folder / FILE
-    try:
-      value = json.loads(path.read_text(encoding='utf-8'))
-    except OSError as e:
-      raise UserError(
-          f'{path}: no index here ({e.strerror}): expected a folder written by'
-          ' `dualenc encode`. Run it first, or give the right folder.'
-      ) from e
-    except ValueError as e:
-      raise UserError(f'{path}: not JSON ({e}). {AGAIN}') from e
-    if not isinstance(value, dict) or value.get('format') != FORMAT:
-      raise UserError(
-          f'{path}: not the header of an index: expected format {FORMAT!r}.'
-          f' {AGAIN}'
-      )
-    if value.get('version') != VERSION:
-      raise UserError(
-          f'{path}: format version is {value.get("version")!r}: this program'
-          f' reads version {VERSION}. {AGAIN}'
-      )
+    absent = 'Give the folder that `dualenc encode` wrote, or run it first.'
+    value = json_file.read(path, AGAIN, absent)
+    json_file.check_format(value, path, FORMAT, VERSION, AGAIN)
     try:
       names = [field.name for field in dataclasses.fields(cls)]
       header = cls(**{name: value.get(name) for name in names})

@@ -13,8 +13,6 @@ _OF_INDEX = re.compile(
     rf'{re.escape(FILE)}|\.{re.escape(FILE)}\.\d+\.partial'
     r'|shard-\d{5,}(\.partial|\.lock)?'
 )
-# Of an index of version 1, which may be replaced.
-_OF_VERSION_1 = {FILE, 'embeddings.npy', 'passages.jsonl', 'offsets.npy'}
 _OF_SHARD = {*shard_lib.FILES, shard_lib.INFO}
 
 
@@ -91,8 +89,6 @@ def _stranger(path: pathlib.Path) -> str | None:
   if not path.is_dir():
     return path.name
   for name in sorted(os.listdir(path)):
-    if name in _OF_VERSION_1:
-      continue
     if not _OF_INDEX.fullmatch(name):
       return name
     if (path / name).is_dir():

@@ -13,6 +13,7 @@ import numpy as np
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.index.header import AGAIN, Header
+from dualenc_jax.io import json_file
 
 EMBEDDINGS = 'embeddings.npy'
 IDS = 'ids.txt'
@@ -181,21 +182,14 @@ def _remove(folder: pathlib.Path) -> None:
 def _read_info(folder: pathlib.Path, rows: range) -> dict[str, int]:
   """The sizes of the files of a shard."""
   path = folder / INFO
-  try:
-    info = json.loads(path.read_text(encoding='utf-8'))
-    found = info['rows'], info['first_row']
-    sizes = dict(info['bytes'])
-  except FileNotFoundError as e:
-    what = f'it has no {INFO}' if folder.exists() else 'there is no such folder'
-    raise UserError(f'{folder}: the shard is missing: {what}. {AGAIN}') from e
-  except (OSError, ValueError, KeyError, TypeError) as e:
-    raise UserError(f'{path}: truncated or unreadable ({e}). {AGAIN}') from e
+  info = json_file.read(path, AGAIN, rows=int, first_row=int, bytes=dict)
+  found = info['rows'], info['first_row']
   if found != (len(rows), rows.start):
     raise UserError(
         f'{path}: has {found[0]} rows from row {found[1]} on, but the header'
         f' says {len(rows)} from row {rows.start} on. {AGAIN}'
     )
-  return sizes
+  return info['bytes']
 
 
 def _check_size(path: pathlib.Path, size: int | None) -> None:

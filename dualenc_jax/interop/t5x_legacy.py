@@ -6,7 +6,6 @@ the name of that folder.
 """
 
 from collections.abc import Iterator, Mapping
-import json
 import os
 import re
 from typing import Any
@@ -16,6 +15,7 @@ from flax import serialization
 import numpy as np
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.io import json_file
 from dualenc_jax.tensor_files import zarr_array
 from dualenc_jax.tensor_files.tensors import Tensor
 
@@ -107,10 +107,5 @@ def _tensor(folder: epath.Path, path: str, leaf: Any) -> Tensor | None:
 
 
 def _header(zarr: epath.Path, where: str) -> Mapping[str, Any]:
-  try:
-    return json.loads((zarr / '.zarray').read_text())
-  except (OSError, ValueError) as e:
-    raise UserError(
-        f'{zarr} is missing or damaged: {zarr_array.first_line(e)}. {where} is'
-        ' kept there; copy the whole checkpoint again.'
-    ) from e
+  again = f'{where} is kept there; copy the whole checkpoint again.'
+  return json_file.read(zarr / '.zarray', again, shape=list)

@@ -39,7 +39,7 @@ def check_rows(
       names = ', '.join(name(row) for row in bad[:_NAMED])
       more = f' and {len(bad) - _NAMED:,} more nearby' if bad[_NAMED:] else ''
       raise UserError(
-          f'{what} hold NaN, infinity or numbers beyond 1e18: {names}{more}.'
+          f'{what} of {names}{more} hold NaN, infinity or numbers beyond 1e18.'
           f' {advice}'
       )
 

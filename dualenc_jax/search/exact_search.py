@@ -23,6 +23,7 @@ import jax
 import numpy as np
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.io import finite
 from dualenc_jax.io.device_memory import device_memory
 from dualenc_jax.search import exact_scores
 from dualenc_jax.search.corpus_blocks import CorpusBlocks, power_of_two
@@ -47,8 +48,6 @@ _NEAR = 256
 _IN_FLIGHT = 2
 # Share of the devices' memory that a resident corpus may take.
 _RESIDENT = 0.6
-# Rows looked at together for what is not finite.
-_CHECKED_ROWS = 4096
 _LOG = logging.getLogger(__name__)
 
 
@@ -326,7 +325,7 @@ class ExactSearch:
           jax.block_until_ready(in_flight.popleft())
     norms = np.array(jax.device_get(longest))
     if not np.isfinite(norms).all():
-      self._tell_bad_passages()
+      finite.check_rows('passage embeddings', self._passages)
     return states, float(norms.max())
 
   def _parts(self, *per_query: np.ndarray) -> Iterator[list[np.ndarray]]:
@@ -360,14 +359,8 @@ class ExactSearch:
           f'{dims[1]}: expected the same. Encode both with one model.'
       )
     queries = np.asarray(queries, np.float32)
-    _check_finite('query', queries, 0)
+    finite.check_rows('query embeddings', queries)
     return queries
-
-  def _tell_bad_passages(self) -> None:
-    """Raises UserError: some passage is not finite."""
-    for start in range(0, len(self._passages), _CHECKED_ROWS):
-      block = np.asarray(self._passages[start : start + _CHECKED_ROWS])
-      _check_finite('passage', block, start)
 
 
 def error_bounds(queries: np.ndarray, epsilon: float) -> np.ndarray:
@@ -403,19 +396,4 @@ def _check_shape(side: str, embeddings: Any) -> None:
     raise UserError(
         f'{side} embeddings have shape {embeddings.shape}: expected '
         '[rows, dim], at least one of each.'
-    )
-
-
-def _check_finite(side: str, embeddings: np.ndarray, start: int) -> None:
-  """Raises UserError if rows are not finite, or their norms are not."""
-  with np.errstate(over='ignore', invalid='ignore'):
-    wide = embeddings.astype(np.float32)
-    norms = np.einsum('nd,nd->n', wide, wide)
-  bad = (start + np.flatnonzero(~np.isfinite(norms))).tolist()
-  if bad:
-    more = f' and {len(bad) - 5} more nearby' if len(bad) > 5 else ''
-    raise UserError(
-        f'{side} embeddings hold NaN, infinity or numbers beyond 1e18 in rows '
-        f'{", ".join(map(str, bad[:5]))}{more}: expected finite vectors. '
-        'Look at the checkpoint and the text of these rows.'
     )

@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.io import files
+from dualenc_jax.io import files, json_file
 from dualenc_jax.tensor_files.tensors import Tensor
 
 FILE = 'model.safetensors'
@@ -86,15 +86,8 @@ def write(
 
 def _read_shards(index: pathlib.Path) -> dict[str, Tensor]:
   """All tensors of the shards that an index names."""
-  try:
-    shard_of = dict(json.loads(index.read_text())['weight_map'])
-    if not all(isinstance(shard, str) for shard in shard_of.values()):
-      raise TypeError('a shard that is no file name')
-  except (OSError, ValueError, KeyError, TypeError) as e:
-    raise UserError(
-        f'{index} is no index of safetensors files: expected JSON with a'
-        ' "weight_map" of tensor names to files.'
-    ) from e
+  shard_of = json_file.read(index, weight_map=dict)['weight_map']
+  json_file.require(shard_of, index, **dict.fromkeys(shard_of, str))
   tensors = {}
   for shard in sorted(set(shard_of.values())):
     path = index.parent / shard

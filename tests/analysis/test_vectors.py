@@ -95,10 +95,9 @@ def test_vectors_that_are_no_directions_are_named(embeddings):
   passages[[3, 8, 21, 33]] = np.nan
   with pytest.raises(UserError) as error:
     embed(sample, embeddings)
-  assert "Model a: the vectors of 4 of 40 passages" in str(error.value)
-  assert ' and 1 more. Look at the checkpoint' in str(error.value)
+  assert 'Model a, passages: the vectors of ' in str(error.value)
   named = set(re.findall(r"'(p\d+)'", str(error.value)))
-  assert len(named) == 3 and named < {'p3', 'p8', 'p21', 'p33'}
+  assert named == {'p3', 'p8', 'p21', 'p33'}
   queries[5] = 0
-  with pytest.raises(UserError, match="1 of 30 queries .* zero: ids 'q5'[.]"):
+  with pytest.raises(UserError, match="Model a, queries: .* 'q5' .* zero"):
     embed(sample, embeddings)

@@ -271,7 +271,7 @@ def test_what_search_refuses(model, whole):
     search.main(['x', *flags, '--k=0'])
   with pytest.raises(UserError, match='The query is empty'):
     search.main([' ', *flags])
-  with pytest.raises(UserError, match='no index here'):
+  with pytest.raises(UserError, match='header.json .*Give the folder'):
     search.main(['x', flags[0], f'--index_dir={whole.parent / "none"}'])
 
 

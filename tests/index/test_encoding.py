@@ -150,7 +150,7 @@ def test_vectors_that_are_not_finite_are_named(tmp_path, source, bad):
 
   build = build_of(tmp_path / 'index', source)
   with pytest.raises(
-      UserError, match=r"of row 12 \(passage 'p12'\) hold NaN or infinity"
+      UserError, match=r"of row 12 \(passage 'p12'\) hold NaN"
   ):
     encoding.encode(build, source, Embed(source, change=change))
   # What was made before is whole, and kept.

@@ -167,7 +167,7 @@ def test_every_field_that_differs_is_named(tmp_path):
 @pytest.mark.parametrize('folder', ['none', 'empty'])
 def test_no_index(tmp_path, folder):
   (tmp_path / 'empty').mkdir()
-  with pytest.raises(UserError, match=f'{folder}/header.json: no index here'):
+  with pytest.raises(UserError, match=f'{folder}/header.json.*encode'):
     Index.open(tmp_path / folder)
 
 
@@ -189,7 +189,8 @@ def test_missing_and_truncated_files(tmp_path, name, share):
     path.unlink()
   else:
     os.truncate(path, int(share * path.stat().st_size))
-  with pytest.raises(UserError, match='shard-00001.*(missing|truncated).*Run'):
+  damage = 'cannot be read|is no JSON|missing|truncated'
+  with pytest.raises(UserError, match=f'shard-00001.*({damage}).*Run'):
     Index.open(tmp_path / 'index')
   # Encoding again makes this shard, and only this one, once more.
   kept = tmp_path / 'index' / 'shard-00000' / 'ids.txt'
@@ -206,15 +207,15 @@ def test_missing_and_truncated_files(tmp_path, name, share):
 def test_a_missing_shard(tmp_path):
   write(tmp_path / 'index')
   os.rename(tmp_path / 'index' / 'shard-00001', tmp_path / 'elsewhere')
-  with pytest.raises(UserError, match='shard-00001: the shard is missing'):
+  with pytest.raises(UserError, match='shard-00001/.* cannot be read'):
     Index.open(tmp_path / 'index')
 
 
 @pytest.mark.parametrize(
     'change, message',
     [
-        ({'format': 'faiss'}, "expected format 'dualenc-index'"),
-        ({'version': 1}, 'version is 1: this program reads version 2'),
+        ({'format': 'faiss'}, "another format than 'dualenc-index'"),
+        ({'version': 1}, 'version 1; this program reads version 2'),
         ({'passages': '10'}, "field 'passages' is '10': expected a whole"),
         ({'dtype': None}, "field 'dtype' is None: expected float32 or"),
         ({'passages': 9}, r'shard.json: has 2 rows from row 8 on, .* says 1 '),
@@ -235,7 +236,7 @@ def test_a_header_that_does_not_fit(tmp_path, change, message):
 def test_a_header_that_is_none(tmp_path, text):
   write(tmp_path / 'index')
   (tmp_path / 'index' / 'header.json').write_text(text)
-  with pytest.raises(UserError, match='header.json: not '):
+  with pytest.raises(UserError, match='header.json is no JSON'):
     Index.open(tmp_path / 'index')
 
 

@@ -136,20 +136,6 @@ def test_half_of_another_index_is_replaced_on_request_only(tmp_path):
   assert_is(tmp_path / 'index', 7, seed=2)
 
 
-def test_an_index_of_version_1_is_replaced_on_request_only(tmp_path):
-  folder = tmp_path / 'index'
-  folder.mkdir()
-  for name in ('embeddings.npy', 'offsets.npy', 'passages.jsonl'):
-    (folder / name).touch()
-  (folder / 'header.json').write_text(
-      '{"format": "dualenc-index", "version": 1, "passages": 10, "dim": 6}'
-  )
-  with pytest.raises(UserError, match='version is 1.*--overwrite'):
-    IndexBuild(folder, header())
-  write(folder, 10, replace=True)
-  assert_is(folder, 10, seed=0)
-
-
 def test_a_linked_folder_is_replaced_where_it_lies(tmp_path):
   write(tmp_path / 'disk' / 'index', 10, seed=1)
   (tmp_path / 'link').symlink_to(tmp_path / 'disk' / 'index')

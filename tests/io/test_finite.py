@@ -15,7 +15,7 @@ def test_rows_are_named(make, bad):
   finite.check_rows('queries', make(rows))
   rows[4100:4110, 1] = bad
   ids = [f'q{i}' for i in range(len(rows))]
-  with pytest.raises(UserError, match='queries .*: q4100, .*q4104 and 5 more'):
+  with pytest.raises(UserError, match='queries of q4100, .*q4104 and 5 more'):
     finite.check_rows('queries', make(rows), ids.__getitem__)
 
 

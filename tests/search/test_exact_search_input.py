@@ -48,9 +48,9 @@ def with_bad_row(value):
         (GOOD[:0], r'query embeddings have shape \(0, 4\)'),
         (GOOD[0], r'query embeddings have shape \(4,\)'),
         (GOOD[:, :3], 'query embeddings have dim 3 and passage embeddings 4:'),
-        (with_bad_row(np.nan), 'query embeddings hold NaN.* in rows 5:'),
-        (with_bad_row(-np.inf), 'query embeddings hold .* in rows 5:'),
-        (with_bad_row(1e20), 'query embeddings hold .* in rows 5:'),
+        (with_bad_row(np.nan), 'query embeddings of row 5 hold NaN'),
+        (with_bad_row(-np.inf), 'query embeddings of row 5 hold '),
+        (with_bad_row(1e20), 'query embeddings of row 5 hold '),
     ],
 )
 def test_bad_queries(queries, message):
@@ -65,18 +65,18 @@ def test_bad_queries(queries, message):
 @pytest.mark.parametrize(
     'rows, message',
     [
-        ([0], 'in rows 0:'),
-        ([3, 300], 'in rows 3, 300:'),
+        ([0], 'of row 0 hold'),
+        ([3, 300], 'of row 3, row 300 hold'),
         # In the last block, of which a part is padding.
-        ([699], 'in rows 699:'),
-        (range(600, 700), 'in rows 600, 601, 602, 603, 604 and 95 more nearby'),
+        ([699], 'of row 699 hold'),
+        (range(600, 700), 'of row 600, .*, row 604 and 95 more nearby hold'),
     ],
 )
 def test_bad_passages(rows, message, value):
   passages = np.ones((MANY, 4), np.float32)
   passages[rows, 2] = value
   ids = [str(i) for i in range(MANY)]
-  message = 'passage embeddings hold NaN, infinity or numbers .*' + message
+  message = 'passage embeddings ' + message
   mesh = jax.sharding.Mesh(np.array(jax.devices()), ('x',))
   search = ExactSearch(passages, ids, mesh, block_rows=16)
   with pytest.raises(UserError, match=message):

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 import dataclasses
-import json
 import pathlib
 from typing import Any
 
 import numpy as np
 
 from dualenc_jax.data.cache.array_file import map_array
+from dualenc_jax.errors import UserError
+from dualenc_jax.io import json_file
 from dualenc_jax.text.ragged import Ragged
 
 HEADER = 'header.json'
@@ -67,7 +68,7 @@ class Cache:
     folder = pathlib.Path(folder)
     arrays = {}
     try:
-      header = json.loads((folder / HEADER).read_text('utf-8'))
+      header = json_file.read(folder / HEADER, files=dict)
       for file, (rows, size) in header['files'].items():
         path = folder / file
         found = path.stat().st_size if path.exists() else None
@@ -79,8 +80,8 @@ class Cache:
       for file in [name for name in arrays if name.endswith('.values')]:
         name = file.removesuffix('.values')
         arrays[name] = Ragged(arrays.pop(file), arrays.pop(f'{name}.offsets'))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-      raise DamagedCache(f'{folder / HEADER} is unreadable: {error}') from error
+    except (UserError, OSError, ValueError, KeyError, TypeError) as error:
+      raise DamagedCache(f'{folder} is damaged: {error}') from error
     return cls(folder, header, arrays)
 
   def __getattr__(self, name: str) -> Ragged | np.ndarray:
