@@ -115,7 +115,11 @@ def place(
   shardings = partitioner.param_shardings(boxed)
   abstract = traverse_util.flatten_dict(nn.unbox(boxed), sep='/')
   parts = {name: own.layer_names(name, a.shape) for name, a in abstract.items()}
-  _check_same_model(tensors, parts, path)
+  check_same_shapes(
+      {name: tensor.shape for name, tensor in tensors.items()},
+      {n: shape for layers in parts.values() for n, shape in layers.items()},
+      path,
+  )
   where = traverse_util.flatten_dict(shardings, sep='/')
   flat = {
       name: place_array(
@@ -150,13 +154,18 @@ def place_array(
   return array.block_until_ready()
 
 
-def _check_same_model(
-    tensors: Mapping[str, Tensor],
-    parts: Mapping[str, Mapping[str, tuple[int, ...]]],
-    path: str,
+def check_same_shapes(
+    saved: Mapping[str, tuple[int, ...]],
+    wanted: Mapping[str, tuple[int, ...]],
+    where: str | os.PathLike[str],
 ) -> None:
-  wanted = {n: s for layers in parts.values() for n, s in layers.items()}
-  saved = {name: tensor.shape for name, tensor in tensors.items()}
+  """Raises UserError unless a checkpoint has the arrays that a model wants.
+
+  Args:
+    saved: shapes by name in the checkpoint.
+    wanted: shapes by name in the model.
+    where: the checkpoint is.
+  """
   problems = [
       f'{name}: {saved.get(name, "absent")} in the checkpoint,'
       f' {wanted.get(name, "absent")} in this model'
@@ -166,10 +175,10 @@ def _check_same_model(
   if problems:
     more = f' and {len(problems) - 5} more' if len(problems) > 5 else ''
     raise UserError(
-        f'{path} is of another model. '
+        f'{where} is of another model or optimizer. '
         + '; '.join(problems[:5])
         + more
-        + '. Give the config it was trained with.'
+        + '. Give the config it was trained with, or another MODEL_DIR.'
     )
 
 

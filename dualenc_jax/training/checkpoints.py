@@ -16,6 +16,7 @@ import jax
 import orbax.checkpoint as ocp
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.interop import loading
 from dualenc_jax.parallel import rules
 from dualenc_jax.training.step import TrainState
 
@@ -220,21 +221,7 @@ def _check_same_model(where: pathlib.Path, metadata: Any, abstract: Any):
   if metadata is None:
     raise FileNotFoundError(f'{where} has no metadata')
   saved = dict(_shapes(getattr(metadata, 'tree', metadata)))
-  wanted = dict(_shapes(abstract))
-  problems = [
-      f'{path}: {saved.get(path, "absent")} in the checkpoint,'
-      f' {wanted.get(path, "absent")} in this model'
-      for path in sorted(saved.keys() | wanted.keys())
-      if saved.get(path) != wanted.get(path)
-  ]
-  if problems:
-    more = f' and {len(problems) - 5} more' if len(problems) > 5 else ''
-    raise UserError(
-        f'{where} is of another model or optimizer. '
-        + '; '.join(problems[:5])
-        + more
-        + '. Give the config it was trained with, or another MODEL_DIR.'
-    )
+  loading.check_same_shapes(saved, dict(_shapes(abstract)), where)
 
 
 def _shapes(tree: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
