@@ -6,7 +6,6 @@ import uuid
 from dualenc_jax.commands import config, model_dir
 from dualenc_jax.interop import loading
 from dualenc_jax.interop.weights import SIZES, Weights
-from dualenc_jax.models import T5Encoder
 from dualenc_jax.training.checkpoints import Checkpoints
 
 # The run whose values the config gets where the checkpoint says nothing.
@@ -15,11 +14,14 @@ _HEAD = (
     '# Made by `dualenc convert`. Sizes, lengths, prefixes are the model\'s;\n'
     '# task, loss and optimizer are defaults, not what it was trained with.\n'
 )
-_PARTS = {
-    'token_embedder': 'TokenEmbedder',
-    'encoder': 'T5Encoder',
-    'projection': 'Projection',
-}
+_PARTS = (
+    'token_embedder',
+    'encoder',
+    'projection',
+    'passage_token_embedder',
+    'passage_encoder',
+    'passage_projection',
+)
 
 
 def write(
@@ -81,26 +83,17 @@ def of_model(weights: Weights) -> list[str]:
   """Bindings that build the towers of a checkpoint."""
   model = weights.model()
   bindings = [f'VOCAB_SIZE = {model.token_embedder.vocab_size}']
-  for part, name in _PARTS.items():
-    for scope, module in (
-        ('', getattr(model, part)),
-        ('passage/', getattr(model, f'passage_{part}')),
-    ):
-      if module is None:
-        continue
-      target = f'{scope}models.{name}'
-      if scope:
-        bindings.append(f'models.DualEncoder.passage_{part} = @{target}()')
-      bindings += [
-          f'{target}.{size} = {getattr(module, size)!r}'
-          for size in _sizes(module)
-      ]
+  for name in _PARTS:
+    part = getattr(model, name)
+    if part is None:
+      continue
+    target = f'models.{type(part).__name__}'
+    if name.startswith('passage_'):
+      target = f'passage/{target}'
+      bindings.append(f'models.DualEncoder.{name} = @{target}()')
+    bindings += [
+        f'{target}.{size} = {getattr(part, size)!r}'
+        for size in (*SIZES, 'vocab_size', 'features')
+        if hasattr(part, size)
+    ]
   return bindings
-
-
-def _sizes(part: object) -> tuple[str, ...]:
-  if isinstance(part, T5Encoder):
-    return SIZES
-  return ('vocab_size', 'features') if hasattr(part, 'vocab_size') else (
-      'features',
-  )

@@ -170,7 +170,7 @@ def weights_of(checkpoint: Checkpoint) -> Weights:
   tensors, meta = checkpoint.tensors, checkpoint.meta
   encoders = {
       tower: infer_encoder(
-          tensors, meta['model'].get(tower, {}).get('activations'), tower
+          tensors, (meta['model'].get(tower) or {}).get('activations'), tower
       )
       for tower in ENCODERS
       if any(name.startswith(f'{tower}/') for name in tensors)

@@ -114,18 +114,23 @@ def test_weights_are_not_in_the_programs(towers, written):
   np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
+# Nothing but what docs/interop.md says is needed, and what that brings.
 ELSEWHERE = """
-import sys
-for name in ('flax', 'gin', 'orbax', 'optax', 'tensorflow', 'seqio', 'torch',
-             'transformers', 'safetensors', 'tensorstore'):
-  sys.modules[name] = None
+import importlib.metadata, sys
+needed = {'jax', 'sentencepiece', 'flatbuffers', 'filelock'}
+brought = {'jaxlib', 'numpy', 'scipy', 'ml_dtypes', 'opt_einsum'}
+for name, owners in importlib.metadata.packages_distributions().items():
+  if not {owner.replace('-', '_') for owner in owners} & (needed | brought):
+    sys.modules[name] = None
 import dualenc_jax, numpy as np
 retriever = dualenc_jax.Retriever.from_dir(sys.argv[1])
 np.save(sys.argv[2], retriever.encode_passages(sys.argv[3:]))
+retriever.index(['a passage'])
+retriever.save(sys.argv[2] + '.saved')
 """
 
 
-def test_it_runs_without_flax_gin_orbax_and_optax(towers, written, tmp_path):
+def test_it_runs_with_what_docs_say_suffices(towers, written, tmp_path):
   argv = [sys.executable, '-c', ELSEWHERE, written, tmp_path / 'out.npy']
   done = subprocess.run(
       [*argv, *TEXTS], capture_output=True, text=True, timeout=120
@@ -135,6 +140,13 @@ def test_it_runs_without_flax_gin_orbax_and_optax(towers, written, tmp_path):
   np.testing.assert_allclose(
       np.load(tmp_path / 'out.npy'), expected, atol=1e-6
   )
+
+
+def test_the_base_install_brings_it():
+  setup = (pathlib.Path(__file__).parents[2] / 'setup.py').read_text()
+  base = setup.partition('install_requires=')[2].partition('extras_require=')[0]
+  for name in ('jax', 'sentencepiece', 'flatbuffers', 'filelock'):
+    assert f"'{name}>=" in base
 
 
 def change(path: pathlib.Path, **fields) -> None:
