@@ -241,7 +241,7 @@ def abstract_batch(
   """
   pairs, k = batch_size // cells, num_negatives
   queries, passages = shapes
-  own = columns_lib.arrays(batch_size, k, columns)
+  own = columns_lib.arrays(batch_size, k or None, columns)
   return {
       'queries': layout_lib.abstract_rows(queries, cells, pairs, array),
       'passages': layout_lib.abstract_rows(

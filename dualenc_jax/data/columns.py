@@ -15,6 +15,8 @@ import numpy as np
 from dualenc_jax.errors import UserError
 
 TEXT = 'text'
+# What a batch has beside `arrays`: its texts.
+ROWS = ('queries', 'passages')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +116,7 @@ def extra(datasets: Iterable[Any]) -> tuple[Column, ...]:
   for dataset in datasets:
     for column in getattr(dataset, 'extra_columns', ()):
       other = found.setdefault(column.name, column)
-      if column.name in (*used, 'queries', 'passages') or (
+      if column.name in (*used, *ROWS) or (
           column.form != other.form
       ):
         raise UserError(
@@ -133,13 +135,13 @@ def kept(dataset: Any, split: str) -> tuple[Column, ...]:
 
 
 def arrays(
-    batch_size: int, num_negatives: int, columns: Iterable[Column] = ()
+    batch_size: int, num_negatives: int | None, columns: Iterable[Column] = ()
 ) -> dict[str, tuple[tuple[int, ...], Any]]:
   """Shape and dtype of what a batch has beside the rows of its texts.
 
   Args:
     batch_size: B.
-    num_negatives: K.
+    num_negatives: K, None without hard negatives.
     columns: extra ones.
   """
   b, k = batch_size, num_negatives
@@ -148,10 +150,12 @@ def arrays(
       'query_ids': ((b, 2), np.uint32),
       'passage_ids': ((b, 2), np.uint32),
   }
-  if k:
+  if k is not None:
     found['negative_ids'] = ((b, k, 2), np.uint32)
     found['negative_valid'] = ((b, k), np.bool_)
-  return found | {c.name: (c.shape(b, k), np.dtype(c.dtype)) for c in columns}
+  for column in columns:
+    found[column.name] = column.shape(b, k or 0), np.dtype(column.dtype)
+  return found
 
 
 def example(

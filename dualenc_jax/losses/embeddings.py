@@ -1,10 +1,12 @@
 """What a loss sees of a batch."""
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from dualenc_jax.data import columns as columns_lib
 from dualenc_jax.errors import UserError
 
 
@@ -23,8 +25,8 @@ class Embeddings(NamedTuple):
     negative_ids: uint32 [B, K, 2].
     negative_valid: bool [B, K], False where a query has fewer than K hard
       negatives; None if all are real.
-    weights: float32 [B], weights of the pairs in every mean over anchors; None
-      for equal ones. As candidates all pairs count alike.
+    columns: the other columns of the batch by name, see `data.columns`: [B] of
+      pairs, [B, 1 + K] of passages and their hard negatives.
   """
 
   query: jax.Array
@@ -34,7 +36,51 @@ class Embeddings(NamedTuple):
   passage_ids: jax.Array | None = None
   negative_ids: jax.Array | None = None
   negative_valid: jax.Array | None = None
-  weights: jax.Array | None = None
+  columns: Mapping[str, jax.Array] = {}
+
+  @classmethod
+  def of_batch(
+      cls, batch: Mapping[str, Any], query: jax.Array, passages: jax.Array
+  ) -> 'Embeddings':
+    """The embeddings of a batch with whatever else it has.
+
+    Args:
+      batch: what `Batches` yields; a batch of one's own may lack ids.
+      query: [B, D].
+      passages: [B, 1 + K, D], the positive first.
+    """
+    known = columns_lib.arrays(1, 1)
+    found = {n: batch[n] for n in cls._fields if n in known and n in batch}
+    found['columns'] = {
+        name: values
+        for name, values in batch.items()
+        if name not in (*known, *columns_lib.ROWS)
+    }
+    if passages.shape[1] > 1:
+      found['negatives'] = passages[:, 1:]
+    return cls(query, passages[:, 0], **found)
+
+  @property
+  def weights(self) -> jax.Array | None:
+    """Weights of the pairs in every mean over anchors, float32 [B].
+
+    None for equal ones. As candidates all pairs count alike.
+    """
+    return self.columns.get('weights')
+
+  def column(self, name: str) -> jax.Array:
+    """A column that the loss cannot do without.
+
+    Raises:
+      UserError: the batch lacks it.
+    """
+    if name not in self.columns:
+      raise UserError(
+          f'The loss reads the column {name!r}, which the batch lacks; it has'
+          f' {", ".join(self.columns) or "none"}. Train on a dataset with this'
+          ' column among its extra_columns.'
+      )
+    return self.columns[name]
 
   @property
   def num_negatives(self) -> int:
@@ -53,20 +99,21 @@ class Embeddings(NamedTuple):
   def check(self) -> None:
     """Raises UserError for arrays that do not belong together."""
     size, dim = self.query.shape
-    hard = () if self.negatives is None else self.negatives.shape[1:2]
+    k = None if self.negatives is None else self.negatives.shape[1]
+    known = columns_lib.arrays(size, k)
     expected = {
-        'passage': (size, dim),
-        'negatives': (size, *hard, dim),
-        'query_ids': (size, 2),
-        'passage_ids': (size, 2),
-        'negative_ids': (size, *hard, 2),
-        'negative_valid': (size, *hard),
-        'weights': (size,),
+        'passage': [(size, dim)],
+        'negatives': [(size, k, dim)],
+        **{name: [shape] for name, (shape, _) in known.items()},
+        'weights': [(size,)],
     }
-    for name, shape in expected.items():
-      array = getattr(self, name)
-      if array is not None and array.shape != shape:
+    arrays = {**self._asdict(), **self.columns}
+    del arrays['query'], arrays['columns']
+    for name, array in arrays.items():
+      shapes = expected.get(name, [(size,), (size, 1 + self.num_negatives)])
+      if array is not None and array.shape not in shapes:
         raise UserError(
-            f'Embeddings.{name} has the shape {array.shape}; expected {shape},'
-            f' since Embeddings.query has {self.query.shape}.'
+            f'Embeddings.{name} has the shape {array.shape}; expected'
+            f' {" or ".join(map(str, shapes))}, since Embeddings.query has'
+            f' {self.query.shape}.'
         )

@@ -28,9 +28,7 @@ def embed(
     params: train parameters; those of the loss are ignored.
     batch: what `Batches` yields: queries and passages, `TextRows` of C cells of
       P pairs, B = C P, with K hard negatives where a cell has P (1 + K)
-      passages; query_ids and passage_ids [B, 2], negative_ids [B, K, 2],
-      negative_valid [B, K]. A batch of your own may have weights [B], see
-      `Embeddings`, and leave out ids.
+      passages; ids and other columns, see `Embeddings`.
     dropout_key: switches dropout on. The masks of a text depend on this key
       and the number of its pair alone: batch['numbers'] [B], or its place in
       the batch if there are none.
@@ -91,20 +89,7 @@ def embed(
   )
   features = query.shape[-1]
   passage = passage.reshape(-1, candidates, features)
-  embeddings = Embeddings(
-      query.reshape(-1, features),
-      passage[:, 0],
-      query_ids=batch.get('query_ids'),
-      passage_ids=batch.get('passage_ids'),
-      weights=batch.get('weights'),
-  )
-  if candidates == 1:
-    return embeddings
-  return embeddings._replace(
-      negatives=passage[:, 1:],
-      negative_ids=batch.get('negative_ids'),
-      negative_valid=batch.get('negative_valid'),
-  )
+  return Embeddings.of_batch(batch, query.reshape(-1, features), passage)
 
 
 def encode_texts(

@@ -132,7 +132,6 @@ def test_a_batch_that_the_data_axis_does_not_divide(model_parallel, size):
         ('passage', (6, 8), r'passage has the shape \(6, 8\); expected'),
         ('negatives', (6, 1, 8), r'negatives has the shape \(6, 1, 8\)'),
         ('negative_ids', (6, 2), r'negative_ids has .*expected \(6, 1, 2\)'),
-        ('weights', (6, 1), r'weights has the shape \(6, 1\); expected \(6,\)'),
     ],
 )
 def test_arrays_that_do_not_belong_together(field, value, message):
@@ -140,6 +139,26 @@ def test_arrays_that_do_not_belong_together(field, value, message):
   embeddings = embeddings._replace(**{field: np.ones(value, np.float32)})
   with pytest.raises(UserError, match=message):
     value_of(SOFTMAX, embeddings)
+
+
+@pytest.mark.parametrize(
+    'name, shape, message',
+    [
+        ('weights', (6, 1), r'weights has .*\(6, 1\); expected \(6,\),'),
+        ('mine', (6, 3), r'mine has .*\(6, 3\); expected \(6,\) or \(6, 2\)'),
+    ],
+)
+def test_columns_that_do_not_belong_to_the_batch(name, shape, message):
+  embeddings, _ = make_batch(6, 1)
+  embeddings = embeddings._replace(columns={name: np.ones(shape)})
+  with pytest.raises(UserError, match=message):
+    value_of(SOFTMAX, embeddings)
+
+
+def test_a_column_that_the_batch_lacks():
+  embeddings, _ = make_batch(6, 1)
+  with pytest.raises(UserError, match="'scores'.*extra_columns"):
+    embeddings.column('scores')
 
 
 @pytest.mark.parametrize('implementation', ['dense', 'ring'])
@@ -155,7 +174,9 @@ def test_no_hard_negatives_in_an_array_of_none(implementation):
 
 def test_weights_of_zero_teach_nothing():
   embeddings, _ = make_batch(6, 0)
-  embeddings = embeddings._replace(weights=np.zeros(6, np.float32))
+  embeddings = embeddings._replace(
+      columns={'weights': np.zeros(6, np.float32)}
+  )
   assert value_of(SOFTMAX, embeddings)[0] == 0
 
 

@@ -59,7 +59,7 @@ def test_options_and_weights(implementation, partitioner, cases, size, tile):
   weights = rng.uniform(0.1, 3.0, size).astype(np.float32)
   weights[[1, -1]] = 0.0
   for weight in (equal, weights):
-    batch_of_weights = embeddings._replace(weights=weight)
+    batch_of_weights = embeddings._replace(columns={'weights': weight})
     got = jax.device_get(compiled(TEMPERATURE.init(), batch_of_weights))
     for case, (name, more) in enumerate(cases):
       (value, metrics), (params, vectors) = got[case]
