@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 from t5x import metrics as t5x_metrics, models, optimizers
 
-from dualenc_jax import losses
 from dualenc_jax.data import Dataset, seqio_adapter, Tokenizer
 from dualenc_jax.errors import UserError
-from dualenc_jax.models import DualEncoder
+from dualenc_jax.losses import Embeddings
+from dualenc_jax.objectives import Contrastive
 from dualenc_jax.objectives.embedding import Batch, embed
 from dualenc_jax.parallel import rules
 from dualenc_jax.run.experiment import default_cache_dir
@@ -28,43 +28,35 @@ _T5X_AXES = {'embedding_dim': 'kv'}
 
 
 class DualEncoderModel(models.BaseTransformerModel):
-  """A dual encoder and a loss as T5X's trainer takes a model.
+  """Contrastive training as T5X's trainer takes a model.
 
   Batches are those of `PairConverter`, of features inputs (the query), targets
-  (the passage) and negatives. Parameters have the names of our own trainer;
-  those of the loss are under 'loss'.
+  (the passage) and negatives. Parameters have the names of our own trainer.
   """
 
   def __init__(
       self,
-      module: DualEncoder,
-      loss: losses.Loss,
-      similarity: losses.Similarity,
+      objective: Contrastive,
       input_vocabulary: seqio_adapter.SeqioVocabulary,
       output_vocabulary: seqio_adapter.SeqioVocabulary,
       optimizer_def: optimizers.OptimizerDefType,
-      num_negatives: int = 0,
       freeze: Sequence[str] = (),
-      micro_batch_size: int | None = None,
   ):
     """Creates the model.
 
     Args:
-      module: the dual encoder.
-      loss: a loss of `dualenc_jax.losses`, or any `losses.Loss`.
-      similarity: how it compares vectors.
+      objective: what is trained. T5X's own `num_microbatches` must stay 1 or
+        None; the objective has a `micro_batch_size`.
       input_vocabulary: of the queries.
       output_vocabulary: of the passages.
       optimizer_def: T5X's optimizer.
-      num_negatives: K, hard negatives taken from each example.
       freeze: expressions over whole paths of parameters that get no gradient,
         which any optimizer without weight decay then leaves as they are.
-      micro_batch_size: pairs encoded at once, around one loss over the batch;
-        None for all. T5X's own `num_microbatches` must stay 1 or None.
 
     Raises:
       UserError: a vocabulary is larger than its table of embeddings.
     """
+    module = objective.model
     for name, embedder, vocabulary in (
         ('queries', module.token_embedder, input_vocabulary),
         (
@@ -80,12 +72,10 @@ class DualEncoderModel(models.BaseTransformerModel):
             ' VOCAB_SIZE to at least as many.'
         )
     self.FEATURE_CONVERTER_CLS = functools.partial(  # T5X's name.
-        seqio_adapter.PairConverter, num_negatives=num_negatives
+        seqio_adapter.PairConverter, num_negatives=objective.num_negatives
     )
-    self._loss = loss
-    self._similarity = similarity
+    self._objective = objective
     self._freeze = freeze
-    self._micro_batch_size = micro_batch_size
     self._batch_size = None
     super().__init__(module, input_vocabulary, output_vocabulary, optimizer_def)
 
@@ -99,11 +89,7 @@ class DualEncoderModel(models.BaseTransformerModel):
     del input_types
     # The batch that the loss must see whole.
     self._batch_size = input_shapes['query_tokens'][0]
-    tokens = jnp.ones((1, 2), jnp.int32)
-    boxed = self.module.init(rng, tokens, tokens)['params']
-    loss_params = losses.init(self._loss, self._similarity)
-    if loss_params:
-      boxed = {**boxed, 'loss': loss_params}
+    boxed = self._objective.init(rng)
     params = nn.unbox(boxed)
     rules.match(
         'freeze', [(p, True) for p in self._freeze], rules.leaf_paths(params)
@@ -126,13 +112,15 @@ class DualEncoderModel(models.BaseTransformerModel):
       raise UserError(
           f'The loss sees {size} pairs of a batch of {self._batch_size}: with'
           ' Trainer.num_microbatches the other parts would be no negatives. Set'
-          ' it to None, and DualEncoderModel.micro_batch_size instead.'
+          ' it to None, and MICRO_BATCH_SIZE instead.'
       )
     params = self._without_gradients_of_frozen(params)
-    embeddings = self._embed(params, batch, dropout_rng)
-    value, metrics = losses.evaluate(
-        self._loss, self._similarity, params.get('loss', {}), embeddings
-    )
+    key = None
+    if dropout_rng is not None:
+      # T5X's key may be of a generator whose masks depend on their place.
+      bits = jax.random.bits(dropout_rng, (2,), jnp.uint32)
+      key = jax.random.wrap_key_data(bits, impl='threefry2x32')
+    value, metrics = self._objective(params, to_batch(batch), key)
     return value, {
         **{
             name: clu_metrics.Average.from_model_output(metric[None])
@@ -163,22 +151,14 @@ class DualEncoderModel(models.BaseTransformerModel):
       self, params: Any, batch: Features, dropout_rng: jax.Array | None = None
   ) -> jax.Array:
     """Cosines of all queries and all passages, float32 [B, B]."""
-    embeddings = self._embed(params, batch, dropout_rng)
+    del dropout_rng
+    embeddings = self._embed(params, batch)
     return jnp.dot(
         embeddings.query, embeddings.passage.T, precision='highest'
     )
 
-  def _embed(
-      self, params: Any, batch: Features, dropout_rng: jax.Array | None = None
-  ) -> losses.Embeddings:
-    key = None
-    if dropout_rng is not None:
-      # T5X's key may be of a generator whose masks depend on their place.
-      seed = jax.random.bits(dropout_rng, (2,), jnp.uint32)
-      key = jax.random.wrap_key_data(seed, impl='threefry2x32')
-    return embed(
-        self.module, params, to_batch(batch), key, self._micro_batch_size
-    )
+  def _embed(self, params: Any, batch: Features) -> Embeddings:
+    return embed(self._objective.model, params, to_batch(batch))
 
   def _without_gradients_of_frozen(self, params: Any) -> Any:
     frozen = rules.match(

@@ -57,7 +57,9 @@ def write(
       repr(str(tokenizer.vocabulary.file)),
       repr(str(final / model_dir.VOCABULARY)),
   )
-  params, _ = loading.place(experiment.model, weights.tensors, weights.path)
+  params, _ = loading.place(
+      experiment.objective.model, weights.tensors, weights.path
+  )
   step = weights.step or 0
   Checkpoints(folder).save_params(
       params,

@@ -23,7 +23,7 @@ def hooks(experiment: Experiment, plan: Plan) -> list[Hook]:
     return []
   task = experiment.task
   if 'validation' not in task.splits():
-    _LOG.info('The task %s has no validation split.', task.label)
+    _LOG.info('The task %s has no validation split.', task.task_name)
     return []
   corpus_split = task.for_split('validation').corpus_split('validation')
   if corpus_split is not None:

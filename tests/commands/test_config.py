@@ -52,9 +52,9 @@ def test_flags_as_in_t5x():
 
 
 def test_a_loss_is_swapped_by_one_flag():
-  assert type(build().loss) is losses.SamToNe
-  assert type(build('LOSS = @losses.PAIR()').loss) is losses.PAIR
-  swapped = build(files=(RUN, 'losses/samtone_both.gin')).loss
+  assert type(build().objective.loss) is losses.SamToNe
+  assert type(build('LOSS = @losses.PAIR()').objective.loss) is losses.PAIR
+  swapped = build(files=(RUN, 'losses/samtone_both.gin')).objective.loss
   assert type(swapped) is losses.SamToNe and swapped.both_towers
 
 
@@ -72,14 +72,14 @@ def test_the_operative_config_builds_the_same_experiment(tmp_path):
   saved.write_text(text)
   second = model_dir.build_experiment([str(saved)], [], [])
   assert config.operative_config() == text
-  assert second.loss == first.loss == losses.SamToNe(margin=0.02)
-  assert second.similarity == first.similarity == losses.Similarity(0.05)
-  assert second.model == first.model
+  assert second.objective == first.objective
+  assert second.objective.loss == losses.SamToNe(margin=0.02)
+  assert second.objective.similarity == losses.Similarity(0.05)
   # A binding without a scope reaches what a macro has built.
   changed = model_dir.build_experiment(
       [str(saved)], ['losses.SamToNe.margin = 0.03'], []
   )
-  assert changed.loss.margin == 0.03
+  assert changed.objective.loss.margin == 0.03
 
 
 def test_differences_name_the_binding_and_both_values():

@@ -2,16 +2,14 @@
 
 import io
 import json
-import os
 import pathlib
-import socket
-import subprocess
 import sys
 
 import jax
 import numpy as np
 import pytest
 import tiny_evaluation
+import two_hosts
 
 from dualenc_jax.commands import encode, model_dir, search
 from dualenc_jax.errors import UserError
@@ -115,40 +113,11 @@ def test_two_hosts_without_each_other(model, whole, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_two_hosts_that_have_joined(model, whole, tmp_path):
-  with socket.socket() as s:
-    s.bind(('localhost', 0))
-    address = f'localhost:{s.getsockname()[1]}'
-  hosts = [
-      subprocess.Popen(
-          [
-              *(sys.executable, '-m', 'dualenc_jax', 'encode', '--multihost'),
-              f'--model_dir={model}',
-              f'--index_dir={tmp_path / "index"}',
-              '--shard_size=20',
-          ],
-          env={
-              **os.environ,
-              'PYTHONPATH': str(ROOT),
-              'JAX_COORDINATOR_ADDRESS': address,
-              'JAX_NUM_PROCESSES': '2',
-              'JAX_PROCESS_ID': str(host),
-          },
-          stdout=subprocess.PIPE,
-          stderr=subprocess.STDOUT,
-          text=True,
-      )
-      for host in range(2)
-  ]
-  try:
-    for host in hosts:
-      output, _ = host.communicate(timeout=120)
-      assert host.returncode == 0, output[-3000:]
-      assert '96 passages in' in output
-  finally:
-    for host in hosts:
-      host.kill()
-      host.wait()
-  assert tree(tmp_path / 'index') == tree(whole)
+  index = tmp_path / 'index'
+  flags = f'--model_dir={model}', f'--index_dir={index}', '--shard_size=20'
+  for said in two_hosts.run('encode', *flags):
+    assert '96 passages in' in said
+  assert tree(index) == tree(whole)
 
 
 def test_a_corpus_and_queries_of_their_own(model, tmp_path, capsys):

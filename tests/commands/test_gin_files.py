@@ -56,12 +56,12 @@ def test_files_of_every_kind_are_shipped():
     'file', sorted({*FILES} - {'runs/base.gin', 'commands/data.gin'})
 )
 def test_every_file_resolves(file):
-  assert build(file).model is not None
+  assert build(file).objective.model is not None
 
 
 @pytest.mark.parametrize('name, size', SIZES.items())
 def test_model_files_have_the_real_sizes(name, size):
-  model = build(f'models/{name}.gin').model
+  model = build(f'models/{name}.gin').objective.model
   encoder = model.encoder
   assert size == (
       model.token_embedder.features,
@@ -98,7 +98,7 @@ def test_architecture_files_share_what_their_names_say(name, own, frozen):
 
 def test_towers_of_different_depth_by_scope():
   binding = 'passage/models.T5Encoder.num_layers = 2'
-  model = build('architectures/ade.gin', bindings=[binding]).model
+  model = build('architectures/ade.gin', bindings=[binding]).objective.model
   assert (model.encoder.num_layers, model.passage_encoder.num_layers) == (4, 2)
 
 
