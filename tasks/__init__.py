@@ -1,1 +1,127 @@
-"""seqio tasks, one file a benchmark: `reader` and `register`."""
+"""Every task of this project in seqio's registry, by its name.
+
+  import tasks               # in a clone
+  import dualenc_jax.tasks   # where it is installed
+
+registers msmarco, multireqa_nq, multireqa_squad and the other sets, the mixture
+multireqa, open_nq, beir_scifact and the other sets, pairs and python_code, with
+the string features of `data.example`. Each has a twin `<name>_tokenized`, with
+int32 features inputs (the query), targets (the passage) and negatives.
+
+Nothing is read before a task is. What `register` is not given comes from the
+environment: DUALENC_DATA_ROOT, DUALENC_TRAIN_FILE, DUALENC_VALIDATION_FILE and
+DUALENC_TEST_FILE when a task is read, DUALENC_VOCABULARY when it is registered.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+import os
+from typing import Any
+
+from dualenc_jax import readers
+from dualenc_jax.data import Dataset, seqio_adapter, Tokenizer, Vocabulary
+from dualenc_jax.readers import beir_sets, multireqa_sets
+from dualenc_jax.run.experiment import default_cache_dir
+
+__all__ = ['register', 'TOKENIZED']
+
+TOKENIZED = '_tokenized'
+_SHORT = {'NaturalQuestions': 'nq'}
+_SPLITS = ('train', 'validation', 'test')
+
+
+def register(
+    name: str | None = None,
+    data_root: str | None = None,
+    tokenizer: Tokenizer | None = None,
+    cache_dir: str | None = None,
+    train_file: str | None = None,
+    validation_file: str | None = None,
+    test_file: str | None = None,
+    roots: Sequence[str] = ('stdlib',),
+    strict: bool = True,
+    tolerance: float | None = None,
+) -> str | None:
+  """Registers all tasks, in place of those that were registered before.
+
+  Args:
+    name: of a task or mixture; it is returned, for MIXTURE_OR_TASK_NAME.
+    data_root: folder of the benchmarks' folders.
+    tokenizer: of the twins; by default of 64 tokens a query and 256 a passage.
+    cache_dir: folder of the twins' token caches.
+    train_file: of pairs, as are the two below.
+    validation_file: the same.
+    test_file: the same.
+    roots: of python_code.
+    strict: as of the readers.
+    tolerance: the same; None for the benchmarks' own.
+  """
+  if tokenizer is None:
+    path = os.environ.get('DUALENC_VOCABULARY', 'python_code_8k')
+    tokenizer = Tokenizer(Vocabulary(path), 64, 256)
+  files = dict(zip(_SPLITS, (train_file, validation_file, test_file)))
+
+  def judged(reader: Callable[..., Dataset], **options: Any) -> Dataset:
+    if tolerance is not None:
+      options['tolerance'] = tolerance
+    return below(reader, **options)
+
+  def below(reader: Callable[..., Dataset], **options: Any) -> Dataset:
+    root = data_root or os.environ.get('DUALENC_DATA_ROOT')
+    return reader(data_root=root, strict=strict, **options)
+
+  def pairs() -> Dataset:
+    found = {
+        split: file or os.environ.get(f'DUALENC_{split.upper()}_FILE')
+        for split, file in files.items()
+    }
+    return readers.Pairs(**found, strict=strict)
+
+  def all_tasks() -> Iterator[tuple[str, Callable[[], Dataset], Sequence[str]]]:
+    """Yields name, maker and splits."""
+    yield 'pairs', pairs, _SPLITS
+    code = readers.PythonCode(roots)
+    yield 'python_code', lambda: code, code.splits()
+    yield (
+        'open_nq',
+        lambda: below(readers.OpenNQ),
+        readers.OpenNQ().splits(),
+    )
+    yield 'msmarco', lambda: judged(readers.MsMarco), (*_SPLITS, 'corpus')
+    for dataset in multireqa_sets.SETS:
+      yield (
+          multireqa_name(dataset),
+          lambda dataset=dataset: judged(readers.MultiReQA, dataset=dataset),
+          readers.MultiReQA(dataset).splits(),
+      )
+    for dataset, published in beir_sets.SETS.items():
+      yield (
+          'beir_' + dataset.replace('-', '_').replace('/', '_'),
+          lambda dataset=dataset: judged(readers.Beir, dataset=dataset),
+          (*published.splits, 'corpus'),
+      )
+
+  folder = cache_dir or default_cache_dir() / 'tokens'
+  for task_name, make, splits in all_tasks():
+    seqio_adapter.register(task_name, make, splits)
+    seqio_adapter.register_tokenized(
+        task_name + TOKENIZED, make, splits, tokenizer, folder
+    )
+  # By the published numbers of pairs: counting would read all of them.
+  rates = {
+      multireqa_name(dataset): float(qa_set.train.joined)
+      for dataset, qa_set in multireqa_sets.SETS.items()
+      if qa_set.train
+  }
+  for end in ('', TOKENIZED):
+    seqio_adapter.register_mixture(
+        f'multireqa{end}', {part + end: rate for part, rate in rates.items()}
+    )
+  return name
+
+
+def multireqa_name(dataset: str) -> str:
+  """The task of a set of MultiReQA."""
+  return f'multireqa_{_SHORT.get(dataset, dataset.lower())}'
+
+
+register()

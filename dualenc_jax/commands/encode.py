@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   model = model_dir.load_from_args(args, hosts_apart=True)
   experiment, split, is_own = model.experiment, args.split, False
   if args.corpus is not None:
-    task = Texts(args.corpus, args.on_bad_row)
+    task = Texts(args.corpus, not args.skip_bad_rows)
     experiment = dataclasses.replace(experiment, task=task)
     split = 'queries' if args.tower == 'query' else 'corpus'
   else:
@@ -87,8 +87,8 @@ def make_parser() -> flags.Parser:
       help='query encodes queries: those of the split, or a file of them',
   )
   add(
-      '--on_bad_row', choices=('error', 'skip'), default='error',
-      help='skip leaves out rows of --corpus that cannot be read',
+      '--skip_bad_rows', action='store_true',
+      help='leave out rows of --corpus that cannot be read, and repeated ids',
   )
   add('--index_dir', help='MODEL_DIR/index by default')
   add(

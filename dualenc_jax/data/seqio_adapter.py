@@ -127,7 +127,11 @@ def _add(
   if name in seqio.TaskRegistry.names():
     seqio.TaskRegistry.remove(name)
   seqio.TaskRegistry.add(
-      name, source=source, preprocessors=[], output_features=features
+      name,
+      source=source,
+      # Where seqio's own cache may be, if the user makes one.
+      preprocessors=[seqio.CacheDatasetPlaceholder()],
+      output_features=features,
   )
 
 
@@ -172,9 +176,11 @@ def dataset_of(name: str, module: str | None) -> Dataset:
     UserError: there is no such module or name.
   """
   task = _find(name, module)
-  if isinstance(getattr(task, 'source', None), _StringSource):
-    if not task.preprocessors:
-      return task.source.make()
+  if isinstance(getattr(task, 'source', None), _StringSource) and all(
+      isinstance(step, seqio.CacheDatasetPlaceholder)
+      for step in task.preprocessors
+  ):
+    return task.source.make()
   return _Registered(task)
 
 

@@ -27,10 +27,11 @@ class Level(enum.Enum):
 # what there is, and the advice.
 _OF_PAIRS = (
     (
-        Level.WRONG,
-        'lone_queries',
-        'queries without a passage',
-        'Give them one, or take them out.',
+        Level.SUSPICIOUS,
+        'blank_passages',
+        'passages without a text',
+        'They are encoded and ranked as an empty text, so that the figures of a'
+        ' benchmark stay comparable. Take them out of a corpus of your own.',
     ),
     (
         Level.SUSPICIOUS,
@@ -181,9 +182,11 @@ def _counted(
 
 
 def _use(split: summary.Split) -> Iterator[Finding]:
-  # A corpus has no pairs.
+  passages = split.lone_passages + split.blank_passages.count
+  # A corpus has no pairs, and questions over a corpus need none.
   good = split.pairs or (
-      split.split != 'train' and split.rows == split.lone_passages > 0
+      split.split != 'train'
+      and (split.rows == passages > 0 or (split.corpus and split.lone_queries))
   )
   if split.error:
     yield Finding(
@@ -212,6 +215,13 @@ def _rows(split: summary.Split) -> Iterator[Finding]:
         'Mend the files, or leave such rows out, or take them as they are:'
         ' unless you have already said so, `dualenc data prepare` stops there'
         ' and names the flag that does.',
+    )
+  if split.lone_queries and (split.split == 'train' or not split.corpus):
+    yield Finding(
+        Level.WRONG,
+        split.name,
+        f'queries without a passage: {split.lone_queries:,}',
+        'Give them one, or take them out.',
     )
   if split.pairs and split.lone_passages:
     yield Finding(

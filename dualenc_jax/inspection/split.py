@@ -62,6 +62,7 @@ class SplitReader:
       refused: BadRows,
       error: str | None,
       limited: bool,
+      corpus: str | None = None,
   ) -> summary.Split:
     """What there is, with what the reader cannot know itself."""
     has_query = self.queries.hashes != columns.NONE
@@ -91,6 +92,10 @@ class SplitReader:
         judged_irrelevant=int((has_query & has_passage & ~relevant).sum()),
         lone_queries=int((has_query & ~has_passage).sum()),
         lone_passages=int((has_passage & ~has_query).sum()),
+        blank_passages=columns.found(
+            np.flatnonzero(~has_passage & ~has_query), place
+        ),
+        corpus=corpus,
         queries=self.queries.result(place),
         passages=self.passages.result(place),
         negatives=self._negatives.result(place_of_negative),

@@ -113,6 +113,8 @@ class Split:
     judged_irrelevant: rows of a query and a passage of grade 0 or less.
     lone_queries: rows without a passage.
     lone_passages: rows without a query, those of a corpus.
+    blank_passages: rows without a query whose passage has no text.
+    corpus: the split that the queries are ranked over, None for this one.
     queries: texts of all rows.
     passages: the same.
     negatives: the same.
@@ -139,6 +141,8 @@ class Split:
   judged_irrelevant: int
   lone_queries: int
   lone_passages: int
+  blank_passages: Found
+  corpus: str | None
   queries: Texts
   passages: Texts
   negatives: Texts

@@ -109,7 +109,14 @@ def _read(
     limited = limit is not None and next(examples, None) is not None
   return _Read(
       task,
-      reader.result(name, split, bad, errors[0] if errors else None, limited),
+      reader.result(
+          name,
+          split,
+          bad,
+          errors[0] if errors else None,
+          limited,
+          task.corpus_split(split),
+      ),
       reader.places,
       reader.queries.hashes,
       reader.passages.hashes,

@@ -6,7 +6,7 @@ import pathlib
 
 from dualenc_jax.data.dataset import Dataset
 from dualenc_jax.errors import SourceUnavailable, UserError
-from dualenc_jax.readers import beir_sets, beir_tfds
+from dualenc_jax.readers import beir_sets
 from dualenc_jax.readers.beir_folder import BeirFolder
 from dualenc_jax.readers.qrels_reader import QrelsReader
 from dualenc_jax.readers.qrels_source import CORPUS, Source
@@ -16,10 +16,9 @@ from dualenc_jax.readers.qrels_source import CORPUS, Source
 class Beir(QrelsReader):
   """A data set of the BEIR benchmark, or one's own in its layout.
 
-  A set of the benchmark is read from <root>/<dataset>/ (see `BeirFolder`) or,
-  where there is no such folder, from TFDS's `beir/<dataset>`, prepared in
-  <root>/tensorflow_datasets or in the user's own data_dir. Its counts are
-  compared with the published ones. Dev qrels are the split validation.
+  A set of the benchmark is read from <root>/<dataset>/, see `BeirFolder`. Its
+  counts are compared with the published ones. Dev qrels are the split
+  validation.
 
   Attributes:
     dataset: a key of `beir_sets.SETS`.
@@ -83,8 +82,7 @@ class Beir(QrelsReader):
   def note(self) -> str:
     if self.dataset is None:
       return ''
-    tfds = isinstance(self.source(), beir_tfds.BeirTfds)
-    return beir_tfds.NOTE if tfds else self._set().note
+    return self._set().note
 
   def allowed(self) -> float:
     if self.tolerance is None and self.dataset is not None:
@@ -113,20 +111,13 @@ class Beir(QrelsReader):
     root = self._root()
     if root is not None and (root / self.dataset).is_dir():
       return self._folder(root / self.dataset, hint)
-    prepared = beir_tfds.find(
-        self.dataset, [root / 'tensorflow_datasets'] if root else []
-    )
-    if prepared is not None:
-      return beir_tfds.BeirTfds(prepared, self._set().titles)
     where = (
         f'there is no folder {root / self.dataset}'
         if root
         else 'no folder is given: set --gin.DATA_ROOT, below which beir has a'
         ' folder of its own'
     )
-    raise SourceUnavailable(
-        f'{self.name()}: {where}, and TFDS has not prepared it. {hint}'
-    )
+    raise SourceUnavailable(f'{self.name()}: {where}. {hint}')
 
   def _set(self) -> beir_sets.BeirSet:
     return beir_sets.one(self.dataset)
@@ -139,5 +130,5 @@ class Beir(QrelsReader):
         titles=self.dataset is None or self._set().titles,
         prefix=self.prefix,
         files=self.files or {},
-        on_bad_row=self.on_bad_row,
+        strict=self.strict,
     )

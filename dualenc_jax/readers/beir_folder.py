@@ -31,7 +31,7 @@ class BeirFolder:
       query generation and by GPL.
     files: names of files below the folder in place of the usual ones, by
       'corpus', 'queries', 'train', 'validation' and 'test' (qrels).
-    on_bad_row: as of `rows.parsed`.
+    strict: as of `rows.parsed`.
   """
 
   folder: pathlib.Path
@@ -40,7 +40,7 @@ class BeirFolder:
   titles: bool = True
   prefix: str = ''
   files: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  on_bad_row: str = 'error'
+  strict: bool = True
 
   def __post_init__(self):
     check_file_names(self.files, (CORPUS, 'queries', *SPLITS))
@@ -58,18 +58,18 @@ class BeirFolder:
 
   def passages(self) -> Iterator[Row]:
     path = self._find(CORPUS)
-    parsed = rows.parsed(path, self._parse_passage, self.on_bad_row)
+    parsed = rows.parsed(path, self._parse_passage, self.strict)
     for number, (name, title, text) in parsed:
       yield Row(f'{path}:{number}', name, joined(title, text), title)
 
   def queries(self, split: str) -> Iterator[Row]:
     path = self._find('queries')
-    parsed = rows.parsed(path, _parse_query, self.on_bad_row)
+    parsed = rows.parsed(path, _parse_query, self.strict)
     for number, (name, text) in parsed:
       yield Row(f'{path}:{number}', name, text)
 
   def qrels(self, split: str) -> qrels.Qrels:
-    return qrels.read(self._find(split), self.on_bad_row)
+    return qrels.read(self._find(split), self.strict)
 
   def comparable(
       self, split: str, published: Mapping[str, int]

@@ -43,17 +43,15 @@ class HardNegatives:
     systems: whose negatives to take, in this order; None for all, in the order
       of the file.
     limit: most negatives that are taken of a query.
-    on_positive_in_negatives: 'error' refuses a positive of a query among the
-      negatives to take; 'drop' leaves out just these and logs how many. Within
-      `bad_rows.collecting` they are collected.
-    on_bad_row: as of `rows.parsed`.
+    strict: as of `rows.parsed`, and whether a positive of a query among the
+      negatives to take is an error; else just these are left out and the log
+      says how many. Within `bad_rows.collecting` they are collected.
   """
 
   path: pathlib.Path
   systems: Sequence[str] | None = None
   limit: int = 30
-  on_positive_in_negatives: str = 'error'
-  on_bad_row: str = 'error'
+  strict: bool = True
 
   def read(
       self, positives: Mapping[str, Collection[str]]
@@ -69,7 +67,7 @@ class HardNegatives:
     """
     systems, done, dropped = set(), set(), 0
     parsed = rows.parsed(
-        self.path, lambda line: self._parse(line, positives), self.on_bad_row
+        self.path, lambda line: self._parse(line, positives), self.strict
     )
     for query_id, group in itertools.groupby(parsed, _query_id):
       numbers, lines = zip(*group)
@@ -126,11 +124,11 @@ class HardNegatives:
     collected = bad_rows.collected()
     if collected is not None:
       collected.add('a positive is among the hard negatives', location)
-    elif self.on_positive_in_negatives == 'error':
+    elif self.strict:
       raise UserError(
           f'{location}: query {query_id!r} has one of its positives among its'
           ' hard negatives. Mend the file, or leave out such negatives with'
-          ' --gin.ON_POSITIVE_IN_NEGATIVES=drop (on_positive_in_negatives).'
+          f' {rows.LENIENT}.'
       )
 
   def _check_systems(self, found: Collection[str]) -> None:

@@ -37,15 +37,15 @@ class Context:
 
 
 def contexts(
-    path: pathlib.Path, on_bad_row: str = 'error'
+    path: pathlib.Path, strict: bool = True
 ) -> Iterator[tuple[int, Context]]:
   """Yields (line number, context) of a file, one context at a time.
 
   Args:
     path: plain or .gz; a line with nothing but a header is passed over.
-    on_bad_row: as of `rows.parsed`.
+    strict: as of `rows.parsed`.
   """
-  for line, context in rows.parsed(path, _parse, on_bad_row):
+  for line, context in rows.parsed(path, _parse, strict):
     if context is not None:
       yield line, context
 

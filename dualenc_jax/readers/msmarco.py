@@ -8,7 +8,6 @@ from typing import Any
 from dualenc_jax.errors import UserError
 from dualenc_jax.readers import (
   beir_sets,
-  beir_tfds,
   msmarco_files,
   msmarco_triples,
   rows,
@@ -27,8 +26,7 @@ class MsMarco(QrelsReader):
 
   The first of these that is there: the official files in <root> (see
   `MsMarcoFiles`); a folder in BEIR's layout, which is <root>, <root>/msmarco or
-  <data_root>/beir/msmarco; TFDS's `beir/msmarco`, prepared in
-  <root>/tensorflow_datasets or in the user's own data_dir.
+  <data_root>/beir/msmarco.
 
   Splits are train, validation (the 6,980 queries of dev.small), test (TREC Deep
   Learning 2019) and corpus.
@@ -46,7 +44,7 @@ class MsMarco(QrelsReader):
 
   def __post_init__(self):
     super().__post_init__()
-    rows.check_policy('train_from', self.train_from, ('qrels', TRIPLES))
+    rows.check_choice('train_from', self.train_from, ('qrels', TRIPLES))
     if self.train_from == TRIPLES and self.hard_negatives is not None:
       raise UserError(
           'msmarco: triples have hard negatives of their own. Expected either'
@@ -71,10 +69,6 @@ class MsMarco(QrelsReader):
       return msmarco_files.PUBLISHED[split]
     return beir_sets.one(_SET).published(split)
 
-  def note(self) -> str:
-    tfds = isinstance(self.source(), beir_tfds.BeirTfds)
-    return beir_tfds.NOTE if tfds else ''
-
   def source(self) -> Source:
     official = self._official()
     if self.files or official.has('collection'):
@@ -89,14 +83,8 @@ class MsMarco(QrelsReader):
             task=self.task_name,
             hint=beir_sets.hint(_SET),
             titles=beir_sets.one(_SET).titles,
-            on_bad_row=self.on_bad_row,
+            strict=self.strict,
         )
-    root = self._root()
-    prepared = beir_tfds.find(
-        _SET, [root / 'tensorflow_datasets'] if root else []
-    )
-    if prepared is not None:
-      return beir_tfds.BeirTfds(prepared, beir_sets.one(_SET).titles)
     return official
 
   def _paths(self, split: str) -> list[pathlib.Path]:
@@ -105,7 +93,7 @@ class MsMarco(QrelsReader):
     return super()._paths(split)
 
   def _official(self) -> MsMarcoFiles:
-    return MsMarcoFiles(self._root(), self.files or {}, self.on_bad_row)
+    return MsMarcoFiles(self._root(), self.files or {}, self.strict)
 
   def _beir_folders(self) -> list[pathlib.Path]:
     root = self._root()
@@ -126,6 +114,5 @@ class MsMarco(QrelsReader):
         published,
         self.allowed(),
         self.advice(),
-        self.on_bad_row,
-        self.on_positive_in_negatives,
+        self.strict,
     )

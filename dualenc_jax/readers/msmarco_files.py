@@ -16,7 +16,7 @@ HINT = (
     ' qrels.dev.small.tsv: unpack it there. The test split, TREC Deep Learning'
     f' 2019, is {URL}/msmarco-test2019-queries.tsv.gz and'
     ' https://trec.nist.gov/data/deep/2019qrels-pass.txt. A folder in'
-    " BEIR's layout (corpus.jsonl, ...) or TFDS's beir/msmarco serves, too."
+    " BEIR's layout (corpus.jsonl, ...) serves, too."
 )
 TRIPLES = 'triples'
 TRIPLES_HINT = (
@@ -58,12 +58,12 @@ class MsMarcoFiles:
     files: names of files below it in place of the usual ones, by 'collection',
       'train_queries', 'train_qrels', the same of validation and test, and
       'triples'.
-    on_bad_row: as of `rows.parsed`.
+    strict: as of `rows.parsed`.
   """
 
   folder: pathlib.Path | None
   files: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  on_bad_row: str = 'error'
+  strict: bool = True
 
   def __post_init__(self):
     check_file_names(self.files, tuple(_NAMES))
@@ -95,7 +95,7 @@ class MsMarcoFiles:
     return self._rows(f'{split}_queries', _parse_query)
 
   def qrels(self, split: str) -> qrels.Qrels:
-    return qrels.read(self.find(f'{split}_qrels'), self.on_bad_row)
+    return qrels.read(self.find(f'{split}_qrels'), self.strict)
 
   def comparable(
       self, split: str, published: Mapping[str, int]
@@ -125,7 +125,7 @@ class MsMarcoFiles:
       self, name: str, parse: Callable[[bytes], tuple[str, str]]
   ) -> Iterator[Row]:
     path = self.find(name)
-    for number, row in rows.parsed(path, parse, self.on_bad_row):
+    for number, row in rows.parsed(path, parse, self.strict):
       yield Row(f'{path}:{number}', *row)
 
 

@@ -17,8 +17,7 @@ def read(
     published: Mapping[str, int],
     tolerance: float,
     advice: str,
-    on_bad_row: str = 'error',
-    on_positive_in_negatives: str = 'error',
+    strict: bool = True,
 ) -> Iterator[dict[str, Any]]:
   """Yields an example a row, each with one hard negative.
 
@@ -27,9 +26,8 @@ def read(
     published: {'triples': count}, or nothing to compare.
     tolerance: as of `qrels_counts.compare`.
     advice: the same.
-    on_bad_row: as of `rows.parsed`.
-    on_positive_in_negatives: 'error' refuses a row whose negative is its
-      positive; 'drop' leaves the negative out and logs how many.
+    strict: as of `rows.parsed`, and whether a negative that is its positive is
+      an error; else it is left out and the log says how many.
 
   Raises:
     UserError: a bad row, another count than the published one, or a damaged
@@ -38,17 +36,16 @@ def read(
   count = dropped = 0
   collected = bad_rows.collected()
   for number, (query, positive, negative) in rows.parsed(
-      path, _parse, on_bad_row
+      path, _parse, strict
   ):
     count += 1
     same = positive.strip() == negative.strip()
     if same and collected is not None:
       collected.add('the negative is the positive', f'{path}:{number}')
-    elif same and on_positive_in_negatives == 'error':
+    elif same and strict:
       raise UserError(
           f'{path}:{number}: the negative is the positive. Mend the row, or'
-          ' leave out such negatives with'
-          ' --gin.ON_POSITIVE_IN_NEGATIVES=drop (on_positive_in_negatives).'
+          f' leave out such negatives with {rows.LENIENT}.'
       )
     dropped += same
     yield example(

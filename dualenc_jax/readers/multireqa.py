@@ -49,9 +49,9 @@ class MultiReQA(Dataset):
       the sentence, this string and the whole context.
     tolerance: by what share of the published one a count may differ. How the
       published pairs were counted is not published, thus not 0 by default.
-    on_bad_row: 'error' stops at the first bad row, and at the first candidate
-      that does not match its context; 'skip' leaves them out and logs how
-      many, by reason.
+    strict: whether the first bad row, and the first candidate that does not
+      match its context, is an error; else they are left out and the log says
+      how many, by reason.
   """
 
   task_name = 'multireqa'
@@ -61,7 +61,7 @@ class MultiReQA(Dataset):
   data_root: str | None = None
   context_separator: str | None = None
   tolerance: float = 0.02
-  on_bad_row: str = 'error'
+  strict: bool = True
 
   def __post_init__(self):
     if self.dataset not in SETS:
@@ -74,7 +74,7 @@ class MultiReQA(Dataset):
           f'MultiReQA.tolerance is {self.tolerance}; expected 0 or more, as'
           ' 0.02 for two percent.'
       )
-    rows.check_policy('MultiReQA.on_bad_row', self.on_bad_row)
+    rows.check_strict(self.strict)
 
   def of_datasets(self, name: str | None = None) -> list[Dataset]:
     names = SETS if name is None else (name,)
@@ -107,9 +107,9 @@ class MultiReQA(Dataset):
     """
     mrqa_path, candidate_path = self._files(split)
     counts = collections.Counter(pairs=0, answered=0)
-    candidates = Candidates(candidate_path, self.dataset, self.on_bad_row)
+    candidates = Candidates(candidate_path, self.dataset, self.strict)
     for line, context, found in multireqa_join.join(
-        mrqa_path, candidates, self.on_bad_row
+        mrqa_path, candidates, self.strict
     ):
       counts['questions'] += len(context.questions)
       counts['candidates'] += len(found)

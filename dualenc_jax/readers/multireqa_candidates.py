@@ -34,14 +34,14 @@ class Candidates:
   """
 
   def __init__(
-      self, path: pathlib.Path, name: str, on_bad_row: str = 'error'
+      self, path: pathlib.Path, name: str, strict: bool = True
   ):
     """Reads a file.
 
     Args:
       path: plain or .gz.
       name: of the set, as the ids of its candidates begin.
-      on_bad_row: as of `rows.parsed`.
+      strict: as of `rows.parsed`.
     """
     self.path = path
     self._name = name
@@ -55,7 +55,7 @@ class Candidates:
     contexts, lines = array.array('i'), array.array('i')
     starts, ends = array.array('i'), array.array('i')
     for line, (number, label, start, end) in rows.parsed(
-        path, self._parse, on_bad_row
+        path, self._parse, strict
     ):
       contexts.append(number)
       lines.append(line)

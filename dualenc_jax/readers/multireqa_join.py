@@ -6,12 +6,12 @@ import logging
 import pathlib
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.readers import bad_rows, mrqa
+from dualenc_jax.readers import bad_rows, mrqa, rows
 from dualenc_jax.readers.multireqa_candidates import Candidate, Candidates
 
 
 def join(
-    path: pathlib.Path, candidates: Candidates, on_bad_row: str = 'error'
+    path: pathlib.Path, candidates: Candidates, strict: bool = True
 ) -> Iterator[tuple[int, mrqa.Context, list[Candidate]]]:
   """Yields (line, context, its candidates) of MRQA's file, read once.
 
@@ -21,14 +21,13 @@ def join(
   Args:
     path: MRQA's file.
     candidates: of the same set and split.
-    on_bad_row: what is done about bad lines, and about candidates that belong
-      to no context: 'error' raises at the first one, 'skip' leaves them out
-      and logs how many, by reason. Within `bad_rows.collecting` they are left
-      out and collected.
+    strict: whether the first bad line, and the first candidate that belongs
+      to no context, is an error; else they are left out and the log says how
+      many, by reason. Within `bad_rows.collecting` they are collected.
   """
-  mismatches = _Mismatches(candidates, path, on_bad_row)
+  mismatches = _Mismatches(candidates, path, strict)
   lines: dict[int, int] = {}
-  for line, context in mrqa.contexts(path, on_bad_row):
+  for line, context in mrqa.contexts(path, strict):
     names = {question.id for question in context.questions}
     found = []
     for question in context.questions:
@@ -112,11 +111,11 @@ class _Mismatches:
   """Candidates that belong to no context: an error, or counted."""
 
   def __init__(
-      self, candidates: Candidates, path: pathlib.Path, on_bad_row: str
+      self, candidates: Candidates, path: pathlib.Path, strict: bool
   ):
     self._candidates = candidates
     self._path = path
-    self._on_bad_row = on_bad_row
+    self._strict = strict
     self._collected = bad_rows.collected()
     self._counts = collections.Counter()
 
@@ -129,12 +128,12 @@ class _Mismatches:
     self._counts[reason] += 1
     if self._collected is not None:
       self._collected.add(reason, place)
-    elif self._on_bad_row == 'error':
+    elif self._strict:
       raise UserError(
           f'{place}: candidate {_short(candidate.id)!r} does not match'
           f' {self._path}: {detail}. Expected files of the same set and split,'
           " MRQA's of its release v2; or leave out such candidates with"
-          ' --gin.ON_BAD_ROW=skip (on_bad_row).'
+          f' {rows.LENIENT}.'
       )
 
   def log(self) -> None:

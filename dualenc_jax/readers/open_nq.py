@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from dualenc_jax.data.dataset import Dataset
 from dualenc_jax.data.reader import example
 from dualenc_jax.errors import SourceUnavailable, UserError
-from dualenc_jax.readers import files, json_array, rows
+from dualenc_jax.readers import bad_rows, files, json_array, rows
 
 
 class _File(NamedTuple):
@@ -96,12 +96,10 @@ class OpenNQ(Dataset):
     negatives: lists of the file that hard negatives are taken from, in this
       order: 'hard_negative_ctxs' (of BM25) and 'negative_ctxs' (random).
     max_negatives: how many of them a row keeps; None for all.
-    on_positive_in_negatives: a row one of whose positives is among its
-      negatives is bad with 'error'; 'drop' leaves out just these negatives and
-      logs how many.
-    on_bad_row: 'error' stops at the first bad row with its file and line, in
-      JSON its element, from 1 on; 'skip' leaves bad rows out and logs how many,
-      by reason.
+    strict: whether the first bad row, and a positive among the negatives of
+      its row, is an error that names file and line, in JSON the element, from
+      1 on; else bad rows, and of rows just such negatives, are left out and
+      the log says how many.
   """
 
   task_name = 'open_nq'
@@ -110,7 +108,6 @@ class OpenNQ(Dataset):
   NOT_OF_CORPUS = (
       'max_negatives',
       'negatives',
-      'on_positive_in_negatives',
       'positives',
   )
 
@@ -120,16 +117,11 @@ class OpenNQ(Dataset):
   positives: str = 'first'
   negatives: Sequence[str] = ('hard_negative_ctxs',)
   max_negatives: int | None = None
-  on_positive_in_negatives: str = 'error'
-  on_bad_row: str = 'error'
+  strict: bool = True
 
   def __post_init__(self):
-    for name, known in (
-        ('positives', ('first', 'all')),
-        ('on_positive_in_negatives', ('error', 'drop')),
-        ('on_bad_row', ('error', 'skip')),
-    ):
-      rows.check_policy(name, getattr(self, name), known)
+    rows.check_choice('positives', self.positives, ('first', 'all'))
+    rows.check_strict(self.strict)
     if isinstance(self.negatives, str) or set(self.negatives) - set(_NEGATIVES):
       raise UserError(
           f'negatives is {self.negatives!r}; expected a list of some of'
@@ -170,7 +162,7 @@ class OpenNQ(Dataset):
   def _pairs(self, path: pathlib.Path) -> Iterator[dict[str, Any]]:
     bare = dropped = 0
     for number, (pairs, false_negatives) in rows.checked(
-        path, json_array.elements(path), self._parse_pairs, self.on_bad_row
+        path, json_array.elements(path), self._parse_pairs, self.strict
     ):
       bare += not pairs
       dropped += false_negatives
@@ -196,11 +188,8 @@ class OpenNQ(Dataset):
     given = [p['passage'] for p in self._passages(row, *self.negatives)]
     negatives = [passage for passage in given if passage.strip() not in texts]
     false_negatives = len(given) - len(negatives)
-    if false_negatives and self.on_positive_in_negatives == 'error':
-      raise rows.BadRow(
-          'a positive passage is among the negatives (on_positive_in_negatives'
-          " = 'drop' leaves it out there)"
-      )
+    if false_negatives and (self.strict or bad_rows.collected() is not None):
+      raise rows.BadRow('a positive passage is among the negatives')
     query = _question(rows.text(row, 'question'))
     answers = _answers(row.get('answers'))
     if self.positives == 'first':
@@ -235,7 +224,7 @@ class OpenNQ(Dataset):
 
   def _corpus(self, path: pathlib.Path) -> Iterator[dict[str, Any]]:
     for _, (name, text, title) in rows.parsed(
-        path, _parse_passage, self.on_bad_row
+        path, _parse_passage, self.strict
     ):
       if name != 'id':  # The header.
         yield example(**self._passage(text.strip('"'), title, name))
@@ -244,7 +233,7 @@ class OpenNQ(Dataset):
       self, path: pathlib.Path, split: str
   ) -> Iterator[dict[str, Any]]:
     for number, (query, answers) in rows.parsed(
-        path, _parse_question, self.on_bad_row
+        path, _parse_question, self.strict
     ):
       # A question that stands there twice counts twice.
       yield example(
@@ -278,8 +267,7 @@ class OpenNQ(Dataset):
 
 def _parse_passage(line: bytes) -> list[str]:
   cells = _cells(line, ('id', 'text', 'title'))
-  for name, cell in zip(('id', 'text'), cells):
-    rows.check_text(name, cell)
+  rows.check_text('id', cells[0])
   return cells
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from dualenc_jax.data import reader
 from dualenc_jax.data.dataset import Dataset
 from dualenc_jax.errors import SourceUnavailable, UserError
-from dualenc_jax.readers import files, pairs_formats, pairs_rows, rows
+from dualenc_jax.readers import bad_rows, files, pairs_formats, pairs_rows, rows
 from dualenc_jax.suggest import did_you_mean
 
 _SPLITS = ('train', 'validation', 'test')
@@ -41,11 +41,10 @@ class Pairs(pairs_rows.PairColumns, Dataset):
     format: 'jsonl', 'tsv' or 'parquet'; None tells by the end of the name.
     columns: names of the columns of TSV files without a first line of
       names, in order; those of no use may have any name.
-    on_bad_row: 'error' stops at the first bad row with its file and line, in
-      Parquet its row, from 1 on; 'skip' leaves bad rows out and logs how many,
-      by reason.
-    on_positive_in_negatives: 'error' makes that a bad row, 'drop' leaves out
-      just these hard negatives and logs how many.
+    strict: whether the first bad row is an error that names file and line, in
+      Parquet the row, from 1 on; else bad rows, and of rows just the hard
+      negatives that are passages of them, are left out and the log says how
+      many.
   """
 
   task_name = 'pairs'
@@ -56,16 +55,10 @@ class Pairs(pairs_rows.PairColumns, Dataset):
   test: str | None = None
   format: str | None = None
   columns: Sequence[str] | None = None
-  on_bad_row: str = 'error'
-  on_positive_in_negatives: str = 'error'
+  strict: bool = True
 
   def __post_init__(self):
-    rows.check_policy('on_bad_row', self.on_bad_row)
-    rows.check_policy(
-        'on_positive_in_negatives',
-        self.on_positive_in_negatives,
-        ('error', 'drop'),
-    )
+    rows.check_strict(self.strict)
     if self.format is not None:
       pairs_formats.check_format(self.format)
     if isinstance(self.columns, str):
@@ -109,7 +102,7 @@ class Pairs(pairs_rows.PairColumns, Dataset):
 
     number = dropped = 0
     for number, row in rows.checked(
-        path, table.numbered, parse, self.on_bad_row
+        path, table.numbered, parse, self.strict
     ):
       dropped += row.false_negatives
       location = f'{path}:{number}'
@@ -153,10 +146,11 @@ class Pairs(pairs_rows.PairColumns, Dataset):
   def read(self, row: Mapping[str, Any]) -> pairs_rows.PairRow:
     """Checks a row, values by column; raises BadRow."""
     pair = super().read(row)
-    if pair.false_negatives and self.on_positive_in_negatives == 'error':
+    if pair.false_negatives and (
+        self.strict or bad_rows.collected() is not None
+    ):
       raise rows.BadRow(
           f'{self.passage!r} is among its hard negatives, {self.negatives!r}'
-          ' (--gin.ON_POSITIVE_IN_NEGATIVES=drop leaves out just these)'
       )
     return pair
 

@@ -86,8 +86,8 @@ class Qrels:
 
 def read(
     path: pathlib.Path,
-    on_bad_row: str = 'error',
-    flag: str = '--gin.ON_BAD_ROW=skip (on_bad_row)',
+    strict: bool = True,
+    flag: str = rows.LENIENT,
 ) -> Qrels:
   """Reads a qrels file, plain or .gz, of a form that its content tells.
 
@@ -99,7 +99,7 @@ def read(
 
   Args:
     path: the file.
-    on_bad_row: as of `rows.parsed`.
+    strict: as of `rows.parsed`.
     flag: as of `rows.checked`.
 
   Raises:
@@ -112,7 +112,7 @@ def read(
   if first and not _is_header(first[0][1]):
     numbered = itertools.chain(first, numbered)
   return Qrels.collect(
-      path, rows.checked(path, numbered, _parse, on_bad_row, flag)
+      path, rows.checked(path, numbered, _parse, strict, flag)
   )
 
 

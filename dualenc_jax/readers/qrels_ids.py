@@ -9,6 +9,7 @@ import numpy as np
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.readers import bad_rows
+from dualenc_jax.readers.rows import LENIENT
 
 
 class Row(NamedTuple):
@@ -44,23 +45,23 @@ class IdSet:
 
 def unique(
     read: Callable[[], Iterable[Row]],
-    on_duplicate_id: str,
-    flag: str = '--gin.ON_DUPLICATE_ID=skip (on_duplicate_id)',
+    strict: bool,
+    flag: str = LENIENT,
 ) -> Iterator[Row]:
   """Yields rows, and sees to it that no id comes twice.
 
   Args:
     read: begins to read the rows; called twice where an id occurs twice.
-    on_duplicate_id: 'error' raises after the last row, for 8 bytes of RAM a
-      row; 'skip' yields the first row of an id and logs how many others there
-      are, for about 100 bytes a row. Of no effect within
-      `bad_rows.collecting`.
-    flag: what sets it to 'skip', for the message.
+    strict: whether an id that occurs twice is an error after the last row, for
+      8 bytes of RAM a row; else the first row of an id is yielded and the log
+      says how many others exist, for about 100 bytes a row. Of no effect
+      within `bad_rows.collecting`.
+    flag: what unsets it, for the message.
 
   Raises:
     UserError: an id occurs twice; names both rows.
   """
-  if on_duplicate_id == 'skip' or bad_rows.collected() is not None:
+  if not strict or bad_rows.collected() is not None:
     yield from _firsts(read())
     return
   keys = array.array('q')

@@ -10,6 +10,7 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.readers import bad_rows
 from dualenc_jax.readers.hard_negatives_table import NegativeTable
 from dualenc_jax.readers.qrels import Judgement, Qrels
+from dualenc_jax.readers.rows import LENIENT
 from dualenc_jax.readers.text_table import TextTable
 
 
@@ -44,12 +45,12 @@ class Join:
   passages: TextTable | Documents
   negatives: NegativeTable
 
-  def check_ids(self, on_unknown_id: str) -> None:
+  def check_ids(self, strict: bool) -> None:
     """Counts judgements and hard negatives that name what is not there.
 
     Args:
-      on_unknown_id: 'error' raises, 'skip' logs. Within `bad_rows.collecting`
-        they are collected.
+      strict: whether they are an error; else they are logged. Within
+        `bad_rows.collecting` they are collected.
 
     Raises:
       UserError: there are some; names the first.
@@ -78,20 +79,29 @@ class Join:
         for kind, places in found.items()
         if places
     )
-    if on_unknown_id == 'error':
+    if strict:
       raise UserError(
           f'{message}. Expected all ids in the queries and the corpus. Leave'
-          ' out what names others with --gin.ON_UNKNOWN_ID=skip'
-          ' (on_unknown_id).'
+          f' out what names others with {LENIENT}.'
       )
     logging.getLogger(__name__).warning('%s. These are left out.', message)
 
-  def examples(self, training: bool) -> Iterator[dict[str, Any]]:
-    """Yields a pair for each judgement whose query and passage are there.
+  def examples(self, training: bool, strict: bool) -> Iterator[dict[str, Any]]:
+    """Yields a pair for each judgement whose query and passage exist.
 
-    A hard negative with the text of the pair's passage is left out, and so is,
-    to train on, a pair whose passage is empty; the log says how many.
+    A hard negative with the text of the pair's passage is left out; the log
+    says how many.
+
+    Args:
+      training: whether the pairs are to train on.
+      strict: whether to train on a pair with a blank passage is an error; else
+        it is left out and counted. Within `bad_rows.collecting` it is
+        collected.
+
+    Raises:
+      UserError: such a pair.
     """
+    collected = bad_rows.collected()
     empty = repeats = 0
     for judgement in self.judged:
       query = self.queries.get(judgement.query_id)
@@ -100,6 +110,15 @@ class Join:
         continue
       if training and not passage:
         empty += 1
+        place = self.qrels.location(judgement)
+        if collected is not None:
+          collected.add('the passage is blank', place)
+        elif strict:
+          raise UserError(
+              f'{place}: passage {judgement.passage_id!r} is blank, and cannot'
+              ' be trained on. Take the judgement out, or leave such ones out'
+              f' with {LENIENT}.'
+          )
         continue
       negatives = [
           self.passages.get(negative.id) if negative.id else negative.text

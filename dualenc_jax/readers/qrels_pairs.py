@@ -32,9 +32,9 @@ class JudgedPairs:
     tolerance: share by which counts may differ from the published ones.
     advice: what to do about other counts, for the error.
     hard_negatives: of the queries of train, None if there are none.
-    on_unknown_id: 'error' refuses judgements and hard negatives whose query or
-      passage is not there; 'skip' leaves them out and logs how many.
-    on_duplicate_id: as of `qrels_ids.unique`.
+    strict: whether an id that occurs twice, or a judgement or hard negative
+      whose query or passage does not exist, is an error; else these are left
+      out and the log says how many.
     judged_ids: of what the judgements are, except those of train: 'passages',
       or 'documents', whose ids are kept without a text and not looked for in
       the corpus.
@@ -46,8 +46,7 @@ class JudgedPairs:
   tolerance: float = 0.0
   advice: str = ''
   hard_negatives: HardNegatives | None = None
-  on_unknown_id: str = 'error'
-  on_duplicate_id: str = 'error'
+  strict: bool = True
   judged_ids: str = 'passages'
 
   def examples(self, split: str) -> Iterator[dict[str, Any]]:
@@ -95,18 +94,18 @@ class JudgedPairs:
         all_there = len(passages) == len(passage_ids)
       join = Join(self.what, qrels, judged, queries, passages, negatives)
       if len(queries) < len(query_ids) or not all_there:
-        join.check_ids(self.on_unknown_id)
-      yield from join.examples(training=split == 'train')
+        join.check_ids(self.strict)
+      yield from join.examples(split == 'train', self.strict)
 
   def _passages(self, split: str) -> Iterator[Row]:
     count = 0
-    for row in unique(self.source.passages, self.on_duplicate_id):
+    for row in unique(self.source.passages, self.strict):
       count += 1
       yield row
     self._compare(split, passages=count)
 
   def _queries(self, split: str) -> Iterator[Row]:
-    return unique(lambda: self.source.queries(split), self.on_duplicate_id)
+    return unique(lambda: self.source.queries(split), self.strict)
 
   def _negatives(
       self, split: str, judged: Sequence[Judgement]

@@ -30,16 +30,12 @@ class QrelsReader(Dataset):
       `hard_negatives_forms.parse` knows; None if there is none.
     systems: whose hard negatives to take; None for all.
     max_negatives: most hard negatives that are kept of a query.
-    on_bad_row: 'error' stops at a row that cannot be parsed; 'skip' leaves such
-      rows out and logs how many.
-    on_unknown_id: 'error' refuses judgements and hard negatives that name
-      queries or passages that are not there; 'skip' leaves them out and logs
-      how many.
-    on_duplicate_id: 'error' refuses two rows of one id; 'skip' keeps the first.
+    strict: whether a row that cannot be parsed, an id of two rows, a judgement
+      or hard negative that names no query or passage, and a positive among
+      the hard negatives of its query are errors; else they are left out, of
+      two rows the second, and the log says how many.
     judged_ids: of what the judgements to evaluate on are: 'passages', or
       'documents' of which the passages are parts, whose rows have no text.
-    on_positive_in_negatives: 'error' refuses a positive of a query among its
-      hard negatives; 'drop' leaves out just these.
     tolerance: share by which counts may differ from the published ones; None
       for the benchmark's own. 1.0 takes any part of a data set.
   """
@@ -49,7 +45,6 @@ class QrelsReader(Dataset):
       'hard_negatives',
       'judged_ids',
       'max_negatives',
-      'on_positive_in_negatives',
       'systems',
       'train_from',
   )
@@ -60,11 +55,8 @@ class QrelsReader(Dataset):
   hard_negatives: str | None = None
   systems: Sequence[str] | None = None
   max_negatives: int = 30
-  on_bad_row: str = 'error'
-  on_unknown_id: str = 'error'
-  on_duplicate_id: str = 'error'
+  strict: bool = True
   judged_ids: str = 'passages'
-  on_positive_in_negatives: str = 'error'
   tolerance: float | None = None
 
   # Also the name of the folder below `data_root`.
@@ -72,14 +64,8 @@ class QrelsReader(Dataset):
   evaluated = 'test'
 
   def __post_init__(self):
-    for name in ('on_bad_row', 'on_unknown_id', 'on_duplicate_id'):
-      rows.check_policy(name, getattr(self, name))
-    rows.check_policy(
-        'on_positive_in_negatives',
-        self.on_positive_in_negatives,
-        ('error', 'drop'),
-    )
-    rows.check_policy('judged_ids', self.judged_ids, JUDGED_IDS)
+    rows.check_strict(self.strict)
+    rows.check_choice('judged_ids', self.judged_ids, JUDGED_IDS)
     if self.max_negatives < 1:
       raise UserError(
           f'max_negatives is {self.max_negatives}; expected at least 1, or no'
@@ -162,8 +148,7 @@ class QrelsReader(Dataset):
         tolerance=self.allowed(),
         advice=self.advice(),
         hard_negatives=self._hard_negatives(),
-        on_unknown_id=self.on_unknown_id,
-        on_duplicate_id=self.on_duplicate_id,
+        strict=self.strict,
         judged_ids=self.judged_ids,
     )
 
@@ -183,11 +168,7 @@ class QrelsReader(Dataset):
           f'{self.name()}: there is no file of hard negatives {path}.'
       )
     return HardNegatives(
-        path,
-        self.systems,
-        self.max_negatives,
-        self.on_positive_in_negatives,
-        self.on_bad_row,
+        path, self.systems, self.max_negatives, self.strict
     )
 
   def _root(self) -> pathlib.Path | None:

@@ -13,15 +13,15 @@ from dualenc_jax.suggest import did_you_mean
 
 S = TypeVar('S')
 T = TypeVar('T')
+# What sets every reader to leave out and count what is wrong.
+LENIENT = '--gin.STRICT=False (strict)'
 
 
 class BadRow(Exception):
   """Why a row cannot be an example; without its file and line."""
 
 
-def check_policy(
-    name: str, value: str, known: Sequence[str] = ('error', 'skip')
-) -> None:
+def check_choice(name: str, value: str, known: Sequence[str]) -> None:
   """Raises UserError unless `value` is one of `known`."""
   if value not in known:
     raise UserError(
@@ -30,29 +30,35 @@ def check_policy(
     )
 
 
+def check_strict(value: bool) -> None:
+  """Raises UserError unless it is True or False."""
+  if not isinstance(value, bool):
+    raise UserError(f'STRICT (strict) is {value!r}; expected True or False.')
+
+
 def parsed(
-    path: pathlib.Path, parse: Callable[[bytes], T], on_bad_row: str = 'error'
+    path: pathlib.Path, parse: Callable[[bytes], T], strict: bool = True
 ) -> Iterator[tuple[int, T]]:
   """Yields (line number, parse(line)) of the good lines of a file.
 
   Args:
     path: plain or .gz.
     parse: of a line; raises BadRow.
-    on_bad_row: 'error' raises at the first bad row, 'skip' leaves bad rows out
-      and logs at the end how many, by reason.
+    strict: whether the first bad row is an error; else bad rows are left out
+      and the log says at the end how many, by reason.
 
   Raises:
     UserError: a bad row, bad rows only, or a damaged gzip file.
   """
-  return checked(path, files.lines(path), parse, on_bad_row)
+  return checked(path, files.lines(path), parse, strict)
 
 
 def checked(
     path: pathlib.Path,
     numbered: Iterable[tuple[int, S]],
     parse: Callable[[S], T],
-    on_bad_row: str = 'error',
-    flag: str = '--gin.ON_BAD_ROW=skip (on_bad_row)',
+    strict: bool = True,
+    flag: str = LENIENT,
 ) -> Iterator[tuple[int, T]]:
   """Yields (number, parse(raw)) of the good ones of a file's numbered rows.
 
@@ -60,8 +66,8 @@ def checked(
     path: the file, for messages.
     numbered: (line or row number, raw row).
     parse: of a raw row; raises BadRow.
-    on_bad_row: as of `parsed`; of no effect within `bad_rows.collecting`.
-    flag: what sets it to 'skip', for the message.
+    strict: as of `parsed`; of no effect within `bad_rows.collecting`.
+    flag: what unsets it, for the message.
 
   Raises:
     UserError: a bad row, or bad rows only.
@@ -74,7 +80,7 @@ def checked(
     except BadRow as reason:
       if collected is not None:
         collected.add(str(reason), f'{path}:{number}')
-      elif on_bad_row == 'error':
+      elif strict:
         raise UserError(
             f'{path}:{number}: {reason}. Mend the row, or leave out such rows'
             f' with {flag}.'

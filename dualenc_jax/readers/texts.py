@@ -22,7 +22,7 @@ _TEXTS = {
     'corpus': ('text', 'passage', 'contents'),
     'queries': ('text', 'query', 'question'),
 }
-_FLAG = '--on_bad_row=skip'
+_FLAG = '--skip_bad_rows'
 
 Lines = Iterator[tuple[int, bytes]]
 # (id, title, text) of a line; raises BadRow.
@@ -43,23 +43,23 @@ class Texts(Dataset):
 
   The name tells which (.jsonl, .tsv), else the first line. A title goes in
   front of its text as in `BeirFolder`. Every line is a row: an empty one is as
-  bad as one without an id or a text.
+  bad as one without an id, or a query without a text. A blank passage is kept.
 
   Attributes:
     path: of the folder or file.
-    on_bad_row: 'error' stops at the first bad row with its file and line, and
-      at an id that occurs twice; 'skip' leaves bad rows out, keeps the first
-      row of an id and logs how many that were.
+    strict: whether a bad row, or an id that occurs twice, is an error that
+      names file and line; else bad rows are left out, the first row of an id
+      is kept, and the log says how many were left out.
   """
 
   task_name = 'texts'
   FILES = ('path',)
 
   path: str
-  on_bad_row: str = 'error'
+  strict: bool = True
 
   def __post_init__(self):
-    rows.check_policy('on_bad_row', self.on_bad_row)
+    rows.check_strict(self.strict)
 
   def splits(self) -> tuple[str, ...]:
     return tuple(_IDS)
@@ -77,7 +77,7 @@ class Texts(Dataset):
     path = self._file(split)
     side = 'query' if split == 'queries' else 'passage'
     for row in qrels_ids.unique(
-        lambda: self._rows(path, split), self.on_bad_row, _FLAG
+        lambda: self._rows(path, split), self.strict, _FLAG
     ):
       yield reader.example(**{
           side: row.text,
@@ -111,7 +111,7 @@ class Texts(Dataset):
     form = _tsv if _is_tsv(path) else _jsonl
     numbered, parse = form(files.every_line(path), split)
     for number, (name, title, text) in rows.checked(
-        path, numbered, parse, self.on_bad_row, _FLAG
+        path, numbered, parse, self.strict, _FLAG
     ):
       yield Row(f'{path}:{number}', name, joined(title, text), title)
 
@@ -133,7 +133,7 @@ def _jsonl(numbered: Lines, split: str) -> tuple[Lines, Parse]:
     title = row.get('title') or ''
     rows.check_text('title', title, empty=True)
     text = rows.text(row, _first(row, _TEXTS[split]), empty=True)
-    return _checked(name, title, text)
+    return _checked(split, name, title, text)
 
   return numbered, parse
 
@@ -148,7 +148,7 @@ def _tsv(numbered: Lines, split: str) -> tuple[Lines, Parse]:
           ' with tabs between them'
       )
     name, text, *title = cells
-    return _checked(name, ''.join(title), text)
+    return _checked(split, name, ''.join(title), text)
 
   return _without_names(numbered, split), parse
 
@@ -176,9 +176,12 @@ def _first(row: Mapping[str, Any], names: Sequence[str]) -> str:
   raise BadRow(f'there is no {", ".join(names[:-1])} or {names[-1]}')
 
 
-def _checked(name: str, title: str, text: str) -> tuple[str, str, str]:
+def _checked(
+    split: str, name: str, title: str, text: str
+) -> tuple[str, str, str]:
   if not name.strip():
     raise BadRow('the id is empty')
-  if not joined(title, text):
+  # A passage may be blank, as some of BEIR are.
+  if split == 'queries' and not joined(title, text):
     raise BadRow('the text is empty')
   return name, title, text

@@ -160,7 +160,7 @@ def test_a_query_file_with_an_empty_line(model, tmp_path):
   flags = f'--corpus={tmp_path / "q.tsv"}', '--tower=query'
   with pytest.raises(UserError, match='q.tsv:2: the line is empty'):
     run(model, tmp_path / 'index', *flags)
-  run(model, tmp_path / 'index', *flags, '--on_bad_row=skip')
+  run(model, tmp_path / 'index', *flags, '--skip_bad_rows')
   assert list(Index.open(tmp_path / 'index').ids) == ['1', '2']
 
 

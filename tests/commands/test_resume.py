@@ -160,7 +160,7 @@ def test_a_run_that_never_trained_does_not_stand_in_the_way(tmp_path):
     f.write('not JSON\n')
   with pytest.raises(UserError, match=r'train\.jsonl:97'):
     train.main([*flags, model])
-  train.main([*flags, model, '--gin.ON_BAD_ROW=skip'])
+  train.main([*flags, model, '--gin.STRICT=False'])
   assert (tmp_path / 'model' / 'checkpoints' / '2').is_dir()
 
 

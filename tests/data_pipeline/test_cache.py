@@ -181,7 +181,7 @@ def test_anything_in_the_key_makes_another_cache(
           Tokenizer(Vocabulary(str(t5)), 8, 16),
       )
   ]
-  other = Pairs(train=str(source), on_bad_row='skip')
+  other = Pairs(train=str(source), strict=False)
   prepared.append(prepare(other, 'train', TOKENIZER, cache_dir).folder)
   source.write_text(json.dumps(ROWS[0]) + '\n')
   changed = prepare(task, 'train', TOKENIZER, cache_dir)
@@ -220,7 +220,7 @@ def test_what_differs_from_the_nearest_cache_is_said(
   vocabulary = dataclasses.replace(VOCABULARY, extra_ids=9)
   (line,) = said(task, Tokenizer(vocabulary, 8, 16))
   assert 'vocabulary_size' in line
-  other = Pairs(train=str(source), on_bad_row='skip')
+  other = Pairs(train=str(source), strict=False)
   (line,) = said(other, TOKENIZER)
   assert line.endswith('differs in options.')
   source.write_text(json.dumps(ROWS[0]) + '\n')

@@ -140,9 +140,9 @@ def test_unknown_ids_are_counted(toy, caplog):
   message = error_of(toy, 'test')
   assert '2 judgements name queries or passages that are not' in message
   assert f"query 'q9' at {toy}/qrels/test.tsv:6" in message
-  assert '--gin.ON_UNKNOWN_ID=skip' in message
+  assert '--gin.STRICT=False' in message
   with caplog.at_level(logging.WARNING):
-    assert len(read(toy, 'test', on_unknown_id='skip')) == 4
+    assert len(read(toy, 'test', strict=False)) == 4
   assert '2 judgements name' in caplog.text
 
 
@@ -154,7 +154,7 @@ def test_unknown_hard_negatives_are_counted(toy, caplog):
   assert "the first passage 'x' of query 'q1'" in message
   with caplog.at_level(logging.WARNING):
     first, _ = read(
-        toy, 'train', hard_negatives=str(path), on_unknown_id='skip'
+        toy, 'train', hard_negatives=str(path), strict=False
     )
   assert first['negatives'] == [PASSAGES['d2']]
   assert '2 hard negatives' in caplog.text
@@ -172,7 +172,7 @@ def test_duplicate_ids(toy, caplog, name):
       f'{path}:{count + 1}: id {identifier!r} is the one of {path}:1, too'
   )
   with caplog.at_level(logging.WARNING):
-    found = read(toy, 'train', on_duplicate_id='skip')
+    found = read(toy, 'train', strict=False)
   assert pairs(found) == pairs(read(TOY, 'train'))
   assert 'Skipped 1 rows of ids that came before' in caplog.text
 
@@ -199,7 +199,7 @@ def test_bad_rows_name_file_and_line(toy, name, line, reason):
   number = len(path.read_bytes().splitlines())
   message = error_of(toy, 'train')
   assert message.startswith(f'{path}:{number}: ') and reason in message
-  assert pairs(read(toy, 'train', on_bad_row='skip')) == pairs(
+  assert pairs(read(toy, 'train', strict=False)) == pairs(
       read(TOY, 'train')
   )
   with bad_rows.collecting() as bad:
@@ -219,8 +219,9 @@ def test_empty_passages_are_evaluated_but_not_learnt(toy, caplog):
   append(toy / 'corpus.jsonl', '{"_id": "d0", "title": "", "text": ""}')
   append(toy / 'qrels' / 'train.tsv', 'q1\td0\t1')
   append(toy / 'qrels' / 'test.tsv', 'q1\td0\t1')
+  assert 'train.tsv:4: passage ' in error_of(toy, 'train')
   with caplog.at_level(logging.WARNING):
-    assert len(read(toy, 'train')) == 2
+    assert len(read(toy, 'train', strict=False)) == 2
   assert 'left out 1 pairs of empty passages' in caplog.text
   assert read(toy, 'test')[-1]['passage_id'] == 'd0'
   assert len(read(toy, 'corpus')) == 6
@@ -268,15 +269,14 @@ def test_bad_options():
   for options, message in (
       ({}, 'BEIR_SET=scifact'),
       ({'dataset': 'scifact', 'folder': 'x'}, 'Expected one of the two'),
-      ({'folder': 'x', 'on_unknown_id': 'ignore'}, 'on_unknown_id is'),
-      ({'folder': 'x', 'on_positive_in_negatives': 'skip'}, "'drop'"),
+      ({'folder': 'x', 'strict': 'ignore'}, 'strict'),
       ({'folder': 'x', 'max_negatives': 0}, 'at least 1'),
       ({'folder': 'x', 'systems': 'bm25'}, "such as ('bm25',)"),
       ({'folder': 'x', 'tolerance': -0.1}, '0.0 or more'),
   ):
     with pytest.raises(UserError, match='.*' + message.replace('(', r'\(')
                        .replace(')', r'\)')):
-      Beir(**options)
+      Beir(**options).source()
 
 
 def test_as_a_task_by_name():

@@ -112,7 +112,7 @@ def test_bad_lines(tmp_path, caplog, row, reason):
     list(mrqa.contexts(path))
   assert f'{path}:2: ' in str(error.value) and reason in str(error.value)
   with caplog.at_level(logging.WARNING):
-    assert [line for line, _ in mrqa.contexts(path, 'skip')] == [1, 3]
+    assert [line for line, _ in mrqa.contexts(path, False)] == [1, 3]
   assert reason in caplog.text
 
 

@@ -130,7 +130,7 @@ def test_a_triple_whose_negative_is_its_positive(toy):
   path.write_text('q\tp\tp \nq\tp\tn\n')
   with pytest.raises(UserError, match=':1: the negative is the positive'):
     list(make(toy, train_from='triples').examples('train'))
-  kept = make(toy, train_from='triples', on_positive_in_negatives='drop')
+  kept = make(toy, train_from='triples', strict=False)
   assert [e['negatives'] for e in kept.examples('train')] == [[], ['n']]
   with bad_rows.collecting() as bad:
     list(make(toy, train_from='triples').examples('train'))
@@ -179,7 +179,7 @@ def test_bad_rows_name_file_and_line(toy, name, line, reason):
   with pytest.raises(UserError) as error:
     list(make(toy).examples('train'))
   assert str(error.value).startswith(f'{path}:{number}: {reason}')
-  assert pairs(make(toy, on_bad_row='skip').examples('train')) == TRAIN
+  assert pairs(make(toy, strict=False).examples('train')) == TRAIN
 
 
 def test_truncated_gzip_names_the_last_good_line(toy):

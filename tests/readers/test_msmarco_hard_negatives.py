@@ -99,7 +99,7 @@ def test_a_positive_among_the_negatives(tmp_path, caplog, line):
   assert str(error.value).startswith(f'{path}:2: query ')
   assert 'one of its positives among its hard neg' in str(error.value)
   with caplog.at_level(logging.WARNING):
-    found = negatives(path, on_positive_in_negatives='drop')
+    found = negatives(path, strict=False)
   assert [BREAD] in found and all(kept in ([BREAD], []) for kept in found)
   assert 'dropped 1 hard negatives that are positives' in caplog.text
   with bad_rows.collecting() as bad:
@@ -144,7 +144,7 @@ def test_bad_rows(tmp_path, line, reason):
     negatives(path)
   assert str(error.value).startswith(f'{path}:2: ')
   assert reason in str(error.value)
-  assert negatives(path, on_bad_row='skip') == [[], [BREAD], [BREAD]]
+  assert negatives(path, strict=False) == [[], [BREAD], [BREAD]]
 
 
 def test_a_query_in_two_places(tmp_path):

@@ -213,7 +213,7 @@ def test_missing_files(root):
         ({'dataset': 'NewsQA'}, 'no set'),
         ({'tolerance': -0.1}, 'tolerance is -0.1; expected 0 or more'),
         ({'tolerance': math.nan}, 'tolerance is nan'),
-        ({'on_bad_row': 'skp'}, "Did you mean 'skip'"),
+        ({'strict': 'skip'}, "is 'skip'; expected True or False"),
     ],
 )
 def test_bad_options(options, expected):

@@ -37,14 +37,14 @@ class Files:
     self.context_lines = lines('contexts.jsonl')
     self.candidate_lines = lines('candidates.json')
 
-  def join(self, on_bad_row='error'):
+  def join(self, strict=True):
     """Ids of the candidates by line of their context."""
     write(self.contexts, self.context_lines)
     write(self.candidates, self.candidate_lines)
     found = multireqa_join.join(
         self.contexts,
-        Candidates(self.candidates, 'SQuAD', on_bad_row),
-        on_bad_row,
+        Candidates(self.candidates, 'SQuAD', strict),
+        strict,
     )
     return {
         line: [candidate.id.removeprefix('SQuAD_') for candidate in candidates]
@@ -165,7 +165,7 @@ def test_mismatches(files, caplog, change, line, name, detail, skipped, joined):
       f'{files.candidates}:{line}: candidate {name!r} does not match'
       f' {files.contexts}: {detail}.'
   )
-  assert files.join('skip') == joined
+  assert files.join(False) == joined
   count, reason = skipped
   assert (
       f'{files.candidates}: skipped {count} of {len(files.candidate_lines)}'
@@ -220,13 +220,13 @@ def test_bad_candidate_lines(files, caplog, bad, reason):
   assert f'{files.candidates}:5: ' in str(error.value)
   assert reason in str(error.value)
   with caplog.at_level(logging.WARNING):
-    assert files.join('skip') == {2: A, 3: B, 4: C, 5: []}
+    assert files.join(False) == {2: A, 3: B, 4: C, 5: []}
   assert 'skipped 1 bad rows of 10' in caplog.text
 
 
 def test_a_skipped_context_takes_its_candidates_along(files, caplog):
   files.context_lines[2] = '{"context": 7}'
-  assert files.join('skip') == {2: A, 4: C, 5: []}
+  assert files.join(False) == {2: A, 4: C, 5: []}
   assert 'skipped 3 of 9 candidates' in caplog.text
 
 

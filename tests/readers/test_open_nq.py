@@ -70,7 +70,7 @@ def test_train(caplog):
   assert rows[0] == example(
       'when did lake orlo freeze over last',
       LAKE,
-      [FERRIES, PILOT],
+      negatives=[FERRIES, PILOT],
       passage_id='1',
       name='Lake Orlo',
       location=f'{ROOT / TRAIN}:1',
@@ -231,8 +231,7 @@ def test_missing_files(tmp_path):
         ({'negatives': 'negative_ctxs'}, "negatives is 'negative_ctxs'"),
         ({'negatives': ('hard',)}, "negatives is .'hard',."),
         ({'max_negatives': -1}, 'max_negatives is -1'),
-        ({'on_bad_row': 'drop'}, "on_bad_row is 'drop'"),
-        ({'on_positive_in_negatives': 'skip'}, "negatives is 'skip'"),
+        ({'strict': 0}, 'is 0; expected True or False'),
     ],
 )
 def test_bad_options(options, message):
@@ -256,10 +255,6 @@ def test_bad_options(options, message):
             question(positive_ctxs=[context('p', passage_id=[1])]),
             "'passage_id' is neither",
         ),
-        (
-            question(hard_negative_ctxs=[context('n'), context('p ')]),
-            'positive passage is among the negatives',
-        ),
     ],
 )
 def test_bad_rows_of_json(tmp_path, caplog, row, message):
@@ -267,7 +262,7 @@ def test_bad_rows_of_json(tmp_path, caplog, row, message):
   with pytest.raises(UserError, match=f'{path}:2: .*{message}'):
     read('train', tmp_path)
   with caplog.at_level(logging.WARNING):
-    rows = read('train', tmp_path, on_bad_row='skip')
+    rows = read('train', tmp_path, strict=False)
   assert [r['location'] for r in rows] == [f'{path}:1', f'{path}:3']
   assert 'skipped 1 bad rows of 3' in caplog.text
 
@@ -280,8 +275,10 @@ def test_a_positive_in_negatives_is_dropped_there(tmp_path, caplog):
           hard_negative_ctxs=[context('second'), context('n')],
       ),
   )
+  with pytest.raises(UserError, match=':1: a positive passage is among'):
+    read('train', tmp_path)
   with caplog.at_level(logging.INFO):
-    (row,) = read('train', tmp_path, on_positive_in_negatives='drop')
+    (row,) = read('train', tmp_path, strict=False)
   assert row['negatives'] == ['T n']
   assert 'left out 1 negatives' in caplog.text
 
@@ -301,7 +298,7 @@ def test_bad_rows_of_the_corpus(tmp_path, line, message):
   (tmp_path / CORPUS).write_bytes(data)
   with pytest.raises(UserError, match=f'psgs_w100.tsv:3: {message}'):
     read('corpus', tmp_path)
-  (row,) = read('corpus', tmp_path, on_bad_row='skip')
+  (row,) = read('corpus', tmp_path, strict=False)
   assert row['passage'] == 'T one'
 
 

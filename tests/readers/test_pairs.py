@@ -204,9 +204,8 @@ def test_a_positive_among_the_hard_negatives(tmp_path, caplog, row, options):
   with pytest.raises(UserError) as error:
     read(path, **options)
   assert str(error.value).startswith(f"{path}:2: 'passage' is among its hard")
-  assert column(read(path, on_bad_row='skip', **options), 'query') == ['q']
   with caplog.at_level(logging.WARNING):
-    examples = read(path, on_positive_in_negatives='drop', **options)
+    examples = read(path, strict=False, **options)
   assert [e['negatives'] for e in examples if e['query'] == 'r'] == [
       ['n']
   ] * (len(examples) - 1)
@@ -270,8 +269,7 @@ def test_the_gin_file_names_files_columns_and_policies(tmp_path):
           'NAME_COLUMN = "t"',
           'QUERY_ID_COLUMN = "label"',
           'PASSAGE_ID_COLUMN = "p"',
-          'ON_BAD_ROW = "skip"',
-          'ON_POSITIVE_IN_NEGATIVES = "drop"',
+          'STRICT = False',
       ],
       [],
   ).task

@@ -49,7 +49,7 @@ def test_bad_jsonl_rows(tmp_path, caplog, line, reason):
   assert str(error.value).startswith(f'{path}:2: ')
   assert reason in str(error.value)
   with caplog.at_level(logging.WARNING):
-    assert len(read(path, on_bad_row='skip')) == 2
+    assert len(read(path, strict=False)) == 2
   assert 'skipped 1 bad rows of 3' in caplog.text and reason in caplog.text
 
 
@@ -67,7 +67,7 @@ def test_bad_tsv_rows(tmp_path, line, reason):
   with pytest.raises(UserError) as error:
     read(path)
   assert str(error.value).startswith(f'{path}:3: {reason}')
-  assert len(read(path, on_bad_row='skip')) == 1
+  assert len(read(path, strict=False)) == 1
 
 
 def test_titles_and_texts_of_unequal_number(tmp_path):
@@ -80,14 +80,14 @@ def test_titles_and_texts_of_unequal_number(tmp_path):
 def test_skipped_rows_are_counted_by_reason(tmp_path, caplog):
   path = write(tmp_path / 'a.jsonl', 'x', 'y', '[]', json.dumps(GOOD))
   with caplog.at_level(logging.WARNING):
-    read(path, on_bad_row='skip')
+    read(path, strict=False)
   assert '2 not JSON, 1 not a JSON object' in caplog.text
 
 
 def test_no_good_row_is_an_error_all_the_same(tmp_path):
   path = write(tmp_path / 'a.jsonl', 'x', 'y')
   with pytest.raises(UserError, match='no good row, 2 bad: 2 not JSON'):
-    read(path, on_bad_row='skip')
+    read(path, strict=False)
 
 
 @pytest.mark.parametrize('name', ['a.jsonl', 'a.tsv', 'a.tsv.gz'])
@@ -196,10 +196,8 @@ def test_unknown_formats(tmp_path):
 
 
 def test_options_are_checked():
-  with pytest.raises(UserError, match="on_bad_row is 'skp'.*Did you mean"):
-    Pairs(on_bad_row='skp')
-  with pytest.raises(UserError, match="on_positive_in_negatives is 'skip'"):
-    Pairs(on_positive_in_negatives='skip')
+  with pytest.raises(UserError, match="STRICT .* is 'skip'.*True or False"):
+    Pairs(strict='skip')
   with pytest.raises(UserError, match="COLUMNS is the string 'query'"):
     Pairs(columns='query')
 

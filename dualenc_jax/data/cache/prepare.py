@@ -19,7 +19,7 @@ from dualenc_jax.text.tokenizer import Tokenizer
 
 __all__ = ['Cache', 'prepare']
 
-FORMAT = 4
+FORMAT = 5
 
 
 def prepare(

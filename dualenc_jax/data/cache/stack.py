@@ -49,7 +49,10 @@ def _encoded(
     examples: Sequence[Example],
     encode: Callable[[Sequence[str]], Ragged],
 ) -> Arrays:
-  """Tokens, 0 of an empty text, which is none; texts unless these are lists."""
+  """Tokens, and texts unless these are lists.
+
+  An empty text is none and has 0 tokens, but for a blank passage of a corpus.
+  """
   rows, name = [e[column.name] for e in examples], column.key
   if column.rank:
     kept = {f'{name}_offsets': _offsets(rows)}
@@ -57,7 +60,10 @@ def _encoded(
   else:
     kept = {f'{name}_texts': Ragged.from_texts(rows)}
   there = np.array([bool(text) for text in rows], bool)
-  encoded = encode([text for text in rows if text])
+  if column.name == 'passage':
+    # A row without a query is one of a corpus, whose passage may be blank.
+    there |= np.array([not e['query'] for e in examples], bool)
+  encoded = encode([text for text, is_there in zip(rows, there) if is_there])
   lengths = np.zeros(len(rows), np.int64)
   lengths[there] = encoded.lengths
   tokens = Ragged(encoded.values, lengths_to_offsets(lengths))

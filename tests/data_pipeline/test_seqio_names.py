@@ -1,0 +1,197 @@
+"""The tasks that `import tasks` puts into seqio's registry."""
+
+import gzip
+import itertools
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from dualenc_jax import readers
+from dualenc_jax.data import SeqioTask
+from dualenc_jax.data.columns import STANDARD
+from dualenc_jax.data.dataset import rows
+from dualenc_jax.readers import beir_sets
+from dualenc_jax.readers.multireqa_sets import SETS
+
+DATA = pathlib.Path(__file__).parents[1] / 'data'
+SAFE = str.maketrans('-/', '__')
+
+
+@pytest.fixture(scope='module')
+def data_root(tmp_path_factory) -> pathlib.Path:
+  """The small files of tests/data, as the benchmarks have them."""
+  root = tmp_path_factory.mktemp('data')
+  for name in ('msmarco', 'open_nq'):
+    shutil.copytree(DATA / name, root / name)
+  for name in beir_sets.SETS:
+    shutil.copytree(DATA / 'beir' / 'toy', root / 'beir' / name)
+  for name, qa_set in SETS.items():
+    for split in ('train', 'validation', 'test'):
+      for file, source in (
+          (qa_set.mrqa_files(split)[0], 'contexts.jsonl'),
+          (qa_set.candidate_files(split)[0], 'candidates.json'),
+      ):
+        text = (DATA / 'multireqa' / source).read_text()
+        path = root / 'multireqa' / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(gzip.compress(text.replace('SQuAD', name).encode()))
+  (root / 'pairs.jsonl').write_text(
+      '{"query": "q", "passage": "p", "negatives": ["n", "m"]}\n'
+      '{"query": "r", "passage": "o"}\n'
+  )
+  (root / 'code').mkdir()
+  (root / 'code' / 'a.py').write_text(
+      'def add(a, b):\n  """Adds two numbers up."""\n  return a + b\n'
+  )
+  return root
+
+
+@pytest.fixture(scope='module')
+def registry(data_root):
+  """Registered before anything of it is to be found in the environment."""
+  import seqio
+
+  import tasks
+
+  tasks.register(
+      roots=(str(data_root / 'code'),),
+      tolerance=1.0,
+      cache_dir=str(data_root / 'tokens'),
+  )
+  patch = pytest.MonkeyPatch()
+  patch.setenv('DUALENC_DATA_ROOT', str(data_root))
+  for split in ('TRAIN', 'VALIDATION', 'TEST'):
+    patch.setenv(f'DUALENC_{split}_FILE', str(data_root / 'pairs.jsonl'))
+  yield seqio
+  patch.undo()
+
+
+def reader_of(name: str, root: pathlib.Path):
+  """What training reads, made without seqio."""
+  options = {'data_root': str(root), 'tolerance': 1.0}
+  file = str(root / 'pairs.jsonl')
+  if name == 'pairs':
+    return readers.Pairs(train=file, validation=file, test=file)
+  if name == 'python_code':
+    return readers.PythonCode((str(root / 'code'),))
+  if name == 'open_nq':
+    return readers.OpenNQ(data_root=str(root))
+  if name == 'msmarco':
+    return readers.MsMarco(**options)
+  kind, _, rest = name.partition('_')
+  if kind == 'beir':
+    sets = {s.translate(SAFE): s for s in beir_sets.SETS}
+    return readers.Beir(dataset=sets[rest], **options)
+  sets = {s.lower(): s for s in SETS} | {'nq': 'NaturalQuestions'}
+  return readers.MultiReQA(sets[rest], **options)
+
+
+NAMES = [
+    'msmarco',
+    'open_nq',
+    'pairs',
+    'python_code',
+    *(
+        f'multireqa_{name}'
+        for name in (
+            'nq squad triviaqa searchqa hotpotqa bioasq relationextraction'
+            ' textbookqa duorc'
+        ).split()
+    ),
+    *(f'beir_{name.translate(SAFE)}' for name in beir_sets.SETS),
+]
+
+
+def plain(row):
+  """An example of a dataset of seqio, as a reader has it."""
+  return {
+      name: [text.decode() for text in value.tolist()]
+      if hasattr(value, 'tolist') and getattr(value, 'ndim', 0)
+      else value.decode() if isinstance(value, bytes) else int(value)
+      for name, value in row.items()
+  }
+
+
+def read(registry, name, split):
+  dataset = registry.get_mixture_or_task(name).get_dataset(
+      sequence_length=None, split=split, shuffle=False, num_epochs=1
+  )
+  return list(dataset.as_numpy_iterator())
+
+
+def test_all_names_are_registered(registry):
+  names = {*registry.TaskRegistry.names(), *registry.MixtureRegistry.names()}
+  wanted = {*NAMES, 'multireqa'}
+  assert wanted | {f'{name}_tokenized' for name in wanted} <= names
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_a_task_has_the_examples_that_training_reads(
+    registry, data_root, name
+):
+  own = reader_of(name, data_root)
+  splits = registry.get_mixture_or_task(name).splits
+  # Benchmarks of one reader differ in names and splits: one split of each.
+  few = name.startswith('beir_') and name != 'beir_msmarco'
+  total = 0
+  for split in [own.evaluated] if few else splits:
+    expected = list(rows(own, split))
+    found = [plain(row) for row in read(registry, name, split)]
+    assert found == expected
+    total += len(found)
+  assert total
+  assert found[0].keys() == {column.name for column in STANDARD}
+
+
+@pytest.mark.parametrize('name', ['msmarco', 'multireqa_squad', 'beir_scifact',
+                                  'open_nq', 'pairs', 'python_code'])
+def test_a_twin_has_the_same_as_tokens(registry, data_root, name):
+  from dualenc_jax.data import Vocabulary
+
+  own = reader_of(name, data_root)
+  split = 'all' if name == 'python_code' else own.splits()[0]
+  vocabulary = Vocabulary('python_code_8k')
+  features = registry.get_mixture_or_task(f'{name}_tokenized').output_features
+  assert features['targets'].vocabulary.vocab_size == vocabulary.size
+  expected = list(rows(own, split))
+  found = read(registry, f'{name}_tokenized', split)
+  assert len(found) == len(expected) > 0
+  for row, example in zip(found, expected):
+    texts = [example['query'], example['passage'], *example['negatives']]
+    tokens = [row['inputs'], row['targets'], *row['negatives']]
+    assert len(texts) == len(tokens)
+    for text, ids in zip(texts, tokens):
+      assert ids.dtype == 'int32'
+      wanted = vocabulary.encode([text], 256).row(0)
+      assert ids[: len(wanted)].tolist() == wanted.tolist()
+      assert not ids[len(wanted) :].any()
+
+
+def test_the_mixture(registry, data_root):
+  mixture = SeqioTask('multireqa')
+  parts = [(part.label, rate) for part, rate in mixture.parts()]
+  names = 'hotpotqa nq searchqa squad triviaqa'.split()
+  assert [name for name, _ in parts] == [f'multireqa_{n}' for n in names]
+  assert dict(parts)['multireqa_squad'] == pytest.approx(87_133 / 1_263_446)
+  for name in ('multireqa', 'multireqa_tokenized'):
+    dataset = registry.get_mixture_or_task(name).get_dataset(
+        sequence_length=None, split='train', shuffle=False, num_epochs=None
+    )
+    assert len(list(itertools.islice(dataset.as_numpy_iterator(), 40))) == 40
+
+
+def test_importing_needs_no_data():
+  """In a program that knows only seqio."""
+  code = (
+      'import seqio, tasks\n'
+      "task = seqio.get_mixture_or_task('beir_scifact')\n"
+      'try: task.get_dataset(None, "test")\n'
+      'except Exception as e: print(type(e).__name__, e)\n'
+  )
+  done = subprocess.run(
+      [sys.executable, '-c', code], check=True, capture_output=True, text=True
+  )
+  assert 'SourceUnavailable beir/scifact: no folder is given' in done.stdout
