@@ -6,7 +6,7 @@
   dualenc evaluate --model_dir=my_model --tasks=beir/scifact,beir/nfcorpus ...
 
 The corpus is the task's own for that split, where it has one, else the
-passages of the split. --tasks names files of tasks/, alone for all data sets
+passages of the split. --tasks names readers, alone for all data sets
 of a benchmark or with one of them; each is measured on its own split.
 
 Writes metrics.json, per_query.tsv, run.trec, examples.jsonl and config.gin to
