@@ -8,9 +8,6 @@ import numpy as np
 
 from dualenc_jax.errors import UserError
 
-# Rows looked at together for what is not finite.
-_CHECKED_ROWS = 4096
-
 
 def is_array(value: Any) -> bool:
   """Whether these are embeddings, not texts."""
@@ -87,16 +84,3 @@ def embeddings_of(name: str, array: Any, dim: int) -> Any:
     return array
   with np.errstate(over='ignore'):
     return np.asarray(array, np.float32)
-
-
-def check_finite(name: str, embeddings: Any) -> None:
-  """Raises UserError that names rows which exact search would refuse."""
-  for start in range(0, len(embeddings), _CHECKED_ROWS):
-    block = np.asarray(embeddings[start : start + _CHECKED_ROWS], np.float32)
-    with np.errstate(over='ignore', invalid='ignore'):
-      bad = np.flatnonzero(~np.isfinite(np.einsum('nd,nd->n', block, block)))
-    if len(bad):
-      raise UserError(
-          f'{name}[{start + bad[0]}] has an embedding with NaN, infinity or'
-          ' numbers beyond 1e18; expected finite numbers.'
-      )

@@ -198,7 +198,7 @@ class Retriever:
     if embeddings is None:
       embeddings = self.encode_passages(texts)
     else:
-      python_input.check_finite('passages', embeddings)
+      _finite('passages', embeddings)
     ids = list(map(str, ids))
 
     def passage(row: int) -> Passage:
@@ -322,9 +322,9 @@ def _index_of(artifact: Artifact) -> Index | None:
     ) from e
 
 
-def _finite(side: str, embeddings: np.ndarray) -> np.ndarray:
-  """Embeddings of the model; raises UserError if one is not finite."""
-  finite.check_rows(f'{side}: embeddings', embeddings, f'{side}[{{}}]'.format)
+def _finite(side: str, embeddings: Any) -> Any:
+  """Embeddings; raises UserError if one is not finite."""
+  finite.check_rows('embeddings', embeddings, f'{side}[{{}}]'.format)
   return embeddings
 
 
