@@ -10,11 +10,13 @@ import pathlib
 import shutil
 from typing import Any
 
-from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import hugging_face_normalizer as normalizer
+from dualenc_jax.interop import (
+  hugging_face_normalizer as normalizer,
+  same_vocabulary,
+)
 from dualenc_jax.interop.weights import Usage
 from dualenc_jax.io import files, json_file
 from dualenc_jax.text.vocabulary import EOS, UNK
@@ -175,10 +177,7 @@ def _metaspace(prepend: str) -> dict[str, Any]:
 def _read_model(
     path: pathlib.Path,
 ) -> sentencepiece_model_pb2.ModelProto:
-  try:
-    proto = sentencepiece_model_pb2.ModelProto.FromString(path.read_bytes())
-  except (OSError, DecodeError) as e:
-    raise UserError(f'{path} is no SentencePiece model: {e}.') from e
+  proto = same_vocabulary.read_model(path)
   kinds = {piece.type for piece in proto.pieces}
   if proto.trainer_spec.model_type != _UNIGRAM or _USER_DEFINED in kinds:
     raise UserError(

@@ -46,10 +46,10 @@ def check(weights: Weights, vocabulary: Vocabulary) -> None:
   if beside is not None:
     if hashlib.sha256(beside.read_bytes()).hexdigest() == vocabulary.sha256:
       return
-    mine, theirs = _read(vocabulary.file), _read(beside)
+    mine, theirs = read_model(vocabulary.file), read_model(beside)
     found = _differences(mine, theirs)
   elif weights.usage.pieces is not None:
-    mine = _read(vocabulary.file)
+    mine = read_model(vocabulary.file)
     found = _other_pieces(mine, weights.usage.pieces)
   else:
     return
@@ -97,7 +97,8 @@ def _other_pieces(
     yield f'it has {len(theirs)} pieces, not {len(mine.pieces)}'
 
 
-def _read(file: pathlib.Path) -> sentencepiece_model_pb2.ModelProto:
+def read_model(file: pathlib.Path) -> sentencepiece_model_pb2.ModelProto:
+  """A SentencePiece file as its proto; raises UserError if it is none."""
   try:
     return sentencepiece_model_pb2.ModelProto.FromString(file.read_bytes())
   except (OSError, DecodeError) as e:
