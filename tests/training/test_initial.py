@@ -248,21 +248,21 @@ def test_activations_that_a_macro_gives_are_known(tmp_path):
 
 
 def test_activations_are_those_of_the_tower_that_a_rule_takes():
-  own = golden_model(passage=True)
+  there = golden_model(passage=True)
   tensors = {
       name: Tensor(name, shape, lambda: None)
-      for name, shape in shapes_of(own).items()
+      for name, shape in shapes_of(there).items()
   }
-  silu = own.encoder.clone(activations=('silu', 'linear'))
-  weights = Weights('kind', 'there', tensors, own.encoder, silu).check()
+  silu = there.encoder.clone(activations=('silu', 'linear'))
+  weights = Weights('kind', 'there', tensors, there.encoder, silu).check()
   rules = [('(.*)', r'passage_\1')]
   drop = ['(token_embedder|encoder|projection)/.*']
   target = golden_model()
   sources = assignment.assign(shapes_of(target), weights, rules, drop)
   with pytest.raises(UserError, match="'silu', 'linear'.* its passage_encoder"):
-    initial.check_activations(weights, target, sources)
+    initial.check_activations(weights, own.describe(target), sources)
   target = golden_model(activations=('silu', 'linear'))
-  initial.check_activations(weights, target, sources)
+  initial.check_activations(weights, own.describe(target), sources)
 
 
 def test_check_says_what_would_start_from_where(first, tmp_path, capsys):
