@@ -13,7 +13,6 @@ VERSION = re.search(
 DATA = [
     'pyarrow>=24',
     'seqio>=0.0.20',
-    'tensorflow-datasets>=4.9.10',
 ]
 # The libraries that a conversion is compared with.
 CONVERT = ['sentence-transformers>=6.0', 'torch>=2.11', 'transformers>=5.23']

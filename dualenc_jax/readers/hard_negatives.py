@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 import dataclasses
 import itertools
+import json
 import logging
 import pathlib
 from typing import NamedTuple
@@ -10,6 +11,7 @@ from typing import NamedTuple
 from dualenc_jax.errors import UserError
 from dualenc_jax.readers import bad_rows, hard_negatives_forms, rows
 from dualenc_jax.readers.hard_negatives_forms import Negative
+from dualenc_jax.readers.text_table import TextTable
 from dualenc_jax.suggest import did_you_mean
 
 
@@ -139,6 +141,11 @@ class HardNegatives:
             f'{did_you_mean(system, found)} Systems:'
             f' {", ".join(sorted(found)) or "none"}.'
         )
+
+
+def of_query(table: TextTable, query_id: str) -> list[Negative]:
+  """A query's hard negatives in a table of JSON, none if it is not there."""
+  return [Negative(*entry) for entry in json.loads(table.get(query_id) or '[]')]
 
 
 def _query_id(numbered: tuple[int, _Line]) -> str:

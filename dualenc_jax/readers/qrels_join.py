@@ -7,8 +7,7 @@ from typing import Any
 
 from dualenc_jax.data.reader import example
 from dualenc_jax.errors import UserError
-from dualenc_jax.readers import bad_rows
-from dualenc_jax.readers.hard_negatives_table import NegativeTable
+from dualenc_jax.readers import bad_rows, hard_negatives
 from dualenc_jax.readers.qrels import Judgement, Qrels
 from dualenc_jax.readers.rows import LENIENT
 from dualenc_jax.readers.text_table import TextTable
@@ -35,7 +34,7 @@ class Join:
     judged: those of them to make examples of.
     queries: texts by id; those that are there.
     passages: the same, of hard negatives, too.
-    negatives: hard negatives by query id.
+    negatives: hard negatives by query id, for `hard_negatives.of_query`.
   """
 
   what: str
@@ -43,7 +42,7 @@ class Join:
   judged: Sequence[Judgement]
   queries: TextTable
   passages: TextTable | Documents
-  negatives: NegativeTable
+  negatives: TextTable
 
   def check_ids(self, strict: bool) -> None:
     """Counts judgements and hard negatives that name what is not there.
@@ -63,7 +62,7 @@ class Join:
     negatives = [
         f'passage {negative.id!r} of query {query_id!r}'
         for query_id in dict.fromkeys(j.query_id for j in self.judged)
-        for negative in self.negatives.get(query_id)
+        for negative in hard_negatives.of_query(self.negatives, query_id)
         if negative.id and negative.id not in self.passages
     ]
     found = {'judgements': judgements, 'hard negatives': negatives}
@@ -122,7 +121,9 @@ class Join:
         continue
       negatives = [
           self.passages.get(negative.id) if negative.id else negative.text
-          for negative in self.negatives.get(judgement.query_id)
+          for negative in hard_negatives.of_query(
+              self.negatives, judgement.query_id
+          )
       ]
       repeats += negatives.count(passage)
       yield example(

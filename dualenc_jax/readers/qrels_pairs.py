@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
+import json
 from typing import Any
 
 from dualenc_jax.data.reader import example
 from dualenc_jax.readers import qrels_counts
-from dualenc_jax.readers.hard_negatives import HardNegatives
-from dualenc_jax.readers.hard_negatives_table import NegativeTable
+from dualenc_jax.readers.hard_negatives import HardNegatives, of_query
 from dualenc_jax.readers.qrels import Judgement
 from dualenc_jax.readers.qrels_ids import IdSet, Row, unique
 from dualenc_jax.readers.qrels_join import Documents, Join
@@ -82,14 +82,14 @@ class JudgedPairs:
       negatives = tables.enter_context(self._negatives(split, judged))
       query_ids = IdSet(judgement.query_id for judgement in judged)
       queries = tables.enter_context(
-          _table(self._queries(split), query_ids, f'{self.what}: queries')
+          _table(self._queries(split), query_ids)
       )
       if self.judged_ids == 'documents' and split != 'train':
         passages, all_there = Documents(), True
       else:
         passage_ids = IdSet(_passage_ids(judged, negatives))
         passages = tables.enter_context(
-            _table(self._passages(split), passage_ids, f'{self.what}: passages')
+            _table(self._passages(split), passage_ids)
         )
         all_there = len(passages) == len(passage_ids)
       join = Join(self.what, qrels, judged, queries, passages, negatives)
@@ -109,14 +109,15 @@ class JudgedPairs:
 
   def _negatives(
       self, split: str, judged: Sequence[Judgement]
-  ) -> NegativeTable:
+  ) -> TextTable:
     if split != 'train' or self.hard_negatives is None:
-      return NegativeTable((), '')
+      return TextTable(())
     positives = {}
     for judgement in judged:
       positives.setdefault(judgement.query_id, []).append(judgement.passage_id)
-    return NegativeTable(
-        self.hard_negatives.read(positives), str(self.hard_negatives.path)
+    return TextTable(
+        (query_id, json.dumps(found))
+        for query_id, found in self.hard_negatives.read(positives)
     )
 
   def _compare(self, split: str, **found: int) -> None:
@@ -131,19 +132,17 @@ class JudgedPairs:
 
 
 def _passage_ids(
-    judged: Iterable[Judgement], negatives: NegativeTable
+    judged: Iterable[Judgement], negatives: TextTable
 ) -> Iterator[str]:
   for judgement in judged:
     yield judgement.passage_id
   if not len(negatives):
     return
   for query_id in dict.fromkeys(judgement.query_id for judgement in judged):
-    for negative in negatives.get(query_id):
+    for negative in of_query(negatives, query_id):
       if negative.id:
         yield negative.id
 
 
-def _table(rows: Iterable[Row], needed: IdSet, what: str) -> TextTable:
-  return TextTable(
-      ((row.id, row.text) for row in rows if row.id in needed), what
-  )
+def _table(rows: Iterable[Row], needed: IdSet) -> TextTable:
+  return TextTable((row.id, row.text) for row in rows if row.id in needed)
