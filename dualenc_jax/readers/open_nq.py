@@ -227,7 +227,9 @@ class OpenNQ(Dataset):
         path, _parse_passage, self.strict
     ):
       if name != 'id':  # The header.
-        yield example(**self._passage(text.strip('"'), title, name))
+        # A passage may be blank, as some of BEIR are.
+        text = text.strip('"') if text.strip() else ''
+        yield example(**self._passage(text, title, name))
 
   def _questions(
       self, path: pathlib.Path, split: str

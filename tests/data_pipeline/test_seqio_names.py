@@ -2,6 +2,7 @@
 
 import gzip
 import itertools
+import os
 import pathlib
 import shutil
 import subprocess
@@ -191,7 +192,12 @@ def test_importing_needs_no_data():
       'try: task.get_dataset(None, "test")\n'
       'except Exception as e: print(type(e).__name__, e)\n'
   )
+  env = {k: v for k, v in os.environ.items() if not k.startswith('DUALENC_')}
   done = subprocess.run(
-      [sys.executable, '-c', code], check=True, capture_output=True, text=True
+      [sys.executable, '-c', code],
+      check=True,
+      capture_output=True,
+      text=True,
+      env=env,
   )
   assert 'SourceUnavailable beir/scifact: no folder is given' in done.stdout

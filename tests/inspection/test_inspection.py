@@ -7,6 +7,7 @@ import pytest
 import sentencepiece
 
 from dualenc_jax.data import Mixture
+from dualenc_jax.data.dataset import Dataset
 from dualenc_jax.data.reader import example
 from dualenc_jax.errors import UserError
 from dualenc_jax.inspection.findings import findings, Level
@@ -14,17 +15,13 @@ from dualenc_jax.inspection.markdown import markdown
 from dualenc_jax.readers import bad_rows
 
 
-class Rows:
+class Rows(Dataset):
   """A task of rows given by split; those of a corpus are ranked."""
 
-  name = 'rows'
-  options = {}
+  task_name = 'rows'
 
   def __init__(self, **splits):
     self._splits = splits
-
-  def parts(self):
-    return [(self, 1.0)]
 
   def splits(self):
     return tuple(self._splits)

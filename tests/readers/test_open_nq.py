@@ -288,7 +288,6 @@ def test_a_positive_in_negatives_is_dropped_there(tmp_path, caplog):
     [
         (b'2\ttext', '2 columns, expected 3 .id, text, title'),
         (b'2\t"text without an end\ttitle', '2 columns, expected 3'),
-        (b'2\t \ttitle', "'text' is empty"),
         (b'\ttext\ttitle', "'id' is empty"),
         (b'2\t\xff\ttitle', 'not UTF-8'),
     ],
