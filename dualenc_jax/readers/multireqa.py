@@ -3,20 +3,18 @@
 import collections
 from collections.abc import Iterator
 import dataclasses
-import logging
 import pathlib
 from typing import Any
 
 from dualenc_jax.data.dataset import Dataset
 from dualenc_jax.data.reader import example
 from dualenc_jax.errors import UserError
-from dualenc_jax.readers import bad_rows, files, multireqa_join, rows
+from dualenc_jax.readers import files, multireqa_join, qrels_counts, rows
 from dualenc_jax.readers.mrqa import Context
 from dualenc_jax.readers.multireqa_candidates import Candidate, Candidates
 from dualenc_jax.readers.multireqa_sets import QASet, SETS
 from dualenc_jax.suggest import did_you_mean
 
-_LOG = logging.getLogger(__name__)
 _WHAT = {
     'questions': "questions in MRQA's file",
     'candidates': 'candidates',
@@ -145,32 +143,21 @@ class MultiReQA(Dataset):
   def _check_counts(self, split: str, counts: collections.Counter) -> None:
     sizes = self._set.published(split)
     published = {'questions': sizes.questions, 'candidates': sizes.candidates}
-    if split == 'train':
-      published |= {'pairs': sizes.joined, 'answered': None}
-    elif split != 'corpus':
-      published |= {'answered': sizes.joined, 'pairs': None}
-    told, wrong = [], []
-    for name, expected in published.items():
-      text = f'{counts[name]:,} {_WHAT[name]}'
-      if expected is not None:
-        text += f' (published: {expected:,})'
-        difference = abs(counts[name] - expected)
-        if difference > self.tolerance * expected:
-          wrong.append(f'{text}, {difference / expected:.1%} apart')
-      told.append(text)
-    _LOG.info('multireqa, %s, %s: %s', self.dataset, split, '; '.join(told))
-    if not wrong:
-      return
+    joined = {'train': 'pairs', 'corpus': None}.get(split, 'answered')
+    if joined and sizes.joined is not None:
+      published[joined] = sizes.joined
+    found = dict(counts)
+    if split == 'corpus':
+      found = {name: counts[name] for name in published}
     mrqa_path, candidate_path = self._files(split)
-    message = (
-        f'multireqa, {self.dataset}, {split}: {"; ".join(wrong)}. Expected'
-        f' {self.tolerance:.1%} at most. Compare {mrqa_path} and'
-        f' {candidate_path} with the published files, or allow more with'
-        ' --gin.MULTIREQA_TOLERANCE=... (tolerance).'
+    qrels_counts.compare(
+        f'multireqa, {self.dataset}, {split}',
+        {_WHAT[name]: count for name, count in found.items()},
+        {_WHAT[name]: count for name, count in published.items()},
+        self.tolerance,
+        f'Compare {mrqa_path} and {candidate_path} with the published files, or'
+        ' allow more with --gin.MULTIREQA_TOLERANCE=... (tolerance).',
     )
-    if bad_rows.collected() is None:
-      raise UserError(message)
-    _LOG.warning('%s', message)
 
   @property
   def _set(self) -> QASet:

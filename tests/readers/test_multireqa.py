@@ -240,11 +240,13 @@ def test_truncated_gzip(root, name):
 def test_counts_are_logged_beside_the_published_ones(root, caplog):
   with caplog.at_level(logging.INFO, 'dualenc_jax'):
     list(reader(root).examples('validation'))
-  assert (
-      "multireqa, SQuAD, validation: 8 questions in MRQA's file (published:"
-      ' 10,507); 9 candidates (published: 10,642); 6 questions with a positive'
-      ' (published: 10,485); 8 pairs of question and sentence'
-  ) in caplog.text
+  for line in (
+      "8 questions in MRQA's file, published 10,507",
+      '9 candidates, published 10,642',
+      '6 questions with a positive, published 10,485',
+      '8 pairs of question and sentence.',
+  ):
+    assert f'multireqa, SQuAD, validation: {line}' in caplog.text
 
 
 def test_counts_that_differ_are_an_error_at_the_end(root):
@@ -253,6 +255,6 @@ def test_counts_that_differ_are_an_error_at_the_end(root):
       lambda: rows.extend(reader(root, tolerance=0.02).examples('validation'))
   )
   assert len(rows) == len(PAIRS)
-  assert '9 candidates (published: 10,642), 99.9% apart' in text
-  assert 'Expected 2.0% at most' in text and 'MULTIREQA_TOLERANCE' in text
+  assert '9 candidates, published 10,642' in text
+  assert 'tolerance is 0.02' in text and 'MULTIREQA_TOLERANCE' in text
   assert str(root / MRQA) in text and str(root / CANDIDATES) in text
