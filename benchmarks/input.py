@@ -33,7 +33,7 @@ from dualenc_jax.data import (
   Vocabulary,
 )
 from dualenc_jax.data.cache.writer import CacheWriter
-from dualenc_jax.data.reader import example
+from dualenc_jax.data.dataset import example
 from dualenc_jax.readers import Pairs
 from dualenc_jax.text.fingerprint import fingerprints
 from dualenc_jax.text.ragged import lengths_to_offsets

@@ -5,7 +5,7 @@ import logging
 import pathlib
 from typing import Any
 
-from dualenc_jax.data.reader import example
+from dualenc_jax.data.dataset import example
 from dualenc_jax.errors import UserError
 from dualenc_jax.readers import bad_rows, qrels_counts, rows
 

@@ -6,8 +6,7 @@ import dataclasses
 import pathlib
 from typing import Any
 
-from dualenc_jax.data.dataset import Dataset
-from dualenc_jax.data.reader import example
+from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.errors import UserError
 from dualenc_jax.readers import files, multireqa_join, qrels_counts, rows
 from dualenc_jax.readers.mrqa import Context

@@ -8,8 +8,7 @@ import logging
 import pathlib
 from typing import Any, NamedTuple
 
-from dualenc_jax.data.dataset import Dataset
-from dualenc_jax.data.reader import example
+from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.readers import bad_rows, files, json_array, rows
 

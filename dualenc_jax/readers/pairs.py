@@ -6,8 +6,7 @@ import logging
 import pathlib
 from typing import Any
 
-from dualenc_jax.data import reader
-from dualenc_jax.data.dataset import Dataset
+from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.readers import bad_rows, files, pairs_formats, pairs_rows, rows
 from dualenc_jax.suggest import did_you_mean
@@ -109,7 +108,7 @@ class Pairs(pairs_rows.PairColumns, Dataset):
       for passage, passage_id, name in zip(
           row.passages, row.passage_ids, row.names
       ):
-        yield reader.example(
+        yield example(
             query=row.query,
             passage=passage,
             negatives=row.negatives,

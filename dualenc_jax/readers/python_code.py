@@ -14,8 +14,7 @@ import pathlib
 import sys
 import sysconfig
 
-from dualenc_jax.data.dataset import Dataset
-from dualenc_jax.data.reader import example
+from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.errors import UserError
 from dualenc_jax.readers.python_functions import find_functions, Function
 

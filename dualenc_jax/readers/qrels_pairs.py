@@ -6,7 +6,7 @@ import dataclasses
 import json
 from typing import Any
 
-from dualenc_jax.data.reader import example
+from dualenc_jax.data.dataset import example
 from dualenc_jax.readers import qrels_counts
 from dualenc_jax.readers.hard_negatives import HardNegatives, of_query
 from dualenc_jax.readers.qrels import Judgement

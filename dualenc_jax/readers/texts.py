@@ -5,8 +5,7 @@ import dataclasses
 import pathlib
 from typing import Any
 
-from dualenc_jax.data import reader
-from dualenc_jax.data.dataset import Dataset
+from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.errors import UserError
 from dualenc_jax.readers import files, qrels_ids, rows
 from dualenc_jax.readers.beir_folder import joined
@@ -79,7 +78,7 @@ class Texts(Dataset):
     for row in qrels_ids.unique(
         lambda: self._rows(path, split), self.strict, _FLAG
     ):
-      yield reader.example(**{
+      yield example(**{
           side: row.text,
           f'{side}_id': row.id,
           'name': row.name,

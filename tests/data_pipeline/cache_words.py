@@ -16,8 +16,7 @@ import sys
 import time
 
 from dualenc_jax.data.cache import build as cache_build, prepare
-from dualenc_jax.data.dataset import Dataset
-from dualenc_jax.data.reader import example
+from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.text.tokenizer import Tokenizer
 from dualenc_jax.text.vocabulary import Vocabulary
 

@@ -12,7 +12,7 @@ from cache_words import TOKENIZER, Words
 import pytest
 
 from dualenc_jax.data.cache import build as cache_build, prepare
-from dualenc_jax.data.reader import example
+from dualenc_jax.data.dataset import example
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import forecast as cache_forecast
 from dualenc_jax.readers import Pairs

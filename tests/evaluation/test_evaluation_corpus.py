@@ -14,7 +14,7 @@ import tiny_run
 from dualenc_jax.commands import train
 from dualenc_jax.data import Dataset, prepare, Tokenizer, Vocabulary
 from dualenc_jax.data.corpus import Corpus
-from dualenc_jax.data.reader import example
+from dualenc_jax.data.dataset import example
 from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation.evaluation import score
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet

@@ -7,8 +7,7 @@ import pytest
 import sentencepiece
 
 from dualenc_jax.data import Mixture
-from dualenc_jax.data.dataset import Dataset
-from dualenc_jax.data.reader import example
+from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.errors import UserError
 from dualenc_jax.inspection.findings import findings, Level
 from dualenc_jax.inspection.markdown import markdown

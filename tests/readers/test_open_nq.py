@@ -10,7 +10,7 @@ import tracemalloc
 
 import pytest
 
-from dualenc_jax.data.reader import example
+from dualenc_jax.data.dataset import example
 from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.readers import json_array, Pairs
 from dualenc_jax.readers.open_nq import OpenNQ
