@@ -12,7 +12,7 @@ KIND = 'jax.export artifact'
 
 
 def is_one(path: pathlib.Path) -> bool:
-  """Whether `serving.write` or `Retriever.save` wrote this folder."""
+  """Whether `Retriever.save` or `--to=jax_export` wrote this folder."""
   return (path / manifest_lib.FILE).is_file()
 
 

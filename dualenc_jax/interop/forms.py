@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 import dataclasses
 import pathlib
 
-from dualenc_jax.inference import artifact as serving
+from dualenc_jax.inference import artifact
 from dualenc_jax.interop import (
   hugging_face,
   loading,
@@ -68,7 +68,8 @@ def read_back(folder: pathlib.Path, usage: Usage) -> verify.Encode:
 def read_artifact(folder: pathlib.Path, usage: Usage) -> verify.Encode:
   """The side of exported programs, which bring their own tokenizer."""
   del usage
-  return lambda texts: verify.encode_with(serving.Artifact.open(folder), texts)
+  opened = artifact.Artifact.open
+  return lambda texts: verify.encode_with(opened(folder), texts)
 
 
 # All but a model_dir, whose config is a command's to write.
@@ -94,7 +95,7 @@ FORMS = {
     ),
     'jax_export': Form(
         'programs that run with JAX alone; Retriever.from_dir opens them',
-        alone(lambda w, folder: serving.write(loading.load(w), folder)),
+        alone(lambda w, folder: artifact.write(loading.load(w), folder)),
         read_artifact,
     ),
     'npz': Form(

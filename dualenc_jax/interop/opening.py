@@ -7,7 +7,7 @@ import types
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.loaded import Loaded
 from dualenc_jax.interop import (
-  artifact as serving_reader,
+  artifact,
   hugging_face,
   hugging_face_config,
   loading,
@@ -20,7 +20,7 @@ from dualenc_jax.interop import (
 from dualenc_jax.interop.weights import Weights
 
 # In this order: a sentence-transformers folder is a Hugging Face folder, too.
-READERS = (own, sentence_transformers, hugging_face, plain, serving_reader, t5x)
+READERS = (own, sentence_transformers, hugging_face, plain, artifact, t5x)
 FORMS = (
     'a model_dir, a T5X checkpoint (legacy or Orbax), a Hugging Face folder of'
     ' a T5 or mT5 with safetensors, a sentence-transformers folder, or what'
