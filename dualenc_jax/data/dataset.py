@@ -14,6 +14,9 @@ from dualenc_jax.suggest import did_you_mean
 
 # Options of these names are files of these splits.
 _SPLITS = ('train', 'validation', 'test')
+_TEXTS = [
+    (c.name, bool(c.rank)) for c in columns.STANDARD if c.dtype == columns.TEXT
+]
 
 
 def example(
@@ -186,12 +189,21 @@ def rows(dataset: Dataset, split: str) -> Iterator[dict[str, Any]]:
   known = (*columns.OPTIONAL, *dataset.extra_columns)
   for number, row in enumerate(dataset.examples(split), 1):
     try:
-      yield columns.example(row, known)
+      row = columns.example(row, known)
+      for name, is_list in _TEXTS:
+        value = row[name]
+        if not (
+            all(isinstance(text, str) for text in value)
+            if is_list and value
+            else isinstance(value, list if is_list else str)
+        ):
+          raise TypeError(f'{name!r} holds {value!r}, no text')
     except TypeError as error:
       raise UserError(
           f'Task {dataset.label!r}, split {split!r}, example {number}: {error}.'
           ' Expected a mapping of columns, such as query and passage.'
       ) from None
+    yield row
 
 
 def check(name: str, task: Any) -> None:

@@ -52,6 +52,8 @@ def test_the_least_that_a_dataset_needs():
     [
         ({'query': 'q', 'pasage': 'p'}, "example 1: .*'pasage'"),
         (('q', 'p'), 'example 1'),
+        ({'query': 5, 'passage': 'p'}, "example 1: 'query' holds 5, no"),
+        ({'query': 'q', 'negatives': ['n', None]}, "example 1: 'negatives'"),
     ],
 )
 def test_what_is_no_example_is_named(row, message):
