@@ -13,11 +13,11 @@ from t5x import metrics as t5x_metrics, models, optimizers
 
 from dualenc_jax.data import Dataset, seqio_adapter, Tokenizer
 from dualenc_jax.errors import UserError
+from dualenc_jax.io.files import default_cache_dir
 from dualenc_jax.losses import Embeddings
 from dualenc_jax.objectives import Contrastive
 from dualenc_jax.objectives.embedding import Batch, embed
 from dualenc_jax.parallel import rules
-from dualenc_jax.run.experiment import default_cache_dir
 from dualenc_jax.text import text_rows
 
 Features = Mapping[str, jax.Array]

@@ -19,8 +19,8 @@ from typing import Any
 
 from dualenc_jax import readers
 from dualenc_jax.data import Dataset, seqio_adapter, Tokenizer, Vocabulary
+from dualenc_jax.io.files import default_cache_dir
 from dualenc_jax.readers import beir_sets, multireqa_sets
-from dualenc_jax.run.experiment import default_cache_dir
 
 __all__ = ['register', 'TOKENIZED']
 

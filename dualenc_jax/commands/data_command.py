@@ -10,7 +10,7 @@ from dualenc_jax.commands import config
 from dualenc_jax.data import Dataset, dataset, Tokenizer
 from dualenc_jax.data.mixture import Mixture
 from dualenc_jax.errors import UserError
-from dualenc_jax.run.experiment import default_cache_dir
+from dualenc_jax.io.files import default_cache_dir
 from dualenc_jax.suggest import did_you_mean
 
 _FILE = 'commands/data.gin'

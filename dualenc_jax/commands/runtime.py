@@ -9,7 +9,7 @@ import sys
 
 import jax
 
-from dualenc_jax.run.experiment import default_cache_dir
+from dualenc_jax.io.files import default_cache_dir
 
 _LOG = logging.getLogger(__name__)
 # Parameters of glibc's mallopt.

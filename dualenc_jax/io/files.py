@@ -115,3 +115,11 @@ def make_folder(
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder):
       pass
+
+
+def default_cache_dir() -> pathlib.Path:
+  """`$DUALENC_CACHE`, or `dualenc_jax` in the user's cache folder."""
+  base = os.environ.get('XDG_CACHE_HOME') or pathlib.Path.home() / '.cache'
+  return pathlib.Path(
+      os.environ.get('DUALENC_CACHE') or pathlib.Path(base) / 'dualenc_jax'
+  )

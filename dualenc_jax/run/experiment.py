@@ -2,8 +2,6 @@
 
 import dataclasses
 import functools
-import os
-import pathlib
 
 from dualenc_jax.data import (
   Cache,
@@ -14,19 +12,10 @@ from dualenc_jax.data import (
   prepare,
   Tokenizer,
 )
+from dualenc_jax.io.files import default_cache_dir
 from dualenc_jax.objectives import Batches, Objective
 from dualenc_jax.objectives.objective import check, check_whole
 from dualenc_jax.training import InitialCheckpoint, Optimizer, Partitioner
-
-__all__ = ['Experiment', 'default_cache_dir']
-
-
-def default_cache_dir() -> pathlib.Path:
-  """`$DUALENC_CACHE`, or `dualenc_jax` in the user's cache folder."""
-  base = os.environ.get('XDG_CACHE_HOME') or pathlib.Path.home() / '.cache'
-  return pathlib.Path(
-      os.environ.get('DUALENC_CACHE') or pathlib.Path(base) / 'dualenc_jax'
-  )
 
 
 @dataclasses.dataclass(frozen=True)
