@@ -195,15 +195,17 @@ def register(
 def to_batch(features: Features) -> Batch:
   """The batch that `embed` takes, of what `PairConverter` makes."""
   passages, ids = features['passage_tokens'], features['passage_ids']
-  return {
+  batch = {
       'queries': text_rows.from_tokens(features['query_tokens'][:, None]),
       'passages': text_rows.from_tokens(passages),
       'query_ids': features['query_ids'],
       'passage_ids': ids[:, 0],
-      'negative_ids': ids[:, 1:],
-      # Every text has an EOS.
-      'negative_valid': passages[:, 1:, 0] != 0,
   }
+  if ids.shape[1] > 1:
+    batch['negative_ids'] = ids[:, 1:]
+    # Every text has an EOS.
+    batch['negative_valid'] = passages[:, 1:, 0] != 0
+  return batch
 
 
 def _axes(boxed: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import types
 from typing import Any
 
 from clu import metrics
+import jax.numpy as jnp
 
 
 class BaseTransformerModel:
@@ -25,12 +26,12 @@ class BaseTransformerModel:
     return self.loss_fn(params, batch, None)
 
 
-class Rate(metrics.LastValue):
+class Rate:
   """As `TimeRate` and `StepsPerTime`, but for the time."""
 
-  @classmethod
-  def from_model_output(cls, value=1.0):
-    return super().from_model_output(value)
+  @staticmethod
+  def from_model_output(value=1.0):
+    return metrics.Average.from_model_output(jnp.asarray([value], jnp.float32))
 
 
 def install() -> None:

@@ -83,11 +83,11 @@ def ordered(run):
 
 def batches(run, model):
   dataset = seqio.get_dataset(
-      ordered(run),
-      {'inputs': QUERY, 'targets': PASSAGE},
-      'train',
-      shuffle=False,
+      mixture_or_task_name=ordered(run),
+      task_feature_lengths={'inputs': QUERY, 'targets': PASSAGE},
       feature_converter=model.FEATURE_CONVERTER_CLS(pack=False),
+      dataset_split='train',
+      shuffle=False,
   )
   return list(dataset.batch(BATCH).as_numpy_iterator())
 
