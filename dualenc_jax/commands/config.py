@@ -22,6 +22,9 @@ from dualenc_jax.suggest import did_you_mean_or_known
 
 T = TypeVar('T')
 
+# Macros that a task may read after it was built.
+_READ_LATER = frozenset(['DATA_ROOT'])
+
 # Names that a --gin flag may use although no gin file has imported them.
 _PRELUDE = """
 from __gin__ import dynamic_registration
@@ -182,6 +185,23 @@ def build(target: Callable[..., T]) -> T:
     raise UserError(_explain(e)) from e
 
 
+def check_macros_effect(bindings: Sequence[str]) -> None:
+  """Refuses macros that nothing built by `build` has read.
+
+  It is for commands that build all they use at once; others read some later.
+
+  Raises:
+    UserError: names the macro.
+  """
+  used = _bindings(operative_config())
+  for name in (text.partition(' = ')[0] for text in bindings):
+    if name.isidentifier() and name not in used and name not in _READ_LATER:
+      raise UserError(
+          f'--gin.{name} has no effect: nothing that was built reads it. A'
+          ' binding in a file or a flag has taken its place.'
+      )
+
+
 def check_effect(bindings: Sequence[str]) -> None:
   """Refuses bindings of parameters that `build` has not used.
 
@@ -193,7 +213,7 @@ def check_effect(bindings: Sequence[str]) -> None:
   for text in bindings:
     name = text.partition(' = ')[0]
     if '.' not in name:
-      continue  # A macro; `load` has checked it.
+      continue  # A macro; see `load` and `check_macros_effect`.
     if not any(u == name or u.endswith(('/' + name, '.' + name)) for u in used):
       parameter = name.rpartition('.')[2]
       same = [u for u in used if u.rpartition('.')[2] == parameter]

@@ -16,9 +16,11 @@ def build(args: argparse.Namespace) -> Experiment:
   bindings = list(args.gin_bindings)
   if args.model_dir:
     bindings.append(f'MODEL_DIR = {args.model_dir!r}')
-  return model_dir.build_experiment(
+  experiment = model_dir.build_experiment(
       args.gin_file, bindings, args.gin_search_paths
   )
+  config.check_macros_effect(bindings)
+  return experiment
 
 
 def train(

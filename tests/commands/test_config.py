@@ -7,7 +7,7 @@ import gin
 import pytest
 
 from dualenc_jax import losses
-from dualenc_jax.commands import config, model_dir
+from dualenc_jax.commands import config, model_dir, training
 from dualenc_jax.errors import UserError
 
 RUN = 'runs/quickstart.gin'
@@ -189,3 +189,58 @@ def test_an_object_that_refuses_its_values_says_only_why():
 def test_gin_is_the_package_and_not_our_folder():
   assert pathlib.Path(gin.__file__).parent != config.gin_root()
   assert not list(config.gin_root().rglob('__init__.py'))
+
+
+def build_run(*flags: str):
+  """The experiment as `dualenc train` and `dualenc check` build it."""
+  args = parse(f'--gin_file={RUN}', *flags)
+  args.model_dir = 'x'
+  return training.build(args)
+
+
+def test_flags_reach_a_loss_of_ones_own(tmp_path, monkeypatch):
+  (tmp_path / 'my_losses.py').write_text(
+      'from dualenc_jax import losses\n\n'
+      'class Mine(losses.InBatchSoftmax):\n'
+      '  pass\n'
+  )
+  (tmp_path / 'mine.gin').write_text(
+      'from __gin__ import dynamic_registration\n'
+      'import my_losses\n'
+      'LOSS = @my_losses.Mine()\n'
+  )
+  monkeypatch.syspath_prepend(str(tmp_path))
+  mine = f'--gin_file={tmp_path / "mine.gin"}'
+  assert build_run(mine).objective.similarity == losses.Similarity(0.05)
+  found = build_run(
+      mine, '--gin.LOSS_IMPLEMENTATION=ring', '--gin.TEMPERATURE=0.2'
+  ).objective
+  assert [base.__name__ for base in type(found.loss).__mro__].count('Mine')
+  assert found.similarity == losses.Similarity(0.2, 'ring')
+
+  found = build_run(
+      mine,
+      '--gin.TEMPERATURE=@losses.LearnableTemperature()',
+      '--gin.LOSS=@losses.Sum()',
+      '--gin.losses.Sum.parts=((@losses.PAIR(), 0.7), (@my_losses.Mine(), 1))',
+  ).objective
+  assert found.loss.names == ['PAIR', 'Mine']
+  assert losses.init(found.loss, found.similarity).keys() == {'log_temperature'}
+
+
+@pytest.mark.parametrize(
+    'instead',
+    [
+        ['--gin.losses.Similarity.temperature=0.2', '--gin.TEMPERATURE=0.1'],
+        [
+            '--gin.SCHEDULE=@optax.constant_schedule()',
+            '--gin.optax.constant_schedule.value=0.1',
+            '--gin.LEARNING_RATE=0.2',
+        ],
+    ],
+)
+def test_a_macro_that_nothing_reads_is_refused(instead):
+  build_run(*instead[:-1])
+  name = instead[-1].partition('=')[0]
+  with pytest.raises(UserError, match=f'{name} has no effect'):
+    build_run(*instead)

@@ -15,7 +15,7 @@ from loss_programs import DIM, SHARD
 import meshes
 import pytest
 
-from dualenc_jax.losses import InBatchSoftmax, SamToNe
+from dualenc_jax.losses import InBatchSoftmax, PAIR, SamToNe, Sum
 from dualenc_jax.training import Partitioner
 
 MIB = 2**20
@@ -31,8 +31,9 @@ LOSSES = {
 @functools.cache
 def compiled(name, implementation, devices=8, model_parallel=1, size=SIZE):
   partitioner = meshes.SmallPartitioner(model_parallel, devices=devices)
+  losses = LOSSES | {'sum': Sum(((SamToNe(), 0.7), (PAIR(), 0.3)))}
   return loss_programs.compile_gradient(
-      LOSSES[name], implementation, partitioner, size
+      losses[name], implementation, partitioner, size
   )
 
 
@@ -82,7 +83,7 @@ def test_memory_of_65536_pairs_on_one_device(name):
   assert hlo.num_elements(dense.as_text()) >= size * size
 
 
-@pytest.mark.parametrize('name', LOSSES)
+@pytest.mark.parametrize('name', [*LOSSES, 'sum'])
 def test_no_device_holds_the_scores_or_the_vectors_of_all(name):
   # A tile of scores takes no more memory than a shard of vectors.
   assert hlo.num_elements(text(name, 'ring')) <= SHARD * DIM

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.losses import InBatchSoftmax, SamToNe, Similarity
+from dualenc_jax.losses import (
+  AtTemperature,
+  InBatchSoftmax,
+  SamToNe,
+  Similarity,
+  Sum,
+)
 from dualenc_jax.objectives import negatives
 
 
@@ -48,6 +54,9 @@ def test_negatives_after_duplicates():
   assert lines(InBatchSoftmax(), 0) == [
       'After duplicates, in 10 batches: 2.5 negatives per query (2.5 in-batch).'
   ]
+  # The union of what the parts use, through a wrapper, too.
+  both = Sum(((InBatchSoftmax(), 1.0), (AtTemperature(SamToNe(), 0.1), 1.0)))
+  assert lines(both, 1) == lines(SamToNe(), 1)
   assert '3.0 in-batch' in lines(InBatchSoftmax(), 0, mask_duplicates=False)[0]
 
 
