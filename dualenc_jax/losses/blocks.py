@@ -121,18 +121,16 @@ def _tags(
     ids = ('negative',), ('passage',)
   else:
     ids = pair[:1], pair[:1]
+  valid = {}
+  if batch.negative_valid is not None:
+    valid['negatives'] = batch.negative_valid.reshape(-1)
   return tuple(
       Tags(
           tuple(_ids(batch, name) for name in names if mask_duplicates),
-          _negatives_valid(batch) if tower == 'negatives' else None,
+          valid.get(tower),
       )
       for tower, names in zip(pair, ids, strict=True)
   )
-
-
-def _negatives_valid(batch: Embeddings) -> jax.Array | None:
-  valid = batch.negative_valid
-  return None if valid is None else valid.reshape(-1)
 
 
 def _ids(batch: Embeddings, text: str) -> tuple[jax.Array, jax.Array]:

@@ -2,16 +2,15 @@
 
 from collections.abc import Sequence
 import dataclasses
-import math
 import numbers
 
-import jax
 import jax.numpy as jnp
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.losses import loss as loss_lib
 from dualenc_jax.losses.blocks import Block
 from dualenc_jax.losses.embeddings import Embeddings
+from dualenc_jax.losses.loss import Loss, Params, Result
 from dualenc_jax.losses.similarity import LearnableTemperature, Similarity
 
 
@@ -29,23 +28,18 @@ class Sum:
     parts: pairs (loss, weight).
   """
 
-  parts: Sequence[tuple[loss_lib.Loss, float]]
+  parts: Sequence[tuple[Loss, float]]
 
   def __post_init__(self):
-    if not self.parts:
-      raise UserError('Sum.parts is empty; expected pairs (loss, weight).')
-    for part in self.parts:
-      if not isinstance(part, Sequence) or len(part) != 2:
-        raise UserError(
-            f'Sum.parts has {part!r}; expected a pair (loss, weight).'
-        )
-      loss, weight = part
-      loss_lib.check('A loss in Sum.parts', loss)
-      if not isinstance(weight, numbers.Real) or not math.isfinite(weight):
-        raise UserError(
-            f'The weight of {type(loss).__name__} in Sum.parts is {weight!r};'
-            ' expected a finite number.'
-        )
+    for part in self.parts or ((),):
+      match part:
+        case (loss, numbers.Real()):
+          loss_lib.check('A loss in Sum.parts', loss)
+        case _:
+          raise UserError(
+              f'Sum.parts has {part!r}; expected pairs (loss, weight), at least'
+              ' one.'
+          )
 
   @property
   def names(self) -> list[str]:
@@ -56,12 +50,9 @@ class Sum:
         for i, name in enumerate(names, start=1)
     ]
 
-  def init(self) -> loss_lib.Params:
+  def init(self) -> Params:
     """Parameters of the parts by the parts' names."""
-    params = {
-        name: loss.init()
-        for name, (loss, _) in zip(self.names, self.parts, strict=True)
-    }
+    params = {n: loss.init() for n, (loss, _) in zip(self.names, self.parts)}
     return {name: tree for name, tree in params.items() if tree}
 
   def query_blocks(self) -> tuple[Block, ...]:
@@ -70,19 +61,16 @@ class Sum:
     return tuple(dict.fromkeys(block for blocks in parts for block in blocks))
 
   def __call__(
-      self,
-      params: loss_lib.Params,
-      batch: Embeddings,
-      similarity: Similarity,
-  ) -> tuple[jax.Array, dict[str, jax.Array]]:
+      self, params: Params, batch: Embeddings, similarity: Similarity
+  ) -> Result:
     """Computes all parts; see `Loss`."""
-    value, first, named = 0.0, None, {}
-    for name, (loss, weight) in zip(self.names, self.parts, strict=True):
+    value, common, named = 0.0, {}, {}
+    for name, (loss, weight) in zip(self.names, self.parts):
       part, metrics = loss(params.get(name, {}), batch, similarity)
       value += weight * part
-      first = metrics if first is None else first
+      if not named:
+        common = {k: x for k, x in metrics.items() if not k.endswith('loss')}
       named |= {f'{name}/{metric}': x for metric, x in metrics.items()}
-    common = {k: x for k, x in first.items() if not k.endswith('loss')}
     return value, {**common, **named, 'loss': value}
 
 
@@ -96,14 +84,14 @@ class AtTemperature:
       parameter of this loss then.
   """
 
-  loss: loss_lib.Loss
+  loss: Loss
   temperature: float | LearnableTemperature
 
   def __post_init__(self):
     loss_lib.check('AtTemperature.loss', self.loss)
     Similarity(self.temperature)
 
-  def init(self) -> loss_lib.Params:
+  def init(self) -> Params:
     """Parameters of the loss, and of a temperature that is learnt."""
     return loss_lib.init(self.loss, Similarity(self.temperature))
 
@@ -112,11 +100,8 @@ class AtTemperature:
     return loss_lib.query_blocks(self.loss)
 
   def __call__(
-      self,
-      params: loss_lib.Params,
-      batch: Embeddings,
-      similarity: Similarity,
-  ) -> tuple[jax.Array, dict[str, jax.Array]]:
+      self, params: Params, batch: Embeddings, similarity: Similarity
+  ) -> Result:
     """Computes the loss, and logs the temperature; see `Loss`."""
     similarity = dataclasses.replace(
         similarity, temperature=self.temperature

@@ -1,6 +1,6 @@
 """In-batch softmax, the loss that the others extend."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import dataclasses
 import functools
 import math
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from dualenc_jax.errors import UserError
 from dualenc_jax.losses import blocks, metrics as metrics_lib
 from dualenc_jax.losses.embeddings import Embeddings
+from dualenc_jax.losses.loss import Params, Result
 from dualenc_jax.losses.score_matrix import combine, Partition
 from dualenc_jax.losses.similarity import Similarity
 
@@ -98,11 +99,8 @@ class InBatchSoftmax:
     return terms
 
   def __call__(
-      self,
-      params: Mapping[str, jax.Array],
-      batch: Embeddings,
-      similarity: Similarity,
-  ) -> tuple[jax.Array, dict[str, jax.Array]]:
+      self, params: Params, batch: Embeddings, similarity: Similarity
+  ) -> Result:
     """Computes the loss of a global batch; see `Loss`.
 
     Raises:

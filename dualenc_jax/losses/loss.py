@@ -14,6 +14,8 @@ from dualenc_jax.losses.embeddings import Embeddings
 from dualenc_jax.losses.similarity import Similarity
 
 Params = Mapping[str, Any]
+# The loss, float32 [], and metrics, each float32 [].
+Result = tuple[jax.Array, dict[str, jax.Array]]
 
 
 class Loss(Protocol):
@@ -28,7 +30,7 @@ class Loss(Protocol):
 
   def __call__(
       self, params: Params, batch: Embeddings, similarity: Similarity
-  ) -> tuple[jax.Array, dict[str, jax.Array]]:
+  ) -> Result:
     """Computes the loss of a global batch.
 
     Args:
@@ -73,7 +75,7 @@ def init(loss: Loss, similarity: Similarity) -> dict[str, Any]:
 
 def evaluate(
     loss: Loss, similarity: Similarity, params: Params, batch: Embeddings
-) -> tuple[jax.Array, dict[str, jax.Array]]:
+) -> Result:
   """Computes a loss of a global batch, and what is logged of any batch.
 
   Args:

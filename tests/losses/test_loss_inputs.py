@@ -85,10 +85,10 @@ def test_missing_fingerprints_are_named(field):
         ),
         (PAIR, {'alpha': -0.1}, r'PAIR\.alpha is -0\.1'),
         (PAIR, {'alpha': np.nan}, r'PAIR\.alpha is nan'),
-        (Sum, {'parts': ()}, r'Sum\.parts is empty'),
+        (Sum, {'parts': ()}, r'Sum\.parts has \(\); expected pairs'),
         (Sum, {'parts': (PAIR(),)}, r'Sum\.parts has PAIR.*\(loss, weight\)'),
         (Sum, {'parts': ((PAIR, 1.0),)}, r'Sum\.parts is the class PAIR'),
-        (Sum, {'parts': ((PAIR(), None),)}, 'weight of PAIR.* is None'),
+        (Sum, {'parts': ((PAIR(), None),)}, r'Sum\.parts has \(PAIR.*None'),
         (
             AtTemperature,
             {'loss': PAIR, 'temperature': 0.1},
