@@ -1,15 +1,14 @@
 """What a model scores on a retrieval set."""
 
-from collections.abc import Sequence
 import dataclasses
 from typing import Any
 
 import numpy as np
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import answer_match, max_passage, metrics
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.inference.embedder import Embedder
+from dualenc_jax.io import finite
 from dualenc_jax.search import ranking as ranking_lib
 from dualenc_jax.search.exact_search import ExactSearch
 from dualenc_jax.search.ranking import Ranking
@@ -79,32 +78,9 @@ def encode_queries(
   """float32 [Q, D]; raises UserError where they are not finite."""
   tokens = retrieval_set.cache.query_tokens
   queries = embedder.queries(params, tokens, retrieval_set.query_rows)
-  check_finite(queries, 'query', retrieval_set.query_ids)
+  ids = retrieval_set.query_ids
+  finite.check_rows('query embeddings', queries, lambda row: repr(ids[row]))
   return queries
-
-
-def check_finite(
-    embeddings: np.ndarray, side: str, ids: Sequence[str], first: int = 0
-) -> None:
-  """Raises UserError, with ids, if embeddings hold NaN or infinity.
-
-  Args:
-    embeddings: [n, D].
-    side: 'query' or 'passage', for the message.
-    ids: of all queries or passages.
-    first: which of them the first row is.
-  """
-  # A sum is not finite where a term is not, and takes no memory.
-  with np.errstate(invalid='ignore'):
-    sums = embeddings.sum(axis=1)
-  bad = np.flatnonzero(~np.isfinite(sums)).tolist()
-  if bad:
-    names = ', '.join(repr(ids[first + row]) for row in bad[:5])
-    more = f' and {len(bad) - 5:,} more' if len(bad) > 5 else ''
-    raise UserError(
-        f'the embeddings of {side} {names}{more} hold NaN or infinity. Look at'
-        ' the checkpoint and at these texts.'
-    )
 
 
 def rank(

@@ -6,12 +6,11 @@ from typing import Any
 
 from dualenc_jax.data.corpus import Corpus
 from dualenc_jax.errors import UserError
-from dualenc_jax.evaluation.evaluation import check_finite
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.index import header as header_lib, of_model
 from dualenc_jax.index.source import Source
 from dualenc_jax.inference.loaded import Loaded
-from dualenc_jax.io import device_memory
+from dualenc_jax.io import device_memory, finite
 from dualenc_jax.io.progress import Progress
 from dualenc_jax.run.experiment import Experiment
 from dualenc_jax.search.row_memory import empty_rows
@@ -85,5 +84,7 @@ def corpus_embeddings(
       for positions, found in source.embedded(model, rows):
         part[positions] = found
         progress(len(positions))
-      check_finite(part, 'passage', corpus.ids, start)
+      finite.check_rows(
+          'passage embeddings', part, lambda row: repr(corpus.ids[start + row])
+      )
   return embeddings

@@ -197,13 +197,10 @@ def test_vectors_that_are_not_finite_are_told_by_id(
     return dataclasses.replace(trained, params=params)
 
   monkeypatch.setattr(model_dir, 'load', load_broken)
-  message = (
-      f'embeddings of {side} {broken[0]!r}, {broken[1]!r} hold NaN or infinity'
-  )
   root = f'--gin.DATA_ROOT={data.parents[1]}'
   for flags in ([], [f'--index_dir={tmp_path / "index"}']):
-    if flags and side == 'passage':
-      message = 'embeddings of row 1 .passage .d1.., row 2 .passage .d2'
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match='NaN') as error:
       run(model, tmp_path / 'results', root, *flags, tasks='beir/nq')
+    assert side in str(error.value)
+    assert all(repr(name) in str(error.value) for name in broken)
   assert not (tmp_path / 'results' / 'metrics.json').exists()
