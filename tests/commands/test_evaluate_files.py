@@ -169,7 +169,7 @@ def test_everything_that_a_number_depends_on_is_beside_it(model, whole):
       'device': device,
   }
   assert result['versions'].keys() >= {'python', 'jax', 'flax', 'numpy'}
-  assert "'dataset': %BEIR_SET" in (whole / 'config.gin').read_text()
+  assert 'dataset = %BEIR_SET' in (whole / 'config.gin').read_text()
 
 
 def test_examples_to_read(whole):
@@ -280,7 +280,7 @@ def test_judgements_of_another_corpus(model, tmp_path):
   other = tiny_beir.make(2)
   corpus = {f'x{i}': text for i, text in other.corpus.items()}
   other._replace(corpus=corpus).write(data / 'quora')
-  with pytest.raises(UserError, match="passage 'd.*test.tsv:2.*UNKNOWN_ID"):
+  with pytest.raises(UserError, match="passage 'd.*test.tsv:2.*STRICT"):
     run(model, tmp_path, tasks='beir/quora')
   with pytest.raises(UserError, match="no examples in split 'test'"):
     run(model, tmp_path, '--gin.STRICT=False', tasks='beir/quora')

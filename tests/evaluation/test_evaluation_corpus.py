@@ -11,14 +11,16 @@ import pytest
 import pytrec_eval
 import tiny_run
 
-from dualenc_jax.commands import train
+from dualenc_jax.commands import config, model_dir
 from dualenc_jax.data import Dataset, prepare, Tokenizer, Vocabulary
 from dualenc_jax.data.corpus import Corpus
 from dualenc_jax.data.dataset import example
 from dualenc_jax.errors import UserError
+from dualenc_jax.evaluation import periodic
 from dualenc_jax.evaluation.evaluation import score
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.index.source import default_split
+from dualenc_jax.run import plan as plan_lib
 from dualenc_jax.search.ranking import Ranking
 
 OPEN_NQ = pathlib.Path(__file__).parents[1] / 'data' / 'open_nq'
@@ -249,17 +251,23 @@ def test_training_does_not_touch_the_corpus(tmp_path, caplog):
       for row in rows
       for i in range(6)
   ]))
-  train.main([
-      '--gin_file=runs/finetune.gin',
-      '--gin_file=tasks/open_nq.gin',
-      *tiny_run.small_flags(steps=1),
+  small = [f for f in tiny_run.small_flags() if f.startswith('--gin.')]
+  flags = [
+      *small,
       '--gin.VOCABULARY=python_code_8k',
       '--gin.VOCAB_SIZE=8064',
       '--gin.EVAL_EVERY=1',
       f'--gin.DATA_ROOT={tmp_path}',
       f'--gin.CACHE_DIR={tmp_path / "tokens"}',
-      f'--model_dir={tmp_path / "model"}',
-  ])
+      f'--gin.MODEL_DIR={tmp_path / "model"}',
+  ]
+  experiment = model_dir.build_experiment(
+      ['runs/finetune.gin', 'tasks/open_nq.gin', 'models/tiny.gin'],
+      list(map(config.binding, flags)),
+      [],
+  )
+  assert experiment.batches
+  assert periodic.hooks(experiment, plan_lib.make_plan(experiment))
   (said,) = [m for m in caplog.messages if 'ranks the judged passages' in m]
   assert 'not those of split corpus' in said
   prepared = sorted(path.name for path in (tmp_path / 'tokens').glob('[!.]*'))
