@@ -166,7 +166,7 @@ def load(
     across = experiment.partitioner
     local = HostPartitioner(across.model_parallel, across.rules)
     experiment = dataclasses.replace(experiment, partitioner=local)
-  experiment.objective.check(experiment)
+  experiment.objective.check_mesh(experiment.partitioner)
   tokenizer = experiment.tokenizer
 
   def use(checkpoint: own.Checkpoint) -> TrainedModel:

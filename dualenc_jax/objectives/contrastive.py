@@ -22,6 +22,7 @@ from dualenc_jax.objectives.embedding import embed
 from dualenc_jax.objectives.objective import check_whole, Objective, Run
 from dualenc_jax.parallel import micro_batches
 from dualenc_jax.parallel.partitioning import Partitioner
+from dualenc_jax.text.vocabulary import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,9 +124,9 @@ class Contrastive(Objective):
         run.extra_columns,
     )
 
-  def check(self, run: Run) -> None:
-    """Checks heads against the model axis, tables against the vocabulary."""
-    devices = run.partitioner.mesh.shape['model']
+  def check_mesh(self, partitioner: Partitioner) -> None:
+    """The model axis splits attention by heads, so it divides their number."""
+    devices = partitioner.mesh.shape['model']
     for name in ('encoder', 'passage_encoder'):
       encoder = getattr(self.model, name)
       if encoder is not None and encoder.num_heads % devices:
@@ -134,7 +135,8 @@ class Contrastive(Objective):
             ' on the model axis do not divide. Set MODEL_PARALLEL to a divisor'
             f' of {encoder.num_heads}.'
         )
-    vocabulary = run.tokenizer.vocabulary
+
+  def check_vocabulary(self, vocabulary: Vocabulary) -> None:
     for name in ('token_embedder', 'passage_token_embedder'):
       embedder = getattr(self.model, name)
       # T5 pads its table to a multiple of 128 rows, beyond 100 extra ids.

@@ -11,6 +11,7 @@ from dualenc_jax.data.columns import Column
 from dualenc_jax.errors import UserError
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.text.tokenizer import Tokenizer
+from dualenc_jax.text.vocabulary import Vocabulary
 
 
 class Batches(Protocol):
@@ -88,8 +89,11 @@ class Objective(Protocol):
   def abstract_batch(self, run: Run) -> Any:
     """A usual batch, ShapeDtypeStruct in place of arrays."""
 
-  def check(self, run: Run) -> None:
-    """Raises UserError where model, vocabulary and mesh do not go together."""
+  def check_vocabulary(self, vocabulary: Vocabulary) -> None:
+    """Raises UserError unless it is the model's; called as a run is made."""
+
+  def check_mesh(self, partitioner: Partitioner) -> None:
+    """Raises UserError unless the model divides among the devices."""
 
   def check_batch(self, run: Run) -> None:
     """Raises UserError unless a batch divides among the devices.
@@ -163,4 +167,5 @@ def check_whole(name: str, value: Any, least: int) -> None:
   if type(value) is not int:
     raise UserError(f'{name} is {value!r}; expected a whole number.')
   if value < least:
-    raise UserError(f'{name} is {value}; expected at least {least}.')
+    expected = f'at least {least}' if least else '0 or more'
+    raise UserError(f'{name} is {value}; expected {expected}.')

@@ -78,6 +78,7 @@ class Experiment:
         'eval_batch_size',
     ):
       check_whole(f'Experiment.{name}', getattr(self, name), 1)
+    self.objective.check_vocabulary(self.tokenizer.vocabulary)
 
   def cache(self, split: str) -> Cache:
     """The token cache of a split of the task, built if there is none yet."""

@@ -15,7 +15,7 @@ def make_plan(experiment: Experiment) -> Plan:
   Raises:
     UserError: sizes that do not divide, rules that match nothing.
   """
-  experiment.objective.check(experiment)
+  experiment.objective.check_mesh(experiment.partitioner)
   return step_lib.plan(
       experiment.objective,
       experiment.optimizer,
