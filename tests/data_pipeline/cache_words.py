@@ -37,7 +37,7 @@ class Words(Dataset):
   task_name = 'words'
 
   def splits(self):
-    return ('train',)
+    return ('train', 'test')
 
   def identity(self, split):
     return {}
