@@ -174,7 +174,7 @@ def test_what_cannot_be_ranked_as_documents(model, tmp_path):
     assert not (tmp_path / 'results').exists()
 
   # Judged documents where passages are ranked.
-  refused("passage 'n.*test.tsv:.*UNKNOWN_ID=skip")
+  refused("passage 'n.*test.tsv:.*STRICT=False")
   refused(
       "no passage id with '/' in it, 'n.*--document_separator",
       '--max_passage',
