@@ -2,6 +2,7 @@
 
 from dualenc_jax.data.batches import Batches
 from dualenc_jax.data.cache import Cache, prepare
+from dualenc_jax.data.columns import Column
 from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.data.layouts.grouped import Grouped
 from dualenc_jax.data.layouts.layout import Layout, Padded
@@ -15,6 +16,7 @@ from dualenc_jax.text.vocabulary import Vocabulary
 __all__ = [
     'Batches',
     'Cache',
+    'Column',
     'Dataset',
     'Grouped',
     'Layout',

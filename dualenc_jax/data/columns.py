@@ -114,7 +114,7 @@ def extra(datasets: Iterable[Any]) -> tuple[Column, ...]:
   found = {}
   used = [*_DEFAULTS, *(c.key for c in STANDARD), *arrays(1, 1)]
   for dataset in datasets:
-    for column in getattr(dataset, 'extra_columns', ()):
+    for column in dataset.extra_columns:
       other = found.setdefault(column.name, column)
       if column.name in (*used, *ROWS) or (
           column.form != other.form

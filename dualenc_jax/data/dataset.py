@@ -79,8 +79,8 @@ class Dataset(abc.ABC):
   def examples(self, split: str) -> Iterator[Mapping[str, Any]]:
     """Yields examples, always in the same order.
 
-    An example is a mapping of some of the arguments of `data.example`: to train
-    on at least query and passage.
+    An example is a mapping of some of the arguments of `data.example`, to train
+    on at least query and passage, and of `extra_columns`.
     """
 
   def fingerprint(self, split: str) -> str:
@@ -186,10 +186,9 @@ def rows(dataset: Dataset, split: str) -> Iterator[dict[str, Any]]:
     UserError: an unknown split, bad data, or something that is no example.
   """
   dataset.check_split(split)
-  known = (*columns.OPTIONAL, *dataset.extra_columns)
   for number, row in enumerate(dataset.examples(split), 1):
     try:
-      row = columns.example(row, known)
+      row = columns.example(row, dataset.extra_columns)
       for name, is_list in _TEXTS:
         value = row[name]
         if not (
@@ -201,7 +200,8 @@ def rows(dataset: Dataset, split: str) -> Iterator[dict[str, Any]]:
     except TypeError as error:
       raise UserError(
           f'Task {dataset.label!r}, split {split!r}, example {number}: {error}.'
-          ' Expected a mapping of columns, such as query and passage.'
+          ' Expected a mapping of columns, such as query and passage, and of'
+          ' extra_columns of the dataset.'
       ) from None
     yield row
 

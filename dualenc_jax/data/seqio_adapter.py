@@ -16,7 +16,7 @@ import seqio
 import tensorflow as tf
 
 from dualenc_jax.data.cache import Cache, prepare
-from dualenc_jax.data.columns import STANDARD, TEXT
+from dualenc_jax.data.columns import Column, OPTIONAL, STANDARD, TEXT
 from dualenc_jax.data.dataset import Dataset, rows
 from dualenc_jax.errors import UserError
 from dualenc_jax.suggest import did_you_mean
@@ -159,7 +159,8 @@ class _StringSource(seqio.FunctionDataSource):
   def _rows(self, dataset: Dataset, split: str) -> Iterator[dict[str, Any]]:
     self.error = None
     try:
-      yield from rows(dataset, split)
+      for row in rows(dataset, split):
+        yield {name: row[name] for name in _STRINGS}
     except UserError as error:
       self.error = error
       raise
@@ -227,6 +228,11 @@ class _Registered(Dataset):
   def task_name(self) -> str:
     return self._task.name
 
+  @property
+  def extra_columns(self) -> tuple[Column, ...]:
+    features = getattr(self._task, 'output_features', ())
+    return tuple(c for c in OPTIONAL if c.name in features)
+
   def splits(self) -> tuple[str, ...]:
     if hasattr(self._task, 'tasks'):
       # A mixture is for training; its tasks are evaluated one by one.
@@ -246,9 +252,8 @@ class _Registered(Dataset):
     self._check_features(dataset.element_spec)
     try:
       for row in dataset.as_numpy_iterator():
-        yield {
-            name: _of_tensor(row[name]) for name in _STRINGS if name in row
-        }
+        names = (*_STRINGS, *(column.name for column in self.extra_columns))
+        yield {name: _of_tensor(row[name]) for name in names if name in row}
     except tf.errors.OpError:
       if error := getattr(task.source, 'error', None):
         raise error from None
@@ -286,10 +291,10 @@ class _Registered(Dataset):
 
 
 def _of_tensor(value: Any) -> Any:
-  """Text, integer or list of texts."""
+  """Text, number or list of texts."""
   if isinstance(value, np.ndarray):
     return [text.decode('utf-8') for text in value.tolist()]
-  return value.decode('utf-8') if isinstance(value, bytes) else int(value)
+  return value.decode('utf-8') if isinstance(value, bytes) else value.item()
 
 
 def _examples(

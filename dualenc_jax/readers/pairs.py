@@ -6,6 +6,7 @@ import logging
 import pathlib
 from typing import Any
 
+from dualenc_jax.data.columns import Column, WEIGHTS
 from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.readers import bad_rows, files, pairs_formats, pairs_rows, rows
@@ -66,6 +67,10 @@ class Pairs(pairs_rows.PairColumns, Dataset):
           " names, such as ('query', 'passage', 'negatives')."
       )
 
+  @property
+  def extra_columns(self) -> tuple[Column, ...]:
+    return (WEIGHTS,) if self.weight else ()
+
   def splits(self) -> tuple[str, ...]:
     return tuple(split for split in _SPLITS if getattr(self, split))
 
@@ -80,6 +85,9 @@ class Pairs(pairs_rows.PairColumns, Dataset):
         column that is not there; a damaged file.
       SourceUnavailable: a Parquet file, and pyarrow is not installed.
     """
+    if self.weight and split != 'train':
+      yield from dataclasses.replace(self, weight=None).examples(split)
+      return
     path = self._file(split)
     table = pairs_formats.FORMATS[self._format(path)](
         path, self.columns, self.wants
@@ -105,6 +113,7 @@ class Pairs(pairs_rows.PairColumns, Dataset):
     ):
       dropped += row.false_negatives
       location = f'{path}:{number}'
+      more = {WEIGHTS.name: row.weight} if self.weight else {}
       for passage, passage_id, name in zip(
           row.passages, row.passage_ids, row.names
       ):
@@ -116,6 +125,7 @@ class Pairs(pairs_rows.PairColumns, Dataset):
             passage_id=passage_id,
             name=name,
             location=location,
+            **more,
         )
     if not number:
       raise UserError(f'{path} has no rows.')

@@ -18,6 +18,7 @@ class PairRow(NamedTuple):
     names: P strings to display, or ''.
     negatives: texts, each with its title in front, less the false ones.
     query_id: '' if there is none.
+    weight: of each of its pairs in the loss.
     false_negatives: how many of the negatives were one of the passages, equal
       but for whitespace around them.
   """
@@ -28,6 +29,7 @@ class PairRow(NamedTuple):
   names: Sequence[str]
   negatives: Sequence[str]
   query_id: str
+  weight: float
   false_negatives: int
 
 
@@ -58,6 +60,8 @@ class PairColumns:
     query_id: name of the column of the queries' ids, strings or integers.
     passage_id: name of the column of the passages' ids, the same.
     name: name of the column of what a search hit displays.
+    weight: name of the column of the weights of the row's pairs in the loss,
+      finite numbers from 0 on, which training alone reads.
   """
 
   query: str = 'query'
@@ -68,6 +72,7 @@ class PairColumns:
   query_id: str | None = 'query_id'
   passage_id: str | None = 'passage_id'
   name: str | None = 'name'
+  weight: str | None = None
 
   def required(self) -> dict[str, str]:
     """Names of the columns that a file must have, by attribute."""
@@ -124,6 +129,7 @@ class PairColumns:
         names=_parallel(row, self.name, count),
         negatives=negatives,
         query_id=rows.identifier(row, self.query_id),
+        weight=1.0 if self.weight is None else rows.weight(row, self.weight),
         false_negatives=false,
     )
 

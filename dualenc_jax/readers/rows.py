@@ -4,6 +4,7 @@ import collections
 from collections.abc import Callable, Iterable, Iterator, Sequence
 import json
 import logging
+import math
 import pathlib
 from typing import Any, TypeVar
 
@@ -157,6 +158,18 @@ def check_text(name: str, value: Any, empty: bool = False) -> None:
     value.encode('utf-8')
   except UnicodeEncodeError:  # JSON can spell half of a surrogate pair.
     raise BadRow(f'{name!r} is not valid Unicode') from None
+
+
+def weight(row: dict[str, Any], name: str) -> float:
+  """A finite number from 0 on, or its text; raises BadRow."""
+  value = row.get(name)
+  try:
+    number = math.nan if isinstance(value, bool) else float(value)
+  except (TypeError, ValueError, OverflowError):
+    number = math.nan
+  if not 0 <= number < math.inf:
+    raise BadRow(f'{name!r} holds {value!r}; expected a number, 0 or more')
+  return number
 
 
 def identifier(row: dict[str, Any], name: str) -> str:

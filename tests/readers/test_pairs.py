@@ -305,3 +305,31 @@ def test_columns_that_are_not_read_are_told(tmp_path, name, caplog):
   caplog.clear()
   list(Pairs(train=str(path), negatives='neg').examples('train'))
   assert 'not read' not in caplog.text
+
+
+def test_weights_of_training_alone(tmp_path):
+  rows = [GOOD | {'w': 2}, GOOD | {'passage': ['a', 'b'], 'w': 0.5}]
+  path = write_rows(tmp_path / 'a.jsonl', *rows)
+  bare = write_rows(tmp_path / 'b.jsonl', GOOD)
+  pairs = Pairs(train=path, validation=bare, weight='w')
+  assert [c.name for c in pairs.extra_columns] == ['weights']
+  assert column(pairs.examples('train'), 'weights') == [2.0, 0.5, 0.5]
+  assert 'weights' not in next(pairs.examples('validation'))
+  assert not Pairs(train=path).extra_columns
+  tsv = write(tmp_path / 'c.tsv', 'query\tpassage\tw', 'q\tp\t1e-1')
+  assert column(read(tsv, weight='w'), 'weights') == [0.1]
+
+
+@pytest.mark.parametrize(
+    'value', [-1, 'heavy', None, True, [1], float('nan'), 1e400]
+)
+def test_a_bad_weight_is_a_bad_row(tmp_path, value):
+  path = write_rows(tmp_path / 'a.jsonl', GOOD | {'w': 1}, GOOD | {'w': value})
+  with pytest.raises(UserError, match=r"a.jsonl:2: 'w' holds .*0 or more"):
+    read(path, weight='w')
+
+
+def test_a_column_of_weights_that_is_not_there(tmp_path):
+  path = write(tmp_path / 'a.tsv', 'query\tpassage', 'q\tp')
+  with pytest.raises(UserError, match=r"'w'.*--gin.WEIGHT_COLUMN"):
+    read(path, weight='w')
