@@ -219,7 +219,7 @@ def test_empty_passages_are_evaluated_but_not_learnt(toy, caplog):
   append(toy / 'corpus.jsonl', '{"_id": "d0", "title": "", "text": ""}')
   append(toy / 'qrels' / 'train.tsv', 'q1\td0\t1')
   append(toy / 'qrels' / 'test.tsv', 'q1\td0\t1')
-  assert 'train.tsv:4: passage ' in error_of(toy, 'train')
+  assert 'train.tsv:5: passage ' in error_of(toy, 'train')
   with caplog.at_level(logging.WARNING):
     assert len(read(toy, 'train', strict=False)) == 2
   assert 'left out 1 pairs of empty passages' in caplog.text
