@@ -20,7 +20,6 @@ from dualenc_jax import python_input
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import Header, Index, IndexBuild, Passage
 from dualenc_jax.inference.artifact import Artifact, manifest, writer
-from dualenc_jax.inference.artifact.new_folder import new_folder
 from dualenc_jax.inference.loaded import Loaded
 from dualenc_jax.io import finite
 from dualenc_jax.search.exact_search import ExactSearch
@@ -265,7 +264,7 @@ class Retriever:
       UserError: the folder holds something else, or cannot be written; or this
         retriever was opened from a folder that holds another one by now.
     """
-    with new_folder(folder) as new:
+    with writer.new_artifact(folder) as new:
       written = writer.fill(self._towers, new)
       if self._corpus is not None:
         self._write_index(new / manifest.INDEX, _weights_digest(written))

@@ -345,10 +345,10 @@ def test_a_rename_that_fails_leaves_what_was_there(
 
 def test_a_folder_of_something_else_is_left_alone(retriever, tmp_path):
   (tmp_path / 'thesis.txt').write_text('years of work')
-  with pytest.raises(UserError, match='no saved retriever'):
+  with pytest.raises(UserError, match='left as it is.*artifact.json'):
     retriever.save(tmp_path)
   assert (tmp_path / 'thesis.txt').read_text() == 'years of work'
-  with pytest.raises(UserError, match='no saved retriever'):
+  with pytest.raises(UserError, match='left as it is.*artifact.json'):
     retriever.save(tmp_path / 'thesis.txt')
 
 

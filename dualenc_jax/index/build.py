@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 import contextlib
-import errno
 import logging
 import os
 import pathlib
@@ -16,8 +15,8 @@ from dualenc_jax.index import shard as shard_lib
 from dualenc_jax.index.header import FILE, Header
 from dualenc_jax.index.places import Places
 from dualenc_jax.index.shard import Passage, Shard
+from dualenc_jax.io import files
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LOG = logging.getLogger(__name__)
 
 
@@ -80,8 +79,7 @@ class IndexBuild:
     """
     places = self._places
     with self._writing():
-      places.folder.parent.mkdir(parents=True, exist_ok=True)
-      with self._locked():
+      with places.locked():
         places.restore()
         self._check()
         base = self._base()
@@ -114,15 +112,15 @@ class IndexBuild:
     """
     busy = []
     for shard in shards:
-      try:
-        lock = self._claim(shard, wait=False)
-      except filelock.Timeout:
-        if not busy:
-          _LOG.info('Another process works on %s, too.', self.folder)
-        busy.append(shard)
+      lock = self._claim(shard, wait=False)
+      if lock is None:
         continue
-      if lock is not None:
+      if lock.is_locked:
         yield shard, lock
+        continue
+      if not busy:
+        _LOG.info('Another process works on %s, too.', self.folder)
+      busy.append(shard)
     for shard in busy:
       lock = self._claim(shard, wait=True)
       if lock is not None:
@@ -168,12 +166,14 @@ class IndexBuild:
     Returns:
       Whether it is complete, by this process or by another.
     """
-    with self._writing(), self._locked():
+    with self._writing(), self._places.locked():
       if self.missing():
         return False
       if self._base() == self._places.partial:
+        for path in self._places.partial.glob('*.lock'):
+          path.unlink()
         self._places.complete()
-      self._places.lock.unlink()
+      self._places.lock_file.unlink()
     return True
 
   def _check(self) -> None:
@@ -214,7 +214,10 @@ class IndexBuild:
     return True
 
   def _claim(self, shard: int, wait: bool) -> filelock.BaseFileLock | None:
-    """The lock of a shard; None if the shard is there by now."""
+    """The lock of a shard, None if the shard is there by now.
+
+    It is not held where another process has it and `wait` is false.
+    """
     partial = self._places.partial
     # Another thread than the one that takes it may let it go.
     lock = filelock.FileLock(
@@ -228,27 +231,14 @@ class IndexBuild:
           lock.acquire(blocking=wait)
       except FileNotFoundError:
         return None
+      except filelock.Timeout:
+        return lock
     if growing.exists() and not self._is_whole(partial, shard):
       return lock
     lock.release()
     return None
 
-  def _locked(self) -> filelock.BaseFileLock:
-    return filelock.FileLock(self._places.lock)
-
-  @contextlib.contextmanager
-  def _writing(self) -> Iterator[None]:
-    try:
-      yield
-    except filelock.Timeout:
-      raise
-    except OSError as e:
-      advice = (
-          'Make room and run the same command again: the shards that are there'
-          ' are kept.'
-          if e.errno in _FULL
-          else 'Give a folder that can be written.'
-      )
-      raise UserError(
-          f'{self.folder}: cannot write the index: {e.strerror or e}. {advice}'
-      ) from e
+  def _writing(self) -> contextlib.AbstractContextManager[None]:
+    return files.writing(
+        self.folder, 'another --index_dir; the shards that are there are kept'
+    )

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import pathlib
-import shutil
-import uuid
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import (
@@ -19,7 +17,7 @@ from dualenc_jax.interop import (
 from dualenc_jax.interop.forms import Form
 from dualenc_jax.interop.sentence_transformers.modules import MODULES
 from dualenc_jax.interop.weights import count_reasons, Usage, Weights
-from dualenc_jax.io import files
+from dualenc_jax.io import files, growing_folder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,10 +94,8 @@ def convert(
         f' --gin.INITIAL_CHECKPOINT_PATH={weights.path}, or give --to=hf, t5x,'
         ' npz or safetensors.'
     )
-  partial = out.with_name(f'.{out.name}.{uuid.uuid4().hex}.partial')
-  try:
+  with growing_folder.new_folder(out, 'another --out') as partial:
     with files.writing(out, 'another --out'):
-      partial.mkdir(parents=True)
       lines = form.write(weights, partial, out) or ()
     for line in lines:
       say(line)
@@ -114,10 +110,6 @@ def convert(
     ]
     for line in verify.compare(sides, texts):
       say(line)
-    with files.writing(out, 'another --out'):
-      partial.replace(out)
-  finally:
-    shutil.rmtree(partial, ignore_errors=True)
   say(f'Wrote {out}, in float32: {form.text}.')
 
 

@@ -5,21 +5,19 @@ import contextlib
 import dataclasses
 import errno
 import itertools
-import os
 import pathlib
 import shutil
 import time
 from typing import Any
-
-import filelock
 
 from dualenc_jax.data.cache.stack import stack
 from dualenc_jax.data.cache.writer import CacheWriter
 from dualenc_jax.data.columns import Column
 from dualenc_jax.data.dataset import Dataset, rows
 from dualenc_jax.errors import UserError
-from dualenc_jax.io import forecast as cache_forecast
+from dualenc_jax.io import files, forecast as cache_forecast
 from dualenc_jax.io.forecast import gigabytes
+from dualenc_jax.io.growing_folder import GrowingFolder
 from dualenc_jax.text.tokenizer import Tokenizer
 
 CHUNK = 4096
@@ -27,6 +25,7 @@ COMMIT_SECONDS = 10.0
 # Below the folder of all caches: `<name>` is half of the cache of this name,
 # `<name>.lock` is locked by the process that builds it.
 BUILDING = '.building'
+_INSTEAD = 'another folder with --gin.CACHE_DIR'
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # The first examples may be longer than the others: a forecast is refused only
 # where it exceeds by so much what is free.
@@ -68,30 +67,22 @@ class CacheBuild:
     """Of the complete cache."""
     return self.cache_dir / self.name
 
+  @property
+  def _growing(self) -> GrowingFolder:
+    return GrowingFolder(self.folder, self.cache_dir / BUILDING / self.name)
+
   @contextlib.contextmanager
   def locked(self) -> Iterator[None]:
     """Holds off other processes that would build this cache.
 
-    The lock of a process goes with it, even if it is killed.
-
     Raises:
       UserError: the folder cannot be written.
     """
-    folder = self.cache_dir / BUILDING
-    lock = filelock.FileLock(folder / f'{self.name}.lock')
-    try:
-      folder.mkdir(parents=True, exist_ok=True)
-      try:
-        lock.acquire(blocking=False)
-      except filelock.Timeout:
-        self.log(f'Waiting for another process, which builds {self.folder}.')
-        lock.acquire()
-    except OSError as error:
-      raise self._unwritable(error) from error
-    try:
+    waiting = f'Waiting for another process, which builds {self.folder}.'
+    with contextlib.ExitStack() as held:
+      with files.writing(self.folder, _INSTEAD):
+        held.enter_context(self._growing.locked(lambda: self.log(waiting)))
       yield
-    finally:
-      lock.release()
 
   def run(self, total: int | None = None) -> None:
     """Builds it, or goes on where a killed process was.
@@ -103,14 +94,14 @@ class CacheBuild:
       UserError: bad data, no examples, or a disk that is full, will be full or
         cannot be written. What was built is removed.
     """
-    work = self.cache_dir / BUILDING / self.name
+    work = self._growing.partial
     writer = None
     try:
       with CacheWriter(work, self.key) as writer:
         examples, total = self._examples(writer.examples, total)
         self._append(writer, examples, total)
         writer.finish()
-      os.replace(work, self.folder)
+      self._growing.complete()
     except UserError:
       shutil.rmtree(work, ignore_errors=True)
       raise
@@ -118,7 +109,8 @@ class CacheBuild:
       held = sum(path.stat().st_size for path in work.glob('*'))
       shutil.rmtree(work, ignore_errors=True)
       if error.errno not in _FULL:
-        raise self._unwritable(error) from error
+        with files.writing(self.folder, _INSTEAD):
+          raise
       needed = 'some more'
       if total and writer and writer.examples:
         needed = f'about {gigabytes(writer.size / writer.examples * total)}'
@@ -196,12 +188,6 @@ class CacheBuild:
           ' another folder with --gin.CACHE_DIR.'
       )
     self.log(f'{text}.')
-
-  def _unwritable(self, error: OSError) -> UserError:
-    return UserError(
-        f'The token cache {self.folder} cannot be written: {error}. Give'
-        ' another folder with --gin.CACHE_DIR.'
-    )
 
 
 def _free(folder: pathlib.Path) -> int:

@@ -1,6 +1,7 @@
 """Writes the towers of a model as an artifact."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -15,9 +16,8 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.inference.artifact import export, manifest as manifest_lib
 from dualenc_jax.inference.artifact.artifact import Artifact
 from dualenc_jax.inference.artifact.manifest import Manifest, Tower
-from dualenc_jax.inference.artifact.new_folder import new_folder
 from dualenc_jax.inference.loaded import Loaded
-from dualenc_jax.io import revision
+from dualenc_jax.io import files, growing_folder, revision
 from dualenc_jax.tensor_files import safetensors_file
 from dualenc_jax.tensor_files.tensors import Tensor
 
@@ -40,8 +40,21 @@ def write(
   Raises:
     UserError: the folder holds something else, or cannot be written.
   """
-  with new_folder(folder) as new:
+  with new_artifact(folder) as new:
     fill(loaded, new, platforms).write(new)
+
+
+@contextlib.contextmanager
+def new_artifact(folder: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
+  """Yields a new folder, which takes the place of an older artifact.
+
+  Raises:
+    UserError: the folder holds something else, or cannot be written.
+  """
+  marker = manifest_lib.FILE
+  with growing_folder.new_folder(folder, marker=marker) as new:
+    with files.writing(folder):
+      yield new
 
 
 def fill(
