@@ -32,7 +32,7 @@ class Progress:
     """
     self._what, self._total, self._unit = what, total, unit
     self._is_shown = is_shown
-    self._done = self._first = 0
+    self._done = self._first = self._told = 0
     self._began = self._logged = time.monotonic()
     self._bar: tqdm.tqdm | None = None
     self._stack = contextlib.ExitStack()
@@ -62,9 +62,10 @@ class Progress:
       self.log(note)
 
   def log(self, note: str = '') -> None:
-    """Logs a line, where there is no bar."""
+    """Logs a line, where there is no bar and it was not logged before."""
     self._logged = time.monotonic()
-    if self._is_shown and self._bar.disable:
+    is_new, self._told = self._done != self._told, self._done
+    if is_new and self._is_shown and self._bar.disable:
       _LOG.info('%s', self._line(self._logged - self._began, note))
 
   def leave_out(self, seconds: float) -> None:

@@ -13,6 +13,7 @@ import tqdm
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import files
+from dualenc_jax.io.progress import Progress
 
 METRICS = 'metrics.jsonl'
 
@@ -25,8 +26,6 @@ class Reporter:
   is null. Only the first host writes. On a terminal progress is a bar;
   elsewhere it is a line every ten seconds.
   """
-
-  LINE_SECONDS = 10.0
 
   def __init__(
       self,
@@ -62,15 +61,9 @@ class Reporter:
     self._steps = steps
     self._start = start
     self._batch_size = batch_size
-    self._began = self._last = self._last_line = time.perf_counter()
-    self._is_terminal = sys.stderr.isatty() and self._is_first_host
-    self._bar = tqdm.tqdm(
-        total=steps,
-        initial=start,
-        unit='step',
-        disable=not self._is_terminal,
-        dynamic_ncols=True,
-    )
+    self._began = self._last = time.perf_counter()
+    self._progress = Progress('Training', None, 'steps', self._is_first_host)
+    self._progress.reach(start, steps)
 
   def step(self, step: int, metrics: Mapping[str, float]) -> None:
     """Reports step number `step` (from 1), whose metrics have arrived."""
@@ -82,18 +75,10 @@ class Reporter:
     self._last = now
     self.scalars('train', step, {**metrics, 'examples_per_second': rate})
     mean_rate = (step - self._start) * self._batch_size / (now - self._began)
-    self._bar.set_postfix_str(
-        f'loss {metrics["loss"]:.4f}, {mean_rate:.0f} examples/s', refresh=False
-    )
-    self._bar.update(1)
-    due = now - self._last_line > self.LINE_SECONDS or step == self._steps
-    if self._is_first_host and not self._is_terminal and due:
-      self._last_line = now
-      left = (now - self._began) / (step - self._start) * (self._steps - step)
-      self.line(
-          f'step {step}/{self._steps}: loss {metrics["loss"]:.4f},'
-          f' {mean_rate:.0f} examples/s, {left:.0f} s left'
-      )
+    note = f'loss {metrics["loss"]:.4f}, {mean_rate:.0f} examples/s'
+    self._progress(1, note)
+    if step == self._steps:
+      self._progress.log(note)
 
   def scalars(self, group: str, step: int, values: Mapping[str, float]) -> None:
     """Writes numbers as one line, and to TensorBoard as `<group>/<name>`.
@@ -120,14 +105,15 @@ class Reporter:
     idle = time.perf_counter() - self._last
     self._last += idle
     self._began += idle
+    self._progress.leave_out(idle)
 
   def line(self, text: str) -> None:
     """One line on stderr, above the bar if there is one."""
-    self._bar.write(text, file=sys.stderr)
+    tqdm.tqdm.write(text, file=sys.stderr)
 
   def close(self) -> None:
     """Ends the bar and writes what is left."""
-    self._bar.close()
+    self._progress.close()
     if self._is_first_host:
       self._lines.close()
       self._check_events()
