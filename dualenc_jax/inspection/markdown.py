@@ -1,6 +1,6 @@
 """An inspection as Markdown that is as readable unrendered."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from dualenc_jax.figures import table
 from dualenc_jax.figures.table import Cell, Row, Table
@@ -8,6 +8,43 @@ from dualenc_jax.inspection import summary
 from dualenc_jax.inspection.findings import Finding, Level
 
 _WIDTH = 300  # Characters of a sample's text.
+# Names of numbers, and how they are written.
+_COUNTS = {
+    'rows': '{.rows:,}',
+    'refused by the reader': '{.num_refused:,}',
+    'pairs': '{.pairs:,}',
+    'distinct pairs': '{.distinct_pairs:,}',
+    'judged, not relevant': '{.judged_irrelevant:,}',
+    'queries without a passage': '{.lone_queries:,}',
+    'passages without a query': '{.lone_passages:,}',
+    'query = passage': '{.equal_texts.count:,}',
+    'passage among its negatives': '{.positive_negatives.count:,}',
+    "negative is query's other passage": '{.other_positive_negatives.count:,}',
+    'pairs without negatives': '{.without_negatives:,}',
+    'negatives a pair, min / mean / max': (
+        '{0.fewest_negatives:,} / {0.mean_negatives:.1f} /'
+        ' {0.most_negatives:,}'
+    ),
+}
+_TEXTS = {
+    'all': '{.count:,}',
+    'distinct': '{.distinct:,}',
+    'unique': '{.unique:.1%}',
+    'most repeated': '{.most_repeated:,}',
+    'blank': '{.blank.count:,}',
+    'mojibake': '{.mojibake.count:,}',
+    'U+FFFD': '{.replaced.count:,}',
+    'ids of 2+ texts': '{.ids_of_several_texts.count:,}',
+    'texts of 2+ ids': '{.texts_of_several_ids.count:,}',
+}
+_LENGTHS = {
+    'mean': '{.mean:.1f}',
+    **{f'{p}%': f'{{.percentiles[{p}]:,}}' for p in summary.PERCENTILES},
+    'max': '{.longest:,}',
+    'limit': '{.limit:,}',
+    'truncated': '{.truncated:.2%}',
+    'unknown tokens': '{.unknown:.2%}',
+}
 
 
 def markdown(
@@ -49,94 +86,37 @@ def _head(inspection: summary.Inspection) -> Iterator[str]:
 
 
 def _counts(splits: Sequence[summary.Split]) -> Iterator[str]:
-  rows = [
-      ('rows', lambda s: s.rows),
-      ('refused by the reader', lambda s: s.num_refused),
-      ('pairs', lambda s: s.pairs),
-      ('distinct pairs', lambda s: s.distinct_pairs),
-      ('judged, not relevant', lambda s: s.judged_irrelevant),
-      ('queries without a passage', lambda s: s.lone_queries),
-      ('passages without a query', lambda s: s.lone_passages),
-      ('query = passage', lambda s: s.equal_texts.count),
-      ('passage among its negatives', lambda s: s.positive_negatives.count),
-      (
-          "negative is query's other passage",
-          lambda s: s.other_positive_negatives.count,
-      ),
-      ('pairs without negatives', lambda s: s.without_negatives),
-      (
-          'negatives a pair, min / mean / max',
-          lambda s: f'{s.fewest_negatives:,} /'
-          f' {s.negatives.count / max(s.pairs, 1):.1f} /'
-          f' {s.most_negatives:,}',
-      ),
-  ]
   yield '## Counts'
   yield ''
   yield _table(
       ['', *(split.name for split in splits)],
       [
-          [name, *(_cell(value(split)) for split in splits)]
-          for name, value in rows
+          [name, *map(number.format, splits)]
+          for name, number in _COUNTS.items()
       ],
   )
-  yield _table(
-      [
-          'texts',
-          'all',
-          'distinct',
-          'unique',
-          'most repeated',
-          'blank',
-          'mojibake',
-          'U+FFFD',
-          'ids of 2+ texts',
-          'texts of 2+ ids',
-      ],
-      [
-          [
-              f'{split.name} {what}',
-              f'{texts.count:,}',
-              f'{texts.distinct:,}',
-              f'{texts.unique:.1%}',
-              f'{texts.most_repeated:,}',
-              f'{texts.blank.count:,}',
-              f'{texts.mojibake.count:,}',
-              f'{texts.replaced.count:,}',
-              f'{texts.ids_of_several_texts.count:,}',
-              f'{texts.texts_of_several_ids.count:,}',
-          ]
-          for split in splits
-          for what, texts in split.kinds
-      ],
-  )
+  yield _of_texts(splits, _TEXTS, lambda texts: texts)
 
 
 def _lengths(splits: Sequence[summary.Split]) -> Iterator[str]:
-  if not any(split.kinds for split in splits):
-    return
-  percentiles = summary.PERCENTILES
-  yield '## Lengths in tokens'
-  yield ''
-  yield _table(
-      [
-          'texts',
-          'mean',
-          *(f'{p}%' for p in percentiles),
-          'max',
-          'limit',
-          'truncated',
-          'unknown tokens',
-      ],
+  if any(split.kinds for split in splits):
+    yield '## Lengths in tokens'
+    yield ''
+    yield _of_texts(splits, _LENGTHS, lambda texts: texts.lengths)
+
+
+def _of_texts(
+    splits: Sequence[summary.Split],
+    columns: Mapping[str, str],
+    part: Callable[[summary.Texts], object],
+) -> str:
+  """A row for each kind of text of each split."""
+  return _table(
+      ['texts', *columns],
       [
           [
               f'{split.name} {what}',
-              f'{texts.lengths.mean:.1f}',
-              *(f'{texts.lengths.percentiles[p]:,}' for p in percentiles),
-              f'{texts.lengths.longest:,}',
-              f'{texts.lengths.limit:,}',
-              f'{texts.lengths.truncated:.2%}',
-              f'{texts.lengths.unknown:.2%}',
+              *(number.format(part(texts)) for number in columns.values()),
           ]
           for split in splits
           for what, texts in split.kinds
@@ -216,10 +196,6 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
           ),
       )
   )
-
-
-def _cell(value: int | str) -> str:
-  return value if isinstance(value, str) else f'{value:,}'
 
 
 def _shortened(text: str) -> str:

@@ -162,6 +162,11 @@ class Split:
     return sum(found.count for found in self.refused.values())
 
   @property
+  def mean_negatives(self) -> float:
+    """Hard negatives of a pair."""
+    return self.negatives.count / max(self.pairs, 1)
+
+  @property
   def kinds(self) -> Sequence[tuple[str, Texts]]:
     """(what, texts) of those kinds that there are."""
     kinds = (
