@@ -7,8 +7,7 @@ import pathlib
 from typing import Any
 
 from dualenc_jax.errors import UserError
-
-_LARGEST = 2**63 - 1
+from dualenc_jax.io import shapes
 
 
 def read(
@@ -24,14 +23,14 @@ def read(
     again: what the user can do about a damaged file.
     absent: what the user can do where the file is not there; `again` by
       default.
-    **types: types of the fields that the object must have, as `require` takes
+    **types: of the fields that the object must have, as `shapes.check` takes
       them.
 
   Raises:
     UserError: the file cannot be read or holds something else.
   """
   value = parse(read_text(path, again, absent), path, again)
-  require(value, path, again, **types)
+  shapes.check(value, types, path, again)
   return value
 
 
@@ -83,37 +82,6 @@ def parse(
   return value
 
 
-def require(
-    value: Any, where: Any, again: str = 'Write it again.', /, **types: Any
-) -> None:
-  """Checks that an object has fields of these types.
-
-  Args:
-    value: what was read.
-    where: the file, for the message.
-    again: what the user can do about it.
-    **types: by name, a type, a union or a tuple of types.
-
-  Raises:
-    UserError: a field is missing or of another type, or a whole number has
-      more than 64 bits.
-  """
-  for name, expected in types.items():
-    if not isinstance(value, dict) or name not in value:
-      raise UserError(f'{where} lacks {name!r}. {again}')
-    found = value[name]
-    if not isinstance(found, expected):
-      raise UserError(
-          f'{where} has {name!r} of type {type(found).__name__}; expected'
-          f' {_words(expected)}. {again}'
-      )
-    if isinstance(found, int) and abs(found) > _LARGEST:
-      raise UserError(
-          f'{where} has {name!r} of {len(str(found))} digits; expected at most'
-          f' {_LARGEST:,}. {again}'
-      )
-
-
 def check_format(
     value: dict[str, Any], where: Any, name: str, version: int, again: str
 ) -> None:
@@ -125,9 +93,3 @@ def check_format(
         f'{where} has format version {value.get("version")!r}; this program'
         f' reads version {version}. {again}'
     )
-
-
-def _words(expected: Any) -> str:
-  if isinstance(expected, tuple):
-    return ' or '.join(map(_words, expected))
-  return expected.__name__ if isinstance(expected, type) else str(expected)

@@ -18,12 +18,10 @@ CONFIG = 'config.gin'
 _ANALYZE = 'Run `dualenc analyze` again.'
 _QUICKSTART = 'Run `dualenc quickstart` again.'
 _RESTORE = 'Restore the file.'
-_NONE = type(None)
-_NUMBER = (int, float)
-_NUMBERS = {str: _NUMBER}
-_PASSAGE = {'text': str, 'id?': (str, _NONE), 'name?': (str, _NONE)}
-_HIT = {**_PASSAGE, 'rank': int, 'score': _NUMBER, 'grade': (int, _NONE)}
-_EXAMPLE = {'query': str, 'rank': (int, _NONE), 'hits': [_HIT]}
+_NUMBERS = {str: int | float}
+_PASSAGE = {'text': str, 'id?': str | None, 'name?': str | None}
+_HIT = {**_PASSAGE, 'rank': int, 'score': int | float, 'grade': int | None}
+_EXAMPLE = {'query': str, 'rank': int | None, 'hits': [_HIT]}
 _ANALYSIS = {'figures': [{'title': str, 'caption': str}]}
 _MODELS = {'models': [{'name': str, 'numbers': _NUMBERS}]}
 # A value that `gin.config_str` breaks off starts in a line of its own.
@@ -183,14 +181,14 @@ def read(model_dir: str) -> Contents:
 def _meta(path: pathlib.Path) -> dict[str, Any]:
   meta = json_file.read(path, '')
   # The tasks of a mixture are a list.
-  check(meta, {'data?': {'task?': (str, list)}}, path)
+  check(meta, {'data?': {'task?': str | list}}, path)
   return {name: meta[name] for name in meta if name != 'config'}
 
 
 def _saved(path: pathlib.Path) -> datetime.datetime | None:
   name = 'commit_timestamp_nsecs'
   written = json_file.read(path, '')
-  check(written, {f'{name}?': (int, _NONE)}, path)
+  check(written, {f'{name}?': int | None}, path)
   if written.get(name) is None:
     return None
   return datetime.datetime.fromtimestamp(

@@ -67,7 +67,7 @@ def read(path: pathlib.Path) -> tuple[Curves, list[str]]:
       values = json.loads(line)
       check(values, {'step': int, 'group': str}, '')
       step, group = values.pop('step'), values.pop('group')
-      check(values, {str: (int, float, type(None))}, '')
+      check(values, {str: int | float | None}, '')
     except (ValueError, RecursionError, UserError):
       if number < len(lines):
         bad.append(number)

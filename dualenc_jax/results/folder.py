@@ -17,26 +17,23 @@ PER_QUERY = 'per_query.tsv'
 _TOLERANCE = 1e-9
 # Ends the label of results that rank documents by their best passage.
 DOCUMENTS = '-documents'
-_NONE = type(None)
-_OPTIONAL_NAME = (str, _NONE)
-_OPTIONAL_COUNT = (int, _NONE)
-# What is read again of it; metrics are shares of 0 to 1.
+# What is read again of a result; metrics are shares of 0 to 1.
 _SHAPE = {
-    'metrics': {str: (int, float)},
+    'metrics': {str: int | float},
     'task': str,
     'label': str,
     'split': str,
-    'dataset?': _OPTIONAL_NAME,
-    'model_dir?': _OPTIONAL_NAME,
-    'run_id?': _OPTIONAL_NAME,
-    'embedding_dtype?': _OPTIONAL_NAME,
-    'command?': _OPTIONAL_NAME,
-    'document_separator?': _OPTIONAL_NAME,
-    'checkpoint_step?': _OPTIONAL_COUNT,
-    'queries?': _OPTIONAL_COUNT,
-    'passages?': _OPTIONAL_COUNT,
-    'k?': _OPTIONAL_COUNT,
-    'depth?': _OPTIONAL_COUNT,
+    'dataset?': str | None,
+    'model_dir?': str | None,
+    'run_id?': str | None,
+    'embedding_dtype?': str | None,
+    'command?': str | None,
+    'document_separator?': str | None,
+    'checkpoint_step?': int | None,
+    'queries?': int | None,
+    'passages?': int | None,
+    'k?': int | None,
+    'depth?': int | None,
 }
 
 
@@ -142,10 +139,7 @@ def read_result(folder: pathlib.Path) -> Result:
   """
   path = folder / METRICS
   content = json_file.read(path, AGAIN)
-  try:
-    shapes.check(content, _SHAPE, path)
-  except UserError as e:
-    raise UserError(f'{e} {AGAIN}') from e
+  shapes.check(content, _SHAPE, path, AGAIN)
   metrics = content.pop('metrics')
   if not metrics:
     raise UserError(f'{path}: "metrics" has no values. {AGAIN}')

@@ -15,15 +15,15 @@ from dualenc_jax.io import json_file
         (b'[1]', 'no JSON object: it holds a list'),
         (b'\xff', 'no text in UTF-8'),
         (b'{"b": 1}', "lacks 'a'"),
-        (b'{"a": "1"}', "'a' of type str; expected int or NoneType"),
-        (b'{"a": 100000000000000000000}', "'a' of 21 digits"),
+        (b'{"a": "1"}', "a is '1'; expected int or NoneType"),
+        (b'{"a": 100000000000000000000}', 'a has 21 digits'),
     ],
 )
 def test_damage_is_named(tmp_path, content, message):
   path = tmp_path / 'x.json'
   path.write_bytes(content)
   with pytest.raises(UserError, match=f'x.json.*{message}.*Do this'):
-    json_file.read(path, 'Do this.', a=(int, type(None)))
+    json_file.read(path, 'Do this.', a=int | None)
 
 
 def test_a_file_that_is_not_there(tmp_path):

@@ -161,12 +161,12 @@ def test_per_query_values_are_checked_against_the_means(tmp_path):
         ({'metrics': {'MRR': True}}, 'MRR is True'),
         ({'label': None}, 'label is None'),
         ({'split': 3}, 'split is 3'),
-        ({'dataset': [1]}, r'dataset is \[1\]; expected a string or null'),
-        ({'model_dir': {}}, 'model_dir is {}; expected a string or null'),
+        ({'dataset': [1]}, r'dataset is \[1\]; expected str'),
+        ({'model_dir': {}}, 'model_dir is {}; expected str'),
         ({'document_separator': 1}, 'document_separator is 1'),
-        ({'checkpoint_step': '40'}, "is '40'; expected a whole number"),
-        ({'queries': 'many'}, 'queries is .*; expected a whole number'),
-        ({'depth': True}, 'depth is True; expected a whole number'),
+        ({'checkpoint_step': '40'}, "is '40'; expected int"),
+        ({'queries': 'many'}, 'queries is .*; expected int'),
+        ({'depth': True}, 'depth is True; expected int'),
     ],
 )
 def test_fields_of_metrics_json_are_checked(tmp_path, change, message):
