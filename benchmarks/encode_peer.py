@@ -7,16 +7,12 @@ import argparse
 import json
 import os
 import pathlib
-import tempfile
 from typing import Any
 
 import encode_work
 import loss_work
 import numpy as np
 import sentence_transformers
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.base.modules import Dense, Transformer
-from sentence_transformers.sentence_transformer.modules import Pooling
 import sides
 import torch
 import train_step_peer
@@ -59,14 +55,19 @@ class Peer:
     folder = pathlib.Path(folder)
     weights = dict(np.load(folder / encode_work.WEIGHTS))
     pieces = json.loads((folder / encode_work.PIECES).read_text())
-    self._model = make_model(
-        workload.MODELS[self._args.model],
-        weights,
-        transformers.T5Tokenizer(
-            vocab=[tuple(piece) for piece in pieces], extra_ids=0
-        ),
+    sizes = workload.MODELS[self._args.model]
+    encoder = train_step_peer.make_encoder(sizes)
+    encoder.load_state_dict(to_hf(weights, sizes.num_layers), strict=False)
+    vocabulary = [tuple(piece) for piece in pieces]
+    model = train_step_peer.make_model(
+        sizes,
+        encoder,
         self._args.passage_length,
-    ).to(getattr(torch, self._args.dtype))
+        transformers.T5Tokenizer(vocab=vocabulary, extra_ids=0),
+    )
+    projection = weights['projection/kernel'].T.copy()
+    model[-1].linear.weight.data = torch.from_numpy(projection)
+    self._model = model.to(DEVICE, getattr(torch, self._args.dtype))
 
   def first(self) -> dict[str, float]:
     """Two batches to warm up."""
@@ -89,50 +90,6 @@ class Peer:
         show_progress_bar=False,
         normalize_embeddings=True,
     )
-
-
-def make_model(
-    sizes: workload.Sizes,
-    weights: dict[str, np.ndarray],
-    tokenizer: transformers.T5Tokenizer,
-    length: int,
-) -> SentenceTransformer:
-  """T5 encoder, mean pooling, projection."""
-  encoder = transformers.T5EncoderModel(
-      transformers.T5Config(
-          vocab_size=sizes.vocab_size,
-          d_model=sizes.features,
-          num_layers=sizes.num_layers,
-          num_heads=sizes.num_heads,
-          d_kv=sizes.head_dim,
-          d_ff=sizes.mlp_dim,
-          feed_forward_proj='gated-gelu' if sizes.gated else 'relu',
-          tie_word_embeddings=False,
-      )
-  )
-  encoder.load_state_dict(to_hf(weights, sizes.num_layers), strict=False)
-  # The library loads a model from a folder.
-  with tempfile.TemporaryDirectory() as folder:
-    encoder.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    transformer = Transformer(
-        folder,
-        model_kwargs={'attn_implementation': 'sdpa'},
-        max_seq_length=length,
-    )
-  projection = Dense(
-      sizes.features,
-      sizes.embedding_dim,
-      bias=False,
-      activation_function=None,
-  )
-  projection.linear.weight.data = torch.from_numpy(
-      weights['projection/kernel'].T.copy()
-  )
-  pooling = Pooling(sizes.features, pooling_mode='mean')
-  return SentenceTransformer(
-      modules=[transformer, pooling, projection], device=DEVICE
-  )
 
 
 def to_hf(

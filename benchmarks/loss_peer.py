@@ -12,7 +12,6 @@ from typing import Any
 import loss_work
 import numpy as np
 import sentence_transformers
-from sentence_transformers.sentence_transformer import losses
 import sides
 import torch
 import train_step_peer
@@ -79,19 +78,12 @@ class Peer:
     if DEVICE == 'cuda':
       torch.cuda.reset_peak_memory_stats()
     given = Given(loss_work.embeddings(batch, args.dim), rows)
-    options = {
-        'scale': 1.0 / args.temperature,
-        'directions': ('query_to_doc', 'doc_to_query'),
-        'partition_mode': 'per_direction',
-    }
     # It looks at the first module of the model.
-    model = torch.nn.Sequential(given)
-    if args.cached:
-      loss = losses.CachedMultipleNegativesRankingLoss(
-          model, mini_batch_size=rows, **options
-      )
-    else:
-      loss = losses.MultipleNegativesRankingLoss(model, **options)
+    loss = train_step_peer.make_loss(
+        torch.nn.Sequential(given),
+        rows if args.cached else None,
+        args.temperature,
+    )
     numbers = torch.arange(2 * batch).split(batch)
     labels = torch.arange(batch, device=DEVICE)
     found = []

@@ -38,7 +38,8 @@ def main() -> None:
   dtype = getattr(torch, args.dtype)
   ceiling = workload.best_rate(*square_product(dtype), repeats=10)
 
-  model = make_model(sizes, args).train()
+  encoder = make_encoder(sizes, args.dropout_rate)
+  model = make_model(sizes, encoder, args.passage_length).train()
   if args.dtype != 'float32':
     encode_in(dtype, model)
   loss = make_loss(model, args.micro_batch)
@@ -80,63 +81,74 @@ def main() -> None:
   print(json.dumps(figures))
 
 
-def make_model(
-    sizes: workload.Sizes, args: argparse.Namespace
-) -> SentenceTransformer:
-  """A T5 encoder of random weights, mean pooling, a projection."""
-  t5_config = transformers.T5Config(
-      vocab_size=sizes.vocab_size,
-      d_model=sizes.features,
-      num_layers=sizes.num_layers,
-      num_heads=sizes.num_heads,
-      d_kv=sizes.head_dim,
-      d_ff=sizes.mlp_dim,
-      feed_forward_proj='gated-gelu' if sizes.gated else 'relu',
-      dropout_rate=args.dropout_rate,
-      tie_word_embeddings=False,
+def make_encoder(
+    sizes: workload.Sizes, dropout_rate: float = 0.0
+) -> transformers.T5EncoderModel:
+  """A T5 encoder of random weights."""
+  return transformers.T5EncoderModel(
+      transformers.T5Config(
+          vocab_size=sizes.vocab_size,
+          d_model=sizes.features,
+          num_layers=sizes.num_layers,
+          num_heads=sizes.num_heads,
+          d_kv=sizes.head_dim,
+          d_ff=sizes.mlp_dim,
+          feed_forward_proj='gated-gelu' if sizes.gated else 'relu',
+          dropout_rate=dropout_rate,
+          tie_word_embeddings=False,
+      )
   )
-  # The library loads a model from a folder, and wants a tokenizer in it.
-  words = tokenizers.models.WordLevel({'<pad>': 0, '<unk>': 1}, '<unk>')
-  with tempfile.TemporaryDirectory() as folder:
-    transformers.T5EncoderModel(t5_config).save_pretrained(folder)
-    transformers.PreTrainedTokenizerFast(
+
+
+def make_model(
+    sizes: workload.Sizes,
+    encoder: transformers.T5EncoderModel,
+    length: int,
+    tokenizer: transformers.PreTrainedTokenizerBase | None = None,
+) -> SentenceTransformer:
+  """The encoder, mean pooling, a projection of random weights."""
+  if tokenizer is None:
+    # The library wants one.
+    words = tokenizers.models.WordLevel({'<pad>': 0, '<unk>': 1}, '<unk>')
+    tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizers.Tokenizer(words),
         pad_token='<pad>',
         unk_token='<unk>',
-    ).save_pretrained(folder)
-    encoder = Transformer(
+    )
+  # It loads a model from a folder.
+  with tempfile.TemporaryDirectory() as folder:
+    encoder.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    transformer = Transformer(
         folder,
         model_kwargs={'attn_implementation': 'sdpa'},
-        max_seq_length=args.passage_length,
+        max_seq_length=length,
     )
+  projection = Dense(
+      sizes.features,
+      sizes.embedding_dim,
+      bias=False,
+      activation_function=None,
+  )
+  pooling = Pooling(sizes.features, pooling_mode='mean')
   return SentenceTransformer(
-      modules=[
-          encoder,
-          Pooling(sizes.features, pooling_mode='mean'),
-          Dense(
-              sizes.features,
-              sizes.embedding_dim,
-              bias=False,
-              activation_function=None,
-          ),
-      ],
-      device=DEVICE,
+      modules=[transformer, pooling, projection], device=DEVICE
   )
 
 
 def make_loss(
-    model: SentenceTransformer, micro_batch: int | None
+    model: torch.nn.Module, mini_batch: int | None, temperature: float = 0.01
 ) -> torch.nn.Module:
   """The in-batch softmax of both directions, cached if there is a size."""
   options = {
-      'scale': 100.0,
+      'scale': 1.0 / temperature,
       'directions': ('query_to_doc', 'doc_to_query'),
       'partition_mode': 'per_direction',
   }
-  if micro_batch is None:
+  if mini_batch is None:
     return losses.MultipleNegativesRankingLoss(model, **options)
   return losses.CachedMultipleNegativesRankingLoss(
-      model, mini_batch_size=micro_batch, **options
+      model, mini_batch_size=mini_batch, **options
   )
 
 
