@@ -86,8 +86,7 @@ def write(
 
 def _read_shards(index: pathlib.Path) -> dict[str, Tensor]:
   """All tensors of the shards that an index names."""
-  shard_of = json_file.read(index, weight_map=dict)['weight_map']
-  json_file.require(shard_of, index, **dict.fromkeys(shard_of, str))
+  shard_of = json_file.read(index, weight_map={str: str})['weight_map']
   tensors = {}
   for shard in sorted(set(shard_of.values())):
     path = index.parent / shard
