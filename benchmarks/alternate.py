@@ -13,6 +13,7 @@ import subprocess
 import sys
 from typing import Any
 
+import sides as sides_lib
 import workload
 
 HERE = pathlib.Path(__file__).parent
@@ -110,11 +111,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
   )
   summary = {}
   for name, rounds in results.items():
-    summary[name] = {
-        key: statistics.median(figures[key] for figures in rounds)
-        for key, value in rounds[0].items()
-        if not isinstance(value, str)
-    }
+    summary[name] = sides_lib.medians(rounds)
     for key in ('mfu', 'mfu_on_real_tokens'):
       summary[name][key] = statistics.median(
           figures[key] * figures['ceiling_flops_per_second'] / ceiling

@@ -13,6 +13,7 @@ import sys
 from typing import Any
 
 import alternate
+import sides
 import workload
 
 
@@ -43,32 +44,32 @@ def main() -> None:
       # Out of memory, say; what is measured so far is kept.
       print(f'Batch {batch} failed: {e}', file=sys.stderr)
   if not args.json:
-    table(results)
+    print(table(results))
   print(json.dumps(results))
 
 
-def table(results: dict[int, dict[str, Any]]) -> None:
-  """Prints Markdown, a row for every batch and side."""
-  print(
-      '| batch | side | examples/s | core seconds a step | MFU on real tokens'
-      ' | resident | on the device | compiled plan | ours over this, clock'
-      ' | by cores |\n' + '|---' * 10 + '|'
-  )
+def table(results: dict[int, dict[str, Any]]) -> str:
+  """Markdown, a row for every batch and side."""
+  rows = []
   for batch, result in results.items():
     for side in result['rounds']:
       f = result[side]
-      print(
-          f'| {batch} | {side} | {f["examples_per_second"]:.1f}'
-          f' | {f["step_core_seconds"]:.2f} | {f["mfu_on_real_tokens"]:.1%}'
-          f' | {_gb(f["peak_rss_bytes"])} | {_gb(f["device_peak_bytes"])}'
-          f' | {_gb(f.get("compiled_bytes"))}'
-          f' | {f["ours_over_this_examples_per_second"]:.2f}'
-          f' | {f["ours_over_this_examples_per_core_second"]:.2f} |'
+      memory = map(
+          f.get, ('peak_rss_bytes', 'device_peak_bytes', 'compiled_bytes')
       )
-
-
-def _gb(size: float | None) -> str:
-  return f'{size / 1e9:.2f} GB' if size else ''
+      rows.append(' | '.join([
+          f'{batch} | {side} | {f["examples_per_second"]:.1f}',
+          f'{f["step_core_seconds"]:.2f} | {f["mfu_on_real_tokens"]:.1%}',
+          *(f'{size / 1e9:.2f} GB' if size else '' for size in memory),
+          f'{f["ours_over_this_examples_per_second"]:.2f}',
+          f'{f["ours_over_this_examples_per_core_second"]:.2f}',
+      ]))
+  return sides.table(
+      'batch | side | examples/s | core seconds a step | MFU on real tokens'
+      ' | resident | on the device | compiled plan | ours over this, clock'
+      ' | by cores',
+      rows,
+  )
 
 
 if __name__ == '__main__':

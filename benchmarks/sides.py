@@ -78,10 +78,12 @@ def start(
   return running, described, ceiling
 
 
-def medians(turns: Sequence[Mapping[str, float]]) -> dict[str, float]:
-  """By name, the median of what each turn has."""
+def medians(turns: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+  """By name, the median of each number that the turns have."""
   return {
-      key: statistics.median(turn[key] for turn in turns) for key in turns[0]
+      key: statistics.median(turn[key] for turn in turns)
+      for key, value in turns[0].items()
+      if not isinstance(value, str)
   }
 
 
