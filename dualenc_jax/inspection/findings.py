@@ -26,81 +26,42 @@ class Level(enum.Enum):
 # Findings that are no more than counted: the level, the field of what was read,
 # what there is, and the advice.
 _OF_PAIRS = (
-    (
-        Level.SUSPICIOUS,
-        'blank_passages',
-        'passages without a text',
-        'They are encoded and ranked as an empty text, so that the figures of a'
-        ' benchmark stay comparable. Take them out of a corpus of your own.',
-    ),
-    (
-        Level.SUSPICIOUS,
-        'equal_texts',
-        'pairs whose query is their passage',
-        'They teach nothing. See whether the columns are right; take them out.',
-    ),
-    (
-        Level.WRONG,
-        'positive_negatives',
-        'pairs with their passage among their hard negatives',
-        'The model is taught both. Take it out of the negatives.',
-    ),
-    (
-        Level.WRONG,
-        'other_positive_negatives',
-        'hard negatives that are a passage of another pair of the same query',
-        'The model is taught both. Take them out of the negatives.',
-    ),
+    (Level.SUSPICIOUS, 'blank_passages', 'passages without a text',
+     'They are encoded and ranked as an empty text, so that the figures of a'
+     ' benchmark stay comparable. Take them out of a corpus of your own.'),
+    (Level.SUSPICIOUS, 'equal_texts', 'pairs whose query is their passage',
+     'They teach nothing. See whether the columns are right; take them out.'),
+    (Level.WRONG, 'positive_negatives',
+     'pairs with their passage among their hard negatives',
+     'The model is taught both. Take it out of the negatives.'),
+    (Level.WRONG, 'other_positive_negatives',
+     'hard negatives that are a passage of another pair of the same query',
+     'The model is taught both. Take them out of the negatives.'),
 )
 _OF_TEXTS = (
-    (
-        Level.WRONG,
-        'blank',
-        '{plural} of nothing but whitespace',
-        'Mend them, or take them out.',
-    ),
-    (
-        Level.SUSPICIOUS,
-        'mojibake',
-        '{plural} that look decoded with the wrong encoding',
-        'Decode the original as what it is (UTF-8, mostly), or mend them with'
-        ' ftfy. Texts of a benchmark that come so, as those of MS MARCO, must'
-        ' stay so for its figures to be comparable.',
-    ),
-    (
-        Level.SUSPICIOUS,
-        'replaced',
-        '{plural} with U+FFFD, which stands for characters that are lost',
-        'Decode the original again, as what it is.',
-    ),
-    (
-        Level.SUSPICIOUS,
-        'ids_of_several_texts',
-        '{what} ids that name several texts',
-        'Evaluation takes texts of one id for one. Give each its own id.',
-    ),
-    (
-        Level.NOTE,
-        'texts_of_several_ids',
-        '{plural} with several ids',
-        'Copies under other ids count as other passages in an evaluation; the'
-        ' losses tell equal queries by their texts.',
-    ),
+    (Level.WRONG, 'blank', '{plural} of nothing but whitespace',
+     'Mend them, or take them out.'),
+    (Level.SUSPICIOUS, 'mojibake',
+     '{plural} that look decoded with the wrong encoding',
+     'Decode the original as what it is (UTF-8, mostly), or mend them with'
+     ' ftfy. Texts of a benchmark that come so, as those of MS MARCO, must'
+     ' stay so for its figures to be comparable.'),
+    (Level.SUSPICIOUS, 'replaced',
+     '{plural} with U+FFFD, which stands for characters that are lost',
+     'Decode the original again, as what it is.'),
+    (Level.SUSPICIOUS, 'ids_of_several_texts',
+     '{what} ids that name several texts',
+     'Evaluation takes texts of one id for one. Give each its own id.'),
+    (Level.NOTE, 'texts_of_several_ids', '{plural} with several ids',
+     'Copies under other ids count as other passages in an evaluation; the'
+     ' losses tell equal queries by their texts.'),
 )
 _OF_OVERLAPS = (
-    (
-        Level.SUSPICIOUS,
-        'queries',
-        'queries of {held_out} that are in {train}, too (pairs: {pairs:,})',
-        'What was trained on is no test. Take them out of one.',
-    ),
-    (
-        Level.NOTE,
-        'passages',
-        'passages of {held_out} that are in {train}, too',
-        'As it must be where both search one corpus; else take them out of'
-        ' one.',
-    ),
+    (Level.SUSPICIOUS, 'queries',
+     'queries of {held_out} that are in {train}, too (pairs: {pairs:,})',
+     'What was trained on is no test. Take them out of one.'),
+    (Level.NOTE, 'passages', 'passages of {held_out} that are in {train}, too',
+     'As it must be where both search one corpus; else take them out of one.'),
 )
 _PLURALS = {
     'query': 'queries',
@@ -175,10 +136,8 @@ def _counted(
 ) -> Iterator[Finding]:
   """What such rules find, their texts filled in with words."""
   for level, field, what, advice in rules:
-    found = getattr(of, field)
-    if isinstance(found, int):
-      found = Found(found, [])
-    yield from _some(level, where, found, what.format(**words), advice)
+    what = what.format(**words)
+    yield from _some(level, where, getattr(of, field), what, advice)
 
 
 def _use(split: summary.Split) -> Iterator[Finding]:
