@@ -123,7 +123,7 @@ def test_a_tensor_is_not_in_its_shard(tmp_path):
 )
 def test_a_bad_index(tmp_path, text):
   (tmp_path / 'model.safetensors.index.json').write_text(text)
-  with pytest.raises(UserError, match='model.safetensors.index.json '):
+  with pytest.raises(UserError, match='model.safetensors.index.json'):
     safetensors_file.read(tmp_path)
 
 
