@@ -109,7 +109,7 @@ def embedded():
     embeddings = embedding.embed(model, params, batch)
     return {k: getattr(embeddings, k) for k in TOWERS}, embeddings
 
-  return model, batch, params, jax.vjp(jit(vectors), params, has_aux=True)
+  return model, batch, params, jax.vjp(jax.jit(vectors), params, has_aux=True)
 
 
 LOSS = Sum((
