@@ -11,7 +11,8 @@ from dualenc_jax.analysis import (
   vectors as vectors_lib,
 )
 from dualenc_jax.analysis.output import Analysis
-from dualenc_jax.evaluation import of_task
+from dualenc_jax.evaluation.retrieval_set import RetrievalSet
+from dualenc_jax.index import of_model
 from dualenc_jax.inference.loaded import Loaded
 from dualenc_jax.run.experiment import Experiment
 
@@ -64,7 +65,7 @@ def analyse(
   Raises:
     UserError: too little data, or vectors that are not finite.
   """
-  ranked = of_task.retrieval_set(experiment, split)
+  ranked = RetrievalSet.of_split(experiment, split)
   sample = sample_lib.draw(
       ranked,
       max(options.mapped, options.measured),
@@ -74,7 +75,7 @@ def analyse(
   )
   _LOG.info('Passages of %s: %s.', name, f'{len(sample.searched):,}')
   searched = ranked.corpus.subset(sample.searched)
-  encoded = of_task.corpus_embeddings(model, searched, index_dir)
+  encoded = of_model.corpus_embeddings(model, searched, index_dir)
   vectors = vectors_lib.embed(
       name, model.embedder, model.params, sample, encoded, options.ranked
   )

@@ -12,7 +12,7 @@ import jax
 
 from dualenc_jax.commands import config, flags, runtime, training
 from dualenc_jax.errors import UserError
-from dualenc_jax.io import device_memory
+from dualenc_jax.io import machine
 from dualenc_jax.run import fit_batch, memory, plan as plan_lib, summary
 from dualenc_jax.run.experiment import Experiment
 
@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   args.model_dir = args.model_dir or 'unused'
   runtime.start()
   experiment = training.build(args)
-  available = args.device_memory_gib or device_memory.device_memory()
+  available = args.device_memory_gib or machine.device_memory()
 
   print(config.operative_config())
   task = experiment.task

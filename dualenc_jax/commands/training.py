@@ -4,7 +4,7 @@ import argparse
 import logging
 
 from dualenc_jax.commands import config, model_dir
-from dualenc_jax.evaluation import periodic
+from dualenc_jax.evaluation import evaluation
 from dualenc_jax.run import loop, plan as plan_lib, summary
 from dualenc_jax.run.experiment import Experiment
 
@@ -38,7 +38,7 @@ def train(
       experiment,
       plan,
       text,
-      periodic.hooks(experiment, plan),
+      evaluation.hooks(experiment, plan),
       ready=lambda: model_dir.write(
           experiment.model_dir, text, experiment.tokenizer.vocabulary.file
       ),

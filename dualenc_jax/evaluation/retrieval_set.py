@@ -10,6 +10,7 @@ from dualenc_jax.data.cache import Cache
 from dualenc_jax.data.corpus import Corpus
 from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation.max_passage import Documents
+from dualenc_jax.run.experiment import Experiment
 from dualenc_jax.text.fingerprint import fingerprints
 
 
@@ -48,6 +49,36 @@ class RetrievalSet:
   answer_text: Callable[[str, str], str] = _whole
   self_hits: np.ndarray | None = None
   documents: Documents | None = None
+
+  @classmethod
+  def of_split(
+      cls,
+      experiment: Experiment,
+      split: str,
+      document_separator: str | None = None,
+  ) -> 'RetrievalSet':
+    """All queries of a split of the task, over what the task has them ranked.
+
+    Args:
+      experiment: whose task, tokenizer and caches.
+      split: of the task.
+      document_separator: as of `from_cache`.
+
+    Raises:
+      UserError: what `from_cache` raises.
+    """
+    task = experiment.task.for_split(split)
+    if document_separator is not None:
+      task = task.judging_documents()
+      experiment = dataclasses.replace(experiment, task=task)
+    corpus_split = task.corpus_split(split)
+    return cls.from_cache(
+        experiment.cache(split),
+        None if corpus_split is None else experiment.cache(corpus_split),
+        task.answer_text,
+        task.self_hits,
+        document_separator,
+    )
 
   @classmethod
   def from_cache(

@@ -1,10 +1,36 @@
-"""A table, and how it looks as text and as Markdown."""
+"""A table, and how it looks as text, as Markdown and as LaTeX."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import dataclasses
+import itertools
+import pathlib
 import re
 
+from dualenc_jax.io import files
+
 MISSING = '-'
+_LATEX_PREAMBLE = '% Needs \\usepackage{booktabs}.\n'
+# Of all other characters pdfLaTeX shows those that its fonts have.
+_SPECIAL = {
+    '\\': r'\textbackslash{}',
+    '{': r'\{',
+    '}': r'\}',
+    '$': r'\$',
+    '&': r'\&',
+    '#': r'\#',
+    '%': r'\%',
+    '_': r'\_',
+    '~': r'\textasciitilde{}',
+    '^': r'\textasciicircum{}',
+    '<': r'\textless{}',
+    '>': r'\textgreater{}',
+    '|': r'\textbar{}',
+    # Else the end of the line before would take them for its arguments.
+    '[': '{[}',
+    '*': '{*}',
+}
+# Beyond so many columns a table spans the page's two columns.
+_NARROW = 6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +106,23 @@ def percents_by_column(
   return list(zip(*map(percents, zip(*rows))))
 
 
+def write(
+    folder: pathlib.Path, stem: str, tables: Sequence[Table]
+) -> list[str]:
+  """Writes STEM.md and STEM.tex; returns these names.
+
+  Raises:
+    UserError: a file cannot be written.
+  """
+  contents = {
+      f'{stem}.md': '\n'.join(map(markdown, tables)),
+      f'{stem}.tex': '\n'.join([_LATEX_PREAMBLE, *map(latex, tables)]),
+  }
+  for name, content in contents.items():
+    files.write(folder / name, content)
+  return list(contents)
+
+
 def markdown(table: Table) -> str:
   """The table in Markdown that is as readable unrendered."""
   header, *rows = _aligned(table, escaped, _starred)
@@ -135,3 +178,80 @@ def _escape_all(found: re.Match) -> str:
 def _starred(cell: Cell) -> str:
   shown = escaped(cell.text)
   return f'**{shown}**' if cell.bold else shown
+
+
+def latex(table: Table) -> str:
+  """A `table` environment, `table*` if it is wide."""
+  wide = len(table.heads) + len(table.columns) > _NARROW
+  environment = 'table*' if wide else 'table'
+  columns = 'l' * len(table.heads) + 'r' * len(table.columns)
+  caption = ' '.join([f'{table.title}.', *table.notes])
+  return '\n'.join(
+      [
+          f'\\begin{{{environment}}}[t]',
+          r'\centering',
+          r'\small',
+          f'\\begin{{tabular}}{{@{{}}{columns}@{{}}}}',
+          r'\toprule',
+          *_tex_header(table),
+          r'\midrule',
+          *_tex_rows(table),
+          r'\bottomrule',
+          r'\end{tabular}',
+          f'\\caption{{{tex_escaped(caption)}}}',
+          f'\\label{{tab:{table.name}}}',
+          f'\\end{{{environment}}}',
+          '',
+      ]
+  )
+
+
+def tex_escaped(name: str) -> str:
+  """A name as LaTeX that shows it as it is, in one line."""
+  name = ' '.join(name.split())
+  shown = ''.join(_SPECIAL.get(character, character) for character in name)
+  # Two hyphens would become a dash.
+  return re.sub('-(?=-)', '-{}', shown)
+
+
+def _tex_header(table: Table) -> Iterator[str]:
+  heads = [tex_escaped(head) for head in table.heads]
+  spans = [
+      (name, len(list(columns)))
+      for name, columns in itertools.groupby(table.columns, lambda c: c[0])
+  ]
+  if any(name for name, _ in spans):
+    titles = [
+        f'\\multicolumn{{{width}}}{{c}}{{{tex_escaped(name)}}}'
+        for name, width in spans
+    ]
+    yield _tex_line([''] * len(heads) + titles)
+    start = len(heads) + 1
+    rules = []
+    for name, width in spans:
+      if name:
+        rules.append(f'\\cmidrule(lr){{{start}-{start + width - 1}}}')
+      start += width
+    yield ' '.join(rules)
+  names = (tex_escaped(name) for _, name in table.columns)
+  yield _tex_line([*heads, *names])
+
+
+def _tex_rows(table: Table) -> Iterator[str]:
+  for row in table.rows:
+    if row.ruled:
+      yield r'\midrule'
+    heads = map(tex_escaped, row.heads)
+    yield _tex_line([*heads, *map(_tex_cell, row.cells)])
+
+
+def _tex_cell(cell: Cell) -> str:
+  if cell.text == MISSING:
+    return '--'
+  # A hyphen in front of a number is a minus.
+  shown = re.sub(r'^-(?=\d)', '$-$', tex_escaped(cell.text))
+  return f'\\textbf{{{shown}}}' if cell.bold else shown
+
+
+def _tex_line(cells: Sequence[str]) -> str:
+  return ' & '.join(cells) + r' \\'

@@ -5,6 +5,7 @@ import os
 import pathlib
 from typing import Any
 
+from dualenc_jax.data.corpus import Corpus
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import encoding, header as header_lib
 from dualenc_jax.index.build import IndexBuild
@@ -13,8 +14,13 @@ from dualenc_jax.index.index import Index
 from dualenc_jax.index.places import Places
 from dualenc_jax.index.source import default_split, Source
 from dualenc_jax.inference.loaded import Loaded
+from dualenc_jax.io import finite, machine
+from dualenc_jax.io.progress import Progress
 from dualenc_jax.run.experiment import Experiment
+from dualenc_jax.search.row_memory import empty_rows
 
+# The rest is for the model, the queries and what search needs.
+_SHARE_OF_MEMORY = 0.6
 _LOG = logging.getLogger(__name__)
 
 
@@ -98,6 +104,50 @@ def open_or_encode(
       layout = {'dtype': found.dtype, 'shard_size': found.shard_size}
   encode(model, source, folder, **layout).finish()
   return Index.open(folder)
+
+
+def corpus_embeddings(
+    model: Loaded, corpus: Corpus, index_dir: pathlib.Path | None = None
+) -> Any:
+  """Embeds a corpus, to the same bits in memory and on disk.
+
+  Args:
+    model: whose passage tower.
+    corpus: what to embed.
+    index_dir: the folder of an index, which is made unless it exists; None
+      keeps the embeddings in memory.
+
+  Returns:
+    An array or a store of rows [N, D], in the order of the corpus.
+
+  Raises:
+    UserError: they do not fit the memory or are not finite, or the index is of
+      something else.
+  """
+  source = Source(corpus.cache, corpus.rows, 'passage')
+  if index_dir is not None:
+    return open_or_encode(model, source, index_dir).embeddings
+  size = len(corpus)
+  needed, there = 4 * size * model.dim, machine.machine_memory()
+  if needed > _SHARE_OF_MEMORY * there:
+    raise UserError(
+        f'The embeddings of {size:,} passages need {needed / 2**30:.1f} GiB,'
+        f' and this machine has {there / 2**30:.1f} GiB. Keep them on disk with'
+        ' --index_dir.'
+    )
+  embeddings = empty_rows(size, model.dim)
+  with Progress('Encoding', size, 'passages') as progress:
+    # By the shards of an index: rounding may depend on what is encoded at once.
+    for start in range(0, size, header_lib.SHARD_SIZE):
+      part = embeddings[start : start + header_lib.SHARD_SIZE]
+      rows = corpus.rows[start : start + len(part)]
+      for positions, found in source.embedded(model, rows):
+        part[positions] = found
+        progress(len(positions))
+      finite.check_rows(
+          'passage embeddings', part, lambda row: repr(corpus.ids[start + row])
+      )
+  return embeddings
 
 
 def open_own(model: Loaded, experiment: Experiment) -> Index:

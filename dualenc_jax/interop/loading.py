@@ -14,7 +14,7 @@ from dualenc_jax.inference.embedder import Embedder
 from dualenc_jax.inference.loaded import Loaded
 from dualenc_jax.interop import own, same_vocabulary, usage_file
 from dualenc_jax.interop.weights import abstract_params, Usage, Weights
-from dualenc_jax.io import revision
+from dualenc_jax.io import machine
 from dualenc_jax.models import DualEncoder
 from dualenc_jax.parallel.partitioning import HostPartitioner, Partitioner
 from dualenc_jax.tensor_files.tensors import Tensor
@@ -55,7 +55,7 @@ def load(
       'checkpoint': pathlib.Path(weights.path).name,
       'checkpoint_kind': weights.kind,
       'checkpoint_step': weights.step,
-      'versions': revision.versions(),
+      'versions': machine.versions(),
   }
   tokenizer = make_tokenizer(weights, vocabulary, query_length, passage_length)
   params, embedder = place(weights.model(), weights.tensors, weights.path)

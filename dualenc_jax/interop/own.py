@@ -15,7 +15,7 @@ import jax
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop.weights import ENCODERS, infer_encoder, Usage, Weights
-from dualenc_jax.io import json_file, revision
+from dualenc_jax.io import json_file, machine
 from dualenc_jax.models import (
   attention,
   DualEncoder,
@@ -88,8 +88,8 @@ class Checkpoint:
         'passage_prefix': tokenizer.passage_prefix,
         'dtype': model.encoder.dtype,
         'seed': self.meta['data'].get('seed') if seed is None else seed,
-        'git_revision': revision.git_revision(),
-        'versions': revision.versions(),
+        'git_revision': machine.git_revision(),
+        'versions': machine.versions(),
         'device': jax.devices()[0].device_kind,
     }
 

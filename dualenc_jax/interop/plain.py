@@ -18,7 +18,7 @@ import numpy as np
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import usage_file
 from dualenc_jax.interop.weights import ENCODERS, SIZES, Usage, Weights
-from dualenc_jax.io import files, json_file, shapes
+from dualenc_jax.io import files, json_file
 from dualenc_jax.models import T5Encoder
 from dualenc_jax.tensor_files import safetensors_file
 from dualenc_jax.tensor_files.tensors import Tensor
@@ -116,7 +116,7 @@ def _folder(path: pathlib.Path) -> pathlib.Path:
 def _encoder(facts: Mapping[str, Any], path: pathlib.Path) -> T5Encoder:
   """An encoder of the header; raises UserError if its sizes can be none."""
   sizes = {name: int for name in SIZES if name != 'activations'}
-  shapes.check(facts, {'activations': list, **sizes}, path, _AGAIN)
+  json_file.check(facts, {'activations': list, **sizes}, path, _AGAIN)
   activations = facts['activations']
   unknown = [
       a for a in activations

@@ -9,10 +9,9 @@ from typing import Any, TypeVar
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import json_file
-from dualenc_jax.io.shapes import check
+from dualenc_jax.io.json_file import check
 from dualenc_jax.report import curves
-from dualenc_jax.results.folder import read_result, Result
-from dualenc_jax.results.per_query import AGAIN
+from dualenc_jax.results.folder import AGAIN, read_result, Result
 
 CONFIG = 'config.gin'
 _ANALYZE = 'Run `dualenc analyze` again.'

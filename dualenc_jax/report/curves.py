@@ -10,7 +10,7 @@ import numpy as np
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.figures import figure
-from dualenc_jax.io.shapes import check
+from dualenc_jax.io.json_file import check
 from dualenc_jax.report.markup import folded, Html, precise, section, tag
 
 # Values by step, ascending, by '<group>/<name>'.

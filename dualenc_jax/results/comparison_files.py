@@ -8,7 +8,7 @@ import json
 import pathlib
 from typing import Any
 
-from dualenc_jax.figures import latex, table as table_lib
+from dualenc_jax.figures import table as table_lib
 from dualenc_jax.figures.table import Cell, MISSING, Row, Table
 from dualenc_jax.io import files
 from dualenc_jax.results import benchmarks, tables
@@ -39,17 +39,17 @@ def write_comparison(folder: pathlib.Path, comparison: Comparison) -> list[str]:
     UserError: the folder cannot be written.
   """
   files.make_folder(folder)
-  parts = comparison_tables(comparison)
   contents = {
       'comparison.json': _json(comparison),
       'comparison.csv': _csv(comparison),
-      'comparison.md': '\n'.join(map(table_lib.markdown, parts)),
-      'comparison.tex': '\n'.join([latex.PREAMBLE, *map(latex.latex, parts)]),
   }
   for name, content in contents.items():
     files.write(folder / name, content)
-  tables.write_tables(folder, [comparison.baseline, *comparison.models])
-  return [*contents, tables.MARKDOWN, tables.LATEX]
+  return [
+      *contents,
+      *table_lib.write(folder, 'comparison', comparison_tables(comparison)),
+      *tables.write_tables(folder, [comparison.baseline, *comparison.models]),
+  ]
 
 
 def _table(comparison: Comparison, model: Model, number: int) -> Table:

@@ -1,6 +1,7 @@
 """Evaluates a model on a split of its task into a result folder."""
 
 import dataclasses
+import json
 import os
 import pathlib
 from typing import Any
@@ -8,14 +9,13 @@ from typing import Any
 import numpy as np
 
 from dualenc_jax.data import Dataset
-from dualenc_jax.evaluation import evaluation, metrics, of_task, trec
+from dualenc_jax.evaluation import evaluation, metrics, trec
 from dualenc_jax.evaluation.evaluation import Evaluation
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
+from dualenc_jax.index import of_model
 from dualenc_jax.inference.loaded import Loaded
 from dualenc_jax.io import files
-from dualenc_jax.results import examples
-from dualenc_jax.results.folder import DOCUMENTS
-from dualenc_jax.results.per_query import write_per_query
+from dualenc_jax.results.folder import DOCUMENTS, write_per_query
 from dualenc_jax.run.experiment import Experiment
 from dualenc_jax.search.ranking import Ranking
 
@@ -80,13 +80,13 @@ def evaluate(
       a folder that cannot be written.
   """
   task = experiment.task.for_split(split)
-  ranked = of_task.retrieval_set(experiment, split, options.document_separator)
+  ranked = RetrievalSet.of_split(experiment, split, options.document_separator)
   files.make_folder(folder, 'another --output_dir')
   # Before hours of encoding, not after.
   trec.check_ids('query id', ranked.query_ids)
   trec.check_ids('id', ranked.ranked_ids)
   queries = evaluation.encode_queries(model.embedder, model.params, ranked)
-  passages = of_task.corpus_embeddings(model, ranked.corpus, options.index_dir)
+  passages = of_model.corpus_embeddings(model, ranked.corpus, options.index_dir)
   result = evaluation.rank(queries, passages, ranked, options.depth)
   files.write(folder / 'config.gin', config)
   trec.write_run(
@@ -97,7 +97,7 @@ def evaluate(
   )
   query_ids, values = _per_query(ranked, result)
   write_per_query(folder / 'per_query.tsv', query_ids, values)
-  examples.write(folder / 'examples.jsonl', ranked, result)
+  write_examples(folder / 'examples.jsonl', ranked, result)
   # Last: with it the result is complete.
   files.write_json(
       folder / 'metrics.json',
@@ -147,3 +147,78 @@ def _per_query(
       values[metric] = np.full(len(counted), np.nan)
       values[metric][np.searchsorted(counted, queries)] = own
   return [retrieval_set.query_ids[q] for q in counted], values
+
+
+QUERIES = 40
+HITS = 5
+# Characters of a text that are kept.
+_LENGTH = 1000
+
+
+def write_examples(
+    path: pathlib.Path, retrieval_set: RetrievalSet, result: Evaluation
+) -> None:
+  """Writes a fixed sample of the queries, one JSON object a line.
+
+  Each has query_id, query, rank (of the best relevant passage, null where that
+  is not known), relevant (this passage; any if it is not among the hits; null
+  for none) and hits: rank, score, id, name, text and grade, null where it is
+  not judged.
+
+  Args:
+    path: of the file.
+    retrieval_set: what was ranked.
+    result: of all its queries.
+
+  Raises:
+    UserError: the file cannot be written.
+  """
+  total = len(retrieval_set.query_ids)
+  chosen = np.random.default_rng(0).permutation(total)[:QUERIES]
+  lines = [
+      json.dumps(_example(retrieval_set, result, query), ensure_ascii=False)
+      for query in np.sort(chosen).tolist()
+  ]
+  files.write(path, '\n'.join(lines) + '\n')
+
+
+def _example(
+    retrieval_set: RetrievalSet, result: Evaluation, query: int
+) -> dict[str, Any]:
+  judged = retrieval_set.judgements[query]
+  hits = result.ranking.indices[query].tolist()
+  scores = result.ranking.scores[query].tolist()
+  gold = {item for item, grade in judged.items() if grade >= 1}
+  rank = next((i for i, hit in enumerate(hits, 1) if hit in gold), None)
+  relevant = min(gold, default=None) if rank is None else hits[rank - 1]
+  return {
+      'query_id': retrieval_set.query_ids[query],
+      'query': _cut(retrieval_set.query_texts[query]),
+      'rank': result.ranks.get(query) if rank is None else rank,
+      'relevant': None if relevant is None else _item(retrieval_set, relevant),
+      'hits': [
+          {
+              'rank': i + 1,
+              'score': scores[i],
+              **_item(retrieval_set, hit),
+              'grade': judged.get(hit),
+          }
+          for i, hit in enumerate(hits[:HITS])
+      ],
+  }
+
+
+def _item(retrieval_set: RetrievalSet, item: int) -> dict[str, str]:
+  """Of a document it is its first passage that is shown."""
+  passage, documents = item, retrieval_set.documents
+  if documents is not None:
+    passage = int(np.argmax(documents.of_passage == item))
+  return {
+      'id': str(retrieval_set.ranked_ids[item]),
+      'name': retrieval_set.corpus.name(passage),
+      'text': _cut(retrieval_set.corpus.texts[passage]),
+  }
+
+
+def _cut(text: str) -> str:
+  return text if len(text) <= _LENGTH else text[:_LENGTH] + '...'

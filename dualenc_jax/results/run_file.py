@@ -10,8 +10,7 @@ import numpy as np
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import metrics, trec
-from dualenc_jax.results.folder import Key, Model, Result
-from dualenc_jax.results.per_query import PerQuery
+from dualenc_jax.results.folder import Key, Model, PerQuery, Result
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,15 +3,12 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 import pathlib
 
-from dualenc_jax.figures import latex, table as table_lib
+from dualenc_jax.figures import table as table_lib
 from dualenc_jax.figures.table import percents, percents_by_column, Row, Table
-from dualenc_jax.io import files
 from dualenc_jax.results import benchmarks
 from dualenc_jax.results.benchmarks import Benchmark, EvaluatedSet
 from dualenc_jax.results.folder import Model, Result
 
-MARKDOWN = 'tables.md'
-LATEX = 'tables.tex'
 _OTHER_METRICS = (
     'P@1',
     'MRR',
@@ -23,18 +20,11 @@ _OTHER_METRICS = (
 _BOLD = 'The best are in bold.'
 
 
-def write_tables(folder: pathlib.Path, models: Sequence[Model]) -> None:
-  """Writes tables.md and tables.tex; see `paper_tables`.
-
-  Raises:
-    UserError: a file cannot be written.
-  """
-  tables = paper_tables(models)
-  files.write(folder / MARKDOWN, '\n'.join(map(table_lib.markdown, tables)))
-  files.write(
-      folder / LATEX,
-      '\n'.join([latex.PREAMBLE, *map(latex.latex, tables)]),
-  )
+def write_tables(
+    folder: pathlib.Path, models: Sequence[Model]
+) -> list[str]:
+  """Writes tables.md and tables.tex; see `paper_tables` and `table.write`."""
+  return table_lib.write(folder, 'tables', paper_tables(models))
 
 
 def paper_tables(models: Sequence[Model]) -> list[Table]:

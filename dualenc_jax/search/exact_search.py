@@ -24,7 +24,7 @@ import numpy as np
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import finite
-from dualenc_jax.io.device_memory import device_memory
+from dualenc_jax.io.machine import device_memory
 from dualenc_jax.search import exact_scores
 from dualenc_jax.search.corpus_blocks import CorpusBlocks, power_of_two
 from dualenc_jax.search.ranking import best_hits, check_k, Ranking

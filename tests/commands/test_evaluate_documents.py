@@ -15,7 +15,7 @@ import tiny_run
 from dualenc_jax.errors import UserError
 from dualenc_jax.readers import OpenNQ, Pairs
 from dualenc_jax.readers.beir import Beir
-from dualenc_jax.results.per_query import read_per_query
+from dualenc_jax.results.folder import read_per_query
 
 ROOT = pathlib.Path(__file__).parents[2]
 DOCUMENTS = 120

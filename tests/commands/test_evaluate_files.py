@@ -15,10 +15,10 @@ from tiny_evaluation import examples_of, link_model, result_of, run, run_of
 
 from dualenc_jax.commands import model_dir
 from dualenc_jax.errors import UserError
-from dualenc_jax.io import revision
+from dualenc_jax.io import machine
 from dualenc_jax.readers import files as reader_files
 from dualenc_jax.results import folder as results, run_file
-from dualenc_jax.results.per_query import read_per_query
+from dualenc_jax.results.folder import read_per_query
 
 DATA = pathlib.Path(__file__).parents[1] / 'data'
 SET = tiny_beir.make_large()
@@ -164,8 +164,8 @@ def test_everything_that_a_number_depends_on_is_beside_it(model, whole):
       'passage_prefix': '',
       'dtype': 'float32',
       'seed': 0,
-      'git_revision': revision.git_revision(),
-      'versions': revision.versions(),
+      'git_revision': machine.git_revision(),
+      'versions': machine.versions(),
       'device': device,
   }
   assert result['versions'].keys() >= {'python', 'jax', 'flax', 'numpy'}

@@ -18,7 +18,7 @@ from tiny_evaluation import link_model, result_of, run, run_of, tree
 from dualenc_jax.commands import encode, model_dir
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import header as header_lib, Index
-from dualenc_jax.io import device_memory
+from dualenc_jax.io import machine
 
 ROOT = pathlib.Path(__file__).parents[2]
 SET = tiny_beir.make_large()
@@ -170,7 +170,7 @@ def test_a_corpus_that_does_not_fit_the_memory(
 ):
   needed = 4 * 130 * 128
   monkeypatch.setattr(
-      device_memory, 'machine_memory', lambda: int(needed / 0.6) - 2
+      machine, 'machine_memory', lambda: int(needed / 0.6) - 2
   )
   with pytest.raises(UserError, match='130 passages need .*--index_dir'):
     run(model, tmp_path / 'results')

@@ -11,7 +11,7 @@ import tiny_run
 from dualenc_jax.analysis import lengths, sample as sample_lib
 from dualenc_jax.commands import encode, evaluate, model_dir, search, train
 from dualenc_jax.errors import UserError
-from dualenc_jax.evaluation import of_task
+from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.index import Index
 
 PREFIXES = ['--gin.QUERY_PREFIX=query: ', '--gin.PASSAGE_PREFIX=passage: ']
@@ -82,7 +82,7 @@ def test_search_puts_the_prefix_before_what_is_asked(model, capsys):
 def test_lengths_count_the_tokens_of_prefixes(model):
   trained = model_dir.load(str(model))
   tokenizer = trained.experiment.tokenizer
-  retrieval_set = of_task.retrieval_set(trained.experiment, 'test')
+  retrieval_set = RetrievalSet.of_split(trained.experiment, 'test')
   sample = sample_lib.draw(retrieval_set, 10)
   processor = sentencepiece.SentencePieceProcessor(
       model_file=str(tokenizer.vocabulary.file)

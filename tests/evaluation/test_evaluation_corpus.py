@@ -16,7 +16,7 @@ from dualenc_jax.data import Dataset, prepare, Tokenizer, Vocabulary
 from dualenc_jax.data.corpus import Corpus
 from dualenc_jax.data.dataset import example
 from dualenc_jax.errors import UserError
-from dualenc_jax.evaluation import periodic
+from dualenc_jax.evaluation import evaluation
 from dualenc_jax.evaluation.evaluation import score
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.index.source import default_split
@@ -267,7 +267,7 @@ def test_training_does_not_touch_the_corpus(tmp_path, caplog):
       [],
   )
   assert experiment.batches
-  assert periodic.hooks(experiment, plan_lib.make_plan(experiment))
+  assert evaluation.hooks(experiment, plan_lib.make_plan(experiment))
   (said,) = [m for m in caplog.messages if 'ranks the judged passages' in m]
   assert 'not those of split corpus' in said
   prepared = sorted(path.name for path in (tmp_path / 'tokens').glob('[!.]*'))

@@ -1,5 +1,7 @@
 """JSON that is not what it should be."""
 
+import re
+
 import pytest
 
 from dualenc_jax.errors import UserError
@@ -46,3 +48,39 @@ def test_another_format_or_version():
     json_file.check_format({'version': 2}, 'x', 'f', 2, '')
   with pytest.raises(UserError, match='x has format version 1; .*version 2'):
     json_file.check_format({'format': 'f', 'version': 1}, 'x', 'f', 2, '')
+
+
+SHAPE = {
+    'name': str | None,
+    'hits': [{'rank': int, 'score': int | float}],
+    'by_model': {str: {str: float}},
+    'more?': bool,
+}
+GOOD = {
+    'name': None,
+    'hits': [{'rank': 1, 'score': 0.5, 'other': []}],
+    'by_model': {'a': {'x': 0.5}},
+}
+
+
+@pytest.mark.parametrize('changes', [{}, {'more': True}, {'hits': []}])
+def test_what_has_the_shape_is_accepted(changes):
+  json_file.check({**GOOD, **changes}, SHAPE, 'x.json')
+
+
+@pytest.mark.parametrize(
+    'changes, message',
+    [
+        ({'name': 3}, 'x.json: name is 3; expected str or NoneType'),
+        ({'hits': {}}, 'hits is {}; expected list'),
+        ({'hits': [{'rank': 1}]}, "hits lacks 'score'"),
+        ({'hits': [{'rank': True, 'score': 1}]}, 'rank is True; expected int'),
+        ({'hits': [{'rank': 10**30, 'score': 1}]}, 'rank has 31 digits'),
+        ({'by_model': {'a': {'x': '1'}}}, "by_model: a: x is '1'"),
+        ({'more': 1}, 'more is 1; expected bool'),
+    ],
+)
+def test_what_has_not_is_named(changes, message):
+  with pytest.raises(UserError, match=re.escape(message)) as error:
+    json_file.check({**GOOD, **changes}, SHAPE, 'x.json', 'Write it again.')
+  assert str(error.value).endswith(' Write it again.')

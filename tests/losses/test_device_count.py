@@ -54,7 +54,7 @@ PERMITTED = {
         'scores // (4 * rows)': 'queries whose scores fit a device',
         '_RESIDENT * memory * devices.size': 'memory of all devices',
     },
-    'io/device_memory.py': {
+    'io/machine.py': {
         'machine_memory() // jax.local_device_count()': (
             'memory of a simulated device, in bytes'
         ),

@@ -9,8 +9,7 @@ import result_folders
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.results import folder as folder_lib
-from dualenc_jax.results.folder import Key
-from dualenc_jax.results.per_query import read_per_query, write_per_query
+from dualenc_jax.results.folder import Key, read_per_query, write_per_query
 
 
 def test_values_come_back_bit_for_bit(tmp_path):

@@ -5,7 +5,7 @@ import re
 import pytest
 import result_folders
 
-from dualenc_jax.figures import latex, table as table_lib
+from dualenc_jax.figures import table as table_lib
 from dualenc_jax.figures.table import Cell, Row, Table
 from dualenc_jax.readers import beir_sets, multireqa_sets
 from dualenc_jax.results import benchmarks, folder, tables
@@ -331,7 +331,7 @@ def columns_of(line):
 
 def test_latex_in_the_papers_layout(tmp_path):
   models = [qa_model(tmp_path, n, v) for n, v in ADE_SPL.items()]
-  tex = latex.latex(of('qa-retrieval', models))
+  tex = table_lib.latex(of('qa-retrieval', models))
   lines = tex.splitlines()
   assert lines[:5] == [
       r'\begin{table*}[t]',
@@ -372,15 +372,15 @@ def test_latex_in_the_papers_layout(tmp_path):
     ],
 )
 def test_names_are_escaped_in_latex(name, expected):
-  assert latex.escaped(name) == expected
+  assert table_lib.tex_escaped(name) == expected
   table = Table('t', name, ('Model',), (('', name),), (Row((name,), ()),))
-  assert latex.latex(table).count(expected) == 3
+  assert table_lib.latex(table).count(expected) == 3
 
 
 def test_signs_and_missing_values_in_latex():
   cells = (Cell('-0.5', bold=True), Cell('-'), Cell('+12.5%'), Cell('<0.001'))
   table = Table('t', 'T', ('M',), (('', 'x'),) * 4, (Row(('m',), cells, True),))
-  assert latex.latex(table).splitlines()[-7:-5] == [
+  assert table_lib.latex(table).splitlines()[-7:-5] == [
       r'\midrule',
       r'm & \textbf{$-$0.5} & -- & +12.5\% & \textless{}0.001 \\',
   ]

@@ -17,7 +17,7 @@ from dualenc_jax.inference.artifact import export, manifest as manifest_lib
 from dualenc_jax.inference.artifact.artifact import Artifact
 from dualenc_jax.inference.artifact.manifest import Manifest, Tower
 from dualenc_jax.inference.loaded import Loaded
-from dualenc_jax.io import files, growing_folder, revision
+from dualenc_jax.io import files, growing_folder, machine
 from dualenc_jax.tensor_files import safetensors_file
 from dualenc_jax.tensor_files.tensors import Tensor
 
@@ -108,7 +108,7 @@ def fill(
       {name: value.shape for name, value in params.items()},
       tuple(platforms),
       jax_export.maximum_supported_calling_convention_version,
-      revision.versions(),
+      machine.versions(),
       manifest_lib.of_folder(folder),
       dict(loaded.provenance),
   )

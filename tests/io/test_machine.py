@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from dualenc_jax.io import device_memory
+from dualenc_jax.io import machine
 
 PHYSICAL = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
 
@@ -38,9 +38,9 @@ def test_memory_of_a_machine_honours_control_groups(
     path: pathlib.Path = root / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text + '\n')
-  assert device_memory.machine_memory(root, listing) == expected
-  assert device_memory.machine_memory(root, tmp_path / 'absent') == PHYSICAL
+  assert machine.machine_memory(root, listing) == expected
+  assert machine.machine_memory(root, tmp_path / 'absent') == PHYSICAL
 
 
 def test_simulated_devices_share_the_machine():
-  assert device_memory.device_memory() == device_memory.machine_memory() // 8
+  assert machine.device_memory() == machine.machine_memory() // 8
