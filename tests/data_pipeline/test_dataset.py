@@ -65,7 +65,9 @@ def test_what_is_no_example_is_named(row, message):
     list(rows(Bad(), 'train'))
 
 
-@pytest.mark.parametrize('task', [Mine, 'pairs', object()], ids=str)
+@pytest.mark.parametrize(
+    'task', [Mine, 'pairs', object()], ids=['class', 'name', 'object']
+)
 def test_what_is_no_dataset_is_named(task):
   with pytest.raises(UserError, match='TASK is .*expected'):
     check('TASK', task)
