@@ -32,11 +32,10 @@ from dualenc_jax.data import (
   Tokenizer,
   Vocabulary,
 )
-from dualenc_jax.data.cache.writer import CacheWriter
+from dualenc_jax.data.cache.format import CacheWriter
 from dualenc_jax.data.dataset import example
 from dualenc_jax.readers import Pairs
-from dualenc_jax.text.fingerprint import fingerprints
-from dualenc_jax.text.ragged import lengths_to_offsets
+from dualenc_jax.text.ragged import fingerprints, lengths_to_offsets
 
 LAYOUTS = {
     'padded': Padded(),

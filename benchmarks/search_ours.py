@@ -13,7 +13,7 @@ import sides
 import workload
 
 from dualenc_jax.commands import runtime
-from dualenc_jax.index.store import RowStore
+from dualenc_jax.index.index import RowStore
 from dualenc_jax.search.exact_search import BLOCK_ROWS, ExactSearch
 
 

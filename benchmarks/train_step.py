@@ -18,9 +18,8 @@ import workload
 
 from dualenc_jax import losses, models, objectives, training
 from dualenc_jax.commands import runtime
-from dualenc_jax.data import Grouped, Packed, Padded, Ragged
-from dualenc_jax.data.layouts import layout as layouts
-from dualenc_jax.data.pool import Pool
+from dualenc_jax.data import Grouped, layouts, Packed, Padded, Ragged
+from dualenc_jax.data.picks import Pool
 from dualenc_jax.text import text_rows
 from dualenc_jax.training import step as step_lib
 

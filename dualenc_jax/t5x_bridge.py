@@ -17,7 +17,7 @@ from dualenc_jax.io.files import default_cache_dir
 from dualenc_jax.losses import Embeddings
 from dualenc_jax.objectives import Contrastive
 from dualenc_jax.objectives.embedding import Batch, embed
-from dualenc_jax.parallel import rules
+from dualenc_jax.parallel import partitioning
 from dualenc_jax.text import text_rows
 
 Features = Mapping[str, jax.Array]
@@ -91,8 +91,10 @@ class DualEncoderModel(models.BaseTransformerModel):
     self._batch_size = input_shapes['query_tokens'][0]
     boxed = self._objective.init(rng)
     params = nn.unbox(boxed)
-    rules.match(
-        'freeze', [(p, True) for p in self._freeze], rules.leaf_paths(params)
+    partitioning.match(
+        'freeze',
+        [(p, True) for p in self._freeze],
+        partitioning.leaf_paths(params),
     )
     return core.freeze({'params': params, 'params_axes': _axes(boxed)})
 
@@ -161,12 +163,14 @@ class DualEncoderModel(models.BaseTransformerModel):
     return embed(self._objective.model, params, to_batch(batch))
 
   def _without_gradients_of_frozen(self, params: Any) -> Any:
-    frozen = rules.match(
-        'freeze', [(p, True) for p in self._freeze], rules.leaf_paths(params)
+    frozen = partitioning.match(
+        'freeze',
+        [(p, True) for p in self._freeze],
+        partitioning.leaf_paths(params),
     )
     return jax.tree_util.tree_map_with_path(
         lambda path, x: jax.lax.stop_gradient(x)
-        if rules.path_string(path) in frozen
+        if partitioning.path_string(path) in frozen
         else x,
         params,
     )

@@ -4,8 +4,7 @@ import types
 
 import numpy as np
 
-from dualenc_jax.text.fingerprint import fingerprints
-from dualenc_jax.text.ragged import Ragged
+from dualenc_jax.text.ragged import fingerprints, Ragged
 
 
 def texts_of(rows):

@@ -11,8 +11,7 @@ from dualenc_jax.inference.embedder import Embedder
 from dualenc_jax.inference.loaded import Loaded
 from dualenc_jax.models import DualEncoder, Projection, T5Encoder, TokenEmbedder
 from dualenc_jax.parallel.partitioning import HostPartitioner
-from dualenc_jax.text.tokenizer import Tokenizer
-from dualenc_jax.text.vocabulary import Vocabulary
+from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
 
 DIM = 24
 TEXTS = (

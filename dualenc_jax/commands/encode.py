@@ -24,7 +24,7 @@ import jax
 from dualenc_jax.commands import config, flags, model_dir, runtime
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import encoding, header as header_lib, of_model
-from dualenc_jax.index.source import default_split, Source
+from dualenc_jax.index.encoding import default_split, Source
 from dualenc_jax.readers import Texts
 
 _POLL_SECONDS = 2.0

@@ -24,8 +24,7 @@ import numpy as np
 import sentencepiece
 
 from dualenc_jax.readers.python_code import PythonCode
-from dualenc_jax.text.tokenizer import Tokenizer
-from dualenc_jax.text.vocabulary import EOS, PAD, UNK, Vocabulary
+from dualenc_jax.text.tokenizer import EOS, PAD, Tokenizer, UNK, Vocabulary
 
 _LOWER, _UPPER = string.ascii_lowercase, string.ascii_uppercase
 

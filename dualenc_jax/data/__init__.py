@@ -4,14 +4,11 @@ from dualenc_jax.data.batches import Batches
 from dualenc_jax.data.cache import Cache, prepare
 from dualenc_jax.data.columns import Column
 from dualenc_jax.data.dataset import Dataset, example
-from dualenc_jax.data.layouts.grouped import Grouped
-from dualenc_jax.data.layouts.layout import Layout, Padded
-from dualenc_jax.data.layouts.packed import Packed
+from dualenc_jax.data.layouts import Grouped, Layout, Packed, Padded
 from dualenc_jax.data.mixture import Mixture
 from dualenc_jax.data.seqio_task import SeqioTask
 from dualenc_jax.text.ragged import Ragged
-from dualenc_jax.text.tokenizer import Tokenizer
-from dualenc_jax.text.vocabulary import Vocabulary
+from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
 
 __all__ = [
     'Batches',

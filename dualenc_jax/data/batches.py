@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.data import columns as columns_lib
+from dualenc_jax.data import columns as columns_lib, layouts
 from dualenc_jax.data.cache import Cache
 from dualenc_jax.data.columns import Column
-from dualenc_jax.data.layouts import layout as layout_lib
-from dualenc_jax.data.layouts.layout import Layout, Padded, Shape
+from dualenc_jax.data.layouts import Layout, Padded, Shape
 from dualenc_jax.data.picks import Picker, Picks
 from dualenc_jax.errors import UserError
 
@@ -159,7 +158,7 @@ class Batches:
     # All hosts take the same shape, so they look at all cells.
     shapes, placements = self._place(lengths)
     texts = [
-        layout_lib.lay_out(
+        layouts.lay_out(
             shape, placement.of(cells), row[cells], length[cells], pool.copy
         )
         for shape, placement, row, length, pool in zip(
@@ -243,8 +242,8 @@ def abstract_batch(
   queries, passages = shapes
   own = columns_lib.arrays(batch_size, k or None, columns)
   return {
-      'queries': layout_lib.abstract_rows(queries, cells, pairs, array),
-      'passages': layout_lib.abstract_rows(
+      'queries': layouts.abstract_rows(queries, cells, pairs, array),
+      'passages': layouts.abstract_rows(
           passages, cells, pairs * (1 + k), array
       ),
       **{name: array(*of) for name, of in own.items()},

@@ -8,8 +8,7 @@ import numpy as np
 
 from dualenc_jax.data.cache import Cache
 from dualenc_jax.errors import UserError
-from dualenc_jax.text.fingerprint import fingerprints
-from dualenc_jax.text.ragged import Ragged
+from dualenc_jax.text.ragged import fingerprints, Ragged
 
 
 class TextColumn(Sequence[str]):

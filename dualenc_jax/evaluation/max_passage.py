@@ -13,8 +13,7 @@ import numpy as np
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.search.ranking import check_k, Ranking
-from dualenc_jax.text.fingerprint import fingerprints
-from dualenc_jax.text.ragged import Ragged
+from dualenc_jax.text.ragged import fingerprints, Ragged
 
 # Ids that are read at a time.
 _CHUNK = 1 << 16

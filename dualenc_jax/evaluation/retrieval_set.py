@@ -11,7 +11,7 @@ from dualenc_jax.data.corpus import Corpus
 from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation.max_passage import Documents
 from dualenc_jax.run.experiment import Experiment
-from dualenc_jax.text.fingerprint import fingerprints
+from dualenc_jax.text.ragged import fingerprints
 
 
 def _whole(passage: str, name: str) -> str:

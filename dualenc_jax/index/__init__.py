@@ -15,8 +15,7 @@ elsewhere.
 
 from dualenc_jax.index.build import IndexBuild
 from dualenc_jax.index.header import Header
-from dualenc_jax.index.index import Index
+from dualenc_jax.index.index import Index, RowStore
 from dualenc_jax.index.shard import Passage
-from dualenc_jax.index.store import RowStore
 
 __all__ = ['Header', 'Index', 'IndexBuild', 'Passage', 'RowStore']

@@ -13,8 +13,7 @@ import numpy as np
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import shard as shard_lib
 from dualenc_jax.index.header import FILE, Header
-from dualenc_jax.index.places import Places
-from dualenc_jax.index.shard import Passage, Shard
+from dualenc_jax.index.shard import Passage, Places, Shard
 from dualenc_jax.io import files
 
 _LOG = logging.getLogger(__name__)

@@ -1,17 +1,142 @@
 """A complete index, read on demand."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import os
 import pathlib
 from typing import Any
 
+import numpy as np
+
 from dualenc_jax.errors import UserError
-from dualenc_jax.index import places
 from dualenc_jax.index.header import AGAIN, FILE, Header
-from dualenc_jax.index.ids import Ids
-from dualenc_jax.index.shard import Passage, Shard
-from dualenc_jax.index.store import RowStore
+from dualenc_jax.index.shard import IDS, Passage, Places, Shard
+
+_NEWLINE = 10
+
+
+class RowStore:
+  """N rows over arrays that are memory-mapped, or in memory; read-only.
+
+  `store[a:b]` is a view where the rows lie in one shard, else a copy;
+  `store[rows]` gathers any rows in any order, reading each shard once, in the
+  order of the disk; `store[i]` is one row. `np.asarray(store)` copies all.
+
+  Attributes:
+    shape: (N, D).
+    dtype: of the rows.
+  """
+
+  ndim = 2
+
+  def __init__(self, shards: Sequence[np.ndarray]):
+    """Takes one array or more, [rows, D] each, of one dtype."""
+    self._shards = shards
+    self._starts = np.cumsum([0, *map(len, shards)])
+    self.shape = int(self._starts[-1]), shards[0].shape[1]
+    self.dtype = shards[0].dtype
+
+  def __len__(self) -> int:
+    return self.shape[0]
+
+  def __getitem__(self, rows: int | slice | np.ndarray) -> np.ndarray:
+    if isinstance(rows, slice):
+      start, stop, step = rows.indices(len(self))
+      if step == 1:
+        return self._slice(start, max(start, stop))
+      rows = np.arange(start, stop, step)
+    rows = np.asarray(rows)
+    if not rows.size:
+      rows = rows.astype(np.int64)
+    if rows.dtype.kind not in 'iu':
+      raise IndexError(
+          f'rows are {rows.dtype}: expected whole numbers or a slice.'
+      )
+    flat = rows.ravel().astype(np.int64)
+    outside = (flat < -len(self)) | (flat >= len(self))
+    if outside.any():
+      raise IndexError(
+          f'row {flat[outside][0]}: expected 0 to {len(self) - 1}.'
+      )
+    gathered = self._gather(np.where(flat < 0, flat + len(self), flat))
+    return gathered.reshape(*rows.shape, self.shape[1])
+
+  def __array__(self, dtype=None, copy=None) -> np.ndarray:
+    if copy is False and len(self._shards) > 1:
+      raise ValueError('rows of several shards are one array as a copy only')
+    return np.array(self[:], dtype, copy=copy)
+
+  def _slice(self, start: int, stop: int) -> np.ndarray:
+    shard = max(int(np.searchsorted(self._starts, start, 'right')) - 1, 0)
+    shard = min(shard, len(self._shards) - 1)
+    parts = []
+    while True:
+      first = int(self._starts[shard])
+      parts.append(self._shards[shard][start - first : stop - first])
+      start = int(self._starts[shard + 1])
+      if start >= stop:
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+      shard += 1
+
+  def _gather(self, rows: np.ndarray) -> np.ndarray:
+    order = np.argsort(rows, kind='stable')
+    ascending = rows[order]
+    out = np.empty((len(rows), self.shape[1]), self.dtype)
+    ends = np.searchsorted(ascending, self._starts)
+    for shard, first, begin, end in zip(
+        self._shards, self._starts, ends, ends[1:]
+    ):
+      if begin < end:
+        out[order[begin:end]] = shard[ascending[begin:end] - first]
+    return out
+
+
+class Ids(Sequence[str]):
+  """N ids in the order of the rows, in no list: 8 bytes of memory each."""
+
+  def __init__(self, header: Header, shards: Sequence[Shard]):
+    self._header = header
+    self._shards = shards
+    self._ends: dict[int, np.ndarray] = {}
+
+  def __len__(self) -> int:
+    return self._header.passages
+
+  def __getitem__(self, row: int | slice) -> str | list[str]:
+    if isinstance(row, slice):
+      return [self[i] for i in range(*row.indices(len(self)))]
+    if not -len(self) <= row < len(self):
+      raise IndexError(f'row {row}: expected 0 to {len(self) - 1}.')
+    shard, row = divmod(int(row) % len(self), self._header.shard_size)
+    ends = self._lines(shard)
+    start = ends[row - 1] + 1 if row else 0
+    return _decode(self._shards[shard].ids[start : ends[row]])
+
+  def __iter__(self) -> Iterator[str]:
+    for number, shard in enumerate(self._shards):
+      self._lines(number)
+      yield from _decode(shard.ids[:-1]).split('\n')
+
+  def _lines(self, shard: int) -> np.ndarray:
+    """Where the lines of a shard's ids.txt end, int64 [rows]."""
+    if shard not in self._ends:
+      found = self._shards[shard]
+      ends = np.flatnonzero(found.ids == _NEWLINE)
+      rows = len(self._header.rows_of(shard))
+      if len(ends) != rows or ends[-1] != len(found.ids) - 1:
+        _refuse(found.folder / IDS, len(ends), rows)
+      self._ends[shard] = ends
+    return self._ends[shard]
+
+
+def _decode(line: np.ndarray) -> str:
+  return line.tobytes().decode('utf-8', 'surrogatepass')
+
+
+def _refuse(path: pathlib.Path, lines: int, rows: int) -> None:
+  raise UserError(
+      f'{path}: has {lines} whole lines: expected {rows}, an id a line. {AGAIN}'
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +174,7 @@ class Index:
         that is not as expected, or a file that is missing, truncated or
         half-written.
     """
-    place = places.Places(folder)
+    place = Places(folder)
     folder = place.readable()
     _check_complete(place, folder)
     header = Header.read(folder)
@@ -76,7 +201,7 @@ class Index:
     return self.shards[shard].passage(row)
 
 
-def _check_complete(place: places.Places, folder: pathlib.Path) -> None:
+def _check_complete(place: Places, folder: pathlib.Path) -> None:
   """Says of an index that is being made how far it is."""
   if folder.exists() or not place.partial.exists():
     return

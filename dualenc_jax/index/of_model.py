@@ -9,15 +9,15 @@ from dualenc_jax.data.corpus import Corpus
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import encoding, header as header_lib
 from dualenc_jax.index.build import IndexBuild
+from dualenc_jax.index.encoding import default_split, Source
 from dualenc_jax.index.header import Header
 from dualenc_jax.index.index import Index
-from dualenc_jax.index.places import Places
-from dualenc_jax.index.source import default_split, Source
+from dualenc_jax.index.shard import Places
 from dualenc_jax.inference.loaded import Loaded
 from dualenc_jax.io import finite, machine
 from dualenc_jax.io.progress import Progress
 from dualenc_jax.run.experiment import Experiment
-from dualenc_jax.search.row_memory import empty_rows
+from dualenc_jax.search.search_programs import empty_rows
 
 # The rest is for the model, the queries and what search needs.
 _SHARE_OF_MEMORY = 0.6

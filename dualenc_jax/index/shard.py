@@ -1,4 +1,4 @@
-"""One shard of an index: its files, written whole and read through maps."""
+"""The files of an index: its shards, written whole, and its folders."""
 
 from collections.abc import Iterable
 import contextlib
@@ -6,14 +6,15 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import shutil
 from typing import IO
 
 import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.index.header import AGAIN, Header
-from dualenc_jax.io import json_file
+from dualenc_jax.index.header import AGAIN, FILE, Header
+from dualenc_jax.io import growing_folder, json_file
 
 EMBEDDINGS = 'embeddings.npy'
 IDS = 'ids.txt'
@@ -22,6 +23,11 @@ OFFSETS = 'offsets.npy'
 INFO = 'shard.json'
 FILES = (EMBEDDINGS, IDS, PASSAGES, OFFSETS)
 PARTIAL = '.partial'
+_OF_INDEX = re.compile(
+    rf'{re.escape(FILE)}|\.{re.escape(FILE)}\.\d+\.partial'
+    r'|shard-\d{5,}(\.partial|\.lock)?'
+)
+_OF_SHARD = {*FILES, INFO}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,3 +226,42 @@ def _map_array(path: pathlib.Path, shape, dtype) -> np.ndarray:
 
 def _map_bytes(path: pathlib.Path) -> np.ndarray:
   return np.asarray(np.memmap(path, np.uint8, mode='r'))
+
+
+class Places(growing_folder.GrowingFolder):
+  """The folders of one index."""
+
+  def shards(self) -> list[int]:
+    """Numbers of the shards that are there of the index that grows."""
+    found = self.partial.glob('shard-*')
+    numbers = [path.name.removeprefix('shard-') for path in found]
+    return sorted(int(number) for number in numbers if number.isdecimal())
+
+  def check_own(self) -> None:
+    """Raises UserError where a folder holds anything but an index.
+
+    Such a folder is never renamed, removed or written to.
+    """
+    for path in (self.folder, self.partial, self.aside):
+      stranger = _stranger(path)
+      if stranger is not None:
+        raise UserError(
+            f'{path} is not an index: it holds {stranger!r}. Expected a new'
+            ' folder or an older index. Choose another folder.'
+        )
+
+
+def _stranger(path: pathlib.Path) -> str | None:
+  """The name of something in a folder that is not of an index."""
+  if not path.exists():
+    return None
+  if not path.is_dir():
+    return path.name
+  for name in sorted(os.listdir(path)):
+    if not _OF_INDEX.fullmatch(name):
+      return name
+    if (path / name).is_dir():
+      for file in sorted(os.listdir(path / name)):
+        if file not in _OF_SHARD:
+          return f'{name}/{file}'
+  return None

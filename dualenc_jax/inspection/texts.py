@@ -6,7 +6,7 @@ import numpy as np
 
 from dualenc_jax.inspection import columns, mojibake, summary
 from dualenc_jax.readers.bad_rows import Found
-from dualenc_jax.text.vocabulary import UNK, Vocabulary
+from dualenc_jax.text.tokenizer import UNK, Vocabulary
 
 _WHOLE = 2**31  # More tokens than any text has.
 

@@ -6,7 +6,7 @@ from typing import Any
 from sentencepiece import sentencepiece_model_pb2
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.text.vocabulary import Vocabulary
+from dualenc_jax.text.tokenizer import Vocabulary
 
 SPACE = '▁'
 _SHIPPED = 'python_code_8k'

@@ -19,7 +19,7 @@ from dualenc_jax.interop import (
 )
 from dualenc_jax.interop.weights import Usage
 from dualenc_jax.io import files, json_file
-from dualenc_jax.text.vocabulary import EOS, UNK
+from dualenc_jax.text.tokenizer import EOS, UNK
 
 VOCABULARY = 'spiece.model'
 _TOKENIZER = 'tokenizer.json'

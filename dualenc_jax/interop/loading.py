@@ -18,8 +18,7 @@ from dualenc_jax.io import machine
 from dualenc_jax.models import DualEncoder
 from dualenc_jax.parallel.partitioning import HostPartitioner, Partitioner
 from dualenc_jax.tensor_files.tensors import Tensor
-from dualenc_jax.text.tokenizer import Tokenizer
-from dualenc_jax.text.vocabulary import Vocabulary
+from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
 
 # Most rows that a device encodes at once, as `Experiment.eval_batch_size`.
 _BATCH_SIZE = 256

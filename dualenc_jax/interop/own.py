@@ -25,8 +25,7 @@ from dualenc_jax.models import (
 )
 from dualenc_jax.tensor_files import orbax_tree
 from dualenc_jax.tensor_files.tensors import DamageError, Tensor
-from dualenc_jax.text.tokenizer import Tokenizer
-from dualenc_jax.text.vocabulary import Vocabulary
+from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
 
 KIND = 'dualenc_jax model_dir'
 VOCABULARY = 'vocabulary.model'

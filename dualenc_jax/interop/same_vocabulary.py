@@ -9,7 +9,7 @@ from sentencepiece import sentencepiece_model_pb2
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop.weights import Weights
-from dualenc_jax.text.vocabulary import Vocabulary
+from dualenc_jax.text.tokenizer import Vocabulary
 
 # What decides, beside the pieces, which ids a text gets.
 _NORMALIZER = (

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from dualenc_jax import losses
 from dualenc_jax.data import Batches, batches as batches_lib, Layout, Packed
-from dualenc_jax.data.layouts.layout import Padded, padded_shape
+from dualenc_jax.data.layouts import Padded, padded_shape
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.embedder import Embedder
 from dualenc_jax.interop import own
@@ -22,7 +22,7 @@ from dualenc_jax.objectives.embedding import embed
 from dualenc_jax.objectives.objective import check_whole, Objective, Run
 from dualenc_jax.parallel import micro_batches
 from dualenc_jax.parallel.partitioning import Partitioner
-from dualenc_jax.text.vocabulary import Vocabulary
+from dualenc_jax.text.tokenizer import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)

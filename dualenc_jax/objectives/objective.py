@@ -10,8 +10,7 @@ from dualenc_jax.data.cache import Cache
 from dualenc_jax.data.columns import Column
 from dualenc_jax.errors import UserError
 from dualenc_jax.parallel.partitioning import Partitioner
-from dualenc_jax.text.tokenizer import Tokenizer
-from dualenc_jax.text.vocabulary import Vocabulary
+from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
 
 
 class Batches(Protocol):

@@ -1,10 +1,12 @@
-"""The device mesh, and where arrays live on it."""
+"""The device mesh, where arrays live on it, and rules over parameter paths."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
+import difflib
 import functools
 import pathlib
+import re
 from typing import Any
 
 from flax import linen as nn
@@ -13,7 +15,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.parallel import rules as rules_lib
 
 # Logical axes as in T5X. `embed` is E in parameters, `activation_embed` in
 # activations, so that FSDP can shard the one and not the other.
@@ -138,7 +139,7 @@ class Partitioner:
     for size, logical, axis in zip(array.shape, spec, sharding.spec):
       if axis is not None and size % self.mesh.shape[axis]:
         raise UserError(
-            f'{rules_lib.path_string(path)} has the shape {array.shape}: its'
+            f'{path_string(path)} has the shape {array.shape}: its'
             f' axis {logical!r} of {size} is not divisible by the'
             f' {self.mesh.shape[axis]} devices on the {axis!r} axis of the'
             ' mesh. Change Partitioner.model_parallel or Partitioner.rules.'
@@ -158,7 +159,7 @@ class Partitioner:
       Adafactor's row and column statistics, are small and replicated.
     """
     by_path = {
-        rules_lib.path_string(path): (leaf.shape, sharding)
+        path_string(path): (leaf.shape, sharding)
         for (path, leaf), sharding in zip(
             jax.tree_util.tree_leaves_with_path(params),
             jax.tree.leaves(shardings),
@@ -168,7 +169,7 @@ class Partitioner:
 
     def twin(path, leaf):
       for start in range(len(path)):
-        found = by_path.get(rules_lib.path_string(path[start:]))
+        found = by_path.get(path_string(path[start:]))
         if found is not None and found[0] == leaf.shape:
           return found[1]
       return self.replicated
@@ -216,3 +217,51 @@ def has_gpu() -> bool:
 
 def _cpu_was_asked_for() -> bool:
   return 'cpu' in (jax.config.jax_platforms or '').split(',')
+
+
+def path_string(path: Sequence[Any]) -> str:
+  """'encoder/layers_0/mlp/wo/kernel' from the key path of a pytree leaf."""
+  return jax.tree_util.keystr(path, simple=True, separator='/')
+
+
+def leaf_paths(tree: Any) -> list[str]:
+  """Paths of all leaves, in the order of `jax.tree.leaves`."""
+  return [path_string(p) for p, _ in jax.tree_util.tree_leaves_with_path(tree)]
+
+
+def match(
+    name: str, rules: Sequence[tuple[str, Any]], paths: Sequence[str]
+) -> Mapping[str, Any]:
+  """Gives every path the value of the first rule that matches all of it.
+
+  Args:
+    name: what the rules are called in the config, for messages.
+    rules: pairs of a regular expression and a value.
+    paths: parameter paths.
+
+  Returns:
+    {path: value}, without the paths that no rule matches.
+
+  Raises:
+    UserError: an expression does not compile or matches no parameter.
+  """
+  values = {}
+  for pattern, value in rules:
+    try:
+      compiled = re.compile(pattern)
+    except re.error as e:
+      raise UserError(
+          f'{name}: {pattern!r} is no regular expression: {e}.'
+      ) from e
+    matched = [path for path in paths if compiled.fullmatch(path)]
+    if not matched:
+      near = difflib.get_close_matches(pattern, paths, n=3, cutoff=0.3)
+      raise UserError(
+          f'{name}: the rule {pattern!r} matches no parameter. A rule must'
+          ' match the whole path, such as: '
+          + ', '.join(near or list(paths)[:3])
+          + '.'
+      )
+    for path in matched:
+      values.setdefault(path, value)
+  return values

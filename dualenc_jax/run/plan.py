@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from dualenc_jax.parallel import rules
+from dualenc_jax.parallel import partitioning
 from dualenc_jax.run.experiment import Experiment
 from dualenc_jax.training import initial, step as step_lib
 from dualenc_jax.training.step import Plan
@@ -39,7 +39,7 @@ def make_start(plan: Plan, experiment: Experiment) -> initial.Start | None:
 
 def param_paths(plan: Plan) -> list[str]:
   """Paths of the parameters, in the order of the step's gradients."""
-  return rules.leaf_paths(plan.abstract.params)
+  return partitioning.leaf_paths(plan.abstract.params)
 
 
 def count_params(plan: Plan) -> int:

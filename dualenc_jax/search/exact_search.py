@@ -5,7 +5,7 @@ device scores its rows of a block in float32 and keeps somewhat more than the k
 best of each query. A float32 score differs from the true one by no more than
 `error_bounds`, so every passage of the true top k has a float32 score of at
 least the k-th best one less two bounds. The hosts score these few again, see
-`exact_scores`, and sort them. Queries that have more of them than were kept are
+`ranking`, and sort them. Queries that have more of them than were kept are
 looked at once more in float64, and should that not be enough, as among very
 many copies of a passage, they are ranked on the host from scratch. So the
 result does not depend on devices, blocks or rounding.
@@ -25,12 +25,13 @@ import numpy as np
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import finite
 from dualenc_jax.io.machine import device_memory
-from dualenc_jax.search import exact_scores
-from dualenc_jax.search.corpus_blocks import CorpusBlocks, power_of_two
+from dualenc_jax.search import ranking as ranking_lib
 from dualenc_jax.search.ranking import best_hits, check_k, Ranking
 from dualenc_jax.search.search_programs import (
   Best,
+  CorpusBlocks,
   LEAST_NORM,
+  power_of_two,
   Programs,
   programs,
 )
@@ -137,7 +138,7 @@ class ExactSearch:
       undecided = undecided[still]
     if len(undecided):
       _tell(len(undecided), len(queries))
-      found = exact_scores.top_k(
+      found = ranking_lib.top_k(
           queries[undecided], self._passages, self._ids, k
       )
       ranking.scores[undecided], ranking.indices[undecided] = found
@@ -167,7 +168,7 @@ class ExactSearch:
     bounds = error_bounds(queries, run.epsilon)
     limits = values[:, k - 1] - 2 * longest * bounds
     candidates = np.where(values >= limits[:, None], rows, -1)
-    scores = exact_scores.of_candidates(queries, self._passages, candidates)
+    scores = ranking_lib.of_candidates(queries, self._passages, candidates)
     undecided = np.flatnonzero((count < size) & (values[:, -1] >= limits))
     return best_hits(scores, candidates, self._ids, k), undecided
 
@@ -216,7 +217,7 @@ class ExactSearch:
     if self_hits is not None:
       own = np.asarray(self_hits, np.int64)[has_gold]
       pairs = np.stack([best.indices[:, 0], own], axis=1)
-      scores = exact_scores.of_candidates(queries, self._passages, pairs)
+      scores = ranking_lib.of_candidates(queries, self._passages, pairs)
       first = best_hits(scores, pairs, self._ids, 1).indices[:, 0]
       above -= (own >= 0) & (first == own)
     ranks[has_gold] = above + 1
@@ -229,7 +230,7 @@ class ExactSearch:
     rows = np.full((len(gold), max(map(len, gold))), -1, np.int64)
     for i, own in enumerate(gold):
       rows[i, : len(own)] = own
-    scores = exact_scores.of_candidates(queries, self._passages, rows)
+    scores = ranking_lib.of_candidates(queries, self._passages, rows)
     return best_hits(scores, rows, self._ids, 1)
 
   def _hits_above(self, queries: np.ndarray, gold: Ranking) -> np.ndarray:
@@ -243,7 +244,7 @@ class ExactSearch:
       undecided = undecided[still]
     if len(undecided):
       _tell(len(undecided), len(queries))
-      above[undecided] = exact_scores.hits_above(
+      above[undecided] = ranking_lib.hits_above(
           queries[undecided],
           self._passages,
           self._ids,
@@ -282,7 +283,7 @@ class ExactSearch:
     above = above[: len(queries)].astype(np.int64)
     values, rows = self._merged([state.best for state in states], len(queries))
     candidates = np.where(values > -np.inf, rows, -1)
-    scores = exact_scores.of_candidates(queries, self._passages, candidates)
+    scores = ranking_lib.of_candidates(queries, self._passages, candidates)
     above += np.sum(scores > targets[:, None], axis=1)
     ties = (scores == targets[:, None]) & (candidates != own[:, None])
     for i, column in zip(*np.nonzero(ties)):

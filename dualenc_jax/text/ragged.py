@@ -1,4 +1,4 @@
-"""Rows of unequal length: one flat array and offsets, in memory or mapped."""
+"""Rows of unequal length, in memory or mapped, and their fingerprints."""
 
 from collections.abc import Iterable, Sequence
 import dataclasses
@@ -72,3 +72,66 @@ def lengths_to_offsets(lengths: np.ndarray) -> np.ndarray:
   offsets = np.zeros(len(lengths) + 1, np.int64)
   np.cumsum(lengths, out=offsets[1:])
   return offsets
+
+
+def fingerprints(rows: Ragged) -> np.ndarray:
+  """Fingerprints of the rows of a Ragged of token ids: uint64 [n].
+
+  Equal rows have equal fingerprints; rows that differ in a token, in the order
+  or in the number of tokens have, but for a chance of 2^-64, others. The dtype
+  of the tokens does not matter. Memory is 8 bytes a row and a few megabytes.
+  """
+  out = np.empty(len(rows), np.uint64)
+  start = 0
+  while start < len(rows):
+    limit = rows.offsets[start] + _VALUES_AT_ONCE
+    end = int(np.searchsorted(rows.offsets, limit, side='right')) - 1
+    end = max(end, start + 1)
+    first, last = rows.offsets[start], rows.offsets[end]
+    part = Ragged(
+        rows.values[first:last], rows.offsets[start : end + 1] - first
+    )
+    out[start:end] = _of_part(part)
+    start = end
+  return out
+
+
+def _of_part(rows: Ragged) -> np.ndarray:
+  lengths = rows.lengths
+  key = np.arange(len(rows.values), dtype=np.uint64)
+  key -= np.repeat(rows.offsets[:-1].astype(np.uint64), lengths)
+  # Token and position fill disjoint halves, so every pair has its own key.
+  key <<= _U(32)
+  key |= rows.values.astype(np.uint64)
+  total = np.zeros(len(key) + 1, np.uint64)
+  np.cumsum(_mix(key), out=total[1:])
+  # Differences of running sums: exact, because uint64 wraps around.
+  sums = total[rows.offsets[1:]] - total[rows.offsets[:-1]]
+  return _mix(sums + _mix(lengths.astype(np.uint64)))
+
+
+def as_uint32_pairs(values: np.ndarray) -> np.ndarray:
+  """uint64 [...] -> uint32 [..., 2], (low, high): JAX has no 64-bit integers.
+
+  The numbers, not the bytes, are split, whatever the machine's byte order.
+  """
+  low = (values & _U(0xFFFFFFFF)).astype(np.uint32)
+  high = (values >> _U(32)).astype(np.uint32)
+  return np.stack([low, high], axis=-1)
+
+
+_U = np.uint64
+# Tokens, or bytes of text.
+_VALUES_AT_ONCE = 2**18
+
+
+def _mix(x: np.ndarray) -> np.ndarray:
+  """The output function of splitmix64: a bijection that spreads every bit."""
+  x = x + _U(0x9E3779B97F4A7C15)
+  shifted = x >> _U(30)
+  for multiplier, shift in ((0xBF58476D1CE4E5B9, 27), (0x94D049BB133111EB, 31)):
+    x ^= shifted
+    x *= _U(multiplier)
+    np.right_shift(x, _U(shift), out=shifted)
+  x ^= shifted
+  return x

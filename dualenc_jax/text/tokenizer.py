@@ -1,11 +1,111 @@
-"""Texts to token rows: a vocabulary and two lengths."""
+"""Texts to token rows: SentencePiece vocabularies, without TensorFlow."""
 
 from collections.abc import Sequence
 import dataclasses
+import functools
+import hashlib
+import pathlib
+
+import numpy as np
+import sentencepiece
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.text.ragged import Ragged
-from dualenc_jax.text.vocabulary import Vocabulary
+from dualenc_jax.suggest import did_you_mean
+from dualenc_jax.text.ragged import lengths_to_offsets, Ragged
+
+PAD, EOS, UNK = 0, 1, 2
+SHIPPED = pathlib.Path(__file__).parent / 'vocabularies'
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+  """A SentencePiece model with T5's ids: padding 0, EOS 1, unknown 2.
+
+  Attributes:
+    path: a SentencePiece model file, or the name of a shipped vocabulary, such
+      as 'python_code_8k'.
+    extra_ids: ids after the pieces (T5 has 100); they count in `size`, no text
+      is ever encoded to them.
+  """
+
+  path: str
+  extra_ids: int = 0
+
+  @property
+  def size(self) -> int:
+    """Number of ids, pieces and extra ids."""
+    return self._processor.get_piece_size() + self.extra_ids
+
+  @property
+  def token_dtype(self) -> np.dtype:
+    """The smallest unsigned dtype that holds every id."""
+    return np.dtype(np.uint16 if self.size <= 65536 else np.uint32)
+
+  @functools.cached_property
+  def sha256(self) -> str:
+    """Of the model file."""
+    return hashlib.sha256(self.file.read_bytes()).hexdigest()
+
+  def encode(
+      self, texts: Sequence[str], max_length: int, threads: int = -1
+  ) -> Ragged:
+    """Token ids of each text: at most `max_length - 1`, then EOS.
+
+    Cut first and ended after, as T5X's `append_eos_after_trim` does: every row
+    ends with EOS.
+
+    Args:
+      texts: n of them.
+      max_length: most tokens of a row, EOS included.
+      threads: how many share the work; -1 for one on each core.
+    """
+    rows = self._processor.encode_as_numpy(
+        list(texts), add_eos=True, num_threads=threads
+    )
+    rows = [row[:max_length] for row in rows]
+    offsets = lengths_to_offsets(np.fromiter(map(len, rows), np.int64))
+    values = np.empty(offsets[-1], self.token_dtype)
+    if rows:
+      np.concatenate(rows, out=values, casting='unsafe')
+    values[offsets[1:] - 1] = EOS
+    return Ragged(values, offsets)
+
+  def decode(self, ids: np.ndarray) -> str:
+    """The text of a row of `encode`, as normalised; EOS is left out."""
+    return self._processor.decode(ids.tolist())
+
+  @functools.cached_property
+  def file(self) -> pathlib.Path:
+    """The SentencePiece model file."""
+    path = pathlib.Path(self.path).expanduser()
+    if path.is_file():
+      return path
+    shipped = {file.stem: file for file in sorted(SHIPPED.glob('*.model'))}
+    if self.path in shipped:
+      return shipped[self.path]
+    raise UserError(
+        f'Vocabulary.path: {self.path!r} is neither a file nor a shipped'
+        f' vocabulary.{did_you_mean(self.path, shipped)} Shipped:'
+        f' {", ".join(shipped)}.'
+    )
+
+  @functools.cached_property
+  def _processor(self) -> sentencepiece.SentencePieceProcessor:
+    processor = sentencepiece.SentencePieceProcessor()
+    try:
+      processor.load(str(self.file))
+    except (OSError, RuntimeError) as error:
+      raise UserError(
+          f'Vocabulary.path: {self.file} is not a SentencePiece model: {error}'
+      ) from error
+    ids = processor.pad_id(), processor.eos_id(), processor.unk_id()
+    if ids != (PAD, EOS, UNK):
+      raise UserError(
+          f'Vocabulary.path: {self.file} has the ids (pad, eos, unk) = {ids};'
+          f' expected {(PAD, EOS, UNK)}. Train it with pad_id=0, eos_id=1,'
+          ' unk_id=2, bos_id=-1.'
+      )
+    return processor
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,7 @@ import orbax.checkpoint as ocp
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import loading
-from dualenc_jax.parallel import rules
+from dualenc_jax.parallel import partitioning
 from dualenc_jax.training.step import TrainState
 
 _LOG = logging.getLogger(__name__)
@@ -227,7 +227,7 @@ def _check_same_model(where: pathlib.Path, metadata: Any, abstract: Any):
 def _shapes(tree: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
   for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
     if hasattr(leaf, 'shape'):
-      yield rules.path_string(path), tuple(leaf.shape)
+      yield partitioning.path_string(path), tuple(leaf.shape)
 
 
 def _read_meta(checkpoint: pathlib.Path) -> dict[str, Any]:

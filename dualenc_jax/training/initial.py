@@ -17,9 +17,9 @@ from dualenc_jax.interop import (
   same_vocabulary,
 )
 from dualenc_jax.interop.weights import count_reasons, Weights
-from dualenc_jax.parallel import rules as rules_lib
+from dualenc_jax.parallel import partitioning
 from dualenc_jax.tensor_files.tensors import Tensor
-from dualenc_jax.text.vocabulary import Vocabulary
+from dualenc_jax.text.tokenizer import Vocabulary
 from dualenc_jax.training.step import TrainState
 
 _LOG = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ def plan_start(
   same_vocabulary.check(weights, vocabulary)
   shapes = {}
   leaves = jax.tree.leaves(abstract_params)
-  for name, leaf in zip(rules_lib.leaf_paths(abstract_params), leaves):
+  for name, leaf in zip(partitioning.leaf_paths(abstract_params), leaves):
     shapes |= own.layer_names(name, leaf.shape)
   if not initial.rules and 'encoder' in facts:
     _check_versions(weights, facts['encoder']['activations'])
@@ -124,7 +124,7 @@ def start_from(start: Start, state: TrainState) -> TrainState:
   if start.keep_optimizer:
     opt_state = _with_statistics(opt_state, weights, sources)
   tensors = {**weights.tensors, **weights.loss}
-  names = rules_lib.leaf_paths(state.params)
+  names = partitioning.leaf_paths(state.params)
   leaves, treedef = jax.tree.flatten(state.params)
   for i, (name, leaf) in enumerate(zip(names, leaves)):
     parts = [sources[part] for part in own.layer_names(name, leaf.shape)]
@@ -205,7 +205,7 @@ def _with_statistics(
         f'{weights.path} ({weights.kind}) has no optimizer state to keep. Set'
         ' INITIAL_CHECKPOINT_OPTIMIZER=False.'
     )
-  names = rules_lib.leaf_paths(opt_state)
+  names = partitioning.leaf_paths(opt_state)
   leaves, treedef = jax.tree.flatten(opt_state)
   counts = set()
   for i, (name, leaf) in enumerate(zip(names, leaves)):

@@ -9,7 +9,7 @@ import jax
 import optax
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.parallel import rules
+from dualenc_jax.parallel import partitioning
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,12 +57,12 @@ class Optimizer:
     Raises:
       UserError: a rule matches no parameter.
     """
-    paths = rules.leaf_paths(params)
+    paths = partitioning.leaf_paths(params)
     treedef = jax.tree.structure(params)
-    frozen = rules.match(
+    frozen = partitioning.match(
         'FREEZE', [(pattern, True) for pattern in self.freeze], paths
     )
-    factors = rules.match('LR_MULTIPLIERS', self.multipliers, paths)
+    factors = partitioning.match('LR_MULTIPLIERS', self.multipliers, paths)
 
     if len(frozen) == len(paths):
       raise UserError('FREEZE matches every parameter; nothing would train.')

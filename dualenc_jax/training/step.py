@@ -53,7 +53,7 @@ def plan(
 
   Dropout of step k depends on (seed, k) alone. Beside the objective's metrics
   come `gradient_norm`, `learning_rate` and `gradient_squares`, the squared norm
-  of each gradient in the order of `rules.leaf_paths(params)`.
+  of each gradient in the order of `partitioning.leaf_paths(params)`.
 
   Raises:
     UserError: sizes that do not divide, rules that match nothing.
@@ -130,7 +130,7 @@ def non_finite_tensors(metrics: dict[str, Any], paths: list[str]) -> list[str]:
 
   Args:
     metrics: fetched metrics of a step.
-    paths: `rules.leaf_paths(params)`.
+    paths: `partitioning.leaf_paths(params)`.
   """
   names = [] if np.isfinite(metrics['loss']) else ['the loss']
   bad = ~np.isfinite(metrics['gradient_squares'])

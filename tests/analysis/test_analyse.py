@@ -7,7 +7,7 @@ from dualenc_jax.analysis.analyse import analyse, Options
 from dualenc_jax.commands import model_dir
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import of_model
-from dualenc_jax.index.source import Source
+from dualenc_jax.index.encoding import Source
 
 
 @pytest.fixture(scope='module')

@@ -10,8 +10,7 @@ import numpy as np
 from dualenc_jax.data import Vocabulary
 from dualenc_jax.data.corpus import Corpus
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
-from dualenc_jax.text.fingerprint import fingerprints
-from dualenc_jax.text.ragged import Ragged
+from dualenc_jax.text.ragged import fingerprints, Ragged
 
 QUERIES, PASSAGES, DIM = 30, 40, 16
 

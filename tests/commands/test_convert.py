@@ -20,7 +20,7 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.interop import opening, peers, verify
 from dualenc_jax.interop.weights import shapes_of, Usage, Weights
 from dualenc_jax.tensor_files.tensors import Tensor
-from dualenc_jax.text.vocabulary import Vocabulary
+from dualenc_jax.text.tokenizer import Vocabulary
 
 FORMS = sorted(convert.FORMS)
 USAGE = Usage(

@@ -5,8 +5,7 @@ import pytest
 import sentencepiece
 
 from dualenc_jax.commands.train_vocabulary import length_report, train
-from dualenc_jax.text.tokenizer import Tokenizer
-from dualenc_jax.text.vocabulary import Vocabulary
+from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
 
 LINES = [
     f'def parse_{a}(self): return self.{a}_{b} + {i}'

@@ -15,9 +15,8 @@ from dualenc_jax.data.cache.format import Cache
 from dualenc_jax.data.seqio_task import SeqioTask
 from dualenc_jax.errors import UserError
 from dualenc_jax.readers import Pairs, PythonCode
-from dualenc_jax.text.fingerprint import fingerprints
-from dualenc_jax.text.tokenizer import Tokenizer
-from dualenc_jax.text.vocabulary import Vocabulary
+from dualenc_jax.text.ragged import fingerprints
+from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
 
 ROWS = [
     {'query': 'first query', 'passage': 'a passage', 'negatives': ['n', 'a b']},

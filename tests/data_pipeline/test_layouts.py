@@ -6,8 +6,8 @@ import text_reading
 
 from dualenc_jax.data import batches as batches_lib, Grouped, Packed, Padded
 from dualenc_jax.data.batches import Batches
-from dualenc_jax.data.layouts.layout import tokens_of
-from dualenc_jax.data.order import Order
+from dualenc_jax.data.layouts import tokens_of
+from dualenc_jax.data.picks import Order
 from dualenc_jax.errors import UserError
 
 LIMIT = 64

@@ -19,7 +19,7 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import evaluation
 from dualenc_jax.evaluation.evaluation import score
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
-from dualenc_jax.index.source import default_split
+from dualenc_jax.index.encoding import default_split
 from dualenc_jax.run import plan as plan_lib
 from dualenc_jax.search.ranking import Ranking
 

@@ -12,10 +12,9 @@ import pytest
 from dualenc_jax.data import prepare, Tokenizer
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import encoding, Header, Index, IndexBuild
-from dualenc_jax.index.encoding import Host
-from dualenc_jax.index.source import Source
+from dualenc_jax.index.encoding import Host, Source
 from dualenc_jax.readers import Texts
-from dualenc_jax.text.vocabulary import Vocabulary
+from dualenc_jax.text.tokenizer import Vocabulary
 
 D, N, SHARD = 4, 23, 5
 TOKENIZER = Tokenizer(Vocabulary('python_code_8k'), 8, 16)

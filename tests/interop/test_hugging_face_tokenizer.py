@@ -19,7 +19,7 @@ import transformers
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import hugging_face_tokenizer
 from dualenc_jax.interop.weights import Usage
-from dualenc_jax.text.vocabulary import Vocabulary
+from dualenc_jax.text.tokenizer import Vocabulary
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from dualenc_jax.interop import same_vocabulary
 from dualenc_jax.interop.weights import Usage, Weights
 from dualenc_jax.models import T5Encoder
 from dualenc_jax.tensor_files.tensors import Tensor
-from dualenc_jax.text.vocabulary import Vocabulary
+from dualenc_jax.text.tokenizer import Vocabulary
 
 
 @pytest.fixture(scope='module')

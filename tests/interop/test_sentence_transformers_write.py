@@ -14,7 +14,7 @@ from dualenc_jax.interop.sentence_transformers import model_card
 from dualenc_jax.interop.weights import shapes_of, Usage, Weights
 from dualenc_jax.models import DualEncoder, Projection, T5Encoder, TokenEmbedder
 from dualenc_jax.tensor_files.tensors import Tensor
-from dualenc_jax.text.vocabulary import Vocabulary
+from dualenc_jax.text.tokenizer import Vocabulary
 
 pytestmark = pytest.mark.slow
 

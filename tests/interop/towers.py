@@ -6,8 +6,7 @@ from flax import traverse_util
 import jax
 import numpy as np
 
-from dualenc_jax.text.tokenizer import Tokenizer
-from dualenc_jax.text.vocabulary import Vocabulary
+from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
 
 
 def embed(weights, texts, vocabulary=None):

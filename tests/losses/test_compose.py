@@ -21,7 +21,7 @@ from dualenc_jax import losses
 from dualenc_jax.errors import UserError
 from dualenc_jax.losses import AtTemperature, PAIR, SamToNe, Similarity, Sum
 from dualenc_jax.objectives import embedding
-from dualenc_jax.parallel import rules
+from dualenc_jax.parallel import partitioning
 from dualenc_jax.training import Partitioner
 
 LEARNT = losses.LearnableTemperature(0.1)
@@ -178,7 +178,7 @@ def test_a_wrapper_and_a_sum_in_the_train_step(
   value, gradients = expected()
   np.testing.assert_allclose(metrics['loss'], value, rtol=2e-6)
   for path, got, want in zip(
-      rules.leaf_paths(gradients),
+      partitioning.leaf_paths(gradients),
       jax.tree.leaves(state.opt_state[0].trace),
       jax.tree.leaves(gradients),
       strict=True,
@@ -232,7 +232,7 @@ def test_parameters_of_parts_have_their_names():
   own = AtTemperature(PAIR(), losses.LearnableTemperature(0.2))
   loss = Sum(((SamToNe(), 1.0), (own, 1.0), (own, 0.5)))
   params = losses.init(loss, Similarity(LEARNT))
-  assert rules.leaf_paths(params) == [
+  assert partitioning.leaf_paths(params) == [
       'AtTemperature_2/log_temperature',
       'AtTemperature_3/log_temperature',
       'log_temperature',

@@ -42,7 +42,7 @@ PERMITTED = {
             'cells of a batch, which say where a text lies, and no more'
         ),
     },
-    'search/corpus_blocks.py': {
+    'search/search_programs.py': {
         'left // devices': 'rows of a corpus a device',
         '-left // devices': 'the same, rounded up',
         'power_of_two(left // devices + 1) // 2': 'the same, rounded down',

@@ -21,7 +21,7 @@ from dualenc_jax.losses import (
 )
 from dualenc_jax.models import model_params
 from dualenc_jax.objectives import embedding
-from dualenc_jax.parallel import rules
+from dualenc_jax.parallel import partitioning
 from dualenc_jax.run import plan as plan_lib
 from dualenc_jax.training import Partitioner
 
@@ -80,7 +80,7 @@ def assert_equal(actual, expected, loss_tolerance=LOSS_TOLERANCE):
   (loss, gradients), (expected_loss, expected_gradients) = actual, expected
   np.testing.assert_allclose(loss, expected_loss, rtol=loss_tolerance)
   for path, got, want in zip(
-      rules.leaf_paths(expected_gradients),
+      partitioning.leaf_paths(expected_gradients),
       jax.tree.leaves(gradients),
       jax.tree.leaves(expected_gradients),
       strict=True,

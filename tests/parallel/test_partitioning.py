@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.objectives.contrastive import Contrastive
 from dualenc_jax.parallel import partitioning
-from dualenc_jax.run import plan
 from dualenc_jax.training import Partitioner
 
 
@@ -88,16 +88,13 @@ def test_a_dimension_that_its_mesh_axis_does_not_divide():
 
 def test_a_model_axis_that_does_not_divide_the_heads():
   def check(model_parallel, passage_heads):
-    plan.check_heads(
-        types.SimpleNamespace(
-            partitioner=Partitioner(model_parallel),
-            model=types.SimpleNamespace(
-                encoder=types.SimpleNamespace(num_heads=12),
-                passage_encoder=passage_heads
-                and types.SimpleNamespace(num_heads=passage_heads),
-            ),
-        )
+    model = types.SimpleNamespace(
+        encoder=types.SimpleNamespace(num_heads=12),
+        passage_encoder=passage_heads
+        and types.SimpleNamespace(num_heads=passage_heads),
     )
+    objective = types.SimpleNamespace(model=model)
+    Contrastive.check_mesh(objective, Partitioner(model_parallel))
 
   check(4, None)
   check(4, 8)

@@ -11,8 +11,7 @@ import pytest
 import sentencepiece
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.text.tokenizer import Tokenizer
-from dualenc_jax.text.vocabulary import SHIPPED, Vocabulary
+from dualenc_jax.text.tokenizer import SHIPPED, Tokenizer, Vocabulary
 
 TEXTS = [
     'Parse an ISO 8601 date.',

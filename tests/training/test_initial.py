@@ -18,7 +18,7 @@ from dualenc_jax.interop import assignment, opening, own
 from dualenc_jax.interop.weights import shapes_of, Weights
 from dualenc_jax.models import DualEncoder, Projection, T5Encoder, TokenEmbedder
 from dualenc_jax.tensor_files.tensors import Tensor
-from dualenc_jax.text.vocabulary import Vocabulary
+from dualenc_jax.text.tokenizer import Vocabulary
 from dualenc_jax.training import (
   initial,
   Optimizer,

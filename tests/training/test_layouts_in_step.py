@@ -12,7 +12,7 @@ import tiny_training
 from dualenc_jax.data import Batches, Grouped, Packed, Padded
 from dualenc_jax.models import model_params
 from dualenc_jax.objectives import embedding
-from dualenc_jax.parallel import rules
+from dualenc_jax.parallel import partitioning
 from dualenc_jax.training import Partitioner
 
 SIZE, QUERY, PASSAGE = 32, 12, 40
@@ -175,7 +175,9 @@ def test_loss_and_gradients_equal_the_padded_ones(
   # Sums over texts and devices run in another order; the loss divides by 0.1.
   np.testing.assert_allclose(loss, want_loss, rtol=2e-6)
   for path, got, value in zip(
-      rules.leaf_paths(want), jax.tree.leaves(gradients), jax.tree.leaves(want)
+      partitioning.leaf_paths(want),
+      jax.tree.leaves(gradients),
+      jax.tree.leaves(want),
   ):
     scale = np.abs(value).max()
     assert scale > 0, path

@@ -11,7 +11,7 @@ import tiny_training
 
 from dualenc_jax import losses
 from dualenc_jax.objectives import embedding
-from dualenc_jax.parallel import rules
+from dualenc_jax.parallel import partitioning
 from dualenc_jax.training import Optimizer, Partitioner, step as step_lib
 
 FSDP = (('embed', 'data'),)
@@ -70,7 +70,7 @@ def test_equal_on_every_mesh(separate_towers, num_negatives, partitioner):
   )
   np.testing.assert_allclose(metrics['loss'], loss, rtol=LOSS_TOLERANCE)
   assert state.step == 1
-  paths = rules.leaf_paths(gradients)
+  paths = partitioning.leaf_paths(gradients)
   squares = []
   for path, got, want, after, expected in zip(
       paths,
@@ -97,7 +97,9 @@ def test_equal_on_every_mesh(separate_towers, num_negatives, partitioner):
 def shard_shapes(tree):
   return {
       path: array.addressable_shards[0].data.shape
-      for path, array in zip(rules.leaf_paths(tree), jax.tree.leaves(tree))
+      for path, array in zip(
+          partitioning.leaf_paths(tree), jax.tree.leaves(tree)
+      )
   }
 
 
@@ -152,7 +154,7 @@ def test_frozen_parameters_stay_bit_equal_while_training():
   abstract, _, step = tiny_training.plan(partitioner, optimizer)
   state = tiny_training.make_state(abstract)
   before = tiny_training.unsharded_params()
-  kept = rules.leaf_paths(state.opt_state)
+  kept = partitioning.leaf_paths(state.opt_state)
   assert not [p for p in kept if 'token_embedder' in p or 'layers_0' in p]
   assert [p for p in kept if 'layers_1' in p]
   for k in range(3):
@@ -162,7 +164,7 @@ def test_frozen_parameters_stay_bit_equal_while_training():
     np.testing.assert_array_less(0, metrics['gradient_squares'])
   still = ('token_embedder/', 'encoder/layers_0/', 'projection/')
   for path, a, b in zip(
-      rules.leaf_paths(before),
+      partitioning.leaf_paths(before),
       jax.tree.leaves(before),
       jax.tree.leaves(jax.device_get(state.params)),
   ):
@@ -172,7 +174,7 @@ def test_frozen_parameters_stay_bit_equal_while_training():
 def test_a_loss_that_is_not_finite_names_the_loss_and_the_gradients():
   partitioner = Partitioner()
   abstract, _, step = tiny_training.plan(partitioner)
-  paths = rules.leaf_paths(abstract.params)
+  paths = partitioning.leaf_paths(abstract.params)
   batch = partitioner.to_device(tiny_training.make_batch())
   state, metrics = step(tiny_training.make_state(abstract), batch)
   assert step_lib.non_finite_tensors(jax.device_get(metrics), paths) == []

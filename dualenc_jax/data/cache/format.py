@@ -1,18 +1,102 @@
-"""The files of a token cache, mapped when it is opened."""
+"""The files of a token cache: what survives a kill, and maps of them."""
 
 from collections.abc import Mapping
+import contextlib
 import dataclasses
+import json
+import os
 import pathlib
+import shutil
 from typing import Any
 
 import numpy as np
 
-from dualenc_jax.data.cache.array_file import map_array
 from dualenc_jax.errors import UserError
-from dualenc_jax.io import json_file
+from dualenc_jax.io import files, json_file
 from dualenc_jax.text.ragged import Ragged
 
+_BLOCK = 2**20  # Values that are written at once where one is repeated.
 HEADER = 'header.json'
+JOURNAL = 'journal.json'
+
+
+class ArrayWriter:
+  """Appends to the file `<folder>/<name>.<dtype>`.
+
+  An array whose values are all equal is kept as one of them, whatever its
+  length: a column that a data set does not use costs nothing.
+
+  Attributes:
+    path: of the file.
+    rows: values of the array.
+    size: bytes of the file.
+    last: the last value, 0 of an empty array.
+  """
+
+  def __init__(
+      self, folder: pathlib.Path, name: str, dtype, rows: int = 0, size: int = 0
+  ):
+    """Opens the file; what it has after `size` bytes, `rows` values, goes."""
+    self._dtype = np.dtype(dtype)
+    self.path = folder / f'{name}.{self._dtype.name}'
+    self.rows, self.size = rows, size
+    self._file = open(self.path, 'a+b')
+    self._file.truncate(size)
+    self.last = self._dtype.type(0)
+    if size:
+      self._file.seek(size - self._dtype.itemsize)
+      self.last = np.frombuffer(self._file.read(), self._dtype)[0]
+    # All values so far are equal, and the file has one of them at most.
+    self._is_constant = size <= self._dtype.itemsize
+
+  def append(self, values: np.ndarray) -> None:
+    """Adds values [n] of this dtype."""
+    if not len(values):
+      return
+    if not self.rows:
+      self._write(values[:1])
+      self.rows, self.last, values = 1, values[0], values[1:]
+    other = values != self.last
+    if self.last != self.last:  # NaN, of which all are alike here.
+      other &= values == values
+    if self._is_constant and other.any():
+      for start in range(1, self.rows, _BLOCK):
+        count = min(_BLOCK, self.rows - start)
+        self._write(np.full(count, self.last, self._dtype))
+      self._is_constant = False
+    if not self._is_constant:
+      self._write(values)
+    self.rows += len(values)
+    self.last = values[-1] if len(values) else self.last
+
+  def append_offsets(self, offsets: np.ndarray) -> None:
+    """Adds offsets [n + 1] from 0 on, moved to follow those that are there."""
+    if not self.rows:
+      self.append(offsets[:1])
+    self.append(offsets[1:] + self.last)
+
+  def sync(self) -> None:
+    """Returns when everything is on the disk."""
+    self._file.flush()
+    os.fsync(self._file.fileno())
+
+  def close(self) -> None:
+    self._file.close()
+
+  def _write(self, values: np.ndarray) -> None:
+    values = np.ascontiguousarray(values, self._dtype)
+    self._file.write(values.data)
+    self.size += values.nbytes
+
+
+def map_array(path: pathlib.Path, rows: int) -> np.ndarray:
+  """Maps the file of an `ArrayWriter` that has `rows` values, read-only."""
+  dtype = np.dtype(path.suffix[1:])
+  if not rows:  # An empty file cannot be mapped.
+    return np.zeros(0, dtype)
+  # The plain view indexes faster than np.memmap's own subclass.
+  values = np.asarray(np.memmap(path, dtype, 'r'))
+  return values if len(values) == rows else np.broadcast_to(values, (rows,))
 
 
 class DamagedCache(Exception):
@@ -92,3 +176,110 @@ class Cache:
 
   def __len__(self) -> int:
     return len(self.query_tokens)
+
+
+class CacheWriter:
+  """Appends examples to the files of a cache, in a folder of its own.
+
+  What has been committed survives a kill: a writer of the same folder and key
+  goes on after it. The files depend on the examples only, not on how these
+  were divided, nor on interruptions.
+
+  A context manager.
+
+  Attributes:
+    folder: where the files are.
+    examples: how many have been written.
+  """
+
+  def __init__(self, folder: pathlib.Path, key: Mapping[str, Any]):
+    """Opens a folder, or makes it.
+
+    Args:
+      folder: whatever is in it that is not of this key goes.
+      key: what the header tells, beside counts and files.
+    """
+    self.folder = folder
+    self._key = dict(key)
+    state = _state(folder, key)
+    if state is None:
+      shutil.rmtree(folder, ignore_errors=True)
+      folder.mkdir(parents=True)
+      state = {'examples': 0, 'files': {}}
+    files.sweep(folder)
+    self.examples = state['examples']
+    self._files = {}
+    # On a full disk a close may fail; the others must follow all the same.
+    self._stack = contextlib.ExitStack()
+    for file, sizes in state['files'].items():
+      self._file(*file.rsplit('.', 1), *sizes)
+
+  @property
+  def size(self) -> int:
+    """Bytes of all files."""
+    return sum(file.size for file in self._files.values())
+
+  def append(self, arrays: Mapping[str, Ragged | np.ndarray]) -> None:
+    """Writes what `stack` makes of examples."""
+    for name, array in arrays.items():
+      if isinstance(array, Ragged):
+        values, offsets = array.values, array.offsets
+        self._file(f'{name}.values', values.dtype).append(values)
+        self._file(f'{name}.offsets', np.int64).append_offsets(offsets)
+      elif name.endswith('_offsets'):
+        self._file(name, array.dtype).append_offsets(array)
+      else:
+        self._file(name, array.dtype).append(array)
+    self.examples += len(arrays['query_tokens'])
+
+  def _file(self, name: str, dtype, *sizes: int) -> ArrayWriter:
+    if name not in self._files:
+      file = ArrayWriter(self.folder, name, dtype, *sizes)
+      self._files[name] = file
+      self._stack.callback(file.close)
+    return self._files[name]
+
+  def commit(self) -> None:
+    """Returns when the examples so far survive a kill."""
+    for file in self._files.values():
+      file.sync()
+    state = {
+        **self._key,
+        'examples': self.examples,
+        'negatives': self._files['negative_fingerprints'].rows,
+        'files': {
+            file.path.name: (file.rows, file.size)
+            for file in self._files.values()
+        },
+    }
+    with files.replacing(self.folder / JOURNAL, sync=True) as file:
+      file.write(json.dumps(state, indent=2).encode() + b'\n')
+
+  def finish(self) -> None:
+    """Makes it a complete cache, which is a journal called header."""
+    self.commit()
+    (self.folder / JOURNAL).rename(self.folder / HEADER)
+
+  def __enter__(self) -> 'CacheWriter':
+    return self
+
+  def __exit__(self, *unused_error) -> None:
+    self._stack.close()
+
+
+def _state(
+    folder: pathlib.Path, key: Mapping[str, Any]
+) -> dict[str, Any] | None:
+  """The journal of a folder, None unless it is of this key and true."""
+  try:
+    # A kill between `finish` and what follows it leaves a header.
+    name = HEADER if (folder / HEADER).exists() else JOURNAL
+    state = json.loads((folder / name).read_text('utf-8'))
+    sizes = [
+        ((folder / file).stat().st_size, size)
+        for file, (_, size) in state['files'].items()
+    ]
+  except (OSError, ValueError, KeyError, TypeError):
+    return None
+  same = all(state.get(name) == value for name, value in key.items())
+  return state if same and all(has >= size for has, size in sizes) else None

@@ -1,18 +1,21 @@
 """Finds, builds and reuses token caches."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+import contextlib
+import glob
 import hashlib
 import json
 import logging
 import os
 import pathlib
 import shutil
-from typing import Any
+from typing import Any, NamedTuple
+
+import filelock
 
 from dualenc_jax.data import columns
-from dualenc_jax.data.cache import others as cache_others
-from dualenc_jax.data.cache.build import CacheBuild
-from dualenc_jax.data.cache.format import Cache, DamagedCache
+from dualenc_jax.data.cache.build import BUILDING, CacheBuild
+from dualenc_jax.data.cache.format import Cache, DamagedCache, HEADER, JOURNAL
 from dualenc_jax.data.dataset import Dataset
 from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.text.tokenizer import Tokenizer
@@ -20,6 +23,9 @@ from dualenc_jax.text.tokenizer import Tokenizer
 __all__ = ['Cache', 'prepare']
 
 FORMAT = 5
+_UNSAFE = str.maketrans({c: '_' for c in '/\\:*?"<>| '})
+# What caches of the same examples have in common, beside task and split.
+_OF_EXAMPLES = {'module', 'options', 'source'}
 
 
 def prepare(
@@ -97,7 +103,7 @@ def prepare(
 
 def _name(key: dict[str, Any]) -> str:
   digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
-  return cache_others.prefix(key) + digest[:16]
+  return _prefix(key) + digest[:16]
 
 
 def _complete(folder: pathlib.Path) -> Cache | None:
@@ -110,17 +116,17 @@ def _complete(folder: pathlib.Path) -> Cache | None:
 def _build(build: CacheBuild) -> Cache:
   """Builds a cache, unless another process is quicker."""
   with build.locked():
-    others = cache_others.find(build.cache_dir, build.key)
+    others = _find(build.cache_dir, build.key)
     if build.folder.exists():
       try:
         return Cache.open(build.folder)
       except DamagedCache as damage:
         build.log(f'Rebuilding a damaged token cache: {damage}.')
         shutil.rmtree(build.folder)
-    elif reason := cache_others.explain(build.key, others):
+    elif reason := _explain(build.key, others):
       build.log(reason)
-    cache_others.sweep(others, build.log)
-    build.run(cache_others.count(others))
+    _sweep(others, build.log)
+    build.run(_count(others))
   return Cache.open(build.folder)
 
 
@@ -131,7 +137,7 @@ def _unchecked(
     log: Callable[[str], None],
 ) -> Cache:
   """The newest complete cache whose key agrees in all but the source."""
-  for other in cache_others.find(cache_dir, key):
+  for other in _find(cache_dir, key):
     if other.is_half or other.differs - {'source'}:
       continue
     if cache := _complete(other.folder):
@@ -145,3 +151,76 @@ def _unchecked(
       f' it to {cache_dir}: there is none here for task {key["task"]!r}, split'
       f' {key["split"]!r} with this vocabulary and these lengths.'
   ) from error
+
+
+class Other(NamedTuple):
+  """A cache of a task and split, or half of one.
+
+  Attributes:
+    folder: where it is.
+    header: its header, or journal.
+    differs: names of the parts of the wanted key in which it differs.
+    is_half: whether it is being built, or was by a process that was killed.
+  """
+
+  folder: pathlib.Path
+  header: Mapping[str, Any]
+  differs: set[str]
+  is_half: bool
+
+
+def _prefix(key: Mapping[str, Any]) -> str:
+  """What the folders of all caches of a task and split begin with."""
+  return f'{key["task"]}-{key["split"]}-'.translate(_UNSAFE)
+
+
+def _find(cache_dir: pathlib.Path, key: Mapping[str, Any]) -> list[Other]:
+  """Caches and halves of the task and split of a key, the newest first."""
+  start = glob.escape(_prefix(key))
+  found = []
+  for path in [
+      *cache_dir.glob(f'{start}*/{HEADER}'),
+      *(cache_dir / BUILDING).glob(f'{start}*/{JOURNAL}'),
+  ]:
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+      header = json.loads(path.read_text('utf-8'))
+      differs = {name for name in key if header.get(name) != key[name]}
+      other = Other(path.parent, header, differs, path.name == JOURNAL)
+      found.append((path.stat().st_mtime, other))
+  found.sort(key=lambda pair: pair[0], reverse=True)
+  return [other for _, other in found]
+
+
+def _explain(key: Mapping[str, Any], others: list[Other]) -> str | None:
+  """In what the nearest of others is not the cache of a key, if it is near.
+
+  None, too, where it is half of that cache.
+  """
+  nearest = min(others, key=lambda other: len(other.differs), default=None)
+  if nearest is None or not nearest.differs:
+    return None
+  if {'source', 'options'} <= nearest.differs:  # It is of other data.
+    return None
+  half = ' (half built)' if nearest.is_half else ''
+  return (
+      f'No token cache fits: the nearest, {nearest.folder}{half}, differs in'
+      f' {", ".join(sorted(nearest.differs))}.'
+  )
+
+
+def _count(others: list[Other]) -> int | None:
+  """How many examples there are, where a cache of the same ones exists."""
+  for other in others:
+    if not other.is_half and not other.differs & _OF_EXAMPLES:
+      return other.header.get('examples')
+  return None
+
+
+def _sweep(others: list[Other], log: Callable[[str], None]) -> None:
+  """Removes halves that nobody can finish, since their source has changed."""
+  for other in others:
+    if other.is_half and other.differs == {'source'}:
+      with contextlib.suppress(filelock.Timeout):
+        with filelock.FileLock(f'{other.folder}.lock', blocking=False):
+          shutil.rmtree(other.folder, ignore_errors=True)
+          log(f'Removed {other.folder}, half of a cache of another source.')

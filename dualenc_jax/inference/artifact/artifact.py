@@ -18,8 +18,7 @@ from dualenc_jax.inference.artifact.manifest import Manifest
 from dualenc_jax.inference.loaded import Loaded, Towers
 from dualenc_jax.tensor_files import safetensors_file
 from dualenc_jax.text.ragged import Ragged
-from dualenc_jax.text.tokenizer import Tokenizer
-from dualenc_jax.text.vocabulary import Vocabulary
+from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)

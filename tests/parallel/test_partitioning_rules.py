@@ -3,7 +3,7 @@
 import pytest
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.parallel import rules
+from dualenc_jax.parallel import partitioning
 
 PARAMS = {
     'encoder': {
@@ -21,35 +21,36 @@ PATHS = [
 
 
 def test_paths_are_joined_by_slashes_in_leaf_order():
-  assert rules.leaf_paths(PARAMS) == PATHS
+  assert partitioning.leaf_paths(PARAMS) == PATHS
 
 
 def test_a_rule_matches_the_whole_path():
-  assert rules.match('R', [('projection/kernel', 1)], PATHS) == {PATHS[3]: 1}
+  found = partitioning.match('R', [('projection/kernel', 1)], PATHS)
+  assert found == {PATHS[3]: 1}
   for part in ('kernel', 'projection', 'projection/kerne', 'rojection/kernel'):
     with pytest.raises(UserError, match='must match the whole path'):
-      rules.match('R', [(part, 1)], PATHS)
+      partitioning.match('R', [(part, 1)], PATHS)
 
 
 def test_the_first_rule_that_matches_counts():
   given = [(r'.*/layers_0/.*', 'a'), (r'.*kernel', 'b'), (r'.*', 'c')]
-  assert rules.match('R', given, PATHS) == {
+  assert partitioning.match('R', given, PATHS) == {
       PATHS[0]: 'a',
       PATHS[1]: 'a',
       PATHS[2]: 'b',
       PATHS[3]: 'b',
   }
-  assert set(rules.match('R', given[::-1], PATHS).values()) == {'c'}
+  assert set(partitioning.match('R', given[::-1], PATHS).values()) == {'c'}
 
 
 def test_paths_without_a_rule_are_left_out():
-  assert rules.match('R', [], PATHS) == {}
-  assert set(rules.match('R', [('.*scale', 1)], PATHS)) == {PATHS[1]}
+  assert partitioning.match('R', [], PATHS) == {}
+  assert set(partitioning.match('R', [('.*scale', 1)], PATHS)) == {PATHS[1]}
 
 
 def test_a_rule_without_a_parameter_is_an_error_with_the_nearest_paths():
   with pytest.raises(UserError) as error:
-    rules.match('FREEZE', [('.*', 1), ('projektion/kernel', 1)], PATHS)
+    partitioning.match('FREEZE', [('.*', 1), ('projektion/kernel', 1)], PATHS)
   message = str(error.value)
   assert "FREEZE: the rule 'projektion/kernel' matches no" in message
   assert 'such as: projection/kernel' in message
@@ -57,4 +58,4 @@ def test_a_rule_without_a_parameter_is_an_error_with_the_nearest_paths():
 
 def test_an_expression_that_does_not_compile_is_an_error():
   with pytest.raises(UserError, match=r"FREEZE: '\*\.kernel' is no regular"):
-    rules.match('FREEZE', [('*.kernel', 1)], PATHS)
+    partitioning.match('FREEZE', [('*.kernel', 1)], PATHS)

@@ -4,8 +4,7 @@ import itertools
 
 import numpy as np
 
-from dualenc_jax.text.fingerprint import as_uint32_pairs, fingerprints
-from dualenc_jax.text.ragged import Ragged
+from dualenc_jax.text.ragged import as_uint32_pairs, fingerprints, Ragged
 
 MASK = (1 << 64) - 1
 # Of the rows [1], [8774, 296, 1] and [].

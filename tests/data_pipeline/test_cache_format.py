@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from dualenc_jax.data.cache import array_file
-from dualenc_jax.data.cache.array_file import ArrayWriter, map_array
+from dualenc_jax.data.cache import format as cache_format
+from dualenc_jax.data.cache.format import ArrayWriter, map_array
 
 ARRAYS = {
     'nothing': [],
@@ -31,7 +31,7 @@ def write(folder, values, ends, state=(0, 0)):
 @pytest.mark.parametrize('name', ARRAYS)
 @pytest.mark.parametrize('ends', [[], [1], [0, 3, 3, 19], range(1, 20)])
 def test_what_is_written_is_mapped(tmp_path, monkeypatch, name, ends):
-  monkeypatch.setattr(array_file, '_BLOCK', 4)
+  monkeypatch.setattr(cache_format, '_BLOCK', 4)
   rows, size = write(tmp_path, ARRAYS[name], list(ends))
   path = tmp_path / 'x.int32'
   assert path.stat().st_size == size

@@ -5,8 +5,8 @@ import collections
 import numpy as np
 import pytest
 
-from dualenc_jax.data import order as order_lib
-from dualenc_jax.data.order import Order
+from dualenc_jax.data import picks as order_lib
+from dualenc_jax.data.picks import Order
 
 
 def draws(order, steps):

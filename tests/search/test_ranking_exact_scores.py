@@ -8,7 +8,7 @@ import pytest
 import search_cases
 import search_reference as reference
 
-from dualenc_jax.search import exact_scores
+from dualenc_jax.search import ranking
 
 
 @pytest.fixture(params=search_cases.ALL, ids=lambda case: case.__name__)
@@ -20,7 +20,7 @@ def corpus(request):
 
 def test_dot_products(corpus):
   queries, passages, _ = corpus
-  scores = exact_scores.dot_products(queries, passages)
+  scores = ranking.dot_products(queries, passages)
   assert scores.dtype == np.float32
   expected = reference.scores_of(queries, passages)
   np.testing.assert_array_equal(scores, expected)
@@ -33,7 +33,7 @@ def test_within_a_rounding_of_the_true_sum(corpus):
       [math.fsum((q * p).tolist()) for p in passages.astype(np.float64)]
       for q in queries.astype(np.float64)
   ]
-  scores = exact_scores.dot_products(queries, passages)
+  scores = ranking.dot_products(queries, passages)
   # Where sums cancel to almost nothing, float64 itself is off.
   np.testing.assert_allclose(
       scores,
@@ -51,7 +51,7 @@ def test_next_to_a_rounding_boundary():
   passages[:, 350] = 2**-24
   passages[:, 699] = 0, 2**-46, -(2**-46)
   query = np.ones((1, 700), np.float32)
-  scores = exact_scores.dot_products(query, passages)
+  scores = ranking.dot_products(query, passages)
   assert scores.tolist() == [[1.0, 1.0 + 2**-23, 1.0]]
 
 
@@ -65,7 +65,7 @@ def test_sums_run_from_left_to_right(passages_in_block):
   query = np.ones((2, 700), np.float32)
   for passage, expected in ((big_first, 1.0), (big_first[::-1], 1 + 2**-23)):
     passages = np.repeat(passage[None], passages_in_block, axis=0)
-    scores = exact_scores.dot_products(query, passages)
+    scores = ranking.dot_products(query, passages)
     assert scores.tolist() == [[expected] * passages_in_block] * 2
 
 
@@ -75,13 +75,13 @@ def test_scores_do_not_depend_on_blocks_or_places():
   queries = reference.unit(rng.normal(size=(30, 768)))
   passages = reference.unit(rng.normal(size=(1003, 768)))
   passages[1000:] = passages[:3]
-  whole = exact_scores.dot_products(queries, passages)
+  whole = ranking.dot_products(queries, passages)
   np.testing.assert_array_equal(whole[:, 1000:], whole[:, :3])
   for first, end in ((0, 1), (5, 12), (100, 612)):
-    part = exact_scores.dot_products(queries[3:9], passages[first:end])
+    part = ranking.dot_products(queries[3:9], passages[first:end])
     np.testing.assert_array_equal(part, whole[3:9, first:end])
   rows = rng.integers(0, 1003, (30, 7))
-  some = exact_scores.of_candidates(queries, passages, rows)
+  some = ranking.of_candidates(queries, passages, rows)
   np.testing.assert_array_equal(some, np.take_along_axis(whole, rows, axis=1))
 
 
@@ -90,7 +90,7 @@ def test_of_candidates(corpus):
   rng = np.random.default_rng(3)
   rows = rng.integers(-1, len(passages), (len(queries), 20))
   rows[0] = -1
-  scores = exact_scores.of_candidates(queries, passages, rows)
+  scores = ranking.of_candidates(queries, passages, rows)
   all_scores = reference.scores_of(queries, passages)
   expected = np.where(
       rows < 0, -np.inf, np.take_along_axis(all_scores, rows, axis=1)
@@ -100,9 +100,9 @@ def test_of_candidates(corpus):
 
 @pytest.fixture(params=[1, 7, 4096])
 def blocks(request, monkeypatch):
-  monkeypatch.setattr(exact_scores, '_QUERY_BLOCK', min(request.param, 256))
+  monkeypatch.setattr(ranking, '_QUERY_BLOCK', min(request.param, 256))
   monkeypatch.setattr(
-      exact_scores, '_PASSAGE_BLOCK', max(request.param * 10, 100)
+      ranking, '_PASSAGE_BLOCK', max(request.param * 10, 100)
   )
 
 
@@ -111,11 +111,11 @@ def test_rankings_on_the_host(corpus):
   queries, passages, ids = corpus
   full = reference.full_ranking(queries, passages, ids)
   for k in (1, 10, 2611):
-    found = exact_scores.top_k(queries, passages, ids, k)
+    found = ranking.top_k(queries, passages, ids, k)
     reference.assert_same(found, full, k)
   for place in (0, 3, 1000, 2610):
     gold = full.indices[:, place]
-    above = exact_scores.hits_above(
+    above = ranking.hits_above(
         queries, passages, ids, gold, full.scores[:, place]
     )
     assert above.tolist() == [place] * len(queries)
@@ -127,11 +127,11 @@ def test_memory_stays_far_below_queries_times_passages():
   passages = rng.normal(size=(20000, 8)).astype(np.float32)
   ids = reference.CountedIds([])
   gold = np.arange(300)
-  gold_scores = exact_scores.of_candidates(queries, passages, gold[:, None])
+  gold_scores = ranking.of_candidates(queries, passages, gold[:, None])
   tracemalloc.start()
   try:
-    exact_scores.top_k(queries, passages, ids, 10)
-    exact_scores.hits_above(
+    ranking.top_k(queries, passages, ids, 10)
+    ranking.hits_above(
         queries, passages, [''] * 20000, gold, gold_scores[:, 0]
     )
     _, peak = tracemalloc.get_traced_memory()

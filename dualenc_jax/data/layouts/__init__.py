@@ -1,1 +1,0 @@
-"""How the texts of a batch are put into rows."""
