@@ -4,6 +4,7 @@ import dataclasses
 import functools
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache
 import jax.numpy as jnp
 from loss_cases import (
   assert_gradients_close,
@@ -110,6 +111,21 @@ def embedded():
     return {k: getattr(embeddings, k) for k in TOWERS}, embeddings
 
   return model, batch, params, jax.vjp(jax.jit(vectors), params, has_aux=True)
+
+
+@pytest.fixture(autouse=True)
+def without_kept_programs():
+  """Compiles afresh.
+
+  Of a program with several rings that comes from JAX's folder of compiled
+  programs, XLA's CPU client (jaxlib 0.10.2) runs permutes of two rings at once
+  under one key: numbers are mixed up, or the process aborts.
+  """
+  jax.config.update('jax_enable_compilation_cache', False)
+  compilation_cache.reset_cache()
+  yield
+  jax.config.update('jax_enable_compilation_cache', True)
+  compilation_cache.reset_cache()
 
 
 LOSS = Sum((
