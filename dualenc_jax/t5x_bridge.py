@@ -16,7 +16,7 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.io.files import default_cache_dir
 from dualenc_jax.losses import Embeddings
 from dualenc_jax.objectives import Contrastive
-from dualenc_jax.objectives.embedding import Batch, embed
+from dualenc_jax.objectives.contrastive import Batch, embed
 from dualenc_jax.parallel import partitioning
 from dualenc_jax.text import text_rows
 

@@ -9,10 +9,10 @@ and differs from the next one only in its anchors and blocks. How the cosines
 are computed is said by a `Similarity`, which `evaluate` gives to any `Loss`.
 """
 
+from dualenc_jax.losses.blocks import query_blocks
 from dualenc_jax.losses.compose import AtTemperature, Sum
-from dualenc_jax.losses.embeddings import Embeddings
 from dualenc_jax.losses.in_batch_softmax import InBatchSoftmax
-from dualenc_jax.losses.loss import check, evaluate, init, Loss, query_blocks
+from dualenc_jax.losses.loss import check, Embeddings, evaluate, init, Loss
 from dualenc_jax.losses.pair import PAIR
 from dualenc_jax.losses.samtone import SamToNe
 from dualenc_jax.losses.similarity import LearnableTemperature, Similarity

@@ -1,13 +1,15 @@
-"""Blocks of negatives by name, and the matrices of scores they come from."""
+"""Blocks of negatives: the matrices of scores of each, and how many it has."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import jax
+import numpy as np
 
+from dualenc_jax.data.batches import Batches
 from dualenc_jax.errors import UserError
 from dualenc_jax.losses import log_partition
-from dualenc_jax.losses.embeddings import Embeddings
+from dualenc_jax.losses.loss import Embeddings, Loss
 from dualenc_jax.losses.score_matrix import Matrix, Partition, Tags
 from dualenc_jax.losses.similarity import Similarity
 
@@ -142,3 +144,130 @@ def _ids(batch: Embeddings, text: str) -> tuple[jax.Array, jax.Array]:
     )
   # Word by word: XLA on the CPU compares those eight times as fast.
   return ids[..., 0].reshape(-1), ids[..., 1].reshape(-1)
+
+
+def query_blocks(loss: Loss) -> tuple[Block, ...]:
+  """Negatives of the queries; () of a loss that does not say."""
+  return getattr(loss, 'query_blocks', tuple)()
+
+
+class Fingerprints(NamedTuple):
+  """The texts of B pairs with K hard negatives, uint64, equal if they are.
+
+  Attributes:
+    query: [B].
+    passage: [B].
+    negatives: [B, K]; K may be 0.
+    negative_valid: bool [B, K], False where there is no such hard negative.
+  """
+
+  query: np.ndarray
+  passage: np.ndarray
+  negatives: np.ndarray
+  negative_valid: np.ndarray
+
+
+def mean_negatives(
+    block: Block, texts: Fingerprints, mask_duplicates: bool
+) -> float:
+  """Negatives of an anchor of `block`, the mean over the B anchors.
+
+  The rule is that of `InBatchSoftmax`; nothing of size B x B is made.
+  """
+  size = len(texts.query)
+  anchors = getattr(texts, block.anchors)
+  if block.candidates == 'negatives':
+    hard = texts.negatives[texts.negative_valid]
+    same = _occurrences(texts.passage, hard) if mask_duplicates else 0
+    return float(np.mean(len(hard) - same))
+  if not mask_duplicates:
+    return float(size - 1)
+  if block.anchors == block.candidates:
+    return float(np.mean(size - _occurrences(anchors, anchors)))
+  # Pairs with the same query or the same passage: all with either, less those
+  # with both, which were counted twice.
+  query, passage = (
+      np.unique(x, return_inverse=True)[1] for x in (texts.query, texts.passage)
+  )
+  both = query * size + passage
+  same = (
+      _occurrences(texts.query, texts.query)
+      + _occurrences(texts.passage, texts.passage)
+      - _occurrences(both, both)
+  )
+  return float(np.mean(size - same))
+
+
+def _occurrences(values: np.ndarray, among: np.ndarray) -> np.ndarray:
+  """How often each value is found, int64 like `values`."""
+  among = np.sort(among)
+  first = np.searchsorted(among, values, side='left')
+  return np.searchsorted(among, values, side='right') - first
+
+
+def describe_negatives(
+    loss: Loss,
+    similarity: Similarity,
+    batch_size: int,
+    num_negatives: int,
+) -> Iterator[str]:
+  """A line on the negatives per query, as many as the batch has places for."""
+  size = batch_size, num_negatives
+  counts = _count(loss, size, lambda block: block.size(*size))
+  if counts:
+    parts = ', '.join(f'{count:,} {name}' for name, count in counts.items())
+    less = ', less duplicates' if similarity.mask_duplicates else ''
+    yield f'Negatives per query: {sum(counts.values()):,} ({parts}){less}.'
+
+
+def describe_left(
+    loss: Loss,
+    similarity: Similarity,
+    batches: Batches,
+    step: int,
+) -> Iterator[str]:
+  """A line on the negatives per query of the batches from `step` on.
+
+  It is exact for these: ten of them, or fewer of more than 100,000 pairs.
+  Nothing for a loss that does not say which blocks it has.
+
+  Raises:
+    UserError: no query of these batches has any negative.
+  """
+  if not query_blocks(loss):
+    return
+  steps = range(step, step + max(1, min(10, 1_000_000 // batches.batch_size)))
+  texts = [
+      Fingerprints(**batches.picker.fingerprints(s)) for s in steps
+  ]
+  mask = similarity.mask_duplicates
+  counts = _count(
+      loss,
+      (batches.batch_size, batches.num_negatives),
+      lambda block: np.mean(
+          [mean_negatives(block, text, mask) for text in texts]
+      ),
+  )
+  seen = f'in {len(steps)} batch{"es" * (len(steps) > 1)}'
+  if not sum(counts.values()):
+    raise UserError(
+        f'All negatives of all queries {seen} are masked out as duplicates, so'
+        ' that the loss is 0 whatever the model does. Expected pairs with'
+        ' different texts; look at the queries and passages of the task.'
+    )
+  parts = ', '.join(f'{count:,.1f} {name}' for name, count in counts.items())
+  yield (
+      f'{"After duplicates" if mask else "Real ones"}, {seen}:'
+      f' {sum(counts.values()):,.1f} negatives per query ({parts}).'
+  )
+
+
+def _count(
+    loss: Loss, size: tuple[int, int], count: Callable[[Block], float]
+) -> dict[str, float]:
+  """Negatives of a query by name, of a batch of this size (B, K)."""
+  counts = {}
+  for block in query_blocks(loss):
+    if block.size(*size):
+      counts[block.name] = counts.get(block.name, 0) + count(block)
+  return counts

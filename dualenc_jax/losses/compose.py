@@ -8,9 +8,8 @@ import jax.numpy as jnp
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.losses import loss as loss_lib
-from dualenc_jax.losses.blocks import Block
-from dualenc_jax.losses.embeddings import Embeddings
-from dualenc_jax.losses.loss import Loss, Params, Result
+from dualenc_jax.losses.blocks import Block, query_blocks
+from dualenc_jax.losses.loss import Embeddings, Loss, Params, Result
 from dualenc_jax.losses.similarity import LearnableTemperature, Similarity
 
 
@@ -57,7 +56,7 @@ class Sum:
 
   def query_blocks(self) -> tuple[Block, ...]:
     """Negatives of the queries in any part."""
-    parts = (loss_lib.query_blocks(loss) for loss, _ in self.parts)
+    parts = (query_blocks(loss) for loss, _ in self.parts)
     return tuple(dict.fromkeys(block for blocks in parts for block in blocks))
 
   def __call__(
@@ -97,7 +96,7 @@ class AtTemperature:
 
   def query_blocks(self) -> tuple[Block, ...]:
     """Negatives of the queries."""
-    return loss_lib.query_blocks(self.loss)
+    return query_blocks(self.loss)
 
   def __call__(
       self, params: Params, batch: Embeddings, similarity: Similarity

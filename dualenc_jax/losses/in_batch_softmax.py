@@ -1,8 +1,7 @@
 """In-batch softmax, the loss that the others extend."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
-import functools
 import math
 import numbers
 
@@ -10,11 +9,20 @@ import jax
 import jax.numpy as jnp
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.losses import blocks, metrics as metrics_lib
-from dualenc_jax.losses.embeddings import Embeddings
-from dualenc_jax.losses.loss import Params, Result
+from dualenc_jax.losses import blocks
+from dualenc_jax.losses.loss import (
+  Embeddings,
+  mean,
+  Params,
+  positive_similarity,
+  Result,
+)
 from dualenc_jax.losses.score_matrix import combine, Partition
 from dualenc_jax.losses.similarity import Similarity
+
+# Cosines as close as this are a tie, which is not a hit: equal vectors scored
+# in another order of summation differ by a few 1e-7 in float32.
+_ROUNDING = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,19 +126,17 @@ class InBatchSoftmax:
         similarity,
         totals=self.label_smoothing > 0.0,
     )
-    positive = metrics_lib.positive_similarity(batch)
-    mean = functools.partial(metrics_lib.mean, batch)
+    positive = positive_similarity(batch)
 
     value, metrics = 0.0, {}
     for term in terms:
       negatives = [partitions[b] for b in term.blocks if b in partitions]
-      part = mean(
-          self._entropy(term, positive, combine(negatives), temperature)
-      )
+      entropy = self._entropy(term, positive, combine(negatives), temperature)
+      part = mean(batch, entropy)
       metrics[f'{term.name}_loss'] = part
       value += term.weight * part
     metrics['loss'] = value
-    return value, metrics | metrics_lib.of_negatives(
+    return value, metrics | _metrics_of_negatives(
         batch, positive, self.query_blocks(), partitions, temperature
     )
 
@@ -179,3 +185,31 @@ class InBatchSoftmax:
           ' anchor, so that its loss is 0 whatever the model does. Expected at'
           f' least 2: raise the global batch size, {size}, above 1.'
       )
+
+
+def _metrics_of_negatives(
+    batch: Embeddings,
+    positive: jax.Array,
+    query_blocks: Sequence[blocks.Block],
+    partitions: Mapping[blocks.Block, Partition],
+    temperature: jax.Array | float,
+) -> dict[str, jax.Array]:
+  """How the positives of the queries rank, and how many negatives they have.
+
+  Returns:
+    accuracy: share of queries whose positive scores above all passages; not
+      there if the queries have no passages for negatives.
+    masked_fraction: share of the queries' negatives that are masked out, hard
+      ones that a query does not have among them.
+  """
+  found = [block for block in query_blocks if block in partitions]
+  size = batch.query.shape[0], batch.num_negatives
+  possible = sum(block.size(*size) for block in found)
+  count = combine([partitions[b] for b in found]).count
+  result = {'masked_fraction': 1.0 - mean(batch, count) / possible}
+  passages = [partitions[b] for b in found if b.candidates != 'query']
+  if passages:
+    best_negative = combine(passages).maximum * temperature
+    hit = positive - best_negative > _ROUNDING
+    result['accuracy'] = mean(batch, hit.astype(jnp.float32))
+  return result

@@ -23,8 +23,13 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.losses import dense, ring
-from dualenc_jax.losses.score_matrix import Matrix, Partition, Tags
+from dualenc_jax.losses import ring
+from dualenc_jax.losses.score_matrix import (
+  dense_log_partitions,
+  Matrix,
+  Partition,
+  Tags,
+)
 
 IMPLEMENTATIONS = ('auto', 'dense', 'ring')
 DENSE_BYTES = 2**25
@@ -83,7 +88,7 @@ def log_partitions(
     limit = DENSE_BYTES * (mesh.shape.get('data', 1) if mesh else 1)
     implementation = 'ring' if 4 * scores >= limit else 'dense'
   if implementation == 'dense':
-    return dense.log_partitions(
+    return dense_log_partitions(
         matrices, totals, precision, vectors, tags, temperature
     )
   axes = _axes(mesh, [x.shape[0] for x in vectors.values()])

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dualenc_jax.models import layers
-from dualenc_jax.models.segments import Segments
+from dualenc_jax.models.layers import Segments
 
 
 def einsum_attention(

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.models import layers, t5_encoder
-from dualenc_jax.models.segments import Segments
+from dualenc_jax.models.layers import Segments
 
 PAD = 0
 

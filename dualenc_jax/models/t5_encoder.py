@@ -10,7 +10,7 @@ import jax
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.models import attention, layers
-from dualenc_jax.models.segments import Segments
+from dualenc_jax.models.layers import Segments
 
 
 class EncoderLayer(nn.Module):

@@ -1,4 +1,4 @@
-"""Contrastive training of a dual encoder."""
+"""Contrastive training of a dual encoder: batches, embeddings, their loss."""
 
 from collections.abc import Callable, Iterator, Mapping
 import dataclasses
@@ -15,14 +15,16 @@ from dualenc_jax.data.layouts import Padded, padded_shape
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.embedder import Embedder
 from dualenc_jax.interop import own
-from dualenc_jax.losses import metrics as metrics_lib
+from dualenc_jax.losses import blocks
+from dualenc_jax.losses.loss import Embeddings, NORM_TOLERANCE
 from dualenc_jax.models import DualEncoder, model_params
-from dualenc_jax.objectives import negatives
-from dualenc_jax.objectives.embedding import embed
 from dualenc_jax.objectives.objective import check_whole, Objective, Run
 from dualenc_jax.parallel import micro_batches
 from dualenc_jax.parallel.partitioning import Partitioner
+from dualenc_jax.text.text_rows import TextRows
 from dualenc_jax.text.tokenizer import Vocabulary
+
+Batch = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +79,7 @@ class Contrastive(Objective):
     return self.value(params.get('loss', {}), embeddings)
 
   def value(
-      self, params: Any, embeddings: losses.Embeddings
+      self, params: Any, embeddings: Embeddings
   ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """The loss, with its own parameters, of a batch that is encoded."""
     return losses.evaluate(self.loss, self.similarity, params, embeddings)
@@ -173,19 +175,19 @@ class Contrastive(Objective):
         f' {run.tokenizer.passage_length} tokens.'
     )
     yield f'Loss: {type(self.loss).__name__}.'
-    yield from negatives.describe(
+    yield from blocks.describe_negatives(
         self.loss, self.similarity, run.batch_size, self.num_negatives
     )
 
   def describe_batches(self, run: Run, step: int) -> Iterator[str]:
-    yield negatives.describe_layout(run.batches, step)
-    yield from negatives.describe_left(
+    yield _describe_layout(run.batches, step)
+    yield from blocks.describe_left(
         self.loss, self.similarity, run.batches, step
     )
 
   def problem(self, metrics: Mapping[str, Any]) -> str | None:
     error = metrics.get('norm_error', 0.0)
-    if error <= metrics_lib.NORM_TOLERANCE:
+    if error <= NORM_TOLERANCE:
       return None
     return (
         f'the norm of an embedding is off 1 by {error:.3g}, so that its dot'
@@ -229,3 +231,132 @@ class Contrastive(Objective):
     """C of the batch: as many a micro-batch as devices on the data axis."""
     devices, size = run.partitioner.mesh.shape['data'], run.batch_size
     return devices * (size // (self.micro_batch_size or size))
+
+
+def embed(
+    model: DualEncoder,
+    params: Any,
+    batch: Batch,
+    dropout_key: jax.Array | None = None,
+    micro_batch_size: int | None = None,
+) -> Embeddings:
+  """Encodes a batch with both towers.
+
+  Args:
+    model: the dual encoder.
+    params: train parameters; those of the loss are ignored.
+    batch: what `Batches` yields: queries and passages, `TextRows` of C cells of
+      P pairs, B = C P, with K hard negatives where a cell has P (1 + K)
+      passages; ids and other columns, see `Embeddings`.
+    dropout_key: switches dropout on. The masks of a text depend on this key
+      and the number of its pair alone: batch['numbers'] [B], or its place in
+      the batch if there are none.
+    micro_batch_size: pairs encoded at once, see `micro_batches.map_rows`; None
+      for all.
+
+  Returns:
+    The embeddings of the batch.
+  """
+  variables = {'params': model_params(params)}
+  queries, passages = batch['queries'], batch['passages']
+  cells, pairs = queries.num_cells, queries.num_texts
+  candidates = passages.num_texts // pairs
+  keys = [None, None]
+  if dropout_key is not None:
+    keys = jax.random.split(dropout_key)
+
+  def encode(method, texts, key, numbers):
+    """Texts of c cells, numbers [c, T] -> [c, T, D]."""
+
+    def encode_rows(tokens, lengths, numbers):
+      return model.apply(
+          variables,
+          tokens,
+          lengths,
+          None if key is None else numbers,
+          rngs=None if key is None else {'dropout': key},
+          method=method,
+      )
+
+    return encode_texts(encode_rows, texts, numbers)
+
+  def encode_cells(numbers, queries, passages):
+    """Numbers [c, P] of pairs, their texts -> [c, P, D], [c, P (1 + K), D]."""
+    of_passages = numbers[:, :, None] * candidates
+    of_passages += jnp.arange(candidates, dtype=numbers.dtype)[None, None]
+    return (
+        encode('encode_query', queries, keys[0], numbers),
+        encode(
+            'encode_passage',
+            passages,
+            keys[1],
+            of_passages.reshape(len(numbers), -1),
+        ),
+    )
+
+  if micro_batch_size is not None:
+    micro_batches.check_size(micro_batch_size, cells * pairs)
+  numbers = batch.get('numbers', jnp.arange(cells * pairs, dtype=jnp.uint32))
+  query, passage = micro_batches.map_rows(
+      encode_cells,
+      None if micro_batch_size is None else micro_batch_size // pairs,
+      numbers.reshape(cells, pairs),
+      queries,
+      passages,
+  )
+  features = query.shape[-1]
+  passage = passage.reshape(-1, candidates, features)
+  return Embeddings.of_batch(batch, query.reshape(-1, features), passage)
+
+
+def encode_texts(
+    encode_rows: Callable[..., jax.Array], texts: TextRows, numbers: jax.Array
+) -> jax.Array:
+  """Encodes the texts of c cells, whatever their layout.
+
+  Args:
+    encode_rows: a tower: tokens [R, L], lengths and dropout numbers [R, S] ->
+      [R, S, D].
+    texts: of the cells.
+    numbers: of the texts, for dropout, uint32 [c, T].
+
+  Returns:
+    [c, T, D].
+  """
+  encoded = []
+  for tokens, lengths, of_cell in texts.groups:
+    cells, rows, segments = lengths.shape
+    own = jnp.take_along_axis(
+        numbers, of_cell.reshape(cells, -1), axis=1, mode='clip'
+    )
+    group = encode_rows(
+        tokens.reshape(cells * rows, -1),
+        lengths.reshape(cells * rows, segments),
+        own.reshape(cells * rows, segments),
+    )
+    encoded.append(group.reshape(cells, rows * segments, -1))
+  encoded = jnp.concatenate(encoded, axis=1)
+  if texts.places is None:
+    return encoded
+  return jnp.take_along_axis(
+      encoded, texts.places[:, :, None], axis=1, mode='clip'
+  )
+
+
+def _describe_layout(batches: Batches, step: int) -> str:
+  """A line on rows and padding of the batch of a step."""
+  batch = batches(step)
+  real = total = 0
+  rows = {}
+  for name in ('queries', 'passages'):
+    groups = batch[name].groups
+    real += sum(int(group.lengths.sum()) for group in groups)
+    total += sum(group.tokens.size for group in groups)
+    counts = [f'{g.tokens.shape[1]} x {g.tokens.shape[2]}' for g in groups]
+    rows[name] = ' + '.join(counts)
+  cells = f' in each of {batches.cells} cells' if batches.cells > 1 else ''
+  return (
+      f'Layout: {type(batches.layout).__name__}, rows x tokens{cells}: queries'
+      f' {rows["queries"]}, passages {rows["passages"]};'
+      f' {real / total:.0%} of the tokens are real.'
+  )

@@ -21,7 +21,7 @@ import tiny_training
 from dualenc_jax import losses
 from dualenc_jax.errors import UserError
 from dualenc_jax.losses import AtTemperature, PAIR, SamToNe, Similarity, Sum
-from dualenc_jax.objectives import embedding
+from dualenc_jax.objectives import contrastive
 from dualenc_jax.parallel import partitioning
 from dualenc_jax.training import Partitioner
 
@@ -107,7 +107,7 @@ def embedded():
   params = tiny_training.init_params(model, LOSS, SIMILARITY)
 
   def vectors(params):
-    embeddings = embedding.embed(model, params, batch)
+    embeddings = contrastive.embed(model, params, batch)
     return {k: getattr(embeddings, k) for k in TOWERS}, embeddings
 
   return model, batch, params, jax.vjp(jax.jit(vectors), params, has_aux=True)

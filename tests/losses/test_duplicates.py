@@ -6,7 +6,7 @@ import pytest
 import reference
 
 from dualenc_jax.losses import blocks
-from dualenc_jax.losses.duplicates import Fingerprints, mean_negatives
+from dualenc_jax.losses.blocks import Fingerprints, mean_negatives
 
 
 def make_texts(size, num_negatives, distinct, seed=0):

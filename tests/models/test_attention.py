@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dualenc_jax.models import attention
-from dualenc_jax.models.segments import Segments
+from dualenc_jax.models.layers import Segments
 
 B, L, H, K = 3, 12, 4, 8
 ATTENTION_FNS = [attention.einsum_attention, attention.dot_product_attention]

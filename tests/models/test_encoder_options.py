@@ -10,7 +10,7 @@ import pytest
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.models import attention, layers, t5_encoder
-from dualenc_jax.models.segments import Segments
+from dualenc_jax.models.layers import Segments
 
 DEPTH, B, L, E = 2, 4, 10, 24
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dualenc_jax.models.segments import Segments
+from dualenc_jax.models.layers import Segments
 
 LENGTHS = np.array([[3, 2, 4, 0], [9, 0, 0, 0], [1, 1, 1, 2], [0, 0, 0, 0]])
 NUMBERS = np.array([[5, 0, 77, 1], [8, 9, 10, 11], [2, 3, 4, 6], [0, 0, 0, 0]])

@@ -20,7 +20,7 @@ from dualenc_jax.losses import (
   Similarity,
 )
 from dualenc_jax.models import model_params
-from dualenc_jax.objectives import embedding
+from dualenc_jax.objectives import contrastive
 from dualenc_jax.parallel import partitioning
 from dualenc_jax.run import plan as plan_lib
 from dualenc_jax.training import Partitioner
@@ -69,7 +69,7 @@ def by_the_step(
   model = make_model(separate_towers, **dict(options))
   batch = tiny_training.make_batch(SIZE, num_negatives)
   return value_and_gradients(
-      lambda params: embedding.embed(
+      lambda params: contrastive.embed(
           model, params, batch, KEY, micro_batch_size
       ),
       make_params(separate_towers, options),
@@ -201,7 +201,7 @@ def test_all_at_once_is_no_scan():
 
   def primitives(size):
     def embed(params):
-      return embedding.embed(make_model(), params, batch, KEY, size)
+      return contrastive.embed(make_model(), params, batch, KEY, size)
 
     return str(jax.make_jaxpr(embed)(make_params()))
 
@@ -215,7 +215,7 @@ def test_every_row_of_every_micro_batch_has_dropout_of_its_own():
       for name, tokens in tiny_training.make_tokens(8, 2).items()
   })
   embeddings = jax.jit(
-      lambda params: embedding.embed(make_model(), params, batch, KEY, 2)
+      lambda params: contrastive.embed(make_model(), params, batch, KEY, 2)
   )(make_params())
   rows = np.concatenate(
       [

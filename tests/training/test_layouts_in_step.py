@@ -11,7 +11,7 @@ import tiny_training
 
 from dualenc_jax.data import Batches, Grouped, Packed, Padded
 from dualenc_jax.models import model_params
-from dualenc_jax.objectives import embedding
+from dualenc_jax.objectives import contrastive
 from dualenc_jax.parallel import partitioning
 from dualenc_jax.training import Partitioner
 
@@ -63,7 +63,7 @@ def make_params(scan_layers=False, num_layers=1):
 @functools.partial(jax.jit, static_argnames=('model', 'dropout', 'micro'))
 def embed(params, batch, model, dropout=False, micro=None):
   key = KEY if dropout else None
-  return embedding.embed(model, params, batch, key, micro)
+  return contrastive.embed(model, params, batch, key, micro)
 
 
 def by_number(embeddings, batch):

@@ -10,7 +10,7 @@ import pytest
 import tiny_training
 
 from dualenc_jax import losses
-from dualenc_jax.objectives import embedding
+from dualenc_jax.objectives import contrastive
 from dualenc_jax.parallel import partitioning
 from dualenc_jax.training import Optimizer, Partitioner, step as step_lib
 
@@ -29,7 +29,7 @@ def on_one_device(separate_towers, num_negatives):
   batch = tiny_training.make_batch(num_negatives=num_negatives)
 
   def loss_fn(params):
-    embeddings = embedding.embed(model, params, batch)
+    embeddings = contrastive.embed(model, params, batch)
     return losses.evaluate(
         tiny_training.LOSS,
         tiny_training.SIMILARITY,
@@ -204,7 +204,7 @@ def test_hard_negatives_are_those_of_their_query():
   model = tiny_training.make_model()
   params = tiny_training.unsharded_params()
   batch = tiny_training.make_tokens(size=4, num_negatives=3)
-  embed = jax.jit(lambda batch: embedding.embed(model, params, batch))
+  embed = jax.jit(lambda batch: contrastive.embed(model, params, batch))
   embeddings = embed(tiny_training.padded(batch))
   encode = jax.jit(
       lambda tokens: model.apply(

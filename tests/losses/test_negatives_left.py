@@ -8,12 +8,12 @@ import pytest
 from dualenc_jax.errors import UserError
 from dualenc_jax.losses import (
   AtTemperature,
+  blocks,
   InBatchSoftmax,
   SamToNe,
   Similarity,
   Sum,
 )
-from dualenc_jax.objectives import negatives
 
 
 class FourPairs:
@@ -41,7 +41,7 @@ class FourPairs:
 def lines(loss, num_negatives, **options):
   pairs = FourPairs(num_negatives)
   similarity = Similarity(**options)
-  return list(negatives.describe_left(loss, similarity, pairs, 7))
+  return list(blocks.describe_left(loss, similarity, pairs, 7))
 
 
 def test_negatives_after_duplicates():
