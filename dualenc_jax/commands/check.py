@@ -13,7 +13,7 @@ import jax
 from dualenc_jax.commands import config, flags, runtime, training
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import machine
-from dualenc_jax.run import fit_batch, memory, plan as plan_lib, summary
+from dualenc_jax.run import fit_batch, memory, plan as plan_lib
 from dualenc_jax.run.experiment import Experiment
 
 
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   if not args.fit_batch:
     experiment.objective.check_batch(experiment)
   plan = plan_lib.make_plan(experiment)
-  for line in summary.describe(experiment, plan):
+  for line in plan_lib.describe(experiment, plan):
     print(line)
   if start := plan_lib.make_start(plan, experiment):
     print(start)

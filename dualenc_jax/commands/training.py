@@ -5,7 +5,7 @@ import logging
 
 from dualenc_jax.commands import config, model_dir
 from dualenc_jax.evaluation import evaluation
-from dualenc_jax.run import loop, plan as plan_lib, summary
+from dualenc_jax.run import loop, plan as plan_lib
 from dualenc_jax.run.experiment import Experiment
 
 _LOG = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ def train(
   text = config.operative_config()
   experiment.objective.check_batch(experiment)
   plan = plan_lib.make_plan(experiment)
-  for line in summary.describe(experiment, plan):
+  for line in plan_lib.describe(experiment, plan):
     _LOG.info('%s', line)
   model_dir.check(experiment.model_dir, text, allow_config_change)
   # Nothing is written before data and checkpoints are known to be good.

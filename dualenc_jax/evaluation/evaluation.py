@@ -12,7 +12,7 @@ from dualenc_jax.inference.embedder import Embedder
 from dualenc_jax.io import finite
 from dualenc_jax.models import model_params
 from dualenc_jax.run.experiment import Experiment
-from dualenc_jax.run.hooks import Hook, Training
+from dualenc_jax.run.loop import Hook, Training
 from dualenc_jax.search import ranking as ranking_lib
 from dualenc_jax.search.exact_search import ExactSearch
 from dualenc_jax.search.ranking import Ranking

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dualenc_jax.run.hooks import Hook, Hooks, Training
+from dualenc_jax.run.loop import Hook, Hooks, Training
 
 
 class Said:
