@@ -14,7 +14,7 @@ import numpy as np
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.index.header import AGAIN, FILE, Header
-from dualenc_jax.io import growing_folder, json_file
+from dualenc_jax.io import files, json_file
 
 EMBEDDINGS = 'embeddings.npy'
 IDS = 'ids.txt'
@@ -228,7 +228,7 @@ def _map_bytes(path: pathlib.Path) -> np.ndarray:
   return np.asarray(np.memmap(path, np.uint8, mode='r'))
 
 
-class Places(growing_folder.GrowingFolder):
+class Places(files.GrowingFolder):
   """The folders of one index."""
 
   def shards(self) -> list[int]:

@@ -17,7 +17,7 @@ from dualenc_jax.interop import (
 from dualenc_jax.interop.forms import Form
 from dualenc_jax.interop.sentence_transformers.modules import MODULES
 from dualenc_jax.interop.weights import count_reasons, Usage, Weights
-from dualenc_jax.io import files, growing_folder
+from dualenc_jax.io import files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +94,7 @@ def convert(
         f' --gin.INITIAL_CHECKPOINT_PATH={weights.path}, or give --to=hf, t5x,'
         ' npz or safetensors.'
     )
-  with growing_folder.new_folder(out, 'another --out') as partial:
+  with files.new_folder(out, 'another --out') as partial:
     with files.writing(out, 'another --out'):
       lines = form.write(weights, partial, out) or ()
     for line in lines:

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.io.growing_folder import GrowingFolder, new_folder
+from dualenc_jax.io.files import GrowingFolder, new_folder
 
 
 def make(folder, text):

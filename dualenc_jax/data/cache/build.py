@@ -18,8 +18,8 @@ from dualenc_jax.data.columns import Column, TEXT
 from dualenc_jax.data.dataset import Dataset, rows
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import files, forecast as cache_forecast
+from dualenc_jax.io.files import GrowingFolder
 from dualenc_jax.io.forecast import gigabytes
-from dualenc_jax.io.growing_folder import GrowingFolder
 from dualenc_jax.text.ragged import fingerprints, lengths_to_offsets, Ragged
 from dualenc_jax.text.tokenizer import Tokenizer
 

@@ -17,7 +17,7 @@ from dualenc_jax.inference.artifact import export, manifest as manifest_lib
 from dualenc_jax.inference.artifact.artifact import Artifact
 from dualenc_jax.inference.artifact.manifest import Manifest, Tower
 from dualenc_jax.inference.loaded import Loaded
-from dualenc_jax.io import files, growing_folder, machine
+from dualenc_jax.io import files, machine
 from dualenc_jax.tensor_files import safetensors_file
 from dualenc_jax.tensor_files.tensors import Tensor
 
@@ -52,7 +52,7 @@ def new_artifact(folder: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
     UserError: the folder holds something else, or cannot be written.
   """
   marker = manifest_lib.FILE
-  with growing_folder.new_folder(folder, marker=marker) as new:
+  with files.new_folder(folder, marker=marker) as new:
     with files.writing(folder):
       yield new
 
