@@ -10,7 +10,7 @@ import dataclasses
 
 import jax
 
-from dualenc_jax.commands import config, flags, runtime, training
+from dualenc_jax.commands import config, flags, runtime, train
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import machine
 from dualenc_jax.run import fit_batch, memory, plan as plan_lib
@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   args = config.parse_args(make_parser(), argv)
   args.model_dir = args.model_dir or 'unused'
   runtime.start()
-  experiment = training.build(args)
+  experiment = train.build(args)
   available = args.device_memory_gib or machine.device_memory()
 
   print(config.operative_config())

@@ -13,7 +13,7 @@ import time
 
 import jax
 
-from dualenc_jax.commands import config, model_dir, runtime, training
+from dualenc_jax.commands import config, model_dir, runtime, train
 from dualenc_jax.evaluation import evaluation
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.index import of_model
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   if jax.default_backend() == 'cpu' and partitioning.has_gpu():
     print('JAX sees no GPU here; the quickstart runs on the CPU.')
     jax.config.update('jax_platforms', 'cpu')
-  training.train(training.build(args), args.allow_config_change, started)
+  train.train(train.build(args), args.allow_config_change, started)
 
   model = model_dir.load(args.model_dir)
   folder = pathlib.Path(args.model_dir)

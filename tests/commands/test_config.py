@@ -7,7 +7,7 @@ import gin
 import pytest
 
 from dualenc_jax import losses
-from dualenc_jax.commands import config, model_dir, training
+from dualenc_jax.commands import config, model_dir, train
 from dualenc_jax.errors import UserError
 
 RUN = 'runs/quickstart.gin'
@@ -195,7 +195,7 @@ def build_run(*flags: str):
   """The experiment as `dualenc train` and `dualenc check` build it."""
   args = parse(f'--gin_file={RUN}', *flags)
   args.model_dir = 'x'
-  return training.build(args)
+  return train.build(args)
 
 
 def test_flags_reach_a_loss_of_ones_own(tmp_path, monkeypatch):
