@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.analysis.sample import Sample
-from dualenc_jax.analysis.setting import Setting
+from dualenc_jax.analysis.sample import Sample, Setting
 from dualenc_jax.data import Tokenizer
 from dualenc_jax.figures import drawing
 from dualenc_jax.figures.figure import Figure

@@ -3,9 +3,9 @@
 import numpy as np
 
 from dualenc_jax.analysis import geometry
+from dualenc_jax.analysis.geometry import Ratios, similarity_ratios
 from dualenc_jax.analysis.sample import Sample
 from dualenc_jax.analysis.separability import groups_of, separability
-from dualenc_jax.analysis.similarity import Ratios, similarity_ratios
 from dualenc_jax.analysis.vectors import Vectors
 
 # Of each tower: more do not change the accuracy, and take long.

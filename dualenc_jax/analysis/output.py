@@ -7,17 +7,14 @@ import pathlib
 from typing import Any
 
 from dualenc_jax.analysis import (
-  histogram_figures,
+  figures as figures_lib,
   lengths as lengths_lib,
-  map_figures,
   projector,
 )
-from dualenc_jax.analysis.sample import Sample
-from dualenc_jax.analysis.setting import Setting
+from dualenc_jax.analysis.sample import Sample, Setting
 from dualenc_jax.analysis.vectors import Vectors
 from dualenc_jax.errors import UserError
-from dualenc_jax.figures import figure as figure_lib
-from dualenc_jax.figures.figure import Figure
+from dualenc_jax.figures.figure import Figure, save, write_csv
 from dualenc_jax.io import files
 
 
@@ -100,10 +97,10 @@ def figures(analyses: Sequence[Analysis], mapped: int) -> list[Figure]:
   apart = {a.vectors.name: a.numbers.get('separability') for a in analyses}
   sides = lengths_lib.merge(side for a in analyses for side in a.lengths)
   return [
-      map_figures.tsne_figure(models, apart, setting),
-      *map_figures.pca_figures(models, setting),
-      histogram_figures.top_cosine_figure(models, setting),
-      histogram_figures.ratio_figure(models, setting),
+      figures_lib.tsne_figure(models, apart, setting),
+      *figures_lib.pca_figures(models, setting),
+      figures_lib.top_cosine_figure(models, setting),
+      figures_lib.ratio_figure(models, setting),
       lengths_lib.length_figure(sides, setting),
   ]
 
@@ -122,17 +119,14 @@ def write(
     folder: that is there.
     mapped: queries, and passages, on the maps.
   """
-  saved = [
-      figure_lib.save(figure, folder) for figure in figures(analyses, mapped)
-  ]
-  figure_lib.write_csv(
+  saved = [save(figure, folder) for figure in figures(analyses, mapped)]
+  names = number_names(analyses)
+  write_csv(
       folder / 'numbers.csv',
       {
-          'number': list(number_names(analyses)),
+          'number': names,
           **{
-              a.vectors.name: [
-                  a.numbers.get(name, '') for name in number_names(analyses)
-              ]
+              a.vectors.name: [a.numbers.get(name, '') for name in names]
               for a in analyses
           },
       },

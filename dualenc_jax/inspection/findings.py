@@ -147,21 +147,18 @@ def _use(split: summary.Split) -> Iterator[Finding]:
       split.split != 'train'
       and (split.rows == passages > 0 or (split.corpus and split.lone_queries))
   )
+  what = advice = ''
   if split.error:
-    yield Finding(
-        Level.UNUSABLE,
-        split.name,
-        split.error.removesuffix('.'),
-        f'{split.rows:,} rows were read before that.',
-    )
+    what = split.error.removesuffix('.')
+    advice = f'{split.rows:,} rows were read before that.'
   elif not good:
-    yield Finding(
-        Level.UNUSABLE,
-        split.name,
+    what = (
         f'no pair of a query and a relevant passage is in {split.rows:,} good'
-        f' and {split.num_refused:,} refused rows',
-        'See whether it is the right file, of the right columns.',
+        f' and {split.num_refused:,} refused rows'
     )
+    advice = 'See whether it is the right file, of the right columns.'
+  if what:
+    yield Finding(Level.UNUSABLE, split.name, what, advice)
 
 
 def _rows(split: summary.Split) -> Iterator[Finding]:
@@ -175,18 +172,14 @@ def _rows(split: summary.Split) -> Iterator[Finding]:
         ' unless you have already said so, `dualenc data prepare` stops there'
         ' and names the flag that does.',
     )
-  if split.lone_queries and (split.split == 'train' or not split.corpus):
-    yield Finding(
-        Level.WRONG,
-        split.name,
-        f'queries without a passage: {split.lone_queries:,}',
-        'Give them one, or take them out.',
-    )
-  if split.pairs and split.lone_passages:
-    yield Finding(
-        Level.WRONG,
-        split.name,
-        f'passages without a query, among pairs: {split.lone_passages:,}',
+  ranked_here = split.split == 'train' or not split.corpus
+  for what, count in (
+      ('queries without a passage', ranked_here and split.lone_queries),
+      ('passages without a query, among pairs',
+       split.pairs and split.lone_passages),
+  ):
+    yield from _some(
+        Level.WRONG, split.name, Found(count), what,
         'Give them one, or take them out.',
     )
   many = split.repeated_pairs.count > _MANY_REPEATED * split.pairs
@@ -198,15 +191,14 @@ def _rows(split: summary.Split) -> Iterator[Finding]:
       'They weigh more than others. Keep one of each.',
   )
   if split.negatives.count:
-    none = (
-        f', {split.without_negatives:,} pairs have none'
-        if split.without_negatives
-        else ''
-    )
+    fewest, most = split.fewest_negatives, split.most_negatives
+    counts = f'{fewest:,}' if fewest == most else f'{fewest:,} to {most:,}'
+    if split.without_negatives:
+      counts += f', {split.without_negatives:,} pairs have none'
     yield Finding(
         Level.NOTE,
         split.name,
-        f'hard negatives a pair: {_range(split)}{none}',
+        f'hard negatives a pair: {counts}',
         '--gin.NUM_NEGATIVES=K trains with K of them, 0 by default; a pair that'
         ' has fewer, with those.',
     )
@@ -217,7 +209,8 @@ def _lengths(
 ) -> Iterator[Finding]:
   flag = f'--gin.{"QUERY" if what == "query" else "PASSAGE"}_LENGTH'
   plural, lengths = _PLURALS[what], texts.lengths
-  percentiles = lengths.percentiles
+  # Up to a multiple of 8, which accelerators like.
+  length = {p: -(-tokens // 8) * 8 for p, tokens in lengths.percentiles.items()}
   if split.split == 'train' and texts.unique < _FEW_UNIQUE:
     yield Finding(
         Level.NOTE,
@@ -234,8 +227,8 @@ def _lengths(
         split.name,
         f'{lengths.truncated:.1%} of {plural} are cut to'
         f' {lengths.limit} tokens',
-        f'{flag}={_rounded(percentiles[95])} would cut 5% at most,'
-        f' {_rounded(percentiles[99])} 1%; or make the texts shorter.',
+        f'{flag}={length[95]} would cut 5% at most, {length[99]} 1%; or make'
+        ' the texts shorter.',
     )
   if lengths.unknown > _MANY_UNKNOWN:
     yield Finding(
@@ -245,16 +238,6 @@ def _lengths(
         ' vocabulary',
         'Give one that was made for such text, --gin.VOCABULARY=...',
     )
-
-
-def _range(split: summary.Split) -> str:
-  fewest, most = split.fewest_negatives, split.most_negatives
-  return f'{fewest:,}' if fewest == most else f'{fewest:,} to {most:,}'
-
-
-def _rounded(length: int) -> int:
-  """Up to a multiple of 8, which accelerators like."""
-  return -(-length // 8) * 8
 
 
 def serious(found: Iterable[Finding]) -> list[Finding]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dualenc_jax.figures import table
 from dualenc_jax.figures.table import Cell, Row, Table
 from dualenc_jax.inspection import summary
-from dualenc_jax.inspection.findings import Finding, Level
+from dualenc_jax.inspection.findings import Finding, Level, serious
 
 _WIDTH = 300  # Characters of a sample's text.
 # Names of numbers, and how they are written.
@@ -51,19 +51,26 @@ def markdown(
     inspection: summary.Inspection, findings: Sequence[Finding]
 ) -> str:
   """The report, the verdict last."""
-  return '\n'.join([
-      *_head(inspection),
-      *_counts(inspection.splits),
-      *_lengths(inspection.splits),
-      *_overlaps(inspection),
-      *_samples(inspection.splits),
-      *_verdict(findings),
-  ])
+  splits = inspection.splits
+  texts = _of_texts(splits, _TEXTS, lambda texts: texts)
+  lengths = _of_texts(splits, _LENGTHS, lambda texts: texts.lengths)
+  sections = {
+      f'# Data check: {inspection.task}': _head(inspection),
+      '## Counts': [_counts(splits), texts],
+      '## Lengths in tokens': [lengths] * any(s.kinds for s in splits),
+      '## Between splits': _overlaps(inspection),
+      '## Rows 1, 10, 100, ... as the model sees them': _samples(splits),
+      '## Verdict': _verdict(findings),
+  }
+  return '\n'.join(
+      line
+      for title, content in sections.items()
+      if (lines := list(content))
+      for line in (title, '', *lines)
+  )
 
 
 def _head(inspection: summary.Inspection) -> Iterator[str]:
-  yield f'# Data check: {inspection.task}'
-  yield ''
   for task, options in inspection.options.items():
     told = ', '.join(f'{name}={value}' for name, value in options.items())
     yield f'- {task}: {told}'
@@ -85,24 +92,9 @@ def _head(inspection: summary.Inspection) -> Iterator[str]:
   yield ''
 
 
-def _counts(splits: Sequence[summary.Split]) -> Iterator[str]:
-  yield '## Counts'
-  yield ''
-  yield _table(
-      ['', *(split.name for split in splits)],
-      [
-          [name, *map(number.format, splits)]
-          for name, number in _COUNTS.items()
-      ],
-  )
-  yield _of_texts(splits, _TEXTS, lambda texts: texts)
-
-
-def _lengths(splits: Sequence[summary.Split]) -> Iterator[str]:
-  if any(split.kinds for split in splits):
-    yield '## Lengths in tokens'
-    yield ''
-    yield _of_texts(splits, _LENGTHS, lambda texts: texts.lengths)
+def _counts(splits: Sequence[summary.Split]) -> str:
+  rows = [[name, *map(text.format, splits)] for name, text in _COUNTS.items()]
+  return _table(['', *(split.name for split in splits)], rows)
 
 
 def _of_texts(
@@ -125,19 +117,14 @@ def _of_texts(
 
 
 def _overlaps(inspection: summary.Inspection) -> Iterator[str]:
-  if not (inspection.overlaps or inspection.missing):
-    return
-  yield '## Between splits'
-  yield ''
   if inspection.overlaps:
+    parts = ('queries', 'passages', 'pairs')
     yield _table(
-        ['distinct, in both', 'queries', 'passages', 'pairs'],
+        ['distinct, in both', *parts],
         [
             [
                 f'{overlap.held_out} and {overlap.train}',
-                f'{overlap.queries.count:,}',
-                f'{overlap.passages.count:,}',
-                f'{overlap.pairs.count:,}',
+                *(f'{getattr(overlap, part).count:,}' for part in parts),
             ]
             for overlap in inspection.overlaps
         ],
@@ -145,16 +132,11 @@ def _overlaps(inspection: summary.Inspection) -> Iterator[str]:
   for missing in inspection.missing:
     yield (
         f'Relevant passages of {missing.split} that are not in'
-        f' {missing.corpus}: {missing.passages.count:,}.'
+        f' {missing.corpus}: {missing.passages.count:,}.\n'
     )
-    yield ''
 
 
 def _samples(splits: Sequence[summary.Split]) -> Iterator[str]:
-  if not any(split.samples for split in splits):
-    return
-  yield '## Rows 1, 10, 100, ... as the model sees them'
-  yield ''
   for split in splits:
     for sample in split.samples:
       yield f'    {split.name}, {sample.place}'
@@ -165,22 +147,18 @@ def _samples(splits: Sequence[summary.Split]) -> Iterator[str]:
 
 
 def _verdict(findings: Sequence[Finding]) -> Iterator[str]:
-  yield '## Verdict'
-  yield ''
-  if all(finding.level is Level.NOTE for finding in findings):
-    yield 'Nothing wrong or suspicious was found.'
-    yield ''
+  if not serious(findings):
+    yield 'Nothing wrong or suspicious was found.\n'
   for level in Level:
     chosen = [finding for finding in findings if finding.level is level]
-    if not chosen:
-      continue
-    yield f'{level.value.capitalize()}:'
-    yield ''
+    if chosen:
+      yield f'{level.value.capitalize()}:\n'
     for finding in chosen:
       yield f'- {finding.where}: {finding.what}. {finding.advice}'
       if finding.places:
         yield f'  First: {"; ".join(finding.places)}'
-    yield ''
+    if chosen:
+      yield ''
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -6,7 +6,6 @@ import numpy as np
 
 from dualenc_jax.inspection import columns, summary
 from dualenc_jax.inspection.mojibake import printable
-from dualenc_jax.inspection.texts import TextColumn
 from dualenc_jax.readers.bad_rows import BadRows
 from dualenc_jax.text.tokenizer import Tokenizer
 
@@ -26,9 +25,9 @@ class SplitReader:
   def __init__(self, tokenizer: Tokenizer):
     self._tokenizer = tokenizer
     vocabulary = tokenizer.vocabulary
-    self.queries = TextColumn(vocabulary, tokenizer.query_length)
-    self.passages = TextColumn(vocabulary, tokenizer.passage_length)
-    self._negatives = TextColumn(vocabulary, tokenizer.passage_length)
+    self.queries = columns.TextColumn(vocabulary, tokenizer.query_length)
+    self.passages = columns.TextColumn(vocabulary, tokenizer.passage_length)
+    self._negatives = columns.TextColumn(vocabulary, tokenizer.passage_length)
     self._negative_counts = columns.Column(np.int32)
     self._relevant = columns.Column(bool)
     self.places = columns.Places()

@@ -1,11 +1,17 @@
 """The systems of a comparison: model_dirs, result folders or run files."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+import dataclasses
+import hashlib
+import logging
 import pathlib
 
+import numpy as np
+
 from dualenc_jax.errors import UserError
-from dualenc_jax.results import folder, run_file
-from dualenc_jax.results.folder import Model
+from dualenc_jax.evaluation import metrics, trec
+from dualenc_jax.results import folder
+from dualenc_jax.results.folder import Key, Model, PerQuery, Result
 
 
 def read(
@@ -51,9 +57,9 @@ def read(
     raise UserError('--qrels and --k are for run files, and none is given.')
   if not runs:
     return _told_apart([folder.read_model(*system) for system in named])
-  judgements = run_file.Judgements.read(qrels)
+  judgements = Judgements.read(qrels)
   return _told_apart([
-      run_file.read_model(path, judgements, k, name) for path, name in named
+      of_run_file(path, judgements, k, name) for path, name in named
   ])
 
 
@@ -69,3 +75,109 @@ def _told_apart(models: list[Model]) -> list[Model]:
       f'{", ".join(names)}: one is given twice. Give different ones, or tell'
       ' them apart by --names.'
   )
+
+
+@dataclasses.dataclass(frozen=True)
+class Judgements:
+  """What runs are measured by.
+
+  Attributes:
+    path: of the file.
+    qrels: query id -> passage id -> grade.
+    source: SHA-256 of the file.
+  """
+
+  path: pathlib.Path
+  qrels: metrics.Qrels
+  source: str
+
+  @classmethod
+  def read(cls, path: pathlib.Path) -> 'Judgements':
+    """Reads qrels in TREC's, BEIR's or the JSON form.
+
+    Raises:
+      UserError: the file cannot be read, or has a bad row.
+    """
+    if not path.is_file():
+      raise UserError(f'--qrels: {path} is no file.')
+    source = hashlib.sha256(path.read_bytes()).hexdigest()
+    try:
+      return cls(path, trec.read_qrels(path), source)
+    except UserError as e:
+      raise UserError(f'--qrels: {e}') from e
+
+
+def of_run_file(
+    path: pathlib.Path,
+    judgements: Judgements,
+    k: int | None = None,
+    name: str | None = None,
+) -> Model:
+  """The one result of a run file; see `metrics.evaluate_run`.
+
+  Args:
+    path: a TREC run.
+    judgements: what to measure it by.
+    k: how many of the best hits of a query to use, None for all.
+    name: of the system; by default the file's.
+
+  Raises:
+    UserError: a file that cannot be read, or no query with a relevant passage.
+  """
+  run = trec.read_run(path)
+  if k is not None:
+    run = {query: _best(hits, k) for query, hits in run.items()}
+  run = _with_all_judged(run, judgements, path)
+  try:
+    scores = metrics.evaluate_run(run, judgements.qrels)
+  except UserError as e:
+    raise UserError(f'{path} with --qrels {judgements.path}: {e}') from e
+  values = PerQuery(tuple(scores.queries), scores.values)
+  key = Key('run', None, judgements.path.stem, '')
+  result = Result(
+      where=str(path),
+      key=key,
+      metrics=scores.means(),
+      provenance={
+          'qrels': judgements.path.name,
+          'source': judgements.source,
+          'depth': scores.depth if k is None else k,
+      },
+      per_query=lambda: values,
+  )
+  return Model(name or path.stem, str(path), {key: result})
+
+
+def _with_all_judged(
+    run: Mapping[str, dict[str, float]],
+    judgements: Judgements,
+    path: pathlib.Path,
+) -> Mapping[str, dict[str, float]]:
+  """The run, without hits for the queries that count and that it lacks.
+
+  Here, as the warning of `metrics.evaluate_run` cannot name the run. A run of
+  other queries stays as it is, for its error.
+  """
+  counted = [
+      query
+      for query, grades in judgements.qrels.items()
+      if any(grade >= 1 for grade in grades.values())
+  ]
+  missing = [query for query in counted if query not in run]
+  if not missing or len(missing) == len(counted):
+    return run
+  logging.getLogger(__name__).warning(
+      '%s: %d of the %d judged queries were not ranked and count as 0.',
+      path,
+      len(missing),
+      len(counted),
+  )
+  return {**run, **{query: {} for query in missing}}
+
+
+def _best(hits: Mapping[str, float], k: int) -> dict[str, float]:
+  """The first k by trec_eval's order: score in float32, then id, both down."""
+  order = sorted(
+      hits, key=lambda hit: (np.float32(hits[hit]), hit), reverse=True
+  )
+  return {hit: hits[hit] for hit in order[:k]}

@@ -8,13 +8,12 @@ import pytest
 import toy_set
 
 from dualenc_jax.analysis import (
-  histogram_figures,
-  map_figures,
+  figures,
   numbers as numbers_lib,
   sample as sample_lib,
   vectors as vectors_lib,
 )
-from dualenc_jax.analysis.setting import Setting
+from dualenc_jax.analysis.sample import Setting
 from dualenc_jax.analysis.vectors import Vectors
 from dualenc_jax.figures import figure as figure_lib
 
@@ -48,7 +47,7 @@ def check_caption(caption):
 
 def test_every_best_hit_is_in_a_bin(both):
   models, setting = both
-  figure = histogram_figures.top_cosine_figure(models, setting)
+  figure = figures.top_cosine_figure(models, setting)
   check_caption(figure.caption)
   assert 'each of 30 queries with the nearest of the 40 passages' in (
       figure.caption
@@ -67,14 +66,14 @@ def test_best_hits_that_are_all_the_same_have_a_bin(both):
   one = type(models[0])(
       **vars(models[0]) | {'top_cosines': np.full(30, 1.0000001)}
   )
-  columns = histogram_figures.top_cosine_figure([one], setting).columns
+  columns = figures.top_cosine_figure([one], setting).columns
   assert sum(columns['one']) == pytest.approx(1)
   assert columns['to'][-1] - columns['from'][0] == pytest.approx(0.05)
 
 
 def test_ratios_shown_and_not_shown_are_all(both):
   models, setting = both
-  figure = histogram_figures.ratio_figure(models, setting)
+  figure = figures.ratio_figure(models, setting)
   check_caption(figure.caption)
   assert 'p_j is a passage that is relevant for query j' in figure.caption
   assert '50,000 random pairs i, j of 29 queries' in figure.caption
@@ -87,7 +86,7 @@ def test_ratios_shown_and_not_shown_are_all(both):
 
 def test_without_judgements_ratios_are_of_random_passages():
   models, setting = analysed(judged=False)
-  caption = histogram_figures.ratio_figure(models, setting).caption
+  caption = figures.ratio_figure(models, setting).caption
   assert 'p_j is a passage drawn at random' in caption
   numbers = numbers_lib.numbers(models[0], setting.sample)
   assert 'alignment' not in numbers and 'repeated_positives' not in numbers
@@ -98,7 +97,7 @@ def test_towers_of_which_most_texts_are_equal_are_not_told_apart(both):
   # 26 of the 40 passages are one text once they are cut.
   models, setting = both
   assert 'separability' not in numbers_lib.numbers(models[0], setting.sample)
-  figure = map_figures.tsne_figure(models, {'one': None, 'two': 0.5}, setting)
+  figure = figures.tsne_figure(models, {'one': None, 'two': 0.5}, setting)
   assert 'separate; not measured where most texts are' in figure.caption
   canvas = Canvas()
   figure.draw(canvas)
@@ -138,13 +137,13 @@ def test_a_collapsed_model_has_figures(both, tmp_path, count):
   assert numbers['near_duplicate_queries'] == 1
   assert numbers['uniformity_passages'] == 0
   assert numbers['alignment'] == pytest.approx(2 * count - 2)
-  pca, variance = map_figures.pca_figures([vectors], setting)
+  pca, variance = figures.pca_figures([vectors], setting)
   for figure in (
-      map_figures.tsne_figure([vectors], {'one': None}, setting),
+      figures.tsne_figure([vectors], {'one': None}, setting),
       pca,
       variance,
-      histogram_figures.top_cosine_figure([vectors], setting),
-      histogram_figures.ratio_figure([vectors], setting),
+      figures.top_cosine_figure([vectors], setting),
+      figures.ratio_figure([vectors], setting),
   ):
     figure_lib.save(figure, tmp_path)
   assert set(variance.columns['explained_variance']) == {count - 1.0}
@@ -175,9 +174,9 @@ def test_numbers_of_the_toy_set(both):
 
 def test_maps_name_every_point(both):
   models, setting = both
-  pca, variance = map_figures.pca_figures(models, setting)
+  pca, variance = figures.pca_figures(models, setting)
   for figure in (
-      map_figures.tsne_figure(models, {'one': 0.5, 'two': 0.75}, setting),
+      figures.tsne_figure(models, {'one': 0.5, 'two': 0.75}, setting),
       pca,
   ):
     check_caption(figure.caption)

@@ -17,7 +17,7 @@ from dualenc_jax.commands import model_dir
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import machine
 from dualenc_jax.readers import files as reader_files
-from dualenc_jax.results import folder as results, run_file
+from dualenc_jax.results import folder as results, systems
 from dualenc_jax.results.folder import read_per_query
 
 DATA = pathlib.Path(__file__).parents[1] / 'data'
@@ -97,8 +97,8 @@ def test_files_agree_with_numpy_and_pytrec_eval(model, whole):
 
 def test_the_run_file_alone_gives_the_same_metrics(model, whole, tmp_path):
   qrels = model.parent / 'data' / 'beir' / 'scifact' / 'qrels' / 'test.tsv'
-  judgements = run_file.Judgements.read(qrels)
-  (result,) = run_file.read_model(
+  judgements = systems.Judgements.read(qrels)
+  (result,) = systems.of_run_file(
       whole / 'run.trec', judgements
   ).results.values()
   metrics = result_of(whole)['metrics']
@@ -106,7 +106,7 @@ def test_the_run_file_alone_gives_the_same_metrics(model, whole, tmp_path):
   # Cut off, what lies below the hits is lost to a reader of the file alone.
   short = run(model, tmp_path / 'short', '--k=20')
   assert {len(hits) for hits in run_of(short).values()} == {20}
-  (cut,) = run_file.read_model(
+  (cut,) = systems.of_run_file(
       short / 'run.trec', judgements
   ).results.values()
   own = result_of(short)

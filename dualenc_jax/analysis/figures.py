@@ -1,20 +1,25 @@
-"""The maps of the two towers: t-SNE, principal components."""
+"""What is drawn of the towers: maps, variance, histograms of cosines."""
 
 from collections.abc import Mapping, Sequence
-import functools
 from typing import Any
 
 import numpy as np
 
 from dualenc_jax.analysis import maps
-from dualenc_jax.analysis.setting import Setting
+from dualenc_jax.analysis.geometry import TINY
+from dualenc_jax.analysis.numbers import NEAR_ONE, ratios_of
+from dualenc_jax.analysis.sample import Setting
 from dualenc_jax.analysis.vectors import Vectors
 from dualenc_jax.figures import drawing
-from dualenc_jax.figures.drawing import Panel
+from dualenc_jax.figures.drawing import Curve, Panel
 from dualenc_jax.figures.figure import Figure
 
 # Where the curves of explained variance end, at the latest.
 _ENOUGH = 0.999
+_BINS = 40
+# Bounds of the cosines' axis are multiples of it.
+_STEP = 0.05
+_RATIO_EDGES = np.linspace(-1, 3, 81)
 
 
 def tsne_figure(
@@ -64,7 +69,7 @@ def tsne_figure(
       ),
       columns=_columns(panels, setting, ('x', 'y')),
       inches=drawing.map_inches(panels),
-      draw=functools.partial(drawing.draw_maps, panels=panels),
+      draw=lambda canvas: drawing.draw_maps(canvas, panels),
   )
 
 
@@ -100,7 +105,7 @@ def pca_figures(models: Sequence[Vectors], setting: Setting) -> list[Figure]:
           ),
           columns=_columns(panels, setting, ('component_1', 'component_2')),
           inches=drawing.map_inches(panels),
-          draw=functools.partial(drawing.draw_maps, panels=panels),
+          draw=lambda canvas: drawing.draw_maps(canvas, panels),
       ),
       _variance_figure(shares, setting),
   ]
@@ -124,7 +129,7 @@ def _variance_figure(
       ),
       columns=columns,
       inches=drawing.curve_inches(len(shares)),
-      draw=functools.partial(_draw_variance, shares=shares),
+      draw=lambda canvas: _draw_variance(canvas, shares),
   )
 
 
@@ -174,3 +179,108 @@ def _columns(
           for i, (x, y) in enumerate(points.tolist())
       ]
   return dict(zip(('model', 'tower', 'id', *axes), map(list, zip(*rows))))
+
+
+def top_cosine_figure(models: Sequence[Vectors], setting: Setting) -> Figure:
+  """Cosines of queries and their best hits, as in figure 5 of SamToNe."""
+  # A cosine may be above 1 by rounding.
+  cosines = {m.name: np.minimum(m.top_cosines, 1) for m in models}
+  everything = np.concatenate(list(cosines.values()))
+  # The small number keeps a bound that is a multiple of the step where it is.
+  low = np.floor(everything.min() / _STEP + 1e-4) * _STEP
+  high = max(np.ceil(everything.max() / _STEP - 1e-4) * _STEP, low + _STEP)
+  medians = [float(np.median(of)) for of in cosines.values()]
+  return _histograms(
+      cosines,
+      {n: (f'median {m:.3f}', m) for n, m in zip(cosines, medians)},
+      np.linspace(low, high, _BINS + 1),
+      ('cosine of a query and its top-1 passage', 'share of queries'),
+      name='top1_cosine',
+      title='How near a query\'s best hit is',
+      caption=(
+          f'Cosine of each of {len(setting.sample.queries):,} queries with the'
+          f' nearest of {setting.searched}, found exactly. At 1 both have one'
+          f' direction; marks on the axis are medians. {setting.where}'
+      ),
+  )
+
+
+def ratio_figure(models: Sequence[Vectors], setting: Setting) -> Figure:
+  """Ratios of similarities, as in figure 6 of SamToNe."""
+  sample = setting.sample
+  ratios = {m.name: ratios_of(m, sample) for m in models}
+  outside = ', '.join(
+      f'{name} {1 - ratio.share_within(*_RATIO_EDGES[[0, -1]]):.1%}'
+      for name, ratio in ratios.items()
+  )
+  left_out = sum(ratio.left_out for ratio in ratios.values())
+  passage = 'a passage that is relevant for query j'
+  if not sample.has_pairs:
+    passage = 'a passage drawn at random, since none is judged'
+  draws = len(next(iter(ratios.values())).values)
+  count = len(sample.pair_queries) if sample.has_pairs else len(sample.queries)
+  told = {
+      name: (
+          f'median {ratio.median:.2f},'
+          f' {ratio.share_within(*NEAR_ONE):.0%} within 0.1 of 1',
+          ratio.median,
+      )
+      for name, ratio in ratios.items()
+  }
+  return _histograms(
+      {name: ratio.values for name, ratio in ratios.items()},
+      told,
+      _RATIO_EDGES,
+      (r'$\cos(q_i, q_j)\,/\,\cos(q_i, p_j)$', 'share of pairs'),
+      NEAR_ONE,
+      name='similarity_ratio',
+      title='Query-query over query-passage similarity',
+      caption=(
+          f'cos(q_i, q_j) / cos(q_i, p_j) of {draws:,} random pairs i, j of'
+          f' {count:,} queries; p_j is {passage}. At 1 the two towers\' spaces'
+          ' are balanced; the band is 0.9 to 1.1. Not shown, as outside of the'
+          f' axis: {outside}. Left out, as the denominator is below'
+          f' {TINY:g}: {left_out:,}. {setting.where}'
+      ),
+  )
+
+
+def _histograms(
+    values: Mapping[str, np.ndarray],
+    told: Mapping[str, tuple[str, float]],
+    edges: np.ndarray,
+    labels: tuple[str, str],
+    band: tuple[float, float] | None = None,
+    **words: str,
+) -> Figure:
+  """Histograms over each other; some values may be in no bin.
+
+  Args:
+    values: by model.
+    told: by model what the legend says of it, and its median.
+    edges: of the bins.
+    labels: of the axes.
+    band: an interval that is shaded.
+    **words: name, title and caption of the figure.
+  """
+  shares = {
+      name: np.histogram(of, edges)[0] / max(len(of), 1)
+      for name, of in values.items()
+  }
+  curves = [
+      Curve(f'{name}: {text}', shares[name], median)
+      for name, (text, median) in told.items()
+  ]
+  return Figure(
+      **words,
+      # A row a bin, a column a model.
+      columns={
+          'from': edges[:-1].tolist(),
+          'to': edges[1:].tolist(),
+          **{name: share.tolist() for name, share in shares.items()},
+      },
+      inches=drawing.curve_inches(len(curves)),
+      draw=lambda canvas: drawing.draw_histograms(
+          canvas, edges, curves, *labels, band
+      ),
+  )

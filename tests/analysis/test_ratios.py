@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import toy_set
 
-from dualenc_jax.analysis.similarity import DRAWS, similarity_ratios
+from dualenc_jax.analysis.geometry import DRAWS, similarity_ratios
 
 
 def test_coinciding_towers_have_ratio_one():
