@@ -18,10 +18,16 @@ os.environ['TF_CPP_MIN_LOG_LEVEL'] = '2'
 if 'PYTEST_XDIST_WORKER' not in os.environ:
   _cache = tempfile.TemporaryDirectory(prefix='dualenc-tests-')
   os.environ['DUALENC_CACHE'] = _cache.name
+# Commands keep programs there; all else compiles afresh, for the reason that
+# `commands.runtime` gives.
+_compiled = os.environ.pop('JAX_COMPILATION_CACHE_DIR', None)
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
+os.environ['JAX_COMPILATION_CACHE_DIR'] = (
+    _compiled or os.environ['DUALENC_CACHE'] + '/compiled'
+)
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 
 # T5X is on no package index.
@@ -52,3 +58,4 @@ def forget_programs():
   """Drops the programs of a file: a worker has those of one at a time."""
   yield
   jax.clear_caches()
+  jax.config.update('jax_compilation_cache_dir', None)

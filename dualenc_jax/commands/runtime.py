@@ -4,7 +4,6 @@ import argparse
 import ctypes
 import logging
 import os
-import pathlib
 import sys
 
 import jax
@@ -45,20 +44,24 @@ def start(multihost: bool = False) -> None:
     jax.distributed.initialize(**_cluster_from_environment())
   if jax.default_backend() == 'cpu':
     keep_freed_memory()
-  folder = use_compilation_cache()
-  _LOG.info('Compiled programs are kept in %s.', folder)
+  use_compilation_cache()
 
 
-def use_compilation_cache() -> pathlib.Path:
-  """Keeps compiled programs between runs; returns where.
+def use_compilation_cache() -> None:
+  """Keeps compiled programs between runs.
 
-  `JAX_COMPILATION_CACHE_DIR` moves it.
+  `JAX_COMPILATION_CACHE_DIR` says where. Several devices of a CPU keep them
+  there alone: in a kept program with two rings XLA's CPU client mixes up what
+  these send, and the numbers are wrong (jaxlib 0.10.2).
   """
-  configured = os.environ.get('JAX_COMPILATION_CACHE_DIR')
-  folder = pathlib.Path(configured or default_cache_dir() / 'compiled')
+  folder = os.environ.get('JAX_COMPILATION_CACHE_DIR')
+  if not folder:
+    if jax.default_backend() == 'cpu' and jax.device_count() > 1:
+      return
+    folder = default_cache_dir() / 'compiled'
   jax.config.update('jax_compilation_cache_dir', str(folder))
   jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.5)
-  return folder
+  _LOG.info('Compiled programs are kept in %s.', folder)
 
 
 def keep_freed_memory() -> None:
