@@ -20,7 +20,7 @@ from dualenc_jax import python_input
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import Header, Index, IndexBuild, Passage
 from dualenc_jax.inference.artifact import Artifact, manifest, writer
-from dualenc_jax.inference.loaded import Loaded
+from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.io import finite
 from dualenc_jax.search.exact_search import ExactSearch
 from dualenc_jax.search.ranking import check_k, Ranking

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dualenc_jax.inference.embedder import Embedder
-from dualenc_jax.inference.loaded import Loaded
+from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.models import DualEncoder, Projection, T5Encoder, TokenEmbedder
 from dualenc_jax.parallel.partitioning import HostPartitioner
 from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary

@@ -13,7 +13,7 @@ from dualenc_jax.analysis import (
 from dualenc_jax.analysis.output import Analysis
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.index import of_model
-from dualenc_jax.inference.loaded import Loaded
+from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.run.experiment import Experiment
 
 _LOG = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ import jax
 
 from dualenc_jax.commands import config
 from dualenc_jax.errors import UserError
-from dualenc_jax.inference.loaded import Loaded
+from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.interop import loading, own
 from dualenc_jax.io import files
 from dualenc_jax.parallel.partitioning import HostPartitioner

@@ -5,6 +5,7 @@ import uuid
 
 from dualenc_jax.commands import config, model_dir
 from dualenc_jax.interop import loading
+from dualenc_jax.interop.vocabulary import make_tokenizer
 from dualenc_jax.interop.weights import SIZES, Weights
 from dualenc_jax.training.checkpoints import Checkpoints
 
@@ -40,7 +41,7 @@ def write(
   Raises:
     UserError: a tensor cannot be read, or the disk is full.
   """
-  tokenizer = loading.make_tokenizer(weights)
+  tokenizer = make_tokenizer(weights)
   final = (final or folder).absolute()
   bindings = [
       f'MODEL_DIR = {str(final)!r}',

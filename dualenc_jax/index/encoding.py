@@ -13,7 +13,7 @@ from dualenc_jax.data import corpus as corpus_lib, Dataset, Mixture
 from dualenc_jax.data.cache import Cache
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import IndexBuild, Passage
-from dualenc_jax.inference.loaded import Loaded
+from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.io import finite
 from dualenc_jax.io.forecast import gigabytes
 from dualenc_jax.io.progress import Progress

@@ -13,7 +13,7 @@ from dualenc_jax.index.encoding import default_split, Source
 from dualenc_jax.index.header import Header
 from dualenc_jax.index.index import Index
 from dualenc_jax.index.shard import Places
-from dualenc_jax.inference.loaded import Loaded
+from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.io import finite, machine
 from dualenc_jax.io.progress import Progress
 from dualenc_jax.run.experiment import Experiment

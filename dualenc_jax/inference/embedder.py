@@ -13,14 +13,13 @@ import jax
 from jax.sharding import PartitionSpec
 import numpy as np
 
-from dualenc_jax.inference import batched
-from dualenc_jax.inference.loaded import Towers
+from dualenc_jax.inference import towers
 from dualenc_jax.models import DualEncoder
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.text.ragged import Ragged
 
 
-class Embedder(Towers):
+class Embedder(towers.Towers):
   """The two towers of a model, compiled for chunks of a few shapes.
 
   Attributes:
@@ -50,7 +49,7 @@ class Embedder(Towers):
     self._partitioner = partitioner
     self._batch_size = batch_size
     platform = partitioner.mesh.devices.flat[0].platform
-    self._shapes = batched.CPU if platform == 'cpu' else batched.ACCELERATOR
+    self._shapes = towers.CPU if platform == 'cpu' else towers.ACCELERATOR
     # Within a chunk there is no data axis any more.
     rules = [
         (name, None if axis == 'data' else axis)
@@ -96,7 +95,7 @@ class Embedder(Towers):
       )
       return self._encode(method, params, chunks)
 
-    return batched.batches(
+    return towers.batches(
         program,
         tokens,
         self._batch_size,

@@ -7,7 +7,6 @@ import pathlib
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import (
   hugging_face,
-  loading,
   opening,
   own,
   peers,
@@ -16,6 +15,7 @@ from dualenc_jax.interop import (
 )
 from dualenc_jax.interop.forms import Form
 from dualenc_jax.interop.sentence_transformers.modules import MODULES
+from dualenc_jax.interop.vocabulary import make_tokenizer
 from dualenc_jax.interop.weights import count_reasons, Usage, Weights
 from dualenc_jax.io import files
 
@@ -48,7 +48,7 @@ class Source:
     if weights.described:
       own.model_of(weights.described, weights.path)
     usage = dataclasses.replace(weights.usage, **self.usage)
-    tokenizer = loading.make_tokenizer(
+    tokenizer = make_tokenizer(
         dataclasses.replace(weights, usage=usage), self.vocabulary
     )
     usage = dataclasses.replace(

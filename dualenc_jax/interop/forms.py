@@ -13,10 +13,10 @@ from dualenc_jax.interop import (
   plain,
   sentence_transformers,
   t5x_write,
-  usage_file,
   verify,
 )
 from dualenc_jax.interop.weights import Usage, Weights
+from dualenc_jax.io import files
 
 # What to write, where, and what that will be called: lines to print.
 Writer = Callable[
@@ -54,7 +54,8 @@ def with_usage(write: Callable[..., None]) -> Writer:
   def write_both(weights, folder, out):
     del out
     write(weights, folder)
-    usage_file.write(weights, folder)
+    files.write_json(folder / opening.USAGE_FILE, weights.usage.facts())
+    weights.usage.save_vocabulary(folder)
 
   return write_both
 

@@ -13,10 +13,8 @@ from typing import Any
 from sentencepiece import sentencepiece_model_pb2
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import (
-  hugging_face_normalizer as normalizer,
-  same_vocabulary,
-)
+from dualenc_jax.interop import hugging_face_normalizer as normalizer
+from dualenc_jax.interop.vocabulary import read_model
 from dualenc_jax.interop.weights import Usage
 from dualenc_jax.io import files, json_file
 from dualenc_jax.text.tokenizer import EOS, UNK
@@ -177,7 +175,7 @@ def _metaspace(prepend: str) -> dict[str, Any]:
 def _read_model(
     path: pathlib.Path,
 ) -> sentencepiece_model_pb2.ModelProto:
-  proto = same_vocabulary.read_model(path)
+  proto = read_model(path)
   kinds = {piece.type for piece in proto.pieces}
   if proto.trainer_spec.model_type != _UNIGRAM or _USER_DEFINED in kinds:
     raise UserError(

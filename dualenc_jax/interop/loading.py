@@ -11,14 +11,14 @@ import numpy as np
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.embedder import Embedder
-from dualenc_jax.inference.loaded import Loaded
-from dualenc_jax.interop import own, same_vocabulary, usage_file
-from dualenc_jax.interop.weights import abstract_params, Usage, Weights
+from dualenc_jax.inference.towers import Loaded
+from dualenc_jax.interop import own
+from dualenc_jax.interop.vocabulary import make_tokenizer
+from dualenc_jax.interop.weights import Weights
 from dualenc_jax.io import machine
-from dualenc_jax.models import DualEncoder
+from dualenc_jax.models import abstract_params, DualEncoder
 from dualenc_jax.parallel.partitioning import HostPartitioner, Partitioner
 from dualenc_jax.tensor_files.tensors import Tensor
-from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
 
 # Most rows that a device encodes at once, as `Experiment.eval_batch_size`.
 _BATCH_SIZE = 256
@@ -179,42 +179,3 @@ def check_same_shapes(
         + more
         + '. Give the config it was trained with, or another MODEL_DIR.'
     )
-
-
-def make_tokenizer(
-    weights: Weights,
-    vocabulary: str | os.PathLike[str] | None = None,
-    query_length: int | None = None,
-    passage_length: int | None = None,
-) -> Tokenizer:
-  """The tokenizer of a checkpoint; arguments and errors are those of `load`."""
-  usage = weights.usage
-  path = usage.vocabulary if vocabulary is None else vocabulary
-  if path is None:
-    raise UserError(
-        f'{weights.path} ({weights.kind}) comes without a SentencePiece file'
-        + (': a tokenizer.json is not enough' if usage.pieces else '')
-        + '. Give the one that it was trained with, --vocabulary=spiece.model'
-        ' (from Python, vocabulary=).'
-    )
-  own = Vocabulary(os.fspath(path))
-  same_vocabulary.check(weights, own)
-  return Tokenizer(
-      own,
-      _first(query_length, usage.query_length, Tokenizer.query_length),
-      _first(passage_length, usage.passage_length, Tokenizer.passage_length),
-      usage.query_prefix,
-      usage.passage_prefix,
-  )
-
-
-def tokenizer_of(usage: Usage) -> Tokenizer:
-  """The tokenizer of a usage that says everything."""
-  return Tokenizer(
-      Vocabulary(os.fspath(usage.vocabulary)),
-      *(getattr(usage, name) for name in usage_file.NAMES),
-  )
-
-
-def _first(*values: int | None) -> int:
-  return next(value for value in values if value is not None)

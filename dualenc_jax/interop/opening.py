@@ -1,11 +1,12 @@
 """Opens a checkpoint of any form that is known, told by its content."""
 
+import dataclasses
 import os
 import pathlib
 import types
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.inference.loaded import Loaded
+from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.interop import (
   artifact,
   hugging_face,
@@ -15,10 +16,13 @@ from dualenc_jax.interop import (
   plain,
   sentence_transformers,
   t5x,
-  usage_file,
 )
-from dualenc_jax.interop.weights import Weights
+from dualenc_jax.interop.weights import USAGE, Weights
+from dualenc_jax.io import json_file
 
+# Lengths and prefixes beside a form that has no place for them, in its folder
+# or the one above.
+USAGE_FILE = 'dualenc.json'
 # In this order: a sentence-transformers folder is a Hugging Face folder, too.
 READERS = (own, sentence_transformers, hugging_face, plain, artifact, t5x)
 FORMS = (
@@ -48,7 +52,17 @@ def read(
   if '://' in str(path):
     return reader.read(path)
   folder = pathlib.Path(path).expanduser()
-  return usage_file.apply(reader.read(folder), folder)
+  weights = reader.read(folder)
+  above = folder if (folder / USAGE_FILE).is_file() else folder.parent
+  file = above / USAGE_FILE
+  if not file.is_file():
+    return weights
+  again = (
+      'Convert the model again, or remove the file and give lengths and'
+      ' prefixes.'
+  )
+  usage = weights.usage.saved(json_file.read(file, again, **USAGE), above)
+  return dataclasses.replace(weights, usage=usage)
 
 
 def load(

@@ -23,7 +23,7 @@ from dualenc_jax.models import (
   T5Encoder,
   TokenEmbedder,
 )
-from dualenc_jax.tensor_files import orbax_tree
+from dualenc_jax.tensor_files import zarr_files
 from dualenc_jax.tensor_files.tensors import DamageError, Tensor
 from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
 
@@ -154,7 +154,7 @@ def open_checkpoint(path: pathlib.Path, step: int) -> Checkpoint:
     )
   except UserError as e:
     raise DamageError(str(e)) from e
-  everything = unstack(orbax_tree.read_tree(folder / 'params'))
+  everything = unstack(zarr_files.read_tree(folder / 'params'))
   loss = {n: t for n, t in everything.items() if n.startswith('loss/')}
   tensors = {n: t for n, t in everything.items() if n not in loss}
   return Checkpoint(path, folder, meta, tensors, loss)
@@ -297,9 +297,9 @@ def layer_names(
 
 def _statistics(folder: pathlib.Path) -> dict[str, Tensor]:
   """Optimizer statistics by parameter: 'encoder/.../kernel/v_row'; 'count'."""
-  if not orbax_tree.is_tree(folder):
+  if not zarr_files.is_tree(folder):
     return {}
-  tree, found = orbax_tree.read_tree(folder), {}
+  tree, found = zarr_files.read_tree(folder), {}
   for name, tensor in tree.items():
     if match := STATISTIC.fullmatch(name):
       prefix, kind, parameter = match.groups()

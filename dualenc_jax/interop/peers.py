@@ -7,12 +7,12 @@ import pathlib
 import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.inference import batched
-from dualenc_jax.interop import loading
+from dualenc_jax.inference import towers
 from dualenc_jax.interop.verify import Encode, Vectors
 from dualenc_jax.interop.weights import Usage
 from dualenc_jax.tensor_files import safetensors_file
 from dualenc_jax.text.ragged import Ragged
+from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
 
 _ROWS = 8
 
@@ -92,7 +92,8 @@ def hugging_face(folder: pathlib.Path, usage: Usage) -> Encode:
   """
 
   def encode(texts: Sequence[str]) -> Vectors:
-    tokenizer = loading.tokenizer_of(usage)
+    vocabulary = Vocabulary(str(usage.vocabulary))
+    tokenizer = Tokenizer(vocabulary, **usage.facts())
     sides = {
         'query': tokenizer.encode_queries(texts),
         'passage': tokenizer.encode_passages(texts),
@@ -125,7 +126,7 @@ def other_ids(
   import transformers
 
   length = max(usage.query_length, usage.passage_length)
-  vocabulary = loading.tokenizer_of(usage).vocabulary
+  vocabulary = Vocabulary(str(usage.vocabulary))
   rows, other = vocabulary.encode(texts, length), set()
   for file in sorted(folder.rglob('tokenizer_config.json')):
     tokenizer = transformers.AutoTokenizer.from_pretrained(file.parent)
@@ -165,9 +166,9 @@ def _encode_t5(folder: pathlib.Path, rows: Ragged) -> np.ndarray:
     # A row of padding has no tokens.
     return ((states * mask).sum(1) / np.maximum(mask.sum(1), 1))[None]
 
-  vectors = batched.put_back(
+  vectors = towers.put_back(
       np.empty((len(rows), config.d_model)),
-      batched.batches(program, rows, _ROWS, batched.Shapes(2**30)),
+      towers.batches(program, rows, _ROWS, towers.Shapes(2**30)),
   )
   file = folder / 'projection.safetensors'
   if file.is_file():

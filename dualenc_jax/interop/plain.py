@@ -8,7 +8,6 @@ from collections.abc import Mapping
 import functools
 import io
 import pathlib
-import shutil
 from typing import Any
 import zipfile
 
@@ -16,8 +15,7 @@ from flax import linen as nn
 import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import usage_file
-from dualenc_jax.interop.weights import ENCODERS, SIZES, Usage, Weights
+from dualenc_jax.interop.weights import ENCODERS, SIZES, USAGE, Usage, Weights
 from dualenc_jax.io import files, json_file
 from dualenc_jax.models import T5Encoder
 from dualenc_jax.tensor_files import safetensors_file
@@ -49,7 +47,7 @@ def read(path: pathlib.Path) -> Weights:
       step=int | None,
       encoder=dict,
       passage_encoder=dict | None,
-      **usage_file.TYPES,
+      **USAGE,
   )
   if header['version'] != VERSION:
     raise UserError(
@@ -66,18 +64,13 @@ def read(path: pathlib.Path) -> Weights:
     tensors = safetensors_file.read(folder / SAFETENSORS)
   else:
     raise UserError(f'{folder} has neither {NPZ} nor {SAFETENSORS}.')
-  vocabulary = folder / usage_file.VOCABULARY
   return Weights(
       'plain tensors',
       str(folder),
       tensors,
       encoder,
       passage_encoder,
-      Usage(
-          vocabulary if vocabulary.is_file() else None,
-          None,
-          **{name: header[name] for name in usage_file.NAMES},
-      ),
+      Usage().saved(header, folder),
       step=header['step'],
   ).check()
 
@@ -103,10 +96,8 @@ def _write_rest(weights: Weights, folder: pathlib.Path) -> None:
   for tower in ENCODERS:
     encoder = getattr(weights, tower)
     header[tower] = encoder and {n: getattr(encoder, n) for n in SIZES}
-  header |= {name: getattr(weights.usage, name) for name in usage_file.NAMES}
-  files.write_json(folder / HEADER, header)
-  if weights.usage.vocabulary is not None:
-    shutil.copyfile(weights.usage.vocabulary, folder / usage_file.VOCABULARY)
+  files.write_json(folder / HEADER, header | weights.usage.facts())
+  weights.usage.save_vocabulary(folder)
 
 
 def _folder(path: pathlib.Path) -> pathlib.Path:

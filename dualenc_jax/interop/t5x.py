@@ -14,7 +14,7 @@ from etils import epath
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import t5x_layers, t5x_legacy
 from dualenc_jax.interop.weights import infer_encoder, Weights
-from dualenc_jax.tensor_files import orbax_tree, zarr_array
+from dualenc_jax.tensor_files import zarr_files
 from dualenc_jax.tensor_files.tensors import Tensor
 
 KIND = 'T5X checkpoint'
@@ -58,8 +58,8 @@ def read(path: str | os.PathLike[str]) -> Weights:
     UserError: it is no such checkpoint, is damaged, or holds another model.
   """
   path, folder = _newest(epath.Path(path))
-  orbax = orbax_tree.is_tree(folder)
-  tree = (orbax_tree if orbax else t5x_legacy).read_tree(folder)
+  orbax = zarr_files.is_tree(folder)
+  tree = (zarr_files if orbax else t5x_legacy).read_tree(folder)
   found = {
       name.removeprefix('target/'): tensor
       for name, tensor in tree.items()
@@ -107,7 +107,7 @@ def _newest(path: epath.Path) -> tuple[epath.Path, epath.Path]:
       folder = _tree_folder(path)
   except Exception as e:  # Those who read gs:// have errors of their own.
     raise UserError(
-        f'{path} cannot be reached: {zarr_array.first_line(e)}. gs:// needs a'
+        f'{path} cannot be reached: {zarr_files.first_line(e)}. gs:// needs a'
         ' network, your credentials, and either tensorflow or gcsfs; or copy'
         ' the folder to this machine.'
     ) from e
@@ -134,8 +134,8 @@ def _numbered(path: epath.Path) -> dict[int, epath.Path]:
 def _tree_folder(path: epath.Path) -> epath.Path | None:
   """Where a checkpoint has its tree; None if it is not one of T5X."""
   for folder in (path, path / 'state'):
-    if orbax_tree.is_tree(folder):
-      return folder if orbax_tree.has_key(folder, 'target') else None
+    if zarr_files.is_tree(folder):
+      return folder if zarr_files.has_key(folder, 'target') else None
     if t5x_legacy.is_tree(folder):
       return folder
   return None

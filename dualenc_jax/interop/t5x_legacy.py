@@ -16,7 +16,7 @@ import numpy as np
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import json_file
-from dualenc_jax.tensor_files import zarr_array
+from dualenc_jax.tensor_files import zarr_files
 from dualenc_jax.tensor_files.tensors import Tensor
 
 FILE = 'checkpoint'
@@ -57,7 +57,7 @@ def read_tree(
     tree = serialization.msgpack_restore(file.read_bytes())
   except Exception as e:  # msgpack's errors share no class.
     raise UserError(
-        f'{file} cannot be read as msgpack: {zarr_array.first_line(e)}. A T5X'
+        f'{file} cannot be read as msgpack: {zarr_files.first_line(e)}. A T5X'
         ' checkpoint has such a file beside its target.* folders; copy the'
         ' whole folder again.'
     ) from e
@@ -101,8 +101,8 @@ def _tensor(folder: epath.Path, path: str, leaf: Any) -> Tensor | None:
         f'{zarr} holds bfloat16 in the form of uint16, as T5X wrote it before'
         ' June 2021. Load and save the checkpoint with T5X once.'
     )
-  return zarr_array.tensor(
-      f'{zarr}', tuple(header['shape']), zarr_array.spec(zarr)
+  return zarr_files.tensor(
+      f'{zarr}', tuple(header['shape']), zarr_files.spec(zarr)
   )
 
 

@@ -11,7 +11,7 @@ import tensorstore as ts
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import t5x, t5x_legacy
 from dualenc_jax.interop.weights import infer_encoder, Weights
-from dualenc_jax.tensor_files import zarr_array
+from dualenc_jax.tensor_files import zarr_files
 from dualenc_jax.tensor_files.tensors import Tensor
 
 # T5X's format since June 2021.
@@ -99,7 +99,7 @@ def _write_array(
   block = rows * _CHUNKS_AT_ONCE
   try:
     out = ts.open(
-        specification | {'kvstore': zarr_array.kvstore(checkpoint / inner)},
+        specification | {'kvstore': zarr_files.kvstore(checkpoint / inner)},
         create=True,
     ).result()
     for start in range(0, len(array), block):
@@ -107,7 +107,7 @@ def _write_array(
       out[start : start + len(part)].write(part).result()
   except Exception as e:  # A full disk has an error of several classes.
     raise UserError(
-        f'{checkpoint / inner} cannot be written: {zarr_array.first_line(e)}.'
+        f'{checkpoint / inner} cannot be written: {zarr_files.first_line(e)}.'
         ' Make room there, or give another folder.'
     ) from e
   return ts.Spec(specification).to_json()

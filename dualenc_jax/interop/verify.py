@@ -14,8 +14,9 @@ import jax
 import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.inference.loaded import Loaded
-from dualenc_jax.interop import assignment, loading, opening, usage_file
+from dualenc_jax.inference.towers import Loaded
+from dualenc_jax.interop import assignment, loading, opening
+from dualenc_jax.interop.vocabulary import make_tokenizer
 from dualenc_jax.interop.weights import Weights
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.readers.python_functions import find_functions
@@ -75,7 +76,7 @@ def ours(weights: Weights) -> Encode:
     params, embedder = loading.place(
         whole.model(), whole.tensors, whole.path, _OneDevice(), _ROWS
     )
-    model = Loaded(params, loading.make_tokenizer(whole), embedder, {})
+    model = Loaded(params, make_tokenizer(whole), embedder, {})
     # On a GPU float32 products are not exact by default.
     with jax.default_matmul_precision('highest'):
       return encode_with(model, texts)
@@ -185,8 +186,8 @@ def check_written(weights: Weights, folder: pathlib.Path) -> None:
           f'{back.tensors[source].where} is not {weights.tensors[name].where}.'
           ' Nothing was kept.'
       )
-  for name in usage_file.NAMES:
-    wanted, found = getattr(weights.usage, name), getattr(back.usage, name)
+  for name, wanted in weights.usage.facts().items():
+    found = getattr(back.usage, name)
     if wanted != found:
       raise UserError(
           f'{name} is {wanted!r}, but {found!r} in what was written. Nothing'

@@ -9,18 +9,31 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
 import pathlib
+import shutil
 from typing import Any
 
 from flax import linen as nn, traverse_util
-import jax
-import jax.numpy as jnp
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.models import DualEncoder, Projection, T5Encoder, TokenEmbedder
+from dualenc_jax.models import (
+  abstract_params,
+  DualEncoder,
+  Projection,
+  T5Encoder,
+  TokenEmbedder,
+)
 from dualenc_jax.tensor_files.tensors import Tensor
 
 ENCODERS = ('encoder', 'passage_encoder')
 SIZES = ('num_layers', 'num_heads', 'head_dim', 'mlp_dim', 'activations')
+# What JSON says of a `Usage`, with the types, and the file of its vocabulary.
+USAGE = {
+    'query_length': int | None,
+    'passage_length': int | None,
+    'query_prefix': str,
+    'passage_prefix': str,
+}
+VOCABULARY = 'vocabulary.model'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +55,22 @@ class Usage:
   passage_length: int | None = None
   query_prefix: str = ''
   passage_prefix: str = ''
+
+  def facts(self) -> dict[str, int | str | None]:
+    """Lengths and prefixes, as JSON."""
+    return {name: getattr(self, name) for name in USAGE}
+
+  def save_vocabulary(self, folder: pathlib.Path) -> None:
+    """Copies the SentencePiece file, if there is one."""
+    if self.vocabulary is not None:
+      shutil.copyfile(self.vocabulary, folder / VOCABULARY)
+
+  def saved(self, facts: Mapping[str, Any], folder: pathlib.Path) -> 'Usage':
+    """This with saved facts, and with the vocabulary of a folder, if any."""
+    values = {name: facts[name] for name in USAGE}
+    if (folder / VOCABULARY).is_file():
+      values['vocabulary'] = folder / VOCABULARY
+    return dataclasses.replace(self, **values)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,14 +200,6 @@ def shapes_of(model: DualEncoder) -> Mapping[str, tuple[int, ...]]:
   """Name and shape of every parameter of a model."""
   flat = traverse_util.flatten_dict(nn.unbox(abstract_params(model)), sep='/')
   return {name: leaf.shape for name, leaf in flat.items()}
-
-
-def abstract_params(model: DualEncoder) -> Any:
-  """The parameters as ShapeDtypeStruct, in their boxes of logical axes."""
-  tokens = jnp.ones((1, 2), jnp.int32)
-  return jax.eval_shape(
-      lambda: model.init(jax.random.key(0), tokens, tokens)['params']
-  )
 
 
 def infer_encoder(

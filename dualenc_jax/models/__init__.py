@@ -2,6 +2,7 @@
 
 from dualenc_jax.models.attention import dot_product_attention, einsum_attention
 from dualenc_jax.models.dual_encoder import (
+  abstract_params,
   DualEncoder,
   model_params,
   Projection,
@@ -14,6 +15,7 @@ __all__ = [
     'Projection',
     'T5Encoder',
     'TokenEmbedder',
+    'abstract_params',
     'dot_product_attention',
     'einsum_attention',
     'model_params',

@@ -43,6 +43,14 @@ def model_params(params: Any) -> Any:
   return {name: tree for name, tree in params.items() if name != 'loss'}
 
 
+def abstract_params(model: 'DualEncoder') -> Any:
+  """The parameters as ShapeDtypeStruct, in their boxes of logical axes."""
+  tokens = jnp.ones((1, 2), jnp.int32)
+  return jax.eval_shape(
+      lambda: model.init(jax.random.key(0), tokens, tokens)['params']
+  )
+
+
 class Projection(nn.Module):
   """One linear map [..., E] -> [..., D] without bias, in full float32."""
 

@@ -13,7 +13,7 @@ from dualenc_jax.evaluation import evaluation, metrics, trec
 from dualenc_jax.evaluation.evaluation import Evaluation
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.index import of_model
-from dualenc_jax.inference.loaded import Loaded
+from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.io import files
 from dualenc_jax.results.folder import DOCUMENTS, write_per_query
 from dualenc_jax.run.experiment import Experiment

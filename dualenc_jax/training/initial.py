@@ -14,8 +14,8 @@ from dualenc_jax.interop import (
   loading,
   opening,
   own,
-  same_vocabulary,
 )
+from dualenc_jax.interop.vocabulary import check_same_vocabulary
 from dualenc_jax.interop.weights import count_reasons, Weights
 from dualenc_jax.parallel import partitioning
 from dualenc_jax.tensor_files.tensors import Tensor
@@ -95,7 +95,7 @@ def plan_start(
   if isinstance(initial, str):
     initial = InitialCheckpoint(initial)
   weights = opening.read(initial.path)
-  same_vocabulary.check(weights, vocabulary)
+  check_same_vocabulary(weights, vocabulary)
   shapes = {}
   leaves = jax.tree.leaves(abstract_params)
   for name, leaf in zip(partitioning.leaf_paths(abstract_params), leaves):

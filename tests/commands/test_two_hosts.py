@@ -8,7 +8,7 @@ import tiny_run
 import two_hosts
 
 from dualenc_jax.commands import train
-from dualenc_jax.tensor_files import orbax_tree
+from dualenc_jax.tensor_files import zarr_files
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +56,7 @@ def test_train_evaluate_save_and_resume(tmp_path):
       )
   for item in ('params', 'optimizer'):
     a, b = (
-        orbax_tree.read_tree(tmp_path / run / 'checkpoints' / '6' / item)
+        zarr_files.read_tree(tmp_path / run / 'checkpoints' / '6' / item)
         for run in ('one', 'two')
     )
     assert a.keys() == b.keys() and len(a) > 20

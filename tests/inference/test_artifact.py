@@ -17,7 +17,7 @@ import tiny_towers
 
 import dualenc_jax
 from dualenc_jax.errors import UserError
-from dualenc_jax.inference import artifact as serving, batched
+from dualenc_jax.inference import artifact as serving, towers as towers_lib
 from dualenc_jax.inference.artifact import export
 from dualenc_jax.inference.artifact.manifest import of_file
 
@@ -71,7 +71,7 @@ def test_other_models(tmp_path, kind, atol):
 
 
 def test_many_texts_are_cut_into_chunks(towers, written, monkeypatch):
-  monkeypatch.setattr(batched, 'CPU', batched.Grid(80, 8))
+  monkeypatch.setattr(towers_lib, 'CPU', towers_lib.Grid(80, 8))
   artifact = serving.Artifact.open(written)
   texts = [' '.join(TEXTS[: i % 7]) for i in range(101)]
   expected = tiny_towers.embed(towers, 'passage', texts)

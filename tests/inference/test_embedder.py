@@ -9,7 +9,7 @@ import pytest
 
 from dualenc_jax import models
 from dualenc_jax.data import Ragged
-from dualenc_jax.inference import batched
+from dualenc_jax.inference import towers as towers_lib
 from dualenc_jax.inference.embedder import Embedder
 from dualenc_jax.training import Partitioner
 
@@ -147,7 +147,7 @@ def test_batches_hold_each_text_once_and_do_not_run_ahead(texts):
 
   tokens = Counting(texts.values, texts.offsets)
   rows = np.arange(COUNT)[::-1]
-  seen, most = [], (batched.AHEAD + 1) * 2 * 4
+  seen, most = [], (towers_lib.AHEAD + 1) * 2 * 4
   for positions, embeddings in embedder.batches(
       'encode_passage', params, tokens, rows
   ):

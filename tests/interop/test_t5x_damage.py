@@ -106,7 +106,7 @@ def test_no_way_to_a_bucket(monkeypatch):
     raise ImportError('Please install gcsfs to access Google Storage')
 
   # In the place of a network, which these tests do without.
-  monkeypatch.setattr(t5x.orbax_tree, 'is_tree', fail)
+  monkeypatch.setattr(t5x.zarr_files, 'is_tree', fail)
   assert_refused(
       'gs://t5-data/checkpoint_1', 'cannot be reached: Please install gcsfs'
   )

@@ -9,7 +9,7 @@ import pytest
 import t5x_files
 
 from dualenc_jax.interop import t5x
-from dualenc_jax.tensor_files import zarr_array
+from dualenc_jax.tensor_files import zarr_files
 
 RNG = np.random.default_rng(0)
 PROJECTION = RNG.normal(size=(32, 24)).astype(np.float32)
@@ -294,7 +294,7 @@ def test_scalable_t5(tmp_path, arrays, scan):
 
 def test_a_bucket_of_gs():
   # Only the address: these tests reach no network.
-  assert zarr_array.kvstore('gs://t5-data/t5x/checkpoint_1/target.a') == {
+  assert zarr_files.kvstore('gs://t5-data/t5x/checkpoint_1/target.a') == {
       'driver': 'gcs',
       'bucket': 't5-data',
       'path': 't5x/checkpoint_1/target.a/',

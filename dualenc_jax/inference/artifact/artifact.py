@@ -12,10 +12,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.inference import batched
+from dualenc_jax.inference import towers
 from dualenc_jax.inference.artifact import export, manifest as manifest_lib
 from dualenc_jax.inference.artifact.manifest import Manifest
-from dualenc_jax.inference.loaded import Loaded, Towers
+from dualenc_jax.inference.towers import Loaded, Towers
 from dualenc_jax.tensor_files import safetensors_file
 from dualenc_jax.text.ragged import Ragged
 from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
@@ -101,7 +101,7 @@ class Programs(Towers):
     )
     self.replicated = NamedSharding(self._mesh, PartitionSpec())
     on_cpu = devices[0].platform == 'cpu'
-    grid = batched.CPU if on_cpu else batched.ACCELERATOR
+    grid = towers.CPU if on_cpu else towers.ACCELERATOR
     self._max_tokens = grid.max_tokens
 
   def batches(
@@ -120,9 +120,9 @@ class Programs(Towers):
       run = self._run(name, host.shape[-1])
       return run(own, jax.device_put(host, sharding))
 
-    shapes = batched.Fixed(self._max_tokens, tower.lengths)
+    shapes = towers.Fixed(self._max_tokens, tower.lengths)
     most = self._max_tokens
-    return batched.batches(
+    return towers.batches(
         program, tokens, most, shapes, rows, self._mesh.size
     )
 

@@ -16,7 +16,7 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.inference.artifact import export, manifest as manifest_lib
 from dualenc_jax.inference.artifact.artifact import Artifact
 from dualenc_jax.inference.artifact.manifest import Manifest, Tower
-from dualenc_jax.inference.loaded import Loaded
+from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.io import files, machine
 from dualenc_jax.tensor_files import safetensors_file
 from dualenc_jax.tensor_files.tensors import Tensor

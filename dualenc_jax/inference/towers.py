@@ -1,15 +1,16 @@
-"""Rows of tokens through a program, in batches of few shapes.
+"""Texts through towers, in batches of few shapes; a model ready to encode.
 
-The one loop over many texts: they are sorted by length, cut into chunks, padded
-and sent to the devices a little ahead of what is fetched; results are put back
-into their order. The program may return anything that has a row for each text:
-embeddings, scores, tokens. Shape and content of a chunk depend on the texts
-alone, and a device computes whole chunks. So a result is the same to the last
-bit on any number of devices of a kind.
+`batches` is the one loop over many texts: they are sorted by length, cut into
+chunks, padded and sent to the devices a little ahead of what is fetched;
+results are put back into their order. The program may return anything that has
+a row for each text: embeddings, scores, tokens. Shape and content of a chunk
+depend on the texts alone, and a device computes whole chunks. So a result is
+the same to the last bit on any number of devices of a kind.
 """
 
+import abc
 import collections
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import itertools
 from typing import Any, ClassVar, NamedTuple
@@ -17,6 +18,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from dualenc_jax.text.ragged import Ragged
+from dualenc_jax.text.tokenizer import Tokenizer
 
 # Steps that wait on the devices while the host is busy with an earlier one.
 AHEAD = 2
@@ -192,3 +194,91 @@ def _fetch(
 ) -> tuple[np.ndarray, np.ndarray]:
   found = np.asarray(results)
   return positions, found.reshape(-1, *found.shape[2:])[: len(positions)]
+
+
+class Towers(abc.ABC):
+  """Two towers, compiled; whoever wrote their programs.
+
+  Attributes:
+    dim: D, of the embeddings.
+  """
+
+  dim: int
+
+  @abc.abstractmethod
+  def batches(
+      self,
+      method: str,
+      params: Any,
+      tokens: Ragged,
+      rows: np.ndarray | None = None,
+  ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Encodes step by step, the longest rows first.
+
+    Args:
+      method: 'encode_query' or 'encode_passage'.
+      params: the model's parameters.
+      tokens: token ids.
+      rows: which of them; None for all.
+
+    Yields:
+      (int64 [n] positions in `rows`, float32 [n, D] their embeddings).
+    """
+
+  def queries(
+      self, params: Any, tokens: Ragged, rows: np.ndarray | None = None
+  ) -> np.ndarray:
+    """Embeds tokenised queries.
+
+    Args:
+      params: the model's parameters.
+      tokens: token ids.
+      rows: which of them, in the order wanted; None for all.
+
+    Returns:
+      float32 [len(rows), D].
+    """
+    return self._collect('encode_query', params, tokens, rows)
+
+  def passages(
+      self, params: Any, tokens: Ragged, rows: np.ndarray | None = None
+  ) -> np.ndarray:
+    """Embeds tokenised passages; see `queries`."""
+    return self._collect('encode_passage', params, tokens, rows)
+
+  def _collect(self, method, params, tokens, rows) -> np.ndarray:
+    count = len(tokens) if rows is None else len(rows)
+    return put_back(
+        np.empty((count, self.dim), np.float32),
+        self.batches(method, params, tokens, rows),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+  """Two towers with their parameters, and how texts become their tokens.
+
+  Attributes:
+    params: the parameters on the devices, as `embedder` takes them.
+    tokenizer: vocabulary, lengths and prefixes.
+    embedder: the towers, compiled.
+    provenance: what numbers and vectors of this model depend on, as JSON.
+  """
+
+  params: Any
+  tokenizer: Tokenizer
+  embedder: Towers
+  provenance: Mapping[str, Any]
+
+  @property
+  def dim(self) -> int:
+    """D, of the embeddings."""
+    return self.embedder.dim
+
+  def queries(self, tokens: Ragged) -> np.ndarray:
+    """Embeds tokenised queries: float32 [len(tokens), D]."""
+    return self.embedder.queries(self.params, tokens)
+
+  def passages(self, tokens: Ragged) -> np.ndarray:
+    """Embeds tokenised passages: float32 [len(tokens), D]."""
+    return self.embedder.passages(self.params, tokens)

@@ -8,7 +8,7 @@ from sentencepiece import sentencepiece_model_pb2
 import small_vocabulary
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import same_vocabulary
+from dualenc_jax.interop.vocabulary import check_same_vocabulary
 from dualenc_jax.interop.weights import Usage, Weights
 from dualenc_jax.models import T5Encoder
 from dualenc_jax.tensor_files.tensors import Tensor
@@ -90,7 +90,7 @@ def one_more(proto):
 )
 def test_another_vocabulary(file, changed, change, message):
   with pytest.raises(UserError, match=f'another vocabulary .*{message}') as e:
-    same_vocabulary.check(checkpoint(Usage(file)), changed(change))
+    check_same_vocabulary(checkpoint(Usage(file)), changed(change))
   for word in ('there (test)', 'other.model', f'its own vocabulary, {file}'):
     assert word in str(e.value)
   assert '\n' not in str(e.value) and len(str(e.value)) < 600
@@ -105,25 +105,25 @@ def without_provenance(proto):
 
 def test_the_same_vocabulary(file, changed):
   weights = checkpoint(Usage(file))
-  same_vocabulary.check(weights, Vocabulary(str(file)))
-  same_vocabulary.check(weights, changed(without_provenance))
-  same_vocabulary.check(checkpoint(Usage()), changed(other_score))
+  check_same_vocabulary(weights, Vocabulary(str(file)))
+  check_same_vocabulary(weights, changed(without_provenance))
+  check_same_vocabulary(checkpoint(Usage()), changed(other_score))
 
 
 def test_a_tokenizer_json_has_pieces_alone(file, changed):
   pieces = [piece.piece for piece in read(file).pieces]
   weights = checkpoint(Usage(pieces=[*pieces, '<extra_id_0>']))
-  same_vocabulary.check(weights, Vocabulary(str(file)))
-  same_vocabulary.check(weights, changed(other_score))
+  check_same_vocabulary(weights, Vocabulary(str(file)))
+  check_same_vocabulary(weights, changed(other_score))
   with pytest.raises(UserError, match='its piece 100 is .*Give its own vocab'):
-    same_vocabulary.check(weights, changed(swap))
+    check_same_vocabulary(weights, changed(swap))
 
 
 def test_a_file_beside_that_is_none(file, tmp_path):
   (tmp_path / 'spiece.model').write_bytes(b'\xff' * 99)
   weights = checkpoint(Usage(tmp_path / 'spiece.model'))
   with pytest.raises(UserError, match='spiece.model is no SentencePiece model'):
-    same_vocabulary.check(weights, Vocabulary(str(file)))
+    check_same_vocabulary(weights, Vocabulary(str(file)))
 
 
 def test_more_pieces_than_embeddings(file):
@@ -131,4 +131,4 @@ def test_more_pieces_than_embeddings(file):
   small = {n: t.reshaped(1, -1) for n, t in weights.tensors.items()}
   weights = dataclasses.replace(weights, tensors=small)
   with pytest.raises(UserError, match='has 1 token embeddings .* 300 pieces'):
-    same_vocabulary.check(weights, Vocabulary(str(file)))
+    check_same_vocabulary(weights, Vocabulary(str(file)))

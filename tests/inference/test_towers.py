@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from dualenc_jax.inference import batched
-from dualenc_jax.inference.batched import Chunk, cut, deal, Fixed, Grid, Shapes
+from dualenc_jax.inference import towers
+from dualenc_jax.inference.towers import Chunk, cut, deal, Fixed, Grid, Shapes
 from dualenc_jax.text.ragged import Ragged
 
 
@@ -26,9 +26,9 @@ def test_a_program_sees_each_text_once_and_results_are_put_back(
     return np.stack([chunks.sum(2), (chunks > 0).sum(2)], axis=2)
 
   chosen = np.array([7, 3, 3, 49, 0, 21])
-  out = batched.put_back(
+  out = towers.put_back(
       np.zeros((6, 2), int),
-      batched.batches(program, tokens, 4, shapes, chosen, devices),
+      towers.batches(program, tokens, 4, shapes, chosen, devices),
   )
   assert out.tolist() == [[sum(rows[i]), len(rows[i])] for i in chosen]
   assert lengths <= {shapes.padded_length(n) for n in range(1, 61)}
@@ -90,6 +90,6 @@ def test_lengths_are_few_and_padding_is_bounded():
   ]
 
 
-@pytest.mark.parametrize('shapes', [batched.CPU, batched.ACCELERATOR])
+@pytest.mark.parametrize('shapes', [towers.CPU, towers.ACCELERATOR])
 def test_a_text_without_tokens_takes_the_shortest_row(shapes):
   assert shapes.padded_length(0) == 8

@@ -12,7 +12,7 @@ import pytest
 import t5x_files
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.tensor_files import orbax_tree
+from dualenc_jax.tensor_files import zarr_files
 from dualenc_jax.training.checkpoints import Checkpoints
 from dualenc_jax.training.step import TrainState
 
@@ -39,7 +39,7 @@ def test_t5x_state(name):
   folder = t5x_files.GOLDEN / name / t5x_files.STATE
   restored = flat(ocp.PyTreeCheckpointer().restore(folder.absolute()))
   assert len(restored) > 250
-  assert_same(orbax_tree.read_tree(folder), restored)
+  assert_same(zarr_files.read_tree(folder), restored)
 
 
 @pytest.mark.filterwarnings('ignore:Sharding info not provided')
@@ -47,7 +47,7 @@ def test_a_relative_path(monkeypatch):
   folder = t5x_files.GOLDEN / 't5_1_1_tiny' / t5x_files.STATE
   restored = flat(ocp.PyTreeCheckpointer().restore(folder.absolute()))
   monkeypatch.chdir(folder.parent)
-  tensors = orbax_tree.read_tree('state')
+  tensors = zarr_files.read_tree('state')
   monkeypatch.chdir('/')
   assert_same(tensors, restored)
 
@@ -65,7 +65,7 @@ def test_nodes_and_formats(tmp_path, ocdbt, zarr3):
   ocp.PyTreeCheckpointer(use_ocdbt=ocdbt, use_zarr3=zarr3).save(
       tmp_path / 'item', tree
   )
-  tensors = orbax_tree.read_tree(tmp_path / 'item')
+  tensors = zarr_files.read_tree(tmp_path / 'item')
   assert_same(
       tensors,
       {
@@ -94,7 +94,7 @@ def test_checkpoints_of_training(tmp_path):
   checkpoints.save(TrainState(jnp.int32(7), params, opt_state), 7, {})
   checkpoints.wait()
   for item, tree in [('params', params), ('optimizer', opt_state)]:
-    tensors = orbax_tree.read_tree(tmp_path / 'checkpoints' / '7' / item)
+    tensors = zarr_files.read_tree(tmp_path / 'checkpoints' / '7' / item)
     assert_same(tensors, flat(tree))
   assert any(name.endswith('v_row/projection/kernel') for name in tensors)
 
@@ -108,7 +108,7 @@ def test_an_entry_is_read_without_the_others(tmp_path):
   chunks = sorted(p.name for p in (tmp_path / 'item' / 'stack').glob('[0-9]*'))
   assert chunks == ['0.0', '1.0', '2.0']
   (tmp_path / 'item' / 'stack' / '1.0').unlink()
-  stack = orbax_tree.read_tree(tmp_path / 'item')['stack']
+  stack = zarr_files.read_tree(tmp_path / 'item')['stack']
   np.testing.assert_array_equal(stack.entry(0, 2).read(), [4.0, 5.0])
   with pytest.raises(UserError, match=r'item: stack\[1\] cannot be read.*1\.0'):
     stack.entry(0, 1).read()
@@ -118,7 +118,7 @@ def test_an_entry_is_read_without_the_others(tmp_path):
 
 def test_folder_that_is_no_item(tmp_path):
   with pytest.raises(UserError, match='it has no _METADATA. Give a folder'):
-    orbax_tree.read_tree(tmp_path)
+    zarr_files.read_tree(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -137,11 +137,11 @@ def test_lost_files(tmp_path, lost, message):
   else:
     (folder / lost).unlink()
   with pytest.raises(UserError, match=message):
-    orbax_tree.read_tree(folder)['target/token_embedder/embedding'].read()
+    zarr_files.read_tree(folder)['target/token_embedder/embedding'].read()
 
 
 @pytest.mark.parametrize('content', ['', '{"tree_metadata": {"(\'target\','])
 def test_damaged_metadata(tmp_path, content):
   (tmp_path / '_METADATA').write_text(content)
   with pytest.raises(UserError, match='cannot be opened: .*missing or damaged'):
-    orbax_tree.read_tree(tmp_path)
+    zarr_files.read_tree(tmp_path)

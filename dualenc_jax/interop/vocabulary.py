@@ -1,7 +1,8 @@
-"""Whether a vocabulary is the one that a checkpoint was trained with."""
+"""The tokenizer of a checkpoint, of the vocabulary it was trained with."""
 
 from collections.abc import Iterator, Sequence
 import hashlib
+import os
 import pathlib
 
 from google.protobuf.message import DecodeError
@@ -9,7 +10,7 @@ from sentencepiece import sentencepiece_model_pb2
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop.weights import Weights
-from dualenc_jax.text.tokenizer import Vocabulary
+from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
 
 # What decides, beside the pieces, which ids a text gets.
 _NORMALIZER = (
@@ -21,7 +22,32 @@ _NORMALIZER = (
 _TRAINER = ('model_type', 'byte_fallback', 'treat_whitespace_as_suffix')
 
 
-def check(weights: Weights, vocabulary: Vocabulary) -> None:
+def make_tokenizer(
+    weights: Weights,
+    vocabulary: str | os.PathLike[str] | None = None,
+    query_length: int | None = None,
+    passage_length: int | None = None,
+) -> Tokenizer:
+  """The tokenizer of a checkpoint; arguments as of `loading.load`."""
+  usage = weights.usage
+  path = usage.vocabulary if vocabulary is None else vocabulary
+  if path is None:
+    raise UserError(
+        f'{weights.path} ({weights.kind}) comes without a SentencePiece file'
+        + (': a tokenizer.json is not enough' if usage.pieces else '')
+        + '. Give the one that it was trained with, --vocabulary=spiece.model'
+        ' (from Python, vocabulary=).'
+    )
+  chosen = Vocabulary(os.fspath(path))
+  check_same_vocabulary(weights, chosen)
+  lengths = {'query_length': query_length, 'passage_length': passage_length}
+  facts = usage.facts() | {n: k for n, k in lengths.items() if k is not None}
+  return Tokenizer(
+      chosen, **{n: fact for n, fact in facts.items() if fact is not None}
+  )
+
+
+def check_same_vocabulary(weights: Weights, vocabulary: Vocabulary) -> None:
   """Compares a vocabulary with the one that lies beside a checkpoint.
 
   T5X checkpoints have none beside them; of these only the number of rows is
