@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dualenc_jax.inspection import mojibake, summary
-from dualenc_jax.readers.bad_rows import Found, SHOWN
+from dualenc_jax.readers.rows import Found, SHOWN
 from dualenc_jax.text.tokenizer import UNK, Vocabulary
 
 NONE = 0

@@ -5,7 +5,7 @@ import dataclasses
 import enum
 
 from dualenc_jax.inspection import summary
-from dualenc_jax.readers.bad_rows import Found
+from dualenc_jax.readers.rows import Found
 
 # Shares beyond which something is told.
 _MANY_CUT = 0.05

@@ -6,7 +6,7 @@ import numpy as np
 
 from dualenc_jax.inspection import columns, summary
 from dualenc_jax.inspection.mojibake import printable
-from dualenc_jax.readers.bad_rows import BadRows
+from dualenc_jax.readers.rows import BadRows
 from dualenc_jax.text.tokenizer import Tokenizer
 
 # A chunk ends at so many rows or characters, whichever comes first.

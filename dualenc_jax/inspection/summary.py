@@ -5,7 +5,7 @@ import dataclasses
 
 import numpy as np
 
-from dualenc_jax.readers.bad_rows import Found
+from dualenc_jax.readers.rows import Found
 
 PERCENTILES = (5, 25, 50, 75, 95, 99)
 

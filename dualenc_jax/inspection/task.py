@@ -12,8 +12,7 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.inspection import columns, summary
 from dualenc_jax.inspection.split import SplitReader
 from dualenc_jax.io.progress import Progress
-from dualenc_jax.readers import bad_rows
-from dualenc_jax.readers.bad_rows import Found
+from dualenc_jax.readers.rows import collecting, Found, SHOWN
 from dualenc_jax.text.tokenizer import Tokenizer
 
 _TRAIN = 'train'
@@ -103,7 +102,7 @@ def _read(
 ) -> _Read:
   reader, errors = SplitReader(tokenizer), []
   examples = _until_error(rows_of(task, split), errors)
-  with bad_rows.collecting() as bad, Progress(name, None, 'rows') as progress:
+  with collecting() as bad, Progress(name, None, 'rows') as progress:
     for rows in reader.read(itertools.islice(examples, limit)):
       progress(rows)
     limited = limit is not None and next(examples, None) is not None
@@ -156,7 +155,7 @@ def _shared(
   rows = rows[np.unique(values[rows], return_index=True)[1]]
   rows.sort()
   places = []
-  for row in rows[: bad_rows.SHOWN]:
+  for row in rows[: SHOWN]:
     first = int(np.flatnonzero(others == values[row])[0])
     places.append(
         columns.both(held_out.places[int(row)], train.places[first])

@@ -8,8 +8,7 @@ from dualenc_jax.data.dataset import Dataset
 from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.readers import beir_sets
 from dualenc_jax.readers.beir_folder import BeirFolder
-from dualenc_jax.readers.qrels_reader import QrelsReader
-from dualenc_jax.readers.qrels_source import CORPUS, Source
+from dualenc_jax.readers.qrels_reader import CORPUS, QrelsReader, Source
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 import dataclasses
 import pathlib
 
-from dualenc_jax.readers import files, qrels, rows
-from dualenc_jax.readers.qrels_ids import Row
-from dualenc_jax.readers.qrels_source import check_file_names, CORPUS, SPLITS
+from dualenc_jax.readers import qrels, rows
+from dualenc_jax.readers.qrels_reader import check_file_names, CORPUS, SPLITS
 from dualenc_jax.readers.rows import BadRow
+from dualenc_jax.readers.texts_by_id import Row
 
 _QRELS = {'train': 'train', 'validation': 'dev', 'test': 'test'}
 _SUFFIXES = ('.tsv', '.tsv.gz')
@@ -60,7 +60,7 @@ class BeirFolder:
     path = self._find(CORPUS)
     parsed = rows.parsed(path, self._parse_passage, self.strict)
     for number, (name, title, text) in parsed:
-      yield Row(f'{path}:{number}', name, joined(title, text), title)
+      yield Row(f'{path}:{number}', name, rows.titled(title, text), title)
 
   def queries(self, split: str) -> Iterator[Row]:
     path = self._find('queries')
@@ -84,7 +84,7 @@ class BeirFolder:
     return kept
 
   def _find(self, name: str) -> pathlib.Path:
-    return files.find(self.folder, self._names(name), self.task, self.hint)
+    return rows.find(self.folder, self._names(name), self.task, self.hint)
 
   def _names(self, name: str) -> list[str]:
     if name in self.files:
@@ -98,16 +98,10 @@ class BeirFolder:
 
   def _parse_passage(self, line: bytes) -> tuple[str, str, str]:
     row = rows.json_object(line)
-    title = row.get('title') or ''
-    rows.check_text('title', title, empty=True)
+    title = rows.title(row)
     # Some corpora have passages of a title only, or of nothing at all.
     text = rows.text(row, 'text', empty=True)
     return _identifier(row), title if self.titles else '', text
-
-
-def joined(title: str, text: str) -> str:
-  """A passage with its title in front."""
-  return f'{title} {text}'.strip()
 
 
 def _parse_query(line: bytes) -> tuple[str, str]:

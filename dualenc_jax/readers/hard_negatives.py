@@ -1,18 +1,73 @@
 """A file of mined hard negatives, joined to queries by their ids."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 import dataclasses
 import itertools
 import json
 import logging
 import pathlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.readers import bad_rows, hard_negatives_forms, rows
-from dualenc_jax.readers.hard_negatives_forms import Negative
-from dualenc_jax.readers.text_table import TextTable
+from dualenc_jax.readers import rows
+from dualenc_jax.readers.rows import BadRow
+from dualenc_jax.readers.texts_by_id import TextTable
 from dualenc_jax.suggest import did_you_mean
+
+_NOTHING = object()
+
+
+class Negative(NamedTuple):
+  """A hard negative.
+
+  Attributes:
+    id: passage id, '' if the file has only a text.
+    text: where there is no id, with the title in front; else ''.
+  """
+
+  id: str
+  text: str = ''
+
+
+class Mined(NamedTuple):
+  """What a line says about a query, its entries not parsed yet.
+
+  Attributes:
+    query_id: of the query.
+    positives: entries.
+    negatives: lists of entries, best first, by the system that found them; of
+      files that name no system, by ''.
+    parse_entry: makes a Negative of an entry; raises BadRow.
+  """
+
+  query_id: str
+  positives: Sequence[Any]
+  negatives: Mapping[str, Sequence[Any]]
+  parse_entry: Callable[[Any], Negative]
+
+  def positive_ids(self) -> Iterator[str]:
+    """Yields the ids of the positives that have one; raises BadRow."""
+    for entry in self.positives:
+      negative = self.parse_entry(entry)
+      if negative.id:
+        yield negative.id
+
+  def ranked(self, systems: Sequence[str]) -> Iterator[Negative]:
+    """Yields the first of each system, then the second of each, and so on.
+
+    Only what is asked for is parsed: lists may be long.
+
+    Raises:
+      BadRow: an entry is neither an id nor a text.
+    """
+    lists = [self.negatives[s] for s in systems if s in self.negatives]
+    for entries in itertools.zip_longest(*lists, fillvalue=_NOTHING):
+      for entry in entries:
+        if entry is not _NOTHING:
+          negative = self.parse_entry(entry)
+          if not (negative.id or negative.text):
+            raise BadRow('a hard negative has neither an id nor a text')
+          yield negative
 
 
 class _Line(NamedTuple):
@@ -35,10 +90,10 @@ class _Line(NamedTuple):
 class HardNegatives:
   """A file of hard negatives by query id, plain or .gz.
 
-  It is of any form that `hard_negatives_forms.parse` knows. A query's negatives
-  are the best of each system, then the second best of each, and so on, each
-  passage once. One with an id is a passage of the corpus, also where the file
-  has its text, so that all passages look alike.
+  It is of any form that `parse` knows. A query's negatives are the best of each
+  system, then the second best of each, and so on, each passage once. One with
+  an id is a passage of the corpus, also where the file has its text, so that
+  all passages look alike.
 
   Attributes:
     path: the file.
@@ -47,7 +102,7 @@ class HardNegatives:
     limit: most negatives that are taken of a query.
     strict: as of `rows.parsed`, and whether a positive of a query among the
       negatives to take is an error; else just these are left out and the log
-      says how many. Within `bad_rows.collecting` they are collected.
+      says how many. Within `rows.collecting` they are collected.
   """
 
   path: pathlib.Path
@@ -67,11 +122,14 @@ class HardNegatives:
       UserError: a bad row, a positive among the negatives, a query in two
         places of the file, or a system that is nowhere in it.
     """
-    systems, done, dropped = set(), set(), 0
+    systems, done = set(), set()
+    faults = rows.Faults(self.strict, 'hard negatives')
     parsed = rows.parsed(
         self.path, lambda line: self._parse(line, positives), self.strict
     )
-    for query_id, group in itertools.groupby(parsed, _query_id):
+    for query_id, group in itertools.groupby(
+        parsed, lambda numbered: numbered[1].query_id
+    ):
       numbers, lines = zip(*group)
       systems.update(*(line.systems for line in lines))
       if query_id not in positives:
@@ -83,31 +141,30 @@ class HardNegatives:
             ' between. Expected all of a query in one place.'
         )
       done.add(query_id)
-      found = sum(line.dropped for line in lines)
-      if found:
-        dropped += found
-        self._found_positives(query_id, location)
+      dropped = sum(line.dropped for line in lines)
+      if dropped:
+        faults.add(
+            'a positive is among the hard negatives',
+            location,
+            f'query {query_id!r} has one of its positives among its hard'
+            ' negatives',
+            dropped,
+        )
       merged = dict.fromkeys(n for line in lines for n in line.negatives)
       yield query_id, list(merged)[: self.limit]
     self._check_systems(systems)
-    log = logging.getLogger(__name__)
-    log.info(
+    faults.warn(self.path)
+    logging.getLogger(__name__).info(
         '%s: hard negatives for %s of %s queries.',
         self.path,
         f'{len(done):,}',
         f'{len(positives):,}',
     )
-    if dropped:
-      log.warning(
-          '%s: dropped %s hard negatives that are positives of their queries.',
-          self.path,
-          f'{dropped:,}',
-      )
 
   def _parse(
       self, line: bytes, positives: Mapping[str, Collection[str]]
   ) -> _Line:
-    mined = hard_negatives_forms.parse(line)
+    mined = parse(line)
     if mined.query_id not in positives:
       return _Line(mined.query_id, mined.negatives, (), 0)
     known = {*positives[mined.query_id], *mined.positive_ids()}
@@ -121,17 +178,6 @@ class HardNegatives:
       if len(kept) == self.limit:
         break
     return _Line(mined.query_id, mined.negatives, tuple(kept), dropped)
-
-  def _found_positives(self, query_id: str, location: str) -> None:
-    collected = bad_rows.collected()
-    if collected is not None:
-      collected.add('a positive is among the hard negatives', location)
-    elif self.strict:
-      raise UserError(
-          f'{location}: query {query_id!r} has one of its positives among its'
-          ' hard negatives. Mend the file, or leave out such negatives with'
-          f' {rows.LENIENT}.'
-      )
 
   def _check_systems(self, found: Collection[str]) -> None:
     for system in self.systems or ():
@@ -148,5 +194,71 @@ def of_query(table: TextTable, query_id: str) -> list[Negative]:
   return [Negative(*entry) for entry in json.loads(table.get(query_id) or '[]')]
 
 
-def _query_id(numbered: tuple[int, _Line]) -> str:
-  return numbered[1].query_id
+def parse(line: bytes) -> Mined:
+  """Parses a line, whose form its content tells.
+
+  - sentence-transformers' msmarco-hard-negatives and GPL's hard-negatives:
+    {"qid": ..., "pos": [id, ...], "neg": {system: [id, ...], ...}}; an entry
+    may also be an object whose "pid" is the id.
+  - Tevatron and RocketQA: {"query_id": ..., "positive_passages": [...],
+    "negative_passages": [{"docid": ..., "title": ..., "text": ...}, ...]}.
+  - TSV: query id, tab, passage ids separated by commas.
+  - TSV of a triple a line: query id, positive id, negative id, and what may
+    follow, such as GPL's margin.
+
+  Raises:
+    BadRow: none of these.
+  """
+  if not line.lstrip().startswith(b'{'):
+    if line.count(b'\t') in (2, 3):
+      query_id, positive, negative, *_ = rows.decode(line).split('\t')
+      return _mined(query_id, [positive], {'': [negative]}, _by_id)
+    query_id, ids = rows.tsv_cells(line, ('query id', 'passage ids'))
+    return _mined(query_id, [], {'': ids.split(',')}, _by_id)
+  row = rows.json_object(line)
+  if 'neg' in row:
+    lists = row['neg'] if isinstance(row['neg'], dict) else {'': row['neg']}
+    return _mined(
+        rows.identifier(row, 'qid'), row.get('pos') or [], lists, _by_id
+    )
+  if 'negative_passages' in row:
+    return _mined(
+        rows.identifier(row, 'query_id'),
+        row.get('positive_passages') or [],
+        {'': row['negative_passages']},
+        _with_text,
+    )
+  raise BadRow("neither 'neg' nor 'negative_passages' is there")
+
+
+def _mined(
+    query_id: str,
+    positives: Any,
+    negatives: Mapping[str, Any],
+    parse_entry: Callable[[Any], Negative],
+) -> Mined:
+  if not query_id:
+    raise BadRow('the query id is missing or empty')
+  for entries in (positives, *negatives.values()):
+    if not isinstance(entries, list):
+      raise BadRow(
+          f'positives or negatives are {type(entries).__name__}, not a list'
+      )
+  return Mined(query_id, positives, negatives, parse_entry)
+
+
+def _by_id(entry: Any) -> Negative:
+  if isinstance(entry, dict):
+    entry = entry.get('pid')
+  return Negative(rows.as_identifier('pid', entry).strip())
+
+
+def _with_text(entry: Any) -> Negative:
+  if not isinstance(entry, dict):
+    raise BadRow(f'a passage is {type(entry).__name__}, not an object')
+  name = rows.identifier(entry, 'docid')
+  if name:
+    return Negative(name)
+  return Negative(
+      '', rows.titled(rows.title(entry), rows.text(entry, 'text'))
+  )

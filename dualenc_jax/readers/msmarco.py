@@ -5,19 +5,15 @@ import dataclasses
 import pathlib
 from typing import Any
 
+from dualenc_jax.data.dataset import example
 from dualenc_jax.errors import UserError
-from dualenc_jax.readers import (
-  beir_sets,
-  msmarco_files,
-  msmarco_triples,
-  rows,
-)
+from dualenc_jax.readers import beir_sets, msmarco_files, rows
 from dualenc_jax.readers.beir_folder import BeirFolder
 from dualenc_jax.readers.msmarco_files import MsMarcoFiles, TRIPLES
-from dualenc_jax.readers.qrels_reader import QrelsReader
-from dualenc_jax.readers.qrels_source import Source
+from dualenc_jax.readers.qrels_reader import QrelsReader, Source
 
 _SET = 'msmarco'
+_TRIPLE = ('query', 'positive', 'negative')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +30,8 @@ class MsMarco(QrelsReader):
   Attributes:
     train_from: what train is made of. 'qrels' are the judgements; 'triples' the
       rows of triples.train.small.tsv, each of a query, a positive and a hard
-      negative, without ids.
+      negative, without ids; a negative that is its positive is an error if
+      `strict`, else left out and counted.
   """
 
   train_from: str = 'qrels'
@@ -107,12 +104,35 @@ class MsMarco(QrelsReader):
     return self._official().find(TRIPLES, msmarco_files.TRIPLES_HINT)
 
   def _triples(self) -> Iterator[dict[str, Any]]:
-    official = self._official()
-    published = official.comparable(TRIPLES, msmarco_files.PUBLISHED[TRIPLES])
-    return msmarco_triples.read(
-        self._triples_path(),
-        published,
+    path = self._triples_path()
+    count = 0
+    faults = rows.Faults(self.strict, 'negatives')
+    for number, (query, positive, negative) in rows.parsed(
+        path, _parse_triple, self.strict
+    ):
+      count += 1
+      location = f'{path}:{number}'
+      same = positive.strip() == negative.strip()
+      if same:
+        faults.add('the negative is the positive', location)
+      yield example(
+          query=query,
+          passage=positive,
+          negatives=[] if same else [negative],
+          location=location,
+      )
+    rows.compare_counts(
+        str(path),
+        {'triples': count},
+        self._official().comparable(TRIPLES, msmarco_files.PUBLISHED[TRIPLES]),
         self.allowed(),
         self.advice(),
-        self.strict,
     )
+    faults.warn(path)
+
+
+def _parse_triple(line: bytes) -> list[str]:
+  cells = rows.tsv_cells(line, _TRIPLE)
+  for name, text in zip(_TRIPLE, cells):
+    rows.check_text(name, text)
+  return cells

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator, Mapping
 import dataclasses
 import pathlib
 
-from dualenc_jax.readers import files, qrels, rows
-from dualenc_jax.readers.qrels_ids import Row
-from dualenc_jax.readers.qrels_source import check_file_names, CORPUS, SPLITS
+from dualenc_jax.readers import qrels, rows
+from dualenc_jax.readers.qrels_reader import check_file_names, CORPUS, SPLITS
 from dualenc_jax.readers.rows import BadRow
+from dualenc_jax.readers.texts_by_id import Row
 
 URL = 'https://msmarco.z22.web.core.windows.net/msmarcoranking'
 HINT = (
@@ -76,7 +76,7 @@ class MsMarcoFiles:
 
   def find(self, name: str, hint: str = HINT) -> pathlib.Path:
     """Path of a file; raises SourceUnavailable."""
-    return files.find(self.folder, self._names(name), 'msmarco', hint)
+    return rows.find(self.folder, self._names(name), 'msmarco', hint)
 
   def splits(self) -> tuple[str, ...]:
     found = [split for split in SPLITS if self.has(f'{split}_qrels')]

@@ -8,9 +8,14 @@ from typing import Any
 
 from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.errors import UserError
-from dualenc_jax.readers import files, multireqa_join, qrels_counts, rows
+from dualenc_jax.readers import rows
 from dualenc_jax.readers.mrqa import Context
-from dualenc_jax.readers.multireqa_candidates import Candidate, Candidates
+from dualenc_jax.readers.multireqa_join import (
+    Candidate,
+    Candidates,
+    join,
+    positives_of,
+)
 from dualenc_jax.readers.multireqa_sets import QASet, SETS
 from dualenc_jax.suggest import did_you_mean
 
@@ -93,7 +98,7 @@ class MultiReQA(Dataset):
     return None if split in ('train', 'corpus') else 'corpus'
 
   def fingerprint(self, split: str) -> str:
-    return files.fingerprint(self._files(split))
+    return rows.fingerprint(self._files(split))
 
   def examples(self, split: str) -> Iterator[dict[str, Any]]:
     """Yields pairs, or the sentences of 'corpus', in the order of MRQA's file.
@@ -105,9 +110,7 @@ class MultiReQA(Dataset):
     mrqa_path, candidate_path = self._files(split)
     counts = collections.Counter(pairs=0, answered=0)
     candidates = Candidates(candidate_path, self.dataset, self.strict)
-    for line, context, found in multireqa_join.join(
-        mrqa_path, candidates, self.strict
-    ):
+    for line, context, found in join(mrqa_path, candidates, self.strict):
       counts['questions'] += len(context.questions)
       counts['candidates'] += len(found)
       location = f'{mrqa_path}:{line}'
@@ -120,7 +123,7 @@ class MultiReQA(Dataset):
           )
         continue
       for question in context.questions:
-        positives = multireqa_join.positives(question, found)
+        positives = positives_of(question, found)
         counts['answered'] += bool(positives)
         counts['pairs'] += len(positives)
         for candidate in positives:
@@ -142,16 +145,14 @@ class MultiReQA(Dataset):
   def _check_counts(self, split: str, counts: collections.Counter) -> None:
     sizes = self._set.published(split)
     published = {'questions': sizes.questions, 'candidates': sizes.candidates}
-    joined = {'train': 'pairs', 'corpus': None}.get(split, 'answered')
-    if joined and sizes.joined is not None:
-      published[joined] = sizes.joined
-    found = dict(counts)
     if split == 'corpus':
-      found = {name: counts[name] for name in published}
+      counts = {name: counts[name] for name in published}
+    elif sizes.joined is not None:
+      published['pairs' if split == 'train' else 'answered'] = sizes.joined
     mrqa_path, candidate_path = self._files(split)
-    qrels_counts.compare(
+    rows.compare_counts(
         f'multireqa, {self.dataset}, {split}',
-        {_WHAT[name]: count for name, count in found.items()},
+        {_WHAT[name]: count for name, count in counts.items()},
         {_WHAT[name]: count for name, count in published.items()},
         self.tolerance,
         f'Compare {mrqa_path} and {candidate_path} with the published files, or'
@@ -167,19 +168,12 @@ class MultiReQA(Dataset):
     splits = self.splits()
     if split not in splits:
       raise self.no_split(split, splits)
-    root = files.folder_of('multireqa', self.root, self.data_root)
-    qa_set = self._set
-    return (
-        files.find(
-            root,
-            qa_set.mrqa_files(split),
-            'multireqa',
-            qa_set.mrqa_hint(split),
-        ),
-        files.find(
-            root,
-            qa_set.candidate_files(split),
-            'multireqa',
-            qa_set.candidate_hint(split),
-        ),
+    root = rows.folder_of('multireqa', self.root, self.data_root)
+    mrqa, candidates = (
+        rows.find(root, names, 'multireqa', hint)
+        for names, hint in (
+            self._set.mrqa_file(split),
+            self._set.candidate_file(split),
+        )
     )
+    return mrqa, candidates

@@ -1,13 +1,127 @@
 """MRQA's contexts with MultiReQA's candidates: which sentences they have."""
 
-import collections
+import array
 from collections.abc import Iterator
-import logging
 import pathlib
+import re
+import sys
+from typing import NamedTuple
 
-from dualenc_jax.errors import UserError
-from dualenc_jax.readers import bad_rows, mrqa, rows
-from dualenc_jax.readers.multireqa_candidates import Candidate, Candidates
+import numpy as np
+
+from dualenc_jax.readers import mrqa, rows
+
+
+class Candidate(NamedTuple):
+  """A sentence of a context.
+
+  Attributes:
+    id: '<set>_<question id>/<question id>/..._<number>'.
+    start: first character in the context.
+    end: one past the last.
+    line: in the file of candidates.
+  """
+
+  id: str
+  start: int
+  end: int
+  line: int
+
+
+class Candidates:
+  """Candidates by context; about 25 bytes a sentence and 300 a context.
+
+  A context is known by its questions. It has a number, from 0 on.
+  """
+
+  def __init__(
+      self, path: pathlib.Path, name: str, strict: bool = True
+  ):
+    """Reads a file.
+
+    Args:
+      path: plain or .gz.
+      name: of the set, as the ids of its candidates begin.
+      strict: as of `rows.parsed`.
+    """
+    self.path = path
+    self._name = name
+    self._pattern = re.compile(
+        rf'{re.escape(name)}_([^/]+(?:/[^/]+)*)/(_\d+(?:_\d+)*)'
+    )
+    self._questions: list[str] = []
+    self._numbers: dict[str, int] = {}
+    self._labels: list[str] = []
+    # Not lists, which take several times the memory.
+    contexts, lines = array.array('i'), array.array('i')
+    starts, ends = array.array('i'), array.array('i')
+    for line, (number, label, start, end) in rows.parsed(
+        path, self._parse, strict
+    ):
+      contexts.append(number)
+      lines.append(line)
+      starts.append(start)
+      ends.append(end)
+      self._labels.append(sys.intern(label))
+    contexts = np.asarray(contexts, np.int32)
+    self._order = np.argsort(contexts, kind='stable').astype(np.int32)
+    self._bounds = np.searchsorted(
+        contexts[self._order], np.arange(len(self._questions) + 1)
+    )
+    self._lines, self._starts, self._ends = lines, starts, ends
+
+  def __len__(self) -> int:
+    return len(self._labels)
+
+  @property
+  def contexts(self) -> int:
+    """Number of contexts."""
+    return len(self._questions)
+
+  def context(self, question: str) -> int | None:
+    """Number of the context whose ids name this question first, or None."""
+    return self._numbers.get(question)
+
+  def questions(self, context: int) -> list[str]:
+    """Ids of all questions of a context, in the order of its ids."""
+    return self._questions[context].split('/')
+
+  def of(self, context: int) -> list[Candidate]:
+    """The candidates of a context, in the order of the file."""
+    questions = self._questions[context]
+    found = self._order[self._bounds[context] : self._bounds[context + 1]]
+    return [
+        Candidate(
+            f'{self._name}_{questions}/{self._labels[row]}',
+            self._starts[row],
+            self._ends[row],
+            self._lines[row],
+        )
+        for row in found.tolist()
+    ]
+
+  def _parse(self, line: bytes) -> tuple[int, str, int, int]:
+    """Number of the context, label, start and end of a line."""
+    row = rows.json_object(line)
+    match = self._pattern.fullmatch(rows.text(row, 'candidate_id'))
+    if match is None:
+      raise rows.BadRow(
+          "'candidate_id' is not of the form"
+          f" '{self._name}_<question id>/<question id>/..._<number>'"
+      )
+    start, end = row.get('response_start'), row.get('response_end')
+    if not (type(start) is type(end) is int and 0 <= start < end < 2**31):
+      raise rows.BadRow(
+          "'response_start' and 'response_end' are not offsets of a sentence"
+      )
+    questions, label = match.groups()
+    first = questions.partition('/')[0]
+    number = self._numbers.setdefault(first, len(self._questions))
+    if number == len(self._questions):
+      self._questions.append(questions)
+    elif self._questions[number] != questions:
+      raise rows.BadRow('the first question of the id is of another context')
+    return number, label, start, end
 
 
 def join(
@@ -23,7 +137,7 @@ def join(
     candidates: of the same set and split.
     strict: whether the first bad line, and the first candidate that belongs
       to no context, is an error; else they are left out and the log says how
-      many, by reason. Within `bad_rows.collecting` they are collected.
+      many, by reason. Within `rows.collecting` they are collected.
   """
   mismatches = _Mismatches(candidates, path, strict)
   lines: dict[int, int] = {}
@@ -60,10 +174,12 @@ def join(
           'the context is not there',
           f'there is no question {candidates.questions(number)[0]!r}',
       )
-  mismatches.log()
+  mismatches.warn(
+      candidates.path, len(candidates), f' that do not match {path}'
+  )
 
 
-def positives(
+def positives_of(
     question: mrqa.Question, candidates: list[Candidate]
 ) -> list[Candidate]:
   """The candidates that have the whole of one of the question's answers.
@@ -90,14 +206,14 @@ def _within(
   good = {}
   for candidate in found:
     if candidate.end > len(context.text):
-      mismatches.add(
+      mismatches.add_candidate(
           candidate,
           'beyond the end of the context',
           f'it ends at character {candidate.end}, its context in line {line}'
           f' at {len(context.text)}',
       )
     elif candidate.id in good:
-      mismatches.add(
+      mismatches.add_candidate(
           candidate,
           'the candidate is there twice',
           f'its id is in line {good[candidate.id].line}, too',
@@ -107,46 +223,28 @@ def _within(
   return list(good.values())
 
 
-class _Mismatches:
-  """Candidates that belong to no context: an error, or counted."""
+class _Mismatches(rows.Faults):
+  """Candidates that belong to no context of MRQA's file."""
 
-  def __init__(
-      self, candidates: Candidates, path: pathlib.Path, strict: bool
-  ):
-    self._candidates = candidates
-    self._path = path
-    self._strict = strict
-    self._collected = bad_rows.collected()
-    self._counts = collections.Counter()
+  def __init__(self, candidates: Candidates, path: pathlib.Path, strict: bool):
+    super().__init__(strict, 'candidates')
+    self.candidates = candidates
+    self.path = path
 
   def add_context(self, number: int, reason: str, detail: str) -> None:
-    for candidate in self._candidates.of(number):
-      self.add(candidate, reason, detail)
+    for candidate in self.candidates.of(number):
+      self.add_candidate(candidate, reason, detail)
 
-  def add(self, candidate: Candidate, reason: str, detail: str) -> None:
-    place = f'{self._candidates.path}:{candidate.line}'
-    self._counts[reason] += 1
-    if self._collected is not None:
-      self._collected.add(reason, place)
-    elif self._strict:
-      raise UserError(
-          f'{place}: candidate {_short(candidate.id)!r} does not match'
-          f' {self._path}: {detail}. Expected files of the same set and split,'
-          " MRQA's of its release v2; or leave out such candidates with"
-          f' {rows.LENIENT}.'
-      )
-
-  def log(self) -> None:
-    if self._counts and self._collected is None:
-      counts = self._counts.most_common()
-      logging.getLogger(__name__).warning(
-          '%s: skipped %d of %d candidates that do not match %s: %s',
-          self._candidates.path,
-          self._counts.total(),
-          len(self._candidates),
-          self._path,
-          ', '.join(f'{count} {reason}' for reason, count in counts),
-      )
+  def add_candidate(
+      self, candidate: Candidate, reason: str, detail: str
+  ) -> None:
+    self.add(
+        reason,
+        f'{self.candidates.path}:{candidate.line}',
+        f'candidate {_short(candidate.id)!r} does not match {self.path}:'
+        f" {detail}. Expected files of the same set and split, MRQA's of its"
+        ' release v2',
+    )
 
 
 def _short(name: str) -> str:

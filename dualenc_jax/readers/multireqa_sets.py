@@ -50,47 +50,33 @@ class QASet:
     """Sizes of the files of 'train' or of any other split."""
     return self.train if split == 'train' else self.evaluation
 
-  def mrqa_files(self, split: str) -> tuple[str, ...]:
-    """Paths below the task's folder, the preferred one first.
+  def mrqa_file(self, split: str) -> tuple[tuple[str, ...], str]:
+    """MRQA's file of a split: paths below the task's folder, and a hint.
 
-    A file is called as in MRQA's release, or as its download script calls it.
+    It is called as in MRQA's release, or as its download script calls it. The
+    preferred path is the first; the hint says where to get it.
     """
-    folders = ['train'] if split == 'train' else ['dev']
-    if self.train is None:
-      folders.append('test')
-    names = dict.fromkeys([self.mrqa_name, self.name])
-    return tuple(
-        f'mrqa/{folder}/{name}.jsonl.gz' for folder in folders for name in names
-    )
-
-  def candidate_files(self, split: str) -> tuple[str, ...]:
-    """Paths below the task's folder, the second in a clone of MultiReQA."""
-    path = f'{self._folder(split)}/{self.name}/candidates.json.gz'
-    return f'multireqa/{path}', f'MultiReQA/data/{path}'
-
-  def mrqa_hint(self, split: str) -> str:
-    """Where to get MRQA's file of a split, and its size."""
     folder = 'train' if split == 'train' else 'dev'
+    folders = [folder] if self.train else [folder, 'test']
+    names = dict.fromkeys([self.mrqa_name, self.name])
     url = self.mrqa_url or f'{_MRQA}/{folder}/{self.mrqa_name}.jsonl.gz'
     sizes = self.published(split)
     return (
-        f'Get it at {url} ({sizes.mrqa_bytes:,} bytes,'
-        f' {sizes.questions:,} questions).'
+        tuple(f'mrqa/{f}/{name}.jsonl.gz' for f in folders for name in names),
+        f'Get it at {url} ({sizes.mrqa_bytes:,} bytes, {sizes.questions:,}'
+        ' questions).',
     )
 
-  def candidate_hint(self, split: str) -> str:
-    """Where to get MultiReQA's file of a split, and its size."""
-    folder = self._folder(split)
+  def candidate_file(self, split: str) -> tuple[tuple[str, ...], str]:
+    """The same of MultiReQA's file; the second path is in a clone of it."""
+    folder = 'train' if split == 'train' else 'dev' if self.train else 'test'
+    path = f'{folder}/{self.name}/candidates.json.gz'
     sizes = self.published(split)
     return (
-        f'Get it at {_CANDIDATES}/{folder}/{self.name}/candidates.json.gz'
-        f' ({sizes.candidate_bytes:,} bytes, {sizes.candidates:,} sentences).'
+        (f'multireqa/{path}', f'MultiReQA/data/{path}'),
+        f'Get it at {_CANDIDATES}/{path} ({sizes.candidate_bytes:,} bytes,'
+        f' {sizes.candidates:,} sentences).',
     )
-
-  def _folder(self, split: str) -> str:
-    if split == 'train':
-      return 'train'
-    return 'test' if self.train is None else 'dev'
 
 
 # Questions: MRQA's README, but 5,901 of HotpotQA's development set, which its

@@ -10,64 +10,49 @@ from typing import Any, NamedTuple
 
 from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.errors import SourceUnavailable, UserError
-from dualenc_jax.readers import bad_rows, files, json_array, rows
+from dualenc_jax.readers import json_array, rows
 
 
 class _File(NamedTuple):
   """A file of the benchmark.
 
   Attributes:
-    names: as it is published, and as DPR's download tool puts it away.
     path: below the URL.
-    size: what there is in it.
+    size: what is in it, for the error that it is missing.
+    names: as it is published, and as DPR's download tool puts it away.
   """
 
-  names: tuple[str, ...]
   path: str
   size: str
+  names: tuple[str, ...]
 
 
 _URL = 'https://dl.fbaipublicfiles.com/dpr/'
 _FILES = {
     'train': _File(
-        (
-            'biencoder-nq-train.json.gz',
-            'biencoder-nq-train.json',
-            'data/retriever/nq-train.json',
-        ),
         'data/retriever/biencoder-nq-train.json.gz',
         '58,880 questions with a positive, several GB unpacked',
-    ),
+        ('biencoder-nq-train.json.gz', 'biencoder-nq-train.json',
+         'data/retriever/nq-train.json')),
     'validation': _File(
-        (
-            'biencoder-nq-dev.json.gz',
-            'biencoder-nq-dev.json',
-            'data/retriever/nq-dev.json',
-        ),
         'data/retriever/biencoder-nq-dev.json.gz',
         '6,515 questions with a positive',
-    ),
+        ('biencoder-nq-dev.json.gz', 'biencoder-nq-dev.json',
+         'data/retriever/nq-dev.json')),
     'validation_questions': _File(
-        ('nq-dev.qa.csv', 'data/retriever/qas/nq-dev.csv'),
         'data/retriever/nq-dev.qa.csv',
         '8,757 questions, less than 2 MB',
-    ),
+        ('nq-dev.qa.csv', 'data/retriever/qas/nq-dev.csv')),
     'test': _File(
-        ('nq-test.qa.csv', 'data/retriever/qas/nq-test.csv'),
         'data/retriever/nq-test.qa.csv',
         '3,610 questions, less than 1 MB',
-    ),
+        ('nq-test.qa.csv', 'data/retriever/qas/nq-test.csv')),
     'corpus': _File(
-        (
-            'psgs_w100.tsv.gz',
-            'psgs_w100.tsv',
-            'data/wikipedia_split/psgs_w100.tsv',
-        ),
         'wikipedia_split/psgs_w100.tsv.gz',
         '21,015,324 passages, 4.7 GB packed',
-    ),
+        ('psgs_w100.tsv.gz', 'psgs_w100.tsv',
+         'data/wikipedia_split/psgs_w100.tsv')),
 }
-_JUDGED = ('train', 'validation')
 _NEGATIVES = ('hard_negative_ctxs', 'negative_ctxs')
 
 
@@ -104,11 +89,7 @@ class OpenNQ(Dataset):
   task_name = 'open_nq'
   # The development set of the tables of DPR and of Dong et al. (2022).
   evaluated = 'validation_questions'
-  NOT_OF_CORPUS = (
-      'max_negatives',
-      'negatives',
-      'positives',
-  )
+  NOT_OF_CORPUS = ('max_negatives', 'negatives', 'positives')
 
   root: str | None = None
   data_root: str | None = None
@@ -139,7 +120,7 @@ class OpenNQ(Dataset):
     self._file(split)
 
   def fingerprint(self, split: str) -> str:
-    return files.fingerprint([self._file(split)])
+    return rows.fingerprint([self._file(split)])
 
   def corpus_split(self, split: str) -> str | None:
     return None if split in ('train', 'corpus') else 'corpus'
@@ -154,7 +135,7 @@ class OpenNQ(Dataset):
     path = self._file(split)
     if split == 'corpus':
       return self._corpus(path)
-    if split in _JUDGED:
+    if split in ('train', 'validation'):
       return self._pairs(path)
     return self._questions(path, split)
 
@@ -187,7 +168,7 @@ class OpenNQ(Dataset):
     given = [p['passage'] for p in self._passages(row, *self.negatives)]
     negatives = [passage for passage in given if passage.strip() not in texts]
     false_negatives = len(given) - len(negatives)
-    if false_negatives and (self.strict or bad_rows.collected() is not None):
+    if false_negatives and (self.strict or rows.collected() is not None):
       raise rows.BadRow('a positive passage is among the negatives')
     query = _question(rows.text(row, 'question'))
     answers = _answers(row.get('answers'))
@@ -260,10 +241,10 @@ class OpenNQ(Dataset):
   def _file(self, split: str) -> pathlib.Path:
     if split not in _FILES:
       raise self.no_split(split, _FILES)
-    root = files.folder_of('open_nq', self.root, self.data_root)
-    names, path, size = _FILES[split]
+    root = rows.folder_of('open_nq', self.root, self.data_root)
+    path, size, names = _FILES[split]
     hint = f'Get it at {_URL}{path} ({size}).'
-    return files.find(root, names, 'open_nq', hint)
+    return rows.find(root, names, 'open_nq', hint)
 
 
 def _parse_passage(line: bytes) -> list[str]:
@@ -302,8 +283,4 @@ def _cells(line: bytes, columns: Sequence[str]) -> list[str]:
     (cells,) = csv.reader([rows.decode(line)], delimiter='\t')
   except csv.Error as error:
     raise rows.BadRow(f'not CSV: {error}') from None
-  if len(cells) != len(columns):
-    raise rows.BadRow(
-        f'{len(cells)} columns, expected {len(columns)} ({", ".join(columns)})'
-    )
-  return cells
+  return rows.named_cells(cells, columns)

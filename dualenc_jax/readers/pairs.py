@@ -9,21 +9,28 @@ from typing import Any
 from dualenc_jax.data.columns import Column, WEIGHTS
 from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.errors import SourceUnavailable, UserError
-from dualenc_jax.readers import bad_rows, files, pairs_formats, pairs_rows, rows
+from dualenc_jax.readers import pairs_formats, rows
+from dualenc_jax.readers.rows import BadRow
 from dualenc_jax.suggest import did_you_mean
 
 _SPLITS = ('train', 'validation', 'test')
 
 
 @dataclasses.dataclass(frozen=True)
-class Pairs(pairs_rows.PairColumns, Dataset):
+class Pairs(Dataset):
   """Pairs of query and passage, with optional hard negatives, one file a split.
 
   JSONL (.jsonl, .jsonl.gz) is an object a line. TSV (.tsv, .tsv.gz) has its
   columns' names in the first line, or `columns` gives them; cells are taken as
   they are, without quotes or escapes. Parquet (.parquet) needs pyarrow. Texts
-  are UTF-8; blank lines are ignored. Other columns than those of `PairColumns`
-  are ignored, too.
+  are UTF-8; blank lines and columns without a use are ignored.
+
+  The column `passage` holds a string or a list of strings, all of them passages
+  of the query; a title, passage_id or name belongs to the one passage, or is a
+  list as long. Hard negatives are in the column called `negatives` and in those
+  called `negatives_1`, `negatives_2`, ..., each a list of strings, one string,
+  or nothing. A row is bad when it has no query or passage, any of its texts is
+  nothing but whitespace, or a column holds something else than it should.
 
   A row with several passages is as many examples, one after the other, each
   with all hard negatives of the row. They may meet in a batch: the losses mask
@@ -35,6 +42,21 @@ class Pairs(pairs_rows.PairColumns, Dataset):
   each other; `dualenc data check` does that.
 
   Attributes:
+    query: name of the column of queries.
+    passage: name of the column of passages.
+    negatives: name of the column of hard negatives. This one and those below
+      may be missing in a file, unless called otherwise than by default; None
+      leaves the column out.
+    title: name of the column of titles, joined in front of a passage with a
+      space.
+    negative_titles: name of the column of the hard negatives' titles, which
+      goes with `negatives` entry by entry. Without it hard negatives are taken
+      to have their titles in their texts.
+    query_id: name of the column of the queries' ids, strings or integers.
+    passage_id: name of the column of the passages' ids, the same.
+    name: name of the column of what a search hit displays.
+    weight: name of the column of the weights of the row's pairs in the loss,
+      finite numbers from 0 on, which training alone reads.
     train: file of the split, None if there is none.
     validation: the same.
     test: the same.
@@ -50,6 +72,15 @@ class Pairs(pairs_rows.PairColumns, Dataset):
   task_name = 'pairs'
   FILES = ('train', 'validation', 'test')
 
+  query: str = 'query'
+  passage: str = 'passage'
+  negatives: str | None = 'negatives'
+  title: str | None = None
+  negative_titles: str | None = None
+  query_id: str | None = 'query_id'
+  passage_id: str | None = 'passage_id'
+  name: str | None = 'name'
+  weight: str | None = None
   train: str | None = None
   validation: str | None = None
   test: str | None = None
@@ -60,7 +91,7 @@ class Pairs(pairs_rows.PairColumns, Dataset):
   def __post_init__(self):
     rows.check_strict(self.strict)
     if self.format is not None:
-      pairs_formats.check_format(self.format)
+      rows.check_choice('FORMAT', self.format, tuple(pairs_formats.FORMATS))
     if isinstance(self.columns, str):
       raise UserError(
           f'COLUMNS is the string {self.columns!r}; expected a tuple of'
@@ -77,6 +108,10 @@ class Pairs(pairs_rows.PairColumns, Dataset):
   def check_split(self, split: str) -> None:
     self._file(split)
 
+  def fingerprint(self, split: str) -> str:
+    """Hash of the file's content."""
+    return rows.fingerprint([self._file(split)])
+
   def examples(self, split: str) -> Iterator[dict[str, Any]]:
     """Yields the examples of the good rows, in the file's order.
 
@@ -90,49 +125,36 @@ class Pairs(pairs_rows.PairColumns, Dataset):
       return
     path = self._file(split)
     table = pairs_formats.FORMATS[self._format(path)](
-        path, self.columns, self.wants
+        path, self.columns, self._wants
     )
-    if table.columns is not None:
-      self._check_columns(path, table.columns, table.hint)
-      self._tell_unread(path, table.columns)
-    unseen, columns = self.required(), table.columns
+    unseen, columns = self._required(), table.columns
+    if columns is not None:
+      self._check_columns(path, columns, table.hint)
+      self._tell_unread(path, columns)
 
-    def parse(raw: Any) -> pairs_rows.PairRow:
+    def parse(raw: Any) -> tuple[list[dict[str, Any]], int]:
       nonlocal columns
       row = table.parse(raw)
       if columns is None:
         columns = row.keys()
         self._tell_unread(path, columns)
-      for attribute in [a for a in unseen if self.find(row, a)]:
+      for attribute in [a for a in unseen if self._find(row, a)]:
         del unseen[attribute]
-      return self.read(row)
+      return self._pairs(row)
 
     number = dropped = 0
-    for number, row in rows.checked(
+    for number, (pairs, false_negatives) in rows.checked(
         path, table.numbered, parse, self.strict
     ):
-      dropped += row.false_negatives
-      location = f'{path}:{number}'
-      more = {WEIGHTS.name: row.weight} if self.weight else {}
-      for passage, passage_id, name in zip(
-          row.passages, row.passage_ids, row.names
-      ):
-        yield example(
-            query=row.query,
-            passage=passage,
-            negatives=row.negatives,
-            query_id=row.query_id,
-            passage_id=passage_id,
-            name=name,
-            location=location,
-            **more,
-        )
+      dropped += false_negatives
+      for pair in pairs:
+        yield pair | {'location': f'{path}:{number}'}
     if not number:
       raise UserError(f'{path} has no rows.')
     for attribute, name in unseen.items():
       raise UserError(
           f'{path}: no row has a column {name!r}. Give its right name with'
-          f' {pairs_rows.flag(attribute)}.'
+          f' {_flag(attribute)}.'
       )
     if dropped:
       logging.getLogger(__name__).warning(
@@ -141,9 +163,103 @@ class Pairs(pairs_rows.PairColumns, Dataset):
           dropped,
       )
 
+  def _pairs(self, row: Mapping[str, Any]) -> tuple[list[dict[str, Any]], int]:
+    """The examples of a row, values by column; raises BadRow.
+
+    Returns:
+      Examples without their location, and how many hard negatives were left
+      out as they are passages of the row.
+    """
+    for attribute in ('query', 'passage'):
+      if getattr(self, attribute) not in row:
+        raise BadRow(
+            f'column {getattr(self, attribute)!r} is missing among'
+            f' {str(list(row))[:200]} ({_flag(attribute)} gives its name)'
+        )
+    query = rows.text(row, self.query)
+    texts = _texts(row, self.passage)
+    if not texts:
+      raise BadRow(f'{self.passage!r} is an empty list')
+    passages = _titled(row, texts, self.title)
+    given = self._negatives(row)
+    negatives = given
+    if given:
+      # Without titles of their own, negatives compare with the bare texts.
+      positives = {
+          text.strip()
+          for text in (*passages, *(() if self.negative_titles else texts))
+      }
+      negatives = [text for text in given if text.strip() not in positives]
+    passage_ids = _parallel(row, self.passage_id, len(texts))
+    names = _parallel(row, self.name, len(texts))
+    values = {
+        'query': query,
+        'negatives': negatives,
+        'query_id': rows.identifier(row, self.query_id),
+    }
+    if self.weight:
+      values[WEIGHTS.name] = rows.weight(row, self.weight)
+    false_negatives = len(given) - len(negatives)
+    if false_negatives and (self.strict or rows.collected() is not None):
+      raise BadRow(
+          f'{self.passage!r} is among its hard negatives, {self.negatives!r}'
+      )
+    return [
+        example(passage=passage, passage_id=passage_id, name=name, **values)
+        for passage, passage_id, name in zip(passages, passage_ids, names)
+    ], false_negatives
+
+  def _negatives(self, row: Mapping[str, Any]) -> list[str]:
+    found = []
+    for column in self._find(row, 'negatives'):
+      if row[column] is None or row[column] == '':
+        continue
+      titles = None
+      if self.negative_titles:
+        titles = self.negative_titles + column.removeprefix(self.negatives)
+      found += _titled(row, _texts(row, column), titles)
+    return found
+
+  def _required(self) -> dict[str, str]:
+    """Names of the columns that a file must have, by attribute."""
+    return {
+        attribute: getattr(self, attribute)
+        for attribute, default in _COLUMNS.items()
+        if attribute in ('query', 'passage')
+        or getattr(self, attribute) not in (None, default)
+    }
+
+  def _wants(self, column: str) -> bool:
+    """Whether a file's column of this name is read."""
+    return any(self._find([column], attribute) for attribute in _COLUMNS)
+
+  def _find(self, columns: Iterable[str], attribute: str) -> list[str]:
+    """Those of a file's columns that are meant by an attribute."""
+    name = getattr(self, attribute)
+    if name is not None and attribute in ('negatives', 'negative_titles'):
+      return _numbered(columns, name)
+    return [name] if name in columns else []
+
+  def _check_columns(
+      self, path: pathlib.Path, columns: Sequence[str], hint: str
+  ) -> None:
+    for attribute, name in self._required().items():
+      if not self._find(columns, attribute):
+        raise UserError(
+            f'{path} has no column {name!r}.{did_you_mean(name, columns)}'
+            f' Columns: {", ".join(columns)[:200]}. Give the right name with'
+            f' {_flag(attribute)}.{hint}'
+        )
+    for name in columns:
+      if self._wants(name) and list(columns).count(name) > 1:
+        raise UserError(
+            f'{path} has two columns {name!r}. Hard negatives may be in'
+            " columns negatives_1, negatives_2, ...; other names once."
+        )
+
   def _tell_unread(self, path: pathlib.Path, columns: Iterable[str]) -> None:
     """Hard negatives under another name would be missed in silence."""
-    unread = [name for name in columns if not self.wants(name)]
+    unread = [name for name in columns if not self._wants(name)]
     if unread:
       logging.getLogger(__name__).warning(
           '%s: columns that are not read: %s. Of hard negatives, give the name'
@@ -151,21 +267,6 @@ class Pairs(pairs_rows.PairColumns, Dataset):
           path,
           ', '.join(unread)[:200],
       )
-
-  def read(self, row: Mapping[str, Any]) -> pairs_rows.PairRow:
-    """Checks a row, values by column; raises BadRow."""
-    pair = super().read(row)
-    if pair.false_negatives and (
-        self.strict or bad_rows.collected() is not None
-    ):
-      raise rows.BadRow(
-          f'{self.passage!r} is among its hard negatives, {self.negatives!r}'
-      )
-    return pair
-
-  def fingerprint(self, split: str) -> str:
-    """Hash of the file's content."""
-    return files.fingerprint([self._file(split)])
 
   def _file(self, split: str) -> pathlib.Path:
     if split not in _SPLITS:
@@ -190,19 +291,60 @@ class Pairs(pairs_rows.PairColumns, Dataset):
   def _format(self, path: pathlib.Path) -> str:
     return self.format or pairs_formats.format_of(path)
 
-  def _check_columns(
-      self, path: pathlib.Path, columns: Sequence[str], hint: str
-  ) -> None:
-    for attribute, name in self.required().items():
-      if not self.find(columns, attribute):
-        raise UserError(
-            f'{path} has no column {name!r}.{did_you_mean(name, columns)}'
-            f' Columns: {", ".join(columns)[:200]}. Give the right name with'
-            f' {pairs_rows.flag(attribute)}.{hint}'
-        )
-    for name in columns:
-      if self.wants(name) and list(columns).count(name) > 1:
-        raise UserError(
-            f'{path} has two columns {name!r}. Hard negatives may be in'
-            " columns negatives_1, negatives_2, ...; other names once."
-        )
+
+# The attributes that name a column, with their defaults.
+_COLUMNS = {
+    field.name: field.default
+    for field in dataclasses.fields(Pairs)
+    if field.name not in (*_SPLITS, 'format', 'columns', 'strict')
+}
+
+
+def _flag(attribute: str) -> str:
+  """What sets an attribute of PairColumns on the command line."""
+  return f'--gin.{attribute.upper()}_COLUMN=...'
+
+
+def _numbered(columns: Iterable[str], name: str) -> list[str]:
+  """The columns that are called `name`, or `name`_ and a number."""
+  prefix = f'{name}_'
+  return [
+      column
+      for column in columns
+      if column == name
+      or (column.startswith(prefix) and column[len(prefix) :].isdecimal())
+  ]
+
+
+def _texts(row: Mapping[str, Any], column: str) -> Sequence[str]:
+  """The texts of a column that holds one or a list of them."""
+  value = row[column]
+  texts = value if isinstance(value, list) else [value]
+  for text in texts:
+    rows.check_text(column, text)
+  return texts
+
+
+def _titled(
+    row: Mapping[str, Any], texts: Sequence[str], column: str | None
+) -> Sequence[str]:
+  """The texts with the titles of a column in front of them."""
+  if column is None:
+    return texts
+  return [
+      f'{title} {text}' if title.strip() else text
+      for title, text in zip(_parallel(row, column, len(texts)), texts)
+  ]
+
+
+def _parallel(
+    row: Mapping[str, Any], column: str | None, count: int
+) -> Sequence[str]:
+  """The `count` values of a column that goes with texts, '' for none."""
+  value = row.get(column)
+  if value is None:
+    return [''] * count
+  values = value if isinstance(value, list) else [value]
+  if len(values) != count:
+    raise BadRow(f'{column!r} holds {len(values)} values for {count} texts')
+  return [rows.as_identifier(column, value) for value in values]

@@ -5,8 +5,7 @@ import pathlib
 from typing import Any, NamedTuple
 
 from dualenc_jax.errors import SourceUnavailable, UserError
-from dualenc_jax.readers import files, rows
-from dualenc_jax.suggest import did_you_mean
+from dualenc_jax.readers import rows
 
 _PARQUET_ROWS = 256  # Decoded at a time.
 _PARQUET_BUFFER = 2**20  # Bytes read at a time.
@@ -32,33 +31,24 @@ class Table(NamedTuple):
   hint: str = ''
 
 
-def jsonl(
-    path: pathlib.Path,
-    columns: Sequence[str] | None,
-    wanted: Callable[[str], bool],
-) -> Table:
+def jsonl(path: pathlib.Path, *unused: Any) -> Table:
   """An object a line."""
-  del columns, wanted
-  return Table(None, files.lines(path), rows.json_object)
+  return Table(None, rows.lines(path), rows.json_object)
 
 
 def tsv(
-    path: pathlib.Path,
-    columns: Sequence[str] | None,
-    wanted: Callable[[str], bool],
+    path: pathlib.Path, columns: Sequence[str] | None, *unused: Any
 ) -> Table:
   """Tab-separated cells as they are, without quotes or escapes.
 
   Args:
     path: the file.
     columns: their names, None if the first line has them.
-    wanted: unused, as a line is split whole.
 
   Raises:
     UserError: a first line that is not UTF-8.
   """
-  del wanted
-  numbered = files.lines(path)
+  numbered = rows.lines(path)
   hint = ''
   if columns is None:
     columns, hint = _header(path, numbered), _NO_HEADER
@@ -74,7 +64,7 @@ def parquet(
     columns: Sequence[str] | None,
     wanted: Callable[[str], bool],
 ) -> Table:
-  """A Parquet file, of which only wanted columns are read.
+  """A Parquet file, which names its columns; only wanted ones are read.
 
   Raises:
     SourceUnavailable: pyarrow is not installed.
@@ -121,18 +111,11 @@ def parquet(
   return Table(names, numbered(), _parse_parquet)
 
 
+# By name: of (path, names of the columns or None, which columns are wanted).
 FORMATS: Mapping[str, Callable[..., Table]] = {
-    'jsonl': jsonl,
-    'tsv': tsv,
-    'parquet': parquet,
+    'jsonl': jsonl, 'tsv': tsv, 'parquet': parquet
 }
-_SUFFIXES = {
-    '.jsonl': 'jsonl',
-    '.jsonl.gz': 'jsonl',
-    '.tsv': 'tsv',
-    '.tsv.gz': 'tsv',
-    '.parquet': 'parquet',
-}
+_ENDINGS = ('.jsonl', '.jsonl.gz', '.tsv', '.tsv.gz', '.parquet')
 
 
 def format_of(path: pathlib.Path) -> str:
@@ -141,9 +124,9 @@ def format_of(path: pathlib.Path) -> str:
   Raises:
     UserError: it tells none.
   """
-  for suffix, name in _SUFFIXES.items():
-    if path.name.endswith(suffix):
-      return name
+  for ending in _ENDINGS:
+    if path.name.endswith(ending):
+      return ending.split('.')[1]
   if path.name.endswith(('.csv', '.csv.gz', '.json')):
     raise UserError(
         f'{path}: comma-separated files and JSON arrays are not read. Convert'
@@ -151,17 +134,8 @@ def format_of(path: pathlib.Path) -> str:
     )
   raise UserError(
       f'{path} is of an unknown format; expected a name that ends with'
-      f' {", ".join(_SUFFIXES)}, or --gin.FORMAT={"|".join(FORMATS)}.'
+      f' {", ".join(_ENDINGS)}, or --gin.FORMAT={"|".join(FORMATS)}.'
   )
-
-
-def check_format(name: str) -> None:
-  """Raises UserError unless `name` is in FORMATS."""
-  if name not in FORMATS:
-    raise UserError(
-        f'Unknown format {name!r}.{did_you_mean(str(name), FORMATS)} Known:'
-        f' {", ".join(FORMATS)}.'
-    )
 
 
 def _header(
@@ -185,9 +159,7 @@ def _rows(batch) -> Sequence[Any]:
 
 
 def _parse_parquet(row: Any) -> dict[str, Any]:
-  if isinstance(row, dict):
-    return row
   try:
-    return row.to_pylist()[0]
+    return row if isinstance(row, dict) else row.to_pylist()[0]
   except UnicodeDecodeError:
     raise rows.BadRow('not UTF-8') from None

@@ -8,7 +8,7 @@ import re
 from typing import NamedTuple
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.readers import bad_rows, files, rows
+from dualenc_jax.readers import rows
 from dualenc_jax.readers.rows import BadRow
 
 # What the last column of a header line is called.
@@ -59,7 +59,6 @@ class Qrels:
       UserError: no rows, or two grades for the same query and passage.
     """
     judgements, count = {}, 0
-    collected = bad_rows.collected()
     for line, (query_id, passage_id, grade) in found:
       count += 1
       first = judgements.setdefault(
@@ -67,14 +66,13 @@ class Qrels:
       )
       if first.grade == grade:
         continue
-      if collected is not None:
-        collected.add('another grade than in a row before', f'{path}:{line}')
-      else:
+      if (bad := rows.collected()) is None:
         raise UserError(
             f'{path}:{line}: grade {grade} for query {query_id!r} and passage'
             f' {passage_id!r}, which line {first.line} gives {first.grade}.'
             ' Expected one grade a pair.'
         )
+      bad.add('another grade than in a row before', f'{path}:{line}')
     if not count:
       raise UserError(f'{path} has no judgements.')
     return cls(path, tuple(judgements.values()), count)
@@ -105,7 +103,7 @@ def read(
   Raises:
     UserError: a bad row, or what `Qrels.collect` raises.
   """
-  numbered = files.lines(path)
+  numbered = rows.lines(path)
   first = list(itertools.islice(numbered, 1))
   if first and first[0][1].lstrip().startswith(b'{'):
     return Qrels.collect(path, _json_rows(path))
@@ -155,7 +153,7 @@ def _grade(value: str | int | float) -> int:
 def _json_rows(
     path: pathlib.Path,
 ) -> Iterator[tuple[int, tuple[str, str, int]]]:
-  text = b'\n'.join(line for _, line in files.lines(path))
+  text = b'\n'.join(line for _, line in rows.lines(path))
   try:
     grades = rows.json_object(text)
     for query_id, passages in grades.items():

@@ -7,10 +7,10 @@ from typing import Any
 
 from dualenc_jax.data.dataset import example
 from dualenc_jax.errors import UserError
-from dualenc_jax.readers import bad_rows, hard_negatives
+from dualenc_jax.readers.hard_negatives import of_query
 from dualenc_jax.readers.qrels import Judgement, Qrels
-from dualenc_jax.readers.rows import LENIENT
-from dualenc_jax.readers.text_table import TextTable
+from dualenc_jax.readers.rows import collected, Faults, LENIENT
+from dualenc_jax.readers.texts_by_id import TextTable
 
 
 class Documents:
@@ -29,12 +29,15 @@ class Join:
   """The judgements of a split with their texts.
 
   Attributes:
-    what: the data set is called, for messages.
+    what: name of the data set, for messages.
     qrels: where the judgements are from.
     judged: those of them to make examples of.
-    queries: texts by id; those that are there.
-    passages: the same, of hard negatives, too.
+    queries: texts of the queries that exist, by id.
+    passages: the same of the passages, those of hard negatives, too.
     negatives: hard negatives by query id, for `hard_negatives.of_query`.
+    strict: whether a judgement or hard negative that names what does not
+      exist, and a blank passage to train on, is an error; else it is left out
+      and counted. Within `rows.collecting` it is collected.
   """
 
   what: str
@@ -43,16 +46,13 @@ class Join:
   queries: TextTable
   passages: TextTable | Documents
   negatives: TextTable
+  strict: bool
 
-  def check_ids(self, strict: bool) -> None:
-    """Counts judgements and hard negatives that name what is not there.
-
-    Args:
-      strict: whether they are an error; else they are logged. Within
-        `bad_rows.collecting` they are collected.
+  def check_ids(self) -> None:
+    """Counts judgements and hard negatives that name what does not exist.
 
     Raises:
-      UserError: there are some; names the first.
+      UserError: there are some, and `strict`; names the first.
     """
     judgements = [
         f'{name} at {self.qrels.location(judgement)}'
@@ -62,15 +62,14 @@ class Join:
     negatives = [
         f'passage {negative.id!r} of query {query_id!r}'
         for query_id in dict.fromkeys(j.query_id for j in self.judged)
-        for negative in hard_negatives.of_query(self.negatives, query_id)
+        for negative in of_query(self.negatives, query_id)
         if negative.id and negative.id not in self.passages
     ]
     found = {'judgements': judgements, 'hard negatives': negatives}
-    collected = bad_rows.collected()
-    if collected is not None:
+    if (bad := collected()) is not None:
       for kind, places in found.items():
         for place in places:
-          collected.add(f'{kind} name what is not there', place)
+          bad.add(f'{kind} name what is not there', place)
       return
     message = f'{self.what}: ' + '; '.join(
         f'{len(places):,} {kind} name queries or passages that are not there,'
@@ -78,14 +77,14 @@ class Join:
         for kind, places in found.items()
         if places
     )
-    if strict:
+    if self.strict:
       raise UserError(
           f'{message}. Expected all ids in the queries and the corpus. Leave'
           f' out what names others with {LENIENT}.'
       )
     logging.getLogger(__name__).warning('%s. These are left out.', message)
 
-  def examples(self, training: bool, strict: bool) -> Iterator[dict[str, Any]]:
+  def examples(self, training: bool) -> Iterator[dict[str, Any]]:
     """Yields a pair for each judgement whose query and passage exist.
 
     A hard negative with the text of the pair's passage is left out; the log
@@ -93,37 +92,28 @@ class Join:
 
     Args:
       training: whether the pairs are to train on.
-      strict: whether to train on a pair with a blank passage is an error; else
-        it is left out and counted. Within `bad_rows.collecting` it is
-        collected.
 
     Raises:
-      UserError: such a pair.
+      UserError: a pair to train on with a blank passage, and `strict`.
     """
-    collected = bad_rows.collected()
-    empty = repeats = 0
+    empty = Faults(self.strict, 'judgements')
+    repeats = 0
     for judgement in self.judged:
       query = self.queries.get(judgement.query_id)
       passage = self.passages.get(judgement.passage_id)
       if query is None or passage is None:
         continue
       if training and not passage:
-        empty += 1
-        place = self.qrels.location(judgement)
-        if collected is not None:
-          collected.add('the passage is blank', place)
-        elif strict:
-          raise UserError(
-              f'{place}: passage {judgement.passage_id!r} is blank, and cannot'
-              ' be trained on. Take the judgement out, or leave such ones out'
-              f' with {LENIENT}.'
-          )
+        empty.add(
+            'the passage is blank',
+            self.qrels.location(judgement),
+            f'passage {judgement.passage_id!r} is blank, and cannot be trained'
+            ' on',
+        )
         continue
       negatives = [
           self.passages.get(negative.id) if negative.id else negative.text
-          for negative in hard_negatives.of_query(
-              self.negatives, judgement.query_id
-          )
+          for negative in of_query(self.negatives, judgement.query_id)
       ]
       repeats += negatives.count(passage)
       yield example(
@@ -135,18 +125,16 @@ class Join:
           location=self.qrels.location(judgement),
           relevance=judgement.grade,
       )
-    log = logging.getLogger(__name__)
-    if empty:
-      log.warning('%s: left out %d pairs of empty passages.', self.what, empty)
+    empty.warn(self.what)
     if repeats:
-      log.warning(
+      logging.getLogger(__name__).warning(
           '%s: left out %d hard negatives with the text of their positive.',
           self.what,
           repeats,
       )
 
   def _unknown(self, judgement: Judgement) -> str:
-    """The first of a judgement's ids that is not there, or ''."""
+    """The first of a judgement's ids that does not exist, or ''."""
     if judgement.query_id not in self.queries:
       return f'query {judgement.query_id!r}'
     if judgement.passage_id not in self.passages:

@@ -1,17 +1,61 @@
 """What the readers of judged collections have in common."""
 
 import abc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+import contextlib
 import dataclasses
+import json
 import pathlib
-from typing import Any
+from typing import Any, Protocol
 
-from dualenc_jax.data.dataset import Dataset
+from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.errors import SourceUnavailable, UserError
-from dualenc_jax.readers import files, rows
-from dualenc_jax.readers.hard_negatives import HardNegatives
-from dualenc_jax.readers.qrels_pairs import JUDGED_IDS, JudgedPairs
-from dualenc_jax.readers.qrels_source import CORPUS, Source, SPLITS
+from dualenc_jax.readers import rows
+from dualenc_jax.readers.hard_negatives import HardNegatives, of_query
+from dualenc_jax.readers.qrels import Judgement, Qrels
+from dualenc_jax.readers.qrels_join import Documents, Join
+from dualenc_jax.readers.texts_by_id import IdSet, Row, TextTable, unique
+from dualenc_jax.suggest import did_you_mean
+
+SPLITS = ('train', 'validation', 'test')
+CORPUS = 'corpus'
+
+
+class Source(Protocol):
+  """The files of a data set, of whatever layout.
+
+  All but `splits` raise SourceUnavailable where a file is missing.
+  """
+
+  def splits(self) -> tuple[str, ...]:
+    """The existing ones of SPLITS, those with judgements, and of CORPUS."""
+
+  def paths(self, split: str) -> list[pathlib.Path]:
+    """All files that a split is read from."""
+
+  def passages(self) -> Iterator[Row]:
+    """Yields all of the corpus."""
+
+  def queries(self, split: str) -> Iterator[Row]:
+    """Yields the queries of a split, perhaps those of other splits, too."""
+
+  def qrels(self, split: str) -> Qrels:
+    """The judgements of a split."""
+
+  def comparable(
+      self, split: str, published: Mapping[str, int]
+  ) -> Mapping[str, int]:
+    """Those of the published counts of a split that it should have."""
+
+
+def check_file_names(names: Mapping[str, str], known: Sequence[str]) -> None:
+  """Raises UserError where `names` gives the name of an unknown file."""
+  for name in names:
+    if name not in known:
+      raise UserError(
+          f'files names {name!r}.{did_you_mean(name, known)} Expected some of:'
+          f' {", ".join(known)}.'
+      )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +71,7 @@ class QrelsReader(Dataset):
     files: paths of files in place of the usual ones, below the folder of these
       unless absolute.
     hard_negatives: file of hard negatives of train, of a form that
-      `hard_negatives_forms.parse` knows; None if there is none.
+      `hard_negatives.parse` knows; None if there is none.
     systems: whose hard negatives to take; None for all.
     max_negatives: most hard negatives that are kept of a query.
     strict: whether a row that cannot be parsed, an id of two rows, a judgement
@@ -65,7 +109,7 @@ class QrelsReader(Dataset):
 
   def __post_init__(self):
     rows.check_strict(self.strict)
-    rows.check_choice('judged_ids', self.judged_ids, JUDGED_IDS)
+    rows.check_choice('judged_ids', self.judged_ids, ('passages', 'documents'))
     if self.max_negatives < 1:
       raise UserError(
           f'max_negatives is {self.max_negatives}; expected at least 1, or no'
@@ -128,7 +172,52 @@ class QrelsReader(Dataset):
         file.
     """
     self.check_split(split)
-    yield from self._pairs().examples(split)
+    source = self.source()
+    if split == CORPUS:
+      for row in self._passages(source, split):
+        yield example(
+            passage=row.text,
+            passage_id=row.id,
+            name=row.name,
+            location=row.location,
+        )
+      return
+    qrels = source.qrels(split)
+    self._compare(
+        source,
+        split,
+        queries=len({judgement.query_id for judgement in qrels.judgements}),
+        judgements=qrels.rows,
+    )
+    training = split == 'train'
+    judged = tuple(
+        judgement
+        for judgement in qrels.judgements
+        if not training or judgement.grade > 0
+    )
+    # The judgements come first, so that of the corpus only texts that they, or
+    # hard negatives, name are kept, on disk; of another passage 8 bytes are.
+    with contextlib.ExitStack() as tables:
+      negatives = tables.enter_context(self._negatives(split, judged))
+      query_ids = IdSet(judgement.query_id for judgement in judged)
+      queries = tables.enter_context(
+          _table(unique(lambda: source.queries(split), self.strict), query_ids)
+      )
+      all_there = len(queries) == len(query_ids)
+      if self.judged_ids == 'documents' and not training:
+        passages = Documents()
+      else:
+        passage_ids = IdSet(_passage_ids(judged, negatives))
+        passages = tables.enter_context(
+            _table(self._passages(source, split), passage_ids)
+        )
+        all_there &= len(passages) == len(passage_ids)
+      join = Join(
+          self.name(), qrels, judged, queries, passages, negatives, self.strict
+      )
+      if not all_there:
+        join.check_ids()
+      yield from join.examples(training)
 
   def judging_documents(self) -> Dataset:
     return dataclasses.replace(self, judged_ids='documents')
@@ -138,18 +227,34 @@ class QrelsReader(Dataset):
 
   def fingerprint(self, split: str) -> str:
     """Hash of the content of all files of a split."""
-    return files.fingerprint(self._paths(split))
+    return rows.fingerprint(self._paths(split))
 
-  def _pairs(self) -> JudgedPairs:
-    return JudgedPairs(
-        source=self.source(),
-        what=self.name(),
-        published=self.published,
-        tolerance=self.allowed(),
-        advice=self.advice(),
-        hard_negatives=self._hard_negatives(),
-        strict=self.strict,
-        judged_ids=self.judged_ids,
+  def _passages(self, source: Source, split: str) -> Iterator[Row]:
+    count = 0
+    for row in unique(source.passages, self.strict):
+      count += 1
+      yield row
+    self._compare(source, split, passages=count)
+
+  def _negatives(self, split: str, judged: Iterable[Judgement]) -> TextTable:
+    mined = self._hard_negatives() if split == 'train' else None
+    if mined is None:
+      return TextTable(())
+    positives = {}
+    for judgement in judged:
+      positives.setdefault(judgement.query_id, []).append(judgement.passage_id)
+    return TextTable(
+        (query_id, json.dumps(found))
+        for query_id, found in mined.read(positives)
+    )
+
+  def _compare(self, source: Source, split: str, **found: int) -> None:
+    rows.compare_counts(
+        f'{self.name()}, split {split!r}',
+        found,
+        source.comparable(split, self.published(split)),
+        self.allowed(),
+        self.advice(),
     )
 
   def _paths(self, split: str) -> list[pathlib.Path]:
@@ -167,14 +272,25 @@ class QrelsReader(Dataset):
       raise SourceUnavailable(
           f'{self.name()}: there is no file of hard negatives {path}.'
       )
-    return HardNegatives(
-        path, self.systems, self.max_negatives, self.strict
-    )
+    return HardNegatives(path, self.systems, self.max_negatives, self.strict)
 
   def _root(self) -> pathlib.Path | None:
     """The folder of the benchmark's files, None if none is given."""
-    if self.root is not None:
-      return pathlib.Path(self.root).expanduser()
-    if self.data_root is not None:
-      return pathlib.Path(self.data_root).expanduser() / self.task_name
-    return None
+    return rows.folder_of(self.task_name, self.root, self.data_root)
+
+
+def _passage_ids(
+    judged: Sequence[Judgement], negatives: TextTable
+) -> Iterator[str]:
+  for judgement in judged:
+    yield judgement.passage_id
+  if not len(negatives):
+    return
+  for query_id in dict.fromkeys(judgement.query_id for judgement in judged):
+    for negative in of_query(negatives, query_id):
+      if negative.id:
+        yield negative.id
+
+
+def _table(found: Iterable[Row], needed: IdSet) -> TextTable:
+  return TextTable((row.id, row.text) for row in found if row.id in needed)

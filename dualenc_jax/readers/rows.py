@@ -1,25 +1,157 @@
-"""Rows of text files, parsed and checked; bad ones stop, or are counted."""
+"""Rows of source files: found, read, checked; bad ones stop, or are counted."""
 
 import collections
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import contextlib
+import contextvars
+import dataclasses
+import gzip
+import hashlib
 import json
 import logging
 import math
+import os
 import pathlib
 from typing import Any, TypeVar
+import zlib
 
-from dualenc_jax.errors import UserError
-from dualenc_jax.readers import bad_rows, files
+from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.suggest import did_you_mean
 
 S = TypeVar('S')
 T = TypeVar('T')
 # What sets every reader to leave out and count what is wrong.
 LENIENT = '--gin.STRICT=False (strict)'
+SHOWN = 3
+# A file beyond this is fingerprinted by its size and blocks spread over it.
+WHOLE = 2**28
+_BLOCKS = 64
+_BLOCK = 2**20
+_BOM = b'\xef\xbb\xbf'
+DAMAGED_GZIP = (gzip.BadGzipFile, EOFError, zlib.error)
 
 
 class BadRow(Exception):
   """Why a row cannot be an example; without its file and line."""
+
+
+@dataclasses.dataclass
+class Found:
+  """Something that is counted.
+
+  Attributes:
+    count: how often it was found.
+    places: of the first few, 'file:line', perhaps with more to say.
+  """
+
+  count: int = 0
+  places: list[str] = dataclasses.field(default_factory=list)
+
+  def add(self, place: str) -> None:
+    self.count += 1
+    if len(self.places) < SHOWN:
+      self.places.append(place)
+
+
+class BadRows(dict[str, Found]):
+  """Bad rows by reason; those beyond `REASONS` reasons are `OTHERS`."""
+
+  REASONS = 20
+  OTHERS = 'other reasons'
+
+  def add(self, reason: str, place: str) -> None:
+    # A reason may quote the row: there may be as many as rows.
+    if len(self) >= self.REASONS and reason not in self:
+      reason = self.OTHERS
+    self.setdefault(reason, Found()).add(place)
+
+
+_COLLECTED = contextvars.ContextVar('bad rows collected', default=None)
+
+
+@contextlib.contextmanager
+def collecting() -> Iterator[BadRows]:
+  """Makes readers leave bad rows out, whatever their policy.
+
+  Yields:
+    Where they are counted.
+  """
+  bad = BadRows()
+  token = _COLLECTED.set(bad)
+  try:
+    yield bad
+  finally:
+    _COLLECTED.reset(token)
+
+
+def collected() -> BadRows | None:
+  """What `collecting` has yielded; None outside of it."""
+  return _COLLECTED.get()
+
+
+@dataclasses.dataclass
+class Faults:
+  """What is wrong in a source: the first is an error, or all are left out.
+
+  Attributes:
+    strict: whether the first is an error. Within `collecting` none is, and all
+      are collected.
+    things: what is wrong, for messages, such as 'rows'.
+    flag: what unsets strict, for the message.
+    counts: how many are left out, by reason.
+  """
+
+  strict: bool
+  things: str = 'rows'
+  flag: str = LENIENT
+  counts: collections.Counter = dataclasses.field(
+      default_factory=collections.Counter
+  )
+
+  def add(
+      self, reason: str, place: str, error: str = '', count: int = 1
+  ) -> None:
+    """Counts what is wrong at one place.
+
+    Args:
+      reason: what is wrong, in few words.
+      place: 'file:line'.
+      error: the same in full for the message, with what was expected.
+      count: how many are wrong there.
+
+    Raises:
+      UserError: strict.
+    """
+    if (bad := collected()) is not None:
+      bad.add(reason, place)
+    elif self.strict:
+      raise UserError(
+          f'{place}: {error or reason}. Mend the file, or leave out such'
+          f' {self.things} with {self.flag}.'
+      ) from None
+    self.counts[reason] += count
+
+  def warn(self, place: Any, total: int | None = None, more: str = '') -> None:
+    """Logs the counts, unless there are none or they were collected.
+
+    Args:
+      place: the file or data set.
+      total: how many there were with the good ones, None if that is unknown.
+      more: to say about those that are left out.
+    """
+    if self.counts and collected() is None:
+      logging.getLogger(__name__).warning(
+          '%s: skipped %d %s%s%s: %s',
+          place,
+          self.counts.total(),
+          self.things,
+          '' if total is None else f' of {total}',
+          more,
+          self,
+      )
+
+  def __str__(self) -> str:
+    return ', '.join(f'{n} {reason}' for reason, n in self.counts.most_common())
 
 
 def check_choice(name: str, value: str, known: Sequence[str]) -> None:
@@ -37,21 +169,101 @@ def check_strict(value: bool) -> None:
     raise UserError(f'STRICT (strict) is {value!r}; expected True or False.')
 
 
+def folder_of(
+    task: str, root: str | None, data_root: str | None
+) -> pathlib.Path | None:
+  """The folder of a task's files: `root`, else its own in `data_root`."""
+  if root is None and data_root is None:
+    return None
+  folder = pathlib.Path(data_root, task) if root is None else pathlib.Path(root)
+  return folder.expanduser()
+
+
+def find(
+    root: str | os.PathLike | None, names: Sequence[str], task: str, hint: str
+) -> pathlib.Path:
+  """The first of these files that exists.
+
+  Args:
+    root: folder of the task's files, None if the user has not given one.
+    names: paths below it, the preferred one first.
+    task: its name, for the error.
+    hint: where to get the file and how large it is, for the error.
+
+  Raises:
+    SourceUnavailable: none exists.
+  """
+  if root is None:
+    raise SourceUnavailable(
+        f'{task} needs {names[0]}, and no folder is given: set'
+        f' --gin.DATA_ROOT, below which {task} has a folder of its own. {hint}'
+    )
+  root = pathlib.Path(root).expanduser()
+  for name in names:
+    if (root / name).is_file():
+      return root / name
+  others = f' (or {", ".join(names[1:])})' if len(names) > 1 else ''
+  raise SourceUnavailable(
+      f'{task}: there is no file {root / names[0]}{others}. {hint}'
+  )
+
+
+def fingerprint(paths: Sequence[pathlib.Path]) -> str:
+  """Hash of the files' content, in this order.
+
+  Of a file larger than `WHOLE` bytes it is of the size and of 64 blocks of one
+  MiB, at equal distances, the first and the last among them.
+  """
+  digest = hashlib.sha256()
+  for path in paths:
+    size = path.stat().st_size
+    digest.update(f'{size}\0'.encode())
+    with open(path, 'rb') as stream:
+      if size <= WHOLE:
+        digest.update(hashlib.file_digest(stream, 'sha256').digest())
+        continue
+      for block in range(_BLOCKS):
+        stream.seek((size - _BLOCK) * block // (_BLOCKS - 1))
+        digest.update(stream.read(_BLOCK))
+  return digest.hexdigest()
+
+
+def lines(
+    path: pathlib.Path, blank: bool = False
+) -> Iterator[tuple[int, bytes]]:
+  """Yields (number from 1 on, line without its end) of a plain or .gz file.
+
+  A byte order mark is left out, and blank lines are unless `blank`.
+
+  Raises:
+    UserError: damaged or truncated gzip.
+  """
+  opener = gzip.open if path.suffix == '.gz' else open
+  with opener(path, 'rb') as stream:
+    number = 0
+    try:
+      for number, line in enumerate(stream, 1):
+        line = line.rstrip(b'\r\n')
+        if number == 1:
+          line = line.removeprefix(_BOM)
+        if blank or line.strip():
+          yield number, line
+    except DAMAGED_GZIP as error:
+      raise UserError(
+          f'{path} is a damaged gzip file, after line {number}: {error}. Copy'
+          ' or download it again.'
+      ) from error
+
+
 def parsed(
     path: pathlib.Path, parse: Callable[[bytes], T], strict: bool = True
 ) -> Iterator[tuple[int, T]]:
-  """Yields (line number, parse(line)) of the good lines of a file.
-
-  Args:
-    path: plain or .gz.
-    parse: of a line; raises BadRow.
-    strict: whether the first bad row is an error; else bad rows are left out
-      and the log says at the end how many, by reason.
+  """`checked` of the lines of a plain or .gz file that are not blank.
 
   Raises:
-    UserError: a bad row, bad rows only, or a damaged gzip file.
+    UserError: as `checked`, and for a damaged gzip file.
   """
-  return checked(path, files.lines(path), parse, strict)
+  return checked(path, lines(path), parse, strict)
 
 
 def checked(
@@ -66,42 +278,68 @@ def checked(
   Args:
     path: the file, for messages.
     numbered: (line or row number, raw row).
-    parse: of a raw row; raises BadRow.
-    strict: as of `parsed`; of no effect within `bad_rows.collecting`.
+    parse: makes a row of a raw one; raises BadRow.
+    strict: whether the first bad row is an error; else bad rows are left out
+      and the log says at the end how many, by reason. Of no effect within
+      `collecting`.
     flag: what unsets it, for the message.
 
   Raises:
     UserError: a bad row, or bad rows only.
   """
-  good, bad = 0, collections.Counter()
-  collected = bad_rows.collected()
+  good, faults = 0, Faults(strict, 'bad rows', flag)
   for number, raw in numbered:
     try:
       row = parse(raw)
     except BadRow as reason:
-      if collected is not None:
-        collected.add(str(reason), f'{path}:{number}')
-      elif strict:
-        raise UserError(
-            f'{path}:{number}: {reason}. Mend the row, or leave out such rows'
-            f' with {flag}.'
-        ) from None
-      bad[str(reason)] += 1
+      faults.add(str(reason), f'{path}:{number}')
       continue
     good += 1
     yield number, row
-  if bad:
-    counts = ', '.join(f'{count} {text}' for text, count in bad.most_common())
-    if not good:
-      raise UserError(f'{path} has no good row, {bad.total()} bad: {counts}.')
-    if collected is not None:
-      return
-    logging.getLogger(__name__).warning(
-        '%s: skipped %d bad rows of %d: %s',
-        path,
-        bad.total(),
-        bad.total() + good,
-        counts,
+  bad = faults.counts.total()
+  if bad and not good:
+    raise UserError(f'{path} has no good row, {bad} bad: {faults}.')
+  faults.warn(path, bad + good)
+
+
+def compare_counts(
+    what: str,
+    found: Mapping[str, int],
+    published: Mapping[str, int],
+    tolerance: float,
+    advice: str,
+) -> None:
+  """Logs counts of a benchmark as it was read beside the published ones.
+
+  Within `collecting` wrong ones are collected.
+
+  Args:
+    what: they are of.
+    found: counts by name.
+    published: the same, as far as they are known.
+    tolerance: most that a count may differ from its published one, as a share
+      of that.
+    advice: what to do about wrong ones, for the error.
+
+  Raises:
+    UserError: one differs by more.
+  """
+  log = logging.getLogger(__name__)
+  wrong = []
+  for name, count in found.items():
+    line, known = f'{count:,} {name}', published.get(name)
+    if known is not None:
+      line += f', published {known:,}'
+      if tolerance < 1 and abs(count - known) > tolerance * known:
+        wrong.append(line)
+    log.info('%s: %s.', what, line)
+  if (bad := collected()) is not None:
+    for line in wrong:
+      bad.add(line, what)
+  elif wrong:
+    raise UserError(
+        f'{what}: {"; ".join(wrong)}; the tolerance is {tolerance:g}. Is the'
+        f' download whole, and of the right version? {advice}'
     )
 
 
@@ -125,18 +363,17 @@ def json_object(line: bytes) -> dict[str, Any]:
   return row
 
 
-def tsv_cells(line: bytes, columns: int | Sequence[str]) -> list[str]:
-  """Tab-separated cells as they are, no quotes or escapes; raises BadRow.
+def tsv_cells(line: bytes, columns: Sequence[str]) -> list[str]:
+  """Tab-separated cells as they are, no quotes or escapes; raises BadRow."""
+  return named_cells(decode(line).split('\t'), columns)
 
-  Args:
-    line: of the file.
-    columns: how many are expected, or their names.
-  """
-  cells = decode(line).split('\t')
-  expected = columns if isinstance(columns, int) else len(columns)
-  if len(cells) != expected:
-    names = '' if isinstance(columns, int) else f' ({", ".join(columns)})'
-    raise BadRow(f'{len(cells)} columns, expected {expected}{names}')
+
+def named_cells(cells: list[str], columns: Sequence[str]) -> list[str]:
+  """The cells of a line; raises BadRow unless there is one a column."""
+  if len(cells) != len(columns):
+    raise BadRow(
+        f'{len(cells)} columns, expected {len(columns)} ({", ".join(columns)})'
+    )
   return cells
 
 
@@ -146,6 +383,16 @@ def text(row: dict[str, Any], name: str, empty: bool = False) -> str:
     raise BadRow(f'column {name!r} is missing')
   check_text(name, row[name], empty)
   return row[name]
+
+
+def title(row: dict[str, Any]) -> str:
+  """The title of a row, '' where there is none; raises BadRow."""
+  return text({'title': row.get('title') or ''}, 'title', empty=True)
+
+
+def titled(title: str, text: str) -> str:
+  """A passage with its title in front, as in BEIR's own models."""
+  return f'{title} {text}'.strip()
 
 
 def check_text(name: str, value: Any, empty: bool = False) -> None:

@@ -1,16 +1,15 @@
 """A file of passages or of queries, to encode."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import pathlib
 from typing import Any
 
 from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.errors import UserError
-from dualenc_jax.readers import files, qrels_ids, rows
-from dualenc_jax.readers.beir_folder import joined
-from dualenc_jax.readers.qrels_ids import Row
+from dualenc_jax.readers import rows
 from dualenc_jax.readers.rows import BadRow
+from dualenc_jax.readers.texts_by_id import Row, unique
 
 # Names of the columns by split; the first that a row has is taken.
 _IDS = {
@@ -22,10 +21,6 @@ _TEXTS = {
     'queries': ('text', 'query', 'question'),
 }
 _FLAG = '--skip_bad_rows'
-
-Lines = Iterator[tuple[int, bytes]]
-# (id, title, text) of a line; raises BadRow.
-Parse = Callable[[bytes], tuple[str, str, str]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,9 +70,7 @@ class Texts(Dataset):
     """
     path = self._file(split)
     side = 'query' if split == 'queries' else 'passage'
-    for row in qrels_ids.unique(
-        lambda: self._rows(path, split), self.strict, _FLAG
-    ):
+    for row in unique(lambda: self._rows(path, split), self.strict, _FLAG):
       yield example(**{
           side: row.text,
           f'{side}_id': row.id,
@@ -87,7 +80,7 @@ class Texts(Dataset):
 
   def fingerprint(self, split: str) -> str:
     """Hash of the content of the file."""
-    return files.fingerprint([self._file(split)])
+    return rows.fingerprint([self._file(split)])
 
   def _file(self, split: str) -> pathlib.Path:
     if split not in _IDS:
@@ -107,80 +100,76 @@ class Texts(Dataset):
     )
 
   def _rows(self, path: pathlib.Path, split: str) -> Iterator[Row]:
-    form = _tsv if _is_tsv(path) else _jsonl
-    numbered, parse = form(files.every_line(path), split)
-    for number, (name, title, text) in rows.checked(
-        path, numbered, parse, self.strict, _FLAG
-    ):
-      yield Row(f'{path}:{number}', name, joined(title, text), title)
+    cells_of = _tsv if _is_tsv(path) else _jsonl
+    ids, texts = _IDS[split], _TEXTS[split]
+
+    def parse(line: bytes) -> tuple[str, str, str]:
+      if not line.strip():
+        raise BadRow('the line is empty')
+      name, title, text = cells_of(line, ids, texts)
+      if not name.strip():
+        raise BadRow('the id is empty')
+      passage = rows.titled(title, text)
+      # A passage may be blank, as some of BEIR are.
+      if split == 'queries' and not passage:
+        raise BadRow('the text is empty')
+      return name, passage, title
+
+    numbered = rows.lines(path, blank=True)
+    if cells_of is _tsv:
+      numbered = (
+          (number, line)
+          for number, line in numbered
+          if number > 1 or not _names_columns(line, ids, texts)
+      )
+    for number, row in rows.checked(path, numbered, parse, self.strict, _FLAG):
+      yield Row(f'{path}:{number}', *row)
 
 
 def _is_tsv(path: pathlib.Path) -> bool:
   for suffix, is_tsv in (('.jsonl', False), ('.tsv', True)):
     if path.name.removesuffix('.gz').endswith(suffix):
       return is_tsv
-  for _, line in files.lines(path):
+  for _, line in rows.lines(path):
     return not line.lstrip().startswith(b'{')
   raise UserError(f'{path} is empty; expected a text a line.')
 
 
-def _jsonl(numbered: Lines, split: str) -> tuple[Lines, Parse]:
-  def parse(line: bytes) -> tuple[str, str, str]:
-    _check_line(line)
-    row = rows.json_object(line)
-    name = rows.identifier(row, _first(row, _IDS[split]))
-    title = row.get('title') or ''
-    rows.check_text('title', title, empty=True)
-    text = rows.text(row, _first(row, _TEXTS[split]), empty=True)
-    return _checked(split, name, title, text)
-
-  return numbered, parse
+def _jsonl(
+    line: bytes, ids: Sequence[str], texts: Sequence[str]
+) -> tuple[str, str, str]:
+  """Id, title and text of a line; raises BadRow."""
+  row = rows.json_object(line)
+  name = rows.identifier(row, _first(row, ids))
+  title = rows.title(row)
+  return name, title, rows.text(row, _first(row, texts), empty=True)
 
 
-def _tsv(numbered: Lines, split: str) -> tuple[Lines, Parse]:
-  def parse(line: bytes) -> tuple[str, str, str]:
-    _check_line(line)
-    cells = rows.decode(line).split('\t')
-    if len(cells) not in (2, 3):
-      raise BadRow(
-          f'{len(cells)} columns; expected id and text, or id, text and title,'
-          ' with tabs between them'
-      )
-    name, text, *title = cells
-    return _checked(split, name, ''.join(title), text)
-
-  return _without_names(numbered, split), parse
-
-
-def _without_names(numbered: Lines, split: str) -> Lines:
-  """Leaves out a first line that names the columns."""
-  for number, line in numbered:
-    cells = line.decode('utf-8', 'replace').split('\t')
-    if number == 1 and len(cells) > 1:
-      if cells[0] in _IDS[split] and cells[1] in _TEXTS[split]:
-        continue
-    yield number, line
+def _tsv(
+    line: bytes, ids: Sequence[str], texts: Sequence[str]
+) -> tuple[str, str, str]:
+  """Id, title and text of a line; raises BadRow."""
+  del ids, texts
+  cells = rows.decode(line).split('\t')
+  if len(cells) not in (2, 3):
+    raise BadRow(
+        f'{len(cells)} columns; expected id and text, or id, text and title,'
+        ' with tabs between them'
+    )
+  name, text, *title = cells
+  return name, ''.join(title), text
 
 
-def _check_line(line: bytes) -> None:
-  if not line.strip():
-    raise BadRow('the line is empty')
+def _names_columns(
+    line: bytes, ids: Sequence[str], texts: Sequence[str]
+) -> bool:
+  cells = line.decode('utf-8', 'replace').split('\t')
+  return len(cells) > 1 and cells[0] in ids and cells[1] in texts
 
 
 def _first(row: Mapping[str, Any], names: Sequence[str]) -> str:
-  """The first of these names that a row has."""
+  """The first of these names that a row has; raises BadRow."""
   for name in names:
     if name in row:
       return name
   raise BadRow(f'there is no {", ".join(names[:-1])} or {names[-1]}')
-
-
-def _checked(
-    split: str, name: str, title: str, text: str
-) -> tuple[str, str, str]:
-  if not name.strip():
-    raise BadRow('the id is empty')
-  # A passage may be blank, as some of BEIR are.
-  if split == 'queries' and not joined(title, text):
-    raise BadRow('the text is empty')
-  return name, title, text

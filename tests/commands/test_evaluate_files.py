@@ -16,7 +16,7 @@ from tiny_evaluation import examples_of, link_model, result_of, run, run_of
 from dualenc_jax.commands import model_dir
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import machine
-from dualenc_jax.readers import files as reader_files
+from dualenc_jax.readers import rows
 from dualenc_jax.results import folder as results, systems
 from dualenc_jax.results.folder import read_per_query
 
@@ -148,11 +148,11 @@ def test_everything_that_a_number_depends_on_is_beside_it(model, whole):
       'document_separator': None,
       'embedding_dtype': 'float32',
       'command': result['command'],
-      'source': reader_files.fingerprint(
+      'source': rows.fingerprint(
           [qrels, data / 'queries.jsonl', corpus]
       ),
       'corpus': {
-          'split': 'corpus', 'source': reader_files.fingerprint([corpus])
+          'split': 'corpus', 'source': rows.fingerprint([corpus])
       },
       'checkpoint_step': 2,
       'run_id': trained.provenance['run_id'],

@@ -30,10 +30,10 @@ def data_root(tmp_path_factory) -> pathlib.Path:
   for name in beir_sets.SETS:
     shutil.copytree(DATA / 'beir' / 'toy', root / 'beir' / name)
   for name, qa_set in SETS.items():
-    for split in ('train', 'validation', 'test'):
+    for split in ('train', 'test') if qa_set.train else ('test',):
       for file, source in (
-          (qa_set.mrqa_files(split)[0], 'contexts.jsonl'),
-          (qa_set.candidate_files(split)[0], 'candidates.json'),
+          (qa_set.mrqa_file(split)[0][0], 'contexts.jsonl'),
+          (qa_set.candidate_file(split)[0][0], 'candidates.json'),
       ):
         text = (DATA / 'multireqa' / source).read_text()
         path = root / 'multireqa' / file

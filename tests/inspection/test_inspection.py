@@ -11,7 +11,7 @@ from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.errors import UserError
 from dualenc_jax.inspection.findings import findings, Level
 from dualenc_jax.inspection.markdown import markdown
-from dualenc_jax.readers import bad_rows
+from dualenc_jax.readers.rows import BadRows, Found
 
 
 class Rows(Dataset):
@@ -42,7 +42,7 @@ def test_bad_rows_are_collected_with_their_places(tmp_path):
   path.write_bytes(b'\n'.join([good, *bad, good]))
   split = inspect(pairs(train=str(path))).splits[0]
   assert split.rows == 2 and split.num_refused == 8 and split.error is None
-  assert split.refused['not JSON'] == bad_rows.Found(
+  assert split.refused['not JSON'] == Found(
       5, [f'{path}:2', f'{path}:3', f'{path}:4']
   )
   assert split.refused['not UTF-8'].places == [f'{path}:7']
@@ -52,7 +52,7 @@ def test_bad_rows_are_collected_with_their_places(tmp_path):
 
 
 def test_reasons_are_bounded():
-  bad = bad_rows.BadRows()
+  bad = BadRows()
   for i in range(1000):
     bad.add(f'reason {i}', f'f:{i}')
   assert len(bad) == bad.REASONS + 1
@@ -91,10 +91,10 @@ def test_every_oddity_is_counted():
   assert (split.rows, split.pairs, split.distinct_pairs) == (9, 6, 5)
   assert split.judged_irrelevant == 1
   assert (split.lone_queries, split.lone_passages) == (1, 1)
-  assert split.repeated_pairs == bad_rows.Found(1, ['f:2 and 1'])
-  assert split.equal_texts == bad_rows.Found(1, ['f:4'])
-  assert split.positive_negatives == bad_rows.Found(1, ['f:2'])
-  assert split.other_positive_negatives == bad_rows.Found(1, ['f:3'])
+  assert split.repeated_pairs == Found(1, ['f:2 and 1'])
+  assert split.equal_texts == Found(1, ['f:4'])
+  assert split.positive_negatives == Found(1, ['f:2'])
+  assert split.other_positive_negatives == Found(1, ['f:3'])
   assert (split.fewest_negatives, split.most_negatives) == (0, 2)
   assert split.without_negatives == 2
   queries, passages = split.queries, split.passages
@@ -103,14 +103,14 @@ def test_every_oddity_is_counted():
   assert (passages.count, passages.distinct) == (8, 5)
   assert passages.unique == 5 / 8
   assert (split.negatives.count, split.negatives.distinct) == (5, 4)
-  assert queries.blank == bad_rows.Found(1, ['f:5'])
-  assert split.negatives.blank == bad_rows.Found(1, ['f:6'])
+  assert queries.blank == Found(1, ['f:5'])
+  assert split.negatives.blank == Found(1, ['f:6'])
   assert passages.mojibake.places == ['f:5 "It\xe2\\x80\\x99s"']
-  assert passages.replaced == bad_rows.Found(1, ['f:6 "\ufffd"'])
-  assert queries.texts_of_several_ids == bad_rows.Found(1, ['f:2 and 1'])
+  assert passages.replaced == Found(1, ['f:6 "\ufffd"'])
+  assert queries.texts_of_several_ids == Found(1, ['f:2 and 1'])
   assert queries.ids_of_several_texts.count == 0
-  assert passages.ids_of_several_texts == bad_rows.Found(1, ['f:3 and 1'])
-  assert passages.texts_of_several_ids == bad_rows.Found(1, ['f:7 and 3'])
+  assert passages.ids_of_several_texts == Found(1, ['f:3 and 1'])
+  assert passages.texts_of_several_ids == Found(1, ['f:7 and 3'])
   told = '\n'.join(what for _, what in found(inspection, Level.WRONG))
   for part in (
       'pairs with their passage among their hard negatives: 1',
@@ -151,13 +151,13 @@ def test_leaks_between_splits():
   ]
   (overlap,) = inspect(Rows(train=train, test=test)).overlaps
   assert (overlap.held_out, overlap.train) == ('test', 'train')
-  assert overlap.queries == bad_rows.Found(
+  assert overlap.queries == Found(
       3, ['v:1 and t:1', 'v:2 and t:2', 'v:5 and t:5']
   )
-  assert overlap.passages == bad_rows.Found(
+  assert overlap.passages == Found(
       3, ['v:1 and t:1', 'v:3 and t:3', 'v:5 and t:5']
   )
-  assert overlap.pairs == bad_rows.Found(1, ['v:1 and t:1'])
+  assert overlap.pairs == Found(1, ['v:1 and t:1'])
 
 
 def test_relevant_passages_must_be_in_the_corpus():
@@ -171,7 +171,7 @@ def test_relevant_passages_must_be_in_the_corpus():
   task = Rows(validation=validation, corpus=corpus)
   inspection = inspect(task)
   (missing,) = inspection.missing
-  assert missing.passages == bad_rows.Found(1, ['v:2'])
+  assert missing.passages == Found(1, ['v:2'])
   assert found(inspection, Level.WRONG) == [(
       'validation, corpus',
       'passages of validation that are not in corpus: 1',

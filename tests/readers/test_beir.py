@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from dualenc_jax.errors import SourceUnavailable, UserError
-from dualenc_jax.readers import bad_rows
+from dualenc_jax.readers import rows
 from dualenc_jax.readers.beir import Beir
 
 TOY = pathlib.Path(__file__).parents[1] / 'data' / 'beir' / 'toy'
@@ -202,7 +202,7 @@ def test_bad_rows_name_file_and_line(toy, name, line, reason):
   assert pairs(read(toy, 'train', strict=False)) == pairs(
       read(TOY, 'train')
   )
-  with bad_rows.collecting() as bad:
+  with rows.collecting() as bad:
     read(toy, 'train')
   assert [found.places for found in bad.values()] == [[f'{path}:{number}']]
 
@@ -222,7 +222,7 @@ def test_empty_passages_are_evaluated_but_not_learnt(toy, caplog):
   assert 'train.tsv:5: passage ' in error_of(toy, 'train')
   with caplog.at_level(logging.WARNING):
     assert len(read(toy, 'train', strict=False)) == 2
-  assert 'left out 1 pairs of empty passages' in caplog.text
+  assert 'skipped 1 judgements: 1 the passage is blank' in caplog.text
   assert read(toy, 'test')[-1]['passage_id'] == 'd0'
   assert len(read(toy, 'corpus')) == 6
 
@@ -240,7 +240,7 @@ def test_everything_wrong_is_collected_for_a_report(toy):
   append(toy / 'corpus.jsonl', '{"_id": "d1", "text": "again"}')
   mined = toy / 'mined.jsonl'
   mined.write_text('{"qid": "q1", "neg": ["d1", "d2", "d8"]}\n')
-  with bad_rows.collecting() as bad:
+  with rows.collecting() as bad:
     found = read(toy, 'train', hard_negatives=str(mined))
   assert {reason: f.places for reason, f in bad.items()} == {
       'another grade than in a row before': [f'{toy}/qrels/train.tsv:6'],

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from dualenc_jax.errors import SourceUnavailable, UserError
-from dualenc_jax.readers import bad_rows, beir_sets
+from dualenc_jax.readers import beir_sets, rows
 from dualenc_jax.readers.beir import Beir
 
 TOY = pathlib.Path(__file__).parents[1] / 'data' / 'beir' / 'toy'
@@ -109,7 +109,7 @@ def test_other_counts_than_the_published_ones(tmp_path, caplog):
   with caplog.at_level(logging.INFO):
     assert len(list(Beir(**options, tolerance=1.0).examples('test'))) == 4
   assert '5 passages, published 5,183' in caplog.text
-  with bad_rows.collecting() as bad:
+  with rows.collecting() as bad:
     assert len(list(Beir(**options).examples('test'))) == 4
   assert '5 passages, published 5,183' in bad
 

@@ -9,7 +9,7 @@ from judged_rows import pairs
 import pytest
 
 from dualenc_jax.errors import SourceUnavailable, UserError
-from dualenc_jax.readers import bad_rows, files
+from dualenc_jax.readers import rows
 from dualenc_jax.readers.msmarco import MsMarco
 
 DATA = pathlib.Path(__file__).parents[1] / 'data'
@@ -108,7 +108,7 @@ def test_triples_are_streamed():
   ]
   assert found[1]['location'] == f'{TOY}/triples.train.small.tsv:2'
   assert len(list(reader.examples('validation'))) == 1
-  assert reader.fingerprint('train') == files.fingerprint(
+  assert reader.fingerprint('train') == rows.fingerprint(
       [TOY / 'triples.train.small.tsv']
   )
   with pytest.raises(UserError, match='2 triples, published 39,780,811'):
@@ -132,7 +132,7 @@ def test_a_triple_whose_negative_is_its_positive(toy):
     list(make(toy, train_from='triples').examples('train'))
   kept = make(toy, train_from='triples', strict=False)
   assert [e['negatives'] for e in kept.examples('train')] == [[], ['n']]
-  with bad_rows.collecting() as bad:
+  with rows.collecting() as bad:
     list(make(toy, train_from='triples').examples('train'))
   assert bad['the negative is the positive'].places == [f'{path}:1']
 

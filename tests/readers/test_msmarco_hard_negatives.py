@@ -8,7 +8,7 @@ import pathlib
 import pytest
 
 from dualenc_jax.errors import SourceUnavailable, UserError
-from dualenc_jax.readers import bad_rows
+from dualenc_jax.readers import rows
 from dualenc_jax.readers.msmarco import MsMarco
 
 TOY = pathlib.Path(__file__).parents[1] / 'data' / 'msmarco'
@@ -101,8 +101,8 @@ def test_a_positive_among_the_negatives(tmp_path, caplog, line):
   with caplog.at_level(logging.WARNING):
     found = negatives(path, strict=False)
   assert [BREAD] in found and all(kept in ([BREAD], []) for kept in found)
-  assert 'dropped 1 hard negatives that are positives' in caplog.text
-  with bad_rows.collecting() as bad:
+  assert f'{path}: skipped 1 hard negatives: 1 a positive' in caplog.text
+  with rows.collecting() as bad:
     negatives(path)
   (found,) = bad.values()
   assert found.places == [f'{path}:2']

@@ -7,8 +7,8 @@ import pathlib
 import pytest
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.readers import bad_rows, multireqa_join
-from dualenc_jax.readers.multireqa_candidates import Candidate, Candidates
+from dualenc_jax.readers import multireqa_join, rows
+from dualenc_jax.readers.multireqa_join import Candidate, Candidates
 
 FIXTURES = pathlib.Path(__file__).parents[1] / 'data' / 'multireqa'
 
@@ -171,7 +171,7 @@ def test_mismatches(files, caplog, change, line, name, detail, skipped, joined):
       f'{files.candidates}: skipped {count} of {len(files.candidate_lines)}'
       f' candidates that do not match {files.contexts}: {count} {reason}'
   ) in caplog.text
-  with bad_rows.collecting() as collected:
+  with rows.collecting() as collected:
     assert files.join() == joined
   assert collected[reason].count == count
   assert collected[reason].places[0] == f'{files.candidates}:{line}'
