@@ -1,14 +1,115 @@
 """The sets of the BEIR benchmark, or folders like them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 import dataclasses
 import pathlib
 
 from dualenc_jax.data.dataset import Dataset
 from dualenc_jax.errors import SourceUnavailable, UserError
-from dualenc_jax.readers import beir_sets
-from dualenc_jax.readers.beir_folder import BeirFolder
-from dualenc_jax.readers.qrels_reader import CORPUS, QrelsReader, Source
+from dualenc_jax.readers import beir_sets, qrels, rows
+from dualenc_jax.readers.qrels_reader import (
+    check_file_names,
+    CORPUS,
+    QrelsReader,
+    Source,
+    SPLITS,
+)
+from dualenc_jax.readers.rows import BadRow
+from dualenc_jax.readers.texts_by_id import Row
+
+_QRELS = {'train': 'train', 'validation': 'dev', 'test': 'test'}
+_SUFFIXES = ('.tsv', '.tsv.gz')
+
+
+@dataclasses.dataclass(frozen=True)
+class BeirFolder:
+  """A data set in BEIR's layout, all files plain or .gz.
+
+  corpus.jsonl has objects {_id, title, text}, the title optional, and
+  queries.jsonl objects {_id, text}; qrels/train.tsv, qrels/dev.tsv and
+  qrels/test.tsv are those that there are, of any form that `qrels.read` knows.
+  A passage is (title + ' ' + text).strip(), as in BEIR's own models.
+
+  Attributes:
+    folder: the data set's own.
+    task: name of the task, for errors.
+    hint: where to get missing files, for errors.
+    titles: whether titles go in front of texts.
+    prefix: 'qgen' reads qgen-queries.jsonl and qgen-qrels/, as made by BEIR's
+      query generation and by GPL.
+    files: names of files below the folder in place of the usual ones, by
+      'corpus', 'queries', 'train', 'validation' and 'test' (qrels).
+    strict: as of `rows.parsed`.
+  """
+
+  folder: pathlib.Path
+  task: str
+  hint: str
+  titles: bool = True
+  prefix: str = ''
+  files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  strict: bool = True
+
+  def __post_init__(self):
+    check_file_names(self.files, (CORPUS, 'queries', *SPLITS))
+
+  def splits(self) -> tuple[str, ...]:
+    return tuple(
+        split
+        for split in (*SPLITS, CORPUS)
+        if any((self.folder / name).is_file() for name in self._names(split))
+    )
+
+  def paths(self, split: str) -> list[pathlib.Path]:
+    names = (CORPUS,) if split == CORPUS else (split, 'queries', CORPUS)
+    return [self._find(name) for name in names]
+
+  def passages(self) -> Iterator[Row]:
+    path = self._find(CORPUS)
+    parsed = rows.parsed(path, self._parse_passage, self.strict)
+    for number, (name, title, text) in parsed:
+      yield Row(f'{path}:{number}', name, rows.titled(title, text), title)
+
+  def queries(self, split: str) -> Iterator[Row]:
+    path = self._find('queries')
+    parsed = rows.parsed(path, _parse_query, self.strict)
+    for number, (name, text) in parsed:
+      yield Row(f'{path}:{number}', name, text)
+
+  def qrels(self, split: str) -> qrels.Qrels:
+    return qrels.read(self._find(split), self.strict)
+
+  def comparable(
+      self, split: str, published: Mapping[str, int]
+  ) -> Mapping[str, int]:
+    """Files that the user names are not the published ones."""
+    kept = dict(published)
+    if CORPUS in self.files:
+      kept.pop('passages', None)
+    if self.prefix or split in self.files:
+      kept.pop('queries', None)
+      kept.pop('judgements', None)
+    return kept
+
+  def _find(self, name: str) -> pathlib.Path:
+    return rows.find(self.folder, self._names(name), self.task, self.hint)
+
+  def _names(self, name: str) -> list[str]:
+    if name in self.files:
+      return [self.files[name]]
+    prefix = f'{self.prefix}-' if self.prefix else ''
+    if name == CORPUS:
+      return ['corpus.jsonl', 'corpus.jsonl.gz']
+    if name == 'queries':
+      return [f'{prefix}queries.jsonl', f'{prefix}queries.jsonl.gz']
+    return [f'{prefix}qrels/{_QRELS[name]}{suffix}' for suffix in _SUFFIXES]
+
+  def _parse_passage(self, line: bytes) -> tuple[str, str, str]:
+    row = rows.json_object(line)
+    title = rows.title(row)
+    # Some corpora have passages of a title only, or of nothing at all.
+    text = rows.text(row, 'text', empty=True)
+    return _identifier(row), title if self.titles else '', text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,15 +162,15 @@ class Beir(QrelsReader):
 
   @property
   def self_hits(self) -> bool:
-    return self.dataset is not None and self._set().self_hits
+    return self._set.self_hits
 
   @property
   def evaluated(self) -> str:
-    return 'test' if self.dataset is None else self._set().evaluated
+    return self._set.evaluated
 
   def check_split(self, split: str) -> None:
     if self.dataset is not None and not self.prefix and not self.files:
-      published = (*self._set().splits, CORPUS)
+      published = (*self._set.splits, CORPUS)
       # A file of one's own may make another split of a set.
       if split not in published and split not in self.splits():
         raise self.no_split(split, published)
@@ -78,18 +179,16 @@ class Beir(QrelsReader):
   def name(self) -> str:
     return self.folder or f'beir/{self.dataset}'
 
+  @property
   def note(self) -> str:
-    if self.dataset is None:
-      return ''
-    return self._set().note
+    return self._set.note
 
-  def allowed(self) -> float:
-    if self.tolerance is None and self.dataset is not None:
-      return self._set().tolerance
-    return super().allowed()
+  @property
+  def usual_tolerance(self) -> float:
+    return self._set.tolerance
 
   def published(self, split: str) -> Mapping[str, int]:
-    return {} if self.dataset is None else self._set().published(split)
+    return self._set.published(split)
 
   def source(self) -> Source:
     if (self.dataset is None) == (self.folder is None):
@@ -101,33 +200,47 @@ class Beir(QrelsReader):
       )
     if self.folder is not None:
       folder = pathlib.Path(self.folder).expanduser()
-      return self._folder(
-          folder,
+      hint = (
           'BEIR_FOLDER (folder) names it: give a folder with corpus.jsonl,'
-          ' queries.jsonl and qrels/*.tsv.',
+          ' queries.jsonl and qrels/*.tsv.'
       )
-    hint = beir_sets.hint(self.dataset)
-    root = self._root()
-    if root is not None and (root / self.dataset).is_dir():
-      return self._folder(root / self.dataset, hint)
-    where = (
-        f'there is no folder {root / self.dataset}'
-        if root
-        else 'no folder is given: set --gin.DATA_ROOT, below which beir has a'
-        ' folder of its own'
-    )
-    raise SourceUnavailable(f'{self.name()}: {where}. {hint}')
-
-  def _set(self) -> beir_sets.BeirSet:
-    return beir_sets.one(self.dataset)
-
-  def _folder(self, folder: pathlib.Path, hint: str) -> BeirFolder:
+    else:
+      hint = beir_sets.hint(self.dataset)
+      root = self._root()
+      if root is None:
+        raise SourceUnavailable(
+            f'{self.name()}: no folder is given: set --gin.DATA_ROOT, below'
+            f' which beir has a folder of its own. {hint}'
+        )
+      folder = root / self.dataset
+      if not folder.is_dir():
+        raise SourceUnavailable(
+            f'{self.name()}: there is no folder {folder}. {hint}'
+        )
     return BeirFolder(
         folder=folder,
         task=self.name(),
         hint=hint,
-        titles=self.dataset is None or self._set().titles,
+        titles=self._set.titles,
         prefix=self.prefix,
         files=self.files or {},
         strict=self.strict,
     )
+
+  @property
+  def _set(self) -> beir_sets.BeirSet:
+    if self.dataset is None:
+      return beir_sets.OWN_FOLDER
+    return beir_sets.one(self.dataset)
+
+
+def _parse_query(line: bytes) -> tuple[str, str]:
+  row = rows.json_object(line)
+  return _identifier(row), rows.text(row, 'text')
+
+
+def _identifier(row: dict) -> str:
+  name = rows.identifier(row, '_id')
+  if not name:
+    raise BadRow("'_id' is missing or empty")
+  return name

@@ -26,24 +26,6 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.suggest import did_you_mean
 
 URL = 'https://public.ukp.informatik.tu-darmstadt.de/thakur/BEIR/datasets'
-# Figures of cqadupstack are means over these: each has a corpus of its own.
-CQADUPSTACK_PARTS = tuple(
-    f'cqadupstack/{part}'
-    for part in (
-        'android',
-        'english',
-        'gaming',
-        'gis',
-        'mathematica',
-        'physics',
-        'programmers',
-        'stats',
-        'tex',
-        'unix',
-        'webmasters',
-        'wordpress',
-    )
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +33,7 @@ class BeirSet:
   """A data set of the benchmark, or a part of cqadupstack.
 
   Attributes:
-    passages: published size of the corpus.
+    passages: published size of the corpus, None where it is not known.
     splits: published counts of (judged queries, judgements) by split; None
       where it is not known.
     download: bytes of its zip file, 0 if it may not be passed on.
@@ -62,7 +44,7 @@ class BeirSet:
     note: what else to know before comparing figures.
   """
 
-  passages: int
+  passages: int | None
   splits: Mapping[str, tuple[int, int | None]]
   download: int = 0
   titles: bool = True
@@ -82,12 +64,7 @@ class BeirSet:
     return {name: count for name, count in counts.items() if count is not None}
 
 
-def _part(passages: int, queries: int, judgements: int) -> BeirSet:
-  return BeirSet(
-      passages, {'test': (queries, judgements)}, download=5_343_728_040
-  )
-
-
+OWN_FOLDER = BeirSet(None, {})
 _TOUCHE = (
     'These are version 2, with 2,214 judgements of grades 0 to 2. Version 1 has'
     ' 2,962 of grades -2 to 5; webis-touche2020-v3 has 2,849 over a smaller'
@@ -148,19 +125,27 @@ SETS: Mapping[str, BeirSet] = types.MappingProxyType({
         5_416_593, {'test': (1_535, 4_681)}, 1_228_666_652),
     'scifact': BeirSet(
         5_183, {'train': (809, 919), 'test': (300, 339)}, 2_816_079),
-    'cqadupstack/android': _part(22_998, 699, 1_696),
-    'cqadupstack/english': _part(40_221, 1_570, 3_765),
-    'cqadupstack/gaming': _part(45_301, 1_595, 2_263),
-    'cqadupstack/gis': _part(37_637, 885, 1_114),
-    'cqadupstack/mathematica': _part(16_705, 804, 1_358),
-    'cqadupstack/physics': _part(38_316, 1_039, 1_933),
-    'cqadupstack/programmers': _part(32_176, 876, 1_675),
-    'cqadupstack/stats': _part(42_269, 652, 913),
-    'cqadupstack/tex': _part(68_184, 2_906, 5_154),
-    'cqadupstack/unix': _part(47_382, 1_072, 1_693),
-    'cqadupstack/webmasters': _part(17_405, 506, 1_395),
-    'cqadupstack/wordpress': _part(48_605, 541, 744),
+    **{
+        f'cqadupstack/{part}': BeirSet(
+            passages, {'test': (queries, judgements)}, 5_343_728_040)
+        for part, passages, queries, judgements in (
+            ('android', 22_998, 699, 1_696),
+            ('english', 40_221, 1_570, 3_765),
+            ('gaming', 45_301, 1_595, 2_263),
+            ('gis', 37_637, 885, 1_114),
+            ('mathematica', 16_705, 804, 1_358),
+            ('physics', 38_316, 1_039, 1_933),
+            ('programmers', 32_176, 876, 1_675),
+            ('stats', 42_269, 652, 913),
+            ('tex', 68_184, 2_906, 5_154),
+            ('unix', 47_382, 1_072, 1_693),
+            ('webmasters', 17_405, 506, 1_395),
+            ('wordpress', 48_605, 541, 744),
+        )
+    },
 })
+# Figures of cqadupstack are means over these: each has a corpus of its own.
+CQADUPSTACK_PARTS = tuple(name for name in SETS if '/' in name)
 NAMES = tuple(sorted({*SETS, 'cqadupstack'} - {*CQADUPSTACK_PARTS}))
 # The 18 that the paper averages over: on msmarco models are trained.
 ZERO_SHOT = tuple(name for name in NAMES if name != 'msmarco')

@@ -52,7 +52,7 @@ class Mined(NamedTuple):
       if negative.id:
         yield negative.id
 
-  def ranked(self, systems: Sequence[str]) -> Iterator[Negative]:
+  def ranked(self, systems: Collection[str]) -> Iterator[Negative]:
     """Yields the first of each system, then the second of each, and so on.
 
     Only what is asked for is parsed: lists may be long.
@@ -68,22 +68,6 @@ class Mined(NamedTuple):
           if not (negative.id or negative.text):
             raise BadRow('a hard negative has neither an id nor a text')
           yield negative
-
-
-class _Line(NamedTuple):
-  """What is taken of a line.
-
-  Attributes:
-    query_id: of the query.
-    systems: names of the systems whose negatives it has.
-    negatives: without positives, not more than the limit.
-    dropped: positives that came before these.
-  """
-
-  query_id: str
-  systems: Collection[str]
-  negatives: Sequence[Negative]
-  dropped: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,13 +109,12 @@ class HardNegatives:
     systems, done = set(), set()
     faults = rows.Faults(self.strict, 'hard negatives')
     parsed = rows.parsed(
-        self.path, lambda line: self._parse(line, positives), self.strict
+        self.path, lambda line: self._taken(parse(line), positives), self.strict
     )
-    for query_id, group in itertools.groupby(
-        parsed, lambda numbered: numbered[1].query_id
-    ):
+    for query_id, group in itertools.groupby(parsed, lambda found: found[1][0]):
       numbers, lines = zip(*group)
-      systems.update(*(line.systems for line in lines))
+      _, of_systems, negatives, dropped = zip(*lines)
+      systems.update(*of_systems)
       if query_id not in positives:
         continue
       location = f'{self.path}:{numbers[0]}'
@@ -141,16 +124,15 @@ class HardNegatives:
             ' between. Expected all of a query in one place.'
         )
       done.add(query_id)
-      dropped = sum(line.dropped for line in lines)
-      if dropped:
+      if any(dropped):
         faults.add(
             'a positive is among the hard negatives',
             location,
             f'query {query_id!r} has one of its positives among its hard'
             ' negatives',
-            dropped,
+            sum(dropped),
         )
-      merged = dict.fromkeys(n for line in lines for n in line.negatives)
+      merged = dict.fromkeys(itertools.chain(*negatives))
       yield query_id, list(merged)[: self.limit]
     self._check_systems(systems)
     faults.warn(self.path)
@@ -161,23 +143,27 @@ class HardNegatives:
         f'{len(positives):,}',
     )
 
-  def _parse(
-      self, line: bytes, positives: Mapping[str, Collection[str]]
-  ) -> _Line:
-    mined = parse(line)
-    if mined.query_id not in positives:
-      return _Line(mined.query_id, mined.negatives, (), 0)
-    known = {*positives[mined.query_id], *mined.positive_ids()}
-    systems = mined.negatives if self.systems is None else self.systems
+  def _taken(
+      self, mined: Mined, positives: Mapping[str, Collection[str]]
+  ) -> tuple[str, Collection[str], list[Negative], int]:
+    """What is taken of a line; raises BadRow.
+
+    Returns:
+      The query id, the systems of the line, its negatives without positives,
+      not more than the limit, and how many positives came before these.
+    """
     kept, dropped = {}, 0
-    for negative in mined.ranked(tuple(systems)):
-      if negative.id in known:
-        dropped += 1
-        continue
-      kept[negative] = None
-      if len(kept) == self.limit:
-        break
-    return _Line(mined.query_id, mined.negatives, tuple(kept), dropped)
+    if mined.query_id in positives:
+      known = {*positives[mined.query_id], *mined.positive_ids()}
+      systems = mined.negatives if self.systems is None else self.systems
+      for negative in mined.ranked(systems):
+        if negative.id in known:
+          dropped += 1
+          continue
+        kept[negative] = None
+        if len(kept) == self.limit:
+          break
+    return mined.query_id, mined.negatives.keys(), list(kept), dropped
 
   def _check_systems(self, found: Collection[str]) -> None:
     for system in self.systems or ():

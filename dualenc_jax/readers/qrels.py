@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 import dataclasses
 import itertools
+import math
 import pathlib
 import re
 from typing import NamedTuple
@@ -47,36 +48,6 @@ class Qrels:
   judgements: tuple[Judgement, ...]
   rows: int
 
-  @classmethod
-  def collect(
-      cls,
-      path: pathlib.Path,
-      found: Iterator[tuple[int, tuple[str, str, int]]],
-  ) -> 'Qrels':
-    """Checks (line, (query id, passage id, grade)) of a file.
-
-    Raises:
-      UserError: no rows, or two grades for the same query and passage.
-    """
-    judgements, count = {}, 0
-    for line, (query_id, passage_id, grade) in found:
-      count += 1
-      first = judgements.setdefault(
-          (query_id, passage_id), Judgement(query_id, passage_id, grade, line)
-      )
-      if first.grade == grade:
-        continue
-      if (bad := rows.collected()) is None:
-        raise UserError(
-            f'{path}:{line}: grade {grade} for query {query_id!r} and passage'
-            f' {passage_id!r}, which line {first.line} gives {first.grade}.'
-            ' Expected one grade a pair.'
-        )
-      bad.add('another grade than in a row before', f'{path}:{line}')
-    if not count:
-      raise UserError(f'{path} has no judgements.')
-    return cls(path, tuple(judgements.values()), count)
-
   def location(self, judgement: Judgement) -> str:
     """'file:line', or just the file."""
     return f'{self.path}:{judgement.line}' if judgement.line else str(self.path)
@@ -101,17 +72,34 @@ def read(
     flag: as of `rows.checked`.
 
   Raises:
-    UserError: a bad row, or what `Qrels.collect` raises.
+    UserError: a bad row, no rows, or two grades for the same query and passage.
   """
   numbered = rows.lines(path)
   first = list(itertools.islice(numbered, 1))
   if first and first[0][1].lstrip().startswith(b'{'):
-    return Qrels.collect(path, _json_rows(path))
-  if first and not _is_header(first[0][1]):
-    numbered = itertools.chain(first, numbered)
-  return Qrels.collect(
-      path, rows.checked(path, numbered, _parse, strict, flag)
-  )
+    found = _json_rows(path)
+  else:
+    if first and not _is_header(first[0][1]):
+      numbered = itertools.chain(first, numbered)
+    found = rows.checked(path, numbered, _parse, strict, flag)
+  judgements, count = {}, 0
+  for line, (query_id, passage_id, grade) in found:
+    count += 1
+    before = judgements.setdefault(
+        (query_id, passage_id), Judgement(query_id, passage_id, grade, line)
+    )
+    if before.grade == grade:
+      continue
+    if (bad := rows.collected()) is None:
+      raise UserError(
+          f'{path}:{line}: grade {grade} for query {query_id!r} and passage'
+          f' {passage_id!r}, which line {before.line} gives {before.grade}.'
+          ' Expected one grade a pair.'
+      )
+    bad.add('another grade than in a row before', f'{path}:{line}')
+  if not count:
+    raise UserError(f'{path} has no judgements.')
+  return Qrels(path, tuple(judgements.values()), count)
 
 
 def _is_header(line: bytes) -> bool:
@@ -143,8 +131,8 @@ def _unquoted(cell: str) -> str:
 def _grade(value: str | int | float) -> int:
   try:
     grade = float(value)
-  except (TypeError, ValueError):
-    raise BadRow(f'grade {value!r} is not an integer') from None
+  except (TypeError, ValueError, OverflowError):
+    grade = math.nan
   if not grade.is_integer():
     raise BadRow(f'grade {value!r} is not an integer')
   return int(grade)

@@ -106,6 +106,9 @@ class QrelsReader(Dataset):
   # Also the name of the folder below `data_root`.
   task_name = ''
   evaluated = 'test'
+  # Why counts may differ from the published ones, and by what share they may.
+  note = ''
+  usual_tolerance = 0.0
 
   def __post_init__(self):
     rows.check_strict(self.strict)
@@ -136,22 +139,6 @@ class QrelsReader(Dataset):
   def name(self) -> str:
     """What messages call the data set."""
     return self.task_name
-
-  def note(self) -> str:
-    """Why counts may differ from the published ones, or ''."""
-    return ''
-
-  def advice(self) -> str:
-    """What to do about counts that differ."""
-    return (
-        f'{self.note()} Else allow it with'
-        f' --gin.{self.task_name.upper()}_TOLERANCE (tolerance), a share of the'
-        ' published count: 1.0 takes any part of a data set.'
-    ).lstrip()
-
-  def allowed(self) -> float:
-    """The tolerance, with the benchmark's own for None."""
-    return 0.0 if self.tolerance is None else self.tolerance
 
   def splits(self) -> tuple[str, ...]:
     try:
@@ -253,9 +240,21 @@ class QrelsReader(Dataset):
         f'{self.name()}, split {split!r}',
         found,
         source.comparable(split, self.published(split)),
-        self.allowed(),
-        self.advice(),
+        **self._allowed(),
     )
+
+  def _allowed(self) -> dict[str, Any]:
+    """The tolerance of counts, and what to do about those beyond it."""
+    flag = f'--gin.{self.task_name.upper()}_TOLERANCE (tolerance)'
+    return {
+        'tolerance': (
+            self.usual_tolerance if self.tolerance is None else self.tolerance
+        ),
+        'advice': (
+            f'{self.note} Else allow it with {flag}, a share of the published'
+            ' count: 1.0 takes any part of a data set.'
+        ).lstrip(),
+    }
 
   def _paths(self, split: str) -> list[pathlib.Path]:
     if split not in (*SPLITS, CORPUS):

@@ -167,9 +167,10 @@ def test_mismatches(files, caplog, change, line, name, detail, skipped, joined):
   )
   assert files.join(False) == joined
   count, reason = skipped
+  total = len(files.candidate_lines)
   assert (
-      f'{files.candidates}: skipped {count} of {len(files.candidate_lines)}'
-      f' candidates that do not match {files.contexts}: {count} {reason}'
+      f'{files.candidates}: skipped {count} candidates of {total}'
+      f' that do not match {files.contexts}: {count} {reason}'
   ) in caplog.text
   with rows.collecting() as collected:
     assert files.join() == joined
@@ -227,7 +228,7 @@ def test_bad_candidate_lines(files, caplog, bad, reason):
 def test_a_skipped_context_takes_its_candidates_along(files, caplog):
   files.context_lines[2] = '{"context": 7}'
   assert files.join(False) == {2: A, 4: C, 5: []}
-  assert 'skipped 3 of 9 candidates' in caplog.text
+  assert 'skipped 3 candidates of 9' in caplog.text
 
 
 def test_an_empty_file_has_no_candidates(files):

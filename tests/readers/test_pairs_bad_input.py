@@ -191,7 +191,7 @@ def test_unknown_formats(tmp_path):
   path = write(tmp_path / 'a.txt', 'query passage')
   with pytest.raises(UserError, match=r'a\.txt is of an unknown form.*FORMAT'):
     Pairs(train=path).check_split('train')
-  with pytest.raises(UserError, match="'jsonlines'. Did you mean 'jsonl'"):
+  with pytest.raises(UserError, match="'jsonlines'.*Did you mean 'jsonl'"):
     Pairs(train=path, format='jsonlines')
 
 
