@@ -19,12 +19,7 @@ from dualenc_jax.readers.multireqa_join import (
 from dualenc_jax.readers.multireqa_sets import QASet, SETS
 from dualenc_jax.suggest import did_you_mean
 
-_WHAT = {
-    'questions': "questions in MRQA's file",
-    'candidates': 'candidates',
-    'pairs': 'pairs of question and sentence',
-    'answered': 'questions with a positive',
-}
+_ANSWERED = 'questions with a positive'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +103,7 @@ class MultiReQA(Dataset):
         published ones.
     """
     mrqa_path, candidate_path = self._files(split)
-    counts = collections.Counter(pairs=0, answered=0)
+    counts = collections.Counter({'pairs': 0, _ANSWERED: 0})
     candidates = Candidates(candidate_path, self.dataset, self.strict)
     for line, context, found in join(mrqa_path, candidates, self.strict):
       counts['questions'] += len(context.questions)
@@ -124,7 +119,7 @@ class MultiReQA(Dataset):
         continue
       for question in context.questions:
         positives = positives_of(question, found)
-        counts['answered'] += bool(positives)
+        counts[_ANSWERED] += bool(positives)
         counts['pairs'] += len(positives)
         for candidate in positives:
           yield example(
@@ -148,12 +143,12 @@ class MultiReQA(Dataset):
     if split == 'corpus':
       counts = {name: counts[name] for name in published}
     elif sizes.joined is not None:
-      published['pairs' if split == 'train' else 'answered'] = sizes.joined
+      published['pairs' if split == 'train' else _ANSWERED] = sizes.joined
     mrqa_path, candidate_path = self._files(split)
     rows.compare_counts(
         f'multireqa, {self.dataset}, {split}',
-        {_WHAT[name]: count for name, count in counts.items()},
-        {_WHAT[name]: count for name, count in published.items()},
+        counts,
+        published,
         self.tolerance,
         f'Compare {mrqa_path} and {candidate_path} with the published files, or'
         ' allow more with --gin.MULTIREQA_TOLERANCE=... (tolerance).',

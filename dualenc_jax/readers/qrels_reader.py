@@ -1,18 +1,18 @@
 """What the readers of judged collections have in common."""
 
 import abc
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import json
 import pathlib
-from typing import Any, Protocol
+from typing import Any
 
 from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.readers import rows
 from dualenc_jax.readers.hard_negatives import HardNegatives, of_query
-from dualenc_jax.readers.qrels import Judgement, Qrels
+from dualenc_jax.readers.qrels import Judgement, Qrels, read
 from dualenc_jax.readers.qrels_join import Documents, Join
 from dualenc_jax.readers.texts_by_id import IdSet, Row, TextTable, unique
 from dualenc_jax.suggest import did_you_mean
@@ -21,41 +21,111 @@ SPLITS = ('train', 'validation', 'test')
 CORPUS = 'corpus'
 
 
-class Source(Protocol):
-  """The files of a data set, of whatever layout.
+@dataclasses.dataclass(frozen=True)
+class Source(abc.ABC):
+  """The files of a data set, of whatever layout, each plain or .gz.
 
-  All but `splits` raise SourceUnavailable where a file is missing.
+  Attributes:
+    folder: where the files are, None if the user has not given one.
+    task: name of the task, for errors.
+    hint: where to get missing files, for errors.
+    files: paths of files below the folder in place of the usual ones, by the
+      keys of `names`.
+    strict: as of `rows.checked`.
+    CORPUS_KEY: key of the corpus.
+    QUERIES_KEY: key of the queries of a split, to format.
+    QRELS_KEY: key of the judgements of a split, to format.
   """
+
+  CORPUS_KEY = CORPUS
+  QUERIES_KEY = '{}_queries'
+  QRELS_KEY = '{}_qrels'
+
+  folder: pathlib.Path | None
+  task: str
+  hint: str
+  files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  strict: bool = True
+
+  def __post_init__(self):
+    known = self.names()
+    for name in self.files:
+      if name not in known:
+        raise UserError(
+            f'files names {name!r}.{did_you_mean(name, known)} Expected some'
+            f' of: {", ".join(known)}.'
+        )
+
+  @abc.abstractmethod
+  def names(self) -> Mapping[str, Sequence[str]]:
+    """The usual paths below the folder by key, the preferred one first."""
+
+  @abc.abstractmethod
+  def parse_passage(self, line: bytes) -> tuple[str, ...]:
+    """Id, text and perhaps name of a line of the corpus; raises BadRow."""
+
+  @abc.abstractmethod
+  def parse_query(self, line: bytes) -> tuple[str, ...]:
+    """Id and text of a line of queries; raises BadRow."""
+
+  def has(self, key: str) -> bool:
+    """Whether a file exists."""
+    return self.folder is not None and any(
+        (self.folder / name).is_file() for name in self._names(key)
+    )
+
+  def find(self, key: str) -> pathlib.Path:
+    """Path of a file; raises SourceUnavailable."""
+    return rows.find(self.folder, self._names(key), self.task, self.hint)
 
   def splits(self) -> tuple[str, ...]:
     """The existing ones of SPLITS, those with judgements, and of CORPUS."""
+    found = [split for split in SPLITS if self.has(self._qrels_key(split))]
+    return (*found, *([CORPUS] if self.has(self.CORPUS_KEY) else []))
 
   def paths(self, split: str) -> list[pathlib.Path]:
-    """All files that a split is read from."""
+    """All files that a split is read from; raises SourceUnavailable."""
+    keys = [self.CORPUS_KEY]
+    if split != CORPUS:
+      keys = [self._qrels_key(split), self.QUERIES_KEY.format(split), *keys]
+    return [self.find(key) for key in keys]
 
   def passages(self) -> Iterator[Row]:
     """Yields all of the corpus."""
+    return self._rows(self.CORPUS_KEY, self.parse_passage)
 
   def queries(self, split: str) -> Iterator[Row]:
     """Yields the queries of a split, perhaps those of other splits, too."""
+    return self._rows(self.QUERIES_KEY.format(split), self.parse_query)
 
   def qrels(self, split: str) -> Qrels:
     """The judgements of a split."""
+    return read(self.find(self._qrels_key(split)), self.strict)
 
   def comparable(
       self, split: str, published: Mapping[str, int]
   ) -> Mapping[str, int]:
-    """Those of the published counts of a split that it should have."""
+    """Published counts less those of files that the user names."""
+    kept = dict(published)
+    if self.CORPUS_KEY in self.files:
+      kept.pop('passages', None)
+    if self._qrels_key(split) in self.files:
+      kept.pop('queries', None)
+      kept.pop('judgements', None)
+    return kept
 
+  def _qrels_key(self, split: str) -> str:
+    return self.QRELS_KEY.format(split)
 
-def check_file_names(names: Mapping[str, str], known: Sequence[str]) -> None:
-  """Raises UserError where `names` gives the name of an unknown file."""
-  for name in names:
-    if name not in known:
-      raise UserError(
-          f'files names {name!r}.{did_you_mean(name, known)} Expected some of:'
-          f' {", ".join(known)}.'
-      )
+  def _names(self, key: str) -> Sequence[str]:
+    return [self.files[key]] if key in self.files else self.names()[key]
+
+  def _rows(
+      self, key: str, parse: Callable[[bytes], tuple[str, ...]]
+  ) -> Iterator[Row]:
+    path = self.find(key)
+    for number, row in rows.parsed(path, parse, self.strict):
+      yield Row(f'{path}:{number}', *row)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -241,10 +241,10 @@ def test_counts_are_logged_beside_the_published_ones(root, caplog):
   with caplog.at_level(logging.INFO, 'dualenc_jax'):
     list(reader(root).examples('validation'))
   for line in (
-      "8 questions in MRQA's file, published 10,507",
+      '8 questions, published 10,507',
       '9 candidates, published 10,642',
       '6 questions with a positive, published 10,485',
-      '8 pairs of question and sentence.',
+      '8 pairs.',
   ):
     assert f'multireqa, SQuAD, validation: {line}' in caplog.text
 
