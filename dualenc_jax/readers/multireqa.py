@@ -8,14 +8,9 @@ from typing import Any
 
 from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.errors import UserError
-from dualenc_jax.readers import rows
+from dualenc_jax.readers import multireqa_join, rows
 from dualenc_jax.readers.mrqa import Context
-from dualenc_jax.readers.multireqa_join import (
-    Candidate,
-    Candidates,
-    join,
-    positives_of,
-)
+from dualenc_jax.readers.multireqa_join import Candidate, Candidates
 from dualenc_jax.readers.multireqa_sets import QASet, SETS
 from dualenc_jax.suggest import did_you_mean
 
@@ -105,7 +100,8 @@ class MultiReQA(Dataset):
     mrqa_path, candidate_path = self._files(split)
     counts = collections.Counter({'pairs': 0, _ANSWERED: 0})
     candidates = Candidates(candidate_path, self.dataset, self.strict)
-    for line, context, found in join(mrqa_path, candidates, self.strict):
+    joined = multireqa_join.join(mrqa_path, candidates, self.strict)
+    for line, context, found in joined:
       counts['questions'] += len(context.questions)
       counts['candidates'] += len(found)
       location = f'{mrqa_path}:{line}'
@@ -118,7 +114,7 @@ class MultiReQA(Dataset):
           )
         continue
       for question in context.questions:
-        positives = positives_of(question, found)
+        positives = multireqa_join.positives(question, found)
         counts[_ANSWERED] += bool(positives)
         counts['pairs'] += len(positives)
         for candidate in positives:

@@ -34,9 +34,7 @@ class Candidates:
   A context is known by its questions. It has a number, from 0 on.
   """
 
-  def __init__(
-      self, path: pathlib.Path, name: str, strict: bool = True
-  ):
+  def __init__(self, path: pathlib.Path, name: str, strict: bool = True):
     """Reads a file.
 
     Args:
@@ -139,18 +137,30 @@ def join(
       to no context, is an error; else they are left out and the log says how
       many, by reason. Within `rows.collecting` they are collected.
   """
-  mismatches = _Mismatches(candidates, path, strict)
+  faults = rows.Faults(strict, 'candidates')
+
+  def mismatch(wrong: list[Candidate], reason: str, detail: str) -> None:
+    for candidate in wrong:
+      faults.add(
+          reason,
+          f'{candidates.path}:{candidate.line}',
+          f'candidate {_short(candidate.id)!r} does not match {path}: {detail}.'
+          " Expected files of the same set and split, MRQA's of its release v2",
+      )
+
   lines: dict[int, int] = {}
   for line, context in mrqa.contexts(path, strict):
     names = {question.id for question in context.questions}
-    found = []
+    end = len(context.text)
+    found: dict[str, Candidate] = {}
     for question in context.questions:
       number = candidates.context(question.id)
       if number is None:
         continue
+      of_context = candidates.of(number)
       if number in lines:
-        mismatches.add_context(
-            number,
+        mismatch(
+            of_context,
             'the context is there twice',
             f'question {question.id!r} is in lines {lines[number]} and {line}',
         )
@@ -158,28 +168,41 @@ def join(
       lines[number] = line
       missing = set(candidates.questions(number)) - names
       if missing:
-        mismatches.add_context(
-            number,
+        mismatch(
+            of_context,
             'the context has other questions',
             f'line {line} has question {question.id!r} of it, not question'
             f' {min(missing)!r}',
         )
         continue
-      found += _within(candidates.of(number), context, line, mismatches)
-    yield line, context, found
+      for candidate in of_context:
+        if candidate.end > end:
+          mismatch(
+              [candidate],
+              'beyond the end of the context',
+              f'it ends at character {candidate.end}, its context in line'
+              f' {line} at {end}',
+          )
+        elif candidate.id in found:
+          mismatch(
+              [candidate],
+              'the candidate is there twice',
+              f'its id is in line {found[candidate.id].line}, too',
+          )
+        else:
+          found[candidate.id] = candidate
+    yield line, context, list(found.values())
   for number in range(candidates.contexts):
     if number not in lines:
-      mismatches.add_context(
-          number,
+      mismatch(
+          candidates.of(number),
           'the context is not there',
           f'there is no question {candidates.questions(number)[0]!r}',
       )
-  mismatches.warn(
-      candidates.path, len(candidates), f' that do not match {path}'
-  )
+  faults.warn(candidates.path, len(candidates), f' that do not match {path}')
 
 
-def positives_of(
+def positives(
     question: mrqa.Question, candidates: list[Candidate]
 ) -> list[Candidate]:
   """The candidates that have the whole of one of the question's answers.
@@ -194,57 +217,6 @@ def positives_of(
           for start, end in question.spans
       )
   ]
-
-
-def _within(
-    found: list[Candidate],
-    context: mrqa.Context,
-    line: int,
-    mismatches: '_Mismatches',
-) -> list[Candidate]:
-  """The candidates that are within their context, each once."""
-  good = {}
-  for candidate in found:
-    if candidate.end > len(context.text):
-      mismatches.add_candidate(
-          candidate,
-          'beyond the end of the context',
-          f'it ends at character {candidate.end}, its context in line {line}'
-          f' at {len(context.text)}',
-      )
-    elif candidate.id in good:
-      mismatches.add_candidate(
-          candidate,
-          'the candidate is there twice',
-          f'its id is in line {good[candidate.id].line}, too',
-      )
-    else:
-      good[candidate.id] = candidate
-  return list(good.values())
-
-
-class _Mismatches(rows.Faults):
-  """Candidates that belong to no context of MRQA's file."""
-
-  def __init__(self, candidates: Candidates, path: pathlib.Path, strict: bool):
-    super().__init__(strict, 'candidates')
-    self.candidates = candidates
-    self.path = path
-
-  def add_context(self, number: int, reason: str, detail: str) -> None:
-    for candidate in self.candidates.of(number):
-      self.add_candidate(candidate, reason, detail)
-
-  def add_candidate(
-      self, candidate: Candidate, reason: str, detail: str
-  ) -> None:
-    self.add(
-        reason,
-        f'{self.candidates.path}:{candidate.line}',
-        f'candidate {_short(candidate.id)!r} does not match {self.path}:'
-        f" {detail}. Expected files of the same set and split, MRQA's of its"
-        ' release v2',
-    )
 
 
 def _short(name: str) -> str:

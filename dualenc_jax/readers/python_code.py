@@ -19,21 +19,16 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.readers.python_functions import find_functions, Function
 
 # Tests describe themselves, and vendored copies repeat other packages.
-EXCLUDED_FOLDERS = frozenset({
-    '__pycache__',
-    '_bundled',
-    '_vendor',
-    'dist-packages',
-    'idle_test',
-    'site-packages',
-    'test',
-    'tests',
-})
+EXCLUDED_FOLDERS = frozenset((
+    '__pycache__', '_bundled', '_vendor', 'dist-packages', 'idle_test',
+    'site-packages', 'test', 'tests',
+))
 MIN_QUERY_WORDS = 3
 # Modules differ greatly in size. With this salt both held-out splits of the
 # standard library hold near a tenth of its functions, from twenty modules.
 SALT = 'python_code:36'
 _SPLITS = ('train', 'validation', 'test')
+_ROOTS = {'stdlib': ('stdlib',), 'site-packages': ('purelib', 'platlib')}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,14 +90,8 @@ class PythonCode(Dataset):
     # gin users write 'stdlib' as readily as ('stdlib',).
     roots = [self.roots] if isinstance(self.roots, str) else self.roots
     for root in roots:
-      if root == 'stdlib':
-        names = ['stdlib']
-      elif root == 'site-packages':
-        names = ['purelib', 'platlib']
-      else:
-        names = []
-        folders.append(pathlib.Path(root).expanduser())
-      folders += [pathlib.Path(sysconfig.get_path(name)) for name in names]
+      paths = [sysconfig.get_path(name) for name in _ROOTS.get(root, ())]
+      folders += [pathlib.Path(p).expanduser() for p in paths or [root]]
     for folder in folders:
       if not folder.is_dir():
         raise UserError(

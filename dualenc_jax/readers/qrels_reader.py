@@ -156,11 +156,7 @@ class QrelsReader(Dataset):
 
   FILES = ('files', 'folder', 'hard_negatives')
   NOT_OF_CORPUS = (
-      'hard_negatives',
-      'judged_ids',
-      'max_negatives',
-      'systems',
-      'train_from',
+      'hard_negatives', 'judged_ids', 'max_negatives', 'systems', 'train_from'
   )
 
   root: str | None = None
