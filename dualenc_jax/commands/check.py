@@ -13,6 +13,7 @@ import jax
 from dualenc_jax.commands import config, flags, runtime, train
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import machine
+from dualenc_jax.parallel.partitioning import leaf_paths
 from dualenc_jax.run import fit_batch, memory, plan as plan_lib
 from dualenc_jax.run.experiment import Experiment
 
@@ -41,9 +42,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(line)
   if start := plan_lib.make_start(plan, experiment):
     print(start)
-  for path, leaf in zip(
-      plan_lib.param_paths(plan), jax.tree.leaves(plan.abstract.params)
-  ):
+  params = plan.abstract.params
+  for path, leaf in zip(leaf_paths(params), jax.tree.leaves(params)):
     print(f'  {path} {list(leaf.shape)} {leaf.sharding.spec}')
   if args.fit_batch:
     experiment = largest_batch(experiment, available)

@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import os
 import pathlib
+import re
 
 import jax
 
@@ -19,15 +20,10 @@ from dualenc_jax.run.experiment import Experiment
 
 CONFIG = 'config.gin'
 VOCABULARY = 'vocabulary.model'
-# Names that say how a run is computed: what is learnt is the same. Those that
-# end with a dot are all parameters of a layout.
-FREE_TO_CHANGE = (
-    'LAYOUT',
-    'LOSS_IMPLEMENTATION',
-    'MICRO_BATCH_SIZE',
-    'data.Grouped.',
-    'data.Packed.',
-    'data.Padded.',
+# Names that say how a run is computed: what is learnt is the same.
+FREE_TO_CHANGE = re.compile(
+    r'LAYOUT|LOSS_IMPLEMENTATION|MICRO_BATCH_SIZE'
+    r'|data\.(Grouped|Packed|Padded)\..*'
 )
 # What a saved config lacks, since its run had no use for it, and another task
 # may ask for.
@@ -73,7 +69,7 @@ def check(model_dir: str, text: str, allow_change: bool) -> None:
   changes = [
       change
       for change in differences
-      if not _is_free(change.partition(':')[0])
+      if not FREE_TO_CHANGE.fullmatch(change.partition(':')[0])
   ]
   if changes and not allow_change:
     raise UserError(
@@ -84,13 +80,6 @@ def check(model_dir: str, text: str, allow_change: bool) -> None:
     )
   if differences:
     _LOG.warning('Going on with a changed config: %s', '; '.join(differences))
-
-
-def _is_free(name: str) -> bool:
-  return any(
-      name.startswith(free) if free.endswith('.') else name == free
-      for free in FREE_TO_CHANGE
-  )
 
 
 def write(model_dir: str, text: str, vocabulary: pathlib.Path) -> None:

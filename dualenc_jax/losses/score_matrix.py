@@ -7,6 +7,8 @@ one direction, columns those of the other. A rows, C columns, D dims.
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+import functools
+import operator
 from typing import NamedTuple
 
 import jax
@@ -108,16 +110,10 @@ def negatives(
         for row_word, column_word in zip(row_ids, column_ids, strict=True)
     )
     masks.append(low | high)
-  if rows.valid is not None and columns.valid is not None:
-    masks.append(rows.valid[:, None] & columns.valid[None, :])
-  elif rows.valid is not None:
-    masks.append(rows.valid[:, None])
-  elif columns.valid is not None:
-    masks.append(columns.valid[None, :])
-  result = None
-  for mask in masks:
-    result = mask if result is None else result & mask
-  return result
+  for tags, axis in ((rows, 1), (columns, 0)):
+    if tags.valid is not None:
+      masks.append(jnp.expand_dims(tags.valid, axis))
+  return functools.reduce(operator.and_, masks) if masks else None
 
 
 def dense_log_partitions(

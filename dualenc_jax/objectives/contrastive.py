@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping
 import dataclasses
 import math
-import sys
 from typing import Any
 
 import jax
@@ -159,14 +158,14 @@ class Contrastive(Objective):
           'MICRO_BATCH_SIZE', self.micro_batch_size
       )
 
-  def batch_unit(self, run: Run) -> int:
-    return math.lcm(super().batch_unit(run), self.micro_batch_size or 1)
-
-  def largest_batch(self, run: Run) -> int:
-    if isinstance(self.layout, Padded):
-      return sys.maxsize
-    # The layout looks at batches of the examples that there are.
-    return sum(len(cache) for cache in run.caches)
+  def batch_sizes(self, run: Run) -> range:
+    sizes = super().batch_sizes(run)
+    unit = math.lcm(sizes.step, self.micro_batch_size or 1)
+    most = sizes.stop
+    if not isinstance(self.layout, Padded):
+      # The layout looks at batches of the examples that there are.
+      most = sum(len(cache) for cache in run.caches) + 1
+    return range(unit, most, unit)
 
   def describe(self, run: Run) -> Iterator[str]:
     yield (

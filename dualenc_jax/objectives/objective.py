@@ -101,14 +101,10 @@ class Objective(Protocol):
     """
     run.partitioner.check_batch_size('BATCH_SIZE', run.batch_size)
 
-  def batch_unit(self, run: Run) -> int:
-    """What a size of the global batch is a multiple of."""
-    return run.partitioner.mesh.shape['data']
-
-  def largest_batch(self, run: Run) -> int:
-    """Examples in the largest global batch that could be made."""
-    del run
-    return sys.maxsize
+  def batch_sizes(self, run: Run) -> range:
+    """Sizes that the global batch could have, ascending."""
+    unit = run.partitioner.mesh.shape['data']
+    return range(unit, sys.maxsize, unit)
 
   def describe(self, run: Run) -> Iterator[str]:
     """Lines on what is trained, before the examples are tokenised."""

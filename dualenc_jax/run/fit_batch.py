@@ -27,7 +27,7 @@ class Fit:
     batch_size: the largest global batch that fits, in pairs.
     peak: bytes a device of its step.
     capped: larger ones may fit; the search stops at `MAX_BATCH_SIZE`, or at
-      the objective's `largest_batch`.
+      the objective's `batch_sizes`.
   """
 
   batch_size: int
@@ -45,7 +45,7 @@ def fit_batch(
   Memory is taken to grow with the batch. It falls by some 20 MiB where the loss
   turns from dense to ring, which a device of less than about a GiB may notice.
   Every size tried is compiled, which takes as long as at the start of a run.
-  Nothing is run. Sizes are multiples of the objective's `batch_unit`.
+  Nothing is run. Sizes are of the objective's `batch_sizes`.
 
   Args:
     experiment: the run; its own batch size is where the search begins.
@@ -71,11 +71,10 @@ def fit_batch(
     tell(size, peak)
     return math.inf if peak is None else peak
 
-  objective = experiment.objective
-  unit = objective.batch_unit(experiment)
-  smallest = max(unit, 2)  # One pair has no negatives.
-  most = min(objective.largest_batch(experiment), MAX_BATCH_SIZE)
-  sizes = range(smallest, max(most, smallest) + 1, unit)
+  sizes = experiment.objective.batch_sizes(experiment)
+  smallest = max(sizes.step, 2)  # One pair has no negatives.
+  most = max(min(sizes.stop - 1, MAX_BATCH_SIZE), smallest)
+  sizes = range(smallest, most + 1, sizes.step)
   peaks = search(measure, sizes, experiment.batch_size, state, limit)
   fitting = [size for size, peak in peaks.items() if peak <= limit]
   if not fitting:

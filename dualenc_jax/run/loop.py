@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.parallel.partitioning import leaf_paths
 from dualenc_jax.run import plan as plan_lib
 from dualenc_jax.run.experiment import Experiment
 from dualenc_jax.training import step as step_lib
@@ -157,7 +158,7 @@ def train(
   run = Training(first, state, plan.train_step, batches)
   call_hooks = Hooks(
       [
-          report(experiment, plan_lib.param_paths(plan), reporter),
+          report(experiment, leaf_paths(plan.abstract.params), reporter),
           save(experiment, checkpoints, meta),
           *hooks,
       ],

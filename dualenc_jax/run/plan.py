@@ -13,7 +13,6 @@ from jax.experimental import multihost_utils
 import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.parallel import partitioning
 from dualenc_jax.run.experiment import Experiment
 from dualenc_jax.training import initial, step as step_lib
 from dualenc_jax.training.checkpoints import Checkpoints
@@ -64,11 +63,6 @@ def describe(experiment: Experiment, plan: Plan) -> Iterator[str]:
   yield f'Parameters: {count:,} in {len(params)} arrays.'
   yield f'Steps: {experiment.steps}.'
   yield from experiment.objective.describe(experiment)
-
-
-def param_paths(plan: Plan) -> list[str]:
-  """Paths of the parameters, in the order of the step's gradients."""
-  return partitioning.leaf_paths(plan.abstract.params)
 
 
 def initial_state(
