@@ -15,7 +15,7 @@ import numpy as np
 import sides
 import train_step
 
-from dualenc_jax.losses import log_partition
+from dualenc_jax.losses import similarity
 from dualenc_jax.losses.score_matrix import Matrix, Tags
 
 ERROR_BATCH = 1024
@@ -94,7 +94,7 @@ def _runner(
 
   def value(vectors):
     query, passage = vectors
-    ((rows, columns),) = log_partition.log_partitions(
+    ((rows, columns),) = similarity.log_partitions(
         [Matrix('query', 'passage')],
         {'query': query, 'passage': passage},
         [(Tags(), Tags())],

@@ -18,7 +18,7 @@ from dualenc_jax.commands import model_dir
 from dualenc_jax.data import seqio_adapter
 from dualenc_jax.errors import UserError
 from dualenc_jax.readers import Pairs
-from dualenc_jax.run import plan as plan_lib
+from dualenc_jax.run import experiment as experiment_lib
 
 if importlib.util.find_spec('t5x') is None:
   t5x_stub.install()
@@ -109,7 +109,7 @@ def fresh(run):
 )
 def test_steps_are_those_of_our_trainer(tmp_path, files, bindings):
   run = experiment(tmp_path, *bindings, files=files)
-  plan = plan_lib.make_plan(run)
+  plan = experiment_lib.make_plan(run)
   state, ours = plan.init(), []
   model = t5x_model(run)
   theirs = batches(run, model)

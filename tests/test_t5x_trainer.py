@@ -37,7 +37,7 @@ import tiny_run
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import t5x as t5x_reader, t5x_write
-from dualenc_jax.run import plan as plan_lib
+from dualenc_jax.run import experiment as experiment_lib
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -113,7 +113,7 @@ def t5x_trainer(model, batch, num_microbatches=None):
 )
 def test_steps_are_those_of_our_trainer(tmp_path, files, bindings):
   run = experiment(tmp_path, *bindings, files=files)
-  plan = plan_lib.make_plan(run)
+  plan = experiment_lib.make_plan(run)
   state, ours = plan.init(), []
   for step in range(STEPS):
     batch = run.partitioner.to_device(run.batches(step))

@@ -14,8 +14,13 @@ from dualenc_jax.commands import config, flags, runtime, train
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import machine
 from dualenc_jax.parallel.partitioning import leaf_paths
-from dualenc_jax.run import fit_batch, memory, plan as plan_lib
-from dualenc_jax.run.experiment import Experiment
+from dualenc_jax.run import fit_batch, memory
+from dualenc_jax.run.experiment import (
+  describe,
+  Experiment,
+  make_plan,
+  make_start,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -37,10 +42,10 @@ def main(argv: Sequence[str] | None = None) -> None:
   print(f'Task {task.task_name}: splits {", ".join(splits)}.')
   if not args.fit_batch:
     experiment.objective.check_batch(experiment)
-  plan = plan_lib.make_plan(experiment)
-  for line in plan_lib.describe(experiment, plan):
+  plan = make_plan(experiment)
+  for line in describe(experiment, plan):
     print(line)
-  if start := plan_lib.make_start(plan, experiment):
+  if start := make_start(plan, experiment):
     print(start)
   params = plan.abstract.params
   for path, leaf in zip(leaf_paths(params), jax.tree.leaves(params)):

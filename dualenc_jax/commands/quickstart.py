@@ -22,7 +22,7 @@ from dualenc_jax.models import model_params
 from dualenc_jax.parallel import partitioning
 from dualenc_jax.results import evaluate
 from dualenc_jax.retriever import Retriever
-from dualenc_jax.run import plan as plan_lib
+from dualenc_jax.run.experiment import make_plan
 from dualenc_jax.search import bm25
 
 RUN = 'runs/quickstart.gin'
@@ -89,7 +89,7 @@ def untrained(
     model: model_dir.TrainedModel, retrieval_set: RetrievalSet
 ) -> dict[str, float]:
   """Metrics of the model as it was before the first step."""
-  params = plan_lib.make_plan(model.experiment).init().params
+  params = make_plan(model.experiment).init().params
   return evaluation.evaluate(
       model.embedder, model_params(params), retrieval_set
   ).metrics

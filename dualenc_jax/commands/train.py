@@ -10,8 +10,8 @@ import time
 
 from dualenc_jax.commands import config, model_dir, runtime
 from dualenc_jax.evaluation import evaluation
-from dualenc_jax.run import loop, plan as plan_lib
-from dualenc_jax.run.experiment import Experiment
+from dualenc_jax.run import loop
+from dualenc_jax.run.experiment import describe, Experiment, make_plan
 
 _LOG = logging.getLogger(__name__)
 
@@ -48,8 +48,8 @@ def train(
   """Checks, says what will run, writes the config and trains."""
   text = config.operative_config()
   experiment.objective.check_batch(experiment)
-  plan = plan_lib.make_plan(experiment)
-  for line in plan_lib.describe(experiment, plan):
+  plan = make_plan(experiment)
+  for line in describe(experiment, plan):
     _LOG.info('%s', line)
   model_dir.check(experiment.model_dir, text, allow_config_change)
   # Nothing is written before data and checkpoints are known to be good.

@@ -8,10 +8,9 @@ import numpy as np
 
 from dualenc_jax.data.batches import Batches
 from dualenc_jax.errors import UserError
-from dualenc_jax.losses import log_partition
 from dualenc_jax.losses.loss import Embeddings, Loss
 from dualenc_jax.losses.score_matrix import Matrix, Partition, Tags
-from dualenc_jax.losses.similarity import Similarity
+from dualenc_jax.losses.similarity import log_partitions, Similarity
 
 
 class Block(NamedTuple):
@@ -90,7 +89,7 @@ def partitions(
       for pair in pairs
   ]
   names = {name for pair in pairs for name in pair}
-  found = log_partition.log_partitions(
+  found = log_partitions(
       matrices,
       {name: _vectors(batch, name) for name in names},
       [_tags(batch, pair, similarity.mask_duplicates) for pair in pairs],

@@ -100,7 +100,7 @@ def log_partitions(
     tags: Sequence[tuple[Tags, Tags]],
     temperature: jax.Array,
 ) -> list[tuple[Partition | None, Partition | None]]:
-  """Partitions of the rows and columns of each; see `log_partition.py`.
+  """Partitions of the rows and columns of each; see `similarity.py`.
 
   The number of rows of every array is a multiple of the ring's devices.
   """

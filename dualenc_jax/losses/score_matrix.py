@@ -124,7 +124,7 @@ def dense_log_partitions(
     tags: Sequence[tuple[Tags, Tags]],
     temperature: jax.Array,
 ) -> list[tuple[Partition | None, Partition | None]]:
-  """Partitions of rows and columns of whole ones; see `log_partition.py`."""
+  """Partitions of rows and columns of whole ones; see `similarity.py`."""
   return [
       _both(matrix, totals, precision, vectors, *both, temperature)
       for matrix, both in zip(matrices, tags, strict=True)

@@ -1,14 +1,43 @@
-"""How vectors are compared: the settings that every loss is given alike."""
+"""How vectors are compared: settings, and the primitive of every loss.
 
+One matrix of scores, all rows against all columns, gives the partition of each
+row over its columns and that of each column over its rows. Two implementations
+agree to rounding:
+
+  dense  holds the matrices; XLA decides where they live.
+  ring   holds a tile: the columns travel from device to device.
+
+`auto` takes dense while all matrices of a loss together take less than
+`DENSE_BYTES` a device. There dense is up to 1.7 times as fast, having no score
+to compute twice, needs at most 64 MiB, two copies of the scores, and a ring of
+many devices would wait for its messages. From there its memory grows with the
+square of the batch and it takes the ring, whose memory does not.
+benchmarks/RESULTS.md has the measurements.
+"""
+
+from collections.abc import Mapping, Sequence
 import dataclasses
 import math
 import numbers
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AbstractMesh, AxisType
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.losses import log_partition
+from dualenc_jax.losses import ring
+from dualenc_jax.losses.score_matrix import (
+  dense_log_partitions,
+  Matrix,
+  Partition,
+  Tags,
+)
+
+IMPLEMENTATIONS = ('auto', 'dense', 'ring')
+DENSE_BYTES = 2**25
+# Scores of a larger tile leave the cache of a CPU; a smaller one leaves an
+# accelerator idle (not measured yet).
+LARGEST_TILE = {'cpu': 2048, 'gpu': 4096, 'tpu': 4096}
 
 
 def check_positive(name: str, value: float) -> None:
@@ -74,7 +103,7 @@ class Similarity:
       `jax.set_mesh` or `Partitioner.scope`: without it the ring takes the batch
       to be on one device.
     tile: the most rows and columns that the ring scores at once; None for what
-      `log_partition` finds fit.
+      `log_partitions` finds fit.
     mask_duplicates: needs the fingerprints in the batch.
     check_norms: `evaluate` also returns `norm_error`, by how much the norm of
       an embedding is off one at most; a training run stops where it is off by
@@ -97,8 +126,8 @@ class Similarity:
         raise UserError(
             f'Similarity.{field} is {value!r}; expected True or False.'
         )
-    if self.implementation not in log_partition.IMPLEMENTATIONS:
-      known = ', '.join(map(repr, log_partition.IMPLEMENTATIONS))
+    if self.implementation not in IMPLEMENTATIONS:
+      known = ', '.join(map(repr, IMPLEMENTATIONS))
       raise UserError(
           f'Similarity.implementation is {self.implementation!r}; expected one'
           f' of {known}.'
@@ -120,3 +149,104 @@ class Similarity:
     if isinstance(self.temperature, LearnableTemperature):
       return dataclasses.replace(self, temperature=self.temperature(params))
     return self
+
+
+def log_partitions(
+    matrices: Sequence[Matrix],
+    vectors: Mapping[str, jax.Array],
+    tags: Sequence[tuple[Tags, Tags]],
+    temperature: jax.Array | float,
+    totals: bool = False,
+    implementation: str = 'auto',
+    tile: int | None = None,
+    precision: jax.lax.PrecisionLike = 'highest',
+) -> list[tuple[Partition | None, Partition | None]]:
+  """Log-partitions of the rows and of the columns of matrices of scores.
+
+  Arrays are global. The devices of the ring are those of the mesh in scope
+  (`jax.set_mesh` or, under `jit`, `jax.sharding.use_abstract_mesh`, which
+  `Partitioner.scope` enters): rows and columns are sharded over its axis
+  `data`, or over all its axes where these divide them. Without a mesh in scope
+  the ring takes the arrays to be on one device, and scores them there tile by
+  tile. It has gradients in reverse mode, of the first order.
+
+  Args:
+    matrices: which vectors are scored against which.
+    vectors: by name, [A, D] each; cast to float32.
+    tags: of the rows and of the columns of each matrix.
+    temperature: divides the dot products.
+    totals: the sums of the scores are wanted, too.
+    implementation: 'auto', 'dense' or 'ring'.
+    tile: at most this many rows and columns are scored at once by the ring. By
+      default a power of two up to `LARGEST_TILE`, such that a tile of scores
+      takes no more memory than a device's shard of vectors.
+    precision: of the products; at temperature 0.01 a bfloat16 cosine is off by
+      about 0.4 logit.
+
+  Returns:
+    Partitions of the rows and of the columns of each matrix, None where they
+    are not wanted. In a symmetric one the rows' are the columns'.
+
+  Raises:
+    UserError: the data axis of the mesh does not divide the rows.
+  """
+  vectors = {name: x.astype(jnp.float32) for name, x in vectors.items()}
+  temperature = jnp.asarray(temperature, jnp.float32)
+  mesh = _mesh()
+  if implementation == 'auto':
+    scores = sum(
+        vectors[m.rows].shape[0] * vectors[m.columns].shape[0] for m in matrices
+    )
+    # XLA shards the rows of a matrix over the data axis alone.
+    limit = DENSE_BYTES * (mesh.shape.get('data', 1) if mesh else 1)
+    implementation = 'ring' if 4 * scores >= limit else 'dense'
+  if implementation == 'dense':
+    return dense_log_partitions(
+        matrices, totals, precision, vectors, tags, temperature
+    )
+  axes = _axes(mesh, [x.shape[0] for x in vectors.values()])
+  shards = ring.num_devices(mesh, axes)
+  smallest = min(x.size for x in vectors.values()) // shards
+  return ring.log_partitions(
+      ring.Ring(mesh, axes, tile or _tile(smallest), totals, precision),
+      tuple(matrices),
+      vectors,
+      list(tags),
+      temperature,
+  )
+
+
+def _mesh() -> AbstractMesh | None:
+  """The mesh in scope, if there are several devices to share a matrix."""
+  mesh = jax.sharding.get_abstract_mesh()
+  # Under a `shard_map` of the caller's the arrays are those of one device.
+  alone = mesh.size == 1 or AxisType.Manual in mesh.axis_types
+  return None if mesh.empty or alone else mesh
+
+
+def _tile(shard: int) -> int:
+  """The side of the largest tile that a shard of so many numbers allows."""
+  largest = LARGEST_TILE.get(jax.default_backend(), LARGEST_TILE['gpu'])
+  return min(2 ** (math.isqrt(shard).bit_length() - 1), largest)
+
+
+def _axes(mesh: AbstractMesh | None, sizes: Sequence[int]) -> tuple[str, ...]:
+  """The mesh axes that the rows of all vectors are sharded over."""
+  if mesh is None:
+    return ()
+  if all(size % mesh.size == 0 for size in sizes):
+    return mesh.axis_names
+  if 'data' not in mesh.axis_names:
+    raise UserError(
+        f'The mesh in scope has the axes {", ".join(mesh.axis_names)}, whose'
+        f' {mesh.size} devices do not divide the {sizes} rows of the loss. Name'
+        ' the axis over which the rows are sharded data.'
+    )
+  for size in sizes:
+    if size % mesh.shape['data']:
+      raise UserError(
+          f'The loss of {size} rows does not divide among the'
+          f' {mesh.shape["data"]} devices on the data axis of the mesh. Make'
+          ' the global batch a multiple of them.'
+      )
+  return ('data',)

@@ -9,12 +9,17 @@ import jax
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.parallel.partitioning import leaf_paths
-from dualenc_jax.run import plan as plan_lib
-from dualenc_jax.run.experiment import Experiment
+from dualenc_jax.run.experiment import (
+  check_same_data,
+  data_position,
+  Experiment,
+  initial_state,
+  make_start,
+)
 from dualenc_jax.training import step as step_lib
 from dualenc_jax.training.checkpoints import Checkpoints
 from dualenc_jax.training.reporting import Reporter
-from dualenc_jax.training.step import TrainState
+from dualenc_jax.training.step import Plan, TrainState
 
 _LOG = logging.getLogger(__name__)
 
@@ -111,7 +116,7 @@ class Hooks:
 
 def train(
     experiment: Experiment,
-    plan: plan_lib.Plan,
+    plan: Plan,
     config: str,
     hooks: Sequence[Hook] = (),
     ready: Callable[[], None] = lambda: None,
@@ -122,7 +127,7 @@ def train(
 
   Args:
     experiment: the run.
-    plan: `plan.make_plan` of it.
+    plan: `make_plan` of it.
     config: its gin config, saved in every checkpoint.
     hooks: called after those that report and save.
     ready: called once data and checkpoints are known to be good.
@@ -135,12 +140,12 @@ def train(
   """
   checkpoints = Checkpoints(experiment.model_dir, experiment.keep_checkpoints)
   # Its errors, before texts are tokenised.
-  start = None if checkpoints.steps() else plan_lib.make_start(plan, experiment)
+  start = None if checkpoints.steps() else make_start(plan, experiment)
   batches = experiment.batches
-  state, meta = plan_lib.initial_state(plan, checkpoints, start)
-  first, data = meta['step'], plan_lib.data_position(experiment)
+  state, meta = initial_state(plan, checkpoints, start)
+  first, data = meta['step'], data_position(experiment)
   if first and not allow_other_data:
-    plan_lib.check_same_data(meta['data'], data)
+    check_same_data(meta['data'], data)
   for line in experiment.objective.describe_batches(experiment, first):
     _LOG.info('%s', line)
   ready()

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.run import plan as plan_lib
-from dualenc_jax.run.experiment import Experiment
+from dualenc_jax.run.experiment import Experiment, make_plan
+from dualenc_jax.training.step import Plan
 
 
 class OutOfMemory(UserError):
@@ -81,7 +81,7 @@ def by_part(experiment: Experiment) -> Parts:
     OutOfMemory: the compiler ran out of the device's memory.
     UserError: the backend does not tell.
   """
-  plan = plan_lib.make_plan(experiment)
+  plan = make_plan(experiment)
   step = _analyze_step(experiment, plan)
   temporaries = step.temp_size_in_bytes
   # Inside of the step the compiler may need less for the loss than on its own.
@@ -101,13 +101,13 @@ def by_part(experiment: Experiment) -> Parts:
 
 def peak(experiment: Experiment) -> int:
   """Bytes a device of the compiled train step, in all; raises as `by_part`."""
-  plan = plan_lib.make_plan(experiment)
+  plan = make_plan(experiment)
   return _total(_analyze_step(experiment, plan))
 
 
 def state(experiment: Experiment) -> int:
   """Bytes a device of parameters and optimizer state; compiles nothing."""
-  return _device_bytes(plan_lib.make_plan(experiment).abstract)
+  return _device_bytes(make_plan(experiment).abstract)
 
 
 def _device_bytes(tree: Any) -> int:
@@ -130,7 +130,7 @@ def _on_rows(tree: Any, experiment: Experiment) -> Any:
   )
 
 
-def _analyze_step(experiment: Experiment, plan: plan_lib.Plan) -> Any:
+def _analyze_step(experiment: Experiment, plan: Plan) -> Any:
   """The compiler's figures of the train step."""
   return _analysis(
       plan.train_step.lower(plan.abstract, _batch(experiment)),
@@ -138,7 +138,7 @@ def _analyze_step(experiment: Experiment, plan: plan_lib.Plan) -> Any:
   )
 
 
-def _loss_bytes(experiment: Experiment, plan: plan_lib.Plan) -> int:
+def _loss_bytes(experiment: Experiment, plan: Plan) -> int:
   """Temporaries of the part that is compiled apart, and of its gradient."""
   partitioner = experiment.partitioner
   with partitioner.scope():

@@ -20,7 +20,7 @@ from dualenc_jax.evaluation import evaluation
 from dualenc_jax.evaluation.evaluation import score
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.index.encoding import default_split
-from dualenc_jax.run import plan as plan_lib
+from dualenc_jax.run import experiment as experiment_lib
 from dualenc_jax.search.ranking import Ranking
 
 OPEN_NQ = pathlib.Path(__file__).parents[1] / 'data' / 'open_nq'
@@ -267,7 +267,7 @@ def test_training_does_not_touch_the_corpus(tmp_path, caplog):
       [],
   )
   assert experiment.batches
-  assert evaluation.hooks(experiment, plan_lib.make_plan(experiment))
+  assert evaluation.hooks(experiment, experiment_lib.make_plan(experiment))
   (said,) = [m for m in caplog.messages if 'ranks the judged passages' in m]
   assert 'not those of split corpus' in said
   prepared = sorted(path.name for path in (tmp_path / 'tokens').glob('[!.]*'))

@@ -16,7 +16,7 @@ import dualenc_jax
 ROOT = pathlib.Path(dualenc_jax.__file__).parent
 # Code by file, and why it is none of a number that is trained on.
 PERMITTED = {
-    'losses/log_partition.py': {
+    'losses/similarity.py': {
         "DENSE_BYTES * (mesh.shape.get('data', 1) if mesh else 1)": (
             'the limit of `auto`, in bytes'
         ),

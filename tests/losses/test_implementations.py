@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 import reference
 
-from dualenc_jax.losses import evaluate, log_partition, Similarity
+from dualenc_jax.losses import evaluate, Similarity, similarity
 from dualenc_jax.training import Partitioner
 
 # The most rows and columns whose scores, float32, are not too many.
-LARGEST = math.isqrt(log_partition.DENSE_BYTES // 4 - 1)
+LARGEST = math.isqrt(similarity.DENSE_BYTES // 4 - 1)
 
 
 def implementation_of(
@@ -76,11 +76,11 @@ def test_auto_takes_the_ring_for_scores_above_the_limit():
   assert implementation_of(LARGEST) == 'dense'
   assert implementation_of(LARGEST + 1) == 'ring'
   # All matrices count: three hard negatives make four of one.
-  fourth = math.isqrt(log_partition.DENSE_BYTES // 16 - 1)
+  fourth = math.isqrt(similarity.DENSE_BYTES // 16 - 1)
   assert implementation_of(fourth, 3) == 'dense'
   assert implementation_of(fourth + 1, 3) == 'ring'
   both = {'name': 'samtone_both_towers'}
-  third = math.isqrt(log_partition.DENSE_BYTES // 12 - 1)
+  third = math.isqrt(similarity.DENSE_BYTES // 12 - 1)
   assert implementation_of(third, **both) == 'dense'
   assert implementation_of(third + 1, **both) == 'ring'
 
@@ -101,7 +101,7 @@ def test_the_limit_is_that_of_a_device(model_parallel):
   program = function.lower({}, meshes.abstract_embeddings(64, 4)).compile()
   assert hlo.num_elements(program.as_text()) == 64 * 64 // data
 
-  largest = math.isqrt(data * log_partition.DENSE_BYTES // 4 - 1) // 8 * 8
+  largest = math.isqrt(data * similarity.DENSE_BYTES // 4 - 1) // 8 * 8
   assert largest > 1.9 * LARGEST
   assert implementation_of(largest, 0, partitioner) == 'dense'
   assert implementation_of(largest + 8, 0, partitioner) == 'ring'
@@ -123,7 +123,7 @@ def test_all_implementations_agree(monkeypatch):
   (value, metrics), (_, gradients) = result_of('dense')
   results = [result_of('auto'), result_of('ring', tile=5)]
   assert results[0][0][0] == value
-  monkeypatch.setattr(log_partition, 'DENSE_BYTES', 0)
+  monkeypatch.setattr(similarity, 'DENSE_BYTES', 0)
   results.append(result_of('auto'))
   for (other, other_metrics), (_, other_gradients) in results:
     np.testing.assert_allclose(other, value, rtol=1e-6)

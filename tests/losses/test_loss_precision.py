@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import reference
 
-from dualenc_jax.losses import log_partition
+from dualenc_jax.losses import similarity
 from dualenc_jax.losses.score_matrix import Matrix, Tags
 
 # For the ring, which takes longer to trace, enough to have every block.
@@ -101,7 +101,7 @@ def test_a_product_of_lower_precision_would_be_found(implementation):
   x = jnp.ones((4, 2))
 
   def value(x):
-    ((rows, _),) = log_partition.log_partitions(
+    ((rows, _),) = similarity.log_partitions(
         [Matrix('query', 'query', of_columns=False)],
         {'query': x},
         [(Tags(), Tags())],

@@ -22,7 +22,7 @@ from dualenc_jax.losses import (
 from dualenc_jax.models import model_params
 from dualenc_jax.objectives import contrastive
 from dualenc_jax.parallel import partitioning
-from dualenc_jax.run import plan as plan_lib
+from dualenc_jax.run import experiment as experiment_lib
 from dualenc_jax.training import Partitioner
 
 FSDP = (('embed', 'data'),)
@@ -314,7 +314,7 @@ def check_batch(*bindings):
 def test_the_gin_macro_reaches_the_step():
   for bindings, rows in [((), 48), (['MICRO_BATCH_SIZE = 16'], 16)]:
     experiment = build(*bindings)
-    plan = plan_lib.make_plan(experiment)
+    plan = experiment_lib.make_plan(experiment)
     text = plan.train_step.lower(
         plan.abstract, experiment.objective.abstract_batch(experiment)
     ).as_text()
@@ -348,4 +348,4 @@ def test_the_model_axis_does_not_count():
 def test_a_batch_that_does_not_divide_is_no_matter_in_evaluation():
   with pytest.raises(UserError, match='BATCH_SIZE is 12; expected a multiple'):
     check_batch('BATCH_SIZE = 12')
-  plan_lib.make_plan(build('BATCH_SIZE = 12'))
+  experiment_lib.make_plan(build('BATCH_SIZE = 12'))
