@@ -10,19 +10,19 @@ import pathlib
 import re
 from typing import Any, TypeVar
 
-from flax import linen as nn
 import jax
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop.weights import ENCODERS, infer_encoder, Usage, Weights
 from dualenc_jax.io import json_file, machine
 from dualenc_jax.models import (
-  attention,
+  dot_product_attention,
   DualEncoder,
   Projection,
   T5Encoder,
   TokenEmbedder,
 )
+from dualenc_jax.models.dual_encoder import class_name
 from dualenc_jax.tensor_files import zarr_files
 from dualenc_jax.tensor_files.tensors import DamageError, Tensor
 from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
@@ -228,32 +228,10 @@ def model_of(facts: Mapping[str, Any], path: str) -> Any:
     ) from e
 
 
-def describe(value: Any) -> Any:
-  """A module as JSON: its class and its attributes, with those of its parts.
-
-  It is saved with every checkpoint, so that `model_of` needs no config.
-  """
-  if isinstance(value, nn.Module):
-    names = [field.name for field in dataclasses.fields(value)]
-    own = {n: getattr(value, n) for n in names if n not in ('parent', 'name')}
-    attributes = {name: describe(part) for name, part in own.items()}
-    return {'class': _name(type(value)), **attributes}
-  if isinstance(value, list | tuple):
-    return [describe(part) for part in value]
-  if value is None or isinstance(value, bool | int | float | str):
-    return value
-  named = value if hasattr(value, '__qualname__') else type(value)
-  return {'class': _name(named)}
-
-
-def _name(value: Any) -> str:
-  return f'{value.__module__}.{value.__qualname__}'
-
-
 _KNOWN = {
-    _name(value): value
+    class_name(value): value
     for value in (
-        attention.dot_product_attention,
+        dot_product_attention,
         DualEncoder,
         Projection,
         T5Encoder,

@@ -92,7 +92,7 @@ class Weights:
     optimizer: its statistics, 'encoder/.../kernel/v_row' and so on, and the
       'count' of its updates where that is not `step`.
     step: of the training that made it.
-    described: of a model_dir, what `own.describe` says of its model.
+    described: of a model_dir, what `models.describe` says of its model.
   """
 
   kind: str

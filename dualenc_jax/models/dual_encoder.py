@@ -3,6 +3,7 @@
 Shapes: R rows, S texts a row, L tokens, E model dim, D embedding dim.
 """
 
+import dataclasses
 from typing import Any
 
 from flax import linen as nn
@@ -49,6 +50,29 @@ def abstract_params(model: 'DualEncoder') -> Any:
   return jax.eval_shape(
       lambda: model.init(jax.random.key(0), tokens, tokens)['params']
   )
+
+
+def describe(value: Any) -> Any:
+  """A module as JSON: its class and its attributes, with those of its parts.
+
+  It is saved with every checkpoint, so that `interop.own` needs no config.
+  """
+  if isinstance(value, nn.Module):
+    names = [field.name for field in dataclasses.fields(value)]
+    own = {n: getattr(value, n) for n in names if n not in ('parent', 'name')}
+    attributes = {name: describe(part) for name, part in own.items()}
+    return {'class': class_name(type(value)), **attributes}
+  if isinstance(value, list | tuple):
+    return [describe(part) for part in value]
+  if value is None or isinstance(value, bool | int | float | str):
+    return value
+  named = value if hasattr(value, '__qualname__') else type(value)
+  return {'class': class_name(named)}
+
+
+def class_name(value: Any) -> str:
+  """Where a class or function is: 'dualenc_jax.models.t5_encoder.T5Encoder'."""
+  return f'{value.__module__}.{value.__qualname__}'
 
 
 class Projection(nn.Module):

@@ -1,16 +1,208 @@
-"""The T5 encoder stack, 1.1 (gated GELU) and 1.0 (ReLU).
+"""The T5 encoder stack, 1.1 (gated GELU) and 1.0 (ReLU), and its attention.
 
-Shapes: R rows, S texts a row, L tokens, E model dim, H heads.
+That has a relative position bias, no scaling and no dense biases. Shapes: R
+(or B) rows, S texts a row, L tokens, E model dim, H heads, K head_dim.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from flax import linen as nn
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.models import attention, layers
+from dualenc_jax.models import layers
 from dualenc_jax.models.layers import Segments
+
+
+def einsum_attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    bias: jax.Array,
+    mask: jax.Array,
+    dropout_rate: float = 0.0,
+    keep: jax.Array | None = None,
+) -> jax.Array:
+  """Attention written out: softmax(query key^T + bias) value.
+
+  Args:
+    query: [B, L, H, K]; T5 folds the 1/sqrt(K) into the initialiser.
+    key: [B, L, H, K].
+    value: [B, L, H, K].
+    bias: [1, H, L, L], float32.
+    mask: [B, 1, 1, L] or [B, 1, L, L], True where a key may be attended to.
+    dropout_rate: dropout of the attention weights.
+    keep: [B, H, 1, L], False at weights to drop; None switches it off.
+
+  Returns:
+    [B, L, H, K], in the dtype of `value`; the softmax is float32.
+  """
+  logits = jnp.einsum(
+      'bqhk,bshk->bhqs', query, key, preferred_element_type=jnp.float32
+  )
+  bias = _for_each_row(bias, query.shape[0])
+  logits = jnp.where(mask, logits + bias, -0.7 * np.finfo(np.float32).max)
+  weights = jax.nn.softmax(logits, axis=-1)
+  if keep is not None:
+    weights = jnp.where(keep, weights / (1.0 - dropout_rate), 0.0)
+  return jnp.einsum('bhqs,bshk->bqhk', weights.astype(value.dtype), value)
+
+
+def dot_product_attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    bias: jax.Array,
+    mask: jax.Array,
+    dropout_rate: float = 0.0,
+    keep: jax.Array | None = None,
+) -> jax.Array:
+  """`jax.nn.dot_product_attention` with T5's scale of one.
+
+  Arguments and result are those of `einsum_attention`. With dropout of the
+  attention weights, which no fused attention offers, the einsum form runs, so
+  that the choice of an implementation never changes the objective.
+  """
+  if keep is not None:
+    return einsum_attention(query, key, value, bias, mask, dropout_rate, keep)
+  bias = _for_each_row(bias, query.shape[0])
+  return jax.nn.dot_product_attention(
+      query, key, value, bias=bias, mask=mask, scale=1.0
+  )
+
+
+def _for_each_row(bias: jax.Array, rows: int) -> jax.Array:
+  """Repeats [1, H, L, L] to [rows, H, L, L], as a product with ones.
+
+  So its gradient is a product, too: the sum over rows, the gradient of a
+  broadcast, takes XLA on several cores of a CPU 100 times as long.
+  """
+  ones = jnp.ones(rows, bias.dtype)
+  return jnp.einsum('b,hqs->bhqs', ones, bias[0], precision='highest')
+
+
+AttentionFn = Callable[..., jax.Array]
+
+
+def relative_position_buckets(
+    length: int, num_buckets: int, max_distance: int
+) -> np.ndarray:
+  """T5's bidirectional buckets of key position - query position, int32 [L, L].
+
+  Half of the buckets is for either direction; of those, half holds one
+  distance each, and the others grow logarithmically up to `max_distance`.
+  """
+  position = np.arange(length, dtype=np.int32)
+  distance = position[None, :] - position[:, None]
+  buckets = num_buckets // 2
+  exact = buckets // 2
+  magnitude = np.abs(distance)
+  # In float32 with T5X's epsilon, so that no distance changes its bucket.
+  logarithm = np.log(
+      magnitude.astype(np.float32) / exact + np.finfo(np.float32).eps
+  )
+  coarse = exact + (
+      logarithm / np.log(max_distance / exact) * (buckets - exact)
+  ).astype(np.int32)
+  bucket = np.where(
+      magnitude < exact, magnitude, np.minimum(coarse, buckets - 1)
+  )
+  return (bucket + buckets * (distance > 0)).astype(np.int32)
+
+
+class RelativePositionBias(nn.Module):
+  """A learnt bias by bucket of relative position, shared by all layers."""
+
+  num_heads: int
+  num_buckets: int = 32
+  max_distance: int = 128
+
+  @nn.compact
+  def __call__(self, length: int) -> jax.Array:
+    """Returns the bias of `length` tokens, float32 [1, H, L, L]."""
+    embedding = self.param(
+        'rel_embedding',
+        nn.with_logical_partitioning(
+            nn.initializers.variance_scaling(1.0, 'fan_avg', 'uniform'),
+            ('heads', 'relpos_buckets'),
+        ),
+        (self.num_heads, self.num_buckets),
+        jnp.float32,
+    )
+    buckets = relative_position_buckets(
+        length, self.num_buckets, self.max_distance
+    )
+    # A product with a constant one-hot instead of a gather: its gradient is a
+    # product too, not a scatter of L x L updates onto 32 buckets.
+    one_hot = np.eye(self.num_buckets, dtype=np.float32)[buckets]
+    bias = jnp.einsum('hn,qsn->hqs', embedding, one_hot, precision='highest')
+    return bias[None]
+
+
+class SelfAttention(nn.Module):
+  """T5 multi-head self-attention with 2-D kernels [E, H*K]."""
+
+  num_heads: int
+  head_dim: int
+  dropout_rate: float = 0.0
+  dtype: str = 'float32'
+  attention_fn: AttentionFn = dot_product_attention
+
+  @nn.compact
+  def __call__(
+      self,
+      x: jax.Array,
+      bias: jax.Array,
+      mask: jax.Array,
+      dropout: Segments | None = None,
+  ) -> jax.Array:
+    """Maps [B, L, E] to [B, L, E].
+
+    For bias and mask see `einsum_attention`. `dropout`, the texts of the rows,
+    switches dropout of the attention weights on.
+    """
+    joined = self.num_heads * self.head_dim
+    init = nn.initializers.variance_scaling(1.0, 'fan_in', 'normal')
+
+    def query_init(*args):
+      return init(*args) / np.sqrt(self.head_dim).astype(np.float32)
+
+    def heads(name, kernel_init):
+      y = layers.Dense(
+          joined,
+          ('embed', 'joined_kv'),
+          kernel_init=kernel_init,
+          dtype=self.dtype,
+          name=name,
+      )(x)
+      y = y.reshape(*x.shape[:-1], self.num_heads, self.head_dim)
+      return nn.with_logical_constraint(y, ('batch', 'length', 'heads', 'kv'))
+
+    keep = None
+    if dropout is not None and self.dropout_rate > 0.0:
+      # T5X draws one mask for all queries of a head.
+      keep = dropout.keep_each(
+          self.make_rng('dropout'), self.num_heads, self.dropout_rate
+      )
+      keep = jnp.swapaxes(keep, 1, 2)[:, :, None, :]
+    y = self.attention_fn(
+        heads('query', query_init),
+        heads('key', init),
+        heads('value', init),
+        bias,
+        mask,
+        self.dropout_rate,
+        keep,
+    )
+    return layers.Dense(
+        x.shape[-1],
+        ('joined_kv', 'embed'),
+        kernel_init=init,
+        dtype=self.dtype,
+        name='out',
+    )(y.reshape(*x.shape[:-1], joined))
 
 
 class EncoderLayer(nn.Module):
@@ -22,7 +214,7 @@ class EncoderLayer(nn.Module):
   activations: Sequence[str]
   dropout_rate: float
   dtype: str
-  attention_fn: attention.AttentionFn
+  attention_fn: AttentionFn
 
   @nn.compact
   def __call__(
@@ -35,7 +227,7 @@ class EncoderLayer(nn.Module):
     """Maps [R, L, E] to [R, L, E]."""
     x = nn.with_logical_constraint(x, ('batch', 'length', 'activation_embed'))
     y = layers.RMSNorm(dtype=self.dtype, name='pre_attention_layer_norm')(x)
-    y = attention.SelfAttention(
+    y = SelfAttention(
         self.num_heads,
         self.head_dim,
         self.dropout_rate,
@@ -86,7 +278,7 @@ class T5Encoder(nn.Module):
   dtype: str = 'float32'
   scan_layers: bool = False
   remat: bool = False
-  attention_fn: attention.AttentionFn = attention.dot_product_attention
+  attention_fn: AttentionFn = dot_product_attention
 
   def __post_init__(self):
     if self.dtype not in ('float32', 'bfloat16'):
@@ -132,7 +324,7 @@ class T5Encoder(nn.Module):
     segments = Segments.of(x.shape[1], lengths, dropout_numbers)
     dropout = None if dropout_numbers is None else segments
     x = layers.Dropout(self.dropout_rate)(x.astype(self.dtype), dropout)
-    bias = attention.RelativePositionBias(self.num_heads, name='relpos_bias')(
+    bias = RelativePositionBias(self.num_heads, name='relpos_bias')(
         x.shape[1]
     )
     mask = segments.attention_mask()

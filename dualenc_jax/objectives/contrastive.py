@@ -13,10 +13,9 @@ from dualenc_jax.data import Batches, batches as batches_lib, Layout, Packed
 from dualenc_jax.data.layouts import Padded, padded_shape
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.embedder import Embedder
-from dualenc_jax.interop import own
 from dualenc_jax.losses import blocks
 from dualenc_jax.losses.loss import Embeddings, NORM_TOLERANCE
-from dualenc_jax.models import DualEncoder, model_params
+from dualenc_jax.models import describe, DualEncoder, model_params
 from dualenc_jax.objectives.objective import check_whole, Objective, Run
 from dualenc_jax.parallel import micro_batches
 from dualenc_jax.parallel.partitioning import Partitioner
@@ -196,7 +195,7 @@ class Contrastive(Objective):
 
   @property
   def facts(self) -> dict[str, Any]:
-    return own.describe(self.model)
+    return describe(self.model)
 
   def apart(
       self, params: Any, batch: Any

@@ -85,7 +85,7 @@ def plan_start(
 
   Args:
     initial: what to start from, or its path.
-    facts: of the model, as `Objective.facts` and `own.describe` have them.
+    facts: of the model, as `Objective.facts` and `models.describe` have them.
     vocabulary: of this run; the checkpoint's must be the same where it is told.
     abstract_params: the train parameters; shapes count.
 

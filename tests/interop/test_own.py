@@ -11,7 +11,7 @@ import tiny_towers
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import loading, opening, own
-from dualenc_jax.models import DualEncoder, Projection
+from dualenc_jax.models import describe, DualEncoder, Projection
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.tensor_files.tensors import Tensor
 from dualenc_jax.training.checkpoints import Checkpoints
@@ -28,7 +28,7 @@ def save(folder, *steps, **kind):
         step,
         {
             'run_id': 'r',
-            'model': own.describe(towers.embedder.model),
+            'model': describe(towers.embedder.model),
             'data': {
                 'vocabulary': tokenizer.vocabulary.sha256,
                 'seed': 3,
@@ -96,7 +96,7 @@ def test_a_model_of_ones_own_is_refused(tmp_path):
        'my_attention'),
       (model.clone(projection=type('Mine', (Projection,), {})(24)), 'Mine'),
   ):
-    described = own.describe(other)
+    described = describe(other)
     path.write_text(json.dumps({**meta, 'model': described}))
     with pytest.raises(UserError, match=f'{named}.*model_dir.load'):
       opening.load(tmp_path)

@@ -11,7 +11,7 @@ import torch
 import transformers
 from transformers.models.t5 import modeling_t5
 
-from dualenc_jax.models import attention, layers, t5_encoder
+from dualenc_jax.models import layers, t5_encoder
 
 pytestmark = pytest.mark.slow
 
@@ -208,7 +208,7 @@ def test_relative_position_buckets(num_buckets, max_distance):
       max_distance=max_distance,
   ).numpy()
   for n in (1, 2, 9, 128, 129, length):
-    buckets = attention.relative_position_buckets(n, num_buckets, max_distance)
+    buckets = t5_encoder.relative_position_buckets(n, num_buckets, max_distance)
     np.testing.assert_array_equal(buckets, expected[:n, :n])
 
 

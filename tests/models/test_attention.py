@@ -6,11 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dualenc_jax.models import attention
+from dualenc_jax.models import t5_encoder
 from dualenc_jax.models.layers import Segments
 
 B, L, H, K = 3, 12, 4, 8
-ATTENTION_FNS = [attention.einsum_attention, attention.dot_product_attention]
+ATTENTION_FNS = [t5_encoder.einsum_attention, t5_encoder.dot_product_attention]
 
 
 def random_inputs(dtype='float32', pairwise_mask=False):
@@ -58,7 +58,7 @@ def test_the_two_forms_have_equal_values_and_gradients(
     pairwise_mask, dtype, rtol
 ):
   *inputs, _, mask = random_inputs(dtype, pairwise_mask)
-  module = attention.RelativePositionBias(H)
+  module = t5_encoder.RelativePositionBias(H)
   variables = nn.unbox(module.init(jax.random.key(0), L))
   direction = jax.random.normal(jax.random.key(1), (B, L, H, K))
 
@@ -187,7 +187,7 @@ def test_dropout_drops_the_softmax_weights_of_whole_keys(attention_fn):
 
 def test_self_attention_applies_dropout_to_the_weights_only():
   # SelfAttention holds no other dropout, so a difference is the weights'.
-  module = attention.SelfAttention(H, K, dropout_rate=0.5)
+  module = t5_encoder.SelfAttention(H, K, dropout_rate=0.5)
   x = jax.random.normal(jax.random.key(0), (B, L, 16))
   *_, bias, mask = random_inputs()
   variables = nn.unbox(module.init(jax.random.key(1), x, bias, mask))
@@ -202,7 +202,7 @@ def test_self_attention_applies_dropout_to_the_weights_only():
 
 def test_relative_position_bias_is_the_embedding_of_the_bucket():
   embedding = np.random.default_rng(0).normal(size=(H, 32)).astype(np.float32)
-  bias = attention.RelativePositionBias(H).apply(
+  bias = t5_encoder.RelativePositionBias(H).apply(
       {'params': {'rel_embedding': embedding}}, 4
   )
   assert bias.shape == (1, H, 4, 4)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.models import attention, layers, t5_encoder
+from dualenc_jax.models import layers, t5_encoder
 from dualenc_jax.models.layers import Segments
 
 DEPTH, B, L, E = 2, 4, 10, 24
@@ -88,7 +88,7 @@ def assert_close(actual, expected, atol=1e-5):
         dict(remat=True),
         dict(scan_layers=True),
         dict(scan_layers=True, remat=True),
-        dict(attention_fn=attention.einsum_attention),
+        dict(attention_fn=t5_encoder.einsum_attention),
     ],
     ids='-'.join,
 )

@@ -14,9 +14,15 @@ import tiny_training
 
 from dualenc_jax.commands import check, train
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import assignment, opening, own
+from dualenc_jax.interop import assignment, opening
 from dualenc_jax.interop.weights import shapes_of, Weights
-from dualenc_jax.models import DualEncoder, Projection, T5Encoder, TokenEmbedder
+from dualenc_jax.models import (
+  describe,
+  DualEncoder,
+  Projection,
+  T5Encoder,
+  TokenEmbedder,
+)
 from dualenc_jax.tensor_files.tensors import Tensor
 from dualenc_jax.text.tokenizer import Vocabulary
 from dualenc_jax.training import (
@@ -86,7 +92,7 @@ def start(path, model, vocabulary, partitioner=Partitioner(), **options):
   source = initial.InitialCheckpoint(str(path), **options)
   state = fresh_state(model, partitioner)
   plan = initial.plan_start(
-      source, own.describe(model), vocabulary, state.params
+      source, describe(model), vocabulary, state.params
   )
   return initial.start_from(plan, state)
 
@@ -95,7 +101,7 @@ def refuse(path, model, vocabulary) -> str:
   """The message; nothing is computed before it."""
   params = make_plan(model).abstract.params
   with pytest.raises(UserError) as error:
-    initial.plan_start(str(path), own.describe(model), vocabulary, params)
+    initial.plan_start(str(path), describe(model), vocabulary, params)
   return str(error.value)
 
 
@@ -260,9 +266,9 @@ def test_activations_are_those_of_the_tower_that_a_rule_takes():
   target = golden_model()
   sources = assignment.assign(shapes_of(target), weights, rules, drop)
   with pytest.raises(UserError, match="'silu', 'linear'.* its passage_encoder"):
-    initial.check_activations(weights, own.describe(target), sources)
+    initial.check_activations(weights, describe(target), sources)
   target = golden_model(activations=('silu', 'linear'))
-  initial.check_activations(weights, own.describe(target), sources)
+  initial.check_activations(weights, describe(target), sources)
 
 
 def test_check_says_what_would_start_from_where(first, tmp_path, capsys):
