@@ -66,7 +66,7 @@ def main() -> None:
   print(json.dumps({'checkpoint': size, 'imports': imports}))
   from dualenc_jax.commands import convert
 
-  for form in args.to or convert.FORMS:
+  for form in args.to or convert.forms():
     report(source, form, folder / form, size, imports)
     if form != 'hf':
       report(folder / form, 'npz', folder / 'back', size, imports)

@@ -36,7 +36,7 @@ from test_t5x_bridge import (
 import tiny_run
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import t5x as t5x_reader, t5x_write
+from dualenc_jax.interop import t5x as t5x_reader, t5x_legacy
 from dualenc_jax.run import experiment as experiment_lib
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -198,7 +198,7 @@ def test_t5x_restores_what_we_write(tmp_path):
   shapes = initializer.global_train_state_shape
   checkpoints.Checkpointer(shapes, partitioner, str(first)).save(state)
   ours.mkdir()
-  t5x_write.write(t5x_reader.read(first / 'checkpoint_0'), ours)
+  t5x_legacy.write(t5x_reader.read(first / 'checkpoint_0'), ours)
   path = str(ours / 'checkpoint_0')
 
   loaded = checkpoints.load_t5x_checkpoint(path)['target']

@@ -19,16 +19,8 @@ import sys
 
 from dualenc_jax.commands import flags, new_model_dir, runtime
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import conversion, forms
+from dualenc_jax.interop import conversion
 
-FORMS = {
-    'model_dir': forms.Form(
-        'what training writes: to evaluate, encode, search, train from',
-        new_model_dir.write,
-        forms.read_back,
-    ),
-    **forms.FORMS,
-}
 _USAGE = ('query_length', 'passage_length', 'query_prefix', 'passage_prefix')
 
 
@@ -39,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   runtime.use_compilation_cache()
   # An exception of its own, so that nothing half written is left.
   signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+  out = pathlib.Path(args.out).expanduser().absolute()
   given = {name: getattr(args, name) for name in _USAGE}
   conversion.convert(
       conversion.Source(
@@ -48,19 +41,30 @@ def main(argv: Sequence[str] | None = None) -> None:
           {name: value for name, value in given.items() if value is not None},
       ),
       args.to,
-      FORMS[args.to],
-      pathlib.Path(args.out).expanduser().absolute(),
+      forms(out)[args.to],
+      out,
       read_texts(args.texts) if args.texts else None,
       functools.partial(print, flush=True),
   )
 
 
+def forms(out: pathlib.Path | None = None) -> dict[str, conversion.Form]:
+  """All forms by name; `out` is what the folder of a model_dir is called."""
+  model_dir = conversion.Form(
+      'what training writes: to evaluate, encode, search, train from',
+      functools.partial(new_model_dir.write, final=out),
+      conversion.read_back,
+  )
+  return {'model_dir': model_dir, **conversion.FORMS}
+
+
 def make_parser() -> flags.Parser:
   parser = flags.Parser('convert', __doc__)
   parser.add_argument('source', help='the checkpoint, a folder or a file')
+  known = forms()
   parser.add_argument(
-      '--to', choices=FORMS, required=True,
-      help='; '.join(f'{name}: {form.text}' for name, form in FORMS.items()),
+      '--to', choices=known, required=True,
+      help='; '.join(f'{name}: {form.text}' for name, form in known.items()),
   )
   parser.add_argument('--out', required=True, help='a folder, to be made')
   parser.add_argument(

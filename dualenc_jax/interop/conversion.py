@@ -5,19 +5,44 @@ import dataclasses
 import pathlib
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.inference import artifact
 from dualenc_jax.interop import (
   hugging_face,
+  loading,
   opening,
   own,
   peers,
+  plain,
   sentence_transformers,
+  t5x_legacy,
   verify,
 )
-from dualenc_jax.interop.forms import Form
 from dualenc_jax.interop.sentence_transformers.modules import MODULES
 from dualenc_jax.interop.vocabulary import make_tokenizer
 from dualenc_jax.interop.weights import count_reasons, Usage, Weights
 from dualenc_jax.io import files
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+  """A form that models are written in.
+
+  Attributes:
+    text: what it is, for --help.
+    write: makes it in an empty folder; returns lines to print, if any.
+    encode: texts by whoever opens it; (folder, usage) -> side of `verify`.
+    packages: that `encode` needs.
+    usage_beside: lengths and prefixes lie in a file of their own, as it has no
+      place for them.
+    is_whole: only dual encoders, with a projection, can be written so.
+  """
+
+  text: str
+  write: Callable[[Weights, pathlib.Path], Sequence[str] | None]
+  encode: Callable[[pathlib.Path, Usage], verify.Encode]
+  packages: Sequence[str] = ()
+  usage_beside: bool = False
+  is_whole: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +121,11 @@ def convert(
     )
   with files.new_folder(out, 'another --out') as partial:
     with files.writing(out, 'another --out'):
-      lines = form.write(weights, partial, out) or ()
+      lines = form.write(weights, partial) or ()
+      if form.usage_beside:
+        usage = weights.usage
+        files.write_json(partial / opening.USAGE_FILE, usage.facts())
+        usage.save_vocabulary(partial)
     for line in lines:
       say(line)
     verify.check_written(weights, partial)
@@ -221,3 +250,59 @@ def source_side(
     )
     return []
   return [(f'the source in {name}', encode)]
+
+
+def read_back(folder: pathlib.Path, usage: Usage) -> verify.Encode:
+  """The side of a form that this library opens itself."""
+  weights = opening.read(folder)
+  return verify.ours(dataclasses.replace(weights, usage=usage))
+
+
+def read_artifact(folder: pathlib.Path, usage: Usage) -> verify.Encode:
+  """The side of exported programs, which bring their own tokenizer."""
+  del usage
+  opened = artifact.Artifact.open
+  return lambda texts: verify.encode_with(opened(folder), texts)
+
+
+# All but a model_dir, whose config is a command's to write.
+FORMS = {
+    'sentence_transformers': Form(
+        'opens with SentenceTransformer(folder)',
+        sentence_transformers.write,
+        lambda folder, usage: peers.sentence_transformers(folder),
+        ('torch', 'sentence_transformers'),
+    ),
+    'hf': Form(
+        'opens with T5EncoderModel; projection.safetensors beside',
+        hugging_face.write,
+        peers.hugging_face,
+        ('torch', 'transformers'),
+        usage_beside=True,
+        is_whole=False,
+    ),
+    't5x': Form(
+        'a legacy checkpoint of T5X',
+        t5x_legacy.write,
+        read_back,
+        usage_beside=True,
+        is_whole=False,
+    ),
+    'jax_export': Form(
+        'programs that run with JAX alone; Retriever.from_dir opens them',
+        lambda w, folder: artifact.write(loading.load(w), folder),
+        read_artifact,
+    ),
+    'npz': Form(
+        'tensors by name, for NumPy',
+        plain.write_npz,
+        read_back,
+        is_whole=False,
+    ),
+    'safetensors': Form(
+        'tensors by name',
+        plain.write_safetensors,
+        read_back,
+        is_whole=False,
+    ),
+}

@@ -1,16 +1,18 @@
 """Folders of Hugging Face's T5 and mT5, read and written without transformers.
 
-Two towers that differ are two folders, `query` and `passage`, in one.
+Two towers that differ are two folders, `query` and `passage`, in one. Linear
+maps are [output, input] there and [input, output] here, the relative position
+bias is [32, H] there and [H, 32] here: these are transposed.
 """
 
 from collections.abc import Mapping
 import pathlib
+import re
+import zipfile
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import (
   hugging_face_config as config_lib,
-  hugging_face_names as names,
-  hugging_face_pickles as pickles,
   hugging_face_tokenizer as tokenizer,
   two_towers,
 )
@@ -25,9 +27,40 @@ TOWERS = ('query', 'passage')
 _PROJECTION = 'projection/kernel'
 _LINEAR = 'linear.weight'
 _HEAD = 'lm_head.weight'
+EMBEDDING = 'token_embedder/embedding'
+SHARED = 'shared.weight'
+_OF_ENCODER = {
+    SHARED: EMBEDDING,
+    'encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight': (
+        'encoder/relpos_bias/rel_embedding'
+    ),
+    'encoder.final_layer_norm.weight': 'encoder/encoder_norm/scale',
+}
+_OF_LAYER = {
+    'layer.0.SelfAttention.q': 'attention/query/kernel',
+    'layer.0.SelfAttention.k': 'attention/key/kernel',
+    'layer.0.SelfAttention.v': 'attention/value/kernel',
+    'layer.0.SelfAttention.o': 'attention/out/kernel',
+    'layer.0.layer_norm': 'pre_attention_layer_norm/scale',
+    'layer.1.DenseReluDense.wi': 'mlp/wi/kernel',
+    'layer.1.DenseReluDense.wi_0': 'mlp/wi_0/kernel',
+    'layer.1.DenseReluDense.wi_1': 'mlp/wi_1/kernel',
+    'layer.1.DenseReluDense.wo': 'mlp/wo/kernel',
+    'layer.1.layer_norm': 'pre_mlp_layer_norm/scale',
+}
+_THEIRS = {ours: theirs for theirs, ours in (_OF_ENCODER | _OF_LAYER).items()}
+# Endings, what such files are, and how transformers opens them.
+_OTHER_WEIGHTS = {
+    '.bin': ('a pickle', ''),
+    '.pt': ('a pickle', ''),
+    '.pth': ('a pickle', ''),
+    '.ckpt': ('a pickle', ''),
+    '.h5': ('of TensorFlow; have transformers 4', ', from_tf=True'),
+    '.msgpack': ('of Flax; have transformers 4', ', from_flax=True'),
+}
 # Under any of these names lies T5's one table of token embeddings.
 _TABLES = (
-    names.SHARED,
+    SHARED,
     'encoder.embed_tokens.weight',
     'decoder.embed_tokens.weight',
 )
@@ -38,7 +71,7 @@ def is_one(path: pathlib.Path) -> bool:
   if path.is_file():
     if path.name.endswith(('.safetensors', safetensors_file.INDEX)):
       return _has_config(path.parent)
-    return pickles.is_one(path)
+    return _is_pickle(path)
   return _has_config(path) or all(_has_config(path / t) for t in TOWERS)
 
 
@@ -100,14 +133,14 @@ def write(weights: Weights, folder: pathlib.Path) -> None:
 
 
 def _write_tower(weights: Weights, folder: pathlib.Path) -> None:
-  rows, width = weights.tensors[names.EMBEDDING].shape
+  rows, width = weights.tensors[EMBEDDING].shape
   config = config_lib.of_encoder(weights.encoder, rows, width)
   files.make_folder(folder)
   tokenizer.write(weights.usage, rows, weights.path, folder)
   encoder = dict(weights.tensors)
   projection = encoder.pop(_PROJECTION, None)
   theirs = {
-      names.to_theirs(name): names.turned(name, tensor)
+      _to_theirs(name): _turned(name, tensor)
       for name, tensor in encoder.items()
   }
   metadata = {'format': 'pt'}
@@ -120,7 +153,7 @@ def _write_tower(weights: Weights, folder: pathlib.Path) -> None:
 
 def _read_tower(path: pathlib.Path) -> Weights:
   folder = path if path.is_dir() else path.parent
-  pickles.refuse(path)
+  _refuse_others(path)
   theirs = safetensors_file.read(path)
   config, where = config_lib.read(folder), folder / config_lib.FILE
   encoder = config_lib.encoder(config, theirs, where)
@@ -133,15 +166,15 @@ def _read_tower(path: pathlib.Path) -> Weights:
         f'{table.where} has the shape {table.shape}, but (vocab_size, d_model)'
         f' in {where} are {shape}. Give the config that belongs to the tensors.'
     )
-  tensors = {names.EMBEDDING: table}
+  tensors = {EMBEDDING: table}
   for name, tensor in theirs.items():
     if name in left_out or tensor is table:
       continue
     if name.startswith('decoder.'):
       left_out[name] = 'decoder'
     else:
-      ours = names.to_ours(name)
-      tensors[ours] = names.turned(ours, tensor)
+      ours = _to_ours(name)
+      tensors[ours] = _turned(ours, tensor)
   if (folder / PROJECTION_FILE).is_file():
     tensors[_PROJECTION] = _read_projection(folder / PROJECTION_FILE)
   usage = tokenizer.read(folder)
@@ -217,3 +250,67 @@ def _read_projection(path: pathlib.Path) -> Tensor:
 
 def _has_config(folder: pathlib.Path) -> bool:
   return config_lib.model_type(folder) in config_lib.MODEL_TYPES
+
+
+def _to_ours(name: str) -> str:
+  """Our name of a tensor; a name that no T5 encoder has stays as it is."""
+  if name in _OF_ENCODER:
+    return _OF_ENCODER[name]
+  layer = re.fullmatch(r'encoder\.block\.(\d+)\.(.+)\.weight', name)
+  if layer and layer[2] in _OF_LAYER:
+    return f'encoder/layers_{layer[1]}/{_OF_LAYER[layer[2]]}'
+  return name
+
+
+def _to_theirs(name: str) -> str:
+  """Hugging Face's name of a tensor of ours, of the query tower's form."""
+  if name in _THEIRS:
+    return _THEIRS[name]
+  layer, _, rest = name.removeprefix('encoder/layers_').partition('/')
+  return f'encoder.block.{layer}.{_THEIRS[rest]}.weight'
+
+
+def _turned(name: str, tensor: Tensor) -> Tensor:
+  """A tensor of ours, by its name, in the other library's orientation."""
+  if name.endswith(('/kernel', '/rel_embedding')):
+    return tensor.transposed()
+  return tensor
+
+
+def _is_pickle(path: pathlib.Path) -> bool:
+  """Whether a file is one of torch.save, by its first bytes."""
+  if zipfile.is_zipfile(path):
+    with zipfile.ZipFile(path) as archive:
+      return any(name.endswith('data.pkl') for name in archive.namelist())
+  with path.open('rb') as file:
+    return file.read(2) == b'\x80\x02'
+
+
+def _refuse_others(path: pathlib.Path) -> None:
+  """Raises UserError for a pickle, or a folder without safetensors.
+
+  Args:
+    path: a file or a folder; one with no weights at all is let pass.
+  """
+  folder = path if path.is_dir() else path.parent
+  names = safetensors_file.FILE, safetensors_file.INDEX
+  if path.is_file():
+    found = {'.bin': path} if _is_pickle(path) else {}
+  elif any((folder / name).is_file() for name in names):
+    return
+  else:
+    found = {file.suffix: file for file in sorted(folder.iterdir())}
+  for ending, (what, option) in _OTHER_WEIGHTS.items():
+    if ending in found:
+      kind = 'MT5' if config_lib.model_type(folder) == 'mt5' else 'T5'
+      old, new = repr(str(folder)), repr(f'{folder}-safetensors')
+      raise UserError(
+          f'{found[ending]} is {what}. Only safetensors are read: a pickle can'
+          ' run any program when it is opened. If you trust it, convert it'
+          ' where transformers and torch are installed, and give the new'
+          ' folder:\n'
+          f'  from transformers import AutoTokenizer, {kind}EncoderModel\n'
+          f'  model = {kind}EncoderModel.from_pretrained({old}{option})\n'
+          f'  model.save_pretrained({new})\n'
+          f'  AutoTokenizer.from_pretrained({old}).save_pretrained({new})'
+      )

@@ -5,6 +5,7 @@ The T5 tokenizer of transformers does not quite: it takes '</s>' in a text for
 the end of it, has 100 more such words, and knows no normalisation but T5's.
 """
 
+import base64
 import json
 import pathlib
 import shutil
@@ -13,11 +14,10 @@ from typing import Any
 from sentencepiece import sentencepiece_model_pb2
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import hugging_face_normalizer as normalizer
 from dualenc_jax.interop.vocabulary import read_model
 from dualenc_jax.interop.weights import Usage
 from dualenc_jax.io import files, json_file
-from dualenc_jax.text.tokenizer import EOS, UNK
+from dualenc_jax.text.tokenizer import EOS, UNK, Vocabulary
 
 VOCABULARY = 'spiece.model'
 _TOKENIZER = 'tokenizer.json'
@@ -25,6 +25,10 @@ _CONFIG = 'tokenizer_config.json'
 _LENGTH = 'model_max_length'
 # transformers writes 1e30 where there is no limit.
 _NO_LENGTH = 10**9
+_SPACE = '▁'
+_SHIPPED = 'python_code_8k'
+# string.punctuation, inside of a character class.
+_MARKS = r'!-/:-@\[-`{-~'
 _UNIGRAM, _USER_DEFINED = 1, 4
 
 
@@ -120,7 +124,7 @@ def _tokenizer(
           }
           for i, piece in enumerate(control)
       ],
-      'normalizer': normalizer.of(proto, str(path)),
+      'normalizer': _normalizer(proto, path),
       'pre_tokenizer': _pre_tokenizer(control),
       'post_processor': {
           'type': 'TemplateProcessing',
@@ -166,7 +170,7 @@ def _pre_tokenizer(control: list[str]) -> dict[str, Any]:
 def _metaspace(prepend: str) -> dict[str, Any]:
   return {
       'type': 'Metaspace',
-      'replacement': normalizer.SPACE,
+      'replacement': _SPACE,
       'prepend_scheme': prepend,
       'split': True,
   }
@@ -195,3 +199,90 @@ def _read_pieces(path: pathlib.Path) -> tuple[str, ...]:
   while pieces and pieces[-1].startswith('<extra_id_'):
     pieces.pop()
   return tuple(pieces)
+
+
+def _normalizer(
+    model: sentencepiece_model_pb2.ModelProto, path: pathlib.Path
+) -> dict[str, Any]:
+  """The normalizer of tokenizer.json that does what a model file says.
+
+  Args:
+    model: a SentencePiece model.
+    path: of its file, for messages.
+
+  Raises:
+    UserError: the rules of its normaliser are its own, beyond what a tokenizer
+      of transformers can do.
+  """
+  spec = model.normalizer_spec
+  steps = []
+  if spec.name == 'user_defined':
+    if spec.precompiled_charsmap != _shipped_rules():
+      raise UserError(
+          f'{path} has normalisation rules of its own, which tokenizers of'
+          f' transformers cannot apply. Expected those of {_SHIPPED} or one of'
+          " SentencePiece's own, such as nmt_nfkc."
+      )
+    # Their form of the rules knows single characters only.
+    steps.append(_replace(_between_words(), ' '))
+  if spec.precompiled_charsmap:
+    rules = base64.b64encode(spec.precompiled_charsmap).decode()
+    steps.append({'type': 'Precompiled', 'precompiled_charsmap': rules})
+  if spec.remove_extra_whitespaces:
+    steps += [_replace(r'\A +| +\z', ''), _replace(' {2,}', ' ')]
+  if spec.add_dummy_prefix:
+    steps.append({'type': 'Prepend', 'prepend': _SPACE})
+  steps.append(_replace(' ', _SPACE))
+  return {'type': 'Sequence', 'normalizers': steps}
+
+
+def _replace(pattern: str, content: str) -> dict[str, Any]:
+  return {
+      'type': 'Replace',
+      'pattern': {'Regex': pattern},
+      'content': content,
+  }
+
+
+def _shipped_rules() -> bytes:
+  model = sentencepiece_model_pb2.ModelProto.FromString(
+      Vocabulary(_SHIPPED).file.read_bytes()
+  )
+  return model.normalizer_spec.precompiled_charsmap
+
+
+def _between_words() -> str:
+  """Where `train_vocabulary.normalization_rules` put a space into a text.
+
+  The rules are applied from the left, and a letter that one of them has matched
+  is not the first of another match: 'aB', 'ABc' and '.a' become 'a b', 'a bc'
+  and '. a', but '.aB' becomes '. ab'. So whether a rule applies depends on what
+  precedes it. A regular expression looks back over a bounded length: texts that
+  alternate single lower-case letters with pairs of capitals, 'ABcDEfGHi', may
+  be split otherwise.
+  """
+  upper, lower, pair = '[A-Z]', '[a-z]', '[A-Z][A-Z]'
+  mark = f'[{_MARKS}]'
+  # Neither a mark nor a letter: or the start.
+  other = [f'[^A-Za-z{_MARKS}]', r'\A']
+  no_upper = ['[^A-Z]', r'\A']
+  # Lower-case letters that begin a match, if a capital follows.
+  free = [
+      lower * 2,
+      *(start + lower for start in other),
+      *(start + upper + lower for start in no_upper),
+  ]
+  free += [start + pair + lower for start in (mark, *free)]
+  # Pairs of capitals, the first of which begins a match.
+  begun = [
+      *(start + upper for start in other),
+      mark + lower + upper,
+      upper * 3 + lower + upper,
+      *(start + pair + lower + upper for start in other),
+      pair,
+  ]
+  return '|'.join([
+      f'(?<={mark})(?=[A-Za-z])',
+      f'(?<={"|".join(free)})(?={upper})',
+      f'(?<={"|".join(begun)})(?={upper}{lower})',
+  ])

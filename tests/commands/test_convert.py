@@ -17,12 +17,12 @@ import tiny_towers
 from dualenc_jax import Retriever
 from dualenc_jax.commands import convert, encode, evaluate, new_model_dir, train
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import opening, peers, verify
+from dualenc_jax.interop import conversion, opening, peers, verify
 from dualenc_jax.interop.weights import shapes_of, Usage, Weights
 from dualenc_jax.tensor_files.tensors import Tensor
 from dualenc_jax.text.tokenizer import Vocabulary
 
-FORMS = sorted(convert.FORMS)
+FORMS = sorted(convert.forms())
 USAGE = Usage(
     Vocabulary('python_code_8k').file, None, 16, 40, 'query: ', 'passage: '
 )
@@ -189,13 +189,13 @@ def test_a_model_dir_knows_its_final_place(models, tmp_path):
 def test_what_is_cut_short_leaves_nothing(models, tmp_path, monkeypatch):
   before = signal.getsignal(signal.SIGTERM)
 
-  def killed(weights, folder, out):
+  def killed(weights, folder):
     (folder / 'half').write_text('written')
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(10)
 
-  changed = dataclasses.replace(convert.FORMS['npz'], write=killed)
-  monkeypatch.setitem(convert.FORMS, 'npz', changed)
+  changed = dataclasses.replace(conversion.FORMS['npz'], write=killed)
+  monkeypatch.setitem(conversion.FORMS, 'npz', changed)
   try:
     with pytest.raises(SystemExit):
       run(models / 'sde', 'npz', tmp_path / 'out')
@@ -222,7 +222,7 @@ def test_numbers_that_are_not_finite_are_named(models, tmp_path, monkeypatch):
 def test_what_does_not_encode_the_same_is_not_written(
     models, tmp_path, monkeypatch
 ):
-  form = convert.FORMS['npz']
+  form = conversion.FORMS['npz']
 
   def slightly_off(folder, usage):
     encode = form.encode(folder, usage)
@@ -236,7 +236,7 @@ def test_what_does_not_encode_the_same_is_not_written(
     return wrong
 
   changed = dataclasses.replace(form, encode=slightly_off)
-  monkeypatch.setitem(convert.FORMS, 'npz', changed)
+  monkeypatch.setitem(conversion.FORMS, 'npz', changed)
   with pytest.raises(UserError, match='expected at most 1e-04. Nothing was'):
     run(models / 'sde', 'npz', tmp_path / 'out')
   assert not list(tmp_path.iterdir())
@@ -244,15 +244,15 @@ def test_what_does_not_encode_the_same_is_not_written(
 
 def test_a_tensor_that_is_not_the_same_is_named(models, tmp_path, monkeypatch):
   """A square kernel, transposed: no shape tells."""
-  form = convert.FORMS['npz']
+  form = conversion.FORMS['npz']
 
-  def transposes(weights, folder, out):
+  def transposes(weights, folder):
     name = 'encoder/layers_1/attention/key/kernel'
     tensors = {**weights.tensors, name: weights.tensors[name].transposed()}
-    form.write(dataclasses.replace(weights, tensors=tensors), folder, out)
+    form.write(dataclasses.replace(weights, tensors=tensors), folder)
 
   changed = dataclasses.replace(form, write=transposes)
-  monkeypatch.setitem(convert.FORMS, 'npz', changed)
+  monkeypatch.setitem(conversion.FORMS, 'npz', changed)
   with pytest.raises(UserError, match='layers_1/attention/key/kernel is not'):
     run(models / 'sde', 'npz', tmp_path / 'out')
   assert not list(tmp_path.iterdir())

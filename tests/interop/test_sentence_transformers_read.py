@@ -14,7 +14,7 @@ import towers
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import opening, sentence_transformers
-from dualenc_jax.interop.sentence_transformers import usage
+from dualenc_jax.interop.sentence_transformers import modules
 from dualenc_jax.interop.sentence_transformers.modules import Module
 
 pytestmark = pytest.mark.slow
@@ -153,7 +153,7 @@ def test_only_the_projections_may_be_routed(tmp_path, t5, vocabulary):
 )
 def test_prompts_become_prefixes(folder, config, expected):
   st.edit(folder / CONFIG, **({'prompts': {}} | config))
-  assert usage.read_prompts(folder) == expected
+  assert modules.read_prompts(folder) == expected
 
 
 def test_prompts_are_put_in_front_as_in_the_library(folder, vocabulary):
@@ -177,7 +177,7 @@ def test_lengths_are_those_that_the_library_cuts_at(
   st.edit(folder / 'sentence_bert_config.json', **settings)
   module = Module('Transformer', folder)
   tasks = 'query', 'document'
-  assert tuple(usage.read_length(module, task) for task in tasks) == expected
+  assert tuple(modules.read_length(module, task) for task in tasks) == expected
   model = st.open_model(folder)
   lengths = tuple(
       model.preprocess([' '.join(st.TEXTS)], task=task)['input_ids'].shape[1]

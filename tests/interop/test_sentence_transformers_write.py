@@ -10,7 +10,7 @@ import towers
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import sentence_transformers
-from dualenc_jax.interop.sentence_transformers import model_card
+from dualenc_jax.interop.sentence_transformers.write import model_card
 from dualenc_jax.interop.weights import shapes_of, Usage, Weights
 from dualenc_jax.models import DualEncoder, Projection, T5Encoder, TokenEmbedder
 from dualenc_jax.tensor_files.tensors import Tensor
@@ -193,7 +193,7 @@ def test_notes_say_what_is_not_as_expected(tmp_path, name, length, expected):
 )
 def test_a_prompt_stays_in_its_cell_of_the_card(prompt, cell):
   usage = Usage(SHIPPED.file, None, 16, 40, prompt, 'passage: ')
-  card = model_card.text(random_weights(MODELS['SDE'], usage), ())
+  card = model_card(random_weights(MODELS['SDE'], usage), ())
   assert f'\n| prompt | {cell} | `"passage: "` |\n' in card
 
 

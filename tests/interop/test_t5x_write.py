@@ -10,7 +10,7 @@ import pytest
 import t5x_files
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import t5x, t5x_write
+from dualenc_jax.interop import t5x, t5x_legacy
 from dualenc_jax.tensor_files.tensors import Tensor
 
 
@@ -35,7 +35,7 @@ def golden():
 
 
 def test_same_files_as_t5x(tmp_path, golden):
-  t5x_write.write(golden, tmp_path)
+  t5x_legacy.write(golden, tmp_path)
   of_t5x = t5x_files.GOLDEN / 't5_1_1_tiny' / t5x_files.LEGACY
   mine, theirs = content(tmp_path / 'checkpoint_1000'), content(of_t5x)
   assert mine.keys() == theirs.keys()
@@ -71,7 +71,7 @@ def assert_reads_back(folder, weights):
 def test_shared_towers_have_the_names_of_t5x_retrieval(tmp_path, golden):
   kernel = np.arange(32 * 8, dtype=np.float32).reshape(32, 8)
   weights = with_tensors(golden, {'projection/kernel': kernel}, step=None)
-  t5x_write.write(weights, tmp_path)
+  t5x_legacy.write(weights, tmp_path)
   target = content(tmp_path / 'checkpoint_0')['optimizer']['target']
   assert target.keys() == {'encoder', 'projection_layer', 'token_embedder'}
   np.testing.assert_array_equal(
@@ -94,7 +94,7 @@ def test_towers_that_differ_have_our_names(tmp_path, golden):
       own | {'projection/kernel': kernel, 'passage_projection/kernel': -kernel},
       passage_encoder=golden.encoder.clone(),
   )
-  t5x_write.write(weights, tmp_path)
+  t5x_legacy.write(weights, tmp_path)
   target = content(tmp_path / 'checkpoint_1000')['optimizer']['target']
   parts = {'encoder', 'projection', 'token_embedder'}
   assert target.keys() == parts | {f'passage_{part}' for part in parts}
@@ -102,8 +102,8 @@ def test_towers_that_differ_have_our_names(tmp_path, golden):
 
 
 def test_big_tensor_in_several_chunks(tmp_path, golden, monkeypatch):
-  monkeypatch.setattr(t5x_write, '_CHUNK_BYTES', 32 * 4 * 7)
-  t5x_write.write(golden, tmp_path)
+  monkeypatch.setattr(t5x_legacy, '_CHUNK_BYTES', 32 * 4 * 7)
+  t5x_legacy.write(golden, tmp_path)
   folder = tmp_path / 'checkpoint_1000' / 'target.token_embedder.embedding'
   chunks = {file.name for file in folder.glob('[0-9]*')}
   assert chunks == {f'{i}.0' for i in range(74)}
@@ -128,21 +128,21 @@ def test_activations_that_the_files_do_not_tell(tmp_path, golden, tower):
   )
   message = f'activations silu x linear in its {tower}.*expects gelu x linear'
   with pytest.raises(UserError, match=message):
-    t5x_write.write(silu, tmp_path)
+    t5x_legacy.write(silu, tmp_path)
   assert not list(tmp_path.iterdir())
-  t5x_write.write(weights, tmp_path)
+  t5x_legacy.write(weights, tmp_path)
 
 
 FULL_DISK = """
 import pathlib, resource, signal, sys
 from dualenc_jax.interop import t5x
-from dualenc_jax.interop import t5x_write
+from dualenc_jax.interop import t5x_legacy
 
 weights = t5x.read(sys.argv[1])
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000))
 try:
-  t5x_write.write(weights, pathlib.Path(sys.argv[2]))
+  t5x_legacy.write(weights, pathlib.Path(sys.argv[2]))
 except Exception as e:
   print(type(e).__name__, e)
 """
@@ -175,5 +175,5 @@ def test_cut_off_while_writing_is_no_checkpoint(tmp_path, golden):
       golden, tensors={**golden.tensors, 'encoder/encoder_norm/scale': broken}
   )
   with pytest.raises(ValueError, match='the disk is gone'):
-    t5x_write.write(weights, tmp_path)
+    t5x_legacy.write(weights, tmp_path)
   assert not t5x.is_one(tmp_path)

@@ -6,7 +6,7 @@ import pathlib
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import hugging_face, two_towers
-from dualenc_jax.interop.sentence_transformers import modules, usage
+from dualenc_jax.interop.sentence_transformers import modules
 from dualenc_jax.interop.sentence_transformers.modules import (
   check_settings,
   Module,
@@ -76,7 +76,7 @@ def read(path: pathlib.Path) -> Weights:
     by_tower[tower] = _read_tower(tower, path)
   query, passage = (by_tower[tower] for tower in towers)
   tensors, passage_encoder, texts = two_towers.join(query, passage, path)
-  query_prefix, passage_prefix = usage.read_prompts(path)
+  query_prefix, passage_prefix = modules.read_prompts(path)
   return Weights(
       query.kind if query.kind != KIND else passage.kind,
       str(path),
@@ -85,9 +85,9 @@ def read(path: pathlib.Path) -> Weights:
       passage_encoder,
       dataclasses.replace(
           texts,
-          query_length=usage.read_length(towers[0].transformer, 'query')
+          query_length=modules.read_length(towers[0].transformer, 'query')
           or texts.query_length,
-          passage_length=usage.read_length(towers[1].transformer, 'document')
+          passage_length=modules.read_length(towers[1].transformer, 'document')
           or texts.passage_length,
           query_prefix=query_prefix,
           passage_prefix=passage_prefix,
@@ -125,9 +125,9 @@ def _check_tower(tower: Tower, path: pathlib.Path) -> None:
     check_settings(
         tower.normalize.folder / 'config.json', 'Normalize', _NORMALIZE_SETTINGS
     )
-  elif (similarity := usage.similarity(path)) != 'cosine':
+  elif (similarity := modules.similarity(path)) != 'cosine':
     raise UserError(
-        f'{path / modules.MODULES} names no Normalize, and {usage.CONFIG}'
+        f'{path / modules.MODULES} names no Normalize, and {modules.CONFIG}'
         f' compares vectors by {similarity!r}. Vectors of this library have'
         ' norm one, so scores would differ; expected Normalize, or cosine.'
     )

@@ -1,13 +1,15 @@
 """Writes towers as a folder that sentence-transformers opens."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
+import json
 import pathlib
+import re
 from typing import Any
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import hugging_face, two_towers
-from dualenc_jax.interop.sentence_transformers import model_card, modules, usage
+from dualenc_jax.interop.sentence_transformers import modules
 from dualenc_jax.interop.weights import Usage, Weights
 from dualenc_jax.io import files
 from dualenc_jax.tensor_files import safetensors_file
@@ -17,6 +19,34 @@ _PACKAGE = 'sentence_transformers.models'
 _KINDS = ('Transformer', 'Pooling', 'Dense', 'Normalize')
 _TRANSFORMER_PARTS = ('token_embedder/', 'encoder/')
 _KERNEL = 'projection/kernel'
+
+_CARD = """---
+library_name: sentence-transformers
+pipeline_tag: sentence-similarity
+tags:
+- sentence-transformers
+- sentence-similarity
+- feature-extraction
+- t5
+---
+
+# T5 dual encoder
+
+Embeds queries and passages as vectors of {dim} numbers and norm one; their
+inner product is their cosine. Written by dualenc_jax from a {kind}.
+
+```python
+from sentence_transformers import SentenceTransformer
+model = SentenceTransformer('path/to/this/folder')
+scores = model.encode_query(queries) @ model.encode_document(passages).T
+```
+
+| | queries | passages |
+|---|---|---|
+| most tokens | {query_length} | {passage_length} |
+| prompt | {query_prompt} | {passage_prompt} |
+| layers of the T5 encoder | {query_layers} | {passage_layers} |
+"""
 
 
 def write(weights: Weights, folder: pathlib.Path) -> list[str]:
@@ -61,8 +91,8 @@ def write(weights: Weights, folder: pathlib.Path) -> list[str]:
     _write_tower(weights, folder, names)
     _write_modules(folder, dict(zip(names, _KINDS)))
   notes = _notes(weights, own_transformer)
-  files.write_json(folder / usage.CONFIG, _config(weights.usage))
-  files.write(folder / 'README.md', model_card.text(weights, notes))
+  files.write_json(folder / modules.CONFIG, _config(weights.usage))
+  files.write(folder / 'README.md', model_card(weights, notes))
   return notes
 
 
@@ -94,7 +124,7 @@ def _write_tower(
     files.make_folder(transformer)
     hugging_face.write(dataclasses.replace(tower, tensors=rest), transformer)
     files.write_json(
-        transformer / usage.TRANSFORMER_CONFIG, _lengths(tower.usage)
+        transformer / modules.TRANSFORMER_CONFIG, _lengths(tower.usage)
     )
     files.make_folder(pooling)
     files.write_json(
@@ -198,7 +228,7 @@ def _notes(weights: Weights, own_transformer: bool) -> list[str]:
         f'Queries are cut at {texts.query_length} tokens by `encode_query`, and'
         f' passages at {texts.passage_length} by `encode_document`;'
         ' sentence-transformers 6.0 or later is needed. For older ones remove'
-        f' query_length and document_length from {usage.TRANSFORMER_CONFIG}:'
+        f' query_length and document_length from {modules.TRANSFORMER_CONFIG}:'
         ' both are then cut at the longer one.'
     )
   if texts.query_prefix != texts.passage_prefix:
@@ -207,3 +237,35 @@ def _notes(weights: Weights, own_transformer: bool) -> list[str]:
         ' `encode_document` do.'
     )
   return notes
+
+
+def model_card(weights: Weights, notes: Sequence[str]) -> str:
+  """The card of a dual encoder.
+
+  Args:
+    weights: with a projection.
+    notes: sentences to add.
+  """
+  usage = weights.usage
+  passage_encoder = weights.passage_encoder or weights.encoder
+  card = _CARD.format(
+      kind=weights.kind,
+      dim=weights.tensors['projection/kernel'].shape[1],
+      query_length=usage.query_length or 'not known',
+      passage_length=usage.passage_length or 'not known',
+      query_prompt=_quoted(usage.query_prefix),
+      passage_prompt=_quoted(usage.passage_prefix),
+      query_layers=weights.encoder.num_layers,
+      passage_layers=passage_encoder.num_layers,
+  )
+  return card + ''.join(f'\n{note}\n' for note in notes)
+
+
+def _quoted(prompt: str) -> str:
+  """A prompt as JSON, with its spaces to be seen, in a cell of a table."""
+  if not prompt:
+    return 'none'
+  text = json.dumps(prompt, ensure_ascii=False).replace('|', r'\|')
+  # Longer than any within it, or that one would end it.
+  fence = '`' * (1 + max(map(len, re.findall('`+', text)), default=0))
+  return f'{fence}{text}{fence}'
