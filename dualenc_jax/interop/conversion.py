@@ -178,10 +178,6 @@ def alike(
   for name, folder in folders.items():
     folder = pathlib.Path(folder).expanduser()
     folder = folder if folder.is_dir() else folder.parent
-    if not (
-        peers.has_tokenizer(folder) and peers.is_installed('transformers')
-    ):
-      continue
     other = peers.other_ids(folder, usage, texts)
     if 10 * len(other) > len(texts):
       raise UserError(

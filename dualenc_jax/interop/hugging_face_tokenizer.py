@@ -217,7 +217,8 @@ def _normalizer(
   spec = model.normalizer_spec
   steps = []
   if spec.name == 'user_defined':
-    if spec.precompiled_charsmap != _shipped_rules():
+    shipped = read_model(Vocabulary(_SHIPPED).file).normalizer_spec
+    if spec.precompiled_charsmap != shipped.precompiled_charsmap:
       raise UserError(
           f'{path} has normalisation rules of its own, which tokenizers of'
           f' transformers cannot apply. Expected those of {_SHIPPED} or one of'
@@ -242,13 +243,6 @@ def _replace(pattern: str, content: str) -> dict[str, Any]:
       'pattern': {'Regex': pattern},
       'content': content,
   }
-
-
-def _shipped_rules() -> bytes:
-  model = sentencepiece_model_pb2.ModelProto.FromString(
-      Vocabulary(_SHIPPED).file.read_bytes()
-  )
-  return model.normalizer_spec.precompiled_charsmap
 
 
 def _between_words() -> str:

@@ -107,11 +107,6 @@ def hugging_face(folder: pathlib.Path, usage: Usage) -> Encode:
   return encode
 
 
-def has_tokenizer(folder: pathlib.Path) -> bool:
-  """Whether a folder, or one in it, is a tokenizer of transformers."""
-  return any(folder.rglob('tokenizer_config.json'))
-
-
 def other_ids(
     folder: pathlib.Path, usage: Usage, texts: Sequence[str]
 ) -> set[int]:
@@ -119,16 +114,19 @@ def other_ids(
 
   Args:
     folder: of transformers or sentence-transformers; one that has no tokenizer
-      says nothing.
+      says nothing, nor does any without transformers.
     usage: vocabulary and lengths.
     texts: as they are, without prefixes.
   """
+  found = sorted(folder.rglob('tokenizer_config.json'))
+  if not found or not is_installed('transformers'):
+    return set()
   import transformers
 
   length = max(usage.query_length, usage.passage_length)
   vocabulary = Vocabulary(str(usage.vocabulary))
   rows, other = vocabulary.encode(texts, length), set()
-  for file in sorted(folder.rglob('tokenizer_config.json')):
+  for file in found:
     tokenizer = transformers.AutoTokenizer.from_pretrained(file.parent)
     for i, text in enumerate(texts):
       ids = tokenizer(text, truncation=True, max_length=length)['input_ids']

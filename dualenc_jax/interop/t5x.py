@@ -21,7 +21,7 @@ import numpy as np
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import t5x_legacy
 from dualenc_jax.interop.t5x_legacy import PROJECTION
-from dualenc_jax.interop.weights import infer_encoder, Weights
+from dualenc_jax.interop.weights import ENCODERS, infer_encoder, Weights
 from dualenc_jax.tensor_files import zarr_files
 from dualenc_jax.tensor_files.tensors import Tensor
 
@@ -83,8 +83,11 @@ def read(path: str | os.PathLike[str]) -> Weights:
   given = {ours: found[name] for name, ours in names.items()}
   _check_family(given, names, f'{path} ({KIND})')
   loss = {n: t for n, t in given.items() if n.startswith('loss/')}
+  table = given[EMBEDDING]
+  own_table = given.get(f'passage_{EMBEDDING}', table)
+  widths = dict(zip(ENCODERS, (table.shape[-1], own_table.shape[-1])))
   tensors = _one_by_one(
-      {n: t for n, t in given.items() if n not in loss}, _widths(given)
+      {n: t for n, t in given.items() if n not in loss}, widths
   )
   # Statistics of stacked layers were taken over all of them at once.
   whole = {n: o for n, o in names.items() if given[o] is tensors.get(o)}
@@ -180,14 +183,6 @@ def _check_family(
         f' {", ".join(strange[:3])}{more}. Fused kernels, prompts, experts and'
         ' global attention cannot be read.'
     )
-
-
-def _widths(tensors: Mapping[str, Tensor]) -> dict[str, int]:
-  own = tensors.get(f'passage_{EMBEDDING}', tensors[EMBEDDING])
-  return {
-      'encoder': tensors[EMBEDDING].shape[-1],
-      'passage_encoder': own.shape[-1],
-  }
 
 
 def _optimizer(

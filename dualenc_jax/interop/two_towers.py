@@ -46,22 +46,13 @@ def join(
 
 def split(weights: Weights) -> tuple[Weights, Weights]:
   """The query and the passage tower, each as if it were alone."""
-  query = {
-      name: tensor
-      for name, tensor in weights.tensors.items()
-      if not name.startswith('passage_')
-  }
-  passage = {
-      name.removeprefix('passage_'): tensor
-      for name, tensor in weights.tensors.items()
-      if name.startswith('passage_')
-  }
-  parts = {name.partition('/')[0] for name in passage}
-  passage |= {
-      name: tensor
-      for name, tensor in query.items()
-      if name.partition('/')[0] not in parts
-  }
+  query, passage = {}, {}
+  for name, tensor in weights.tensors.items():
+    side = passage if name.startswith('passage_') else query
+    side[name.removeprefix('passage_')] = tensor
+  own = {name.partition('/')[0] for name in passage}
+  shared = [name for name in query if name.partition('/')[0] not in own]
+  passage |= {name: query[name] for name in shared}
   usage = weights.usage
   alone = dataclasses.replace(weights, passage_encoder=None)
   return (

@@ -9,6 +9,7 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.io import json_file
 
 MODULES = 'modules.json'
+KINDS = ['Transformer', 'Pooling', 'Dense', 'Normalize']
 ROUTER_CONFIG = 'router_config.json'
 _ROUTERS = ('Router', 'Asym')
 _PASSAGE_ROUTES = ('document', 'passage', 'doc', 'corpus')
@@ -65,7 +66,7 @@ class Tower:
   transformer: Module
   pooling: Module
   dense: Module
-  normalize: Module | None
+  normalize: Module | None = None
 
 
 def read_towers(path: pathlib.Path) -> tuple[Tower, Tower]:
@@ -179,11 +180,9 @@ def _read_routes(router: Module) -> tuple[list[Module], list[Module]]:
 def _tower(modules: Sequence[Module], file: pathlib.Path) -> Tower:
   """Checks that modules are those of a tower, in their order."""
   kinds = [module.kind for module in modules]
-  if kinds == ['Transformer', 'Pooling', 'Dense', 'Normalize']:
+  if kinds in (KINDS, KINDS[:-1]):
     return Tower(*modules)
-  if kinds == ['Transformer', 'Pooling', 'Dense']:
-    return Tower(*modules, normalize=None)
-  unknown = set(kinds) - {'Transformer', 'Pooling', 'Dense', 'Normalize'}
+  unknown = set(kinds) - set(KINDS)
   if unknown:
     raise UserError(
         f'{file} names the module {", ".join(sorted(unknown))}, which the'

@@ -18,7 +18,10 @@ from dualenc_jax.tensor_files.tensors import Tensor
 
 KIND = 'sentence-transformers folder'
 KERNEL, BIAS = 'linear.weight', 'linear.bias'
-_EMBEDDING = ('sentence_embedding', None)
+_NORMALIZE_SETTINGS = {
+    'module_input_name': ('sentence_embedding', None),
+    'module_output_name': ('sentence_embedding', None),
+}
 _POOLING_SETTINGS = {
     'word_embedding_dimension': None,
     'embedding_dimension': None,
@@ -39,13 +42,8 @@ _DENSE_SETTINGS = {
         'torch.nn.modules.linear.Identity',
         'torch.nn.Identity',
     ),
-    'module_input_name': _EMBEDDING,
-    'module_output_name': _EMBEDDING,
     'use_residual': (False,),
-}
-_NORMALIZE_SETTINGS = {
-    'module_input_name': _EMBEDDING,
-    'module_output_name': _EMBEDDING,
+    **_NORMALIZE_SETTINGS,
 }
 
 

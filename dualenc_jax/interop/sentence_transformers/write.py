@@ -16,7 +16,6 @@ from dualenc_jax.tensor_files import safetensors_file
 
 # All versions of the library know its modules by these names.
 _PACKAGE = 'sentence_transformers.models'
-_KINDS = ('Transformer', 'Pooling', 'Dense', 'Normalize')
 _TRANSFORMER_PARTS = ('token_embedder/', 'encoder/')
 _KERNEL = 'projection/kernel'
 
@@ -89,7 +88,7 @@ def write(weights: Weights, folder: pathlib.Path) -> list[str]:
   else:
     names = ['', '1_Pooling', '2_Dense', '3_Normalize']
     _write_tower(weights, folder, names)
-    _write_modules(folder, dict(zip(names, _KINDS)))
+    _write_modules(folder, dict(zip(names, modules.KINDS)))
   notes = _notes(weights, own_transformer)
   files.write_json(folder / modules.CONFIG, _config(weights.usage))
   files.write(folder / 'README.md', model_card(weights, notes))
@@ -165,7 +164,7 @@ def _write_router(
           'types': {
               name: f'{_PACKAGE}.{kind}'
               for names in structure.values()
-              for name, kind in zip(names, _KINDS)
+              for name, kind in zip(names, modules.KINDS)
           },
           'structure': structure,
           'parameters': {'default_route': 'document', 'allow_empty_key': True},
