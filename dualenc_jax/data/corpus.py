@@ -99,7 +99,7 @@ class Corpus:
   @functools.cached_property
   def _by_id(self) -> tuple[np.ndarray, np.ndarray]:
     """Fingerprints of the ids, ascending, and whose they are."""
-    prints = _fingerprints_of(self.cache.passage_ids, self.rows)
+    prints = fingerprints(self.cache.passage_ids)[self.rows]
     order = np.argsort(prints)
     return prints[order], order
 
@@ -151,15 +151,11 @@ def check_unique(
     name: str, ids: Ragged, rows: np.ndarray, cache: Cache
 ) -> None:
   """Raises UserError if two of `rows` have the same id."""
-  prints, counts = np.unique(_fingerprints_of(ids, rows), return_counts=True)
-  if len(prints) < len(rows):
-    repeated = prints[counts > 1][0]
-    row = rows[np.argmax(_fingerprints_of(ids, rows) == repeated)]
+  prints = fingerprints(ids)[rows]
+  different, counts = np.unique(prints, return_counts=True)
+  if len(different) < len(rows):
+    row = rows[np.argmax(prints == different[counts > 1][0])]
     raise two_of(name, ids.text(row), cache)
-
-
-def _fingerprints_of(column: Ragged, rows: np.ndarray) -> np.ndarray:
-  return fingerprints(column)[rows]
 
 
 def two_of(name: str, value: str, cache: Cache) -> UserError:

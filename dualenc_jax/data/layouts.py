@@ -94,11 +94,6 @@ def longest_first(lengths: np.ndarray) -> np.ndarray:
   return np.argsort((most - lengths).astype(dtype), axis=-1, kind='stable')
 
 
-def tokens_of(shape: Shape) -> int:
-  """Tokens of a cell, padding counted."""
-  return sum(group.rows * group.length for group in shape)
-
-
 def lay_out(
     shape: Shape,
     placement: Placement,

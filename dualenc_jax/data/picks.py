@@ -51,7 +51,7 @@ class Order:
       return self._mixed(step * self.batch_size)
     epoch, position = divmod(step, self.sizes[0] // self.batch_size)
     start = position * self.batch_size
-    examples = self._permutation(0, epoch)[start : start + self.batch_size]
+    examples = self._permutations[0](epoch)[start : start + self.batch_size]
     return examples, np.full(self.batch_size, epoch)
 
   def _mixed(self, start: int) -> tuple[np.ndarray, np.ndarray]:
@@ -64,7 +64,7 @@ class Order:
       epochs[rows] = epoch
       for e in np.unique(epoch):
         now = epoch == e
-        chosen = self._permutation(source, int(e))[position[now]]
+        chosen = self._permutations[source](int(e))[position[now]]
         examples[rows[now]] = first[source] + chosen
     return examples, epochs
 
@@ -125,13 +125,9 @@ class Order:
 
     return block
 
-  def _permutation(self, source: int, epoch: int) -> np.ndarray:
-    """Of the examples of a source in an epoch."""
-    return self._permutations[source](epoch)
-
   @functools.cached_property
   def _permutations(self) -> list[Callable[[int], np.ndarray]]:
-    """By source, so that none makes another's be forgotten.
+    """Of the examples, epoch -> int64 [n], by source, each with its own cache.
 
     8 million examples are 64 MB and 0.2 s a permutation. In a mixture the end
     of one epoch and the start of the next meet in a batch.
@@ -276,8 +272,7 @@ class Picker:
 
   def __call__(self, step: int) -> Picks:
     """The pairs of a step, in its order."""
-    examples, epochs = self.order(step)
-    return self._picks(examples, epochs)
+    return self._picks(*self.order(step))
 
   def _picks(self, examples: np.ndarray, epochs: np.ndarray) -> Picks:
     passages = np.full((len(examples), 1 + self.num_negatives), -1, np.int64)

@@ -104,10 +104,7 @@ class Source:
       order.
     """
     return model.embedder.batches(
-        f'encode_{self.tower}',
-        model.params,
-        self.tokens,
-        rows,
+        f'encode_{self.tower}', model.params, self.tokens, rows
     )
 
   @property

@@ -141,15 +141,7 @@ class Header:
 
   def _own(self) -> dict[str, Any]:
     """The fields that stand beside provenance, as header.json has them."""
+    own = {k: v for k, v in vars(self).items() if k != 'provenance'}
     return {
-        'format': FORMAT,
-        'version': VERSION,
-        'passages': self.passages,
-        'dim': self.dim,
-        'dtype': self.dtype,
-        'tower': self.tower,
-        'normalised': self.normalised,
-        'tokens': self.tokens,
-        'shard_size': self.shard_size,
-        'shards': self.shards,
+        'format': FORMAT, 'version': VERSION, **own, 'shards': self.shards
     }

@@ -124,19 +124,16 @@ class Ids(Sequence[str]):
       ends = np.flatnonzero(found.ids == _NEWLINE)
       rows = len(self._header.rows_of(shard))
       if len(ends) != rows or ends[-1] != len(found.ids) - 1:
-        _refuse(found.folder / IDS, len(ends), rows)
+        raise UserError(
+            f'{found.folder / IDS}: has {len(ends)} whole lines: expected'
+            f' {rows}, an id a line. {AGAIN}'
+        )
       self._ends[shard] = ends
     return self._ends[shard]
 
 
 def _decode(line: np.ndarray) -> str:
   return line.tobytes().decode('utf-8', 'surrogatepass')
-
-
-def _refuse(path: pathlib.Path, lines: int, rows: int) -> None:
-  raise UserError(
-      f'{path}: has {lines} whole lines: expected {rows}, an id a line. {AGAIN}'
-  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,7 +173,13 @@ class Index:
     """
     place = Places(folder)
     folder = place.readable()
-    _check_complete(place, folder)
+    if not folder.exists() and place.partial.exists():
+      shards = Header.read(place.partial).shards
+      raise UserError(
+          f'{place.folder} is not complete: {len(place.shards())} of {shards}'
+          f' shards are there, in {place.partial}. Run the same'
+          ' `dualenc encode` again: it goes on where it was.'
+      )
     header = Header.read(folder)
     wrong = header.wrong(expect or {})
     if wrong:
@@ -199,15 +202,3 @@ class Index:
       raise IndexError(f'row {row}: expected 0 to {len(self) - 1}.')
     shard, row = divmod(row, self.header.shard_size)
     return self.shards[shard].passage(row)
-
-
-def _check_complete(place: Places, folder: pathlib.Path) -> None:
-  """Says of an index that is being made how far it is."""
-  if folder.exists() or not place.partial.exists():
-    return
-  header = Header.read(place.partial)
-  raise UserError(
-      f'{place.folder} is not complete: {len(place.shards())} of'
-      f' {header.shards} shards are there, in {place.partial}. Run the same'
-      ' `dualenc encode` again: it goes on where it was.'
-  )

@@ -202,7 +202,8 @@ class HostPartitioner(Partitioner):
 
 def check_gpu_is_used() -> None:
   """Refuses to run on the CPU of a GPU machine unless told to."""
-  if has_gpu() and jax.default_backend() == 'cpu' and not _cpu_was_asked_for():
+  asked_for = (jax.config.jax_platforms or '').split(',')
+  if has_gpu() and jax.default_backend() == 'cpu' and 'cpu' not in asked_for:
     raise UserError(
         'This machine has an NVIDIA GPU but JAX sees only the CPU. Install the'
         " GPU build, pip install -e '.[gpu]' in the clone, or set"
@@ -213,10 +214,6 @@ def check_gpu_is_used() -> None:
 def has_gpu() -> bool:
   """Whether the machine has an NVIDIA GPU, seen by JAX or not."""
   return pathlib.Path('/dev/nvidia0').exists()
-
-
-def _cpu_was_asked_for() -> bool:
-  return 'cpu' in (jax.config.jax_platforms or '').split(',')
 
 
 def path_string(path: Sequence[Any]) -> str:

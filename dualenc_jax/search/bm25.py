@@ -9,7 +9,6 @@ Measured nDCG@10 of this, of whole words alone and of parts alone:
                                                              0.327 0.252 0.320
 """
 
-import collections
 from collections.abc import Sequence
 import logging
 import re
@@ -61,8 +60,7 @@ def bm25_rank(
     The ranking, [Q, min(k, N)].
 
   Raises:
-    UserError: k below 1, no query, no passage or none with a word, or ids that
-      are repeated or of another number.
+    UserError: k below 1, no query, no passage or none with a word.
   """
   # Importing bm25s starts a JAX backend, which must not happen before the
   # program has chosen its devices.
@@ -76,16 +74,6 @@ def bm25_rank(
     raise UserError('there are no queries: expected at least one.')
   if not len(passages):
     raise UserError('the corpus is empty: expected at least one passage.')
-  if len(passage_ids) != len(passages):
-    raise UserError(
-        f'{len(passage_ids)} passage ids for {len(passages)} passages: '
-        'expected one each.'
-    )
-  if len(set(passage_ids)) < len(passage_ids):
-    repeated, _ = collections.Counter(passage_ids).most_common(1)[0]
-    raise UserError(
-        f'passage id {repeated!r} is repeated: ids must be unique. Rename one.'
-    )
   stop_words = frozenset(STOPWORDS_EN)
   corpus = [words(text, stop_words) for text in passages]
   if not any(corpus):

@@ -212,7 +212,13 @@ class ExactSearch:
     if not len(has_gold):
       return ranks
     queries = queries[has_gold]
-    best = self._best_of(queries, [gold[i] for i in has_gold])
+    # The best of each query's relevant passages.
+    gold = [gold[i] for i in has_gold]
+    rows = np.full((len(gold), max(map(len, gold))), -1, np.int64)
+    for i, own in enumerate(gold):
+      rows[i, : len(own)] = own
+    scores = ranking_lib.of_candidates(queries, self._passages, rows)
+    best = best_hits(scores, rows, self._ids, 1)
     above = self._hits_above(queries, best)
     if self_hits is not None:
       own = np.asarray(self_hits, np.int64)[has_gold]
@@ -222,16 +228,6 @@ class ExactSearch:
       above -= (own >= 0) & (first == own)
     ranks[has_gold] = above + 1
     return ranks
-
-  def _best_of(
-      self, queries: np.ndarray, gold: Sequence[Sequence[int]]
-  ) -> Ranking:
-    """The best of each query's relevant passages, [Q, 1]."""
-    rows = np.full((len(gold), max(map(len, gold))), -1, np.int64)
-    for i, own in enumerate(gold):
-      rows[i, : len(own)] = own
-    scores = ranking_lib.of_candidates(queries, self._passages, rows)
-    return best_hits(scores, rows, self._ids, 1)
 
   def _hits_above(self, queries: np.ndarray, gold: Ranking) -> np.ndarray:
     """int64 [Q]: how many passages are ranked above gold's, [Q, 1]."""

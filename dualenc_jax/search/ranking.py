@@ -87,8 +87,10 @@ def keys(scores: np.ndarray, places: np.ndarray) -> np.ndarray:
     places: int64 of that shape, of their ids among all, see `id_places`.
   """
   # Adding zero turns -0.0 into 0.0: the two are a tie.
-  high = _as_ordered_integers(scores + np.float32(0)).astype(np.int64) << 32
-  return high | places
+  bits = (scores + np.float32(0)).view(np.int32)
+  # As integers negative numbers are in reverse order, but for this.
+  bits ^= (bits >> 31) & np.int32(0x7FFFFFFF)
+  return bits.astype(np.int64) << 32 | places
 
 
 def id_places(ids: Sequence[str]) -> np.ndarray:
@@ -133,12 +135,6 @@ def _tied_rows(scores: np.ndarray, indices: np.ndarray) -> np.ndarray:
   tied[:, 1:] |= same
   tied[:, :-1] |= same
   return np.unique(np.take_along_axis(indices, order, axis=1)[tied])
-
-
-def _as_ordered_integers(scores: np.ndarray) -> np.ndarray:
-  """float32 -> int32 of the same order."""
-  bits = scores.view(np.int32)
-  return bits ^ ((bits >> 31) & np.int32(0x7FFFFFFF))
 
 
 def dot_products(queries: np.ndarray, passages: np.ndarray) -> np.ndarray:

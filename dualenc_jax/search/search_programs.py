@@ -8,6 +8,7 @@ by each of n devices.
 """
 
 from collections.abc import Iterator, Sequence
+import dataclasses
 import functools
 from typing import Any, NamedTuple
 
@@ -39,32 +40,24 @@ def empty_rows(count: int, dim: int) -> np.ndarray:
   return memory[start : start + size].view(np.float32).reshape(count, dim)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class CorpusBlocks:
-  """The rows of a corpus, block by block, as often as they are asked for."""
+  """The rows of a corpus, block by block, as often as they are asked for.
 
-  def __init__(
-      self,
-      passages: Any,
-      sharding: jax.sharding.Sharding,
-      devices: int,
-      block_rows: int,
-      resident: bool,
-  ):
-    """Reads nothing yet.
+  Attributes:
+    passages: [N, D], an array or a store of rows.
+    sharding: of a block over its rows.
+    devices: n of it.
+    block_rows: M, rows of a block on one device.
+    resident: keeps all blocks on the devices once they are there.
+  """
 
-    Args:
-      passages: [N, D], an array or a store of rows.
-      sharding: of a block over its rows.
-      devices: n of it.
-      block_rows: M, rows of a block on one device.
-      resident: keeps all blocks on the devices once they are there.
-    """
-    self._passages = passages
-    self._sharding = sharding
-    self._devices = devices
-    self._block_rows = block_rows
-    self._resident = resident
-    self._kept: list[Block] = []
+  passages: Any
+  sharding: jax.sharding.Sharding
+  devices: int
+  block_rows: int
+  resident: bool
+  _kept: list[Block] = dataclasses.field(default_factory=list, init=False)
 
   def __iter__(self) -> Iterator[Block]:
     """Yields the blocks; kept ones if they are resident."""
@@ -73,10 +66,10 @@ class CorpusBlocks:
       return
     blocks = []
     for block in self._read():
-      if self._resident:
+      if self.resident:
         blocks.append(block)
       yield block
-    self._kept = blocks
+    self._kept.extend(blocks)
 
   def _read(self) -> Iterator[Block]:
     """Reads the blocks, one at a time.
@@ -84,31 +77,31 @@ class CorpusBlocks:
     What is left at the end goes in ever smaller powers of two, so that it is
     used where it lies, too, and the compiler sees few shapes.
     """
-    total, devices = len(self._passages), self._devices
+    total, devices = len(self.passages), self.devices
     start = 0
     while start < total:
       left = total - start
-      rows, count = self._block_rows, None
+      rows, count = self.block_rows, None
       if left < rows * devices:
         rows = power_of_two(left // devices + 1) // 2
-        if rows < min(_LEAST_ROWS, self._block_rows):
+        if rows < min(_LEAST_ROWS, self.block_rows):
           rows, count = power_of_two(-(-left // devices)), np.int32(left)
       yield self._block(start, rows * devices), np.int32(start), count
       start += rows * devices
 
   def _block(self, start: int, size: int) -> jax.Array:
     """Rows of the corpus over the devices, zeros beyond its end."""
-    total, dim = self._passages.shape
+    total, dim = self.passages.shape
 
     def shard(index):
       first, end, _ = index[0].indices(size)
-      rows = self._passages[min(start + first, total) : start + end]
+      rows = self.passages[min(start + first, total) : start + end]
       missing = end - first - len(rows)
       if not missing:
         return rows
       return np.concatenate([rows, np.zeros((missing, dim), rows.dtype)])
 
-    return jax.make_array_from_callback((size, dim), self._sharding, shard)
+    return jax.make_array_from_callback((size, dim), self.sharding, shard)
 
 
 def power_of_two(count: int) -> int:

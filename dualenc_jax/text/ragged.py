@@ -1,6 +1,6 @@
 """Rows of unequal length, in memory or mapped, and their fingerprints."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 import dataclasses
 
 import numpy as np
@@ -21,19 +21,15 @@ class Ragged:
   @classmethod
   def from_rows(cls, rows: Sequence[Sequence[int]], dtype) -> 'Ragged':
     """Copies a list of lists (or arrays) of integers."""
-    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+    offsets = offsets_of(rows)
     flat = (value for row in rows for value in row)
-    values = np.fromiter(flat, dtype, int(lengths.sum()))
-    return cls(values, lengths_to_offsets(lengths))
+    return cls(np.fromiter(flat, dtype, int(offsets[-1])), offsets)
 
   @classmethod
   def from_texts(cls, texts: Iterable[str]) -> 'Ragged':
     """Encodes texts as UTF-8."""
     rows = [text.encode('utf-8') for text in texts]
-    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-    return cls(
-        np.frombuffer(b''.join(rows), np.uint8), lengths_to_offsets(lengths)
-    )
+    return cls(np.frombuffer(b''.join(rows), np.uint8), offsets_of(rows))
 
   def __len__(self) -> int:
     return len(self.offsets) - 1
@@ -65,6 +61,11 @@ class Ragged:
     flat = np.arange(lengths.sum()) + np.repeat(shift, lengths)
     out[real] = self.values[flat]
     return out
+
+
+def offsets_of(rows: Sequence[Sized]) -> np.ndarray:
+  """int64 [n + 1] offsets of n rows, one after the other."""
+  return lengths_to_offsets(np.fromiter(map(len, rows), np.int64, len(rows)))
 
 
 def lengths_to_offsets(lengths: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ import sentencepiece
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.suggest import did_you_mean
-from dualenc_jax.text.ragged import lengths_to_offsets, Ragged
+from dualenc_jax.text.ragged import offsets_of, Ragged
 
 PAD, EOS, UNK = 0, 1, 2
 SHIPPED = pathlib.Path(__file__).parent / 'vocabularies'
@@ -63,7 +63,7 @@ class Vocabulary:
         list(texts), add_eos=True, num_threads=threads
     )
     rows = [row[:max_length] for row in rows]
-    offsets = lengths_to_offsets(np.fromiter(map(len, rows), np.int64))
+    offsets = offsets_of(rows)
     values = np.empty(offsets[-1], self.token_dtype)
     if rows:
       np.concatenate(rows, out=values, casting='unsafe')

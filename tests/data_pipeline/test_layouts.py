@@ -6,12 +6,16 @@ import text_reading
 
 from dualenc_jax.data import batches as batches_lib, Grouped, Packed, Padded
 from dualenc_jax.data.batches import Batches
-from dualenc_jax.data.layouts import tokens_of
 from dualenc_jax.data.picks import Order
 from dualenc_jax.errors import UserError
 
 LIMIT = 64
 LAYOUTS = [Padded(), Grouped(1), Grouped(4), Grouped(8, step=1), Packed()]
+
+
+def tokens_of(shape):
+  """Tokens of a cell, padding counted."""
+  return sum(group.rows * group.length for group in shape)
 
 
 def lengths_of(kind, cells, texts, seed=0):

@@ -75,8 +75,6 @@ def test_nothing_is_printed(capfd):
         (['q'], ['p'], ['a'], 0, 'k is 0'),
         ([], ['p'], ['a'], 1, 'no queries'),
         (['q'], [], [], 1, 'corpus is empty'),
-        (['q'], ['p'], ['a', 'b'], 1, '2 passage ids for 1 passages'),
-        (['q'], ['p', 'r'], ['a', 'a'], 1, "passage id 'a' is repeated"),
         (['q'], ['the', '...'], ['a', 'b'], 1, 'no passage holds a word'),
     ],
 )

@@ -20,7 +20,12 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.io import files, forecast as cache_forecast
 from dualenc_jax.io.files import GrowingFolder
 from dualenc_jax.io.forecast import gigabytes
-from dualenc_jax.text.ragged import fingerprints, lengths_to_offsets, Ragged
+from dualenc_jax.text.ragged import (
+  fingerprints,
+  lengths_to_offsets,
+  offsets_of,
+  Ragged,
+)
 from dualenc_jax.text.tokenizer import Tokenizer
 
 CHUNK = 4096
@@ -238,7 +243,7 @@ def _encoded(
   """
   rows, name = [e[column.name] for e in examples], column.key
   if column.rank:
-    kept = {f'{name}_offsets': _offsets(rows)}
+    kept = {f'{name}_offsets': offsets_of(rows)}
     rows = _flat(rows)
   else:
     kept = {f'{name}_texts': Ragged.from_texts(rows)}
@@ -262,7 +267,7 @@ def _texts(column: Column, examples: Sequence[Example]) -> Arrays:
   if column.rank:
     return {
         name: Ragged.from_texts(_flat(rows)),
-        f'{name}_offsets': _offsets(rows),
+        f'{name}_offsets': offsets_of(rows),
     }
   if column.hashed:
     rows = [
@@ -316,11 +321,6 @@ def _array(
 
 def _flat(rows: Sequence[Sequence[Any]]) -> list[Any]:
   return [value for row in rows for value in row]
-
-
-def _offsets(rows: Sequence[Sequence[Any]]) -> np.ndarray:
-  lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-  return lengths_to_offsets(lengths)
 
 
 def _id(prefix: str, text: str) -> str:

@@ -85,25 +85,14 @@ def prepare(
     table = columns.kept(task, split)
     key['columns'] = {column.name: column.form for column in table}
     key['source'] = task.fingerprint(split)
+    text = json.dumps(key, sort_keys=True).encode()
+    name = _prefix(key) + hashlib.sha256(text).hexdigest()[:16]
     build = CacheBuild(
-        cache_dir,
-        _name(key),
-        key,
-        task,
-        table,
-        tokenizer,
-        threads,
-        log,
-        progress,
+        cache_dir, name, key, task, table, tokenizer, threads, log, progress
     )
     return _complete(build.folder) or _build(build)
   except SourceUnavailable as error:
     return _unchecked(cache_dir, key, error, log)
-
-
-def _name(key: dict[str, Any]) -> str:
-  digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
-  return _prefix(key) + digest[:16]
 
 
 def _complete(folder: pathlib.Path) -> Cache | None:
@@ -123,7 +112,7 @@ def _build(build: CacheBuild) -> Cache:
       except DamagedCache as damage:
         build.log(f'Rebuilding a damaged token cache: {damage}.')
         shutil.rmtree(build.folder)
-    elif reason := _explain(build.key, others):
+    elif reason := _explain(others):
       build.log(reason)
     _sweep(others, build.log)
     build.run(_count(others))
@@ -191,8 +180,8 @@ def _find(cache_dir: pathlib.Path, key: Mapping[str, Any]) -> list[Other]:
   return [other for _, other in found]
 
 
-def _explain(key: Mapping[str, Any], others: list[Other]) -> str | None:
-  """In what the nearest of others is not the cache of a key, if it is near.
+def _explain(others: list[Other]) -> str | None:
+  """In what the nearest of others is not the wanted cache, if it is near.
 
   None, too, where it is half of that cache.
   """
