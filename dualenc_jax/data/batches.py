@@ -230,13 +230,8 @@ def abstract_batch(
 ) -> dict[str, Any]:
   """What `Batches` yields, array(shape, dtype) in place of each array.
 
-  Args:
-    shapes: of the rows of queries and of passages.
-    batch_size: B.
-    cells: C.
-    num_negatives: K.
-    array: makes a leaf.
-    columns: as of `Batches`.
+  Args are those of `Batches`, and the shapes of the rows of queries and of
+  passages.
   """
   pairs, k = batch_size // cells, num_negatives
   queries, passages = shapes

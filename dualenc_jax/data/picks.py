@@ -219,16 +219,7 @@ class Picks:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Picker:
-  """Picks the pairs of global batches from caches.
-
-  Attributes:
-    caches: the prepared examples.
-    rates: share of each cache, adding up to 1.
-    batch_size: B.
-    seed: of the order.
-    num_negatives: K; see `Batches`.
-    columns: extra ones; see `Batches`.
-  """
+  """Picks the pairs of global batches; its fields are as of `Batches`."""
 
   caches: Sequence[Cache]
   rates: Sequence[float]

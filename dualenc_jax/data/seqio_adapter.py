@@ -59,14 +59,13 @@ def register(
     make: makes the dataset when it is read; until then nothing need exist.
     splits: of the task; files may be missing.
   """
-
-  def feature(spec: tf.TensorSpec) -> seqio.Feature:
-    vocabulary = seqio.PassThroughVocabulary(size=1)
-    return seqio.Feature(
-        vocabulary, add_eos=False, dtype=spec.dtype, rank=spec.shape.rank
-    )
-
-  features = {feature_name: feature(s) for feature_name, s in _STRINGS.items()}
+  vocabulary = seqio.PassThroughVocabulary(size=1)
+  features = {
+      feature: seqio.Feature(
+          vocabulary, add_eos=False, dtype=spec.dtype, rank=spec.shape.rank
+      )
+      for feature, spec in _STRINGS.items()
+  }
   _add(name, _StringSource(make, splits), features)
 
 

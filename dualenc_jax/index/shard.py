@@ -85,9 +85,16 @@ class Shard:
     """
     folder = index / name(number)
     rows = header.rows_of(number)
-    sizes = _read_info(folder, rows)
+    path = folder / INFO
+    info = json_file.read(path, AGAIN, rows=int, first_row=int, bytes=dict)
+    found = info['rows'], info['first_row']
+    if found != (len(rows), rows.start):
+      raise UserError(
+          f'{path}: has {found[0]} rows from row {found[1]} on, but the header'
+          f' says {len(rows)} from row {rows.start} on. {AGAIN}'
+      )
     for file in FILES:
-      _check_size(folder / file, sizes.get(file))
+      _check_size(folder / file, info['bytes'].get(file))
     shape = len(rows), header.dim
     return cls(
         folder,
@@ -138,13 +145,17 @@ def write(
   _remove(partial)
   partial.mkdir()
   try:
-    offsets = _write_texts(partial, passages)
-    if len(offsets) != len(embeddings) + 1:
-      raise ValueError(f'{len(offsets) - 1} passages, {len(embeddings)} rows')
-    with _synced(partial / EMBEDDINGS) as file:
-      np.save(file, embeddings)
-    with _synced(partial / OFFSETS) as file:
-      np.save(file, offsets)
+    lengths = [0]
+    with _synced(partial / IDS) as ids, _synced(partial / PASSAGES) as texts:
+      for passage in passages:
+        ids.write(passage.id.encode('utf-8', 'surrogatepass') + b'\n')
+        lengths.append(texts.write(passage.line()))
+    if len(lengths) != len(embeddings) + 1:
+      raise ValueError(f'{len(lengths) - 1} passages, {len(embeddings)} rows')
+    offsets = np.cumsum(lengths, dtype=np.int64)
+    for array_file, array in ((EMBEDDINGS, embeddings), (OFFSETS, offsets)):
+      with _synced(partial / array_file) as file:
+        np.save(file, array)
     info = {
         'rows': len(embeddings),
         'first_row': first_row,
@@ -161,17 +172,6 @@ def write(
     raise
 
 
-def _write_texts(
-    folder: pathlib.Path, passages: Iterable[Passage]
-) -> np.ndarray:
-  lengths = [0]
-  with _synced(folder / IDS) as ids, _synced(folder / PASSAGES) as texts:
-    for passage in passages:
-      ids.write(passage.id.encode('utf-8', 'surrogatepass') + b'\n')
-      lengths.append(texts.write(passage.line()))
-  return np.cumsum(lengths, dtype=np.int64)
-
-
 @contextlib.contextmanager
 def _synced(path: pathlib.Path) -> Iterable[IO[bytes]]:
   with path.open('wb') as file:
@@ -183,19 +183,6 @@ def _synced(path: pathlib.Path) -> Iterable[IO[bytes]]:
 def _remove(folder: pathlib.Path) -> None:
   if folder.exists():
     shutil.rmtree(folder)
-
-
-def _read_info(folder: pathlib.Path, rows: range) -> dict[str, int]:
-  """The sizes of the files of a shard."""
-  path = folder / INFO
-  info = json_file.read(path, AGAIN, rows=int, first_row=int, bytes=dict)
-  found = info['rows'], info['first_row']
-  if found != (len(rows), rows.start):
-    raise UserError(
-        f'{path}: has {found[0]} rows from row {found[1]} on, but the header'
-        f' says {len(rows)} from row {rows.start} on. {AGAIN}'
-    )
-  return info['bytes']
 
 
 def _check_size(path: pathlib.Path, size: int | None) -> None:

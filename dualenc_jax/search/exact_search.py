@@ -149,11 +149,7 @@ class ExactSearch:
   ) -> tuple[Ranking, np.ndarray]:
     """A ranking, and for which queries it is not sure to be right.
 
-    Args:
-      queries: float32 [Q, D].
-      k: at most N.
-      run: which programs.
-      more: times as many hits beyond the k best are kept as usually.
+    Beyond the k best `more` times as many hits are kept as usually.
     """
     size = len(self._passages)
     count = min(size, k + more * (k // 4 + 32))
@@ -258,11 +254,7 @@ class ExactSearch:
   ) -> tuple[np.ndarray, np.ndarray]:
     """Counts of hits, and for which queries they are not sure to be right.
 
-    Args:
-      queries: float32 [Q, D].
-      targets: float32 [Q], scores.
-      own: int64 [Q], the passages that have them.
-      run: which programs.
+    They are above the scores `targets`, float32 [Q], of the passages `own`.
     """
     size = len(self._passages)
     count = min(size, _NEAR)

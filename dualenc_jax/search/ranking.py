@@ -10,7 +10,8 @@ the block size, on a passage's place in the corpus, on the device, or on the
 BLAS below NumPy, so equal passages tie exactly.
 
 Shapes: Q queries, N corpus passages, D embedding dim, C candidates, k hits a
-query.
+query. Queries are float32 [Q, D]; passages [N, D], an array or a store of rows
+on disk; ids N strings.
 """
 
 from collections.abc import Iterator, Sequence
@@ -168,15 +169,9 @@ def dot_products(queries: np.ndarray, passages: np.ndarray) -> np.ndarray:
 def of_candidates(
     queries: np.ndarray, passages: Any, candidates: np.ndarray
 ) -> np.ndarray:
-  """Scores of some passages of each query.
+  """Scores of some passages of each query: float32 [Q, C], -inf for none.
 
-  Args:
-    queries: float32 [Q, D].
-    passages: [N, D], an array or a store of rows on disk.
-    candidates: int64 [Q, C], rows of the corpus; -1 for none.
-
-  Returns:
-    float32 [Q, C], -inf for none.
+  Candidates are rows of the corpus, int64 [Q, C], or -1 for none.
   """
   scores = np.full(candidates.shape, -np.inf, np.float32)
 
@@ -200,13 +195,7 @@ def top_k(
   """Ranks the corpus with nothing but exact scores, at half the speed or less.
 
   Memory is a few thousand hits a query, and 8 bytes a passage where very many
-  tie.
-
-  Args:
-    queries: float32 [Q, D].
-    passages: [N, D], an array or a store of rows on disk.
-    ids: N strings.
-    k: at most N.
+  tie. There are k passages at least.
   """
   places = functools.cache(lambda: id_places(ids))
   none = np.empty(0, np.float32), np.empty(0, np.int64)
@@ -238,17 +227,10 @@ def hits_above(
     gold: np.ndarray,
     gold_scores: np.ndarray,
 ) -> np.ndarray:
-  """How many passages are ranked above the passage gold[q] of each query.
+  """How many passages are ranked above one of each query: int64 [Q].
 
-  Args:
-    queries: float32 [Q, D].
-    passages: [N, D], an array or a store of rows on disk.
-    ids: N strings.
-    gold: int64 [Q], rows of the corpus.
-    gold_scores: float32 [Q], theirs.
-
-  Returns:
-    int64 [Q].
+  These are the rows of the corpus `gold`, int64 [Q], of `gold_scores`, float32
+  [Q].
   """
   places = functools.cache(lambda: id_places(ids))
   above = np.zeros(len(queries), np.int64)
