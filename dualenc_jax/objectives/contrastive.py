@@ -17,7 +17,7 @@ from dualenc_jax.losses import blocks
 from dualenc_jax.losses.loss import Embeddings, NORM_TOLERANCE
 from dualenc_jax.models import describe, DualEncoder, model_params
 from dualenc_jax.objectives.objective import check_whole, Objective, Run
-from dualenc_jax.parallel import micro_batches
+from dualenc_jax.parallel import partitioning
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.text.text_rows import TextRows
 from dualenc_jax.text.tokenizer import Vocabulary
@@ -152,7 +152,7 @@ class Contrastive(Objective):
   def check_batch(self, run: Run) -> None:
     super().check_batch(run)
     if self.micro_batch_size is not None:
-      micro_batches.check_size(self.micro_batch_size, run.batch_size)
+      partitioning.check_micro_batch_size(self.micro_batch_size, run.batch_size)
       run.partitioner.check_batch_size(
           'MICRO_BATCH_SIZE', self.micro_batch_size
       )
@@ -249,7 +249,7 @@ def embed(
     dropout_key: switches dropout on. The masks of a text depend on this key
       and the number of its pair alone: batch['numbers'] [B], or its place in
       the batch if there are none.
-    micro_batch_size: pairs encoded at once, see `micro_batches.map_rows`; None
+    micro_batch_size: pairs encoded at once, see `partitioning.map_rows`; None
       for all.
 
   Returns:
@@ -293,9 +293,9 @@ def embed(
     )
 
   if micro_batch_size is not None:
-    micro_batches.check_size(micro_batch_size, cells * pairs)
+    partitioning.check_micro_batch_size(micro_batch_size, cells * pairs)
   numbers = batch.get('numbers', jnp.arange(cells * pairs, dtype=jnp.uint32))
-  query, passage = micro_batches.map_rows(
+  query, passage = partitioning.map_rows(
       encode_cells,
       None if micro_batch_size is None else micro_batch_size // pairs,
       numbers.reshape(cells, pairs),
