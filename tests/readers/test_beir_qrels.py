@@ -67,6 +67,7 @@ def test_repeats_are_counted_as_rows(tmp_path):
         ('q\td\t1\nquery-id\tcorpus-id\tscore\n', "a.tsv:2: grade 'score'"),
         ('{"q": ["d"]}', "query 'q' has no object of passage ids"),
         ('{"q": {"d": "x"}}', "grade 'x' is not an integer"),
+        ('{"q": {"d": 1%s}}' % ('0' * 400), '00 is not an integer'),
         ('{"q": {"d": 1}', 'not JSON'),
     ],
 )
