@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 import dataclasses
-import functools
 from typing import Any
 
 import numpy as np
@@ -46,13 +45,13 @@ def count_tokens(
       tokenizer, query_length=_UNLIMITED, passage_length=_UNLIMITED
   )
   retrieval_set = sample.retrieval_set
-  queries = retrieval_set.cache.query_texts
+  texts = retrieval_set.cache.query_texts
   queries = unlimited.encode_queries(
-      [queries.text(row) for row in sample.query_rows()]
+      [texts.text(row) for row in sample.query_rows()]
   )
-  passages = retrieval_set.corpus.cache.passage_texts
+  texts = retrieval_set.corpus.cache.passage_texts
   passages = unlimited.encode_passages(
-      [passages.text(row) for row in sample.passage_rows()]
+      [texts.text(row) for row in sample.passage_rows()]
   )
   return [
       Lengths('queries', (model,), queries.lengths, tokenizer.query_length),
@@ -62,18 +61,13 @@ def count_tokens(
 
 def merge(sides: Iterable[Lengths]) -> list[Lengths]:
   """Those of models that tokenise alike become one; queries come first."""
-  merged = []
+  merged: dict[tuple, Lengths] = {}
   for side in sides:
-    for i, other in enumerate(merged):
-      if (side.side, side.limit) == (other.side, other.limit) and (
-          np.array_equal(side.tokens, other.tokens)
-      ):
-        models = other.models + side.models
-        merged[i] = dataclasses.replace(other, models=models)
-        break
-    else:
-      merged.append(side)
-  return sorted(merged, key=lambda side: side.side != 'queries')
+    key = (side.side, side.limit, side.tokens.tobytes())
+    known = merged.get(key)
+    models = (known.models if known else ()) + side.models
+    merged[key] = dataclasses.replace(side, models=models)
+  return sorted(merged.values(), key=lambda side: side.side != 'queries')
 
 
 def length_figure(sides: Sequence[Lengths], setting: Setting) -> Figure:
@@ -95,16 +89,15 @@ def length_figure(sides: Sequence[Lengths], setting: Setting) -> Figure:
       ),
       columns=columns,
       inches=(5.0, 2.3 * len(sides)),
-      draw=functools.partial(_draw, sides=sides, setting=setting),
+      draw=lambda canvas: _draw(canvas, sides, setting),
   )
 
 
 def _draw(canvas: Any, sides: Sequence[Lengths], setting: Setting) -> None:
   axes = canvas.subplots(len(sides), 1, squeeze=False)[:, 0]
   for axis, side in zip(axes, sides):
-    of = '' if len(side.models) == len(setting.steps) else (
-        f' ({", ".join(side.models)})'
-    )
+    of_all = len(side.models) == len(setting.steps)
+    of = '' if of_all else f' ({", ".join(side.models)})'
     title = (
         f'{side.side}{of}: median {np.median(side.tokens):,.0f},'
         f' {side.cut:.1%} cut'

@@ -125,7 +125,9 @@ def score(
   return Scores(counted, values, depth)
 
 
-def evaluate_run(run: Mapping[str, dict[str, float]], qrels: Qrels) -> Scores:
+def evaluate_run(
+    run: Mapping[str, dict[str, float]], qrels: Qrels, name: str = 'The run'
+) -> Scores:
   """The metrics of a run file, as by `trec_eval -c`.
 
   What the run does not hold was not found, however deep it is: so for all
@@ -136,6 +138,7 @@ def evaluate_run(run: Mapping[str, dict[str, float]], qrels: Qrels) -> Scores:
   Args:
     run: query id -> passage id -> score, as from `trec.read_run`.
     qrels: query id -> passage id -> grade, as from `trec.read_qrels`.
+    name: of the run, for the log.
 
   Returns:
     Scores in the order of the qrels.
@@ -153,7 +156,8 @@ def evaluate_run(run: Mapping[str, dict[str, float]], qrels: Qrels) -> Scores:
   _log_left_out(len(qrels) - len(judged))
   if len(hits) < len(judged):
     logging.getLogger(__name__).warning(
-        '%d of the %d judged queries were not ranked and count as 0.',
+        '%s: %d of the %d judged queries were not ranked and count as 0.',
+        name,
         len(judged) - len(hits),
         len(judged),
     )

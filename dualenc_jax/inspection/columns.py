@@ -70,22 +70,18 @@ class Places:
     return file or f'row {row + 1}'
 
 
-def found(rows: np.ndarray, place: Callable[[int], str]) -> Found:
-  """These rows, in ascending order."""
-  return Found(len(rows), [place(int(row)) for row in rows[:SHOWN]])
-
-
-def found_again(
-    rows: np.ndarray, firsts: np.ndarray, place: Callable[[int], str]
+def found(
+    rows: np.ndarray,
+    place: Callable[[int], str],
+    others: np.ndarray | None = None,
 ) -> Found:
-  """These rows, in ascending order, each told with another one."""
-  return Found(
-      len(rows),
-      [
-          both(place(int(row)), place(int(first)))
-          for row, first in zip(rows[:SHOWN], firsts)
-      ],
-  )
+  """These rows, in ascending order, each told with one of the others if any."""
+  places = [place(int(row)) for row in rows[:SHOWN]]
+  if others is not None:
+    places = [
+        both(here, place(int(other))) for here, other in zip(places, others)
+    ]
+  return Found(len(rows), places)
 
 
 def both(place: str, other: str) -> str:
@@ -187,8 +183,10 @@ class TextColumn:
     several_texts = several_ids = Found()
     if len(ids := self._ids.values):
       several_texts, several_ids = (
-          found_again(*contradictions(*pair), place)
-          for pair in ((ids, hashes), (hashes, ids))
+          found(rows, place, others)
+          for rows, others in (
+              contradictions(ids, hashes), contradictions(hashes, ids)
+          )
       )
     return summary.Texts(
         count=int(given.sum()),

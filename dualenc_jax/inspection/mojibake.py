@@ -23,8 +23,6 @@ _AROUND = 15
 
 def find(text: str) -> str | None:
   """The first suspect place of a text with what is around it, or None."""
-  if text.isascii():
-    return None
   found = _SUSPECT.search(text)
   return None if found is None else excerpt(text, *found.span())
 

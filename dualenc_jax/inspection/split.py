@@ -101,9 +101,7 @@ class SplitReader:
         fewest_negatives=int(counts.min()) if len(counts) else 0,
         most_negatives=int(counts.max(initial=0)),
         without_negatives=int((counts == 0).sum()),
-        repeated_pairs=columns.found_again(
-            repeated, firsts[repeated], place
-        ),
+        repeated_pairs=columns.found(repeated, place, firsts[repeated]),
         equal_texts=columns.found(np.flatnonzero(equal), place),
         positive_negatives=columns.found(own, place),
         other_positive_negatives=columns.found(others, place_of_negative),
@@ -151,22 +149,18 @@ class SplitReader:
 
   def _sample(self, row: dict, place: str) -> summary.Sample:
     tokenizer = self._tokenizer
-    found = [
-        ('query', row['query'], tokenizer.query_length),
-        ('passage', row['passage'], tokenizer.passage_length),
-    ]
-    if row['negatives']:
-      first = row['negatives'][0]
-      found.append(('negative', first, tokenizer.passage_length))
+    vocabulary, passage_length = tokenizer.vocabulary, tokenizer.passage_length
     texts = []
-    for what, text, limit in found:
-      if not text:
-        continue
-      vocabulary = tokenizer.vocabulary
-      kept = vocabulary.encode([text], limit).row(0)
-      tokens = len(vocabulary.encode([text], 2**31).row(0))
-      shown = f'{printable(vocabulary.decode(kept))} EOS'
-      texts.append((what, shown, len(kept), tokens))
+    for what, text, limit in (
+        ('query', row['query'], tokenizer.query_length),
+        ('passage', row['passage'], passage_length),
+        ('negative', ''.join(row['negatives'][:1]), passage_length),
+    ):
+      if text:
+        kept = vocabulary.encode([text], limit).row(0)
+        tokens = len(vocabulary.encode([text], 2**31).row(0))
+        shown = f'{printable(vocabulary.decode(kept))} EOS'
+        texts.append((what, shown, len(kept), tokens))
     return summary.Sample(place, texts)
 
 

@@ -1,6 +1,6 @@
 """All splits of a task, and what they have in common."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import dataclasses
 import itertools
 
@@ -79,18 +79,11 @@ def _parts(task: Dataset | Mixture) -> dict[str, Dataset]:
 
 @dataclasses.dataclass(frozen=True)
 class _Read:
-  """A split that has been read: what is told, what is compared with others.
-
-  `queries`, `passages` and `pairs` are hashes, int64 [n], `columns.NONE` where
-  a row has none.
-  """
+  """A split that has been read: what is told, what is compared with others."""
 
   task: Dataset
   result: summary.Split
-  places: columns.Places
-  queries: np.ndarray
-  passages: np.ndarray
-  pairs: np.ndarray
+  reader: SplitReader
 
 
 def _read(
@@ -106,21 +99,10 @@ def _read(
     for rows in reader.read(itertools.islice(examples, limit)):
       progress(rows)
     limited = limit is not None and next(examples, None) is not None
-  return _Read(
-      task,
-      reader.result(
-          name,
-          split,
-          bad,
-          errors[0] if errors else None,
-          limited,
-          task.corpus_split(split),
-      ),
-      reader.places,
-      reader.queries.hashes,
-      reader.passages.hashes,
-      reader.pairs,
-  )
+  error = errors[0] if errors else None
+  corpus = task.corpus_split(split)
+  result = reader.result(name, split, bad, error, limited, corpus)
+  return _Read(task, result, reader)
 
 
 def _until_error(
@@ -133,57 +115,59 @@ def _until_error(
 
 
 def _overlaps(read: Sequence[_Read]) -> Iterator[summary.Overlap]:
-  for held_out in read:
-    for train in read:
-      if held_out.result.split in _HELD_OUT and train.result.split == _TRAIN:
-        yield summary.Overlap(
-            held_out.result.name,
-            train.result.name,
-            queries=_shared(held_out, held_out.queries, train, train.queries),
-            passages=_shared(
-                held_out, held_out.passages, train, train.passages
-            ),
-            pairs=_shared(held_out, held_out.pairs, train, train.pairs),
-        )
+  for held_out, train in itertools.product(read, read):
+    if held_out.result.split in _HELD_OUT and train.result.split == _TRAIN:
+      yield summary.Overlap(
+          held_out.result.name,
+          train.result.name,
+          *(
+              _shared(held_out.reader, train.reader, hashes)
+              for hashes in (
+                  lambda reader: reader.queries.hashes,
+                  lambda reader: reader.passages.hashes,
+                  lambda reader: reader.pairs,
+              )
+          ),
+      )
 
 
 def _shared(
-    held_out: _Read, values: np.ndarray, train: _Read, others: np.ndarray
+    held_out: SplitReader,
+    train: SplitReader,
+    hashes: Callable[[SplitReader], np.ndarray],
 ) -> Found:
-  """Different values that are among the others, with the places of both."""
-  rows = np.flatnonzero(columns.members(values, others))
-  rows = rows[np.unique(values[rows], return_index=True)[1]]
-  rows.sort()
+  """Different ones that both have, with the places of both."""
+  values, others = hashes(held_out), hashes(train)
+  rows = _once(values, columns.members(values, others))
   places = []
   for row in rows[: SHOWN]:
     first = int(np.flatnonzero(others == values[row])[0])
-    places.append(
-        columns.both(held_out.places[int(row)], train.places[first])
-    )
+    places.append(columns.both(held_out.places[int(row)], train.places[first]))
   return Found(len(rows), places)
 
 
+def _once(values: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+  """The first of the chosen rows with each value, in ascending order."""
+  rows = np.flatnonzero(chosen)
+  return np.sort(rows[np.unique(values[rows], return_index=True)[1]])
+
+
 def _missing(read: Sequence[_Read]) -> Iterator[summary.Missing]:
-  for pairs in read:
-    for corpus in read:
-      if (
-          pairs.task != corpus.task
-          or pairs.result.error
-          or pairs.task.corpus_split(pairs.result.split)
-          != corpus.result.split
-          or corpus.result.error
-          or corpus.result.limited
-      ):
-        continue
-      relevant = np.where(pairs.pairs != columns.NONE, pairs.passages, 0)
-      rows = np.flatnonzero(
-          (relevant != columns.NONE)
-          & ~columns.members(relevant, corpus.passages)
-      )
-      rows = rows[np.unique(relevant[rows], return_index=True)[1]]
-      rows.sort()
-      yield summary.Missing(
-          pairs.result.name,
-          corpus.result.name,
-          columns.found(rows, pairs.places.__getitem__),
-      )
+  for pairs, corpus in itertools.product(read, read):
+    if (
+        pairs.task != corpus.task
+        or pairs.result.corpus != corpus.result.split
+        or pairs.result.error
+        or corpus.result.error
+        or corpus.result.limited
+    ):
+      continue
+    reader = pairs.reader
+    relevant = np.where(reader.relevant, reader.passages.hashes, columns.NONE)
+    there = columns.members(relevant, corpus.reader.passages.hashes)
+    rows = _once(relevant, (relevant != columns.NONE) & ~there)
+    yield summary.Missing(
+        pairs.result.name,
+        corpus.result.name,
+        columns.found(rows, reader.places.__getitem__),
+    )

@@ -46,12 +46,10 @@ class EvaluatedSet:
 _QA = {
     ('msmarco', None, 'validation'): 'MSMARCO',
     **{
-        (
-            'multireqa',
-            dataset,
-            'test' if qa_set.train is None else 'validation',
-        ): {'NaturalQuestions': 'NQ'}.get(dataset, dataset)
-        for dataset, qa_set in multireqa_sets.SETS.items()
+        ('multireqa', name, 'validation' if qa_set.train else 'test'): (
+            'NQ' if name == 'NaturalQuestions' else name
+        )
+        for name, qa_set in multireqa_sets.SETS.items()
     },
 }
 # SamToNe's table 2. It calls Touché 2022 what is of 2020.
@@ -78,12 +76,7 @@ _BEIR = {
 # Of which the papers report averages.
 QA_NAMES = ('MSMARCO', 'NQ', 'SQuAD', 'TriviaQA', 'SearchQA')
 BEIR_NAMES = tuple(_BEIR.values())
-_ORDER = {
-    Benchmark.QA: tuple(_QA.values()),
-    Benchmark.BEIR: BEIR_NAMES,
-    Benchmark.OPEN_NQ: (),
-    Benchmark.OTHER: (),
-}
+_ORDER = {Benchmark.QA: tuple(_QA.values()), Benchmark.BEIR: BEIR_NAMES}
 
 QA_METRICS = ('P@1', 'MRR')
 BEIR_METRICS = ('nDCG@10',)
@@ -141,7 +134,7 @@ def in_order(sets: Iterable[EvaluatedSet]) -> list[EvaluatedSet]:
 
   def place(evaluated):
     benchmark, name = evaluated.benchmark, evaluated.name
-    order = _ORDER[benchmark]
+    order = _ORDER.get(benchmark)
     return (
         list(Benchmark).index(benchmark),
         order.index(name) if order else 0,

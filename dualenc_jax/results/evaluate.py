@@ -98,39 +98,30 @@ def evaluate(
   query_ids, values = _per_query(ranked, result)
   write_per_query(folder / 'per_query.tsv', query_ids, values)
   write_examples(folder / 'examples.jsonl', ranked, result)
+  corpus = ranked.corpus.cache.header
   # Last: with it the result is complete.
   files.write_json(
       folder / 'metrics.json',
       {
           'metrics': result.metrics,
           'queries_counted': len(query_ids),
-          **_described(task, split, ranked, options),
+          'task': task.task_name,
+          'dataset': task.dataset,
+          'label': options.label(task),
+          'split': split,
+          'queries': len(ranked.query_ids),
+          'passages': len(ranked.corpus),
+          'k': options.k,
+          'depth': options.depth,
+          'document_separator': options.document_separator,
+          'source': ranked.cache.header['source'],
+          'corpus': {name: corpus[name] for name in ('split', 'source')},
           **model.provenance,
           'embedding_dtype': str(passages.dtype),
           'command': command,
       },
   )
   return result
-
-
-def _described(
-    task: Dataset, split: str, ranked: RetrievalSet, options: Options
-) -> dict[str, Any]:
-  """What numbers depend on beside the model, for metrics.json."""
-  corpus = ranked.corpus.cache.header
-  return {
-      'task': task.task_name,
-      'dataset': task.dataset,
-      'label': options.label(task),
-      'split': split,
-      'queries': len(ranked.query_ids),
-      'passages': len(ranked.corpus),
-      'k': options.k,
-      'depth': options.depth,
-      'document_separator': options.document_separator,
-      'source': ranked.cache.header['source'],
-      'corpus': {name: corpus[name] for name in ('split', 'source')},
-  }
 
 
 def _per_query(

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
 import math
-import os
 import pathlib
 from typing import Any, NamedTuple
 
@@ -71,7 +70,7 @@ class PerQuery:
 
 
 def write_per_query(
-    path: str | os.PathLike[str],
+    path: pathlib.Path,
     query_ids: Sequence[str],
     values: Mapping[str, np.ndarray],
 ) -> None:
@@ -79,50 +78,29 @@ def write_per_query(
 
   Args:
     path: of the file.
-    query_ids: Q different strings.
-    values: by metric, floats [Q] in the order of the ids; NaN where it does
-      not apply.
+    query_ids: Q different strings, which `trec.write_run` has checked.
+    values: by metric, finite floats [Q] in the order of the ids; NaN where it
+      does not apply.
 
   Raises:
-    UserError: ids that are empty, repeated or hold a tab or line break, sizes
-      that disagree, infinite values, or a path that cannot be written.
+    UserError: the file cannot be written.
   """
-  path = pathlib.Path(path)
-  columns = []
-  for metric, column in values.items():
-    _check_field('metric', metric, path)
-    if np.shape(column) != (len(query_ids),):
-      raise UserError(
-          f'{path}: {metric} has shape {np.shape(column)}; expected one value'
-          f' for each of the {len(query_ids)} queries.'
-      )
-    if np.isinf(column).any():
-      raise UserError(f'{path}: {metric} has an infinite value.')
-    cells = np.asarray(column, np.float64).tolist()
-    columns.append(['' if math.isnan(cell) else repr(cell) for cell in cells])
-  seen = set()
-  for query_id in query_ids:
-    _check_field('query id', query_id, path)
-    if query_id in seen:
-      raise UserError(f'{path}: query id {query_id!r} is repeated.')
-    seen.add(query_id)
-  rows = [(_ID, *values), *zip(query_ids, *columns)]
+  columns = [
+      ['' if math.isnan(cell) else repr(cell) for cell in column.tolist()]
+      for column in values.values()
+  ]
+  rows = [(_ID, *values), *zip(query_ids, *columns, strict=True)]
   files.write(path, ''.join('\t'.join(row) + '\n' for row in rows))
 
 
-def read_per_query(path: str | os.PathLike[str]) -> PerQuery:
+def read_per_query(path: pathlib.Path) -> PerQuery:
   """Reads what `write_per_query` wrote.
 
   Raises:
     UserError: names file and line; no header, another number of cells, a value
       that is not a finite number, or a repeated query id.
   """
-  path = pathlib.Path(path)
-  try:
-    text = path.read_text('utf-8')
-  except (OSError, UnicodeDecodeError) as e:
-    reason = getattr(e, 'strerror', None) or f'it is no text in UTF-8: {e}'
-    raise UserError(f'{path} cannot be read: {reason}. {AGAIN}') from e
+  text = json_file.read_text(path, AGAIN)
   lines = text.removesuffix('\n').split('\n')
   first, *metrics = lines[0].split('\t')
 
@@ -169,14 +147,6 @@ def _number(cell: str) -> float:
   except ValueError:
     return math.inf
   return value if math.isfinite(value) or not cell else math.inf
-
-
-def _check_field(name: str, value: str, path: pathlib.Path) -> None:
-  if not value or any(c in value for c in '\t\r\n'):
-    raise UserError(
-        f'{path}: {name} {value!r} cannot stand in the file: expected at least'
-        ' one character, and neither tab nor line break.'
-    )
 
 
 class Key(NamedTuple):

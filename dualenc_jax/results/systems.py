@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 import dataclasses
 import hashlib
-import logging
 import pathlib
 
 import numpy as np
@@ -127,9 +126,8 @@ def of_run_file(
   run = trec.read_run(path)
   if k is not None:
     run = {query: _best(hits, k) for query, hits in run.items()}
-  run = _with_all_judged(run, judgements, path)
   try:
-    scores = metrics.evaluate_run(run, judgements.qrels)
+    scores = metrics.evaluate_run(run, judgements.qrels, str(path))
   except UserError as e:
     raise UserError(f'{path} with --qrels {judgements.path}: {e}') from e
   values = PerQuery(tuple(scores.queries), scores.values)
@@ -146,33 +144,6 @@ def of_run_file(
       per_query=lambda: values,
   )
   return Model(name or path.stem, str(path), {key: result})
-
-
-def _with_all_judged(
-    run: Mapping[str, dict[str, float]],
-    judgements: Judgements,
-    path: pathlib.Path,
-) -> Mapping[str, dict[str, float]]:
-  """The run, without hits for the queries that count and that it lacks.
-
-  Here, as the warning of `metrics.evaluate_run` cannot name the run. A run of
-  other queries stays as it is, for its error.
-  """
-  counted = [
-      query
-      for query, grades in judgements.qrels.items()
-      if any(grade >= 1 for grade in grades.values())
-  ]
-  missing = [query for query in counted if query not in run]
-  if not missing or len(missing) == len(counted):
-    return run
-  logging.getLogger(__name__).warning(
-      '%s: %d of the %d judged queries were not ranked and count as 0.',
-      path,
-      len(missing),
-      len(counted),
-  )
-  return {**run, **{query: {} for query in missing}}
 
 
 def _best(hits: Mapping[str, float], k: int) -> dict[str, float]:

@@ -46,26 +46,21 @@ def paper_tables(models: Sequence[Model]) -> list[Table]:
       for model in models
       for evaluated in benchmarks.group(model.results)
   )
-  by_benchmark = {
-      benchmark: [s for s in sets if s.benchmark is benchmark]
-      for benchmark in Benchmark
-  }
-  tables = []
-  if by_benchmark[Benchmark.QA]:
-    tables.append(_qa(models, by_benchmark[Benchmark.QA]))
-  if by_benchmark[Benchmark.BEIR]:
-    tables.append(_beir(models, by_benchmark[Benchmark.BEIR]))
-  for evaluated in by_benchmark[Benchmark.OPEN_NQ]:
-    tables.append(_open_nq(models, evaluated))
-  if by_benchmark[Benchmark.OTHER]:
-    tables.append(_other(models, by_benchmark[Benchmark.OTHER]))
+  qa, beir, open_nq, other = (
+      [s for s in sets if s.benchmark is benchmark] for benchmark in Benchmark
+  )
+  tables = [_qa(models, qa), _beir(models, beir)]
+  tables += [_open_nq(models, evaluated) for evaluated in open_nq]
+  tables.append(_other(models, other))
   return [table for table in tables if table.rows]
 
 
 def _qa(models: Sequence[Model], sets: Sequence[EvaluatedSet]) -> Table:
   metrics = benchmarks.QA_METRICS
   models = _with_any(models, sets, metrics)
-  averaged = _averaged(models, sets, benchmarks.QA_NAMES, metrics)
+  averaged, name, note = _averaged(
+      models, sets, metrics, benchmarks.QA_NAMES, "SamToNe's table 1"
+  )
   columns = [(s.name, metric) for s in sets for metric in metrics]
   values = [
       [s.value(model, metric) for s in sets for metric in metrics]
@@ -73,11 +68,10 @@ def _qa(models: Sequence[Model], sets: Sequence[EvaluatedSet]) -> Table:
   ]
   notes = _notes(models, sets, metrics)
   if averaged:
-    name = _average(averaged, benchmarks.QA_NAMES)
     columns += [(name, metric) for metric in metrics]
     for model, row in zip(models, values):
       row += [_mean(averaged, model, metric) for metric in metrics]
-    notes += _average_note(averaged, benchmarks.QA_NAMES, "SamToNe's table 1")
+    notes += (note,)
   return Table(
       name='qa-retrieval',
       title='Precision at 1 (P@1) (%) and mean reciprocal rank (MRR) (%) on QA'
@@ -95,7 +89,9 @@ def _qa(models: Sequence[Model], sets: Sequence[EvaluatedSet]) -> Table:
 def _beir(models: Sequence[Model], sets: Sequence[EvaluatedSet]) -> Table:
   (metric,) = benchmarks.BEIR_METRICS
   models = _with_any(models, sets, [metric])
-  averaged = _averaged(models, sets, benchmarks.BEIR_NAMES, [metric])
+  averaged, name, note = _averaged(
+      models, sets, [metric], benchmarks.BEIR_NAMES, 'BEIR'
+  )
   rows = [
       Row((s.name,), percents([s.value(model, metric) for model in models]))
       for s in sets
@@ -103,9 +99,8 @@ def _beir(models: Sequence[Model], sets: Sequence[EvaluatedSet]) -> Table:
   notes = _notes(models, sets, [metric])
   if averaged:
     means = [_mean(averaged, model, metric) for model in models]
-    name = _average(averaged, benchmarks.BEIR_NAMES)
     rows.append(Row((name,), percents(means), ruled=True))
-    notes += _average_note(averaged, benchmarks.BEIR_NAMES, 'BEIR')
+    notes += (note,)
   if 'CQADupStack' in {s.name for s in sets}:
     notes += ('CQADupStack is the mean of its 12 parts.',)
   return Table(
@@ -178,40 +173,37 @@ def _with_any(
 def _averaged(
     models: Sequence[Model],
     sets: Sequence[EvaluatedSet],
-    names: Collection[str],
     metrics: Collection[str],
-) -> list[EvaluatedSet]:
-  """The sets of the paper's average that all models have; none if only one."""
+    names: Sequence[str],
+    whose: str,
+) -> tuple[list[EvaluatedSet], str, str]:
+  """The sets of the paper's average that all models have; none if only one.
+
+  Returns:
+    The sets; the average's heading, with their number if it is not the paper's;
+    and a note on what it is over.
+  """
   common = [
       s
       for s in sets
       if s.name in names
       and all(s.value(m, k) is not None for m in models for k in metrics)
   ]
-  return common if len(common) > 1 else []
+  if len(common) < 2:
+    return [], '', ''
+  there = [s.name for s in common]
+  missing = [name for name in names if name not in there]
+  if not missing:
+    note = f'The average is over the {len(names)} sets of {whose}.'
+    return common, 'Average', note
+  return common, f'Average of {len(common)}', (
+      f'The average is over {", ".join(there)} only, which all models have;'
+      f' missing of the {len(names)} sets of {whose}: {", ".join(missing)}.'
+  )
 
 
 def _mean(sets: Sequence[EvaluatedSet], model: Model, metric: str) -> float:
   return sum(s.value(model, metric) for s in sets) / len(sets)
-
-
-def _average(averaged: Sequence[EvaluatedSet], names: Collection[str]) -> str:
-  """Its heading, with the number of sets if it is not the paper's."""
-  missing = len(averaged) < len(names)
-  return f'Average of {len(averaged)}' if missing else 'Average'
-
-
-def _average_note(
-    averaged: Sequence[EvaluatedSet], names: Sequence[str], whose: str
-) -> tuple[str, ...]:
-  there = [s.name for s in averaged]
-  missing = [name for name in names if name not in there]
-  if not missing:
-    return (f'The average is over the {len(names)} sets of {whose}.',)
-  return (
-      f'The average is over {", ".join(there)} only, which all models have;'
-      f' missing of the {len(names)} sets of {whose}: {", ".join(missing)}.',
-  )
 
 
 def _notes(

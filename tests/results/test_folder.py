@@ -52,23 +52,6 @@ def test_a_query_that_a_metric_does_not_apply_to_is_not_in_its_mean(tmp_path):
 
 
 @pytest.mark.parametrize(
-    'ids, column, message',
-    [
-        (['a', 'a'], [0.0, 1.0], "query id 'a' is repeated"),
-        (['a', ''], [0.0, 1.0], "query id '' cannot stand"),
-        (['a', 'b\tc'], [0.0, 1.0], "'b.tc' cannot stand"),
-        (['a', 'b\nc'], [0.0, 1.0], "'b.nc' cannot stand"),
-        (['a', 'b'], [0.0], r'MRR has shape \(1,\); expected .* 2 queries'),
-        (['a', 'b'], [0.0, np.inf], 'MRR has an infinite value'),
-    ],
-)
-def test_what_cannot_be_written(tmp_path, ids, column, message):
-  with pytest.raises(UserError, match=message):
-    write_per_query(tmp_path / 'x.tsv', ids, {'MRR': np.array(column)})
-  assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
     'text, message',
     [
         ('', r'per_query.tsv:1: the header is'),
