@@ -37,25 +37,16 @@ def tsne_figure(
   panels = []
   for vectors in models:
     queries, passages = _mapped(vectors, setting)
-    points = maps.tsne(
-        np.concatenate([queries, passages]), setting.sample.seed
-    )
+    both = np.concatenate([queries, passages])
+    points = maps.tsne(both, setting.sample.seed)
     share = apart[vectors.name]
     told = 'not measured' if share is None else f'{share:.1%}'
-    panels.append(
-        Panel(
-            vectors.name,
-            f'told apart: {told}',
-            points[: len(queries)],
-            points[len(queries) :],
-        )
-    )
-  unknown = ''
-  if None in apart.values():
-    unknown = (
-        '; not measured where most texts are equal or hang together by'
-        ' relevance, so that no folds part them'
-    )
+    towers = points[: len(queries)], points[len(queries) :]
+    panels.append(Panel(vectors.name, f'told apart: {told}', *towers))
+  unknown = (
+      '; not measured where most texts are equal or hang together by'
+      ' relevance, so that no folds part them'
+  ) * (None in apart.values())
   return Figure(
       name='tsne',
       title='Queries and passages on a t-SNE map',
@@ -137,16 +128,12 @@ def _draw_variance(canvas: Any, shares: Mapping[str, np.ndarray]) -> None:
   axis = canvas.subplots()
   for number, (name, cumulative) in enumerate(shares.items()):
     needed = int(np.searchsorted(cumulative, 0.9)) + 1
-    label = f'{name}: 90% in {needed:,} of {len(cumulative):,}'
+    told = f'90% in {needed:,} of {len(cumulative):,}'
     if not cumulative[-1]:
-      label = f'{name}: none, as all vectors are equal'
-    axis.plot(
-        np.arange(1, len(cumulative) + 1),
-        cumulative,
-        label=label,
-        linewidth=1.8,
-        **drawing.model_style(number),
-    )
+      told = 'none, as all vectors are equal'
+    style = {'linewidth': 1.8, **drawing.model_style(number)}
+    counts = np.arange(1, len(cumulative) + 1)
+    axis.plot(counts, cumulative, label=f'{name}: {told}', **style)
   ends = [np.searchsorted(c, _ENOUGH) + 1 for c in shares.values() if c[-1]]
   axis.set_xscale('log')
   axis.set_xlim(1, max([2, *ends]))

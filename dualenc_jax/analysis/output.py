@@ -55,11 +55,7 @@ def check_names(names: Sequence[str], models: int) -> None:
 def check_installed() -> None:
   """Raises UserError unless the libraries that draw and fit are installed."""
   packages = {'matplotlib': 'matplotlib', 'sklearn': 'scikit-learn'}
-  missing = [
-      package
-      for module, package in packages.items()
-      if importlib.util.find_spec(module) is None
-  ]
+  missing = [packages[m] for m in packages if not importlib.util.find_spec(m)]
   if missing:
     raise UserError(
         f'`dualenc analyze` needs {" and ".join(missing)}:'
@@ -121,16 +117,11 @@ def write(
   """
   saved = [save(figure, folder) for figure in figures(analyses, mapped)]
   names = number_names(analyses)
-  write_csv(
-      folder / 'numbers.csv',
-      {
-          'number': names,
-          **{
-              a.vectors.name: [a.numbers.get(name, '') for name in names]
-              for a in analyses
-          },
-      },
-  )
+  columns = {
+      a.vectors.name: [a.numbers.get(name, '') for name in names]
+      for a in analyses
+  }
+  write_csv(folder / 'numbers.csv', {'number': names, **columns})
   sample = analyses[0].sample
   models = [
       {'name': a.vectors.name, **a.provenance, 'numbers': a.numbers}

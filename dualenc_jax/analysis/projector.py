@@ -26,8 +26,6 @@ def write(
 ) -> None:
   """Writes the first `most` queries and passages of each model.
 
-  No two models have one name, nor one name once it is `safe`.
-
   Of a query `rank` is that of its best relevant passage, and `top1_cosine` the
   cosine with its best hit; of a passage both are empty.
 
@@ -43,10 +41,8 @@ def write(
     tensors = io.StringIO()
     np.savetxt(tensors, points, '%.7g', '\t')
     files.write(part / 'tensors.tsv', tensors.getvalue())
-    rows = [_COLUMNS, *_rows(vectors, sample, most)]
-    files.write(
-        part / 'metadata.tsv', ''.join('\t'.join(row) + '\n' for row in rows)
-    )
+    lines = map('\t'.join, [_COLUMNS, *_rows(vectors, sample, most)])
+    files.write(part / 'metadata.tsv', ''.join(f'{line}\n' for line in lines))
     entries.append(
         'embeddings {\n'
         f'  tensor_name: "{name}"\n'
@@ -59,9 +55,7 @@ def write(
   files.write(folder / _CONFIG, ''.join(entries))
 
 
-def _rows(
-    vectors: Vectors, sample: Sample, most: int
-) -> list[tuple[str, ...]]:
+def _rows(vectors: Vectors, sample: Sample, most: int) -> list[tuple[str, ...]]:
   texts = sample.retrieval_set.cache.query_texts
   rows = [
       (

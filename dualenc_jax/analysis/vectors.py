@@ -71,9 +71,8 @@ def embed(
   taken = np.asarray(encoded[_position(searched, sample.passages)])
   _check(name, 'passages', taken, sample.passage_id)
   positives = np.asarray(encoded[_position(searched, sample.pair_passages)])
-  _check(
-      name, 'passages', positives, lambda i: corpus.ids[sample.pair_passages[i]]
-  )
+  of_pairs = sample.pair_passages
+  _check(name, 'passages', positives, lambda i: corpus.ids[of_pairs[i]])
   best, ranks = _search(queries, encoded, sample, ranked)
   hits = np.asarray(encoded[best])
   _check(name, 'best hits', hits, lambda i: corpus.ids[searched[best[i]]])

@@ -54,12 +54,24 @@ def map_inches(panels: Sequence[Panel]) -> tuple[float, float]:
 
 def draw_maps(canvas: Any, panels: Sequence[Panel]) -> None:
   """Draws maps, queries blue and passages orange, on a matplotlib figure."""
+  from matplotlib.lines import Line2D
+
   axes = canvas.subplots(*_grid(len(panels)), squeeze=False).ravel()
   for axis, panel in zip(axes, panels):
     _draw_map(axis, panel)
   for axis in axes[len(panels) :]:
     axis.remove()
-  _legend_of_towers(canvas)
+  canvas.legend(
+      handles=[
+          Line2D([], [], marker='o', linestyle='', color=colour, label=label)
+          for label, colour in (('queries', QUERY), ('passages', PASSAGE))
+      ],
+      loc='outside upper left',
+      ncols=2,
+      borderpad=0.8,
+      handletextpad=0.1,
+      columnspacing=1.2,
+  )
 
 
 def _grid(count: int) -> tuple[int, int]:
@@ -114,22 +126,6 @@ def _draw_map(axis: Any, panel: Panel) -> None:
   axis.tick_params(length=2)
 
 
-def _legend_of_towers(canvas: Any) -> None:
-  from matplotlib.lines import Line2D
-
-  canvas.legend(
-      handles=[
-          Line2D([], [], marker='o', linestyle='', color=colour, label=label)
-          for label, colour in (('queries', QUERY), ('passages', PASSAGE))
-      ],
-      loc='outside upper left',
-      ncols=2,
-      borderpad=0.8,
-      handletextpad=0.1,
-      columnspacing=1.2,
-  )
-
-
 @dataclasses.dataclass(frozen=True)
 class Curve:
   """The histogram of one model.
@@ -173,21 +169,13 @@ def draw_histograms(
     axis.axvspan(*band, color=_FAINT, linewidth=0)
   for number, curve in enumerate(curves):
     style = model_style(number)
-    axis.stairs(
-        curve.values,
-        edges,
-        fill=True,
-        color=style['color'],
-        # Many would be mud.
-        alpha=0.3 / len(curves),
-    )
-    axis.stairs(
-        curve.values, edges, label=curve.label, linewidth=1.5, **style
-    )
+    colour = style['color']
+    # Many that are opaque would be mud.
+    pale = 0.3 / len(curves)
+    axis.stairs(curve.values, edges, fill=True, color=colour, alpha=pale)
+    axis.stairs(curve.values, edges, label=curve.label, linewidth=1.5, **style)
     if edges[0] <= curve.middle <= edges[-1]:
-      axis.axvline(
-          curve.middle, 0, 0.04, color=style['color'], linewidth=2.5
-      )
+      axis.axvline(curve.middle, 0, 0.04, color=colour, linewidth=2.5)
   axis.set_xlim(edges[0], edges[-1])
   axis.set_ylim(0)
   axis.set_xlabel(x_label)

@@ -72,24 +72,16 @@ def save(figure: Figure, folder: pathlib.Path) -> dict[str, str]:
   Raises:
     UserError: a file cannot be written.
   """
-  files = {
-      kind: f'{figure.name}.{kind}' for kind in (*_NO_METADATA, 'csv')
-  }
+  files = {kind: f'{figure.name}.{kind}' for kind in (*_NO_METADATA, 'csv')}
   contents = drawn(figure.inches, figure.draw, _NO_METADATA)
   for kind, content in contents.items():
     files_lib.write(folder / files[kind], content)
   write_csv(folder / files['csv'], figure.columns)
-  return {
-      'name': figure.name,
-      'title': figure.title,
-      'caption': figure.caption,
-      **files,
-  }
+  words = {'title': figure.title, 'caption': figure.caption}
+  return {'name': figure.name, **words, **files}
 
 
-def svg(
-    inches: tuple[float, float], draw: Callable[[Any], None]
-) -> str:
+def svg(inches: tuple[float, float], draw: Callable[[Any], None]) -> str:
   """A drawing as an <svg> element of a page of HTML, as wide as its place.
 
   Its letters are those of the page, in the colour of the text around it.
@@ -152,9 +144,7 @@ def drawn(
   return contents
 
 
-def write_csv(
-    path: pathlib.Path, columns: Mapping[str, Sequence[Any]]
-) -> None:
+def write_csv(path: pathlib.Path, columns: Mapping[str, Sequence[Any]]) -> None:
   """Writes columns of one length; of floats six digits.
 
   Raises:

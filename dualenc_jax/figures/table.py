@@ -168,11 +168,9 @@ def escaped(name: str) -> str:
   """A name as Markdown that shows it as it is, in one line."""
   name = re.sub(r'([\\|*`\[]|<(?!\d))', r'\\\1', ' '.join(name.split()))
   # Inside a word an underscore means nothing.
-  return re.sub(r'(?<!\w)(_+)|(_+)(?!\w)', _escape_all, name)
-
-
-def _escape_all(found: re.Match) -> str:
-  return ''.join(f'\\{character}' for character in found[0])
+  return re.sub(
+      r'(?<!\w)_+|_+(?!\w)', lambda found: found[0].replace('_', r'\_'), name
+  )
 
 
 def _starred(cell: Cell) -> str:

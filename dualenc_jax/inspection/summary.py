@@ -169,11 +169,8 @@ class Split:
   @property
   def kinds(self) -> Sequence[tuple[str, Texts]]:
     """(what, texts) of those kinds that there are."""
-    kinds = (
-        ('query', self.queries),
-        ('passage', self.passages),
-        ('negative', self.negatives),
-    )
+    names = 'query', 'passage', 'negative'
+    kinds = zip(names, (self.queries, self.passages, self.negatives))
     return [(what, texts) for what, texts in kinds if texts.count]
 
 

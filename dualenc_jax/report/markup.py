@@ -3,7 +3,7 @@
 import html
 from typing import Any
 
-from dualenc_jax.figures.table import Table
+from dualenc_jax.figures.table import Cell, Table
 
 # Written without an end tag.
 _EMPTY = frozenset(('img', 'meta'))
@@ -60,31 +60,23 @@ def set_table(table: Table) -> Html:
       tag(
           'tr',
           *(tag('th', head, scope='row') for head in row.heads),
-          *(
-              tag(
-                  'td',
-                  tag('b', cell.text) if cell.bold else cell.text,
-                  title=cell.exact or None,
-              )
-              for cell in row.cells
-          ),
+          *map(_cell, row.cells),
           class_='ruled' if row.ruled else None,
       )
       for row in table.rows
   ]
   head = [tag('th', name, scope='col') for name in (*table.heads, *columns)]
+  grid = tag('table', tag('thead', tag('tr', *head)), tag('tbody', *rows))
   return join(
       tag('h3', table.title) if table.title else '',
-      tag(
-          'div',
-          tag(
-              'table', tag('thead', tag('tr', *head)), tag('tbody', *rows)
-          ),
-          class_='scroll',
-          tabindex=0,
-      ),
+      tag('div', grid, class_='scroll', tabindex=0),
       *(tag('p', note, class_='note') for note in table.notes),
   )
+
+
+def _cell(cell: Cell) -> Html:
+  text = tag('b', cell.text) if cell.bold else cell.text
+  return tag('td', text, title=cell.exact or None)
 
 
 def precise(value: float) -> str:

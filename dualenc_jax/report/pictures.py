@@ -27,18 +27,12 @@ def render(contents: Contents) -> tuple[Html, list[str]]:
             ' its analysis.json names; run `dualenc analyze` again.'
         )
         continue
-      figures.append(
-          tag(
-              'figure',
-              tag('figcaption', tag('b', figure['title'])),
-              tag('img', src=source, alt=figure['title']),
-              tag('p', figure['caption'], class_='note'),
-          )
-      )
-    parts += [
-        set_table(_numbers(analysis)),
-        tag('div', *figures, class_='pictures'),
-    ]
+      caption = tag('figcaption', tag('b', figure['title']))
+      picture = tag('img', src=source, alt=figure['title'])
+      note = tag('p', figure['caption'], class_='note')
+      figures.append(tag('figure', caption, picture, note))
+    parts.append(set_table(_numbers(analysis)))
+    parts.append(tag('div', *figures, class_='pictures'))
   return section('space', 'Embedding space', *parts), problems
 
 
@@ -75,13 +69,14 @@ def _numbers(analysis: Analysis) -> Table:
       rows=tuple(
           Row(
               (name.replace('_', ' '),),
-              tuple(
-                  Cell(precise(values[name]), exact=repr(values[name]))
-                  if name in values
-                  else Cell(MISSING)
-                  for values in models
-              ),
+              tuple(_cell(values.get(name)) for values in models),
           )
           for name in names
       ),
   )
+
+
+def _cell(value: float | None) -> Cell:
+  if value is None:
+    return Cell(MISSING)
+  return Cell(precise(value), exact=repr(value))

@@ -2,14 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from dualenc_jax.figures.table import (
-  Cell,
-  MISSING,
-  percents,
-  percents_by_column,
-  Row,
-  Table,
-)
+from dualenc_jax.figures import table as table_lib
+from dualenc_jax.figures.table import Cell, MISSING, Row, Table
 from dualenc_jax.report.contents import Contents, Evaluation
 from dualenc_jax.report.markup import Html, section, set_table
 from dualenc_jax.results import tables
@@ -41,7 +35,7 @@ def _every_metric(evaluations: Sequence[Evaluation]) -> Table:
     result = evaluation.result
     sizes = [result.provenance.get(k) for k in ('queries', 'passages')]
     # One at a time: models side by side have best ones, tasks have none.
-    shares = [percents([result.metrics.get(m)])[0] for m in metrics]
+    shares = [table_lib.percents([result.metrics.get(m)])[0] for m in metrics]
     counts = [Cell(MISSING if n is None else f'{n:,}') for n in sizes]
     rows.append(Row((evaluation.name,), (*shares, *counts)))
   notes = tables.mixed_notes({'': [e.result for e in evaluations]})
@@ -57,7 +51,7 @@ def _every_metric(evaluations: Sequence[Evaluation]) -> Table:
 
 def _baselines(systems: Mapping[str, Mapping[str, float]]) -> Table:
   metrics = _in_order(systems.values())
-  cells = percents_by_column(
+  cells = table_lib.percents_by_column(
       [[row.get(m) for m in metrics] for row in systems.values()]
   )
   return Table(

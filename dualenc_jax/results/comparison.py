@@ -101,11 +101,6 @@ class Comparison:
   differences: tuple[Difference, ...]
   left_out: tuple[Key, ...]
 
-  @property
-  def metrics(self) -> list[str]:
-    """Those that were compared."""
-    return list(dict.fromkeys(d.metric for d in self.differences))
-
 
 def compare(
     baseline: Model, models: Sequence[Model], options: Options = Options()
@@ -283,17 +278,16 @@ def _difference(
 
 def _corrected(differences: Sequence[Difference]) -> tuple[Difference, ...]:
   """With p values corrected for all sets and models of the same metric."""
-  corrected = {}
+  corrected = list(differences)
   for metric in {d.metric for d in differences}:
     family = [i for i, d in enumerate(differences) if d.metric == metric]
-    t_tests = significance.holm([differences[i].t_test for i in family])
-    randomizations = significance.holm(
-        [differences[i].randomization for i in family]
-    )
+    own = [differences[i] for i in family]
+    t_tests = significance.holm([d.t_test for d in own])
+    randomizations = significance.holm([d.randomization for d in own])
     for i, t_test, randomization in zip(family, t_tests, randomizations):
       corrected[i] = dataclasses.replace(
           differences[i],
           t_test_holm=t_test,
           randomization_holm=randomization,
       )
-  return tuple(corrected[i] for i in range(len(differences)))
+  return tuple(corrected)

@@ -55,17 +55,10 @@ def write_comparison(folder: pathlib.Path, comparison: Comparison) -> list[str]:
 def _table(comparison: Comparison, model: Model, number: int) -> Table:
   own = [d for d in comparison.differences if d.model == model.name]
   split = any(d.evaluated.split for d in own)
-  columns = [
-      ('', comparison.baseline.name),
-      ('', model.name),
-      ('', 'difference'),
-      ('', 'relative'),
-      ('', 'better/equal/worse'),
-      ('t-test', 'p'),
-      ('t-test', 'Holm'),
-      ('randomization', 'p'),
-      ('randomization', 'Holm'),
-  ]
+  names = [comparison.baseline.name, model.name, 'difference', 'relative']
+  columns = [('', name) for name in (*names, 'better/equal/worse')]
+  for test in ('t-test', 'randomization'):
+    columns += [(test, 'p'), (test, 'Holm')]
   sets = [d.evaluated for d in own]
   rows = []
   for d, name in zip(own, benchmarks.task_names(sets)):
@@ -91,13 +84,8 @@ def _cells(d: Difference) -> Iterator[Cell]:
   yield Cell(relative)
   yield Cell(f'{d.better:,}/{d.equal:,}/{d.worse:,}')
   for p in (d.t_test, d.t_test_holm, d.randomization, d.randomization_holm):
-    yield Cell(_p_value(p))
-
-
-def _p_value(p: float | None) -> str:
-  if p is None:
-    return MISSING
-  return f'{p:.4f}' if p >= 0.0001 else '<0.0001'
+    shown = MISSING if p is None else f'{p:.4f}'
+    yield Cell('<0.0001' if p is not None and p < 0.0001 else shown)
 
 
 def _notes(comparison: Comparison) -> Iterator[str]:

@@ -165,12 +165,10 @@ def write_examples(
     UserError: the file cannot be written.
   """
   total = len(retrieval_set.query_ids)
-  chosen = np.random.default_rng(0).permutation(total)[:QUERIES]
-  lines = [
-      json.dumps(_example(retrieval_set, result, query), ensure_ascii=False)
-      for query in np.sort(chosen).tolist()
-  ]
-  files.write(path, '\n'.join(lines) + '\n')
+  chosen = np.random.default_rng(0).permutation(total)[:QUERIES].tolist()
+  examples = (_example(retrieval_set, result, q) for q in sorted(chosen))
+  lines = [json.dumps(e, ensure_ascii=False) + '\n' for e in examples]
+  files.write(path, ''.join(lines))
 
 
 def _example(

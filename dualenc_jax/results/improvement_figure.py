@@ -25,16 +25,11 @@ def figures(comparison: Comparison) -> list[Figure]:
 
   Sets on which the baseline has 0 are left out; so is a metric without others.
   """
-  found = []
-  for metric in comparison.metrics:
-    shown = [
-        difference
-        for difference in comparison.differences
-        if difference.metric == metric and difference.relative is not None
-    ]
-    if shown:
-      found.append(_figure(comparison, metric, shown))
-  return found
+  known = [d for d in comparison.differences if d.relative is not None]
+  return [
+      _figure(comparison, metric, [d for d in known if d.metric == metric])
+      for metric in dict.fromkeys(d.metric for d in known)
+  ]
 
 
 def save(comparison: Comparison, folder: pathlib.Path) -> list[str]:
@@ -93,6 +88,13 @@ def _file_name(metric: str) -> str:
   return f'relative_improvement_{plain}'
 
 
+def _plain(axis: Any, numbers: str) -> None:
+  """Faint lines across the axis of numbers, and nothing around."""
+  axis.grid(axis=numbers)
+  axis.spines[['left', 'bottom']].set_visible(False)
+  axis.tick_params(length=0)
+
+
 def _draw_bars(canvas: Any, shown: Sequence[Difference], title: str) -> None:
   axis = canvas.subplots()
   values = [100 * d.relative for d in shown]
@@ -120,10 +122,8 @@ def _draw_bars(canvas: Any, shown: Sequence[Difference], title: str) -> None:
   axis.axvline(0, color=_GREY, linewidth=0.8)
   # Room for the labels on both sides.
   axis.margins(x=0.12, y=0.02)
-  axis.grid(axis='x')
-  axis.spines[['left', 'bottom']].set_visible(False)
-  axis.tick_params(length=0)
   axis.set_title(title)
+  _plain(axis, 'x')
 
 
 def _draw_lines(
@@ -142,15 +142,8 @@ def _draw_lines(
     values = [100 * d.relative for d in own]
     colour = _COLOURS[number % len(_COLOURS)]
     marker = _MARKERS[number % len(_MARKERS)]
-    axis.plot(
-        places,
-        values,
-        color=colour,
-        marker=marker,
-        markersize=6.5,
-        linewidth=1.4,
-        label=model,
-    )
+    style = {'color': colour, 'marker': marker, 'linewidth': 1.4}
+    axis.plot(places, values, **style, markersize=6.5, label=model)
     hollow = [i for i, d in enumerate(own) if d.randomization_holm >= LEVEL]
     axis.plot(
         [places[i] for i in hollow],
@@ -177,9 +170,7 @@ def _draw_lines(
       lambda value, _: f'{value:+.3g}%'.replace('-', '\u2212') if value else '0'
   )
   axis.margins(x=0.04, y=0.08)
-  axis.grid(axis='y')
-  axis.spines[['left', 'bottom']].set_visible(False)
-  axis.tick_params(length=0)
+  _plain(axis, 'y')
   # About 10 letters an inch, and as much as 6 for a line and the space.
   letters = max(map(len, [baseline, *models])) + 6
   fitting = max(int(canvas.get_figwidth() * 10 / letters), 1)

@@ -90,7 +90,13 @@ def _paired(
     baseline: Result, result: Result, metric: str, common_queries: bool
 ) -> np.ndarray:
   """float64 [Q, 2]."""
-  one, other = (_column(r, metric) for r in (baseline, result))
+  for r in (baseline, result):
+    if metric not in r.per_query().values:
+      raise UserError(
+          f'{r.where}/{PER_QUERY} has no column {metric!r}. Run `dualenc'
+          ' evaluate` again, or choose other --metrics.'
+      )
+  one, other = (r.per_query().column(metric) for r in (baseline, result))
   common = [query for query in one if query in other]
   alone = [
       (r.where, [query for query in mine if query not in theirs])
@@ -112,16 +118,6 @@ def _paired(
         ' common.'
     )
   return np.array([(one[query], other[query]) for query in common])
-
-
-def _column(result: Result, metric: str) -> dict[str, float]:
-  values = result.per_query()
-  if metric not in values.values:
-    raise UserError(
-        f'{result.where}/{PER_QUERY} has no column {metric!r}. Run `dualenc'
-        ' evaluate` again, or choose other --metrics.'
-    )
-  return values.column(metric)
 
 
 def _some(queries: Sequence[str]) -> str:
