@@ -66,12 +66,9 @@ def analyse(
     UserError: too little data, or vectors that are not finite.
   """
   ranked = RetrievalSet.of_split(experiment, split)
+  size = max(options.mapped, options.measured)
   sample = sample_lib.draw(
-      ranked,
-      max(options.mapped, options.measured),
-      options.kind,
-      options.seed,
-      options.max_passages,
+      ranked, size, options.kind, options.seed, options.max_passages
   )
   _LOG.info('Passages of %s: %s.', name, f'{len(sample.searched):,}')
   searched = ranked.corpus.subset(sample.searched)

@@ -114,16 +114,9 @@ def draw(
           f' at least {FEWEST} to look at the embedding space. Take a larger'
           ' split.'
       )
+  pairs = (pair_queries, pair_passages)
   return Sample(
-      retrieval_set,
-      seed,
-      kind,
-      queries,
-      passages,
-      gold,
-      pair_queries,
-      pair_passages,
-      searched,
+      retrieval_set, seed, kind, queries, passages, gold, *pairs, searched
   )
 
 

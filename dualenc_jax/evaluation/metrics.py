@@ -91,7 +91,17 @@ def score(
     UserError: a ranking too shallow, sizes that disagree, ranks of another
       ranking, or no query with a relevant passage.
   """
-  _check(ranking, judgements, num_passages, ranks)
+  if len(ranking.indices) != len(judgements):
+    raise UserError(
+        f'the ranking has {len(ranking.indices)} rows and judgements are of '
+        f'{len(judgements)} queries: expected as many.'
+    )
+  if ranks is not None and np.shape(ranks) != (len(judgements),):
+    raise UserError(
+        f'ranks have shape {np.shape(ranks)}: expected one for each of the '
+        f'{len(judgements)} queries.'
+    )
+  check_depth(ranking, num_passages)
   counted = [q for q, judged in enumerate(judgements) if _relevant(judged)]
   if not counted:
     raise UserError(
@@ -204,20 +214,6 @@ def _by_place(
   return {
       name_of.get(row, f'row {row}'): grade for row, grade in judged.items()
   }
-
-
-def _check(ranking, judgements, num_passages, ranks) -> None:
-  if len(ranking.indices) != len(judgements):
-    raise UserError(
-        f'the ranking has {len(ranking.indices)} rows and judgements are of '
-        f'{len(judgements)} queries: expected as many.'
-    )
-  if ranks is not None and np.shape(ranks) != (len(judgements),):
-    raise UserError(
-        f'ranks have shape {np.shape(ranks)}: expected one for each of the '
-        f'{len(judgements)} queries.'
-    )
-  check_depth(ranking, num_passages)
 
 
 def check_depth(ranking: Ranking, num_passages: int) -> None:

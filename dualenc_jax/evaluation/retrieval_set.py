@@ -153,17 +153,8 @@ class RetrievalSet:
           ' are looked for in passages. Expected judged documents to rank'
           ' documents: leave out --max_passage.'
       )
-    return cls(
-        cache,
-        query_rows,
-        query_ids,
-        corpus,
-        judgements,
-        answers,
-        answer_text,
-        self_hits,
-        documents,
-    )
+    ranked = (corpus, judgements, answers, answer_text, self_hits, documents)
+    return cls(cache, query_rows, query_ids, *ranked)
 
   def subset(
       self, queries: int, passages: int, seed: int = 0
@@ -198,12 +189,8 @@ class RetrievalSet:
         query_ids=[self.query_ids[q] for q in chosen],
         corpus=self.corpus.subset(kept),
         judgements=[
-            {
-                position[p]: grade
-                for p, grade in self.judgements[q].items()
-                if p in position
-            }
-            for q in chosen
+            {position[p]: g for p, g in judged.items() if p in position}
+            for judged in (self.judgements[q] for q in chosen)
         ],
         answers=[self.answers[q] for q in chosen],
         self_hits=own,

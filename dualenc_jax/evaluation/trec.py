@@ -118,12 +118,10 @@ def read_qrels(path: str | os.PathLike[str]) -> dict[str, dict[str, int]]:
   """
   qrels: dict[str, dict[str, int]] = {}
   try:
-    judgements = qrels_reader.read(
-        pathlib.Path(path), flag='an editor'
-    ).judgements
+    read = qrels_reader.read(pathlib.Path(path), flag='an editor')
   except OSError as e:
     raise UserError(f'{path}: cannot read the qrels: {e.strerror}.') from e
-  for query_id, passage_id, grade, _ in judgements:
+  for query_id, passage_id, grade, _ in read.judgements:
     qrels.setdefault(query_id, {})[passage_id] = grade
   return qrels
 
