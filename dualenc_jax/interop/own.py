@@ -28,7 +28,6 @@ from dualenc_jax.tensor_files.tensors import DamageError, Tensor
 from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
 
 KIND = 'dualenc_jax model_dir'
-VOCABULARY = 'vocabulary.model'
 # A statistic of a parameter in optax state: 0/v_row/encoder/.../kernel.
 STATISTIC = re.compile(r'(?:(.*)/)?(v_row|v_col|v|mu|nu)/(.+)')
 _CHECKPOINTS = 'checkpoints'
@@ -174,22 +173,15 @@ def weights_of(checkpoint: Checkpoint) -> Weights:
       for tower in ENCODERS
       if any(name.startswith(f'{tower}/') for name in tensors)
   }
-  vocabulary = checkpoint.model_dir / VOCABULARY
-  data = meta['data']
+  # Prefixes are saved where there are some.
+  facts = {'query_prefix': '', 'passage_prefix': '', **meta['data']}
   return Weights(
       KIND,
       str(checkpoint.model_dir),
       tensors,
       encoders.get('encoder') or infer_encoder(tensors),
       encoders.get('passage_encoder'),
-      Usage(
-          vocabulary if vocabulary.exists() else None,
-          None,
-          data['query_length'],
-          data['passage_length'],
-          data.get('query_prefix', ''),
-          data.get('passage_prefix', ''),
-      ),
+      Usage().saved(facts, checkpoint.model_dir),
       loss=checkpoint.loss,
       step=meta['step'],
       described=meta['model'],

@@ -36,7 +36,15 @@ def join(
       for name, tensor in passage.tensors.items()
       if name.partition('/')[0] in own
   }
-  _check_vocabulary(query.usage, passage.usage, path)
+  if query.usage.vocabulary and passage.usage.vocabulary:
+    sides = [w.usage.vocabulary.read_bytes() for w in (query, passage)]
+  else:
+    sides = [(w.usage.vocabulary, w.usage.pieces) for w in (query, passage)]
+  if sides[0] != sides[1]:
+    raise UserError(
+        f'{path}: query and passage have different vocabularies. Both towers of'
+        ' a dual encoder read one.'
+    )
   usage = dataclasses.replace(
       query.usage, passage_length=passage.usage.passage_length
   )
@@ -88,18 +96,3 @@ def _same_part(query: Weights, passage: Weights, part: str) -> bool:
       a.where == b.where or (a.shape == b.shape and digest(a) == digest(b))
       for a, b in pairs
   )
-
-
-def _check_vocabulary(
-    query: Usage, passage: Usage, path: pathlib.Path
-) -> None:
-  if query.vocabulary and passage.vocabulary:
-    same = query.vocabulary.read_bytes() == passage.vocabulary.read_bytes()
-  else:
-    sides = [(usage.vocabulary, usage.pieces) for usage in (query, passage)]
-    same = sides[0] == sides[1]
-  if not same:
-    raise UserError(
-        f'{path}: query and passage have different vocabularies. Both towers of'
-        ' a dual encoder read one.'
-    )

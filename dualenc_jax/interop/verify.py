@@ -6,6 +6,7 @@ and its own T5. One after the other, so that one model is in memory at a time.
 
 from collections.abc import Callable, Sequence
 import dataclasses
+import functools
 import gc
 import pathlib
 import sysconfig
@@ -72,7 +73,13 @@ def ours(weights: Weights) -> Encode:
   """This library's side. A pretrained T5 is pooled, without a projection."""
 
   def encode(texts: Sequence[str]) -> Vectors:
-    whole = _with_projection(weights)
+    whole = weights
+    if not weights.has_projection:
+      width = weights.tensors['token_embedder/embedding'].shape[1]
+      identity = functools.partial(np.eye, width, dtype=np.float32)
+      tensor = Tensor('the identity', (width, width), identity)
+      tensors = {**weights.tensors, 'projection/kernel': tensor}
+      whole = dataclasses.replace(weights, tensors=tensors)
     params, embedder = loading.place(
         whole.model(), whole.tensors, whole.path, _OneDevice(), _ROWS
     )
@@ -198,16 +205,3 @@ def check_written(weights: Weights, folder: pathlib.Path) -> None:
 def _wide(vectors: np.ndarray) -> np.ndarray:
   wide = vectors.astype(np.float64)
   return wide / np.linalg.norm(wide, axis=1, keepdims=True)
-
-
-def _with_projection(weights: Weights) -> Weights:
-  """The same, with the identity where there is no projection."""
-  if weights.has_projection:
-    return weights
-  width = weights.tensors['token_embedder/embedding'].shape[1]
-  identity = Tensor(
-      'the identity', (width, width), lambda: np.eye(width, dtype=np.float32)
-  )
-  return dataclasses.replace(
-      weights, tensors={**weights.tensors, 'projection/kernel': identity}
-  )

@@ -11,6 +11,7 @@ import tiny_towers
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import loading, opening, own
+from dualenc_jax.interop.weights import VOCABULARY
 from dualenc_jax.models import describe, DualEncoder, Projection
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.tensor_files.tensors import Tensor
@@ -37,7 +38,7 @@ def save(folder, *steps, **kind):
             },
         },
     )
-  shutil.copyfile(tokenizer.vocabulary.file, folder / own.VOCABULARY)
+  shutil.copyfile(tokenizer.vocabulary.file, folder / VOCABULARY)
   return towers
 
 
@@ -129,7 +130,7 @@ def test_a_step_or_the_newest_that_can_be_read(copied, caplog):
 
 
 def test_another_vocabulary_is_refused(copied):
-  path = copied / own.VOCABULARY
+  path = copied / VOCABULARY
   path.write_bytes(path.read_bytes() + b'\x1a\x00')
   with pytest.raises(UserError, match='another vocabulary'):
     opening.load(copied)
