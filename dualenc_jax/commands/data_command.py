@@ -111,4 +111,3 @@ def _tasks() -> list[str]:
       for file in config.shipped_files()
       if file.startswith('tasks/')
   ]
-

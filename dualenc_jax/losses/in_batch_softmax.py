@@ -118,8 +118,14 @@ class InBatchSoftmax:
     """
     temperature = similarity.temperature
     terms = self.terms()
+    size = batch.query.shape[0]
     for term in terms:
-      self._check_candidates(term, batch)
+      if not sum(b.size(size, batch.num_negatives) for b in term.blocks):
+        raise UserError(
+            f'The {term.name} of {type(self).__name__} sees one candidate an'
+            ' anchor, so that its loss is 0 whatever the model does. Expected'
+            f' at least 2: raise the global batch size, {size}, above 1.'
+        )
     partitions = blocks.partitions(
         batch,
         {block for term in terms for block in term.blocks},
@@ -175,16 +181,6 @@ class InBatchSoftmax:
       # An anchor whose candidates are all duplicates has no denominator.
       entropy = jnp.where(negatives.count > 0, entropy, 0.0)
     return entropy
-
-  def _check_candidates(self, term: Term, batch: Embeddings) -> None:
-    size = batch.query.shape[0]
-    counts = [block.size(size, batch.num_negatives) for block in term.blocks]
-    if sum(counts) < 1:
-      raise UserError(
-          f'The {term.name} of {type(self).__name__} sees one candidate an'
-          ' anchor, so that its loss is 0 whatever the model does. Expected at'
-          f' least 2: raise the global batch size, {size}, above 1.'
-      )
 
 
 def _metrics_of_negatives(

@@ -125,20 +125,21 @@ def dense_log_partitions(
     temperature: jax.Array,
 ) -> list[tuple[Partition | None, Partition | None]]:
   """Partitions of rows and columns of whole ones; see `similarity.py`."""
-  return [
-      _both(matrix, totals, precision, vectors, *both, temperature)
-      for matrix, both in zip(matrices, tags, strict=True)
-  ]
 
+  def both(matrix, rows, columns):
+    s = scores(vectors[matrix.rows], vectors[matrix.columns], precision)
+    s /= temperature
+    diagonal = jnp.eye(*s.shape, dtype=bool) if matrix.aligned else None
+    mask = negatives(rows, columns, diagonal)
+    mask = jnp.broadcast_to(True if mask is None else mask, s.shape)
+    return (
+        partition(s, mask, 1) if matrix.of_rows else None,
+        partition(s, mask, 0)
+        if matrix.of_columns and not matrix.symmetric
+        else None,
+    )
 
-def _both(matrix, totals, precision, vectors, rows, columns, temperature):
-  s = scores(vectors[matrix.rows], vectors[matrix.columns], precision)
-  s /= temperature
-  diagonal = jnp.eye(*s.shape, dtype=bool) if matrix.aligned else None
-  mask = negatives(rows, columns, diagonal)
-  mask = jnp.broadcast_to(True if mask is None else mask, s.shape)
-
-  def partition(axis):
+  def partition(s, mask, axis):
     masked = jnp.where(mask, s, MASKED)
     total = jnp.sum(jnp.where(mask, s, 0.0), axis) if totals else None
     return Partition(
@@ -148,7 +149,4 @@ def _both(matrix, totals, precision, vectors, rows, columns, temperature):
         total=total,
     )
 
-  return (
-      partition(1) if matrix.of_rows else None,
-      partition(0) if matrix.of_columns and not matrix.symmetric else None,
-  )
+  return [both(m, *of) for m, of in zip(matrices, tags, strict=True)]

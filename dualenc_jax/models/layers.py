@@ -149,8 +149,7 @@ class Segments(NamedTuple):
     Returns:
       bool [R, L or 1, F].
     """
-    bits = _per_key(lambda k: jax.random.bits(k, (features,)))(self._keys(key))
-    keep = _keep(bits, rate)
+    keep = _keep(_draw(self._keys(key), (features,)), rate)
     if keep.shape[1] == 1:
       return keep
     return jnp.take_along_axis(keep, self._own_slots()[:, :, None], axis=1)
@@ -163,8 +162,7 @@ class Segments(NamedTuple):
       # Random number n of a key does not depend on how many are drawn, so
       # token p of a text has the numbers p F to p F + F - 1 in a row of any
       # length.
-      bits = _per_key(lambda k: jax.random.bits(k, shape))(keys)[:, 0]
-      return _keep(bits, rate)
+      return _keep(_draw(keys, shape)[:, 0], rate)
     data = jnp.take_along_axis(
         jax.random.key_data(keys), self._own_slots()[:, :, None], axis=1
     )
@@ -188,9 +186,9 @@ class Segments(NamedTuple):
     return jnp.minimum(self.slots, self.lengths.shape[1] - 1)
 
 
-def _per_key(function):
-  """Maps a function of a key over keys [R, S]."""
-  return jax.vmap(jax.vmap(function))
+def _draw(keys: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+  """Random bits of each key: [R, S] -> uint32 [R, S, *shape]."""
+  return jax.vmap(jax.vmap(lambda key: jax.random.bits(key, shape)))(keys)
 
 
 def _bits(key: jax.Array, count: jax.Array) -> jax.Array:

@@ -138,7 +138,7 @@ class Checkpoints:
     for step in reversed(self.steps()):
       try:
         restored = self._restore_items(
-            step, params=abstract.params, optimizer=abstract.opt_state
+            step, {'params': abstract.params, 'optimizer': abstract.opt_state}
         )
       except _NOT_DAMAGE:
         raise
@@ -154,21 +154,20 @@ class Checkpoints:
       )
       return state, restored.meta
     if unreadable:
-      raise self._none_readable(unreadable)
+      causes = '; '.join(f'{step}: {text}' for step, text in unreadable.items())
+      raise UserError(
+          f'No checkpoint in {self.folder} can be read ({causes}). Nothing was'
+          ' changed. Restore them from a copy, mend what keeps them from being'
+          ' read, or train anew in another MODEL_DIR.'
+      )
     return None
 
-  def _none_readable(self, unreadable: Mapping[int, str]) -> UserError:
-    causes = '; '.join(f'{step}: {text}' for step, text in unreadable.items())
-    return UserError(
-        f'No checkpoint in {self.folder} can be read ({causes}). Nothing was'
-        ' changed. Restore them from a copy, mend what keeps them from being'
-        ' read, or train anew in another MODEL_DIR.'
-    )
-
-  def _restore_items(self, step: int, **abstract: Any) -> Any:
+  def _restore_items(self, step: int, abstract: Mapping[str, Any]) -> Any:
     metadata = self.manager.item_metadata(step)
-    if 'optimizer' in abstract and 'optimizer' not in metadata.keys():
-      if 'converted_from' in _read_meta(self.folder / str(step)):
+    if 'optimizer' not in metadata.keys():
+      reader = ocp.Checkpointer(ocp.JsonCheckpointHandler())
+      meta = reader.restore(self.folder / str(step) / 'meta')
+      if 'converted_from' in meta:
         raise UserError(
             f'{self.folder.parent} was converted: it has no optimizer state to'
             ' go on with. Train in another MODEL_DIR, from'
@@ -228,11 +227,6 @@ def _shapes(tree: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
   for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
     if hasattr(leaf, 'shape'):
       yield partitioning.path_string(path), tuple(leaf.shape)
-
-
-def _read_meta(checkpoint: pathlib.Path) -> dict[str, Any]:
-  reader = ocp.Checkpointer(ocp.JsonCheckpointHandler())
-  return reader.restore(checkpoint / 'meta')
 
 
 def _root_cause(error: BaseException) -> str:
