@@ -25,6 +25,8 @@ if importlib.util.find_spec('t5x') is None:
 
 from dualenc_jax import t5x_bridge  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 STEPS, BATCH, QUERY, PASSAGE = 2, 16, 8, 16
 LEARNT = (
     'LOSS = @losses.SamToNe()',

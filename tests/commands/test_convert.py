@@ -22,7 +22,12 @@ from dualenc_jax.interop.weights import shapes_of, Usage, Weights
 from dualenc_jax.tensor_files.tensors import Tensor
 from dualenc_jax.text.tokenizer import Vocabulary
 
-FORMS = sorted(convert.forms())
+# Those that are compared with another library.
+WITH_TORCH = 'hf', 'sentence_transformers'
+FORMS = [
+    pytest.param(form, marks=[pytest.mark.slow] * (form in WITH_TORCH))
+    for form in sorted(convert.forms())
+]
 USAGE = Usage(
     Vocabulary('python_code_8k').file, None, 16, 40, 'query: ', 'passage: '
 )
@@ -88,6 +93,7 @@ def test_out_and_in_again_is_bit_equal(models, tmp_path, capsys, form, name):
   )
 
 
+@pytest.mark.slow
 def test_a_converted_model_encodes_and_evaluates(models, tmp_path, capsys):
   """Through sentence-transformers and back, whose own library reads it, too."""
   folder = run(models / 'ade', 'sentence_transformers', tmp_path / 'st')
@@ -127,6 +133,7 @@ def test_training_cannot_go_on_in_what_was_converted(models, tmp_path):
   assert (model / 'checkpoints' / '7' / 'params').is_dir()
 
 
+@pytest.mark.slow
 def test_a_t5x_encoder_becomes_any_form_without_projection(tmp_path, capsys):
   golden = pathlib.Path(__file__).parents[1] / 'data' / 'golden' / 't5_1_1_tiny'
   vocabulary = small_vocabulary.write(tmp_path / 'small.model')
@@ -146,6 +153,7 @@ def test_a_t5x_encoder_becomes_any_form_without_projection(tmp_path, capsys):
   assert not (tmp_path / 'out').exists()
 
 
+@pytest.mark.slow
 def test_lengths_of_ones_own_and_a_file_as_the_source(
     models, tmp_path, capsys
 ):
@@ -166,6 +174,7 @@ def test_lengths_of_ones_own_and_a_file_as_the_source(
   assert capsys.readouterr().out.count('the source in transformers') == 4
 
 
+@pytest.mark.slow
 def test_a_tokenizer_that_differs(models, tmp_path, capsys, monkeypatch):
   folder = run(models / 'sde', 'hf', tmp_path / 'hf')
   monkeypatch.setattr(peers, 'other_ids', lambda *args: {0, 5})

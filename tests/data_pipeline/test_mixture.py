@@ -62,6 +62,7 @@ def test_hosts_and_layouts_have_the_same_pairs(layout, hosts):
     assert sorted(got) == sorted(text_reading.pairs_of(padded(step), 2))
 
 
+@pytest.mark.slow
 def test_seqio_draws_at_the_same_rates(tmp_path):
   """The rates of a mixture of seqio's registry are those of its sampling."""
   import seqio

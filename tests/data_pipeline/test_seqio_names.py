@@ -17,6 +17,8 @@ from dualenc_jax.data.dataset import rows
 from dualenc_jax.readers import beir_sets
 from dualenc_jax.readers.multireqa_sets import SETS
 
+pytestmark = pytest.mark.slow
+
 DATA = pathlib.Path(__file__).parents[1] / 'data'
 SAFE = str.maketrans('-/', '__')
 

@@ -12,6 +12,8 @@ from dualenc_jax.data.seqio_task import SeqioMissing
 from dualenc_jax.errors import UserError
 from dualenc_jax.readers import Pairs
 
+pytestmark = pytest.mark.slow
+
 USER_MODULE = '''
   import seqio
   import tensorflow as tf

@@ -75,6 +75,7 @@ def test_t5_vocabulary(shared):
   assert vocabulary.encode(['Hello world'], 8).row(0).tolist() == [8774, 296, 1]
 
 
+@pytest.mark.slow
 def test_t5_vocabulary_on_real_text_is_that_of_transformers(shared):
   import transformers
 
@@ -121,6 +122,7 @@ def test_shipped_vocabulary_knows_all_of_ascii():
   assert 2 not in shipped_processor().encode(text)
 
 
+@pytest.mark.slow
 def test_shipped_vocabulary_tokenises_alike_in_seqio():
   import seqio
 
