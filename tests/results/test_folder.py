@@ -79,7 +79,7 @@ def test_a_missing_file_is_named(tmp_path):
   with pytest.raises(UserError, match='x.tsv cannot be read: No such file'):
     read_per_query(tmp_path / 'x.tsv')
   (tmp_path / 'x.tsv').write_bytes(b'query_id\tMRR\n\xff\t1\n')
-  with pytest.raises(UserError, match='x.tsv cannot be read: .* UTF-8'):
+  with pytest.raises(UserError, match='x.tsv is no text in UTF-8'):
     read_per_query(tmp_path / 'x.tsv')
 
 
