@@ -160,12 +160,6 @@ def _check_within(folder: pathlib.Path, name: str) -> None:
         ' folder. Nothing was read or written. Do not use this artifact, unless'
         ' you know who changed it.'
     )
-  if not (folder / name).resolve().is_relative_to(folder.resolve()):
-    raise UserError(
-        f'{folder / name} is a link to {(folder / name).resolve()}, outside of'
-        f' the folder of the artifact. Copy the folder with the files in place'
-        ' of links: cp -rL, or a download into a folder of its own.'
-    )
 
 
 def _check(
