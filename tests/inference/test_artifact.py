@@ -119,6 +119,7 @@ ELSEWHERE = """
 import importlib.metadata, sys
 needed = {'jax', 'sentencepiece', 'flatbuffers', 'filelock'}
 brought = {'jaxlib', 'numpy', 'scipy', 'ml_dtypes', 'opt_einsum'}
+brought |= {'dualenc_jax'}
 for name, owners in importlib.metadata.packages_distributions().items():
   if not {owner.replace('-', '_') for owner in owners} & (needed | brought):
     sys.modules[name] = None

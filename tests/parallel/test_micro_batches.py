@@ -38,6 +38,7 @@ LOSS_TOLERANCE = 1e-6
 # Sums over devices run in another order; the loss divides by 0.1.
 LOSS_TOLERANCE_ON_MESHES = 2e-6
 GRADIENT_TOLERANCE = 1e-5
+SLOW = pytest.mark.slow
 
 
 def make_model(separate_towers=False, **options):
@@ -140,6 +141,7 @@ def test_equal_to_a_loop_by_hand():
     assert_equal(by_the_step(micro_batch_size=size), expected)
 
 
+@SLOW
 def test_as_near_to_float32_in_bfloat16():
   """The gradients of micro-batches are rounded, but added in float32."""
   options = (('dtype', 'bfloat16'),)
@@ -166,8 +168,12 @@ def test_as_near_to_float32_in_bfloat16():
 @pytest.mark.parametrize(
     'separate_towers, num_negatives, options, similarity, partitioner, size',
     [
-        pytest.param(False, 0, SCAN, DENSE, Partitioner(), 8, id='SDE-8x1'),
-        pytest.param(True, 3, (), DENSE, Partitioner(4), 2, id='ADE-2x4'),
+        pytest.param(
+            False, 0, SCAN, DENSE, Partitioner(), 8, id='SDE-8x1', marks=SLOW
+        ),
+        pytest.param(
+            True, 3, (), DENSE, Partitioner(4), 2, id='ADE-2x4', marks=SLOW
+        ),
         pytest.param(
             True, 3, (), RING, Partitioner(2, FSDP), 16, id='ADE-4x2-FSDP'
         ),
@@ -260,12 +266,14 @@ def moves(compiled):
   )
 
 
+@SLOW
 def test_no_row_leaves_its_device():
   compiled = compile_step(Partitioner(2), 16, batch_size=48)
   assert 'all-reduce' in compiled.as_text()
   assert moves(compiled) == []
 
 
+@SLOW
 def test_fully_sharded_layers_gather_parameters_only():
   compiled = compile_step(Partitioner(1, FSDP), 16, batch_size=48)
   layers = [move for move in moves(compiled) if '/layers_0/' in move[2]]
@@ -280,6 +288,7 @@ def test_fully_sharded_layers_gather_parameters_only():
     assert any(kernel in rest for _, _, rest in layers)
 
 
+@SLOW
 def test_memory_falls_with_the_micro_batch():
   temporaries = [
       compile_step(tiny_training.OneDevice(), size, batch_size=512)

@@ -43,16 +43,23 @@ def on_one_device(separate_towers, num_negatives):
   return loss, gradients, updated
 
 
+SLOW = pytest.mark.slow
+
+
 @pytest.mark.parametrize(
     'separate_towers, num_negatives, partitioner',
     [
-        pytest.param(False, 0, tiny_training.OneDevice(), id='SDE-1x1'),
+        pytest.param(
+            False, 0, tiny_training.OneDevice(), id='SDE-1x1', marks=SLOW
+        ),
         pytest.param(False, 0, Partitioner(), id='SDE-8x1'),
-        pytest.param(False, 0, Partitioner(2), id='SDE-4x2'),
-        pytest.param(False, 0, Partitioner(4), id='SDE-2x4'),
-        pytest.param(False, 0, Partitioner(1, FSDP), id='SDE-8x1-FSDP'),
-        pytest.param(True, 2, Partitioner(), id='ADE-SPL-8x1'),
-        pytest.param(True, 2, Partitioner(2), id='ADE-SPL-4x2'),
+        pytest.param(False, 0, Partitioner(2), id='SDE-4x2', marks=SLOW),
+        pytest.param(False, 0, Partitioner(4), id='SDE-2x4', marks=SLOW),
+        pytest.param(
+            False, 0, Partitioner(1, FSDP), id='SDE-8x1-FSDP', marks=SLOW
+        ),
+        pytest.param(True, 2, Partitioner(), id='ADE-SPL-8x1', marks=SLOW),
+        pytest.param(True, 2, Partitioner(2), id='ADE-SPL-4x2', marks=SLOW),
         pytest.param(True, 2, Partitioner(4), id='ADE-SPL-2x4'),
         pytest.param(True, 2, Partitioner(2, FSDP), id='ADE-SPL-4x2-FSDP'),
     ],
