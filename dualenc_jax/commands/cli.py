@@ -84,8 +84,8 @@ def run(
   except KeyboardInterrupt:
     print(
         '\nInterrupted. Run the same command again: training goes on from its'
-        ' newest checkpoint, encoding at the first missing shard; others start'
-        ' over.',
+        ' newest checkpoint, if it has saved one (see CHECKPOINT_EVERY),'
+        ' encoding at the first missing shard; others start over.',
         file=sys.stderr,
     )
     return 130

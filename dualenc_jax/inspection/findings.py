@@ -168,9 +168,8 @@ def _rows(split: summary.Split) -> Iterator[Finding]:
         split.name,
         found,
         f'refused, {reason}',
-        'Mend the files, or leave such rows out, or take them as they are:'
-        ' unless you have already said so, `dualenc data prepare` stops there'
-        ' and names the flag that does.',
+        'Mend the files, or leave such rows out with --gin.STRICT=False;'
+        ' without it training and `dualenc data prepare` stop there.',
     )
   ranked_here = split.split == 'train' or not split.corpus
   for what, count in (

@@ -67,6 +67,7 @@ class Sum:
     for name, (loss, weight) in zip(self.names, self.parts):
       part, metrics = loss(params.get(name, {}), batch, similarity)
       value += weight * part
+      metrics = {'loss': part, **metrics}
       if not named:
         common = {k: x for k, x in metrics.items() if not k.endswith('loss')}
       named |= {f'{name}/{metric}': x for metric, x in metrics.items()}

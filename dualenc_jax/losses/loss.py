@@ -152,7 +152,7 @@ class Loss(Protocol):
         float32 [].
 
     Returns:
-      The loss, float32 [], and metrics, each float32 [], `loss` among them.
+      The loss, float32 [], and metrics, each float32 [].
     """
 
 
@@ -197,8 +197,8 @@ def evaluate(
     batch: the embeddings of B pairs.
 
   Returns:
-    The loss, float32 [], and metrics, each float32 []: those of the loss, the
-    temperature, and mean similarities.
+    The loss, float32 [], and metrics, each float32 []: `loss`, those that the
+    loss returns, the temperature, and mean similarities.
 
   Raises:
     UserError: arrays of the batch do not belong together, an anchor has one
@@ -217,7 +217,8 @@ def evaluate(
   # by one.
   batch, similarity = batch.in_float32(), similarity.at(params)
   value, metrics = loss(params, batch, similarity)
-  return value, {**metrics_of_batch(batch, similarity), **metrics}
+  own = {'loss': value, **metrics}
+  return value, {**metrics_of_batch(batch, similarity), **own}
 
 
 def mean(batch: Embeddings, values: jax.Array) -> jax.Array:
