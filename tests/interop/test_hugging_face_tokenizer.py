@@ -186,7 +186,7 @@ def test_pieces_of_another_kind_of_tokenizer(tmp_path):
 @pytest.mark.parametrize('text', ['', '{', '3'])
 def test_a_damaged_file(tmp_path, name, text):
   (tmp_path / name).write_text(text)
-  with pytest.raises(UserError, match=f'{name} is no JSON object'):
+  with pytest.raises(UserError, match=f'{name} is no JSON'):
     hugging_face_tokenizer.read(tmp_path)
 
 

@@ -288,8 +288,8 @@ POOLING, DENSE = '1_Pooling/config.json', '2_Dense/config.json'
         (cut, '2_Dense/model.safetensors is no whole safetensors file'),
         (another_tensor, '2_Dense holds the tensors linear.weight, other; exp'),
         (lambda f: (f / 'modules.json').write_text('[{'), 'modules.json is no'),
-        (lambda f: (f / 'modules.json').write_text('{}'), 'holds a JSON dict'),
-        (lambda f: (f / DENSE).write_text('[]'), '2_Dense/config.json holds a'),
+        (lambda f: (f / 'modules.json').write_text('{}'), 'modules.json is'),
+        (lambda f: (f / DENSE).write_text('[]'), 'config.json is no '),
     ],
 )
 def test_what_the_towers_cannot_do_is_an_error(folder, change, message):
