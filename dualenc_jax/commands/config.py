@@ -180,7 +180,7 @@ def build(target: Callable[..., T]) -> T:
     return gin.get_configurable(target)()
   except UserError as e:
     # Gin appends where in the config tree it was; the message stands alone.
-    raise UserError(_first_part(str(e))) from e
+    raise UserError(_with_macro(_first_part(str(e)))) from e
   except Exception as e:
     raise UserError(_explain(e)) from e
 
@@ -323,7 +323,28 @@ def _explain(error: Exception) -> str:
     )
   if found := re.search(r"missing .*argument.*: (.*)", message):
     return f'{_first_part(message)} Set it in a gin file or by --gin.'
+  if found := re.search(r"In call to configurable '(\w+)'", message):
+    values = _bindings(gin.config_str())
+    given = [
+        f'{parameter} = {macro} = {values.get(macro)}'
+        for parameter, macro in _macros_of(found[1]).items()
+    ]
+    message = f'{found[1]}({", ".join(given)}): {_first_part(message)}'
   return f'{type(error).__name__}: {message.strip()}'
+
+
+def _with_macro(message: str) -> str:
+  """A message on 'Class.parameter', with the macro that is its value."""
+  if found := re.match(r'(\w+)\.(\w+) (?=is )', message):
+    if macro := _macros_of(found[1]).get(found[2]):
+      return f'{found[0]}({macro}) {message[found.end():]}'
+  return message
+
+
+def _macros_of(configurable: str) -> dict[str, str]:
+  """By parameter the macro that it is bound to."""
+  bound = rf'^(?:[\w/.]*\.)?{configurable}\.(\w+) = (?:\\\s+)?%(\w+)$'
+  return dict(re.findall(bound, gin.config_str(), flags=re.MULTILINE))
 
 
 def _first_part(message: str) -> str:

@@ -8,6 +8,7 @@ import sys
 
 import jax
 
+from dualenc_jax.commands import huge_pages
 from dualenc_jax.io.files import default_cache_dir
 
 _LOG = logging.getLogger(__name__)
@@ -43,6 +44,8 @@ def start(multihost: bool = False) -> None:
   if multihost:
     jax.distributed.initialize(**_cluster_from_environment())
   if jax.default_backend() == 'cpu':
+    if line := huge_pages.describe():
+      _LOG.info('%s', line)
     keep_freed_memory()
   use_compilation_cache()
 

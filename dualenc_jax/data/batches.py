@@ -57,7 +57,8 @@ class Batches:
   def __post_init__(self):
     if not 1 <= self.batch_size <= self.num_examples:
       raise UserError(
-          f'Batches.batch_size is {self.batch_size}, but the split has'
+          f'Batches.batch_size (BATCH_SIZE) is {self.batch_size}, but'
+          f' {" + ".join(cache.header["task"] for cache in self.caches)} has'
           f' {self.num_examples} examples. Expected 1 to that many.'
       )
     rates = (1.0,) if self.rates is None else self.rates

@@ -68,11 +68,13 @@ class Progress:
     if is_new and self._is_shown and self._bar.disable:
       _LOG.info('%s', self._line(self._logged - self._began, note))
 
-  def leave_out(self, seconds: float) -> None:
-    """Takes time that was spent on something else out of the speed."""
+  def leave_out(self, seconds: float, count: int = 0) -> None:
+    """Takes time spent on something else, and units done in it, out of speed."""
     self._began += seconds
+    self._first += count
     if not self._bar.disable:
       self._bar.start_t += seconds
+      self._bar.initial += count
 
   def close(self) -> None:
     """Ends the bar."""
@@ -104,7 +106,8 @@ class Progress:
     if self._total is not None:
       parts = [f'{self._what}: {self._done:,} of {self._total:,} {self._unit}']
     parts += [note] if note else []
-    parts.append(f'{rate:,.{0 if rate >= 10 else 1}f} a second')
+    digits = 0 if rate >= 10 else 1 if rate >= 1 else 3
+    parts.append(f'{rate:,.{digits}f} a second')
     if self._total is not None and rate:
       left = tqdm.tqdm.format_interval((self._total - self._done) / rate)
       parts.append(f'{left} left')

@@ -202,7 +202,9 @@ def _metrics_of_negatives(
   size = batch.query.shape[0], batch.num_negatives
   possible = sum(block.size(*size) for block in found)
   count = combine([partitions[b] for b in found]).count
-  result = {'masked_fraction': 1.0 - mean(batch, count) / possible}
+  # Means of whole numbers round: none masked shall not read -6e-8.
+  masked = jnp.maximum(1.0 - mean(batch, count) / possible, 0.0)
+  result = {'masked_fraction': masked}
   passages = [partitions[b] for b in found if b.candidates != 'query']
   if passages:
     best_negative = combine(passages).maximum * temperature

@@ -280,6 +280,11 @@ class Pairs(Dataset):
           ' TSV or Parquet of query and passage).'
       )
     path = pathlib.Path(path).expanduser()
+    if path.is_dir():
+      raise UserError(
+          f'pairs, split {split!r}: {path} is a folder. Expected a file with'
+          f' {flag}; of a BEIR folder, --gin_file=tasks/beir.gin reads it.'
+      )
     if not path.is_file():
       raise SourceUnavailable(
           f'pairs, split {split!r}: there is no file {path}. Give it with'

@@ -202,13 +202,14 @@ def report(
     if bad:
       more = f' and {len(bad) - 3} more' if len(bad) > 3 else ''
       problem = (
-          f'{", ".join(bad[:3])}{more} is not finite. Lower the learning rate'
-          ' or raise the temperature, and run again.'
+          f'{", ".join(bad[:3])}{more} {"is" if len(bad) == 1 else "are"} not'
+          ' finite. Lower the learning rate or raise the temperature, and run'
+          ' again.'
       )
     if problem:
       raise UserError(
-          f'Step {run.step}: {problem} The run has stopped; the checkpoints'
-          ' before this step are kept.'
+          f'Step {run.step}: {problem} The run has stopped; what it saved'
+          ' before this step stays.'
       )
     del values['gradient_squares']
     reporter.step(run.step, values)

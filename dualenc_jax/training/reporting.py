@@ -1,14 +1,15 @@
 """What a run says while it trains: numbers on disk, a bar or plain lines."""
 
 from collections.abc import Iterator, Mapping
+import importlib
 import json
 import math
 import pathlib
 import sys
 import time
+import types
 
 import jax
-import tensorboardX
 import tqdm
 
 from dualenc_jax.errors import UserError
@@ -50,7 +51,7 @@ class Reporter:
     if self._is_first_host:
       try:
         # Steps are numbered from 1; the numbers of step `start` stay.
-        self._events = tensorboardX.SummaryWriter(
+        self._events = _tensorboard().SummaryWriter(
             str(self._folder / 'events'), purge_step=start + 1
         )
         path = self._folder / METRICS
@@ -68,15 +69,21 @@ class Reporter:
   def step(self, step: int, metrics: Mapping[str, float]) -> None:
     """Reports step number `step` (from 1), whose metrics have arrived."""
     now = time.perf_counter()
-    if self._started is not None and step == self._start + 1:
+    took, self._last = now - self._last, now
+    is_first = step == self._start + 1
+    if is_first and self._started is not None:
       since = now - self._started
       self.line(f'First step done {since:.1f} s after the start.')
-    rate = self._batch_size / max(now - self._last, 1e-9)
-    self._last = now
+    rate = self._batch_size / max(took, 1e-9)
     self.scalars('train', step, {**metrics, 'examples_per_second': rate})
-    mean_rate = (step - self._start) * self._batch_size / (now - self._began)
-    note = f'loss {metrics["loss"]:.4f}, {mean_rate:.0f} examples/s'
+    if not is_first:
+      # The first step is not counted: it was compiled, too.
+      rate = (step - self._start - 1) * self._batch_size / (now - self._began)
+    note = f'loss {metrics["loss"]:.4f}, {rate:.0f} examples/s'
     self._progress(1, note)
+    if is_first:
+      self._began = now
+      self._progress.leave_out(took, 1)
     if step == self._steps:
       self._progress.log(note)
 
@@ -131,6 +138,19 @@ class Reporter:
         ' disk full? The checkpoints so far are kept: make room and run the'
         ' same command again to resume.'
     )
+
+
+def _tensorboard() -> types.ModuleType:
+  """tensorboardX, kept from importing PyTorch: seconds, and 200 MB."""
+  missing = object()
+  torch = sys.modules.get('torch', missing)
+  if torch is missing:
+    sys.modules['torch'] = None
+  try:
+    return importlib.import_module('tensorboardX')
+  finally:
+    if torch is missing:
+      del sys.modules['torch']
 
 
 def _until(path: pathlib.Path, step: int) -> Iterator[str]:

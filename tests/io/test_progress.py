@@ -43,6 +43,19 @@ def test_an_earlier_process_does_not_count_for_the_speed(caplog, clock):
   ]
 
 
+def test_a_step_that_was_compiled_does_not_count_for_the_speed(caplog, clock):
+  with Progress('Training', 10, 'steps') as progress:
+    clock.time += 60
+    progress(1)
+    progress.leave_out(60, 1)
+    clock.time += 20
+    progress(1)
+  assert [record.getMessage() for record in caplog.records] == [
+      'Training: 1 of 10 steps, 0.017 a second, 09:00 left.',
+      'Training: 2 of 10 steps, 0.050 a second, 02:40 left.',
+  ]
+
+
 def test_a_total_that_is_not_known(caplog, clock):
   with Progress('Reading', None, 'rows') as progress:
     progress(50)
