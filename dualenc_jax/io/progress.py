@@ -69,7 +69,7 @@ class Progress:
       _LOG.info('%s', self._line(self._logged - self._began, note))
 
   def leave_out(self, seconds: float, count: int = 0) -> None:
-    """Takes time spent on something else, and units done in it, out of speed."""
+    """Takes time and units done in it out of the speed."""
     self._began += seconds
     self._first += count
     if not self._bar.disable:
