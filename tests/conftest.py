@@ -32,6 +32,12 @@ os.environ['JAX_COMPILATION_CACHE_DIR'] = (
 )
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 
+from dualenc_jax.commands import runtime  # noqa: E402
+
+# Commands have glibc keep what is freed; here, one after the other in one
+# process, that would add up.
+runtime.keep_freed_memory = lambda: None
+
 # T5X is on no package index.
 if importlib.util.find_spec('t5x') is None:
   collect_ignore = ['test_t5x_trainer.py']
@@ -61,6 +67,5 @@ def forget_programs():
   yield
   jax.clear_caches()
   jax.config.update('jax_compilation_cache_dir', None)
-  # Commands tell glibc to keep what is freed; here it would add up.
   if sys.platform == 'linux':
     ctypes.CDLL(None).malloc_trim(0)
