@@ -4,6 +4,7 @@ import ctypes
 import importlib.util
 import os
 import pathlib
+import resource
 import sys
 import tempfile
 
@@ -25,6 +26,7 @@ if 'PYTEST_XDIST_WORKER' not in os.environ:
 _compiled = os.environ.pop('JAX_COMPILATION_CACHE_DIR', None)
 
 import jax  # noqa: E402
+import orbax.checkpoint as ocp  # noqa: E402
 import pytest  # noqa: E402
 
 os.environ['JAX_COMPILATION_CACHE_DIR'] = (
@@ -34,6 +36,15 @@ jax.config.update('jax_numpy_rank_promotion', 'raise')
 
 from dualenc_jax.commands import runtime  # noqa: E402
 
+# Orbax would compile a slice for every shape, so that each of the simulated
+# devices writes a part of it.
+ocp.type_handlers.register_type_handler(
+    jax.Array,
+    ocp.type_handlers.ArrayHandler(
+        min_slice_bytes_for_replica_parallel=1 << 20
+    ),
+    override=True,
+)
 # Commands have glibc keep what is freed; here, one after the other in one
 # process, that would add up.
 runtime.keep_freed_memory = lambda: None
@@ -41,6 +52,8 @@ runtime.keep_freed_memory = lambda: None
 # T5X is on no package index.
 if importlib.util.find_spec('t5x') is None:
   collect_ignore = ['test_t5x_trainer.py']
+# Bytes of a worker; a file of tests takes up to half as many again.
+_MANY = 1 << 30
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
@@ -63,9 +76,12 @@ def pytest_ignore_collect(collection_path: pathlib.Path, config) -> bool | None:
 
 @pytest.fixture(scope='module', autouse=True)
 def forget_programs():
-  """Drops the programs of a file: a worker has those of one at a time."""
+  """Drops compiled programs between files once a worker has many."""
   yield
-  jax.clear_caches()
   jax.config.update('jax_compilation_cache_dir', None)
-  if sys.platform == 'linux':
+  if sys.platform != 'linux':
+    return
+  pages = int(pathlib.Path('/proc/self/statm').read_text().split()[1])
+  if pages * resource.getpagesize() > _MANY:
+    jax.clear_caches()
     ctypes.CDLL(None).malloc_trim(0)

@@ -376,6 +376,7 @@ def test_what_is_no_model_is_refused(tmp_path):
     Retriever.from_dir(tmp_path)
 
 
+@pytest.mark.slow
 def test_from_a_training_run(tmp_path):
   folder = tiny_evaluation.link_model(tmp_path)
   retriever = Retriever.from_dir(folder)

@@ -48,6 +48,7 @@ def test_a_task_of_seqio_says_how_to_get_it(tmp_path):
   assert 'Traceback' not in done.stderr
 
 
+@pytest.mark.slow
 def test_training_evaluation_and_search_from_a_prepared_cache(folder):
   flags = tiny_run.flags(
       folder, f'--gin.CACHE_DIR={folder / "tokens"}', '--gin.EVAL_EVERY=1'

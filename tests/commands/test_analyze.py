@@ -102,6 +102,7 @@ def test_the_same_command_writes_the_same_bytes(model, analysis, tmp_path):
   assert contents(tmp_path / 'out') == contents(analysis)
 
 
+@pytest.mark.slow
 def test_models_side_by_side(model, tmp_path, capsys):
   other, output = tmp_path / 'two', tmp_path / 'out'
   flags = tiny_run.flags(tmp_path, '--gin.STEPS=1', '--gin.SEED=1')

@@ -17,6 +17,7 @@ def rows(out: str) -> dict[str, float]:
   return {name: float(value.replace(',', '')) for name, value in found}
 
 
+@pytest.mark.slow
 def test_fit_batch_finds_a_batch_that_fits(tmp_path, capsys, monkeypatch):
   # A coarse answer takes fewer compiles.
   monkeypatch.setattr(fit_batch, 'TOLERANCE', 1.0)
@@ -51,6 +52,7 @@ def test_fit_batch_finds_a_batch_that_fits(tmp_path, capsys, monkeypatch):
   assert table['device'] == pytest.approx(0.06 * 1024, abs=0.05)
 
 
+@pytest.mark.slow
 def test_no_more_than_the_examples_that_a_layout_looks_at(
     tmp_path, capsys, monkeypatch
 ):

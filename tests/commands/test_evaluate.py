@@ -72,6 +72,7 @@ def cells(line):
   return [cell.strip() for cell in line.strip().strip('|').split('|')]
 
 
+@pytest.mark.slow
 def test_several_sets_and_the_papers_table(model, data, capsys):
   for part in beir_sets.CQADUPSTACK_PARTS:
     folder = data / 'beir' / part

@@ -23,6 +23,7 @@ def params_after(tmp_path, name, *flags):
   return {'/'.join(path): array for path, array in flat.items()}
 
 
+@pytest.mark.slow
 def test_ring_and_micro_batches_train_as_the_plain_step(tmp_path, capfd):
   loss = ('--gin_file=losses/samtone_both.gin', '--gin.NUM_NEGATIVES=1')
   large = ('--gin.LOSS_IMPLEMENTATION=ring', '--gin.MICRO_BATCH_SIZE=8')

@@ -42,6 +42,7 @@ def assert_close(params, wanted):
     assert error < 1e-4, f'{path}: {error:.1e}'
 
 
+@pytest.mark.slow
 def test_a_run_may_go_on_in_another_layout(tmp_path, padded, capfd):
   """Dropout, which every run has, is that of the padded run, too."""
   steps = [

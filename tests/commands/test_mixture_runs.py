@@ -59,6 +59,7 @@ def flags(tmp_path):
   ]
 
 
+@pytest.mark.slow
 def test_a_mixture_is_checked_trained_and_used(flags, tmp_path, capsys):
   check.main([*flags, '--no_compile'])
   assert 'Task pairs+beir: splits train, validation.' in capsys.readouterr().out

@@ -27,6 +27,7 @@ def flags(folder):
   ]
 
 
+@pytest.mark.slow
 def test_quickstart_trains_compares_searches_and_resumes(tmp_path, capsys):
   quickstart.main(flags(tmp_path))
   out = capsys.readouterr().out

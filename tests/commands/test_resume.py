@@ -52,6 +52,7 @@ def assert_bit_equal(a: dict, b: dict) -> None:
     np.testing.assert_array_equal(a[name], b[name], err_msg=name)
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_equals_uninterrupted(tmp_path):
   whole = flags(tmp_path, 'whole')
   train.main(whole)
@@ -76,6 +77,7 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path):
   )
 
 
+@pytest.mark.slow
 def test_two_stops_and_a_damaged_checkpoint_change_nothing(tmp_path, capsys):
   train.main(flags(tmp_path, 'whole', '--gin.STEPS=12'))
   for steps in (5, 10):
@@ -143,6 +145,7 @@ def test_another_config_is_refused_unless_told(tmp_path):
   assert (tmp_path / 'model' / 'config.1.gin').read_text() == old
 
 
+@pytest.mark.slow
 def test_other_training_data_is_refused_unless_told(tmp_path):
   flags = tiny_run.flags(tmp_path)
   model = f'--model_dir={tmp_path / "model"}'
@@ -164,6 +167,7 @@ def test_a_run_that_never_trained_does_not_stand_in_the_way(tmp_path):
   assert (tmp_path / 'model' / 'checkpoints' / '2').is_dir()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings(
     'ignore::pytest.PytestUnhandledThreadExceptionWarning'
 )
@@ -184,6 +188,7 @@ def test_a_full_disk_under_the_events_stops_the_run(tmp_path, monkeypatch):
     train.main([*flags, f'--model_dir={tmp_path / "model"}'])
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_model_is_named(tmp_path):
   model = f'--model_dir={tmp_path / "model"}'
   train.main([*tiny_run.flags(tmp_path), model])
@@ -197,6 +202,7 @@ def test_a_checkpoint_of_another_model_is_named(tmp_path):
   assert (tmp_path / 'model' / 'checkpoints' / '2').is_dir()
 
 
+@pytest.mark.slow
 def test_an_initial_checkpoint_gives_parameters_and_a_fresh_start(tmp_path):
   first = tiny_run.flags(tmp_path)
   train.main([*first, f'--model_dir={tmp_path / "first"}'])
@@ -220,6 +226,7 @@ def test_a_model_dir_that_cannot_be_written(tmp_path):
     train.main([*tiny_run.flags(tmp_path), f'--model_dir={file}/model'])
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_stops_and_keeps_what_is_good(tmp_path):
   model = f'--model_dir={tmp_path / "model"}'
   argv = tiny_run.flags(

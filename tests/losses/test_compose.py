@@ -173,8 +173,15 @@ def expected():
   return want.value, {**gradients, 'loss': {'log_temperature': slope}}
 
 
-@pytest.mark.parametrize('micro_batch_size', [None, 8])
-@pytest.mark.parametrize('implementation', ['dense', 'ring'])
+@pytest.mark.parametrize(
+    'implementation, micro_batch_size',
+    [
+        ('ring', 8),
+        pytest.param('dense', None, marks=pytest.mark.slow),
+        pytest.param('dense', 8, marks=pytest.mark.slow),
+        pytest.param('ring', None, marks=pytest.mark.slow),
+    ],
+)
 def test_a_wrapper_and_a_sum_in_the_train_step(
     implementation, micro_batch_size
 ):

@@ -61,6 +61,7 @@ def ring_cases():
           num_negatives,
           tile,
           id=f'{mesh}-{num_negatives}-{rows}_by_{tile}-{names[0]}',
+          marks=[pytest.mark.slow] if mesh in ('3', '4x2') else [],
       )
 
 
@@ -245,6 +246,7 @@ def test_within_a_shard_map_of_ones_own_the_batch_is_the_shard():
   np.testing.assert_allclose(dense, ring, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_ring_is_equal_to_the_reference_one_way():
   names = ['softmax_one_way', 'samtone_one_way', 'pair_one_way']
   partitioner = meshes.SmallPartitioner(devices=2)

@@ -112,6 +112,7 @@ def test_embedding_does_not_depend_on_batch_mates_or_order(sde):
   assert cosines.max() < 0.99
 
 
+@pytest.mark.slow
 def test_dropout_does_not_depend_on_batch_mates_or_batch_size():
   model = make(dropout_rate=0.2)
   variables = random_variables(model)

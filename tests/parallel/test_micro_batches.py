@@ -175,7 +175,14 @@ def test_as_near_to_float32_in_bfloat16():
             True, 3, (), DENSE, Partitioner(4), 2, id='ADE-2x4', marks=SLOW
         ),
         pytest.param(
-            True, 3, (), RING, Partitioner(2, FSDP), 16, id='ADE-4x2-FSDP'
+            True,
+            3,
+            (),
+            RING,
+            Partitioner(2, FSDP),
+            16,
+            id='ADE-4x2-FSDP',
+            marks=SLOW,
         ),
     ],
 )

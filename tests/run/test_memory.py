@@ -111,6 +111,7 @@ def test_parts_are_those_of_the_arrays_on_a_device(partitioner, numbers, data):
   assert parts.activations >= 4 * numbers
 
 
+@pytest.mark.slow
 def test_the_loss_is_told_from_the_towers():
   small, large, rowwise = (
       memory.by_part(make_experiment(tiny_training.OneDevice(), loss, size))
@@ -138,6 +139,7 @@ def peak_of_step(batch_size):
   return inputs + outputs - m.alias_size_in_bytes + m.temp_size_in_bytes
 
 
+@pytest.mark.slow
 def test_the_largest_batch_fits_and_the_next_does_not():
   device, probes = 40 * MIB, {}
   fit = fit_lib.fit_batch(

@@ -212,6 +212,7 @@ def first(tmp_path_factory) -> pathlib.Path:
   return folder / 'model'
 
 
+@pytest.mark.slow
 def test_a_second_stage_by_rules(first, tmp_path):
   """An SDE into an ADE whose passage tower keeps one layer of two."""
   second = tiny_run.flags(

@@ -16,6 +16,7 @@ from dualenc_jax.parallel import partitioning
 from dualenc_jax.training import Partitioner
 
 SIZE, QUERY, PASSAGE = 32, 12, 40
+SLOW = pytest.mark.slow
 FSDP = (('embed', 'data'),)
 # The dropout key of the first step with the seed 0.
 KEY = jax.random.fold_in(jax.random.key(0), 0)
@@ -161,10 +162,14 @@ def one_step(partitioner, layout, num_negatives, micro):
 @pytest.mark.parametrize(
     'layout, partitioner, num_negatives, micro',
     [
-        pytest.param(GROUPED, tiny_training.OneDevice(), 3, 8, id='1-micro'),
+        pytest.param(
+            GROUPED, tiny_training.OneDevice(), 3, 8, id='1-micro', marks=SLOW
+        ),
         pytest.param(GROUPED, Partitioner(), 0, None, id='8x1'),
         pytest.param(PACKED, tiny_training.OneDevice(), 0, None, id='1'),
-        pytest.param(PACKED, Partitioner(2, FSDP), 3, 8, id='4x2-FSDP-micro'),
+        pytest.param(
+            PACKED, Partitioner(2, FSDP), 3, 8, id='4x2-FSDP-micro', marks=SLOW
+        ),
     ],
 )
 def test_loss_and_gradients_equal_the_padded_ones(
@@ -197,6 +202,7 @@ class Product:
     return value, {'loss': value}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('layout, micro', [(GROUPED, None), (PACKED, 8)])
 def test_no_text_leaves_its_device(layout, micro):
   partitioner = Partitioner()
@@ -212,6 +218,7 @@ def test_no_text_leaves_its_device(layout, micro):
   assert re.findall(rf'= \S.*? (?:{kinds})(?:-start)?\(', text) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('layout', LAYOUTS, ids=repr)
 def test_memory_falls_with_the_padding(layout):
   """Activations are of the tokens in rows, padding counted."""

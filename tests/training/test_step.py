@@ -52,7 +52,7 @@ SLOW = pytest.mark.slow
         pytest.param(
             False, 0, tiny_training.OneDevice(), id='SDE-1x1', marks=SLOW
         ),
-        pytest.param(False, 0, Partitioner(), id='SDE-8x1'),
+        pytest.param(False, 0, Partitioner(), id='SDE-8x1', marks=SLOW),
         pytest.param(False, 0, Partitioner(2), id='SDE-4x2', marks=SLOW),
         pytest.param(False, 0, Partitioner(4), id='SDE-2x4', marks=SLOW),
         pytest.param(
