@@ -1,6 +1,7 @@
 """The one place that sets how tests run JAX: eight simulated CPU devices."""
 
 import ctypes
+import gc
 import importlib.util
 import os
 import pathlib
@@ -52,8 +53,8 @@ runtime.keep_freed_memory = lambda: None
 # T5X is on no package index.
 if importlib.util.find_spec('t5x') is None:
   collect_ignore = ['test_t5x_trainer.py']
-# Bytes of a worker; a file of tests takes up to half as many again.
-_MANY = 1 << 30
+# Bytes of a worker; one test takes up to a quarter as many again.
+_MANY = 1_200_000_000
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
@@ -75,13 +76,20 @@ def pytest_ignore_collect(collection_path: pathlib.Path, config) -> bool | None:
 
 
 @pytest.fixture(scope='module', autouse=True)
-def forget_programs():
-  """Drops compiled programs between files once a worker has many."""
+def keep_no_programs_of_commands():
+  """What a command has told JAX to keep ends with its file."""
   yield
   jax.config.update('jax_compilation_cache_dir', None)
+
+
+@pytest.fixture(autouse=True)
+def forget_programs():
+  """Drops what was compiled once a worker has much of it."""
+  yield
   if sys.platform != 'linux':
     return
   pages = int(pathlib.Path('/proc/self/statm').read_text().split()[1])
   if pages * resource.getpagesize() > _MANY:
     jax.clear_caches()
+    gc.collect()
     ctypes.CDLL(None).malloc_trim(0)

@@ -137,11 +137,11 @@ def test_what_must_be_given_is_named():
 @pytest.mark.parametrize(
     'binding, words',
     [
-        ('STEPS = 0', ['steps is 0', 'at least 1']),
+        ('STEPS = 0', ['steps (STEPS) is 0', 'at least 1']),
         ('VOCAB_SIZE = 512', ['512 rows', '8000 pieces', '8064']),
         ('VOCAB_SIZE = 32128', ['32128 rows', '8000 pieces']),
         ('DTYPE = "float16"', ['float16', 'bfloat16']),
-        ('TEMPERATURE = 0', ['temperature is 0', 'above 0']),
+        ('TEMPERATURE = 0', ['temperature (TEMPERATURE) is 0', 'above 0']),
         ('VOCABULARY = "no_such"', ['no_such']),
     ],
 )
@@ -168,7 +168,7 @@ def test_a_flag_without_effect_is_refused(binding, hint):
 @pytest.mark.parametrize(
     'binding, words',
     [
-        ('SEED = -1', ['seed is -1', '0 or more']),
+        ('SEED = -1', ['seed (SEED) is -1', '0 or more']),
         ('run.Experiment.keep_checkpoints = 0', ['keep_checkpoints']),
         ('LOSS = @losses.PAIR', ['class PAIR', '()']),
     ],

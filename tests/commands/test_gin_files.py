@@ -124,7 +124,7 @@ def test_every_optimizer_moves_the_parameters(file):
 
 def test_a_loss_of_ones_own_needs_no_registration(tmp_path, monkeypatch):
   """Only `init` and `__call__`, none of the library's classes."""
-  (tmp_path / 'my_losses.py').write_text(
+  (tmp_path / 'other_losses.py').write_text(
       'import dataclasses\n'
       'import jax.numpy as jnp\n\n'
       '@dataclasses.dataclass(frozen=True)\n'
@@ -139,7 +139,7 @@ def test_a_loss_of_ones_own_needs_no_registration(tmp_path, monkeypatch):
   )
   (tmp_path / 'mine.gin').write_text(
       'from __gin__ import dynamic_registration\n'
-      'import my_losses as mine\n'
+      'import other_losses as mine\n'
       'LOSS = @mine.Pull()\n'
   )
   monkeypatch.syspath_prepend(str(tmp_path))

@@ -42,6 +42,7 @@ def test_ring_and_micro_batches_train_as_the_plain_step(tmp_path, capfd):
     assert error < 1e-4, f'{path}: {error:.1e}'
 
 
+@pytest.mark.slow
 def test_embeddings_that_are_not_of_norm_one_stop_the_run(
     tmp_path, monkeypatch
 ):

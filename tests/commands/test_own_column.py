@@ -78,6 +78,7 @@ def test_a_loss_of_a_column_that_the_task_lacks(flags, tmp_path):
     train.main([*flags, mine, '--gin_file=tasks/pairs.gin'])
 
 
+@pytest.mark.slow
 def test_weights_change_what_is_learnt(flags, tmp_path):
   rows = (tmp_path / 'train.jsonl').read_text().splitlines()
   values = np.random.default_rng(0).integers(0, 9, len(rows)).tolist()

@@ -130,6 +130,7 @@ def test_a_finished_run_does_nothing_more(tmp_path):
     np.testing.assert_array_equal(before[name], after[name])
 
 
+@pytest.mark.slow
 def test_another_config_is_refused_unless_told(tmp_path):
   model = f'--model_dir={tmp_path / "model"}'
   train.main([*tiny_run.flags(tmp_path), model])

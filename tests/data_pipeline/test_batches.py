@@ -213,7 +213,7 @@ def test_fingerprints_are_those_of_the_batch(k, step):
 
 
 def test_batch_size_beyond_the_examples():
-  with pytest.raises(UserError, match='batch_size is 12, .* 11 examples'):
+  with pytest.raises(UserError, match='is 12, .* 11 examples'):
     batches(batch_size=12)
 
 

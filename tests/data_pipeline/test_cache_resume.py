@@ -60,6 +60,7 @@ def tokenised(monkeypatch):
   return texts
 
 
+@pytest.mark.slow
 # A commit is 27 calls of fsync: 26 files and the journal. The first call of
 # replace ends the first commit; the second of rename moves the complete cache.
 @pytest.mark.parametrize(
@@ -104,6 +105,7 @@ def test_killed_anywhere_it_goes_on_to_the_same_files(
   assert halves(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_killed_again_and_again(tmp_path, expected):
   for call in (12, 27, 46):
     killed(tmp_path, 'example', call)

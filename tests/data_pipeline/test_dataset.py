@@ -98,6 +98,7 @@ def test_identity_leaves_out_where_files_are():
   assert not {'hard_negatives', 'max_negatives'} & corpus.keys()
 
 
+@pytest.mark.slow
 def test_importing_the_readers_imports_no_tensorflow():
   code = (
       'import sys, dualenc_jax.readers as r, dualenc_jax.data as d\n'

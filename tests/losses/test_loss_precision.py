@@ -77,7 +77,9 @@ def assert_products_are_exact(products):
 
 @pytest.mark.parametrize('dtype', [jnp.bfloat16, jnp.float32])
 @pytest.mark.parametrize('implementation, names', IMPLEMENTATIONS)
-@pytest.mark.parametrize('devices', [1, 8])
+@pytest.mark.parametrize(
+    'devices', [pytest.param(1, marks=pytest.mark.slow), 8]
+)
 def test_every_product_asks_for_the_highest_precision(
     devices, implementation, names, dtype
 ):

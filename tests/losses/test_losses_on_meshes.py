@@ -61,7 +61,7 @@ def ring_cases():
           num_negatives,
           tile,
           id=f'{mesh}-{num_negatives}-{rows}_by_{tile}-{names[0]}',
-          marks=[pytest.mark.slow] if mesh in ('3', '4x2') else [],
+          marks=[pytest.mark.slow] if mesh in ('3', '4x2', '1') else [],
       )
 
 

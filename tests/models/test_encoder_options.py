@@ -115,6 +115,7 @@ def test_scanned_parameters_have_the_stacked_layout_and_axis_name():
   assert not np.allclose(kernel.unbox()[0], kernel.unbox()[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('scan_layers', [False, True])
 def test_remat_draws_the_same_dropout(scan_layers):
   options = dict(dropout_rate=0.2, scan_layers=scan_layers)

@@ -92,6 +92,7 @@ def assert_equal(actual, expected, loss_tolerance=LOSS_TOLERANCE):
     assert error < GRADIENT_TOLERANCE, f'{path}: {error:.2e}'
 
 
+@pytest.mark.slow
 def test_equal_to_a_loop_by_hand():
   """No scan, no checkpoint, and none of the step's micro-batches."""
   model, params = make_model(), make_params()
@@ -343,10 +344,10 @@ def test_the_gin_macro_reaches_the_step():
 @pytest.mark.parametrize(
     'value, message',
     [
-        ('8.0', r'micro_batch_size is 8\.0; expected a whole number'),
-        ('True', 'micro_batch_size is True; expected a whole number'),
-        ('0', 'micro_batch_size is 0; expected at least 1'),
-        ('-8', 'micro_batch_size is -8; expected at least 1'),
+        ('8.0', r'MICRO_BATCH_SIZE\) is 8\.0; expected a whole number'),
+        ('True', r'MICRO_BATCH_SIZE\) is True; expected a whole number'),
+        ('0', r'MICRO_BATCH_SIZE\) is 0; expected at least 1'),
+        ('-8', r'MICRO_BATCH_SIZE\) is -8; expected at least 1'),
         ('32', 'MICRO_BATCH_SIZE is 32; expected a divisor of BATCH_SIZE, 48'),
         ('96', 'MICRO_BATCH_SIZE is 96; expected a divisor of BATCH_SIZE, 48'),
         ('12', 'MICRO_BATCH_SIZE is 12; expected a multiple of 8, the devices'),

@@ -180,7 +180,7 @@ def test_missing_files_and_splits(tmp_path):
       SourceUnavailable, match='no file .*b.jsonl.*--gin.TRAIN_FILE='
   ):
     read(tmp_path / 'b.jsonl')
-  with pytest.raises(SourceUnavailable, match='there is no file'):
+  with pytest.raises(UserError, match='is a folder'):
     read(tmp_path)
 
 

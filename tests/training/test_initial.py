@@ -241,6 +241,7 @@ def test_a_second_stage_by_rules(first, tmp_path):
   assert 'passage_encoder/layers_1/' + kernel not in b
 
 
+@pytest.mark.slow
 def test_activations_that_a_macro_gives_are_known(tmp_path):
   (tmp_path / 'macro.gin').write_text(
       "from __gin__ import dynamic_registration\n"

@@ -85,8 +85,8 @@ def by_number(embeddings, batch):
     'layout, num_negatives, cells, micro',
     [
         (GROUPED, 0, 4, None),
-        (GROUPED, 3, 8, 4),
-        (PACKED, 0, 8, 4),
+        pytest.param(GROUPED, 3, 8, 4, marks=SLOW),
+        pytest.param(PACKED, 0, 8, 4, marks=SLOW),
         (PACKED, 3, 1, None),
     ],
     ids=repr,
@@ -125,7 +125,9 @@ def test_embeddings_equal_each_text_alone(layout, num_negatives, cells, micro):
 
 
 @pytest.mark.parametrize(
-    'layout, scan_layers', [(GROUPED, False), (PACKED, True)], ids=repr
+    'layout, scan_layers',
+    [pytest.param(GROUPED, False, marks=SLOW), (PACKED, True)],
+    ids=repr,
 )
 def test_dropout_is_that_of_the_padded_layout(layout, scan_layers):
   """Bit by bit the same masks, so the embeddings agree to rounding."""

@@ -60,7 +60,7 @@ SLOW = pytest.mark.slow
         ),
         pytest.param(True, 2, Partitioner(), id='ADE-SPL-8x1', marks=SLOW),
         pytest.param(True, 2, Partitioner(2), id='ADE-SPL-4x2', marks=SLOW),
-        pytest.param(True, 2, Partitioner(4), id='ADE-SPL-2x4'),
+        pytest.param(True, 2, Partitioner(4), id='ADE-SPL-2x4', marks=SLOW),
         pytest.param(True, 2, Partitioner(2, FSDP), id='ADE-SPL-4x2-FSDP'),
     ],
 )
