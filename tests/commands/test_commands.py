@@ -7,7 +7,6 @@ import sys
 
 import numpy as np
 import pytest
-from tensorboardX.proto import event_pb2
 import tiny_run
 
 from dualenc_jax.commands import check, cli, evaluate, search, train
@@ -31,6 +30,9 @@ def trained(tmp_path_factory) -> pathlib.Path:
 
 def events(model_dir: pathlib.Path) -> dict[str, list[tuple[int, float]]]:
   """Scalars of a run's TensorBoard files, read record by record."""
+  # Once training has run: alone it would import PyTorch.
+  from tensorboardX.proto import event_pb2
+
   scalars = {}
   for path in sorted((model_dir / 'events').iterdir()):
     data, start = path.read_bytes(), 0

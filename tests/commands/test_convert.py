@@ -79,14 +79,9 @@ def assert_same(a: Weights, b: Weights) -> None:
   assert a.encoder == b.encoder and a.passage_encoder == b.passage_encoder
 
 
+@pytest.mark.parametrize('form', FORMS)
 @pytest.mark.parametrize(
-    'name, form',
-    [
-        # Forms by turns; the others are slow tests.
-        pytest.param(name, form, marks=[pytest.mark.slow] * (i % 2 == j))
-        for i, form in enumerate(FORMS)
-        for j, name in enumerate(('sde', 'ade'))
-    ],
+    'name', ['sde', pytest.param('ade', marks=pytest.mark.slow)]
 )
 def test_out_and_in_again_is_bit_equal(models, tmp_path, capsys, form, name):
   out = run(models / name, form, tmp_path / 'out')

@@ -19,6 +19,7 @@ VARIANTS = {
     'ADE-FTE': PARTS,
     'ADE-SPL': {'token_embedder', 'encoder'},
 }
+FAST = 'SDE', 'ADE-SPL'
 
 
 def make_part(name, depth=1, width=E, dtype='float32', dropout_rate=0.0):
@@ -235,7 +236,13 @@ def test_separate_towers_are_initialised_apart():
   assert all(np.abs(a - b).max() > 0.01 for a, b in pairs)
 
 
-@pytest.mark.parametrize('variant', VARIANTS)
+@pytest.mark.parametrize(
+    'variant',
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name not in FAST))
+        for name in VARIANTS
+    ],
+)
 def test_gradient_of_one_tower_reaches_its_parts_only(variant):
   own = VARIANTS[variant]
   model = make(own)
