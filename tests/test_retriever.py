@@ -397,8 +397,7 @@ def test_no_config_is_run(towers, tmp_path):
   """That of a download is a stranger's program."""
   config = f"import os\nos.mkdir({str(tmp_path / 'run')!r})\n"
   write_checkpoint(towers, tmp_path / 'plain', towers.tokenizer.vocabulary.file)
-  trained = tiny_evaluation.link_model(tmp_path)
-  for source in (tmp_path / 'plain', trained):
+  for source in (tmp_path / 'plain', tiny_evaluation.link_model(tmp_path)):
     folder = shutil.copytree(source, tmp_path / f'{source.name}_changed')
     expected = Retriever.from_dir(source).encode_passages(TEXTS)
     (folder / 'config.gin').write_text(config)
