@@ -56,8 +56,8 @@ runtime.keep_freed_memory = lambda: None
 # T5X is on no package index.
 if importlib.util.find_spec('t5x') is None:
   collect_ignore = ['test_t5x_trainer.py']
-# Bytes of a worker; one test takes up to a quarter as many again.
-_MANY = 1_200_000_000
+# Bytes of a worker; one test takes up to 400 MB more.
+_MANY = 1_050_000_000
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 

@@ -173,15 +173,9 @@ def expected():
   return want.value, {**gradients, 'loss': {'log_temperature': slope}}
 
 
-@pytest.mark.parametrize(
-    'implementation, micro_batch_size',
-    [
-        ('ring', 8),
-        pytest.param('dense', None, marks=pytest.mark.slow),
-        pytest.param('dense', 8, marks=pytest.mark.slow),
-        pytest.param('ring', None, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('micro_batch_size', [None, 8])
+@pytest.mark.parametrize('implementation', ['dense', 'ring'])
 def test_a_wrapper_and_a_sum_in_the_train_step(
     implementation, micro_batch_size
 ):

@@ -87,7 +87,7 @@ def by_number(embeddings, batch):
         (GROUPED, 0, 4, None),
         pytest.param(GROUPED, 3, 8, 4, marks=SLOW),
         pytest.param(PACKED, 0, 8, 4, marks=SLOW),
-        (PACKED, 3, 1, None),
+        pytest.param(PACKED, 3, 1, None, marks=SLOW),
     ],
     ids=repr,
 )
@@ -167,7 +167,7 @@ def one_step(partitioner, layout, num_negatives, micro):
         pytest.param(
             GROUPED, tiny_training.OneDevice(), 3, 8, id='1-micro', marks=SLOW
         ),
-        pytest.param(GROUPED, Partitioner(), 0, None, id='8x1'),
+        pytest.param(GROUPED, Partitioner(), 0, None, id='8x1', marks=SLOW),
         pytest.param(PACKED, tiny_training.OneDevice(), 0, None, id='1'),
         pytest.param(
             PACKED, Partitioner(2, FSDP), 3, 8, id='4x2-FSDP-micro', marks=SLOW
