@@ -61,6 +61,7 @@ setuptools.setup(
     },
     install_requires=[
         'bm25s>=0.3.16',
+        'PyStemmer>=3.1',
         'etils>=1.15',
         'filelock>=4.2',
         'flatbuffers>=25.12',

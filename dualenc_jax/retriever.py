@@ -78,6 +78,7 @@ class Retriever:
     self._towers = towers
     self._corpus: _Corpus | None = None
     self._search: ExactSearch | None = None
+    self._words: Any = None
     if index is not None:
       normalised = index.header.normalised
       self._set(
@@ -205,51 +206,111 @@ class Retriever:
 
     self._set(_Corpus(embeddings, ids, passage, texts is not None))
 
-  def search(self, queries: Iterable[str] | np.ndarray, k: int = 10) -> Hits:
+  def search(
+      self,
+      queries: Iterable[str] | np.ndarray,
+      k: int = 10,
+      hybrid: float | str | None = None,
+  ) -> Hits:
     """Ranks all passages for each query.
 
     Args:
       queries: Q texts, or their embeddings, float [Q, D].
       k: hits a query.
+      hybrid: fuses the scores with those of BM25: 'rrf' by their ranks, 0 to 1
+        by the share of the dense ones, see `search.hybrid`. It takes texts of
+        queries and passages. None searches by the embeddings alone.
 
     Returns:
       (scores, ids), [Q, k] each, best first; equal scores in trec_eval's order,
       greatest id first. An index of N < k passages gives N hits.
 
     Raises:
-      UserError: nothing is indexed, k below 1, or queries that are not as
-        expected.
+      UserError: nothing is indexed, k below 1, queries that are not as
+        expected, or no texts for a hybrid search.
     """
-    ranking, ids = self._rank(queries, k), self._corpus.ids
+    ranking, ids = self._rank(queries, k, hybrid), self._corpus.ids
     names = [ids[row] for row in ranking.indices.ravel().tolist()]
     return Hits(
         ranking.scores, np.array(names, np.str_).reshape(ranking.indices.shape)
     )
 
   def find(
-      self, queries: Iterable[str] | np.ndarray, k: int = 10
+      self,
+      queries: Iterable[str] | np.ndarray,
+      k: int = 10,
+      hybrid: float | str | None = None,
   ) -> list[list[Hit]]:
     """`search` with the passages: for each query its hits, best first."""
-    scores, rows = self._rank(queries, k)
+    scores, rows = self._rank(queries, k, hybrid)
     return [
         [Hit(score, self._corpus.passage(row)) for score, row in zip(*own)]
         for own in zip(scores.tolist(), rows.tolist())
     ]
 
-  def _rank(self, queries: Iterable[str] | np.ndarray, k: int) -> Ranking:
+  def index_words(
+      self, k1: float = 1.5, b: float = 0.75, language: str | None = 'english'
+  ) -> None:
+    """Counts the words of the passages for hybrid search.
+
+    The first one does so by itself, with these defaults.
+
+    Args:
+      k1: as of `search.bm25.BM25`.
+      b: the same.
+      language: of stop words and stems; None for neither.
+
+    Raises:
+      UserError: nothing is indexed, or not with its texts.
+    """
+    # An artifact alone is read without the stemmer.
+    from dualenc_jax.search.bm25 import BM25
+
+    if self._corpus is None:
+      raise UserError('Nothing is indexed. Call retriever.index(passages).')
+    texts = [self._corpus.passage(row).text for row in range(len(self))]
+    if not any(texts):
+      raise UserError(
+          'The passages were indexed without their texts, which hybrid search'
+          ' needs. Index texts, or leave out hybrid.'
+      )
+    self._words = BM25(texts, k1, b, language)
+
+  def _rank(
+      self,
+      queries: Iterable[str] | np.ndarray,
+      k: int,
+      hybrid: float | str | None,
+  ) -> Ranking:
     if self._corpus is None or self._search is None:
       raise UserError(
           'Nothing is indexed. Call retriever.index(passages) before search.'
       )
     check_k(k)
     if python_input.is_array(queries):
+      if hybrid is not None:
+        raise UserError(
+            'hybrid search needs the texts of the queries, and they are'
+            ' embeddings: give texts, or leave out hybrid.'
+        )
       embeddings = python_input.embeddings_of('queries', queries, self.dim)
     else:
+      queries = python_input.texts_of('queries', queries)
       embeddings = self.encode_queries(queries)
     if not len(embeddings):
       shape = 0, min(k, len(self))
       return Ranking(np.empty(shape, np.float32), np.empty(shape, np.int64))
-    return self._search.top_k(embeddings, int(k))
+    if hybrid is None:
+      return self._search.top_k(embeddings, int(k))
+    from dualenc_jax.search import hybrid as hybrid_lib
+
+    if self._words is None:
+      self.index_words()
+    corpus = self._corpus
+    system = hybrid_lib.Hybrid(
+        self._words, corpus.embeddings, corpus.ids, hybrid
+    )
+    return system.rank(queries, embeddings, int(k))
 
   def save(self, folder: str | os.PathLike[str]) -> None:
     """Writes model and index; `from_dir` opens them again.
@@ -273,7 +334,7 @@ class Retriever:
 
   def _set(self, corpus: _Corpus) -> None:
     self._search = ExactSearch(corpus.embeddings, corpus.ids)
-    self._corpus = corpus
+    self._corpus, self._words = corpus, None
 
   def _write_index(self, folder: pathlib.Path, weights: str) -> None:
     corpus = self._corpus

@@ -13,6 +13,7 @@ COMMANDS = {
     'quickstart': 'train, evaluate and search on this machine, in minutes',
     'train': 'train a dual encoder, or go on training it',
     'evaluate': 'rank whole corpora exactly and measure, with tables',
+    'bm25': 'rank whole corpora by BM25, the baseline to pass',
     'compare': 'compare models or TREC runs with a baseline, with tests',
     'analyze': 'figures and numbers of the embedding space',
     'report': 'one HTML page of all that is known of a model',

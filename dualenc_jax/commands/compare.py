@@ -4,8 +4,9 @@
   dualenc compare bm25.trec my.trec --qrels=qrels/test.tsv
 
 The first is the baseline. Each is a model_dir with results of `dualenc
-evaluate`, one result folder, or a TREC run file of any system; run files are
-measured by --qrels. Tests are paired and two-sided.
+evaluate`, one result folder (either with :bm25 or :hybrid after it for these,
+as they were evaluated beside the model), or a TREC run file of any system; run
+files are measured by --qrels. Tests are paired and two-sided.
 
 With --output_dir it writes comparison.json, .csv, .md and .tex, the papers'
 tables (tables.md, tables.tex), and figures of the relative improvements.

@@ -7,7 +7,7 @@ import pathlib
 import re
 
 from dualenc_jax.commands import config
-from dualenc_jax.data import Dataset, dataset, Tokenizer
+from dualenc_jax.data import Cache, Dataset, dataset, prepare, Tokenizer
 from dualenc_jax.data.mixture import Mixture
 from dualenc_jax.errors import UserError
 from dualenc_jax.io.files import default_cache_dir
@@ -31,6 +31,11 @@ class DataInputs:
   tokenizer: Tokenizer
   cache_dir: str | None = None
 
+  def cache(self, split: str) -> Cache:
+    """The token cache of a split, built if there is none yet."""
+    task = self.task.for_split(split)
+    return prepare(task, split, self.tokenizer, self.cache_dir)
+
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
   """Adds the task or files; a parser of `config.make_parser` has the rest."""
@@ -41,11 +46,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
   )
 
 
-def build(args: argparse.Namespace) -> DataInputs:
+def build(args: argparse.Namespace, needs_task: bool = True) -> DataInputs:
   """The task, tokenizer and cache folder of a command line.
 
   Args:
     args: of `config.parse_args`, with the flags of `add_flags`.
+    needs_task: refuse a command line that names none.
 
   Raises:
     UserError: nothing, or something unknown, is given.
@@ -57,12 +63,13 @@ def build(args: argparse.Namespace) -> DataInputs:
       [_FILE, *args.gin_file, *files], bindings, args.gin_search_paths
   )
   inputs = config.build(DataInputs)
-  if inputs.task is None:
+  if inputs.task is None and needs_task:
     raise UserError(
         'Give a task, or files of pairs such as train.jsonl, or a --gin_file'
         f' that sets TASK. Tasks: {", ".join(_tasks())}.'
     )
-  dataset.check('TASK', inputs.task)
+  if needs_task:
+    dataset.check('TASK', inputs.task)
   # Bindings of a model or loss may come along from a training command line.
   of_data = re.compile(r'(.*/)?(data|readers)\.')
   config.check_effect([b for b in args.gin_bindings if of_data.match(b)])

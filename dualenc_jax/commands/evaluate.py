@@ -10,18 +10,21 @@ passages of the split. --tasks names readers, alone for all data sets
 of a benchmark or with one of them; each is measured on its own split.
 
 Writes metrics.json, per_query.tsv, run.trec, examples.jsonl and config.gin to
-MODEL_DIR/evaluation/<task>-<split>, and the papers' tables of all that the
-model was evaluated on to MODEL_DIR/evaluation/tables.md and tables.tex.
+MODEL_DIR/evaluation/<task>-<split>, those of BM25 and of both fused to the
+folders bm25 and hybrid there, and the papers' tables of all that the model was
+evaluated on to MODEL_DIR/evaluation/tables.md and tables.tex.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 import pathlib
 import shlex
 
-from dualenc_jax.commands import config, flags, model_dir, runtime, tasks
+from dualenc_jax.commands import bm25, config, flags, model_dir, runtime, tasks
 from dualenc_jax.errors import UserError
+from dualenc_jax.evaluation.evaluation import Evaluation
 from dualenc_jax.results import evaluate, folder as results, tables
+from dualenc_jax.search import hybrid
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -44,7 +47,12 @@ def main(argv: Sequence[str] | None = None) -> None:
   )
   for task, split in chosen:
     options = evaluate.Options(
-        args.k, args.index_dir and pathlib.Path(args.index_dir), separator
+        args.k,
+        args.index_dir and pathlib.Path(args.index_dir),
+        separator,
+        bm25.baselines(args),
+        bm25.words(args),
+        args.hybrid_weight,
     )
     name = evaluate.folder_name(task, split, options)
     if options.index_dir and len(chosen) > 1:
@@ -62,13 +70,23 @@ def main(argv: Sequence[str] | None = None) -> None:
         shlex.join(['dualenc', 'evaluate', *argv]),
         options,
     )
-    for metric, value in found.metrics.items():
-      print(f'  {metric:<12} {value:.4f}')
+    print(systems_table(found))
     print(f'  Written to {folder}.', flush=True)
   if args.output_dir is None:
     model_folder = pathlib.Path(args.model_dir)
-    tables.write_tables(output, [results.read_model(model_folder)])
+    tables.write_tables(output, results.read_all(model_folder))
     print(f'Tables: {output / "tables.md"}, {output / "tables.tex"}.')
+
+
+def systems_table(found: Mapping[str, Evaluation]) -> str:
+  """Metrics by line, a column a system."""
+  heads = [name or 'model' for name in found]
+  lines = [f'  {"":<12}' + ''.join(f'{head:>10}' for head in heads)]
+  for metric in found[''].metrics:
+    values = [own.metrics.get(metric) for own in found.values()]
+    cells = ['' if value is None else f'{value:.4f}' for value in values]
+    lines.append(f'  {metric:<12}' + ''.join(f'{cell:>10}' for cell in cells))
+  return '\n'.join(lines)
 
 
 def make_parser() -> flags.Parser:
@@ -101,4 +119,14 @@ def make_parser() -> flags.Parser:
   )
   add('--document_separator', help='with --max_passage; # by default')
   add('--output_dir', help='where the files go')
+  bm25.add_flags(parser)
+  add(
+      '--baselines', type=flags.listed,
+      help="bm25,hybrid by default for corpora below two million; '' for none",
+  )
+  add(
+      '--hybrid_weight', type=bm25.weight, default=hybrid.RRF,
+      help='how BM25 and dense scores are fused: rrf, by their ranks, needs no'
+      ' choice; 0 to 1, the share of the dense z-scores; validation chooses it',
+  )
   return parser

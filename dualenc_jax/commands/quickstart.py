@@ -15,15 +15,15 @@ import jax
 
 from dualenc_jax.commands import config, model_dir, runtime, train
 from dualenc_jax.evaluation import evaluation
+from dualenc_jax.evaluation.evaluation import Evaluation
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.index import of_model
 from dualenc_jax.io import files
 from dualenc_jax.models import model_params
 from dualenc_jax.parallel import partitioning
-from dualenc_jax.results import evaluate
+from dualenc_jax.results import evaluate, significance
 from dualenc_jax.retriever import Retriever
 from dualenc_jax.run.experiment import make_plan
-from dualenc_jax.search import bm25
 
 RUN = 'runs/quickstart.gin'
 QUERIES = (
@@ -51,30 +51,34 @@ def main(argv: Sequence[str] | None = None) -> None:
   folder = pathlib.Path(args.model_dir)
   experiment = model.experiment
   retrieval_set = RetrievalSet.from_cache(experiment.cache('test'))
-  rows = {
+  found = evaluate.evaluate(
+      model,
+      experiment,
+      'test',
+      evaluate.default_output(folder) / 'python_code-test',
+      config.operative_config(),
+      shlex.join(['dualenc', 'evaluate', f'--model_dir={folder}']),
+      evaluate.Options(weight=evaluate.VALIDATION),
+  )
+  systems = {
       'untrained model': untrained(model, retrieval_set),
-      'BM25': bm25_baseline(retrieval_set),
-      'trained model': evaluate.evaluate(
-          model,
-          experiment,
-          'test',
-          evaluate.default_output(folder) / 'python_code-test',
-          config.operative_config(),
-          shlex.join(['dualenc', 'evaluate', f'--model_dir={folder}']),
-      ).metrics,
+      'BM25': found[evaluate.BM25_FOLDER],
+      'trained model': found[''],
+      'both (hybrid)': found[evaluate.HYBRID_FOLDER],
   }
+  rows = {name: system.metrics for name, system in systems.items()}
   files.write_json(folder / 'quickstart.json', rows)
   print(
       f'\nHeld-out functions: {len(retrieval_set.query_ids)} docstrings,'
       f' {len(retrieval_set.corpus)} passages of code.\n'
   )
   print(table(rows))
-  if rows['BM25']['MRR'] > rows['trained model']['MRR']:
-    print(
-        '\nBM25 is ahead: this is a small model, trained from scratch for'
-        ' minutes on\na few thousand pairs. Longer runs, more code'
-        ' (runs/site_packages.gin) and\nlarger models are the way past it.'
-    )
+  print('\nAgainst BM25, by a paired randomization test of MRR:')
+  baseline = systems['BM25'].scores.values['MRR']
+  for name in ('trained model', 'both (hybrid)'):
+    values = systems[name].scores.values['MRR']
+    p = significance.randomization_test(baseline, values)
+    print(f'  {name:<16}{values.mean() - baseline.mean():+.4f}, p {p:.4f}')
   print('\nWhat the trained model finds in the whole standard library:\n')
   retriever = Retriever(model, of_model.open_own(model, experiment))
   for query, hits in zip(QUERIES, retriever.find(QUERIES, 3)):
@@ -87,23 +91,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def untrained(
     model: model_dir.TrainedModel, retrieval_set: RetrievalSet
-) -> dict[str, float]:
-  """Metrics of the model as it was before the first step."""
+) -> Evaluation:
+  """The model as it was before the first step."""
   params = make_plan(model.experiment).init().params
   return evaluation.evaluate(
       model.embedder, model_params(params), retrieval_set
-  ).metrics
-
-
-def bm25_baseline(
-    retrieval_set: RetrievalSet,
-) -> dict[str, float]:
-  """Metrics of BM25 on the same queries and passages."""
-  corpus = retrieval_set.corpus
-  ranking = bm25.bm25_rank(
-      retrieval_set.query_texts, corpus.texts, corpus.ids, len(corpus)
   )
-  return evaluation.score(ranking, retrieval_set).metrics
 
 
 def table(rows: Mapping[str, Mapping[str, float]]) -> str:

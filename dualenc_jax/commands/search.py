@@ -6,9 +6,10 @@ Without a query it reads one a line from standard input.
 """
 
 from collections.abc import Sequence
+import dataclasses
 import sys
 
-from dualenc_jax.commands import config, flags, model_dir, runtime
+from dualenc_jax.commands import bm25, config, flags, model_dir, runtime
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import Index, of_model
 from dualenc_jax.retriever import Retriever
@@ -22,6 +23,12 @@ def main(argv: Sequence[str] | None = None) -> None:
       '--index_dir',
       help='what `dualenc encode` wrote; MODEL_DIR/index by default',
   )
+  parser.add_argument(
+      '--hybrid', type=bm25.share, metavar='rrf | SHARE',
+      help='search by BM25, too: rrf fuses the ranks, 0 to 1 is the share of'
+      ' the dense scores',
+  )
+  bm25.add_flags(parser)
   parser.add_argument('--k', type=flags.whole(), default=5, help='hits to show')
   args = config.parse_args(parser, argv)
   # A query that is not UTF-8 is still a query.
@@ -35,10 +42,12 @@ def main(argv: Sequence[str] | None = None) -> None:
   else:
     index = of_model.open_own(model, model.experiment)
   retriever = Retriever(model, index)
+  if args.hybrid is not None:
+    retriever.index_words(**dataclasses.asdict(bm25.words(args)))
   for query in args.query or filter(None, map(str.strip, sys.stdin)):
     if not query.strip():
       raise UserError('The query is empty; give some words to search for.')
     print(query)
-    for hit in retriever.find([query], args.k)[0]:
+    for hit in retriever.find([query], args.k, args.hybrid)[0]:
       print(f'  {hit.score:.3f}  {hit.passage.describe()}')
     sys.stdout.flush()

@@ -9,7 +9,7 @@ import logging
 import time
 
 from dualenc_jax.commands import config, model_dir, runtime
-from dualenc_jax.evaluation import evaluation
+from dualenc_jax.results import while_training
 from dualenc_jax.run import loop
 from dualenc_jax.run.experiment import describe, Experiment, make_plan
 
@@ -57,11 +57,13 @@ def train(
       experiment,
       plan,
       text,
-      evaluation.hooks(experiment, plan),
+      while_training.hooks(experiment, plan),
       ready=lambda: model_dir.write(
           experiment.model_dir, text, experiment.tokenizer.vocabulary.file
       ),
       allow_other_data=allow_config_change,
       started=started,
   )
+  for line in while_training.verdict(experiment):
+    _LOG.info('%s', line)
   _LOG.info('Trained %d steps: %s', experiment.steps, experiment.model_dir)

@@ -15,6 +15,16 @@ import numpy as np
 Initializer = Callable[..., jax.Array]
 
 
+KERNEL_INIT = nn.initializers.variance_scaling(
+    1.0, 'fan_in', 'truncated_normal'
+)
+
+
+def scaled(init: Initializer, factor: float) -> Initializer:
+  """An initialiser whose values are multiplied."""
+  return init if factor == 1.0 else lambda *args: factor * init(*args)
+
+
 class Dense(nn.Module):
   """Linear map of the last axis, without bias; the kernel is always 2-D.
 
@@ -27,9 +37,7 @@ class Dense(nn.Module):
 
   features: int
   kernel_axes: tuple[str, str]
-  kernel_init: Initializer = nn.initializers.variance_scaling(
-      1.0, 'fan_in', 'truncated_normal'
-  )
+  kernel_init: Initializer = KERNEL_INIT
   dtype: str = 'float32'
 
   @nn.compact
@@ -234,12 +242,14 @@ class Mlp(nn.Module):
     activations: names from `flax.linen` ('gelu', 'relu', 'silu'), or 'linear'.
     dropout_rate: dropout of the hidden units.
     dtype: activation dtype.
+    out_init: factor of `wo` at the start.
   """
 
   hidden_dim: int
   activations: Sequence[str] = ('gelu', 'linear')
   dropout_rate: float = 0.0
   dtype: str = 'float32'
+  out_init: float = 1.0
 
   @nn.compact
   def __call__(
@@ -257,6 +267,10 @@ class Mlp(nn.Module):
       hidden = y if hidden is None else hidden * y
     hidden = Dropout(self.dropout_rate)(hidden, dropout)
     hidden = nn.with_logical_constraint(hidden, ('batch', 'length', 'mlp'))
-    return Dense(x.shape[-1], ('mlp', 'embed'), dtype=self.dtype, name='wo')(
-        hidden
-    )
+    return Dense(
+        x.shape[-1],
+        ('mlp', 'embed'),
+        kernel_init=scaled(KERNEL_INIT, self.out_init),
+        dtype=self.dtype,
+        name='wo',
+    )(hidden)

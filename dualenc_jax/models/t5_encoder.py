@@ -149,6 +149,7 @@ class SelfAttention(nn.Module):
   dropout_rate: float = 0.0
   dtype: str = 'float32'
   attention_fn: AttentionFn = dot_product_attention
+  out_init: float = 1.0
 
   @nn.compact
   def __call__(
@@ -199,7 +200,7 @@ class SelfAttention(nn.Module):
     return layers.Dense(
         x.shape[-1],
         ('joined_kv', 'embed'),
-        kernel_init=init,
+        kernel_init=layers.scaled(init, self.out_init),
         dtype=self.dtype,
         name='out',
     )(y.reshape(*x.shape[:-1], joined))
@@ -215,6 +216,7 @@ class EncoderLayer(nn.Module):
   dropout_rate: float
   dtype: str
   attention_fn: AttentionFn
+  residual_init: float = 1.0
 
   @nn.compact
   def __call__(
@@ -233,6 +235,7 @@ class EncoderLayer(nn.Module):
         self.dropout_rate,
         self.dtype,
         self.attention_fn,
+        self.residual_init,
         name='attention',
     )(y, bias, mask, dropout)
     x = x + layers.Dropout(self.dropout_rate)(y, dropout)
@@ -242,6 +245,7 @@ class EncoderLayer(nn.Module):
         self.activations,
         self.dropout_rate,
         self.dtype,
+        self.residual_init,
         name='mlp',
     )(y, dropout)
     return x + layers.Dropout(self.dropout_rate)(y, dropout)
@@ -267,6 +271,8 @@ class T5Encoder(nn.Module):
     scan_layers: run the stack as one scan: compiles faster, runs slower.
     remat: recompute each layer in the backward pass to save memory.
     attention_fn: `dot_product_attention` or `einsum_attention`.
+    residual_init: factor of what every block adds to the stream at the start;
+      near 0 layers start as if they were not there, to grow a trained stack.
   """
 
   num_layers: int
@@ -279,6 +285,7 @@ class T5Encoder(nn.Module):
   scan_layers: bool = False
   remat: bool = False
   attention_fn: AttentionFn = dot_product_attention
+  residual_init: float = 1.0
 
   def __post_init__(self):
     if self.dtype not in ('float32', 'bfloat16'):
@@ -340,6 +347,7 @@ class T5Encoder(nn.Module):
         self.dropout_rate,
         self.dtype,
         self.attention_fn,
+        self.residual_init,
     )
     if self.scan_layers:
       scan = nn.scan(

@@ -1,7 +1,12 @@
-"""Evaluates a model on a split of its task into a result folder."""
+"""Evaluates a model on a split of its task into a result folder.
 
+Beside its own results, in the same folder, are those of BM25 and of both fused.
+"""
+
+from collections.abc import Collection, Mapping
 import dataclasses
 import json
+import logging
 import os
 import pathlib
 from typing import Any
@@ -9,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from dualenc_jax.data import Dataset
-from dualenc_jax.evaluation import evaluation, metrics, trec
+from dualenc_jax.errors import UserError
+from dualenc_jax.evaluation import by_scores, evaluation, metrics, trec
 from dualenc_jax.evaluation.evaluation import Evaluation
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.index import of_model
@@ -17,7 +23,38 @@ from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.io import files
 from dualenc_jax.results.folder import DOCUMENTS, write_per_query
 from dualenc_jax.run.experiment import Experiment
+from dualenc_jax.search import bm25
+from dualenc_jax.search.bm25 import BM25
+from dualenc_jax.search.hybrid import Hybrid, RRF
 from dualenc_jax.search.ranking import Ranking
+
+BM25_FOLDER, HYBRID_FOLDER = 'bm25', 'hybrid'
+VALIDATION = 'validation'
+# Passages beyond which BM25 is computed only where it is asked for.
+_MANY = 2_000_000
+_LOG = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Words:
+  """How BM25 sees a corpus; see `search.bm25.BM25`.
+
+  Attributes:
+    k1: saturation of repeated words.
+    b: how much long passages are held back.
+    language: of stop words and stems; None for neither.
+  """
+
+  k1: float = bm25.K1
+  b: float = bm25.B
+  language: str | None = bm25.LANGUAGE
+
+  def __post_init__(self):
+    bm25.check_parameters(self.k1, self.b, self.language)
+
+  def of(self, retrieval_set: RetrievalSet) -> BM25:
+    """BM25 of the passages of a set."""
+    return BM25(retrieval_set.corpus.texts, **dataclasses.asdict(self))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,11 +66,18 @@ class Options:
     index_dir: keeps the embeddings of the corpus there, and reads them if they
       exist; None keeps them in memory.
     document_separator: ranks documents by their best passage, see `Documents`.
+    baselines: of 'bm25' and 'hybrid' those to evaluate, too; None for both,
+      unless the corpus is large.
+    words: how BM25 sees it.
+    weight: of `Hybrid`; 'validation' chooses it on the task's validation split.
   """
 
   k: int = 1000
   index_dir: pathlib.Path | None = None
   document_separator: str | None = None
+  baselines: Collection[str] | None = None
+  words: Words = Words()
+  weight: float | str = RRF
 
   @property
   def depth(self) -> int:
@@ -63,7 +107,7 @@ def evaluate(
     config: str,
     command: str,
     options: Options = Options(),
-) -> Evaluation:
+) -> dict[str, Evaluation]:
   """Evaluates on a split of a task and writes the result folder.
 
   Args:
@@ -75,56 +119,184 @@ def evaluate(
     command: the command line that makes this result.
     options: how.
 
+  Returns:
+    By system: '' the model, and the baselines.
+
   Raises:
     UserError: data that cannot be evaluated, embeddings that are not finite, or
       a folder that cannot be written.
   """
-  task = experiment.task.for_split(split)
-  ranked = RetrievalSet.of_split(experiment, split, options.document_separator)
-  files.make_folder(folder, 'another --output_dir')
-  # Before hours of encoding, not after.
-  trec.check_ids('query id', ranked.query_ids)
-  trec.check_ids('id', ranked.ranked_ids)
+  ranked = _opened(experiment, split, folder, options)
   queries = evaluation.encode_queries(model.embedder, model.params, ranked)
   passages = of_model.corpus_embeddings(model, ranked.corpus, options.index_dir)
   result = evaluation.rank(queries, passages, ranked, options.depth)
   files.write(folder / 'config.gin', config)
+  facts = {**_facts(experiment, split, ranked, options), 'command': command}
+  own = {**model.provenance, 'embedding_dtype': str(passages.dtype)}
+  write(folder, ranked, result, options, {**facts, **own})
+  found, wanted = {'': result}, _baselines(options, len(ranked.corpus))
+  if not wanted:
+    return found
+  words = options.words.of(ranked)
+  if BM25_FOLDER in wanted:
+    found[BM25_FOLDER] = _bm25(
+        words, folder / BM25_FOLDER, ranked, options, facts
+    )
+  if HYBRID_FOLDER in wanted:
+    system = Hybrid(words, passages, ranked.corpus.ids)
+    weight = options.weight
+    if weight == VALIDATION:
+      weight = _weight(model, experiment, split, ranked, system, options)
+    system = dataclasses.replace(system, weight=weight)
+    found[HYBRID_FOLDER] = by_scores.evaluate(
+        lambda q: system.scores(ranked.query_texts[q], queries[q]),
+        ranked,
+        options.depth,
+    )
+    how = {'system': 'hybrid', **dataclasses.asdict(options.words)}
+    write(
+        folder / HYBRID_FOLDER,
+        ranked,
+        found[HYBRID_FOLDER],
+        options,
+        {**facts, **own, **how, 'weight': weight},
+    )
+  return found
+
+
+def evaluate_bm25(
+    experiment: Any,
+    split: str,
+    folder: pathlib.Path,
+    command: str,
+    options: Options = Options(),
+) -> Evaluation:
+  """Evaluates BM25 alone; `experiment` needs no more than task and cache."""
+  ranked = _opened(experiment, split, folder, options)
+  facts = {**_facts(experiment, split, ranked, options), 'command': command}
+  return _bm25(options.words.of(ranked), folder, ranked, options, facts)
+
+
+def _opened(
+    experiment: Any, split: str, folder: pathlib.Path, options: Options
+) -> RetrievalSet:
+  """What is ranked; what would stop it later stops it before the encoding."""
+  ranked = RetrievalSet.of_split(experiment, split, options.document_separator)
+  files.make_folder(folder, 'another --output_dir')
+  trec.check_ids('query id', ranked.query_ids)
+  trec.check_ids('id', ranked.ranked_ids)
+  return ranked
+
+
+def _bm25(
+    words: BM25,
+    folder: pathlib.Path,
+    ranked: RetrievalSet,
+    options: Options,
+    facts: Mapping[str, Any],
+) -> Evaluation:
+  texts = ranked.query_texts
+  result = by_scores.evaluate(
+      lambda q: words.scores(texts[q]), ranked, options.depth
+  )
+  how = {'system': 'bm25', **dataclasses.asdict(options.words)}
+  write(folder, ranked, result, options, {**facts, **how})
+  return result
+
+
+def _baselines(options: Options, passages: int) -> Collection[str]:
+  if options.baselines is not None:
+    return options.baselines
+  if passages <= _MANY:
+    return BM25_FOLDER, HYBRID_FOLDER
+  _LOG.info(
+      'BM25 and hybrid search are left out, for %s passages are many;'
+      ' --baselines=bm25,hybrid asks for them.',
+      f'{passages:,}',
+  )
+  return ()
+
+
+def _weight(
+    model: Loaded,
+    experiment: Experiment,
+    split: str,
+    ranked: RetrievalSet,
+    system: Hybrid,
+    options: Options,
+) -> float:
+  """The weight that suits the validation split."""
+  task = experiment.task
+  if split == VALIDATION or VALIDATION not in task.splits():
+    raise UserError(
+        f'The weight of hybrid search cannot be chosen on split {VALIDATION} of'
+        f' {task.label}: '
+        + ('it is what is measured.' if split == VALIDATION else 'it has none.')
+        + f' Give --hybrid_weight a number of 0 to 1, or {RRF}.'
+    )
+  other = RetrievalSet.of_split(
+      experiment, VALIDATION, options.document_separator
+  )
+  if other.corpus.cache.header != ranked.corpus.cache.header:
+    passages = of_model.corpus_embeddings(model, other.corpus)
+    system = Hybrid(options.words.of(other), passages, other.corpus.ids)
+  queries = evaluation.encode_queries(model.embedder, model.params, other)
+  weight = by_scores.choose_weight(system, queries, other)
+  _LOG.info('Hybrid search: %s of the weight is the dense scores\'.', weight)
+  return weight
+
+
+def _facts(
+    experiment: Any, split: str, ranked: RetrievalSet, options: Options
+) -> dict[str, Any]:
+  """What the numbers of every system depend on."""
+  task = experiment.task.for_split(split)
+  corpus = ranked.corpus.cache.header
+  return {
+      'task': task.task_name,
+      'dataset': task.dataset,
+      'label': options.label(task),
+      'split': split,
+      'queries': len(ranked.query_ids),
+      'passages': len(ranked.corpus),
+      'k': options.k,
+      'depth': options.depth,
+      'document_separator': options.document_separator,
+      'source': ranked.cache.header['source'],
+      'corpus': {name: corpus[name] for name in ('split', 'source')},
+  }
+
+
+def write(
+    folder: pathlib.Path,
+    ranked: RetrievalSet,
+    result: Evaluation,
+    options: Options,
+    facts: Mapping[str, Any],
+) -> None:
+  """Writes run.trec, per_query.tsv, examples.jsonl and metrics.json."""
+  files.make_folder(folder, 'another --output_dir')
   trec.write_run(
       folder / 'run.trec',
       Ranking(*(part[:, : options.k] for part in result.ranking)),
       ranked.query_ids,
       ranked.ranked_ids,
   )
-  query_ids, values = _per_query(ranked, result)
+  query_ids, values = per_query(ranked, result)
   write_per_query(folder / 'per_query.tsv', query_ids, values)
   write_examples(folder / 'examples.jsonl', ranked, result)
-  corpus = ranked.corpus.cache.header
   # Last: with it the result is complete.
   files.write_json(
       folder / 'metrics.json',
       {
           'metrics': result.metrics,
           'queries_counted': len(query_ids),
-          'task': task.task_name,
-          'dataset': task.dataset,
-          'label': options.label(task),
-          'split': split,
-          'queries': len(ranked.query_ids),
-          'passages': len(ranked.corpus),
-          'k': options.k,
-          'depth': options.depth,
-          'document_separator': options.document_separator,
-          'source': ranked.cache.header['source'],
-          'corpus': {name: corpus[name] for name in ('split', 'source')},
-          **model.provenance,
-          'embedding_dtype': str(passages.dtype),
-          'command': command,
+          **facts,
       },
   )
-  return result
 
 
-def _per_query(
+def per_query(
     retrieval_set: RetrievalSet, result: Evaluation
 ) -> tuple[list[str], dict[str, np.ndarray]]:
   """Ids of the queries that count, and by metric a value each, or NaN."""

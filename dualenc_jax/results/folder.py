@@ -19,6 +19,8 @@ from dualenc_jax.io import files, json_file
 
 METRICS = 'metrics.json'
 PER_QUERY = 'per_query.tsv'
+# Folders, in a result folder, of what was evaluated beside the model.
+BASELINES = ('bm25', 'hybrid')
 # Of means that were summed in another order.
 _TOLERANCE = 1e-9
 # Ends the label of results that rank documents by their best passage.
@@ -209,25 +211,28 @@ class Model:
   results: Mapping[Key, Result]
 
 
-def read_model(path: pathlib.Path, name: str | None = None) -> Model:
+def read_model(
+    path: pathlib.Path, name: str | None = None, baseline: str = ''
+) -> Model:
   """The results in a folder.
 
   Args:
     path: a model_dir, its folder `evaluation`, or one result folder.
-    name: of the model; by default the model_dir's.
+    name: of the model; by default the model_dir's, or what `baseline` is.
+    baseline: 'bm25' or 'hybrid' for the results of that beside the model's.
 
   Raises:
     UserError: no results, two of the same split, or one that cannot be read.
   """
-  for pattern in (METRICS, f'evaluation/*/{METRICS}', f'*/{METRICS}'):
+  file = f'{baseline}/{METRICS}' if baseline else METRICS
+  for pattern in (file, f'evaluation/*/{file}', f'*/{file}'):
     files = sorted(path.glob(pattern))
     if files:
       break
   else:
     raise UserError(
-        f'{path} has no results, neither {METRICS} nor'
-        f' evaluation/*/{METRICS}. Run `dualenc evaluate` first, or give a'
-        ' model_dir or a result folder.'
+        f'{path} has no results, neither {file} nor evaluation/*/{file}. Run'
+        ' `dualenc evaluate` first, or give a model_dir or a result folder.'
     )
   results = {}
   for result in map(read_result, (file.parent for file in files)):
@@ -239,7 +244,21 @@ def read_model(path: pathlib.Path, name: str | None = None) -> Model:
       )
   known = {result.provenance.get('model_dir') for result in results.values()}
   (own,) = known if len(known) == 1 else (None,)
-  return Model(name or own or path.resolve().name, str(path), results)
+  own = own or path.resolve().name
+  if baseline:
+    own = 'BM25' if baseline == 'bm25' else f'{own} + BM25'
+  return Model(name or own, str(path), results)
+
+
+def read_all(path: pathlib.Path, name: str | None = None) -> list[Model]:
+  """The model of a folder, and the baselines that were evaluated with it."""
+  found = [read_model(path, name)]
+  for baseline in BASELINES:
+    for pattern in ('', 'evaluation/*/', '*/'):
+      if any(path.glob(f'{pattern}{baseline}/{METRICS}')):
+        found.append(read_model(path, baseline=baseline))
+        break
+  return found
 
 
 def read_result(folder: pathlib.Path) -> Result:

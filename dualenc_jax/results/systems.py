@@ -22,7 +22,8 @@ def read(
   """Reads two systems or more, under different names.
 
   Args:
-    paths: folders with results of `dualenc evaluate`, or TREC run files.
+    paths: folders with results of `dualenc evaluate`, with ':bm25' or
+      ':hybrid' after them for these beside the model, or TREC run files.
     names: what to call the systems; None for what their folders or files say.
     qrels: what run files are measured by.
     k: how many of the best hits a query of run files to use, None for all.
@@ -40,6 +41,7 @@ def read(
     )
   if names is not None and len({*names}) < len(names):
     raise UserError(f'--names={",".join(names)} has a name twice.')
+  paths, baselines = zip(*map(_split, paths))
   for path in paths:
     if not path.exists():
       raise UserError(f'{path} does not exist.')
@@ -55,11 +57,22 @@ def read(
   if not runs and (qrels is not None or k):
     raise UserError('--qrels and --k are for run files, and none is given.')
   if not runs:
-    return _told_apart([folder.read_model(*system) for system in named])
+    return _told_apart([
+        folder.read_model(*system, baseline)
+        for system, baseline in zip(named, baselines)
+    ])
   judgements = Judgements.read(qrels)
   return _told_apart([
       of_run_file(path, judgements, k, name) for path, name in named
   ])
+
+
+def _split(path: pathlib.Path) -> tuple[pathlib.Path, str]:
+  """A path and the baseline that is meant, '' for the model itself."""
+  stem, _, baseline = str(path).rpartition(':')
+  if baseline in folder.BASELINES and not path.exists():
+    return pathlib.Path(stem), baseline
+  return path, ''
 
 
 def _told_apart(models: list[Model]) -> list[Model]:

@@ -3,7 +3,7 @@
 `Experiment` is the root of the object tree that gin builds.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import functools
 import hashlib
@@ -63,6 +63,8 @@ class Experiment:
     eval_every: steps between evaluations on the validation split, 0 for none.
     eval_queries: queries of the fixed sub-corpus that these use.
     eval_passages: its passages; all relevant ones are among them.
+    watch_tasks: further tasks to evaluate then, on the split that each is
+      measured on: what is forgotten shows there.
     eval_batch_size: most rows that a device encodes at once in evaluation and
       search, rounded down to a power of two; of long texts they are fewer.
     initial_checkpoint: what to take the parameters from when this run has no
@@ -84,6 +86,7 @@ class Experiment:
   eval_every: int = 1000
   eval_queries: int = 1000
   eval_passages: int = 10000
+  watch_tasks: Sequence[Dataset] = ()
   eval_batch_size: int = 256
   initial_checkpoint: InitialCheckpoint | str | None = None
   cache_dir: str | None = None
@@ -103,6 +106,8 @@ class Experiment:
         'eval_batch_size',
     ):
       check_whole(f'Experiment.{name}', getattr(self, name), 1)
+    for task in self.watch_tasks:
+      dataset.check('Experiment.watch_tasks', task)
     self.objective.check_vocabulary(self.tokenizer.vocabulary)
 
   def cache(self, split: str) -> Cache:

@@ -51,7 +51,7 @@ class Hook:
   Attributes:
     call: what to do. Numbers by name that it returns are reported.
     every: steps from one call to the next; 0 for none on the way.
-    at_start: call it before the first step of this process, too.
+    at_start: call it before the first step of a run, too.
     at_end: call it after the last step, too.
     late: call it when the next step is under way, so that it may wait for the
       metrics of this one; but before any other hook, and after the last step.
@@ -109,7 +109,7 @@ class Hooks:
 
   def _is_due(self, hook: Hook, step: int) -> bool:
     if step == self._first:
-      return hook.at_start
+      return hook.at_start and not step
     on_the_way = hook.every and step % hook.every == 0
     return bool(on_the_way) or (hook.at_end and step == self._last)
 

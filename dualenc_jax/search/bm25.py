@@ -1,26 +1,27 @@
 """BM25, the baseline of words: the bm25s library, with identifiers split.
 
 A word is lower-cased; one that is made of parts (`snake_case`, `camelCase`,
-`ISO8601`) counts as each part and as the whole. English stop words are off.
-Measured nDCG@10 of this, of whole words alone and of parts alone:
-
-  SciFact, 300 test queries, 5,183 passages                  0.681 0.666 0.682
-  python_code of Python 3.11, 634 test queries, 6,475 passages
-                                                             0.327 0.252 0.320
+`ISO8601`) counts as each part and as the whole. Stop words go, and words are
+cut to their stems (Snowball), both by language.
 """
 
 from collections.abc import Sequence
+import functools
 import logging
+import math
 import re
 
 import numpy as np
+import Stemmer
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.search.ranking import best_hits, check_k, Ranking
+from dualenc_jax.suggest import did_you_mean_or_known
 
 # bm25s's defaults; SciFact and the standard library prefer them to 0.9, 0.4.
 K1 = 1.5
 B = 0.75
+LANGUAGE = 'english'
 
 _WORD = re.compile(r'\w+')
 _BOUNDARY = re.compile(
@@ -31,61 +32,130 @@ _BOUNDARY = re.compile(
 )
 
 
-def words(text: str, stop_words: frozenset[str] = frozenset()) -> list[str]:
-  """The lower-cased words of a text and the parts of its identifiers."""
+def words(text: str, language: str | None = None) -> list[str]:
+  """The lower-cased words of a text and the parts of its identifiers.
+
+  Args:
+    text: any.
+    language: whose stop words go, and whose stemmer cuts the others; None for
+      neither.
+  """
   found = []
   for word in _WORD.findall(text):
     parts = [part for part in _BOUNDARY.split(word) if part]
     found.extend(parts)
     if len(parts) > 1:
       found.append(word.strip('_'))
-  return [word for word in map(str.lower, found) if word not in stop_words]
+  found = list(map(str.lower, found))
+  if language is None:
+    return found
+  stop_words, stemmer = _of_language(language)
+  return stemmer.stemWords([w for w in found if w not in stop_words])
 
 
-def bm25_rank(
-    queries: Sequence[str],
-    passages: Sequence[str],
-    passage_ids: Sequence[str],
-    k: int,
-) -> Ranking:
-  """Ranks all passages for each query by BM25, ties as everywhere else.
+class BM25:
+  """Passages, ready to be scored by BM25.
 
-  Args:
-    queries: Q texts; one without a known word scores 0 everywhere.
-    passages: N texts.
-    passage_ids: N different strings; they break ties.
-    k: hits a query; fewer passages give N hits.
-
-  Returns:
-    The ranking, [Q, min(k, N)].
-
-  Raises:
-    UserError: k below 1, no query, no passage or none with a word.
+  The score of a passage p for a query is the sum over its words w of
+  idf(w) tf / (tf + k1 (1 - b + b |p| / mean |p|)), where tf counts w in p, and
+  idf(w) = log(1 + (N - n + 0.5) / (n + 0.5)) of n passages with w.
   """
-  # Importing bm25s starts a JAX backend, which must not happen before the
-  # program has chosen its devices.
-  import bm25s
-  from bm25s.stopwords import STOPWORDS_EN
 
-  # It sets its own logger to DEBUG.
-  logging.getLogger('bm25s').setLevel(logging.WARNING)
-  check_k(k)
-  if not len(queries):
-    raise UserError('there are no queries: expected at least one.')
-  if not len(passages):
-    raise UserError('the corpus is empty: expected at least one passage.')
-  stop_words = frozenset(STOPWORDS_EN)
-  corpus = [words(text, stop_words) for text in passages]
-  if not any(corpus):
-    raise UserError('no passage holds a word that is not an English stop word.')
-  model = bm25s.BM25(k1=K1, b=B)
-  model.index(corpus, show_progress=False)
-  k = min(k, len(passages))
-  best = []
-  for query in queries:
-    tokens = model.get_tokens_ids(words(query, stop_words))
-    scores = model.get_scores_from_ids(tokens)
-    # All that tie with the k-th, of which the ids choose.
-    found = np.flatnonzero(scores >= np.partition(scores, -k)[-k])
-    best.append(best_hits(scores[None, found], found[None], passage_ids, k))
-  return Ranking(*map(np.concatenate, zip(*best)))
+  def __init__(
+      self,
+      passages: Sequence[str],
+      k1: float = K1,
+      b: float = B,
+      language: str | None = LANGUAGE,
+  ):
+    """Counts the words of all passages.
+
+    Args:
+      passages: N texts.
+      k1: 0 or more; how late repeated words stop to count.
+      b: 0 to 1; how much long passages are held back.
+      language: of stop words and stems, one of PyStemmer's; None for neither.
+
+    Raises:
+      UserError: no passage or none with a word, or a value that cannot be.
+    """
+    # Importing bm25s starts a JAX backend, which must not happen before the
+    # program has chosen its devices.
+    import bm25s
+
+    # It sets its own logger to DEBUG.
+    logging.getLogger('bm25s').setLevel(logging.WARNING)
+    check_parameters(k1, b, language)
+    if not len(passages):
+      raise UserError('the corpus is empty: expected at least one passage.')
+    self._size, self._language = len(passages), language
+    corpus = [words(text, language) for text in passages]
+    if not any(corpus):
+      raise UserError(
+          'no passage holds a word that is not a stop word'
+          f' (language {language}).'
+      )
+    self._model = bm25s.BM25(k1=k1, b=b)
+    self._model.index(corpus, show_progress=False)
+
+  def __len__(self) -> int:
+    """N."""
+    return self._size
+
+  def scores(self, query: str) -> np.ndarray:
+    """float32 [N]; 0 everywhere for a query without a known word."""
+    tokens = self._model.get_tokens_ids(words(query, self._language))
+    return self._model.get_scores_from_ids(tokens)
+
+  def rank(
+      self, queries: Sequence[str], passage_ids: Sequence[str], k: int
+  ) -> Ranking:
+    """Ranks all passages for each query, ties as everywhere else.
+
+    Args:
+      queries: Q texts.
+      passage_ids: N different strings; they break ties.
+      k: hits a query; fewer passages give N hits.
+
+    Returns:
+      The ranking, [Q, min(k, N)].
+
+    Raises:
+      UserError: k below 1, or no query.
+    """
+    check_k(k)
+    if not len(queries):
+      raise UserError('there are no queries: expected at least one.')
+    best = [best_of(self.scores(q), passage_ids, k) for q in queries]
+    return Ranking(*map(np.concatenate, zip(*best)))
+
+
+def best_of(scores: np.ndarray, ids: Sequence[str], k: int) -> Ranking:
+  """The k best of N scores of one query, or all: a ranking [1, min(k, N)]."""
+  k = min(k, len(scores))
+  # All that tie with the k-th, of which the ids choose.
+  found = np.flatnonzero(scores >= np.partition(scores, -k)[-k])
+  return best_hits(scores[None, found], found[None], ids, k)
+
+
+def check_parameters(k1: float, b: float, language: str | None) -> None:
+  """Raises UserError for a value that BM25 cannot have."""
+  if not 0 <= k1 < math.inf:
+    raise UserError(f'BM25: k1 is {k1}; expected a number of 0 or more.')
+  if not 0 <= b <= 1:
+    raise UserError(f'BM25: b is {b}; expected 0 to 1.')
+  if language is not None and language not in Stemmer.algorithms():
+    raise UserError(
+        f'BM25: there is no stemmer for {language!r}.'
+        + did_you_mean_or_known(language, Stemmer.algorithms())
+    )
+
+
+@functools.cache
+def _of_language(language: str) -> tuple[frozenset[str], Stemmer.Stemmer]:
+  """Stop words, none where bm25s has no list of them, and the stemmer."""
+  from bm25s import stopwords
+
+  name = 'EN' if language == 'english' else language.upper()
+  found = getattr(stopwords, f'STOPWORDS_{name}', ())
+  return frozenset(found), Stemmer.Stemmer(language)

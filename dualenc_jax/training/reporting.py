@@ -50,12 +50,13 @@ class Reporter:
     self._folder = pathlib.Path(model_dir)
     if self._is_first_host:
       try:
-        # Steps are numbered from 1; the numbers of step `start` stay.
+        # The numbers of step `start` stay; of a run's start there are none.
+        keep = start or -1
         self._events = _tensorboard().SummaryWriter(
-            str(self._folder / 'events'), purge_step=start + 1
+            str(self._folder / 'events'), purge_step=keep + 1
         )
         path = self._folder / METRICS
-        files.write(path, ''.join(_until(path, start)))
+        files.write(path, ''.join(_until(path, keep)))
         self._lines = path.open('a', buffering=1)
       except OSError as e:
         raise self._unwritable() from e

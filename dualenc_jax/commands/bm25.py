@@ -1,0 +1,124 @@
+"""Ranks whole corpora by BM25, the baseline that any model has to pass.
+
+  dualenc bm25 scifact_folder_or_task ...
+  dualenc bm25 --tasks=beir/scifact,msmarco --gin.DATA_ROOT=/data
+  dualenc bm25 train.jsonl dev.jsonl test.jsonl --split=test
+
+It needs no model. Writes what `dualenc evaluate` writes to
+bm25/<task>-<split>, which `dualenc compare` takes as a system.
+"""
+
+import argparse
+from collections.abc import Sequence
+import dataclasses
+import pathlib
+import shlex
+
+from dualenc_jax.commands import config, data_command, flags, runtime, tasks
+from dualenc_jax.errors import UserError
+from dualenc_jax.results import evaluate, folder as results, tables
+from dualenc_jax.results.evaluate import Words
+from dualenc_jax.search import bm25 as bm25_lib, hybrid
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+  args = config.parse_args(make_parser(), argv)
+  runtime.start_logging()
+  words = Words(args.k1, args.b, _language(args.language))
+  names = list(filter(None, args.tasks or ()))
+  args.gin_file = [*tasks.gin_files(names), *args.gin_file]
+  inputs = data_command.build(args, needs_task=not names)
+  chosen = tasks.chosen(inputs, names, args.split)
+  if names:
+    chosen = tasks.available(chosen, args.skip_missing)
+  options = evaluate.Options(k=args.k, words=words)
+  output = pathlib.Path(args.output_dir)
+  for task, split in chosen:
+    folder = output / evaluate.folder_name(task, split, options)
+    print(f'{task.label}, split {split}:')
+    found = evaluate.evaluate_bm25(
+        dataclasses.replace(inputs, task=task),
+        split,
+        folder,
+        shlex.join(['dualenc', 'bm25', *(argv or ())]),
+        options,
+    )
+    for metric, value in found.metrics.items():
+      print(f'  {metric:<12} {value:.4f}')
+    print(f'  Written to {folder}.', flush=True)
+  tables.write_tables(output, [results.read_model(output, 'BM25')])
+
+
+def make_parser() -> flags.Parser:
+  parser = config.make_parser('bm25', __doc__)
+  data_command.add_flags(parser)
+  add = parser.add_argument
+  add('--tasks', type=flags.listed, help='as of `dualenc evaluate`')
+  add('--split', help='by default what the benchmark measures, else test')
+  add(
+      '--skip_missing', action='store_true',
+      help='leave out --tasks whose files are not there',
+  )
+  add('--k', type=flags.whole(), default=1000, help='hits in the run file')
+  add('--output_dir', default='bm25', help='where the files go; bm25')
+  add_flags(parser, '')
+  return parser
+
+
+def add_flags(parser: argparse.ArgumentParser, prefix: str = 'bm25_') -> None:
+  """Adds k1, b and the language of BM25."""
+  add = parser.add_argument
+  add(
+      f'--{prefix}k1', type=float, default=bm25_lib.K1,
+      help=f'saturation of repeated words, {bm25_lib.K1} by default',
+  )
+  add(
+      f'--{prefix}b', type=float, default=bm25_lib.B,
+      help=f'how much long passages are held back, {bm25_lib.B} by default',
+  )
+  add(
+      f'--{prefix}language', default=bm25_lib.LANGUAGE,
+      help="of BM25's stop words and stems, english by default; none for"
+      ' neither',
+  )
+
+
+def words(args: argparse.Namespace) -> Words:
+  """What the flags of `add_flags` say."""
+  return Words(args.bm25_k1, args.bm25_b, _language(args.bm25_language))
+
+
+def baselines(args: argparse.Namespace) -> list[str] | None:
+  """What --baselines says."""
+  if args.baselines is None:
+    return None
+  names = list(filter(None, args.baselines))
+  if unknown := [name for name in names if name not in results.BASELINES]:
+    raise UserError(
+        f'--baselines has {unknown[0]!r}; expected'
+        f' {" and ".join(results.BASELINES)}, either, or nothing.'
+    )
+  return names
+
+
+def share(text: str) -> float | str:
+  """The type of a flag that says how BM25 and dense scores are fused."""
+  if text == hybrid.RRF:
+    return text
+  try:
+    value = float(text)
+    hybrid.check_weight(value)
+  except (ValueError, UserError):
+    raise argparse.ArgumentTypeError(
+        f'is {text}; expected {hybrid.RRF} or a number of 0 to 1'
+    ) from None
+  return value
+
+
+def weight(text: str) -> float | str:
+  """The type of --hybrid_weight."""
+  return text if text == evaluate.VALIDATION else share(text)
+
+
+def _language(name: str) -> str | None:
+  return None if name == 'none' else name

@@ -1,0 +1,107 @@
+"""Evaluation of systems that score a whole corpus at once, on the host."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.evaluation import evaluation
+from dualenc_jax.evaluation.evaluation import Evaluation
+from dualenc_jax.evaluation.retrieval_set import RetrievalSet
+from dualenc_jax.search import hybrid
+from dualenc_jax.search.bm25 import best_of
+from dualenc_jax.search.hybrid import Hybrid
+from dualenc_jax.search.ranking import Ranking
+
+# Scores of a query, by its number, of all passages: float32 [N].
+ScoresOf = Callable[[int], np.ndarray]
+
+
+def evaluate(
+    scores_of: ScoresOf, retrieval_set: RetrievalSet, k: int = 1000
+) -> Evaluation:
+  """Ranks a whole corpus for every query.
+
+  Args:
+    scores_of: the system's.
+    retrieval_set: what to rank.
+    k: hits a query, at least 100 where there are so many.
+  """
+  ids = retrieval_set.ranked_ids
+  size = len(ids) - (retrieval_set.self_hits is not None)
+  rankings, ranks = [], []
+  for query, gold in enumerate(retrieval_set.gold):
+    scores = _of_ranked(scores_of(query), retrieval_set, query)
+    rankings.append(best_of(scores, ids, min(k, size)))
+    ranks.append(rank_of_best(scores, gold, ids))
+  ranking = Ranking(*map(np.concatenate, zip(*rankings)))
+  return evaluation.score(ranking, retrieval_set, np.array(ranks, np.int64))
+
+
+def choose_weight(
+    system: Hybrid,
+    embeddings: np.ndarray,
+    retrieval_set: RetrievalSet,
+    most: int = 1000,
+) -> float:
+  """The share of the dense scores that has the highest MRR.
+
+  Args:
+    system: of the set's corpus.
+    embeddings: float32 [Q, D] of the set's queries.
+    retrieval_set: to choose on, which must not be what is measured.
+    most: queries that are looked at.
+
+  Raises:
+    UserError: no query has a relevant passage.
+  """
+  ids, gold = retrieval_set.ranked_ids, retrieval_set.gold
+  chosen = [query for query, relevant in enumerate(gold) if relevant]
+  if not chosen:
+    raise UserError(
+        'The weight of hybrid search cannot be chosen: no query of the'
+        ' validation split has a relevant passage. Give the weight, or take'
+        f' {hybrid.RRF!r}, which has none.'
+    )
+  chosen = np.random.default_rng(0).permutation(chosen)[:most].tolist()
+  reciprocal = np.zeros(len(hybrid.WEIGHTS))
+  for query in chosen:
+    text = retrieval_set.query_texts[query]
+    lexical = hybrid.z_scores(system.bm25.scores(text))
+    dense = hybrid.z_scores(
+        hybrid.dense_scores(embeddings[query], system.embeddings)
+    )
+    for i, weight in enumerate(hybrid.WEIGHTS):
+      scores = _of_ranked(
+          hybrid.weighted(lexical, dense, weight), retrieval_set, query
+      )
+      reciprocal[i] += 1 / rank_of_best(scores, gold[query], ids)
+  return hybrid.WEIGHTS[int(reciprocal.argmax())]
+
+
+def rank_of_best(
+    scores: np.ndarray, gold: Sequence[int], ids: Sequence[str]
+) -> int:
+  """The rank, from 1, of the best of `gold` among all; 0 for no gold."""
+  if not gold:
+    return 0
+  best = scores[list(gold)].max()
+  name = max(str(ids[g]) for g in gold if scores[g] == best)
+  ties = np.flatnonzero(scores == best)
+  above = np.count_nonzero(scores > best)
+  return 1 + above + sum(str(ids[i]) > name for i in ties.tolist())
+
+
+def _of_ranked(
+    scores: np.ndarray, retrieval_set: RetrievalSet, query: int
+) -> np.ndarray:
+  """Scores of what is ranked: of documents, and without the query itself."""
+  documents, own = retrieval_set.documents, retrieval_set.self_hits
+  if documents is not None:
+    best = np.full(len(documents.ids), -np.inf, np.float32)
+    np.maximum.at(best, documents.of_passage, scores)
+    scores = best
+  if own is not None and own[query] >= 0:
+    scores = scores.copy()
+    scores[own[query]] = -np.inf
+  return scores

@@ -1,0 +1,113 @@
+"""Evaluation while training, before the first step too, and what it changed."""
+
+from collections.abc import Iterator
+import dataclasses
+import logging
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+
+from dualenc_jax.evaluation import evaluation
+from dualenc_jax.evaluation.retrieval_set import RetrievalSet
+from dualenc_jax.io import files
+from dualenc_jax.models import model_params
+from dualenc_jax.results import significance
+from dualenc_jax.results.evaluate import per_query
+from dualenc_jax.results.folder import read_per_query, write_per_query
+from dualenc_jax.run.experiment import Experiment
+from dualenc_jax.run.loop import Hook, Training
+from dualenc_jax.training.step import Plan
+
+SPLIT = 'validation'
+# In MODEL_DIR/validation: values of all queries before and after training.
+_BEFORE, _AFTER = 'before.tsv', 'after.tsv'
+# What is told at the end, the first that there is.
+_METRICS = ('MRR', 'nDCG@10', 'Top-20')
+_LOG = logging.getLogger(__name__)
+
+
+def hooks(experiment: Experiment, plan: Plan) -> list[Hook]:
+  """Evaluates on fixed sub-corpora: of the validation split, of other tasks.
+
+  [] where the objective has no `embedder`, as `Contrastive` has, or
+  `eval_every` is 0.
+  """
+  make_embedder = getattr(experiment.objective, 'embedder', None)
+  if not experiment.eval_every or make_embedder is None:
+    return []
+  embedder = make_embedder(
+      plan.abstract.params, experiment.partitioner, experiment.eval_batch_size
+  )
+  return [
+      _hook(experiment, embedder, group, part)
+      for group, part in _parts(experiment)
+  ]
+
+
+def verdict(experiment: Experiment) -> Iterator[str]:
+  """A line on each sub-corpus: before, after, and whether that is chance."""
+  folder = pathlib.Path(experiment.model_dir) / SPLIT
+  for before in sorted(folder.glob(f'**/{_BEFORE}')):
+    after = before.with_name(_AFTER)
+    if not after.exists():
+      continue
+    one, other = read_per_query(before), read_per_query(after)
+    metric = next((m for m in _METRICS if m in one.values), None)
+    if metric is None or [*one.query_ids] != [*other.query_ids]:
+      continue
+    values = one.values[metric], other.values[metric]
+    counted = ~np.isnan(values[0] + values[1])
+    a, b = (v[counted] for v in values)
+    p = significance.randomization_test(a, b)
+    group = before.parent.relative_to(folder.parent)
+    yield (
+        f'{group}, {len(a):,} queries: {metric} {a.mean():.4f} before training,'
+        f' {b.mean():.4f} after (p {p:.4f}, paired randomization test).'
+    )
+    if b.mean() < a.mean():
+      yield (
+          f'WARNING: {group} is worse than before training. Try a lower'
+          ' LEARNING_RATE, a larger BATCH_SIZE, fewer STEPS, and look at the'
+          ' data by `dualenc data check`: false negatives and wrong pairs'
+          ' are the most frequent causes.'
+      )
+
+
+def _parts(experiment: Experiment) -> Iterator[tuple[str, RetrievalSet]]:
+  """Yields group and sub-corpus."""
+  task = experiment.task
+  if SPLIT in task.splits():
+    corpus_split = task.for_split(SPLIT).corpus_split(SPLIT)
+    if corpus_split is not None:
+      _LOG.info(
+          'Evaluation while training ranks the judged passages of split'
+          ' validation alone, not those of split %s as `dualenc evaluate`.',
+          corpus_split,
+      )
+    yield SPLIT, RetrievalSet.from_cache(experiment.cache(SPLIT))
+  else:
+    _LOG.info('The task %s has no validation split.', task.task_name)
+  for other in experiment.watch_tasks:
+    yield f'{SPLIT}/{other.label}', RetrievalSet.of_split(
+        dataclasses.replace(experiment, task=other), other.evaluated
+    )
+
+
+def _hook(
+    experiment: Experiment, embedder: Any, group: str, everything: RetrievalSet
+) -> Hook:
+  part = everything.subset(experiment.eval_queries, experiment.eval_passages)
+  folder = pathlib.Path(experiment.model_dir) / group
+
+  def measure(run: Training) -> dict[str, float]:
+    params = model_params(run.state.params)
+    found = evaluation.evaluate(embedder, params, part)
+    if jax.process_index() == 0:
+      files.make_folder(folder, 'another MODEL_DIR')
+      path = folder / (_AFTER if run.step else _BEFORE)
+      write_per_query(path, *per_query(part, found))
+    return found.metrics
+
+  return Hook(measure, experiment.eval_every, at_start=True, group=group)

@@ -1,0 +1,118 @@
+"""BM25 and dense scores of one query over a whole corpus, fused into one.
+
+Words find what is named, embeddings what is meant; together they are mostly
+better than either. Two ways, of N scores each:
+
+  weighted         (1 - weight) z(BM25) + weight z(dense), where z(s) is
+                   (s - mean s) / standard deviation of s over the corpus
+  reciprocal rank  sum of 1 / (60 + rank) over the two (Cormack 2009); of a
+                   passage's ranks beyond the first thousand none counts
+"""
+
+from collections.abc import Sequence
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.search.bm25 import best_of, BM25
+from dualenc_jax.search.ranking import dot_products, Ranking
+
+RRF = 'rrf'
+# Of the query, as published; and how deep ranks are looked at.
+_CONSTANT, _DEPTH = 60, 1000
+# Passages whose dense scores are computed at a time.
+_BLOCK = 2**16
+# Shares of the dense scores that `choose_weight` tries.
+WEIGHTS = tuple(i / 20 for i in range(21))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Hybrid:
+  """A corpus that is scored by words and by embeddings.
+
+  Attributes:
+    bm25: of its N passages.
+    embeddings: float [N, D], an array or a store of rows.
+    ids: N different strings, which break ties of rank.
+    weight: share of the dense scores, 0 to 1; `RRF` for reciprocal ranks.
+  """
+
+  bm25: BM25
+  embeddings: Any
+  ids: Sequence[str]
+  weight: float | str = RRF
+
+  def __post_init__(self):
+    check_weight(self.weight)
+
+  def scores(self, query: str, embedding: np.ndarray) -> np.ndarray:
+    """float32 [N].
+
+    Args:
+      query: its text.
+      embedding: float32 [D].
+    """
+    lexical = self.bm25.scores(query)
+    dense = dense_scores(embedding, self.embeddings)
+    if self.weight == RRF:
+      return reciprocal_rank([lexical, dense], self.ids)
+    return weighted(z_scores(lexical), z_scores(dense), self.weight)
+
+
+  def rank(
+      self, queries: Sequence[str], embeddings: np.ndarray, k: int
+  ) -> Ranking:
+    """The k best of each query, or all: texts and float32 [Q, D]."""
+    best = [
+        best_of(self.scores(*query), self.ids, k)
+        for query in zip(queries, embeddings)
+    ]
+    return Ranking(*map(np.concatenate, zip(*best)))
+
+
+def dense_scores(embedding: np.ndarray, embeddings: Any) -> np.ndarray:
+  """Exact dot products of a query [D] with all passages: float32 [N]."""
+  return np.concatenate([
+      dot_products(embedding[None], embeddings[start : start + _BLOCK])[0]
+      for start in range(0, len(embeddings), _BLOCK)
+  ])
+
+
+def z_scores(scores: np.ndarray) -> np.ndarray:
+  """float64 [N] of mean 0 and deviation 1; zeros where all are equal."""
+  scores = scores.astype(np.float64)
+  deviation = scores.std()
+  if np.ptp(scores) == 0:
+    return np.zeros_like(scores)
+  return (scores - scores.mean()) / deviation
+
+
+def weighted(
+    lexical: np.ndarray, dense: np.ndarray, weight: float
+) -> np.ndarray:
+  """z-scores [N] of both in one: float32 [N]."""
+  return ((1 - weight) * lexical + weight * dense).astype(np.float32)
+
+
+def reciprocal_rank(
+    scores: Sequence[np.ndarray], ids: Sequence[str]
+) -> np.ndarray:
+  """Scores [N] of several systems in one, by their ranks: float32 [N]."""
+  total = np.zeros(len(ids))
+  for own in scores:
+    best = best_of(own, ids, _DEPTH).indices[0]
+    total[best] += 1 / (_CONSTANT + np.arange(1, len(best) + 1))
+  return total.astype(np.float32)
+
+
+def check_weight(weight: float | str) -> None:
+  """Raises UserError unless it is `RRF` or a share."""
+  if weight != RRF and not (
+      isinstance(weight, (int, float)) and 0 <= weight <= 1
+  ):
+    raise UserError(
+        f'The weight of hybrid search is {weight!r}; expected 0 (BM25 alone) to'
+        f' 1 (dense alone), or {RRF!r} for reciprocal ranks.'
+    )
