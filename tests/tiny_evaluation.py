@@ -49,12 +49,16 @@ def flags(
     tasks: str = 'beir/scifact',
     data: pathlib.Path | None = None,
 ) -> list[str]:
-  """Flags of an evaluation on sets in `data` beside the model, or elsewhere."""
+  """Flags of an evaluation on sets in `data` beside the model, or elsewhere.
+
+  Baselines are left out; `more` may ask for them.
+  """
   return [
       f'--model_dir={model}',
       f'--tasks={tasks}',
       f'--gin.DATA_ROOT={data or model.parent / "data"}',
       f'--output_dir={output}',
+      '--baselines=',
       *(['--gin.BEIR_TOLERANCE=1.0'] if 'beir' in tasks else []),
       *more,
   ]

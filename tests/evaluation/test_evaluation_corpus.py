@@ -16,10 +16,10 @@ from dualenc_jax.data import Dataset, prepare, Tokenizer, Vocabulary
 from dualenc_jax.data.corpus import Corpus
 from dualenc_jax.data.dataset import example
 from dualenc_jax.errors import UserError
-from dualenc_jax.evaluation import evaluation
 from dualenc_jax.evaluation.evaluation import score
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.index.encoding import default_split
+from dualenc_jax.results import while_training
 from dualenc_jax.run import experiment as experiment_lib
 from dualenc_jax.search.ranking import Ranking
 
@@ -267,7 +267,8 @@ def test_training_does_not_touch_the_corpus(tmp_path, caplog):
       [],
   )
   assert experiment.batches
-  assert evaluation.hooks(experiment, experiment_lib.make_plan(experiment))
+  plan = experiment_lib.make_plan(experiment)
+  assert while_training.hooks(experiment, plan)
   (said,) = [m for m in caplog.messages if 'ranks the judged passages' in m]
   assert 'not those of split corpus' in said
   prepared = sorted(path.name for path in (tmp_path / 'tokens').glob('[!.]*'))

@@ -1,0 +1,226 @@
+"""BM25 and hybrid search beside a model, and the commands that have them."""
+
+import json
+import re
+import statistics
+
+import numpy as np
+import pytest
+import pytrec_eval
+import tiny_beir
+from tiny_evaluation import (
+  copy_model,
+  flags,
+  link_model,
+  result_of,
+  run,
+  run_of,
+  shared_model,
+)
+import tiny_run
+
+from dualenc_jax.commands import bm25, compare, evaluate, search
+from dualenc_jax.errors import UserError
+from dualenc_jax.search.bm25 import BM25
+
+BOTH = '--baselines=bm25,hybrid'
+ALL = '--k=1000'
+
+
+@pytest.fixture
+def model(tmp_path):
+  return link_model(tmp_path)
+
+
+@pytest.fixture
+def tiny(tmp_path):
+  """A set of BEIR's form, as data."""
+  made = tiny_beir.make(0)
+  made.write(tmp_path / 'data' / 'beir' / 'scifact')
+  return made
+
+
+def z(values):
+  mean, deviation = statistics.fmean(values), statistics.pstdev(values)
+  return [(value - mean) / deviation if deviation else 0.0 for value in values]
+
+
+def reciprocal_ranks(hits, qrels):
+  """By trec_eval, of the queries with something relevant."""
+  known = {q: {p: int(g) for p, g in own.items()} for q, own in qrels.items()}
+  known = {q: own for q, own in known.items() if max(own.values()) >= 1}
+  scores = {q: dict(own) for q, own in hits.items() if q in known}
+  found = pytrec_eval.RelevanceEvaluator(known, {'recip_rank'}).evaluate(scores)
+  return statistics.fmean(value['recip_rank'] for value in found.values())
+
+
+def test_bm25_beside_a_model(model, tiny, tmp_path):
+  folder = run(model, tmp_path / 'results', BOTH, ALL)
+  hits = run_of(folder / 'bm25')
+  words = BM25(list(tiny.corpus.values()))
+  for query, own in hits.items():
+    expected = dict(zip(tiny.corpus, words.scores(tiny.queries[query])))
+    assert dict(own) == pytest.approx(expected, abs=1e-6)
+  result = result_of(folder / 'bm25')
+  expected = reciprocal_ranks(hits, tiny.qrels)
+  assert result['metrics']['MRR'] == pytest.approx(expected)
+  facts = {k: result[k] for k in ('system', 'k1', 'b', 'language')}
+  assert facts == dict(system='bm25', k1=1.5, b=0.75, language='english')
+  assert 'model_dir' not in result
+
+
+@pytest.mark.parametrize('weight', ['rrf', '0.25'])
+def test_hybrid_is_made_of_the_two(model, tiny, tmp_path, weight):
+  folder = run(
+      model, tmp_path / 'results', BOTH, ALL, f'--hybrid_weight={weight}'
+  )
+  systems = [run_of(folder / 'bm25'), run_of(folder)]
+  found = run_of(folder / 'hybrid')
+  for query, hits in found.items():
+    total = dict.fromkeys(tiny.corpus, 0.0)
+    for share, system in zip((0.75, 0.25), systems):
+      own = system[query]
+      values = [share * x for x in z([score for _, score in own])]
+      if weight == 'rrf':
+        values = [1 / (60 + rank) for rank in range(1, len(own) + 1)]
+      for (passage, _), value in zip(own, values):
+        total[passage] += value
+    assert dict(hits) == pytest.approx(total, abs=1e-5)
+  metrics = result_of(folder / 'hybrid')['metrics']
+  assert metrics['MRR'] == pytest.approx(reciprocal_ranks(found, tiny.qrels))
+
+
+def test_only_what_is_asked_for(model, tiny, tmp_path):
+  folder = run(model, tmp_path / 'a', '--baselines=bm25')
+  assert (folder / 'bm25').is_dir() and not (folder / 'hybrid').exists()
+  folder = run(model, tmp_path / 'b')
+  assert not (folder / 'bm25').exists()
+
+
+def test_a_weight_chosen_on_validation(model, tiny, tmp_path, capsys):
+  run(model, tmp_path / 'a', BOTH, '--hybrid_weight=0.5')
+  with pytest.raises(UserError, match='cannot be chosen on split validation'):
+    run(model, tmp_path / 'b', BOTH, '--hybrid_weight=validation')
+  evaluate.main([
+      f'--model_dir={model}',
+      f'--output_dir={tmp_path / "pairs"}',
+      '--split=test',
+      '--hybrid_weight=validation',
+  ])
+  result = result_of(tmp_path / 'pairs' / 'hybrid')
+  assert 0 <= result['weight'] <= 1
+  with pytest.raises(UserError, match='it is what is measured'):
+    evaluate.main([
+        f'--model_dir={model}',
+        f'--output_dir={tmp_path / "pairs"}',
+        '--split=validation',
+        '--hybrid_weight=validation',
+    ])
+
+
+def test_documents_are_ranked_by_their_best_passage(model, tmp_path):
+  made = tiny_beir.make(0)
+  corpus = {
+      f'd{i // 2}#{i % 2}': text
+      for i, text in enumerate(made.corpus.values())
+  }
+  documents = sorted({name.partition('#')[0] for name in corpus})
+  qrels = {q: {documents[i]: 1} for i, q in enumerate(made.queries)}
+  tiny_beir.TinySet(corpus, made.queries, qrels).write(
+      tmp_path / 'data' / 'beir' / 'scifact'
+  )
+  folder = run(model, tmp_path / 'results', BOTH, ALL, '--max_passage')
+  words = BM25(list(corpus.values()))
+  for query, hits in run_of(folder / 'bm25').items():
+    best = {}
+    for name, score in zip(corpus, words.scores(made.queries[query]).tolist()):
+      document = name.partition('#')[0]
+      best[document] = max(score, best.get(document, 0.0))
+    assert dict(hits) == pytest.approx(best, abs=1e-6)
+  assert run_of(folder / 'hybrid').keys() == made.queries.keys()
+
+
+def test_tables_and_comparisons_have_them(tmp_path, capsys):
+  copied = tmp_path / 'my_model'
+  copy_model(copied)
+  evaluate.main([f'--model_dir={copied}', '--split=test'])
+  table = (copied / 'evaluation' / 'tables.md').read_text()
+  assert '| BM25' in table and 'my_model + BM25' in table
+  capsys.readouterr()
+  compare.main([f'{copied}:bm25', str(copied), f'{copied}:hybrid'])
+  said = capsys.readouterr().out
+  assert 'BM25' in said and 'my_model + BM25' in said
+  with pytest.raises(UserError, match='my_model:bm52 does not exist'):
+    compare.main([f'{copied}:bm52', str(copied)])
+
+
+def test_bm25_needs_no_model(tiny, tmp_path, capsys):
+  bm25.main([
+      '--tasks=beir/scifact',
+      f'--gin.DATA_ROOT={tmp_path / "data"}',
+      '--gin.BEIR_TOLERANCE=1.0',
+      f'--output_dir={tmp_path / "out"}',
+      '--k1=0.9',
+      '--b=0.4',
+      '--language=none',
+      ALL,
+  ])
+  folder = tmp_path / 'out' / 'beir-scifact-test'
+  words = BM25(list(tiny.corpus.values()), 0.9, 0.4, None)
+  for query, own in run_of(folder).items():
+    expected = dict(zip(tiny.corpus, words.scores(tiny.queries[query])))
+    assert dict(own) == pytest.approx(expected, abs=1e-6)
+  assert result_of(folder)['language'] is None
+  shown = re.search(r'MRR +(\S+)', capsys.readouterr().out)[1]
+  assert float(shown) == round(result_of(folder)['metrics']['MRR'], 4)
+  assert 'BM25' in (tmp_path / 'out' / 'tables.md').read_text()
+
+
+def test_bm25_of_files(tmp_path):
+  path = tiny_run.write_pairs(tmp_path / 'a.jsonl', 20)
+  bm25.main([str(path), str(path), str(path), f'--output_dir={tmp_path / "o"}'])
+  assert result_of(tmp_path / 'o' / 'pairs-test')['metrics']['MRR'] > 0.3
+
+
+@pytest.mark.parametrize(
+    'wrong, message',
+    [
+        (['--language=klingon'], "stemmer for 'klingon'"),
+        (['--k1=-1'], 'k1 is -1'),
+        (['--b=2'], 'b is 2'),
+        ([], 'Give a task'),
+    ],
+)
+def test_bad_flags_of_bm25(tmp_path, wrong, message):
+  what = [str(tiny_run.write_pairs(tmp_path / 'a.jsonl', 5))] if wrong else []
+  with pytest.raises(UserError, match=message):
+    bm25.main([*what, f'--output_dir={tmp_path / "o"}', *wrong])
+  assert not (tmp_path / 'o').exists()
+
+
+@pytest.mark.parametrize(
+    'wrong, message',
+    [
+        ('--baselines=bm52', "'bm52'; expected bm25 and hybrid"),
+        ('--hybrid_weight=2', 'expected rrf, validation or|rrf or a number'),
+        ('--bm25_language=klingon', "stemmer for 'klingon'"),
+    ],
+)
+def test_bad_flags_of_evaluate(model, tiny, tmp_path, wrong, message):
+  with pytest.raises(UserError, match=message):
+    evaluate.main(flags(model, tmp_path / 'o', BOTH, wrong))
+  assert not (tmp_path / 'o').exists()
+
+
+def test_search_by_words(tmp_path, capsys):
+  model = copy_model(tmp_path / 'm')
+  lines = (shared_model().parent / 'train.jsonl').read_text().splitlines()
+  passages = [json.loads(line)['passage'] for line in lines]
+  query = passages[40]
+  search.main([f'--model_dir={model}', '--hybrid=0', '--k=1', query])
+  _, best, *_ = capsys.readouterr().out.splitlines()
+  # Of the words in any order: passages are sets of six.
+  scores = BM25(passages).scores(query)
+  assert any(
+      passages[row] in best for row in np.flatnonzero(scores == scores.max())
+  )

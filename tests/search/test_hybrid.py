@@ -1,0 +1,85 @@
+"""Hybrid search against its formulas, written again with Python's floats."""
+
+import statistics
+
+import numpy as np
+import pytest
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.search import hybrid
+from dualenc_jax.search.bm25 import BM25
+from dualenc_jax.search.hybrid import Hybrid
+
+PASSAGES = ['red fox', 'blue fox jumps', 'red sea', 'a deep blue sea', 'fox']
+IDS = ['a', 'b', 'c', 'd', 'e']
+QUERY = 'blue fox'
+
+
+@pytest.fixture
+def vectors():
+  rng = np.random.default_rng(0)
+  embeddings = rng.normal(size=(len(PASSAGES), 8)).astype(np.float32)
+  return embeddings, rng.normal(size=8).astype(np.float32)
+
+
+def z(values):
+  mean, deviation = statistics.fmean(values), statistics.pstdev(values)
+  return [(value - mean) / deviation for value in values]
+
+
+@pytest.mark.parametrize('weight', [0.0, 0.3, 1.0])
+def test_weighted_scores_are_those_of_the_formula(vectors, weight):
+  embeddings, query = vectors
+  words = BM25(PASSAGES)
+  lexical = words.scores(QUERY).tolist()
+  dense = [
+      sum(float(x) * float(y) for x, y in zip(row, query))
+      for row in embeddings
+  ]
+  expected = [
+      (1 - weight) * a + weight * b for a, b in zip(z(lexical), z(dense))
+  ]
+  found = Hybrid(words, embeddings, IDS, weight).scores(QUERY, query)
+  np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_reciprocal_ranks_are_those_of_the_formula(vectors):
+  embeddings, query = vectors
+  words = BM25(PASSAGES)
+  expected = np.zeros(len(IDS))
+  for scores in (words.scores(QUERY), embeddings @ query):
+    # Equal scores by id, greatest first.
+    order = sorted(range(len(IDS)), key=lambda i: (scores[i], IDS[i]))[::-1]
+    for rank, row in enumerate(order, start=1):
+      expected[row] += 1 / (60 + rank)
+  found = Hybrid(words, embeddings, IDS).scores(QUERY, query)
+  np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_a_rank_beyond_the_thousandth_does_not_count():
+  scores = np.arange(1500, dtype=np.float32)
+  found = hybrid.reciprocal_rank([scores], [f'{i:04}' for i in range(1500)])
+  assert np.count_nonzero(found) == 1000 and not found[:500].any()
+
+
+def test_the_ends_of_the_weight_are_the_two_alone(vectors):
+  embeddings, query = vectors
+  words = BM25(PASSAGES)
+  for weight, scores in ((0, words.scores(QUERY)), (1, embeddings @ query)):
+    found = Hybrid(words, embeddings, IDS, weight).rank([QUERY], query[None], 5)
+    order = sorted(range(len(IDS)), key=lambda i: (scores[i], IDS[i]))[::-1]
+    assert found.indices[0].tolist() == order
+
+
+def test_a_query_without_a_known_word_is_ranked_by_the_embeddings(vectors):
+  embeddings, query = vectors
+  system = Hybrid(BM25(PASSAGES), embeddings, IDS, 0.5)
+  found = system.rank(['unknown words'], query[None], 5)
+  order = np.argsort(embeddings @ query)[::-1]
+  assert found.indices[0].tolist() == order.tolist()
+
+
+@pytest.mark.parametrize('weight', [-0.1, 1.5, float('nan'), 'half', None])
+def test_weights_that_cannot_be(vectors, weight):
+  with pytest.raises(UserError, match="expected 0 .* to 1 .*'rrf'"):
+    Hybrid(BM25(PASSAGES), vectors[0], IDS, weight)
