@@ -112,6 +112,11 @@ def convert(
   texts = texts or verify.real_texts()
   weights = source.read()
   say(f'{weights.path}: {describe(weights)}')
+  if not weights.encoder.num_layers:
+    raise UserError(
+        f'{weights.path} has no layers: it is a bag of pieces, which'
+        f' --to={name} cannot be. Retriever.save writes it to serve it.'
+    )
   if form.is_whole and not weights.has_projection:
     raise UserError(
         f'{weights.path} ({weights.kind}) has no projection: it is a pretrained'

@@ -167,9 +167,7 @@ def weights_of(checkpoint: Checkpoint) -> Weights:
   """
   tensors, meta = checkpoint.tensors, checkpoint.meta
   encoders = {
-      tower: infer_encoder(
-          tensors, (meta['model'].get(tower) or {}).get('activations'), tower
-      )
+      tower: _encoder(tensors, meta['model'].get(tower) or {}, tower)
       for tower in ENCODERS
       if any(name.startswith(f'{tower}/') for name in tensors)
   }
@@ -186,6 +184,16 @@ def weights_of(checkpoint: Checkpoint) -> Weights:
       step=meta['step'],
       described=meta['model'],
   ).check()
+
+
+def _encoder(
+    tensors: Mapping[str, Tensor], facts: Mapping[str, Any], tower: str
+) -> T5Encoder:
+  if facts.get('num_layers') == 0:
+    # No tensor tells the sizes of layers that are not there.
+    sizes = (facts[name] for name in ('num_heads', 'head_dim', 'mlp_dim'))
+    return T5Encoder(0, *sizes, tuple(facts['activations']))
+  return infer_encoder(tensors, facts.get('activations'), tower)
 
 
 def model_of(facts: Mapping[str, Any], path: str) -> Any:

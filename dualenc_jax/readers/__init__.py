@@ -3,6 +3,7 @@
 from dualenc_jax.data.dataset import Dataset
 from dualenc_jax.errors import UserError
 from dualenc_jax.readers.beir import Beir
+from dualenc_jax.readers.documents import Documents
 from dualenc_jax.readers.msmarco import MsMarco
 from dualenc_jax.readers.multireqa import MultiReQA
 from dualenc_jax.readers.open_nq import OpenNQ
@@ -13,6 +14,7 @@ from dualenc_jax.suggest import did_you_mean
 
 __all__ = [
     'Beir',
+    'Documents',
     'MsMarco',
     'MultiReQA',
     'OpenNQ',
@@ -24,7 +26,9 @@ __all__ = [
 # The benchmarks by their names on command lines, each with a file gin/tasks/.
 BY_NAME = {
     reader.task_name: reader
-    for reader in (Beir, MsMarco, MultiReQA, OpenNQ, Pairs, PythonCode)
+    for reader in (
+        Beir, Documents, MsMarco, MultiReQA, OpenNQ, Pairs, PythonCode
+    )
 }
 
 

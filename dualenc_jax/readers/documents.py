@@ -1,0 +1,202 @@
+"""Documents without queries, as pairs to train on.
+
+A title is a query of its text (title -> text), and a sentence is one of what
+is around it: the inverse cloze task of Lee, Chang and Toutanova (ORQA, 2019).
+"""
+
+from collections.abc import Iterator
+import dataclasses
+import hashlib
+import logging
+import re
+from typing import Any
+
+import numpy as np
+
+from dualenc_jax.data.dataset import Dataset, example
+from dualenc_jax.errors import SourceUnavailable, UserError
+from dualenc_jax.readers import rows
+from dualenc_jax.readers.texts import Texts
+
+_SPLITS = ('train', 'validation', 'corpus')
+# Held out: one document in this many, by a hash of its id.
+_HELD_OUT = 20
+# Of a query; and of a sentence: it ends at . ! ? before a space, or a line.
+_LEAST_WORDS = 3
+_SENTENCE = re.compile(r'(?<=[.!?])\s+|\n+')
+_LOG = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Documents(Dataset):
+  """Pairs made of documents, and the documents as a corpus.
+
+  Of each document `titles` pairs of title and text, if it has both, and
+  `clozes` of a sentence and the text, without that sentence at the share
+  `removal`. Sentences are drawn by the document's id, so the pairs are the same
+  in every run. Documents of which no pair can be made (no text, or neither a
+  title nor two sentences) are counted in the log; in the corpus they are all.
+
+  Splits: train, and validation of one document in twenty, held out by a hash of
+  its id, with one pair of a sentence and the text without it; corpus, all
+  documents with their titles.
+
+  Attributes:
+    path: JSONL or TSV of documents, or a folder in BEIR's layout, as of
+      `readers.Texts`.
+    titles: copies of the pair of title and text; 0 for none.
+    clozes: pairs of a sentence and its text, of as many sentences.
+    removal: share of these whose sentence is taken out of the text; ORQA has
+      0.9.
+    strict: as of `readers.Texts`.
+  """
+
+  task_name = 'documents'
+  FILES = ('path',)
+  NOT_OF_CORPUS = ('titles', 'clozes', 'removal')
+
+  path: str | None = None
+  titles: int = 3
+  clozes: int = 1
+  removal: float = 0.9
+  strict: bool = True
+
+  def __post_init__(self):
+    rows.check_strict(self.strict)
+    for name in ('titles', 'clozes'):
+      value = getattr(self, name)
+      if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise UserError(
+            f'Documents.{name} is {value!r}; expected a whole number, 0 or'
+            ' more.'
+        )
+    if not self.titles and not self.clozes:
+      raise UserError(
+          'Documents.titles and clozes are 0; expected pairs of either kind.'
+      )
+    if not 0 <= self.removal <= 1:
+      raise UserError(
+          f'Documents.removal is {self.removal!r}; expected 0 to 1.'
+      )
+
+  def splits(self) -> tuple[str, ...]:
+    return _SPLITS
+
+  @property
+  def evaluated(self) -> str:
+    return 'validation'
+
+  def check_split(self, split: str) -> None:
+    super().check_split(split)
+    self._texts.check_split('corpus')
+
+  def fingerprint(self, split: str) -> str:
+    """Hash of the content of the file, the same for all splits."""
+    self.check_split(split)
+    return self._texts.fingerprint('corpus')
+
+  def examples(self, split: str) -> Iterator[dict[str, Any]]:
+    """Yields the pairs, or the documents, in the order of the file.
+
+    Raises:
+      UserError: what `readers.Texts` raises, or no pair at all.
+    """
+    self.check_split(split)
+    if split == 'corpus':
+      yield from self._texts.examples('corpus')
+      return
+    pairs = documents = without = 0
+    for row in self._texts.examples('corpus'):
+      name, document = row['passage_id'], _Document.of(row)
+      rng = np.random.default_rng(_number(name))
+      if (rng.integers(_HELD_OUT) == 0) != (split == 'validation'):
+        continue
+      documents += 1
+      made = 0
+      found = self._pairs if split == 'train' else _held_out
+      for query, passage in found(document, rng):
+        made += 1
+        yield example(
+            query,
+            passage,
+            query_id=f'{name}#{made}',
+            passage_id=f'{name}#{made}',
+            name=row['name'],
+            location=row['location'],
+        )
+      pairs += made
+      without += not made
+    if not pairs:
+      raise UserError(
+          f'{self.path}, split {split}: no pair can be made of'
+          f' {documents:,} documents. Expected titles, or texts of two'
+          ' sentences or more, and of a validation split twenty documents.'
+      )
+    if without:
+      _LOG.info(
+          '%s, split %s: no pair could be made of %d of %d documents: no text,'
+          ' or neither a title nor two sentences.',
+          self.path,
+          split,
+          without,
+          documents,
+      )
+
+  @property
+  def _texts(self) -> Texts:
+    if not self.path:
+      raise SourceUnavailable(
+          'documents needs a file or folder of documents: give it with'
+          ' --gin.DOCUMENTS=... (JSONL or TSV of id, text and title, or'
+          " BEIR's layout)."
+      )
+    return Texts(self.path, self.strict)
+
+  def _pairs(
+      self, document: '_Document', rng: np.random.Generator
+  ) -> Iterator[tuple[str, str]]:
+    """Yields query and passage."""
+    if document.title and document.text:
+      yield from [(document.title, document.text)] * self.titles
+    yield from _clozes(document, self.clozes, self.removal, rng)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Document:
+  """A document's title, '' for none, and its text."""
+
+  title: str
+  text: str
+
+  @classmethod
+  def of(cls, row: dict[str, Any]) -> '_Document':
+    # A passage is its title and its text; the title is the row's name.
+    title, passage = row['name'].strip(), row['passage']
+    if title and passage.startswith(title):
+      return cls(title, passage.removeprefix(title).strip())
+    return cls('', passage.strip())
+
+
+def _clozes(
+    document: _Document, count: int, removal: float, rng: np.random.Generator
+) -> Iterator[tuple[str, str]]:
+  """Yields sentences, and the text without or with them."""
+  parts = list(filter(None, map(str.strip, _SENTENCE.split(document.text))))
+  if len(parts) < 2:
+    return
+  long = [i for i, s in enumerate(parts) if len(s.split()) >= _LEAST_WORDS]
+  for i in rng.permutation(long)[:count].tolist():
+    kept = parts[:i] + parts[i + 1 :]
+    whole = rng.random() >= removal
+    yield parts[i], document.text if whole else ' '.join(kept)
+
+
+def _held_out(
+    document: _Document, rng: np.random.Generator
+) -> Iterator[tuple[str, str]]:
+  return _clozes(document, 1, 1.0, rng)
+
+
+def _number(name: str) -> int:
+  digest = hashlib.sha256(f'documents\0{name}'.encode('utf-8', 'replace'))
+  return int.from_bytes(digest.digest()[:8], 'big')
