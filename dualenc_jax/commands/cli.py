@@ -22,6 +22,7 @@ COMMANDS = {
     'convert': 'from and to T5X, Hugging Face, sentence-transformers',
     'check': 'explain a config and what it will need, without training',
     'data check': 'look at a data set: counts, lengths, what is wrong with it',
+    'vocabulary': 'train a SentencePiece vocabulary on your own texts',
     'data prepare': 'build the token cache of a task ahead',
 }
 # Those whose time goes into JAX's programs.

@@ -246,7 +246,7 @@ def _replace(pattern: str, content: str) -> dict[str, Any]:
 
 
 def _between_words() -> str:
-  """Where `train_vocabulary.normalization_rules` put a space into a text.
+  """Where `commands.vocabulary.normalization_rules` put a space into a text.
 
   The rules are applied from the left, and a letter that one of them has matched
   is not the first of another match: 'aB', 'ABc' and '.a' become 'a b', 'a bc'

@@ -23,7 +23,9 @@ def write(path, documents):
 
 @pytest.fixture
 def path(tmp_path):
-  documents = {f'd{i}': (f'Title {i}', f'{TEXT} Number {i}.') for i in range(99)}
+  documents = {
+      f'd{i}': (f'Title {i}', f'{TEXT} Number {i}.') for i in range(99)
+  }
   return write(tmp_path / 'corpus.jsonl', documents)
 
 

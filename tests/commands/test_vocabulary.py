@@ -1,10 +1,13 @@
-"""The vocabulary script: its normaliser, its ids, and that runs agree."""
+"""The vocabulary command: its normaliser, its ids, and that runs agree."""
 
 import numpy as np
 import pytest
 import sentencepiece
+import tiny_run
 
-from dualenc_jax.commands.train_vocabulary import length_report, train
+from dualenc_jax.commands import vocabulary as command
+from dualenc_jax.commands.vocabulary import length_report, train
+from dualenc_jax.errors import UserError
 from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
 
 LINES = [
@@ -66,3 +69,33 @@ def test_length_report(model):
   assert query.startswith(f'query: mean {word + 1:.1f}')
   assert f'median {np.median(lengths):.0f},' in passage
   assert passage.endswith(f'{np.mean(lengths > 3):.1%} longer than 3')
+
+
+def test_the_command_takes_the_texts_of_a_task(tmp_path, capsys):
+  path = tiny_run.write_pairs(tmp_path / 'a.jsonl', 60)
+  output = tmp_path / 'own.model'
+  command.main([str(path), f'--output={output}', '--size=120'])
+  vocabulary = Vocabulary(str(output))
+  size = -(-vocabulary.size // 64) * 64
+  said = capsys.readouterr().out
+  assert f'--gin.VOCABULARY={output} --gin.VOCAB_SIZE={size}.' in said
+  # Whole words of the texts, in any case of their letters, are a piece.
+  assert len(vocabulary.encode(['Array cache'], 9).row(0)) <= 4
+  processor = sentencepiece.SentencePieceProcessor()
+  processor.load(str(output))
+  assert ''.join(processor.encode_as_pieces('ÀRRAY_x')) == '▁àrray_x'
+
+
+@pytest.mark.parametrize(
+    'texts, flags, message',
+    [
+        (2, ['--size=1'], 'No vocabulary of 1 pieces can be made'),
+        (2, ['--size=0'], '--size is 0'),
+        (0, [], 'has no rows'),
+    ],
+)
+def test_bad_input(tmp_path, texts, flags, message):
+  path = tiny_run.write_pairs(tmp_path / 'a.jsonl', texts)
+  with pytest.raises(UserError, match=message):
+    command.main([str(path), f'--output={tmp_path / "o.model"}', *flags])
+  assert not (tmp_path / 'o.model').exists()

@@ -1,0 +1,174 @@
+r"""Trains a SentencePiece vocabulary on the texts of a task.
+
+  dualenc vocabulary train.jsonl --output=my.model
+  dualenc vocabulary --gin_file=tasks/documents.gin --gin.DOCUMENTS=docs.jsonl
+    --output=my.model --size=16000
+
+The texts are the queries and passages of the train split. Letters are
+lower-cased and forms of a character made one (SentencePiece's nmt_nfkc_cf).
+
+--code is for source code, and made the shipped python_code_8k: the model's own
+normaliser splits identifiers into words, `parse_iso_date` into 'parse iso date'
+and `HTTPServer` into 'http server', so that an identifier in a passage and the
+words of a query share their pieces. It also lower-cases ASCII letters and puts
+a space before a letter that follows punctuation, so that `self.parse(` holds
+the same piece as 'parse' after a space. Any SentencePiece runtime, T5X's too,
+tokenises alike.
+"""
+
+from collections.abc import Iterator, Sequence
+import contextlib
+import itertools
+import logging
+import pathlib
+import string
+import tempfile
+from typing import Any
+
+import numpy as np
+import sentencepiece
+
+from dualenc_jax.commands import config, data_command, flags, runtime
+from dualenc_jax.data.dataset import rows
+from dualenc_jax.errors import UserError
+from dualenc_jax.io import files
+from dualenc_jax.text.tokenizer import EOS, PAD, Tokenizer, UNK, Vocabulary
+
+_LOG = logging.getLogger(__name__)
+# The rows of the embeddings are a multiple of it, for the hardware.
+_MULTIPLE = 64
+_LOWER, _UPPER = string.ascii_lowercase, string.ascii_uppercase
+
+
+def normalization_rules() -> dict[str, str]:
+  """What the normaliser replaces; the longest match wins, from the left."""
+  rules = {char: ' ' for char in '\t\n\r\f\v_\u00a0\ufeff'}
+  rules |= {char: char.lower() for char in _UPPER}
+  # parseDate -> parse date
+  for a, b in itertools.product(_LOWER, _UPPER):
+    rules[a + b] = f'{a} {b.lower()}'
+  # HTTPServer -> http server: the last capital belongs to what follows.
+  for a, b, c in itertools.product(_UPPER, _UPPER, _LOWER):
+    rules[a + b + c] = f'{a} {b}{c}'.lower()
+  # x.parse -> x. parse
+  for a, b in itertools.product(string.punctuation, string.ascii_letters):
+    rules[a + b] = f'{" " if a == "_" else a + " "}{b.lower()}'
+  return rules
+
+
+def train(
+    lines: Sequence[str], size: int, output: pathlib.Path, code: bool = True
+) -> None:
+  """Writes a unigram model with T5's ids of `size` pieces; of text fewer.
+
+  Args:
+    lines: texts.
+    size: pieces.
+    output: of the model.
+    code: whether identifiers are split, see above.
+
+  Raises:
+    UserError: there is too little text for any pieces, or no place to write.
+  """
+  how = {'normalization_rule_name': 'nmt_nfkc_cf', 'hard_vocab_limit': False}
+  required = {*string.punctuation, *string.digits, *_LOWER}
+  files.make_folder(output.parent, 'another --output')
+  with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+    if code:
+      # The model records the path of the rules: a relative one is the same in
+      # every run and on every machine.
+      how = {'normalization_rule_tsv': 'rules.tsv'}
+      required.remove('_')
+      pathlib.Path('rules.tsv').write_text(''.join(
+          f'{_code_points(source)}\t{_code_points(target)}\n'
+          for source, target in sorted(normalization_rules().items())
+      ))
+    try:
+      with open('new.model', 'wb') as model:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines),
+            model_writer=model,
+            model_type='unigram',
+            vocab_size=size,
+            pad_id=PAD,
+            eos_id=EOS,
+            unk_id=UNK,
+            bos_id=-1,
+            # A rare character is unknown, but every ASCII one has a piece.
+            required_chars=''.join(sorted(required)),
+            # One thread, so that sums of floats have one order.
+            num_threads=1,
+            minloglevel=1,
+            **how,
+        )
+    except (RuntimeError, ValueError) as e:
+      raise UserError(
+          f'No vocabulary of {size} pieces can be made of {len(lines):,} lines:'
+          f' {e}. Give more text, or another --size.'
+      ) from e
+    content = pathlib.Path('new.model').read_bytes()
+  files.write(output, content, 'another --output')
+
+
+def length_report(tokenizer: Tokenizer, examples: Sequence[dict]) -> str:
+  """Token lengths of queries and passages, uncut, EOS included."""
+  vocabulary = tokenizer.vocabulary
+  lines = []
+  for name in ('query', 'passage'):
+    texts = [example[name] for example in examples]
+    lengths = vocabulary.encode(texts, 1 << 30).lengths
+    median, high = np.percentile(lengths, [50, 90])
+    cut = np.mean(lengths > getattr(tokenizer, f'{name}_length'))
+    lines.append(
+        f'{name}: mean {lengths.mean():.1f}, median {median:.0f},'
+        f' 90% {high:.0f} tokens; {cut:.1%} longer than'
+        f' {getattr(tokenizer, f"{name}_length")}'
+    )
+  return '\n'.join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+  args = config.parse_args(make_parser(), argv)
+  runtime.start_logging()
+  inputs = data_command.build(args)
+  examples = [
+      row for task, _ in inputs.task.parts() for row in rows(task, 'train')
+  ]
+  # Training itself is in another folder.
+  output = pathlib.Path(args.output).expanduser().absolute()
+  train(list(_lines(examples)), args.size, output, args.code)
+  vocabulary = Vocabulary(str(output))
+  lengths = inputs.tokenizer.query_length, inputs.tokenizer.passage_length
+  print(length_report(Tokenizer(vocabulary, *lengths), examples))
+  rounded = -(-vocabulary.size // _MULTIPLE) * _MULTIPLE
+  print(
+      f'Written: {args.output}, {vocabulary.size:,} pieces. Train with'
+      f' --gin.VOCABULARY={args.output} --gin.VOCAB_SIZE={rounded}.'
+  )
+
+
+def make_parser() -> flags.Parser:
+  parser = config.make_parser('vocabulary', __doc__)
+  data_command.add_flags(parser)
+  parser.add_argument(
+      '--output', required=True, metavar='FILE.model', help='where it goes'
+  )
+  parser.add_argument(
+      '--size', default=8000, type=flags.whole(),
+      help='pieces, 8,000 by default; fewer of little text',
+  )
+  parser.add_argument(
+      '--code', action='store_true', help='split identifiers into words'
+  )
+  return parser
+
+
+def _lines(examples: Sequence[dict[str, Any]]) -> Iterator[str]:
+  for example in examples:
+    yield from filter(None, [example['query'].strip()])
+    # SentencePiece leaves out sentences of more than 4,192 bytes.
+    yield from filter(None, map(str.strip, example['passage'].splitlines()))
+
+
+def _code_points(text: str) -> str:
+  return ' '.join(f'{ord(char):X}' for char in text)
