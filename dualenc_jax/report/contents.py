@@ -11,7 +11,13 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.io import json_file
 from dualenc_jax.io.json_file import check
 from dualenc_jax.report import curves
-from dualenc_jax.results.folder import AGAIN, read_result, Result
+from dualenc_jax.results.folder import (
+  AGAIN,
+  BASELINES,
+  METRICS,
+  read_result,
+  Result,
+)
 
 CONFIG = 'config.gin'
 _ANALYZE = 'Run `dualenc analyze` again.'
@@ -52,11 +58,13 @@ class Evaluation:
     name: the folder's, <label>-<split>.
     result: its numbers.
     examples: queries with their top hits, None if no file of them can be read.
+    beside: metrics of baselines by name.
   """
 
   name: str
   result: Result
   examples: list[Mapping[str, Any]] | None
+  beside: Mapping[str, Mapping[str, float]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,6 +174,13 @@ def read(model_dir: str) -> Contents:
               path.parent.name,
               read_result(path.parent),
               whole(path.parent / 'examples.jsonl', _examples, None, AGAIN),
+              {
+                  name: found
+                  for name in BASELINES
+                  if (found := whole(
+                      path.parent / name / METRICS, _metrics, None, ''
+                  ))
+              },
           )
           for path in sorted(folder.glob('evaluation/*/metrics.json'))
       ],
@@ -182,6 +197,10 @@ def _meta(path: pathlib.Path) -> dict[str, Any]:
   # The tasks of a mixture are a list.
   check(meta, {'data?': {'task?': str | list}}, path)
   return {name: meta[name] for name in meta if name != 'config'}
+
+
+def _metrics(path: pathlib.Path) -> Mapping[str, float]:
+  return read_result(path.parent).metrics
 
 
 def _saved(path: pathlib.Path) -> datetime.datetime | None:

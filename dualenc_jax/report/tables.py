@@ -34,10 +34,12 @@ def _every_metric(evaluations: Sequence[Evaluation]) -> Table:
   for evaluation in evaluations:
     result = evaluation.result
     sizes = [result.provenance.get(k) for k in ('queries', 'passages')]
-    # One at a time: models side by side have best ones, tasks have none.
-    shares = [table_lib.percents([result.metrics.get(m)])[0] for m in metrics]
     counts = [Cell(MISSING if n is None else f'{n:,}') for n in sizes]
-    rows.append(Row((evaluation.name,), (*shares, *counts)))
+    for name, values in {'': result.metrics, **evaluation.beside}.items():
+      # One at a time: models side by side have best ones, tasks have none.
+      shares = [table_lib.percents([values.get(m)])[0] for m in metrics]
+      head = ', '.join(filter(None, (evaluation.name, name)))
+      rows.append(Row((head,), (*shares, *counts)))
   notes = tables.mixed_notes({'': [e.result for e in evaluations]})
   return Table(
       name='metrics',

@@ -19,7 +19,7 @@ from tiny_evaluation import (
 )
 import tiny_run
 
-from dualenc_jax.commands import bm25, compare, evaluate, search
+from dualenc_jax.commands import bm25, compare, evaluate, report, search
 from dualenc_jax.errors import UserError
 from dualenc_jax.search.bm25 import BM25
 
@@ -224,3 +224,11 @@ def test_search_by_words(tmp_path, capsys):
   assert any(
       passages[row] in best for row in np.flatnonzero(scores == scores.max())
   )
+
+
+def test_the_report_shows_them(tmp_path):
+  copied = copy_model(tmp_path / 'my_model')
+  evaluate.main([f'--model_dir={copied}', '--split=test'])
+  report.main([str(copied)])
+  page = (copied / 'report.html').read_text()
+  assert 'pairs-test, bm25' in page and 'pairs-test, hybrid' in page

@@ -1,0 +1,100 @@
+"""What training has changed, by the command itself."""
+
+import json
+import logging
+
+import numpy as np
+import pytest
+import scipy.stats
+import tiny_beir
+import tiny_run
+
+from dualenc_jax.commands import train
+from dualenc_jax.errors import UserError
+from dualenc_jax.results.folder import read_per_query
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory):
+  """A run of four steps that watches another task, and what it said."""
+  folder = tmp_path_factory.mktemp('run')
+  tiny_beir.make(0).write(folder / 'beir')
+  said = []
+  handler = logging.Handler()
+  handler.emit = lambda record: said.append(record.getMessage())
+  logging.getLogger('dualenc_jax').addHandler(handler)
+  flags = tiny_run.flags(
+      folder,
+      '--gin.EVAL_EVERY=2',
+      '--gin.STEPS=4',
+      '--gin.LEARNING_RATE=1e-2',
+      f'--gin_file={watch(folder)}',
+  )
+  train.main([*flags, f'--model_dir={folder / "model"}'])
+  logging.getLogger('dualenc_jax').removeHandler(handler)
+  return folder / 'model', said, flags
+
+
+def watch(folder):
+  path = folder / 'watch.gin'
+  path.write_text(
+      'from __gin__ import dynamic_registration\n'
+      'from dualenc_jax import readers\n'
+      'WATCH_TASKS = [@readers.Beir()]\n'
+      f"readers.Beir.folder = {str(folder / 'beir')!r}\n"
+  )
+  return path
+
+
+def lines_of(model):
+  lines = (model / 'metrics.jsonl').read_text().splitlines()
+  return [json.loads(line) for line in lines]
+
+
+def test_both_are_evaluated_before_the_first_step(run):
+  model, _, _ = run
+  found = {}
+  for line in lines_of(model):
+    if line['group'].startswith('validation'):
+      found.setdefault(line['group'], {})[line['step']] = line['MRR']
+  groups = {'validation', 'validation/beir-folder-beir'}
+  assert found.keys() == groups
+  for group in groups:
+    assert [*found[group]] == [0, 2, 4]
+    for name, step in (('before', 0), ('after', 4)):
+      values = read_per_query(model / group / f'{name}.tsv').values['MRR']
+      assert np.mean(values) == pytest.approx(found[group][step], abs=1e-8)
+
+
+def test_the_end_tells_before_and_after(run):
+  model, said, _ = run
+  (line,) = [s for s in said if s.startswith('validation, 23 queries: MRR')]
+  before, after = (
+      read_per_query(model / 'validation' / f'{name}.tsv').values['MRR']
+      for name in ('before', 'after')
+  )
+  assert f'{before.mean():.4f} before' in line
+  assert f'{after.mean():.4f} after' in line
+  p = float(line.partition('(p ')[2].partition(',')[0])
+  reference = scipy.stats.permutation_test(
+      (after, before),
+      lambda a, b, axis: np.mean(a - b, axis=axis),
+      permutation_type='samples',
+      n_resamples=20_000,
+      random_state=0,
+  )
+  assert p == pytest.approx(reference.pvalue, abs=0.02)
+
+
+def test_worse_than_before_is_a_warning(tmp_path, capfd):
+  flags = tiny_run.flags(
+      tmp_path, '--gin.EVAL_EVERY=2', '--gin.LEARNING_RATE=3.0'
+  )
+  train.main([*flags, f'--model_dir={tmp_path / "model"}'])
+  assert 'WARNING: validation is worse than before training' in capfd.readouterr().err
+
+
+def test_what_is_no_task_cannot_be_watched(tmp_path):
+  flags = tiny_run.flags(tmp_path, "--gin.WATCH_TASKS=['beir']")
+  with pytest.raises(UserError, match='watch_tasks.*expected a dataset'):
+    train.main([*flags, f'--model_dir={tmp_path / "model"}'])
