@@ -98,7 +98,8 @@ def test_architecture_files_share_what_their_names_say(name, own, frozen):
 
 def test_towers_of_different_depth_by_scope():
   binding = 'passage/models.T5Encoder.num_layers = 2'
-  model = build('architectures/ade.gin', bindings=[binding]).objective.model
+  files = 'models/mini.gin', 'architectures/ade.gin'
+  model = build(*files, bindings=[binding]).objective.model
   assert (model.encoder.num_layers, model.passage_encoder.num_layers) == (4, 2)
 
 
