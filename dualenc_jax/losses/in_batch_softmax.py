@@ -106,6 +106,16 @@ class InBatchSoftmax:
       terms.append(Term('passage_side', self.passage_blocks()))
     return terms
 
+  def chance(self, batch_size: int, num_negatives: int) -> float:
+    """The value where all similarities are equal: logarithms of candidates."""
+    return sum(
+        term.weight * math.log(
+            term.positive_in_denominator
+            + sum(b.size(batch_size, num_negatives) for b in term.blocks)
+        )
+        for term in self.terms()
+    )
+
   def __call__(
       self, params: Params, batch: Embeddings, similarity: Similarity
   ) -> Result:

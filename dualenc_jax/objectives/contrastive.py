@@ -183,6 +183,10 @@ class Contrastive(Objective):
         self.loss, self.similarity, run.batches, step
     )
 
+  def chance(self, run: Run) -> float | None:
+    chance = getattr(self.loss, 'chance', None)
+    return chance and chance(run.batch_size, self.num_negatives)
+
   def problem(self, metrics: Mapping[str, Any]) -> str | None:
     error = metrics.get('norm_error', 0.0)
     if error <= NORM_TOLERANCE:

@@ -119,6 +119,10 @@ class Objective(Protocol):
     del run, step
     yield from ()
 
+  def chance(self, run: Run) -> float | None:
+    """The loss of a model that knows nothing, where that can be said."""
+    del run
+
   def problem(self, metrics: Mapping[str, Any]) -> str | None:
     """What is wrong with a run by metrics of a step; it is stopped for that."""
     del metrics

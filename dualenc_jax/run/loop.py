@@ -1,5 +1,6 @@
 """The training loop: restore, step, and the hooks between steps."""
 
+import collections
 from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 import logging
@@ -21,6 +22,8 @@ from dualenc_jax.training.checkpoints import Checkpoints
 from dualenc_jax.training.reporting import Reporter
 from dualenc_jax.training.step import Plan, TrainState
 
+# Steps after which the loss should be below chance.
+_WARM_UP = 50
 _LOG = logging.getLogger(__name__)
 
 
@@ -193,7 +196,13 @@ def train(
 def report(
     experiment: Experiment, paths: Sequence[str], reporter: Reporter
 ) -> Hook:
-  """Reports every step, and stops the run where a step has gone wrong."""
+  """Reports every step, and stops the run where a step has gone wrong.
+
+  It warns where the loss is above chance after the warm-up.
+  """
+
+  chance = experiment.objective.chance(experiment)
+  recent = collections.deque(maxlen=_WARM_UP // 2)
 
   def call(run: Training) -> None:
     values = jax.device_get(run.metrics)
@@ -213,6 +222,15 @@ def report(
       )
     del values['gradient_squares']
     reporter.step(run.step, values)
+    recent.append(float(values['loss']))
+    mean = sum(recent) / len(recent)
+    if run.step == _WARM_UP and chance is not None and mean > chance:
+      reporter.line(
+          f'WARNING: after {run.step} steps the loss is {mean:.2f}, above the'
+          f' {chance:.2f} of a model that knows nothing. From scratch try a'
+          ' higher TEMPERATURE, 0.05 to 0.1, which a small one keeps from'
+          ' learning; or a lower LEARNING_RATE.'
+      )
 
   return Hook(call, every=1, late=True)
 
