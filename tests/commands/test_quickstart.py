@@ -31,13 +31,15 @@ def flags(folder):
 def test_quickstart_trains_compares_searches_and_resumes(tmp_path, capsys):
   quickstart.main(flags(tmp_path))
   out = capsys.readouterr().out
-  for line in ('untrained model', 'BM25', 'trained model', *quickstart.QUERIES):
+  systems = 'untrained model', 'BM25', 'trained model', 'both (hybrid)'
+  for line in (*systems, *quickstart.QUERIES, 'by a paired randomization test'):
     assert line in out
   losses = [v for _, v in events(tmp_path / 'model')['train/loss']]
   assert np.mean(losses[-4:]) < 0.7 * np.mean(losses[:4])
   rows = json.loads((tmp_path / 'model' / 'quickstart.json').read_text())
   assert rows['trained model']['MRR'] > 0
   assert rows['BM25']['MRR'] > 0.1
+  assert [*rows] == [*systems]
 
   quickstart.main(flags(tmp_path))
   again = capsys.readouterr()

@@ -91,7 +91,8 @@ def test_worse_than_before_is_a_warning(tmp_path, capfd):
       tmp_path, '--gin.EVAL_EVERY=2', '--gin.LEARNING_RATE=3.0'
   )
   train.main([*flags, f'--model_dir={tmp_path / "model"}'])
-  assert 'WARNING: validation is worse than before training' in capfd.readouterr().err
+  said = capfd.readouterr().err
+  assert 'WARNING: validation is worse than before training' in said
 
 
 def test_what_is_no_task_cannot_be_watched(tmp_path):

@@ -1,0 +1,74 @@
+"""Retriever with BM25 and embeddings fused."""
+
+import numpy as np
+import pytest
+import tiny_towers
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.retriever import Retriever
+from dualenc_jax.search.bm25 import BM25
+from dualenc_jax.search.hybrid import Hybrid
+
+PASSAGES = ['red foxes', 'a blue fox', 'the red sea', 'deep blue sea', 'nothing']
+IDS = ['a', 'b', 'c', 'd', 'e']
+
+
+@pytest.fixture(scope='module')
+def towers():
+  return tiny_towers.loaded()
+
+
+@pytest.fixture
+def retriever(towers):
+  made = Retriever(towers)
+  made.index(PASSAGES, IDS)
+  return made
+
+
+@pytest.mark.parametrize('hybrid', ['rrf', 0, 0.4, 1])
+def test_hits_are_those_of_the_two_fused(retriever, hybrid):
+  queries = ['blue fox', 'seas of red', 'unknown']
+  system = Hybrid(
+      BM25(PASSAGES), retriever.encode_passages(PASSAGES), IDS, hybrid
+  )
+  expected = system.rank(queries, retriever.encode_queries(queries), 3)
+  found = retriever.search(queries, 3, hybrid=hybrid)
+  assert found.ids.tolist() == np.array(IDS)[expected.indices].tolist()
+  np.testing.assert_array_equal(found.scores, expected.scores)
+  hits = retriever.find(queries, 3, hybrid=hybrid)
+  assert [[h.passage.id for h in own] for own in hits] == found.ids.tolist()
+
+
+def test_words_of_another_language(retriever):
+  retriever.index_words(language=None)
+  # Without stems 'foxes' is another word than 'fox'.
+  assert retriever.search(['foxes'], 1, hybrid=0).ids.tolist() == [['a']]
+  retriever.index_words()
+  assert retriever.search(['foxes'], 2, hybrid=0).ids.tolist() == [['b', 'a']]
+
+
+def test_new_passages_have_new_words(retriever):
+  retriever.search(['sea'], 1, hybrid='rrf')
+  retriever.index(['another text', 'sea'], ['x', 'y'])
+  assert retriever.search(['sea'], 1, hybrid=0).ids.tolist() == [['y']]
+
+
+def test_after_saving_and_opening(retriever, tmp_path):
+  retriever.save(tmp_path / 'saved')
+  opened = Retriever.from_dir(tmp_path / 'saved')
+  found = opened.search(['blue fox'], 3, hybrid=0.5)
+  expected = retriever.search(['blue fox'], 3, hybrid=0.5)
+  assert found.ids.tolist() == expected.ids.tolist()
+
+
+def test_what_it_needs(retriever, towers):
+  vectors = retriever.encode_queries(['fox'])
+  with pytest.raises(UserError, match='texts of the queries'):
+    retriever.search(vectors, 1, hybrid='rrf')
+  with pytest.raises(UserError, match="is 2; expected 0 .* to 1"):
+    retriever.search(['fox'], 1, hybrid=2)
+  with pytest.raises(UserError, match='Nothing is indexed'):
+    Retriever(towers).index_words()
+  retriever.index(retriever.encode_passages(PASSAGES), IDS)
+  with pytest.raises(UserError, match='without their texts'):
+    retriever.search(['fox'], 1, hybrid='rrf')
