@@ -9,7 +9,7 @@ from dualenc_jax.retriever import Retriever
 from dualenc_jax.search.bm25 import BM25
 from dualenc_jax.search.hybrid import Hybrid
 
-PASSAGES = ['red foxes', 'a blue fox', 'the red sea', 'deep blue sea', 'nothing']
+PASSAGES = ['red foxes', 'a blue fox', 'the red sea', 'deep blue sea', 'none']
 IDS = ['a', 'b', 'c', 'd', 'e']
 
 
