@@ -321,6 +321,13 @@ def _explain(error: Exception) -> str:
         + did_you_mean_or_known(found[2], _parameters(found[1]))
         + _where(message)
     )
+  if found := re.search(
+      r"No configurable matching reference '@([\w./]+)", message
+  ):
+    return (
+        f'Nothing is called {found[1]!r}{_where(message)}. A gin file that'
+        ' imports modules begins with: from __gin__ import dynamic_registration'
+    )
   if found := re.search(r"missing .*argument.*: (.*)", message):
     return f'{_first_part(message)} Set it in a gin file or by --gin.'
   if found := re.search(r"In call to configurable '(\w+)'", message):

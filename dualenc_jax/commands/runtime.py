@@ -36,6 +36,8 @@ def start_logging() -> None:
       force=True,
   )
   logging.getLogger('dualenc_jax').setLevel(logging.INFO)
+  # Orbax logs what it raises, too, with a traceback a thread; it is told once.
+  logging.getLogger('absl').addFilter(_is_news)
 
 
 def start(multihost: bool = False) -> None:
@@ -65,6 +67,10 @@ def use_compilation_cache() -> None:
   jax.config.update('jax_compilation_cache_dir', str(folder))
   jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.5)
   _LOG.info('Compiled programs are kept in %s.', folder)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+  return not record.exc_info
 
 
 def keep_freed_memory() -> None:

@@ -217,6 +217,11 @@ def evaluate(
   # by one.
   batch, similarity = batch.in_float32(), similarity.at(params)
   value, metrics = loss(params, batch, similarity)
+  if jnp.shape(value):
+    raise UserError(
+        f'{type(loss).__name__} returned a value of shape {jnp.shape(value)};'
+        ' expected a scalar, such as the mean over the pairs.'
+    )
   own = {'loss': value, **metrics}
   return value, {**metrics_of_batch(batch, similarity), **own}
 

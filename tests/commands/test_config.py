@@ -74,7 +74,7 @@ def test_the_operative_config_builds_the_same_experiment(tmp_path):
   assert config.operative_config() == text
   assert second.objective == first.objective
   assert second.objective.loss == losses.SamToNe(margin=0.02)
-  assert second.objective.similarity == losses.Similarity(0.05)
+  assert second.objective.similarity == losses.Similarity(0.1)
   # A binding without a scope reaches what a macro has built.
   changed = model_dir.build_experiment(
       [str(saved)], ['losses.SamToNe.margin = 0.03'], []
@@ -211,7 +211,7 @@ def test_flags_reach_a_loss_of_ones_own(tmp_path, monkeypatch):
   )
   monkeypatch.syspath_prepend(str(tmp_path))
   mine = f'--gin_file={tmp_path / "mine.gin"}'
-  assert build_run(mine).objective.similarity == losses.Similarity(0.05)
+  assert build_run(mine).objective.similarity == losses.Similarity(0.1)
   found = build_run(
       mine, '--gin.LOSS_IMPLEMENTATION=ring', '--gin.TEMPERATURE=0.2'
   ).objective
@@ -244,3 +244,10 @@ def test_a_macro_that_nothing_reads_is_refused(instead):
   name = instead[-1].partition('=')[0]
   with pytest.raises(UserError, match=f'{name} has no effect'):
     build_run(*instead)
+
+
+def test_a_file_that_imports_without_the_statement_is_told(tmp_path):
+  path = tmp_path / 'mine.gin'
+  path.write_text('import json\nLOSS = @json.JSONDecoder()\n')
+  with pytest.raises(UserError, match='from __gin__ import dynamic_registr'):
+    config.load(['runs/finetune.gin', str(path)], [], [])

@@ -124,8 +124,8 @@ def test_several_sets_and_the_papers_table(model, data, capsys):
 def test_output_dir_of_one_set_and_of_several(model, data, tmp_path):
   folder = run(model, tmp_path, '--tasks=beir/scifact')
   written = [
-      'config.gin', 'examples.jsonl', 'metrics.json', 'per_query.tsv',
-      'run.trec',
+      'bm25', 'config.gin', 'examples.jsonl', 'hybrid', 'metrics.json',
+      'per_query.tsv', 'run.trec',
   ]
   assert names_in(folder) == written
   alone = result_of(folder)

@@ -228,3 +228,14 @@ def test_a_batch_of_duplicates_teaches_nothing(num_negatives, label_smoothing):
     assert metrics['masked_fraction'] == 1
   for gradient in gradients:
     np.testing.assert_array_equal(gradient, 0)
+
+
+def test_a_value_that_is_no_scalar_names_the_loss():
+  class Rows(InBatchSoftmax):
+
+    def __call__(self, params, batch, similarity):
+      return batch.query.sum(-1), {}
+
+  batch, _ = make_batch(4, 0)
+  with pytest.raises(UserError, match=r'Rows returned .* \(4,\).* a scalar'):
+    evaluate(Rows(), Similarity(), {}, batch)
