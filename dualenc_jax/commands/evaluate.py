@@ -122,7 +122,7 @@ def make_parser() -> flags.Parser:
   bm25.add_flags(parser)
   add(
       '--baselines', type=flags.listed,
-      help="bm25,hybrid by default for corpora below two million; '' for none",
+      help='bm25,hybrid by default, below half a million passages',
   )
   add(
       '--hybrid_weight', type=bm25.weight, default=hybrid.RRF,

@@ -1,6 +1,6 @@
 """Evaluation of systems that score a whole corpus at once, on the host."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -13,27 +13,24 @@ from dualenc_jax.search.bm25 import best_of
 from dualenc_jax.search.hybrid import Hybrid
 from dualenc_jax.search.ranking import Ranking
 
-# Scores of a query, by its number, of all passages: float32 [N].
-ScoresOf = Callable[[int], np.ndarray]
-
 
 def evaluate(
-    scores_of: ScoresOf, retrieval_set: RetrievalSet, k: int = 1000
+    scores: Iterable[np.ndarray], retrieval_set: RetrievalSet, k: int = 1000
 ) -> Evaluation:
   """Ranks a whole corpus for every query.
 
   Args:
-    scores_of: the system's.
+    scores: of each query in turn, of all passages, float32 [N].
     retrieval_set: what to rank.
     k: hits a query, at least 100 where there are so many.
   """
   ids = retrieval_set.ranked_ids
   size = len(ids) - (retrieval_set.self_hits is not None)
   rankings, ranks = [], []
-  for query, gold in enumerate(retrieval_set.gold):
-    scores = _of_ranked(scores_of(query), retrieval_set, query)
-    rankings.append(best_of(scores, ids, min(k, size)))
-    ranks.append(rank_of_best(scores, gold, ids))
+  for query, (gold, own) in enumerate(zip(retrieval_set.gold, scores)):
+    own = _of_ranked(own, retrieval_set, query)
+    rankings.append(best_of(own, ids, min(k, size)))
+    ranks.append(rank_of_best(own, gold, ids))
   ranking = Ranking(*map(np.concatenate, zip(*rankings)))
   return evaluation.score(ranking, retrieval_set, np.array(ranks, np.int64))
 
@@ -65,12 +62,9 @@ def choose_weight(
     )
   chosen = np.random.default_rng(0).permutation(chosen)[:most].tolist()
   reciprocal = np.zeros(len(hybrid.WEIGHTS))
-  for query in chosen:
-    text = retrieval_set.query_texts[query]
-    lexical = hybrid.z_scores(system.bm25.scores(text))
-    dense = hybrid.z_scores(
-        hybrid.dense_scores(embeddings[query], system.embeddings)
-    )
+  texts = [retrieval_set.query_texts[query] for query in chosen]
+  for query, both in zip(chosen, system.both(texts, embeddings[chosen])):
+    lexical, dense = map(hybrid.z_scores, both)
     for i, weight in enumerate(hybrid.WEIGHTS):
       scores = _of_ranked(
           hybrid.weighted(lexical, dense, weight), retrieval_set, query

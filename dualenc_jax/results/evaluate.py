@@ -31,7 +31,7 @@ from dualenc_jax.search.ranking import Ranking
 BM25_FOLDER, HYBRID_FOLDER = 'bm25', 'hybrid'
 VALIDATION = 'validation'
 # Passages beyond which BM25 is computed only where it is asked for.
-_MANY = 2_000_000
+_MANY = 500_000
 _LOG = logging.getLogger(__name__)
 
 
@@ -149,7 +149,7 @@ def evaluate(
       weight = _weight(model, experiment, split, ranked, system, options)
     system = dataclasses.replace(system, weight=weight)
     found[HYBRID_FOLDER] = by_scores.evaluate(
-        lambda q: system.scores(ranked.query_texts[q], queries[q]),
+        system.scores(ranked.query_texts, queries),
         ranked,
         options.depth,
     )
@@ -195,9 +195,8 @@ def _bm25(
     options: Options,
     facts: Mapping[str, Any],
 ) -> Evaluation:
-  texts = ranked.query_texts
   result = by_scores.evaluate(
-      lambda q: words.scores(texts[q]), ranked, options.depth
+      map(words.scores, ranked.query_texts), ranked, options.depth
   )
   how = {'system': 'bm25', **dataclasses.asdict(options.words)}
   write(folder, ranked, result, options, {**facts, **how})

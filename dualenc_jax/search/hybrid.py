@@ -9,7 +9,7 @@ better than either. Two ways, of N scores each:
                    passage's ranks beyond the first thousand none counts
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 import dataclasses
 from typing import Any
 
@@ -22,8 +22,9 @@ from dualenc_jax.search.ranking import dot_products, Ranking
 RRF = 'rrf'
 # Of the query, as published; and how deep ranks are looked at.
 _CONSTANT, _DEPTH = 60, 1000
-# Passages whose dense scores are computed at a time.
-_BLOCK = 2**16
+# Queries and passages whose dense scores are computed at a time: of two million
+# passages 64 queries have 512 MB.
+_QUERIES, _BLOCK = 64, 2**14
 # Shares of the dense scores that `choose_weight` tries.
 WEIGHTS = tuple(i / 20 for i in range(21))
 
@@ -47,37 +48,51 @@ class Hybrid:
   def __post_init__(self):
     check_weight(self.weight)
 
-  def scores(self, query: str, embedding: np.ndarray) -> np.ndarray:
-    """float32 [N].
+  def scores(
+      self, queries: Sequence[str], embeddings: np.ndarray
+  ) -> Iterator[np.ndarray]:
+    """Yields float32 [N] of each query.
 
     Args:
-      query: its text.
-      embedding: float32 [D].
+      queries: Q texts.
+      embeddings: float32 [Q, D], of these.
     """
-    lexical = self.bm25.scores(query)
-    dense = dense_scores(embedding, self.embeddings)
-    if self.weight == RRF:
-      return reciprocal_rank([lexical, dense], self.ids)
-    return weighted(z_scores(lexical), z_scores(dense), self.weight)
+    for lexical, dense in self.both(queries, embeddings):
+      if self.weight == RRF:
+        yield reciprocal_rank([lexical, dense], self.ids)
+      else:
+        yield weighted(z_scores(lexical), z_scores(dense), self.weight)
 
+  def both(
+      self, queries: Sequence[str], embeddings: np.ndarray
+  ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields BM25 and dense scores, float32 [N] each, of each query."""
+    for first in range(0, len(embeddings), _QUERIES):
+      rows = range(first, min(first + _QUERIES, len(embeddings)))
+      dense = dense_scores(embeddings[rows.start : rows.stop], self.embeddings)
+      for row, scores in zip(rows, dense):
+        yield self.bm25.scores(queries[row]), scores
 
   def rank(
       self, queries: Sequence[str], embeddings: np.ndarray, k: int
   ) -> Ranking:
     """The k best of each query, or all: texts and float32 [Q, D]."""
     best = [
-        best_of(self.scores(*query), self.ids, k)
-        for query in zip(queries, embeddings)
+        best_of(scores, self.ids, k)
+        for scores in self.scores(queries, embeddings)
     ]
     return Ranking(*map(np.concatenate, zip(*best)))
 
 
-def dense_scores(embedding: np.ndarray, embeddings: Any) -> np.ndarray:
-  """Exact dot products of a query [D] with all passages: float32 [N]."""
-  return np.concatenate([
-      dot_products(embedding[None], embeddings[start : start + _BLOCK])[0]
-      for start in range(0, len(embeddings), _BLOCK)
-  ])
+def dense_scores(queries: np.ndarray, embeddings: Any) -> np.ndarray:
+  """Exact dot products of queries [Q, D] with all passages: float32 [Q, N]."""
+  return np.concatenate(
+      [
+          dot_products(queries, embeddings[start : start + _BLOCK])
+          for start in range(0, len(embeddings), _BLOCK)
+      ],
+      axis=1,
+  )
 
 
 def z_scores(scores: np.ndarray) -> np.ndarray:

@@ -79,6 +79,7 @@ def test_a_mixture_is_checked_trained_and_used(flags, tmp_path, capsys):
   assert f'{tmp_path / "mine"}/corpus.jsonl:' in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_model_of_pairs_is_evaluated_on_another_task(flags, tmp_path, capsys):
   """Its saved config has no DATA_ROOT, since its task asked for none."""
   folder = next(f for f in flags if 'BEIR_FOLDER' in f)

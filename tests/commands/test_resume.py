@@ -119,6 +119,7 @@ def _train_until(argv: list[str], step: int) -> None:
       train.main(argv)
 
 
+@pytest.mark.slow
 def test_a_finished_run_does_nothing_more(tmp_path):
   argv = tiny_run.flags(tmp_path)
   argv = [*argv, f'--model_dir={tmp_path / "model"}']

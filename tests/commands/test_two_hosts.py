@@ -44,7 +44,7 @@ def test_train_evaluate_save_and_resume(tmp_path):
   )
   one, two = lines(tmp_path / 'one'), lines(tmp_path / 'two')
   at = [(x['step'], x['group']) for x in one]
-  assert at.count((4, 'validation')) == 1 and len(at) == 6 + 3
+  assert at.count((4, 'validation')) == 1 and len(at) == 6 + 4
   # The first two hosts have evaluated after their last step, too.
   two = [x for x in two if (x['step'], x['group']) in at]
   assert [(x['step'], x['group']) for x in two] == at

@@ -46,7 +46,15 @@ def program(partitioner, cases, **options):
     [
         pytest.param('dense', None, CASES, 13, None, id='dense'),
         pytest.param('ring', None, CASES, 13, 4, id='ring'),
-        pytest.param('ring', Partitioner(), CASES[1:3], 24, 2, id='ring_on_8'),
+        pytest.param(
+            'ring',
+            Partitioner(),
+            CASES[1:3],
+            24,
+            2,
+            id='ring_on_8',
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_options_and_weights(implementation, partitioner, cases, size, tile):

@@ -86,6 +86,7 @@ def test_the_end_tells_before_and_after(run):
   assert p == pytest.approx(reference.pvalue, abs=0.02)
 
 
+@pytest.mark.slow
 def test_worse_than_before_is_a_warning(tmp_path, capfd):
   flags = tiny_run.flags(
       tmp_path, '--gin.EVAL_EVERY=2', '--gin.LEARNING_RATE=3.0'

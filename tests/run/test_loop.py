@@ -65,10 +65,13 @@ def test_at_the_start_at_the_end_and_on_the_way():
       'both': dict(at_start=True),
       'way': dict(every=4, at_end=False, result={'P@1': 0.5}, group='test'),
   }
-  calls, said = run(hooks, 3, 9)
+  calls, said = run(hooks, 0, 9)
   assert [c[:2] for c in calls if c[0] != 'stepped'] == [
-      ('both', 3), ('way', 4), ('way', 8), ('both', 9)
+      ('both', 0), ('way', 4), ('way', 8), ('both', 9)
   ]
+  # A run that goes on has had its start.
+  calls, _ = run(hooks, 3, 9)
+  assert [c[:2] for c in calls if c[0] != 'stepped'][0] == ('way', 4)
   assert said == [
       'pause',
       ('test', 4, {'P@1': 0.5}), 'step 4: P@1 0.5000', 'pause',

@@ -39,7 +39,8 @@ def test_weighted_scores_are_those_of_the_formula(vectors, weight):
   expected = [
       (1 - weight) * a + weight * b for a, b in zip(z(lexical), z(dense))
   ]
-  found = Hybrid(words, embeddings, IDS, weight).scores(QUERY, query)
+  system = Hybrid(words, embeddings, IDS, weight)
+  (found,) = system.scores([QUERY], query[None])
   np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -52,7 +53,7 @@ def test_reciprocal_ranks_are_those_of_the_formula(vectors):
     order = sorted(range(len(IDS)), key=lambda i: (scores[i], IDS[i]))[::-1]
     for rank, row in enumerate(order, start=1):
       expected[row] += 1 / (60 + rank)
-  found = Hybrid(words, embeddings, IDS).scores(QUERY, query)
+  (found,) = Hybrid(words, embeddings, IDS).scores([QUERY], query[None])
   np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
@@ -77,6 +78,22 @@ def test_a_query_without_a_known_word_is_ranked_by_the_embeddings(vectors):
   found = system.rank(['unknown words'], query[None], 5)
   order = np.argsort(embeddings @ query)[::-1]
   assert found.indices[0].tolist() == order.tolist()
+
+
+def test_many_queries_over_many_blocks(monkeypatch):
+  rng = np.random.default_rng(0)
+  embeddings = rng.normal(size=(50, 8)).astype(np.float32)
+  queries = rng.normal(size=(9, 8)).astype(np.float32)
+  texts = [' '.join(rng.choice(list('abcdef'), 3)) for _ in range(50)]
+  ids = [f'{i:02}' for i in range(50)]
+  asked = texts[:9]
+  system = Hybrid(BM25(texts, language=None), embeddings, ids, 0.5)
+  whole = system.rank(asked, queries, 10)
+  monkeypatch.setattr(hybrid, '_QUERIES', 4)
+  monkeypatch.setattr(hybrid, '_BLOCK', 7)
+  parts = system.rank(asked, queries, 10)
+  np.testing.assert_array_equal(parts.indices, whole.indices)
+  np.testing.assert_array_equal(parts.scores, whole.scores)
 
 
 @pytest.mark.parametrize('weight', [-0.1, 1.5, float('nan'), 'half', None])

@@ -124,9 +124,10 @@ def test_embeddings_equal_each_text_alone(layout, num_negatives, cells, micro):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     'layout, scan_layers',
-    [pytest.param(GROUPED, False, marks=SLOW), (PACKED, True)],
+    [(GROUPED, False), (PACKED, True)],
     ids=repr,
 )
 def test_dropout_is_that_of_the_padded_layout(layout, scan_layers):
