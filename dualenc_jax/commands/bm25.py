@@ -1,6 +1,6 @@
 """Ranks whole corpora by BM25, the baseline that any model has to pass.
 
-  dualenc bm25 scifact_folder_or_task ...
+  dualenc bm25 msmarco --gin.DATA_ROOT=/data
   dualenc bm25 --tasks=beir/scifact,msmarco --gin.DATA_ROOT=/data
   dualenc bm25 train.jsonl dev.jsonl test.jsonl --split=test
 

@@ -19,7 +19,6 @@ tokenises alike.
 from collections.abc import Iterator, Sequence
 import contextlib
 import itertools
-import logging
 import pathlib
 import string
 import tempfile
@@ -34,7 +33,6 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.io import files
 from dualenc_jax.text.tokenizer import EOS, PAD, Tokenizer, UNK, Vocabulary
 
-_LOG = logging.getLogger(__name__)
 # The rows of the embeddings are a multiple of it, for the hardware.
 _MULTIPLE = 64
 _LOWER, _UPPER = string.ascii_lowercase, string.ascii_uppercase

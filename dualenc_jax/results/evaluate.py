@@ -21,14 +21,19 @@ from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.index import of_model
 from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.io import files
-from dualenc_jax.results.folder import DOCUMENTS, write_per_query
+from dualenc_jax.results.folder import (
+  BASELINES,
+  DOCUMENTS,
+  METRICS,
+  write_per_query,
+)
 from dualenc_jax.run.experiment import Experiment
 from dualenc_jax.search import bm25
 from dualenc_jax.search.bm25 import BM25
 from dualenc_jax.search.hybrid import Hybrid, RRF
 from dualenc_jax.search.ranking import Ranking
 
-BM25_FOLDER, HYBRID_FOLDER = 'bm25', 'hybrid'
+BM25_FOLDER, HYBRID_FOLDER = BASELINES
 VALIDATION = 'validation'
 # Passages beyond which BM25 is computed only where it is asked for.
 _MANY = 500_000
@@ -126,10 +131,15 @@ def evaluate(
     UserError: data that cannot be evaluated, embeddings that are not finite, or
       a folder that cannot be written.
   """
+  if options.weight == VALIDATION:
+    _check_validation(experiment.task, split)
   ranked = _opened(experiment, split, folder, options)
   queries = evaluation.encode_queries(model.embedder, model.params, ranked)
   passages = of_model.corpus_embeddings(model, ranked.corpus, options.index_dir)
   result = evaluation.rank(queries, passages, ranked, options.depth)
+  # Those of an earlier evaluation are not of this model.
+  for name in BASELINES:
+    (folder / name / METRICS).unlink(missing_ok=True)
   files.write(folder / 'config.gin', config)
   facts = {**_facts(experiment, split, ranked, options), 'command': command}
   own = {**model.provenance, 'embedding_dtype': str(passages.dtype)}
@@ -137,7 +147,13 @@ def evaluate(
   found, wanted = {'': result}, _baselines(options, len(ranked.corpus))
   if not wanted:
     return found
-  words = options.words.of(ranked)
+  try:
+    words = options.words.of(ranked)
+  except UserError as e:
+    if options.baselines is not None:
+      raise
+    _LOG.warning('BM25 and hybrid search are left out: %s', e)
+    return found
   if BM25_FOLDER in wanted:
     found[BM25_FOLDER] = _bm25(
         words, folder / BM25_FOLDER, ranked, options, facts
@@ -146,7 +162,7 @@ def evaluate(
     system = Hybrid(words, passages, ranked.corpus.ids)
     weight = options.weight
     if weight == VALIDATION:
-      weight = _weight(model, experiment, split, ranked, system, options)
+      weight = _weight(model, experiment, ranked, system, options)
     system = dataclasses.replace(system, weight=weight)
     found[HYBRID_FOLDER] = by_scores.evaluate(
         system.scores(ranked.query_texts, queries),
@@ -216,16 +232,7 @@ def _baselines(options: Options, passages: int) -> Collection[str]:
   return ()
 
 
-def _weight(
-    model: Loaded,
-    experiment: Experiment,
-    split: str,
-    ranked: RetrievalSet,
-    system: Hybrid,
-    options: Options,
-) -> float:
-  """The weight that suits the validation split."""
-  task = experiment.task
+def _check_validation(task: Dataset, split: str) -> None:
   if split == VALIDATION or VALIDATION not in task.splits():
     raise UserError(
         f'The weight of hybrid search cannot be chosen on split {VALIDATION} of'
@@ -233,6 +240,16 @@ def _weight(
         + ('it is what is measured.' if split == VALIDATION else 'it has none.')
         + f' Give --hybrid_weight a number of 0 to 1, or {RRF}.'
     )
+
+
+def _weight(
+    model: Loaded,
+    experiment: Experiment,
+    ranked: RetrievalSet,
+    system: Hybrid,
+    options: Options,
+) -> float:
+  """The weight that suits the validation split."""
   other = RetrievalSet.of_split(
       experiment, VALIDATION, options.document_separator
   )

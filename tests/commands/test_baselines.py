@@ -97,6 +97,29 @@ def test_only_what_is_asked_for(model, tiny, tmp_path):
   assert not (folder / 'bm25').exists()
 
 
+def test_a_corpus_without_words_has_no_bm25(model, tmp_path, capsys):
+  made = tiny_beir.make(0)
+  corpus = dict.fromkeys(made.corpus, 'the of and')
+  tiny_beir.TinySet(corpus, made.queries, made.qrels).write(
+      tmp_path / 'data' / 'beir' / 'scifact'
+  )
+  asked = flags(model, tmp_path / 'a')
+  asked.remove('--baselines=')
+  evaluate.main(asked)
+  assert 'BM25 and hybrid search are left out' in capsys.readouterr().err
+  assert result_of(tmp_path / 'a') and not (tmp_path / 'a' / 'bm25').exists()
+  with pytest.raises(UserError, match='no passage holds a word'):
+    run(model, tmp_path / 'b', BOTH)
+
+
+def test_evaluated_again_without_them_they_are_gone(model, tiny, tmp_path):
+  folder = run(model, tmp_path / 'results', BOTH)
+  assert (folder / 'bm25' / 'metrics.json').exists()
+  run(model, tmp_path / 'results', '--baselines=bm25')
+  assert (folder / 'bm25' / 'metrics.json').exists()
+  assert not (folder / 'hybrid' / 'metrics.json').exists()
+
+
 def test_a_weight_chosen_on_validation(model, tiny, tmp_path, capsys):
   run(model, tmp_path / 'a', BOTH, '--hybrid_weight=0.5')
   with pytest.raises(UserError, match='cannot be chosen on split validation'):
