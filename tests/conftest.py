@@ -56,8 +56,9 @@ runtime.keep_freed_memory = lambda: None
 # T5X is on no package index.
 if importlib.util.find_spec('t5x') is None:
   collect_ignore = ['test_t5x_trainer.py']
-# Bytes of a worker; one test takes up to 400 MB more.
-_MANY = 1_050_000_000
+# Bytes of a worker, before a file and within it; a training run, mostly the
+# first test of its file, takes up to 750 MB more.
+_MANY_BEFORE, _MANY = 800_000_000, 1_050_000_000
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
@@ -81,18 +82,23 @@ def pytest_ignore_collect(collection_path: pathlib.Path, config) -> bool | None:
 @pytest.fixture(scope='module', autouse=True)
 def keep_no_programs_of_commands():
   """What a command has told JAX to keep ends with its file."""
+  forget_programs_beyond(_MANY_BEFORE)
   yield
   jax.config.update('jax_compilation_cache_dir', None)
 
 
 @pytest.fixture(autouse=True)
 def forget_programs():
-  """Drops what was compiled once a worker has much of it."""
   yield
+  forget_programs_beyond(_MANY)
+
+
+def forget_programs_beyond(size: int) -> None:
+  """Drops what was compiled once a worker has so many bytes."""
   if sys.platform != 'linux':
     return
   pages = int(pathlib.Path('/proc/self/statm').read_text().split()[1])
-  if pages * resource.getpagesize() > _MANY:
+  if pages * resource.getpagesize() > size:
     jax.clear_caches()
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
