@@ -19,7 +19,7 @@ VARIANTS = {
     'ADE-FTE': PARTS,
     'ADE-SPL': {'token_embedder', 'encoder'},
 }
-FAST = 'SDE', 'ADE-SPL'
+FAST = ('SDE',)
 
 
 def make_part(name, depth=1, width=E, dtype='float32', dropout_rate=0.0):

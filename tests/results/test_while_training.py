@@ -13,6 +13,8 @@ from dualenc_jax.commands import train
 from dualenc_jax.errors import UserError
 from dualenc_jax.results.folder import read_per_query
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope='module')
 def run(tmp_path_factory):
@@ -86,7 +88,6 @@ def test_the_end_tells_before_and_after(run):
   assert p == pytest.approx(reference.pvalue, abs=0.02)
 
 
-@pytest.mark.slow
 def test_worse_than_before_is_a_warning(tmp_path, capfd):
   flags = tiny_run.flags(
       tmp_path, '--gin.EVAL_EVERY=2', '--gin.LEARNING_RATE=3.0'

@@ -169,7 +169,9 @@ def one_step(partitioner, layout, num_negatives, micro):
             GROUPED, tiny_training.OneDevice(), 3, 8, id='1-micro', marks=SLOW
         ),
         pytest.param(GROUPED, Partitioner(), 0, None, id='8x1', marks=SLOW),
-        pytest.param(PACKED, tiny_training.OneDevice(), 0, None, id='1'),
+        pytest.param(
+            PACKED, tiny_training.OneDevice(), 0, None, id='1', marks=SLOW
+        ),
         pytest.param(
             PACKED, Partitioner(2, FSDP), 3, 8, id='4x2-FSDP-micro', marks=SLOW
         ),
