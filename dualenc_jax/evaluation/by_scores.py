@@ -9,9 +9,8 @@ from dualenc_jax.evaluation import evaluation
 from dualenc_jax.evaluation.evaluation import Evaluation
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.search import hybrid
-from dualenc_jax.search.bm25 import best_of
 from dualenc_jax.search.hybrid import Hybrid
-from dualenc_jax.search.ranking import Ranking
+from dualenc_jax.search.ranking import best_of, joined
 
 
 def evaluate(
@@ -31,8 +30,9 @@ def evaluate(
     own = _of_ranked(own, retrieval_set, query)
     rankings.append(best_of(own, ids, min(k, size)))
     ranks.append(rank_of_best(own, gold, ids))
-  ranking = Ranking(*map(np.concatenate, zip(*rankings)))
-  return evaluation.score(ranking, retrieval_set, np.array(ranks, np.int64))
+  return evaluation.score(
+      joined(rankings), retrieval_set, np.array(ranks, np.int64)
+  )
 
 
 def choose_weight(

@@ -15,7 +15,7 @@ import numpy as np
 import Stemmer
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.search.ranking import best_hits, check_k, Ranking
+from dualenc_jax.search.ranking import best_of_all, check_k, Ranking
 from dualenc_jax.suggest import did_you_mean_or_known
 
 # bm25s's defaults; SciFact and the standard library prefer them to 0.9, 0.4.
@@ -126,16 +126,7 @@ class BM25:
     check_k(k)
     if not len(queries):
       raise UserError('there are no queries: expected at least one.')
-    best = [best_of(self.scores(q), passage_ids, k) for q in queries]
-    return Ranking(*map(np.concatenate, zip(*best)))
-
-
-def best_of(scores: np.ndarray, ids: Sequence[str], k: int) -> Ranking:
-  """The k best of N scores of one query, or all: a ranking [1, min(k, N)]."""
-  k = min(k, len(scores))
-  # All that tie with the k-th, of which the ids choose.
-  found = np.flatnonzero(scores >= np.partition(scores, -k)[-k])
-  return best_hits(scores[None, found], found[None], ids, k)
+    return best_of_all(map(self.scores, queries), passage_ids, k)
 
 
 def check_parameters(k1: float, b: float, language: str | None) -> None:

@@ -16,11 +16,16 @@ from typing import Any
 import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.search.bm25 import best_of, BM25
-from dualenc_jax.search.ranking import dot_products, Ranking
+from dualenc_jax.search.bm25 import BM25
+from dualenc_jax.search.ranking import (
+  best_of,
+  best_of_all,
+  dot_products,
+  Ranking,
+)
 
 RRF = 'rrf'
-# Of the query, as published; and how deep ranks are looked at.
+# Added to ranks, as published; and how deep ranks are looked at.
 _CONSTANT, _DEPTH = 60, 1000
 # Queries and passages whose dense scores are computed at a time: of two million
 # passages 64 queries have 512 MB.
@@ -77,11 +82,7 @@ class Hybrid:
       self, queries: Sequence[str], embeddings: np.ndarray, k: int
   ) -> Ranking:
     """The k best of each query, or all: texts and float32 [Q, D]."""
-    best = [
-        best_of(scores, self.ids, k)
-        for scores in self.scores(queries, embeddings)
-    ]
-    return Ranking(*map(np.concatenate, zip(*best)))
+    return best_of_all(self.scores(queries, embeddings), self.ids, k)
 
 
 def dense_scores(queries: np.ndarray, embeddings: Any) -> np.ndarray:
@@ -98,10 +99,9 @@ def dense_scores(queries: np.ndarray, embeddings: Any) -> np.ndarray:
 def z_scores(scores: np.ndarray) -> np.ndarray:
   """float64 [N] of mean 0 and deviation 1; zeros where all are equal."""
   scores = scores.astype(np.float64)
-  deviation = scores.std()
   if np.ptp(scores) == 0:
     return np.zeros_like(scores)
-  return (scores - scores.mean()) / deviation
+  return (scores - scores.mean()) / scores.std()
 
 
 def weighted(

@@ -14,7 +14,7 @@ query. Queries are float32 [Q, D]; passages [N, D], an array or a store of rows
 on disk; ids N strings.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 import concurrent.futures
 import functools
 import os
@@ -78,6 +78,26 @@ def best_hits(
       np.take_along_axis(scores, order, axis=1) + np.float32(0),
       np.take_along_axis(indices, order, axis=1),
   )
+
+
+def best_of(scores: np.ndarray, ids: Sequence[str], k: int) -> Ranking:
+  """The k best of N scores of one query, or all: a ranking [1, min(k, N)]."""
+  k = min(k, len(scores))
+  # All that tie with the k-th, of which the ids choose.
+  found = np.flatnonzero(scores >= np.partition(scores, -k)[-k])
+  return best_hits(scores[None, found], found[None], ids, k)
+
+
+def best_of_all(
+    scores: Iterable[np.ndarray], ids: Sequence[str], k: int
+) -> Ranking:
+  """`best_of` of each query's N scores: a ranking [Q, min(k, N)]."""
+  return joined([best_of(own, ids, k) for own in scores])
+
+
+def joined(rankings: Sequence[Ranking]) -> Ranking:
+  """Rankings of some queries each, of as many hits, as one of all."""
+  return Ranking(*map(np.concatenate, zip(*rankings)))
 
 
 def keys(scores: np.ndarray, places: np.ndarray) -> np.ndarray:
@@ -216,8 +236,7 @@ def top_k(
         best = np.argpartition(keys(hits, places()[indices]), -k)[-k:]
         hits, indices = hits[best], indices[best]
       kept[row] = hits, indices
-  best = [best_hits(h[None], i[None], ids, k) for h, i in kept]
-  return Ranking(*map(np.concatenate, zip(*best)))
+  return joined([best_hits(h[None], i[None], ids, k) for h, i in kept])
 
 
 def hits_above(

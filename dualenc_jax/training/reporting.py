@@ -143,15 +143,13 @@ class Reporter:
 
 def _tensorboard() -> types.ModuleType:
   """tensorboardX, kept from importing PyTorch: seconds, and 200 MB."""
-  missing = object()
-  torch = sys.modules.get('torch', missing)
-  if torch is missing:
-    sys.modules['torch'] = None
+  if 'torch' in sys.modules:
+    return importlib.import_module('tensorboardX')
+  sys.modules['torch'] = None
   try:
     return importlib.import_module('tensorboardX')
   finally:
-    if torch is missing:
-      del sys.modules['torch']
+    del sys.modules['torch']
 
 
 def _until(path: pathlib.Path, step: int) -> Iterator[str]:
