@@ -106,8 +106,10 @@ class Progress:
     if self._total is not None:
       parts = [f'{self._what}: {self._done:,} of {self._total:,} {self._unit}']
     parts += [note] if note else []
-    digits = 0 if rate >= 10 else 1 if rate >= 1 else 3
-    parts.append(f'{rate:,.{digits}f} a second')
+    # There is none yet where all that is done is left out.
+    if rate:
+      digits = 0 if rate >= 10 else 1 if rate >= 1 else 3
+      parts.append(f'{rate:,.{digits}f} a second')
     if self._total is not None and rate:
       left = tqdm.tqdm.format_interval((self._total - self._done) / rate)
       parts.append(f'{left} left')

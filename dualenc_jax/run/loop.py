@@ -222,13 +222,15 @@ def report(
       )
     del values['gradient_squares']
     reporter.step(run.step, values)
+    if chance is None or run.step > _WARM_UP:
+      return
     recent.append(float(values['loss']))
     mean = sum(recent) / len(recent)
-    if run.step == _WARM_UP and chance is not None and mean > chance:
+    if run.step == _WARM_UP and mean > chance:
       reporter.line(
           f'WARNING: after {run.step} steps the loss is {mean:.2f}, above the'
           f' {chance:.2f} of a model that knows nothing. From scratch try a'
-          ' higher TEMPERATURE, 0.05 to 0.1, which a small one keeps from'
+          ' higher TEMPERATURE, 0.05 to 0.1: too small a one keeps it from'
           ' learning; or a lower LEARNING_RATE.'
       )
 

@@ -72,3 +72,14 @@ def test_only_one_host_shows_it(caplog, clock):
     progress(1)
     progress.log()
   assert not caplog.records
+
+
+def test_no_speed_where_all_that_is_done_is_left_out(caplog, clock):
+  with Progress('Training', 1, 'steps') as progress:
+    clock.time += 5
+    progress(1)
+    progress.leave_out(5, 1)
+    progress.log()
+  assert [record.getMessage() for record in caplog.records] == [
+      'Training: 1 of 1 steps.'
+  ]
