@@ -17,7 +17,7 @@ import shlex
 from dualenc_jax.commands import config, data_command, flags, runtime, tasks
 from dualenc_jax.errors import UserError
 from dualenc_jax.results import evaluate, folder as results, tables
-from dualenc_jax.results.evaluate import Words
+from dualenc_jax.results.baselines import Baselines, VALIDATION, Words
 from dualenc_jax.search import bm25 as bm25_lib, hybrid
 
 
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   chosen = tasks.chosen(inputs, names, args.split)
   if names:
     chosen = tasks.available(chosen, args.skip_missing)
-  options = evaluate.Options(k=args.k, words=words)
+  options = evaluate.Options(k=args.k, baselines=Baselines(words=words))
   output = pathlib.Path(args.output_dir)
   for task, split in chosen:
     folder = output / evaluate.folder_name(task, split, options)
@@ -88,17 +88,17 @@ def words(args: argparse.Namespace) -> Words:
   return Words(args.bm25_k1, args.bm25_b, _language(args.bm25_language))
 
 
-def baselines(args: argparse.Namespace) -> list[str] | None:
-  """What --baselines says."""
-  if args.baselines is None:
-    return None
-  names = list(filter(None, args.baselines))
-  if unknown := [name for name in names if name not in results.BASELINES]:
+def baselines(args: argparse.Namespace) -> Baselines:
+  """What --baselines, --hybrid_weight and the flags of `add_flags` say."""
+  names = args.baselines
+  if names is not None:
+    names = list(filter(None, names))
+  if unknown := [name for name in names or () if name not in results.BASELINES]:
     raise UserError(
         f'--baselines has {unknown[0]!r}; expected'
         f' {" and ".join(results.BASELINES)}, either, or nothing.'
     )
-  return names
+  return Baselines(names, words(args), args.hybrid_weight)
 
 
 def share(text: str) -> float | str:
@@ -117,7 +117,7 @@ def share(text: str) -> float | str:
 
 def weight(text: str) -> float | str:
   """The type of --hybrid_weight."""
-  return text if text == evaluate.VALIDATION else share(text)
+  return text if text == VALIDATION else share(text)
 
 
 def _language(name: str) -> str | None:

@@ -51,8 +51,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         args.index_dir and pathlib.Path(args.index_dir),
         separator,
         bm25.baselines(args),
-        bm25.words(args),
-        args.hybrid_weight,
     )
     name = evaluate.folder_name(task, split, options)
     if options.index_dir and len(chosen) > 1:

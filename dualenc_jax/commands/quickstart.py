@@ -22,6 +22,12 @@ from dualenc_jax.io import files
 from dualenc_jax.models import model_params
 from dualenc_jax.parallel import partitioning
 from dualenc_jax.results import evaluate, significance
+from dualenc_jax.results.baselines import (
+  Baselines,
+  BM25_FOLDER,
+  HYBRID_FOLDER,
+  VALIDATION,
+)
 from dualenc_jax.retriever import Retriever
 from dualenc_jax.run.experiment import make_plan
 
@@ -58,13 +64,13 @@ def main(argv: Sequence[str] | None = None) -> None:
       evaluate.default_output(folder) / 'python_code-test',
       config.operative_config(),
       shlex.join(['dualenc', 'evaluate', f'--model_dir={folder}']),
-      evaluate.Options(weight=evaluate.VALIDATION),
+      evaluate.Options(baselines=Baselines(weight=VALIDATION)),
   )
   systems = {
       'untrained model': untrained(model, retrieval_set),
-      'BM25': found[evaluate.BM25_FOLDER],
+      'BM25': found[BM25_FOLDER],
       'trained model': found[''],
-      'both (hybrid)': found[evaluate.HYBRID_FOLDER],
+      'both (hybrid)': found[HYBRID_FOLDER],
   }
   rows = {name: system.metrics for name, system in systems.items()}
   files.write_json(folder / 'quickstart.json', rows)

@@ -16,6 +16,7 @@ import sysconfig
 
 from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.errors import UserError
+from dualenc_jax.readers.near_duplicates import near_duplicates, SIMILARITY
 from dualenc_jax.readers.python_functions import find_functions, Function
 
 # Tests describe themselves, and vendored copies repeat other packages.
@@ -41,9 +42,9 @@ class PythonCode(Dataset):
   docstring; exact repeats of a query and passage.
 
   Splits are by top-level module or package of a root, by hash of its name:
-  about 80% train, 10% validation, 10% test. A passage whose text also occurs in
-  test is dropped from validation and train, one that occurs in validation from
-  train. The split `all` is every function, for a corpus to search.
+  about 80% train, 10% validation, 10% test. A function is dropped from
+  validation and train where its docstring is that of one in test, or its code
+  nearly so (see `near_duplicates`); from train for validation's, too. The split `all` is every function, for a corpus to search.
 
   Attributes:
     roots: folders, 'stdlib' (this Python's standard library) or
@@ -77,7 +78,7 @@ class PythonCode(Dataset):
     It is the same for all splits.
     """
     self.check_split(split)
-    digest = hashlib.sha256(f'{SALT}\0{sys.version}'.encode())
+    digest = hashlib.sha256(f'{SALT}\0{SIMILARITY}\0{sys.version}'.encode())
     for root in self._folders:
       for path in _python_files(root):
         size = (root / path).stat().st_size
@@ -136,11 +137,35 @@ class PythonCode(Dataset):
     splits = {split: [] for split in _SPLITS}
     for function in self._functions:
       splits[split_of(function.module)].append(function)
-    held_out = set()
+    held_out = []
     for split in ('test', 'validation', 'train'):
-      splits[split] = [f for f in splits[split] if f.passage not in held_out]
-      held_out.update(f.passage for f in splits[split])
+      kept = _unlike(splits[split], held_out)
+      if left_out := len(splits[split]) - len(kept):
+        logging.getLogger(__name__).info(
+            'python_code: %d functions of %s are left out, as docstring or code'
+            ' is that of a held-out one, or nearly.',
+            left_out,
+            split,
+        )
+      splits[split] = kept
+      held_out += kept
     return splits
+
+
+def _unlike(
+    functions: Sequence[Function], held_out: Sequence[Function]
+) -> list[Function]:
+  """Those whose docstring and code are not those of a held-out one."""
+  queries = {function.query for function in held_out}
+  near = near_duplicates(
+      [function.passage for function in functions],
+      [function.passage for function in held_out],
+  )
+  return [
+      function
+      for function, is_near in zip(functions, near)
+      if not is_near and function.query not in queries
+  ]
 
 
 def split_of(module: str) -> str:

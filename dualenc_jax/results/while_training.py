@@ -14,8 +14,8 @@ from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.io import files
 from dualenc_jax.models import model_params
 from dualenc_jax.results import significance
-from dualenc_jax.results.evaluate import per_query
 from dualenc_jax.results.folder import read_per_query, write_per_query
+from dualenc_jax.results.result import per_query
 from dualenc_jax.run.experiment import Experiment
 from dualenc_jax.run.loop import Hook, Training
 from dualenc_jax.training.step import Plan

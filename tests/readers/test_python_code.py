@@ -201,6 +201,26 @@ def test_a_held_out_passage_is_not_trained_on(tmp_path):
   assert sizes == {'train': 1, 'validation': 1, 'test': 2}
 
 
+def test_what_is_nearly_held_out_is_not_trained_on(tmp_path, caplog):
+  names = collections.defaultdict(list)
+  for number in range(200):
+    names[split_of(f'm{number}')].append(f'm{number}')
+  body = ''.join(f'  if x == {i}:\n    return names_{i}\n' for i in range(9))
+  held_out = f'def f(x):\n  """One two three."""\n{body}'
+  write(tmp_path, f'{names["test"][0]}.py', held_out)
+  copies = {
+      'copy': f'def g(x):\n  """Four five six."""\n{body}',
+      'docstring': 'def h():\n  """One two three."""\n  return None\n',
+      'other': f'def i():\n  """Seven eight nine."""\n{body[:90]}',
+  }
+  for module, source in zip(names['train'], copies.values()):
+    write(tmp_path, f'{module}.py', source)
+  with caplog.at_level('INFO'):
+    found = examples(tmp_path, 'train')
+  assert [e['query'] for e in found] == ['Seven eight nine.']
+  assert '2 functions of train are left out' in caplog.text
+
+
 def test_fingerprint_follows_the_files(tmp_path):
   write(tmp_path, 'a.py', 'x = 1\n')
   reader = PythonCode([str(tmp_path)])

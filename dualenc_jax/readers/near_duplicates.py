@@ -1,0 +1,74 @@
+"""Texts that say nearly what others say: copies, backports, versions."""
+
+from collections.abc import Sequence
+import itertools
+import re
+
+import numpy as np
+from scipy import sparse
+
+# Of functions at 0.6 the code is a copy with other names; at 0.5 two short
+# ones may do different things.
+SIMILARITY = 0.6
+_WORD = re.compile(r'\w+')
+
+
+def near_duplicates(
+    texts: Sequence[str], others: Sequence[str], least: float = SIMILARITY
+) -> np.ndarray:
+  """Which of the texts are nearly equal to one of the others: bool [N].
+
+  Two are where of their different pairs of neighbouring words a share of
+  `least` is in both (Jaccard).
+  """
+  found = np.zeros(len(texts), bool)
+  if not len(texts) or not len(others):
+    return found
+  pairs = _pairs([*texts, *others])
+  rare = _rarest(pairs, least)
+  # Two that are so near share one of their rarest pairs, too: so only few are
+  # compared (Chaudhuri et al. 2006, prefix filtering).
+  near = (rare[: len(texts)] @ rare[len(texts) :].T).tocoo()
+  row, other = near.row, near.col + len(texts)
+  shared = np.asarray(pairs[row].multiply(pairs[other]).sum(1)).ravel()
+  sizes = np.diff(pairs.indptr)
+  union = sizes[row] + sizes[other] - shared
+  found[row[shared >= least * union]] = True
+  return found
+
+
+def _pairs(texts: Sequence[str]) -> sparse.csr_matrix:
+  """1 where a text has a pair of words, rarest first: int32 [N, pairs]."""
+  numbers: dict[tuple[str, ...], int] = {}
+  columns, ends = [], [0]
+  for text in texts:
+    words = _WORD.findall(text)
+    # Of a single word, that.
+    own = {*itertools.pairwise(words)} or {*zip(words)}
+    columns += [numbers.setdefault(pair, len(numbers)) for pair in own]
+    ends.append(len(columns))
+  frequency = np.bincount(columns, minlength=len(numbers))
+  place = np.empty(len(numbers), np.int64)
+  place[np.argsort(frequency, kind='stable')] = np.arange(len(numbers))
+  ones = np.ones(len(columns), np.int32)
+  matrix = sparse.csr_matrix(
+      (ones, place[columns], ends), (len(texts), max(len(numbers), 1))
+  )
+  matrix.sort_indices()
+  return matrix
+
+
+def _rarest(pairs: sparse.csr_matrix, least: float) -> sparse.csr_matrix:
+  """Of each text's n pairs the n - ceil(least n) + 1 rarest."""
+  sizes = np.diff(pairs.indptr)
+  counts = np.minimum(sizes, sizes - np.ceil(least * sizes).astype(int) + 1)
+  place = np.arange(pairs.nnz) - np.repeat(pairs.indptr[:-1], sizes)
+  kept = place < np.repeat(counts, sizes)
+  return sparse.csr_matrix(
+      (
+          pairs.data[kept],
+          pairs.indices[kept],
+          np.concatenate([[0], np.cumsum(counts)]),
+      ),
+      pairs.shape,
+  )

@@ -1,0 +1,153 @@
+"""BM25 and both fused, which are measured beside a model."""
+
+from collections.abc import Callable, Collection, Iterator
+import dataclasses
+import logging
+from typing import Any
+
+import numpy as np
+
+from dualenc_jax.data import Dataset
+from dualenc_jax.errors import UserError
+from dualenc_jax.evaluation import by_scores
+from dualenc_jax.evaluation.evaluation import Evaluation
+from dualenc_jax.evaluation.retrieval_set import RetrievalSet
+from dualenc_jax.results.folder import BASELINES
+from dualenc_jax.search import bm25
+from dualenc_jax.search.bm25 import BM25
+from dualenc_jax.search.hybrid import Hybrid, RRF
+
+BM25_FOLDER, HYBRID_FOLDER = BASELINES
+VALIDATION = 'validation'
+# Passages beyond which BM25 is computed only where it is asked for.
+_MANY = 500_000
+_LOG = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Words:
+  """How BM25 sees a corpus; see `search.bm25.BM25`.
+
+  Attributes:
+    k1: saturation of repeated words.
+    b: how much long passages are held back.
+    language: of stop words and stems; None for neither.
+  """
+
+  k1: float = bm25.K1
+  b: float = bm25.B
+  language: str | None = bm25.LANGUAGE
+
+  def __post_init__(self):
+    bm25.check_parameters(self.k1, self.b, self.language)
+
+  def of(self, retrieval_set: RetrievalSet) -> BM25:
+    """BM25 of the passages of a set."""
+    return BM25(retrieval_set.corpus.texts, **dataclasses.asdict(self))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Dense:
+  """A model's embeddings, which hybrid search fuses with the words.
+
+  Attributes:
+    queries: float32 [Q, D], of the queries that are measured.
+    passages: float [N, D], of their corpus, an array or a store of rows.
+    validation: makes the validation split, its queries [Q, D] and passages.
+  """
+
+  queries: np.ndarray
+  passages: Any
+  validation: Callable[[], tuple[RetrievalSet, np.ndarray, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Baselines:
+  """Which baselines are measured, and how.
+
+  Attributes:
+    names: of 'bm25' and 'hybrid'; None for both, unless the corpus is large.
+    words: how BM25 sees the corpus.
+    weight: of `Hybrid`; 'validation' chooses it on the task's validation split.
+  """
+
+  names: Collection[str] | None = None
+  words: Words = Words()
+  weight: float | str = RRF
+
+  def check(self, task: Dataset, split: str) -> None:
+    """Raises UserError where the weight cannot be chosen."""
+    if self.weight == VALIDATION and (
+        split == VALIDATION or VALIDATION not in task.splits()
+    ):
+      raise UserError(
+          f'The weight of hybrid search cannot be chosen on split {VALIDATION}'
+          f' of {task.label},'
+          + (' which is measured.' if split == VALIDATION else ' it has none.')
+          + f' Give --hybrid_weight a number of 0 to 1, or {RRF}.'
+      )
+
+  def evaluate(
+      self, ranked: RetrievalSet, dense: Dense, k: int
+  ) -> Iterator[tuple[str, Evaluation, dict[str, Any]]]:
+    """Yields name, result and, by name, what it depends on.
+
+    Args:
+      ranked: what is ranked.
+      dense: of its queries and corpus.
+      k: hits a query.
+    """
+    wanted = self._wanted(len(ranked.corpus))
+    if not wanted:
+      return
+    try:
+      words = self.words.of(ranked)
+    except UserError as e:
+      if self.names is not None:
+        raise
+      _LOG.warning('BM25 and hybrid search are left out: %s', e)
+      return
+    if BM25_FOLDER in wanted:
+      yield BM25_FOLDER, *self.bm25(words, ranked, k)
+    if HYBRID_FOLDER in wanted:
+      weight = self._weight(words, ranked, dense)
+      system = Hybrid(words, dense.passages, ranked.corpus.ids, weight)
+      scores = system.scores(ranked.query_texts, dense.queries)
+      facts = {**self._facts(HYBRID_FOLDER), 'weight': weight}
+      yield HYBRID_FOLDER, by_scores.evaluate(scores, ranked, k), facts
+
+  def bm25(
+      self, words: BM25, ranked: RetrievalSet, k: int
+  ) -> tuple[Evaluation, dict[str, Any]]:
+    """The result of BM25, and what it depends on."""
+    scores = map(words.scores, ranked.query_texts)
+    return by_scores.evaluate(scores, ranked, k), self._facts(BM25_FOLDER)
+
+  def _facts(self, system: str) -> dict[str, Any]:
+    return {'system': system, **dataclasses.asdict(self.words)}
+
+  def _wanted(self, passages: int) -> Collection[str]:
+    if self.names is not None:
+      return self.names
+    if passages <= _MANY:
+      return BASELINES
+    _LOG.info(
+        'BM25 and hybrid search are left out, for %s passages are many;'
+        ' --baselines=bm25,hybrid asks for them.',
+        f'{passages:,}',
+    )
+    return ()
+
+  def _weight(
+      self, words: BM25, ranked: RetrievalSet, dense: Dense
+  ) -> float | str:
+    """The weight that suits the validation split, or the one given."""
+    if self.weight != VALIDATION:
+      return self.weight
+    other, queries, passages = dense.validation()
+    if other.corpus.cache.header != ranked.corpus.cache.header:
+      words = self.words.of(other)
+    system = Hybrid(words, passages, other.corpus.ids)
+    weight = by_scores.choose_weight(system, queries, other)
+    _LOG.info("Hybrid search: %s of the weight is the dense scores'.", weight)
+    return weight
