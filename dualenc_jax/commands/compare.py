@@ -1,12 +1,13 @@
 """Compares models, or other systems, with a baseline on the tasks they share.
 
   dualenc compare BASELINE_DIR MODEL_DIR [MODEL_DIR ...]
-  dualenc compare bm25.trec my.trec --qrels=qrels/test.tsv
+  dualenc compare bm25.trec my.trec bm25.trec+my.trec --qrels=qrels/test.tsv
 
 The first is the baseline. Each is a model_dir with results of `dualenc
 evaluate`, one result folder (either with :bm25 or :hybrid after it for these,
 as they were evaluated beside the model), or a TREC run file of any system; run
-files are measured by --qrels. Tests are paired and two-sided.
+files are measured by --qrels, and several with + between them are fused by
+reciprocal ranks. Tests are paired and two-sided.
 
 With --output_dir it writes comparison.json, .csv, .md and .tex, the papers'
 tables (tables.md, tables.tex), and figures of the relative improvements.
@@ -55,7 +56,7 @@ def make_parser() -> flags.Parser:
   add = parser.add_argument
   add(
       'systems', nargs='+', type=flags.path,
-      metavar='MODEL_DIR | RESULT_DIR | RUN_FILE',
+      metavar='MODEL_DIR | RESULT_DIR | RUN_FILE[+RUN_FILE]',
       help='two or more, the baseline first',
   )
   add(

@@ -44,7 +44,8 @@ class PythonCode(Dataset):
   Splits are by top-level module or package of a root, by hash of its name:
   about 80% train, 10% validation, 10% test. A function is dropped from
   validation and train where its docstring is that of one in test, or its code
-  nearly so (see `near_duplicates`); from train for validation's, too. The split `all` is every function, for a corpus to search.
+  nearly so (see `near_duplicates`); from train for validation's, too. The split
+  `all` is every function, for a corpus to search.
 
   Attributes:
     roots: folders, 'stdlib' (this Python's standard library) or

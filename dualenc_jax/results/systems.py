@@ -1,16 +1,17 @@
 """The systems of a comparison: model_dirs, result folders or run files."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import dataclasses
 import hashlib
+import itertools
 import pathlib
-
-import numpy as np
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import metrics, trec
 from dualenc_jax.results import folder
 from dualenc_jax.results.folder import Key, Model, PerQuery, Result
+from dualenc_jax.search import hybrid
+from dualenc_jax.search.ranking import best_first
 
 
 def read(
@@ -23,7 +24,8 @@ def read(
 
   Args:
     paths: folders with results of `dualenc evaluate`, with ':bm25' or
-      ':hybrid' after them for these beside the model, or TREC run files.
+      ':hybrid' after them for these beside the model, or TREC run files;
+      'one.trec+other.trec' for several fused by reciprocal ranks.
     names: what to call the systems; None for what their folders or files say.
     qrels: what run files are measured by.
     k: how many of the best hits a query of run files to use, None for all.
@@ -42,12 +44,13 @@ def read(
   if names is not None and len({*names}) < len(names):
     raise UserError(f'--names={",".join(names)} has a name twice.')
   paths, baselines = zip(*map(_split, paths))
-  for path in paths:
+  files = list(map(_fused, paths))
+  for path in itertools.chain(*files):
     if not path.exists():
       raise UserError(f'{path} does not exist.')
   named = list(zip(paths, names or [None] * len(paths)))
-  runs = [path for path in paths if path.is_file()]
-  if runs and len(runs) < len(paths):
+  runs = [path for path in itertools.chain(*files) if path.is_file()]
+  if runs and len(runs) < sum(map(len, files)):
     raise UserError(
         f'{runs[0]} is a run file, but others are folders. Give the run.trec'
         ' of their result folders instead, and --qrels.'
@@ -56,6 +59,12 @@ def read(
     raise UserError(f'{runs[0]} is a run file: give --qrels to measure it by.')
   if not runs and (qrels is not None or k):
     raise UserError('--qrels and --k are for run files, and none is given.')
+  if fused := [path for path, own in zip(paths, files) if len(own) > 1]:
+    if not runs:
+      raise UserError(
+          f'{fused[0]}: only run files are fused. Give the run.trec of their'
+          ' result folders, and --qrels; MODEL_DIR:hybrid is a model and BM25.'
+      )
   if not runs:
     return _told_apart([
         folder.read_model(*system, baseline)
@@ -63,8 +72,16 @@ def read(
     ])
   judgements = Judgements.read(qrels)
   return _told_apart([
-      of_run_file(path, judgements, k, name) for path, name in named
+      of_run_files(own, judgements, k, name)
+      for own, (_, name) in zip(files, named)
   ])
+
+
+def _fused(path: pathlib.Path) -> list[pathlib.Path]:
+  """The files of 'one.trec+other.trec'; of any other path that alone."""
+  if path.exists() or '+' not in str(path):
+    return [path]
+  return list(map(pathlib.Path, str(path).split('+')))
 
 
 def _split(path: pathlib.Path) -> tuple[pathlib.Path, str]:
@@ -119,34 +136,39 @@ class Judgements:
       raise UserError(f'--qrels: {e}') from e
 
 
-def of_run_file(
-    path: pathlib.Path,
+def of_run_files(
+    paths: Sequence[pathlib.Path],
     judgements: Judgements,
     k: int | None = None,
     name: str | None = None,
 ) -> Model:
-  """The one result of a run file; see `metrics.evaluate_run`.
+  """The one result of a run, see `metrics.evaluate_run`, or of several fused.
 
   Args:
-    path: a TREC run.
+    paths: TREC runs.
     judgements: what to measure it by.
     k: how many of the best hits of a query to use, None for all.
-    name: of the system; by default the file's.
+    name: of the system; by default the files'.
 
   Raises:
     UserError: a file that cannot be read, or no query with a relevant passage.
   """
-  run = trec.read_run(path)
+  runs = list(map(trec.read_run, paths))
+  run = runs[0] if len(runs) == 1 else hybrid.fused_runs(runs)
+  path = '+'.join(map(str, paths))
   if k is not None:
-    run = {query: _best(hits, k) for query, hits in run.items()}
+    run = {
+        query: {hit: hits[hit] for hit in best_first(hits)[:k]}
+        for query, hits in run.items()
+    }
   try:
-    scores = metrics.evaluate_run(run, judgements.qrels, str(path))
+    scores = metrics.evaluate_run(run, judgements.qrels, path)
   except UserError as e:
     raise UserError(f'{path} with --qrels {judgements.path}: {e}') from e
   values = PerQuery(tuple(scores.queries), scores.values)
   key = Key('run', None, judgements.path.stem, '')
   result = Result(
-      where=str(path),
+      where=path,
       key=key,
       metrics=scores.means(),
       provenance={
@@ -156,12 +178,5 @@ def of_run_file(
       },
       per_query=lambda: values,
   )
-  return Model(name or path.stem, str(path), {key: result})
-
-
-def _best(hits: Mapping[str, float], k: int) -> dict[str, float]:
-  """The first k by trec_eval's order: score in float32, then id, both down."""
-  order = sorted(
-      hits, key=lambda hit: (np.float32(hits[hit]), hit), reverse=True
-  )
-  return {hit: hits[hit] for hit in order[:k]}
+  name = name or '+'.join(own.stem for own in paths)
+  return Model(name, path, {key: result})

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from dualenc_jax.data import Cache
 from dualenc_jax.evaluation import evaluation
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.io import files
@@ -41,9 +42,30 @@ def hooks(experiment: Experiment, plan: Plan) -> list[Hook]:
       plan.abstract.params, experiment.partitioner, experiment.eval_batch_size
   )
   return [
-      _hook(experiment, embedder, group, part)
-      for group, part in _parts(experiment)
+      Hook(lambda run: tell_overlap(experiment), at_start=True, at_end=False),
+      *(
+          _hook(experiment, embedder, group, part)
+          for group, part in _parts(experiment)
+      ),
   ]
+
+
+def tell_overlap(experiment: Experiment) -> None:
+  """Warns where pairs of the validation split are trained on, too."""
+  if SPLIT not in experiment.task.splits():
+    return
+  held_out = np.unique(_pairs(experiment.cache(SPLIT)))
+  seen = np.zeros(len(held_out), bool)
+  for cache in experiment.caches:
+    seen |= np.isin(held_out, _pairs(cache))
+  if seen.any():
+    _LOG.warning(
+        '%s of the %s pairs of split %s are in the training data, too: what is'
+        ' measured there flatters. `dualenc data check` says which.',
+        f'{np.count_nonzero(seen):,}',
+        f'{len(held_out):,}',
+        SPLIT,
+    )
 
 
 def verdict(experiment: Experiment) -> Iterator[str]:
@@ -93,6 +115,15 @@ def _parts(experiment: Experiment) -> Iterator[tuple[str, RetrievalSet]]:
     yield f'{SPLIT}/{other.label}', RetrievalSet.of_split(
         dataclasses.replace(experiment, task=other), other.evaluated
     )
+
+
+def _pairs(cache: Cache) -> np.ndarray:
+  """A fingerprint of each row that has a query and a passage, uint64 [n]."""
+  odd = np.uint64(0x9E3779B97F4A7C15)
+  both = np.ones(len(cache), bool)
+  for tokens in (cache.query_tokens, cache.passage_tokens):
+    both &= np.diff(tokens.offsets) > 0
+  return (cache.query_fingerprints * odd ^ cache.passage_fingerprints)[both]
 
 
 def _hook(

@@ -9,7 +9,7 @@ better than either. Two ways, of N scores each:
                    passage's ranks beyond the first thousand none counts
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 from dualenc_jax.errors import UserError
 from dualenc_jax.search.bm25 import BM25
 from dualenc_jax.search.ranking import (
+  best_first,
   best_of,
   best_of_all,
   dot_products,
@@ -120,6 +121,30 @@ def reciprocal_rank(
     best = best_of(own, ids, _DEPTH).indices[0]
     total[best] += 1 / (_CONSTANT + np.arange(1, len(best) + 1))
   return total.astype(np.float32)
+
+
+def fused_runs(
+    runs: Sequence[Mapping[str, Mapping[str, float]]],
+) -> dict[str, dict[str, float]]:
+  """TREC runs in one, by the reciprocal ranks of their hits.
+
+  Args:
+    runs: of each system: query -> passage id -> score.
+
+  Returns:
+    The same, with at most as many hits a query as the deepest of the runs.
+  """
+  depth = max(len(hits) for run in runs for hits in run.values())
+  fused = {}
+  for run in runs:
+    for query, hits in run.items():
+      totals = fused.setdefault(query, {})
+      for rank, hit in enumerate(best_first(hits)[:_DEPTH], 1):
+        totals[hit] = totals.get(hit, 0.0) + 1 / (_CONSTANT + rank)
+  return {
+      query: {hit: totals[hit] for hit in best_first(totals)[:depth]}
+      for query, totals in fused.items()
+  }
 
 
 def check_weight(weight: float | str) -> None:

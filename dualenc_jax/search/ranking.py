@@ -14,7 +14,7 @@ query. Queries are float32 [Q, D]; passages [N, D], an array or a store of rows
 on disk; ids N strings.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import concurrent.futures
 import functools
 import os
@@ -93,6 +93,13 @@ def best_of_all(
 ) -> Ranking:
   """`best_of` of each query's N scores: a ranking [Q, min(k, N)]."""
   return joined([best_of(own, ids, k) for own in scores])
+
+
+def best_first(hits: Mapping[str, float]) -> list[str]:
+  """The ids of a query's hits, id -> score, by the order of rankings."""
+  return sorted(
+      hits, key=lambda hit: (np.float32(hits[hit]), hit), reverse=True
+  )
 
 
 def joined(rankings: Sequence[Ranking]) -> Ranking:

@@ -253,6 +253,31 @@ def test_run_files_by_hand(tmp_path, runs):
   ]
 
 
+def test_run_files_fused_by_hand(tmp_path):
+  for name, hits in (('one', 'abc'), ('two', 'dca')):
+    lines = [f'q Q0 {hit} 0 {3 - i} x\n' for i, hit in enumerate(hits)]
+    (tmp_path / name).write_text(''.join(lines))
+  # 1/61 + 1/63 of a is above 1/63 + 1/62 of c, then d of the second; b is the
+  # fourth, and the runs have three.
+  one, two = str(tmp_path / 'one'), str(tmp_path / 'two')
+  for gold, value in zip('acdb', (1, 1 / 2, 1 / 3, 0)):
+    (tmp_path / 'qrels').write_text(f'q 0 {gold} 1\n')
+    compare.main([
+        one, f'{one}+{two}', f'--qrels={tmp_path / "qrels"}',
+        '--metrics=MRR', f'--output_dir={tmp_path / gold}',
+    ])
+    content = json.loads((tmp_path / gold / 'comparison.json').read_text())
+    (row,) = content['differences']
+    assert row['model'] == 'one+two'
+    assert row['value'] == pytest.approx(value)
+
+
+def test_folders_are_not_fused(tmp_path):
+  a, b = two_models(tmp_path)
+  with pytest.raises(UserError, match='only run files are fused'):
+    compare.main([a, f'{a}+{b}'])
+
+
 def test_what_is_not_ranked_is_told_of_each_run(runs, caplog):
   other = runs['bad'].with_name('other.trec')
   other.write_text('q1 Q0 d1 1 2 x\n')

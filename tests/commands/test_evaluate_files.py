@@ -98,16 +98,16 @@ def test_files_agree_with_numpy_and_pytrec_eval(model, whole):
 def test_the_run_file_alone_gives_the_same_metrics(model, whole, tmp_path):
   qrels = model.parent / 'data' / 'beir' / 'scifact' / 'qrels' / 'test.tsv'
   judgements = systems.Judgements.read(qrels)
-  (result,) = systems.of_run_file(
-      whole / 'run.trec', judgements
+  (result,) = systems.of_run_files(
+      [whole / 'run.trec'], judgements
   ).results.values()
   metrics = result_of(whole)['metrics']
   assert result.metrics == metrics
   # Cut off, what lies below the hits is lost to a reader of the file alone.
   short = run(model, tmp_path / 'short', '--k=20')
   assert {len(hits) for hits in run_of(short).values()} == {20}
-  (cut,) = systems.of_run_file(
-      short / 'run.trec', judgements
+  (cut,) = systems.of_run_files(
+      [short / 'run.trec'], judgements
   ).results.values()
   own = result_of(short)
   assert own['k'] == 20

@@ -97,6 +97,21 @@ def test_worse_than_before_is_a_warning(tmp_path, capfd):
   assert 'WARNING: validation is worse than before training' in said
 
 
+def test_pairs_of_validation_that_are_trained_on_are_told(tmp_path, capfd):
+  flags = tiny_run.flags(tmp_path, '--gin.EVAL_EVERY=2')
+  train_file, dev = tmp_path / 'train.jsonl', tmp_path / 'dev.jsonl'
+  own = (tmp_path / 'test.jsonl').read_text().splitlines()
+  dev.write_text('\n'.join(train_file.read_text().splitlines()[:5] + own[:7]))
+  flags = [*flags, f'--gin.VALIDATION_FILE={dev}']
+  train.main([*flags, f'--model_dir={tmp_path / "model"}'])
+  said = capfd.readouterr().err
+  assert '5 of the 12 pairs of split validation are in the training' in said
+  # A run whose splits are apart is not told so.
+  flags[-1] = f'--gin.VALIDATION_FILE={tmp_path / "test.jsonl"}'
+  train.main([*flags, f'--model_dir={tmp_path / "other"}'])
+  assert 'of split validation are in the training' not in capfd.readouterr().err
+
+
 def test_what_is_no_task_cannot_be_watched(tmp_path):
   flags = tiny_run.flags(tmp_path, "--gin.WATCH_TASKS=['beir']")
   with pytest.raises(UserError, match='watch_tasks.*expected a dataset'):
