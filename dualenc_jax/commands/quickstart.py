@@ -6,7 +6,9 @@ The data is this Python's standard library: find a function by what its
 docstring says. Interrupted, the same command goes on where it stopped.
 """
 
-from collections.abc import Mapping, Sequence
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+import json
 import pathlib
 import shlex
 import time
@@ -28,10 +30,12 @@ from dualenc_jax.results.baselines import (
   HYBRID_FOLDER,
   VALIDATION,
 )
+from dualenc_jax.results.folder import METRICS
 from dualenc_jax.retriever import Retriever
 from dualenc_jax.run.experiment import make_plan
 
-RUN = 'runs/quickstart.gin'
+RUN, GROWN = 'runs/quickstart.gin', 'models/grown.gin'
+RESULT = 'python_code-test'
 QUERIES = (
     'parse an ISO 8601 date',
     'remove a directory tree',
@@ -51,27 +55,26 @@ def main(argv: Sequence[str] | None = None) -> None:
   if jax.default_backend() == 'cpu' and partitioning.has_gpu():
     print('JAX sees no GPU here; the quickstart runs on the CPU.')
     jax.config.update('jax_platforms', 'cpu')
-  train.train(train.build(args), args.allow_config_change, started)
-
-  model = model_dir.load(args.model_dir)
   folder = pathlib.Path(args.model_dir)
-  experiment = model.experiment
-  retrieval_set = RetrievalSet.from_cache(experiment.cache('test'))
-  found = evaluate.evaluate(
-      model,
-      experiment,
-      'test',
-      evaluate.default_output(folder) / 'python_code-test',
-      config.operative_config(),
-      shlex.join(['dualenc', 'evaluate', f'--model_dir={folder}']),
-      evaluate.Options(baselines=Baselines(weight=VALIDATION)),
-  )
+  model = trained(args, started)
+  retrieval_set = RetrievalSet.from_cache(model.experiment.cache('test'))
+  found = evaluated(model, folder, Baselines(weight=VALIDATION))
   systems = {
-      'untrained model': untrained(model, retrieval_set),
+      'untrained': untrained(model, retrieval_set),
       'BM25': found[BM25_FOLDER],
       'trained model': found[''],
-      'both (hybrid)': found[HYBRID_FOLDER],
+      'hybrid': found[HYBRID_FOLDER],
   }
+  if model.experiment.objective.facts['encoder']['num_layers'] == 0:
+    grown = folder / 't5'
+    t5 = evaluated(trained(on(args, grown), started), grown, Baselines(()))['']
+    systems = {
+        'untrained': systems['untrained'],
+        'BM25': systems['BM25'],
+        'bag of pieces': systems['trained model'],
+        'T5, grown on it': t5,
+        'bag and BM25': systems['hybrid'],
+    }
   rows = {name: system.metrics for name, system in systems.items()}
   files.write_json(folder / 'quickstart.json', rows)
   print(
@@ -79,20 +82,68 @@ def main(argv: Sequence[str] | None = None) -> None:
       f' {len(retrieval_set.corpus)} passages of code.\n'
   )
   print(table(rows))
-  print('\nAgainst BM25, by a paired randomization test of MRR:')
-  baseline = systems['BM25'].scores.values['MRR']
-  for name in ('trained model', 'both (hybrid)'):
-    values = systems[name].scores.values['MRR']
-    p = significance.randomization_test(baseline, values)
-    print(f'  {name:<16}{values.mean() - baseline.mean():+.4f}, p {p:.4f}')
-  print('\nWhat the trained model finds in the whole standard library:\n')
-  retriever = Retriever(model, of_model.open_own(model, experiment))
-  for query, hits in zip(QUERIES, retriever.find(QUERIES, 3)):
+  print('\nMRR against BM25, and p of a paired randomization test:')
+  for line in against_bm25(systems):
+    print(line)
+  weight = hybrid_weight(folder)
+  print('\nWhat is found in the whole standard library, by both:\n')
+  retriever = Retriever(model, of_model.open_own(model, model.experiment))
+  for query, hits in zip(QUERIES, retriever.find(QUERIES, 3, weight)):
     print(query)
     for hit in hits:
       print(f'  {hit.score:.3f}  {hit.passage.describe()}')
-  print(next_steps(args.model_dir))
+  print(next_steps(args.model_dir, weight))
   print(f'Done in {time.perf_counter() - started:.0f} s.')
+
+
+def trained(args: argparse.Namespace, started: float) -> model_dir.TrainedModel:
+  """Trains what the flags say, or goes on."""
+  train.train(train.build(args), args.allow_config_change, started)
+  return model_dir.load(args.model_dir)
+
+
+def on(args: argparse.Namespace, folder: pathlib.Path) -> argparse.Namespace:
+  """The flags of the T5 in a folder, which grows on the bag that they train."""
+  initial = f'INITIAL_CHECKPOINT_PATH = {args.model_dir!r}'
+  return argparse.Namespace(**{
+      **vars(args),
+      'model_dir': str(folder),
+      'gin_file': [*args.gin_file, GROWN],
+      'gin_bindings': [initial, *args.gin_bindings],
+  })
+
+
+def evaluated(
+    model: model_dir.TrainedModel, folder: pathlib.Path, baselines: Baselines
+) -> dict[str, Evaluation]:
+  """The results on the held-out functions, by system."""
+  return evaluate.evaluate(
+      model,
+      model.experiment,
+      'test',
+      evaluate.default_output(folder) / RESULT,
+      config.operative_config(),
+      shlex.join(['dualenc', 'evaluate', f'--model_dir={folder}']),
+      evaluate.Options(baselines=baselines),
+  )
+
+
+def hybrid_weight(folder: pathlib.Path) -> float:
+  """The share of the dense scores that suits the validation split."""
+  path = evaluate.default_output(folder) / RESULT / HYBRID_FOLDER / METRICS
+  return json.loads(path.read_text())['weight']
+
+
+def against_bm25(systems: Mapping[str, Evaluation]) -> Iterator[str]:
+  """A line on each of the systems that are not BM25."""
+  baseline = systems['BM25'].scores.values['MRR']
+  for name, system in systems.items():
+    values = system.scores.values['MRR']
+    if name != 'BM25':
+      p = significance.randomization_test(baseline, values)
+      difference = values.mean() - baseline.mean()
+      verdict = 'even' if p >= 0.05 else 'ahead' if difference > 0 else 'behind'
+      yield f'  {name:<16}{difference:+.4f}  p {p:.4f}  {verdict}'
 
 
 def untrained(
@@ -115,13 +166,17 @@ def table(rows: Mapping[str, Mapping[str, float]]) -> str:
   return '\n'.join([head, *lines])
 
 
-def next_steps(folder: str) -> str:
+def next_steps(folder: str, weight: float) -> str:
   """What to try now."""
   return f"""
 Next:
-  dualenc search --model_dir={folder} "your own words"
-  dualenc quickstart --model_dir=pair_model --gin_file=losses/pair.gin
-  dualenc check --gin_file=runs/finetune.gin --gin.TRAIN_FILE=pairs.jsonl \\
-    --gin.VOCABULARY=python_code_8k --gin.VOCAB_SIZE=8064
-  pip install tensorboard && tensorboard --logdir={folder}/events
+  dualenc search --model_dir={folder} --hybrid={weight:g} "your own words"
+  dualenc report --model_dir={folder}
+Your own documents, lines of {{"title": ..., "text": ...}}; queries not needed:
+  dualenc vocabulary --gin_file=tasks/documents.gin \\
+    --gin.DOCUMENTS=docs.jsonl --output=my.model
+  dualenc train --gin_file=runs/from_scratch.gin --gin.DOCUMENTS=docs.jsonl \\
+    --gin.VOCABULARY=my.model --gin.VOCAB_SIZE=... --model_dir=my_model
+On so few pairs layers add little to the bag. To start from a pretrained T5:
+  dualenc train --gin_file=runs/finetune.gin --gin.INITIAL_CHECKPOINT_PATH=...
 """
