@@ -99,7 +99,9 @@ STANDARD = (
 )
 # What it also has where its dataset names it among its `extra_columns`.
 WEIGHTS = Column('weights', default=1.0, per='query')
-OPTIONAL = (WEIGHTS,)
+# A teacher's scores of the passage and of its hard negatives, NaN for none.
+TEACHER_SCORES = Column('teacher_scores', rank=1, per='candidate')
+OPTIONAL = (WEIGHTS, TEACHER_SCORES)
 
 _DEFAULTS = {column.name: column.default for column in STANDARD}
 _LISTS = [column.name for column in STANDARD if column.rank]

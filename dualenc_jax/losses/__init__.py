@@ -11,8 +11,16 @@ are computed is said by a `Similarity`, which `evaluate` gives to any `Loss`.
 
 from dualenc_jax.losses.blocks import query_blocks
 from dualenc_jax.losses.compose import AtTemperature, Sum
+from dualenc_jax.losses.distill import Distill, MarginMSE
 from dualenc_jax.losses.in_batch_softmax import InBatchSoftmax
-from dualenc_jax.losses.loss import check, Embeddings, evaluate, init, Loss
+from dualenc_jax.losses.loss import (
+  check,
+  check_columns,
+  Embeddings,
+  evaluate,
+  init,
+  Loss,
+)
 from dualenc_jax.losses.pair import PAIR
 from dualenc_jax.losses.samtone import SamToNe
 from dualenc_jax.losses.similarity import LearnableTemperature, Similarity
@@ -20,12 +28,15 @@ from dualenc_jax.losses.similarity import LearnableTemperature, Similarity
 __all__ = [
     'AtTemperature',
     'check',
+    'check_columns',
+    'Distill',
     'Embeddings',
     'evaluate',
     'InBatchSoftmax',
     'init',
     'LearnableTemperature',
     'Loss',
+    'MarginMSE',
     'PAIR',
     'query_blocks',
     'SamToNe',

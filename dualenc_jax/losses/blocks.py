@@ -8,7 +8,7 @@ import numpy as np
 
 from dualenc_jax.data.batches import Batches
 from dualenc_jax.errors import UserError
-from dualenc_jax.losses.loss import Embeddings, Loss
+from dualenc_jax.losses.loss import Embeddings, Loss, positive_similarity
 from dualenc_jax.losses.score_matrix import Matrix, Partition, Tags
 from dualenc_jax.losses.similarity import log_partitions, Similarity
 
@@ -92,7 +92,7 @@ def partitions(
   found = log_partitions(
       matrices,
       {name: _vectors(batch, name) for name in names},
-      [_tags(batch, pair, similarity.mask_duplicates) for pair in pairs],
+      [_tags(batch, pair, similarity) for pair in pairs],
       similarity.temperature,
       totals,
       similarity.implementation,
@@ -111,7 +111,7 @@ def _vectors(batch: Embeddings, tower: str) -> jax.Array:
 
 
 def _tags(
-    batch: Embeddings, pair: tuple[str, str], mask_duplicates: bool
+    batch: Embeddings, pair: tuple[str, str], similarity: Similarity
 ) -> tuple[Tags, Tags]:
   """Tags of rows and columns of the matrix of two towers."""
   # What is masked out: another pair that shares the query or the passage; in
@@ -125,10 +125,19 @@ def _tags(
   valid = {}
   if batch.negative_valid is not None:
     valid['negatives'] = batch.negative_valid.reshape(-1)
+  limits = {}
+  if similarity.false_negative_margin is not None:
+    cosines = jax.lax.stop_gradient(positive_similarity(batch))
+    limit = cosines + similarity.false_negative_margin
+    limit /= jax.lax.stop_gradient(similarity.temperature)
+    limits = {'query': limit, 'passage': limit}
   return tuple(
       Tags(
-          tuple(_ids(batch, name) for name in names if mask_duplicates),
+          tuple(
+              _ids(batch, name) for name in names if similarity.mask_duplicates
+          ),
           valid.get(tower),
+          limits.get(tower),
       )
       for tower, names in zip(pair, ids, strict=True)
   )

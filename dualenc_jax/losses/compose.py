@@ -1,10 +1,11 @@
 """Losses made of losses."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 import numbers
 
 import jax.numpy as jnp
+import numpy as np
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.losses import loss as loss_lib
@@ -54,6 +55,11 @@ class Sum:
     params = {n: loss.init() for n, (loss, _) in zip(self.names, self.parts)}
     return {name: tree for name, tree in params.items() if tree}
 
+  def check_columns(self, columns: Mapping[str, np.ndarray]) -> None:
+    """Asks every part; see `loss.check_columns`."""
+    for loss, _ in self.parts:
+      getattr(loss, 'check_columns', lambda columns: None)(columns)
+
   def query_blocks(self) -> tuple[Block, ...]:
     """Negatives of the queries in any part."""
     parts = (query_blocks(loss) for loss, _ in self.parts)
@@ -94,6 +100,10 @@ class AtTemperature:
   def init(self) -> Params:
     """Parameters of the loss, and of a temperature that is learnt."""
     return loss_lib.init(self.loss, Similarity(self.temperature))
+
+  def check_columns(self, columns: Mapping[str, np.ndarray]) -> None:
+    """Asks the loss; see `loss.check_columns`."""
+    getattr(self.loss, 'check_columns', lambda columns: None)(columns)
 
   def query_blocks(self) -> tuple[Block, ...]:
     """Negatives of the queries."""

@@ -207,14 +207,21 @@ def _metrics_of_negatives(
       there if the queries have no passages for negatives.
     masked_fraction: share of the queries' negatives that are masked out, hard
       ones that a query does not have among them.
+    false_negative_fraction: share of them that is masked out as false, if any
+      is.
   """
   found = [block for block in query_blocks if block in partitions]
   size = batch.query.shape[0], batch.num_negatives
   possible = sum(block.size(*size) for block in found)
-  count = combine([partitions[b] for b in found]).count
+  everything = combine([partitions[b] for b in found])
+  count = everything.count
   # Means of whole numbers round: none masked shall not read -6e-8.
   masked = jnp.maximum(1.0 - mean(batch, count) / possible, 0.0)
   result = {'masked_fraction': masked}
+  if everything.above is not None:
+    result['false_negative_fraction'] = (
+        mean(batch, everything.above) / possible
+    )
   passages = [partitions[b] for b in found if b.candidates != 'query']
   if passages:
     best_negative = combine(passages).maximum * temperature

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, PartitionSpec
+import numpy as np
 
 from dualenc_jax.data import columns as columns_lib
 from dualenc_jax.errors import UserError
@@ -154,6 +155,70 @@ class Loss(Protocol):
     Returns:
       The loss, float32 [], and metrics, each float32 [].
     """
+
+
+def check_columns(loss: Loss, columns: Mapping[str, np.ndarray]) -> None:
+  """Asks a loss whether it can learn from these, before the first step.
+
+  A loss may have a method `check_columns` of the same arrays, which raises
+  UserError.
+
+  Args:
+    loss: any loss.
+    columns: what batches have beside their texts, of several batches one after
+      the other, by name: [n] or [n, 1 + K].
+
+  Raises:
+    UserError: what the loss raises, or it reads no teacher's scores and there
+      are some.
+  """
+  getattr(loss, 'check_columns', lambda columns: None)(columns)
+  teacher = columns_lib.TEACHER_SCORES.name
+  if teacher in columns and teacher not in _read(loss, columns):
+    raise UserError(
+        f"The training data has a teacher's scores, and {type(loss).__name__}"
+        ' reads none. Take losses.Distill or losses.MarginMSE, alone or in a'
+        ' losses.Sum, or leave the scores out of the task.'
+    )
+
+
+class _Recording(dict):
+  """Columns that remember which of them was read."""
+
+  def __init__(self, columns: Mapping[str, Any]):
+    super().__init__(columns)
+    self.read = set()
+
+  def __getitem__(self, name: str) -> Any:
+    self.read.add(name)
+    return super().__getitem__(name)
+
+
+def _read(loss: Loss, columns: Mapping[str, np.ndarray]) -> set[str]:
+  """The names of the columns that a loss reads, by trying it."""
+  size = 2
+  rows = {
+      name: np.resize(values, (size, *values.shape[1:]))
+      for name, values in columns.items()
+  }
+  lists = [x.shape[1] for x in rows.values() if x.ndim == 2]
+  k = max(lists, default=1) - 1
+  known = columns_lib.arrays(size, k or None)
+  ids = {
+      name: jnp.zeros(shape, dtype)
+      for name, (shape, dtype) in known.items()
+      if name in Embeddings._fields
+  }
+  recording = _Recording(rows)
+
+  def value():
+    vector = jnp.ones((size, 2))
+    hard = jnp.ones((size, k, 2)) if k else None
+    batch = Embeddings(vector, vector, hard, columns=recording, **ids)
+    return loss(loss.init(), batch, Similarity())[0]
+
+  jax.eval_shape(value)
+  return recording.read
 
 
 def check(name: str, loss: Any) -> None:

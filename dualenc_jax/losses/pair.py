@@ -20,14 +20,15 @@ class PAIR(in_batch_softmax.InBatchSoftmax):
     alpha: weight of L_P, 0.1 in the paper.
     positive_in_denominator: False gives equation 3 of SamToNe, which leaves
       exp s(p_i, q_i) out of the denominator.
-    queries_in_denominator: also sum_{j != i} exp s(p_i, q_j), a union that is
-      neither the paper's nor that of the authors' released code: there L_P has
-      all queries and all hard negatives, and no other positive p_j.
+    queries_in_denominator: also sum_{j != i} exp s(p_i, q_j).
+    passages_in_denominator: False leaves the other positives p_j out of L_P.
+      The authors' released code has the queries and the hard negatives alone.
   """
 
   alpha: float = 0.1
   positive_in_denominator: bool = True
   queries_in_denominator: bool = False
+  passages_in_denominator: bool = True
 
   def __post_init__(self):
     super().__post_init__()
@@ -36,8 +37,12 @@ class PAIR(in_batch_softmax.InBatchSoftmax):
 
   def passage_centric_blocks(self) -> tuple[blocks.Block, ...]:
     """Negatives of the anchors p_i in L_P."""
-    queries = (blocks.PASSAGE_QUERIES,) if self.queries_in_denominator else ()
-    return (blocks.PASSAGE_PASSAGES, blocks.PASSAGE_HARD, *queries)
+    wanted = {
+        blocks.PASSAGE_PASSAGES: self.passages_in_denominator,
+        blocks.PASSAGE_HARD: True,
+        blocks.PASSAGE_QUERIES: self.queries_in_denominator,
+    }
+    return tuple(block for block, is_wanted in wanted.items() if is_wanted)
 
   def terms(self) -> list[in_batch_softmax.Term]:
     query_centric = [

@@ -27,10 +27,13 @@ class Tags(NamedTuple):
       negatives of each other if the first ids of both are equal, or the
       second, ...
     valid: bool [A], False at padding; None if all are real.
+    limits: float32 [A], the greatest score of a negative of this anchor; what
+      scores above it is a false one. None for no limit.
   """
 
   ids: Sequence[tuple[jax.Array, jax.Array]] = ()
   valid: jax.Array | None = None
+  limits: jax.Array | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,12 +69,14 @@ class Partition(NamedTuple):
     count: number of negatives; has no gradient.
     maximum: largest score; has no gradient.
     total: sum of the scores; None unless it is wanted.
+    above: number of candidates above the limit; None without one.
   """
 
   lse: jax.Array
   count: jax.Array
   maximum: jax.Array
   total: jax.Array | None
+  above: jax.Array | None = None
 
 
 def combine(partitions: Sequence[Partition]) -> Partition:
@@ -82,6 +87,7 @@ def combine(partitions: Sequence[Partition]) -> Partition:
       count=jnp.sum(stacked.count, axis=0),
       maximum=jnp.max(stacked.maximum, axis=0),
       total=None if stacked.total is None else jnp.sum(stacked.total, axis=0),
+      above=None if stacked.above is None else jnp.sum(stacked.above, axis=0),
   )
 
 
@@ -116,6 +122,19 @@ def negatives(
   return functools.reduce(operator.and_, masks) if masks else None
 
 
+def above_limit(
+    s: jax.Array, limits: jax.Array | None, axis: int
+) -> jax.Array | None:
+  """Which scores [A, C] are above the limits of their anchors, bool [A, C].
+
+  Args:
+    s: MASKED where there is no candidate.
+    limits: of the rows where axis is 1, of the columns where it is 0.
+    axis: that of the candidates.
+  """
+  return None if limits is None else s > jnp.expand_dims(limits, axis)
+
+
 def dense_log_partitions(
     matrices: Sequence[Matrix],
     totals: bool,
@@ -133,20 +152,25 @@ def dense_log_partitions(
     mask = negatives(rows, columns, diagonal)
     mask = jnp.broadcast_to(True if mask is None else mask, s.shape)
     return (
-        partition(s, mask, 1) if matrix.of_rows else None,
-        partition(s, mask, 0)
+        partition(s, mask, 1, rows.limits) if matrix.of_rows else None,
+        partition(s, mask, 0, columns.limits)
         if matrix.of_columns and not matrix.symmetric
         else None,
     )
 
-  def partition(s, mask, axis):
+  def partition(s, mask, axis, limits):
     masked = jnp.where(mask, s, MASKED)
+    above = above_limit(masked, limits, axis)
+    if above is not None:
+      mask, masked = mask & ~above, jnp.where(above, MASKED, masked)
+      above = jnp.sum(above.astype(jnp.float32), axis)
     total = jnp.sum(jnp.where(mask, s, 0.0), axis) if totals else None
     return Partition(
         lse=jax.nn.logsumexp(masked, axis),
         count=jnp.sum(mask.astype(jnp.float32), axis),
         maximum=jax.lax.stop_gradient(jnp.max(masked, axis)),
         total=total,
+        above=above,
     )
 
   return [both(m, *of) for m, of in zip(matrices, tags, strict=True)]

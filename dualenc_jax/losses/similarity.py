@@ -105,6 +105,10 @@ class Similarity:
     tile: the most rows and columns that the ring scores at once; None for what
       `log_partitions` finds fit.
     mask_duplicates: needs the fingerprints in the batch.
+    false_negative_margin: a candidate whose cosine with the anchor is above
+      that of the anchor's positive by more than this is taken for a positive
+      that nobody has labelled, and masked out (Solatorio 2024; 0.1 in
+      Qwen3-Embedding, 2025). None takes none for such.
     check_norms: `evaluate` also returns `norm_error`, by how much the norm of
       an embedding is off one at most; a training run stops where it is off by
       more than `metrics.NORM_TOLERANCE`. It is meant for models of a user's
@@ -115,6 +119,7 @@ class Similarity:
   implementation: str = 'auto'
   tile: int | None = None
   mask_duplicates: bool = True
+  false_negative_margin: float | None = None
   check_norms: bool = False
 
   def __post_init__(self):
@@ -131,6 +136,14 @@ class Similarity:
       raise UserError(
           f'Similarity.implementation is {self.implementation!r}; expected one'
           f' of {known}.'
+      )
+    margin = self.false_negative_margin
+    if margin is not None and not (
+        isinstance(margin, numbers.Real) and math.isfinite(margin)
+    ):
+      raise UserError(
+          f'Similarity.false_negative_margin is {margin!r}; expected a finite'
+          ' number, such as 0.1, or None.'
       )
     if self.tile is not None and (type(self.tile) is not int or self.tile < 1):
       raise UserError(

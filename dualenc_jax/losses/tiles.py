@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from dualenc_jax.losses.score_matrix import (
+  above_limit,
   MASKED,
   Matrix,
   negatives,
@@ -38,6 +39,7 @@ class Running(NamedTuple):
   exponentials: jax.Array
   count: jax.Array
   total: jax.Array | None
+  above: jax.Array | None
 
 
 class Cotangent(NamedTuple):
@@ -74,7 +76,13 @@ def join(x: jax.Array, size: int) -> jax.Array:
 def start(side: Side, totals: bool) -> Running:
   """Statistics of no scores at all."""
   zero = jnp.zeros_like(side.vectors[:, :, 0])
-  return Running(zero + MASKED, zero, zero, zero if totals else None)
+  return Running(
+      zero + MASKED,
+      zero,
+      zero,
+      zero if totals else None,
+      None if side.tags.limits is None else zero,
+  )
 
 
 def merge(a: Running, b: Running) -> Running:
@@ -86,16 +94,19 @@ def merge(a: Running, b: Running) -> Running:
       + b.exponentials * jnp.exp(b.maximum - maximum),
       a.count + b.count,
       None if a.total is None else a.total + b.total,
+      None if a.above is None else a.above + b.above,
   )
 
 
 def finish(running: Running, size: int) -> Partition:
   """The partitions of `size` anchors."""
-  maximum, exponentials, count, total = jax.tree.map(
+  maximum, exponentials, count, total, above = jax.tree.map(
       lambda x: join(x, size), running
   )
   # Never zero: of what is masked out everywhere, exp(MASKED - MASKED) is 1.
-  return Partition(maximum + jnp.log(exponentials), count, maximum, total)
+  return Partition(
+      maximum + jnp.log(exponentials), count, maximum, total, above
+  )
 
 
 def forward(
@@ -133,13 +144,13 @@ def forward(
 
     def tile(b, sums):
       row_sum, column_sums = sums
-      s, _ = _scores(
-          matrix, precision, x, row_side, _pick(columns, b), a, b, own
-      )
+      column_side = _pick(columns, b)
+      s, _ = _scores(matrix, precision, x, row_side, column_side, a, b, own)
       if row_sum is not None:
-        row_sum = _include(row_sum, s, axis=1)
+        row_sum = _include(row_sum, s, 1, row_side.tags.limits)
       if column_sums is not None:
-        column_sum = _include(_pick(column_sums, b), s, axis=0)
+        limits = column_side.tags.limits
+        column_sum = _include(_pick(column_sums, b), s, 0, limits)
         column_sums = _put(column_sums, b, column_sum)
       return row_sum, column_sums
 
@@ -197,7 +208,12 @@ def backward(
       d_x, d_y = gradients
       column_side = _pick(columns, b)
       s, mask = _scores(matrix, precision, x, row_side, column_side, a, b, own)
-      d_s = _d_scores(s, mask, row_bar_a, _pick(column_bar, b))
+      d_s = _d_scores(
+          s,
+          mask,
+          (row_bar_a, row_side.tags.limits),
+          (_pick(column_bar, b), column_side.tags.limits),
+      )
       d_x += jnp.einsum(
           'tu,ud->td', d_s, column_side.vectors, precision=precision
       )
@@ -234,7 +250,13 @@ def _scores(matrix, precision, x, rows, columns, a, b, own):
   return (s if mask is None else jnp.where(mask, s, MASKED)), mask
 
 
-def _include(running: Running, s: jax.Array, axis: int) -> Running:
+def _include(
+    running: Running, s: jax.Array, axis: int, limits: jax.Array | None
+) -> Running:
+  above = above_limit(s, limits, axis)
+  if above is not None:
+    s = jnp.where(above, MASKED, s)
+    above = running.above + jnp.sum(above.astype(jnp.float32), axis)
   maximum = jnp.maximum(running.maximum, jnp.max(s, axis))
   exponentials = jnp.exp(s - jnp.expand_dims(maximum, axis))
   real = s > 0.5 * MASKED
@@ -247,18 +269,21 @@ def _include(running: Running, s: jax.Array, axis: int) -> Running:
       + jnp.sum(exponentials, axis),
       running.count + jnp.sum(real.astype(jnp.float32), axis),
       total,
+      above,
   )
 
 
-def _d_scores(s, mask, row_bar, column_bar):
-  """Gradient of the scores of a tile, [t, u]."""
+def _d_scores(s, mask, of_rows, of_columns):
+  """Gradient of the scores of a tile, [t, u]; of pairs (cotangent, limits)."""
   gradient = jnp.zeros_like(s)
-  for bar, axis in ((row_bar, 1), (column_bar, 0)):
+  for (bar, limits), axis in ((of_rows, 1), (of_columns, 0)):
     if bar is not None:
       lse, d_lse = (jnp.expand_dims(x, axis) for x in bar[:2])
-      gradient += jnp.exp(s - lse) * d_lse
+      own = jnp.exp(s - lse) * d_lse
       if bar.d_total is not None:
-        gradient += jnp.expand_dims(bar.d_total, axis)
+        own += jnp.expand_dims(bar.d_total, axis)
+      above = above_limit(s, limits, axis)
+      gradient += own if above is None else jnp.where(above, 0.0, own)
   return gradient if mask is None else jnp.where(mask, gradient, 0.0)
 
 

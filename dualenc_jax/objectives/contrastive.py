@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dualenc_jax import losses
 from dualenc_jax.data import Batches, batches as batches_lib, Layout, Packed
@@ -178,6 +179,7 @@ class Contrastive(Objective):
     )
 
   def describe_batches(self, run: Run, step: int) -> Iterator[str]:
+    losses.check_columns(self.loss, _columns(run.batches, step))
     yield _describe_layout(run.batches, step)
     yield from blocks.describe_left(
         self.loss, self.similarity, run.batches, step
@@ -343,6 +345,14 @@ def encode_texts(
   return jnp.take_along_axis(
       encoded, texts.places[:, :, None], axis=1, mode='clip'
   )
+
+
+def _columns(batches: Batches, step: int) -> dict[str, np.ndarray]:
+  """The columns of three batches from a step on, one after the other."""
+  picker = batches.picker
+  found = [picker.arrays(picker(s)) for s in range(step, step + 3)]
+  names = [column.name for column in batches.columns]
+  return {name: np.concatenate([b[name] for b in found]) for name in names}
 
 
 def _describe_layout(batches: Batches, step: int) -> str:

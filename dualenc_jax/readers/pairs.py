@@ -6,7 +6,7 @@ import logging
 import pathlib
 from typing import Any
 
-from dualenc_jax.data.columns import Column, WEIGHTS
+from dualenc_jax.data.columns import Column, TEACHER_SCORES, WEIGHTS
 from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.readers import pairs_formats, rows
@@ -57,6 +57,10 @@ class Pairs(Dataset):
     name: name of the column of what a search hit displays.
     weight: name of the column of the weights of the row's pairs in the loss,
       finite numbers from 0 on, which training alone reads.
+    positive_scores: name of the column of a teacher's scores of the passage,
+      or passages, numbers; training alone reads it.
+    negative_scores: name of that of its scores of the hard negatives, which
+      goes with `negatives` entry by entry. With one there must be the other.
     train: file of the split, None if there is none.
     validation: the same.
     test: the same.
@@ -81,6 +85,8 @@ class Pairs(Dataset):
   passage_id: str | None = 'passage_id'
   name: str | None = 'name'
   weight: str | None = None
+  positive_scores: str | None = None
+  negative_scores: str | None = None
   train: str | None = None
   validation: str | None = None
   test: str | None = None
@@ -90,6 +96,11 @@ class Pairs(Dataset):
 
   def __post_init__(self):
     rows.check_strict(self.strict)
+    if (self.positive_scores is None) != (self.negative_scores is None):
+      raise UserError(
+          'Pairs: one of POSITIVE_SCORES_COLUMN and NEGATIVE_SCORES_COLUMN is'
+          ' given; expected both, or neither.'
+      )
     if self.format is not None:
       rows.check_choice('FORMAT', self.format, tuple(pairs_formats.FORMATS))
     if isinstance(self.columns, str):
@@ -100,7 +111,8 @@ class Pairs(Dataset):
 
   @property
   def extra_columns(self) -> tuple[Column, ...]:
-    return (WEIGHTS,) if self.weight else ()
+    wanted = {WEIGHTS: self.weight, TEACHER_SCORES: self.positive_scores}
+    return tuple(column for column, name in wanted.items() if name)
 
   def splits(self) -> tuple[str, ...]:
     return tuple(split for split in _SPLITS if getattr(self, split))
@@ -120,8 +132,9 @@ class Pairs(Dataset):
         column that is not there; a damaged file.
       SourceUnavailable: a Parquet file, and pyarrow is not installed.
     """
-    if self.weight and split != 'train':
-      yield from dataclasses.replace(self, weight=None).examples(split)
+    if self.extra_columns and split != 'train':
+      plain = dict.fromkeys(('weight', 'positive_scores', 'negative_scores'))
+      yield from dataclasses.replace(self, **plain).examples(split)
       return
     path = self._file(split)
     table = pairs_formats.FORMATS[self._format(path)](
@@ -191,6 +204,14 @@ class Pairs(Dataset):
       }
       negatives = [text for text in given if text.strip() not in positives]
     passage_ids = _parallel(row, self.passage_id, len(texts))
+    scores = [{}] * len(texts)
+    if self.positive_scores:
+      of_negatives = self._negative_scores(row, len(given))
+      kept = [s for s, text in zip(of_negatives, given) if text in {*negatives}]
+      scores = [
+          {TEACHER_SCORES.name: [score, *kept]}
+          for score in _numbers(row, self.positive_scores, len(texts))
+      ]
     names = _parallel(row, self.name, len(texts))
     values = {
         'query': query,
@@ -205,8 +226,12 @@ class Pairs(Dataset):
           f'{self.passage!r} is among its hard negatives, {self.negatives!r}'
       )
     return [
-        example(passage=passage, passage_id=passage_id, name=name, **values)
-        for passage, passage_id, name in zip(passages, passage_ids, names)
+        example(
+            passage=passage, passage_id=passage_id, name=name, **values, **more
+        )
+        for passage, passage_id, name, more in zip(
+            passages, passage_ids, names, scores
+        )
     ], false_negatives
 
   def _negatives(self, row: Mapping[str, Any]) -> list[str]:
@@ -218,6 +243,18 @@ class Pairs(Dataset):
       if self.negative_titles:
         titles = self.negative_titles + column.removeprefix(self.negatives)
       found += _titled(row, _texts(row, column), titles)
+    return found
+
+  def _negative_scores(
+      self, row: Mapping[str, Any], count: int
+  ) -> Sequence[float]:
+    """Those of all hard negatives of the row, in their order."""
+    found = []
+    for column in self._find(row, 'negatives'):
+      if row[column] is None or row[column] == '':
+        continue
+      name = self.negative_scores + column.removeprefix(self.negatives)
+      found += _numbers(row, name, len(_texts(row, column)))
     return found
 
   def _required(self) -> dict[str, str]:
@@ -236,7 +273,7 @@ class Pairs(Dataset):
   def _find(self, columns: Iterable[str], attribute: str) -> list[str]:
     """Those of a file's columns that are meant by an attribute."""
     name = getattr(self, attribute)
-    if name is not None and attribute in ('negatives', 'negative_titles'):
+    if name is not None and attribute in _NUMBERED:
       return _numbered(columns, name)
     return [name] if name in columns else []
 
@@ -305,6 +342,10 @@ _COLUMNS = {
 }
 
 
+# Those of which a file may have several.
+_NUMBERED = ('negatives', 'negative_titles', 'negative_scores')
+
+
 def _flag(attribute: str) -> str:
   """What sets an attribute of PairColumns on the command line."""
   return f'--gin.{attribute.upper()}_COLUMN=...'
@@ -340,6 +381,18 @@ def _titled(
       f'{title} {text}' if title.strip() else text
       for title, text in zip(_parallel(row, column, len(texts)), texts)
   ]
+
+
+def _numbers(
+    row: Mapping[str, Any], column: str, count: int
+) -> Sequence[float]:
+  """The `count` numbers of a column that goes with texts."""
+  if row.get(column) is None:
+    raise BadRow(f'{column!r} is missing; expected {count} scores')
+  values = row[column] if isinstance(row[column], list) else [row[column]]
+  if len(values) != count:
+    raise BadRow(f'{column!r} holds {len(values)} scores for {count} texts')
+  return [rows.finite(column, value) for value in values]
 
 
 def _parallel(

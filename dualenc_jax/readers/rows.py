@@ -409,14 +409,28 @@ def check_text(name: str, value: Any, empty: bool = False) -> None:
 
 def weight(row: dict[str, Any], name: str) -> float:
   """A finite number from 0 on, or its text; raises BadRow."""
-  value = row.get(name)
-  try:
-    number = math.nan if isinstance(value, bool) else float(value)
-  except (TypeError, ValueError, OverflowError):
-    number = math.nan
+  number = _number(row.get(name))
   if not 0 <= number < math.inf:
-    raise BadRow(f'{name!r} holds {value!r}; expected a number, 0 or more')
+    raise BadRow(
+        f'{name!r} holds {row.get(name)!r}; expected a number, 0 or more'
+    )
   return number
+
+
+def finite(name: str, value: Any) -> float:
+  """A finite number of the column `name`, or its text; raises BadRow."""
+  number = _number(value)
+  if not math.isfinite(number):
+    raise BadRow(f'{name!r} holds {value!r}; expected a finite number')
+  return number
+
+
+def _number(value: Any) -> float:
+  """NaN for what is none."""
+  try:
+    return math.nan if isinstance(value, bool) else float(value)
+  except (TypeError, ValueError, OverflowError):
+    return math.nan
 
 
 def identifier(row: dict[str, Any], name: str) -> str:

@@ -33,9 +33,13 @@ def _pair(**denominator):
   return functools.partial(PAIR, alpha=ALPHA, **denominator)
 
 
-def _pair_terms(positive, queries):
+def _pair_terms(positive, queries, passages=True):
   return functools.partial(
-      reference.pair_terms, alpha=ALPHA, positive=positive, queries=queries
+      reference.pair_terms,
+      alpha=ALPHA,
+      positive=positive,
+      queries=queries,
+      passages=passages,
   )
 
 
@@ -50,6 +54,10 @@ _FAMILIES = {
     'pair_with_queries': (
         _pair(queries_in_denominator=True),
         _pair_terms(True, True),
+    ),
+    'pair_released': (
+        _pair(queries_in_denominator=True, passages_in_denominator=False),
+        _pair_terms(True, True, False),
     ),
 }
 

@@ -38,6 +38,7 @@ class Options:
   margin: float = 0.0
   label_smoothing: float = 0.0
   mask_duplicates: bool = True
+  false_negative_margin: float = np.inf
 
 
 def other_pairs(batch, i, tower, mask):
@@ -86,11 +87,12 @@ def passage_side(batch, mask, same_tower=False):
     yield (PASSAGE, i), (QUERY, i), negatives
 
 
-def passage_centric(batch, mask, queries=False):
+def passage_centric(batch, mask, queries=False, passages=True):
   """Terms of PAIR's L_P: equation 5 of Ren et al. (2021)."""
   for i in range(len(batch.ids[QUERY])):
-    negatives = list(own_tower(batch, i, PASSAGE, mask))
-    negatives += hard_negatives(batch, i, mask)
+    negatives = list(hard_negatives(batch, i, mask))
+    if passages:
+      negatives += own_tower(batch, i, PASSAGE, mask)
     if queries:
       negatives += other_pairs(batch, i, QUERY, mask)
     yield (PASSAGE, i), (QUERY, i), negatives
@@ -111,13 +113,16 @@ def samtone_terms(batch, mask, bidirectional, both_towers=False):
   return sides
 
 
-def pair_terms(batch, mask, bidirectional, alpha, positive, queries):
+def pair_terms(
+    batch, mask, bidirectional, alpha, positive, queries, passages=True
+):
   """PAIR, equation 6: (1 - alpha) L_Q + alpha L_P."""
   sides = [
       ((1.0 - alpha) * weight, True, terms)
       for weight, _, terms in softmax_terms(batch, mask, bidirectional)
   ]
-  sides.append((alpha, positive, passage_centric(batch, mask, queries)))
+  centric = passage_centric(batch, mask, queries, passages)
+  sides.append((alpha, positive, centric))
   return sides
 
 
@@ -161,6 +166,7 @@ def _add_term(
 ):
   """The loss of one anchor; adds `weight` times its gradient."""
   a = batch.vectors[anchor[0]][anchor[1]]
+  negatives = below_limit(batch, anchor, positive, negatives, o)
   names = [positive, *negatives]
   c = np.array([batch.vectors[tower][row] for tower, row in names])
   cosines = c @ a
@@ -187,6 +193,17 @@ def _add_term(
     gradients[tower][row] += d * a / o.temperature
   gradients['log_temperature'] -= ds @ s
   return loss
+
+
+def below_limit(batch, anchor, positive, negatives, options):
+  """The negatives that are not taken for false ones."""
+
+  def cosine(other):
+    a, b = (batch.vectors[tower][row] for tower, row in (anchor, other))
+    return a @ b
+
+  limit = cosine(positive) + options.false_negative_margin
+  return [negative for negative in negatives if cosine(negative) <= limit]
 
 
 def metrics(batch, terms, mask):

@@ -21,12 +21,16 @@ TEMPERATURE = LearnableTemperature(0.1)
 SMOOTH = {'margin': 0.2, 'label_smoothing': 0.3}
 # Then only its number tells a row from itself.
 UNMASKED = {'mask_duplicates': False}
+# Masks many, as the positives of these batches are hardly closer.
+GUARDED = {'false_negative_margin': 0.1, 'label_smoothing': 0.3}
 # Between them these have every block as rows and as columns.
 CASES = [
     ('samtone_both_towers', SMOOTH),
     ('pair_without_positive_two_way', SMOOTH),
     ('samtone_both_towers', UNMASKED),
     ('pair_with_queries_two_way', UNMASKED),
+    ('samtone_both_towers', GUARDED),
+    ('pair_with_queries_two_way', GUARDED),
 ]
 
 
@@ -49,7 +53,7 @@ def program(partitioner, cases, **options):
         pytest.param(
             'ring',
             Partitioner(),
-            CASES[1:3],
+            [CASES[1], CASES[2], CASES[4]],
             24,
             2,
             id='ring_on_8',
@@ -82,13 +86,26 @@ def test_options_and_weights(implementation, partitioner, cases, size, tile):
       assert_gradients_close(params | vectors, want.gradients)
       assert metrics['loss'] == value
       if weight is equal:
-        check_metrics(metrics, batch, mask, name.startswith('samtone'))
+        check_metrics(metrics, batch, name.startswith('samtone'), more)
 
 
-def check_metrics(got, batch, mask, same_tower):
+def check_metrics(got, batch, same_tower, options):
+  options = reference.Options(**options)
+  mask = options.mask_duplicates
   terms = list(reference.query_side(batch, mask, same_tower))
-  want = reference.metrics(batch, terms, mask)
-  del want['negatives']
+  below = [
+      (*pair, reference.below_limit(batch, *pair, negatives, options))
+      for *pair, negatives in terms
+  ]
+  want = reference.metrics(batch, below, mask)
+  left = want.pop('negatives')
+  if np.isfinite(options.false_negative_margin):
+    above = sum(len(t[2]) - len(b[2]) for t, b in zip(terms, below))
+    size = len(batch.ids['query'])
+    possible = (1 + same_tower) * (size - 1) + len(batch.ids['negatives'])
+    want['false_negative_fraction'] = above / size / possible
+    want['masked_fraction'] = 1 - left / possible
+    assert 0.1 < want['false_negative_fraction'] < 0.9
   for name, value in want.items():
     np.testing.assert_allclose(got[name], value, rtol=1e-5, atol=1e-6)
 

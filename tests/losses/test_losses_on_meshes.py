@@ -27,7 +27,7 @@ TEMPERATURE = LearnableTemperature(0.05, minimum=0.001)
 NEGATIVES = (0, 1, 3)
 GROUPS = (
     ('softmax_two_way', 'pair_with_queries_two_way'),
-    ('samtone_both_towers', 'pair_two_way'),
+    ('samtone_both_towers', 'pair_two_way', 'pair_released_two_way'),
     ('samtone_two_way', 'pair_without_positive_two_way'),
 )
 # Shards that the tile divides, that it does not divide, and of one row each:

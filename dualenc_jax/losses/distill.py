@@ -1,0 +1,214 @@
+"""Losses that teach a teacher's scores of a query's own list of candidates."""
+
+from collections.abc import Mapping
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dualenc_jax.data.columns import TEACHER_SCORES
+from dualenc_jax.errors import UserError
+from dualenc_jax.losses.loss import Embeddings, mean, Params, Result
+from dualenc_jax.losses.score_matrix import MASKED
+from dualenc_jax.losses.similarity import check_positive, Similarity
+
+KINDS = ('logits', 'probabilities', 'cosines')
+# Probabilities are kept so far from 0 and 1 that their logits are finite.
+_EPSILON = 1e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class _Taught:
+  """A loss over the passage of a query and its own hard negatives.
+
+  The batch has the column `teacher_scores` [B, 1 + K], the passage's first.
+  What has no score (NaN) or is no negative is left out of its list, and a pair
+  whose passage has none, or no negative, out of the mean.
+
+  Attributes:
+    teacher: what the scores are: 'logits', of any size; 'probabilities', of
+      which the logits are taken; or 'cosines'.
+    teacher_temperature: divides the teacher's scores; the student's are divided
+      by the `Similarity`'s temperature.
+  """
+
+  teacher: str = 'logits'
+  teacher_temperature: float = 1.0
+
+  def __post_init__(self):
+    name = type(self).__name__
+    if self.teacher not in KINDS:
+      raise UserError(
+          f'{name}.teacher is {self.teacher!r}; expected one of'
+          f' {", ".join(map(repr, KINDS))}.'
+      )
+    check_positive(f'{name}.teacher_temperature', self.teacher_temperature)
+
+  def init(self) -> dict[str, jax.Array]:
+    """No parameters."""
+    return {}
+
+  def check_columns(self, columns: Mapping[str, np.ndarray]) -> None:
+    """Refuses a teacher that teaches nothing.
+
+    Args:
+      columns: of some batches, by name, one after the other: [n, 1 + K].
+
+    Raises:
+      UserError: no list of two scores, scores that are all the same, or not of
+        the kind that `teacher` says.
+    """
+    name = type(self).__name__
+    if TEACHER_SCORES.name not in columns:
+      raise UserError(
+          f"{name} learns from a teacher's scores, and the training data has"
+          ' none. In gin, POSITIVE_SCORES_COLUMN and NEGATIVE_SCORES_COLUMN of'
+          ' tasks/pairs.gin name their columns.'
+      )
+    scores = columns[TEACHER_SCORES.name]
+    known = ~np.isnan(scores)
+    lists = known[:, 0] & (known.sum(axis=1) > 1)
+    if not lists.any():
+      raise UserError(
+          f'{name}: none of the first {len(scores):,} examples has scores of'
+          ' its passage and of a hard negative. Expected two or more; set'
+          ' NUM_NEGATIVES to 1 or more, and give the teacher\'s scores.'
+      )
+    chosen = np.where(known, scores, scores[:, :1])[lists]
+    if not np.ptp(chosen, axis=1).any():
+      raise UserError(
+          f'{name}: the teacher gives all candidates of a query the same score,'
+          f' {chosen[0, 0]:g}: flat labels teach nothing. Expected a number a'
+          ' candidate, as a cross-encoder gives.'
+      )
+    found = scores[known]
+    least, most = found.min(), found.max()
+    if self.teacher == 'logits' and least >= 0.0 and most <= 1.0:
+      raise UserError(
+          f'{name}: all scores of the teacher are {least:g} to {most:g}, as'
+          " probabilities are, not logits. Set its teacher to 'probabilities',"
+          " or to 'cosines' if they are cosines."
+      )
+    if self.teacher == 'probabilities' and (least < 0.0 or most > 1.0):
+      raise UserError(
+          f'{name}: the teacher has scores of {least:g} to {most:g}, which are'
+          " no probabilities. Set its teacher to 'logits'."
+      )
+
+  def _lists(self, batch: Embeddings, similarity: Similarity) -> '_Lists':
+    if not batch.num_negatives:
+      raise UserError(
+          f'{type(self).__name__} has nothing to compare a passage with: set'
+          ' NUM_NEGATIVES to 1 or more.'
+      )
+    candidates = jnp.concatenate(
+        [batch.passage[:, None], batch.negatives], axis=1
+    )
+    student = jnp.einsum(
+        'bd,bcd->bc', batch.query, candidates, precision='highest'
+    )
+    teacher = batch.column(TEACHER_SCORES.name)
+    counted = ~jnp.isnan(teacher)
+    if batch.negative_valid is not None:
+      counted = counted.at[:, 1:].set(counted[:, 1:] & batch.negative_valid)
+    taught = counted[:, 0] & jnp.any(counted[:, 1:], axis=1)
+    teacher = jnp.where(counted, teacher, 0.0)
+    if self.teacher == 'probabilities':
+      teacher = jnp.clip(teacher, _EPSILON, 1.0 - _EPSILON)
+      teacher = jnp.log(teacher) - jnp.log1p(-teacher)
+    return _Lists(
+        student / similarity.temperature,
+        teacher / self.teacher_temperature,
+        counted,
+        taught.astype(jnp.float32),
+    )
+
+
+class _Lists(NamedTuple):
+  """The lists of B pairs, [B, 1 + K] each.
+
+  Attributes:
+    student: scores.
+    teacher: scores, 0 where there is none.
+    counted: False where there is none, or no such hard negative.
+    taught: 1.0 for a pair that has a list, float32 [B].
+  """
+
+  student: jax.Array
+  teacher: jax.Array
+  counted: jax.Array
+  taught: jax.Array
+
+  def masked(self, scores: jax.Array) -> jax.Array:
+    """Scores, far below all others where they do not count."""
+    return jnp.where(self.counted, scores, MASKED)
+
+  def result(self, batch: Embeddings, values: jax.Array) -> Result:
+    """The mean of values [B] over the pairs with a list, and metrics."""
+    share = mean(batch, self.taught)
+
+    def over_taught(x: jax.Array) -> jax.Array:
+      return mean(batch, self.taught * x) / jnp.where(share == 0.0, 1.0, share)
+
+    best = (
+        jnp.argmax(self.masked(scores), axis=1)
+        for scores in (self.student, self.teacher)
+    )
+    agreement = jnp.equal(*best).astype(jnp.float32)
+    value = over_taught(values)
+    return value, {
+        'loss': value,
+        'taught_fraction': share,
+        'teacher_agreement': over_taught(agreement),
+    }
+
+
+class Distill(_Taught):
+  """KL divergence of the student's list from the teacher's (ListKD).
+
+  The mean over pairs i of
+
+    sum_c t_ic (log t_ic - log s_ic),  s_i = softmax_c s(q_i, c),
+    t_i = softmax_c(teacher score of c / teacher_temperature),
+
+  over the passage and the hard negatives c of pair i.
+  """
+
+  def __call__(
+      self, params: Params, batch: Embeddings, similarity: Similarity
+  ) -> Result:
+    """Computes the loss; see `Loss`."""
+    lists = self._lists(batch, similarity)
+    student, teacher = (
+        jax.nn.log_softmax(lists.masked(scores), axis=1)
+        for scores in (lists.student, lists.teacher)
+    )
+    divergence = jnp.exp(teacher) * (teacher - student)
+    divergence = jnp.sum(jnp.where(lists.counted, divergence, 0.0), axis=1)
+    return lists.result(batch, divergence)
+
+
+class MarginMSE(_Taught):
+  """Squared error of the margins of passage over negative (Hofstätter 2020).
+
+  The mean over pairs i, and over its hard negatives k, of
+
+    (s(q_i, p_i) - s(q_i, n_ik) - (t(q_i, p_i) - t(q_i, n_ik)))^2.
+
+  Cosines differ by 2 at most, and a cross-encoder's logits by 20: take a
+  temperature of 0.05, `losses.AtTemperature` for this loss alone.
+  """
+
+  def __call__(
+      self, params: Params, batch: Embeddings, similarity: Similarity
+  ) -> Result:
+    """Computes the loss; see `Loss`."""
+    lists = self._lists(batch, similarity)
+    difference = lists.student - lists.teacher
+    error = jnp.square(difference[:, :1] - difference[:, 1:])
+    real = lists.counted[:, 1:]
+    total = jnp.sum(jnp.where(real, error, 0.0), axis=1)
+    values = total / jnp.maximum(jnp.sum(real, axis=1), 1)
+    return lists.result(batch, values)

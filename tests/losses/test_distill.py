@@ -1,0 +1,206 @@
+"""Distillation, against PyTorch's own losses in float64."""
+
+import jax
+import numpy as np
+import pytest
+import torch
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.losses import (
+  AtTemperature,
+  check_columns,
+  Distill,
+  Embeddings,
+  evaluate,
+  InBatchSoftmax,
+  MarginMSE,
+  Similarity,
+  Sum,
+)
+
+B, K, D = 6, 3, 8
+TEMPERATURE, OF_TEACHER = 0.1, 2.0
+LOSSES = {'Distill': Distill, 'MarginMSE': MarginMSE}
+
+
+def make_batch(seed=0):
+  """Lists of which some lack a score, a negative, or all of their scores."""
+  rng = np.random.default_rng(seed)
+
+  def unit(*shape):
+    x = rng.normal(size=shape)
+    return (x / np.linalg.norm(x, axis=-1, keepdims=True)).astype(np.float32)
+
+  scores = rng.normal(scale=5.0, size=(B, 1 + K)).astype(np.float32)
+  valid = np.ones((B, K), bool)
+  valid[1, 2] = False
+  scores[2, 1] = np.nan
+  scores[3, 0] = np.nan  # The passage has none: no list.
+  scores[4, 1:] = np.nan  # Nothing to compare it with.
+  weights = rng.uniform(0.5, 2.0, B).astype(np.float32)
+  return Embeddings(
+      unit(B, D),
+      unit(B, D),
+      unit(B, K, D),
+      negative_valid=valid,
+      columns={'teacher_scores': scores, 'weights': weights},
+  )
+
+
+def expected(name, batch, teacher=lambda t: t):
+  """Value and gradients of the vectors, by PyTorch, list by list."""
+  vectors = {
+      n: torch.tensor(getattr(batch, n), dtype=torch.float64).requires_grad_()
+      for n in ('query', 'passage', 'negatives')
+  }
+  total, weight = 0.0, 0.0
+  for i in (0, 1, 2, 5):
+    t = torch.tensor(batch.columns['teacher_scores'][i], dtype=torch.float64)
+    kept = ~torch.isnan(t)
+    kept[1:] &= torch.tensor(batch.negative_valid[i])
+    candidates = torch.cat(
+        [vectors['passage'][i][None], vectors['negatives'][i]]
+    )[kept]
+    s = candidates @ vectors['query'][i] / TEMPERATURE
+    t = teacher(t[kept]) / OF_TEACHER
+    if name == 'Distill':
+      value = torch.nn.functional.kl_div(
+          s.log_softmax(0), t.log_softmax(0), reduction='sum', log_target=True
+      )
+    else:
+      value = torch.nn.functional.mse_loss(s[0] - s[1:], t[0] - t[1:])
+    total += float(batch.columns['weights'][i]) * value
+    weight += float(batch.columns['weights'][i])
+  (total / weight).backward()
+  gradients = {n: x.grad.numpy() for n, x in vectors.items()}
+  return float(total.detach()) / weight, gradients
+
+
+def value_and_gradients(loss, batch):
+  def value(vectors):
+    found = evaluate(
+        loss, Similarity(TEMPERATURE), {}, batch._replace(**vectors)
+    )
+    return found
+
+  vectors = {n: getattr(batch, n) for n in ('query', 'passage', 'negatives')}
+  (value, metrics), gradients = jax.jit(
+      jax.value_and_grad(value, has_aux=True)
+  )(vectors)
+  return float(value), metrics, gradients
+
+
+@pytest.mark.parametrize('name', LOSSES)
+def test_equals_pytorch(name):
+  batch = make_batch()
+  loss = LOSSES[name](teacher_temperature=OF_TEACHER)
+  value, metrics, gradients = value_and_gradients(loss, batch)
+  want, of_vectors = expected(name, batch)
+  assert value == pytest.approx(want, rel=2e-6)
+  for n, gradient in gradients.items():
+    scale = np.abs(of_vectors[n]).max()
+    np.testing.assert_allclose(gradient, of_vectors[n], atol=2e-6 * scale)
+  weights = batch.columns['weights']
+  taught = weights[[0, 1, 2, 5]].sum() / weights.sum()
+  assert metrics['taught_fraction'] == pytest.approx(taught, rel=1e-6)
+
+
+def test_probabilities_are_taken_for_their_logits():
+  batch = make_batch()
+  scores = 1 / (1 + np.exp(-batch.columns['teacher_scores'] / 5))
+  columns = {**batch.columns, 'teacher_scores': scores}
+  batch = batch._replace(columns=columns)
+  loss = Distill('probabilities', OF_TEACHER)
+  value, _, _ = value_and_gradients(loss, batch)
+  want, _ = expected('Distill', batch, torch.logit)
+  assert value == pytest.approx(want, rel=2e-6)
+
+
+@pytest.mark.parametrize('name', LOSSES)
+def test_a_student_that_is_the_teacher_has_nothing_to_learn(name):
+  batch = make_batch()
+  candidates = np.concatenate(
+      [batch.passage[:, None], batch.negatives], axis=1
+  ).astype(np.float64)
+  cosines = np.einsum('bd,bcd->bc', batch.query, candidates)
+  columns = {'teacher_scores': np.float32(cosines / TEMPERATURE + 7.0)}
+  batch = batch._replace(columns=columns)
+  value, metrics, gradients = value_and_gradients(LOSSES[name](), batch)
+  assert value == pytest.approx(0.0, abs=1e-6)
+  assert metrics['teacher_agreement'] == 1
+  for gradient in gradients.values():
+    np.testing.assert_allclose(gradient, 0, atol=2e-5)
+
+
+def test_no_list_at_all_is_no_loss():
+  batch = make_batch()
+  nothing = np.full((B, 1 + K), np.nan, np.float32)
+  batch = batch._replace(columns={'teacher_scores': nothing})
+  for loss in (Distill(), MarginMSE()):
+    value, metrics, gradients = value_and_gradients(loss, batch)
+    assert value == metrics['taught_fraction'] == 0
+    assert all(np.all(np.asarray(g) == 0) for g in gradients.values())
+
+
+def test_adds_to_the_softmax():
+  batch = make_batch()
+  own = AtTemperature(Distill(teacher_temperature=OF_TEACHER), TEMPERATURE)
+  similarity = Similarity(0.5, mask_duplicates=False)
+  both = Sum(((InBatchSoftmax(), 1.0), (own, 0.3)))
+  value, _ = evaluate(both, similarity, {}, batch)
+  softmax, _ = evaluate(InBatchSoftmax(), similarity, {}, batch)
+  want = float(softmax) + 0.3 * expected('Distill', batch)[0]
+  assert float(value) == pytest.approx(want, rel=1e-6)
+
+
+def scores(*rows):
+  return {'teacher_scores': np.array(rows, np.float32)}
+
+
+@pytest.mark.parametrize(
+    'columns, message',
+    [
+        ({}, "learns from a teacher's scores.*POSITIVE_SCORES_COLUMN"),
+        (scores([3.0, 3.0], [1.0, 1.0]), 'same score, 3: flat labels'),
+        (scores([3.0, np.nan], [np.nan, 2.0]), 'none of the first 2 examples'),
+        (scores([0.9, 0.1]), "as probabilities.*'cosines' if they are"),
+        (scores([3.0, -1.0]), None),
+    ],
+)
+def test_what_teaches_nothing_is_refused(columns, message):
+  for loss in (
+      Distill(),
+      Sum(((InBatchSoftmax(), 1.0), (AtTemperature(MarginMSE(), 0.1), 1.0))),
+  ):
+    if message is None:
+      check_columns(loss, columns)
+      continue
+    with pytest.raises(UserError, match=message):
+      check_columns(loss, columns)
+
+
+def test_kinds_of_scores():
+  check_columns(Distill('cosines'), scores([0.9, 0.1]))
+  with pytest.raises(UserError, match='which are no probabilities'):
+    check_columns(Distill('probabilities'), scores([3.0, -1.0]))
+  with pytest.raises(UserError, match="teacher is 'margins'; expected one of"):
+    Distill('margins')
+  with pytest.raises(UserError, match='teacher_temperature is 0'):
+    MarginMSE(teacher_temperature=0)
+
+
+def test_scores_that_nothing_reads_are_refused():
+  with pytest.raises(UserError, match='InBatchSoftmax reads none'):
+    check_columns(InBatchSoftmax(), scores([3.0, -1.0]))
+  check_columns(InBatchSoftmax(), {'weights': np.ones(2, np.float32)})
+
+
+def test_no_hard_negatives():
+  batch = make_batch()._replace(negatives=None, negative_valid=None)
+  with pytest.raises(UserError, match='set NUM_NEGATIVES to 1 or more'):
+    evaluate(
+        Distill(),
+        Similarity(),
+        {},
+        batch._replace(columns={'teacher_scores': np.ones((B, 1), np.float32)}),
+    )
