@@ -78,7 +78,8 @@ class Retriever:
     self._towers = towers
     self._corpus: _Corpus | None = None
     self._search: ExactSearch | None = None
-    self._words: Any = None
+    # `search.hybrid.Hybrid` of the corpus, once it is asked for.
+    self._hybrid: Any = None
     if index is not None:
       normalised = index.header.normalised
       self._set(
@@ -265,6 +266,7 @@ class Retriever:
     """
     # An artifact alone is read without the stemmer.
     from dualenc_jax.search.bm25 import BM25
+    from dualenc_jax.search.hybrid import Hybrid
 
     if self._corpus is None:
       raise UserError('Nothing is indexed. Call retriever.index(passages).')
@@ -274,7 +276,8 @@ class Retriever:
           'The passages were indexed without their texts, which hybrid search'
           ' needs. Index texts, or leave out hybrid.'
       )
-    self._words = BM25(texts, k1, b, language)
+    words = BM25(texts, k1, b, language)
+    self._hybrid = Hybrid(words, self._corpus.embeddings, self._corpus.ids)
 
   def _rank(
       self,
@@ -302,15 +305,9 @@ class Retriever:
       return Ranking(np.empty(shape, np.float32), np.empty(shape, np.int64))
     if hybrid is None:
       return self._search.top_k(embeddings, int(k))
-    from dualenc_jax.search import hybrid as hybrid_lib
-
-    if self._words is None:
+    if self._hybrid is None:
       self.index_words()
-    corpus = self._corpus
-    system = hybrid_lib.Hybrid(
-        self._words, corpus.embeddings, corpus.ids, hybrid
-    )
-    return system.rank(queries, embeddings, int(k))
+    return self._hybrid.rank(queries, embeddings, int(k), hybrid)
 
   def save(self, folder: str | os.PathLike[str]) -> None:
     """Writes model and index; `from_dir` opens them again.
@@ -334,7 +331,7 @@ class Retriever:
 
   def _set(self, corpus: _Corpus) -> None:
     self._search = ExactSearch(corpus.embeddings, corpus.ids)
-    self._corpus, self._words = corpus, None
+    self._corpus, self._hybrid = corpus, None
 
   def _write_index(self, folder: pathlib.Path, weights: str) -> None:
     corpus = self._corpus

@@ -10,7 +10,7 @@ from dualenc_jax.evaluation.evaluation import Evaluation
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.search import hybrid
 from dualenc_jax.search.hybrid import Hybrid
-from dualenc_jax.search.ranking import best_of, joined
+from dualenc_jax.search.ranking import best_of, id_places, joined
 
 
 def evaluate(
@@ -24,12 +24,13 @@ def evaluate(
     k: hits a query, at least 100 where there are so many.
   """
   ids = retrieval_set.ranked_ids
+  places = id_places(ids)
   size = len(ids) - (retrieval_set.self_hits is not None)
   rankings, ranks = [], []
   for query, (gold, own) in enumerate(zip(retrieval_set.gold, scores)):
     own = _of_ranked(own, retrieval_set, query)
-    rankings.append(best_of(own, ids, min(k, size)))
-    ranks.append(rank_of_best(own, gold, ids))
+    rankings.append(best_of(own, places, min(k, size)))
+    ranks.append(rank_of_best(own, gold, places))
   return evaluation.score(
       joined(rankings), retrieval_set, np.array(ranks, np.int64)
   )
@@ -52,7 +53,7 @@ def choose_weight(
   Raises:
     UserError: no query has a relevant passage.
   """
-  ids, gold = retrieval_set.ranked_ids, retrieval_set.gold
+  places, gold = id_places(retrieval_set.ranked_ids), retrieval_set.gold
   chosen = [query for query, relevant in enumerate(gold) if relevant]
   if not chosen:
     raise UserError(
@@ -69,21 +70,27 @@ def choose_weight(
       scores = _of_ranked(
           hybrid.weighted(lexical, dense, weight), retrieval_set, query
       )
-      reciprocal[i] += 1 / rank_of_best(scores, gold[query], ids)
+      reciprocal[i] += 1 / rank_of_best(scores, gold[query], places)
   return hybrid.WEIGHTS[int(reciprocal.argmax())]
 
 
 def rank_of_best(
-    scores: np.ndarray, gold: Sequence[int], ids: Sequence[str]
+    scores: np.ndarray, gold: Sequence[int], places: np.ndarray
 ) -> int:
-  """The rank, from 1, of the best of `gold` among all; 0 for no gold."""
+  """The rank, from 1, of the best of `gold` among all; 0 for no gold.
+
+  Args:
+    scores: float32 [N].
+    gold: rows.
+    places: of the ids, int64 [N], see `ranking.id_places`.
+  """
   if not gold:
     return 0
-  best = scores[list(gold)].max()
-  name = max(str(ids[g]) for g in gold if scores[g] == best)
-  ties = np.flatnonzero(scores == best)
-  above = np.count_nonzero(scores > best)
-  return 1 + above + sum(str(ids[i]) > name for i in ties.tolist())
+  rows = np.array(list(gold))
+  best = scores[rows].max()
+  place = places[rows[scores[rows] == best]].max()
+  ties = (scores == best) & (places > place)
+  return 1 + int(np.count_nonzero(scores > best) + np.count_nonzero(ties))
 
 
 def _of_ranked(

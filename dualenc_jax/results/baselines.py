@@ -80,11 +80,13 @@ class Baselines:
     if self.weight == VALIDATION and (
         split == VALIDATION or VALIDATION not in task.splits()
     ):
+      why = (
+          'it is what is measured' if split == VALIDATION else 'it has none'
+      )
       raise UserError(
           f'The weight of hybrid search cannot be chosen on split {VALIDATION}'
-          f' of {task.label},'
-          + (' which is measured.' if split == VALIDATION else ' it has none.')
-          + f' Give --hybrid_weight a number of 0 to 1, or {RRF}.'
+          f' of {task.label}: {why}. Give --hybrid_weight a number of 0 to 1,'
+          f' or {RRF}.'
       )
 
   def evaluate(
@@ -111,8 +113,8 @@ class Baselines:
       yield BM25_FOLDER, *self.bm25(words, ranked, k)
     if HYBRID_FOLDER in wanted:
       weight = self._weight(words, ranked, dense)
-      system = Hybrid(words, dense.passages, ranked.corpus.ids, weight)
-      scores = system.scores(ranked.query_texts, dense.queries)
+      system = Hybrid(words, dense.passages, ranked.corpus.ids)
+      scores = system.scores(ranked.query_texts, dense.queries, weight)
       facts = {**self._facts(HYBRID_FOLDER), 'weight': weight}
       yield HYBRID_FOLDER, by_scores.evaluate(scores, ranked, k), facts
 

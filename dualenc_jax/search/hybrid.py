@@ -11,6 +11,7 @@ better than either. Two ways, of N scores each:
 
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,9 @@ from dualenc_jax.search.bm25 import BM25
 from dualenc_jax.search.ranking import (
   best_first,
   best_of,
-  best_of_all,
   dot_products,
+  id_places,
+  joined,
   Ranking,
 )
 
@@ -43,31 +45,36 @@ class Hybrid:
     bm25: of its N passages.
     embeddings: float [N, D], an array or a store of rows.
     ids: N different strings, which break ties of rank.
-    weight: share of the dense scores, 0 to 1; `RRF` for reciprocal ranks.
   """
 
   bm25: BM25
   embeddings: Any
   ids: Sequence[str]
-  weight: float | str = RRF
 
-  def __post_init__(self):
-    check_weight(self.weight)
+  @functools.cached_property
+  def places(self) -> np.ndarray:
+    """The order of the ids, int64 [N]."""
+    return id_places(self.ids)
 
   def scores(
-      self, queries: Sequence[str], embeddings: np.ndarray
+      self,
+      queries: Sequence[str],
+      embeddings: np.ndarray,
+      weight: float | str = RRF,
   ) -> Iterator[np.ndarray]:
     """Yields float32 [N] of each query.
 
     Args:
       queries: Q texts.
       embeddings: float32 [Q, D], of these.
+      weight: share of the dense scores, 0 to 1; `RRF` for reciprocal ranks.
     """
+    check_weight(weight)
     for lexical, dense in self.both(queries, embeddings):
-      if self.weight == RRF:
-        yield reciprocal_rank([lexical, dense], self.ids)
+      if weight == RRF:
+        yield reciprocal_rank([lexical, dense], self.places)
       else:
-        yield weighted(z_scores(lexical), z_scores(dense), self.weight)
+        yield weighted(z_scores(lexical), z_scores(dense), weight)
 
   def both(
       self, queries: Sequence[str], embeddings: np.ndarray
@@ -80,10 +87,15 @@ class Hybrid:
         yield self.bm25.scores(queries[row]), scores
 
   def rank(
-      self, queries: Sequence[str], embeddings: np.ndarray, k: int
+      self,
+      queries: Sequence[str],
+      embeddings: np.ndarray,
+      k: int,
+      weight: float | str = RRF,
   ) -> Ranking:
-    """The k best of each query, or all: texts and float32 [Q, D]."""
-    return best_of_all(self.scores(queries, embeddings), self.ids, k)
+    """The k best of each query, or all; for the others see `scores`."""
+    scores = self.scores(queries, embeddings, weight)
+    return joined([best_of(own, self.places, k) for own in scores])
 
 
 def dense_scores(queries: np.ndarray, embeddings: Any) -> np.ndarray:
@@ -113,12 +125,12 @@ def weighted(
 
 
 def reciprocal_rank(
-    scores: Sequence[np.ndarray], ids: Sequence[str]
+    scores: Sequence[np.ndarray], places: np.ndarray
 ) -> np.ndarray:
   """Scores [N] of several systems in one, by their ranks: float32 [N]."""
-  total = np.zeros(len(ids))
+  total = np.zeros(len(places))
   for own in scores:
-    best = best_of(own, ids, _DEPTH).indices[0]
+    best = best_of(own, places, _DEPTH).indices[0]
     total[best] += 1 / (_CONSTANT + np.arange(1, len(best) + 1))
   return total.astype(np.float32)
 

@@ -80,19 +80,31 @@ def best_hits(
   )
 
 
-def best_of(scores: np.ndarray, ids: Sequence[str], k: int) -> Ranking:
-  """The k best of N scores of one query, or all: a ranking [1, min(k, N)]."""
+def best_of(scores: np.ndarray, places: np.ndarray, k: int) -> Ranking:
+  """The k best of N scores of one query, or all: a ranking [1, min(k, N)].
+
+  Args:
+    scores: float32 [N].
+    places: of all ids, `id_places` of them.
+    k: hits.
+  """
   k = min(k, len(scores))
   # All that tie with the k-th, of which the ids choose.
   found = np.flatnonzero(scores >= np.partition(scores, -k)[-k])
-  return best_hits(scores[None, found], found[None], ids, k)
+  order = keys(scores[found], places[found])
+  if k < len(found):
+    kept = np.argpartition(order, -k)[-k:]
+    found, order = found[kept], order[kept]
+  found = found[np.argsort(order)[::-1]]
+  return Ranking(scores[None, found] + np.float32(0), found[None])
 
 
 def best_of_all(
     scores: Iterable[np.ndarray], ids: Sequence[str], k: int
 ) -> Ranking:
   """`best_of` of each query's N scores: a ranking [Q, min(k, N)]."""
-  return joined([best_of(own, ids, k) for own in scores])
+  places = id_places(ids)
+  return joined([best_of(own, places, k) for own in scores])
 
 
 def best_first(hits: Mapping[str, float]) -> list[str]:

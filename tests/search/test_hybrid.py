@@ -39,8 +39,8 @@ def test_weighted_scores_are_those_of_the_formula(vectors, weight):
   expected = [
       (1 - weight) * a + weight * b for a, b in zip(z(lexical), z(dense))
   ]
-  system = Hybrid(words, embeddings, IDS, weight)
-  (found,) = system.scores([QUERY], query[None])
+  system = Hybrid(words, embeddings, IDS)
+  (found,) = system.scores([QUERY], query[None], weight)
   np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -59,7 +59,7 @@ def test_reciprocal_ranks_are_those_of_the_formula(vectors):
 
 def test_a_rank_beyond_the_thousandth_does_not_count():
   scores = np.arange(1500, dtype=np.float32)
-  found = hybrid.reciprocal_rank([scores], [f'{i:04}' for i in range(1500)])
+  found = hybrid.reciprocal_rank([scores], np.arange(1500))
   assert np.count_nonzero(found) == 1000 and not found[:500].any()
 
 
@@ -67,15 +67,16 @@ def test_the_ends_of_the_weight_are_the_two_alone(vectors):
   embeddings, query = vectors
   words = BM25(PASSAGES)
   for weight, scores in ((0, words.scores(QUERY)), (1, embeddings @ query)):
-    found = Hybrid(words, embeddings, IDS, weight).rank([QUERY], query[None], 5)
+    system = Hybrid(words, embeddings, IDS)
+    found = system.rank([QUERY], query[None], 5, weight)
     order = sorted(range(len(IDS)), key=lambda i: (scores[i], IDS[i]))[::-1]
     assert found.indices[0].tolist() == order
 
 
 def test_a_query_without_a_known_word_is_ranked_by_the_embeddings(vectors):
   embeddings, query = vectors
-  system = Hybrid(BM25(PASSAGES), embeddings, IDS, 0.5)
-  found = system.rank(['unknown words'], query[None], 5)
+  system = Hybrid(BM25(PASSAGES), embeddings, IDS)
+  found = system.rank(['unknown words'], query[None], 5, 0.5)
   order = np.argsort(embeddings @ query)[::-1]
   assert found.indices[0].tolist() == order.tolist()
 
@@ -87,11 +88,11 @@ def test_many_queries_over_many_blocks(monkeypatch):
   texts = [' '.join(rng.choice(list('abcdef'), 3)) for _ in range(50)]
   ids = [f'{i:02}' for i in range(50)]
   asked = texts[:9]
-  system = Hybrid(BM25(texts, language=None), embeddings, ids, 0.5)
-  whole = system.rank(asked, queries, 10)
+  system = Hybrid(BM25(texts, language=None), embeddings, ids)
+  whole = system.rank(asked, queries, 10, 0.5)
   monkeypatch.setattr(hybrid, '_QUERIES', 4)
   monkeypatch.setattr(hybrid, '_BLOCK', 7)
-  parts = system.rank(asked, queries, 10)
+  parts = system.rank(asked, queries, 10, 0.5)
   np.testing.assert_array_equal(parts.indices, whole.indices)
   np.testing.assert_array_equal(parts.scores, whole.scores)
 
@@ -99,4 +100,6 @@ def test_many_queries_over_many_blocks(monkeypatch):
 @pytest.mark.parametrize('weight', [-0.1, 1.5, float('nan'), 'half', None])
 def test_weights_that_cannot_be(vectors, weight):
   with pytest.raises(UserError, match="expected 0 .* to 1 .*'rrf'"):
-    Hybrid(BM25(PASSAGES), vectors[0], IDS, weight)
+    next(Hybrid(BM25(PASSAGES), vectors[0], IDS).scores(
+        [QUERY], vectors[1][None], weight
+    ))

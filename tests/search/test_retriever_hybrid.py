@@ -28,10 +28,8 @@ def retriever(towers):
 @pytest.mark.parametrize('hybrid', ['rrf', 0, 0.4, 1])
 def test_hits_are_those_of_the_two_fused(retriever, hybrid):
   queries = ['blue fox', 'seas of red', 'unknown']
-  system = Hybrid(
-      BM25(PASSAGES), retriever.encode_passages(PASSAGES), IDS, hybrid
-  )
-  expected = system.rank(queries, retriever.encode_queries(queries), 3)
+  system = Hybrid(BM25(PASSAGES), retriever.encode_passages(PASSAGES), IDS)
+  expected = system.rank(queries, retriever.encode_queries(queries), 3, hybrid)
   found = retriever.search(queries, 3, hybrid=hybrid)
   assert found.ids.tolist() == np.array(IDS)[expected.indices].tolist()
   np.testing.assert_array_equal(found.scores, expected.scores)
