@@ -7,6 +7,7 @@ from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.data.layouts import Grouped, Layout, Packed, Padded
 from dualenc_jax.data.mixture import Mixture
 from dualenc_jax.data.seqio_task import SeqioTask
+from dualenc_jax.text.joined import Template
 from dualenc_jax.text.ragged import Ragged
 from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
 
@@ -22,6 +23,7 @@ __all__ = [
     'Padded',
     'Ragged',
     'SeqioTask',
+    'Template',
     'Tokenizer',
     'Vocabulary',
     'example',

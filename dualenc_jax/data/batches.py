@@ -13,6 +13,8 @@ from dualenc_jax.data.columns import Column
 from dualenc_jax.data.layouts import Layout, Padded, Shape
 from dualenc_jax.data.picks import Picker, Picks
 from dualenc_jax.errors import UserError
+from dualenc_jax.text.joined import Around, Joined
+from dualenc_jax.text.pool import Pool
 
 # Texts of the batches that a layout's shapes are chosen from, at most.
 SAMPLE_TEXTS = 2**22
@@ -41,6 +43,10 @@ class Batches:
       see `dualenc_jax.text.text_rows`.
     columns: those of each query or candidate that a batch has, too; a cache
       without one has its default everywhere.
+    around: joins the query and each of its passages to one text, for a
+      cross-encoder; None keeps them apart.
+    num_others: passages of as many other pairs of the batch that are hard
+      negatives of a query, too, after its own.
   """
 
   caches: Sequence[Cache]
@@ -53,6 +59,8 @@ class Batches:
   layout: Layout = Padded()
   cells: int = 1
   columns: Sequence[Column] = ()
+  around: Around | None = None
+  num_others: int = 0
 
   def __post_init__(self):
     if not 1 <= self.batch_size <= self.num_examples:
@@ -84,6 +92,11 @@ class Batches:
             f' have up to {cached} tokens; a cut would lose their EOS. Use the'
             ' lengths of the Tokenizer.'
         )
+    if not 0 <= self.num_others < self.batch_size:
+      raise UserError(
+          f'Batches.num_others is {self.num_others}; expected 0 or more, and'
+          f' less than the batch size {self.batch_size}.'
+      )
     if self.num_negatives > 0 and not any(
         len(cache.negative_tokens) for cache in self.caches
     ):
@@ -105,20 +118,46 @@ class Batches:
         self.seed,
         self.num_negatives,
         self.columns,
+        self.num_others,
     )
+
+  @property
+  def names(self) -> tuple[str, ...]:
+    """What texts a batch has."""
+    return ('queries', 'passages') if self.around is None else ('pairs',)
+
+  @property
+  def limits(self) -> tuple[int, ...]:
+    """Most tokens of each of `names`."""
+    if self.around is None:
+      return self.query_length, self.passage_length
+    return (self.around.most(self.query_length, self.passage_length),)
+
+  @functools.cached_property
+  def _pools(self) -> tuple[Pool | Joined, ...]:
+    """Where each of `names` is found."""
+    queries, passages = self.picker.queries, self.picker.passages
+    if self.around is None:
+      return queries, passages
+    return (Joined(self.around, queries, passages),)
+
+  @property
+  def num_candidates(self) -> int:
+    """Passages of a query."""
+    return 1 + self.num_negatives + self.num_others
 
   @property
   def num_examples(self) -> int:
     return sum(len(cache) for cache in self.caches)
 
   @functools.cached_property
-  def shapes(self) -> list[tuple[Shape, Shape]]:
-    """Shapes of (queries, passages), the usual one first, the largest last.
+  def shapes(self) -> list[tuple[Shape, ...]]:
+    """Shapes of `names`, the usual one first, the largest last.
 
     A step takes the first that holds its texts, so that there are no more
     programs to compile than these.
     """
-    texts = self.batch_size * (1 + self.num_negatives)
+    texts = self.batch_size * self.num_candidates
     count = min(max(SAMPLE_TEXTS // texts, 8), SAMPLE_BATCHES)
     # Other batches than those to train on, or each of these would fit.
     rng = np.random.default_rng([self.seed, 2**31])
@@ -126,14 +165,13 @@ class Batches:
         self._lengths(self._in_cells(self.picker.sample(rng)))
         for _ in range(count)
     ]
-    limits = self.query_length, self.passage_length
-    both = [
+    found = [
         self.layout.shapes(np.concatenate(lengths), limit)
-        for lengths, limit in zip(zip(*samples), limits)
+        for lengths, limit in zip(zip(*samples), self.limits)
     ]
-    last = max(len(shapes) for shapes in both)
+    last = max(len(shapes) for shapes in found)
     return [
-        tuple(shapes[min(i, len(shapes) - 1)] for shapes in both)
+        tuple(shapes[min(i, len(shapes) - 1)] for shapes in found)
         for i in range(last)
     ]
 
@@ -148,10 +186,10 @@ class Batches:
 
     Returns:
       queries and passages, `TextRows` of the cells, the latter with the hard
-      negatives; for their b = c B / C pairs numbers uint32 [b], query_ids and
-      passage_ids uint32 [b, 2], fingerprints of the tokens; with K > 0
-      negative_ids uint32 [b, K, 2], zero where an example has fewer than K, and
-      negative_valid bool [b, K], False there; and each column by its name, [b]
+      negatives, or `pairs` of both; for their b = c B / C pairs numbers uint32
+      [b], query_ids and passage_ids uint32 [b, 2], fingerprints of the tokens;
+      with K > 0 negative_ids uint32 [b, K, 2], zero where an example has fewer
+      than K, and negative_valid bool [b, K], False there; and each column by its name, [b]
       per query, [b, 1 + K] per candidate.
     """
     picks = self._in_cells(self.picker(step))
@@ -167,13 +205,12 @@ class Batches:
             placements,
             self._rows(picks),
             lengths,
-            (self.picker.queries, self.picker.passages),
+            self._pools,
         )
     ]
     fed = np.arange(self.batch_size).reshape(self.cells, -1)[cells].ravel()
     return {
-        'queries': texts[0],
-        'passages': texts[1],
+        **dict(zip(self.names, texts)),
         **self.picker.arrays(picks[fed]),
     }
 
@@ -184,27 +221,33 @@ class Batches:
     """
     if self.cells == 1 or isinstance(self.layout, Padded):
       return picks
-    lengths = self.picker.passages.lengths(picks.passages).sum(axis=1)
-    lengths += self.picker.queries.lengths(picks.queries)
+    lengths = sum(
+        own.reshape(len(picks.queries), -1).sum(axis=1)
+        for own in self._lengths(picks)
+    )
     longest_first = np.argsort(-lengths, kind='stable')
     # To and fro, or the first cell would get the longer of all.
     rounds = longest_first.reshape(-1, self.cells)
     rounds[1::2] = rounds[1::2, ::-1]
     return picks[rounds.T.ravel()]
 
-  def _rows(self, picks: Picks) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of the queries [C, P] and the passages [C, P (1 + K)]."""
-    return (
-        picks.queries.reshape(self.cells, -1),
-        picks.passages.reshape(self.cells, -1),
-    )
+  def _rows(self, picks: Picks) -> tuple[np.ndarray, ...]:
+    """Rows of the queries [C, P] and the passages [C, P (1 + K)], or of both.
 
-  def _lengths(self, picks: Picks) -> tuple[np.ndarray, np.ndarray]:
+    Those of a query and a passage are [C, P (1 + K), 2].
+    """
+    passages = picks.passages
+    if self.around is None:
+      queries = picks.queries
+      return queries.reshape(self.cells, -1), passages.reshape(self.cells, -1)
+    queries = np.broadcast_to(picks.queries[:, None], passages.shape)
+    pairs = np.stack([np.where(passages < 0, -1, queries), passages], axis=-1)
+    return (pairs.reshape(self.cells, -1, 2),)
+
+  def _lengths(self, picks: Picks) -> tuple[np.ndarray, ...]:
     """Their lengths."""
-    queries, passages = self._rows(picks)
-    return (
-        self.picker.queries.lengths(queries),
-        self.picker.passages.lengths(passages),
+    return tuple(
+        pool.lengths(rows) for pool, rows in zip(self._pools, self._rows(picks))
     )
 
   def _place(self, lengths):
@@ -222,7 +265,7 @@ class Batches:
 
 
 def abstract_batch(
-    shapes: tuple[Shape, Shape],
+    shapes: tuple[Shape, ...],
     batch_size: int,
     cells: int,
     num_negatives: int,
@@ -231,16 +274,18 @@ def abstract_batch(
 ) -> dict[str, Any]:
   """What `Batches` yields, array(shape, dtype) in place of each array.
 
-  Args are those of `Batches`, and the shapes of the rows of queries and of
-  passages.
+  Args are those of `Batches`; the shapes are of the rows of queries and of
+  passages, or of pairs alone.
   """
   pairs, k = batch_size // cells, num_negatives
-  queries, passages = shapes
+  counts = {'queries': pairs, 'passages': pairs * (1 + k)}
+  if len(shapes) == 1:
+    counts = {'pairs': pairs * (1 + k)}
   own = columns_lib.arrays(batch_size, k or None, columns)
   return {
-      'queries': layouts.abstract_rows(queries, cells, pairs, array),
-      'passages': layouts.abstract_rows(
-          passages, cells, pairs * (1 + k), array
-      ),
+      **{
+          name: layouts.abstract_rows(shape, cells, count, array)
+          for shape, (name, count) in zip(shapes, counts.items(), strict=True)
+      },
       **{name: array(*of) for name, of in own.items()},
   }

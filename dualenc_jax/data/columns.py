@@ -16,7 +16,7 @@ from dualenc_jax.errors import UserError
 
 TEXT = 'text'
 # What a batch has beside `arrays`: its texts.
-ROWS = ('queries', 'passages')
+ROWS = ('queries', 'passages', 'pairs')
 
 
 @dataclasses.dataclass(frozen=True)

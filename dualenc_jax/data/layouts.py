@@ -106,17 +106,17 @@ def lay_out(
   Args:
     shape: of the arrays.
     placement: of the texts in it.
-    rows: where each text is found, for `copy`, [C, T].
+    rows: where each text is found, for `copy`, [C, T, ...].
     lengths: its tokens, [C, T].
     copy: (rows [n], flat out, starts [n]) writes the tokens, see `Pool.copy`.
 
   Returns:
     The texts in rows.
   """
-  cells, texts = rows.shape
+  cells, texts = lengths.shape
   places = placement.places
   if places is None:
-    places = np.broadcast_to(np.arange(texts), rows.shape)
+    places = np.broadcast_to(np.arange(texts), lengths.shape)
   groups, first = [], 0
   for group in shape:
     size = group.rows * group.segments

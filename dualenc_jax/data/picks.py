@@ -1,15 +1,15 @@
 """Which texts a step trains on: a pure function of seed and step."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 import functools
-from typing import Any
 
 import numpy as np
 
 from dualenc_jax.data.cache import Cache
 from dualenc_jax.data.columns import Column
-from dualenc_jax.text.ragged import as_uint32_pairs, Ragged
+from dualenc_jax.text.pool import Pool
+from dualenc_jax.text.ragged import as_uint32_pairs
 
 # Positions of a mixture after which the rates hold exactly, as far as they can.
 BLOCK = 2**16
@@ -144,58 +144,6 @@ class Order:
     return [of_source(source) for source in range(len(self.sizes))]
 
 
-class Pool:
-  """Rows of token ids, with numbers that go with them; parts in turn."""
-
-  def __init__(self, parts: Sequence[tuple[Ragged, Mapping[str, np.ndarray]]]):
-    """Copies nothing.
-
-    Args:
-      parts: n token rows and their columns [n], by name; the same in all parts.
-    """
-    self._parts = parts
-    self.first = np.cumsum([0, *(len(rows) for rows, _ in parts)])
-
-  def __len__(self) -> int:
-    return int(self.first[-1])
-
-  def lengths(self, rows: np.ndarray) -> np.ndarray:
-    """Tokens of rows [...], 0 for the row -1: int64 [...]."""
-    out = np.zeros(rows.shape, np.int64)
-    for (tokens, _), chosen, own in self._split(rows):
-      out[chosen] = tokens.offsets[own + 1] - tokens.offsets[own]
-    return out
-
-  def gather(self, name: str, rows: np.ndarray, absent: Any = 0) -> np.ndarray:
-    """The numbers of a column of rows [...], `absent` for the row -1: [...]."""
-    out = np.full(rows.shape, absent, self._parts[0][1][name].dtype)
-    for (_, columns), chosen, own in self._split(rows):
-      out[chosen] = columns[name][own]
-    return out
-
-  def copy(self, rows: np.ndarray, out: np.ndarray, starts: np.ndarray) -> None:
-    """Writes the tokens of rows [n] into flat `out`, each from its start on."""
-    for (tokens, _), chosen, own in self._split(rows):
-      begins = tokens.offsets[own]
-      lengths = tokens.offsets[own + 1] - begins
-      before = np.cumsum(lengths) - lengths
-      position = np.arange(lengths.sum())
-      source = position + np.repeat(begins - before, lengths)
-      out[position + np.repeat(starts[chosen] - before, lengths)] = (
-          tokens.values[source]
-      )
-
-  def _split(self, rows):
-    """Yields (part, which of `rows` are in it, their numbers there)."""
-    if len(self._parts) == 1 and (rows.size == 0 or rows.min() >= 0):
-      yield self._parts[0], np.s_[...], rows
-      return
-    for part, start, end in zip(self._parts, self.first, self.first[1:]):
-      chosen = (rows >= start) & (rows < end)
-      if chosen.any():
-        yield part, chosen, rows[chosen] - start
-
-
 @dataclasses.dataclass(frozen=True)
 class Picks:
   """The pairs of a global batch, before their tokens are read.
@@ -227,6 +175,7 @@ class Picker:
   seed: int
   num_negatives: int
   columns: Sequence[Column] = ()
+  num_others: int = 0
 
   @functools.cached_property
   def order(self) -> Order:
@@ -270,8 +219,24 @@ class Picker:
     passages[:, 0] = examples
     if self.num_negatives > 0:
       passages[:, 1:] = self._chosen_negatives(examples, epochs)
+    if self.num_others:
+      passages = np.concatenate([passages, self._others(examples)], axis=1)
     numbers = np.arange(len(examples), dtype=np.uint32)
     return Picks(examples, passages, numbers)
+
+  def _others(self, examples: np.ndarray) -> np.ndarray:
+    """Passages of the pairs that follow, round the batch: [b, num_others].
+
+    -1 for what has the query or the passage of the pair itself.
+    """
+    count = len(examples)
+    following = np.arange(count)[:, None] + np.arange(1, 1 + self.num_others)
+    following %= count
+    same = np.zeros(following.shape, bool)
+    for pool in (self.queries, self.passages):
+      ids = pool.gather('ids', examples)
+      same |= ids[following] == ids[:, None]
+    return np.where(same, -1, examples[following])
 
   def _chosen_negatives(self, examples, epochs) -> np.ndarray:
     """Rows of the hard negatives [b, K], -1 where there are fewer."""
@@ -317,7 +282,7 @@ class Picker:
         ),
         'passage_ids': ids[:, 0],
     }
-    if self.num_negatives > 0:
+    if ids.shape[1] > 1:
       found['negative_ids'] = ids[:, 1:]
       found['negative_valid'] = picks.passages[:, 1:] >= 0
     for column in self.columns:

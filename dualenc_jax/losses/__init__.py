@@ -13,6 +13,13 @@ from dualenc_jax.losses.blocks import query_blocks
 from dualenc_jax.losses.compose import AtTemperature, Sum
 from dualenc_jax.losses.distill import Distill, MarginMSE
 from dualenc_jax.losses.in_batch_softmax import InBatchSoftmax
+from dualenc_jax.losses.lists import (
+  ListLoss,
+  Lists,
+  Listwise,
+  Pairwise,
+  Pointwise,
+)
 from dualenc_jax.losses.loss import (
   check,
   check_columns,
@@ -35,9 +42,14 @@ __all__ = [
     'InBatchSoftmax',
     'init',
     'LearnableTemperature',
+    'ListLoss',
+    'Lists',
+    'Listwise',
     'Loss',
     'MarginMSE',
     'PAIR',
+    'Pairwise',
+    'Pointwise',
     'query_blocks',
     'SamToNe',
     'Similarity',

@@ -1,5 +1,6 @@
-"""Flax Linen modules: the T5 encoder and the dual encoder built from it."""
+"""Flax Linen modules: the T5 encoder, dual and cross-encoders built from it."""
 
+from dualenc_jax.models.cross_encoder import CrossEncoder, ScoreHead
 from dualenc_jax.models.dual_encoder import (
   abstract_params,
   describe,
@@ -15,8 +16,10 @@ from dualenc_jax.models.t5_encoder import (
 )
 
 __all__ = [
+    'CrossEncoder',
     'DualEncoder',
     'Projection',
+    'ScoreHead',
     'T5Encoder',
     'TokenEmbedder',
     'abstract_params',

@@ -1,6 +1,8 @@
 """What is trained: from a batch to a value and metrics."""
 
 from dualenc_jax.objectives.contrastive import Contrastive
+from dualenc_jax.objectives.from_pairs import FromPairs
 from dualenc_jax.objectives.objective import Batches, Objective, Run
+from dualenc_jax.objectives.ranking import Ranking
 
-__all__ = ['Batches', 'Contrastive', 'Objective', 'Run']
+__all__ = ['Batches', 'Contrastive', 'FromPairs', 'Objective', 'Ranking', 'Run']

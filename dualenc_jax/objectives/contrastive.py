@@ -2,32 +2,32 @@
 
 from collections.abc import Callable, Iterator, Mapping
 import dataclasses
-import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from dualenc_jax import losses
-from dualenc_jax.data import Batches, batches as batches_lib, Layout, Packed
-from dualenc_jax.data.layouts import Padded, padded_shape
+from dualenc_jax.data import Layout, Packed
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.embedder import Embedder
 from dualenc_jax.losses import blocks
 from dualenc_jax.losses.loss import Embeddings, NORM_TOLERANCE
 from dualenc_jax.models import describe, DualEncoder, model_params
-from dualenc_jax.objectives.objective import check_whole, Objective, Run
+from dualenc_jax.objectives.from_pairs import (
+  encode_texts,
+  first_columns,
+  FromPairs,
+)
+from dualenc_jax.objectives.objective import Run
 from dualenc_jax.parallel import partitioning
 from dualenc_jax.parallel.partitioning import Partitioner
-from dualenc_jax.text.text_rows import TextRows
-from dualenc_jax.text.tokenizer import Vocabulary
 
 Batch = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class Contrastive(Objective):
+class Contrastive(FromPairs):
   """A loss over the embeddings of pairs and their hard negatives.
 
   Parameters are the model's, and those of the loss under 'loss'.
@@ -56,14 +56,7 @@ class Contrastive(Objective):
           f'Contrastive.similarity is {self.similarity!r}; expected a'
           ' Similarity. In gin, write @losses.Similarity().'
       )
-    if isinstance(self.layout, type) or not hasattr(self.layout, 'place'):
-      raise UserError(
-          f'Contrastive.layout is {self.layout!r}; expected a layout. In gin,'
-          ' write LAYOUT = @data.Packed(), @data.Grouped() or @data.Padded().'
-      )
-    check_whole('Contrastive.num_negatives', self.num_negatives, 0)
-    if self.micro_batch_size is not None:
-      check_whole('Contrastive.micro_batch_size', self.micro_batch_size, 1)
+    self.check_feeding()
 
   def init(self, key: jax.Array) -> Any:
     tokens = jnp.ones((1, 2), jnp.int32)
@@ -83,90 +76,6 @@ class Contrastive(Objective):
     """The loss, with its own parameters, of a batch that is encoded."""
     return losses.evaluate(self.loss, self.similarity, params, embeddings)
 
-  def batches(self, run: Run) -> Batches:
-    return Batches(
-        run.caches,
-        run.batch_size,
-        run.seed,
-        run.tokenizer.query_length,
-        run.tokenizer.passage_length,
-        self.num_negatives,
-        run.rates,
-        self.layout,
-        self._cells(run),
-        run.extra_columns,
-    )
-
-  def abstract_batch(self, run: Run) -> Any:
-    """A batch with room for all but the rarest texts.
-
-    Of the shapes of a layout it is the second: a batch that it does not hold,
-    and which is padded more, or altogether, comes once in a very long run.
-    Those of the padded layout are known; for others the examples are looked at,
-    and tokenised first if they are not yet.
-    """
-    cells = self._cells(run)
-    pairs = run.batch_size // cells
-    if isinstance(self.layout, Padded):
-      passages = pairs * (1 + self.num_negatives)
-      shapes = (
-          padded_shape(pairs, run.tokenizer.query_length),
-          padded_shape(passages, run.tokenizer.passage_length),
-      )
-    else:
-      shapes = run.batches.shapes
-      shapes = shapes[min(1, max(len(shapes) - 2, 0))]
-    return batches_lib.abstract_batch(
-        shapes,
-        run.batch_size,
-        cells,
-        self.num_negatives,
-        jax.ShapeDtypeStruct,
-        run.extra_columns,
-    )
-
-  def check_mesh(self, partitioner: Partitioner) -> None:
-    """The model axis splits attention by heads, so it divides their number."""
-    devices = partitioner.mesh.shape['model']
-    for name in ('encoder', 'passage_encoder'):
-      encoder = getattr(self.model, name)
-      if encoder is not None and encoder.num_heads % devices:
-        raise UserError(
-            f'{name} has {encoder.num_heads} heads, which the {devices} devices'
-            ' on the model axis do not divide. Set MODEL_PARALLEL to a divisor'
-            f' of {encoder.num_heads}.'
-        )
-
-  def check_vocabulary(self, vocabulary: Vocabulary) -> None:
-    for name in ('token_embedder', 'passage_token_embedder'):
-      embedder = getattr(self.model, name)
-      # T5 pads its table to a multiple of 128 rows, beyond 100 extra ids.
-      if embedder and not 0 <= embedder.vocab_size - vocabulary.size < 256:
-        raise UserError(
-            f'{name} has {embedder.vocab_size} rows but the vocabulary'
-            f' {vocabulary.path} has {vocabulary.size} pieces. Expected as many'
-            ' rows, or up to 255 more: set VOCAB_SIZE to'
-            f' {-(-vocabulary.size // 128) * 128}, or give the vocabulary of'
-            ' the model.'
-        )
-
-  def check_batch(self, run: Run) -> None:
-    super().check_batch(run)
-    if self.micro_batch_size is not None:
-      partitioning.check_micro_batch_size(self.micro_batch_size, run.batch_size)
-      run.partitioner.check_batch_size(
-          'MICRO_BATCH_SIZE', self.micro_batch_size
-      )
-
-  def batch_sizes(self, run: Run) -> range:
-    sizes = super().batch_sizes(run)
-    unit = math.lcm(sizes.step, self.micro_batch_size or 1)
-    most = sizes.stop
-    if not isinstance(self.layout, Padded):
-      # The layout looks at batches of the examples that there are.
-      most = sum(len(cache) for cache in run.caches) + 1
-    return range(unit, most, unit)
-
   def describe(self, run: Run) -> Iterator[str]:
     yield (
         f'Global batch: {run.batch_size} pairs, query'
@@ -179,8 +88,8 @@ class Contrastive(Objective):
     )
 
   def describe_batches(self, run: Run, step: int) -> Iterator[str]:
-    losses.check_columns(self.loss, _columns(run.batches, step))
-    yield _describe_layout(run.batches, step)
+    losses.check_columns(self.loss, first_columns(run.batches, step))
+    yield from super().describe_batches(run, step)
     yield from blocks.describe_left(
         self.loss, self.similarity, run.batches, step
     )
@@ -230,11 +139,6 @@ class Contrastive(Objective):
     """
     shardings = jax.tree.map(lambda leaf: leaf.sharding, model_params(params))
     return Embedder(self.model, partitioner, shardings, batch_size)
-
-  def _cells(self, run: Run) -> int:
-    """C of the batch: as many a micro-batch as devices on the data axis."""
-    devices, size = run.partitioner.mesh.shape['data'], run.batch_size
-    return devices * (size // (self.micro_batch_size or size))
 
 
 def embed(
@@ -311,64 +215,3 @@ def embed(
   features = query.shape[-1]
   passage = passage.reshape(-1, candidates, features)
   return Embeddings.of_batch(batch, query.reshape(-1, features), passage)
-
-
-def encode_texts(
-    encode_rows: Callable[..., jax.Array], texts: TextRows, numbers: jax.Array
-) -> jax.Array:
-  """Encodes the texts of c cells, whatever their layout.
-
-  Args:
-    encode_rows: a tower: tokens [R, L], lengths and dropout numbers [R, S] ->
-      [R, S, D].
-    texts: of the cells.
-    numbers: of the texts, for dropout, uint32 [c, T].
-
-  Returns:
-    [c, T, D].
-  """
-  encoded = []
-  for tokens, lengths, of_cell in texts.groups:
-    cells, rows, segments = lengths.shape
-    own = jnp.take_along_axis(
-        numbers, of_cell.reshape(cells, -1), axis=1, mode='clip'
-    )
-    group = encode_rows(
-        tokens.reshape(cells * rows, -1),
-        lengths.reshape(cells * rows, segments),
-        own.reshape(cells * rows, segments),
-    )
-    encoded.append(group.reshape(cells, rows * segments, -1))
-  encoded = jnp.concatenate(encoded, axis=1)
-  if texts.places is None:
-    return encoded
-  return jnp.take_along_axis(
-      encoded, texts.places[:, :, None], axis=1, mode='clip'
-  )
-
-
-def _columns(batches: Batches, step: int) -> dict[str, np.ndarray]:
-  """The columns of three batches from a step on, one after the other."""
-  picker = batches.picker
-  found = [picker.arrays(picker(s)) for s in range(step, step + 3)]
-  names = [column.name for column in batches.columns]
-  return {name: np.concatenate([b[name] for b in found]) for name in names}
-
-
-def _describe_layout(batches: Batches, step: int) -> str:
-  """A line on rows and padding of the batch of a step."""
-  batch = batches(step)
-  real = total = 0
-  rows = {}
-  for name in ('queries', 'passages'):
-    groups = batch[name].groups
-    real += sum(int(group.lengths.sum()) for group in groups)
-    total += sum(group.tokens.size for group in groups)
-    counts = [f'{g.tokens.shape[1]} x {g.tokens.shape[2]}' for g in groups]
-    rows[name] = ' + '.join(counts)
-  cells = f' in each of {batches.cells} cells' if batches.cells > 1 else ''
-  return (
-      f'Layout: {type(batches.layout).__name__}, rows x tokens{cells}: queries'
-      f' {rows["queries"]}, passages {rows["passages"]};'
-      f' {real / total:.0%} of the tokens are real.'
-  )

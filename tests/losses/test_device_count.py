@@ -36,7 +36,7 @@ PERMITTED = {
         'batch_size % data': 'a check that the rows divide',
         'size % self.mesh.shape[axis]': 'a check that parameters divide',
     },
-    'objectives/contrastive.py': {
+    'objectives/from_pairs.py': {
         'encoder.num_heads % devices': 'a check that heads divide',
         'devices * (size // (self.micro_batch_size or size))': (
             'cells of a batch, which say where a text lies, and no more'

@@ -1,0 +1,129 @@
+"""Losses of a cross-encoder: over the scores of lists of candidates.
+
+A list is the passage of a query and its hard negatives. Of RankT5 (Zhuang et
+al. 2022) and Rax; all are means over the lists, weighted.
+"""
+
+import dataclasses
+import math
+import numbers
+from typing import NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.losses.loss import Result
+from dualenc_jax.losses.score_matrix import MASKED
+
+
+class Lists(NamedTuple):
+  """B lists of G candidates, the positive first.
+
+  Attributes:
+    scores: logits, float32 [B, G].
+    valid: bool [B, G], False where a list is shorter or repeats its positive.
+    weights: of the lists, float32 [B]; None for equal ones.
+  """
+
+  scores: jax.Array
+  valid: jax.Array
+  weights: jax.Array | None = None
+
+  def mean(self, values: jax.Array) -> jax.Array:
+    """Mean of values [B] over the lists."""
+    if self.weights is None:
+      return jnp.mean(values)
+    total = jnp.sum(self.weights)
+    return jnp.sum(self.weights * values) / jnp.where(total == 0, 1.0, total)
+
+
+class ListLoss(Protocol):
+  """What any loss over lists is; no base class is needed."""
+
+  def __call__(self, lists: Lists) -> jax.Array:
+    """The value, float32 []."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Pointwise:
+  """Cross-entropy of each candidate's probability, sigmoid(score).
+
+  The mean over lists of the mean over their candidates of
+
+    log(1 + exp(-f)) of the positive,  log(1 + exp(f)) of a negative.
+
+  Its scores are logits of a probability, which thresholds can be about.
+  """
+
+  def __call__(self, lists: Lists) -> jax.Array:
+    """See `ListLoss`."""
+    sign = jnp.ones_like(lists.scores).at[:, 0].set(-1.0)
+    entropy = jnp.where(
+        lists.valid, jax.nn.softplus(sign * lists.scores), 0.0
+    )
+    return lists.mean(jnp.sum(entropy, 1) / jnp.sum(lists.valid, 1))
+
+
+@dataclasses.dataclass(frozen=True)
+class Listwise:
+  """Softmax cross-entropy of the positive among its list, or PolyLoss.
+
+    -log p + poly (1 - p),  p = exp f_0 / sum_c exp f_c
+
+  A constant added to the scores of a list changes nothing: they rank, and mean
+  no probability until they are calibrated.
+
+  Attributes:
+    poly: 0 for the softmax, 1 for poly-1 as in RankT5.
+  """
+
+  poly: float = 0.0
+
+  def __post_init__(self):
+    if not isinstance(self.poly, numbers.Real) or not math.isfinite(self.poly):
+      raise UserError(
+          f'Listwise.poly is {self.poly!r}; expected a finite number.'
+      )
+
+  def __call__(self, lists: Lists) -> jax.Array:
+    """See `ListLoss`."""
+    masked = jnp.where(lists.valid, lists.scores, MASKED)
+    log_p = jax.nn.log_softmax(masked, axis=1)[:, 0]
+    return lists.mean(-log_p + self.poly * (1.0 - jnp.exp(log_p)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Pairwise:
+  """Logistic loss of each negative against its positive (RankNet).
+
+    sum_k log(1 + exp(-(f_0 - f_k)))
+  """
+
+  def __call__(self, lists: Lists) -> jax.Array:
+    """See `ListLoss`."""
+    losses = jax.nn.softplus(lists.scores[:, 1:] - lists.scores[:, :1])
+    return lists.mean(jnp.sum(jnp.where(lists.valid[:, 1:], losses, 0.0), 1))
+
+
+def evaluate(loss: ListLoss, lists: Lists) -> Result:
+  """Computes a loss, and what is logged of any lists.
+
+  Returns:
+    The loss and metrics: loss; accuracy, share of the lists whose positive is
+    first, and alone; list_length, mean candidates; positive_score and
+    negative_score, means.
+  """
+  scores, valid = lists.scores.astype(jnp.float32), lists.valid
+  lists = lists._replace(scores=scores)
+  value = loss(lists)
+  best = jnp.max(jnp.where(valid[:, 1:], scores[:, 1:], MASKED), axis=1)
+  negatives = jnp.sum(valid[:, 1:], axis=1)
+  of_negatives = jnp.sum(jnp.where(valid[:, 1:], scores[:, 1:], 0.0), axis=1)
+  return value, {
+      'loss': value,
+      'accuracy': lists.mean((scores[:, 0] > best).astype(jnp.float32)),
+      'list_length': lists.mean(1.0 + negatives),
+      'positive_score': lists.mean(scores[:, 0]),
+      'negative_score': lists.mean(of_negatives / jnp.maximum(negatives, 1)),
+  }

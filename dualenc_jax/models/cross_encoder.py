@@ -1,0 +1,104 @@
+"""The cross-encoder: a score of a query and a passage that are one text.
+
+Shapes: R rows, S texts a row, L tokens, E model dim.
+"""
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.models import layers, t5_encoder
+from dualenc_jax.models.dual_encoder import mean_pool, PAD
+
+POOLING = ('mean', 'first')
+
+
+class ScoreHead(nn.Module):
+  """One linear map [..., E] -> [...], in full float32.
+
+  Attributes:
+    pooling: what it scores: 'mean' of a text's tokens, or its 'first'.
+  """
+
+  pooling: str = 'mean'
+
+  def __post_init__(self):
+    if self.pooling not in POOLING:
+      raise UserError(
+          f'ScoreHead.pooling is {self.pooling!r}; expected one of'
+          f' {", ".join(map(repr, POOLING))}.'
+      )
+    super().__post_init__()
+
+  @nn.compact
+  def __call__(self, x: jax.Array, lengths: jax.Array) -> jax.Array:
+    """Scores of the texts of rows: [R, L, E], int32 [R, S] -> [R, S]."""
+    kernel = self.param(
+        'kernel',
+        nn.with_logical_partitioning(layers.KERNEL_INIT, ('embed', None)),
+        (x.shape[-1], 1),
+        jnp.float32,
+    )
+    bias = self.param(
+        'bias',
+        nn.with_logical_partitioning(nn.initializers.zeros, (None,)),
+        (1,),
+        jnp.float32,
+    )
+    pool = mean_pool if self.pooling == 'mean' else first_token
+    scores = jnp.dot(pool(x, lengths), kernel, precision='highest')
+    return scores[..., 0] + bias[0]
+
+
+def first_token(x: jax.Array, lengths: jax.Array) -> jax.Array:
+  """The first token of each text, float32: [R, L, E] -> [R, S, E]."""
+  starts = jnp.cumsum(lengths, axis=1, dtype=jnp.int32) - lengths
+  starts = jnp.minimum(starts, x.shape[1] - 1)[:, :, None]
+  return jnp.take_along_axis(x.astype(jnp.float32), starts, axis=1)
+
+
+class CrossEncoder(nn.Module):
+  """A T5 encoder over texts of a query and a passage, and one score of each.
+
+  It is RankT5's encoder-only form (Zhuang et al. 2022). A score is a logit; it
+  does not depend on batch or row mates or on padding.
+
+  Attributes:
+    token_embedder: the token embedding table.
+    encoder: the stack.
+    head: makes a score of its output.
+  """
+
+  token_embedder: layers.TokenEmbedder
+  encoder: t5_encoder.T5Encoder
+  head: ScoreHead
+
+  def __call__(
+      self,
+      tokens: jax.Array,
+      lengths: jax.Array | None = None,
+      dropout_numbers: jax.Array | None = None,
+  ) -> jax.Array:
+    """Scores pairs.
+
+    Args:
+      tokens: int32 [R, L]; a row is a text, padded with 0, or several, one
+        after the other.
+      lengths: int32 [R, S], tokens of the texts of a row; None where every row
+        is one.
+      dropout_numbers: numbers of the texts, uint32, as `lengths` or [R]; None
+        switches dropout off. See `T5Encoder`.
+
+    Returns:
+      float32 [R, S], or [R] without `lengths`; without a meaning where there is
+      no text.
+    """
+    if lengths is None:
+      lengths = jnp.sum(tokens != PAD, axis=1, keepdims=True)
+      numbers = None if dropout_numbers is None else dropout_numbers[:, None]
+      return self(tokens, lengths, numbers)[:, 0]
+    x = self.encoder(self.token_embedder(tokens), lengths, dropout_numbers)
+    return nn.with_logical_constraint(
+        self.head(x, lengths), ('batch', 'texts')
+    )

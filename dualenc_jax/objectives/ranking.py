@@ -1,0 +1,143 @@
+"""Training of a cross-encoder: lists of a positive and hard negatives."""
+
+from collections.abc import Callable, Iterator
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dualenc_jax import losses
+from dualenc_jax.data import Layout, Packed
+from dualenc_jax.errors import UserError
+from dualenc_jax.losses import lists
+from dualenc_jax.models import CrossEncoder, describe, model_params
+from dualenc_jax.objectives.from_pairs import encode_texts, FromPairs
+from dualenc_jax.objectives.objective import Run
+from dualenc_jax.parallel import partitioning
+from dualenc_jax.text.joined import Around, Template
+
+
+@dataclasses.dataclass(frozen=True)
+class Ranking(FromPairs):
+  """A loss over the scores of a query's passage and its hard negatives.
+
+  Attributes:
+    model: the cross-encoder.
+    loss: `losses.Pointwise()`, `losses.Listwise()`, `losses.Pairwise()`, or any
+      `losses.ListLoss`.
+    template: how a query and a passage become one text.
+    num_negatives: K, hard negatives taken from each example.
+    num_others: passages of as many other pairs of the batch that are negatives,
+      too; all there is where examples have no hard ones.
+    micro_batch_size: lists scored at once; None for all of the batch.
+    layout: how texts are put into rows.
+  """
+
+  model: CrossEncoder
+  loss: lists.ListLoss
+  template: Template = Template()
+  num_negatives: int = 0
+  num_others: int = 0
+  micro_batch_size: int | None = None
+  layout: Layout = Packed()
+
+  def __post_init__(self):
+    self.check_feeding()
+    if isinstance(self.loss, type) or hasattr(self.loss, 'init'):
+      raise UserError(
+          f'Ranking.loss is {self.loss!r}; expected a loss over lists, such as,'
+          ' in gin, LOSS = @losses.Pointwise().'
+      )
+    if not isinstance(self.template, Template):
+      raise UserError(
+          f'Ranking.template is {self.template!r}; expected a Template. In gin,'
+          ' write @data.Template().'
+      )
+    if not self.num_negatives + self.num_others:
+      raise UserError(
+          'A cross-encoder learns from negatives: set NUM_NEGATIVES to 1 or'
+          ' more, or NUM_OTHERS for passages of other pairs of the batch.'
+      )
+
+  def init(self, key: jax.Array) -> Any:
+    return self.model.init(key, jnp.ones((1, 2), jnp.int32))['params']
+
+  def around(self, run: Run) -> Around:
+    return self.template.tokens(run.tokenizer)
+
+  def __call__(
+      self, params: Any, batch: Any, key: jax.Array | None = None
+  ) -> tuple[jax.Array, dict[str, jax.Array]]:
+    scores = self.scores(params, batch, key)
+    return losses.lists.evaluate(self.loss, lists_of(batch, scores))
+
+  def scores(
+      self, params: Any, batch: Any, key: jax.Array | None = None
+  ) -> jax.Array:
+    """Scores of the lists of a batch, float32 [B, 1 + K]."""
+    variables, pairs = {'params': model_params(params)}, batch['pairs']
+    cells, texts = pairs.num_cells, pairs.num_texts
+    size = batch['numbers'].shape[0]
+    candidates = cells * texts // size
+
+    def score_rows(tokens, lengths, numbers):
+      scores = self.model.apply(
+          variables,
+          tokens,
+          lengths,
+          None if key is None else numbers,
+          rngs=None if key is None else {'dropout': key},
+      )
+      return scores[:, :, None]
+
+    def score_cells(numbers, pairs):
+      """Numbers [c, P] of lists, their texts -> [c, P (1 + K)]."""
+      of_texts = numbers[:, :, None] * candidates
+      of_texts += jnp.arange(candidates, dtype=numbers.dtype)[None, None]
+      of_texts = of_texts.reshape(len(numbers), -1)
+      return encode_texts(score_rows, pairs, of_texts)[:, :, 0]
+
+    micro = self.micro_batch_size
+    if micro is not None:
+      partitioning.check_micro_batch_size(micro, size)
+    scores = partitioning.map_rows(
+        score_cells,
+        None if micro is None else micro // (size // cells),
+        batch['numbers'].reshape(cells, -1),
+        pairs,
+    )
+    return scores.reshape(size, candidates)
+
+  def describe(self, run: Run) -> Iterator[str]:
+    around = self.around(run)
+    longest = around.most(
+        run.tokenizer.query_length, run.tokenizer.passage_length
+    )
+    yield (
+        f'Global batch: {run.batch_size} lists of'
+        f' {1 + self.num_negatives + self.num_others} pairs, of'
+        f' {longest} tokens at most.'
+    )
+    yield f'Loss: {type(self.loss).__name__}.'
+
+  @property
+  def facts(self) -> dict[str, Any]:
+    template = dataclasses.asdict(self.template)
+    return {**describe(self.model), 'template': template}
+
+  def apart(
+      self, params: Any, batch: Any
+  ) -> tuple[Callable[..., Any], Any, Any, Any] | None:
+    return None
+
+
+def lists_of(batch: Any, scores: jax.Array) -> lists.Lists:
+  """Lists of a batch; what equals its passage is no negative of a query."""
+  equal = batch['negative_ids'] == batch['passage_ids'][:, None]
+  same = jnp.all(equal, axis=-1)
+  valid = batch['negative_valid'] & ~same
+  first = jnp.ones((len(scores), 1), bool)
+  return lists.Lists(
+      scores, jnp.concatenate([first, valid], axis=1), batch.get('weights')
+  )

@@ -1,0 +1,174 @@
+"""Training a cross-encoder: one value in every layout and on every mesh."""
+
+import dataclasses
+
+from flax import linen as nn
+import jax
+import numpy as np
+import optax
+import pytest
+import text_reading
+import tiny_training
+
+from dualenc_jax import losses
+from dualenc_jax.data import Batches, Grouped, Packed, Padded, Template
+from dualenc_jax.errors import UserError
+from dualenc_jax.models import CrossEncoder, ScoreHead, T5Encoder, TokenEmbedder
+from dualenc_jax.objectives import Ranking
+from dualenc_jax.text.joined import Around
+from dualenc_jax.training import Optimizer, Partitioner, step as step_lib
+
+SIZE, QUERY, PASSAGE, K, OTHERS = 16, 8, 24, 2, 2
+AROUND = Around(np.array([5, 6]), np.array([7]), np.array([8, 1]), 24)
+SLOW = pytest.mark.slow
+
+
+def make_cache():
+  cache = text_reading.random_cache(64, 0, QUERY, PASSAGE)
+  for name in ('query', 'passage', 'negative'):
+    values = getattr(cache, f'{name}_tokens').values
+    values[values > 1] = values[values > 1] % (tiny_training.VOCAB - 2) + 2
+  return cache
+
+
+def make_batch(cache, layout, cells=1, step=0):
+  return Batches(
+      [cache], SIZE, 0, QUERY, PASSAGE, K, layout=layout, cells=cells,
+      around=AROUND, num_others=OTHERS,
+  )(step)
+
+
+def make_objective(layout=Padded(), pooling='mean', rate=0.0, micro=None):
+  model = CrossEncoder(
+      TokenEmbedder(tiny_training.VOCAB, 32),
+      T5Encoder(1, 4, 8, 64, dropout_rate=rate),
+      ScoreHead(pooling),
+  )
+  return Ranking(
+      model, losses.Listwise(), Template(), K, OTHERS, micro, layout
+  )
+
+
+def plain_scores(objective, params, cache, batch):
+  """Pair by pair, each text alone, without the library's batches."""
+  tokens = {
+      name: getattr(cache, f'{name}_tokens')
+      for name in ('query', 'passage', 'negative')
+  }
+  by_ids = {
+      tuple(ids_of(cache, name, i)): tokens[name].row(i)
+      for name in ('negative', 'passage')
+      for i in range(len(tokens[name]))
+  }
+  queries = {
+      tuple(ids_of(cache, 'query', i)): tokens['query'].row(i)
+      for i in range(len(tokens['query']))
+  }
+  out = np.full((SIZE, 1 + K + OTHERS), np.nan)
+  score = jax.jit(objective.model.apply)
+  for i in range(SIZE):
+    query = queries[tuple(batch['query_ids'][i])]
+    ids = [batch['passage_ids'][i], *batch['negative_ids'][i]]
+    valid = [True, *batch['negative_valid'][i]]
+    for c, (own, is_there) in enumerate(zip(ids, valid)):
+      if not is_there:
+        continue
+      passage = by_ids[tuple(own)][:-1]
+      room = AROUND.length - 5 - (len(query) - 1)
+      text = [5, 6, *query[:-1], 7, *passage[:room], 8, 1]
+      text += [0] * (AROUND.length - len(text))
+      out[i, c] = score({'params': params}, np.array([text], np.int32))[0]
+  return out
+
+
+def ids_of(cache, name, row):
+  value = int(getattr(cache, f'{name}_fingerprints')[row])
+  return value & 0xFFFFFFFF, value >> 32
+
+
+@pytest.mark.parametrize('pooling', ['mean', 'first'])
+@pytest.mark.parametrize(
+    'layout, cells',
+    [(Packed(), 1), (Padded(), 4), (Grouped(2, step=4), 4)],
+)
+def test_scores_are_those_of_each_pair_alone(pooling, layout, cells):
+  cache, objective = make_cache(), make_objective(layout, pooling)
+  batch = make_batch(cache, layout, cells)
+  params = nn.unbox(jax.jit(objective.init)(jax.random.key(1)))
+  found = np.asarray(jax.jit(objective.scores)(params, batch))
+  wanted = plain_scores(objective, params, cache, batch)
+  there = ~np.isnan(wanted)
+  assert there[:, 0].all() and 0.5 < there.mean() < 1
+  np.testing.assert_allclose(found[there], wanted[there], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    'layout, model_parallel, micro',
+    [
+        (Packed(), 1, None),
+        pytest.param(Packed(), 2, 8, marks=SLOW),
+        pytest.param(Padded(), 1, 8, marks=SLOW),
+        pytest.param(Grouped(2, step=4), 4, None, marks=SLOW),
+    ],
+)
+def test_a_step_is_one_on_every_mesh(layout, model_parallel, micro):
+  """Two steps with dropout, against one device and padding."""
+
+  def train(partitioner, objective, cells):
+    plan = step_lib.plan(
+        objective,
+        Optimizer(optax.adafactor(1e-2), lambda step: 1e-2),
+        partitioner,
+        0,
+    )
+    state, cache = plan.init(), make_cache()
+    values = []
+    for step in range(2):
+      batch = make_batch(cache, objective.layout, cells, step)
+      state, metrics = plan.train_step(state, partitioner.to_device(batch))
+      values.append(float(metrics['loss']))
+    return values
+
+  wanted = train(tiny_training.OneDevice(), make_objective(rate=0.2), 1)
+  partitioner = Partitioner(model_parallel)
+  devices = partitioner.mesh.shape['data']
+  objective = make_objective(layout, rate=0.2, micro=micro)
+  cells = devices * (SIZE // (micro or SIZE))
+  found = train(partitioner, objective, cells)
+  assert found == pytest.approx(wanted, rel=2e-5)
+  assert found[0] != found[1]
+
+
+def test_others_are_never_passages_of_the_same_query():
+  cache = make_cache()
+  # Half of the pairs have one query, and half one passage.
+  for name, rows in (('query', slice(0, 32)), ('passage', slice(16, 48))):
+    fingerprints = getattr(cache, f'{name}_fingerprints')
+    fingerprints[rows] = fingerprints[rows.start]
+  batch = make_batch(cache, Padded())
+  valid = batch['negative_valid'][:, K:]
+  ids = batch['negative_ids'][:, K:]
+  assert 0 < valid.sum() < valid.size
+  own = batch['passage_ids'][:, None]
+  assert not (np.all(ids == own, axis=-1) & valid).any()
+  by_passage = {}
+  for query, passage in zip(batch['query_ids'], batch['passage_ids']):
+    by_passage.setdefault(tuple(passage), set()).add(tuple(query))
+  for query, row, there in zip(batch['query_ids'], ids, valid):
+    for passage, is_there in zip(row, there):
+      if is_there and len(by_passage[tuple(passage)]) == 1:
+        assert by_passage[tuple(passage)] != {tuple(query)}
+
+
+def test_what_cannot_be():
+  objective = make_objective()
+  with pytest.raises(UserError, match='learns from negatives: set NUM_NEG'):
+    dataclasses.replace(objective, num_negatives=0, num_others=0)
+  with pytest.raises(UserError, match='expected a loss over lists'):
+    dataclasses.replace(objective, loss=losses.InBatchSoftmax())
+  with pytest.raises(UserError, match='expected a Template'):
+    dataclasses.replace(objective, template='{query} {passage}')
+  with pytest.raises(UserError, match="pooling is 'max'; expected one of"):
+    ScoreHead('max')
+  with pytest.raises(UserError, match='num_others is 16; expected 0 or more'):
+    Batches([make_cache()], SIZE, 0, QUERY, PASSAGE, num_others=SIZE)
