@@ -14,6 +14,7 @@ COMMANDS = {
     'train': 'train a dual encoder, or go on training it',
     'evaluate': 'rank whole corpora exactly and measure, with tables',
     'bm25': 'rank whole corpora by BM25, the baseline to pass',
+    'rerank': 'order the hits of a run by a cross-encoder',
     'compare': 'compare models or TREC runs with a baseline, with tests',
     'analyze': 'figures and numbers of the embedding space',
     'report': 'one HTML page of all that is known of a model',
@@ -26,7 +27,9 @@ COMMANDS = {
     'data prepare': 'build the token cache of a task ahead',
 }
 # Those whose time goes into JAX's programs.
-COMPUTING = {'quickstart', 'train', 'evaluate', 'analyze', 'encode', 'search'}
+COMPUTING = {
+    'quickstart', 'train', 'evaluate', 'rerank', 'analyze', 'encode', 'search',
+}
 
 
 def usage() -> str:

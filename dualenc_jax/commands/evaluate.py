@@ -20,7 +20,15 @@ import dataclasses
 import pathlib
 import shlex
 
-from dualenc_jax.commands import bm25, config, flags, model_dir, runtime, tasks
+from dualenc_jax.commands import (
+  bm25,
+  config,
+  flags,
+  model_dir,
+  rerank,
+  runtime,
+  tasks,
+)
 from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation.evaluation import Evaluation
 from dualenc_jax.results import evaluate, folder as results, tables
@@ -51,6 +59,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         args.index_dir and pathlib.Path(args.index_dir),
         separator,
         bm25.baselines(args),
+        rerank.teacher(args.rerank),
+        args.rerank_depth,
     )
     name = evaluate.folder_name(task, split, options)
     if options.index_dir and len(chosen) > 1:
@@ -69,6 +79,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         options,
     )
     print(systems_table(found))
+    if args.rerank:
+      both = found[''].scores, found[evaluate.RERANK_FOLDER].scores
+      for line in rerank.verdict(*both):
+        print(line)
     print(f'  Written to {folder}.', flush=True)
   if args.output_dir is None:
     model_folder = pathlib.Path(args.model_dir)
@@ -127,4 +141,5 @@ def make_parser() -> flags.Parser:
       help='how BM25 and dense scores are fused: rrf, by their ranks, needs no'
       ' choice; 0 to 1, the share of the dense z-scores; validation chooses it',
   )
+  rerank.add_flags(parser)
   return parser

@@ -9,7 +9,14 @@ from collections.abc import Sequence
 import dataclasses
 import sys
 
-from dualenc_jax.commands import bm25, config, flags, model_dir, runtime
+from dualenc_jax.commands import (
+  bm25,
+  config,
+  flags,
+  model_dir,
+  rerank,
+  runtime,
+)
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import Index, of_model
 from dualenc_jax.retriever import Retriever
@@ -29,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> None:
       ' the dense scores',
   )
   bm25.add_flags(parser)
+  rerank.add_flags(parser)
   parser.add_argument('--k', type=flags.whole(), default=5, help='hits to show')
   args = config.parse_args(parser, argv)
   # A query that is not UTF-8 is still a query.
@@ -44,10 +52,15 @@ def main(argv: Sequence[str] | None = None) -> None:
   retriever = Retriever(model, index)
   if args.hybrid is not None:
     retriever.index_words(**dataclasses.asdict(bm25.words(args)))
+  teacher = args.rerank and rerank.cross_encoder(args.rerank)
   for query in args.query or filter(None, map(str.strip, sys.stdin)):
     if not query.strip():
       raise UserError('The query is empty; give some words to search for.')
     print(query)
-    for hit in retriever.find([query], args.k, args.hybrid)[0]:
+    depth = max(args.k, args.rerank_depth if teacher else 0)
+    hits = retriever.find([query], depth, args.hybrid)[0]
+    if teacher:
+      hits = rerank.in_new_order(teacher, query, hits)[: args.k]
+    for hit in hits:
       print(f'  {hit.score:.3f}  {hit.passage.describe()}')
     sys.stdout.flush()

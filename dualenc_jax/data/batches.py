@@ -189,8 +189,8 @@ class Batches:
       negatives, or `pairs` of both; for their b = c B / C pairs numbers uint32
       [b], query_ids and passage_ids uint32 [b, 2], fingerprints of the tokens;
       with K > 0 negative_ids uint32 [b, K, 2], zero where an example has fewer
-      than K, and negative_valid bool [b, K], False there; and each column by its name, [b]
-      per query, [b, 1 + K] per candidate.
+      than K, and negative_valid bool [b, K], False there; and each column by
+      its name, [b] per query, [b, 1 + K] per candidate.
     """
     picks = self._in_cells(self.picker(step))
     lengths = self._lengths(picks)

@@ -1,4 +1,4 @@
-"""Encodes many texts with the towers of a Flax model, on the mesh.
+"""Runs a Flax model over many texts on the mesh: towers, and scorers of pairs.
 
 Chunks of texts go over the data axis. Devices on the model axis share a chunk,
 and their number does show in the last bits.
@@ -19,17 +19,16 @@ from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.text.ragged import Ragged
 
 
-class Embedder(towers.Towers):
-  """The two towers of a model, compiled for chunks of a few shapes.
+class OnMesh:
+  """A model, compiled for chunks of texts of a few shapes.
 
   Attributes:
-    model: the dual encoder.
-    dim: D, of the embeddings.
+    model: whose methods map tokens [R, L] to [R, ...].
   """
 
   def __init__(
       self,
-      model: DualEncoder,
+      model: nn.Module,
       partitioner: Partitioner,
       param_shardings: Any,
       batch_size: int,
@@ -37,7 +36,7 @@ class Embedder(towers.Towers):
     """Plans; compiles when first called.
 
     Args:
-      model: the dual encoder.
+      model: the model.
       partitioner: the mesh; chunks go over its data axis. Parameters that are
         sharded over that axis are gathered on every device.
       param_shardings: shardings of the parameters, without those of the loss.
@@ -45,7 +44,6 @@ class Embedder(towers.Towers):
         power of two; fewer where `Shapes.max_tokens` says so.
     """
     self.model = model
-    self.dim = model.projection.features
     self._partitioner = partitioner
     self._batch_size = batch_size
     platform = partitioner.mesh.devices.flat[0].platform
@@ -63,7 +61,7 @@ class Embedder(towers.Towers):
         out_shardings=partitioner.replicated,
     )
     def encode(method, params, tokens):
-      """One chunk for each device of the data axis: [n, R, L] -> [n, R, D]."""
+      """A chunk for each device of the data axis: [n, R, L] -> [n, R, ...]."""
 
       def encode_chunk(params, tokens):
         with nn.logical_axis_rules(rules):
@@ -88,6 +86,7 @@ class Embedder(towers.Towers):
       tokens: Ragged,
       rows: np.ndarray | None = None,
   ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """As of `towers.Towers`, with any method of the model."""
 
     def program(host: np.ndarray) -> jax.Array:
       chunks = jax.make_array_from_callback(
@@ -102,4 +101,30 @@ class Embedder(towers.Towers):
         self._shapes,
         rows,
         self._partitioner.mesh.shape['data'],
+    )
+
+
+class Embedder(OnMesh, towers.Towers):
+  """The two towers of a dual encoder.
+
+  Attributes:
+    model: the dual encoder.
+    dim: D, of the embeddings.
+  """
+
+  model: DualEncoder
+
+  @property
+  def dim(self) -> int:
+    return self.model.projection.features
+
+
+class Scorer(OnMesh):
+  """Scores texts of a query and a passage with a cross-encoder."""
+
+  def scores(self, params: Any, tokens: Ragged) -> np.ndarray:
+    """Logits of n texts, float32 [n]."""
+    return towers.put_back(
+        np.empty(len(tokens), np.float32),
+        self.batches('__call__', params, tokens),
     )

@@ -1,27 +1,30 @@
 """A checkpoint of any kind as a model that encodes texts: the one loader."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import os
 import pathlib
-from typing import Any
+from typing import Any, TypeVar
 
 from flax import linen as nn, traverse_util
 import jax
 import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.inference.embedder import Embedder
+from dualenc_jax.inference.embedder import Embedder, OnMesh, Scorer
+from dualenc_jax.inference.teacher import Teacher
 from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.interop import own
 from dualenc_jax.interop.vocabulary import make_tokenizer
 from dualenc_jax.interop.weights import Weights
 from dualenc_jax.io import machine
-from dualenc_jax.models import abstract_params, DualEncoder
+from dualenc_jax.models import abstract_params, CrossEncoder
 from dualenc_jax.parallel.partitioning import HostPartitioner, Partitioner
 from dualenc_jax.tensor_files.tensors import Tensor
+from dualenc_jax.text.joined import Template
 
 # Most rows that a device encodes at once, as `Experiment.eval_batch_size`.
 _BATCH_SIZE = 256
+_P = TypeVar('_P', bound=OnMesh)
 
 
 def load(
@@ -85,25 +88,59 @@ def load_own(path: pathlib.Path, step: int | None = None) -> Loaded:
   return own.restore(path, step, use)
 
 
+def load_teacher(path: pathlib.Path, step: int | None = None) -> Teacher:
+  """The cross-encoder of a model_dir, at its newest readable checkpoint.
+
+  Args:
+    path: of the model_dir.
+    step: of the checkpoint; None for the newest.
+
+  Raises:
+    UserError: there is no checkpoint, none can be read, or it is of no
+      cross-encoder of this library.
+  """
+
+  def use(checkpoint: own.Checkpoint) -> Teacher:
+    facts = dict(checkpoint.meta['model'])
+    template = facts.pop('template', None)
+    model = own.model_of(facts, str(path))
+    if template is None or not isinstance(model, CrossEncoder):
+      raise UserError(
+          f'{path} is a {type(model).__name__}, no cross-encoder, so it scores'
+          ' no pairs. Train one with --gin_file=architectures/'
+          'cross_encoder.gin.'
+      )
+    tokenizer = checkpoint.tokenizer()
+    around = Template(**template).tokens(tokenizer)
+    params, scorer = place(model, checkpoint.tensors, str(path), make=Scorer)
+    provenance = checkpoint.provenance(model, tokenizer)
+    provenance['template'] = template
+    return Teacher(params, tokenizer, around, scorer, provenance)
+
+  return own.restore(path, step, use)
+
+
 def place(
-    model: DualEncoder,
+    model: nn.Module,
     tensors: Mapping[str, Tensor],
     path: str,
     partitioner: Partitioner | None = None,
     batch_size: int = _BATCH_SIZE,
-) -> tuple[Any, Embedder]:
+    make: Callable[..., _P] = Embedder,
+) -> tuple[Any, _P]:
   """Puts tensors where a model wants them on a mesh, one at a time.
 
   Args:
-    model: the dual encoder, perhaps of a class of the user's own.
+    model: the dual encoder or another model, perhaps of the user's own.
     tensors: its parameters by name, one for each layer.
     path: of the checkpoint, for messages.
     partitioner: the mesh and its rules; None for the devices of this host, all
       of which get all parameters.
     batch_size: as of `Embedder`.
+    make: the program: `Embedder` or `Scorer`.
 
   Returns:
-    The parameters, as `model.apply` takes them, and the compiled towers.
+    The parameters, as `model.apply` takes them, and the program.
 
   Raises:
     UserError: the tensors are of another model, a tensor cannot be read, or is
@@ -127,7 +164,7 @@ def place(
       for name, a in abstract.items()
   }
   params = traverse_util.unflatten_dict(flat, sep='/')
-  return params, Embedder(model, partitioner, shardings, batch_size)
+  return params, make(model, partitioner, shardings, batch_size)
 
 
 def place_array(

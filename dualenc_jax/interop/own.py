@@ -16,9 +16,11 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.interop.weights import ENCODERS, infer_encoder, Usage, Weights
 from dualenc_jax.io import json_file, machine
 from dualenc_jax.models import (
+  CrossEncoder,
   dot_product_attention,
   DualEncoder,
   Projection,
+  ScoreHead,
   T5Encoder,
   TokenEmbedder,
 )
@@ -65,8 +67,31 @@ class Checkpoint:
           ' that file, --gin.data.Vocabulary.path=...'
       )
 
+  def tokenizer(self) -> Tokenizer:
+    """The tokenizer that the model was trained with.
+
+    Raises:
+      UserError: the vocabulary is not there, or another one.
+    """
+    facts = self.meta['data']
+    path = self.model_dir / 'vocabulary.model'
+    if not path.is_file():
+      raise UserError(
+          f'{path} is not there: the vocabulary that the model was trained'
+          ' with. Copy the whole model_dir.'
+      )
+    tokenizer = Tokenizer(
+        Vocabulary(str(path)),
+        facts['query_length'],
+        facts['passage_length'],
+        facts.get('query_prefix', ''),
+        facts.get('passage_prefix', ''),
+    )
+    self.check_vocabulary(tokenizer.vocabulary)
+    return tokenizer
+
   def provenance(
-      self, model: DualEncoder, tokenizer: Tokenizer, seed: int | None = None
+      self, model: Any, tokenizer: Tokenizer, seed: int | None = None
   ) -> dict[str, Any]:
     """What numbers and vectors depend on.
 
@@ -231,9 +256,11 @@ def model_of(facts: Mapping[str, Any], path: str) -> Any:
 _KNOWN = {
     class_name(value): value
     for value in (
+        CrossEncoder,
         dot_product_attention,
         DualEncoder,
         Projection,
+        ScoreHead,
         T5Encoder,
         TokenEmbedder,
     )

@@ -44,11 +44,17 @@ def model_params(params: Any) -> Any:
   return {name: tree for name, tree in params.items() if name != 'loss'}
 
 
-def abstract_params(model: 'DualEncoder') -> Any:
-  """The parameters as ShapeDtypeStruct, in their boxes of logical axes."""
-  tokens = jnp.ones((1, 2), jnp.int32)
+def abstract_params(model: nn.Module) -> Any:
+  """The parameters as ShapeDtypeStruct, in their boxes of logical axes.
+
+  Args:
+    model: a dual encoder, or any that maps tokens to something.
+  """
+  tokens = [jnp.ones((1, 2), jnp.int32)]
+  if hasattr(model, 'encode_passage'):
+    tokens *= 2
   return jax.eval_shape(
-      lambda: model.init(jax.random.key(0), tokens, tokens)['params']
+      lambda: model.init(jax.random.key(0), *tokens)['params']
   )
 
 

@@ -13,10 +13,10 @@ from dualenc_jax.io.json_file import check
 from dualenc_jax.report import curves
 from dualenc_jax.results.folder import (
   AGAIN,
-  BASELINES,
   METRICS,
   read_result,
   Result,
+  SYSTEMS,
 )
 
 CONFIG = 'config.gin'
@@ -176,7 +176,7 @@ def read(model_dir: str) -> Contents:
               whole(path.parent / 'examples.jsonl', _examples, None, AGAIN),
               {
                   name: found
-                  for name in BASELINES
+                  for name in SYSTEMS
                   if (found := whole(
                       path.parent / name / METRICS, _metrics, None, ''
                   ))

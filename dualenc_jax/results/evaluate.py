@@ -3,6 +3,7 @@
 Beside its own results, in the same folder, are those of BM25 and of both fused.
 """
 
+from collections.abc import Mapping
 import dataclasses
 import os
 import pathlib
@@ -11,10 +12,17 @@ from typing import Any
 import numpy as np
 
 from dualenc_jax.data import Dataset
-from dualenc_jax.evaluation import evaluation, metrics, trec
+from dualenc_jax.evaluation import (
+  evaluation,
+  metrics,
+  rerank,
+  teacher_scores,
+  trec,
+)
 from dualenc_jax.evaluation.evaluation import Evaluation
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.index import of_model
+from dualenc_jax.inference.teacher import Teacher
 from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.io import files
 from dualenc_jax.results.baselines import (
@@ -23,9 +31,11 @@ from dualenc_jax.results.baselines import (
   HYBRID_FOLDER,
   VALIDATION,
 )
-from dualenc_jax.results.folder import BASELINES, DOCUMENTS, METRICS
+from dualenc_jax.results.folder import DOCUMENTS, METRICS, SYSTEMS
 from dualenc_jax.results.result import write
 from dualenc_jax.run.experiment import Experiment
+
+RERANK_FOLDER = SYSTEMS[-1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,12 +48,16 @@ class Options:
       exist; None keeps them in memory.
     document_separator: ranks documents by their best passage, see `Documents`.
     baselines: what is measured beside the model.
+    teacher: re-ranks the model's hits: a cross-encoder, or a file of scores.
+    rerank_depth: hits of a query that it scores.
   """
 
   k: int = 1000
   index_dir: pathlib.Path | None = None
   document_separator: str | None = None
   baselines: Baselines = Baselines()
+  teacher: Teacher | pathlib.Path | None = None
+  rerank_depth: int = 100
 
   @property
   def depth(self) -> int:
@@ -98,10 +112,10 @@ def evaluate(
   passages = of_model.corpus_embeddings(model, ranked.corpus, options.index_dir)
   found = {'': evaluation.rank(queries, passages, ranked, options.depth)}
   # Those of an earlier evaluation are not of this model.
-  for name in BASELINES:
+  for name in SYSTEMS:
     (folder / name / METRICS).unlink(missing_ok=True)
   files.write(folder / 'config.gin', config)
-  facts = {**_facts(experiment, split, ranked, options), 'command': command}
+  facts = {**facts_of(experiment, split, ranked, options), 'command': command}
   own = {**model.provenance, 'embedding_dtype': str(passages.dtype)}
   write(folder, ranked, found[''], options.k, {**facts, **own})
 
@@ -124,7 +138,41 @@ def evaluate(
     if name == HYBRID_FOLDER:
       how = {**own, **how}
     write(folder / name, ranked, result, options.k, {**facts, **how})
+  if options.teacher is not None:
+    found[RERANK_FOLDER] = reranked(
+        found[''], ranked, folder / RERANK_FOLDER, options, {**facts, **own}
+    )
   return found
+
+
+def reranked(
+    first: Evaluation,
+    ranked: RetrievalSet,
+    folder: pathlib.Path,
+    options: Options,
+    facts: Mapping[str, Any],
+) -> Evaluation:
+  """Writes the result of the best hits of another by the teacher's scores."""
+  teacher = options.teacher
+  if isinstance(teacher, Teacher):
+    score = teacher_scores.of_teacher(teacher, ranked, folder)
+  else:
+    score = teacher_scores.of_file(teacher, ranked)
+  how = {'system': RERANK_FOLDER, **teacher_facts(options)}
+  result = rerank.evaluate(first, ranked, score, options.rerank_depth)
+  write(folder, ranked, result, options.k, {**facts, **how})
+  return result
+
+
+def teacher_facts(options: Options) -> dict[str, Any]:
+  """What a re-ranked result depends on, beside what it re-ranks."""
+  teacher, facts = options.teacher, {}
+  if isinstance(teacher, Teacher):
+    names = ('model_dir', 'run_id', 'checkpoint_step', 'template')
+    facts = {name: teacher.provenance[name] for name in names}
+  else:
+    facts = {'scores': teacher.name}
+  return {'rerank_depth': options.rerank_depth, 'teacher': facts}
 
 
 def evaluate_bm25(
@@ -140,7 +188,7 @@ def evaluate_bm25(
   result, how = baselines.bm25(
       baselines.words.of(ranked), ranked, options.depth
   )
-  facts = {**_facts(experiment, split, ranked, options), 'command': command}
+  facts = {**facts_of(experiment, split, ranked, options), 'command': command}
   write(folder, ranked, result, options.k, {**facts, **how})
   return result
 
@@ -156,7 +204,7 @@ def _opened(
   return ranked
 
 
-def _facts(
+def facts_of(
     experiment: Any, split: str, ranked: RetrievalSet, options: Options
 ) -> dict[str, Any]:
   """What the numbers of every system depend on."""

@@ -21,6 +21,8 @@ METRICS = 'metrics.json'
 PER_QUERY = 'per_query.tsv'
 # Folders, in a result folder, of what was evaluated beside the model.
 BASELINES = ('bm25', 'hybrid')
+# What `compare` takes after a colon; the last is the model's hits re-ranked.
+SYSTEMS = (*BASELINES, 'rerank')
 # Of means that were summed in another order.
 _TOLERANCE = 1e-9
 # Ends the label of results that rank documents by their best passage.
@@ -219,7 +221,7 @@ def read_model(
   Args:
     path: a model_dir, its folder `evaluation`, or one result folder.
     name: of the model; by default the model_dir's, or what `baseline` is.
-    baseline: 'bm25' or 'hybrid' for the results of that beside the model's.
+    baseline: one of `SYSTEMS` for the results of that beside the model's.
 
   Raises:
     UserError: no results, two of the same split, or one that cannot be read.
@@ -246,14 +248,16 @@ def read_model(
   (own,) = known if len(known) == 1 else (None,)
   own = own or path.resolve().name
   if baseline:
-    own = 'BM25' if baseline == 'bm25' else f'{own} + BM25'
+    own = {
+        'bm25': 'BM25', 'hybrid': f'{own} + BM25', 'rerank': f'{own}, re-ranked'
+    }[baseline]
   return Model(name or own, str(path), results)
 
 
 def read_all(path: pathlib.Path, name: str | None = None) -> list[Model]:
-  """The model of a folder, and the baselines that were evaluated with it."""
+  """The model of a folder, and the systems that were evaluated with it."""
   found = [read_model(path, name)]
-  for baseline in BASELINES:
+  for baseline in SYSTEMS:
     for pattern in ('', 'evaluation/*/', '*/'):
       if any(path.glob(f'{pattern}{baseline}/{METRICS}')):
         found.append(read_model(path, baseline=baseline))

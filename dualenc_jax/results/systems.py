@@ -23,8 +23,8 @@ def read(
   """Reads two systems or more, under different names.
 
   Args:
-    paths: folders with results of `dualenc evaluate`, with ':bm25' or
-      ':hybrid' after them for these beside the model, or TREC run files;
+    paths: folders with results of `dualenc evaluate`, with ':bm25', ':hybrid'
+      or ':rerank' after them for these beside the model, or TREC run files;
       'one.trec+other.trec' for several fused by reciprocal ranks.
     names: what to call the systems; None for what their folders or files say.
     qrels: what run files are measured by.
@@ -87,7 +87,7 @@ def _fused(path: pathlib.Path) -> list[pathlib.Path]:
 def _split(path: pathlib.Path) -> tuple[pathlib.Path, str]:
   """A path and the baseline that is meant, '' for the model itself."""
   stem, _, baseline = str(path).rpartition(':')
-  if baseline in folder.BASELINES and not path.exists():
+  if baseline in folder.SYSTEMS and not path.exists():
     return pathlib.Path(stem), baseline
   return path, ''
 

@@ -1,0 +1,159 @@
+"""Re-ranks a TREC run by a cross-encoder's scores, and measures both.
+
+  dualenc rerank --teacher=teacher_dir --run=bm25/beir-scifact-test/run.trec
+    --tasks=beir/scifact --gin.DATA_ROOT=/data
+
+The teacher is a model_dir of --gin_file=architectures/cross_encoder.gin, or a
+file of scores by query id and passage id, of any other scorer. The run is of a
+retriever, `dualenc bm25` or another library, over the corpus of the task.
+
+Writes what `dualenc evaluate` writes to OUTPUT_DIR, and the scores of all pairs
+(logits) to scores.tsv there. Killed, it goes on from those.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+import dataclasses
+import logging
+import pathlib
+import shlex
+
+import numpy as np
+
+from dualenc_jax.commands import config, data_command, flags, runtime, tasks
+from dualenc_jax.errors import UserError
+from dualenc_jax.evaluation.metrics import Scores
+from dualenc_jax.inference.teacher import Teacher
+from dualenc_jax.interop import loading, own
+from dualenc_jax.results import evaluate, rerank_run, significance
+from dualenc_jax.retriever import Hit
+
+_LOG = logging.getLogger(__name__)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+  args = config.parse_args(make_parser(), argv)
+  runtime.start()
+  names = list(filter(None, args.tasks or ()))
+  args.gin_file = [*tasks.gin_files(names), *args.gin_file]
+  inputs = data_command.build(args, needs_task=not names)
+  chosen = tasks.chosen(inputs, names, args.split)
+  if len(chosen) > 1:
+    raise UserError(
+        f'A run is of one set, and {len(chosen)} are asked for. Give one with'
+        ' --tasks, such as beir/scifact.'
+    )
+  ((task, split),) = chosen
+  inputs = dataclasses.replace(inputs, task=task)
+  options = evaluate.Options(
+      k=args.k, teacher=teacher(args.teacher), rerank_depth=args.depth
+  )
+  folder = pathlib.Path(args.output_dir)
+  before, after = rerank_run.rerank_run(
+      inputs,
+      split,
+      pathlib.Path(args.run),
+      folder,
+      shlex.join(['dualenc', 'rerank', *(argv or ())]),
+      options,
+  )
+  print(f'{task.label}, split {split}:')
+  print(f'  {"":<12}{"before":>10}{"after":>10}')
+  means = after.means()
+  for metric, value in before.means().items():
+    print(f'  {metric:<12}{value:>10.4f}{means[metric]:>10.4f}')
+  for line in verdict(before, after):
+    print(line)
+  print(f'  Written to {folder}.')
+
+
+def make_parser() -> flags.Parser:
+  parser = config.make_parser('rerank', __doc__)
+  data_command.add_flags(parser)
+  add = parser.add_argument
+  add(
+      '--teacher', required=True, metavar='MODEL_DIR | FILE',
+      help='a cross-encoder, or scores of query id and passage id',
+  )
+  add('--run', required=True, metavar='FILE', help='the TREC run to re-rank')
+  add('--tasks', type=flags.listed, help='as of `dualenc evaluate`, one set')
+  add('--split', help='by default what the benchmark measures, else test')
+  add(
+      '--depth', type=flags.whole(), default=100,
+      help='hits of a query that are scored; the others stay below them',
+  )
+  add('--k', type=flags.whole(), default=1000, help='hits in the new run file')
+  add('--output_dir', default='reranked', help='where the files go; reranked')
+  return parser
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+  """Adds the flags of a command that re-ranks what it finds."""
+  parser.add_argument(
+      '--rerank', metavar='MODEL_DIR',
+      help='re-rank the best hits by this cross-encoder',
+  )
+  parser.add_argument(
+      '--rerank_depth', type=flags.whole(), default=100,
+      help='how many of a query; 100',
+  )
+
+
+def teacher(path: str | None) -> Teacher | pathlib.Path | None:
+  """A cross-encoder, or the path of a file of scores."""
+  if path is None:
+    return None
+  if pathlib.Path(path).is_file():
+    return pathlib.Path(path)
+  return cross_encoder(path)
+
+
+def cross_encoder(path: str) -> Teacher:
+  """The cross-encoder of a model_dir."""
+  if not own.is_one(pathlib.Path(path)):
+    raise UserError(
+        f'{path} is neither a model_dir that `dualenc train` wrote nor a file'
+        ' of scores.'
+    )
+  found = loading.load_teacher(pathlib.Path(path))
+  _LOG.info(
+      'Re-ranking by step %d of %s.', found.provenance['checkpoint_step'], path
+  )
+  return found
+
+
+def in_new_order(
+    teacher: Teacher, query: str, hits: Sequence[Hit]
+) -> list[Hit]:
+  """Hits of one query with the teacher's scores, best first."""
+  passages = [hit.passage.text for hit in hits]
+  if not all(passages):
+    raise UserError(
+        'The index has no texts of its passages, which re-ranking reads. Build'
+        ' it again with `dualenc encode`.'
+    )
+  pairs = np.stack([np.zeros(len(hits), int), np.arange(len(hits))], axis=1)
+  scores = teacher.scores([query], passages, pairs).tolist()
+  new = [hit._replace(score=score) for hit, score in zip(hits, scores)]
+  return sorted(new, key=lambda hit: -hit.score)
+
+
+def verdict(before: Scores | None, after: Scores | None) -> Iterator[str]:
+  """Lines on whether re-ranking has helped."""
+  if before is None or after is None:
+    return
+  metric = 'MRR@10'
+  values = [found.values[metric] for found in (before, after)]
+  counted = ~np.isnan(values[0] + values[1])
+  one, other = (v[counted] for v in values)
+  p = significance.randomization_test(one, other)
+  yield (
+      f'  Re-ranking: {metric} {one.mean():.4f} -> {other.mean():.4f} (p'
+      f' {p:.4f}, paired randomization test).'
+  )
+  if other.mean() <= one.mean():
+    yield (
+        '  WARNING: the teacher does not beat what it re-ranks, and its labels'
+        ' would teach a student to be worse. Train it longer, from a pretrained'
+        ' T5, or with harder negatives.'
+    )

@@ -1,0 +1,92 @@
+"""The best hits of a ranking in the order of a teacher's scores."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.evaluation import evaluation
+from dualenc_jax.evaluation.evaluation import Evaluation
+from dualenc_jax.evaluation.retrieval_set import RetrievalSet
+from dualenc_jax.io import finite
+from dualenc_jax.search.ranking import best_hits, joined, Ranking
+
+
+def evaluate(
+    first: Evaluation,
+    retrieval_set: RetrievalSet,
+    score: Callable[[np.ndarray], np.ndarray],
+    depth: int,
+) -> Evaluation:
+  """Re-ranks the best hits of each query; the others stay below, as they were.
+
+  Args:
+    first: the result to re-rank.
+    retrieval_set: what was ranked.
+    score: pairs int64 [n, 2] of a query and a passage, by their numbers ->
+      float32 [n].
+    depth: hits of a query that are scored.
+
+  Raises:
+    UserError: documents were ranked, or a score is not finite.
+  """
+  if retrieval_set.documents is not None:
+    raise UserError(
+        'Documents are ranked by their best passage, and a re-ranker scores'
+        ' passages: leave out --max_passage or the re-ranking.'
+    )
+  ranking = rerank(
+      first.ranking, score, retrieval_set.ranked_ids, depth,
+      retrieval_set.query_ids,
+  )
+  ranks = _ranks(first, ranking, retrieval_set)
+  return evaluation.score(ranking, retrieval_set, ranks)
+
+
+def rerank(
+    first: Ranking,
+    score: Callable[[np.ndarray], np.ndarray],
+    ids: np.ndarray,
+    depth: int,
+    query_ids: list[str],
+) -> Ranking:
+  """The same hits, the first `depth` of each query by their new scores.
+
+  Those below have scores that go on falling from the lowest of them, by one.
+
+  Args:
+    first: [Q, k].
+    score: as of `evaluate`.
+    ids: of all passages.
+    depth: at most k are scored.
+    query_ids: Q, for messages.
+  """
+  count, k = first.indices.shape
+  depth = min(depth, k)
+  pairs = np.stack(
+      [np.repeat(np.arange(count), depth), first.indices[:, :depth].ravel()],
+      axis=1,
+  )
+  scores = score(pairs).reshape(count, depth)
+  finite.check_rows("the teacher's scores", scores, lambda q: query_ids[q])
+  best = joined([
+      best_hits(scores[q : q + 1], first.indices[q : q + 1, :depth], ids, depth)
+      for q in range(count)
+  ])
+  below = best.scores[:, -1:] - np.arange(1, k - depth + 1, dtype=np.float32)
+  return Ranking(
+      np.concatenate([best.scores, below], axis=1),
+      np.concatenate([best.indices, first.indices[:, depth:]], axis=1),
+  )
+
+
+def _ranks(
+    first: Evaluation, ranking: Ranking, retrieval_set: RetrievalSet
+) -> np.ndarray:
+  """Ranks of the best relevant ones; below the ranking they are as before."""
+  before, gold = first.ranks, retrieval_set.gold
+  ranks = np.zeros(len(gold), np.int64)
+  for query, relevant in enumerate(gold):
+    found = np.flatnonzero(np.isin(ranking.indices[query], list(relevant)))
+    ranks[query] = found[0] + 1 if len(found) else before.get(query, 0)
+  return ranks

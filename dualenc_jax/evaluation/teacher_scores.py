@@ -1,0 +1,165 @@
+"""A teacher's scores of a retrieval set, computed or from a file.
+
+Files are TSV lines of query id, passage id and score, a logit, or TREC runs.
+They are keyed by ids: order and gaps mean nothing.
+"""
+
+from collections.abc import Callable
+import json
+import math
+import os
+import pathlib
+
+import numpy as np
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.evaluation import trec
+from dualenc_jax.evaluation.retrieval_set import RetrievalSet
+from dualenc_jax.inference.teacher import Teacher
+from dualenc_jax.io import files
+
+SCORES, HEADER = 'scores.tsv', 'scores.json'
+# Pairs after which scores are written: of a killed run these are not lost.
+BLOCK = 2**14
+Score = Callable[[np.ndarray], np.ndarray]
+Known = dict[tuple[str, str], float]
+
+
+def of_file(path: pathlib.Path, retrieval_set: RetrievalSet) -> Score:
+  """Scores by the ids of a file.
+
+  Raises:
+    UserError: the file cannot be read, or, when asked for them, scores of pairs
+      are not in it.
+  """
+  known = read(path)
+
+  def score(pairs: np.ndarray) -> np.ndarray:
+    names = _names(pairs, retrieval_set)
+    missing = [name for name in names if name not in known]
+    if missing:
+      query, passage = missing[0]
+      raise UserError(
+          f'{path} has no score of {len(missing):,} of the {len(names):,} pairs'
+          f' to re-rank, such as query {query!r} and passage {passage!r}. Score'
+          ' them all, or lower the depth.'
+      )
+    return np.array([known[name] for name in names], np.float32)
+
+  return score
+
+
+def of_teacher(
+    teacher: Teacher, retrieval_set: RetrievalSet, folder: pathlib.Path
+) -> Score:
+  """Scores by a cross-encoder, kept in a folder as they are computed.
+
+  What the folder has of the same teacher is not computed again.
+
+  Args:
+    teacher: the cross-encoder.
+    retrieval_set: whose queries and passages are scored.
+    folder: made if there is none.
+
+  Raises:
+    UserError: the folder has scores of another teacher, or cannot be written.
+  """
+  path, header = folder / SCORES, folder / HEADER
+  own = {**teacher.provenance, 'scores': 'logit'}
+  own.pop('device', None)
+
+  def score(pairs: np.ndarray) -> np.ndarray:
+    files.make_folder(folder, 'another --output_dir')
+    known = _kept(path, header, own)
+    names = _names(pairs, retrieval_set)
+    wanted = np.array([name not in known for name in names], bool)
+    with files.writing(path, 'another --output_dir'), open(path, 'a') as out:
+      for block, found in teacher.blocks(
+          retrieval_set.query_texts,
+          retrieval_set.corpus.texts,
+          pairs[wanted],
+          BLOCK,
+      ):
+        for name, value in zip(_names(block, retrieval_set), found.tolist()):
+          known[name] = value
+          out.write(f'{name[0]}\t{name[1]}\t{value!r}\n')
+        out.flush()
+        os.fsync(out.fileno())
+    return np.array([known[name] for name in names], np.float32)
+
+  return score
+
+
+def read(path: pathlib.Path) -> Known:
+  """The scores of a file.
+
+  Raises:
+    UserError: it cannot be read; a line is none of the two forms, or has a
+      score that is not finite; or a pair has two.
+  """
+  try:
+    with open(path, encoding='utf-8') as lines:
+      is_run = len(next(lines, '').split()) == 6
+      if is_run:
+        run = trec.read_run(path)
+        return {(q, p): s for q, hits in run.items() for p, s in hits.items()}
+      lines.seek(0)
+      known: Known = {}
+      for number, line in enumerate(lines, start=1):
+        name, value = _parse(line, f'{path}:{number}')
+        if name in known:
+          raise UserError(
+              f'{path}:{number}: query {name[0]!r} and passage {name[1]!r} have'
+              ' a score before. Expected one of each pair.'
+          )
+        known[name] = value
+  except OSError as e:
+    raise UserError(f'{path}: cannot read the scores: {e.strerror}.') from e
+  except UnicodeDecodeError as e:
+    raise UserError(f'{path}: not a text file in UTF-8: {e.reason}.') from e
+  if not known:
+    raise UserError(f'{path} has no scores.')
+  return known
+
+
+def _parse(line: str, where: str) -> tuple[tuple[str, str], float]:
+  fields = line.rstrip('\r\n').split('\t')
+  try:
+    query, passage, text = fields
+    value = float(text)
+  except ValueError:
+    raise UserError(
+        f'{where}: {line.strip()[:80]!r}; expected query id, passage id and a'
+        ' score with tabs between, or the six fields of a TREC run.'
+    ) from None
+  if not math.isfinite(value):
+    raise UserError(f'{where}: the score is {text}; expected a finite number.')
+  return (query, passage), value
+
+
+def _kept(
+    path: pathlib.Path, header: pathlib.Path, own: dict[str, object]
+) -> Known:
+  """What was computed before; a line that a kill has cut is cut off."""
+  text = json.dumps(own, indent=2, sort_keys=True) + '\n'
+  if not path.exists():
+    files.write(header, text)
+    return {}
+  if not header.exists() or header.read_text() != text:
+    raise UserError(
+        f'{path} has scores of another teacher, or of another version. Remove'
+        ' it, or give another --output_dir.'
+    )
+  content = path.read_bytes()
+  whole = content[: content.rfind(b'\n') + 1]
+  if len(whole) < len(content):
+    with files.writing(path, 'another --output_dir'):
+      os.truncate(path, len(whole))
+  return read(path) if whole else {}
+
+
+def _names(
+    pairs: np.ndarray, retrieval_set: RetrievalSet
+) -> list[tuple[str, str]]:
+  queries, passages = retrieval_set.query_ids, retrieval_set.corpus.ids
+  return [(queries[q], str(passages[p])) for q, p in pairs.tolist()]

@@ -1,0 +1,80 @@
+"""A cross-encoder that is ready to score texts."""
+
+from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from dualenc_jax.inference.embedder import Scorer
+from dualenc_jax.text.joined import Around, Joined
+from dualenc_jax.text.pool import Pool
+from dualenc_jax.text.ragged import lengths_to_offsets, Ragged
+from dualenc_jax.text.tokenizer import Tokenizer
+
+# Pairs whose tokens are in memory at a time.
+_BLOCK = 2**16
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Teacher:
+  """A cross-encoder with its parameters, and how texts become its tokens.
+
+  Attributes:
+    params: the parameters on the devices, as `scorer` takes them.
+    tokenizer: vocabulary and lengths.
+    around: what joins a query and a passage.
+    scorer: the model, compiled.
+    provenance: what its scores depend on, as JSON.
+  """
+
+  params: Any
+  tokenizer: Tokenizer
+  around: Around
+  scorer: Scorer
+  provenance: Mapping[str, Any]
+
+  def scores(
+      self,
+      queries: Sequence[str],
+      passages: Sequence[str],
+      pairs: np.ndarray,
+  ) -> np.ndarray:
+    """Logits of pairs of texts.
+
+    Args:
+      queries: Q texts.
+      passages: N texts.
+      pairs: int64 [n, 2], numbers of a query and of a passage.
+
+    Returns:
+      float32 [n].
+    """
+    blocks = [found for _, found in self.blocks(queries, passages, pairs)]
+    return np.concatenate([np.zeros(0, np.float32), *blocks])
+
+  def blocks(
+      self,
+      queries: Sequence[str],
+      passages: Sequence[str],
+      pairs: np.ndarray,
+      size: int = _BLOCK,
+  ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields blocks of pairs [b, 2] with their scores [b], in order."""
+    # Each text that takes part is tokenised once.
+    rows = np.empty_like(pairs)
+    pools = []
+    for column, (texts, encode) in enumerate((
+        (queries, self.tokenizer.encode_queries),
+        (passages, self.tokenizer.encode_passages),
+    )):
+      used, rows[:, column] = np.unique(pairs[:, column], return_inverse=True)
+      pools.append(Pool([(encode([texts[i] for i in used.tolist()]), {})]))
+    joined = Joined(self.around, *pools)
+    for start in range(0, len(pairs), size):
+      block = rows[start : start + size]
+      offsets = lengths_to_offsets(joined.lengths(block))
+      values = np.empty(offsets[-1], np.int32)
+      joined.copy(block, values, offsets[:-1])
+      scores = self.scorer.scores(self.params, Ragged(values, offsets))
+      yield pairs[start : start + size], scores

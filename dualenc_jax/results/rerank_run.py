@@ -1,0 +1,148 @@
+"""A TREC run in the order of a teacher's scores, measured before and after."""
+
+from collections.abc import Mapping
+import logging
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.evaluation import metrics, teacher_scores, trec
+from dualenc_jax.evaluation.metrics import Scores
+from dualenc_jax.evaluation.retrieval_set import RetrievalSet
+from dualenc_jax.inference.teacher import Teacher
+from dualenc_jax.io import files
+from dualenc_jax.results import evaluate
+from dualenc_jax.results.folder import METRICS, PER_QUERY, write_per_query
+from dualenc_jax.search.ranking import best_first
+
+# The folder, in the result's, of the run as it was.
+BEFORE = 'before'
+_LOG = logging.getLogger(__name__)
+Run = Mapping[str, Mapping[str, float]]
+
+
+def rerank_run(
+    experiment: Any,
+    split: str,
+    path: pathlib.Path,
+    folder: pathlib.Path,
+    command: str,
+    options: evaluate.Options,
+) -> tuple[Scores, Scores]:
+  """Re-ranks a run and writes the result folder, and that of the run itself.
+
+  Args:
+    experiment: whose task and caches; it needs no more than these.
+    split: of the task.
+    path: of the run, over the corpus of the split.
+    folder: of the result.
+    command: the command line that makes this result.
+    options: its teacher, depth and k.
+
+  Returns:
+    The metrics before and after.
+
+  Raises:
+    UserError: the run has queries or passages that the task has not, or scores
+      are missing or not finite.
+  """
+  ranked = RetrievalSet.of_split(experiment, split)
+  run = trec.read_run(path)
+  queries, passages = _numbers(run, ranked, path)
+  order = {query: best_first(hits) for query, hits in run.items()}
+  depth = options.rerank_depth
+  if short := sum(len(hits) < depth for hits in order.values()):
+    _LOG.warning(
+        '%s: %s of its %s queries have fewer than %d hits: all they have are'
+        ' re-ranked.',
+        path,
+        f'{short:,}',
+        f'{len(order):,}',
+        depth,
+    )
+  files.make_folder(folder, 'another --output_dir')
+  facts = evaluate.facts_of(experiment, split, ranked, options)
+  facts |= {'command': command, 'run': path.name}
+  teacher = options.teacher
+  if isinstance(teacher, Teacher):
+    score = teacher_scores.of_teacher(teacher, ranked, folder)
+  else:
+    score = teacher_scores.of_file(teacher, ranked)
+  pairs = [
+      (queries[query], passages[hit])
+      for query, hits in order.items()
+      for hit in hits[:depth]
+  ]
+  scores = iter(score(np.array(pairs, np.int64).reshape(-1, 2)).tolist())
+  new = {}
+  for query, hits in order.items():
+    best = {hit: next(scores) for hit in hits[:depth]}
+    lowest = min(best.values())
+    below = {hit: lowest - i for i, hit in enumerate(hits[depth:], start=1)}
+    new[query] = best | below
+  how = {'system': 'rerank', **evaluate.teacher_facts(options)}
+  before = _write(folder / BEFORE, run, ranked, options.k, facts)
+  return before, _write(folder, new, ranked, options.k, {**facts, **how})
+
+
+def _numbers(
+    run: Run, ranked: RetrievalSet, path: pathlib.Path
+) -> tuple[dict[str, int], dict[str, int]]:
+  """The numbers of queries and passages by their ids."""
+  queries = {name: i for i, name in enumerate(ranked.query_ids)}
+  passages = {str(name): i for i, name in enumerate(ranked.ranked_ids)}
+  for what, known, found in (
+      ('query', queries, run),
+      ('passage', passages, {hit for hits in run.values() for hit in hits}),
+  ):
+    unknown = sorted(name for name in found if name not in known)
+    if unknown:
+      raise UserError(
+          f'{path}: the task has no {what} {unknown[0]!r}'
+          + (f', nor {len(unknown) - 1:,} more' if len(unknown) > 1 else '')
+          + '. Is the run of another data set or split?'
+      )
+  return queries, passages
+
+
+def _write(
+    folder: pathlib.Path,
+    run: Run,
+    ranked: RetrievalSet,
+    k: int,
+    facts: Mapping[str, Any],
+) -> Scores:
+  """Writes run.trec, per_query.tsv and metrics.json."""
+  qrels = {
+      query: {
+          # What is judged and not in the corpus counts as not found.
+          str(ranked.ranked_ids[p]) if p >= 0 else f'absent {p}': grade
+          for p, grade in judged.items()
+      }
+      for query, judged in zip(ranked.query_ids, ranked.judgements)
+  }
+  cut = {
+      query: {hit: hits[hit] for hit in best_first(hits)[:k]}
+      for query, hits in run.items()
+  }
+  scores = metrics.evaluate_run(cut, qrels, str(folder))
+  files.make_folder(folder, 'another --output_dir')
+  lines = [
+      f'{query} Q0 {hit} {rank} {np.float32(score):.9g} dualenc\n'
+      for query, hits in cut.items()
+      for rank, (hit, score) in enumerate(hits.items(), start=1)
+  ]
+  files.write(folder / 'run.trec', ''.join(lines))
+  write_per_query(folder / PER_QUERY, list(scores.queries), scores.values)
+  files.write_json(
+      folder / METRICS,
+      {
+          'metrics': scores.means(),
+          'queries_counted': len(scores.queries),
+          **facts,
+          'depth': scores.depth,
+      },
+  )
+  return scores

@@ -1,0 +1,240 @@
+"""Re-ranking by a cross-encoder and by files, through the commands."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import tiny_beir
+import tiny_run
+
+from dualenc_jax.commands import cli, evaluate, rerank, search, train
+from dualenc_jax.errors import UserError
+from dualenc_jax.evaluation import teacher_scores
+from dualenc_jax.evaluation.trec import read_run
+from dualenc_jax.interop import loading
+
+DEPTH = 7
+
+
+@pytest.fixture(scope='module')
+def tiny(tmp_path_factory):
+  """A set, a run over it with lists of ten and one of three, and flags."""
+  folder = tmp_path_factory.mktemp('data')
+  made = tiny_beir.make(0)
+  made.write(folder / 'beir')
+  rng = np.random.default_rng(0)
+  lines = []
+  for number, query in enumerate(made.queries):
+    ids = rng.permutation(sorted(made.corpus))[: 3 if number == 1 else 10]
+    lines += [
+        f'{query} Q0 {name} 0 {20 - i} x\n' for i, name in enumerate(ids)
+    ]
+  (folder / 'run.trec').write_text(''.join(lines))
+  return folder, made
+
+
+@pytest.fixture(scope='module')
+def teacher(tmp_path_factory):
+  """A cross-encoder of two steps; what matters is that it scores."""
+  folder = tmp_path_factory.mktemp('teacher')
+  train.main([
+      *tiny_run.flags(folder, '--gin_file=architectures/cross_encoder.gin'),
+      '--gin.NUM_NEGATIVES=1',
+      '--gin.PAIR_LENGTH=48',
+      f'--model_dir={folder / "model"}',
+  ])
+  return folder / 'model'
+
+
+def flags(tiny, output, teacher, *more):
+  folder, _ = tiny
+  return [
+      'rerank',
+      f'--teacher={teacher}',
+      f'--run={folder / "run.trec"}',
+      '--tasks=beir',
+      f'--gin.BEIR_FOLDER={folder / "beir"}',
+      '--gin.BEIR_TOLERANCE=1.0',
+      '--split=test',
+      f'--depth={DEPTH}',
+      f'--output_dir={output}',
+      *more,
+  ]
+
+
+def write_scores(tiny, path, score):
+  folder, _ = tiny
+  run = read_run(folder / 'run.trec')
+  lines = [
+      f'{q}\t{p}\t{score(q, p)}\n' for q, hits in run.items() for p in hits
+  ]
+  path.write_text(''.join(lines))
+  return path
+
+
+@pytest.mark.slow
+def test_by_a_cross_encoder(tiny, teacher, tmp_path, capsys, monkeypatch):
+  output = tmp_path / 'out'
+  cli.main(flags(tiny, output, teacher))
+  said = capsys.readouterr()
+  assert 'Re-ranking: MRR@10' in said.out
+  assert '1 of its' in said.err and 'have fewer than 7 hits' in said.err
+  before, after = read_run(tiny[0] / 'run.trec'), read_run(output / 'run.trec')
+  model = loading.load_teacher(teacher)
+  for query, hits in before.items():
+    names = [*hits]
+    texts = [tiny_beir_text(tiny[1], name) for name in names[:DEPTH]]
+    pairs = np.stack([np.zeros(len(texts), int), np.arange(len(texts))], 1)
+    scores = model.scores([tiny[1].queries[query]], texts, pairs)
+    order = sorted(
+        range(len(texts)), key=lambda i: (scores[i], names[i]), reverse=True
+    )
+    wanted = [*(names[i] for i in order), *names[DEPTH:]]
+    assert [*after[query]] == wanted
+    assert [*after[query].values()][: len(texts)] == pytest.approx(
+        sorted(scores.tolist(), reverse=True), rel=1e-5, abs=1e-6
+    )
+  # Cut off anywhere, it goes on from there and computes the rest alone.
+  scores = output / 'scores.tsv'
+  whole = scores.read_text()
+  scores.write_text(whole[: len(whole) // 2])
+  first = scores.read_text().count('\n')
+  asked = []
+  blocks = type(model).blocks
+  monkeypatch.setattr(
+      type(model),
+      'blocks',
+      lambda self, q, p, pairs, size: (
+          asked.append(len(pairs)) or blocks(self, q, p, pairs, size)
+      ),
+  )
+  cli.main(flags(tiny, output, teacher))
+  assert scores.read_text() == whole
+  assert asked == [whole.count('\n') - first]
+  assert read_run(output / 'run.trec') == after
+  # Any scorer takes part by such a file.
+  cli.main(flags(tiny, tmp_path / 'by_file', scores))
+  assert read_run(tmp_path / 'by_file' / 'run.trec') == after
+  cli.main(['compare', str(output / 'before'), str(output)])
+  assert 'MRR' in capsys.readouterr().out
+
+
+def tiny_beir_text(made, name):
+  document = made.corpus[name]
+  return document if isinstance(document, str) else ' '.join(document)
+
+
+def test_by_a_file_of_the_judgements(tiny, tmp_path, capsys):
+  _, made = tiny
+  path = write_scores(
+      tiny, tmp_path / 's.tsv', lambda q, p: made.qrels.get(q, {}).get(p, 0)
+  )
+  cli.main(flags(tiny, tmp_path / 'out', path))
+  said = capsys.readouterr().out
+  assert 'WARNING' not in said
+  after = read_run(tmp_path / 'out' / 'run.trec')
+  run = read_run(tiny[0] / 'run.trec')
+  values = []
+  for query, grades in made.qrels.items():
+    if not any(int(g) > 0 for g in grades.values()):
+      continue
+    first = [*run.get(query, {})][:DEPTH]
+    top = [hit for hit in first if int(grades.get(hit, 0)) > 0]
+    values.append(bool(top))
+    if top:
+      assert int(grades[next(iter(after[query]))]) > 0
+  metrics = json.loads((tmp_path / 'out' / 'metrics.json').read_text())
+  assert metrics['metrics']['P@1'] == pytest.approx(np.mean(values))
+  assert metrics['teacher'] == {'scores': 's.tsv'}
+
+
+def test_a_teacher_that_does_not_help_is_told(tiny, tmp_path, capsys):
+  _, made = tiny
+  path = write_scores(
+      tiny, tmp_path / 's.tsv', lambda q, p: -made.qrels.get(q, {}).get(p, 0)
+  )
+  cli.main(flags(tiny, tmp_path / 'out', path))
+  assert 'WARNING: the teacher does not beat' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    'change, message',
+    [
+        (lambda s: s.replace('\t1\n', '\tnan\n'), r's.tsv:1: the score is nan'),
+        (lambda s: s + s[: s.index('\n') + 1], 'have a score before'),
+        (lambda s: 'q p\n' + s, r"s.tsv:1: 'q p'; expected query id, passage"),
+        (lambda s: s[: len(s) // 3], r'no score of|expected query id'),
+        (lambda s: '', 'has no scores'),
+    ],
+)
+def test_bad_files_of_scores(tiny, tmp_path, change, message):
+  path = write_scores(tiny, tmp_path / 's.tsv', lambda q, p: 1)
+  path.write_text(change(path.read_text()))
+  with pytest.raises(UserError, match=message):
+    rerank.main(flags(tiny, tmp_path / 'out', path)[1:])
+
+
+@pytest.mark.parametrize('what, place', [('query', 0), ('passage', 2)])
+def test_a_run_of_unknown_ids(tiny, tmp_path, what, place):
+  path = write_scores(tiny, tmp_path / 's.tsv', lambda q, p: 1)
+  fields = 'q1 Q0 d1 1 2.0 x'.split()
+  fields[place] = 'elsewhere'
+  first = (tiny[0] / 'run.trec').read_text().splitlines()[0].split()
+  fields[2 - place] = first[2 - place]
+  (tmp_path / 'bad.trec').write_text(' '.join(fields) + '\n')
+  with pytest.raises(UserError, match=f"no {what} 'elsewhere'. Is the run of"):
+    rerank.main(
+        flags(
+            tiny, tmp_path / 'out', path, f'--run={tmp_path / "bad.trec"}'
+        )[1:]
+    )
+
+
+def test_what_is_no_teacher(tiny, tmp_path):
+  with pytest.raises(UserError, match='neither a model_dir .* nor a file'):
+    rerank.main(flags(tiny, tmp_path / 'out', tmp_path)[1:])
+
+
+@pytest.mark.slow
+def test_evaluate_and_search_re_rank(tiny, teacher, tmp_path, capsys):
+  student = tmp_path / 'student'
+  train.main([*tiny_run.flags(tmp_path), f'--model_dir={student}'])
+  evaluate.main([
+      f'--model_dir={student}', '--split=test', f'--rerank={teacher}',
+      '--rerank_depth=5', '--baselines=bm25',
+  ])
+  said = capsys.readouterr().out
+  assert 'rerank' in said and 'Re-ranking: MRR@10' in said
+  (folder,) = (student / 'evaluation').glob('*-test')
+  own, new = (
+      read_run(folder / part / 'run.trec') for part in ('', 'rerank')
+  )
+  for query, hits in own.items():
+    assert {*[*hits][:5]} == {*[*new[query]][:5]}
+    assert [*hits][5:] == [*new[query]][5:]
+  cli.main(['compare', str(student), f'{student}:rerank'])
+  assert 're-ranked' in capsys.readouterr().out
+  cli.main(['report', f'--model_dir={student}'])
+  capsys.readouterr()
+  found = []
+  for more in ([], [f'--rerank={teacher}', '--rerank_depth=4']):
+    cli.main(['search', f'--model_dir={student}', '--k=3', *more, 'find xml'])
+    found.append(capsys.readouterr().out.splitlines())
+  assert len(found[1]) == 4
+  scores = [float(line.split()[0]) for line in found[1][1:]]
+  assert scores == sorted(scores, reverse=True)
+  with pytest.raises(UserError, match='is a DualEncoder, no cross-encoder'):
+    search.main([f'--model_dir={student}', f'--rerank={student}', 'find xml'])
+
+
+def test_kept_scores_of_another_teacher(tmp_path):
+  path, header = tmp_path / 'scores.tsv', tmp_path / 'scores.json'
+  assert teacher_scores._kept(path, header, {'run_id': 'a'}) == {}
+  path.write_text('q\tp\t0.5\nq\tother\t0.')
+  assert teacher_scores._kept(path, header, {'run_id': 'a'}) == {
+      ('q', 'p'): 0.5
+  }
+  with pytest.raises(UserError, match='scores of another teacher'):
+    teacher_scores._kept(path, header, {'run_id': 'b'})
+  assert math.isclose(teacher_scores.read(path)['q', 'p'], 0.5)
