@@ -218,9 +218,10 @@ class Retriever:
     Args:
       queries: Q texts, or their embeddings, float [Q, D].
       k: hits a query.
-      hybrid: fuses the scores with those of BM25: 'rrf' by their ranks, 0 to 1
-        by the share of the dense ones, see `search.hybrid`. It takes texts of
-        queries and passages. None searches by the embeddings alone.
+      hybrid: fuses the scores with those of BM25: 0 to 1, such as 0.5, is the
+        share of the dense ones; 'rrf' fuses the ranks, see `search.hybrid`. It
+        takes texts of queries and passages. None searches by the embeddings
+        alone.
 
     Returns:
       (scores, ids), [Q, k] each, best first; equal scores in trec_eval's order,

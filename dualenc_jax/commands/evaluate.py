@@ -137,9 +137,9 @@ def make_parser() -> flags.Parser:
       help='bm25,hybrid by default, below half a million passages',
   )
   add(
-      '--hybrid_weight', type=bm25.weight, default=hybrid.RRF,
-      help='how BM25 and dense scores are fused: rrf, by their ranks, needs no'
-      ' choice; 0 to 1, the share of the dense z-scores; validation chooses it',
+      '--hybrid_weight', type=bm25.weight, default=hybrid.WEIGHT,
+      help='how BM25 and dense scores are fused: 0 to 1, the share of the dense'
+      ' z-scores, 0.5 by default; validation chooses it; rrf, by their ranks',
   )
   rerank.add_flags(parser)
   return parser

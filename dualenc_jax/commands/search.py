@@ -31,9 +31,9 @@ def main(argv: Sequence[str] | None = None) -> None:
       help='what `dualenc encode` wrote; MODEL_DIR/index by default',
   )
   parser.add_argument(
-      '--hybrid', type=bm25.share, metavar='rrf | SHARE',
-      help='search by BM25, too: rrf fuses the ranks, 0 to 1 is the share of'
-      ' the dense scores',
+      '--hybrid', type=bm25.share, metavar='SHARE | rrf',
+      help='search by BM25, too: 0 to 1, such as 0.5, is the share of'
+      ' the dense scores; rrf fuses the ranks',
   )
   bm25.add_flags(parser)
   rerank.add_flags(parser)

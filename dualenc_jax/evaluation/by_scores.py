@@ -59,7 +59,7 @@ def choose_weight(
     raise UserError(
         'The weight of hybrid search cannot be chosen: no query of the'
         ' validation split has a relevant passage. Give the weight, or take'
-        f' {hybrid.RRF!r}, which has none.'
+        f' {hybrid.WEIGHT}.'
     )
   chosen = np.random.default_rng(0).permutation(chosen)[:most].tolist()
   reciprocal = np.zeros(len(hybrid.WEIGHTS))

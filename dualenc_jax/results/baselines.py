@@ -15,7 +15,7 @@ from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.results.folder import BASELINES
 from dualenc_jax.search import bm25
 from dualenc_jax.search.bm25 import BM25
-from dualenc_jax.search.hybrid import Hybrid, RRF
+from dualenc_jax.search.hybrid import Hybrid, RRF, WEIGHT
 
 BM25_FOLDER, HYBRID_FOLDER = BASELINES
 VALIDATION = 'validation'
@@ -73,7 +73,7 @@ class Baselines:
 
   names: Collection[str] | None = None
   words: Words = Words()
-  weight: float | str = RRF
+  weight: float | str = WEIGHT
 
   def check(self, task: Dataset, split: str) -> None:
     """Raises UserError where the weight cannot be chosen."""

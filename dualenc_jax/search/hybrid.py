@@ -28,6 +28,9 @@ from dualenc_jax.search.ranking import (
 )
 
 RRF = 'rrf'
+# Of the dense scores. On four sets it was ahead of reciprocal ranks, which a
+# far weaker system harms, and nowhere behind; benchmarks/RESULTS.md.
+WEIGHT = 0.5
 # Added to ranks, as published; and how deep ranks are looked at.
 _CONSTANT, _DEPTH = 60, 1000
 # Queries and passages whose dense scores are computed at a time: of two million
@@ -60,7 +63,7 @@ class Hybrid:
       self,
       queries: Sequence[str],
       embeddings: np.ndarray,
-      weight: float | str = RRF,
+      weight: float | str = WEIGHT,
   ) -> Iterator[np.ndarray]:
     """Yields float32 [N] of each query.
 
@@ -91,7 +94,7 @@ class Hybrid:
       queries: Sequence[str],
       embeddings: np.ndarray,
       k: int,
-      weight: float | str = RRF,
+      weight: float | str = WEIGHT,
   ) -> Ranking:
     """The k best of each query, or all; for the others see `scores`."""
     scores = self.scores(queries, embeddings, weight)
