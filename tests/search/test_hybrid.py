@@ -53,7 +53,8 @@ def test_reciprocal_ranks_are_those_of_the_formula(vectors):
     order = sorted(range(len(IDS)), key=lambda i: (scores[i], IDS[i]))[::-1]
     for rank, row in enumerate(order, start=1):
       expected[row] += 1 / (60 + rank)
-  (found,) = Hybrid(words, embeddings, IDS).scores([QUERY], query[None])
+  system = Hybrid(words, embeddings, IDS)
+  (found,) = system.scores([QUERY], query[None], 'rrf')
   np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
