@@ -155,6 +155,13 @@ def load(
     across = experiment.partitioner
     local = HostPartitioner(across.model_parallel, across.rules)
     experiment = dataclasses.replace(experiment, partitioner=local)
+  if not hasattr(experiment.objective, 'embedder'):
+    raise UserError(
+        f'{folder} is no dual encoder: {type(experiment.objective).__name__} is'
+        ' what it learnt, so it embeds nothing. A cross-encoder re-ranks:'
+        f' `dualenc rerank --teacher={folder}`, or --rerank={folder} of evaluate'
+        ' and search.'
+    )
   experiment.objective.check_mesh(experiment.partitioner)
   tokenizer = experiment.tokenizer
 

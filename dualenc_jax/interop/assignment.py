@@ -24,7 +24,8 @@ def assign(
   A parameter takes the first that there is: what the first rule that matches
   its whole name says; the tensor of its name; for a part of the passage tower
   that the checkpoint has only one of, that of its only tower. The projection of
-  a pretrained T5, which has none, and parameters of the loss start fresh.
+  a pretrained T5, which has none, parameters of the loss, and the head of a
+  cross-encoder where there is none, start fresh.
 
   Args:
     shapes: of the parameters, by name, one for each layer.
@@ -136,7 +137,9 @@ def _default(name: str, weights: Weights) -> str:
 
 def _may_start_fresh(name: str, weights: Weights) -> bool:
   part = name.split('/')[0].removeprefix('passage_')
-  return part == 'loss' or (part == 'projection' and not weights.has_projection)
+  if part == 'projection':
+    return not weights.has_projection
+  return part in ('loss', 'head')
 
 
 def _dropped(

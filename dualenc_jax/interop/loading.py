@@ -50,7 +50,7 @@ def load(
   if not weights.has_projection:
     raise UserError(
         f'{weights.path} ({weights.kind}) has no projection: it is a pretrained'
-        ' encoder, no dual encoder yet. Train one from it, with'
+        ' encoder or a cross-encoder, no dual encoder. Train one from it, with'
         f' --gin.INITIAL_CHECKPOINT_PATH={weights.path}.'
     )
   provenance = {
@@ -77,6 +77,12 @@ def load_own(path: pathlib.Path, step: int | None = None) -> Loaded:
   """
 
   def use(checkpoint: own.Checkpoint) -> Loaded:
+    if 'template' in checkpoint.meta['model']:
+      raise UserError(
+          f'{path} is a cross-encoder, which scores pairs and embeds nothing.'
+          f' It re-ranks: `dualenc rerank --teacher={path}`. Give a dual'
+          ' encoder.'
+      )
     weights = own.weights_of(checkpoint)
     model = own.model_of(weights.described, weights.path)
     tokenizer = make_tokenizer(weights)

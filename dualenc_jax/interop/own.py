@@ -32,6 +32,8 @@ from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
 KIND = 'dualenc_jax model_dir'
 # A statistic of a parameter in optax state: 0/v_row/encoder/.../kernel.
 STATISTIC = re.compile(r'(?:(.*)/)?(v_row|v_col|v|mu|nu)/(.+)')
+# What the parameters of a cross-encoder's head begin with.
+HEAD = 'head/'
 _CHECKPOINTS = 'checkpoints'
 _AGAIN = 'Copy the whole folder again.'
 _LOG = logging.getLogger(__name__)
@@ -187,10 +189,15 @@ def open_checkpoint(path: pathlib.Path, step: int) -> Checkpoint:
 def weights_of(checkpoint: Checkpoint) -> Weights:
   """A checkpoint of a `DualEncoder` as one of any kind, without its optimizer.
 
+  That of a cross-encoder is one of its encoder, without a projection; its score
+  head is kept beside, as the parameters of a loss are.
+
   Raises:
     UserError: it is of another model.
   """
-  tensors, meta = checkpoint.tensors, checkpoint.meta
+  meta = checkpoint.meta
+  heads = {n: t for n, t in checkpoint.tensors.items() if n.startswith(HEAD)}
+  tensors = {n: t for n, t in checkpoint.tensors.items() if n not in heads}
   encoders = {
       tower: _encoder(tensors, meta['model'].get(tower) or {}, tower)
       for tower in ENCODERS
@@ -205,7 +212,7 @@ def weights_of(checkpoint: Checkpoint) -> Weights:
       encoders.get('encoder') or infer_encoder(tensors),
       encoders.get('passage_encoder'),
       Usage().saved(facts, checkpoint.model_dir),
-      loss=checkpoint.loss,
+      loss={**checkpoint.loss, **heads},
       step=meta['step'],
       described=meta['model'],
   ).check()

@@ -8,7 +8,17 @@ import pytest
 import tiny_beir
 import tiny_run
 
-from dualenc_jax.commands import cli, evaluate, rerank, search, train
+import dualenc_jax
+from dualenc_jax.commands import (
+  analyze,
+  cli,
+  convert,
+  encode,
+  evaluate,
+  rerank,
+  search,
+  train,
+)
 from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import teacher_scores
 from dualenc_jax.evaluation.trec import read_run
@@ -226,6 +236,45 @@ def test_evaluate_and_search_re_rank(tiny, teacher, tmp_path, capsys):
   assert scores == sorted(scores, reverse=True)
   with pytest.raises(UserError, match='is a DualEncoder, no cross-encoder'):
     search.main([f'--model_dir={student}', f'--rerank={student}', 'find xml'])
+
+
+@pytest.mark.slow
+def test_a_cross_encoder_where_a_dual_encoder_is_expected(
+    teacher, tmp_path
+):
+  for command, more in (
+      (evaluate, []),
+      (encode, []),
+      (search, ['a']),
+      (analyze, [f'--output_dir={tmp_path}']),
+  ):
+    with pytest.raises(UserError, match='no dual encoder: .*--rerank='):
+      command.main([f'--model_dir={teacher}', *more])
+  with pytest.raises(UserError, match='is a cross-encoder, which scores pairs'):
+    convert.main([str(teacher), '--to=npz', f'--out={tmp_path / "x"}'])
+  with pytest.raises(UserError, match='is a cross-encoder, which scores pairs'):
+    dualenc_jax.Retriever.from_dir(teacher)
+
+
+@pytest.mark.slow
+def test_either_starts_from_the_other(teacher, tmp_path, capfd):
+  """The encoder is taken, projection or head are fresh."""
+  student = [
+      *tiny_run.flags(tmp_path, '--gin.STEPS=1'),
+      f'--gin.INITIAL_CHECKPOINT_PATH={teacher}',
+      f'--model_dir={tmp_path / "student"}',
+  ]
+  train.main(student)
+  assert 'fresh: projection/kernel; left out: 2 of' in capfd.readouterr().err
+  cross = [
+      *tiny_run.flags(tmp_path, '--gin.STEPS=1'),
+      '--gin_file=architectures/cross_encoder.gin',
+      "--gin.INITIAL_CHECKPOINT_DROP=('projection/.*',)",
+      f'--gin.INITIAL_CHECKPOINT_PATH={tmp_path / "student"}',
+      f'--model_dir={tmp_path / "cross"}',
+  ]
+  train.main(cross)
+  assert 'fresh: head/bias, head/kernel.' in capfd.readouterr().err
 
 
 def test_kept_scores_of_another_teacher(tmp_path):
