@@ -159,8 +159,8 @@ def load(
     raise UserError(
         f'{folder} is no dual encoder: {type(experiment.objective).__name__} is'
         ' what it learnt, so it embeds nothing. A cross-encoder re-ranks:'
-        f' `dualenc rerank --teacher={folder}`, or --rerank={folder} of evaluate'
-        ' and search.'
+        f' `dualenc rerank --teacher={folder}`, or --rerank={folder} of'
+        ' evaluate and search.'
     )
   experiment.objective.check_mesh(experiment.partitioner)
   tokenizer = experiment.tokenizer

@@ -77,12 +77,6 @@ def load_own(path: pathlib.Path, step: int | None = None) -> Loaded:
   """
 
   def use(checkpoint: own.Checkpoint) -> Loaded:
-    if 'template' in checkpoint.meta['model']:
-      raise UserError(
-          f'{path} is a cross-encoder, which scores pairs and embeds nothing.'
-          f' It re-ranks: `dualenc rerank --teacher={path}`. Give a dual'
-          ' encoder.'
-      )
     weights = own.weights_of(checkpoint)
     model = own.model_of(weights.described, weights.path)
     tokenizer = make_tokenizer(weights)

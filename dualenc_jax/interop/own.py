@@ -238,6 +238,11 @@ def model_of(facts: Mapping[str, Any], path: str) -> Any:
   Raises:
     UserError: it is not of this library's classes.
   """
+  if 'template' in facts:
+    raise UserError(
+        f'{path} is a cross-encoder, which scores pairs and embeds nothing. It'
+        f' re-ranks: `dualenc rerank --teacher={path}`. Give a dual encoder.'
+    )
   known = _KNOWN.get(facts.get('class'))
   if known is None:
     raise UserError(
