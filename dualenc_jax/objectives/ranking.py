@@ -1,6 +1,6 @@
 """Training of a cross-encoder: lists of a positive and hard negatives."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 import dataclasses
 from typing import Any
 
@@ -10,11 +10,13 @@ import jax.numpy as jnp
 from dualenc_jax import losses
 from dualenc_jax.data import Layout, Packed
 from dualenc_jax.errors import UserError
+from dualenc_jax.inference.embedder import Scorer
 from dualenc_jax.losses import lists
 from dualenc_jax.models import CrossEncoder, describe, model_params
 from dualenc_jax.objectives.from_pairs import encode_texts, FromPairs
 from dualenc_jax.objectives.objective import Run
 from dualenc_jax.parallel import partitioning
+from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.text.joined import Around, Template
 
 
@@ -126,10 +128,18 @@ class Ranking(FromPairs):
     template = dataclasses.asdict(self.template)
     return {**describe(self.model), 'template': template}
 
-  def apart(
-      self, params: Any, batch: Any
-  ) -> tuple[Callable[..., Any], Any, Any, Any] | None:
-    return None
+  def scorer(
+      self, params: Any, partitioner: Partitioner, batch_size: int
+  ) -> Scorer:
+    """Scores with `model_params` of a train state's parameters.
+
+    Args:
+      params: abstract parameters with their shardings.
+      partitioner: the mesh.
+      batch_size: most rows that a device scores at once.
+    """
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, model_params(params))
+    return Scorer(self.model, partitioner, shardings, batch_size)
 
 
 def lists_of(batch: Any, scores: jax.Array) -> lists.Lists:

@@ -1,7 +1,8 @@
 """Evaluation while training, before the first step too, and what it changed."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 import dataclasses
+import functools
 import logging
 import pathlib
 from typing import Any
@@ -10,8 +11,10 @@ import jax
 import numpy as np
 
 from dualenc_jax.data import Cache
-from dualenc_jax.evaluation import evaluation
+from dualenc_jax.evaluation import by_scores, evaluation, rerank
+from dualenc_jax.evaluation.evaluation import Evaluation
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
+from dualenc_jax.inference.teacher import Teacher
 from dualenc_jax.io import files
 from dualenc_jax.models import model_params
 from dualenc_jax.results import significance
@@ -19,6 +22,7 @@ from dualenc_jax.results.folder import read_per_query, write_per_query
 from dualenc_jax.results.result import per_query
 from dualenc_jax.run.experiment import Experiment
 from dualenc_jax.run.loop import Hook, Training
+from dualenc_jax.search.bm25 import BM25
 from dualenc_jax.training.step import Plan
 
 SPLIT = 'validation'
@@ -26,28 +30,63 @@ SPLIT = 'validation'
 _BEFORE, _AFTER = 'before.tsv', 'after.tsv'
 # What is told at the end, the first that there is.
 _METRICS = ('MRR', 'nDCG@10', 'Top-20')
+# Hits that a cross-encoder orders: all of 1,000 queries would take minutes.
+_DEPTH = 20
+Evaluate = Callable[[Any, RetrievalSet], Evaluation]
 _LOG = logging.getLogger(__name__)
 
 
 def hooks(experiment: Experiment, plan: Plan) -> list[Hook]:
   """Evaluates on fixed sub-corpora: of the validation split, of other tasks.
 
-  [] where the objective has no `embedder`, as `Contrastive` has, or
-  `eval_every` is 0.
+  A dual encoder ranks the sub-corpus, a cross-encoder the best hits of BM25.
+  [] where the objective has neither an `embedder`, as `Contrastive` has, nor a
+  `scorer`, as `Ranking`, or `eval_every` is 0.
   """
-  make_embedder = getattr(experiment.objective, 'embedder', None)
-  if not experiment.eval_every or make_embedder is None:
+  evaluate = _evaluator(experiment, plan)
+  if not experiment.eval_every or evaluate is None:
     return []
-  embedder = make_embedder(
-      plan.abstract.params, experiment.partitioner, experiment.eval_batch_size
-  )
   return [
       Hook(lambda run: tell_overlap(experiment), at_start=True, at_end=False),
       *(
-          _hook(experiment, embedder, group, part)
+          _hook(experiment, evaluate, group, part)
           for group, part in _parts(experiment)
       ),
   ]
+
+
+def _evaluator(experiment: Experiment, plan: Plan) -> Evaluate | None:
+  objective = experiment.objective
+  of_mesh = (
+      plan.abstract.params, experiment.partitioner, experiment.eval_batch_size
+  )
+  if hasattr(objective, 'embedder'):
+    return functools.partial(evaluation.evaluate, objective.embedder(*of_mesh))
+  if not hasattr(objective, 'scorer'):
+    return None
+  scorer, around = objective.scorer(*of_mesh), objective.around(experiment)
+  _LOG.info(
+      'Evaluation while training re-ranks the %d best hits of BM25.', _DEPTH
+  )
+
+  # By sub-corpus, each of which is ranked once.
+  first: dict[int, Evaluation] = {}
+
+  def evaluate(params: Any, part: RetrievalSet) -> Evaluation:
+    if id(part) not in first:
+      first[id(part)] = _of_bm25(part)
+    teacher = Teacher(params, experiment.tokenizer, around, scorer, {})
+    texts = part.query_texts, part.corpus.texts
+    return rerank.evaluate(
+        first[id(part)], part, functools.partial(teacher.scores, *texts), _DEPTH
+    )
+
+  return evaluate
+
+
+def _of_bm25(part: RetrievalSet) -> Evaluation:
+  words = BM25(part.corpus.texts)
+  return by_scores.evaluate(map(words.scores, part.query_texts), part)
 
 
 def tell_overlap(experiment: Experiment) -> None:
@@ -127,14 +166,17 @@ def _pairs(cache: Cache) -> np.ndarray:
 
 
 def _hook(
-    experiment: Experiment, embedder: Any, group: str, everything: RetrievalSet
+    experiment: Experiment,
+    evaluate: Evaluate,
+    group: str,
+    everything: RetrievalSet,
 ) -> Hook:
   part = everything.subset(experiment.eval_queries, experiment.eval_passages)
   folder = pathlib.Path(experiment.model_dir) / group
 
   def measure(run: Training) -> dict[str, float]:
     params = model_params(run.state.params)
-    found = evaluation.evaluate(embedder, params, part)
+    found = evaluate(params, part)
     if jax.process_index() == 0:
       files.make_folder(folder, 'another MODEL_DIR')
       path = folder / (_AFTER if run.step else _BEFORE)

@@ -97,6 +97,23 @@ def test_worse_than_before_is_a_warning(tmp_path, capfd):
   assert 'WARNING: validation is worse than before training' in said
 
 
+def test_a_cross_encoder_orders_hits_of_bm25(tmp_path, capfd):
+  flags = tiny_run.flags(
+      tmp_path,
+      '--gin.EVAL_EVERY=2',
+      '--gin_file=architectures/cross_encoder.gin',
+      f'--model_dir={tmp_path / "model"}',
+  )
+  train.main(flags)
+  said = capfd.readouterr().err
+  assert 're-ranks the 20 best hits of BM25' in said
+  assert 'validation, 23 queries: MRR' in said and 'before training' in said
+  rows = [r for r in lines_of(tmp_path / 'model') if r['group'] == 'validation']
+  assert [row['step'] for row in rows] == [0, 2]
+  # All relevant passages are among what BM25 finds of 24 passages.
+  assert all(0 < row['MRR'] <= 1 and row['Recall@100'] == 1 for row in rows)
+
+
 def test_pairs_of_validation_that_are_trained_on_are_told(tmp_path, capfd):
   flags = tiny_run.flags(tmp_path, '--gin.EVAL_EVERY=2')
   train_file, dev = tmp_path / 'train.jsonl', tmp_path / 'dev.jsonl'
