@@ -90,7 +90,8 @@ def run(
     print(
         '\nInterrupted. Run the same command again: training goes on from its'
         ' newest checkpoint, if it has saved one (see CHECKPOINT_EVERY),'
-        ' encoding at the first missing shard; others start over.',
+        ' encoding at the first missing shard, re-ranking after the pairs that'
+        ' are scored; others start over.',
         file=sys.stderr,
     )
     return 130

@@ -110,10 +110,18 @@ def teacher(path: str | None) -> Teacher | pathlib.Path | None:
 
 def cross_encoder(path: str) -> Teacher:
   """The cross-encoder of a model_dir."""
-  if not own.is_one(pathlib.Path(path)):
+  folder = pathlib.Path(path)
+  if folder.is_file():
     raise UserError(
-        f'{path} is neither a model_dir that `dualenc train` wrote nor a file'
-        ' of scores.'
+        f'{path} is a file, and scores of new queries are in none: give the'
+        ' model_dir of a cross-encoder.'
+    )
+  if not own.is_one(folder):
+    what = 'is no model_dir' if folder.exists() else 'does not exist'
+    raise UserError(
+        f'{path} {what}. Expected what `dualenc train` wrote with'
+        ' --gin_file=architectures/cross_encoder.gin, or, but for search, a'
+        ' file of scores.'
     )
   found = loading.load_teacher(pathlib.Path(path))
   _LOG.info(

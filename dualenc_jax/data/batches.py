@@ -94,17 +94,17 @@ class Batches:
         )
     if not 0 <= self.num_others < self.batch_size:
       raise UserError(
-          f'Batches.num_others is {self.num_others}; expected 0 or more, and'
-          f' less than the batch size {self.batch_size}.'
+          f'Batches.num_others (NUM_OTHERS) is {self.num_others}; expected 0 or'
+          f' more, and less than the batch size {self.batch_size}.'
       )
     if self.num_negatives > 0 and not any(
         len(cache.negative_tokens) for cache in self.caches
     ):
       header = self.caches[0].header
       raise UserError(
-          f'Batches.num_negatives is {self.num_negatives}, but no example of'
-          f" task {header['task']!r}, split {header['split']!r}, has hard"
-          ' negatives. Use 0.'
+          f'Batches.num_negatives (NUM_NEGATIVES) is {self.num_negatives}, but'
+          f" no example of task {header['task']!r}, split {header['split']!r},"
+          ' has hard negatives. Use 0.'
       )
 
   @functools.cached_property

@@ -17,10 +17,11 @@ from dualenc_jax.evaluation import trec
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.inference.teacher import Teacher
 from dualenc_jax.io import files
+from dualenc_jax.io.progress import Progress
 
 SCORES, HEADER = 'scores.tsv', 'scores.json'
 # Pairs after which scores are written: of a killed run these are not lost.
-BLOCK = 2**14
+BLOCK = 2**11
 Score = Callable[[np.ndarray], np.ndarray]
 Known = dict[tuple[str, str], float]
 
@@ -73,7 +74,12 @@ def of_teacher(
     known = _kept(path, header, own)
     names = _names(pairs, retrieval_set)
     wanted = np.array([name not in known for name in names], bool)
-    with files.writing(path, 'another --output_dir'), open(path, 'a') as out:
+    with (
+        files.writing(path, 'another --output_dir'),
+        open(path, 'a') as out,
+        Progress('Scoring', len(pairs), 'pairs') as progress,
+    ):
+      progress.reach(int(np.count_nonzero(~wanted)), len(pairs))
       for block, found in teacher.blocks(
           retrieval_set.query_texts,
           retrieval_set.corpus.texts,
@@ -83,6 +89,7 @@ def of_teacher(
         for name, value in zip(_names(block, retrieval_set), found.tolist()):
           known[name] = value
           out.write(f'{name[0]}\t{name[1]}\t{value!r}\n')
+        progress(len(block))
         out.flush()
         os.fsync(out.fileno())
     return np.array([known[name] for name in names], np.float32)

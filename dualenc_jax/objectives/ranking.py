@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from dualenc_jax import losses
 from dualenc_jax.data import Layout, Packed
+from dualenc_jax.data.columns import TEACHER_SCORES
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.embedder import Scorer
 from dualenc_jax.losses import lists
@@ -122,6 +123,14 @@ class Ranking(FromPairs):
         f' {longest} tokens at most.'
     )
     yield f'Loss: {type(self.loss).__name__}.'
+
+  def describe_batches(self, run: Run, step: int) -> Iterator[str]:
+    if TEACHER_SCORES in run.batches.columns:
+      raise UserError(
+          "The training data has a teacher's scores, and a cross-encoder learns"
+          ' from labels alone. Leave the scores out of the task.'
+      )
+    yield from super().describe_batches(run, step)
 
   @property
   def facts(self) -> dict[str, Any]:

@@ -299,8 +299,8 @@ class Pairs(Dataset):
     unread = [name for name in columns if not self._wants(name)]
     if unread:
       logging.getLogger(__name__).warning(
-          '%s: columns that are not read: %s. Of hard negatives, give the name'
-          ' with --gin.NEGATIVES_COLUMN=....',
+          '%s: columns that are not read: %s. --gin.NEGATIVES_COLUMN=... names'
+          ' hard negatives, and so on for the others of tasks/pairs.gin.',
           path,
           ', '.join(unread)[:200],
       )
@@ -388,7 +388,7 @@ def _numbers(
 ) -> Sequence[float]:
   """The `count` numbers of a column that goes with texts."""
   if row.get(column) is None:
-    raise BadRow(f'{column!r} is missing; expected {count} scores')
+    raise BadRow(f'{column!r} is missing; expected a score of each text')
   values = row[column] if isinstance(row[column], list) else [row[column]]
   if len(values) != count:
     raise BadRow(f'{column!r} holds {len(values)} scores for {count} texts')

@@ -20,6 +20,12 @@ def find(contents: Contents) -> Iterator[tuple[str, str]]:
     yield f'Training is at step {done:,} of {int(steps):,}.', train
   if done and not contents.curves:
     yield 'There are no curves: training has left no metrics.jsonl.', train
+  if 'Ranking' in contents.settings.get('OBJECTIVE', ''):
+    yield (
+        'A cross-encoder is measured by the runs that it re-ranks.',
+        f'dualenc rerank --teacher={folder} --run=run.trec --tasks=...',
+    )
+    return
   if not contents.evaluations:
     again = f'dualenc evaluate --model_dir={folder}'
     yield 'There is no evaluation yet.', again

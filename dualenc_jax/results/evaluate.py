@@ -3,7 +3,6 @@
 Beside its own results, in the same folder, are those of BM25 and of both fused.
 """
 
-from collections.abc import Mapping
 import dataclasses
 import os
 import pathlib
@@ -111,6 +110,10 @@ def evaluate(
   queries = evaluation.encode_queries(model.embedder, model.params, ranked)
   passages = of_model.corpus_embeddings(model, ranked.corpus, options.index_dir)
   found = {'': evaluation.rank(queries, passages, ranked, options.depth)}
+  new = None
+  if options.teacher is not None:
+    # What is wrong with it is found before a result is replaced.
+    new = reranked(found[''], ranked, folder / RERANK_FOLDER, options)
   # Those of an earlier evaluation are not of this model.
   for name in SYSTEMS:
     (folder / name / METRICS).unlink(missing_ok=True)
@@ -138,10 +141,11 @@ def evaluate(
     if name == HYBRID_FOLDER:
       how = {**own, **how}
     write(folder / name, ranked, result, options.k, {**facts, **how})
-  if options.teacher is not None:
-    found[RERANK_FOLDER] = reranked(
-        found[''], ranked, folder / RERANK_FOLDER, options, {**facts, **own}
-    )
+  if new is not None:
+    found[RERANK_FOLDER] = new
+    how = {'system': RERANK_FOLDER, **teacher_facts(options)}
+    facts = {**facts, **own, **how}
+    write(folder / RERANK_FOLDER, ranked, new, options.k, facts)
   return found
 
 
@@ -150,18 +154,14 @@ def reranked(
     ranked: RetrievalSet,
     folder: pathlib.Path,
     options: Options,
-    facts: Mapping[str, Any],
 ) -> Evaluation:
-  """Writes the result of the best hits of another by the teacher's scores."""
+  """A result with its best hits ordered by the teacher's scores."""
   teacher = options.teacher
   if isinstance(teacher, Teacher):
     score = teacher_scores.of_teacher(teacher, ranked, folder)
   else:
     score = teacher_scores.of_file(teacher, ranked)
-  how = {'system': RERANK_FOLDER, **teacher_facts(options)}
-  result = rerank.evaluate(first, ranked, score, options.rerank_depth)
-  write(folder, ranked, result, options.k, {**facts, **how})
-  return result
+  return rerank.evaluate(first, ranked, score, options.rerank_depth)
 
 
 def teacher_facts(options: Options) -> dict[str, Any]:

@@ -50,6 +50,8 @@ def rerank_run(
   """
   ranked = RetrievalSet.of_split(experiment, split)
   run = trec.read_run(path)
+  if not run:
+    raise UserError(f'{path} is empty. Expected the hits of a TREC run.')
   queries, passages = _numbers(run, ranked, path)
   order = {query: best_first(hits) for query, hits in run.items()}
   depth = options.rerank_depth

@@ -154,6 +154,12 @@ def of_run_files(
     UserError: a file that cannot be read, or no query with a relevant passage.
   """
   runs = list(map(trec.read_run, paths))
+  for path, other in zip(paths[1:], runs[1:]):
+    if not runs[0].keys() & other.keys():
+      raise UserError(
+          f'{paths[0]} and {path} have no query in common, so that there is'
+          ' nothing to fuse. Are they of the same data set?'
+      )
   run = runs[0] if len(runs) == 1 else hybrid.fused_runs(runs)
   path = '+'.join(map(str, paths))
   if k is not None:

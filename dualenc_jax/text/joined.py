@@ -34,12 +34,14 @@ class Template:
 
   def __post_init__(self):
     parts = _FIELD.split(self.text) if isinstance(self.text, str) else []
-    if parts[1::2] != ['query', 'passage'] or not all(
-        map(_apart, parts[::2], range(3))
+    if (
+        parts[1::2] != ['query', 'passage']
+        or any('{' in part or '}' in part for part in parts[::2])
+        or not all(map(_apart, parts[::2], range(3)))
     ):
       raise UserError(
           f'Template.text is {self.text!r}; expected {{query}}, then'
-          " {passage}, each once and with spaces around, such as 'Query:"
+          " {passage}, each once, no other, and with spaces around: 'Query:"
           " {query} Document: {passage} Relevant:'."
       )
     if type(self.length) is not int or self.length < 1:

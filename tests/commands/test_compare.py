@@ -272,6 +272,18 @@ def test_run_files_fused_by_hand(tmp_path):
     assert row['value'] == pytest.approx(value)
 
 
+def test_runs_without_a_common_query_are_not_fused(tmp_path):
+  paths = []
+  for query in 'ab':
+    paths.append(str(tmp_path / query))
+    (tmp_path / query).write_text(f'{query} Q0 d 0 1 x\n')
+  (tmp_path / 'qrels').write_text('a 0 d 1\n')
+  with pytest.raises(UserError, match='no query in common'):
+    compare.main([
+        paths[0], '+'.join(paths), f'--qrels={tmp_path / "qrels"}'
+    ])
+
+
 def test_folders_are_not_fused(tmp_path):
   a, b = two_models(tmp_path)
   with pytest.raises(UserError, match='only run files are fused'):

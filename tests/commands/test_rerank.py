@@ -202,7 +202,7 @@ def test_a_run_of_unknown_ids(tiny, tmp_path, what, place):
 
 
 def test_what_is_no_teacher(tiny, tmp_path):
-  with pytest.raises(UserError, match='neither a model_dir .* nor a file'):
+  with pytest.raises(UserError, match='is no model_dir. Expected what .*file'):
     rerank.main(flags(tiny, tmp_path / 'out', tmp_path)[1:])
 
 
@@ -275,6 +275,27 @@ def test_either_starts_from_the_other(teacher, tmp_path, capfd):
   ]
   train.main(cross)
   assert 'fresh: head/bias, head/kernel.' in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_what_is_wrong_with_scores_replaces_no_result(
+    tiny, teacher, tmp_path, capsys
+):
+  student = tmp_path / 'student'
+  train.main([*tiny_run.flags(tmp_path), f'--model_dir={student}'])
+  asked = [f'--model_dir={student}', '--split=test', '--baselines=']
+  evaluate.main([*asked, f'--rerank={teacher}', '--rerank_depth=5'])
+  (folder,) = (student / 'evaluation').glob('*-test')
+  before = {
+      path: path.read_bytes() for path in folder.rglob('*') if path.is_file()
+  }
+  scores = tmp_path / 'few.tsv'
+  scores.write_text('q\tp\t0.5\n')
+  with pytest.raises(UserError, match='few.tsv has no score of'):
+    evaluate.main([*asked, f'--rerank={scores}'])
+  assert before == {path: path.read_bytes() for path in before}
+  with pytest.raises(UserError, match='is a file, and scores of new queries'):
+    search.main([f'--model_dir={student}', f'--rerank={scores}', 'a'])
 
 
 def test_kept_scores_of_another_teacher(tmp_path):

@@ -84,7 +84,7 @@ def test_both_losses_train(tmp_path, more):
         ),
         (
             lambda row: row | {'pos_scores': None},
-            r"scored.jsonl:1: 'pos_scores' is missing; expected 1 scores",
+            "scored.jsonl:1: 'pos_scores' is missing; expected a score",
         ),
         (
             lambda row: row | {'pos_scores': [1.0], 'neg_scores': [1.0] * 3},
@@ -101,6 +101,12 @@ def test_bad_scores(tmp_path, change, message):
   with pytest.raises(UserError, match=message):
     train.main(argv[1:])
   assert not list((tmp_path / 'model').glob('checkpoints/*'))
+
+
+def test_scores_of_a_cross_encoder(tmp_path):
+  cross = '--gin_file=architectures/cross_encoder.gin'
+  with pytest.raises(UserError, match='cross-encoder learns from labels'):
+    train.main(flags(tmp_path, cross)[1:])
 
 
 def test_scores_without_a_loss_that_reads_them(tmp_path):

@@ -224,7 +224,7 @@ def test_cells_that_do_not_divide_the_batch():
 
 def test_negatives_asked_of_a_split_without_any():
   cache = text_reading.make_cache(QUERIES, PASSAGES)
-  with pytest.raises(UserError, match="num_negatives is 1, .*'toy'.*'train'"):
+  with pytest.raises(UserError, match="NEGATIVES. is 1, .*'toy'.*'train'"):
     Batches([cache], 3, 0, 4, 6, num_negatives=1)
 
 

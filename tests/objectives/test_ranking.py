@@ -170,5 +170,5 @@ def test_what_cannot_be():
     dataclasses.replace(objective, template='{query} {passage}')
   with pytest.raises(UserError, match="pooling is 'max'; expected one of"):
     ScoreHead('max')
-  with pytest.raises(UserError, match='num_others is 16; expected 0 or more'):
+  with pytest.raises(UserError, match='is 16; expected 0 or more'):
     Batches([make_cache()], SIZE, 0, QUERY, PASSAGE, num_others=SIZE)

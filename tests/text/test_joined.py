@@ -92,6 +92,7 @@ def test_rows_in_a_flat_array_touch_nothing_else(tokenizer):
         'Query:{query} Document: {passage}',
         '{query} {passage}Relevant:',
         '{query}{passage}',
+    '{query} {nothing} {passage}',
         None,
     ],
 )
