@@ -188,9 +188,10 @@ class Batches:
       queries and passages, `TextRows` of the cells, the latter with the hard
       negatives, or `pairs` of both; for their b = c B / C pairs numbers uint32
       [b], query_ids and passage_ids uint32 [b, 2], fingerprints of the tokens;
-      with K > 0 negative_ids uint32 [b, K, 2], zero where an example has fewer
-      than K, and negative_valid bool [b, K], False there; and each column by
-      its name, [b] per query, [b, 1 + K] per candidate.
+      where a query has several passages positive_ids uint32 [b, P, 2], all but
+      its own; with K > 0 negative_ids uint32 [b, K, 2], zero where an example
+      has fewer than K, and negative_valid bool [b, K], False there; and each
+      column by its name, [b] per query, [b, 1 + K] per candidate.
     """
     picks = self._in_cells(self.picker(step))
     lengths = self._lengths(picks)
@@ -271,17 +272,18 @@ def abstract_batch(
     num_negatives: int,
     array: Callable[[tuple[int, ...], Any], Any],
     columns: Sequence[Column] = (),
+    num_positives: int = 0,
 ) -> dict[str, Any]:
   """What `Batches` yields, array(shape, dtype) in place of each array.
 
-  Args are those of `Batches`; the shapes are of the rows of queries and of
-  passages, or of pairs alone.
+  Args are those of `Batches`, and the P of `positive_ids`; the shapes are of
+  the rows of queries and of passages, or of pairs alone.
   """
   pairs, k = batch_size // cells, num_negatives
   counts = {'queries': pairs, 'passages': pairs * (1 + k)}
   if len(shapes) == 1:
     counts = {'pairs': pairs * (1 + k)}
-  own = columns_lib.arrays(batch_size, k or None, columns)
+  own = columns_lib.arrays(batch_size, k or None, columns, num_positives)
   return {
       **{
           name: layouts.abstract_rows(shape, cells, count, array)

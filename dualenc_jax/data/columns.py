@@ -114,7 +114,7 @@ def extra(datasets: Iterable[Any]) -> tuple[Column, ...]:
     UserError: two columns of one name, or one of a name that is in use.
   """
   found = {}
-  used = [*_DEFAULTS, *(c.key for c in STANDARD), *arrays(1, 1)]
+  used = [*_DEFAULTS, *(c.key for c in STANDARD), *arrays(1, 1, (), 1)]
   for dataset in datasets:
     for column in dataset.extra_columns:
       other = found.setdefault(column.name, column)
@@ -137,7 +137,10 @@ def kept(dataset: Any, split: str) -> tuple[Column, ...]:
 
 
 def arrays(
-    batch_size: int, num_negatives: int | None, columns: Iterable[Column] = ()
+    batch_size: int,
+    num_negatives: int | None,
+    columns: Iterable[Column] = (),
+    num_positives: int = 0,
 ) -> dict[str, tuple[tuple[int, ...], Any]]:
   """Shape and dtype of what a batch has beside the rows of its texts.
 
@@ -145,6 +148,7 @@ def arrays(
     batch_size: B.
     num_negatives: K, None without hard negatives.
     columns: extra ones.
+    num_positives: P, other passages of a query; 0 where it has one alone.
   """
   b, k = batch_size, num_negatives
   found = {
@@ -155,6 +159,8 @@ def arrays(
   if k is not None:
     found['negative_ids'] = ((b, k, 2), np.uint32)
     found['negative_valid'] = ((b, k), np.bool_)
+  if num_positives:
+    found['positive_ids'] = ((b, num_positives, 2), np.uint32)
   for column in columns:
     found[column.name] = column.shape(b, k or 0), np.dtype(column.dtype)
   return found

@@ -8,6 +8,7 @@ import numpy as np
 
 from dualenc_jax.data.cache import Cache
 from dualenc_jax.data.columns import Column
+from dualenc_jax.data.positives import Positives
 from dualenc_jax.text.pool import Pool
 from dualenc_jax.text.ragged import as_uint32_pairs
 
@@ -210,6 +211,17 @@ class Picker:
         )
     return tokens, columns
 
+  @functools.cached_property
+  def positives(self) -> Positives:
+    """The passages of each query, over all caches."""
+    pairs = [], []
+    for cache in self.caches:
+      # A row without a query is a passage of a corpus.
+      rows = np.flatnonzero(cache.query_tokens.lengths)
+      pairs[0].append(cache.query_fingerprints[rows])
+      pairs[1].append(cache.passage_fingerprints[rows])
+    return Positives(*map(np.concatenate, pairs))
+
   def __call__(self, step: int) -> Picks:
     """The pairs of a step, in its order."""
     return self._picks(*self.order(step))
@@ -261,12 +273,15 @@ class Picker:
 
     Returns:
       uint64 fingerprints query [B], passage [B] and negatives [B, K], and
-      negative_valid, bool [B, K], False where an example has fewer than K.
+      negative_valid, bool [B, K], False where an example has fewer than K;
+      positives [B, P], other passages of the queries, or their own.
     """
     picks = self(step)
     passages = self.passages.gather('ids', picks.passages)
+    queries = self.queries.gather('ids', picks.queries)
     return {
-        'query': self.queries.gather('ids', picks.queries),
+        'positives': self.positives.others(queries, passages),
+        'query': queries,
         'passage': passages[:, 0],
         'negatives': passages[:, 1:],
         'negative_valid': picks.passages[:, 1:] >= 0,
@@ -274,14 +289,17 @@ class Picker:
 
   def arrays(self, picks: Picks) -> dict[str, np.ndarray]:
     """What a batch of some pairs has beside its texts; see `Batches`."""
-    ids = as_uint32_pairs(self.passages.gather('ids', picks.passages))
+    passages = self.passages.gather('ids', picks.passages)
+    queries = self.queries.gather('ids', picks.queries)
+    ids = as_uint32_pairs(passages)
     found = {
         'numbers': picks.numbers,
-        'query_ids': as_uint32_pairs(
-            self.queries.gather('ids', picks.queries)
-        ),
+        'query_ids': as_uint32_pairs(queries),
         'passage_ids': ids[:, 0],
     }
+    if self.positives.most:
+      others = self.positives.others(queries, passages)
+      found['positive_ids'] = as_uint32_pairs(others)
     if ids.shape[1] > 1:
       found['negative_ids'] = ids[:, 1:]
       found['negative_valid'] = picks.passages[:, 1:] >= 0

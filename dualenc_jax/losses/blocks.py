@@ -125,7 +125,15 @@ def _tags(
   valid = {}
   if batch.negative_valid is not None:
     valid['negatives'] = batch.negative_valid.reshape(-1)
-  limits = {}
+  texts, positives, limits = {}, {}, {}
+  if similarity.mask_duplicates and batch.positive_ids is not None:
+    several = batch.positive_ids[..., 0], batch.positive_ids[..., 1]
+    positives = {'query': several, 'passage': several}
+    texts = {
+        tower: _ids(batch, name)
+        for tower, name in (('passage', 'passage'), ('negatives', 'negative'))
+        if tower in pair
+    }
   if similarity.false_negative_margin is not None:
     cosines = jax.lax.stop_gradient(positive_similarity(batch))
     limit = cosines + similarity.false_negative_margin
@@ -137,6 +145,8 @@ def _tags(
               _ids(batch, name) for name in names if similarity.mask_duplicates
           ),
           valid.get(tower),
+          texts.get(tower),
+          positives.get(tower),
           limits.get(tower),
       )
       for tower, names in zip(pair, ids, strict=True)
@@ -167,12 +177,14 @@ class Fingerprints(NamedTuple):
     passage: [B].
     negatives: [B, K]; K may be 0.
     negative_valid: bool [B, K], False where there is no such hard negative.
+    positives: [B, P], other passages of the queries, or their own; P may be 0.
   """
 
   query: np.ndarray
   passage: np.ndarray
   negatives: np.ndarray
   negative_valid: np.ndarray
+  positives: np.ndarray
 
 
 def mean_negatives(
@@ -180,14 +192,19 @@ def mean_negatives(
 ) -> float:
   """Negatives of an anchor of `block`, the mean over the B anchors.
 
-  The rule is that of `InBatchSoftmax`; nothing of size B x B is made.
+  The rule is that of `InBatchSoftmax`; nothing of size B x B is made. Of
+  passages against passages other passages of a query are counted, which the
+  loss masks out.
   """
   size = len(texts.query)
   anchors = getattr(texts, block.anchors)
   if block.candidates == 'negatives':
     hard = texts.negatives[texts.negative_valid]
-    same = _occurrences(texts.passage, hard) if mask_duplicates else 0
-    return float(np.mean(len(hard) - same))
+    if not mask_duplicates:
+      return float(len(hard))
+    same = _occurrences(_several(texts), hard)
+    same[:, 1:][_stands_in(texts)] = 0
+    return float(np.mean(len(hard) - same.sum(axis=1)))
   if not mask_duplicates:
     return float(size - 1)
   if block.anchors == block.candidates:
@@ -203,7 +220,28 @@ def mean_negatives(
       + _occurrences(texts.passage, texts.passage)
       - _occurrences(both, both)
   )
+  if texts.positives.shape[1]:
+    # Then other passages of the query that other queries have, too.
+    number = np.unique(_several(texts), return_inverse=True)[1]
+    number = number.reshape(size, -1)
+    own, others = number[:, 0], number[:, 1:]
+    span = number.max() + 1
+    elsewhere = _occurrences(others, own) - _occurrences(
+        query[:, None] * span + others, query * span + own
+    )
+    elsewhere[_stands_in(texts)] = 0
+    same = same + elsewhere.sum(axis=1)
   return float(np.mean(size - same))
+
+
+def _several(texts: Fingerprints) -> np.ndarray:
+  """Each query's passage and its others, [B, 1 + P]."""
+  return np.concatenate([texts.passage[:, None], texts.positives], axis=1)
+
+
+def _stands_in(texts: Fingerprints) -> np.ndarray:
+  """Where the others are the own passage again: bool [B, P]."""
+  return texts.positives == texts.passage[:, None]
 
 
 def _occurrences(values: np.ndarray, among: np.ndarray) -> np.ndarray:

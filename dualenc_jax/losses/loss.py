@@ -37,6 +37,8 @@ class Embeddings(NamedTuple):
     negative_ids: uint32 [B, K, 2].
     negative_valid: bool [B, K], False where a query has fewer than K hard
       negatives; None if all are real.
+    positive_ids: uint32 [B, P, 2], of all labelled passages of a query beside
+      its own, which stands in where there are fewer.
     columns: the other columns of the batch by name, see `data.columns`: [B] of
       pairs, [B, 1 + K] of passages and their hard negatives.
   """
@@ -48,6 +50,7 @@ class Embeddings(NamedTuple):
   passage_ids: jax.Array | None = None
   negative_ids: jax.Array | None = None
   negative_valid: jax.Array | None = None
+  positive_ids: jax.Array | None = None
   columns: Mapping[str, jax.Array] = {}
 
   @classmethod
@@ -61,7 +64,7 @@ class Embeddings(NamedTuple):
       query: [B, D].
       passages: [B, 1 + K, D], the positive first.
     """
-    known = columns_lib.arrays(1, 1)
+    known = columns_lib.arrays(1, 1, (), 1)
     found = {n: batch[n] for n in cls._fields if n in known and n in batch}
     found['columns'] = {
         name: values
@@ -112,7 +115,9 @@ class Embeddings(NamedTuple):
     """Raises UserError for arrays that do not belong together."""
     size, dim = self.query.shape
     k = None if self.negatives is None else self.negatives.shape[1]
-    known = columns_lib.arrays(size, k)
+    several = self.positive_ids
+    p = 0 if several is None or several.ndim != 3 else several.shape[1]
+    known = columns_lib.arrays(size, k, (), p or 1)
     expected = {
         'passage': [(size, dim)],
         'negatives': [(size, k, dim)],

@@ -27,12 +27,18 @@ class Tags(NamedTuple):
       negatives of each other if the first ids of both are equal, or the
       second, ...
     valid: bool [A], False at padding; None if all are real.
+    text: fingerprint of a row's passage, two words uint32 [A]; None of rows
+      that are none.
+    positives: fingerprints of passages that are no negatives of this row, two
+      words uint32 [A, P].
     limits: float32 [A], the greatest score of a negative of this anchor; what
       scores above it is a false one. None for no limit.
   """
 
   ids: Sequence[tuple[jax.Array, jax.Array]] = ()
   valid: jax.Array | None = None
+  text: tuple[jax.Array, jax.Array] | None = None
+  positives: tuple[jax.Array, jax.Array] | None = None
   limits: jax.Array | None = None
 
 
@@ -116,9 +122,16 @@ def negatives(
         for row_word, column_word in zip(row_ids, column_ids, strict=True)
     )
     masks.append(low | high)
-  for tags, axis in ((rows, 1), (columns, 0)):
+  for tags, other, axis in ((rows, columns, 1), (columns, rows, 0)):
     if tags.valid is not None:
       masks.append(jnp.expand_dims(tags.valid, axis))
+    if tags.positives is not None and other.text is not None:
+      low, high = (
+          jnp.expand_dims(words, axis)
+          == jnp.expand_dims(text, (1 - axis, 2))
+          for words, text in zip(tags.positives, other.text, strict=True)
+      )
+      masks.append(~jnp.any(low & high, axis=-1))
   return functools.reduce(operator.and_, masks) if masks else None
 
 

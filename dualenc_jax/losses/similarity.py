@@ -90,8 +90,9 @@ class Similarity:
 
   Duplicates are known by the fingerprint of their tokens. With
   `mask_duplicates`, pair j is no negative for pair i, in either direction, if
-  q_j = q_i or p_j = p_i (a labelled positive, not a negative); a hard negative
-  equal to p_i is masked out; and a same-tower negative (SamToNe, PAIR) is
+  q_j = q_i, p_j = p_i, or p_j is another labelled passage of q_i (a positive,
+  not a negative); a hard negative that is any passage of q_i is masked out; and
+  a same-tower negative (SamToNe, PAIR) is
   masked out when it equals the anchor itself.
 
   Attributes:

@@ -79,7 +79,7 @@ class FromPairs(Objective):
     """
     cells = self._cells(run)
     pairs = run.batch_size // cells
-    candidates = 1 + self.num_negatives + self.num_others
+    candidates, num_positives = 1 + self.num_negatives + self.num_others, 0
     if isinstance(self.layout, Padded):
       tokenizer, around = run.tokenizer, self.around(run)
       lengths = tokenizer.query_length, tokenizer.passage_length
@@ -90,6 +90,7 @@ class FromPairs(Objective):
       if around is not None:
         shapes = (padded_shape(pairs * candidates, around.most(*lengths)),)
     else:
+      num_positives = run.batches.picker.positives.most
       shapes = run.batches.shapes
       shapes = shapes[min(1, max(len(shapes) - 2, 0))]
     return batches_lib.abstract_batch(
@@ -99,6 +100,7 @@ class FromPairs(Objective):
         candidates - 1,
         jax.ShapeDtypeStruct,
         run.extra_columns,
+        num_positives,
     )
 
   def check_mesh(self, partitioner: Partitioner) -> None:

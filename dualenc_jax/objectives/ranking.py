@@ -152,9 +152,14 @@ class Ranking(FromPairs):
 
 
 def lists_of(batch: Any, scores: jax.Array) -> lists.Lists:
-  """Lists of a batch; what equals its passage is no negative of a query."""
+  """Lists of a batch; what is a passage of a query is no negative of it."""
   equal = batch['negative_ids'] == batch['passage_ids'][:, None]
   same = jnp.all(equal, axis=-1)
+  if 'positive_ids' in batch:
+    several = batch['positive_ids'][:, None]
+    same |= jnp.any(
+        jnp.all(batch['negative_ids'][:, :, None] == several, axis=-1), axis=-1
+    )
   valid = batch['negative_valid'] & ~same
   first = jnp.ones((len(scores), 1), bool)
   return lists.Lists(

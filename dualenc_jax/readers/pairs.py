@@ -35,10 +35,9 @@ class Pairs(Dataset):
   A row with several passages is as many examples, one after the other, each
   with all hard negatives of the row. They may meet in a batch: the losses mask
   pairs of equal queries out of each other's negatives, in both directions, so
-  positives of a query are never its in-batch negatives. A hard negative,
-  though, is compared with the anchor's own passage only; so a row that has one
-  of its passages among its hard negatives, equal but for whitespace around it,
-  is bad by default: the model would be taught both. Rows are not compared with
+  positives of a query are never its negatives, in-batch or hard, from whatever
+  row. A row that has one of its own passages among its hard negatives, equal
+  but for whitespace around it, is bad by default. Rows are not compared with
   each other; `dualenc data check` does that.
 
   Attributes:

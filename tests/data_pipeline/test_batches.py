@@ -83,8 +83,9 @@ def test_shapes_dtypes_and_content():
 def test_the_abstract_batch_is_like_the_usual_one(layout, cells, k):
   cache = text_reading.random_cache(200)
   data = Batches([cache], 32, 0, 16, 64, k, layout=layout, cells=cells)
+  several = data.picker.positives.most
   abstract = abstract_batch(
-      data.shapes[0], 32, cells, k, lambda shape, dtype: np.zeros(shape, dtype)
+      data.shapes[0], 32, cells, k, np.zeros, num_positives=several
   )
   found = [
       {k: (v.shape, v.dtype) for k, v in leaves(batch).items()}

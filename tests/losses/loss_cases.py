@@ -129,6 +129,16 @@ def make_batch(
     valid[1::6, -2:] = False
     negative_ids[~valid] = 0
 
+  several = None
+  if duplicates and size > 4:
+    # A query's other passages: of pairs further on, a hard negative, and its
+    # own in place of those that are missing.
+    own = passage_ids[:, None]
+    several = np.concatenate([np.roll(own, -2), own, own], axis=1)
+    several[::2, 0] = own[::2, 0]
+    if num_negatives:
+      several[1::2, 1] = np.roll(negative_ids, 1, axis=0)[1::2, 0]
+
   def unit(x):
     norm = np.linalg.norm(x, axis=-1, keepdims=True)
     return np.asarray(x / norm).astype(dtype)
@@ -146,6 +156,8 @@ def make_batch(
         negative_ids=_words(negative_ids),
         negative_valid=valid,
     )
+  if several is not None:
+    embeddings = embeddings._replace(positive_ids=_words(several))
   batch = reference.Batch(
       {
           'query': query.astype(np.float64),
@@ -158,6 +170,7 @@ def make_batch(
           'negatives': negative_ids.reshape(-1),
       },
       valid.reshape(-1),
+      None if several is None else [{*row} for row in several.tolist()],
   )
   return embeddings, batch
 

@@ -24,6 +24,11 @@ class Batch:
   vectors: dict
   ids: dict
   valid: np.ndarray
+  positives: list = None  # Of each pair the ids of all passages of its query.
+
+  def is_positive(self, i, passage):
+    """Whether a passage, by its id, is one of query i."""
+    return self.positives is not None and passage in self.positives[i]
 
 
 @dataclasses.dataclass
@@ -47,6 +52,11 @@ def other_pairs(batch, i, tower, mask):
     same = (
         batch.ids[QUERY][i] == batch.ids[QUERY][j]
         or batch.ids[PASSAGE][i] == batch.ids[PASSAGE][j]
+        or (
+            batch.is_positive(i, batch.ids[PASSAGE][j])
+            if tower == PASSAGE
+            else batch.is_positive(j, batch.ids[PASSAGE][i])
+        )
     )
     if j != i and not (mask and same):
       yield tower, j
@@ -56,6 +66,9 @@ def own_tower(batch, i, tower, mask):
   """The other rows of the anchor's own tower (same-tower negatives)."""
   for j in range(len(batch.ids[tower])):
     same = batch.ids[tower][i] == batch.ids[tower][j]
+    if tower == PASSAGE:
+      same |= batch.is_positive(i, batch.ids[tower][j])
+      same |= batch.is_positive(j, batch.ids[tower][i])
     if j != i and not (mask and same):
       yield tower, j
 
@@ -64,6 +77,7 @@ def hard_negatives(batch, i, mask):
   """Every real hard negative of every query."""
   for j in range(len(batch.ids[HARD])):
     same = batch.ids[PASSAGE][i] == batch.ids[HARD][j]
+    same |= batch.is_positive(i, batch.ids[HARD][j])
     if batch.valid[j] and not (mask and same):
       yield HARD, j
 

@@ -9,15 +9,26 @@ from dualenc_jax.losses import blocks
 from dualenc_jax.losses.blocks import Fingerprints, mean_negatives
 
 
-def make_texts(size, num_negatives, distinct, seed=0):
-  """Texts that are each one of `distinct`; 9 of 10 hard negatives are real."""
+def make_texts(size, num_negatives, distinct, several=False, seed=0):
+  """Texts that are each one of `distinct`; 9 of 10 hard negatives are real.
+
+  With `several` all passages of a query in the batch are told, and one more.
+  """
   rng = np.random.default_rng(seed)
   words = rng.integers(0, 2**64, distinct, np.uint64)
+  query, passage = rng.choice(words, size), rng.choice(words, size)
+  positives = np.repeat(passage[:, None], size + 1, axis=1)
+  for row in range(size if several else 0):
+    known = {*passage[query == query[row]].tolist()}
+    known.add(int(words[int(query[row]) % distinct]))
+    known.discard(int(passage[row]))
+    positives[row, : len(known)] = sorted(known)
   return Fingerprints(
-      rng.choice(words, size),
-      rng.choice(words, size),
+      query,
+      passage,
       rng.choice(words, (size, num_negatives)),
       rng.random((size, num_negatives)) < 0.9,
+      positives,
   )
 
 
@@ -30,6 +41,12 @@ def as_reference(texts):
           'negatives': texts.negatives.reshape(-1),
       },
       texts.negative_valid.reshape(-1),
+      [
+          {passage, *row}
+          for passage, row in zip(
+              texts.passage.tolist(), texts.positives.tolist()
+          )
+      ],
   )
 
 
@@ -61,6 +78,10 @@ def counted(block, texts, mask):
     ],
 )
 def test_equal_to_counting(block, distinct, mask):
+  if block != blocks.PASSAGE_PASSAGES:
+    several = make_texts(23, 3, distinct, several=True)
+    want = counted(block, several, mask)
+    np.testing.assert_allclose(mean_negatives(block, several, mask), want)
   texts = make_texts(23, 3, distinct)
   want = counted(block, texts, mask)
   np.testing.assert_allclose(mean_negatives(block, texts, mask), want)
@@ -76,6 +97,10 @@ def test_a_loss_masks_out_as_many():
       *(batch.ids[name].astype(np.uint64) for name in ('query', 'passage')),
       batch.ids['negatives'].reshape(16, 3).astype(np.uint64),
       batch.valid.reshape(16, 3),
+      np.array([
+          [*row - {own}, *[own] * 3][:3]
+          for own, row in zip(batch.ids['passage'].tolist(), batch.positives)
+      ]).astype(np.uint64),
   )
   for name in ('softmax_two_way', 'samtone_two_way'):
     loss, _ = make(name)

@@ -35,6 +35,7 @@ class FourPairs:
         'passage': np.array([11, 12, 13, 14], np.uint64),
         'negatives': np.array([[21], [11], [22], [0]], np.uint64),
         'negative_valid': np.array([[True], [True], [True], [False]]),
+        'positives': np.array([[12], [11], [13], [14]], np.uint64),
     }
 
 
@@ -46,10 +47,10 @@ def lines(loss, num_negatives, **options):
 
 def test_negatives_after_duplicates():
   # In-batch: queries 1 and 2 have 2, the others 3. Same-tower: likewise. Hard:
-  # three are real, of which one is the first query's own passage.
+  # three are real, of which one is a passage of the first two.
   assert lines(SamToNe(), 1) == [
-      'After duplicates, in 10 batches: 7.8 negatives per query (2.5 in-batch,'
-      ' 2.8 hard, 2.5 same-tower).'
+      'After duplicates, in 10 batches: 7.5 negatives per query (2.5 in-batch,'
+      ' 2.5 hard, 2.5 same-tower).'
   ]
   assert lines(InBatchSoftmax(), 0) == [
       'After duplicates, in 10 batches: 2.5 negatives per query (2.5 in-batch).'
@@ -66,6 +67,7 @@ def test_a_task_of_duplicates_is_an_error(monkeypatch):
       'passage': np.ones(4, np.uint64),
       'negatives': np.ones((4, 0), np.uint64),
       'negative_valid': np.ones((4, 0), bool),
+      'positives': np.ones((4, 0), np.uint64),
   }
   monkeypatch.setattr(FourPairs, 'fingerprints', lambda self, step: same)
   with pytest.raises(UserError, match='in 10 batches are masked out'):
