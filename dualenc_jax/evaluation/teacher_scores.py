@@ -22,6 +22,18 @@ from dualenc_jax.io.progress import Progress
 SCORES, HEADER = 'scores.tsv', 'scores.json'
 # Pairs after which scores are written: of a killed run these are not lost.
 BLOCK = 2**11
+# Of a teacher's provenance, what its scores depend on but for rounding.
+_OWN = (
+    'run_id',
+    'checkpoint_step',
+    'template',
+    'vocabulary',
+    'query_length',
+    'passage_length',
+    'query_prefix',
+    'passage_prefix',
+    'dtype',
+)
 Score = Callable[[np.ndarray], np.ndarray]
 Known = dict[tuple[str, str], float]
 
@@ -66,8 +78,7 @@ def of_teacher(
     UserError: the folder has scores of another teacher, or cannot be written.
   """
   path, header = folder / SCORES, folder / HEADER
-  own = {**teacher.provenance, 'scores': 'logit'}
-  own.pop('device', None)
+  own = {name: teacher.provenance[name] for name in _OWN} | {'scores': 'logit'}
 
   def score(pairs: np.ndarray) -> np.ndarray:
     files.make_folder(folder, 'another --output_dir')
@@ -154,8 +165,8 @@ def _kept(
     return {}
   if not header.exists() or header.read_text() != text:
     raise UserError(
-        f'{path} has scores of another teacher, or of another version. Remove'
-        ' it, or give another --output_dir.'
+        f'{path} has scores of another teacher. Remove it, or give another'
+        ' --output_dir.'
     )
   content = path.read_bytes()
   whole = content[: content.rfind(b'\n') + 1]
