@@ -53,13 +53,14 @@ def main(argv: Sequence[str] | None = None) -> None:
   output = pathlib.Path(
       args.output_dir or evaluate.default_output(args.model_dir)
   )
+  teacher = rerank.teacher(args.rerank)
   for task, split in chosen:
     options = evaluate.Options(
         args.k,
         args.index_dir and pathlib.Path(args.index_dir),
         separator,
         bm25.baselines(args),
-        rerank.teacher(args.rerank),
+        teacher,
         args.rerank_depth,
     )
     name = evaluate.folder_name(task, split, options)

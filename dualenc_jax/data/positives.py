@@ -21,6 +21,11 @@ class Positives:
       queries: fingerprints, uint64 [n].
       passages: of their passages, uint64 [n].
     """
+    ordered = np.sort(queries)
+    if not (ordered[1:] == ordered[:-1]).any():
+      # Nothing to keep of millions of queries with a passage each.
+      self.most = 0
+      return
     order = np.lexsort((passages, queries))
     queries, passages = queries[order], passages[order]
     new = np.ones(len(queries), bool)
@@ -42,6 +47,8 @@ class Positives:
       uint64 [b, most]; the pair's own passage where there are fewer. Of a query
       that has more those come first that are among `passages`.
     """
+    if not self.most:
+      return np.zeros((len(queries), 0), np.uint64)
     group = np.searchsorted(self._queries, queries)
     starts, counts = self._starts[group], self._counts[group]
     place = np.arange(self.most + 1)

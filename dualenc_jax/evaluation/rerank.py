@@ -9,7 +9,7 @@ from dualenc_jax.evaluation import evaluation
 from dualenc_jax.evaluation.evaluation import Evaluation
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.io import finite
-from dualenc_jax.search.ranking import best_hits, joined, Ranking
+from dualenc_jax.search.ranking import best_hits, Ranking
 
 
 def evaluate(
@@ -69,10 +69,7 @@ def rerank(
   )
   scores = score(pairs).reshape(count, depth)
   finite.check_rows("the teacher's scores", scores, lambda q: query_ids[q])
-  best = joined([
-      best_hits(scores[q : q + 1], first.indices[q : q + 1, :depth], ids, depth)
-      for q in range(count)
-  ])
+  best = best_hits(scores, first.indices[:, :depth], ids, depth)
   below = best.scores[:, -1:] - np.arange(1, k - depth + 1, dtype=np.float32)
   return Ranking(
       np.concatenate([best.scores, below], axis=1),

@@ -75,10 +75,16 @@ def of_teacher(
     folder: made if there is none.
 
   Raises:
-    UserError: the folder has scores of another teacher, or cannot be written.
+    UserError: the folder has scores of another teacher or data set, or cannot
+      be written.
   """
   path, header = folder / SCORES, folder / HEADER
-  own = {name: teacher.provenance[name] for name in _OWN} | {'scores': 'logit'}
+  own = {name: teacher.provenance[name] for name in _OWN} | {
+      'scores': 'logit',
+      # Ids say nothing of whose they are.
+      'queries': retrieval_set.cache.header['source'],
+      'corpus': retrieval_set.corpus.cache.header['source'],
+  }
 
   def score(pairs: np.ndarray) -> np.ndarray:
     files.make_folder(folder, 'another --output_dir')
@@ -165,8 +171,8 @@ def _kept(
     return {}
   if not header.exists() or header.read_text() != text:
     raise UserError(
-        f'{path} has scores of another teacher. Remove it, or give another'
-        ' --output_dir.'
+        f'{path} has scores of another teacher or data set. Remove it, or give'
+        ' another --output_dir.'
     )
   content = path.read_bytes()
   whole = content[: content.rfind(b'\n') + 1]

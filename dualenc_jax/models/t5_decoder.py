@@ -13,7 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from dualenc_jax.models import layers
-from dualenc_jax.models.t5_encoder import einsum_attention
+from dualenc_jax.models.t5_encoder import (
+  einsum_attention,
+  RelativePositionBias,
+)
 
 
 class Cache(NamedTuple):
@@ -30,55 +33,6 @@ class Cache(NamedTuple):
   values: jax.Array
   source_keys: jax.Array
   source_values: jax.Array
-
-
-def relative_position_buckets(
-    length: int, num_buckets: int, max_distance: int
-) -> np.ndarray:
-  """T5's buckets of how far a key lies before a query, int32 [T, T].
-
-  Half of them hold one distance each, the others grow logarithmically up to
-  `max_distance`. Keys after the query are of distance 0; no query sees them.
-  """
-  position = np.arange(length, dtype=np.int32)
-  distance = np.maximum(position[:, None] - position[None, :], 0)
-  exact = num_buckets // 2
-  # In float32 with T5X's epsilon, so that no distance changes its bucket.
-  logarithm = np.log(
-      distance.astype(np.float32) / exact + np.finfo(np.float32).eps
-  )
-  coarse = exact + (
-      logarithm / np.log(max_distance / exact) * (num_buckets - exact)
-  ).astype(np.int32)
-  coarse = np.minimum(coarse, num_buckets - 1)
-  return np.where(distance < exact, distance, coarse).astype(np.int32)
-
-
-class RelativePositionBias(nn.Module):
-  """A learnt bias by bucket of distance, shared by all layers."""
-
-  num_heads: int
-  num_buckets: int = 32
-  max_distance: int = 128
-
-  @nn.compact
-  def __call__(self, length: int) -> jax.Array:
-    """Returns the bias of `length` positions, float32 [1, H, T, T]."""
-    embedding = self.param(
-        'rel_embedding',
-        nn.with_logical_partitioning(
-            nn.initializers.variance_scaling(1.0, 'fan_avg', 'uniform'),
-            ('heads', 'relpos_buckets'),
-        ),
-        (self.num_heads, self.num_buckets),
-        jnp.float32,
-    )
-    buckets = relative_position_buckets(
-        length, self.num_buckets, self.max_distance
-    )
-    one_hot = np.eye(self.num_buckets, dtype=np.float32)[buckets]
-    bias = jnp.einsum('hn,qsn->hqs', embedding, one_hot, precision='highest')
-    return bias[None]
 
 
 class Attention(nn.Module):
@@ -230,7 +184,9 @@ class T5Decoder(nn.Module):
         )
         for _ in range(self.num_layers)
     ]
-    self.relpos_bias = RelativePositionBias(self.num_heads)
+    self.relpos_bias = RelativePositionBias(
+        self.num_heads, bidirectional=False
+    )
     self.decoder_norm = layers.RMSNorm(dtype=self.dtype)
     if self.vocab_size is not None:
       self.logits_dense = layers.Dense(

@@ -87,16 +87,22 @@ AttentionFn = Callable[..., jax.Array]
 
 
 def relative_position_buckets(
-    length: int, num_buckets: int, max_distance: int
+    length: int,
+    num_buckets: int,
+    max_distance: int,
+    bidirectional: bool = True,
 ) -> np.ndarray:
-  """T5's bidirectional buckets of key position - query position, int32 [L, L].
+  """T5's buckets of key position - query position, int32 [L, L].
 
-  Half of the buckets is for either direction; of those, half holds one
-  distance each, and the others grow logarithmically up to `max_distance`.
+  Half of the buckets is for either direction, or all for keys before the query,
+  where those after it, which none sees, are of distance 0. Of those, half holds
+  one distance each, and the others grow logarithmically up to `max_distance`.
   """
   position = np.arange(length, dtype=np.int32)
   distance = position[None, :] - position[:, None]
-  buckets = num_buckets // 2
+  if not bidirectional:
+    distance = np.minimum(distance, 0)
+  buckets = num_buckets // 2 if bidirectional else num_buckets
   exact = buckets // 2
   magnitude = np.abs(distance)
   # In float32 with T5X's epsilon, so that no distance changes its bucket.
@@ -118,6 +124,7 @@ class RelativePositionBias(nn.Module):
   num_heads: int
   num_buckets: int = 32
   max_distance: int = 128
+  bidirectional: bool = True
 
   @nn.compact
   def __call__(self, length: int) -> jax.Array:
@@ -132,7 +139,7 @@ class RelativePositionBias(nn.Module):
         jnp.float32,
     )
     buckets = relative_position_buckets(
-        length, self.num_buckets, self.max_distance
+        length, self.num_buckets, self.max_distance, self.bidirectional
     )
     # A product with a constant one-hot instead of a gather: its gradient is a
     # product too, not a scatter of L x L updates onto 32 buckets.

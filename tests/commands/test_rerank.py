@@ -105,6 +105,11 @@ def test_by_a_cross_encoder(tiny, teacher, tmp_path, capsys, monkeypatch):
     assert [*after[query].values()][: len(texts)] == pytest.approx(
         sorted(scores.tolist(), reverse=True), rel=1e-5, abs=1e-6
     )
+  # Kept scores are of this data set, whose ids another may have, too.
+  header = json.loads((output / 'scores.json').read_text())
+  result = json.loads((output / 'metrics.json').read_text())
+  assert header['queries'] == result['source']
+  assert header['corpus'] == result['corpus']['source']
   # Cut off anywhere, it goes on from there and computes the rest alone.
   scores = output / 'scores.tsv'
   whole = scores.read_text()
