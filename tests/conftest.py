@@ -62,7 +62,7 @@ _MANY_BEFORE, _MANY = 800_000_000, 1_050_000_000
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
-@pytest.fixture
+@pytest.fixture(scope='session')
 def shared() -> pathlib.Path:
   """The folder ../shared beside the clone; skips where there is none."""
   folder = ROOT.parent / 'shared'

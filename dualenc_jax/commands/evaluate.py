@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   output = pathlib.Path(
       args.output_dir or evaluate.default_output(args.model_dir)
   )
-  teacher = rerank.teacher(args.rerank)
+  teacher = rerank.teacher(args.rerank, args)
   for task, split in chosen:
     options = evaluate.Options(
         args.k,

@@ -3,8 +3,9 @@
   dualenc rerank --teacher=teacher_dir --run=bm25/beir-scifact-test/run.trec
     --tasks=beir/scifact --gin.DATA_ROOT=/data
 
-The teacher is a model_dir of --gin_file=architectures/cross_encoder.gin, or a
-file of scores by query id and passage id, of any other scorer. The run is of a
+The teacher is a model_dir of --gin_file=architectures/cross_encoder.gin; a
+monoT5 or RankT5 as released (--teacher_form); or a file of scores by query id
+and passage id, of any other scorer. The run is of a
 retriever, `dualenc bm25` or another library, over the corpus of the task.
 
 Writes what `dualenc evaluate` writes to OUTPUT_DIR, and the scores of all pairs
@@ -24,7 +25,7 @@ from dualenc_jax.commands import config, data_command, flags, runtime, tasks
 from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation.metrics import Scores
 from dualenc_jax.inference.teacher import Teacher
-from dualenc_jax.interop import loading, own
+from dualenc_jax.interop import loading, own, released_rankers
 from dualenc_jax.results import evaluate, rerank_run, significance
 from dualenc_jax.retriever import Hit
 
@@ -46,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   ((task, split),) = chosen
   inputs = dataclasses.replace(inputs, task=task)
   options = evaluate.Options(
-      k=args.k, teacher=teacher(args.teacher), rerank_depth=args.depth
+      k=args.k, teacher=teacher(args.teacher, args), rerank_depth=args.depth
   )
   folder = pathlib.Path(args.output_dir)
   before, after = rerank_run.rerank_run(
@@ -64,6 +65,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(f'  {metric:<12}{value:>10.4f}{means[metric]:>10.4f}')
   for line in verdict(before, after):
     print(line)
+  found = getattr(options.teacher, 'calibration', None)
+  if found is not None:
+    print(f'  A score s is the probability {found.describe()}.')
   print(f'  Written to {folder}.')
 
 
@@ -78,6 +82,7 @@ def make_parser() -> flags.Parser:
   add('--run', required=True, metavar='FILE', help='the TREC run to re-rank')
   add('--tasks', type=flags.listed, help='as of `dualenc evaluate`, one set')
   add('--split', help='by default what the benchmark measures, else test')
+  _add_form(parser)
   add(
       '--depth', type=flags.whole(), default=100,
       help='hits of a query that are scored; the others stay below them',
@@ -97,19 +102,42 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
       '--rerank_depth', type=flags.whole(), default=100,
       help='how many of a query; 100',
   )
+  _add_form(parser)
 
 
-def teacher(path: str | None) -> Teacher | pathlib.Path | None:
+def _add_form(parser: argparse.ArgumentParser) -> None:
+  add = parser.add_argument
+  add(
+      '--teacher_form', choices=list(released_rankers.FORMS),
+      help='what a T5X checkpoint or Hugging Face folder is',
+  )
+  add(
+      '--teacher_vocabulary', metavar='FILE',
+      help='its SentencePiece file, where none is beside it',
+  )
+  add(
+      '--teacher_length', type=flags.whole(), default=released_rankers.LENGTH,
+      help=f'its most tokens of query and passage; {released_rankers.LENGTH}',
+  )
+
+
+def teacher(
+    path: str | None, args: argparse.Namespace
+) -> Teacher | pathlib.Path | None:
   """A cross-encoder, or the path of a file of scores."""
   if path is None:
     return None
-  if pathlib.Path(path).is_file():
+  if args.teacher_form is None and pathlib.Path(path).is_file():
     return pathlib.Path(path)
-  return cross_encoder(path)
+  return cross_encoder(path, args)
 
 
-def cross_encoder(path: str) -> Teacher:
-  """The cross-encoder of a model_dir."""
+def cross_encoder(path: str, args: argparse.Namespace) -> Teacher:
+  """The cross-encoder of a model_dir, or a released one."""
+  if args.teacher_form is not None:
+    return released_rankers.load(
+        path, args.teacher_form, args.teacher_vocabulary, args.teacher_length
+    )
   folder = pathlib.Path(path)
   if folder.is_file():
     raise UserError(
@@ -121,7 +149,8 @@ def cross_encoder(path: str) -> Teacher:
     raise UserError(
         f'{path} {what}. Expected what `dualenc train` wrote with'
         ' --gin_file=architectures/cross_encoder.gin, or, but for search, a'
-        ' file of scores.'
+        ' file of scores. Of a released T5 say which,'
+        f' --teacher_form={" or ".join(released_rankers.FORMS)}.'
     )
   found = loading.load_teacher(pathlib.Path(path))
   _LOG.info(

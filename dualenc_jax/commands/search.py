@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   retriever = Retriever(model, index)
   if args.hybrid is not None:
     retriever.index_words(**dataclasses.asdict(bm25.words(args)))
-  teacher = args.rerank and rerank.cross_encoder(args.rerank)
+  teacher = args.rerank and rerank.cross_encoder(args.rerank, args)
   for query in args.query or filter(None, map(str.strip, sys.stdin)):
     if not query.strip():
       raise UserError('The query is empty; give some words to search for.')

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from dualenc_jax.inference.calibration import Calibration
 from dualenc_jax.inference.embedder import Scorer
 from dualenc_jax.text.joined import Around, Joined
 from dualenc_jax.text.pool import Pool
@@ -26,6 +27,7 @@ class Teacher:
     around: what joins a query and a passage.
     scorer: the model, compiled.
     provenance: what its scores depend on, as JSON.
+    calibration: from scores to probabilities; None where there is none.
   """
 
   params: Any
@@ -33,6 +35,7 @@ class Teacher:
   around: Around
   scorer: Scorer
   provenance: Mapping[str, Any]
+  calibration: Calibration | None = None
 
   def scores(
       self,

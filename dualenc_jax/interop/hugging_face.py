@@ -29,26 +29,54 @@ _LINEAR = 'linear.weight'
 _HEAD = 'lm_head.weight'
 EMBEDDING = 'token_embedder/embedding'
 SHARED = 'shared.weight'
-_OF_ENCODER = {
-    SHARED: EMBEDDING,
-    'encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight': (
-        'encoder/relpos_bias/rel_embedding'
-    ),
-    'encoder.final_layer_norm.weight': 'encoder/encoder_norm/scale',
+
+
+def _of_layer(*attentions: tuple[str, str, str]) -> dict[str, str]:
+  """Our names of a layer's tensors by theirs.
+
+  Args:
+    *attentions: in order, their name, ours, and ours of the norm before it.
+  """
+  names = {}
+  for i, (theirs, ours, norm) in enumerate(attentions):
+    for part in ('query', 'key', 'value', 'out'):
+      names[f'layer.{i}.{theirs}.{part[0]}'] = f'{ours}/{part}/kernel'
+    names[f'layer.{i}.layer_norm'] = f'{norm}/scale'
+  last = f'layer.{len(attentions)}'
+  for part in ('wi', 'wi_0', 'wi_1', 'wo'):
+    names[f'{last}.DenseReluDense.{part}'] = f'mlp/{part}/kernel'
+  names[f'{last}.layer_norm'] = 'pre_mlp_layer_norm/scale'
+  return names
+
+
+_BIAS = 'layer.0.SelfAttention.relative_attention_bias.weight'
+_OF_STACKS = {SHARED: EMBEDDING} | {
+    theirs: ours
+    for stack in ('encoder', 'decoder')
+    for theirs, ours in (
+        (f'{stack}.block.0.{_BIAS}', f'{stack}/relpos_bias/rel_embedding'),
+        (f'{stack}.final_layer_norm.weight', f'{stack}/{stack}_norm/scale'),
+    )
 }
 _OF_LAYER = {
-    'layer.0.SelfAttention.q': 'attention/query/kernel',
-    'layer.0.SelfAttention.k': 'attention/key/kernel',
-    'layer.0.SelfAttention.v': 'attention/value/kernel',
-    'layer.0.SelfAttention.o': 'attention/out/kernel',
-    'layer.0.layer_norm': 'pre_attention_layer_norm/scale',
-    'layer.1.DenseReluDense.wi': 'mlp/wi/kernel',
-    'layer.1.DenseReluDense.wi_0': 'mlp/wi_0/kernel',
-    'layer.1.DenseReluDense.wi_1': 'mlp/wi_1/kernel',
-    'layer.1.DenseReluDense.wo': 'mlp/wo/kernel',
-    'layer.1.layer_norm': 'pre_mlp_layer_norm/scale',
+    'encoder': _of_layer(
+        ('SelfAttention', 'attention', 'pre_attention_layer_norm')
+    ),
+    'decoder': _of_layer(
+        ('SelfAttention', 'self_attention', 'pre_self_attention_layer_norm'),
+        (
+            'EncDecAttention',
+            'encoder_decoder_attention',
+            'pre_cross_attention_layer_norm',
+        ),
+    ),
 }
-_THEIRS = {ours: theirs for theirs, ours in (_OF_ENCODER | _OF_LAYER).items()}
+_THEIRS = {
+    ours: theirs
+    for theirs, ours in (_OF_STACKS | _OF_LAYER['encoder']).items()
+}
+# Of old folders; transformers does not use it either.
+_UNUSED = _BIAS.replace('layer.0.Self', 'decoder.block.0.layer.1.EncDec')
 # Endings, what such files are, and how transformers opens them.
 _OTHER_WEIGHTS = {
     '.bin': ('a pickle', ''),
@@ -110,6 +138,32 @@ def read(path: pathlib.Path) -> Weights:
           for name, reason in weights.left_out.items()
       },
   ).check()
+
+
+def decoder(path: pathlib.Path) -> dict[str, Tensor]:
+  """Decoder and head of a T5, by the names of `Seq2SeqRanker`.
+
+  Args:
+    path: as of `read`, of one tower.
+
+  Returns:
+    Nothing of a folder without a decoder. 'decoder/logits_dense/kernel' is not
+    there where logits are by the token embeddings, over sqrt(E).
+  """
+  folder = path if path.is_dir() else path.parent
+  theirs = safetensors_file.read(path)
+  config = config_lib.read(folder)
+  table, left_out = _read_table(theirs, config, folder)
+  found = {}
+  for name, tensor in theirs.items():
+    if name.startswith('decoder.') and name not in (*left_out, _UNUSED):
+      ours = _to_ours(name)
+      found[ours] = _turned(ours, tensor)
+  head = theirs[_HEAD] if left_out.get(_HEAD) == 'head' else table
+  # A head of T5 1.1's that is tied is not scaled.
+  if found and (head is not table or config_lib.ties_head(config) is None):
+    found['decoder/logits_dense/kernel'] = head.transposed()
+  return found
 
 
 def write(weights: Weights, folder: pathlib.Path) -> None:
@@ -253,13 +307,12 @@ def _has_config(folder: pathlib.Path) -> bool:
 
 
 def _to_ours(name: str) -> str:
-  """Our name of a tensor; a name that no T5 encoder has stays as it is."""
-  if name in _OF_ENCODER:
-    return _OF_ENCODER[name]
-  layer = re.fullmatch(r'encoder\.block\.(\d+)\.(.+)\.weight', name)
-  if layer and layer[2] in _OF_LAYER:
-    return f'encoder/layers_{layer[1]}/{_OF_LAYER[layer[2]]}'
-  return name
+  """Our name of a tensor; a name that no T5 has stays as it is."""
+  if name in _OF_STACKS:
+    return _OF_STACKS[name]
+  layer = re.fullmatch(r'(encoder|decoder)\.block\.(\d+)\.(.+)\.weight', name)
+  ours = layer and _OF_LAYER[layer[1]].get(layer[3])
+  return f'{layer[1]}/layers_{layer[2]}/{ours}' if ours else name
 
 
 def _to_theirs(name: str) -> str:

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.inference import calibration
 from dualenc_jax.inference.embedder import Embedder, OnMesh, Scorer
 from dualenc_jax.inference.teacher import Teacher
 from dualenc_jax.inference.towers import Loaded
@@ -115,7 +116,9 @@ def load_teacher(path: pathlib.Path, step: int | None = None) -> Teacher:
     params, scorer = place(model, checkpoint.tensors, str(path), make=Scorer)
     provenance = checkpoint.provenance(model, tokenizer)
     provenance['template'] = template
-    return Teacher(params, tokenizer, around, scorer, provenance)
+    step = checkpoint.meta['step']
+    found = calibration.of_step(path, step)
+    return Teacher(params, tokenizer, around, scorer, provenance, found)
 
   return own.restore(path, step, use)
 

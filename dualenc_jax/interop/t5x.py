@@ -43,10 +43,11 @@ _ENCODER = re.compile(
     r'(passage_)?encoder/(encoder_norm/scale|relpos_bias/rel_embedding'
     rf'|(layers_\d+|layers|encoder)/({_LAYER}))'
 )
-_STACKED = re.compile(r'((?:passage_)?encoder)/(?:encoder|layers)/(.+)')
-_NORM = 'pre_attention_layer_norm/scale'
+_TOWER = '((?:passage_)?encoder|decoder)'
+_STACKED = re.compile(rf'{_TOWER}/(?:encoder|decoder|layers)/(.+)')
+_NORM = re.compile(r'pre_(self_)?attention_layer_norm/scale')
 _BIAS = 'relpos_bias/rel_embedding'
-_ANY_BIAS = re.compile(rf'((?:passage_)?encoder)/(layers_\d+/)?{_BIAS}')
+_ANY_BIAS = re.compile(rf'{_TOWER}/(layers_\d+/)?{_BIAS}')
 
 
 def is_one(path: str | os.PathLike[str]) -> bool:
@@ -109,6 +110,28 @@ def read(path: str | os.PathLike[str]) -> Weights:
       optimizer=optimizer,
       step=None if step is None else int(step.read()),
   ).check()
+
+
+def decoder(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+  """Decoder and head of a T5, by the names of `Seq2SeqRanker`.
+
+  Args:
+    path: as of `read`.
+
+  Returns:
+    Nothing of an encoder. 'decoder/logits_dense/kernel' is not there where
+    logits are by the token embeddings, over sqrt(E).
+  """
+  _, folder = _newest(epath.Path(path))
+  orbax = zarr_files.is_tree(folder)
+  tree = (zarr_files if orbax else t5x_legacy).read_tree(folder)
+  found = {
+      name.removeprefix('target/'): tensor
+      for name, tensor in tree.items()
+      if name.startswith('target/decoder/') and tensor is not None
+  }
+  norm = found.get('decoder/decoder_norm/scale')
+  return _one_by_one(found, {'decoder': norm.shape[0]}) if norm else {}
 
 
 def _newest(path: epath.Path) -> tuple[epath.Path, epath.Path]:
@@ -230,7 +253,7 @@ def _unstack(
   axes = {
       match[1]: (_layer_axis(tensor, widths[match[1]]), tensor)
       for name, tensor in tensors.items()
-      if (match := _STACKED.fullmatch(name)) and match[2] == _NORM
+      if (match := _STACKED.fullmatch(name)) and _NORM.fullmatch(match[2])
   }
   layers = {}
   for name, tensor in tensors.items():
@@ -241,8 +264,8 @@ def _unstack(
     tower, inner = match.groups()
     if tower not in axes:
       raise UserError(
-          f'{tensor.where} holds stacked layers, but there is no {_NORM} with'
-          ' them. Give the whole checkpoint.'
+          f'{tensor.where} holds stacked layers, but there is no norm before'
+          ' attention with them. Give the whole checkpoint.'
       )
     axis, norm = axes[tower]
     if tensor.shape[axis:axis + 1] != norm.shape[axis:axis + 1]:
@@ -277,9 +300,9 @@ def _flat_kernels(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
   flat = {}
   for name, tensor in tensors.items():
     shape = tensor.shape
-    if len(shape) == 3 and re.search(r'/attention/(query|key|value)/', name):
+    if len(shape) == 3 and re.search(r'attention/(query|key|value)/', name):
       tensor = tensor.reshaped(shape[0], shape[1] * shape[2])
-    elif len(shape) == 3 and '/attention/out/' in name:
+    elif len(shape) == 3 and 'attention/out/' in name:
       tensor = tensor.reshaped(shape[0] * shape[1], shape[2])
     flat[name] = tensor
   return flat

@@ -207,13 +207,13 @@ def infer_encoder(
     activations: Sequence[str] | None = None,
     tower: str = 'encoder',
 ) -> T5Encoder:
-  """Sizes of an encoder from the shapes of its tensors.
+  """Sizes of a stack from the shapes of its tensors.
 
   Args:
     tensors: by the names of `DualEncoder`.
     activations: of the feed-forward blocks; None for ReLU where they have one
       matrix, as T5 1.0, and gated GELU where they have two, as T5 1.1.
-    tower: 'encoder' or 'passage_encoder'.
+    tower: 'encoder', 'passage_encoder' or 'decoder'.
 
   Raises:
     UserError: the first layer or the relative positions are missing.
@@ -230,7 +230,8 @@ def infer_encoder(
     )
   gated = f'{tower}/layers_0/mlp/wi_0/kernel' in tensors
   mlp = f'{tower}/layers_0/mlp/{"wi_0" if gated else "wi"}/kernel'
-  query = f'{tower}/layers_0/attention/query/kernel'
+  attention = 'self_attention' if tower == 'decoder' else 'attention'
+  query = f'{tower}/layers_0/{attention}/query/kernel'
   bias = f'{tower}/relpos_bias/rel_embedding'
   for name in (bias, query, mlp):
     if name not in tensors or len(tensors[name].shape) != 2:

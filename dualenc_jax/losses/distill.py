@@ -65,7 +65,8 @@ class _Taught:
       raise UserError(
           f"{name} learns from a teacher's scores, and the training data has"
           ' none. In gin, POSITIVE_SCORES_COLUMN and NEGATIVE_SCORES_COLUMN of'
-          ' tasks/pairs.gin name their columns.'
+          ' tasks/pairs.gin name their columns, and BEIR_SCORES and'
+          ' MSMARCO_SCORES take those in files of hard negatives.'
       )
     scores = columns[TEACHER_SCORES.name]
     known = ~np.isnan(scores)

@@ -9,6 +9,8 @@ from dualenc_jax.models.dual_encoder import (
   Projection,
 )
 from dualenc_jax.models.layers import TokenEmbedder
+from dualenc_jax.models.seq2seq_ranker import Seq2SeqRanker
+from dualenc_jax.models.t5_decoder import T5Decoder
 from dualenc_jax.models.t5_encoder import (
   dot_product_attention,
   einsum_attention,
@@ -20,6 +22,8 @@ __all__ = [
     'DualEncoder',
     'Projection',
     'ScoreHead',
+    'Seq2SeqRanker',
+    'T5Decoder',
     'T5Encoder',
     'TokenEmbedder',
     'abstract_params',

@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 import json
 import logging
+import math
 import pathlib
 from typing import Any, NamedTuple
 
@@ -23,10 +24,24 @@ class Negative(NamedTuple):
   Attributes:
     id: passage id, '' if the file has only a text.
     text: where there is no id, with the title in front; else ''.
+    score: a teacher's, NaN where none is wanted or there.
   """
 
   id: str
   text: str = ''
+  score: float = math.nan
+
+
+class OfQuery(NamedTuple):
+  """What a file has for a query.
+
+  Attributes:
+    negatives: its hard negatives.
+    scores: a teacher's, of its positives by their ids.
+  """
+
+  negatives: list[Negative]
+  scores: dict[str, float]
 
 
 class Mined(NamedTuple):
@@ -45,12 +60,10 @@ class Mined(NamedTuple):
   negatives: Mapping[str, Sequence[Any]]
   parse_entry: Callable[[Any], Negative]
 
-  def positive_ids(self) -> Iterator[str]:
-    """Yields the ids of the positives that have one; raises BadRow."""
-    for entry in self.positives:
-      negative = self.parse_entry(entry)
-      if negative.id:
-        yield negative.id
+  def positive_scores(self) -> dict[str, float]:
+    """A teacher's scores of positives by their ids; raises BadRow."""
+    parsed = map(self.parse_entry, self.positives)
+    return {found.id: found.score for found in parsed if found.id}
 
   def ranked(self, systems: Collection[str]) -> Iterator[Negative]:
     """Yields the first of each system, then the second of each, and so on.
@@ -87,33 +100,38 @@ class HardNegatives:
     strict: as of `rows.parsed`, and whether a positive of a query among the
       negatives to take is an error; else just these are left out and the log
       says how many. Within `rows.collecting` they are collected.
+    scored: whether a teacher's scores of positives and negatives are taken.
   """
 
   path: pathlib.Path
   systems: Sequence[str] | None = None
   limit: int = 30
   strict: bool = True
+  scored: bool = False
 
   def read(
       self, positives: Mapping[str, Collection[str]]
-  ) -> Iterator[tuple[str, list[Negative]]]:
-    """Yields (query id, hard negatives), each query once at most.
+  ) -> Iterator[tuple[str, OfQuery]]:
+    """Yields (query id, what there is for it), each query once at most.
 
     Args:
       positives: passage ids by query id; other queries are left out.
 
     Raises:
       UserError: a bad row, a positive among the negatives, a query in two
-        places of the file, or a system that is nowhere in it.
+        places of the file, a system that is nowhere in it, margins over
+        several positives of a query, or scores that are wanted and not there.
     """
-    systems, done = set(), set()
+    systems, done, found_scores = set(), set(), False
     faults = rows.Faults(self.strict, 'hard negatives')
     parsed = rows.parsed(
-        self.path, lambda line: self._taken(parse(line), positives), self.strict
+        self.path,
+        lambda line: self._taken(parse(line, self.scored), positives),
+        self.strict,
     )
     for query_id, group in itertools.groupby(parsed, lambda found: found[1][0]):
       numbers, lines = zip(*group)
-      _, of_systems, negatives, dropped = zip(*lines)
+      _, of_systems, negatives, dropped, scores = zip(*lines)
       systems.update(*of_systems)
       if query_id not in positives:
         continue
@@ -121,7 +139,8 @@ class HardNegatives:
       if query_id in done:
         raise UserError(
             f'{location}: query {query_id!r} came before, and other queries'
-            ' between. Expected all of a query in one place.'
+            ' between. Expected all of a query in one place, as `sort -s'
+            ' -k1,1` puts lines of TSV.'
         )
       done.add(query_id)
       if any(dropped):
@@ -132,9 +151,25 @@ class HardNegatives:
             ' negatives',
             sum(dropped),
         )
-      merged = dict.fromkeys(itertools.chain(*negatives))
-      yield query_id, list(merged)[: self.limit]
+      of_positives = dict(itertools.chain(*(s.items() for s in scores)))
+      merged = {}
+      for negative in itertools.chain(*negatives):
+        merged.setdefault(negative[:2], negative)
+      kept = list(merged.values())[: self.limit]
+      if self.scored:
+        self._check_margins(of_positives, location)
+        found_scores |= any(
+            not math.isnan(score)
+            for score in (*of_positives.values(), *(n.score for n in kept))
+        )
+      yield query_id, OfQuery(kept, of_positives)
     self._check_systems(systems)
+    if self.scored and done and not found_scores:
+      raise UserError(
+          f"{self.path} has no scores of a teacher. Expected objects with 'pid'"
+          " and 'ce-score', or GPL's lines of query id, positive id, negative"
+          ' id and margin. Leave out the flag for scores.'
+      )
     faults.warn(self.path)
     logging.getLogger(__name__).info(
         '%s: hard negatives for %s of %s queries.',
@@ -145,25 +180,42 @@ class HardNegatives:
 
   def _taken(
       self, mined: Mined, positives: Mapping[str, Collection[str]]
-  ) -> tuple[str, Collection[str], list[Negative], int]:
+  ) -> tuple[str, Collection[str], list[Negative], int, dict[str, float]]:
     """What is taken of a line; raises BadRow.
 
     Returns:
       The query id, the systems of the line, its negatives without positives,
-      not more than the limit, and how many positives came before these.
+      not more than the limit, how many positives came before these, and the
+      scores of positives.
     """
-    kept, dropped = {}, 0
+    kept, dropped, scores = {}, 0, {}
     if mined.query_id in positives:
-      known = {*positives[mined.query_id], *mined.positive_ids()}
+      scores = mined.positive_scores()
+      known = {*positives[mined.query_id], *scores}
       systems = mined.negatives if self.systems is None else self.systems
       for negative in mined.ranked(systems):
         if negative.id in known:
           dropped += 1
           continue
-        kept[negative] = None
+        kept.setdefault(negative[:2], negative)
         if len(kept) == self.limit:
           break
-    return mined.query_id, mined.negatives.keys(), list(kept), dropped
+    return (
+        mined.query_id,
+        mined.negatives.keys(),
+        list(kept.values()),
+        dropped,
+        scores,
+    )
+
+  def _check_margins(self, scores: Mapping[str, float], location: str) -> None:
+    """Raises UserError where a query has margins over different positives."""
+    if len(scores) > 1 and not any(scores.values()):
+      raise UserError(
+          f'{location}: the margins of this query are over several positives,'
+          f' {", ".join(map(repr, list(scores)[:3]))}. Expected one positive a'
+          " query, as GPL's generated queries have."
+      )
 
   def _check_systems(self, found: Collection[str]) -> None:
     for system in self.systems or ():
@@ -175,37 +227,53 @@ class HardNegatives:
         )
 
 
-def of_query(table: TextTable, query_id: str) -> list[Negative]:
-  """A query's hard negatives in a table of JSON, none if it is not there."""
-  return [Negative(*entry) for entry in json.loads(table.get(query_id) or '[]')]
+def of_query(table: TextTable, query_id: str) -> OfQuery:
+  """What a table of JSON has for a query, nothing if it is not there."""
+  negatives, scores = json.loads(table.get(query_id) or '[[], {}]')
+  return OfQuery([Negative(*entry) for entry in negatives], scores)
 
 
-def parse(line: bytes) -> Mined:
+def parse(line: bytes, scored: bool = False) -> Mined:
   """Parses a line, whose form its content tells.
 
   - sentence-transformers' msmarco-hard-negatives and GPL's hard-negatives:
     {"qid": ..., "pos": [id, ...], "neg": {system: [id, ...], ...}}; an entry
-    may also be an object whose "pid" is the id.
+    may also be an object whose "pid" is the id and "ce-score" its score.
   - Tevatron and RocketQA: {"query_id": ..., "positive_passages": [...],
     "negative_passages": [{"docid": ..., "title": ..., "text": ...}, ...]}.
   - TSV: query id, tab, passage ids separated by commas.
   - TSV of a triple a line: query id, positive id, negative id, and what may
-    follow, such as GPL's margin.
+    follow, such as GPL's margin, the score of the positive less that of the
+    negative.
+
+  Args:
+    line: of the file.
+    scored: whether to read scores.
 
   Raises:
     BadRow: none of these.
   """
+  parse_entry = _by_id_and_score if scored else _by_id
   if not line.lstrip().startswith(b'{'):
     if line.count(b'\t') in (2, 3):
-      query_id, positive, negative, *_ = rows.decode(line).split('\t')
-      return _mined(query_id, [positive], {'': [negative]}, _by_id)
+      query_id, positive, negative, *rest = rows.decode(line).split('\t')
+      entries = positive, negative
+      if scored:
+        # No more than margins is known: that of the positive is 0.
+        margin = rows.finite('margin', rest[0] if rest else None)
+        entries = (
+            {'pid': positive, 'ce-score': 0.0},
+            {'pid': negative, 'ce-score': -margin},
+        )
+      positive, negative = entries
+      return _mined(query_id, [positive], {'': [negative]}, parse_entry)
     query_id, ids = rows.tsv_cells(line, ('query id', 'passage ids'))
-    return _mined(query_id, [], {'': ids.split(',')}, _by_id)
+    return _mined(query_id, [], {'': ids.split(',')}, parse_entry)
   row = rows.json_object(line)
   if 'neg' in row:
     lists = row['neg'] if isinstance(row['neg'], dict) else {'': row['neg']}
     return _mined(
-        rows.identifier(row, 'qid'), row.get('pos') or [], lists, _by_id
+        rows.identifier(row, 'qid'), row.get('pos') or [], lists, parse_entry
     )
   if 'negative_passages' in row:
     return _mined(
@@ -237,6 +305,14 @@ def _by_id(entry: Any) -> Negative:
   if isinstance(entry, dict):
     entry = entry.get('pid')
   return Negative(rows.as_identifier('pid', entry).strip())
+
+
+def _by_id_and_score(entry: Any) -> Negative:
+  found = _by_id(entry)
+  score = entry.get('ce-score') if isinstance(entry, dict) else None
+  if score is None:
+    return found
+  return found._replace(score=rows.finite('ce-score', score))
 
 
 def _with_text(entry: Any) -> Negative:

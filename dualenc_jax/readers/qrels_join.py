@@ -3,8 +3,10 @@
 from collections.abc import Iterator, Sequence
 import dataclasses
 import logging
+import math
 from typing import Any
 
+from dualenc_jax.data.columns import TEACHER_SCORES
 from dualenc_jax.data.dataset import example
 from dualenc_jax.errors import UserError
 from dualenc_jax.readers.hard_negatives import of_query
@@ -38,6 +40,7 @@ class Join:
     strict: whether a judgement or hard negative that names what does not
       exist, and a blank passage to train on, is an error; else it is left out
       and counted. Within `rows.collecting` it is collected.
+    scored: whether examples have a teacher's scores.
   """
 
   what: str
@@ -47,6 +50,7 @@ class Join:
   passages: TextTable | Documents
   negatives: TextTable
   strict: bool
+  scored: bool = False
 
   def check_ids(self) -> None:
     """Counts judgements and hard negatives that name what does not exist.
@@ -62,7 +66,7 @@ class Join:
     negatives = [
         f'passage {negative.id!r} of query {query_id!r}'
         for query_id in dict.fromkeys(j.query_id for j in self.judged)
-        for negative in of_query(self.negatives, query_id)
+        for negative in of_query(self.negatives, query_id).negatives
         if negative.id and negative.id not in self.passages
     ]
     found = {'judgements': judgements, 'hard negatives': negatives}
@@ -111,19 +115,28 @@ class Join:
             ' on',
         )
         continue
-      negatives = [
-          self.passages.get(negative.id) if negative.id else negative.text
-          for negative in of_query(self.negatives, judgement.query_id)
-      ]
-      repeats += negatives.count(passage)
+      mined = of_query(self.negatives, judgement.query_id)
+      negatives, kept = [], []
+      for negative in mined.negatives:
+        text = self.passages.get(negative.id) if negative.id else negative.text
+        if text == passage:
+          repeats += 1
+        elif text:
+          negatives.append(text)
+          kept.append(negative.score)
+      extra = {}
+      if self.scored:
+        own = mined.scores.get(judgement.passage_id, math.nan)
+        extra[TEACHER_SCORES.name] = [own, *kept]
       yield example(
           query=query,
           passage=passage,
-          negatives=[text for text in negatives if text and text != passage],
+          negatives=negatives,
           query_id=judgement.query_id,
           passage_id=judgement.passage_id,
           location=self.qrels.location(judgement),
           relevance=judgement.grade,
+          **extra,
       )
     empty.warn(self.what)
     if repeats:

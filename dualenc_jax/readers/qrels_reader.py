@@ -8,6 +8,7 @@ import json
 import pathlib
 from typing import Any
 
+from dualenc_jax.data.columns import Column, TEACHER_SCORES
 from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.readers import rows
@@ -144,6 +145,8 @@ class QrelsReader(Dataset):
       `hard_negatives.parse` knows; None if there is none.
     systems: whose hard negatives to take; None for all.
     max_negatives: most hard negatives that are kept of a query.
+    scores: whether the file of hard negatives has a teacher's scores to learn
+      from, `losses.Distill`: "ce-score" of objects, or GPL's margins.
     strict: whether a row that cannot be parsed, an id of two rows, a judgement
       or hard negative that names no query or passage, and a positive among
       the hard negatives of its query are errors; else they are left out, of
@@ -156,7 +159,12 @@ class QrelsReader(Dataset):
 
   FILES = ('files', 'folder', 'hard_negatives')
   NOT_OF_CORPUS = (
-      'hard_negatives', 'judged_ids', 'max_negatives', 'systems', 'train_from'
+      'hard_negatives',
+      'judged_ids',
+      'max_negatives',
+      'scores',
+      'systems',
+      'train_from',
   )
 
   root: str | None = None
@@ -165,6 +173,7 @@ class QrelsReader(Dataset):
   hard_negatives: str | None = None
   systems: Sequence[str] | None = None
   max_negatives: int = 30
+  scores: bool = False
   strict: bool = True
   judged_ids: str = 'passages'
   tolerance: float | None = None
@@ -184,6 +193,12 @@ class QrelsReader(Dataset):
           f'max_negatives is {self.max_negatives}; expected at least 1, or no'
           ' hard_negatives.'
       )
+    if self.scores and self.hard_negatives is None:
+      raise UserError(
+          "scores is True, and scores are a file of hard negatives'. Expected"
+          f' one, --gin.{self.task_name.upper()}_HARD_NEGATIVES'
+          ' (hard_negatives).'
+      )
     if isinstance(self.systems, str):
       raise UserError(
           f'systems is the string {self.systems!r}; expected a tuple of names,'
@@ -193,6 +208,10 @@ class QrelsReader(Dataset):
       raise UserError(
           f'tolerance is {self.tolerance}; expected a share, 0.0 or more.'
       )
+
+  @property
+  def extra_columns(self) -> tuple[Column, ...]:
+    return (TEACHER_SCORES,) if self.scores else ()
 
   @abc.abstractmethod
   def source(self) -> Source:
@@ -266,7 +285,14 @@ class QrelsReader(Dataset):
         )
         all_there &= len(passages) == len(passage_ids)
       join = Join(
-          self.name(), qrels, judged, queries, passages, negatives, self.strict
+          self.name(),
+          qrels,
+          judged,
+          queries,
+          passages,
+          negatives,
+          self.strict,
+          self.scores and training,
       )
       if not all_there:
         join.check_ids()
@@ -337,7 +363,9 @@ class QrelsReader(Dataset):
       raise SourceUnavailable(
           f'{self.name()}: there is no file of hard negatives {path}.'
       )
-    return HardNegatives(path, self.systems, self.max_negatives, self.strict)
+    return HardNegatives(
+        path, self.systems, self.max_negatives, self.strict, self.scores
+    )
 
   def _root(self) -> pathlib.Path | None:
     """The folder of the benchmark's files, None if none is given."""
@@ -352,7 +380,7 @@ def _passage_ids(
   if not len(negatives):
     return
   for query_id in dict.fromkeys(judgement.query_id for judgement in judged):
-    for negative in of_query(negatives, query_id):
+    for negative in of_query(negatives, query_id).negatives:
       if negative.id:
         yield negative.id
 

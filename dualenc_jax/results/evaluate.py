@@ -35,6 +35,10 @@ from dualenc_jax.results.result import write
 from dualenc_jax.run.experiment import Experiment
 
 RERANK_FOLDER = SYSTEMS[-1]
+# What a result says of its teacher, as far as it is there.
+_OF_TEACHER = (
+    'model_dir', 'checkpoint', 'form', 'run_id', 'checkpoint_step', 'template'
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,8 +172,8 @@ def teacher_facts(options: Options) -> dict[str, Any]:
   """What a re-ranked result depends on, beside what it re-ranks."""
   teacher, facts = options.teacher, {}
   if isinstance(teacher, Teacher):
-    names = ('model_dir', 'run_id', 'checkpoint_step', 'template')
-    facts = {name: teacher.provenance[name] for name in names}
+    own = teacher.provenance
+    facts = {name: own[name] for name in _OF_TEACHER if name in own}
   else:
     facts = {'scores': teacher.name}
   return {'rerank_depth': options.rerank_depth, 'teacher': facts}

@@ -14,6 +14,8 @@ from dualenc_jax.data import Cache
 from dualenc_jax.evaluation import by_scores, evaluation, rerank
 from dualenc_jax.evaluation.evaluation import Evaluation
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
+from dualenc_jax.inference import calibration
+from dualenc_jax.inference.embedder import Scorer
 from dualenc_jax.inference.teacher import Teacher
 from dualenc_jax.io import files
 from dualenc_jax.models import model_params
@@ -23,6 +25,7 @@ from dualenc_jax.results.result import per_query
 from dualenc_jax.run.experiment import Experiment
 from dualenc_jax.run.loop import Hook, Training
 from dualenc_jax.search.bm25 import BM25
+from dualenc_jax.text.joined import Around
 from dualenc_jax.training.step import Plan
 
 SPLIT = 'validation'
@@ -64,24 +67,45 @@ def _evaluator(experiment: Experiment, plan: Plan) -> Evaluate | None:
     return functools.partial(evaluation.evaluate, objective.embedder(*of_mesh))
   if not hasattr(objective, 'scorer'):
     return None
-  scorer, around = objective.scorer(*of_mesh), objective.around(experiment)
   _LOG.info(
       'Evaluation while training re-ranks the %d best hits of BM25.', _DEPTH
   )
+  return _Reranking(
+      experiment, objective.scorer(*of_mesh), objective.around(experiment)
+  )
 
-  # By sub-corpus, each of which is ranked once.
-  first: dict[int, Evaluation] = {}
 
-  def evaluate(params: Any, part: RetrievalSet) -> Evaluation:
-    if id(part) not in first:
-      first[id(part)] = _of_bm25(part)
-    teacher = Teacher(params, experiment.tokenizer, around, scorer, {})
-    texts = part.query_texts, part.corpus.texts
-    return rerank.evaluate(
-        first[id(part)], part, functools.partial(teacher.scores, *texts), _DEPTH
+class _Reranking:
+  """Evaluates a cross-encoder on BM25's hits.
+
+  Attributes:
+    scored: the scores of the last evaluation, and which are of relevant pairs.
+  """
+
+  def __init__(self, experiment: Experiment, scorer: Scorer, around: Around):
+    self.scored = np.zeros(0), np.zeros(0, bool)
+    self._make = functools.partial(
+        Teacher,
+        tokenizer=experiment.tokenizer,
+        around=around,
+        scorer=scorer,
+        provenance={},
     )
+    # By sub-corpus, each of which is ranked once.
+    self._first: dict[int, Evaluation] = {}
 
-  return evaluate
+  def __call__(self, params: Any, part: RetrievalSet) -> Evaluation:
+    if id(part) not in self._first:
+      self._first[id(part)] = _of_bm25(part)
+    teacher = self._make(params)
+
+    def score(pairs: np.ndarray) -> np.ndarray:
+      found = teacher.scores(part.query_texts, part.corpus.texts, pairs)
+      relevant = [passage in part.gold[query] for query, passage in pairs]
+      self.scored = found, np.array(relevant, bool)
+      return found
+
+    return rerank.evaluate(self._first[id(part)], part, score, _DEPTH)
 
 
 def _of_bm25(part: RetrievalSet) -> Evaluation:
@@ -156,6 +180,24 @@ def _parts(experiment: Experiment) -> Iterator[tuple[str, RetrievalSet]]:
     )
 
 
+def _calibrate(
+    evaluated: _Reranking, step: int, model_dir: pathlib.Path
+) -> None:
+  """Saves how the scores of the last evaluation become probabilities."""
+  found = calibration.fit(*evaluated.scored)
+  if found is None:
+    if step:
+      _LOG.warning(
+          'Its scores on split %s become no probabilities: relevant pairs do'
+          ' not score higher there, or there are none.',
+          SPLIT,
+      )
+  else:
+    what = f'the {_DEPTH} best of BM25, split {SPLIT}'
+    found = dataclasses.replace(found, step=step, candidates=what)
+  calibration.save(found, model_dir)
+
+
 def _pairs(cache: Cache) -> np.ndarray:
   """A fingerprint of each row that has a query and a passage, uint64 [n]."""
   odd = np.uint64(0x9E3779B97F4A7C15)
@@ -181,6 +223,8 @@ def _hook(
       files.make_folder(folder, 'another MODEL_DIR')
       path = folder / (_AFTER if run.step else _BEFORE)
       write_per_query(path, *per_query(part, found))
+      if group == SPLIT and isinstance(evaluate, _Reranking):
+        _calibrate(evaluate, run.step, pathlib.Path(experiment.model_dir))
     return found.metrics
 
   return Hook(measure, experiment.eval_every, at_start=True, group=group)

@@ -11,6 +11,7 @@ import tiny_run
 
 from dualenc_jax.commands import train
 from dualenc_jax.errors import UserError
+from dualenc_jax.interop import loading
 from dualenc_jax.results.folder import read_per_query
 
 pytestmark = pytest.mark.slow
@@ -100,7 +101,9 @@ def test_worse_than_before_is_a_warning(tmp_path, capfd):
 def test_a_cross_encoder_orders_hits_of_bm25(tmp_path, capfd):
   flags = tiny_run.flags(
       tmp_path,
-      '--gin.EVAL_EVERY=2',
+      '--gin.STEPS=30',
+      '--gin.EVAL_EVERY=30',
+      '--gin.LEARNING_RATE=1e-2',
       '--gin_file=architectures/cross_encoder.gin',
       f'--model_dir={tmp_path / "model"}',
   )
@@ -109,9 +112,14 @@ def test_a_cross_encoder_orders_hits_of_bm25(tmp_path, capfd):
   assert 're-ranks the 20 best hits of BM25' in said
   assert 'validation, 23 queries: MRR' in said and 'before training' in said
   rows = [r for r in lines_of(tmp_path / 'model') if r['group'] == 'validation']
-  assert [row['step'] for row in rows] == [0, 2]
+  assert [row['step'] for row in rows] == [0, 30]
   # All relevant passages are among what BM25 finds of 24 passages.
   assert all(0 < row['MRR'] <= 1 and row['Recall@100'] == 1 for row in rows)
+  # Of 23 questions, 20 hits each.
+  found = loading.load_teacher(tmp_path / 'model').calibration
+  assert found.step == 30 and found.slope > 0
+  assert found.pairs == 23 * 20 and 0 < found.positives <= 24
+  assert found.probabilities(-1e9) == 0 and found.probabilities(1e9) == 1
 
 
 def test_pairs_of_validation_that_are_trained_on_are_told(tmp_path, capfd):

@@ -1,0 +1,117 @@
+"""Probabilities of relevance from a cross-encoder's scores."""
+
+import dataclasses
+import pathlib
+
+import numpy as np
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.io import files, json_file
+
+FILE = 'calibration.json'
+
+
+@dataclasses.dataclass(frozen=True)
+class Calibration:
+  """Platt's: the probability of score s is sigmoid(slope s + intercept).
+
+  Attributes:
+    slope: above 0.
+    intercept: grows with the share of relevant pairs that it was fitted on.
+    step: of the checkpoint whose scores these are; None for any.
+    pairs: how many it was fitted on.
+    positives: how many of these are relevant.
+    candidates: what the pairs are.
+  """
+
+  slope: float
+  intercept: float
+  step: int | None = None
+  pairs: int = 0
+  positives: int = 0
+  candidates: str = ''
+
+  def probabilities(self, scores: np.ndarray) -> np.ndarray:
+    """Of scores of any shape, float64."""
+    return _sigmoid(self.slope * np.asarray(scores) + self.intercept)
+
+  def describe(self) -> str:
+    """'sigmoid(0.52 s - 1.30)'."""
+    sign = '-' if self.intercept < 0 else '+'
+    return f'sigmoid({self.slope:.3g} s {sign} {abs(self.intercept):.3g})'
+
+
+def fit(scores: np.ndarray, relevant: np.ndarray) -> Calibration | None:
+  """The maximum-likelihood calibration of scored pairs.
+
+  Targets are Platt's (1999), (P + 1) / (P + 2) of P relevant pairs and
+  1 / (N + 2) of N others, so that scores that tell all apart have one, too.
+
+  Args:
+    scores: [n], finite.
+    relevant: bool [n].
+
+  Returns:
+    None where all pairs or none are relevant, or where higher scores are not
+    more probable.
+  """
+  # Nothing else needs it.
+  import scipy.optimize
+
+  positives = int(np.count_nonzero(relevant))
+  negatives = len(relevant) - positives
+  if not positives or not negatives:
+    return None
+  targets = np.where(
+      relevant, (positives + 1) / (positives + 2), 1 / (negatives + 2)
+  )
+  scores = np.asarray(scores, np.float64)
+  # Scores of any scale are as easy to fit.
+  scale = max(np.std(scores), 1e-12)
+  signs = scores / scale
+
+  def loss(parameters):
+    logits = parameters[0] * signs + parameters[1]
+    value = np.logaddexp(0, logits) - targets * logits
+    error = (_sigmoid(logits) - targets) / len(targets)
+    return value.mean(), np.array([error @ signs, error.sum()])
+
+  found = scipy.optimize.minimize(loss, np.zeros(2), jac=True, tol=1e-10)
+  slope, intercept = found.x / (scale, 1)
+  if slope <= 0:
+    return None
+  return Calibration(
+      float(slope), float(intercept), pairs=len(targets), positives=positives
+  )
+
+
+def _sigmoid(logits: np.ndarray) -> np.ndarray:
+  # By its exponential, it overflows.
+  return 0.5 + 0.5 * np.tanh(0.5 * np.asarray(logits, np.float64))
+
+
+def save(calibration: Calibration | None, folder: pathlib.Path) -> None:
+  """Writes it into a model_dir; None takes away what is there."""
+  if calibration is None:
+    (folder / FILE).unlink(missing_ok=True)
+  else:
+    files.write_json(folder / FILE, dataclasses.asdict(calibration))
+
+
+def of_step(folder: pathlib.Path, step: int) -> Calibration | None:
+  """The calibration of a model_dir's checkpoint; None where there is none.
+
+  Raises:
+    UserError: the file is damaged.
+  """
+  if not (folder / FILE).is_file():
+    return None
+  again = 'Remove it: scores need none, probabilities do.'
+  facts = json_file.read(
+      folder / FILE, again, slope=float, intercept=float, step=int
+  )
+  try:
+    found = Calibration(**facts)
+  except TypeError as e:
+    raise UserError(f'{folder / FILE}: {e}. {again}') from e
+  return found if found.step == step else None

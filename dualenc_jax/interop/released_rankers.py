@@ -1,0 +1,167 @@
+"""monoT5 and RankT5 as they were released: T5s whose first token is a score."""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import hashlib
+import os
+import pathlib
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.inference.embedder import Scorer
+from dualenc_jax.inference.teacher import Calibration, Teacher
+from dualenc_jax.interop import loading, opening
+from dualenc_jax.interop.vocabulary import make_tokenizer, read_model
+from dualenc_jax.interop.weights import infer_encoder, SIZES, Weights
+from dualenc_jax.io import machine
+from dualenc_jax.models import Seq2SeqRanker, T5Decoder, TokenEmbedder
+from dualenc_jax.models.seq2seq_ranker import EXTRA_ID_10, FALSE, TRUE
+from dualenc_jax.tensor_files.tensors import Tensor
+from dualenc_jax.text.joined import Template
+from dualenc_jax.text.tokenizer import Vocabulary
+
+# Most tokens of a text in their training, and of a query, which is longer in
+# no collection but those whose queries are documents.
+LENGTH, _QUERY_LENGTH = 512, 128
+_PIECES = {TRUE: '▁true', FALSE: '▁false'}
+_HEAD = 'decoder/logits_dense/kernel'
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+  """What a released ranker reads, and of which tokens its score is.
+
+  Attributes:
+    tokens: as of `Seq2SeqRanker`.
+    text: as of `Template`.
+    calibration: from scores to probabilities, None where they tell none.
+  """
+
+  tokens: Sequence[int]
+  text: str
+  calibration: Calibration | None = None
+
+
+FORMS = {
+    'monot5': Form(
+        (TRUE, FALSE),
+        'Query: {query} Document: {passage} Relevant:',
+        Calibration(1.0, 0.0),
+    ),
+    'rankt5': Form((EXTRA_ID_10,), 'Query: {query} Document: {passage}'),
+}
+
+
+def load(
+    path: str | os.PathLike[str],
+    form: str,
+    vocabulary: str | os.PathLike[str] | None = None,
+    length: int = LENGTH,
+) -> Teacher:
+  """A released ranker, in float32 on the devices of this host.
+
+  Args:
+    path: a T5X checkpoint or a Hugging Face folder, with its decoder.
+    form: a key of `FORMS`.
+    vocabulary: a SentencePiece file; None for the one beside the checkpoint.
+    length: most tokens of query, passage and template together.
+
+  Raises:
+    UserError: it has no decoder, is of other sizes, or is of another vocabulary
+      than T5's.
+  """
+  if form not in FORMS:
+    raise UserError(
+        f'The form of a teacher is {form!r}; expected one of'
+        f' {", ".join(FORMS)}.'
+    )
+  reader = opening.reader_of(path)
+  tensors = {}
+  if hasattr(reader, 'decoder'):
+    where = path if '://' in str(path) else pathlib.Path(path).expanduser()
+    tensors = reader.decoder(where)
+  if not tensors:
+    raise UserError(
+        f'{path} has no decoder, by whose first token a {form} scores. Give'
+        ' the whole checkpoint, of T5X or a Hugging Face folder; or, of a'
+        ' cross-encoder of this library, leave out --teacher_form.'
+    )
+  weights = opening.read(path)
+  tokenizer = make_tokenizer(
+      weights, vocabulary, min(_QUERY_LENGTH, length // 2), length
+  )
+  _check_pieces(tokenizer.vocabulary, weights)
+  chosen = FORMS[form]
+  model = _model(weights, tensors, chosen.tokens)
+  everything = {**weights.tensors, **tensors}
+  params, scorer = loading.place(model, everything, weights.path, make=Scorer)
+  template = Template(chosen.text, length)
+  provenance = {
+      'checkpoint': pathlib.Path(weights.path).name,
+      'checkpoint_kind': weights.kind,
+      'checkpoint_step': weights.step,
+      'run_id': _digest(everything),
+      'form': form,
+      'template': dataclasses.asdict(template),
+      'vocabulary': tokenizer.vocabulary.sha256,
+      'query_length': tokenizer.query_length,
+      'passage_length': tokenizer.passage_length,
+      'query_prefix': tokenizer.query_prefix,
+      'passage_prefix': tokenizer.passage_prefix,
+      'dtype': model.encoder.dtype,
+      'versions': machine.versions(),
+  }
+  return Teacher(
+      params,
+      tokenizer,
+      template.tokens(tokenizer),
+      scorer,
+      provenance,
+      chosen.calibration,
+  )
+
+
+def _model(
+    weights: Weights, decoder: Mapping[str, Tensor], tokens: Sequence[int]
+) -> Seq2SeqRanker:
+  encoder = weights.encoder
+  rows, width = weights.tensors['token_embedder/embedding'].shape
+  if max(tokens) >= rows:
+    raise UserError(
+        f'{weights.path} ({weights.kind}) has {rows} token embeddings; expected'
+        f' more than {max(tokens)}, the number of the token that is the score.'
+        ' Give a checkpoint of the released model.'
+    )
+  sizes = infer_encoder(decoder, encoder.activations, 'decoder')
+  head = decoder.get(_HEAD)
+  return Seq2SeqRanker(
+      TokenEmbedder(rows, width),
+      encoder,
+      T5Decoder(
+          width,
+          vocab_size=head and head.shape[1],
+          **{name: getattr(sizes, name) for name in SIZES},
+      ),
+      tuple(tokens),
+  )
+
+
+def _check_pieces(vocabulary: Vocabulary, weights: Weights) -> None:
+  """Raises UserError unless the tokens of the scores are T5's."""
+  pieces = [piece.piece for piece in read_model(vocabulary.file).pieces]
+  for number, expected in _PIECES.items():
+    if number >= len(pieces) or pieces[number] != expected:
+      found = repr(pieces[number]) if number < len(pieces) else 'absent'
+      raise UserError(
+          f'{weights.path} ({weights.kind}): piece {number} of'
+          f' {vocabulary.path} is {found}; expected {expected!r}, as in the'
+          ' vocabulary of T5, of which monoT5 and RankT5 are.'
+      )
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+  """Tells models of one form apart: of the norms, which all training moves."""
+  found = hashlib.sha256()
+  for name in sorted(tensors):
+    if name.endswith('/scale'):
+      found.update(tensors[name].read().tobytes())
+  return found.hexdigest()[:32]

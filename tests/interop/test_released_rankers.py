@@ -1,0 +1,225 @@
+"""monoT5 and RankT5 read from Hugging Face and T5X, against transformers."""
+
+import json
+import shutil
+
+import hugging_face_models
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import sentencepiece
+import t5x_files
+import tiny_beir
+import torch
+
+from dualenc_jax.commands import cli
+from dualenc_jax.errors import UserError
+from dualenc_jax.evaluation.trec import read_run
+from dualenc_jax.interop import (
+  hugging_face,
+  loading,
+  released_rankers,
+  t5x,
+)
+
+ROWS = 32128
+# T5's own pieces.
+TRUE, FALSE, EXTRA_ID_10 = 1176, 6136, 32089
+LENGTH = 48
+VERSIONS = {'1.0': ('relu', True), '1.1': ('gated-gelu', False)}
+QUERY = 'who wrote the origin of species'
+PASSAGES = [
+    'Charles Darwin published it in 1859.',
+    'A passage with a great many words in it, ' * 8,
+    'species',
+]
+TEXTS = {
+    'monot5': 'Query: {} Document: {} Relevant:',
+    'rankt5': 'Query: {} Document: {}',
+}
+
+
+@pytest.fixture(scope='module')
+def spiece(shared):
+  return shared / 'data' / 't5_spiece' / 'spiece.model'
+
+
+@pytest.fixture(scope='module', params=VERSIONS)
+def theirs(request):
+  feed_forward, tied = VERSIONS[request.param]
+  make = hugging_face_models.model if tied else hugging_face_models.untied
+  return make(
+      'T5ForConditionalGeneration',
+      feed_forward=feed_forward,
+      vocab_size=ROWS,
+      decoder_start_token_id=0,
+  )
+
+
+@pytest.fixture(scope='module')
+def folder(theirs, spiece, tmp_path_factory):
+  """As transformers writes it."""
+  made = tmp_path_factory.mktemp('hugging_face')
+  theirs.save_pretrained(made)
+  shutil.copy(spiece, made / 'spiece.model')
+  return made
+
+
+@pytest.fixture(scope='module')
+def legacy(folder, tmp_path_factory):
+  """The same tensors as T5X writes them."""
+  made = tmp_path_factory.mktemp('t5x') / 'checkpoint_1050000'
+  tensors = {
+      **hugging_face.read(folder).tensors, **hugging_face.decoder(folder)
+  }
+  arrays = {name: tensor.read() for name, tensor in tensors.items()}
+  t5x_files.write_legacy(made, arrays, {'step': np.int32(1050000)})
+  return made
+
+
+def tokens_of(form, passage, spiece):
+  """The formatted text in ids, of which the document alone is cut."""
+  tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(spiece))
+  before, after = (tokenizer.encode(part) for part in split(form))
+  document = tokenizer.encode(passage)
+  room = LENGTH - len(before) - len(after) - 1
+  return [*before, *document[:room], *after, 1]
+
+
+def split(form):
+  before, after = TEXTS[form].format(QUERY, '|').split('|')
+  return before.strip(), after.strip()
+
+
+def their_scores(model, form, spiece):
+  rows = [tokens_of(form, passage, spiece) for passage in PASSAGES]
+  source = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
+  for row, ids in zip(source, rows):
+    row[: len(ids)] = torch.tensor(ids)
+  # In float64: what is compared with it is rounded, it is not.
+  with torch.no_grad():
+    logits = model.double()(
+        input_ids=source,
+        attention_mask=(source != 0).long(),
+        decoder_input_ids=torch.zeros(len(rows), 1, dtype=torch.long),
+    ).logits[:, 0].numpy()
+  if form == 'rankt5':
+    return logits[:, EXTRA_ID_10]
+  return logits[:, TRUE] - logits[:, FALSE]
+
+
+@pytest.mark.parametrize('form', TEXTS)
+def test_scores_are_those_of_transformers(
+    theirs, folder, legacy, spiece, form
+):
+  wanted = their_scores(theirs, form, spiece)
+  assert np.ptp(wanted) > 0.01 * np.abs(wanted).max()
+  pairs = np.array([[0, 0], [0, 1], [0, 2]])
+  for path, vocabulary in ((folder, None), (legacy, spiece)):
+    teacher = released_rankers.load(path, form, vocabulary, LENGTH)
+    found = teacher.scores([QUERY], PASSAGES, pairs)
+    np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
+    assert teacher.provenance['run_id']
+    if form == 'rankt5':
+      assert teacher.calibration is None
+    else:
+      np.testing.assert_allclose(
+          teacher.calibration.probabilities(found),
+          torch.sigmoid(torch.tensor(wanted)),
+          atol=1e-5,
+      )
+
+
+@pytest.mark.parametrize('name', ['t5_1_1_tiny', 't5_1_0_tiny'])
+def test_logits_are_those_of_t5x(name):
+  folder = t5x_files.GOLDEN / name / 't5x_orbax'
+  reference = np.load(t5x_files.GOLDEN / name / 'reference.npz')
+  weights, decoder = t5x.read(folder), t5x.decoder(folder)
+  model = released_rankers._model(weights, decoder, (1,))
+  params, _ = loading.place(
+      model, {**weights.tensors, **decoder}, str(folder)
+  )
+
+  def run(module, source, target):
+    lengths = jnp.sum(source != 0, axis=1, keepdims=True)
+    encoded = module.encoder(module.token_embedder(source), lengths)
+    x = module.decoder(
+        module.token_embedder(target), encoded, (source != 0)[:, None]
+    )
+    table = module.token_embedder.variables['params']['embedding']
+    return module.decoder.logits(x, table)
+
+  apply = jax.jit(
+      lambda *tokens: model.apply({'params': params}, *tokens, method=run)
+  )
+  found = apply(reference['tokens'], reference['decoder_input'])
+  real = reference['decoder_target'] != 0
+  np.testing.assert_allclose(
+      np.asarray(found)[real], reference['logits'][real], atol=1e-5
+  )
+
+
+def test_scanned_layers_of_t5x(legacy, tmp_path):
+  decoder = {name: t.read() for name, t in t5x.decoder(legacy).items()}
+  encoder = {name: t.read() for name, t in t5x.read(legacy).tensors.items()}
+  stacked = {}
+  for name, array in decoder.items():
+    stack, *rest = name.split('/layers_0/')
+    if rest:
+      layers = [array, decoder[name.replace('layers_0', 'layers_1')]]
+      stacked[f'{stack}/{stack}/{rest[0]}'] = np.stack(layers, axis=1)
+    elif '/layers_' not in name:
+      stacked[name] = array
+  folder = tmp_path / 'checkpoint_1'
+  t5x_files.write_legacy(folder, {**encoder, **stacked})
+  found = t5x.decoder(folder)
+  assert found.keys() == decoder.keys()
+  for name, array in decoder.items():
+    np.testing.assert_array_equal(found[name].read(), array)
+
+
+def test_through_the_command(folder, tmp_path, capsys):
+  made = tiny_beir.make(0)
+  made.write(tmp_path / 'beir')
+  run = ''.join(
+      f'{query} Q0 {name} 0 {9 - i} x\n'
+      for query in made.queries
+      for i, name in enumerate(sorted(made.corpus)[:4])
+  )
+  (tmp_path / 'run.trec').write_text(run)
+  flags = [
+      'rerank',
+      f'--teacher={folder}',
+      f'--run={tmp_path / "run.trec"}',
+      '--tasks=beir',
+      f'--gin.BEIR_FOLDER={tmp_path / "beir"}',
+      '--split=test',
+      f'--output_dir={tmp_path / "out"}',
+      '--depth=3',
+  ]
+  assert cli.main(flags) == 2
+  assert '--teacher_form=monot5 or rankt5' in capsys.readouterr().err
+  cli.main([*flags, '--teacher_form=monot5'])
+  assert 'sigmoid(1 s + 0)' in capsys.readouterr().out
+  header = json.loads((tmp_path / 'out' / 'scores.json').read_text())
+  assert header['template']['text'].endswith('Relevant:')
+  new = read_run(tmp_path / 'out' / 'run.trec')
+  scores = [*new[next(iter(made.queries))].values()]
+  assert len(scores) == 4 and scores == sorted(scores, reverse=True)
+  # Scores of the one are not taken for those of the other.
+  assert cli.main([*flags, '--teacher_form=rankt5']) == 2
+  assert 'scores of another teacher' in capsys.readouterr().err
+
+
+def test_what_is_no_released_ranker(folder, legacy, spiece, tmp_path):
+  with pytest.raises(UserError, match="'monot6'; expected one of monot5, ran"):
+    released_rankers.load(folder, 'monot6')
+  alone = tmp_path / 'encoder'
+  hugging_face_models.model('T5EncoderModel').save_pretrained(alone)
+  with pytest.raises(UserError, match='has no decoder, by whose first token'):
+    released_rankers.load(alone, 'rankt5')
+  with pytest.raises(UserError, match='Give the one that it was trained with'):
+    released_rankers.load(legacy, 'monot5')
+  with pytest.raises(UserError, match='token embeddings'):
+    released_rankers.load(legacy, 'monot5', 'python_code_8k')
