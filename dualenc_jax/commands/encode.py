@@ -103,19 +103,14 @@ def make_parser() -> flags.Parser:
       '--shard_size', type=flags.whole(), default=header_lib.SHARD_SIZE,
       help=f'rows of a shard; {header_lib.SHARD_SIZE} by default',
   )
-  add('--host_index', type=int, default=0, help='of this machine, from 0 on')
-  add('--host_count', type=int, default=1, help='machines that share the work')
+  flags.add_hosts(parser)
   runtime.add_flags(parser)
   return parser
 
 
 def check_flags(args: argparse.Namespace) -> None:
   """Raises UserError for flags that do not go together."""
-  if not 0 <= args.host_index < args.host_count:
-    raise UserError(
-        f'--host_index is {args.host_index} and --host_count'
-        f' {args.host_count}; expected an index from 0 to the count less one.'
-    )
+  flags.check_hosts(args)
   if args.multihost and args.host_count > 1:
     raise UserError(
         'Give --multihost, or --host_index and --host_count: hosts that join'

@@ -62,3 +62,19 @@ def listed(text: str) -> list[str]:
 def path(text: str) -> pathlib.Path:
   """The type of a flag that is a file or folder, `~` being the home."""
   return pathlib.Path(text).expanduser()
+
+
+def add_hosts(parser: argparse.ArgumentParser) -> None:
+  """Adds --host_index and --host_count."""
+  add = parser.add_argument
+  add('--host_index', type=int, default=0, help='of this machine, from 0 on')
+  add('--host_count', type=int, default=1, help='machines that share the work')
+
+
+def check_hosts(args: argparse.Namespace) -> None:
+  """Raises UserError unless the index is one of that many."""
+  if not 0 <= args.host_index < args.host_count:
+    raise UserError(
+        f'--host_index is {args.host_index} and --host_count'
+        f' {args.host_count}; expected an index from 0 to the count less one.'
+    )

@@ -140,10 +140,11 @@ def against_bm25(systems: Mapping[str, Evaluation]) -> Iterator[str]:
   for name, system in systems.items():
     values = system.scores.values['MRR']
     if name != 'BM25':
-      p = significance.randomization_test(baseline, values)
-      difference = values.mean() - baseline.mean()
-      verdict = 'even' if p >= 0.05 else 'ahead' if difference > 0 else 'behind'
-      yield f'  {name:<16}{difference:+.4f}  p {p:.4f}  {verdict}'
+      found = significance.paired(baseline, values)
+      difference = found.after - found.before
+      verdict = 'ahead' if difference > 0 else 'behind'
+      verdict = verdict if found.p < 0.05 else 'even'
+      yield f'  {name:<16}{difference:+.4f}  p {found.p:.4f}  {verdict}'
 
 
 def untrained(

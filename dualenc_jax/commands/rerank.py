@@ -9,7 +9,8 @@ and passage id, of any other scorer. The run is of a
 retriever, `dualenc bm25` or another library, over the corpus of the task.
 
 Writes what `dualenc evaluate` writes to OUTPUT_DIR, and the scores of all pairs
-(logits) to scores.tsv there. Killed, it goes on from those.
+(logits) to scores.tsv there. Killed, it goes on from those. Several machines
+share the work with --host_index and --host_count and the same OUTPUT_DIR.
 """
 
 import argparse
@@ -23,7 +24,9 @@ import numpy as np
 
 from dualenc_jax.commands import config, data_command, flags, runtime, tasks
 from dualenc_jax.errors import UserError
+from dualenc_jax.evaluation import teacher_scores
 from dualenc_jax.evaluation.metrics import Scores
+from dualenc_jax.index.encoding import Host
 from dualenc_jax.inference.teacher import Teacher
 from dualenc_jax.interop import loading, own, released_rankers
 from dualenc_jax.results import evaluate, rerank_run, significance
@@ -34,6 +37,7 @@ _LOG = logging.getLogger(__name__)
 
 def main(argv: Sequence[str] | None = None) -> None:
   args = config.parse_args(make_parser(), argv)
+  flags.check_hosts(args)
   runtime.start()
   names = list(filter(None, args.tasks or ()))
   args.gin_file = [*tasks.gin_files(names), *args.gin_file]
@@ -50,14 +54,19 @@ def main(argv: Sequence[str] | None = None) -> None:
       k=args.k, teacher=teacher(args.teacher, args), rerank_depth=args.depth
   )
   folder = pathlib.Path(args.output_dir)
-  before, after = rerank_run.rerank_run(
-      inputs,
-      split,
-      pathlib.Path(args.run),
-      folder,
-      shlex.join(['dualenc', 'rerank', *(argv or ())]),
-      options,
-  )
+  try:
+    before, after = rerank_run.rerank_run(
+        inputs,
+        split,
+        pathlib.Path(args.run),
+        folder,
+        shlex.join(['dualenc', 'rerank', *(argv or ())]),
+        options,
+        Host(args.host_index, args.host_count),
+    )
+  except teacher_scores.OthersLeft as e:
+    print(e)
+    return
   print(f'{task.label}, split {split}:')
   print(f'  {"":<12}{"before":>10}{"after":>10}')
   means = after.means()
@@ -89,6 +98,7 @@ def make_parser() -> flags.Parser:
   )
   add('--k', type=flags.whole(), default=1000, help='hits in the new run file')
   add('--output_dir', default='reranked', help='where the files go; reranked')
+  flags.add_hosts(parser)
   return parser
 
 
@@ -180,15 +190,9 @@ def verdict(before: Scores | None, after: Scores | None) -> Iterator[str]:
   if before is None or after is None:
     return
   metric = 'MRR@10'
-  values = [found.values[metric] for found in (before, after)]
-  counted = ~np.isnan(values[0] + values[1])
-  one, other = (v[counted] for v in values)
-  p = significance.randomization_test(one, other)
-  yield (
-      f'  Re-ranking: {metric} {one.mean():.4f} -> {other.mean():.4f} (p'
-      f' {p:.4f}, paired randomization test).'
-  )
-  if other.mean() <= one.mean():
+  found = significance.paired(before.values[metric], after.values[metric])
+  yield f'  Re-ranking: {found.describe(metric)}.'
+  if found.after <= found.before:
     yield (
         '  WARNING: the teacher does not beat what it re-ranks, and its labels'
         ' would teach a student to be worse. Train it longer, from a pretrained'

@@ -4,7 +4,7 @@ Files are TSV lines of query id, passage id and score, a logit, or TREC runs.
 They are keyed by ids: order and gaps mean nothing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 import json
 import math
 import os
@@ -15,6 +15,7 @@ import numpy as np
 from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import trec
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
+from dualenc_jax.index.encoding import Host
 from dualenc_jax.inference.teacher import Teacher
 from dualenc_jax.io import files
 from dualenc_jax.io.progress import Progress
@@ -36,6 +37,10 @@ _OWN = (
 )
 Score = Callable[[np.ndarray], np.ndarray]
 Known = dict[tuple[str, str], float]
+
+
+class OthersLeft(Exception):
+  """Pairs are left to other hosts; the message says how many."""
 
 
 def of_file(path: pathlib.Path, retrieval_set: RetrievalSet) -> Score:
@@ -63,22 +68,28 @@ def of_file(path: pathlib.Path, retrieval_set: RetrievalSet) -> Score:
 
 
 def of_teacher(
-    teacher: Teacher, retrieval_set: RetrievalSet, folder: pathlib.Path
+    teacher: Teacher,
+    retrieval_set: RetrievalSet,
+    folder: pathlib.Path,
+    host: Host = Host(),
 ) -> Score:
   """Scores by a cross-encoder, kept in a folder as they are computed.
 
-  What the folder has of the same teacher is not computed again.
+  What the folder has of the same teacher is not computed again. Of several
+  hosts each has a file of its own and computes its share of the queries.
 
   Args:
     teacher: the cross-encoder.
     retrieval_set: whose queries and passages are scored.
-    folder: made if there is none.
+    folder: made if there is none; of all hosts.
+    host: which of how many.
 
   Raises:
     UserError: the folder has scores of another teacher or data set, or cannot
       be written.
+    OthersLeft: pairs are left to other hosts.
   """
-  path, header = folder / SCORES, folder / HEADER
+  path, header = folder / _name(host), folder / HEADER
   own = {name: teacher.provenance[name] for name in _OWN} | {
       'scores': 'logit',
       # Ids say nothing of whose they are.
@@ -91,6 +102,8 @@ def of_teacher(
     known = _kept(path, header, own)
     names = _names(pairs, retrieval_set)
     wanted = np.array([name not in known for name in names], bool)
+    others = wanted & (pairs[:, 0] % host.count != host.index)
+    wanted &= ~others
     with (
         files.writing(path, 'another --output_dir'),
         open(path, 'a') as out,
@@ -109,9 +122,23 @@ def of_teacher(
         progress(len(block))
         out.flush()
         os.fsync(out.fileno())
+    if others.any():
+      # They may have been done meanwhile.
+      known |= _kept(path, header, own)
+    if left := sum(name not in known for name in names):
+      raise OthersLeft(
+          f'{left:,} of {len(names):,} pairs are left to other hosts; the last'
+          f' of them measures, from the files in {folder}.'
+      )
     return np.array([known[name] for name in names], np.float32)
 
   return score
+
+
+def _name(host: Host) -> str:
+  if host.count == 1:
+    return SCORES
+  return f'scores-{host.index}-of-{host.count}.tsv'
 
 
 def read(path: pathlib.Path) -> Known:
@@ -128,21 +155,27 @@ def read(path: pathlib.Path) -> Known:
         run = trec.read_run(path)
         return {(q, p): s for q, hits in run.items() for p, s in hits.items()}
       lines.seek(0)
-      known: Known = {}
-      for number, line in enumerate(lines, start=1):
-        name, value = _parse(line, f'{path}:{number}')
-        if name in known:
-          raise UserError(
-              f'{path}:{number}: query {name[0]!r} and passage {name[1]!r} have'
-              ' a score before. Expected one of each pair.'
-          )
-        known[name] = value
+      known = _parsed(lines, path)
   except OSError as e:
     raise UserError(f'{path}: cannot read the scores: {e.strerror}.') from e
   except UnicodeDecodeError as e:
     raise UserError(f'{path}: not a text file in UTF-8: {e.reason}.') from e
   if not known:
     raise UserError(f'{path} has no scores.')
+  return known
+
+
+def _parsed(lines: Iterable[str], path: pathlib.Path) -> Known:
+  """The scores of TSV lines."""
+  known: Known = {}
+  for number, line in enumerate(lines, start=1):
+    name, value = _parse(line, f'{path}:{number}')
+    if name in known:
+      raise UserError(
+          f'{path}:{number}: query {name[0]!r} and passage {name[1]!r} have a'
+          ' score before. Expected one of each pair.'
+      )
+    known[name] = value
   return known
 
 
@@ -164,22 +197,29 @@ def _parse(line: str, where: str) -> tuple[tuple[str, str], float]:
 def _kept(
     path: pathlib.Path, header: pathlib.Path, own: dict[str, object]
 ) -> Known:
-  """What was computed before; a line that a kill has cut is cut off."""
+  """What was computed before, of all hosts.
+
+  In the file of this host a line that a kill has cut is cut off.
+  """
   text = json.dumps(own, indent=2, sort_keys=True) + '\n'
-  if not path.exists():
+  files_there = sorted(path.parent.glob('scores*.tsv'))
+  if not files_there:
     files.write(header, text)
-    return {}
-  if not header.exists() or header.read_text() != text:
+  elif not header.exists() or header.read_text() != text:
     raise UserError(
-        f'{path} has scores of another teacher or data set. Remove it, or give'
-        ' another --output_dir.'
+        f'{files_there[0]} has scores of another teacher or data set. Remove'
+        ' it, or give another --output_dir.'
     )
-  content = path.read_bytes()
-  whole = content[: content.rfind(b'\n') + 1]
-  if len(whole) < len(content):
-    with files.writing(path, 'another --output_dir'):
-      os.truncate(path, len(whole))
-  return read(path) if whole else {}
+  known: Known = {}
+  for file in files_there:
+    content = file.read_bytes()
+    whole = content[: content.rfind(b'\n') + 1]
+    if len(whole) < len(content) and file == path:
+      with files.writing(path, 'another --output_dir'):
+        os.truncate(path, len(whole))
+    # Another host may be writing its last line.
+    known |= _parsed(whole.decode(errors='replace').splitlines(), file)
+  return known
 
 
 def _names(

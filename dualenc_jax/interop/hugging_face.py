@@ -151,6 +151,7 @@ def decoder(path: pathlib.Path) -> dict[str, Tensor]:
     there where logits are by the token embeddings, over sqrt(E).
   """
   folder = path if path.is_dir() else path.parent
+  _refuse_others(path, 'ForConditionalGeneration')
   theirs = safetensors_file.read(path)
   config = config_lib.read(folder)
   table, left_out = _read_table(theirs, config, folder)
@@ -339,11 +340,12 @@ def _is_pickle(path: pathlib.Path) -> bool:
     return file.read(2) == b'\x80\x02'
 
 
-def _refuse_others(path: pathlib.Path) -> None:
+def _refuse_others(path: pathlib.Path, model: str = 'EncoderModel') -> None:
   """Raises UserError for a pickle, or a folder without safetensors.
 
   Args:
     path: a file or a folder; one with no weights at all is let pass.
+    model: the class of transformers to convert it by, after T5 or MT5.
   """
   folder = path if path.is_dir() else path.parent
   names = safetensors_file.FILE, safetensors_file.INDEX
@@ -362,8 +364,8 @@ def _refuse_others(path: pathlib.Path) -> None:
           ' run any program when it is opened. If you trust it, convert it'
           ' where transformers and torch are installed, and give the new'
           ' folder:\n'
-          f'  from transformers import AutoTokenizer, {kind}EncoderModel\n'
-          f'  model = {kind}EncoderModel.from_pretrained({old}{option})\n'
+          f'  from transformers import AutoTokenizer, {kind}{model}\n'
+          f'  model = {kind}{model}.from_pretrained({old}{option})\n'
           f'  model.save_pretrained({new})\n'
           f'  AutoTokenizer.from_pretrained({old}).save_pretrained({new})'
       )

@@ -86,6 +86,11 @@ def load(
         ' cross-encoder of this library, leave out --teacher_form.'
     )
   weights = opening.read(path)
+  if vocabulary is None and weights.usage.vocabulary is None:
+    raise UserError(
+        f'{path} comes without a SentencePiece file. Give that of T5,'
+        ' --teacher_vocabulary=spiece.model.'
+    )
   tokenizer = make_tokenizer(
       weights, vocabulary, min(_QUERY_LENGTH, length // 2), length
   )

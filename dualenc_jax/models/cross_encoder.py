@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.models import layers, t5_encoder
-from dualenc_jax.models.dual_encoder import mean_pool, PAD
+from dualenc_jax.models.dual_encoder import mean_pool, one_a_row
 
 POOLING = ('mean', 'first')
 
@@ -95,9 +95,7 @@ class CrossEncoder(nn.Module):
       no text.
     """
     if lengths is None:
-      lengths = jnp.sum(tokens != PAD, axis=1, keepdims=True)
-      numbers = None if dropout_numbers is None else dropout_numbers[:, None]
-      return self(tokens, lengths, numbers)[:, 0]
+      return self(tokens, *one_a_row(tokens, dropout_numbers))[:, 0]
     x = self.encoder(self.token_embedder(tokens), lengths, dropout_numbers)
     return nn.with_logical_constraint(
         self.head(x, lengths), ('batch', 'texts')

@@ -44,6 +44,19 @@ def model_params(params: Any) -> Any:
   return {name: tree for name, tree in params.items() if name != 'loss'}
 
 
+def one_a_row(
+    tokens: jax.Array, numbers: jax.Array | None
+) -> tuple[jax.Array, jax.Array | None]:
+  """Lengths [R, 1] and numbers [R, 1] of texts that have a row each.
+
+  Args:
+    tokens: int32 [R, L], padded with 0.
+    numbers: [R] or None, which stays.
+  """
+  lengths = jnp.sum(tokens != PAD, axis=1, keepdims=True)
+  return lengths, None if numbers is None else numbers[:, None]
+
+
 def abstract_params(model: nn.Module) -> Any:
   """The parameters as ShapeDtypeStruct, in their boxes of logical axes.
 
@@ -206,8 +219,7 @@ class DualEncoder(nn.Module):
       self, tokens, lengths, numbers, token_embedder, encoder, projection
   ):
     if lengths is None:
-      lengths = jnp.sum(tokens != PAD, axis=1, keepdims=True)
-      numbers = None if numbers is None else numbers[:, None]
+      lengths, numbers = one_a_row(tokens, numbers)
       encoded = self._encode(
           tokens, lengths, numbers, token_embedder, encoder, projection
       )

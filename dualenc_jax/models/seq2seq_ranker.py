@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from dualenc_jax.models import layers, t5_decoder, t5_encoder
-from dualenc_jax.models.dual_encoder import PAD
+from dualenc_jax.models.dual_encoder import one_a_row, PAD
 from dualenc_jax.models.layers import Segments
 
 # Of T5's vocabulary.
@@ -44,9 +44,7 @@ class Seq2SeqRanker(nn.Module):
   ) -> jax.Array:
     """Scores texts; arguments and result as of `CrossEncoder`."""
     if lengths is None:
-      lengths = jnp.sum(tokens != PAD, axis=1, keepdims=True)
-      numbers = None if dropout_numbers is None else dropout_numbers[:, None]
-      return self(tokens, lengths, numbers)[:, 0]
+      return self(tokens, *one_a_row(tokens, dropout_numbers))[:, 0]
     encoded = self.encoder(
         self.token_embedder(tokens), lengths, dropout_numbers
     )

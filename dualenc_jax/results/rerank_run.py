@@ -11,6 +11,7 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import metrics, teacher_scores, trec
 from dualenc_jax.evaluation.metrics import Scores
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
+from dualenc_jax.index.encoding import Host
 from dualenc_jax.inference.teacher import Teacher
 from dualenc_jax.io import files
 from dualenc_jax.results import evaluate
@@ -30,6 +31,7 @@ def rerank_run(
     folder: pathlib.Path,
     command: str,
     options: evaluate.Options,
+    host: Host = Host(),
 ) -> tuple[Scores, Scores]:
   """Re-ranks a run and writes the result folder, and that of the run itself.
 
@@ -40,11 +42,13 @@ def rerank_run(
     folder: of the result.
     command: the command line that makes this result.
     options: its teacher, depth and k.
+    host: which of those that share the scoring.
 
   Returns:
     The metrics before and after.
 
   Raises:
+    OthersLeft: as of `teacher_scores.of_teacher`.
     UserError: the run has queries or passages that the task has not, or scores
       are missing or not finite.
   """
@@ -69,7 +73,7 @@ def rerank_run(
   facts |= {'command': command, 'run': path.name}
   teacher = options.teacher
   if isinstance(teacher, Teacher):
-    score = teacher_scores.of_teacher(teacher, ranked, folder)
+    score = teacher_scores.of_teacher(teacher, ranked, folder, host)
   else:
     score = teacher_scores.of_file(teacher, ranked)
   pairs = [

@@ -4,6 +4,7 @@ Smucker, Allan and Carterette (CIKM 2007) compare these tests for retrieval.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import scipy.stats
@@ -72,6 +73,37 @@ def randomization_test(
     ways = np.unpackbits(bits, axis=1, count=n)
     count += int(_extreme(ways, differences, least).sum())
   return (count + 1) / (permutations + 1)
+
+
+class Paired(NamedTuple):
+  """Two systems on the queries that count for both.
+
+  Attributes:
+    before: mean of the one.
+    after: mean of the other.
+    p: of the paired randomization test.
+    queries: how many.
+  """
+
+  before: float
+  after: float
+  p: float
+  queries: int
+
+  def describe(self, metric: str) -> str:
+    """'MRR 0.1 -> 0.2 (p 0.01, paired randomization test)'."""
+    return (
+        f'{metric} {self.before:.4f} -> {self.after:.4f} (p {self.p:.4f},'
+        ' paired randomization test)'
+    )
+
+
+def paired(before: np.ndarray, after: np.ndarray) -> Paired:
+  """Compares values [Q], NaN where a query does not count."""
+  counted = ~np.isnan(before + after)
+  one, other = before[counted], after[counted]
+  p = randomization_test(one, other)
+  return Paired(float(one.mean()), float(other.mean()), p, len(one))
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:

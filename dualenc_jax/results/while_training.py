@@ -142,16 +142,13 @@ def verdict(experiment: Experiment) -> Iterator[str]:
     metric = next((m for m in _METRICS if m in one.values), None)
     if metric is None or [*one.query_ids] != [*other.query_ids]:
       continue
-    values = one.values[metric], other.values[metric]
-    counted = ~np.isnan(values[0] + values[1])
-    a, b = (v[counted] for v in values)
-    p = significance.randomization_test(a, b)
+    found = significance.paired(one.values[metric], other.values[metric])
     group = before.parent.relative_to(folder.parent)
     yield (
-        f'{group}, {len(a):,} queries: {metric} {a.mean():.4f} before training,'
-        f' {b.mean():.4f} after (p {p:.4f}, paired randomization test).'
+        f'{group}, {found.queries:,} queries, before training and after:'
+        f' {found.describe(metric)}.'
     )
-    if b.mean() < a.mean():
+    if found.after < found.before:
       yield (
           f'WARNING: {group} is worse than before training. Try a lower'
           ' LEARNING_RATE, a larger BATCH_SIZE, fewer STEPS, and look at the'

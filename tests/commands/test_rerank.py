@@ -135,6 +135,35 @@ def test_by_a_cross_encoder(tiny, teacher, tmp_path, capsys, monkeypatch):
   assert 'MRR' in capsys.readouterr().out
 
 
+@pytest.mark.slow
+def test_hosts_share_the_scoring(tiny, teacher, tmp_path, capsys):
+  alone, shared = tmp_path / 'alone', tmp_path / 'shared'
+  cli.main(flags(tiny, alone, teacher))
+  counts = []
+  for index in range(3):
+    hosts = [f'--host_index={index}', '--host_count=3']
+    cli.main(flags(tiny, shared, teacher, *hosts))
+    said = capsys.readouterr().out
+    assert ('pairs are left to other hosts' in said) == (index < 2)
+    counts.append(
+        (shared / f'scores-{index}-of-3.tsv').read_text().count('\n')
+    )
+  assert sum(counts) == (alone / 'scores.tsv').read_text().count('\n')
+  assert min(counts) > 0
+  one, other = (teacher_scores.read(f) for f in (
+      alone / 'scores.tsv', shared / 'scores-1-of-3.tsv'
+  ))
+  assert all(one[pair] == pytest.approx(other[pair]) for pair in other)
+  for name in ('run.trec', 'before/run.trec'):
+    assert read_run(shared / name).keys() == read_run(alone / name).keys()
+  with pytest.raises(UserError, match='--host_index is 3 and --host_count 3'):
+    rerank.main(
+        flags(
+            tiny, shared, teacher, '--host_index=3', '--host_count=3'
+        )[1:]
+    )
+
+
 def tiny_beir_text(made, name):
   document = made.corpus[name]
   return document if isinstance(document, str) else ' '.join(document)

@@ -71,13 +71,12 @@ def test_both_are_evaluated_before_the_first_step(run):
 
 def test_the_end_tells_before_and_after(run):
   model, said, _ = run
-  (line,) = [s for s in said if s.startswith('validation, 23 queries: MRR')]
+  (line,) = [s for s in said if s.startswith('validation, 23 queries, before')]
   before, after = (
       read_per_query(model / 'validation' / f'{name}.tsv').values['MRR']
       for name in ('before', 'after')
   )
-  assert f'{before.mean():.4f} before' in line
-  assert f'{after.mean():.4f} after' in line
+  assert f'MRR {before.mean():.4f} -> {after.mean():.4f} (p' in line
   p = float(line.partition('(p ')[2].partition(',')[0])
   reference = scipy.stats.permutation_test(
       (after, before),
@@ -110,7 +109,7 @@ def test_a_cross_encoder_orders_hits_of_bm25(tmp_path, capfd):
   train.main(flags)
   said = capfd.readouterr().err
   assert 're-ranks the 20 best hits of BM25' in said
-  assert 'validation, 23 queries: MRR' in said and 'before training' in said
+  assert 'validation, 23 queries, before training and after: MRR' in said
   rows = [r for r in lines_of(tmp_path / 'model') if r['group'] == 'validation']
   assert [row['step'] for row in rows] == [0, 30]
   # All relevant passages are among what BM25 finds of 24 passages.
