@@ -11,7 +11,7 @@ import dualenc_jax
 ROOMS = (
     'errors suggest dualenc_jax io text parallel tensor_files figures data'
     ' readers inspection models losses inference interop objectives training'
-    ' run search index evaluation results analysis report python_input'
+    ' run search index evaluation mining results analysis report python_input'
     ' retriever mteb_encoder t5x_bridge commands __main__'
 ).split()
 PACKAGE = pathlib.Path(dualenc_jax.__file__).parent

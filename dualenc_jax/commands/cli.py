@@ -15,6 +15,7 @@ COMMANDS = {
     'evaluate': 'rank whole corpora exactly and measure, with tables',
     'bm25': 'rank whole corpora by BM25, the baseline to pass',
     'rerank': 'order the hits of a run by a cross-encoder',
+    'mine': 'hard negatives by a model, BM25 or runs',
     'compare': 'compare models or TREC runs with a baseline, with tests',
     'analyze': 'figures and numbers of the embedding space',
     'report': 'one HTML page of all that is known of a model',
@@ -28,7 +29,8 @@ COMMANDS = {
 }
 # Those whose time goes into JAX's programs.
 COMPUTING = {
-    'quickstart', 'train', 'evaluate', 'rerank', 'analyze', 'encode', 'search',
+    'quickstart', 'train', 'evaluate', 'rerank', 'mine', 'analyze', 'encode',
+    'search',
 }
 
 

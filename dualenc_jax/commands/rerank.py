@@ -91,7 +91,7 @@ def make_parser() -> flags.Parser:
   add('--run', required=True, metavar='FILE', help='the TREC run to re-rank')
   add('--tasks', type=flags.listed, help='as of `dualenc evaluate`, one set')
   add('--split', help='by default what the benchmark measures, else test')
-  _add_form(parser)
+  add_form(parser)
   add(
       '--depth', type=flags.whole(), default=100,
       help='hits of a query that are scored; the others stay below them',
@@ -112,10 +112,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
       '--rerank_depth', type=flags.whole(), default=100,
       help='how many of a query; 100',
   )
-  _add_form(parser)
+  add_form(parser)
 
 
-def _add_form(parser: argparse.ArgumentParser) -> None:
+def add_form(parser: argparse.ArgumentParser) -> None:
+  """Adds what tells how a released teacher is read."""
   add = parser.add_argument
   add(
       '--teacher_form', choices=list(released_rankers.FORMS),

@@ -5,7 +5,7 @@ space cannot be written: it is an error, never escaped, because other tools
 would not undo the escape.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import math
 import os
 import pathlib
@@ -18,6 +18,7 @@ from dualenc_jax.readers import qrels as qrels_reader
 from dualenc_jax.readers.rows import BadRow
 from dualenc_jax.search.ranking import Ranking
 
+Run = Mapping[str, Mapping[str, float]]
 # Ids that are read and checked at a time.
 _CHUNK = 1 << 16
 
@@ -105,6 +106,40 @@ def read_run(path: str | os.PathLike[str]) -> dict[str, dict[str, float]]:
   except UnicodeDecodeError as e:
     raise UserError(f'{path}: not a text file in UTF-8: {e.reason}.') from e
   return run
+
+
+def numbers(
+    run: Run,
+    query_ids: Sequence[str],
+    passage_ids: Sequence[str],
+    path: pathlib.Path,
+) -> tuple[dict[str, int], dict[str, int]]:
+  """The numbers of queries and of passages by their ids.
+
+  Args:
+    run: of the file.
+    query_ids: Q ids.
+    passage_ids: N ids.
+    path: of the run, for messages.
+
+  Raises:
+    UserError: the run has others.
+  """
+  found = []
+  for what, ids, used in (
+      ('query', query_ids, run),
+      ('passage', passage_ids, {hit for hits in run.values() for hit in hits}),
+  ):
+    known = {str(name): i for i, name in enumerate(ids)}
+    unknown = sorted(name for name in used if name not in known)
+    if unknown:
+      raise UserError(
+          f'{path}: the task has no {what} {unknown[0]!r}'
+          + (f', nor {len(unknown) - 1:,} more' if len(unknown) > 1 else '')
+          + '. Is the run of another data set or split?'
+      )
+    found.append(known)
+  return tuple(found)
 
 
 def read_qrels(path: str | os.PathLike[str]) -> dict[str, dict[str, int]]:

@@ -21,7 +21,6 @@ from dualenc_jax.search.ranking import best_first
 # The folder, in the result's, of the run as it was.
 BEFORE = 'before'
 _LOG = logging.getLogger(__name__)
-Run = Mapping[str, Mapping[str, float]]
 
 
 def rerank_run(
@@ -56,7 +55,9 @@ def rerank_run(
   run = trec.read_run(path)
   if not run:
     raise UserError(f'{path} is empty. Expected the hits of a TREC run.')
-  queries, passages = _numbers(run, ranked, path)
+  queries, passages = trec.numbers(
+      run, ranked.query_ids, ranked.ranked_ids, path
+  )
   order = {query: best_first(hits) for query, hits in run.items()}
   depth = options.rerank_depth
   if short := sum(len(hits) < depth for hits in order.values()):
@@ -93,29 +94,9 @@ def rerank_run(
   return before, _write(folder, new, ranked, options.k, {**facts, **how})
 
 
-def _numbers(
-    run: Run, ranked: RetrievalSet, path: pathlib.Path
-) -> tuple[dict[str, int], dict[str, int]]:
-  """The numbers of queries and passages by their ids."""
-  queries = {name: i for i, name in enumerate(ranked.query_ids)}
-  passages = {str(name): i for i, name in enumerate(ranked.ranked_ids)}
-  for what, known, found in (
-      ('query', queries, run),
-      ('passage', passages, {hit for hits in run.values() for hit in hits}),
-  ):
-    unknown = sorted(name for name in found if name not in known)
-    if unknown:
-      raise UserError(
-          f'{path}: the task has no {what} {unknown[0]!r}'
-          + (f', nor {len(unknown) - 1:,} more' if len(unknown) > 1 else '')
-          + '. Is the run of another data set or split?'
-      )
-  return queries, passages
-
-
 def _write(
     folder: pathlib.Path,
-    run: Run,
+    run: trec.Run,
     ranked: RetrievalSet,
     k: int,
     facts: Mapping[str, Any],

@@ -1,0 +1,1 @@
+"""Hard negatives: candidates of retrievers, and which of them are kept."""

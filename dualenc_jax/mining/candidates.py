@@ -1,0 +1,143 @@
+"""The best passages of queries by a model, by BM25, or of a TREC run.
+
+Shapes: Q queries, k candidates, P known positives of the query with the most.
+"""
+
+import dataclasses
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.evaluation import evaluation, trec
+from dualenc_jax.evaluation.retrieval_set import RetrievalSet
+from dualenc_jax.index import of_model
+from dualenc_jax.inference.towers import Loaded
+from dualenc_jax.search import ranking as ranking_lib
+from dualenc_jax.search.bm25 import BM25
+from dualenc_jax.search.exact_search import ExactSearch
+
+NONE = -1
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Candidates:
+  """Ranked passages of each query, and what its positives score.
+
+  Attributes:
+    name: of the source.
+    passages: int64 [Q, k], by their numbers, best first; -1 for none.
+    scores: float32 [Q, k], NaN for none.
+    positives: float32 [Q, P], of the query's known positives in the order of
+      `RetrievalSet.gold`; NaN for none, and where the source says nothing.
+  """
+
+  name: str
+  passages: np.ndarray
+  scores: np.ndarray
+  positives: np.ndarray
+
+
+def padded(gold: list[list[int]]) -> np.ndarray:
+  """The known positives of each query: int64 [Q, P], -1 for none."""
+  out = np.full((len(gold), max(map(len, gold), default=0)), NONE)
+  for row, known in zip(out, gold):
+    row[: len(known)] = known
+  return out
+
+
+def by_model(
+    model: Loaded,
+    ranked: RetrievalSet,
+    depth: int,
+    index_dir: pathlib.Path | None = None,
+) -> Candidates:
+  """By exact search with a dual encoder, on the devices of this host.
+
+  Args:
+    model: the dual encoder.
+    ranked: queries and corpus.
+    depth: candidates of a query.
+    index_dir: as of `of_model.corpus_embeddings`.
+  """
+  queries = evaluation.encode_queries(model.embedder, model.params, ranked)
+  passages = of_model.corpus_embeddings(model, ranked.corpus, index_dir)
+  search = ExactSearch(passages, ranked.corpus.ids)
+  found = search.top_k(queries, min(depth, len(ranked.corpus)))
+  own = ranking_lib.of_candidates(queries, passages, padded(ranked.gold))
+  return Candidates(
+      'model',
+      found.indices,
+      found.scores,
+      np.where(np.isinf(own), np.float32(np.nan), own),
+  )
+
+
+def by_bm25(words: BM25, ranked: RetrievalSet, depth: int) -> Candidates:
+  """By BM25; what shares no word with a query is no candidate."""
+  places = ranking_lib.id_places(ranked.corpus.ids)
+  gold = padded(ranked.gold)
+  best, own = [], np.full(gold.shape, np.nan, np.float32)
+  for query, text in enumerate(ranked.query_texts):
+    scores = words.scores(text)
+    best.append(ranking_lib.best_of(scores, places, depth))
+    known = gold[query] >= 0
+    own[query, known] = scores[gold[query, known]]
+  found = ranking_lib.joined(best)
+  real = found.scores > 0
+  return Candidates(
+      'bm25',
+      np.where(real, found.indices, NONE),
+      np.where(real, found.scores, np.float32(np.nan)),
+      own,
+  )
+
+
+def by_run(path: pathlib.Path, ranked: RetrievalSet, depth: int) -> Candidates:
+  """Of a TREC run over the corpus; its queries may be some of the set's.
+
+  Raises:
+    UserError: the run is empty, or has ids that the set has not.
+  """
+  run = trec.read_run(path)
+  if not run:
+    raise UserError(f'{path} is empty. Expected the hits of a TREC run.')
+  queries, passages = trec.numbers(
+      run, ranked.query_ids, ranked.corpus.ids, path
+  )
+  gold = padded(ranked.gold)
+  shape = len(gold), min(depth, max(map(len, run.values())))
+  found, scores = np.full(shape, NONE), np.full(shape, np.nan, np.float32)
+  own = np.full(gold.shape, np.nan, np.float32)
+  for query_id, hits in run.items():
+    query = queries[query_id]
+    best = ranking_lib.best_first(hits)[:depth]
+    found[query, : len(best)] = [passages[hit] for hit in best]
+    scores[query, : len(best)] = [hits[hit] for hit in best]
+    by_number = {passages[hit]: score for hit, score in hits.items()}
+    own[query] = [by_number.get(p, np.nan) for p in gold[query].tolist()]
+  return Candidates(path.stem, found, scores, own)
+
+
+def with_scores(candidates: Candidates, ranked: RetrievalSet, score: Any):
+  """The same candidates, in their order, with the scores of a teacher.
+
+  Args:
+    candidates: of any source.
+    ranked: what they are of.
+    score: pairs int64 [n, 2] of query and passage -> float32 [n].
+  """
+
+  def of(passages: np.ndarray) -> np.ndarray:
+    real = passages >= 0
+    queries = np.broadcast_to(np.arange(len(passages))[:, None], real.shape)
+    out = np.full(passages.shape, np.nan, np.float32)
+    out[real] = score(np.stack([queries[real], passages[real]], axis=1))
+    return out
+
+  return dataclasses.replace(
+      candidates,
+      scores=of(candidates.passages),
+      positives=of(padded(ranked.gold)),
+  )

@@ -1,0 +1,175 @@
+"""Which candidates are hard negatives.
+
+Shapes: Q queries, k candidates.
+"""
+
+from collections.abc import Callable
+import dataclasses
+
+import numpy as np
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.evaluation.retrieval_set import RetrievalSet
+from dualenc_jax.mining.candidates import Candidates, with_scores
+from dualenc_jax.text.ragged import fingerprints
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+  """What a hard negative has to be.
+
+  In this order: its rank in retrieval, whatever is left out later, is one of
+  those wanted; it is no known positive of the query, by its id or by its text;
+  no better candidate has its text; its score is within bounds; and it is so far
+  below the query's known positive, the lowest where there are several.
+
+  Attributes:
+    first_rank: from 1.
+    last_rank: included.
+    least_score: lower ones are left out.
+    most_score: higher ones are left out.
+    margin: left out are scores above the positive's less this.
+    relative_margin: the same, less this share of the positive's absolute score;
+      0.05 is NV-Retriever's (2024) for cosines.
+  """
+
+  first_rank: int = 1
+  last_rank: int = 100
+  least_score: float | None = None
+  most_score: float | None = None
+  margin: float | None = None
+  relative_margin: float | None = None
+
+  def __post_init__(self):
+    if not 1 <= self.first_rank <= self.last_rank:
+      raise UserError(
+          f'Ranks {self.first_rank} to {self.last_rank} are none; expected the'
+          ' first to be 1 or more, and the last no less.'
+      )
+    if self.margin is not None and self.relative_margin is not None:
+      raise UserError(
+          'Give a margin or a relative margin: both say how far below the'
+          ' positive a negative is to be.'
+      )
+
+  @property
+  def needs_scores(self) -> bool:
+    """Whether more than ranks and texts decides."""
+    return any(
+        value is not None
+        for name, value in dataclasses.asdict(self).items()
+        if not name.endswith('rank')
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Kept:
+  """The candidates of a source that may be taken.
+
+  Attributes:
+    candidates: all, with the scores that decided.
+    mask: bool [Q, k].
+    counts: how many each rule left out, in order, and 'left'.
+  """
+
+  candidates: Candidates
+  mask: np.ndarray
+  counts: dict[str, int]
+
+
+def apply(
+    candidates: Candidates,
+    rules: Rules,
+    ranked: RetrievalSet,
+    score: Callable[[np.ndarray], np.ndarray] | None = None,
+) -> Kept:
+  """Leaves out what is no hard negative.
+
+  Args:
+    candidates: of a source.
+    rules: what is wanted.
+    ranked: queries, their positives, and the corpus.
+    score: pairs [n, 2] -> a teacher's scores [n], by which bounds and margins
+      are then; None for the source's own. Asked for what is left before these.
+
+  Raises:
+    UserError: a margin, and no query has a scored positive.
+  """
+  mask = candidates.passages >= 0
+  counts = {'candidates': int(mask.sum())}
+
+  def leave_out(what: str, wanted: np.ndarray) -> None:
+    nonlocal mask
+    counts[what] = int(np.count_nonzero(mask & ~wanted))
+    mask = mask & wanted
+
+  ranks = np.arange(1, mask.shape[1] + 1)[None]
+  leave_out(
+      'outside of the ranks',
+      (ranks >= rules.first_rank) & (ranks <= rules.last_rank),
+  )
+  corpus = ranked.corpus
+  texts = fingerprints(corpus.cache.passage_texts)[corpus.rows]
+  known = _known(candidates.passages, ranked, texts)
+  leave_out('known positives', ~known[0])
+  leave_out('texts of known positives', ~known[1])
+  leave_out('texts of better candidates', ~_repeats(candidates, mask, texts))
+  if score is not None:
+    left = np.where(mask, candidates.passages, -1)
+    candidates = with_scores(
+        dataclasses.replace(candidates, passages=left), ranked, score
+    )
+  scores = candidates.scores
+  if rules.least_score is not None:
+    leave_out('below the least score', scores >= rules.least_score)
+  if rules.most_score is not None:
+    leave_out('above the most score', scores <= rules.most_score)
+  limit = _limit(candidates, rules)
+  if limit is not None:
+    # Without a scored positive there is nothing to be below.
+    leave_out('within the margin of the positive', scores <= limit[:, None])
+  counts['left'] = int(mask.sum())
+  return Kept(candidates, mask, counts)
+
+
+def _known(
+    passages: np.ndarray, ranked: RetrievalSet, texts: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+  """Which candidates are positives of their query, by id and by text."""
+  by_id, by_text = (np.zeros(passages.shape, bool) for _ in range(2))
+  own = ranked.self_hits
+  for query, positives in enumerate(ranked.gold):
+    by_id[query] = np.isin(passages[query], positives)
+    by_text[query] = np.isin(texts[passages[query]], texts[positives])
+    if own is not None:
+      by_id[query] |= passages[query] == own[query]
+  return by_id, by_text
+
+
+def _repeats(
+    candidates: Candidates, mask: np.ndarray, texts: np.ndarray
+) -> np.ndarray:
+  """Which candidates have the text of one before them that is left."""
+  out = np.zeros(mask.shape, bool)
+  for query, passages in enumerate(candidates.passages):
+    left = np.flatnonzero(mask[query])
+    _, first = np.unique(texts[passages[left]], return_index=True)
+    out[query, np.delete(left, first)] = True
+  return out
+
+
+def _limit(candidates: Candidates, rules: Rules) -> np.ndarray | None:
+  """The highest score of each query that is far enough below: [Q]."""
+  if rules.margin is None and rules.relative_margin is None:
+    return None
+  unknown = np.isnan(candidates.positives)
+  if unknown.all():
+    raise UserError(
+        f'A margin is to the score of a positive, and {candidates.name} has'
+        ' scores of none. Leave it out, or give a teacher.'
+    )
+  lowest = np.where(unknown, np.inf, candidates.positives).min(axis=1)
+  lowest = np.where(np.isinf(lowest), np.nan, lowest)
+  if rules.margin is not None:
+    return lowest - rules.margin
+  return lowest - np.abs(lowest) * rules.relative_margin

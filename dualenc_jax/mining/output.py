@@ -1,0 +1,179 @@
+"""The files of `dualenc mine`, and what it says of them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+import json
+import math
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from dualenc_jax.evaluation.retrieval_set import RetrievalSet
+from dualenc_jax.io import files
+from dualenc_jax.mining.filters import Kept
+from dualenc_jax.mining.negatives import Negative
+
+PAIRS, BY_ID = 'pairs.jsonl', 'hard-negatives.jsonl'
+REPORT, FACTS = 'report.md', 'mined.json'
+_EXAMPLES, _SHOWN, _LETTERS, _BINS = 20, 3, 240, 10
+
+
+def write(
+    folder: pathlib.Path,
+    ranked: RetrievalSet,
+    kept: Sequence[Kept],
+    chosen: Sequence[Sequence[Negative]],
+    by_teacher: bool,
+    facts: Mapping[str, Any],
+) -> None:
+  """Writes training pairs, hard negatives by id, and a report.
+
+  Args:
+    folder: of the files, which exists.
+    ranked: queries and corpus.
+    kept: of each source.
+    chosen: of each query.
+    by_teacher: whether scores are a teacher's, which are written to learn from.
+    facts: what the files depend on.
+  """
+  where = 'another --output_dir'
+  with files.writing(folder / PAIRS, where), files.replacing(
+      folder / PAIRS
+  ) as out:
+    for row in _pairs(ranked, kept, chosen, by_teacher):
+      out.write(_line(row))
+  with files.writing(folder / BY_ID, where), files.replacing(
+      folder / BY_ID
+  ) as out:
+    for row in _by_id(ranked, kept, chosen, by_teacher):
+      out.write(_line(row))
+  text = '\n'.join(report(ranked, kept, chosen))
+  files.write(folder / REPORT, text + '\n')
+  counts = {each.candidates.name: each.counts for each in kept}
+  files.write_json(folder / FACTS, {**facts, 'counts': counts})
+
+
+def _line(row: Mapping[str, Any]) -> bytes:
+  return (json.dumps(row, ensure_ascii=False) + '\n').encode()
+
+
+def _pairs(
+    ranked: RetrievalSet,
+    kept: Sequence[Kept],
+    chosen: Sequence[Sequence[Negative]],
+    by_teacher: bool,
+) -> Iterator[dict[str, Any]]:
+  """Rows of `tasks/pairs.gin`, one a query that has a positive."""
+  corpus, queries = ranked.corpus, ranked.query_texts
+  for query, positives in enumerate(ranked.gold):
+    if not positives:
+      continue
+    negatives = chosen[query]
+    row = {
+        'query_id': ranked.query_ids[query],
+        'query': queries[query],
+        'passage_id': [corpus.ids[p] for p in positives],
+        'passage': [corpus.texts[p] for p in positives],
+        'negatives': [corpus.texts[n.passage] for n in negatives],
+    }
+    if by_teacher:
+      own = _own_scores(kept, query, len(positives))
+      row['positive_scores'] = own
+      row['negative_scores'] = [n.score for n in negatives]
+    yield row
+
+
+def _by_id(
+    ranked: RetrievalSet,
+    kept: Sequence[Kept],
+    chosen: Sequence[Sequence[Negative]],
+    by_teacher: bool,
+) -> Iterator[dict[str, Any]]:
+  """Rows of sentence-transformers' and GPL's form."""
+  ids = ranked.corpus.ids
+
+  def entry(passage: int, score: float) -> Any:
+    name = ids[passage]
+    return {'pid': name, 'ce-score': score} if by_teacher else name
+
+  for query, (positives, negatives) in enumerate(zip(ranked.gold, chosen)):
+    if not negatives:
+      continue
+    own = _own_scores(kept, query, len(positives))
+    lists = {}
+    for n in negatives:
+      lists.setdefault(n.source, []).append(entry(n.passage, n.score))
+    yield {
+        'qid': ranked.query_ids[query],
+        'pos': [entry(p, score) for p, score in zip(positives, own)],
+        'neg': lists,
+    }
+
+
+def _own_scores(kept: Sequence[Kept], query: int, count: int) -> list[float]:
+  """The scores of a query's positives; a teacher's are alike in all sources."""
+  return kept[0].candidates.positives[query, :count].tolist()
+
+
+def report(
+    ranked: RetrievalSet,
+    kept: Sequence[Kept],
+    chosen: Sequence[Sequence[Negative]],
+) -> Iterator[str]:
+  """Lines of Markdown: what was left out, scores, and examples to read."""
+  yield '# Hard negatives\n'
+  yield from counted(kept)
+  taken = np.array([len(each) for each in chosen])
+  yield (
+      f'\n{taken.sum():,} hard negatives of {np.count_nonzero(taken):,} of'
+      f' {len(taken):,} queries; {np.count_nonzero(taken == 0):,} have none.'
+  )
+  for each in kept:
+    yield f'\n## Scores of {each.candidates.name}\n'
+    yield from _histogram(each)
+  yield '\n## Examples\n'
+  with_some = np.flatnonzero(taken)
+  rng = np.random.default_rng(0)
+  for query in np.sort(rng.permutation(with_some)[:_EXAMPLES]).tolist():
+    yield f'- **{_cut(ranked.query_texts[query])}**'
+    for positive in ranked.gold[query][:1]:
+      yield f'  - positive: {_cut(ranked.corpus.texts[positive])}'
+    for n in chosen[query][:_SHOWN]:
+      text = _cut(ranked.corpus.texts[n.passage])
+      yield f'  - {n.source}, rank {n.rank}, score {n.score:.3f}: {text}'
+
+
+def counted(kept: Sequence[Kept]) -> Iterator[str]:
+  """A table of how many candidates each rule left out, a column a source."""
+  names = [each.candidates.name for each in kept]
+  yield f'| | {" | ".join(names)} |'
+  yield '|---' * (len(names) + 1) + '|'
+  for what in dict.fromkeys(what for each in kept for what in each.counts):
+    cells = (f'{each.counts.get(what, 0):,}' for each in kept)
+    yield f'| {what} | {" | ".join(cells)} |'
+
+
+def _histogram(each: Kept) -> Iterator[str]:
+  """Shares of positives and of what is left, by score."""
+  own = each.candidates
+  left = own.scores[each.mask]
+  positives = own.positives[~np.isnan(own.positives)]
+  both = np.concatenate([left, positives])
+  if not len(both):
+    yield 'None.'
+    return
+  edges = np.histogram_bin_edges(both, _BINS)
+  yield '| score | negatives | positives |'
+  yield '|---|---|---|'
+  shares = [
+      np.histogram(values, edges)[0] / max(len(values), 1)
+      for values in (left, positives)
+  ]
+  for low, high, *found in zip(edges, edges[1:], *shares):
+    cells = (f'{"█" * math.ceil(20 * share)} {share:.1%}' for share in found)
+    yield f'| {low:.3g} to {high:.3g} | {" | ".join(cells)} |'
+
+
+def _cut(text: str) -> str:
+  flat = ' '.join(text.split())
+  return flat if len(flat) <= _LETTERS else flat[:_LETTERS] + '…'
