@@ -16,6 +16,7 @@ COMMANDS = {
     'bm25': 'rank whole corpora by BM25, the baseline to pass',
     'rerank': 'order the hits of a run by a cross-encoder',
     'mine': 'hard negatives by a model, BM25 or runs',
+    'label': "a teacher's labels, for queries without or with labels",
     'compare': 'compare models or TREC runs with a baseline, with tests',
     'analyze': 'figures and numbers of the embedding space',
     'report': 'one HTML page of all that is known of a model',
@@ -29,8 +30,8 @@ COMMANDS = {
 }
 # Those whose time goes into JAX's programs.
 COMPUTING = {
-    'quickstart', 'train', 'evaluate', 'rerank', 'mine', 'analyze', 'encode',
-    'search',
+    'quickstart', 'train', 'evaluate', 'rerank', 'mine', 'label', 'analyze',
+    'encode', 'search',
 }
 
 

@@ -43,6 +43,18 @@ class OthersLeft(Exception):
   """Pairs are left to other hosts; the message says how many."""
 
 
+def of(
+    teacher: Teacher | pathlib.Path | None,
+    retrieval_set: RetrievalSet,
+    folder: pathlib.Path,
+    host: Host = Host(),
+) -> Score | None:
+  """Scores by a cross-encoder or of a file; None for neither."""
+  if isinstance(teacher, Teacher):
+    return of_teacher(teacher, retrieval_set, folder, host)
+  return teacher and of_file(teacher, retrieval_set)
+
+
 def of_file(path: pathlib.Path, retrieval_set: RetrievalSet) -> Score:
   """Scores by the ids of a file.
 

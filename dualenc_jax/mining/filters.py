@@ -163,7 +163,7 @@ def _limit(candidates: Candidates, rules: Rules) -> np.ndarray | None:
   if rules.margin is None and rules.relative_margin is None:
     return None
   unknown = np.isnan(candidates.positives)
-  if unknown.all():
+  if unknown.all():  # Also where no query has a positive.
     raise UserError(
         f'A margin is to the score of a positive, and {candidates.name} has'
         ' scores of none. Leave it out, or give a teacher.'

@@ -1,6 +1,6 @@
 """The files of `dualenc mine`, and what it says of them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import json
 import math
 import pathlib
@@ -36,25 +36,19 @@ def write(
     by_teacher: whether scores are a teacher's, which are written to learn from.
     facts: what the files depend on.
   """
-  where = 'another --output_dir'
-  with files.writing(folder / PAIRS, where), files.replacing(
-      folder / PAIRS
-  ) as out:
-    for row in _pairs(ranked, kept, chosen, by_teacher):
-      out.write(_line(row))
-  with files.writing(folder / BY_ID, where), files.replacing(
-      folder / BY_ID
-  ) as out:
-    for row in _by_id(ranked, kept, chosen, by_teacher):
-      out.write(_line(row))
+  write_rows(folder / PAIRS, _pairs(ranked, kept, chosen, by_teacher))
+  write_rows(folder / BY_ID, _by_id(ranked, kept, chosen, by_teacher))
   text = '\n'.join(report(ranked, kept, chosen))
   files.write(folder / REPORT, text + '\n')
   counts = {each.candidates.name: each.counts for each in kept}
   files.write_json(folder / FACTS, {**facts, 'counts': counts})
 
 
-def _line(row: Mapping[str, Any]) -> bytes:
-  return (json.dumps(row, ensure_ascii=False) + '\n').encode()
+def write_rows(path: pathlib.Path, rows: Iterable[Mapping[str, Any]]) -> None:
+  """Writes JSON Lines, which appear whole."""
+  with files.writing(path, 'another --output_dir'), files.replacing(path) as f:
+    for row in rows:
+      f.write((json.dumps(row, ensure_ascii=False) + '\n').encode())
 
 
 def _pairs(

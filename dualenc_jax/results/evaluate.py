@@ -147,7 +147,11 @@ def evaluate(
     write(folder / name, ranked, result, options.k, {**facts, **how})
   if new is not None:
     found[RERANK_FOLDER] = new
-    how = {'system': RERANK_FOLDER, **teacher_facts(options)}
+    how = {
+        'system': RERANK_FOLDER,
+        'rerank_depth': options.rerank_depth,
+        **teacher_facts(options.teacher),
+    }
     facts = {**facts, **own, **how}
     write(folder / RERANK_FOLDER, ranked, new, options.k, facts)
   return found
@@ -160,23 +164,16 @@ def reranked(
     options: Options,
 ) -> Evaluation:
   """A result with its best hits ordered by the teacher's scores."""
-  teacher = options.teacher
-  if isinstance(teacher, Teacher):
-    score = teacher_scores.of_teacher(teacher, ranked, folder)
-  else:
-    score = teacher_scores.of_file(teacher, ranked)
+  score = teacher_scores.of(options.teacher, ranked, folder)
   return rerank.evaluate(first, ranked, score, options.rerank_depth)
 
 
-def teacher_facts(options: Options) -> dict[str, Any]:
-  """What a re-ranked result depends on, beside what it re-ranks."""
-  teacher, facts = options.teacher, {}
-  if isinstance(teacher, Teacher):
-    own = teacher.provenance
-    facts = {name: own[name] for name in _OF_TEACHER if name in own}
-  else:
-    facts = {'scores': teacher.name}
-  return {'rerank_depth': options.rerank_depth, 'teacher': facts}
+def teacher_facts(teacher: Teacher | pathlib.Path) -> dict[str, Any]:
+  """What scores depend on."""
+  if not isinstance(teacher, Teacher):
+    return {'teacher': {'scores': teacher.name}}
+  own = teacher.provenance
+  return {'teacher': {name: own[name] for name in _OF_TEACHER if name in own}}
 
 
 def evaluate_bm25(

@@ -12,7 +12,6 @@ from dualenc_jax.evaluation import metrics, teacher_scores, trec
 from dualenc_jax.evaluation.metrics import Scores
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.index.encoding import Host
-from dualenc_jax.inference.teacher import Teacher
 from dualenc_jax.io import files
 from dualenc_jax.results import evaluate
 from dualenc_jax.results.folder import METRICS, PER_QUERY, write_per_query
@@ -72,11 +71,7 @@ def rerank_run(
   files.make_folder(folder, 'another --output_dir')
   facts = evaluate.facts_of(experiment, split, ranked, options)
   facts |= {'command': command, 'run': path.name}
-  teacher = options.teacher
-  if isinstance(teacher, Teacher):
-    score = teacher_scores.of_teacher(teacher, ranked, folder, host)
-  else:
-    score = teacher_scores.of_file(teacher, ranked)
+  score = teacher_scores.of(options.teacher, ranked, folder, host)
   pairs = [
       (queries[query], passages[hit])
       for query, hits in order.items()
@@ -89,7 +84,11 @@ def rerank_run(
     lowest = min(best.values())
     below = {hit: lowest - i for i, hit in enumerate(hits[depth:], start=1)}
     new[query] = best | below
-  how = {'system': 'rerank', **evaluate.teacher_facts(options)}
+  how = {
+      'system': 'rerank',
+      'rerank_depth': depth,
+      **evaluate.teacher_facts(options.teacher),
+  }
   before = _write(folder / BEFORE, run, ranked, options.k, facts)
   return before, _write(folder, new, ranked, options.k, {**facts, **how})
 

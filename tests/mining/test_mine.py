@@ -298,10 +298,10 @@ def test_by_a_model_and_by_bm25_and_what_is_trained_on_it(tmp_path, capfd):
 @pytest.mark.parametrize(
     'more, message',
     [
-        ([], 'Nothing to mine with. Give --model_dir, --bm25, --run'),
+        ([], 'Nothing to search with. Give --model_dir, --bm25, --run'),
         (['--bm25', '--first_rank=9', '--depth=8'], 'Ranks 9 to 8 are none'),
         (['--bm25', '--margin=1', '--relative_margin=0.1'], 'Give a margin or'),
-        (['--bm25', '--split=test'], 'test'),
+        (['--bm25', '--split=validation'], 'there is no file .*dev.tsv'),
         (['--model_dir=nowhere'], 'nowhere'),
         (['--run=nowhere.trec'], 'nowhere.trec: cannot read the run'),
         (['--bm25', '--teacher=nowhere'], 'nowhere does not exist'),
@@ -339,3 +339,19 @@ def test_runs_that_do_not_fit(tiny, tmp_path):
   path.write_text('')
   with pytest.raises(UserError, match='bad.trec is empty'):
     mine.main(asked)
+
+
+def test_queries_without_labels(tiny, tmp_path):
+  path = tmp_path / 'asked.jsonl'
+  path.write_text(json.dumps({'_id': 'new', 'text': 'xml date'}) + '\n')
+  out = tmp_path / 'out'
+  asked = flags(tiny, out, '--bm25', f'--queries={path}')
+  cli.main(asked)
+  by_id, pairs = read(out)
+  assert not pairs and by_id.keys() == {'new'}
+  assert by_id['new']['pos'] == []
+  texts = [tiny[1].corpus[p] for p in by_id['new']['neg']['bm25']]
+  assert texts and all({'xml', 'date'} & {*text.split()} for text in texts)
+  assert len({*texts}) == len(texts)
+  with pytest.raises(UserError, match='bm25 has scores of none'):
+    mine.main([*asked[1:], '--margin=0.1'])

@@ -1,0 +1,257 @@
+"""Labels passages by a teacher's scores, for queries with labels or without.
+
+  dualenc label --model_dir=my_model --teacher=teacher_dir
+  dualenc label --model_dir=my_model --teacher=teacher_dir
+    --queries=unlabelled.jsonl --above=0.9 --below=0.1
+  dualenc label --run=bm25.trec --teacher=scores.tsv --calibration=1,0
+    --tasks=beir/scifact --gin.DATA_ROOT=/data
+
+The candidates of a query are the best passages of a model, of BM25 or of runs.
+Those whose probability is above one threshold are positives, those below the
+other are its hard negatives, in the order of retrieval; the rest is not used.
+Known positives stay what they are. Queries of the task's other splits, told by
+their text, are left out.
+
+Writes to OUTPUT_DIR: pairs.jsonl, to train on with --gin_file=tasks/pairs.gin,
+with the origin of each positive, logits and probabilities; report.md and
+labels.json; scores.tsv, from which a killed run goes on.
+"""
+
+import argparse
+from collections.abc import Sequence
+import dataclasses
+import logging
+import math
+import pathlib
+import shlex
+
+import numpy as np
+
+from dualenc_jax.commands import config, flags, rerank, runtime, sources
+from dualenc_jax.commands.sources import Asked
+from dualenc_jax.errors import SourceUnavailable, UserError
+from dualenc_jax.evaluation import teacher_scores, trec
+from dualenc_jax.inference.calibration import Calibration
+from dualenc_jax.inference.teacher import Teacher
+from dualenc_jax.io import files
+from dualenc_jax.mining import filters, label_output, labels, negatives
+from dualenc_jax.mining.labels import Candidate, Labelled
+from dualenc_jax.mining.output import write_rows
+from dualenc_jax.results import evaluate
+from dualenc_jax.text.ragged import fingerprints
+
+_LOG = logging.getLogger(__name__)
+_FLAGS = (
+    'above', 'below', 'bm25', 'calibration', 'depth', 'first_rank',
+    'num_negatives', 'positives', 'prior', 'queries', 'run',
+)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+  args = config.parse_args(make_parser(), argv)
+  rules = labels.Rules(
+      args.above, args.below, args.positives, args.num_negatives
+  )
+  within = filters.Rules(args.first_rank, args.depth)
+  sources.check(args)
+  runtime.start()
+  asked = sources.asked(args)
+  ranked = asked.ranked
+  teacher = rerank.teacher(args.teacher, args)
+  probabilities = _calibration(args, teacher)
+  folder = pathlib.Path(args.output_dir)
+  files.make_folder(folder, 'another --output_dir')
+  truth = args.truth and _truth(args, asked)
+  score = teacher_scores.of(teacher, ranked, folder)
+  kept = [
+      filters.apply(each, within, ranked, score)
+      for each in sources.ranked_by(args, asked)
+  ]
+  own_scores = kept[0].candidates.positives
+  found = negatives.choose(kept, ranked, sum(k.mask.shape[1] for k in kept))
+  dropped = _evaluated(asked)
+  pools = {
+      query: labels.with_probabilities(pool, probabilities)
+      for query, pool in enumerate(found)
+      if not dropped[query]
+  }
+  known = {query: _known(asked, own_scores, query, probabilities)
+           for query in pools}
+  everything = [
+      labels.label(query, known[query], pool, rules)
+      for query, pool in pools.items()
+  ]
+  # A labelled query may do without the teacher's; another is nothing without.
+  written = [
+      each
+      for each in everything
+      if known[each.query] or (each.positives and each.negatives)
+  ]
+  counts = {
+      'queries': len(found),
+      'queries_of_evaluation_splits': int(dropped.sum()),
+      'queries_without_candidates': sum(not pool for pool in pools.values()),
+      'queries_without_a_positive': _without(everything, 'positives'),
+      'queries_without_a_negative': _without(everything, 'negatives'),
+      **label_output.facts(pools, known, written, rules),
+  }
+  write_rows(folder / label_output.PAIRS, label_output.rows(ranked, written))
+  lines = list(label_output.report(counts, pools, truth, rules))
+  files.write(folder / label_output.REPORT, '\n'.join(lines) + '\n')
+  files.write_json(
+      folder / label_output.FACTS,
+      {
+          **asked.facts(),
+          **evaluate.teacher_facts(teacher),
+          'flags': {name: getattr(args, name) for name in _FLAGS},
+          'counts': counts,
+          'command': shlex.join(['dualenc', 'label', *(argv or ())]),
+      },
+  )
+  print('\n'.join(lines[2:]))
+  if not written:
+    print('WARNING: no query is left; report.md says why.')
+  print(f'Written to {folder}.')
+
+
+def make_parser() -> flags.Parser:
+  parser = config.make_parser('label', __doc__)
+  sources.add_flags(parser)
+  add = parser.add_argument
+  add(
+      '--teacher', required=True, metavar='MODEL_DIR | FILE',
+      help='a cross-encoder, or logits of query id and passage id',
+  )
+  rerank.add_form(parser)
+  add(
+      '--calibration', metavar='SLOPE,INTERCEPT',
+      help="from logits to probabilities, in place of the teacher's own",
+  )
+  add(
+      '--prior', metavar='TRAINED:WANTED',
+      help='negatives a positive that the teacher was calibrated on, and those'
+      ' that thresholds are to be of: 4:1',
+  )
+  add(
+      '--above', type=float, default=0.9,
+      help='probability that a positive has to pass; 0.9',
+  )
+  add(
+      '--below', type=float, default=0.1,
+      help='probability that a negative has to be below; 0.1',
+  )
+  add(
+      '--positives', choices=labels.POSITIVES, default='best',
+      help='which of those above are taken; the best of a query',
+  )
+  add(
+      '--num_negatives', type=flags.whole(0), default=4,
+      help='taken of a query, at most; 4',
+  )
+  add('--first_rank', type=flags.whole(), default=1, help='of candidates; 1')
+  add('--truth', metavar='QRELS', help='hidden or graded labels, to compare')
+  add(
+      '--truth_grade', type=flags.whole(), default=1,
+      help='the least grade there that is relevant; 1',
+  )
+  add('--output_dir', default='labelled', help='where the files go; labelled')
+  return parser
+
+
+def _calibration(args: argparse.Namespace, teacher: Teacher | pathlib.Path):
+  """What makes probabilities of logits."""
+  found = getattr(teacher, 'calibration', None)
+  if args.calibration is not None:
+    slope, intercept = _numbers('--calibration', args.calibration, ',')
+    found = Calibration(slope, intercept)
+  if found is None:
+    raise UserError(
+        f'{args.teacher} has no calibration, and thresholds are about'
+        ' probabilities. Give --calibration=SLOPE,INTERCEPT: 1,0 where its'
+        ' scores are logits of probabilities. A cross-encoder that is trained'
+        ' with a validation split has its own.'
+    )
+  if args.prior is not None:
+    trained, wanted = _numbers('--prior', args.prior, ':')
+    if trained <= 0 or wanted <= 0:
+      raise UserError(
+          f'--prior is {args.prior}; expected two numbers above 0, 4:1 say.'
+      )
+    # Odds at another share of positives.
+    shift = math.log(trained) - math.log(wanted)
+    found = dataclasses.replace(found, intercept=found.intercept + shift)
+  _LOG.info('A score s is the probability %s.', found.describe())
+  return found.probabilities
+
+
+def _numbers(flag: str, text: str, between: str) -> tuple[float, float]:
+  try:
+    first, second = map(float, text.split(between))
+  except ValueError:
+    first = second = math.nan
+  if not (math.isfinite(first) and math.isfinite(second)):
+    raise UserError(
+        f'{flag} is {text!r}; expected two numbers with {between!r} between.'
+    )
+  return first, second
+
+
+def _known(
+    asked: Asked, scores: np.ndarray, query: int, probabilities
+) -> list[Candidate]:
+  """The labelled positives of a query, with the teacher's scores."""
+  positives = asked.ranked.gold[query]
+  own = scores[query, : len(positives)]
+  return [
+      Candidate(passage, 0, float(score), float(chance))
+      for passage, score, chance in zip(positives, own, probabilities(own))
+  ]
+
+
+def _without(everything: Sequence[Labelled], what: str) -> int:
+  return sum(not getattr(each, what) for each in everything)
+
+
+def _evaluated(asked: Asked) -> np.ndarray:
+  """bool [Q]: queries whose text one of the task's other splits has."""
+  task, ranked = asked.inputs.task.for_split(asked.split), asked.ranked
+  own = fingerprints(ranked.cache.query_texts)[ranked.query_rows]
+  found = np.zeros(len(own), bool)
+  for split in task.splits():
+    if split in (asked.split, 'corpus', 'train'):
+      continue
+    try:
+      texts = asked.inputs.cache(split).query_texts
+    except SourceUnavailable as e:
+      _LOG.warning('Queries of split %s are not compared: %s', split, e)
+      continue
+    found |= np.isin(own, fingerprints(texts))
+  return found
+
+
+def _truth(args: argparse.Namespace, asked: Asked) -> label_output.Truth:
+  """Whether a passage is relevant, by a file of qrels.
+
+  Where the file has grades that are too low, what it does not judge is unknown;
+  else it names all that is relevant.
+  """
+  qrels = trec.read_qrels(args.truth)
+  ranked, least = asked.ranked, args.truth_grade
+  if not qrels.keys() & {*ranked.query_ids}:
+    raise UserError(
+        f'{args.truth} judges none of the queries, such as'
+        f' {ranked.query_ids[0]!r}. Is it of another data set?'
+    )
+  graded = any(g < least for own in qrels.values() for g in own.values())
+  ids = ranked.corpus.ids
+
+  def truth(query: int, passage: int) -> bool | None:
+    judged = qrels.get(ranked.query_ids[query])
+    if judged is None:
+      return None
+    grade = judged.get(ids[passage])
+    if grade is None:
+      return None if graded else False
+    return grade >= least
+
+  return truth

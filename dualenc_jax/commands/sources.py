@@ -1,0 +1,146 @@
+"""Whose queries are asked, and who ranks passages for them."""
+
+import argparse
+from collections.abc import Iterator, Sequence
+import dataclasses
+import pathlib
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dualenc_jax.commands import bm25, data_command, flags, model_dir, tasks
+from dualenc_jax.data.corpus import Corpus
+from dualenc_jax.errors import UserError
+from dualenc_jax.evaluation.retrieval_set import RetrievalSet
+from dualenc_jax.mining import candidates
+from dualenc_jax.mining.candidates import Candidates
+from dualenc_jax.readers import Texts
+
+DEPTH = 100
+
+
+class Asked(NamedTuple):
+  """What a command line asks for.
+
+  Attributes:
+    inputs: a task, its tokenizer and caches.
+    split: of the task.
+    ranked: queries and corpus.
+    model: a dual encoder to search with, if one is given.
+  """
+
+  inputs: Any
+  split: str
+  ranked: RetrievalSet
+  model: model_dir.TrainedModel | None
+
+  def facts(self) -> dict[str, Any]:
+    """What results depend on."""
+    task, ranked = self.inputs.task.for_split(self.split), self.ranked
+    corpus = ranked.corpus.cache.header
+    return {
+        'task': task.task_name,
+        'label': task.label,
+        'split': self.split,
+        'queries': len(ranked.query_ids),
+        'passages': len(ranked.corpus),
+        'source': ranked.cache.header['source'],
+        'corpus': {name: corpus[name] for name in ('split', 'source')},
+        'model': self.model and dict(self.model.provenance),
+    }
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+  """Adds a task, queries and sources."""
+  data_command.add_flags(parser)
+  add = parser.add_argument
+  add('--model_dir', help='search with this dual encoder, by default its task')
+  add('--step', type=int, help='its checkpoint, the newest by default')
+  add('--index_dir', help='keep the embeddings of the corpus there')
+  add('--bm25', action='store_true', help='search with BM25')
+  add(
+      '--run', type=flags.listed, metavar='FILE[,FILE]',
+      help='take TREC runs over the corpus of the task',
+  )
+  add('--tasks', type=flags.listed, help='as of `dualenc evaluate`, one set')
+  add('--split', default='train', help='whose queries; train by default')
+  add(
+      '--queries', metavar='FILE',
+      help='queries without labels in place of those of the split: JSONL of'
+      ' _id and text, or TSV',
+  )
+  add(
+      '--depth', type=flags.whole(), default=DEPTH,
+      help=f'the last rank that is looked at; {DEPTH}',
+  )
+  bm25.add_flags(parser)
+
+
+def check(args: argparse.Namespace) -> None:
+  """Raises UserError where nothing ranks, or flags do not go together."""
+  if not (args.model_dir or args.bm25 or _runs(args)):
+    raise UserError(
+        'Nothing to search with. Give --model_dir, --bm25, --run=FILE.trec, or'
+        ' several of them.'
+    )
+  if args.model_dir and args.what:
+    raise UserError(
+        f'{args.what[0]} and --model_dir are given. Give --tasks, or'
+        f' --gin.TRAIN_FILE={args.what[0]}, in its place.'
+    )
+
+
+def asked(args: argparse.Namespace) -> Asked:
+  """The task, queries and model of a command line."""
+  names, model = list(filter(None, args.tasks or ())), None
+  if args.model_dir:
+    model = model_dir.load_from_args(args, before=tasks.gin_files(names))
+    inputs = model.experiment
+  else:
+    args.gin_file = [*tasks.gin_files(names), *args.gin_file]
+    inputs = data_command.build(args, needs_task=not names)
+  chosen = tasks.chosen(inputs, names, args.split)
+  if len(chosen) > 1:
+    raise UserError(
+        f'{len(chosen)} sets are asked for; expected one, such as beir/scifact.'
+    )
+  ((task, split),) = chosen
+  inputs = dataclasses.replace(inputs, task=task)
+  if args.queries is None:
+    ranked = RetrievalSet.of_split(inputs, split)
+  else:
+    ranked = _unlabelled(inputs, split, args.queries)
+  return Asked(inputs, split, ranked, model)
+
+
+def ranked_by(args: argparse.Namespace, found: Asked) -> Iterator[Candidates]:
+  """The candidates of each source."""
+  ranked, depth = found.ranked, args.depth
+  if found.model is not None:
+    index_dir = args.index_dir and pathlib.Path(args.index_dir)
+    yield candidates.by_model(found.model, ranked, depth, index_dir)
+  if args.bm25:
+    yield candidates.by_bm25(bm25.words(args).of(ranked), ranked, depth)
+  for path in _runs(args):
+    yield candidates.by_run(pathlib.Path(path), ranked, depth)
+
+
+def _runs(args: argparse.Namespace) -> Sequence[str]:
+  return list(filter(None, args.run or ()))
+
+
+def _unlabelled(inputs: Any, split: str, path: str) -> RetrievalSet:
+  """Queries of a file over what the task's split is ranked over."""
+  task = inputs.task.for_split(split)
+  cache = inputs.cache(task.corpus_split(split) or split)
+  own = dataclasses.replace(inputs, task=Texts(path)).cache('queries')
+  rows = np.arange(len(own))
+  return RetrievalSet(
+      own,
+      rows,
+      [own.query_ids.text(row) for row in rows],
+      Corpus.from_cache(cache),
+      [{} for _ in rows],
+      [[] for _ in rows],
+      task.answer_text,
+  )

@@ -1,0 +1,134 @@
+"""The files of `dualenc label`, and how good its labels are."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import dataclasses
+
+import numpy as np
+
+from dualenc_jax.evaluation.retrieval_set import RetrievalSet
+from dualenc_jax.mining import labels
+from dualenc_jax.mining.labels import Candidate, Labelled, PSEUDO, Rules
+
+PAIRS, REPORT, FACTS = 'pairs.jsonl', 'report.md', 'labels.json'
+# Beside those that were asked for; of PAIR's table 5.
+_THRESHOLDS = ((0.9, 0.1), (0.8, 0.2), (0.7, 0.3), (0.6, 0.4))
+# Non-positives among so many candidates are looked at for lost positives.
+_TOP = 50
+Truth = Callable[[int, int], bool | None]
+
+
+def rows(
+    ranked: RetrievalSet, labelled: Sequence[Labelled]
+) -> Iterator[dict[str, object]]:
+  """Rows of `tasks/pairs.gin`, with origin and probability of each label."""
+  corpus, queries = ranked.corpus, ranked.query_texts
+  for each in labelled:
+    chosen = each.positives, each.negatives
+    passages, negatives = (
+        [corpus.texts[c.passage] for c in own] for own in chosen
+    )
+    yield {
+        'query_id': ranked.query_ids[each.query],
+        'query': queries[each.query],
+        'passage_id': [corpus.ids[c.passage] for c in each.positives],
+        'passage': passages,
+        'negatives': negatives,
+        'origin': each.origins,
+        **{
+            f'{name}_{what}': [getattr(c, field) for c in own]
+            for name, own in zip(('positive', 'negative'), chosen)
+            for what, field in (
+                ('scores', 'score'), ('probabilities', 'probability')
+            )
+        },
+    }
+
+
+def facts(
+    pools: Mapping[int, Sequence[Candidate]],
+    known: Mapping[int, Sequence[Candidate]],
+    labelled: Sequence[Labelled],
+    rules: Rules,
+) -> dict[str, float | int | None]:
+  """Counts and means of what was labelled."""
+  pseudo = [
+      c.probability
+      for each in labelled
+      for c, origin in zip(each.positives, each.origins)
+      if origin == PSEUDO
+  ]
+  negatives = [c for each in labelled for c in each.negatives]
+  own = [c.probability for each in known.values() for c in each]
+  top = [c.probability for p in pools.values() for c in p if c.rank <= _TOP]
+  return {
+      'queries_written': len(labelled),
+      'queries_with_a_pseudo_positive': sum(
+          PSEUDO in each.origins for each in labelled
+      ),
+      'pseudo_positives': len(pseudo),
+      'negatives': len(negatives),
+      'mean_probability_of_pseudo_positives': _mean(pseudo),
+      'mean_probability_of_negatives': _mean(
+          [c.probability for c in negatives]
+      ),
+      'mean_rank_of_negatives': _mean([c.rank for c in negatives]),
+      'labelled_positives_below_the_lower_threshold': _mean(
+          [p < rules.below for p in own]
+      ),
+      f'others_of_the_{_TOP}_best_above_the_upper_threshold': _mean(
+          [p > rules.above for p in top]
+      ),
+  }
+
+
+def report(
+    counts: Mapping[str, object],
+    pools: Mapping[int, Sequence[Candidate]],
+    truth: Truth | None,
+    rules: Rules,
+) -> Iterator[str]:
+  """Lines of Markdown: counts, and, where there is a truth, how good."""
+  yield '# Labels\n'
+  yield '| | |'
+  yield '|---|---|'
+  for name, value in counts.items():
+    text = f'{value:.4f}' if isinstance(value, float) else f'{value}'
+    yield f'| {name.replace("_", " ")} | {text} |'
+  if truth is None:
+    yield '\nWithout --truth nothing says how many of the labels are right.'
+    return
+  yield '\n## Agreement with the truth\n'
+  yield '| thresholds | coverage | positives right | negatives right | judged |'
+  yield '|---|---|---|---|---|'
+  pairs = dict.fromkeys([(rules.above, rules.below), *_THRESHOLDS])
+  for above, below in pairs:
+    own = dataclasses.replace(
+        rules,
+        above=above,
+        below=below,
+        positives='best' if rules.positives == 'none' else rules.positives,
+    )
+    found = labels.agreement(pools, truth, own)
+    yield (
+        f'| {above:g} / {below:g} | {found.coverage:.1%} |'
+        f' {found.positives:.1%} | {found.negatives:.1%} |'
+        f' {found.judged[0]:,}, {found.judged[1]:,} |'
+    )
+  yield '\n## Reliability\n'
+  curve = labels.reliability(pools, truth)
+  if not curve:
+    yield 'None of the candidates is judged.'
+    return
+  yield '| probability | candidates | mean probability | relevant |'
+  yield '|---|---|---|---|'
+  for each in curve:
+    yield (
+        f'| {each.low:.1f} to {each.high:.1f} | {each.count:,} |'
+        f' {each.probability:.3f} | {each.relevant:.3f} |'
+    )
+  error = labels.calibration_error(curve)
+  yield f'\nExpected calibration error: {error:.4f}.'
+
+
+def _mean(values: Sequence[float]) -> float | None:
+  return float(np.mean(values)) if len(values) else None

@@ -1,0 +1,225 @@
+"""Labels that a teacher gives to candidates, by thresholds of probability.
+
+As RocketQA (Qu et al. 2021) and PAIR (Ren et al. 2021) do: what is above the
+upper threshold is positive, what is below the lower is a reliable negative, and
+what lies between is not used.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.mining.negatives import Negative
+
+POSITIVES = ('best', 'all', 'none')
+LABELLED, PSEUDO = 'labelled', 'pseudo'
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+  """How candidates are labelled.
+
+  Attributes:
+    above: a positive has a probability above it.
+    below: a negative has one below it.
+    positives: 'best', the most probable one of a query; 'all' of them; 'none',
+      where negatives alone are wanted.
+    num_negatives: taken of a query, the first in retrieval.
+  """
+
+  above: float = 0.9
+  below: float = 0.1
+  positives: str = 'best'
+  num_negatives: int = 4
+
+  def __post_init__(self):
+    if not 0 <= self.below <= self.above <= 1:
+      raise UserError(
+          f'The thresholds are {self.above} and {self.below}; expected'
+          ' probabilities, that of positives no lower than that of negatives.'
+      )
+    if self.positives not in POSITIVES:
+      raise UserError(
+          f'positives is {self.positives!r}; expected one of'
+          f' {", ".join(POSITIVES)}.'
+      )
+
+
+class Candidate(NamedTuple):
+  """A passage that a teacher has scored.
+
+  Attributes:
+    passage: its number.
+    rank: in retrieval, from 1.
+    score: the teacher's logit.
+    probability: that it is relevant.
+  """
+
+  passage: int
+  rank: int
+  score: float
+  probability: float
+
+
+class Labelled(NamedTuple):
+  """A query with its labels.
+
+  Attributes:
+    query: its number.
+    positives: known ones first, then those of the teacher.
+    origins: of each of them, 'labelled' or 'pseudo'.
+    negatives: in the order of retrieval.
+  """
+
+  query: int
+  positives: list[Candidate]
+  origins: list[str]
+  negatives: list[Candidate]
+
+
+def with_probabilities(
+    pool: Sequence[Negative], probabilities: Callable[[np.ndarray], np.ndarray]
+) -> list[Candidate]:
+  """Candidates of a query that are no known positives, in retrieval order."""
+  found = probabilities(np.array([each.score for each in pool]))
+  return [
+      Candidate(each.passage, each.rank, each.score, p)
+      for each, p in zip(pool, found.tolist())
+  ]
+
+
+def label(
+    query: int,
+    known: Sequence[Candidate],
+    pool: Sequence[Candidate],
+    rules: Rules,
+) -> Labelled:
+  """Labels the candidates of a query.
+
+  Args:
+    query: its number.
+    known: its labelled positives.
+    pool: its other candidates, in retrieval order.
+    rules: how.
+  """
+  pseudo = [each for each in pool if each.probability > rules.above]
+  if rules.positives == 'best' and pseudo:
+    pseudo = [max(pseudo, key=lambda each: each.probability)]
+  if rules.positives == 'none':
+    pseudo = []
+  negatives = [each for each in pool if each.probability < rules.below]
+  return Labelled(
+      query,
+      [*known, *pseudo],
+      [LABELLED] * len(known) + [PSEUDO] * len(pseudo),
+      negatives[: rules.num_negatives],
+  )
+
+
+class Agreement(NamedTuple):
+  """How labels agree with the truth at two thresholds.
+
+  Attributes:
+    above: of positives.
+    below: of negatives.
+    coverage: share of queries with a pseudo-positive.
+    positives: share of judged pseudo-positives that are relevant; NaN for none.
+    negatives: share of judged negatives that are not.
+    judged: how many of each are judged.
+  """
+
+  above: float
+  below: float
+  coverage: float
+  positives: float
+  negatives: float
+  judged: tuple[int, int]
+
+
+def agreement(
+    pools: Mapping[int, Sequence[Candidate]],
+    truth: Callable[[int, int], bool | None],
+    rules: Rules,
+) -> Agreement:
+  """Compares the labels of all queries with the truth.
+
+  Args:
+    pools: candidates by query.
+    truth: (query, passage) -> whether it is relevant, None if nobody says.
+    rules: the thresholds, and which positives.
+  """
+  right, covered = ([], []), 0
+  for query, pool in pools.items():
+    found = label(query, (), pool, rules)
+    covered += bool(found.positives)
+    for own, wanted, each in (
+        (right[0], True, found.positives),
+        (right[1], False, found.negatives),
+    ):
+      judged = [truth(query, c.passage) for c in each]
+      own += [value == wanted for value in judged if value is not None]
+  shares = [float(np.mean(own)) if own else np.nan for own in right]
+  return Agreement(
+      rules.above,
+      rules.below,
+      covered / max(len(pools), 1),
+      *shares,
+      tuple(map(len, right)),
+  )
+
+
+class Bin(NamedTuple):
+  """Judged candidates of a range of probabilities.
+
+  Attributes:
+    low: of the range.
+    high: of the range.
+    count: how many.
+    probability: their mean.
+    relevant: the share that is relevant.
+  """
+
+  low: float
+  high: float
+  count: int
+  probability: float
+  relevant: float
+
+
+def reliability(
+    pools: Mapping[int, Sequence[Candidate]],
+    truth: Callable[[int, int], bool | None],
+    bins: int = 10,
+) -> list[Bin]:
+  """The reliability curve: bins of equal width that have a candidate."""
+  found = [
+      (each.probability, value)
+      for query, pool in pools.items()
+      for each in pool
+      if (value := truth(query, each.passage)) is not None
+  ]
+  if not found:
+    return []
+  chances, relevant = np.array(found, float).T
+  places = np.minimum((chances * bins).astype(int), bins - 1)
+  return [
+      Bin(
+          i / bins,
+          (i + 1) / bins,
+          int(inside.sum()),
+          float(chances[inside].mean()),
+          float(relevant[inside].mean()),
+      )
+      for i in range(bins)
+      if (inside := places == i).any()
+  ]
+
+
+def calibration_error(curve: Sequence[Bin]) -> float:
+  """Expected calibration error: the mean distance of curve and diagonal."""
+  counts = np.array([each.count for each in curve])
+  gaps = np.array([abs(each.probability - each.relevant) for each in curve])
+  return float(counts @ gaps / counts.sum())
