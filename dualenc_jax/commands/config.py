@@ -197,8 +197,9 @@ def check_macros_effect(bindings: Sequence[str]) -> None:
   for name in (text.partition(' = ')[0] for text in bindings):
     if name.isidentifier() and name not in used and name not in _READ_LATER:
       raise UserError(
-          f'--gin.{name} has no effect: nothing that was built reads it. A'
-          ' binding in a file or a flag has taken its place.'
+          f'--gin.{name} has no effect: nothing that was built reads it. It'
+          ' is for another objective or loss, or a binding in a file or a flag'
+          ' has taken its place.'
       )
 
 

@@ -67,12 +67,16 @@ def path(text: str) -> pathlib.Path:
 def add_hosts(parser: argparse.ArgumentParser) -> None:
   """Adds --host_index and --host_count."""
   add = parser.add_argument
-  add('--host_index', type=int, default=0, help='of this machine, from 0 on')
+  add('--host_index', type=int, help='of this machine, from 0 on')
   add('--host_count', type=int, default=1, help='machines that share the work')
 
 
 def check_hosts(args: argparse.Namespace) -> None:
   """Raises UserError unless the index is one of that many."""
+  if args.host_index is None:
+    if args.host_count > 1:
+      raise UserError('--host_count needs --host_index: which of them is this?')
+    args.host_index = 0
   if not 0 <= args.host_index < args.host_count:
     raise UserError(
         f'--host_index is {args.host_index} and --host_count'

@@ -166,8 +166,8 @@ def _calibration(args: argparse.Namespace, teacher: Teacher | pathlib.Path):
     found = Calibration(slope, intercept)
   if found is None:
     raise UserError(
-        f'{args.teacher} has no calibration, and thresholds are about'
-        ' probabilities. Give --calibration=SLOPE,INTERCEPT: 1,0 where its'
+        f'{args.teacher} has no calibration of its newest checkpoint, and'
+        ' thresholds are about probabilities. Give --calibration=SLOPE,INTERCEPT: 1,0 where its'
         ' scores are logits of probabilities. A cross-encoder that is trained'
         ' with a validation split has its own.'
     )

@@ -32,6 +32,7 @@ from dualenc_jax.interop import loading, own, released_rankers
 from dualenc_jax.results import evaluate, rerank_run, significance
 from dualenc_jax.retriever import Hit
 
+_OF_SCORES = ('.tsv', '.trec', '.txt')
 _LOG = logging.getLogger(__name__)
 
 
@@ -105,8 +106,9 @@ def make_parser() -> flags.Parser:
 def add_flags(parser: argparse.ArgumentParser) -> None:
   """Adds the flags of a command that re-ranks what it finds."""
   parser.add_argument(
-      '--rerank', metavar='MODEL_DIR',
-      help='re-rank the best hits by this cross-encoder',
+      '--rerank', metavar='MODEL_DIR | FILE',
+      help='re-rank the best hits by this cross-encoder or, of evaluate, by'
+      ' scores of query id and passage id',
   )
   parser.add_argument(
       '--rerank_depth', type=flags.whole(), default=100,
@@ -138,6 +140,10 @@ def teacher(
   """A cross-encoder, or the path of a file of scores."""
   if path is None:
     return None
+  if pathlib.Path(path).suffix in _OF_SCORES and args.teacher_form is not None:
+    raise UserError(
+        f'{path} looks like a file of scores, which takes no --teacher_form.'
+    )
   if args.teacher_form is None and pathlib.Path(path).is_file():
     return pathlib.Path(path)
   return cross_encoder(path, args)
@@ -171,9 +177,15 @@ def cross_encoder(path: str, args: argparse.Namespace) -> Teacher:
 
 
 def in_new_order(
-    teacher: Teacher, query: str, hits: Sequence[Hit]
+    teacher: Teacher, query: str, hits: Sequence[Hit], depth: int
 ) -> list[Hit]:
-  """Hits of one query with the teacher's scores, best first."""
+  """Hits of one query, the first `depth` by the teacher's scores.
+
+  Those below have scores that go on falling by one.
+  """
+  hits, below = hits[:depth], hits[depth:]
+  if not hits:
+    return []
   passages = [hit.passage.text for hit in hits]
   if not all(passages):
     raise UserError(
@@ -183,7 +195,10 @@ def in_new_order(
   pairs = np.stack([np.zeros(len(hits), int), np.arange(len(hits))], axis=1)
   scores = teacher.scores([query], passages, pairs).tolist()
   new = [hit._replace(score=score) for hit, score in zip(hits, scores)]
-  return sorted(new, key=lambda hit: -hit.score)
+  lowest = min(scores)
+  return sorted(new, key=lambda hit: -hit.score) + [
+      hit._replace(score=lowest - i) for i, hit in enumerate(below, start=1)
+  ]
 
 
 def verdict(before: Scores | None, after: Scores | None) -> Iterator[str]:

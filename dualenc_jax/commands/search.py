@@ -57,10 +57,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not query.strip():
       raise UserError('The query is empty; give some words to search for.')
     print(query)
-    depth = max(args.k, args.rerank_depth if teacher else 0)
-    hits = retriever.find([query], depth, args.hybrid)[0]
+    depth = args.rerank_depth if teacher else 0
+    hits = retriever.find([query], max(args.k, depth), args.hybrid)[0]
     if teacher:
-      hits = rerank.in_new_order(teacher, query, hits)[: args.k]
+      hits = rerank.in_new_order(teacher, query, hits, depth)[: args.k]
     for hit in hits:
       print(f'  {hit.score:.3f}  {hit.passage.describe()}')
     sys.stdout.flush()

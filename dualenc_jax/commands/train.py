@@ -1,4 +1,4 @@
-"""Trains a dual encoder, or goes on from the newest checkpoint of MODEL_DIR.
+"""Trains a dual encoder or a cross-encoder, or goes on from the newest checkpoint of MODEL_DIR.
 
   dualenc train --gin_file=runs/quickstart.gin --model_dir=my_model
 """
@@ -53,17 +53,18 @@ def train(
     _LOG.info('%s', line)
   model_dir.check(experiment.model_dir, text, allow_config_change)
   # Nothing is written before data and checkpoints are known to be good.
-  loop.train(
-      experiment,
-      plan,
-      text,
-      while_training.hooks(experiment, plan),
-      ready=lambda: model_dir.write(
-          experiment.model_dir, text, experiment.tokenizer.vocabulary.file
-      ),
-      allow_other_data=allow_config_change,
-      started=started,
-  )
+  with model_dir.alone(experiment.model_dir):
+    loop.train(
+        experiment,
+        plan,
+        text,
+        while_training.hooks(experiment, plan),
+        ready=lambda: model_dir.write(
+            experiment.model_dir, text, experiment.tokenizer.vocabulary.file
+        ),
+        allow_other_data=allow_config_change,
+        started=started,
+    )
   for line in while_training.verdict(experiment):
     _LOG.info('%s', line)
   _LOG.info('Trained %d steps: %s', experiment.steps, experiment.model_dir)

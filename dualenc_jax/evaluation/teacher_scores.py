@@ -17,7 +17,7 @@ from dualenc_jax.evaluation import trec
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.index.encoding import Host
 from dualenc_jax.inference.teacher import Teacher
-from dualenc_jax.io import files
+from dualenc_jax.io import files, json_file
 from dualenc_jax.io.progress import Progress
 
 SCORES, HEADER = 'scores.tsv', 'scores.json'
@@ -52,7 +52,15 @@ def of(
   """Scores by a cross-encoder or of a file; None for neither."""
   if isinstance(teacher, Teacher):
     return of_teacher(teacher, retrieval_set, folder, host)
-  return teacher and of_file(teacher, retrieval_set)
+  if teacher is None:
+    return None
+  others = {*folder.glob('scores*.tsv')} - {teacher}
+  if others:
+    raise UserError(
+        f'{min(others)} has scores of a teacher, not those of {teacher}. Remove'
+        ' it, or give another --output_dir.'
+    )
+  return of_file(teacher, retrieval_set)
 
 
 def of_file(path: pathlib.Path, retrieval_set: RetrievalSet) -> Score:
@@ -171,7 +179,10 @@ def read(path: pathlib.Path) -> Known:
   except OSError as e:
     raise UserError(f'{path}: cannot read the scores: {e.strerror}.') from e
   except UnicodeDecodeError as e:
-    raise UserError(f'{path}: not a text file in UTF-8: {e.reason}.') from e
+    raise UserError(
+        f'{path}: not a text file in UTF-8: {e.reason}. Expected the folder of'
+        ' a cross-encoder, or lines of query id, passage id and score.'
+    ) from e
   if not known:
     raise UserError(f'{path} has no scores.')
   return known
@@ -181,6 +192,8 @@ def _parsed(lines: Iterable[str], path: pathlib.Path) -> Known:
   """The scores of TSV lines."""
   known: Known = {}
   for number, line in enumerate(lines, start=1):
+    if number == 1 and line.rstrip().lower().endswith('\tscore'):
+      continue  # Names of the columns.
     name, value = _parse(line, f'{path}:{number}')
     if name in known:
       raise UserError(
@@ -218,9 +231,12 @@ def _kept(
   if not files_there:
     files.write(header, text)
   elif not header.exists() or header.read_text() != text:
+    other = json_file.read(header, 'Remove it.') if header.exists() else {}
+    named = sorted(k for k in own if other.get(k) != json.loads(text)[k])
     raise UserError(
-        f'{files_there[0]} has scores of another teacher or data set. Remove'
-        ' it, or give another --output_dir.'
+        f'{files_there[0]} has scores of another teacher or data set, by'
+        f' {", ".join(named)} in {header}. Remove both, or give another'
+        ' --output_dir.'
     )
   known: Known = {}
   for file in files_there:

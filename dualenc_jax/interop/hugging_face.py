@@ -367,5 +367,6 @@ def _refuse_others(path: pathlib.Path, model: str = 'EncoderModel') -> None:
           f'  from transformers import AutoTokenizer, {kind}{model}\n'
           f'  model = {kind}{model}.from_pretrained({old}{option})\n'
           f'  model.save_pretrained({new})\n'
-          f'  AutoTokenizer.from_pretrained({old}).save_pretrained({new})'
+          f'  AutoTokenizer.from_pretrained({old}).save_pretrained({new})\n'
+          'It writes no SentencePiece file: copy spiece.model, too.'
       )

@@ -89,13 +89,13 @@ class _Taught:
     if self.teacher == 'logits' and least >= 0.0 and most <= 1.0:
       raise UserError(
           f'{name}: all scores of the teacher are {least:g} to {most:g}, as'
-          " probabilities are, not logits. Set its teacher to 'probabilities',"
-          " or to 'cosines' if they are cosines."
+          ' probabilities are, not logits. Set its teacher,'
+          ' --gin.TEACHER=probabilities, or cosines if they are.'
       )
     if self.teacher == 'probabilities' and (least < 0.0 or most > 1.0):
       raise UserError(
           f'{name}: the teacher has scores of {least:g} to {most:g}, which are'
-          " no probabilities. Set its teacher to 'logits'."
+          ' no probabilities. Set its teacher, --gin.TEACHER=logits.'
       )
 
   def _lists(self, batch: Embeddings, similarity: Similarity) -> '_Lists':

@@ -235,8 +235,9 @@ def check(name: str, loss: Any) -> None:
     )
   if not callable(loss) or not hasattr(loss, 'init'):
     raise UserError(
-        f'{name} is {loss!r}; expected a loss. In gin, write'
-        ' LOSS = @losses.SamToNe().'
+        f'{name} is a {type(loss).__name__}; expected a loss over the batch, in'
+        ' gin LOSS = @losses.SamToNe(). Those over lists (Pointwise, Listwise,'
+        ' Pairwise) are of architectures/cross_encoder.gin.'
     )
 
 

@@ -49,7 +49,7 @@ class Ranking(FromPairs):
     self.check_feeding()
     if isinstance(self.loss, type) or hasattr(self.loss, 'init'):
       raise UserError(
-          f'Ranking.loss is {self.loss!r}; expected a loss over lists, such as,'
+          f'Ranking.loss is {_name(self.loss)}; expected a loss over lists, as,'
           ' in gin, LOSS = @losses.Pointwise().'
       )
     if not isinstance(self.template, Template):
@@ -149,6 +149,10 @@ class Ranking(FromPairs):
     """
     shardings = jax.tree.map(lambda leaf: leaf.sharding, model_params(params))
     return Scorer(self.model, partitioner, shardings, batch_size)
+
+
+def _name(loss: Any) -> str:
+  return (loss if isinstance(loss, type) else type(loss)).__name__
 
 
 def lists_of(batch: Any, scores: jax.Array) -> lists.Lists:

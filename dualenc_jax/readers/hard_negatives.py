@@ -170,6 +170,12 @@ class HardNegatives:
           " and 'ce-score', or GPL's lines of query id, positive id, negative"
           ' id and margin. Leave out the flag for scores.'
       )
+    if positives and not done and self.strict:
+      raise UserError(
+          f'{self.path} has hard negatives of none of the'
+          f' {len(positives):,} queries, such as {next(iter(positives))!r}. Is'
+          ' it of another data set?'
+      )
     faults.warn(self.path)
     logging.getLogger(__name__).info(
         '%s: hard negatives for %s of %s queries.',

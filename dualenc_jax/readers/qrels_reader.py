@@ -358,10 +358,14 @@ class QrelsReader(Dataset):
   def _hard_negatives(self) -> HardNegatives | None:
     if self.hard_negatives is None:
       return None
-    path = pathlib.Path(self.hard_negatives).expanduser()
+    given = path = pathlib.Path(self.hard_negatives).expanduser()
+    folder = self.source().folder
+    if not path.is_file() and folder is not None:
+      path = folder / given
     if not path.is_file():
       raise SourceUnavailable(
-          f'{self.name()}: there is no file of hard negatives {path}.'
+          f'{self.name()}: there is no file of hard negatives {given}, neither'
+          f' here nor in {folder}.'
       )
     return HardNegatives(
         path, self.systems, self.max_negatives, self.strict, self.scores

@@ -30,8 +30,8 @@ from dualenc_jax.results.baselines import (
   HYBRID_FOLDER,
   VALIDATION,
 )
-from dualenc_jax.results.folder import DOCUMENTS, METRICS, SYSTEMS
-from dualenc_jax.results.result import write
+from dualenc_jax.results.folder import DOCUMENTS, SYSTEMS
+from dualenc_jax.results.result import remove, write
 from dualenc_jax.run.experiment import Experiment
 
 RERANK_FOLDER = SYSTEMS[-1]
@@ -120,7 +120,7 @@ def evaluate(
     new = reranked(found[''], ranked, folder / RERANK_FOLDER, options)
   # Those of an earlier evaluation are not of this model.
   for name in SYSTEMS:
-    (folder / name / METRICS).unlink(missing_ok=True)
+    remove(folder / name)
   files.write(folder / 'config.gin', config)
   facts = {**facts_of(experiment, split, ranked, options), 'command': command}
   own = {**model.provenance, 'embedding_dtype': str(passages.dtype)}

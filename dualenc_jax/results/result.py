@@ -11,9 +11,10 @@ from dualenc_jax.evaluation import trec
 from dualenc_jax.evaluation.evaluation import Evaluation
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.io import files
-from dualenc_jax.results.folder import METRICS, write_per_query
+from dualenc_jax.results.folder import METRICS, PER_QUERY, write_per_query
 from dualenc_jax.search.ranking import Ranking
 
+_RUN, _EXAMPLES = 'run.trec', 'examples.jsonl'
 # Queries of the sample, and hits of each.
 _QUERIES, _HITS = 40, 5
 # Characters of a text that are kept.
@@ -41,14 +42,14 @@ def write(
   """
   files.make_folder(folder, 'another --output_dir')
   trec.write_run(
-      folder / 'run.trec',
+      folder / _RUN,
       Ranking(*(part[:, :k] for part in result.ranking)),
       ranked.query_ids,
       ranked.ranked_ids,
   )
   query_ids, values = per_query(ranked, result)
-  write_per_query(folder / 'per_query.tsv', query_ids, values)
-  _write_examples(folder / 'examples.jsonl', ranked, result)
+  write_per_query(folder / PER_QUERY, query_ids, values)
+  _write_examples(folder / _EXAMPLES, ranked, result)
   # Last: with it the result is complete.
   files.write_json(
       folder / METRICS,
@@ -58,6 +59,12 @@ def write(
           **facts,
       },
   )
+
+
+def remove(folder: pathlib.Path) -> None:
+  """Removes a result, if there is one; a teacher's scores in it stay."""
+  for name in (METRICS, _RUN, PER_QUERY, _EXAMPLES):
+    (folder / name).unlink(missing_ok=True)
 
 
 def per_query(

@@ -31,6 +31,8 @@ from dualenc_jax.training.step import Plan
 SPLIT = 'validation'
 # In MODEL_DIR/validation: values of all queries before and after training.
 _BEFORE, _AFTER = 'before.tsv', 'after.tsv'
+# Of a cross-encoder, what it orders.
+_BM25 = 'bm25.tsv'
 # What is told at the end, the first that there is.
 _METRICS = ('MRR', 'nDCG@10', 'Top-20')
 # Hits that a cross-encoder orders: all of 1,000 queries would take minutes.
@@ -94,9 +96,13 @@ class _Reranking:
     # By sub-corpus, each of which is ranked once.
     self._first: dict[int, Evaluation] = {}
 
-  def __call__(self, params: Any, part: RetrievalSet) -> Evaluation:
+  def first(self, part: RetrievalSet) -> Evaluation:
+    """BM25's own result."""
     if id(part) not in self._first:
       self._first[id(part)] = _of_bm25(part)
+    return self._first[id(part)]
+
+  def __call__(self, params: Any, part: RetrievalSet) -> Evaluation:
     teacher = self._make(params)
 
     def score(pairs: np.ndarray) -> np.ndarray:
@@ -105,7 +111,7 @@ class _Reranking:
       self.scored = found, np.array(relevant, bool)
       return found
 
-    return rerank.evaluate(self._first[id(part)], part, score, _DEPTH)
+    return rerank.evaluate(self.first(part), part, score, _DEPTH)
 
 
 def _of_bm25(part: RetrievalSet) -> Evaluation:
@@ -132,29 +138,47 @@ def tell_overlap(experiment: Experiment) -> None:
 
 
 def verdict(experiment: Experiment) -> Iterator[str]:
-  """A line on each sub-corpus: before, after, and whether that is chance."""
+  """Lines on each sub-corpus: before, after, and whether that is chance."""
   folder = pathlib.Path(experiment.model_dir) / SPLIT
-  for before in sorted(folder.glob(f'**/{_BEFORE}')):
-    after = before.with_name(_AFTER)
-    if not after.exists():
+  for after in sorted(folder.glob(f'**/{_AFTER}')):
+    group = after.parent.relative_to(folder.parent)
+    found = _compared(after.with_name(_BEFORE), after)
+    if found is None:
       continue
-    one, other = read_per_query(before), read_per_query(after)
-    metric = next((m for m in _METRICS if m in one.values), None)
-    if metric is None or [*one.query_ids] != [*other.query_ids]:
-      continue
-    found = significance.paired(one.values[metric], other.values[metric])
-    group = before.parent.relative_to(folder.parent)
+    metric, pair = found
     yield (
-        f'{group}, {found.queries:,} queries, before training and after:'
-        f' {found.describe(metric)}.'
+        f'{group}, {pair.queries:,} queries, before training and after:'
+        f' {pair.describe(metric)}.'
     )
-    if found.after < found.before:
+    if pair.after < pair.before and pair.p < 0.05:
       yield (
           f'WARNING: {group} is worse than before training. Try a lower'
           ' LEARNING_RATE, a larger BATCH_SIZE, fewer STEPS, and look at the'
           ' data by `dualenc data check`: false negatives and wrong pairs'
           ' are the most frequent causes.'
       )
+    if found := _compared(after.with_name(_BM25), after):
+      metric, pair = found
+      yield f'{group}, BM25 and re-ranked: {pair.describe(metric)}.'
+      if pair.after <= pair.before:
+        yield (
+            'WARNING: it does not beat BM25, whose hits it orders, so it is no'
+            ' teacher yet. Train it longer, from a pretrained T5, or with'
+            ' harder negatives.'
+        )
+
+
+def _compared(
+    before: pathlib.Path, after: pathlib.Path
+) -> tuple[str, significance.Paired] | None:
+  """A metric that both files have, of the same queries, and its values."""
+  if not (before.exists() and after.exists()):
+    return None
+  one, other = read_per_query(before), read_per_query(after)
+  metric = next((m for m in _METRICS if m in one.values), None)
+  if metric is None or [*one.query_ids] != [*other.query_ids]:
+    return None
+  return metric, significance.paired(one.values[metric], other.values[metric])
 
 
 def _parts(experiment: Experiment) -> Iterator[tuple[str, RetrievalSet]]:
@@ -178,7 +202,7 @@ def _parts(experiment: Experiment) -> Iterator[tuple[str, RetrievalSet]]:
 
 
 def _calibrate(
-    evaluated: _Reranking, step: int, model_dir: pathlib.Path
+    evaluated: _Reranking, step: int, passages: int, model_dir: pathlib.Path
 ) -> None:
   """Saves how the scores of the last evaluation become probabilities."""
   found = calibration.fit(*evaluated.scored)
@@ -190,7 +214,7 @@ def _calibrate(
           SPLIT,
       )
   else:
-    what = f'the {_DEPTH} best of BM25, split {SPLIT}'
+    what = f'the {min(_DEPTH, passages)} best of BM25, split {SPLIT}'
     found = dataclasses.replace(found, step=step, candidates=what)
   calibration.save(found, model_dir)
 
@@ -220,8 +244,12 @@ def _hook(
       files.make_folder(folder, 'another MODEL_DIR')
       path = folder / (_AFTER if run.step else _BEFORE)
       write_per_query(path, *per_query(part, found))
-      if group == SPLIT and isinstance(evaluate, _Reranking):
-        _calibrate(evaluate, run.step, pathlib.Path(experiment.model_dir))
+      if isinstance(evaluate, _Reranking):
+        own = per_query(part, evaluate.first(part))
+        write_per_query(folder / _BM25, *own)
+        if group == SPLIT:
+          model_dir = pathlib.Path(experiment.model_dir)
+          _calibrate(evaluate, run.step, len(part.corpus), model_dir)
     return found.metrics
 
   return Hook(measure, experiment.eval_every, at_start=True, group=group)

@@ -68,7 +68,8 @@ class Template:
       raise UserError(
           f'Template.length is {self.length}, but {self.text!r} with a query'
           f' of {tokenizer.query_length} tokens takes {taken}, which leaves no'
-          ' room for a passage. Raise the length, or lower QUERY_LENGTH.'
+          ' room for a passage. Raise it (PAIR_LENGTH in gin, --teacher_length'
+          ' of a released ranker), or lower QUERY_LENGTH.'
       )
     return Around(before, between, after, self.length)
 

@@ -156,6 +156,8 @@ def test_hosts_share_the_scoring(tiny, teacher, tmp_path, capsys):
   assert all(one[pair] == pytest.approx(other[pair]) for pair in other)
   for name in ('run.trec', 'before/run.trec'):
     assert read_run(shared / name).keys() == read_run(alone / name).keys()
+  with pytest.raises(UserError, match='--host_count needs --host_index'):
+    rerank.main(flags(tiny, shared, teacher, '--host_count=3')[1:])
   with pytest.raises(UserError, match='--host_index is 3 and --host_count 3'):
     rerank.main(
         flags(
@@ -191,6 +193,24 @@ def test_by_a_file_of_the_judgements(tiny, tmp_path, capsys):
   metrics = json.loads((tmp_path / 'out' / 'metrics.json').read_text())
   assert metrics['metrics']['P@1'] == pytest.approx(np.mean(values))
   assert metrics['teacher'] == {'scores': 's.tsv'}
+
+
+def test_a_line_of_names(tiny, tmp_path):
+  path = write_scores(tiny, tmp_path / 's.tsv', lambda q, p: 1)
+  known = teacher_scores.read(path)
+  path.write_text('query_id\tpassage_id\tscore\n' + path.read_text())
+  assert teacher_scores.read(path) == known
+
+
+def test_scores_of_a_file_beside_those_of_a_teacher(tiny, tmp_path):
+  path = write_scores(tiny, tmp_path / 's.tsv', lambda q, p: 1)
+  out = tmp_path / 'out'
+  out.mkdir()
+  (out / 'scores.tsv').write_text('q\tp\t1\n')
+  with pytest.raises(UserError, match='out/scores.tsv has scores of a teacher'):
+    rerank.main(flags(tiny, out, path)[1:])
+  with pytest.raises(UserError, match='looks like a file of scores, which'):
+    rerank.main(flags(tiny, out, path, '--teacher_form=monot5')[1:])
 
 
 def test_a_teacher_that_does_not_help_is_told(tiny, tmp_path, capsys):
@@ -244,9 +264,9 @@ def test_what_is_no_teacher(tiny, tmp_path):
 def test_evaluate_and_search_re_rank(tiny, teacher, tmp_path, capsys):
   student = tmp_path / 'student'
   train.main([*tiny_run.flags(tmp_path), f'--model_dir={student}'])
+  asked = [f'--model_dir={student}', '--split=test']
   evaluate.main([
-      f'--model_dir={student}', '--split=test', f'--rerank={teacher}',
-      '--rerank_depth=5', '--baselines=bm25',
+      *asked, f'--rerank={teacher}', '--rerank_depth=5', '--baselines=bm25'
   ])
   said = capsys.readouterr().out
   assert 'rerank' in said and 'Re-ranking: MRR@10' in said
@@ -268,6 +288,18 @@ def test_evaluate_and_search_re_rank(tiny, teacher, tmp_path, capsys):
   assert len(found[1]) == 4
   scores = [float(line.split()[0]) for line in found[1][1:]]
   assert scores == sorted(scores, reverse=True)
+  # What is not scored stays where it is, below.
+  one = ['search', f'--model_dir={student}', '--k=3', 'find xml']
+  cli.main([*one, f'--rerank={teacher}', '--rerank_depth=1'])
+  names = [
+      [line.split(maxsplit=1)[1] for line in lines[1:]]
+      for lines in (found[0], capsys.readouterr().out.splitlines())
+  ]
+  assert names[0] == names[1]
+  # Evaluated again without a teacher, there is no result of one.
+  cli.main(['evaluate', *asked, '--baselines='])
+  kept = {path.name for path in (folder / 'rerank').iterdir()}
+  assert kept == {'scores.tsv', 'scores.json'}
   with pytest.raises(UserError, match='is a DualEncoder, no cross-encoder'):
     search.main([f'--model_dir={student}', f'--rerank={student}', 'find xml'])
 
@@ -325,6 +357,12 @@ def test_what_is_wrong_with_scores_replaces_no_result(
   }
   scores = tmp_path / 'few.tsv'
   scores.write_text('q\tp\t0.5\n')
+  with pytest.raises(UserError, match='has scores of a teacher, not those of'):
+    evaluate.main([*asked, f'--rerank={scores}'])
+  assert before == {path: path.read_bytes() for path in before}
+  for name in ('scores.tsv', 'scores.json'):
+    before.pop(folder / 'rerank' / name)
+    (folder / 'rerank' / name).unlink()
   with pytest.raises(UserError, match='few.tsv has no score of'):
     evaluate.main([*asked, f'--rerank={scores}'])
   assert before == {path: path.read_bytes() for path in before}
@@ -339,6 +377,6 @@ def test_kept_scores_of_another_teacher(tmp_path):
   assert teacher_scores._kept(path, header, {'run_id': 'a'}) == {
       ('q', 'p'): 0.5
   }
-  with pytest.raises(UserError, match='scores of another teacher'):
+  with pytest.raises(UserError, match='another teacher or data set, by run_id'):
     teacher_scores._kept(path, header, {'run_id': 'b'})
   assert math.isclose(teacher_scores.read(path)['q', 'p'], 0.5)

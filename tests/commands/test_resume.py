@@ -244,3 +244,38 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_what_is_good(tmp_path):
   assert steps and max(steps) < 20
   for array in saved(tmp_path / 'model', min(steps)).values():
     assert np.isfinite(array).all()
+
+
+def test_two_runs_in_one_folder(tmp_path):
+  """The second is told; nothing of the first changes."""
+  small = [
+      *tiny_run.flags(tmp_path), f'--model_dir={tmp_path / "model"}'
+  ]
+  train.main(small)
+  before = {
+      path: path.read_bytes()
+      for path in (tmp_path / 'model').rglob('*')
+      if path.is_file()
+  }
+  holder = subprocess.Popen(
+      [
+          sys.executable,
+          '-c',
+          'import filelock, sys\n'
+          'with filelock.FileLock(sys.argv[1]):\n'
+          '  print("held", flush=True)\n'
+          '  sys.stdin.read()\n',
+          str(tmp_path / 'model' / '.lock'),
+      ],
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      text=True,
+  )
+  try:
+    assert holder.stdout.readline() == 'held\n'
+    with pytest.raises(UserError, match='Another process trains in .*/model'):
+      train.main(small)
+  finally:
+    holder.communicate()
+  assert before == {path: path.read_bytes() for path in before}
+  train.main(small)

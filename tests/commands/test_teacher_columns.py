@@ -92,7 +92,7 @@ def test_both_losses_train(tmp_path, more):
         ),
         (
             lambda row: row | {'pos_scores': [0.9], 'neg_scores': [0.1] * 3},
-            "as probabilities are, not logits. Set its teacher to",
+            'are, not logits. Set its teacher, --gin.TEACHER=probabilities',
         ),
     ],
 )

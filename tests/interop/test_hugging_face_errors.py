@@ -195,6 +195,7 @@ def test_a_pickle_and_the_way_out(tmp_path, kind):
   assert refuses(pickle) == message
   # Its lines, less the last, for the tokenizer, which this folder lacks.
   lines = [line.strip() for line in message.splitlines()[1:]]
+  assert lines.pop().endswith('copy spiece.model, too.')
   assert lines.pop().startswith('AutoTokenizer.from_pretrained(')
   exec('\n'.join(lines), {})
   again = hugging_face.read(tmp_path.with_name(f'{tmp_path.name}-safetensors'))

@@ -294,7 +294,7 @@ def test_bad_scores_and_calibrations(tiny, tmp_path):
   folder, made, run, scores = tiny
   out = tmp_path / 'out'
   asked = [f for f in flags(tiny, out)[1:] if 'calibration' not in f]
-  with pytest.raises(UserError, match='has no calibration, and thresholds are'):
+  with pytest.raises(UserError, match='has no calibration of its newest'):
     label.main(asked)
   path = tmp_path / 'few.tsv'
   write_scores(path, {'q0': scores['q0']})

@@ -102,12 +102,20 @@ def test_scores_are_left_where_they_are_not_asked_for(folder):
             [('q1', 'd1', 'd3', '2'), ('q1', 'd2', 'd4', '3')],
             "mined:1: the margins of this query are over several .* 'd1', 'd2'",
         ),
+        ([('q9', 'd0', 'd3', '2')], 'has hard negatives of none of the 2 quer'),
         ([MARGINS[0], ('q1', 'd1', 'd3', '2'), MARGINS[1]], 'sort -s -k1,1'),
     ],
 )
 def test_bad_scores(folder, rows, message):
   with pytest.raises(UserError, match=message):
     read(folder, rows)
+
+
+def test_a_file_beside_the_corpus(folder):
+  path = folder / 'set' / 'mined.tsv'
+  path.write_text(lines(MARGINS))
+  reader = Beir(folder=str(folder / 'set'), hard_negatives='mined.tsv')
+  assert next(reader.examples('train'))['negatives']
 
 
 def test_scores_without_a_file():

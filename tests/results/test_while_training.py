@@ -110,6 +110,9 @@ def test_a_cross_encoder_orders_hits_of_bm25(tmp_path, capfd):
   said = capfd.readouterr().err
   assert 're-ranks the 20 best hits of BM25' in said
   assert 'validation, 23 queries, before training and after: MRR' in said
+  (line,) = [s for s in said.splitlines() if 'BM25 and re-ranked: MRR' in s]
+  worse = float(line.split()[-6]) <= float(line.split()[-8])
+  assert worse == ('WARNING: it does not beat BM25' in said)
   rows = [r for r in lines_of(tmp_path / 'model') if r['group'] == 'validation']
   assert [row['step'] for row in rows] == [0, 30]
   # All relevant passages are among what BM25 finds of 24 passages.
