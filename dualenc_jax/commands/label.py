@@ -167,8 +167,9 @@ def _calibration(args: argparse.Namespace, teacher: Teacher | pathlib.Path):
   if found is None:
     raise UserError(
         f'{args.teacher} has no calibration of its newest checkpoint, and'
-        ' thresholds are about probabilities. Give --calibration=SLOPE,INTERCEPT: 1,0 where its'
-        ' scores are logits of probabilities. A cross-encoder that is trained'
+        ' thresholds are about probabilities. Give'
+        ' --calibration=SLOPE,INTERCEPT: 1,0 where its scores are logits of'
+        ' probabilities. A cross-encoder that is trained'
         ' with a validation split has its own.'
     )
   if args.prior is not None:

@@ -1,4 +1,4 @@
-"""Trains a dual encoder or a cross-encoder, or goes on from the newest checkpoint of MODEL_DIR.
+"""Trains a dual encoder or a cross-encoder, or goes on from where it was.
 
   dualenc train --gin_file=runs/quickstart.gin --model_dir=my_model
 """
