@@ -12,7 +12,7 @@ ROOMS = (
     'errors suggest dualenc_jax io text parallel tensor_files figures data'
     ' readers inspection models losses inference interop objectives training'
     ' run search index evaluation mining results analysis report python_input'
-    ' retriever mteb_encoder t5x_bridge commands __main__'
+    ' retriever mteb_encoder t5x_bridge recipes commands __main__'
 ).split()
 PACKAGE = pathlib.Path(dualenc_jax.__file__).parent
 FILES = {

@@ -24,6 +24,7 @@ COMMANDS = {
     'search': 'search an index',
     'convert': 'from and to T5X, Hugging Face, sentence-transformers',
     'check': 'explain a config and what it will need, without training',
+    'recipe': 'commands one after the other, each when it has to',
     'data check': 'look at a data set: counts, lengths, what is wrong with it',
     'vocabulary': 'train a SentencePiece vocabulary on your own texts',
     'data prepare': 'build the token cache of a task ahead',

@@ -1,15 +1,13 @@
 """The folder of a run: its config, and the trained model in it."""
 
 import argparse
-from collections.abc import Iterator, Sequence
-import contextlib
+from collections.abc import Sequence
 import dataclasses
 import logging
 import os
 import pathlib
 import re
 
-import filelock
 import jax
 
 from dualenc_jax.commands import config
@@ -82,35 +80,6 @@ def check(model_dir: str, text: str, allow_change: bool) -> None:
     )
   if differences:
     _LOG.warning('Going on with a changed config: %s', '; '.join(differences))
-
-
-@contextlib.contextmanager
-def alone(model_dir: str) -> Iterator[None]:
-  """Keeps other processes of this machine from training in the same folder.
-
-  Only the first host of a run asks. A process that dies lets it go.
-
-  Raises:
-    UserError: one does.
-  """
-  if jax.process_index():
-    yield
-    return
-  lock = filelock.FileLock(pathlib.Path(model_dir) / '.lock')
-  try:
-    lock.acquire(blocking=False)
-  except filelock.Timeout:
-    raise UserError(
-        f'Another process trains in {model_dir}. Wait for it, or give another'
-        ' MODEL_DIR.'
-    ) from None
-  except (OSError, NotImplementedError) as e:
-    # Some mounted buckets know no locks.
-    _LOG.warning('%s cannot be locked against other runs: %s', model_dir, e)
-  try:
-    yield
-  finally:
-    lock.release()
 
 
 def write(model_dir: str, text: str, vocabulary: pathlib.Path) -> None:

@@ -5,10 +5,15 @@
 
 import argparse
 from collections.abc import Sequence
+import contextlib
 import logging
+import pathlib
 import time
 
+import jax
+
 from dualenc_jax.commands import config, model_dir, runtime
+from dualenc_jax.io import files
 from dualenc_jax.results import while_training
 from dualenc_jax.run import loop
 from dualenc_jax.run.experiment import describe, Experiment, make_plan
@@ -53,7 +58,10 @@ def train(
     _LOG.info('%s', line)
   model_dir.check(experiment.model_dir, text, allow_config_change)
   # Nothing is written before data and checkpoints are known to be good.
-  with model_dir.alone(experiment.model_dir):
+  with contextlib.ExitStack() as alone:
+    if not jax.process_index():
+      folder = pathlib.Path(experiment.model_dir)
+      alone.enter_context(files.alone(folder, 'trains', 'another MODEL_DIR'))
     loop.train(
         experiment,
         plan,

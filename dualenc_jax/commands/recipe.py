@@ -1,0 +1,97 @@
+"""Runs a recipe: commands one after the other, each when it has to.
+
+  dualenc recipe --gin_file=recipes/pair.gin --work_dir=pair
+    --gin.TRAIN_FILE=train.jsonl --gin.UNLABELLED=queries.jsonl ...
+  dualenc recipe --gin_file=recipes/pair.gin --work_dir=pair ... --list
+
+Each stage has a folder in WORK_DIR. Run again, a stage whose flags and inputs
+are the same is skipped; one that was killed goes on from where it was; one
+whose inputs have changed is made anew, and what it had made is kept aside.
+--replace puts a file of yours in place of what a stage makes.
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+import pathlib
+import shlex
+import subprocess
+import sys
+
+from dualenc_jax.commands import config, flags, runtime
+from dualenc_jax.errors import UserError
+from dualenc_jax.io import files
+from dualenc_jax.recipes import Recipe, runner
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+  args = config.parse_args(make_parser(), argv)
+  runtime.start_logging()
+  if not args.gin_file:
+    shipped = [f for f in config.shipped_files() if f.startswith('recipes/')]
+    raise UserError(f'Give --gin_file: {", ".join(shipped)}, or your own.')
+  config.load(args.gin_file, args.gin_bindings, args.gin_search_paths)
+  recipe = config.build(Recipe)
+  config.check_effect(args.gin_bindings)
+  config.check_macros_effect(args.gin_bindings)
+  names = [stage.name for stage in recipe.stages]
+  if args.until is not None and args.until not in names:
+    raise UserError(
+        f'--until is {args.until!r}; expected one of {", ".join(names)}.'
+    )
+  given, work_dir = _given(args), pathlib.Path(args.work_dir)
+  if args.list:
+    for name, line in runner.command_lines(recipe, work_dir, given):
+      print(f'# {name}\ndualenc {shlex.join(line)}')
+    return
+  files.make_folder(work_dir, 'another --work_dir')
+  done = []
+  with files.alone(work_dir, 'runs a recipe', 'another --work_dir'):
+    for each in runner.run(recipe, work_dir, _execute, given, args.until):
+      done.append(each)
+      print(_line(each), flush=True)
+  print(f'{"":<20}{"":<12}{_time(sum(d.seconds or 0.0 for d in done)):>10}')
+
+
+def make_parser() -> flags.Parser:
+  parser = config.make_parser('recipe', __doc__)
+  add = parser.add_argument
+  add('--work_dir', required=True, help='a folder for each stage is in it')
+  add(
+      '--replace', action='append', default=[], metavar='STAGE.OUTPUT=FILE',
+      help='your own in place of what a stage makes; repeatable',
+  )
+  add('--until', metavar='STAGE', help='the last stage to run')
+  add('--list', action='store_true', help='print the commands, run nothing')
+  return parser
+
+
+def _given(
+    args: argparse.Namespace,
+) -> Mapping[tuple[str, str], pathlib.Path]:
+  given = {}
+  for text in args.replace:
+    name, equals, path = text.partition('=')
+    stage, dot, output = name.partition('.')
+    if not (equals and dot and path):
+      raise UserError(
+          f'--replace is {text!r}; expected STAGE.OUTPUT=FILE, such as'
+          ' label.pairs=mine.jsonl.'
+      )
+    given[stage, output] = pathlib.Path(path).expanduser()
+  return given
+
+
+def _execute(argv: Sequence[str]) -> int:
+  """Runs a command in a process of its own, which gives its memory back."""
+  print(f'$ dualenc {shlex.join(argv)}', flush=True)
+  return subprocess.run([sys.executable, '-m', 'dualenc_jax', *argv]).returncode
+
+
+def _line(done: runner.Done) -> str:
+  seconds = '' if done.seconds is None else _time(done.seconds)
+  return f'{done.name:<20}{done.state:<12}{seconds:>10}'
+
+
+def _time(seconds: float) -> str:
+  minutes, seconds = divmod(round(seconds), 60)
+  return f'{minutes // 60}:{minutes % 60:02}:{seconds:02}'

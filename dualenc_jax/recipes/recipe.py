@@ -1,0 +1,122 @@
+"""What a recipe is: stages, and where each finds what the others made."""
+
+from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+import pathlib
+import re
+from typing import Any
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.suggest import did_you_mean
+
+_PLACE = re.compile(r'\{(\w+)\.(\w+)\}')
+FOLDER = '{folder}'
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+  """One command.
+
+  Attributes:
+    name: also of its folder in WORK_DIR.
+    command: of `dualenc`: 'train', 'mine'.
+    flags: their values by name without dashes, 'gin.STEPS' too: a string, a
+      number, True for a flag without a value, None for none, or a list, perhaps
+      of lists, for a flag that is given several times. In strings '{folder}' is
+      the stage's own folder, and '{stage.output}' an output of a stage before
+      it.
+    outputs: what later stages may want, by name: paths in the folder, '.' being
+      all of it.
+    inputs: files and folders of the user that the flags name, whose content
+      decides whether the stage has to run again; None is left out.
+  """
+
+  name: str
+  command: str
+  flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  outputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  inputs: Sequence[str | None] = ()
+
+  def wanted(self) -> list[tuple[str, str]]:
+    """(stage, output) of all that it reads of others."""
+    values = [v for value in self.flags.values() for v in _flat(value)]
+    texts = [text for text in values if isinstance(text, str)]
+    found = [pair for text in texts for pair in _PLACE.findall(text)]
+    return list(dict.fromkeys(found))
+
+  def command_line(
+      self, folder: pathlib.Path, places: Mapping[tuple[str, str], pathlib.Path]
+  ) -> list[str]:
+    """The arguments of `dualenc`.
+
+    Args:
+      folder: its own.
+      places: where outputs of others are.
+    """
+    argv = self.command.split()
+    for name, value in self.flags.items():
+      of_gin = name.startswith('gin.')
+      for each in [value] if of_gin else _flat(value):
+        if each is None:
+          continue
+        if each is True and not of_gin:
+          argv.append(f'--{name}')
+          continue
+        text = each if isinstance(each, str) else repr(each)
+        text = _PLACE.sub(lambda m: str(places[m.groups()]), text)
+        argv.append(f'--{name}={text.replace(FOLDER, str(folder))}')
+    return argv
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+  """Stages in the order in which they run.
+
+  Attributes:
+    stages: each of which may use what those before it have made.
+    flags: those that all stages of a command have, by command; a stage's own
+      win.
+  """
+
+  stages: Sequence[Stage]
+  flags: Mapping[str, Mapping[str, Any]] = dataclasses.field(
+      default_factory=dict
+  )
+
+  def __post_init__(self):
+    outputs: dict[str, Mapping[str, str]] = {}
+    for stage in self.stages:
+      if not isinstance(stage, Stage):
+        raise UserError(
+            f'Recipe.stages holds {stage!r}; expected stages, in gin'
+            ' @name/recipes.Stage().'
+        )
+      if not re.fullmatch(r'\w+', stage.name) or stage.name in outputs:
+        raise UserError(
+            f'A stage is called {stage.name!r}; expected a word, and another'
+            ' for each stage.'
+        )
+      for name, output in self.with_flags(stage).wanted():
+        if output not in outputs.get(name, {}):
+          known = [f'{s}.{o}' for s, each in outputs.items() for o in each]
+          raise UserError(
+              f'Stage {stage.name} wants {{{name}.{output}}}, which no stage'
+              f' before it makes.{did_you_mean(f"{name}.{output}", known)}'
+              f' There is {", ".join(known) or "nothing"}.'
+          )
+      outputs[stage.name] = stage.outputs
+
+  def with_flags(self, stage: Stage) -> Stage:
+    """A stage with the flags of all of its command."""
+    own = {n: value for n, value in stage.flags.items() if value is not None}
+    flags = {**self.flags.get(stage.command, {}), **own}
+    return dataclasses.replace(stage, flags=flags)
+
+
+def _flat(value: Any) -> Iterator[Any]:
+  """What lists hold, and lists in them."""
+  if isinstance(value, (list, tuple)):
+    for each in value:
+      yield from _flat(each)
+  else:
+    yield value

@@ -1,0 +1,227 @@
+"""Runs the stages of a recipe whose inputs are not those of the last run."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import hashlib
+import json
+import logging
+import pathlib
+import time
+from typing import Any, NamedTuple
+
+import dualenc_jax
+from dualenc_jax.errors import UserError
+from dualenc_jax.io import files, json_file
+from dualenc_jax.recipes.recipe import Recipe, Stage
+
+RAN, SAME, GIVEN = 'ran', 'as before', 'given'
+_LOG = logging.getLogger(__name__)
+# Of files in a folder larger ones count by name and size alone.
+_SMALL = 2**20
+_OF_MODEL = 'checkpoints', 'calibration.json', 'config.gin', 'vocabulary.model'
+Execute = Callable[[Sequence[str]], int]
+
+
+class Done(NamedTuple):
+  """A stage that is behind us.
+
+  Attributes:
+    name: its name.
+    state: 'ran', 'as before' or 'given'.
+    seconds: that it took when it ran; None where it did not.
+  """
+
+  name: str
+  state: str
+  seconds: float | None
+
+
+def run(
+    recipe: Recipe,
+    work_dir: pathlib.Path,
+    execute: Execute,
+    given: Mapping[tuple[str, str], pathlib.Path] = {},
+    until: str | None = None,
+) -> Iterator[Done]:
+  """Yields each stage as it is done.
+
+  A stage runs unless it ended before with the same flags and the content of its
+  inputs is the same. Killed, it runs again in the folder that it has; with
+  other inputs that is set aside first.
+
+  Args:
+    recipe: what to run.
+    work_dir: a folder for each stage is in it.
+    execute: runs arguments of `dualenc`, returns the exit status.
+    given: files of the user in place of outputs, by stage and output; a stage
+      all of whose outputs are given does not run.
+    until: the last stage; None for all.
+
+  Raises:
+    UserError: an input is missing, a command fails, or makes no output that it
+      should.
+  """
+  places = _places(recipe, work_dir, given)
+  for stage in recipe.stages:
+    own = [(stage.name, output) for output in stage.outputs]
+    if own and all(each in given for each in own):
+      yield Done(stage.name, GIVEN, None)
+    else:
+      yield _run(recipe.with_flags(stage), work_dir, places, execute)
+    if stage.name == until:
+      return
+
+
+def command_lines(
+    recipe: Recipe,
+    work_dir: pathlib.Path,
+    given: Mapping[tuple[str, str], pathlib.Path] = {},
+) -> Iterator[tuple[str, list[str]]]:
+  """Yields the name and the arguments of each stage; runs nothing."""
+  places = _places(recipe, work_dir, given)
+  for stage in map(recipe.with_flags, recipe.stages):
+    yield stage.name, stage.command_line(work_dir / stage.name, places)
+
+
+def _places(
+    recipe: Recipe,
+    work_dir: pathlib.Path,
+    given: Mapping[tuple[str, str], pathlib.Path],
+) -> dict[tuple[str, str], pathlib.Path]:
+  """Where every output is."""
+  places = {
+      (stage.name, output): work_dir / stage.name / path
+      for stage in recipe.stages
+      for output, path in stage.outputs.items()
+  }
+  for (stage, output), path in given.items():
+    if (stage, output) not in places:
+      known = ', '.join('.'.join(pair) for pair in places)
+      raise UserError(
+          f'No stage makes {stage}.{output}, in whose place {path} is given.'
+          f' There is {known}.'
+      )
+    if not path.exists():
+      raise UserError(f'{path}, in place of {stage}.{output}, does not exist.')
+  return places | dict(given)
+
+
+def _run(
+    stage: Stage,
+    work_dir: pathlib.Path,
+    places: Mapping[tuple[str, str], pathlib.Path],
+    execute: Execute,
+) -> Done:
+  folder = work_dir / stage.name
+  record = work_dir / 'stages' / f'{stage.name}.json'
+  parts = _parts(stage, places)
+  before = _read(record)
+  outputs = [folder / path for path in stage.outputs.values()]
+  if before.get('parts') == parts and before.get('done'):
+    missing = [path for path in outputs if not path.exists()]
+    if not missing:
+      return Done(stage.name, SAME, before['seconds'])
+    _LOG.warning('%s: %s is gone, and made again.', stage.name, missing[0])
+  elif before and before['parts'] != parts:
+    _set_aside(stage.name, folder, before['parts'], parts)
+  files.make_folder(record.parent, 'another --work_dir')
+  spent = before['seconds'] if before.get('parts') == parts else 0.0
+  _write(record, parts, False, spent)
+  argv = stage.command_line(folder, places)
+  started = time.perf_counter()
+  status = execute(argv)
+  if status:
+    raise UserError(
+        f'Stage {stage.name} failed, with status {status}: what it said stands'
+        ' above. Mend it, and run the recipe again: it goes on from here.'
+    )
+  for path in outputs:
+    if not path.exists():
+      raise UserError(
+          f'Stage {stage.name} ended without {path}. Expected it of'
+          f' `dualenc {stage.command}`: do its flags name {{folder}}?'
+      )
+  seconds = spent + time.perf_counter() - started
+  _write(record, parts, True, seconds)
+  return Done(stage.name, RAN, seconds)
+
+
+def _parts(
+    stage: Stage, places: Mapping[tuple[str, str], pathlib.Path]
+) -> dict[str, Any]:
+  """All that decides what a stage makes, by name, as JSON has it."""
+  parts = {
+      'command': stage.command,
+      'version': dualenc_jax.__version__,
+      **{f'--{name}': value for name, value in stage.flags.items()},
+  }
+  for given in filter(None, stage.inputs):
+    path = pathlib.Path(given).expanduser()
+    # A plain word is the name of something shipped, as vocabularies have.
+    if path.exists() or path.name != given or path.suffix:
+      parts[f'content of {given}'] = content(path)
+  for pair in stage.wanted():
+    parts[f'content of {".".join(pair)}'] = content(places[pair])
+  return json.loads(json.dumps(parts, default=repr))
+
+
+def content(path: pathlib.Path) -> str:
+  """SHA-256 of a file, or of a folder: its names, sizes and small files.
+
+  Of a model_dir what the model is counts, not what was measured of it.
+
+  Raises:
+    UserError: it does not exist.
+  """
+  if not path.exists():
+    raise UserError(f'{path} does not exist; expected an input of a stage.')
+  if path.is_file():
+    with path.open('rb') as file:
+      return hashlib.file_digest(file, 'sha256').hexdigest()
+  is_model = (path / _OF_MODEL[0]).is_dir()
+  found = hashlib.sha256()
+  for each in sorted(path.rglob('*')):
+    name = each.relative_to(path)
+    if each.is_file() and (not is_model or name.parts[0] in _OF_MODEL):
+      size = each.stat().st_size
+      found.update(f'{name} {size}\n'.encode())
+      if size < _SMALL:
+        found.update(each.read_bytes())
+  return found.hexdigest()
+
+
+def _set_aside(
+    name: str,
+    folder: pathlib.Path,
+    before: Mapping[str, Any],
+    parts: Mapping[str, Any],
+) -> None:
+  """Moves a stage's folder away, and says why."""
+  changed = sorted(
+      key
+      for key in before.keys() | parts.keys()
+      if before.get(key) != parts.get(key)
+  )
+  _LOG.warning('%s runs anew: %s changed.', name, ', '.join(changed))
+  if not folder.exists():
+    return
+  number = 1
+  while (aside := folder.with_name(f'{name}.{number}')).exists():
+    number += 1
+  with files.writing(aside, 'another --work_dir'):
+    folder.rename(aside)
+  _LOG.warning('What it had made is kept in %s.', aside)
+
+
+def _read(record: pathlib.Path) -> dict[str, Any]:
+  if not record.exists():
+    return {}
+  again = 'Remove it, and the stage runs again.'
+  return json_file.read(record, again, parts=dict, done=bool, seconds=float)
+
+
+def _write(
+    record: pathlib.Path, parts: Mapping[str, Any], done: bool, seconds: float
+) -> None:
+  files.write_json(
+      record, {'parts': parts, 'done': done, 'seconds': float(seconds)}
+  )

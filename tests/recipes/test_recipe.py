@@ -1,0 +1,314 @@
+"""Recipes: what runs, what is skipped, what is said."""
+
+import json
+import logging
+import pathlib
+import shutil
+
+import pytest
+import tiny_run
+
+from dualenc_jax.commands import cli, recipe as command
+from dualenc_jax.errors import UserError
+from dualenc_jax.recipes import Recipe, runner, Stage
+
+
+class Commands:
+  """Stands for `dualenc`: copies --from to --to, and counts."""
+
+  def __init__(self):
+    self.ran = []
+    self.fails = None
+
+  def __call__(self, argv):
+    name, *given = argv
+    values = dict(flag.removeprefix('--').split('=', 1) for flag in given)
+    self.ran.append(name)
+    out = pathlib.Path(values['to'])
+    out.mkdir(parents=True, exist_ok=True)
+    if self.fails == name:
+      (out / 'half').write_text('')
+      return 3
+    text = pathlib.Path(values['from']).read_text()
+    (out / 'made').write_text(f'{text}, {name}{values.get("more", "")}')
+    return 0
+
+
+def stage(name, source, **options):
+  flags = {'from': source, 'to': '{folder}', **options.pop('flags', {})}
+  return Stage(name, name, flags, {'made': 'made'}, **options)
+
+
+@pytest.fixture
+def chain(tmp_path):
+  """Three stages from a file of the user's to the end."""
+  source = tmp_path / 'source'
+  source.write_text('source')
+  return Recipe([
+      stage('first', str(source), inputs=[str(source), None, 'python_code_8k']),
+      stage('second', '{first.made}'),
+      stage('third', '{second.made}'),
+  ])
+
+
+def run(recipe, tmp_path, commands, given={}, **options):
+  commands.ran.clear()
+  work_dir = tmp_path / 'work'
+  found = list(runner.run(recipe, work_dir, commands, given, **options))
+  return {done.name: done.state for done in found}
+
+
+def test_each_stage_runs_once(chain, tmp_path):
+  commands = Commands()
+  first = run(chain, tmp_path, commands)
+  assert first == dict.fromkeys(('first', 'second', 'third'), 'ran')
+  made = (tmp_path / 'work/third/made').read_text()
+  assert made == 'source, first, second, third'
+  again = run(chain, tmp_path, commands)
+  assert again == dict.fromkeys(first, 'as before') and not commands.ran
+
+
+def test_what_has_changed_runs_anew_and_keeps_what_was(
+    chain, tmp_path, caplog
+):
+  commands = Commands()
+  run(chain, tmp_path, commands)
+  (tmp_path / 'source').write_text('other')
+  with caplog.at_level(logging.WARNING):
+    run(chain, tmp_path, commands)
+  assert commands.ran == ['first', 'second', 'third']
+  assert f'first runs anew: content of {tmp_path / "source"}' in caplog.text
+  assert (tmp_path / 'work/first.1/made').read_text() == 'source, first'
+  # A flag of one in the middle: that one and what reads it.
+  changed = Recipe([
+      chain.stages[0],
+      stage('second', '{first.made}', flags={'more': '!'}),
+      chain.stages[2],
+  ])
+  run(changed, tmp_path, commands)
+  assert commands.ran == ['second', 'third']
+  # An output that a hand has changed.
+  (tmp_path / 'work/second/made').write_text('by hand')
+  assert run(changed, tmp_path, commands)['second'] == 'as before'
+  assert commands.ran == ['third']
+  # One that is gone is made again; it is the same, and so is what reads it.
+  shutil.rmtree(tmp_path / 'work/first')
+  run(changed, tmp_path, commands)
+  assert commands.ran == ['first']
+
+
+def test_a_stage_that_failed_goes_on_in_its_folder(chain, tmp_path):
+  commands = Commands()
+  commands.fails = 'second'
+  with pytest.raises(UserError, match='Stage second failed, with status 3'):
+    run(chain, tmp_path, commands)
+  commands.fails = None
+  assert run(chain, tmp_path, commands) == {
+      'first': 'as before', 'second': 'ran', 'third': 'ran'
+  }
+  # What it had made by then was there for it to go on with.
+  assert (tmp_path / 'work/second/half').exists()
+  assert not (tmp_path / 'work/second.1').exists()
+
+
+def test_a_file_in_place_of_a_stage(chain, tmp_path):
+  own = tmp_path / 'own'
+  own.write_text('own')
+  commands = Commands()
+  given = {('second', 'made'): own}
+  assert run(chain, tmp_path, commands, given)['second'] == 'given'
+  assert commands.ran == ['first', 'third']
+  made = (tmp_path / 'work/third/made').read_text()
+  assert made == 'own, third'
+  own.write_text('changed')
+  run(chain, tmp_path, commands, given)
+  assert commands.ran == ['third']
+  with pytest.raises(UserError, match='No stage makes second.other, in whose'):
+    run(chain, tmp_path, commands, {('second', 'other'): own})
+  with pytest.raises(UserError, match='nowhere, in place of second.made, does'):
+    run(chain, tmp_path, commands, {('second', 'made'): tmp_path / 'nowhere'})
+
+
+def test_until(chain, tmp_path):
+  commands = Commands()
+  run(chain, tmp_path, commands, until='second')
+  assert commands.ran == ['first', 'second']
+
+
+def test_what_a_stage_does_not_make(tmp_path, chain):
+  (tmp_path / 'source').unlink()
+  with pytest.raises(UserError, match='source does not exist; expected an in'):
+    run(chain, tmp_path, Commands())
+  nothing = Recipe([Stage('one', 'one', {}, {'made': 'made'})])
+  with pytest.raises(UserError, match='Stage one ended without .*one/made'):
+    list(runner.run(nothing, tmp_path / 'work', lambda argv: 0))
+
+
+@pytest.mark.parametrize(
+    'stages, message',
+    [
+        ([stage('a', '{b.made}'), stage('b', 'x')], r'wants \{b.made\}, which'),
+        (
+            [stage('a', 'x'), stage('b', '{a.mad}')],
+            r"wants \{a.mad\}.* Did you mean 'a.made'",
+        ),
+        ([stage('a', 'x'), stage('a', 'x')], "A stage is called 'a'; expected"),
+        ([stage('a b', 'x')], "A stage is called 'a b'; expected a word"),
+        (['a'], "Recipe.stages holds 'a'; expected stages"),
+    ],
+)
+def test_recipes_that_cannot_be(stages, message):
+  with pytest.raises(UserError, match=message):
+    Recipe(stages)
+
+
+def test_flags_become_arguments():
+  made = Stage(
+      'one',
+      'data check',
+      {
+          'a': 1, 'b': 'x', 'c': None, 'd': True, 'e': [['1', None], '2'],
+          'gin.F': 0.5, 'gin.G': True, 'gin.H': ['q', 1], 'to': '{folder}/x',
+      },
+  )
+  assert made.command_line(pathlib.Path('work/one'), {}) == [
+      'data', 'check', '--a=1', '--b=x', '--d', '--e=1', '--e=2',
+      '--gin.F=0.5', '--gin.G=True', "--gin.H=['q', 1]", '--to=work/one/x',
+  ]
+
+
+def test_a_model_is_what_it_computes(tmp_path):
+  (tmp_path / 'checkpoints').mkdir()
+  (tmp_path / 'checkpoints/1').write_text('one')
+  before = runner.content(tmp_path)
+  (tmp_path / 'evaluation').mkdir()
+  (tmp_path / 'evaluation/metrics.json').write_text('{}')
+  (tmp_path / 'report.html').write_text('')
+  assert runner.content(tmp_path) == before
+  (tmp_path / 'checkpoints/1').write_text('two')
+  assert runner.content(tmp_path) != before
+
+
+RECIPE = '''
+from __gin__ import dynamic_registration
+from dualenc_jax import recipes
+TEXTS = %gin.REQUIRED
+recipes.Recipe.stages = [@pieces/recipes.Stage()]
+pieces/recipes.Stage:
+  name = 'pieces'
+  command = 'vocabulary'
+  inputs = [%TEXTS]
+  flags = {'gin_file': 'tasks/pairs.gin', 'gin.TRAIN_FILE': %TEXTS,
+           'output': '{folder}/own.model', 'size': 80}
+  outputs = {'model': 'own.model'}
+'''
+
+
+def test_through_the_command(tmp_path, capfd):
+  (tmp_path / 'own.gin').write_text(RECIPE)
+  texts = tiny_run.write_pairs(tmp_path / 'train.jsonl', 96)
+  asked = [
+      f'--gin_file={tmp_path / "own.gin"}',
+      f'--work_dir={tmp_path / "work"}',
+      f'--gin.TEXTS={texts}',
+  ]
+  (tmp_path / 'work/pieces').mkdir(parents=True)
+  command.main([*asked, '--list'])
+  said = capfd.readouterr().out
+  assert said.startswith('# pieces\ndualenc vocabulary --gin_file=tasks/pairs')
+  assert not [*(tmp_path / 'work/pieces').iterdir()]
+  command.main(asked)
+  said = capfd.readouterr().out
+  assert '$ dualenc vocabulary' in said and 'pieces              ran' in said
+  assert (tmp_path / 'work/pieces/own.model').exists()
+  command.main(asked)
+  said = capfd.readouterr().out
+  assert '$ dualenc' not in said and 'pieces              as before' in said
+  record = json.loads((tmp_path / 'work/stages/pieces.json').read_text())
+  assert record['done'] and record['seconds'] > 0
+  for more, message in (
+      (['--until=other'], "--until is 'other'; expected one of pieces"),
+      (['--replace=pieces'], 'expected STAGE.OUTPUT=FILE'),
+      (['--gin.OTHER=1'], 'OTHER'),
+  ):
+    with pytest.raises(UserError, match=message):
+      command.main([*asked, *more])
+  with pytest.raises(UserError, match='TEXTS must be given'):
+    command.main(asked[:2])
+  with pytest.raises(UserError, match='Give --gin_file: recipes/pair.gin'):
+    command.main(asked[1:2])
+
+
+@pytest.mark.slow
+def test_pair_from_end_to_end(tmp_path, capfd):
+  """Stages as shipped, tiny; killed in the middle, and run again."""
+  for name, count, seed in (('train', 96, 0), ('dev', 24, 1)):
+    tiny_run.write_pairs(tmp_path / f'{name}.jsonl', count, seed)
+  others = tiny_run.write_pairs(tmp_path / 'others.jsonl', 40, seed=2)
+  rows = map(json.loads, others.read_text().splitlines())
+  texts = [row['query'] for row in rows]
+  (tmp_path / 'queries.tsv').write_text(
+      ''.join(f'u{i}\t{text}\n' for i, text in enumerate(texts))
+  )
+  (tmp_path / 'small.gin').write_text(
+      "include 'runs/finetune.gin'\ninclude 'models/tiny.gin'\n"
+      "DTYPE = 'float32'\nQUERY_LENGTH = 8\nPASSAGE_LENGTH = 16\n"
+      'EVAL_EVERY = 30\n'
+  )
+  small = f"['{tmp_path / 'small.gin'}']"
+  asked = [
+      'recipe',
+      '--gin_file=recipes/pair.gin',
+      f'--work_dir={tmp_path / "work"}',
+      f'--gin.TRAIN_FILE={tmp_path / "train.jsonl"}',
+      f'--gin.VALIDATION_FILE={tmp_path / "dev.jsonl"}',
+      f'--gin.UNLABELLED={tmp_path / "queries.tsv"}',
+      '--gin.VOCABULARY=python_code_8k',
+      '--gin.VOCAB_SIZE=8064',
+      f'--gin.RETRIEVER={small}',
+      f'--gin.TEACHER={small}',
+      '--gin.BATCH_SIZE=16',
+      '--gin.NUM_NEGATIVES=2',
+      '--gin.DEPTH=20',
+      # Of a teacher of a few steps.
+      '--gin.ABOVE=0.05',
+      '--gin.BELOW=0.049',
+      *(
+          f'--gin.{name}_STEPS={steps}'
+          for name, steps in (
+              ('RETRIEVER', 2), ('TEACHER', 30), ('PRETRAIN', 2),
+              ('FINETUNE', 2),
+          )
+      ),
+  ]
+  assert cli.main([*asked, '--until=labels']) == 0
+  assert cli.main(asked) == 0
+  said = capfd.readouterr().out
+  assert 'teacher             as before' in said
+  work = tmp_path / 'work'
+  metrics = json.loads((work / 'evaluation/metrics.json').read_text())
+  assert metrics['metrics']['MRR'] > 0
+  rows = (work / 'labels/pairs.jsonl').read_text().splitlines()
+  assert {json.loads(row)['query_id'][0] for row in rows} == {'u'}
+  origins = {
+      origin
+      for row in (work / 'relabelled/pairs.jsonl').read_text().splitlines()
+      for origin in json.loads(row)['origin']
+  }
+  assert 'labelled' in origins
+  # From the weights of the stage before, by a fresh optimizer.
+  log = json.loads(
+      (work / 'finetuned/metrics.jsonl').read_text().splitlines()[-1]
+  )
+  assert log['step'] == 2
+  # Of other labels only what reads them is made anew.
+  assert cli.main([*asked, '--gin.ALPHA=0.5']) == 0
+  said = capfd.readouterr().out
+  states = dict(
+      line.split(maxsplit=1) for line in said.splitlines()
+      if line and line[0].isalpha() and line.split()[0] in (
+          'labels', 'relabelled', 'pretrained', 'finetuned', 'evaluation'
+      )
+  )
+  ran = [name for name, state in states.items() if state.startswith('ran')]
+  assert ran == ['pretrained', 'finetuned', 'evaluation']
