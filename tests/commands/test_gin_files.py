@@ -7,9 +7,11 @@ import pytest
 from test_commands import events
 import tiny_run
 
-from dualenc_jax.commands import config, model_dir, train
+from dualenc_jax.commands import cli, config, model_dir, train
+from dualenc_jax.recipes import Recipe
 
 FILES = config.shipped_files()
+RECIPES = [f for f in FILES if f.startswith('recipes/')]
 RUNS = [f for f in FILES if f.startswith('runs/') and f != 'runs/base.gin']
 # Sizes of the papers: E, layers, heads, head_dim, MLP.
 SIZES = {
@@ -46,6 +48,7 @@ def test_files_of_every_kind_are_shipped():
       'models',
       'optimizers',
       'partitioning',
+      'recipes',
       'runs',
       'tasks',
   }
@@ -53,10 +56,21 @@ def test_files_of_every_kind_are_shipped():
 
 
 @pytest.mark.parametrize(
-    'file', sorted({*FILES} - {'runs/base.gin', 'commands/data.gin'})
+    'file', sorted({*FILES} - {'runs/base.gin', 'commands/data.gin', *RECIPES})
 )
 def test_every_file_resolves(file):
   assert build(file).objective.model is not None
+
+
+@pytest.mark.parametrize('file', RECIPES)
+def test_every_recipe_resolves(file):
+  names = 'TRAIN_FILE', 'VALIDATION_FILE', 'UNLABELLED', 'VOCABULARY'
+  config.load([file], [*(f'{n} = "x"' for n in names), 'VOCAB_SIZE = 8064'])
+  recipe = config.build(Recipe)
+  for stage in map(recipe.with_flags, recipe.stages):
+    assert stage.command in cli.COMMANDS
+    for name in stage.flags.get('gin_file', ()):
+      assert isinstance(name, list) or name in FILES
 
 
 @pytest.mark.parametrize('name, size', SIZES.items())
