@@ -110,12 +110,12 @@ def make_parser() -> flags.Parser:
 
 def check_flags(args: argparse.Namespace) -> None:
   """Raises UserError for flags that do not go together."""
-  flags.check_hosts(args)
   if args.multihost and args.host_count > 1:
     raise UserError(
         'Give --multihost, or --host_index and --host_count: hosts that join'
         ' know their number.'
     )
+  flags.check_hosts(args)
   if args.corpus is not None and args.split is not None:
     raise UserError('Give --corpus or --split: a file has no splits.')
   if args.index_dir is None and (args.corpus or args.tower == 'query'):
