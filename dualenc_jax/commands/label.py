@@ -54,13 +54,30 @@ def main(argv: Sequence[str] | None = None) -> None:
   )
   within = filters.Rules(args.first_rank, args.depth)
   sources.check(args)
+  if args.queries is not None and args.positives == 'none':
+    raise UserError(
+        'Queries without labels have no positives but the teacher\'s: leave out'
+        ' --positives=none.'
+    )
   runtime.start()
+  folder = pathlib.Path(args.output_dir)
+  files.make_folder(folder, 'another --output_dir')
+  with files.alone(folder, 'labels', 'another --output_dir'):
+    command = shlex.join(['dualenc', 'label', *(argv or ())])
+    _label(args, rules, within, folder, command)
+
+
+def _label(
+    args: argparse.Namespace,
+    rules: labels.Rules,
+    within: filters.Rules,
+    folder: pathlib.Path,
+    command: str,
+) -> None:
   asked = sources.asked(args)
   ranked = asked.ranked
   teacher = rerank.teacher(args.teacher, args)
   probabilities = _calibration(args, teacher)
-  folder = pathlib.Path(args.output_dir)
-  files.make_folder(folder, 'another --output_dir')
   truth = args.truth and _truth(args, asked)
   score = teacher_scores.of(teacher, ranked, folder)
   kept = [
@@ -69,14 +86,17 @@ def main(argv: Sequence[str] | None = None) -> None:
   ]
   own_scores = kept[0].candidates.positives
   found = negatives.choose(kept, ranked, sum(k.mask.shape[1] for k in kept))
-  dropped = _evaluated(asked)
+  dropped = _evaluated(asked, args.queries is None)
   pools = {
       query: labels.with_probabilities(pool, probabilities)
       for query, pool in enumerate(found)
       if not dropped[query]
   }
-  known = {query: _known(asked, own_scores, query, probabilities)
-           for query in pools}
+  gold = ranked.gold
+  known = {
+      query: _known(gold[query], own_scores[query], probabilities)
+      for query in pools
+  }
   everything = [
       labels.label(query, known[query], pool, rules)
       for query, pool in pools.items()
@@ -85,7 +105,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   written = [
       each
       for each in everything
-      if known[each.query] or (each.positives and each.negatives)
+      if known[each.query]
+      or (each.positives and (each.negatives or not args.num_negatives))
   ]
   counts = {
       'queries': len(found),
@@ -105,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> None:
           **evaluate.teacher_facts(teacher),
           'flags': {name: getattr(args, name) for name in _FLAGS},
           'counts': counts,
-          'command': shlex.join(['dualenc', 'label', *(argv or ())]),
+          'command': command,
       },
   )
   print('\n'.join(lines[2:]))
@@ -163,6 +184,11 @@ def _calibration(args: argparse.Namespace, teacher: Teacher | pathlib.Path):
   found = getattr(teacher, 'calibration', None)
   if args.calibration is not None:
     slope, intercept = _numbers('--calibration', args.calibration, ',')
+    if slope <= 0:
+      raise UserError(
+          f'--calibration is {args.calibration}; expected a slope above 0:'
+          ' higher scores are more probable.'
+      )
     found = Calibration(slope, intercept)
   if found is None:
     raise UserError(
@@ -198,11 +224,10 @@ def _numbers(flag: str, text: str, between: str) -> tuple[float, float]:
 
 
 def _known(
-    asked: Asked, scores: np.ndarray, query: int, probabilities
+    positives: Sequence[int], scores: np.ndarray, probabilities
 ) -> list[Candidate]:
   """The labelled positives of a query, with the teacher's scores."""
-  positives = asked.ranked.gold[query]
-  own = scores[query, : len(positives)]
+  own = scores[: len(positives)]
   return [
       Candidate(passage, 0, float(score), float(chance))
       for passage, score, chance in zip(positives, own, probabilities(own))
@@ -213,13 +238,16 @@ def _without(everything: Sequence[Labelled], what: str) -> int:
   return sum(not getattr(each, what) for each in everything)
 
 
-def _evaluated(asked: Asked) -> np.ndarray:
-  """bool [Q]: queries whose text one of the task's other splits has."""
+def _evaluated(asked: Asked, labelled: bool) -> np.ndarray:
+  """bool [Q]: queries whose text a validation or test split has.
+
+  Queries that are labelled are those of a split, which is not looked at.
+  """
   task, ranked = asked.inputs.task.for_split(asked.split), asked.ranked
   own = fingerprints(ranked.cache.query_texts)[ranked.query_rows]
   found = np.zeros(len(own), bool)
   for split in task.splits():
-    if split in (asked.split, 'corpus', 'train'):
+    if split in ('corpus', 'train') or (split == asked.split and labelled):
       continue
     try:
       texts = asked.inputs.cache(split).query_texts

@@ -17,6 +17,7 @@ scores.tsv, from which a killed run goes on. Of --queries without labels only
 the second is of use.
 """
 
+import argparse
 from collections.abc import Sequence
 import pathlib
 import shlex
@@ -56,10 +57,20 @@ def main(argv: Sequence[str] | None = None) -> None:
   )
   sources.check(args)
   runtime.start()
-  asked = sources.asked(args)
-  teacher = rerank.teacher(args.teacher, args)
   folder = pathlib.Path(args.output_dir)
   files.make_folder(folder, 'another --output_dir')
+  with files.alone(folder, 'mines', 'another --output_dir'):
+    _mine(args, rules, folder, shlex.join(['dualenc', 'mine', *(argv or ())]))
+
+
+def _mine(
+    args: argparse.Namespace,
+    rules: filters.Rules,
+    folder: pathlib.Path,
+    command: str,
+) -> None:
+  asked = sources.asked(args)
+  teacher = rerank.teacher(args.teacher, args)
   ranked = asked.ranked
   labelled = any(ranked.gold)
   if not labelled and args.queries is None:
@@ -75,7 +86,6 @@ def main(argv: Sequence[str] | None = None) -> None:
   taken = negatives.choose(
       kept, ranked, args.num_negatives, args.sampling, args.seed
   )
-  command = shlex.join(['dualenc', 'mine', *(argv or ())])
   facts = {
       **asked.facts(),
       **(evaluate.teacher_facts(teacher) if teacher else {}),
@@ -125,7 +135,7 @@ def make_parser() -> flags.Parser:
       '--sampling', choices=negatives.SAMPLING, default='top',
       help='the best, or any of those that are left; top',
   )
-  add('--seed', type=int, default=0, help='of --sampling=random')
+  add('--seed', type=flags.whole(0), default=0, help='of --sampling=random')
   add(
       '--teacher', metavar='MODEL_DIR | FILE',
       help='whose scores decide, and are written to learn from',

@@ -12,8 +12,10 @@ whose inputs have changed is made anew, and what it had made is kept aside.
 
 import argparse
 from collections.abc import Mapping, Sequence
+import functools
 import pathlib
 import shlex
+import signal
 import subprocess
 import sys
 
@@ -46,7 +48,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   files.make_folder(work_dir, 'another --work_dir')
   done = []
   with files.alone(work_dir, 'runs a recipe', 'another --work_dir'):
-    for each in runner.run(recipe, work_dir, _execute, given, args.until):
+    execute = functools.partial(_execute, args.gin_search_paths)
+    for each in runner.run(recipe, work_dir, execute, given, args.until):
       done.append(each)
       print(_line(each), flush=True)
   print(f'{"":<20}{"":<12}{_time(sum(d.seconds or 0.0 for d in done)):>10}')
@@ -81,10 +84,21 @@ def _given(
   return given
 
 
-def _execute(argv: Sequence[str]) -> int:
+def _execute(search_paths: Sequence[str], argv: Sequence[str]) -> int:
   """Runs a command in a process of its own, which gives its memory back."""
+  argv = [*argv, *(f'--gin_search_paths={path}' for path in search_paths)]
   print(f'$ dualenc {shlex.join(argv)}', flush=True)
-  return subprocess.run([sys.executable, '-m', 'dualenc_jax', *argv]).returncode
+  child = subprocess.Popen([sys.executable, '-m', 'dualenc_jax', *argv])
+  before = signal.getsignal(signal.SIGTERM)
+  # What is killed here is not to go on there.
+  signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+  try:
+    return child.wait()
+  finally:
+    signal.signal(signal.SIGTERM, before)
+    if child.poll() is None:
+      child.terminate()
+      child.wait()
 
 
 def _line(done: runner.Done) -> str:

@@ -83,6 +83,13 @@ def check(args: argparse.Namespace) -> None:
         'Nothing to search with. Give --model_dir, --bm25, --run=FILE.trec, or'
         ' several of them.'
     )
+  names = ['model', 'bm25', *(pathlib.Path(run).stem for run in _runs(args))]
+  twice = [name for name in names if names.count(name) > 1]
+  if twice:
+    raise UserError(
+        f'Two sources are called {twice[0]!r}, as model and BM25 are, and runs'
+        ' by their files. Expected a name each: copy or rename one.'
+    )
   if args.model_dir and args.what:
     raise UserError(
         f'{args.what[0]} and --model_dir are given. Give --tasks, or'

@@ -79,8 +79,9 @@ def of_file(path: pathlib.Path, retrieval_set: RetrievalSet) -> Score:
       query, passage = missing[0]
       raise UserError(
           f'{path} has no score of {len(missing):,} of the {len(names):,} pairs'
-          f' to re-rank, such as query {query!r} and passage {passage!r}. Score'
-          ' them all, or lower the depth.'
+          f' that are wanted, such as query {query!r} and passage {passage!r}.'
+          ' Score them all, known positives too where there are labels, or'
+          ' lower the depth.'
       )
     return np.array([known[name] for name in names], np.float32)
 
@@ -121,12 +122,18 @@ def of_teacher(
     files.make_folder(folder, 'another --output_dir')
     known = _kept(path, header, own)
     names = _names(pairs, retrieval_set)
+    for odd in (name for pair in names for name in pair):
+      if '\t' in odd or '\n' in odd:
+        raise UserError(
+            f'The id {odd!r} cannot stand in {path}, whose fields tabs part.'
+            ' Rename it.'
+        )
     wanted = np.array([name not in known for name in names], bool)
     others = wanted & (pairs[:, 0] % host.count != host.index)
     wanted &= ~others
     with (
         files.writing(path, 'another --output_dir'),
-        open(path, 'a') as out,
+        open(path, 'a', encoding='utf-8') as out,
         Progress('Scoring', len(pairs), 'pairs') as progress,
     ):
       progress.reach(int(np.count_nonzero(~wanted)), len(pairs))
@@ -246,7 +253,9 @@ def _kept(
       with files.writing(path, 'another --output_dir'):
         os.truncate(path, len(whole))
     # Another host may be writing its last line.
-    known |= _parsed(whole.decode(errors='replace').splitlines(), file)
+    known |= _parsed(
+        whole.decode(errors='replace').removesuffix('\n').split('\n'), file
+    )
   return known
 
 

@@ -33,7 +33,8 @@ class Calibration:
 
   def probabilities(self, scores: np.ndarray) -> np.ndarray:
     """Of scores of any shape, float64."""
-    return _sigmoid(self.slope * np.asarray(scores) + self.intercept)
+    scores = np.asarray(scores, np.float64)
+    return _sigmoid(self.slope * scores + self.intercept)
 
   def describe(self) -> str:
     """'sigmoid(0.52 s - 1.30)'."""

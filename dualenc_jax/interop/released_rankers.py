@@ -6,6 +6,8 @@ import hashlib
 import os
 import pathlib
 
+import numpy as np
+
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.embedder import Scorer
 from dualenc_jax.inference.teacher import Calibration, Teacher
@@ -164,9 +166,8 @@ def _check_pieces(vocabulary: Vocabulary, weights: Weights) -> None:
 
 
 def _digest(tensors: Mapping[str, Tensor]) -> str:
-  """Tells models of one form apart: of the norms, which all training moves."""
+  """Tells models of one form apart."""
   found = hashlib.sha256()
   for name in sorted(tensors):
-    if name.endswith('/scale'):
-      found.update(tensors[name].read().tobytes())
+    found.update(np.ascontiguousarray(tensors[name].read()))
   return found.hexdigest()[:32]

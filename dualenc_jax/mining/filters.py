@@ -11,7 +11,7 @@ import numpy as np
 from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.mining.candidates import Candidates, with_scores
-from dualenc_jax.text.ragged import fingerprints
+from dualenc_jax.text.ragged import fingerprints, Ragged
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Rules:
   """What a hard negative has to be.
 
   In this order: its rank in retrieval, whatever is left out later, is one of
-  those wanted; it is no known positive of the query, by its id or by its text;
+  those wanted; it is not blank; it is no known positive of the query, by its id or by its text;
   no better candidate has its text; its score is within bounds; and it is so far
   below the query's known positive, the lowest where there are several.
 
@@ -103,17 +103,18 @@ def apply(
     counts[what] = int(np.count_nonzero(mask & ~wanted))
     mask = mask & wanted
 
+  texts, blank = stripped(ranked)
+  repeats = _repeats(candidates.passages, texts)
   ranks = np.arange(1, mask.shape[1] + 1)[None]
   leave_out(
       'outside of the ranks',
       (ranks >= rules.first_rank) & (ranks <= rules.last_rank),
   )
-  corpus = ranked.corpus
-  texts = fingerprints(corpus.cache.passage_texts)[corpus.rows]
+  leave_out('blank', texts[candidates.passages] != blank)
   known = _known(candidates.passages, ranked, texts)
   leave_out('known positives', ~known[0])
   leave_out('texts of known positives', ~known[1])
-  leave_out('texts of better candidates', ~_repeats(candidates, mask, texts))
+  leave_out('texts of better candidates', ~repeats)
   if score is not None:
     left = np.where(mask, candidates.passages, -1)
     candidates = with_scores(
@@ -146,15 +147,36 @@ def _known(
   return by_id, by_text
 
 
-def _repeats(
-    candidates: Candidates, mask: np.ndarray, texts: np.ndarray
-) -> np.ndarray:
-  """Which candidates have the text of one before them that is left."""
-  out = np.zeros(mask.shape, bool)
-  for query, passages in enumerate(candidates.passages):
-    left = np.flatnonzero(mask[query])
-    _, first = np.unique(texts[passages[left]], return_index=True)
-    out[query, np.delete(left, first)] = True
+def stripped(ranked: RetrievalSet) -> tuple[np.ndarray, np.uint64]:
+  """Fingerprints of the corpus' texts, as readers compare them, and of ''.
+
+  Space around a text makes no other text.
+  """
+  corpus = ranked.corpus
+  column = corpus.cache.passage_texts
+  texts = fingerprints(column)[corpus.rows]
+  blank = fingerprints(Ragged.from_texts(['']))[0]
+  lengths, offsets = column.lengths[corpus.rows], column.offsets[corpus.rows]
+  some = np.flatnonzero(lengths)
+  first, last = offsets[some], (offsets + lengths - 1)[some]
+  # Those that may begin or end with space, which beyond ASCII is several bytes.
+  odd = np.zeros(len(some), bool)
+  for ends in (column.values[first], column.values[last]):
+    odd |= (ends <= 32) | (ends >= 128)
+  odd = some[odd]
+  if len(odd):
+    own = Ragged.from_texts([corpus.texts[i].strip() for i in odd.tolist()])
+    texts[odd] = fingerprints(own)
+  return texts, blank
+
+
+def _repeats(passages: np.ndarray, texts: np.ndarray) -> np.ndarray:
+  """Which candidates [Q, k] have the text of one before them."""
+  out = np.zeros(passages.shape, bool)
+  for query, own in enumerate(passages):
+    real = np.flatnonzero(own >= 0)
+    _, first = np.unique(texts[own[real]], return_index=True)
+    out[query, np.delete(real, first)] = True
   return out
 
 

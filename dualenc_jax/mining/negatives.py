@@ -7,7 +7,7 @@ import numpy as np
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
-from dualenc_jax.mining.filters import Kept
+from dualenc_jax.mining.filters import Kept, stripped
 from dualenc_jax.text.ragged import fingerprints, Ragged
 
 SAMPLING = ('top', 'random')
@@ -54,8 +54,7 @@ def choose(
         f'The sampling is {sampling!r}; expected one of {", ".join(SAMPLING)}.'
     )
   prints = fingerprints(Ragged.from_texts(ranked.query_ids)).tolist()
-  corpus = ranked.corpus
-  texts = fingerprints(corpus.cache.passage_texts)[corpus.rows]
+  texts, _ = stripped(ranked)
   chosen = []
   for query, name in enumerate(prints):
     pool = _merged(kept, query, texts)

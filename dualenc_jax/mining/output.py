@@ -152,7 +152,8 @@ def _histogram(each: Kept) -> Iterator[str]:
   own = each.candidates
   left = own.scores[each.mask]
   positives = own.positives[~np.isnan(own.positives)]
-  both = np.concatenate([left, positives])
+  # Of float32 that are nearly equal there are no bins.
+  both = np.concatenate([left, positives]).astype(np.float64)
   if not len(both):
     yield 'None.'
     return

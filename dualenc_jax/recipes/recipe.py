@@ -44,6 +44,10 @@ class Stage:
     found = [pair for text in texts for pair in _PLACE.findall(text)]
     return list(dict.fromkeys(found))
 
+  def values(self, flag: str) -> list[str]:
+    """What a flag is given, as strings."""
+    return [str(each) for each in _flat(self.flags.get(flag, ()))]
+
   def command_line(
       self, folder: pathlib.Path, places: Mapping[tuple[str, str], pathlib.Path]
   ) -> list[str]:
@@ -57,7 +61,7 @@ class Stage:
     for name, value in self.flags.items():
       of_gin = name.startswith('gin.')
       for each in [value] if of_gin else _flat(value):
-        if each is None:
+        if each is None or (each is False and not of_gin):
           continue
         if each is True and not of_gin:
           argv.append(f'--{name}')

@@ -5,17 +5,17 @@ import hashlib
 import json
 import logging
 import pathlib
+import shutil
 import time
 from typing import Any, NamedTuple
 
-import dualenc_jax
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import files, json_file
 from dualenc_jax.recipes.recipe import Recipe, Stage
 
 RAN, SAME, GIVEN = 'ran', 'as before', 'given'
 _LOG = logging.getLogger(__name__)
-# Of files in a folder larger ones count by name and size alone.
+# Of files in a model_dir larger ones count by name and size alone.
 _SMALL = 2**20
 _OF_MODEL = 'checkpoints', 'calibration.json', 'config.gin', 'vocabulary.model'
 Execute = Callable[[Sequence[str]], int]
@@ -112,7 +112,7 @@ def _run(
     execute: Execute,
 ) -> Done:
   folder = work_dir / stage.name
-  record = work_dir / 'stages' / f'{stage.name}.json'
+  record = work_dir / '.stages' / f'{stage.name}.json'
   parts = _parts(stage, places)
   before = _read(record)
   outputs = [folder / path for path in stage.outputs.values()]
@@ -121,8 +121,8 @@ def _run(
     if not missing:
       return Done(stage.name, SAME, before['seconds'])
     _LOG.warning('%s: %s is gone, and made again.', stage.name, missing[0])
-  elif before and before['parts'] != parts:
-    _set_aside(stage.name, folder, before['parts'], parts)
+  elif before.get('parts') != parts:
+    _set_aside(stage.name, folder, before.get('parts', {}), parts)
   files.make_folder(record.parent, 'another --work_dir')
   spent = before['seconds'] if before.get('parts') == parts else 0.0
   _write(record, parts, False, spent)
@@ -151,13 +151,17 @@ def _parts(
   """All that decides what a stage makes, by name, as JSON has it."""
   parts = {
       'command': stage.command,
-      'version': dualenc_jax.__version__,
       **{f'--{name}': value for name, value in stage.flags.items()},
   }
-  for given in filter(None, stage.inputs):
+  own = [*filter(None, stage.inputs)]
+  # Files that are shipped change with the library.
+  own += [f for f in stage.values('gin_file') if pathlib.Path(f).is_file()]
+  for given in own:
     path = pathlib.Path(given).expanduser()
-    # A plain word is the name of something shipped, as vocabularies have.
-    if path.exists() or path.name != given or path.suffix:
+    # A plain word is the name of something shipped, as vocabularies have, and
+    # what a bucket holds is known by its name.
+    is_name = path.name == given and not path.suffix
+    if path.exists() or not (is_name or '://' in given):
       parts[f'content of {given}'] = content(path)
   for pair in stage.wanted():
     parts[f'content of {".".join(pair)}'] = content(places[pair])
@@ -165,9 +169,10 @@ def _parts(
 
 
 def content(path: pathlib.Path) -> str:
-  """SHA-256 of a file, or of a folder: its names, sizes and small files.
+  """SHA-256 of a file, or of a folder: names, sizes and content.
 
-  Of a model_dir what the model is counts, not what was measured of it.
+  Of a model_dir what the model is counts, not what was measured of it, and of
+  its tensors the sizes: each run has an id.
 
   Raises:
     UserError: it does not exist.
@@ -184,8 +189,9 @@ def content(path: pathlib.Path) -> str:
     if each.is_file() and (not is_model or name.parts[0] in _OF_MODEL):
       size = each.stat().st_size
       found.update(f'{name} {size}\n'.encode())
-      if size < _SMALL:
-        found.update(each.read_bytes())
+      if size < _SMALL or not is_model:
+        with each.open('rb') as file:
+          found.update(hashlib.file_digest(file, 'sha256').digest())
   return found.hexdigest()
 
 
@@ -201,7 +207,8 @@ def _set_aside(
       for key in before.keys() | parts.keys()
       if before.get(key) != parts.get(key)
   )
-  _LOG.warning('%s runs anew: %s changed.', name, ', '.join(changed))
+  if before:
+    _LOG.warning('%s runs anew: %s changed.', name, ', '.join(changed))
   if not folder.exists():
     return
   number = 1
@@ -210,6 +217,11 @@ def _set_aside(
   with files.writing(aside, 'another --work_dir'):
     folder.rename(aside)
   _LOG.warning('What it had made is kept in %s.', aside)
+  # A teacher's scores are known by what they are of, and cost the most.
+  scores = [*aside.glob('scores*.tsv'), *aside.glob('scores.json')]
+  for path in scores:
+    files.make_folder(folder, 'another --work_dir')
+    shutil.copy(path, folder)
 
 
 def _read(record: pathlib.Path) -> dict[str, Any]:

@@ -107,7 +107,8 @@ class _Reranking:
 
     def score(pairs: np.ndarray) -> np.ndarray:
       found = teacher.scores(part.query_texts, part.corpus.texts, pairs)
-      relevant = [passage in part.gold[query] for query, passage in pairs]
+      gold = part.gold
+      relevant = [passage in gold[query] for query, passage in pairs]
       self.scored = found, np.array(relevant, bool)
       return found
 

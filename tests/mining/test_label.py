@@ -229,6 +229,25 @@ def test_queries_of_evaluation_splits_are_left_out(tiny, tmp_path):
   assert counts['queries_of_evaluation_splits'] == 2
 
 
+@pytest.mark.parametrize('split', ['train', 'test'])
+def test_evaluation_queries_without_labels_are_left_out(
+    tiny, tmp_path, split
+):
+  """Whatever split lends its corpus."""
+  folder, made, _, _ = tiny
+  path = tmp_path / 'queries.tsv'
+  path.write_text(''.join(f'{q}\t{t}\n' for q, t in made.queries.items()))
+  test = folder / 'beir/qrels/test.tsv'
+  test.write_text('query-id\tcorpus-id\tscore\nq1\td1\t1\nq3\td1\t1\n')
+  try:
+    cli.main(flags(tiny, tmp_path, f'--queries={path}', f'--split={split}'))
+  finally:
+    test.unlink()
+  counts = json.loads((tmp_path / 'labels.json').read_text())['counts']
+  assert counts['queries_of_evaluation_splits'] == 2
+  assert not {'q1', 'q3'} & read(tmp_path).keys()
+
+
 @pytest.mark.slow
 def test_by_a_cross_encoder_with_its_calibration(tmp_path):
   """And what it labels is trained on."""
@@ -283,6 +302,8 @@ def test_by_a_cross_encoder_with_its_calibration(tmp_path):
         (['--truth=nowhere.txt'], 'nowhere.txt: cannot read the qrels'),
         (['--queries=nowhere.tsv'], 'nowhere.tsv'),
         (['--run='], 'Nothing to search with'),
+        (['--calibration=-1,0'], 'expected a slope above 0'),
+        (['--queries=x.tsv', '--positives=none'], 'leave out --positives=none'),
     ],
 )
 def test_what_cannot_be(tiny, tmp_path, more, message):

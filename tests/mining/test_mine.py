@@ -9,7 +9,7 @@ import tiny_run
 
 from dualenc_jax.commands import cli, mine, train
 from dualenc_jax.errors import UserError
-from dualenc_jax.readers import Beir
+from dualenc_jax.readers import Beir, Pairs
 
 QUERIES, PASSAGES = 6, 24
 
@@ -142,6 +142,29 @@ def test_counts_add_up(tiny, tmp_path, capsys):
   report = (tmp_path / 'report.md').read_text()
   assert f'| left | {left} |' in said and f'| left | {left} |' in report
   assert report.count('  - positive: ') == len(read(tmp_path)[0])
+
+
+def test_texts_that_readers_take_for_equal_or_none(tmp_path):
+  """Space around a text, and nothing else than space."""
+  made = tiny_beir.TinySet(
+      {
+          'd0': 'alpha beta', 'd1': 'alpha beta ', 'd2': '\u2003alpha beta',
+          'd3': ' \t', 'd4': '', 'd5': 'alpha gamma', 'd6': 'alpha gamma\n',
+      },
+      {'q0': 'alpha'},
+      {'q0': {'d0': 1}},
+  )
+  made.write(tmp_path / 'beir', 'train')
+  write_run(tmp_path / 'run.trec', {'q0': {f'd{i}': 9.0 - i for i in range(7)}})
+  cli.main([
+      'mine', '--tasks=beir', f'--gin.BEIR_FOLDER={tmp_path / "beir"}',
+      f'--run={tmp_path / "run.trec"}', f'--output_dir={tmp_path / "out"}',
+  ])
+  by_id, _ = read(tmp_path / 'out')
+  assert by_id['q0']['neg'] == {'run': ['d5']}
+  pairs = Pairs(train=str(tmp_path / 'out/pairs.jsonl'))
+  (row,) = pairs.examples('train')
+  assert row['negatives'] == ['alpha gamma']
 
 
 def test_several_sources_take_turns(tiny, tmp_path):
@@ -339,6 +362,8 @@ def test_runs_that_do_not_fit(tiny, tmp_path):
   path.write_text('')
   with pytest.raises(UserError, match='bad.trec is empty'):
     mine.main(asked)
+  with pytest.raises(UserError, match="Two sources are called 'bad'"):
+    mine.main([*asked, f'--run={path},{path}'])
 
 
 def test_queries_without_labels(tiny, tmp_path):
