@@ -19,9 +19,10 @@ class Rules:
   """What a hard negative has to be.
 
   In this order: its rank in retrieval, whatever is left out later, is one of
-  those wanted; it is not blank; it is no known positive of the query, by its id or by its text;
-  no better candidate has its text; its score is within bounds; and it is so far
-  below the query's known positive, the lowest where there are several.
+  those wanted; it is not blank; it is no known positive of the query, by its id
+  or by its text; no better candidate has its text; its score is within bounds;
+  and it is so far below the query's known positive, the lowest where there are
+  several.
 
   Attributes:
     first_rank: from 1.
