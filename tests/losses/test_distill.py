@@ -163,7 +163,7 @@ def scores(*rows):
         ({}, "learns from a teacher's scores.*POSITIVE_SCORES_COLUMN"),
         (scores([3.0, 3.0], [1.0, 1.0]), 'same score, 3: flat labels'),
         (scores([3.0, np.nan], [np.nan, 2.0]), 'none of the first 2 examples'),
-        (scores([0.9, 0.1]), "as probabilities.*'cosines' if they are"),
+        (scores([0.9, 0.1]), "as probabilities.*, or cosines if they are"),
         (scores([3.0, -1.0]), None),
     ],
 )
