@@ -22,6 +22,9 @@ def numbers(vectors: Vectors, sample: Sample) -> dict[str, float]:
     alignment: of the queries with one of their relevant passages.
     uniformity_queries, uniformity_passages: see `geometry.uniformity`.
     mean_top1_cosine, median_top1_cosine: of the queries' best hits.
+    positive_query_cosine, positive_negative_cosine: of relevant passages with
+      their query, and with its 100 best hits that are not relevant: figure 4
+      of PAIR (Ren et al. 2021), which wants the first above the second.
     median_ratio, ratios_near_one: of query-query over query-passage
       similarities: the median, and the share from 0.9 to 1.1.
     duplicate_queries, duplicate_passages: the share of the whole set whose
@@ -64,6 +67,16 @@ def numbers(vectors: Vectors, sample: Sample) -> dict[str, float]:
     values['median_ratio'] = ratios.median
     values['ratios_near_one'] = ratios.share_within(*NEAR_ONE)
   if sample.has_pairs:
+    own = np.sum(
+        vectors.queries[sample.pair_queries] * vectors.positives,
+        axis=1,
+        dtype=np.float64,
+    )
+    values['positive_query_cosine'] = float(own.mean())
+    if not np.isnan(vectors.negative_cosines).all():
+      values['positive_negative_cosine'] = float(
+          np.nanmean(vectors.negative_cosines)
+      )
     values['alignment'] = geometry.alignment(
         vectors.queries[sample.pair_queries], vectors.positives
     )

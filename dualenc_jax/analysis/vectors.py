@@ -13,7 +13,10 @@ from dualenc_jax.inference.embedder import Embedder
 from dualenc_jax.io import finite
 from dualenc_jax.search import ranking as ranking_lib
 from dualenc_jax.search.exact_search import ExactSearch
+from dualenc_jax.search.ranking import Ranking
 
+# PAIR looks at so many passages of a query.
+_RETRIEVED = 100
 
 @dataclasses.dataclass(frozen=True)
 class Vectors:
@@ -26,6 +29,8 @@ class Vectors:
     positives: float32 [p, D], of the sample's `pair_passages`.
     top_cosines: float32 [n], of each query with its nearest passage of those
       searched.
+    negative_cosines: float64 [p], of each of the positives the mean over the
+      query's 100 best hits that are not relevant; NaN for none.
     ranks: int64 [at most n], of the first queries' best relevant passages among
       those searched, from 1; 0 for none.
   """
@@ -35,6 +40,7 @@ class Vectors:
   passages: np.ndarray
   positives: np.ndarray
   top_cosines: np.ndarray
+  negative_cosines: np.ndarray
   ranks: np.ndarray
 
 
@@ -73,24 +79,27 @@ def embed(
   positives = np.asarray(encoded[_position(searched, sample.pair_passages)])
   of_pairs = sample.pair_passages
   _check(name, 'passages', positives, lambda i: corpus.ids[of_pairs[i]])
-  best, ranks = _search(queries, encoded, sample, ranked)
+  ranking, ranks = _search(queries, encoded, sample, ranked)
+  best = ranking.indices[:, 0]
   hits = np.asarray(encoded[best])
   _check(name, 'best hits', hits, lambda i: corpus.ids[searched[best[i]]])
   units = geometry.unit_rows(queries)
+  positives = geometry.unit_rows(positives)
   return Vectors(
       name,
       units,
       geometry.unit_rows(taken),
-      geometry.unit_rows(positives),
+      positives,
       # Scores are products: of half precision's vectors, not quite cosines.
       np.sum(units * geometry.unit_rows(hits), axis=1),
+      _to_negatives(positives, ranking, encoded, sample),
       ranks,
   )
 
 
 def _search(
     queries: np.ndarray, encoded: Any, sample: Sample, ranked: int
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[Ranking, np.ndarray]:
   """The best hits, of those searched, and the first queries' ranks.
 
   A query's self-hit, where the task has such, is left out.
@@ -100,18 +109,34 @@ def _search(
   own = None
   if retrieval_set.self_hits is not None:
     own = _position(searched, retrieval_set.self_hits[sample.queries])
-  ranking = search.top_k(queries, 1 if own is None else 2)
+  depth = _RETRIEVED if own is None else _RETRIEVED + 1
+  ranking = search.top_k(queries, min(depth, len(searched)))
   if own is not None:
     ranking = ranking_lib.without(ranking, own)
-  best = ranking.indices[:, 0]
   if not ranked:
-    return best, np.zeros(0, np.int64)
+    return ranking, np.zeros(0, np.int64)
   gold = [
       [int(i) for i in _position(searched, np.array(rows, np.int64)) if i >= 0]
       for rows in sample.gold[:ranked]
   ]
   own = None if own is None else own[:ranked]
-  return best, search.gold_ranks(queries[:ranked], gold, own)
+  return ranking, search.gold_ranks(queries[:ranked], gold, own)
+
+
+def _to_negatives(
+    positives: np.ndarray, ranking: Ranking, encoded: Any, sample: Sample
+) -> np.ndarray:
+  """The mean cosine of each positive [p, D] with what is retrieved beside it."""
+  out = np.full(len(positives), np.nan)
+  for place, query in enumerate(sample.pair_queries.tolist()):
+    hits = ranking.indices[query]
+    relevant = np.isin(sample.searched[hits], sample.gold[query])
+    # Without self-hits some have no place.
+    negatives = hits[~relevant & (hits >= 0)]
+    if len(negatives):
+      units = geometry.unit_rows(np.asarray(encoded[negatives]))
+      out[place] = np.mean(units @ positives[place], dtype=np.float64)
+  return out
 
 
 def _position(searched: np.ndarray, rows: np.ndarray) -> np.ndarray:

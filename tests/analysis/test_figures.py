@@ -131,12 +131,15 @@ def test_a_collapsed_model_has_figures(both, tmp_path, count):
       np.repeat(points[1:], len(sample.passages), axis=0),
       np.repeat(points[1:], len(sample.pair_passages), axis=0),
       np.full(len(sample.queries), 2.0 - count),
+      np.full(len(sample.pair_passages), np.nan),
       np.zeros(0, np.int64),
   )
   numbers = numbers_lib.numbers(vectors, sample)
   assert numbers['near_duplicate_queries'] == 1
   assert numbers['uniformity_passages'] == 0
   assert numbers['alignment'] == pytest.approx(2 * count - 2)
+  assert numbers['positive_query_cosine'] == pytest.approx(2 - count)
+  assert 'positive_negative_cosine' not in numbers
   pca, variance = figures.pca_figures([vectors], setting)
   for figure in (
       figures.tsne_figure([vectors], {'one': None}, setting),
@@ -170,6 +173,33 @@ def test_numbers_of_the_toy_set(both):
   assert numbers['repeated_positives'] == pytest.approx(1 - different / 29)
   assert numbers['near_duplicate_passages'] == 0
   assert all(isinstance(value, float) for value in numbers.values())
+
+
+@pytest.mark.parametrize('retrieved', [100, 7])
+def test_positives_beside_what_is_retrieved_with_them(monkeypatch, retrieved):
+  """Figure 4 of PAIR, by plain loops."""
+  monkeypatch.setattr(vectors_lib, '_RETRIEVED', retrieved)
+  (one, _), setting = analysed()
+  passages = toy_set.unit_vectors(toy_set.PASSAGES, 1).astype(np.float64)
+  queries = toy_set.unit_vectors(toy_set.QUERIES, 0).astype(np.float64)
+  to_query, to_negatives = [], []
+  for place, passage in zip(
+      setting.sample.pair_queries, setting.sample.pair_passages
+  ):
+    query = int(setting.sample.query_id(place)[1:])
+    best = np.argsort(-passages @ queries[query])[:retrieved]
+    negatives = [i for i in best if i not in (query, 30 + query % 10)]
+    to_query.append(passages[passage] @ queries[query])
+    to_negatives.append(
+        np.mean([passages[passage] @ passages[i] for i in negatives])
+    )
+  numbers = numbers_lib.numbers(one, setting.sample)
+  assert numbers['positive_query_cosine'] == pytest.approx(
+      np.mean(to_query), abs=1e-6
+  )
+  assert numbers['positive_negative_cosine'] == pytest.approx(
+      np.mean(to_negatives), abs=1e-6
+  )
 
 
 def test_maps_name_every_point(both):

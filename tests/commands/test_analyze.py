@@ -79,6 +79,8 @@ def test_every_figure_has_its_files_and_every_number_is_there(analysis):
       'near_duplicate_passages',
       'median_ratio',
       'ratios_near_one',
+      'positive_query_cosine',
+      'positive_negative_cosine',
       'alignment',
       'repeated_positives',
   ]
