@@ -12,6 +12,7 @@ import logging
 import os
 import pathlib
 import re
+import tokenize
 from typing import TypeVar
 
 import gin
@@ -110,9 +111,11 @@ def binding(flag: str) -> str:
   value = {'true': 'True', 'false': 'False'}.get(value, value)
   if value[:1] not in ('@', '%', '(', '[', '{'):
     try:
-      ast.literal_eval(value)
+      # Without brackets gin knows no tuple.
+      is_text = isinstance(ast.literal_eval(value), tuple)
     except (ValueError, SyntaxError):
-      value = repr(value)
+      is_text = True
+    value = repr(value) if is_text else value
   return f'{name} = {value}'
 
 
@@ -151,7 +154,18 @@ def load(
     # Whatever name a file has imported, a flag may use.
     imports = sorted(statement.format() for statement in gin.config._IMPORTS)
     imports = [i for i in imports if '__gin__' not in i]
-    gin.parse_config([_PRELUDE, *imports, *bindings])
+    gin.parse_config([_PRELUDE, *imports])
+    for text in bindings:
+      try:
+        gin.parse_config([_PRELUDE, *imports, text])
+      except (SyntaxError, tokenize.TokenError) as e:
+        name, _, value = text.partition(' = ')
+        raise UserError(
+            f'--gin.{name} is {value!r}, which gin cannot read: a bracket or a'
+            ' quote may be missing.'
+        ) from e
+  except UserError:
+    raise
   except Exception as e:
     raise UserError(_explain(e)) from e
   finally:

@@ -29,6 +29,10 @@ class Stage:
       all of it.
     inputs: files and folders of the user that the flags name, whose content
       decides whether the stage has to run again; None is left out.
+    changes: flags in place of these and of the recipe's, by which a stage may
+      differ from another; None leaves one out.
+    arguments: what stands on the command line without a flag; places as in
+      flags.
   """
 
   name: str
@@ -36,10 +40,12 @@ class Stage:
   flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   outputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
   inputs: Sequence[str | None] = ()
+  changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  arguments: Sequence[str] = ()
 
   def wanted(self) -> list[tuple[str, str]]:
     """(stage, output) of all that it reads of others."""
-    values = [v for value in self.flags.values() for v in _flat(value)]
+    values = [*_flat([*self.flags.values(), *self.arguments])]
     texts = [text for text in values if isinstance(text, str)]
     found = [pair for text in texts for pair in _PLACE.findall(text)]
     return list(dict.fromkeys(found))
@@ -57,7 +63,12 @@ class Stage:
       folder: its own.
       places: where outputs of others are.
     """
-    argv = self.command.split()
+
+    def placed(text: str) -> str:
+      text = _PLACE.sub(lambda m: str(places[m.groups()]), text)
+      return text.replace(FOLDER, str(folder))
+
+    argv = [*self.command.split(), *map(placed, self.arguments)]
     for name, value in self.flags.items():
       of_gin = name.startswith('gin.')
       for each in [value] if of_gin else _flat(value):
@@ -67,8 +78,7 @@ class Stage:
           argv.append(f'--{name}')
           continue
         text = each if isinstance(each, str) else repr(each)
-        text = _PLACE.sub(lambda m: str(places[m.groups()]), text)
-        argv.append(f'--{name}={text.replace(FOLDER, str(folder))}')
+        argv.append(f'--{name}={placed(text)}')
     return argv
 
 
@@ -113,8 +123,8 @@ class Recipe:
   def with_flags(self, stage: Stage) -> Stage:
     """A stage with the flags of all of its command."""
     own = {n: value for n, value in stage.flags.items() if value is not None}
-    flags = {**self.flags.get(stage.command, {}), **own}
-    return dataclasses.replace(stage, flags=flags)
+    flags = {**self.flags.get(stage.command, {}), **own, **stage.changes}
+    return dataclasses.replace(stage, flags=flags, changes={})
 
 
 def _flat(value: Any) -> Iterator[Any]:

@@ -151,6 +151,7 @@ def _parts(
   """All that decides what a stage makes, by name, as JSON has it."""
   parts = {
       'command': stage.command,
+      **({'arguments': stage.arguments} if stage.arguments else {}),
       **{f'--{name}': value for name, value in stage.flags.items()},
   }
   own = [*filter(None, stage.inputs)]

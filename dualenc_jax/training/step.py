@@ -31,12 +31,15 @@ class Optimizer:
     freeze: parameters that are never updated and have no optimizer state.
     multipliers: pairs of an expression and a factor on the learning rate; the
       first that matches counts, and 1 where none does.
+    clip_norm: gradients, those of all that trains together, whose norm is above
+      it are scaled down to it; None leaves them as they are.
   """
 
   transform: optax.GradientTransformation
   learning_rate: Callable[[jax.Array], jax.Array]
   freeze: Sequence[str] = ()
   multipliers: Sequence[tuple[str, float]] = ()
+  clip_norm: float | None = None
 
   def __post_init__(self):
     try:
@@ -49,6 +52,10 @@ class Optimizer:
       raise UserError(
           f'The learning rate is {first} at step 0; expected a finite number, 0'
           ' or more.'
+      )
+    if self.clip_norm is not None and not self.clip_norm > 0:
+      raise UserError(
+          f'CLIP_NORM is {self.clip_norm}; expected a number above 0, or None.'
       )
     for rule in self.multipliers:
       if isinstance(rule, str) or len(rule) != 2:
@@ -73,6 +80,10 @@ class Optimizer:
     if len(frozen) == len(paths):
       raise UserError('FREEZE matches every parameter; nothing would train.')
     transform = self.transform
+    if self.clip_norm is not None:
+      transform = optax.chain(
+          optax.clip_by_global_norm(self.clip_norm), transform
+      )
     if factors:
       scales = treedef.unflatten(factors.get(path, 1.0) for path in paths)
       transform = optax.chain(transform, _scale_by(scales))

@@ -38,6 +38,7 @@ def test_flags_as_in_t5x():
       '--gin.RATE',
       '1e-3',
       '--gin.REMAT=false',
+      '--gin.CALIBRATION=1,0',
       '--gin_search_paths=/p,/q',
   )
   assert args.gin_file == ['a.gin', 'b.gin']
@@ -48,6 +49,7 @@ def test_flags_as_in_t5x():
       "TRAIN_FILE = 'plain text.jsonl'",
       'RATE = 1e-3',
       'REMAT = False',
+      "CALIBRATION = '1,0'",
   ]
 
 
@@ -143,6 +145,8 @@ def test_what_must_be_given_is_named():
         ('DTYPE = "float16"', ['float16', 'bfloat16']),
         ('TEMPERATURE = 0', ['temperature (TEMPERATURE) is 0', 'above 0']),
         ('VOCABULARY = "no_such"', ['no_such']),
+        ('STEPS = (1', ["--gin.STEPS is '(1', which gin cannot read"]),
+        ('STEPS = [1', ["--gin.STEPS is '[1', which gin cannot read"]),
     ],
 )
 def test_bad_values_are_explained(binding, words):

@@ -136,6 +136,15 @@ def test_every_optimizer_moves_the_parameters(file):
     assert (update < 0).all() and np.isfinite(update).all()
 
 
+@pytest.mark.parametrize('file', ['pair_lamb', 'pair_adam'])
+def test_optimizers_of_pair_warm_up_over_a_tenth(file):
+  optimizer = build(f'optimizers/{file}.gin', bindings=['STEPS = 50']).optimizer
+  assert optimizer.clip_norm == 1
+  rates = [float(optimizer.learning_rate(step)) for step in range(51)]
+  expected = [3e-5 * min(s / 5, (50 - s) / 45) for s in range(51)]
+  np.testing.assert_allclose(rates, expected, atol=1e-10)
+
+
 def test_a_loss_of_ones_own_needs_no_registration(tmp_path, monkeypatch):
   """Only `init` and `__call__`, none of the library's classes."""
   (tmp_path / 'other_losses.py').write_text(

@@ -164,6 +164,29 @@ def test_frozen_parameters_stay_bit_equal_and_have_no_state():
   assert not kept & {'wide', 'norm', 'tiny'}
 
 
+def test_clipping_is_to_the_norm_of_all_that_trains_together():
+  params = make_params()
+  gradients = make_gradients(params, 0)
+  del gradients['wide']
+  norm = np.sqrt(sum(np.sum(np.square(g, dtype=np.float64))
+                     for g in jax.tree.leaves(gradients)))
+  for clip_norm in (norm / 3, norm * 3):
+    updates = first_updates(
+        Optimizer(
+            optax.sgd(1.0), SCHEDULE, freeze=('wide/.*',), clip_norm=clip_norm
+        ).build(params),
+        params,
+    )
+    factor = min(1, clip_norm / norm)
+    for name, tensors in gradients.items():
+      for kind, gradient in tensors.items():
+        np.testing.assert_allclose(
+            updates[name][kind], -factor * gradient, rtol=1e-5
+        )
+  with pytest.raises(UserError, match='CLIP_NORM is 0; expected a number abov'):
+    Optimizer(optax.sgd(1.0), SCHEDULE, clip_norm=0)
+
+
 def test_freezing_everything_is_an_error():
   with pytest.raises(UserError, match='FREEZE matches every parameter'):
     Optimizer(adafactor(), SCHEDULE, freeze=('.*',)).build(make_params())
