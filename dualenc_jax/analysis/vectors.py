@@ -126,7 +126,7 @@ def _search(
 def _to_negatives(
     positives: np.ndarray, ranking: Ranking, encoded: Any, sample: Sample
 ) -> np.ndarray:
-  """The mean cosine of each positive [p, D] with what is retrieved beside it."""
+  """The mean cosine of each positive [p, D] with hits that are not relevant."""
   out = np.full(len(positives), np.nan)
   for place, query in enumerate(sample.pair_queries.tolist()):
     hits = ranking.indices[query]

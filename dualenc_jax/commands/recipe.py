@@ -46,13 +46,14 @@ def main(argv: Sequence[str] | None = None) -> None:
       print(f'# {name}\ndualenc {shlex.join(line)}')
     return
   files.make_folder(work_dir, 'another --work_dir')
-  done = []
+  done, width = [], max(map(len, names)) + 2
   with files.alone(work_dir, 'runs a recipe', 'another --work_dir'):
     execute = functools.partial(_execute, args.gin_search_paths)
     for each in runner.run(recipe, work_dir, execute, given, args.until):
       done.append(each)
-      print(_line(each), flush=True)
-  print(f'{"":<20}{"":<12}{_time(sum(d.seconds or 0.0 for d in done)):>10}')
+      print(_line(each, width), flush=True)
+  total = runner.Done('', '', sum(d.seconds or 0.0 for d in done))
+  print('\n'.join(_line(each, width) for each in (*done, total)))
 
 
 def make_parser() -> flags.Parser:
@@ -101,9 +102,9 @@ def _execute(search_paths: Sequence[str], argv: Sequence[str]) -> int:
       child.wait()
 
 
-def _line(done: runner.Done) -> str:
+def _line(done: runner.Done, width: int) -> str:
   seconds = '' if done.seconds is None else _time(done.seconds)
-  return f'{done.name:<20}{done.state:<12}{seconds:>10}'
+  return f'{done.name:<{width}}{done.state:<12}{seconds:>10}'
 
 
 def _time(seconds: float) -> str:

@@ -4,7 +4,8 @@ Files are TSV lines of query id, passage id and score, a logit, or TREC runs.
 They are keyed by ids: order and gaps mean nothing.
 """
 
-from collections.abc import Callable, Iterable
+import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 import json
 import math
 import os
@@ -36,7 +37,8 @@ _OWN = (
     'dtype',
 )
 Score = Callable[[np.ndarray], np.ndarray]
-Known = dict[tuple[str, str], float]
+# Of a query and a passage by their ids, with the line that it stands in.
+Entry = tuple[str, str, float, int]
 
 
 class OthersLeft(Exception):
@@ -70,20 +72,21 @@ def of_file(path: pathlib.Path, retrieval_set: RetrievalSet) -> Score:
     UserError: the file cannot be read, or, when asked for them, scores of pairs
       are not in it.
   """
-  known = read(path)
+  known = _Known(retrieval_set)
+  known.add(_entries(path), path, once=True)
 
   def score(pairs: np.ndarray) -> np.ndarray:
-    names = _names(pairs, retrieval_set)
-    missing = [name for name in names if name not in known]
-    if missing:
-      query, passage = missing[0]
+    found = known.of(pairs)
+    missing = np.flatnonzero(np.isnan(found))
+    if len(missing):
+      query, passage = _name(pairs[missing[0]], retrieval_set)
       raise UserError(
-          f'{path} has no score of {len(missing):,} of the {len(names):,} pairs'
+          f'{path} has no score of {len(missing):,} of the {len(pairs):,} pairs'
           f' that are wanted, such as query {query!r} and passage {passage!r}.'
           ' Score them all, known positives too where there are labels, or'
           ' lower the depth.'
       )
-    return np.array([known[name] for name in names], np.float32)
+    return found
 
   return score
 
@@ -110,79 +113,148 @@ def of_teacher(
       be written.
     OthersLeft: pairs are left to other hosts.
   """
-  path, header = folder / _name(host), folder / HEADER
+  path, header = folder / _file(host), folder / HEADER
   own = {name: teacher.provenance[name] for name in _OWN} | {
       'scores': 'logit',
       # Ids say nothing of whose they are.
       'queries': retrieval_set.cache.header['source'],
       'corpus': retrieval_set.corpus.cache.header['source'],
   }
+  known = _Known(retrieval_set)
+  queries, passages = retrieval_set.query_ids, retrieval_set.corpus.ids
+
+  def read_kept() -> None:
+    for file in _kept(path, header, own):
+      known.add(_whole_lines(file), file)
 
   def score(pairs: np.ndarray) -> np.ndarray:
     files.make_folder(folder, 'another --output_dir')
-    known = _kept(path, header, own)
-    names = _names(pairs, retrieval_set)
-    for odd in (name for pair in names for name in pair):
-      if '\t' in odd or '\n' in odd:
-        raise UserError(
-            f'The id {odd!r} cannot stand in {path}, whose fields tabs part.'
-            ' Rename it.'
-        )
-    wanted = np.array([name not in known for name in names], bool)
+    read_kept()
+    found = known.of(pairs)
+    wanted = np.isnan(found)
     others = wanted & (pairs[:, 0] % host.count != host.index)
     wanted &= ~others
+    places = np.flatnonzero(wanted)
+    for ids, column in ((queries, 0), (passages, 1)):
+      for row in np.unique(pairs[wanted, column]).tolist():
+        if '\t' in ids[row] or '\n' in ids[row]:
+          raise UserError(
+              f'The id {ids[row]!r} cannot stand in {path}, whose fields tabs'
+              ' part. Rename it.'
+          )
     with (
         files.writing(path, 'another --output_dir'),
         open(path, 'a', encoding='utf-8') as out,
         Progress('Scoring', len(pairs), 'pairs') as progress,
     ):
       progress.reach(int(np.count_nonzero(~wanted)), len(pairs))
-      for block, found in teacher.blocks(
+      done = 0
+      for block, scores in teacher.blocks(
           retrieval_set.query_texts,
           retrieval_set.corpus.texts,
           pairs[wanted],
           BLOCK,
       ):
-        for name, value in zip(_names(block, retrieval_set), found.tolist()):
-          known[name] = value
-          out.write(f'{name[0]}\t{name[1]}\t{value!r}\n')
+        if not np.isfinite(scores).all():
+          odd = _name(block[np.isfinite(scores).argmin()], retrieval_set)
+          raise UserError(
+              f'{teacher.provenance["model_dir"]} gives query {odd[0]!r} and'
+              f' passage {odd[1]!r} a score that is not finite. Look at its'
+              ' checkpoint; T5 overflows in float16.'
+          )
+        found[places[done : done + len(block)]] = scores
+        done += len(block)
+        for (query, passage), value in zip(block.tolist(), scores.tolist()):
+          out.write(f'{queries[query]}\t{passages[passage]}\t{value!r}\n')
         progress(len(block))
         out.flush()
         os.fsync(out.fileno())
     if others.any():
       # They may have been done meanwhile.
-      known |= _kept(path, header, own)
-    if left := sum(name not in known for name in names):
+      read_kept()
+      found[others] = known.of(pairs[others])
+    if left := np.count_nonzero(np.isnan(found)):
       raise OthersLeft(
-          f'{left:,} of {len(names):,} pairs are left to other hosts; the last'
+          f'{left:,} of {len(found):,} pairs are left to other hosts; the last'
           f' of them measures, from the files in {folder}.'
       )
-    return np.array([known[name] for name in names], np.float32)
+    return found
 
   return score
 
 
-def _name(host: Host) -> str:
+class _Known:
+  """Scores of pairs of a retrieval set, by number: 12 bytes each."""
+
+  def __init__(self, retrieval_set: RetrievalSet):
+    self._set = retrieval_set
+    self._keys = np.zeros(0, np.int64)
+    self._values = np.zeros(0, np.float32)
+
+  def add(
+      self, entries: Iterable[Entry], path: pathlib.Path, once: bool = False
+  ) -> None:
+    """Takes the scores of pairs of the set, in place of earlier ones.
+
+    Args:
+      entries: of a file.
+      path: of the file.
+      once: whether a pair that has two of them is an error.
+    """
+    queries = {name: i for i, name in enumerate(self._set.query_ids)}
+    passages = {name: i for i, name in enumerate(self._set.corpus.ids)}
+    keys, values, lines = array.array('q'), array.array('f'), array.array('q')
+    for query, passage, value, line in entries:
+      row, column = queries.get(query), passages.get(passage)
+      if row is not None and column is not None:
+        keys.append(row * len(passages) + column)
+        values.append(value)
+        lines.append(line)
+    keys = np.concatenate([keys, self._keys], dtype=np.int64)
+    values = np.concatenate([values, self._values], dtype=np.float32)
+    unique, first = np.unique(keys, return_index=True)
+    if once and len(unique) < len(keys):
+      again = np.setdiff1d(np.arange(len(keys)), first)[0]
+      row, column = divmod(int(keys[again]), len(passages))
+      query, passage = _name((row, column), self._set)
+      raise UserError(
+          f'{path}:{lines[again]}: query {query!r} and passage {passage!r} have'
+          ' a score before. Expected one of each pair.'
+      )
+    self._keys, self._values = unique, values[first]
+
+  def of(self, pairs: np.ndarray) -> np.ndarray:
+    """The scores of pairs [n, 2], NaN for none: float32 [n]."""
+    keys = pairs[:, 0] * len(self._set.corpus) + pairs[:, 1]
+    places = np.searchsorted(self._keys, keys)
+    there = places < len(self._keys)
+    there[there] = self._keys[places[there]] == keys[there]
+    out = np.full(len(keys), np.nan, np.float32)
+    out[there] = self._values[places[there]]
+    return out
+
+
+def _file(host: Host) -> str:
   if host.count == 1:
     return SCORES
   return f'scores-{host.index}-of-{host.count}.tsv'
 
 
-def read(path: pathlib.Path) -> Known:
-  """The scores of a file.
+def _entries(path: pathlib.Path) -> Iterator[Entry]:
+  """Yields the scores of a file.
 
   Raises:
-    UserError: it cannot be read; a line is none of the two forms, or has a
-      score that is not finite; or a pair has two.
+    UserError: it cannot be read, or is empty; a line is none of the two forms,
+      or has a score that is not finite.
   """
+  empty = True
   try:
     with open(path, encoding='utf-8') as lines:
       is_run = len(next(lines, '').split()) == 6
-      if is_run:
-        run = trec.read_run(path)
-        return {(q, p): s for q, hits in run.items() for p, s in hits.items()}
       lines.seek(0)
-      known = _parsed(lines, path)
+      for entry in _of_run(path) if is_run else _parsed(lines, path):
+        empty = False
+        yield entry
   except OSError as e:
     raise UserError(f'{path}: cannot read the scores: {e.strerror}.') from e
   except UnicodeDecodeError as e:
@@ -190,28 +262,25 @@ def read(path: pathlib.Path) -> Known:
         f'{path}: not a text file in UTF-8: {e.reason}. Expected the folder of'
         ' a cross-encoder, or lines of query id, passage id and score.'
     ) from e
-  if not known:
+  if empty:
     raise UserError(f'{path} has no scores.')
-  return known
 
 
-def _parsed(lines: Iterable[str], path: pathlib.Path) -> Known:
-  """The scores of TSV lines."""
-  known: Known = {}
+def _of_run(path: pathlib.Path) -> Iterator[Entry]:
+  for query, hits in trec.read_run(path).items():
+    for passage, score in hits.items():
+      yield query, passage, score, 0
+
+
+def _parsed(lines: Iterable[str], path: pathlib.Path) -> Iterator[Entry]:
+  """Yields the scores of TSV lines."""
   for number, line in enumerate(lines, start=1):
     if number == 1 and line.rstrip().lower().endswith('\tscore'):
       continue  # Names of the columns.
-    name, value = _parse(line, f'{path}:{number}')
-    if name in known:
-      raise UserError(
-          f'{path}:{number}: query {name[0]!r} and passage {name[1]!r} have a'
-          ' score before. Expected one of each pair.'
-      )
-    known[name] = value
-  return known
+    yield *_parse(line, f'{path}:{number}'), number
 
 
-def _parse(line: str, where: str) -> tuple[tuple[str, str], float]:
+def _parse(line: str, where: str) -> tuple[str, str, float]:
   fields = line.rstrip('\r\n').split('\t')
   try:
     query, passage, text = fields
@@ -223,44 +292,46 @@ def _parse(line: str, where: str) -> tuple[tuple[str, str], float]:
     ) from None
   if not math.isfinite(value):
     raise UserError(f'{where}: the score is {text}; expected a finite number.')
-  return (query, passage), value
+  return query, passage, value
 
 
 def _kept(
     path: pathlib.Path, header: pathlib.Path, own: dict[str, object]
-) -> Known:
-  """What was computed before, of all hosts.
+) -> list[pathlib.Path]:
+  """The files of what was computed before, of all hosts.
 
   In the file of this host a line that a kill has cut is cut off.
+
+  Raises:
+    UserError: they are of another teacher or data set.
   """
   text = json.dumps(own, indent=2, sort_keys=True) + '\n'
-  files_there = sorted(path.parent.glob('scores*.tsv'))
-  if not files_there:
+  found = sorted(path.parent.glob('scores*.tsv'))
+  if not found:
     files.write(header, text)
   elif not header.exists() or header.read_text() != text:
     other = json_file.read(header, 'Remove it.') if header.exists() else {}
     named = sorted(k for k in own if other.get(k) != json.loads(text)[k])
     raise UserError(
-        f'{files_there[0]} has scores of another teacher or data set, by'
+        f'{found[0]} has scores of another teacher or data set, by'
         f' {", ".join(named)} in {header}. Remove both, or give another'
         ' --output_dir.'
     )
-  known: Known = {}
-  for file in files_there:
-    content = file.read_bytes()
-    whole = content[: content.rfind(b'\n') + 1]
-    if len(whole) < len(content) and file == path:
+  if path in found:
+    content = path.read_bytes()
+    whole = content.rfind(b'\n') + 1
+    if whole < len(content):
       with files.writing(path, 'another --output_dir'):
-        os.truncate(path, len(whole))
-    # Another host may be writing its last line.
-    known |= _parsed(
-        whole.decode(errors='replace').removesuffix('\n').split('\n'), file
-    )
-  return known
+        os.truncate(path, whole)
+  return found
 
 
-def _names(
-    pairs: np.ndarray, retrieval_set: RetrievalSet
-) -> list[tuple[str, str]]:
-  queries, passages = retrieval_set.query_ids, retrieval_set.corpus.ids
-  return [(queries[q], str(passages[p])) for q, p in pairs.tolist()]
+def _whole_lines(path: pathlib.Path) -> Iterator[Entry]:
+  """Yields the scores of a file whose last line another host may be writing."""
+  with open(path, encoding='utf-8', errors='replace') as lines:
+    yield from _parsed((line for line in lines if line.endswith('\n')), path)
+
+
+def _name(pair: Sequence[int], retrieval_set: RetrievalSet) -> tuple[str, str]:
+  query, passage = pair
+  return retrieval_set.query_ids[query], str(retrieval_set.corpus.ids[passage])

@@ -1,7 +1,6 @@
 """Re-ranking by a cross-encoder and by files, through the commands."""
 
 import json
-import math
 
 import numpy as np
 import pytest
@@ -150,7 +149,7 @@ def test_hosts_share_the_scoring(tiny, teacher, tmp_path, capsys):
     )
   assert sum(counts) == (alone / 'scores.tsv').read_text().count('\n')
   assert min(counts) > 0
-  one, other = (teacher_scores.read(f) for f in (
+  one, other = (read_scores(f) for f in (
       alone / 'scores.tsv', shared / 'scores-1-of-3.tsv'
   ))
   assert all(one[pair] == pytest.approx(other[pair]) for pair in other)
@@ -164,6 +163,11 @@ def test_hosts_share_the_scoring(tiny, teacher, tmp_path, capsys):
             tiny, shared, teacher, '--host_index=3', '--host_count=3'
         )[1:]
     )
+
+
+def read_scores(path):
+  rows = (line.split('\t') for line in path.read_text().splitlines())
+  return {(q, p): float(score) for q, p, score in rows}
 
 
 def tiny_beir_text(made, name):
@@ -196,10 +200,14 @@ def test_by_a_file_of_the_judgements(tiny, tmp_path, capsys):
 
 
 def test_a_line_of_names(tiny, tmp_path):
-  path = write_scores(tiny, tmp_path / 's.tsv', lambda q, p: 1)
-  known = teacher_scores.read(path)
+  path = write_scores(tiny, tmp_path / 's.tsv', lambda q, p: len(q + p))
+  cli.main(flags(tiny, tmp_path / 'plain', path))
   path.write_text('query_id\tpassage_id\tscore\n' + path.read_text())
-  assert teacher_scores.read(path) == known
+  cli.main(flags(tiny, tmp_path / 'named', path))
+  plain, named = (
+      read_run(tmp_path / name / 'run.trec') for name in ('plain', 'named')
+  )
+  assert plain == named and plain
 
 
 def test_scores_of_a_file_beside_those_of_a_teacher(tiny, tmp_path):
@@ -372,11 +380,10 @@ def test_what_is_wrong_with_scores_replaces_no_result(
 
 def test_kept_scores_of_another_teacher(tmp_path):
   path, header = tmp_path / 'scores.tsv', tmp_path / 'scores.json'
-  assert teacher_scores._kept(path, header, {'run_id': 'a'}) == {}
+  assert teacher_scores._kept(path, header, {'run_id': 'a'}) == []
   path.write_text('q\tp\t0.5\nq\tother\t0.')
-  assert teacher_scores._kept(path, header, {'run_id': 'a'}) == {
-      ('q', 'p'): 0.5
-  }
+  assert teacher_scores._kept(path, header, {'run_id': 'a'}) == [path]
+  assert path.read_text() == 'q\tp\t0.5\n'
   with pytest.raises(UserError, match='another teacher or data set, by run_id'):
     teacher_scores._kept(path, header, {'run_id': 'b'})
-  assert math.isclose(teacher_scores.read(path)['q', 'p'], 0.5)
+  assert path.read_text() == 'q\tp\t0.5\n'

@@ -245,11 +245,11 @@ def test_through_the_command(tmp_path, capfd):
   assert not (tmp_path / 'work').exists()
   command.main(asked)
   said = capfd.readouterr().out
-  assert '$ dualenc vocabulary' in said and 'pieces              ran' in said
+  assert '$ dualenc vocabulary' in said and 'pieces  ran' in said
   assert (tmp_path / 'work/pieces/own.model').exists()
   command.main(asked)
   said = capfd.readouterr().out
-  assert '$ dualenc' not in said and 'pieces              as before' in said
+  assert '$ dualenc' not in said and 'pieces  as before' in said
   record = json.loads((tmp_path / 'work/.stages/pieces.json').read_text())
   assert record['done'] and record['seconds'] > 0
   for more, message in (
@@ -310,7 +310,7 @@ def test_pair_from_end_to_end(tmp_path, capfd):
   assert cli.main([*asked, '--until=labels']) == 0
   assert cli.main(asked) == 0
   said = capfd.readouterr().out
-  assert 'teacher             as before' in said
+  assert 'teacher      as before' in said
   work = tmp_path / 'work'
   metrics = json.loads((work / 'evaluation/metrics.json').read_text())
   assert metrics['metrics']['MRR'] > 0
