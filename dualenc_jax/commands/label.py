@@ -88,7 +88,7 @@ def _label(
   found = negatives.choose(kept, ranked, sum(k.mask.shape[1] for k in kept))
   dropped = _evaluated(asked, args.queries is None)
   pools = {
-      query: labels.with_probabilities(pool, probabilities)
+      query: labels.Pool.of(pool, probabilities)
       for query, pool in enumerate(found)
       if not dropped[query]
   }
@@ -109,9 +109,11 @@ def _label(
       or (each.positives and (each.negatives or not args.num_negatives))
   ]
   counts = {
-      'queries': len(found),
+      'queries': len(dropped),
       'queries_of_evaluation_splits': int(dropped.sum()),
-      'queries_without_candidates': sum(not pool for pool in pools.values()),
+      'queries_without_candidates': sum(
+          not len(pool) for pool in pools.values()
+      ),
       'queries_without_a_positive': _without(everything, 'positives'),
       'queries_without_a_negative': _without(everything, 'negatives'),
       **label_output.facts(pools, known, written, rules),

@@ -83,8 +83,10 @@ def _mine(
       filters.apply(each, rules, ranked, score)
       for each in sources.ranked_by(args, asked)
   ]
-  taken = negatives.choose(
-      kept, ranked, args.num_negatives, args.sampling, args.seed
+  taken = list(
+      negatives.choose(
+          kept, ranked, args.num_negatives, args.sampling, args.seed
+      )
   )
   facts = {
       **asked.facts(),

@@ -158,9 +158,9 @@ def of_teacher(
         if not np.isfinite(scores).all():
           odd = _name(block[np.isfinite(scores).argmin()], retrieval_set)
           raise UserError(
-              f'{teacher.provenance["model_dir"]} gives query {odd[0]!r} and'
-              f' passage {odd[1]!r} a score that is not finite. Look at its'
-              ' checkpoint; T5 overflows in float16.'
+              f'The teacher gives query {odd[0]!r} and passage {odd[1]!r} a'
+              ' score that is not finite. Look at its checkpoint: T5 overflows'
+              ' in float16.'
           )
         found[places[done : done + len(block)]] = scores
         done += len(block)

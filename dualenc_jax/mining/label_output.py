@@ -7,7 +7,7 @@ import numpy as np
 
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.mining import labels
-from dualenc_jax.mining.labels import Candidate, Labelled, PSEUDO, Rules
+from dualenc_jax.mining.labels import Candidate, Labelled, Pool, PSEUDO, Rules
 
 PAIRS, REPORT, FACTS = 'pairs.jsonl', 'report.md', 'labels.json'
 # Beside those that were asked for; of PAIR's table 5.
@@ -45,7 +45,7 @@ def rows(
 
 
 def facts(
-    pools: Mapping[int, Sequence[Candidate]],
+    pools: Mapping[int, Pool],
     known: Mapping[int, Sequence[Candidate]],
     labelled: Sequence[Labelled],
     rules: Rules,
@@ -59,7 +59,7 @@ def facts(
   ]
   negatives = [c for each in labelled for c in each.negatives]
   own = [c.probability for each in known.values() for c in each]
-  top = [c.probability for p in pools.values() for c in p if c.rank <= _TOP]
+  tops = [p.probabilities[p.ranks <= _TOP] > rules.above for p in pools.values()]
   return {
       'queries_written': len(labelled),
       'queries_with_a_pseudo_positive': sum(
@@ -76,14 +76,14 @@ def facts(
           [p < rules.below for p in own]
       ),
       f'others_of_the_{_TOP}_best_above_the_upper_threshold': _mean(
-          [p > rules.above for p in top]
+          np.concatenate(tops) if tops else []
       ),
   }
 
 
 def report(
     counts: Mapping[str, object],
-    pools: Mapping[int, Sequence[Candidate]],
+    pools: Mapping[int, Pool],
     truth: Truth | None,
     rules: Rules,
 ) -> Iterator[str]:

@@ -64,6 +64,38 @@ class Candidate(NamedTuple):
   probability: float
 
 
+class Pool(NamedTuple):
+  """The candidates of a query, in retrieval order: arrays [n] of the same."""
+
+  passages: np.ndarray
+  ranks: np.ndarray
+  scores: np.ndarray
+  probabilities: np.ndarray
+
+  @classmethod
+  def of(
+      cls,
+      found: Sequence[Negative],
+      probabilities: Callable[[np.ndarray], np.ndarray],
+  ) -> 'Pool':
+    """Candidates with probabilities."""
+    scores = np.array([each.score for each in found], np.float32)
+    return cls(
+        np.array([each.passage for each in found], np.int64),
+        np.array([each.rank for each in found], np.int32),
+        scores,
+        np.asarray(probabilities(scores), np.float64),
+    )
+
+  def __len__(self) -> int:
+    return len(self.passages)
+
+  def take(self, rows: np.ndarray) -> list[Candidate]:
+    """Some of them."""
+    columns = (column[rows].tolist() for column in self)
+    return [Candidate(*each) for each in zip(*columns)]
+
+
 class Labelled(NamedTuple):
   """A query with its labels.
 
@@ -80,21 +112,10 @@ class Labelled(NamedTuple):
   negatives: list[Candidate]
 
 
-def with_probabilities(
-    pool: Sequence[Negative], probabilities: Callable[[np.ndarray], np.ndarray]
-) -> list[Candidate]:
-  """Candidates of a query that are no known positives, in retrieval order."""
-  found = probabilities(np.array([each.score for each in pool]))
-  return [
-      Candidate(each.passage, each.rank, each.score, p)
-      for each, p in zip(pool, found.tolist())
-  ]
-
-
 def label(
     query: int,
     known: Sequence[Candidate],
-    pool: Sequence[Candidate],
+    pool: Pool,
     rules: Rules,
 ) -> Labelled:
   """Labels the candidates of a query.
@@ -102,20 +123,20 @@ def label(
   Args:
     query: its number.
     known: its labelled positives.
-    pool: its other candidates, in retrieval order.
+    pool: its other candidates.
     rules: how.
   """
-  pseudo = [each for each in pool if each.probability > rules.above]
-  if rules.positives == 'best' and pseudo:
-    pseudo = [max(pseudo, key=lambda each: each.probability)]
+  above = np.flatnonzero(pool.probabilities > rules.above)
+  if rules.positives == 'best' and len(above):
+    above = above[[pool.probabilities[above].argmax()]]
   if rules.positives == 'none':
-    pseudo = []
-  negatives = [each for each in pool if each.probability < rules.below]
+    above = above[:0]
+  below = np.flatnonzero(pool.probabilities < rules.below)
   return Labelled(
       query,
-      [*known, *pseudo],
-      [LABELLED] * len(known) + [PSEUDO] * len(pseudo),
-      negatives[: rules.num_negatives],
+      [*known, *pool.take(above)],
+      [LABELLED] * len(known) + [PSEUDO] * len(above),
+      pool.take(below[: rules.num_negatives]),
   )
 
 
@@ -140,7 +161,7 @@ class Agreement(NamedTuple):
 
 
 def agreement(
-    pools: Mapping[int, Sequence[Candidate]],
+    pools: Mapping[int, Pool],
     truth: Callable[[int, int], bool | None],
     rules: Rules,
 ) -> Agreement:
@@ -190,16 +211,18 @@ class Bin(NamedTuple):
 
 
 def reliability(
-    pools: Mapping[int, Sequence[Candidate]],
+    pools: Mapping[int, Pool],
     truth: Callable[[int, int], bool | None],
     bins: int = 10,
 ) -> list[Bin]:
   """The reliability curve: bins of equal width that have a candidate."""
   found = [
-      (each.probability, value)
+      (probability, value)
       for query, pool in pools.items()
-      for each in pool
-      if (value := truth(query, each.passage)) is not None
+      for passage, probability in zip(
+          pool.passages.tolist(), pool.probabilities.tolist()
+      )
+      if (value := truth(query, passage)) is not None
   ]
   if not found:
     return []

@@ -1,6 +1,6 @@
 """Hard negatives of queries, taken from what sources have left."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -35,8 +35,8 @@ def choose(
     count: int,
     sampling: str = 'top',
     seed: int = 0,
-) -> list[list[Negative]]:
-  """At most `count` hard negatives of each query, best first.
+) -> Iterator[list[Negative]]:
+  """Yields at most `count` hard negatives of each query, best first.
 
   The best of each source come first, then the second best of each, and so on;
   each text once.
@@ -55,15 +55,13 @@ def choose(
     )
   prints = fingerprints(Ragged.from_texts(ranked.query_ids)).tolist()
   texts, _ = stripped(ranked)
-  chosen = []
   for query, name in enumerate(prints):
     pool = _merged(kept, query, texts)
     if sampling == 'random' and len(pool) > count:
       rng = np.random.default_rng((seed, name))
       taken = np.sort(rng.permutation(len(pool))[:count])
       pool = [pool[i] for i in taken.tolist()]
-    chosen.append(pool[:count])
-  return chosen
+    yield pool[:count]
 
 
 def _merged(

@@ -21,6 +21,7 @@ from dualenc_jax.commands import (
 from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import teacher_scores
 from dualenc_jax.evaluation.trec import read_run
+from dualenc_jax.inference.teacher import Teacher
 from dualenc_jax.interop import loading
 
 DEPTH = 7
@@ -376,6 +377,24 @@ def test_what_is_wrong_with_scores_replaces_no_result(
   assert before == {path: path.read_bytes() for path in before}
   with pytest.raises(UserError, match='is a file, and scores of new queries'):
     search.main([f'--model_dir={student}', f'--rerank={scores}', 'a'])
+
+
+@pytest.mark.slow
+def test_a_teacher_whose_score_is_nan(tiny, teacher, tmp_path, monkeypatch):
+  real = Teacher.blocks
+
+  def blocks(*args):
+    for pairs, scores in real(*args):
+      yield pairs, np.where(np.arange(len(scores)) == 1, np.nan, scores)
+
+  monkeypatch.setattr(Teacher, 'blocks', blocks)
+  out = tmp_path / 'out'
+  with pytest.raises(UserError, match='The teacher gives query .* not finite'):
+    rerank.main(flags(tiny, out, teacher)[1:])
+  monkeypatch.undo()
+  assert 'nan' not in (out / 'scores.tsv').read_text()
+  cli.main(flags(tiny, out, teacher))
+  assert read_run(out / 'run.trec')
 
 
 def test_kept_scores_of_another_teacher(tmp_path):
