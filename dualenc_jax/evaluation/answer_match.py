@@ -1,6 +1,6 @@
 """Whether a passage holds an answer, and top-k accuracy, as DPR has them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import functools
 import unicodedata
 
@@ -49,19 +49,36 @@ def top_k_matches(
     'Top-5', 'Top-20' and 'Top-100': float64 [Q], 1 for yes and 0 for no. The
     mean is the top-k accuracy.
   """
+  first = np.full(len(answers), np.inf)
+  hits = indices[:, : max(TOP_K)]
+  for q, matches in enumerate(each_hit(hits, answers, text)):
+    first[q] = next((i for i, is_one in enumerate(matches) if is_one), np.inf)
+  return {f'Top-{k}': (first < k).astype(np.float64) for k in TOP_K}
+
+
+def each_hit(
+    indices: np.ndarray,
+    answers: Sequence[Sequence[str]],
+    text: Callable[[int], str],
+) -> Iterator[Iterator[bool]]:
+  """For each query whether each of its hits has an answer, when it is asked.
+
+  Args:
+    indices: int [Q, k], corpus rows; below 0 for none.
+    answers: of each query.
+    text: as of `top_k_matches`.
+  """
 
   @functools.lru_cache(_KEPT)
   def spaced(row: int) -> str:
     return _spaced(text(row))
 
-  first = np.full(len(answers), np.inf)
-  for q, (hits, strings) in enumerate(zip(indices, answers)):
+  for hits, strings in zip(indices, answers):
     wanted = [_spaced(answer) for answer in strings]
-    for place, row in enumerate(hits[: max(TOP_K)].tolist()):
-      if _one_stands_in(spaced(row), wanted):
-        first[q] = place
-        break
-  return {f'Top-{k}': (first < k).astype(np.float64) for k in TOP_K}
+    yield (
+        row >= 0 and _one_stands_in(spaced(row), wanted)
+        for row in hits.tolist()
+    )
 
 
 def _one_stands_in(text: str, answers: Sequence[str]) -> bool:

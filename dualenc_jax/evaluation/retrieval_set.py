@@ -156,6 +156,10 @@ class RetrievalSet:
     ranked = (corpus, judgements, answers, answer_text, self_hits, documents)
     return cls(cache, query_rows, query_ids, *ranked)
 
+  def all_answers(self) -> list[list[str]]:
+    """The answers of each query, whether it has a judged passage or not."""
+    return [_answers(self.cache, row) for row in self.query_rows]
+
   def subset(
       self, queries: int, passages: int, seed: int = 0
   ) -> 'RetrievalSet':

@@ -9,6 +9,7 @@ import dataclasses
 import numpy as np
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.evaluation import answer_match
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.mining.candidates import Candidates, with_scores
 from dualenc_jax.text.ragged import fingerprints, Ragged
@@ -20,9 +21,9 @@ class Rules:
 
   In this order: its rank in retrieval, whatever is left out later, is one of
   those wanted; it is not blank; it is no known positive of the query, by its id
-  or by its text; no better candidate has its text; its score is within bounds;
-  and it is so far below the query's known positive, the lowest where there are
-  several.
+  or by its text, nor has it one of the query's answers, where there are such;
+  no better candidate has its text; its score is within bounds; and it is so far
+  below the query's known positive, the lowest where there are several.
 
   Attributes:
     first_rank: from 1.
@@ -115,6 +116,10 @@ def apply(
   known = _known(candidates.passages, ranked, texts)
   leave_out('known positives', ~known[0])
   leave_out('texts of known positives', ~known[1])
+  answers = ranked.all_answers()
+  if any(answers):
+    left = np.where(mask, candidates.passages, -1)
+    leave_out('with an answer', ~_answered(left, ranked, answers))
   leave_out('texts of better candidates', ~repeats)
   if score is not None:
     left = np.where(mask, candidates.passages, -1)
@@ -146,6 +151,19 @@ def _known(
     if own is not None:
       by_id[query] |= passages[query] == own[query]
   return by_id, by_text
+
+
+def _answered(
+    passages: np.ndarray, ranked: RetrievalSet, answers: list[list[str]]
+) -> np.ndarray:
+  """Which candidates [Q, k], -1 for none, have one of their query's answers."""
+  corpus = ranked.corpus
+  found = answer_match.each_hit(
+      passages,
+      answers,
+      lambda i: ranked.answer_text(corpus.texts[i], corpus.name(i)),
+  )
+  return np.array([[*matches] for matches in found], bool)
 
 
 def stripped(ranked: RetrievalSet) -> tuple[np.ndarray, np.uint64]:

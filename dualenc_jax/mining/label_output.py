@@ -58,8 +58,11 @@ def facts(
       if origin == PSEUDO
   ]
   negatives = [c for each in labelled for c in each.negatives]
-  own = [c.probability for each in known.values() for c in each]
-  tops = [p.probabilities[p.ranks <= _TOP] > rules.above for p in pools.values()]
+  labelled_ones = [c.probability for each in known.values() for c in each]
+  tops = [
+      own.probabilities[own.ranks <= _TOP] > rules.above
+      for own in pools.values()
+  ]
   return {
       'queries_written': len(labelled),
       'queries_with_a_pseudo_positive': sum(
@@ -73,7 +76,7 @@ def facts(
       ),
       'mean_rank_of_negatives': _mean([c.rank for c in negatives]),
       'labelled_positives_below_the_lower_threshold': _mean(
-          [p < rules.below for p in own]
+          [p < rules.below for p in labelled_ones]
       ),
       f'others_of_the_{_TOP}_best_above_the_upper_threshold': _mean(
           np.concatenate(tops) if tops else []

@@ -1,6 +1,7 @@
 """Mining through the command, against plain loops over all candidates."""
 
 import json
+import pathlib
 
 import numpy as np
 import pytest
@@ -380,3 +381,17 @@ def test_queries_without_labels(tiny, tmp_path):
   assert len({*texts}) == len(texts)
   with pytest.raises(UserError, match='bm25 has scores of none'):
     mine.main([*asked[1:], '--margin=0.1'])
+
+
+def test_a_passage_with_an_answer_is_no_negative(tmp_path):
+  root = pathlib.Path(__file__).parents[1] / 'data' / 'open_nq'
+  cli.main([
+      'mine', '--bm25', '--tasks=open_nq', f'--gin.OPEN_NQ_ROOT={root}',
+      '--split=validation', f'--output_dir={tmp_path}',
+  ])
+  by_id, _ = read(tmp_path)
+  (bridge,) = (row for row in by_id.values() if row['pos'] == ['6'])
+  # 9 is of another title, and says when it was opened, too.
+  assert '7' in bridge['neg']['bm25'] and '9' not in bridge['neg']['bm25']
+  counts = json.loads((tmp_path / 'mined.json').read_text())['counts']['bm25']
+  assert counts['with an answer'] == 1
