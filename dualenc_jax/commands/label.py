@@ -20,6 +20,7 @@ labels.json; scores.tsv, from which a killed run goes on.
 import argparse
 from collections.abc import Sequence
 import dataclasses
+import functools
 import logging
 import math
 import pathlib
@@ -31,6 +32,7 @@ from dualenc_jax.commands import config, flags, rerank, runtime, sources
 from dualenc_jax.commands.sources import Asked
 from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.evaluation import teacher_scores, trec
+from dualenc_jax.evaluation.teacher_scores import Score
 from dualenc_jax.inference.calibration import Calibration
 from dualenc_jax.inference.teacher import Teacher
 from dualenc_jax.io import files
@@ -40,6 +42,9 @@ from dualenc_jax.mining.output import write_rows
 from dualenc_jax.results import evaluate
 from dualenc_jax.text.ragged import fingerprints
 
+_PROBABILITIES = 'probabilities'
+# Logits of what is certain are finite.
+_LIMITS = 1e-7, 1 - 1e-7
 _LOG = logging.getLogger(__name__)
 _FLAGS = (
     'above', 'below', 'bm25', 'calibration', 'depth', 'first_rank',
@@ -80,10 +85,14 @@ def _label(
   probabilities = _calibration(args, teacher)
   truth = args.truth and _truth(args, asked)
   score = teacher_scores.of(teacher, ranked, folder)
+  if args.calibration == _PROBABILITIES:
+    score = functools.partial(_logits, score)
   kept = [
       filters.apply(each, within, ranked, score)
       for each in sources.ranked_by(args, asked)
   ]
+  if args.calibration == '1,0':
+    _check_logits(kept)
   own_scores = kept[0].candidates.positives
   found = negatives.choose(kept, ranked, sum(k.mask.shape[1] for k in kept))
   dropped = _evaluated(asked, args.queries is None)
@@ -148,7 +157,8 @@ def make_parser() -> flags.Parser:
   rerank.add_form(parser)
   add(
       '--calibration', metavar='SLOPE,INTERCEPT',
-      help="from logits to probabilities, in place of the teacher's own",
+      help="from logits to probabilities, in place of the teacher's own;"
+      " 'probabilities' where its scores are these",
   )
   add(
       '--prior', metavar='TRAINED:WANTED',
@@ -184,7 +194,9 @@ def make_parser() -> flags.Parser:
 def _calibration(args: argparse.Namespace, teacher: Teacher | pathlib.Path):
   """What makes probabilities of logits."""
   found = getattr(teacher, 'calibration', None)
-  if args.calibration is not None:
+  if args.calibration == _PROBABILITIES:
+    found = Calibration(1.0, 0.0)
+  elif args.calibration is not None:
     slope, intercept = _numbers('--calibration', args.calibration, ',')
     if slope <= 0:
       raise UserError(
@@ -211,6 +223,32 @@ def _calibration(args: argparse.Namespace, teacher: Teacher | pathlib.Path):
     found = dataclasses.replace(found, intercept=found.intercept + shift)
   _LOG.info('A score s is the probability %s.', found.describe())
   return found.probabilities
+
+
+def _logits(score: Score, pairs: np.ndarray) -> np.ndarray:
+  """Of scores that are probabilities."""
+  found = score(pairs).astype(np.float64)
+  odd = found[(found < 0) | (found > 1)]
+  if len(odd):
+    raise UserError(
+        f'--calibration=probabilities, and a score is {odd[0]:g}; expected 0 to'
+        ' 1. Logits have --calibration=1,0.'
+    )
+  found = np.clip(found, *_LIMITS)
+  return np.log(found / (1 - found)).astype(np.float32)
+
+
+def _check_logits(kept: Sequence[filters.Kept]) -> None:
+  """Refuses what looks like probabilities."""
+  found = [each.candidates.scores[each.mask] for each in kept]
+  found = np.concatenate([*found, kept[0].candidates.positives.ravel()])
+  found = found[~np.isnan(found)]
+  if len(found) and 0 <= found.min() < found.max() <= 1:
+    raise UserError(
+        f'All {len(found):,} scores of the teacher are from 0 to 1, as'
+        ' probabilities are, and --calibration=1,0 is of logits. Give'
+        ' --calibration=probabilities if they are.'
+    )
 
 
 def _numbers(flag: str, text: str, between: str) -> tuple[float, float]:

@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Iterator, Sequence
 import dataclasses
+import logging
 import pathlib
 from typing import Any, NamedTuple
 
@@ -15,7 +16,9 @@ from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.mining import candidates
 from dualenc_jax.mining.candidates import Candidates
 from dualenc_jax.readers import Texts
+from dualenc_jax.text.ragged import fingerprints
 
+_LOG = logging.getLogger(__name__)
 DEPTH = 100
 
 
@@ -141,7 +144,13 @@ def _unlabelled(inputs: Any, split: str, path: str) -> RetrievalSet:
   task = inputs.task.for_split(split)
   cache = inputs.cache(task.corpus_split(split) or split)
   own = dataclasses.replace(inputs, task=Texts(path)).cache('queries')
-  rows = np.arange(len(own))
+  _, first = np.unique(fingerprints(own.query_texts), return_index=True)
+  rows = np.sort(first)
+  if repeated := len(own) - len(rows):
+    _LOG.warning(
+        '%s: %s of %s queries have the text of an earlier one, and are left'
+        ' out.', path, f'{repeated:,}', f'{len(own):,}',
+    )
   return RetrievalSet(
       own,
       rows,

@@ -147,7 +147,10 @@ def test_thresholds_are_strict(tiny, tmp_path):
 def test_of_queries_without_labels(tiny, tmp_path, capsys):
   folder, made, run, scores = tiny
   path = tmp_path / 'queries.tsv'
-  path.write_text(''.join(f'{q}\t{t}\n' for q, t in made.queries.items()))
+  texts = [*made.queries.items()]
+  # One of them is asked twice.
+  texts.append(('again', texts[0][1]))
+  path.write_text(''.join(f'{q}\t{t}\n' for q, t in texts))
   truth = tmp_path / 'truth.tsv'
   truth.write_text('query-id\tcorpus-id\tscore\n' + ''.join(
       f'{q}\t{p}\t{g}\n'
@@ -180,7 +183,9 @@ def test_of_queries_without_labels(tiny, tmp_path, capsys):
       f'| 0.8 / 0.1 | {len(right) / QUERIES:.1%} | {np.mean(right):.1%} |'
       f' {1 - np.mean(wrong):.1%} | {len(right)}, {len(wrong)} |'
   )
-  assert row in report and row in capsys.readouterr().out
+  said = capsys.readouterr()
+  assert row in report and row in said.out
+  assert f'1 of {QUERIES + 1} queries have the text of an earlier' in said.err
   counts = json.loads((out / 'labels.json').read_text())['counts']
   assert counts['queries'] == QUERIES
   assert counts['queries_written'] == len(found)
@@ -325,6 +330,27 @@ def test_bad_scores_and_calibrations(tiny, tmp_path):
   path.write_text('q0\td0\tnan\n')
   with pytest.raises(UserError, match='few.tsv:1: the score is nan'):
     label.main(few)
+  # Probabilities where logits are wanted, and the reverse.
+  chances = {
+      query: {name: sigmoid(score) for name, score in own.items()}
+      for query, own in scores.items()
+  }
+  write_scores(path, chances)
+  with pytest.raises(UserError, match='All .* of the teacher are from 0 to 1'):
+    label.main(few)
+  likely = [*asked, '--calibration=probabilities']
+  with pytest.raises(UserError, match='and a score is .* expected 0 to 1'):
+    label.main(likely)
+  label.main([*likely, f'--teacher={path}', '--prior=4:1'])
+  found = read(out)
+  label.main([*asked, '--calibration=1,0', '--prior=4:1'])
+  for query, row in read(out).items():
+    assert found[query]['passage_id'] == row['passage_id']
+    assert found[query]['negatives'] == row['negatives']
+    for name in ('scores', 'probabilities'):
+      assert found[query][f'positive_{name}'] == pytest.approx(
+          row[f'positive_{name}'], rel=1e-4
+      )
   truth = tmp_path / 'other.txt'
   truth.write_text('elsewhere 0 d0 1\n')
   with pytest.raises(UserError, match='judges none of the queries'):
