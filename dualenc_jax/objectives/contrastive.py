@@ -14,6 +14,7 @@ from dualenc_jax.inference.embedder import Embedder
 from dualenc_jax.losses import blocks
 from dualenc_jax.losses.loss import Embeddings, NORM_TOLERANCE
 from dualenc_jax.models import describe, DualEncoder, model_params
+from dualenc_jax.models.cost import describe_tower
 from dualenc_jax.objectives.from_pairs import (
   encode_texts,
   first_columns,
@@ -82,6 +83,9 @@ class Contrastive(FromPairs):
         f' {run.tokenizer.query_length} and passage'
         f' {run.tokenizer.passage_length} tokens.'
     )
+    for side in ('query', 'passage'):
+      tokens = getattr(run.tokenizer, f'{side}_length')
+      yield describe_tower(self.model, side, tokens)
     yield f'Loss: {type(self.loss).__name__}.'
     yield from blocks.describe_negatives(
         self.loss, self.similarity, run.batch_size, self.num_negatives

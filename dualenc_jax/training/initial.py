@@ -20,6 +20,7 @@ from dualenc_jax.interop.weights import count_reasons, Weights
 from dualenc_jax.parallel import partitioning
 from dualenc_jax.tensor_files.tensors import Tensor
 from dualenc_jax.text.tokenizer import Vocabulary
+from dualenc_jax.training import light_query
 from dualenc_jax.training.step import TrainState
 
 _LOG = logging.getLogger(__name__)
@@ -37,12 +38,16 @@ class InitialCheckpoint:
     drop: regular expressions over names there that are not wanted.
     keep_optimizer: take Adafactor's or Adam's statistics, too; the schedule
       starts anew.
+    query_layers: of a query tower with an encoder of its own, the layers of the
+      passage tower that it starts from, as of `light_query.layers`; rules come
+      first. None takes the tensors of its names.
   """
 
   path: str | None = None
   rules: Sequence[assignment.Rule] = ()
   drop: Sequence[str] = ()
   keep_optimizer: bool = False
+  query_layers: str | Sequence[int] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +107,11 @@ def plan_start(
     shapes |= own.layer_names(name, leaf.shape)
   if not initial.rules and 'encoder' in facts:
     _check_versions(weights, facts['encoder']['activations'])
-  sources = assignment.assign(shapes, weights, initial.rules, initial.drop)
+  rules, drop = [*initial.rules], [*initial.drop]
+  if initial.query_layers is not None:
+    more = light_query.rules(initial.query_layers, facts, weights)
+    rules, drop = rules + more[0], drop + more[1]
+  sources = assignment.assign(shapes, weights, rules, drop)
   check_activations(weights, facts, sources)
   return Start(weights, sources, initial.keep_optimizer)
 

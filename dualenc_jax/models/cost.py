@@ -1,0 +1,63 @@
+"""What a tower of a dual encoder has, and what a text costs it."""
+
+import jax
+
+from dualenc_jax.models.dual_encoder import abstract_params, DualEncoder
+
+_PARTS = 'token_embedder', 'encoder', 'projection'
+
+
+def describe_tower(model: DualEncoder, side: str, tokens: int) -> str:
+  """One line: layers, parameters, and the products of a text.
+
+  Args:
+    model: whose tower.
+    side: 'query' or 'passage'.
+    tokens: of the text, the most that there are.
+  """
+  params = abstract_params(model)
+  count, shared = 0, 0
+  for part in _PARTS:
+    own = f'passage_{part}'
+    size = sum(x.size for x in jax.tree.leaves(params[
+        own if side == 'passage' and own in params else part
+    ]))
+    count += size
+    shared += 0 if own in params else size
+  of_both = 'all' if shared == count else f'{shared:,}'
+  return (
+      f'{side.capitalize()} tower: {_encoder(model, side).num_layers} layers,'
+      f' {count:,} parameters, {of_both} of them shared; a {side} of {tokens}'
+      f' tokens costs {flops(model, side, tokens) / 1e9:.3g} GFLOP.'
+  )
+
+
+def flops(model: DualEncoder, side: str, tokens: int) -> float:
+  """Floating-point operations of the matrix products of a text.
+
+  With L tokens, H*K the joined heads, F the MLP's hidden axis and G = 2 for the
+  gated MLP, else 1,
+
+    layers * (2 L (4 E H K + (G + 1) E F) + 4 L^2 H K) + 2 E D.
+
+  Args:
+    model: whose tower.
+    side: 'query' or 'passage'.
+    tokens: L.
+  """
+  encoder = _encoder(model, side)
+  features = model.token_embedder.features
+  projection = model.projection
+  if side == 'passage':
+    features = (model.passage_token_embedder or model.token_embedder).features
+    projection = model.passage_projection or projection
+  joined = encoder.num_heads * encoder.head_dim
+  mlp = (len(encoder.activations) + 1) * features * encoder.mlp_dim
+  token = 2 * (4 * features * joined + mlp) + 4 * tokens * joined
+  layers = encoder.num_layers * tokens * token
+  return layers + 2 * features * projection.features
+
+
+def _encoder(model: DualEncoder, side: str):
+  own = model.passage_encoder if side == 'passage' else None
+  return own or model.encoder

@@ -1,0 +1,93 @@
+"""Where the layers of a light query tower start from.
+
+Leonhardt et al. (2022) start it from a pre-trained model of its own, Wang and
+Lyu (2023) from layers of the passage tower.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.interop.assignment import Rule
+from dualenc_jax.interop.weights import Weights
+
+NAMED = ('first', 'last', 'spread', 'ends')
+SCRATCH = 'scratch'
+
+
+def layers(which: str | Sequence[int], wanted: int, there: int) -> list[int]:
+  """The layers that a tower of fewer starts from.
+
+  Args:
+    which: 'first' and 'last' in a row; 'spread' evenly from the first to the
+      last, of one the last; 'ends', the first half of the tower from the first
+      and the rest from the last; or their numbers, from 0.
+    wanted: layers of the tower.
+    there: layers to choose from.
+
+  Raises:
+    UserError: they are too few, or a number is none of theirs.
+  """
+  if not isinstance(which, str):
+    odd = [i for i in which if i not in range(there)]
+    if odd or len(which) != wanted:
+      raise UserError(
+          f'QUERY_LAYERS_FROM is {tuple(which)}; expected {wanted} numbers from'
+          f' 0 to {there - 1}, one for each of QUERY_LAYERS.'
+      )
+    return list(which)
+  if wanted > there:
+    raise UserError(
+        f'QUERY_LAYERS is {wanted}, and the checkpoint has {there} layers to'
+        ' start them from. Expected no more.'
+    )
+  if which == 'first':
+    return list(range(wanted))
+  if which == 'last':
+    return list(range(there - wanted, there))
+  if which == 'ends':
+    first = wanted - wanted // 2
+    return [*range(first), *range(there - wanted + first, there)]
+  if which == 'spread':
+    if wanted == 1:
+      return [there - 1]
+    return [round(i * (there - 1) / (wanted - 1)) for i in range(wanted)]
+  raise UserError(
+      f'QUERY_LAYERS_FROM is {which!r}; expected one of {", ".join(NAMED)},'
+      f' {SCRATCH}, or numbers of layers.'
+  )
+
+
+def rules(
+    which: str | Sequence[int], facts: Mapping[str, Any], weights: Weights
+) -> tuple[list[Rule], list[str]]:
+  """Rules, and what to drop, that start the query tower from a passage tower.
+
+  Args:
+    which: as of `layers`, or 'scratch' for a query tower of random numbers.
+    facts: of the model, as `models.describe` has them.
+    weights: the checkpoint; its passage tower, if it has one of its own.
+
+  Raises:
+    UserError: the model has no query tower of its own, or as `layers`.
+  """
+  if not facts.get('passage_encoder'):
+    raise UserError(
+        'QUERY_LAYERS_FROM is given, and the towers share their encoder. Give'
+        ' --gin_file=architectures/light_query.gin after the model.'
+    )
+  drop = []
+  if weights.passage_encoder is not None:
+    drop = ['(token_embedder|encoder)/.*']
+  if which == SCRATCH:
+    return [('(token_embedder|encoder)/.*', None)], drop
+  tower = weights.passage_encoder or weights.encoder
+  own = 'passage_' if weights.passage_encoder is not None else ''
+  chosen = layers(which, facts['encoder']['num_layers'], tower.num_layers)
+  found = [
+      (rf'encoder/layers_{i}/(.*)', rf'{own}encoder/layers_{j}/\1')
+      for i, j in enumerate(chosen)
+  ]
+  if own:
+    found.append((r'(token_embedder|encoder)/(.*)', r'passage_\1/\2'))
+  return found, drop

@@ -1,0 +1,58 @@
+"""What towers have and cost, against the compiler's own count."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from dualenc_jax.models import (
+  cost,
+  DualEncoder,
+  Projection,
+  T5Encoder,
+  TokenEmbedder,
+)
+from dualenc_jax.models.dual_encoder import abstract_params
+
+
+def make(query_layers, activations=('gelu', 'linear')):
+  encoder = T5Encoder(
+      num_layers=6, num_heads=4, head_dim=32, mlp_dim=512,
+      activations=activations,
+  )
+  light = {} if query_layers is None else {
+      'passage_token_embedder': TokenEmbedder(512, 128),
+      'passage_encoder': encoder,
+  }
+  own = encoder.clone(num_layers=query_layers or 6)
+  return DualEncoder(TokenEmbedder(512, 128), own, Projection(64), **light)
+
+
+@pytest.mark.parametrize('activations', [('relu',), ('gelu', 'linear')])
+@pytest.mark.parametrize('side', ['query', 'passage'])
+def test_operations_are_those_that_are_compiled(side, activations):
+  model = make(2, activations)
+  tokens = jnp.ones((1, 64), jnp.int32)
+  variables = {'params': abstract_params(model)}
+  compiled = jax.jit(
+      lambda v: model.apply(v, tokens, method=f'encode_{side}')
+  ).lower(variables).compile()
+  counted = compiled.cost_analysis()['flops']
+  # Norms, softmax and the rest are some of the compiler's.
+  own = cost.flops(model, side, 64)
+  assert own < counted < 1.1 * own
+
+
+def test_what_is_said_of_towers():
+  light, both = make(2), make(None)
+  sizes = {
+      name: sum(x.size for x in jax.tree.leaves(tree))
+      for name, tree in abstract_params(light).items()
+  }
+  said = cost.describe_tower(light, 'query', 64)
+  count = sum(v for k, v in sizes.items() if not k.startswith('passage'))
+  assert said.startswith(f'Query tower: 2 layers, {count:,} parameters, 8,192')
+  assert 'a query of 64 tokens costs' in said
+  said = cost.describe_tower(light, 'passage', 64)
+  assert f' {sum(sizes.values()) - count + 8192:,} parameters, 8,192 of' in said
+  said = cost.describe_tower(both, 'query', 64)
+  assert '6 layers' in said and 'parameters, all of them shared' in said
