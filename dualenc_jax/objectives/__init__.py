@@ -2,7 +2,16 @@
 
 from dualenc_jax.objectives.contrastive import Contrastive
 from dualenc_jax.objectives.from_pairs import FromPairs
+from dualenc_jax.objectives.matching import Matching
 from dualenc_jax.objectives.objective import Batches, Objective, Run
 from dualenc_jax.objectives.ranking import Ranking
 
-__all__ = ['Batches', 'Contrastive', 'FromPairs', 'Objective', 'Ranking', 'Run']
+__all__ = [
+    'Batches',
+    'Contrastive',
+    'FromPairs',
+    'Matching',
+    'Objective',
+    'Ranking',
+    'Run',
+]

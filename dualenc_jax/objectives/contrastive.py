@@ -10,25 +10,19 @@ import jax.numpy as jnp
 from dualenc_jax import losses
 from dualenc_jax.data import Layout, Packed
 from dualenc_jax.errors import UserError
-from dualenc_jax.inference.embedder import Embedder
 from dualenc_jax.losses import blocks
 from dualenc_jax.losses.loss import Embeddings, NORM_TOLERANCE
-from dualenc_jax.models import describe, DualEncoder, model_params
-from dualenc_jax.models.cost import describe_tower
-from dualenc_jax.objectives.from_pairs import (
-  encode_texts,
-  first_columns,
-  FromPairs,
-)
+from dualenc_jax.models import DualEncoder
+from dualenc_jax.objectives.from_pairs import first_columns
 from dualenc_jax.objectives.objective import Run
+from dualenc_jax.objectives.of_towers import encode_side, OfTowers
 from dualenc_jax.parallel import partitioning
-from dualenc_jax.parallel.partitioning import Partitioner
 
 Batch = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class Contrastive(FromPairs):
+class Contrastive(OfTowers):
   """A loss over the embeddings of pairs and their hard negatives.
 
   Parameters are the model's, and those of the loss under 'loss'.
@@ -60,8 +54,7 @@ class Contrastive(FromPairs):
     self.check_feeding()
 
   def init(self, key: jax.Array) -> Any:
-    tokens = jnp.ones((1, 2), jnp.int32)
-    params = self.model.init(key, tokens, tokens)['params']
+    params = super().init(key)
     loss_params = losses.init(self.loss, self.similarity)
     return {**params, 'loss': loss_params} if loss_params else params
 
@@ -78,14 +71,7 @@ class Contrastive(FromPairs):
     return losses.evaluate(self.loss, self.similarity, params, embeddings)
 
   def describe(self, run: Run) -> Iterator[str]:
-    yield (
-        f'Global batch: {run.batch_size} pairs, query'
-        f' {run.tokenizer.query_length} and passage'
-        f' {run.tokenizer.passage_length} tokens.'
-    )
-    for side in ('query', 'passage'):
-      tokens = getattr(run.tokenizer, f'{side}_length')
-      yield describe_tower(self.model, side, tokens)
+    yield from super().describe(run)
     yield f'Loss: {type(self.loss).__name__}.'
     yield from blocks.describe_negatives(
         self.loss, self.similarity, run.batch_size, self.num_negatives
@@ -112,10 +98,6 @@ class Contrastive(FromPairs):
         ' losses.Similarity.check_norms = False.'
     )
 
-  @property
-  def facts(self) -> dict[str, Any]:
-    return describe(self.model)
-
   def apart(
       self, params: Any, batch: Any
   ) -> tuple[Callable[..., Any], Any, Any, Any]:
@@ -130,19 +112,6 @@ class Contrastive(FromPairs):
       return self.value(params, rest._replace(**vectors))
 
     return value, params.get('loss', {}), vectors, embeddings
-
-  def embedder(
-      self, params: Any, partitioner: Partitioner, batch_size: int
-  ) -> Embedder:
-    """Encodes with `model_params` of a train state's parameters.
-
-    Args:
-      params: abstract parameters with their shardings.
-      partitioner: the mesh.
-      batch_size: most rows that a device encodes at once.
-    """
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, model_params(params))
-    return Embedder(self.model, partitioner, shardings, batch_size)
 
 
 def embed(
@@ -169,7 +138,6 @@ def embed(
   Returns:
     The embeddings of the batch.
   """
-  variables = {'params': model_params(params)}
   queries, passages = batch['queries'], batch['passages']
   cells, pairs = queries.num_cells, queries.num_texts
   candidates = passages.num_texts // pairs
@@ -177,32 +145,19 @@ def embed(
   if dropout_key is not None:
     keys = jax.random.split(dropout_key)
 
-  def encode(method, texts, key, numbers):
-    """Texts of c cells, numbers [c, T] -> [c, T, D]."""
-
-    def encode_rows(tokens, lengths, numbers):
-      return model.apply(
-          variables,
-          tokens,
-          lengths,
-          None if key is None else numbers,
-          rngs=None if key is None else {'dropout': key},
-          method=method,
-      )
-
-    return encode_texts(encode_rows, texts, numbers)
-
   def encode_cells(numbers, queries, passages):
     """Numbers [c, P] of pairs, their texts -> [c, P, D], [c, P (1 + K), D]."""
     of_passages = numbers[:, :, None] * candidates
     of_passages += jnp.arange(candidates, dtype=numbers.dtype)[None, None]
     return (
-        encode('encode_query', queries, keys[0], numbers),
-        encode(
+        encode_side(model, params, 'encode_query', queries, numbers, keys[0]),
+        encode_side(
+            model,
+            params,
             'encode_passage',
             passages,
-            keys[1],
             of_passages.reshape(len(numbers), -1),
+            keys[1],
         ),
     )
 
