@@ -149,7 +149,13 @@ def load(
   logging.disable(logging.ERROR)
   try:
     for file in files:
-      gin.parse_config_file(file)
+      try:
+        gin.parse_config_file(file)
+      except tokenize.TokenError as e:
+        raise UserError(
+            f'{file}, or a file that it includes, ends inside of a bracket or a'
+            ' text: one is not closed.'
+        ) from e
     known = _macro_names()
     # Whatever name a file has imported, a flag may use.
     imports = sorted(statement.format() for statement in gin.config._IMPORTS)
@@ -311,6 +317,13 @@ def _explain(error: Exception) -> str:
     known = f' Shipped: {", ".join(shipped)}.'
     return f'There is no gin file {name!r}.' + (
         f' Did you mean {hint}?' if hint else known
+    )
+  if found := re.search(
+      r"Could not find <class '[\w.]*\.(\w+)'> in the Gin reg", message
+  ):
+    return (
+        f'The gin files have no {found[1]}. Expected one that imports it and'
+        ' says what it is.'
     )
   if found := re.search(
       r"resolve selector (\S+); .* has no attribute (\w+)", message

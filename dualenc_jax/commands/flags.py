@@ -41,6 +41,17 @@ def whole(least: int = 1) -> Callable[[str], int]:
   return parse
 
 
+def number(text: str) -> float:
+  """The type of a flag that is a finite number."""
+  try:
+    value = float(text)
+  except ValueError:
+    value = math.nan
+  if not math.isfinite(value):
+    raise argparse.ArgumentTypeError(f'is {text}; expected a number')
+  return value
+
+
 def gib(text: str) -> int:
   """The type of a flag in GiB: bytes, more than none."""
   try:

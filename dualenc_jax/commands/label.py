@@ -14,7 +14,8 @@ their text, are left out.
 
 Writes to OUTPUT_DIR: pairs.jsonl, to train on with --gin_file=tasks/pairs.gin,
 with the origin of each positive, logits and probabilities; report.md and
-labels.json; scores.tsv, from which a killed run goes on.
+labels.json; of a cross-encoder scores.tsv, from which a killed run goes on.
+Files of an earlier run are replaced.
 """
 
 import argparse
@@ -81,9 +82,9 @@ def _label(
 ) -> None:
   asked = sources.asked(args)
   ranked = asked.ranked
+  truth = args.truth and _truth(args, asked)
   teacher = rerank.teacher(args.teacher, args)
   probabilities = _calibration(args, teacher)
-  truth = args.truth and _truth(args, asked)
   score = teacher_scores.of(teacher, ranked, folder)
   if args.calibration == _PROBABILITIES:
     score = functools.partial(_logits, score)
@@ -110,17 +111,11 @@ def _label(
       labels.label(query, known[query], pool, rules)
       for query, pool in pools.items()
   ]
-  # A labelled query may do without the teacher's; another is nothing without.
-  written = [
-      each
-      for each in everything
-      if known[each.query]
-      or (each.positives and (each.negatives or not args.num_negatives))
-  ]
+  written = [each for each in everything if labels.is_written(each, rules)]
   counts = {
       'queries': len(dropped),
       'queries_of_evaluation_splits': int(dropped.sum()),
-      'queries_without_candidates': sum(
+      'queries_without_other_candidates': sum(
           not len(pool) for pool in pools.values()
       ),
       'queries_without_a_positive': _without(everything, 'positives'),
@@ -128,7 +123,7 @@ def _label(
       **label_output.facts(pools, known, written, rules),
   }
   write_rows(folder / label_output.PAIRS, label_output.rows(ranked, written))
-  lines = list(label_output.report(counts, pools, truth, rules))
+  lines = list(label_output.report(counts, pools, known, truth, rules))
   files.write(folder / label_output.REPORT, '\n'.join(lines) + '\n')
   files.write_json(
       folder / label_output.FACTS,
@@ -205,8 +200,13 @@ def _calibration(args: argparse.Namespace, teacher: Teacher | pathlib.Path):
       )
     found = Calibration(slope, intercept)
   if found is None:
+    whose = (
+        'which is a file of scores, has no calibration'
+        if isinstance(teacher, pathlib.Path)
+        else 'has no calibration of its newest checkpoint'
+    )
     raise UserError(
-        f'{args.teacher} has no calibration of its newest checkpoint, and'
+        f'{args.teacher} {whose}, and'
         ' thresholds are about probabilities. Give'
         ' --calibration=SLOPE,INTERCEPT: 1,0 where its scores are logits of'
         ' probabilities. A cross-encoder that is trained'

@@ -12,8 +12,9 @@ then what the flags say. With --teacher scores are a cross-encoder's.
 
 Writes to OUTPUT_DIR: pairs.jsonl, to train on with --gin_file=tasks/pairs.gin;
 hard-negatives.jsonl, the same by id (BEIR_HARD_NEGATIVES and so on); report.md
-with what was left out, scores and examples to read; mined.json; with a teacher
-scores.tsv, from which a killed run goes on. Of --queries without labels only
+with what was left out, scores and examples to read; mined.json; with a
+cross-encoder scores.tsv, from which a killed run goes on. Files of an earlier
+run are replaced. Of --queries without labels only
 the second is of use.
 """
 
@@ -99,9 +100,15 @@ def _mine(
     print(line)
   count = sum(map(len, taken))
   print(f'{count:,} hard negatives of {len(taken):,} queries: {folder}.')
+  if not count:
+    print('WARNING: nothing is left; the table says which rule took it.')
+    return
   without = sum(not each for each in taken)
   if without:
-    print(f'{without:,} queries have none; {output.REPORT} says what was left.')
+    print(
+        f'{without:,} of {len(taken):,} queries have none; {output.REPORT} says'
+        ' what was left.'
+    )
   if not labelled:
     return
   print(
@@ -120,15 +127,15 @@ def make_parser() -> flags.Parser:
       help='ranks before it are left out, whatever else is',
   )
   add(
-      '--margin', type=float,
+      '--margin', type=flags.number,
       help="leave out scores above the lowest positive's less this",
   )
   add(
-      '--relative_margin', type=float,
+      '--relative_margin', type=flags.number,
       help='the same, less this share of its size: 0.05',
   )
-  add('--least_score', type=float, help='leave out lower scores')
-  add('--most_score', type=float, help='leave out higher scores')
+  add('--least_score', type=flags.number, help='leave out lower scores')
+  add('--most_score', type=flags.number, help='leave out higher scores')
   add(
       '--num_negatives', type=flags.whole(), default=7,
       help='taken of a query, at most; 7',

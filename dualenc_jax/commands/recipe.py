@@ -13,16 +13,18 @@ whose inputs have changed is made anew, and what it had made is kept aside.
 import argparse
 from collections.abc import Mapping, Sequence
 import functools
+import importlib
 import pathlib
 import shlex
 import signal
 import subprocess
 import sys
 
-from dualenc_jax.commands import config, flags, runtime
+from dualenc_jax.commands import cli, config, flags, runtime
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import files
 from dualenc_jax.recipes import Recipe, runner
+from dualenc_jax.suggest import did_you_mean
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -41,6 +43,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         f'--until is {args.until!r}; expected one of {", ".join(names)}.'
     )
   given, work_dir = _given(args), pathlib.Path(args.work_dir)
+  for name, line in runner.command_lines(recipe, work_dir, given):
+    _check(name, line)
   if args.list:
     for name, line in runner.command_lines(recipe, work_dir, given):
       print(f'# {name}\ndualenc {shlex.join(line)}')
@@ -69,6 +73,23 @@ def make_parser() -> flags.Parser:
   return parser
 
 
+def _check(name: str, line: Sequence[str]) -> None:
+  """Refuses a command, or flags, that there are not, before any stage runs."""
+  words = 2 if line[0] == 'data' else 1
+  command = ' '.join(line[:words])
+  if command not in cli.COMMANDS:
+    hint = did_you_mean(command, cli.COMMANDS)
+    raise UserError(f'Stage {name}: there is no command {command!r}.{hint}')
+  module = importlib.import_module(
+      f'dualenc_jax.commands.{command.replace(" ", "_")}'
+  )
+  if hasattr(module, 'make_parser'):
+    try:
+      config.parse_args(module.make_parser(), line[words:])
+    except UserError as e:
+      raise UserError(f'Stage {name}: {e}') from e
+
+
 def _given(
     args: argparse.Namespace,
 ) -> Mapping[tuple[str, str], pathlib.Path]:
@@ -79,7 +100,7 @@ def _given(
     if not (equals and dot and path):
       raise UserError(
           f'--replace is {text!r}; expected STAGE.OUTPUT=FILE, such as'
-          ' label.pairs=mine.jsonl.'
+          ' labels.pairs=mine.jsonl.'
       )
     given[stage, output] = pathlib.Path(path).expanduser()
   return given

@@ -129,7 +129,7 @@ def add_form(parser: argparse.ArgumentParser) -> None:
       help='its SentencePiece file, where none is beside it',
   )
   add(
-      '--teacher_length', type=flags.whole(), default=released_rankers.LENGTH,
+      '--teacher_length', type=flags.whole(),
       help=f'its most tokens of query and passage; {released_rankers.LENGTH}',
   )
 
@@ -153,8 +153,17 @@ def cross_encoder(path: str, args: argparse.Namespace) -> Teacher:
   """The cross-encoder of a model_dir, or a released one."""
   if args.teacher_form is not None:
     return released_rankers.load(
-        path, args.teacher_form, args.teacher_vocabulary, args.teacher_length
+        path,
+        args.teacher_form,
+        args.teacher_vocabulary,
+        args.teacher_length or released_rankers.LENGTH,
     )
+  for name in ('teacher_vocabulary', 'teacher_length'):
+    if getattr(args, name) is not None:
+      raise UserError(
+          f'--{name} is of a released ranker: give --teacher_form, too, or'
+          ' leave it out. A cross-encoder that was trained here has its own.'
+      )
   folder = pathlib.Path(path)
   if folder.is_file():
     raise UserError(

@@ -12,7 +12,7 @@ import time
 
 import jax
 
-from dualenc_jax.commands import config, model_dir, runtime
+from dualenc_jax.commands import config, flags, model_dir, runtime
 from dualenc_jax.io import files
 from dualenc_jax.results import while_training
 from dualenc_jax.run import loop
@@ -23,6 +23,12 @@ _LOG = logging.getLogger(__name__)
 
 def main(argv: Sequence[str] | None = None) -> None:
   started = time.perf_counter()
+  args = config.parse_args(make_parser(), argv)
+  runtime.start(args.multihost)
+  train(build(args), args.allow_config_change, started)
+
+
+def make_parser() -> flags.Parser:
   parser = config.make_parser('train', __doc__)
   parser.add_argument('--model_dir', help='short for --gin.MODEL_DIR')
   parser.add_argument(
@@ -30,9 +36,7 @@ def main(argv: Sequence[str] | None = None) -> None:
       help='resume although the config differs from the one of MODEL_DIR',
   )
   runtime.add_flags(parser)
-  args = config.parse_args(parser, argv)
-  runtime.start(args.multihost)
-  train(build(args), args.allow_config_change, started)
+  return parser
 
 
 def build(args: argparse.Namespace) -> Experiment:

@@ -87,6 +87,7 @@ def facts(
 def report(
     counts: Mapping[str, object],
     pools: Mapping[int, Pool],
+    known: Mapping[int, Sequence[Candidate]],
     truth: Truth | None,
     rules: Rules,
 ) -> Iterator[str]:
@@ -96,6 +97,7 @@ def report(
   yield '|---|---|'
   for name, value in counts.items():
     text = f'{value:.4f}' if isinstance(value, float) else f'{value}'
+    text = '-' if value is None else text
     yield f'| {name.replace("_", " ")} | {text} |'
   if truth is None:
     yield '\nWithout --truth nothing says how many of the labels are right.'
@@ -111,10 +113,10 @@ def report(
         below=below,
         positives='best' if rules.positives == 'none' else rules.positives,
     )
-    found = labels.agreement(pools, truth, own)
+    found = labels.agreement(pools, known, truth, own)
     yield (
         f'| {above:g} / {below:g} | {found.coverage:.1%} |'
-        f' {found.positives:.1%} | {found.negatives:.1%} |'
+        f' {_percent(found.positives)} | {_percent(found.negatives)} |'
         f' {found.judged[0]:,}, {found.judged[1]:,} |'
     )
   yield '\n## Reliability\n'
@@ -131,6 +133,10 @@ def report(
     )
   error = labels.calibration_error(curve)
   yield f'\nExpected calibration error: {error:.4f}.'
+
+
+def _percent(share: float) -> str:
+  return '-' if np.isnan(share) else f'{share:.1%}'
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -140,13 +140,22 @@ def label(
   )
 
 
+def is_written(labelled: Labelled, rules: Rules) -> bool:
+  """Whether there is something to learn: a query without labels needs both."""
+  if LABELLED in labelled.origins:
+    return True
+  return bool(
+      labelled.positives and (labelled.negatives or not rules.num_negatives)
+  )
+
+
 class Agreement(NamedTuple):
   """How labels agree with the truth at two thresholds.
 
   Attributes:
     above: of positives.
     below: of negatives.
-    coverage: share of queries with a pseudo-positive.
+    coverage: share of queries that are written with a pseudo-positive.
     positives: share of judged pseudo-positives that are relevant; NaN for none.
     negatives: share of judged negatives that are not.
     judged: how many of each are judged.
@@ -162,22 +171,27 @@ class Agreement(NamedTuple):
 
 def agreement(
     pools: Mapping[int, Pool],
+    known: Mapping[int, Sequence[Candidate]],
     truth: Callable[[int, int], bool | None],
     rules: Rules,
 ) -> Agreement:
-  """Compares the labels of all queries with the truth.
+  """Compares a teacher's labels, those that are written, with the truth.
 
   Args:
     pools: candidates by query.
+    known: labelled positives by query.
     truth: (query, passage) -> whether it is relevant, None if nobody says.
     rules: the thresholds, and which positives.
   """
   right, covered = ([], []), 0
   for query, pool in pools.items():
-    found = label(query, (), pool, rules)
-    covered += bool(found.positives)
+    found = label(query, known[query], pool, rules)
+    if not is_written(found, rules):
+      continue
+    pseudo = found.positives[len(known[query]) :]
+    covered += bool(pseudo)
     for own, wanted, each in (
-        (right[0], True, found.positives),
+        (right[0], True, pseudo),
         (right[1], False, found.negatives),
     ):
       judged = [truth(query, c.passage) for c in each]

@@ -38,7 +38,7 @@ def write(
   """
   write_rows(folder / PAIRS, _pairs(ranked, kept, chosen, by_teacher))
   write_rows(folder / BY_ID, _by_id(ranked, kept, chosen, by_teacher))
-  text = '\n'.join(report(ranked, kept, chosen))
+  text = '\n'.join(report(ranked, kept, chosen, by_teacher))
   files.write(folder / REPORT, text + '\n')
   counts = {each.candidates.name: each.counts for each in kept}
   files.write_json(folder / FACTS, {**facts, 'counts': counts})
@@ -113,6 +113,7 @@ def report(
     ranked: RetrievalSet,
     kept: Sequence[Kept],
     chosen: Sequence[Sequence[Negative]],
+    by_teacher: bool,
 ) -> Iterator[str]:
   """Lines of Markdown: what was left out, scores, and examples to read."""
   yield '# Hard negatives\n'
@@ -120,10 +121,11 @@ def report(
   taken = np.array([len(each) for each in chosen])
   yield (
       f'\n{taken.sum():,} hard negatives of {np.count_nonzero(taken):,} of'
-      f' {len(taken):,} queries; {np.count_nonzero(taken == 0):,} have none.'
+      f' {len(taken):,} queries; the rest have none.'
   )
   for each in kept:
-    yield f'\n## Scores of {each.candidates.name}\n'
+    whose = "the teacher's, of" if by_teacher else 'of'
+    yield f'\n## Scores, {whose} {each.candidates.name}\n'
     yield from _histogram(each)
   yield '\n## Examples\n'
   with_some = np.flatnonzero(taken)

@@ -35,13 +35,22 @@ class Stage:
       flags.
   """
 
-  name: str
-  command: str
+  name: str = ''
+  command: str = ''
   flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   outputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
   inputs: Sequence[str | None] = ()
   changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   arguments: Sequence[str] = ()
+
+  def __post_init__(self):
+    for field in ('flags', 'outputs', 'changes'):
+      value = getattr(self, field)
+      if not isinstance(value, Mapping):
+        raise UserError(
+            f'Stage {self.name or "without a name"}: {field} is {value!r};'
+            " expected values by name, {'depth': 100}."
+        )
 
   def wanted(self) -> list[tuple[str, str]]:
     """(stage, output) of all that it reads of others."""
@@ -92,18 +101,25 @@ class Recipe:
       win.
   """
 
-  stages: Sequence[Stage]
+  stages: Sequence[Stage] = ()
   flags: Mapping[str, Mapping[str, Any]] = dataclasses.field(
       default_factory=dict
   )
 
   def __post_init__(self):
     outputs: dict[str, Mapping[str, str]] = {}
-    for stage in self.stages:
+    if not self.stages:
+      raise UserError('Recipe.stages is empty; expected stages.')
+    for number, stage in enumerate(self.stages, start=1):
       if not isinstance(stage, Stage):
         raise UserError(
             f'Recipe.stages holds {stage!r}; expected stages, in gin'
             ' @name/recipes.Stage().'
+        )
+      if not (stage.name and stage.command):
+        raise UserError(
+            f'Stage number {number} has no name or no command. Is the scope of'
+            ' its bindings, name/recipes.Stage, spelt as in Recipe.stages?'
         )
       if not re.fullmatch(r'\w+', stage.name) or stage.name in outputs:
         raise UserError(

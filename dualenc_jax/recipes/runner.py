@@ -62,6 +62,12 @@ def run(
   """
   places = _places(recipe, work_dir, given)
   for stage in recipe.stages:
+    for path in _inputs(stage):
+      if not path.exists():
+        raise UserError(
+            f'{path} does not exist; expected an input of stage {stage.name}.'
+        )
+  for stage in recipe.stages:
     own = [(stage.name, output) for output in stage.outputs]
     if own and all(each in given for each in own):
       yield Done(stage.name, GIVEN, None)
@@ -154,19 +160,26 @@ def _parts(
       **({'arguments': stage.arguments} if stage.arguments else {}),
       **{f'--{name}': value for name, value in stage.flags.items()},
   }
-  own = [*filter(None, stage.inputs)]
   # Files that are shipped change with the library.
-  own += [f for f in stage.values('gin_file') if pathlib.Path(f).is_file()]
-  for given in own:
+  own = [f for f in stage.values('gin_file') if pathlib.Path(f).is_file()]
+  for path in [*_inputs(stage), *map(pathlib.Path, own)]:
+    parts[f'content of {path}'] = content(path)
+  for pair in stage.wanted():
+    parts[f'content of {".".join(pair)}'] = content(places[pair])
+  return json.loads(json.dumps(parts, default=repr))
+
+
+def _inputs(stage: Stage) -> list[pathlib.Path]:
+  """The user's files and folders, there or not."""
+  found = []
+  for given in filter(None, stage.inputs):
     path = pathlib.Path(given).expanduser()
     # A plain word is the name of something shipped, as vocabularies have, and
     # what a bucket holds is known by its name.
     is_name = path.name == given and not path.suffix
     if path.exists() or not (is_name or '://' in given):
-      parts[f'content of {given}'] = content(path)
-  for pair in stage.wanted():
-    parts[f'content of {".".join(pair)}'] = content(places[pair])
-  return json.loads(json.dumps(parts, default=repr))
+      found.append(path)
+  return found
 
 
 def content(path: pathlib.Path) -> str:
@@ -218,9 +231,10 @@ def _set_aside(
   with files.writing(aside, 'another --work_dir'):
     folder.rename(aside)
   _LOG.warning('What it had made is kept in %s.', aside)
-  # A teacher's scores are known by what they are of, and cost the most.
-  scores = [*aside.glob('scores*.tsv'), *aside.glob('scores.json')]
-  for path in scores:
+  if any(key.startswith('content of') for key in changed):
+    return
+  # Of the same texts and teacher, and they cost the most.
+  for path in [*aside.glob('scores*.tsv'), *aside.glob('scores.json')]:
     files.make_folder(folder, 'another --work_dir')
     shutil.copy(path, folder)
 

@@ -220,6 +220,9 @@ def test_scores_of_a_file_beside_those_of_a_teacher(tiny, tmp_path):
     rerank.main(flags(tiny, out, path)[1:])
   with pytest.raises(UserError, match='looks like a file of scores, which'):
     rerank.main(flags(tiny, out, path, '--teacher_form=monot5')[1:])
+  (out / 'scores.tsv').unlink()
+  with pytest.raises(UserError, match='--teacher_length is of a released rank'):
+    rerank.main(flags(tiny, out, out, '--teacher_length=9')[1:])
 
 
 def test_a_teacher_that_does_not_help_is_told(tiny, tmp_path, capsys):

@@ -383,6 +383,14 @@ def test_queries_without_labels(tiny, tmp_path):
     mine.main([*asked[1:], '--margin=0.1'])
 
 
+def test_where_nothing_is_left_it_is_told(tiny, tmp_path, capsys):
+  cli.main(by_run(tiny, tmp_path, '--least_score=1000'))
+  said = capsys.readouterr().out
+  assert 'WARNING: nothing is left' in said and 'Train on them' not in said
+  with pytest.raises(UserError, match='--least_score.*is nan; expected a numb'):
+    mine.main(by_run(tiny, tmp_path, '--least_score=nan')[1:])
+
+
 def test_a_passage_with_an_answer_is_no_negative(tmp_path):
   root = pathlib.Path(__file__).parents[1] / 'data' / 'open_nq'
   cli.main([

@@ -1,5 +1,6 @@
 """Recipes: what runs, what is skipped, what is said."""
 
+import dataclasses
 import json
 import logging
 import os
@@ -152,14 +153,26 @@ def test_a_gin_file_that_has_changed(chain, tmp_path):
   assert run(recipe, tmp_path, copy) == {'first': 'ran'}
   assert run(recipe, tmp_path, copy) == {'first': 'as before'}
   own.write_text('A = 2')
-  # Scores that a teacher has computed are not lost.
-  (tmp_path / 'work/first/scores.tsv').write_text('q\tp\t1.0\n')
   assert run(recipe, tmp_path, copy) == {'first': 'ran'}
+  # Scores that a teacher has computed are not lost where flags change.
+  (tmp_path / 'work/first/scores.tsv').write_text('q\tp\t1.0\n')
+  more = Recipe([dataclasses.replace(recipe.stages[0], changes={'more': '!'})])
+  assert run(more, tmp_path, copy) == {'first': 'ran'}
   assert (tmp_path / 'work/first/scores.tsv').exists()
+  # Of other texts they are of no use.
+  source = pathlib.Path(chain.stages[0].inputs[0])
+  data = Recipe([
+      stage('first', str(source), flags=flags, inputs=[str(source)])
+  ])
+  run(data, tmp_path, copy)
+  (tmp_path / 'work/first/scores.tsv').write_text('q\tp\t1.0\n')
+  source.write_text('others')
+  assert run(data, tmp_path, copy) == {'first': 'ran'}
+  assert not (tmp_path / 'work/first/scores.tsv').exists()
   # A folder that no record tells of is nothing to go on in.
   (tmp_path / 'work/.stages/first.json').unlink()
   assert run(recipe, tmp_path, copy) == {'first': 'ran'}
-  assert (tmp_path / 'work/first.2').exists()
+  assert (tmp_path / 'work/first.3').exists()
 
 
 def test_until(chain, tmp_path):
@@ -188,11 +201,18 @@ def test_what_a_stage_does_not_make(tmp_path, chain):
         ([stage('a', 'x'), stage('a', 'x')], "A stage is called 'a'; expected"),
         ([stage('a b', 'x')], "A stage is called 'a b'; expected a word"),
         (['a'], "Recipe.stages holds 'a'; expected stages"),
+        ([], 'Recipe.stages is empty'),
+        ([Stage(command='mine')], 'Stage number 1 has no name or no command'),
     ],
 )
 def test_recipes_that_cannot_be(stages, message):
   with pytest.raises(UserError, match=message):
     Recipe(stages)
+
+
+def test_flags_that_have_no_names():
+  with pytest.raises(UserError, match="Stage a: flags is 'depth'; expected"):
+    Stage('a', 'mine', 'depth')
 
 
 def test_flags_become_arguments():
@@ -265,6 +285,24 @@ def test_through_the_command(tmp_path, capfd):
   ):
     with pytest.raises(UserError, match=message):
       command.main([*asked, *more])
+  own = tmp_path / 'own.gin'
+  for old, new, message in (
+      ("'vocabulary'", "'vocabulry'", "pieces: there is no command 'vocabulry"),
+      ("'size': 80", "'sise': 80", 'Stage pieces: unrecognized .*--sise=80'),
+      ("'size': 80", "'size': 'x'", 'Stage pieces: .*--size'),
+      ("'size': 80}", "'size': 80", r"Expected ',' or '}'. \(.*own.gin, line"),
+      ("'own.model'}", "'own.model'", 'own.gin, or a file .* is not closed'),
+      ('[@pieces/', '[@others/', 'Stage number 1 has no name or no command'),
+      ('recipes.Recipe.stages', 'STAGES', 'Recipe.stages is empty|TEXTS'),
+  ):
+    own.write_text(RECIPE.replace(old, new))
+    with pytest.raises(UserError, match=message):
+      command.main(asked)
+  own.write_text(RECIPE)
+  with pytest.raises(UserError, match='nowhere.jsonl does not exist; expected'):
+    command.main([*asked, '--gin.TEXTS=nowhere.jsonl'])
+  with pytest.raises(UserError, match='have no Recipe|stages is empty'):
+    command.main(['--gin_file=tasks/pairs.gin', asked[1]])
   with pytest.raises(UserError, match='TEXTS must be given'):
     command.main(asked[:2])
   with pytest.raises(UserError, match='Give --gin_file: recipes/pair.gin'):
