@@ -84,8 +84,13 @@ def _check(name: str, line: Sequence[str]) -> None:
       f'dualenc_jax.commands.{command.replace(" ", "_")}'
   )
   if hasattr(module, 'make_parser'):
+    parser = module.make_parser()
+    takes_gin = parser.get_default('gin_search_paths') is not None
     try:
-      config.parse_args(module.make_parser(), line[words:])
+      if takes_gin:
+        config.parse_args(parser, line[words:])
+      else:
+        parser.parse_args(line[words:])
     except UserError as e:
       raise UserError(f'Stage {name}: {e}') from e
 

@@ -349,6 +349,17 @@ def pair_flags(tmp_path):
   ]
 
 
+@pytest.mark.parametrize('name', ['pair', 'pair_ablations'])
+def test_commands_are_listed(tmp_path, capsys, name):
+  command.main([
+      f'--gin_file=recipes/{name}.gin', f'--work_dir={tmp_path / "work"}',
+      *pair_flags(tmp_path), '--list',
+  ])
+  said = capsys.readouterr().out
+  assert said.startswith('# retriever\ndualenc train --model_dir=')
+  assert ('dualenc compare' in said) == (name == 'pair_ablations')
+
+
 def test_rows_of_the_ablations(tmp_path):
   """Each differs from the whole in what its name says, and can be built."""
   config.load(
