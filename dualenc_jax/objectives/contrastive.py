@@ -13,6 +13,7 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.losses import blocks
 from dualenc_jax.losses.loss import Embeddings, NORM_TOLERANCE
 from dualenc_jax.models import DualEncoder
+from dualenc_jax.objectives import collapse
 from dualenc_jax.objectives.from_pairs import first_columns
 from dualenc_jax.objectives.objective import Run
 from dualenc_jax.objectives.of_towers import encode_side, OfTowers
@@ -62,7 +63,10 @@ class Contrastive(OfTowers):
       self, params: Any, batch: Any, key: jax.Array | None = None
   ) -> tuple[jax.Array, dict[str, jax.Array]]:
     embeddings = embed(self.model, params, batch, key, self.micro_batch_size)
-    return self.value(params.get('loss', {}), embeddings)
+    value, metrics = self.value(params.get('loss', {}), embeddings)
+    return value, {
+        **collapse.watched(embeddings.query, embeddings.passage), **metrics
+    }
 
   def value(
       self, params: Any, embeddings: Embeddings

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.objectives import collapse
 from dualenc_jax.parallel.partitioning import leaf_paths
 from dualenc_jax.run.experiment import (
   check_same_data,
@@ -24,6 +25,17 @@ from dualenc_jax.training.step import Plan, TrainState
 
 # Steps after which the loss should be below chance.
 _WARM_UP = 50
+# Steps of a collapsed tower in a row after which a run is stopped; it is warned
+# of after _WARM_UP of them.
+_COLLAPSED = 500
+_COLLAPSE = (
+    'the {} tower gives all texts nearly one embedding (effective rank'
+    ' {:.2f}) for {} steps in a row, and the loss, {:.3f}, is that of a model'
+    ' that knows nothing: it has collapsed. Lower LEARNING_RATE or raise'
+    ' TEMPERATURE; look for near-duplicates by `dualenc data check`, or mask'
+    ' them (FALSE_NEGATIVE_MARGIN); align towers that differ first'
+    ' (losses/matching.gin).'
+)
 _LOG = logging.getLogger(__name__)
 
 
@@ -198,13 +210,16 @@ def report(
 ) -> Hook:
   """Reports every step, and stops the run where a step has gone wrong.
 
-  It warns where the loss is above chance after the warm-up.
+  It warns where the loss is above chance after the warm-up, and where a tower
+  has collapsed, for which the run is stopped later.
   """
 
   chance = experiment.objective.chance(experiment)
+  in_a_row = 0
   recent = collections.deque(maxlen=_WARM_UP // 2)
 
   def call(run: Training) -> None:
+    nonlocal in_a_row
     values = jax.device_get(run.metrics)
     bad = step_lib.non_finite_tensors(values, paths)
     problem = experiment.objective.problem(values)
@@ -215,6 +230,16 @@ def report(
           ' finite. Lower the learning rate or raise the temperature, and run'
           ' again.'
       )
+    tower = collapse.collapsed(values, chance)
+    in_a_row = in_a_row + 1 if tower else 0
+    if tower and in_a_row in (_WARM_UP, _COLLAPSED):
+      said = _COLLAPSE.format(
+          tower, values[f'{tower}_rank'], in_a_row, float(values['loss'])
+      )
+      if in_a_row == _WARM_UP:
+        reporter.line(f'WARNING: step {run.step}: {said}')
+      else:
+        problem = said
     if problem:
       raise UserError(
           f'Step {run.step}: {problem} The run has stopped; what it saved'

@@ -1,0 +1,89 @@
+"""The watch over towers that give all texts one embedding."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+import tiny_run
+
+from dualenc_jax.commands import train
+from dualenc_jax.errors import UserError
+from dualenc_jax.objectives import collapse
+from dualenc_jax.run import loop
+
+
+def unit(x):
+  return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
+
+
+def of(x):
+  found = jax.device_get(collapse.watched(x, x[:1]))
+  assert found['passage_rank'] == pytest.approx(1, abs=1e-5)
+  return found['query_rank']
+
+
+def test_against_singular_values():
+  rng = np.random.default_rng(0)
+  for x in (
+      unit(rng.normal(size=(200, 32))),
+      unit(rng.normal(size=(300, 16)) + 2),
+  ):
+    rank = of(x)
+    first = x[:256].astype(np.float64)
+    powers = np.linalg.svd(first, compute_uv=False) ** 2
+    assert rank == pytest.approx(powers.sum() ** 2 / np.sum(powers**2), 1e-5)
+
+
+def test_the_extremes():
+  one = np.tile(unit(np.ones((1, 8))), (50, 1))
+  assert of(one) == pytest.approx(1, abs=1e-5)
+  assert of(np.eye(8, dtype=np.float32)) == 8
+
+
+@pytest.mark.parametrize(
+    'loss, query, passage, chance, tower',
+    [
+        (4.17, 9.3, 1.04, 4.174, 'passage'),
+        (4.17, 1.04, 9.3, 4.174, 'query'),
+        (4.17, 9.3, 8.1, 4.174, None),
+        # At the start of a run, and for a loss whose chance nobody knows.
+        (4.5, 1.04, 1.04, 4.174, None),
+        (4.17, 1.04, 1.04, None, None),
+    ],
+)
+def test_which_tower(loss, query, passage, chance, tower):
+  metrics = {'loss': loss, 'query_rank': query, 'passage_rank': passage}
+  assert collapse.collapsed(metrics, chance) == tower
+  assert collapse.collapsed({'loss': loss}, chance) is None
+
+
+@pytest.mark.slow
+def test_a_run_that_collapses_is_warned_of_and_stopped(
+    tmp_path, monkeypatch, capfd
+):
+  """Texts of one word, more or less often: to a bag nearly one text."""
+  rows = [
+      {'query': 'same ' * i + 'same', 'passage': 'same ' * i + 'same'}
+      for i in range(90)
+  ]
+  (tmp_path / 'same.jsonl').write_text(
+      ''.join(json.dumps(row) + '\n' for row in rows)
+  )
+  monkeypatch.setattr(loop, '_WARM_UP', 3)
+  monkeypatch.setattr(loop, '_COLLAPSED', 6)
+  flags = tiny_run.flags(
+      tmp_path, f'--gin.TRAIN_FILE={tmp_path / "same.jsonl"}',
+      '--gin.VALIDATION_FILE=None', '--gin.TEST_FILE=None', '--gin.STEPS=20',
+      '--gin.models.T5Encoder.num_layers=0', '--gin.PASSAGE_LENGTH=128',
+      '--gin.QUERY_LENGTH=128', '--gin.DROPOUT_RATE=0.0',
+      '--gin.TEMPERATURE=1.0',
+  )
+  with pytest.raises(UserError, match=r'Step \d+: the query tower .* 6 steps'):
+    train.main([*flags, f'--model_dir={tmp_path / "model"}'])
+  said = capfd.readouterr().err
+  assert 'the query tower gives all texts nearly one embedding' in said
+  assert 'WARNING: step ' in said and 'for 3 steps in a row' in said
+  lines = (tmp_path / 'model/metrics.jsonl').read_text().splitlines()
+  ranks = [json.loads(line)['query_rank'] for line in lines]
+  assert 5 <= len(ranks) < 20 and max(ranks) < 1.01
