@@ -86,4 +86,4 @@ def test_a_run_that_collapses_is_warned_of_and_stopped(
   assert 'WARNING: step ' in said and 'for 3 steps in a row' in said
   lines = (tmp_path / 'model/metrics.jsonl').read_text().splitlines()
   ranks = [json.loads(line)['query_rank'] for line in lines]
-  assert 5 <= len(ranks) < 20 and max(ranks) < 1.01
+  assert 5 <= len(ranks) < 20 and max(ranks) < 2
