@@ -1,0 +1,85 @@
+"""The nearest-neighbour divergence, against trees, loops and known values."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.spatial import cKDTree
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.evaluation import divergence
+
+
+def points(count, dim, seed=0, shift=0.0):
+  return np.random.default_rng(seed).normal(shift, size=(count, dim))
+
+
+@pytest.mark.parametrize('k', [1, 2, 5])
+@pytest.mark.parametrize('n, m, dim', [(40, 60, 3), (1500, 1100, 8)])
+def test_against_a_tree(k, n, m, dim):
+  x, y = points(n, dim), points(m, dim, 1, 0.5)
+  own = cKDTree(x).query(x, k + 1)[0][:, -1]
+  other = np.asarray(cKDTree(y).query(x, [k])[0])[:, 0]
+  expected = dim * np.mean(np.log(other / own)) + math.log(m / (n - 1))
+  found = divergence.knn_kl(x, y, k)
+  assert found.value == pytest.approx(expected, rel=1e-12)
+  assert found.low < found.value < found.high
+
+
+def test_against_loops_of_near_points():
+  """Far from the origin, where differences of products would be noise."""
+  x = 1000 + 1e-3 * points(30, 4)
+  y = 1000 + 1e-3 * points(20, 4, 1)
+  total = 0.0
+  for i, one in enumerate(x):
+    r = min(math.dist(one, b) for j, b in enumerate(x) if j != i)
+    total += math.log(min(math.dist(one, b) for b in y) / r)
+  expected = 4 / 30 * total + math.log(20 / 29)
+  assert divergence.knn_kl(x, y).value == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    'dim, shift, truth, off', [(1, 1.0, 0.5, 0.12), (5, 0.5, 0.625, 0.12)]
+)
+def test_of_normal_distributions(dim, shift, truth, off):
+  """KL of N(0, I) from N(shift, I) is dim shift^2 / 2."""
+  found = [
+      divergence.knn_kl(
+          points(3000, dim, seed), points(3000, dim, seed + 50, shift), k=5
+      )
+      for seed in range(3)
+  ]
+  assert np.mean([f.value for f in found]) == pytest.approx(truth, abs=off)
+
+
+def unit(x):
+  return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+def test_towers_that_match_and_that_do_not():
+  # Cones of ten dimensions in 64.
+  spread = points(2000, 10) @ points(10, 64, 1)
+  teacher, far = unit(spread + 5), unit(spread[::-1] - 5)
+  near = unit(teacher + 1e-3 * points(2000, 64, 2))
+  centre = unit(teacher.mean(axis=0) + 1e-3 * points(2000, 64, 3))
+  found = divergence.alignment(teacher, near)
+  assert found.points == 1000
+  # Of one distribution, whatever was paired.
+  assert abs(found.forward.value) < 3 and abs(found.floor.value) < 3
+  assert divergence.alignment(teacher, far).forward.value > 20
+  # A collapsed tower is told by the other direction.
+  collapsed = divergence.alignment(teacher, centre)
+  assert collapsed.reverse.value > 3 * collapsed.forward.value > 0
+  again = divergence.alignment(teacher, near)
+  assert again == found
+
+
+def test_what_has_no_divergence():
+  x = points(50, 4)
+  with pytest.raises(UserError, match='50 of 50 .* of both towers, so that'):
+    divergence.knn_kl(x, x)
+  with pytest.raises(UserError, match='2 of 51 .* of one tower'):
+    divergence.knn_kl(np.concatenate([x, x[:1]]), points(50, 4, 1))
+  for n, m in ((3, 9), (9, 2)):
+    with pytest.raises(UserError, match=f'{n} and {m} .* more than 3 of each'):
+      divergence.knn_kl(points(n, 2), points(m, 2, 1), k=3)
