@@ -73,6 +73,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
       ' _id and text, or TSV',
   )
   add(
+      '--skip_bad_rows', action='store_true',
+      help='leave out bad rows of --queries, and say how many',
+  )
+  add(
       '--depth', type=flags.whole(), default=DEPTH,
       help=f'the last rank that is looked at; {DEPTH}',
   )
@@ -119,7 +123,8 @@ def asked(args: argparse.Namespace) -> Asked:
   if args.queries is None:
     ranked = RetrievalSet.of_split(inputs, split)
   else:
-    ranked = _unlabelled(inputs, split, args.queries)
+    texts = Texts(args.queries, not args.skip_bad_rows)
+    ranked = _unlabelled(inputs, split, texts)
   return Asked(inputs, split, ranked, model)
 
 
@@ -139,17 +144,17 @@ def _runs(args: argparse.Namespace) -> Sequence[str]:
   return list(filter(None, args.run or ()))
 
 
-def _unlabelled(inputs: Any, split: str, path: str) -> RetrievalSet:
+def _unlabelled(inputs: Any, split: str, texts: Texts) -> RetrievalSet:
   """Queries of a file over what the task's split is ranked over."""
   task = inputs.task.for_split(split)
   cache = inputs.cache(task.corpus_split(split) or split)
-  own = dataclasses.replace(inputs, task=Texts(path)).cache('queries')
+  own = dataclasses.replace(inputs, task=texts).cache('queries')
   _, first = np.unique(fingerprints(own.query_texts), return_index=True)
   rows = np.sort(first)
   if repeated := len(own) - len(rows):
     _LOG.warning(
         '%s: %s of %s queries have the text of an earlier one, and are left'
-        ' out.', path, f'{repeated:,}', f'{len(own):,}',
+        ' out.', texts.path, f'{repeated:,}', f'{len(own):,}',
     )
   return RetrievalSet(
       own,

@@ -197,6 +197,21 @@ def test_of_queries_without_labels(tiny, tmp_path, capsys):
   )
 
 
+def test_bad_rows_of_queries(tiny, tmp_path):
+  _, made, _, _ = tiny
+  path = tmp_path / 'queries.jsonl'
+  rows = [{'_id': q, 'text': text} for q, text in made.queries.items()]
+  rows.append({'text': 'without an id'})
+  path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+  asked = flags(tiny, tmp_path / 'out', f'--queries={path}', '--above=0.6')[1:]
+  message = rf'queries.jsonl:{QUERIES + 1}: .*--skip_bad_rows'
+  with pytest.raises(UserError, match=message):
+    label.main(asked)
+  label.main([*asked, '--skip_bad_rows'])
+  counts = json.loads((tmp_path / 'out/labels.json').read_text())['counts']
+  assert counts['queries'] == QUERIES
+
+
 def test_what_is_not_judged_counts_for_nothing(tiny, tmp_path):
   """Of graded judgements; the others are unknown."""
   folder, made, _, scores = tiny
