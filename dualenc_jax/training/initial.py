@@ -41,6 +41,8 @@ class InitialCheckpoint:
     query_layers: of a query tower with an encoder of its own, the layers of the
       passage tower that it starts from, as of `light_query.layers`; rules come
       first. None takes the tensors of its names.
+    query_path: another checkpoint, from whose query tower token embedder and
+      encoder of this one's start, as DAFT's from a pre-trained one.
   """
 
   path: str | None = None
@@ -48,6 +50,7 @@ class InitialCheckpoint:
   drop: Sequence[str] = ()
   keep_optimizer: bool = False
   query_layers: str | Sequence[int] | None = None
+  query_path: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +104,10 @@ def plan_start(
     initial = InitialCheckpoint(initial)
   weights = opening.read(initial.path)
   check_same_vocabulary(weights, vocabulary)
+  query = None
+  if initial.query_path is not None:
+    query = opening.read(initial.query_path)
+    check_same_vocabulary(query, vocabulary)
   shapes = {}
   leaves = jax.tree.leaves(abstract_params)
   for name, leaf in zip(partitioning.leaf_paths(abstract_params), leaves):
@@ -108,11 +115,18 @@ def plan_start(
   if not initial.rules and 'encoder' in facts:
     _check_versions(weights, facts['encoder']['activations'])
   rules, drop = [*initial.rules], [*initial.drop]
-  if initial.query_layers is not None:
+  more = [], []
+  if query is not None:
+    more = light_query.rules_of_its_own(facts, weights, query)
+  elif initial.query_layers is not None:
     more = light_query.rules(initial.query_layers, facts, weights)
-    rules, drop = rules + more[0], drop + more[1]
-  sources = assignment.assign(shapes, weights, rules, drop)
-  check_activations(weights, facts, sources)
+  towers = weights if query is None else light_query.beside(weights, query)
+  sources = assignment.assign(shapes, towers, rules + more[0], drop + more[1])
+  of_query, others = light_query.apart(sources)
+  check_activations(weights, facts, others)
+  if query is not None:
+    check_activations(query, facts, of_query)
+  weights = towers
   return Start(weights, sources, initial.keep_optimizer)
 
 

@@ -5,12 +5,15 @@ Lyu (2023) from layers of the passage tower.
 """
 
 from collections.abc import Mapping, Sequence
+import dataclasses
 from typing import Any
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop.assignment import Rule
 from dualenc_jax.interop.weights import Weights
 
+# In front of the names of a query tower's own checkpoint.
+_OWN = 'query_checkpoint/'
 NAMED = ('first', 'last', 'spread', 'ends')
 SCRATCH = 'scratch'
 
@@ -71,14 +74,8 @@ def rules(
   Raises:
     UserError: the model has no query tower of its own, or as `layers`.
   """
-  if not facts.get('passage_encoder'):
-    raise UserError(
-        'QUERY_LAYERS_FROM is given, and the towers share their encoder. Give'
-        ' --gin_file=architectures/light_query.gin after the model.'
-    )
-  drop = []
-  if weights.passage_encoder is not None:
-    drop = ['(token_embedder|encoder)/.*']
+  _check_apart('QUERY_LAYERS_FROM', facts)
+  drop = _left(weights)
   if which == SCRATCH:
     return [('(token_embedder|encoder)/.*', None)], drop
   tower = weights.passage_encoder or weights.encoder
@@ -91,3 +88,72 @@ def rules(
   if own:
     found.append((r'(token_embedder|encoder)/(.*)', r'passage_\1/\2'))
   return found, drop
+
+
+def rules_of_its_own(
+    facts: Mapping[str, Any], weights: Weights, query: Weights
+) -> tuple[list[Rule], list[str]]:
+  """Rules, and what to drop, that start the query tower from a checkpoint.
+
+  They are over what `beside` has put together.
+
+  Args:
+    facts: of the model, as `models.describe` has them.
+    weights: the checkpoint of the passage tower and the projection.
+    query: the query tower's.
+
+  Raises:
+    UserError: the model has no query tower of its own, or one of another depth.
+  """
+  _check_apart('QUERY_CHECKPOINT_PATH', facts)
+  wanted, there = facts['encoder']['num_layers'], query.encoder.num_layers
+  if wanted != there:
+    raise UserError(
+        f'QUERY_LAYERS is {wanted}, and {query.path} has {there} layers; set'
+        f' QUERY_LAYERS={there}.'
+    )
+  drop = _left(weights)
+  unused = {
+      name.split('/')[0]
+      for name in query.tensors
+      if name.split('/')[0] not in ('token_embedder', 'encoder')
+  }
+  drop += [f'{_OWN}{part}/.*' for part in sorted(unused)]
+  return [('((?:token_embedder|encoder)/.*)', rf'{_OWN}\1')], drop
+
+
+def beside(weights: Weights, query: Weights) -> Weights:
+  """One checkpoint of two: the tensors of `query` under names of their own."""
+  own = {f'{_OWN}{name}': tensor for name, tensor in query.tensors.items()}
+  return dataclasses.replace(
+      weights,
+      path=f'{weights.path} and {query.path}',
+      tensors={**weights.tensors, **own},
+  )
+
+
+def apart(
+    sources: Mapping[str, str | None],
+) -> tuple[dict[str, str | None], dict[str, str | None]]:
+  """Sources in the query tower's checkpoint, by their names there; the rest."""
+  own = {
+      name: source.removeprefix(_OWN)
+      for name, source in sources.items()
+      if source is not None and source.startswith(_OWN)
+  }
+  return own, {n: s for n, s in sources.items() if n not in own}
+
+
+def _check_apart(what: str, facts: Mapping[str, Any]) -> None:
+  if not facts.get('passage_encoder'):
+    raise UserError(
+        f'{what} is given, and the towers share their encoder. Give'
+        ' --gin_file=architectures/light_query.gin after the model.'
+    )
+
+
+def _left(weights: Weights) -> list[str]:
+  """What has no use of a checkpoint with two encoders: its query tower."""
+  if weights.passage_encoder is None:
+    return []
+  return ['(token_embedder|encoder)/.*']

@@ -124,6 +124,35 @@ def test_from_scratch_and_from_towers_of_its_own(teacher, tmp_path):
     np.testing.assert_array_equal(again[name], before[f'passage_{name}'])
 
 
+@pytest.mark.slow
+def test_from_a_checkpoint_of_its_own(teacher, tmp_path):
+  small = tmp_path / 'small'
+  small.mkdir()
+  flags = tiny_run.flags(small, '--gin.SEED=1')
+  train.main([*flags, f'--model_dir={small / "model"}'])
+  light, there = started(
+      teacher, tmp_path, f'--gin.QUERY_CHECKPOINT_PATH={small / "model"}'
+  )
+  own = {n: t.read() for n, t in opening.read(small / 'model').tensors.items()}
+  assert f'encoder/layers_2/{KERNEL}' not in own
+  for name, value in own.items():
+    if not name.startswith('projection'):
+      np.testing.assert_array_equal(light[name], value)
+  for name, value in there.items():
+    of_light = name if name.startswith('projection') else f'passage_{name}'
+    np.testing.assert_array_equal(light[of_light], value)
+  # Of another number of layers.
+  with pytest.raises(UserError, match='QUERY_LAYERS is 3, and .* has 2 layers'):
+    check.main([
+        *tiny_run.flags(
+            tmp_path, *STILL, f'--gin.INITIAL_CHECKPOINT_PATH={teacher}',
+            f'--gin.QUERY_CHECKPOINT_PATH={small / "model"}',
+            '--gin.QUERY_LAYERS=3',
+        ),
+        '--no_compile',
+    ])
+
+
 def test_what_cannot_start(teacher, tmp_path):
   flags = tiny_run.flags(
       tmp_path, *DEEP, f'--gin.INITIAL_CHECKPOINT_PATH={teacher}',
