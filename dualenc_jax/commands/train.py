@@ -13,8 +13,9 @@ import time
 import jax
 
 from dualenc_jax.commands import config, flags, model_dir, runtime
+from dualenc_jax.errors import UserError
 from dualenc_jax.io import files
-from dualenc_jax.results import while_training
+from dualenc_jax.results import aligned, while_training
 from dualenc_jax.run import loop
 from dualenc_jax.run.experiment import describe, Experiment, make_plan
 
@@ -66,11 +67,14 @@ def train(
     if not jax.process_index():
       folder = pathlib.Path(experiment.model_dir)
       alone.enter_context(files.alone(folder, 'trains', 'another MODEL_DIR'))
-    loop.train(
+    ended = loop.train(
         experiment,
         plan,
         text,
-        while_training.hooks(experiment, plan),
+        [
+            *while_training.hooks(experiment, plan),
+            *aligned.hooks(experiment, plan),
+        ],
         ready=lambda: model_dir.write(
             experiment.model_dir, text, experiment.tokenizer.vocabulary.file
         ),
@@ -79,4 +83,13 @@ def train(
     )
   for line in while_training.verdict(experiment):
     _LOG.info('%s', line)
-  _LOG.info('Trained %d steps: %s', experiment.steps, experiment.model_dir)
+  if ended.early:
+    _LOG.info('It ended before step %d: %s', experiment.steps, ended.early)
+  elif experiment.until is not None:
+    raise UserError(
+        f'All {ended.step:,} steps of {experiment.model_dir} are trained, and'
+        ' the towers are not aligned as UNTIL wants it. Give more STEPS with'
+        ' --allow_config_change, a higher LEARNING_RATE or a larger'
+        ' run.UntilAligned.share, or UNTIL=None to take it as it is.'
+    )
+  _LOG.info('Trained %d steps: %s', ended.step, experiment.model_dir)

@@ -47,6 +47,7 @@ class Batches:
       cross-encoder; None keeps them apart.
     num_others: passages of as many other pairs of the batch that are hard
       negatives of a query, too, after its own.
+    sides: the texts that a batch has, where they are apart.
   """
 
   caches: Sequence[Cache]
@@ -61,6 +62,7 @@ class Batches:
   columns: Sequence[Column] = ()
   around: Around | None = None
   num_others: int = 0
+  sides: Sequence[str] = ('queries', 'passages')
 
   def __post_init__(self):
     if not 1 <= self.batch_size <= self.num_examples:
@@ -124,13 +126,13 @@ class Batches:
   @property
   def names(self) -> tuple[str, ...]:
     """What texts a batch has."""
-    return ('queries', 'passages') if self.around is None else ('pairs',)
+    return tuple(self.sides) if self.around is None else ('pairs',)
 
   @property
   def limits(self) -> tuple[int, ...]:
     """Most tokens of each of `names`."""
     if self.around is None:
-      return self.query_length, self.passage_length
+      return self._of_sides(self.query_length, self.passage_length)
     return (self.around.most(self.query_length, self.passage_length),)
 
   @functools.cached_property
@@ -138,8 +140,14 @@ class Batches:
     """Where each of `names` is found."""
     queries, passages = self.picker.queries, self.picker.passages
     if self.around is None:
-      return queries, passages
+      return self._of_sides(queries, passages)
     return (Joined(self.around, queries, passages),)
+
+  def _of_sides(self, queries: Any, passages: Any) -> tuple[Any, ...]:
+    """What is of the texts that a batch has, in their order."""
+    return tuple(
+        {'queries': queries, 'passages': passages}[side] for side in self.sides
+    )
 
   @property
   def num_candidates(self) -> int:
@@ -239,8 +247,10 @@ class Batches:
     """
     passages = picks.passages
     if self.around is None:
-      queries = picks.queries
-      return queries.reshape(self.cells, -1), passages.reshape(self.cells, -1)
+      return self._of_sides(
+          picks.queries.reshape(self.cells, -1),
+          passages.reshape(self.cells, -1),
+      )
     queries = np.broadcast_to(picks.queries[:, None], passages.shape)
     pairs = np.stack([np.where(passages < 0, -1, queries), passages], axis=-1)
     return (pairs.reshape(self.cells, -1, 2),)
@@ -273,16 +283,16 @@ def abstract_batch(
     array: Callable[[tuple[int, ...], Any], Any],
     columns: Sequence[Column] = (),
     num_positives: int = 0,
+    names: Sequence[str] = ('queries', 'passages'),
 ) -> dict[str, Any]:
   """What `Batches` yields, array(shape, dtype) in place of each array.
 
   Args are those of `Batches`, and the P of `positive_ids`; the shapes are of
-  the rows of queries and of passages, or of pairs alone.
+  the rows of `names`.
   """
   pairs, k = batch_size // cells, num_negatives
-  counts = {'queries': pairs, 'passages': pairs * (1 + k)}
-  if len(shapes) == 1:
-    counts = {'pairs': pairs * (1 + k)}
+  texts = {'queries': pairs, 'passages': pairs * (1 + k)}
+  counts = {name: texts.get(name, pairs * (1 + k)) for name in names}
   own = columns_lib.arrays(batch_size, k or None, columns, num_positives)
   return {
       **{

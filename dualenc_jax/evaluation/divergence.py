@@ -124,6 +124,13 @@ def alignment(
   )
 
 
+def effective_rank(x: np.ndarray) -> float:
+  """(tr C)^2 / tr C^2 of the second moments C of float [n, a]; 1 to a."""
+  x = np.asarray(x, np.float64)
+  moments = x.T @ x
+  return float(np.trace(moments) ** 2 / np.sum(moments**2))
+
+
 def _distances(
     x: np.ndarray, y: np.ndarray, k: int, is_same: bool
 ) -> np.ndarray:

@@ -132,7 +132,7 @@ def steps(path: pathlib.Path) -> list[int]:
 
 
 def read(path: pathlib.Path, step: int | None = None) -> Weights:
-  """The newest (or a chosen) checkpoint; raises UserError if there is none."""
+  """The best, the newest or a chosen checkpoint; UserError if there is none."""
   checkpoint = open_checkpoint(path, _wanted(path, step)[0])
   optimizer = _statistics(checkpoint.folder / 'optimizer')
   return dataclasses.replace(weights_of(checkpoint), optimizer=optimizer)
@@ -289,7 +289,20 @@ def _wanted(path: pathlib.Path, step: int | None) -> list[int]:
         f'{path} has no checkpoint{wanted}{known}. Train first, or give the'
         ' folder of a trained model.'
     )
-  return found[::-1] if step is None else [step]
+  if step is not None:
+    return [step]
+  best = [s for s in found if s == _best(path, found[-1])]
+  return best + [s for s in found[::-1] if s not in best]
+
+
+def _best(path: pathlib.Path, newest: int) -> int | None:
+  """The step that the run has kept as its best, if it has."""
+  meta = path / _CHECKPOINTS / str(newest) / 'meta/metadata'
+  try:
+    notes = json_file.read(meta, _AGAIN).get('notes', {})
+  except UserError:
+    return None
+  return notes.get('best', {}).get('step')
 
 
 def unstack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -209,6 +209,26 @@ class DualEncoder(nn.Module):
         self.passage_projection or self.projection,
     )
 
+  def pool_passage(self, tokens: jax.Array) -> jax.Array:
+    """What `project_passage` makes the embeddings of passages of.
+
+    Args:
+      tokens: int32 [R, L], a passage a row.
+
+    Returns:
+      float32 [R, E].
+    """
+    lengths, _ = one_a_row(tokens, None)
+    token_embedder = self.passage_token_embedder or self.token_embedder
+    encoder = self.passage_encoder or self.encoder
+    return mean_pool(encoder(token_embedder(tokens), lengths, None), lengths)[
+        :, 0
+    ]
+
+  def project_passage(self, pooled: jax.Array) -> jax.Array:
+    """Embeddings [..., D] of norm one, of pooled states [..., E]."""
+    return l2_normalize((self.passage_projection or self.projection)(pooled))
+
   def __call__(
       self, query_tokens: jax.Array, passage_tokens: jax.Array
   ) -> tuple[jax.Array, jax.Array]:

@@ -1,5 +1,6 @@
 """What is trained: from a batch to a value and metrics."""
 
+from dualenc_jax.objectives.alignment import Alignment
 from dualenc_jax.objectives.contrastive import Contrastive
 from dualenc_jax.objectives.from_pairs import FromPairs
 from dualenc_jax.objectives.matching import Matching
@@ -7,6 +8,7 @@ from dualenc_jax.objectives.objective import Batches, Objective, Run
 from dualenc_jax.objectives.ranking import Ranking
 
 __all__ = [
+    'Alignment',
     'Batches',
     'Contrastive',
     'FromPairs',

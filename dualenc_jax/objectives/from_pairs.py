@@ -28,6 +28,7 @@ class FromPairs(Objective):
     num_others: passages of other pairs that are hard negatives, too.
     micro_batch_size: pairs encoded at once; None for all of the batch.
     layout: how texts are put into rows.
+    sides: the texts that it reads.
   """
 
   model: Any
@@ -35,6 +36,7 @@ class FromPairs(Objective):
   micro_batch_size: int | None
   layout: Layout
   num_others: int = 0
+  sides = 'queries', 'passages'
 
   def check_feeding(self) -> None:
     """Raises UserError for attributes that cannot be."""
@@ -67,6 +69,7 @@ class FromPairs(Objective):
         run.extra_columns,
         self.around(run),
         self.num_others,
+        self.sides,
     )
 
   def abstract_batch(self, run: Run) -> Any:
@@ -80,15 +83,17 @@ class FromPairs(Objective):
     cells = self._cells(run)
     pairs = run.batch_size // cells
     candidates, num_positives = 1 + self.num_negatives + self.num_others, 0
+    around = self.around(run)
+    names = self.sides if around is None else ('pairs',)
     if isinstance(self.layout, Padded):
-      tokenizer, around = run.tokenizer, self.around(run)
-      lengths = tokenizer.query_length, tokenizer.passage_length
-      shapes = (
-          padded_shape(pairs, lengths[0]),
-          padded_shape(pairs * candidates, lengths[1]),
-      )
+      lengths = run.tokenizer.query_length, run.tokenizer.passage_length
+      texts = {
+          'queries': (pairs, lengths[0]),
+          'passages': (pairs * candidates, lengths[1]),
+      }
       if around is not None:
-        shapes = (padded_shape(pairs * candidates, around.most(*lengths)),)
+        texts['pairs'] = pairs * candidates, around.most(*lengths)
+      shapes = [padded_shape(*texts[name]) for name in names]
     else:
       num_positives = run.batches.picker.positives.most
       shapes = run.batches.shapes
@@ -101,6 +106,7 @@ class FromPairs(Objective):
         jax.ShapeDtypeStruct,
         run.extra_columns,
         num_positives,
+        names,
     )
 
   def check_mesh(self, partitioner: Partitioner) -> None:

@@ -1,6 +1,6 @@
 """A query tower learns the embeddings that another tower gives queries."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import dataclasses
 from typing import Any
 
@@ -11,8 +11,13 @@ from dualenc_jax.data import Layout, Packed
 from dualenc_jax.errors import UserError
 from dualenc_jax.models import DualEncoder
 from dualenc_jax.objectives.objective import Run
-from dualenc_jax.objectives.of_towers import encode_side, OfTowers
-from dualenc_jax.parallel import partitioning
+from dualenc_jax.objectives.of_towers import (
+  check_apart,
+  encode_queries,
+  encode_side,
+  OfTowers,
+  passage_tower,
+)
 
 DISTANCES = ('cosine', 'l2')
 # Of the root, whose derivative at 0 is none.
@@ -24,9 +29,9 @@ class Matching(OfTowers):
   """Embedding matching (EmbedDistill, Kim et al. 2023), of queries alone.
 
   The mean over queries q of 1 - cos(E_Q(q), E_P(q)), or of
-  ||E_Q(q) - E_P(q)||_2, where E_P, the passage tower, is the teacher: constant,
-  without dropout. Passages take no part, and an index of theirs stays what it
-  is while the projection is frozen (FREEZE).
+  ||E_Q(q) - E_P(q)||_2, where E_P, the passage tower, is the teacher: frozen,
+  without dropout. So is the projection that they share. Passages take no part,
+  and an index of theirs stays what it is.
 
   Attributes:
     model: a dual encoder whose query tower has an encoder of its own.
@@ -40,6 +45,7 @@ class Matching(OfTowers):
   micro_batch_size: int | None = None
   layout: Layout = Packed()
   num_negatives = 0
+  sides = ('queries',)
 
   def __post_init__(self):
     self.check_feeding()
@@ -48,20 +54,15 @@ class Matching(OfTowers):
           f'Matching.distance (DISTANCE) is {self.distance!r}; expected one of'
           f' {", ".join(DISTANCES)}.'
       )
-    if self.model.passage_encoder is None:
-      raise UserError(
-          'Matching teaches the query tower what the passage tower knows, and'
-          ' the two share their encoder. Give'
-          ' --gin_file=architectures/light_query.gin.'
-      )
+    check_apart('Matching', self.model)
+
+  @property
+  def frozen(self) -> Sequence[str]:
+    return passage_tower(self.model)
 
   def __call__(
       self, params: Any, batch: Any, key: jax.Array | None = None
   ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    queries = batch['queries']
-    cells, pairs = queries.num_cells, queries.num_texts
-    size, micro = cells * pairs, self.micro_batch_size
-
     def encode_cells(numbers, queries):
       own = encode_side(
           self.model, params, 'encode_query', queries, numbers, key
@@ -71,15 +72,7 @@ class Matching(OfTowers):
       )
       return own, jax.lax.stop_gradient(teacher)
 
-    if micro is not None:
-      partitioning.check_micro_batch_size(micro, size)
-    numbers = batch.get('numbers', jnp.arange(size, dtype=jnp.uint32))
-    own, teacher = partitioning.map_rows(
-        encode_cells,
-        None if micro is None else micro // pairs,
-        numbers.reshape(cells, pairs),
-        queries,
-    )
+    own, teacher = encode_queries(encode_cells, batch, self.micro_batch_size)
     cosines = jnp.sum(own * teacher, axis=-1)
     distances = 1.0 - cosines
     if self.distance == 'l2':

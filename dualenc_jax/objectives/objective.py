@@ -39,6 +39,8 @@ class Run(Protocol):
     seed: of the order of the examples.
     caches: token caches of the training split, one for each part of a mixture;
       they are built when first asked for.
+    corpora: likewise of the passages that these queries are ranked over, of the
+      parts that have such.
     rates: share of each cache; None for one cache.
     extra_columns: what a training batch has beside the columns of every
       dataset.
@@ -50,6 +52,7 @@ class Run(Protocol):
   batch_size: int
   seed: int
   caches: Sequence[Cache]
+  corpora: Sequence[Cache]
   rates: Sequence[float] | None
   extra_columns: Sequence[Column]
   batches: Batches
@@ -78,6 +81,44 @@ class Objective(Protocol):
       The value, float32 [], and metrics, float32 [], `loss` among them.
     """
 
+  @property
+  def frozen(self) -> Sequence[str]:
+    """Parameters that it never trains, as `Optimizer.freeze` has them."""
+    return ()
+
+  def memory(self, run: Run) -> Any:
+    """What steps read and change beside the parameters, abstract; () of most.
+
+    It is saved with every checkpoint. Leading axes go over the data axis.
+    """
+    del run
+    return ()
+
+  def fill(self, run: Run, params: Any) -> Any:
+    """`memory` on the mesh, as the first step is to find it."""
+    del run, params
+    return ()
+
+  def step(
+      self, params: Any, memory: Any, batch: Any, key: jax.Array | None
+  ) -> tuple[jax.Array, dict[str, jax.Array], Any]:
+    """The value and the metrics of a batch, and the memory after it."""
+    value, metrics = self(params, batch, key)
+    return value, metrics, memory
+
+  def constants(self, run: Run, params: Any) -> Mapping[str, Any]:
+    """What every batch of a run has beside what `batches` makes.
+
+    It is made once, before the first step of a process, and stays on the mesh;
+    leading axes go over the data axis.
+
+    Args:
+      run: whose.
+      params: that the run starts from, or goes on with.
+    """
+    del run, params
+    return {}
+
   def batches(self, run: Run) -> Batches:
     """The training batches.
 
@@ -86,7 +127,7 @@ class Objective(Protocol):
     """
 
   def abstract_batch(self, run: Run) -> Any:
-    """A usual batch, ShapeDtypeStruct in place of arrays."""
+    """A usual batch with the constants, ShapeDtypeStruct in place of arrays."""
 
   def check_vocabulary(self, vocabulary: Vocabulary) -> None:
     """Raises UserError unless it is the model's; called as a run is made."""

@@ -1,16 +1,18 @@
 """What all objectives of a dual encoder have in common."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from dualenc_jax.errors import UserError
 from dualenc_jax.inference.embedder import Embedder
 from dualenc_jax.models import describe, DualEncoder, model_params
 from dualenc_jax.models.cost import describe_tower
 from dualenc_jax.objectives.from_pairs import encode_texts, FromPairs
 from dualenc_jax.objectives.objective import Run
+from dualenc_jax.parallel import partitioning
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.text.text_rows import TextRows
 
@@ -48,7 +50,7 @@ class OfTowers(FromPairs):
     """Encodes with `model_params` of a train state's parameters.
 
     Args:
-      params: abstract parameters with their shardings.
+      params: parameters with their shardings; only these are looked at.
       partitioner: the mesh.
       batch_size: most rows that a device encodes at once.
     """
@@ -90,3 +92,48 @@ def encode_side(
     )
 
   return encode_texts(encode_rows, texts, numbers)
+
+
+def encode_queries(
+    encode_cells: Callable[..., Any],
+    batch: dict[str, Any],
+    micro_batch_size: int | None,
+) -> Any:
+  """Runs a function of queries over a batch, a micro-batch at a time.
+
+  Args:
+    encode_cells: numbers uint32 [c, P] of pairs and their queries -> arrays
+      [c, P, ...].
+    batch: of C cells of P queries, B = C P.
+    micro_batch_size: queries at once; None for all.
+
+  Returns:
+    Its arrays, [B, ...].
+  """
+  queries = batch['queries']
+  cells, pairs = queries.num_cells, queries.num_texts
+  if micro_batch_size is not None:
+    partitioning.check_micro_batch_size(micro_batch_size, cells * pairs)
+  numbers = batch.get('numbers', jnp.arange(cells * pairs, dtype=jnp.uint32))
+  found = partitioning.map_rows(
+      encode_cells,
+      None if micro_batch_size is None else micro_batch_size // pairs,
+      numbers.reshape(cells, pairs),
+      queries,
+  )
+  return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), found)
+
+
+def check_apart(what: str, model: DualEncoder) -> None:
+  """Raises UserError unless queries have an encoder of their own."""
+  if model.passage_encoder is None:
+    raise UserError(
+        f'{what} trains the query tower alone, and the towers share their'
+        ' encoder. Give --gin_file=architectures/light_query.gin.'
+    )
+
+
+def passage_tower(model: DualEncoder) -> Sequence[str]:
+  """Rules over all parameters of passages, a shared projection among them."""
+  shared = [] if model.passage_projection is not None else ['projection/.*']
+  return 'passage_.*', *shared

@@ -1,6 +1,6 @@
 """Evaluation while training, before the first step too, and what it changed."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 import dataclasses
 import functools
 import logging
@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from dualenc_jax.data import Cache
+from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import by_scores, evaluation, rerank
 from dualenc_jax.evaluation.evaluation import Evaluation
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
@@ -51,6 +52,11 @@ def hooks(experiment: Experiment, plan: Plan) -> list[Hook]:
   evaluate = _evaluator(experiment, plan)
   if not experiment.eval_every or evaluate is None:
     return []
+  if experiment.keep_best is not None and SPLIT not in experiment.task.splits():
+    raise UserError(
+        f'KEEP_BEST is given, and the task {experiment.task.task_name} has no'
+        f' {SPLIT} split to tell by. Give one, or KEEP_BEST=None.'
+    )
   return [
       Hook(lambda run: tell_overlap(experiment), at_start=True, at_end=False),
       *(
@@ -251,6 +257,35 @@ def _hook(
         if group == SPLIT:
           model_dir = pathlib.Path(experiment.model_dir)
           _calibrate(evaluate, run.step, len(part.corpus), model_dir)
+    if group == SPLIT and experiment.keep_best is not None:
+      _note_best(experiment, found.metrics, run)
     return found.metrics
 
   return Hook(measure, experiment.eval_every, at_start=True, group=group)
+
+
+def _note_best(
+    experiment: Experiment, metrics: Mapping[str, float], run: Training
+) -> None:
+  """Has the best step so far saved, and ends the run that has none for long."""
+  name, patience = experiment.keep_best, experiment.patience
+  if name not in metrics:
+    raise UserError(
+        f'KEEP_BEST is {name!r}; the evaluations on split {SPLIT} have'
+        f' {", ".join(metrics)}. Expected one of them.'
+    )
+  if not run.step:
+    return
+  best = run.notes.get('best')
+  if best is None or metrics[name] > best['value']:
+    run.notes['best'] = {
+        'step': run.step, 'metric': name, 'value': metrics[name], 'since': 0
+    }
+    run.save = True
+    return
+  best['since'] += 1
+  if patience is not None and best['since'] >= patience:
+    run.notes['ended'] = (
+        f'{name} has not risen for {best["since"]} evaluations; it was best at'
+        f' step {best["step"]}, {best["value"]:.4f}.'
+    )

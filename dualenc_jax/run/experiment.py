@@ -30,6 +30,7 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.io.files import default_cache_dir
 from dualenc_jax.objectives import Batches, Objective
 from dualenc_jax.objectives.objective import check, check_whole
+from dualenc_jax.run.until import UntilAligned
 from dualenc_jax.training import (
   initial,
   InitialCheckpoint,
@@ -60,6 +61,12 @@ class Experiment:
     seed: of parameters, dropout and the order of examples.
     checkpoint_every: steps between checkpoints; there is one at the end, too.
     keep_checkpoints: how many of the newest to keep.
+    keep_best: a metric of the evaluations on the validation split, 'nDCG@10';
+      the checkpoint with the highest is kept, too, and is then the model of
+      `model_dir`. None takes the newest.
+    patience: evaluations in a row without a new best after which the run ends;
+      None for no such end.
+    until: when a run ends before its last step; None for no such end.
     eval_every: steps between evaluations on the validation split, 0 for none.
     eval_queries: queries of the fixed sub-corpus that these use.
     eval_passages: its passages; all relevant ones are among them.
@@ -83,6 +90,9 @@ class Experiment:
   seed: int = 0
   checkpoint_every: int = 1000
   keep_checkpoints: int = 3
+  keep_best: str | None = None
+  patience: int | None = None
+  until: UntilAligned | None = None
   eval_every: int = 1000
   eval_queries: int = 1000
   eval_passages: int = 10000
@@ -106,6 +116,24 @@ class Experiment:
         'eval_batch_size',
     ):
       check_whole(f'Experiment.{name}', getattr(self, name), 1)
+    if self.patience is not None:
+      check_whole('Experiment.patience (PATIENCE)', self.patience, 1)
+    for name in ('keep_best', 'until'):
+      if getattr(self, name) is not None and not self.eval_every:
+        raise UserError(
+            f'{name.upper()} is given, and EVAL_EVERY is 0: expected'
+            ' evaluations on the validation split, which decide.'
+        )
+    if self.patience is not None and self.keep_best is None:
+      raise UserError(
+          'PATIENCE is given without KEEP_BEST: expected the metric whose best'
+          ' value is waited for, such as nDCG@10.'
+      )
+    if not isinstance(self.until, UntilAligned | None):
+      raise UserError(
+          f'UNTIL is {self.until!r}; expected, in gin,'
+          ' UNTIL = @run.UntilAligned().'
+      )
     for task in self.watch_tasks:
       dataset.check('Experiment.watch_tasks', task)
     self.objective.check_vocabulary(self.tokenizer.vocabulary)
@@ -118,6 +146,16 @@ class Experiment:
   def caches(self) -> list[Cache]:
     """Token caches of what is trained on, one for each part of a mixture."""
     return [self._prepare(task, 'train') for task, _ in self.task.parts()]
+
+  @functools.cached_property
+  def corpora(self) -> list[Cache]:
+    """Token caches of what training queries are ranked over, but `caches`."""
+    found = []
+    for task, _ in self.task.parts():
+      split = task.corpus_split('train')
+      if split is not None:
+        found.append(self._prepare(task.for_split(split), split))
+    return found
 
   @property
   def rates(self) -> list[float] | None:
@@ -159,6 +197,7 @@ def make_plan(experiment: Experiment) -> Plan:
       experiment.optimizer,
       experiment.partitioner,
       experiment.seed,
+      experiment.objective.memory(experiment),
   )
 
 

@@ -4,7 +4,7 @@ import collections
 from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 import logging
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -50,6 +50,8 @@ class Training:
     train_step: (state, batch) -> (state, metrics).
     batches: (step, cells) -> batch.
     metrics: of the last step, on the devices.
+    notes: what hooks remember, JSON; it is saved with every checkpoint.
+    save: whether a hook wants a checkpoint of this step.
   """
 
   step: int
@@ -57,6 +59,13 @@ class Training:
   train_step: Callable[..., Any]
   batches: Callable[..., Any]
   metrics: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  notes: dict[str, Any] = dataclasses.field(default_factory=dict)
+  save: bool = False
+
+  @property
+  def ended(self) -> str | None:
+    """Why the run has ended before its last step, if it has."""
+    return self.notes.get('ended')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +79,7 @@ class Hook:
     at_end: call it after the last step, too.
     late: call it when the next step is under way, so that it may wait for the
       metrics of this one; but before any other hook, and after the last step.
+    saves: call it at whatever step a hook before it wants a checkpoint, too.
     group: of the numbers that it returns, such as 'validation'.
   """
 
@@ -78,7 +88,20 @@ class Hook:
   at_start: bool = False
   at_end: bool = True
   late: bool = False
+  saves: bool = False
   group: str = ''
+
+
+class Ended(NamedTuple):
+  """How a run has ended.
+
+  Attributes:
+    step: steps taken.
+    early: why it ended before its last step; None where it did not.
+  """
+
+  step: int
+  early: str | None
 
 
 class Hooks:
@@ -101,11 +124,16 @@ class Hooks:
     self._call_late()
     if any(hook.late and self._is_due(hook, now.step) for hook in self._hooks):
       self._waiting = dataclasses.replace(now, state=None)
-    due = [h for h in self._hooks if not h.late and self._is_due(h, now.step)]
+    others = [hook for hook in self._hooks if not hook.late]
+    due = any(self._is_due(hook, now.step) for hook in others)
     if due or now.step == self._last:
       self._call_late()
-    for hook in due:
-      self._call(hook, now)
+    now.save = False
+    for hook in others:
+      if self._is_due(hook, now.step) or (hook.saves and now.save):
+        self._call(hook, now)
+      if now.ended:
+        self._last = now.step
     if due:
       self._reporter.pause()
 
@@ -137,16 +165,18 @@ def train(
     ready: Callable[[], None] = lambda: None,
     allow_other_data: bool = False,
     started: float | None = None,
-) -> None:
-  """Trains, or goes on training, until `experiment.steps`.
+) -> Ended:
+  """Trains, or goes on training, until `experiment.steps` or a hook ends it.
 
   Args:
     experiment: the run.
     plan: `make_plan` of it.
     config: its gin config, saved in every checkpoint.
-    hooks: called after those that report and save.
+    hooks: called between the one that reports and the one that saves, so that
+      a checkpoint has what they have found at its step.
     ready: called once data and checkpoints are known to be good.
-    allow_other_data: resume although the examples are not those of before.
+    allow_other_data: resume although the examples are not those of before, or
+      a hook had ended the run.
     started: `time.perf_counter()` at the program's start, for the log.
 
   Raises:
@@ -159,11 +189,21 @@ def train(
   batches = experiment.batches
   state, meta = initial_state(plan, checkpoints, start)
   first, data = meta['step'], data_position(experiment)
+  notes = meta.get('notes', {})
   if first and not allow_other_data:
     check_same_data(meta['data'], data)
   for line in experiment.objective.describe_batches(experiment, first):
     _LOG.info('%s', line)
   ready()
+  if allow_other_data:
+    notes.pop('ended', None)
+  if notes.get('ended'):
+    return Ended(first, notes['ended'])
+  objective = experiment.objective
+  if not first:
+    state = state._replace(memory=objective.fill(experiment, state.params))
+  constants = objective.constants(experiment, state.params)
+  checkpoints.best = notes.get('best', {}).get('step')
   meta = {
       'run_id': meta['run_id'],
       'data': data,
@@ -175,12 +215,12 @@ def train(
   reporter = Reporter(
       experiment.model_dir, first, steps, experiment.batch_size, started
   )
-  run = Training(first, state, plan.train_step, batches)
+  run = Training(first, state, plan.train_step, batches, notes=notes)
   call_hooks = Hooks(
       [
           report(experiment, leaf_paths(plan.abstract.params), reporter),
-          save(experiment, checkpoints, meta),
           *hooks,
+          save(experiment, checkpoints, meta),
       ],
       first,
       steps,
@@ -191,11 +231,13 @@ def train(
   try:
     if first < steps:
       call_hooks(run)
-    while run.step < steps:
+    while run.step < steps and not run.ended:
       batch = partitioner.to_device(run.batches(run.step, cells))
       note_shape(batch, seen, run)
       with jax.transfer_guard('disallow'):
-        run.state, run.metrics = run.train_step(run.state, batch)
+        run.state, run.metrics = run.train_step(
+            run.state, {**batch, **constants} if constants else batch
+        )
       run.step += 1
       call_hooks(run)
   finally:
@@ -203,6 +245,7 @@ def train(
       reporter.close()
     finally:
       checkpoints.wait()
+  return Ended(run.step, run.ended)
 
 
 def report(
@@ -269,9 +312,11 @@ def save(
 
   def call(run: Training) -> None:
     data = {**meta['data'], 'next_step': run.step}
-    checkpoints.save(run.state, run.step, {**meta, 'data': data})
+    kept = {'notes': run.notes} if run.notes else {}
+    checkpoints.best = run.notes.get('best', {}).get('step')
+    checkpoints.save(run.state, run.step, {**meta, **kept, 'data': data})
 
-  return Hook(call, experiment.checkpoint_every)
+  return Hook(call, experiment.checkpoint_every, saves=True)
 
 
 def note_shape(batch: Any, seen: set[Any], run: Training) -> None:

@@ -1,11 +1,11 @@
 """Checkpoints of a run: asynchronous, atomic, restored onto any mesh.
 
-A checkpoint holds three items: `params`, `optimizer` and `meta` (JSON: step,
-data position, the whole gin config). Orbax writes each into a temporary
-folder and renames it when it is complete.
+A checkpoint holds `params`, `optimizer`, `meta` (JSON: step, data position, the
+whole gin config) and, where an objective has one, its `memory`. Orbax writes
+each into a temporary folder and renames it when it is complete.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import logging
 import pathlib
@@ -41,21 +41,34 @@ class Checkpoints:
     self._broken = self.folder.parent / 'broken_checkpoints'
     self._keep = keep
     self._manager = None
+    # A step that stays, however many come after it.
+    self.best: int | None = None
 
   @property
   def manager(self) -> ocp.CheckpointManager:
     if self._manager is None:
       self._manager = ocp.CheckpointManager(
           self.folder,
-          options=ocp.CheckpointManagerOptions(max_to_keep=self._keep),
+          options=ocp.CheckpointManagerOptions(preservation_policy=self),
           # Given here, so that metadata can be read before any save.
           item_handlers={
               'params': ocp.StandardCheckpointHandler(),
               'optimizer': ocp.StandardCheckpointHandler(),
+              'memory': ocp.StandardCheckpointHandler(),
               'meta': ocp.JsonCheckpointHandler(),
           },
       )
     return self._manager
+
+  def should_preserve(
+      self, checkpoints: Sequence[Any], **_: Any
+  ) -> Sequence[bool]:
+    """Which checkpoints, oldest first, Orbax is to keep."""
+    newest = len(checkpoints) - self._keep
+    return [
+        i >= newest or each.step == self.best
+        for i, each in enumerate(checkpoints)
+    ]
 
   def steps(self) -> list[int]:
     """Steps of the complete checkpoints, oldest first."""
@@ -72,12 +85,14 @@ class Checkpoints:
     Raises:
       UserError: this or the previous, asynchronous save failed.
     """
+    items = {'params': state.params, 'optimizer': state.opt_state}
+    if jax.tree.leaves(state.memory):
+      items['memory'] = state.memory
     with self._explained():
       self.manager.save(
           step,
           args=ocp.args.Composite(
-              params=ocp.args.StandardSave(state.params),
-              optimizer=ocp.args.StandardSave(state.opt_state),
+              **{name: ocp.args.StandardSave(x) for name, x in items.items()},
               meta=ocp.args.JsonSave({**meta, 'step': step}),
           ),
           force=True,
@@ -135,11 +150,12 @@ class Checkpoints:
       UserError: the checkpoint is of another model, or none can be read.
     """
     unreadable = {}
+    wanted = {'params': abstract.params, 'optimizer': abstract.opt_state}
+    if jax.tree.leaves(abstract.memory):
+      wanted['memory'] = abstract.memory
     for step in reversed(self.steps()):
       try:
-        restored = self._restore_items(
-            step, {'params': abstract.params, 'optimizer': abstract.opt_state}
-        )
+        restored = self._restore_items(step, wanted)
       except _NOT_DAMAGE:
         raise
       except Exception as e:  # Damage takes many forms; any of them is one.
@@ -151,6 +167,7 @@ class Checkpoints:
           jax.device_put(jax.numpy.int32(step), abstract.step.sharding),
           restored.params,
           restored.optimizer,
+          restored.get('memory', abstract.memory),
       )
       return state, restored.meta
     if unreadable:

@@ -153,7 +153,9 @@ def start_from(start: Start, state: TrainState) -> TrainState:
     parts = [sources[part] for part in own.layer_names(name, leaf.shape)]
     leaves[i] = _place(leaf, name, parts, tensors)
   _LOG.info('%s', start)
-  return TrainState(state.step, treedef.unflatten(leaves), opt_state)
+  return state._replace(
+      params=treedef.unflatten(leaves), opt_state=opt_state
+  )
 
 
 def _check_versions(weights: Weights, mine: Sequence[str]) -> None:

@@ -104,11 +104,13 @@ class TrainState(NamedTuple):
     step: steps taken, int32 [].
     params: the objective's.
     opt_state: optax state.
+    memory: of the objective, beside the parameters; () of most.
   """
 
   step: jax.Array
   params: Any
   opt_state: Any
+  memory: Any = ()
 
 
 class Plan(NamedTuple):
@@ -130,12 +132,14 @@ def plan(
     optimizer: Optimizer,
     partitioner: Partitioner,
     seed: int,
+    memory: Any = (),
 ) -> Plan:
   """Traces parameters and optimizer state; computes nothing.
 
-  Dropout of step k depends on (seed, k) alone. Beside the objective's metrics
-  come `gradient_norm`, `learning_rate` and `gradient_squares`, the squared norm
-  of each gradient in the order of `partitioning.leaf_paths(params)`.
+  `memory` is the objective's, abstract; at first it is zeros. Dropout of step k
+  depends on (seed, k) alone. Beside the objective's metrics come
+  `gradient_norm`, `learning_rate` and `gradient_squares`, the squared norm of
+  each gradient in the order of `partitioning.leaf_paths(params)`.
 
   Raises:
     UserError: sizes that do not divide, rules that match nothing.
@@ -143,12 +147,18 @@ def plan(
   key = functools.partial(jax.random.key, seed)
   boxed = jax.eval_shape(lambda: objective.init(key()))
   abstract_params = nn.unbox(boxed)
+  optimizer = dataclasses.replace(
+      optimizer, freeze=(*optimizer.freeze, *objective.frozen)
+  )
   transform = optimizer.build(abstract_params)
 
   def init() -> TrainState:
     params = nn.unbox(objective.init(key()))
     return TrainState(
-        jnp.zeros((), jnp.int32), params, transform.init(params)
+        jnp.zeros((), jnp.int32),
+        params,
+        transform.init(params),
+        jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), memory),
     )
 
   def train_step(state: TrainState, batch: Any):
@@ -156,9 +166,12 @@ def plan(
     dropout = jax.random.fold_in(key(impl='threefry2x32'), state.step)
 
     def value(params):
-      return objective(params, batch, dropout)
+      value, *rest = objective.step(params, state.memory, batch, dropout)
+      return value, rest
 
-    (_, metrics), grads = jax.value_and_grad(value, has_aux=True)(state.params)
+    (_, (metrics, memory)), grads = jax.value_and_grad(value, has_aux=True)(
+        state.params
+    )
     updates, opt_state = transform.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
     squares = jnp.stack(
@@ -171,7 +184,7 @@ def plan(
         'gradient_squares': squares,
         'learning_rate': rate,
     }
-    return TrainState(state.step + 1, params, opt_state), metrics
+    return TrainState(state.step + 1, params, opt_state, memory), metrics
 
   def scoped_step(state, batch):
     with partitioner.scope():
@@ -185,6 +198,7 @@ def plan(
       partitioner.state_shardings(
           abstract.opt_state, abstract_params, param_shardings
       ),
+      jax.tree.map(lambda _: partitioner.rows, memory),
   )
   return Plan(
       with_shardings(abstract, shardings),

@@ -1,0 +1,194 @@
+"""A query tower learns to find passages that another tower has embedded."""
+
+from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dualenc_jax import losses
+from dualenc_jax.data import Batches, Layout, Packed
+from dualenc_jax.losses import blocks
+from dualenc_jax.losses.loss import Embeddings
+from dualenc_jax.models import DualEncoder, model_params
+from dualenc_jax.objectives import collapse, passage_states
+from dualenc_jax.objectives.objective import Run
+from dualenc_jax.objectives.of_towers import (
+  check_apart,
+  encode_queries,
+  encode_side,
+  OfTowers,
+  passage_tower,
+)
+from dualenc_jax.objectives.passage_states import Passages
+
+# Rows that a device encodes at once.
+_ENCODED_AT_ONCE = 256
+
+
+class _OverCorpus(losses.InBatchSoftmax):
+  """The softmax of each query over one set of passages, that of all."""
+
+  def query_blocks(self) -> tuple[blocks.Block, ...]:
+    return (blocks.QUERY_HARD,)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Targeted(Batches):
+  """Batches that say which of all passages each query's is."""
+
+  all_passages: Passages | None = None
+
+  def __call__(self, step: int, cells: Any = slice(None)) -> dict[str, Any]:
+    batch = super().__call__(step, cells)
+    low, high = batch['passage_ids'].astype(np.uint64).T
+    numbers = self.all_passages.numbers(low | high << np.uint64(32))
+    return {**batch, 'targets': numbers.astype(np.int32)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Alignment(OfTowers):
+  """Stage 1 of DAFT (Leonhardt et al. 2022): the query tower alone is trained.
+
+  The mean over pairs (q, p) of
+
+    log sum_{d in C(q)} exp s(q, d) - s(q, p),
+
+  where C(q) is the whole corpus but for other labelled passages of q. As the
+  passage tower is frozen, without dropout, what it makes of the corpus is
+  constant: it is encoded once, and the softmax is exact at every step, without
+  a negative that is stale or left out.
+
+  Attributes:
+    model: a dual encoder whose query tower has an encoder of its own.
+    similarity: how vectors are compared.
+    train_projection: of the passage tower's pooled states, which are what is
+      kept then, the shared projection is trained; the paper's algorithm 1 can
+      be read either way. An index of passages stays valid without.
+    whole_corpus: the corpus of the task is searched, too, where it has one
+      beside the passages of its pairs.
+    micro_batch_size: queries encoded at once; None for all of the batch.
+    layout: how texts are put into rows.
+  """
+
+  model: DualEncoder
+  similarity: losses.Similarity = losses.Similarity()
+  train_projection: bool = False
+  whole_corpus: bool = True
+  micro_batch_size: int | None = None
+  layout: Layout = Packed()
+  num_negatives = 0
+  sides = ('queries',)
+
+  def __post_init__(self):
+    self.check_feeding()
+    check_apart('Alignment', self.model)
+
+  @property
+  def frozen(self) -> Sequence[str]:
+    rules = passage_tower(self.model)
+    if not self.train_projection:
+      return rules
+    return 'passage_(token_embedder|encoder)/.*',
+
+  @property
+  def _method(self) -> str:
+    return 'pool_passage' if self.train_projection else 'encode_passage'
+
+  @property
+  def _features(self) -> int:
+    """Of what the passage tower makes of a passage."""
+    if self.train_projection:
+      return self.model.passage_token_embedder.features
+    return self.model.projection.features
+
+  def init(self, key: jax.Array) -> Any:
+    params = super().init(key)
+    own = self.similarity.init()
+    return {**params, 'loss': own} if own else params
+
+  def batches(self, run: Run) -> Batches:
+    found = super().batches(run)
+    return _Targeted(
+        **{f.name: getattr(found, f.name) for f in dataclasses.fields(found)},
+        all_passages=Passages(
+            run.caches, run.corpora if self.whole_corpus else ()
+        ),
+    )
+
+  def abstract_batch(self, run: Run) -> Any:
+    return {
+        **super().abstract_batch(run),
+        'targets': jax.ShapeDtypeStruct((run.batch_size,), np.int32),
+        **passage_states.shapes(
+            len(run.batches.all_passages), self._features, run.batch_size
+        ),
+    }
+
+  def constants(self, run: Run, params: Any) -> Mapping[str, Any]:
+    embedder = self.embedder(params, run.partitioner, _ENCODED_AT_ONCE)
+    return passage_states.on_mesh(
+        run.batches.all_passages,
+        embedder,
+        model_params(params),
+        self._method,
+        self._features,
+        run.batch_size,
+        run.partitioner,
+    )
+
+  def __call__(
+      self, params: Any, batch: Any, key: jax.Array | None = None
+  ) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def encode_cells(numbers, queries):
+      return encode_side(
+          self.model, params, 'encode_query', queries, numbers, key
+      )
+
+    query = encode_queries(encode_cells, batch, self.micro_batch_size)
+    passages = batch['states']
+    if self.train_projection:
+      passages = self.model.apply(
+          {'params': model_params(params)}, passages, method='project_passage'
+      )
+    size = len(query)
+
+    def by_query(x):
+      """Rows of the corpus as if each query had brought some of them."""
+      return x.reshape(size, -1, *x.shape[1:])
+
+    embeddings = Embeddings(
+        query,
+        jnp.take(passages, batch['targets'], axis=0),
+        by_query(passages),
+        query_ids=batch['query_ids'],
+        passage_ids=batch['passage_ids'],
+        negative_ids=by_query(batch['state_ids']),
+        negative_valid=by_query(batch['state_valid']),
+        positive_ids=batch.get('positive_ids'),
+        columns={n: batch[n] for n in ('weights',) if n in batch},
+    )
+    value, metrics = losses.evaluate(
+        _OverCorpus(bidirectional=False),
+        self.similarity,
+        params.get('loss', {}),
+        embeddings,
+    )
+    ranks = collapse.watched(query, embeddings.passage)
+    return value, {**ranks, **metrics}
+
+  def describe(self, run: Run) -> Iterator[str]:
+    yield from super().describe(run)
+    trained = ' and the projection' if self.train_projection else ''
+    yield f'Alignment: the query tower{trained} is trained, softmax over all.'
+
+  def describe_batches(self, run: Run, step: int) -> Iterator[str]:
+    yield from super().describe_batches(run, step)
+    passages = len(run.batches.all_passages)
+    yield f'Passages that every query is scored against: {passages:,}.'
+
+  def chance(self, run: Run) -> float | None:
+    return math.log(len(run.batches.all_passages))

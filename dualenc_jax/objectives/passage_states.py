@@ -1,0 +1,166 @@
+"""What a frozen passage tower makes of all passages of a run, encoded once."""
+
+from collections.abc import Sequence
+import logging
+from typing import Any
+
+import jax
+import numpy as np
+
+from dualenc_jax.data.cache import Cache
+from dualenc_jax.errors import UserError
+from dualenc_jax.inference.embedder import Embedder
+from dualenc_jax.io import finite, machine
+from dualenc_jax.io.forecast import gigabytes
+from dualenc_jax.io.progress import Progress
+from dualenc_jax.parallel.partitioning import Partitioner
+from dualenc_jax.text.ragged import as_uint32_pairs
+
+# Of a device's memory; the rest is for the step.
+_SHARE_OF_MEMORY = 0.6
+_LOG = logging.getLogger(__name__)
+
+
+class Passages:
+  """The different passages of token caches, each once.
+
+  Attributes:
+    fingerprints: of their tokens, uint64 [N], ascending.
+  """
+
+  def __init__(self, caches: Sequence[Cache], corpora: Sequence[Cache] = ()):
+    """Reads no tokens.
+
+    Args:
+      caches: whose passages and hard negatives count.
+      corpora: whose passages do, too.
+    """
+    self._parts = [
+        tuple(
+            getattr(cache, f'{text}_{what}')
+            for what in ('tokens', 'fingerprints')
+        )
+        for cache in (*caches, *corpora)
+        for text in ('passage', 'negative')
+    ]
+    numbers = [
+        first + np.flatnonzero(tokens.lengths)
+        for first, (tokens, _) in zip(self._firsts, self._parts)
+    ]
+    found = [
+        fingerprints[own - first]
+        for first, own, (_, fingerprints) in zip(
+            self._firsts, numbers, self._parts
+        )
+    ]
+    self.fingerprints, first = np.unique(
+        np.concatenate(found), return_index=True
+    )
+    self._rows = np.concatenate(numbers)[first]
+
+  @property
+  def _firsts(self) -> np.ndarray:
+    return np.cumsum([0, *(len(tokens) for tokens, _ in self._parts)])
+
+  def __len__(self) -> int:
+    return len(self.fingerprints)
+
+  def numbers(self, fingerprints: np.ndarray) -> np.ndarray:
+    """Which passages these are, of some that are known."""
+    return np.searchsorted(self.fingerprints, fingerprints)
+
+  def encode(
+      self, embedder: Embedder, params: Any, method: str, out: np.ndarray
+  ) -> None:
+    """Fills the first N rows of float32 [N or more, F].
+
+    Args:
+      embedder: of the model.
+      params: the model's.
+      method: 'encode_passage' or 'pool_passage'.
+      out: where to.
+    """
+    with Progress('Encoding', len(self), 'passages') as progress:
+      firsts = self._firsts
+      for (tokens, _), first, last in zip(self._parts, firsts, firsts[1:]):
+        here = np.flatnonzero((self._rows >= first) & (self._rows < last))
+        rows = self._rows[here] - first
+        for positions, found in embedder.batches(method, params, tokens, rows):
+          out[here[positions]] = found
+          progress(len(positions))
+    finite.check_rows('passage states', out[: len(self)])
+
+
+def shapes(passages: int, features: int, multiple: int) -> dict[str, Any]:
+  """`on_mesh`, abstract.
+
+  Args:
+    passages: N.
+    features: F of their states.
+    multiple: what divides the rows; there are as few as can be.
+  """
+  rows = -(-passages // multiple) * multiple
+  return {
+      'states': jax.ShapeDtypeStruct((rows, features), np.float32),
+      'state_ids': jax.ShapeDtypeStruct((rows, 2), np.uint32),
+      'state_valid': jax.ShapeDtypeStruct((rows,), bool),
+  }
+
+
+def on_mesh(
+    passages: Passages,
+    embedder: Embedder,
+    params: Any,
+    method: str,
+    features: int,
+    multiple: int,
+    partitioner: Partitioner,
+) -> dict[str, jax.Array]:
+  """The states of all passages, rows over the data axis.
+
+  Args:
+    passages: N of them.
+    embedder: of the model.
+    params: the model's.
+    method: as of `Passages.encode`.
+    features: F, what it returns.
+    multiple: as of `shapes`.
+    partitioner: the mesh.
+
+  Returns:
+    states float32 [N', F], state_ids uint32 [N', 2], their fingerprints, and
+    state_valid bool [N'], False in the padding.
+
+  Raises:
+    UserError: they do not fit the devices, or are not finite.
+  """
+  abstract = shapes(len(passages), features, multiple)
+  devices, there = partitioner.mesh.shape['data'], machine.device_memory()
+  rows = abstract['states'].shape[0]
+  needed = rows * (4 * features + 9) // devices
+  said = (
+      f'The states of {len(passages):,} passages take {gigabytes(needed)} on'
+      f' each of {devices} devices'
+  )
+  if there is not None and needed > _SHARE_OF_MEMORY * there:
+    raise UserError(
+        f'{said}, which have {gigabytes(there)} each, and the step needs some,'
+        ' too. Expected at most 60% of it: take more devices, or'
+        ' WHOLE_CORPUS=False for the passages of the training pairs alone.'
+    )
+  _LOG.info('%s.', said)
+  states = np.zeros(abstract['states'].shape, np.float32)
+  passages.encode(embedder, params, method, states)
+  ids = np.zeros(abstract['state_ids'].shape, np.uint32)
+  ids[: len(passages)] = as_uint32_pairs(passages.fingerprints)
+  found = {
+      'states': states,
+      'state_ids': ids,
+      'state_valid': np.arange(rows) < len(passages),
+  }
+  return {
+      name: jax.make_array_from_callback(
+          host.shape, partitioner.rows, lambda i, host=host: host[i]
+      )
+      for name, host in found.items()
+  }

@@ -1,0 +1,96 @@
+"""When alignment is done: DAFT's criterion (Leonhardt et al. 2022, alg. 1)."""
+
+import dataclasses
+import math
+import numbers
+from typing import Any
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.objectives.objective import check_whole
+
+
+@dataclasses.dataclass(frozen=True)
+class UntilAligned:
+  """Ends a run when both towers put queries into the same places.
+
+  With KL the divergence of `evaluation.divergence.alignment` on the validation
+  queries, KL_0 that before the first step, and a floor measured on the passage
+  tower alone, the run ends as soon as
+
+    KL - floor < share (KL_0 - floor),
+
+  or as KL has not fallen for `patience` evaluations in a row.
+
+  Attributes:
+    share: of the excess at the start that may be left.
+    threshold: in nats; in place of the above the run ends at KL < threshold.
+      DAFT's is 250, which is of its 512 dims and its number of queries.
+    patience: None for no such end.
+    queries: the most that are looked at, half of them by each tower.
+    k: which nearest neighbour.
+    least_rank: effective rank of the query tower's embeddings, as a share of
+      that of the passage tower's, below which they are taken for collapsed and
+      the run goes on: KL cannot tell.
+  """
+
+  share: float = 0.2
+  threshold: float | None = None
+  patience: int | None = 3
+  queries: int = 4000
+  k: int = 1
+  least_rank: float = 0.5
+
+  def __post_init__(self):
+    for name, least, most in (('share', 0.0, 1.0), ('least_rank', 0.0, 1.0)):
+      value = getattr(self, name)
+      if not (isinstance(value, numbers.Real) and least <= value < most):
+        raise UserError(
+            f'UntilAligned.{name} is {value!r}; expected a number from'
+            f' {least:g} up to, not including, {most:g}.'
+        )
+    if self.threshold is not None and not (
+        isinstance(self.threshold, numbers.Real)
+        and math.isfinite(self.threshold)
+    ):
+      raise UserError(
+          f'UntilAligned.threshold is {self.threshold!r}; expected a number, of'
+          ' nats, or None for the share of the start.'
+      )
+    for name, least in (('queries', 2), ('k', 1)):
+      check_whole(f'UntilAligned.{name}', getattr(self, name), least)
+    if self.patience is not None:
+      check_whole('UntilAligned.patience', self.patience, 1)
+
+  def limit(self, start: float, floor: float) -> float:
+    """The divergence below which a run ends."""
+    if self.threshold is not None:
+      return self.threshold
+    return floor + self.share * (start - floor)
+
+  def end(
+      self, notes: dict[str, Any], divergence: float, floor: float, rank: float
+  ) -> str | None:
+    """Why to end after an evaluation; None to go on.
+
+    Args:
+      notes: what it remembers from one evaluation to the next, {} before the
+        first, which is before the first step.
+      divergence: KL.
+      floor: its floor.
+      rank: of the query tower's embeddings, over the passage tower's.
+    """
+    if not notes:
+      notes.update(start=divergence, best=divergence, since=0)
+      return None
+    fell = divergence < notes['best']
+    notes['since'] = 0 if fell else notes['since'] + 1
+    notes['best'] = min(divergence, notes['best'])
+    limit = self.limit(notes['start'], floor)
+    if divergence < limit and rank >= self.least_rank:
+      return f'aligned, the divergence {divergence:.1f} is below {limit:.1f}.'
+    if self.patience is not None and notes['since'] >= self.patience:
+      return (
+          f'the divergence has not fallen for {notes["since"]} evaluations; it'
+          f' is {divergence:.1f}, and below {limit:.1f} was aimed at.'
+      )
+    return None
