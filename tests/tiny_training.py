@@ -159,6 +159,7 @@ def make_state(abstract, separate_towers=False, params=None):
               jax.tree.map(
                   lambda a: np.zeros(a.shape, a.dtype), abstract.opt_state
               ),
+              (),
           ),
           tuple(jax.tree.map(lambda a: a.sharding, abstract)),
       )
