@@ -23,7 +23,7 @@ import sys
 from dualenc_jax.commands import cli, config, flags, runtime
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import files
-from dualenc_jax.recipes import Recipe, runner
+from dualenc_jax.recipes import Recipe, runner, sweep
 from dualenc_jax.suggest import did_you_mean
 
 
@@ -37,12 +37,14 @@ def main(argv: Sequence[str] | None = None) -> None:
   recipe = config.build(Recipe)
   config.check_effect(args.gin_bindings)
   config.check_macros_effect(args.gin_bindings)
+  for text in args.sweep:
+    recipe = sweep(recipe, *_sweep(text))
   names = [stage.name for stage in recipe.stages]
   if args.until is not None and args.until not in names:
     raise UserError(
         f'--until is {args.until!r}; expected one of {", ".join(names)}.'
     )
-  given, work_dir = _given(args), pathlib.Path(args.work_dir)
+  given, work_dir = _given(args, recipe), pathlib.Path(args.work_dir)
   for name, line in runner.command_lines(recipe, work_dir, given):
     _check(name, line)
   if args.list:
@@ -65,8 +67,14 @@ def make_parser() -> flags.Parser:
   add = parser.add_argument
   add('--work_dir', required=True, help='a folder for each stage is in it')
   add(
-      '--replace', action='append', default=[], metavar='STAGE.OUTPUT=FILE',
-      help='your own in place of what a stage makes; repeatable',
+      '--replace', action='append', default=[], metavar='STAGE[.OUTPUT]=FILE',
+      help='your own in place of what a stage makes, or of its folder;'
+      ' repeatable',
+  )
+  add(
+      '--sweep', action='append', default=[], metavar='NAME=VALUE,VALUE',
+      help='the stages that have the macro NAME, and those that need what they'
+      ' make, once for each value; repeatable',
   )
   add('--until', metavar='STAGE', help='the last stage to run')
   add('--list', action='store_true', help='print the commands, run nothing')
@@ -95,19 +103,39 @@ def _check(name: str, line: Sequence[str]) -> None:
       raise UserError(f'Stage {name}: {e}') from e
 
 
+def _sweep(text: str) -> tuple[str, Sequence[str]]:
+  name, equals, values = text.partition('=')
+  if not (name and equals and values):
+    raise UserError(
+        f'--sweep is {text!r}; expected NAME=VALUE,VALUE, such as'
+        ' QUERY_LAYERS=1,2,4.'
+    )
+  return f'gin.{name}', [value.strip() for value in values.split(',')]
+
+
 def _given(
-    args: argparse.Namespace,
+    args: argparse.Namespace, recipe: Recipe
 ) -> Mapping[tuple[str, str], pathlib.Path]:
+  outputs = {stage.name: stage.outputs for stage in recipe.stages}
   given = {}
   for text in args.replace:
     name, equals, path = text.partition('=')
     stage, dot, output = name.partition('.')
-    if not (equals and dot and path):
+    if not (equals and stage and path and (output or not dot)):
       raise UserError(
           f'--replace is {text!r}; expected STAGE.OUTPUT=FILE, such as'
-          ' labels.pairs=mine.jsonl.'
+          ' labels.pairs=mine.jsonl, or STAGE=FOLDER for all that it makes.'
       )
-    given[stage, output] = pathlib.Path(path).expanduser()
+    own = pathlib.Path(path).expanduser()
+    if dot:
+      given[stage, output] = own
+    elif stage not in outputs:
+      raise UserError(
+          f'--replace={text}: there is no stage'
+          f' {stage!r}.{did_you_mean(stage, outputs)}'
+      )
+    else:
+      given |= {(stage, o): own / part for o, part in outputs[stage].items()}
   return given
 
 

@@ -1,5 +1,6 @@
 """Commands run one after the other, each on what those before it have made."""
 
 from dualenc_jax.recipes.recipe import Recipe, Stage
+from dualenc_jax.recipes.sweep import sweep
 
-__all__ = ['Recipe', 'Stage']
+__all__ = ['Recipe', 'Stage', 'sweep']

@@ -9,7 +9,8 @@ from typing import Any
 from dualenc_jax.errors import UserError
 from dualenc_jax.suggest import did_you_mean
 
-_PLACE = re.compile(r'\{(\w+)\.(\w+)\}')
+# '{stage.output}'
+PLACE = re.compile(r'\{(\w+)\.(\w+)\}')
 FOLDER = '{folder}'
 
 
@@ -56,7 +57,7 @@ class Stage:
     """(stage, output) of all that it reads of others."""
     values = [*_flat([*self.flags.values(), *self.arguments])]
     texts = [text for text in values if isinstance(text, str)]
-    found = [pair for text in texts for pair in _PLACE.findall(text)]
+    found = [pair for text in texts for pair in PLACE.findall(text)]
     return list(dict.fromkeys(found))
 
   def values(self, flag: str) -> list[str]:
@@ -74,7 +75,7 @@ class Stage:
     """
 
     def placed(text: str) -> str:
-      text = _PLACE.sub(lambda m: str(places[m.groups()]), text)
+      text = PLACE.sub(lambda m: str(places[m.groups()]), text)
       return text.replace(FOLDER, str(folder))
 
     argv = [*self.command.split(), *map(placed, self.arguments)]

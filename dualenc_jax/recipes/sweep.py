@@ -1,0 +1,102 @@
+"""A recipe whose stages are there once for each value of a flag."""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import re
+from typing import Any
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.recipes.recipe import PLACE, Recipe, Stage
+from dualenc_jax.suggest import did_you_mean
+
+
+def sweep(recipe: Recipe, flag: str, values: Sequence[str]) -> Recipe:
+  """Repeats what depends on a flag.
+
+  A stage that has the flag is there once for each value, with '_VALUE' after
+  its name; so is one that wants an output of such a stage. A list that wants
+  such outputs, as that of what is compared, has those of all values instead.
+
+  Args:
+    recipe: the stages.
+    flag: of some of them: 'gin.QUERY_LAYERS'.
+    values: of it, as a command line has them.
+
+  Raises:
+    UserError: no stage has it, or two values make one name.
+  """
+  suffixes = [re.sub(r'\W+', '_', value).strip('_') for value in values]
+  if len({*suffixes}) < len(values) or not all(suffixes):
+    raise UserError(
+        f'--sweep={flag} has the values {", ".join(values)}; expected different'
+        ' ones, whose letters and digits can be told apart.'
+    )
+  stages, swept = [], set()
+  for stage in map(recipe.with_flags, recipe.stages):
+    spread = _spread(stage, swept, suffixes)
+    mine = flag in stage.flags or any(
+        name in swept for name, _ in spread.wanted()
+    )
+    if not mine:
+      stages.append(spread)
+      continue
+    swept.add(stage.name)
+    for value, suffix in zip(values, suffixes):
+      own = dict(spread.flags)
+      if flag in own:
+        own[flag] = value
+      stages.append(
+          dataclasses.replace(
+              spread,
+              name=f'{stage.name}_{suffix}',
+              flags={n: _renamed(x, swept, suffix) for n, x in own.items()},
+              arguments=_renamed(spread.arguments, swept, suffix),
+          )
+      )
+  if not swept:
+    known = {n for s in map(recipe.with_flags, recipe.stages) for n in s.flags}
+    raise UserError(
+        f'--sweep={flag}: no stage of the recipe has that'
+        f' flag.{did_you_mean(flag, sorted(known))}'
+    )
+  return Recipe(stages)
+
+
+def _spread(stage: Stage, swept: set[str], suffixes: Sequence[str]) -> Stage:
+  """The stage with lists that have what they want of all values."""
+
+  def each(values: Any) -> Any:
+    if not isinstance(values, (list, tuple)):
+      return values
+    found = []
+    for value in values:
+      repeated = isinstance(value, str) and _wants(value, swept)
+      found += (
+          [_renamed(value, swept, suffix) for suffix in suffixes]
+          if repeated
+          else [each(value)]
+      )
+    return found
+
+  flags: Mapping[str, Any] = {n: each(x) for n, x in stage.flags.items()}
+  return dataclasses.replace(
+      stage, flags=flags, arguments=each(stage.arguments)
+  )
+
+
+def _wants(text: str, swept: set[str]) -> bool:
+  return any(name in swept for name, _ in PLACE.findall(text))
+
+
+def _renamed(value: Any, swept: set[str], suffix: str) -> Any:
+  """A value that wants of the stages of one value what it wanted before."""
+  if isinstance(value, (list, tuple)):
+    return [_renamed(each, swept, suffix) for each in value]
+  if not isinstance(value, str):
+    return value
+
+  def rename(match: re.Match[str]) -> str:
+    name, output = match.groups()
+    return f'{{{name}_{suffix}.{output}}}' if name in swept else match[0]
+
+  return PLACE.sub(rename, value)

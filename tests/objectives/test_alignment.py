@@ -1,0 +1,238 @@
+"""A query tower aligned to a frozen one, by commands, against NumPy."""
+
+import json
+
+import numpy as np
+import pytest
+import scipy.special
+import tiny_run
+
+import dualenc_jax
+from dualenc_jax.commands import check, cli, train
+from dualenc_jax.errors import UserError
+from dualenc_jax.interop import opening, own
+
+DEEP = ['--gin.models.T5Encoder.num_layers=4', '--gin.DROPOUT_RATE=0.1']
+TEMPERATURE = 0.05
+
+
+@pytest.fixture(scope='module')
+def teacher(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('teacher')
+  flags = tiny_run.flags(folder, *DEEP, '--gin.STEPS=20')
+  train.main([*flags, f'--model_dir={folder / "model"}'])
+  return folder / 'model'
+
+
+def flags(folder, teacher, *more):
+  return tiny_run.flags(
+      folder,
+      *DEEP,
+      '--gin_file=losses/alignment.gin',
+      f'--gin.INITIAL_CHECKPOINT_PATH={teacher}',
+      f'--gin.TEMPERATURE={TEMPERATURE}',
+      *more,
+  )
+
+
+def tensors(folder):
+  return {n: t.read() for n, t in opening.read(folder).tensors.items()}
+
+
+def logged(folder, group='train'):
+  lines = (folder / 'metrics.jsonl').read_text().splitlines()
+  return [row for row in map(json.loads, lines) if row['group'] == group]
+
+
+def rows_of(folder):
+  """The pairs, and all that is ranked: passages and hard negatives."""
+  lines = (folder / 'train.jsonl').read_text().splitlines()
+  rows = [json.loads(line) for line in lines]
+  negatives = [text for row in rows for text in row['negatives']]
+  passages = [row['passage'] for row in rows]
+  return rows, sorted({*passages, *negatives})
+
+
+def over_corpus(model, rows, corpus):
+  """The mean over all pairs, dense, in float64."""
+  queries = model.encode_queries([row['query'] for row in rows])
+  passages = np.asarray(model.encode_passages(corpus), np.float64)
+  scores = np.asarray(queries, np.float64) @ passages.T / TEMPERATURE
+  own = [corpus.index(row['passage']) for row in rows]
+  for i, row in enumerate(rows):
+    # What is another labelled passage of the query is none of its negatives.
+    for j, other in enumerate(rows):
+      if other['query'] == row['query'] and own[j] != own[i]:
+        scores[i, own[j]] = -np.inf
+  positive = scores[np.arange(len(rows)), own]
+  losses = scipy.special.logsumexp(scores, axis=1) - positive
+  return losses.mean(), np.mean(positive >= scores.max(axis=1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('trained', [False, True])
+def test_the_loss_is_the_softmax_over_the_whole_corpus(
+    teacher, tmp_path, trained
+):
+  """One batch of all the pairs, at rate 0; two of them share a query."""
+  light = tmp_path / 'light'
+  given = flags(
+      tmp_path, teacher, '--gin.STEPS=1', '--gin.LEARNING_RATE=0.0',
+      '--gin.BATCH_SIZE=96', '--gin.MICRO_BATCH_SIZE=32',
+      '--gin.DROPOUT_RATE=0.0', f'--gin.TRAIN_PROJECTION={trained}',
+  )
+  path = tmp_path / 'train.jsonl'
+  lines = path.read_text().splitlines()
+  first, second = json.loads(lines[0]), json.loads(lines[1])
+  lines[1] = json.dumps({**second, 'query': first['query']})
+  path.write_text('\n'.join(lines))
+  train.main([*given, f'--model_dir={light}'])
+  rows, corpus = rows_of(tmp_path)
+  model = dualenc_jax.Retriever.from_dir(light)
+  expected, accuracy = over_corpus(model, rows, corpus)
+  (found,) = logged(light)
+  assert found['loss'] == pytest.approx(expected, abs=1e-5)
+  assert found['accuracy'] == pytest.approx(accuracy, abs=1e-6)
+  # The passage tower and what was encoded of it are the teacher's.
+  assert over_corpus(
+      dualenc_jax.Retriever.from_dir(teacher), rows, corpus
+  )[0] != pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('trained', [False, True])
+def test_what_is_frozen_stays_bit_for_bit(teacher, tmp_path, trained):
+  light = tmp_path / 'light'
+  train.main([
+      *flags(
+          tmp_path, teacher, '--gin.STEPS=100', '--gin.LEARNING_RATE=1e-2',
+          f'--gin.TRAIN_PROJECTION={trained}',
+      ),
+      f'--model_dir={light}',
+  ])
+  losses = [row['loss'] for row in logged(light)]
+  assert np.mean(losses[-10:]) < np.mean(losses[:10]) - 0.3
+  after, before = tensors(light), tensors(teacher)
+  for name, value in before.items():
+    same = after[name if 'projection' in name else f'passage_{name}']
+    is_frozen = not (trained and 'projection' in name)
+    assert (same.tobytes() == value.tobytes()) == is_frozen, name
+  assert np.any(
+      after['token_embedder/embedding'] != before['token_embedder/embedding']
+  )
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_the_switch_ends_as_it_would_have(
+    teacher, tmp_path, monkeypatch
+):
+  """Killed after the decision and before it is saved, it decides again."""
+  given = flags(
+      tmp_path, teacher, '--gin.STEPS=200', '--gin.LEARNING_RATE=1e-2',
+      '--gin.EVAL_EVERY=4', '--gin.CHECKPOINT_EVERY=4',
+      '--gin.UNTIL=@run.UntilAligned()', '--gin.run.UntilAligned.patience=2',
+      '--gin.KEEP_BEST=nDCG@10',
+  )
+  whole, killed = tmp_path / 'whole', tmp_path / 'killed'
+  train.main([*given, f'--model_dir={whole}'])
+  end = own.steps(whole)[-1]
+  assert 4 < end < 200
+  kls = {row['step']: row['kl'] for row in logged(whole, 'alignment')}
+  assert [*kls] == list(range(0, end + 1, 4))
+  # Patience: the last two are no lower than the lowest before them.
+  before = [kls[step] for step in range(0, end - 7, 4)]
+  assert min(kls[end - 4], kls[end]) >= min(before)
+
+  save = train.loop.Checkpoints.save
+
+  def fail(self, state, step, meta):
+    if step == end:
+      raise KeyboardInterrupt
+    save(self, state, step, meta)
+
+  monkeypatch.setattr(train.loop.Checkpoints, 'save', fail)
+  with pytest.raises(KeyboardInterrupt):
+    train.main([*given, f'--model_dir={killed}'])
+  monkeypatch.undo()
+  assert own.steps(killed)[-1] == end - 4
+  train.main([*given, f'--model_dir={killed}'])
+  assert own.steps(killed)[-1] == end
+  one, other = tensors(whole), tensors(killed)
+  assert all(one[n].tobytes() == other[n].tobytes() for n in one)
+  assert logged(killed, 'alignment') == logged(whole, 'alignment')
+  # Run again, it trains no more.
+  count = len(logged(killed))
+  train.main([*given, f'--model_dir={killed}'])
+  assert own.steps(killed)[-1] == end and len(logged(killed)) == count
+
+
+@pytest.mark.slow
+def test_the_best_checkpoint_stays_and_is_the_model(teacher, tmp_path, capfd):
+  light = tmp_path / 'light'
+  given = flags(
+      tmp_path, teacher, '--gin.STEPS=24', '--gin.EVAL_EVERY=2',
+      '--gin.LEARNING_RATE=3e-2', '--gin.KEEP_BEST=nDCG@10',
+      '--gin.CHECKPOINT_EVERY=100', '--gin.run.Experiment.keep_checkpoints=1',
+  )
+  train.main([*given, f'--model_dir={light}'])
+  found = {r['step']: r['nDCG@10'] for r in logged(light, 'validation')}
+  del found[0]
+  best = max(found, key=found.get)
+  assert own.steps(light) == sorted({best, 24})
+  wanted = opening.read(light).step
+  assert wanted == best
+  flag = [f'--model_dir={light}', '--split=validation']
+  assert cli.main(['evaluate', *flag, f'--output_dir={tmp_path / "out"}']) == 0
+  metrics = json.loads((tmp_path / 'out' / 'metrics.json').read_text())
+  assert metrics['checkpoint_step'] == best
+  # It goes on from the newest.
+  more = '--gin.STEPS=26', '--allow_config_change'
+  train.main([*given, *more, f'--model_dir={light}'])
+  assert [row['step'] for row in logged(light)] == list(range(1, 27))
+
+
+@pytest.mark.slow
+def test_a_threshold_that_is_never_reached(teacher, tmp_path, capfd):
+  light = tmp_path / 'light'
+  given = flags(
+      tmp_path, teacher, '--gin.EVAL_EVERY=2', '--gin.STEPS=4',
+      '--gin.UNTIL=@run.UntilAligned()',
+      '--gin.run.UntilAligned.threshold=-1000.0',
+  )
+  assert cli.main(['train', *given, f'--model_dir={light}']) == 2
+  assert 'All 4 steps' in (said := capfd.readouterr().err)
+  assert 'the towers are not aligned as UNTIL wants it. Give more' in said
+  assert own.steps(light) == [4]
+
+
+@pytest.mark.slow
+def test_what_cannot_be_aligned(teacher, tmp_path):
+  until = '--gin.UNTIL=@run.UntilAligned()', '--gin.EVAL_EVERY=2'
+  for more, message in (
+      (['--gin.QUERY_LAYERS=4', *until], 'the same embedding, so that there'),
+      (
+          [*until, '--gin.run.UntilAligned.k=12'],
+          'has 23 different queries; expected at least 26',
+      ),
+      ([until[0]], 'UNTIL is given, and EVAL_EVERY is 0'),
+      (
+          [*until, '--gin.VALIDATION_FILE=None'],
+          'UNTIL is given, and the task pairs has no validation split',
+      ),
+      (['--gin.KEEP_BEST=nDCG@9', until[1], '--gin.STEPS=2'], 'have P@1'),
+      (['--gin.PATIENCE=2'], 'PATIENCE is given without KEEP_BEST'),
+      ([until[0][:-2], until[1]], 'UNTIL is .*; expected, in gin'),
+  ):
+    with pytest.raises(UserError, match=message):
+      train.main([
+          *flags(tmp_path, teacher, *more), f'--model_dir={tmp_path / "new"}'
+      ])
+
+
+def test_towers_that_share_their_encoder_are_not_aligned(tmp_path):
+  given = tiny_run.flags(
+      tmp_path, '--gin_file=losses/alignment.gin',
+      '--gin_file=architectures/sde.gin',
+  )
+  with pytest.raises(UserError, match='Alignment trains the query tower alone'):
+    check.main([*given, '--no_compile'])
