@@ -22,6 +22,7 @@ COMMANDS = {
     'report': 'one HTML page of all that is known of a model',
     'encode': 'embed a corpus into an index',
     'search': 'search an index',
+    'latency': 'what a query costs at serving time, models side by side',
     'convert': 'from and to T5X, Hugging Face, sentence-transformers',
     'check': 'explain a config and what it will need, without training',
     'recipe': 'commands one after the other, each when it has to',
@@ -32,7 +33,7 @@ COMMANDS = {
 # Those whose time goes into JAX's programs.
 COMPUTING = {
     'quickstart', 'train', 'evaluate', 'rerank', 'mine', 'label', 'analyze',
-    'encode', 'search',
+    'encode', 'search', 'latency',
 }
 
 

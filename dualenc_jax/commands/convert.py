@@ -91,16 +91,16 @@ def make_parser() -> flags.Parser:
   return parser
 
 
-def read_texts(path: str) -> list[str]:
-  """Lines of a file that are not empty."""
+def read_texts(path: str, flag: str = '--texts') -> list[str]:
+  """Lines of the file of a flag that are not empty."""
   try:
     file = pathlib.Path(path).expanduser()
     lines = file.read_text(encoding='utf-8').splitlines()
   except (OSError, ValueError) as e:
     raise UserError(
-        f'--texts {path} cannot be read: {e}. Give a UTF-8 file, a text a line.'
+        f'{flag} {path} cannot be read: {e}. Give a UTF-8 file, a text a line.'
     ) from e
   texts = [line for line in lines if line.strip()]
   if not texts:
-    raise UserError(f'--texts {path} has no text. Give some, one a line.')
+    raise UserError(f'{flag} {path} has no text. Give some, one a line.')
   return texts

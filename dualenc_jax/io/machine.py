@@ -40,6 +40,16 @@ def git_revision() -> str | None:
   return done.stdout.strip() or None
 
 
+def cpu() -> str:
+  """What the maker calls the CPU, or its architecture."""
+  try:
+    lines = pathlib.Path('/proc/cpuinfo').read_text().splitlines()
+  except OSError:
+    lines = []
+  names = [line for line in lines if line.startswith('model name')]
+  return names[0].partition(':')[2].strip() if names else platform.machine()
+
+
 def device_memory() -> int | None:
   """Bytes that JAX may use of a device, None if the backend does not tell.
 

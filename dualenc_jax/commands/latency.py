@@ -1,0 +1,228 @@
+"""Measures what a query costs at serving time, for models side by side.
+
+  dualenc latency --models teacher light2 light1 --threads=1
+  dualenc latency --models teacher light2 --queries=queries.txt
+
+Queries come one at a time (batch 1), with and without the tokenizer, to models
+in turns. By default they are made of exactly 8, 16, 32 and 64 tokens; --queries
+takes your own. Times as fast is the ratio of the medians to the first model's.
+With --output_dir it writes latency.json, .md and .tex.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+import pathlib
+import shlex
+from typing import Any
+
+import jax
+
+from dualenc_jax.commands import convert, cores, flags, runtime
+from dualenc_jax.errors import UserError
+from dualenc_jax.figures import table as table_lib
+from dualenc_jax.figures.table import Cell, MISSING, Row, Table
+from dualenc_jax.inference import latency as latency_lib
+from dualenc_jax.inference.latency import Latency
+from dualenc_jax.inference.towers import Loaded
+from dualenc_jax.io import files, machine
+from dualenc_jax.readers.texts import Texts
+from dualenc_jax.retriever import Retriever
+
+_ANOTHER = 'another --output_dir'
+_LENGTHS = (8, 16, 32, 64)
+_KINDS = {'tower': 'tower', 'with_tokenizer': 'with tokenizer'}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+  args = make_parser().parse_args(argv)
+  names = args.names or _names(args.models)
+  if len(names) != len(args.models) or len({*names}) < len(names):
+    raise UserError(
+        f'The names {",".join(names)} of {len(args.models)} models; expected a'
+        ' different one for each. Give --names=a,b.'
+    )
+  if args.queries and args.lengths:
+    raise UserError('Give either --queries or --lengths.')
+  queries = _read(args.queries, args.count) if args.queries else None
+  if args.output_dir:
+    files.make_folder(args.output_dir, _ANOTHER)
+  with cores.limited(args.threads) as threads:
+    runtime.start()
+    models = {
+        name: Retriever.from_dir(path).towers
+        for name, path in zip(names, args.models)
+    }
+    measured = [
+        latency_lib.measure(models, texts, args.count)
+        for texts in _texts(models, queries, args.lengths, args.count)
+    ]
+  settings = {
+      'device': jax.devices()[0].device_kind,
+      'devices': jax.device_count(),
+      'cpu': machine.cpu(),
+      'threads': threads,
+      'batch': 1,
+      'count': args.count,
+      'queries': args.queries and str(args.queries),
+      'models': dict(zip(names, map(str, args.models))),
+      'command': shlex.join(['dualenc', 'latency', *(argv or ())]),
+      'versions': machine.versions(),
+  }
+  table = _table(measured, settings)
+  print(table_lib.text(table))
+  if args.output_dir:
+    value = {
+        'settings': settings,
+        'measured': [dataclasses.asdict(m) for m in sum(measured, [])],
+    }
+    files.write_json(args.output_dir / 'latency.json', value)
+    table_lib.write(args.output_dir, 'latency', [table])
+    print(f'Written to {args.output_dir}.')
+
+
+def make_parser() -> flags.Parser:
+  parser = flags.Parser('latency', __doc__)
+  add = parser.add_argument
+  add(
+      '--models', nargs='+', type=flags.path, required=True, metavar='MODEL',
+      help='model_dirs, saved retrievers, or what `dualenc convert` reads; the'
+      ' others are compared with the first',
+  )
+  add(
+      '--names', type=flags.listed, metavar='NAME[,NAME]',
+      help='what the models are called; else their folders',
+  )
+  add(
+      '--queries', type=flags.path, metavar='FILE',
+      help='queries to measure with: one a line, or JSONL or TSV with ids',
+  )
+  add(
+      '--lengths', type=_lengths, metavar='N[,N]',
+      help='tokens of queries that are made, prefix and EOS included;'
+      ' 8,16,32,64 by default, as far as all models take them',
+  )
+  add(
+      '--threads', type=flags.whole(),
+      help='cores to compute on; by default all that the process may use',
+  )
+  add(
+      '--count', type=flags.whole(), default=200,
+      help='timed calls of each model and length; 200 by default',
+  )
+  add(
+      '--output_dir', type=flags.path, metavar='DIR',
+      help='where the files go, if they shall',
+  )
+  return parser
+
+
+def _lengths(text: str) -> list[int]:
+  """The type of --lengths: different ones, of a token and EOS at least."""
+  return list(dict.fromkeys(map(flags.whole(2), flags.listed(text))))
+
+
+def _names(paths: Sequence[pathlib.Path]) -> list[str]:
+  """What the folders are called; their paths where two are called the same."""
+  names = [path.absolute().name for path in paths]
+  return names if len({*names}) == len(names) else list(map(str, paths))
+
+
+def _read(path: pathlib.Path, count: int) -> list[str]:
+  """At most `count` queries of a file, evenly spread over it."""
+  form = path.name.removesuffix('.gz')
+  if path.is_dir() or form.endswith(('.jsonl', '.tsv')):
+    found = [row['query'] for row in Texts(str(path)).examples('queries')]
+    if not found:
+      raise UserError(f'--queries {path} has no query.')
+  else:
+    found = convert.read_texts(str(path), '--queries')
+  kept = min(count, len(found))
+  return [found[i * len(found) // kept] for i in range(kept)]
+
+
+def _texts(
+    models: Mapping[str, Loaded],
+    queries: list[str] | None,
+    lengths: Sequence[int] | None,
+    count: int,
+) -> Iterator[dict[str, list[str]]]:
+  """The queries of each model: of a file, or of each length."""
+  if queries is not None:
+    yield dict.fromkeys(models, queries)
+    return
+  limits = {name: m.tokenizer.query_length for name, m in models.items()}
+  least = min(limits, key=limits.get)
+  most = limits[least]
+  if lengths and max(lengths) > most:
+    raise UserError(
+        f'--lengths has {max(lengths)}; {least} cuts queries to {most} tokens.'
+        ' Give lengths up to that.'
+    )
+  for length in lengths or [n for n in _LENGTHS if n <= most] or [most]:
+    yield {
+        name: latency_lib.texts_of_length(model.tokenizer, length, count)
+        for name, model in models.items()
+    }
+
+
+def _table(
+    measured: Sequence[Sequence[Latency]], settings: Mapping[str, Any]
+) -> Table:
+  first = measured[0][0].model
+  columns = [('', name) for name in ('layers', 'parameters', 'MB', 'GFLOP')]
+  columns += [(k, n) for k in _KINDS.values() for n in ('p50', 'p95', 'mean')]
+  columns += [('times as fast:', kind) for kind in _KINDS.values()]
+  rows = []
+  for group in measured:
+    for one in group:
+      tokens = f'{one.tokens_mean:.3g}'
+      if one.tokens_p95 != one.tokens_mean:
+        tokens += f', p95 {one.tokens_p95:.3g}'
+      new = bool(rows) and one is group[0] and len(group) > 1
+      cells = tuple(_cells(one, one.model == first))
+      rows.append(Row((tokens, one.model), cells, ruled=new))
+  return Table(
+      name='latency',
+      title='Latency of a query at batch 1 (ms)',
+      heads=('Tokens', 'Model'),
+      columns=tuple(columns),
+      rows=tuple(rows),
+      notes=tuple(_notes(measured[0], settings)),
+  )
+
+
+def _cells(one: Latency, is_first: bool) -> Iterator[Cell]:
+  sizes = one.layers, one.parameters, one.megabytes, one.gflop
+  for value, form in zip(sizes, ('d', ',d', '.1f', '.3g')):
+    yield Cell(MISSING if value is None else format(value, form))
+  both = one.tower, one.with_tokenizer
+  for times in both:
+    for value in (times.p50, times.p95, times.mean):
+      yield Cell(f'{value:.2f}', exact=repr(value))
+  for times in both:
+    low, high = times.speedup_low, times.speedup_high
+    text = f'{times.speedup:.2f} ({low:.2f} to {high:.2f})'
+    yield Cell('1' if is_first else text, exact=repr(times.speedup))
+
+
+def _notes(
+    models: Sequence[Latency], settings: Mapping[str, Any]
+) -> Iterator[str]:
+  threads, devices = settings['threads'], settings['devices']
+  dtypes = [one.dtype or 'unknown' for one in models]
+  if len({*dtypes}) > 1:
+    dtypes = [f'{d} ({one.model})' for d, one in zip(dtypes, models)]
+  yield (
+      f'{settings["cpu"]}, {threads} CPU thread{"s" * (threads > 1)};'
+      f' {devices} device{"s" * (devices > 1)} {settings["device"]}; dtype'
+      f' {", ".join(dict.fromkeys(dtypes))}; jax {settings["versions"]["jax"]}.'
+  )
+  yield (
+      f'{settings["count"]:,} calls a row, of one query each, models in turns,'
+      f' after {latency_lib.WARM_UP} or more to warm up; a call ends with the'
+      ' embedding on the host.'
+  )
+  yield (
+      'Tokens include prefix and EOS; MB is float32; times as fast as'
+      f' {models[0].model}: ratio of the p50, with its 95% bootstrap interval.'
+  )

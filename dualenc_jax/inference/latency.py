@@ -1,0 +1,242 @@
+"""How long one query takes at serving time, for models side by side.
+
+A call has one query and ends when its embedding is on the host. Models take
+turns call by call, in a new order each round, so that what else the machine
+does falls on all of them alike.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import functools
+import time
+
+import jax
+import numpy as np
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.inference.artifact.export import params_of_tower
+from dualenc_jax.inference.embedder import Embedder
+from dualenc_jax.inference.towers import Loaded
+from dualenc_jax.models import cost
+from dualenc_jax.parallel.partitioning import path_string
+from dualenc_jax.text.ragged import Ragged
+from dualenc_jax.text.tokenizer import Tokenizer
+
+# Calls before the first that is timed; one for each number of tokens at least,
+# as that may be a program to compile.
+WARM_UP = 20
+_DRAWS = 1000
+# Of the bootstrap's draws, on each side.
+_TAIL = 0.025
+# Of pieces that may be words.
+_PIECES = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class Times:
+  """Of the calls of one model, in milliseconds.
+
+  Attributes:
+    p50: median.
+    p95: 95th percentile.
+    mean: of all calls.
+    speedup: median of the first model over this one's.
+    speedup_low: of its 95% bootstrap interval over the rounds, in which both
+      are drawn together.
+    speedup_high: of the same.
+  """
+
+  p50: float
+  p95: float
+  mean: float
+  speedup: float
+  speedup_low: float
+  speedup_high: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Latency:
+  """What queries cost one model.
+
+  Attributes:
+    model: its name.
+    layers: of the query tower; None where a program does not tell.
+    parameters: of the query tower: embedding table, encoder and projection.
+    megabytes: 10^6 bytes of these in float32.
+    gflop: 10^9 operations of a query as of `cost.flops`, the mean; or None.
+    dtype: of the activations; or None.
+    tokens_mean: tokens of a query, prefix and EOS included, as the tower sees
+      them: cut to its length, not padded.
+    tokens_p95: 95th percentile of the same.
+    warm_up: calls before the first that is timed, with tokens and with text
+      each.
+    tower: from tokens to the embedding.
+    with_tokenizer: from the text to the embedding.
+  """
+
+  model: str
+  layers: int | None
+  parameters: int
+  megabytes: float
+  gflop: float | None
+  dtype: str | None
+  tokens_mean: float
+  tokens_p95: float
+  warm_up: int
+  tower: Times
+  with_tokenizer: Times
+
+
+def measure(
+    models: Mapping[str, Loaded],
+    texts: Mapping[str, Sequence[str]],
+    count: int = 200,
+    seed: int = 0,
+) -> list[Latency]:
+  """Times the query towers of models, the first of which is the baseline.
+
+  Args:
+    models: by name.
+    texts: queries of each model, without its prefix, as many for each; call i
+      has text i, from the first again after the last.
+    count: calls that are timed, of each model, with tokens and with text each.
+    seed: of the order of the calls and of the bootstrap.
+  """
+  tokens = {
+      name: model.tokenizer.encode_queries(texts[name])
+      for name, model in models.items()
+  }
+  calls, warm_up = {}, {}
+  for name, model in models.items():
+    own = functools.partial(_of_tokens, model, tokens[name])
+    calls[name, 'tower'] = own
+    own = functools.partial(_of_text, model, texts[name])
+    calls[name, 'with_tokenizer'] = own
+    _, new = np.unique(tokens[name].lengths, return_index=True)
+    warm_up[name] = max(WARM_UP, len(new))
+    for i in [*new, *range(WARM_UP - len(new))]:
+      calls[name, 'tower'](i)
+      calls[name, 'with_tokenizer'](i)
+  times = _in_turns(calls, count, seed)
+  first = next(iter(models))
+  return [
+      Latency(
+          name,
+          **_facts(model, tokens[name].lengths),
+          tokens_mean=float(tokens[name].lengths.mean()),
+          tokens_p95=float(np.percentile(tokens[name].lengths, 95)),
+          warm_up=warm_up[name],
+          **{
+              kind: _summary(times[first, kind], times[name, kind], seed)
+              for kind in ('tower', 'with_tokenizer')
+          },
+      )
+      for name, model in models.items()
+  ]
+
+
+def texts_of_length(
+    tokenizer: Tokenizer, tokens: int, count: int, seed: int = 0
+) -> list[str]:
+  """Queries that have exactly so many tokens, prefix and EOS included.
+
+  They are random words that are one token each; tokenizers that are equal give
+  equal texts.
+
+  Args:
+    tokenizer: of the model.
+    tokens: of each query.
+    count: queries at most.
+    seed: of the words.
+
+  Raises:
+    UserError: no query of the model is as long, or as short; or its vocabulary
+      has no words of one token.
+  """
+  if tokens > tokenizer.query_length:
+    raise UserError(
+        f'A query of {tokens} tokens is asked for; the model cuts queries to'
+        f' {tokenizer.query_length}. Give lengths up to that.'
+    )
+  vocabulary = tokenizer.vocabulary
+  rng = np.random.default_rng(seed)
+  ids = rng.permutation(vocabulary.size - vocabulary.extra_ids)[:_PIECES]
+  pieces = [vocabulary.decode(ids[i : i + 1]) for i in range(len(ids))]
+  pieces = [piece for piece in pieces if piece.isalpha()]
+  lengths = tokenizer.encode_queries(pieces).lengths
+  around = int(min(lengths, default=1)) - 1
+  words = [w for w, length in zip(pieces, lengths) if length == around + 1]
+  texts = []
+  if words and tokens > around:
+    drawn = rng.choice(words, (count, tokens - around))
+    texts = list(map(' '.join, drawn.tolist()))
+  exact = tokenizer.encode_queries(texts).lengths == tokens
+  if not exact.any():
+    raise UserError(
+        f'No query of exactly {tokens} tokens can be made of words that are one'
+        f' token each: {vocabulary.file} has {len(words)} of them; prefix and'
+        f' EOS take {around}. Give more tokens, or queries of your own.'
+    )
+  return [text for text, is_exact in zip(texts, exact) if is_exact]
+
+
+def _of_tokens(model: Loaded, tokens: Ragged, i: int) -> np.ndarray:
+  row = tokens.row(i % len(tokens))
+  return model.queries(Ragged(row, np.array([0, len(row)])))
+
+
+def _of_text(model: Loaded, texts: Sequence[str], i: int) -> np.ndarray:
+  text = texts[i % len(texts)]
+  return model.queries(model.tokenizer.encode_queries([text]))
+
+
+def _in_turns(
+    calls: Mapping[tuple[str, str], Callable[[int], np.ndarray]],
+    count: int,
+    seed: int,
+) -> dict[tuple[str, str], np.ndarray]:
+  """Milliseconds of the calls of each kind, float64 [count]."""
+  rng = np.random.default_rng(seed)
+  kinds = list(calls)
+  times = {kind: np.empty(count) for kind in kinds}
+  for i in range(count):
+    for place in rng.permutation(len(kinds)):
+      call = calls[kinds[place]]
+      start = time.perf_counter()
+      call(i)
+      times[kinds[place]][i] = 1e3 * (time.perf_counter() - start)
+  return times
+
+
+def _summary(first: np.ndarray, own: np.ndarray, seed: int) -> Times:
+  rng = np.random.default_rng(seed)
+  draws = (rng.integers(len(own), size=len(own)) for _ in range(_DRAWS))
+  ratios = [np.median(first[draw]) / np.median(own[draw]) for draw in draws]
+  numbers = (
+      *np.percentile(own, [50, 95]),
+      own.mean(),
+      np.median(first) / np.median(own),
+      *np.quantile(ratios, [_TAIL, 1 - _TAIL]),
+  )
+  return Times(*map(float, numbers))
+
+
+def _facts(model: Loaded, lengths: np.ndarray) -> dict[str, float | str | None]:
+  """Size of the query tower and operations of queries of these lengths."""
+  sizes = {
+      path_string(path): leaf.size
+      for path, leaf in jax.tree_util.tree_leaves_with_path(model.params)
+  }
+  count = sum(sizes[name] for name in params_of_tower(sizes, 'query'))
+  facts = {'parameters': count, 'megabytes': 4 * count / 1e6}
+  if not isinstance(model.embedder, Embedder):
+    dtype = model.provenance.get('dtype')
+    return {'layers': None, 'gflop': None, 'dtype': dtype, **facts}
+  towers = model.embedder.model
+  flops = [cost.flops(towers, 'query', int(length)) for length in lengths]
+  return {
+      'layers': towers.encoder.num_layers,
+      'gflop': float(np.mean(flops)) / 1e9,
+      'dtype': towers.encoder.dtype,
+      **facts,
+  }
