@@ -13,14 +13,12 @@ import time
 import jax
 import numpy as np
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.inference.artifact.export import params_of_tower
 from dualenc_jax.inference.embedder import Embedder
 from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.models import cost
 from dualenc_jax.parallel.partitioning import path_string
 from dualenc_jax.text.ragged import Ragged
-from dualenc_jax.text.tokenizer import Tokenizer
 
 # Calls before the first that is timed; one for each number of tokens at least,
 # as that may be a program to compile.
@@ -28,8 +26,6 @@ WARM_UP = 20
 _DRAWS = 1000
 # Of the bootstrap's draws, on each side.
 _TAIL = 0.025
-# Of pieces that may be words.
-_PIECES = 4096
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,51 +129,6 @@ def measure(
       )
       for name, model in models.items()
   ]
-
-
-def texts_of_length(
-    tokenizer: Tokenizer, tokens: int, count: int, seed: int = 0
-) -> list[str]:
-  """Queries that have exactly so many tokens, prefix and EOS included.
-
-  They are random words that are one token each; tokenizers that are equal give
-  equal texts.
-
-  Args:
-    tokenizer: of the model.
-    tokens: of each query.
-    count: queries at most.
-    seed: of the words.
-
-  Raises:
-    UserError: no query of the model is as long, or as short; or its vocabulary
-      has no words of one token.
-  """
-  if tokens > tokenizer.query_length:
-    raise UserError(
-        f'A query of {tokens} tokens is asked for; the model cuts queries to'
-        f' {tokenizer.query_length}. Give lengths up to that.'
-    )
-  vocabulary = tokenizer.vocabulary
-  rng = np.random.default_rng(seed)
-  ids = rng.permutation(vocabulary.size - vocabulary.extra_ids)[:_PIECES]
-  pieces = [vocabulary.decode(ids[i : i + 1]) for i in range(len(ids))]
-  pieces = [piece for piece in pieces if piece.isalpha()]
-  lengths = tokenizer.encode_queries(pieces).lengths
-  around = int(min(lengths, default=1)) - 1
-  words = [w for w, length in zip(pieces, lengths) if length == around + 1]
-  texts = []
-  if words and tokens > around:
-    drawn = rng.choice(words, (count, tokens - around))
-    texts = list(map(' '.join, drawn.tolist()))
-  exact = tokenizer.encode_queries(texts).lengths == tokens
-  if not exact.any():
-    raise UserError(
-        f'No query of exactly {tokens} tokens can be made of words that are one'
-        f' token each: {vocabulary.file} has {len(words)} of them; prefix and'
-        f' EOS take {around}. Give more tokens, or queries of your own.'
-    )
-  return [text for text, is_exact in zip(texts, exact) if is_exact]
 
 
 def _of_tokens(model: Loaded, tokens: Ragged, i: int) -> np.ndarray:

@@ -1,0 +1,165 @@
+"""`dualenc latency` on tiny models: what is said, not how long it takes."""
+
+import json
+import os
+import re
+
+import jax
+import pytest
+import sentencepiece
+import tiny_evaluation
+import tiny_run
+import tiny_towers
+
+from dualenc_jax.commands import cli, latency, train
+from dualenc_jax.retriever import Retriever
+from dualenc_jax.text.tokenizer import SHIPPED
+
+QUERIES = ['parse a date', 'find the key of a map', 'sort']
+# By hand: table, layers, bias of relative positions, norm, projection.
+LAYER = 4 * 128 * 128 + 3 * 128 * 256 + 2 * 128
+SIZES = {n: 8064 * 128 + n * LAYER + 4 * 32 + 128 + 128 * 128 for n in (1, 2)}
+
+
+@pytest.fixture(scope='module')
+def models(tmp_path_factory):
+  """A model of two layers, a light one of one, and an artifact."""
+  folder = tmp_path_factory.mktemp('models')
+  model = tiny_evaluation.link_model(folder)
+  train.main([
+      *tiny_run.flags(folder, '--gin_file=architectures/light_query.gin'),
+      '--gin.QUERY_LAYERS=1',
+      f'--gin.INITIAL_CHECKPOINT_PATH={model}',
+      f'--model_dir={folder / "light"}',
+  ])
+  Retriever(tiny_towers.loaded()).save(folder / 'saved')
+  return folder
+
+
+def run(models, *names_and_flags: str) -> None:
+  """Runs the command in a folder of its own, which it must not change."""
+  names = [str(models / n) for n in names_and_flags if n[0] != '-']
+  flags = [flag for flag in names_and_flags if flag[0] == '-']
+  latency.main(['--models', *names, '--count=3', *flags])
+
+
+def test_models_side_by_side_at_lengths(models, tmp_path, capsys):
+  seen = []
+  measure = latency.latency.measure
+
+  def spy(*args):
+    seen.append(os.sched_getaffinity(0))
+    return measure(*args)
+
+  allowed = os.sched_getaffinity(0)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(latency.latency, 'measure', spy)
+    run(
+        models, 'model', 'light', '--lengths=4,8', '--threads=1',
+        f'--output_dir={tmp_path / "out"}',
+    )
+  assert [len(own) for own in seen] == [1, 1]
+  assert os.sched_getaffinity(0) == allowed
+  found = json.loads((tmp_path / 'out' / 'latency.json').read_text())
+  settings = found['settings']
+  assert settings['versions']['jax'] == jax.__version__
+  assert settings['models']['light'] == str(models / 'light')
+  assert {n: settings[n] for n in ('threads', 'batch', 'count', 'device')} == {
+      'threads': 1, 'batch': 1, 'count': 3,
+      'device': jax.devices()[0].device_kind,
+  }
+  assert settings['devices'] == jax.device_count()
+  rows = found['measured']
+  assert [(row['tokens_mean'], row['model']) for row in rows] == [
+      (4, 'model'), (4, 'light'), (8, 'model'), (8, 'light')
+  ]
+  for row in rows:
+    length, layers = row['tokens_mean'], {'model': 2, 'light': 1}[row['model']]
+    assert row['tokens_p95'] == length and row['warm_up'] == 20
+    assert (row['layers'], row['dtype']) == (layers, 'float32')
+    assert row['parameters'] == SIZES[layers]
+    assert row['megabytes'] == pytest.approx(4 * SIZES[layers] / 1e6)
+    token = 2 * (4 * 128 * 128 + 3 * 128 * 256) + 4 * length * 128
+    operations = layers * length * token + 2 * 128 * 128
+    assert row['gflop'] == pytest.approx(operations / 1e9)
+    for times in (row['tower'], row['with_tokenizer']):
+      assert 0 < times['p50'] <= times['p95'] and times['mean'] > 0
+      assert times['speedup_low'] <= times['speedup'] <= times['speedup_high']
+      if row['model'] == 'model':
+        assert times['speedup_low'] == times['speedup_high'] == 1
+  out = capsys.readouterr().out
+  assert '1 CPU thread;' in out and f'jax {jax.__version__}' in out
+  assert 'dtype float32' in out and '3 calls a row, of one query' in out
+  for name, mark in (('latency.md', ' | '), ('latency.tex', ' & ')):
+    written = (tmp_path / 'out' / name).read_text()
+    times = rows[3]['with_tokenizer']
+    shown = [f'{times[key]:.2f}' for key in ('p50', 'p95', 'mean')]
+    assert mark.join(shown) in re.sub(' +', ' ', written)
+    assert all(number in out for number in shown)
+
+
+def test_an_artifact_beside_the_model_by_default_lengths(models, capsys):
+  run(models, 'saved', 'model', '--names=served,trained')
+  lines = capsys.readouterr().out.splitlines()
+  served, trained = (
+      [line.split() for line in lines if f' {name} ' in line]
+      for name in ('served', 'trained')
+  )
+  # Queries of the one have 12 tokens at most, of the other 8.
+  assert [row[0] for row in served] == [row[0] for row in trained] == ['8']
+  layer = 4 * 32 * 32 + 3 * 32 * 64 + 2 * 32
+  count = 8064 * 32 + 2 * layer + 2 * 32 + 32 + 32 * 24
+  # No program tells its layers.
+  assert served[0][2:4] == ['-', f'{count:,}']
+  assert trained[0][2:4] == ['2', f'{SIZES[2]:,}']
+  assert 'times as fast as served' in '\n'.join(lines)
+
+
+@pytest.mark.parametrize('form', ['txt', 'jsonl'])
+def test_queries_of_a_file(models, tmp_path, form):
+  file = tmp_path / f'queries.{form}'
+  lines = {
+      'txt': [*QUERIES, ''],
+      'jsonl': [json.dumps({'id': t, 'text': t}) for t in QUERIES],
+  }
+  file.write_text('\n'.join(lines[form]) + '\n')
+  out = tmp_path / 'out'
+  run(models, 'light', f'--queries={file}', f'--output_dir={out}')
+  own = sentencepiece.SentencePieceProcessor()
+  own.load(str(SHIPPED / 'python_code_8k.model'))
+  # The model has 8 tokens for a query and its EOS.
+  lengths = [min(len(own.encode(text)) + 1, 8) for text in QUERIES]
+  (row,) = json.loads((out / 'latency.json').read_text())['measured']
+  assert len({*lengths}) > 1
+  assert row['tokens_mean'] == pytest.approx(sum(lengths) / 3)
+
+
+@pytest.mark.parametrize(
+    'flags, told',
+    [
+        (['--threads=0'], '--threads is 0; expected at least 1'),
+        (['--threads=5000'], '--threads is 5000; this process may use'),
+        (['--count=0'], '--count is 0; expected at least 1'),
+        (['--lengths=4,x'], '--lengths is x; expected a whole number'),
+        (['--lengths=1'], '--lengths is 1; expected at least 2'),
+        (['--lengths=4,12'], 'has 12; model cuts queries to 8 tokens'),
+        (['--queries=EMPTY'], 'has no text'),
+        (['--queries=/no/such'], '--queries /no/such cannot be read'),
+        (['--queries=EMPTY', '--lengths=4'], 'either --queries or --lengths'),
+        (['--names=a,a'], 'a different one for each'),
+        (['--names=a'], 'a different one for each'),
+    ],
+)
+def test_what_is_wrong_is_one_line(models, tmp_path, capsys, flags, told):
+  empty = tmp_path / 'empty.txt'
+  empty.write_text('\n \n')
+  flags = [flag.replace('EMPTY', str(empty)) for flag in flags]
+  both = [str(models / 'saved'), str(models / 'model')]
+  assert cli.main(['latency', '--models', *both, *flags]) == 2
+  error = capsys.readouterr().err.splitlines()[-1]
+  assert error.startswith('error: ') and told in error
+
+
+def test_no_such_model(tmp_path, capsys):
+  assert cli.main(['latency', '--models', str(tmp_path / 'none')]) == 2
+  assert f'{tmp_path / "none"} is not there' in capsys.readouterr().err

@@ -1,0 +1,157 @@
+"""Latency by a clock of our own, against NumPy, scipy and sums by hand."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import scipy.stats
+import tiny_towers
+
+from dualenc_jax.inference import latency
+from dualenc_jax.inference.towers import Loaded, Towers
+
+TEXTS = list(tiny_towers.TEXTS)
+
+
+class Clock:
+  """Time that only the models below let pass; who took it, and how long."""
+
+  def __init__(self):
+    self.now, self.calls = 0.0, []
+
+  def perf_counter(self) -> float:
+    return self.now
+
+
+class Slow(Towers):
+  """Towers of which each call takes the next of given milliseconds."""
+
+  dim = 3
+
+  def __init__(self, name: str, clock: Clock, times):
+    self.name, self.clock, self.times = name, clock, iter(times)
+
+  def batches(self, method, params, tokens, rows=None):
+    assert method == 'encode_query' and len(tokens) == 1 and rows is None
+    self.clock.calls.append((self.name, tokens.values.tolist()))
+    self.clock.now += next(self.times) / 1e3
+    yield np.arange(1), np.zeros((1, 3), np.float32)
+
+
+@pytest.fixture(scope='module')
+def towers() -> Loaded:
+  return tiny_towers.loaded(apart=True, prefixes=('find: ', 'code: '))
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+  clock = Clock()
+  monkeypatch.setattr(latency, 'time', clock)
+  return clock
+
+
+def slow(towers, name, clock, times):
+  warm = [1000.0] * (2 * latency.WARM_UP)
+  own = Slow(name, clock, [*warm, *times])
+  return dataclasses.replace(towers, embedder=own)
+
+
+def test_what_is_said_of_the_calls(towers, clock):
+  count = 40
+  rng = np.random.default_rng(0)
+  # With tokens or with text, in an order that is not told: both are alike.
+  times = {
+      name: np.repeat(scale * rng.gamma(9, size=count), 2)
+      for name, scale in (('one', 6), ('other', 2))
+  }
+  models = {n: slow(towers, n, clock, t) for n, t in times.items()}
+  found = latency.measure(models, dict.fromkeys(models, TEXTS), count)
+  assert [each.model for each in found] == ['one', 'other']
+  first, own = times['one'][::2], times['other'][::2]
+  for each, expected in zip(found, (first, own)):
+    assert each.tower == each.with_tokenizer
+    np.testing.assert_allclose(
+        (each.tower.p50, each.tower.p95, each.tower.mean),
+        (np.median(expected), np.percentile(expected, 95), expected.mean()),
+        rtol=1e-9,
+    )
+    assert each.warm_up == latency.WARM_UP
+  same, faster = (each.tower for each in found)
+  assert (same.speedup, same.speedup_low, same.speedup_high) == (1, 1, 1)
+  np.testing.assert_allclose(
+      faster.speedup, np.median(first) / np.median(own), rtol=1e-9
+  )
+  interval = scipy.stats.bootstrap(
+      (first, own),
+      lambda x, y: np.median(x) / np.median(y),
+      vectorized=False,
+      paired=True,
+      method='percentile',
+      rng=np.random.default_rng(1),
+  ).confidence_interval
+  np.testing.assert_allclose(
+      (faster.speedup_low, faster.speedup_high), interval, rtol=0.02
+  )
+
+
+def test_rounds_are_drawn_as_pairs(towers, clock):
+  # A machine that is slow and fast by turns, for both.
+  noise = np.repeat(np.random.default_rng(0).gamma(2, size=30), 2)
+  models = {
+      'one': slow(towers, 'one', clock, 12 * noise),
+      'other': slow(towers, 'other', clock, 4 * noise),
+  }
+  _, other = latency.measure(models, dict.fromkeys(models, TEXTS), 30)
+  times = other.with_tokenizer
+  np.testing.assert_allclose(
+      (times.speedup, times.speedup_low, times.speedup_high), 3, rtol=1e-9
+  )
+
+
+def test_models_take_turns_and_have_the_same_query(towers, clock):
+  names, count = ['a', 'b', 'c'], 9
+  models = {n: slow(towers, n, clock, [1] * (2 * count)) for n in names}
+  latency.measure(models, dict.fromkeys(models, TEXTS), count)
+  calls = clock.calls[len(names) * 2 * latency.WARM_UP :]
+  tokens = towers.tokenizer.encode_queries(TEXTS)
+  orders = set()
+  for i in range(count):
+    part = calls[6 * i : 6 * i + 6]
+    assert sorted(name for name, _ in part) == sorted(2 * names)
+    row = tokens.row(i % len(TEXTS)).tolist()
+    assert all(ids == row for _, ids in part)
+    orders.add(tuple(name for name, _ in part))
+  assert len(calls) == 6 * count and len(orders) > 3
+
+
+def test_each_number_of_tokens_is_warmed_up(towers, clock, monkeypatch):
+  monkeypatch.setattr(latency, 'WARM_UP', 2)
+  lengths = towers.tokenizer.encode_queries(TEXTS).lengths
+  different = len({*lengths.tolist()})
+  assert different > 2
+  own = Slow('a', clock, [1] * (2 * different + 2))
+  models = {'a': dataclasses.replace(towers, embedder=own)}
+  (found,) = latency.measure(models, {'a': TEXTS}, 1)
+  assert found.warm_up == different
+  warm = {len(ids) for _, ids in clock.calls[: 2 * different]}
+  assert warm == {*lengths.tolist()}
+  assert found.tokens_mean == pytest.approx(lengths.mean())
+  assert found.tokens_p95 == pytest.approx(np.percentile(lengths, 95))
+
+
+@pytest.mark.parametrize('stacked', [False, True])
+def test_the_size_is_that_of_the_query_tower(stacked):
+  model = tiny_towers.loaded(apart=True, scan_layers=stacked)
+  (found,) = latency.measure({'a': model}, {'a': TEXTS}, 3)
+  # Table of 32; two layers of 2 heads of 16 and an MLP of 64; bias, norm.
+  layer = 4 * 32 * 32 + 3 * 32 * 64 + 2 * 32
+  count = 8064 * 32 + 2 * layer + 32 * 2 + 32 + 32 * 24
+  assert (found.layers, found.dtype) == (2, 'float32')
+  assert found.parameters == count
+  assert found.megabytes == pytest.approx(4 * count / 1e6)
+  products = [
+      2 * (2 * n * (4 * 32 * 32 + 3 * 32 * 64) + 4 * n * n * 32) + 2 * 32 * 24
+      for n in model.tokenizer.encode_queries(TEXTS).lengths.tolist()
+  ]
+  assert found.gflop == pytest.approx(np.mean(products) / 1e9)
+  assert found.tower.p50 <= found.tower.p95
