@@ -2,18 +2,30 @@
 
 import json
 import os
+import pathlib
 import re
 
+from flax import linen as nn, traverse_util
 import jax
+import numpy as np
 import pytest
 import sentencepiece
 import tiny_evaluation
-import tiny_run
 import tiny_towers
 
-from dualenc_jax.commands import cli, latency, train
+from dualenc_jax.commands import cli, latency
+from dualenc_jax.interop import plain
+from dualenc_jax.interop.weights import Usage, Weights
+from dualenc_jax.models import (
+  abstract_params,
+  DualEncoder,
+  Projection,
+  T5Encoder,
+  TokenEmbedder,
+)
 from dualenc_jax.retriever import Retriever
-from dualenc_jax.text.tokenizer import SHIPPED
+from dualenc_jax.tensor_files.tensors import Tensor
+from dualenc_jax.text.tokenizer import SHIPPED, Vocabulary
 
 QUERIES = ['parse a date', 'find the key of a map', 'sort']
 # By hand: table, layers, bias of relative positions, norm, projection.
@@ -23,17 +35,31 @@ SIZES = {n: 8064 * 128 + n * LAYER + 4 * 32 + 128 + 128 * 128 for n in (1, 2)}
 
 @pytest.fixture(scope='module')
 def models(tmp_path_factory):
-  """A model of two layers, a light one of one, and an artifact."""
+  """A model_dir of two layers, a light checkpoint of one, and an artifact."""
   folder = tmp_path_factory.mktemp('models')
-  model = tiny_evaluation.link_model(folder)
-  train.main([
-      *tiny_run.flags(folder, '--gin_file=architectures/light_query.gin'),
-      '--gin.QUERY_LAYERS=1',
-      f'--gin.INITIAL_CHECKPOINT_PATH={model}',
-      f'--model_dir={folder / "light"}',
-  ])
+  tiny_evaluation.link_model(folder)
+  write_light(folder / 'light')
   Retriever(tiny_towers.loaded()).save(folder / 'saved')
   return folder
+
+
+def write_light(folder: pathlib.Path) -> None:
+  """Plain tensors of a query tower of one layer beside one of two."""
+  tables = [TokenEmbedder(8064, 128) for _ in range(2)]
+  light, full = (T5Encoder(n, 4, 32, 256) for n in (1, 2))
+  model = DualEncoder(
+      tables[0], light, Projection(128), tables[1], passage_encoder=full
+  )
+  shapes = traverse_util.flatten_dict(nn.unbox(abstract_params(model)), sep='/')
+  tensors = {
+      name: Tensor(name, a.shape, lambda a=a: np.ones(a.shape, np.float32) / 99)
+      for name, a in shapes.items()
+  }
+  usage = Usage(Vocabulary('python_code_8k').file, None, 8, 16)
+  folder.mkdir()
+  plain.write_safetensors(
+      Weights('test', 'a test', tensors, light, full, usage), folder
+  )
 
 
 def run(models, *names_and_flags: str) -> None:
