@@ -1,7 +1,7 @@
 """Measures what a query costs at serving time, for models side by side.
 
-  dualenc latency --models teacher light2 light1 --threads=1
-  dualenc latency --models teacher light2 --queries=queries.txt
+  dualenc latency teacher light2 light1 --threads=1
+  dualenc latency teacher light2 --queries=queries.txt
 
 Queries come one at a time (batch 1), with and without the tokenizer, to models
 in turns. By default they are made of exactly 8, 16, 32 and 64 tokens; --queries
@@ -39,6 +39,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         f'The names {",".join(names)} of {len(args.models)} models; expected a'
         ' different one for each. Give --names=a,b.'
     )
+  quality = None
+  if args.results:
+    quality = latency_table.quality(names, args.results, args.metric)
   if args.queries and args.lengths:
     raise UserError('Give either --queries or --lengths.')
   queries = _read(args.queries, args.count) if args.queries else None
@@ -66,12 +69,13 @@ def main(argv: Sequence[str] | None = None) -> None:
       'command': shlex.join(['dualenc', 'latency', *(argv or ())]),
       'versions': machine.versions(),
   }
-  table = latency_table.table(measured, settings)
+  table = latency_table.table(measured, settings, quality)
   print(table_lib.text(table))
   if args.output_dir:
     value = {
         'settings': settings,
         'measured': [dataclasses.asdict(m) for m in sum(measured, [])],
+        'quality': quality and dataclasses.asdict(quality),
     }
     files.write_json(args.output_dir / 'latency.json', value)
     table_lib.write(args.output_dir, 'latency', [table])
@@ -82,13 +86,22 @@ def make_parser() -> flags.Parser:
   parser = flags.Parser('latency', __doc__)
   add = parser.add_argument
   add(
-      '--models', nargs='+', type=flags.path, required=True, metavar='MODEL',
+      'models', nargs='+', type=flags.path, metavar='MODEL',
       help='model_dirs, saved retrievers, or what `dualenc convert` reads; the'
       ' others are compared with the first',
   )
   add(
       '--names', type=flags.listed, metavar='NAME[,NAME]',
       help='what the models are called; else their folders',
+  )
+  add(
+      '--results', action='append', metavar='DIR',
+      help='results of `dualenc evaluate`, given for each model in turn: how'
+      ' good it is beside what it costs, with p of the paired randomization'
+      ' test',
+  )
+  add(
+      '--metric', default='nDCG@10', help='of these results; nDCG@10 by default'
   )
   add(
       '--queries', type=flags.path, metavar='FILE',

@@ -19,6 +19,8 @@ def watched(query: jax.Array, passage: jax.Array) -> dict[str, jax.Array]:
       second moments C = X^T X / B, (tr C)^2 / sum_ij C_ij^2: 1 where all are
       one vector, D where they go all ways alike. Of [D, D] alone devices send
       each other sums; no row leaves its device.
+    query_spread, passage_spread: the mean of the standard deviations of the
+      dims, times sqrt(D): 0 where all are one vector, 1 for all ways alike.
   """
   metrics = {}
   for name, vectors in zip(_TOWERS, (query, passage)):
@@ -27,6 +29,12 @@ def watched(query: jax.Array, passage: jax.Array) -> dict[str, jax.Array]:
     metrics[f'{name}_rank'] = jnp.square(jnp.trace(moments)) / jnp.sum(
         jnp.square(moments)
     )
+    size, dim = vectors.shape
+    variances = jnp.diag(moments) / size - jnp.square(
+        jnp.sum(vectors, axis=0) / size
+    )
+    deviations = jnp.sqrt(jnp.maximum(variances, 0.0))
+    metrics[f'{name}_spread'] = jnp.mean(deviations) * dim**0.5
   return metrics
 
 

@@ -56,6 +56,13 @@ class FromPairs(Objective):
     del run
 
   def batches(self, run: Run) -> Batches:
+    for cache in run.caches:
+      if 'passages' in self.sides and not cache.passage_tokens.lengths.all():
+        raise UserError(
+            f'Split train of {cache.header["task"]} has queries without'
+            f' passages, and {type(self).__name__} learns from pairs. Train'
+            ' with --gin_file=losses/matching.gin, or on a task of pairs.'
+        )
     return Batches(
         run.caches,
         run.batch_size,

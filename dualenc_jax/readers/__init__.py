@@ -9,6 +9,7 @@ from dualenc_jax.readers.multireqa import MultiReQA
 from dualenc_jax.readers.open_nq import OpenNQ
 from dualenc_jax.readers.pairs import Pairs
 from dualenc_jax.readers.python_code import PythonCode
+from dualenc_jax.readers.queries import Queries
 from dualenc_jax.readers.texts import Texts
 from dualenc_jax.suggest import did_you_mean
 
@@ -20,6 +21,7 @@ __all__ = [
     'OpenNQ',
     'Pairs',
     'PythonCode',
+    'Queries',
     'Texts',
 ]
 

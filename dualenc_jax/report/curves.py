@@ -17,7 +17,7 @@ from dualenc_jax.report.markup import folded, Html, precise, section, tag
 Curves = Mapping[str, Mapping[int, float]]
 
 _CHARTS = {
-    'Loss': ['train/loss'],
+    'Loss': ['train/loss', 'train/chance'],
     'Validation': [
         f'validation/{name}'
         for name in ('P@1', 'MRR', 'nDCG@10', 'Recall@10', 'Recall@100')
@@ -31,6 +31,15 @@ _CHARTS = {
             'query_query',
             'passage_passage',
         )
+    ],
+    'Effective rank of the embeddings': [
+        f'train/{tower}_rank' for tower in ('query', 'passage')
+    ],
+    'Spread of the embeddings, 0 to 1': [
+        f'train/{tower}_spread' for tower in ('query', 'passage')
+    ],
+    'Divergence of the towers, on queries': [
+        f'alignment/{name}' for name in ('kl', 'kl_reverse', 'kl_limit')
     ],
     'Gradient norm': ['train/gradient_norm'],
     'Learning rate': ['train/learning_rate'],

@@ -1,27 +1,89 @@
 """What a query costs several models, as a table."""
 
 from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+import pathlib
 from typing import Any
 
+from dualenc_jax.errors import UserError
 from dualenc_jax.figures.table import Cell, MISSING, Row, Table
 from dualenc_jax.inference.latency import Latency, WARM_UP
+from dualenc_jax.results import comparison, systems
 
 _KINDS = ('tower', 'with tokenizer')
 
 
+@dataclasses.dataclass(frozen=True)
+class Quality:
+  """How good models are.
+
+  Attributes:
+    metric: its name.
+    values: by model, 0 to 1.
+    p: by model, of the paired randomization test against the first one, which
+      has none.
+  """
+
+  metric: str
+  values: Mapping[str, float]
+  p: Mapping[str, float]
+
+
+def quality(
+    names: Sequence[str], results: Sequence[str], metric: str
+) -> Quality | None:
+  """Of the results of `dualenc evaluate` on one set.
+
+  Args:
+    names: of the models.
+    results: folders of results, of each model in turn.
+    metric: which.
+
+  Raises:
+    UserError: they are not as many, of one set, or without the metric.
+  """
+  if len(results) != len(names):
+    raise UserError(
+        f'--results is given {len(results)} times for {len(names)} models;'
+        ' expected it once for each, in their order.'
+    )
+  if len(names) < 2:
+    raise UserError('--results compares models: expected two or more.')
+  read = systems.read([pathlib.Path(path) for path in results], names)
+  found = comparison.compare(
+      read[0], read[1:], comparison.Options(metrics=[metric])
+  ).differences
+  if len({d.evaluated for d in found}) > 1:
+    raise UserError(
+        f'--results: {results[0]} has results of several sets. Give the folder'
+        ' of one of them.'
+    )
+  values = {d.model: d.value for d in found}
+  return Quality(
+      metric,
+      {names[0]: found[0].baseline_value, **values},
+      {d.model: d.randomization for d in found},
+  )
+
+
 def table(
-    measured: Sequence[Sequence[Latency]], settings: Mapping[str, Any]
+    measured: Sequence[Sequence[Latency]],
+    settings: Mapping[str, Any],
+    quality: Quality | None = None,
 ) -> Table:
   """A row for each length or set of queries, and model.
 
   Args:
     measured: models by set, in the same order in each, the baseline first.
     settings: what they were measured with and on, as in latency.json.
+    quality: to put beside it.
   """
   first = measured[0][0].model
   columns = [('', name) for name in ('layers', 'parameters', 'MB', 'GFLOP')]
   columns += [(k, n) for k in _KINDS for n in ('p50', 'p95', 'mean')]
   columns += [('times as fast:', kind) for kind in _KINDS]
+  if quality is not None:
+    columns += [(quality.metric, name) for name in ('%', 'p')]
   rows = []
   for group in measured:
     for one in group:
@@ -29,7 +91,7 @@ def table(
       if one.tokens_p95 != one.tokens_mean:
         tokens += f', p95 {one.tokens_p95:.3g}'
       new = bool(rows) and one is group[0] and len(group) > 1
-      cells = tuple(_cells(one, one.model == first))
+      cells = tuple(_cells(one, one.model == first, quality))
       rows.append(Row((tokens, one.model), cells, ruled=new))
   return Table(
       name='latency',
@@ -41,7 +103,9 @@ def table(
   )
 
 
-def _cells(one: Latency, is_first: bool) -> Iterator[Cell]:
+def _cells(
+    one: Latency, is_first: bool, quality: Quality | None
+) -> Iterator[Cell]:
   sizes = one.layers, one.parameters, one.megabytes, one.gflop
   for value, form in zip(sizes, ('d', ',d', '.1f', '.3g')):
     yield Cell(MISSING if value is None else format(value, form))
@@ -53,6 +117,10 @@ def _cells(one: Latency, is_first: bool) -> Iterator[Cell]:
     low, high = times.speedup_low, times.speedup_high
     text = f'{times.speedup:.2f} ({low:.2f} to {high:.2f})'
     yield Cell('1' if is_first else text, exact=repr(times.speedup))
+  if quality is not None:
+    value, p = quality.values[one.model], quality.p.get(one.model)
+    yield Cell(f'{100 * value:.2f}', exact=repr(value))
+    yield Cell(MISSING) if p is None else Cell(f'{p:.4f}', exact=repr(p))
 
 
 def _notes(

@@ -289,6 +289,8 @@ def report(
           ' before this step stays.'
       )
     del values['gradient_squares']
+    if chance is not None:
+      values['chance'] = chance
     reporter.step(run.step, values)
     if chance is None or run.step > _WARM_UP:
       return

@@ -66,7 +66,7 @@ def run(models, *names_and_flags: str) -> None:
   """Runs the command in a folder of its own, which it must not change."""
   names = [str(models / n) for n in names_and_flags if n[0] != '-']
   flags = [flag for flag in names_and_flags if flag[0] == '-']
-  latency.main(['--models', *names, '--count=3', *flags])
+  latency.main([*names, '--count=3', *flags])
 
 
 def test_models_side_by_side_at_lengths(models, tmp_path, capsys):
@@ -181,11 +181,11 @@ def test_what_is_wrong_is_one_line(models, tmp_path, capsys, flags, told):
   empty.write_text('\n \n')
   flags = [flag.replace('EMPTY', str(empty)) for flag in flags]
   both = [str(models / 'saved'), str(models / 'model')]
-  assert cli.main(['latency', '--models', *both, *flags]) == 2
+  assert cli.main(['latency', *both, *flags]) == 2
   error = capsys.readouterr().err.splitlines()[-1]
   assert error.startswith('error: ') and told in error
 
 
 def test_no_such_model(tmp_path, capsys):
-  assert cli.main(['latency', '--models', str(tmp_path / 'none')]) == 2
+  assert cli.main(['latency', str(tmp_path / 'none')]) == 2
   assert f'{tmp_path / "none"} is not there' in capsys.readouterr().err

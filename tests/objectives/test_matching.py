@@ -119,7 +119,33 @@ def test_what_cannot_be_matched(tmp_path):
   asked = tiny_run.flags(tmp_path, '--gin_file=losses/matching.gin')
   for more, message in (
       ('--gin.DISTANCE=dot', "DISTANCE.* is 'dot'; expected one of cosine, l2"),
-      ('--gin_file=architectures/sde.gin', 'Matching trains the query tower alone'),
+      (
+          '--gin_file=architectures/sde.gin',
+          'Matching trains the query tower alone',
+      ),
   ):
     with pytest.raises(UserError, match=message):
       check.main([*asked, more, '--no_compile'])
+
+
+@pytest.mark.slow
+def test_queries_without_passages_are_enough(teacher, tmp_path):
+  """The very run that pairs give, whose passages are not looked at."""
+  of_pairs, alone = tmp_path / 'of_pairs', tmp_path / 'alone'
+  common = flags(tmp_path, teacher, '--gin.STEPS=5', '--gin.DROPOUT_RATE=0.1')
+  train.main([*common, f'--model_dir={of_pairs}'])
+  rows = (tmp_path / 'train.jsonl').read_text().splitlines()
+  queries = [json.loads(row)['query'] for row in rows]
+  file = tmp_path / 'queries.tsv'
+  file.write_text(''.join(f'{i}\t{q}\n' for i, q in enumerate(queries)))
+  given = [*common, '--gin_file=tasks/queries.gin', f'--gin.QUERIES={file}']
+  given.append('--gin.TRAIN_FILE=None')
+  train.main([*given, f'--model_dir={alone}'])
+  one, other = tensors(of_pairs), tensors(alone)
+  assert all(one[name].tobytes() == other[name].tobytes() for name in one)
+  with pytest.raises(UserError, match='Contrastive learns from pairs'):
+    train.main([
+        *given, '--gin_file=architectures/sde.gin',
+        '--gin.OBJECTIVE=@objectives.Contrastive()',
+        f'--model_dir={tmp_path / "none"}',
+    ])

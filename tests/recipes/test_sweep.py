@@ -1,0 +1,84 @@
+"""Stages once for each value of a flag."""
+
+import pytest
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.recipes import Recipe, Stage, sweep
+
+
+def make():
+  return Recipe(
+      [
+          Stage('teacher', 'train', {'gin.STEPS': 3}, {'model': '.'}),
+          Stage(
+              'light', 'train',
+              {'gin.LAYERS': 2, 'gin.FROM': '{teacher.model}'}, {'model': '.'},
+          ),
+          Stage(
+              'tuned', 'train', {'gin.FROM': '{light.model}/x'}, {'model': '.'}
+          ),
+          Stage('other', 'evaluate', {'model_dir': '{teacher.model}'}),
+          Stage(
+              'table', 'compare',
+              {'results': ['{tuned.model}', '{teacher.model}']},
+              arguments=['{teacher.model}', '{light.model}', '{tuned.model}'],
+          ),
+      ],
+      {'train': {'gin.SEED': 0}},
+  )
+
+
+def shown(recipe):
+  return {s.name: (dict(s.flags), list(s.arguments)) for s in recipe.stages}
+
+
+def test_what_depends_on_it_is_repeated_and_lists_have_all():
+  found = shown(sweep(make(), 'gin.LAYERS', ['1', '4']))
+  seed = {'gin.SEED': 0}
+  assert found == {
+      'teacher': ({**seed, 'gin.STEPS': 3}, []),
+      **{
+          f'light_{n}': (
+              {**seed, 'gin.LAYERS': n, 'gin.FROM': '{teacher.model}'}, []
+          )
+          for n in ('1', '4')
+      },
+      **{
+          f'tuned_{n}': ({**seed, 'gin.FROM': f'{{light_{n}.model}}/x'}, [])
+          for n in ('1', '4')
+      },
+      'other': ({'model_dir': '{teacher.model}'}, []),
+      'table': (
+          {
+              'results': [
+                  '{tuned_1.model}', '{tuned_4.model}', '{teacher.model}'
+              ]
+          },
+          [
+              '{teacher.model}', '{light_1.model}', '{light_4.model}',
+              '{tuned_1.model}', '{tuned_4.model}',
+          ],
+      ),
+  }
+
+
+def test_a_flag_of_all_stages_of_a_command_repeats_them_all():
+  both = sweep(sweep(make(), 'gin.LAYERS', ['1', '4']), 'gin.SEED', ['0', '1'])
+  found = shown(both)
+  assert len(found) == 2 + 4 + 4 + 2 + 1
+  assert found['tuned_4_1'][0] == {
+      'gin.SEED': '1', 'gin.FROM': '{light_4_1.model}/x'
+  }
+  assert found['other_1'][0] == {'model_dir': '{teacher_1.model}'}
+  assert len(found['table'][1]) == 2 + 4 + 4
+
+
+@pytest.mark.parametrize('flag, values, message', [
+    ('gin.LAYER', ['1'], "no stage of the recipe has that flag.*gin.LAYERS"),
+    ('gin.LAYERS', ['1', '1'], 'has the values 1, 1; expected different ones'),
+    ('gin.LAYERS', ['0.1', '0_1'], 'expected different ones'),
+    ('gin.LAYERS', ['1', ''], 'expected different ones'),
+])
+def test_bad_sweeps(flag, values, message):
+  with pytest.raises(UserError, match=message):
+    sweep(make(), flag, values)
