@@ -10,7 +10,7 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.io import files, json_file
 
 FORMAT = 'dualenc-index'
-VERSION = 2
+VERSION = 3
 FILE = 'header.json'
 AGAIN = 'Run `dualenc encode` again.'
 DTYPES = ('float32', 'float16')
@@ -19,8 +19,11 @@ TOWERS = ('passage', 'query')
 # 8.8 million passages of MS MARCO are 68 of them, opened in no time. A block of
 # exact search lies in one shard, and need not be copied.
 SHARD_SIZE = 2**17
-# Where a model is kept is told, but makes no other index.
-_INFORMATION = ('model_dir',)
+# The field of the digest of the tower's parts, see `inference.tower_digest`.
+TOWER_SHA256 = 'tower_sha256'
+# Which model it was is told, but another one of the same tower, whose other
+# tower is trained further or replaced, makes no other index.
+_INFORMATION = ('model_dir', 'run_id', 'checkpoint_step')
 _NUMBERS = ('passages', 'dim', 'tokens', 'shard_size')
 
 
@@ -36,8 +39,8 @@ class Header:
     dtype: of the embeddings on disk, 'float32' or 'float16'.
     normalised: whether the embeddings have length one.
     shard_size: rows of every shard but the last.
-    provenance: whatever says what was encoded by what, as JSON: run, checkpoint
-      step, vocabulary, task.
+    provenance: whatever says what was encoded by what, as JSON: digest of the
+      tower, run, checkpoint step, vocabulary, task.
   """
 
   passages: int
@@ -91,7 +94,9 @@ class Header:
     """
     found = self._fields()
     return [
-        f'{name} is {found.get(name)!r}, expected {value!r}'
+        self._another_tower(found.get(name) or {}, value or {})
+        if name == TOWER_SHA256
+        else f'{name} is {found.get(name)!r}, expected {value!r}'
         for name, value in expect.items()
         if name not in found or found[name] != value
     ]
@@ -135,6 +140,25 @@ class Header:
           f' {AGAIN}'
       )
     return header
+
+  def _another_tower(
+      self, found: Mapping[str, str], expected: Mapping[str, str]
+  ) -> str:
+    """What to say of digests of parts that are not as expected."""
+    if not found:
+      return f'{TOWER_SHA256} is absent: it does not say what encoded it'
+    every = sorted(found.keys() | expected.keys())
+    parts = [part for part in every if found.get(part) != expected.get(part)]
+    those = 'is not that' if len(parts) == 1 else 'are not those'
+    how = (
+        ', which a query tower is aligned to by losses/matching.gin'
+        if self.tower == 'passage'
+        else ''
+    )
+    return (
+        f"this model's {' and '.join(parts)} {those} of the {self.tower} tower"
+        f' that encoded it ({TOWER_SHA256}){how}'
+    )
 
   def _fields(self) -> dict[str, Any]:
     return {**self.provenance, **self._own()}

@@ -8,6 +8,7 @@ from typing import Any
 from dualenc_jax.data.corpus import Corpus
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import encoding, header as header_lib
+from dualenc_jax.index.binding import expected
 from dualenc_jax.index.build import IndexBuild
 from dualenc_jax.index.encoding import default_split, Source
 from dualenc_jax.index.header import Header
@@ -21,20 +22,14 @@ from dualenc_jax.search.search_programs import empty_rows
 
 # The rest is for the model, the queries and what search needs.
 _SHARE_OF_MEMORY = 0.6
+# Which model encoded it, for people.
+_TOLD = ('run_id', 'checkpoint_step', 'model_dir')
 _LOG = logging.getLogger(__name__)
 
 
 def own_folder(model_dir: str | os.PathLike[str]) -> pathlib.Path:
   """Where a model_dir has the index of its task's passages."""
   return pathlib.Path(model_dir) / 'index'
-
-
-def expected(model: Loaded, tower: str) -> dict[str, Any]:
-  """Fields of the header of every index that a tower's vectors may search."""
-  names = 'run_id', 'checkpoint_step', 'vocabulary'
-  names += f'{tower}_length', f'{tower}_prefix'
-  known = {k: v for k, v in model.provenance.items() if k in names}
-  return {'tower': tower, 'dim': model.dim, **known}
 
 
 def encode(
@@ -69,12 +64,12 @@ def encode(
       len(source),
       compared.pop('dim'),
       compared.pop('tower'),
-      provenance[f'{source.tower}_length'],
+      compared[f'{source.tower}_length'],
       dtype,
       shard_size=shard_size or header_lib.SHARD_SIZE,
       provenance={
           **compared,
-          'model_dir': provenance['model_dir'],
+          **{name: provenance[name] for name in _TOLD},
           'compute_dtype': provenance['dtype'],
           **{k: corpus[k] for k in ('task', 'options', 'split', 'source')},
       },

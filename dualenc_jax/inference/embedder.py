@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import functools
 from typing import Any
 
-from flax import linen as nn
+from flax import linen as nn, traverse_util
 import jax
 from jax.sharding import PartitionSpec
 import numpy as np
 
-from dualenc_jax.inference import towers
+from dualenc_jax.inference import tower_digest, towers
 from dualenc_jax.models import DualEncoder
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.text.ragged import Ragged
@@ -117,6 +117,12 @@ class Embedder(OnMesh, towers.Towers):
   @property
   def dim(self) -> int:
     return self.model.projection.features
+
+  def digest(self, params: Any, tower: str) -> dict[str, str]:
+    tensors = tower_digest.on_devices(
+        traverse_util.flatten_dict(params, sep='/')
+    )
+    return tower_digest.digest(tensors, self.model, tower)
 
 
 class Scorer(OnMesh):

@@ -12,6 +12,7 @@ import abc
 import collections
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import dataclasses
+import functools
 import itertools
 from typing import Any, ClassVar, NamedTuple
 
@@ -225,6 +226,15 @@ class Towers(abc.ABC):
       (int64 [n] positions in `rows`, float32 [n, D] their embeddings).
     """
 
+  @abc.abstractmethod
+  def digest(self, params: Any, tower: str) -> Mapping[str, str]:
+    """SHA-256 of the parts of a tower, as of `tower_digest.digest`.
+
+    Args:
+      params: the model's parameters.
+      tower: 'query' or 'passage'.
+    """
+
   def queries(
       self, params: Any, tokens: Ragged, rows: np.ndarray | None = None
   ) -> np.ndarray:
@@ -274,6 +284,21 @@ class Loaded:
   def dim(self) -> int:
     """D, of the embeddings."""
     return self.embedder.dim
+
+  def tower_digest(self, tower: str) -> Mapping[str, str]:
+    """SHA-256 of the parts of a tower, 'query' or 'passage', by part.
+
+    It is of what the tower computes, so that it is the same in all forms of a
+    model, and of two models that share it. All parameters of the tower are
+    read when it is first asked for.
+    """
+    if tower not in self._digests:
+      self._digests[tower] = self.embedder.digest(self.params, tower)
+    return self._digests[tower]
+
+  @functools.cached_property
+  def _digests(self) -> dict[str, Mapping[str, str]]:
+    return {}
 
   def queries(self, tokens: Ragged) -> np.ndarray:
     """Embeds tokenised queries: float32 [len(tokens), D]."""

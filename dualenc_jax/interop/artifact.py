@@ -4,9 +4,9 @@ import pathlib
 
 from dualenc_jax.inference.artifact import manifest as manifest_lib
 from dualenc_jax.inference.artifact.manifest import Manifest
-from dualenc_jax.interop.own import unstack
 from dualenc_jax.interop.weights import infer_encoder, Usage, Weights
 from dualenc_jax.tensor_files import safetensors_file
+from dualenc_jax.tensor_files.stacked_layers import unstack
 
 KIND = 'jax.export artifact'
 

@@ -20,6 +20,7 @@ from dualenc_jax.interop.weights import Weights
 from dualenc_jax.io import machine
 from dualenc_jax.models import abstract_params, CrossEncoder
 from dualenc_jax.parallel.partitioning import HostPartitioner, Partitioner
+from dualenc_jax.tensor_files.stacked_layers import layer_names
 from dualenc_jax.tensor_files.tensors import Tensor
 from dualenc_jax.text.joined import Template
 
@@ -153,7 +154,7 @@ def place(
   boxed = abstract_params(model)
   shardings = partitioner.param_shardings(boxed)
   abstract = traverse_util.flatten_dict(nn.unbox(boxed), sep='/')
-  parts = {name: own.layer_names(name, a.shape) for name, a in abstract.items()}
+  parts = {name: layer_names(name, a.shape) for name, a in abstract.items()}
   check_same_shapes(
       {name: tensor.shape for name, tensor in tensors.items()},
       {n: shape for layers in parts.values() for n, shape in layers.items()},

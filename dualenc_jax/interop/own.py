@@ -26,6 +26,7 @@ from dualenc_jax.models import (
 )
 from dualenc_jax.models.dual_encoder import class_name
 from dualenc_jax.tensor_files import zarr_files
+from dualenc_jax.tensor_files.stacked_layers import unstack
 from dualenc_jax.tensor_files.tensors import DamageError, Tensor
 from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
 
@@ -303,26 +304,6 @@ def _best(path: pathlib.Path, newest: int) -> int | None:
   except UserError:
     return None
   return notes.get('best', {}).get('step')
-
-
-def unstack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-  """One tensor a layer out of those that `scan_layers` has stacked."""
-  layers = {}
-  for name, tensor in tensors.items():
-    for i, part in enumerate(layer_names(name, tensor.shape)):
-      stacked = part != name
-      layers[part] = tensor.entry(0, i) if stacked else tensor
-  return layers
-
-
-def layer_names(
-    name: str, shape: tuple[int, ...]
-) -> dict[str, tuple[int, ...]]:
-  """Name and shape of an array's layers, if it has all of them stacked."""
-  tower, stacked, rest = name.partition('/layers/')
-  if not stacked:
-    return {name: shape}
-  return {f'{tower}/layers_{i}/{rest}': shape[1:] for i in range(shape[0])}
 
 
 def _statistics(folder: pathlib.Path) -> dict[str, Tensor]:

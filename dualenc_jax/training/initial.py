@@ -18,6 +18,7 @@ from dualenc_jax.interop import (
 from dualenc_jax.interop.vocabulary import check_same_vocabulary
 from dualenc_jax.interop.weights import count_reasons, Weights
 from dualenc_jax.parallel import partitioning
+from dualenc_jax.tensor_files.stacked_layers import layer_names
 from dualenc_jax.tensor_files.tensors import Tensor
 from dualenc_jax.text.tokenizer import Vocabulary
 from dualenc_jax.training import light_query
@@ -111,7 +112,7 @@ def plan_start(
   shapes = {}
   leaves = jax.tree.leaves(abstract_params)
   for name, leaf in zip(partitioning.leaf_paths(abstract_params), leaves):
-    shapes |= own.layer_names(name, leaf.shape)
+    shapes |= layer_names(name, leaf.shape)
   if not initial.rules and 'encoder' in facts:
     _check_versions(weights, facts['encoder']['activations'])
   rules, drop = [*initial.rules], [*initial.drop]
@@ -150,7 +151,7 @@ def start_from(start: Start, state: TrainState) -> TrainState:
   names = partitioning.leaf_paths(state.params)
   leaves, treedef = jax.tree.flatten(state.params)
   for i, (name, leaf) in enumerate(zip(names, leaves)):
-    parts = [sources[part] for part in own.layer_names(name, leaf.shape)]
+    parts = [sources[part] for part in layer_names(name, leaf.shape)]
     leaves[i] = _place(leaf, name, parts, tensors)
   _LOG.info('%s', start)
   return state._replace(
@@ -241,7 +242,7 @@ def _with_statistics(
     prefix, kind, parameter = found.groups()
     parts = [
         sources[part] and f'{sources[part]}/{kind}'
-        for part in own.layer_names(parameter, leaf.shape)
+        for part in layer_names(parameter, leaf.shape)
     ]
     if None in parts:
       continue
