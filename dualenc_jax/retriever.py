@@ -18,7 +18,7 @@ import numpy as np
 
 from dualenc_jax import python_input
 from dualenc_jax.errors import UserError
-from dualenc_jax.index import Header, Index, IndexBuild, Passage
+from dualenc_jax.index import binding, Header, Index, IndexBuild, Passage
 from dualenc_jax.inference.artifact import Artifact, manifest, writer
 from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.io import finite
@@ -59,12 +59,14 @@ class _Corpus:
     ids: N different ones.
     passage: the passage of a row.
     normalised: whether the embeddings are known to have length one.
+    header: of the index that they come from, if any.
   """
 
   embeddings: Any
   ids: Sequence[str]
   passage: Callable[[int], Passage]
   normalised: bool
+  header: Header | None = None
 
 
 class Retriever:
@@ -81,9 +83,15 @@ class Retriever:
     # `search.hybrid.Hybrid` of the corpus, once it is asked for.
     self._hybrid: Any = None
     if index is not None:
-      normalised = index.header.normalised
+      header = index.header
       self._set(
-          _Corpus(index.embeddings, index.ids, index.passage, normalised)
+          _Corpus(
+              index.embeddings,
+              index.ids,
+              index.passage,
+              header.normalised,
+              header,
+          )
       )
 
   @classmethod
@@ -91,6 +99,7 @@ class Retriever:
       cls,
       path: str | os.PathLike[str],
       *,
+      index: str | os.PathLike[str] | None = None,
       vocabulary: str | os.PathLike[str] | None = None,
       query_length: int | None = None,
       passage_length: int | None = None,
@@ -101,13 +110,17 @@ class Retriever:
       path: what `save` wrote, which is opened with its index, all of it read
         once for its checksums; the model_dir of a training run, at its newest
         checkpoint; or any other checkpoint of a dual encoder that `dualenc
-        convert` reads.
+        convert` reads. A query tower alone, of `dualenc convert --to=jax_export
+        --tower=query`, encodes queries.
+      index: the folder of an index that `dualenc encode` wrote, with this model
+        or another one of the same passage tower; None for that of `save`.
       vocabulary: a SentencePiece file, of a checkpoint that comes without one.
       query_length: most tokens of a query, EOS included, of such a checkpoint.
       passage_length: the same of a passage.
 
     Raises:
-      UserError: the model, or its index, cannot be read.
+      UserError: the model, or the index, cannot be read; or the index is of
+        another passage tower, and by which of its parts.
     """
     folder = pathlib.Path(path).expanduser()
     given = {
@@ -123,11 +136,14 @@ class Retriever:
             f' {", ".join(given)}.'
         )
       artifact = Artifact.open(folder)
-      return cls(artifact, _index_of(artifact))
+      if index is None:
+        return cls(artifact, _index_of(artifact))
+      return cls(artifact, _index_for(artifact, index))
     # It needs Flax, which a saved retriever does not.
     from dualenc_jax.interop import opening
 
-    return cls(opening.load(path, **given))
+    towers = opening.load(path, **given)
+    return cls(towers, None if index is None else _index_for(towers, index))
 
   @property
   def towers(self) -> Loaded:
@@ -343,7 +359,7 @@ class Retriever:
         self._towers.tokenizer.passage_length,
         str(corpus.embeddings.dtype),
         corpus.normalised,
-        provenance={'weights': weights},
+        provenance={**self._encoded_by(), 'weights': weights},
     )
     build = IndexBuild(folder, header)
     build.start()
@@ -352,6 +368,22 @@ class Retriever:
       embeddings = np.asarray(corpus.embeddings[rows.start : rows.stop])
       build.write(shard, lock, embeddings, map(corpus.passage, rows))
     build.finish()
+
+  def _encoded_by(self) -> dict[str, Any]:
+    """What the index says of the tower that encoded it, if one is known."""
+    corpus = self._corpus
+    if corpus.header is not None:
+      return dict(corpus.header.provenance)
+    if corpus.normalised:
+      return binding.encoded_by(self._towers, 'passage')
+    # Embeddings that were given may be of anything.
+    return {}
+
+
+def _index_for(towers: Loaded, folder: str | os.PathLike[str]) -> Index:
+  """An index for a model, of the same passage tower."""
+  folder = pathlib.Path(folder).expanduser()
+  return Index.open(folder, binding.expected(towers, 'passage'))
 
 
 def _index_of(artifact: Artifact) -> Index | None:

@@ -3,6 +3,7 @@
   dualenc convert my_model --to=sentence_transformers --out=my_st_model
   dualenc convert gtr-t5-base --to=model_dir --out=gtr
   dualenc convert t5x/checkpoint_1000000 --to=hf --out=t5 --vocabulary=sp.model
+  dualenc convert light --to=jax_export --tower=query --out=query_tower
 
 The source is a model_dir, a T5X checkpoint (legacy or Orbax), a Hugging Face
 folder of a T5 or mT5, a sentence-transformers folder, or what this command
@@ -45,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
       out,
       read_texts(args.texts) if args.texts else None,
       functools.partial(print, flush=True),
+      args.tower == 'query',
   )
 
 
@@ -65,6 +67,11 @@ def make_parser() -> flags.Parser:
   parser.add_argument(
       '--to', choices=known, required=True,
       help='; '.join(f'{name}: {form.text}' for name, form in known.items()),
+  )
+  parser.add_argument(
+      '--tower', choices=['query'],
+      help='write the query tower alone, to search the index of its passage'
+      ' tower with; jax_export, npz and safetensors',
   )
   parser.add_argument('--out', required=True, help='a folder, to be made')
   parser.add_argument(

@@ -19,11 +19,14 @@ def expected(model: Loaded, tower: str) -> dict[str, Any]:
     model: whose parameters are read, once.
     tower: 'passage' or 'query', the one that encoded the index.
   """
+  return {'tower': tower, 'dim': model.dim, **encoded_by(model, tower)}
+
+
+def encoded_by(model: Loaded, tower: str) -> dict[str, Any]:
+  """Those of `expected` that are of an index's provenance."""
   tokenizer = model.tokenizer
   names = f'{tower}_length', f'{tower}_prefix'
   return {
-      'tower': tower,
-      'dim': model.dim,
       TOWER_SHA256: dict(model.tower_digest(tower)),
       'vocabulary': tokenizer.vocabulary.sha256,
       **{name: getattr(tokenizer, name) for name in names},

@@ -8,7 +8,7 @@ from typing import Any
 from dualenc_jax.data.corpus import Corpus
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import encoding, header as header_lib
-from dualenc_jax.index.binding import expected
+from dualenc_jax.index.binding import encoded_by, expected
 from dualenc_jax.index.build import IndexBuild
 from dualenc_jax.index.encoding import default_split, Source
 from dualenc_jax.index.header import Header
@@ -59,16 +59,15 @@ def encode(
     UserError: what `IndexBuild` and `encoding.encode` raise.
   """
   provenance, corpus = model.provenance, source.cache.header
-  compared = expected(model, source.tower)
   header = Header(
       len(source),
-      compared.pop('dim'),
-      compared.pop('tower'),
-      compared[f'{source.tower}_length'],
+      model.dim,
+      source.tower,
+      getattr(model.tokenizer, f'{source.tower}_length'),
       dtype,
       shard_size=shard_size or header_lib.SHARD_SIZE,
       provenance={
-          **compared,
+          **encoded_by(model, source.tower),
           **{name: provenance[name] for name in _TOLD},
           'compute_dtype': provenance['dtype'],
           **{k: corpus[k] for k in ('task', 'options', 'split', 'source')},

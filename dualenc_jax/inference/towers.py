@@ -265,6 +265,21 @@ class Towers(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True)
+class PassageTower:
+  """The passage tower that a query tower belongs to, which lies elsewhere.
+
+  Attributes:
+    length: most tokens of a text, EOS included.
+    prefix: put in front of every text.
+    sha256: digests of its parts, as of `tower_digest.digest`.
+  """
+
+  length: int
+  prefix: str
+  sha256: Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
 class Loaded:
   """Two towers with their parameters, and how texts become their tokens.
 

@@ -25,7 +25,7 @@ def read(path: pathlib.Path) -> Weights:
   manifest = Manifest.read(path)
   manifest.check_model(path)
   tensors = unstack(safetensors_file.read(path / manifest_lib.WEIGHTS))
-  query, passage = (manifest.towers[name] for name in manifest_lib.TOWERS)
+  query, passage = manifest.towers['query'], manifest.passages
   has_own = any(name.startswith('passage_encoder/') for name in tensors)
   return Weights(
       KIND,
@@ -44,4 +44,5 @@ def read(path: pathlib.Path) -> Weights:
           passage.prefix,
       ),
       step=manifest.provenance.get('checkpoint_step'),
+      passage_tower=manifest.passage_tower,
   ).check()

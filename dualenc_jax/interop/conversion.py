@@ -15,6 +15,7 @@ from dualenc_jax.interop import (
   plain,
   sentence_transformers,
   t5x_legacy,
+  two_towers,
   verify,
 )
 from dualenc_jax.interop.sentence_transformers.modules import MODULES
@@ -35,6 +36,7 @@ class Form:
     usage_beside: lengths and prefixes lie in a file of their own, as it has no
       place for them.
     is_whole: only dual encoders, with a projection, can be written so.
+    may_be_alone: a query tower can be written so without its passage tower.
   """
 
   text: str
@@ -43,6 +45,7 @@ class Form:
   packages: Sequence[str] = ()
   usage_beside: bool = False
   is_whole: bool = True
+  may_be_alone: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +95,7 @@ def convert(
     out: pathlib.Path,
     texts: Sequence[str] | None = None,
     say: Callable[[str], None] = print,
+    query_alone: bool = False,
 ) -> None:
   """Writes beside the output, compares, and moves it into place.
 
@@ -102,27 +106,39 @@ def convert(
     out: a new or an empty folder.
     texts: to compare with; None for those of `verify.real_texts`.
     say: gets a line for people about each step.
+    query_alone: leave out the passage tower, but for its digest; a source that
+      is a query tower alone stays one.
 
   Raises:
     UserError: the source cannot be read or not be written so; what was written
       is not the same; or the output is there. Nothing is left then.
   """
   check_out(out)
+  if query_alone:
+    check_may_be_alone(name, form)
   peers.check_installed(f'--to={name}', *form.packages)
   texts = texts or verify.real_texts()
   weights = source.read()
   say(f'{weights.path}: {describe(weights)}')
+  if weights.passage_tower:
+    check_may_be_alone(name, form, f'{weights.path} is a query tower alone. ')
   if not weights.encoder.num_layers:
     raise UserError(
         f'{weights.path} has no layers: it is a bag of pieces, which'
         f' --to={name} cannot be. Retriever.save writes it to serve it.'
     )
-  if form.is_whole and not weights.has_projection:
+  if (form.is_whole or query_alone) and not weights.has_projection:
     raise UserError(
         f'{weights.path} ({weights.kind}) has no projection: it is a pretrained'
         f' T5, which --to={name} cannot be. Train a dual encoder from it,'
         f' --gin.INITIAL_CHECKPOINT_PATH={weights.path}, or give --to=hf, t5x,'
         ' npz or safetensors.'
+    )
+  if query_alone:
+    weights = two_towers.query_alone(weights)
+    say(
+        f'The query tower alone: {weights.encoder.num_layers} layers,'
+        f' {len(weights.tensors)} tensors.'
     )
   with files.new_folder(out, 'another --out') as partial:
     with files.writing(out, 'another --out'):
@@ -142,9 +158,22 @@ def convert(
         (f'the {name}', form.encode(partial, weights.usage)),
         *source_side(source.path, weights, say),
     ]
+    if weights.passage_tower:
+      sides = [(side, verify.queries_alone(own)) for side, own in sides]
     for line in verify.compare(sides, texts):
       say(line)
   say(f'Wrote {out}, in float32: {form.text}.')
+
+
+def check_may_be_alone(name: str, form: Form, found: str = '') -> None:
+  """Raises UserError unless a form can have a query tower alone."""
+  if form.may_be_alone:
+    return
+  able = [name for name, form in FORMS.items() if form.may_be_alone]
+  raise UserError(
+      f'{found}--to={name} has both towers: a query tower alone, as of'
+      f' --tower=query, goes --to={", ".join(able[:-1])} or {able[-1]}.'
+  )
 
 
 def check_out(out: pathlib.Path) -> None:
@@ -262,8 +291,15 @@ def read_back(folder: pathlib.Path, usage: Usage) -> verify.Encode:
 def read_artifact(folder: pathlib.Path, usage: Usage) -> verify.Encode:
   """The side of exported programs, which bring their own tokenizer."""
   del usage
-  opened = artifact.Artifact.open
-  return lambda texts: verify.encode_with(opened(folder), texts)
+
+  def encode(texts: Sequence[str]) -> verify.Vectors:
+    opened = artifact.Artifact.open(folder)
+    if opened.manifest.passage_tower is None:
+      return verify.encode_with(opened, texts)
+    queries = opened.queries(opened.tokenizer.encode_queries(texts))
+    return verify.Vectors(queries, queries)
+
+  return encode
 
 
 # All but a model_dir, whose config is a command's to write.
@@ -291,19 +327,24 @@ FORMS = {
     ),
     'jax_export': Form(
         'programs that run with JAX alone; Retriever.from_dir opens them',
-        lambda w, folder: artifact.write(loading.load(w), folder),
+        lambda weights, folder: artifact.write(
+            loading.load(weights), folder, passage_tower=weights.passage_tower
+        ),
         read_artifact,
+        may_be_alone=True,
     ),
     'npz': Form(
         'tensors by name, for NumPy',
         plain.write_npz,
         read_back,
         is_whole=False,
+        may_be_alone=True,
     ),
     'safetensors': Form(
         'tensors by name',
         plain.write_safetensors,
         read_back,
         is_whole=False,
+        may_be_alone=True,
     ),
 }

@@ -76,10 +76,17 @@ def load(
       or lengths of its own.
 
   Raises:
-    UserError: as `read` and `loading.load`.
+    UserError: as `read` and `loading.load`; or it is a query tower alone.
   """
   if reader_of(path) is not own:
-    return loading.load(read(path), **given)
+    weights = read(path)
+    if weights.passage_tower:
+      raise UserError(
+          f'{path} ({weights.kind}) is a query tower alone: it has no passage'
+          ' tower to encode passages with. To search an index with it, convert'
+          ' it, --to=jax_export; else open the whole model.'
+      )
+    return loading.load(weights, **given)
   if given:
     raise UserError(
         f'{path} has its own vocabulary and lengths: leave out'

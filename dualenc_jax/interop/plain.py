@@ -1,10 +1,13 @@
 """Tensors by name in one file, .npz or .safetensors, for other programs.
 
 A folder of three files: the tensors in float32, by the names of `DualEncoder`;
-`towers.json`, sizes, lengths and prefixes; and the SentencePiece vocabulary.
+`towers.json`, sizes, lengths and prefixes; and the SentencePiece vocabulary. A
+query tower alone has no other's tensors, and `towers.json` says which passage
+tower it belongs to.
 """
 
 from collections.abc import Mapping
+import dataclasses
 import functools
 import io
 import pathlib
@@ -15,6 +18,7 @@ from flax import linen as nn
 import numpy as np
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.inference.towers import PassageTower
 from dualenc_jax.interop.weights import ENCODERS, SIZES, USAGE, Usage, Weights
 from dualenc_jax.io import files, json_file
 from dualenc_jax.models import T5Encoder
@@ -22,6 +26,8 @@ from dualenc_jax.tensor_files import safetensors_file
 from dualenc_jax.tensor_files.tensors import Tensor
 
 VERSION = 1
+# Of a query tower alone, which would be taken for both towers.
+VERSION_ALONE = 2
 HEADER = 'towers.json'
 NPZ = 'weights.npz'
 SAFETENSORS = 'weights.safetensors'
@@ -49,11 +55,14 @@ def read(path: pathlib.Path) -> Weights:
       passage_encoder=dict | None,
       **USAGE,
   )
-  if header['version'] != VERSION:
+  if header['version'] not in (VERSION, VERSION_ALONE):
     raise UserError(
         f'{folder / HEADER} is of version {header["version"]}; this program'
-        f' reads {VERSION}. Update dualenc_jax.'
+        f' reads {VERSION} and {VERSION_ALONE}. Update dualenc_jax.'
     )
+  passage_tower = None
+  if header['version'] == VERSION_ALONE:
+    passage_tower = _passage_tower(header, folder / HEADER)
   encoder, passage_encoder = (
       facts and _encoder(facts, folder / HEADER)
       for facts in map(header.get, ENCODERS)
@@ -72,6 +81,7 @@ def read(path: pathlib.Path) -> Weights:
       passage_encoder,
       Usage().saved(header, folder),
       step=header['step'],
+      passage_tower=passage_tower,
   ).check()
 
 
@@ -96,12 +106,23 @@ def _write_rest(weights: Weights, folder: pathlib.Path) -> None:
   for tower in ENCODERS:
     encoder = getattr(weights, tower)
     header[tower] = encoder and {n: getattr(encoder, n) for n in SIZES}
+  if weights.passage_tower:
+    header['version'] = VERSION_ALONE
+    header['passage_tower'] = dataclasses.asdict(weights.passage_tower)
   files.write_json(folder / HEADER, header | weights.usage.facts())
   weights.usage.save_vocabulary(folder)
 
 
 def _folder(path: pathlib.Path) -> pathlib.Path:
   return path.parent if path.name in (NPZ, SAFETENSORS) else path
+
+
+def _passage_tower(
+    header: Mapping[str, Any], path: pathlib.Path
+) -> PassageTower:
+  types = {'length': int, 'prefix': str, 'sha256': {str: str}}
+  json_file.check(header, {'passage_tower': types}, path, _AGAIN)
+  return PassageTower(**{n: header['passage_tower'][n] for n in types})
 
 
 def _encoder(facts: Mapping[str, Any], path: pathlib.Path) -> T5Encoder:

@@ -7,6 +7,8 @@ import pathlib
 import numpy as np
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.inference import tower_digest
+from dualenc_jax.inference.towers import PassageTower
 from dualenc_jax.interop.weights import Usage, Weights
 from dualenc_jax.models import T5Encoder
 from dualenc_jax.tensor_files.tensors import Tensor
@@ -74,6 +76,30 @@ def split(weights: Weights) -> tuple[Weights, Weights]:
           tensors=passage,
           encoder=weights.passage_encoder or weights.encoder,
           usage=dataclasses.replace(usage, query_length=usage.passage_length),
+      ),
+  )
+
+
+def query_alone(weights: Weights) -> Weights:
+  """The query tower, which knows the passage tower that it belongs to.
+
+  Args:
+    weights: a dual encoder with its lengths; a query tower alone stays.
+
+  Raises:
+    UserError: a tensor of the passage tower cannot be read.
+  """
+  if weights.passage_tower:
+    return weights
+  usage = weights.usage
+  alone, _ = split(weights)
+  sha256 = tower_digest.digest(weights.tensors, weights.model(), 'passage')
+  return dataclasses.replace(
+      alone,
+      usage=usage,
+      described={},
+      passage_tower=PassageTower(
+          usage.passage_length, usage.passage_prefix, sha256
       ),
   )
 

@@ -91,6 +91,16 @@ def ours(weights: Weights) -> Encode:
   return encode
 
 
+def queries_alone(encode: Encode) -> Encode:
+  """A side of which queries are compared, in the place of passages, too."""
+
+  def encode_queries(texts: Sequence[str]) -> Vectors:
+    queries = encode(texts).queries
+    return Vectors(queries, queries)
+
+  return encode_queries
+
+
 def encode_with(model: Loaded, texts: Sequence[str]) -> Vectors:
   """Texts through both towers of a model."""
   return Vectors(
@@ -200,6 +210,11 @@ def check_written(weights: Weights, folder: pathlib.Path) -> None:
           f'{name} is {wanted!r}, but {found!r} in what was written. Nothing'
           ' was kept.'
       )
+  if back.passage_tower != weights.passage_tower:
+    raise UserError(
+        'The passage tower that a query tower belongs to is not the same in'
+        ' what was written. Nothing was kept.'
+    )
 
 
 def _wide(vectors: np.ndarray) -> np.ndarray:

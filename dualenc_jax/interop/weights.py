@@ -15,6 +15,7 @@ from typing import Any
 from flax import linen as nn, traverse_util
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.inference.towers import PassageTower
 from dualenc_jax.models import (
   abstract_params,
   DualEncoder,
@@ -93,6 +94,7 @@ class Weights:
       'count' of its updates where that is not `step`.
     step: of the training that made it.
     described: of a model_dir, what `models.describe` says of its model.
+    passage_tower: of a query tower alone, which one it belongs to.
   """
 
   kind: str
@@ -106,6 +108,7 @@ class Weights:
   optimizer: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
   step: int | None = None
   described: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  passage_tower: PassageTower | None = None
 
   @property
   def has_projection(self) -> bool:

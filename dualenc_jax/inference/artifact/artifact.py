@@ -1,6 +1,6 @@
 """Reads an artifact and runs its programs, without the code of the model."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 import dataclasses
 import os
 import pathlib
@@ -23,7 +23,9 @@ from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class Artifact(Loaded):
-  """Two towers of an artifact, on all devices of this host.
+  """The towers of an artifact, on all devices of this host.
+
+  A query tower alone encodes no passages, and raises UserError when asked to.
 
   Attributes:
     folder: where it is.
@@ -47,7 +49,7 @@ class Artifact(Loaded):
     export.check_installed()
     _check_runs_here(folder, manifest)
     manifest.check_model(folder)
-    query, passage = (manifest.towers[name] for name in manifest_lib.TOWERS)
+    query, passage = manifest.towers['query'], manifest.passages
     programs = Programs(folder, manifest)
     params = {}
     weights = safetensors_file.read(folder / manifest_lib.WEIGHTS)
@@ -112,6 +114,13 @@ class Programs(Towers):
       rows: np.ndarray | None = None,
   ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     name = method.removeprefix('encode_')
+    if name not in self._manifest.towers:
+      raise UserError(
+          f'{self._folder} is a query tower alone: it has no passage tower to'
+          ' encode passages with. Search an index of the passage tower that it'
+          ' was aligned to, Retriever.from_dir(..., index=FOLDER), or encode'
+          ' with the whole model.'
+      )
     tower = self._manifest.towers[name]
     own = {param: params[param] for param in tower.params}
     sharding = NamedSharding(self._mesh, PartitionSpec('data'))
@@ -125,6 +134,13 @@ class Programs(Towers):
     return towers.batches(
         program, tokens, most, shapes, rows, self._mesh.size
     )
+
+  def digest(self, params: Any, tower: str) -> Mapping[str, str]:
+    """Of the tower that was written; of that of passages, also elsewhere."""
+    del params
+    if tower == 'passage':
+      return self._manifest.passages.sha256
+    return self._manifest.towers[tower].sha256
 
   def _run(self, tower: str, length: int) -> Callable[..., jax.Array]:
     """A program on all devices, compiled for a number of rows when called."""

@@ -7,10 +7,11 @@ import pathlib
 from typing import Any
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.inference.towers import PassageTower
 from dualenc_jax.io import files, json_file
 
 FORMAT = 'dualenc-artifact'
-VERSION = 1
+VERSION = 2
 FILE = 'artifact.json'
 VOCABULARY = 'vocabulary.model'
 WEIGHTS = 'weights.safetensors'
@@ -30,6 +31,7 @@ class Tower:
       `length`.
     params: names of the parameters that the programs take.
     activations: of its feed-forward blocks, which no shape tells.
+    sha256: digests of its parts, as of `tower_digest.digest`.
   """
 
   length: int
@@ -37,6 +39,7 @@ class Tower:
   lengths: Sequence[int]
   params: Sequence[str]
   activations: Sequence[str]
+  sha256: Mapping[str, str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Manifest:
 
   Attributes:
     dim: D, of the embeddings.
-    towers: by name, 'query' and 'passage'.
+    towers: by name, 'query' and 'passage', or 'query' alone.
     params: shape of every parameter, all of them float32.
     platforms: that the programs run on: 'cpu', 'cuda', 'tpu'.
     calling_convention: version of `jax.export`'s.
@@ -53,6 +56,7 @@ class Manifest:
     files: size and SHA-256 of every file, by its path in the folder; of those
       of an index, too, if there is one.
     provenance: what the vectors depend on.
+    passage_tower: of a query tower alone, which passages it finds.
   """
 
   dim: int
@@ -63,6 +67,7 @@ class Manifest:
   versions: Mapping[str, str]
   files: Mapping[str, Mapping[str, Any]]
   provenance: Mapping[str, Any]
+  passage_tower: PassageTower | None = None
 
   def write(self, folder: pathlib.Path) -> None:
     """Writes artifact.json."""
@@ -94,18 +99,29 @@ class Manifest:
     try:
       names = [field.name for field in dataclasses.fields(cls)]
       fields = {name: value[name] for name in names}
-      towers = {name: Tower(**fields['towers'][name]) for name in TOWERS}
+      elsewhere = fields['passage_tower']
+      elsewhere = elsewhere and PassageTower(**elsewhere)
+      there = TOWERS[:1] if elsewhere else TOWERS
+      towers = {name: Tower(**fields['towers'][name]) for name in there}
       files = {
           name: {'bytes': facts['bytes'], 'sha256': facts['sha256']}
           for name, facts in fields['files'].items()
       }
       for name in files:
         _check_within(folder, name)
-      return cls(**fields | {'towers': towers, 'files': files})
+      return cls(
+          **fields
+          | {'towers': towers, 'files': files, 'passage_tower': elsewhere}
+      )
     except (KeyError, TypeError, AttributeError) as e:
       raise UserError(
           f'{path}: damaged, a field is missing or unknown: {e}. {_AGAIN}'
       ) from e
+
+  @property
+  def passages(self) -> Tower | PassageTower:
+    """How passages are given to the passage tower, here or elsewhere."""
+    return self.passage_tower or self.towers['passage']
 
   @property
   def index_files(self) -> Mapping[str, Mapping[str, Any]]:

@@ -16,7 +16,7 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.inference.artifact import export, manifest as manifest_lib
 from dualenc_jax.inference.artifact.artifact import Artifact
 from dualenc_jax.inference.artifact.manifest import Manifest, Tower
-from dualenc_jax.inference.towers import Loaded
+from dualenc_jax.inference.towers import Loaded, PassageTower
 from dualenc_jax.io import files, machine
 from dualenc_jax.tensor_files import safetensors_file
 from dualenc_jax.tensor_files.tensors import Tensor
@@ -28,6 +28,7 @@ def write(
     loaded: Loaded,
     folder: str | os.PathLike[str],
     platforms: Sequence[str] = PLATFORMS,
+    passage_tower: PassageTower | None = None,
 ) -> None:
   """Writes an artifact; the folder appears when it is complete.
 
@@ -36,12 +37,13 @@ def write(
     folder: a new or empty one, or an artifact to replace.
     platforms: that the programs run on; of another attention than the shipped
       ones, those that it can be lowered for.
+    passage_tower: writes the query tower alone, which belongs to this one.
 
   Raises:
     UserError: the folder holds something else, or cannot be written.
   """
   with new_artifact(folder) as new:
-    fill(loaded, new, platforms).write(new)
+    fill(loaded, new, platforms, passage_tower).write(new)
 
 
 @contextlib.contextmanager
@@ -58,7 +60,10 @@ def new_artifact(folder: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
 
 
 def fill(
-    loaded: Loaded, folder: pathlib.Path, platforms: Sequence[str] = PLATFORMS
+    loaded: Loaded,
+    folder: pathlib.Path,
+    platforms: Sequence[str] = PLATFORMS,
+    passage_tower: PassageTower | None = None,
 ) -> Manifest:
   """`write` into a folder that is there and empty, but for artifact.json.
 
@@ -77,10 +82,9 @@ def fill(
 
   tokenizer, model = loaded.tokenizer, loaded.embedder.model
   params = traverse_util.flatten_dict(loaded.params, sep='/')
-  encoders = {
-      'query': model.encoder,
-      'passage': model.passage_encoder or model.encoder,
-  }
+  encoders = {'query': model.encoder}
+  if passage_tower is None:
+    encoders['passage'] = model.passage_encoder or model.encoder
   by_tower = {
       name: Tower(
           getattr(tokenizer, f'{name}_length'),
@@ -88,6 +92,7 @@ def fill(
           export.lengths_up_to(getattr(tokenizer, f'{name}_length')),
           export.params_of_tower(params, name),
           tuple(encoder.activations),
+          loaded.tower_digest(name),
       )
       for name, encoder in encoders.items()
   }
@@ -97,6 +102,8 @@ def fill(
       program = export.export(model, name, own, length, platforms)
       path = folder / manifest_lib.program_file(name, length)
       path.write_bytes(program)
+  used = {name for tower in by_tower.values() for name in tower.params}
+  params = {name: params[name] for name in params if name in used}
   shutil.copyfile(tokenizer.vocabulary.file, folder / manifest_lib.VOCABULARY)
   safetensors_file.write(
       folder / manifest_lib.WEIGHTS,
@@ -111,6 +118,7 @@ def fill(
       machine.versions(),
       manifest_lib.of_folder(folder),
       dict(loaded.provenance),
+      passage_tower,
   )
 
 
