@@ -236,7 +236,9 @@ def describe(weights: Weights) -> str:
   own = sorted(part for part in parts if part.startswith('passage_'))
   size = weights.encoder
   lines = (
-      f'{weights.kind}: {size.num_layers} layers,'
+      weights.kind
+      + (', a query tower alone' if weights.passage_tower else '')
+      + f': {size.num_layers} layers,'
       f' {model.token_embedder.features} wide,'
       f' {" x ".join(size.activations)}, {len(weights.tensors)} tensors, '
       + (

@@ -214,12 +214,12 @@ def test_the_models_own_index_is_made_when_it_is_due(model, capsys):
   # That of another checkpoint is replaced; so is one that is damaged.
   path = own / 'header.json'
   header = json.loads(path.read_text())
-  header['provenance']['checkpoint_step'] = 1
+  header['provenance']['tower_sha256']['encoder'] = 'of step 1'
   path.write_text(json.dumps(header))
   search_own(model)
   third = capsys.readouterr()
   assert third.out == first.out
-  assert 'checkpoint_step is 1, expected 2' in third.err
+  assert "this model's encoder is not that of the passage tower" in third.err
   assert tree(own) == before
   (own / 'shard-00000' / 'ids.txt').unlink()
   search_own(model)

@@ -29,7 +29,7 @@ def test_round_trip(tmp_path):
   assert index.ids[3:5] == ['id3', 'id4']
   assert json.loads((folder / 'header.json').read_text()) == {
       'format': 'dualenc-index',
-      'version': 2,
+      'version': 3,
       'passages': 11,
       'dim': D,
       'dtype': 'float32',
@@ -215,7 +215,7 @@ def test_a_missing_shard(tmp_path):
     'change, message',
     [
         ({'format': 'faiss'}, "another format than 'dualenc-index'"),
-        ({'version': 1}, 'version 1; this program reads version 2'),
+        ({'version': 2}, 'version 2; this program reads version 3'),
         ({'passages': '10'}, "field 'passages' is '10': expected a whole"),
         ({'dtype': None}, "field 'dtype' is None: expected float32 or"),
         ({'passages': 9}, r'shard.json: has 2 rows from row 8 on, .* says 1 '),

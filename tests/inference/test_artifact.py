@@ -158,7 +158,7 @@ def change(path: pathlib.Path, **fields) -> None:
 @pytest.mark.parametrize(
     'fields, message',
     [
-        ({'version': 2}, 'artifact.json .*version 2.*reads version 1'),
+        ({'version': 1}, 'artifact.json .*version 1.*reads version 2'),
         ({'format': 'other'}, "artifact.json .*'dualenc-artifact'"),
         ({'calling_convention': 99}, 'calling convention 99 .*Install the JAX'),
         ({'calling_convention': 1}, 'calling convention 1 .*write the '),

@@ -41,6 +41,9 @@ MODELS = {
     'ADE, wider': model(embedder(24), encoder(), Projection(DIM)),
     'ADE-STE': model(None, encoder(), Projection(DIM)),
     'ADE-SPL': model(embedder(), encoder()),
+    'light query': DualEncoder(
+        embedder(), encoder(1), Projection(DIM), embedder(), encoder(3)
+    ),
     'own embedder': model(embedder()),
     'own projection': model(None, None, Projection(DIM)),
 }
@@ -126,6 +129,7 @@ def test_the_real_vocabulary(tmp_path, shared):
         ('SDE', 1, 1, 1),
         ('ADE', 2, 2, 2),
         ('ADE-SPL', 2, 2, 1),
+        ('light query', 2, 2, 1),
         ('ADE-STE', 2, 2, 2),
         ('own embedder', 2, 2, 1),
         ('own projection', 1, 1, 2),
