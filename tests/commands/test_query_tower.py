@@ -1,0 +1,287 @@
+"""A light query tower takes its teacher's place before the teacher's index."""
+
+import json
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+import tiny_evaluation
+import tiny_run
+
+from dualenc_jax import Retriever
+from dualenc_jax.commands import (
+  cli,
+  convert,
+  encode,
+  evaluate,
+  mine,
+  model_dir,
+  new_model_dir,
+  search,
+  train,
+)
+from dualenc_jax.errors import UserError
+from dualenc_jax.index import binding, Index
+from dualenc_jax.inference import artifact as serving
+from dualenc_jax.interop import opening
+
+DEEP = ['--gin.models.T5Encoder.num_layers=4']
+QUERIES = ['find map hash', 'find xml', 'zone of a year']
+
+
+@pytest.fixture(scope='module')
+def runs(tmp_path_factory) -> pathlib.Path:
+  """A folder with `teacher`, its `index`, and `light`, trained for it."""
+  folder = tmp_path_factory.mktemp('runs')
+  flags = tiny_run.flags(folder, *DEEP, '--gin.STEPS=20')
+  train.main([*flags, f'--model_dir={folder / "teacher"}'])
+  index = f'--index_dir={folder / "index"}'
+  encode.main([f'--model_dir={folder / "teacher"}', '--split=test', index])
+  learn(folder, 'light', '--gin.STEPS=20', '--gin.LEARNING_RATE=1e-2')
+  return folder
+
+
+def learn(folder, name, *flags):
+  train.main([
+      *tiny_run.flags(folder, *DEEP),
+      '--gin_file=losses/matching.gin',
+      f'--gin.INITIAL_CHECKPOINT_PATH={folder / "teacher"}',
+      f'--model_dir={folder / name}',
+      *flags,
+  ])
+
+
+def hits(retriever):
+  scores, ids = retriever.search(QUERIES, 10)
+  return scores, ids.tolist()
+
+
+def assert_same_hits(found, expected):
+  np.testing.assert_allclose(found[0], expected[0], rtol=0, atol=1e-6)
+  assert found[1] == expected[1]
+
+
+def evaluated(folder, name, index, output):
+  evaluate.main([
+      f'--model_dir={folder / name}', f'--index_dir={index}', '--split=test',
+      f'--output_dir={output}', '--baselines=',
+  ])
+  return tiny_evaluation.run_of(output)
+
+
+@pytest.mark.slow
+def test_the_light_model_searches_the_index_of_its_teacher(
+    runs, tmp_path, capsys
+):
+  light, index, fresh = runs / 'light', runs / 'index', tmp_path / 'fresh'
+  before = {p: p.stat().st_mtime_ns for p in index.rglob('*') if p.is_file()}
+  encode.main([f'--model_dir={light}', '--split=test', f'--index_dir={fresh}'])
+  facts = [Index.open(folder).header.provenance for folder in (index, fresh)]
+  assert facts[0]['model_dir'] == 'teacher' != facts[1]['model_dir']
+  capsys.readouterr()
+  for folder in (index, fresh):
+    search.main([*QUERIES, f'--model_dir={light}', f'--index_dir={folder}'])
+  one, two = np.split(np.array(capsys.readouterr().out.splitlines()), 2)
+  assert one.tolist() == two.tolist() and len(one) == 3 * 6
+  assert evaluated(runs, 'light', index, tmp_path / 'a') == evaluated(
+      runs, 'light', fresh, tmp_path / 'b'
+  )
+  # It is the light tower that asks.
+  assert evaluated(runs, 'light', index, tmp_path / 'a') != evaluated(
+      runs, 'teacher', index, tmp_path / 'c'
+  )
+  opened = Retriever.from_dir(light, index=index)
+  vectors = [
+      Retriever.from_dir(runs / name).encode_queries(QUERIES)
+      for name in ('light', 'teacher')
+  ]
+  scores = vectors[0].astype(np.float64) @ Index.open(fresh).embeddings[:].T
+  np.testing.assert_allclose(
+      hits(opened)[0], -np.sort(-scores)[:, :10], atol=1e-6
+  )
+  assert np.abs(vectors[0] - vectors[1]).max() > 1e-3
+  mine.main([
+      f'--model_dir={light}', '--split=test', f'--index_dir={index}',
+      f'--output_dir={tmp_path / "mined"}',
+  ])
+  # Nothing was encoded again.
+  assert before == {
+      p: p.stat().st_mtime_ns for p in index.rglob('*') if p.is_file()
+  }
+
+
+@pytest.mark.slow
+def test_an_index_outlives_more_training_of_the_query_tower(runs, capsys):
+  shutil.copytree(runs / 'light', runs / 'longer')
+  learn(runs, 'longer', '--gin.STEPS=21', '--gin.LEARNING_RATE=1e-2',
+        '--allow_config_change')
+  index = f'--index_dir={runs / "index"}'
+  search.main(['find map', f'--model_dir={runs / "longer"}', index])
+  assert len(capsys.readouterr().out.splitlines()) == 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    'frozen, part',
+    [
+        ("('passage_.*',)", 'projection'),
+        ("('passage_encoder.*', 'projection.*')", 'token_embedder'),
+    ],
+)
+def test_an_index_of_another_passage_tower_is_refused_by_part(
+    runs, frozen, part, capsys
+):
+  name = f'another_{part}'
+  learn(
+      runs, name, '--gin.STEPS=1', f'--gin.FREEZE={frozen}',
+      '--gin_file=losses/softmax.gin', '--gin.LEARNING_RATE=1e-2',
+      '--gin.OBJECTIVE=@objectives.Contrastive()',
+  )
+  message = f"this model's {part} is not that of the passage tower"
+  model, index = f'--model_dir={runs / name}', f'--index_dir={runs / "index"}'
+  assert cli.main(['search', 'find map', model, index]) == 2
+  said = capsys.readouterr().err
+  assert message in said and 'Run `dualenc encode` again' in said
+  with pytest.raises(UserError, match=f'{message}.*--overwrite'):
+    evaluate.main([model, index, '--split=test'])
+  with pytest.raises(UserError, match=message):
+    Retriever.from_dir(runs / name, index=runs / 'index')
+
+
+@pytest.mark.slow
+def test_the_query_tower_as_an_artefact_of_its_own(runs, tmp_path, capsys):
+  alone, whole = tmp_path / 'alone', tmp_path / 'whole'
+  flags = [str(runs / 'light'), '--to=jax_export']
+  convert.main([*flags, '--tower=query', f'--out={alone}'])
+  printed = capsys.readouterr().out
+  assert 'The query tower alone: 2 layers, 22 tensors' in printed
+  assert 'largest cosine difference over 64 texts' in printed
+  convert.main([*flags, f'--out={whole}'])
+  one, other = (
+      json.loads((folder / 'artifact.json').read_text())
+      for folder in (alone, whole)
+  )
+  assert set(one['towers']) == {'query'}
+  passages = other['towers']['passage']
+  assert one['passage_tower'] == {
+      name: passages[name] for name in ('length', 'prefix', 'sha256')
+  }
+  assert not [n for n in one['params'] if n.startswith('passage_')]
+  assert not [n for n in one['files'] if 'passage' in n]
+  sizes = [
+      sum(f['bytes'] for f in value['files'].values()) for value in (one, other)
+  ]
+  assert sizes[0] < 0.6 * sizes[1]
+  retriever = Retriever.from_dir(alone, index=runs / 'index')
+  expected = hits(Retriever.from_dir(runs / 'light', index=runs / 'index'))
+  assert_same_hits(hits(retriever), expected)
+  with pytest.raises(UserError, match='has no passage tower to encode'):
+    retriever.index(['a text'])
+  assert_same_hits(hits(retriever), expected)
+  # Vectors need no tower; and what is saved is opened with its index.
+  stored = Index.open(runs / 'index')
+  retriever.save(tmp_path / 'saved')
+  assert_same_hits(hits(Retriever.from_dir(tmp_path / 'saved')), expected)
+  retriever = Retriever.from_dir(alone)
+  retriever.index(stored.embeddings, stored.ids)
+  assert_same_hits(hits(retriever), expected)
+  # The index of a saved teacher says what encoded it, too.
+  teacher = Retriever.from_dir(runs / 'teacher')
+  texts = [stored.passage(row).text for row in range(len(stored))]
+  teacher.index(texts, stored.ids)
+  teacher.save(tmp_path / 'served')
+  assert_same_hits(
+      hits(Retriever.from_dir(alone, index=tmp_path / 'served/index')), expected
+  )
+  teacher.index(stored.embeddings, stored.ids)
+  teacher.save(tmp_path / 'served')
+  with pytest.raises(UserError, match='it does not say what encoded it'):
+    Retriever.from_dir(alone, index=tmp_path / 'served/index')
+
+
+@pytest.mark.slow
+def test_a_query_tower_of_another_passage_tower(runs, tmp_path):
+  weights = opening.read(runs / 'light')
+  name = 'passage_encoder/layers_3/mlp/wo/kernel'
+  kernel = weights.tensors[name].read()
+  kernel.reshape(-1).view(np.uint32)[7] ^= 1
+  weights.tensors[name] = type(weights.tensors[name])(
+      'changed', kernel.shape, lambda: kernel
+  )
+  new_model_dir.write(weights, tmp_path / 'model')
+  convert.main([
+      str(tmp_path / 'model'), '--to=jax_export', '--tower=query',
+      f'--out={tmp_path / "alone"}',
+  ])
+  with pytest.raises(UserError, match="model's encoder is not that of the pas"):
+    Retriever.from_dir(tmp_path / 'alone', index=runs / 'index')
+
+
+@pytest.fixture(scope='module')
+def alone(tmp_path_factory) -> pathlib.Path:
+  """The query tower of the shared model, in plain tensors."""
+  out = tmp_path_factory.mktemp('plain') / 'alone'
+  model = tiny_evaluation.shared_model()
+  convert.main([str(model), '--to=npz', '--tower=query', f'--out={out}'])
+  return out
+
+
+def test_plain_tensors_of_a_query_tower(alone, tmp_path, capsys):
+  facts = json.loads((alone / 'towers.json').read_text())
+  model = model_dir.load(str(tiny_evaluation.shared_model()))
+  assert facts['passage_tower'] == {
+      'length': 16, 'prefix': '', 'sha256': model.tower_digest('passage')
+  }
+  convert.main([str(alone), '--to=jax_export', f'--out={tmp_path / "served"}'])
+  assert 'plain tensors, a query tower alone: ' in capsys.readouterr().out
+  again = serving.Artifact.open(tmp_path / 'served')
+  expected = binding.expected(model, 'passage')
+  assert binding.expected(again, 'passage') == expected
+  convert.main([
+      str(tmp_path / 'served'), '--to=safetensors', f'--out={tmp_path / "back"}'
+  ])
+  one, two = opening.read(alone), opening.read(tmp_path / 'back')
+  assert one.passage_tower == two.passage_tower
+  for name, tensor in one.tensors.items():
+    np.testing.assert_array_equal(tensor.read(), two.tensors[name].read())
+
+
+def test_a_query_tower_alone_is_no_model_of_both(alone, tmp_path):
+  with pytest.raises(UserError, match='alone: it has no passage tower'):
+    Retriever.from_dir(alone)
+  out = f'--out={tmp_path / "out"}'
+  for form in ('model_dir', 'hf', 't5x', 'sentence_transformers'):
+    with pytest.raises(UserError, match='alone. --to=.* has both towers'):
+      convert.main([str(alone), f'--to={form}', out])
+    with pytest.raises(UserError, match='as of --tower=query, goes --to=jax_e'):
+      convert.main([
+          str(tiny_evaluation.shared_model()), f'--to={form}', '--tower=query',
+          out,
+      ])
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_an_index_of_queries_is_of_the_query_tower(runs, tmp_path):
+  corpus = pathlib.Path(__file__).parents[1] / 'data' / 'beir' / 'toy'
+  flags = '--tower=query', f'--corpus={corpus}', f'--index_dir={tmp_path / "q"}'
+  encode.main([f'--model_dir={runs / "light"}', *flags])
+  light, teacher = (
+      model_dir.load(str(runs / name)) for name in ('light', 'teacher')
+  )
+  index = Index.open(tmp_path / 'q', binding.expected(light, 'query'))
+  np.testing.assert_allclose(
+      index.embeddings[:], Retriever(light).encode_queries(
+          [index.passage(row).text for row in range(len(index))]
+      ), atol=1e-6,
+  )
+  found = index.header.provenance['tower_sha256']
+  assert found != light.tower_digest('passage')
+  message = (
+      "model's encoder and token_embedder are not those of the query tower that"
+  )
+  with pytest.raises(UserError, match=message) as error:
+    encode.main([f'--model_dir={runs / "teacher"}', *flags])
+  assert 'aligned' not in str(error.value)
+  assert teacher.tower_digest('passage') == light.tower_digest('passage')
