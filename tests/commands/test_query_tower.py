@@ -218,6 +218,40 @@ def test_a_query_tower_of_another_passage_tower(runs, tmp_path):
     Retriever.from_dir(tmp_path / 'alone', index=runs / 'index')
 
 
+@pytest.mark.slow
+def test_sentence_transformers_routes_by_depth_and_back(runs, tmp_path):
+  folder = tmp_path / 'st'
+  convert.main(
+      [str(runs / 'light'), '--to=sentence_transformers', f'--out={folder}']
+  )
+  router = json.loads((folder / 'router_config.json').read_text())['structure']
+  layers = {
+      route: json.loads((folder / names[0] / 'config.json').read_text())
+      for route, names in router.items()
+  }
+  depths = {route: facts['num_layers'] for route, facts in layers.items()}
+  assert depths == {'query': 2, 'document': 4}
+  assert router['query'][2:] == router['document'][2:]
+  from sentence_transformers import SentenceTransformer
+
+  theirs = SentenceTransformer(str(folder), device='cpu')
+  ours = Retriever.from_dir(runs / 'light')
+  for own, other in (
+      (ours.encode_queries(QUERIES), theirs.encode_query(QUERIES)),
+      (ours.encode_passages(QUERIES), theirs.encode_document(QUERIES)),
+  ):
+    np.testing.assert_allclose(own, other, atol=1e-5, rtol=0)
+  one, two = opening.read(runs / 'light'), opening.read(folder)
+  assert one.tensors.keys() == two.tensors.keys()
+  for name, tensor in one.tensors.items():
+    np.testing.assert_array_equal(tensor.read(), two.tensors[name].read())
+  # What was converted has the same passage tower.
+  assert_same_hits(
+      hits(Retriever.from_dir(folder, index=runs / 'index')),
+      hits(Retriever.from_dir(runs / 'light', index=runs / 'index')),
+  )
+
+
 @pytest.fixture(scope='module')
 def alone(tmp_path_factory) -> pathlib.Path:
   """The query tower of the shared model, in plain tensors."""

@@ -14,7 +14,9 @@ SentencePiece alone:
                            ({name: parameter}, int32 [b, LENGTH] tokens, padded
                            with 0) -> float32 [b, D], for any number of rows b.
 
-A text goes to the shortest length that holds it.
+A text goes to the shortest length that holds it. A query tower alone has no
+programs and parameters of passages; artifact.json says which passage tower it
+belongs to.
 """
 
 from dualenc_jax.inference.artifact.artifact import Artifact
