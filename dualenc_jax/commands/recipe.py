@@ -110,7 +110,7 @@ def _sweep(text: str) -> tuple[str, Sequence[str]]:
         f'--sweep is {text!r}; expected NAME=VALUE,VALUE, such as'
         ' QUERY_LAYERS=1,2,4.'
     )
-  return f'gin.{name}', [value.strip() for value in values.split(',')]
+  return name, [value.strip() for value in values.split(',')]
 
 
 def _given(

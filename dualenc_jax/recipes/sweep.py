@@ -1,4 +1,4 @@
-"""A recipe whose stages are there once for each value of a flag."""
+"""A recipe whose stages are there once for each value of a macro."""
 
 from collections.abc import Mapping, Sequence
 import dataclasses
@@ -9,26 +9,29 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.recipes.recipe import PLACE, Recipe, Stage
 from dualenc_jax.suggest import did_you_mean
 
+_GIN = 'gin.'
 
-def sweep(recipe: Recipe, flag: str, values: Sequence[str]) -> Recipe:
-  """Repeats what depends on a flag.
 
-  A stage that has the flag is there once for each value, with '_VALUE' after
+def sweep(recipe: Recipe, macro: str, values: Sequence[str]) -> Recipe:
+  """Repeats what depends on a macro.
+
+  A stage that has the macro is there once for each value, with '_VALUE' after
   its name; so is one that wants an output of such a stage. A list that wants
   such outputs, as that of what is compared, has those of all values instead.
 
   Args:
     recipe: the stages.
-    flag: of some of them: 'gin.QUERY_LAYERS'.
+    macro: of the gin config of some of them: 'QUERY_LAYERS'.
     values: of it, as a command line has them.
 
   Raises:
     UserError: no stage has it, or two values make one name.
   """
+  flag = _GIN + macro
   suffixes = [re.sub(r'\W+', '_', value).strip('_') for value in values]
   if len({*suffixes}) < len(values) or not all(suffixes):
     raise UserError(
-        f'--sweep={flag} has the values {", ".join(values)}; expected different'
+        f'--sweep={macro} has the values {", ".join(values)}; expected different'
         ' ones, whose letters and digits can be told apart.'
     )
   stages, swept = [], set()
@@ -54,10 +57,15 @@ def sweep(recipe: Recipe, flag: str, values: Sequence[str]) -> Recipe:
           )
       )
   if not swept:
-    known = {n for s in map(recipe.with_flags, recipe.stages) for n in s.flags}
+    known = [
+        name.removeprefix(_GIN)
+        for stage in map(recipe.with_flags, recipe.stages)
+        for name in stage.flags
+        if name.startswith(_GIN)
+    ]
     raise UserError(
-        f'--sweep={flag}: no stage of the recipe has that'
-        f' flag.{did_you_mean(flag, sorted(known))}'
+        f'--sweep={macro}: no stage of the recipe has this'
+        f' macro.{did_you_mean(macro, [*dict.fromkeys(known)])}'
     )
   return Recipe(stages)
 

@@ -72,7 +72,7 @@ def test_light_query_towers_of_a_model(teacher, tmp_path, capfd):
 def test_what_cannot_be_swept_or_replaced(teacher, tmp_path, capfd):
   given = ['recipe', '--gin_file=recipes/daft.gin', f'--work_dir={tmp_path}']
   for more, told in (
-      ('--sweep=QUERY_LAYER=1,2', "flag. Did you mean 'gin.QUERY_LAYERS'?"),
+      ('--sweep=QUERY_LAYER=1,2', "macro. Did you mean 'QUERY_LAYERS'"),
       ('--sweep=QUERY_LAYERS', 'expected NAME=VALUE,VALUE, such as'),
       ('--replace=teach=x', "no stage 'teach'. Did you mean 'teacher'"),
       ('--replace=teacher=x', 'in place of teacher.model, does not exist'),

@@ -1,4 +1,4 @@
-"""Stages once for each value of a flag."""
+"""Stages once for each value of a macro."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def shown(recipe):
 
 
 def test_what_depends_on_it_is_repeated_and_lists_have_all():
-  found = shown(sweep(make(), 'gin.LAYERS', ['1', '4']))
+  found = shown(sweep(make(), 'LAYERS', ['1', '4']))
   seed = {'gin.SEED': 0}
   assert found == {
       'teacher': ({**seed, 'gin.STEPS': 3}, []),
@@ -63,7 +63,7 @@ def test_what_depends_on_it_is_repeated_and_lists_have_all():
 
 
 def test_a_flag_of_all_stages_of_a_command_repeats_them_all():
-  both = sweep(sweep(make(), 'gin.LAYERS', ['1', '4']), 'gin.SEED', ['0', '1'])
+  both = sweep(sweep(make(), 'LAYERS', ['1', '4']), 'SEED', ['0', '1'])
   found = shown(both)
   assert len(found) == 2 + 4 + 4 + 2 + 1
   assert found['tuned_4_1'][0] == {
@@ -74,10 +74,10 @@ def test_a_flag_of_all_stages_of_a_command_repeats_them_all():
 
 
 @pytest.mark.parametrize('flag, values, message', [
-    ('gin.LAYER', ['1'], "no stage of the recipe has that flag.*gin.LAYERS"),
-    ('gin.LAYERS', ['1', '1'], 'has the values 1, 1; expected different ones'),
-    ('gin.LAYERS', ['0.1', '0_1'], 'expected different ones'),
-    ('gin.LAYERS', ['1', ''], 'expected different ones'),
+    ('LAYER', ['1'], "no stage of the recipe has this macro.*'LAYERS'"),
+    ('LAYERS', ['1', '1'], 'has the values 1, 1; expected different ones'),
+    ('LAYERS', ['0.1', '0_1'], 'expected different ones'),
+    ('LAYERS', ['1', ''], 'expected different ones'),
 ])
 def test_bad_sweeps(flag, values, message):
   with pytest.raises(UserError, match=message):
