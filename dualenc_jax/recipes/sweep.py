@@ -31,8 +31,8 @@ def sweep(recipe: Recipe, macro: str, values: Sequence[str]) -> Recipe:
   suffixes = [re.sub(r'\W+', '_', value).strip('_') for value in values]
   if len({*suffixes}) < len(values) or not all(suffixes):
     raise UserError(
-        f'--sweep={macro} has the values {", ".join(values)}; expected different'
-        ' ones, whose letters and digits can be told apart.'
+        f'--sweep={macro} has the values {", ".join(values)}; expected'
+        ' different ones, whose letters and digits can be told apart.'
     )
   stages, swept = [], set()
   for stage in map(recipe.with_flags, recipe.stages):
