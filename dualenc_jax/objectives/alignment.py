@@ -70,6 +70,9 @@ class Alignment(OfTowers):
       be read either way. An index of passages stays valid without.
     whole_corpus: the corpus of the task is searched, too, where it has one
       beside the passages of its pairs.
+    states_dir: a folder in which what was encoded is kept, so that this run
+      when it goes on, and others of the same passage tower, map it; None
+      encodes at every start.
     micro_batch_size: queries encoded at once; None for all of the batch.
     layout: how texts are put into rows.
   """
@@ -78,6 +81,7 @@ class Alignment(OfTowers):
   similarity: losses.Similarity = losses.Similarity()
   train_projection: bool = False
   whole_corpus: bool = True
+  states_dir: str | None = None
   micro_batch_size: int | None = None
   layout: Layout = Packed()
   num_negatives = 0
@@ -138,6 +142,7 @@ class Alignment(OfTowers):
         self._features,
         run.batch_size,
         run.partitioner,
+        self.states_dir,
     )
 
   def __call__(

@@ -1,7 +1,9 @@
 """What a frozen passage tower makes of all passages of a run, encoded once."""
 
 from collections.abc import Sequence
+import hashlib
 import logging
+import pathlib
 from typing import Any
 
 import jax
@@ -10,7 +12,7 @@ import numpy as np
 from dualenc_jax.data.cache import Cache
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.embedder import Embedder
-from dualenc_jax.io import finite, machine
+from dualenc_jax.io import files, finite, json_file, machine
 from dualenc_jax.io.forecast import gigabytes
 from dualenc_jax.io.progress import Progress
 from dualenc_jax.parallel.partitioning import Partitioner
@@ -18,6 +20,8 @@ from dualenc_jax.text.ragged import as_uint32_pairs
 
 # Of a device's memory; the rest is for the step.
 _SHARE_OF_MEMORY = 0.6
+_HEADER, _STATES = 'states.json', 'states.npy'
+_AGAIN = 'Remove the folder to encode them again, or give another STATES_DIR.'
 _LOG = logging.getLogger(__name__)
 
 
@@ -72,7 +76,7 @@ class Passages:
   def encode(
       self, embedder: Embedder, params: Any, method: str, out: np.ndarray
   ) -> None:
-    """Fills the first N rows of float32 [N or more, F].
+    """Fills float32 [N, F].
 
     Args:
       embedder: of the model.
@@ -88,7 +92,7 @@ class Passages:
         for positions, found in embedder.batches(method, params, tokens, rows):
           out[here[positions]] = found
           progress(len(positions))
-    finite.check_rows('passage states', out[: len(self)])
+    finite.check_rows('passage states', out)
 
 
 def shapes(passages: int, features: int, multiple: int) -> dict[str, Any]:
@@ -115,6 +119,7 @@ def on_mesh(
     features: int,
     multiple: int,
     partitioner: Partitioner,
+    folder: str | None = None,
 ) -> dict[str, jax.Array]:
   """The states of all passages, rows over the data axis.
 
@@ -126,13 +131,16 @@ def on_mesh(
     features: F, what it returns.
     multiple: as of `shapes`.
     partitioner: the mesh.
+    folder: where they are kept, and found by whoever needs the same; None for
+      nowhere.
 
   Returns:
     states float32 [N', F], state_ids uint32 [N', 2], their fingerprints, and
     state_valid bool [N'], False in the padding.
 
   Raises:
-    UserError: they do not fit the devices, or are not finite.
+    UserError: they do not fit the devices, are not finite, or those in the
+      folder are of another passage tower or of other passages.
   """
   abstract = shapes(len(passages), features, multiple)
   devices, there = partitioner.mesh.shape['data'], machine.device_memory()
@@ -149,18 +157,80 @@ def on_mesh(
         ' WHOLE_CORPUS=False for the passages of the training pairs alone.'
     )
   _LOG.info('%s.', said)
-  states = np.zeros(abstract['states'].shape, np.float32)
-  passages.encode(embedder, params, method, states)
-  ids = np.zeros(abstract['state_ids'].shape, np.uint32)
-  ids[: len(passages)] = as_uint32_pairs(passages.fingerprints)
+  states = None
+  if folder is not None:
+    header = _header(passages, embedder, params, method, features)
+    states = _read(pathlib.Path(folder), header)
+  if states is None:
+    states = np.zeros((len(passages), features), np.float32)
+    passages.encode(embedder, params, method, states)
+    if folder is not None and not jax.process_index():
+      with files.new_folder(folder, 'another STATES_DIR', _HEADER) as new:
+        np.save(new / _STATES, states)
+        files.write_json(new / _HEADER, header)
   found = {
       'states': states,
-      'state_ids': ids,
-      'state_valid': np.arange(rows) < len(passages),
+      'state_ids': as_uint32_pairs(passages.fingerprints),
+      'state_valid': np.ones(len(passages), bool),
   }
   return {
       name: jax.make_array_from_callback(
-          host.shape, partitioner.rows, lambda i, host=host: host[i]
+          abstract[name].shape,
+          partitioner.rows,
+          lambda i, host=host: _padded(host, rows, i[0]),
       )
       for name, host in found.items()
   }
+
+
+def _padded(host: np.ndarray, rows: int, part: slice) -> np.ndarray:
+  """A part of the rows of an array that has zeros up to `rows`."""
+  first, last, _ = part.indices(rows)
+  out = np.zeros((last - first, *host.shape[1:]), host.dtype)
+  found = host[first:last]
+  out[: len(found)] = found
+  return out
+
+
+def _header(
+    passages: Passages,
+    embedder: Embedder,
+    params: Any,
+    method: str,
+    features: int,
+) -> dict[str, Any]:
+  """What states depend on."""
+  tower = embedder.digest(params, 'passage')
+  if method == 'pool_passage':
+    del tower['projection']
+  content = hashlib.sha256(passages.fingerprints.astype('<u8'))
+  return {
+      'method': method,
+      'features': features,
+      'passages': len(passages),
+      'passages_sha256': content.hexdigest(),
+      **{f'{part}_sha256': sha256 for part, sha256 in tower.items()},
+  }
+
+
+def _read(folder: pathlib.Path, header: dict[str, Any]) -> np.ndarray | None:
+  """Mapped states of an earlier run; None where there are none yet."""
+  if not (folder / _HEADER).exists():
+    return None
+  found = json_file.read(folder / _HEADER, _AGAIN)
+  changed = [name for name in header if found.get(name) != header[name]]
+  if changed:
+    raise UserError(
+        f'{folder} has states of other passages, or of another passage tower'
+        f' than this run has: {", ".join(changed)} changed since they were'
+        f' encoded. {_AGAIN}'
+    )
+  path = folder / _STATES
+  try:
+    states = np.load(path, mmap_mode='r')
+  except (OSError, ValueError) as e:
+    raise UserError(f'{path} cannot be read: {e}. {_AGAIN}') from e
+  if states.shape != (header['passages'], header['features']):
+    raise UserError(f'{path} has the shape {states.shape}. {_AGAIN}')
+  _LOG.info('They are those of %s.', folder)
+  return states

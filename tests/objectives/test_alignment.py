@@ -11,6 +11,7 @@ import dualenc_jax
 from dualenc_jax.commands import check, cli, train
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import opening, own
+from dualenc_jax.objectives import passage_states
 
 DEEP = ['--gin.models.T5Encoder.num_layers=4', '--gin.DROPOUT_RATE=0.1']
 TEMPERATURE = 0.05
@@ -236,3 +237,46 @@ def test_towers_that_share_their_encoder_are_not_aligned(tmp_path):
   )
   with pytest.raises(UserError, match='Alignment trains the query tower alone'):
     check.main([*given, '--no_compile'])
+
+
+@pytest.mark.slow
+def test_states_are_kept_for_the_same_passage_tower(
+    teacher, tmp_path, monkeypatch
+):
+  kept = tmp_path / 'kept'
+  given = flags(
+      tmp_path, teacher, '--gin.STEPS=3', f'--gin.STATES_DIR={kept}',
+      '--gin.TRAIN_PROJECTION=True',
+  )
+  first, second = tmp_path / 'first', tmp_path / 'second'
+  train.main([*given, f'--model_dir={first}'])
+  _, corpus = rows_of(tmp_path)
+  assert np.load(kept / 'states.npy').shape == (len(corpus), 128)
+
+  def encode(*_):
+    raise AssertionError('encoded again')
+
+  with monkeypatch.context() as patched:
+    patched.setattr(passage_states.Passages, 'encode', encode)
+    train.main([*given, f'--model_dir={second}'])
+  assert [r['loss'] for r in logged(first)] == [
+      r['loss'] for r in logged(second)
+  ]
+  # Another passage tower: that of a fresh start.
+  with pytest.raises(UserError, match='encoder_sha256.* changed since they'):
+    train.main([
+        *given, '--gin.INITIAL_CHECKPOINT_PATH=None',
+        f'--model_dir={tmp_path / "third"}',
+    ])
+  (kept / 'states.npy').write_bytes(b'damage')
+  with pytest.raises(UserError, match='states.npy cannot be read'):
+    train.main([*given, f'--model_dir={tmp_path / "fourth"}'])
+
+
+@pytest.mark.slow
+def test_states_beyond_the_memory_are_told_with_their_bytes(
+    teacher, tmp_path, monkeypatch
+):
+  monkeypatch.setattr(passage_states.machine, 'device_memory', lambda: 20_000)
+  with pytest.raises(UserError, match=r'take 0.0 MB on each of 8 devices, whi'):
+    train.main([*flags(tmp_path, teacher), f'--model_dir={tmp_path / "new"}'])
