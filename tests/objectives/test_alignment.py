@@ -230,13 +230,29 @@ def test_what_cannot_be_aligned(teacher, tmp_path):
       ])
 
 
-def test_towers_that_share_their_encoder_are_not_aligned(tmp_path):
-  given = tiny_run.flags(
-      tmp_path, '--gin_file=losses/alignment.gin',
-      '--gin_file=architectures/sde.gin',
-  )
-  with pytest.raises(UserError, match='Alignment trains the query tower alone'):
-    check.main([*given, '--no_compile'])
+def test_towers_that_do_not_go_together(tmp_path):
+  given = tiny_run.flags(tmp_path, '--gin_file=losses/alignment.gin')
+  for more, message in (
+      (
+          '--gin_file=architectures/sde.gin',
+          'Alignment trains the query tower alone',
+      ),
+      (
+          '--gin.passage/models.TokenEmbedder.features=64',
+          'features is 128 .* share the projection, so they must agree',
+      ),
+  ):
+    with pytest.raises(UserError, match=message):
+      check.main([*given, more, '--no_compile'])
+
+
+def test_check_knows_the_states(tmp_path, capsys):
+  given = tiny_run.flags(tmp_path, '--gin_file=losses/alignment.gin')
+  check.main([*given, '--no_compile'])
+  said = capsys.readouterr().out
+  # 288 different passages and hard negatives, in as many rows as 16 divides.
+  assert 'batch states [288, 128] float32' in said
+  assert 'batch targets [16] int32' in said and 'passages/' not in said
 
 
 @pytest.mark.slow
