@@ -77,6 +77,16 @@ class Ring:
         lambda x: jax.lax.ppermute(x, self.axes, places), tree
     )
 
+  def place(self) -> jax.Array | int:
+    """The number of this device on the ring, within `on_shards`."""
+    return 0 if self.devices == 1 else jax.lax.axis_index(self.axes)
+
+  def gather(self, x: jax.Array) -> jax.Array:
+    """[a, ...] of each device -> [A, ...]; for a few numbers, no embeddings."""
+    if self.devices == 1:
+      return x
+    return jax.lax.all_gather(x, self.axes, tiled=True)
+
   def hops(self, matrix: Matrix) -> int:
     """Stops, the own shard aside, at which rows and columns are served."""
     n = self.devices

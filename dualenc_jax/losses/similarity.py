@@ -206,7 +206,7 @@ def log_partitions(
   """
   vectors = {name: x.astype(jnp.float32) for name, x in vectors.items()}
   temperature = jnp.asarray(temperature, jnp.float32)
-  mesh = _mesh()
+  mesh = mesh_in_scope()
   if implementation == 'auto':
     scores = sum(
         vectors[m.rows].shape[0] * vectors[m.columns].shape[0] for m in matrices
@@ -230,7 +230,7 @@ def log_partitions(
   )
 
 
-def _mesh() -> AbstractMesh | None:
+def mesh_in_scope() -> AbstractMesh | None:
   """The mesh in scope, if there are several devices to share a matrix."""
   mesh = jax.sharding.get_abstract_mesh()
   # Under a `shard_map` of the caller's the arrays are those of one device.

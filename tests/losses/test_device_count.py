@@ -30,6 +30,16 @@ PERMITTED = {
         '(i + shift) % n': 'the place of a neighbour',
         'self.devices % 2': 'whether two are opposite',
     },
+    'losses/negative_cache.py': {
+        'cache.size % ring.devices': 'a check that the slots divide',
+        'rows % ring.devices': 'a check that the rows divide',
+        '-count % ring.devices': 'rows that are none',
+        '(count + padding) // ring.devices': 'rows of a device',
+        'ring.place() * share': 'the first of them',
+    },
+    'losses/cache_sampling.py': {
+        'self.top_k % devices': 'a check that the groups divide',
+    },
     'parallel/partitioning.py': {
         'len(devices) // self.model_parallel': 'the shape of the mesh',
         'len(devices) % self.model_parallel': 'a check that the axes divide',

@@ -1,0 +1,325 @@
+"""Negatives drawn from a cache in proportion to exp(score), by Gumbel-max.
+
+Queries travel round the ring of devices and take with them the best slots that
+they have met; the cache stays where it is. Scores and noise exist for one block
+of slots at a time. The noise of a query and a slot is a function of the key,
+the number of the query and the slot alone, so the same slots are drawn on any
+number of devices.
+"""
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.losses.negative_cache import (
+  BLOCK,
+  check_rows,
+  fetch_on_shard,
+  NegativeCache,
+  ring_of,
+  Rows,
+)
+from dualenc_jax.losses.score_matrix import MASKED, negatives, scores, Tags
+
+
+class Sample(NamedTuple):
+  """Slots drawn for B queries, without gradients.
+
+  Attributes:
+    rows: [B, K], in the order drawn; none where candidates were fewer.
+    lse: float32 [B], log sum exp(score) over the candidates; near -1e30
+      without any.
+    maximum: float32 [B], the best score of a candidate; -1e30 without any.
+    unmasked: int32 [B], slots that are negatives of the query, before any
+      top-k.
+  """
+
+  rows: Rows
+  lse: jax.Array
+  maximum: jax.Array
+  unmasked: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Draw:
+  """How slots are drawn from M.
+
+  Attributes:
+    count: K slots a query, without replacement.
+    top_k: t, only so many of a query's negatives are candidates; None for all.
+    grouped: they are the best of each of t groups of M / t neighbouring slots
+      (Lindgren et al.); else the t best.
+  """
+
+  count: int = 1
+  top_k: int | None = None
+  grouped: bool = False
+
+  def check(self, size: int, devices: int = 1) -> None:
+    """Raises UserError for what cannot be drawn from a cache of `size`."""
+    candidates = size if self.top_k is None else self.top_k
+    if not 1 <= candidates <= size:
+      raise UserError(
+          f'TOP_K is {self.top_k}; expected 1 to CACHE_SIZE, {size}, or None.'
+      )
+    if not 1 <= self.count <= candidates:
+      raise UserError(
+          f'SAMPLED is {self.count}; expected 1 to {candidates}, the candidates'
+          ' that a query has in the cache (TOP_K, CACHE_SIZE).'
+      )
+    if not self.grouped:
+      return
+    if self.top_k is None:
+      raise UserError(
+          'GROUPED is True and TOP_K is None; expected a TOP_K, of as many'
+          ' groups.'
+      )
+    if size % self.top_k:
+      raise UserError(
+          f'TOP_K is {self.top_k} with GROUPED; expected a divisor of'
+          f' CACHE_SIZE, {size}.'
+      )
+    if self.top_k % devices:
+      raise UserError(
+          f'TOP_K is {self.top_k} with GROUPED; expected a multiple of'
+          f' {devices}, the devices on the data axis of the mesh, so that no'
+          ' group is on two of them.'
+      )
+
+
+class _Anchors(NamedTuple):
+  """Queries under way: query / temperature [b, D], known [b, P, 2], [b]."""
+
+  query: jax.Array
+  known: jax.Array
+  numbers: jax.Array
+
+
+class _Kept(NamedTuple):
+  """What an anchor has met so far.
+
+  Attributes:
+    values: float32 [b, k], of the best slots: K by score and noise, if all
+      slots are candidates; else t by score. MASKED where there is none yet.
+    slots: int32 [b, k].
+    lse: float32 [b], of all scores; of those of t slots it is taken later.
+    maximum: float32 [b], of all scores.
+    unmasked: int32 [b].
+  """
+
+  values: jax.Array
+  slots: jax.Array
+  lse: jax.Array
+  maximum: jax.Array
+  unmasked: jax.Array
+
+
+def sample(
+    cache: NegativeCache,
+    query: jax.Array,
+    known_ids: jax.Array,
+    temperature: jax.Array | float,
+    key: jax.Array,
+    numbers: jax.Array,
+    draw: Draw = Draw(),
+) -> Sample:
+  """Draws K slots of the cache for each query, from softmax(scores).
+
+  Slot j of query i has the score q_i . e_j / temperature. It is no candidate
+  without a text, or if its text is one of `known_ids`.
+
+  Args:
+    cache: M slots.
+    query: [B, D], over the data axis as the following.
+    known_ids: uint32 [B, P, 2], of all labelled passages of a query.
+    temperature: divides the dot products.
+    key: of the step.
+    numbers: uint32 [B], of the queries within the step.
+    draw: how many, of which.
+
+  Returns:
+    Slots with what is in them, and what is known of all candidates.
+
+  Raises:
+    UserError: sizes that do not divide, or too few candidates.
+  """
+  ring, size = ring_of(cache), cache.size
+  check_rows(ring, query.shape[0])
+  draw.check(size, ring.devices)
+  anchors = _Anchors(
+      query.astype(jnp.float32) / temperature, known_ids, numbers
+  )
+
+  def on_shard(cache, anchors, key):
+    visit = functools.partial(_visit, draw, size, cache, ring.place(), key)
+
+    def hop(visitors, _):
+      anchors, kept = visitors
+      return ring.send((anchors, visit(anchors, kept))), None
+
+    visitors = anchors, _start(anchors, draw.top_k or draw.count, size)
+    (anchors, kept), _ = jax.lax.scan(hop, visitors, length=ring.devices)
+    if draw.top_k is not None:
+      kept = _drawn(draw, key, anchors.numbers, kept)
+    slots = jnp.where(kept.values > 0.5 * MASKED, kept.slots, size)
+    return Sample(fetch_on_shard(ring, cache, slots), *kept[2:])
+
+  arrays = jax.lax.stop_gradient((cache, anchors))
+  return ring.on_shards(on_shard)(*arrays, key)
+
+
+def gumbel(bits: jax.Array) -> jax.Array:
+  """-log(-log(1 - v)), finite, of v in (0, 1) by 32 random bits.
+
+  Where the noise is largest, v is smallest, and float32 the finest: a maximum
+  over millions of slots has no ties.
+  """
+  v = (bits.astype(jnp.float32) + 0.5) * 2.0**-32
+  return -jnp.log(-jnp.log1p(-jnp.minimum(v, 1.0 - 2.0**-24)))
+
+
+def _noise(key, numbers, slots):
+  """Of queries [b] and slots [k] of all of them, or [b, k]: float32 [b, k]."""
+
+  def of_slot(own, slot):
+    # Threefry of (number, slot): a new key is as random as any bits.
+    return jax.random.key_data(jax.random.fold_in(own, slot))[0]
+
+  own = jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
+  of_row = jax.vmap(of_slot, (None, 0))
+  shared = slots.ndim == 1
+  return gumbel(jax.vmap(of_row, (0, None if shared else 0))(own, slots))
+
+
+def _start(anchors, count, size):
+  """Nothing met yet."""
+  zero = jnp.zeros_like(anchors.query[:, 0])
+  none, places = zero + MASKED, (zero.shape[0], count)
+  slots = zero.astype(jnp.int32)
+  return _Kept(
+      jnp.broadcast_to(none[:, None], places),
+      jnp.broadcast_to(slots[:, None] + size, places),
+      none,
+      none,
+      slots,
+  )
+
+
+def _visit(draw, size, cache, place, key, anchors, kept):
+  """Adds a device's shard of the cache to what anchors have met."""
+  own, first = cache.size, place * cache.size
+  group = size // draw.top_k if draw.grouped else 1
+  # A block has whole groups, or lies within one. It is cut from a span, whose
+  # last block begins earlier, so that it is as long as the others.
+  span = group if group > BLOCK else own
+  block = min(BLOCK, span) // group * group or BLOCK
+  blocks = -(-span // block)
+  count = own // group if draw.grouped else kept.slots.shape[1]
+
+  def step(here, number):
+    intended = number // blocks * span + number % blocks * block
+    begin = jnp.minimum(intended, (number // blocks + 1) * span - block)
+    vectors, ids, valid = (
+        jax.lax.dynamic_slice_in_dim(x, begin, block)
+        for x in (cache.embeddings, cache.ids, cache.valid)
+    )
+    places = begin + jnp.arange(block, dtype=jnp.int32)
+    mask = negatives(
+        Tags(positives=(anchors.known[..., 0], anchors.known[..., 1])),
+        Tags(valid=valid & (places >= intended), text=(ids[:, 0], ids[:, 1])),
+        None,
+    )
+    s = jnp.where(mask, scores(anchors.query, vectors, 'highest'), MASKED)
+    slots = first + places
+    values, lse = s, here.lse
+    if draw.top_k is None:
+      values = jnp.where(mask, s + _noise(key, anchors.numbers, slots), MASKED)
+      lse = jnp.logaddexp(lse, jax.nn.logsumexp(s, axis=1))
+    if draw.grouped:
+      best = _best_of_groups(here, values, slots, begin, group)
+    else:
+      slots = jnp.broadcast_to(slots[None, :], values.shape)
+      best = _best(_joined(here, (values, slots)), count)
+    return (
+        _Kept(
+            *best,
+            lse,
+            jnp.maximum(here.maximum, jnp.max(s, axis=1)),
+            here.unmasked + jnp.sum(mask, axis=1, dtype=jnp.int32),
+        ),
+        None,
+    )
+
+  here, _ = jax.lax.scan(
+      step,
+      _start(anchors, count, size),
+      jnp.arange(own // span * blocks, dtype=jnp.int32),
+  )
+  if draw.grouped:
+    best = (
+        jax.lax.dynamic_update_slice_in_dim(all_, part, first // group, 1)
+        for all_, part in zip(kept[:2], here[:2])
+    )
+  else:
+    best = _best(_by_slot(_joined(kept, here)), count)
+  return _Kept(
+      *best,
+      jnp.logaddexp(kept.lse, here.lse),
+      jnp.maximum(kept.maximum, here.maximum),
+      kept.unmasked + here.unmasked,
+  )
+
+
+def _joined(one, other):
+  return tuple(
+      jnp.concatenate(pair, axis=1) for pair in zip(one[:2], other[:2])
+  )
+
+
+def _by_slot(pair):
+  """Values and slots in the order of slots: as if met in it."""
+  slots, values = jax.lax.sort((pair[1], pair[0]), num_keys=1)
+  return values, slots
+
+
+def _best(pair, count):
+  """The largest of values and their slots [b, ...]; of equal ones the first."""
+  values, slots = pair
+  values, places = jax.lax.top_k(values, count)
+  return values, jnp.take_along_axis(slots, places, axis=1)
+
+
+def _best_of_groups(here, values, slots, begin, group):
+  """Values and slots [b, groups] with those of the block's groups in them."""
+  width = min(group, values.shape[1])
+  values = values.reshape(values.shape[0], -1, width)
+  places = jnp.argmax(values, axis=2)
+  slots = slots.reshape(-1, width)[jnp.arange(values.shape[1])[None], places]
+  values = jnp.max(values, axis=2)
+  first = begin // group
+  so_far = [
+      jax.lax.dynamic_slice_in_dim(x, first, values.shape[1], 1)
+      for x in here[:2]
+  ]
+  better = values > so_far[0]
+  return tuple(
+      jax.lax.dynamic_update_slice_in_dim(
+          all_, jnp.where(better, new, old), first, 1
+      )
+      for all_, new, old in zip(here[:2], (values, slots), so_far)
+  )
+
+
+def _drawn(draw, key, numbers, kept):
+  """K of the t slots that are kept."""
+  noise = _noise(key, numbers, kept.slots)
+  noisy = jnp.where(
+      kept.values > 0.5 * MASKED, kept.values + noise, MASKED
+  )
+  values, slots = _best((noisy, kept.slots), draw.count)
+  lse = jax.nn.logsumexp(kept.values, axis=1)
+  return kept._replace(values=values, slots=slots, lse=lse)

@@ -1,0 +1,206 @@
+"""Negatives beyond the batch: passages encoded by a tower of some steps ago.
+
+M slots, each with the embedding of one text, its tokens, so that it can be
+encoded again, and the fingerprint by which it is known. All arrays are sharded
+by slot over the mesh axis `data` and none of their rows ever leaves its device
+but to be returned: what looks for slots travels round the ring of devices, as
+columns do in `ring.py`, and so do new rows. Lindgren et al., NeurIPS 2021.
+
+M, the slot after the last, stands for no slot.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.losses.ring import Ring
+from dualenc_jax.losses.similarity import mesh_in_scope
+
+_AXIS = 'data'
+# Slots that are scored at once: the same on any number of devices.
+BLOCK = 1024
+
+
+class NegativeCache(NamedTuple):
+  """A cache of M slots, each text in one at most; D embedding dim.
+
+  Attributes:
+    embeddings: float32 [M, D], as they were when last encoded.
+    tokens: uint16 or int32 [M, L], padded with 0.
+    ids: uint32 [M, 2], fingerprints of the tokens.
+    age: int32 [M], updates since the text came, or was last encoded.
+    valid: bool [M], False where a slot has no text.
+  """
+
+  embeddings: jax.Array
+  tokens: jax.Array
+  ids: jax.Array
+  age: jax.Array
+  valid: jax.Array
+
+  @property
+  def size(self) -> int:
+    """M."""
+    return self.age.shape[0]
+
+
+class Rows(NamedTuple):
+  """Some slots of a cache.
+
+  Attributes:
+    slots: int32 [..., K], M for none.
+    tokens: int32 [..., K, L], 0 where there is none.
+    embeddings: float32 [..., K, D], stale, 0 where there is none.
+    valid: bool [..., K], False where there is none.
+  """
+
+  slots: jax.Array
+  tokens: jax.Array
+  embeddings: jax.Array
+  valid: jax.Array
+
+
+def empty(
+    size: int, length: int, features: int, vocab_size: int
+) -> NegativeCache:
+  """A cache without any text; NumPy arrays.
+
+  Args:
+    size: M.
+    length: L, most tokens of a text.
+    features: D.
+    vocab_size: tokens are below it; up to 65,536 they take two bytes.
+  """
+  tokens = np.uint16 if vocab_size <= 2**16 else np.int32
+  return NegativeCache(
+      np.zeros((size, features), np.float32),
+      np.zeros((size, length), tokens),
+      np.zeros((size, 2), np.uint32),
+      np.zeros(size, np.int32),
+      np.zeros(size, bool),
+  )
+
+
+def ring_of(cache: NegativeCache) -> Ring:
+  """The devices that a cache is sharded over: axis `data` of the mesh in scope.
+
+  Raises:
+    UserError: they do not divide its slots.
+  """
+  mesh = mesh_in_scope()
+  axes = () if mesh is None else (_AXIS,)
+  ring = Ring(mesh, axes, BLOCK, False, 'highest')
+  if cache.size % ring.devices:
+    raise UserError(
+        f'The negative cache (CACHE_SIZE) has {cache.size} slots; expected a'
+        f' multiple of {ring.devices}, the devices on the {_AXIS} axis of the'
+        ' mesh.'
+    )
+  return ring
+
+
+def check_rows(ring: Ring, rows: int) -> None:
+  """Raises UserError unless the ring's devices divide the rows of a batch."""
+  if rows % ring.devices:
+    raise UserError(
+        f'A batch of {rows} does not divide among the {ring.devices} devices on'
+        f' the {_AXIS} axis of the mesh. Make BATCH_SIZE a multiple of them.'
+    )
+
+
+def fetch(cache: NegativeCache, slots: jax.Array) -> Rows:
+  """What is in some slots, for rows int32 [B, ...] over the data axis."""
+
+  def on_shard(cache, slots, _):
+    return fetch_on_shard(ring, cache, slots)
+
+  ring = ring_of(cache)
+  return ring.on_shards(on_shard)(cache, slots, ())
+
+
+def fetch_on_shard(ring: Ring, cache: NegativeCache, slots: jax.Array) -> Rows:
+  """`fetch` of one device's slots [b, ...] from all devices' shards."""
+  own, first = cache.size, ring.place() * cache.size
+
+  def hop(rows, _):
+    place = rows.slots - first
+    here = (place >= 0) & (place < own)
+
+    def pick(stored, so_far):
+      found = jnp.take(stored, place, axis=0, mode='clip')
+      of_row = here.reshape(*here.shape, *[1] * (found.ndim - here.ndim))
+      return jnp.where(of_row, found.astype(so_far.dtype), so_far)
+
+    rows = rows._replace(
+        tokens=pick(cache.tokens, rows.tokens),
+        embeddings=pick(cache.embeddings, rows.embeddings),
+        valid=pick(cache.valid, rows.valid),
+    )
+    return ring.send(rows), None
+
+  zero = jnp.zeros_like(slots)[..., None]
+
+  def zeros(stored, dtype):
+    shape = (*slots.shape, *stored.shape[1:])
+    return jnp.broadcast_to(zero, shape).astype(dtype)
+
+  rows = Rows(
+      slots,
+      zeros(cache.tokens, jnp.int32),
+      zeros(cache.embeddings, jnp.float32),
+      zero[..., 0].astype(bool),
+  )
+  return jax.lax.scan(hop, rows, length=ring.devices)[0]
+
+
+def oldest(cache: NegativeCache, count: int) -> Rows:
+  """The texts that have gone longest without being encoded.
+
+  Args:
+    cache: some slots may have no text.
+    count: R, at most M.
+
+  Returns:
+    Rows [R], the oldest first, of equal ones that in the lowest slot; R rounded
+    up to a multiple of the devices on the data axis. Where there are fewer
+    texts, and beyond R, none.
+
+  Raises:
+    UserError: there are not so many slots.
+  """
+  if not 1 <= count <= cache.size:
+    raise UserError(
+        f'The oldest {count} of a negative cache are asked for; expected 1 to'
+        f' {cache.size}, its slots.'
+    )
+  ring, size = ring_of(cache), cache.size
+  padding = -count % ring.devices
+  share = (count + padding) // ring.devices
+
+  def on_shard(cache, _):
+    age = jnp.where(cache.valid, cache.age, -1)
+    slots = by_age(ring, age, count, size)
+    slots = jnp.pad(slots, (0, padding), constant_values=size)
+    own = jax.lax.dynamic_slice_in_dim(slots, ring.place() * share, share)
+    return fetch_on_shard(ring, cache, own)
+
+  return ring.on_shards(on_shard)(cache, ())
+
+
+def by_age(
+    ring: Ring, age: jax.Array, count: int, size: int
+) -> jax.Array:
+  """The `count` oldest of all devices' slots, int32 [count], by ages [m].
+
+  The oldest first, of equal ones the lowest; M in place of one whose age is
+  negative.
+  """
+  own = age.shape[0]
+  ages, places = jax.lax.top_k(age, min(count, own))
+  slots = jnp.where(ages < 0, size, places + ring.place() * own)
+  # In the order of devices: of equal ages top_k takes the lower slot.
+  ages, slots = ring.gather(ages), ring.gather(slots)
+  return slots[jax.lax.top_k(ages, count)[1]]

@@ -1,0 +1,332 @@
+"""What is drawn from a negative cache, against NumPy and by its frequencies."""
+
+import functools
+
+import cache_cases
+import hlo
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.special
+import scipy.stats
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.losses import cache_sampling
+from dualenc_jax.losses.cache_sampling import Draw, sample
+
+TEMPERATURE = 0.3
+# More than a block, which does not divide it.
+SIZE, QUERIES, INVALID = 2448, 8, 100
+
+
+@functools.cache
+def case():
+  """A cache, queries, the passages known of each, and exact scores."""
+  cache = cache_cases.make_cache(SIZE, invalid=INVALID)
+  rng = np.random.default_rng(1)
+  query = cache_cases.unit(rng.normal(size=(QUERIES, 8)))
+  exact = query.astype(np.float64) @ cache.embeddings.astype(np.float64).T
+  scores = exact / TEMPERATURE
+  # The best of each, so that a mask left out would show, and a stranger.
+  best = np.argsort(-scores, axis=1)[:, :2]
+  texts = np.concatenate([best, np.full((QUERIES, 1), SIZE + 5)], axis=1)
+  scores[:, ~cache.valid] = -np.inf
+  np.put_along_axis(scores, best, -np.inf, axis=1)
+  return cache, query, cache_cases.ids_of(texts), scores
+
+
+def drawn(draw, devices=1, seed=0, model_parallel=1):
+  cache, query, known, _ = case()
+  program = cache_cases.on_devices(
+      devices,
+      lambda cache, query, known, numbers: sample(
+          cache, query, known, TEMPERATURE, jax.random.key(seed), numbers, draw
+      ),
+      4,
+      model_parallel,
+  )
+  numbers = np.arange(QUERIES, dtype=np.uint32)
+  return jax.device_get(program(cache, query, known, numbers))
+
+
+def candidates(draw):
+  """The slots of each query that could be drawn, by plain loops."""
+  _, _, _, scores = case()
+  for row in scores:
+    if draw.top_k is None:
+      found = [j for j in range(SIZE) if row[j] > -np.inf]
+    elif draw.grouped:
+      width = SIZE // draw.top_k
+      groups = [range(i, i + width) for i in range(0, SIZE, width)]
+      found = [max(group, key=lambda j: row[j]) for group in groups]
+    else:
+      found = sorted(range(SIZE), key=lambda j: -row[j])[: draw.top_k]
+    yield [j for j in found if row[j] > -np.inf]
+
+
+@pytest.mark.parametrize(
+    'draw',
+    [
+        Draw(SIZE),
+        Draw(64, 64),
+        Draw(306, 306, True),
+        # A group of more slots than a block.
+        Draw(2, 2, True),
+        Draw(1, 1, True),
+    ],
+    ids=str,
+)
+def test_all_candidates_are_drawn_and_nothing_else(draw):
+  cache, _, _, scores = case()
+  got = drawn(draw)
+  for i, found in enumerate(candidates(draw)):
+    count = len(found)
+    assert got.rows.valid[i].tolist() == [j < count for j in range(draw.count)]
+    slots = got.rows.slots[i]
+    assert sorted(slots[:count]) == sorted(found)
+    assert (slots[count:] == SIZE).all()
+    row = scores[i]
+    exact = scipy.special.logsumexp(row[found])
+    np.testing.assert_allclose(got.lse[i], exact, rtol=1e-6)
+    np.testing.assert_allclose(got.maximum[i], row.max(), rtol=1e-5)
+    assert got.unmasked[i] == np.isfinite(row).sum()
+    np.testing.assert_array_equal(
+        got.rows.embeddings[i, :count], cache.embeddings[slots[:count]]
+    )
+    np.testing.assert_array_equal(
+        got.rows.tokens[i, :count], cache.tokens[slots[:count]]
+    )
+    assert not got.rows.embeddings[i, count:].any()
+    assert not got.rows.tokens[i, count:].any()
+
+
+@pytest.mark.parametrize(
+    'draw', [Draw(5), Draw(5, 24), Draw(5, 24, True)], ids=str
+)
+def test_the_number_of_devices_changes_nothing(draw):
+  one = drawn(draw)
+  several = [drawn(draw, devices) for devices in cache_cases.DEVICES[1:]]
+  several.append(drawn(draw, 8, model_parallel=2))
+  for other in several:
+    jax.tree.map(np.testing.assert_array_equal, one.rows, other.rows)
+    np.testing.assert_allclose(one.lse, other.lse, rtol=1e-6)
+    np.testing.assert_allclose(one.maximum, other.maximum, rtol=1e-6)
+    np.testing.assert_array_equal(one.unmasked, other.unmasked)
+  assert (drawn(draw, 2, seed=1).rows.slots != one.rows.slots).any()
+
+
+@pytest.mark.parametrize('devices', [1, 4])
+def test_of_equal_scores_the_lowest_slots_are_kept(devices):
+  cache = cache_cases.make_cache(64)
+  cache = cache._replace(embeddings=np.ones_like(cache.embeddings))
+  query, known = cache.embeddings[:4], np.full((4, 1, 2), 9, np.uint32)
+  program = cache_cases.on_devices(
+      devices,
+      lambda *arrays: sample(
+          *arrays[:3], 1.0, jax.random.key(0), arrays[3], Draw(20, 20)
+      ),
+      4,
+  )
+  got = program(cache, query, known, np.arange(4, dtype=np.uint32))
+  for slots in np.asarray(got.rows.slots):
+    assert sorted(slots) == list(range(20))
+
+
+def few(rows, draw, steps=1):
+  """Slots [steps, rows, K] drawn for one query of 12 slots, and its softmax."""
+  cache = cache_cases.make_cache(12, seed=3, invalid=2)
+  rng = np.random.default_rng(4)
+  query = cache_cases.unit(rng.normal(size=8))
+  own = int(np.flatnonzero(cache.valid)[4])
+  scores = cache.embeddings.astype(np.float64) @ query.astype(np.float64)
+  scores = np.where(cache.valid, scores / TEMPERATURE, -np.inf)
+  scores[own] = -np.inf
+  known = np.tile(cache_cases.ids_of(np.array([own])), (rows, 1, 1))
+  numbers = np.arange(rows, dtype=np.uint32)
+
+  @jax.jit
+  def of_step(step):
+    key = jax.random.fold_in(jax.random.key(7), step)
+    queries = jnp.tile(query[None], (rows, 1))
+    return sample(
+        cache, queries, known, TEMPERATURE, key, numbers, draw
+    ).rows.slots
+
+  slots = np.stack([of_step(step) for step in range(steps)])
+  return slots, scores
+
+
+def is_drawn_from(counts, probabilities, lowest=1e-4):
+  possible = probabilities > 0
+  assert counts[~possible].sum() == 0
+  assert possible.sum() > 1
+  expected = probabilities[possible] * counts.sum()
+  assert expected.min() > 5
+  found = scipy.stats.chisquare(counts[possible], expected)
+  return found.pvalue > lowest
+
+
+@pytest.mark.parametrize(
+    'rows, steps', [(8_000, 1), (2, 1_000)], ids=['rows', 'steps']
+)
+def test_frequencies_are_the_softmax(rows, steps):
+  slots, scores = few(rows, Draw(), steps)
+  counts = np.bincount(slots.ravel(), minlength=12)
+  assert is_drawn_from(counts, scipy.special.softmax(scores))
+  # Of other frequencies it is told.
+  assert not is_drawn_from(counts, scipy.special.softmax(0.7 * scores))
+
+
+@pytest.mark.parametrize('grouped', [False, True])
+def test_frequencies_are_the_softmax_of_the_kept(grouped):
+  slots, scores = few(8_000, Draw(1, 4, grouped))
+  kept = np.full(12, -np.inf)
+  if grouped:
+    best = [3 * i + int(np.argmax(scores[3 * i : 3 * i + 3])) for i in range(4)]
+  else:
+    best = np.argsort(-scores)[:4]
+  kept[best] = scores[best]
+  counts = np.bincount(slots.ravel(), minlength=12)
+  assert is_drawn_from(counts, scipy.special.softmax(kept))
+
+
+def test_several_are_drawn_without_replacement():
+  slots, scores = few(8_000, Draw(2))
+  first, second = slots[0].T
+  assert (first != second).all()
+  p = scipy.special.softmax(scores)
+  pairs = p[:, None] * p[None, :] / (1 - p[:, None])
+  np.fill_diagonal(pairs, 0.0)
+  counts = np.bincount(12 * first + second, minlength=144)
+  # A chi-square of rare pairs would be none.
+  often = pairs.ravel() * 8_000 > 10
+  rest = np.append(counts[often], counts[~often].sum())
+  of_rest = np.append(pairs.ravel()[often], pairs.ravel()[~often].sum())
+  assert often.sum() > 30
+  assert is_drawn_from(rest, of_rest)
+
+
+def test_the_draws_of_rows_and_steps_are_independent():
+  slots, scores = few(2, Draw(), 4_000)
+  p = scipy.special.softmax(scores)
+  common = np.argsort(-p)[:3]
+
+  def table(one, other):
+    return [[np.sum((one == i) & (other == j)) for j in common] for i in common]
+
+  first, second = slots[:, 0, 0], slots[:, 1, 0]
+  for one, other in ((first, second), (first[1:], first[:-1])):
+    assert scipy.stats.chi2_contingency(table(one, other)).pvalue > 1e-4
+
+
+def test_without_candidates_nothing_is_drawn():
+  cache = cache_cases.make_cache(16, invalid=16)
+  query = cache.embeddings[:2]
+  known = cache.ids[:2, None]
+  for draw in (Draw(3), Draw(3, 4), Draw(3, 4, True)):
+    got = sample(
+        cache, query, known, 0.01, jax.random.key(0), jnp.arange(2), draw
+    )
+    assert not got.rows.valid.any()
+    assert (got.rows.slots == 16).all()
+    assert np.isfinite(got.lse).all() and (got.lse < -1e29).all()
+    assert (got.maximum < -1e29).all() and not got.unmasked.any()
+  # Softmax of a positive and of nothing else.
+  probabilities = jax.nn.softmax(jnp.array([3.0, got.lse[0]]))
+  assert probabilities.tolist() == [1.0, 0.0]
+
+
+def test_noise_is_finite_and_gumbel():
+  ends = np.array([0, 1, 2**31, 2**32 - 129, 2**32 - 1], np.uint32)
+  assert np.isfinite(cache_sampling.gumbel(ends)).all()
+  bits = np.random.default_rng(0).integers(0, 2**32, 100_000, np.uint32)
+  got = np.asarray(cache_sampling.gumbel(bits))
+  assert scipy.stats.kstest(got, scipy.stats.gumbel_r.cdf).pvalue > 1e-4
+  # Where it is large: the exact quantiles of the smallest numbers.
+  bits = np.array([0, 1, 7, 1000], np.uint32)
+  exact = scipy.stats.gumbel_r.isf((bits.astype(np.float64) + 0.5) / 2**32)
+  np.testing.assert_allclose(cache_sampling.gumbel(bits), exact, rtol=1e-6)
+
+
+def test_nothing_has_a_gradient():
+  cache, query, known, _ = case()
+  numbers = np.arange(QUERIES, dtype=np.uint32)
+
+  def value(query, vectors, temperature):
+    got = sample(
+        cache._replace(embeddings=vectors), query, known, temperature,
+        jax.random.key(0), numbers, Draw(2, 64),
+    )
+    return got.lse.sum() + got.maximum.sum() + got.rows.embeddings.sum()
+
+  gradients = jax.grad(value, (0, 1, 2))(query, cache.embeddings, TEMPERATURE)
+  for gradient in gradients:
+    assert not np.any(gradient)
+
+
+@pytest.mark.parametrize('draw', [Draw(), Draw(2, 64, True)], ids=str)
+def test_neither_scores_nor_the_cache_are_ever_gathered(draw):
+  """Of the 8 devices each has 4,096 of 32,768 slots, and 64 queries of 512."""
+  slots, queries, features = 2**15, 512, 16
+  cache = jax.eval_shape(lambda: cache_cases.make_cache(slots, features))
+  program = cache_cases.on_devices(
+      8,
+      lambda *arrays: sample(
+          *arrays[:3], 1.0, jax.random.key(0), arrays[3], draw
+      ),
+      4,
+  )
+  text = (
+      program.lower(
+          cache,
+          jax.ShapeDtypeStruct((queries, features), np.float32),
+          jax.ShapeDtypeStruct((queries, 1, 2), np.uint32),
+          jax.ShapeDtypeStruct((queries,), np.uint32),
+      )
+      .compile()
+      .as_text()
+  )
+  # Scores of a block beside the slots kept so far.
+  block = queries // 8 * (cache_sampling.BLOCK + draw.count)
+  assert hlo.num_elements(text) <= max(block, slots // 8 * features)
+  moves = hlo.collectives(text)
+  assert {kind for kind, _ in moves} == {'collective-permute'}
+  largest = max(hlo.num_elements(shape) for _, shape in moves)
+  assert largest <= queries // 8 * max(features, draw.top_k or 1) * 2
+
+
+@pytest.mark.parametrize(
+    'draw, devices, message',
+    [
+        (Draw(1, 0), 1, 'TOP_K is 0; expected 1 to CACHE_SIZE, 2448'),
+        (Draw(1, 2449), 1, 'TOP_K is 2449; expected 1 to CACHE_SIZE'),
+        (Draw(0), 1, 'SAMPLED is 0; expected 1 to 2448'),
+        (Draw(9, 8), 1, 'SAMPLED is 9; expected 1 to 8, the candidates'),
+        (Draw(1, None, True), 1, 'GROUPED is True and TOP_K is None'),
+        (Draw(1, 64, True), 1, 'TOP_K is 64 with GROUPED; expected a divisor'),
+        (Draw(1, 51, True), 8, 'expected a multiple of 8, the devices'),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_drawn(draw, devices, message):
+  with pytest.raises(UserError, match=message):
+    drawn(draw, devices)
+
+
+def test_sizes_that_do_not_divide():
+  cache, query, known, _ = case()
+  numbers = np.arange(QUERIES, dtype=np.uint32)
+
+  def asked(cache, queries):
+    with cache_cases.meshes.SmallPartitioner(devices=8).scope():
+      sample(
+          cache, query[:queries], known[:queries], 1.0, jax.random.key(0),
+          numbers[:queries],
+      )
+
+  odd = jax.tree.map(lambda x: x[:-1], cache)
+  with pytest.raises(UserError, match='2447 slots; expected a multiple of 8'):
+    asked(odd, 8)
+  with pytest.raises(UserError, match='batch of 7 does not divide among the 8'):
+    asked(cache, 7)

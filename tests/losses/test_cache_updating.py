@@ -1,0 +1,202 @@
+"""What a negative cache holds after each step, against a list in Python."""
+
+import cache_cases
+import hlo
+import jax
+import numpy as np
+import pytest
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.losses.cache_updating import update
+from dualenc_jax.losses.negative_cache import BLOCK, empty, oldest
+
+SIZE, FEATURES, LENGTH = 24, 2, 3
+
+
+class Slots:
+  """A cache as a list: None, or {text, embedding, age}."""
+
+  def __init__(self, size, lru):
+    self.slots, self.lru = [None] * size, lru
+
+  def step(self, refreshed, batch):
+    """Pairs (slot, embedding), None for no slot, and (text, embedding)."""
+    touched, encoded, new = set(), set(), []
+
+    def refresh(slot, embedding):
+      if slot in encoded:
+        return
+      encoded.add(slot)
+      self.slots[slot]['embedding'] = embedding
+      if self.lru:
+        self.slots[slot]['age'] = 0
+        touched.add(slot)
+
+    where = {s['text']: i for i, s in enumerate(self.slots) if s is not None}
+    once = {}
+    for text, embedding in batch:
+      once.setdefault(text, embedding)
+    for text, embedding in once.items():
+      if text in where:
+        refresh(where[text], embedding)
+      else:
+        new.append({'text': text, 'embedding': embedding, 'age': 0})
+    for slot, embedding in refreshed:
+      if slot is not None:
+        refresh(slot, embedding)
+    for slot, entry in zip(self.by_age(), new):
+      self.slots[slot] = entry
+      touched.add(slot)
+    for i, entry in enumerate(self.slots):
+      if entry is not None and i not in touched:
+        entry['age'] += 1
+
+  def by_age(self):
+    """Empty slots, then the oldest."""
+    ages = [1e9 if s is None else s['age'] for s in self.slots]
+    return sorted(range(len(ages)), key=lambda i: -ages[i])
+
+
+def tokens_of(texts):
+  return np.stack([texts + 1, texts % 7, 0 * texts], axis=-1).astype(np.int32)
+
+
+def assert_equal(cache, slots):
+  cache = jax.device_get(cache)
+  assert cache.tokens.dtype == np.uint16
+  for i, entry in enumerate(slots.slots):
+    assert cache.valid[i] == (entry is not None)
+    if entry is not None:
+      text = np.array(entry['text'])
+      np.testing.assert_array_equal(cache.ids[i], cache_cases.ids_of(text))
+      np.testing.assert_array_equal(cache.tokens[i], tokens_of(text))
+      np.testing.assert_array_equal(cache.embeddings[i], entry['embedding'])
+      assert cache.age[i] == entry['age']
+
+
+def programs(devices, lru, count):
+  """update and oldest, jitted on a mesh."""
+
+  def updated(cache, sampled, kept, passages, tokens, ids):
+    return update(cache, [sampled, kept], passages, tokens, ids, lru)
+
+  return (
+      cache_cases.on_devices(devices, updated, 6),
+      cache_cases.on_devices(devices, lambda c: oldest(c, count), 1),
+  )
+
+
+@pytest.mark.parametrize(
+    'devices, lru',
+    [(1, True), (1, False), (2, True), (4, False), (8, True), (8, False)],
+)
+def test_two_hundred_steps(devices, lru):
+  """40 texts and 24 slots, 8 passages and 8 + 8 refreshed slots a step."""
+  rng = np.random.default_rng(devices + 10 * lru)
+  updated, found_oldest = programs(devices, lru, 5)
+  cache = empty(SIZE, LENGTH, FEATURES, 64)
+  slots = Slots(SIZE, lru)
+  replaced = present = 0
+  for step in range(200):
+    filled = [i for i, s in enumerate(slots.slots) if s is not None]
+    texts = rng.integers(0, 40, 8)
+    sampled = np.full((8, 1), SIZE, np.int32)
+    if filled:
+      sampled = rng.choice([*filled, SIZE], (8, 1)).astype(np.int32)
+    # As it is used: some that are refreshed are the oldest, fetched before.
+    rows = jax.device_get(found_oldest(cache))
+    assert_oldest(rows, slots, devices)
+    old = np.pad(rows.slots, (0, 8 - len(rows.slots)), constant_values=SIZE)
+    vectors = rng.normal(size=(3, 8, FEATURES)).astype(np.float32)
+    before = {s['text'] for s in slots.slots if s}
+    slots.step(
+        [
+            (None if slot == SIZE else int(slot), vector)
+            for slot, vector in zip(
+                [*sampled[:, 0], *old], [*vectors[0], *vectors[1]]
+            )
+        ],
+        list(zip(texts.tolist(), vectors[2])),
+    )
+    after = {s['text'] for s in slots.slots if s}
+    replaced += len(before - after)
+    present += len(before & set(texts.tolist()))
+    cache = updated(
+        cache,
+        (sampled, vectors[0][:, None]),
+        (old, vectors[1]),
+        vectors[2],
+        tokens_of(texts),
+        cache_cases.ids_of(texts),
+    )
+    assert_equal(cache, slots)
+    assert len(after) == sum(s is not None for s in slots.slots)
+  assert replaced > 300 and present > 300
+
+
+def assert_oldest(rows, slots, devices):
+  order = [i for i in slots.by_age() if slots.slots[i] is not None][:5]
+  padding = -(-5 // devices) * devices - len(order)
+  assert rows.slots.tolist() == order + [SIZE] * padding
+  assert rows.valid.tolist() == [True] * len(order) + [False] * padding
+  for i, row in enumerate(order):
+    entry = slots.slots[row]
+    text = np.array(entry['text'])
+    np.testing.assert_array_equal(rows.tokens[i], tokens_of(text))
+    np.testing.assert_array_equal(rows.embeddings[i], entry['embedding'])
+
+
+def test_the_rarest_passages_fill_and_then_replace_in_turn():
+  """Without refreshing, LRU and FIFO are one ring of slots."""
+  updated, _ = programs(2, True, 1)
+  cache = empty(8, LENGTH, FEATURES, 64)
+  none = np.full(2, 8, np.int32), np.zeros((2, FEATURES), np.float32)
+  for step in range(9):
+    texts = np.array([2 * step, 2 * step + 1])
+    cache = updated(
+        cache, none, none, np.zeros((2, FEATURES), np.float32),
+        tokens_of(texts), cache_cases.ids_of(texts),
+    )
+  held = np.asarray(cache.tokens)[:, 0] - 1
+  assert held.tolist() == [16, 17, 10, 11, 12, 13, 14, 15]
+  assert np.asarray(cache.age).tolist() == [0, 0, 3, 3, 2, 2, 1, 1]
+
+
+def test_no_embedding_is_gathered():
+  """The 8 devices send each other fingerprints, slots, and rows of a batch."""
+  slots, batch, features = 2**15, 512, 64
+  cache = jax.eval_shape(lambda: cache_cases.make_cache(slots, features))
+
+  def array(dtype, *shape):
+    return jax.ShapeDtypeStruct((batch, *shape), dtype)
+
+  row = array(np.int32), array(np.float32, features)
+  updated, found_oldest = programs(8, True, 1000)
+  for text in (
+      updated.lower(
+          cache, row, row, array(np.float32, features), array(np.int32, 3),
+          array(np.uint32, 2),
+      ).compile().as_text(),
+      found_oldest.lower(cache).compile().as_text(),
+  ):
+    moves = hlo.collectives(text)
+    kinds = {kind for kind, _ in moves}
+    assert kinds <= {'collective-permute', 'all-gather', 'all-reduce'}
+    for kind, shape in moves:
+      assert kind != 'all-gather' or 'f32' not in shape
+      # Candidates of all devices for the oldest are most of what is sent.
+      assert hlo.num_elements(shape) <= 8 * 1000
+    # No more is held than a block of slots against the batch.
+    largest = max(batch * BLOCK, slots // 8 * features)
+    assert hlo.num_elements(text) <= largest
+
+
+def test_what_cannot_be_updated():
+  cache = empty(8, LENGTH, FEATURES, 64)
+  texts = np.arange(9)
+  arguments = np.zeros((9, FEATURES)), tokens_of(texts), texts[:, None]
+  with pytest.raises(UserError, match='8 slots; expected at least 9, the pas'):
+    update(cache, [], *arguments)
+  for count in (0, 9):
+    with pytest.raises(UserError, match=f'oldest {count} .* expected 1 to 8'):
+      oldest(cache, count)
