@@ -23,7 +23,13 @@ from dualenc_jax.losses.negative_cache import (
   ring_of,
   Rows,
 )
-from dualenc_jax.losses.score_matrix import MASKED, negatives, scores, Tags
+from dualenc_jax.losses.score_matrix import (
+  above_limit,
+  MASKED,
+  negatives,
+  scores,
+  Tags,
+)
 
 
 class Sample(NamedTuple):
@@ -92,11 +98,12 @@ class Draw:
 
 
 class _Anchors(NamedTuple):
-  """Queries under way: query / temperature [b, D], known [b, P, 2], [b]."""
+  """Queries under way: the arguments of `sample`, query / temperature."""
 
   query: jax.Array
   known: jax.Array
   numbers: jax.Array
+  limits: jax.Array | None
 
 
 class _Kept(NamedTuple):
@@ -126,11 +133,12 @@ def sample(
     key: jax.Array,
     numbers: jax.Array,
     draw: Draw = Draw(),
+    limits: jax.Array | None = None,
 ) -> Sample:
   """Draws K slots of the cache for each query, from softmax(scores).
 
   Slot j of query i has the score q_i . e_j / temperature. It is no candidate
-  without a text, or if its text is one of `known_ids`.
+  without a text, if its text is one of `known_ids`, or above the limit.
 
   Args:
     cache: M slots.
@@ -140,6 +148,7 @@ def sample(
     key: of the step.
     numbers: uint32 [B], of the queries within the step.
     draw: how many, of which.
+    limits: [B], greatest scores of negatives; None for no limit.
 
   Returns:
     Slots with what is in them, and what is known of all candidates.
@@ -150,9 +159,8 @@ def sample(
   ring, size = ring_of(cache), cache.size
   check_rows(ring, query.shape[0])
   draw.check(size, ring.devices)
-  anchors = _Anchors(
-      query.astype(jnp.float32) / temperature, known_ids, numbers
-  )
+  query = query.astype(jnp.float32) / temperature
+  anchors = _Anchors(query, known_ids, numbers, limits)
 
   def on_shard(cache, anchors, key):
     visit = functools.partial(_visit, draw, size, cache, ring.place(), key)
@@ -233,7 +241,11 @@ def _visit(draw, size, cache, place, key, anchors, kept):
         Tags(valid=valid & (places >= intended), text=(ids[:, 0], ids[:, 1])),
         None,
     )
-    s = jnp.where(mask, scores(anchors.query, vectors, 'highest'), MASKED)
+    s = scores(anchors.query, vectors, 'highest')
+    above = above_limit(s, anchors.limits, 1)
+    if above is not None:
+      mask &= ~above
+    s = jnp.where(mask, s, MASKED)
     slots = first + places
     values, lse = s, here.lse
     if draw.top_k is None:

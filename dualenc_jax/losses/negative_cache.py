@@ -9,6 +9,7 @@ columns do in `ring.py`, and so do new rows. Lindgren et al., NeurIPS 2021.
 M, the slot after the last, stands for no slot.
 """
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -156,17 +157,18 @@ def fetch_on_shard(ring: Ring, cache: NegativeCache, slots: jax.Array) -> Rows:
   return jax.lax.scan(hop, rows, length=ring.devices)[0]
 
 
-def oldest(cache: NegativeCache, count: int) -> Rows:
+def oldest(cache: NegativeCache, count: int, multiple: int = 1) -> Rows:
   """The texts that have gone longest without being encoded.
 
   Args:
     cache: some slots may have no text.
     count: R, at most M.
+    multiple: what the rows returned are to be a multiple of.
 
   Returns:
     Rows [R], the oldest first, of equal ones that in the lowest slot; R rounded
-    up to a multiple of the devices on the data axis. Where there are fewer
-    texts, and beyond R, none.
+    up to a multiple of that and of the devices on the data axis. Where there
+    are fewer texts, and beyond R, none.
 
   Raises:
     UserError: there are not so many slots.
@@ -177,7 +179,7 @@ def oldest(cache: NegativeCache, count: int) -> Rows:
         f' {cache.size}, its slots.'
     )
   ring, size = ring_of(cache), cache.size
-  padding = -count % ring.devices
+  padding = -count % math.lcm(multiple, ring.devices)
   share = (count + padding) // ring.devices
 
   def on_shard(cache, _):

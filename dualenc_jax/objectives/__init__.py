@@ -4,12 +4,14 @@ from dualenc_jax.objectives.alignment import Alignment
 from dualenc_jax.objectives.contrastive import Contrastive
 from dualenc_jax.objectives.from_pairs import FromPairs
 from dualenc_jax.objectives.matching import Matching
+from dualenc_jax.objectives.negative_caching import CachedNegatives
 from dualenc_jax.objectives.objective import Batches, Objective, Run
 from dualenc_jax.objectives.ranking import Ranking
 
 __all__ = [
     'Alignment',
     'Batches',
+    'CachedNegatives',
     'Contrastive',
     'FromPairs',
     'Matching',

@@ -1,6 +1,6 @@
 """Contrastive training of a dual encoder: batches, embeddings, their loss."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 import dataclasses
 from typing import Any
 
@@ -11,7 +11,7 @@ from dualenc_jax import losses
 from dualenc_jax.data import Layout, Packed
 from dualenc_jax.errors import UserError
 from dualenc_jax.losses import blocks
-from dualenc_jax.losses.loss import Embeddings, NORM_TOLERANCE
+from dualenc_jax.losses.loss import Embeddings
 from dualenc_jax.models import DualEncoder
 from dualenc_jax.objectives import collapse
 from dualenc_jax.objectives.from_pairs import first_columns
@@ -91,16 +91,6 @@ class Contrastive(OfTowers):
   def chance(self, run: Run) -> float | None:
     chance = getattr(self.loss, 'chance', None)
     return chance and chance(run.batch_size, self.num_negatives)
-
-  def problem(self, metrics: Mapping[str, Any]) -> str | None:
-    error = metrics.get('norm_error', 0.0)
-    if error <= NORM_TOLERANCE:
-      return None
-    return (
-        f'the norm of an embedding is off 1 by {error:.3g}, so that its dot'
-        ' products are no cosines. Normalise what the model returns, or set'
-        ' losses.Similarity.check_norms = False.'
-    )
 
   def apart(
       self, params: Any, batch: Any

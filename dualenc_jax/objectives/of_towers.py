@@ -1,6 +1,6 @@
 """What all objectives of a dual encoder have in common."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.embedder import Embedder
+from dualenc_jax.losses.loss import NORM_TOLERANCE
 from dualenc_jax.models import describe, DualEncoder, model_params
 from dualenc_jax.models.cost import describe_tower
 from dualenc_jax.objectives.from_pairs import encode_texts, FromPairs
@@ -39,6 +40,16 @@ class OfTowers(FromPairs):
     for side in ('query', 'passage'):
       tokens = getattr(run.tokenizer, f'{side}_length')
       yield describe_tower(self.model, side, tokens)
+
+  def problem(self, metrics: Mapping[str, Any]) -> str | None:
+    error = metrics.get('norm_error', 0.0)
+    if error <= NORM_TOLERANCE:
+      return None
+    return (
+        f'the norm of an embedding is off 1 by {error:.3g}, so that its dot'
+        ' products are no cosines. Normalise what the model returns, or set'
+        ' losses.Similarity.check_norms = False.'
+    )
 
   @property
   def facts(self) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What a frozen passage tower makes of all passages of a run, encoded once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+import copy
 import hashlib
 import logging
 import pathlib
@@ -16,7 +17,7 @@ from dualenc_jax.io import files, finite, json_file, machine
 from dualenc_jax.io.forecast import gigabytes
 from dualenc_jax.io.progress import Progress
 from dualenc_jax.parallel.partitioning import Partitioner
-from dualenc_jax.text.ragged import as_uint32_pairs
+from dualenc_jax.text.ragged import as_uint32_pairs, Ragged
 
 # Of a device's memory; the rest is for the step.
 _SHARE_OF_MEMORY = 0.6
@@ -69,6 +70,13 @@ class Passages:
   def __len__(self) -> int:
     return len(self.fingerprints)
 
+  def some(self, numbers: np.ndarray) -> 'Passages':
+    """Those of these numbers, ascending."""
+    found = copy.copy(self)
+    found.fingerprints = self.fingerprints[numbers]
+    found._rows = self._rows[numbers]
+    return found
+
   def numbers(self, fingerprints: np.ndarray) -> np.ndarray:
     """Which passages these are, of some that are known."""
     return np.searchsorted(self.fingerprints, fingerprints)
@@ -85,14 +93,23 @@ class Passages:
       out: where to.
     """
     with Progress('Encoding', len(self), 'passages') as progress:
-      firsts = self._firsts
-      for (tokens, _), first, last in zip(self._parts, firsts, firsts[1:]):
-        here = np.flatnonzero((self._rows >= first) & (self._rows < last))
-        rows = self._rows[here] - first
+      for tokens, here, rows in self._by_part():
         for positions, found in embedder.batches(method, params, tokens, rows):
           out[here[positions]] = found
           progress(len(positions))
     finite.check_rows('passage states', out)
+
+  def copy_tokens(self, out: np.ndarray) -> None:
+    """Fills integers [N, L] with the tokens, padded with 0."""
+    for tokens, here, rows in self._by_part():
+      out[here] = tokens.padded(rows, out.shape[1])
+
+  def _by_part(self) -> Iterator[tuple[Ragged, np.ndarray, np.ndarray]]:
+    """Tokens, which of the passages are among them, and their rows there."""
+    firsts = self._firsts
+    for (tokens, _), first, last in zip(self._parts, firsts, firsts[1:]):
+      here = np.flatnonzero((self._rows >= first) & (self._rows < last))
+      yield tokens, here, self._rows[here] - first
 
 
 def shapes(passages: int, features: int, multiple: int) -> dict[str, Any]:
@@ -143,19 +160,13 @@ def on_mesh(
       folder are of another passage tower or of other passages.
   """
   abstract = shapes(len(passages), features, multiple)
-  devices, there = partitioner.mesh.shape['data'], machine.device_memory()
   rows = abstract['states'].shape[0]
-  needed = rows * (4 * features + 9) // devices
-  said = (
-      f'The states of {len(passages):,} passages take {gigabytes(needed)} on'
-      f' each of {devices} devices'
+  said = check_fits(
+      f'The states of {len(passages):,} passages',
+      abstract,
+      partitioner,
+      'WHOLE_CORPUS=False for the passages of the training pairs alone',
   )
-  if there is not None and needed > _SHARE_OF_MEMORY * there:
-    raise UserError(
-        f'{said}, which have {gigabytes(there)} each, and the step needs some,'
-        ' too. Expected at most 60% of it: take more devices, or'
-        ' WHOLE_CORPUS=False for the passages of the training pairs alone.'
-    )
   _LOG.info('%s.', said)
   states = None
   if folder is not None:
@@ -173,14 +184,52 @@ def on_mesh(
       'state_ids': as_uint32_pairs(passages.fingerprints),
       'state_valid': np.ones(len(passages), bool),
   }
-  return {
-      name: jax.make_array_from_callback(
-          abstract[name].shape,
+  return put(found, rows, partitioner)
+
+
+def check_fits(
+    what: str, arrays: Any, partitioner: Partitioner, advice: str
+) -> str:
+  """Says what arrays take, whose leading axes go over the data axis.
+
+  Args:
+    what: they are.
+    arrays: with shapes and types.
+    partitioner: the mesh.
+    advice: what to set, where they do not fit.
+
+  Raises:
+    UserError: they take more than 60% of a device's memory.
+  """
+  devices, there = partitioner.mesh.shape['data'], machine.device_memory()
+  total = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(arrays))
+  needed = total // devices
+  said = f'{what} take {gigabytes(needed)} on each of {devices} devices'
+  if there is not None and needed > _SHARE_OF_MEMORY * there:
+    raise UserError(
+        f'{said}, which have {gigabytes(there)} each, and the step needs some,'
+        f' too. Expected at most {_SHARE_OF_MEMORY:.0%} of it: take more'
+        f' devices, or {advice}.'
+    )
+  return said
+
+
+def put(tree: Any, rows: int, partitioner: Partitioner) -> Any:
+  """Host arrays, the same on all hosts, on the mesh: rows over the data axis.
+
+  Args:
+    tree: of them, NumPy arrays of some rows.
+    rows: to which they are padded with zeros.
+    partitioner: the mesh.
+  """
+  return jax.tree.map(
+      lambda host: jax.make_array_from_callback(
+          (rows, *host.shape[1:]),
           partitioner.rows,
-          lambda i, host=host: _padded(host, rows, i[0]),
-      )
-      for name, host in found.items()
-  }
+          lambda i: _padded(host, rows, i[0]),
+      ),
+      tree,
+  )
 
 
 def _padded(host: np.ndarray, rows: int, part: slice) -> np.ndarray:

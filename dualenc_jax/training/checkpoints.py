@@ -191,7 +191,9 @@ class Checkpoints:
             f' --gin.INITIAL_CHECKPOINT_PATH={self.folder.parent}.'
         )
     for name, tree in abstract.items():
-      _check_same_model(self.folder / str(step) / name, metadata[name], tree)
+      where = self.folder / str(step) / name
+      check = _check_memory if name == 'memory' else _check_same_model
+      check(where, metadata.get(name), tree)
     return self.manager.restore(
         step,
         args=ocp.args.Composite(
@@ -233,10 +235,37 @@ class Checkpoints:
       ) from e
 
 
-def _check_same_model(where: pathlib.Path, metadata: Any, abstract: Any):
+def _check_memory(where: pathlib.Path, metadata: Any, abstract: Any):
+  """Raises UserError unless a memory is of the sizes that it is to have."""
+  if metadata is None and not where.exists():
+    raise UserError(
+        f'{where.parent} has no memory, such as a negative cache: what was'
+        ' trained there has none. Give the config it was trained with, or'
+        ' another MODEL_DIR.'
+    )
+  saved, wanted = _saved_shapes(where, metadata), dict(_shapes(abstract))
+  changes = [
+      f'{name} {saved.get(name, "absent")} -> {wanted.get(name, "absent")}'
+      for name in sorted(saved.keys() | wanted.keys())
+      if saved.get(name) != wanted.get(name)
+  ]
+  if changes:
+    raise UserError(
+        f'The memory of this run has other sizes in {where}: '
+        + ', '.join(changes)
+        + '. It goes on with those that it was trained with (CACHE_SIZE of a'
+        ' negative cache, PASSAGE_LENGTH): give these, or another MODEL_DIR.'
+    )
+
+
+def _saved_shapes(where: pathlib.Path, metadata: Any) -> dict[str, Any]:
   if metadata is None:
     raise FileNotFoundError(f'{where} has no metadata')
-  saved = dict(_shapes(getattr(metadata, 'tree', metadata)))
+  return dict(_shapes(getattr(metadata, 'tree', metadata)))
+
+
+def _check_same_model(where: pathlib.Path, metadata: Any, abstract: Any):
+  saved = _saved_shapes(where, metadata)
   loading.check_same_shapes(saved, dict(_shapes(abstract)), where)
 
 

@@ -33,7 +33,7 @@ PERMITTED = {
     'losses/negative_cache.py': {
         'cache.size % ring.devices': 'a check that the slots divide',
         'rows % ring.devices': 'a check that the rows divide',
-        '-count % ring.devices': 'rows that are none',
+        '-count % math.lcm(multiple, ring.devices)': 'rows that are none',
         '(count + padding) // ring.devices': 'rows of a device',
         'ring.place() * share': 'the first of them',
     },
@@ -51,6 +51,9 @@ PERMITTED = {
         'devices * (size // (self.micro_batch_size or size))': (
             'cells of a batch, which say where a text lies, and no more'
         ),
+    },
+    'objectives/passage_states.py': {
+        'total // devices': 'bytes a device',
     },
     'search/search_programs.py': {
         'left // devices': 'rows of a corpus a device',

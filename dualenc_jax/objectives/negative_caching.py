@@ -1,0 +1,381 @@
+"""Contrastive training against a cache of passages encoded some steps ago."""
+
+from collections.abc import Iterator
+import dataclasses
+import math
+import numbers
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dualenc_jax import losses
+from dualenc_jax.data import Layout, Padded
+from dualenc_jax.errors import UserError
+from dualenc_jax.losses import cache_sampling, cache_updating, negative_cache
+from dualenc_jax.losses.cache_sampling import Draw, Sample
+from dualenc_jax.losses.loss import (
+  Embeddings,
+  mean,
+  metrics_of_batch,
+  positive_similarity,
+)
+from dualenc_jax.losses.negative_cache import NegativeCache
+from dualenc_jax.losses.score_matrix import MASKED
+from dualenc_jax.models import DualEncoder, model_params
+from dualenc_jax.objectives import collapse, passage_states
+from dualenc_jax.objectives.contrastive import embed
+from dualenc_jax.objectives.objective import check_whole, Run
+from dualenc_jax.objectives.of_towers import encode_side, OfTowers
+from dualenc_jax.objectives.passage_states import Passages
+from dualenc_jax.parallel import partitioning
+from dualenc_jax.parallel.partitioning import Partitioner
+from dualenc_jax.text.ragged import as_uint32_pairs
+from dualenc_jax.text.text_rows import from_tokens
+
+# Rows that a device encodes at once, to fill the cache.
+_ENCODED_AT_ONCE = 256
+# Beside the run's seed, of the choice of passages.
+_CHOICE = 17
+
+
+@dataclasses.dataclass(frozen=True)
+class CachedNegatives(OfTowers):
+  """A softmax over M cached passages (Lindgren et al., NeurIPS 2021).
+
+  For a query q with the passage p, and a cache whose slots j have embeddings
+  e_j of some steps ago, the loss is that of all of it,
+
+    L = -log p+,  p+ = softmax([s(q, p), c_1, ..., c_M])_0,  c_j = s(q, e_j).
+
+  With `sampled` = 1 its gradient is estimated by
+
+    (1 - p+) (grad s(q, d) - grad s(q, p)),  d drawn from softmax(c),
+
+  where only d is encoded again: without bias, were no embedding stale. With
+  more, L is the softmax over p and the K passages that are drawn, without
+  replacement, and encoded again, all with gradients.
+
+  No labelled passage of q is a negative. After a step the cache has the new
+  embeddings of what was drawn, and the batch's passages in place of the oldest.
+  At first it has some passages of the training data, as the model that training
+  starts from embeds them, without dropout. Dropout is part of what is stale.
+
+  Attributes:
+    model: the dual encoder.
+    cache_size: M.
+    similarity: how vectors are compared.
+    sampled: K, negatives a query that are encoded again.
+    top_k: only so many of the cache, the most similar to q, are negatives; None
+      for all.
+    grouped: these are the best of each of as many groups of slots, as in the
+      paper; else exactly the best.
+    refresh: share of the slots, the oldest, that are encoded again at each
+      step, without dropout; the rho of DAFT (Leonhardt et al. 2022).
+    lru: what is encoded again is young again; else the first that came goes.
+    micro_batch_size: pairs encoded at once; None for all of the batch.
+    layout: `data.Padded()`.
+  """
+
+  model: DualEncoder
+  cache_size: int
+  similarity: losses.Similarity = losses.Similarity()
+  sampled: int = 1
+  top_k: int | None = None
+  grouped: bool = False
+  refresh: float = 0.0
+  lru: bool = True
+  micro_batch_size: int | None = None
+  layout: Layout = Padded()
+  num_negatives = 0
+
+  def __post_init__(self):
+    self.check_feeding()
+    if not isinstance(self.layout, Padded):
+      raise UserError(
+          f'LAYOUT is {type(self.layout).__name__}: the cache keeps the tokens'
+          ' of each passage in a row of its own. Give'
+          ' --gin.LAYOUT=@data.Padded().'
+      )
+    check_whole('CachedNegatives.cache_size (CACHE_SIZE)', self.cache_size, 1)
+    check_whole('CachedNegatives.sampled (SAMPLED)', self.sampled, 1)
+    if self.top_k is not None:
+      check_whole('CachedNegatives.top_k (TOP_K)', self.top_k, 1)
+    for field in ('grouped', 'lru'):
+      value = getattr(self, field)
+      if type(value) is not bool:
+        raise UserError(
+            f'CachedNegatives.{field} ({field.upper()}) is {value!r}; expected'
+            ' True or False.'
+        )
+    self._draw.check(self.cache_size)
+    share = self.refresh
+    if not (isinstance(share, numbers.Real) and 0.0 <= share <= 1.0):
+      raise UserError(
+          f'CachedNegatives.refresh (REFRESH) is {share!r}; expected a share of'
+          ' the cache, from 0 to 1.'
+      )
+    if not self.similarity.mask_duplicates:
+      raise UserError(
+          'Similarity.mask_duplicates is False: a cache holds passages of all'
+          ' queries, and knows those of a query by their fingerprints. Expected'
+          ' True.'
+      )
+
+  @property
+  def _draw(self) -> Draw:
+    return Draw(self.sampled, self.top_k, self.grouped)
+
+  @property
+  def _refreshed(self) -> int:
+    """Slots, the oldest, that a step encodes again."""
+    return math.ceil(self.refresh * self.cache_size)
+
+  def init(self, key: jax.Array) -> Any:
+    params = super().init(key)
+    own = self.similarity.init()
+    return {**params, 'loss': own} if own else params
+
+  def check_mesh(self, partitioner: Partitioner) -> None:
+    super().check_mesh(partitioner)
+    partitioner.check_batch_size('CACHE_SIZE', self.cache_size)
+    self._draw.check(self.cache_size, partitioner.mesh.shape['data'])
+
+  def check_batch(self, run: Run) -> None:
+    super().check_batch(run)
+    if run.batch_size > self.cache_size:
+      raise UserError(
+          f'CACHE_SIZE is {self.cache_size}; expected at least BATCH_SIZE,'
+          f' {run.batch_size}, whose passages it takes in at each step.'
+      )
+    self._takes(run)
+
+  def _takes(self, run: Run) -> str:
+    """A line on the memory; raises UserError where there is less."""
+    return passage_states.check_fits(
+        f'The {self.cache_size:,} passages of the cache (CACHE_SIZE)',
+        self.memory(run),
+        run.partitioner,
+        'a smaller one',
+    )
+
+  def _empty(self, run: Run) -> NegativeCache:
+    return negative_cache.empty(
+        self.cache_size,
+        run.tokenizer.passage_length,
+        self.model.projection.features,
+        run.tokenizer.vocabulary.size,
+    )
+
+  def memory(self, run: Run) -> NegativeCache:
+    return jax.tree.map(
+        lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), self._empty(run)
+    )
+
+  def fill(self, run: Run, params: Any) -> NegativeCache:
+    passages, size = Passages(run.caches), self.cache_size
+    if size > len(passages):
+      raise UserError(
+          f'CACHE_SIZE is {size}, but the training data has'
+          f' {len(passages)} different passages. Expected at most that many.'
+      )
+    chosen = np.random.default_rng([run.seed, _CHOICE]).choice(
+        len(passages), size, replace=False
+    )
+    passages = passages.some(np.sort(chosen))
+    cache = self._empty(run)._replace(
+        ids=as_uint32_pairs(passages.fingerprints), valid=np.ones(size, bool)
+    )
+    passages.copy_tokens(cache.tokens)
+    passages.encode(
+        self.embedder(params, run.partitioner, _ENCODED_AT_ONCE),
+        model_params(params),
+        'encode_passage',
+        cache.embeddings,
+    )
+    return passage_states.put(cache, size, run.partitioner)
+
+  def step(
+      self, params: Any, memory: NegativeCache, batch: Any, key: jax.Array
+  ) -> tuple[jax.Array, dict[str, jax.Array], NegativeCache]:
+    """See `Objective`; the key is of what is drawn, too."""
+    drawing, dropout, again = jax.random.split(key, 3)
+    own = embed(self.model, params, batch, dropout, self.micro_batch_size)
+    own = own.in_float32()
+    own.check()
+    similarity = self.similarity.at(params.get('loss', {}))
+    order = batch['numbers']
+    drawn = self._drawn(memory, own, similarity, order, drawing)
+    encoded = self._encode_drawn(params, batch, drawn, order, again)
+    value, metrics = self._value(own, drawn, encoded, similarity)
+    masked = 1.0 - drawn.unmasked.astype(jnp.float32) / self.cache_size
+    metrics |= {
+        'loss': value,
+        'staleness': _staleness(drawn.rows, encoded),
+        'cache_filled': jnp.mean(memory.valid.astype(jnp.float32)),
+        'masked_fraction': mean(own, masked),
+        **collapse.watched(own.query, own.passage),
+        **metrics_of_batch(own, similarity),
+    }
+    refreshed = [(drawn.rows.slots, encoded)]
+    if self._refreshed:
+      refreshed.append(self._encode_oldest(params, memory))
+    (of_texts,) = batch['passages'].groups
+    return value, metrics, cache_updating.update(
+        memory,
+        refreshed,
+        own.passage,
+        of_texts.tokens.reshape(-1, of_texts.tokens.shape[-1]),
+        own.passage_ids,
+        self.lru,
+    )
+
+  def _drawn(
+      self,
+      cache: NegativeCache,
+      own: Embeddings,
+      similarity: losses.Similarity,
+      order: jax.Array,
+      key: jax.Array,
+  ) -> Sample:
+    known, limits = own.passage_ids[:, None], None
+    if own.positive_ids is not None:
+      known = jnp.concatenate([known, own.positive_ids], axis=1)
+    if similarity.false_negative_margin is not None:
+      limits = positive_similarity(own) + similarity.false_negative_margin
+      limits /= similarity.temperature
+    return cache_sampling.sample(
+        cache,
+        own.query,
+        known,
+        similarity.temperature,
+        key,
+        order,
+        self._draw,
+        limits,
+    )
+
+  def _encode_drawn(
+      self,
+      params: Any,
+      batch: Any,
+      drawn: Sample,
+      order: jax.Array,
+      key: jax.Array,
+  ) -> jax.Array:
+    """Embeddings of now, with dropout and gradients: [B, K, D]."""
+    queries, count = batch['queries'], self.sampled
+    cells, pairs = queries.num_cells, queries.num_texts
+    tokens = drawn.rows.tokens.reshape(cells, pairs * count, -1)
+    numbers = order[:, None] * count
+    numbers += jnp.arange(count, dtype=order.dtype)[None]
+    micro = self.micro_batch_size
+    encoded = self._encode(
+        params,
+        tokens,
+        numbers.reshape(cells, -1),
+        key,
+        None if micro is None else micro // pairs,
+    )
+    return encoded.reshape(cells * pairs, count, -1)
+
+  def _encode_oldest(
+      self, params: Any, cache: NegativeCache
+  ) -> tuple[jax.Array, jax.Array]:
+    """Slots and their embeddings of now, without dropout and gradients."""
+    micro = self.micro_batch_size
+    if micro is not None and micro >= self._refreshed:
+      micro = None
+    rows = negative_cache.oldest(cache, self._refreshed, micro or 1)
+    params = jax.lax.stop_gradient(params)
+    encoded = self._encode(
+        params,
+        rows.tokens[:, None],
+        jnp.zeros((len(rows.slots), 1), jnp.uint32),
+        None,
+        micro,
+    )
+    return rows.slots, encoded[:, 0]
+
+  def _encode(
+      self,
+      params: Any,
+      tokens: jax.Array,
+      numbers: jax.Array,
+      key: jax.Array | None,
+      at_once: int | None,
+  ) -> jax.Array:
+    """Passages of C cells, as `encode_side` does, `at_once` cells at once."""
+
+    def encode_cells(texts, numbers):
+      return encode_side(
+          self.model, params, 'encode_passage', texts, numbers, key
+      )
+
+    texts = from_tokens(tokens)
+    encoded = partitioning.map_rows(encode_cells, at_once, texts, numbers)
+    return encoded.astype(jnp.float32)
+
+  def _value(
+      self,
+      own: Embeddings,
+      drawn: Sample,
+      encoded: jax.Array,
+      similarity: losses.Similarity,
+  ) -> tuple[jax.Array, dict[str, jax.Array]]:
+    positive = positive_similarity(own) / similarity.temperature
+    negatives = jnp.einsum(
+        'bd,bkd->bk', own.query, encoded, precision='highest'
+    )
+    negatives /= similarity.temperature
+    if self.sampled == 1:
+      terms = _estimated(
+          positive, negatives[:, 0], drawn.rows.valid[:, 0], drawn.lse
+      )
+    else:
+      negatives = jnp.where(drawn.rows.valid, negatives, MASKED)
+      terms = jax.nn.softplus(jax.nn.logsumexp(negatives, axis=1) - positive)
+    first = (positive > drawn.maximum).astype(jnp.float32)
+    return mean(own, terms), {'accuracy': mean(own, first)}
+
+  def describe(self, run: Run) -> Iterator[str]:
+    yield from super().describe(run)
+    kind = 'groups of slots' if self.grouped else 'most similar'
+    among = 'all' if self.top_k is None else f'the {self.top_k} {kind}'
+    more = f', and the {self._refreshed:,} oldest' if self._refreshed else ''
+    yield (
+        f'{self._takes(run)}. Each step draws {self.sampled} a query of {among}'
+        f' and encodes them again{more}.'
+    )
+
+  def chance(self, run: Run) -> float | None:
+    candidates = self.top_k or self.cache_size
+    return math.log(1 + (candidates if self.sampled == 1 else self.sampled))
+
+
+def _estimated(
+    positive: jax.Array, negative: jax.Array, valid: jax.Array, lse: jax.Array
+) -> jax.Array:
+  """-log p+ [B] with the gradient (1 - p+) (grad negative - grad positive).
+
+  Args:
+    positive: [B], scores of now, as `negative`, of the slot that was drawn.
+    negative: [B].
+    valid: bool [B], False where none could be.
+    lse: [B], of the cached scores.
+  """
+  odds = jax.lax.stop_gradient(lse - positive)
+  difference = jnp.where(valid, negative - positive, 0.0)
+  surrogate = jax.nn.sigmoid(odds) * difference
+  # The surrogate has a gradient and no value.
+  return jax.nn.softplus(odds) + surrogate - jax.lax.stop_gradient(surrogate)
+
+
+def _staleness(rows: negative_cache.Rows, encoded: jax.Array) -> jax.Array:
+  """Mean |e_cached - e_now|^2 / |e_now|^2 of what was drawn."""
+  encoded = jax.lax.stop_gradient(encoded)
+  change = jnp.sum(jnp.square(rows.embeddings - encoded), axis=-1)
+  change /= jnp.maximum(jnp.sum(jnp.square(encoded), axis=-1), 1e-12)
+  valid = rows.valid.astype(jnp.float32)
+  return jnp.sum(valid * change) / jnp.maximum(jnp.sum(valid), 1.0)
