@@ -72,8 +72,9 @@ def update(
     ]
     return _update(ring, size, cache, refreshed, passages, lru)
 
-  rows = jax.lax.stop_gradient((list(refreshed), (passages, tokens, ids)))
-  return ring.on_shards(on_shard)(cache, *rows, ())
+  arrays = cache, list(refreshed), (passages, tokens, ids)
+  arrays = jax.lax.stop_gradient(jax.tree.map(jnp.asarray, arrays))
+  return ring.on_shards(on_shard)(*arrays, ())
 
 
 def _update(ring, size, cache, refreshed, passages, lru):

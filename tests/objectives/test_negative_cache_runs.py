@@ -1,0 +1,189 @@
+"""Runs with a negative cache, by commands: filled, resumed, refused."""
+
+import contextlib
+import json
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+import tiny_run
+
+import dualenc_jax
+from dualenc_jax.commands import check, cli, train
+from dualenc_jax.errors import UserError
+from dualenc_jax.io import machine
+from dualenc_jax.training.checkpoints import Checkpoints
+
+SIZE = 64
+
+
+def flags(folder, name, *more):
+  return [
+      *tiny_run.flags(
+          folder,
+          '--gin_file=losses/negative_cache.gin',
+          f'--gin.CACHE_SIZE={SIZE}',
+          '--gin.TEMPERATURE=0.1',
+          *more,
+      ),
+      f'--model_dir={folder / name}',
+  ]
+
+
+def saved(folder, step, item):
+  """Tensors of a checkpoint by name, read by Orbax without our code."""
+  tree = ocp.PyTreeCheckpointer().restore(
+      folder / 'checkpoints' / str(step) / item
+  )
+  return {
+      jax.tree_util.keystr(path, simple=True, separator='/'): np.asarray(leaf)
+      for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+  }
+
+
+def logged(folder):
+  lines = (folder / 'metrics.jsonl').read_text().splitlines()
+  rows = [json.loads(line) for line in lines]
+  return [row for row in rows if row['group'] == 'train']
+
+
+@contextlib.contextmanager
+def stopped_after(step):
+  """Training stops by an error right after `step` was saved."""
+  save = Checkpoints.save
+
+  def save_then_stop(self, state, at, meta):
+    save(self, state, at, meta)
+    if at == step:
+      self.wait()
+      raise KeyboardInterrupt
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(Checkpoints, 'save', save_then_stop)
+    with pytest.raises(KeyboardInterrupt):
+      yield
+
+
+@pytest.mark.slow
+def test_stopped_and_resumed_equals_uninterrupted(tmp_path, capsys):
+  given = (
+      '--gin.STEPS=7', '--gin.CHECKPOINT_EVERY=4', '--gin.DROPOUT_RATE=0.1',
+      '--gin.REFRESH=0.1', '--gin.TOP_K=16', '--gin.MICRO_BATCH_SIZE=8',
+      '--gin.TEMPERATURE=@losses.LearnableTemperature()',
+  )
+  train.main(flags(tmp_path, 'whole', *given))
+  parts = flags(tmp_path, 'parts', *given)
+  with stopped_after(4):
+    train.main(parts)
+  capsys.readouterr()
+  assert cli.main(['train', *parts]) == 0
+  said = capsys.readouterr().err
+  assert 'Resuming from step 4' in said and 'Encoding' not in said
+  for item in ('params', 'optimizer', 'memory'):
+    one, other = (
+        saved(tmp_path / name, 7, item) for name in ('whole', 'parts')
+    )
+    assert one.keys() == other.keys() and len(one) >= 5
+    for name, array in one.items():
+      assert array.tobytes() == other[name].tobytes(), name
+  before = saved(tmp_path / 'whole', 4, 'memory')
+  after = saved(tmp_path / 'whole', 7, 'memory')
+  assert any((before[name] != after[name]).any() for name in before)
+  # It does not go on with another cache.
+  other = [*parts, f'--gin.CACHE_SIZE={SIZE // 2}', '--allow_config_change']
+  assert cli.main(['train', *other]) == 2
+  said = capsys.readouterr().err.splitlines()[-1]
+  assert 'embeddings (64, 128) -> (32, 128)' in said and 'CACHE_SIZE' in said
+
+
+@pytest.mark.slow
+def test_a_run_without_a_cache_does_not_go_on_with_one(tmp_path, capsys):
+  model = f'--model_dir={tmp_path / "model"}'
+  train.main([*tiny_run.flags(tmp_path), model])
+  changed = flags(tmp_path, 'model', '--gin.STEPS=3', '--allow_config_change')
+  assert cli.main(['train', *changed]) == 2
+  said = capsys.readouterr().err.splitlines()[-1]
+  assert 'checkpoints/2 has no memory, such as a negative cache' in said
+  assert (tmp_path / 'model/checkpoints/2').exists()
+
+
+@pytest.mark.slow
+def test_at_first_the_cache_is_what_the_tower_makes_of_some_passages(tmp_path):
+  """At rate 0 nothing is stale, and all is as the trained model embeds it."""
+  given = (
+      '--gin.STEPS=1', '--gin.LEARNING_RATE=0.0', '--gin.DROPOUT_RATE=0.0',
+  )
+  train.main(flags(tmp_path, 'model', *given))
+  train.main(flags(tmp_path, 'other', *given, '--gin.SEED=1'))
+  memory, other = (
+      saved(tmp_path / name, 1, 'memory') for name in ('model', 'other')
+  )
+  assert (memory['ids'] != other['ids']).any()
+  assert memory['valid'].all() and memory['valid'].shape == (SIZE,)
+  assert memory['tokens'].dtype == np.uint16
+  (row,) = logged(tmp_path / 'model')
+  assert 0 <= row['staleness'] < 1e-9 and row['cache_filled'] == 1
+  model = dualenc_jax.Retriever.from_dir(tmp_path / 'model')
+  rows = (tmp_path / 'train.jsonl').read_text().splitlines()
+  rows = [json.loads(line) for line in rows]
+  texts = [row['passage'] for row in rows]
+  texts += [text for row in rows for text in row['negatives']]
+  texts = sorted(set(texts))
+  vectors = model.encode_passages(texts)
+  near = memory['embeddings'] @ vectors.T
+  found = near.argmax(axis=1)
+  np.testing.assert_allclose(memory['embeddings'], vectors[found], atol=1e-5)
+  assert len(set(found)) == SIZE < len(texts)
+  assert len(np.unique(memory['ids'], axis=0)) == SIZE
+
+
+@pytest.mark.slow
+def test_towers_learn_from_a_cache(tmp_path):
+  for name, more in (
+      ('one', ()),
+      ('several', ('--gin.SAMPLED=4', '--gin.TOP_K=16', '--gin.GROUPED=True')),
+  ):
+    train.main(
+        flags(
+            tmp_path, name, *more, '--gin.STEPS=120',
+            '--gin.LEARNING_RATE=3e-3', '--gin.DROPOUT_RATE=0.0',
+        )
+    )
+    rows = logged(tmp_path / name)
+    first = np.mean([row['accuracy'] for row in rows[:10]])
+    last = np.mean([row['accuracy'] for row in rows[-10:]])
+    assert last > 0.8 > 2 * first, name
+    assert rows[-1]['loss'] < 0.3 * rows[0]['loss'], name
+
+
+def test_what_cannot_be_cached(tmp_path, monkeypatch):
+  for more, message in (
+      ('LAYOUT=@data.Packed()', r'LAYOUT is Packed.*--gin.LAYOUT=@data.Padded'),
+      ('CACHE_SIZE=60', 'CACHE_SIZE is 60; expected a multiple of 8, the dev'),
+      ('CACHE_SIZE=8', 'CACHE_SIZE is 8; expected at least BATCH_SIZE, 16'),
+      ('GROUPED=True', 'GROUPED is True and TOP_K is None'),
+      ('REFRESH=-0.1', r'\(REFRESH\) is -0.1; expected a share'),
+  ):
+    with pytest.raises(UserError, match=message):
+      check.main([
+          *flags(tmp_path, 'model', f'--gin.{more}'), '--no_compile'
+      ])
+  monkeypatch.setattr(machine, 'device_memory', lambda: 4000)
+  message = r'64 passages .*\(CACHE_SIZE\) take 0.0 MB on each of 8 .* a small'
+  with pytest.raises(UserError, match=message):
+    check.main([*flags(tmp_path, 'model'), '--no_compile'])
+
+
+@pytest.mark.slow
+def test_more_slots_than_passages(tmp_path, capsys):
+  argv = ['train', *flags(tmp_path, 'model', '--gin.CACHE_SIZE=4096')]
+  assert cli.main(argv) == 2
+  rows = (tmp_path / 'train.jsonl').read_text().splitlines()
+  rows = [json.loads(line) for line in rows]
+  texts = {row['passage'] for row in rows}
+  texts |= {text for row in rows for text in row['negatives']}
+  assert (
+      f'CACHE_SIZE is 4096, but the training data has {len(texts)} different'
+      in capsys.readouterr().err
+  )

@@ -1,0 +1,314 @@
+"""A step against a negative cache: value, gradient, what is kept; NumPy's."""
+
+import math
+import types
+
+import hlo
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.special
+import tiny_training
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.losses import LearnableTemperature, negative_cache, Similarity
+from dualenc_jax.models import model_params
+from dualenc_jax.objectives import CachedNegatives
+from dualenc_jax.text import text_rows
+from dualenc_jax.training import Partitioner, step as step_lib
+
+SIZE, LENGTH, TEMPERATURE = 40, 10, 0.2
+BATCH = 8
+LEARNT = Similarity(LearnableTemperature(TEMPERATURE))
+
+
+def make_texts():
+  """Tokens of queries and passages; every other query is its passage."""
+  tokens = tiny_training.make_tokens(BATCH)
+  query, passage = tokens['query_tokens'], tokens['passage_tokens']
+  query = np.pad(query, ((0, 0), (0, LENGTH - query.shape[1])))
+  query[::2] = passage[::2]
+  return query, passage
+
+
+def make_batch():
+  """Pairs, each with one more passage that the cache has, too."""
+  batch = tiny_training.make_batch(BATCH)
+  query, _ = make_texts()
+  others = (np.arange(BATCH) * 5 + 3) % SIZE
+  return batch | {
+      'queries': text_rows.from_tokens(query[:, None]),
+      'numbers': np.arange(BATCH, dtype=np.uint32),
+      'positive_ids': ids_of(others)[:, None],
+  }
+
+
+def ids_of(numbers):
+  """As `make_batch` has those of its passages, which come first."""
+  return np.stack([numbers, numbers + 1000], axis=-1).astype(np.uint32)
+
+
+def make_cache(params, model):
+  """All texts of the batch, and others, embedded by these very parameters."""
+  _, own = make_texts()
+  others = tiny_training.make_tokens(SIZE, seed=1)['passage_tokens']
+  tokens = np.concatenate([np.unique(own, axis=0), others])[:SIZE]
+  vectors = jax.jit(lambda tokens: encode(model, params, 'passage', tokens))
+  return negative_cache.NegativeCache(
+      np.asarray(vectors(tokens)),
+      tokens.astype(np.uint16),
+      ids_of(np.arange(SIZE)),
+      np.zeros(SIZE, np.int32),
+      np.arange(SIZE) != SIZE - 2,
+  )
+
+
+def encode(model, params, tower, tokens):
+  variables = {'params': model_params(params)}
+  return model.apply(variables, tokens, method=f'encode_{tower}')
+
+
+def masked(cache, batch):
+  """Which slots are no negatives of which query, by plain loops."""
+  found = np.zeros((BATCH, SIZE), bool)
+  for i in range(BATCH):
+    known = {tuple(batch['passage_ids'][i])}
+    known |= {tuple(ids) for ids in batch['positive_ids'][i]}
+    for j in range(SIZE):
+      found[i, j] = not cache.valid[j] or tuple(cache.ids[j]) in known
+  return found
+
+
+def dense(objective, params, batch, cache):
+  """The softmax over the cache, all of it encoded now; and every score."""
+  query, passage = make_texts()
+  query = encode(objective.model, params, 'query', query)
+  passage, vectors = (
+      encode(objective.model, params, 'passage', tokens)
+      for tokens in (passage, cache.tokens.astype(np.int32))
+  )
+  temperature = jnp.exp(params['loss']['log_temperature'])
+  positive = jnp.sum(query * passage, axis=1) / temperature
+  negatives = jnp.matmul(query, vectors.T, precision='highest') / temperature
+  negatives = jnp.where(masked(cache, batch), -jnp.inf, negatives)
+  margin = objective.similarity.false_negative_margin
+  if margin is not None:
+    limit = jax.lax.stop_gradient(positive + margin / temperature)
+    negatives = jnp.where(negatives > limit[:, None], -jnp.inf, negatives)
+  scores = jnp.concatenate([positive[:, None], negatives], axis=1)
+  terms = jax.nn.logsumexp(scores, axis=1) - positive
+  return jnp.mean(terms), scores
+
+
+def case(similarity=LEARNT, **options):
+  model = tiny_training.make_model()
+  objective = CachedNegatives(model, SIZE, similarity, **options)
+  params = tiny_training.init_params(model, similarity=similarity)
+  return objective, params, make_cache(params, model), make_batch()
+
+
+def flat(tree, *leading):
+  """All numbers of a gradient, or of several at once, float64."""
+  leaves = [np.asarray(x, np.float64) for x in jax.tree.leaves(tree)]
+  return np.concatenate([x.reshape(*leading, -1) for x in leaves], axis=-1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('margin', [None, 0.02])
+def test_the_estimate_of_the_gradient_is_unbiased(margin):
+  similarity = Similarity(
+      LearnableTemperature(TEMPERATURE), false_negative_margin=margin
+  )
+  objective, params, cache, batch = case(similarity)
+  exact = jax.jit(jax.grad(lambda p: dense(objective, p, batch, cache)[0]))
+  exact = jax.device_get(exact(params))
+
+  @jax.jit
+  def estimates(keys):
+    def of_key(key):
+      gradient = jax.grad(lambda p: objective.step(p, cache, batch, key)[0])
+      return gradient(params)
+
+    return jax.lax.map(of_key, keys, batch_size=25)
+
+  count, sums, squares, slopes = 600, 0.0, 0.0, []
+  for keys in jax.random.split(jax.random.key(0), (12, count // 12)):
+    found = jax.device_get(estimates(keys))
+    rows = flat(found, len(keys))
+    sums, squares = sums + rows.sum(axis=0), squares + (rows**2).sum(axis=0)
+    slopes.extend(found['loss']['log_temperature'].tolist())
+  mean = sums / count
+  error = np.sqrt((squares / count - mean**2) / count)
+  away = np.linalg.norm(mean - flat(exact))
+  # Three standard errors of the norm, which are a small part of it.
+  assert away < 3 * np.linalg.norm(error)
+  assert 3 * np.linalg.norm(error) < 0.25 * np.linalg.norm(flat(exact))
+  # Of other weights of the draws, or none, it is told.
+  assert np.linalg.norm(mean - 1.3 * flat(exact)) > 3 * np.linalg.norm(error)
+  slope = exact['loss']['log_temperature']
+  off = np.std(slopes) / math.sqrt(count)
+  assert 0 < abs(np.mean(slopes) - slope) < 3 * off
+
+
+@pytest.mark.parametrize('top_k', [None, 6])
+def test_the_loss_is_that_of_the_whole_cache(top_k):
+  objective, params, cache, batch = case(top_k=top_k)
+  value, metrics, _ = jax.jit(objective.step)(
+      params, cache, batch, jax.random.key(0)
+  )
+  _, scores = dense(objective, params, batch, cache)
+  scores = np.asarray(scores, np.float64)
+  negatives = -np.sort(-scores[:, 1:], axis=1)[:, :top_k]
+  kept = np.concatenate([scores[:, :1], negatives], axis=1)
+  terms = scipy.special.logsumexp(kept, axis=1) - kept[:, 0]
+  assert metrics['loss'] == pytest.approx(terms.mean(), rel=1e-5)
+  assert value == metrics['loss']
+  first = scores[:, 0] > scores[:, 1:].max(axis=1)
+  assert BATCH / 2 <= first.sum() < BATCH
+  assert metrics['accuracy'] == pytest.approx(first.mean())
+  assert metrics['staleness'] < 1e-10
+  assert metrics['cache_filled'] == pytest.approx(1 - 1 / SIZE)
+  hidden = masked(cache, batch).mean()
+  assert metrics['masked_fraction'] == pytest.approx(hidden, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_of_several_that_are_drawn_the_softmax_is_exact():
+  """As many are drawn as there are negatives: the softmax over all of them."""
+  objective, params, cache, batch = case(sampled=SIZE)
+
+  def loss(params):
+    return objective.step(params, cache, batch, jax.random.key(0))[0]
+
+  value, gradient = jax.jit(jax.value_and_grad(loss))(params)
+  exact = jax.jit(
+      jax.value_and_grad(lambda p: dense(objective, p, batch, cache)[0])
+  )
+  expected, of_dense = exact(params)
+  assert value == pytest.approx(float(expected), rel=1e-5)
+  gradient, of_dense = flat(gradient), flat(of_dense)
+  assert np.linalg.norm(gradient - of_dense) < 1e-4 * np.linalg.norm(of_dense)
+
+
+def test_what_a_step_leaves_in_the_cache():
+  objective, params, cache, batch = case(refresh=0.2)
+  model = objective.model
+  # All is stale, and the batch's texts are not in it.
+  cache = cache._replace(
+      embeddings=-cache.embeddings,
+      ids=cache.ids + np.uint32(5000),
+      age=np.arange(SIZE, dtype=np.int32),
+  )
+  _, metrics, after = jax.jit(objective.step)(
+      params, cache, batch, jax.random.key(0)
+  )
+  after = jax.device_get(after)
+  fresh = np.asarray(
+      encode(model, params, 'passage', after.tokens.astype(np.int32))
+  )
+  new = {tuple(ids): i for i, ids in enumerate(after.ids)}
+  _, tokens = make_texts()
+  for ids, text in zip(batch['passage_ids'], tokens):
+    slot = new[tuple(ids)]
+    np.testing.assert_array_equal(after.tokens[slot], text)
+    assert after.age[slot] == 0
+  known = np.linalg.norm(after.embeddings - fresh, axis=1) < 1e-5
+  young = after.age == 0
+  np.testing.assert_array_equal(known, young)
+  different = len(np.unique(tokens, axis=0))
+  assert after.valid.all() and different < BATCH
+  # The oldest fifth was encoded again, and other slots made way.
+  old = {SIZE - 1, *range(SIZE - 9, SIZE - 2)}
+  assert len(old) == 8
+  assert all(young[slot] for slot in old)
+  assert 8 + different < young.sum() <= 8 + different + BATCH
+  assert metrics['staleness'] == pytest.approx(4, rel=1e-4)
+
+
+class Run(types.SimpleNamespace):
+  """What `memory` asks of a run."""
+
+  tokenizer = types.SimpleNamespace(
+      passage_length=LENGTH, vocabulary=types.SimpleNamespace(size=64)
+  )
+
+
+def curve(partitioner, steps=5, **options):
+  """Losses and the cache after some steps of training with dropout."""
+  model = tiny_training.make_model(dropout_rate=0.1)
+  objective = CachedNegatives(model, SIZE, LEARNT, **options)
+  plan = step_lib.plan(
+      objective, tiny_training.recording_sgd(), partitioner, 0,
+      objective.memory(Run()),
+  )
+  params = tiny_training.init_params(model, similarity=LEARNT)
+  cache = make_cache(params, model)
+  without = plan.abstract._replace(memory=())
+  state = tiny_training.make_state(without, params=params)
+  state = state._replace(memory=jax.device_put(cache, partitioner.rows))
+  batch = jax.device_put(make_batch(), partitioner.rows)
+  losses = []
+  for _ in range(steps):
+    state, metrics = plan.train_step(state, batch)
+    losses.append(float(metrics['loss']))
+  text = plan.train_step.lower(plan.abstract, batch).compile().as_text()
+  return losses, jax.device_get(state.memory), text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    'options',
+    [
+        {'refresh': 0.25},
+        {'sampled': 2, 'top_k': 8, 'grouped': True, 'lru': False},
+    ],
+    ids=str,
+)
+def test_eight_devices_train_as_one(options):
+  one, cache, _ = curve(tiny_training.OneDevice(), **options)
+  eight, other, text = curve(Partitioner(), **options)
+  np.testing.assert_allclose(one, eight, rtol=1e-5)
+  assert len(set(one)) == 5
+  for name in ('ids', 'tokens', 'age', 'valid'):
+    np.testing.assert_array_equal(getattr(cache, name), getattr(other, name))
+  np.testing.assert_allclose(
+      cache.embeddings, other.embeddings, atol=1e-5
+  )
+  # Embeddings travel; of all devices only slots and fingerprints are gathered.
+  for kind, shape in hlo.collectives(text):
+    assert kind not in ('all-gather', 'all-to-all') or 'f32' not in shape, shape
+
+
+@pytest.mark.parametrize(
+    'options, expected',
+    [
+        ({}, SIZE),
+        ({'top_k': 8}, 8),
+        ({'sampled': 3, 'top_k': 8}, 3),
+    ],
+    ids=str,
+)
+def test_chance(options, expected):
+  objective = CachedNegatives(tiny_training.make_model(), SIZE, **options)
+  assert objective.chance(None) == pytest.approx(math.log(1 + expected))
+
+
+@pytest.mark.parametrize(
+    'options, message',
+    [
+        ({'sampled': 0}, r'\(SAMPLED\) is 0; expected at least 1'),
+        ({'top_k': 64}, 'TOP_K is 64; expected 1 to CACHE_SIZE, 40'),
+        ({'top_k': 9, 'grouped': True}, 'TOP_K is 9 with GROUPED; expected'),
+        ({'lru': 1}, r'\(LRU\) is 1; expected True or False'),
+        ({'refresh': 1.5}, r'\(REFRESH\) is 1.5; expected a share'),
+        (
+            {'similarity': Similarity(mask_duplicates=False)},
+            'mask_duplicates is False: a cache holds',
+        ),
+    ],
+    ids=str,
+)
+def test_what_cannot_be(options, message):
+  with pytest.raises(UserError, match=message):
+    CachedNegatives(tiny_training.make_model(), SIZE, **options)
