@@ -20,13 +20,14 @@ class OutOfMemory(UserError):
 class Parts:
   """Bytes a device that one train step needs; they add up to its peak.
 
-  `params`, `optimizer` and `batch` are the step's inputs, from shapes and
-  shardings. The new parameters and optimizer state take the place of the old
-  ones. The others are what the compiler plans beside them.
+  `params`, `optimizer`, `memory` and `batch` are the step's inputs, from shapes
+  and shardings. What is new of the first three takes the place of the old. The
+  others are what the compiler plans beside them.
 
   Attributes:
     params: parameters, those of the loss among them.
     optimizer: optimizer state, and the count of steps.
+    memory: of the objective, such as a negative cache.
     batch: tokens and fingerprints.
     activations: temporaries of the whole step less `loss`: activations that
       wait for the backward pass, gradients, updates, what the collectives
@@ -41,6 +42,7 @@ class Parts:
 
   params: int
   optimizer: int
+  memory: int
   batch: int
   activations: int
   loss: int
@@ -56,6 +58,7 @@ class Parts:
     parts = {
         'parameters': self.params,
         'optimizer state': self.optimizer,
+        **({'memory': self.memory} if self.memory else {}),
         'batch': self.batch,
         'activations, gradients': self.activations,
         'loss': self.loss,
@@ -88,14 +91,17 @@ def by_part(experiment: Experiment) -> Parts:
   loss = min(_loss_bytes(experiment, plan), temporaries)
   params = _device_bytes(plan.abstract.params)
   optimizer = _device_bytes((plan.abstract.opt_state, plan.abstract.step))
+  memory = _device_bytes(plan.abstract.memory)
   batch = _device_bytes(_batch(experiment))
   return Parts(
       params=params,
       optimizer=optimizer,
+      memory=memory,
       batch=batch,
       activations=temporaries - loss,
       loss=loss,
-      other=_total(step) - params - optimizer - batch - temporaries,
+      other=_total(step)
+      - sum((params, optimizer, memory, batch, temporaries)),
   )
 
 
