@@ -127,12 +127,13 @@ def _notes(
     models: Sequence[Latency], settings: Mapping[str, Any]
 ) -> Iterator[str]:
   threads, devices = settings['threads'], settings['devices']
+  plural = 's' if devices != 1 else ''
   dtypes = [one.dtype or 'unknown' for one in models]
   if len({*dtypes}) > 1:
     dtypes = [f'{d} ({one.model})' for d, one in zip(dtypes, models)]
   yield (
       f'{settings["cpu"]}, {threads} CPU thread{"s" * (threads > 1)};'
-      f' {devices} device{"s" * (devices > 1)} {settings["device"]}; dtype'
+      f' {devices} device{plural} {settings["device"]}; dtype'
       f' {", ".join(dict.fromkeys(dtypes))}; jax {settings["versions"]["jax"]}.'
   )
   yield (

@@ -297,5 +297,5 @@ def test_through_the_command(tmp_path, capfd):
     command.main(['--gin_file=tasks/pairs.gin', asked[1]])
   with pytest.raises(UserError, match='TEXTS must be given'):
     command.main(asked[:2])
-  with pytest.raises(UserError, match='Give --gin_file: recipes/pair.gin'):
+  with pytest.raises(UserError, match='Give --gin_file: recipes/daft.gin, re'):
     command.main(asked[1:2])
