@@ -129,7 +129,8 @@ def load(
 
   Args:
     folder: what training wrote.
-    step: of the checkpoint, None for the newest.
+    step: of the checkpoint; None for the best that the run has kept, else the
+      newest.
     files: gin files applied after the saved config.
     bindings: gin bindings applied after them.
     search_paths: folders to find the files in.
@@ -226,5 +227,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
       '--model_dir', required=True, help='the folder that training wrote',
   )
   parser.add_argument(
-      '--step', type=int, help='checkpoint, the newest by default'
+      '--step', type=int,
+      help='checkpoint; by default the best, if the run has kept it'
+      ' (KEEP_BEST), else the newest',
   )

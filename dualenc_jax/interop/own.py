@@ -300,10 +300,11 @@ def _best(path: pathlib.Path, newest: int) -> int | None:
   """The step that the run has kept as its best, if it has."""
   meta = path / _CHECKPOINTS / str(newest) / 'meta/metadata'
   try:
-    notes = json_file.read(meta, _AGAIN).get('notes', {})
+    found = json_file.read(meta, _AGAIN)
+    json_file.check(found, {'notes?': {'best?': {'step': int}}}, meta)
   except UserError:
     return None
-  return notes.get('best', {}).get('step')
+  return found.get('notes', {}).get('best', {}).get('step')
 
 
 def _statistics(folder: pathlib.Path) -> dict[str, Tensor]:

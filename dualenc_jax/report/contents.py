@@ -49,6 +49,16 @@ class Checkpoint:
   meta: Mapping[str, Any]
   saved: datetime.datetime | None
 
+  @property
+  def best(self) -> Mapping[str, Any]:
+    """The step that `keep_best` has kept, with its metric; {} of none."""
+    return self.meta.get('notes', {}).get('best', {})
+
+  @property
+  def ended(self) -> str | None:
+    """Why the run ended before its last step, if it did."""
+    return self.meta.get('notes', {}).get('ended')
+
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
@@ -195,7 +205,9 @@ def read(model_dir: str) -> Contents:
 def _meta(path: pathlib.Path) -> dict[str, Any]:
   meta = json_file.read(path, '')
   # The tasks of a mixture are a list.
-  check(meta, {'data?': {'task?': str | list}}, path)
+  best = {'step': int, 'metric': str, 'value': int | float}
+  notes = {'best?': best, 'ended?': str}
+  check(meta, {'data?': {'task?': str | list}, 'notes?': notes}, path)
   return {name: meta[name] for name in meta if name != 'config'}
 
 

@@ -13,10 +13,11 @@ def find(contents: Contents) -> Iterator[tuple[str, str]]:
   own_config = shlex.quote(f'{contents.command_path.rstrip("/")}/{CONFIG}')
   train = f'dualenc train --gin_file={own_config} --model_dir={folder}'
   steps = contents.settings.get('STEPS', '')
-  done = contents.checkpoint.step if contents.checkpoint else 0
+  checkpoint = contents.checkpoint
+  done = checkpoint.step if checkpoint else 0
   if not done:
     yield 'There is no checkpoint yet.', train
-  elif steps.isdecimal() and done < int(steps):
+  elif steps.isdecimal() and done < int(steps) and not checkpoint.ended:
     yield f'Training is at step {done:,} of {int(steps):,}.', train
   if done and not contents.curves:
     yield 'There are no curves: training has left no metrics.jsonl.', train
@@ -32,10 +33,13 @@ def find(contents: Contents) -> Iterator[tuple[str, str]]:
   for evaluation in contents.evaluations:
     facts = evaluation.result.provenance
     again, step = str(facts.get('command', '')), facts.get('checkpoint_step')
-    if done and step not in (None, done):
+    kind, used = 'newest', done
+    if checkpoint and checkpoint.best:
+      kind, used = 'best', checkpoint.best['step']
+    if done and step not in (None, used):
       yield (
-          f'The evaluation {evaluation.name} is of step {step:,}, the newest'
-          f' checkpoint of step {done:,}.',
+          f'The evaluation {evaluation.name} is of step {step:,}, the {kind}'
+          f' checkpoint of step {used:,}.',
           again,
       )
     elif evaluation.examples is None:

@@ -70,8 +70,16 @@ def progress(contents: Contents) -> str:
   if contents.checkpoint is None:
     return f'No checkpoint yet, of {steps} steps'
   words = f'Checkpoint of step {contents.checkpoint.step:,} of {steps}'
-  saved = contents.checkpoint.saved
-  return words + (f', {saved:%-d %B %Y, %H:%M} UTC' if saved else '')
+  saved, best = contents.checkpoint.saved, contents.checkpoint.best
+  words += f', {saved:%-d %B %Y, %H:%M} UTC' if saved else ''
+  if best:
+    words += (
+        f'; the model is that of step {best["step"]:,}, the best by'
+        f' {best["metric"]} ({best["value"]:.4f})'
+    )
+  if contents.checkpoint.ended:
+    words += f'; ended early: {contents.checkpoint.ended}'
+  return words
 
 
 def headlines(contents: Contents, model: Model) -> Iterator[Headline]:

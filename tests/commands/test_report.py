@@ -170,6 +170,34 @@ def test_a_page_while_training_has_validation_and_what_is_outdated(tmp_path):
   assert 'pairs-test has no examples' in render(folder).text('missing')
 
 
+def test_the_best_step_and_an_early_end_are_told(tmp_path):
+  folder = tmp_path / 'model'
+  folder.mkdir()
+  (folder / 'config.gin').write_text(report_folder.CONFIG)
+  best = {'step': 20, 'metric': 'nDCG@10', 'value': 0.25, 'since': 1}
+  notes = {'best': best, 'ended': 'nDCG@10 has not risen.'}
+  report_folder.checkpoint(folder, 20)
+  report_folder.checkpoint(folder, 30, notes=notes)
+  report_folder.curves(
+      folder,
+      report_folder.train(30, loss=1, chance=2, query_rank=7, query_spread=0.5),
+      {'step': 30, 'group': 'alignment', 'kl': 12, 'kl_limit': 3},
+  )
+  report_folder.evaluation(folder, checkpoint_step=30)
+  page = render(folder)
+  top, curves = page.text('top'), page.text('curves')
+  assert 'is that of step 20, the best by nDCG@10 (0.2500)' in top
+  assert 'ended early: nDCG@10 has not risen.' in top
+  missing = page.text('missing')
+  assert 'is of step 30, the best checkpoint of step 20' in missing
+  assert 'Training is at step' not in missing
+  for words in (
+      'Effective rank of the embeddings', 'Spread of the embeddings',
+      'Divergence of the towers', 'chance: 2',
+  ):
+    assert words in curves
+
+
 def test_benchmarks_have_the_papers_tables_and_averages(folder):
   for name, score in (('scifact', 0.5), ('nfcorpus', 0.25)):
     report_folder.evaluation(
