@@ -37,8 +37,16 @@ def main(argv: Sequence[str] | None = None) -> None:
   recipe = config.build(Recipe)
   config.check_effect(args.gin_bindings)
   config.check_macros_effect(args.gin_bindings)
+  replaced = {text.partition('=')[0] for text in args.replace}
+  kept = [
+      stage.name
+      for stage in recipe.stages
+      if stage.name in replaced
+      or stage.outputs
+      and {f'{stage.name}.{output}' for output in stage.outputs} <= replaced
+  ]
   for text in args.sweep:
-    recipe = sweep(recipe, *_sweep(text))
+    recipe = sweep(recipe, *_sweep(text), kept)
   names = [stage.name for stage in recipe.stages]
   if args.until is not None and args.until not in names:
     raise UserError(

@@ -1,6 +1,6 @@
 """A recipe whose stages are there once for each value of a macro."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 import dataclasses
 import re
 from typing import Any
@@ -12,7 +12,12 @@ from dualenc_jax.suggest import did_you_mean
 _GIN = 'gin.'
 
 
-def sweep(recipe: Recipe, macro: str, values: Sequence[str]) -> Recipe:
+def sweep(
+    recipe: Recipe,
+    macro: str,
+    values: Sequence[str],
+    given: Collection[str] = (),
+) -> Recipe:
   """Repeats what depends on a macro.
 
   A stage that has the macro is there once for each value, with '_VALUE' after
@@ -23,6 +28,7 @@ def sweep(recipe: Recipe, macro: str, values: Sequence[str]) -> Recipe:
     recipe: the stages.
     macro: of the gin config of some of them: 'QUERY_LAYERS'.
     values: of it, as a command line has them.
+    given: stages that do not run, which are there once.
 
   Raises:
     UserError: no stage has it, or two values make one name.
@@ -40,7 +46,7 @@ def sweep(recipe: Recipe, macro: str, values: Sequence[str]) -> Recipe:
     mine = flag in stage.flags or any(
         name in swept for name, _ in spread.wanted()
     )
-    if not mine:
+    if stage.name in given or not mine:
       stages.append(spread)
       continue
     swept.add(stage.name)

@@ -39,6 +39,18 @@ def test_commands_are_listed(tmp_path, capsys):
   ]
 
 
+def test_seeds_of_a_teacher_that_is_there(teacher, tmp_path, capsys):
+  command.main([
+      '--gin_file=recipes/daft.gin', f'--work_dir={tmp_path / "work"}',
+      f'--replace=teacher={teacher}', '--sweep=SEED=0,1', '--list',
+  ])
+  lines = capsys.readouterr().out.splitlines()
+  names = [line[2:] for line in lines if line.startswith('# ')]
+  assert names.count('teacher') == names.count('teacher_results') == 1
+  assert names.count('matched_0') == names.count('daft_results_1') == 1
+  assert len(names) == 4 + 2 * 5
+
+
 @pytest.mark.slow
 def test_light_query_towers_of_a_model(teacher, tmp_path, capfd):
   work = tmp_path / 'work'

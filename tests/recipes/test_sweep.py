@@ -73,6 +73,13 @@ def test_a_flag_of_all_stages_of_a_command_repeats_them_all():
   assert len(found['table'][1]) == 2 + 4 + 4
 
 
+def test_a_stage_that_is_given_is_there_once():
+  found = shown(sweep(make(), 'SEED', ['0', '1'], ['teacher']))
+  assert found['teacher'][0] == {'gin.SEED': 0, 'gin.STEPS': 3}
+  assert found['light_1'][0]['gin.FROM'] == '{teacher.model}'
+  assert found['other'] == ({'model_dir': '{teacher.model}'}, [])
+
+
 @pytest.mark.parametrize('flag, values, message', [
     ('LAYER', ['1'], "no stage of the recipe has this macro.*'LAYERS'"),
     ('LAYERS', ['1', '1'], 'has the values 1, 1; expected different ones'),
