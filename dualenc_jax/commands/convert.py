@@ -75,7 +75,8 @@ def make_parser() -> flags.Parser:
   )
   parser.add_argument('--out', required=True, help='a folder, to be made')
   parser.add_argument(
-      '--step', type=int, help='checkpoint of a model_dir, newest by default',
+      '--step', type=int,
+      help='checkpoint of a model_dir; by default the best kept, or the newest',
   )
   parser.add_argument(
       '--vocabulary',

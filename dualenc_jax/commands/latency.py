@@ -169,7 +169,8 @@ def _texts(
         f'--lengths has {max(lengths)}; {least} cuts queries to {most} tokens.'
         ' Give lengths up to that.'
     )
-  for length in lengths or [n for n in _LENGTHS if n <= most] or [most]:
+  usual = [*(n for n in _LENGTHS if n < most), min(most, _LENGTHS[-1])]
+  for length in lengths or dict.fromkeys(usual):
     yield {
         name: exact_length.queries(model.tokenizer, length, count)
         for name, model in models.items()

@@ -181,8 +181,14 @@ def load(
     return TrainedModel(params, tokenizer, embedder, provenance, experiment)
 
   model = own.restore(pathlib.Path(folder), step, use)
+  used = model.provenance['checkpoint_step']
+  newest = own.steps(pathlib.Path(folder))[-1]
+  is_best = step is None and used != newest
   _LOG.info(
-      'Restored step %d of %s.', model.provenance['checkpoint_step'], folder
+      'Restored step %d%s of %s.',
+      used,
+      f', the best (the newest is {newest}),' if is_best else '',
+      folder,
   )
   return model
 

@@ -83,13 +83,26 @@ def train(
     )
   for line in while_training.verdict(experiment):
     _LOG.info('%s', line)
+  if best := ended.best:
+    _LOG.info(
+        'The model is that of step %d, whose %s, %.4f, is the best.',
+        best['step'],
+        best['metric'],
+        best['value'],
+    )
   if ended.early:
-    _LOG.info('It ended before step %d: %s', experiment.steps, ended.early)
+    _LOG.info(
+        'It ended at step %d of %d: %s',
+        ended.step,
+        experiment.steps,
+        ended.early,
+    )
   elif experiment.until is not None:
     raise UserError(
         f'All {ended.step:,} steps of {experiment.model_dir} are trained, and'
-        ' the towers are not aligned as UNTIL wants it. Give more STEPS with'
-        ' --allow_config_change, a higher LEARNING_RATE or a larger'
-        ' run.UntilAligned.share, or UNTIL=None to take it as it is.'
+        ' the towers are not aligned as UNTIL wants it. Give more STEPS (with'
+        ' --allow_config_change; ALIGNMENT_STEPS of recipes/daft.gin), a higher'
+        ' LEARNING_RATE, a larger run.UntilAligned.share (SHARE) or threshold,'
+        ' or UNTIL=None to take it as it is.'
     )
   _LOG.info('Trained %d steps: %s', ended.step, experiment.model_dir)

@@ -151,7 +151,7 @@ class Header:
     parts = [part for part in every if found.get(part) != expected.get(part)]
     those = 'is not that' if len(parts) == 1 else 'are not those'
     how = (
-        ', which a query tower is aligned to by losses/matching.gin'
+        '. A query tower aligned to that (losses/matching.gin) can search it'
         if self.tower == 'passage'
         else ''
     )

@@ -25,8 +25,9 @@ def describe_tower(model: DualEncoder, side: str, tokens: int) -> str:
     count += size
     shared += 0 if own in params else size
   of_both = 'all' if shared == count else f'{shared:,}'
+  layers = _encoder(model, side).num_layers
   return (
-      f'{side.capitalize()} tower: {_encoder(model, side).num_layers} layers,'
+      f'{side.capitalize()} tower: {layers} layer{"s" * (layers != 1)},'
       f' {count:,} parameters, {of_both} of them shared; a {side} of {tokens}'
       f' tokens costs {flops(model, side, tokens) / 1e9:.3g} GFLOP.'
   )

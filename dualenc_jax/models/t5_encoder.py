@@ -303,9 +303,10 @@ class T5Encoder(nn.Module):
     # No layer at all is a bag of words, a baseline of its own.
     least = {'num_layers': 0, 'num_heads': 1, 'head_dim': 1, 'mlp_dim': 1}
     for name, minimum in least.items():
-      if getattr(self, name) < minimum:
+      value = getattr(self, name)
+      if type(value) is not int or value < minimum:
         raise UserError(
-            f'T5Encoder.{name} is {getattr(self, name)}; expected at least'
+            f'T5Encoder.{name} is {value!r}; expected a whole number, at least'
             f' {minimum}.'
         )
     if not 0.0 <= self.dropout_rate < 1.0:

@@ -86,6 +86,7 @@ class Alignment(OfTowers):
   layout: Layout = Packed()
   num_negatives = 0
   sides = ('queries',)
+  needs_start = True
 
   def __post_init__(self):
     self.check_feeding()
@@ -187,8 +188,8 @@ class Alignment(OfTowers):
 
   def describe(self, run: Run) -> Iterator[str]:
     yield from super().describe(run)
-    trained = ' and the projection' if self.train_projection else ''
-    yield f'Alignment: the query tower{trained} is trained, softmax over all.'
+    trained = ' and the projection are' if self.train_projection else ' is'
+    yield f'Alignment: the query tower{trained} trained, softmax over all.'
 
   def describe_batches(self, run: Run, step: int) -> Iterator[str]:
     yield from super().describe_batches(run, step)

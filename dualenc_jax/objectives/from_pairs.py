@@ -29,6 +29,7 @@ class FromPairs(Objective):
     micro_batch_size: pairs encoded at once; None for all of the batch.
     layout: how texts are put into rows.
     sides: the texts that it reads.
+    needs_passages: it learns which passage is a query's.
   """
 
   model: Any
@@ -37,6 +38,7 @@ class FromPairs(Objective):
   layout: Layout
   num_others: int = 0
   sides = 'queries', 'passages'
+  needs_passages = True
 
   def check_feeding(self) -> None:
     """Raises UserError for attributes that cannot be."""
@@ -57,7 +59,7 @@ class FromPairs(Objective):
 
   def batches(self, run: Run) -> Batches:
     for cache in run.caches:
-      if 'passages' in self.sides and not cache.passage_tokens.lengths.all():
+      if self.needs_passages and not cache.passage_tokens.lengths.all():
         raise UserError(
             f'Split train of {cache.header["task"]} has queries without'
             f' passages, and {type(self).__name__} learns from pairs. Train'

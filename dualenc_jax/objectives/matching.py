@@ -46,6 +46,8 @@ class Matching(OfTowers):
   layout: Layout = Packed()
   num_negatives = 0
   sides = ('queries',)
+  needs_passages = False
+  needs_start = True
 
   def __post_init__(self):
     self.check_feeding()

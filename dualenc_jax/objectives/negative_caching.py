@@ -150,6 +150,17 @@ class CachedNegatives(OfTowers):
           f' {run.batch_size}, whose passages it takes in at each step.'
       )
     self._takes(run)
+    self._passages(run)
+
+  def _passages(self, run: Run) -> Passages:
+    """What the cache is filled from; raises UserError where that is less."""
+    passages, size = Passages(run.caches), self.cache_size
+    if size > len(passages):
+      raise UserError(
+          f'CACHE_SIZE is {size}, but the training data has'
+          f' {len(passages)} different passages. Expected at most that many.'
+      )
+    return passages
 
   def _takes(self, run: Run) -> str:
     """A line on the memory; raises UserError where there is less."""
@@ -174,12 +185,7 @@ class CachedNegatives(OfTowers):
     )
 
   def fill(self, run: Run, params: Any) -> NegativeCache:
-    passages, size = Passages(run.caches), self.cache_size
-    if size > len(passages):
-      raise UserError(
-          f'CACHE_SIZE is {size}, but the training data has'
-          f' {len(passages)} different passages. Expected at most that many.'
-      )
+    passages, size = self._passages(run), self.cache_size
     chosen = np.random.default_rng([run.seed, _CHOICE]).choice(
         len(passages), size, replace=False
     )

@@ -62,7 +62,13 @@ class Objective(Protocol):
   """What is trained: parameters, batches, and the value of a batch.
 
   A class that derives from this needs the first four methods alone.
+
+  Attributes:
+    needs_start: what it trains learns from what is trained already, so that a
+      run from scratch has no sense.
   """
+
+  needs_start: bool = False
 
   def init(self, key: jax.Array) -> Any:
     """Fresh parameters, in Flax's boxes of logical axes or bare."""

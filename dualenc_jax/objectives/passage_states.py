@@ -204,10 +204,11 @@ def check_fits(
   devices, there = partitioner.mesh.shape['data'], machine.device_memory()
   total = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(arrays))
   needed = total // devices
-  said = f'{what} take {gigabytes(needed)} on each of {devices} devices'
+  where = 'the device' if devices == 1 else f'each of {devices} devices'
+  said = f'{what} take {gigabytes(needed)} on {where}'
   if there is not None and needed > _SHARE_OF_MEMORY * there:
     raise UserError(
-        f'{said}, which have {gigabytes(there)} each, and the step needs some,'
+        f'{said}, of {gigabytes(there)} there, and the step needs some,'
         f' too. Expected at most {_SHARE_OF_MEMORY:.0%} of it: take more'
         f' devices, or {advice}.'
     )

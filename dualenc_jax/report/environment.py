@@ -11,7 +11,9 @@ def render(contents: Contents) -> Html:
   """Tables of what files say, the checkpoint first, each set after it."""
   facts = {}
   if contents.checkpoint:
-    facts['Training'] = contents.checkpoint.meta
+    # What hooks remember is told at the top.
+    meta = contents.checkpoint.meta
+    facts['Training'] = {n: meta[n] for n in meta if n != 'notes'}
   for evaluation in contents.evaluations:
     result = evaluation.result
     facts[f'Evaluation {evaluation.name}'] = {

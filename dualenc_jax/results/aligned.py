@@ -39,12 +39,14 @@ def hooks(experiment: Experiment, plan: Plan) -> list[Hook]:
   if SPLIT not in experiment.task.splits():
     raise UserError(
         f'UNTIL is given, and the task {experiment.task.task_name} has no'
-        f' {SPLIT} split, on whose queries alignment is measured. Give one'
-        ' (VALIDATION_FILE of tasks/pairs.gin).'
+        f' {SPLIT} split, on whose queries alignment is measured. Give a task'
+        ' that has one: VALIDATION_FILE of tasks/pairs.gin, say.'
     )
   embedder = objective.embedder(
       plan.abstract.params, experiment.partitioner, experiment.eval_batch_size
   )
+  # Its errors, before passages are encoded.
+  query_rows(experiment)
   measure = functools.partial(_measure, experiment, embedder)
   return [Hook(measure, experiment.eval_every, at_start=True, group=GROUP)]
 
@@ -63,8 +65,7 @@ def query_rows(experiment: Experiment) -> np.ndarray:
     raise UserError(
         f'Split {SPLIT} of {cache.header["task"]} has {len(rows)} different'
         f' queries; expected at least {2 * (until.k + 1)}, twice as many as'
-        f' the nearest neighbour number {until.k} needs. Give more, or a lower'
-        ' run.UntilAligned.k.'
+        f' the nearest neighbour number {until.k} needs. Give more queries.'
     )
   rng = np.random.default_rng(experiment.seed)
   return np.sort(rng.permutation(rows)[: until.queries])

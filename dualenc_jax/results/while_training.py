@@ -274,8 +274,6 @@ def _note_best(
         f'KEEP_BEST is {name!r}; the evaluations on split {SPLIT} have'
         f' {", ".join(metrics)}. Expected one of them.'
     )
-  if not run.step:
-    return
   best = run.notes.get('best')
   if best is None or metrics[name] > best['value']:
     run.notes['best'] = {
@@ -286,6 +284,5 @@ def _note_best(
   best['since'] += 1
   if patience is not None and best['since'] >= patience:
     run.notes['ended'] = (
-        f'{name} has not risen for {best["since"]} evaluations; it was best at'
-        f' step {best["step"]}, {best["value"]:.4f}.'
+        f'{name} has not risen at the last {best["since"]} of the evaluations.'
     )

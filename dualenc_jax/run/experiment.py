@@ -202,9 +202,19 @@ def make_plan(experiment: Experiment) -> Plan:
 
 
 def make_start(plan: Plan, experiment: Experiment) -> initial.Start | None:
-  """What a run without a checkpoint of its own starts from; None: scratch."""
+  """What a run without a checkpoint of its own starts from; None: scratch.
+
+  Raises:
+    UserError: it must not be scratch, or what `plan_start` raises.
+  """
   source = experiment.initial_checkpoint
   if source is None or getattr(source, 'path', source) is None:
+    if experiment.objective.needs_start:
+      raise UserError(
+          f'{type(experiment.objective).__name__} learns from a passage tower'
+          ' that is trained, and INITIAL_CHECKPOINT_PATH is None. Expected the'
+          ' model_dir, or any checkpoint, of the teacher.'
+      )
     return None
   return initial.plan_start(
       source,

@@ -98,10 +98,12 @@ class Ended(NamedTuple):
   Attributes:
     step: steps taken.
     early: why it ended before its last step; None where it did not.
+    best: the step, metric and value that are kept as the best; {} of none.
   """
 
   step: int
   early: str | None
+  best: Mapping[str, Any]
 
 
 class Hooks:
@@ -198,7 +200,7 @@ def train(
   if allow_other_data:
     notes.pop('ended', None)
   if notes.get('ended'):
-    return Ended(first, notes['ended'])
+    return Ended(first, notes['ended'], notes.get('best', {}))
   objective = experiment.objective
   if not first:
     state = state._replace(memory=objective.fill(experiment, state.params))
@@ -245,7 +247,7 @@ def train(
       reporter.close()
     finally:
       checkpoints.wait()
-  return Ended(run.step, run.ended)
+  return Ended(run.step, run.ended, run.notes.get('best', {}))
 
 
 def report(

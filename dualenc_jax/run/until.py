@@ -90,7 +90,8 @@ class UntilAligned:
       return f'aligned, the divergence {divergence:.1f} is below {limit:.1f}.'
     if self.patience is not None and notes['since'] >= self.patience:
       return (
-          f'the divergence has not fallen for {notes["since"]} evaluations; it'
-          f' is {divergence:.1f}, and below {limit:.1f} was aimed at.'
+          'WARNING: the divergence has not fallen at the last'
+          f' {notes["since"]} of the evaluations; it is {divergence:.1f}, and'
+          f' below {limit:.1f} was aimed at.'
       )
     return None

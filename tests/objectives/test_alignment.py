@@ -177,7 +177,6 @@ def test_the_best_checkpoint_stays_and_is_the_model(teacher, tmp_path, capfd):
   )
   train.main([*given, f'--model_dir={light}'])
   found = {r['step']: r['nDCG@10'] for r in logged(light, 'validation')}
-  del found[0]
   best = max(found, key=found.get)
   assert own.steps(light) == sorted({best, 24})
   wanted = opening.read(light).step
@@ -223,6 +222,10 @@ def test_what_cannot_be_aligned(teacher, tmp_path):
       (['--gin.KEEP_BEST=nDCG@9', until[1], '--gin.STEPS=2'], 'have P@1'),
       (['--gin.PATIENCE=2'], 'PATIENCE is given without KEEP_BEST'),
       ([until[0][:-2], until[1]], 'UNTIL is .*; expected, in gin'),
+      (
+          ['--gin.INITIAL_CHECKPOINT_PATH=None'],
+          'Alignment learns from a passage tower that is trained, and INITIAL',
+      ),
   ):
     with pytest.raises(UserError, match=message):
       train.main([
@@ -246,9 +249,9 @@ def test_towers_that_do_not_go_together(tmp_path):
       check.main([*given, more, '--no_compile'])
 
 
-def test_check_knows_the_states(tmp_path, capsys):
-  given = tiny_run.flags(tmp_path, '--gin_file=losses/alignment.gin')
-  check.main([*given, '--no_compile'])
+@pytest.mark.slow
+def test_check_knows_the_states(teacher, tmp_path, capsys):
+  check.main([*flags(tmp_path, teacher), '--no_compile'])
   said = capsys.readouterr().out
   # 288 different passages and hard negatives, in as many rows as 16 divides.
   assert 'batch states [288, 128] float32' in said
@@ -278,10 +281,13 @@ def test_states_are_kept_for_the_same_passage_tower(
   assert [r['loss'] for r in logged(first)] == [
       r['loss'] for r in logged(second)
   ]
-  # Another passage tower: that of a fresh start.
+  # Another passage tower, whose first layer is the teacher's last.
+  rule = "(('passage_encoder/layers_0/(.*)', r'encoder/layers_3/\\1'),)"
+  drop = "('encoder/layers_0/.*',)"
   with pytest.raises(UserError, match='encoder_sha256.* changed since they'):
     train.main([
-        *given, '--gin.INITIAL_CHECKPOINT_PATH=None',
+        *given, f'--gin.INITIAL_CHECKPOINT_RULES={rule}',
+        f'--gin.INITIAL_CHECKPOINT_DROP={drop}', '--gin.QUERY_LAYERS_FROM=last',
         f'--model_dir={tmp_path / "third"}',
     ])
   (kept / 'states.npy').write_bytes(b'damage')
@@ -294,5 +300,5 @@ def test_states_beyond_the_memory_are_told_with_their_bytes(
     teacher, tmp_path, monkeypatch
 ):
   monkeypatch.setattr(passage_states.machine, 'device_memory', lambda: 20_000)
-  with pytest.raises(UserError, match=r'take 0.0 MB on each of 8 devices, whi'):
+  with pytest.raises(UserError, match=r'take 0.0 MB on each of 8 devices, of'):
     train.main([*flags(tmp_path, teacher), f'--model_dir={tmp_path / "new"}'])
