@@ -6,8 +6,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-# Of the rank, and of the distance of the loss from that of a constant map.
-_RANK, _NEAR = 2.0, 0.02
+# Of the rank, and of how much lower than a constant map's a loss must be to
+# show that something is learnt; where towers collapse it is about that, noisy.
+_RANK, _NEAR = 2.0, 0.05
 _TOWERS = 'query', 'passage'
 
 
@@ -41,13 +42,14 @@ def watched(query: jax.Array, passage: jax.Array) -> dict[str, jax.Array]:
 def collapsed(metrics: Mapping[str, Any], chance: float | None) -> str | None:
   """The tower of a step that looks collapsed; None for neither.
 
-  That is one whose rank is below 2 while the loss is that of a constant map.
+  That is one whose rank is below 2 while the loss is no lower than that of a
+  constant map.
 
   Args:
     metrics: of the step.
     chance: as of `Objective.chance`.
   """
-  if chance is None or abs(float(metrics['loss']) - chance) > _NEAR:
+  if chance is None or float(metrics['loss']) < chance - _NEAR:
     return None
   ranks = {name: metrics.get(f'{name}_rank', _RANK) for name in _TOWERS}
   lowest = min(ranks, key=ranks.get)
