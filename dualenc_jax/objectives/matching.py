@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from dualenc_jax.data import Layout, Packed
 from dualenc_jax.errors import UserError
 from dualenc_jax.models import DualEncoder
+from dualenc_jax.objectives import collapse
 from dualenc_jax.objectives.objective import Run
 from dualenc_jax.objectives.of_towers import (
   check_apart,
@@ -81,7 +82,9 @@ class Matching(OfTowers):
       square = jnp.sum(jnp.square(own - teacher), axis=-1)
       distances = jnp.sqrt(square + _EPSILON)
     loss = jnp.mean(distances)
-    return loss, {'loss': loss, 'cosine': jnp.mean(cosines)}
+    metrics = {'loss': loss, 'cosine': jnp.mean(cosines)}
+    # Of queries both, as the passage tower embeds nothing else here.
+    return loss, {**collapse.watched(own, teacher), **metrics}
 
   def describe(self, run: Run) -> Iterator[str]:
     yield from super().describe(run)

@@ -72,6 +72,10 @@ def test_the_loss_is_the_distance_of_all_queries(teacher, tmp_path, distance):
   }[distance]
   assert logged(light, 'loss') == pytest.approx([expected], abs=2e-6)
   assert logged(light, 'cosine') == pytest.approx([cosines.mean()], abs=2e-6)
+  for name, vectors in (('query', own), ('passage', there)):
+    powers = np.linalg.svd(vectors, compute_uv=False) ** 2
+    rank = powers.sum() ** 2 / np.sum(powers**2)
+    assert logged(light, f'{name}_rank') == pytest.approx([rank], 1e-4)
 
 
 @pytest.mark.slow
