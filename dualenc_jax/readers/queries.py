@@ -25,27 +25,28 @@ class Queries(Dataset):
   task_name = 'queries'
   FILES = ('queries',)
 
-  queries: str
+  queries: str | None
   pairs: Pairs
   strict: bool = True
-
-  def __post_init__(self):
-    if not isinstance(self.queries, str):
-      raise UserError(
-          f'QUERIES is {self.queries!r}; expected a file of queries.'
-      )
 
   def splits(self) -> tuple[str, ...]:
     return _TRAIN, *(s for s in self.pairs.splits() if s != _TRAIN)
 
+  def _texts(self) -> Texts:
+    if not isinstance(self.queries, str):
+      raise UserError(
+          f'QUERIES is {self.queries!r}; expected a file of queries.'
+      )
+    return Texts(self.queries, self.strict)
+
   def examples(self, split: str) -> Iterator[dict[str, Any]]:
     """Yields queries, or pairs; raises UserError as their readers do."""
     if split == _TRAIN:
-      return Texts(self.queries, self.strict).examples('queries')
+      return self._texts().examples('queries')
     return self.pairs.examples(split)
 
   def fingerprint(self, split: str) -> str:
     """Hash of the content of the file."""
     if split == _TRAIN:
-      return Texts(self.queries).fingerprint('queries')
+      return self._texts().fingerprint('queries')
     return self.pairs.fingerprint(split)
