@@ -178,11 +178,12 @@ def test_what_cannot_be_cached(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_check_says_what_the_cache_takes(tmp_path, capsys):
-  argv = ['check', *flags(tmp_path, 'model', '--gin.CACHE_SIZE=65536')]
+  argv = ['check', *flags(tmp_path, 'model', '--gin.CACHE_SIZE=8192')]
+  tiny_run.write_pairs(tmp_path / 'train.jsonl', 3000)
   assert cli.main(argv) == 0
   said = ''.join(capsys.readouterr())
-  # 8,192 slots a device of 128 float32, 16 uint16, two words, age and valid.
-  size = 8192 * (4 * 128 + 2 * 16 + 8 + 4 + 1)
+  # 1,024 slots a device of 128 float32, 16 uint16, two words, age and valid.
+  size = 1024 * (4 * 128 + 2 * 16 + 8 + 4 + 1)
   assert re.search(rf'\n +memory +{size / 2**20:.1f}\n', said)
   assert f'take {size / 1e6:.1f} MB on each of 8 devices' in said
 
