@@ -183,7 +183,8 @@ def load(
   model = own.restore(pathlib.Path(folder), step, use)
   used = model.provenance['checkpoint_step']
   newest = own.steps(pathlib.Path(folder))[-1]
-  is_best = step is None and used != newest
+  # Where the newest is damaged an older one may be used that is not the best.
+  is_best = used != newest and used == own.best_step(pathlib.Path(folder))
   _LOG.info(
       'Restored step %d%s of %s.',
       used,

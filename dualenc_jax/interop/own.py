@@ -292,12 +292,14 @@ def _wanted(path: pathlib.Path, step: int | None) -> list[int]:
     )
   if step is not None:
     return [step]
-  best = [s for s in found if s == _best(path, found[-1])]
+  kept = best_step(path)
+  best = [s for s in found if s == kept]
   return best + [s for s in found[::-1] if s not in best]
 
 
-def _best(path: pathlib.Path, newest: int) -> int | None:
-  """The step that the run has kept as its best, if it has."""
+def best_step(path: pathlib.Path) -> int | None:
+  """The step that the run has kept as its best, if it has one and is whole."""
+  newest = steps(path)[-1]
   meta = path / _CHECKPOINTS / str(newest) / 'meta/metadata'
   try:
     found = json_file.read(meta, _AGAIN)

@@ -205,7 +205,6 @@ def train(
   if not first:
     state = state._replace(memory=objective.fill(experiment, state.params))
   constants = objective.constants(experiment, state.params)
-  checkpoints.best = notes.get('best', {}).get('step')
   meta = {
       'run_id': meta['run_id'],
       'data': data,
