@@ -1,0 +1,1 @@
+"""Smaller indexes: what passage vectors are stored as, and how it is fitted."""

@@ -1,0 +1,131 @@
+"""Rows over the devices in lanes, for sums that no number of devices changes.
+
+A lane is so many rows, one behind the other; it is what one device works on at
+a time. Where lanes begin depends on the rows alone, and what they give is
+added on the host in their order, in float64. So the same rows give the same
+sums, bit for bit, on one device and on eight, and more rows than the devices
+hold cost no memory. Fits run on the devices of this host; each host of several
+comes to the same result by itself.
+"""
+
+import collections
+from collections.abc import Callable, Iterator
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+import numpy as np
+
+from dualenc_jax.search.search_programs import power_of_two
+
+# Of a lane: with 256 centroids, what a device works on stays in its cache.
+ROWS = 2048
+_AXIS = 'devices'
+# Blocks that may wait on the devices. A CPU works on several at a time.
+_IN_FLIGHT = 8
+
+
+def rows_of_lane(count: int) -> int:
+  """Rows of each lane of so many; few sizes, for the compiler."""
+  return min(ROWS, power_of_two(count))
+
+
+class Lanes:
+  """Where lanes go: one to each local device at a time."""
+
+  def __init__(self, mesh: jax.sharding.Mesh | None = None):
+    """Takes the devices of a mesh, by default all that are local."""
+    devices = jax.local_devices() if mesh is None else mesh.devices.flat
+    self.mesh = jax.sharding.Mesh(np.array(list(devices)), (_AXIS,))
+    self._split = jax.sharding.NamedSharding(self.mesh, PartitionSpec(_AXIS))
+
+  def blocks(
+      self, vectors: Any, arrange: Callable[[np.ndarray], np.ndarray]
+  ) -> Iterator[tuple[jax.Array, jax.Array]]:
+    """Yields the rows, a lane on each device, the last filled up with zeros.
+
+    Args:
+      vectors: [n, ...], an array or a store of rows.
+      arrange: turns [R, ...] rows of a lane into what the device works on.
+
+    Yields:
+      Lanes [devices, ...], and int32 [devices]: how many rows of each count.
+    """
+    total, rows = len(vectors), rows_of_lane(len(vectors))
+    devices = self.mesh.size
+    for start in range(0, total, rows * devices):
+      lanes, counts = [], []
+      for first in range(start, start + rows * devices, rows):
+        part = np.asarray(vectors[min(first, total) : first + rows], np.float32)
+        counts.append(len(part))
+        missing = np.zeros((rows - len(part), *part.shape[1:]), np.float32)
+        lanes.append(arrange(np.concatenate([part, missing])))
+      yield tuple(
+          jax.device_put(x, self._split)
+          for x in (np.stack(lanes), np.array(counts, np.int32))
+      )
+
+  def run(
+      self,
+      function: Callable[..., jax.Array],
+      blocks: Any,
+      *everywhere: np.ndarray,
+  ) -> Iterator[np.ndarray]:
+    """Yields `function(lane, count, *everywhere)` of each lane, in order.
+
+    Args:
+      function: compiled once; known by its identity.
+      blocks: as `blocks` yields them.
+      *everywhere: what all devices get.
+    """
+    program = _compiled(function, self.mesh)
+    with jax.set_mesh(self.mesh):
+      everywhere = jax.device_put(
+          everywhere, jax.sharding.NamedSharding(self.mesh, PartitionSpec())
+      )
+    waiting = collections.deque()
+    for block in blocks:
+      with jax.set_mesh(self.mesh):
+        waiting.append((program(*block, *everywhere), block[1]))
+      if len(waiting) > _IN_FLIGHT:
+        yield from _used(*waiting.popleft())
+    while waiting:
+      yield from _used(*waiting.popleft())
+
+  def total(self, *args: Any) -> np.ndarray:
+    """The sum of what `run` yields, float64."""
+    total = None
+    for part in self.run(*args):
+      if total is None:
+        total = np.zeros(part.shape, np.float64)
+      total += part
+    return total
+
+
+def _used(results: jax.Array, counts: jax.Array) -> Iterator[np.ndarray]:
+  """What the lanes gave that have rows."""
+  for result, count in zip(np.asarray(results), np.asarray(counts)):
+    if count:
+      yield result
+
+
+@functools.lru_cache(maxsize=32)
+def _compiled(function: Callable[..., jax.Array], mesh: jax.sharding.Mesh):
+  """The function of one lane on every device."""
+  split, everywhere = PartitionSpec(_AXIS), PartitionSpec()
+
+  def on_device(lanes, counts, *rest):
+    return function(lanes[0], counts[0], *rest)[jnp.newaxis]
+
+  def program(lanes, counts, *rest):
+    return jax.shard_map(
+        on_device,
+        mesh=mesh,
+        in_specs=(split, split, *(everywhere for _ in rest)),
+        out_specs=split,
+        check_vma=False,
+    )(lanes, counts, *rest)
+
+  return jax.jit(program)

@@ -1,0 +1,145 @@
+"""Linear maps to fewer dims that keep inner products, and rotations.
+
+Shapes: n passages P [n, D], Q queries [Q, D], d dims that are kept.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.io import finite
+
+# Eigenvalues below so much of the greatest are rounding.
+_SINGULAR = 1e-10
+
+
+def pca(
+    blocks: Iterable[np.ndarray],
+    dim: int,
+    centred: bool = False,
+    queries: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+  """The matrices that keep most of the passages, or of queries' scores.
+
+  Both are used without any bias. Centring passages and queries would change
+  the ranking: (q - m).(p - m) = q.p - m.p + const(q), and m.p differs between
+  passages. So `centred` is about the fit alone.
+
+  Without queries, the rows are the top eigenvectors of the second moments
+  P^T P / n: of all maps to d dims, the least squared error of P. With them, it
+  is the least squared error of the scores,
+
+    min over B of rank d of |Q P^T - Q B P^T|_F.
+
+  With C_q = Q^T Q, C_p = P^T P it is |C_q^1/2 (I - B) C_p^1/2|_F, so by Eckart
+  and Young C_q^1/2 B C_p^1/2 = U_d S_d V_d^T, the first d of the singular
+  value decomposition of C_q^1/2 C_p^1/2. Queries then have the matrix
+  S_d^1/2 U_d^T C_q^-1/2 and passages S_d^1/2 V_d^T C_p^-1/2, where the inverses
+  are pseudo-inverses: what no query or no passage has is not needed.
+
+  Args:
+    blocks: of rows of P, [b, D] each; read once, never all in memory.
+    dim: d.
+    centred: takes the mean of the passages (and of the queries) off first.
+    queries: a sample of Q; None for plain PCA.
+
+  Returns:
+    Of the passages and of the queries, float32 [d, D], the same array without
+    queries. For y = A x. Directions come with the sign that makes their
+    greatest entry (of the passages' matrix) positive.
+
+  Raises:
+    UserError: no passages, dim out of range, queries of another dim, or
+      vectors that are not finite.
+  """
+  passages, count = _second_moments(blocks, 'passage embeddings', centred)
+  dims = len(passages)
+  if not 1 <= dim <= dims:
+    raise UserError(f'dim is {dim}: expected 1 to {dims}, what vectors have.')
+  if count < dim:
+    raise UserError(
+        f'{count:,} passages for {dim} dims: expected at least as many'
+        ' passages. Take a smaller dim, or more passages.'
+    )
+  if queries is None:
+    _, vectors = np.linalg.eigh(passages)
+    matrix = _signed(vectors[:, ::-1][:, :dim].T)
+    matrix = matrix.astype(np.float32)
+    return matrix, matrix
+  if queries.shape[1] != dims:
+    raise UserError(
+        f'query embeddings have dim {queries.shape[1]} and passage embeddings'
+        f' {dims}: expected the same. Encode both with one model.'
+    )
+  of_queries, _ = _second_moments([queries], 'query embeddings', centred)
+  root_q, inverse_q = _roots(of_queries)
+  root_p, inverse_p = _roots(passages)
+  left, values, right = np.linalg.svd(root_q @ root_p)
+  scale = np.sqrt(values[:dim])[:, np.newaxis]
+  of_passages = scale * (right[:dim] @ inverse_p)
+  of_queries = scale * (left.T[:dim] @ inverse_q)
+  signs = _signs(of_passages)
+  return (
+      (signs * of_passages).astype(np.float32),
+      (signs * of_queries).astype(np.float32),
+  )
+
+
+def random_rotation(dim: int, seed: int) -> np.ndarray:
+  """float32 [D, D]: an orthogonal matrix, each as likely as any other.
+
+  Q of the QR decomposition of normally distributed numbers, where R's diagonal
+  is positive; without that, signs would depend on the library.
+  """
+  normal = np.random.default_rng(seed).standard_normal((dim, dim))
+  rotation, upper = np.linalg.qr(normal)
+  return (rotation * np.sign(np.diag(upper))).astype(np.float32)
+
+
+def _second_moments(
+    blocks: Iterable[np.ndarray], what: str, centred: bool
+) -> tuple[np.ndarray, int]:
+  """float64 [D, D]: X^T X / n, of differences from the mean if centred."""
+  total = mean = None
+  count = 0
+  for block in blocks:
+    finite.check_rows(what, block)
+    block = np.asarray(block, np.float64)
+    if total is None:
+      total, mean = np.zeros((block.shape[1],) * 2), np.zeros(block.shape[1])
+    both = count + len(block)
+    if not len(block):
+      continue
+    if centred:
+      # Chan et al.: differences from means, which cancel nothing.
+      own = block.mean(axis=0)
+      block = block - own
+      apart = own - mean
+      total += np.outer(apart, apart) * (count * (both - count) / both)
+      mean += apart * ((both - count) / both)
+    total += block.T @ block
+    count = both
+  if not count:
+    raise UserError(f'there are no {what} to fit: expected at least one.')
+  return total / count, count
+
+
+def _roots(moments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """The symmetric square root, and its pseudo-inverse."""
+  values, vectors = np.linalg.eigh(moments)
+  kept = values > _SINGULAR * max(values.max(), 0)
+  roots = np.sqrt(np.where(kept, values, 0))
+  inverse = np.divide(1, roots, out=np.zeros_like(roots), where=kept)
+  return (vectors * roots) @ vectors.T, (vectors * inverse) @ vectors.T
+
+
+def _signs(matrix: np.ndarray) -> np.ndarray:
+  """[d, 1]: of the greatest entry of each row."""
+  greatest = np.abs(matrix).argmax(axis=1)[:, np.newaxis]
+  chosen = np.take_along_axis(matrix, greatest, axis=1)
+  return np.where(chosen < 0, -1.0, 1.0)
+
+
+def _signed(matrix: np.ndarray) -> np.ndarray:
+  return _signs(matrix) * matrix

@@ -1,0 +1,108 @@
+"""Optimised product quantisation: the rotation before the codes is fitted.
+
+Ge et al., Optimized Product Quantization (2013), the non-parametric solution:
+codes for a rotation and the rotation for codes, in turns.
+
+Shapes: n vectors, D dims, M parts of d dims, K centroids of a part.
+"""
+
+import jax
+from jax import lax
+import jax.numpy as jnp
+import numpy as np
+
+from dualenc_jax.compression import kmeans, linear
+from dualenc_jax.compression.lanes import Lanes
+from dualenc_jax.errors import UserError
+
+# k-means iterations: of the first codes, of codes from the last ones, and of
+# the codes for the rotation that is kept.
+_FIRST, _NEXT, _LAST = 40, 4, 25
+
+
+def fit(
+    vectors: np.ndarray,
+    m: int,
+    bits: int,
+    seed: int,
+    outer: int = 10,
+    mesh: jax.sharding.Mesh | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+  """Minimises |R x - PQ(R x)|^2 over rotations R and codebooks.
+
+  The vectors are centred for the fit of R alone, as a shift moves centroids
+  and costs nothing; used is y = R x without any shift, for which the returned
+  centroids are fitted.
+
+  Args:
+    vectors: float32 [n, D]; a sample of 65,536 is plenty.
+    m: M, divides D.
+    bits: of a code; K = 2^bits.
+    seed: of the rotation and the centroids to start from.
+    outer: rotations that are tried, one after the other.
+    mesh: whose devices to use, all of this host by default.
+
+  Returns:
+    R, float32 [D, D], for y = R x, and centroids, float32 [M, K, d], of y.
+
+  Raises:
+    UserError: M does not divide D, fewer vectors than centroids, or some that
+      are not finite.
+  """
+  count, dim = vectors.shape
+  if m < 1 or dim % m:
+    raise UserError(
+        f'm is {m}: expected a number of parts that divides dim {dim}.'
+    )
+  kmeans.check_vectors(vectors, 2**bits)
+  mean = np.mean(vectors, axis=0, dtype=np.float64).astype(np.float32)
+  centred = vectors - mean
+  lanes = Lanes(mesh)
+  blocks = list(lanes.blocks(centred, lambda x: x))
+  rotation = linear.random_rotation(dim, seed)
+  centroids, iterations = None, _FIRST
+  for _ in range(outer):
+    rotated = (centred @ rotation.T).reshape(count, m, -1)
+    centroids = kmeans.fit(
+        rotated, 2**bits, seed, iterations, start=centroids, mesh=mesh
+    )
+    cross = lanes.total(_cross, blocks, rotation, centroids)
+    rotation = _nearest_rotation(cross)
+    iterations = _NEXT
+  if centroids is not None:
+    shift = (rotation.astype(np.float64) @ mean).reshape(m, 1, -1)
+    centroids = (centroids + shift).astype(np.float32)
+  rotated = (vectors @ rotation.T).reshape(count, m, -1)
+  return rotation, kmeans.fit(
+      rotated, 2**bits, seed, _LAST, start=centroids, mesh=mesh
+  )
+
+
+def _cross(
+    vectors: jax.Array,
+    used: jax.Array,
+    rotation: jax.Array,
+    centroids: jax.Array,
+) -> jax.Array:
+  """[D, D]: sum of xhat x^T, where xhat is what the code of R x stands for."""
+  m, _, dims = centroids.shape
+  rotated = lax.dot_general(
+      rotation, vectors, (((1,), (1,)), ((), ())), precision='highest'
+  )
+  parts = rotated.reshape(m, dims, -1).swapaxes(0, 1)
+  which = kmeans.nearest(parts, centroids)
+  values = jnp.take_along_axis(
+      centroids, which[:, :, jnp.newaxis], axis=1, mode='promise_in_bounds'
+  )
+  values = values.swapaxes(0, 1).reshape(len(vectors), -1)
+  # Rows that fill up the lane are zero, and so are their products.
+  del used
+  return lax.dot_general(
+      values, vectors, (((0,), (0,)), ((), ())), precision='highest'
+  )
+
+
+def _nearest_rotation(cross: np.ndarray) -> np.ndarray:
+  """R that maximises the sum of xhat.(R x), for cross = sum of xhat x^T."""
+  left, _, right = np.linalg.svd(cross)
+  return (left @ right).astype(np.float32)
