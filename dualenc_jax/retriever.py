@@ -24,6 +24,7 @@ from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.io import finite
 from dualenc_jax.search.exact_search import ExactSearch
 from dualenc_jax.search.ranking import check_k, Ranking
+from dualenc_jax.search.two_steps import search_of, TwoSteps
 
 
 class Hits(NamedTuple):
@@ -55,7 +56,7 @@ class _Corpus:
   """What is indexed.
 
   Attributes:
-    embeddings: float32 or float16 [N, D], an array or a store of rows.
+    embeddings: float [N, D], an array or a store of rows, or codes of them.
     ids: N different ones.
     passage: the passage of a row.
     normalised: whether the embeddings are known to have length one.
@@ -79,7 +80,7 @@ class Retriever:
     """Takes what encodes, and what to search; `from_dir` opens a folder."""
     self._towers = towers
     self._corpus: _Corpus | None = None
-    self._search: ExactSearch | None = None
+    self._search: ExactSearch | TwoSteps | None = None
     # `search.hybrid.Hybrid` of the corpus, once it is asked for.
     self._hybrid: Any = None
     if index is not None:
@@ -347,25 +348,31 @@ class Retriever:
       written.write(new)
 
   def _set(self, corpus: _Corpus) -> None:
-    self._search = ExactSearch(corpus.embeddings, corpus.ids)
+    self._search = search_of(corpus.embeddings, corpus.ids)
     self._corpus, self._hybrid = corpus, None
 
   def _write_index(self, folder: pathlib.Path, weights: str) -> None:
     corpus = self._corpus
+    stored, layout = corpus.embeddings, {}
+    codec = getattr(stored, 'codec', None)
+    if codec is not None:
+      stored = stored.codes
+      layout = {'codec': codec.name, 'width': stored.shape[1]}
     header = Header(
         len(corpus.ids),
         self.dim,
         'passage',
         self._towers.tokenizer.passage_length,
-        str(corpus.embeddings.dtype),
+        str(stored.dtype),
         corpus.normalised,
+        **layout,
         provenance={**self._encoded_by(), 'weights': weights},
     )
-    build = IndexBuild(folder, header)
+    build = IndexBuild(folder, header, codec=lambda: codec)
     build.start()
     for shard, lock in build.claims(range(header.shards)):
       rows = header.rows_of(shard)
-      embeddings = np.asarray(corpus.embeddings[rows.start : rows.stop])
+      embeddings = np.asarray(stored[rows.start : rows.stop])
       build.write(shard, lock, embeddings, map(corpus.passage, rows))
     build.finish()
 

@@ -21,6 +21,7 @@ import time
 
 import jax
 
+from dualenc_jax import compression
 from dualenc_jax.commands import config, flags, model_dir, runtime
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import encoding, header as header_lib, of_model
@@ -53,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> None:
       model,
       texts_of(experiment.cache(split)),
       args.index_dir or of_model.own_folder(args.model_dir),
-      args.dtype,
+      args.codec,
       args.shard_size,
       args.overwrite or is_own,
       host,
@@ -96,8 +97,9 @@ def make_parser() -> flags.Parser:
       help='make a new index although there is one of something else',
   )
   add(
-      '--dtype', choices=header_lib.DTYPES, default='float32',
-      help='of the embeddings on disk; float32 by default',
+      '--codec', default='fp32',
+      help='what becomes of the embeddings: fp32, fp16, bf16, int8, pca:256,'
+      ' rotated:4, pq:96, opq:96, binary, ...; see `compression.specs`',
   )
   add(
       '--shard_size', type=flags.whole(), default=header_lib.SHARD_SIZE,
@@ -116,6 +118,7 @@ def check_flags(args: argparse.Namespace) -> None:
         ' know their number.'
     )
   flags.check_hosts(args)
+  compression.spec(args.codec)
   if args.corpus is not None and args.split is not None:
     raise UserError('Give --corpus or --split: a file has no splits.')
   if args.index_dir is None and (args.corpus or args.tower == 'query'):

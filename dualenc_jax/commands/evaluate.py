@@ -11,7 +11,8 @@ of a benchmark or with one of them; each is measured on its own split.
 
 Writes metrics.json, per_query.tsv, run.trec, examples.jsonl and config.gin to
 MODEL_DIR/evaluation/<task>-<split>, those of BM25 and of both fused to the
-folders bm25 and hybrid there, and the papers' tables of all that the model was
+folders bm25 and hybrid there, those of --codecs with their table and figures to
+codecs, and the papers' tables of all that the model was
 evaluated on to MODEL_DIR/evaluation/tables.md and tables.tex.
 """
 
@@ -20,6 +21,7 @@ import dataclasses
 import pathlib
 import shlex
 
+from dualenc_jax import compression
 from dualenc_jax.commands import (
   bm25,
   config,
@@ -42,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     raise UserError('--document_separator is for --max_passage: give both.')
   if args.max_passage and separator is None:
     separator = '#'
+  codecs = [compression.spec(name) for name in args.codecs or ()]
   runtime.start()
   names = list(filter(None, args.tasks or ()))
   if args.tasks is not None and not names:
@@ -62,6 +65,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         bm25.baselines(args),
         teacher,
         args.rerank_depth,
+        codecs,
     )
     name = evaluate.folder_name(task, split, options)
     if options.index_dir and len(chosen) > 1:
@@ -131,6 +135,12 @@ def make_parser() -> flags.Parser:
       " document's, a separator and a number; judged are documents",
   )
   add('--document_separator', help='with --max_passage; # by default')
+  add(
+      '--codecs', type=flags.listed,
+      help='measure the embeddings in fewer bytes, too, such as'
+      ' fp16,int8,pca:256,rotated:4,pq:96,opq:96,binary; see'
+      ' `compression.specs`',
+  )
   add('--output_dir', help='where the files go')
   bm25.add_flags(parser)
   add(

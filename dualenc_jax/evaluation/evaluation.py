@@ -12,6 +12,7 @@ from dualenc_jax.io import finite
 from dualenc_jax.search import ranking as ranking_lib
 from dualenc_jax.search.exact_search import ExactSearch
 from dualenc_jax.search.ranking import Ranking
+from dualenc_jax.search.two_steps import search_of, TwoSteps
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -93,11 +94,12 @@ def rank(
 
   Args:
     queries: float32 [Q, D].
-    passages: [N, D], of the corpus in its order, in memory or on disk.
+    passages: [N, D], of the corpus in its order, in memory or on disk, or
+      codes of them.
     retrieval_set: what they are of.
     k: hits a query, at least 100 where there are so many.
   """
-  search = ExactSearch(passages, retrieval_set.corpus.ids)
+  search = search_of(passages, retrieval_set.corpus.ids)
   documents = retrieval_set.documents
 
   def hits(count: int) -> Ranking:
@@ -151,7 +153,7 @@ def score(
 
 
 def _ranks(
-    search: ExactSearch,
+    search: ExactSearch | TwoSteps,
     queries: np.ndarray,
     ranking: Ranking,
     retrieval_set: RetrievalSet,

@@ -2,7 +2,8 @@
 
 A folder with header.json (see `Header`) and one folder a shard:
 
-  shard-00000/embeddings.npy   float32 or float16 [rows, D].
+  codec.safetensors            of an index of codes: what they are by.
+  shard-00000/embeddings.npy   float [rows, D], or the codes of them.
   shard-00000/ids.txt          an id a line, in the order of the rows.
   shard-00000/passages.jsonl   an object a line: id, name, location, text.
   shard-00000/offsets.npy      int64 [rows + 1], where its lines start.

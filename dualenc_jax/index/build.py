@@ -1,7 +1,8 @@
 """An index being made: by one process or many, and after any kill."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 import contextlib
+import functools
 import logging
 import os
 import pathlib
@@ -10,10 +11,13 @@ import shutil
 import filelock
 import numpy as np
 
+from dualenc_jax.compression import codec_file
+from dualenc_jax.compression.codec import Codec
+from dualenc_jax.compression.quantisers import Floats
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import shard as shard_lib
 from dualenc_jax.index.header import FILE, Header
-from dualenc_jax.index.shard import Passage, Places, Shard
+from dualenc_jax.index.shard import CODEC, Passage, Places, Shard
 from dualenc_jax.io import files
 
 _LOG = logging.getLogger(__name__)
@@ -42,6 +46,7 @@ class IndexBuild:
       folder: str | os.PathLike[str],
       header: Header,
       replace: bool = False,
+      codec: Callable[[], Codec] | None = None,
   ):
     """Looks at what is there.
 
@@ -50,6 +55,8 @@ class IndexBuild:
       header: an index of the same one is gone on with.
       replace: makes a new index where there is one of another header, or half
         of one. A complete one is kept until the new one is complete.
+      codec: makes the codec of an index of codes, whose name the header has;
+        called by the process that starts it.
 
     Raises:
       UserError: the folder holds something else than an index, or, unless
@@ -58,11 +65,20 @@ class IndexBuild:
     self.header = header
     self._places = Places(folder)
     self._replace = replace
+    self._make_codec = codec
     self._check()
 
   @property
   def folder(self) -> pathlib.Path:
     return self._places.folder
+
+  @functools.cached_property
+  def codec(self) -> Codec:
+    """What makes the rows on disk of embeddings, once it has started."""
+    header = self.header
+    if header.codec is not None:
+      return codec_file.read(self._places.partial / CODEC)[0]
+    return Codec(header.dtype, header.dim, (), Floats(header.dim, header.dtype))
 
   def missing(self) -> list[int]:
     """The shards that are not there, or not whole."""
@@ -88,7 +104,10 @@ class IndexBuild:
           _LOG.info('Removing %s, half of another index.', places.partial)
           shutil.rmtree(places.partial)
         if base is None:
+          codec = self._make_codec() if self.header.codec is not None else None
           places.partial.mkdir()
+          if codec is not None:
+            codec_file.write(places.partial / CODEC, codec)
           self.header.write(places.partial)
         else:
           _LOG.info(
@@ -137,14 +156,14 @@ class IndexBuild:
     Args:
       shard: its number.
       lock: of `claims`.
-      embeddings: [rows, D], in the header's dtype.
+      embeddings: [rows, D], in the header's dtype, or their codes.
       passages: as many.
 
     Raises:
       UserError: other embeddings, or a disk that is full or cannot be written.
     """
     rows = self.header.rows_of(shard)
-    shape = len(rows), self.header.dim
+    shape = len(rows), self.header.columns
     try:
       if embeddings.shape != shape or embeddings.dtype != self.header.dtype:
         raise UserError(
@@ -153,7 +172,12 @@ class IndexBuild:
         )
       with self._writing():
         shard_lib.write(
-            self._places.partial, shard, rows.start, embeddings, passages
+            self._places.partial,
+            shard,
+            rows.start,
+            embeddings,
+            passages,
+            self._digest(self._places.partial),
         )
         pathlib.Path(lock.lock_file).unlink(missing_ok=True)
     finally:
@@ -192,7 +216,10 @@ class IndexBuild:
   def _base(self) -> pathlib.Path | None:
     """The folder that has shards of this header, if there is one."""
     for path in (self._places.partial, self._places.readable()):
-      if (path / FILE).exists() and not self._differences(path):
+      if not (path / FILE).exists() or self._differences(path):
+        continue
+      with contextlib.suppress(UserError):
+        self._digest(path)
         return path
     return None
 
@@ -205,9 +232,15 @@ class IndexBuild:
     except UserError as e:
       return [str(e)]
 
+  def _digest(self, base: pathlib.Path) -> str | None:
+    """SHA-256 of the codec's file in a folder."""
+    if self.header.codec is None:
+      return None
+    return codec_file.read(base / CODEC)[1]
+
   def _is_whole(self, base: pathlib.Path, shard: int) -> bool:
     try:
-      Shard.open(base, self.header, shard)
+      Shard.open(base, self.header, shard, self._digest(base))
     except UserError:
       return False
     return True

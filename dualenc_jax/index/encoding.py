@@ -206,9 +206,9 @@ def _encode(
     embed: Embed,
     progress: Progress,
 ) -> np.ndarray:
-  """The embeddings of one shard, in the dtype of the index."""
+  """The embeddings of one shard, or their codes, as the index has them."""
   header = build.header
-  out = np.empty((len(rows), header.dim), header.dtype)
+  out = np.empty((len(rows), header.columns), header.dtype)
   for positions, embeddings in embed(source.rows[rows.start : rows.stop]):
 
     def name(i: int) -> str:
@@ -216,7 +216,7 @@ def _encode(
       return f'row {row} ({source.tower} {source.passage(row).id!r})'
 
     finite.check_rows('embeddings', embeddings, name)
-    out[positions] = embeddings
+    out[positions] = build.codec.encode(embeddings)
     progress(len(positions))
   return out
 
@@ -236,7 +236,7 @@ def check_room(build: IndexBuild, missing: list[int], source: Source) -> str:
     UserError: the disk has not enough free.
   """
   header = build.header
-  each = header.dim * np.dtype(header.dtype).itemsize
+  each = header.columns * np.dtype(header.dtype).itemsize
   rows = sum(len(header.rows_of(shard)) for shard in missing)
   needed = round(rows * (each + _text_size(source)))
   folder = build.folder
@@ -246,10 +246,10 @@ def check_room(build: IndexBuild, missing: list[int], source: Source) -> str:
   if needed > free:
     raise UserError(
         f'{build.folder} does not fit the disk: {rows:,} embeddings of'
-        f' {header.dtype} [{header.dim}] and their texts need about'
+        f' {header.dtype} [{header.columns}] and their texts need about'
         f' {gigabytes(needed)}, {gigabytes(free)} are free:'
         f' {gigabytes(needed - free)} are missing. Make room, give another'
-        ' --index_dir, or halve the embeddings with --dtype=float16.'
+        ' --index_dir, or make the embeddings smaller with --codec.'
     )
   memory = each * min(rows, _IN_MEMORY * header.shard_size)
   return (

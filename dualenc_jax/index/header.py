@@ -13,7 +13,8 @@ FORMAT = 'dualenc-index'
 VERSION = 3
 FILE = 'header.json'
 AGAIN = 'Run `dualenc encode` again.'
-DTYPES = ('float32', 'float16')
+# Of embeddings, and of codes.
+DTYPES = ('float32', 'float16', 'bfloat16', 'uint8')
 TOWERS = ('passage', 'query')
 # A kill costs the work on one shard at most. At D = 768 one is 403 MB, and the
 # 8.8 million passages of MS MARCO are 68 of them, opened in no time. A block of
@@ -36,7 +37,9 @@ class Header:
     dim: D, the embedding dim.
     tower: 'passage' or 'query'.
     tokens: most tokens that were kept of a text.
-    dtype: of the embeddings on disk, 'float32' or 'float16'.
+    dtype: of the embeddings on disk, or of their codes.
+    codec: what the codes are by, see `compression.specs`; None for embeddings.
+    width: columns of the codes; None for D.
     normalised: whether the embeddings have length one.
     shard_size: rows of every shard but the last.
     provenance: whatever says what was encoded by what, as JSON: digest of the
@@ -50,6 +53,8 @@ class Header:
   dtype: str = 'float32'
   normalised: bool = True
   shard_size: int = SHARD_SIZE
+  codec: str | None = None
+  width: int | None = None
   provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def __post_init__(self):
@@ -75,6 +80,11 @@ class Header:
       raise UserError(
           f'provenance names {taken} are fields of the header: rename them.'
       )
+
+  @property
+  def columns(self) -> int:
+    """Numbers of a row on disk."""
+    return self.width or self.dim
 
   @property
   def shards(self) -> int:
@@ -165,7 +175,11 @@ class Header:
 
   def _own(self) -> dict[str, Any]:
     """The fields that stand beside provenance, as header.json has them."""
-    own = {k: v for k, v in vars(self).items() if k != 'provenance'}
+    own = {
+        name: value
+        for name, value in vars(self).items()
+        if name != 'provenance' and value is not None
+    }
     return {
         'format': FORMAT, 'version': VERSION, **own, 'shards': self.shards
     }

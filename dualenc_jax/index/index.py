@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from dualenc_jax.compression import codec_file
+from dualenc_jax.compression.codec import Coded
 from dualenc_jax.errors import UserError
 from dualenc_jax.index.header import AGAIN, FILE, Header
-from dualenc_jax.index.shard import IDS, Passage, Places, Shard
+from dualenc_jax.index.shard import CODEC, IDS, Passage, Places, Shard
 
 _NEWLINE = 10
 
@@ -143,14 +145,14 @@ class Index:
   Attributes:
     folder: where it was found.
     header: what it says about itself.
-    embeddings: float32 or float16 [N, D].
+    embeddings: float [N, D]; of codes a `compression.Coded`.
     ids: the N ids, in the order of the rows.
     shards: the files.
   """
 
   folder: pathlib.Path
   header: Header
-  embeddings: RowStore
+  embeddings: RowStore | Coded
   ids: Sequence[str]
   shards: Sequence[Shard]
 
@@ -184,11 +186,17 @@ class Index:
     wrong = header.wrong(expect or {})
     if wrong:
       raise UserError(f'{folder / FILE}: {"; ".join(wrong)}. {AGAIN}')
-    shards = [Shard.open(folder, header, i) for i in range(header.shards)]
+    codec = digest = None
+    if header.codec is not None:
+      codec, digest = codec_file.read(folder / CODEC)
+    shards = [
+        Shard.open(folder, header, i, digest) for i in range(header.shards)
+    ]
+    rows = RowStore([shard.embeddings for shard in shards])
     return cls(
         folder,
         header,
-        RowStore([shard.embeddings for shard in shards]),
+        rows if codec is None else Coded(codec, rows),
         Ids(header, shards),
         shards,
     )

@@ -5,6 +5,10 @@ import os
 import pathlib
 from typing import Any
 
+import numpy as np
+
+from dualenc_jax.compression import Codec, FLOATS, Spec, spec
+from dualenc_jax.compression.training import SAMPLE
 from dualenc_jax.data.corpus import Corpus
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import encoding, header as header_lib
@@ -36,7 +40,7 @@ def encode(
     model: Loaded,
     source: Source,
     folder: str | os.PathLike[str],
-    dtype: str = 'float32',
+    codec: str = 'fp32',
     shard_size: int | None = None,
     replace: bool = False,
     host: encoding.Host = encoding.Host(),
@@ -47,7 +51,7 @@ def encode(
     model: whose towers.
     source: of the texts.
     folder: of the index.
-    dtype: of the embeddings on disk.
+    codec: what becomes of the embeddings, see `compression.specs`.
     shard_size: rows of a shard, `header.SHARD_SIZE` by default.
     replace: as of `IndexBuild`.
     host: which part is this process's.
@@ -64,7 +68,7 @@ def encode(
       model.dim,
       source.tower,
       getattr(model.tokenizer, f'{source.tower}_length'),
-      dtype,
+      **_layout(spec(codec), model.dim),
       shard_size=shard_size or header_lib.SHARD_SIZE,
       provenance={
           **encoded_by(model, source.tower),
@@ -73,11 +77,35 @@ def encode(
           **{k: corpus[k] for k in ('task', 'options', 'split', 'source')},
       },
   )
-  build = IndexBuild(folder, header, replace)
+  build = IndexBuild(
+      folder, header, replace, lambda: _trained(spec(codec), model, source)
+  )
   encoding.encode(
       build, source, lambda rows: source.embedded(model, rows), host
   )
   return build
+
+
+def _layout(codec: Spec, dim: int) -> dict[str, Any]:
+  """Fields of the header on what a row is."""
+  if codec.floats:
+    return {'dtype': codec.floats}
+  dtype, width = codec.shape(dim)
+  return {'codec': codec.name, 'dtype': dtype, 'width': width}
+
+
+def _trained(codec: Spec, model: Loaded, source: Source) -> Codec:
+  """A codec that is trained on a sample of what it will encode."""
+  rows = source.rows
+  if len(rows) > SAMPLE:
+    drawn = np.random.default_rng(0).choice(len(rows), SAMPLE, replace=False)
+    rows = rows[np.sort(drawn)]
+  vectors = empty_rows(len(rows), model.dim)
+  with Progress(f'Encoding for {codec.name}', len(rows), 'texts') as progress:
+    for positions, found in source.embedded(model, rows):
+      vectors[positions] = found
+      progress(len(positions))
+  return codec.fit(vectors)
 
 
 def open_or_encode(
@@ -85,7 +113,7 @@ def open_or_encode(
 ) -> Index:
   """Opens the index of a source; makes it, or its missing shards, first.
 
-  An index keeps the dtype and the shard size that it has.
+  An index keeps the codec and the shard size that it has.
 
   Raises:
     UserError: the folder has another index, or what `encode` raises.
@@ -95,7 +123,8 @@ def open_or_encode(
   for path in (places.readable(), places.partial):
     if not layout and (path / header_lib.FILE).exists():
       found = Header.read(path)
-      layout = {'dtype': found.dtype, 'shard_size': found.shard_size}
+      codec = found.codec or FLOATS[found.dtype]
+      layout = {'codec': codec, 'shard_size': found.shard_size}
   encode(model, source, folder, **layout).finish()
   return Index.open(folder)
 

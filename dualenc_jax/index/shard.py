@@ -12,6 +12,7 @@ from typing import IO
 
 import numpy as np
 
+from dualenc_jax.compression import codec_file
 from dualenc_jax.errors import UserError
 from dualenc_jax.index.header import AGAIN, FILE, Header
 from dualenc_jax.io import files, json_file
@@ -21,10 +22,13 @@ IDS = 'ids.txt'
 PASSAGES = 'passages.jsonl'
 OFFSETS = 'offsets.npy'
 INFO = 'shard.json'
+# Beside the header, of an index of codes.
+CODEC = codec_file.FILE
 FILES = (EMBEDDINGS, IDS, PASSAGES, OFFSETS)
 PARTIAL = '.partial'
+_FILES = '|'.join(map(re.escape, (FILE, CODEC)))
 _OF_INDEX = re.compile(
-    rf'{re.escape(FILE)}|\.{re.escape(FILE)}\.\d+\.partial'
+    rf'{_FILES}|\.({_FILES})\.\d+\.partial'
     r'|shard-\d{5,}(\.partial|\.lock)?'
 )
 _OF_SHARD = {*FILES, INFO}
@@ -63,7 +67,7 @@ class Shard:
 
   Attributes:
     folder: where it is.
-    embeddings: [rows, D].
+    embeddings: [rows, D], or their codes.
     ids: the bytes of ids.txt.
     text: the bytes of passages.jsonl.
     offsets: int64 [rows + 1] into `text`.
@@ -76,12 +80,24 @@ class Shard:
   offsets: np.ndarray
 
   @classmethod
-  def open(cls, index: pathlib.Path, header: Header, number: int) -> 'Shard':
+  def open(
+      cls,
+      index: pathlib.Path,
+      header: Header,
+      number: int,
+      codec: str | None = None,
+  ) -> 'Shard':
     """Maps a shard of an index.
+
+    Args:
+      index: its folder.
+      header: of it.
+      number: of the shard.
+      codec: SHA-256 of the file of the codec; None without one.
 
     Raises:
       UserError: it is missing, or a file of it is missing, truncated or not
-        what the header says.
+        what the header says, or its codes are by another codec.
     """
     folder = index / name(number)
     rows = header.rows_of(number)
@@ -93,9 +109,14 @@ class Shard:
           f'{path}: has {found[0]} rows from row {found[1]} on, but the header'
           f' says {len(rows)} from row {rows.start} on. {AGAIN}'
       )
+    if info.get('codec') != codec:
+      raise UserError(
+          f'{path}: its codes are by another {CODEC} than that of the index:'
+          f' SHA-256 {info.get("codec")}, expected {codec}. {AGAIN}'
+      )
     for file in FILES:
       _check_size(folder / file, info['bytes'].get(file))
-    shape = len(rows), header.dim
+    shape = len(rows), header.columns
     return cls(
         folder,
         _map_array(folder / EMBEDDINGS, shape, header.dtype),
@@ -127,6 +148,7 @@ def write(
     first_row: int,
     embeddings: np.ndarray,
     passages: Iterable[Passage],
+    codec: str | None = None,
 ) -> None:
   """Writes a shard beside its place and renames it when all is on the disk.
 
@@ -134,8 +156,9 @@ def write(
     index: folder of the index.
     number: of the shard.
     first_row: its first row of the index.
-    embeddings: [rows, D], in the dtype of the index.
+    embeddings: [rows, D], in the dtype of the index, or their codes.
     passages: as many.
+    codec: SHA-256 of the file of the codec; None without one.
 
   Raises:
     OSError: the disk is full or cannot be written; nothing is left behind.
@@ -161,6 +184,8 @@ def write(
         'first_row': first_row,
         'bytes': {file: (partial / file).stat().st_size for file in FILES},
     }
+    if codec is not None:
+      info['codec'] = codec
     with _synced(partial / INFO) as file:
       file.write(json.dumps(info, indent=2).encode() + b'\n')
     # A damaged shard may be in its place.
@@ -202,10 +227,14 @@ def _map_array(path: pathlib.Path, shape, dtype) -> np.ndarray:
     array = np.load(path, mmap_mode='r', allow_pickle=False)
   except (OSError, ValueError, EOFError) as e:
     raise UserError(f'{path}: not an array ({e}). {AGAIN}') from e
+  dtype = np.dtype(dtype)
+  # Of a dtype that is not its own NumPy's format tells the size alone.
+  if dtype.kind == array.dtype.kind == 'V' and dtype.itemsize == array.itemsize:
+    array = array.view(dtype)
   if array.shape != shape or array.dtype != dtype:
     raise UserError(
         f'{path}: holds {array.dtype} {array.shape}, but the header says'
-        f' {np.dtype(dtype)} {shape}. {AGAIN}'
+        f' {dtype} {shape}. {AGAIN}'
     )
   # The plain view indexes faster than np.memmap's own subclass.
   return np.asarray(array)

@@ -16,7 +16,7 @@ from dualenc_jax.index import of_model
 from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.search import ranking as ranking_lib
 from dualenc_jax.search.bm25 import BM25
-from dualenc_jax.search.exact_search import ExactSearch
+from dualenc_jax.search.two_steps import search_of
 
 NONE = -1
 
@@ -63,7 +63,7 @@ def by_model(
   """
   queries = evaluation.encode_queries(model.embedder, model.params, ranked)
   passages = of_model.corpus_embeddings(model, ranked.corpus, index_dir)
-  search = ExactSearch(passages, ranked.corpus.ids)
+  search = search_of(passages, ranked.corpus.ids)
   found = search.top_k(queries, min(depth, len(ranked.corpus)))
   own = ranking_lib.of_candidates(queries, passages, padded(ranked.gold))
   return Candidates(

@@ -3,6 +3,7 @@
 Beside its own results, in the same folder, are those of BM25 and of both fused.
 """
 
+from collections.abc import Sequence
 import dataclasses
 import os
 import pathlib
@@ -10,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from dualenc_jax.compression import Spec
+from dualenc_jax.compression.training import SAMPLE
 from dualenc_jax.data import Dataset
 from dualenc_jax.evaluation import (
   evaluation,
@@ -20,10 +23,12 @@ from dualenc_jax.evaluation import (
 )
 from dualenc_jax.evaluation.evaluation import Evaluation
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
+from dualenc_jax.figures import table as table_lib
 from dualenc_jax.index import of_model
 from dualenc_jax.inference.teacher import Teacher
 from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.io import files
+from dualenc_jax.results import codecs
 from dualenc_jax.results.baselines import (
   Baselines,
   Dense,
@@ -53,6 +58,7 @@ class Options:
     baselines: what is measured beside the model.
     teacher: re-ranks the model's hits: a cross-encoder, or a file of scores.
     rerank_depth: hits of a query that it scores.
+    codecs: measured on the model's embeddings.
   """
 
   k: int = 1000
@@ -61,6 +67,7 @@ class Options:
   baselines: Baselines = Baselines()
   teacher: Teacher | pathlib.Path | None = None
   rerank_depth: int = 100
+  codecs: Sequence[Spec] = ()
 
   @property
   def depth(self) -> int:
@@ -145,6 +152,21 @@ def evaluate(
     if name == HYBRID_FOLDER:
       how = {**own, **how}
     write(folder / name, ranked, result, options.k, {**facts, **how})
+  codecs.remove(folder / codecs.FOLDER)
+  if options.codecs:
+    table = codecs.evaluate(
+        options.codecs,
+        found[''],
+        queries,
+        passages,
+        ranked,
+        folder / codecs.FOLDER,
+        {**facts, **own},
+        options.k,
+        options.depth,
+        lambda: _training_queries(model, experiment),
+    )
+    print(table_lib.text(table))
   if new is not None:
     found[RERANK_FOLDER] = new
     how = {
@@ -155,6 +177,15 @@ def evaluate(
     facts = {**facts, **own, **how}
     write(folder / RERANK_FOLDER, ranked, new, options.k, facts)
   return found
+
+
+def _training_queries(model: Loaded, experiment: Experiment) -> np.ndarray:
+  """Embeddings of a sample of the queries that the model is trained on."""
+  cache = experiment.cache('train')
+  rows = np.flatnonzero(cache.query_texts.lengths)
+  if len(rows) > SAMPLE:
+    rows = np.sort(np.random.default_rng(0).choice(rows, SAMPLE, False))
+  return model.embedder.queries(model.params, cache.query_tokens, rows)
 
 
 def reranked(

@@ -10,6 +10,9 @@ looked at once more in float64, and should that not be enough, as among very
 many copies of a passage, they are ranked on the host from scratch. So the
 result does not depend on devices, blocks or rounding.
 
+A corpus of codes (`compression.Coded`) is searched alike: devices score codes,
+the hosts what these decode to.
+
 Shapes: Q queries, N corpus passages, D embedding dim, k hits a query.
 """
 
@@ -20,6 +23,7 @@ import math
 from typing import Any
 
 import jax
+import ml_dtypes
 import numpy as np
 
 from dualenc_jax.errors import UserError
@@ -43,12 +47,15 @@ BLOCK_ROWS = 2**17
 # elsewhere.
 _SCORES_ON_CPU = 2**26
 _SCORES = 2**30
+# Rows of a block of codes on a CPU: what is decoded of them stays small.
+_CODED_ON_CPU = 2**14
 # Kept around the score of a relevant passage.
 _NEAR = 256
 # Programs that may wait on a device, each with its scores.
 _IN_FLIGHT = 2
 # Share of the devices' memory that a resident corpus may take.
 _RESIDENT = 0.6
+_DTYPES = np.float32, np.float16, ml_dtypes.bfloat16
 _LOG = logging.getLogger(__name__)
 
 
@@ -66,10 +73,10 @@ class ExactSearch:
     """Takes the corpus; nothing is read yet.
 
     Args:
-      passages: [N, D] float32 or float16, an array, a memory map, or any store
-        of rows with `shape`, `dtype`, `store[start:stop]` and
-        `store[int array]`. On a CPU its memory is used in place where rows
-        begin at multiples of 64 bytes.
+      passages: [N, D] float32, float16 or bfloat16, an array, a memory map, or
+        any store of rows with `shape`, `dtype`, `store[start:stop]` and
+        `store[int array]`; or a `compression.Coded`. On a CPU its memory is
+        used in place where rows begin at multiples of 64 bytes.
       ids: N different strings, any sequence; they break ties.
       mesh: the devices, all by default.
       block_rows: rows that a device scores at a time; the result is the same
@@ -82,10 +89,10 @@ class ExactSearch:
         ids of another number, or block_rows below 1.
     """
     _check_shape('passage', passages)
-    if passages.dtype not in (np.float32, np.float16):
+    if passages.dtype not in _DTYPES:
       raise UserError(
-          f'passage embeddings are {passages.dtype}: expected float32 or'
-          ' float16, whose products are exact in float64.'
+          f'passage embeddings are {passages.dtype}: expected float32, float16'
+          ' or bfloat16, whose products are exact in float64.'
       )
     if len(ids) != len(passages):
       raise UserError(
@@ -96,22 +103,27 @@ class ExactSearch:
       raise UserError(f'block_rows is {block_rows}: expected at least 1 row.')
     self._passages = passages
     self._ids = ids
+    self._codec = getattr(passages, 'codec', None)
+    self._quantiser = self._codec and self._codec.quantiser
+    stored = passages if self._codec is None else passages.codes
     devices = np.array(jax.devices()) if mesh is None else mesh.devices
     self._programs = programs(tuple(devices.flat))
     # A TPU has no float64 of its own.
     has_float64 = devices.flat[0].platform != 'tpu'
     self._wide = programs(tuple(devices.flat), True) if has_float64 else None
+    on_cpu = devices.flat[0].platform == 'cpu'
+    if self._codec is not None and on_cpu:
+      block_rows = min(block_rows, _CODED_ON_CPU)
     # A corpus smaller than a block is one; sizes are few, for the compiler.
     rows = min(block_rows, power_of_two(-(-len(passages) // devices.size)))
-    on_cpu = devices.flat[0].platform == 'cpu'
     scores = _SCORES_ON_CPU if on_cpu else _SCORES
     self._query_rows = max(1, scores // (4 * rows))
     if resident is None:
-      size = math.prod(passages.shape) * passages.dtype.itemsize
+      size = math.prod(stored.shape) * stored.dtype.itemsize
       memory = None if on_cpu else device_memory()
       resident = memory is not None and size < _RESIDENT * memory * devices.size
     self._blocks = CorpusBlocks(
-        passages, self._programs.split, devices.size, rows, resident
+        stored, self._programs.split, devices.size, rows, resident
     )
 
   def top_k(self, queries: np.ndarray, k: int) -> Ranking:
@@ -156,15 +168,13 @@ class ExactSearch:
     states, longest = self._pass(
         queries,
         lambda size: run.no_best(size, count),
-        lambda state, queries, block, _: run.update_best(
-            state, queries, *block
-        ),
+        lambda state, block, _, *rest: run.update_best(state, block, *rest),
     )
     values, rows = self._merged(states, len(queries))
     bounds = error_bounds(queries, run.epsilon)
     limits = values[:, k - 1] - 2 * longest * bounds
     candidates = np.where(values >= limits[:, None], rows, -1)
-    scores = ranking_lib.of_candidates(queries, self._passages, candidates)
+    scores = self._of_candidates(queries, candidates, values)
     undecided = np.flatnonzero((count < size) & (values[:, -1] >= limits))
     return best_hits(scores, candidates, self._ids, k), undecided
 
@@ -261,8 +271,10 @@ class ExactSearch:
     states, _ = self._pass(
         queries,
         lambda size: run.none_near(size, count),
-        lambda state, queries, block, *rest: run.update_near(
-            state, queries, *block, *rest
+        lambda state, block, longest, queries, quantiser, start, rows, *rest: (
+            run.update_near(
+                state, block, queries, quantiser, start, rows, longest, *rest
+            )
         ),
         targets,
         error_bounds(queries, run.epsilon),
@@ -290,8 +302,8 @@ class ExactSearch:
     Args:
       queries: float32 [Q, D].
       start: the state of so many queries before the first block.
-      update: (state, queries, (block, its first row, rows that count), longest
-        of the block, *per_query) -> the state after a block.
+      update: (state, block, its longest, queries, quantiser, its first row,
+        rows that count, *per_query) -> the state after a block.
       *per_query: float32 [Q] each.
 
     Returns:
@@ -303,12 +315,15 @@ class ExactSearch:
         for part in self._parts(queries, *per_query)
     ]
     states = [start(len(part[0])) for part in parts]
+    quantiser = jax.device_put(self._quantiser, self._programs.replicated)
     longest = []
     in_flight = collections.deque()
-    for block in self._blocks:
-      longest.append(self._programs.longest(block[0]))
+    for block, *place in self._blocks:
+      longest.append(self._longest(block))
       for i, (part, *rest) in enumerate(parts):
-        states[i] = update(states[i], part, block, longest[-1], *rest)
+        states[i] = update(
+            states[i], block, longest[-1], part, quantiser, *place, *rest
+        )
         in_flight.append(states[i])
         if len(in_flight) > _IN_FLIGHT:
           jax.block_until_ready(in_flight.popleft())
@@ -316,6 +331,21 @@ class ExactSearch:
     if not np.isfinite(norms).all():
       finite.check_rows('passage embeddings', self._passages)
     return states, float(norms.max())
+
+  def _longest(self, block: jax.Array) -> Any:
+    """No vector of a block is longer."""
+    bound = getattr(self._quantiser, 'norm_bound', None)
+    if bound is None:
+      return self._programs.longest(block)
+    return np.float32(bound * (1 + 2.0**-23))
+
+  def _of_candidates(
+      self, queries: np.ndarray, candidates: np.ndarray, found: np.ndarray
+  ) -> np.ndarray:
+    """Exact scores of candidates, float32 [Q, C]; `found` are the devices'."""
+    if self._quantiser is not None and self._quantiser.is_exact:
+      return np.where(candidates >= 0, found, -np.inf)
+    return ranking_lib.of_candidates(queries, self._passages, candidates)
 
   def _parts(self, *per_query: np.ndarray) -> Iterator[list[np.ndarray]]:
     """Arrays of Q rows in parts of few sizes, the last filled up with zeros."""
@@ -341,7 +371,8 @@ class ExactSearch:
 
   def _checked(self, queries: np.ndarray) -> np.ndarray:
     _check_shape('query', queries)
-    dims = queries.shape[1], self._passages.shape[1]
+    dim = self._passages.shape[1] if self._codec is None else self._codec.dim
+    dims = queries.shape[1], dim
     if dims[0] != dims[1]:
       raise UserError(
           f'query embeddings have dim {dims[0]} and passage embeddings '
@@ -349,7 +380,7 @@ class ExactSearch:
       )
     queries = np.asarray(queries, np.float32)
     finite.check_rows('query embeddings', queries)
-    return queries
+    return queries if self._codec is None else self._codec.queries(queries)
 
 
 def error_bounds(queries: np.ndarray, epsilon: float) -> np.ndarray:

@@ -83,6 +83,8 @@ class Hybrid:
       self, queries: Sequence[str], embeddings: np.ndarray
   ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields BM25 and dense scores, float32 [N] each, of each query."""
+    if codec := getattr(self.embeddings, 'codec', None):
+      embeddings = codec.queries(embeddings)
     for first in range(0, len(embeddings), _QUERIES):
       rows = range(first, min(first + _QUERIES, len(embeddings)))
       dense = dense_scores(embeddings[rows.start : rows.stop], self.embeddings)

@@ -1,10 +1,12 @@
 """What search has on the devices: a corpus in blocks, and their float32 scores.
 
+A block has vectors, or codes that a quantiser of `compression` scores.
+
 Every device of the mesh has its own rows of a block, and its own `Best` so far.
 These are approximate: a score is off by at most `exact_search.error_bounds`.
 
-Shapes: Q queries, M rows of a block on one device, D embedding dim, C best kept
-by each of n devices.
+Shapes: Q queries, M rows of a block on one device, D embedding dim, W columns
+of a block, D or those of codes, C best kept by each of n devices.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +24,7 @@ import numpy as np
 _ALIGNMENT = 64
 # The corpus is not split finer than this to avoid rows of padding.
 _LEAST_ROWS = 1024
-# [n M, D], the corpus row of the first, and how many count if not all do.
+# [n M, W], the corpus row of the first, and how many count if not all do.
 Block = tuple[jax.Array, np.int32, np.int32 | None]
 # Added to norms that bound errors: for one of D numbers below 2^-126, for the
 # squares of such below 2^-63, and for products of such, if they are lost.
@@ -45,7 +47,7 @@ class CorpusBlocks:
   """The rows of a corpus, block by block, as often as they are asked for.
 
   Attributes:
-    passages: [N, D], an array or a store of rows.
+    passages: [N, W], an array or a store of rows.
     sharding: of a block over its rows.
     devices: n of it.
     block_rows: M, rows of a block on one device.
@@ -174,28 +176,31 @@ class Programs:
 
   @functools.cached_property
   def update_best(self):
-    """(Best, queries [Q, D], block [n M, D], start, rows) -> Best.
+    """(Best, block [n M, W], queries [Q, D], quantiser, start, rows) -> Best.
 
     start is the corpus row of the block's first; rows is how many of it count,
-    None for all.
+    None for all. A quantiser of None takes a block for vectors.
     """
 
-    def update(best, queries, block, start, rows):
-      scores, first = self._scores(queries, block, start, rows)
+    def update(best, block, queries, quantiser, start, rows):
+      scores, first = self._scores(queries, quantiser, block, start, rows)
       return _merge(best, scores.astype(jnp.float32), first)
 
     return self._compile(update)
 
   @functools.cached_property
   def update_near(self):
-    """(Near, queries, block, start, rows, longest, targets, bounds) -> Near.
+    """(Near, block, queries, quantiser, start, rows, ...) -> Near.
 
-    longest is the block's, targets [Q] the scores to compare with, and
-    longest * bounds [Q] how far rounding may move a score.
+    The others are longest, targets and bounds: longest is the block's, targets
+    [Q] the scores to compare with, and longest * bounds [Q] how far rounding
+    may move a score.
     """
 
-    def update(near, queries, block, start, rows, longest, targets, bounds):
-      scores, first = self._scores(queries, block, start, rows)
+    def update(
+        near, block, queries, quantiser, start, rows, longest, targets, bounds
+    ):
+      scores, first = self._scores(queries, quantiser, block, start, rows)
       distances = scores - targets[:, None]
       margins = (longest * bounds)[:, None]
       # Sums of ones are exact in float32, and vectorised, unlike integers.
@@ -241,15 +246,18 @@ class Programs:
     """[n, Q] -> [Q]."""
     return self._jit(lambda x: x.sum(axis=0), out_shardings=self.replicated)
 
-  def _scores(self, queries, block, start, rows):
+  def _scores(self, queries, quantiser, block, start, rows):
     """Scores [Q, M] of this device's rows, and the corpus row of its first."""
-    dtype = jnp.float64 if self._wide else jnp.float32
-    scores = lax.dot_general(
-        queries.astype(dtype),
-        block.astype(dtype),
-        (((1,), (1,)), ((), ())),
-        precision=lax.Precision.HIGHEST,
-    )
+    queries = queries.astype(jnp.float64 if self._wide else jnp.float32)
+    if quantiser is None:
+      scores = lax.dot_general(
+          queries,
+          block.astype(queries.dtype),
+          (((1,), (1,)), ((), ())),
+          precision=lax.Precision.HIGHEST,
+      )
+    else:
+      scores = quantiser.scores(queries, block)
     size = block.shape[0]
     offset = lax.axis_index(_AXIS) * size
     if rows is not None:
@@ -261,19 +269,14 @@ class Programs:
     """Runs on every device with its own state and rows of the block."""
     of_device, everywhere = PartitionSpec(_AXIS), PartitionSpec()
 
-    def program(state, queries, block, *rest):
+    def program(state, block, *rest):
       return jax.shard_map(
           update,
           mesh=self.mesh,
-          in_specs=(
-              of_device,
-              everywhere,
-              of_device,
-              *(everywhere for _ in rest),
-          ),
+          in_specs=(of_device, of_device, *(everywhere for _ in rest)),
           out_specs=of_device,
           check_vma=False,
-      )(state, queries, block, *rest)
+      )(state, block, *rest)
 
     return self._jit(program)
 

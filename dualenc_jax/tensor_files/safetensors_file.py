@@ -84,6 +84,11 @@ def write(
       np.ascontiguousarray(tensor.read(), '<f4').tofile(file)
 
 
+def metadata(path: pathlib.Path) -> dict[str, str]:
+  """What `write` was given of it; {} for none."""
+  return _read_header(path)[0].get(_METADATA) or {}
+
+
 def _read_shards(index: pathlib.Path) -> dict[str, Tensor]:
   """All tensors of the shards that an index names."""
   shard_of = json_file.read(index, weight_map={str: str})['weight_map']

@@ -35,7 +35,7 @@ def test_an_index_gives_the_same_numbers(model, tmp_path):
     numbers_of(model, index)
   # In half precision all but the same.
   half = tmp_path / 'half'
-  of_model.encode(model, source, half, 'float16').finish()
+  of_model.encode(model, source, half, 'fp16').finish()
   found = numbers_of(model, half)
   # A classifier and a threshold may tip over at one of 40 vectors.
   for name in ('separability', 'ratios_near_one'):

@@ -165,7 +165,7 @@ def test_a_query_file_with_an_empty_line(model, tmp_path):
 
 
 def test_another_dtype_is_another_index(model, whole, tmp_path, capsys):
-  run(model, tmp_path / 'index', '--dtype=float16')
+  run(model, tmp_path / 'index', '--codec=fp16')
   np.testing.assert_array_equal(
       Index.open(tmp_path / 'index').embeddings,
       Index.open(whole).embeddings[:].astype(np.float16),

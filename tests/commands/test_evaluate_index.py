@@ -101,7 +101,7 @@ def test_with_an_index_the_same_files(
 
 
 def test_an_index_that_encode_left_is_used_as_it_is(model, whole, tmp_path):
-  index = make_index(model, tmp_path / 'index', '--dtype=float16')
+  index = make_index(model, tmp_path / 'index', '--codec=fp16')
   output = run(model, tmp_path / 'results', f'--index_dir={index}')
   found, exact = result_of(output), result_of(whole)
   assert found['embedding_dtype'] == 'float16'

@@ -134,7 +134,7 @@ def test_embeddings_of_another_shape(tmp_path, embeddings, message):
         ({'passages': 0}, "field 'passages' is 0: expected a whole number"),
         ({'dim': '6'}, "field 'dim' is '6': expected a whole number"),
         ({'shard_size': 0}, "field 'shard_size' is 0"),
-        ({'dtype': 'bfloat16'}, "'bfloat16': expected float32 or float16"),
+        ({'dtype': 'float64'}, "'float64': expected float32 or float16"),
         ({'tower': 'left'}, "'left': expected passage or query"),
         (
             {'provenance': {'tower': 1, 'dim': 2, 'step': 3}},

@@ -1,0 +1,150 @@
+"""A codec: what becomes of vectors in an index, and of the queries for them.
+
+Shapes: n vectors, D their dim, d that of what is quantised, Q queries, w
+columns of codes.
+"""
+
+from collections.abc import Sequence
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dualenc_jax.compression.quantisers import Hamming, Signs
+from dualenc_jax.compression.transforms import Linear
+from dualenc_jax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Codec:
+  """Linear maps, one after the other, and a quantiser; trained.
+
+  Attributes:
+    name: what it was asked for by, such as 'opq:96'.
+    dim: D.
+    transforms: of passages and queries.
+    quantiser: of what comes out; see `quantisers`.
+    rescored: l: the search takes the l best by Hamming distance and scores
+      these again, by the float query; None scores all passages at once.
+  """
+
+  name: str
+  dim: int
+  transforms: Sequence[Linear]
+  quantiser: Any
+  rescored: int | None = None
+
+  @property
+  def bytes_per_passage(self) -> int:
+    """What a passage takes on disk and in memory."""
+    return self.quantiser.width * self.code_dtype.itemsize
+
+  @property
+  def bytes_once(self) -> int:
+    """What the codec itself takes."""
+    parts = [*self.transforms, self.quantiser]
+    arrays = [
+        array
+        for part in parts
+        for array in vars(part).values()
+        if isinstance(array, (np.ndarray, jax.Array))
+    ]
+    return sum({id(array): array.nbytes for array in arrays}.values())
+
+  @property
+  def code_dtype(self) -> np.dtype:
+    """Of the codes."""
+    return np.dtype(self.quantiser.dtype)
+
+  def encode(self, vectors: np.ndarray) -> np.ndarray:
+    """Codes of passages: float32 [n, D] -> [n, w].
+
+    Raises:
+      UserError: another dim, or a number that the codes have no room for.
+    """
+    self._check('passage', vectors)
+    vectors = np.asarray(vectors, np.float32)
+    for transform in self.transforms:
+      vectors = transform(vectors)
+    return self.quantiser.encode(vectors)
+
+  def decode(self, codes: np.ndarray) -> np.ndarray:
+    """What codes stand for: float32 [n, d], for `queries`."""
+    return self.quantiser.decode(codes)
+
+  def queries(self, queries: np.ndarray) -> np.ndarray:
+    """What is compared with what codes stand for: float32 [Q, D] -> [Q, d]."""
+    self._check('query', queries)
+    queries = np.asarray(queries, np.float32)
+    for transform in self.transforms:
+      queries = transform.of_queries(queries)
+    if isinstance(self.quantiser, Hamming):
+      queries = np.where(queries >= 0, 1, -1).astype(np.float32)
+    return queries
+
+  def scores(self, queries: np.ndarray, codes: np.ndarray) -> jax.Array:
+    """Scores of all codes: float32 [Q, n], for queries float32 [Q, D]."""
+    own = jnp.asarray(self.queries(queries))
+    return self.quantiser.scores(own, jnp.asarray(codes))
+
+  def by_hamming(self) -> 'Codec':
+    """The first step of two: the same codes by signs of queries."""
+    return dataclasses.replace(
+        self, quantiser=Hamming(self.quantiser.dim), rescored=None
+    )
+
+  def _check(self, side: str, vectors: np.ndarray) -> None:
+    if vectors.ndim != 2 or vectors.shape[1] != self.dim:
+      raise UserError(
+          f'{side} embeddings have shape {vectors.shape}, and the codec'
+          f' {self.name} was trained for [rows, {self.dim}]. Take the model'
+          ' that it was trained with, or train it again.'
+      )
+
+
+class Coded:
+  """N vectors that are kept as codes, and decoded where they are read.
+
+  What `ExactSearch` searches; read-only. `store[a:b]` and `store[rows]` give
+  float32 vectors, to be compared with `codec.queries`.
+
+  Attributes:
+    codec: of the codes.
+    codes: [N, w], an array or a store of rows.
+    shape: (N, d).
+    dtype: float32.
+  """
+
+  ndim = 2
+  dtype = np.dtype(np.float32)
+
+  def __init__(self, codec: Codec, codes: Any):
+    """Takes codes of this codec; raises UserError for others."""
+    expected = codec.quantiser.width, codec.code_dtype
+    if (codes.shape[1], codes.dtype) != expected:
+      raise UserError(
+          f'codes are {codes.dtype} [{codes.shape[0]}, {codes.shape[1]}]; the'
+          f' codec {codec.name} makes {expected[1]} [rows, {expected[0]}].'
+      )
+    self.codec = codec
+    self.codes = codes
+    self.shape = len(codes), codec.quantiser.dim
+
+  def __len__(self) -> int:
+    return self.shape[0]
+
+  def __getitem__(self, rows: int | slice | np.ndarray) -> np.ndarray:
+    codes = np.asarray(self.codes[rows])
+    found = self.codec.decode(codes.reshape(-1, codes.shape[-1]))
+    return found.reshape(*codes.shape[:-1], self.shape[1])
+
+  def two_steps(self) -> 'Coded':
+    """The first step of two, see `Codec.by_hamming`."""
+    return Coded(self.codec.by_hamming(), self.codes)
+
+
+def is_of_signs(codec: Codec) -> bool:
+  """Whether codes are a bit a dimension."""
+  return isinstance(codec.quantiser, Signs)

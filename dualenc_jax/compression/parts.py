@@ -1,0 +1,255 @@
+"""The parts of codecs, before they are trained: linear maps and quantisers."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dualenc_jax.compression import kmeans, linear, opq, tldr
+from dualenc_jax.compression.product import Product
+from dualenc_jax.compression.quantisers import (
+  Floats,
+  Hamming,
+  Int8,
+  Levels,
+  Signs,
+)
+from dualenc_jax.compression.training import Training
+from dualenc_jax.compression.transforms import Linear
+from dualenc_jax.errors import UserError
+
+
+class Shape(NamedTuple):
+  """What a passage becomes, before anything is trained.
+
+  Attributes:
+    dtype: of its codes.
+    width: how many there are.
+  """
+
+  dtype: str
+  width: int
+
+
+class Trained(NamedTuple):
+  """What one part of a name has become.
+
+  Attributes:
+    transforms: linear maps.
+    quantiser: None of a part that is none.
+    rescored: as of `Codec`.
+  """
+
+  transforms: tuple[Linear, ...] = ()
+  quantiser: Any = None
+  rescored: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Float:
+  """Numbers of another dtype."""
+
+  dtype: str
+
+  def shape(self, dim: int) -> Shape:
+    return Shape(self.dtype, dim)
+
+  def fit(self, training: Training) -> Trained:
+    return Trained(quantiser=Floats(training.dim, self.dtype))
+
+
+@dataclasses.dataclass(frozen=True)
+class Bytes:
+  """A byte a dimension.
+
+  Attributes:
+    uniform: one range for all dimensions.
+    quantile: the middle share of the numbers that lies in a range; what is
+      beyond goes to its ends.
+  """
+
+  uniform: bool = False
+  quantile: float = 1.0
+
+  def shape(self, dim: int) -> Shape:
+    return Shape('uint8', dim)
+
+  def fit(self, training: Training) -> Trained:
+    if self.quantile < 1:
+      ends = (1 - self.quantile) / 2, (1 + self.quantile) / 2
+      low, high = np.quantile(training.sample(), ends, axis=0)
+    else:
+      found = [(b.min(axis=0), b.max(axis=0)) for b in training.blocks()]
+      lows, highs = zip(*found)
+      low, high = np.min(lows, axis=0), np.max(highs, axis=0)
+    if self.uniform:
+      low, high = np.full_like(low, low.min()), np.full_like(high, high.max())
+    return Trained(quantiser=Int8.of_ranges(low, high))
+
+
+@dataclasses.dataclass(frozen=True)
+class Pca:
+  """Principal directions.
+
+  Attributes:
+    dim: how many.
+    centred: of the deviations from the mean; the map itself has no offset.
+    by_queries: the map of this rank that keeps most of the scores of queries.
+  """
+
+  dim: int
+  centred: bool = False
+  by_queries: bool = False
+
+  def shape(self, dim: int) -> Shape:
+    return Shape('float32', self.dim)
+
+  def fit(self, training: Training) -> Trained:
+    _check_dim('pca', self.dim, training)
+    queries = training.of_queries('pca') if self.by_queries else None
+    matrix, of_queries = linear.pca(
+        training.blocks(), self.dim, self.centred, queries
+    )
+    other = of_queries if self.by_queries else None
+    return Trained((Linear(matrix, other),))
+
+
+@dataclasses.dataclass(frozen=True)
+class Tldr:
+  """A linear map that keeps neighbours together.
+
+  Attributes:
+    dim: of what it makes.
+    by_queries: it learns from queries, too.
+  """
+
+  dim: int
+  by_queries: bool = False
+
+  def shape(self, dim: int) -> Shape:
+    return Shape('float32', self.dim)
+
+  def fit(self, training: Training) -> Trained:
+    _check_dim('tldr', self.dim, training)
+    queries = training.of_queries('tldr') if self.by_queries else None
+    matrix = tldr.fit(
+        training.sample(), self.dim, training.seed, queries=queries
+    )
+    return Trained((Linear(matrix),))
+
+
+@dataclasses.dataclass(frozen=True)
+class Truncate:
+  """The first dimensions, scaled to length one."""
+
+  dim: int
+
+  def shape(self, dim: int) -> Shape:
+    return Shape('float32', self.dim)
+
+  def fit(self, training: Training) -> Trained:
+    _check_dim('truncate', self.dim, training)
+    matrix = np.eye(self.dim, training.dim, dtype=np.float32)
+    return Trained((Linear(matrix, normalise=True),))
+
+
+@dataclasses.dataclass(frozen=True)
+class Rotated:
+  """A random rotation, then levels of so many bits."""
+
+  bits: int
+
+  def shape(self, dim: int) -> Shape:
+    return Shape('uint8', -(-dim * self.bits // 8))
+
+  def fit(self, training: Training) -> Trained:
+    _check_bits('rotated', self.bits)
+    rotation = linear.random_rotation(training.dim, training.seed)
+    # A rotation leaves the sum of squares as it is.
+    deviation = np.sqrt(np.mean(np.square(training.sample(), dtype=np.float64)))
+    levels = Levels.of_normal(training.dim, self.bits, float(deviation))
+    return Trained((Linear(rotation),), levels)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pq:
+  """Product quantisation of M parts, of so many bits each."""
+
+  parts: int
+  bits: int = 8
+
+  def shape(self, dim: int) -> Shape:
+    return Shape('uint8', -(-self.parts * self.bits // 8))
+
+  def fit(self, training: Training) -> Trained:
+    _check_parts('pq', self, training)
+    size = 2**self.bits
+    vectors = training.sample(256 * size)
+    parts = vectors.reshape(len(vectors), self.parts, -1)
+    centroids = kmeans.fit(parts, size, training.seed)
+    return Trained(quantiser=Product(centroids, centroids))
+
+
+@dataclasses.dataclass(frozen=True)
+class Opq:
+  """Product quantisation after a rotation that is learnt for it."""
+
+  parts: int
+  bits: int = 8
+
+  def shape(self, dim: int) -> Shape:
+    return Shape('uint8', -(-self.parts * self.bits // 8))
+
+  def fit(self, training: Training) -> Trained:
+    _check_parts('opq', self, training)
+    rotation, centroids = opq.fit(
+        training.sample(256 * 2**self.bits),
+        self.parts,
+        self.bits,
+        training.seed,
+    )
+    return Trained((Linear(rotation),), Product(centroids, centroids))
+
+
+@dataclasses.dataclass(frozen=True)
+class Sign:
+  """A bit a dimension.
+
+  Attributes:
+    rescored: as of `Codec`.
+    hamming: queries are signs, too.
+  """
+
+  rescored: int | None = None
+  hamming: bool = False
+
+  def shape(self, dim: int) -> Shape:
+    return Shape('uint8', -(-dim // 8))
+
+  def fit(self, training: Training) -> Trained:
+    kind = Hamming if self.hamming else Signs
+    return Trained((), kind(training.dim), self.rescored)
+
+
+def _check_dim(kind: str, dim: int, training: Training) -> None:
+  if dim > training.dim:
+    raise UserError(
+        f'{kind}:{dim} of vectors of dim {training.dim}: expected at most'
+        f' {training.dim}.'
+    )
+
+
+def _check_bits(kind: str, bits: int) -> None:
+  if bits > 8:
+    raise UserError(f'{kind} of {bits} bits: expected 1 to 8.')
+
+
+def _check_parts(kind: str, spec: Pq | Opq, training: Training) -> None:
+  _check_bits(kind, spec.bits)
+  if training.dim % spec.parts:
+    divisors = [m for m in range(1, training.dim) if not training.dim % m]
+    near = sorted(sorted(divisors, key=lambda m: abs(m - spec.parts))[:3])
+    raise UserError(
+        f'{kind}:{spec.parts} of vectors of dim {training.dim}: the number of'
+        f' parts does not divide it. Take {" or ".join(map(str, near))}.'
+    )

@@ -1,0 +1,314 @@
+"""Numbers in fewer bits: what a codec keeps of each vector.
+
+A quantiser is trained, holds NumPy arrays, and is a pytree, so that the
+programs of the search take it as it is. It maps vectors to codes (`encode`),
+codes to the vectors that they stand for (`decode`, on the host), and scores
+codes on a device (`scores`). Host and device decode to the same float32 values
+to the last bit; so the search can bound what rounding does to a score.
+
+Shapes: n vectors, d their dim, Q queries, w columns of codes.
+"""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+
+from dualenc_jax.compression import lloyd_max
+from dualenc_jax.errors import UserError
+
+# The half that follows them makes it nine bits, of a float32's 24.
+_BITS_OF_STEP = 15
+
+
+def pytree(arrays: tuple[str, ...] = ()):
+  """Makes a frozen dataclass of arrays, and of what programs depend on."""
+
+  def decorate(cls):
+    cls = dataclasses.dataclass(frozen=True, eq=False)(cls)
+    names = [field.name for field in dataclasses.fields(cls)]
+    meta = [name for name in names if name not in arrays]
+    jax.tree_util.register_dataclass(cls, list(arrays), meta)
+    return cls
+
+  return decorate
+
+
+def dot(queries: jax.Array, vectors: jax.Array) -> jax.Array:
+  """[Q, d] x [n, d] -> [Q, n], in the dtype of the queries."""
+  return jax.lax.dot_general(
+      queries,
+      vectors.astype(queries.dtype),
+      (((1,), (1,)), ((), ())),
+      precision=jax.lax.Precision.HIGHEST,
+  )
+
+
+@pytree()
+class Floats:
+  """Rounded to nearest even: float32, float16 or bfloat16.
+
+  Attributes:
+    dim: d.
+    dtype: its name.
+  """
+
+  dim: int
+  dtype: str = 'float32'
+  # Codes are what `ExactSearch` takes without a quantiser.
+  is_exact: ClassVar[bool] = False
+  norm_bound: ClassVar[None] = None
+
+  @property
+  def width(self) -> int:
+    """Columns of codes."""
+    return self.dim
+
+  def encode(self, vectors: np.ndarray) -> np.ndarray:
+    """Codes [n, d]; raises UserError where a number is beyond float16."""
+    with np.errstate(over='ignore'):
+      codes = vectors.astype(np.dtype(self.dtype))
+    beyond = np.flatnonzero(~np.isfinite(codes).all(axis=1))
+    if len(beyond):
+      found = np.abs(vectors[beyond[0]]).max()
+      raise UserError(
+          f'row {beyond[0]} of the vectors has a component of {found:.3g}:'
+          f' {self.dtype} ends at {ml_dtypes.finfo(self.dtype).max:.5g}.'
+          ' Normalise the vectors, or take bf16.'
+      )
+    return codes
+
+  def decode(self, codes: np.ndarray) -> np.ndarray:
+    """float32 [n, d]."""
+    return codes.astype(np.float32)
+
+  def scores(self, queries: jax.Array, codes: jax.Array) -> jax.Array:
+    """[Q, n] of queries [Q, d]."""
+    return dot(queries, codes)
+
+
+@pytree(('low', 'step'))
+class Int8:
+  """low + step (code + 1/2), code 0 to 255, each dimension in its range.
+
+  These are faiss's QT_8bit and the codes of sentence-transformers' uint8, whose
+  values lie half a step lower. A step has 15 significant bits, which makes
+  step (code + 1/2) exact, so that fused and separate additions agree.
+
+  Attributes:
+    low: float32 [d].
+    step: float32 [d]; 0 of a dimension that is constant.
+  """
+
+  low: Any
+  step: Any
+  dtype: ClassVar[str] = 'uint8'
+  is_exact: ClassVar[bool] = False
+
+  @classmethod
+  def of_ranges(cls, low: np.ndarray, high: np.ndarray) -> 'Int8':
+    """Codes between these; what is beyond goes to the nearest."""
+    low = low.astype(np.float32)
+    # Rounded up, or the greatest number would be beyond.
+    mantissa, exponent = np.frexp((high.astype(np.float64) - low) / 255)
+    step = np.ldexp(np.ceil(mantissa * 2**_BITS_OF_STEP), exponent)
+    return cls(low, (step / 2**_BITS_OF_STEP).astype(np.float32))
+
+  @property
+  def dim(self) -> int:
+    """d."""
+    return len(self.low)
+
+  @property
+  def width(self) -> int:
+    """Columns of codes."""
+    return self.dim
+
+  @property
+  def norm_bound(self) -> float:
+    """No vector is longer, nor what it is made of."""
+    longest = np.abs(self.low.astype(np.float64)) + 256.0 * self.step
+    return float(np.linalg.norm(longest))
+
+  def encode(self, vectors: np.ndarray) -> np.ndarray:
+    """uint8 [n, d]."""
+    step = np.where(self.step > 0, self.step, 1).astype(np.float32)
+    codes = np.floor((vectors - self.low) / step)
+    return np.clip(codes, 0, 255).astype(np.uint8)
+
+  def decode(self, codes: np.ndarray) -> np.ndarray:
+    """float32 [n, d]."""
+    half = np.float32(0.5)
+    return self.low + self.step * (codes.astype(np.float32) + half)
+
+  def scores(self, queries: jax.Array, codes: jax.Array) -> jax.Array:
+    """[Q, n] of queries [Q, d]."""
+    parts = self.step[None] * (codes.astype(jnp.float32) + 0.5)
+    return dot(queries, self.low[None] + parts)
+
+
+@pytree(('levels',))
+class Levels:
+  """Each component by one of 2^b levels, the same for all (Max 1960).
+
+  After a random rotation every component is about normal, so the levels that
+  are best for a normal distribution need no training (TurboQuant, 2025).
+
+  Attributes:
+    levels: float32 [2^b], ascending.
+    dim: d.
+    bits: b, 1 to 8; codes are packed, lowest bits first.
+  """
+
+  levels: Any
+  dim: int
+  bits: int
+  dtype: ClassVar[str] = 'uint8'
+  is_exact: ClassVar[bool] = False
+
+  @classmethod
+  def of_normal(cls, dim: int, bits: int, deviation: float) -> 'Levels':
+    """The levels for components of mean 0 and this deviation."""
+    levels = lloyd_max.levels(bits) * deviation
+    return cls(levels.astype(np.float32), dim, bits)
+
+  @property
+  def width(self) -> int:
+    """Columns of codes: bytes."""
+    return -(-self.dim * self.bits // 8)
+
+  @property
+  def norm_bound(self) -> float:
+    """No vector is longer."""
+    greatest = np.abs(np.asarray(self.levels, np.float64)).max()
+    return float(greatest * np.sqrt(self.dim))
+
+  def encode(self, vectors: np.ndarray) -> np.ndarray:
+    """uint8 [n, w]."""
+    levels = np.asarray(self.levels, np.float64)
+    between = ((levels[1:] + levels[:-1]) / 2).astype(np.float32)
+    return packed(np.searchsorted(between, vectors, 'right'), self.bits)
+
+  def decode(self, codes: np.ndarray) -> np.ndarray:
+    """float32 [n, d]."""
+    return np.asarray(self.levels)[unpacked(codes, self.bits, self.dim)]
+
+  def scores(self, queries: jax.Array, codes: jax.Array) -> jax.Array:
+    """[Q, n] of queries [Q, d]."""
+    numbers = unpacked(codes, self.bits, self.dim, jnp)
+    return dot(queries, jnp.take(self.levels, numbers, mode='clip'))
+
+
+@pytree()
+class Signs:
+  """Whether each component is at least 0; it stands for +1 or -1.
+
+  Codes are those of `np.packbits`: the first dimension is the highest bit of
+  the first byte, unsigned.
+
+  Attributes:
+    dim: d.
+  """
+
+  dim: int
+  dtype: ClassVar[str] = 'uint8'
+  is_exact: ClassVar[bool] = False
+
+  @property
+  def width(self) -> int:
+    """Columns of codes: bytes."""
+    return -(-self.dim // 8)
+
+  @property
+  def norm_bound(self) -> float:
+    """The length of all vectors."""
+    return float(np.sqrt(self.dim))
+
+  def encode(self, vectors: np.ndarray) -> np.ndarray:
+    """uint8 [n, w]."""
+    return np.packbits(vectors >= 0, axis=1)
+
+  def decode(self, codes: np.ndarray) -> np.ndarray:
+    """float32 [n, d]."""
+    bits = np.unpackbits(codes, axis=1, count=self.dim)
+    return bits.astype(np.float32) * np.float32(2) - np.float32(1)
+
+  def scores(self, queries: jax.Array, codes: jax.Array) -> jax.Array:
+    """[Q, n] of queries [Q, d]."""
+    return dot(queries, self._signs(codes))
+
+  def _signs(self, codes: jax.Array) -> jax.Array:
+    """+1 or -1, float32 [n, d]."""
+    shifts = jnp.arange(7, -1, -1, dtype=jnp.uint8)
+    bits = (codes[:, :, None] >> shifts[None, None]) & np.uint8(1)
+    bits = bits.reshape(len(codes), -1)[:, : self.dim]
+    return bits.astype(jnp.float32) * 2 - 1
+
+
+@pytree()
+class Hamming(Signs):
+  """The same codes against signs of queries: d - 2 (bits that differ).
+
+  Queries are +1 and -1, so that the scores are whole numbers.
+  """
+
+  dim: int
+  is_exact: ClassVar[bool] = True
+
+  def scores(self, queries: jax.Array, codes: jax.Array) -> jax.Array:
+    """[Q, n] of queries [Q, d]."""
+    if jax.default_backend() != 'cpu':
+      # Exact there, too, and what the units for products are best at.
+      ones = queries.astype(jnp.bfloat16), self._signs(codes)
+      found = jax.lax.dot_general(
+          ones[0],
+          ones[1].astype(jnp.bfloat16),
+          (((1,), (1,)), ((), ())),
+          preferred_element_type=jnp.float32,
+      )
+      return found.astype(queries.dtype)
+    words = _words(codes), _words(jnp.packbits(queries >= 0, axis=1))
+    differ = jax.lax.population_count(words[1][:, None] ^ words[0][None])
+    count = jnp.sum(differ.astype(jnp.int32), axis=-1)
+    return (self.dim - 2 * count).astype(queries.dtype)
+
+
+def _words(codes: jax.Array) -> jax.Array:
+  """Bytes [n, w] in the largest words that they fill."""
+  size = next(s for s in (4, 2, 1) if codes.shape[1] % s == 0)
+  if size == 1:
+    return codes
+  dtype = {4: jnp.uint32, 2: jnp.uint16}[size]
+  return jax.lax.bitcast_convert_type(
+      codes.reshape(len(codes), -1, size), dtype
+  )
+
+
+def packed(numbers: np.ndarray, bits: int) -> np.ndarray:
+  """Whole numbers [n, d] below 2^bits in uint8 [n, w], lowest bits first."""
+  if bits == 8:
+    return numbers.astype(np.uint8)
+  each = (numbers[:, :, None] >> np.arange(bits)) & 1
+  return np.packbits(
+      each.astype(bool).reshape(len(numbers), -1), axis=1, bitorder='little'
+  )
+
+
+def unpacked(codes: Any, bits: int, count: int, xp: Any = np) -> Any:
+  """`count` whole numbers of each row of `packed`: int32 [n, count].
+
+  Args:
+    codes: uint8 [n, w], of NumPy or JAX.
+    bits: of each.
+    count: of a row.
+    xp: numpy or jax.numpy.
+  """
+  if bits == 8:
+    return codes.astype(xp.int32)
+  each = (codes[:, :, None] >> xp.arange(8, dtype=xp.uint8)[None, None]) & 1
+  each = each.reshape(len(codes), -1)[:, : count * bits]
+  each = each.reshape(len(codes), count, bits).astype(xp.int32)
+  return xp.sum(each << xp.arange(bits)[None, None], axis=2, dtype=xp.int32)

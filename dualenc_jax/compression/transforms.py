@@ -1,0 +1,47 @@
+"""Linear maps of vectors, in front of a quantiser."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Linear:
+  """y = A x, of length one if so wanted.
+
+  There is no offset: to shift queries and passages alike adds to each score
+  what depends on the passage, and so changes the ranking.
+
+  Attributes:
+    matrix: A of passages, float32 [d, D].
+    queries: A of queries, if it is another.
+    normalise: scales y to length one.
+  """
+
+  matrix: Any
+  queries: Any = None
+  normalise: bool = False
+
+  @property
+  def dim(self) -> int:
+    """d."""
+    return len(self.matrix)
+
+  def __call__(self, vectors: np.ndarray) -> np.ndarray:
+    """Of passages: float32 [n, D] -> [n, d]."""
+    return self._apply(self.matrix, vectors)
+
+  def of_queries(self, vectors: np.ndarray) -> np.ndarray:
+    """Of queries: float32 [n, D] -> [n, d]."""
+    return self._apply(
+        self.matrix if self.queries is None else self.queries, vectors
+    )
+
+  def _apply(self, matrix, vectors):
+    # In float64, so that a row does not depend on those beside it.
+    found = vectors.astype(np.float64) @ np.asarray(matrix, np.float64).T
+    if self.normalise:
+      lengths = np.linalg.norm(found, axis=1, keepdims=True)
+      found /= np.where(lengths == 0, 1, lengths)
+    return found.astype(np.float32)

@@ -1,0 +1,246 @@
+"""What codecs make of a result: sizes, quality and time in one table."""
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import importlib.util
+import logging
+import pathlib
+import shutil
+import time
+from typing import Any
+
+import numpy as np
+
+from dualenc_jax import compression
+from dualenc_jax.compression import Codec, Coded, Spec
+from dualenc_jax.evaluation import evaluation
+from dualenc_jax.evaluation.evaluation import Evaluation
+from dualenc_jax.evaluation.retrieval_set import RetrievalSet
+from dualenc_jax.figures import figure as figure_lib, table as table_lib
+from dualenc_jax.figures.table import Cell, MISSING, Row, Table
+from dualenc_jax.results import codecs_figure
+from dualenc_jax.results.result import per_query, write
+from dualenc_jax.results.significance import paired
+from dualenc_jax.search.two_steps import search_of, TwoSteps
+
+FOLDER = 'codecs'
+_PREFERRED = 'nDCG@10', 'MRR', 'P@1'
+_DEEP = 'Recall@1000', 'Recall@100', 'top-100'
+# Passages that are encoded together.
+_BLOCK = 2**14
+_LOG = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+  """A codec on a retrieval set.
+
+  Attributes:
+    name: of the codec.
+    bytes_per_passage: on disk.
+    bytes_once: of the codec.
+    metrics: means by name.
+    p: of the paired randomization test of the first metric against the
+      embeddings as they are; None for these.
+    milliseconds: a query, of all of them at once.
+    seconds: of training and encoding.
+    rescored: l of two steps.
+  """
+
+  name: str
+  bytes_per_passage: float
+  bytes_once: int
+  metrics: Mapping[str, float]
+  p: float | None
+  milliseconds: float
+  seconds: float
+  rescored: int | None = None
+
+
+def encoded(codec: Codec, vectors: Any) -> Coded:
+  """Vectors [N, D], an array or a store of rows, as codes in memory."""
+  width = codec.quantiser.width
+  codes = np.empty((len(vectors), width), codec.code_dtype)
+  for start in range(0, len(vectors), _BLOCK):
+    block = np.asarray(vectors[start : start + _BLOCK], np.float32)
+    codes[start : start + len(block)] = codec.encode(block)
+  return Coded(codec, codes)
+
+
+def evaluate(
+    specs: Sequence[Spec],
+    first: Evaluation,
+    queries: np.ndarray,
+    passages: Any,
+    ranked: RetrievalSet,
+    folder: pathlib.Path,
+    facts: Mapping[str, Any],
+    k: int,
+    depth: int,
+    training_queries: Callable[[], np.ndarray],
+) -> Table:
+  """Evaluates codecs, and writes a result folder for each, table and figures.
+
+  Args:
+    specs: of the codecs.
+    first: of the embeddings as they are.
+    queries: float32 [Q, D].
+    passages: [N, D], in memory or on disk.
+    ranked: what they are of.
+    folder: of all of them; made anew.
+    facts: what the numbers depend on.
+    k: hits a query in the run files.
+    depth: hits a query that metrics are of.
+    training_queries: float32 [n, D], for codecs that learn from queries.
+
+  Raises:
+    UserError: a codec that cannot be trained on these.
+  """
+  remove(folder)
+  _, values = per_query(ranked, first)
+  metric = next((m for m in _PREFERRED if m in values), next(iter(values)))
+  dtype = compression.FLOATS[str(passages.dtype)]
+  found = [
+      Measured(
+          dtype,
+          passages.shape[1] * passages.dtype.itemsize,
+          0,
+          first.metrics,
+          None,
+          _milliseconds(passages, queries, ranked, depth),
+          0.0,
+      )
+  ]
+  curves = {}
+  for spec in specs:
+    start = time.perf_counter()
+    _LOG.info('Codec %s.', spec.name)
+    more = training_queries() if spec.needs_queries else None
+    codec = spec.fit(passages, more)
+    coded = encoded(codec, passages)
+    seconds = time.perf_counter() - start
+    deep = min(depth, codec.rescored or depth)
+    result = evaluation.rank(queries, coded, ranked, deep)
+    p = paired(values[metric], per_query(ranked, result)[1][metric]).p
+    found.append(
+        Measured(
+            spec.name,
+            coded.codes.nbytes / len(coded),
+            codec.bytes_once,
+            result.metrics,
+            p,
+            _milliseconds(coded, queries, ranked, deep),
+            seconds,
+            codec.rescored,
+        )
+    )
+    if codec.rescored is not None:
+      curves[spec.name] = over_candidates(coded, queries, ranked, metric)
+    how = {'codec': spec.name, 'bytes_per_passage': codec.bytes_per_passage}
+    write(folder / _safe(spec.name), ranked, result, k, {**facts, **how})
+  table = _table(found, metric, ranked, facts)
+  table_lib.write(folder, 'codecs', [table])
+  figure_lib.write_csv(folder / 'codecs.csv', _columns(found))
+  if importlib.util.find_spec('matplotlib'):
+    for figure in codecs_figure.figures(found, metric, curves, table.title):
+      figure_lib.save(figure, folder)
+  return table
+
+
+def remove(folder: pathlib.Path) -> None:
+  """Removes what `evaluate` wrote, if anything."""
+  if (folder / 'codecs.csv').exists() or (folder / 'codecs.md').exists():
+    shutil.rmtree(folder)
+
+
+def over_candidates(
+    coded: Coded, queries: np.ndarray, ranked: RetrievalSet, metric: str
+) -> dict[int, float]:
+  """A metric by l, the candidates of the first step that are scored again.
+
+  0 is the order of the first step alone. Hits beyond l stand in that order.
+  """
+  search = TwoSteps(coded, ranked.corpus.ids)
+  by_l = {}
+  for count in (0, 10, 20, 50, 100, 200, 500, 1000):
+    if count <= len(coded):
+      ranking = search.hits(queries, count, min(1000, len(coded)))
+      by_l[count] = evaluation.score(ranking, ranked).metrics.get(metric)
+  return by_l
+
+
+def _milliseconds(
+    passages: Any, queries: np.ndarray, ranked: RetrievalSet, depth: int
+) -> float:
+  """Of a query, of all at once, without what is compiled."""
+  search = search_of(passages, ranked.corpus.ids)
+  times = []
+  for _ in range(2):
+    start = time.perf_counter()
+    search.top_k(queries, min(depth, len(passages)))
+    times.append(time.perf_counter() - start)
+  return 1000 * min(times) / len(queries)
+
+
+def _columns(found: Sequence[Measured]) -> dict[str, list[Any]]:
+  metrics = dict.fromkeys(name for one in found for name in one.metrics)
+  return {
+      'codec': [one.name for one in found],
+      'bytes_per_passage': [one.bytes_per_passage for one in found],
+      'bytes_once': [one.bytes_once for one in found],
+      'compression': [
+          found[0].bytes_per_passage / one.bytes_per_passage for one in found
+      ],
+      **{m: [one.metrics.get(m, '') for one in found] for m in metrics},
+      'p': ['' if one.p is None else one.p for one in found],
+      'ms_a_query': [one.milliseconds for one in found],
+      'seconds_to_make': [one.seconds for one in found],
+  }
+
+
+def _table(
+    found: Sequence[Measured],
+    metric: str,
+    ranked: RetrievalSet,
+    facts: Mapping[str, Any],
+) -> Table:
+  deep = next((m for m in _DEEP if m in found[0].metrics), None)
+  metrics = [metric] if deep is None else [metric, deep]
+  columns = ['bytes', 'times smaller', 'MB', *metrics, 'p', 'ms', 's to make']
+  passages = len(ranked.corpus)
+  rows = []
+  for one in found:
+    size = one.bytes_per_passage * passages + one.bytes_once
+    smaller = found[0].bytes_per_passage / one.bytes_per_passage
+    cells = [
+        Cell(f'{one.bytes_per_passage:g}'),
+        Cell(f'{smaller:.3g}'),
+        Cell(f'{size / 1e6:.3g}', exact=repr(size)),
+    ]
+    for name in metrics:
+      value = one.metrics.get(name)
+      text = MISSING if value is None else f'{100 * value:.2f}'
+      cells.append(Cell(text, exact='' if value is None else repr(value)))
+    cells += [
+        Cell(MISSING if one.p is None else f'{one.p:.4f}'),
+        Cell(f'{one.milliseconds:.3g}'),
+        Cell(f'{one.seconds:.1f}' if one.seconds else MISSING),
+    ]
+    rows.append(Row((one.name,), tuple(cells)))
+  return Table(
+      name='codecs',
+      title=f'Codecs on {facts["label"]} {facts["split"]}, {passages:,}'
+      ' passages',
+      heads=('Codec',),
+      columns=tuple(('', column) for column in columns),
+      rows=tuple(rows),
+      notes=(
+          'Bytes are of a passage on disk; MB of all and of the codec. p: of'
+          f' {metric} against {found[0].name}, paired randomization test. ms: a'
+          f' query, all {len(ranked.query_ids):,} at once.',
+      ),
+  )
+
+
+def _safe(name: str) -> str:
+  return name.replace(':', '-')

@@ -1,0 +1,114 @@
+"""Search in two steps: the best by Hamming distance, scored again.
+
+BPR's (Yamada et al. 2021): of codes that are a bit a dimension the l nearest to
+the signs of the query are taken, and ordered by the float query,
+
+  sum_d q_d (2 bit_d - 1).
+
+Both steps are exact, with ties by the ids, so that the hits are the same on any
+mesh. All other passages stand behind these l, by their Hamming distance.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.search import ranking as ranking_lib
+from dualenc_jax.search.exact_search import ExactSearch
+from dualenc_jax.search.ranking import best_hits, check_k, Ranking
+
+
+class TwoSteps:
+  """Ranks a corpus of signs for any queries; as `ExactSearch` otherwise."""
+
+  def __init__(
+      self,
+      passages: Any,
+      ids: Sequence[str],
+      mesh: jax.sharding.Mesh | None = None,
+  ):
+    """Takes a `compression.Coded` of signs, whose codec says what l is."""
+    self._passages = passages
+    self._ids = ids
+    self._first = ExactSearch(passages.two_steps(), ids, mesh)
+
+  @property
+  def rescored(self) -> int:
+    """l, at most N."""
+    return min(self._passages.codec.rescored, len(self._passages))
+
+  def top_k(self, queries: np.ndarray, k: int) -> Ranking:
+    """The k best of the l of each query; see `ExactSearch.top_k`.
+
+    Raises:
+      UserError: k above l, or as `ExactSearch.top_k`.
+    """
+    check_k(k)
+    count = len(self._passages)
+    if min(k, count) > self.rescored:
+      raise UserError(
+          f'{k} hits a query are asked for, and the codec'
+          f' {self._passages.codec.name} scores {self.rescored} again. Ask for'
+          f' fewer, or take binary:{min(k, count)}.'
+      )
+    found = self.hits(queries, self.rescored, self.rescored)
+    return Ranking(*(part[:, :k] for part in found))
+
+  def hits(self, queries: np.ndarray, rescored: int, count: int) -> Ranking:
+    """The best of the first step, in the order of the second as far as it goes.
+
+    Args:
+      queries: float32 [Q, D].
+      rescored: how many of the best are scored again; those behind keep their
+        order, and their scores have no meaning.
+      count: of all.
+    """
+    first = self._first.top_k(queries, count)
+    if not rescored:
+      return first
+    near, rest = np.split(first.indices, [rescored], axis=1)
+    own = self._passages.codec.queries(np.asarray(queries, np.float32))
+    scores = ranking_lib.of_candidates(own, self._passages, near)
+    best = best_hits(scores, near, self._ids, near.shape[1])
+    return Ranking(
+        np.concatenate([best.scores, first.scores[:, rescored:]], axis=1),
+        np.concatenate([best.indices, rest], axis=1),
+    )
+
+  def gold_ranks(
+      self,
+      queries: np.ndarray,
+      gold: Sequence[Sequence[int]],
+      self_hits: np.ndarray | None = None,
+  ) -> np.ndarray:
+    """The rank of each query's best relevant passage, from 1; 0 for none.
+
+    See `ExactSearch.gold_ranks`.
+    """
+    ranks = self._first.gold_ranks(queries, gold, self_hits)
+    near = np.flatnonzero((ranks > 0) & (ranks <= self.rescored))
+    if not len(near):
+      return ranks
+    found = self.top_k(queries[near], self.rescored)
+    if self_hits is not None:
+      found = ranking_lib.without(found, self_hits[near])
+    for query, hits in zip(near, found.indices):
+      places = np.flatnonzero(np.isin(hits, gold[query]))
+      if len(places):
+        ranks[query] = places[0] + 1
+    return ranks
+
+
+def search_of(
+    passages: Any,
+    ids: Sequence[str],
+    mesh: jax.sharding.Mesh | None = None,
+) -> ExactSearch | TwoSteps:
+  """What searches passages, by what they are: vectors, codes, codes of bits."""
+  codec = getattr(passages, 'codec', None)
+  if codec is not None and codec.rescored is not None:
+    return TwoSteps(passages, ids, mesh)
+  return ExactSearch(passages, ids, mesh)

@@ -1,0 +1,323 @@
+"""Codecs against NumPy and faiss, and the search through them."""
+
+import faiss
+import jax
+import numpy as np
+import pytest
+
+from dualenc_jax import compression
+from dualenc_jax.compression import codec_file, Coded
+from dualenc_jax.errors import UserError
+from dualenc_jax.search.two_steps import search_of, TwoSteps
+
+N, D, Q = 3001, 24, 9
+NAMES = (
+    'fp32', 'fp16', 'bf16', 'int8', 'int8:uniform', 'int8:q0.9', 'pca:8',
+    'pca:8:centred', 'pca:8:queries', 'truncate:8', 'rotated:1', 'rotated:3',
+    'rotated:4', 'rotated:8', 'pq:6', 'pq:6x4', 'pq:6x3', 'opq:8x4', 'sign',
+    'hamming', 'truncate:12+int8', 'pca:12+sign',
+)  # yapf: disable
+
+
+@pytest.fixture(scope='module')
+def vectors():
+  rng = np.random.default_rng(0)
+  found = rng.normal(size=(N, D)) * np.linspace(1, 0.2, D) + 0.1
+  found /= np.linalg.norm(found, axis=1, keepdims=True)
+  # Some are equal, so that ids have to decide.
+  found[2000:2500] = found[1000:1500]
+  return found.astype(np.float32)
+
+
+@pytest.fixture(scope='module')
+def queries(vectors):
+  rng = np.random.default_rng(1)
+  found = vectors[::331][:Q] + 0.1 * rng.normal(size=(Q, D))
+  return found.astype(np.float32)
+
+
+IDS = [f'p{i * 7919 % N}' for i in range(N)]
+
+
+def trained(name, vectors, queries):
+  return compression.spec(name).fit(vectors, queries, seed=3)
+
+
+def unpacked_by_hand(codes, bits, count):
+  """Whole numbers of `bits` bits, lowest first, by Python's integers."""
+  out = np.empty((len(codes), count), int)
+  for row, code in enumerate(codes):
+    number = int.from_bytes(code.tobytes(), 'little')
+    for i in range(count):
+      out[row, i] = number >> (bits * i) & (2**bits - 1)
+  return out
+
+
+def decoded_by_hand(codec, codes):
+  """What codes stand for, float64, from the arrays of the codec alone."""
+  q = codec.quantiser
+  match type(q).__name__:
+    case 'Floats':
+      return codes.astype(np.float64)
+    case 'Int8':
+      return np.float64(q.low) + np.float64(q.step) * (codes + 0.5)
+    case 'Levels':
+      return np.float64(q.levels)[unpacked_by_hand(codes, q.bits, q.dim)]
+    case 'Product':
+      numbers = unpacked_by_hand(codes, q.bits, q.parts)
+      parts = [np.float64(q.score)[m, numbers[:, m]] for m in range(q.parts)]
+      return np.concatenate(parts, axis=1)
+  signs = np.empty((len(codes), q.dim))
+  for d in range(q.dim):
+    signs[:, d] = np.where(codes[:, d // 8] >> (7 - d % 8) & 1, 1.0, -1.0)
+  return signs
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_scores_are_products_with_what_codes_stand_for(name, vectors, queries):
+  codec = trained(name, vectors, queries)
+  codes = codec.encode(vectors[:500])
+  assert codes.nbytes == 500 * codec.bytes_per_passage
+  own = codec.queries(queries)
+  by_hand = decoded_by_hand(codec, codes)
+  expected = own.astype(np.float64) @ by_hand.T
+  scale = np.linalg.norm(own, axis=1)[:, None] * np.linalg.norm(
+      by_hand, axis=1
+  )
+  found = np.asarray(codec.scores(queries, codes))
+  assert found.dtype == np.float32
+  assert np.max(np.abs(found - expected) / scale) < 1e-6
+  np.testing.assert_allclose(codec.decode(codes), by_hand, rtol=2e-7)
+
+
+# The queries of hamming are signs, and no unit vectors.
+@pytest.mark.parametrize('name', [n for n in NAMES if n != 'hamming'])
+def test_devices_decode_to_the_bits_of_the_host(name, vectors, queries):
+  codec = trained(name, vectors, queries)
+  codes = codec.encode(vectors[:300])
+  host = codec.decode(codes)
+  units = np.eye(host.shape[1], dtype=np.float32)
+  found = np.asarray(jax.jit(lambda q, c: q.scores(units, c))(
+      codec.quantiser, codes
+  ))
+  np.testing.assert_array_equal(found.T, host)
+  lengths = np.linalg.norm(host.astype(np.float64), axis=1)
+  bound = codec.quantiser.norm_bound
+  assert bound is None or lengths.max() <= bound * (1 + 1e-12)
+
+
+def ranked_by_hand(scores):
+  """Rows by score, then id, both descending, of each query."""
+  rows = sorted(range(N), key=lambda i: IDS[i], reverse=True)
+  rows = np.array(rows)
+  return np.stack([rows[np.argsort(-s[rows], kind='stable')] for s in scores])
+
+
+@pytest.mark.parametrize('devices', [1, 3, 8])
+@pytest.mark.parametrize(
+    'name',
+    ['int8', 'rotated:2', 'pq:6x4', 'opq:8x4', 'sign', 'hamming', 'bf16'],
+)
+def test_the_same_hits_on_any_mesh(name, devices, vectors, queries):
+  codec = trained(name, vectors, queries)
+  store = Coded(codec, codec.encode(vectors))
+  mesh = jax.sharding.Mesh(np.array(jax.devices()[:devices]), ('data',))
+  search = search_of(store, IDS, mesh)
+  exact = codec.queries(queries).astype(np.float64) @ decoded_by_hand(
+      codec, store.codes
+  ).T
+  expected = ranked_by_hand(exact.astype(np.float32))
+  found = search.top_k(queries, 60)
+  np.testing.assert_array_equal(found.indices, expected[:, :60])
+  gold = [[int(rows[5 * i + 70]), int(rows[-1])] for i, rows in
+          enumerate(expected)]
+  np.testing.assert_array_equal(
+      search.gold_ranks(queries, gold), [5 * i + 71 for i in range(Q)]
+  )
+
+
+@pytest.mark.parametrize('devices', [1, 8])
+@pytest.mark.parametrize('rescored', [1, 40, 900, N, 10 * N])
+def test_two_steps(rescored, devices, vectors, queries):
+  codec = trained(f'binary:{rescored}', vectors, queries)
+  store = Coded(codec, codec.encode(vectors))
+  mesh = jax.sharding.Mesh(np.array(jax.devices()[:devices]), ('data',))
+  search = search_of(store, IDS, mesh)
+  assert isinstance(search, TwoSteps)
+  signs = np.where(vectors >= 0, 1.0, -1.0)
+  by_hamming = ranked_by_hand(np.where(queries >= 0, 1.0, -1.0) @ signs.T)
+  exact = (queries.astype(np.float64) @ signs.T).astype(np.float32)
+  expected = []
+  for scores, first in zip(exact, by_hamming):
+    near = set(first[:rescored].tolist())
+    best = [row for row in ranked_by_hand([scores])[0] if row in near]
+    expected.append([*best, *first[rescored:]])
+  count = min(rescored, N)
+  found = search.top_k(queries, count)
+  np.testing.assert_array_equal(found.indices, np.array(expected)[:, :count])
+  gold = [[int(rows[3 * i]), int(rows[N - 1])] for i, rows in
+          enumerate(expected)]
+  np.testing.assert_array_equal(
+      search.gold_ranks(queries, gold), [3 * i + 1 for i in range(Q)]
+  )
+  if rescored < N:
+    with pytest.raises(UserError, match=f'take binary:{rescored + 1}'):
+      search.top_k(queries, rescored + 1)
+
+
+def test_int8_is_that_of_faiss(vectors):
+  codec = compression.spec('int8').fit(vectors)
+  index = faiss.IndexScalarQuantizer(D, faiss.ScalarQuantizer.QT_8bit)
+  index.train(vectors)
+  theirs = index.sa_encode(vectors)
+  ours = codec.encode(vectors)
+  # Steps are rounded up by at most 2^-15.
+  assert np.abs(theirs.astype(int) - ours).max() <= 1
+  assert np.mean(theirs != ours) < 0.01
+  error = np.abs(codec.decode(ours) - vectors)
+  assert np.all(error <= 0.5 * codec.quantiser.step * (1 + 1e-5))
+
+
+def test_one_range_for_all(vectors):
+  quantiser = compression.spec('int8:uniform').fit(vectors).quantiser
+  assert np.ptp(quantiser.low) == np.ptp(quantiser.step) == 0
+  assert quantiser.low[0] == vectors.min()
+
+
+def test_quantiles_leave_out_what_lies_far_out(vectors):
+  outlier = np.concatenate([vectors, np.full((1, D), 9, np.float32)])
+  whole = compression.spec('int8').fit(outlier)
+  middle = compression.spec('int8:q0.98').fit(outlier)
+
+  def error(codec):
+    return np.abs(codec.decode(codec.encode(vectors)) - vectors).mean()
+
+  assert error(middle) < error(whole) / 4
+  assert middle.encode(outlier[-1:]).min() == 255
+
+
+def test_constant_dimensions(vectors):
+  flat = vectors.copy()
+  flat[:, 3] = 0.25
+  for name in ('int8', 'pq:6x4', 'opq:6x4', 'rotated:4', 'pca:8', 'sign'):
+    codec = compression.spec(name).fit(flat)
+    decoded = codec.decode(codec.encode(flat))
+    assert np.isfinite(decoded).all(), name
+    if name == 'int8':
+      np.testing.assert_array_equal(decoded[:, 3], 0.25)
+
+
+def test_zero_is_a_one_on_both_sides():
+  codec = compression.spec('hamming').fit(np.ones((2, 8), np.float32))
+  zeros = np.zeros((1, 8), np.float32)
+  assert codec.encode(zeros) == 255
+  np.testing.assert_array_equal(codec.queries(-zeros), np.ones((1, 8)))
+
+
+def test_truncation_is_of_length_one(vectors, queries):
+  codec = compression.spec('truncate:8').fit(vectors)
+  expected = vectors[:, :8].astype(np.float64)
+  expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+  np.testing.assert_allclose(codec.encode(vectors), expected, atol=1e-7)
+  np.testing.assert_allclose(
+      np.linalg.norm(codec.queries(queries), axis=1), 1, atol=1e-6
+  )
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_files(name, vectors, queries, tmp_path):
+  codec = trained(name, vectors, queries)
+  path = tmp_path / codec_file.FILE
+  codec_file.write(path, codec)
+  again, digest = codec_file.read(path)
+  assert (again.name, again.dim, again.rescored) == (codec.name, D, None)
+  codes = codec.encode(vectors)
+  assert codes.dtype == again.encode(vectors).dtype
+  np.testing.assert_array_equal(codes, again.encode(vectors))
+  np.testing.assert_array_equal(codec.decode(codes), again.decode(codes))
+  np.testing.assert_array_equal(codec.queries(queries), again.queries(queries))
+  assert codec_file.read(path)[1] == digest and len(digest) == 64
+
+
+def test_files_that_are_none(vectors, tmp_path):
+  path = tmp_path / codec_file.FILE
+  codec_file.write(path, compression.spec('pq:6x4').fit(vectors))
+  whole = path.read_bytes()
+  path.write_bytes(whole[:-10])
+  with pytest.raises(UserError, match='damaged or was cut'):
+    codec_file.read(path)
+  path.write_bytes(whole.replace(b'dualenc-codec', b'another-codec'))
+  with pytest.raises(UserError, match='no codec of an index'):
+    codec_file.read(path)
+  path.unlink()
+  with pytest.raises(UserError, match='cannot be read'):
+    codec_file.read(path)
+
+
+@pytest.mark.parametrize(
+    'name, message',
+    [
+        ('int9', "called 'int9'. Did you mean 'int8'"),
+        ('pq', "'pq': expected pq:96 or pq:96x6"),
+        ('pq:x8', "'pq:x8': expected pq:96"),
+        ('pca:0', "'pca:0': expected pca:256"),
+        ('int8:q1.5', "'int8:q1.5': expected int8, int8:uniform"),
+        ('int8:qx', "'int8:qx': expected int8"),
+        ('pq:8+int8', 'nothing can stand behind pq:8'),
+        ('binary:none', "'binary:none': expected binary or binary:200"),
+        ('', "No codec is called ''"),
+    ],
+)
+def test_names_that_are_none(name, message):
+  with pytest.raises(UserError, match=message):
+    compression.spec(name)
+
+
+@pytest.mark.parametrize(
+    'name, message',
+    [
+        ('pq:7', 'does not divide it. Take 4 or 6 or 8'),
+        ('pq:6x9', 'pq of 9 bits: expected 1 to 8'),
+        ('pca:25', 'of dim 24: expected at most 24'),
+        ('truncate:25', 'of dim 24: expected at most 24'),
+        ('rotated:9', 'rotated of 9 bits'),
+        ('pca:8:queries', 'trained with queries, and there are none'),
+    ],
+)
+def test_sizes_that_do_not_suit(name, message, vectors):
+  with pytest.raises(UserError, match=message):
+    compression.spec(name).fit(vectors)
+
+
+def test_too_few_vectors(vectors):
+  with pytest.raises(UserError, match='100 vectors for 256 centroids'):
+    compression.spec('pq:6').fit(vectors[:100])
+
+
+def test_vectors_that_are_not_finite(vectors):
+  broken = vectors.copy()
+  broken[7, 3] = np.nan
+  for name in ('int8', 'pq:6x4', 'pca:8', 'rotated:2'):
+    with pytest.raises(UserError, match='row 7 .*NaN'):
+      compression.spec(name).fit(broken)
+
+
+def test_beyond_float16(vectors):
+  large = vectors.copy()
+  large[5, 2] = 7e4
+  codec = compression.spec('fp16').fit(large)
+  with pytest.raises(UserError, match='row 5 .*7e\\+04.*float16 ends at 65504'):
+    codec.encode(large)
+  codec = compression.spec('bf16').fit(large)
+  assert np.isfinite(codec.decode(codec.encode(large))).all()
+
+
+def test_of_another_dim(vectors, queries):
+  codec = compression.spec('int8').fit(vectors)
+  with pytest.raises(UserError, match=r'trained for \[rows, 24\]'):
+    codec.encode(vectors[:, :12])
+  search = search_of(Coded(codec, codec.encode(vectors)), IDS)
+  with pytest.raises(UserError, match='query embeddings have dim 12'):
+    search.top_k(queries[:, :12], 3)
+  with pytest.raises(UserError, match='codes are uint8'):
+    Coded(codec, codec.encode(vectors)[:, :12])
