@@ -66,6 +66,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         teacher,
         args.rerank_depth,
         codecs,
+        model.experiment,
     )
     name = evaluate.folder_name(task, split, options)
     if options.index_dir and len(chosen) > 1:

@@ -59,6 +59,8 @@ class Options:
     teacher: re-ranks the model's hits: a cross-encoder, or a file of scores.
     rerank_depth: hits of a query that it scores.
     codecs: measured on the model's embeddings.
+    trained_on: whose training queries are for codecs that learn from queries;
+      None for the evaluated task's.
   """
 
   k: int = 1000
@@ -68,6 +70,7 @@ class Options:
   teacher: Teacher | pathlib.Path | None = None
   rerank_depth: int = 100
   codecs: Sequence[Spec] = ()
+  trained_on: Experiment | None = None
 
   @property
   def depth(self) -> int:
@@ -164,7 +167,7 @@ def evaluate(
         {**facts, **own},
         options.k,
         options.depth,
-        lambda: _training_queries(model, experiment),
+        lambda: _training_queries(model, options.trained_on or experiment),
     )
     print(table_lib.text(table))
   if new is not None:

@@ -1,0 +1,177 @@
+"""Codecs through the commands: encode, search, evaluate, Retriever."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import tiny_beir
+import tiny_evaluation
+
+from dualenc_jax import Retriever
+from dualenc_jax.commands import cli, encode, search
+from dualenc_jax.errors import UserError
+from dualenc_jax.index import Index
+
+CODECS = 'fp16,int8,pca:8,pca:8:queries,rotated:4,pq:4x2,opq:4x2,sign,binary'
+
+
+@pytest.fixture(scope='module')
+def model(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('run')
+  tiny_beir.make_large().write(folder / 'data' / 'beir' / 'scifact')
+  return tiny_evaluation.link_model(folder)
+
+
+@pytest.fixture(scope='module')
+def whole(model):
+  folder = model.parent / 'whole'
+  encode.main([f'--model_dir={model}', f'--index_dir={folder}'])
+  return Index.open(folder)
+
+
+def encoded(model, folder, codec, *more):
+  encode.main([
+      f'--model_dir={model}', f'--index_dir={folder}', f'--codec={codec}',
+      '--shard_size=20', *more,
+  ])  # yapf: disable
+  return Index.open(folder)
+
+
+@pytest.mark.parametrize('codec', ['int8', 'pq:4x2', 'binary', 'bf16'])
+def test_an_index_of_codes_is_searched(codec, model, whole, tmp_path, capsys):
+  index = encoded(model, tmp_path / 'index', codec)
+  vectors = whole.embeddings[:].astype(np.float64)
+  retriever = Retriever.from_dir(model, index=tmp_path / 'index')
+  query = 'parse a date'
+  hits = retriever.find([query], k=3)[0]
+  queries = retriever.encode_queries([query])
+  stored = index.embeddings
+  if codec == 'bf16':
+    assert stored.dtype.name == 'bfloat16'
+    scores = queries.astype(np.float64) @ stored[:].astype(np.float64).T
+  else:
+    own = stored.codec.queries(queries).astype(np.float64)
+    scores = own @ stored[:].astype(np.float64).T
+    # It was trained on these very vectors.
+    again = stored.codec.encode(whole.embeddings[:])
+    np.testing.assert_array_equal(again, stored.codes[:])
+  best = np.sort(scores[0])[::-1][:3]
+  np.testing.assert_allclose([hit.score for hit in hits], best, rtol=1e-5)
+  if codec in ('int8', 'bf16'):
+    np.testing.assert_allclose(scores, queries @ vectors.T, atol=0.01)
+  capsys.readouterr()
+  search.main([
+      f'--model_dir={model}', f'--index_dir={tmp_path / "index"}', '--k=3',
+      query,
+  ])  # yapf: disable
+  shown = capsys.readouterr().out.splitlines()
+  assert [line.split()[0] for line in shown[1:]] == [
+      f'{hit.score:.3f}' for hit in hits
+  ]
+
+
+def test_it_is_gone_on_with(model, tmp_path, monkeypatch):
+  whole = encoded(model, tmp_path / 'whole', 'pq:4x2')
+  encode.main([
+      f'--model_dir={model}', f'--index_dir={tmp_path / "shared"}',
+      '--codec=pq:4x2', '--shard_size=20', '--host_index=1', '--host_count=2',
+  ])  # yapf: disable
+  half = tmp_path / 'shared.partial'
+  first = (half / 'codec.safetensors').read_bytes()
+  index = encoded(model, tmp_path / 'shared', 'pq:4x2')
+  assert (index.folder / 'codec.safetensors').read_bytes() == first
+  np.testing.assert_array_equal(
+      index.embeddings.codes[:], whole.embeddings.codes[:]
+  )
+  with pytest.raises(UserError, match="codec is 'pq:4x2', expected 'int8'"):
+    encoded(model, tmp_path / 'shared', 'int8')
+  assert encoded(model, tmp_path / 'shared', 'int8', '--overwrite').header.codec
+
+
+def test_a_saved_retriever_keeps_its_codes(model, tmp_path):
+  encoded(model, tmp_path / 'index', 'opq:4x2')
+  retriever = Retriever.from_dir(model, index=tmp_path / 'index')
+  retriever.save(tmp_path / 'saved')
+  again = Retriever.from_dir(tmp_path / 'saved')
+  queries = ['parse a date', 'open a file']
+  for hybrid in (None, 0.5):
+    one, other = (r.search(queries, 5, hybrid) for r in (retriever, again))
+    np.testing.assert_array_equal(one.ids, other.ids)
+    np.testing.assert_allclose(one.scores, other.scores, atol=1e-6)
+
+
+def test_wrong_codecs(model, tmp_path, capsys):
+  index = f'--index_dir={tmp_path / "index"}'
+  assert cli.main([
+      'encode', f'--model_dir={model}', index, '--codec=pq:5'
+  ]) == 2
+  assert 'the number of parts does not divide it' in capsys.readouterr().err
+  assert cli.main([
+      'encode', f'--model_dir={model}', index, '--codec=pq:4'
+  ]) == 2
+  assert '96 vectors for 256 centroids' in capsys.readouterr().err
+  assert cli.main([
+      'encode', f'--model_dir={model}', index, '--codec=fp8'
+  ]) == 2
+  assert "No codec is called 'fp8'" in capsys.readouterr().err
+  assert not (tmp_path / 'index').exists()
+
+
+def test_codecs_in_one_table(model, tmp_path, capsys):
+  output = tiny_evaluation.run(model, tmp_path / 'out', f'--codecs={CODECS}')
+  with (output / 'codecs' / 'codecs.csv').open() as file:
+    rows = {row['codec']: row for row in csv.DictReader(file)}
+  assert list(rows) == ['fp32', *CODECS.split(',')]
+  plain = tiny_evaluation.result_of(output)['metrics']
+  dim = int(rows['int8']['bytes_per_passage'])
+  sizes = {
+      'fp32': 4 * dim, 'fp16': 2 * dim, 'int8': dim, 'pca:8': 32,
+      'pca:8:queries': 32, 'rotated:4': dim / 2, 'pq:4x2': 1, 'opq:4x2': 1,
+      'sign': dim / 8, 'binary': dim / 8,
+  }  # yapf: disable
+  for name, row in rows.items():
+    assert float(row['bytes_per_passage']) == sizes[name]
+    assert float(row['compression']) == pytest.approx(
+        4 * dim / sizes[name], rel=1e-5
+    )
+    assert (row['p'] == '') == (name == 'fp32')
+    if name != 'fp32':
+      folder = output / 'codecs' / name.replace(':', '-')
+      own = tiny_evaluation.result_of(folder)
+      assert own['codec'] == name
+      assert own['metrics']['nDCG@10'] == pytest.approx(
+          float(row['nDCG@10']), rel=1e-5
+      )
+  assert plain['nDCG@10'] == pytest.approx(
+      float(rows['fp32']['nDCG@10']), rel=1e-5
+  )
+  shown = capsys.readouterr().out
+  assert 'Codecs on beir-scifact test' in shown and 'rotated:4' in shown
+  for stem in ('codecs-bytes', 'codecs-two-steps'):
+    assert (output / 'codecs' / f'{stem}.png').stat().st_size > 1000
+  # An evaluation without them leaves none that are not its own.
+  tiny_evaluation.run(model, output)
+  assert not (output / 'codecs').exists()
+
+
+def test_two_steps_need_the_depth(model, tmp_path, capsys):
+  with pytest.raises(UserError, match='100'):
+    tiny_evaluation.run(model, tmp_path / 'out', '--codecs=binary:5')
+
+
+def test_an_index_of_codes_is_evaluated(model, tmp_path):
+  data = model.parent / 'data'
+  index = tmp_path / 'index'
+  encode.main([
+      f'--model_dir={model}', '--gin_file=tasks/beir.gin',
+      '--gin.BEIR_SET=scifact', '--gin.BEIR_TOLERANCE=1.0',
+      f'--gin.DATA_ROOT={data}', f'--index_dir={index}', '--codec=pq:4x2',
+  ])  # yapf: disable
+  codes = tiny_evaluation.run(
+      model, tmp_path / 'codes', f'--index_dir={index}'
+  )
+  table = tiny_evaluation.run(model, tmp_path / 'out', '--codecs=pq:4x2')
+  one = json.loads((codes / 'metrics.json').read_text())['metrics']
+  other = tiny_evaluation.result_of(table / 'codecs' / 'pq-4x2')['metrics']
+  assert one == other
