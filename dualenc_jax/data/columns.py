@@ -17,6 +17,8 @@ from dualenc_jax.errors import UserError
 TEXT = 'text'
 # What a batch has beside `arrays`: its texts.
 ROWS = ('queries', 'passages', 'pairs')
+# What the train step adds: optimizer steps taken so far, int32 [].
+STEP = 'step'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +120,7 @@ def extra(datasets: Iterable[Any]) -> tuple[Column, ...]:
   for dataset in datasets:
     for column in dataset.extra_columns:
       other = found.setdefault(column.name, column)
-      if column.name in (*used, *ROWS) or (
+      if column.name in (*used, *ROWS, STEP) or (
           column.form != other.form
       ):
         raise UserError(

@@ -12,6 +12,7 @@ are computed is said by a `Similarity`, which `evaluate` gives to any `Loss`.
 from dualenc_jax.losses.blocks import query_blocks
 from dualenc_jax.losses.compose import AtTemperature, Sum
 from dualenc_jax.losses.distill import Distill, MarginMSE
+from dualenc_jax.losses.hashed import Hashed
 from dualenc_jax.losses.in_batch_softmax import InBatchSoftmax
 from dualenc_jax.losses.lists import (
   ListLoss,
@@ -39,6 +40,7 @@ __all__ = [
     'Distill',
     'Embeddings',
     'evaluate',
+    'Hashed',
     'InBatchSoftmax',
     'init',
     'LearnableTemperature',

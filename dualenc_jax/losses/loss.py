@@ -41,6 +41,8 @@ class Embeddings(NamedTuple):
       its own, which stands in where there are fewer.
     columns: the other columns of the batch by name, see `data.columns`: [B] of
       pairs, [B, 1 + K] of passages and their hard negatives.
+    step: optimizer steps taken so far, int32 [], as the train step says; None
+      of a batch by itself.
   """
 
   query: jax.Array
@@ -52,6 +54,7 @@ class Embeddings(NamedTuple):
   negative_valid: jax.Array | None = None
   positive_ids: jax.Array | None = None
   columns: Mapping[str, jax.Array] = {}
+  step: jax.Array | None = None
 
   @classmethod
   def of_batch(
@@ -65,11 +68,12 @@ class Embeddings(NamedTuple):
       passages: [B, 1 + K, D], the positive first.
     """
     known = columns_lib.arrays(1, 1, (), 1)
-    found = {n: batch[n] for n in cls._fields if n in known and n in batch}
+    own = (*known, columns_lib.STEP)
+    found = {n: batch[n] for n in cls._fields if n in own and n in batch}
     found['columns'] = {
         name: values
         for name, values in batch.items()
-        if name not in (*known, *columns_lib.ROWS)
+        if name not in (*own, *columns_lib.ROWS)
     }
     if passages.shape[1] > 1:
       found['negatives'] = passages[:, 1:]
@@ -125,7 +129,7 @@ class Embeddings(NamedTuple):
         'weights': [(size,)],
     }
     arrays = {**self._asdict(), **self.columns}
-    del arrays['query'], arrays['columns']
+    del arrays['query'], arrays['columns'], arrays['step']
     for name, array in arrays.items():
       shapes = expected.get(name, [(size,), (size, 1 + self.num_negatives)])
       if array is not None and array.shape not in shapes:
@@ -219,7 +223,9 @@ def _read(loss: Loss, columns: Mapping[str, np.ndarray]) -> set[str]:
   def value():
     vector = jnp.ones((size, 2))
     hard = jnp.ones((size, k, 2)) if k else None
-    batch = Embeddings(vector, vector, hard, columns=recording, **ids)
+    batch = Embeddings(
+        vector, vector, hard, columns=recording, step=jnp.int32(0), **ids
+    )
     return loss(loss.init(), batch, Similarity())[0]
 
   jax.eval_shape(value)
@@ -320,23 +326,23 @@ def metrics_of_batch(
     B x B array; norm_error if it is asked for.
   """
   query, passage = batch.query, batch.passage
-  size = query.shape[0]
-  pairs = max(size * (size - 1.0), 1.0)
-
-  def off_diagonal(a, b):
-    everything = jnp.dot(a.sum(0), b.sum(0), precision='highest')
-    return (everything - jnp.sum(a * b)) / pairs
-
   result = {
       'temperature': jnp.asarray(similarity.temperature, jnp.float32),
       'positive_similarity': mean(batch, positive_similarity(batch)),
-      'query_passage_similarity': off_diagonal(query, passage),
-      'query_query_similarity': off_diagonal(query, query),
-      'passage_passage_similarity': off_diagonal(passage, passage),
+      'query_passage_similarity': mean_of_distinct(query, passage),
+      'query_query_similarity': mean_of_distinct(query, query),
+      'passage_passage_similarity': mean_of_distinct(passage, passage),
   }
   if similarity.check_norms:
     result['norm_error'] = norm_error(batch)
   return result
+
+
+def mean_of_distinct(a: jax.Array, b: jax.Array) -> jax.Array:
+  """Mean of a_i . b_j over i != j, of two [B, D]; nothing is B x B."""
+  size = a.shape[0]
+  everything = jnp.dot(a.sum(0), b.sum(0), precision='highest')
+  return (everything - jnp.sum(a * b)) / max(size * (size - 1.0), 1.0)
 
 
 def norm_error(batch: Embeddings) -> jax.Array:

@@ -103,7 +103,8 @@ class Contrastive(OfTowers):
     vectors = {name: getattr(embeddings, name) for name in names}
 
     def value(params, vectors, rest):
-      return self.value(params, rest._replace(**vectors))
+      step = jnp.zeros((), jnp.int32)
+      return self.value(params, rest._replace(step=step, **vectors))
 
     return value, params.get('loss', {}), vectors, embeddings
 

@@ -80,7 +80,8 @@ class Objective(Protocol):
 
     Args:
       params: what `init` returned without boxes, as trained so far.
-      batch: of `batches`, on the mesh.
+      batch: of `batches`, on the mesh. The train step gives a mapping `step`,
+        too, int32 [], the steps taken so far.
       key: of dropout; None for none.
 
     Returns:

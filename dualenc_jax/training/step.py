@@ -1,6 +1,6 @@
 """Optimizer and train step: from a batch on the mesh to new parameters."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
 import math
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from dualenc_jax.data.columns import STEP
 from dualenc_jax.errors import UserError
 from dualenc_jax.objectives import Objective
 from dualenc_jax.parallel import partitioning
@@ -137,7 +138,8 @@ def plan(
   """Traces parameters and optimizer state; computes nothing.
 
   `memory` is the objective's, abstract; at first it is zeros. Dropout of step k
-  depends on (seed, k) alone. Beside the objective's metrics come
+  depends on (seed, k) alone. A batch that is a mapping has k, too, as `step`,
+  for what changes with it. Beside the objective's metrics come
   `gradient_norm`, `learning_rate` and `gradient_squares`, the squared norm of
   each gradient in the order of `partitioning.leaf_paths(params)`.
 
@@ -164,6 +166,8 @@ def plan(
   def train_step(state: TrainState, batch: Any):
     # Of the generators only this one draws a row's mask by its key alone.
     dropout = jax.random.fold_in(key(impl='threefry2x32'), state.step)
+    if isinstance(batch, Mapping):
+      batch = {STEP: state.step, **batch}
 
     def value(params):
       value, *rest = objective.step(params, state.memory, batch, dropout)

@@ -1,0 +1,264 @@
+"""BPR (Yamada et al. 2021): embeddings that keep their order as bits."""
+
+from collections.abc import Mapping
+import dataclasses
+import math
+import numbers
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.losses import blocks, loss as loss_lib
+from dualenc_jax.losses.in_batch_softmax import InBatchSoftmax
+from dualenc_jax.losses.loss import Embeddings, Loss, mean, Params, Result
+from dualenc_jax.losses.score_matrix import combine, Partition
+from dualenc_jax.losses.similarity import Similarity
+
+TOWERS = ('query', 'passage', 'negatives')
+# The candidates of step one of a search; hard negatives are among them.
+_BLOCKS = (blocks.QUERY_PASSAGES, blocks.QUERY_HARD)
+# A bit is saturated beyond it: tanh has less than a fifth of its slope at 0.
+_SATURATED = 0.9
+
+
+@dataclasses.dataclass(frozen=True)
+class Hashed:
+  """L_dense + L_cand of Yamada et al. 2021 (Thakur et al. 2022, equation 1).
+
+  The code of a text is the sign of its embedding x, sign(0) = +1. While it
+  trains, t steps on,
+
+    h(x) = tanh(beta_t sqrt(D) x),  beta_t = sqrt(1 + gamma (start + t)),
+
+  stands in for it. The factor sqrt(D) is that of rows of norm one, whose
+  components are of the order 1/sqrt(D): without it tanh would stay linear for
+  thousands of steps. Passages and hard negatives are hashed in both parts;
+  queries are in the second alone, as a search has them: it finds candidates by
+  codes, and orders them by the dense query.
+
+  L_dense is any loss of e(q) and h(p) / sqrt(D), whose norm is 1 once all bits
+  are saturated. Its scores, e(q) . h(p) / sqrt(D) / temperature, are the
+  paper's at the temperature 1 / sqrt(D), and the paper's loss is
+  `InBatchSoftmax(bidirectional=False)`. With `MarginMSE` it is BPR's part in
+  GPL, of the passage and the hard negatives of each query.
+
+  L_cand is the mean over pairs i, and over all p_j but p_i and all hard
+  negatives, of
+
+    max(0, alpha - h(q_i) . h(p_i) + h(q_i) . h(p_j)).
+
+  As in the paper these products are of codes of +-1, from -D to D, whatever
+  the temperature: a bit that differs takes 2 off, so that with alpha = 2 the
+  positive is to be nearer by one bit. What is no negative elsewhere is none
+  here: see `Similarity`; for its `false_negative_margin` cosines are
+  h(q) . h(p) / D here.
+
+  Attributes:
+    dense: the loss of dense queries and hashed passages.
+    alpha: margin of the codes' products, 2 in the paper.
+    gamma: how fast tanh comes closer to the sign; 0 keeps beta at 1.
+    start: steps that a model had behind it when this run began, so that beta
+      goes on from there. A run that is resumed knows its own steps.
+    straight_through: the codes themselves, with the gradient of tanh.
+  """
+
+  dense: Loss = InBatchSoftmax()
+  alpha: float = 2.0
+  gamma: float = 0.1
+  start: int = 0
+  straight_through: bool = False
+
+  def __post_init__(self):
+    loss_lib.check('Hashed.dense', self.dense)
+    for field in ('alpha', 'gamma', 'start'):
+      value = getattr(self, field)
+      whole = field == 'start'
+      kind = numbers.Integral if whole else numbers.Real
+      is_number = isinstance(value, kind) and type(value) is not bool
+      if not (is_number and math.isfinite(value) and value >= 0):
+        raise UserError(
+            f'Hashed.{field} (HASH_{field.upper()}) is {value!r}; expected a'
+            f' {"whole" if whole else "finite"} number, 0 or more.'
+        )
+    if type(self.straight_through) is not bool:
+      raise UserError(
+          f'Hashed.straight_through is {self.straight_through!r}; expected'
+          ' True or False.'
+      )
+
+  def init(self) -> Params:
+    """Those of the dense loss."""
+    return self.dense.init()
+
+  def check_columns(self, columns: Mapping[str, np.ndarray]) -> None:
+    """Asks the dense loss; see `loss.check_columns`."""
+    getattr(self.dense, 'check_columns', lambda columns: None)(columns)
+
+  def query_blocks(self) -> tuple[blocks.Block, ...]:
+    """Negatives of the queries in either part."""
+    return tuple(dict.fromkeys((*blocks.query_blocks(self.dense), *_BLOCKS)))
+
+  def chance(self, batch_size: int, num_negatives: int) -> float | None:
+    """The value where all embeddings are one; None if the dense loss has none.
+
+    It holds at any step for L_cand, of which alpha is left; for L_dense as far
+    as its terms are between the towers.
+    """
+    chance = getattr(self.dense, 'chance', lambda *sizes: None)
+    dense = chance(batch_size, num_negatives)
+    return None if dense is None else dense + self.alpha
+
+  def beta(self, step: jax.Array) -> jax.Array:
+    """By what tanh is steepened after so many steps of this run, float32 []."""
+    steps = self.start + step.astype(jnp.float32)
+    return jnp.sqrt(1.0 + self.gamma * steps)
+
+  def __call__(
+      self, params: Params, batch: Embeddings, similarity: Similarity
+  ) -> Result:
+    """Computes both parts; see `Loss`.
+
+    Returns:
+      The loss, and the metrics of the dense part with `dense_loss`,
+      `candidate_loss`, `beta`, and those of `_of_margins` and `_of_bits`.
+
+    Raises:
+      UserError: the batch does not say at which step it is, or what the dense
+        loss raises.
+    """
+    if batch.step is None:
+      raise UserError(
+          'losses.Hashed depends on the step, and the batch has none. The train'
+          ' step of `dualenc train` gives it; by hand, set Embeddings.step, an'
+          ' int32 array of no axes.'
+      )
+    beta, dim = self.beta(batch.step), batch.query.shape[1]
+    vectors = {
+        name: getattr(batch, name)
+        for name in TOWERS
+        if getattr(batch, name) is not None
+    }
+    soft = {
+        name: jnp.tanh(beta * math.sqrt(dim) * x) for name, x in vectors.items()
+    }
+    codes = {name: _signs(x) for name, x in vectors.items()}
+    hashed = batch._replace(**(
+        {k: h + jax.lax.stop_gradient(codes[k] - h) for k, h in soft.items()}
+        if self.straight_through
+        else soft
+    ))
+    dense, metrics = self.dense(
+        params,
+        batch._replace(**{
+            name: getattr(hashed, name) / math.sqrt(dim)
+            for name in vectors
+            if name != 'query'
+        }),
+        similarity,
+    )
+    candidate, of_margins = self._candidate_loss(hashed, similarity)
+    value = dense + candidate
+    return value, {
+        **metrics,
+        **of_margins,
+        **_of_bits(batch, soft, codes),
+        'beta': beta,
+        'dense_loss': dense,
+        'candidate_loss': candidate,
+        'loss': value,
+    }
+
+  def _candidate_loss(
+      self, hashed: Embeddings, similarity: Similarity
+  ) -> Result:
+    """L_cand of hashed vectors, by the primitive of all losses.
+
+    The primitive adds up the scores that are no more than some margin above
+    the positive's. With one more component,
+
+      (-h(q_i), b_i) . (h(p_j), 1) = b_i - h(q_i) . h(p_j),
+      b_i = h(q_i) . h(p_i) - alpha,
+
+    which is -alpha for the positive, and minus the hinge where it is below 0,
+    alpha above that. So the sum up to there is minus the sum of the hinges.
+
+    Returns:
+      L_cand, and `margin_violations`, the share of a query's negatives whose
+      hinge is above 0.
+    """
+    positive = jnp.sum(hashed.query * hashed.passage, axis=1)
+    threshold = positive - self.alpha
+    extended = {
+        name: jnp.concatenate([x, jnp.ones_like(x[..., :1])], axis=-1)
+        for name in TOWERS[1:]
+        if (x := getattr(hashed, name)) is not None
+    }
+    extended['query'] = jnp.concatenate(
+        [-hashed.query, threshold[:, None]], axis=1
+    )
+    batch = hashed._replace(**extended)
+
+    def up_to(margin: float) -> Partition:
+      """Statistics of the scores up to a margin above the positive's."""
+      plain = dataclasses.replace(
+          similarity, temperature=1.0, false_negative_margin=margin
+      )
+      found = blocks.partitions(batch, _BLOCKS, plain, totals=True)
+      return combine([*found.values()])
+
+    inside = up_to(self.alpha)
+    total, count = inside.total, inside.count
+    negatives = count + inside.above
+    if similarity.false_negative_margin is not None:
+      # What is more like the query than its positive has the lowest scores.
+      dim = hashed.query.shape[1]
+      margin = dim * similarity.false_negative_margin
+      false = up_to(min(self.alpha, -margin))
+      total, count = total - false.total, count - false.count
+      negatives -= false.count
+    negatives = jnp.maximum(negatives, 1.0)
+    return mean(hashed, -total / negatives), {
+        'margin_violations': mean(hashed, count / negatives)
+    }
+
+
+def _signs(x: jax.Array) -> jax.Array:
+  """Codes as +-1; of 0, +1, as an index has them."""
+  return jnp.where(x >= 0.0, 1.0, -1.0)
+
+
+def _of_bits(
+    batch: Embeddings,
+    soft: Mapping[str, jax.Array],
+    codes: Mapping[str, jax.Array],
+) -> dict[str, jax.Array]:
+  """What is logged of the codes of a batch.
+
+  Args:
+    batch: B pairs.
+    soft: h of each tower, [B, D] of queries and passages.
+    codes: their signs.
+
+  Returns:
+    saturation: share of |h| > 0.9, of queries and passages.
+    bit_balance: 4/D sum_d P_d (1 - P_d), where P_d is the share of passages
+      whose bit d is 1 (Thakur et al. 2022, equation 3): 1 if all bits are as
+      often 1 as 0, 0 if none ever changes.
+    positive_hamming: mean number of bits that differ between a query and its
+      passage.
+    negative_hamming: between a query and the passage of another.
+  """
+  query, passage = codes['query'], codes['passage']
+  dim = query.shape[1]
+  products = jnp.sum(query * passage, axis=1)
+  hashed = jnp.stack([soft['query'], soft['passage']])
+  return {
+      'saturation': jnp.mean(jnp.abs(hashed) > _SATURATED),
+      'bit_balance': 1.0 - jnp.mean(jnp.square(jnp.mean(passage, axis=0))),
+      'positive_hamming': 0.5 * (dim - mean(batch, products)),
+      'negative_hamming': 0.5 * (
+          dim - loss_lib.mean_of_distinct(query, passage)
+      ),
+  }

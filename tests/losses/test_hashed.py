@@ -1,0 +1,384 @@
+"""BPR's loss against float64 NumPy, pair by pair, dense and by the ring."""
+
+import dataclasses
+import functools
+
+import hlo
+import jax
+from loss_cases import (
+  assert_gradients_close,
+  make_batch,
+  value_of,
+  values_and_gradients,
+)
+import meshes
+import numpy as np
+import pytest
+import reference
+
+from dualenc_jax import losses
+from dualenc_jax.errors import UserError
+from dualenc_jax.losses import (
+  AtTemperature,
+  evaluate,
+  Hashed,
+  InBatchSoftmax,
+  MarginMSE,
+  SamToNe,
+  Similarity,
+  Sum,
+)
+
+TEMPERATURE, STEP = 0.2, 7
+TOWERS = ('query', 'passage', 'negatives')
+# beta of step 7 with the defaults.
+BETA = 1.7**0.5
+
+
+def negatives_of(batch, mask=True):
+  """bool [B, B] and [B, B K]: which passages are a query's negatives."""
+  size, hard = len(batch.ids['query']), len(batch.ids['negatives'])
+  found = np.zeros((size, size), bool), np.zeros((size, hard), bool)
+  for (_, i), _, negatives in reference.query_side(batch, mask):
+    for tower, j in negatives:
+      found[tower == 'negatives'][i, j] = True
+  return found
+
+
+def softmax_part(e, h, masks, weights, temperature=TEMPERATURE):
+  """Two-way softmax of dense queries and hashed passages, equally scaled."""
+  scale = temperature * np.sqrt(e.shape[1])
+  passages, hard = e @ h['passage'].T / scale, e @ h['negatives'].T / scale
+  positive = np.diag(passages)
+  of_query = np.exp(positive) + np.sum(np.exp(passages) * masks[0], axis=1)
+  of_query += np.sum(np.exp(hard) * masks[1], axis=1)
+  of_passage = np.exp(positive) + np.sum(np.exp(passages) * masks[0], axis=0)
+  return np.sum(weights * (np.log(of_query * of_passage) - 2 * positive))
+
+
+def margin_part(h, masks, weights, alpha, limit=np.inf):
+  """The margin loss by two loops; scores above the limit are left out."""
+  dim, total = h['query'].shape[1], 0.0
+  candidates = np.concatenate([h['passage'], h['negatives']])
+  masks = np.concatenate(masks, axis=1)
+  for i, q in enumerate(h['query']):
+    positive = q @ h['passage'][i]
+    scores = candidates[masks[i]] @ q
+    scores = scores[scores - positive <= dim * limit]
+    hinges = [max(0.0, alpha - positive + score) for score in scores]
+    total += weights[i] * np.mean(hinges) if hinges else 0.0
+  return total
+
+
+def slopes(function, vectors):
+  """Central differences of a function of float64 arrays, each in turn."""
+  found = {}
+  for name, x in vectors.items():
+    found[name] = np.zeros_like(x)
+    for place in np.ndindex(x.shape):
+      ends = []
+      for shift in (1e-6, -1e-6):
+        moved = x.copy()
+        moved[place] += shift
+        ends.append(function({**vectors, name: moved}))
+      found[name][place] = (ends[0] - ends[1]) / 2e-6
+  return found
+
+
+@dataclasses.dataclass
+class Expected:
+  dense: float
+  candidate: float
+  gradients: dict
+
+  @property
+  def value(self):
+    return self.dense + self.candidate
+
+
+def expected(batch, beta=BETA, alpha=2.0, weights=None, limit=np.inf,
+             straight_through=False, mask=True):
+  """The loss and its gradient of the vectors, by the rule of the chain."""
+  dim = batch.vectors['query'].shape[1]
+  weights = np.ones(len(batch.ids['query'])) if weights is None else weights
+  weights = weights / np.sum(weights)
+  masks = negatives_of(batch, mask)
+  soft = {k: np.tanh(beta * dim**0.5 * x) for k, x in batch.vectors.items()}
+  hashed = soft
+  if straight_through:
+    hashed = {k: np.where(x >= 0, 1.0, -1.0) for k, x in batch.vectors.items()}
+
+  def dense(h):
+    return softmax_part(h['dense'], h, masks, weights)
+
+  def candidate(h):
+    return margin_part(h, masks, weights, alpha, limit)
+
+  arrays = {**hashed, 'dense': batch.vectors['query']}
+  of_h = slopes(lambda h: dense(h) + candidate(h), arrays)
+  gradients = {
+      k: of_h[k] * beta * dim**0.5 * (1 - h**2) for k, h in soft.items()
+  }
+  gradients['query'] += of_h['dense']
+  return Expected(dense(arrays), candidate(arrays), gradients)
+
+
+def value_and_gradients(loss, batch, step=STEP, **options):
+  """On one device without a mesh."""
+  similarity = Similarity(**{'temperature': TEMPERATURE, **options})
+  function = values_and_gradients({0: (loss, similarity)})
+  batch = batch._replace(step=np.int32(step))
+  (value, metrics), (_, gradients) = jax.device_get(
+      jax.jit(lambda batch: function({}, batch)[0])(batch)
+  )
+  return value, metrics, gradients
+
+
+def check(got, want):
+  (value, metrics), gradients = got
+  np.testing.assert_allclose(value, want.value, rtol=2e-6)
+  np.testing.assert_allclose(metrics['dense_loss'], want.dense, rtol=2e-6)
+  np.testing.assert_allclose(
+      metrics['candidate_loss'], want.candidate, rtol=2e-6
+  )
+  assert_gradients_close(gradients, want.gradients)
+
+
+@functools.cache
+def cases(num_negatives):
+  """Batches without and with duplicates, and what is expected of them."""
+  found = []
+  for duplicates in (False, True):
+    embeddings, batch = make_batch(8, num_negatives, duplicates)
+    weights = np.float32([1, 2, 0.5, 1, 0, 3, 1, 1])
+    embeddings = embeddings._replace(columns={'weights': weights})
+    found.append((embeddings, expected(batch, weights=weights)))
+  return found
+
+
+@pytest.mark.parametrize(
+    'devices, num_negatives, tile',
+    [
+        (1, 1, 3),
+        (2, 0, 3),
+        pytest.param(4, 3, None, marks=pytest.mark.slow),
+        pytest.param(8, 1, 2, marks=pytest.mark.slow),
+    ],
+)
+def test_equals_the_reference_on_every_mesh(devices, num_negatives, tile):
+  function = values_and_gradients({
+      kind: (Hashed(), Similarity(TEMPERATURE, kind, tile))
+      for kind in ('dense', 'ring')
+  })
+  program = meshes.on_mesh(
+      meshes.SmallPartitioner(devices=devices),
+      lambda step, batch: function({}, batch._replace(step=step)),
+  )
+  for embeddings, want in cases(num_negatives):
+    for value, (_, gradients) in jax.device_get(
+        program(np.int32(STEP), embeddings)
+    ).values():
+      check((value, gradients), want)
+
+
+def test_each_query_has_its_own_passage_and_hard_negatives():
+  """Not rows 0 and 1 of the batch for every query, as in published code."""
+  embeddings, batch = make_batch(6, 1)
+  teacher = np.random.default_rng(0).normal(size=(6, 2)).astype(np.float32)
+  embeddings = embeddings._replace(columns={'teacher_scores': teacher})
+  scale = TEMPERATURE * 4
+  e = batch.vectors['query']
+  h = {k: np.tanh(4 * BETA * x) for k, x in batch.vectors.items()}
+  right = np.sum(e * (h['passage'] - h['negatives']), axis=1) / scale
+  wrong = e @ (h['passage'][0] - h['passage'][1]) / scale
+  want, published = (
+      np.mean((margin - (teacher[:, 0] - teacher[:, 1])) ** 2)
+      for margin in (right, wrong)
+  )
+  _, metrics, _ = value_and_gradients(Hashed(MarginMSE()), embeddings)
+  np.testing.assert_allclose(metrics['dense_loss'], want, rtol=2e-6)
+  assert abs(published - want) > 0.1 * want
+  masks = negatives_of(batch)
+  assert masks[0].sum() == 30 and masks[1].all()
+  margin = margin_part(h, masks, np.ones(6) / 6, 2.0)
+  np.testing.assert_allclose(metrics['candidate_loss'], margin, rtol=2e-6)
+
+
+@pytest.mark.parametrize('implementation', ['dense', 'ring'])
+@pytest.mark.parametrize('margin', [0.1, -0.3])
+def test_false_negatives_are_left_out_of_the_margin(implementation, margin):
+  embeddings, batch = make_batch(8, 2, duplicates=True)
+  h = {k: np.tanh(4 * BETA * x) for k, x in batch.vectors.items()}
+  masks, weights = negatives_of(batch), np.ones(8) / 8
+  want = margin_part(h, masks, weights, 6.0, margin)
+  _, metrics, _ = value_and_gradients(
+      Hashed(alpha=6.0),
+      embeddings,
+      implementation=implementation,
+      tile=3,
+      false_negative_margin=margin,
+  )
+  everything = margin_part(h, masks, weights, 6.0)
+  assert 0 < want < 0.9 * everything
+  np.testing.assert_allclose(metrics['candidate_loss'], want, rtol=1e-5)
+  assert metrics['false_negative_fraction'] > 0
+
+
+def test_the_codes_themselves_with_the_gradient_of_tanh():
+  embeddings, batch = make_batch(6, 2)
+  # Products of codes are even numbers: no hinge is at its kink.
+  want = expected(batch, alpha=1.5, straight_through=True)
+  value, metrics, gradients = value_and_gradients(
+      Hashed(alpha=1.5, straight_through=True), embeddings
+  )
+  check(((value, metrics), gradients), want)
+
+
+def test_unmasked_and_annealed_from_a_start():
+  embeddings, batch = make_batch(8, 1, duplicates=True)
+  loss = Hashed(alpha=0.5, gamma=0.01, start=250)
+  value, metrics, gradients = value_and_gradients(
+      loss, embeddings, step=50, mask_duplicates=False
+  )
+  assert metrics['beta'] == 2.0
+  want = expected(batch, beta=2.0, alpha=0.5, mask=False)
+  check(((value, metrics), gradients), want)
+  _, metrics, _ = value_and_gradients(loss, embeddings, step=12345)
+  want = np.sqrt(1 + 0.01 * 12595)
+  np.testing.assert_allclose(metrics['beta'], want, rtol=1e-6)
+
+
+def test_metrics_of_the_codes():
+  embeddings, batch = make_batch(8, 1)
+  # A bit that never changes, and one that is 0: as if above it.
+  passage = embeddings.passage.copy()
+  passage[:, 0], passage[:, 1] = 0.2, 0.0
+  embeddings = embeddings._replace(passage=passage)
+  _, metrics, _ = value_and_gradients(Hashed(), embeddings)
+  q, p = embeddings.query >= 0, passage >= 0
+  share = p.mean(axis=0)
+  distances = np.array([[np.sum(a != b) for b in p] for a in q])
+  h = np.tanh(4 * BETA * np.stack([embeddings.query, passage]))
+  masks = negatives_of(batch)
+  scores = [
+      np.append(h[0, i] @ h[1, masks[0][i]].T, h[0, i] @ n[masks[1][i]].T)
+      for n in [np.tanh(4 * BETA * batch.vectors['negatives'])]
+      for i in range(8)
+  ]
+  inside = [np.mean(s > h[0, i] @ h[1, i] - 2) for i, s in enumerate(scores)]
+  assert 0 < np.mean(inside) < 1
+  want = {
+      'bit_balance': 4 * np.mean(share * (1 - share)),
+      'saturation': np.mean(np.abs(h) > 0.9),
+      'positive_hamming': np.diag(distances).mean(),
+      'negative_hamming': distances[~np.eye(8, dtype=bool)].mean(),
+      'margin_violations': np.mean(inside),
+      # Those of the embeddings, which are of norm one, whatever their codes.
+      'positive_similarity': np.mean(np.sum(embeddings.query * passage, 1)),
+  }
+  for name, number in want.items():
+    np.testing.assert_allclose(metrics[name], number, rtol=2e-6, err_msg=name)
+
+
+def test_hashed_vectors_do_not_break_the_check_of_norms():
+  embeddings, _ = make_batch(8, 3)
+  _, metrics, _ = value_and_gradients(Hashed(), embeddings, check_norms=True)
+  assert metrics['norm_error'] < 1e-6
+
+
+def test_any_loss_is_that_of_hashed_passages():
+  """Beside others in a sum, and with a temperature of its own."""
+  embeddings, _ = make_batch(8, 1)
+  own = AtTemperature(SamToNe(both_towers=True), 0.5)
+  loss = Sum(((Hashed(own, alpha=1.0), 0.5), (InBatchSoftmax(), 1.0)))
+  value, metrics, _ = value_and_gradients(loss, embeddings)
+  passages = {
+      k: np.tanh(4 * BETA * getattr(embeddings, k)) / 4
+      for k in ('passage', 'negatives')
+  }
+  want, _ = value_of(
+      'samtone_both_towers', embeddings._replace(**passages), temperature=0.5
+  )
+  np.testing.assert_allclose(metrics['Hashed/dense_loss'], want, rtol=2e-6)
+  plain, _ = value_of('softmax_two_way', embeddings, temperature=TEMPERATURE)
+  both = 0.5 * (want + metrics['Hashed/candidate_loss']) + plain
+  np.testing.assert_allclose(value, both, rtol=2e-6)
+  assert metrics['beta'] == metrics['Hashed/beta'] == np.float32(BETA)
+  learnt = Hashed(AtTemperature(SamToNe(), losses.LearnableTemperature(0.2)))
+  assert losses.init(learnt, Similarity()).keys() == {'log_temperature'}
+  assert set(losses.query_blocks(Hashed(SamToNe()))) == set(
+      SamToNe().query_blocks()
+  )
+
+
+def test_chance_is_the_loss_where_all_embeddings_are_one():
+  embeddings, _ = make_batch(12, 1, dim=4)
+  same = {k: np.full_like(getattr(embeddings, k), 0.5) for k in TOWERS}
+  value, _, _ = value_and_gradients(Hashed(), embeddings._replace(**same))
+  assert Hashed().chance(12, 1) == pytest.approx(float(value), rel=1e-5)
+  assert Hashed(MarginMSE()).chance(12, 1) is None
+
+
+def test_no_scores_and_no_vectors_of_all_devices():
+  """A device holds its share of the vectors, and a tile of the scores."""
+  shard, dim, devices = 64, 128, 8
+  partitioner = meshes.SmallPartitioner(devices=devices)
+
+  def text(implementation):
+    function = values_and_gradients(
+        {0: (Hashed(), Similarity(implementation=implementation))}
+    )
+    program = meshes.on_mesh(
+        partitioner, lambda step, b: function({}, b._replace(step=step))
+    )
+    batch = meshes.abstract_embeddings(
+        shard * devices, dim, 1, partitioner.rows
+    )
+    step = jax.ShapeDtypeStruct((), np.int32)
+    return program.lower(step, batch).compile().as_text()
+
+  ring, dense = text('ring'), text('dense')
+  moves = hlo.collectives(ring)
+  assert {k for k, _ in moves} == {'collective-permute', 'all-reduce'}
+  # What is summed over all devices are means, of bits at most.
+  assert all(
+      hlo.num_elements(shape) <= 2 * dim
+      for kind, shape in moves
+      if kind == 'all-reduce'
+  )
+  # A vector is longer by one component while its hinges are counted.
+  assert hlo.num_elements(ring) <= 2 * shard * (dim + 1)
+  # The checks can fail: each device has the scores of its rows.
+  assert hlo.num_elements(dense) >= shard * shard * devices
+  assert 'all-gather' in {k for k, _ in hlo.collectives(dense)}
+
+
+def test_a_batch_without_a_step_is_refused():
+  embeddings, _ = make_batch(4, 0)
+  with pytest.raises(UserError, match='depends on the step.*Embeddings.step'):
+    evaluate(Hashed(), Similarity(), {}, embeddings)
+
+
+@pytest.mark.parametrize(
+    'options, message',
+    [
+        ({'dense': SamToNe}, r'Hashed\.dense is the class SamToNe'),
+        ({'alpha': -1.0}, r'Hashed\.alpha \(HASH_ALPHA\) is -1\.0; .*finite'),
+        ({'alpha': np.nan}, 'alpha .* is nan'),
+        ({'gamma': 'fast'}, "HASH_GAMMA.* is 'fast'"),
+        ({'gamma': True}, 'gamma .* is True'),
+        ({'start': 1.5}, r'start \(HASH_START\) is 1\.5; expected a whole'),
+        ({'start': -1}, 'start .* is -1'),
+        ({'straight_through': 1}, 'straight_through is 1; expected True'),
+    ],
+)
+def test_bad_options(options, message):
+  with pytest.raises(UserError, match=message):
+    Hashed(**options)
+
+
+def test_the_scores_of_a_teacher_are_read_through_it():
+  rows = {'teacher_scores': np.float32([[2.0, -1.0], [3.0, 0.5]])}
+  losses.check_columns(Hashed(MarginMSE()), rows)
+  with pytest.raises(UserError, match='Hashed reads none'):
+    losses.check_columns(Hashed(), rows)
