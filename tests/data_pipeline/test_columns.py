@@ -156,7 +156,9 @@ def test_a_bad_value_is_named_with_its_place(tmp_path, value, words):
     prepare(Bad(3), 'train', TOKENIZER, tmp_path)
 
 
-@pytest.mark.parametrize('name', ['query', 'query_ids', 'queries', 'numbers'])
+@pytest.mark.parametrize(
+    'name', ['query', 'query_ids', 'queries', 'numbers', 'step']
+)
 def test_names_that_are_in_use(name):
   class Bad(Scored):
     extra_columns = (Column(name, per='query'),)

@@ -33,6 +33,7 @@ LOSSES = {
         GUARD,
     ),
     'margin-MSE': (losses.MarginMSE(teacher_temperature=3.0), {}),
+    'hashed, guarded': (losses.Hashed(), GUARD),
 }
 # With dense, whole and padded, that they are compared with, every two of the
 # choices meet with every loss. All but the first are slow tests.
@@ -82,6 +83,7 @@ def value_and_gradients(name, implementation, micro, layout):
       [make_cache()], SIZE, 0, QUERY, PASSAGE, K, layout=layout,
       cells=SIZE // (micro or SIZE), columns=(TEACHER_SCORES,),
   )(0)
+  batch['step'] = np.int32(7)
   params = nn.unbox(jax.jit(objective.init)(jax.random.key(0)))
   function = jax.value_and_grad(objective, has_aux=True)
   return jax.device_get(jax.jit(function)(params, batch))
