@@ -1,0 +1,286 @@
+"""Files of faiss, written without faiss: flat, scalar, product, binary.
+
+Each function returns an index, in the order of the bytes of its file; indexes
+are put inside one another as in faiss:
+
+  codes = product(centroids, Rows.of(codes))
+  write(path, with_ids(ids, pre_transform([linear(matrix)], codes)))
+
+Numbers are little-endian; a class begins with four letters, an array with a
+uint64, the count of its elements. Scores are inner products; of binary indexes
+they are Hamming distances. faiss 1.15 reads these files, and writes the same
+bytes again.
+
+Shapes: N rows, d their dim, M sub-vectors.
+"""
+
+from collections.abc import Iterator, Sequence
+import dataclasses
+import pathlib
+import struct
+
+import ml_dtypes
+import numpy as np
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.interop.rows import Rows
+from dualenc_jax.io import files
+
+# Scalar quantisers: faiss's number, and the dtype of a code.
+SCALAR = {
+    'QT_8bit': (0, np.uint8),
+    'QT_8bit_uniform': (2, np.uint8),
+    'QT_fp16': (4, np.float16),
+    'QT_bf16': (7, ml_dtypes.bfloat16),
+}
+_INNER_PRODUCT, _L2 = 0, 1
+# Two fields of the header that faiss no longer reads.
+_UNUSED = 1 << 20
+_TRAINED = struct.pack('<?', True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Index:
+  """An index: the bytes of its file.
+
+  Attributes:
+    dim: d of the vectors that it takes; bits, of a binary one.
+    count: N.
+    parts: of the file, in order; the rows are read when they are written.
+    is_binary: whether faiss opens it by `read_index_binary`.
+  """
+
+  dim: int
+  count: int
+  parts: tuple[bytes | Rows, ...]
+  is_binary: bool = False
+
+  @property
+  def nbytes(self) -> int:
+    """The size of the file."""
+    return sum(
+        part.nbytes if isinstance(part, Rows) else len(part)
+        for part in self.parts
+    )
+
+  def chunks(self) -> Iterator[np.ndarray | bytes]:
+    """All bytes of the file, as buffers."""
+    for part in self.parts:
+      if not isinstance(part, Rows):
+        yield part
+        continue
+      for block in part:
+        order = block.dtype.newbyteorder('<')
+        block = np.ascontiguousarray(block.astype(order, copy=False))
+        yield block.reshape(-1).view(np.uint8)
+
+
+@dataclasses.dataclass(frozen=True)
+class Transform:
+  """A map of vectors in front of an index: dims before and after, its bytes."""
+
+  dim_in: int
+  dim_out: int
+  content: bytes
+
+
+def flat(rows: Rows) -> Index:
+  """IndexFlatIP of float32 [N, d]."""
+  _check('flat', rows, np.float32)
+  return _index(b'IxFI', rows.width, rows.count, *_vector(rows))
+
+
+def scalar(
+    kind: str, rows: Rows, trained: Sequence[float] | np.ndarray = ()
+) -> Index:
+  """IndexScalarQuantizer.
+
+  Args:
+    kind: a key of `SCALAR`.
+    rows: codes [N, d] of its dtype.
+    trained: of QT_8bit all d least values, then all d ranges; of
+      QT_8bit_uniform one each; of the others nothing. A code c stands for
+      least + range (c + 1/2)/255.
+  """
+  number, dtype = SCALAR[kind]
+  _check(kind, rows, dtype)
+  d, each = rows.width, rows.nbytes // max(rows.count, 1)
+  expected = {0: 2 * d, 2: 2}.get(number, 0)
+  if len(trained) != expected:
+    raise ValueError(f'{kind} of {d} dims: {len(trained)} trained numbers')
+  settings = struct.pack('<iifQQ', number, 0, 0.0, d, each)
+  numbers = np.asarray(trained, '<f4')
+  # The codes are bytes to faiss, whatever their dtype.
+  codes = struct.pack('<Q', rows.nbytes), rows
+  return _index(
+      b'IxSQ', d, rows.count, settings, *_vector(numbers), *codes
+  )
+
+
+def int8(low: np.ndarray, step: np.ndarray, rows: Rows) -> Index:
+  """`scalar` of codes c that stand for low + step (c + 1/2).
+
+  Args:
+    low: float32 [d], or [1] where all dimensions share it.
+    step: float32, as many.
+    rows: uint8 [N, d].
+  """
+  is_shared = len(low) == 1 and rows.width > 1
+  kind = 'QT_8bit_uniform' if is_shared else 'QT_8bit'
+  return scalar(kind, rows, np.concatenate([low, np.float32(255) * step]))
+
+
+def product(centroids: np.ndarray, rows: Rows) -> Index:
+  """IndexPQ.
+
+  Args:
+    centroids: float32 [M, 2^b, d/M].
+    rows: uint8 [N, ceil(M b/8)], the M numbers of b bits each, lowest bits
+      first.
+  """
+  parts, size, each = centroids.shape
+  bits = (size - 1).bit_length()
+  width = -(-parts * bits // 8)
+  if size != 1 << bits or not bits or rows.width != width:
+    raise ValueError(
+        f'{rows.width} bytes a row; {parts} sub-vectors of {size} centroids'
+        f' take {width}, and 2^b centroids'
+    )
+  _check('product', rows, np.uint8)
+  d = parts * each
+  return _index(
+      b'IxPq',
+      d,
+      rows.count,
+      struct.pack('<QQQ', d, parts, bits),
+      *_vector(np.asarray(centroids, '<f4')),
+      *_vector(rows),
+      # The plain search, no encoded signs, no polysemous threshold.
+      struct.pack('<i?i', 0, False, 0),
+  )
+
+
+def linear(matrix: np.ndarray) -> Transform:
+  """LinearTransform y = A x of float32 A [d_out, d_in]: PCA, OPQ, rotations."""
+  d_out, d_in = matrix.shape
+  numbers, none = np.asarray(matrix, '<f4'), np.empty(0, '<f4')
+  content = (
+      b'LTra',
+      struct.pack('<?', False),
+      *_vector(numbers),
+      *_vector(none),
+      struct.pack('<ii', d_in, d_out),
+      _TRAINED,
+  )
+  return Transform(d_in, d_out, b''.join(content))
+
+
+def unit(dim: int) -> Transform:
+  """NormalizationTransform: to length one."""
+  content = b'VNrm' + struct.pack('<fii', 2.0, dim, dim) + _TRAINED
+  return Transform(dim, dim, content)
+
+
+def pre_transform(transforms: Sequence[Transform], inner: Index) -> Index:
+  """IndexPreTransform: queries go through the transforms, the first first."""
+  dims = [t.dim_in for t in transforms[1:]] + [inner.dim]
+  if [t.dim_out for t in transforms] != dims:
+    raise ValueError(
+        f'transforms to {[t.dim_out for t in transforms]} dims before {dims}'
+    )
+  return _index(
+      b'IxPT',
+      transforms[0].dim_in,
+      inner.count,
+      struct.pack('<i', len(transforms)),
+      *(t.content for t in transforms),
+      *inner.parts,
+  )
+
+
+def binary(rows: Rows) -> Index:
+  """IndexBinaryFlat of uint8 [N, w], as `np.packbits` has them.
+
+  Where d is no multiple of 8 it has the bits that fill the last byte, too: 0 in
+  `np.packbits` of passages and queries, so that no distance changes.
+  """
+  _check('binary', rows, np.uint8)
+  head = _binary_header(8 * rows.width, rows.count)
+  parts = b'IBxF' + head, *_vector(rows)
+  return Index(8 * rows.width, rows.count, parts, is_binary=True)
+
+
+def with_ids(ids: Rows, inner: Index) -> Index:
+  """IndexIDMap, or IndexBinaryIDMap: hits have these ids, int64 [N, 1]."""
+  _check('ids', ids, np.int64)
+  if len(ids) != inner.count:
+    raise ValueError(f'{len(ids)} ids of {inner.count} rows')
+  if not inner.is_binary:
+    return _index(
+        b'IxMp', inner.dim, inner.count, *inner.parts, *_vector(ids)
+    )
+  head = b'IBMp' + _binary_header(inner.dim, inner.count)
+  parts = head, *inner.parts, *_vector(ids)
+  return dataclasses.replace(inner, parts=parts)
+
+
+def write(
+    path: pathlib.Path, index: Index, instead: str = 'another folder'
+) -> None:
+  """Writes a file that appears when it is complete, and reads it again.
+
+  Args:
+    path: of the file.
+    index: what it holds.
+    instead: as for `files.writing`.
+
+  Raises:
+    UserError: it cannot be written, or is not what was written. Nothing is
+      left then.
+  """
+  with files.writing(path, instead):
+    with files.replacing(path, sync=True) as file:
+      for chunk in index.chunks():
+        file.write(chunk)
+      file.flush()
+      _check_written(pathlib.Path(file.name), path, index)
+
+
+def _check_written(
+    partial: pathlib.Path, path: pathlib.Path, index: Index
+) -> None:
+  """Compares every byte."""
+  with partial.open('rb') as file:
+    for chunk in index.chunks():
+      start = file.tell()
+      if file.read(len(chunk)) != bytes(chunk):
+        raise UserError(
+            f'{path} reads otherwise than it was written, after byte {start}.'
+            ' Look at the disk, and convert again.'
+        )
+    if file.read(1):
+      raise UserError(f'{path} goes on after what was written.')
+
+
+def _index(letters: bytes, dim: int, count: int, *parts: bytes | Rows) -> Index:
+  """An index of floats, with its header in front."""
+  header = struct.pack('<iqqq', dim, count, _UNUSED, _UNUSED)
+  metric = struct.pack('<i', _INNER_PRODUCT)
+  return Index(dim, count, (letters + header + _TRAINED + metric, *parts))
+
+
+def _binary_header(dim: int, count: int) -> bytes:
+  sizes = struct.pack('<iiq', dim, dim // 8, count)
+  return sizes + _TRAINED + struct.pack('<i', _L2)
+
+
+def _vector(array: np.ndarray | Rows) -> tuple[bytes, bytes | Rows]:
+  """The count of elements, and the elements."""
+  if isinstance(array, Rows):
+    return struct.pack('<Q', array.count * array.width), array
+  return struct.pack('<Q', array.size), array.tobytes()
+
+
+def _check(what: str, rows: Rows, dtype) -> None:
+  if np.dtype(rows.dtype) != np.dtype(dtype):
+    raise ValueError(f'{what} takes {np.dtype(dtype)}, not {rows.dtype}')

@@ -1,0 +1,74 @@
+"""Many rows, a block at a time."""
+
+from collections.abc import Callable, Iterable, Iterator
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+# Rows of a block: 50 MB of float32 at 768 dimensions.
+BLOCK = 2**14
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+  """N rows that need not fit the memory; iterating yields their blocks.
+
+  Attributes:
+    count: N.
+    width: components of a row.
+    dtype: of NumPy, or its name.
+    blocks: returns the blocks [b, width] in order, of any b, each time it is
+      called: what was written is compared with them.
+  """
+
+  count: int
+  width: int
+  dtype: Any
+  blocks: Callable[[], Iterable[np.ndarray]]
+
+  @classmethod
+  def of(cls, store: Any) -> 'Rows':
+    """Those of a store [N, width]: an array, a memory map, an index's rows."""
+
+    def blocks() -> Iterator[np.ndarray]:
+      for start in range(0, len(store), BLOCK):
+        yield store[start : start + BLOCK]
+
+    return cls(*store.shape, store.dtype, blocks)
+
+  def astype(self, dtype: Any) -> 'Rows':
+    """The same numbers in another dtype."""
+    return self.mapped(lambda block: block.astype(dtype), self.width, dtype)
+
+  def mapped(
+      self,
+      function: Callable[[np.ndarray], np.ndarray],
+      width: int,
+      dtype: Any,
+  ) -> 'Rows':
+    """What a function makes of each block: [b, width] of a dtype."""
+    return Rows(
+        self.count, width, dtype, lambda: map(function, self.blocks())
+    )
+
+  @property
+  def nbytes(self) -> int:
+    """How many bytes all of them have."""
+    return self.count * self.width * np.dtype(self.dtype).itemsize
+
+  def __len__(self) -> int:
+    return self.count
+
+  def __iter__(self) -> Iterator[np.ndarray]:
+    found, dtype = 0, np.dtype(self.dtype)
+    for block in self.blocks():
+      if block.shape[1:] != (self.width,) or block.dtype != dtype:
+        raise ValueError(
+            f'a block is {block.dtype} {block.shape}: expected {dtype} [b,'
+            f' {self.width}]'
+        )
+      found += len(block)
+      yield block
+    if found != self.count:
+      raise ValueError(f'{found} rows: expected {self.count}')

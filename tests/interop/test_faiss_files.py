@@ -1,0 +1,313 @@
+"""Files for faiss: read by faiss, searched by it, and written again by it."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import faiss
+import ml_dtypes
+import numpy as np
+import pytest
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.interop import faiss_files
+from dualenc_jax.interop.rows import BLOCK, Rows
+from dualenc_jax.search.exact_search import ExactSearch
+
+N, D, K = 70, 16, 12
+RNG = np.random.default_rng(3)
+VECTORS = RNG.normal(size=(N, D)).astype(np.float32)
+QUERIES = RNG.normal(size=(5, D)).astype(np.float32)
+NAMES = [f'{i:03d}' for i in range(N)]
+
+
+def rows(array: np.ndarray, block: int = 9) -> Rows:
+  """Rows in blocks that do not divide them."""
+  starts = range(0, len(array), block)
+  return Rows(
+      *array.shape, array.dtype, lambda: (array[i : i + block] for i in starts)
+  )
+
+
+def read(path):
+  return faiss.read_index(str(path))
+
+
+def assert_same_bytes(index, path, again):
+  """faiss writes what it has read as it was."""
+  writers = faiss.write_index_binary, faiss.write_index
+  writers[isinstance(index, faiss.Index)](index, str(again))
+  assert again.read_bytes() == path.read_bytes()
+
+
+def check(path, index, values, queries=QUERIES):
+  """faiss finds by the file what the vectors of its codes say.
+
+  Args:
+    path: to write.
+    index: what to write.
+    values: float64 [N, d], what codes stand for.
+    queries: that faiss is given.
+  """
+  faiss_files.write(path, index)
+  assert path.stat().st_size == index.nbytes
+  found = read(path)
+  assert (found.ntotal, found.d) == (N, queries.shape[1])
+  assert found.metric_type == faiss.METRIC_INNER_PRODUCT
+  assert_same_bytes(found, path, path.with_name('again'))
+  np.testing.assert_allclose(
+      found.reconstruct_n(0, N), values, rtol=1e-6, atol=1e-6
+  )
+  scores, hits = found.search(queries, K)
+  expected = queries.astype(np.float64) @ values.T
+  order = np.argsort(-expected, axis=1)[:, :K]
+  np.testing.assert_array_equal(hits, order)
+  np.testing.assert_allclose(
+      scores, np.take_along_axis(expected, order, 1), rtol=1e-5, atol=1e-5
+  )
+  return found
+
+
+def test_flat_finds_what_exact_search_finds(tmp_path):
+  index = check(
+      tmp_path / 'flat', faiss_files.flat(rows(VECTORS)), VECTORS
+  )
+  scores, hits = index.search(QUERIES, K)
+  ours = ExactSearch(VECTORS, NAMES).top_k(QUERIES, K)
+  np.testing.assert_array_equal(hits, ours.indices)
+  np.testing.assert_allclose(scores, ours.scores, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    'kind, dtype', [('QT_fp16', np.float16), ('QT_bf16', ml_dtypes.bfloat16)]
+)
+def test_halves(tmp_path, kind, dtype):
+  codes = VECTORS.astype(dtype)
+  check(
+      tmp_path / kind,
+      faiss_files.scalar(kind, rows(VECTORS).astype(dtype)),
+      codes.astype(np.float64),
+  )
+
+
+@pytest.mark.parametrize('ranges', [D, 1])
+def test_eight_bits(tmp_path, ranges):
+  """By dimension, or one range for all."""
+  low = -3 + RNG.random(ranges).astype(np.float32)
+  step = (0.02 + 0.01 * RNG.random(ranges)).astype(np.float32)
+  codes = RNG.integers(0, 256, (N, D)).astype(np.uint8)
+  values = low.astype(np.float64) + step * (codes + 0.5)
+  index = check(
+      tmp_path / 'int8', faiss_files.int8(low, step, rows(codes)), values
+  )
+  np.testing.assert_allclose(
+      index.reconstruct_n(0, N), values, rtol=1e-6, atol=1e-6
+  )
+  kinds = {1: faiss.ScalarQuantizer.QT_8bit_uniform}
+  assert index.sq.qtype == kinds.get(ranges, faiss.ScalarQuantizer.QT_8bit)
+
+
+def packed(numbers, bits):
+  """Numbers one bit after the other, the lowest first."""
+  out = np.zeros((len(numbers), -(-numbers.shape[1] * bits // 8)), np.uint8)
+  for row, line in zip(out, numbers):
+    whole = sum(int(number) << (bits * m) for m, number in enumerate(line))
+    row[:] = np.frombuffer(whole.to_bytes(len(row), 'little'), np.uint8)
+  return out
+
+
+@pytest.mark.parametrize('bits', [1, 3, 4, 6, 8, 10])
+def test_product_quantiser_of_any_bits(tmp_path, bits):
+  # Of one bit more of them, or many codes would be equal.
+  parts = D if bits == 1 else D // 2
+  centroids = RNG.normal(size=(parts, 1 << bits, D // parts))
+  centroids = centroids.astype(np.float32)
+  numbers = RNG.integers(0, 1 << bits, (N, parts))
+  values = centroids[np.arange(parts), numbers].reshape(N, D)
+  # Codes that are equal would be hits of any order.
+  assert len(np.unique(values, axis=0)) == N
+  check(
+      tmp_path / 'pq',
+      faiss_files.product(centroids, rows(packed(numbers, bits))),
+      values.astype(np.float64),
+  )
+
+
+def test_a_rotation_and_fewer_dimensions_before_codes(tmp_path):
+  """OPQ: values are those of the space behind the matrix."""
+  rotation = np.linalg.qr(RNG.normal(size=(D, D)))[0].astype(np.float32)
+  centroids = RNG.normal(size=(4, 16, D // 4)).astype(np.float32)
+  numbers = RNG.integers(0, 16, (N, 4))
+  values = centroids[np.arange(4), numbers].reshape(N, D).astype(np.float64)
+  index = faiss_files.pre_transform(
+      [faiss_files.linear(rotation)],
+      faiss_files.product(centroids, rows(packed(numbers, 4))),
+  )
+  check(tmp_path / 'opq', index, values @ rotation)
+  half = rotation[: D // 2]
+  short = (VECTORS @ half.T).astype(np.float32)
+  index = faiss_files.pre_transform(
+      [faiss_files.linear(half)], faiss_files.flat(rows(short))
+  )
+  check(tmp_path / 'pca', index, short.astype(np.float64) @ half)
+
+
+def test_queries_are_cut_and_normalised(tmp_path):
+  eye = np.eye(D // 2, D, dtype=np.float32)
+  short = VECTORS[:, : D // 2]
+  short = short / np.linalg.norm(short, axis=1, keepdims=True)
+  transforms = [faiss_files.linear(eye), faiss_files.unit(D // 2)]
+  index = faiss_files.pre_transform(transforms, faiss_files.flat(rows(short)))
+  path = tmp_path / 'cut'
+  faiss_files.write(path, index)
+  found = read(path)
+  assert_same_bytes(found, path, tmp_path / 'again')
+  queries = QUERIES[:, : D // 2].astype(np.float64)
+  queries /= np.linalg.norm(queries, axis=1, keepdims=True)
+  expected = queries @ short.T.astype(np.float64)
+  scores, hits = found.search(QUERIES, K)
+  order = np.argsort(-expected, axis=1)[:, :K]
+  np.testing.assert_array_equal(hits, order)
+  np.testing.assert_allclose(
+      scores, np.take_along_axis(expected, order, 1), rtol=1e-5, atol=1e-6
+  )
+
+
+@pytest.mark.parametrize('dim', [64, 61])
+def test_binary_counts_bits_that_differ(tmp_path, dim):
+  vectors, queries = RNG.normal(size=(N, dim)), RNG.normal(size=(5, dim))
+  index = faiss_files.binary(rows(np.packbits(vectors >= 0, axis=1)))
+  path = tmp_path / 'binary'
+  faiss_files.write(path, index)
+  found = faiss.read_index_binary(str(path))
+  assert (found.d, found.ntotal) == (64, N)
+  assert_same_bytes(found, path, tmp_path / 'again')
+  distances, hits = found.search(np.packbits(queries >= 0, axis=1), N)
+  expected = ((queries >= 0)[:, None] != (vectors >= 0)).sum(-1)
+  np.testing.assert_array_equal(distances, np.sort(expected, axis=1))
+  np.testing.assert_array_equal(
+      np.take_along_axis(expected, hits, 1), distances
+  )
+
+
+def test_ids_of_ones_own(tmp_path):
+  """Also beyond 32 bits and below zero, of floats and of bits."""
+  ids = RNG.permutation(N) * (1 << 40) - 7
+  index = faiss_files.with_ids(
+      rows(ids[:, None]), faiss_files.flat(rows(VECTORS))
+  )
+  path = tmp_path / 'ids'
+  faiss_files.write(path, index)
+  found = read(path)
+  assert_same_bytes(found, path, tmp_path / 'again')
+  _, hits = found.search(QUERIES, K)
+  _, expected = found.index.search(QUERIES, K)
+  np.testing.assert_array_equal(hits, ids[expected])
+  assert set(expected.ravel()) < set(range(N))
+
+  bits = rows(np.packbits(VECTORS >= 0, axis=1))
+  index = faiss_files.with_ids(rows(ids[:, None]), faiss_files.binary(bits))
+  faiss_files.write(path, index)
+  found = faiss.read_index_binary(str(path))
+  assert_same_bytes(found, path, tmp_path / 'again')
+  distances, hits = found.search(np.packbits(VECTORS >= 0, axis=1), 1)
+  assert not distances.any()
+  distinct = len(np.unique(VECTORS >= 0, axis=0)) == N
+  assert distinct and (hits[:, 0] == ids).all()
+
+
+def test_rows_of_a_store_come_in_blocks():
+  store = np.arange(2 * BLOCK + 3, dtype=np.int64)[:, None]
+  blocks = list(Rows.of(store))
+  assert [len(block) for block in blocks] == [BLOCK, BLOCK, 3]
+  np.testing.assert_array_equal(np.concatenate(blocks), store)
+
+
+@pytest.mark.parametrize(
+    'index, message',
+    [
+        (lambda: faiss_files.flat(rows(VECTORS.astype(np.float64))), 'flat'),
+        (lambda: faiss_files.scalar('QT_8bit', rows(VECTORS)), 'takes uint8'),
+        (
+            lambda: faiss_files.product(
+                np.zeros((4, 15, 4), np.float32),
+                rows(np.zeros((N, 2), np.uint8)),
+            ),
+            r'2\^b',
+        ),
+        (
+            lambda: faiss_files.product(
+                np.zeros((4, 16, 4), np.float32),
+                rows(np.zeros((N, 4), np.uint8)),
+            ),
+            '4 bytes a row',
+        ),
+        (
+            lambda: faiss_files.pre_transform(
+                [faiss_files.linear(np.eye(D - 1, D))],
+                faiss_files.flat(rows(VECTORS)),
+            ),
+            'transforms to',
+        ),
+        (
+            lambda: faiss_files.with_ids(
+                rows(np.arange(3)[:, None]), faiss_files.flat(rows(VECTORS))
+            ),
+            '3 ids of 70 rows',
+        ),
+    ],
+)
+def test_what_does_not_fit_together(index, message):
+  with pytest.raises(ValueError, match=message):
+    index()
+
+
+@pytest.mark.parametrize('blocks', [[VECTORS[:-1]], [VECTORS, VECTORS[:1]]])
+def test_another_count_of_rows_leaves_nothing(tmp_path, blocks):
+  wrong = Rows(N, D, np.float32, lambda: blocks)
+  with pytest.raises(ValueError, match=f'expected {N}'):
+    faiss_files.write(tmp_path / 'file', faiss_files.flat(wrong))
+  assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_leaves_nothing(tmp_path):
+  def blocks():
+    yield VECTORS[:30]
+    raise OSError(errno.ENOSPC, 'No space left on device')
+
+  index = faiss_files.flat(Rows(N, D, np.float32, blocks))
+  with pytest.raises(UserError, match='No space left.*another --out'):
+    faiss_files.write(tmp_path / 'file', index, 'another --out')
+  assert not list(tmp_path.iterdir())
+
+
+def test_what_reads_otherwise_is_not_there(tmp_path):
+  """Blocks that are others when they are compared."""
+  given = iter([[VECTORS], [VECTORS[::-1]]])
+  index = faiss_files.flat(Rows(N, D, np.float32, lambda: next(given)))
+  with pytest.raises(UserError, match='otherwise than it was written, after'):
+    faiss_files.write(tmp_path / 'file', index)
+  assert not list(tmp_path.iterdir())
+
+
+def test_a_kill_leaves_no_file_of_that_name(tmp_path):
+  path = tmp_path / 'file'
+  code = f"""
+      import os, pathlib, signal
+      import numpy as np
+      from dualenc_jax.interop import faiss_files
+      from dualenc_jax.interop.rows import Rows
+
+      def blocks():
+        yield np.zeros((2, 4), np.float32)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+      rows = Rows(4, 4, np.float32, blocks)
+      faiss_files.write(pathlib.Path({str(path)!r}), faiss_files.flat(rows))
+  """
+  done = subprocess.run([sys.executable, '-c', textwrap.dedent(code)])
+  assert done.returncode == -signal.SIGKILL
+  assert 'file' not in os.listdir(tmp_path)
