@@ -1,17 +1,26 @@
-"""Converts a model between this library, T5X, Hugging Face and others.
+"""Converts a model, or an index, to and from other programs.
 
   dualenc convert my_model --to=sentence_transformers --out=my_st_model
   dualenc convert gtr-t5-base --to=model_dir --out=gtr
   dualenc convert t5x/checkpoint_1000000 --to=hf --out=t5 --vocabulary=sp.model
   dualenc convert light --to=jax_export --tower=query --out=query_tower
+  dualenc convert my_model/index --to=faiss --out=my_faiss
+  dualenc convert my_model/index --to=vectors --out=my_vectors
 
 The source is a model_dir, a T5X checkpoint (legacy or Orbax), a Hugging Face
 folder of a T5 or mT5, a sentence-transformers folder, or what this command
 wrote; it is told by its content. Before the output appears, 64 texts are
 encoded by source and output, each by its own library; cosines that differ by
 more than 1e-4 are an error.
+
+Or the source is an index, what `dualenc encode` wrote. --to=faiss makes
+index.faiss, which faiss.read_index opens, and ids.txt: a hit i has the id of
+line i, from 0 on. With --ids=own hits are the ids, if all are whole numbers.
+--to=vectors makes vectors.parquet, a row a passage: id, name, location, text,
+vector. All of it is read back and compared before it appears.
 """
 
+import argparse
 from collections.abc import Sequence
 import functools
 import pathlib
@@ -20,19 +29,28 @@ import sys
 
 from dualenc_jax.commands import flags, new_model_dir, runtime
 from dualenc_jax.errors import UserError
+from dualenc_jax.index import conversion as index_conversion
 from dualenc_jax.interop import conversion
 
 _USAGE = ('query_length', 'passage_length', 'query_prefix', 'passage_prefix')
+_OF_MODELS = ('tower', 'step', 'vocabulary', *_USAGE, 'texts')
 
 
 def main(argv: Sequence[str] | None = None) -> None:
   args = make_parser().parse_args(argv)
   runtime.start_logging()
-  runtime.return_freed_memory()
-  runtime.use_compilation_cache()
   # An exception of its own, so that nothing half written is left.
   signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
   out = pathlib.Path(args.out).expanduser().absolute()
+  say = functools.partial(print, flush=True)
+  is_index = index_conversion.is_index(args.source)
+  check_flags(args, is_index)
+  if is_index:
+    conversion.check_out(out)
+    index_conversion.convert(args.source, args.to, out, args.ids or 'rows', say)
+    return
+  runtime.return_freed_memory()
+  runtime.use_compilation_cache()
   given = {name: getattr(args, name) for name in _USAGE}
   conversion.convert(
       conversion.Source(
@@ -45,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> None:
       forms(out)[args.to],
       out,
       read_texts(args.texts) if args.texts else None,
-      functools.partial(print, flush=True),
+      say,
       args.tower == 'query',
   )
 
@@ -60,10 +78,40 @@ def forms(out: pathlib.Path | None = None) -> dict[str, conversion.Form]:
   return {'model_dir': model_dir, **conversion.FORMS}
 
 
+def check_flags(args: argparse.Namespace, is_index: bool) -> None:
+  """Raises UserError where form and flags are not of what the source is."""
+  of_indexes = index_conversion.FORMS
+  if is_index and args.to not in of_indexes:
+    raise UserError(
+        f'{args.source} is an index of embeddings, and --to={args.to} is a form'
+        f' of models. An index goes --to={" or ".join(of_indexes)}.'
+    )
+  if args.to in of_indexes and not is_index:
+    own = pathlib.Path(args.source).expanduser() / 'index'
+    hint = (
+        f' Give {own}.'
+        if index_conversion.is_index(own)
+        else ' Run `dualenc encode` first.'
+    )
+    raise UserError(
+        f'{args.source} is no index, which --to={args.to} is made of.{hint}'
+    )
+  given = [name for name in _OF_MODELS if getattr(args, name) is not None]
+  if is_index and given:
+    raise UserError(
+        f'--{given[0]} is of models, and {args.source} is an index. Leave it'
+        ' out.'
+    )
+  if args.ids is not None and args.to != 'faiss':
+    raise UserError(f'--ids is of --to=faiss, not --to={args.to}.')
+
+
 def make_parser() -> flags.Parser:
   parser = flags.Parser('convert', __doc__)
-  parser.add_argument('source', help='the checkpoint, a folder or a file')
-  known = forms()
+  parser.add_argument(
+      'source', help='the checkpoint, a folder or a file; or an index'
+  )
+  known = {**forms(), **index_conversion.FORMS}
   parser.add_argument(
       '--to', choices=known, required=True,
       help='; '.join(f'{name}: {form.text}' for name, form in known.items()),
@@ -72,6 +120,11 @@ def make_parser() -> flags.Parser:
       '--tower', choices=['query'],
       help='write the query tower alone, to search the index of its passage'
       ' tower with; jax_export, npz and safetensors',
+  )
+  parser.add_argument(
+      '--ids', choices=index_conversion.IDS_OF_FAISS,
+      help='what hits of --to=faiss are: rows, numbers of lines of ids.txt (the'
+      ' default), or own, the ids, if all are whole numbers',
   )
   parser.add_argument('--out', required=True, help='a folder, to be made')
   parser.add_argument(

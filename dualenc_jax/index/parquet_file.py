@@ -1,0 +1,160 @@
+"""An index as one Parquet file, which every vector database has a loader for.
+
+A row is a passage, in the order of the index: id, name, location (null where
+there is none), text, and its embedding as either `vector`, a list of D float32,
+or `codes`, bytes of one length. What these are the schema says: the JSON object
+under the key `dualenc`.
+"""
+
+from collections.abc import Iterator, Mapping
+import itertools
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.index.index import Index
+from dualenc_jax.interop.rows import Rows
+from dualenc_jax.io import files
+from dualenc_jax.io.progress import Progress
+
+METADATA = b'dualenc'
+_TEXTS = ('name', 'location', 'text')
+
+
+def check_installed() -> None:
+  """Raises UserError without pyarrow."""
+  try:
+    import pyarrow.parquet  # noqa: F401
+  except ImportError as e:
+    raise UserError(
+        '--to=vectors writes Parquet, and pyarrow, which writes it, cannot be'
+        f" imported here ({e}). pip install 'dualenc-jax[data]'"
+    ) from e
+
+
+def write(
+    path: pathlib.Path, index: Index, rows: Rows, about: Mapping[str, Any]
+) -> None:
+  """Writes a file, reads it again and compares ids and embeddings.
+
+  A block of rows is a row group, and one of them is in memory at a time.
+
+  Args:
+    path: of the file.
+    index: whose ids and texts.
+    rows: embeddings: floats, which become float32, or codes, uint8.
+    about: what the schema says of them, as JSON.
+
+  Raises:
+    UserError: it cannot be written, or reads otherwise than it was written.
+  """
+  from pyarrow import parquet
+
+  schema = _schema(rows, about)
+  with files.writing(path, 'another --out'):
+    with parquet.ParquetWriter(path, schema, use_dictionary=False) as writer:
+      with Progress('Writing', len(rows), 'rows') as progress:
+        for start, block in _numbered(rows):
+          table = _table(schema, index, start, block)
+          writer.write_table(table, row_group_size=len(block))
+          progress(len(block))
+    _check_written(path, index, rows)
+
+
+def _numbered(rows: Rows) -> Iterator[tuple[int, np.ndarray]]:
+  """Blocks with their first row."""
+  start = 0
+  for block in rows:
+    yield start, block
+    start += len(block)
+
+
+def _schema(rows: Rows, about: Mapping[str, Any]) -> Any:
+  import pyarrow as pa
+
+  is_codes = np.dtype(rows.dtype) == np.uint8
+  embedding = (
+      ('codes', pa.binary(rows.width))
+      if is_codes
+      else ('vector', pa.list_(pa.float32(), rows.width))
+  )
+  return pa.schema(
+      [
+          pa.field('id', pa.string(), nullable=False),
+          *(pa.field(name, pa.string()) for name in _TEXTS),
+          pa.field(*embedding, nullable=False),
+      ],
+      {METADATA: json.dumps(about)},
+  )
+
+
+def _table(schema: Any, index: Index, start: int, block: np.ndarray) -> Any:
+  """A row group."""
+  import pyarrow as pa
+
+  passages = [index.passage(row) for row in range(start, start + len(block))]
+  columns = [[passage.id for passage in passages]]
+  columns += [[p.name or None for p in passages]]
+  columns += [[p.location or None for p in passages]]
+  columns += [[p.text for p in passages]]
+  try:
+    arrays = [pa.array(column, pa.string()) for column in columns]
+  except UnicodeEncodeError as e:
+    row = next(i for i, p in enumerate(passages) if _is_broken(vars(p)))
+    raise UserError(
+        f'Row {start + row} of {index.folder}, {passages[row].id!r}, has half a'
+        ' surrogate pair, which Parquet has no bytes for. Repair the text where'
+        ' it comes from, and encode again.'
+    ) from e
+  arrays.append(_array(schema.field(len(arrays)).type, block))
+  return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _is_broken(texts: Mapping[str, str]) -> bool:
+  """Whether a text cannot be in UTF-8."""
+  try:
+    ''.join(texts.values()).encode()
+  except UnicodeEncodeError:
+    return True
+  return False
+
+
+def _array(kind: Any, block: np.ndarray) -> Any:
+  """[b, width] as a column of lists, or of bytes, without a copy of float32."""
+  import pyarrow as pa
+
+  if pa.types.is_fixed_size_binary(kind):
+    content = pa.py_buffer(np.ascontiguousarray(block))
+    return pa.FixedSizeBinaryArray.from_buffers(
+        kind, len(block), [None, content]
+    )
+  values = np.ascontiguousarray(block, np.float32).reshape(-1)
+  return pa.FixedSizeListArray.from_arrays(pa.array(values), type=kind)
+
+
+def _check_written(path: pathlib.Path, index: Index, rows: Rows) -> None:
+  """Compares all ids and embeddings with those of the file."""
+  from pyarrow import parquet
+
+  ids = iter(index.ids)
+  with parquet.ParquetFile(path) as file:
+    column = file.schema_arrow.names[-1]
+    for group, (start, block) in enumerate(_numbered(rows)):
+      # Blocks and row groups are the same, and so many were written.
+      found = file.read_row_group(group, ['id', column])
+      if not _is_same(found, block, ids):
+        raise UserError(
+            f'{path} reads otherwise than it was written, after row {start}.'
+            ' Look at the disk, and convert again.'
+        )
+
+
+def _is_same(found: Any, block: np.ndarray, ids: Iterator[str]) -> bool:
+  """Whether a row group has the next ids and these embeddings."""
+  column = found.column(1).combine_chunks()
+  return found['id'].to_pylist() == list(
+      itertools.islice(ids, len(block))
+  ) and column.equals(_array(column.type, block))

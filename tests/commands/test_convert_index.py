@@ -1,0 +1,184 @@
+"""`dualenc convert` of an index: for faiss, and as Parquet."""
+
+import json
+import os
+import pathlib
+
+import faiss
+import numpy as np
+from pyarrow import parquet
+import pytest
+import tiny_evaluation
+
+from dualenc_jax import Retriever
+from dualenc_jax.commands import cli, encode
+from dualenc_jax.index import Index
+from dualenc_jax.search.exact_search import ExactSearch
+
+ROWS, K = 50, 10
+QUERIES = ['read the lines of a file', 'a date', 'sort by key']
+
+
+def corpus_line(i: int) -> str:
+  row = {'_id': f'{7 * i - 3}', 'text': f'def f_{i}(x): return x + {i * i}'}
+  if i % 2:
+    row['title'] = f'f_{i}'
+  return json.dumps(row) + '\n'
+
+
+@pytest.fixture(scope='module')
+def model(tmp_path_factory) -> pathlib.Path:
+  """A model_dir after two steps, with indexes: index, half and queries."""
+  folder = tmp_path_factory.mktemp('indexes') / 'model'
+  tiny_evaluation.copy_model(folder)
+  corpus = folder.parent / 'corpus.jsonl'
+  corpus.write_text(''.join(map(corpus_line, range(ROWS))))
+  for name, *flags in (
+      ('index', '--shard_size=16'),
+      ('half', '--dtype=float16'),
+      ('queries', '--tower=query'),
+  ):
+    where = f'--model_dir={folder}', f'--index_dir={folder / name}'
+    encode.main([*where, f'--corpus={corpus}', *flags])
+  return folder
+
+
+def run(source, form, out, *flags) -> pathlib.Path:
+  """As a user does."""
+  argv = ['convert', str(source), f'--to={form}', f'--out={out}', *flags]
+  assert cli.main(argv) == 0
+  return out
+
+
+def error_of(capsys, *argv) -> str:
+  """The message of an error."""
+  assert cli.main(['convert', *map(str, argv)]) == 2
+  return capsys.readouterr().err
+
+
+@pytest.mark.parametrize('name', ['index', 'half'])
+def test_faiss_finds_what_the_retriever_finds(model, tmp_path, name, capsys):
+  out = run(model / name, 'faiss', tmp_path / 'out')
+  printed = capsys.readouterr().out
+  index = Index.open(model / name)
+  assert f'50 passages, {index.header.dtype} [{index.header.dim}]' in printed
+  assert 'about.json, ids.txt, index.faiss' in printed
+  assert [path.name for path in tmp_path.iterdir()] == ['out']
+  found = faiss.read_index(str(out / 'index.faiss'))
+  retriever = Retriever.from_dir(model, index=model / name)
+  queries = np.asarray(retriever.encode_queries(QUERIES))
+  scores, hits = found.search(queries, K)
+  ids = (out / 'ids.txt').read_text().split('\n')[:-1]
+  assert ids == list(index.ids)
+  ours, our_ids = retriever.search(QUERIES, K)
+  assert [[ids[hit] for hit in row] for row in hits] == [
+      list(row) for row in our_ids
+  ]
+  np.testing.assert_allclose(scores, ours, rtol=0, atol=1e-5)
+  # As a reader with no library of ours has it.
+  exact = queries.astype(np.float64) @ index.embeddings[:].T.astype(float)
+  np.testing.assert_allclose(
+      scores, np.take_along_axis(exact, hits, 1), rtol=0, atol=1e-6
+  )
+  about = json.loads((out / 'about.json').read_text())
+  assert about['faiss'] == 'read_index' and about['faiss_ids'] == 'rows'
+  assert about['metric'] == 'inner product' and about['normalised']
+  assert about['model']['tower_sha256'] == (
+      index.header.provenance['tower_sha256']
+  )
+  assert str(model) not in json.dumps(about)
+
+
+def test_hits_that_are_the_ids_of_the_corpus(model, tmp_path):
+  out = run(model / 'index', 'faiss', tmp_path / 'out', '--ids=own')
+  assert sorted(os.listdir(out)) == ['about.json', 'index.faiss']
+  found = faiss.read_index(str(out / 'index.faiss'))
+  retriever = Retriever.from_dir(model, index=model / 'index')
+  _, hits = found.search(retriever.encode_queries(QUERIES), K)
+  _, ids = retriever.search(QUERIES, K)
+  assert hits.astype(str).tolist() == [list(row) for row in ids]
+  np.testing.assert_array_equal(
+      faiss.vector_to_array(found.id_map), 7 * np.arange(ROWS) - 3
+  )
+
+
+def test_a_query_index_is_for_faiss_too(model, tmp_path, capsys):
+  out = run(model / 'queries', 'faiss', tmp_path / 'out')
+  assert '50 queries' in capsys.readouterr().out
+  found = faiss.read_index(str(out / 'index.faiss'))
+  np.testing.assert_array_equal(
+      found.reconstruct_n(0, ROWS), Index.open(model / 'queries').embeddings
+  )
+  assert json.loads((out / 'about.json').read_text())['tower'] == 'query'
+
+
+@pytest.mark.parametrize('name', ['index', 'half'])
+def test_parquet_has_a_row_a_passage(model, tmp_path, name, monkeypatch):
+  """In several row groups, the last of which is shorter."""
+  monkeypatch.setattr('dualenc_jax.interop.rows.BLOCK', 20)
+  out = run(model / name, 'vectors', tmp_path / 'out')
+  assert os.listdir(out) == ['vectors.parquet']
+  file = parquet.ParquetFile(out / 'vectors.parquet')
+  groups = [file.metadata.row_group(i).num_rows for i in range(3)]
+  assert groups == [20, 20, 10] and file.num_row_groups == 3
+  schema = file.schema_arrow
+  assert schema.names == ['id', 'name', 'location', 'text', 'vector']
+  about = json.loads(schema.metadata[b'dualenc'])
+  assert str(schema.field('vector').type) == (
+      f'fixed_size_list<element: float>[{about["dim"]}]'
+  )
+  index, table = Index.open(model / name), file.read()
+  assert about['dtype'] == about['codec'] == index.header.dtype
+  assert about['tower'] == 'passage'
+  assert table['id'].to_pylist() == list(index.ids)
+  passages = [index.passage(row) for row in range(ROWS)]
+  assert table['text'].to_pylist() == [p.text for p in passages]
+  for column in ('name', 'location'):
+    values = [getattr(p, column) or None for p in passages]
+    assert table[column].to_pylist() == values
+  assert table['name'].null_count == ROWS // 2
+  vectors = table['vector'].combine_chunks().values.to_numpy()
+  np.testing.assert_array_equal(
+      vectors.reshape(ROWS, -1), index.embeddings[:].astype(np.float32)
+  )
+
+
+def test_parquet_is_searched_with_nothing_but_numpy(model, tmp_path):
+  out = run(model / 'index', 'vectors', tmp_path / 'out')
+  table = parquet.read_table(out / 'vectors.parquet')
+  ids = table['id'].to_pylist()
+  passages = np.stack(table['vector'].to_numpy(zero_copy_only=False))
+  retriever = Retriever.from_dir(model, index=model / 'index')
+  queries = retriever.encode_queries(QUERIES)
+  found = ExactSearch(passages, ids).top_k(queries, K)
+  scores, expected = retriever.search(QUERIES, K)
+  assert [[ids[i] for i in row] for row in found.indices] == [
+      list(row) for row in expected
+  ]
+  np.testing.assert_array_equal(found.scores, scores)
+
+
+@pytest.mark.parametrize(
+    'source, flags, message',
+    [
+        ('index', ['--to=npz'], '--to=npz is a form of models. An index goes'
+         ' --to=faiss or vectors.'),
+        ('index', ['--to=faiss', '--tower=query'], '--tower is of models'),
+        ('index', ['--to=faiss', '--texts=a.txt'], '--texts is of models'),
+        ('index', ['--to=vectors', '--vocabulary=v'], '--vocabulary is of'),
+        ('index', ['--to=vectors', '--step=0'], '--step is of models'),
+        ('index', ['--to=faiss', '--query_prefix='], '--query_prefix is of'),
+        ('index', ['--to=vectors', '--ids=own'], '--ids is of --to=faiss'),
+        ('.', ['--to=faiss'], 'is no index, which --to=faiss is made of. Give'),
+        ('checkpoints', ['--to=vectors'], 'Run `dualenc encode` first'),
+        ('.', ['--to=npz', '--ids=rows'], '--ids is of --to=faiss, not'),
+    ],
+)
+def test_what_does_not_go_together(
+    model, tmp_path, capsys, source, flags, message
+):
+  found = error_of(capsys, model / source, f'--out={tmp_path / "out"}', *flags)
+  assert message in found and found.count('\n') == 1
+  assert not list(tmp_path.iterdir())
+
+
