@@ -23,7 +23,7 @@ COMMANDS = {
     'encode': 'embed a corpus into an index',
     'search': 'search an index',
     'latency': 'what a query costs at serving time, models side by side',
-    'convert': 'from and to T5X, Hugging Face, sentence-transformers',
+    'convert': 'from and to T5X, Hugging Face, others; indexes for faiss',
     'check': 'explain a config and what it will need, without training',
     'recipe': 'commands one after the other, each when it has to',
     'data check': 'look at a data set: counts, lengths, what is wrong with it',

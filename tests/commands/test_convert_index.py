@@ -3,6 +3,8 @@
 import json
 import os
 import pathlib
+import re
+import sys
 
 import faiss
 import numpy as np
@@ -15,6 +17,9 @@ from dualenc_jax.commands import cli, encode
 from dualenc_jax.index import Index
 from dualenc_jax.search.exact_search import ExactSearch
 
+DOCS = pathlib.Path(__file__).parents[2] / 'docs' / 'vector_databases.md'
+# Whose code in DOCS needs a client and a server.
+SERVERS = 'qdrant_client', 'elasticsearch', 'pymilvus', 'psycopg', 'usearch'
 ROWS, K = 50, 10
 QUERIES = ['read the lines of a file', 'a date', 'sort by key']
 
@@ -57,8 +62,12 @@ def error_of(capsys, *argv) -> str:
 
 
 @pytest.mark.parametrize('name', ['index', 'half'])
-def test_faiss_finds_what_the_retriever_finds(model, tmp_path, name, capsys):
-  out = run(model / name, 'faiss', tmp_path / 'out')
+def test_faiss_finds_what_the_retriever_finds(
+    model, tmp_path, name, capsys, monkeypatch
+):
+  with monkeypatch.context() as without:
+    without.setitem(sys.modules, 'faiss', None)
+    out = run(model / name, 'faiss', tmp_path / 'out')
   printed = capsys.readouterr().out
   index = Index.open(model / name)
   assert f'50 passages, {index.header.dtype} [{index.header.dim}]' in printed
@@ -182,3 +191,48 @@ def test_what_does_not_go_together(
   assert not list(tmp_path.iterdir())
 
 
+def test_the_code_of_the_docs(model, tmp_path, monkeypatch):
+  """Runs what needs no database; the rest is compiled."""
+  monkeypatch.chdir(tmp_path)
+  os.symlink(model, 'my_model')
+  run('my_model/index', 'faiss', 'my_faiss')
+  run('my_model/index', 'vectors', 'my_vectors')
+  text = DOCS.read_text()
+  names = {}
+  for code in re.findall(r'```python\n(.*?)```', text, re.DOTALL):
+    program = compile(code, DOCS.name, 'exec')
+    if not re.search(rf'(from|import) ({"|".join(SERVERS)})\b', code):
+      exec(program, names)
+  retriever = Retriever.from_dir(model, index=model / 'index')
+  _, ids = retriever.search(['a question', 'another'], 10)
+  assert names['hits'] == [list(row) for row in ids]
+
+  index, found = Index.open(model / 'index'), list(names['batches'](7))
+  assert [len(texts) for texts, _ in found] == [7] * 7 + [1]
+  passages = [passage for texts, _ in found for passage in texts]
+  assert [p['id'] for p in passages] == list(index.ids)
+  vectors = np.concatenate([vectors for _, vectors in found])
+  np.testing.assert_array_equal(vectors, index.embeddings[:])
+
+  bits = names['bits'](vectors)
+  signs = [[f'{byte:08b}' for byte in row] for row in bits]
+  dim = index.header.dim
+  for row, vector in zip(signs, vectors):
+    assert ''.join(row)[:dim] == ''.join('01'[int(x >= 0)] for x in vector)
+  assert names['signed'](bits).tobytes() == bits.tobytes()
+  largest = np.abs(vectors).max()
+  codes = names['int8'](vectors, largest)
+  assert codes.dtype == np.int8 and np.abs(codes.astype(int)).max() == 127
+  step = largest / 127
+  np.testing.assert_allclose(
+      codes * step, vectors, rtol=0, atol=0.5001 * step
+  )
+
+  feed = [json.loads(line) for line in open('feed.jsonl')]
+  assert feed[3]['put'] == f'id:ns:passage::{index.ids[3]}'
+  np.testing.assert_array_equal(
+      np.float32(feed[3]['fields']['embedding']['values']), vectors[3]
+  )
+  (mapping,) = re.findall(r'```json\n(.*?)```', text, re.DOTALL)
+  fields = json.loads(mapping)['mappings']['properties']
+  assert fields['vector']['index_options']['type'] == 'int8_hnsw'
