@@ -9,9 +9,10 @@ import dualenc_jax
 # From the ground up; `dualenc_jax` itself is the version and the Retriever's
 # name.
 ROOMS = (
-    'errors suggest dualenc_jax io text parallel tensor_files figures data'
-    ' readers inspection models losses inference interop objectives training'
-    ' run search index evaluation mining results analysis report python_input'
+    'errors suggest dualenc_jax io text parallel tensor_files search'
+    ' compression figures data readers inspection models losses inference'
+    ' interop objectives training'
+    ' run index evaluation mining results analysis report python_input'
     ' retriever mteb_encoder t5x_bridge recipes commands __main__'
 ).split()
 PACKAGE = pathlib.Path(dualenc_jax.__file__).parent

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -10,8 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from dualenc_jax.compression import Codec
+from dualenc_jax.compression.product import Product
+from dualenc_jax.compression.quantisers import Levels, Signs
 from dualenc_jax.errors import UserError
-from dualenc_jax.index import parquet_file
+from dualenc_jax.index import faiss_forms, parquet_file
 from dualenc_jax.index.header import FILE, FORMAT, TOWER_SHA256
 from dualenc_jax.index.index import Index
 from dualenc_jax.index.shard import IDS, INFO, Places
@@ -35,7 +39,7 @@ class Parts:
   """What the writers need of an index.
 
   Attributes:
-    codec: its name: 'float32', 'float16'.
+    codec: its name: 'float32', 'float16', 'pq:96'.
     rows: what it keeps of each vector: floats, or codes, uint8.
     about: what the numbers of `rows` mean, as JSON: dtype, bit order, sign.
     faiss: makes the index of faiss of `rows`; raises UserError if there is
@@ -67,14 +71,44 @@ class Form:
 
 def parts_of(index: Index) -> Parts:
   """What the writers need of an index."""
-  dtype = index.header.dtype
-  kinds = {
-      'float32': faiss_files.flat,
-      'float16': lambda rows: faiss_files.scalar('QT_fp16', rows),
-  }
+  codec = getattr(index.embeddings, 'codec', None)
+  if codec is None:
+    dtype = index.header.dtype
+    rows = Rows.of(index.embeddings)
+    return Parts(dtype, rows, {'dtype': dtype}, faiss_forms.FLOATS[dtype])
   return Parts(
-      dtype, Rows.of(index.embeddings), {'dtype': dtype}, kinds[dtype]
+      codec.name,
+      Rows.of(index.embeddings.codes),
+      codec_about(codec),
+      functools.partial(faiss_forms.of_codec, codec),
+      codec_arrays(codec),
   )
+
+
+def codec_about(codec: Codec) -> dict[str, Any]:
+  """What the bytes of codes mean, as JSON."""
+  quantiser = codec.quantiser
+  about = {'dtype': str(codec.code_dtype), 'rescored': codec.rescored}
+  kind = type(quantiser).__name__
+  if isinstance(quantiser, Signs):
+    about |= {'bits': 1, 'bit_order': 'big'}
+  elif isinstance(quantiser, Levels | Product):
+    about |= {'bits': quantiser.bits, 'bit_order': 'little'}
+  return {**about, 'quantiser': kind, 'transforms': len(codec.transforms)}
+
+
+def codec_arrays(codec: Codec) -> dict[str, np.ndarray]:
+  """What decodes codes, and maps queries, by name."""
+  parts = {
+      **{f'transform_{i}': part for i, part in enumerate(codec.transforms)},
+      'quantiser': codec.quantiser,
+  }
+  return {
+      f'{name}_{field}': np.asarray(value)
+      for name, part in parts.items()
+      for field, value in vars(part).items()
+      if hasattr(value, 'shape')
+  }
 
 
 def is_index(path: str | os.PathLike[str]) -> bool:

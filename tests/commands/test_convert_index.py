@@ -40,7 +40,7 @@ def model(tmp_path_factory) -> pathlib.Path:
   corpus.write_text(''.join(map(corpus_line, range(ROWS))))
   for name, *flags in (
       ('index', '--shard_size=16'),
-      ('half', '--dtype=float16'),
+      ('half', '--codec=fp16'),
       ('queries', '--tower=query'),
   ):
     where = f'--model_dir={folder}', f'--index_dir={folder / name}'

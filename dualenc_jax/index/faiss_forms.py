@@ -1,0 +1,89 @@
+"""Which index of faiss a codec is."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from dualenc_jax.compression import Codec, quantisers
+from dualenc_jax.compression.product import Product
+from dualenc_jax.errors import UserError
+from dualenc_jax.interop import faiss_files
+from dualenc_jax.interop.rows import Rows
+
+# A byte with its bits in the opposite order.
+_REVERSED = np.packbits(
+    np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1)[:, ::-1],
+    axis=1,
+)[:, 0]
+
+# Of indexes that are no codes.
+FLOATS: Mapping[str, Callable[[Rows], faiss_files.Index]] = {
+    'float32': faiss_files.flat,
+    'float16': lambda rows: faiss_files.scalar('QT_fp16', rows),
+    'bfloat16': lambda rows: faiss_files.scalar('QT_bf16', rows),
+}
+
+
+def of_codec(codec: Codec, rows: Rows) -> faiss_files.Index:
+  """The index of faiss that gives codes the scores that they have here.
+
+  Of bits that are compared by Hamming distance it is the first step alone: a
+  binary index.
+
+  Args:
+    codec: of the codes.
+    rows: the codes.
+
+  Raises:
+    UserError: faiss has none.
+  """
+  inner = _of_quantiser(codec, rows)
+  if not codec.transforms:
+    return inner
+  if inner.is_binary:
+    raise _none(codec, 'its binary indexes take no map of vectors in front')
+  transforms = []
+  for transform in codec.transforms:
+    if transform.queries is not None:
+      raise _none(codec, 'it maps queries and passages alike')
+    transforms.append(faiss_files.linear(np.asarray(transform.matrix)))
+    if transform.normalise:
+      transforms.append(faiss_files.unit(transform.dim))
+  return faiss_files.pre_transform(transforms, inner)
+
+
+def _of_quantiser(codec: Codec, rows: Rows) -> faiss_files.Index:
+  quantiser = codec.quantiser
+  match quantiser:
+    case quantisers.Floats():
+      return FLOATS[quantiser.dtype](rows)
+    case quantisers.Int8():
+      return faiss_files.int8(quantiser.low, quantiser.step, rows)
+    case quantisers.Levels():
+      return _by_dimension(quantiser.levels, quantiser.dim, rows)
+    case Product():
+      return faiss_files.product(quantiser.score, rows)
+    case quantisers.Signs() if codec.rescored or isinstance(
+        quantiser, quantisers.Hamming
+    ):
+      return faiss_files.binary(rows)
+    case quantisers.Signs():
+      lowest_first = rows.mapped(_REVERSED.__getitem__, rows.width, np.uint8)
+      levels = np.array([-1, 1], np.float32)
+      return _by_dimension(levels, quantiser.dim, lowest_first)
+  raise _none(codec, 'its quantiser is not known there')
+
+
+def _by_dimension(
+    levels: np.ndarray, dim: int, rows: Rows
+) -> faiss_files.Index:
+  """Product codes of parts of one dimension each, with the same levels."""
+  centroids = np.tile(np.asarray(levels, np.float32)[:, None], (dim, 1, 1))
+  return faiss_files.product(centroids, rows)
+
+
+def _none(codec: Codec, why: str) -> UserError:
+  return UserError(
+      f'faiss has no index for the codec {codec.name}: {why}. Convert it with'
+      ' --to=vectors, or encode with another codec.'
+  )
