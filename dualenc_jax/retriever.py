@@ -104,6 +104,7 @@ class Retriever:
       vocabulary: str | os.PathLike[str] | None = None,
       query_length: int | None = None,
       passage_length: int | None = None,
+      dim: int | None = None,
   ) -> 'Retriever':
     """Opens a model.
 
@@ -118,9 +119,13 @@ class Retriever:
       vocabulary: a SentencePiece file, of a checkpoint that comes without one.
       query_length: most tokens of a query, EOS included, of such a checkpoint.
       passage_length: the same of a passage.
+      dim: cuts embeddings to their first components, of length one again, best
+        to one of those that it was trained for (`losses.Matryoshka`); None for
+        all. What `save` wrote is compiled for one dim.
 
     Raises:
-      UserError: the model, or the index, cannot be read; or the index is of
+      UserError: the model, or the index, cannot be read, or it has no such dim;
+        or the index is of
         another passage tower, and by which of its parts.
     """
     folder = pathlib.Path(path).expanduser()
@@ -137,13 +142,19 @@ class Retriever:
             f' {", ".join(given)}.'
         )
       artifact = Artifact.open(folder)
+      if dim not in (None, artifact.dim):
+        raise UserError(
+            f'{folder} is compiled for embeddings of {artifact.dim} components,'
+            f' and dim is {dim}. Leave it out, or cut the model: `dualenc'
+            f' convert {folder} --dim={dim} --to=jax_export --out=...`.'
+        )
       if index is None:
         return cls(artifact, _index_of(artifact))
       return cls(artifact, _index_for(artifact, index))
     # It needs Flax, which a saved retriever does not.
     from dualenc_jax.interop import opening
 
-    towers = opening.load(path, **given)
+    towers = opening.load(path, dim, **given)
     return cls(towers, None if index is None else _index_for(towers, index))
 
   @property

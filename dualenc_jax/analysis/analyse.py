@@ -1,10 +1,12 @@
 """Samples, embeds and measures what a model makes of a split."""
 
+from collections.abc import Sequence
 import dataclasses
 import logging
 import pathlib
 
 from dualenc_jax.analysis import (
+  dims as dims_lib,
   lengths as lengths_lib,
   numbers as numbers_lib,
   sample as sample_lib,
@@ -14,6 +16,8 @@ from dualenc_jax.analysis.output import Analysis
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.index import of_model
 from dualenc_jax.inference.towers import Loaded
+from dualenc_jax.interop import truncation
+from dualenc_jax.interop.own import TRAINED_DIMS
 from dualenc_jax.run.experiment import Experiment
 
 _LOG = logging.getLogger(__name__)
@@ -33,6 +37,8 @@ class Options:
       among them; None for the whole corpus.
     ranked: how many queries, the first ones, need the rank of their relevant
       passage.
+    dims: of how many first components the quality is measured; None for
+      `dims.default_dims`.
   """
 
   mapped: int = 400
@@ -41,6 +47,7 @@ class Options:
   seed: int = 0
   max_passages: int | None = None
   ranked: int = 0
+  dims: Sequence[int] | None = None
 
 
 def analyse(
@@ -63,8 +70,11 @@ def analyse(
       it exists; None keeps the embeddings in memory.
 
   Raises:
-    UserError: too little data, or vectors that are not finite.
+    UserError: too little data, vectors that are not finite, or a dim that they
+      do not have.
   """
+  for dim in options.dims or ():
+    truncation.check(dim, model.dim, name)
   ranked = RetrievalSet.of_split(experiment, split)
   size = max(options.mapped, options.measured)
   sample = sample_lib.draw(
@@ -73,8 +83,12 @@ def analyse(
   _LOG.info('Passages of %s: %s.', name, f'{len(sample.searched):,}')
   searched = ranked.corpus.subset(sample.searched)
   encoded = of_model.corpus_embeddings(model, searched, index_dir)
+  dims = options.dims
+  if dims is None:
+    trained_dims = model.provenance.get(TRAINED_DIMS, ())
+    dims = dims_lib.default_dims(model.dim, trained_dims)
   vectors = vectors_lib.embed(
-      name, model.embedder, model.params, sample, encoded, options.ranked
+      name, model.embedder, model.params, sample, encoded, options.ranked, dims
   )
   _LOG.info('Measuring %s.', name)
   numbers = numbers_lib.numbers(vectors, sample)

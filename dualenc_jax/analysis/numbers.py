@@ -33,6 +33,7 @@ def numbers(vectors: Vectors, sample: Sample) -> dict[str, float]:
       an earlier pair.
     near_duplicate_queries, near_duplicate_passages: the share of the sample
       that another vector of it all but equals.
+    mrr_dim_<d>: the mean reciprocal rank with the first d components.
   """
   retrieval_set = sample.retrieval_set
   corpus = retrieval_set.corpus
@@ -81,7 +82,7 @@ def numbers(vectors: Vectors, sample: Sample) -> dict[str, float]:
         vectors.queries[sample.pair_queries], vectors.positives
     )
     values['repeated_positives'] = geometry.repeats(sample.pair_passages)
-  return values
+  return values | {f'mrr_dim_{dim}': x for dim, x in vectors.mrr.items()}
 
 
 def ratios_of(vectors: Vectors, sample: Sample) -> Ratios:

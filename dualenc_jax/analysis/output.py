@@ -7,6 +7,7 @@ import pathlib
 from typing import Any
 
 from dualenc_jax.analysis import (
+  dims as dims_lib,
   figures as figures_lib,
   lengths as lengths_lib,
   projector,
@@ -15,6 +16,7 @@ from dualenc_jax.analysis.sample import Sample, Setting
 from dualenc_jax.analysis.vectors import Vectors
 from dualenc_jax.errors import UserError
 from dualenc_jax.figures.figure import Figure, save, write_csv
+from dualenc_jax.interop.own import TRAINED_DIMS
 from dualenc_jax.io import files
 
 
@@ -92,11 +94,24 @@ def figures(analyses: Sequence[Analysis], mapped: int) -> list[Figure]:
   )
   apart = {a.vectors.name: a.numbers.get('separability') for a in analyses}
   sides = lengths_lib.merge(side for a in analyses for side in a.lengths)
+  over_dims = []
+  if all(vectors.mrr for vectors in models):
+    over_dims.append(
+        dims_lib.quality_figure(
+            {vectors.name: vectors.mrr for vectors in models},
+            {
+                a.vectors.name: a.provenance.get(TRAINED_DIMS, ())
+                for a in analyses
+            },
+            setting,
+        )
+    )
   return [
       figures_lib.tsne_figure(models, apart, setting),
       *figures_lib.pca_figures(models, setting),
       figures_lib.top_cosine_figure(models, setting),
       figures_lib.ratio_figure(models, setting),
+      *over_dims,
       lengths_lib.length_figure(sides, setting),
   ]
 

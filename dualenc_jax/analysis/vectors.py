@@ -1,12 +1,12 @@
 """The vectors that one model gives a sample."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 from typing import Any
 
 import numpy as np
 
-from dualenc_jax.analysis import geometry
+from dualenc_jax.analysis import dims as dims_lib, geometry
 from dualenc_jax.analysis.sample import Sample
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.embedder import Embedder
@@ -33,6 +33,7 @@ class Vectors:
       query's 100 best hits that are not relevant; NaN for none.
     ranks: int64 [at most n], of the first queries' best relevant passages among
       those searched, from 1; 0 for none.
+    mrr: by dim, see `dims.mrr`.
   """
 
   name: str
@@ -42,6 +43,7 @@ class Vectors:
   top_cosines: np.ndarray
   negative_cosines: np.ndarray
   ranks: np.ndarray
+  mrr: Mapping[int, float] = dataclasses.field(default_factory=dict)
 
 
 def embed(
@@ -51,6 +53,7 @@ def embed(
     sample: Sample,
     encoded: Any,
     ranked: int = 0,
+    dims: Sequence[int] = (),
 ) -> Vectors:
   """Embeds the queries of a sample, searches, and takes its passages' vectors.
 
@@ -63,6 +66,8 @@ def embed(
       or on disk: only blocks and the sample's rows of them are read.
     ranked: how many queries, the first ones, need the rank of their relevant
       passage.
+    dims: of how many first components the quality is measured, where queries
+      have relevant passages.
 
   Raises:
     UserError: vectors that are not finite, or zero.
@@ -94,6 +99,7 @@ def embed(
       np.sum(units * geometry.unit_rows(hits), axis=1),
       _to_negatives(positives, ranking, encoded, sample),
       ranks,
+      _mrr(queries, encoded, sample, dims) if sample.has_pairs else {},
   )
 
 
@@ -106,21 +112,41 @@ def _search(
   """
   retrieval_set, searched = sample.retrieval_set, sample.searched
   search = ExactSearch(encoded, retrieval_set.corpus.subset(searched).ids)
-  own = None
-  if retrieval_set.self_hits is not None:
-    own = _position(searched, retrieval_set.self_hits[sample.queries])
+  own = _self_hits(sample)
   depth = _RETRIEVED if own is None else _RETRIEVED + 1
   ranking = search.top_k(queries, min(depth, len(searched)))
   if own is not None:
     ranking = ranking_lib.without(ranking, own)
   if not ranked:
     return ranking, np.zeros(0, np.int64)
-  gold = [
-      [int(i) for i in _position(searched, np.array(rows, np.int64)) if i >= 0]
-      for rows in sample.gold[:ranked]
-  ]
   own = None if own is None else own[:ranked]
+  gold = _gold(sample)[:ranked]
   return ranking, search.gold_ranks(queries[:ranked], gold, own)
+
+
+def _mrr(
+    queries: np.ndarray, encoded: Any, sample: Sample, dims: Sequence[int]
+) -> dict[int, float]:
+  ids = sample.retrieval_set.corpus.subset(sample.searched).ids
+  own = _self_hits(sample)
+  return dims_lib.mrr(queries, encoded, ids, _gold(sample), own, dims)
+
+
+def _gold(sample: Sample) -> list[list[int]]:
+  """For each query its relevant passages, by place among those searched."""
+  searched = sample.searched
+  return [
+      [int(i) for i in _position(searched, np.array(rows, np.int64)) if i >= 0]
+      for rows in sample.gold
+  ]
+
+
+def _self_hits(sample: Sample) -> np.ndarray | None:
+  """For each query its self-hit, by place likewise; None if there are none."""
+  own = sample.retrieval_set.self_hits
+  return None if own is None else _position(
+      sample.searched, own[sample.queries]
+  )
 
 
 def _to_negatives(

@@ -7,7 +7,8 @@
 Writes to MODEL_DIR/analysis/<task>-<split>: a t-SNE map and principal
 components of queries and passages, how well a classifier tells them apart, the
 cosines of queries and best hits, the ratios of similarities, alignment and
-uniformity, duplicates and lengths. Figures are PNG and SVG with their numbers
+uniformity, duplicates, lengths, and MRR over how many components of the
+embeddings are left. Figures are PNG and SVG with their numbers
 as CSV; analysis.json and numbers.csv hold the numbers of the models.
 """
 
@@ -43,7 +44,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     analysis, result_name = analyse_model(name, number, args)
     analyses.append(analysis)
     output.check_same_data(analyses[0], analysis)
-  folder = args.output_dir or folders[0] / 'analysis' / result_name
+  home = model_dir.home(args.model_dir[0], args.dim)
+  folder = args.output_dir or home / 'analysis' / result_name
   files.make_folder(folder, _ANOTHER)
   output.write(analyses, folder, args.sample)
   if args.projector:
@@ -63,6 +65,12 @@ def make_parser() -> flags.Parser:
       help='the folder that training wrote; repeatable: models side by side',
   )
   add('--step', type=int, help='checkpoint of each, the newest by default')
+  flags.add_dim(parser)
+  add(
+      '--dims', type=_dims, metavar='N[,N]',
+      help='how many components MRR is measured with; by default all, halves'
+      ' of them, and what the model was trained for',
+  )
   add(
       '--names', type=flags.listed,
       help='what the models are called, a,b; else their folders',
@@ -115,6 +123,11 @@ def make_parser() -> flags.Parser:
   return parser
 
 
+def _dims(text: str) -> list[int]:
+  """The type of --dims: different whole numbers, the largest first."""
+  return sorted({*map(flags.whole(), flags.listed(text))}, reverse=True)
+
+
 def check_args(args: argparse.Namespace) -> None:
   """Raises UserError for flags that do not go together."""
   models = len(args.model_dir)
@@ -146,6 +159,7 @@ def analyse_model(
       args.gin_bindings,
       args.gin_search_paths,
       before=tasks.gin_files(wanted),
+      dim=args.dim,
   )
   chosen = tasks.chosen(model.experiment, wanted, args.split)
   if len(chosen) > 1:
@@ -167,6 +181,7 @@ def analyse_model(
           seed=args.seed,
           max_passages=args.max_passages,
           ranked=args.sample if args.projector else 0,
+          dims=args.dims,
       ),
       args.index_dir and args.index_dir[number],
   )

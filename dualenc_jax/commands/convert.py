@@ -58,6 +58,7 @@ def main(argv: Sequence[str] | None = None) -> None:
           args.step,
           args.vocabulary,
           {name: value for name, value in given.items() if value is not None},
+          args.dim,
       ),
       args.to,
       forms(out)[args.to],
@@ -131,6 +132,7 @@ def make_parser() -> flags.Parser:
       '--step', type=int,
       help='checkpoint of a model_dir; by default the best kept, or the newest',
   )
+  flags.add_dim(parser)
   parser.add_argument(
       '--vocabulary',
       help='SentencePiece file, where the source has none (T5X) or only a'

@@ -3,6 +3,7 @@
   dualenc encode --model_dir=my_model
   dualenc encode --model_dir=my_model --split=test --index_dir=my_index
   dualenc encode --model_dir=my_model --corpus=scifact/ --index_dir=my_index
+  dualenc encode --model_dir=my_model --dim=64
   dualenc encode --model_dir=my_model --tower=query --corpus=queries.tsv
     --index_dir=my_queries
 
@@ -49,11 +50,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     split = split or default
     # The model's own index follows the model.
     is_own = args.index_dir is None and split == default
+  home = model_dir.home(args.model_dir, args.dim)
   texts_of = Source.queries if args.tower == 'query' else Source.passages
   build = of_model.encode(
       model,
       texts_of(experiment.cache(split)),
-      args.index_dir or of_model.own_folder(args.model_dir),
+      args.index_dir or of_model.own_folder(home),
       args.codec,
       args.shard_size,
       args.overwrite or is_own,
@@ -91,7 +93,10 @@ def make_parser() -> flags.Parser:
       '--skip_bad_rows', action='store_true',
       help='leave out rows of --corpus that cannot be read, and repeated ids',
   )
-  add('--index_dir', help='MODEL_DIR/index by default')
+  add(
+      '--index_dir',
+      help='MODEL_DIR/index by default, with --dim MODEL_DIR/dim-<dim>/index',
+  )
   add(
       '--overwrite', action='store_true',
       help='make a new index although there is one of something else',

@@ -12,8 +12,9 @@ of a benchmark or with one of them; each is measured on its own split.
 Writes metrics.json, per_query.tsv, run.trec, examples.jsonl and config.gin to
 MODEL_DIR/evaluation/<task>-<split>, those of BM25 and of both fused to the
 folders bm25 and hybrid there, those of --codecs with their table and figures to
-codecs, and the papers' tables of all that the model was
-evaluated on to MODEL_DIR/evaluation/tables.md and tables.tex.
+codecs, and the papers' tables of all that the model was evaluated on to
+MODEL_DIR/evaluation/tables.md and tables.tex. With --dim it is
+MODEL_DIR/dim-<dim>/evaluation; `dualenc compare MODEL_DIR MODEL_DIR/dim-<dim>`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,8 +54,9 @@ def main(argv: Sequence[str] | None = None) -> None:
   chosen = tasks.chosen(model.experiment, names, args.split)
   if names:
     chosen = tasks.available(chosen, args.skip_missing)
+  home = model_dir.home(args.model_dir, args.dim)
   output = pathlib.Path(
-      args.output_dir or evaluate.default_output(args.model_dir)
+      args.output_dir or evaluate.default_output(home)
   )
   teacher = rerank.teacher(args.rerank, args)
   for task, split in chosen:
@@ -91,8 +93,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(line)
     print(f'  Written to {folder}.', flush=True)
   if args.output_dir is None:
-    model_folder = pathlib.Path(args.model_dir)
-    tables.write_tables(output, results.read_all(model_folder))
+    tables.write_tables(output, results.read_all(home))
     print(f'Tables: {output / "tables.md"}, {output / "tables.tex"}.')
 
 

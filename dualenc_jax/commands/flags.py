@@ -75,6 +75,15 @@ def path(text: str) -> pathlib.Path:
   return pathlib.Path(text).expanduser()
 
 
+def add_dim(parser: argparse.ArgumentParser) -> None:
+  """Adds --dim."""
+  parser.add_argument(
+      '--dim', type=whole(),
+      help='cut embeddings to so many first components, of length one again;'
+      ' best one that it was trained for (losses/matryoshka.gin)',
+  )
+
+
 def add_hosts(parser: argparse.ArgumentParser) -> None:
   """Adds --host_index and --host_count."""
   add = parser.add_argument

@@ -10,10 +10,10 @@ import re
 
 import jax
 
-from dualenc_jax.commands import config
+from dualenc_jax.commands import config, flags
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.towers import Loaded
-from dualenc_jax.interop import loading, own
+from dualenc_jax.interop import loading, own, truncation
 from dualenc_jax.io import files
 from dualenc_jax.parallel.partitioning import HostPartitioner
 from dualenc_jax.run.experiment import Experiment
@@ -124,6 +124,7 @@ def load(
     search_paths: Sequence[str] = (),
     hosts_apart: bool = False,
     before: Sequence[str] = (),
+    dim: int | None = None,
 ) -> TrainedModel:
   """Rebuilds the model of a model_dir and restores its parameters.
 
@@ -137,9 +138,11 @@ def load(
     hosts_apart: every host has the model on its own devices, and computes by
       itself; otherwise one model is on the devices of all hosts.
     before: gin files applied before the saved config, whose values win.
+    dim: as of `truncation.of_model`; None for all components.
 
   Raises:
-    UserError: the folder holds no trained model, or one that cannot be read.
+    UserError: the folder holds no trained model, or one that cannot be read or
+      cut.
   """
   check_is_one(folder)
   path = pathlib.Path(folder) / CONFIG
@@ -168,16 +171,21 @@ def load(
 
   def use(checkpoint: own.Checkpoint) -> TrainedModel:
     checkpoint.check_vocabulary(tokenizer.vocabulary)
+    model, tensors = experiment.objective.model, checkpoint.tensors
+    if dim is not None:
+      model, tensors = truncation.of_model(
+          model, tensors, dim, checkpoint.trained_dims, folder
+      )
     params, embedder = loading.place(
-        experiment.objective.model,
-        checkpoint.tensors,
+        model,
+        tensors,
         folder,
         experiment.partitioner,
         experiment.eval_batch_size,
     )
-    provenance = checkpoint.provenance(
-        experiment.objective.model, tokenizer, experiment.seed
-    )
+    provenance = checkpoint.provenance(model, tokenizer, experiment.seed)
+    if dim is not None:
+      provenance['dim'] = dim
     return TrainedModel(params, tokenizer, embedder, provenance, experiment)
 
   model = own.restore(pathlib.Path(folder), step, use)
@@ -208,7 +216,18 @@ def load_from_args(
       args.gin_search_paths,
       hosts_apart,
       before,
+      args.dim,
   )
+
+
+def home(folder: str, dim: int | None = None) -> pathlib.Path:
+  """Where commands write by default: a model_dir, or its folder of a dim.
+
+  What is made of embeddings of `dim` components is in MODEL_DIR/dim-<dim>, in
+  the folders that it has in MODEL_DIR else: index, evaluation, analysis.
+  """
+  path = pathlib.Path(folder)
+  return path if dim is None else path / f'dim-{dim}'
 
 
 def build_experiment(
@@ -238,3 +257,4 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
       help='checkpoint; by default the best, if the run has kept it'
       ' (KEEP_BEST), else the newest',
   )
+  flags.add_dim(parser)

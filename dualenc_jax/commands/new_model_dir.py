@@ -5,6 +5,7 @@ import uuid
 
 from dualenc_jax.commands import config, model_dir
 from dualenc_jax.interop import loading
+from dualenc_jax.interop.own import TRAINED_DIMS
 from dualenc_jax.interop.vocabulary import make_tokenizer
 from dualenc_jax.interop.weights import SIZES, Weights
 from dualenc_jax.training.checkpoints import Checkpoints
@@ -62,12 +63,15 @@ def write(
       experiment.objective.model, weights.tensors, weights.path
   )
   step = weights.step or 0
+  dims = {}
+  if weights.trained_dims:
+    dims[TRAINED_DIMS] = list(weights.trained_dims)
   Checkpoints(folder).save_params(
       params,
       step,
       {
           'run_id': uuid.uuid4().hex,
-          'model': experiment.objective.facts,
+          'model': {**experiment.objective.facts, **dims},
           'config': text,
           'converted_from': f'{weights.kind} {pathlib.Path(weights.path).name}',
           'data': {

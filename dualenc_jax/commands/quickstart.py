@@ -87,7 +87,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(line)
   weight = hybrid_weight(folder)
   print('\nWhat is found in the whole standard library, by both:\n')
-  retriever = Retriever(model, of_model.open_own(model, model.experiment))
+  index = of_model.open_own(model, model.experiment, args.model_dir)
+  retriever = Retriever(model, index)
   for query, hits in zip(QUERIES, retriever.find(QUERIES, 3, weight)):
     print(query)
     for hit in hits:

@@ -28,7 +28,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   model_dir.add_flags(parser)
   parser.add_argument(
       '--index_dir',
-      help='what `dualenc encode` wrote; MODEL_DIR/index by default',
+      help='what `dualenc encode` wrote; MODEL_DIR/index by default, with --dim'
+      ' MODEL_DIR/dim-<dim>/index',
   )
   parser.add_argument(
       '--hybrid', type=bm25.share, metavar='SHARE | rrf',
@@ -47,7 +48,9 @@ def main(argv: Sequence[str] | None = None) -> None:
   if args.index_dir is not None:
     index = Index.open(args.index_dir, binding.expected(model, 'passage'))
   else:
-    index = of_model.open_own(model, model.experiment)
+    index = of_model.open_own(
+        model, model.experiment, model_dir.home(args.model_dir, args.dim)
+    )
   retriever = Retriever(model, index)
   if args.hybrid is not None:
     retriever.index_words(**dataclasses.asdict(bm25.words(args)))

@@ -59,6 +59,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
   add('--model_dir', help='search with this dual encoder, by default its task')
   add('--step', type=int, help='its checkpoint, the newest by default')
+  flags.add_dim(parser)
   add('--index_dir', help='keep the embeddings of the corpus there')
   add('--bm25', action='store_true', help='search with BM25')
   add(

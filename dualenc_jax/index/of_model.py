@@ -173,18 +173,21 @@ def corpus_embeddings(
   return embeddings
 
 
-def open_own(model: Loaded, experiment: Experiment) -> Index:
+def open_own(
+    model: Loaded, experiment: Experiment, home: str | os.PathLike[str]
+) -> Index:
   """Opens the index of a run's own passages; makes it again where it is due.
 
   Args:
     model: whose passage tower.
-    experiment: whose task, caches and model_dir; the index follows them.
+    experiment: whose task and caches; the index follows them.
+    home: the model_dir, or the folder of one of its dims.
 
   Raises:
     UserError: what `encode` raises.
   """
   cache = experiment.cache(default_split(experiment.task))
-  folder = own_folder(experiment.model_dir)
+  folder = own_folder(home)
   expect = expected(model, 'passage') | {
       name: cache.header[name] for name in ('task', 'split', 'source')
   }

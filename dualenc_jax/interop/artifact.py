@@ -4,6 +4,7 @@ import pathlib
 
 from dualenc_jax.inference.artifact import manifest as manifest_lib
 from dualenc_jax.inference.artifact.manifest import Manifest
+from dualenc_jax.interop.own import TRAINED_DIMS
 from dualenc_jax.interop.weights import infer_encoder, Usage, Weights
 from dualenc_jax.tensor_files import safetensors_file
 from dualenc_jax.tensor_files.stacked_layers import unstack
@@ -45,4 +46,5 @@ def read(path: pathlib.Path) -> Weights:
       ),
       step=manifest.provenance.get('checkpoint_step'),
       passage_tower=manifest.passage_tower,
+      trained_dims=tuple(manifest.provenance.get(TRAINED_DIMS, ())),
   ).check()

@@ -58,12 +58,14 @@ class Source:
     vocabulary: a SentencePiece file, or the name of a shipped one; None for
       that of the checkpoint.
     usage: lengths and prefixes that are not those of the checkpoint, by name.
+    dim: as of `truncation.of_weights`; None for all components.
   """
 
   path: str
   step: int | None = None
   vocabulary: str | None = None
   usage: Mapping[str, int | str] = dataclasses.field(default_factory=dict)
+  dim: int | None = None
 
   def read(self) -> Weights:
     """The checkpoint with this usage.
@@ -72,7 +74,7 @@ class Source:
       UserError: it cannot be read, its model is of classes of the user's own,
         or the vocabulary is another one.
     """
-    weights = opening.read(self.path, self.step)
+    weights = opening.read(self.path, self.step, self.dim)
     if weights.described:
       own.model_of(weights.described, weights.path)
     usage = dataclasses.replace(weights.usage, **self.usage)
@@ -281,7 +283,8 @@ def source_side(
         " to compare both: pip install 'dualenc-jax[convert]'."
     )
     return []
-  return [(f'the source in {name}', encode)]
+  dim = weights.model().projection.features
+  return [(f'the source in {name}', verify.first_components(encode, dim))]
 
 
 def read_back(folder: pathlib.Path, usage: Usage) -> verify.Encode:

@@ -14,7 +14,7 @@ from dualenc_jax.inference import calibration
 from dualenc_jax.inference.embedder import Embedder, OnMesh, Scorer
 from dualenc_jax.inference.teacher import Teacher
 from dualenc_jax.inference.towers import Loaded
-from dualenc_jax.interop import own
+from dualenc_jax.interop import own, truncation
 from dualenc_jax.interop.vocabulary import make_tokenizer
 from dualenc_jax.interop.weights import Weights
 from dualenc_jax.io import machine
@@ -61,30 +61,39 @@ def load(
       'checkpoint_step': weights.step,
       'versions': machine.versions(),
   }
+  if weights.trained_dims:
+    provenance[own.TRAINED_DIMS] = list(weights.trained_dims)
   tokenizer = make_tokenizer(weights, vocabulary, query_length, passage_length)
   params, embedder = place(weights.model(), weights.tensors, weights.path)
   return Loaded(params, tokenizer, embedder, provenance)
 
 
-def load_own(path: pathlib.Path, step: int | None = None) -> Loaded:
+def load_own(
+    path: pathlib.Path, step: int | None = None, dim: int | None = None
+) -> Loaded:
   """A model_dir as it was trained, at its newest readable checkpoint.
 
   Args:
     path: of the model_dir.
     step: of the checkpoint; None for the newest.
+    dim: as of `truncation.of_weights`; None for all components.
 
   Raises:
-    UserError: there is no checkpoint, none can be read, or the model is of
-      classes that are not this library's.
+    UserError: there is no checkpoint, none can be read, the model is of classes
+      that are not this library's, or what `truncation.of_weights` raises.
   """
 
   def use(checkpoint: own.Checkpoint) -> Loaded:
     weights = own.weights_of(checkpoint)
+    if dim is not None:
+      weights = truncation.of_weights(weights, dim)
     model = own.model_of(weights.described, weights.path)
     tokenizer = make_tokenizer(weights)
     checkpoint.check_vocabulary(tokenizer.vocabulary)
     params, embedder = place(model, weights.tensors, weights.path)
     provenance = checkpoint.provenance(model, tokenizer)
+    if dim is not None:
+      provenance['dim'] = dim
     return Loaded(params, tokenizer, embedder, provenance)
 
   return own.restore(path, step, use)

@@ -16,6 +16,7 @@ from dualenc_jax.interop import (
   plain,
   sentence_transformers,
   t5x,
+  truncation,
 )
 from dualenc_jax.interop.weights import USAGE, Weights
 from dualenc_jax.io import json_file
@@ -33,17 +34,26 @@ FORMS = (
 
 
 def read(
-    path: str | os.PathLike[str], step: int | None = None
+    path: str | os.PathLike[str],
+    step: int | None = None,
+    dim: int | None = None,
 ) -> Weights:
   """What a checkpoint holds; its tensors are read when they are wanted.
 
   Args:
     path: a folder or a file; gs:// for T5X checkpoints.
     step: of the checkpoint in a model_dir; None for the newest.
+    dim: as of `truncation.of_weights`; None for all components.
 
   Raises:
-    UserError: there is nothing, or nothing that is known.
+    UserError: there is nothing, or nothing that is known, or what
+      `truncation.of_weights` raises.
   """
+  weights = _read(path, step)
+  return weights if dim is None else truncation.of_weights(weights, dim)
+
+
+def _read(path: str | os.PathLike[str], step: int | None) -> Weights:
   reader = reader_of(path)
   if reader is own:
     return own.read(pathlib.Path(path).expanduser(), step)
@@ -66,12 +76,15 @@ def read(
 
 
 def load(
-    path: str | os.PathLike[str], **given: str | os.PathLike[str] | int
+    path: str | os.PathLike[str],
+    dim: int | None = None,
+    **given: str | os.PathLike[str] | int,
 ) -> Loaded:
   """A checkpoint as a model on the devices of this host; no config is run.
 
   Args:
     path: as of `read`; of a model_dir the newest checkpoint that can be read.
+    dim: as of `read`.
     **given: arguments of `loading.load`, for a checkpoint without a vocabulary
       or lengths of its own.
 
@@ -79,7 +92,7 @@ def load(
     UserError: as `read` and `loading.load`; or it is a query tower alone.
   """
   if reader_of(path) is not own:
-    weights = read(path)
+    weights = read(path, dim=dim)
     if weights.passage_tower:
       raise UserError(
           f'{path} ({weights.kind}) is a query tower alone: it has no passage'
@@ -92,7 +105,7 @@ def load(
         f'{path} has its own vocabulary and lengths: leave out'
         f' {", ".join(given)}.'
     )
-  return loading.load_own(pathlib.Path(path).expanduser())
+  return loading.load_own(pathlib.Path(path).expanduser(), dim=dim)
 
 
 def reader_of(path: str | os.PathLike[str]) -> types.ModuleType:

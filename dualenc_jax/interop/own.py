@@ -35,6 +35,9 @@ KIND = 'dualenc_jax model_dir'
 STATISTIC = re.compile(r'(?:(.*)/)?(v_row|v_col|v|mu|nu)/(.+)')
 # What the parameters of a cross-encoder's head begin with.
 HEAD = 'head/'
+# Saved beside what `models.describe` says of a model: the dims of
+# `losses.Matryoshka`.
+TRAINED_DIMS = 'trained_dims'
 _CHECKPOINTS = 'checkpoints'
 _AGAIN = 'Copy the whole folder again.'
 _LOG = logging.getLogger(__name__)
@@ -59,6 +62,11 @@ class Checkpoint:
   meta: Mapping[str, Any]
   tensors: Mapping[str, Tensor]
   loss: Mapping[str, Tensor]
+
+  @property
+  def trained_dims(self) -> tuple[int, ...]:
+    """As of `Weights`."""
+    return tuple(self.meta['model'].get(TRAINED_DIMS, ()))
 
   def check_vocabulary(self, vocabulary: Vocabulary) -> None:
     """Raises UserError unless the model was trained with a vocabulary."""
@@ -103,6 +111,7 @@ class Checkpoint:
       tokenizer: as it is used.
       seed: of the run; None for the one that was saved.
     """
+    dims = self.trained_dims
     return {
         'checkpoint_step': self.meta['step'],
         'run_id': self.meta['run_id'],
@@ -113,6 +122,7 @@ class Checkpoint:
         'query_prefix': tokenizer.query_prefix,
         'passage_prefix': tokenizer.passage_prefix,
         'dtype': model.encoder.dtype,
+        **({TRAINED_DIMS: list(dims)} if dims else {}),
         'seed': self.meta['data'].get('seed') if seed is None else seed,
         'git_revision': machine.git_revision(),
         'versions': machine.versions(),
@@ -206,6 +216,7 @@ def weights_of(checkpoint: Checkpoint) -> Weights:
   }
   # Prefixes are saved where there are some.
   facts = {'query_prefix': '', 'passage_prefix': '', **meta['data']}
+  described = {n: v for n, v in meta['model'].items() if n != TRAINED_DIMS}
   return Weights(
       KIND,
       str(checkpoint.model_dir),
@@ -215,7 +226,8 @@ def weights_of(checkpoint: Checkpoint) -> Weights:
       Usage().saved(facts, checkpoint.model_dir),
       loss={**checkpoint.loss, **heads},
       step=meta['step'],
-      described=meta['model'],
+      described=described,
+      trained_dims=checkpoint.trained_dims,
   ).check()
 
 

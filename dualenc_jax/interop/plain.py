@@ -19,6 +19,7 @@ import numpy as np
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.towers import PassageTower
+from dualenc_jax.interop.own import TRAINED_DIMS
 from dualenc_jax.interop.weights import ENCODERS, SIZES, USAGE, Usage, Weights
 from dualenc_jax.io import files, json_file
 from dualenc_jax.models import T5Encoder
@@ -55,6 +56,8 @@ def read(path: pathlib.Path) -> Weights:
       passage_encoder=dict | None,
       **USAGE,
   )
+  dims = {f'{TRAINED_DIMS}?': [int]}
+  json_file.check(header, dims, folder / HEADER, _AGAIN)
   if header['version'] not in (VERSION, VERSION_ALONE):
     raise UserError(
         f'{folder / HEADER} is of version {header["version"]}; this program'
@@ -82,6 +85,7 @@ def read(path: pathlib.Path) -> Weights:
       Usage().saved(header, folder),
       step=header['step'],
       passage_tower=passage_tower,
+      trained_dims=tuple(header.get(TRAINED_DIMS, ())),
   ).check()
 
 
@@ -109,6 +113,8 @@ def _write_rest(weights: Weights, folder: pathlib.Path) -> None:
   if weights.passage_tower:
     header['version'] = VERSION_ALONE
     header['passage_tower'] = dataclasses.asdict(weights.passage_tower)
+  if weights.trained_dims:
+    header[TRAINED_DIMS] = list(weights.trained_dims)
   files.write_json(folder / HEADER, header | weights.usage.facts())
   weights.usage.save_vocabulary(folder)
 

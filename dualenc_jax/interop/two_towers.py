@@ -98,6 +98,7 @@ def query_alone(weights: Weights) -> Weights:
       alone,
       usage=usage,
       described={},
+      trained_dims=(),
       passage_tower=PassageTower(
           usage.passage_length, usage.passage_prefix, sha256
       ),

@@ -101,6 +101,16 @@ def queries_alone(encode: Encode) -> Encode:
   return encode_queries
 
 
+def first_components(encode: Encode, dim: int) -> Encode:
+  """A side whose vectors are cut to the first components, not normalised."""
+
+  def encode_and_cut(texts: Sequence[str]) -> Vectors:
+    whole = encode(texts)
+    return Vectors(whole.queries[:, :dim], whole.passages[:, :dim])
+
+  return encode_and_cut
+
+
 def encode_with(model: Loaded, texts: Sequence[str]) -> Vectors:
   """Texts through both towers of a model."""
   return Vectors(

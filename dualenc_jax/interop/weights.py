@@ -95,6 +95,8 @@ class Weights:
     step: of the training that made it.
     described: of a model_dir, what `models.describe` says of its model.
     passage_tower: of a query tower alone, which one it belongs to.
+    trained_dims: of how many first components its embeddings were trained to
+      be of use, all of them among these; () where that is not known.
   """
 
   kind: str
@@ -109,6 +111,7 @@ class Weights:
   step: int | None = None
   described: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   passage_tower: PassageTower | None = None
+  trained_dims: Sequence[int] = ()
 
   @property
   def has_projection(self) -> bool:

@@ -28,7 +28,9 @@ from dualenc_jax.losses.loss import (
   evaluate,
   init,
   Loss,
+  trained_dims,
 )
+from dualenc_jax.losses.matryoshka import Matryoshka
 from dualenc_jax.losses.pair import PAIR
 from dualenc_jax.losses.samtone import SamToNe
 from dualenc_jax.losses.similarity import LearnableTemperature, Similarity
@@ -49,6 +51,7 @@ __all__ = [
     'Listwise',
     'Loss',
     'MarginMSE',
+    'Matryoshka',
     'PAIR',
     'Pairwise',
     'Pointwise',
@@ -56,4 +59,5 @@ __all__ = [
     'SamToNe',
     'Similarity',
     'Sum',
+    'trained_dims',
 ]

@@ -65,6 +65,13 @@ class Sum:
     parts = (query_blocks(loss) for loss, _ in self.parts)
     return tuple(dict.fromkeys(block for blocks in parts for block in blocks))
 
+  def trained_dims(self, dim: int) -> tuple[int, ...]:
+    """Those of any part, the largest first."""
+    found = {
+        d for loss, _ in self.parts for d in loss_lib.trained_dims(loss, dim)
+    }
+    return tuple(sorted(found, reverse=True))
+
   def __call__(
       self, params: Params, batch: Embeddings, similarity: Similarity
   ) -> Result:
@@ -108,6 +115,10 @@ class AtTemperature:
   def query_blocks(self) -> tuple[Block, ...]:
     """Negatives of the queries."""
     return query_blocks(self.loss)
+
+  def trained_dims(self, dim: int) -> tuple[int, ...]:
+    """Those of the loss."""
+    return loss_lib.trained_dims(self.loss, dim)
 
   def __call__(
       self, params: Params, batch: Embeddings, similarity: Similarity

@@ -166,7 +166,17 @@ class Loss(Protocol):
     """
 
 
-def check_columns(loss: Loss, columns: Mapping[str, np.ndarray]) -> None:
+def trained_dims(loss: Loss, dim: int) -> tuple[int, ...]:
+  """Of how many first components a loss trains embeddings of D = `dim`.
+
+  () for a loss that does not say: it trains the whole alone.
+  """
+  return getattr(loss, 'trained_dims', lambda dim: ())(dim)
+
+
+def check_columns(
+    loss: Loss, columns: Mapping[str, np.ndarray], dim: int = 2
+) -> None:
   """Asks a loss whether it can learn from these, before the first step.
 
   A loss may have a method `check_columns` of the same arrays, which raises
@@ -176,6 +186,7 @@ def check_columns(loss: Loss, columns: Mapping[str, np.ndarray]) -> None:
     loss: any loss.
     columns: what batches have beside their texts, of several batches one after
       the other, by name: [n] or [n, 1 + K].
+    dim: D, of the embeddings.
 
   Raises:
     UserError: what the loss raises, or it reads no teacher's scores and there
@@ -183,7 +194,7 @@ def check_columns(loss: Loss, columns: Mapping[str, np.ndarray]) -> None:
   """
   getattr(loss, 'check_columns', lambda columns: None)(columns)
   teacher = columns_lib.TEACHER_SCORES.name
-  if teacher in columns and teacher not in _read(loss, columns):
+  if teacher in columns and teacher not in _read(loss, columns, dim):
     raise UserError(
         f"The training data has a teacher's scores, and {type(loss).__name__}"
         ' reads none. Take losses.Distill or losses.MarginMSE, alone or in a'
@@ -203,7 +214,9 @@ class _Recording(dict):
     return super().__getitem__(name)
 
 
-def _read(loss: Loss, columns: Mapping[str, np.ndarray]) -> set[str]:
+def _read(
+    loss: Loss, columns: Mapping[str, np.ndarray], dim: int
+) -> set[str]:
   """The names of the columns that a loss reads, by trying it."""
   size = 2
   rows = {
@@ -221,8 +234,8 @@ def _read(loss: Loss, columns: Mapping[str, np.ndarray]) -> set[str]:
   recording = _Recording(rows)
 
   def value():
-    vector = jnp.ones((size, 2))
-    hard = jnp.ones((size, k, 2)) if k else None
+    vector = jnp.ones((size, dim))
+    hard = jnp.ones((size, k, dim)) if k else None
     batch = Embeddings(
         vector, vector, hard, columns=recording, step=jnp.int32(0), **ids
     )

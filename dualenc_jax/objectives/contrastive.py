@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from dualenc_jax import losses
 from dualenc_jax.data import Layout, Packed
 from dualenc_jax.errors import UserError
+from dualenc_jax.interop.own import TRAINED_DIMS
 from dualenc_jax.losses import blocks
 from dualenc_jax.losses.loss import Embeddings
 from dualenc_jax.models import DualEncoder
@@ -77,16 +78,28 @@ class Contrastive(OfTowers):
   def describe(self, run: Run) -> Iterator[str]:
     yield from super().describe(run)
     yield f'Loss: {type(self.loss).__name__}.'
+    if dims := self._trained_dims:
+      yield f'Trained dims: {", ".join(map(str, dims))}.'
     yield from blocks.describe_negatives(
         self.loss, self.similarity, run.batch_size, self.num_negatives
     )
 
   def describe_batches(self, run: Run, step: int) -> Iterator[str]:
-    losses.check_columns(self.loss, first_columns(run.batches, step))
+    columns = first_columns(run.batches, step)
+    losses.check_columns(self.loss, columns, self.model.projection.features)
     yield from super().describe_batches(run, step)
     yield from blocks.describe_left(
         self.loss, self.similarity, run.batches, step
     )
+
+  @property
+  def facts(self) -> dict[str, Any]:
+    dims = self._trained_dims
+    return {**super().facts, **({TRAINED_DIMS: dims} if dims else {})}
+
+  @property
+  def _trained_dims(self) -> tuple[int, ...]:
+    return losses.trained_dims(self.loss, self.model.projection.features)
 
   def chance(self, run: Run) -> float | None:
     chance = getattr(self.loss, 'chance', None)

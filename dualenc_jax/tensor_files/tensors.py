@@ -58,6 +58,11 @@ class Tensor:
     """The same with its axes in the opposite order."""
     return Tensor(self.where, self.shape[::-1], lambda: self.load().T)
 
+  def columns(self, count: int) -> 'Tensor':
+    """The first entries along the last axis."""
+    shape = *self.shape[:-1], count
+    return Tensor(self.where, shape, lambda: self.load()[..., :count])
+
   def reshaped(self, *shape: int) -> 'Tensor':
     """The same numbers in another shape."""
     return Tensor(self.where, shape, lambda: self.load().reshape(shape))

@@ -175,6 +175,45 @@ def evaluate(batch, sides, options, weights=None):
   return Result(value, gradients)
 
 
+def matryoshka(batch, terms, options, dims):
+  """The weighted sum over the first components, of length one again.
+
+  All D components are taken as they are.
+
+  Args:
+    batch: a Batch.
+    terms: function of a batch that gives the sides.
+    options: an Options.
+    dims: weights by dim.
+
+  Returns:
+    A Result; gradients are of the vectors of the batch.
+  """
+  gradients = {k: np.zeros_like(v) for k, v in batch.vectors.items()}
+  gradients['log_temperature'] = 0.0
+  value = 0.0
+  for dim, weight in dims.items():
+    norms, units = {}, {}
+    for k, x in batch.vectors.items():
+      # A hard negative that is missing is all zeros.
+      norms[k] = np.maximum(np.linalg.norm(x[:, :dim], axis=1)[:, None], 1e-6)
+      units[k] = x[:, :dim] / norms[k]
+      if dim == x.shape[1]:
+        norms[k], units[k] = 1.0, x
+    part = dataclasses.replace(batch, vectors=units)
+    result = evaluate(part, terms(part), options)
+    value += weight * result.value
+    for k, unit in units.items():
+      g = result.gradients[k]
+      if dim < batch.vectors[k].shape[1]:
+        g = (g - np.sum(g * unit, axis=1)[:, None] * unit) / norms[k]
+      gradients[k][:, :dim] += weight * g
+    gradients['log_temperature'] += (
+        weight * result.gradients['log_temperature']
+    )
+  return Result(value, gradients)
+
+
 def _add_term(
     batch, anchor, positive, negatives, in_denominator, o, weight, gradients
 ):

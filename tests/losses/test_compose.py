@@ -5,7 +5,6 @@ import functools
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
-import jax.numpy as jnp
 from loss_cases import (
   assert_gradients_close,
   jit,
@@ -20,14 +19,21 @@ import tiny_training
 
 from dualenc_jax import losses
 from dualenc_jax.errors import UserError
-from dualenc_jax.losses import AtTemperature, PAIR, SamToNe, Similarity, Sum
+from dualenc_jax.losses import (
+  AtTemperature,
+  Matryoshka,
+  PAIR,
+  SamToNe,
+  Similarity,
+  Sum,
+)
 from dualenc_jax.objectives import contrastive
 from dualenc_jax.parallel import partitioning
 from dualenc_jax.training import Partitioner
 
 LEARNT = losses.LearnableTemperature(0.1)
 TOWERS = ('query', 'passage', 'negatives')
-DIMS = (4, 16)
+DIMS = {4: 0.4, 16: 0.6}
 SAMTONE = functools.partial(
     reference.samtone_terms, mask=True, bidirectional=True
 )
@@ -39,56 +45,6 @@ PAIR_TERMS = functools.partial(
     positive=True,
     queries=False,
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Matryoshka:
-  """A wrapper of a user's own: the mean over the first entries of vectors."""
-
-  loss: losses.Loss
-  dims: tuple[int, ...]
-
-  def init(self):
-    return self.loss.init()
-
-  def query_blocks(self):
-    return losses.query_blocks(self.loss)
-
-  def __call__(self, params, batch, similarity):
-    values = []
-    for dim in self.dims:
-      vectors = {k: getattr(batch, k)[..., :dim] for k in TOWERS}
-      # A hard negative that is missing is all zeros.
-      vectors = {
-          k: x / jnp.sqrt(jnp.maximum(jnp.sum(x**2, -1, keepdims=True), 1e-12))
-          for k, x in vectors.items()
-      }
-      part, metrics = self.loss(params, batch._replace(**vectors), similarity)
-      values.append(part)
-    value = sum(values) / len(values)
-    return value, {**metrics, 'loss': value}
-
-
-def matryoshka(batch, options):
-  """SamToNe on the first entries, and its gradients, in float64."""
-  value = 0.0
-  total = {k: np.zeros_like(x) for k, x in batch.vectors.items()}
-  total['log_temperature'] = 0.0
-  for dim in DIMS:
-    norms, units = {}, {}
-    for k, x in batch.vectors.items():
-      norm = np.linalg.norm(x[:, :dim], axis=1, keepdims=True)
-      norms[k] = np.maximum(norm, 1e-6)
-      units[k] = x[:, :dim] / norms[k]
-    part = dataclasses.replace(batch, vectors=units)
-    result = reference.evaluate(part, SAMTONE(part), options)
-    value += result.value / len(DIMS)
-    for k, unit in units.items():
-      g = result.gradients[k]
-      along = np.sum(g * unit, axis=1, keepdims=True) * unit
-      total[k][:, :dim] += (g - along) / norms[k] / len(DIMS)
-    total['log_temperature'] += result.gradients['log_temperature'] / len(DIMS)
-  return reference.Result(value, total)
 
 
 def weighted(*results):
@@ -129,7 +85,7 @@ def without_kept_programs():
 
 
 LOSS = Sum((
-    (Matryoshka(SamToNe(), DIMS), 0.7),
+    (Matryoshka(SamToNe(), (*DIMS,), (*DIMS.values(),)), 0.7),
     (AtTemperature(PAIR(), 0.2), 0.3),
 ))
 SIMILARITY = Similarity(LEARNT, tile=3)
@@ -160,7 +116,7 @@ def expected():
   """The loss and the gradients of all parameters, by float64 vectors."""
   _, _, _, (_, pull_back, embeddings) = embedded()
   batch = as_reference(embeddings)
-  first = matryoshka(batch, reference.Options(0.1))
+  first = reference.matryoshka(batch, SAMTONE, reference.Options(0.1), DIMS)
   second = reference.evaluate(
       batch, PAIR_TERMS(batch), reference.Options(0.2)
   )

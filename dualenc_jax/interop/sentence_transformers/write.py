@@ -230,6 +230,12 @@ def _notes(weights: Weights, own_transformer: bool) -> list[str]:
         f' query_length and document_length from {modules.TRANSFORMER_CONFIG}:'
         ' both are then cut at the longer one.'
     )
+  if dims := weights.trained_dims:
+    notes.append(
+        f'It was trained for the dims {", ".join(map(str, dims))}:'
+        ' SentenceTransformer(folder, truncate_dim=...) takes any of them;'
+        ' compare by cosine then.'
+    )
   if texts.query_prefix != texts.passage_prefix:
     notes.append(
         '`encode` puts no prompt in front of a text; `encode_query` and'

@@ -1,0 +1,124 @@
+"""A model whose embeddings are the first components of another's.
+
+The kernel of a projection, [E, D], is cut to its first columns, [E, d]: what
+comes out is the first d components of the embeddings, of length one again. So
+it is a model like any other, with a digest, indexes and forms of its own.
+"""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import logging
+from typing import Any
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.interop.weights import Weights
+from dualenc_jax.models import Projection
+from dualenc_jax.tensor_files.tensors import Tensor
+
+_PARTS = ('projection', 'passage_projection')
+_LOG = logging.getLogger(__name__)
+
+
+def of_weights(whole: Weights, dim: int) -> Weights:
+  """A checkpoint of any form, cut.
+
+  Args:
+    whole: whose embeddings have D components.
+    dim: d, from 1 to D.
+
+  Raises:
+    UserError: there is no kernel to cut, d is not in this range, or it is a
+      query tower alone.
+  """
+  if whole.passage_tower:
+    raise UserError(
+        f'{whole.path} is a query tower alone, which goes with the whole'
+        ' embeddings of its passage tower. Leave out the dim, or cut the model'
+        ' that it was taken from: `dualenc convert MODEL --tower=query --dim='
+        f'{dim}`.'
+    )
+  described = {
+      name: {**value, 'features': dim} if name in _PARTS and value else value
+      for name, value in whole.described.items()
+  }
+  return dataclasses.replace(
+      whole,
+      tensors=_cut(whole.tensors, dim, whole.trained_dims, whole.path),
+      described=described,
+      trained_dims=tuple(d for d in whole.trained_dims if d <= dim),
+  )
+
+
+def of_model(
+    whole: Any,
+    tensors: Mapping[str, Tensor],
+    dim: int,
+    trained_dims: Sequence[int],
+    path: str,
+) -> tuple[Any, Mapping[str, Tensor]]:
+  """A module and its parameters, cut; it may be of a class of the user's own.
+
+  Args:
+    whole: a dual encoder whose embeddings have D components.
+    tensors: its parameters by name.
+    dim: d, from 1 to D.
+    trained_dims: what it was trained for, beside D.
+    path: of the checkpoint, for messages.
+
+  Raises:
+    UserError: there is no kernel to cut, or d is not in this range.
+  """
+  parts = {name: getattr(whole, name, None) for name in _PARTS}
+  others = {
+      name: type(part).__name__
+      for name, part in parts.items()
+      if not isinstance(part, Projection | None)
+  }
+  if others or parts['projection'] is None:
+    found = others or {'projection': 'none'}
+    raise UserError(
+        f'{path} cannot be cut to {dim} components: its'
+        f' {" and ".join(f"{n} is {k}" for n, k in found.items())}. Expected'
+        ' models.Projection, whose kernel has a column for each component.'
+    )
+  cut = {n: part.clone(features=dim) for n, part in parts.items() if part}
+  return whole.clone(**cut), _cut(tensors, dim, trained_dims, path)
+
+
+def check(dim: int, whole: int, path: str) -> None:
+  """Raises UserError unless 1 <= d <= D."""
+  if not 1 <= dim <= whole:
+    raise UserError(
+        f'The dim is {dim}, and embeddings of {path} have {whole} components.'
+        f' Expected 1 to {whole}.'
+    )
+
+
+def _cut(
+    tensors: Mapping[str, Tensor],
+    dim: int,
+    trained_dims: Sequence[int],
+    path: str,
+) -> dict[str, Tensor]:
+  kernels = [f'{part}/kernel' for part in _PARTS if f'{part}/kernel' in tensors]
+  if not kernels:
+    raise UserError(
+        f'{path} has no projection, so no kernel to cut to {dim} components.'
+        ' Leave out the dim, or give a dual encoder.'
+    )
+  whole = tensors[kernels[0]].shape[-1]
+  check(dim, whole, path)
+  if dim not in (whole, *trained_dims):
+    known = ', '.join(map(str, trained_dims))
+    _LOG.warning(
+        '%s is cut to %d components, and was %s. Expect worse embeddings, or'
+        ' measure what it costs: `dualenc analyze --dims=%d`.',
+        path,
+        dim,
+        f'trained for {known}'
+        if known
+        else f'trained for all {whole} alone, as far as its files say: without'
+        ' --gin_file=losses/matryoshka.gin',
+        dim,
+    )
+  return {**tensors, **{name: tensors[name].columns(dim) for name in kernels}}

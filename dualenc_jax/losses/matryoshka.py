@@ -1,0 +1,144 @@
+"""Matryoshka (Kusupati et al. 2022): embeddings that may be cut short."""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+
+import jax
+import numpy as np
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.losses import loss as loss_lib
+from dualenc_jax.losses.blocks import Block, query_blocks
+from dualenc_jax.losses.loss import Embeddings, Loss, Params, Result
+from dualenc_jax.losses.similarity import check_positive, Similarity
+from dualenc_jax.models.dual_encoder import l2_normalize
+
+# D, D / 2, D / 4 and D / 8.
+_HALVINGS = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Matryoshka:
+  """A loss over the first components of embeddings, of several dims at once.
+
+    L = sum_d weight_d * loss(first d components, of length one again)
+
+  Texts are encoded once; each dim's loss is computed on its own, with the same
+  parameters. The whole embeddings, of D components, must be among the dims:
+  without them the last components learn nothing. They are taken as they are.
+
+  Metrics are those of the whole embeddings, and <dim>/loss of each dim.
+
+  Attributes:
+    loss: any loss over the batch.
+    dims: different whole numbers, D among them and none above it; None for D
+      and its halves down to an eighth, D, D // 2, D // 4, D // 8.
+    weights: of the dims in the sum, as many; None for 1 each.
+  """
+
+  loss: Loss
+  dims: Sequence[int] | None = None
+  weights: Sequence[float] | None = None
+
+  def __post_init__(self):
+    loss_lib.check('Matryoshka.loss', self.loss)
+    dims = self.dims
+    if dims is not None and not (
+        isinstance(dims, Sequence)
+        and dims
+        and all(type(dim) is int and dim > 0 for dim in dims)
+        and len({*dims}) == len(dims)
+    ):
+      raise UserError(
+          f'Matryoshka.dims is {dims!r}; expected different whole numbers, such'
+          ' as (768, 384, 192, 96), or None.'
+      )
+    if self.weights is None:
+      return
+    count = _HALVINGS if dims is None else len(dims)
+    if not isinstance(self.weights, Sequence) or len(self.weights) != count:
+      raise UserError(
+          f'Matryoshka.weights is {self.weights!r}; expected {count} numbers,'
+          ' one for each dim, or None.'
+      )
+    for weight in self.weights:
+      check_positive('One of Matryoshka.weights', weight)
+
+  def init(self) -> Params:
+    """Parameters of the loss, which all dims share."""
+    return self.loss.init()
+
+  def check_columns(self, columns: Mapping[str, np.ndarray]) -> None:
+    """Asks the loss; see `loss.check_columns`."""
+    getattr(self.loss, 'check_columns', lambda columns: None)(columns)
+
+  def query_blocks(self) -> tuple[Block, ...]:
+    """Negatives of the queries, in each dim."""
+    return query_blocks(self.loss)
+
+  def chance(self, batch_size: int, num_negatives: int) -> float | None:
+    """The value where all similarities are equal; None if it is not known."""
+    chance = getattr(self.loss, 'chance', None)
+    known = chance and chance(batch_size, num_negatives)
+    return known and known * sum(self._weights)
+
+  def trained_dims(self, dim: int) -> tuple[int, ...]:
+    """The dims of embeddings of `dim` components, the largest first.
+
+    Raises:
+      UserError: dims that embeddings of this size cannot have.
+    """
+    return tuple(sorted(self._dims(dim), reverse=True))
+
+  def __call__(
+      self, params: Params, batch: Embeddings, similarity: Similarity
+  ) -> Result:
+    """Computes the loss of every dim; see `Loss`.
+
+    Raises:
+      UserError: as `trained_dims`, and what the loss raises.
+    """
+    whole = batch.query.shape[-1]
+    dims = self._dims(whole)
+    value, metrics, losses = 0.0, {}, {}
+    for dim, weight in zip(dims, self._weights):
+      part, own = self.loss(params, first_components(batch, dim), similarity)
+      value += weight * part
+      losses[f'{dim}/loss'] = part
+      if dim == whole:
+        metrics = own
+    return value, {**metrics, **losses, 'loss': value}
+
+  @property
+  def _weights(self) -> Sequence[float]:
+    count = _HALVINGS if self.dims is None else len(self.dims)
+    return [1.0] * count if self.weights is None else self.weights
+
+  def _dims(self, whole: int) -> Sequence[int]:
+    """The dims in the order of the weights."""
+    dims = self.dims
+    if dims is None:
+      dims = [whole // 2**i for i in range(_HALVINGS)]
+    if whole not in dims or not 0 < min(dims) <= max(dims) <= whole:
+      raise UserError(
+          f'Matryoshka.dims are {", ".join(map(str, dims))}, and embeddings'
+          f' have {whole} components. Expected {whole} itself and smaller ones:'
+          f' give MATRYOSHKA_DIMS = ({whole}, {whole // 2}), say.'
+      )
+    return dims
+
+
+def first_components(batch: Embeddings, dim: int) -> Embeddings:
+  """The batch with the first `dim` components of vectors, of length one."""
+  if dim == batch.query.shape[-1]:
+    return batch
+
+  def cut(vectors: jax.Array) -> jax.Array:
+    return l2_normalize(vectors[..., :dim])
+
+  return batch._replace(
+      query=cut(batch.query),
+      passage=cut(batch.passage),
+      # One that is missing is zero, and stays so.
+      negatives=None if batch.negatives is None else cut(batch.negatives),
+  )

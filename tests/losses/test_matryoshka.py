@@ -1,0 +1,194 @@
+"""Losses over the first components of embeddings, against float64 NumPy."""
+
+import jax
+from jax.experimental.compilation_cache import compilation_cache
+from loss_cases import (
+  assert_gradients_close,
+  LOSSES,
+  make,
+  make_batch,
+  values_and_gradients,
+)
+import meshes
+import numpy as np
+import pytest
+import reference
+
+from dualenc_jax import losses
+from dualenc_jax.errors import UserError
+from dualenc_jax.losses import (
+  AtTemperature,
+  Distill,
+  evaluate,
+  LearnableTemperature,
+  Matryoshka,
+  SamToNe,
+  Similarity,
+  Sum,
+)
+
+LEARNT = LearnableTemperature(0.1)
+# Not in order, one with a weight of its own.
+DIMS = {4: 1.0, 16: 0.5, 11: 2.0}
+# The one-way losses are parts of these.
+NAMES = [
+    pytest.param(name, marks=[pytest.mark.slow] * ('pair_' in name[:-8]))
+    for name in LOSSES
+    if not name.endswith('one_way')
+]
+
+
+@pytest.fixture(autouse=True)
+def without_kept_programs():
+  """As in test_compose.py, for programs with several rings."""
+  jax.config.update('jax_enable_compilation_cache', False)
+  compilation_cache.reset_cache()
+  yield
+  jax.config.update('jax_enable_compilation_cache', True)
+  compilation_cache.reset_cache()
+
+
+def wrapped(name, implementation):
+  loss, similarity = make(
+      name, temperature=LEARNT, implementation=implementation, tile=3
+  )
+  return Matryoshka(loss, (*DIMS,), (*DIMS.values(),)), similarity
+
+
+def check(got, name, batch):
+  (value, metrics), (params, vectors) = got
+  terms = LOSSES[name][1]
+  want = reference.matryoshka(
+      batch, lambda part: terms(part, True), reference.Options(0.1), DIMS
+  )
+  np.testing.assert_allclose(value, want.value, rtol=2e-6)
+  assert_gradients_close(params | vectors, want.gradients)
+  np.testing.assert_allclose(
+      sum(w * metrics[f'{dim}/loss'] for dim, w in DIMS.items()), value, 1e-6
+  )
+
+
+@pytest.mark.parametrize('implementation', ['dense', 'ring'])
+@pytest.mark.parametrize('name', NAMES)
+def test_any_loss_may_be_wrapped(name, implementation):
+  embeddings, batch = make_batch(6, 2, duplicates=True)
+  program = meshes.on_mesh(
+      meshes.SmallPartitioner(devices=2),
+      values_and_gradients({name: wrapped(name, implementation)}),
+  )
+  got = jax.device_get(program(LEARNT.init(), embeddings))
+  check(got[name], name, batch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('implementation', ['dense', 'ring'])
+@pytest.mark.parametrize('devices', [1, 4, 8])
+def test_the_value_is_that_of_every_mesh(devices, implementation):
+  embeddings, batch = make_batch(16, 1, duplicates=True)
+  names = ('samtone_both_towers', 'pair_two_way')
+  program = meshes.on_mesh(
+      meshes.SmallPartitioner(devices=devices),
+      values_and_gradients({n: wrapped(n, implementation) for n in names}),
+  )
+  got = jax.device_get(program(LEARNT.init(), embeddings))
+  for name in names:
+    check(got[name], name, batch)
+
+
+def test_metrics_are_those_of_the_whole_embeddings():
+  embeddings, _ = make_batch(6, 2)
+  similarity = Similarity(0.1)
+  value, alone = evaluate(SamToNe(), similarity, {}, embeddings)
+  only, metrics = evaluate(
+      Matryoshka(SamToNe(), (16,)), similarity, {}, embeddings
+  )
+  assert only == value and metrics == {**alone, '16/loss': value}
+  # None are halves; a weight each of 1.
+  total, metrics = evaluate(Matryoshka(SamToNe()), similarity, {}, embeddings)
+  parts = [metrics.pop(f'{dim}/loss') for dim in (16, 8, 4, 2)]
+  np.testing.assert_allclose(total, sum(parts), rtol=1e-6)
+  assert {**metrics, 'loss': value} == alone and parts[0] == value
+
+
+def test_parameters_of_the_loss_are_shared():
+  own = AtTemperature(SamToNe(), LearnableTemperature(0.2))
+  loss = Matryoshka(own, (16, 4))
+  params = losses.init(loss, Similarity(0.1))
+  np.testing.assert_allclose(params['log_temperature'], np.log(0.2), rtol=1e-6)
+  embeddings, batch = make_batch(6, 2)
+  (_, metrics), (gradients, _) = jax.jit(
+      values_and_gradients({0: (loss, Similarity(0.1))})
+  )(params, embeddings)[0]
+  np.testing.assert_allclose(metrics['temperature'], 0.2, rtol=1e-6)
+  want = reference.matryoshka(
+      batch,
+      lambda part: reference.samtone_terms(part, True, True),
+      reference.Options(0.2),
+      {16: 1.0, 4: 1.0},
+  )
+  assert_gradients_close(gradients, want.gradients)
+
+
+def test_a_teacher_is_read_through_it():
+  columns = {'teacher_scores': np.array([[3.0, -1.0], [2.0, 0.5]], np.float32)}
+  losses.check_columns(Matryoshka(Distill(), (8, 4)), columns, 8)
+  with pytest.raises(UserError, match='Matryoshka reads none'):
+    losses.check_columns(Matryoshka(SamToNe(), (8, 4)), columns, 8)
+  with pytest.raises(UserError, match='which are no probabilities'):
+    losses.check_columns(Matryoshka(Distill('probabilities')), columns, 8)
+
+
+def test_chance_is_that_of_all_dims():
+  batch, _ = make_batch(12, 1, dim=4)
+  vectors = {
+      k: np.full(getattr(batch, k).shape, 0.5, np.float32)
+      for k in ('query', 'passage', 'negatives')
+  }
+  loss = Matryoshka(SamToNe(), (4, 3), (0.5, 2.0))
+  value, _ = evaluate(
+      loss, Similarity(0.1), {}, batch._replace(**vectors)
+  )
+  assert loss.chance(12, 1) == pytest.approx(float(value), rel=1e-5)
+  inner = SamToNe().chance(12, 1)
+  assert Matryoshka(SamToNe()).chance(12, 1) == pytest.approx(4 * inner)
+  assert Matryoshka(Distill()).chance(12, 1) is None
+
+
+def test_dims_are_told_through_sums():
+  loss = Matryoshka(SamToNe(), (4, 16))
+  assert losses.trained_dims(loss, 16) == (16, 4)
+  assert losses.trained_dims(Matryoshka(SamToNe()), 768) == (768, 384, 192, 96)
+  both = Sum(((SamToNe(), 1.0), (AtTemperature(loss, 0.1), 1.0)))
+  assert losses.trained_dims(both, 16) == (16, 4)
+  assert losses.trained_dims(SamToNe(), 16) == ()
+  assert losses.query_blocks(loss) == losses.query_blocks(SamToNe())
+
+
+@pytest.mark.parametrize(
+    'options, message',
+    [
+        ({'dims': ()}, r'Matryoshka.dims is \(\); expected different whole'),
+        ({'dims': (16, 4, 4)}, 'expected different whole numbers'),
+        ({'dims': (16, 0)}, 'expected different whole numbers'),
+        ({'dims': (16, 4.0)}, 'expected different whole numbers'),
+        ({'dims': 16}, 'Matryoshka.dims is 16; expected'),
+        ({'weights': (1.0, 2.0)}, 'expected 4 numbers, one for each dim'),
+        ({'dims': (16, 4), 'weights': (1.0,)}, 'expected 2 numbers'),
+        ({'dims': (16, 4), 'weights': (1.0, 0.0)}, 'weights is 0.0; expected'),
+        ({'loss': SamToNe}, 'Matryoshka.loss is the class SamToNe'),
+    ],
+)
+def test_what_cannot_be_is_refused(options, message):
+  with pytest.raises(UserError, match=message):
+    Matryoshka(**{'loss': SamToNe(), **options})
+
+
+@pytest.mark.parametrize('dims', [(8, 4), (32, 16), None])
+def test_dims_that_embeddings_do_not_have_are_refused(dims):
+  size = 16 if dims else 7
+  embeddings, _ = make_batch(4, 0, dim=size)
+  with pytest.raises(UserError) as error:
+    evaluate(Matryoshka(SamToNe(), dims), Similarity(0.1), {}, embeddings)
+  assert f'and embeddings have {size} components. Expected {size} itself' in (
+      str(error.value)
+  )
