@@ -90,7 +90,7 @@ def quality_figure(
 
   Args:
     by_model: MRR by dim, by model.
-    trained_dims: by model; () where none are known.
+    trained_dims: by model, the whole among them.
     setting: of what it is made.
   """
   columns = {'model': [], 'dim': [], 'trained': [], 'mrr': []}
@@ -98,7 +98,7 @@ def quality_figure(
     for dim, value in sorted(values.items(), reverse=True):
       columns['model'].append(name)
       columns['dim'].append(dim)
-      columns['trained'].append(int(dim in (*trained_dims[name], max(values))))
+      columns['trained'].append(int(dim in trained_dims[name]))
       columns['mrr'].append(value)
   count = len(setting.sample.pair_queries)
   return Figure(
@@ -124,10 +124,10 @@ def _draw(
   axis = canvas.subplots()
   for number, (name, values) in enumerate(by_model.items()):
     dims = sorted(values)
-    known = *trained_dims[name], dims[-1]
+    known = trained_dims[name]
     style = drawing.model_style(number)
     heights = [values[dim] for dim in dims]
-    label = f'{name}: {values[dims[-1]]:.3f} with all {dims[-1]}'
+    label = f'{name}: {heights[-1]:.3f} with {dims[-1]}'
     axis.plot(dims, heights, label=label, linewidth=1.8, **style)
     axis.scatter(
         dims,
@@ -141,6 +141,7 @@ def _draw(
   axis.set_xscale('log', base=2)
   axis.set_xticks(every, map(str, every))
   axis.minorticks_off()
+  axis.margins(y=0.06)
   axis.set_ylim(0)
   axis.set_xlabel('components')
   axis.set_ylabel('MRR')

@@ -100,7 +100,10 @@ def figures(analyses: Sequence[Analysis], mapped: int) -> list[Figure]:
         dims_lib.quality_figure(
             {vectors.name: vectors.mrr for vectors in models},
             {
-                a.vectors.name: a.provenance.get(TRAINED_DIMS, ())
+                a.vectors.name: (
+                    a.vectors.queries.shape[1],
+                    *a.provenance.get(TRAINED_DIMS, ()),
+                )
                 for a in analyses
             },
             setting,

@@ -184,8 +184,7 @@ def load(
         experiment.eval_batch_size,
     )
     provenance = checkpoint.provenance(model, tokenizer, experiment.seed)
-    if dim is not None:
-      provenance['dim'] = dim
+    provenance = truncation.of_provenance(provenance, dim)
     return TrainedModel(params, tokenizer, embedder, provenance, experiment)
 
   model = own.restore(pathlib.Path(folder), step, use)

@@ -92,8 +92,7 @@ def load_own(
     checkpoint.check_vocabulary(tokenizer.vocabulary)
     params, embedder = place(model, weights.tensors, weights.path)
     provenance = checkpoint.provenance(model, tokenizer)
-    if dim is not None:
-      provenance['dim'] = dim
+    provenance = truncation.of_provenance(provenance, dim)
     return Loaded(params, tokenizer, embedder, provenance)
 
   return own.restore(path, step, use)

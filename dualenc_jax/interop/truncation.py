@@ -11,6 +11,7 @@ import logging
 from typing import Any
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.interop.own import TRAINED_DIMS
 from dualenc_jax.interop.weights import Weights
 from dualenc_jax.models import Projection
 from dualenc_jax.tensor_files.tensors import Tensor
@@ -83,6 +84,16 @@ def of_model(
     )
   cut = {n: part.clone(features=dim) for n, part in parts.items() if part}
   return whole.clone(**cut), _cut(tensors, dim, trained_dims, path)
+
+
+def of_provenance(
+    whole: Mapping[str, Any], dim: int | None
+) -> dict[str, Any]:
+  """What numbers depend on, of a model that is cut to `dim`, if to any."""
+  if dim is None:
+    return dict(whole)
+  trained_dims = [d for d in whole.get(TRAINED_DIMS, ()) if d <= dim]
+  return {**whole, 'dim': dim, TRAINED_DIMS: trained_dims}
 
 
 def check(dim: int, whole: int, path: str) -> None:

@@ -21,6 +21,7 @@ FIGURES = (
     'variance',
     'top1_cosine',
     'similarity_ratio',
+    'dims',
     'lengths',
 )
 # The default, 5,000, is more than there is.
@@ -83,6 +84,7 @@ def test_every_figure_has_its_files_and_every_number_is_there(analysis):
       'positive_negative_cosine',
       'alignment',
       'repeated_positives',
+      *(f'mrr_dim_{dim}' for dim in (128, 64, 32, 16, 8)),
   ]
   assert all(np.isfinite(value) for value in numbers.values())
   assert 0 <= numbers['separability'] <= 1 and numbers['alignment'] > 0

@@ -111,6 +111,16 @@ def test_architecture_files_share_what_their_names_say(name, own, frozen):
     assert len(experiment.optimizer.freeze) == frozen
 
 
+def test_matryoshka_wraps_the_loss_whichever_file_comes_first():
+  both = 'losses/matryoshka.gin', 'losses/samtone.gin'
+  for files in (both, both[::-1]):
+    loss = build(*files).objective.loss
+    assert type(loss).__name__ == 'Matryoshka'
+    assert type(loss.loss).__name__ == 'SamToNe'
+  loss = build('losses/matryoshka.gin', 'losses/distill.gin').objective.loss
+  assert type(loss.loss).__name__ == 'Sum'
+
+
 def test_towers_of_different_depth_by_scope():
   binding = 'passage/models.T5Encoder.num_layers = 2'
   files = 'models/mini.gin', 'architectures/ade.gin'

@@ -1,0 +1,291 @@
+"""Embeddings cut short: trained for it, and `--dim` of the commands."""
+
+import csv
+import json
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+import tiny_evaluation
+import tiny_run
+
+from dualenc_jax import Retriever
+from dualenc_jax.commands import cli, model_dir
+from dualenc_jax.errors import UserError
+from dualenc_jax.index import Index
+from dualenc_jax.interop import opening, own
+
+QUERIES = ['find map hash', 'find xml', 'zone of a year']
+WARNING = 'is cut to {} components, and was trained for 128, 64, 32, 16'
+
+
+@pytest.fixture(scope='module')
+def model(tmp_path_factory) -> pathlib.Path:
+  """A model_dir that was trained for four dims, by SamToNe."""
+  folder = tmp_path_factory.mktemp('dims')
+  # The wrapper takes whatever loss is given, before it or after.
+  cli.main([
+      'train',
+      *tiny_run.flags(folder, '--gin_file=losses/matryoshka.gin'),
+      '--gin_file=losses/samtone.gin',
+      '--gin.STEPS=4',
+      f'--model_dir={folder / "model"}',
+  ])
+  return folder / 'model'
+
+
+def run(command, *args):
+  assert cli.main([command, *map(str, args)]) == 0
+
+
+def refused(capfd, message, command, *args):
+  capfd.readouterr()
+  assert cli.main([command, *map(str, args)]) == 2
+  assert message in capfd.readouterr().err
+
+
+def first(vectors, dim):
+  """The first components of length one, in float64."""
+  cut = vectors[:, :dim].astype(np.float64)
+  return cut / np.linalg.norm(cut, axis=1, keepdims=True)
+
+
+def said(capfd):
+  found = capfd.readouterr()
+  return found.out + found.err
+
+
+def metrics_of(folder):
+  return tiny_evaluation.result_of(folder)['metrics']
+
+
+def test_the_dims_are_saved_with_the_checkpoint(model):
+  (step,) = own.steps(model)
+  assert own.open_checkpoint(model, step).trained_dims == (128, 64, 32, 16)
+  config = (model / 'config.gin').read_text()
+  assert 'losses.Matryoshka' in config and 'losses.SamToNe' in config
+  lines = (model / 'metrics.jsonl').read_text().splitlines()
+  logged = {name for line in lines for name in json.loads(line)}
+  assert {f'{dim}/loss' for dim in (128, 64, 32, 16)} <= logged
+
+
+def test_encode_and_search(model, capfd):
+  run('encode', f'--model_dir={model}')
+  whole = Index.open(model / 'index')
+  run('encode', f'--model_dir={model}', '--dim=32')
+  assert 'is cut to' not in said(capfd)
+  cut = Index.open(model / 'dim-32' / 'index')
+  assert cut.header.dim == 32 and cut.ids[:] == whole.ids[:]
+  np.testing.assert_allclose(
+      cut.embeddings[:], first(whole.embeddings[:], 32), rtol=0, atol=1e-6
+  )
+  before = (model / 'index' / 'header.json').read_bytes()
+  run('search', f'--model_dir={model}', '--dim=32', '--k=3', *QUERIES)
+  out = capfd.readouterr()
+  # Neither index was made again.
+  assert 'Encoding' not in out.err
+  assert before == (model / 'index' / 'header.json').read_bytes()
+  retriever = Retriever.from_dir(model)
+  scores = first(retriever.encode_queries(QUERIES), 32) @ (
+      first(whole.embeddings[:], 32).T
+  )
+  best = -np.sort(-scores)[:, :3].ravel()
+  shown = [
+      float(line.split()[0])
+      for line in out.out.splitlines()
+      if line.startswith('  ')
+  ]
+  np.testing.assert_allclose(shown, best, atol=6e-4)
+  refused(capfd, 'dim is 128, expected 32', 'search', f'--model_dir={model}',
+          '--dim=32', f'--index_dir={model / "index"}', 'xml')
+
+
+def test_evaluate_and_analyze_agree(model, capfd):
+  quiet = '--baselines='
+  run('evaluate', f'--model_dir={model}', quiet)
+  run('evaluate', f'--model_dir={model}', '--dim=20', quiet)
+  assert WARNING.format(20) in said(capfd)
+  home = model / 'dim-20'
+  facts = tiny_evaluation.result_of(home / 'evaluation' / 'pairs-test')
+  assert (facts['dim'], facts['trained_dims']) == (20, [16])
+  assert (home / 'evaluation' / 'tables.md').exists()
+  mrr = {
+      128: metrics_of(model / 'evaluation' / 'pairs-test')['MRR'],
+      20: facts['metrics']['MRR'],
+  }
+  assert mrr[128] != mrr[20]
+  run('compare', model, home, '--permutations=10')
+  run('analyze', f'--model_dir={model}', '--dims=20,128')
+  folder = model / 'analysis' / 'pairs-test'
+  numbers = json.loads((folder / 'analysis.json').read_text())['numbers']
+  with (folder / 'dims.csv').open(newline='') as file:
+    rows = list(csv.DictReader(file))
+  assert [(r['dim'], r['trained']) for r in rows] == [('128', '1'), ('20', '0')]
+  for row in rows:
+    dim = int(row['dim'])
+    assert float(row['mrr']) == pytest.approx(mrr[dim], rel=1e-5)
+    assert numbers[f'mrr_dim_{dim}'] == pytest.approx(mrr[dim], rel=1e-12)
+  # What is left of a model has dims of its own.
+  run('analyze', f'--model_dir={model}', '--dim=20')
+  cut = json.loads((home / 'analysis/pairs-test/analysis.json').read_text())
+  found = [n for n in cut['numbers'] if n.startswith('mrr')]
+  assert found == ['mrr_dim_20', 'mrr_dim_16', 'mrr_dim_10']
+  assert cut['numbers']['mrr_dim_20'] == pytest.approx(mrr[20], rel=1e-12)
+  refused(capfd, 'The dim is 129, and embeddings of model have 128',
+          'analyze', f'--model_dir={model}', '--dims=129')
+
+
+def test_a_retriever_of_any_form(model, tmp_path):
+  whole = Retriever.from_dir(model).encode_passages(QUERIES)
+  run('convert', model, '--to=npz', f'--out={tmp_path / "npz"}')
+  for source in (model, tmp_path / 'npz', tmp_path / 'npz' / 'weights.npz'):
+    retriever = Retriever.from_dir(source, dim=16)
+    assert retriever.dim == 16
+    np.testing.assert_allclose(
+        retriever.encode_passages(QUERIES), first(whole, 16), atol=1e-6
+    )
+  retriever.save(tmp_path / 'saved')
+  assert Retriever.from_dir(tmp_path / 'saved', dim=16).dim == 16
+  with pytest.raises(UserError, match='compiled for embeddings of 16 comp'):
+    Retriever.from_dir(tmp_path / 'saved', dim=8)
+  # Its weights are there to be cut.
+  run('convert', tmp_path / 'saved', '--to=npz', '--dim=8',
+      f'--out={tmp_path / "eight"}')
+  eight = Retriever.from_dir(tmp_path / 'eight')
+  np.testing.assert_allclose(
+      eight.encode_passages(QUERIES), first(whole, 8), atol=1e-6
+  )
+
+
+FORMS = [
+    'model_dir',
+    'npz',
+    *(
+        pytest.param(form, marks=pytest.mark.slow)
+        for form in ('safetensors', 't5x', 'jax_export', 'hf')
+    ),
+]
+
+
+@pytest.mark.parametrize('form', FORMS)
+def test_a_converted_model_is_the_cut_one(model, tmp_path, form, capfd):
+  out = tmp_path / 'out'
+  run('convert', model, f'--to={form}', '--dim=32', f'--out={out}')
+  assert 'embeddings of 32' in said(capfd)
+  cut = Retriever.from_dir(out)
+  whole = Retriever.from_dir(model).encode_queries(QUERIES)
+  assert cut.dim == 32
+  np.testing.assert_allclose(
+      cut.encode_queries(QUERIES), first(whole, 32), atol=1e-6
+  )
+  # It opens indexes of the model with this dim.
+  towers = Retriever.from_dir(model, dim=32).towers
+  assert cut.towers.tower_digest('passage') == towers.tower_digest('passage')
+  known = () if form in ('t5x', 'hf') else (32, 16)
+  assert opening.read(out).trained_dims == known
+
+
+@pytest.mark.slow
+def test_there_and_back_by_sentence_transformers(model, tmp_path, capfd):
+  st, back = tmp_path / 'st', tmp_path / 'back'
+  run('convert', model, '--to=sentence_transformers', '--dim=32',
+      f'--out={st}')
+  assert 'trained for the dims 32, 16' in said(capfd)
+  # The source is compared as cut in its own library, too.
+  run('convert', st, '--to=model_dir', '--dim=16', f'--out={back}')
+  assert 'the source in sentence_transformers' in said(capfd)
+  whole = Retriever.from_dir(model).encode_queries(QUERIES)
+  for folder, dim in ((st, 32), (back, 16)):
+    np.testing.assert_allclose(
+        Retriever.from_dir(folder).encode_queries(QUERIES),
+        first(whole, dim),
+        atol=1e-6,
+    )
+
+
+def test_a_query_tower_alone_is_cut_with_its_model(model, tmp_path, capfd):
+  alone = tmp_path / 'alone'
+  run('convert', model, '--to=jax_export', '--tower=query', '--dim=32',
+      f'--out={alone}')
+  index = model / 'dim-32' / 'index'
+  if not index.exists():
+    run('encode', f'--model_dir={model}', '--dim=32')
+  scores, _ = Retriever.from_dir(alone, index=index).search(QUERIES, 5)
+  expected, _ = Retriever.from_dir(model, index=index, dim=32).search(
+      QUERIES, 5
+  )
+  np.testing.assert_allclose(scores, expected, atol=1e-6)
+  refused(capfd, 'is a query tower alone, which goes', 'convert', alone,
+          '--to=npz', '--dim=16', f'--out={tmp_path / "x"}')
+
+
+@pytest.mark.slow
+def test_towers_with_projections_of_their_own(tmp_path, capfd):
+  folder = tmp_path / 'ade'
+  run('train', *tiny_run.flags(tmp_path), '--gin_file=architectures/ade.gin',
+      f'--model_dir={folder}')
+  whole, cut = Retriever.from_dir(folder), Retriever.from_dir(folder, dim=24)
+  found = model_dir.load(str(folder), dim=24)
+  assert 'trained for all 128 alone, as far as its files say' in said(capfd)
+  assert found.provenance['dim'] == 24
+  for side in ('queries', 'passages'):
+    encode = f'encode_{side}'
+    vectors = first(getattr(whole, encode)(QUERIES), 24)
+    for other in (cut, Retriever(found)):
+      np.testing.assert_allclose(
+          getattr(other, encode)(QUERIES), vectors, atol=1e-6
+      )
+
+
+@pytest.mark.parametrize(
+    'dim, message',
+    [
+        (0, '--dim is 0; expected at least 1'),
+        (129, 'model have 128 components. Expected 1 to 128.'),
+        ('x', '--dim is x; expected a whole number'),
+    ],
+)
+@pytest.mark.parametrize('command', ['encode', 'evaluate', 'search', 'convert'])
+def test_a_dim_that_there_is_not(command, dim, message, tmp_path, capfd):
+  shared = tiny_evaluation.shared_model()
+  where = [f'--model_dir={shared}', f'--output_dir={tmp_path}']
+  if command == 'convert':
+    where = [shared, '--to=npz', f'--out={tmp_path / "out"}']
+  elif command != 'evaluate':
+    where.pop()
+  refused(capfd, message, command, *where, f'--dim={dim}')
+
+
+def test_a_dim_of_the_library_is_checked(model):
+  for dim in (0, -1, 129):
+    with pytest.raises(UserError, match=f'The dim is {dim}, and embeddings'):
+      Retriever.from_dir(model, dim=dim)
+
+
+def test_without_a_projection_there_is_nothing_to_cut(model, tmp_path, capfd):
+  weights = opening.read(model)
+  source = tmp_path / 'encoder'
+  run('convert', model, '--to=npz', f'--out={source}')
+  tensors = dict(np.load(source / 'weights.npz'))
+  del tensors['projection/kernel']
+  np.savez(source / 'weights.npz', **tensors)
+  assert len(tensors) == len(weights.tensors) - 1
+  refused(capfd, 'has no projection, so no kernel to cut', 'convert', source,
+          '--to=npz', '--dim=8', f'--out={tmp_path / "x"}')
+
+
+@pytest.mark.slow
+def test_weights_and_dims_by_flags(tmp_path, capfd):
+  flags = tiny_run.flags(
+      tmp_path,
+      '--gin_file=losses/matryoshka.gin',
+      '--gin.MATRYOSHKA_DIMS=(128, 16)',
+      '--gin.MATRYOSHKA_WEIGHTS=(1.0, 0.5)',
+  )
+  folder = tmp_path / 'model'
+  run('train', *flags, f'--model_dir={folder}')
+  assert own.open_checkpoint(folder, 2).trained_dims == (128, 16)
+  shutil.rmtree(folder)
+  refused(capfd, 'Expected 128 itself and smaller ones', 'train', *flags,
+          '--gin.MATRYOSHKA_DIMS=(64, 16)', f'--model_dir={folder}')
