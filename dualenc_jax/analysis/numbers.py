@@ -3,6 +3,7 @@
 import numpy as np
 
 from dualenc_jax.analysis import geometry
+from dualenc_jax.analysis.bits import bit_numbers
 from dualenc_jax.analysis.geometry import Ratios, similarity_ratios
 from dualenc_jax.analysis.sample import Sample
 from dualenc_jax.analysis.separability import groups_of, separability
@@ -33,6 +34,8 @@ def numbers(vectors: Vectors, sample: Sample) -> dict[str, float]:
       an earlier pair.
     near_duplicate_queries, near_duplicate_passages: the share of the sample
       that another vector of it all but equals.
+    dimensional_efficiency and others of the signs of passages: see
+      `bits.bit_numbers`.
     mrr_dim_<d>: the mean reciprocal rank with the first d components.
   """
   retrieval_set = sample.retrieval_set
@@ -62,6 +65,7 @@ def numbers(vectors: Vectors, sample: Sample) -> dict[str, float]:
       'duplicate_passages': geometry.repeats(passage_prints),
       'near_duplicate_queries': geometry.near_duplicates(vectors.queries),
       'near_duplicate_passages': geometry.near_duplicates(vectors.passages),
+      **bit_numbers(vectors.passages),
   }
   ratios = ratios_of(vectors, sample)
   if len(ratios.values):
