@@ -27,7 +27,7 @@ _APART = 1 / 1024
 # product is faster although its results go through memory.
 _FEW_DIMS = 16
 # Centroids that are looked at together, so that a row is read once for them.
-_TOGETHER = 16
+_TOGETHER = 8
 _LOG = logging.getLogger(__name__)
 
 
@@ -62,8 +62,13 @@ def fit(
     start = _rows(parts, centroids, np.random.default_rng(seed))
   apart = _APART * np.std(parts, axis=0, dtype=np.float64)
   lanes = Lanes(mesh)
-  blocks = list(lanes.blocks(parts, lambda x: x.transpose(2, 1, 0)))
-  found = np.asarray(start, np.float32)
+  # Sums of what vectors have in common would cost the digits that differ.
+  middle = np.mean(parts, axis=0, dtype=np.float64).astype(np.float32)
+  blocks = list(
+      lanes.blocks(parts, lambda x: (x - middle).transpose(2, 1, 0))
+  )
+  middle = middle[:, np.newaxis]
+  found = np.asarray(start, np.float32) - middle
   for _ in range(iterations):
     sums = lanes.total(_sums, blocks, found)
     counts = np.rint(sums[:, :, -1]).astype(np.int64)
@@ -73,7 +78,7 @@ def fit(
     last, found = found, means.astype(np.float32)
     if np.array_equal(last, found):
       break
-  return found
+  return found + middle
 
 
 def check_vectors(vectors: np.ndarray, centroids: int) -> None:
@@ -170,9 +175,10 @@ def _sums(parts: jax.Array, used: jax.Array, centroids: jax.Array) -> jax.Array:
   """[M, K, d + 1]: of the rows nearest to each centroid, and their number."""
   _, count, rows = parts.shape
   which = nearest(parts, centroids)
-  # What fills up a lane is zero, and does not count.
-  ones = lax.broadcasted_iota(jnp.int32, (1, count, rows), 2) < used
-  values = jnp.concatenate([parts, ones.astype(jnp.float32)])
+  # What fills up a lane does not count.
+  inside = lax.broadcasted_iota(jnp.int32, (1, count, rows), 2) < used
+  values = jnp.concatenate([parts, jnp.ones((1, count, rows), jnp.float32)])
+  values = jnp.where(inside, values, 0)
   part = lax.broadcasted_iota(jnp.int32, (count, rows), 0)
   sums = jnp.zeros((*centroids.shape[:2], len(values)), jnp.float32)
   return sums.at[part, which].add(

@@ -1,0 +1,153 @@
+"""k-means against Lloyd's iterations in NumPy, and against faiss."""
+
+import compression_vectors
+import faiss
+import jax
+import numpy as np
+import pytest
+
+from dualenc_jax.compression import kmeans, product
+from dualenc_jax.errors import UserError
+
+
+def mesh(devices):
+  return jax.sharding.Mesh(np.array(jax.devices()[:devices]), ('x',))
+
+
+def lloyd(rows, centroids, iterations):
+  """Of one part, in float64."""
+  rows, centroids = rows.astype(np.float64), centroids.astype(np.float64)
+  for _ in range(iterations):
+    squares = (rows[:, None] - centroids) ** 2
+    which = squares.sum(axis=2).argmin(axis=1)
+    for k in range(len(centroids)):
+      assert (which == k).any()
+      centroids[k] = rows[which == k].mean(axis=0)
+  return centroids
+
+
+# Parts of few dims and of many go different ways.
+@pytest.mark.parametrize('m, dims', [(3, 5), (2, 24), (1, 1)])
+@pytest.mark.parametrize('count', [500, 5000])
+def test_lloyd(m, dims, count):
+  rows = compression_vectors.embeddings(count, m * dims + 1)[:, :-1]
+  parts = rows.reshape(count, m, dims)
+  start = parts[7 : 7 + 12].swapaxes(0, 1)
+  found = kmeans.fit(parts, 12, 0, iterations=4, start=start)
+  assert found.shape == (m, 12, dims) and found.dtype == np.float32
+  for i in range(m):
+    expected = lloyd(parts[:, i], start[i], 4)
+    np.testing.assert_allclose(found[i], expected, atol=1e-6)
+
+
+def test_far_from_zero():
+  """What distances differ by is not lost beside what vectors share."""
+  rows = compression_vectors.embeddings(3000, 8) + np.float32(1000)
+  start = rows[:10][None]
+  found = kmeans.fit(rows[:, None], 10, 0, iterations=3, start=start)
+  expected = lloyd(rows, start[0], 3)
+  # float32 has steps of 6e-5 there.
+  np.testing.assert_allclose(found[0], expected, atol=6.2e-5, rtol=0)
+
+
+@pytest.mark.parametrize('count', [2047, 18001])
+def test_devices_do_not_matter(count):
+  rows = compression_vectors.embeddings(count, 24).reshape(count, 4, 6)
+  found = [kmeans.fit(rows, 32, 3, mesh=mesh(n)) for n in (1, 2, 8)]
+  for other in found[1:]:
+    np.testing.assert_array_equal(found[0], other)
+
+
+def test_seeds():
+  rows = compression_vectors.embeddings(2000, 8).reshape(2000, 2, 4)
+  one, same, other = (kmeans.fit(rows, 16, seed) for seed in (1, 1, 2))
+  np.testing.assert_array_equal(one, same)
+  assert not np.allclose(one, other, atol=1e-3)
+
+
+def test_starts_from_different_rows():
+  rows = np.arange(40, dtype=np.float32).reshape(20, 2, 1)
+  found = kmeans.fit(rows, 20, 0, iterations=0)
+  np.testing.assert_array_equal(np.sort(found[:, :, 0]), rows[:, :, 0].T)
+
+
+def test_padding_is_no_row():
+  """A centroid at zero, where rows that fill up a lane are, moves away."""
+  rows = 1 + compression_vectors.embeddings(2049, 4)[:, None]
+  start = np.stack([np.zeros(4), rows.mean(axis=(0, 1))])[None]
+  found = kmeans.fit(rows, 2, 0, start=start.astype(np.float32))
+  assert found.min() > 0.3
+
+
+def test_empty_clusters_take_half_of_the_biggest():
+  rng = np.random.default_rng(0)
+  rows = rng.standard_normal((900, 1, 2)).astype(np.float32)
+  rows[:800] += 50
+  # Nothing is near the last three.
+  start = np.array([[[50, 50], [0, 0], [-99, 0], [0, -99], [-99, 99]]])
+  found = kmeans.fit(rows, 5, 0, start=start.astype(np.float32))
+  codes = product.encode(rows[:, 0], found)[:, 0]
+  sizes = np.bincount(codes, minlength=5)
+  # All of them are now of the 800, whose halves were the biggest each time.
+  assert sizes[1] == 100 and sizes.min() > 50
+
+
+def test_fewer_values_than_centroids():
+  rows = np.zeros((600, 2, 3), np.float32)
+  rows[300:, 0] = 1
+  found = kmeans.fit(rows, 16, 0)
+  assert np.isfinite(found).all()
+  assert product.distortion(rows.reshape(600, 6), found) < 1e-5
+
+
+def test_constant_dims():
+  rows = compression_vectors.embeddings(1000, 8).reshape(1000, 2, 4).copy()
+  rows[:, 1, 1:] = 0.25
+  found = kmeans.fit(rows, 32, 0)
+  np.testing.assert_allclose(found[1, :, 1:], 0.25, rtol=1e-6)
+  assert len(np.unique(found[1, :, 0])) == 32
+
+
+def test_as_many_vectors_as_centroids():
+  rows = compression_vectors.embeddings(64, 8).reshape(64, 2, 4)
+  found = kmeans.fit(rows, 64, 0)
+  assert product.distortion(rows.reshape(64, 8), found) < 1e-12
+
+
+def test_bad_input():
+  rows = compression_vectors.embeddings(200, 8).reshape(200, 2, 4)
+  with pytest.raises(UserError, match='200 vectors for 256 centroids.*fewer'):
+    kmeans.fit(rows, 256, 0)
+  for bad in (np.nan, np.inf):
+    broken = rows.copy()
+    broken[17, 1, 2] = bad
+    with pytest.raises(UserError, match='row 17 hold NaN'):
+      kmeans.fit(broken, 16, 0)
+
+
+@pytest.mark.parametrize('count, warns', [(39 * 8, 0), (39 * 8 - 1, 1)])
+def test_few_vectors_are_warned_of(count, warns, caplog):
+  rows = compression_vectors.embeddings(count, 4)[:, None]
+  kmeans.fit(rows, 8, 0, iterations=1)
+  assert len(caplog.records) == warns
+  assert all('fewer bits' in r.getMessage() for r in caplog.records)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('dim, m, bits', [(64, 8, 6), (128, 4, 6)])
+def test_distortion_is_that_of_faiss(dim, m, bits):
+  rows = compression_vectors.embeddings(20000, dim)
+  theirs, ours = [], []
+  for seed in (1234, 1235):
+    quantizer = faiss.ProductQuantizer(dim, m, bits)
+    quantizer.cp.seed = seed
+    # All vectors, as ours, and not a sample of them.
+    quantizer.cp.max_points_per_centroid = 20000
+    quantizer.train(rows)
+    centroids = faiss.vector_to_array(quantizer.centroids)
+    centroids = centroids.reshape(m, 2**bits, -1)
+    theirs.append(product.distortion(rows, centroids))
+    parts = rows.reshape(len(rows), m, -1)
+    found = kmeans.fit(parts, 2**bits, seed, quantizer.cp.niter)
+    ours.append(product.distortion(rows, found))
+  assert np.mean(ours) == pytest.approx(np.mean(theirs), rel=0.01)

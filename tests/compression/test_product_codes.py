@@ -1,0 +1,77 @@
+"""Codes of parts against distances in NumPy, and against faiss."""
+
+import compression_vectors
+import faiss
+import jax
+import numpy as np
+import pytest
+
+from dualenc_jax.compression import product
+from dualenc_jax.errors import UserError
+
+
+def codebooks(m, centroids, dims, seed=1):
+  rows = compression_vectors.embeddings(centroids, m * dims, seed)
+  return rows.reshape(centroids, m, dims).swapaxes(0, 1).copy()
+
+
+# With centroids that no small number divides, and one.
+@pytest.mark.parametrize(
+    'm, centroids, dims', [(4, 256, 4), (2, 61, 20), (1, 1, 3), (3, 97, 2)]
+)
+@pytest.mark.parametrize('count', [1, 700, 2049])
+def test_nearest(m, centroids, dims, count):
+  rows = compression_vectors.embeddings(count, m * dims)
+  books = codebooks(m, centroids, dims)
+  codes = product.encode(rows, books)
+  assert codes.shape == (count, m) and codes.dtype == np.uint8
+  parts = rows.reshape(count, m, 1, dims).astype(np.float64)
+  squares = ((parts - books) ** 2).sum(axis=3)
+  own = np.take_along_axis(squares, codes[:, :, None], axis=2)[:, :, 0]
+  np.testing.assert_allclose(own, squares.min(axis=2), atol=1e-6)
+  # But for rounding it is the nearest one itself.
+  assert (codes == squares.argmin(axis=2)).mean() > 0.999
+  error = product.distortion(rows, books)
+  assert error == pytest.approx(squares.min(axis=2).sum(axis=1).mean(), 1e-5)
+
+
+@pytest.mark.parametrize('dims', [4, 20])
+def test_the_first_among_equals(dims):
+  rows = compression_vectors.embeddings(500, 2 * dims)
+  books = codebooks(2, 32, dims)
+  books[:, 16:] = books[:, :16][:, ::-1]
+  assert product.encode(rows, books).max() < 16
+
+
+def test_faiss():
+  rows = compression_vectors.embeddings(5000, 32)
+  books = codebooks(8, 256, 4)
+  quantizer = faiss.ProductQuantizer(32, 8, 8)
+  faiss.copy_array_to_vector(books.ravel(), quantizer.centroids)
+  codes = product.encode(rows, books)
+  theirs = quantizer.compute_codes(rows)
+  assert (codes == theirs).mean() > 0.9999
+  np.testing.assert_array_equal(
+      product.decode(codes, books), quantizer.decode(codes)
+  )
+
+
+@pytest.mark.parametrize('count', [0, 3, 4500])
+def test_devices_do_not_matter(count):
+  rows = compression_vectors.embeddings(max(count, 1), 12)[:count]
+  books = codebooks(3, 64, 4)
+  found = [
+      product.encode(
+          rows, books, jax.sharding.Mesh(np.array(jax.devices()[:n]), ('x',))
+      )
+      for n in (1, 2, 8)
+  ]
+  assert found[0].shape == (count, 3)
+  for other in found[1:]:
+    np.testing.assert_array_equal(found[0], other)
+
+
+def test_another_dim():
+  rows = compression_vectors.embeddings(10, 12)
+  with pytest.raises(UserError, match='have dim 12: expected 16, 4 parts of 4'):
+    product.encode(rows, codebooks(4, 8, 4))
