@@ -4,7 +4,7 @@ Shapes: n vectors, D their dim, d that of what is quantised, Q queries, w
 columns of codes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 from typing import Any
 
@@ -139,6 +139,17 @@ class Coded:
     codes = np.asarray(self.codes[rows])
     found = self.codec.decode(codes.reshape(-1, codes.shape[-1]))
     return found.reshape(*codes.shape[:-1], self.shape[1])
+
+  @property
+  def products(self) -> Callable[[np.ndarray, np.ndarray], np.ndarray] | None:
+    """(query [d], rows [n]) -> float64 [n], where that needs no decoding."""
+    own = getattr(self.codec.quantiser, 'products', None)
+    return own and (lambda query, rows: own(query, self.codes[rows]))
+
+  @property
+  def longest(self) -> float:
+    """No vector is longer."""
+    return self.codec.quantiser.norm_bound
 
   def two_steps(self) -> 'Coded':
     """The first step of two, see `Codec.by_hamming`."""

@@ -16,6 +16,7 @@ on disk; ids N strings.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 import concurrent.futures
+import dataclasses
 import functools
 import os
 from typing import Any, NamedTuple
@@ -188,19 +189,31 @@ def dot_products(queries: np.ndarray, passages: np.ndarray) -> np.ndarray:
   """
   queries = queries.astype(np.float64, copy=False)
   passages = passages.astype(np.float64, copy=False)
-  product = queries @ passages.T
+  longest = np.sqrt(np.einsum('nd,nd->n', passages, passages).max())
+  return _rounded(queries @ passages.T, queries, passages, longest)
+
+
+def _rounded(
+    product: np.ndarray, queries: np.ndarray, passages: Any, longest: float
+) -> np.ndarray:
+  """`dot_products`, of products in whatever order they were summed.
+
+  Args:
+    product: float64 [Q, M].
+    queries: float64 [Q, D].
+    passages: [M, D], an array or a store; those that are in doubt are read.
+    longest: norm of any of them.
+  """
   # Twice the bound, to cover the rounding of the bound itself.
-  longest = [
-      np.sqrt(np.einsum('nd,nd->n', x, x).max()) for x in (queries, passages)
-  ]
-  epsilon = np.finfo(np.float64).eps
-  margin = 2 * queries.shape[1] * epsilon * longest[0] * longest[1]
+  longest *= np.sqrt(np.einsum('nd,nd->n', queries, queries).max())
+  margin = 2 * queries.shape[1] * np.finfo(np.float64).eps * longest
   scores = (product - margin).astype(np.float32)
   rows, columns = np.nonzero(scores != (product + margin).astype(np.float32))
   for start in range(0, len(rows), _PAIR_BLOCK):
     i = rows[start : start + _PAIR_BLOCK]
     j = columns[start : start + _PAIR_BLOCK]
-    sums = np.add.accumulate(queries[i] * passages[j], axis=1)
+    wide = passages[j].astype(np.float64, copy=False)
+    sums = np.add.accumulate(queries[i] * wide, axis=1)
     scores[i, j] = sums[:, -1]
   return scores
 
@@ -213,10 +226,20 @@ def of_candidates(
   Candidates are rows of the corpus, int64 [Q, C], or -1 for none.
   """
   scores = np.full(candidates.shape, -np.inf, np.float32)
+  products = getattr(passages, 'products', None)
 
   def score(query: int) -> None:
     found = np.flatnonzero(candidates[query] >= 0)
     own = queries[query][None]
+    if products is not None:
+      rows = candidates[query, found]
+      scores[query, found] = _rounded(
+          products(own[0], rows)[None],
+          own.astype(np.float64),
+          _Chosen(passages, rows),
+          passages.longest,
+      )[0]
+      return
     for start in range(0, len(found), _CANDIDATE_BLOCK):
       columns = found[start : start + _CANDIDATE_BLOCK]
       vectors = passages[candidates[query, columns]]
@@ -226,6 +249,17 @@ def of_candidates(
     for _ in pool.map(score, range(len(queries))):
       pass
   return scores
+
+
+@dataclasses.dataclass(frozen=True)
+class _Chosen:
+  """Some rows of a store, read when they are asked for."""
+
+  passages: Any
+  rows: np.ndarray
+
+  def __getitem__(self, places: np.ndarray) -> np.ndarray:
+    return self.passages[self.rows[places]]
 
 
 def top_k(

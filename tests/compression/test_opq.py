@@ -19,8 +19,8 @@ def test_better_than_codes_alone():
   rotation, centroids = opq.fit(rows, 4, 4, 0, outer=30)
   assert rotation.dtype == centroids.dtype == np.float32
   assert centroids.shape == (4, 16, 4)
-  product = rotation.astype(np.float64) @ rotation.T
-  np.testing.assert_allclose(product, np.eye(16), atol=1e-6)
+  square = rotation.astype(np.float64) @ rotation.T
+  np.testing.assert_allclose(square, np.eye(16), atol=1e-6)
   found = distortion(rows, rotation, centroids)
 
   def of_codes(rows):
@@ -86,8 +86,8 @@ def test_constant_dims():
   rows[:, 3:9] = 0.125
   rotation, centroids = opq.fit(rows, 4, 4, 0, 4)
   assert np.isfinite(centroids).all()
-  product = rotation.astype(np.float64) @ rotation.T
-  np.testing.assert_allclose(product, np.eye(16), atol=1e-6)
+  square = rotation.astype(np.float64) @ rotation.T
+  np.testing.assert_allclose(square, np.eye(16), atol=1e-6)
   parts = kmeans.fit(rows.reshape(1000, 4, 4), 16, 0)
   plain = product.distortion(rows, parts)
   assert distortion(rows, rotation, centroids) < plain
