@@ -320,8 +320,11 @@ def unpacked(codes: Any, bits: int, count: int, xp: Any = np) -> Any:
     count: of a row.
     xp: numpy or jax.numpy.
   """
-  if bits == 8:
-    return codes.astype(xp.int32)
+  if 8 % bits == 0:
+    # Whole numbers of each byte.
+    shifts = xp.arange(0, 8, bits, dtype=xp.uint8)[None, None]
+    each = (codes[:, :, None] >> shifts) & xp.uint8(2**bits - 1)
+    return each.reshape(len(codes), -1)[:, :count].astype(xp.int32)
   each = (codes[:, :, None] >> xp.arange(8, dtype=xp.uint8)[None, None]) & 1
   each = each.reshape(len(codes), -1)[:, : count * bits]
   each = each.reshape(len(codes), count, bits).astype(xp.int32)
