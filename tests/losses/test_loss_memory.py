@@ -15,7 +15,7 @@ from loss_programs import DIM, SHARD
 import meshes
 import pytest
 
-from dualenc_jax.losses import InBatchSoftmax, PAIR, SamToNe, Sum
+from dualenc_jax.losses import InBatchSoftmax, Matryoshka, PAIR, SamToNe, Sum
 from dualenc_jax.training import Partitioner
 
 MIB = 2**20
@@ -31,7 +31,10 @@ LOSSES = {
 @functools.cache
 def compiled(name, implementation, devices=8, model_parallel=1, size=SIZE):
   partitioner = meshes.SmallPartitioner(model_parallel, devices=devices)
-  losses = LOSSES | {'sum': Sum(((SamToNe(), 0.7), (PAIR(), 0.3)))}
+  losses = LOSSES | {
+      'sum': Sum(((SamToNe(), 0.7), (PAIR(), 0.3))),
+      'matryoshka': Matryoshka(SamToNe(both_towers=True)),
+  }
   return loss_programs.compile_gradient(
       losses[name], implementation, partitioner, size
   )
@@ -83,7 +86,7 @@ def test_memory_of_65536_pairs_on_one_device(name):
   assert hlo.num_elements(dense.as_text()) >= size * size
 
 
-@pytest.mark.parametrize('name', [*LOSSES, 'sum'])
+@pytest.mark.parametrize('name', [*LOSSES, 'sum', 'matryoshka'])
 def test_no_device_holds_the_scores_or_the_vectors_of_all(name):
   # A tile of scores takes no more memory than a shard of vectors.
   assert hlo.num_elements(text(name, 'ring')) <= SHARD * DIM
@@ -91,7 +94,7 @@ def test_no_device_holds_the_scores_or_the_vectors_of_all(name):
   assert hlo.num_elements(text(name, 'dense')) >= SIZE * SHARD
 
 
-@pytest.mark.parametrize('name', LOSSES)
+@pytest.mark.parametrize('name', [*LOSSES, 'matryoshka'])
 def test_only_permutes_and_sums_move_numbers(name):
   permitted = {'collective-permute', 'all-reduce'}
   moves = hlo.collectives(text(name, 'ring'))
