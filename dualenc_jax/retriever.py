@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dualenc_jax import python_input
+from dualenc_jax.compression import Coded
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import binding, Header, Index, IndexBuild, Passage
 from dualenc_jax.inference.artifact import Artifact, manifest, writer
@@ -204,7 +205,8 @@ class Retriever:
     """Makes passages searchable, in place of those that were.
 
     Args:
-      passages: N texts; or their embeddings, float [N, D], which are kept, not
+      passages: N texts, kept as embeddings, or as codes by the codec of a model
+        that has one; or their embeddings, float [N, D], kept as they are, not
         copied: an array or memory map, or the `embeddings` of an
         `index.Index`.
       ids: N different strings; None for '0', '1' and so on.
@@ -226,6 +228,9 @@ class Retriever:
     ids = range(count) if ids is None else python_input.ids_of(ids, count)
     if embeddings is None:
       embeddings = self.encode_passages(texts)
+      codec = self._towers.codec
+      if codec is not None:
+        embeddings = Coded(codec, codec.encode(embeddings))
     else:
       _finite('passages', embeddings)
     ids = list(map(str, ids))
@@ -393,7 +398,10 @@ class Retriever:
     if corpus.header is not None:
       return dict(corpus.header.provenance)
     if corpus.normalised:
-      return binding.encoded_by(self._towers, 'passage')
+      found = binding.encoded_by(self._towers, 'passage')
+      if self._towers.codec is not None:
+        found |= binding.codec_of(self._towers)
+      return found
     # Embeddings that were given may be of anything.
     return {}
 
@@ -401,7 +409,7 @@ class Retriever:
 def _index_for(towers: Loaded, folder: str | os.PathLike[str]) -> Index:
   """An index for a model, of the same passage tower."""
   folder = pathlib.Path(folder).expanduser()
-  return Index.open(folder, binding.expected(towers, 'passage'))
+  return binding.open_index(towers, folder)
 
 
 def _index_of(artifact: Artifact) -> Index | None:

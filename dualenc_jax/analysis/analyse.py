@@ -82,7 +82,9 @@ def analyse(
   )
   _LOG.info('Passages of %s: %s.', name, f'{len(sample.searched):,}')
   searched = ranked.corpus.subset(sample.searched)
-  encoded = of_model.corpus_embeddings(model, searched, index_dir)
+  # Of embeddings, whatever codec was trained with them.
+  towers = dataclasses.replace(model, codec=None)
+  encoded = of_model.corpus_embeddings(towers, searched, index_dir)
   dims = options.dims
   if dims is None:
     trained_dims = model.provenance.get(TRAINED_DIMS, ())

@@ -75,6 +75,7 @@ def forms(out: pathlib.Path | None = None) -> dict[str, conversion.Form]:
       'what training writes: to evaluate, encode, search, train from',
       functools.partial(new_model_dir.write, final=out),
       conversion.read_back,
+      keeps_codec=True,
   )
   return {'model_dir': model_dir, **conversion.FORMS}
 

@@ -102,9 +102,10 @@ def make_parser() -> flags.Parser:
       help='make a new index although there is one of something else',
   )
   add(
-      '--codec', default='fp32',
+      '--codec',
       help='what becomes of the embeddings: fp32, fp16, bf16, int8, pca:256,'
-      ' rotated:4, pq:96, opq:96, binary, ...; see `compression.specs`',
+      ' rotated:4, pq:96, opq:96, binary, ...; see `compression.specs`; by'
+      " default the model's own, if it has one, else fp32",
   )
   add(
       '--shard_size', type=flags.whole(), default=header_lib.SHARD_SIZE,
@@ -123,7 +124,8 @@ def check_flags(args: argparse.Namespace) -> None:
         ' know their number.'
     )
   flags.check_hosts(args)
-  compression.spec(args.codec)
+  if args.codec is not None:
+    compression.spec(args.codec)
   if args.corpus is not None and args.split is not None:
     raise UserError('Give --corpus or --split: a file has no splits.')
   if args.index_dir is None and (args.corpus or args.tower == 'query'):

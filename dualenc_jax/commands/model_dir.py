@@ -185,7 +185,14 @@ def load(
     )
     provenance = checkpoint.provenance(model, tokenizer, experiment.seed)
     provenance = truncation.of_provenance(provenance, dim)
-    return TrainedModel(params, tokenizer, embedder, provenance, experiment)
+    return TrainedModel(
+        params,
+        tokenizer,
+        embedder,
+        provenance,
+        experiment,
+        codec=checkpoint.codec() if dim is None else None,
+    )
 
   model = own.restore(pathlib.Path(folder), step, use)
   used = model.provenance['checkpoint_step']

@@ -4,6 +4,7 @@ import pathlib
 import uuid
 
 from dualenc_jax.commands import config, model_dir
+from dualenc_jax.compression import model_codec
 from dualenc_jax.interop import loading
 from dualenc_jax.interop.own import TRAINED_DIMS
 from dualenc_jax.interop.vocabulary import make_tokenizer
@@ -62,6 +63,10 @@ def write(
   params, _ = loading.place(
       experiment.objective.model, weights.tensors, weights.path
   )
+  facts, codec = experiment.objective.facts, weights.codec
+  if codec is not None:
+    facts |= {model_codec.GROUP: model_codec.facts(codec)}
+    params = {**params, model_codec.GROUP: model_codec.arrays(codec)}
   step = weights.step or 0
   dims = {}
   if weights.trained_dims:
@@ -71,7 +76,7 @@ def write(
       step,
       {
           'run_id': uuid.uuid4().hex,
-          'model': {**experiment.objective.facts, **dims},
+          'model': {**facts, **dims},
           'config': text,
           'converted_from': f'{weights.kind} {pathlib.Path(weights.path).name}',
           'data': {

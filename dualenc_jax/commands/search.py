@@ -18,7 +18,7 @@ from dualenc_jax.commands import (
   runtime,
 )
 from dualenc_jax.errors import UserError
-from dualenc_jax.index import binding, Index, of_model
+from dualenc_jax.index import binding, of_model
 from dualenc_jax.retriever import Retriever
 
 
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   runtime.start()
   model = model_dir.load_from_args(args)
   if args.index_dir is not None:
-    index = Index.open(args.index_dir, binding.expected(model, 'passage'))
+    index = binding.open_index(model, args.index_dir)
   else:
     index = of_model.open_own(
         model, model.experiment, model_dir.home(args.model_dir, args.dim)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from dualenc_jax.compression import Codec, Coded
 from dualenc_jax.evaluation import answer_match, max_passage, metrics
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.inference.embedder import Embedder
@@ -49,7 +50,11 @@ class Evaluation:
 
 
 def evaluate(
-    embedder: Embedder, params: Any, retrieval_set: RetrievalSet, k: int = 1000
+    embedder: Embedder,
+    params: Any,
+    retrieval_set: RetrievalSet,
+    k: int = 1000,
+    codec: Codec | None = None,
 ) -> Evaluation:
   """Encodes queries and corpus, and ranks all of it exactly for every query.
 
@@ -60,11 +65,14 @@ def evaluate(
     params: the model's.
     retrieval_set: what to rank.
     k: hits a query, at least 100 where there are so many.
+    codec: of the passages; None ranks their embeddings.
   """
   corpus = retrieval_set.corpus
   passages = embedder.passages(
       params, corpus.cache.passage_tokens, corpus.rows
   )
+  if codec is not None:
+    passages = Coded(codec, codec.encode(passages))
   return rank(
       encode_queries(embedder, params, retrieval_set),
       passages,

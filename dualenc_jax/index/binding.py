@@ -1,12 +1,54 @@
-"""What binds an index to the tower whose embeddings it holds.
+"""What binds an index to the tower, and the codec, of what it holds.
 
 It needs no Flax, as whoever opens an artifact may have none.
 """
 
+from collections.abc import Mapping
+import os
 from typing import Any
 
-from dualenc_jax.index.header import TOWER_SHA256
+from dualenc_jax.compression import model_codec
+from dualenc_jax.errors import UserError
+from dualenc_jax.index.header import AGAIN, TOWER_SHA256
+from dualenc_jax.index.index import Index
 from dualenc_jax.inference.towers import Loaded
+
+# Of a codec that was trained with its model, in the provenance.
+CODEC_SHA256 = 'codec_sha256'
+
+
+def open_index(
+    model: Loaded,
+    folder: str | os.PathLike[str],
+    more: Mapping[str, Any] | None = None,
+) -> Index:
+  """Opens an index of a model's passages.
+
+  Args:
+    model: that is to search it.
+    folder: of the index.
+    more: fields of its header that are expected, too.
+
+  Raises:
+    UserError: what `Index.open` raises; it is of another passage tower; or of
+      the model's own codec as it was at another step, or in another model.
+  """
+  index = Index.open(folder, {**expected(model, 'passage'), **(more or {})})
+  if model.codec is None or index.header.codec != model.codec.name:
+    return index
+  wrong = index.header.wrong(codec_of(model))
+  if wrong:
+    raise UserError(
+        f'{index.folder}: its codes are by the codec {model.codec.name} of'
+        f' another model, or of another step of its training: {wrong[0]}.'
+        f' {AGAIN}'
+    )
+  return index
+
+
+def codec_of(model: Loaded) -> dict[str, Any]:
+  """What the provenance of an index by a model's own codec says of it."""
+  return {CODEC_SHA256: model_codec.digest(model.codec)}
 
 
 def expected(model: Loaded, tower: str) -> dict[str, Any]:

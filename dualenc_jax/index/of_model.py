@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.compression import Codec, FLOATS, Spec, spec
+from dualenc_jax.compression import Codec, Coded, FLOATS, Spec, spec
 from dualenc_jax.compression.training import SAMPLE
 from dualenc_jax.data.corpus import Corpus
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import encoding, header as header_lib
-from dualenc_jax.index.binding import encoded_by, expected
+from dualenc_jax.index.binding import codec_of, encoded_by, open_index
 from dualenc_jax.index.build import IndexBuild
 from dualenc_jax.index.encoding import default_split, Source
 from dualenc_jax.index.header import Header
@@ -40,7 +40,7 @@ def encode(
     model: Loaded,
     source: Source,
     folder: str | os.PathLike[str],
-    codec: str = 'fp32',
+    codec: str | None = None,
     shard_size: int | None = None,
     replace: bool = False,
     host: encoding.Host = encoding.Host(),
@@ -51,7 +51,8 @@ def encode(
     model: whose towers.
     source: of the texts.
     folder: of the index.
-    codec: what becomes of the embeddings, see `compression.specs`.
+    codec: what becomes of the embeddings, see `compression.specs`; None for
+      the model's own, of passages, if it has one, else 'fp32'.
     shard_size: rows of a shard, `header.SHARD_SIZE` by default.
     replace: as of `IndexBuild`.
     host: which part is this process's.
@@ -63,22 +64,31 @@ def encode(
     UserError: what `IndexBuild` and `encoding.encode` raise.
   """
   provenance, corpus = model.provenance, source.cache.header
+  own = model.codec if source.tower == 'passage' else None
+  if own is None or codec not in (None, own.name):
+    own, layout = None, _layout(spec(codec or 'fp32'), model.dim)
+  else:
+    layout = _layout_of(own)
   header = Header(
       len(source),
       model.dim,
       source.tower,
       getattr(model.tokenizer, f'{source.tower}_length'),
-      **_layout(spec(codec), model.dim),
+      **layout,
       shard_size=shard_size or header_lib.SHARD_SIZE,
       provenance={
           **encoded_by(model, source.tower),
+          **({} if own is None else codec_of(model)),
           **{name: provenance[name] for name in _TOLD},
           'compute_dtype': provenance['dtype'],
           **{k: corpus[k] for k in ('task', 'options', 'split', 'source')},
       },
   )
   build = IndexBuild(
-      folder, header, replace, lambda: _trained(spec(codec), model, source)
+      folder,
+      header,
+      replace,
+      lambda: own or _trained(spec(codec), model, source),
   )
   encoding.encode(
       build, source, lambda rows: source.embedded(model, rows), host
@@ -91,6 +101,12 @@ def _layout(codec: Spec, dim: int) -> dict[str, Any]:
   if codec.floats:
     return {'dtype': codec.floats}
   dtype, width = codec.shape(dim)
+  return {'codec': codec.name, 'dtype': dtype, 'width': width}
+
+
+def _layout_of(codec: Codec) -> dict[str, Any]:
+  """The same of a codec that is trained."""
+  dtype, width = codec.code_dtype.name, codec.quantiser.width
   return {'codec': codec.name, 'dtype': dtype, 'width': width}
 
 
@@ -113,7 +129,8 @@ def open_or_encode(
 ) -> Index:
   """Opens the index of a source; makes it, or its missing shards, first.
 
-  An index keeps the codec and the shard size that it has.
+  An index keeps the codec and the shard size that it has; by default they are
+  those of `encode`.
 
   Raises:
     UserError: the folder has another index, or what `encode` raises.
@@ -135,13 +152,13 @@ def corpus_embeddings(
   """Embeds a corpus, to the same bits in memory and on disk.
 
   Args:
-    model: whose passage tower.
+    model: whose passage tower, and codec if it has one.
     corpus: what to embed.
     index_dir: the folder of an index, which is made unless it exists; None
       keeps the embeddings in memory.
 
   Returns:
-    An array or a store of rows [N, D], in the order of the corpus.
+    An array or a store of rows [N, D], in the order of the corpus, or codes.
 
   Raises:
     UserError: they do not fit the memory or are not finite, or the index is of
@@ -150,27 +167,36 @@ def corpus_embeddings(
   source = Source(corpus.cache, corpus.rows, 'passage')
   if index_dir is not None:
     return open_or_encode(model, source, index_dir).embeddings
-  size = len(corpus)
-  needed, there = 4 * size * model.dim, machine.machine_memory()
+  size, codec = len(corpus), model.codec
+  width = 4 * model.dim if codec is None else codec.bytes_per_passage
+  needed, there = size * width, machine.machine_memory()
   if needed > _SHARE_OF_MEMORY * there:
     raise UserError(
         f'The embeddings of {size:,} passages need {needed / 2**30:.1f} GiB,'
         f' and this machine has {there / 2**30:.1f} GiB. Keep them on disk with'
         ' --index_dir.'
     )
-  embeddings = empty_rows(size, model.dim)
+  if codec is None:
+    embeddings = empty_rows(size, model.dim)
+  else:
+    codes = np.empty((size, codec.quantiser.width), codec.code_dtype)
   with Progress('Encoding', size, 'passages') as progress:
     # By the shards of an index: rounding may depend on what is encoded at once.
     for start in range(0, size, header_lib.SHARD_SIZE):
-      part = embeddings[start : start + header_lib.SHARD_SIZE]
-      rows = corpus.rows[start : start + len(part)]
+      rows = corpus.rows[start : start + header_lib.SHARD_SIZE]
+      if codec is None:
+        part = embeddings[start : start + len(rows)]
+      else:
+        part = empty_rows(len(rows), model.dim)
       for positions, found in source.embedded(model, rows):
         part[positions] = found
         progress(len(positions))
       finite.check_rows(
           'passage embeddings', part, lambda row: repr(corpus.ids[start + row])
       )
-  return embeddings
+      if codec is not None:
+        codes[start : start + len(rows)] = codec.encode(part)
+  return embeddings if codec is None else Coded(codec, codes)
 
 
 def open_own(
@@ -188,11 +214,9 @@ def open_own(
   """
   cache = experiment.cache(default_split(experiment.task))
   folder = own_folder(home)
-  expect = expected(model, 'passage') | {
-      name: cache.header[name] for name in ('task', 'split', 'source')
-  }
+  expect = {name: cache.header[name] for name in ('task', 'split', 'source')}
   try:
-    return Index.open(folder, expect)
+    return open_index(model, folder, expect)
   except UserError as e:
     if folder.exists():
       _LOG.info('The index is made again: %s', e)

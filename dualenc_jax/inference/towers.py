@@ -18,6 +18,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from dualenc_jax.compression import Codec
 from dualenc_jax.text.ragged import Ragged
 from dualenc_jax.text.tokenizer import Tokenizer
 
@@ -288,12 +289,15 @@ class Loaded:
     tokenizer: vocabulary, lengths and prefixes.
     embedder: the towers, compiled.
     provenance: what numbers and vectors of this model depend on, as JSON.
+    codec: that was trained with the towers; passages are indexed as its codes.
+      None keeps their embeddings.
   """
 
   params: Any
   tokenizer: Tokenizer
   embedder: Towers
   provenance: Mapping[str, Any]
+  codec: Codec | None = dataclasses.field(default=None, kw_only=True)
 
   @property
   def dim(self) -> int:

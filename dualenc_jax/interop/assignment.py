@@ -24,8 +24,8 @@ def assign(
   A parameter takes the first that there is: what the first rule that matches
   its whole name says; the tensor of its name; for a part of the passage tower
   that the checkpoint has only one of, that of its only tower. The projection of
-  a pretrained T5, which has none, parameters of the loss, and the head of a
-  cross-encoder where there is none, start fresh.
+  a pretrained T5, which has none, parameters of the loss, a codec, and the head
+  of a cross-encoder where there is none, start fresh.
 
   Args:
     shapes: of the parameters, by name, one for each layer.
@@ -139,7 +139,7 @@ def _may_start_fresh(name: str, weights: Weights) -> bool:
   part = name.split('/')[0].removeprefix('passage_')
   if part == 'projection':
     return not weights.has_projection
-  return part in ('loss', 'head')
+  return part in ('loss', 'head', 'codec')
 
 
 def _dropped(

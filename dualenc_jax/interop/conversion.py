@@ -37,6 +37,7 @@ class Form:
       place for them.
     is_whole: only dual encoders, with a projection, can be written so.
     may_be_alone: a query tower can be written so without its passage tower.
+    keeps_codec: a codec that was trained with the towers has a place there.
   """
 
   text: str
@@ -46,6 +47,7 @@ class Form:
   usage_beside: bool = False
   is_whole: bool = True
   may_be_alone: bool = False
+  keeps_codec: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,6 +143,11 @@ def convert(
     say(
         f'The query tower alone: {weights.encoder.num_layers} layers,'
         f' {len(weights.tensors)} tensors.'
+    )
+  if weights.codec is not None and not form.keeps_codec:
+    say(
+        f'Its codec, {weights.codec.name}, is left out: --to={name} has the'
+        ' towers alone. An index that `dualenc encode` makes has it.'
     )
   with files.new_folder(out, 'another --out') as partial:
     with files.writing(out, 'another --out'):
@@ -337,6 +344,7 @@ FORMS = {
         ),
         read_artifact,
         may_be_alone=True,
+        keeps_codec=True,
     ),
     'npz': Form(
         'tensors by name, for NumPy',

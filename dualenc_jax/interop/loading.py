@@ -65,7 +65,9 @@ def load(
     provenance[own.TRAINED_DIMS] = list(weights.trained_dims)
   tokenizer = make_tokenizer(weights, vocabulary, query_length, passage_length)
   params, embedder = place(weights.model(), weights.tensors, weights.path)
-  return Loaded(params, tokenizer, embedder, provenance)
+  return Loaded(
+      params, tokenizer, embedder, provenance, codec=weights.codec
+  )
 
 
 def load_own(
@@ -93,7 +95,9 @@ def load_own(
     params, embedder = place(model, weights.tensors, weights.path)
     provenance = checkpoint.provenance(model, tokenizer)
     provenance = truncation.of_provenance(provenance, dim)
-    return Loaded(params, tokenizer, embedder, provenance)
+    return Loaded(
+        params, tokenizer, embedder, provenance, codec=weights.codec
+    )
 
   return own.restore(path, step, use)
 

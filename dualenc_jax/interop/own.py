@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import jax
 
+from dualenc_jax.compression import Codec, model_codec
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop.weights import ENCODERS, infer_encoder, Usage, Weights
 from dualenc_jax.io import json_file, machine
@@ -39,6 +40,7 @@ HEAD = 'head/'
 # `losses.Matryoshka`.
 TRAINED_DIMS = 'trained_dims'
 _CHECKPOINTS = 'checkpoints'
+_CODEC = f'{model_codec.GROUP}/'
 _AGAIN = 'Copy the whole folder again.'
 _LOG = logging.getLogger(__name__)
 _T = TypeVar('_T')
@@ -55,6 +57,7 @@ class Checkpoint:
     tensors: the model's, one for each layer, by the names of `DualEncoder` or
       of whatever model it is.
     loss: those of the loss, 'loss/log_temperature'.
+    of_codec: those of the model's codec, without 'codec/'; {} without one.
   """
 
   model_dir: pathlib.Path
@@ -62,6 +65,15 @@ class Checkpoint:
   meta: Mapping[str, Any]
   tensors: Mapping[str, Tensor]
   loss: Mapping[str, Tensor]
+  of_codec: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
+
+  def codec(self) -> Codec | None:
+    """The codec that was trained with the model, if one was."""
+    known = self.meta['model'].get(model_codec.GROUP)
+    if known is None:
+      return None
+    arrays = {name: tensor.read() for name, tensor in self.of_codec.items()}
+    return model_codec.of(known, arrays)
 
   @property
   def trained_dims(self) -> tuple[int, ...]:
@@ -193,8 +205,12 @@ def open_checkpoint(path: pathlib.Path, step: int) -> Checkpoint:
     raise DamageError(str(e)) from e
   everything = unstack(zarr_files.read_tree(folder / 'params'))
   loss = {n: t for n, t in everything.items() if n.startswith('loss/')}
-  tensors = {n: t for n, t in everything.items() if n not in loss}
-  return Checkpoint(path, folder, meta, tensors, loss)
+  codec = {n: t for n, t in everything.items() if n.startswith(_CODEC)}
+  tensors = {
+      n: t for n, t in everything.items() if n not in loss and n not in codec
+  }
+  codec = {n.removeprefix(_CODEC): t for n, t in codec.items()}
+  return Checkpoint(path, folder, meta, tensors, loss, codec)
 
 
 def weights_of(checkpoint: Checkpoint) -> Weights:
@@ -207,6 +223,7 @@ def weights_of(checkpoint: Checkpoint) -> Weights:
     UserError: it is of another model.
   """
   meta = checkpoint.meta
+  described = {n: x for n, x in meta['model'].items() if n != model_codec.GROUP}
   heads = {n: t for n, t in checkpoint.tensors.items() if n.startswith(HEAD)}
   tensors = {n: t for n, t in checkpoint.tensors.items() if n not in heads}
   encoders = {
@@ -228,6 +245,7 @@ def weights_of(checkpoint: Checkpoint) -> Weights:
       step=meta['step'],
       described=described,
       trained_dims=checkpoint.trained_dims,
+      codec=checkpoint.codec(),
   ).check()
 
 

@@ -47,6 +47,8 @@ def of_weights(whole: Weights, dim: int) -> Weights:
       tensors=_cut(whole.tensors, dim, whole.trained_dims, whole.path),
       described=described,
       trained_dims=tuple(d for d in whole.trained_dims if d <= dim),
+      # One that was trained with the model is of whole embeddings.
+      codec=None,
   )
 
 

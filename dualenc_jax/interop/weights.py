@@ -14,6 +14,7 @@ from typing import Any
 
 from flax import linen as nn, traverse_util
 
+from dualenc_jax.compression import Codec
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.towers import PassageTower
 from dualenc_jax.models import (
@@ -97,6 +98,7 @@ class Weights:
     passage_tower: of a query tower alone, which one it belongs to.
     trained_dims: of how many first components its embeddings were trained to
       be of use, all of them among these; () where that is not known.
+    codec: that was trained with the towers, if one was.
   """
 
   kind: str
@@ -112,6 +114,7 @@ class Weights:
   described: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   passage_tower: PassageTower | None = None
   trained_dims: Sequence[int] = ()
+  codec: Codec | None = None
 
   @property
   def has_projection(self) -> bool:

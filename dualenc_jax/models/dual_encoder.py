@@ -15,6 +15,8 @@ from dualenc_jax.models import layers, t5_encoder
 from dualenc_jax.models.layers import Segments
 
 PAD = 0
+# Parameters that are no part of the towers.
+BESIDE = 'loss', 'codec'
 
 
 def mean_pool(x: jax.Array, lengths: jax.Array) -> jax.Array:
@@ -40,8 +42,11 @@ def l2_normalize(x: jax.Array, epsilon: float = 1e-12) -> jax.Array:
 
 
 def model_params(params: Any) -> Any:
-  """Train parameters, or a tree of their structure, without the loss's."""
-  return {name: tree for name, tree in params.items() if name != 'loss'}
+  """Train parameters, or a tree of their structure, of the towers alone.
+
+  That is without those of the loss, and of a codec.
+  """
+  return {n: tree for n, tree in params.items() if n not in BESIDE}
 
 
 def one_a_row(

@@ -3,6 +3,7 @@
 from dualenc_jax.objectives.alignment import Alignment
 from dualenc_jax.objectives.contrastive import Contrastive
 from dualenc_jax.objectives.from_pairs import FromPairs
+from dualenc_jax.objectives.joint_pq import JointPq
 from dualenc_jax.objectives.matching import Matching
 from dualenc_jax.objectives.negative_caching import CachedNegatives
 from dualenc_jax.objectives.objective import Batches, Objective, Run
@@ -14,6 +15,7 @@ __all__ = [
     'CachedNegatives',
     'Contrastive',
     'FromPairs',
+    'JointPq',
     'Matching',
     'Objective',
     'Ranking',

@@ -145,6 +145,10 @@ def check_apart(what: str, model: DualEncoder) -> None:
 
 
 def passage_tower(model: DualEncoder) -> Sequence[str]:
-  """Rules over all parameters of passages, a shared projection among them."""
-  shared = [] if model.passage_projection is not None else ['projection/.*']
+  """Rules over all parameters of passages, those that are shared among them."""
+  shared = [
+      f'{part}/.*'
+      for part in ('token_embedder', 'projection')
+      if getattr(model, f'passage_{part}') is None
+  ]
   return 'passage_.*', *shared

@@ -1,6 +1,6 @@
 """What a frozen passage tower makes of all passages of a run, encoded once."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import copy
 import hashlib
 import logging
@@ -168,23 +168,50 @@ def on_mesh(
       'WHOLE_CORPUS=False for the passages of the training pairs alone',
   )
   _LOG.info('%s.', said)
-  states = None
-  if folder is not None:
-    header = _header(passages, embedder, params, method, features)
-    states = _read(pathlib.Path(folder), header)
-  if states is None:
+
+  def make() -> np.ndarray:
     states = np.zeros((len(passages), features), np.float32)
     passages.encode(embedder, params, method, states)
-    if folder is not None and not jax.process_index():
-      with files.new_folder(folder, 'another STATES_DIR', _HEADER) as new:
-        np.save(new / _STATES, states)
-        files.write_json(new / _HEADER, header)
+    return states
+
   found = {
-      'states': states,
+      'states': kept(
+          folder,
+          lambda: header(passages, embedder, params, method, features),
+          make,
+      ),
       'state_ids': as_uint32_pairs(passages.fingerprints),
       'state_valid': np.ones(len(passages), bool),
   }
   return put(found, rows, partitioner)
+
+
+def kept(
+    folder: str | None,
+    header: Callable[[], dict[str, Any]],
+    make: Callable[[], np.ndarray],
+) -> np.ndarray:
+  """What is made of all passages, or what an earlier run has kept of it.
+
+  Args:
+    folder: of such runs; None makes it, and keeps it nowhere.
+    header: what it depends on, as of `header`.
+    make: makes [N, F].
+
+  Raises:
+    UserError: what is there depends on something else, or is damaged.
+  """
+  if folder is None:
+    return make()
+  facts = header()
+  found = _read(pathlib.Path(folder), facts)
+  if found is None:
+    found = make()
+    if not jax.process_index():
+      with files.new_folder(folder, 'another STATES_DIR', _HEADER) as new:
+        np.save(new / _STATES, found)
+        files.write_json(new / _HEADER, facts)
+  return found
 
 
 def check_fits(
@@ -242,14 +269,14 @@ def _padded(host: np.ndarray, rows: int, part: slice) -> np.ndarray:
   return out
 
 
-def _header(
+def header(
     passages: Passages,
     embedder: Embedder,
     params: Any,
     method: str,
     features: int,
 ) -> dict[str, Any]:
-  """What states depend on."""
+  """What states depend on, JSON; see `on_mesh`."""
   tower = embedder.digest(params, 'passage')
   if method == 'pool_passage':
     del tower['projection']

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.compression import Spec
+from dualenc_jax.compression import Coded, Spec
 from dualenc_jax.compression.training import SAMPLE
 from dualenc_jax.data import Dataset
+from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import (
   evaluation,
   metrics,
@@ -120,6 +121,12 @@ def evaluate(
       a folder that cannot be written.
   """
   options.baselines.check(experiment.task, split)
+  if options.codecs and model.codec is not None:
+    raise UserError(
+        '--codecs is given, and the model has a codec of its own,'
+        f' {model.codec.name}, through which it is measured. Leave it out, and'
+        ' give it for the model that training started from.'
+    )
   ranked = _opened(experiment, split, folder, options)
   queries = evaluation.encode_queries(model.embedder, model.params, ranked)
   passages = of_model.corpus_embeddings(model, ranked.corpus, options.index_dir)
@@ -134,6 +141,9 @@ def evaluate(
   files.write(folder / 'config.gin', config)
   facts = {**facts_of(experiment, split, ranked, options), 'command': command}
   own = {**model.provenance, 'embedding_dtype': str(passages.dtype)}
+  if isinstance(passages, Coded):
+    codec = passages.codec
+    own |= {'codec': codec.name, 'bytes_per_passage': codec.bytes_per_passage}
   write(folder, ranked, found[''], options.k, {**facts, **own})
 
   def validation() -> tuple[RetrievalSet, np.ndarray, Any]:

@@ -72,7 +72,15 @@ def _evaluator(experiment: Experiment, plan: Plan) -> Evaluate | None:
       plan.abstract.params, experiment.partitioner, experiment.eval_batch_size
   )
   if hasattr(objective, 'embedder'):
-    return functools.partial(evaluation.evaluate, objective.embedder(*of_mesh))
+    embedder = objective.embedder(*of_mesh)
+    codec_of = getattr(objective, 'codec_of', lambda params: None)
+
+    def evaluate(params: Any, part: RetrievalSet) -> Evaluation:
+      return evaluation.evaluate(
+          embedder, model_params(params), part, codec=codec_of(params)
+      )
+
+    return evaluate
   if not hasattr(objective, 'scorer'):
     return None
   _LOG.info(
@@ -109,7 +117,7 @@ class _Reranking:
     return self._first[id(part)]
 
   def __call__(self, params: Any, part: RetrievalSet) -> Evaluation:
-    teacher = self._make(params)
+    teacher = self._make(model_params(params))
 
     def score(pairs: np.ndarray) -> np.ndarray:
       found = teacher.scores(part.query_texts, part.corpus.texts, pairs)
@@ -245,8 +253,7 @@ def _hook(
   folder = pathlib.Path(experiment.model_dir) / group
 
   def measure(run: Training) -> dict[str, float]:
-    params = model_params(run.state.params)
-    found = evaluate(params, part)
+    found = evaluate(run.state.params, part)
     if jax.process_index() == 0:
       files.make_folder(folder, 'another MODEL_DIR')
       path = folder / (_AFTER if run.step else _BEFORE)

@@ -11,6 +11,7 @@ from jax import export as jax_export
 from jax.sharding import NamedSharding, PartitionSpec
 import numpy as np
 
+from dualenc_jax.compression import codec_file
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference import towers
 from dualenc_jax.inference.artifact import export, manifest as manifest_lib
@@ -57,6 +58,9 @@ class Artifact(Loaded):
       params[name] = jax.device_put(tensor.read(), programs.replicated)
       # The copy on the host is needed until this one is there.
       params[name].block_until_ready()
+    codec = None
+    if codec_file.FILE in manifest.files:
+      codec, _ = codec_file.read(folder / codec_file.FILE)
     return cls(
         params,
         Tokenizer(
@@ -70,6 +74,7 @@ class Artifact(Loaded):
         manifest.provenance,
         folder,
         manifest,
+        codec=codec,
     )
 
 

@@ -12,6 +12,7 @@ from jax import export as jax_export
 import jax.numpy as jnp
 import numpy as np
 
+from dualenc_jax.compression import codec_file
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.artifact import export, manifest as manifest_lib
 from dualenc_jax.inference.artifact.artifact import Artifact
@@ -109,6 +110,8 @@ def fill(
       folder / manifest_lib.WEIGHTS,
       {name: _tensor(name, value) for name, value in params.items()},
   )
+  if loaded.codec is not None and passage_tower is None:
+    codec_file.write(folder / codec_file.FILE, loaded.codec)
   return Manifest(
       loaded.dim,
       by_tower,

@@ -1,0 +1,195 @@
+"""The nearest of all passages, kept as product codes, of each query of a batch.
+
+The codes are sharded over the devices and stay where they are. Queries travel
+round the ring of devices, as columns do in `ring.py`, and take with them the
+best that they have met, and the codes of these. So a step can be given the
+exact hits of now: nothing is rebuilt, and no embedding is gathered.
+
+Shapes: N passages, w bytes of their codes, B queries, d their dim, k hits.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from dualenc_jax.compression.product import Product
+from dualenc_jax.errors import UserError
+from dualenc_jax.losses.ring import Ring
+from dualenc_jax.losses.similarity import mesh_in_scope
+
+_AXIS = 'data'
+# Passages that are scored at once.
+BLOCK = 2**13
+
+
+class Codes(NamedTuple):
+  """Passages, over the data axis.
+
+  Attributes:
+    codes: uint8 [N, w].
+    valid: bool [N], False in the padding.
+  """
+
+  codes: jax.Array
+  valid: jax.Array
+
+
+class Hits(NamedTuple):
+  """The best passages of each query, best first; of equal ones the first row.
+
+  Attributes:
+    rows: int32 [B, k], of all passages; N where there are fewer.
+    codes: uint8 [B, k, w], 0 there.
+    wanted: uint8 [B, R, w], codes of the rows that were asked for.
+  """
+
+  rows: jax.Array
+  codes: jax.Array
+  wanted: jax.Array
+
+
+class _Visitors(NamedTuple):
+  """Queries under way, and what they have met so far."""
+
+  query: jax.Array
+  targets: jax.Array
+  scores: jax.Array
+  hits: Hits
+
+
+def search(
+    passages: Codes,
+    query: jax.Array,
+    score: jax.Array,
+    targets: jax.Array,
+    k: int,
+) -> Hits:
+  """Scores all passages for all queries, exactly, in float32; no gradients.
+
+  Args:
+    passages: all.
+    query: float32 [B, d], over the data axis.
+    score: float32 [M, 2^b, d/M], what codes stand for, on every device.
+    targets: int32 [B, R], rows whose codes are wanted, too.
+    k: hits a query.
+
+  Raises:
+    UserError: the devices do not divide the passages or the queries.
+  """
+  total = len(passages.valid)
+  mesh = mesh_in_scope()
+  axes = () if mesh is None else (_AXIS,)
+  ring = Ring(mesh, axes, BLOCK, False, 'highest')
+  if total % ring.devices or len(query) % ring.devices:
+    raise UserError(
+        f'{total} rows of codes and {len(query)} queries do not divide among'
+        f' the {ring.devices} devices on the {_AXIS} axis of the mesh.'
+    )
+
+  def on_shard(passages, query, targets, score):
+    own = len(passages.valid)
+    visit = functools.partial(
+        _visit, passages, Product(score, score), ring.place() * own, total
+    )
+
+    def hop(visitors, _):
+      return ring.send(visit(visitors)), None
+
+    visitors = _start(query, targets, k, passages.codes.shape[1], total)
+    return jax.lax.scan(hop, visitors, length=ring.devices)[0].hits
+
+  arrays = passages, query.astype(jnp.float32), targets, score
+  arrays = jax.lax.stop_gradient(arrays)
+  if mesh is None:
+    return on_shard(*arrays)
+  rows = PartitionSpec(_AXIS)
+  return jax.shard_map(
+      on_shard,
+      mesh=mesh,
+      in_specs=(rows, rows, rows, PartitionSpec()),
+      out_specs=rows,
+      check_vma=False,
+  )(*arrays)
+
+
+def _start(query, targets, k, width, total) -> _Visitors:
+  """Nothing met yet."""
+  size, known = targets.shape
+  return _Visitors(
+      query,
+      targets,
+      jnp.full((size, k), -jnp.inf, jnp.float32),
+      Hits(
+          jnp.full((size, k), total, jnp.int32),
+          jnp.zeros((size, k, width), jnp.uint8),
+          jnp.zeros((size, known, width), jnp.uint8),
+      ),
+  )
+
+
+def _visit(passages, quantiser, first, total, visitors) -> _Visitors:
+  """Adds a device's shard of the passages to what queries have met."""
+  query, targets, scores, hits = visitors
+  here = _best_of_shard(
+      passages, quantiser, first, total, query, scores.shape[1]
+  )
+  both = [jnp.concatenate(x, axis=1) for x in zip((scores, hits.rows), here)]
+  # In the order of their rows: of equal scores top_k takes the first.
+  order = jnp.argsort(both[1], axis=1)
+  both = [jnp.take_along_axis(x, order, axis=1) for x in both]
+  scores, places = jax.lax.top_k(both[0], scores.shape[1])
+  rows = jnp.take_along_axis(both[1], places, axis=1)
+  # What was met before brings its codes.
+  place = jnp.take_along_axis(order, places, axis=1)
+  codes = jnp.take_along_axis(hits.codes, place[..., None], axis=1, mode='clip')
+  pick = functools.partial(_pick, passages.codes, first)
+  return _Visitors(
+      query,
+      targets,
+      scores,
+      Hits(rows, pick(rows, codes), pick(targets, hits.wanted)),
+  )
+
+
+def _best_of_shard(passages, quantiser, first, total, query, k):
+  """Scores and rows [b, k] of a device's own best, block by block."""
+  own = len(passages.valid)
+  block = min(BLOCK, own)
+
+  def step(best, number):
+    # The last block begins earlier, so that it is as long as the others.
+    intended = number * block
+    begin = jnp.minimum(intended, own - block)
+    codes, valid = (
+        jax.lax.dynamic_slice_in_dim(x, begin, block) for x in passages
+    )
+    places = begin + jnp.arange(block, dtype=jnp.int32)
+    valid &= places >= intended
+    found = quantiser.scores(query, codes)
+    found = jnp.where(valid[None], found, -jnp.inf)
+    rows = jnp.where(valid, first + places, total)
+    rows = jnp.broadcast_to(rows[None], found.shape)
+    scores, rows = (
+        jnp.concatenate(x, axis=1) for x in zip(best, (found, rows))
+    )
+    scores, places = jax.lax.top_k(scores, k)
+    return (scores, jnp.take_along_axis(rows, places, axis=1)), None
+
+  size = len(query)
+  best = (
+      jnp.full((size, k), -jnp.inf, jnp.float32),
+      jnp.full((size, k), total, jnp.int32),
+  )
+  numbers = jnp.arange(-(-own // block), dtype=jnp.int32)
+  return jax.lax.scan(step, best, numbers)[0]
+
+
+def _pick(codes, first, rows, so_far):
+  """Codes [b, r, w] of rows [b, r] that lie here; of others what there is."""
+  place = rows - first
+  here = (place >= 0) & (place < len(codes))
+  found = jnp.take(codes, place, axis=0, mode='clip')
+  return jnp.where(here[..., None], found, so_far)
