@@ -1,0 +1,115 @@
+"""The live search of codes, on any number of devices, against brute force."""
+
+import hlo
+import jax
+import jax.numpy as jnp
+import meshes
+import numpy as np
+import pytest
+
+from dualenc_jax.compression.quantisers import packed
+from dualenc_jax.errors import UserError
+from dualenc_jax.losses import code_search
+
+PARTS, WIDTH, QUERIES, KNOWN = 4, 2, 8, 3
+
+
+def case(total, bits, seed=0):
+  """Whole numbers, so that scores are exact and many are equal."""
+  rng = np.random.default_rng(seed)
+  numbers = rng.integers(0, 2**bits, (total, PARTS))
+  score = rng.integers(-2, 3, (PARTS, 2**bits, WIDTH)).astype(np.float32)
+  query = rng.integers(-3, 4, (QUERIES, PARTS * WIDTH)).astype(np.float32)
+  valid = rng.random(total) < 0.8
+  targets = rng.integers(0, total, (QUERIES, KNOWN)).astype(np.int32)
+  codes = code_search.Codes(packed(numbers, bits), valid)
+  return codes, query, score, targets, numbers
+
+
+def brute_force(query, score, numbers, valid, k):
+  """Rows of the best of each query: by float64 products of what is decoded."""
+  decoded = np.concatenate(
+      [score[m].astype(np.float64)[numbers[:, m]] for m in range(PARTS)], axis=1
+  )
+  scores = query.astype(np.float64) @ decoded.T
+  found = []
+  for own in scores:
+    order = sorted(np.flatnonzero(valid), key=lambda row: (-own[row], row))
+    found.append(order[:k])
+  return np.array(found)
+
+
+def on_devices(devices, score, k):
+  partitioner = meshes.SmallPartitioner(devices=devices)
+
+  def scoped(codes, query, targets):
+    with partitioner.scope():
+      return code_search.search(codes, query, score, targets, k)
+
+  return jax.jit(scoped, in_shardings=(partitioner.rows,) * 3)
+
+
+@pytest.mark.parametrize('devices', [1, 2, 4, 8])
+@pytest.mark.parametrize('bits, block', [(8, 2**13), (3, 7)])
+def test_hits_are_those_of_brute_force(monkeypatch, devices, bits, block):
+  monkeypatch.setattr(code_search, 'BLOCK', block)
+  codes, query, score, targets, numbers = case(200, bits)
+  found = on_devices(devices, score, 20)(codes, query, targets)
+  expected = brute_force(query, score, numbers, codes.valid, 20)
+  np.testing.assert_array_equal(found.rows, expected)
+  np.testing.assert_array_equal(found.codes, codes.codes[expected])
+  np.testing.assert_array_equal(found.wanted, codes.codes[targets])
+
+
+@pytest.mark.parametrize('devices', [1, 8])
+def test_fewer_passages_than_hits(devices):
+  codes, query, score, targets, numbers = case(16, 8)
+  found = on_devices(devices, score, 30)(codes, query, targets)
+  there = codes.valid.sum()
+  expected = brute_force(query, score, numbers, codes.valid, 30)
+  assert there < 16 and found.rows.shape == (QUERIES, 30)
+  np.testing.assert_array_equal(found.rows[:, :there], expected)
+  np.testing.assert_array_equal(found.codes[:, :there], codes.codes[expected])
+  assert (np.asarray(found.rows[:, there:]) == 16).all()
+
+
+def test_a_query_may_find_what_lies_on_any_device():
+  """The best of all is on each device in turn."""
+  codes, _, score, targets, _ = case(64, 8)
+  codes = code_search.Codes(np.zeros((64, PARTS), np.uint8), np.ones(64, bool))
+  score[:] = 0
+  score[0, 1] = 1
+  query = np.ones((QUERIES, PARTS * WIDTH), np.float32)
+  run = on_devices(8, score, 2)
+  for row in range(0, 64, 8):
+    own = codes.codes.copy()
+    own[row, 0] = 1
+    found = run(codes._replace(codes=own), query, targets)
+    assert (np.asarray(found.rows[:, 0]) == row).all()
+    assert (np.asarray(found.rows[:, 1]) == (row == 0)).all()
+
+
+def test_no_gradient_and_no_gathering():
+  codes, query, score, targets, _ = case(64, 8)
+  run = on_devices(8, score, 4)
+  text = run.lower(codes, query, targets).compile().as_text()
+  kinds = {kind for kind, _ in hlo.collectives(text)}
+  assert kinds == {'collective-permute'}
+
+  def value(query):
+    found = code_search.search(
+        code_search.Codes(*map(jnp.asarray, codes)), query, score, targets, 4
+    )
+    return jnp.sum(query[:, :4] * found.rows)
+
+  gradient = jax.grad(value)(jnp.asarray(query))
+  rows = code_search.search(codes, query, score, targets, 4).rows
+  np.testing.assert_array_equal(gradient[:, :4], rows)
+
+
+def test_rows_that_do_not_divide():
+  codes, query, score, targets, _ = case(20, 8)
+  with pytest.raises(UserError, match='20 rows of codes and 8 queries do not'):
+    partitioner = meshes.SmallPartitioner(devices=8)
+    with partitioner.scope():
+      code_search.search(codes, query, score, targets, 4)

@@ -1,0 +1,340 @@
+"""JPQ's step: loss, gradients and search, against NumPy in float64."""
+
+import types
+
+import hlo
+import jax
+import jax.numpy as jnp
+import meshes
+import numpy as np
+import optax
+import pytest
+import tiny_training
+
+from dualenc_jax.compression import Codec, codec_file
+from dualenc_jax.compression.product import Product
+from dualenc_jax.compression.quantisers import packed, Signs
+from dualenc_jax.compression.transforms import Linear
+from dualenc_jax.errors import UserError
+from dualenc_jax.models import model_params
+from dualenc_jax.objectives import JointPq
+from dualenc_jax.training import Optimizer, step as step_lib
+
+BATCH, DIM, PARTS, TEMPERATURE = 8, 16, 4, 0.1
+# 61 passages in 64 rows.
+TOTAL, THERE = 64, 61
+
+
+def write_codec(folder, bits=3, rotated=True, seed=0):
+  """A codec with two codebooks that differ; its folder."""
+  rng = np.random.default_rng(seed)
+  shape = PARTS, 2**bits, DIM // PARTS
+  assign = 0.3 * rng.normal(size=shape).astype(np.float32)
+  score = assign + 0.1 * rng.normal(size=shape).astype(np.float32)
+  rotation = np.linalg.qr(rng.normal(size=(DIM, DIM)))[0].astype(np.float32)
+  codec = Codec(
+      f'opq:{PARTS}x{bits}' if rotated else f'pq:{PARTS}x{bits}',
+      DIM,
+      [Linear(rotation)] if rotated else [],
+      Product(assign, score),
+  )
+  codec_file.write(folder / codec_file.FILE, codec)
+  return str(folder)
+
+
+def make_batch(bits, seed=0):
+  """Some queries have several passages; the first stands in for the others."""
+  rng = np.random.default_rng(seed)
+  batch = tiny_training.make_batch(BATCH)
+  numbers = rng.integers(0, 2**bits, (TOTAL, PARTS))
+  targets = rng.integers(0, THERE, (BATCH, 3)).astype(np.int32)
+  targets[::2, 1:] = targets[::2, :1]
+  targets[1::4, 2] = targets[1::4, 0]
+  return {
+      'queries': batch['queries'],
+      'numbers': np.arange(BATCH, dtype=np.uint32),
+      'targets': targets,
+      'renewed': np.ones(BATCH, bool),
+      'codes': packed(numbers, bits),
+      'code_valid': np.arange(TOTAL) < THERE,
+  }, numbers
+
+
+def case(folder, bits=3, rotated=True, **options):
+  model = tiny_training.make_model(separate_towers=True)
+  options = {'depth': 12, 'cut': 8, 'temperature': TEMPERATURE, **options}
+  objective = JointPq(model, write_codec(folder, bits, rotated), **options)
+  params = tiny_training.init_params(model)
+  params.pop('loss')
+  params['codec'] = jax.device_get(
+      objective.init(jax.random.key(0))['codec']
+  )
+  return objective, params, *make_batch(bits)
+
+
+def embed(objective, params, batch):
+  """float64 [B, D]: queries as the model embeds them, without dropout."""
+  tokens = batch['queries'].groups[0].tokens[:, 0]
+  found = objective.model.apply(
+      {'params': model_params(params)}, tokens, method='encode_query'
+  )
+  return np.asarray(found, np.float64)
+
+
+def reference(objective, query, codec, numbers, targets, valid, searched=None):
+  """The loss of each query by plain loops; what it has found, too."""
+  rotated = query @ np.asarray(
+      codec.get('matrix_0', np.eye(DIM)), np.float64
+  ).T
+
+  def scores(centroids):
+    vectors = [centroids[m][numbers[:, m]] for m in range(PARTS)]
+    return rotated @ np.concatenate(vectors, axis=1).T
+
+  def weight(rank):
+    return 1 / rank if rank <= objective.cut else 0.0
+
+  score = codec['score'].astype(np.float64)
+  now = scores(score)
+  by = now if searched is None else scores(searched.astype(np.float64))
+  losses, hits = [], []
+  for q, own in enumerate(by):
+    order = np.flatnonzero(valid)
+    order = order[np.argsort(-own[order], kind='stable')][: objective.depth]
+    relevant = dict.fromkeys(targets[q], objective.depth + 1)
+    ranks = {row: rank for rank, row in enumerate(order, start=1)}
+    relevant = {row: ranks.get(row, last) for row, last in relevant.items()}
+    others = {row: rank for row, rank in ranks.items() if row not in relevant}
+    terms = [
+        np.logaddexp(0, (now[q, j] - now[q, i]) / objective.temperature)
+        * abs(weight(b) - weight(a))
+        for i, a in relevant.items()
+        for j, b in others.items()
+    ]
+    losses.append(np.mean(terms) if terms else 0.0)
+    hits.append((relevant, others))
+  return np.array(losses), hits
+
+
+@pytest.mark.parametrize(
+    'bits, rotated, depth', [(3, True, 12), (8, False, 12), (3, True, 100)]
+)
+def test_the_loss_is_that_of_brute_force(tmp_path, bits, rotated, depth):
+  objective, params, batch, numbers = case(
+      tmp_path, bits, rotated, depth=depth
+  )
+  value, metrics = jax.jit(objective)(params, batch)
+  losses, hits = reference(
+      objective, embed(objective, params, batch), params['codec'], numbers,
+      batch['targets'], batch['code_valid'],
+  )
+  assert value == pytest.approx(losses.mean(), rel=1e-5)
+  assert metrics['loss'] == value
+  best = np.array([min(own.values()) for own, _ in hits])
+  assert (best <= depth).any()
+  # Of a hundred hits all passages are some; else not all that are relevant.
+  assert (best <= depth).all() == (depth == 100)
+  assert metrics['found'] == pytest.approx(np.mean(best <= depth))
+  mrr = np.where(best <= depth, 1 / best, 0).mean()
+  assert metrics['mrr'] == pytest.approx(mrr, rel=1e-6)
+  counts = [len(others) for _, others in hits]
+  assert metrics['negatives'] == pytest.approx(np.mean(counts))
+  several = [len(own) for own, _ in hits]
+  assert {*several} == {1, 2, 3}
+
+
+def test_weights_of_queries(tmp_path):
+  objective, params, batch, numbers = case(tmp_path)
+  weights = np.linspace(0, 1, BATCH).astype(np.float32)
+  value, _ = objective(params, batch | {'weights': weights})
+  losses, _ = reference(
+      objective, embed(objective, params, batch), params['codec'], numbers,
+      batch['targets'], batch['code_valid'],
+  )
+  expected = np.sum(weights * losses) / weights.sum()
+  assert value == pytest.approx(expected, rel=1e-5)
+
+
+def test_gradients_are_those_of_finite_differences(tmp_path):
+  """Of all centroids, and of the query tower by the chain rule."""
+  objective, params, batch, numbers = case(tmp_path)
+  found = jax.jit(jax.grad(lambda p: objective(p, batch)[0]))(params)
+  query = embed(objective, params, batch)
+
+  def loss(query, score):
+    codec = {**params['codec'], 'score': score}
+    return reference(
+        objective, query, codec, numbers, batch['targets'], batch['code_valid']
+    )[0].mean()
+
+  def differences(x, value):
+    out = np.zeros_like(x)
+    for place in np.ndindex(x.shape):
+      ends = []
+      for step in (1e-6, -1e-6):
+        moved = x.copy()
+        moved[place] += step
+        ends.append(value(moved))
+      out[place] = (ends[0] - ends[1]) / 2e-6
+    return out
+
+  score = params['codec']['score'].astype(np.float64)
+  expected = differences(score, lambda x: loss(query, x))
+  assert np.abs(expected).max() > 1e-3
+  np.testing.assert_allclose(
+      found['codec']['score'], expected, rtol=1e-3, atol=1e-6
+  )
+  of_query = differences(query, lambda x: loss(x, score))
+
+  def towards(model_params):
+    tokens = batch['queries'].groups[0].tokens[:, 0]
+    own = objective.model.apply(
+        {'params': model_params}, tokens, method='encode_query'
+    )
+    return jnp.sum(own * of_query.astype(np.float32))
+
+  chained = jax.jit(jax.grad(towards))(model_params(params))
+  for name in ('token_embedder', 'encoder', 'projection'):
+    pairs = zip(jax.tree.leaves(found[name]), jax.tree.leaves(chained[name]))
+    for one, other in pairs:
+      np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
+  # What only assigns has none, nor have passages.
+  assert not np.any(found['codec']['assign'])
+  assert not any(map(np.any, jax.tree.leaves(found['passage_encoder'])))
+
+
+def test_stale_centroids_search_and_new_ones_score(tmp_path):
+  objective, params, batch, numbers = case(tmp_path, refresh=3)
+  assert objective.memory(None).shape == (8, PARTS, DIM // PARTS)
+  stale = np.random.default_rng(5).normal(size=(PARTS, 8, DIM // PARTS))
+  stale = stale.astype(np.float32)
+  memory = np.swapaxes(stale, 0, 1)
+  key = jax.random.key(0, impl='threefry2x32')
+  step = jax.jit(objective.step)
+  kept = batch | {'renewed': np.zeros(BATCH, bool)}
+  value, _, after = step(params, memory, kept, key)
+  given = (
+      objective, embed(objective, params, batch), params['codec'], numbers,
+      batch['targets'], batch['code_valid'],
+  )
+  by_stale, _ = reference(*given, stale)
+  live, _ = reference(*given)
+  assert value == pytest.approx(by_stale.mean(), rel=1e-5)
+  assert abs(by_stale.mean() - live.mean()) > 1e-3
+  np.testing.assert_array_equal(after, memory)
+  value, _, after = step(params, memory, batch, key)
+  assert value == pytest.approx(live.mean(), rel=1e-5)
+  np.testing.assert_array_equal(
+      after, np.swapaxes(params['codec']['score'], 0, 1)
+  )
+
+
+def train(folder, devices, steps=3, **options):
+  """Losses, the state after some steps with dropout, and the program."""
+  objective, params, batch, _ = case(folder, **options)
+  model = tiny_training.make_model(separate_towers=True, dropout_rate=0.1)
+  objective = JointPq(
+      model, objective.codec_from, objective.depth, objective.cut, TEMPERATURE,
+      **options,
+  )
+  partitioner = meshes.SmallPartitioner(devices=devices)
+  optimizer = Optimizer(optax.sgd(0.05), lambda step: 0.05)
+  memory = objective.memory(None)
+  plan = step_lib.plan(objective, optimizer, partitioner, 0, memory)
+  state = tiny_training.make_state(
+      plan.abstract._replace(memory=()), params=params
+  )
+  run = types.SimpleNamespace(partitioner=partitioner)
+  object.__setattr__(objective, '_check_tower', lambda run, params: None)
+  state = state._replace(memory=objective.fill(run, params))
+  batch = jax.device_put(batch, partitioner.rows)
+  losses = []
+  for step in range(steps):
+    now = np.full(BATCH, step % objective.refresh == 0)
+    batch['renewed'] = jax.device_put(now, partitioner.rows)
+    state, metrics = plan.train_step(state, batch)
+    losses.append(float(metrics['loss']))
+  text = plan.train_step.lower(plan.abstract, batch).compile().as_text()
+  return losses, jax.device_get(state), params, text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('refresh', [1, 2])
+def test_all_numbers_of_devices_train_alike(tmp_path, refresh):
+  """And what is frozen stays bit for bit, and no embedding is gathered."""
+  one, state, before, _ = train(tmp_path, 1, refresh=refresh)
+  assert len({*one}) == 3
+  after = state.params
+  for part in ('passage_token_embedder', 'passage_encoder', 'projection'):
+    jax.tree.map(np.testing.assert_array_equal, after[part], before[part])
+  for name in ('assign', 'matrix_0'):
+    np.testing.assert_array_equal(after['codec'][name], before['codec'][name])
+  for name in ('token_embedder', 'encoder'):
+    old, new = (jax.tree.leaves(x[name]) for x in (before, after))
+    assert all(np.any(a != b) for a, b in zip(old, new))
+  assert np.any(after['codec']['score'] != before['codec']['score'])
+  for devices in (2, 4, 8):
+    found, other, _, text = train(tmp_path, devices, refresh=refresh)
+    np.testing.assert_allclose(found, one, rtol=1e-5)
+    np.testing.assert_allclose(
+        other.params['codec']['score'], after['codec']['score'], atol=1e-6
+    )
+    gathered = [
+        shape
+        for kind, shape in hlo.collectives(text)
+        if kind in ('all-gather', 'all-to-all') and 'f32' in shape
+    ]
+    # Stale centroids, of which each device keeps a part.
+    most = 8 * PARTS * (DIM // PARTS) if refresh > 1 else 0
+    sizes = [size for shape in gathered for _, size in hlo.shapes(shape)]
+    assert all(size <= most for size in sizes), gathered
+
+
+@pytest.mark.parametrize(
+    'options, message',
+    [
+        ({'depth': 0}, r'JointPq.depth \(JPQ_DEPTH\) is 0; expected at least'),
+        ({'cut': 1.5}, r'\(JPQ_CUT\) is 1.5; expected a whole number'),
+        ({'refresh': 0}, r'\(JPQ_REFRESH\) is 0'),
+        ({'temperature': 0.0}, r'\(TEMPERATURE\) is 0.0; expected a finite'),
+    ],
+    ids=str,
+)
+def test_what_cannot_be(options, message):
+  model = tiny_training.make_model(separate_towers=True)
+  with pytest.raises(UserError, match=message):
+    JointPq(model, 'x', **options)
+
+
+def test_towers_that_share_their_encoder():
+  with pytest.raises(UserError, match='JointPq trains the query tower alone'):
+    JointPq(tiny_training.make_model())
+
+
+def test_codecs_that_cannot_be_trained(tmp_path):
+  model = tiny_training.make_model(separate_towers=True)
+
+  def codec(folder):
+    return JointPq(model, folder).codec
+
+  with pytest.raises(UserError, match='CODEC_FROM is None; expected the folder'):
+    codec(None)
+  with pytest.raises(UserError, match='codec.safetensors is not there. Make'):
+    codec(str(tmp_path))
+  signs = Codec('sign', DIM, (), Signs(DIM))
+  codec_file.write(tmp_path / codec_file.FILE, signs)
+  with pytest.raises(UserError, match='codec is sign; expected one of a product'):
+    codec(str(tmp_path))
+  half = Product(*[np.zeros((2, 256, 4), np.float32)] * 2)
+  codec_file.write(tmp_path / 'half', Codec('pq:2', 8, (), half))
+  with pytest.raises(UserError, match='embeddings of dim 8, and the model make'):
+    codec(str(tmp_path / 'half'))
+
+
+def test_three_devices_do_not_divide_stale_centroids(tmp_path):
+  objective, *_ = case(tmp_path, refresh=2)
+  run = types.SimpleNamespace(
+      partitioner=meshes.SmallPartitioner(devices=3), batch_size=6
+  )
+  with pytest.raises(UserError, match='JPQ_REFRESH is 2, and 3 devices'):
+    objective.check_batch(run)
