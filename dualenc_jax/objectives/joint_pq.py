@@ -179,15 +179,15 @@ class JointPq(OfTowers):
     if self.refresh == 1:
       return ()
     parts, size, width = self.codec.quantiser.score.shape
-    return jax.ShapeDtypeStruct((size, parts, width), np.float32)
+    return {SCORE: jax.ShapeDtypeStruct((size, parts, width), np.float32)}
 
   def fill(self, run: Run, params: Any) -> Any:
     self._check_tower(run, params)
     if self.refresh == 1:
       return ()
     score = np.asarray(jax.device_get(params[GROUP][SCORE]))
-    score = np.ascontiguousarray(np.swapaxes(score, 0, 1))
-    return passage_states.put(score, len(score), run.partitioner)
+    found = {SCORE: np.ascontiguousarray(np.swapaxes(score, 0, 1))}
+    return passage_states.put(found, score.shape[1], run.partitioner)
 
   def _check_tower(self, run: Run, params: Any) -> None:
     """Raises UserError where an index says that another tower encoded it."""
@@ -276,8 +276,8 @@ class JointPq(OfTowers):
     searched = score
     if self.refresh > 1:
       now = jax.lax.stop_gradient(jnp.swapaxes(score, 0, 1))
-      memory = jnp.where(jnp.any(batch['renewed']), now, memory)
-      searched = jnp.swapaxes(memory, 0, 1)
+      kept = jnp.where(jnp.any(batch['renewed']), now, memory[SCORE])
+      memory, searched = {SCORE: kept}, jnp.swapaxes(kept, 0, 1)
     value, metrics = self._value(params, batch, searched, key)
     return value, metrics, memory
 

@@ -71,7 +71,8 @@ def test_every_recipe_resolves(file):
   for stage in map(recipe.with_flags, recipe.stages):
     assert stage.command in cli.COMMANDS
     # The config of a model that another stage has trained is a gin file, too.
-    assert {*stage.values('gin_file')} <= {*FILES, '{teacher.config}'}
+    configs = {'{teacher.config}', '{dense.config}'}
+    assert {*stage.values('gin_file')} <= {*FILES, *configs}
 
 
 @pytest.mark.parametrize('name, size', SIZES.items())

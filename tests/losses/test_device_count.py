@@ -37,6 +37,10 @@ PERMITTED = {
         '(count + padding) // ring.devices': 'rows of a device',
         'ring.place() * share': 'the first of them',
     },
+    'losses/code_search.py': {
+        'total % ring.devices': 'a check that the rows divide',
+        'len(query) % ring.devices': 'a check that the queries divide',
+    },
     'losses/cache_sampling.py': {
         'self.top_k % devices': 'a check that the groups divide',
     },
@@ -51,6 +55,9 @@ PERMITTED = {
         'devices * (size // (self.micro_batch_size or size))': (
             'cells of a batch, which say where a text lies, and no more'
         ),
+    },
+    'objectives/joint_pq.py': {
+        'quantiser.score.shape[1] % devices': 'a check that centroids divide',
     },
     'objectives/passage_states.py': {
         'total // devices': 'bytes a device',

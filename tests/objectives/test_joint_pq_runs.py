@@ -1,0 +1,267 @@
+"""JPQ by commands: trained, resumed, evaluated, searched, converted."""
+
+import json
+
+import numpy as np
+import pytest
+import tiny_run
+
+import dualenc_jax
+from dualenc_jax.commands import check, cli, search, train
+from dualenc_jax.compression import model_codec
+from dualenc_jax.errors import UserError
+from dualenc_jax.index import Index
+from dualenc_jax.interop import opening, own
+from dualenc_jax.objectives import passage_states
+
+CODEC, BYTES = 'opq:16x4', 8
+
+
+@pytest.fixture(scope='module')
+def dense(tmp_path_factory):
+  """A dual encoder, and an index by it."""
+  folder = tmp_path_factory.mktemp('dense')
+  flags = tiny_run.flags(folder, '--gin.STEPS=20', '--gin.TEMPERATURE=0.1')
+  train.main([*flags, f'--model_dir={folder / "model"}'])
+  index = folder / 'i'
+  run('encode', folder / 'model', f'--codec={CODEC}', f'--index_dir={index}')
+  return folder / 'model', index
+
+
+def run(command, model_dir, *more):
+  assert cli.main([command, f'--model_dir={model_dir}', *more]) == 0
+
+
+def flags(folder, dense, *more):
+  model, index = dense
+  return tiny_run.flags(
+      folder,
+      '--gin_file=losses/jpq.gin',
+      f'--gin.INITIAL_CHECKPOINT_PATH={model}',
+      f'--gin.CODEC_FROM={index}',
+      '--gin.TEMPERATURE=0.05',
+      '--gin.LEARNING_RATE=1e-3',
+      '--gin.JPQ_DEPTH=20',
+      '--gin.JPQ_CUT=20',
+      *more,
+  )
+
+
+def logged(folder, group='train'):
+  lines = (folder / 'metrics.jsonl').read_text().splitlines()
+  return [row for row in map(json.loads, lines) if row['group'] == group]
+
+
+def tensors(folder):
+  checkpoint = own.open_checkpoint(folder, own.steps(folder)[-1])
+  codec = {f'codec/{n}': t for n, t in checkpoint.of_codec.items()}
+  return {n: t.read() for n, t in {**checkpoint.tensors, **codec}.items()}
+
+
+@pytest.fixture(scope='module')
+def trained(dense, tmp_path_factory):
+  folder = tmp_path_factory.mktemp('jpq')
+  given = flags(folder, dense, '--gin.STEPS=30', '--gin.EVAL_EVERY=30')
+  train.main([*given, f'--model_dir={folder / "jpq"}'])
+  return folder / 'jpq'
+
+
+@pytest.mark.slow
+def test_what_is_frozen_stays_and_the_rest_learns(dense, trained):
+  losses = [row['loss'] for row in logged(trained)]
+  assert np.mean(losses[-5:]) < 0.7 * np.mean(losses[:5])
+  before, after = tensors(dense[0]), tensors(trained)
+  for name, value in before.items():
+    np.testing.assert_array_equal(after[f'passage_{name}'], value)
+  assert any(np.any(after[name] != value) for name, value in before.items())
+  codec = model_codec.arrays(Index.open(dense[1]).embeddings.codec)
+  for name, value in codec.items():
+    same = np.array_equal(after[f'codec/{name}'], value)
+    assert same == (name != 'score'), name
+
+
+def decoded(retriever, texts):
+  """float64, by hand: nearest `assign`, then what `score` has there."""
+  codec = retriever.towers.codec
+  (rotation,), quantiser = codec.transforms, codec.quantiser
+  parts, _, width = quantiser.assign.shape
+  vectors = retriever.encode_passages(texts).astype(np.float64)
+  vectors = (vectors @ rotation.matrix.T).reshape(len(texts), parts, 1, width)
+  codes = np.square(vectors - quantiser.assign).sum(axis=3).argmin(axis=2)
+  return np.concatenate(
+      [quantiser.score[m][codes[:, m]] for m in range(parts)], axis=1
+  ).astype(np.float64)
+
+
+@pytest.mark.slow
+def test_the_model_is_used_through_its_codec(trained, tmp_path, capfd):
+  out = tmp_path / 'out'
+  where = f'--output_dir={out}', '--baselines='
+  run('evaluate', trained, '--split=test', *where)
+  metrics = json.loads((out / 'metrics.json').read_text())
+  assert (metrics['codec'], metrics['bytes_per_passage']) == ('jpq:16x4', BYTES)
+  # As while it was trained: the validation split has the same pairs.
+  last = logged(trained, 'validation')[-1]
+  for name in ('MRR', 'nDCG@10', 'Recall@10'):
+    assert metrics['metrics'][name] == pytest.approx(last[name], rel=1e-6)
+
+  retriever = dualenc_jax.Retriever.from_dir(trained)
+  lines = (trained.parent / 'test.jsonl').read_text().splitlines()
+  rows = [json.loads(line) for line in lines]
+  passages = sorted({row['passage'] for row in rows})
+  queries = [row['query'] for row in rows]
+  vectors = decoded(retriever, passages)
+  (rotation,) = retriever.towers.codec.transforms
+  own_scores = (
+      retriever.encode_queries(queries).astype(np.float64) @ rotation.matrix.T
+  ) @ vectors.T
+  retriever.index(passages)
+  hits = retriever.search(queries, k=3)
+  np.testing.assert_allclose(
+      hits.scores, -np.sort(-own_scores, axis=1)[:, :3], rtol=1e-5, atol=1e-6
+  )
+  ranks = [
+      1 + np.sum(own > own[passages.index(row['passage'])])
+      for own, row in zip(own_scores, rows)
+  ]
+  assert np.mean(1 / np.array(ranks)) == pytest.approx(
+      metrics['metrics']['MRR'], abs=0.02
+  )
+  # Saved and opened again it has its codec, for other passages, too.
+  retriever.save(tmp_path / 'saved')
+  again = dualenc_jax.Retriever.from_dir(tmp_path / 'saved')
+  np.testing.assert_array_equal(again.search(queries, k=3).ids, hits.ids)
+  again.index(passages)
+  np.testing.assert_allclose(again.search(queries, k=3).scores, hits.scores)
+
+
+@pytest.mark.slow
+def test_search_and_its_index(dense, trained, tmp_path, capfd):
+  search.main([f'--model_dir={trained}', 'find array map'])
+  first = capfd.readouterr().out
+  index = Index.open(trained / 'index')
+  quantiser = index.embeddings.codec.quantiser
+  assert index.header.codec == 'jpq:16x4'
+  assert np.any(quantiser.assign != quantiser.score)
+  assert index.embeddings.codes.shape[1] == BYTES
+  # Codes are those of the index that training started from.
+  np.testing.assert_array_equal(
+      index.embeddings.codes[:], Index.open(dense[1]).embeddings.codes[:]
+  )
+  # Another step has other centroids, and so another index.
+  older = tmp_path / 'older'
+  given = flags(trained.parent, dense, '--gin.STEPS=2', '--gin.EVAL_EVERY=0')
+  train.main([*given, f'--model_dir={older}'])
+  with pytest.raises(UserError, match='codec jpq:16x4 of another model, or of'):
+    search.main([
+        f'--model_dir={older}', f'--index_dir={trained / "index"}', 'array'
+    ])
+  # The index of embeddings is of the same passage tower.
+  whole = tmp_path / 'whole'
+  run('encode', dense[0], f'--index_dir={whole}')
+  capfd.readouterr()
+  search.main([
+      f'--model_dir={trained}', f'--index_dir={whole}', 'find array map'
+  ])
+  other = capfd.readouterr().out
+  assert len(other.splitlines()) == len(first.splitlines()) and other != first
+  # What is asked for wins.
+  run('encode', trained, '--codec=fp16', f'--index_dir={tmp_path / "half"}')
+  assert Index.open(tmp_path / 'half').header.codec is None
+
+
+@pytest.mark.slow
+def test_converted_it_keeps_its_codec_or_says_so(trained, tmp_path, capfd):
+  new = tmp_path / 'new'
+  given = 'convert', str(trained)
+  assert cli.main([*given, '--to=model_dir', f'--out={new}']) == 0
+  one, other = opening.load(trained).codec, opening.load(new).codec
+  assert model_codec.digest(one) == model_codec.digest(other)
+  assert one.name == other.name
+  capfd.readouterr()
+  plain = '--to=safetensors', f'--out={tmp_path / "plain"}'
+  assert cli.main([*given, *plain]) == 0
+  assert 'Its codec, jpq:16x4, is left out' in capfd.readouterr().out
+
+
+@pytest.mark.slow
+def test_codecs_are_of_embeddings(trained, capfd):
+  given = f'--model_dir={trained}', '--split=test', '--codecs=int8'
+  assert cli.main(['evaluate', *given]) == 2
+  assert 'the model has a codec of its own' in capfd.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('refresh', [1, 3])
+def test_a_killed_run_ends_as_it_would_have(
+    dense, tmp_path, monkeypatch, refresh
+):
+  """Bit for bit; of a folder that keeps the codes, too."""
+  given = flags(
+      tmp_path, dense, '--gin.STEPS=5', '--gin.CHECKPOINT_EVERY=2',
+      f'--gin.JPQ_REFRESH={refresh}', f'--gin.STATES_DIR={tmp_path / "kept"}',
+  )
+  whole, killed = tmp_path / 'whole', tmp_path / 'killed'
+  train.main([*given, f'--model_dir={whole}'])
+  save = train.loop.Checkpoints.save
+
+  def fail(self, state, step, meta):
+    if step == 4:
+      raise KeyboardInterrupt
+    save(self, state, step, meta)
+
+  def encode(*_):
+    raise AssertionError('encoded again')
+
+  monkeypatch.setattr(passage_states.Passages, 'encode', encode)
+  with monkeypatch.context() as patched:
+    patched.setattr(train.loop.Checkpoints, 'save', fail)
+    with pytest.raises(KeyboardInterrupt):
+      train.main([*given, f'--model_dir={killed}'])
+  assert own.steps(killed) == [2]
+  train.main([*given, f'--model_dir={killed}'])
+  one, other = tensors(whole), tensors(killed)
+  assert all(one[n].tobytes() == other[n].tobytes() for n in one)
+  assert [row['loss'] for row in logged(whole)] == [
+      row['loss'] for row in logged(killed)
+  ]
+
+
+@pytest.mark.slow
+def test_what_cannot_be_trained(dense, tmp_path):
+  other = tmp_path / 'other'
+  given = tiny_run.flags(tmp_path, '--gin.STEPS=1', '--gin.SEED=3')
+  train.main([*given, f'--model_dir={other}'])
+  for more, message in (
+      (['--gin.CODEC_FROM=None'], 'CODEC_FROM is None; expected the folder of'),
+      (
+          [f'--gin.INITIAL_CHECKPOINT_PATH={other}'],
+          'of another passage tower than the one that training starts from',
+      ),
+      (
+          ['--gin.INITIAL_CHECKPOINT_PATH=None'],
+          'JointPq learns from a passage tower that is trained',
+      ),
+      (
+          ['--gin.models.Projection.features=64'],
+          'a codec of embeddings of dim 128, and the model makes them of dim',
+      ),
+      (
+          ['--gin.TEMPERATURE=@losses.LearnableTemperature()'],
+          r'\(TEMPERATURE\) is LearnableTemperature.*; expected a finite',
+      ),
+  ):
+    with pytest.raises(UserError, match=message):
+      train.main([
+          *flags(tmp_path, dense, *more), f'--model_dir={tmp_path / "new"}'
+      ])
+
+
+@pytest.mark.slow
+def test_check_knows_the_codes(dense, tmp_path, capsys):
+  check.main([*flags(tmp_path, dense), '--no_compile'])
+  said = capsys.readouterr().out
+  # 288 different passages and hard negatives, in as many rows as 16 divides.
+  assert 'batch codes [288, 8] uint8' in said
+  assert 'batch targets [16, 2] int32' in said and 'passages/' not in said
+  assert 'codec/score [16, 16, 8]' in said
