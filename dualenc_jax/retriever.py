@@ -8,8 +8,7 @@
 Shapes: n texts, Q queries, N passages, D embedding dim, k hits a query.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-import dataclasses
+from collections.abc import Iterable
 import os
 import pathlib
 from typing import Any, NamedTuple
@@ -17,9 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dualenc_jax import python_input
-from dualenc_jax.compression import Coded
+from dualenc_jax.compression import Coded, spec
 from dualenc_jax.errors import UserError
-from dualenc_jax.index import binding, Header, Index, IndexBuild, Passage
+from dualenc_jax.index import binding, Index, Passage
+from dualenc_jax.index.corpus import Corpus
 from dualenc_jax.inference.artifact import Artifact, manifest, writer
 from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.io import finite
@@ -52,25 +52,6 @@ class Hit(NamedTuple):
   passage: Passage
 
 
-@dataclasses.dataclass(frozen=True)
-class _Corpus:
-  """What is indexed.
-
-  Attributes:
-    embeddings: float [N, D], an array or a store of rows, or codes of them.
-    ids: N different ones.
-    passage: the passage of a row.
-    normalised: whether the embeddings are known to have length one.
-    header: of the index that they come from, if any.
-  """
-
-  embeddings: Any
-  ids: Sequence[str]
-  passage: Callable[[int], Passage]
-  normalised: bool
-  header: Header | None = None
-
-
 class Retriever:
   """A dual encoder and, from `index` on, passages to search.
 
@@ -80,21 +61,12 @@ class Retriever:
   def __init__(self, towers: Loaded, index: Index | None = None):
     """Takes what encodes, and what to search; `from_dir` opens a folder."""
     self._towers = towers
-    self._corpus: _Corpus | None = None
+    self._corpus: Corpus | None = None
     self._search: ExactSearch | TwoSteps | None = None
     # `search.hybrid.Hybrid` of the corpus, once it is asked for.
     self._hybrid: Any = None
     if index is not None:
-      header = index.header
-      self._set(
-          _Corpus(
-              index.embeddings,
-              index.ids,
-              index.passage,
-              header.normalised,
-              header,
-          )
-      )
+      self._set(Corpus.of_index(index))
 
   @classmethod
   def from_dir(
@@ -201,20 +173,25 @@ class Retriever:
       self,
       passages: Iterable[str] | np.ndarray,
       ids: Iterable[str] | None = None,
+      codec: str | None = None,
   ) -> None:
     """Makes passages searchable, in place of those that were.
 
     Args:
-      passages: N texts, kept as embeddings, or as codes by the codec of a model
-        that has one; or their embeddings, float [N, D], kept as they are, not
-        copied: an array or memory map, or the `embeddings` of an
-        `index.Index`.
+      passages: N texts, or their embeddings, float [N, D]: an array or memory
+        map, or the `embeddings` of an `index.Index`.
       ids: N different strings; None for '0', '1' and so on.
+      codec: such as 'int8' or 'pq:96', see `compression.specs`: only the codes
+        of the embeddings are kept. None keeps the embeddings, those that are
+        given as they are, not copied; or the codes of texts by the codec of a
+        model that has one.
 
     Raises:
       UserError: no passages; embeddings of another dim, or that are not finite;
-        ids that are not N different strings of one line.
+        ids that are not N different strings of one line; or a codec that cannot
+        be trained on these.
     """
+    chosen = None if codec is None else spec(codec)
     texts = embeddings = None
     if python_input.is_array(passages):
       embeddings = python_input.embeddings_of('passages', passages, self.dim)
@@ -228,17 +205,19 @@ class Retriever:
     ids = range(count) if ids is None else python_input.ids_of(ids, count)
     if embeddings is None:
       embeddings = self.encode_passages(texts)
-      codec = self._towers.codec
-      if codec is not None:
-        embeddings = Coded(codec, codec.encode(embeddings))
     else:
       _finite('passages', embeddings)
+    trained = self._towers.codec if texts is not None else None
+    if chosen is not None:
+      trained = chosen.fit(embeddings)
+    if trained is not None:
+      embeddings = Coded(trained, trained.encode(embeddings[:]))
     ids = list(map(str, ids))
 
     def passage(row: int) -> Passage:
       return Passage(ids[row], '', '', texts[row] if texts else '')
 
-    self._set(_Corpus(embeddings, ids, passage, texts is not None))
+    self._set(Corpus(embeddings, ids, passage, texts is not None))
 
   def search(
       self,
@@ -359,38 +338,18 @@ class Retriever:
     with writer.new_artifact(folder) as new:
       written = writer.fill(self._towers, new)
       if self._corpus is not None:
-        self._write_index(new / manifest.INDEX, _weights_digest(written))
+        self._corpus.write(
+            new / manifest.INDEX,
+            self.dim,
+            self._towers.tokenizer.passage_length,
+            {**self._encoded_by(), 'weights': _weights_digest(written)},
+        )
         written = written.with_index(new)
       written.write(new)
 
-  def _set(self, corpus: _Corpus) -> None:
+  def _set(self, corpus: Corpus) -> None:
     self._search = search_of(corpus.embeddings, corpus.ids)
     self._corpus, self._hybrid = corpus, None
-
-  def _write_index(self, folder: pathlib.Path, weights: str) -> None:
-    corpus = self._corpus
-    stored, layout = corpus.embeddings, {}
-    codec = getattr(stored, 'codec', None)
-    if codec is not None:
-      stored = stored.codes
-      layout = {'codec': codec.name, 'width': stored.shape[1]}
-    header = Header(
-        len(corpus.ids),
-        self.dim,
-        'passage',
-        self._towers.tokenizer.passage_length,
-        str(stored.dtype),
-        corpus.normalised,
-        **layout,
-        provenance={**self._encoded_by(), 'weights': weights},
-    )
-    build = IndexBuild(folder, header, codec=lambda: codec)
-    build.start()
-    for shard, lock in build.claims(range(header.shards)):
-      rows = header.rows_of(shard)
-      embeddings = np.asarray(stored[rows.start : rows.stop])
-      build.write(shard, lock, embeddings, map(corpus.passage, rows))
-    build.finish()
 
   def _encoded_by(self) -> dict[str, Any]:
     """What the index says of the tower that encoded it, if one is known."""
@@ -399,7 +358,8 @@ class Retriever:
       return dict(corpus.header.provenance)
     if corpus.normalised:
       found = binding.encoded_by(self._towers, 'passage')
-      if self._towers.codec is not None:
+      own = getattr(corpus.embeddings, 'codec', None)
+      if own is not None and own is self._towers.codec:
         found |= binding.codec_of(self._towers)
       return found
     # Embeddings that were given may be of anything.

@@ -13,6 +13,7 @@ from dualenc_jax.analysis import (
   vectors as vectors_lib,
 )
 from dualenc_jax.analysis.output import Analysis
+from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.index import of_model
 from dualenc_jax.inference.towers import Loaded
@@ -85,6 +86,11 @@ def analyse(
   # Of embeddings, whatever codec was trained with them.
   towers = dataclasses.replace(model, codec=None)
   encoded = of_model.corpus_embeddings(towers, searched, index_dir)
+  if codec := getattr(encoded, 'codec', None):
+    raise UserError(
+        f'--index_dir={index_dir} holds codes of {codec.name}, and what is'
+        ' analysed are embeddings. Give an index of --codec=fp32, or none.'
+    )
   dims = options.dims
   if dims is None:
     trained_dims = model.provenance.get(TRAINED_DIMS, ())

@@ -9,9 +9,9 @@ from typing import Any
 
 from dualenc_jax.compression import model_codec
 from dualenc_jax.errors import UserError
-from dualenc_jax.index.header import AGAIN, TOWER_SHA256
+from dualenc_jax.index.header import AGAIN
 from dualenc_jax.index.index import Index
-from dualenc_jax.inference.towers import Loaded
+from dualenc_jax.inference.towers import Loaded, TOWER_SHA256
 
 # Of a codec that was trained with its model, in the provenance.
 CODEC_SHA256 = 'codec_sha256'

@@ -16,9 +16,10 @@ from dualenc_jax.compression.product import Product
 from dualenc_jax.compression.quantisers import Levels, Signs
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import faiss_forms, parquet_file
-from dualenc_jax.index.header import FILE, FORMAT, TOWER_SHA256
+from dualenc_jax.index.header import FILE, FORMAT
 from dualenc_jax.index.index import Index
 from dualenc_jax.index.shard import IDS, INFO, Places
+from dualenc_jax.inference.towers import TOWER_SHA256
 from dualenc_jax.interop import faiss_files
 from dualenc_jax.interop.rows import Rows
 from dualenc_jax.io import files

@@ -7,6 +7,7 @@ import pathlib
 from typing import Any
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.inference.towers import TOWER_SHA256
 from dualenc_jax.io import files, json_file
 
 FORMAT = 'dualenc-index'
@@ -20,8 +21,6 @@ TOWERS = ('passage', 'query')
 # 8.8 million passages of MS MARCO are 68 of them, opened in no time. A block of
 # exact search lies in one shard, and need not be copied.
 SHARD_SIZE = 2**17
-# The field of the digest of the tower's parts, see `inference.tower_digest`.
-TOWER_SHA256 = 'tower_sha256'
 # Which model it was is told, but another one of the same tower, whose other
 # tower is trained further or replaced, makes no other index.
 _INFORMATION = ('model_dir', 'run_id', 'checkpoint_step')

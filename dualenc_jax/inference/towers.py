@@ -22,6 +22,8 @@ from dualenc_jax.compression import Codec
 from dualenc_jax.text.ragged import Ragged
 from dualenc_jax.text.tokenizer import Tokenizer
 
+# What the digest of a tower's parts is called, see `tower_digest`.
+TOWER_SHA256 = 'tower_sha256'
 # Steps that wait on the devices while the host is busy with an earlier one.
 AHEAD = 2
 

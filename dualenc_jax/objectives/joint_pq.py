@@ -17,8 +17,9 @@ from dualenc_jax.compression.product import Product
 from dualenc_jax.compression.quantisers import unpacked
 from dualenc_jax.data import Batches, Layout, Packed
 from dualenc_jax.errors import UserError
-from dualenc_jax.index import header as header_lib
 from dualenc_jax.inference.embedder import Embedder
+from dualenc_jax.inference.towers import TOWER_SHA256
+from dualenc_jax.io import json_file
 from dualenc_jax.losses import code_search
 from dualenc_jax.losses.code_search import Codes, Hits
 from dualenc_jax.losses.lambda_rank import lambda_rank, Ranked
@@ -191,18 +192,18 @@ class JointPq(OfTowers):
 
   def _check_tower(self, run: Run, params: Any) -> None:
     """Raises UserError where an index says that another tower encoded it."""
-    folder = pathlib.Path(self.codec_from).expanduser()
-    if not (folder / header_lib.FILE).exists():
+    header = pathlib.Path(self.codec_from).expanduser() / 'header.json'
+    if not header.exists():
       return
-    found = header_lib.Header.read(folder)
+    found = json_file.read(header).get(TOWER_SHA256)
     embedder = self._embedder(run, params)
-    digest = dict(embedder.digest(model_params(params), 'passage'))
-    wrong = found.wrong({header_lib.TOWER_SHA256: digest})
+    digest = embedder.digest(model_params(params), 'passage')
+    wrong = [part for part in digest if (found or {}).get(part) != digest[part]]
     if wrong:
       raise UserError(
           f'CODEC_FROM is {self.codec_from}, of another passage tower than the'
-          f' one that training starts from: {wrong[0]}. Make an index by'
-          ' INITIAL_CHECKPOINT_PATH.'
+          f' one that training starts from: its {" and ".join(wrong)} differ'
+          f' ({TOWER_SHA256}). Make an index by INITIAL_CHECKPOINT_PATH.'
       )
 
   def _embedder(self, run: Run, params: Any) -> Embedder:

@@ -175,3 +175,34 @@ def test_an_index_of_codes_is_evaluated(model, tmp_path):
   one = json.loads((codes / 'metrics.json').read_text())['metrics']
   other = tiny_evaluation.result_of(table / 'codecs' / 'pq-4x2')['metrics']
   assert one == other
+
+
+def test_a_retriever_makes_codes(model, tmp_path):
+  retriever = Retriever.from_dir(model)
+  texts = [f'def f_{i}(x): return x + {i * i}' for i in range(40)]
+  retriever.index(texts, codec='int8')
+  found = retriever.search(['f_7'], k=40)
+  floats = Retriever.from_dir(model)
+  floats.index(floats.encode_passages(texts))
+  by_id = dict(zip(*[x[0] for x in floats.search(['f_7'], k=40)[::-1]]))
+  np.testing.assert_allclose(
+      found.scores[0], [by_id[i] for i in found.ids[0]], atol=0.01
+  )
+  retriever.save(tmp_path / 'saved')
+  index = Index.open(tmp_path / 'saved' / 'index')
+  assert index.header.codec == 'int8' and index.embeddings.codes.dtype == 'u1'
+  again = Retriever.from_dir(tmp_path / 'saved').search(['f_7'], k=40)
+  np.testing.assert_array_equal(again.ids, found.ids)
+  with pytest.raises(UserError, match='40 vectors for 256 centroids'):
+    retriever.index(texts, codec='pq:8')
+  with pytest.raises(UserError, match="No codec is called 'int9'"):
+    retriever.index(texts, codec='int9')
+
+
+def test_codes_are_not_analysed(model, tmp_path, capsys):
+  encoded(model, tmp_path / 'index', 'int8', '--split=test')
+  assert cli.main([
+      'analyze', f'--model_dir={model}', f'--index_dir={tmp_path / "index"}',
+      f'--output_dir={tmp_path / "out"}',
+  ]) == 2  # yapf: disable
+  assert 'holds codes of int8' in capsys.readouterr().err

@@ -1,0 +1,84 @@
+"""Passages to search, wherever they come from, and an index made of them."""
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from dualenc_jax.index.build import IndexBuild
+from dualenc_jax.index.header import Header
+from dualenc_jax.index.index import Index
+from dualenc_jax.index.shard import Passage
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+  """What is searched.
+
+  Attributes:
+    embeddings: float [N, D], an array or a store of rows, or codes of them.
+    ids: N different ones.
+    passage: the passage of a row.
+    normalised: whether the embeddings are known to have length one.
+    header: of the index that they come from, if any.
+  """
+
+  embeddings: Any
+  ids: Sequence[str]
+  passage: Callable[[int], Passage]
+  normalised: bool
+  header: Header | None = None
+
+  @classmethod
+  def of_index(cls, index: Index) -> 'Corpus':
+    """All of an index."""
+    return cls(
+        index.embeddings,
+        index.ids,
+        index.passage,
+        index.header.normalised,
+        index.header,
+    )
+
+  def write(
+      self,
+      folder: pathlib.Path,
+      dim: int,
+      tokens: int,
+      provenance: Mapping[str, Any],
+  ) -> None:
+    """Writes an index.
+
+    Args:
+      folder: to be made.
+      dim: D.
+      tokens: most tokens of a passage.
+      provenance: as of `Header`.
+
+    Raises:
+      UserError: what `IndexBuild` raises.
+    """
+    stored, layout = self.embeddings, {}
+    codec = getattr(stored, 'codec', None)
+    if codec is not None:
+      stored = stored.codes
+      layout = {'codec': codec.name, 'width': stored.shape[1]}
+    header = Header(
+        len(self.ids),
+        dim,
+        'passage',
+        tokens,
+        str(stored.dtype),
+        self.normalised,
+        **layout,
+        provenance=provenance,
+    )
+    build = IndexBuild(folder, header, codec=lambda: codec)
+    build.start()
+    for shard, lock in build.claims(range(header.shards)):
+      rows = header.rows_of(shard)
+      part = np.asarray(stored[rows.start : rows.stop])
+      build.write(shard, lock, part, map(self.passage, rows))
+    build.finish()
