@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dualenc_jax.compression import kmeans, linear, opq, tldr
+from dualenc_jax.compression import kmeans, linear, opq
 from dualenc_jax.compression.product import Product
 from dualenc_jax.compression.quantisers import (
   Floats,
@@ -131,6 +131,9 @@ class Tldr:
 
   def fit(self, training: Training) -> Trained:
     _check_dim('tldr', self.dim, training)
+    # A saved retriever is opened without optax.
+    from dualenc_jax.compression import tldr
+
     queries = training.of_queries('tldr') if self.by_queries else None
     matrix = tldr.fit(
         training.sample(), self.dim, training.seed, queries=queries
