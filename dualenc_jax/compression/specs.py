@@ -17,7 +17,8 @@
                    scored again by the float query; binary:200, the 200 best
   hamming          a bit a dimension of passages and of queries
 
-pca, tldr and truncate may stand before another: truncate:256+int8.
+pca, tldr and truncate may stand before another: truncate:256+int8. The folder
+of an index of codes stands for its codec, as it was trained there.
 """
 
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from dualenc_jax.compression import saved
 from dualenc_jax.compression.codec import Codec
 from dualenc_jax.compression.parts import (
   Bytes,
@@ -176,12 +178,14 @@ class Spec:
     )
 
 
-def spec(name: str) -> Spec:
+def spec(name: str) -> Spec | saved.Saved:
   """What a name stands for; see above.
 
   Raises:
     UserError: an unknown name, or arguments that it does not take.
   """
+  if found := saved.find(name):
+    return found
   parts = []
   pieces = name.split('+')
   for piece in pieces:

@@ -10,7 +10,7 @@ from dualenc_jax.commands import cli, recipe as command, train
 FEW = [
     '--gin.CODEC=opq:16x4', '--gin.JPQ_STEPS=4', '--gin.JPQ_BATCH_SIZE=16',
     '--gin.JPQ_LEARNING_RATE=1e-3', '--gin.JPQ_TEMPERATURE=0.05',
-    '--gin.JPQ_DEPTH=20', '--gin.EVAL_EVERY=0',
+    '--gin.JPQ_DEPTH=20', '--gin.EVAL_EVERY=4',
 ]
 
 
@@ -43,6 +43,16 @@ def test_from_a_dual_encoder_to_jpq(tmp_path, capfd):
   metrics = json.loads((work / 'jpq_results' / 'metrics.json').read_text())
   # 16 parts of 4 bits.
   assert (metrics['codec'], metrics['bytes_per_passage']) == ('jpq:16x4', 8)
+  # The untrained codes are those that training starts from: the pairs of both
+  # splits are the same.
+  lines = (work / 'jpq' / 'metrics.jsonl').read_text().splitlines()
+  rows = [json.loads(line) for line in lines]
+  before, after = (row for row in rows if row['group'] == 'validation')
+  folder = work / 'dense_results' / 'codecs' / 'opq-16x4'
+  untrained = json.loads((folder / 'metrics.json').read_text())
+  for name in ('MRR', 'nDCG@10'):
+    assert untrained['metrics'][name] == pytest.approx(before[name], rel=1e-6)
+    assert metrics['metrics'][name] == pytest.approx(after[name], rel=1e-6)
   capfd.readouterr()
   # Nothing is done twice.
   assert cli.main(given) == 0

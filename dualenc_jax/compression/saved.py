@@ -1,0 +1,50 @@
+"""A codec that an index has, for other passages: there is nothing to train."""
+
+import dataclasses
+import pathlib
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dualenc_jax.compression import codec_file
+from dualenc_jax.compression.codec import Codec
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Saved:
+  """What `specs.Spec` is, of a codec that is trained.
+
+  Attributes:
+    codec: as it is.
+  """
+
+  codec: Codec
+  floats: ClassVar[None] = None
+  needs_queries: ClassVar[bool] = False
+
+  @property
+  def name(self) -> str:
+    """Of the codec."""
+    return self.codec.name
+
+  def shape(self, dim: int) -> tuple[str, int]:
+    """As `Spec.shape`."""
+    del dim
+    return self.codec.code_dtype.name, self.codec.quantiser.width
+
+  def fit(
+      self, vectors: Any, queries: np.ndarray | None = None, seed: int = 0
+  ) -> Codec:
+    """The codec; vectors of another dim are told when they are encoded."""
+    del vectors, queries, seed
+    return self.codec
+
+
+def find(folder: str) -> Saved | None:
+  """The codec in a folder, such as an index; None where there is none.
+
+  Raises:
+    UserError: it is damaged.
+  """
+  path = pathlib.Path(folder).expanduser() / codec_file.FILE
+  return Saved(codec_file.read(path)[0]) if path.is_file() else None
