@@ -59,6 +59,7 @@ def fit(
   """
   check_vectors(parts, centroids)
   if start is None:
+    _tell_few(len(parts), centroids)
     start = _rows(parts, centroids, np.random.default_rng(seed))
   apart = _APART * np.std(parts, axis=0, dtype=np.float64)
   lanes = Lanes(mesh)
@@ -82,7 +83,7 @@ def fit(
 
 
 def check_vectors(vectors: np.ndarray, centroids: int) -> None:
-  """Raises UserError unless centroids can be fitted; warns of few vectors."""
+  """Raises UserError unless centroids can be fitted."""
   count = len(vectors)
   if count < centroids:
     raise UserError(
@@ -92,6 +93,9 @@ def check_vectors(vectors: np.ndarray, centroids: int) -> None:
   finite.check_rows(
       'vectors to fit centroids to', vectors.reshape(count, -1)
   )
+
+
+def _tell_few(count: int, centroids: int) -> None:
   if count < FEW * centroids:
     _LOG.warning(
         '%d vectors for %d centroids: below %d vectors a centroid the'

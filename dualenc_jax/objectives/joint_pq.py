@@ -195,10 +195,11 @@ class JointPq(OfTowers):
     header = pathlib.Path(self.codec_from).expanduser() / 'header.json'
     if not header.exists():
       return
-    found = json_file.read(header).get(TOWER_SHA256)
+    found = json_file.read(header, provenance=dict)['provenance']
     embedder = self._embedder(run, params)
     digest = embedder.digest(model_params(params), 'passage')
-    wrong = [part for part in digest if (found or {}).get(part) != digest[part]]
+    found = found.get(TOWER_SHA256) or {}
+    wrong = [part for part in digest if found.get(part) != digest[part]]
     if wrong:
       raise UserError(
           f'CODEC_FROM is {self.codec_from}, of another passage tower than the'
