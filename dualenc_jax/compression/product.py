@@ -33,6 +33,7 @@ class Product:
   score: Any
   dtype: ClassVar[str] = 'uint8'
   is_exact: ClassVar[bool] = False
+  is_decoded: ClassVar[bool] = False
 
   @property
   def parts(self) -> int:

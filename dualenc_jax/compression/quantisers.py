@@ -6,6 +6,10 @@ codes to the vectors that they stand for (`decode`, on the host), and scores
 codes on a device (`scores`). Host and device decode to the same float32 values
 to the last bit; so the search can bound what rounding does to a score.
 
+Beside these a class says whether the scores of devices are exact (`is_exact`),
+whether a CPU decodes codes to score them (`is_decoded`), and what no vector is
+longer than (`norm_bound`; None where that is to be found out).
+
 Shapes: n vectors, d their dim, Q queries, w columns of codes.
 """
 
@@ -58,8 +62,8 @@ class Floats:
 
   dim: int
   dtype: str = 'float32'
-  # Codes are what `ExactSearch` takes without a quantiser.
   is_exact: ClassVar[bool] = False
+  is_decoded: ClassVar[bool] = False
   norm_bound: ClassVar[None] = None
 
   @property
@@ -107,6 +111,7 @@ class Int8:
   step: Any
   dtype: ClassVar[str] = 'uint8'
   is_exact: ClassVar[bool] = False
+  is_decoded: ClassVar[bool] = True
 
   @classmethod
   def of_ranges(cls, low: np.ndarray, high: np.ndarray) -> 'Int8':
@@ -168,6 +173,7 @@ class Levels:
   bits: int
   dtype: ClassVar[str] = 'uint8'
   is_exact: ClassVar[bool] = False
+  is_decoded: ClassVar[bool] = True
 
   @classmethod
   def of_normal(cls, dim: int, bits: int, deviation: float) -> 'Levels':
@@ -216,6 +222,7 @@ class Signs:
   dim: int
   dtype: ClassVar[str] = 'uint8'
   is_exact: ClassVar[bool] = False
+  is_decoded: ClassVar[bool] = True
 
   @property
   def width(self) -> int:
@@ -268,6 +275,7 @@ class Hamming(Signs):
 
   dim: int
   is_exact: ClassVar[bool] = True
+  is_decoded: ClassVar[bool] = False
 
   def scores(self, queries: jax.Array, codes: jax.Array) -> jax.Array:
     """[Q, n] of queries [Q, d]."""
@@ -281,13 +289,21 @@ class Hamming(Signs):
           preferred_element_type=jnp.float32,
       )
       return found.astype(queries.dtype)
-    # One word after the other, of many codes: that is what vectorises.
-    words = zip(_words(jnp.packbits(queries >= 0, axis=1)), _words(codes))
-    differ = sum(
-        jax.lax.population_count(one[:, None] ^ other[None]).astype(jnp.int32)
-        for one, other in words
-    )
-    return (self.dim - 2 * differ).astype(queries.dtype)
+    words = _words(jnp.packbits(queries >= 0, axis=1)), _words(codes)
+
+    def some(queries):
+      """[words, q] -> [q, n]; word by word of many codes: that vectorises."""
+      differ = sum(
+          jax.lax.population_count(one[:, None] ^ other[None])
+          for one, other in zip(queries, words[1])
+      )
+      return (self.dim - 2 * differ.astype(jnp.int32)).astype(dtype)
+
+    # A few queries at a time, so that codes are read once for them.
+    count, dtype = len(queries), queries.dtype
+    group = next(g for g in (8, 4, 2, 1) if count % g == 0)
+    groups = words[0].reshape(len(words[0]), -1, group).swapaxes(0, 1)
+    return jax.lax.map(some, groups).reshape(count, len(codes))
 
 
 def _words(codes: jax.Array) -> jax.Array:

@@ -112,7 +112,7 @@ class ExactSearch:
     has_float64 = devices.flat[0].platform != 'tpu'
     self._wide = programs(tuple(devices.flat), True) if has_float64 else None
     on_cpu = devices.flat[0].platform == 'cpu'
-    if self._codec is not None and on_cpu:
+    if getattr(self._quantiser, 'is_decoded', False) and on_cpu:
       block_rows = min(block_rows, _CODED_ON_CPU)
     # A corpus smaller than a block is one; sizes are few, for the compiler.
     rows = min(block_rows, power_of_two(-(-len(passages) // devices.size)))
