@@ -33,7 +33,7 @@ from dualenc_jax.index import conversion as index_conversion
 from dualenc_jax.interop import conversion
 
 _USAGE = ('query_length', 'passage_length', 'query_prefix', 'passage_prefix')
-_OF_MODELS = ('tower', 'step', 'vocabulary', *_USAGE, 'texts')
+_OF_MODELS = ('tower', 'step', 'dim', 'vocabulary', *_USAGE, 'texts')
 
 
 def main(argv: Sequence[str] | None = None) -> None:

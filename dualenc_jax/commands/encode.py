@@ -51,12 +51,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     # The model's own index follows the model.
     is_own = args.index_dir is None and split == default
   home = model_dir.home(args.model_dir, args.dim)
+  codec, own = args.codec, of_model.own_folder(home)
+  if is_own and not args.overwrite:
+    codec = of_model.same_codec(model, own, codec)
   texts_of = Source.queries if args.tower == 'query' else Source.passages
   build = of_model.encode(
       model,
       texts_of(experiment.cache(split)),
-      args.index_dir or of_model.own_folder(home),
-      args.codec,
+      args.index_dir or own,
+      codec,
       args.shard_size,
       args.overwrite or is_own,
       host,

@@ -70,6 +70,8 @@ def read(path: pathlib.Path) -> tuple[Codec, str]:
   Raises:
     UserError: there is none, it is damaged, or not a codec.
   """
+  if not path.is_file():
+    raise UserError(f'{path} cannot be read: it is not there. {_AGAIN}')
   found = safetensors_file.metadata(path)
   if found.get('format') != _FORMAT:
     raise UserError(f'{path} is no codec of an index. {_AGAIN}')

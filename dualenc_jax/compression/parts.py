@@ -51,6 +51,9 @@ class Float:
 
   dtype: str
 
+  def check(self, dim: int) -> None:
+    del dim
+
   def shape(self, dim: int) -> Shape:
     return Shape(self.dtype, dim)
 
@@ -70,6 +73,9 @@ class Bytes:
 
   uniform: bool = False
   quantile: float = 1.0
+
+  def check(self, dim: int) -> None:
+    del dim
 
   def shape(self, dim: int) -> Shape:
     return Shape('uint8', dim)
@@ -101,11 +107,13 @@ class Pca:
   centred: bool = False
   by_queries: bool = False
 
+  def check(self, dim: int) -> None:
+    _check_dim('pca', self.dim, dim)
+
   def shape(self, dim: int) -> Shape:
     return Shape('float32', self.dim)
 
   def fit(self, training: Training) -> Trained:
-    _check_dim('pca', self.dim, training)
     queries = training.of_queries('pca') if self.by_queries else None
     matrix, of_queries = linear.pca(
         training.blocks(), self.dim, self.centred, queries
@@ -126,11 +134,13 @@ class Tldr:
   dim: int
   by_queries: bool = False
 
+  def check(self, dim: int) -> None:
+    _check_dim('tldr', self.dim, dim)
+
   def shape(self, dim: int) -> Shape:
     return Shape('float32', self.dim)
 
   def fit(self, training: Training) -> Trained:
-    _check_dim('tldr', self.dim, training)
     # A saved retriever is opened without optax.
     from dualenc_jax.compression import tldr
 
@@ -147,11 +157,13 @@ class Truncate:
 
   dim: int
 
+  def check(self, dim: int) -> None:
+    _check_dim('truncate', self.dim, dim)
+
   def shape(self, dim: int) -> Shape:
     return Shape('float32', self.dim)
 
   def fit(self, training: Training) -> Trained:
-    _check_dim('truncate', self.dim, training)
     matrix = np.eye(self.dim, training.dim, dtype=np.float32)
     return Trained((Linear(matrix, normalise=True),))
 
@@ -162,11 +174,13 @@ class Rotated:
 
   bits: int
 
+  def check(self, dim: int) -> None:
+    _check_bits('rotated', self.bits)
+
   def shape(self, dim: int) -> Shape:
     return Shape('uint8', -(-dim * self.bits // 8))
 
   def fit(self, training: Training) -> Trained:
-    _check_bits('rotated', self.bits)
     rotation = linear.random_rotation(training.dim, training.seed)
     # A rotation leaves the sum of squares as it is.
     deviation = np.sqrt(np.mean(np.square(training.sample(), dtype=np.float64)))
@@ -181,11 +195,13 @@ class Pq:
   parts: int
   bits: int = 8
 
+  def check(self, dim: int) -> None:
+    _check_parts('pq', self, dim)
+
   def shape(self, dim: int) -> Shape:
     return Shape('uint8', -(-self.parts * self.bits // 8))
 
   def fit(self, training: Training) -> Trained:
-    _check_parts('pq', self, training)
     size = 2**self.bits
     vectors = training.sample(256 * size)
     parts = vectors.reshape(len(vectors), self.parts, -1)
@@ -200,11 +216,13 @@ class Opq:
   parts: int
   bits: int = 8
 
+  def check(self, dim: int) -> None:
+    _check_parts('opq', self, dim)
+
   def shape(self, dim: int) -> Shape:
     return Shape('uint8', -(-self.parts * self.bits // 8))
 
   def fit(self, training: Training) -> Trained:
-    _check_parts('opq', self, training)
     rotation, centroids = opq.fit(
         training.sample(256 * 2**self.bits),
         self.parts,
@@ -226,6 +244,9 @@ class Sign:
   rescored: int | None = None
   hamming: bool = False
 
+  def check(self, dim: int) -> None:
+    del dim
+
   def shape(self, dim: int) -> Shape:
     return Shape('uint8', -(-dim // 8))
 
@@ -234,11 +255,10 @@ class Sign:
     return Trained((), kind(training.dim), self.rescored)
 
 
-def _check_dim(kind: str, dim: int, training: Training) -> None:
-  if dim > training.dim:
+def _check_dim(kind: str, wanted: int, dim: int) -> None:
+  if wanted > dim:
     raise UserError(
-        f'{kind}:{dim} of vectors of dim {training.dim}: expected at most'
-        f' {training.dim}.'
+        f'{kind}:{wanted} of vectors of dim {dim}: expected at most {dim}.'
     )
 
 
@@ -247,12 +267,12 @@ def _check_bits(kind: str, bits: int) -> None:
     raise UserError(f'{kind} of {bits} bits: expected 1 to 8.')
 
 
-def _check_parts(kind: str, spec: Pq | Opq, training: Training) -> None:
+def _check_parts(kind: str, spec: Pq | Opq, dim: int) -> None:
   _check_bits(kind, spec.bits)
-  if training.dim % spec.parts:
-    divisors = [m for m in range(1, training.dim) if not training.dim % m]
+  if dim % spec.parts:
+    divisors = [m for m in range(1, dim + 1) if not dim % m]
     near = sorted(sorted(divisors, key=lambda m: abs(m - spec.parts))[:3])
     raise UserError(
-        f'{kind}:{spec.parts} of vectors of dim {training.dim}: the number of'
-        f' parts does not divide it. Take {" or ".join(map(str, near))}.'
+        f'{kind}:{spec.parts} of vectors of dim {dim}: the number of parts does'
+        f' not divide it. Take {" or ".join(map(str, near))}.'
     )

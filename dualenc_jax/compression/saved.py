@@ -8,6 +8,7 @@ import numpy as np
 
 from dualenc_jax.compression import codec_file
 from dualenc_jax.compression.codec import Codec
+from dualenc_jax.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -26,6 +27,14 @@ class Saved:
   def name(self) -> str:
     """Of the codec."""
     return self.codec.name
+
+  def check(self, dim: int) -> None:
+    """As `Spec.check`."""
+    if dim != self.codec.dim:
+      raise UserError(
+          f'The codec {self.name} is of vectors of dim {self.codec.dim}, and'
+          f' these have {dim}.'
+      )
 
   def shape(self, dim: int) -> tuple[str, int]:
     """As `Spec.shape`."""

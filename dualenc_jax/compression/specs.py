@@ -140,6 +140,13 @@ class Spec:
     """Whether it learns from queries, too."""
     return any(getattr(part, 'by_queries', False) for part in self.parts)
 
+  def check(self, dim: int) -> None:
+    """Raises UserError unless it suits vectors of this dim."""
+    for part in self.parts:
+      part.check(dim)
+      if isinstance(part, Pca | Tldr | Truncate):
+        dim = part.dim
+
   def shape(self, dim: int) -> Shape:
     """What a passage of this dim becomes."""
     for part in self.parts:
@@ -162,6 +169,7 @@ class Spec:
       UserError: too few vectors, vectors that are not finite, or a size that
         does not suit them.
     """
+    self.check(vectors.shape[1])
     training = Training(vectors, queries, seed)
     found = Trained()
     for part in self.parts:
@@ -184,6 +192,8 @@ def spec(name: str) -> Spec | saved.Saved:
   Raises:
     UserError: an unknown name, or arguments that it does not take.
   """
+  if not isinstance(name, str):
+    raise UserError(f'codec is {name!r}; expected a name, such as "int8".')
   if found := saved.find(name):
     return found
   parts = []

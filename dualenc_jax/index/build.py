@@ -16,9 +16,15 @@ from dualenc_jax.compression.codec import Codec
 from dualenc_jax.compression.quantisers import Floats
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import shard as shard_lib
-from dualenc_jax.index.header import FILE, Header
-from dualenc_jax.index.shard import CODEC, Passage, Places, Shard
-from dualenc_jax.io import files
+from dualenc_jax.index.header import AGAIN, FILE, Header
+from dualenc_jax.index.shard import (
+  CODEC,
+  Passage,
+  Places,
+  Shard,
+  SHARD_INFOS,
+)
+from dualenc_jax.io import files, json_file
 
 _LOG = logging.getLogger(__name__)
 
@@ -218,8 +224,7 @@ class IndexBuild:
     for path in (self._places.partial, self._places.readable()):
       if not (path / FILE).exists() or self._differences(path):
         continue
-      with contextlib.suppress(UserError):
-        self._digest(path)
+      if self._has_codec(path):
         return path
     return None
 
@@ -231,6 +236,23 @@ class IndexBuild:
       return Header.read(path).differences(self.header)
     except UserError as e:
       return [str(e)]
+
+  def _has_codec(self, base: pathlib.Path) -> bool:
+    """Whether the codec is there that all shards of a folder are by.
+
+    Where it is not, no shard is of use: the codec is trained again.
+    """
+    header = self.header
+    if header.codec is None:
+      return True
+    try:
+      codec, digest = codec_file.read(base / CODEC)
+      infos = [json_file.read(path, AGAIN) for path in base.glob(SHARD_INFOS)]
+    except UserError:
+      return False
+    found = codec.name, codec.dim, codec.quantiser.width
+    expected = header.codec, header.dim, header.columns
+    return found == expected and all(i.get('codec') == digest for i in infos)
 
   def _digest(self, base: pathlib.Path) -> str | None:
     """SHA-256 of the codec's file in a folder."""

@@ -105,7 +105,7 @@ class Header:
     return [
         self._another_tower(found.get(name) or {}, value or {})
         if name == TOWER_SHA256
-        else f'{name} is {found.get(name)!r}, expected {value!r}'
+        else f'{name} is {_said(found.get(name))}, expected {_said(value)}'
         for name, value in expect.items()
         if name not in found or found[name] != value
     ]
@@ -182,3 +182,8 @@ class Header:
     return {
         'format': FORMAT, 'version': VERSION, **own, 'shards': self.shards
     }
+
+
+def _said(value: Any) -> str:
+  """A value of a field, or of one that is not there."""
+  return 'none' if value is None else repr(value)

@@ -98,6 +98,7 @@ def encode(
 
 def _layout(codec: Spec, dim: int) -> dict[str, Any]:
   """Fields of the header on what a row is."""
+  codec.check(dim)
   if codec.floats:
     return {'dtype': codec.floats}
   dtype, width = codec.shape(dim)
@@ -199,6 +200,33 @@ def corpus_embeddings(
   return embeddings if codec is None else Coded(codec, codes)
 
 
+def same_codec(
+    model: Loaded, folder: pathlib.Path, codec: str | None
+) -> str | None:
+  """The codec for a model's own index, which is made again.
+
+  It follows the model, but what is kept of embeddings is the user's choice.
+
+  Args:
+    model: whose.
+    folder: of the index, if there is one.
+    codec: that is asked for; None for that of the index.
+
+  Raises:
+    UserError: the index is of another codec.
+  """
+  if model.codec is not None or not (folder / header_lib.FILE).exists():
+    return codec
+  found = Header.read(folder)
+  there = found.codec or FLOATS[found.dtype]
+  if codec is not None and spec(codec).name != there:
+    raise UserError(
+        f'{folder} is an index of --codec={there}, and {codec} is asked for.'
+        ' Give another --index_dir, or --overwrite.'
+    )
+  return there
+
+
 def open_own(
     model: Loaded, experiment: Experiment, home: str | os.PathLike[str]
 ) -> Index:
@@ -223,5 +251,8 @@ def open_own(
   _LOG.info(
       'Encoding the passages of split %s, once.', cache.header['split']
   )
-  encode(model, Source.passages(cache), folder, replace=True).finish()
+  codec = same_codec(model, folder, None)
+  encode(
+      model, Source.passages(cache), folder, codec, replace=True
+  ).finish()
   return Index.open(folder)

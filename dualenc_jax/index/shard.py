@@ -22,6 +22,7 @@ IDS = 'ids.txt'
 PASSAGES = 'passages.jsonl'
 OFFSETS = 'offsets.npy'
 INFO = 'shard.json'
+SHARD_INFOS = f'shard-*[0-9]/{INFO}'
 # Beside the header, of an index of codes.
 CODEC = codec_file.FILE
 FILES = (EMBEDDINGS, IDS, PASSAGES, OFFSETS)

@@ -121,6 +121,8 @@ def evaluate(
       a folder that cannot be written.
   """
   options.baselines.check(experiment.task, split)
+  for codec in options.codecs:
+    codec.check(model.dim)
   if options.codecs and model.codec is not None:
     raise UserError(
         '--codecs is given, and the model has a codec of its own,'

@@ -206,3 +206,23 @@ def test_codes_are_not_analysed(model, tmp_path, capsys):
       f'--output_dir={tmp_path / "out"}',
   ]) == 2  # yapf: disable
   assert 'holds codes of int8' in capsys.readouterr().err
+
+
+def test_the_models_own_index_keeps_its_codec(tmp_path, capsys):
+  model = tiny_evaluation.copy_model(tmp_path / 'model')
+  flags = ['encode', f'--model_dir={model}']
+  assert cli.main([*flags, '--codec=binary']) == 0
+  assert cli.main([*flags, '--codec=int8']) == 2
+  said = capsys.readouterr().err
+  assert 'an index of --codec=binary, and int8 is asked for' in said
+  (model / 'index' / 'shard-00000' / 'ids.txt').unlink()
+  assert cli.main(flags) == 0
+  assert Index.open(model / 'index').header.codec == 'binary'
+  assert cli.main([*flags, '--codec=int8', '--overwrite']) == 0
+  assert Index.open(model / 'index').header.codec == 'int8'
+
+
+def test_sizes_are_looked_at_first(model, tmp_path):
+  with pytest.raises(UserError, match='pq:7 of vectors of dim'):
+    tiny_evaluation.run(model, tmp_path / 'out', '--codecs=fp16,pq:7')
+  assert not (tmp_path / 'out').exists()

@@ -78,7 +78,7 @@ def test_a_build_goes_on_at_the_first_missing_shard(tmp_path):
         ({'shard_size': 5}, 'shard_size is 4, expected 5'),
         ({'count': 9}, 'passages is 10, expected 9'),
         ({'provenance': {'step': 2}}, 'step is 1, expected 2'),
-        ({'provenance': {}}, 'step is 1, expected None'),
+        ({'provenance': {}}, 'step is 1, expected none'),
     ],
 )
 @pytest.mark.parametrize('shards', [1, 3])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dualenc_jax import compression
+from dualenc_jax.compression import codec_file
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import Index, IndexBuild
 
@@ -120,3 +121,22 @@ def test_a_width_that_is_not_the_codecs(tmp_path):
   path.write_text(json.dumps(found | {'width': 5}))
   with pytest.raises(UserError, match=r'the header says uint8 \(4, 5\)'):
     Index.open(tmp_path / 'index')
+
+
+@pytest.mark.parametrize('damage', ['another codebook', 'one of another kind'])
+def test_shards_that_no_codec_fits_are_made_again(damage, tmp_path):
+  right = trained()
+  build = build_of(tmp_path / 'index', right)
+  write(build)
+  build.finish()
+  wrong = trained(seed=1) if damage == 'another codebook' else trained('int8')
+  codec_file.write(tmp_path / 'index' / codec_file.FILE, wrong)
+  with pytest.raises(UserError, match='by another'):
+    Index.open(tmp_path / 'index')
+  build = build_of(tmp_path / 'index', right)
+  assert write(build) == [0, 1, 2]
+  assert build.finish()
+  index = Index.open(tmp_path / 'index')
+  np.testing.assert_array_equal(
+      index.embeddings.codes[:], right.encode(embeddings_for(COUNT))
+  )
