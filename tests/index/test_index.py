@@ -159,7 +159,7 @@ def test_every_field_that_differs_is_named(tmp_path):
   message = str(error.value)
   assert "tower is 'passage', expected 'query'" in message
   assert "vocabulary is 'abc', expected 'abd'" in message
-  assert "corpus is None, expected 'x'" in message
+  assert "corpus is none, expected 'x'" in message
   assert 'step' not in message
   assert message.endswith('Run `dualenc encode` again.')
 
