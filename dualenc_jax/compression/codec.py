@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dualenc_jax.compression.quantisers import Hamming, Signs
+from dualenc_jax.compression.quantisers import Hamming
 from dualenc_jax.compression.transforms import Linear
 from dualenc_jax.errors import UserError
 
@@ -154,8 +154,3 @@ class Coded:
   def two_steps(self) -> 'Coded':
     """The first step of two, see `Codec.by_hamming`."""
     return Coded(self.codec.by_hamming(), self.codes)
-
-
-def is_of_signs(codec: Codec) -> bool:
-  """Whether codes are a bit a dimension."""
-  return isinstance(codec.quantiser, Signs)

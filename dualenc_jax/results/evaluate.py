@@ -132,6 +132,11 @@ def evaluate(
   ranked = _opened(experiment, split, folder, options)
   queries = evaluation.encode_queries(model.embedder, model.params, ranked)
   passages = of_model.corpus_embeddings(model, ranked.corpus, options.index_dir)
+  if options.codecs and isinstance(passages, Coded):
+    raise UserError(
+        f'--codecs is given, and --index_dir={options.index_dir} holds codes of'
+        f' {passages.codec.name}. Give an index of --codec=fp32, or none.'
+    )
   found = {'': evaluation.rank(queries, passages, ranked, options.depth)}
   new = None
   if options.teacher is not None:

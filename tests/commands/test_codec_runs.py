@@ -172,6 +172,10 @@ def test_an_index_of_codes_is_evaluated(model, tmp_path):
       model, tmp_path / 'codes', f'--index_dir={index}'
   )
   table = tiny_evaluation.run(model, tmp_path / 'out', '--codecs=pq:4x2')
+  with pytest.raises(UserError, match='holds codes of pq:4x2'):
+    tiny_evaluation.run(
+        model, tmp_path / 'no', f'--index_dir={index}', '--codecs=int8'
+    )
   one = json.loads((codes / 'metrics.json').read_text())['metrics']
   other = tiny_evaluation.result_of(table / 'codecs' / 'pq-4x2')['metrics']
   assert one == other
