@@ -223,7 +223,8 @@ def weights_of(checkpoint: Checkpoint) -> Weights:
     UserError: it is of another model.
   """
   meta = checkpoint.meta
-  described = {n: x for n, x in meta['model'].items() if n != model_codec.GROUP}
+  beside = TRAINED_DIMS, model_codec.GROUP
+  described = {n: x for n, x in meta['model'].items() if n not in beside}
   heads = {n: t for n, t in checkpoint.tensors.items() if n.startswith(HEAD)}
   tensors = {n: t for n, t in checkpoint.tensors.items() if n not in heads}
   encoders = {
@@ -233,7 +234,6 @@ def weights_of(checkpoint: Checkpoint) -> Weights:
   }
   # Prefixes are saved where there are some.
   facts = {'query_prefix': '', 'passage_prefix': '', **meta['data']}
-  described = {n: v for n, v in meta['model'].items() if n != TRAINED_DIMS}
   return Weights(
       KIND,
       str(checkpoint.model_dir),
