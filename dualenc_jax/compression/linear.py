@@ -104,7 +104,7 @@ def _second_moments(
   total = mean = None
   count = 0
   for block in blocks:
-    finite.check_rows(what, block)
+    finite.check_rows(what, block, lambda row: f'row {count + row}')
     block = np.asarray(block, np.float64)
     if total is None:
       total, mean = np.zeros((block.shape[1],) * 2), np.zeros(block.shape[1])

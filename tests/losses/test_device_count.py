@@ -62,6 +62,7 @@ PERMITTED = {
     'objectives/passage_states.py': {
         'total // devices': 'bytes a device',
     },
+    'compression/lanes.py': {'rows * devices'},
     'search/search_programs.py': {
         'left // devices': 'rows of a corpus a device',
         '-left // devices': 'the same, rounded up',
