@@ -83,14 +83,17 @@ class IndexBuild:
     """What makes the rows on disk of embeddings, once it has started."""
     header = self.header
     if header.codec is not None:
-      return codec_file.read(self._places.partial / CODEC)[0]
+      return self._growing[0]
     return Codec(header.dtype, header.dim, (), Floats(header.dim, header.dtype))
 
   def missing(self) -> list[int]:
     """The shards that are not there, or not whole."""
     base = self._base()
     every = range(self.header.shards)
-    return [i for i in every if base is None or not self._is_whole(base, i)]
+    if base is None:
+      return list(every)
+    digest = self._digest(base)
+    return [i for i in every if not self._is_whole(base, i, digest)]
 
   def start(self) -> None:
     """Makes the folder in which the index grows, unless it is complete.
@@ -183,7 +186,7 @@ class IndexBuild:
             rows.start,
             embeddings,
             passages,
-            self._digest(self._places.partial),
+            None if self.header.codec is None else self._growing[1],
         )
         pathlib.Path(lock.lock_file).unlink(missing_ok=True)
     finally:
@@ -254,15 +257,22 @@ class IndexBuild:
     expected = header.codec, header.dim, header.columns
     return found == expected and all(i.get('codec') == digest for i in infos)
 
+  @functools.cached_property
+  def _growing(self) -> tuple[Codec, str]:
+    """The codec of the index that grows, and its SHA-256, read once."""
+    return codec_file.read(self._places.partial / CODEC)
+
   def _digest(self, base: pathlib.Path) -> str | None:
     """SHA-256 of the codec's file in a folder."""
     if self.header.codec is None:
       return None
     return codec_file.read(base / CODEC)[1]
 
-  def _is_whole(self, base: pathlib.Path, shard: int) -> bool:
+  def _is_whole(
+      self, base: pathlib.Path, shard: int, digest: str | None
+  ) -> bool:
     try:
-      Shard.open(base, self.header, shard, self._digest(base))
+      Shard.open(base, self.header, shard, digest)
     except UserError:
       return False
     return True
@@ -287,8 +297,10 @@ class IndexBuild:
         return None
       except filelock.Timeout:
         return lock
-    if growing.exists() and not self._is_whole(partial, shard):
-      return lock
+    if growing.exists():
+      digest = None if self.header.codec is None else self._growing[1]
+      if not self._is_whole(partial, shard, digest):
+        return lock
     lock.release()
     return None
 
