@@ -223,6 +223,28 @@ def check_macros_effect(bindings: Sequence[str]) -> None:
       )
 
 
+def check_files_effect(files: Sequence[str]) -> None:
+  """Refuses files of macros of which nothing built by `build` has read any.
+
+  Args:
+    files: as `load` was given them; what they include does not count.
+
+  Raises:
+    UserError: names the file.
+  """
+  used = _bindings(operative_config()).keys()
+  for file in files:
+    places = (pathlib.Path(p, file) for p in gin.config._LOCATION_PREFIXES)
+    text = next(place for place in places if place.is_file()).read_text()
+    own = re.findall(r'^([A-Z]\w*) = ', text, flags=re.MULTILINE)
+    if own and used.isdisjoint(own):
+      raise UserError(
+          f'--gin_file={file} has no effect: nothing that was built reads'
+          f' {" or ".join(dict.fromkeys(own))}. It is for another objective,'
+          ' or another file has taken its place. Leave it out.'
+      )
+
+
 def check_effect(bindings: Sequence[str]) -> None:
   """Refuses bindings of parameters that `build` has not used.
 

@@ -45,7 +45,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     raise UserError('--document_separator is for --max_passage: give both.')
   if args.max_passage and separator is None:
     separator = '#'
-  codecs = [compression.spec(name) for name in args.codecs or ()]
+  codecs = [
+      compression.spec(name) for name in dict.fromkeys(args.codecs or ())
+  ]
   runtime.start()
   names = list(filter(None, args.tasks or ()))
   if args.tasks is not None and not names:

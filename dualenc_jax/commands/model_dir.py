@@ -172,7 +172,17 @@ def load(
   def use(checkpoint: own.Checkpoint) -> TrainedModel:
     checkpoint.check_vocabulary(tokenizer.vocabulary)
     model, tensors = experiment.objective.model, checkpoint.tensors
+    codec = checkpoint.codec()
     if dim is not None:
+      if codec is not None:
+        _LOG.warning(
+            '%s, the codec that was trained with %s, is for whole embeddings:'
+            ' cut to %d components, they are kept without it.',
+            codec.name,
+            folder,
+            dim,
+        )
+        codec = None
       model, tensors = truncation.of_model(
           model, tensors, dim, checkpoint.trained_dims, folder
       )
@@ -191,7 +201,7 @@ def load(
         embedder,
         provenance,
         experiment,
-        codec=checkpoint.codec() if dim is None else None,
+        codec=codec,
     )
 
   model = own.restore(pathlib.Path(folder), step, use)

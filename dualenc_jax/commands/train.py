@@ -49,6 +49,7 @@ def build(args: argparse.Namespace) -> Experiment:
       args.gin_file, bindings, args.gin_search_paths
   )
   config.check_macros_effect(bindings)
+  config.check_files_effect(args.gin_file)
   return experiment
 
 

@@ -80,9 +80,7 @@ class Codec:
     queries = np.asarray(queries, np.float32)
     for transform in self.transforms:
       queries = transform.of_queries(queries)
-    if isinstance(self.quantiser, Hamming):
-      queries = np.where(queries >= 0, 1, -1).astype(np.float32)
-    return queries
+    return self.quantiser.of_queries(queries)
 
   def scores(self, queries: np.ndarray, codes: np.ndarray) -> jax.Array:
     """Scores of all codes: float32 [Q, n], for queries float32 [Q, D]."""

@@ -12,7 +12,13 @@ import numpy as np
 
 from dualenc_jax.compression import kmeans
 from dualenc_jax.compression.lanes import Lanes
-from dualenc_jax.compression.quantisers import dot, packed, pytree, unpacked
+from dualenc_jax.compression.quantisers import (
+  dot,
+  packed,
+  pytree,
+  Quantiser,
+  unpacked,
+)
 from dualenc_jax.errors import UserError
 
 # Tables that are added up in one loop body.
@@ -20,7 +26,7 @@ _UNROLLED = 8
 
 
 @pytree(('assign', 'score'))
-class Product:
+class Product(Quantiser):
   """Part m of a vector stands for centroid m, j (Jegou et al. 2011).
 
   Attributes:
@@ -31,8 +37,6 @@ class Product:
 
   assign: Any
   score: Any
-  dtype: ClassVar[str] = 'uint8'
-  is_exact: ClassVar[bool] = False
   is_decoded: ClassVar[bool] = False
 
   @property

@@ -6,9 +6,6 @@ codes to the vectors that they stand for (`decode`, on the host), and scores
 codes on a device (`scores`). Host and device decode to the same float32 values
 to the last bit; so the search can bound what rounding does to a score.
 
-Beside these a class says whether the scores of devices are exact (`is_exact`),
-whether a CPU decodes codes to score them (`is_decoded`), and what no vector is
-longer than (`norm_bound`; None where that is to be found out).
 
 Shapes: n vectors, d their dim, Q queries, w columns of codes.
 """
@@ -51,8 +48,29 @@ def dot(queries: jax.Array, vectors: jax.Array) -> jax.Array:
   )
 
 
+class Quantiser:
+  """What one says of itself beside that.
+
+  Attributes:
+    dtype: of codes.
+    is_exact: the scores of devices are exact.
+    is_decoded: a CPU decodes codes to score them.
+    norm_bound: no vector is longer, nor what it is made of; None where that is
+      to be found out.
+  """
+
+  dtype: ClassVar[str] = 'uint8'
+  is_exact: ClassVar[bool] = False
+  is_decoded: ClassVar[bool] = True
+  norm_bound: ClassVar[float | None] = None
+
+  def of_queries(self, queries: np.ndarray) -> np.ndarray:
+    """What `scores` compares with codes: float32 [Q, d], as they are."""
+    return queries
+
+
 @pytree()
-class Floats:
+class Floats(Quantiser):
   """Rounded to nearest even: float32, float16 or bfloat16.
 
   Attributes:
@@ -62,9 +80,7 @@ class Floats:
 
   dim: int
   dtype: str = 'float32'
-  is_exact: ClassVar[bool] = False
   is_decoded: ClassVar[bool] = False
-  norm_bound: ClassVar[None] = None
 
   @property
   def width(self) -> int:
@@ -95,7 +111,7 @@ class Floats:
 
 
 @pytree(('low', 'step'))
-class Int8:
+class Int8(Quantiser):
   """low + step (code + 1/2), code 0 to 255, each dimension in its range.
 
   These are faiss's QT_8bit and the codes of sentence-transformers' uint8, whose
@@ -109,9 +125,6 @@ class Int8:
 
   low: Any
   step: Any
-  dtype: ClassVar[str] = 'uint8'
-  is_exact: ClassVar[bool] = False
-  is_decoded: ClassVar[bool] = True
 
   @classmethod
   def of_ranges(cls, low: np.ndarray, high: np.ndarray) -> 'Int8':
@@ -156,7 +169,7 @@ class Int8:
 
 
 @pytree(('levels',))
-class Levels:
+class Levels(Quantiser):
   """Each component by one of 2^b levels, the same for all (Max 1960).
 
   After a random rotation every component is about normal, so the levels that
@@ -171,9 +184,6 @@ class Levels:
   levels: Any
   dim: int
   bits: int
-  dtype: ClassVar[str] = 'uint8'
-  is_exact: ClassVar[bool] = False
-  is_decoded: ClassVar[bool] = True
 
   @classmethod
   def of_normal(cls, dim: int, bits: int, deviation: float) -> 'Levels':
@@ -209,7 +219,7 @@ class Levels:
 
 
 @pytree()
-class Signs:
+class Signs(Quantiser):
   """Whether each component is at least 0; it stands for +1 or -1.
 
   Codes are those of `np.packbits`: the first dimension is the highest bit of
@@ -220,9 +230,6 @@ class Signs:
   """
 
   dim: int
-  dtype: ClassVar[str] = 'uint8'
-  is_exact: ClassVar[bool] = False
-  is_decoded: ClassVar[bool] = True
 
   @property
   def width(self) -> int:
@@ -276,6 +283,10 @@ class Hamming(Signs):
   dim: int
   is_exact: ClassVar[bool] = True
   is_decoded: ClassVar[bool] = False
+
+  def of_queries(self, queries: np.ndarray) -> np.ndarray:
+    """Their signs, +1 or -1: float32 [Q, d]."""
+    return np.where(queries >= 0, 1, -1).astype(np.float32)
 
   def scores(self, queries: jax.Array, codes: jax.Array) -> jax.Array:
     """[Q, n] of queries [Q, d]."""

@@ -352,7 +352,7 @@ class ExactSearch:
     total = len(per_query[0])
     for first in range(0, total, self._query_rows):
       count = min(self._query_rows, total - first)
-      size = min(self._query_rows, power_of_two(count))
+      size = min(self._query_rows, _few_sizes(count))
       yield [
           np.concatenate([
               x[first : first + count],
@@ -399,6 +399,12 @@ def error_bounds(queries: np.ndarray, epsilon: float) -> np.ndarray:
   norms = np.linalg.norm(queries.astype(np.float64), axis=1) + LEAST_NORM
   terms = 2 * (queries.shape[1] + 4)
   return (norms * (terms * epsilon + 1.5 * 2.0**-24)).astype(np.float32)
+
+
+def _few_sizes(count: int) -> int:
+  """A power of two, or three quarters of one, that is not below `count`."""
+  size = power_of_two(count)
+  return 3 * size // 4 if size >= 4 and count <= 3 * size // 4 else size
 
 
 def _tell(undecided: int, queries: int) -> None:

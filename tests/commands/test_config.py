@@ -250,6 +250,16 @@ def test_a_macro_that_nothing_reads_is_refused(instead):
     build_run(*instead)
 
 
+def test_a_file_that_nothing_reads_is_refused():
+  cache, dims = (
+      f'--gin_file=losses/{name}.gin' for name in ('negative_cache', 'matryoshka')
+  )
+  build_run(cache)
+  build_run(dims)
+  with pytest.raises(UserError, match='losses/matryoshka.gin has no effect'):
+    build_run(dims, cache)
+
+
 def test_a_file_that_imports_without_the_statement_is_told(tmp_path):
   path = tmp_path / 'mine.gin'
   path.write_text('import json\nLOSS = @json.JSONDecoder()\n')
