@@ -1,4 +1,4 @@
-"""Flax Linen modules: the T5 encoder, dual and cross-encoders built from it."""
+"""Flax Linen modules: T5, and the dual and cross-encoders built from it."""
 
 from dualenc_jax.models.cross_encoder import CrossEncoder, ScoreHead
 from dualenc_jax.models.dual_encoder import (
@@ -9,6 +9,7 @@ from dualenc_jax.models.dual_encoder import (
   Projection,
 )
 from dualenc_jax.models.layers import TokenEmbedder
+from dualenc_jax.models.seq2seq import Seq2Seq
 from dualenc_jax.models.seq2seq_ranker import Seq2SeqRanker
 from dualenc_jax.models.t5_decoder import T5Decoder
 from dualenc_jax.models.t5_encoder import (
@@ -22,6 +23,7 @@ __all__ = [
     'DualEncoder',
     'Projection',
     'ScoreHead',
+    'Seq2Seq',
     'Seq2SeqRanker',
     'T5Decoder',
     'T5Encoder',

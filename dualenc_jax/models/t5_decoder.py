@@ -1,7 +1,7 @@
 """The T5 decoder stack: teacher forcing, and one step with a cache.
 
-Shapes: R rows, T target positions, L source tokens, E model dim, H heads, K
-head_dim, V vocabulary.
+Shapes: R rows, T target positions, L source tokens, n targets a row, which share
+its source, E model dim, H heads, K head_dim, V vocabulary.
 """
 
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dualenc_jax.models import layers
+from dualenc_jax.models.layers import Segments
 from dualenc_jax.models.t5_encoder import (
   einsum_attention,
   RelativePositionBias,
@@ -23,7 +24,8 @@ class Cache(NamedTuple):
   """Keys and values of a layer so far, and those of the source.
 
   Attributes:
-    keys: of the target, [R, T, H, K], zeros from the present position on.
+    keys: of the targets, [R n, T, H, K]; without a meaning from the present
+      position on.
     values: the same.
     source_keys: [R, L, H, K].
     source_values: the same.
@@ -41,6 +43,7 @@ class Attention(nn.Module):
   features: int
   num_heads: int
   head_dim: int
+  dropout_rate: float = 0.0
   dtype: str = 'float32'
 
   def setup(self):
@@ -70,10 +73,22 @@ class Attention(nn.Module):
       values: jax.Array,
       bias: jax.Array,
       mask: jax.Array,
+      dropout: Segments | None = None,
   ) -> jax.Array:
-    """What [R, T, E] find among keys and values [R, S, H, K]: [R, T, E]."""
+    """What [R, T, E] find among keys and values [R, S, H, K]: [R, T, E].
+
+    `dropout`, the texts of the keys, switches that of the weights on.
+    """
+    keep = None
+    if dropout is not None and self.dropout_rate > 0.0:
+      keep = dropout.keep_each(
+          self.make_rng('dropout'), self.num_heads, self.dropout_rate
+      )
+      keep = jnp.swapaxes(keep, 1, 2)[:, :, None]
     query = self._heads(self.query(x))
-    found = einsum_attention(query, keys, values, bias, mask)
+    found = einsum_attention(
+        query, keys, values, bias, mask, self.dropout_rate, keep
+    )
     return self.out(found.reshape(*x.shape[:-1], -1))
 
 
@@ -88,13 +103,23 @@ class DecoderLayer(nn.Module):
   mlp_dim: int
   features: int
   activations: Sequence[str]
+  dropout_rate: float
   dtype: str
 
   def setup(self):
-    attention = (self.num_heads, self.head_dim, self.dtype)
-    self.self_attention = Attention(self.features, *attention)
-    self.encoder_decoder_attention = Attention(self.features, *attention)
-    self.mlp = layers.Mlp(self.mlp_dim, self.activations, dtype=self.dtype)
+    attention = (
+        self.features,
+        self.num_heads,
+        self.head_dim,
+        self.dropout_rate,
+        self.dtype,
+    )
+    self.self_attention = Attention(*attention)
+    self.encoder_decoder_attention = Attention(*attention)
+    self.mlp = layers.Mlp(
+        self.mlp_dim, self.activations, self.dropout_rate, self.dtype
+    )
+    self.dropout = layers.Dropout(self.dropout_rate)
     self.pre_self_attention_layer_norm = layers.RMSNorm(dtype=self.dtype)
     self.pre_cross_attention_layer_norm = layers.RMSNorm(dtype=self.dtype)
     self.pre_mlp_layer_norm = layers.RMSNorm(dtype=self.dtype)
@@ -106,41 +131,54 @@ class DecoderLayer(nn.Module):
       bias: jax.Array,
       mask: jax.Array,
       source_mask: jax.Array,
+      dropout: Sequence[Segments | None] = (None, None),
   ) -> jax.Array:
-    """Maps [R, T, E] to [R, T, E]; for masks see `T5Decoder`."""
+    """Maps [R, T, E] to [R, T, E]; for the others see `T5Decoder`."""
     y = self.pre_self_attention_layer_norm(x)
-    x = x + self.self_attention(
-        y, *self.self_attention.keys_and_values(y), bias, mask
+    found = self.self_attention(
+        y, *self.self_attention.keys_and_values(y), bias, mask, dropout[0]
     )
+    x = x + self.dropout(found, dropout[0])
     source = self.encoder_decoder_attention.keys_and_values(encoded)
-    return self._after(x, source, source_mask)
+    return self._after(x, source, source_mask, dropout)
 
   def cached(
       self,
       x: jax.Array,
       cache: Cache,
-      position: jax.Array,
+      positions: jax.Array,
       bias: jax.Array,
       source_mask: jax.Array,
   ) -> tuple[jax.Array, Cache]:
-    """Maps [R, 1, E] at a position to the same, and the cache after it."""
-    y = self.pre_self_attention_layer_norm(x)
+    """Maps [R, n, E], each at its position, to the same; for the others `step`.
+
+    Returns:
+      It, and the cache after it.
+    """
+    alone = self.pre_self_attention_layer_norm(x).reshape(-1, 1, x.shape[-1])
+    length = cache.keys.shape[1]
+    place = jnp.arange(length, dtype=jnp.int32)[None]
+    at = positions.reshape(-1, 1)
     keys, values = (
-        jax.lax.dynamic_update_slice_in_dim(old, new, position, 1)
-        for old, new in zip(cache[:2], self.self_attention.keys_and_values(y))
+        jnp.where((place == at)[:, :, None, None], new, old)
+        for old, new in zip(
+            cache[:2], self.self_attention.keys_and_values(alone)
+        )
     )
-    seen = jnp.arange(keys.shape[1], dtype=jnp.int32) <= position
-    x = x + self.self_attention(
-        y, keys, values, bias, seen[None, None, None]
-    )
-    x = self._after(x, cache[2:], source_mask)
+    seen = (place <= at)[:, None, None]
+    found = self.self_attention(alone, keys, values, bias, seen)
+    x = self._after(x + found.reshape(x.shape), cache[2:], source_mask)
     return x, cache._replace(keys=keys, values=values)
 
-  def _after(self, x, source, source_mask):
+  def _after(self, x, source, source_mask, dropout=(None, None)):
     y = self.pre_cross_attention_layer_norm(x)
     no_bias = jnp.zeros((1, 1, 1, 1), jnp.float32)
-    x = x + self.encoder_decoder_attention(y, *source, no_bias, source_mask)
-    return x + self.mlp(self.pre_mlp_layer_norm(x))
+    y = self.encoder_decoder_attention(
+        y, *source, no_bias, source_mask, dropout[1]
+    )
+    x = x + self.dropout(y, dropout[0])
+    y = self.mlp(self.pre_mlp_layer_norm(x), dropout[0])
+    return x + self.dropout(y, dropout[0])
 
 
 class T5Decoder(nn.Module):
@@ -160,6 +198,7 @@ class T5Decoder(nn.Module):
     vocab_size: V of `logits_dense`; None for logits by the token embeddings,
       divided by sqrt(E), as in T5 1.0.
     activations: ('gelu', 'linear') for T5 1.1, ('relu',) for T5 1.0.
+    dropout_rate: dropout as in T5X; attention weights, too.
     dtype: activation dtype.
   """
 
@@ -170,6 +209,7 @@ class T5Decoder(nn.Module):
   mlp_dim: int
   vocab_size: int | None = None
   activations: Sequence[str] = ('gelu', 'linear')
+  dropout_rate: float = 0.0
   dtype: str = 'float32'
 
   def setup(self):
@@ -180,6 +220,7 @@ class T5Decoder(nn.Module):
             self.mlp_dim,
             self.features,
             tuple(self.activations),
+            self.dropout_rate,
             self.dtype,
         )
         for _ in range(self.num_layers)
@@ -188,6 +229,8 @@ class T5Decoder(nn.Module):
         self.num_heads, bidirectional=False
     )
     self.decoder_norm = layers.RMSNorm(dtype=self.dtype)
+    self.dropout = layers.Dropout(self.dropout_rate)
+    self.last_dropout = layers.Dropout(self.dropout_rate, shared=False)
     if self.vocab_size is not None:
       self.logits_dense = layers.Dense(
           self.vocab_size, ('embed', 'vocab'), dtype='float32'
@@ -199,6 +242,7 @@ class T5Decoder(nn.Module):
       encoded: jax.Array,
       source_mask: jax.Array,
       mask: jax.Array | None = None,
+      dropout: Sequence[Segments | None] = (None, None),
   ) -> jax.Array:
     """Decodes all positions at once (teacher forcing).
 
@@ -208,6 +252,8 @@ class T5Decoder(nn.Module):
       source_mask: bool, broadcast to [R, T, L]: where a target may look.
       mask: bool, broadcast to [R, T, T], which targets a target sees; None for
         those before it and itself.
+      dropout: the targets and the sources of the rows, by whose numbers it is
+        drawn; None switches it off.
 
     Returns:
       [R, T, E], normed; `logits` makes logits of it.
@@ -216,14 +262,23 @@ class T5Decoder(nn.Module):
     if mask is None:
       mask = jnp.tril(jnp.ones((1, length, length), bool))
     bias = self.relpos_bias(length)
-    x = x.astype(self.dtype)
+    x = self.dropout(x.astype(self.dtype), dropout[0])
     for layer in self.layers:
-      x = layer(x, encoded, bias, mask[:, None], source_mask[:, None])
-    return self.decoder_norm(x)
+      x = layer(x, encoded, bias, mask[:, None], source_mask[:, None], dropout)
+    return self.last_dropout(self.decoder_norm(x), dropout[0])
 
-  def start(self, encoded: jax.Array, length: int) -> list[Cache]:
-    """The caches before the first of `length` positions."""
-    shape = encoded.shape[0], length, self.num_heads, self.head_dim
+  def start(
+      self, encoded: jax.Array, length: int, targets: int = 1
+  ) -> list[Cache]:
+    """The caches of n targets a row before the first of T positions.
+
+    Args:
+      encoded: the encoder's output, [R, L, E].
+      length: T.
+      targets: n.
+    """
+    rows = encoded.shape[0] * targets
+    shape = rows, length, self.num_heads, self.head_dim
     zeros = jnp.zeros(shape, self.dtype)
     return [
         Cache(
@@ -234,29 +289,34 @@ class T5Decoder(nn.Module):
         for layer in self.layers
     ]
 
+  def biases(self, length: int) -> jax.Array:
+    """What `step` wants of T positions: float32 [T, H, T]."""
+    return jnp.swapaxes(self.relpos_bias(length)[0], 0, 1)
+
   def step(
       self,
       x: jax.Array,
       caches: Sequence[Cache],
-      position: jax.Array,
+      positions: jax.Array,
+      biases: jax.Array,
       source_mask: jax.Array,
   ) -> tuple[jax.Array, list[Cache]]:
-    """Decodes one position.
+    """Decodes one position of each target.
 
     Args:
-      x: the embedded target at it, [R, 1, E].
+      x: the embedded tokens there, [R, n, E].
       caches: of `start`, or of the step before.
-      position: int32 [].
+      positions: int32 [R, n].
+      biases: of `biases`.
       source_mask: bool [R, 1, L].
 
     Returns:
-      [R, 1, E], normed, and the caches after it.
+      [R, n, E], normed, and the caches after it.
     """
-    everything = self.relpos_bias(caches[0].keys.shape[1])
-    bias = jax.lax.dynamic_slice_in_dim(everything, position, 1, 2)
+    bias = jnp.take(biases, positions.reshape(-1), axis=0)[:, :, None]
     x, new = x.astype(self.dtype), []
     for layer, cache in zip(self.layers, caches, strict=True):
-      x, cache = layer.cached(x, cache, position, bias, source_mask[:, None])
+      x, cache = layer.cached(x, cache, positions, bias, source_mask[:, None])
       new.append(cache)
     return self.decoder_norm(x), new
 

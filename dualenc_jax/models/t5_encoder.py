@@ -31,7 +31,7 @@ def einsum_attention(
     query: [B, L, H, K]; T5 folds the 1/sqrt(K) into the initialiser.
     key: [B, L, H, K].
     value: [B, L, H, K].
-    bias: [1, H, L, L], float32.
+    bias: [1 or B, H, L, L], float32.
     mask: [B, 1, 1, L] or [B, 1, L, L], True where a key may be attended to.
     dropout_rate: dropout of the attention weights.
     keep: [B, H, 1, L], False at weights to drop; None switches it off.
@@ -79,6 +79,8 @@ def _for_each_row(bias: jax.Array, rows: int) -> jax.Array:
   So its gradient is a product, too: the sum over rows, the gradient of a
   broadcast, takes XLA on several cores of a CPU 100 times as long.
   """
+  if bias.shape[0] == rows:
+    return bias
   ones = jnp.ones(rows, bias.dtype)
   return jnp.einsum('b,hqs->bhqs', ones, bias[0], precision='highest')
 

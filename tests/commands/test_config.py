@@ -252,7 +252,8 @@ def test_a_macro_that_nothing_reads_is_refused(instead):
 
 def test_a_file_that_nothing_reads_is_refused():
   cache, dims = (
-      f'--gin_file=losses/{name}.gin' for name in ('negative_cache', 'matryoshka')
+      f'--gin_file=losses/{name}.gin'
+      for name in ('negative_cache', 'matryoshka')
   )
   build_run(cache)
   build_run(dims)

@@ -1,0 +1,126 @@
+"""T5, encoder and decoder: a text is read, another is written.
+
+Shapes: R rows, S texts a row, L source tokens, T target tokens, n targets a
+source, E model dim, V vocabulary.
+"""
+
+from collections.abc import Sequence
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+
+from dualenc_jax.models import layers, t5_decoder, t5_encoder
+from dualenc_jax.models.dual_encoder import one_a_row, PAD
+from dualenc_jax.models.layers import Segments
+
+
+class Seq2Seq(nn.Module):
+  """T5 as it was published, 1.0 or 1.1; parameters have T5X's names.
+
+  Attributes:
+    token_embedder: of sources and targets.
+    encoder: the stack.
+    decoder: the stack.
+  """
+
+  token_embedder: layers.TokenEmbedder
+  encoder: t5_encoder.T5Encoder
+  decoder: t5_decoder.T5Decoder
+
+  def __call__(
+      self,
+      sources: jax.Array,
+      targets: jax.Array | None = None,
+      source_lengths: jax.Array | None = None,
+      target_lengths: jax.Array | None = None,
+      dropout_numbers: jax.Array | None = None,
+  ) -> jax.Array:
+    """Logits of every target token, given those before it (teacher forcing).
+
+    Args:
+      sources: int32 [R, L]; a row is a text, padded with 0, or several, one
+        after the other.
+      targets: int32 [R, T], alike, in the order of their sources; EOS ends
+        each. None for the sources themselves.
+      source_lengths: int32 [R, S], tokens of the texts of a row; None where
+        every row is one.
+      target_lengths: the same of targets.
+      dropout_numbers: of the texts, uint32 [R, S], or [R] without lengths; None
+        switches dropout off. See `T5Encoder`.
+
+    Returns:
+      float32 [R, T, V]; without a meaning where there is no token.
+    """
+    if targets is None:
+      targets = sources
+    if source_lengths is None:
+      target_lengths, _ = one_a_row(targets, None)
+      source_lengths, dropout_numbers = one_a_row(sources, dropout_numbers)
+    encoded = self.encoder(
+        self.token_embedder(sources), source_lengths, dropout_numbers
+    )
+    source, target = (
+        Segments.of(tokens.shape[1], lengths, dropout_numbers)
+        for tokens, lengths in (
+            (sources, source_lengths),
+            (targets, target_lengths),
+        )
+    )
+    # Each text starts with the padding token, and so on by its own.
+    inputs = jnp.where(target.positions == 0, PAD, jnp.roll(targets, 1, axis=1))
+    length = targets.shape[1]
+    own = target.slots[:, :, None] == target.slots[:, None, :]
+    found = self.decoder(
+        self.token_embedder(inputs),
+        encoded,
+        target.slots[:, :, None] == source.slots[:, None, :],
+        own & jnp.tril(jnp.ones((1, length, length), bool)),
+        (None, None) if dropout_numbers is None else (target, source),
+    )
+    return self.logits(found)
+
+  def encode(self, sources: jax.Array) -> jax.Array:
+    """What the decoder reads: int32 [R, L], a text a row -> [R, L, E]."""
+    lengths, _ = one_a_row(sources, None)
+    return self.encoder(self.token_embedder(sources), lengths)
+
+  def start(
+      self, sources: jax.Array, length: int, targets: int
+  ) -> list[t5_decoder.Cache]:
+    """The caches of n targets of each source; see `T5Decoder.start`."""
+    return self.decoder.start(self.encode(sources), length, targets)
+
+  def biases(self, length: int) -> jax.Array:
+    """See `T5Decoder.biases`."""
+    return self.decoder.biases(length)
+
+  def step(
+      self,
+      tokens: jax.Array,
+      caches: Sequence[t5_decoder.Cache],
+      positions: jax.Array,
+      biases: jax.Array,
+      source_mask: jax.Array,
+  ) -> tuple[jax.Array, list[t5_decoder.Cache]]:
+    """Logits of the next token of each target; see `T5Decoder.step`.
+
+    Args:
+      tokens: int32 [R, n], those at `positions`, the first of which is 0.
+      caches: of `start`, or of the step before.
+      positions: int32 [R, n].
+      biases: of `biases`.
+      source_mask: bool [R, 1, L].
+
+    Returns:
+      float32 [R, n, V], and the caches after it.
+    """
+    x, caches = self.decoder.step(
+        self.token_embedder(tokens), caches, positions, biases, source_mask
+    )
+    return self.logits(x), caches
+
+  def logits(self, x: jax.Array) -> jax.Array:
+    """Of the decoder's output: [..., E] -> float32 [..., V]."""
+    embedding = self.token_embedder.variables['params']['embedding']
+    return self.decoder.logits(x, nn.unbox(embedding))

@@ -1,0 +1,139 @@
+"""T5's encoder and decoder against transformers, and against themselves."""
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny_t5
+from tiny_t5 import logits_of, padded, texts, VERSIONS, VOCAB
+
+from dualenc_jax.models import Seq2Seq
+
+
+@pytest.fixture(scope='module', params=VERSIONS)
+def pair(request):
+  """transformers' model of random weights, ours, and its parameters."""
+  theirs, parts, params = tiny_t5.make(request.param)
+  return theirs, Seq2Seq(*parts), params
+
+
+def shifted(targets):
+  return np.concatenate([np.zeros_like(targets[:, :1]), targets[:, :-1]], 1)
+
+
+def test_logits_are_those_of_transformers(pair):
+  theirs, ours, params = pair
+  sources = padded(texts())
+  targets = np.random.default_rng(1).integers(2, VOCAB, (len(sources), 40))
+  wanted = logits_of(theirs, sources, shifted(targets))
+  found = jax.jit(lambda *a: ours.apply({'params': params}, *a))(
+      sources, targets.astype(np.int32)
+  )
+  np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
+
+
+def test_steps_at_positions_of_their_own_give_the_same_logits(pair):
+  _, ours, params = pair
+  sources, length, count = padded(texts()), 24, 3
+  rng = np.random.default_rng(2)
+  targets = rng.integers(2, VOCAB, (len(sources), count, length))
+  wanted = np.stack(
+      [
+          ours.apply(
+              {'params': params}, sources, targets[:, i].astype(np.int32)
+          )
+          for i in range(count)
+      ],
+      axis=1,
+  )
+  inputs = np.stack([shifted(targets[:, i]) for i in range(count)], axis=1)
+  # Target i starts i + row steps late, over what another one has left there.
+  late = np.arange(len(sources))[:, None] + np.arange(count)
+
+  def run(module, sources):
+    caches = module.start(sources, length, count)
+    biases, mask = module.biases(length), (sources != 0)[:, None]
+    found = []
+    for now in range(length + late.max()):
+      positions = np.where(now < late, now, now - late) % length
+      tokens = np.take_along_axis(inputs, positions[:, :, None], 2)[:, :, 0]
+      logits, caches = module.step(
+          jnp.asarray(tokens, jnp.int32),
+          caches,
+          jnp.asarray(positions, jnp.int32),
+          biases,
+          mask,
+      )
+      found.append(logits)
+    return jnp.stack(found)
+
+  found = np.asarray(
+      jax.jit(lambda s: ours.apply({'params': params}, s, method=run))(sources)
+  )
+  for row, of_row in enumerate(late):
+    for i, first in enumerate(of_row):
+      np.testing.assert_allclose(
+          found[first : first + length, row, i],
+          wanted[row, i],
+          atol=1e-5 * np.abs(wanted).max(),
+      )
+
+
+@pytest.mark.parametrize('rate', [0.0, 0.3])
+def test_packed_texts_have_the_logits_they_have_alone(pair, rate):
+  _, ours, params = pair
+  encoder, decoder = (
+      part.clone(dropout_rate=rate) for part in (ours.encoder, ours.decoder)
+  )
+  ours = ours.clone(encoder=encoder, decoder=decoder)
+  rows, written = texts(), texts(1)[::-1]
+  numbers = np.arange(5, dtype=np.uint32) + 7
+  rngs = {'dropout': jax.random.key(3)}
+
+  @jax.jit
+  def run(*args):
+    return ours.apply({'params': params}, *args, rngs=rngs)
+
+  alone = run(padded(rows), padded(written), None, None, numbers)
+  order = ((0, 1, 3), (2, 4, None))
+
+  def lengths(of):
+    return np.array([
+        [0 if i is None else len(of[i]) for i in o] for o in order
+    ])
+
+  packed = [
+      padded([sum((of[i] for i in o if i is not None), []) for o in order])
+      for of in (rows, written)
+  ]
+  own = np.array([[0 if i is None else numbers[i] for i in o] for o in order])
+  found = run(
+      *packed, lengths(rows), lengths(written), own.astype(np.uint32)
+  )
+  for row, o in enumerate(order):
+    start = 0
+    for i in o:
+      if i is not None:
+        size = len(written[i])
+        np.testing.assert_allclose(
+            found[row, start : start + size],
+            alone[i, :size],
+            rtol=1e-4,
+            atol=1e-4,
+        )
+        start += size
+  if rate:
+    without = run(padded(rows), padded(written))
+    assert np.abs(np.asarray(without - alone)).max() > 0.1
+
+
+def test_fresh_parameters_have_the_released_names(pair):
+  _, ours, params = pair
+  fresh = jax.eval_shape(
+      lambda: nn.unbox(
+          ours.init(jax.random.key(0), jnp.ones((1, 2), jnp.int32))
+      )['params']
+  )
+  shapes = jax.tree.map(lambda x: x.shape, fresh)
+  assert shapes == jax.tree.map(lambda x: x.shape, params)

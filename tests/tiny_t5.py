@@ -1,0 +1,127 @@
+"""Small T5s of transformers with random weights, and ours of the same."""
+
+from typing import NamedTuple
+
+from flax import traverse_util
+import numpy as np
+import torch
+import transformers
+
+from dualenc_jax.models import T5Decoder, T5Encoder, TokenEmbedder
+
+VOCAB, WIDTH, HEADS, KV, HIDDEN, DEPTH = 96, 32, 4, 6, 48, 2
+VERSIONS = {'1.0': ('relu', True), '1.1': ('gated-gelu', False)}
+
+
+class TinyT5(NamedTuple):
+  """transformers' model, in float64, and the parts and parameters of ours."""
+
+  theirs: transformers.T5ForConditionalGeneration
+  parts: tuple[TokenEmbedder, T5Encoder, T5Decoder]
+  params: dict
+
+
+def make(version: str) -> TinyT5:
+  """Of a version of T5."""
+  projection, tied = VERSIONS[version]
+  torch.manual_seed(0)
+  theirs = transformers.T5ForConditionalGeneration(
+      transformers.T5Config(
+          vocab_size=VOCAB,
+          d_model=WIDTH,
+          d_kv=KV,
+          d_ff=HIDDEN,
+          num_layers=DEPTH,
+          num_heads=HEADS,
+          feed_forward_proj=projection,
+          tie_word_embeddings=tied,
+          dropout_rate=0.0,
+          decoder_start_token_id=0,
+      )
+  ).eval()
+  with torch.no_grad():
+    for name, tensor in theirs.named_parameters():
+      # Norms that are told apart, biases that matter.
+      if tensor.ndim == 1:
+        tensor.add_(0.1 * torch.randn_like(tensor))
+      if 'relative_attention_bias' in name:
+        tensor.mul_(5)
+  # The reference is rounded far less than what is compared with it.
+  theirs = theirs.double()
+  activations = ('relu',) if tied else ('gelu', 'linear')
+  sizes = (DEPTH, HEADS, KV, HIDDEN)
+  parts = (
+      TokenEmbedder(VOCAB, WIDTH),
+      T5Encoder(*sizes, activations),
+      T5Decoder(WIDTH, *sizes, None if tied else VOCAB, activations),
+  )
+  return TinyT5(theirs, parts, params_of(theirs, tied))
+
+
+def params_of(theirs, tied):
+  state = {
+      name: tensor.float().numpy()
+      for name, tensor in theirs.state_dict().items()
+  }
+  flat = {'token_embedder/embedding': state['shared.weight']}
+  parts = {'encoder': ('attention',), 'decoder': (
+      'self_attention', 'encoder_decoder_attention'
+  )}
+  theirs_of = {
+      'attention': 'SelfAttention',
+      'self_attention': 'SelfAttention',
+      'encoder_decoder_attention': 'EncDecAttention',
+  }
+  norms = {
+      'encoder': ('pre_attention_layer_norm', 'pre_mlp_layer_norm'),
+      'decoder': (
+          'pre_self_attention_layer_norm',
+          'pre_cross_attention_layer_norm',
+          'pre_mlp_layer_norm',
+      ),
+  }
+  for stack, attentions in parts.items():
+    for i in range(DEPTH):
+      there, here = f'{stack}.block.{i}.layer', f'{stack}/layers_{i}'
+      for j, name in enumerate(attentions):
+        for part, own in zip('qkvo', ('query', 'key', 'value', 'out')):
+          kernel = state[f'{there}.{j}.{theirs_of[name]}.{part}.weight']
+          flat[f'{here}/{name}/{own}/kernel'] = kernel.T
+      last = len(attentions)
+      for part in ('wi', 'wi_0', 'wi_1', 'wo'):
+        name = f'{there}.{last}.DenseReluDense.{part}.weight'
+        if name in state:
+          flat[f'{here}/mlp/{part}/kernel'] = state[name].T
+      for j, name in enumerate(norms[stack]):
+        flat[f'{here}/{name}/scale'] = state[f'{there}.{j}.layer_norm.weight']
+    bias = 'block.0.layer.0.SelfAttention.relative_attention_bias.weight'
+    flat[f'{stack}/relpos_bias/rel_embedding'] = state[f'{stack}.{bias}'].T
+    flat[f'{stack}/{stack}_norm/scale'] = state[
+        f'{stack}.final_layer_norm.weight'
+    ]
+  if not tied:
+    flat['decoder/logits_dense/kernel'] = state['lm_head.weight'].T
+  return traverse_util.unflatten_dict(flat, sep='/')
+
+
+def texts(seed=0):
+  rng = np.random.default_rng(seed)
+  return [
+      [*rng.integers(2, VOCAB, size).tolist(), 1] for size in (9, 3, 14, 6, 1)
+  ]
+
+
+def padded(rows):
+  out = np.zeros((len(rows), max(map(len, rows))), np.int32)
+  for row, tokens in zip(out, rows):
+    row[: len(tokens)] = tokens
+  return out
+
+
+def logits_of(theirs, source, target):
+  with torch.no_grad():
+    return theirs(
+        input_ids=torch.tensor(source).long(),
+        attention_mask=torch.tensor(source != 0).long(),
+        decoder_input_ids=torch.tensor(target).long(),
+    ).logits.numpy()
