@@ -1,7 +1,7 @@
 """The T5 decoder stack: teacher forcing, and one step with a cache.
 
-Shapes: R rows, T target positions, L source tokens, n targets a row, which share
-its source, E model dim, H heads, K head_dim, V vocabulary.
+Shapes: R rows, T target positions, L source tokens, n targets of a row, which
+share its source, E model dim, H heads, K head_dim, V vocabulary.
 """
 
 from collections.abc import Sequence
