@@ -10,7 +10,7 @@ import dualenc_jax
 # name.
 ROOMS = (
     'errors suggest dualenc_jax io text parallel tensor_files search'
-    ' compression figures data readers inspection models losses inference'
+    ' compression figures data readers inspection models losses inference generation'
     ' interop objectives training'
     ' run index evaluation mining results analysis report python_input'
     ' retriever mteb_encoder t5x_bridge recipes commands __main__'

@@ -10,7 +10,8 @@ import transformers
 from dualenc_jax.models import T5Decoder, T5Encoder, TokenEmbedder
 
 VOCAB, WIDTH, HEADS, KV, HIDDEN, DEPTH = 96, 32, 4, 6, 48, 2
-VERSIONS = {'1.0': ('relu', True), '1.1': ('gated-gelu', False)}
+# The last number is a factor of EOS, by which it ends some texts.
+VERSIONS = {'1.0': ('relu', True, 2), '1.1': ('gated-gelu', False, -2)}
 
 
 class TinyT5(NamedTuple):
@@ -23,7 +24,7 @@ class TinyT5(NamedTuple):
 
 def make(version: str) -> TinyT5:
   """Of a version of T5."""
-  projection, tied = VERSIONS[version]
+  projection, tied, eos = VERSIONS[version]
   torch.manual_seed(0)
   theirs = transformers.T5ForConditionalGeneration(
       transformers.T5Config(
@@ -46,6 +47,7 @@ def make(version: str) -> TinyT5:
         tensor.add_(0.1 * torch.randn_like(tensor))
       if 'relative_attention_bias' in name:
         tensor.mul_(5)
+    theirs.get_output_embeddings().weight[1] *= eos
   # The reference is rounded far less than what is compared with it.
   theirs = theirs.double()
   activations = ('relu',) if tied else ('gelu', 'linear')

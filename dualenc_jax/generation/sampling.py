@@ -1,0 +1,83 @@
+"""How a token is drawn from logits: temperature, top-k, top-p, in that order.
+
+Shapes: n targets, V vocabulary.
+"""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+
+from dualenc_jax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+  """What is drawn, as `transformers` has it.
+
+  Attributes:
+    temperature: divides the logits; 0 takes the most probable token (greedy).
+    top_k: only so many of the most probable tokens are drawn from; None for
+      all.
+    top_p: of these only the fewest whose probabilities, of sum one again, reach
+      it (the nucleus of Holtzman et al. 2020); 1.0 for all.
+  """
+
+  temperature: float = 1.0
+  top_k: int | None = 25
+  top_p: float = 0.95
+
+  def __post_init__(self):
+    temperature, top_k, top_p = self.temperature, self.top_k, self.top_p
+    if not 0 <= temperature < math.inf:
+      raise UserError(
+          f'Sampling.temperature is {temperature}; expected 0, which is greedy,'
+          ' or a number above it.'
+      )
+    if top_k is not None and (type(top_k) is not int or top_k < 1):
+      raise UserError(
+          f'Sampling.top_k is {top_k!r}; expected a whole number, 1 or more, or'
+          ' None.'
+      )
+    if not 0 < top_p <= 1:
+      raise UserError(
+          f'Sampling.top_p is {top_p}; expected a share above 0, at most 1.'
+      )
+
+  def draw(
+      self, keys: jax.Array, logits: jax.Array
+  ) -> tuple[jax.Array, jax.Array]:
+    """Draws a token for each target.
+
+    Args:
+      keys: [n], one a target.
+      logits: float32 [n, V].
+
+    Returns:
+      Tokens, int32 [n], and their log-probabilities by the model, that is of
+      all tokens at temperature 1, float32 [n].
+    """
+    if not self.temperature:
+      tokens = jnp.argmax(logits, axis=1).astype(jnp.int32)
+    else:
+      count = logits.shape[1]
+      if self.top_k is not None or self.top_p < 1:
+        count = min(self.top_k or count, count)
+        best, which = jax.lax.top_k(logits, count)
+      else:
+        best, which = logits, None
+      best = best / self.temperature
+      if self.top_p < 1:
+        chances = jax.nn.softmax(best, axis=1)
+        before = jnp.cumsum(chances, axis=1) - chances
+        # The first is kept, whatever rounding makes of the sum before it.
+        inside = (before < self.top_p).at[:, 0].set(True)
+        best = jnp.where(inside, best, -jnp.inf)
+      noise = jax.vmap(lambda key: jax.random.gumbel(key, (count,)))(keys)
+      tokens = jnp.argmax(best + noise, axis=1).astype(jnp.int32)
+      if which is not None:
+        tokens = jnp.take_along_axis(which, tokens[:, None], 1, mode='clip')
+        tokens = tokens[:, 0].astype(jnp.int32)
+    own = jnp.take_along_axis(logits, tokens[:, None], 1, mode='clip')[:, 0]
+    return tokens, own - jax.nn.logsumexp(logits, axis=1)
