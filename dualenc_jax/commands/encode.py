@@ -25,8 +25,9 @@ import jax
 from dualenc_jax import compression
 from dualenc_jax.commands import config, flags, model_dir, runtime
 from dualenc_jax.errors import UserError
-from dualenc_jax.index import encoding, header as header_lib, of_model
+from dualenc_jax.index import header as header_lib, of_model
 from dualenc_jax.index.encoding import default_split, Source
+from dualenc_jax.parallel.host import Host
 from dualenc_jax.readers import Texts
 
 _POLL_SECONDS = 2.0
@@ -36,9 +37,9 @@ def main(argv: Sequence[str] | None = None) -> None:
   args = config.parse_args(make_parser(), argv)
   check_flags(args)
   runtime.start(args.multihost)
-  host = encoding.Host(args.host_index, args.host_count)
+  host = Host(args.host_index, args.host_count)
   if args.multihost:
-    host = encoding.Host(jax.process_index(), jax.process_count())
+    host = Host(jax.process_index(), jax.process_count())
   model = model_dir.load_from_args(args, hosts_apart=True)
   experiment, split, is_own = model.experiment, args.split, False
   if args.corpus is not None:

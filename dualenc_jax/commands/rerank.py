@@ -26,9 +26,9 @@ from dualenc_jax.commands import config, data_command, flags, runtime, tasks
 from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import teacher_scores
 from dualenc_jax.evaluation.metrics import Scores
-from dualenc_jax.index.encoding import Host
 from dualenc_jax.inference.teacher import Teacher
 from dualenc_jax.interop import loading, own, released_rankers
+from dualenc_jax.parallel.host import Host
 from dualenc_jax.results import evaluate, rerank_run, significance
 from dualenc_jax.retriever import Hit
 

@@ -16,10 +16,10 @@ import numpy as np
 from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import trec
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
-from dualenc_jax.index.encoding import Host
 from dualenc_jax.inference.teacher import Teacher
 from dualenc_jax.io import files, json_file
 from dualenc_jax.io.progress import Progress
+from dualenc_jax.parallel.host import Host
 
 SCORES, HEADER = 'scores.tsv', 'scores.json'
 # Pairs after which scores are written: of a killed run these are not lost.

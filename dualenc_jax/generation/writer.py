@@ -1,11 +1,11 @@
 """A T5 that writes several texts of each source, on the mesh.
 
 A device has B slots, each of a source and n targets, which share the keys and
-values that cross-attention has of it: these are computed once. A program decodes
-some steps of all targets; then the host takes out those that have ended, and in
-their place begins the next target of the source, or the next source, so that
-few targets wait for the longest. Sources of like length share slots of one
-static length.
+values that cross-attention has of it: these are computed once. A program
+decodes some steps of all targets; then the host takes out those that have
+ended, and in their place begins the next target of the source, or the next
+source, so that few targets wait for the longest. Sources of like length share
+slots of one static length.
 
 The random numbers of a target are a function of the seed, its source's number,
 its own, and the step; and all programs have as many rows on any number of

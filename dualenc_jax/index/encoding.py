@@ -5,7 +5,6 @@ from concurrent import futures
 import dataclasses
 import logging
 import shutil
-from typing import NamedTuple
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.io import finite
 from dualenc_jax.io.forecast import gigabytes
 from dualenc_jax.io.progress import Progress
+from dualenc_jax.parallel.host import Host
 from dualenc_jax.text.ragged import Ragged
 
 _LINE_ENDS = np.frombuffer(b'\n\r', np.uint8)
@@ -140,13 +140,6 @@ def default_split(task: Dataset | Mixture) -> str:
         ' they are, as with --gin.DATA_ROOT, or give a --corpus.'
     )
   return next((s for s in ('all', 'corpus') if s in splits), splits[0])
-
-
-class Host(NamedTuple):
-  """Which of the hosts that share the work this process is."""
-
-  index: int = 0
-  count: int = 1
 
 
 def encode(

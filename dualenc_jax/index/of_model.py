@@ -21,6 +21,7 @@ from dualenc_jax.index.shard import Places
 from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.io import finite, machine
 from dualenc_jax.io.progress import Progress
+from dualenc_jax.parallel.host import Host
 from dualenc_jax.run.experiment import Experiment
 from dualenc_jax.search.search_programs import empty_rows
 
@@ -43,7 +44,7 @@ def encode(
     codec: str | None = None,
     shard_size: int | None = None,
     replace: bool = False,
-    host: encoding.Host = encoding.Host(),
+    host: Host = Host(),
 ) -> IndexBuild:
   """Makes this host's shards of an index, those that do not exist yet.
 

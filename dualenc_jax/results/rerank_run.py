@@ -11,8 +11,8 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import metrics, teacher_scores, trec
 from dualenc_jax.evaluation.metrics import Scores
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
-from dualenc_jax.index.encoding import Host
 from dualenc_jax.io import files
+from dualenc_jax.parallel.host import Host
 from dualenc_jax.results import evaluate
 from dualenc_jax.results.folder import METRICS, PER_QUERY, write_per_query
 from dualenc_jax.search.ranking import best_first

@@ -1,0 +1,271 @@
+"""Writes queries of a corpus by a T5 that learnt to (docT5query, GenQ, GPL).
+
+  dualenc generate --generator=doc2query --corpus=scifact/ --output_dir=adapted
+  dualenc generate --generator=doc2query --corpus=corpus.jsonl
+    --queries_per_passage=3 --max_copied=0.8 --output_dir=adapted
+
+--generator is a model_dir of runs/doc2query.gin, a T5X checkpoint, or a Hugging
+Face folder. --corpus is a folder in BEIR's layout or a file, as of `dualenc
+encode`.
+
+Writes to OUTPUT_DIR, in the form of GPL and BEIR: corpus.jsonl,
+qgen-queries.jsonl and qgen-qrels/train.tsv, to train on with
+--gin_file=tasks/beir.gin --gin.BEIR_FOLDER=OUTPUT_DIR --gin.BEIR_PREFIX=qgen;
+report.md and generated.json; and in shards what was generated, from which a
+killed run goes on, and by which other filters cost nothing. The queries of a
+passage are a function of generator, text, id and seed alone.
+"""
+
+import argparse
+from collections import Counter
+from collections.abc import Sequence
+import logging
+import math
+import pathlib
+import shlex
+import shutil
+import time
+
+import jax
+import numpy as np
+
+from dualenc_jax.commands import config, flags, runtime
+from dualenc_jax.errors import UserError
+from dualenc_jax.generation import filters, output
+from dualenc_jax.generation.generator import Generator
+from dualenc_jax.generation.sampling import Sampling
+from dualenc_jax.generation.shards import Passage, Shards
+from dualenc_jax.interop import generators
+from dualenc_jax.parallel.host import Host
+from dualenc_jax.readers import Texts
+
+# GPL's rule: so many queries in all, and at least three of a passage.
+BUDGET, _LEAST = 250_000, 3
+_POLL_SECONDS = 2.0
+# Passages that tell how long it will take.
+_SAMPLE = 32
+_LOG = logging.getLogger(__name__)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+  args = config.parse_args(make_parser(), argv)
+  rules = filters.Rules(args.max_copied, args.min_log_probability)
+  sampling = Sampling(args.temperature, args.top_k or None, args.top_p)
+  if args.multihost and args.host_count > 1:
+    raise UserError(
+        'Give --multihost, or --host_index and --host_count: hosts that join'
+        ' know their number.'
+    )
+  flags.check_hosts(args)
+  runtime.start(args.multihost)
+  host = Host(args.host_index, args.host_count)
+  if args.multihost:
+    host = Host(jax.process_index(), jax.process_count())
+  folder = pathlib.Path(args.output_dir)
+  passages, fingerprint = corpus(args)
+  chosen, count = budget(passages, args)
+  generator = generators.load(
+      args.generator,
+      args.generator_vocabulary,
+      args.passage_length,
+      args.batch_size,
+  )
+  shards = Shards(
+      folder / 'shards', chosen, count, sampling, args.query_length, args.seed
+  )
+  facts = shards.facts({
+      'generator': generator.provenance,
+      'passage_length': generator.passage_length,
+      'corpus': fingerprint,
+  })
+  if args.overwrite and host.index == 0 and shards.folder.exists():
+    shutil.rmtree(shards.folder)
+  shards.check(facts)
+  if shards.missing():
+    for line in forecast(generator, shards, host):
+      _LOG.info('%s', line)
+  cut = shards.write(generator, host)
+  if cut:
+    _LOG.info(
+        '%s passages have more than %d tokens; what follows is not read.',
+        f'{cut:,}',
+        generator.passage_length,
+    )
+  while (missing := shards.missing()) and args.multihost:
+    time.sleep(_POLL_SECONDS)
+  if missing:
+    print(
+        f'{len(missing)} of {len(shards)} shards are left to other hosts; the'
+        f' last of them completes {folder}.'
+    )
+    return
+  if args.multihost and host.index:
+    return
+  counts: Counter[str] = Counter()
+  queries = [
+      *filters.kept(
+          shards.read(), lambda i: chosen[i].text, rules, counts
+      )
+  ]
+  if not queries:
+    causes = ', '.join(f'{n:,} {cause}' for cause, n in counts.items())
+    raise UserError(
+        f'No query is left: {causes}. All that was generated is in'
+        f' {shards.folder}: give other filters.'
+    )
+  facts |= {
+      'max_copied': args.max_copied,
+      'min_log_probability': args.min_log_probability,
+      'command': shlex.join(['dualenc', 'generate', *(argv or ())]),
+  }
+  output.write(folder, args.prefix, chosen, queries, counts, facts)
+  for line in [*output.report(chosen, queries, counts)][1:-1]:
+    if line.startswith('## '):
+      break
+    print(line.strip())
+  print(f'Written to {folder}.')
+
+
+def make_parser() -> flags.Parser:
+  parser = config.make_parser('generate', __doc__)
+  add = parser.add_argument
+  add(
+      '--generator', required=True, metavar='MODEL',
+      help='the query generator; see above',
+  )
+  add(
+      '--generator_vocabulary', metavar='FILE',
+      help='its SentencePiece file, where none is beside it',
+  )
+  add(
+      '--corpus', required=True, metavar='PATH',
+      help='a BEIR folder, JSONL or TSV',
+  )
+  add(
+      '--skip_bad_rows', action='store_true',
+      help='leave out rows of --corpus that cannot be read, and repeated ids',
+  )
+  add('--output_dir', default='generated', help='where the files go; generated')
+  add('--prefix', default='qgen', help='of the names of the files; qgen')
+  add(
+      '--queries_per_passage', type=flags.whole(), metavar='N',
+      help=f"by default GPL's rule: {BUDGET:,} in all, and {_LEAST} a passage"
+      ' at least, of as many passages, drawn by chance, as that allows',
+  )
+  add(
+      '--passages', type=flags.whole(), metavar='N',
+      help='draw so many of the corpus; all by default, but for that rule',
+  )
+  add(
+      '--passage_length', type=flags.whole(2),
+      help='most tokens of a passage that are read; by default as trained, 512'
+      ' of released ones',
+  )
+  add(
+      '--query_length', type=flags.whole(2), default=64,
+      help='most tokens of a query, EOS included; 64',
+  )
+  add('--temperature', type=float, default=1.0, help='1; 0 is greedy')
+  add('--top_k', type=flags.whole(0), default=25, help='25; 0 for all tokens')
+  add('--top_p', type=float, default=0.95, help='0.95, after top_k')
+  add('--seed', type=flags.whole(0), default=0, help='of what is drawn; 0')
+  add(
+      '--max_copied', type=float, default=1.0, metavar='SHARE',
+      help='leave out queries of whose words more stand in the passage one'
+      ' after the other; 0.8, say',
+  )
+  add(
+      '--min_log_probability', type=float, metavar='X',
+      help='leave out queries whose tokens have a lower one on average',
+  )
+  add(
+      '--batch_size', type=flags.whole(), metavar='N',
+      help='queries that a device writes at once; 64 on a CPU, else 1024',
+  )
+  add(
+      '--overwrite', action='store_true',
+      help='generate anew although the folder has queries of something else',
+  )
+  flags.add_hosts(parser)
+  runtime.add_flags(parser)
+  return parser
+
+
+def corpus(args: argparse.Namespace) -> tuple[list[Passage], str]:
+  """The passages with something in them, and a hash of the file.
+
+  Raises:
+    UserError: no such file, a bad row, or an id that qrels cannot have.
+  """
+  task = Texts(args.corpus, not args.skip_bad_rows)
+  passages, blank = [], 0
+  for row in task.examples('corpus'):
+    name, text = row['passage_id'], row['passage']
+    if '\t' in name or len(name.splitlines()) != 1:
+      raise UserError(
+          f'{row["location"]} has the id {name!r}. Expected ids without tabs'
+          ' and ends of lines, which the columns of qrels cannot have.'
+      )
+    if text.strip():
+      passages.append(Passage(name, row['name'], text))
+    else:
+      blank += 1
+  if blank:
+    _LOG.info('%s passages are empty, and have no queries.', f'{blank:,}')
+  if not passages:
+    raise UserError(f'{args.corpus} has no passage with a text.')
+  return passages, task.fingerprint('corpus')
+
+
+def budget(
+    passages: Sequence[Passage], args: argparse.Namespace
+) -> tuple[Sequence[Passage], int]:
+  """Which passages have queries, and how many each."""
+  count, most = args.queries_per_passage, args.passages
+  if count is None:
+    if most is None:
+      most = math.ceil(BUDGET / _LEAST)
+    size = min(len(passages), most)
+    count = max(math.ceil(BUDGET / size), _LEAST)
+  if most is not None and most < len(passages):
+    rng = np.random.default_rng(args.seed)
+    rows = np.sort(rng.permutation(len(passages))[:most])
+    passages = [passages[i] for i in rows.tolist()]
+  return passages, count
+
+
+def forecast(generator: Generator, shards: Shards, host: Host):
+  """Lines on how much there is to do, and about how long that takes."""
+  passages, count = shards.passages, shards.count
+  yield (
+      f'{len(passages):,} passages, {count:,} queries each:'
+      f' {len(passages) * count:,} queries.'
+  )
+  own = [i for i in shards.missing() if i % host.count == host.index]
+  left = sum(len(shards.some(i)) for i in own) * count
+  step = max(len(passages) // _SAMPLE, 1)
+  some = passages[::step][:_SAMPLE]
+  sources, _ = generator.read([passage.text for passage in some])
+  few = min(count, 4)
+  if left <= 4 * few * len(some):
+    return
+
+  def seconds(seed: int) -> float:
+    start = time.perf_counter()
+    for _ in generator.write(
+        sources,
+        [passage.id for passage in some],
+        few,
+        shards.sampling,
+        shards.length,
+        seed,
+    ):
+      pass
+    return time.perf_counter() - start
+
+  seconds(0)  # Compiles.
+  speed = few * len(some) / seconds(1)
+  yield (
+      f'About {left / speed / 60:.1f} minutes here ({speed:.0f} queries a'
+      f' second, by those of {len(some)} passages).'
+  )

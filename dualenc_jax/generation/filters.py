@@ -1,0 +1,117 @@
+"""Which generated queries are kept, by what they say."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+import dataclasses
+import math
+import re
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.generation.generator import Query
+
+_WORD = re.compile(r'\w+')
+EMPTY, REPEATED, COPIED, UNLIKELY = (
+    'empty',
+    'repeated of their passage',
+    'copied from their passage',
+    'below the log-probability',
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+  """What is asked of a query.
+
+  Attributes:
+    copied: the share of its words that stand in the passage one after the other
+      is not above it; 1.0 for no such rule.
+    log_probability: the least mean of its tokens', as InPars (Bonifacio et al.
+      2022) ranks queries; None for no such rule.
+  """
+
+  copied: float = 1.0
+  log_probability: float | None = None
+
+  def __post_init__(self):
+    if not 0 < self.copied <= 1:
+      raise UserError(
+          f'--max_copied is {self.copied}; expected a share above 0, at most 1.'
+      )
+    if self.log_probability is not None and self.log_probability > 0:
+      raise UserError(
+          f'--min_log_probability is {self.log_probability}; expected a'
+          ' logarithm, 0 or less.'
+      )
+
+
+def kept(
+    queries: Iterable[Query],
+    passage: Callable[[int], str],
+    rules: Rules,
+    counts: Counter[str],
+) -> Iterator[Query]:
+  """Yields the queries that are kept.
+
+  Empty ones are not, nor one that its passage has already.
+
+  Args:
+    queries: in the order of their passages.
+    passage: number -> text.
+    rules: what is asked of them.
+    counts: of those left out, by cause; counted up.
+  """
+  number, seen, text = None, set(), ''
+  for query in queries:
+    if query.passage != number:
+      number, seen, text = query.passage, set(), ''
+    key = ' '.join(words(query.text)) or query.text
+    if not query.text:
+      counts[EMPTY] += 1
+    elif key in seen:
+      counts[REPEATED] += 1
+    elif (
+        rules.log_probability is not None
+        and query.log_probability < rules.log_probability
+    ):
+      counts[UNLIKELY] += 1
+    else:
+      seen.add(key)
+      if rules.copied < 1:
+        text = text or f' {" ".join(words(passage(number)))} '
+        if is_copied(words(query.text), text, rules.copied):
+          counts[COPIED] += 1
+          continue
+      yield query
+
+
+def words(text: str) -> list[str]:
+  """Its words, lower-cased, without what stands between them."""
+  return _WORD.findall(text.lower())
+
+
+def is_copied(query: Sequence[str], passage: str, share: float) -> bool:
+  """Whether more than a share of a query's words is one span of a passage.
+
+  Args:
+    query: its words.
+    passage: its words, with a space before, between and after them.
+    share: 0 to 1.
+  """
+  # The least span that is too long.
+  size = math.floor(share * len(query)) + 1
+  return any(
+      f' {" ".join(query[start : start + size])} ' in passage
+      for start in range(len(query) - size + 1)
+  )
+
+
+def shared(queries: Sequence[Query]) -> list[tuple[str, int]]:
+  """Texts that several passages have, with how many, the most frequent first.
+
+  In-batch losses take such a passage for a negative of the others' queries.
+  """
+  passages: dict[str, set[int]] = {}
+  for query in queries:
+    passages.setdefault(query.text, set()).add(query.passage)
+  several = [(t, len(own)) for t, own in passages.items() if len(own) > 1]
+  return sorted(several, key=lambda each: (-each[1], each[0]))

@@ -1,0 +1,125 @@
+"""The files of `dualenc generate`: GPL's and BEIR's form, and a report."""
+
+from collections.abc import Iterator, Mapping, Sequence
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from dualenc_jax.generation import filters
+from dualenc_jax.generation.generator import Query
+from dualenc_jax.generation.shards import Passage
+from dualenc_jax.io import files
+
+CORPUS, REPORT, FACTS = 'corpus.jsonl', 'report.md', 'generated.json'
+_EXAMPLES = 20
+_LETTERS = 240
+
+
+def write(
+    folder: pathlib.Path,
+    prefix: str,
+    passages: Sequence[Passage],
+    queries: Sequence[Query],
+    counts: Mapping[str, int],
+    facts: Mapping[str, Any],
+) -> None:
+  """Writes a folder that `tasks/beir.gin` reads, with BEIR_PREFIX.
+
+  Args:
+    folder: of the files, which exists.
+    prefix: of their names, 'qgen'.
+    passages: of the whole corpus.
+    queries: those that are kept, in the order of their passages.
+    counts: of those that are not, by cause.
+    facts: what the files depend on.
+  """
+  _lines(
+      folder / CORPUS,
+      (
+          {'_id': p.id, 'title': p.title, 'text': _without_title(p)}
+          for p in passages
+      ),
+  )
+  numbered = [(f'genQ{i}', query) for i, query in enumerate(queries, 1)]
+  _lines(
+      folder / f'{prefix}-queries.jsonl',
+      (
+          {
+              '_id': name,
+              'text': query.text,
+              'metadata': {'log_probability': query.log_probability},
+          }
+          for name, query in numbered
+      ),
+  )
+  qrels = ''.join(
+      f'{name}\t{passages[query.passage].id}\t1\n' for name, query in numbered
+  )
+  path = folder / f'{prefix}-qrels' / 'train.tsv'
+  files.make_folder(path.parent, 'another --output_dir')
+  files.write(path, 'query-id\tcorpus-id\tscore\n' + qrels)
+  text = '\n'.join(report(passages, queries, counts)) + '\n'
+  files.write(folder / REPORT, text)
+  files.write_json(folder / FACTS, {**facts, 'counts': dict(counts)})
+
+
+def report(
+    passages: Sequence[Passage],
+    queries: Sequence[Query],
+    counts: Mapping[str, int],
+) -> Iterator[str]:
+  """Lines of Markdown: what was left out, and examples to read."""
+  yield '# Generated queries\n'
+  yield '| | |'
+  yield '|---|---|'
+  with_some = {query.passage for query in queries}
+  for what, count in {
+      'passages': len(passages),
+      'passages with a query': len(with_some),
+      'queries': len(queries),
+      **{f'left out: {cause}': count for cause, count in counts.items()},
+  }.items():
+    yield f'| {what} | {count:,} |'
+  if not queries:
+    return
+  chances = [query.log_probability for query in queries]
+  cut = np.mean([not query.ended for query in queries])
+  size = np.mean([len(query.text.split()) for query in queries])
+  yield f'| words a query | {size:.1f} |'
+  yield f'| queries that were cut | {cut:.1%} |'
+  yield f'| log-probability a token, median | {np.median(chances):.2f} |'
+  several = filters.shared(queries)
+  same = sum(passages for _, passages in several)
+  yield f'| queries that another passage has, too | {same:,} |'
+  if several:
+    yield '\nTexts of several passages, which are negatives of each other:\n'
+    for text, count in several[:5]:
+      yield f'- {_cut(text)}: {count:,} passages'
+  yield '\n## Examples\n'
+  rng = np.random.default_rng(0)
+  chosen = rng.permutation(sorted(with_some))[:_EXAMPLES]
+  for number in np.sort(chosen).tolist():
+    yield f'- {_cut(passages[number].text)}'
+    for query in queries:
+      if query.passage == number:
+        yield f'  - **{_cut(query.text)}** ({query.log_probability:.2f})'
+
+
+def _lines(path: pathlib.Path, rows: Iterator[Mapping[str, Any]]) -> None:
+  with files.writing(path, 'another --output_dir'), files.replacing(path) as f:
+    for row in rows:
+      f.write((json.dumps(row, ensure_ascii=False) + '\n').encode())
+
+
+def _without_title(passage: Passage) -> str:
+  """The text as it stood beside its title."""
+  if passage.title and passage.text.startswith(f'{passage.title} '):
+    return passage.text[len(passage.title) + 1 :]
+  return '' if passage.text == passage.title else passage.text
+
+
+def _cut(text: str) -> str:
+  flat = ' '.join(text.split())
+  return flat if len(flat) <= _LETTERS else flat[:_LETTERS] + '…'

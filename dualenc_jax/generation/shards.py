@@ -1,0 +1,210 @@
+"""The queries of a corpus, shard by shard, so that a kill costs one shard."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+import json
+import logging
+import pathlib
+from typing import Any, NamedTuple
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.generation.generator import Generator, Query
+from dualenc_jax.generation.sampling import Sampling
+from dualenc_jax.io import files, json_file
+from dualenc_jax.io.progress import Progress
+from dualenc_jax.parallel.host import Host
+
+FACTS = 'facts.json'
+# Passages of a shard.
+SHARD = 1024
+# A generator whose queries are none is told so early: shares of those of a shard
+# that has so many.
+_EMPTY, _SAME, _JUDGED = 0.5, 0.5, 100
+_LOG = logging.getLogger(__name__)
+
+
+class Passage(NamedTuple):
+  """A passage of the corpus.
+
+  Attributes:
+    id: of a line.
+    title: '' without one.
+    text: as models read it, the title in front.
+  """
+
+  id: str
+  title: str
+  text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Shards:
+  """Files of generated queries.
+
+  Attributes:
+    folder: of them.
+    passages: of the corpus, those that queries are written of.
+    count: queries a passage.
+    sampling: how tokens are drawn.
+    length: most tokens of a query, EOS included.
+    seed: 0 or more.
+  """
+
+  folder: pathlib.Path
+  passages: Sequence[Passage]
+  count: int
+  sampling: Sampling
+  length: int
+  seed: int
+
+  def __len__(self) -> int:
+    return -(-len(self.passages) // SHARD)
+
+  def facts(self, source: Mapping[str, Any]) -> dict[str, Any]:
+    """What the queries depend on, JSON.
+
+    Args:
+      source: of generator and corpus.
+    """
+    return {
+        **source,
+        'passages': len(self.passages),
+        'queries_per_passage': self.count,
+        **dataclasses.asdict(self.sampling),
+        'length': self.length,
+        'seed': self.seed,
+    }
+
+  def check(self, facts: Mapping[str, Any]) -> None:
+    """Makes the folder, of these facts alone.
+
+    Raises:
+      UserError: it has queries of others; names what differs.
+    """
+    files.make_folder(self.folder, 'another --output_dir')
+    path = self.folder / FACTS
+    if not path.exists():
+      files.write_json(path, facts)
+      return
+    saved = json_file.read(path, f'Remove {self.folder} to generate anew.')
+    known = json.loads(json.dumps(facts))
+    changes = [
+        f'{name}: {saved.get(name)} -> {known.get(name)}'
+        for name in sorted(saved.keys() | known.keys())
+        if saved.get(name) != known.get(name)
+    ]
+    if changes:
+      raise UserError(
+          f'{self.folder} has queries of another run ({"; ".join(changes)}).'
+          ' Give another --output_dir, or --overwrite to make them anew.'
+      )
+
+  def path(self, shard: int) -> pathlib.Path:
+    """Of a shard, JSON Lines."""
+    return self.folder / f'{shard:05}.jsonl'
+
+  def missing(self) -> list[int]:
+    """Shards that are not there yet."""
+    return [i for i in range(len(self)) if not self.path(i).exists()]
+
+  def write(self, generator: Generator, host: Host = Host()) -> int:
+    """Generates what is missing of this host's shards.
+
+    Returns:
+      How many of their passages were cut.
+
+    Raises:
+      UserError: what is written is empty, copied or the same for all.
+    """
+    own = [i for i in self.missing() if i % host.count == host.index]
+    total = sum(len(self.some(i)) for i in own) * self.count
+    cut = 0
+    with Progress('Generating', total, 'queries') as progress:
+      for shard in own:
+        some = self.some(shard)
+        sources, is_cut = generator.read([passage.text for passage in some])
+        cut += int(is_cut.sum())
+        found: list[list[Query]] = [[] for _ in some]
+        for query in generator.write(
+            sources,
+            [passage.id for passage in some],
+            self.count,
+            self.sampling,
+            self.length,
+            self.seed,
+        ):
+          found[query.passage].append(query)
+          progress(1)
+        check_written([q.text for each in found for q in each], len(some))
+        rows = (
+            {
+                '_id': passage.id,
+                'queries': [
+                    [q.text, round(q.log_probability, 6), q.ended]
+                    for q in sorted(each, key=lambda q: q.number)
+                ],
+            }
+            for passage, each in zip(some, found)
+        )
+        lines = ''.join(
+            json.dumps(row, ensure_ascii=False) + '\n' for row in rows
+        )
+        files.write(self.path(shard), lines, 'another --output_dir', sync=True)
+    return cut
+
+  def read(self) -> Iterator[Query]:
+    """All queries, in the order of the passages.
+
+    Raises:
+      UserError: a shard is damaged, or is of other passages.
+    """
+    for shard in range(len(self)):
+      path = self.path(shard)
+      again = f'Remove {path}, and run the same command again.'
+      rows = [*json_file.read_lines(path, again)]
+      some = self.some(shard)
+      if len(rows) != len(some):
+        raise UserError(
+            f'{path} has {len(rows)} lines; expected {len(some)}, one a'
+            f' passage. {again}'
+        )
+      for number, ((where, row), passage) in enumerate(zip(rows, some)):
+        json_file.check(row, {'_id': str, 'queries': list}, where, again)
+        if row['_id'] != passage.id:
+          raise UserError(
+              f'{where} is of passage {row["_id"]!r}; expected {passage.id!r}.'
+              f' {again}'
+          )
+        first = shard * SHARD + number
+        for i, query in enumerate(row['queries']):
+          yield Query(first, i, *query)
+
+  def some(self, shard: int) -> Sequence[Passage]:
+    """The passages of a shard."""
+    return self.passages[shard * SHARD : (shard + 1) * SHARD]
+
+
+def check_written(texts: Sequence[str], passages: int) -> None:
+  """Raises UserError for what no retriever can learn from.
+
+  Args:
+    texts: queries of some passages.
+    passages: how many.
+  """
+  if len(texts) < _JUDGED:
+    return
+  empty = sum(not text for text in texts) / len(texts)
+  if empty > _EMPTY:
+    raise UserError(
+        f'{empty:.0%} of the first {len(texts):,} queries are empty: the'
+        ' generator has not learnt to write. Train it longer, or give one that'
+        ' was trained to write queries of passages.'
+    )
+  (text, times), = Counter(texts).most_common(1)
+  if passages > 1 and times / len(texts) > _SAME:
+    raise UserError(
+        f'{times / len(texts):.0%} of the first {len(texts):,} queries are'
+        f' {text!r}, whatever the passage says: the generator does not read it.'
+        ' Train it longer, or give another.'
+    )
