@@ -12,6 +12,7 @@ from dualenc_jax.data.cache import Cache
 from dualenc_jax.data.columns import Column
 from dualenc_jax.data.layouts import Layout, Padded, Shape
 from dualenc_jax.data.picks import Picker, Picks
+from dualenc_jax.data.together import Together
 from dualenc_jax.errors import UserError
 from dualenc_jax.text.joined import Around, Joined
 from dualenc_jax.text.pool import Pool
@@ -48,6 +49,9 @@ class Batches:
     num_others: passages of as many other pairs of the batch that are hard
       negatives of a query, too, after its own.
     sides: the texts that a batch has, where they are apart.
+    together: puts a query into the row and the segment, by number, of its
+      passage, as a model needs that reads the one and writes the other; such a
+      batch has no hard negatives.
   """
 
   caches: Sequence[Cache]
@@ -63,6 +67,7 @@ class Batches:
   around: Around | None = None
   num_others: int = 0
   sides: Sequence[str] = ('queries', 'passages')
+  together: bool = False
 
   def __post_init__(self):
     if not 1 <= self.batch_size <= self.num_examples:
@@ -98,6 +103,12 @@ class Batches:
       raise UserError(
           f'Batches.num_others (NUM_OTHERS) is {self.num_others}; expected 0 or'
           f' more, and less than the batch size {self.batch_size}.'
+      )
+    if self.together and (self.num_negatives or len(self.names) != 2):
+      raise UserError(
+          'Batches.together puts a query beside its passage; expected both'
+          f' sides and no hard negatives, not {", ".join(self.names)} and'
+          f' num_negatives {self.num_negatives}.'
       )
     if self.num_negatives > 0 and not any(
         len(cache.negative_tokens) for cache in self.caches
@@ -165,6 +176,21 @@ class Batches:
     A step takes the first that holds its texts, so that there are no more
     programs to compile than these.
     """
+    if self.together:
+      return self._together.shapes
+    found = [
+        self.layout.shapes(lengths, limit)
+        for lengths, limit in zip(self._sample(), self.limits)
+    ]
+    last = max(len(shapes) for shapes in found)
+    return [
+        tuple(shapes[min(i, len(shapes) - 1)] for shapes in found)
+        for i in range(last)
+    ]
+
+  def _sample(self) -> list[np.ndarray]:
+    """Lengths of the texts of some cells, int64 [cells, T], of each of `names`.
+    """
     texts = self.batch_size * self.num_candidates
     count = min(max(SAMPLE_TEXTS // texts, 8), SAMPLE_BATCHES)
     # Other batches than those to train on, or each of these would fit.
@@ -173,15 +199,12 @@ class Batches:
         self._lengths(self._in_cells(self.picker.sample(rng)))
         for _ in range(count)
     ]
-    found = [
-        self.layout.shapes(np.concatenate(lengths), limit)
-        for lengths, limit in zip(zip(*samples), self.limits)
-    ]
-    last = max(len(shapes) for shapes in found)
-    return [
-        tuple(shapes[min(i, len(shapes) - 1)] for shapes in found)
-        for i in range(last)
-    ]
+    return [np.concatenate(lengths) for lengths in zip(*samples)]
+
+  @functools.cached_property
+  def _together(self) -> Together:
+    """Puts queries, as targets, and passages, as sources, into rows."""
+    return Together(self.layout, self.limits, *self._sample())
 
   def __call__(
       self, step: int, cells: slice | np.ndarray = slice(None)
@@ -264,15 +287,23 @@ class Batches:
   def _place(self, lengths):
     """The first shapes that hold the texts, and where these lie."""
     for shapes in self.shapes:
-      placements = []
-      for shape, length in zip(shapes, lengths):
-        placement = self.layout.place(shape, length)
-        if placement is None:
-          break
-        placements.append(placement)
-      if len(placements) == len(shapes):
+      if self.together:
+        placements = self._together.place(shapes, *lengths)
+      else:
+        placements = self._place_apart(shapes, lengths)
+      if placements is not None:
         return shapes, placements
     raise AssertionError('The last shape of a layout holds any texts.')
+
+  def _place_apart(self, shapes, lengths):
+    """Where the texts lie in these shapes; None if they do not fit."""
+    placements = []
+    for shape, length in zip(shapes, lengths):
+      placement = self.layout.place(shape, length)
+      if placement is None:
+        return None
+      placements.append(placement)
+    return placements
 
 
 def abstract_batch(

@@ -23,13 +23,15 @@ class FromPairs(Objective):
   """Its batches are pairs of a cache, in some layout, on the mesh.
 
   Attributes:
-    model: with an `encoder` and a `token_embedder`, perhaps `passage_` ones.
+    model: with an `encoder` and a `token_embedder`, perhaps `passage_` ones or
+      a `decoder`.
     num_negatives: K, hard negatives taken from each example.
     num_others: passages of other pairs that are hard negatives, too.
     micro_batch_size: pairs encoded at once; None for all of the batch.
     layout: how texts are put into rows.
     sides: the texts that it reads.
     needs_passages: it learns which passage is a query's.
+    together: a query and its passage have to be in the same row and segment.
   """
 
   model: Any
@@ -39,6 +41,7 @@ class FromPairs(Objective):
   num_others: int = 0
   sides = 'queries', 'passages'
   needs_passages = True
+  together = False
 
   def check_feeding(self) -> None:
     """Raises UserError for attributes that cannot be."""
@@ -79,6 +82,7 @@ class FromPairs(Objective):
         self.around(run),
         self.num_others,
         self.sides,
+        self.together,
     )
 
   def abstract_batch(self, run: Run) -> Any:
@@ -121,13 +125,13 @@ class FromPairs(Objective):
   def check_mesh(self, partitioner: Partitioner) -> None:
     """The model axis splits attention by heads, so it divides their number."""
     devices = partitioner.mesh.shape['model']
-    for name in ('encoder', 'passage_encoder'):
-      encoder = getattr(self.model, name, None)
-      if encoder is not None and encoder.num_heads % devices:
+    for name in ('encoder', 'passage_encoder', 'decoder'):
+      stack = getattr(self.model, name, None)
+      if stack is not None and stack.num_heads % devices:
         raise UserError(
-            f'{name} has {encoder.num_heads} heads, which the {devices} devices'
+            f'{name} has {stack.num_heads} heads, which the {devices} devices'
             ' on the model axis do not divide. Set MODEL_PARALLEL to a divisor'
-            f' of {encoder.num_heads}.'
+            f' of {stack.num_heads}.'
         )
 
   def check_vocabulary(self, vocabulary: Vocabulary) -> None:

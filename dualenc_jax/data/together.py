@@ -1,0 +1,110 @@
+"""Texts of two sides in the same rows: text i of both in one row and segment.
+
+A model that reads one text and writes another needs that. Sources and targets
+are put into rows as texts of joint lengths, in tokens of a source row; then the
+rows of each side hold its own tokens, one text after the other.
+
+Shapes: C cells, P pairs a cell.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dualenc_jax.data.layouts import Layout, Placement, Shape
+
+# Rows of targets are as long as a sample asks for, and this share longer.
+_ROOM = 0.1
+# Lengths of rows that hold several targets are multiples of it.
+_STEP = 8
+
+
+class Together:
+  """Targets and sources in the rows of one layout.
+
+  Attributes:
+    shapes: of targets and sources, as `Layout.shapes` has those of one side.
+  """
+
+  def __init__(
+      self,
+      layout: Layout,
+      limits: Sequence[int],
+      targets: np.ndarray,
+      sources: np.ndarray,
+  ):
+    """Chooses the shapes.
+
+    Args:
+      layout: of the joint lengths.
+      limits: most tokens of a target, and of a source, which is the length of a
+        row of several sources.
+      targets: lengths of a sample, int64 [cells, P].
+      sources: the same of theirs.
+    """
+    self._layout = layout
+    self._limit, self._row = limits
+    share = targets.sum() / max(sources.sum(), 1)
+    longest = int(np.ceil((1 + _ROOM) * share * self._row))
+    # Of a row of several targets.
+    self._target_row = _round_up(max(longest, self._limit))
+    self.shapes = [
+        (self._of_targets(shape), shape)
+        for shape in layout.shapes(self._joint(targets, sources), self._row)
+    ]
+
+  def place(
+      self,
+      shapes: tuple[Shape, Shape],
+      targets: np.ndarray,
+      sources: np.ndarray,
+  ) -> tuple[Placement, Placement] | None:
+    """Puts texts of these lengths [C, P] into shapes; None if they do not fit.
+    """
+    _, shape = shapes
+    found = self._layout.place(shape, self._joint(targets, sources))
+    if found is None or found.places is None:
+      return found and (found, found)
+    return tuple(
+        Placement(found.places, _starts(found.places, own, shape[0].segments))
+        for own in (targets, sources)
+    )
+
+  def _joint(self, targets: np.ndarray, sources: np.ndarray) -> np.ndarray:
+    """Room for both: int64 [C, P], at most a row."""
+    return np.maximum(sources, -(-targets * self._row // self._target_row))
+
+  def _of_targets(self, shape: Shape) -> Shape:
+    """Rows in which targets fit wherever joint lengths fit into those."""
+    found = []
+    for group in shape:
+      length = _round_up(group.length * self._target_row // self._row)
+      if group.segments == 1:
+        length = min(length, self._limit)
+      found.append(group._replace(length=length))
+    return tuple(found)
+
+
+def _starts(
+    places: np.ndarray, lengths: np.ndarray, segments: int
+) -> np.ndarray:
+  """First tokens [C, P] of texts that lie one after the other in their rows.
+
+  Args:
+    places: [C, P], the segments of the texts, -1 for missing ones.
+    lengths: [C, P].
+    segments: of each row.
+  """
+  order = np.argsort(places, axis=1, kind='stable')
+  rows = np.take_along_axis(places, order, axis=1) // segments
+  ordered = np.take_along_axis(lengths, order, axis=1)
+  before = np.cumsum(ordered, axis=1) - ordered
+  is_first = np.diff(rows, axis=1, prepend=-2) != 0
+  of_row = np.maximum.accumulate(np.where(is_first, before, 0), axis=1)
+  starts = np.empty_like(before)
+  np.put_along_axis(starts, order, before - of_row, axis=1)
+  return starts
+
+
+def _round_up(length: int) -> int:
+  return -(-length // _STEP) * _STEP
