@@ -4,7 +4,7 @@ Chunks of texts go over the data axis. Devices on the model axis share a chunk,
 and their number does show in the last bits.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 import functools
 from typing import Any
 
@@ -81,12 +81,12 @@ class OnMesh:
 
   def batches(
       self,
-      method: str,
+      method: str | Callable[..., Any],
       params: Any,
       tokens: Ragged,
       rows: np.ndarray | None = None,
   ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """As of `towers.Towers`, with any method of the model."""
+    """As of `towers.Towers`, with any method or function of the model."""
 
     def program(host: np.ndarray) -> jax.Array:
       chunks = jax.make_array_from_callback(

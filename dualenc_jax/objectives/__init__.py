@@ -3,6 +3,7 @@
 from dualenc_jax.objectives.alignment import Alignment
 from dualenc_jax.objectives.contrastive import Contrastive
 from dualenc_jax.objectives.from_pairs import FromPairs
+from dualenc_jax.objectives.generation import Generation
 from dualenc_jax.objectives.joint_pq import JointPq
 from dualenc_jax.objectives.matching import Matching
 from dualenc_jax.objectives.negative_caching import CachedNegatives
@@ -15,6 +16,7 @@ __all__ = [
     'CachedNegatives',
     'Contrastive',
     'FromPairs',
+    'Generation',
     'JointPq',
     'Matching',
     'Objective',

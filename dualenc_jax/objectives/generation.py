@@ -1,0 +1,216 @@
+"""Training of a generator: T5 reads a passage and writes its query."""
+
+from collections.abc import Iterator
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dualenc_jax.data import Batches, Layout, Packed
+from dualenc_jax.data.columns import TEACHER_SCORES
+from dualenc_jax.errors import UserError
+from dualenc_jax.inference.likelihood import Likelihood
+from dualenc_jax.losses.tokens import token_losses
+from dualenc_jax.models import describe, model_params, Seq2Seq
+from dualenc_jax.models.layers import Segments
+from dualenc_jax.objectives.from_pairs import FromPairs
+from dualenc_jax.objectives.objective import Run
+from dualenc_jax.parallel import partitioning
+from dualenc_jax.parallel.partitioning import Partitioner
+from dualenc_jax.text.text_rows import TextRows
+
+# What `Generation.facts` says beside those of its model.
+GENERATOR = 'generator'
+
+
+@dataclasses.dataclass(frozen=True)
+class Generation(FromPairs):
+  """Cross-entropy of queries given their passages, as docT5query is trained.
+
+  The passage is read, the query written, EOS as the last of its tokens
+  (Nogueira and Lin 2019). The loss is a mean over all target tokens of the
+  global batch, so neither rows nor micro-batches nor devices change it.
+
+  Attributes:
+    model: the encoder-decoder.
+    z_loss: T5X's factor of the squared logarithm of the partition function,
+      which keeps logits near 0.
+    label_smoothing: share of the probability that targets leave to all other
+      tokens alike.
+    micro_batch_size: pairs whose logits, [R, T, V], exist at once; None for all
+      of the batch.
+    layout: how texts are put into rows.
+  """
+
+  model: Seq2Seq
+  z_loss: float = 1e-4
+  label_smoothing: float = 0.0
+  micro_batch_size: int | None = None
+  layout: Layout = Packed()
+  num_negatives = 0
+  together = True
+
+  def __post_init__(self):
+    self.check_feeding()
+    if not isinstance(self.model, Seq2Seq):
+      raise UserError(
+          f'Generation.model is a {type(self.model).__name__}; expected an'
+          ' encoder-decoder. In gin, give architectures/encoder_decoder.gin'
+          ' after the other architectures.'
+      )
+    for name, bound in (('z_loss', np.inf), ('label_smoothing', 1.0)):
+      value = getattr(self, name)
+      if not 0.0 <= value < bound:
+        raise UserError(
+            f'Generation.{name} is {value!r}; expected a number from 0 up to,'
+            f' not including, {bound}.'
+        )
+
+  def init(self, key: jax.Array) -> Any:
+    return self.model.init(key, jnp.ones((1, 2), jnp.int32))['params']
+
+  def batches(self, run: Run) -> Batches:
+    for cache in run.caches:
+      if not cache.query_tokens.lengths.all():
+        raise UserError(
+            f'Split train of {cache.header["task"]} has passages without'
+            ' queries, and a generator learns to write these. Train it on a'
+            ' task of pairs.'
+        )
+    return super().batches(run)
+
+  def __call__(
+      self, params: Any, batch: Any, key: jax.Array | None = None
+  ) -> tuple[jax.Array, dict[str, jax.Array]]:
+    variables, sources = {'params': model_params(params)}, batch['passages']
+    cells, size = sources.num_cells, batch['numbers'].shape[0]
+    weights = batch.get('weights', jnp.ones(size, jnp.float32))
+
+    def sum_cells(numbers, weights, sources, targets):
+      """Of c cells: [c, P], [c, P] and rows -> [c, 3]."""
+      sums = 0.0
+      for source, target in zip(sources.groups, targets.groups):
+        count, rows, _ = target.lengths.shape
+        own = target.texts.reshape(count, -1)
+        of_segments = (
+            jnp.take_along_axis(x, own, axis=1, mode='clip')
+            for x in (numbers, weights)
+        )
+        found = self._sum_rows(
+            variables,
+            *(_flat(x) for x in (source.tokens, target.tokens)),
+            *(_flat(x) for x in (source.lengths, target.lengths)),
+            *(x.reshape(count * rows, -1) for x in of_segments),
+            key,
+        )
+        sums += jnp.sum(found.reshape(count, rows, -1), axis=1)
+      return sums
+
+    micro = self.micro_batch_size
+    if micro is not None:
+      partitioning.check_micro_batch_size(micro, size)
+    sums = partitioning.map_rows(
+        sum_cells,
+        None if micro is None else micro // (size // cells),
+        batch['numbers'].reshape(cells, -1),
+        weights.reshape(cells, -1),
+        _rows_alone(sources),
+        _rows_alone(batch['queries']),
+    )
+    loss, correct, tokens = jnp.sum(sums, axis=0)
+    tokens = jnp.maximum(tokens, 1e-9)
+    return loss / tokens, {
+        'loss': loss / tokens,
+        'accuracy': correct / tokens,
+        'tokens': tokens,
+    }
+
+  def _sum_rows(
+      self,
+      variables,
+      sources,
+      targets,
+      source_lengths,
+      target_lengths,
+      numbers,
+      weights,
+      key,
+  ):
+    """Sums over the tokens of rows: losses, correct ones, weights: [R, 3]."""
+    logits = self.model.apply(
+        variables,
+        sources,
+        targets,
+        source_lengths,
+        target_lengths,
+        None if key is None else numbers,
+        rngs=None if key is None else {'dropout': key},
+    )
+    slots = Segments.of(targets.shape[1], target_lengths).slots
+    # What is beyond the last text weighs nothing.
+    weights = jnp.pad(weights, ((0, 0), (0, 1)))
+    weights = jnp.take_along_axis(weights, slots, axis=1)
+    losses = token_losses(logits, targets, self.z_loss, self.label_smoothing)
+    correct = jnp.argmax(logits, axis=-1) == targets
+    return jnp.stack(
+        [
+            jnp.sum(x * weights, axis=1)
+            for x in (losses, correct.astype(jnp.float32), 1.0)
+        ],
+        axis=1,
+    )
+
+  def describe(self, run: Run) -> Iterator[str]:
+    yield (
+        f'Global batch: {run.batch_size} pairs; passages of'
+        f' {run.tokenizer.passage_length} tokens at most are read, queries of'
+        f' {run.tokenizer.query_length} are written.'
+    )
+    decoder = self.model.decoder
+    yield (
+        f'Encoder of {self.model.encoder.num_layers} layers, decoder of'
+        f' {decoder.num_layers}, its output '
+        + (
+            'tied to the token embeddings.'
+            if decoder.vocab_size is None
+            else f'a layer of its own, to {decoder.vocab_size} tokens.'
+        )
+    )
+
+  def describe_batches(self, run: Run, step: int) -> Iterator[str]:
+    if TEACHER_SCORES in run.batches.columns:
+      raise UserError(
+          "The training data has a teacher's scores, and a generator learns"
+          ' from its pairs alone. Leave the scores out of the task.'
+      )
+    yield from super().describe_batches(run, step)
+
+  @property
+  def facts(self) -> dict[str, Any]:
+    return {**describe(self.model), GENERATOR: True}
+
+  def likelihood(
+      self, params: Any, partitioner: Partitioner, batch_size: int, length: int
+  ) -> Likelihood:
+    """Measures with `model_params` of a train state's parameters.
+
+    Args:
+      params: abstract parameters with their shardings.
+      partitioner: the mesh.
+      batch_size: most rows that a device encodes at once.
+      length: most tokens of a query.
+    """
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, model_params(params))
+    return Likelihood(self.model, partitioner, shardings, batch_size, length)
+
+
+def _flat(x: jax.Array) -> jax.Array:
+  """Rows of all cells: [c, R, ...] -> [c R, ...]."""
+  return x.reshape(-1, x.shape[-1])
+
+
+def _rows_alone(texts: TextRows) -> TextRows:
+  """Without the places of texts, which only vectors of texts ask for."""
+  return texts._replace(places=None)

@@ -1,0 +1,200 @@
+"""Training a generator: one value in every layout and on every mesh."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import optax
+import pytest
+import text_reading
+import tiny_t5
+import tiny_training
+
+from dualenc_jax.data import Batches, Grouped, Packed, Padded
+from dualenc_jax.errors import UserError
+from dualenc_jax.losses.tokens import token_losses
+from dualenc_jax.models import Seq2Seq
+from dualenc_jax.objectives import Generation
+from dualenc_jax.training import Optimizer, Partitioner, step as step_lib
+
+SIZE, QUERY, PASSAGE = 16, 8, 24
+SLOW = pytest.mark.slow
+
+
+def make_cache():
+  cache = text_reading.random_cache(64, 0, QUERY, PASSAGE)
+  for name in ('query', 'passage', 'negative'):
+    values = getattr(cache, f'{name}_tokens').values
+    values[values > 1] = values[values > 1] % (tiny_t5.VOCAB - 2) + 2
+  return cache
+
+
+def make_batch(layout, cells=1, step=0):
+  return Batches(
+      [make_cache()], SIZE, 0, QUERY, PASSAGE, layout=layout, cells=cells,
+      together=True,
+  )(step)
+
+
+def make_objective(parts, layout=Padded(), rate=0.0, **options):
+  embedder, encoder, decoder = parts
+  encoder, decoder = (
+      part.clone(dropout_rate=rate) for part in (encoder, decoder)
+  )
+  return Generation(
+      Seq2Seq(embedder, encoder, decoder), layout=layout, **options
+  )
+
+
+def softmax_losses(logits, targets, z_loss=0.0, smoothing=0.0):
+  """By the definition, in float64."""
+  logits = np.asarray(logits, np.float64)
+  top = logits.max(axis=-1, keepdims=True)
+  log_z = np.log(np.exp(logits - top).sum(axis=-1, keepdims=True)) + top
+  wanted = np.full(logits.shape, smoothing / (logits.shape[-1] - 1))
+  np.put_along_axis(wanted, targets[..., None], 1 - smoothing, axis=-1)
+  with np.errstate(divide='ignore', invalid='ignore'):
+    entropy = np.where(wanted > 0, wanted * np.log(wanted), 0).sum(axis=-1)
+  found = -(wanted * (logits - log_z)).sum(axis=-1)
+  return found + entropy + z_loss * log_z[..., 0] ** 2
+
+
+@pytest.mark.parametrize('z_loss, smoothing', [(0, 0), (0.1, 0), (1e-4, 0.2)])
+def test_losses_of_tokens_are_those_of_the_definition(z_loss, smoothing):
+  rng = np.random.default_rng(0)
+  logits = 9 * rng.normal(size=(2, 5, 7)).astype(np.float32)
+  targets = rng.integers(0, 7, (2, 5))
+  found = token_losses(logits, targets.astype(np.int32), z_loss, smoothing)
+  wanted = softmax_losses(logits, targets, z_loss, smoothing)
+  np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    'version, layout',
+    [
+        ('1.0', Packed()),
+        pytest.param('1.1', Packed(), marks=SLOW),
+        pytest.param('1.0', Padded(), marks=SLOW),
+        pytest.param('1.1', Grouped(2, step=4), marks=SLOW),
+    ],
+    ids=repr,
+)
+def test_the_loss_is_that_of_transformers(version, layout):
+  """Of each pair alone, and weighted by pairs."""
+  theirs, parts, params = tiny_t5.make(version)
+  batch = make_batch(layout, 2)
+  weights = np.random.default_rng(1).uniform(0, 2, SIZE).astype(np.float32)
+  objective = make_objective(parts, layout, z_loss=0.01, label_smoothing=0.1)
+  evaluate = jax.jit(objective)
+  sums = np.zeros((2, 3))
+  for weight, (query, passage, _, _) in zip(
+      weights, text_reading.pairs_of(batch)
+  ):
+    logits = tiny_t5.logits_of(
+        theirs, np.array([passage]), np.array([[0, *query[:-1]]])
+    )[0]
+    query = np.array(query)
+    own = np.array([
+        softmax_losses(logits, query, 0.01, 0.1).sum(),
+        (logits.argmax(axis=-1) == query).sum(),
+        len(query),
+    ])
+    sums += np.stack([own, weight * own])
+  for given, wanted in zip(({}, {'weights': weights}), sums):
+    loss, metrics = evaluate(params, {**batch, **given})
+    np.testing.assert_allclose(loss, wanted[0] / wanted[2], rtol=1e-5)
+    assert metrics['loss'] == loss
+    np.testing.assert_allclose(metrics['accuracy'], wanted[1] / wanted[2], 1e-5)
+    np.testing.assert_allclose(metrics['tokens'], wanted[2], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    'layout, model_parallel, micro',
+    [
+        pytest.param(Packed(), 1, None, marks=SLOW),
+        pytest.param(Packed(), 2, 8, marks=SLOW),
+        pytest.param(Padded(), 1, 8, marks=SLOW),
+        pytest.param(Grouped(2, step=4), 4, None, marks=SLOW),
+    ],
+)
+def test_a_step_is_one_on_every_mesh(layout, model_parallel, micro):
+  """Two steps with dropout, against one device and padding."""
+  _, parts, _ = tiny_t5.make('1.0')
+
+  def train(partitioner, objective, cells):
+    plan = step_lib.plan(
+        objective,
+        Optimizer(optax.adafactor(1e-2), lambda step: 1e-2),
+        partitioner,
+        0,
+    )
+    state, values = plan.init(), []
+    for step in range(2):
+      batch = make_batch(objective.layout, cells, step)
+      state, metrics = plan.train_step(state, partitioner.to_device(batch))
+      values.append(float(metrics['loss']))
+    return values
+
+  wanted = train(
+      tiny_training.OneDevice(), make_objective(parts, rate=0.2), 1
+  )
+  partitioner = Partitioner(model_parallel)
+  devices = partitioner.mesh.shape['data']
+  objective = make_objective(parts, layout, 0.2, micro_batch_size=micro)
+  cells = devices * (SIZE // (micro or SIZE))
+  found = train(partitioner, objective, cells)
+  assert found == pytest.approx(wanted, rel=1e-5)
+  assert found[0] != found[1]
+
+
+def test_logits_are_of_a_micro_batch_alone():
+  _, parts, params = tiny_t5.make('1.0')
+
+  def temporaries(micro):
+    cells = SIZE // micro
+    objective = make_objective(parts, Padded(), micro_batch_size=micro)
+    batch = make_batch(Padded(), cells)
+    lowered = jax.jit(jax.grad(lambda p, b: objective(p, b)[0])).lower(
+        params, batch
+    )
+    return lowered.compile().memory_analysis().temp_size_in_bytes
+
+  assert temporaries(2) < 0.5 * temporaries(SIZE)
+
+
+def test_likelihoods_are_those_of_transformers():
+  theirs, parts, params = tiny_t5.make('1.1')
+  objective, cache = make_objective(parts), make_cache()
+  partitioner = Partitioner()
+  sharding = jax.tree.map(lambda _: partitioner.replicated, params)
+  placed = jax.device_put(params, sharding)
+  measure = objective.likelihood(placed, partitioner, 16, QUERY)
+  pairs = np.array([[0, 5], [3, 3], [0, 1], [9, 60]])
+  found, correct = measure(
+      placed, cache.query_tokens, cache.passage_tokens, pairs
+  )
+  for i, (query, passage) in enumerate(pairs):
+    target = cache.query_tokens.row(query).astype(np.int64)
+    logits = tiny_t5.logits_of(
+        theirs,
+        cache.passage_tokens.row(passage)[None].astype(np.int64),
+        np.array([[0, *target[:-1]]]),
+    )[0]
+    np.testing.assert_allclose(
+        found[i], -softmax_losses(logits, target).sum(), rtol=1e-5
+    )
+    assert correct[i] == (logits.argmax(axis=-1) == target).sum()
+
+
+def test_what_cannot_be():
+  _, parts, _ = tiny_t5.make('1.0')
+  objective = make_objective(parts)
+  with pytest.raises(UserError, match='is a DualEncoder; expected an encoder'):
+    dataclasses.replace(objective, model=tiny_training.make_model())
+  with pytest.raises(UserError, match='label_smoothing is 1.0; expected a num'):
+    dataclasses.replace(objective, label_smoothing=1.0)
+  with pytest.raises(UserError, match='layout is .* expected a layout'):
+    dataclasses.replace(objective, layout=Packed)
+  other = objective.model.clone(decoder=parts[2].clone(num_heads=3))
+  with pytest.raises(UserError, match='decoder has 3 heads'):
+    dataclasses.replace(objective, model=other).check_mesh(Partitioner(4))
