@@ -9,7 +9,7 @@ from dualenc_jax.models.dual_encoder import (
   Projection,
 )
 from dualenc_jax.models.layers import TokenEmbedder
-from dualenc_jax.models.seq2seq import Seq2Seq
+from dualenc_jax.models.seq2seq import encoder_decoder, Seq2Seq
 from dualenc_jax.models.seq2seq_ranker import Seq2SeqRanker
 from dualenc_jax.models.t5_decoder import T5Decoder
 from dualenc_jax.models.t5_encoder import (
@@ -32,5 +32,6 @@ __all__ = [
     'describe',
     'dot_product_attention',
     'einsum_attention',
+    'encoder_decoder',
     'model_params',
 ]

@@ -124,3 +124,34 @@ class Seq2Seq(nn.Module):
     """Of the decoder's output: [..., E] -> float32 [..., V]."""
     embedding = self.token_embedder.variables['params']['embedding']
     return self.decoder.logits(x, nn.unbox(embedding))
+
+
+def encoder_decoder(
+    token_embedder: layers.TokenEmbedder, encoder: t5_encoder.T5Encoder
+) -> Seq2Seq:
+  """A T5 whose decoder has the sizes of its encoder, as released T5s have.
+
+  T5 1.0, whose feed-forward blocks have one activation, ties its output to the
+  token embeddings; T5 1.1 has an output layer of its own.
+
+  Args:
+    token_embedder: of sources and targets.
+    encoder: the stack; below one without layers, a bag of pieces, the decoder
+      has one.
+  """
+  is_tied = len(encoder.activations) == 1
+  return Seq2Seq(
+      token_embedder,
+      encoder,
+      t5_decoder.T5Decoder(
+          token_embedder.features,
+          max(encoder.num_layers, 1),
+          encoder.num_heads,
+          encoder.head_dim,
+          encoder.mlp_dim,
+          None if is_tied else token_embedder.vocab_size,
+          tuple(encoder.activations),
+          encoder.dropout_rate,
+          encoder.dtype,
+      ),
+  )

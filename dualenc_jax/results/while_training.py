@@ -12,7 +12,12 @@ import numpy as np
 
 from dualenc_jax.data import Cache
 from dualenc_jax.errors import UserError
-from dualenc_jax.evaluation import by_scores, evaluation, rerank
+from dualenc_jax.evaluation import (
+  by_scores,
+  evaluation,
+  likelihoods,
+  rerank,
+)
 from dualenc_jax.evaluation.evaluation import Evaluation
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.inference import calibration
@@ -35,7 +40,9 @@ _BEFORE, _AFTER = 'before.tsv', 'after.tsv'
 # Of a cross-encoder, what it orders.
 _BM25 = 'bm25.tsv'
 # What is told at the end, the first that there is.
-_METRICS = ('MRR', 'nDCG@10', 'Top-20')
+_METRICS = ('MRR', 'nDCG@10', 'Top-20', likelihoods.LOG_LIKELIHOOD)
+# Of what is measured, whose lowest value is the best.
+_FALLING = (likelihoods.PERPLEXITY,)
 # Hits that a cross-encoder orders: all of 1,000 queries would take minutes.
 _DEPTH = 20
 Evaluate = Callable[[Any, RetrievalSet], Evaluation]
@@ -45,9 +52,11 @@ _LOG = logging.getLogger(__name__)
 def hooks(experiment: Experiment, plan: Plan) -> list[Hook]:
   """Evaluates on fixed sub-corpora: of the validation split, of other tasks.
 
-  A dual encoder ranks the sub-corpus, a cross-encoder the best hits of BM25.
-  [] where the objective has neither an `embedder`, as `Contrastive` has, nor a
-  `scorer`, as `Ranking`, or `eval_every` is 0.
+  A dual encoder ranks the sub-corpus, a cross-encoder the best hits of BM25; a
+  generator is told how likely it finds the queries, given their passages. []
+  where the objective has none of an `embedder`, as `Contrastive` has, a
+  `scorer`, as `Ranking`, and a `likelihood`, as `Generation`, or `eval_every`
+  is 0.
   """
   evaluate = _evaluator(experiment, plan)
   if not experiment.eval_every or evaluate is None:
@@ -81,6 +90,16 @@ def _evaluator(experiment: Experiment, plan: Plan) -> Evaluate | None:
       )
 
     return evaluate
+  if hasattr(objective, 'likelihood'):
+    likelihood = objective.likelihood(
+        *of_mesh, experiment.tokenizer.query_length
+    )
+
+    def measure(params: Any, part: RetrievalSet) -> Evaluation:
+      own = functools.partial(likelihood, model_params(params))
+      return likelihoods.evaluate(own, part)
+
+    return measure
   if not hasattr(objective, 'scorer'):
     return None
   _LOG.info(
@@ -282,7 +301,8 @@ def _note_best(
         f' {", ".join(metrics)}. Expected one of them.'
     )
   best = run.notes.get('best')
-  if best is None or metrics[name] > best['value']:
+  sign = -1 if name in _FALLING else 1
+  if best is None or sign * metrics[name] > sign * best['value']:
     run.notes['best'] = {
         'step': run.step, 'metric': name, 'value': metrics[name], 'since': 0
     }
@@ -291,5 +311,6 @@ def _note_best(
   best['since'] += 1
   if patience is not None and best['since'] >= patience:
     run.notes['ended'] = (
-        f'{name} has not risen at the last {best["since"]} of the evaluations.'
+        f'{name} has not {"fallen" if sign < 0 else "risen"} at the last'
+        f' {best["since"]} of the evaluations.'
     )

@@ -62,8 +62,8 @@ class Experiment:
     checkpoint_every: steps between checkpoints; there is one at the end, too.
     keep_checkpoints: how many of the newest to keep.
     keep_best: a metric of the evaluations on the validation split, 'nDCG@10';
-      the checkpoint with the highest is kept, too, and is then the model of
-      `model_dir`. None takes the newest.
+      the checkpoint with the best, which is the highest but of a perplexity, is
+      kept, too, and is then the model of `model_dir`. None takes the newest.
     patience: evaluations in a row without a new best after which the run ends;
       None for no such end.
     until: when a run ends before its last step; None for no such end.
