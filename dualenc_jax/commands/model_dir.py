@@ -160,11 +160,16 @@ def load(
     local = HostPartitioner(across.model_parallel, across.rules)
     experiment = dataclasses.replace(experiment, partitioner=local)
   if not hasattr(experiment.objective, 'embedder'):
+    if hasattr(experiment.objective, 'likelihood'):
+      use = 'A generator writes queries: `dualenc generate`.'
+    else:
+      use = (
+          f'A cross-encoder re-ranks: `dualenc rerank --teacher={folder}`, or'
+          f' --rerank={folder} of evaluate and search.'
+      )
     raise UserError(
         f'{folder} is no dual encoder: {type(experiment.objective).__name__} is'
-        ' what it learnt, so it embeds nothing. A cross-encoder re-ranks:'
-        f' `dualenc rerank --teacher={folder}`, or --rerank={folder} of'
-        ' evaluate and search.'
+        f' what it learnt, so it embeds nothing. {use}'
     )
   experiment.objective.check_mesh(experiment.partitioner)
   tokenizer = experiment.tokenizer

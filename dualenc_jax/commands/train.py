@@ -1,4 +1,4 @@
-"""Trains a dual encoder or a cross-encoder, or goes on from where it was.
+"""Trains a dual encoder, a cross-encoder or a generator, or goes on with it.
 
   dualenc train --gin_file=runs/quickstart.gin --model_dir=my_model
 """

@@ -60,6 +60,15 @@ def assign(
       sources[name] = None
     else:
       missing.append(name)
+  if missing and missing[0].startswith('decoder/'):
+    raise UserError(
+        f'{weights.path} ({weights.kind}) has nothing for'
+        f' {_first_of(missing)}: a generator writes by its decoder, of its own'
+        ' sizes. Give a whole T5 of this size (a T5X checkpoint, a Hugging Face'
+        ' folder of T5ForConditionalGeneration, the model_dir of a generator);'
+        f" or start them fresh, --gin.{RULES}=\"(('{_pattern(missing[0])}',"
+        ' None),)".'
+    )
   if missing:
     raise UserError(
         f'{weights.path} ({weights.kind}) has nothing for'

@@ -159,10 +159,26 @@ def place(
     The parameters, as `model.apply` takes them, and the program.
 
   Raises:
+    UserError: as of `place_params`.
+  """
+  partitioner = partitioner or HostPartitioner()
+  params = place_params(model, tensors, path, partitioner)
+  shardings = jax.tree.map(lambda leaf: leaf.sharding, params)
+  return params, make(model, partitioner, shardings, batch_size)
+
+
+def place_params(
+    model: nn.Module,
+    tensors: Mapping[str, Tensor],
+    path: str,
+    partitioner: Partitioner,
+) -> Any:
+  """The parameters of `place`; arguments as there.
+
+  Raises:
     UserError: the tensors are of another model, a tensor cannot be read, or is
       not finite.
   """
-  partitioner = partitioner or HostPartitioner()
   boxed = abstract_params(model)
   shardings = partitioner.param_shardings(boxed)
   abstract = traverse_util.flatten_dict(nn.unbox(boxed), sep='/')
@@ -179,8 +195,7 @@ def place(
       )
       for name, a in abstract.items()
   }
-  params = traverse_util.unflatten_dict(flat, sep='/')
-  return params, make(model, partitioner, shardings, batch_size)
+  return traverse_util.unflatten_dict(flat, sep='/')
 
 
 def place_array(

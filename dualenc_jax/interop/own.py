@@ -22,6 +22,8 @@ from dualenc_jax.models import (
   DualEncoder,
   Projection,
   ScoreHead,
+  Seq2Seq,
+  T5Decoder,
   T5Encoder,
   TokenEmbedder,
 )
@@ -36,6 +38,10 @@ KIND = 'dualenc_jax model_dir'
 STATISTIC = re.compile(r'(?:(.*)/)?(v_row|v_col|v|mu|nu)/(.+)')
 # What the parameters of a cross-encoder's head begin with.
 HEAD = 'head/'
+# What the parameters of a generator's decoder begin with.
+_DECODER = 'decoder/'
+# Saved beside what `models.describe` says of a generator.
+GENERATOR = 'generator'
 # Saved beside what `models.describe` says of a model: the dims of
 # `losses.Matryoshka`.
 TRAINED_DIMS = 'trained_dims'
@@ -161,6 +167,15 @@ def read(path: pathlib.Path, step: int | None = None) -> Weights:
   return dataclasses.replace(weights_of(checkpoint), optimizer=optimizer)
 
 
+def decoder(path: pathlib.Path) -> dict[str, Tensor]:
+  """Decoder and head of a generator, by the names of `Seq2Seq`.
+
+  They are of the checkpoint that `read` opens; nothing of another model.
+  """
+  checkpoint = open_checkpoint(path, _wanted(path, None)[0])
+  return _of_decoder(checkpoint.tensors)
+
+
 def restore(
     path: pathlib.Path, step: int | None, use: Callable[[Checkpoint], _T]
 ) -> _T:
@@ -217,7 +232,8 @@ def weights_of(checkpoint: Checkpoint) -> Weights:
   """A checkpoint of a `DualEncoder` as one of any kind, without its optimizer.
 
   That of a cross-encoder is one of its encoder, without a projection; its score
-  head is kept beside, as the parameters of a loss are.
+  head is kept beside, as the parameters of a loss are. That of a generator is
+  one of its encoder, too, and `decoder` has the others.
 
   Raises:
     UserError: it is of another model.
@@ -226,7 +242,12 @@ def weights_of(checkpoint: Checkpoint) -> Weights:
   beside = TRAINED_DIMS, model_codec.GROUP
   described = {n: x for n, x in meta['model'].items() if n not in beside}
   heads = {n: t for n, t in checkpoint.tensors.items() if n.startswith(HEAD)}
-  tensors = {n: t for n, t in checkpoint.tensors.items() if n not in heads}
+  written = _of_decoder(checkpoint.tensors)
+  tensors = {
+      name: tensor
+      for name, tensor in checkpoint.tensors.items()
+      if name not in heads and name not in written
+  }
   encoders = {
       tower: _encoder(tensors, meta['model'].get(tower) or {}, tower)
       for tower in ENCODERS
@@ -241,12 +262,17 @@ def weights_of(checkpoint: Checkpoint) -> Weights:
       encoders.get('encoder') or infer_encoder(tensors),
       encoders.get('passage_encoder'),
       Usage().saved(facts, checkpoint.model_dir),
+      left_out=dict.fromkeys(written, 'decoder'),
       loss={**checkpoint.loss, **heads},
       step=meta['step'],
       described=described,
       trained_dims=checkpoint.trained_dims,
       codec=checkpoint.codec(),
   ).check()
+
+
+def _of_decoder(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+  return {n: t for n, t in tensors.items() if n.startswith(_DECODER)}
 
 
 def _encoder(
@@ -273,6 +299,11 @@ def model_of(facts: Mapping[str, Any], path: str) -> Any:
     raise UserError(
         f'{path} is a cross-encoder, which scores pairs and embeds nothing. It'
         f' re-ranks: `dualenc rerank --teacher={path}`. Give a dual encoder.'
+    )
+  if GENERATOR in facts:
+    raise UserError(
+        f'{path} is a generator, which writes queries and embeds nothing:'
+        ' `dualenc generate` has it do so. Give a dual encoder.'
     )
   known = _KNOWN.get(facts.get('class'))
   if known is None:
@@ -304,6 +335,8 @@ _KNOWN = {
         DualEncoder,
         Projection,
         ScoreHead,
+        Seq2Seq,
+        T5Decoder,
         T5Encoder,
         TokenEmbedder,
     )

@@ -2,20 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 import dataclasses
-import hashlib
 import os
-import pathlib
-
-import numpy as np
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.embedder import Scorer
 from dualenc_jax.inference.teacher import Calibration, Teacher
-from dualenc_jax.interop import loading, opening
+from dualenc_jax.interop import encoder_decoder, loading
 from dualenc_jax.interop.vocabulary import make_tokenizer, read_model
-from dualenc_jax.interop.weights import infer_encoder, SIZES, Weights
-from dualenc_jax.io import machine
-from dualenc_jax.models import Seq2SeqRanker, T5Decoder, TokenEmbedder
+from dualenc_jax.interop.weights import Weights
+from dualenc_jax.models import Seq2SeqRanker, TokenEmbedder
 from dualenc_jax.models.seq2seq_ranker import EXTRA_ID_10, FALSE, TRUE
 from dualenc_jax.tensor_files.tensors import Tensor
 from dualenc_jax.text.joined import Template
@@ -25,7 +20,6 @@ from dualenc_jax.text.tokenizer import Vocabulary
 # no collection but those whose queries are documents.
 LENGTH, _QUERY_LENGTH = 512, 128
 _PIECES = {TRUE: '▁true', FALSE: '▁false'}
-_HEAD = 'decoder/logits_dense/kernel'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,18 +70,13 @@ def load(
         f'The form of a teacher is {form!r}; expected one of'
         f' {", ".join(FORMS)}.'
     )
-  reader = opening.reader_of(path)
-  tensors = {}
-  if hasattr(reader, 'decoder'):
-    where = path if '://' in str(path) else pathlib.Path(path).expanduser()
-    tensors = reader.decoder(where)
-  if not tensors:
+  weights, decoder = encoder_decoder.read(path)
+  if not decoder:
     raise UserError(
         f'{path} has no decoder, by whose first token a {form} scores. Give'
         ' the whole checkpoint, of T5X or a Hugging Face folder; or, of a'
         ' cross-encoder of this library, leave out --teacher_form.'
     )
-  weights = opening.read(path)
   if vocabulary is None and weights.usage.vocabulary is None:
     raise UserError(
         f'{path} comes without a SentencePiece file. Give that of T5,'
@@ -98,24 +87,16 @@ def load(
   )
   _check_pieces(tokenizer.vocabulary, weights)
   chosen = FORMS[form]
-  model = _model(weights, tensors, chosen.tokens)
-  everything = {**weights.tensors, **tensors}
+  model = _model(weights, decoder, chosen.tokens)
+  everything = {**weights.tensors, **decoder}
   params, scorer = loading.place(model, everything, weights.path, make=Scorer)
   template = Template(chosen.text, length)
   provenance = {
-      'checkpoint': pathlib.Path(weights.path).name,
-      'checkpoint_kind': weights.kind,
-      'checkpoint_step': weights.step,
-      'run_id': _digest(everything),
+      **encoder_decoder.provenance(
+          weights, everything, tokenizer, model.encoder.dtype
+      ),
       'form': form,
       'template': dataclasses.asdict(template),
-      'vocabulary': tokenizer.vocabulary.sha256,
-      'query_length': tokenizer.query_length,
-      'passage_length': tokenizer.passage_length,
-      'query_prefix': tokenizer.query_prefix,
-      'passage_prefix': tokenizer.passage_prefix,
-      'dtype': model.encoder.dtype,
-      'versions': machine.versions(),
   }
   return Teacher(
       params,
@@ -130,7 +111,6 @@ def load(
 def _model(
     weights: Weights, decoder: Mapping[str, Tensor], tokens: Sequence[int]
 ) -> Seq2SeqRanker:
-  encoder = weights.encoder
   rows, width = weights.tensors['token_embedder/embedding'].shape
   if max(tokens) >= rows:
     raise UserError(
@@ -138,16 +118,10 @@ def _model(
         f' more than {max(tokens)}, the number of the token that is the score.'
         ' Give a checkpoint of the released model.'
     )
-  sizes = infer_encoder(decoder, encoder.activations, 'decoder')
-  head = decoder.get(_HEAD)
   return Seq2SeqRanker(
       TokenEmbedder(rows, width),
-      encoder,
-      T5Decoder(
-          width,
-          vocab_size=head and head.shape[1],
-          **{name: getattr(sizes, name) for name in SIZES},
-      ),
+      weights.encoder,
+      encoder_decoder.decoder_of(weights, decoder),
       tuple(tokens),
   )
 
@@ -163,11 +137,3 @@ def _check_pieces(vocabulary: Vocabulary, weights: Weights) -> None:
           f' {vocabulary.path} is {found}; expected {expected!r}, as in the'
           ' vocabulary of T5, of which monoT5 and RankT5 are.'
       )
-
-
-def _digest(tensors: Mapping[str, Tensor]) -> str:
-  """Tells models of one form apart."""
-  found = hashlib.sha256()
-  for name in sorted(tensors):
-    found.update(np.ascontiguousarray(tensors[name].read()))
-  return found.hexdigest()[:32]

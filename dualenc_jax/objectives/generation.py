@@ -12,6 +12,7 @@ from dualenc_jax.data import Batches, Layout, Packed
 from dualenc_jax.data.columns import TEACHER_SCORES
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.likelihood import Likelihood
+from dualenc_jax.interop.own import GENERATOR
 from dualenc_jax.losses.tokens import token_losses
 from dualenc_jax.models import describe, model_params, Seq2Seq
 from dualenc_jax.models.layers import Segments
@@ -20,9 +21,6 @@ from dualenc_jax.objectives.objective import Run
 from dualenc_jax.parallel import partitioning
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.text.text_rows import TextRows
-
-# What `Generation.facts` says beside those of its model.
-GENERATOR = 'generator'
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,6 +11,7 @@ import numpy as np
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import (
   assignment,
+  encoder_decoder,
   loading,
   opening,
   own,
@@ -103,7 +104,12 @@ def plan_start(
   """
   if isinstance(initial, str):
     initial = InitialCheckpoint(initial)
-  weights = opening.read(initial.path)
+  if 'decoder' in facts:
+    weights, decoder = encoder_decoder.read(initial.path)
+    tensors = {**weights.tensors, **decoder}
+    weights = dataclasses.replace(weights, tensors=tensors)
+  else:
+    weights = opening.read(initial.path)
   check_same_vocabulary(weights, vocabulary)
   query = None
   if initial.query_path is not None:
@@ -180,7 +186,8 @@ def check_activations(
       continue
     tower, there = tower.split('/')[0], source.split('/')[0]
     mine = tuple(facts[tower]['activations'])
-    theirs = tuple(getattr(weights, there).activations)
+    # A decoder has those of its encoder.
+    theirs = tuple(getattr(weights, there, weights.encoder).activations)
     if mine != theirs:
       raise UserError(_other_activations(weights, there, theirs, tower, mine))
 

@@ -1,0 +1,186 @@
+"""Generators read from Hugging Face and T5X, against transformers."""
+
+import shutil
+
+import hugging_face_models
+import jax
+import numpy as np
+import pytest
+import small_vocabulary
+import t5x_files
+import tiny_t5
+import tiny_training
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.interop import encoder_decoder, generators, own
+from dualenc_jax.models import (
+  DualEncoder,
+  encoder_decoder as make_model,
+  Projection,
+  T5Encoder,
+  TokenEmbedder,
+)
+from dualenc_jax.objectives import Contrastive, Generation
+from dualenc_jax.text.tokenizer import Vocabulary
+from dualenc_jax.training import initial, Optimizer, step as step_lib
+
+ROWS = 384  # Of the vocabulary of 300 pieces.
+VERSIONS = {'1.0': ('relu', True), '1.1': ('gated-gelu', False)}
+SOURCES = np.array([[5, 9, 200, 3, 1], [7, 1, 0, 0, 0]])
+TARGETS = np.array([[11, 40, 1], [299, 1, 0]])
+
+
+@pytest.fixture(scope='module')
+def spiece(tmp_path_factory):
+  path = tmp_path_factory.mktemp('vocabulary') / 'small.model'
+  return small_vocabulary.write(path)
+
+
+@pytest.fixture(scope='module', params=VERSIONS)
+def theirs(request):
+  feed_forward, tied = VERSIONS[request.param]
+  make = hugging_face_models.model if tied else hugging_face_models.untied
+  return make(
+      'T5ForConditionalGeneration',
+      feed_forward=feed_forward,
+      vocab_size=ROWS,
+      decoder_start_token_id=0,
+  )
+
+
+@pytest.fixture(scope='module')
+def folder(theirs, spiece, tmp_path_factory):
+  """As transformers writes it."""
+  made = tmp_path_factory.mktemp('hugging_face')
+  theirs.save_pretrained(made)
+  shutil.copy(spiece, made / 'spiece.model')
+  return made
+
+
+@pytest.fixture(scope='module')
+def legacy(folder, tmp_path_factory):
+  """The same tensors as T5X writes them."""
+  made = tmp_path_factory.mktemp('t5x') / 'checkpoint_1004000'
+  weights, decoder = encoder_decoder.read(folder)
+  arrays = {n: t.read() for n, t in (weights.tensors | decoder).items()}
+  t5x_files.write_legacy(made, arrays, {'step': np.int32(1004000)})
+  return made
+
+
+def wanted_logits(theirs):
+  inputs = np.concatenate([np.zeros((2, 1), int), TARGETS[:, :-1]], axis=1)
+  return tiny_t5.logits_of(theirs.double(), SOURCES, inputs)
+
+
+def logits(model, params):
+  apply = jax.jit(lambda p, *texts: model.apply({'params': p}, *texts))
+  return np.asarray(
+      apply(params, SOURCES.astype(np.int32), TARGETS.astype(np.int32))
+  )
+
+
+def assert_close(found, wanted):
+  np.testing.assert_allclose(
+      found[TARGETS != 0],
+      wanted[TARGETS != 0],
+      atol=1e-5 * np.abs(wanted).max(),
+  )
+
+
+def test_logits_are_those_of_transformers(theirs, folder, legacy, spiece):
+  wanted = wanted_logits(theirs)
+  for path, vocabulary, length in ((folder, None, None), (legacy, spiece, 40)):
+    generator = generators.load(path, vocabulary, length)
+    assert_close(logits(generator.model, generator.params), wanted)
+    tokenizer = generator.tokenizer
+    assert (tokenizer.query_length, tokenizer.passage_length) == (
+        64, length or 512
+    )
+    assert generator.provenance['run_id']
+
+
+def objective_of(theirs, rows=ROWS):
+  """What `gin/architectures/encoder_decoder.gin` makes of the same sizes."""
+  config = theirs.config
+  encoder = T5Encoder(
+      config.num_layers,
+      config.num_heads,
+      config.d_kv,
+      config.d_ff,
+      hugging_face_models.ACTIVATIONS[config.feed_forward_proj],
+  )
+  return Generation(make_model(TokenEmbedder(rows, config.d_model), encoder))
+
+
+def start(path, objective, vocabulary, **options):
+  plan = step_lib.plan(
+      objective,
+      Optimizer(tiny_training.optax.sgd(0.1), lambda step: 0.1),
+      tiny_training.OneDevice(),
+      0,
+  )
+  planned = initial.plan_start(
+      initial.InitialCheckpoint(str(path), **options),
+      objective.facts,
+      Vocabulary(str(vocabulary)),
+      plan.abstract.params,
+  )
+  return planned, lambda: initial.start_from(planned, plan.init()).params
+
+
+def test_a_run_starts_from_them_with_their_decoder(
+    theirs, folder, legacy, spiece
+):
+  objective, wanted = objective_of(theirs), wanted_logits(theirs)
+  for path in (folder, legacy):
+    planned, params = start(path, objective, spiece)
+    assert 'fresh' not in str(planned) and 'left out' not in str(planned)
+    assert_close(logits(objective.model, params()), wanted)
+
+
+def test_a_decoder_never_starts_fresh_unasked(theirs, spiece, tmp_path):
+  alone = tmp_path / 'encoder'
+  hugging_face_models.model(
+      'T5EncoderModel',
+      feed_forward=theirs.config.feed_forward_proj,
+      vocab_size=ROWS,
+  ).save_pretrained(alone)
+  objective = objective_of(theirs)
+  with pytest.raises(UserError, match='nothing for decoder/.* Give a whole'):
+    start(alone, objective, spiece)
+  rules = (('decoder/.*', None),)
+  planned, _ = start(alone, objective, spiece, rules=rules)
+  fresh = [n for n, source in planned.sources.items() if source is None]
+  assert fresh and all(name.startswith('decoder/') for name in fresh)
+  with pytest.raises(UserError, match='has no decoder, so it writes nothing'):
+    generators.load(alone, spiece)
+
+
+def test_a_dual_encoder_starts_from_their_encoder(theirs, folder, spiece):
+  model = objective_of(theirs).model
+  towers = DualEncoder(model.token_embedder, model.encoder, Projection(8))
+  objective = Contrastive(
+      towers, tiny_training.LOSS, tiny_training.SIMILARITY
+  )
+  planned, _ = start(folder, objective, spiece)
+  assert 'of decoder' in str(planned)
+
+
+def test_versions_are_not_taken_for_each_other(theirs, folder, spiece):
+  other = objective_of(theirs)
+  activations = ('relu',), ('gelu', 'linear')
+  encoder = other.model.encoder
+  encoder = encoder.clone(
+      activations=activations[encoder.activations == activations[0]]
+  )
+  other = Generation(make_model(other.model.token_embedder, encoder))
+  with pytest.raises(UserError, match='Give the model file of its version'):
+    start(folder, other, spiece)
+
+
+def test_facts_tell_what_it_is(theirs):
+  facts = dict(objective_of(theirs).facts)
+  with pytest.raises(UserError, match='x is a generator.*`dualenc generate`'):
+    own.model_of(facts, 'x')
+  assert facts.pop(own.GENERATOR)
+  assert own.model_of(facts, 'x') == objective_of(theirs).model
