@@ -15,6 +15,7 @@ COMMANDS = {
     'evaluate': 'rank whole corpora exactly and measure, with tables',
     'bm25': 'rank whole corpora by BM25, the baseline to pass',
     'rerank': 'order the hits of a run by a cross-encoder',
+    'generate': 'queries of a corpus that has none, by a T5 that writes them',
     'mine': 'hard negatives by a model, BM25 or runs',
     'label': "a teacher's labels, for queries without or with labels",
     'compare': 'compare models or TREC runs with a baseline, with tests',
@@ -32,8 +33,8 @@ COMMANDS = {
 }
 # Those whose time goes into JAX's programs.
 COMPUTING = {
-    'quickstart', 'train', 'evaluate', 'rerank', 'mine', 'label', 'analyze',
-    'encode', 'search', 'latency',
+    'quickstart', 'train', 'evaluate', 'rerank', 'generate', 'mine', 'label',
+    'analyze', 'encode', 'search', 'latency',
 }
 
 

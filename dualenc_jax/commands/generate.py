@@ -119,10 +119,7 @@ def main(argv: Sequence[str] | None = None) -> None:
       'command': shlex.join(['dualenc', 'generate', *(argv or ())]),
   }
   output.write(folder, args.prefix, chosen, queries, counts, facts)
-  for line in [*output.report(chosen, queries, counts)][1:-1]:
-    if line.startswith('## '):
-      break
-    print(line.strip())
+  print('\n'.join(output.counted(chosen, queries, counts)))
   print(f'Written to {folder}.')
 
 
@@ -222,6 +219,13 @@ def budget(
 ) -> tuple[Sequence[Passage], int]:
   """Which passages have queries, and how many each."""
   count, most = args.queries_per_passage, args.passages
+  if not args.temperature:
+    if count not in (None, 1):
+      raise UserError(
+          f'--temperature is 0, which writes one query, and'
+          f' --queries_per_passage is {count}. Leave out either.'
+      )
+    count = 1
   if count is None:
     if most is None:
       most = math.ceil(BUDGET / _LEAST)

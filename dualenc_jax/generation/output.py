@@ -70,8 +70,26 @@ def report(
     queries: Sequence[Query],
     counts: Mapping[str, int],
 ) -> Iterator[str]:
-  """Lines of Markdown: what was left out, and examples to read."""
+  """Lines of Markdown: counts, and examples to read."""
   yield '# Generated queries\n'
+  yield from counted(passages, queries, counts)
+  yield '\n## Examples\n'
+  with_some = sorted({query.passage for query in queries})
+  rng = np.random.default_rng(0)
+  chosen = rng.permutation(with_some)[:_EXAMPLES]
+  for number in np.sort(chosen).tolist():
+    yield f'- {_cut(passages[number].text)}'
+    for query in queries:
+      if query.passage == number:
+        yield f'  - **{_cut(query.text)}** ({query.log_probability:.2f})'
+
+
+def counted(
+    passages: Sequence[Passage],
+    queries: Sequence[Query],
+    counts: Mapping[str, int],
+) -> Iterator[str]:
+  """A table of what there is and what was left out."""
   yield '| | |'
   yield '|---|---|'
   with_some = {query.passage for query in queries}
@@ -82,8 +100,6 @@ def report(
       **{f'left out: {cause}': count for cause, count in counts.items()},
   }.items():
     yield f'| {what} | {count:,} |'
-  if not queries:
-    return
   chances = [query.log_probability for query in queries]
   cut = np.mean([not query.ended for query in queries])
   size = np.mean([len(query.text.split()) for query in queries])
@@ -97,14 +113,6 @@ def report(
     yield '\nTexts of several passages, which are negatives of each other:\n'
     for text, count in several[:5]:
       yield f'- {_cut(text)}: {count:,} passages'
-  yield '\n## Examples\n'
-  rng = np.random.default_rng(0)
-  chosen = rng.permutation(sorted(with_some))[:_EXAMPLES]
-  for number in np.sort(chosen).tolist():
-    yield f'- {_cut(passages[number].text)}'
-    for query in queries:
-      if query.passage == number:
-        yield f'  - **{_cut(query.text)}** ({query.log_probability:.2f})'
 
 
 def _lines(path: pathlib.Path, rows: Iterator[Mapping[str, Any]]) -> None:

@@ -18,8 +18,8 @@ from dualenc_jax.parallel.host import Host
 FACTS = 'facts.json'
 # Passages of a shard.
 SHARD = 1024
-# A generator whose queries are none is told so early: shares of those of a shard
-# that has so many.
+# A generator whose queries are none is told early: shares of the queries of a
+# shard that has so many.
 _EMPTY, _SAME, _JUDGED = 0.5, 0.5, 100
 _LOG = logging.getLogger(__name__)
 

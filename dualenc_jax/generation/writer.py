@@ -99,7 +99,6 @@ class Writer:
       self,
       model: Seq2Seq,
       partitioner: Partitioner,
-      param_shardings: Any,
       batch_size: int | None = None,
   ):
     """Plans; compiles when first called.
@@ -107,13 +106,11 @@ class Writer:
     Args:
       model: the encoder-decoder.
       partitioner: the mesh; slots go over its data axis.
-      param_shardings: shardings of the parameters.
       batch_size: targets that a device decodes at once; None for 64 on a CPU,
         1,024 elsewhere.
     """
     self.model = model
     self._partitioner = partitioner
-    self._param_shardings = param_shardings
     platform = partitioner.mesh.devices.flat[0].platform
     usual = _ON_CPU if platform == 'cpu' else _ON_ACCELERATOR
     self._targets = batch_size or usual
@@ -162,7 +159,6 @@ class Writer:
     return Programs(
         self.model,
         self._partitioner,
-        self._param_shardings,
         max(self._targets // targets, 1),
         source_length,
         targets,
@@ -187,7 +183,6 @@ class Programs:
       self,
       model: Seq2Seq,
       partitioner: Partitioner,
-      param_shardings: Any,
       slots: int,
       source_length: int,
       targets: int,
@@ -297,11 +292,9 @@ class Programs:
       own = PartitionSpec('data')
       params = [PartitionSpec()] if with_params else []
       specs = params + [own] * arrays
-      shardings = [param_shardings] if with_params else []
 
       @functools.partial(
           jax.jit,
-          in_shardings=(*shardings, *[partitioner.rows] * arrays),
           out_shardings=partitioner.rows,
           donate_argnums=len(params) if arrays else (),
       )

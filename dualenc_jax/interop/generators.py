@@ -1,45 +1,27 @@
 """Generators ready to write: those trained here, and docT5query as released."""
 
-from collections.abc import Mapping
 import dataclasses
 import os
 import pathlib
-from typing import Any
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.generation.generator import Generator
+from dualenc_jax.generation.writer import Writer
 from dualenc_jax.interop import encoder_decoder, loading, opening, own
 from dualenc_jax.interop.vocabulary import make_tokenizer
 from dualenc_jax.models import Seq2Seq, TokenEmbedder
 from dualenc_jax.parallel.partitioning import HostPartitioner, Partitioner
-from dualenc_jax.text.tokenizer import Tokenizer
 
 # Most tokens of what is read and written where a checkpoint does not say, as
 # docT5query was trained.
 LENGTH, _QUERY_LENGTH = 512, 64
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Generator:
-  """An encoder-decoder with its parameters, and how texts become its tokens.
-
-  Attributes:
-    model: reads passages and writes queries.
-    params: on the devices, as `model.apply` takes them.
-    tokenizer: vocabulary and lengths; `passage_length` is of what is read,
-      `query_length` of what is written, EOS included.
-    provenance: what its texts depend on, as JSON.
-  """
-
-  model: Seq2Seq
-  params: Any
-  tokenizer: Tokenizer
-  provenance: Mapping[str, Any]
-
-
 def load(
     path: str | os.PathLike[str],
     vocabulary: str | os.PathLike[str] | None = None,
     length: int | None = None,
+    batch_size: int | None = None,
     partitioner: Partitioner | None = None,
 ) -> Generator:
   """A generator on the devices of a mesh.
@@ -51,6 +33,7 @@ def load(
       beside the checkpoint.
     length: most tokens of a passage; None for what it was trained with, else
       512.
+    batch_size: as of `Writer`.
     partitioner: the mesh and its rules; None for the devices of this host, all
       of which get all parameters.
 
@@ -64,7 +47,8 @@ def load(
       raise UserError(
           f'{path} has its own vocabulary: leave out {vocabulary}.'
       )
-    return _load_own(pathlib.Path(path).expanduser(), length, partitioner)
+    path = pathlib.Path(path).expanduser()
+    return _load_own(path, length, batch_size, partitioner)
   weights, decoder = encoder_decoder.read(path)
   if not decoder:
     raise UserError(
@@ -88,9 +72,9 @@ def load(
   tensors = {**weights.tensors, **decoder}
   params = loading.place_params(model, tensors, weights.path, partitioner)
   return Generator(
-      model,
       params,
       tokenizer,
+      Writer(model, partitioner, batch_size),
       encoder_decoder.provenance(
           weights, tensors, tokenizer, model.encoder.dtype
       ),
@@ -98,7 +82,10 @@ def load(
 
 
 def _load_own(
-    path: pathlib.Path, length: int | None, partitioner: Partitioner
+    path: pathlib.Path,
+    length: int | None,
+    batch_size: int | None,
+    partitioner: Partitioner,
 ) -> Generator:
   def use(checkpoint: own.Checkpoint) -> Generator:
     facts = dict(checkpoint.meta['model'])
@@ -116,6 +103,7 @@ def _load_own(
         model, checkpoint.tensors, str(path), partitioner
     )
     provenance = checkpoint.provenance(model, tokenizer)
-    return Generator(model, params, tokenizer, provenance)
+    writer = Writer(model, partitioner, batch_size)
+    return Generator(params, tokenizer, writer, provenance)
 
   return own.restore(path, None, use)

@@ -71,8 +71,13 @@ class Vocabulary:
     return Ragged(values, offsets)
 
   def decode(self, ids: np.ndarray) -> str:
-    """The text of a row of `encode`, as normalised; EOS is left out."""
-    return self._processor.decode(ids.tolist())
+    """The text of a row of `encode`, as normalised.
+
+    EOS is left out, and what a model may write that is no piece: extra ids, and
+    rows by which a table of embeddings is padded.
+    """
+    pieces = self._processor.get_piece_size()
+    return self._processor.decode(ids[ids < pieces].tolist())
 
   @functools.cached_property
   def file(self) -> pathlib.Path:

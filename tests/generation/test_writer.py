@@ -43,8 +43,7 @@ def write(
   """Tokens, log-probabilities and ends by source and number."""
   partitioner = devices or HostPartitioner()
   placed = jax.device_put(params, partitioner.replicated)
-  shardings = jax.tree.map(lambda x: partitioner.replicated, params)
-  writer = Writer(model, partitioner, shardings, size)
+  writer = Writer(model, partitioner, size)
   numbers = kwargs.pop('numbers', np.arange(len(texts), dtype=np.uint64))
   found = {}
   for text in writer.write(

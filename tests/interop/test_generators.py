@@ -91,7 +91,7 @@ def test_logits_are_those_of_transformers(theirs, folder, legacy, spiece):
   wanted = wanted_logits(theirs)
   for path, vocabulary, length in ((folder, None, None), (legacy, spiece, 40)):
     generator = generators.load(path, vocabulary, length)
-    assert_close(logits(generator.model, generator.params), wanted)
+    assert_close(logits(generator.writer.model, generator.params), wanted)
     tokenizer = generator.tokenizer
     assert (tokenizer.query_length, tokenizer.passage_length) == (
         64, length or 512

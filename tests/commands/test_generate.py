@@ -1,0 +1,245 @@
+"""`dualenc generate`, as a user runs it."""
+
+import json
+import shutil
+
+import hugging_face_models
+import pytest
+import small_vocabulary
+import torch
+
+from dualenc_jax.commands import cli
+from dualenc_jax.generation import shards
+from dualenc_jax.generation.filters import is_copied, words
+from dualenc_jax.readers.beir import BeirFolder
+
+ROWS = 384  # Of the vocabulary of 300 pieces.
+FILES = 'corpus.jsonl', 'qgen-queries.jsonl', 'qgen-qrels/train.tsv'
+
+
+def make(folder, scale=1.0):
+  """A random T5 whose logits are scaled."""
+  torch.manual_seed(0)
+  model = hugging_face_models.untied(
+      'T5ForConditionalGeneration',
+      feed_forward='gated-gelu',
+      vocab_size=ROWS,
+      decoder_start_token_id=0,
+  )
+  with torch.no_grad():
+    model.lm_head.weight *= scale
+  model.save_pretrained(folder)
+  small_vocabulary.write(folder / 'spiece.model')
+  return folder
+
+
+@pytest.fixture(scope='module')
+def generator(tmp_path_factory):
+  return make(tmp_path_factory.mktemp('generator'))
+
+
+@pytest.fixture(scope='module')
+def corpus(tmp_path_factory):
+  """40 passages, one of them long, and one empty."""
+  path = tmp_path_factory.mktemp('corpus') / 'corpus.jsonl'
+  with path.open('w') as file:
+    for i in range(41):
+      text = f'Passage {i} is about number {i * i}. ' * (40 if i == 7 else 1)
+      row = {'_id': f'p{i}', 'title': f'Of {i}', 'text': text.strip()}
+      if i == 9:
+        row |= {'title': '', 'text': ' '}
+      file.write(json.dumps(row) + '\n')
+  return path
+
+
+def run(generator, corpus, out, *flags):
+  return cli.main([
+      'generate', f'--generator={generator}', f'--corpus={corpus}',
+      f'--output_dir={out}', '--query_length=8', '--batch_size=8',
+      '--temperature=2', '--passage_length=64', *flags,
+  ])
+
+
+@pytest.fixture(autouse=True)
+def small_shards(monkeypatch):
+  monkeypatch.setattr(shards, 'SHARD', 16)
+  monkeypatch.setattr(shards, '_JUDGED', 16)
+
+
+@pytest.fixture(scope='module')
+def written(generator, corpus, tmp_path_factory):
+  out = tmp_path_factory.mktemp('out') / 'generated'
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(shards, 'SHARD', 16)
+    assert run(generator, corpus, out, '--queries_per_passage=3') == 0
+  return out
+
+
+def contents(folder):
+  return [(folder / name).read_bytes() for name in FILES]
+
+
+def rows(path):
+  return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_files_are_those_of_gpl(written, corpus):
+  queries = rows(written / FILES[1])
+  assert [q['_id'] for q in queries] == [
+      f'genQ{i}' for i in range(1, len(queries) + 1)
+  ]
+  assert all(q['text'].strip() and q['metadata'] for q in queries)
+  head, *lines = (written / FILES[2]).read_text().splitlines()
+  assert head == 'query-id\tcorpus-id\tscore'
+  assert [line.split('\t')[0] for line in lines] == [q['_id'] for q in queries]
+  texts = {r['_id']: (r['title'], r['text']) for r in rows(written / FILES[0])}
+  given = {r['_id']: (r['title'], r['text']) for r in rows(corpus)}
+  assert texts == {n: t for n, t in given.items() if n != 'p9'}
+  task = BeirFolder(str(written), prefix='qgen')
+  pairs = list(task.examples('train'))
+  assert len(pairs) == len(queries)
+  assert pairs[0]['passage'].startswith('Of 0 Passage 0 is about')
+  # Three of each, but for those that are empty or repeated.
+  facts = json.loads((written / 'generated.json').read_text())
+  assert len(queries) + sum(facts['counts'].values()) == 3 * 40
+  assert '1 of' not in facts['counts']
+
+
+def test_a_killed_run_goes_on_with_the_same_result(
+    generator, corpus, written, tmp_path, capsys
+):
+  out = tmp_path / 'again'
+  shutil.copytree(written, out)
+  (out / 'shards' / '00001.jsonl').unlink()
+  for name in FILES:
+    (out / name).unlink()
+  assert run(generator, corpus, out, '--queries_per_passage=3') == 0
+  assert contents(out) == contents(written)
+  assert '| passages | 40 |' in capsys.readouterr().out
+
+
+def test_two_hosts_write_what_one_writes(
+    generator, corpus, written, tmp_path, capsys
+):
+  out = tmp_path / 'shared'
+  flags = ['--queries_per_passage=3', '--host_count=2']
+  assert run(generator, corpus, out, *flags, '--host_index=1') == 0
+  assert '2 of 3 shards are left to other hosts' in capsys.readouterr().out
+  assert run(generator, corpus, out, *flags, '--host_index=0') == 0
+  assert contents(out) == contents(written)
+
+
+def test_some_passages_have_the_queries_they_have_among_all(
+    generator, corpus, written, tmp_path
+):
+  flags = '--queries_per_passage=2', '--passages=5'
+  assert run(generator, corpus, tmp_path, *flags) == 0
+  few, every = (
+      {
+          row['_id']: [q[0] for q in row['queries']]
+          for path in sorted((folder / 'shards').glob('*.jsonl'))
+          for row in rows(path)
+      }
+      for folder in (tmp_path, written)
+  )
+  assert len(few) == 5
+  assert few == {name: every[name][:2] for name in few}
+
+
+def test_filters_take_what_was_generated(
+    generator, corpus, written, tmp_path, capsys
+):
+  out = tmp_path / 'filtered'
+  shutil.copytree(written, out)
+  flags = '--queries_per_passage=3', '--min_log_probability=-6'
+  assert run(generator, corpus, out, *flags) == 0
+  chances = [q['metadata']['log_probability'] for q in rows(out / FILES[1])]
+  every = [q['metadata']['log_probability'] for q in rows(written / FILES[1])]
+  assert chances == [chance for chance in every if chance >= -6] != every
+  assert run(generator, corpus, out, *flags[:1], '--min_log_probability=-.01')
+  assert 'No query is left' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ('flags', 'message'),
+    [
+        (['--seed=1'], 'seed: 0 -> 1'),
+        (['--queries_per_passage=2'], 'queries_per_passage: 3 -> 2'),
+        (['--temperature=0'], '--queries_per_passage is 3'),
+        (['--top_p=0'], 'Sampling.top_p is 0.0'),
+        (['--temperature=-1'], 'Sampling.temperature is -1'),
+        (['--max_copied=1.5'], '--max_copied is 1.5'),
+    ],
+)
+def test_other_queries_and_odd_flags_are_refused(
+    generator, corpus, written, capsys, flags, message
+):
+  before = contents(written)
+  given = ['--queries_per_passage=3', *flags]
+  assert run(generator, corpus, written, *given) == 2
+  assert message in capsys.readouterr().err
+  assert contents(written) == before
+
+
+def test_a_changed_corpus_is_refused_unless_overwritten(
+    generator, corpus, written, tmp_path, capsys
+):
+  out, other = tmp_path / 'out', tmp_path / 'other.jsonl'
+  shutil.copytree(written, out)
+  other.write_text(corpus.read_text().replace('about', 'on'))
+  flag = '--queries_per_passage=3'
+  assert run(generator, other, out, flag) == 2
+  assert 'corpus: ' in capsys.readouterr().err
+  assert run(generator, other, out, flag, '--overwrite') == 0
+  assert 'is on number' in (out / FILES[0]).read_text()
+
+
+@pytest.mark.parametrize(
+    ('lines', 'message'),
+    [
+        (['{"_id": "a\\tb", "text": "One."}'], "the id 'a\\tb'"),
+        (['{"_id": "a", "text": " "}'], 'no passage with a text'),
+        (['{"_id": "a"}'], ":1"),
+        (
+            ['{"_id": "a", "text": "One."}', '{"_id": "a", "text": "Two."}'],
+            'more than once',
+        ),
+    ],
+)
+def test_bad_corpora_are_named(generator, tmp_path, capsys, lines, message):
+  path = tmp_path / 'bad.jsonl'
+  path.write_text('\n'.join(lines) + '\n')
+  assert run(generator, path, tmp_path / 'out') == 2
+  assert message in capsys.readouterr().err
+
+
+def test_a_generator_that_writes_nothing_is_refused(corpus, tmp_path, capsys):
+  # The first of equal logits is that of padding.
+  silent = make(tmp_path / 'silent', scale=0.0)
+  flags = '--temperature=0', '--query_length=4'
+  assert run(silent, corpus, tmp_path / 'out', *flags) == 2
+  assert 'are empty' in capsys.readouterr().err
+  assert not [*(tmp_path / 'out' / 'shards').glob('*.jsonl')]
+
+
+def test_empty_and_equal_queries_are_told():
+  shards.check_written(['a', '', 'b', 'c'] * 50, 10)
+  with pytest.raises(shards.UserError, match='are empty'):
+    shards.check_written(['', '', '', 'c'] * 50, 10)
+  with pytest.raises(shards.UserError, match="'a', whatever the passage"):
+    shards.check_written(['a', 'a', 'a', 'c'] * 50, 10)
+
+
+@pytest.mark.parametrize(
+    ('query', 'share', 'expected'),
+    [
+        ('The cat sat on the mat', 0.8, True),
+        ('why the cat sat on the', 0.8, True),
+        ('why did the cat sit on the mat', 0.8, False),
+        ('cat on mat', 0.5, False),
+        ('cat', 0.8, True),
+    ],
+)
+def test_copies_are_spans_of_the_passage(query, share, expected):
+  passage = ' '.join(words('The cat sat, on the mat; it slept.'))
+  assert is_copied(words(query), f' {passage} ', share) == expected
