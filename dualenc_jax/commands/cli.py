@@ -16,6 +16,7 @@ COMMANDS = {
     'bm25': 'rank whole corpora by BM25, the baseline to pass',
     'rerank': 'order the hits of a run by a cross-encoder',
     'generate': 'queries of a corpus that has none, by a T5 that writes them',
+    'adapt': 'a model to a corpus without queries: GPL, GenQ',
     'mine': 'hard negatives by a model, BM25 or runs',
     'label': "a teacher's labels, for queries without or with labels",
     'compare': 'compare models or TREC runs with a baseline, with tests',

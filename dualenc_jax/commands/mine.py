@@ -23,11 +23,13 @@ from collections.abc import Sequence
 import pathlib
 import shlex
 
+import numpy as np
+
 from dualenc_jax.commands import config, flags, rerank, runtime, sources
 from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import teacher_scores
 from dualenc_jax.io import files
-from dualenc_jax.mining import filters, negatives, output
+from dualenc_jax.mining import filters, margins, negatives, output
 from dualenc_jax.results import evaluate
 
 # What the files depend on, beside data, model and teacher.
@@ -80,8 +82,10 @@ def _mine(
         ' known positive. Expected a split to train on, or --queries.'
     )
   score = teacher_scores.of(teacher, ranked, folder)
+  # Where scores decide nothing, a teacher is asked for what is taken alone.
+  first = score if rules.needs_scores else None
   kept = [
-      filters.apply(each, rules, ranked, score)
+      filters.apply(each, rules, ranked, first)
       for each in sources.ranked_by(args, asked)
   ]
   taken = list(
@@ -89,6 +93,15 @@ def _mine(
           kept, ranked, args.num_negatives, args.sampling, args.seed
       )
   )
+  labels = np.zeros(0)
+  if score is not None:
+    if first is None:
+      chosen = [{n.passage for n in own} for own in taken]
+      kept = [filters.scored(each, chosen, ranked, score) for each in kept]
+      taken = list(negatives.choose(kept, ranked, args.num_negatives))
+    labels = margins.of(kept, taken)
+    if args.least_spread is not None:
+      margins.check(labels, taken, args.least_spread)
   facts = {
       **asked.facts(),
       **(evaluate.teacher_facts(teacher) if teacher else {}),
@@ -96,7 +109,7 @@ def _mine(
       'command': command,
   }
   output.write(folder, ranked, kept, taken, score is not None, facts)
-  for line in output.counted(kept):
+  for line in (*output.counted(kept), *margins.report(labels, taken)):
     print(line)
   count = sum(map(len, taken))
   print(f'{count:,} hard negatives of {len(taken):,} queries: {folder}.')
@@ -150,6 +163,11 @@ def make_parser() -> flags.Parser:
       help='whose scores decide, and are written to learn from',
   )
   rerank.add_form(parser)
+  add(
+      '--least_spread', type=flags.number, metavar='X',
+      help="refuse a teacher's margins with a lower standard deviation; 1, say,"
+      ' of logits',
+  )
   add('--output_dir', default='mined', help='where the files go; mined')
   return parser
 

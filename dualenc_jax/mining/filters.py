@@ -3,7 +3,7 @@
 Shapes: Q queries, k candidates.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 import dataclasses
 
 import numpy as np
@@ -137,6 +137,29 @@ def apply(
     leave_out('within the margin of the positive', scores <= limit[:, None])
   counts['left'] = int(mask.sum())
   return Kept(candidates, mask, counts)
+
+
+def scored(
+    kept: Kept,
+    chosen: Sequence[Collection[int]],
+    ranked: RetrievalSet,
+    score: Callable[[np.ndarray], np.ndarray],
+) -> Kept:
+  """Those candidates that are chosen alone, with a teacher's scores.
+
+  Args:
+    kept: of a source.
+    chosen: passages of each query.
+    ranked: what they are of.
+    score: as of `apply`; asked for these and for positives.
+  """
+  passages = kept.candidates.passages
+  wanted = [np.isin(row, [*own]) for row, own in zip(passages, chosen)]
+  mask = kept.mask & np.array(wanted, bool).reshape(kept.mask.shape)
+  left = dataclasses.replace(
+      kept.candidates, passages=np.where(mask, passages, -1)
+  )
+  return Kept(with_scores(left, ranked, score), mask, kept.counts)
 
 
 def _known(

@@ -1,0 +1,96 @@
+"""Adapts a dual encoder to a corpus that has no queries: GPL, or GenQ.
+
+  dualenc adapt --model_dir=my_model --corpus=scifact/ --generator=doc2query
+    --teacher=cross_encoder --output_dir=adapted
+  dualenc adapt --model_dir=my_model --corpus=scifact/ --generator=doc2query
+    --output_dir=adapted
+
+With --teacher this is recipes/gpl.gin, which learns its margins; without one
+recipes/genq.gin, which takes every query to be right. Stages, each in a folder
+of OUTPUT_DIR: queries, labels (of GPL), adapted, which is the new model; where
+--corpus has queries and qrels of --split before, after, comparison; with
+--source_split the same of what the model was trained on, to see what it
+forgets. A stage that is there already, of the same inputs, is not made again;
+what a killed one had is gone on with. --replace=queries=FOLDER puts files of
+yours in place of what a stage makes, and every macro of the recipe is a flag:
+--gin.QUERIES_PER_PASSAGE=3, --gin.ADAPT_STEPS=2000.
+"""
+
+from collections.abc import Sequence
+import pathlib
+
+from dualenc_jax.commands import config, flags, recipe
+from dualenc_jax.errors import UserError
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+  parser = make_parser()
+  args = config.parse_args(parser, argv)
+  corpus = pathlib.Path(args.corpus).expanduser()
+  if not corpus.is_dir():
+    raise UserError(
+        f'--corpus is {corpus}; expected a folder in BEIR\'s layout, with'
+        ' corpus.jsonl, and with queries.jsonl and qrels to measure on.'
+    )
+  model = pathlib.Path(args.model_dir).expanduser()
+  if not (model / 'config.gin').is_file():
+    raise UserError(
+        f'--model_dir is {model}, which has no config.gin; expected what'
+        ' `dualenc train` made, for the adapted model is trained by its config.'
+        ' From another checkpoint train one, by INITIAL_CHECKPOINT_PATH.'
+    )
+  given = {'source': args.model_dir, 'generator': args.generator}
+  name = 'genq'
+  if args.teacher is not None:
+    given['teacher'] = args.teacher
+    name = 'gpl'
+  until = ['--until=adapted']
+  if any((corpus / 'qrels').glob(f'{args.split}.tsv*')):
+    until = [] if args.source_split else ['--until=comparison']
+  elif args.source_split:
+    raise UserError(
+        f'--source_split is given, and {corpus} has no qrels of {args.split}'
+        ' to compare on. Give --split, or measure by `dualenc evaluate`.'
+    )
+  gin_files = f'recipes/{name}.gin', *args.gin_file
+  bindings = [f'--gin.{b.replace(" = ", "=", 1)}' for b in args.gin_bindings]
+  if args.source_split:
+    bindings.insert(0, f'--gin.SOURCE_SPLIT={args.source_split}')
+  recipe.main([
+      *(f'--gin_file={file}' for file in gin_files),
+      *(f'--gin_search_paths={path}' for path in args.gin_search_paths),
+      f'--work_dir={args.output_dir}',
+      *(f'--replace={stage}={path}' for stage, path in given.items()),
+      *(f'--replace={text}' for text in args.replace),
+      f'--gin.CORPUS={corpus}',
+      f'--gin.SPLIT={args.split}',
+      *until,
+      *(['--list'] if args.list else []),
+      *bindings,
+  ])
+
+
+def make_parser() -> flags.Parser:
+  parser = config.make_parser('adapt', __doc__)
+  add = parser.add_argument
+  add('--model_dir', required=True, help='the dual encoder')
+  add(
+      '--corpus', required=True, metavar='FOLDER', help="in BEIR's layout",
+  )
+  add(
+      '--generator', required=True, metavar='MODEL',
+      help='of queries, as of `dualenc generate`',
+  )
+  add(
+      '--teacher', metavar='MODEL_DIR | FILE',
+      help='a cross-encoder, as of `dualenc mine`; without one this is GenQ',
+  )
+  add('--output_dir', default='adapted', help='where the stages go; adapted')
+  add('--split', default='test', help='of the corpus, to measure on; test')
+  add('--source_split', help='of what the model learnt from, to measure, too')
+  add(
+      '--replace', action='append', default=[], metavar='STAGE[.OUTPUT]=FILE',
+      help='your own in place of what a stage makes; repeatable',
+  )
+  add('--list', action='store_true', help='print the commands, run nothing')
+  return parser
