@@ -1,6 +1,7 @@
 """Training a generator: one value in every layout and on every mesh."""
 
 import dataclasses
+import types
 
 import jax
 import numpy as np
@@ -184,6 +185,14 @@ def test_likelihoods_are_those_of_transformers():
         found[i], -softmax_losses(logits, target).sum(), rtol=1e-5
     )
     assert correct[i] == (logits.argmax(axis=-1) == target).sum()
+
+
+def test_passages_without_queries_are_refused():
+  cache = text_reading.make_cache([[5, 1], []], [[6, 1], [7, 1]])
+  run = types.SimpleNamespace(caches=[cache])
+  objective = make_objective(tiny_t5.make('1.0').parts)
+  with pytest.raises(UserError, match='toy has passages without queries, and'):
+    objective.batches(run)
 
 
 def test_what_cannot_be():

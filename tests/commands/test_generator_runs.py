@@ -1,0 +1,177 @@
+"""A generator through the program: trained, resumed, loaded, refused."""
+
+import json
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_resume import assert_bit_equal, saved
+import tiny_run
+
+from dualenc_jax.commands import check, cli, train
+from dualenc_jax.errors import UserError
+from dualenc_jax.interop import generators
+from dualenc_jax.retriever import Retriever
+
+pytestmark = pytest.mark.slow
+STEPS = 80
+# What a word is to become: another one.
+WRITTEN = dict(zip(tiny_run.WORDS, tiny_run.WORDS[5:] + tiny_run.WORDS[:5]))
+
+
+def flags(folder, *more):
+  """Of a run that learns to write another word for the one that it reads."""
+  path = folder / 'words.jsonl'
+  if not path.exists():
+    rows = [{'query': q, 'passage': p} for p, q in WRITTEN.items()]
+    path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+  return [
+      '--gin_file=runs/doc2query.gin',
+      '--gin_file=models/tiny.gin',
+      f'--gin.TRAIN_FILE={path}',
+      f'--gin.VALIDATION_FILE={path}',
+      '--gin.VOCABULARY=python_code_8k',
+      '--gin.VOCAB_SIZE=8064',
+      '--gin.QUERY_LENGTH=8',
+      '--gin.PASSAGE_LENGTH=16',
+      '--gin.BATCH_SIZE=16',
+      '--gin.DTYPE=float32',
+      '--gin.LEARNING_RATE=1e-2',
+      f'--gin.STEPS={STEPS}',
+      f'--gin.CHECKPOINT_EVERY={STEPS // 2}',
+      f'--gin.EVAL_EVERY={STEPS // 2}',
+      *more,
+  ]
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  return tmp_path_factory.mktemp('generator')
+
+
+@pytest.fixture(scope='module')
+def trained(folder):
+  model = folder / 'model'
+  train.main(
+      flags(folder, '--gin.KEEP_BEST=perplexity', f'--model_dir={model}')
+  )
+  return model
+
+
+def lines_of(model, group):
+  lines = map(json.loads, (model / 'metrics.jsonl').read_text().splitlines())
+  return [line for line in lines if line['group'] == group]
+
+
+def test_it_learns_what_to_write(trained):
+  losses = [line['loss'] for line in lines_of(trained, 'train')]
+  assert losses[-1] < 0.2 * losses[0]
+  before, _, after = lines_of(trained, 'validation')
+  assert before['token_accuracy'] < 0.3 and after['token_accuracy'] > 0.9
+  for line in (before, after):
+    assert line['perplexity'] == pytest.approx(
+        np.exp(-line['log_likelihood']), rel=1e-5
+    )
+  assert after['perplexity'] < 2 < before['perplexity']
+  meta = trained / 'checkpoints' / str(STEPS) / 'meta' / 'metadata'
+  best = json.loads(meta.read_text())['notes']['best']
+  assert best['metric'] == 'perplexity' and best['step'] == STEPS
+
+
+def test_what_is_loaded_writes_it(trained):
+  """Token by token, each time the most probable one."""
+  generator = generators.load(trained)
+  tokenizer = generator.tokenizer
+  assert (tokenizer.query_length, tokenizer.passage_length) == (8, 16)
+  words = [*WRITTEN]
+  rows = tokenizer.encode_passages(words)
+  sources = rows.padded(np.arange(len(words)), 16)
+  apply = jax.jit(
+      lambda *texts: generator.model.apply({'params': generator.params}, *texts)
+  )
+  # What is to come is anything but padding, which would end the text.
+  targets = jnp.full((len(words), 8), 2, jnp.int32)
+  for position in range(8):
+    best = jnp.argmax(apply(sources, targets), axis=-1)
+    targets = targets.at[:, position].set(best[:, position])
+  wanted = tokenizer.encode_queries([*WRITTEN.values()])
+  right = 0
+  for number, row in enumerate(np.asarray(targets)):
+    own = wanted.row(number)
+    right += (row[: len(own)] == own).all()
+  assert right > 0.9 * len(words)
+  longer = generators.load(trained, length=40)
+  assert longer.tokenizer.passage_length == 40
+  with pytest.raises(UserError, match='has its own vocabulary'):
+    generators.load(trained, 'python_code_8k')
+
+
+def test_resumed_equals_uninterrupted(folder, trained):
+  again = folder / 'again'
+  shutil.copytree(trained, again)
+  shutil.rmtree(again / 'checkpoints' / str(STEPS))
+  train.main(
+      flags(folder, '--gin.KEEP_BEST=perplexity', f'--model_dir={again}')
+  )
+  assert_bit_equal(saved(trained, STEPS), saved(again, STEPS))
+
+
+def test_one_device_and_other_layouts_find_the_same(folder):
+  own = folder / 'one.gin'
+  own.write_text(
+      'from __gin__ import dynamic_registration\n'
+      'import tiny_training\n'
+      'from dualenc_jax import run\n'
+      'run.Experiment.partitioner = @tiny_training.OneDevice()\n'
+  )
+  more = {
+      'eight': ['--gin.MICRO_BATCH_SIZE=8'],
+      'one': [f'--gin_file={own}', '--gin.LAYOUT=@data.Padded()'],
+  }
+  losses = {}
+  for name, given in more.items():
+    model = folder / name
+    train.main(
+        flags(folder, *given, '--gin.STEPS=4', f'--model_dir={model}')
+    )
+    losses[name] = [line['loss'] for line in lines_of(model, 'train')]
+  assert losses['eight'] == pytest.approx(losses['one'], rel=1e-4)
+
+
+def test_it_is_checked_without_training(folder, capsys):
+  check.main(flags(folder))
+  said = capsys.readouterr().out
+  assert 'Encoder of 2 layers, decoder of 2' in said
+  assert 'decoder/logits_dense/kernel [128, 8064]' in said
+  assert 'batch queries/groups/0/tokens' in said and 'peak' in said
+
+
+def test_another_run_starts_from_it(folder, trained, capsys):
+  """With its decoder, or, to be a dual encoder, without."""
+  start = f'--gin.INITIAL_CHECKPOINT_PATH={trained}'
+  check.main(flags(folder, start, '--no_compile'))
+  assert 'fresh' not in starting(capsys)
+  towers = '--gin_file=architectures/sde.gin'
+  files = ['--gin_file=losses/softmax.gin']
+  given = flags(folder, towers, *files, start, '--no_compile')
+  check.main([*given, '--gin.OBJECTIVE=@objectives.Contrastive()'])
+  said = starting(capsys)
+  assert 'fresh: projection/kernel' in said and 'of decoder' in said
+
+
+def starting(capsys):
+  said = capsys.readouterr().out.splitlines()
+  return next(line for line in said if line.startswith('Starting from'))
+
+
+def test_what_embeds_nothing_is_refused(trained, tmp_path, capsys):
+  for command in ('encode', 'evaluate'):
+    assert cli.main([command, f'--model_dir={trained}']) == 2
+    assert '`dualenc generate`' in capsys.readouterr().err
+  out = f'--out={tmp_path / "out"}'
+  assert cli.main(['convert', str(trained), '--to=npz', out]) == 2
+  assert 'is a generator' in capsys.readouterr().err
+  with pytest.raises(UserError, match='is a generator, which writes queries'):
+    Retriever.from_dir(trained)
