@@ -121,7 +121,7 @@ class Generation(FromPairs):
     tokens = jnp.maximum(tokens, 1e-9)
     return loss / tokens, {
         'loss': loss / tokens,
-        'accuracy': correct / tokens,
+        'token_accuracy': correct / tokens,
         'tokens': tokens,
     }
 

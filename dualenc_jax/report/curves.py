@@ -22,6 +22,7 @@ _CHARTS = {
         f'validation/{name}'
         for name in ('P@1', 'MRR', 'nDCG@10', 'Recall@10', 'Recall@100')
     ],
+    'Log-likelihood of a token, validation': ['validation/log_likelihood'],
     'In-batch accuracy': ['train/accuracy'],
     'Mean cosines of a batch': [
         f'train/{pair}_similarity'

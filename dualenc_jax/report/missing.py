@@ -27,6 +27,9 @@ def find(contents: Contents) -> Iterator[tuple[str, str]]:
         f'dualenc rerank --teacher={folder} --run=run.trec --tasks=...',
     )
     return
+  if 'Generation' in contents.settings.get('OBJECTIVE', ''):
+    # It embeds and ranks nothing.
+    return
   if not contents.evaluations:
     again = f'dualenc evaluate --model_dir={folder}'
     yield 'There is no evaluation yet.', again

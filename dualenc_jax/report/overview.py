@@ -10,7 +10,7 @@ from dualenc_jax.results.folder import Model
 
 # Of a single evaluation, the first four that it has.
 _ONE_SET = ('P@1', 'MRR', 'nDCG@10', 'Recall@100', 'Top-20', 'Top-100')
-_VALIDATION = ('MRR', 'P@1', 'nDCG@10')
+_VALIDATION = ('MRR', 'P@1', 'nDCG@10', 'token_accuracy')
 _MOST = 4
 # Sets that count in the papers' averages.
 _AVERAGED = {

@@ -166,6 +166,13 @@ def starting(capsys):
   return next(line for line in said if line.startswith('Starting from'))
 
 
+def test_a_report_asks_for_nothing_that_it_cannot_have(trained):
+  assert cli.main(['report', str(trained)]) == 0
+  page = (trained / 'report.html').read_text()
+  assert 'token_accuracy' in page and 'Log-likelihood of a token' in page
+  assert 'dualenc evaluate' not in page and 'dualenc analyze' not in page
+
+
 def test_what_embeds_nothing_is_refused(trained, tmp_path, capsys):
   for command in ('encode', 'evaluate'):
     assert cli.main([command, f'--model_dir={trained}']) == 2

@@ -91,6 +91,19 @@ def test_model_files_have_the_real_sizes(name, size):
   )
 
 
+@pytest.mark.parametrize('name', ['base', 't5_1_0_base', 'bag'])
+def test_a_generator_has_a_decoder_of_the_encoders_sizes(name):
+  files = f'models/{name}.gin', 'architectures/encoder_decoder.gin'
+  model = build(*files, bindings=['DROPOUT_RATE = 0.3']).objective.model
+  encoder, decoder = model.encoder, model.decoder
+  assert decoder.features == model.token_embedder.features
+  assert decoder.num_layers == max(encoder.num_layers, 1)
+  for size in 'num_heads head_dim mlp_dim activations dropout_rate'.split():
+    assert getattr(decoder, size) == getattr(encoder, size)
+  assert encoder.dropout_rate == 0.3
+  assert decoder.vocab_size == (None if '1_0' in name else 8064)
+
+
 @pytest.mark.parametrize(
     'name, own, frozen',
     [

@@ -55,6 +55,24 @@ def test_packed_rows_are_few(lengths):
   assert packed < 0.55 * alone
 
 
+@pytest.mark.parametrize('layout', LAYOUTS, ids=repr)
+def test_there_are_few_shapes_of_arrays(layout):
+  data = make(layout, 4)
+  allowed = [
+      tuple((group.rows, group.length, group.segments) for group in own)
+      for shapes in data.shapes
+      for own in shapes
+  ]
+  assert len(data.shapes) <= 4
+  for step in range(6):
+    batch = data(step)
+    for name in ('queries', 'passages'):
+      assert tuple(
+          (*group.tokens.shape[1:], group.lengths.shape[2])
+          for group in batch[name].groups
+      ) in allowed
+
+
 def test_hosts_feed_parts_of_one_batch():
   data = make(Packed(), 8)
   whole = sorted(pairs_of(data(3)))
