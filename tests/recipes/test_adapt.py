@@ -1,0 +1,118 @@
+"""A model adapted to a corpus without queries, as a user does it."""
+
+import json
+
+import pytest
+import tiny_beir
+import tiny_run
+
+from dualenc_jax.commands import cli, recipe as command, train
+
+FEW = [
+    '--gin.QUERIES_PER_PASSAGE=3', '--gin.ADAPT_STEPS=3',
+    '--gin.ADAPT_BATCH_SIZE=16',
+]
+GPL = [
+    '--gin.DEPTH=20', '--gin.NEGATIVES=4', '--gin.NUM_NEGATIVES=2',
+    '--gin.LEAST_SPREAD=0.0',
+]
+
+
+@pytest.mark.parametrize(
+    ('name', 'own'), [('gpl', ['teacher', 'labels']), ('genq', [])]
+)
+def test_commands_are_listed(tmp_path, capsys, name, own):
+  command.main([
+      f'--gin_file=recipes/{name}.gin', f'--work_dir={tmp_path / "work"}',
+      f'--gin.CORPUS={tmp_path}', '--list',
+  ])
+  lines = capsys.readouterr().out.splitlines()
+  names = [line[2:] for line in lines if line.startswith('# ')]
+  assert names == [
+      'source', 'generator', *own[:1], 'queries', *own[1:], 'adapted',
+      'before', 'after', 'comparison',
+      'source_before', 'source_after', 'source_comparison',
+  ]
+
+
+@pytest.fixture(scope='module')
+def models(tmp_path_factory):
+  """A dual encoder, a generator and a cross-encoder, and a corpus."""
+  folder = tmp_path_factory.mktemp('models')
+  pairs = tiny_run.flags(folder)
+  train.main([
+      *pairs, '--gin.TEMPERATURE=0.1', f'--model_dir={folder / "dense"}'
+  ])
+  train.main([
+      *pairs, '--gin_file=architectures/cross_encoder.gin',
+      '--gin.PAIR_LENGTH=48', f'--model_dir={folder / "teacher"}',
+  ])
+  train.main([
+      *tiny_run.flags(folder, run='runs/doc2query.gin'),
+      '--gin.STEPS=30', '--gin.LEARNING_RATE=1e-2',
+      f'--model_dir={folder / "generator"}',
+  ])
+  tiny_beir.make_large().write(folder / 'corpus')
+  return folder
+
+
+def adapt(models, out, *flags):
+  return cli.main([
+      'adapt', f'--model_dir={models / "dense"}',
+      f'--corpus={models / "corpus"}', f'--generator={models / "generator"}',
+      f'--output_dir={out}', *FEW, *flags,
+  ])
+
+
+@pytest.mark.slow
+def test_gpl_learns_a_teachers_margins_and_does_nothing_twice(
+    models, tmp_path, capfd
+):
+  out = tmp_path / 'gpl'
+  teacher = [
+      f'--teacher={models / "teacher"}', '--source_split=test', *GPL
+  ]
+  assert adapt(models, out, *teacher) == 0
+  said = capfd.readouterr().out
+  assert 'Margins of ' in said
+  row = json.loads((out / 'labels' / 'pairs.jsonl').read_text().split('\n')[0])
+  assert len(row['negatives']) == len(row['negative_scores']) == 4
+  assert len(row['positive_scores']) == 1
+  for name in ('comparison', 'source_comparison'):
+    found = json.loads((out / name / 'comparison.json').read_text())
+    assert 'adapted' in json.dumps(found)
+  # Nothing is done twice.
+  assert adapt(models, out, *teacher) == 0
+  said = ' '.join(capfd.readouterr().out.split())
+  assert 'comparison as before' in said and ' ran ' not in said
+
+
+@pytest.mark.slow
+def test_genq_needs_no_teacher(models, tmp_path, capfd):
+  assert adapt(models, tmp_path / 'genq') == 0
+  found = (tmp_path / 'genq' / 'comparison' / 'comparison.json').read_text()
+  assert 'adapted' in found
+  assert not (tmp_path / 'genq' / 'labels').exists()
+  capfd.readouterr()
+
+
+@pytest.mark.slow
+def test_flat_labels_are_refused(models, tmp_path, capfd):
+  flags = f'--teacher={models / "teacher"}', *GPL[:3]
+  assert adapt(models, tmp_path, *flags, '--gin.LEAST_SPREAD=50') == 2
+  assert 'margins have a standard deviation of' in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ('flags', 'message'),
+    [
+        (['--corpus=missing'], 'expected a folder in BEIR'),
+        (['--model_dir=.'], 'has no config.gin'),
+    ],
+)
+def test_what_is_missing_is_named(tmp_path, capsys, flags, message):
+  (tmp_path / 'model').mkdir()
+  (tmp_path / 'model' / 'config.gin').write_text('')
+  given = [f'--model_dir={tmp_path / "model"}', f'--corpus={tmp_path}']
+  assert cli.main(['adapt', *given, '--generator=x', *flags]) == 2
+  assert message in capsys.readouterr().err
