@@ -29,7 +29,7 @@ import time
 import jax
 import numpy as np
 
-from dualenc_jax.commands import config, flags, runtime
+from dualenc_jax.commands import config, flags, generated_by_models, runtime
 from dualenc_jax.errors import UserError
 from dualenc_jax.generation import filters, output
 from dualenc_jax.generation.generator import Generator
@@ -44,6 +44,7 @@ BUDGET, _LEAST = 250_000, 3
 _POLL_SECONDS = 2.0
 # Passages that tell how long it will take.
 _SAMPLE = 32
+_FILTERS = 'max_copied', 'min_log_probability', *generated_by_models.FLAGS
 _LOG = logging.getLogger(__name__)
 
 
@@ -57,6 +58,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         ' know their number.'
     )
   flags.check_hosts(args)
+  generated_by_models.check(args)
   runtime.start(args.multihost)
   host = Host(args.host_index, args.host_count)
   if args.multihost:
@@ -103,10 +105,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     return
   counts: Counter[str] = Counter()
   queries = [
-      *filters.kept(
-          shards.read(), lambda i: chosen[i].text, rules, counts
-      )
+      *filters.kept(shards.read(), lambda i: chosen[i].text, rules, counts)
   ]
+  queries = generated_by_models.kept(queries, chosen, args, counts)
   if not queries:
     causes = ', '.join(f'{n:,} {cause}' for cause, n in counts.items())
     raise UserError(
@@ -114,8 +115,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         f' {shards.folder}: give other filters.'
     )
   facts |= {
-      'max_copied': args.max_copied,
-      'min_log_probability': args.min_log_probability,
+      **{name: getattr(args, name) for name in _FILTERS},
       'command': shlex.join(['dualenc', 'generate', *(argv or ())]),
   }
   output.write(folder, args.prefix, chosen, queries, counts, facts)
@@ -175,6 +175,7 @@ def make_parser() -> flags.Parser:
       '--min_log_probability', type=float, metavar='X',
       help='leave out queries whose tokens have a lower one on average',
   )
+  generated_by_models.add_flags(parser)
   add(
       '--batch_size', type=flags.whole(), metavar='N',
       help='queries that a device writes at once; 64 on a CPU, else 1024',

@@ -6,12 +6,14 @@ import shutil
 import hugging_face_models
 import pytest
 import small_vocabulary
+import tiny_towers
 import torch
 
 from dualenc_jax.commands import cli
 from dualenc_jax.generation import shards
 from dualenc_jax.generation.filters import is_copied, words
 from dualenc_jax.readers import Beir
+from dualenc_jax.retriever import Retriever
 
 ROWS = 384  # Of the vocabulary of 300 pieces.
 FILES = 'corpus.jsonl', 'qgen-queries.jsonl', 'qgen-qrels/train.tsv'
@@ -179,6 +181,22 @@ def test_other_queries_and_odd_flags_are_refused(
   assert run(generator, corpus, written, *given) == 2
   assert message in capsys.readouterr().err
   assert contents(written) == before
+
+
+def test_models_filter_what_they_do_not_find(
+    generator, corpus, written, tmp_path, capsys
+):
+  out, model = tmp_path / 'out', tmp_path / 'dense'
+  shutil.copytree(written, out)
+  Retriever(tiny_towers.loaded()).save(model)
+  flags = '--queries_per_passage=3', f'--round_trip={model}'
+  assert run(generator, corpus, out, *flags, '--round_trip_depth=40') == 0
+  assert contents(out) == contents(written)
+  assert run(generator, corpus, out, *flags, '--round_trip_depth=3') == 0
+  assert 'whose passage is not found' in capsys.readouterr().out
+  assert 0 < len(rows(out / FILES[1])) < len(rows(written / FILES[1]))
+  assert run(generator, corpus, out, *flags, '--teacher=x') == 2
+  assert '--min_teacher_score' in capsys.readouterr().err
 
 
 def test_a_changed_corpus_is_refused_unless_overwritten(
