@@ -20,7 +20,6 @@ from dualenc_jax.objectives.from_pairs import FromPairs
 from dualenc_jax.objectives.objective import Run
 from dualenc_jax.parallel import partitioning
 from dualenc_jax.parallel.partitioning import Partitioner
-from dualenc_jax.text.text_rows import TextRows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,10 +113,11 @@ class Generation(FromPairs):
         None if micro is None else micro // (size // cells),
         batch['numbers'].reshape(cells, -1),
         weights.reshape(cells, -1),
-        _rows_alone(sources),
-        _rows_alone(batch['queries']),
+        sources,
+        batch['queries'],
     )
     loss, correct, tokens = jnp.sum(sums, axis=0)
+    # A batch whose pairs all weigh nothing has the loss 0.
     tokens = jnp.maximum(tokens, 1e-9)
     return loss / tokens, {
         'loss': loss / tokens,
@@ -207,8 +207,3 @@ class Generation(FromPairs):
 def _flat(x: jax.Array) -> jax.Array:
   """Rows of all cells: [c, R, ...] -> [c R, ...]."""
   return x.reshape(-1, x.shape[-1])
-
-
-def _rows_alone(texts: TextRows) -> TextRows:
-  """Without the places of texts, which only vectors of texts ask for."""
-  return texts._replace(places=None)
