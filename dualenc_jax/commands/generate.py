@@ -72,32 +72,32 @@ def main(argv: Sequence[str] | None = None) -> None:
       args.passage_length,
       args.batch_size,
   )
-  shards = Shards(
+  written = Shards(
       folder / 'shards', chosen, count, sampling, args.query_length, args.seed
   )
-  facts = shards.facts({
+  facts = written.facts({
       'generator': generator.provenance,
       'passage_length': generator.passage_length,
       'corpus': fingerprint,
   })
-  if args.overwrite and host.index == 0 and shards.folder.exists():
-    shutil.rmtree(shards.folder)
-  shards.check(facts)
-  if shards.missing():
-    for line in forecast(generator, shards, host):
+  if args.overwrite and host.index == 0 and written.folder.exists():
+    shutil.rmtree(written.folder)
+  written.check(facts)
+  if written.missing():
+    for line in forecast(generator, written, host):
       _LOG.info('%s', line)
-  cut = shards.write(generator, host)
+  cut = written.write(generator, host)
   if cut:
     _LOG.info(
         '%s passages have more than %d tokens; what follows is not read.',
         f'{cut:,}',
         generator.passage_length,
     )
-  while (missing := shards.missing()) and args.multihost:
+  while (missing := written.missing()) and args.multihost:
     time.sleep(_POLL_SECONDS)
   if missing:
     print(
-        f'{len(missing)} of {len(shards)} shards are left to other hosts; the'
+        f'{len(missing)} of {len(written)} shards are left to other hosts; the'
         f' last of them completes {folder}.'
     )
     return
@@ -105,14 +105,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     return
   counts: Counter[str] = Counter()
   queries = [
-      *filters.kept(shards.read(), lambda i: chosen[i].text, rules, counts)
+      *filters.kept(written.read(), lambda i: chosen[i].text, rules, counts)
   ]
   queries = generated_by_models.kept(queries, chosen, args, counts)
   if not queries:
     causes = ', '.join(f'{n:,} {cause}' for cause, n in counts.items())
     raise UserError(
         f'No query is left: {causes}. All that was generated is in'
-        f' {shards.folder}: give other filters.'
+        f' {written.folder}: give other filters.'
     )
   facts |= {
       **{name: getattr(args, name) for name in _FILTERS},
@@ -239,15 +239,15 @@ def budget(
   return passages, count
 
 
-def forecast(generator: Generator, shards: Shards, host: Host):
+def forecast(generator: Generator, written: Shards, host: Host):
   """Lines on how much there is to do, and about how long that takes."""
-  passages, count = shards.passages, shards.count
+  passages, count = written.passages, written.count
   yield (
       f'{len(passages):,} passages, {count:,} queries each:'
       f' {len(passages) * count:,} queries.'
   )
-  own = [i for i in shards.missing() if i % host.count == host.index]
-  left = sum(len(shards.some(i)) for i in own) * count
+  own = [i for i in written.missing() if i % host.count == host.index]
+  left = sum(len(written.some(i)) for i in own) * count
   step = max(len(passages) // _SAMPLE, 1)
   some = passages[::step][:_SAMPLE]
   sources, _ = generator.read([passage.text for passage in some])
@@ -261,8 +261,8 @@ def forecast(generator: Generator, shards: Shards, host: Host):
         sources,
         [passage.id for passage in some],
         few,
-        shards.sampling,
-        shards.length,
+        written.sampling,
+        written.length,
         seed,
     ):
       pass

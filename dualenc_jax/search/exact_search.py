@@ -403,8 +403,9 @@ def error_bounds(queries: np.ndarray, epsilon: float) -> np.ndarray:
 
 def _few_sizes(count: int) -> int:
   """A power of two, or three quarters of one, that is not below `count`."""
-  size = power_of_two(count)
-  return 3 * size // 4 if size >= 4 and count <= 3 * size // 4 else size
+  power = power_of_two(count)
+  less = 3 * power // 4
+  return less if power >= 4 and count <= less else power
 
 
 def _tell(undecided: int, queries: int) -> None:

@@ -66,12 +66,13 @@ def test_every_file_resolves(file):
 def test_every_recipe_resolves(file):
   names = ['TRAIN_FILE', 'VALIDATION_FILE', 'VOCABULARY']
   names += ['UNLABELLED'] * ('pair' in file)
+  names += ['CORPUS'] * ('/g' in file)
   config.load([file], [*(f'{n} = "x"' for n in names), 'VOCAB_SIZE = 8064'])
   recipe = config.build(Recipe)
   for stage in map(recipe.with_flags, recipe.stages):
     assert stage.command in cli.COMMANDS
     # The config of a model that another stage has trained is a gin file, too.
-    configs = {'{teacher.config}', '{dense.config}'}
+    configs = {f'{{{name}.config}}' for name in ('teacher', 'dense', 'source')}
     assert {*stage.values('gin_file')} <= {*FILES, *configs}
 
 

@@ -51,7 +51,7 @@ PERMITTED = {
         'size % self.mesh.shape[axis]': 'a check that parameters divide',
     },
     'objectives/from_pairs.py': {
-        'encoder.num_heads % devices': 'a check that heads divide',
+        'stack.num_heads % devices': 'a check that heads divide',
         'devices * (size // (self.micro_batch_size or size))': (
             'cells of a batch, which say where a text lies, and no more'
         ),
@@ -63,6 +63,10 @@ PERMITTED = {
         'total // devices': 'bytes a device',
     },
     'compression/lanes.py': {'rows * devices'},
+    'generation/writer.py': {
+        'p.devices * p.slots': 'slots of all devices',
+        'p.devices * p.entered': 'sources that all take in at once',
+    },
     'search/search_programs.py': {
         'left // devices': 'rows of a corpus a device',
         '-left // devices': 'the same, rounded up',
