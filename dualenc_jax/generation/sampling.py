@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.search import top_k
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,15 +30,15 @@ class Sampling:
   top_p: float = 0.95
 
   def __post_init__(self):
-    temperature, top_k, top_p = self.temperature, self.top_k, self.top_p
+    temperature, most, top_p = self.temperature, self.top_k, self.top_p
     if not 0 <= temperature < math.inf:
       raise UserError(
           f'Sampling.temperature is {temperature}; expected 0, which is greedy,'
           ' or a number above it.'
       )
-    if top_k is not None and (type(top_k) is not int or top_k < 1):
+    if most is not None and (type(most) is not int or most < 1):
       raise UserError(
-          f'Sampling.top_k is {top_k!r}; expected a whole number, 1 or more, or'
+          f'Sampling.top_k is {most!r}; expected a whole number, 1 or more, or'
           ' None.'
       )
     if not 0 < top_p <= 1:
@@ -64,7 +65,7 @@ class Sampling:
       count = logits.shape[1]
       if self.top_k is not None or self.top_p < 1:
         count = min(self.top_k or count, count)
-        best, which = jax.lax.top_k(logits, count)
+        best, which = top_k.best_of(logits, count, count)
       else:
         best, which = logits, None
       best = best / self.temperature

@@ -20,6 +20,8 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 import numpy as np
 
+from dualenc_jax.search.top_k import best_of, maxima
+
 # Of XLA's arrays on a CPU. What NumPy allocates itself begins 16 bytes off.
 _ALIGNMENT = 64
 # The corpus is not split finer than this to avoid rows of padding.
@@ -29,8 +31,6 @@ Block = tuple[jax.Array, np.int32, np.int32 | None]
 # Added to norms that bound errors: for one of D numbers below 2^-126, for the
 # squares of such below 2^-63, and for products of such, if they are lost.
 LEAST_NORM = 2.0**-50
-# Scores are first reduced to the greatest of so many neighbours.
-_GROUP = 32
 _AXIS = 'devices'
 
 
@@ -305,10 +305,10 @@ def _merge(best: Best, scores: jax.Array, first: jax.Array) -> Best:
   """
   count = best.values.shape[-1]
   few = count // 8 + 16
-  better = _maxima(scores) > best.values[0][:, -1:]
+  better = maxima(scores) > best.values[0][:, -1:]
 
   def merge(groups):
-    values, which = _top(scores, groups, count)
+    values, which = best_of(scores, groups, count)
     values = jnp.concatenate([best.values[0], values], axis=1)
     rows = jnp.concatenate([best.rows[0], which + first], axis=1)
     values, which = lax.top_k(values, count)
@@ -320,34 +320,3 @@ def _merge(best: Best, scores: jax.Array, first: jax.Array) -> Best:
       lambda: merge(few),
       lambda: merge(count),
   )
-
-
-def _maxima(scores: jax.Array) -> jax.Array:
-  """The greatest of each group, or all scores where groups do not fit."""
-  queries, size = scores.shape
-  if size % _GROUP:
-    return scores
-  return scores.reshape(queries, size // _GROUP, _GROUP).max(axis=2)
-
-
-def _top(
-    scores: jax.Array, groups: int, count: int
-) -> tuple[jax.Array, jax.Array]:
-  """The `count` best of the groups with the greatest maxima, or of all.
-
-  With as many groups as hits it is the best of all.
-  """
-  queries, size = scores.shape
-  if size < 4 * groups * _GROUP or size % _GROUP:
-    return lax.top_k(scores, min(count, size))
-  _, which = lax.top_k(_maxima(scores), groups)
-  members = jnp.take_along_axis(
-      scores.reshape(queries, size // _GROUP, _GROUP),
-      which[:, :, None],
-      axis=1,
-      mode='clip',
-  )
-  members = members.reshape(queries, groups * _GROUP)
-  values, place = lax.top_k(members, min(count, groups * _GROUP))
-  group = jnp.take_along_axis(which, place // _GROUP, axis=1, mode='clip')
-  return values, group * _GROUP + place % _GROUP

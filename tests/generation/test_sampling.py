@@ -11,7 +11,8 @@ from transformers.generation import logits_process
 from dualenc_jax.errors import UserError
 from dualenc_jax.generation.sampling import Sampling
 
-VOCAB, DRAWS = 40, 20_000
+# So many that the best are found by groups.
+VOCAB, DRAWS = 2048, 20_000
 CASES = {
     'all': Sampling(1.0, None, 1.0),
     'warm': Sampling(1.7, None, 1.0),
