@@ -12,6 +12,7 @@ import argparse
 import json
 import time
 
+from flax import linen as nn
 import jax
 import numpy as np
 import torch
@@ -80,9 +81,7 @@ def ours(args, rows):
       T5Decoder(width, *sizes, VOCAB),
   )
   params = model.init(jax.random.key(0), np.ones((1, 2), np.int32))['params']
-  params = jax.tree.map(
-      lambda x: x, jax.device_put(flax_unbox(params))
-  )
+  params = jax.device_put(nn.unbox(params))
   # EOS is never drawn.
   kernel = params['decoder']['logits_dense']['kernel']
   params['decoder']['logits_dense']['kernel'] = kernel.at[:, 1].set(0)
@@ -99,12 +98,6 @@ def ours(args, rows):
     )
 
   return generate
-
-
-def flax_unbox(tree):
-  from flax import linen as nn
-
-  return nn.unbox(tree)
 
 
 def main():
