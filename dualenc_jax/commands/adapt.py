@@ -39,17 +39,35 @@ def main(argv: Sequence[str] | None = None) -> None:
         ' `dualenc train` made, for the adapted model is trained by its config.'
         ' From another checkpoint train one, by INITIAL_CHECKPOINT_PATH.'
     )
-  given = {'source': args.model_dir, 'generator': args.generator}
-  name = 'genq'
+  out = pathlib.Path(args.output_dir).resolve()
+  if corpus.resolve() in (out, *out.parents):
+    raise UserError(
+        f'--output_dir is {out}, in the folder of the corpus, by whose content'
+        ' stages are told apart. Give one outside of it.'
+    )
+  files = [corpus / name for name in ('corpus.jsonl', 'corpus.jsonl.gz')]
+  file = next((path for path in files if path.is_file()), None)
+  if file is None:
+    raise UserError(f'There is no {files[0]} (or {files[1].name}).')
+  given, name = {'source': args.model_dir}, 'genq'
+  if args.generator is not None:
+    given['generator'] = args.generator
+  elif not any(text.startswith('queries=') for text in args.replace):
+    raise UserError(
+        'Give --generator, or queries that you have, --replace=queries=FOLDER.'
+    )
   if args.teacher is not None:
     given['teacher'] = args.teacher
     name = 'gpl'
   until = ['--until=adapted']
-  if any((corpus / 'qrels').glob(f'{args.split}.tsv*')):
+  # BEIR's dev is the split validation.
+  split = {'dev': 'validation'}.get(args.split, args.split)
+  qrels = {'validation': 'dev'}.get(split, split)
+  if any((corpus / 'qrels').glob(f'{qrels}.tsv*')):
     until = [] if args.source_split else ['--until=comparison']
   elif args.source_split:
     raise UserError(
-        f'--source_split is given, and {corpus} has no qrels of {args.split}'
+        f'--source_split is given, and {corpus} has no qrels of {qrels}'
         ' to compare on. Give --split, or measure by `dualenc evaluate`.'
     )
   gin_files = f'recipes/{name}.gin', *args.gin_file
@@ -62,8 +80,9 @@ def main(argv: Sequence[str] | None = None) -> None:
       f'--work_dir={args.output_dir}',
       *(f'--replace={stage}={path}' for stage, path in given.items()),
       *(f'--replace={text}' for text in args.replace),
-      f'--gin.CORPUS={corpus}',
-      f'--gin.SPLIT={args.split}',
+      f'--gin.CORPUS={str(corpus)!r}',
+      f'--gin.CORPUS_FILE={str(file)!r}',
+      f'--gin.SPLIT={split}',
       *until,
       *(['--list'] if args.list else []),
       *bindings,
@@ -78,7 +97,7 @@ def make_parser() -> flags.Parser:
       '--corpus', required=True, metavar='FOLDER', help="in BEIR's layout",
   )
   add(
-      '--generator', required=True, metavar='MODEL',
+      '--generator', metavar='MODEL',
       help='of queries, as of `dualenc generate`',
   )
   add(

@@ -23,7 +23,6 @@ import logging
 import math
 import pathlib
 import shlex
-import shutil
 import time
 
 import jax
@@ -35,6 +34,7 @@ from dualenc_jax.generation import filters, output
 from dualenc_jax.generation.generator import Generator
 from dualenc_jax.generation.sampling import Sampling
 from dualenc_jax.generation.shards import Passage, Shards
+from dualenc_jax.generation.writer import LENGTHS
 from dualenc_jax.interop import generators
 from dualenc_jax.parallel.host import Host
 from dualenc_jax.readers import Texts
@@ -42,8 +42,8 @@ from dualenc_jax.readers import Texts
 # GPL's rule: so many queries in all, and at least three of a passage.
 BUDGET, _LEAST = 250_000, 3
 _POLL_SECONDS = 2.0
-# Passages that tell how long it will take.
-_SAMPLE = 32
+# Passages, at least, that tell how long it will take.
+_SAMPLE = 16
 _FILTERS = 'max_copied', 'min_log_probability', *generated_by_models.FLAGS
 _LOG = logging.getLogger(__name__)
 
@@ -52,6 +52,18 @@ def main(argv: Sequence[str] | None = None) -> None:
   args = config.parse_args(make_parser(), argv)
   rules = filters.Rules(args.max_copied, args.min_log_probability)
   sampling = Sampling(args.temperature, args.top_k or None, args.top_p)
+  if args.overwrite and (args.multihost or args.host_count > 1):
+    raise UserError(
+        'One host at a time may --overwrite: remove the folder shards of'
+        ' --output_dir, and start all hosts without it.'
+    )
+  if (args.passage_length or 0) > LENGTHS[-1]:
+    raise UserError(
+        f'--passage_length is {args.passage_length}; expected at most'
+        f' {LENGTHS[-1]}: cut passages into parts.'
+    )
+  if args.seed >= 2**32:
+    raise UserError(f'--seed is {args.seed}; expected less than 2^32.')
   if args.multihost and args.host_count > 1:
     raise UserError(
         'Give --multihost, or --host_index and --host_count: hosts that join'
@@ -80,9 +92,7 @@ def main(argv: Sequence[str] | None = None) -> None:
       'passage_length': generator.passage_length,
       'corpus': fingerprint,
   })
-  if args.overwrite and host.index == 0 and written.folder.exists():
-    shutil.rmtree(written.folder)
-  written.check(facts)
+  written.check(facts, args.overwrite)
   if written.missing():
     for line in forecast(generator, written, host):
       _LOG.info('%s', line)
@@ -118,7 +128,13 @@ def main(argv: Sequence[str] | None = None) -> None:
       **{name: getattr(args, name) for name in _FILTERS},
       'command': shlex.join(['dualenc', 'generate', *(argv or ())]),
   }
-  output.write(folder, args.prefix, chosen, queries, counts, facts)
+  # GPL's own layout: what is generated lies beside the corpus.
+  source = pathlib.Path(args.corpus).expanduser()
+  source = source / output.CORPUS if source.is_dir() else source
+  in_place = source.resolve() == (folder / output.CORPUS).resolve()
+  output.write(
+      folder, args.prefix, chosen, queries, counts, facts, not in_place
+  )
   print('\n'.join(output.counted(chosen, queries, counts)))
   print(f'Written to {folder}.')
 
@@ -199,7 +215,7 @@ def corpus(args: argparse.Namespace) -> tuple[list[Passage], str]:
   passages, blank = [], 0
   for row in task.examples('corpus'):
     name, text = row['passage_id'], row['passage']
-    if '\t' in name or len(name.splitlines()) != 1:
+    if '\t' in name or name.splitlines() != [name]:
       raise UserError(
           f'{row["location"]} has the id {name!r}. Expected ids without tabs'
           ' and ends of lines, which the columns of qrels cannot have.'
@@ -248,19 +264,19 @@ def forecast(generator: Generator, written: Shards, host: Host):
   )
   own = [i for i in written.missing() if i % host.count == host.index]
   left = sum(len(written.some(i)) for i in own) * count
-  step = max(len(passages) // _SAMPLE, 1)
-  some = passages[::step][:_SAMPLE]
-  sources, _ = generator.read([passage.text for passage in some])
-  few = min(count, 4)
-  if left <= 4 * few * len(some):
+  # Two rounds of all that the devices write at once.
+  size = max(2 * generator.writer.at_once // count, _SAMPLE)
+  if left <= 8 * count * size:
     return
+  some = passages[:: max(len(passages) // size, 1)][:size]
+  sources, _ = generator.read([passage.text for passage in some])
 
   def seconds(seed: int) -> float:
     start = time.perf_counter()
     for _ in generator.write(
         sources,
         [passage.id for passage in some],
-        few,
+        count,
         written.sampling,
         written.length,
         seed,
@@ -269,7 +285,7 @@ def forecast(generator: Generator, written: Shards, host: Host):
     return time.perf_counter() - start
 
   seconds(0)  # Compiles.
-  speed = few * len(some) / seconds(1)
+  speed = count * len(some) / seconds(1)
   yield (
       f'About {left / speed / 60:.1f} minutes here ({speed:.0f} queries a'
       f' second, by those of {len(some)} passages).'

@@ -58,6 +58,8 @@ def main(argv: Sequence[str] | None = None) -> None:
       args.margin,
       args.relative_margin,
   )
+  if args.least_spread is not None and args.teacher is None:
+    raise UserError('--least_spread is of the margins of a --teacher: one.')
   sources.check(args)
   runtime.start()
   folder = pathlib.Path(args.output_dir)
@@ -98,8 +100,13 @@ def _mine(
     if first is None:
       chosen = [{n.passage for n in own} for own in taken]
       kept = [filters.scored(each, chosen, ranked, score) for each in kept]
-      taken = list(negatives.choose(kept, ranked, args.num_negatives))
+      taken = [*negatives.scored(taken, kept)]
     labels = margins.of(kept, taken)
+    if args.least_spread is not None and not len(labels):
+      raise UserError(
+          '--least_spread is of margins, and no query has a positive that is'
+          ' scored. Leave it out.'
+      )
     if args.least_spread is not None:
       margins.check(labels, taken, args.least_spread)
   facts = {

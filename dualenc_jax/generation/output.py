@@ -1,6 +1,6 @@
 """The files of `dualenc generate`: GPL's and BEIR's form, and a report."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import json
 import pathlib
 from typing import Any
@@ -11,6 +11,7 @@ from dualenc_jax.generation import filters
 from dualenc_jax.generation.generator import Query
 from dualenc_jax.generation.shards import Passage
 from dualenc_jax.io import files
+from dualenc_jax.readers import rows
 
 CORPUS, REPORT, FACTS = 'corpus.jsonl', 'report.md', 'generated.json'
 _EXAMPLES = 20
@@ -24,6 +25,7 @@ def write(
     queries: Sequence[Query],
     counts: Mapping[str, int],
     facts: Mapping[str, Any],
+    with_corpus: bool = True,
 ) -> None:
   """Writes a folder that `tasks/beir.gin` reads, with BEIR_PREFIX.
 
@@ -34,14 +36,10 @@ def write(
     queries: those that are kept, in the order of their passages.
     counts: of those that are not, by cause.
     facts: what the files depend on.
+    with_corpus: False where the folder's corpus is the one that was read.
   """
-  _lines(
-      folder / CORPUS,
-      (
-          {'_id': p.id, 'title': p.title, 'text': _without_title(p)}
-          for p in passages
-      ),
-  )
+  if with_corpus:
+    _lines(folder / CORPUS, map(_row, passages))
   numbered = [(f'genQ{i}', query) for i, query in enumerate(queries, 1)]
   _lines(
       folder / f'{prefix}-queries.jsonl',
@@ -115,17 +113,18 @@ def counted(
       yield f'- {_cut(text)}: {count:,} passages'
 
 
-def _lines(path: pathlib.Path, rows: Iterator[Mapping[str, Any]]) -> None:
+def _lines(path: pathlib.Path, found: Iterable[Mapping[str, Any]]) -> None:
   with files.writing(path, 'another --output_dir'), files.replacing(path) as f:
-    for row in rows:
+    for row in found:
       f.write((json.dumps(row, ensure_ascii=False) + '\n').encode())
 
 
-def _without_title(passage: Passage) -> str:
-  """The text as it stood beside its title."""
-  if passage.title and passage.text.startswith(f'{passage.title} '):
-    return passage.text[len(passage.title) + 1 :]
-  return '' if passage.text == passage.title else passage.text
+def _row(passage: Passage) -> dict[str, str]:
+  """As BEIR has it; its title apart, where reading it joins the same text."""
+  title, text = passage.title, passage.text.removeprefix(passage.title)
+  if rows.titled(title, text.strip()) != passage.text:
+    title, text = '', passage.text
+  return {'_id': passage.id, 'title': title, 'text': text.strip()}
 
 
 def _cut(text: str) -> str:

@@ -5,10 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import json
 import logging
+import os
 import pathlib
+import shutil
 from typing import Any, NamedTuple
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.generation import filters
 from dualenc_jax.generation.generator import Generator, Query
 from dualenc_jax.generation.sampling import Sampling
 from dualenc_jax.io import files, json_file
@@ -18,9 +21,9 @@ from dualenc_jax.parallel.host import Host
 FACTS = 'facts.json'
 # Passages of a shard.
 SHARD = 1024
-# A generator whose queries are none is told early: shares of the queries of a
-# shard that has so many.
-_EMPTY, _SAME, _JUDGED = 0.5, 0.5, 100
+# A generator whose queries are none is told early: the share of the queries of
+# a shard, if it has so many.
+_MOST, _JUDGED = 0.5, 100
 _LOG = logging.getLogger(__name__)
 
 
@@ -76,8 +79,12 @@ class Shards:
         'seed': self.seed,
     }
 
-  def check(self, facts: Mapping[str, Any]) -> None:
+  def check(self, facts: Mapping[str, Any], replace: bool = False) -> None:
     """Makes the folder, of these facts alone.
+
+    Args:
+      facts: of `facts`.
+      replace: removes queries of others.
 
     Raises:
       UserError: it has queries of others; names what differs.
@@ -85,6 +92,11 @@ class Shards:
     files.make_folder(self.folder, 'another --output_dir')
     path = self.folder / FACTS
     if not path.exists():
+      if any(self.folder.glob('*.jsonl')):
+        raise UserError(
+            f'{self.folder} has queries, and no {FACTS} that says of what.'
+            ' Remove it, or give another --output_dir.'
+        )
       files.write_json(path, facts)
       return
     saved = json_file.read(path, f'Remove {self.folder} to generate anew.')
@@ -94,7 +106,13 @@ class Shards:
         for name in sorted(saved.keys() | known.keys())
         if saved.get(name) != known.get(name)
     ]
-    if changes:
+    if changes and replace:
+      # Aside at once: a kill leaves no part of it here.
+      aside = self.folder.with_name(f'{self.folder.name}.{os.getpid()}.old')
+      self.folder.rename(aside)
+      shutil.rmtree(aside)
+      self.check(facts)
+    elif changes:
       raise UserError(
           f'{self.folder} has queries of another run ({"; ".join(changes)}).'
           ' Give another --output_dir, or --overwrite to make them anew.'
@@ -115,7 +133,7 @@ class Shards:
       How many of their passages were cut.
 
     Raises:
-      UserError: what is written is empty, copied or the same for all.
+      UserError: what is written first is empty, copied, or the same for all.
     """
     own = [i for i in self.missing() if i % host.count == host.index]
     total = sum(len(self.some(i)) for i in own) * self.count
@@ -136,7 +154,15 @@ class Shards:
         ):
           found[query.passage].append(query)
           progress(1)
-        check_written([q.text for each in found for q in each], len(some))
+        problem = problem_of([
+            (query.text, passage.text)
+            for passage, each in zip(some, found)
+            for query in each
+        ])
+        if problem and shard == own[0]:
+          raise UserError(problem)
+        if problem:
+          _LOG.warning('Shard %d: %s', shard, problem)
         rows = (
             {
                 '_id': passage.id,
@@ -185,26 +211,40 @@ class Shards:
     return self.passages[shard * SHARD : (shard + 1) * SHARD]
 
 
-def check_written(texts: Sequence[str], passages: int) -> None:
-  """Raises UserError for what no retriever can learn from.
+def problem_of(pairs: Sequence[tuple[str, str]]) -> str | None:
+  """Why no retriever can learn from queries; None where one may.
 
   Args:
-    texts: queries of some passages.
-    passages: how many.
+    pairs: a query and its passage each.
   """
-  if len(texts) < _JUDGED:
-    return
-  empty = sum(not text for text in texts) / len(texts)
-  if empty > _EMPTY:
-    raise UserError(
-        f'{empty:.0%} of the first {len(texts):,} queries are empty: the'
-        ' generator has not learnt to write. Train it longer, or give one that'
-        ' was trained to write queries of passages.'
+  count = len(pairs)
+  if count < _JUDGED:
+    return None
+  empty = sum(not query for query, _ in pairs) / count
+  if empty > _MOST:
+    return (
+        f'{empty:.0%} of {count:,} queries are empty: the generator has not'
+        ' learnt to write. Train it longer, or give one that was trained to'
+        ' write queries of passages.'
     )
-  (text, times), = Counter(texts).most_common(1)
-  if passages > 1 and times / len(texts) > _SAME:
-    raise UserError(
-        f'{times / len(texts):.0%} of the first {len(texts):,} queries are'
-        f' {text!r}, whatever the passage says: the generator does not read it.'
-        ' Train it longer, or give another.'
+  (text, times), = Counter(query for query, _ in pairs).most_common(1)
+  several = len({passage for _, passage in pairs}) > 1
+  if several and times / count > _MOST:
+    return (
+        f'{times / count:.0%} of {count:,} queries are {text!r}, whatever the'
+        ' passage says: the generator does not read it. Train it longer, or'
+        ' give another.'
     )
+  copied = sum(
+      filters.is_copied(
+          filters.words(query), f' {" ".join(filters.words(passage))} ', 0.8
+      )
+      for query, passage in pairs
+  )
+  if copied / count > _MOST:
+    return (
+        f'{copied / count:.0%} of {count:,} queries are copied from their'
+        ' passage: the generator has not learnt to ask. Train it longer, or'
+        ' give another.'
+    )
+  return None

@@ -35,6 +35,8 @@ from dualenc_jax.text.tokenizer import EOS
 LENGTHS = 32, 64, 96, 128, 192, 256, 384, 512
 # Targets that a device decodes at once.
 _ON_CPU, _ON_ACCELERATOR = 64, 1024
+# Tokens of sources whose keys and values a device has.
+_SOURCES = 2**16
 
 
 class Text(NamedTuple):
@@ -60,9 +62,13 @@ class Writer:
 
   Attributes:
     model: the encoder-decoder.
+    targets: that a device decodes at once.
+    at_once: those of all devices.
   """
 
   model: Seq2Seq
+  targets: int
+  at_once: int
 
   def __init__(
       self,
@@ -82,7 +88,8 @@ class Writer:
     self._partitioner = partitioner
     platform = partitioner.mesh.devices.flat[0].platform
     usual = _ON_CPU if platform == 'cpu' else _ON_ACCELERATOR
-    self._targets = batch_size or usual
+    self.targets = batch_size or usual
+    self.at_once = self.targets * partitioner.mesh.shape['data']
 
   def write(
       self,
@@ -115,7 +122,7 @@ class Writer:
       rows = np.flatnonzero(bucket == i)
       if not len(rows):
         continue
-      targets = min(count, self._targets)
+      targets = min(count, self.targets)
       programs = self._programs(source_length, targets, length, sampling)
       yield from _Slots(programs, params, count, seed).run(
           sources, rows, numbers
@@ -128,7 +135,7 @@ class Writer:
     return Programs(
         self.model,
         self._partitioner,
-        max(self._targets // targets, 1),
+        max(min(self.targets // targets, _SOURCES // source_length), 1),
         source_length,
         targets,
         length,
@@ -223,8 +230,10 @@ class _Slots:
     tokens = np.zeros((p.devices, p.entered, p.source_length), np.int32)
     places = np.full((p.devices, p.entered), p.slots, np.int32)
     taken = []
+    # What is left at the end goes over all devices.
+    share = min(p.entered, -(-len(rows) // p.devices))
     for device in range(p.devices):
-      own = free[free // p.slots == device][: p.entered]
+      own = free[free // p.slots == device][:share]
       own = own[: max(len(rows) - len(taken), 0)]
       some = rows[len(taken) : len(taken) + len(own)]
       tokens[device, : len(own)] = sources.padded(some, p.source_length)

@@ -1,6 +1,6 @@
 """Hard negatives of queries, taken from what sources have left."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -62,6 +62,18 @@ def choose(
       taken = np.sort(rng.permutation(len(pool))[:count])
       pool = [pool[i] for i in taken.tolist()]
     yield pool[:count]
+
+
+def scored(
+    chosen: Iterable[Sequence[Negative]], kept: Sequence[Kept]
+) -> Iterator[list[Negative]]:
+  """Yields the same hard negatives with the scores of `filters.scored`."""
+  by_name = {each.candidates.name: each.candidates for each in kept}
+  for query, own in enumerate(chosen):
+    yield [
+        n._replace(score=float(by_name[n.source].scores[query, n.rank - 1]))
+        for n in own
+    ]
 
 
 def _merged(

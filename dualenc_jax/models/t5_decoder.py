@@ -313,7 +313,9 @@ class T5Decoder(nn.Module):
     Returns:
       [R, n, E], normed, and the caches after it.
     """
-    bias = jnp.take(biases, positions.reshape(-1), axis=0)[:, :, None]
+    # A target that has ended may stand behind the last position.
+    bias = jnp.take(biases, positions.reshape(-1), axis=0, mode='clip')
+    bias = bias[:, :, None]
     x, new = x.astype(self.dtype), []
     for layer, cache in zip(self.layers, caches, strict=True):
       x, cache = layer.cached(x, cache, positions, bias, source_mask[:, None])

@@ -167,6 +167,9 @@ def test_filters_take_what_was_generated(
     [
         (['--seed=1'], 'seed: 0 -> 1'),
         (['--queries_per_passage=2'], 'queries_per_passage: 3 -> 2'),
+        (['--passage_length=513'], 'expected at most 512'),
+        ([f'--seed={2**32}'], 'expected less than 2^32'),
+        (['--overwrite', '--host_count=2', '--host_index=0'], 'One host'),
         (['--temperature=0'], '--queries_per_passage is 3'),
         (['--top_p=0'], 'Sampling.top_p is 0.0'),
         (['--temperature=-1'], 'Sampling.temperature is -1'),
@@ -216,6 +219,7 @@ def test_a_changed_corpus_is_refused_unless_overwritten(
     ('lines', 'message'),
     [
         (['{"_id": "a\\tb", "text": "One."}'], "the id 'a\\tb'"),
+        (['{"_id": "a\\n", "text": "One."}'], "the id 'a\\n'"),
         (['{"_id": "a", "text": " "}'], 'no passage with a text'),
         (['{"_id": "a"}'], ":1"),
         (
@@ -240,12 +244,37 @@ def test_a_generator_that_writes_nothing_is_refused(corpus, tmp_path, capsys):
   assert not [*(tmp_path / 'out' / 'shards').glob('*.jsonl')]
 
 
-def test_empty_and_equal_queries_are_told():
-  shards.check_written(['a', '', 'b', 'c'] * 50, 10)
-  with pytest.raises(shards.UserError, match='are empty'):
-    shards.check_written(['', '', '', 'c'] * 50, 10)
-  with pytest.raises(shards.UserError, match="'a', whatever the passage"):
-    shards.check_written(['a', 'a', 'a', 'c'] * 50, 10)
+@pytest.mark.parametrize(
+    ('queries', 'message'),
+    [
+        (['a', '', 'b', 'one two'], None),
+        (['', '', '', 'c'], 'are empty'),
+        (['a', 'a', 'a', 'c'], "are 'a', whatever the passage says"),
+        (['two three', 'Three, four', 'one', 'why'], 'are copied from'),
+    ],
+)
+def test_what_is_no_query_is_told(queries, message):
+  passages = [f'one two three four {i}' for i in range(50)]
+  found = shards.problem_of(
+      [(query, passage) for passage in passages for query in queries]
+  )
+  assert found is None if message is None else message in found
+
+
+def test_queries_may_lie_beside_their_corpus(generator, corpus, tmp_path):
+  own = tmp_path / 'corpus.jsonl'
+  shutil.copy(corpus, own)
+  flag = '--queries_per_passage=2'
+  assert run(generator, tmp_path, tmp_path, flag) == 0
+  assert own.read_bytes() == corpus.read_bytes()
+  before = contents(tmp_path)
+  # Overwriting what is the same makes nothing anew.
+  stamp = (tmp_path / 'shards' / '00000.jsonl').stat().st_mtime_ns
+  assert run(generator, tmp_path, tmp_path, flag, '--overwrite') == 0
+  assert contents(tmp_path) == before
+  assert (tmp_path / 'shards' / '00000.jsonl').stat().st_mtime_ns == stamp
+  (tmp_path / 'shards' / shards.FACTS).unlink()
+  assert run(generator, tmp_path, tmp_path, flag) == 2
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_every_file_resolves(file):
 def test_every_recipe_resolves(file):
   names = ['TRAIN_FILE', 'VALIDATION_FILE', 'VOCABULARY']
   names += ['UNLABELLED'] * ('pair' in file)
-  names += ['CORPUS'] * ('/g' in file)
+  names += ['CORPUS', 'CORPUS_FILE'] * ('/g' in file)
   config.load([file], [*(f'{n} = "x"' for n in names), 'VOCAB_SIZE = 8064'])
   recipe = config.build(Recipe)
   for stage in map(recipe.with_flags, recipe.stages):

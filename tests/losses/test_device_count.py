@@ -66,6 +66,10 @@ PERMITTED = {
     'generation/writer.py': {
         'p.devices * p.slots': 'slots of all devices',
         'p.devices * p.entered': 'sources that all take in at once',
+        '-len(rows) // p.devices': 'those that are left, of a device',
+        "self.targets * partitioner.mesh.shape['data']": (
+            'targets of all devices'
+        ),
     },
     'search/search_programs.py': {
         'left // devices': 'rows of a corpus a device',

@@ -24,7 +24,7 @@ GPL = [
 def test_commands_are_listed(tmp_path, capsys, name, own):
   command.main([
       f'--gin_file=recipes/{name}.gin', f'--work_dir={tmp_path / "work"}',
-      f'--gin.CORPUS={tmp_path}', '--list',
+      f'--gin.CORPUS={tmp_path}', f'--gin.CORPUS_FILE={tmp_path}', '--list',
   ])
   lines = capsys.readouterr().out.splitlines()
   names = [line[2:] for line in lines if line.startswith('# ')]
@@ -107,12 +107,23 @@ def test_flat_labels_are_refused(models, tmp_path, capfd):
     ('flags', 'message'),
     [
         (['--corpus=missing'], 'expected a folder in BEIR'),
+        (['--corpus=model'], 'no model/corpus.jsonl'),
         (['--model_dir=.'], 'has no config.gin'),
+        (['--output_dir=corpus/out'], 'in the folder of the corpus'),
+        (['--generator='], '--replace=queries=FOLDER'),
+        (['--source_split=test', '--split=dev'], 'has no qrels of dev'),
     ],
 )
-def test_what_is_missing_is_named(tmp_path, capsys, flags, message):
-  (tmp_path / 'model').mkdir()
-  (tmp_path / 'model' / 'config.gin').write_text('')
-  given = [f'--model_dir={tmp_path / "model"}', f'--corpus={tmp_path}']
-  assert cli.main(['adapt', *given, '--generator=x', *flags]) == 2
+def test_what_is_missing_is_named(
+    tmp_path, monkeypatch, capsys, flags, message
+):
+  monkeypatch.chdir(tmp_path)
+  for name, file in (('model', 'config.gin'), ('corpus', 'corpus.jsonl')):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / file).write_text('')
+  given = ['--model_dir=model', '--corpus=corpus', '--generator=x', *flags]
+  given = [flag for flag in given if flag != '--generator=']
+  if '--generator=' in flags:
+    given.remove('--generator=x')
+  assert cli.main(['adapt', *given]) == 2
   assert message in capsys.readouterr().err
