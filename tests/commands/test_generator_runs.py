@@ -88,8 +88,9 @@ def test_what_is_loaded_writes_it(trained):
   words = [*WRITTEN]
   rows = tokenizer.encode_passages(words)
   sources = rows.padded(np.arange(len(words)), 16)
+  model = generator.writer.model
   apply = jax.jit(
-      lambda *texts: generator.model.apply({'params': generator.params}, *texts)
+      lambda *texts: model.apply({'params': generator.params}, *texts)
   )
   # What is to come is anything but padding, which would end the text.
   targets = jnp.full((len(words), 8), 2, jnp.int32)

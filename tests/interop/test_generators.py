@@ -106,8 +106,9 @@ def test_logits_are_those_of_t5x(name, spiece):
   reference = np.load(golden / 'reference.npz')
   generator = generators.load(golden / 't5x_orbax', spiece)
   targets = reference['decoder_target']
+  model = generator.writer.model
   found = jax.jit(
-      lambda *texts: generator.model.apply({'params': generator.params}, *texts)
+      lambda *texts: model.apply({'params': generator.params}, *texts)
   )(reference['tokens'], targets)
   real = targets != 0
   np.testing.assert_allclose(
