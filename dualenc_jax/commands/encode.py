@@ -122,11 +122,6 @@ def make_parser() -> flags.Parser:
 
 def check_flags(args: argparse.Namespace) -> None:
   """Raises UserError for flags that do not go together."""
-  if args.multihost and args.host_count > 1:
-    raise UserError(
-        'Give --multihost, or --host_index and --host_count: hosts that join'
-        ' know their number.'
-    )
   flags.check_hosts(args)
   if args.codec is not None:
     compression.spec(args.codec)

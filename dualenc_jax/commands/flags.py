@@ -93,6 +93,11 @@ def add_hosts(parser: argparse.ArgumentParser) -> None:
 
 def check_hosts(args: argparse.Namespace) -> None:
   """Raises UserError unless the index is one of that many."""
+  if getattr(args, 'multihost', False) and args.host_count > 1:
+    raise UserError(
+        'Give --multihost, or --host_index and --host_count: hosts that join'
+        ' know their number.'
+    )
   if args.host_index is None:
     if args.host_count > 1:
       raise UserError('--host_count needs --host_index: which of them is this?')

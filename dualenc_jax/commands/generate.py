@@ -64,11 +64,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
   if args.seed >= 2**32:
     raise UserError(f'--seed is {args.seed}; expected less than 2^32.')
-  if args.multihost and args.host_count > 1:
-    raise UserError(
-        'Give --multihost, or --host_index and --host_count: hosts that join'
-        ' know their number.'
-    )
   flags.check_hosts(args)
   generated_by_models.check(args)
   runtime.start(args.multihost)

@@ -170,6 +170,7 @@ def test_filters_take_what_was_generated(
         (['--passage_length=513'], 'expected at most 512'),
         ([f'--seed={2**32}'], 'expected less than 2^32'),
         (['--overwrite', '--host_count=2', '--host_index=0'], 'One host'),
+        (['--multihost', '--host_count=2', '--host_index=0'], 'that join know'),
         (['--temperature=0'], '--queries_per_passage is 3'),
         (['--top_p=0'], 'Sampling.top_p is 0.0'),
         (['--temperature=-1'], 'Sampling.temperature is -1'),
