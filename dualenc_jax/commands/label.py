@@ -39,7 +39,6 @@ from dualenc_jax.inference.teacher import Teacher
 from dualenc_jax.io import files
 from dualenc_jax.mining import filters, label_output, labels, negatives
 from dualenc_jax.mining.labels import Candidate, Labelled
-from dualenc_jax.mining.output import write_rows
 from dualenc_jax.results import evaluate
 from dualenc_jax.text.ragged import fingerprints
 
@@ -122,7 +121,9 @@ def _label(
       'queries_without_a_negative': _without(everything, 'negatives'),
       **label_output.facts(pools, known, written, rules),
   }
-  write_rows(folder / label_output.PAIRS, label_output.rows(ranked, written))
+  files.write_json_lines(
+      folder / label_output.PAIRS, label_output.rows(ranked, written)
+  )
   lines = list(label_output.report(counts, pools, known, truth, rules))
   files.write(folder / label_output.REPORT, '\n'.join(lines) + '\n')
   files.write_json(

@@ -1,7 +1,6 @@
 """The files of `dualenc generate`: GPL's and BEIR's form, and a report."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-import json
+from collections.abc import Iterator, Mapping, Sequence
 import pathlib
 from typing import Any
 
@@ -39,9 +38,9 @@ def write(
     with_corpus: False where the folder's corpus is the one that was read.
   """
   if with_corpus:
-    _lines(folder / CORPUS, map(_row, passages))
+    files.write_json_lines(folder / CORPUS, map(_row, passages))
   numbered = [(f'genQ{i}', query) for i, query in enumerate(queries, 1)]
-  _lines(
+  files.write_json_lines(
       folder / f'{prefix}-queries.jsonl',
       (
           {
@@ -111,12 +110,6 @@ def counted(
     yield '\nTexts of several passages, which are negatives of each other:\n'
     for text, count in several[:5]:
       yield f'- {_cut(text)}: {count:,} passages'
-
-
-def _lines(path: pathlib.Path, found: Iterable[Mapping[str, Any]]) -> None:
-  with files.writing(path, 'another --output_dir'), files.replacing(path) as f:
-    for row in found:
-      f.write((json.dumps(row, ensure_ascii=False) + '\n').encode())
 
 
 def _row(passage: Passage) -> dict[str, str]:

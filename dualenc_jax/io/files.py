@@ -1,6 +1,6 @@
 """Files and folders that appear whole or not at all."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 import contextlib
 import json
 import logging
@@ -131,6 +131,15 @@ def write(
       ) from e
   with writing(path, instead), replacing(path, sync) as file:
     file.write(content)
+
+
+def write_json_lines(
+    path: pathlib.Path, rows: Iterable[Mapping[str, Any]]
+) -> None:
+  """Writes an object a line; the file appears whole."""
+  with writing(path, 'another --output_dir'), replacing(path) as file:
+    for row in rows:
+      file.write((json.dumps(row, ensure_ascii=False) + '\n').encode())
 
 
 def write_json(path: pathlib.Path, value: Any, sync: bool = False) -> None:

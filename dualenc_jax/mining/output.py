@@ -1,7 +1,6 @@
 """The files of `dualenc mine`, and what it says of them."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-import json
+from collections.abc import Iterator, Mapping, Sequence
 import math
 import pathlib
 from typing import Any
@@ -36,19 +35,13 @@ def write(
     by_teacher: whether scores are a teacher's, which are written to learn from.
     facts: what the files depend on.
   """
-  write_rows(folder / PAIRS, _pairs(ranked, kept, chosen, by_teacher))
-  write_rows(folder / BY_ID, _by_id(ranked, kept, chosen, by_teacher))
+  found = ranked, kept, chosen, by_teacher
+  files.write_json_lines(folder / PAIRS, _pairs(*found))
+  files.write_json_lines(folder / BY_ID, _by_id(*found))
   text = '\n'.join(report(ranked, kept, chosen, by_teacher))
   files.write(folder / REPORT, text + '\n')
   counts = {each.candidates.name: each.counts for each in kept}
   files.write_json(folder / FACTS, {**facts, 'counts': counts})
-
-
-def write_rows(path: pathlib.Path, rows: Iterable[Mapping[str, Any]]) -> None:
-  """Writes JSON Lines, which appear whole."""
-  with files.writing(path, 'another --output_dir'), files.replacing(path) as f:
-    for row in rows:
-      f.write((json.dumps(row, ensure_ascii=False) + '\n').encode())
 
 
 def _pairs(
