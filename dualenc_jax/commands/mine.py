@@ -59,7 +59,10 @@ def main(argv: Sequence[str] | None = None) -> None:
       args.relative_margin,
   )
   if args.least_spread is not None and args.teacher is None:
-    raise UserError('--least_spread is of the margins of a --teacher: one.')
+    raise UserError(
+        '--least_spread is of the margins of a teacher: give --teacher, or'
+        ' leave it out.'
+    )
   sources.check(args)
   runtime.start()
   folder = pathlib.Path(args.output_dir)
