@@ -7,14 +7,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from dualenc_jax import losses
 from dualenc_jax.data import Batches, Layout, Packed
 from dualenc_jax.losses import blocks
 from dualenc_jax.losses.loss import Embeddings
 from dualenc_jax.models import DualEncoder, model_params
-from dualenc_jax.objectives import collapse, passage_states
+from dualenc_jax.objectives import collapse, passage_states, targets
 from dualenc_jax.objectives.objective import Run
 from dualenc_jax.objectives.of_towers import (
   check_apart,
@@ -23,7 +22,6 @@ from dualenc_jax.objectives.of_towers import (
   OfTowers,
   passage_tower,
 )
-from dualenc_jax.objectives.passage_states import Passages
 
 # Rows that a device encodes at once.
 _ENCODED_AT_ONCE = 256
@@ -34,19 +32,6 @@ class _OverCorpus(losses.InBatchSoftmax):
 
   def query_blocks(self) -> tuple[blocks.Block, ...]:
     return (blocks.QUERY_HARD,)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Targeted(Batches):
-  """Batches that say which of all passages each query's is."""
-
-  all_passages: Passages | None = None
-
-  def __call__(self, step: int, cells: Any = slice(None)) -> dict[str, Any]:
-    batch = super().__call__(step, cells)
-    low, high = batch['passage_ids'].astype(np.uint64).T
-    numbers = self.all_passages.numbers(low | high << np.uint64(32))
-    return {**batch, 'targets': numbers.astype(np.int32)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,18 +101,11 @@ class Alignment(OfTowers):
     return {**params, 'loss': own} if own else params
 
   def batches(self, run: Run) -> Batches:
-    found = super().batches(run)
-    return _Targeted(
-        **{f.name: getattr(found, f.name) for f in dataclasses.fields(found)},
-        all_passages=Passages(
-            run.caches, run.corpora if self.whole_corpus else ()
-        ),
-    )
+    return targets.targeted(super().batches(run), run, self.whole_corpus)
 
   def abstract_batch(self, run: Run) -> Any:
     return {
-        **super().abstract_batch(run),
-        'targets': jax.ShapeDtypeStruct((run.batch_size,), np.int32),
+        **targets.abstract(super().abstract_batch(run)),
         **passage_states.shapes(
             len(run.batches.all_passages), self._features, run.batch_size
         ),
@@ -168,7 +146,7 @@ class Alignment(OfTowers):
 
     embeddings = Embeddings(
         query,
-        jnp.take(passages, batch['targets'], axis=0),
+        jnp.take(passages, batch['targets'][:, 0], axis=0),
         by_query(passages),
         query_ids=batch['query_ids'],
         passage_ids=batch['passage_ids'],

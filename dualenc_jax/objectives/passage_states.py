@@ -1,7 +1,6 @@
 """What a frozen passage tower makes of all passages of a run, encoded once."""
 
 from collections.abc import Callable, Iterator, Sequence
-import copy
 import hashlib
 import logging
 import pathlib
@@ -17,6 +16,7 @@ from dualenc_jax.io import files, finite, json_file, machine
 from dualenc_jax.io.forecast import gigabytes
 from dualenc_jax.io.progress import Progress
 from dualenc_jax.parallel.partitioning import Partitioner
+from dualenc_jax.text.distinct import Distinct
 from dualenc_jax.text.ragged import as_uint32_pairs, Ragged
 
 # Of a device's memory; the rest is for the step.
@@ -26,12 +26,8 @@ _AGAIN = 'Remove the folder to encode them again, or give another STATES_DIR.'
 _LOG = logging.getLogger(__name__)
 
 
-class Passages:
-  """The different passages of token caches, each once.
-
-  Attributes:
-    fingerprints: of their tokens, uint64 [N], ascending.
-  """
+class Passages(Distinct):
+  """The different passages and hard negatives of token caches, each once."""
 
   def __init__(self, caches: Sequence[Cache], corpora: Sequence[Cache] = ()):
     """Reads no tokens.
@@ -40,46 +36,14 @@ class Passages:
       caches: whose passages and hard negatives count.
       corpora: whose passages do, too.
     """
-    self._parts = [
+    super().__init__([
         tuple(
             getattr(cache, f'{text}_{what}')
             for what in ('tokens', 'fingerprints')
         )
         for cache in (*caches, *corpora)
         for text in ('passage', 'negative')
-    ]
-    numbers = [
-        first + np.flatnonzero(tokens.lengths)
-        for first, (tokens, _) in zip(self._firsts, self._parts)
-    ]
-    found = [
-        fingerprints[own - first]
-        for first, own, (_, fingerprints) in zip(
-            self._firsts, numbers, self._parts
-        )
-    ]
-    self.fingerprints, first = np.unique(
-        np.concatenate(found), return_index=True
-    )
-    self._rows = np.concatenate(numbers)[first]
-
-  @property
-  def _firsts(self) -> np.ndarray:
-    return np.cumsum([0, *(len(tokens) for tokens, _ in self._parts)])
-
-  def __len__(self) -> int:
-    return len(self.fingerprints)
-
-  def some(self, numbers: np.ndarray) -> 'Passages':
-    """Those of these numbers, ascending."""
-    found = copy.copy(self)
-    found.fingerprints = self.fingerprints[numbers]
-    found._rows = self._rows[numbers]
-    return found
-
-  def numbers(self, fingerprints: np.ndarray) -> np.ndarray:
-    """Which passages these are, of some that are known."""
-    return np.searchsorted(self.fingerprints, fingerprints)
+    ])
 
   def encode(
       self, embedder: Embedder, params: Any, method: str, out: np.ndarray
@@ -106,10 +70,10 @@ class Passages:
 
   def _by_part(self) -> Iterator[tuple[Ragged, np.ndarray, np.ndarray]]:
     """Tokens, which of the passages are among them, and their rows there."""
-    firsts = self._firsts
-    for (tokens, _), first, last in zip(self._parts, firsts, firsts[1:]):
-      here = np.flatnonzero((self._rows >= first) & (self._rows < last))
-      yield tokens, here, self._rows[here] - first
+    firsts = self.pool.first
+    for tokens, first, last in zip(self.parts, firsts, firsts[1:]):
+      here = np.flatnonzero((self.rows >= first) & (self.rows < last))
+      yield tokens, here, self.rows[here] - first
 
 
 def shapes(passages: int, features: int, multiple: int) -> dict[str, Any]:

@@ -121,6 +121,12 @@ def as_uint32_pairs(values: np.ndarray) -> np.ndarray:
   return np.stack([low, high], axis=-1)
 
 
+def from_uint32_pairs(pairs: np.ndarray) -> np.ndarray:
+  """uint32 [..., 2] -> uint64 [...]: what `as_uint32_pairs` was given."""
+  low, high = np.moveaxis(np.asarray(pairs).astype(_U), -1, 0)
+  return low | high << _U(32)
+
+
 _U = np.uint64
 # Tokens, or bytes of text.
 _VALUES_AT_ONCE = 2**18

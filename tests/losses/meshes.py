@@ -1,30 +1,11 @@
-"""Meshes of some of the devices, and losses on them."""
-
-import dataclasses
-import functools
+"""Losses on meshes of some of the devices."""
 
 import jax
 from loss_cases import jit, make, values_and_gradients
 import numpy as np
+from small_mesh import SmallPartitioner as SmallPartitioner
 
 from dualenc_jax.losses import Embeddings
-from dualenc_jax.training import Partitioner
-
-
-@dataclasses.dataclass(frozen=True)
-class SmallPartitioner(Partitioner):
-  """A mesh of the first `devices` devices."""
-
-  devices: int = 8
-
-  @functools.cached_property
-  def mesh(self):
-    return jax.make_mesh(
-        (self.devices // self.model_parallel, self.model_parallel),
-        ('data', 'model'),
-        axis_types=(jax.sharding.AxisType.Auto,) * 2,
-        devices=jax.devices()[: self.devices],
-    )
 
 
 def on_mesh(partitioner, function):

@@ -5,10 +5,10 @@ import types
 import hlo
 import jax
 import jax.numpy as jnp
-import meshes
 import numpy as np
 import optax
 import pytest
+from small_mesh import SmallPartitioner
 import tiny_training
 
 from dualenc_jax.compression import Codec, codec_file
@@ -54,7 +54,6 @@ def make_batch(bits, seed=0):
       'queries': batch['queries'],
       'numbers': np.arange(BATCH, dtype=np.uint32),
       'targets': targets,
-      'renewed': np.ones(BATCH, bool),
       'codes': packed(numbers, bits),
       'code_valid': np.arange(TOTAL) < THERE,
   }, numbers
@@ -211,7 +210,7 @@ def test_stale_centroids_search_and_new_ones_score(tmp_path):
   memory = {'score': np.swapaxes(stale, 0, 1)}
   key = jax.random.key(0, impl='threefry2x32')
   step = jax.jit(objective.step)
-  kept = batch | {'renewed': np.zeros(BATCH, bool)}
+  kept = batch | {'step': np.int32(4)}
   value, _, after = step(params, memory, kept, key)
   given = (
       objective, embed(objective, params, batch), params['codec'], numbers,
@@ -222,7 +221,7 @@ def test_stale_centroids_search_and_new_ones_score(tmp_path):
   assert value == pytest.approx(by_stale.mean(), rel=1e-5)
   assert abs(by_stale.mean() - live.mean()) > 1e-3
   np.testing.assert_array_equal(after['score'], memory['score'])
-  value, _, after = step(params, memory, batch, key)
+  value, _, after = step(params, memory, batch | {'step': np.int32(6)}, key)
   assert value == pytest.approx(live.mean(), rel=1e-5)
   np.testing.assert_array_equal(
       after['score'], np.swapaxes(params['codec']['score'], 0, 1)
@@ -237,7 +236,7 @@ def train(folder, devices, steps=3, **options):
       model, objective.codec_from, objective.depth, objective.cut, TEMPERATURE,
       **options,
   )
-  partitioner = meshes.SmallPartitioner(devices=devices)
+  partitioner = SmallPartitioner(devices=devices)
   optimizer = Optimizer(optax.sgd(0.05), lambda step: 0.05)
   memory = objective.memory(None)
   plan = step_lib.plan(objective, optimizer, partitioner, 0, memory)
@@ -245,13 +244,11 @@ def train(folder, devices, steps=3, **options):
       plan.abstract._replace(memory=()), params=params
   )
   run = types.SimpleNamespace(partitioner=partitioner)
-  object.__setattr__(objective, '_check_tower', lambda run, params: None)
+  object.__setattr__(objective, 'check_tower', lambda run, params: None)
   state = state._replace(memory=objective.fill(run, params))
   batch = jax.device_put(batch, partitioner.rows)
   losses = []
-  for step in range(steps):
-    now = np.full(BATCH, step % objective.refresh == 0)
-    batch['renewed'] = jax.device_put(now, partitioner.rows)
+  for _ in range(steps):
     state, metrics = plan.train_step(state, batch)
     losses.append(float(metrics['loss']))
   text = plan.train_step.lower(plan.abstract, batch).compile().as_text()
@@ -334,7 +331,7 @@ def test_codecs_that_cannot_be_trained(tmp_path):
 def test_three_devices_do_not_divide_stale_centroids(tmp_path):
   objective, *_ = case(tmp_path, refresh=2)
   run = types.SimpleNamespace(
-      partitioner=meshes.SmallPartitioner(devices=3), batch_size=6
+      partitioner=SmallPartitioner(devices=3), batch_size=6
   )
   with pytest.raises(UserError, match='JPQ_REFRESH is 2, and 3 devices'):
     objective.check_batch(run)

@@ -1,0 +1,246 @@
+"""What objectives have in common whose passages are codes that stay.
+
+The passage tower is frozen, and so is what of a codec says which code a passage
+has; the query tower and what codes stand for are trained.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+import functools
+import math
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dualenc_jax.compression import Codec, model_codec
+from dualenc_jax.compression.model_codec import ASSIGN, GROUP, SCORE
+from dualenc_jax.compression.product import Product
+from dualenc_jax.compression.quantisers import unpacked
+from dualenc_jax.errors import UserError
+from dualenc_jax.inference.embedder import Embedder
+from dualenc_jax.inference.towers import TOWER_SHA256
+from dualenc_jax.io import json_file
+from dualenc_jax.losses import code_ranking, code_search
+from dualenc_jax.losses.code_search import Codes, Hits
+from dualenc_jax.losses.lambda_rank import Ranked
+from dualenc_jax.losses.similarity import check_positive
+from dualenc_jax.models import model_params
+from dualenc_jax.objectives import collapse, passage_states, targets
+from dualenc_jax.objectives.objective import check_whole, Run
+from dualenc_jax.objectives.of_towers import (
+  check_apart,
+  encode_queries,
+  encode_side,
+  OfTowers,
+  passage_tower,
+)
+from dualenc_jax.objectives.targets import Targeted
+
+# Rows that a device encodes at once.
+_ENCODED_AT_ONCE = 256
+# Passages whose embeddings are in memory until they are codes.
+_BLOCK = 2**17
+_METHOD = 'encode_passage'
+
+
+class OverCodes(OfTowers):
+  """Trains a query tower E and centroids C for codes of all passages.
+
+  Every passage of the run is a code that never changes, by the frozen passage
+  tower and the centroids `assign` of a codec that is given; it stands for the
+  centroids C, `score`, which start from these. A query is R E(q), R the map of
+  the codec. New passages are encoded by `assign` and scored by `score`, so that
+  the model keeps both.
+
+  Parameters are the model's, and those of the codec under 'codec'.
+
+  Attributes:
+    codec_from: an index that `dualenc encode --codec=opq:96` made by the model
+      that training starts from, of these or other passages.
+    depth: hits of a query's search.
+    temperature: of the scores, which are near cosines: 0.01 to 0.05.
+    whole_corpus: the corpus of the task is searched, too, where it has one
+      beside the passages of its pairs.
+    states_dir: a folder in which the codes are kept, for other runs of the same
+      passage tower and codec; None encodes at every start.
+  """
+
+  codec_from: str | None
+  depth: int
+  temperature: float
+  whole_corpus: bool
+  states_dir: str | None
+  num_negatives = 0
+  sides = ('queries',)
+  needs_start = True
+
+  def __post_init__(self):
+    name = type(self).__name__
+    self.check_feeding()
+    check_apart(name, self.model)
+    check_whole(f'{name}.depth (JPQ_DEPTH)', self.depth, 1)
+    check_positive(f'{name}.temperature (TEMPERATURE)', self.temperature)
+
+  @functools.cached_property
+  def codec(self) -> Codec:
+    """What training starts from; raises UserError for what cannot be that."""
+    codec = model_codec.start(self.codec_from)
+    dim = self.model.projection.features
+    if codec.dim != dim:
+      raise UserError(
+          f'CODEC_FROM is {self.codec_from}, a codec of embeddings of dim'
+          f' {codec.dim}, and the model makes them of dim {dim}. Give one that'
+          ' was made by the model that training starts from.'
+      )
+    return codec
+
+  @property
+  def frozen(self) -> Sequence[str]:
+    return *passage_tower(self.model), 'codec/(?!score).*'
+
+  @property
+  def facts(self) -> dict[str, Any]:
+    return {**super().facts, GROUP: model_codec.facts(self.codec)}
+
+  def init(self, key: jax.Array) -> Any:
+    arrays = model_codec.arrays(self.codec)
+    own = {name: jnp.asarray(array) for name, array in arrays.items()}
+    return {**super().init(key), GROUP: own}
+
+  def codec_of(self, params: Any) -> Codec:
+    """The codec as trained so far, through which the model is to be measured.
+
+    Args:
+      params: of the train state.
+    """
+    return model_codec.of(model_codec.facts(self.codec), params[GROUP])
+
+  def check_tower(self, run: Run, params: Any) -> None:
+    """Raises UserError where an index says that another tower encoded it."""
+    header = pathlib.Path(self.codec_from).expanduser() / 'header.json'
+    if not header.exists():
+      return
+    found = json_file.read(header, provenance=dict)['provenance']
+    embedder = self._embedder(run, params)
+    digest = embedder.digest(model_params(params), 'passage')
+    found = found.get(TOWER_SHA256) or {}
+    wrong = [part for part in digest if found.get(part) != digest[part]]
+    if wrong:
+      raise UserError(
+          f'CODEC_FROM is {self.codec_from}, of another passage tower than the'
+          f' one that training starts from: its {" and ".join(wrong)} differ'
+          f' ({TOWER_SHA256}). Make an index by INITIAL_CHECKPOINT_PATH.'
+      )
+
+  def _embedder(self, run: Run, params: Any) -> Embedder:
+    return self.embedder(params, run.partitioner, _ENCODED_AT_ONCE)
+
+  def batches(self, run: Run) -> Targeted:
+    return targets.targeted(super().batches(run), run, self.whole_corpus)
+
+  def _shapes(self, run: Run) -> dict[str, Any]:
+    """The constants, abstract; as few rows as the batch size divides."""
+    passages, size = len(run.batches.all_passages), run.batch_size
+    rows = math.ceil(passages / size) * size
+    width = self.codec.quantiser.width
+    return {
+        'codes': jax.ShapeDtypeStruct((rows, width), np.uint8),
+        'code_valid': jax.ShapeDtypeStruct((rows,), bool),
+    }
+
+  def abstract_batch(self, run: Run) -> Any:
+    found = targets.abstract(super().abstract_batch(run))
+    return {**found, **self._shapes(run)}
+
+  def constants(self, run: Run, params: Any) -> Mapping[str, Any]:
+    passages, shapes = run.batches.all_passages, self._shapes(run)
+    # They never change: as they were at the start, wherever training is.
+    codec = self.codec_of(params)
+    embedder, own = self._embedder(run, params), model_params(params)
+
+    def make() -> np.ndarray:
+      codes = np.empty((len(passages), codec.quantiser.width), np.uint8)
+      for first in range(0, len(codes), _BLOCK):
+        block = codes[first : first + _BLOCK]
+        some = passages.some(np.arange(first, first + len(block)))
+        vectors = np.empty((len(block), codec.dim), np.float32)
+        some.encode(embedder, own, _METHOD, vectors)
+        block[:] = codec.encode(vectors)
+      return codes
+
+    def header() -> dict[str, Any]:
+      fixed = dataclasses.replace(
+          codec, quantiser=Product(*[codec.quantiser.assign] * 2)
+      )
+      return {
+          **passage_states.header(
+              passages, embedder, own, _METHOD, codec.quantiser.width
+          ),
+          'codec_sha256': model_codec.digest(fixed),
+      }
+
+    codes = passage_states.kept(self.states_dir, header, make)
+    found = {'codes': codes, 'code_valid': np.ones(len(codes), bool)}
+    return passage_states.put(found, len(shapes['code_valid']), run.partitioner)
+
+  def queries(
+      self, params: Any, batch: Any, key: jax.Array | None
+  ) -> jax.Array:
+    """The batch's queries as codes are scored by them, float32 [B, d]."""
+
+    def encode_cells(numbers, queries):
+      return encode_side(
+          self.model, params, 'encode_query', queries, numbers, key
+      )
+
+    query = encode_queries(encode_cells, batch, self.micro_batch_size)
+    facts = model_codec.facts(self.codec)
+    return model_codec.of_queries(facts, params[GROUP], query)
+
+  def search(self, batch: Any, query: jax.Array, score: jax.Array) -> Hits:
+    """The best of all passages, exactly, by centroids `score`."""
+    codes = Codes(batch['codes'], batch['code_valid'])
+    return code_search.search(codes, query, score, batch['targets'], self.depth)
+
+  def rank(
+      self, params: Any, batch: Any, query: jax.Array, hits: Hits
+  ) -> tuple[Ranked, Ranked, dict[str, jax.Array]]:
+    """Relevant passages and other hits, scored with gradients; metrics."""
+    arrays = params[GROUP]
+    quantiser = Product(arrays[ASSIGN], arrays[SCORE])
+    total = len(batch['code_valid'])
+    relevant, others = code_ranking.ranked(
+        quantiser, query, hits, batch['targets'], total
+    )
+    own = unpacked(hits.wanted[:, 0], quantiser.bits, quantiser.parts, jnp)
+    return relevant, others, {
+        **code_ranking.metrics(relevant, others, self.depth),
+        **collapse.watched(query, quantiser.values(own)),
+    }
+
+  def describe_batches(self, run: Run, step: int) -> Iterator[str]:
+    yield from super().describe_batches(run, step)
+    yield self._takes(run) + '.'
+
+  def _takes(self, run: Run) -> str:
+    """A line on the codes; raises UserError where there is less memory."""
+    width = self.codec.bytes_per_passage
+    return passage_states.check_fits(
+        f'The codes of {len(run.batches.all_passages):,} passages, of {width}'
+        ' bytes each,',
+        self._shapes(run),
+        run.partitioner,
+        'WHOLE_CORPUS=False for the passages of the training pairs alone',
+    )
+
+
+def mean(batch: Any, losses: jax.Array) -> jax.Array:
+  """The mean of what queries have, [B], weighted where they have weights."""
+  weights = batch.get('weights')
+  if weights is None:
+    weights = jnp.ones(len(losses), jnp.float32)
+  total = jnp.sum(weights)
+  return jnp.sum(weights * losses) / jnp.where(total == 0.0, 1.0, total)
