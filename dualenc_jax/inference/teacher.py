@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from dualenc_jax.errors import UserError
 from dualenc_jax.inference.calibration import Calibration
 from dualenc_jax.inference.embedder import Scorer
 from dualenc_jax.text.joined import Around, Joined
@@ -75,9 +76,36 @@ class Teacher:
       pools.append(Pool([(encode([texts[i] for i in used.tolist()]), {})]))
     joined = Joined(self.around, *pools)
     for start in range(0, len(pairs), size):
-      block = rows[start : start + size]
-      offsets = lengths_to_offsets(joined.lengths(block))
-      values = np.empty(offsets[-1], np.int32)
-      joined.copy(block, values, offsets[:-1])
-      scores = self.scorer.scores(self.params, Ragged(values, offsets))
+      scores = self.of_tokens(joined, rows[start : start + size])
       yield pairs[start : start + size], scores
+
+  def of_tokens(self, joined: Joined, rows: np.ndarray) -> np.ndarray:
+    """Logits of rows [n, 2] of texts that are tokens: float32 [n]."""
+    offsets = lengths_to_offsets(joined.lengths(rows))
+    values = np.empty(offsets[-1], np.int32)
+    joined.copy(rows, values, offsets[:-1])
+    return self.scorer.scores(self.params, Ragged(values, offsets))
+
+
+def check_spread(
+    margins: np.ndarray, scores: np.ndarray, spread: float
+) -> None:
+  """Raises UserError for margins from which nothing can be learnt.
+
+  Args:
+    margins: [n], of passages over others.
+    scores: that they are of.
+    spread: the least standard deviation.
+  """
+  if len(margins) < 2 or margins.std() >= spread:
+    return
+  why = 'It tells passages apart too little.'
+  if 0 <= min(scores) <= max(scores) <= 1:
+    why = (
+        'All its scores are from 0 to 1: they have passed a sigmoid, which'
+        ' takes from margins what they are to teach. Give raw logits.'
+    )
+  raise UserError(
+      f"The teacher's {len(margins):,} margins have a standard deviation of"
+      f' {margins.std():.3g}; expected {spread:g} or more. {why}'
+  )

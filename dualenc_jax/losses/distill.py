@@ -207,9 +207,24 @@ class MarginMSE(_Taught):
   ) -> Result:
     """Computes the loss; see `Loss`."""
     lists = self._lists(batch, similarity)
-    difference = lists.student - lists.teacher
-    error = jnp.square(difference[:, :1] - difference[:, 1:])
-    real = lists.counted[:, 1:]
-    total = jnp.sum(jnp.where(real, error, 0.0), axis=1)
-    values = total / jnp.maximum(jnp.sum(real, axis=1), 1)
+    values = margin_errors(lists.student, lists.teacher, lists.counted[:, 1:])
     return lists.result(batch, values)
+
+
+def margin_errors(
+    student: jax.Array, teacher: jax.Array, counted: jax.Array
+) -> jax.Array:
+  """The mean over k of the squared errors of margins, of each query.
+
+  Args:
+    student: scores [B, 1 + K], the passage's first.
+    teacher: the same.
+    counted: bool [B, K], False where there is no hard negative.
+
+  Returns:
+    [B]; 0 where there is none at all.
+  """
+  difference = student - teacher
+  error = jnp.square(difference[:, :1] - difference[:, 1:])
+  total = jnp.sum(jnp.where(counted, error, 0.0), axis=1)
+  return total / jnp.maximum(jnp.sum(counted, axis=1), 1)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dualenc_jax.errors import UserError
+from dualenc_jax.inference.teacher import check_spread
 from dualenc_jax.mining.filters import Kept
 from dualenc_jax.mining.negatives import Negative
 
@@ -34,26 +34,9 @@ def of(
 def check(
     margins: np.ndarray, chosen: Sequence[Sequence[Negative]], spread: float
 ) -> None:
-  """Raises UserError for margins from which nothing can be learnt.
-
-  Args:
-    margins: of `of`.
-    chosen: as there.
-    spread: the least standard deviation.
-  """
-  if len(margins) < 2 or margins.std() >= spread:
-    return
-  scores = [negative.score for own in chosen for negative in own]
-  why = 'It tells passages apart too little.'
-  if 0 <= min(scores) <= max(scores) <= 1:
-    why = (
-        'All its scores are from 0 to 1: they have passed a sigmoid, which'
-        ' takes from margins what they are to teach. Give raw logits.'
-    )
-  raise UserError(
-      f"The teacher's {len(margins):,} margins have a standard deviation of"
-      f' {margins.std():.3g}; expected {spread:g} or more. {why}'
-  )
+  """As of `teacher.check_spread`, of the scores of what was chosen."""
+  scores = np.array([negative.score for own in chosen for negative in own])
+  check_spread(margins, scores, spread)
 
 
 def report(

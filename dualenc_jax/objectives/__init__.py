@@ -9,6 +9,7 @@ from dualenc_jax.objectives.matching import Matching
 from dualenc_jax.objectives.negative_caching import CachedNegatives
 from dualenc_jax.objectives.objective import Batches, Objective, Run
 from dualenc_jax.objectives.ranking import Ranking
+from dualenc_jax.objectives.taught_pq import TaughtPq
 
 __all__ = [
     'Alignment',
@@ -22,4 +23,5 @@ __all__ = [
     'Objective',
     'Ranking',
     'Run',
+    'TaughtPq',
 ]

@@ -126,6 +126,18 @@ class Objective(Protocol):
     del run, params
     return {}
 
+  def completion(self, run: Run) -> Callable[[Any, Any], Any] | None:
+    """What completes a batch before its step; None of most.
+
+    It is made once, before the first step of a process. For what neither data
+    nor a step can tell: what a host finds out by the parameters of now.
+
+    Returns:
+      A function of the parameters and of a batch with its constants, both on
+      the mesh, that gives the batch with more in it.
+    """
+    del run
+
   def batches(self, run: Run) -> Batches:
     """The training batches.
 
@@ -134,7 +146,7 @@ class Objective(Protocol):
     """
 
   def abstract_batch(self, run: Run) -> Any:
-    """A usual batch with the constants, ShapeDtypeStruct in place of arrays."""
+    """A usual batch as steps find it, ShapeDtypeStruct in place of arrays."""
 
   def check_vocabulary(self, vocabulary: Vocabulary) -> None:
     """Raises UserError unless it is the model's; called as a run is made."""

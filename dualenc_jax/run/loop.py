@@ -205,6 +205,7 @@ def train(
   if not first:
     state = state._replace(memory=objective.fill(experiment, state.params))
   constants = objective.constants(experiment, state.params)
+  complete = objective.completion(experiment)
   meta = {
       'run_id': meta['run_id'],
       'data': data,
@@ -235,10 +236,12 @@ def train(
     while run.step < steps and not run.ended:
       batch = partitioner.to_device(run.batches(run.step, cells))
       note_shape(batch, seen, run)
+      if constants:
+        batch = {**batch, **constants}
+      if complete is not None:
+        batch = complete(run.state.params, batch)
       with jax.transfer_guard('disallow'):
-        run.state, run.metrics = run.train_step(
-            run.state, {**batch, **constants} if constants else batch
-        )
+        run.state, run.metrics = run.train_step(run.state, batch)
       run.step += 1
       call_hooks(run)
   finally:

@@ -1,0 +1,236 @@
+"""A query tower and centroids that learn a teacher's margins of live hits."""
+
+from collections.abc import Callable, Iterator
+import dataclasses
+import functools
+import hashlib
+import json
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dualenc_jax.compression.model_codec import GROUP, SCORE
+from dualenc_jax.data import Layout, Packed
+from dualenc_jax.data.columns import TEACHER_SCORES
+from dualenc_jax.errors import UserError
+from dualenc_jax.inference.pair_scores import PairScores
+from dualenc_jax.inference.teacher import check_spread, Teacher
+from dualenc_jax.interop import loading, released_rankers
+from dualenc_jax.losses.code_search import Hits
+from dualenc_jax.losses.distill import margin_errors
+from dualenc_jax.models import DualEncoder
+from dualenc_jax.objectives.objective import Run
+from dualenc_jax.objectives.over_codes import mean, OverCodes
+from dualenc_jax.text.distinct import Distinct
+from dualenc_jax.text.joined import Joined
+from dualenc_jax.text.ragged import from_uint32_pairs
+
+# Pairs of which a query has asked the teacher.
+_ASKED = 'asked'
+
+
+@dataclasses.dataclass(frozen=True)
+class TaughtPq(OverCodes):
+  """JPQ+GPL (Thakur et al. 2022): margins of a teacher over live hits.
+
+  Before each step all codes are searched for the `depth` best by C and E as
+  they are then, without dropout, and a cross-encoder scores what is new among
+  the pairs of queries and hits. With t its scores, s = R E(q) . c over the
+  temperature, p the passage of q, and j its hits but for what is labelled,
+
+    L_q = mean over j of ((s_p - s_j) - (t_p - t_j))^2.
+
+  So what a generated query finds and its own passage does not say costs
+  nothing: a hit that is as good as the passage has no margin.
+
+  Attributes:
+    model: a dual encoder whose query tower has an encoder of its own.
+    codec_from: as of `OverCodes`, like all that is not said here.
+    depth: of the search, 25 in the paper.
+    teacher: the model_dir of a cross-encoder of the same vocabulary, or a
+      released ranker. It reads passages as this run cuts them.
+    teacher_form: which released ranker it is, 'monot5' or 'rankt5'.
+    teacher_vocabulary: its SentencePiece file, where none is beside it.
+    least_spread: standard deviation of the first batch's margins, below which
+      they teach nothing.
+    states_dir: keeps its scores, too: with it a run that is killed ends bit for
+      bit as it would have, without it but for rounding.
+    micro_batch_size: queries encoded at once; None for all of the batch.
+    layout: how texts are put into rows.
+  """
+
+  model: DualEncoder
+  codec_from: str | None = None
+  depth: int = 25
+  temperature: float = 0.05
+  teacher: str | None = None
+  teacher_form: str | None = None
+  teacher_vocabulary: str | None = None
+  least_spread: float = 1.0
+  whole_corpus: bool = True
+  states_dir: str | None = None
+  micro_batch_size: int | None = None
+  layout: Layout = Packed()
+
+  @functools.cached_property
+  def cross_encoder(self) -> Teacher:
+    """The teacher, on the devices of this host; raises UserError."""
+    if self.teacher is None:
+      raise UserError(
+          'TEACHER_DIR is None; expected the model_dir of a cross-encoder,'
+          ' which --gin_file=architectures/cross_encoder.gin trains, or a'
+          ' released ranker with its TEACHER_FORM.'
+      )
+    path = pathlib.Path(self.teacher).expanduser()
+    if self.teacher_form is None:
+      return loading.load_teacher(path)
+    return released_rankers.load(
+        path, self.teacher_form, self.teacher_vocabulary
+    )
+
+  def check_batch(self, run: Run) -> None:
+    super().check_batch(run)
+    own, theirs = run.tokenizer, self.cross_encoder.tokenizer
+    if own.vocabulary.sha256 != theirs.vocabulary.sha256:
+      raise UserError(
+          f'TEACHER_DIR is {self.teacher}, of another vocabulary than'
+          f' {own.vocabulary.path}, whose tokens the run has. Give a teacher'
+          ' that was trained with it.'
+      )
+    if own.prefixes != theirs.prefixes:
+      raise UserError(
+          f'TEACHER_DIR is {self.teacher}, with the prefixes {theirs.prefixes},'
+          f' and the run has {own.prefixes}. Expected the same.'
+      )
+    if own.query_length > theirs.query_length:
+      raise UserError(
+          f'TEACHER_DIR is {self.teacher}, for queries of'
+          f' {theirs.query_length} tokens, and QUERY_LENGTH is'
+          f' {own.query_length}. Lower it to that.'
+      )
+
+  def abstract_batch(self, run: Run) -> Any:
+    size, width = run.batch_size, self.codec.quantiser.width
+    found = super().abstract_batch(run)
+    known = found['targets'].shape[1]
+
+    def array(dtype: Any, *shape: int) -> jax.ShapeDtypeStruct:
+      return jax.ShapeDtypeStruct((size, *shape), dtype)
+
+    return {
+        **found,
+        'hits': Hits(
+            array(np.int32, self.depth),
+            array(np.uint8, self.depth, width),
+            array(np.uint8, known, width),
+        ),
+        TEACHER_SCORES.name: array(np.float32, 1 + self.depth),
+        _ASKED: array(np.float32),
+    }
+
+  def completion(self, run: Run) -> Callable[[Any, Any], Any]:
+    ask, passages = self._scores(run), run.batches.all_passages
+    checked = False
+
+    @jax.jit
+    def search(params: Any, batch: Any) -> Hits:
+      with run.partitioner.scope():
+        query = self.queries(params, batch, None)
+        return self.search(batch, query, params[GROUP][SCORE])
+
+    def complete(params: Any, batch: Any) -> Any:
+      nonlocal checked
+      hits = search(params, batch)
+      rows = np.concatenate(
+          [_own(batch['targets'])[:, :1], _own(hits.rows)], axis=1
+      )
+      there = rows < len(passages)
+      queries = from_uint32_pairs(_own(batch['query_ids']))
+      pairs = np.stack(
+          [
+              np.broadcast_to(queries[:, None], rows.shape)[there],
+              passages.fingerprints[rows[there]],
+          ],
+          axis=1,
+      )
+      scores = np.full(rows.shape, np.nan, np.float32)
+      asked = np.zeros(rows.shape, np.float32)
+      scores[there], asked[there] = ask(pairs)
+      more = {TEACHER_SCORES.name: scores, _ASKED: asked.sum(axis=1)}
+      if not checked:
+        margins = scores[:, :1] - scores[:, 1:]
+        known = margins[~np.isnan(margins)]
+        check_spread(known, scores[there], self.least_spread)
+        checked = True
+      return {**batch, 'hits': hits, **run.partitioner.to_device(more)}
+
+    return complete
+
+  def _scores(self, run: Run) -> PairScores:
+    """The teacher's, by fingerprints of queries and passages of the run."""
+    teacher, passages = self.cross_encoder, run.batches.all_passages
+    queries = Distinct(
+        [(c.query_tokens, c.query_fingerprints) for c in run.caches]
+    )
+    joined = Joined(teacher.around, queries.pool, passages.pool)
+
+    def score(pairs: np.ndarray) -> np.ndarray:
+      rows = [
+          texts.rows[texts.numbers(own)]
+          for texts, own in zip((queries, passages), pairs.T)
+      ]
+      return teacher.of_tokens(joined, np.stack(rows, axis=1))
+
+    if self.states_dir is None:
+      return PairScores(score)
+    facts = json.dumps(teacher.provenance, sort_keys=True, default=str)
+    name = hashlib.sha256(facts.encode()).hexdigest()[:16]
+    if jax.process_count() > 1:
+      name += f'-{jax.process_index()}-of-{jax.process_count()}'
+    path = pathlib.Path(self.states_dir) / f'teacher-{name}.bin'
+    return PairScores(score, path, 'another STATES_DIR')
+
+  def __call__(
+      self, params: Any, batch: Any, key: jax.Array | None = None
+  ) -> tuple[jax.Array, dict[str, jax.Array]]:
+    query = self.queries(params, batch, key)
+    relevant, others, metrics = self.rank(params, batch, query, batch['hits'])
+    student = jnp.concatenate([relevant.scores[:, :1], others.scores], axis=1)
+    teacher = jnp.nan_to_num(batch[TEACHER_SCORES.name])
+    losses = margin_errors(student / self.temperature, teacher, others.valid)
+    loss = mean(batch, losses)
+    margins = teacher[:, :1] - teacher[:, 1:]
+    count = jnp.maximum(jnp.sum(others.valid), 1)
+
+    def over_hits(x: jax.Array) -> jax.Array:
+      return jnp.sum(jnp.where(others.valid, x, 0.0)) / count
+
+    return loss, {
+        'loss': loss,
+        **metrics,
+        'teacher_margin': over_hits(margins),
+        'better_hits': over_hits((margins < 0).astype(jnp.float32)),
+        'asked': jnp.mean(batch[_ASKED]),
+    }
+
+  def describe(self, run: Run) -> Iterator[str]:
+    yield from super().describe(run)
+    yield (
+        f'JPQ+GPL: the query tower and the centroids of {self.codec.name} are'
+        f' trained by what {self.teacher} thinks of the {self.depth} best of'
+        ' all passages at each step.'
+    )
+
+
+def _own(array: jax.Array) -> np.ndarray:
+  """This host's rows of an array whose leading axis goes over the data axis."""
+  shards = {
+      shard.index[0].indices(len(array))[0]: shard
+      for shard in array.addressable_shards
+  }
+  return np.concatenate(
+      [np.asarray(shards[start].data) for start in sorted(shards)]
+  )

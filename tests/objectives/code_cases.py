@@ -1,0 +1,57 @@
+"""A small codec with two codebooks, and batches of queries over its codes."""
+
+import numpy as np
+import tiny_training
+
+from dualenc_jax.compression import Codec, codec_file
+from dualenc_jax.compression.product import Product
+from dualenc_jax.compression.quantisers import packed
+from dualenc_jax.compression.transforms import Linear
+from dualenc_jax.models import model_params
+
+BATCH, DIM, PARTS = 8, 16, 4
+# 61 passages in 64 rows.
+TOTAL, THERE = 64, 61
+
+
+def write_codec(folder, bits=3, rotated=True, seed=0):
+  """A codec with two codebooks that differ; its folder."""
+  rng = np.random.default_rng(seed)
+  shape = PARTS, 2**bits, DIM // PARTS
+  assign = 0.3 * rng.normal(size=shape).astype(np.float32)
+  score = assign + 0.1 * rng.normal(size=shape).astype(np.float32)
+  rotation = np.linalg.qr(rng.normal(size=(DIM, DIM)))[0].astype(np.float32)
+  codec = Codec(
+      f'opq:{PARTS}x{bits}' if rotated else f'pq:{PARTS}x{bits}',
+      DIM,
+      [Linear(rotation)] if rotated else [],
+      Product(assign, score),
+  )
+  codec_file.write(folder / codec_file.FILE, codec)
+  return str(folder)
+
+
+def make_batch(bits, seed=0):
+  """Some queries have several passages; the first stands in for the others."""
+  rng = np.random.default_rng(seed)
+  batch = tiny_training.make_batch(BATCH)
+  numbers = rng.integers(0, 2**bits, (TOTAL, PARTS))
+  targets = rng.integers(0, THERE, (BATCH, 3)).astype(np.int32)
+  targets[::2, 1:] = targets[::2, :1]
+  targets[1::4, 2] = targets[1::4, 0]
+  return {
+      'queries': batch['queries'],
+      'numbers': np.arange(BATCH, dtype=np.uint32),
+      'targets': targets,
+      'codes': packed(numbers, bits),
+      'code_valid': np.arange(TOTAL) < THERE,
+  }, numbers
+
+
+def embed(objective, params, batch):
+  """float64 [B, D]: queries as the model embeds them, without dropout."""
+  tokens = batch['queries'].groups[0].tokens[:, 0]
+  found = objective.model.apply(
+      {'params': model_params(params)}, tokens, method='encode_query'
+  )
+  return np.asarray(found, np.float64)

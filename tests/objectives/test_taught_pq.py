@@ -1,0 +1,168 @@
+"""The loss of JPQ+GPL against NumPy in float64, and scores that are kept."""
+
+import code_cases
+import jax
+import numpy as np
+import pytest
+import tiny_training
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.inference.pair_scores import PairScores
+from dualenc_jax.losses.code_search import Hits
+from dualenc_jax.objectives import TaughtPq
+
+DEPTH, TEMPERATURE = 9, 0.2
+
+
+@pytest.fixture(scope='module')
+def case(tmp_path_factory):
+  """An objective, parameters, a batch with hits and scores, and its codes."""
+  folder = tmp_path_factory.mktemp('codec')
+  model = tiny_training.make_model(separate_towers=True)
+  objective = TaughtPq(
+      model, code_cases.write_codec(folder), DEPTH, TEMPERATURE
+  )
+  params = tiny_training.init_params(model)
+  params.pop('loss')
+  codec = objective.init(jax.random.key(0))['codec']
+  params['codec'] = jax.device_get(codec)
+  batch, numbers = code_cases.make_batch(3)
+  rng = np.random.default_rng(1)
+  size = len(batch['targets'])
+  rows = np.stack([rng.permutation(61)[:DEPTH] for _ in range(size)])
+  rows = rows.astype(np.int32)
+  # The passage is found at some rank, others that are labelled, too.
+  rows[::2, 3] = batch['targets'][::2, 0]
+  rows[1, 5] = batch['targets'][1, 1]
+  # Fewer passages than hits are asked for.
+  rows[2, -2:] = len(batch['codes'])
+  there = rows < len(batch['codes'])
+  scores = rng.normal(scale=5, size=(size, 1 + DEPTH)).astype(np.float32)
+  scores[:, 1:][~there] = np.nan
+  codes = np.where(there[..., None], batch['codes'][rows % 64], 0)
+  return objective, params, numbers, {
+      **batch,
+      'hits': Hits(rows, codes, batch['codes'][batch['targets']]),
+      'teacher_scores': scores,
+      'asked': np.arange(size, dtype=np.float32),
+  }
+
+
+def reference(query, score, matrix, numbers, batch, weights=None):
+  """The loss by plain loops."""
+  rotated = query @ np.asarray(matrix, np.float64).T
+  vectors = [score[m][numbers[:, m]] for m in range(len(score))]
+  own = rotated @ np.concatenate(vectors, axis=1).T / TEMPERATURE
+  losses = []
+  for q, rows in enumerate(batch['hits'].rows):
+    teacher = batch['teacher_scores'][q].astype(np.float64)
+    targets = batch['targets'][q]
+    errors = [
+        (own[q, targets[0]] - own[q, j] - (teacher[0] - teacher[1 + place]))
+        ** 2
+        for place, j in enumerate(rows)
+        if j not in targets and j < len(numbers)
+    ]
+    losses.append(np.mean(errors))
+  return np.average(losses, weights=weights)
+
+
+def test_the_loss_is_that_of_plain_loops(case):
+  objective, params, numbers, batch = case
+  value, metrics = jax.jit(objective)(params, batch)
+  query = code_cases.embed(objective, params, batch)
+  codec = params['codec']
+  known = query, codec['score'].astype(np.float64), codec['matrix_0'], numbers
+  assert value == pytest.approx(reference(*known, batch), rel=1e-5)
+  assert metrics['loss'] == value
+  assert metrics['asked'] == 3.5
+  rows, scores = batch['hits'].rows, batch['teacher_scores']
+  others = ~np.any(rows[:, :, None] == batch['targets'][:, None], axis=2)
+  others &= rows < 64
+  margins = (scores[:, :1] - scores[:, 1:])[others]
+  assert metrics['teacher_margin'] == pytest.approx(margins.mean(), rel=1e-5)
+  assert metrics['better_hits'] == pytest.approx(np.mean(margins < 0))
+  weights = np.linspace(0, 2, len(query)).astype(np.float32)
+  value, _ = objective(params, batch | {'weights': weights})
+  expected = reference(*known, batch, weights)
+  assert value == pytest.approx(expected, rel=1e-5)
+
+
+def test_centroids_have_the_gradients_of_finite_differences(case):
+  objective, params, numbers, batch = case
+  found = jax.jit(jax.grad(lambda p: objective(p, batch)[0]))(params)
+  query, codec = code_cases.embed(objective, params, batch), params['codec']
+  score = codec['score'].astype(np.float64)
+  expected = np.zeros_like(score)
+  for place in np.ndindex(score.shape):
+    ends = []
+    for step in (1e-6, -1e-6):
+      moved = score.copy()
+      moved[place] += step
+      ends.append(reference(query, moved, codec['matrix_0'], numbers, batch))
+    expected[place] = (ends[0] - ends[1]) / 2e-6
+  assert np.abs(expected).max() > 1e-2
+  np.testing.assert_allclose(
+      found['codec']['score'], expected, rtol=1e-3, atol=1e-4
+  )
+  assert not np.any(found['codec']['assign'])
+  assert any(map(np.any, jax.tree.leaves(found['encoder'])))
+
+
+def some_pairs(count, seed=0):
+  rng = np.random.default_rng(seed)
+  return rng.integers(0, 2**64, (count, 2), np.uint64)
+
+
+class Asked:
+  """A teacher that remembers what it was asked."""
+
+  def __init__(self):
+    self.pairs = []
+
+  def __call__(self, pairs):
+    self.pairs += map(tuple, pairs.tolist())
+    return (pairs[:, 0] % 1000 - pairs[:, 1] % 7.0).astype(np.float32)
+
+
+def test_a_pair_is_asked_for_once(tmp_path):
+  teacher, path = Asked(), tmp_path / 'scores.bin'
+  scores, pairs = PairScores(teacher, path), some_pairs(50)
+  twice = np.concatenate([pairs, pairs[::-1]])
+  found, asked = scores(twice)
+  np.testing.assert_array_equal(found, Asked()(twice))
+  np.testing.assert_array_equal(asked, np.arange(100) < 50)
+  more = np.concatenate([some_pairs(5, 1), pairs])
+  found, asked = scores(more)
+  np.testing.assert_array_equal(found, Asked()(more))
+  np.testing.assert_array_equal(asked, np.arange(55) < 5)
+  assert len(teacher.pairs) == len({*teacher.pairs}) == len(scores) == 55
+  # Another process knows them, but for one that was cut.
+  with path.open('r+b') as file:
+    file.truncate(path.stat().st_size - 3)
+  again = Asked()
+  found, asked = PairScores(again, path)(more)
+  np.testing.assert_array_equal(found, Asked()(more))
+  assert again.pairs == teacher.pairs[-1:] and asked.sum() == 1
+  assert not PairScores(again, path)(more)[1].any()
+
+
+def test_scores_that_are_not_finite(tmp_path):
+  path = tmp_path / 'scores.bin'
+  pairs = some_pairs(3)
+  scores = PairScores(lambda pairs: np.array([1, np.nan, 2], 'f4'), path)
+  with pytest.raises(UserError, match='gives 1 of 3 pairs a score that is not'):
+    scores(pairs)
+  assert not path.exists()
+  PairScores(Asked(), path)(pairs)
+  content = bytearray(path.read_bytes())
+  content[36:40] = np.float32(np.inf).tobytes()
+  path.write_bytes(content)
+  with pytest.raises(UserError, match='scores.bin: record 1 has the score inf'):
+    PairScores(Asked(), path)
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+  path = tmp_path / 'none' / 'scores.bin'
+  with pytest.raises(UserError, match='give another STATES_DIR'):
+    PairScores(Asked(), path, 'another STATES_DIR')(some_pairs(2))
