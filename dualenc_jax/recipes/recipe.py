@@ -31,7 +31,8 @@ class Stage:
     inputs: files and folders of the user that the flags name, whose content
       decides whether the stage has to run again; None is left out.
     changes: flags in place of these and of the recipe's, by which a stage may
-      differ from another; None leaves one out.
+      differ from another; None leaves one out. Of several, in a list, the last
+      wins.
     arguments: what stands on the command line without a flag; places as in
       flags.
   """
@@ -41,12 +42,15 @@ class Stage:
   flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   outputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
   inputs: Sequence[str | None] = ()
-  changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  changes: Mapping[str, Any] | Sequence[Mapping[str, Any]] = ()
   arguments: Sequence[str] = ()
 
   def __post_init__(self):
-    for field in ('flags', 'outputs', 'changes'):
-      value = getattr(self, field)
+    one = isinstance(self.changes, Mapping)
+    changes = (self.changes,) if one else tuple(self.changes)
+    object.__setattr__(self, 'changes', changes)
+    values = [('flags', self.flags), ('outputs', self.outputs)]
+    for field, value in (*values, *(('changes', own) for own in changes)):
       if not isinstance(value, Mapping):
         raise UserError(
             f'Stage {self.name or "without a name"}: {field} is {value!r};'
@@ -140,8 +144,10 @@ class Recipe:
   def with_flags(self, stage: Stage) -> Stage:
     """A stage with the flags of all of its command."""
     own = {n: value for n, value in stage.flags.items() if value is not None}
-    flags = {**self.flags.get(stage.command, {}), **own, **stage.changes}
-    return dataclasses.replace(stage, flags=flags, changes={})
+    flags = {**self.flags.get(stage.command, {}), **own}
+    for changes in stage.changes:
+      flags |= changes
+    return dataclasses.replace(stage, flags=flags, changes=())
 
 
 def _flat(value: Any) -> Iterator[Any]:

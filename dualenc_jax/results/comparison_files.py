@@ -16,14 +16,24 @@ from dualenc_jax.results.comparison import Comparison, Difference
 from dualenc_jax.results.folder import Key, Model
 
 _NAMED = 5  # Results that are left out, the others are only counted.
+_BYTES = 'bytes_per_passage'
+# Sets by metrics that one table of all models has room for.
+_SIDE_BY_SIDE = 4
 
 
 def comparison_tables(comparison: Comparison) -> list[Table]:
-  """A table for each model: it against the baseline, by set and metric."""
-  return [
+  """A table for each model: it against the baseline, by set and metric.
+
+  In front of several, of few sets, is one of all.
+  """
+  found = [
       _table(comparison, model, number)
       for number, model in enumerate(comparison.models, start=1)
   ]
+  several = len(found) > 1
+  if several and len(comparison.differences) <= _SIDE_BY_SIDE * len(found):
+    found.insert(0, _all_models(comparison))
+  return found
 
 
 def write_comparison(folder: pathlib.Path, comparison: Comparison) -> list[str]:
@@ -50,6 +60,47 @@ def write_comparison(folder: pathlib.Path, comparison: Comparison) -> list[str]:
       *table_lib.write(folder, 'comparison', comparison_tables(comparison)),
       *tables.write_tables(folder, [comparison.baseline, *comparison.models]),
   ]
+
+
+def _all_models(comparison: Comparison) -> Table:
+  """Values and p of all models, and the bytes of a passage by their codecs."""
+  by_place: dict[tuple[str, str, str], list[Difference]] = {}
+  for d in comparison.differences:
+    place = d.set_name, d.evaluated.split, d.metric
+    by_place.setdefault(place, []).append(d)
+  models = comparison.baseline, *comparison.models
+  keys = [k for d in comparison.differences for k in d.evaluated.keys]
+  sizes = [m.results[keys[0]].provenance.get(_BYTES) for m in models]
+  columns = [('', 'bytes')] if any(sizes) else []
+  cells = [
+      [Cell(f'{size:,}' if size else MISSING)] if any(sizes) else []
+      for size in sizes
+  ]
+  for (name, split, metric), found in by_place.items():
+    group = ' '.join(filter(None, (name, split)))
+    columns += [(group, metric), (group, 'p, Holm')]
+    values = [found[0].baseline_value, *(d.value for d in found)]
+    tests = [None, *(d.randomization_holm for d in found)]
+    for own, value, p in zip(cells, values, tests):
+      best = value == max(values) > min(values)
+      own += [Cell(f'{100 * value:.2f}', best), _p(p)]
+  return Table(
+      name='comparison-all',
+      title=f'All against {comparison.baseline.name} (%)',
+      heads=('Model',),
+      columns=tuple(columns),
+      rows=tuple(Row((m.name,), tuple(c)) for m, c in zip(models, cells)),
+      notes=(
+          'p: paired randomization test over queries, corrected for all models'
+          ' and tasks by the same metric. Bytes: of a passage in the index, by'
+          f' its codec; {MISSING} for embeddings without one.',
+      ),
+  )
+
+
+def _p(p: float | None) -> Cell:
+  shown = MISSING if p is None else f'{p:.4f}'
+  return Cell('<0.0001' if p is not None and p < 0.0001 else shown)
 
 
 def _table(comparison: Comparison, model: Model, number: int) -> Table:
@@ -84,8 +135,7 @@ def _cells(d: Difference) -> Iterator[Cell]:
   yield Cell(relative)
   yield Cell(f'{d.better:,}/{d.equal:,}/{d.worse:,}')
   for p in (d.t_test, d.t_test_holm, d.randomization, d.randomization_holm):
-    shown = MISSING if p is None else f'{p:.4f}'
-    yield Cell('<0.0001' if p is not None and p < 0.0001 else shown)
+    yield _p(p)
 
 
 def _notes(comparison: Comparison) -> Iterator[str]:

@@ -94,6 +94,25 @@ def test_two_models(tmp_path, capsys):
   assert r'validation & MRR & \textbf{50.00} & 45.00 & $-$5.00' in tex
 
 
+def test_several_models_have_a_table_of_all(tmp_path, capsys):
+  """With the bytes of those whose passages are codes."""
+  values = {'a': [0.5] * 10, 'b': [1.0] * 10, 'c': [0.4] * 10}
+  for name, own in values.items():
+    more = {} if name == 'a' else {'bytes_per_passage': 1096}
+    result_folders.of_column(tmp_path / name, 'MRR', own, **more)
+  compare.main([str(tmp_path / name) for name in values])
+  printed = capsys.readouterr().out.splitlines()
+  assert printed[0] == 'All against a (%)'
+  heads = 'Model bytes pairs test MRR pairs test p, Holm'
+  assert printed[1].split() == heads.split()
+  # 2 of 2^10 flips, of two models.
+  assert [line.split() for line in printed[2:5]] == [
+      ['a', '-', '50.00', '-'],
+      ['b', '1,096', '100.00', '0.0039'],
+      ['c', '1,096', '40.00', '0.0039'],
+  ]
+
+
 def test_other_embeddings_and_checkpoints_are_told(tmp_path, capsys):
   fields = {
       'test': {'embedding_dtype': 'float16', 'checkpoint_step': 1_000},

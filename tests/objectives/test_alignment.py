@@ -255,7 +255,7 @@ def test_check_knows_the_states(teacher, tmp_path, capsys):
   said = capsys.readouterr().out
   # 288 different passages and hard negatives, in as many rows as 16 divides.
   assert 'batch states [288, 128] float32' in said
-  assert 'batch targets [16, 1] int32' in said and 'passages/' not in said
+  assert 'batch targets [16, 2] int32' in said and 'passages/' not in said
 
 
 @pytest.mark.slow

@@ -2,11 +2,10 @@
 
 import json
 
+import adapted_models
 import pytest
-import tiny_beir
-import tiny_run
 
-from dualenc_jax.commands import cli, recipe as command, train
+from dualenc_jax.commands import cli, recipe as command
 
 FEW = [
     '--gin.QUERIES_PER_PASSAGE=3', '--gin.ADAPT_STEPS=3',
@@ -37,23 +36,7 @@ def test_commands_are_listed(tmp_path, capsys, name, own):
 
 @pytest.fixture(scope='module')
 def models(tmp_path_factory):
-  """A dual encoder, a generator and a cross-encoder, and a corpus."""
-  folder = tmp_path_factory.mktemp('models')
-  pairs = tiny_run.flags(folder)
-  train.main([
-      *pairs, '--gin.TEMPERATURE=0.1', f'--model_dir={folder / "dense"}'
-  ])
-  train.main([
-      *pairs, '--gin_file=architectures/cross_encoder.gin',
-      '--gin.PAIR_LENGTH=48', f'--model_dir={folder / "teacher"}',
-  ])
-  train.main([
-      *tiny_run.flags(folder, run='runs/doc2query.gin'),
-      '--gin.STEPS=30', '--gin.LEARNING_RATE=1e-2',
-      f'--model_dir={folder / "generator"}',
-  ])
-  tiny_beir.make_large().write(folder / 'corpus')
-  return folder
+  return adapted_models.make(tmp_path_factory.mktemp('models'))
 
 
 def adapt(models, out, *flags):
