@@ -1,7 +1,7 @@
 """The parts of codecs, before they are trained: linear maps and quantisers."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -94,7 +94,26 @@ class Bytes:
 
 
 @dataclasses.dataclass(frozen=True)
-class Pca:
+class _Map:
+  """A linear map.
+
+  Attributes:
+    kind: its name.
+    dim: of what it makes.
+  """
+
+  kind: ClassVar[str]
+  dim: int
+
+  def check(self, dim: int) -> None:
+    _check_dim(self.kind, self.dim, dim)
+
+  def shape(self, dim: int) -> Shape:
+    return Shape('float32', self.dim)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pca(_Map):
   """Principal directions.
 
   Attributes:
@@ -103,15 +122,9 @@ class Pca:
     by_queries: the map of this rank that keeps most of the scores of queries.
   """
 
-  dim: int
+  kind = 'pca'
   centred: bool = False
   by_queries: bool = False
-
-  def check(self, dim: int) -> None:
-    _check_dim('pca', self.dim, dim)
-
-  def shape(self, dim: int) -> Shape:
-    return Shape('float32', self.dim)
 
   def fit(self, training: Training) -> Trained:
     queries = training.of_queries('pca') if self.by_queries else None
@@ -123,22 +136,15 @@ class Pca:
 
 
 @dataclasses.dataclass(frozen=True)
-class Tldr:
+class Tldr(_Map):
   """A linear map that keeps neighbours together.
 
   Attributes:
-    dim: of what it makes.
     by_queries: it learns from queries, too.
   """
 
-  dim: int
+  kind = 'tldr'
   by_queries: bool = False
-
-  def check(self, dim: int) -> None:
-    _check_dim('tldr', self.dim, dim)
-
-  def shape(self, dim: int) -> Shape:
-    return Shape('float32', self.dim)
 
   def fit(self, training: Training) -> Trained:
     # A saved retriever is opened without optax.
@@ -152,16 +158,10 @@ class Tldr:
 
 
 @dataclasses.dataclass(frozen=True)
-class Truncate:
+class Truncate(_Map):
   """The first dimensions, scaled to length one."""
 
-  dim: int
-
-  def check(self, dim: int) -> None:
-    _check_dim('truncate', self.dim, dim)
-
-  def shape(self, dim: int) -> Shape:
-    return Shape('float32', self.dim)
+  kind = 'truncate'
 
   def fit(self, training: Training) -> Trained:
     matrix = np.eye(self.dim, training.dim, dtype=np.float32)
@@ -192,11 +192,20 @@ class Rotated:
 class Pq:
   """Product quantisation of M parts, of so many bits each."""
 
+  kind: ClassVar[str] = 'pq'
   parts: int
   bits: int = 8
 
   def check(self, dim: int) -> None:
-    _check_parts('pq', self, dim)
+    _check_bits(self.kind, self.bits)
+    if dim % self.parts:
+      divisors = [m for m in range(1, dim + 1) if not dim % m]
+      near = sorted(sorted(divisors, key=lambda m: abs(m - self.parts))[:3])
+      raise UserError(
+          f'{self.kind}:{self.parts} of vectors of dim {dim}: the number of'
+          ' parts does not divide it. Take'
+          f' {" or ".join(map(str, near))}.'
+      )
 
   def shape(self, dim: int) -> Shape:
     return Shape('uint8', -(-self.parts * self.bits // 8))
@@ -210,17 +219,10 @@ class Pq:
 
 
 @dataclasses.dataclass(frozen=True)
-class Opq:
+class Opq(Pq):
   """Product quantisation after a rotation that is learnt for it."""
 
-  parts: int
-  bits: int = 8
-
-  def check(self, dim: int) -> None:
-    _check_parts('opq', self, dim)
-
-  def shape(self, dim: int) -> Shape:
-    return Shape('uint8', -(-self.parts * self.bits // 8))
+  kind = 'opq'
 
   def fit(self, training: Training) -> Trained:
     rotation, centroids = opq.fit(
@@ -265,14 +267,3 @@ def _check_dim(kind: str, wanted: int, dim: int) -> None:
 def _check_bits(kind: str, bits: int) -> None:
   if bits > 8:
     raise UserError(f'{kind} of {bits} bits: expected 1 to 8.')
-
-
-def _check_parts(kind: str, spec: Pq | Opq, dim: int) -> None:
-  _check_bits(kind, spec.bits)
-  if dim % spec.parts:
-    divisors = [m for m in range(1, dim + 1) if not dim % m]
-    near = sorted(sorted(divisors, key=lambda m: abs(m - spec.parts))[:3])
-    raise UserError(
-        f'{kind}:{spec.parts} of vectors of dim {dim}: the number of parts does'
-        f' not divide it. Take {" or ".join(map(str, near))}.'
-    )
