@@ -18,28 +18,19 @@ each with the same command and a shared folder, with --host_index and
 import argparse
 from collections.abc import Sequence
 import dataclasses
-import time
-
-import jax
 
 from dualenc_jax import compression
 from dualenc_jax.commands import config, flags, model_dir, runtime
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import header as header_lib, of_model
 from dualenc_jax.index.encoding import default_split, Source
-from dualenc_jax.parallel.host import Host
 from dualenc_jax.readers import Texts
-
-_POLL_SECONDS = 2.0
 
 
 def main(argv: Sequence[str] | None = None) -> None:
   args = config.parse_args(make_parser(), argv)
   check_flags(args)
   runtime.start(args.multihost)
-  host = Host(args.host_index, args.host_count)
-  if args.multihost:
-    host = Host(jax.process_index(), jax.process_count())
   model = model_dir.load_from_args(args, hosts_apart=True)
   experiment, split, is_own = model.experiment, args.split, False
   if args.corpus is not None:
@@ -63,15 +54,10 @@ def main(argv: Sequence[str] | None = None) -> None:
       codec,
       args.shard_size,
       args.overwrite or is_own,
-      host,
+      runtime.host(args),
   )
-  is_complete = build.finish()
-  # Hosts that have joined end together: the others die with the first one.
-  while args.multihost and not is_complete:
-    time.sleep(_POLL_SECONDS)
-    is_complete = build.finish()
   texts = 'queries' if args.tower == 'query' else 'passages'
-  if is_complete:
+  if runtime.all_done(args, build.finish):
     print(f'{build.header.passages:,} {texts} in {build.folder}.')
   else:
     print(

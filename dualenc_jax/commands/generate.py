@@ -25,7 +25,6 @@ import pathlib
 import shlex
 import time
 
-import jax
 import numpy as np
 
 from dualenc_jax.commands import config, flags, generated_by_models, runtime
@@ -41,7 +40,6 @@ from dualenc_jax.readers import Texts
 
 # GPL's rule: so many queries in all, and at least three of a passage.
 BUDGET, _LEAST = 250_000, 3
-_POLL_SECONDS = 2.0
 # Passages, at least, that tell how long it will take.
 _SAMPLE = 16
 _FILTERS = 'max_copied', 'min_log_probability', *generated_by_models.FLAGS
@@ -67,9 +65,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   flags.check_hosts(args)
   generated_by_models.check(args)
   runtime.start(args.multihost)
-  host = Host(args.host_index, args.host_count)
-  if args.multihost:
-    host = Host(jax.process_index(), jax.process_count())
+  host = runtime.host(args)
   folder = pathlib.Path(args.output_dir)
   passages, fingerprint = corpus(args)
   chosen, count = budget(passages, args)
@@ -98,15 +94,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         f'{cut:,}',
         generator.passage_length,
     )
-  while (missing := written.missing()) and args.multihost:
-    time.sleep(_POLL_SECONDS)
-  if missing:
+  if not runtime.all_done(args, lambda: not written.missing()):
     print(
-        f'{len(missing)} of {len(written)} shards are left to other hosts; the'
-        f' last of them completes {folder}.'
+        f'{len(written.missing())} of {len(written)} shards are left to other'
+        f' hosts; the last of them completes {folder}.'
     )
-    return
-  if args.multihost and host.index:
     return
   counts: Counter[str] = Counter()
   queries = [
@@ -119,6 +111,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         f'No query is left: {causes}. All that was generated is in'
         f' {written.folder}: give other filters.'
     )
+  # Hosts that have joined end together: all filter, and the first writes.
+  if args.multihost and host.index:
+    return
   facts |= {
       **{name: getattr(args, name) for name in _FILTERS},
       'command': shlex.join(['dualenc', 'generate', *(argv or ())]),

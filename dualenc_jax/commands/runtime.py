@@ -1,20 +1,24 @@
 """What a command sets up before it computes: logging, JAX, hosts."""
 
 import argparse
+from collections.abc import Callable
 import ctypes
 import logging
 import os
 import sys
+import time
 
 import jax
 
 from dualenc_jax.commands import huge_pages
 from dualenc_jax.io.files import default_cache_dir
+from dualenc_jax.parallel.host import Host
 
 _LOG = logging.getLogger(__name__)
 # Parameters of glibc's mallopt.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _M_MMAP_MAX, _M_ARENA_MAX = -4, -8
+_POLL_SECONDS = 2.0
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -50,6 +54,31 @@ def start(multihost: bool = False) -> None:
       _LOG.info('%s', line)
     keep_freed_memory()
   use_compilation_cache()
+
+
+def host(args: argparse.Namespace) -> Host:
+  """Which of the hosts that share the work this is, after `start`.
+
+  Args:
+    args: with `flags.add_hosts`, checked, and --multihost.
+  """
+  if args.multihost:
+    return Host(jax.process_index(), jax.process_count())
+  return Host(args.host_index, args.host_count)
+
+
+def all_done(args: argparse.Namespace, is_done: Callable[[], bool]) -> bool:
+  """Whether all hosts have done their share.
+
+  Those that have joined wait for it: the others die with the first that ends.
+
+  Args:
+    args: as of `host`.
+    is_done: what tells, from the folder that they share.
+  """
+  while not (done := is_done()) and args.multihost:
+    time.sleep(_POLL_SECONDS)
+  return done
 
 
 def use_compilation_cache() -> None:

@@ -8,6 +8,7 @@ import pytest
 import small_vocabulary
 import tiny_towers
 import torch
+import two_hosts
 
 from dualenc_jax.commands import cli
 from dualenc_jax.generation import shards
@@ -54,12 +55,16 @@ def corpus(tmp_path_factory):
   return path
 
 
-def run(generator, corpus, out, *flags):
-  return cli.main([
+def command(generator, corpus, out, *flags):
+  return [
       'generate', f'--generator={generator}', f'--corpus={corpus}',
       f'--output_dir={out}', '--query_length=8', '--batch_size=8',
       '--temperature=2', '--passage_length=64', *flags,
-  ])
+  ]
+
+
+def run(*given):
+  return cli.main(command(*given))
 
 
 @pytest.fixture(autouse=True)
@@ -129,6 +134,31 @@ def test_two_hosts_write_what_one_writes(
   assert '2 of 3 shards are left to other hosts' in capsys.readouterr().out
   assert run(generator, corpus, out, *flags, '--host_index=0') == 0
   assert contents(out) == contents(written)
+
+
+@pytest.mark.slow
+def test_processes_that_join_write_what_one_writes(
+    generator, tmp_path, monkeypatch
+):
+  monkeypatch.undo()  # Shards as they are: two, one for each host.
+  corpus = tmp_path / 'corpus.jsonl'
+  lines = [
+      json.dumps({'_id': f'p{i}', 'text': f'About {i}.'})
+      for i in range(shards.SHARD + 76)
+  ]
+  corpus.write_text('\n'.join(lines))
+  one, two = tmp_path / 'one', tmp_path / 'two'
+  flags = '--queries_per_passage=1', '--min_log_probability=-4'
+  assert run(generator, corpus, one, *flags) == 0
+  said = two_hosts.run(*command(generator, corpus, two, *flags), devices=2)
+  assert ['Written to' in each for each in said] == [True, False]
+  assert contents(two) == contents(one)
+  for name in ('00000.jsonl', '00001.jsonl'):
+    found, wanted = (
+        (folder / 'shards' / name).read_bytes() for folder in (two, one)
+    )
+    assert found == wanted, name
+  assert 0 < len(rows(one / FILES[1])) < len(lines)
 
 
 def test_some_passages_have_the_queries_they_have_among_all(
