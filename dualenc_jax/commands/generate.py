@@ -74,6 +74,7 @@ def main(argv: Sequence[str] | None = None) -> None:
       args.generator_vocabulary,
       args.passage_length,
       args.batch_size,
+      dtype=args.dtype,
   )
   written = Shards(
       folder / 'shards', chosen, count, sampling, args.query_length, args.seed
@@ -185,6 +186,10 @@ def make_parser() -> flags.Parser:
   add(
       '--batch_size', type=flags.whole(), metavar='N',
       help='queries that a device writes at once; 64 on a CPU, else 1024',
+  )
+  add(
+      '--dtype', choices=['float32', 'bfloat16'],
+      help='of activations; by default as trained, float32 of released ones',
   )
   add(
       '--overwrite', action='store_true',

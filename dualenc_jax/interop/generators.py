@@ -23,6 +23,7 @@ def load(
     length: int | None = None,
     batch_size: int | None = None,
     partitioner: Partitioner | None = None,
+    dtype: str | None = None,
 ) -> Generator:
   """A generator on the devices of a mesh.
 
@@ -36,6 +37,8 @@ def load(
     batch_size: as of `Writer`.
     partitioner: the mesh and its rules; None for the devices of this host, all
       of which get all parameters.
+    dtype: of activations, 'float32' or 'bfloat16'; None for what it was trained
+      with, else float32.
 
   Raises:
     UserError: it has no decoder, or cannot be read; or the vocabulary is
@@ -48,7 +51,7 @@ def load(
           f'{path} has its own vocabulary: leave out {vocabulary}.'
       )
     path = pathlib.Path(path).expanduser()
-    return _load_own(path, length, batch_size, partitioner)
+    return _load_own(path, length, batch_size, partitioner, dtype)
   weights, decoder = encoder_decoder.read(path)
   if not decoder:
     raise UserError(
@@ -64,10 +67,13 @@ def load(
       usage.query_length or _QUERY_LENGTH,
       length or usage.passage_length or LENGTH,
   )
-  model = Seq2Seq(
-      TokenEmbedder(*weights.tensors['token_embedder/embedding'].shape),
-      weights.encoder,
-      encoder_decoder.decoder_of(weights, decoder),
+  model = _of_dtype(
+      Seq2Seq(
+          TokenEmbedder(*weights.tensors['token_embedder/embedding'].shape),
+          weights.encoder,
+          encoder_decoder.decoder_of(weights, decoder),
+      ),
+      dtype,
   )
   tensors = {**weights.tensors, **decoder}
   params = loading.place_params(model, tensors, weights.path, partitioner)
@@ -86,16 +92,13 @@ def _load_own(
     length: int | None,
     batch_size: int | None,
     partitioner: Partitioner,
+    dtype: str | None,
 ) -> Generator:
   def use(checkpoint: own.Checkpoint) -> Generator:
     facts = dict(checkpoint.meta['model'])
-    if not facts.pop(own.GENERATOR, False):
-      raise UserError(
-          f'{path} is of a {str(facts.get("class")).split(".")[-1]}, no'
-          ' generator, so it writes nothing. Train one with'
-          ' --gin_file=runs/doc2query.gin.'
-      )
-    model = own.model_of(facts, str(path))
+    own.check_kind(facts, own.GENERATOR, path)
+    facts.pop(own.GENERATOR)
+    model = _of_dtype(own.model_of(facts, str(path)), dtype)
     tokenizer = checkpoint.tokenizer()
     if length is not None:
       tokenizer = dataclasses.replace(tokenizer, passage_length=length)
@@ -107,3 +110,13 @@ def _load_own(
     return Generator(params, tokenizer, writer, provenance)
 
   return own.restore(path, None, use)
+
+
+def _of_dtype(model: Seq2Seq, dtype: str | None) -> Seq2Seq:
+  """The same model with other activations; None for those it has."""
+  if dtype is None:
+    return model
+  encoder, decoder = (
+      stack.clone(dtype=dtype) for stack in (model.encoder, model.decoder)
+  )
+  return model.clone(encoder=encoder, decoder=decoder)

@@ -18,7 +18,7 @@ from dualenc_jax.interop import own, truncation
 from dualenc_jax.interop.vocabulary import make_tokenizer
 from dualenc_jax.interop.weights import Weights
 from dualenc_jax.io import machine
-from dualenc_jax.models import abstract_params, CrossEncoder
+from dualenc_jax.models import abstract_params
 from dualenc_jax.parallel.partitioning import HostPartitioner, Partitioner
 from dualenc_jax.tensor_files.stacked_layers import layer_names
 from dualenc_jax.tensor_files.tensors import Tensor
@@ -116,14 +116,9 @@ def load_teacher(path: pathlib.Path, step: int | None = None) -> Teacher:
 
   def use(checkpoint: own.Checkpoint) -> Teacher:
     facts = dict(checkpoint.meta['model'])
-    template = facts.pop('template', None)
+    own.check_kind(facts, own.CROSS_ENCODER, path)
+    template = facts.pop('template')
     model = own.model_of(facts, str(path))
-    if template is None or not isinstance(model, CrossEncoder):
-      raise UserError(
-          f'{path} is a {type(model).__name__}, no cross-encoder, so it scores'
-          ' no pairs. Train one with --gin_file=architectures/'
-          'cross_encoder.gin.'
-      )
     tokenizer = checkpoint.tokenizer()
     around = Template(**template).tokens(tokenizer)
     params, scorer = place(model, checkpoint.tensors, str(path), make=Scorer)

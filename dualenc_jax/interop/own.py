@@ -6,6 +6,7 @@ What no tensor of a model says (activations, dtype, ...) is saved beside them.
 from collections.abc import Callable, Mapping
 import dataclasses
 import logging
+import os
 import pathlib
 import re
 from typing import Any, TypeVar
@@ -42,6 +43,12 @@ HEAD = 'head/'
 _DECODER = 'decoder/'
 # Saved beside what `models.describe` says of a generator.
 GENERATOR = 'generator'
+CROSS_ENCODER = 'cross-encoder'
+# What models of other kinds do not, and what trains one that does.
+_OF_KIND = {
+    CROSS_ENCODER: ('scores no pairs', 'architectures/cross_encoder.gin'),
+    GENERATOR: ('writes nothing', 'runs/doc2query.gin'),
+}
 # Saved beside what `models.describe` says of a model: the dims of
 # `losses.Matryoshka`.
 TRAINED_DIMS = 'trained_dims'
@@ -285,6 +292,39 @@ def _encoder(
   return infer_encoder(tensors, facts.get('activations'), tower)
 
 
+def kind_of(facts: Mapping[str, Any]) -> str:
+  """What the model of a checkpoint is: 'generator'.
+
+  Args:
+    facts: that were saved of it.
+  """
+  if 'template' in facts:
+    return CROSS_ENCODER
+  if GENERATOR in facts:
+    return GENERATOR
+  name = str(facts.get('class')).split('.')[-1]
+  return 'dual encoder' if name == DualEncoder.__name__ else name
+
+
+def check_kind(
+    facts: Mapping[str, Any], kind: str, path: str | os.PathLike[str]
+) -> None:
+  """Raises UserError unless a checkpoint is of a cross-encoder, or generator.
+
+  Args:
+    facts: that were saved of its model.
+    kind: `CROSS_ENCODER` or `GENERATOR`.
+    path: of the model_dir, for the message.
+  """
+  found = kind_of(facts)
+  if found != kind:
+    lack, file = _OF_KIND[kind]
+    raise UserError(
+        f'{path} is a {found}, no {kind}, so it {lack}. Train one with'
+        f' --gin_file={file}.'
+    )
+
+
 def model_of(facts: Mapping[str, Any], path: str) -> Any:
   """The module that `describe` was given.
 
@@ -295,12 +335,12 @@ def model_of(facts: Mapping[str, Any], path: str) -> Any:
   Raises:
     UserError: it is not of this library's classes.
   """
-  if 'template' in facts:
+  if kind_of(facts) == CROSS_ENCODER:
     raise UserError(
         f'{path} is a cross-encoder, which scores pairs and embeds nothing. It'
         f' re-ranks: `dualenc rerank --teacher={path}`. Give a dual encoder.'
     )
-  if GENERATOR in facts:
+  if kind_of(facts) == GENERATOR:
     raise UserError(
         f'{path} is a generator, which writes queries and embeds nothing:'
         ' `dualenc generate` has it do so. Give a dual encoder.'

@@ -196,6 +196,8 @@ def test_filters_take_what_was_generated(
     ('flags', 'message'),
     [
         (['--seed=1'], 'seed: 0 -> 1'),
+        (['--dtype=bfloat16'], "'dtype': 'bfloat16'"),
+        (['--dtype=float16'], "invalid choice: 'float16'"),
         (['--queries_per_passage=2'], 'queries_per_passage: 3 -> 2'),
         (['--passage_length=513'], 'expected at most 512'),
         ([f'--seed={2**32}'], 'expected less than 2^32'),

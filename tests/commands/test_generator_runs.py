@@ -183,3 +183,8 @@ def test_what_embeds_nothing_is_refused(trained, tmp_path, capsys):
   assert 'is a generator' in capsys.readouterr().err
   with pytest.raises(UserError, match='is a generator, which writes queries'):
     Retriever.from_dir(trained)
+  asked = ['rerank', f'--teacher={trained}', '--run=x', '--tasks=beir/scifact']
+  assert cli.main([*asked, f'--gin.DATA_ROOT={tmp_path}']) == 2
+  said = capsys.readouterr().err
+  assert 'is a generator, no cross-encoder' in said
+  assert 'architectures/cross_encoder.gin' in said

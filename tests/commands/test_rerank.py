@@ -312,7 +312,7 @@ def test_evaluate_and_search_re_rank(tiny, teacher, tmp_path, capsys):
   cli.main(['evaluate', *asked, '--baselines='])
   kept = {path.name for path in (folder / 'rerank').iterdir()}
   assert kept == {'scores.tsv', 'scores.json'}
-  with pytest.raises(UserError, match='is a DualEncoder, no cross-encoder'):
+  with pytest.raises(UserError, match='is a dual encoder, no cross-encoder'):
     search.main([f'--model_dir={student}', f'--rerank={student}', 'find xml'])
 
 

@@ -100,6 +100,15 @@ def test_logits_are_those_of_transformers(theirs, folder, legacy, spiece):
     assert generator.provenance['run_id']
 
 
+def test_activations_may_be_of_another_dtype(theirs, folder):
+  wanted = wanted_logits(theirs)[TARGETS != 0]
+  generator = generators.load(folder, dtype='bfloat16')
+  found = logits(generator.writer.model, generator.params)
+  error = np.abs(found[TARGETS != 0] - wanted).max() / np.abs(wanted).max()
+  assert 1e-4 < error < 0.1
+  assert generator.provenance['dtype'] == 'bfloat16'
+
+
 @pytest.mark.parametrize('name', ['t5_1_1_tiny', 't5_1_0_tiny'])
 def test_logits_are_those_of_t5x(name, spiece):
   golden = t5x_files.GOLDEN / name
