@@ -89,21 +89,21 @@ def _mine(
   score = teacher_scores.of(teacher, ranked, folder)
   # Where scores decide nothing, a teacher is asked for what is taken alone.
   first = score if rules.needs_scores else None
-  kept = [
-      filters.apply(each, rules, ranked, first)
-      for each in sources.ranked_by(args, asked)
-  ]
+  found = [*sources.ranked_by(args, asked)]
+  kept = [filters.apply(each, rules, ranked, first) for each in found]
   taken = list(
       negatives.choose(
           kept, ranked, args.num_negatives, args.sampling, args.seed
       )
   )
-  labels = np.zeros(0)
+  labels, own_first = np.zeros(0), {}
   if score is not None:
     if first is None:
       chosen = [{n.passage for n in own} for own in taken]
       kept = [filters.scored(each, chosen, ranked, score) for each in kept]
       taken = [*negatives.scored(taken, kept)]
+      # Where its scores have decided, a teacher is before others by that.
+      own_first = margins.own_first(found, ranked.gold, kept, taken)
     labels = margins.of(kept, taken)
     if args.least_spread is not None and not len(labels):
       raise UserError(
@@ -118,9 +118,11 @@ def _mine(
       'flags': {name: getattr(args, name) for name in _FLAGS},
       'command': command,
   }
-  output.write(folder, ranked, kept, taken, score is not None, facts)
-  for line in (*output.counted(kept), *margins.report(labels, taken)):
-    print(line)
+  if own_first:
+    facts['own_first'] = own_first
+  said = [*margins.report(labels, taken, own_first)]
+  output.write(folder, ranked, kept, taken, score is not None, facts, said)
+  print('\n'.join((*output.counted(kept), *said)))
   count = sum(map(len, taken))
   print(f'{count:,} hard negatives of {len(taken):,} queries: {folder}.')
   if not count:

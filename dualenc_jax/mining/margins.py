@@ -1,10 +1,11 @@
 """A teacher's margins, the labels of GPL (Wang et al. 2022), looked at."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from dualenc_jax.inference.teacher import check_spread
+from dualenc_jax.mining.candidates import Candidates
 from dualenc_jax.mining.filters import Kept
 from dualenc_jax.mining.negatives import Negative
 
@@ -31,6 +32,52 @@ def of(
   return np.array(found, np.float64)
 
 
+def own_first(
+    found: Sequence[Candidates],
+    gold: Sequence[Sequence[int]],
+    kept: Sequence[Kept],
+    chosen: Sequence[Sequence[Negative]],
+) -> dict[str, float]:
+  """Shares of queries whose own passage is put before their hard negatives.
+
+  By the teacher, and by each source, whose best passages these negatives are:
+  a teacher that does no better has nothing to teach it. That the sources chose
+  them, and the teacher did not, is in the teacher's favour.
+
+  Args:
+    found: of each source, as it ranks; what it does not find it has last.
+    gold: known positives of each query, of which the first counts.
+    kept: as of `of`.
+    chosen: as there.
+
+  Returns:
+    By name, 'teacher' first; {} where no query has both.
+  """
+  own = kept[0].candidates.positives[:, :1]
+  queries = [
+      query
+      for query, (first, negatives) in enumerate(zip(own, chosen))
+      if negatives and len(first) and not np.isnan(first[0])
+  ]
+  if not queries:
+    return {}
+
+  def by_source(each: Candidates, query: int) -> bool:
+    wanted = [gold[query][0], *(n.passage for n in chosen[query])]
+    ranked = each.passages[query]
+    return wanted[0] in ranked[np.isin(ranked, wanted)][:1]
+
+  shares = {
+      'teacher': [
+          own[query, 0] > max(n.score for n in chosen[query])
+          for query in queries
+      ]
+  }
+  for each in found:
+    shares[each.name] = [by_source(each, query) for query in queries]
+  return {name: float(np.mean(is_first)) for name, is_first in shares.items()}
+
+
 def check(
     margins: np.ndarray, chosen: Sequence[Sequence[Negative]], spread: float
 ) -> None:
@@ -40,9 +87,17 @@ def check(
 
 
 def report(
-    margins: np.ndarray, chosen: Sequence[Sequence[Negative]]
+    margins: np.ndarray,
+    chosen: Sequence[Sequence[Negative]],
+    first: Mapping[str, float],
 ) -> Iterator[str]:
-  """Lines on how the labels lie."""
+  """Lines on how the labels lie.
+
+  Args:
+    margins: of `of`.
+    chosen: as there.
+    first: of `own_first`.
+  """
   if not len(margins):
     return
   scores = np.array([n.score for own in chosen for n in own])
@@ -56,3 +111,14 @@ def report(
       f'{np.mean(scores > 0):.1%} of the mined passages have a logit above 0,'
       ' which calls them relevant: false negatives of a loss without margins.'
   )
+  if not first:
+    return
+  shares = ', '.join(f'{name} {share:.1%}' for name, share in first.items())
+  yield f"Queries whose own passage is put before the mined ones: {shares}."
+  others = {n: share for n, share in first.items() if n != 'teacher'}
+  if others and first['teacher'] <= max(others.values()):
+    yield (
+        f'WARNING: the teacher does not beat {max(others, key=others.get)}, so'
+        ' its labels teach little. Train it longer, from a pretrained T5, or'
+        ' with harder negatives, or take another.'
+    )

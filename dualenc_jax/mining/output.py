@@ -24,6 +24,7 @@ def write(
     chosen: Sequence[Sequence[Negative]],
     by_teacher: bool,
     facts: Mapping[str, Any],
+    labels: Sequence[str] = (),
 ) -> None:
   """Writes training pairs, hard negatives by id, and a report.
 
@@ -34,11 +35,12 @@ def write(
     chosen: of each query.
     by_teacher: whether scores are a teacher's, which are written to learn from.
     facts: what the files depend on.
+    labels: lines on a teacher's.
   """
   found = ranked, kept, chosen, by_teacher
   files.write_json_lines(folder / PAIRS, _pairs(*found))
   files.write_json_lines(folder / BY_ID, _by_id(*found))
-  text = '\n'.join(report(ranked, kept, chosen, by_teacher))
+  text = '\n'.join(report(ranked, kept, chosen, by_teacher, labels))
   files.write(folder / REPORT, text + '\n')
   counts = {each.candidates.name: each.counts for each in kept}
   files.write_json(folder / FACTS, {**facts, 'counts': counts})
@@ -107,6 +109,7 @@ def report(
     kept: Sequence[Kept],
     chosen: Sequence[Sequence[Negative]],
     by_teacher: bool,
+    labels: Sequence[str] = (),
 ) -> Iterator[str]:
   """Lines of Markdown: what was left out, scores, and examples to read."""
   yield '# Hard negatives\n'
@@ -116,6 +119,9 @@ def report(
       f'\n{taken.sum():,} hard negatives of {np.count_nonzero(taken):,} of'
       f' {len(taken):,} queries; the rest have none.'
   )
+  if labels:
+    yield '\n## Labels\n'
+    yield from (f'- {line}' for line in labels)
   for each in kept:
     whose = "the teacher's, of" if by_teacher else 'of'
     yield f'\n## Scores, {whose} {each.candidates.name}\n'

@@ -40,6 +40,14 @@ def write_run(path, run):
   ))
 
 
+def write_scores(path, scores):
+  path.write_text(''.join(
+      f'{q}\t{p}\t{float(score)!r}\n'
+      for q, own in scores.items() for p, score in own.items()
+  ))
+  return path
+
+
 def flags(tiny, output, *more):
   return [
       'mine',
@@ -212,6 +220,44 @@ def test_random_ones_are_of_seed_and_query(tiny, tmp_path):
   assert read(tmp_path / 'half')[0] == {q: chosen[q] for q in half}
 
 
+@pytest.mark.parametrize('right', [0.0, 9.0, -9.0])
+def test_a_teacher_is_told_beside_whom_it_is_to_teach(
+    tiny, tmp_path, capsys, right
+):
+  _, made, run = tiny
+  rng = np.random.default_rng(3)
+  scores = {
+      query: {p: rng.normal() + right * (g.get(p, 0) > 0) for p in made.corpus}
+      for query, g in made.qrels.items()
+  }
+  path = write_scores(tmp_path / 'scores.tsv', scores)
+  cli.main(by_run(tiny, tmp_path / 'out', f'--teacher={path}'))
+  by_id, pairs = read(tmp_path / 'out')
+  firsts = {'teacher': [], 'run': []}
+  for query, row in by_id.items():
+    own = pairs[query]['passage_id'][0]
+    others = [entry['pid'] for entry in row['neg']['run']]
+    firsts['teacher'].append(
+        all(scores[query][own] > scores[query][other] for other in others)
+    )
+    # Ties as trec_eval has them, and last what is not ranked.
+    hits = run[query]
+    order = sorted(hits, key=lambda p: (np.float32(hits[p]), p), reverse=True)
+    rank = {p: i for i, p in enumerate(order)}
+    firsts['run'].append(
+        own in rank and all(rank[own] < rank[other] for other in others)
+    )
+  wanted = {name: np.mean(values) for name, values in firsts.items()}
+  facts = json.loads((tmp_path / 'out' / 'mined.json').read_text())
+  assert facts['own_first'] == pytest.approx(wanted)
+  assert wanted['teacher'] == (right > 0) if right else 0 < wanted['run'] < 1
+  teacher, other = wanted['teacher'], wanted['run']
+  report = (tmp_path / 'out' / 'report.md').read_text()
+  for text in (capsys.readouterr().out, report):
+    assert f'mined ones: teacher {teacher:.1%}, run {other:.1%}.' in text
+    assert ('the teacher does not beat run' in text) == (teacher <= other)
+
+
 def test_scores_of_a_teacher_decide_and_are_written(tiny, tmp_path):
   folder, made, run = tiny
   rng = np.random.default_rng(1)
@@ -219,12 +265,11 @@ def test_scores_of_a_teacher_decide_and_are_written(tiny, tmp_path):
       query: {p: float(np.float32(rng.normal())) for p in made.corpus}
       for query in made.queries
   }
-  path = tmp_path / 'scores.tsv'
-  path.write_text(''.join(
-      f'{q}\t{p}\t{score!r}\n' for q in scores for p, score in scores[q].items()
-  ))
+  path = write_scores(tmp_path / 'scores.tsv', scores)
   out = tmp_path / 'out'
   cli.main(by_run(tiny, out, f'--teacher={path}', '--margin=0.25'))
+  # Whom the margin has chosen says nothing of who is better.
+  assert 'own_first' not in json.loads((out / 'mined.json').read_text())
 
   def decide(query):
     return scores[query]
