@@ -34,6 +34,7 @@ from dualenc_jax.commands import (
 )
 from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation.evaluation import Evaluation
+from dualenc_jax.readers import Texts
 from dualenc_jax.results import evaluate, folder as results, tables
 from dualenc_jax.search import hybrid
 
@@ -61,6 +62,10 @@ def main(argv: Sequence[str] | None = None) -> None:
       args.output_dir or evaluate.default_output(home)
   )
   teacher = rerank.teacher(args.rerank, args)
+  learnt = None
+  if args.learnt_queries is not None:
+    rows = Texts(args.learnt_queries).examples('queries')
+    learnt = [row['query'] for row in rows]
   for task, split in chosen:
     options = evaluate.Options(
         args.k,
@@ -71,6 +76,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         args.rerank_depth,
         codecs,
         model.experiment,
+        learnt,
     )
     name = evaluate.folder_name(task, split, options)
     if options.index_dir and len(chosen) > 1:
@@ -144,6 +150,11 @@ def make_parser() -> flags.Parser:
       help='measure the embeddings in fewer bytes, too, such as'
       ' fp16,int8,pca:256,rotated:4,pq:96,opq:96,binary; see'
       ' `compression.specs`',
+  )
+  add(
+      '--learnt_queries', metavar='FILE',
+      help='what the model has learnt from, JSONL or TSV: how many of the'
+      ' queries are among them, or nearly',
   )
   add('--output_dir', help='where the files go')
   bm25.add_flags(parser)

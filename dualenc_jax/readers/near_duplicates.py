@@ -16,14 +16,22 @@ _WORD = re.compile(r'\w+')
 def near_duplicates(
     texts: Sequence[str], others: Sequence[str], least: float = SIMILARITY
 ) -> np.ndarray:
-  """Which of the texts are nearly equal to one of the others: bool [N].
+  """Which of the texts are nearly equal to one of the others: bool [N]."""
+  found = np.zeros(len(texts), bool)
+  found[near_pairs(texts, others, least)[0]] = True
+  return found
+
+
+def near_pairs(
+    texts: Sequence[str], others: Sequence[str], least: float = SIMILARITY
+) -> tuple[np.ndarray, np.ndarray]:
+  """Numbers of texts, and of those of the others that they nearly equal.
 
   Two are where of their different pairs of neighbouring words a share of
   `least` is in both (Jaccard).
   """
-  found = np.zeros(len(texts), bool)
   if not len(texts) or not len(others):
-    return found
+    return np.zeros(0, int), np.zeros(0, int)
   pairs = _pairs([*texts, *others])
   rare = _rarest(pairs, least)
   # Two that are so near share one of their rarest pairs, too: so only few are
@@ -33,8 +41,8 @@ def near_duplicates(
   shared = np.asarray(pairs[row].multiply(pairs[other]).sum(1)).ravel()
   sizes = np.diff(pairs.indptr)
   union = sizes[row] + sizes[other] - shared
-  found[row[shared >= least * union]] = True
-  return found
+  is_near = shared >= least * union
+  return row[is_near], near.col[is_near]
 
 
 def _pairs(texts: Sequence[str]) -> sparse.csr_matrix:

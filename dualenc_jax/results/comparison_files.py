@@ -11,7 +11,7 @@ from typing import Any
 from dualenc_jax.figures import table as table_lib
 from dualenc_jax.figures.table import Cell, MISSING, Row, Table
 from dualenc_jax.io import files
-from dualenc_jax.results import benchmarks, tables
+from dualenc_jax.results import benchmarks, seen, tables
 from dualenc_jax.results.comparison import Comparison, Difference
 from dualenc_jax.results.folder import Key, Model
 
@@ -182,6 +182,10 @@ def _notes_on(
           f'Passages are ranked by {one} embeddings of {baseline.name} and'
           f' {other} ones of {model.name} on {", ".join(of)}.'
       )
+  for key, name in names.items():
+    for each in (baseline, model):
+      if found := each.results[key].provenance.get(seen.FACT):
+        yield f'{each.name} on {name}: {seen.describe(found)}'
   yield from tables.mixed_notes(
       {m.name: [m.results[key] for key in names] for m in (baseline, model)}
   )

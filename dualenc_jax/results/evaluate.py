@@ -29,7 +29,7 @@ from dualenc_jax.index import of_model
 from dualenc_jax.inference.teacher import Teacher
 from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.io import files
-from dualenc_jax.results import codecs
+from dualenc_jax.results import codecs, seen
 from dualenc_jax.results.baselines import (
   Baselines,
   Dense,
@@ -62,6 +62,8 @@ class Options:
     codecs: measured on the model's embeddings.
     trained_on: whose training queries are for codecs that learn from queries;
       None for the evaluated task's.
+    learnt: queries that the model has learnt from, among which those that it is
+      measured by are looked for; None for no such look.
   """
 
   k: int = 1000
@@ -72,6 +74,7 @@ class Options:
   rerank_depth: int = 100
   codecs: Sequence[Spec] = ()
   trained_on: Experiment | None = None
+  learnt: Sequence[str] | None = None
 
   @property
   def depth(self) -> int:
@@ -148,6 +151,9 @@ def evaluate(
   files.write(folder / 'config.gin', config)
   facts = {**facts_of(experiment, split, ranked, options), 'command': command}
   own = {**model.provenance, 'embedding_dtype': str(passages.dtype)}
+  if options.learnt is not None:
+    own[seen.FACT] = seen.count(ranked.query_texts, options.learnt)
+    print(f'  {seen.describe(own[seen.FACT])}')
   if isinstance(passages, Coded):
     codec = passages.codec
     own |= {'codec': codec.name, 'bytes_per_passage': codec.bytes_per_passage}

@@ -16,6 +16,7 @@ import numpy as np
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import files, json_file
+from dualenc_jax.results import seen
 
 METRICS = 'metrics.json'
 PER_QUERY = 'per_query.tsv'
@@ -40,6 +41,7 @@ _SHAPE = {
     'command?': str | None,
     'document_separator?': str | None,
     'checkpoint_step?': int | None,
+    f'{seen.FACT}?': seen.SHAPE,
     'queries?': int | None,
     'passages?': int | None,
     'k?': int | None,

@@ -1,5 +1,6 @@
 """`dualenc evaluate`: which sets it measures, and what it refuses."""
 
+import json
 import pathlib
 import re
 import shlex
@@ -174,9 +175,50 @@ def test_what_is_missing_is_told_before_anything_is_computed(
   assert '--skip_missing' not in str(error.value)
 
 
+def test_queries_that_the_model_has_learnt_from_are_told(
+    model, data, tmp_path, capsys
+):
+  queries = [*tiny_beir.make(0).queries.values()]
+  assert len({*queries}) == 4
+  # One in other letters, twice; one with a word more; one of other words.
+  learnt = [
+      f'{queries[0].upper()}?', queries[0], f'{queries[1]} more',
+      ' '.join(reversed(queries[2].split())), 'what else',
+  ]
+  path = tmp_path / 'learnt.jsonl'
+  path.write_text(''.join(
+      json.dumps({'_id': f'g{i}', 'text': text}) + '\n'
+      for i, text in enumerate(learnt)
+  ))
+  task = '--tasks=beir/scifact'
+  first = run(model, tmp_path / 'before', task, data=data)
+  flag = f'--learnt_queries={path}'
+  second = run(model, tmp_path / 'after', task, flag, data=data)
+  found = result_of(second)['seen_queries']
+  assert found == {
+      'queries': 4, 'queries_same': 1, 'queries_near': 2,
+      'learnt': 5, 'learnt_same': 2, 'learnt_near': 3,
+  }
+  assert 'seen_queries' not in result_of(first)
+  told = (
+      'Of the 4 queries 1 (25.00%) are word for word among the 5 that it has'
+      ' learnt from, and 2 (50.00%) nearly; 2 (40.00%) and 3 (60.00%) of the'
+      ' latter are such.'
+  )
+  assert told in capsys.readouterr().out
+  cli.main([
+      'compare', str(first), str(second), '--names=before,after',
+      f'--output_dir={tmp_path / "both"}',
+  ])
+  report = (tmp_path / 'both' / 'comparison.md').read_text()
+  assert f'after on SciFact: {told}' in ' '.join(report.split())
+  assert report.count(' word for word ') == 1
+
+
 @pytest.mark.parametrize(
     'flags, message',
     [
+        (['--learnt_queries=nothing.jsonl'], 'no file or folder nothing.jsonl'),
         (['--tasks=beir/scifcat'], "'scifcat'.* Did you mean 'scifact'"),
         (['--tasks=bier/scifact'], "'tasks/bier.gin'.*mean tasks/beir.gin"),
         (['--tasks=msmarco/x'], "'msmarco' has no data sets to choose 'x'"),
