@@ -99,8 +99,10 @@ def of_teacher(
 ) -> Score:
   """Scores by a cross-encoder, kept in a folder as they are computed.
 
-  What the folder has of the same teacher is not computed again. Of several
-  hosts each has a file of its own and computes its share of the queries.
+  What the folder has of the same teacher is not computed again, but for a block
+  that a kill has cut: how scores are rounded depends on those of their block,
+  and the end is to be the same. Of several hosts each has a file of its own and
+  computes its share of the queries.
 
   Args:
     teacher: the cross-encoder.
@@ -122,18 +124,25 @@ def of_teacher(
   }
   known = _Known(retrieval_set)
   queries, passages = retrieval_set.query_ids, retrieval_set.corpus.ids
+  asked = np.zeros(0, np.int64)
 
   def read_kept() -> None:
     for file in _kept(path, header, own):
       known.add(_whole_lines(file), file)
 
   def score(pairs: np.ndarray) -> np.ndarray:
+    nonlocal asked
     files.make_folder(folder, 'another --output_dir')
     read_kept()
     found = known.of(pairs)
-    wanted = np.isnan(found)
-    others = wanted & (pairs[:, 0] % host.count != host.index)
-    wanted &= ~others
+    missing = np.isnan(found)
+    own_share = pairs[:, 0] % host.count == host.index
+    others, wanted = missing & ~own_share, missing & own_share
+    # Those that this process has not asked for are what blocks are made of.
+    keys = known.keys(pairs)
+    new = np.flatnonzero(own_share & ~np.isin(keys, asked))
+    asked = np.union1d(asked, keys)
+    wanted[new[_cut_block(wanted[new])]] = True
     places = np.flatnonzero(wanted)
     for ids, column in ((queries, 0), (passages, 1)):
       for row in np.unique(pairs[wanted, column]).tolist():
@@ -162,10 +171,14 @@ def of_teacher(
               ' score that is not finite. Look at its checkpoint: T5 overflows'
               ' in float16.'
           )
-        found[places[done : done + len(block)]] = scores
+        some = places[done : done + len(block)]
+        found[some] = scores
         done += len(block)
-        for (query, passage), value in zip(block.tolist(), scores.tolist()):
-          out.write(f'{queries[query]}\t{passages[passage]}\t{value!r}\n')
+        for (query, passage), value, is_new in zip(
+            block.tolist(), scores.tolist(), missing[some].tolist()
+        ):
+          if is_new:
+            out.write(f'{queries[query]}\t{passages[passage]}\t{value!r}\n')
         progress(len(block))
         out.flush()
         os.fsync(out.fileno())
@@ -223,15 +236,32 @@ class _Known:
       )
     self._keys, self._values = unique, values[first]
 
+  def keys(self, pairs: np.ndarray) -> np.ndarray:
+    """A number of each of the pairs [n, 2]: int64 [n]."""
+    return pairs[:, 0] * len(self._set.corpus) + pairs[:, 1]
+
   def of(self, pairs: np.ndarray) -> np.ndarray:
     """The scores of pairs [n, 2], NaN for none: float32 [n]."""
-    keys = pairs[:, 0] * len(self._set.corpus) + pairs[:, 1]
+    keys = self.keys(pairs)
     places = np.searchsorted(self._keys, keys)
     there = places < len(self._keys)
     there[there] = self._keys[places[there]] == keys[there]
     out = np.full(len(keys), np.nan, np.float32)
     out[there] = self._values[places[there]]
     return out
+
+
+def _cut_block(wanted: np.ndarray) -> slice:
+  """What is known of a block of which the rest is wanted.
+
+  Args:
+    wanted: bool [n], in order. Where some at the start are known and no others,
+      a kill has left them.
+  """
+  if not wanted.any():
+    return slice(0)
+  first = int(wanted.argmax())
+  return slice(first // BLOCK * BLOCK if wanted[first:].all() else first, first)
 
 
 def _file(host: Host) -> str:
