@@ -11,7 +11,7 @@ whose inputs have changed is made anew, and what it had made is kept aside.
 """
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import functools
 import importlib
 import pathlib
@@ -20,7 +20,9 @@ import signal
 import subprocess
 import sys
 
-from dualenc_jax.commands import cli, config, flags, runtime
+import jax
+
+from dualenc_jax.commands import cli, config, flags, runtime, train
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import files
 from dualenc_jax.recipes import Recipe, runner, sweep
@@ -59,6 +61,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name, line in runner.command_lines(recipe, work_dir, given):
       print(f'# {name}\ndualenc {shlex.join(line)}')
     return
+  for line in _check_training(recipe, work_dir, given, args):
+    print(line, flush=True)
   files.make_folder(work_dir, 'another --work_dir')
   done, width = [], max(map(len, names)) + 2
   with files.alone(work_dir, 'runs a recipe', 'another --work_dir'):
@@ -109,6 +113,47 @@ def _check(name: str, line: Sequence[str]) -> None:
         parser.parse_args(line[words:])
     except UserError as e:
       raise UserError(f'Stage {name}: {e}') from e
+
+
+def _check_training(
+    recipe: Recipe,
+    work_dir: pathlib.Path,
+    given: Mapping[tuple[str, str], pathlib.Path],
+    args: argparse.Namespace,
+) -> Iterator[str]:
+  """Yields what will be trained and how long, as far as that is known yet.
+
+  Raises:
+    UserError: a config that cannot be built, before any stage runs.
+  """
+  # The accelerators are for the processes that compute.
+  jax.config.update('jax_platforms', 'cpu')
+  own = {
+      (stage.name, output): str(work_dir / stage.name / path)
+      for stage in recipe.stages
+      for output, path in stage.outputs.items()
+  }
+  coming = {path for output, path in own.items() if output not in given}
+  lines = dict(runner.command_lines(recipe, work_dir, given))
+  paths = [f'--gin_search_paths={path}' for path in args.gin_search_paths]
+  for stage in recipe.stages:
+    outputs = {(stage.name, output) for output in stage.outputs}
+    if stage.command == 'train' and not (outputs and outputs <= given.keys()):
+      line = [*lines[stage.name][1:], *paths]
+      asked = config.parse_args(train.make_parser(), line)
+      if coming.isdisjoint(asked.gin_file):
+        try:
+          experiment = train.build(asked)
+        except UserError as e:
+          # What is not there yet is no error.
+          if not any(path in str(e) for path in coming):
+            raise UserError(f'Stage {stage.name}: {e}') from e
+        else:
+          steps, size = experiment.steps, experiment.batch_size
+          rate = experiment.optimizer.describe(steps)
+          yield f'{stage.name}: {steps:,} steps of {size:,} examples, {rate}.'
+    if stage.name == args.until:
+      return
 
 
 def _sweep(text: str) -> tuple[str, Sequence[str]]:

@@ -164,6 +164,16 @@ def cross_encoder(path: str, args: argparse.Namespace) -> Teacher:
           f'--{name} is of a released ranker: give --teacher_form, too, or'
           ' leave it out. A cross-encoder that was trained here has its own.'
       )
+  check_own(path)
+  found = loading.load_teacher(pathlib.Path(path))
+  _LOG.info(
+      'Re-ranking by step %d of %s.', found.provenance['checkpoint_step'], path
+  )
+  return found
+
+
+def check_own(path: str) -> None:
+  """Raises UserError unless this is the model_dir of a cross-encoder."""
   folder = pathlib.Path(path)
   if folder.is_file():
     raise UserError(
@@ -178,11 +188,7 @@ def cross_encoder(path: str, args: argparse.Namespace) -> Teacher:
         ' file of scores. Of a released T5 say which,'
         f' --teacher_form={" or ".join(released_rankers.FORMS)}.'
     )
-  found = loading.load_teacher(pathlib.Path(path))
-  _LOG.info(
-      'Re-ranking by step %d of %s.', found.provenance['checkpoint_step'], path
-  )
-  return found
+  own.check_kind(own.facts_of(folder), own.CROSS_ENCODER, path)
 
 
 def in_new_order(

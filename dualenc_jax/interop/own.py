@@ -306,6 +306,11 @@ def kind_of(facts: Mapping[str, Any]) -> str:
   return 'dual encoder' if name == DualEncoder.__name__ else name
 
 
+def facts_of(path: pathlib.Path) -> Mapping[str, Any]:
+  """What was saved of the model in a model_dir, of what `restore` opens."""
+  return restore(path, None, lambda checkpoint: checkpoint.meta['model'])
+
+
 def check_kind(
     facts: Mapping[str, Any], kind: str, path: str | os.PathLike[str]
 ) -> None:

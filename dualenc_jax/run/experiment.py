@@ -236,7 +236,8 @@ def describe(experiment: Experiment, plan: Plan) -> Iterator[str]:
   params = jax.tree.leaves(plan.abstract.params)
   count = sum(math.prod(leaf.shape) for leaf in params)
   yield f'Parameters: {count:,} in {len(params)} arrays.'
-  yield f'Steps: {experiment.steps}.'
+  rate = experiment.optimizer.describe(experiment.steps)
+  yield f'Steps: {experiment.steps}, {rate}.'
   yield from experiment.objective.describe(experiment)
 
 

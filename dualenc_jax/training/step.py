@@ -18,6 +18,9 @@ from dualenc_jax.objectives import Objective
 from dualenc_jax.parallel import partitioning
 from dualenc_jax.parallel.partitioning import Partitioner
 
+# Parts of a run after which a description looks at the learning rate.
+_SHOWN = 20
+
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
@@ -64,6 +67,13 @@ class Optimizer:
             f'LR_MULTIPLIERS holds {rule!r}; expected pairs of an expression'
             " and a factor, (('projection/.*', 10.0),)."
         )
+
+  def describe(self, steps: int) -> str:
+    """How the learning rate goes in so many steps."""
+    places = [steps * i // _SHOWN for i in range(_SHOWN + 1)]
+    rates = [float(self.learning_rate(step)) for step in places]
+    turns = dict.fromkeys([rates[0], max(rates), rates[-1]])
+    return f'learning rate {" to ".join(f"{rate:.3g}" for rate in turns)}'
 
   def build(self, params: Any) -> optax.GradientTransformation:
     """The transformation for (possibly abstract) parameters.

@@ -3,11 +3,11 @@
 import json
 import shutil
 
+from interrupted import assert_bit_equal, saved
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_resume import assert_bit_equal, saved
 import tiny_run
 
 from dualenc_jax.commands import check, cli, train

@@ -9,9 +9,8 @@ import sys
 import threading
 import time
 
-import jax
+from interrupted import assert_bit_equal, saved
 import numpy as np
-import orbax.checkpoint as ocp
 import pytest
 import tiny_run
 
@@ -32,24 +31,6 @@ def flags(folder: pathlib.Path, model: str, *more: str) -> list[str]:
       ),
       f'--model_dir={folder / model}',
   ]
-
-
-def saved(model_dir: pathlib.Path, step: int) -> dict[str, np.ndarray]:
-  """All tensors of a checkpoint, read by Orbax without our code."""
-  arrays = {}
-  for item in ('params', 'optimizer'):
-    tree = ocp.PyTreeCheckpointer().restore(
-        model_dir / 'checkpoints' / str(step) / item
-    )
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-      arrays[item + jax.tree_util.keystr(path)] = np.asarray(leaf)
-  return arrays
-
-
-def assert_bit_equal(a: dict, b: dict) -> None:
-  assert a.keys() == b.keys() and len(a) > 40
-  for name in a:
-    np.testing.assert_array_equal(a[name], b[name], err_msg=name)
 
 
 @pytest.mark.slow

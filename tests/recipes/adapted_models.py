@@ -10,7 +10,8 @@ def make(folder):
   """Trains them in a folder, `dense`, `generator`, `teacher`, and `corpus`."""
   pairs = tiny_run.flags(folder)
   train.main([
-      *pairs, '--gin.TEMPERATURE=0.1', f'--model_dir={folder / "dense"}'
+      *pairs, '--gin.TEMPERATURE=0.1', '--gin.CHECKPOINT_EVERY=10',
+      f'--model_dir={folder / "dense"}',
   ])
   train.main([
       *pairs, '--gin_file=architectures/cross_encoder.gin',

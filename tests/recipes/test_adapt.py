@@ -1,11 +1,14 @@
 """A model adapted to a corpus without queries, as a user does it."""
 
 import json
+import re
 
 import adapted_models
+import interrupted
 import pytest
 
 from dualenc_jax.commands import cli, recipe as command
+from dualenc_jax.generation import shards
 
 FEW = [
     '--gin.QUERIES_PER_PASSAGE=3', '--gin.ADAPT_STEPS=3',
@@ -57,7 +60,12 @@ def test_gpl_learns_a_teachers_margins_and_does_nothing_twice(
   ]
   assert adapt(models, out, *teacher) == 0
   said = capfd.readouterr().out
+  assert said.splitlines()[0] == (
+      'adapted: 3 steps of 16 examples, learning rate 0.001 to 0.'
+  )
   assert 'Margins of ' in said
+  assert re.search('the mined ones: teacher .*%, model .*%, bm25 .*%', said)
+  assert 'word for word among the' in said
   row = json.loads((out / 'labels' / 'pairs.jsonl').read_text().split('\n')[0])
   assert len(row['negatives']) == len(row['negative_scores']) == 4
   assert len(row['positive_scores']) == 1
@@ -68,6 +76,55 @@ def test_gpl_learns_a_teachers_margins_and_does_nothing_twice(
   assert adapt(models, out, *teacher) == 0
   said = ' '.join(capfd.readouterr().out.split())
   assert 'comparison as before' in said and ' ran ' not in said
+
+
+@pytest.mark.slow
+def test_killed_in_each_stage_it_ends_the_same(models, tmp_path):
+  # Two shards of queries.
+  made = tiny_beir.make(0, shards.SHARD + 76, queries=45)
+  made.write(tmp_path / 'corpus')
+  given = [
+      'adapt', f'--model_dir={models / "dense"}',
+      f'--corpus={tmp_path / "corpus"}', f'--generator={models / "generator"}',
+      f'--teacher={models / "teacher"}', *GPL, '--gin.QUERIES_PER_PASSAGE=1',
+      '--gin.GENERATOR_QUERY_LENGTH=8', '--gin.ADAPT_STEPS=100',
+      '--gin.ADAPT_BATCH_SIZE=16',
+  ]
+
+  def start(out):
+    # Of several devices programs should not be kept.
+    return interrupted.start(*given, f'--output_dir={out}', devices=1)
+
+  whole, killed = tmp_path / 'whole', tmp_path / 'killed'
+  assert start(whole).wait() == 0
+  for sign in (
+      'queries/shards/facts.json',
+      'queries/shards/00000.jsonl',
+      'labels',
+      'labels/scores.tsv',
+      'adapted',
+      'adapted/checkpoints/10',
+      'before',
+      'after',
+      'comparison',
+  ):
+    interrupted.kill_at(start(killed), killed, sign)
+  assert start(killed).wait() == 0
+  for name in (
+      'queries/shards/00000.jsonl',
+      'queries/shards/00001.jsonl',
+      'queries/corpus.jsonl',
+      'queries/qgen-queries.jsonl',
+      'queries/qgen-qrels/train.tsv',
+      'labels/pairs.jsonl',
+      'labels/hard-negatives.jsonl',
+      'after/run.trec',
+      'comparison/comparison.md',
+  ):
+    assert (killed / name).read_bytes() == (whole / name).read_bytes(), name
+  interrupted.assert_bit_equal(
+      *(interrupted.saved(out / 'adapted', 100) for out in (whole, killed))
+  )
 
 
 @pytest.mark.slow
@@ -84,6 +141,32 @@ def test_flat_labels_are_refused(models, tmp_path, capfd):
   flags = f'--teacher={models / "teacher"}', *GPL[:3]
   assert adapt(models, tmp_path, *flags, '--gin.LEAST_SPREAD=50') == 2
   assert 'margins have a standard deviation of' in capfd.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('flags', 'message'),
+    [
+        (['--teacher={generator}'], 'is a generator, no cross-encoder'),
+        (['--teacher=nowhere'], 'nowhere does not exist. Expected what'),
+        (['--model_dir={teacher}'], 'a cross-encoder; expected the dual enc'),
+        (["--gin.LOSS=['losses/margins.gin']"], "adapted: There is no gin"),
+        (['--gin.SOFTMAX_WEIGHT=0'], 'adapted: --gin.SOFTMAX_WEIGHT: no gin'),
+        (['--gin.ADAPT_LEARNING_RATE=-1'], 'adapted: The learning rate is -1'),
+        (['--gin.ADAPT_STEPS=0'], 'adapted: .*STEPS'),
+    ],
+)
+def test_what_a_late_stage_would_refuse_is_told_first(
+    models, tmp_path, capfd, flags, message
+):
+  paths = {path.name: path for path in models.iterdir()}
+  flags = [flag.format_map(paths) for flag in flags]
+  teacher = f'--teacher={models / "teacher"}'
+  assert adapt(models, tmp_path / 'out', teacher, *GPL, *flags) == 2
+  said = capfd.readouterr()
+  assert re.search(message, said.err)
+  assert '$ dualenc generate' not in said.out
+  assert not (tmp_path / 'out').exists()
 
 
 @pytest.mark.parametrize(

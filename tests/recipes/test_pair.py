@@ -1,13 +1,9 @@
 """PAIR as a recipe, whole and without its parts."""
 
 import json
-import os
 import pathlib
-import signal
-import subprocess
-import sys
-import time
 
+import interrupted
 import numpy as np
 import pytest
 import tiny_run
@@ -170,12 +166,7 @@ def test_killed_in_each_stage_it_ends_the_same(tmp_path):
   small.write_text(small.read_text() + 'CHECKPOINT_EVERY = 1\n')
 
   def start(work):
-    argv = [sys.executable, '-m', 'dualenc_jax', 'recipe', *given]
-    return subprocess.Popen(
-        [*argv, f'--work_dir={work}'],
-        start_new_session=True,
-        stdout=subprocess.DEVNULL,
-    )
+    return interrupted.start('recipe', *given, f'--work_dir={work}')
 
   whole, killed = tmp_path / 'whole', tmp_path / 'killed'
   assert start(whole).wait() == 0
@@ -189,15 +180,7 @@ def test_killed_in_each_stage_it_ends_the_same(tmp_path):
       'finetuned/checkpoints/1',
       'evaluation',
   ):
-    process = start(killed)
-    while not (killed / sign).exists():
-      assert process.poll() is None, sign
-      time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    name = sign.split('/')[0]
-    record = json.loads((killed / f'.stages/{name}.json').read_text())
-    assert not record['done'], sign
+    interrupted.kill_at(start(killed), killed, sign)
   assert start(killed).wait() == 0
   for name in (
       'mined/pairs.jsonl',
