@@ -2,7 +2,9 @@
 
 from typing import NamedTuple
 
-from flax import traverse_util
+from flax import linen as nn, traverse_util
+import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
 import transformers
@@ -104,6 +106,16 @@ def params_of(theirs, tied):
   if not tied:
     flat['decoder/logits_dense/kernel'] = state['lm_head.weight'].T
   return traverse_util.unflatten_dict(flat, sep='/')
+
+
+def fresh_shapes(model):
+  """Of the parameters that a module of ours begins with."""
+  fresh = jax.eval_shape(
+      lambda: nn.unbox(
+          model.init(jax.random.key(0), jnp.ones((1, 2), jnp.int32))
+      )['params']
+  )
+  return jax.tree.map(lambda x: x.shape, fresh)
 
 
 def texts(seed=0):

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
+import itertools
 import math
 from typing import Any, NamedTuple
 
@@ -72,8 +73,11 @@ class Optimizer:
     """How the learning rate goes in so many steps."""
     places = [steps * i // _SHOWN for i in range(_SHOWN + 1)]
     rates = [float(self.learning_rate(step)) for step in places]
-    turns = dict.fromkeys([rates[0], max(rates), rates[-1]])
-    return f'learning rate {" to ".join(f"{rate:.3g}" for rate in turns)}'
+    turns = [rates[0], max(rates), rates[-1]]
+    # Warm-up of optax begins and ends a trifle above 0.
+    shown = [f'{rate:.3g}' if rate > 1e-6 * turns[1] else '0' for rate in turns]
+    ways = (rate for rate, _ in itertools.groupby(shown))
+    return f'learning rate {" to ".join(ways)}'
 
   def build(self, params: Any) -> optax.GradientTransformation:
     """The transformation for (possibly abstract) parameters.

@@ -1,7 +1,5 @@
 """Generators read from Hugging Face and T5X, against transformers."""
 
-import shutil
-
 import hugging_face_models
 import jax
 import numpy as np
@@ -11,9 +9,10 @@ import small_vocabulary
 import t5x_files
 import tiny_t5
 import tiny_training
+import whole_t5s
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import encoder_decoder, generators, own
+from dualenc_jax.interop import generators, own
 from dualenc_jax.models import (
   DualEncoder,
   encoder_decoder as make_model,
@@ -26,7 +25,6 @@ from dualenc_jax.text.tokenizer import Vocabulary
 from dualenc_jax.training import initial, Optimizer, step as step_lib
 
 ROWS = 384  # Of the vocabulary of 300 pieces.
-VERSIONS = {'1.0': ('relu', True), '1.1': ('gated-gelu', False)}
 SOURCES = np.array([[5, 9, 200, 3, 1], [7, 1, 0, 0, 0]])
 TARGETS = np.array([[11, 40, 1], [299, 1, 0]])
 
@@ -37,35 +35,22 @@ def spiece(tmp_path_factory):
   return small_vocabulary.write(path)
 
 
-@pytest.fixture(scope='module', params=VERSIONS)
+@pytest.fixture(scope='module', params=whole_t5s.VERSIONS)
 def theirs(request):
-  feed_forward, tied = VERSIONS[request.param]
-  make = hugging_face_models.model if tied else hugging_face_models.untied
-  return make(
-      'T5ForConditionalGeneration',
-      feed_forward=feed_forward,
-      vocab_size=ROWS,
-      decoder_start_token_id=0,
-  )
+  return whole_t5s.make(request.param, ROWS)
 
 
 @pytest.fixture(scope='module')
 def folder(theirs, spiece, tmp_path_factory):
   """As transformers writes it."""
   made = tmp_path_factory.mktemp('hugging_face')
-  theirs.save_pretrained(made)
-  shutil.copy(spiece, made / 'spiece.model')
-  return made
+  return whole_t5s.write_hugging_face(theirs, spiece, made)
 
 
 @pytest.fixture(scope='module')
 def legacy(folder, tmp_path_factory):
   """The same tensors as T5X writes them."""
-  made = tmp_path_factory.mktemp('t5x') / 'checkpoint_1004000'
-  weights, decoder = encoder_decoder.read(folder)
-  arrays = {n: t.read() for n, t in (weights.tensors | decoder).items()}
-  t5x_files.write_legacy(made, arrays, {'step': np.int32(1004000)})
-  return made
+  return whole_t5s.write_t5x(folder, tmp_path_factory.mktemp('t5x'))
 
 
 def wanted_logits(theirs):

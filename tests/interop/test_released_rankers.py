@@ -1,7 +1,6 @@
 """monoT5 and RankT5 read from Hugging Face and T5X, against transformers."""
 
 import json
-import shutil
 
 import hugging_face_models
 import jax
@@ -12,22 +11,17 @@ import sentencepiece
 import t5x_files
 import tiny_beir
 import torch
+import whole_t5s
 
 from dualenc_jax.commands import cli
 from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation.trec import read_run
-from dualenc_jax.interop import (
-  hugging_face,
-  loading,
-  released_rankers,
-  t5x,
-)
+from dualenc_jax.interop import loading, released_rankers, t5x
 
 ROWS = 32128
 # T5's own pieces.
 TRUE, FALSE, EXTRA_ID_10 = 1176, 6136, 32089
 LENGTH = 48
-VERSIONS = {'1.0': ('relu', True), '1.1': ('gated-gelu', False)}
 QUERY = 'who wrote the origin of species'
 PASSAGES = [
     'Charles Darwin published it in 1859.',
@@ -45,37 +39,22 @@ def spiece(shared):
   return shared / 'data' / 't5_spiece' / 'spiece.model'
 
 
-@pytest.fixture(scope='module', params=VERSIONS)
+@pytest.fixture(scope='module', params=whole_t5s.VERSIONS)
 def theirs(request):
-  feed_forward, tied = VERSIONS[request.param]
-  make = hugging_face_models.model if tied else hugging_face_models.untied
-  return make(
-      'T5ForConditionalGeneration',
-      feed_forward=feed_forward,
-      vocab_size=ROWS,
-      decoder_start_token_id=0,
-  )
+  return whole_t5s.make(request.param, ROWS)
 
 
 @pytest.fixture(scope='module')
 def folder(theirs, spiece, tmp_path_factory):
   """As transformers writes it."""
   made = tmp_path_factory.mktemp('hugging_face')
-  theirs.save_pretrained(made)
-  shutil.copy(spiece, made / 'spiece.model')
-  return made
+  return whole_t5s.write_hugging_face(theirs, spiece, made)
 
 
 @pytest.fixture(scope='module')
 def legacy(folder, tmp_path_factory):
   """The same tensors as T5X writes them."""
-  made = tmp_path_factory.mktemp('t5x') / 'checkpoint_1050000'
-  tensors = {
-      **hugging_face.read(folder).tensors, **hugging_face.decoder(folder)
-  }
-  arrays = {name: tensor.read() for name, tensor in tensors.items()}
-  t5x_files.write_legacy(made, arrays, {'step': np.int32(1050000)})
-  return made
+  return whole_t5s.write_t5x(folder, tmp_path_factory.mktemp('t5x'))
 
 
 def tokens_of(form, passage, spiece):

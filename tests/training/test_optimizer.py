@@ -259,3 +259,21 @@ def test_a_rule_without_a_parameter_names_the_nearest(given, name):
   params = jax.eval_shape(make_params)
   with pytest.raises(UserError, match=f"{name}: .*'wid/kernel'.*wide/kernel"):
     Optimizer(adafactor(), SCHEDULE, **given).build(params)
+
+
+@pytest.mark.parametrize(
+    ('schedule', 'wanted'),
+    [
+        (SCHEDULE, '0.01 to 0'),
+        (lambda step: 0.5, '0.5'),
+        (optax.linear_schedule(0.0, 2e-5, STEPS), '0 to 2e-05'),
+        (
+            optax.linear_onecycle_schedule(100, 3e-3, 0.1, 1.0, 1e9, 1e9),
+            '0 to 0.003 to 0',
+        ),
+    ],
+)
+def test_a_schedule_is_told_by_where_it_turns(schedule, wanted):
+  steps = 100 if wanted.count('to') == 2 else STEPS
+  found = Optimizer(adafactor(), schedule).describe(steps)
+  assert found == f'learning rate {wanted}'
