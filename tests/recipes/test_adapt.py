@@ -6,6 +6,7 @@ import re
 import adapted_models
 import interrupted
 import pytest
+import tiny_beir
 
 from dualenc_jax.commands import cli, recipe as command
 from dualenc_jax.generation import shards
