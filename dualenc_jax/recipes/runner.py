@@ -13,7 +13,7 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.io import files, json_file
 from dualenc_jax.recipes.recipe import Recipe, Stage
 
-RAN, SAME, GIVEN = 'ran', 'as before', 'given'
+RAN, SAME, GIVEN, UNUSED = 'ran', 'as before', 'given', 'not wanted'
 _LOG = logging.getLogger(__name__)
 # Of files in a model_dir larger ones count by name and size alone.
 _SMALL = 2**20
@@ -26,7 +26,7 @@ class Done(NamedTuple):
 
   Attributes:
     name: its name.
-    state: 'ran', 'as before' or 'given'.
+    state: 'ran', 'as before', 'given' or 'not wanted'.
     seconds: that it took when it ran; None where it did not.
   """
 
@@ -53,7 +53,8 @@ def run(
     work_dir: a folder for each stage is in it.
     execute: runs arguments of `dualenc`, returns the exit status.
     given: files of the user in place of outputs, by stage and output; a stage
-      all of whose outputs are given does not run.
+      all of whose outputs are given does not run, nor does one whose outputs
+      such stages alone want.
     until: the last stage; None for all.
 
   Raises:
@@ -67,10 +68,10 @@ def run(
         raise UserError(
             f'{path} does not exist; expected an input of stage {stage.name}.'
         )
+  idle = _idle(recipe, given)
   for stage in recipe.stages:
-    own = [(stage.name, output) for output in stage.outputs]
-    if own and all(each in given for each in own):
-      yield Done(stage.name, GIVEN, None)
+    if stage.name in idle:
+      yield Done(stage.name, idle[stage.name], None)
     else:
       yield _run(recipe.with_flags(stage), work_dir, places, execute)
     if stage.name == until:
@@ -82,10 +83,29 @@ def command_lines(
     work_dir: pathlib.Path,
     given: Mapping[tuple[str, str], pathlib.Path] = {},
 ) -> Iterator[tuple[str, list[str]]]:
-  """Yields the name and the arguments of each stage; runs nothing."""
-  places = _places(recipe, work_dir, given)
+  """Yields the name and the arguments of each stage that is wanted."""
+  places, idle = _places(recipe, work_dir, given), _idle(recipe, given)
   for stage in map(recipe.with_flags, recipe.stages):
-    yield stage.name, stage.command_line(work_dir / stage.name, places)
+    if idle.get(stage.name) != UNUSED:
+      yield stage.name, stage.command_line(work_dir / stage.name, places)
+
+
+def _idle(
+    recipe: Recipe, given: Mapping[tuple[str, str], pathlib.Path]
+) -> dict[str, str]:
+  """The stages that do not run, by name, with the state that they have."""
+  found: dict[str, str] = {}
+  wanted_by: dict[str, set[str]] = {}
+  for stage in reversed(recipe.stages):
+    own = [(stage.name, output) for output in stage.outputs]
+    wanters = wanted_by.get(stage.name, set())
+    if own and all(each in given for each in own):
+      found[stage.name] = GIVEN
+    elif wanters and wanters <= found.keys():
+      found[stage.name] = UNUSED
+    for name, _ in recipe.with_flags(stage).wanted():
+      wanted_by.setdefault(name, set()).add(stage.name)
+  return found
 
 
 def _places(

@@ -117,8 +117,13 @@ def test_a_file_in_place_of_a_stage(chain, tmp_path):
   own.write_text('own')
   commands = Commands()
   given = {('second', 'made'): own}
-  assert run(chain, tmp_path, commands, given)['second'] == 'given'
-  assert commands.ran == ['first', 'third']
+  # What only the given one would have read is not made.
+  assert run(chain, tmp_path, commands, given) == {
+      'first': 'not wanted', 'second': 'given', 'third': 'ran'
+  }
+  assert commands.ran == ['third']
+  lines = runner.command_lines(chain, tmp_path / 'work', given)
+  assert [name for name, _ in lines] == ['second', 'third']
   made = (tmp_path / 'work/third/made').read_text()
   assert made == 'own, third'
   own.write_text('changed')
