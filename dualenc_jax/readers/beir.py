@@ -97,9 +97,16 @@ class Beir(QrelsReader):
     if name is None and self.folder is not None:
       return [self]
     names = beir_sets.ZERO_SHOT if name is None else (name,)
+    of_set = self
+    if self.folder is not None:
+      # By the saved config of a model, say, that was trained on a folder: so
+      # are the names of files and what was mined.
+      of_set = dataclasses.replace(
+          self, folder=None, prefix='', files=None,
+          hard_negatives=None, scores=False,
+      )
     return [
-        # The saved config of a model may name a folder, in place of a set.
-        dataclasses.replace(self, dataset=part, folder=None)
+        dataclasses.replace(of_set, dataset=part)
         for name in names
         for part in beir_sets.parts(name)
     ]

@@ -283,3 +283,16 @@ def test_as_a_task_by_name():
   task = Beir(folder=str(TOY))
   assert pairs(task.examples('train')) == pairs(read(TOY, 'train'))
   assert task.corpus_split('test') == 'corpus'
+
+
+def test_a_set_has_nothing_of_a_folder_in_its_place():
+  trained_on = Beir(
+      folder=str(TOY), prefix='qgen', hard_negatives='mined.jsonl',
+      scores=True, root='sets',
+  )
+  assert trained_on.of_datasets() == [trained_on]
+  (found,) = trained_on.of_datasets('scifact')
+  assert found == Beir(dataset='scifact', root='sets')
+  # Flags of a set are its own.
+  generated = Beir(prefix='qgen', root='sets')
+  assert generated.of_datasets('scifact')[0].prefix == 'qgen'
