@@ -194,3 +194,19 @@ def test_what_is_missing_is_named(
     given.remove('--generator=x')
   assert cli.main(['adapt', *given]) == 2
   assert message in capsys.readouterr().err
+
+
+def test_queries_of_ones_own_need_no_generator(tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  for name in (
+      'model/config.gin', 'model/vocabulary.model', 'corpus/corpus.jsonl',
+      'mine/qgen-queries.jsonl',
+  ):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text('')
+  assert cli.main([
+      'adapt', '--model_dir=model', '--corpus=corpus',
+      '--replace=queries=mine', '--list',
+  ]) == 0
+  said = capsys.readouterr().out
+  assert '# generator' not in said and '--gin.BEIR_FOLDER=mine' in said
