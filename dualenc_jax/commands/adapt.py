@@ -63,7 +63,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     name = 'gpl'
   until = ['--until=adapted']
   # BEIR's dev is the split validation.
-  split = {'dev': 'validation'}.get(args.split, args.split)
+  split = args.split or 'test'
+  split = {'dev': 'validation'}.get(split, split)
   qrels = {'validation': 'dev'}.get(split, split)
   if any((corpus / 'qrels').glob(f'{qrels}.tsv*')):
     until = [] if args.source_split else ['--until=comparison']
@@ -72,6 +73,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         f'--source_split is given, and {corpus} has no qrels of {qrels}'
         ' to compare on. Give --split, or measure by `dualenc evaluate`.'
     )
+  elif args.split is not None:
+    there = sorted(path.stem for path in (corpus / 'qrels').glob('*.tsv'))
+    raise UserError(
+        f'--split is {args.split}, and {corpus} has no qrels of it; it has'
+        f' {", ".join(there) or "none"}. Give one of these, or leave it out.'
+    )
+  else:
+    print(f'{corpus} has no qrels of {qrels}: nothing is measured.')
   _check_models(model, args)
   gin_files = f'recipes/{name}.gin', *args.gin_file
   bindings = [f'--gin.{b.replace(" = ", "=", 1)}' for b in args.gin_bindings]
@@ -122,7 +131,7 @@ def make_parser() -> flags.Parser:
       help='a cross-encoder, as of `dualenc mine`; without one this is GenQ',
   )
   add('--output_dir', default='adapted', help='where the stages go; adapted')
-  add('--split', default='test', help='of the corpus, to measure on; test')
+  add('--split', help='of the corpus, to measure on; test, if there is one')
   add('--source_split', help='of what the model learnt from, to measure, too')
   add(
       '--replace', action='append', default=[], metavar='STAGE[.OUTPUT]=FILE',

@@ -3,6 +3,7 @@
 import argparse
 from collections import Counter
 from collections.abc import Sequence
+import pathlib
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from dualenc_jax.commands import flags, rerank
 from dualenc_jax.errors import UserError
 from dualenc_jax.generation.generator import Query
 from dualenc_jax.generation.shards import Passage
+from dualenc_jax.interop import own
 from dualenc_jax.retriever import Retriever
 
 FLAGS = 'round_trip', 'round_trip_depth', 'teacher', 'min_teacher_score'
@@ -39,11 +41,21 @@ def add_flags(parser: flags.Parser) -> None:
 
 
 def check(args: argparse.Namespace) -> None:
-  """Raises UserError for a teacher without a least score, or the reverse."""
+  """Raises UserError for what would not do, before anything is generated."""
   if (args.teacher is None) != (args.min_teacher_score is None):
     raise UserError(
         'Give --teacher and --min_teacher_score, or neither: the one scores'
         ' queries, the other says which are kept.'
+    )
+  if args.teacher is not None and args.teacher_form is None:
+    rerank.check_own(args.teacher)
+  if args.round_trip is None or not own.is_one(pathlib.Path(args.round_trip)):
+    return
+  kind = own.kind_of(own.facts_of(pathlib.Path(args.round_trip)))
+  if kind in (own.CROSS_ENCODER, own.GENERATOR):
+    raise UserError(
+        f'--round_trip is {args.round_trip}, a {kind}; expected a dual encoder,'
+        ' which searches.'
     )
 
 
@@ -70,8 +82,8 @@ def kept(
     hits = retriever.search([query.text for query in queries], depth).ids
     found = [
         query
-        for query, own in zip(queries, hits)
-        if passages[query.passage].id in own
+        for query, best in zip(queries, hits)
+        if passages[query.passage].id in best
     ]
     counts['whose passage is not found'] = len(queries) - len(found)
     queries = found

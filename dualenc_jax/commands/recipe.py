@@ -59,7 +59,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     _check(name, line)
   if args.list:
     for name, line in runner.command_lines(recipe, work_dir, given):
-      print(f'# {name}\ndualenc {shlex.join(line)}')
+      if name in kept:
+        print(f'# {name}: given')
+      else:
+        print(f'# {name}\ndualenc {shlex.join(line)}')
+      if name == args.until:
+        break
     return
   for line in _check_training(recipe, work_dir, given, args):
     print(line, flush=True)

@@ -105,11 +105,12 @@ class TaughtPq(OverCodes):
           f'TEACHER_DIR is {self.teacher}, with the prefixes {theirs.prefixes},'
           f' and the run has {own.prefixes}. Expected the same.'
       )
-    if own.query_length > theirs.query_length:
+    most = self.cross_encoder.around.room
+    if own.query_length > most:
       raise UserError(
-          f'TEACHER_DIR is {self.teacher}, for queries of'
-          f' {theirs.query_length} tokens, and QUERY_LENGTH is'
-          f' {own.query_length}. Lower it to that.'
+          f'TEACHER_DIR is {self.teacher}, whose pairs leave room for queries'
+          f' of {most} tokens, and QUERY_LENGTH is {own.query_length}. Lower it'
+          ' to that, or give a teacher of longer pairs.'
       )
 
   def abstract_batch(self, run: Run) -> Any:

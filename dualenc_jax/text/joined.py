@@ -90,6 +90,12 @@ class Around:
   after: np.ndarray
   length: int
 
+  @property
+  def room(self) -> int:
+    """Tokens of the longest query that leaves a passage one, EOS included."""
+    fixed = len(self.before) + len(self.between) + len(self.after)
+    return self.length - fixed
+
   def most(self, query_length: int, passage_length: int) -> int:
     """Tokens of the longest text that these lengths allow."""
     fixed = len(self.before) + len(self.between) + len(self.after)

@@ -207,6 +207,10 @@ def test_filters_take_what_was_generated(
         (['--top_p=0'], 'Sampling.top_p is 0.0'),
         (['--temperature=-1'], 'Sampling.temperature is -1'),
         (['--max_copied=1.5'], '--max_copied is 1.5'),
+        (
+            ['--teacher=nowhere', '--min_teacher_score=0'],
+            'nowhere does not exist. Expected',
+        ),
     ],
 )
 def test_other_queries_and_odd_flags_are_refused(

@@ -190,7 +190,10 @@ def test_what_cannot_be(made, tmp_path):
           [f'--gin.TEACHER_DIR={other / "teacher"}'],
           'of another vocabulary than .*, whose tokens the run has',
       ),
-      (['--gin.QUERY_LENGTH=12'], 'for queries of 8 tokens, and QUERY_LENGTH'),
+      (
+          ['--gin.QUERY_LENGTH=60'],
+          'leave room for queries of .* tokens, and QUERY_LENGTH is 60',
+      ),
       (
           ["--gin.data.Tokenizer.query_prefix='q: '"],
           "with the prefixes {}, and the run has {'query_prefix': 'q: '}",

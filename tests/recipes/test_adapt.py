@@ -179,6 +179,7 @@ def test_what_a_late_stage_would_refuse_is_told_first(
         (['--output_dir=corpus/out'], 'in the folder of the corpus'),
         (['--generator='], '--replace=queries=FOLDER'),
         (['--source_split=test', '--split=dev'], 'has no qrels of dev'),
+        (['--split=dev'], 'has no qrels of it; it has none'),
     ],
 )
 def test_what_is_missing_is_named(

@@ -46,7 +46,7 @@ def test_seeds_of_a_teacher_that_is_there(teacher, tmp_path, capsys):
   ])
   lines = capsys.readouterr().out.splitlines()
   names = [line[2:] for line in lines if line.startswith('# ')]
-  assert names.count('teacher') == names.count('teacher_results') == 1
+  assert names.count('teacher: given') == names.count('teacher_results') == 1
   assert names.count('matched_0') == names.count('daft_results_1') == 1
   assert len(names) == 4 + 2 * 5
 
