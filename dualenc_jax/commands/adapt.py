@@ -81,7 +81,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
   else:
     print(f'{corpus} has no qrels of {qrels}: nothing is measured.')
-  _check_models(model, args)
+  if not args.list:
+    _check_models(model, args)
   gin_files = f'recipes/{name}.gin', *args.gin_file
   bindings = [f'--gin.{b.replace(" = ", "=", 1)}' for b in args.gin_bindings]
   if args.source_split:

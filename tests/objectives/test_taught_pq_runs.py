@@ -184,7 +184,7 @@ def test_what_cannot_be(made, tmp_path):
       (['--gin.TEACHER_DIR=None'], 'TEACHER_DIR is None; expected the model_d'),
       (
           [f'--gin.TEACHER_DIR={made / "dense"}'],
-          'is a DualEncoder, no cross-encoder',
+          'is a dual encoder, no cross-encoder',
       ),
       (
           [f'--gin.TEACHER_DIR={other / "teacher"}'],
