@@ -123,10 +123,10 @@ def main(argv: Sequence[str] | None = None) -> None:
   source = pathlib.Path(args.corpus).expanduser()
   source = source / output.CORPUS if source.is_dir() else source
   in_place = source.resolve() == (folder / output.CORPUS).resolve()
-  output.write(
+  said = output.write(
       folder, args.prefix, chosen, queries, counts, facts, not in_place
   )
-  print('\n'.join(output.counted(chosen, queries, counts)))
+  print('\n'.join(said))
   print(f'Written to {folder}.')
 
 

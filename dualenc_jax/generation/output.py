@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.generation import filters
+from dualenc_jax.generation import filters, self_retrieval
 from dualenc_jax.generation.generator import Query
 from dualenc_jax.generation.shards import Passage
 from dualenc_jax.io import files
@@ -25,17 +25,20 @@ def write(
     counts: Mapping[str, int],
     facts: Mapping[str, Any],
     with_corpus: bool = True,
-) -> None:
+) -> list[str]:
   """Writes a folder that `tasks/beir.gin` reads, with BEIR_PREFIX.
 
   Args:
     folder: of the files, which exists.
     prefix: of their names, 'qgen'.
-    passages: of the whole corpus.
+    passages: those that queries were written for.
     queries: those that are kept, in the order of their passages.
     counts: of those that are not, by cause.
     facts: what the files depend on.
     with_corpus: False where the folder's corpus is the one that was read.
+
+  Returns:
+    What `counted` says, lines.
   """
   if with_corpus:
     files.write_json_lines(folder / CORPUS, map(_row, passages))
@@ -57,19 +60,21 @@ def write(
   path = folder / f'{prefix}-qrels' / 'train.tsv'
   files.make_folder(path.parent, 'another --output_dir')
   files.write(path, 'query-id\tcorpus-id\tscore\n' + qrels)
-  text = '\n'.join(report(passages, queries, counts)) + '\n'
+  said = [*counted(passages, queries, counts)]
+  text = '\n'.join(report(passages, queries, said)) + '\n'
   files.write(folder / REPORT, text)
   files.write_json(folder / FACTS, {**facts, 'counts': dict(counts)})
+  return said
 
 
 def report(
     passages: Sequence[Passage],
     queries: Sequence[Query],
-    counts: Mapping[str, int],
+    said: Sequence[str],
 ) -> Iterator[str]:
-  """Lines of Markdown: counts, and examples to read."""
+  """Lines of Markdown: what `counted` says, and examples to read."""
   yield '# Generated queries\n'
-  yield from counted(passages, queries, counts)
+  yield from said
   yield '\n## Examples\n'
   with_some = sorted({query.passage for query in queries})
   rng = np.random.default_rng(0)
@@ -97,6 +102,14 @@ def counted(
       **{f'left out: {cause}': count for cause, count in counts.items()},
   }.items():
     yield f'| {what} | {count:,} |'
+  texts = [passage.text for passage in passages]
+  found = self_retrieval.found(texts, queries)
+  if found is not None:
+    yield (
+        f'| whose passage is among the best {self_retrieval.DEPTH} of'
+        f' {found.passages:,} by BM25, of {found.queries:,} queries |'
+        f' {found.share:.1%} |'
+    )
   chances = [query.log_probability for query in queries]
   cut = np.mean([not query.ended for query in queries])
   size = np.mean([len(query.text.split()) for query in queries])
@@ -106,6 +119,8 @@ def counted(
   several = filters.shared(queries)
   same = sum(passages for _, passages in several)
   yield f'| queries that another passage has, too | {same:,} |'
+  if found is not None and found.warning:
+    yield '\n' + found.warning
   if several:
     yield '\nTexts of several passages, which are negatives of each other:\n'
     for text, count in several[:5]:
