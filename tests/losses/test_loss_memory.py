@@ -53,7 +53,7 @@ def on_32_devices():
       [sys.executable, loss_programs.__file__],
       env={
           **os.environ,
-          'PYTHONPATH': str(root),
+          'PYTHONPATH': os.pathsep.join(map(str, (root, root / 'tests'))),
           'XLA_FLAGS': '--xla_force_host_platform_device_count=32',
       },
       capture_output=True,
