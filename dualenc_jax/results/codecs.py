@@ -164,12 +164,13 @@ def over_candidates(
   0 is the order of the first step alone. Hits beyond l stand in that order.
   """
   search = TwoSteps(coded, ranked.corpus.ids)
-  by_l = {}
-  for count in (0, 10, 20, 50, 100, 200, 500, 1000):
-    if count <= len(coded):
-      ranking = search.hits(queries, count, min(1000, len(coded)))
-      by_l[count] = evaluation.score(ranking, ranked).metrics.get(metric)
-  return by_l
+  several = (0, 10, 20, 50, 100, 200, 500, 1000)
+  several = [count for count in several if count <= len(coded)]
+  found = search.by_candidates(queries, several, min(1000, len(coded)))
+  return {
+      count: evaluation.score(ranking, ranked).metrics.get(metric)
+      for count, ranking in zip(several, found)
+  }
 
 
 def _milliseconds(

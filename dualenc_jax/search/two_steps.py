@@ -9,7 +9,7 @@ Both steps are exact, with ties by the ids, so that the hits are the same on any
 mesh. All other passages stand behind these l, by their Hamming distance.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -66,17 +66,26 @@ class TwoSteps:
         order, and their scores have no meaning.
       count: of all.
     """
+    return next(self.by_candidates(queries, [rescored], count))
+
+  def by_candidates(
+      self, queries: np.ndarray, several: Sequence[int], count: int
+  ) -> Iterator[Ranking]:
+    """Yields `hits` for several l, by one search."""
     first = self._first.top_k(queries, count)
-    if not rescored:
-      return first
-    near, rest = np.split(first.indices, [rescored], axis=1)
+    all_near = first.indices[:, : max(several)]
     own = self._passages.codec.queries(np.asarray(queries, np.float32))
-    scores = ranking_lib.of_candidates(own, self._passages, near)
-    best = best_hits(scores, near, self._ids, near.shape[1])
-    return Ranking(
-        np.concatenate([best.scores, first.scores[:, rescored:]], axis=1),
-        np.concatenate([best.indices, rest], axis=1),
-    )
+    scores = ranking_lib.of_candidates(own, self._passages, all_near)
+    for rescored in several:
+      if not rescored:
+        yield first
+        continue
+      near, rest = np.split(first.indices, [rescored], axis=1)
+      best = best_hits(scores[:, :rescored], near, self._ids, rescored)
+      yield Ranking(
+          np.concatenate([best.scores, first.scores[:, rescored:]], axis=1),
+          np.concatenate([best.indices, rest], axis=1),
+      )
 
   def gold_ranks(
       self,
