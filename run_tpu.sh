@@ -5,8 +5,9 @@
 #   TPU_NAME=my-pod ZONE=us-central2-b ./run_tpu.sh \
 #     --gin_file=runs/finetune.gin --model_dir=/mnt/shared/my_model ...
 #
-# The clone is copied to each host and installed there once; --multihost joins
-# the hosts, which all must see the model_dir. PROJECT is optional.
+# What the clone has committed is copied to each host and installed there once;
+# commit your own gin files first. --multihost joins the hosts, which all must
+# see the model_dir. PROJECT is optional.
 set -euo pipefail
 
 : "${TPU_NAME:?set TPU_NAME to the name of the TPU VM}"

@@ -19,7 +19,8 @@ CONVERT = ['sentence-transformers>=6.0', 'torch>=2.11', 'transformers>=5.23']
 MTEB = ['mteb>=2.26']
 # Not on PyPI: its head, which brings its own requirements.
 T5X = ['t5x @ git+https://github.com/google-research/t5x', 'tensorboard']
-PLOTS = ['matplotlib>=3.11', 'scikit-learn>=1.8']
+TPU = ['jax[tpu]>=0.10.2']
+PLOTS = ['matplotlib>=3.11', 'scikit-learn>=1.8', 'threadpoolctl>=3.6']
 # The references that the tests compare with, beside pytest and ruff. torch is
 # pinned so that the reference does not move.
 TEST = [
@@ -62,7 +63,7 @@ setuptools.setup(
     install_requires=[
         'bm25s>=0.3.16',
         'PyStemmer>=3.1',
-        'etils>=1.15',
+        'etils[epath]>=1.15',
         'filelock>=4.2',
         'flatbuffers>=25.12',
         'flax>=0.12.8',
@@ -87,9 +88,11 @@ setuptools.setup(
         'convert': CONVERT,
         'mteb': MTEB,
         't5x': DATA + T5X,
-        'test': DATA + PLOTS + CONVERT + MTEB + TEST,
+        'test': DATA + PLOTS + CONVERT + MTEB + TPU + TEST,
         'gpu': ['jax[cuda12]>=0.10.2'],
-        'tpu': ['jax[tpu]>=0.10.2'],
+        'tpu': TPU,
+        # The TPU's compiler, which needs none.
+        'tpu-check': TPU,
     },
     entry_points={
         'console_scripts': ['dualenc = dualenc_jax.commands.cli:main']

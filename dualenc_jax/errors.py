@@ -10,3 +10,10 @@ class UserError(ValueError):
 
 class SourceUnavailable(UserError):
   """The examples of a task cannot be read here; a prepared cache may serve."""
+
+
+# What a command exits with that was told to stop, and goes on when it is run
+# again: EX_TEMPFAIL of sysexits.h.
+RUN_AGAIN = 75
+# The same after Ctrl-C: who pressed it wants no loop to go on.
+INTERRUPTED = 130

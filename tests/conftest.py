@@ -59,13 +59,13 @@ if importlib.util.find_spec('t5x') is None:
 # Bytes of a worker, before a file and within it; a training run, mostly the
 # first test of its file, takes up to 750 MB more.
 _MANY_BEFORE, _MANY = 800_000_000, 1_050_000_000
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope='session')
 def shared() -> pathlib.Path:
   """The folder ../shared beside the clone; skips where there is none."""
-  folder = ROOT.parent / 'shared'
+  folder = _ROOT.parent / 'shared'
   if not folder.is_dir():
     pytest.skip('../shared is not beside this clone')
   return folder

@@ -13,8 +13,10 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 
-def start(*argv: str, devices: int = 8) -> subprocess.Popen:
-  """`dualenc ARGV` in a process group of its own, which says nothing."""
+def start(
+    *argv: str, devices: int = 8, stderr: int | None = None
+) -> subprocess.Popen:
+  """`dualenc ARGV` in a process group of its own, without its output."""
   flags = os.environ['XLA_FLAGS']
   flags = flags.replace('device_count=8', f'device_count={devices}')
   return subprocess.Popen(
@@ -22,6 +24,8 @@ def start(*argv: str, devices: int = 8) -> subprocess.Popen:
       env=os.environ | {'XLA_FLAGS': flags},
       start_new_session=True,
       stdout=subprocess.DEVNULL,
+      stderr=stderr,
+      text=True,
   )
 
 
@@ -46,12 +50,25 @@ def kill_at(
   assert not record['done'], sign
 
 
+def newest(model_dir: pathlib.Path) -> int:
+  """The step of the newest complete checkpoint, 0 of none."""
+  names = [path.name for path in (model_dir / 'checkpoints').glob('*')]
+  return max([int(name) for name in names if name.isdecimal()], default=0)
+
+
 def saved(model_dir: pathlib.Path, step: int) -> dict[str, np.ndarray]:
   """All tensors of a checkpoint, read by Orbax without our code."""
   arrays = {}
   for item in ('params', 'optimizer'):
-    tree = ocp.PyTreeCheckpointer().restore(
-        model_dir / 'checkpoints' / str(step) / item
+    reader = ocp.PyTreeCheckpointer()
+    path = model_dir.absolute() / 'checkpoints' / str(step) / item
+    # As NumPy has them, on however many hosts they were.
+    tree = reader.restore(
+        path,
+        restore_args=jax.tree.map(
+            lambda _: ocp.RestoreArgs(restore_type=np.ndarray),
+            reader.metadata(path).item_metadata.tree,
+        ),
     )
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
       arrays[item + jax.tree_util.keystr(path)] = np.asarray(leaf)

@@ -11,8 +11,8 @@ import dualenc_jax
 ROOMS = (
     'errors suggest dualenc_jax io text parallel tensor_files search'
     ' compression figures data readers inspection models losses inference'
-    ' generation interop objectives training run index evaluation mining'
-    ' results analysis report python_input'
+    ' generation interop objectives training run forecast index evaluation'
+    ' mining results analysis report python_input'
     ' retriever mteb_encoder t5x_bridge recipes commands __main__'
 ).split()
 PACKAGE = pathlib.Path(dualenc_jax.__file__).parent

@@ -6,12 +6,12 @@ import subprocess
 import sys
 import zipfile
 
-import conftest
 import pytest
 
 from dualenc_jax.commands import config
 
 pytestmark = pytest.mark.slow
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 RESOLVE = """
 import pathlib, sys
@@ -44,10 +44,10 @@ def unpacked(tmp_path_factory) -> pathlib.Path:
   source = folder / 'source'
   source.mkdir()
   for name in ('setup.py', 'pyproject.toml', 'README.md', 'LICENSE'):
-    shutil.copy(conftest.ROOT / name, source)
+    shutil.copy(ROOT / name, source)
   for name in ('dualenc_jax', 'gin', 'tasks'):
     shutil.copytree(
-        conftest.ROOT / name,
+        ROOT / name,
         source / name,
         ignore=shutil.ignore_patterns('__pycache__'),
     )

@@ -16,11 +16,10 @@ yours in place of what a stage makes, and every macro of the recipe is a flag:
 --gin.QUERIES_PER_PASSAGE=3, --gin.ADAPT_STEPS=2000.
 """
 
-import argparse
 from collections.abc import Sequence
 import pathlib
 
-from dualenc_jax.commands import config, flags, recipe, rerank
+from dualenc_jax.commands import config, flags, recipe
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import own
 
@@ -82,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   else:
     print(f'{corpus} has no qrels of {qrels}: nothing is measured.')
   if not args.list:
-    _check_models(model, args)
+    _check_model(model)
   gin_files = f'recipes/{name}.gin', *args.gin_file
   bindings = [f'--gin.{b.replace(" = ", "=", 1)}' for b in args.gin_bindings]
   if args.source_split:
@@ -102,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   ])
 
 
-def _check_models(model: pathlib.Path, args: argparse.Namespace) -> None:
+def _check_model(model: pathlib.Path) -> None:
   """Raises UserError for what only a later stage would find out."""
   kind = own.kind_of(own.facts_of(model))
   if kind in (own.CROSS_ENCODER, own.GENERATOR):
@@ -110,10 +109,6 @@ def _check_models(model: pathlib.Path, args: argparse.Namespace) -> None:
         f'--model_dir is {model}, a {kind}; expected the dual encoder that is'
         ' to be adapted.'
     )
-  if args.teacher is None or pathlib.Path(args.teacher).is_file():
-    return
-  if not any(text.startswith('TEACHER_FORM ') for text in args.gin_bindings):
-    rerank.check_own(args.teacher)
 
 
 def make_parser() -> flags.Parser:

@@ -3,16 +3,29 @@
   dualenc check --gin_file=runs/finetune.gin --gin.TRAIN_FILE=pairs.jsonl
 
 With --fit_batch it also finds the largest batch that fits the device.
+
+  dualenc check --gin_file=runs/finetune.gin ... --topology=v5e:4x4
+
+compiles the step for a slice of TPUs that is not there, and says whether it
+fits, how long it takes and what the devices send each other.
+
+  dualenc check --model_dir=MODEL_DIR
+
+reads all checkpoints of a run, and says which tensors are not what was saved.
 """
 
 from collections.abc import Sequence
 import dataclasses
+import pathlib
 
 import jax
 
 from dualenc_jax.commands import config, flags, runtime, train
 from dualenc_jax.errors import UserError
+from dualenc_jax.forecast import report, slices, step as forecast, work
+from dualenc_jax.interop import integrity
 from dualenc_jax.io import machine
+from dualenc_jax.models import DualEncoder
 from dualenc_jax.parallel.partitioning import leaf_paths
 from dualenc_jax.run import fit_batch, memory
 from dualenc_jax.run.experiment import (
@@ -25,10 +38,22 @@ from dualenc_jax.run.experiment import (
 
 def main(argv: Sequence[str] | None = None) -> None:
   args = config.parse_args(make_parser(), argv)
+  of_config = args.gin_file or args.gin_bindings or args.fit_batch
+  if args.model_dir and not of_config:
+    check_checkpoints(pathlib.Path(args.model_dir).expanduser())
+    return
   args.model_dir = args.model_dir or 'unused'
+  on = slices.find(args.topology) if args.topology else None
   runtime.start()
   experiment = train.build(args)
   available = args.device_memory_gib or machine.device_memory()
+  if on:
+    experiment = dataclasses.replace(
+        experiment, partitioner=slices.on_slice(experiment.partitioner, on)
+    )
+    available = args.device_memory_gib or on.generation.memory
+    if note := slices.version_note():
+      print(note)
 
   print(config.operative_config())
   task = experiment.task
@@ -57,15 +82,70 @@ def main(argv: Sequence[str] | None = None) -> None:
   ):
     name = jax.tree_util.keystr(path, simple=True, separator='/')
     print(f'  batch {name} {list(array.shape)} {array.dtype}')
-  if not args.no_compile:
+  if on and not args.no_compile:
+    describe_step(experiment, on, available, args.whole)
+  elif not args.no_compile:
     print(f'Compiled memory a device at {experiment.batch_size:,} pairs, MiB:')
     for line in memory.by_part(experiment).describe(available):
       print(f'  {line}')
 
 
+def describe_step(
+    experiment: Experiment, on: slices.Slice, available: int, whole: bool
+) -> None:
+  """Prints what the compiler of a slice expects of the train step."""
+  model = getattr(experiment.objective, 'model', None)
+  batch = experiment.batches(0) if isinstance(model, DualEncoder) else None
+  of_batch = None if batch is None else work.work(model, batch)
+  found = forecast.forecast(experiment, whole)
+  for line in report.describe(found, on, of_batch):
+    print(line)
+  print(f'Memory a device at {experiment.batch_size:,} pairs, MiB:')
+  for line in found.parts.describe(available):
+    print(f'  {line}')
+  over = found.parts.peak - available
+  if over > 0:
+    raise UserError(
+        f'The step does not fit {on.name}: it needs'
+        f' {memory.mib(found.parts.peak)} MiB a device,'
+        f' {memory.mib(over)} more than there are. {memory.LESS}'
+    )
+  print(f'The step fits {on.name}.')
+
+
+def check_checkpoints(folder: pathlib.Path) -> None:
+  """Reads all checkpoints of a model_dir; raises UserError if one is bad."""
+  checked = []
+  for found in integrity.check(folder):
+    checked.append(found)
+    state = (
+        f'{len(found.problems)} bad:' if found.problems
+        else 'all as they were saved.' if found.has_digests
+        else 'all can be read; it was made without digests to compare with.'
+    )
+    print(f'Checkpoint {found.step}: {found.tensors} tensors, {state}')
+    for problem in found.problems:
+      print(f'  {problem}')
+  bad = [str(found.step) for found in checked if found.problems]
+  if bad:
+    raise UserError(
+        f'{len(bad)} of {len(checked)} checkpoints in {folder} are damaged:'
+        f' {", ".join(bad)}. Copy them again if there is a copy; `dualenc'
+        ' train` goes on from the newest that is whole.'
+    )
+  known = sum(found.tensors for found in checked if found.has_digests)
+  print(f'{known} tensors of {len(checked)} checkpoints are what was saved.')
+  if others := sum(found.tensors for found in checked) - known:
+    print(f'{others} can be read, and have no digests to be compared with.')
+
+
 def make_parser() -> flags.Parser:
   parser = config.make_parser('check', __doc__)
-  parser.add_argument('--model_dir', help='short for --gin.MODEL_DIR')
+  parser.add_argument(
+      '--model_dir',
+      help='without a gin file: the run whose checkpoints are compared with'
+      ' their digests; with one: short for --gin.MODEL_DIR',
+  )
   compiled = parser.add_mutually_exclusive_group()
   compiled.add_argument(
       '--no_compile', action='store_true',
@@ -75,6 +155,15 @@ def make_parser() -> flags.Parser:
       '--fit_batch', action='store_true',
       help='find the largest global batch that fits the device, by compiling'
       ' about five sizes',
+  )
+  parser.add_argument(
+      '--topology', metavar='v5e:4x4',
+      help='compile for these TPUs, which need not be there: generation and'
+      ' chips a side',
+  )
+  parser.add_argument(
+      '--whole', action='store_true',
+      help='with --topology: compile all layers, not two of each encoder',
   )
   parser.add_argument(
       '--device_memory_gib', type=flags.gib,

@@ -3,11 +3,14 @@
 from collections.abc import Callable, Sequence
 import importlib
 import os
+import signal
 import sys
+import traceback
 
 import dualenc_jax
 from dualenc_jax.commands import huge_pages
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import INTERRUPTED, UserError
+from dualenc_jax.parallel import joining
 
 COMMANDS = {
     'quickstart': 'train, evaluate and search on this machine, in minutes',
@@ -75,6 +78,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 2
   if from_shell and command in COMPUTING and '--help' not in argv:
     huge_pages.restart()
+  if from_shell and os.getpid() == 1:
+    # The first process of a container ignores what it does not handle.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
   # As with `python -m`, a user's own modules are found where they stand.
   sys.path.append(os.getcwd())
   name = f'dualenc_jax.commands.{command.replace(" ", "_")}'
@@ -91,8 +97,9 @@ def run(
     command(sys.argv[1:] if argv is None else argv)
     return 0
   except UserError as e:
+    joining.wait_for_verdict(e)
     print(f'error: {e}', file=sys.stderr)
-    return 2
+    return joining.end(2, f'has stopped: {e}'.rstrip('.'))
   except KeyboardInterrupt:
     print(
         '\nInterrupted. Run the same command again: training goes on from its'
@@ -101,8 +108,19 @@ def run(
         ' are scored; others start over.',
         file=sys.stderr,
     )
-    return 130
+    return joining.end(INTERRUPTED, 'was interrupted')
   except BrokenPipeError:
     # The reader of a pipe (`| head`) has gone; that is its right.
     sys.stderr.close()
-    return 0
+    return joining.end(0, 'has lost the reader of its output')
+  except SystemExit as e:
+    # Told to stop; others may be in the midst of a step.
+    if not joining.is_joined() or not e.code:
+      raise
+    return joining.end(e.code, 'was told to stop')
+  except Exception as e:
+    if not joining.is_joined():
+      raise
+    joining.wait_for_verdict(e)
+    traceback.print_exc()
+    return joining.end(1, f'has failed: {type(e).__name__}: {e}')

@@ -300,6 +300,11 @@ def differences(old: str, new: str) -> list[str]:
   ]
 
 
+def statements(text: str, but: str) -> list[str]:
+  """The bindings of a config, one a line, without that of a name."""
+  return [f'{a} = {b}' for a, b in _bindings(text).items() if a != but]
+
+
 def _bindings(text: str) -> dict[str, str]:
   joined = re.sub(r'\\\n\s*', '', text)
   lines = [line for line in joined.splitlines() if not line.startswith('#')]

@@ -31,9 +31,12 @@ from dualenc_jax.commands import flags, new_model_dir, runtime
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import conversion as index_conversion
 from dualenc_jax.interop import conversion
+from dualenc_jax.io import json_file
 
 _USAGE = ('query_length', 'passage_length', 'query_prefix', 'passage_prefix')
-_OF_MODELS = ('tower', 'step', 'dim', 'vocabulary', *_USAGE, 'texts')
+_OF_MODELS = (
+    *('tower', 'step', 'dim', 'vocabulary', 'activations', 'texts'), *_USAGE
+)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -59,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
           args.vocabulary,
           {name: value for name, value in given.items() if value is not None},
           args.dim,
+          args.activations and args.activations.split(','),
       ),
       args.to,
       forms(out)[args.to],
@@ -139,6 +143,12 @@ def make_parser() -> flags.Parser:
       help='SentencePiece file, where the source has none (T5X) or only a'
       ' tokenizer.json',
   )
+  parser.add_argument(
+      '--activations', metavar='NAME[,NAME]',
+      help='what the feed-forward blocks of a T5X checkpoint compute, which it'
+      ' does not tell: relu where they have one input matrix (T5 1.0) and'
+      ' gelu,linear where they have two (T5 1.1) by default',
+  )
   for tower in ('query', 'passage'):
     parser.add_argument(
         f'--{tower}_length', type=int,
@@ -159,7 +169,7 @@ def read_texts(path: str, flag: str = '--texts') -> list[str]:
   """Lines of the file of a flag that are not empty."""
   try:
     file = pathlib.Path(path).expanduser()
-    lines = file.read_text(encoding='utf-8').splitlines()
+    lines = json_file.read_text(file).splitlines()
   except (OSError, ValueError) as e:
     raise UserError(
         f'{flag} {path} cannot be read: {e}. Give a UTF-8 file, a text a line.'

@@ -30,8 +30,10 @@ from dualenc_jax.readers import Texts
 def main(argv: Sequence[str] | None = None) -> None:
   args = config.parse_args(make_parser(), argv)
   check_flags(args)
-  runtime.start(args.multihost)
+  runtime.start(args)
   model = model_dir.load_from_args(args, hosts_apart=True)
+  if args.codec is not None:
+    compression.spec(args.codec).check(model.dim)
   experiment, split, is_own = model.experiment, args.split, False
   if args.corpus is not None:
     task = Texts(args.corpus, not args.skip_bad_rows)

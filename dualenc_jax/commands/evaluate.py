@@ -17,10 +17,12 @@ MODEL_DIR/evaluation/tables.md and tables.tex. With --dim it is
 MODEL_DIR/dim-<dim>/evaluation; `dualenc compare MODEL_DIR MODEL_DIR/dim-<dim>`.
 """
 
+import argparse
 from collections.abc import Mapping, Sequence
 import dataclasses
 import pathlib
 import shlex
+from typing import Any
 
 from dualenc_jax import compression
 from dualenc_jax.commands import (
@@ -41,18 +43,12 @@ from dualenc_jax.search import hybrid
 
 def main(argv: Sequence[str] | None = None) -> None:
   args = config.parse_args(make_parser(), argv)
+  check_flags(args)
+  runtime.start()
   separator = args.document_separator
-  if separator is not None and not args.max_passage:
-    raise UserError('--document_separator is for --max_passage: give both.')
   if args.max_passage and separator is None:
     separator = '#'
-  codecs = [
-      compression.spec(name) for name in dict.fromkeys(args.codecs or ())
-  ]
-  runtime.start()
   names = list(filter(None, args.tasks or ()))
-  if args.tasks is not None and not names:
-    raise UserError('--tasks names no task; leave it out.')
   model = model_dir.load_from_args(args, before=tasks.gin_files(names))
   chosen = tasks.chosen(model.experiment, names, args.split)
   if names:
@@ -74,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         bm25.baselines(args),
         teacher,
         args.rerank_depth,
-        codecs,
+        _codecs(args),
         model.experiment,
         learnt,
     )
@@ -114,6 +110,19 @@ def systems_table(found: Mapping[str, Evaluation]) -> str:
     cells = ['' if value is None else f'{value:.4f}' for value in values]
     lines.append(f'  {metric:<12}' + ''.join(f'{cell:>10}' for cell in cells))
   return '\n'.join(lines)
+
+
+def check_flags(args: argparse.Namespace) -> None:
+  """Raises UserError for values that no flag has, or that need another."""
+  if args.document_separator is not None and not args.max_passage:
+    raise UserError('--document_separator is for --max_passage: give both.')
+  if args.tasks is not None and not any(args.tasks):
+    raise UserError('--tasks names no task; leave it out.')
+  _codecs(args)
+
+
+def _codecs(args: argparse.Namespace) -> list[Any]:
+  return [compression.spec(name) for name in dict.fromkeys(args.codecs or ())]
 
 
 def make_parser() -> flags.Parser:

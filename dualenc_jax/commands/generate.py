@@ -48,23 +48,8 @@ _LOG = logging.getLogger(__name__)
 
 def main(argv: Sequence[str] | None = None) -> None:
   args = config.parse_args(make_parser(), argv)
-  rules = filters.Rules(args.max_copied, args.min_log_probability)
-  sampling = Sampling(args.temperature, args.top_k or None, args.top_p)
-  if args.overwrite and (args.multihost or args.host_count > 1):
-    raise UserError(
-        'One host at a time may --overwrite: remove the folder shards of'
-        ' --output_dir, and start all hosts without it.'
-    )
-  if (args.passage_length or 0) > LENGTHS[-1]:
-    raise UserError(
-        f'--passage_length is {args.passage_length}; expected at most'
-        f' {LENGTHS[-1]}: cut passages into parts.'
-    )
-  if args.seed >= 2**32:
-    raise UserError(f'--seed is {args.seed}; expected less than 2^32.')
-  flags.check_hosts(args)
-  generated_by_models.check(args)
-  runtime.start(args.multihost)
+  rules, sampling = check_flags(args)
+  runtime.start(args)
   host = runtime.host(args)
   folder = pathlib.Path(args.output_dir)
   passages, fingerprint = corpus(args)
@@ -198,6 +183,31 @@ def make_parser() -> flags.Parser:
   flags.add_hosts(parser)
   runtime.add_flags(parser)
   return parser
+
+
+def check_flags(args: argparse.Namespace) -> tuple[filters.Rules, Sampling]:
+  """What is asked of queries, and how they are drawn.
+
+  Raises:
+    UserError: values that no flag has, or flags that do not go together.
+  """
+  rules = filters.Rules(args.max_copied, args.min_log_probability)
+  sampling = Sampling(args.temperature, args.top_k or None, args.top_p)
+  if args.overwrite and (args.multihost or args.host_count > 1):
+    raise UserError(
+        'One host at a time may --overwrite: remove the folder shards of'
+        ' --output_dir, and start all hosts without it.'
+    )
+  if (args.passage_length or 0) > LENGTHS[-1]:
+    raise UserError(
+        f'--passage_length is {args.passage_length}; expected at most'
+        f' {LENGTHS[-1]}: cut passages into parts.'
+    )
+  if args.seed >= 2**32:
+    raise UserError(f'--seed is {args.seed}; expected less than 2^32.')
+  flags.check_hosts(args)
+  generated_by_models.check(args)
+  return rules, sampling
 
 
 def corpus(args: argparse.Namespace) -> tuple[list[Passage], str]:

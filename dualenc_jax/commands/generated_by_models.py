@@ -26,7 +26,7 @@ def add_flags(parser: flags.Parser) -> None:
       ' (Promptagator, Dai et al. 2022)',
   )
   add(
-      '--round_trip_depth', type=flags.whole(), default=1, metavar='K',
+      '--round_trip_depth', type=flags.whole(), metavar='K',
       help='among its best; 1',
   )
   add(
@@ -46,6 +46,11 @@ def check(args: argparse.Namespace) -> None:
     raise UserError(
         'Give --teacher and --min_teacher_score, or neither: the one scores'
         ' queries, the other says which are kept.'
+    )
+  if args.round_trip is None and args.round_trip_depth is not None:
+    raise UserError(
+        '--round_trip_depth is of the hits of a model: give --round_trip, or'
+        ' leave it out.'
     )
   if args.teacher is not None and args.teacher_form is None:
     rerank.check_own(args.teacher)
@@ -78,7 +83,7 @@ def kept(
     retriever.index(
         [passage.text for passage in passages], [p.id for p in passages]
     )
-    depth = min(args.round_trip_depth, len(passages))
+    depth = min(args.round_trip_depth or 1, len(passages))
     hits = retriever.search([query.text for query in queries], depth).ids
     found = [
         query

@@ -36,7 +36,7 @@ from dualenc_jax.evaluation import teacher_scores, trec
 from dualenc_jax.evaluation.teacher_scores import Score
 from dualenc_jax.inference.calibration import Calibration
 from dualenc_jax.inference.teacher import Teacher
-from dualenc_jax.io import files
+from dualenc_jax.io import files, writer
 from dualenc_jax.mining import filters, label_output, labels, negatives
 from dualenc_jax.mining.labels import Candidate, Labelled
 from dualenc_jax.results import evaluate
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   runtime.start()
   folder = pathlib.Path(args.output_dir)
   files.make_folder(folder, 'another --output_dir')
-  with files.alone(folder, 'labels', 'another --output_dir'):
+  with writer.alone(folder, 'labels', 'another --output_dir'):
     command = shlex.join(['dualenc', 'label', *(argv or ())])
     _label(args, rules, within, folder, command)
 

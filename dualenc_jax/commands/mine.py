@@ -28,7 +28,7 @@ import numpy as np
 from dualenc_jax.commands import config, flags, rerank, runtime, sources
 from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import teacher_scores
-from dualenc_jax.io import files
+from dualenc_jax.io import files, writer
 from dualenc_jax.mining import filters, margins, negatives, output
 from dualenc_jax.results import evaluate
 
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   runtime.start()
   folder = pathlib.Path(args.output_dir)
   files.make_folder(folder, 'another --output_dir')
-  with files.alone(folder, 'mines', 'another --output_dir'):
+  with writer.alone(folder, 'mines', 'another --output_dir'):
     _mine(args, rules, folder, shlex.join(['dualenc', 'mine', *(argv or ())]))
 
 

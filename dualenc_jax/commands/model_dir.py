@@ -20,10 +20,30 @@ from dualenc_jax.run.experiment import Experiment
 
 CONFIG = 'config.gin'
 VOCABULARY = 'vocabulary.model'
-# Names that say how a run is computed: what is learnt is the same.
+# Names that say how a run is computed and kept: what is learnt is the same, to
+# rounding.
 FREE_TO_CHANGE = re.compile(
-    r'LAYOUT|LOSS_IMPLEMENTATION|MICRO_BATCH_SIZE'
-    r'|data\.(Grouped|Packed|Padded)\..*'
+    '|'.join([
+        # Where the texts of a batch lie in rows.
+        r'LAYOUT|data\.(Grouped|Packed|Padded)\..*',
+        # How the same loss and gradient are summed up.
+        r'LOSS_IMPLEMENTATION|MICRO_BATCH_SIZE',
+        # Which device holds what: the mesh, and FSDP's rules.
+        r'MODEL_PARALLEL|(.*[./])?Partitioner\.(model_parallel|rules)',
+        # What the backward pass computes again.
+        r'(.*[./])?T5Encoder\.remat',
+        # How many texts are encoded at once in evaluations.
+        r'(.*[./])?Experiment\.eval_batch_size',
+        # When the state is saved, and how often it is kept.
+        r'CHECKPOINT_EVERY(_HOURS)?',
+        r'(.*[./])?Experiment\.(checkpoint_every(_hours)?|keep_checkpoints)',
+        # Whether a step that is not finite ends the run.
+        r'SKIP_NON_FINITE|.*\.skip_non_finite',
+        # A checkpoint's shapes tell; configs of older versions have none.
+        r'(.*[./])?T5Encoder\.num_buckets',
+        # Where tokens lie; that they are the same is checked by themselves.
+        r'CACHE_DIR',
+    ])
 )
 # What a saved config lacks, since its run had no use for it, and another task
 # may ask for.
@@ -146,6 +166,8 @@ def load(
   """
   check_is_one(folder)
   path = pathlib.Path(folder) / CONFIG
+  # A config is a program: beside another checkpoint it is a stranger's.
+  own.wanted(path.parent, step)
   of_folder = [f'MODEL_DIR = {str(folder)!r}']
   vocabulary = path.with_name(VOCABULARY)
   if vocabulary.exists():

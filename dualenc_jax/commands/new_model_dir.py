@@ -105,7 +105,7 @@ def of_model(weights: Weights) -> list[str]:
       bindings.append(f'models.DualEncoder.{name} = @{target}()')
     bindings += [
         f'{target}.{size} = {getattr(part, size)!r}'
-        for size in (*SIZES, 'vocab_size', 'features')
+        for size in (*SIZES, 'num_buckets', 'vocab_size', 'features')
         if hasattr(part, size)
     ]
   return bindings

@@ -33,6 +33,7 @@ from dualenc_jax.results.baselines import (
 from dualenc_jax.results.folder import METRICS
 from dualenc_jax.retriever import Retriever
 from dualenc_jax.run.experiment import make_plan
+from dualenc_jax.run.stopping import Stopping
 
 RUN, GROWN = 'runs/quickstart.gin', 'models/grown.gin'
 RESULT = 'python_code-test'
@@ -48,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   started = time.perf_counter()
   parser = config.make_parser('quickstart', __doc__)
   parser.add_argument('--model_dir', default='quickstart_model')
-  parser.add_argument('--allow_config_change', action='store_true')
+  train.add_change_flags(parser)
   args = config.parse_args(parser, argv)
   args.gin_file = [RUN, *args.gin_file]
   runtime.start()
@@ -99,7 +100,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def trained(args: argparse.Namespace, started: float) -> model_dir.TrainedModel:
   """Trains what the flags say, or goes on."""
-  train.train(train.build(args), args.allow_config_change, started)
+  stopping = Stopping()
+  with stopping.watching():
+    train.train(train.build(args), args, started, stopping)
   return model_dir.load(args.model_dir)
 
 

@@ -8,10 +8,14 @@ Each stage has a folder in WORK_DIR. Run again, a stage whose flags and inputs
 are the same is skipped; one that was killed goes on from where it was; one
 whose inputs have changed is made anew, and what it had made is kept aside.
 --replace puts a file of yours in place of what a stage makes.
+
+SIGTERM, SIGINT and SIGUSR1 are passed on to the stage that runs; when it has
+ended, as `dualenc train` does after a checkpoint, the exit status is 75, after
+Ctrl-C 130; that of the stage where it fails.
 """
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 import functools
 import importlib
 import pathlib
@@ -19,19 +23,26 @@ import shlex
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import jax
 
-from dualenc_jax.commands import cli, config, flags, runtime, train
-from dualenc_jax.errors import UserError
-from dualenc_jax.io import files
-from dualenc_jax.recipes import Recipe, runner, sweep
+from dualenc_jax import compression
+from dualenc_jax.commands import cli, config, flags, rerank, runtime, train
+from dualenc_jax.errors import INTERRUPTED, RUN_AGAIN, UserError
+from dualenc_jax.interop import own
+from dualenc_jax.io import files, writer
+from dualenc_jax.recipes import Recipe, runner, Stage, sweep
+from dualenc_jax.run import stopping
+from dualenc_jax.run.experiment import Experiment
 from dualenc_jax.suggest import did_you_mean
 
 
 def main(argv: Sequence[str] | None = None) -> None:
   args = config.parse_args(make_parser(), argv)
   runtime.start_logging()
+  # The accelerators are for the processes that compute.
+  jax.config.update('jax_platforms', 'cpu')
   if not args.gin_file:
     shipped = [f for f in config.shipped_files() if f.startswith('recipes/')]
     raise UserError(f'Give --gin_file: {", ".join(shipped)}, or your own.')
@@ -55,8 +66,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         f'--until is {args.until!r}; expected one of {", ".join(names)}.'
     )
   given, work_dir = _given(args, recipe), pathlib.Path(args.work_dir)
+  coming = _coming(recipe, work_dir, given)
   for name, line in runner.command_lines(recipe, work_dir, given):
-    _check(name, line)
+    if name not in kept:
+      try:
+        _check(line, coming)
+      except UserError as e:
+        raise UserError(f'Stage {name}: {e}') from e
   if args.list:
     for name, line in runner.command_lines(recipe, work_dir, given):
       if name in kept:
@@ -66,11 +82,11 @@ def main(argv: Sequence[str] | None = None) -> None:
       if name == args.until:
         break
     return
-  for line in _check_training(recipe, work_dir, given, args):
+  for line in _check_training(recipe, work_dir, given, coming, args):
     print(line, flush=True)
   files.make_folder(work_dir, 'another --work_dir')
   done, width = [], max(map(len, names)) + 2
-  with files.alone(work_dir, 'runs a recipe', 'another --work_dir'):
+  with writer.alone(work_dir, 'runs a recipe', 'another --work_dir'):
     execute = functools.partial(_execute, args.gin_search_paths)
     for each in runner.run(recipe, work_dir, execute, given, args.until):
       done.append(each)
@@ -98,32 +114,64 @@ def make_parser() -> flags.Parser:
   return parser
 
 
-def _check(name: str, line: Sequence[str]) -> None:
-  """Refuses a command, or flags, that there are not, before any stage runs."""
+def _coming(
+    recipe: Recipe,
+    work_dir: pathlib.Path,
+    given: Mapping[tuple[str, str], pathlib.Path],
+) -> Mapping[str, Stage]:
+  """The stages that make what is not given, by the paths of that."""
+  return {
+      str(work_dir / stage.name / path): recipe.with_flags(stage)
+      for stage in recipe.stages
+      for output, path in stage.outputs.items()
+      if (stage.name, output) not in given
+  }
+
+
+def _check(line: Sequence[str], coming: Collection[str]) -> None:
+  """Refuses what a command would, before any stage runs.
+
+  Args:
+    line: the command and its flags.
+    coming: paths of what is made by then.
+  """
   words = 2 if line[0] == 'data' else 1
   command = ' '.join(line[:words])
   if command not in cli.COMMANDS:
     hint = did_you_mean(command, cli.COMMANDS)
-    raise UserError(f'Stage {name}: there is no command {command!r}.{hint}')
+    raise UserError(f'there is no command {command!r}.{hint}')
   module = importlib.import_module(
       f'dualenc_jax.commands.{command.replace(" ", "_")}'
   )
-  if hasattr(module, 'make_parser'):
-    parser = module.make_parser()
-    takes_gin = parser.get_default('gin_search_paths') is not None
-    try:
-      if takes_gin:
-        config.parse_args(parser, line[words:])
-      else:
-        parser.parse_args(line[words:])
-    except UserError as e:
-      raise UserError(f'Stage {name}: {e}') from e
+  if not hasattr(module, 'make_parser'):
+    return
+  parser = module.make_parser()
+  takes_gin = parser.get_default('gin_search_paths') is not None
+  parse = functools.partial(config.parse_args, parser)
+  args = (parse if takes_gin else parser.parse_args)(line[words:])
+  if hasattr(module, 'check_flags'):
+    # The codec of an index to come is none yet.
+    given = {'codec': None, 'codecs': (), **vars(args)}
+    if given['codec'] in coming:
+      given['codec'] = None
+    given['codecs'] = [c for c in given['codecs'] or () if c not in coming]
+    module.check_flags(argparse.Namespace(**given))
+  generator = getattr(args, 'generator', None)
+  if generator not in coming and own.is_one(pathlib.Path(generator or '')):
+    own.check_kind(
+        own.facts_of(pathlib.Path(generator)), own.GENERATOR, generator
+    )
+  teacher = getattr(args, 'teacher', None)
+  if teacher is not None and teacher not in coming:
+    if args.teacher_form is None and not pathlib.Path(teacher).is_file():
+      rerank.check_own(teacher)
 
 
 def _check_training(
     recipe: Recipe,
     work_dir: pathlib.Path,
     given: Mapping[tuple[str, str], pathlib.Path],
+    coming: Mapping[str, Stage],
     args: argparse.Namespace,
 ) -> Iterator[str]:
   """Yields what will be trained and how long, as far as that is known yet.
@@ -131,14 +179,6 @@ def _check_training(
   Raises:
     UserError: a config that cannot be built, before any stage runs.
   """
-  # The accelerators are for the processes that compute.
-  jax.config.update('jax_platforms', 'cpu')
-  own = {
-      (stage.name, output): str(work_dir / stage.name / path)
-      for stage in recipe.stages
-      for output, path in stage.outputs.items()
-  }
-  coming = {path for output, path in own.items() if output not in given}
   lines = dict(runner.command_lines(recipe, work_dir, given))
   paths = [f'--gin_search_paths={path}' for path in args.gin_search_paths]
   for stage in recipe.stages:
@@ -146,9 +186,14 @@ def _check_training(
     if stage.command == 'train' and not (outputs and outputs <= given.keys()):
       line = [*lines[stage.name][1:], *paths]
       asked = config.parse_args(train.make_parser(), line)
-      if coming.isdisjoint(asked.gin_file):
+      if coming.keys().isdisjoint(asked.gin_file):
         try:
           experiment = train.build(asked)
+          _check_codes(experiment, coming)
+          objective = experiment.objective
+          teacher = getattr(objective, 'teacher', None)
+          if teacher is not None and teacher not in coming:
+            objective.check_teacher(experiment.tokenizer.vocabulary)
         except UserError as e:
           # What is not there yet is no error.
           if not any(path in str(e) for path in coming):
@@ -159,6 +204,23 @@ def _check_training(
           yield f'{stage.name}: {steps:,} steps of {size:,} examples, {rate}.'
     if stage.name == args.until:
       return
+
+
+def _check_codes(
+    experiment: Experiment, coming: Mapping[str, Stage]
+) -> None:
+  """Refuses a codec of a stage to come whose centroids cannot be trained."""
+  objective = experiment.objective
+  stage = coming.get(getattr(objective, 'codec_from', None) or '')
+  if stage is None or stage.flags.get('codec') is None:
+    return
+  codec = compression.spec(stage.flags['codec'])
+  codec.check(objective.model.projection.features)
+  if not codec.is_product:
+    raise UserError(
+        f'Stage {stage.name} makes codes by {codec.name}, and JPQ trains'
+        ' centroids. Expected a product quantiser: --gin.CODEC=opq:96, say.'
+    )
 
 
 def _sweep(text: str) -> tuple[str, Sequence[str]]:
@@ -198,20 +260,45 @@ def _given(
 
 
 def _execute(search_paths: Sequence[str], argv: Sequence[str]) -> int:
-  """Runs a command in a process of its own, which gives its memory back."""
+  """Runs a command in a process of its own, which gives its memory back.
+
+  Raises:
+    SystemExit: this process was told to stop, and the command with it.
+  """
   argv = [*argv, *(f'--gin_search_paths={path}' for path in search_paths)]
   print(f'$ dualenc {shlex.join(argv)}', flush=True)
-  child = subprocess.Popen([sys.executable, '-m', 'dualenc_jax', *argv])
-  before = signal.getsignal(signal.SIGTERM)
-  # What is killed here is not to go on there.
-  signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+  told = []
+
+  def pass_on(number: int, frame: Any) -> None:
+    del frame
+    told.append(number)
+    if child is not None:
+      child.send_signal(number)
+
+  child = None
+  before = {each: signal.signal(each, pass_on) for each in stopping.SIGNALS}
   try:
-    return child.wait()
+    child = subprocess.Popen([sys.executable, '-m', 'dualenc_jax', *argv])
+    for number in told:
+      child.send_signal(number)
+    status = child.wait()
   finally:
-    signal.signal(signal.SIGTERM, before)
-    if child.poll() is None:
+    for each, handler in before.items():
+      signal.signal(each, handler)
+    if child is not None and child.poll() is None:
       child.terminate()
       child.wait()
+  if told and status <= 0:
+    # A stage that waits for no step.
+    status = INTERRUPTED if signal.SIGINT in told else RUN_AGAIN
+  if status in (RUN_AGAIN, INTERRUPTED):
+    print(
+        'Stopped: run the same command again, and the recipe goes on from'
+        ' here.',
+        file=sys.stderr,
+    )
+    raise SystemExit(status)
+  return status
 
 
 def _line(done: runner.Done, width: int) -> str:

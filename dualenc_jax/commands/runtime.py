@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Callable
 import ctypes
+import importlib.metadata
 import logging
 import os
 import sys
@@ -10,8 +11,11 @@ import time
 
 import jax
 
-from dualenc_jax.commands import huge_pages
+import dualenc_jax
+from dualenc_jax.commands import flags, huge_pages
+from dualenc_jax.errors import UserError
 from dualenc_jax.io.files import default_cache_dir
+from dualenc_jax.parallel import cluster, joining
 from dualenc_jax.parallel.host import Host
 
 _LOG = logging.getLogger(__name__)
@@ -19,15 +23,27 @@ _LOG = logging.getLogger(__name__)
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _M_MMAP_MAX, _M_ARENA_MAX = -4, -8
 _POLL_SECONDS = 2.0
+# Flags that hosts may differ in.
+_OF_A_HOST = {
+    'coordinator_address', 'process_id', 'initialization_timeout', 'model_dir',
+}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-  """Adds --multihost."""
-  parser.add_argument(
+  """Adds --multihost and where the other hosts are."""
+  add = parser.add_argument
+  add(
       '--multihost', action='store_true',
       help='join the other hosts: on TPU pods, SLURM and Open MPI without more;'
-      ' elsewhere JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and'
-      ' JAX_PROCESS_ID say where',
+      ' elsewhere the next three flags, or JAX_COORDINATOR_ADDRESS,'
+      ' JAX_NUM_PROCESSES and JAX_PROCESS_ID, say where',
+  )
+  add('--coordinator_address', help='HOST:PORT that the first host listens at')
+  add('--num_processes', type=flags.whole(), help='how many hosts there are')
+  add('--process_id', type=flags.whole(0), help='of this host, from 0 on')
+  add(
+      '--initialization_timeout', type=flags.whole(), default=300,
+      metavar='SECONDS', help='how long to wait for all hosts; 300',
   )
 
 
@@ -44,11 +60,18 @@ def start_logging() -> None:
   logging.getLogger('absl').addFilter(_is_news)
 
 
-def start(multihost: bool = False) -> None:
-  """Sets up logging and JAX's compilation cache, and joins the other hosts."""
+def start(args: argparse.Namespace | None = None) -> None:
+  """Sets up logging and JAX's compilation cache, and joins the other hosts.
+
+  Args:
+    args: with the flags of `add_flags`; None for a command without.
+
+  Raises:
+    UserError: there are no such hosts.
+  """
   start_logging()
-  if multihost:
-    jax.distributed.initialize(**_cluster_from_environment())
+  if args is not None:
+    _join(args)
   if jax.default_backend() == 'cpu':
     if line := huge_pages.describe():
       _LOG.info('%s', line)
@@ -130,12 +153,40 @@ def _mallopt(parameter: int, value: int) -> None:
     pass
 
 
-def _cluster_from_environment() -> dict[str, str | int]:
-  address = os.environ.get('JAX_COORDINATOR_ADDRESS')
-  if address is None:
-    return {}
-  return {
-      'coordinator_address': address,
-      'num_processes': int(os.environ['JAX_NUM_PROCESSES']),
-      'process_id': int(os.environ['JAX_PROCESS_ID']),
+def _join(args: argparse.Namespace) -> None:
+  given = {
+      name: getattr(args, name)
+      for name in ('coordinator_address', 'num_processes', 'process_id')
   }
+  if not args.multihost:
+    if there := [name for name, x in given.items() if x is not None]:
+      raise UserError(
+          f'--{", --".join(there)} {"is" if len(there) == 1 else "are"} given'
+          ' without --multihost.'
+      )
+    return
+  seconds = args.initialization_timeout
+  packages = {
+      name: importlib.metadata.version(name) for name in ('jax', 'jaxlib')
+  } | {'dualenc_jax': dualenc_jax.__version__}
+  joining.join(
+      cluster.find(given, os.environ, seconds),
+      seconds,
+      '\n'.join([f'{a} {b}' for a, b in packages.items()] + _common(args)),
+  )
+
+
+def _common(args: argparse.Namespace) -> list[str]:
+  """The flags that must be the same on all hosts, a line each.
+
+  A folder may have another place on another host.
+  """
+  lines = []
+  for name, value in sorted(vars(args).items()):
+    if name in _OF_A_HOST:
+      continue
+    if isinstance(value, list):
+      lines += [str(x) for x in value if not str(x).startswith('MODEL_DIR =')]
+    else:
+      lines.append(f'--{name}={value}')
+  return lines

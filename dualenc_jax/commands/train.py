@@ -1,43 +1,96 @@
 """Trains a dual encoder, a cross-encoder or a generator, or goes on with it.
 
   dualenc train --gin_file=runs/quickstart.gin --model_dir=my_model
+
+Told to stop by SIGTERM, SIGINT (Ctrl-C) or SIGUSR1 (SLURM's
+--signal=USR1@60), by --stop_after or --cloud_notice, it ends the step under
+way, and evaluations that have begun, saves a checkpoint of that step, on many
+hosts all of the same, and exits with status 75, after Ctrl-C 130: the same
+command goes on from there, bit for bit as if nothing had been. A second signal,
+a second or more after the first, stops it at once, with status 128 + number.
+Before the first step there is nothing to save, and one is enough (Ctrl-C: 130).
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 import contextlib
 import logging
 import pathlib
+import re
 import time
 
 import jax
 
 from dualenc_jax.commands import config, flags, model_dir, runtime
 from dualenc_jax.errors import UserError
-from dualenc_jax.io import files
+from dualenc_jax.interop import own
+from dualenc_jax.io import writer
+from dualenc_jax.io.writer import Writer
+from dualenc_jax.parallel import joining
 from dualenc_jax.results import aligned, while_training
 from dualenc_jax.run import loop
+from dualenc_jax.run.cloud_notice import CloudNotice
 from dualenc_jax.run.experiment import describe, Experiment, make_plan
+from dualenc_jax.run.hooks import Hook, Training
+from dualenc_jax.run.stopping import Stopping
 
+# Between looks at whether the folder of a run is still there.
+_LOOK_SECONDS = 5.0
 _LOG = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
   started = time.perf_counter()
   args = config.parse_args(make_parser(), argv)
-  runtime.start(args.multihost)
-  train(build(args), args.allow_config_change, started)
+  runtime.start(args)
+  stopping = Stopping(
+      args.stop_after, [CloudNotice()] if args.cloud_notice else []
+  )
+  with stopping.watching():
+    train(build(args), args, started, stopping)
 
 
 def make_parser() -> flags.Parser:
   parser = config.make_parser('train', __doc__)
   parser.add_argument('--model_dir', help='short for --gin.MODEL_DIR')
+  add_change_flags(parser)
   parser.add_argument(
-      '--allow_config_change', action='store_true',
-      help='resume although the config differs from the one of MODEL_DIR',
+      '--stop_after', type=_seconds, metavar='HH:MM[:SS]',
+      help='stop so early that, with a checkpoint, it has ended this long after'
+      ' the start',
+  )
+  parser.add_argument(
+      '--cloud_notice', action='store_true',
+      help='stop when Google Cloud announces that it stops this machine',
   )
   runtime.add_flags(parser)
   return parser
+
+
+def add_change_flags(parser: argparse.ArgumentParser) -> None:
+  """Adds the flags that let a run go on although something has changed."""
+  parser.add_argument(
+      '--allow_config_change', action='store_true',
+      help='resume although the config differs from the one of MODEL_DIR, or'
+      ' the run had ended early',
+  )
+  parser.add_argument(
+      '--allow_data_change', action='store_true',
+      help='resume although the training examples, their order or the batch'
+      ' size are not those of the run so far',
+  )
+
+
+def _seconds(text: str) -> float:
+  """The type of a flag that is a time: seconds, more than none."""
+  found = re.fullmatch(r'(\d+):([0-5]\d)(?::([0-5]\d))?', text)
+  hours, minutes, seconds = map(int, found.groups('0')) if found else (0, 0, 0)
+  if not (hours or minutes or seconds):
+    raise argparse.ArgumentTypeError(
+        f'is {text}; expected hours and minutes above 0, such as 03:55, or'
+        ' with seconds, 03:55:30'
+    )
+  return 3600.0 * hours + 60 * minutes + seconds
 
 
 def build(args: argparse.Namespace) -> Experiment:
@@ -54,20 +107,39 @@ def build(args: argparse.Namespace) -> Experiment:
 
 
 def train(
-    experiment: Experiment, allow_config_change: bool, started: float
+    experiment: Experiment,
+    args: argparse.Namespace,
+    started: float,
+    stopping: Stopping | None = None,
 ) -> None:
-  """Checks, says what will run, writes the config and trains."""
+  """Checks, says what will run, writes the config and trains.
+
+  Args:
+    experiment: the run.
+    args: the flags of `add_change_flags`.
+    started: `time.perf_counter()` at the program's start.
+    stopping: what may stop it.
+
+  Raises:
+    UserError: bad input, or the run cannot go on.
+    SystemExit: it was told to stop, and can be gone on with.
+  """
   text = config.operative_config()
+  joining.agree(
+      'configs', '\n'.join(config.statements(text, but='MODEL_DIR'))
+  )
   experiment.objective.check_batch(experiment)
   plan = make_plan(experiment)
   for line in describe(experiment, plan):
     _LOG.info('%s', line)
-  model_dir.check(experiment.model_dir, text, allow_config_change)
+  model_dir.check(experiment.model_dir, text, args.allow_config_change)
+  joining.agree(
+      'checkpoints',
+      f'{own.steps(pathlib.Path(experiment.model_dir))}',
+      'MODEL_DIR must be a folder that all hosts see.',
+  )
   # Nothing is written before data and checkpoints are known to be good.
-  with contextlib.ExitStack() as alone:
-    if not jax.process_index():
-      folder = pathlib.Path(experiment.model_dir)
-      alone.enter_context(files.alone(folder, 'trains', 'another MODEL_DIR'))
+  with _alone(experiment.model_dir) as watches:
     ended = loop.train(
         experiment,
         plan,
@@ -75,13 +147,32 @@ def train(
         [
             *while_training.hooks(experiment, plan),
             *aligned.hooks(experiment, plan),
+            *watches,
         ],
         ready=lambda: model_dir.write(
             experiment.model_dir, text, experiment.tokenizer.vocabulary.file
         ),
-        allow_other_data=allow_config_change,
+        allow_other_data=args.allow_data_change,
+        past_end=args.allow_config_change,
         started=started,
+        stopping=stopping,
     )
+  if ended.stopped:
+    _LOG.warning(
+        'Stopped at step %d of %d: %s. %s; run the same command again to go'
+        ' on.',
+        ended.step,
+        experiment.steps,
+        ended.stopped,
+        'Its checkpoint is saved' if ended.step else 'There is nothing to save',
+    )
+    joining.leave()
+    raise SystemExit(stopping.status)
+  _tell(experiment, ended)
+
+
+def _tell(experiment: Experiment, ended: loop.Ended) -> None:
+  """Says how a run has ended; raises UserError where it should not have."""
   for line in while_training.verdict(experiment):
     _LOG.info('%s', line)
   if best := ended.best:
@@ -107,3 +198,37 @@ def train(
         ' or UNTIL=None to take it as it is.'
     )
   _LOG.info('Trained %d steps: %s', ended.step, experiment.model_dir)
+
+
+@contextlib.contextmanager
+def _alone(folder: str) -> Iterator[list[Hook]]:
+  """Keeps others out of a run's folder, by the first host."""
+  if jax.process_index():
+    yield []
+    return
+  with writer.alone(
+      pathlib.Path(folder), 'trains', 'another MODEL_DIR'
+  ) as own:
+    try:
+      yield [Hook(_Look(own), every=1, late=True)]
+    except writer.Lost:
+      raise
+    except Exception:
+      # What fails without the folder fails for want of it.
+      own.check()
+      raise
+    own.check()
+
+
+class _Look:
+  """Looks every few seconds whether the folder of a run is still there."""
+
+  def __init__(self, own: Writer):
+    self._own = own
+    self._last = time.monotonic()
+
+  def __call__(self, run: Training) -> None:
+    now = time.monotonic()
+    if now - self._last > _LOOK_SECONDS:
+      self._last = now
+      self._own.check(f' at step {run.step}')

@@ -15,6 +15,7 @@ import numpy as np
 from dualenc_jax.compression.quantisers import Hamming
 from dualenc_jax.compression.transforms import Linear
 from dualenc_jax.errors import UserError
+from dualenc_jax.io import finite
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -62,7 +63,8 @@ class Codec:
     """Codes of passages: float32 [n, D] -> [n, w].
 
     Raises:
-      UserError: another dim, or a number that the codes have no room for.
+      UserError: another dim, NaN or infinity, or a number that the codes have
+        no room for.
     """
     self._check('passage', vectors)
     vectors = np.asarray(vectors, np.float32)
@@ -100,6 +102,7 @@ class Codec:
           f' {self.name} was trained for [rows, {self.dim}]. Take the model'
           ' that it was trained with, or train it again.'
       )
+    finite.check_rows(f'{side} embeddings', vectors)
 
 
 class Coded:

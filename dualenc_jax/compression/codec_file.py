@@ -13,12 +13,19 @@ from dualenc_jax.compression.codec import Codec
 from dualenc_jax.compression.product import Product
 from dualenc_jax.compression.transforms import Linear
 from dualenc_jax.errors import UserError
+from dualenc_jax.io import finite, json_file
 from dualenc_jax.tensor_files import safetensors_file
 from dualenc_jax.tensor_files.tensors import Tensor
 
 FILE = 'codec.safetensors'
 _FORMAT = 'dualenc-codec'
 _AGAIN = 'Make the index again: `dualenc encode --codec`.'
+_PLAN = {
+    'name': str,
+    'dim': int,
+    'rescored': int | None,
+    'parts': [{'class': str}],
+}
 _PARTS = {
     part.__name__: part
     for part in (
@@ -73,21 +80,91 @@ def read(path: pathlib.Path) -> tuple[Codec, str]:
   if not path.is_file():
     raise UserError(f'{path} cannot be read: it is not there. {_AGAIN}')
   found = safetensors_file.metadata(path)
-  if found.get('format') != _FORMAT:
+  if not isinstance(found, dict) or found.get('format') != _FORMAT:
     raise UserError(f'{path} is no codec of an index. {_AGAIN}')
   tensors = safetensors_file.read(path)
   arrays = {name: tensor.read() for name, tensor in tensors.items()}
+  plan = json_file.parse(found.get('codec') or '', path, _AGAIN)
+  json_file.check(plan, _PLAN, path, _AGAIN)
   try:
-    plan = json.loads(found['codec'])
     *transforms, quantiser = [
         _part(facts, arrays) for facts in plan['parts']
     ]
-    codec = Codec(
-        plan['name'], plan['dim'], transforms, quantiser, plan['rescored']
-    )
   except (KeyError, TypeError, ValueError) as e:
     raise UserError(f'{path} is damaged: {e!r}. {_AGAIN}') from e
+  codec = Codec(
+      plan['name'], plan['dim'], transforms, quantiser, plan['rescored']
+  )
+  check(codec, str(path), _AGAIN)
   return codec, hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def check(codec: Codec, where: str, again: str) -> None:
+  """Checks that the parts of a codec fit together, whoever has made them.
+
+  Args:
+    codec: whose fields have whatever a file had.
+    where: the file.
+    again: what the user can do about it.
+
+  Raises:
+    UserError: an array has another shape than it can have, or numbers that are
+      not finite; a size is no whole number, or not that of what is before.
+  """
+
+  def damaged(what: str) -> UserError:
+    return UserError(f'{where} is damaged: {what}. {again}')
+
+  dim = codec.dim
+  if codec.rescored is not None and codec.rescored < 1:
+    raise damaged(f'rescored is {codec.rescored}; expected 1 or more')
+  for number, part in enumerate([*codec.transforms, codec.quantiser]):
+    name = f'part {number}, {type(part).__name__},'
+    is_last = part is codec.quantiser
+    if is_last == isinstance(part, Linear):
+      raise damaged(f'{name} cannot be there')
+    for field, ndim in _ARRAYS.get(type(part), {}).items():
+      array = getattr(part, field)
+      if array is None and (type(part), field) == (Linear, 'queries'):
+        continue
+      shape = getattr(array, 'shape', ())
+      if len(shape) != ndim or 0 in shape:
+        raise damaged(f'{name} has a {field} of shape {shape}')
+      finite.check_tensor(f'{where}: {name} {field}', array, again)
+    if not _is_sound(part):
+      raise damaged(f'{name} has shapes or sizes that do not fit')
+    own = part.matrix.shape[1] if isinstance(part, Linear) else part.dim
+    if own != dim:
+      raise damaged(f'{name} takes vectors of dim {own}, not {dim}')
+    dim = part.dim
+
+
+# Axes of the arrays of each part.
+_ARRAYS = {
+    Linear: {'matrix': 2, 'queries': 2},
+    Product: {'assign': 3, 'score': 3},
+    quantisers.Int8: {'low': 1, 'step': 1},
+    quantisers.Levels: {'levels': 1},
+}
+
+
+def _is_sound(part: Any) -> bool:
+  """Whether what a part has goes together."""
+  match part:
+    case Linear(matrix, queries, normalise):
+      others = queries is None or queries.shape == matrix.shape
+      return isinstance(normalise, bool) and others
+    case Product(assign, score):
+      return assign.shape == score.shape and 1 < len(score[0]) <= 256
+    case quantisers.Int8(low, step):
+      return low.shape == step.shape
+    case quantisers.Levels(levels, dim, bits):
+      sizes = type(dim) is type(bits) is int and 1 <= bits <= 8
+      return sizes and dim > 0 and len(levels) == 2**bits
+    case quantisers.Floats(dim, dtype):
+      known = dtype in ('float32', 'float16', 'bfloat16')
+      return type(dim) is int and dim > 0 and known
+  return type(part.dim) is int and part.dim > 0
 
 
 def _part(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:

@@ -19,11 +19,13 @@ from dualenc_jax.compression.codec import Codec
 from dualenc_jax.compression.product import Product
 from dualenc_jax.compression.transforms import Linear
 from dualenc_jax.errors import UserError
+from dualenc_jax.io import json_file
 
 # What their names in a tree of parameters begin with.
 GROUP = 'codec'
 ASSIGN, SCORE = 'assign', 'score'
 _OF_LINEAR = 'matrix', 'queries'
+_FACTS = {'name': str, 'dim': int, 'normalise': [bool]}
 
 
 def start(folder: str | None) -> Codec:
@@ -94,8 +96,10 @@ def of(known: Mapping[str, Any], found: Mapping[str, Any]) -> Codec:
   """The codec of `facts` and `arrays`; those may be on devices.
 
   Raises:
-    UserError: an array is missing.
+    UserError: an array is missing, or arrays and facts do not fit.
   """
+  again = 'Copy the whole model again.'
+  json_file.check(known, _FACTS, 'The codec of the model', again)
   found = {name: np.asarray(jax.device_get(x)) for name, x in found.items()}
   try:
     transforms = [
@@ -103,12 +107,14 @@ def of(known: Mapping[str, Any], found: Mapping[str, Any]) -> Codec:
         for i, normalise in enumerate(known['normalise'])
     ]
     quantiser = Product(found[ASSIGN], found[SCORE])
-    return Codec(known['name'], known['dim'], transforms, quantiser)
   except KeyError as e:
     raise UserError(
-        f'The codec of the model has no {e}; it has {", ".join(found)}. Copy'
-        ' the whole model again.'
+        f'The codec of the model has no {e}; it has {", ".join(found)}.'
+        f' {again}'
     ) from e
+  codec = Codec(known['name'], known['dim'], transforms, quantiser)
+  codec_file.check(codec, 'The codec of the model', again)
+  return codec
 
 
 def digest(codec: Codec) -> str:

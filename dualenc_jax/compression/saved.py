@@ -8,6 +8,7 @@ import numpy as np
 
 from dualenc_jax.compression import codec_file
 from dualenc_jax.compression.codec import Codec
+from dualenc_jax.compression.product import Product
 from dualenc_jax.errors import UserError
 
 
@@ -22,6 +23,11 @@ class Saved:
   codec: Codec
   floats: ClassVar[None] = None
   needs_queries: ClassVar[bool] = False
+
+  @property
+  def is_product(self) -> bool:
+    """As `Spec.is_product`."""
+    return isinstance(self.codec.quantiser, Product)
 
   @property
   def name(self) -> str:

@@ -140,6 +140,11 @@ class Spec:
     """Whether it learns from queries, too."""
     return any(getattr(part, 'by_queries', False) for part in self.parts)
 
+  @property
+  def is_product(self) -> bool:
+    """Whether it has centroids, which JPQ trains."""
+    return isinstance(self.parts[-1], Pq)
+
   def check(self, dim: int) -> None:
     """Raises UserError unless it suits vectors of this dim."""
     for part in self.parts:

@@ -14,6 +14,9 @@ from dualenc_jax.text.ragged import as_uint32_pairs
 
 # Positions of a mixture after which the rates hold exactly, as far as they can.
 BLOCK = 2**16
+# Which order the examples of a mixture have; 1 drew blocks and the first source
+# with the same keys.
+MIXTURE_ORDER = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +57,28 @@ class Order:
     start = position * self.batch_size
     examples = self._permutations[0](epoch)[start : start + self.batch_size]
     return examples, np.full(self.batch_size, epoch)
+
+  def describe(self) -> str:
+    """A line on what an epoch is, and what it leaves out."""
+    size = self.batch_size
+    if len(self.sizes) > 1:
+      steps = (n / (r * size) for n, r in zip(self.sizes, self.rates))
+      return (
+          'An epoch of each source of the mixture, in steps: '
+          + ', '.join(f'{count:,.1f}' for count in steps)
+          + '; none leaves examples out.'
+      )
+    batches, rest = divmod(self.sizes[0], size)
+    left = (
+        f'{rest:,} {"is" if rest == 1 else "are"} left over, in every epoch'
+        ' others, as each has an order of its own'
+        if rest
+        else 'none is left over'
+    )
+    return (
+        f'An epoch is {batches:,} batch{"es" * (batches > 1)} of {size:,}; of'
+        f' its {self.sizes[0]:,} examples {left}.'
+    )
 
   def _mixed(self, start: int) -> tuple[np.ndarray, np.ndarray]:
     examples, epochs = np.empty((2, self.batch_size), np.int64)
@@ -114,7 +139,9 @@ class Order:
 
     @functools.lru_cache(maxsize=2)
     def block(number: int) -> tuple[np.ndarray, np.ndarray]:
-      rng = np.random.default_rng([self.seed, number])
+      # No key of `_permutations`, or the sources of a block would tell which
+      # of their examples come first.
+      rng = np.random.default_rng([self.seed, number, 0, 1])
       all_sources = np.arange(len(self.sizes))
       counts = self._drawn(number + 1) - self._drawn(number)
       sources = rng.permutation(np.repeat(all_sources, counts))

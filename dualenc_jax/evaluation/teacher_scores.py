@@ -6,6 +6,7 @@ They are keyed by ids: order and gaps mean nothing.
 
 import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+import io
 import json
 import math
 import os
@@ -17,7 +18,7 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import trec
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.inference.teacher import Teacher
-from dualenc_jax.io import files, json_file
+from dualenc_jax.io import files, json_file, untrusted
 from dualenc_jax.io.progress import Progress
 from dualenc_jax.parallel.host import Host
 
@@ -279,7 +280,8 @@ def _entries(path: pathlib.Path) -> Iterator[Entry]:
   """
   empty = True
   try:
-    with open(path, encoding='utf-8') as lines:
+    file = untrusted.open_file(path, 'Give a file of scores.')
+    with io.TextIOWrapper(file, 'utf-8') as lines:
       is_run = len(next(lines, '').split()) == 6
       lines.seek(0)
       for entry in _of_run(path) if is_run else _parsed(lines, path):
@@ -339,7 +341,7 @@ def _kept(
   found = sorted(path.parent.glob('scores*.tsv'))
   if not found:
     files.write(header, text)
-  elif not header.exists() or header.read_text() != text:
+  elif not header.exists() or json_file.read_text(header) != text:
     other = json_file.read(header, 'Remove it.') if header.exists() else {}
     named = sorted(k for k in own if other.get(k) != json.loads(text)[k])
     raise UserError(

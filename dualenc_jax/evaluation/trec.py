@@ -6,6 +6,7 @@ would not undo the escape.
 """
 
 from collections.abc import Mapping, Sequence
+import io
 import math
 import os
 import pathlib
@@ -13,7 +14,7 @@ import pathlib
 import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.io import files
+from dualenc_jax.io import files, untrusted
 from dualenc_jax.readers import qrels as qrels_reader
 from dualenc_jax.readers.rows import BadRow
 from dualenc_jax.search.ranking import Ranking
@@ -88,7 +89,8 @@ def read_run(path: str | os.PathLike[str]) -> dict[str, dict[str, float]]:
   path = pathlib.Path(path)
   run: dict[str, dict[str, float]] = {}
   try:
-    with open(path, encoding='utf-8') as f:
+    file = untrusted.open_file(path, 'Give a run file.')
+    with io.TextIOWrapper(file, 'utf-8') as f:
       for number, line in enumerate(f, start=1):
         try:
           query_id, passage_id, score = _parse(line)
@@ -152,10 +154,7 @@ def read_qrels(path: str | os.PathLike[str]) -> dict[str, dict[str, int]]:
     UserError: names file and line of what is wrong.
   """
   qrels: dict[str, dict[str, int]] = {}
-  try:
-    read = qrels_reader.read(pathlib.Path(path), flag='an editor')
-  except OSError as e:
-    raise UserError(f'{path}: cannot read the qrels: {e.strerror}.') from e
+  read = qrels_reader.read(pathlib.Path(path), flag='an editor')
   for query_id, passage_id, grade, _ in read.judgements:
     qrels.setdefault(query_id, {})[passage_id] = grade
   return qrels

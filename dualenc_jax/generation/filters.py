@@ -37,7 +37,7 @@ class Rules:
       raise UserError(
           f'--max_copied is {self.copied}; expected a share above 0, at most 1.'
       )
-    if self.log_probability is not None and self.log_probability > 0:
+    if self.log_probability is not None and not self.log_probability <= 0:
       raise UserError(
           f'--min_log_probability is {self.log_probability}; expected a'
           ' logarithm, 0 or less.'

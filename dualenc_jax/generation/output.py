@@ -108,7 +108,7 @@ def counted(
     yield (
         f'| whose passage is among the best {self_retrieval.DEPTH} of'
         f' {found.passages:,} by BM25, of {found.queries:,} queries |'
-        f' {found.share:.1%} |'
+        f' {found.share:.1%} (chance: {found.chance:.1%}) |'
     )
   chances = [query.log_probability for query in queries]
   cut = np.mean([not query.ended for query in queries])

@@ -14,7 +14,7 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.generation import filters
 from dualenc_jax.generation.generator import Generator, Query
 from dualenc_jax.generation.sampling import Sampling
-from dualenc_jax.io import files, json_file
+from dualenc_jax.io import files, json_file, untrusted
 from dualenc_jax.io.progress import Progress
 from dualenc_jax.parallel.host import Host
 
@@ -204,7 +204,14 @@ class Shards:
           )
         first = shard * SHARD + number
         for i, query in enumerate(row['queries']):
-          yield Query(first, i, *query)
+          match query:
+            case [str(), int() | float(), bool()]:
+              yield Query(first, i, *query)
+            case _:
+              raise UserError(
+                  f'{where} has the query {untrusted.shown(query)}; expected'
+                  f' its text, log-probability and whether it ended. {again}'
+              )
 
   def some(self, shard: int) -> Sequence[Passage]:
     """The passages of a shard."""

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 import dataclasses
 import functools
-import json
 import os
 import pathlib
 import re
@@ -22,7 +21,7 @@ from dualenc_jax.index.shard import IDS, INFO, Places
 from dualenc_jax.inference.towers import TOWER_SHA256
 from dualenc_jax.interop import faiss_files
 from dualenc_jax.interop.rows import Rows
-from dualenc_jax.io import files
+from dualenc_jax.io import files, json_file
 from dualenc_jax.io.forecast import gigabytes
 
 FAISS_FILE = 'index.faiss'
@@ -121,10 +120,10 @@ def is_index(path: str | os.PathLike[str]) -> bool:
     if any(folder.glob(f'shard-*/{INFO}')):
       return True
     try:
-      value = json.loads((folder / FILE).read_text(encoding='utf-8'))
-    except (OSError, ValueError):
+      value = json_file.read(folder / FILE)
+    except UserError:
       continue
-    if isinstance(value, dict) and value.get('format') == FORMAT:
+    if value.get('format') == FORMAT:
       return True
   return False
 

@@ -25,6 +25,12 @@ SHARD_SIZE = 2**17
 # tower is trained further or replaced, makes no other index.
 _INFORMATION = ('model_dir', 'run_id', 'checkpoint_step')
 _NUMBERS = ('passages', 'dim', 'tokens', 'shard_size')
+_SHAPE = {
+    'normalised': bool,
+    'codec?': str,
+    'width?': int,
+    'provenance': {f'{TOWER_SHA256}?': {str: str}},
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,13 +108,19 @@ class Header:
       expect: values by name; other fields may be anything.
     """
     found = self._fields()
-    return [
-        self._another_tower(found.get(name) or {}, value or {})
-        if name == TOWER_SHA256
-        else f'{name} is {_said(found.get(name))}, expected {_said(value)}'
-        for name, value in expect.items()
-        if name not in found or found[name] != value
-    ]
+    said = []
+    for name, value in expect.items():
+      own = found.get(name)
+      if name in found and own == value:
+        continue
+      if name == TOWER_SHA256:
+        said.append(self._another_tower(own or {}, value or {}))
+        continue
+      line = f'{name} is {_said(own)}, expected {_said(value)}'
+      if name == 'dim' and own < value:
+        line += f' (if it was made with --dim={own}, give that here, too)'
+      said.append(line)
+    return said
 
   def differences(self, other: 'Header') -> list[str]:
     """What keeps this index from being the one of another header."""
@@ -137,6 +149,7 @@ class Header:
     absent = 'Give the folder that `dualenc encode` wrote, or run it first.'
     value = json_file.read(path, AGAIN, absent)
     json_file.check_format(value, path, FORMAT, VERSION, AGAIN)
+    json_file.check(value, _SHAPE, path, AGAIN)
     try:
       names = [field.name for field in dataclasses.fields(cls)]
       header = cls(**{name: value.get(name) for name in names})

@@ -112,12 +112,12 @@ class Ids(Sequence[str]):
     shard, row = divmod(int(row) % len(self), self._header.shard_size)
     ends = self._lines(shard)
     start = ends[row - 1] + 1 if row else 0
-    return _decode(self._shards[shard].ids[start : ends[row]])
+    return self._decoded(shard, start, ends[row])
 
   def __iter__(self) -> Iterator[str]:
-    for number, shard in enumerate(self._shards):
+    for number in range(len(self._shards)):
       self._lines(number)
-      yield from _decode(shard.ids[:-1]).split('\n')
+      yield from self._decoded(number, 0, -1).split('\n')
 
   def _lines(self, shard: int) -> np.ndarray:
     """Where the lines of a shard's ids.txt end, int64 [rows]."""
@@ -133,9 +133,14 @@ class Ids(Sequence[str]):
       self._ends[shard] = ends
     return self._ends[shard]
 
-
-def _decode(line: np.ndarray) -> str:
-  return line.tobytes().decode('utf-8', 'surrogatepass')
+  def _decoded(self, shard: int, start: int, stop: int) -> str:
+    """A part of a shard's ids.txt."""
+    found = self._shards[shard]
+    try:
+      return found.ids[start:stop].tobytes().decode('utf-8', 'surrogatepass')
+    except UnicodeDecodeError as e:
+      path = found.folder / IDS
+      raise UserError(f'{path} is no text in UTF-8: {e}. {AGAIN}') from e
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,6 +194,12 @@ class Index:
     codec = digest = None
     if header.codec is not None:
       codec, digest = codec_file.read(folder / CODEC)
+      if (codec.name, codec.dim) != (header.codec, header.dim):
+        raise UserError(
+            f'{folder / CODEC}: the codes are by another codec. It is'
+            f' {codec.name} of vectors of dim {codec.dim}, but {FILE} says'
+            f' {header.codec} and {header.dim}. {AGAIN}'
+        )
     shards = [
         Shard.open(folder, header, i, digest) for i in range(header.shards)
     ]

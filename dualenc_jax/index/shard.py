@@ -15,7 +15,7 @@ import numpy as np
 from dualenc_jax.compression import codec_file
 from dualenc_jax.errors import UserError
 from dualenc_jax.index.header import AGAIN, FILE, Header
-from dualenc_jax.io import files, json_file
+from dualenc_jax.io import files, json_file, untrusted
 
 EMBEDDINGS = 'embeddings.npy'
 IDS = 'ids.txt'
@@ -33,6 +33,7 @@ _OF_INDEX = re.compile(
     r'|shard-\d{5,}(\.partial|\.lock)?'
 )
 _OF_SHARD = {*FILES, INFO}
+_PASSAGE = {'id': str, 'name': str, 'location': str, 'text': str}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +131,9 @@ class Shard:
     """The passage of a row of this shard."""
     line = self.text[self.offsets[row] : self.offsets[row + 1]].tobytes()
     try:
-      return Passage(**json.loads(line))
+      found = json_file.loads(line)
+      json_file.check(found, _PASSAGE, 'it')
+      return Passage(**found)
     except (ValueError, TypeError) as e:
       raise UserError(
           f'{self.folder / PASSAGES}:{row + 1}: not a passage (expected id,'
@@ -216,6 +219,8 @@ def _check_size(path: pathlib.Path, size: int | None) -> None:
     found = path.stat().st_size
   except OSError as e:
     raise UserError(f'{path}: missing ({e.strerror}). {AGAIN}') from e
+  if not untrusted.is_file(path):
+    raise UserError(f'{path} is no regular file. {AGAIN}')
   if found != size:
     raise UserError(
         f'{path}: truncated or half-written: it has {found} bytes, {INFO} says'
@@ -226,7 +231,9 @@ def _check_size(path: pathlib.Path, size: int | None) -> None:
 def _map_array(path: pathlib.Path, shape, dtype) -> np.ndarray:
   try:
     array = np.load(path, mmap_mode='r', allow_pickle=False)
-  except (OSError, ValueError, EOFError) as e:
+    if not isinstance(array, np.ndarray):
+      raise ValueError('it is an archive')
+  except Exception as e:  # NumPy parses its header by Python's own parser.
     raise UserError(f'{path}: not an array ({e}). {AGAIN}') from e
   dtype = np.dtype(dtype)
   # Of a dtype that is not its own NumPy's format tells the size alone.
@@ -242,7 +249,10 @@ def _map_array(path: pathlib.Path, shape, dtype) -> np.ndarray:
 
 
 def _map_bytes(path: pathlib.Path) -> np.ndarray:
-  return np.asarray(np.memmap(path, np.uint8, mode='r'))
+  try:
+    return np.asarray(np.memmap(path, np.uint8, mode='r'))
+  except (OSError, ValueError) as e:
+    raise UserError(f'{path} cannot be read: {e}. {AGAIN}') from e
 
 
 class Places(files.GrowingFolder):

@@ -7,8 +7,10 @@ import pathlib
 import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.io import files
+from dualenc_jax.io import files, untrusted
 
+# Bytes of a file, of more pairs than memory holds.
+_LARGEST = 2**36
 # What a file has of a pair.
 _RECORD = np.dtype([('query', '<u8'), ('passage', '<u8'), ('score', '<f4')])
 
@@ -90,7 +92,7 @@ class PairScores:
         out.write(records.tobytes())
 
   def _read(self) -> None:
-    content = self._path.read_bytes()
+    content = untrusted.read(self._path, _LARGEST)
     whole = len(content) // _RECORD.itemsize * _RECORD.itemsize
     if whole < len(content):
       # A record that a full disk has cut.

@@ -36,7 +36,7 @@ _OF_NO_EFFECT = {
 # Those of a class of this library that its tensors tell.
 _TOLD = {
     *('vocab_size', 'features', 'num_layers', 'num_heads', 'head_dim'),
-    'mlp_dim',
+    *('mlp_dim', 'num_buckets'),
 }
 # What every part is unless it says otherwise.
 _SHIPPED = [

@@ -6,6 +6,7 @@ from dualenc_jax.inference.artifact import manifest as manifest_lib
 from dualenc_jax.inference.artifact.manifest import Manifest
 from dualenc_jax.interop.own import TRAINED_DIMS
 from dualenc_jax.interop.weights import infer_encoder, Usage, Weights
+from dualenc_jax.io import json_file
 from dualenc_jax.tensor_files import safetensors_file
 from dualenc_jax.tensor_files.stacked_layers import unstack
 
@@ -25,6 +26,9 @@ def read(path: pathlib.Path) -> Weights:
   """
   manifest = Manifest.read(path)
   manifest.check_model(path)
+  types = {'checkpoint_step?': int | None, f'{TRAINED_DIMS}?': [int]}
+  where = f'{path / manifest_lib.FILE}: provenance'
+  json_file.check(manifest.provenance, types, where, 'Copy it again.')
   tensors = unstack(safetensors_file.read(path / manifest_lib.WEIGHTS))
   query, passage = manifest.towers['query'], manifest.passages
   has_own = any(name.startswith('passage_encoder/') for name in tensors)

@@ -22,6 +22,7 @@ from dualenc_jax.interop.sentence_transformers.modules import MODULES
 from dualenc_jax.interop.vocabulary import make_tokenizer
 from dualenc_jax.interop.weights import count_reasons, Usage, Weights
 from dualenc_jax.io import files
+from dualenc_jax.models import T5Encoder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +62,8 @@ class Source:
       that of the checkpoint.
     usage: lengths and prefixes that are not those of the checkpoint, by name.
     dim: as of `truncation.of_weights`; None for all components.
+    activations: as of `Weights.with_activations`; None for those of the
+      checkpoint.
   """
 
   path: str
@@ -68,15 +71,23 @@ class Source:
   vocabulary: str | None = None
   usage: Mapping[str, int | str] = dataclasses.field(default_factory=dict)
   dim: int | None = None
+  activations: Sequence[str] | None = None
 
-  def read(self) -> Weights:
+  def read(self) -> tuple[Weights, dict[str, int | str]]:
     """The checkpoint with this usage.
+
+    Returns:
+      It, and those of its lengths and prefixes that its files do not say: given
+      ones, and what is usual where they say none.
 
     Raises:
       UserError: it cannot be read, its model is of classes of the user's own,
         or the vocabulary is another one.
     """
     weights = opening.read(self.path, self.step, self.dim)
+    said = weights.usage.facts()
+    if self.activations is not None:
+      weights = weights.with_activations(self.activations)
     if weights.described:
       own.model_of(weights.described, weights.path)
     usage = dataclasses.replace(weights.usage, **self.usage)
@@ -89,7 +100,8 @@ class Source:
         query_length=tokenizer.query_length,
         passage_length=tokenizer.passage_length,
     )
-    return dataclasses.replace(weights, usage=usage)
+    other = {n: k for n, k in usage.facts().items() if k != said[n]}
+    return dataclasses.replace(weights, usage=usage), other
 
 
 def convert(
@@ -122,7 +134,7 @@ def convert(
     check_may_be_alone(name, form)
   peers.check_installed(f'--to={name}', *form.packages)
   texts = texts or verify.real_texts()
-  weights = source.read()
+  weights, other = source.read()
   say(f'{weights.path}: {describe(weights)}')
   if weights.passage_tower:
     check_may_be_alone(name, form, f'{weights.path} is a query tower alone. ')
@@ -165,7 +177,7 @@ def convert(
     sides = [
         ('dualenc_jax', verify.ours(weights)),
         (f'the {name}', form.encode(partial, weights.usage)),
-        *source_side(source.path, weights, say),
+        *source_side(source.path, weights, other, say),
     ]
     if weights.passage_tower:
       sides = [(side, verify.queries_alone(own)) for side, own in sides]
@@ -249,7 +261,14 @@ def describe(weights: Weights) -> str:
       + (', a query tower alone' if weights.passage_tower else '')
       + f': {size.num_layers} layers,'
       f' {model.token_embedder.features} wide,'
-      f' {" x ".join(size.activations)}, {len(weights.tensors)} tensors, '
+      f' {" x ".join(size.activations)}'
+      + (' (by their number)' if not weights.tells_activations else '')
+      + (
+          f', {size.num_buckets} buckets of relative positions'
+          if size.num_buckets != T5Encoder.num_buckets
+          else ''
+      )
+      + f', {len(weights.tensors)} tensors, '
       + (
           f'embeddings of {model.projection.features}'
           if weights.has_projection
@@ -271,15 +290,25 @@ def describe(weights: Weights) -> str:
 
 
 def source_side(
-    path: str, weights: Weights, say: Callable[[str], None]
+    path: str,
+    weights: Weights,
+    other: Mapping[str, int | str],
+    say: Callable[[str], None],
 ) -> list[tuple[str, verify.Encode]]:
-  """The source as it is used where it comes from, if that is installed."""
+  """The source as it is used where it comes from, if that is installed.
+
+  Args:
+    path: of the source.
+    weights: what was read there.
+    other: lengths and prefixes that are not its own.
+    say: gets a line on what is not compared, or not as it is.
+  """
   reader = opening.reader_of(path)
   folder = pathlib.Path(path).expanduser()
   folder = folder if folder.is_dir() else folder.parent
   if reader is sentence_transformers:
     name = 'sentence_transformers'
-    encode = peers.sentence_transformers(folder, weights.usage)
+    encode = peers.sentence_transformers(folder, other)
   elif reader is hugging_face and not (folder / MODULES).is_file():
     name, encode = 'transformers', peers.hugging_face(folder, weights.usage)
   else:
@@ -290,6 +319,9 @@ def source_side(
         " to compare both: pip install 'dualenc-jax[convert]'."
     )
     return []
+  if other and reader is sentence_transformers:
+    listed = ', '.join(f'{name} {value!r}' for name, value in other.items())
+    say(f'The source gets what its folder does not say: {listed}.')
   dim = weights.model().projection.features
   return [(f'the source in {name}', verify.first_components(encode, dim))]
 

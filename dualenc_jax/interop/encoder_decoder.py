@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from dualenc_jax.errors import UserError
 from dualenc_jax.interop import opening
 from dualenc_jax.interop.weights import infer_encoder, SIZES, Weights
 from dualenc_jax.io import machine
 from dualenc_jax.models import T5Decoder
+from dualenc_jax.models.t5_encoder import RelativePositionBias
 from dualenc_jax.tensor_files.tensors import Tensor
 from dualenc_jax.text.tokenizer import Tokenizer
 
@@ -44,8 +46,19 @@ def read(path: str | os.PathLike[str]) -> tuple[Weights, dict[str, Tensor]]:
 
 
 def decoder_of(weights: Weights, decoder: Mapping[str, Tensor]) -> T5Decoder:
-  """The stack of the sizes of what `read` returned."""
+  """The stack of the sizes of what `read` returned.
+
+  Raises:
+    UserError: its positions are in another number of buckets than 32.
+  """
   sizes = infer_encoder(decoder, weights.encoder.activations, 'decoder')
+  usual = RelativePositionBias.num_buckets
+  if sizes.num_buckets != usual:
+    raise UserError(
+        f'{weights.path} has {sizes.num_buckets} buckets of relative positions'
+        f' in its decoder; expected {usual}, which is all that the decoder of'
+        ' this library has. Its encoder alone can be read.'
+    )
   head = decoder.get(_HEAD)
   return T5Decoder(
       weights.tensors['token_embedder/embedding'].shape[1],

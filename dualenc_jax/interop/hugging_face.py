@@ -6,6 +6,7 @@ bias is [32, H] there and [H, 32] here: these are transposed.
 """
 
 from collections.abc import Mapping
+import contextlib
 import pathlib
 import re
 import zipfile
@@ -17,7 +18,7 @@ from dualenc_jax.interop import (
   two_towers,
 )
 from dualenc_jax.interop.weights import Weights
-from dualenc_jax.io import files
+from dualenc_jax.io import files, untrusted
 from dualenc_jax.tensor_files import safetensors_file
 from dualenc_jax.tensor_files.tensors import Tensor
 
@@ -266,7 +267,7 @@ def _read_table(
   if _HEAD in tensors and _HEAD != tables[0]:
     left_out[_HEAD] = 'head'
   elif tied is False and any(
-      name.endswith('ForConditionalGeneration')
+      str(name).endswith('ForConditionalGeneration')
       for name in config.get('architectures') or ()
   ):
     raise UserError(
@@ -334,9 +335,10 @@ def _turned(name: str, tensor: Tensor) -> Tensor:
 def _is_pickle(path: pathlib.Path) -> bool:
   """Whether a file is one of torch.save, by its first bytes."""
   if zipfile.is_zipfile(path):
-    with zipfile.ZipFile(path) as archive:
-      return any(name.endswith('data.pkl') for name in archive.namelist())
-  with path.open('rb') as file:
+    with contextlib.suppress(zipfile.BadZipFile):
+      with zipfile.ZipFile(path) as archive:
+        return any(name.endswith('data.pkl') for name in archive.namelist())
+  with untrusted.open_file(path) as file:
     return file.read(2) == b'\x80\x02'
 
 

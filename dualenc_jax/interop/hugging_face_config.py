@@ -5,8 +5,9 @@ import pathlib
 from typing import Any
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.io import json_file
+from dualenc_jax.io import json_file, untrusted
 from dualenc_jax.models import T5Encoder
+from dualenc_jax.models.t5_encoder import check_buckets
 
 FILE = 'config.json'
 MODEL_TYPES = ('t5', 'mt5', 'umt5')
@@ -20,11 +21,20 @@ _ACTIVATIONS = {
     'gelu_new': ('gelu',),
     'silu': ('silu',),
 }
+_BUCKETS = 'relative_attention_num_buckets'
 # What the encoder here has built in; transformers' defaults, too.
 _BUILT_IN = {
-    'relative_attention_num_buckets': 32,
     'relative_attention_max_distance': 128,
     'layer_norm_epsilon': 1e-6,
+}
+# Of what is compared or looked up; sizes have a check of their own.
+_TYPES = {
+    'model_type': str | None,
+    FEED_FORWARD: str | None,
+    'dense_act_fn': str | None,
+    'architectures': list | None,
+    'tie_word_embeddings': bool | None,
+    'transformers_version': str | None,
 }
 # The version of transformers whose form is written.
 _VERSION = '5.23.0'
@@ -34,10 +44,14 @@ def read(folder: pathlib.Path) -> dict[str, Any]:
   """The config of a folder.
 
   Raises:
-    UserError: there is none, or it is no JSON object.
+    UserError: there is none, it is no JSON object, or a field is of another
+      type.
   """
   absent = 'It has the sizes of the model; copy the whole folder.'
-  return json_file.read(folder / FILE, absent=absent)
+  found = json_file.read(folder / FILE, absent=absent)
+  types = {f'{name}?': kind for name, kind in _TYPES.items()}
+  json_file.check(found, types, folder / FILE, 'Copy it again.')
+  return found
 
 
 def model_type(folder: pathlib.Path) -> str | None:
@@ -74,22 +88,26 @@ def encoder(
           ' all that the encoder of this library has.'
       )
   activations = _activations(config, names, path)
+  # T5's, where the config has none.
+  buckets = config.get(_BUCKETS, T5Encoder.num_buckets)
+  check_buckets(buckets, f'{path}: {_BUCKETS}')
   return T5Encoder(
       num_layers=size(config, 'num_layers', path),
       num_heads=size(config, 'num_heads', path),
       head_dim=size(config, 'd_kv', path),
       mlp_dim=size(config, 'd_ff', path),
       activations=activations,
+      num_buckets=buckets,
   )
 
 
 def size(config: Mapping[str, Any], name: str, path: pathlib.Path) -> int:
   """A size; raises UserError unless it is a whole number from 1."""
   value = config.get(name)
-  if not isinstance(value, int) or value < 1:
+  if type(value) is not int or value < 1:
     raise UserError(
-        f'{path}: {name} is {value!r}; expected a whole number, 1 or more. Copy'
-        ' the config of this model.'
+        f'{path}: {name} is {untrusted.shown(value)}; expected a whole number,'
+        ' 1 or more. Copy the config of this model.'
     )
   return value
 
@@ -149,6 +167,7 @@ def of_encoder(encoder: T5Encoder, rows: int, width: int) -> dict[str, Any]:
       'num_heads': encoder.num_heads,
       'num_layers': encoder.num_layers,
       'pad_token_id': 0,
+      _BUCKETS: encoder.num_buckets,
       **_BUILT_IN,
       'scale_decoder_outputs': True,
       'tie_word_embeddings': True,

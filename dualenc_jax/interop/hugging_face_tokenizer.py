@@ -42,15 +42,24 @@ def read(folder: pathlib.Path) -> Usage:
   """
   length = None
   if (folder / _CONFIG).is_file():
-    length = json_file.read(folder / _CONFIG).get(_LENGTH)
-    if length is not None and not 0 < length < _NO_LENGTH:
-      length = None
+    length = _read_length(folder / _CONFIG)
   path, pieces = folder / VOCABULARY, None
   if not path.is_file():
     path = None
     if (folder / _TOKENIZER).is_file():
       pieces = _read_pieces(folder / _TOKENIZER)
   return Usage(path, pieces, length, length)
+
+
+def _read_length(path: pathlib.Path) -> int | None:
+  """Most tokens of a text; None where tokenizer_config.json has no limit."""
+  length = json_file.read(path).get(_LENGTH)
+  if length is None or type(length) in (int, float) and not (
+      0 < length < _NO_LENGTH
+  ):
+    return None
+  json_file.check(length, int, f'{path}: {_LENGTH}', 'Copy it again.')
+  return length
 
 
 def write(
@@ -191,11 +200,17 @@ def _read_model(
 
 def _read_pieces(path: pathlib.Path) -> tuple[str, ...]:
   """Pieces in the order of their ids, without extra ids at the end."""
-  vocabulary = json_file.read(path).get('model', {}).get('vocab', ())
+  again = 'Copy it again.'
+  found = json_file.read(path, again)
+  json_file.check(found, {'model': {'vocab': dict | list}}, path, again)
+  vocabulary, where = found['model']['vocab'], f'{path}: model: vocab'
   if isinstance(vocabulary, dict):
+    json_file.check(vocabulary, {str: int}, where, again)
     pieces = sorted(vocabulary, key=vocabulary.get)
   else:
-    pieces = [piece for piece, _ in vocabulary]
+    json_file.check(vocabulary, [list], where, again)
+    pieces = [pair[0] if pair else None for pair in vocabulary]
+    json_file.check(pieces, [str], where, again)
   while pieces and pieces[-1].startswith('<extra_id_'):
     pieces.pop()
   return tuple(pieces)

@@ -16,9 +16,9 @@ from dualenc_jax.inference.teacher import Teacher
 from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.interop import own, truncation
 from dualenc_jax.interop.vocabulary import make_tokenizer
-from dualenc_jax.interop.weights import Weights
+from dualenc_jax.interop.weights import check_sizes, Weights
 from dualenc_jax.io import machine
-from dualenc_jax.models import abstract_params
+from dualenc_jax.models import abstract_params, T5Decoder, T5Encoder
 from dualenc_jax.parallel.partitioning import HostPartitioner, Partitioner
 from dualenc_jax.tensor_files.stacked_layers import layer_names
 from dualenc_jax.tensor_files.tensors import Tensor
@@ -174,6 +174,9 @@ def place_params(
     UserError: the tensors are of another model, a tensor cannot be read, or is
       not finite.
   """
+  for name in ('encoder', 'passage_encoder', 'decoder'):
+    if isinstance(stack := getattr(model, name, None), T5Encoder | T5Decoder):
+      check_sizes(stack, tensors, path)
   boxed = abstract_params(model)
   shardings = partitioner.param_shardings(boxed)
   abstract = traverse_util.flatten_dict(nn.unbox(boxed), sep='/')

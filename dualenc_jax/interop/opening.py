@@ -19,11 +19,12 @@ from dualenc_jax.interop import (
   truncation,
 )
 from dualenc_jax.interop.weights import USAGE, Weights
-from dualenc_jax.io import json_file
+from dualenc_jax.io import json_file, untrusted
 
 # Lengths and prefixes beside a form that has no place for them, in its folder
 # or the one above.
 USAGE_FILE = 'dualenc.json'
+_AGAIN = 'Copy the whole folder again.'
 # In this order: a sentence-transformers folder is a Hugging Face folder, too.
 READERS = (own, sentence_transformers, hugging_face, plain, artifact, t5x)
 FORMS = (
@@ -62,6 +63,7 @@ def _read(path: str | os.PathLike[str], step: int | None) -> Weights:
   if '://' in str(path):
     return reader.read(path)
   folder = pathlib.Path(path).expanduser()
+  untrusted.check_folder(folder, _AGAIN)
   weights = reader.read(folder)
   above = folder if (folder / USAGE_FILE).is_file() else folder.parent
   file = above / USAGE_FILE
@@ -118,6 +120,8 @@ def reader_of(path: str | os.PathLike[str]) -> types.ModuleType:
         f'{path} is not there. Expected {FORMS}. Nothing is downloaded: names'
         ' on a hub must be fetched first.'
     )
+  # Else a special file would pass for one that is absent.
+  untrusted.check_folder(folder, _AGAIN, deep=False)
   for reader in READERS:
     if reader.is_one(folder):
       return reader
@@ -136,6 +140,8 @@ def _hint(folder: pathlib.Path) -> str:
   if (folder / 'config.json').is_file():
     found = hugging_face_config.read(folder).get('model_type')
     return f' Its config.json has model_type {found!r}; expected t5 or mt5.'
+  for inner in sorted(folder.glob('checkpoint*')):
+    untrusted.check_folder(inner, _AGAIN, deep=False)
   inside = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
   found = f' It holds {", ".join(inside[:8])}.' if inside else ''
   return f'{found} Expected {FORMS}.'

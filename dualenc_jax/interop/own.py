@@ -15,22 +15,17 @@ import jax
 
 from dualenc_jax.compression import Codec, model_codec
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop.weights import ENCODERS, infer_encoder, Usage, Weights
-from dualenc_jax.io import json_file, machine
-from dualenc_jax.models import (
-  CrossEncoder,
-  dot_product_attention,
-  DualEncoder,
-  Projection,
-  ScoreHead,
-  Seq2Seq,
-  T5Decoder,
-  T5Encoder,
-  TokenEmbedder,
+from dualenc_jax.interop import described
+from dualenc_jax.interop.weights import (
+  ENCODERS,
+  infer_encoder,
+  SIZES,
+  Usage,
+  Weights,
 )
-from dualenc_jax.models.dual_encoder import class_name
-from dualenc_jax.tensor_files import zarr_files
-from dualenc_jax.tensor_files.stacked_layers import unstack
+from dualenc_jax.io import json_file, machine
+from dualenc_jax.models import DualEncoder, T5Encoder
+from dualenc_jax.tensor_files import checkpoint_meta, zarr_files
 from dualenc_jax.tensor_files.tensors import DamageError, Tensor
 from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
 
@@ -53,8 +48,29 @@ _OF_KIND = {
 # `losses.Matryoshka`.
 TRAINED_DIMS = 'trained_dims'
 _CHECKPOINTS = 'checkpoints'
+_STEP = re.compile('0|[1-9][0-9]{0,17}')
 _CODEC = f'{model_codec.GROUP}/'
 _AGAIN = 'Copy the whole folder again.'
+_META = {
+    **checkpoint_meta.TYPES,
+    'data': {
+        'vocabulary': str,
+        'query_length': int | None,
+        'passage_length': int | None,
+        'query_prefix?': str,
+        'passage_prefix?': str,
+    },
+    'model': {
+        'encoder?': dict | None,
+        'passage_encoder?': dict | None,
+        f'{TRAINED_DIMS}?': [int],
+        'template?': {'text': str, 'length': int, 'eos?': bool},
+        f'{model_codec.GROUP}?': {'name': str, 'dim': int, 'normalise': [bool]},
+    },
+}
+_NO_LAYERS = {n: int for n in SIZES if n != 'activations'} | {
+    'activations': [str]
+}
 _LOG = logging.getLogger(__name__)
 _T = TypeVar('_T')
 
@@ -164,13 +180,18 @@ def steps(path: pathlib.Path) -> list[int]:
   """Steps of the complete checkpoints of a model_dir, oldest first."""
   folder = path / _CHECKPOINTS
   names = [p.name for p in folder.iterdir()] if folder.is_dir() else []
-  return sorted(int(name) for name in names if name.isdigit())
+  return sorted(int(name) for name in names if _STEP.fullmatch(name))
+
+
+def folder_of(path: pathlib.Path, step: int) -> pathlib.Path:
+  """The folder of a checkpoint in a model_dir."""
+  return path / _CHECKPOINTS / str(step)
 
 
 def read(path: pathlib.Path, step: int | None = None) -> Weights:
   """The best, the newest or a chosen checkpoint; UserError if there is none."""
-  checkpoint = open_checkpoint(path, _wanted(path, step)[0])
-  optimizer = _statistics(checkpoint.folder / 'optimizer')
+  checkpoint = open_checkpoint(path, wanted(path, step)[0])
+  optimizer = _statistics(checkpoint)
   return dataclasses.replace(weights_of(checkpoint), optimizer=optimizer)
 
 
@@ -179,7 +200,7 @@ def decoder(path: pathlib.Path) -> dict[str, Tensor]:
 
   They are of the checkpoint that `read` opens; nothing of another model.
   """
-  checkpoint = open_checkpoint(path, _wanted(path, None)[0])
+  checkpoint = open_checkpoint(path, wanted(path, None)[0])
   return _of_decoder(checkpoint.tensors)
 
 
@@ -198,7 +219,7 @@ def restore(
       raises.
   """
   unreadable = {}
-  for candidate in _wanted(path, step):
+  for candidate in wanted(path, step):
     try:
       return use(open_checkpoint(path, candidate))
     except DamageError as e:
@@ -218,14 +239,9 @@ def open_checkpoint(path: pathlib.Path, step: int) -> Checkpoint:
   Raises:
     DamageError: a file is missing or damaged.
   """
-  folder = path / _CHECKPOINTS / str(step)
-  try:
-    meta = json_file.read(
-        folder / 'meta/metadata', _AGAIN, data=dict, model=dict, run_id=str
-    )
-  except UserError as e:
-    raise DamageError(str(e)) from e
-  everything = unstack(zarr_files.read_tree(folder / 'params'))
+  folder = folder_of(path, step)
+  meta, known = checkpoint_meta.read(folder, **_META)
+  everything = checkpoint_meta.read_item(folder / 'params', known)
   loss = {n: t for n, t in everything.items() if n.startswith('loss/')}
   codec = {n: t for n, t in everything.items() if n.startswith(_CODEC)}
   tensors = {
@@ -247,7 +263,7 @@ def weights_of(checkpoint: Checkpoint) -> Weights:
   """
   meta = checkpoint.meta
   beside = TRAINED_DIMS, model_codec.GROUP
-  described = {n: x for n, x in meta['model'].items() if n not in beside}
+  facts = {n: x for n, x in meta['model'].items() if n not in beside}
   heads = {n: t for n, t in checkpoint.tensors.items() if n.startswith(HEAD)}
   written = _of_decoder(checkpoint.tensors)
   tensors = {
@@ -261,18 +277,18 @@ def weights_of(checkpoint: Checkpoint) -> Weights:
       if any(name.startswith(f'{tower}/') for name in tensors)
   }
   # Prefixes are saved where there are some.
-  facts = {'query_prefix': '', 'passage_prefix': '', **meta['data']}
+  data = {'query_prefix': '', 'passage_prefix': '', **meta['data']}
   return Weights(
       KIND,
       str(checkpoint.model_dir),
       tensors,
       encoders.get('encoder') or infer_encoder(tensors),
       encoders.get('passage_encoder'),
-      Usage().saved(facts, checkpoint.model_dir),
+      Usage().saved(data, checkpoint.model_dir),
       left_out=dict.fromkeys(written, 'decoder'),
       loss={**checkpoint.loss, **heads},
       step=meta['step'],
-      described=described,
+      described=facts,
       trained_dims=checkpoint.trained_dims,
       codec=checkpoint.codec(),
   ).check()
@@ -287,8 +303,11 @@ def _encoder(
 ) -> T5Encoder:
   if facts.get('num_layers') == 0:
     # No tensor tells the sizes of layers that are not there.
+    json_file.check(facts, _NO_LAYERS, f'{tower} of the checkpoint', _AGAIN)
     sizes = (facts[name] for name in ('num_heads', 'head_dim', 'mlp_dim'))
     return T5Encoder(0, *sizes, tuple(facts['activations']))
+  types = {'activations?': [str], 'num_layers?': int}
+  json_file.check(facts, types, f'{tower} of the checkpoint', _AGAIN)
   return infer_encoder(tensors, facts.get('activations'), tower)
 
 
@@ -350,45 +369,10 @@ def model_of(facts: Mapping[str, Any], path: str) -> Any:
         f'{path} is a generator, which writes queries and embeds nothing:'
         ' `dualenc generate` has it do so. Give a dual encoder.'
     )
-  known = _KNOWN.get(facts.get('class'))
-  if known is None:
-    raise UserError(
-        f'{path} is of a model of your own, {facts.get("class")}. What that'
-        ' computes, its config says, which is a program:'
-        ' dualenc_jax.commands.model_dir.load(folder) runs it, and returns what'
-        ' Retriever(...) takes.'
-    )
-  attributes = {}
-  for name, value in facts.items():
-    if isinstance(value, dict):
-      value = model_of(value, path)
-    if name != 'class':
-      attributes[name] = tuple(value) if isinstance(value, list) else value
-  try:
-    return known(**attributes) if isinstance(known, type) else known
-  except TypeError as e:
-    raise UserError(
-        f'{path} is of another version of this library: {e}. Open it with that.'
-    ) from e
+  return described.module(facts, path)
 
 
-_KNOWN = {
-    class_name(value): value
-    for value in (
-        CrossEncoder,
-        dot_product_attention,
-        DualEncoder,
-        Projection,
-        ScoreHead,
-        Seq2Seq,
-        T5Decoder,
-        T5Encoder,
-        TokenEmbedder,
-    )
-}
-
-
-def _wanted(path: pathlib.Path, step: int | None) -> list[int]:
+def wanted(path: pathlib.Path, step: int | None) -> list[int]:
   """Steps to try, the best first; raises UserError if there are none."""
   found = steps(path)
   if not found or (step is not None and step not in found):
@@ -407,26 +391,27 @@ def _wanted(path: pathlib.Path, step: int | None) -> list[int]:
 
 def best_step(path: pathlib.Path) -> int | None:
   """The step that the run has kept as its best, if it has one and is whole."""
-  newest = steps(path)[-1]
-  meta = path / _CHECKPOINTS / str(newest) / 'meta/metadata'
+  folder = folder_of(path, steps(path)[-1])
   try:
-    found = json_file.read(meta, _AGAIN)
-    json_file.check(found, {'notes?': {'best?': {'step': int}}}, meta)
+    found, _ = checkpoint_meta.read(
+        folder, **{'notes?': {'best?': {'step': int}}}
+    )
   except UserError:
     return None
   return found.get('notes', {}).get('best', {}).get('step')
 
 
-def _statistics(folder: pathlib.Path) -> dict[str, Tensor]:
+def _statistics(checkpoint: Checkpoint) -> dict[str, Tensor]:
   """Optimizer statistics by parameter: 'encoder/.../kernel/v_row'; 'count'."""
+  folder = checkpoint.folder / 'optimizer'
   if not zarr_files.is_tree(folder):
     return {}
-  tree, found = zarr_files.read_tree(folder), {}
+  _, known = checkpoint_meta.read(checkpoint.folder)
+  tree, found = checkpoint_meta.read_item(folder, known), {}
   for name, tensor in tree.items():
     if match := STATISTIC.fullmatch(name):
       prefix, kind, parameter = match.groups()
-      for part, t in unstack({parameter: tensor}).items():
-        found[f'{part}/{kind}'] = t
+      found[f'{parameter}/{kind}'] = tensor
       count = f'{prefix}/count' if prefix else 'count'
       if count in tree:
         found['count'] = tree[count]

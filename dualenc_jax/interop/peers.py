@@ -1,6 +1,6 @@
 """The other libraries' own encoders, to compare with: torch is needed here."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import importlib.util
 import pathlib
 
@@ -34,14 +34,15 @@ def is_installed(*packages: str) -> bool:
 
 
 def sentence_transformers(
-    folder: pathlib.Path, usage: Usage | None = None
+    folder: pathlib.Path, given: Mapping[str, int | str] | None = None
 ) -> Encode:
   """`SentenceTransformer(folder)`, float32, on the CPU.
 
+  Its own calls decide: prompts and lengths are those that it takes itself.
+
   Args:
     folder: that it opens.
-    usage: whose prefixes are the prompts, and whose lengths count; None for
-      what it takes itself, which is not all that a folder names.
+    given: lengths and prefixes, by the names of `Usage`, in place of its own.
   """
 
   def encode(texts: Sequence[str]) -> Vectors:
@@ -55,25 +56,26 @@ def sentence_transformers(
         str(folder),
         device='cpu',
         local_files_only=True,
-        model_kwargs={'dtype': torch.float32},
+        model_kwargs={'dtype': torch.float32, 'use_safetensors': True},
     )
     options = {
         'batch_size': _ROWS,
         'normalize_embeddings': True,
         'show_progress_bar': False,
     }
-    if usage:
-      for module in model.modules():
-        if hasattr(module, 'query_length'):
-          lengths = usage.query_length, usage.passage_length
-          module.query_length, module.document_length = lengths
-          module.max_seq_length = max(lengths)
-    prompts = (
-        (usage.query_prefix, usage.passage_prefix) if usage else (None, None)
-    )
+    wanted = dict(given or {})
+    for module in model.modules():
+      for side, name in (('query', 'query'), ('passage', 'document')):
+        if hasattr(module, f'{name}_length') and f'{side}_length' in wanted:
+          setattr(module, f'{name}_length', wanted[f'{side}_length'])
+    texts = list(texts)
     return Vectors(
-        model.encode_query(list(texts), prompt=prompts[0], **options),
-        model.encode_document(list(texts), prompt=prompts[1], **options),
+        model.encode_query(
+            texts, prompt=wanted.get('query_prefix'), **options
+        ),
+        model.encode_document(
+            texts, prompt=wanted.get('passage_prefix'), **options
+        ),
     )
 
   return encode
@@ -127,7 +129,9 @@ def other_ids(
   vocabulary = Vocabulary(str(usage.vocabulary))
   rows, other = vocabulary.encode(texts, length), set()
   for file in found:
-    tokenizer = transformers.AutoTokenizer.from_pretrained(file.parent)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(
+        file.parent, local_files_only=True, trust_remote_code=False
+    )
     for i, text in enumerate(texts):
       ids = tokenizer(text, truncation=True, max_length=length)['input_ids']
       if ids != list(rows.values[rows.offsets[i] : rows.offsets[i + 1]]):
@@ -147,7 +151,10 @@ def _encode_t5(folder: pathlib.Path, rows: Ragged) -> np.ndarray:
       else transformers.T5EncoderModel
   )
   model, info = kind.from_pretrained(
-      folder, dtype=torch.float32, output_loading_info=True
+      folder,
+      dtype=torch.float32,
+      use_safetensors=True,
+      output_loading_info=True,
   )
   if info['missing_keys']:
     raise UserError(

@@ -10,19 +10,27 @@ from collections.abc import Mapping
 import dataclasses
 import functools
 import io
+import math
 import pathlib
 from typing import Any
 import zipfile
 
-from flax import linen as nn
 import numpy as np
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.towers import PassageTower
 from dualenc_jax.interop.own import TRAINED_DIMS
-from dualenc_jax.interop.weights import ENCODERS, SIZES, USAGE, Usage, Weights
-from dualenc_jax.io import files, json_file
+from dualenc_jax.interop.weights import (
+  ACTIVATIONS,
+  ENCODERS,
+  SIZES,
+  USAGE,
+  Usage,
+  Weights,
+)
+from dualenc_jax.io import files, json_file, untrusted
 from dualenc_jax.models import T5Encoder
+from dualenc_jax.models.t5_encoder import check_buckets
 from dualenc_jax.tensor_files import safetensors_file
 from dualenc_jax.tensor_files.tensors import Tensor
 
@@ -33,6 +41,7 @@ HEADER = 'towers.json'
 NPZ = 'weights.npz'
 SAFETENSORS = 'weights.safetensors'
 _AGAIN = 'Convert the model again.'
+_PACKED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
 
 
 def is_one(path: pathlib.Path) -> bool:
@@ -76,6 +85,11 @@ def read(path: pathlib.Path) -> Weights:
     tensors = safetensors_file.read(folder / SAFETENSORS)
   else:
     raise UserError(f'{folder} has neither {NPZ} nor {SAFETENSORS}.')
+  # Whose number the header does not have.
+  encoder, passage_encoder = (
+      own and own.clone(num_buckets=_buckets(tensors, tower))
+      for tower, own in zip(ENCODERS, (encoder, passage_encoder))
+  )
   return Weights(
       'plain tensors',
       str(folder),
@@ -134,37 +148,58 @@ def _passage_tower(
 def _encoder(facts: Mapping[str, Any], path: pathlib.Path) -> T5Encoder:
   """An encoder of the header; raises UserError if its sizes can be none."""
   sizes = {name: int for name in SIZES if name != 'activations'}
-  json_file.check(facts, {'activations': list, **sizes}, path, _AGAIN)
+  json_file.check(facts, {'activations': [str], **sizes}, path, _AGAIN)
   activations = facts['activations']
-  unknown = [
-      a for a in activations
-      if a != 'linear' and not (isinstance(a, str) and hasattr(nn, a))
-  ]
-  small = [name for name in sizes if facts[name] < 1]
+  unknown = [a for a in activations if a not in ACTIVATIONS]
+  small = [name for name in sizes if not 0 < facts[name] < 2**31]
   if unknown or small or not activations or facts.keys() != set(SIZES):
     raise UserError(
-        f'{path} has an encoder that can be none: {dict(facts)}. {_AGAIN}'
+        f'{path} has an encoder that can be none: {untrusted.shown(facts)}.'
+        f' {_AGAIN}'
     )
   sizes = {name: facts[name] for name in sizes}
   return T5Encoder(**sizes, activations=tuple(activations))
+
+
+def _buckets(tensors: Mapping[str, Tensor], tower: str) -> int:
+  """The position buckets of a tower; as usual where its tensor is not right."""
+  bias = tensors.get(f'{tower}/relpos_bias/rel_embedding')
+  if bias is None or len(bias.shape) != 2:
+    return T5Encoder.num_buckets
+  check_buckets(bias.shape[1], f'{bias.where}: the second axis')
+  return bias.shape[1]
 
 
 def _read_npz(path: pathlib.Path) -> Mapping[str, Tensor]:
   tensors = {}
   try:
     with zipfile.ZipFile(path) as archive:
-      for member in archive.namelist():
+      for member in archive.infolist():
+        name = member.filename.removesuffix('.npy')
+        # Those of other kinds grow without a bound as they are read.
+        if member.compress_type not in _PACKED:
+          raise ValueError(f'{name} is compressed as NumPy compresses none')
         with archive.open(member) as file:
           # Version 1.0 of the format has room for any shape.
           np.lib.format.read_magic(file)
-          shape, _, _ = np.lib.format.read_array_header_1_0(file)
-        name = member.removesuffix('.npy')
-        load = functools.partial(_load, path, member)
+          shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+          size = file.tell() + math.prod(shape) * dtype.itemsize
+        if dtype.kind != 'f' or min(shape, default=0) < 0:
+          raise ValueError(f'{name} holds {dtype} {shape}, no tensor of floats')
+        if member.file_size != size or not untrusted.check_deflated(
+            member.compress_size, size
+        ):
+          raise ValueError(
+              f'{name} has {member.file_size:,} bytes; its shape {shape} and'
+              f' {dtype} make {size:,}'
+          )
+        load = functools.partial(_load, path, member.filename)
         tensors[name] = Tensor(f'{path}: {name}', shape, load)
   except Exception as e:  # Damage takes many forms; any of them is one.
+    cause = str(e).partition('\n')[0][:200] or type(e).__name__
     raise UserError(
-        f'{path} is no whole .npz file: {e}. It is damaged or was cut off; copy'
-        ' it again.'
+        f'{path} is no whole .npz file: {cause}. It is damaged or was cut off;'
+        ' copy it again.'
     ) from e
   return tensors
 
@@ -174,6 +209,7 @@ def _load(path: pathlib.Path, member: str) -> np.ndarray:
   try:
     with zipfile.ZipFile(path) as archive:
       # Read at once, the member is compared with its checksum.
-      return np.load(io.BytesIO(archive.read(member)))
+      content = io.BytesIO(archive.read(member))
+      return np.lib.format.read_array(content, allow_pickle=False)
   except Exception as e:  # Damage takes many forms; any of them is one.
     raise ValueError(str(e) or type(e).__name__) from e

@@ -12,6 +12,7 @@ All of these are made the layout of `T5Encoder`.
 """
 
 from collections.abc import Collection, Mapping
+import math
 import os
 import re
 
@@ -22,7 +23,7 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.interop import t5x_legacy
 from dualenc_jax.interop.t5x_legacy import PROJECTION
 from dualenc_jax.interop.weights import ENCODERS, infer_encoder, Weights
-from dualenc_jax.tensor_files import zarr_files
+from dualenc_jax.tensor_files import stacked_layers, zarr_files
 from dualenc_jax.tensor_files.tensors import Tensor
 
 KIND = 'T5X checkpoint'
@@ -61,6 +62,9 @@ def is_one(path: str | os.PathLike[str]) -> bool:
 def read(path: str | os.PathLike[str]) -> Weights:
   """The parameters of an encoder, read lazily; those of a decoder are left out.
 
+  Its activations are those of T5 1.0 or 1.1, by the number of its matrices:
+  `Weights.with_activations` has others.
+
   Args:
     path: `checkpoint_1000`, its item `state`, or a folder that holds such
       checkpoints, of which the newest is read; local or gs://.
@@ -98,7 +102,6 @@ def read(path: str | os.PathLike[str]) -> Weights:
       for name in found.keys() - names.keys()
   }
   own_encoder = any(name.startswith('passage_encoder/') for name in tensors)
-  step = tree.get('state/step')
   return Weights(
       f'{KIND} ({"Orbax" if orbax else "legacy"})',
       str(path),
@@ -108,8 +111,21 @@ def read(path: str | os.PathLike[str]) -> Weights:
       left_out=decoder | others,
       loss=loss,
       optimizer=optimizer,
-      step=None if step is None else int(step.read()),
+      step=_step(tree.get('state/step')),
+      tells_activations=False,
   ).check()
+
+
+def _step(tensor: Tensor | None) -> int | None:
+  """The step that a checkpoint is of, where it says so."""
+  if tensor is None:
+    return None
+  if math.prod(tensor.shape) == 1 and (step := tensor.read().item()) >= 0:
+    return int(step)
+  raise UserError(
+      f'{tensor.where} is no step: expected one number, 0 or more. Copy the'
+      ' whole checkpoint again.'
+  )
 
 
 def decoder(path: str | os.PathLike[str]) -> dict[str, Tensor]:
@@ -268,13 +284,20 @@ def _unstack(
           ' attention with them. Give the whole checkpoint.'
       )
     axis, norm = axes[tower]
+    if norm.shape[axis] > stacked_layers.MOST:
+      raise UserError(
+          f'{norm.where} has the shape {norm.shape}, which are more layers than'
+          f' {stacked_layers.MOST:,}. Give a T5.'
+      )
     if tensor.shape[axis:axis + 1] != norm.shape[axis:axis + 1]:
       raise UserError(
           f'{tensor.where} has the shape {tensor.shape}; expected'
           f' {norm.shape[axis]} layers along axis {axis}, as {norm.where} has'
           f' {norm.shape}. Give the whole checkpoint.'
       )
-    for i in range(norm.shape[axis]):
+    count = norm.shape[axis]
+    stacked_layers.check_count(len(layers) + count, tensor.where)
+    for i in range(count):
       layers[f'{tower}/layers_{i}/{inner}'] = tensor.entry(axis, i)
   return layers
 

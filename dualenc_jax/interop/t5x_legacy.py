@@ -18,7 +18,7 @@ import tensorstore as ts
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop.weights import infer_encoder, Weights
-from dualenc_jax.io import json_file
+from dualenc_jax.io import json_file, untrusted
 from dualenc_jax.tensor_files import zarr_files
 from dualenc_jax.tensor_files.tensors import Tensor
 
@@ -28,6 +28,10 @@ PROJECTION = 'projection_layer/kernel'
 _NAME_OF_FOLDER = 'PLACEHOLDER://'
 # Whatever of the parameters is no decoder's.
 _ENCODER = re.compile('target/(?!decoder/)')
+
+# Names within names, and letters of all of them, of which no T5 has half as
+# many.
+_DEEPEST, _LONGEST = 32, 1000
 
 # T5X's format since June 2021.
 _VERSION = 3
@@ -39,9 +43,9 @@ _CHUNKS_AT_ONCE = 8
 def is_tree(folder: str | os.PathLike[str]) -> bool:
   """Whether a folder has a file `checkpoint` that begins as a msgpack map."""
   file = epath.Path(folder) / FILE
-  if not file.is_file():
+  if not untrusted.is_file(file):
     return False
-  with file.open('rb') as f:
+  with untrusted.open_file(file) as f:
     first = f.read(1)
   # Maps of up to 15 entries, of 16 bits and of 32 bits.
   return bool(first) and (first[0] >> 4 == 0x8 or first[0] in (0xde, 0xdf))
@@ -60,10 +64,12 @@ def read_tree(
     that is not there: they need not be copied to use an encoder.
 
   Raises:
-    UserError: the msgpack file is missing, damaged or of another form.
+    UserError: the msgpack file is missing, damaged or of another form, or a
+      folder that it names is not within its own.
   """
   folder = epath.Path(folder)
   file = folder / FILE
+  untrusted.check_folder(folder, 'Copy the whole folder again.')
   try:
     tree = serialization.msgpack_restore(file.read_bytes())
   except Exception as e:  # msgpack's errors share no class.
@@ -81,33 +87,50 @@ def read_tree(
     )
   return {
       path: _tensor(folder, path, leaf)
-      for path, leaf in _leaves(tree)
+      for path, leaf in _leaves(tree, file)
   }
 
 
-def _leaves(tree: Any, path: str = '') -> Iterator[tuple[str, Any]]:
+def _leaves(
+    tree: Any, file: epath.Path, path: str = ''
+) -> Iterator[tuple[str, Any]]:
+  if path.count('/') > _DEEPEST or len(path) > _LONGEST:
+    raise UserError(
+        f'{file} has names within names, more than {_DEEPEST} deep, or longer'
+        f' than {_LONGEST:,} letters, as'
+        f' {path[:60]}... Give a checkpoint that T5X wrote.'
+    )
   if isinstance(tree, Mapping) and not {'driver', 'kvstore'} <= tree.keys():
     for key, child in tree.items():
-      yield from _leaves(child, f'{path}/{key}' if path else str(key))
+      inner = f'{path}/{key}' if path else str(key)
+      yield from _leaves(child, file, inner)
   elif tree is not None:
     yield path, tree
 
 
 def _tensor(folder: epath.Path, path: str, leaf: Any) -> Tensor | None:
   where = f'{folder / FILE}: {path}'
+  again = 'Copy the whole checkpoint again.'
   if isinstance(leaf, Mapping):
     # The path was beside the kvstore before it came to lie in it.
-    zarr = folder / (leaf['kvstore'].get('path') or leaf['path']).strip('/')
+    types = {'metadata': {'shape': [int]}, 'kvstore': {'path?': str}}
+    json_file.check(leaf, types | {'path?': str}, where, again)
+    inner = leaf['kvstore'].get('path') or leaf.get('path', '')
     header = leaf['metadata']
   elif isinstance(leaf, str) and leaf.startswith(_NAME_OF_FOLDER):
-    zarr = folder / leaf.removeprefix(_NAME_OF_FOLDER)
+    inner = leaf.removeprefix(_NAME_OF_FOLDER)
+  else:
+    try:
+      array = np.asarray(leaf)
+    except ValueError as e:
+      raise UserError(f'{where} is no array: {e}. {again}') from e
+    return Tensor(where, array.shape, lambda: array)
+  zarr = folder / untrusted.check_name(inner.strip('/'), where, again)
+  if isinstance(leaf, str):
     if not _ENCODER.match(path) and not zarr.exists():
       return None
-    again = f'{where} is kept there; copy the whole checkpoint again.'
-    header = json_file.read(zarr / '.zarray', again, shape=list)
-  else:
-    array = np.asarray(leaf)
-    return Tensor(where, array.shape, lambda: array)
+    lost = f'{where} is kept there; copy the whole checkpoint again.'
+    header = json_file.read(zarr / zarr_files.HEADER, lost, shape=[int])
   if header.get('dtype') == '<u2':
     raise UserError(
         f'{zarr} holds bfloat16 in the form of uint16, as T5X wrote it before'

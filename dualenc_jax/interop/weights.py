@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
 import pathlib
+import re
 import shutil
 from typing import Any
 
@@ -17,6 +18,7 @@ from flax import linen as nn, traverse_util
 from dualenc_jax.compression import Codec
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.towers import PassageTower
+from dualenc_jax.io.untrusted import shown
 from dualenc_jax.models import (
   abstract_params,
   DualEncoder,
@@ -24,9 +26,17 @@ from dualenc_jax.models import (
   T5Encoder,
   TokenEmbedder,
 )
+from dualenc_jax.models.t5_encoder import check_buckets
 from dualenc_jax.tensor_files.tensors import Tensor
 
 ENCODERS = ('encoder', 'passage_encoder')
+# Of feed-forward blocks: functions of `flax.linen`, and none. Other names there
+# are of transformations, some of which change what all of Flax does.
+ACTIVATIONS = frozenset(
+    'celu elu gelu hard_sigmoid hard_silu hard_swish hard_tanh leaky_relu'
+    ' linear log_sigmoid relu relu6 selu sigmoid silu soft_sign softplus swish'
+    ' tanh'.split()
+)
 SIZES = ('num_layers', 'num_heads', 'head_dim', 'mlp_dim', 'activations')
 # What JSON says of a `Usage`, with the types, and the file of its vocabulary.
 USAGE = {
@@ -99,6 +109,8 @@ class Weights:
     trained_dims: of how many first components its embeddings were trained to
       be of use, all of them among these; () where that is not known.
     codec: that was trained with the towers, if one was.
+    tells_activations: whether its files say what the feed-forward blocks
+      compute; where not, it is taken from the number of their matrices.
   """
 
   kind: str
@@ -115,6 +127,7 @@ class Weights:
   passage_tower: PassageTower | None = None
   trained_dims: Sequence[int] = ()
   codec: Codec | None = None
+  tells_activations: bool = True
 
   @property
   def has_projection(self) -> bool:
@@ -142,21 +155,31 @@ class Weights:
         which.
     """
     check_matrices(self)
-    expected = dict(shapes_of(self.model()))
+    for encoder in filter(None, (self.encoder, self.passage_encoder)):
+      check_activations(encoder.activations, f'{self.path} ({self.kind})')
+      check_sizes(encoder, self.tensors, f'{self.path} ({self.kind})')
+    try:
+      expected = dict(shapes_of(self.model()))
+    except (ArithmeticError, AttributeError, TypeError, ValueError) as e:
+      raise UserError(
+          f'{self.path} ({self.kind}) says it is a model of'
+          f' {_describe(self.encoder)}, which cannot be built:'
+          f' {(str(e).splitlines() or [type(e).__name__])[0]}. Copy it again.'
+      ) from e
     if not self.has_projection:
       expected.pop('projection/kernel')
     problems = [f'{name} is missing' for name in sorted(expected)
                 if name not in self.tensors]
     problems += [
-        f'{tensor.where} is of no use' + (
-            f' ({name})' if not tensor.where.endswith(name) else ''
+        f'{_end(tensor.where)} is of no use' + (
+            f' ({_end(name)})' if not tensor.where.endswith(name) else ''
         )
         for name, tensor in sorted(self.tensors.items())
         if name not in expected
     ]
     problems += [
-        f'{tensor.where} has the shape {tensor.shape} (as {name}), expected'
-        f' {expected[name]}'
+        f'{_end(tensor.where)} has the shape {shown(tensor.shape)} (as {name}),'
+        f' expected {expected[name]}'
         for name, tensor in sorted(self.tensors.items())
         if name in expected and tensor.shape != expected[name]
     ]
@@ -171,6 +194,37 @@ class Weights:
       )
     return self
 
+  def with_activations(self, activations: Sequence[str]) -> 'Weights':
+    """This, with what its feed-forward blocks compute, which no file tells.
+
+    Args:
+      activations: of the encoders, as of `T5Encoder`.
+
+    Raises:
+      UserError: its files do tell; or they are unknown, or not as many as the
+        blocks have matrices.
+    """
+    told = tuple(self.encoder.activations)
+    given = ','.join(activations)
+    if self.tells_activations:
+      raise UserError(
+          f'--activations={given} is for a T5X checkpoint, which does not tell'
+          f' them. {self.path} ({self.kind}) does: {",".join(told)}. Leave it'
+          ' out.'
+      )
+    if len(activations) != len(told) or set(activations) - ACTIVATIONS:
+      raise UserError(
+          f'--activations={given}: feed-forward blocks of {self.path} take'
+          f' {len(told)}, as those of {" x ".join(told)}; expected as many of'
+          f' {", ".join(sorted(ACTIVATIONS))}, with commas.'
+      )
+    encoders = {
+        name: encoder.clone(activations=tuple(activations))
+        for name in ENCODERS
+        if (encoder := getattr(self, name)) is not None
+    }
+    return dataclasses.replace(self, tells_activations=True, **encoders)
+
   def _embedder(self, name: str) -> TokenEmbedder | None:
     tensor = self.tensors.get(name)
     return tensor and TokenEmbedder(*tensor.shape)
@@ -180,12 +234,26 @@ class Weights:
     return tensor and Projection(tensor.shape[1])
 
 
+def _end(name: str) -> str:
+  """The end of a long name, which tells more than its folders."""
+  return '...' * (len(name) > 120) + name[-120:]
+
+
 def count_reasons(reasons: Sequence[str]) -> str:
   """'28 of decoder, 1 of head': of tensors that are left out."""
   return ', '.join(
       f'{count} of {reason}'
       for reason, count in collections.Counter(reasons).items()
   )
+
+
+def check_activations(activations: Sequence[str], where: str) -> None:
+  """Raises UserError for what feed-forward blocks do not compute."""
+  if unknown := [a for a in activations if a not in ACTIVATIONS]:
+    raise UserError(
+        f'{where} has the activation {shown(unknown[0])}; expected one of'
+        f' {", ".join(sorted(ACTIVATIONS))}.'
+    )
 
 
 def check_matrices(weights: Weights) -> None:
@@ -211,6 +279,36 @@ def shapes_of(model: DualEncoder) -> Mapping[str, tuple[int, ...]]:
   return {name: leaf.shape for name, leaf in flat.items()}
 
 
+def check_sizes(
+    stack: Any, tensors: Mapping[str, Tensor], where: str
+) -> None:
+  """Checks the sizes of a stack before a model of these sizes is made.
+
+  Args:
+    stack: such as a `T5Encoder`.
+    tensors: one for each layer at least.
+    where: the sizes are from.
+
+  Raises:
+    UserError: a size can be none, or there are more layers than tensors.
+  """
+  sizes = [(name, getattr(stack, name)) for name in SIZES[:-1]]
+  # A stack without layers is a bag of words, whose other sizes say nothing.
+  least = int(stack.num_layers != 0)
+  bad = [
+      f'{name} is {shown(n)}'
+      for name, n in sizes
+      if type(n) is not int or not least * (name != 'num_layers') <= n < 2**31
+  ]
+  if not bad and stack.num_layers > len(tensors):
+    bad = [f'num_layers is {stack.num_layers:,}']
+  if bad:
+    raise UserError(
+        f'{where} has {len(tensors)} tensors, and its {bad[0]}. Give the whole'
+        ' checkpoint, with the config that belongs to it.'
+    )
+
+
 def infer_encoder(
     tensors: Mapping[str, Tensor],
     activations: Sequence[str] | None = None,
@@ -225,17 +323,22 @@ def infer_encoder(
     tower: 'encoder', 'passage_encoder' or 'decoder'.
 
   Raises:
-    UserError: the first layer or the relative positions are missing.
+    UserError: the first layer or the relative positions are missing, or the
+      latter are in a number of buckets that there cannot be.
   """
-  layers = {
-      int(name.split('/')[1].removeprefix('layers_'))
+  names = {
+      name.split('/')[1].removeprefix('layers_')
       for name in tensors
       if name.startswith(f'{tower}/layers_')
   }
+  # None of a checkpoint has more digits, and leading zeros would be another.
+  layers = {int(n) for n in names if re.fullmatch(r'0|[1-9][0-9]{0,8}', n)}
+  where = next((f' of {t.where}' for t in tensors.values()), '')
   if not layers:
     raise UserError(
-        f'The {tower} has no layers: {len(tensors)} tensors, none of them'
-        f' {tower}/layers_0/... A bag of words is not converted; give a T5.'
+        f'The {tower}{where} has no layers: {len(tensors)} tensors, none of'
+        f' them {tower}/layers_0/... A bag of words is not converted; give a'
+        ' T5.'
     )
   gated = f'{tower}/layers_0/mlp/wi_0/kernel' in tensors
   mlp = f'{tower}/layers_0/mlp/{"wi_0" if gated else "wi"}/kernel'
@@ -246,19 +349,29 @@ def infer_encoder(
     if name not in tensors or len(tensors[name].shape) != 2:
       found = tensors[name].shape if name in tensors else 'absent'
       raise UserError(
-          f'{name} is {found}; expected a matrix. The checkpoint has'
+          f'{name} is {found}; expected a matrix. The checkpoint{where} has'
           f' {len(tensors)} tensors of a T5 encoder. Give a whole T5.'
       )
   if activations is None:
     activations = ('gelu', 'linear') if gated else ('relu',)
-  heads = tensors[bias].shape[0]
-  return T5Encoder(
+  heads, buckets = tensors[bias].shape
+  check_buckets(buckets, f'{tensors[bias].where}: the second axis')
+  encoder = T5Encoder(
       num_layers=max(layers) + 1,
       num_heads=heads,
-      head_dim=tensors[query].shape[1] // heads,
+      head_dim=tensors[query].shape[1] // max(heads, 1),
       mlp_dim=tensors[mlp].shape[1],
       activations=tuple(activations),
+      num_buckets=buckets,
   )
+  if not (heads and encoder.head_dim):
+    raise UserError(
+        f'{bias} has the shape {tensors[bias].shape}, and {query}'
+        f' {tensors[query].shape}: expected heads of one component or more.'
+        ' Give a whole T5.'
+    )
+  check_sizes(encoder, tensors, f'The {tower}{where}')
+  return encoder
 
 
 def _describe(encoder: T5Encoder) -> str:

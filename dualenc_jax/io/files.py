@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 import contextlib
+import errno
 import json
-import logging
 import os
 import pathlib
 import shutil
@@ -32,40 +32,11 @@ def writing(
   try:
     yield
   except OSError as e:
+    is_full = e.errno in (errno.ENOSPC, errno.EDQUOT)
     raise UserError(
-        f'{path} cannot be written: {e.strerror or e}. Make room there, or'
-        f' give {instead}.'
+        f'{path} cannot be written: {e.strerror or e}.'
+        f' {"Make room there, or give" if is_full else "Give"} {instead}.'
     ) from e
-
-
-@contextlib.contextmanager
-def alone(folder: pathlib.Path, does: str, instead: str) -> Iterator[None]:
-  """Keeps other processes of this machine out of a folder.
-
-  A process that dies lets it go.
-
-  Args:
-    folder: that exists.
-    does: what the process does there: 'trains'.
-    instead: what the user may give in its place.
-
-  Raises:
-    UserError: another process does it.
-  """
-  lock = filelock.FileLock(folder / '.lock')
-  try:
-    lock.acquire(blocking=False)
-  except filelock.Timeout:
-    raise UserError(
-        f'Another process {does} in {folder}. Wait for it, or give {instead}.'
-    ) from None
-  except (OSError, NotImplementedError) as e:
-    # Some mounted buckets know no locks.
-    logging.getLogger(__name__).warning('%s cannot be locked: %s', folder, e)
-  try:
-    yield
-  finally:
-    lock.release()
 
 
 @contextlib.contextmanager

@@ -7,6 +7,11 @@ import pathlib
 from typing import Any, get_args
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.io import untrusted
+
+# Bytes of a file of one value, and values within values: of those that are
+# read here the largest are vocabularies and lists of files.
+_LONGEST, _DEEPEST = 2**26, 64
 
 
 def read(
@@ -18,7 +23,7 @@ def read(
   """Reads a JSON object.
 
   Args:
-    path: of the file; anything with `read_text`.
+    path: of the file, local or gs:// of etils.
     again: what the user can do about a damaged file.
     absent: what the user can do where the file is not there; `again` by
       default.
@@ -28,17 +33,26 @@ def read(
   Raises:
     UserError: the file cannot be read or holds something else.
   """
-  value = parse(read_text(path, again, absent), path, again)
+  content = read_text(path, again, absent)
+  value = parse(content, path, again)
   check(value, types, path, again)
   return value
 
 
 def read_text(
-    path: os.PathLike[str], again: str = 'Copy it again.', absent: str = ''
+    path: os.PathLike[str],
+    again: str = 'Copy it again.',
+    absent: str | None = '',
+    longest: int = _LONGEST,
 ) -> str:
-  """A file of text; raises UserError if it is none or cannot be read."""
+  """A file of text, of so many bytes at most.
+
+  Raises:
+    UserError: it is none, is longer, or cannot be read.
+  """
   try:
-    return path.read_text(encoding='utf-8')
+    content = untrusted.read(path, longest, again).decode('utf-8')
+    return content.replace('\r\n', '\n')
   except OSError as e:
     what = absent or again
     raise UserError(f'{path} cannot be read: {e.strerror or e}. {what}') from e
@@ -73,12 +87,59 @@ def parse(
     value = json.loads(content)
   except (ValueError, RecursionError) as e:
     raise UserError(f'{where} is no JSON: {e}. {again}') from e
+  _check_depth(value, where, again)
   if not isinstance(value, kind):
     what = 'object' if kind is dict else 'list'
     raise UserError(
         f'{where} is no JSON {what}: it holds a {type(value).__name__}. {again}'
     )
   return value
+
+
+def loads(content: str | bytes) -> Any:
+  """A value of JSON of whoever made it.
+
+  Raises:
+    ValueError: it is none.
+    UserError: its values are too deep to be handled.
+  """
+  try:
+    value = json.loads(content)
+  except RecursionError as e:
+    raise UserError('It has values within values, too deep.') from e
+  check_depth(content, value)
+  return value
+
+
+def check_depth(content: str | bytes, value: Any) -> None:
+  """Raises UserError where values are too deep to be handled.
+
+  Args:
+    content: what the value was parsed of. Counted in it, rows that can be of no
+      such depth, almost all, cost nothing.
+    value: of JSON.
+  """
+  text = isinstance(content, str)
+  opened = content.count('[' if text else b'[')
+  if opened + content.count('{' if text else b'{') > _DEEPEST:
+    _check_depth(value, 'It', '')
+
+
+def _check_depth(value: Any, where: Any, again: str) -> None:
+  """Raises UserError for lists in lists in lists, which no format has."""
+  level, depth = [value], 0
+  while level := [v for v in level if isinstance(v, (dict, list))]:
+    depth += 1
+    if depth > _DEEPEST:
+      raise UserError(
+          f'{where} has values within values, more than {_DEEPEST} deep.'
+          f' {again}'
+      )
+    level = [
+        inner
+        for outer in level
+        for inner in (outer.values() if isinstance(outer, dict) else outer)
+    ]
 
 
 def check_format(
@@ -116,9 +177,8 @@ def check(value: Any, shape: Any, where: Any, again: str = '') -> None:
   kind = type(shape) if isinstance(shape, (dict, list)) else shape
   kinds = get_args(kind) or (kind,)
   if type(value) not in kinds:
-    shown = repr(value)
     raise UserError(
-        f'{where} is {shown[:80]}{"..." * (len(shown) > 80)}; expected'
+        f'{where} is {untrusted.shown(value)}; expected'
         f' {" or ".join(k.__name__ for k in kinds)}. {again}'.strip()
     )
   if type(value) is int and abs(value) > _LARGEST:

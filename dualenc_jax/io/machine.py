@@ -62,6 +62,31 @@ def device_memory() -> int | None:
   return (device.memory_stats() or {}).get('bytes_limit')
 
 
+def memory_in_use() -> dict[str, float]:
+  """MiB in use and at most so far, of what the system tells.
+
+  Returns:
+    host_mib, host_peak_mib: resident in memory of this process.
+    device_mib, device_peak_mib: of the device of this process that has most;
+      the CPU's is the host's.
+  """
+  found = {}
+  try:
+    lines = pathlib.Path('/proc/self/status').read_text().splitlines()
+  except OSError:
+    lines = []
+  names = {'VmRSS': 'host_mib', 'VmHWM': 'host_peak_mib'}
+  for name, _, value in (line.partition(':') for line in lines):
+    if name in names:
+      found[names[name]] = int(value.split()[0]) / 2**10  # 'VmRSS: 1234 kB'.
+  stats = [device.memory_stats() or {} for device in jax.local_devices()]
+  names = {'bytes_in_use': 'device_mib', 'peak_bytes_in_use': 'device_peak_mib'}
+  for name, own in names.items():
+    if all(name in each for each in stats):
+      found[own] = max(each[name] for each in stats) / 2**20
+  return found
+
+
 def machine_memory(
     cgroups: pathlib.Path = pathlib.Path('/sys/fs/cgroup'),
     own: pathlib.Path = pathlib.Path('/proc/self/cgroup'),

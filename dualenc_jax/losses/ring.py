@@ -20,6 +20,7 @@ scheduler can hide transfers behind products.
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
+import itertools
 import math
 from typing import Any
 
@@ -29,6 +30,9 @@ from jax.sharding import AbstractMesh, PartitionSpec
 
 from dualenc_jax.losses import tiles
 from dualenc_jax.losses.score_matrix import Matrix, Partition, Tags
+
+# Bytes of an array that is not sent alone.
+_SMALL = 2**17
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,8 +77,11 @@ class Ring:
     if n == 1:
       return tree
     places = [(i, (i + shift) % n) for i in range(n)]
-    return jax.tree.map(
-        lambda x: jax.lax.ppermute(x, self.axes, places), tree
+    leaves, structure = jax.tree.flatten(tree)
+    return structure.unflatten(
+        _sent_together(
+            lambda packs: jax.lax.ppermute(packs, self.axes, places), leaves
+        )
     )
 
   def place(self) -> jax.Array | int:
@@ -95,6 +102,34 @@ class Ring:
   def halfway(self, matrix: Matrix) -> bool:
     """Whether there is a last stop, which serves the rows alone."""
     return matrix.symmetric and self.devices % 2 == 0
+
+
+def _sent_together(
+    send: Callable[[Sequence[jax.Array]], Sequence[jax.Array]],
+    arrays: Sequence[jax.Array],
+) -> list[jax.Array]:
+  """Sends arrays, the small ones of each dtype as one.
+
+  A TPU sends few arrays at a time behind its products, and waits for the rest.
+  """
+  groups: dict[Any, list[int]] = {}
+  for number, x in enumerate(arrays):
+    groups.setdefault(x.dtype if x.nbytes <= _SMALL else number, []).append(
+        number
+    )
+  packed = send([
+      jnp.concatenate([arrays[number].ravel() for number in group])
+      if len(group) > 1
+      else arrays[group[0]]
+      for group in groups.values()
+  ])
+  arrived = list(arrays)
+  for group, pack in zip(groups.values(), packed, strict=True):
+    ends = itertools.accumulate(arrays[number].size for number in group)
+    parts = jnp.split(pack, list(ends)[:-1]) if len(group) > 1 else [pack]
+    for number, part in zip(group, parts, strict=True):
+      arrived[number] = part.reshape(arrays[number].shape)
+  return arrived
 
 
 def num_devices(mesh: AbstractMesh | None, axes: Sequence[str]) -> int:

@@ -240,8 +240,12 @@ def mesh_in_scope() -> AbstractMesh | None:
 
 def _tile(shard: int) -> int:
   """The side of the largest tile that a shard of so many numbers allows."""
-  largest = LARGEST_TILE.get(jax.default_backend(), LARGEST_TILE['gpu'])
-  return min(2 ** (math.isqrt(shard).bit_length() - 1), largest)
+  device = jax.sharding.get_abstract_mesh().abstract_device
+  backend = device.platform if device else jax.default_backend()
+  side = 2 ** (math.isqrt(shard).bit_length() - 1)
+  if backend == 'tpu' and 2 * side * side <= shard:
+    side *= 2
+  return min(side, LARGEST_TILE.get(backend, LARGEST_TILE['gpu']))
 
 
 def _axes(mesh: AbstractMesh | None, sizes: Sequence[int]) -> tuple[str, ...]:

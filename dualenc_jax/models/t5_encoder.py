@@ -88,6 +88,19 @@ def _for_each_row(bias: jax.Array, rows: int) -> jax.Array:
 AttentionFn = Callable[..., jax.Array]
 
 
+def check_buckets(count: int, what: str) -> None:
+  """Raises UserError unless positions can be put into so many buckets.
+
+  Of the quarter that is for one distance each in a direction there must be one,
+  and the others must have distances left up to 128.
+  """
+  if type(count) is not int or not 4 <= count < 512:
+    raise UserError(
+        f'{what} is {count!r}; expected 4 to 511 buckets of relative positions.'
+        " T5's encoders have 32."
+    )
+
+
 def relative_position_buckets(
     length: int,
     num_buckets: int,
@@ -264,7 +277,8 @@ class T5Encoder(nn.Module):
   """A stack of T5 encoder layers over embedded tokens.
 
   Parameters have T5X's names and shapes: `layers_0/attention/query/kernel`
-  [E, H*head_dim], `relpos_bias/rel_embedding` [H, 32], `encoder_norm/scale`.
+  [E, H*head_dim], `relpos_bias/rel_embedding` [H, num_buckets],
+  `encoder_norm/scale`.
   With `scan_layers` the layers are one subtree `layers`, every array with a
   leading axis of `num_layers`; Adafactor then takes its per-tensor statistics
   over all layers at once.
@@ -282,6 +296,7 @@ class T5Encoder(nn.Module):
     attention_fn: `dot_product_attention` or `einsum_attention`.
     residual_init: factor of what every block adds to the stream at the start;
       near 0 layers start as if they were not there, to grow a trained stack.
+    num_buckets: of relative positions, up to a distance of 128 tokens.
   """
 
   num_layers: int
@@ -295,8 +310,10 @@ class T5Encoder(nn.Module):
   remat: bool = False
   attention_fn: AttentionFn = dot_product_attention
   residual_init: float = 1.0
+  num_buckets: int = 32
 
   def __post_init__(self):
+    check_buckets(self.num_buckets, 'T5Encoder.num_buckets')
     if self.dtype not in ('float32', 'bfloat16'):
       raise UserError(
           f"T5Encoder.dtype is {self.dtype!r}; expected 'float32' or"
@@ -341,9 +358,9 @@ class T5Encoder(nn.Module):
     segments = Segments.of(x.shape[1], lengths, dropout_numbers)
     dropout = None if dropout_numbers is None else segments
     x = layers.Dropout(self.dropout_rate)(x.astype(self.dtype), dropout)
-    bias = RelativePositionBias(self.num_heads, name='relpos_bias')(
-        x.shape[1]
-    )
+    bias = RelativePositionBias(
+        self.num_heads, self.num_buckets, name='relpos_bias'
+    )(x.shape[1])
     mask = segments.attention_mask()
 
     layer = EncoderLayer

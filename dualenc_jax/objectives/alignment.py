@@ -17,8 +17,6 @@ from dualenc_jax.objectives import collapse, passage_states, targets
 from dualenc_jax.objectives.objective import Run
 from dualenc_jax.objectives.of_towers import (
   check_apart,
-  encode_queries,
-  encode_side,
   OfTowers,
   passage_tower,
 )
@@ -127,12 +125,7 @@ class Alignment(OfTowers):
   def __call__(
       self, params: Any, batch: Any, key: jax.Array | None = None
   ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    def encode_cells(numbers, queries):
-      return encode_side(
-          self.model, params, 'encode_query', queries, numbers, key
-      )
-
-    query = encode_queries(encode_cells, batch, self.micro_batch_size)
+    query = self.encoded_queries(params, batch, key)
     passages = batch['states']
     if self.train_projection:
       passages = self.model.apply(

@@ -165,6 +165,7 @@ class FromPairs(Objective):
     return range(unit, most, unit)
 
   def describe_batches(self, run: Run, step: int) -> Iterator[str]:
+    yield run.batches.picker.order.describe()
     yield _describe_layout(run.batches, step)
 
   def _cells(self, run: Run) -> int:

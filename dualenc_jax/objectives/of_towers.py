@@ -68,6 +68,24 @@ class OfTowers(FromPairs):
     shardings = jax.tree.map(lambda leaf: leaf.sharding, model_params(params))
     return Embedder(self.model, partitioner, shardings, batch_size)
 
+  def encoded_queries(
+      self, params: Any, batch: Mapping[str, Any], key: jax.Array | None
+  ) -> jax.Array:
+    """The batch's queries, float32 [B, D], a micro-batch at a time.
+
+    Args:
+      params: train parameters; those of the loss are ignored.
+      batch: of B pairs.
+      key: of dropout; None for none.
+    """
+
+    def encode_cells(numbers, queries):
+      return encode_side(
+          self.model, params, 'encode_query', queries, numbers, key
+      )
+
+    return encode_queries(encode_cells, batch, self.micro_batch_size)
+
 
 def encode_side(
     model: DualEncoder,

@@ -7,7 +7,6 @@ has; the query tower and what codes stand for are trained.
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import functools
-import math
 import pathlib
 from typing import Any
 
@@ -32,8 +31,6 @@ from dualenc_jax.objectives import collapse, passage_states, targets
 from dualenc_jax.objectives.objective import check_whole, Run
 from dualenc_jax.objectives.of_towers import (
   check_apart,
-  encode_queries,
-  encode_side,
   OfTowers,
   passage_tower,
 )
@@ -123,7 +120,8 @@ class OverCodes(OfTowers):
     header = pathlib.Path(self.codec_from).expanduser() / 'header.json'
     if not header.exists():
       return
-    found = json_file.read(header, provenance=dict)['provenance']
+    shape = {f'{TOWER_SHA256}?': {str: str}}
+    found = json_file.read(header, provenance=shape)['provenance']
     embedder = self._embedder(run, params)
     digest = embedder.digest(model_params(params), 'passage')
     found = found.get(TOWER_SHA256) or {}
@@ -143,8 +141,8 @@ class OverCodes(OfTowers):
 
   def _shapes(self, run: Run) -> dict[str, Any]:
     """The constants, abstract; as few rows as the batch size divides."""
-    passages, size = len(run.batches.all_passages), run.batch_size
-    rows = math.ceil(passages / size) * size
+    passages = len(run.batches.all_passages)
+    rows = passage_states.padded_rows(passages, run.batch_size)
     width = self.codec.quantiser.width
     return {
         'codes': jax.ShapeDtypeStruct((rows, width), np.uint8),
@@ -190,13 +188,7 @@ class OverCodes(OfTowers):
       self, params: Any, batch: Any, key: jax.Array | None
   ) -> jax.Array:
     """The batch's queries as codes are scored by them, float32 [B, d]."""
-
-    def encode_cells(numbers, queries):
-      return encode_side(
-          self.model, params, 'encode_query', queries, numbers, key
-      )
-
-    query = encode_queries(encode_cells, batch, self.micro_batch_size)
+    query = self.encoded_queries(params, batch, key)
     facts = model_codec.facts(self.codec)
     return model_codec.of_queries(facts, params[GROUP], query)
 

@@ -12,7 +12,7 @@ import numpy as np
 from dualenc_jax.data.cache import Cache
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.embedder import Embedder
-from dualenc_jax.io import files, finite, json_file, machine
+from dualenc_jax.io import files, finite, json_file, machine, untrusted
 from dualenc_jax.io.forecast import gigabytes
 from dualenc_jax.io.progress import Progress
 from dualenc_jax.parallel.partitioning import Partitioner
@@ -76,19 +76,24 @@ class Passages(Distinct):
       yield tokens, here, self.rows[here] - first
 
 
+def padded_rows(passages: int, multiple: int) -> int:
+  """As few rows for so many passages as `multiple` divides."""
+  return -(-passages // multiple) * multiple
+
+
 def shapes(passages: int, features: int, multiple: int) -> dict[str, Any]:
   """`on_mesh`, abstract.
 
   Args:
     passages: N.
     features: F of their states.
-    multiple: what divides the rows; there are as few as can be.
+    multiple: as of `padded_rows`.
   """
-  rows = -(-passages // multiple) * multiple
+  count = padded_rows(passages, multiple)
   return {
-      'states': jax.ShapeDtypeStruct((rows, features), np.float32),
-      'state_ids': jax.ShapeDtypeStruct((rows, 2), np.uint32),
-      'state_valid': jax.ShapeDtypeStruct((rows,), bool),
+      'states': jax.ShapeDtypeStruct((count, features), np.float32),
+      'state_ids': jax.ShapeDtypeStruct((count, 2), np.uint32),
+      'state_valid': jax.ShapeDtypeStruct((count,), bool),
   }
 
 
@@ -268,10 +273,14 @@ def _read(folder: pathlib.Path, header: dict[str, Any]) -> np.ndarray | None:
     )
   path = folder / _STATES
   try:
+    untrusted.open_file(path).close()
     states = np.load(path, mmap_mode='r')
-  except (OSError, ValueError) as e:
+  except Exception as e:  # NumPy parses its header by Python's own parser.
     raise UserError(f'{path} cannot be read: {e}. {_AGAIN}') from e
-  if states.shape != (header['passages'], header['features']):
-    raise UserError(f'{path} has the shape {states.shape}. {_AGAIN}')
+  shape = header['passages'], header['features']
+  if states.dtype.kind not in 'fuV' or states.shape != shape:
+    raise UserError(
+        f'{path} has {states.dtype} of the shape {states.shape}. {_AGAIN}'
+    )
   _LOG.info('They are those of %s.', folder)
   return states

@@ -18,7 +18,7 @@ from dualenc_jax.data.columns import TEACHER_SCORES
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.pair_scores import PairScores
 from dualenc_jax.inference.teacher import check_spread, Teacher
-from dualenc_jax.interop import loading, released_rankers
+from dualenc_jax.interop import loading, own as model_dirs, released_rankers
 from dualenc_jax.losses.code_search import Hits
 from dualenc_jax.losses.distill import margin_errors
 from dualenc_jax.models import DualEncoder
@@ -27,6 +27,7 @@ from dualenc_jax.objectives.over_codes import mean, OverCodes
 from dualenc_jax.text.distinct import Distinct
 from dualenc_jax.text.joined import Joined
 from dualenc_jax.text.ragged import from_uint32_pairs
+from dualenc_jax.text.tokenizer import Vocabulary
 
 # Pairs of which a query has asked the teacher.
 _ASKED = 'asked'
@@ -91,15 +92,26 @@ class TaughtPq(OverCodes):
         path, self.teacher_form, self.teacher_vocabulary
     )
 
+  def check_teacher(self, vocabulary: Vocabulary) -> None:
+    """Raises UserError where a model_dir's config tells what is wrong."""
+    path = pathlib.Path(self.teacher or '').expanduser()
+    if self.teacher and not self.teacher_form and model_dirs.is_one(path):
+      meta = model_dirs.restore(path, None, lambda found: found.meta)
+      model_dirs.check_kind(meta['model'], model_dirs.CROSS_ENCODER, path)
+      self._check_same(vocabulary, meta['data']['vocabulary'])
+
+  def _check_same(self, vocabulary: Vocabulary, sha256: str) -> None:
+    if vocabulary.sha256 != sha256:
+      raise UserError(
+          f'TEACHER_DIR is {self.teacher}, of another vocabulary than'
+          f' {vocabulary.path}, whose tokens the run has. Give a teacher that'
+          ' was trained with it.'
+      )
+
   def check_batch(self, run: Run) -> None:
     super().check_batch(run)
     own, theirs = run.tokenizer, self.cross_encoder.tokenizer
-    if own.vocabulary.sha256 != theirs.vocabulary.sha256:
-      raise UserError(
-          f'TEACHER_DIR is {self.teacher}, of another vocabulary than'
-          f' {own.vocabulary.path}, whose tokens the run has. Give a teacher'
-          ' that was trained with it.'
-      )
+    self._check_same(own.vocabulary, theirs.vocabulary.sha256)
     if own.prefixes != theirs.prefixes:
       raise UserError(
           f'TEACHER_DIR is {self.teacher}, with the prefixes {theirs.prefixes},'

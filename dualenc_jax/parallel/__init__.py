@@ -1,1 +1,1 @@
-"""The mesh, rules over parameters, micro-batches."""
+"""The mesh, rules over parameters, micro-batches; hosts that meet."""

@@ -23,6 +23,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 import numpy as np
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.parallel import ring_order
 
 # Logical axes as in T5X. `embed` is E in parameters, `activation_embed` in
 # activations, so that FSDP can shard the one and not the other.
@@ -51,10 +52,15 @@ class Partitioner:
     model_parallel: devices on the model axis; the rest is the data axis.
     rules: pairs of logical and mesh axis, None for replicated. They precede
       `STANDARD_RULES`, which they override by name; ('embed', 'data') is FSDP.
+    shard_optimizer: optimizer state and its arithmetic are split over the data
+      axis, too (ZeRO-1, Rajbhandari et al., 2020): gradients are summed where
+      they are used, and what comes of them is gathered, which sends as much as
+      the sum alone. None does so on TPUs.
   """
 
   model_parallel: int = 1
   rules: Sequence[tuple[str, str | None]] = ()
+  shard_optimizer: bool | None = None
 
   def devices(self) -> Sequence[jax.Device]:
     """All devices of all hosts."""
@@ -70,12 +76,16 @@ class Partitioner:
           f'Partitioner.model_parallel is {self.model_parallel}; expected a'
           f' divisor of the {len(devices)} devices.'
       )
-    return jax.make_mesh(
+    axes, types = ('data', 'model'), (jax.sharding.AxisType.Auto,) * 2
+    mesh = jax.make_mesh(
         (len(devices) // self.model_parallel, self.model_parallel),
-        ('data', 'model'),
-        axis_types=(jax.sharding.AxisType.Auto,) * 2,
+        axes,
+        axis_types=types,
         devices=devices,
     )
+    # JAX's own order has a ring along `data` for few shapes of machines.
+    devices = ring_order.along_wires(mesh.devices)
+    return jax.sharding.Mesh(devices, axes, axis_types=types)
 
   @functools.cached_property
   def logical_rules(self) -> tuple[tuple[str, str | None], ...]:
@@ -152,6 +162,37 @@ class Partitioner:
             f' {self.mesh.shape[axis]} devices on the {axis!r} axis of the'
             ' mesh. Change Partitioner.model_parallel or Partitioner.rules.'
         )
+
+  def update_shardings(self, params: Any, shardings: Any) -> Any:
+    """Where each parameter is updated: `shardings`, unless `shard_optimizer`.
+
+    Then the longest axis that is not split yet, and that the data axis divides,
+    is split over it.
+
+    Args:
+      params: abstract parameters.
+      shardings: their shardings.
+    """
+    shard = self.shard_optimizer
+    if shard is None:
+      shard = self.mesh.devices.flat[0].platform == 'tpu'
+    data = self.mesh.shape['data']
+    if not shard or data == 1:
+      return shardings
+
+    def split(leaf, sharding):
+      spec = [*sharding.spec, *[None] * (leaf.ndim - len(sharding.spec))]
+      free = [
+          axis
+          for axis, size in enumerate(leaf.shape)
+          if spec[axis] is None and size % data == 0
+      ]
+      if 'data' in spec or not free:
+        return sharding
+      spec[max(free, key=lambda axis: leaf.shape[axis])] = 'data'
+      return NamedSharding(self.mesh, PartitionSpec(*spec))
+
+    return jax.tree.map(split, params, shardings)
 
   def state_shardings(self, state: Any, params: Any, shardings: Any) -> Any:
     """Shardings of optimizer state: a parameter's twin lives where it does.
@@ -248,7 +289,8 @@ def match(
     {path: value}, without the paths that no rule matches.
 
   Raises:
-    UserError: an expression does not compile or matches no parameter.
+    UserError: an expression does not compile, matches no parameter, or only
+      such as have another value by an earlier rule.
   """
   values = {}
   for pattern, value in rules:
@@ -266,6 +308,12 @@ def match(
           ' match the whole path, such as: '
           + ', '.join(near or list(paths)[:3])
           + '.'
+      )
+    if all(values.get(path, value) != value for path in matched):
+      raise UserError(
+          f'{name}: the rule {pattern!r} has no effect: earlier rules match'
+          f' all that it matches, such as {matched[0]}. The first that matches'
+          ' counts: put it before them, or leave it out.'
       )
     for path in matched:
       values.setdefault(path, value)

@@ -1,7 +1,6 @@
 """A JSON array in a file of any size, read one element at a time."""
 
 from collections.abc import Iterator
-import gzip
 import io
 import json
 import pathlib
@@ -9,7 +8,8 @@ import re
 from typing import Any
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.readers.rows import DAMAGED_GZIP
+from dualenc_jax.io import json_file
+from dualenc_jax.readers.packed import DAMAGED_GZIP, unpacked
 
 _BLOCK = 2**20  # Characters that are read at a time.
 _LONGEST = 2**26  # What is not a whole element by then is not JSON.
@@ -65,14 +65,14 @@ def elements(path: pathlib.Path) -> Iterator[tuple[int, Any]]:
     at += 1
     return found
 
-  opener = gzip.open if path.suffix == '.gz' else open
-  with io.TextIOWrapper(opener(path, 'rb'), 'utf-8-sig') as stream:
+  with unpacked(path) as file, io.TextIOWrapper(file, 'utf-8-sig') as stream:
     take('[')
     more = peek() != ']'
     while more:
       peek()
       try:
         value, end = decode(text, at)
+        json_file.check_depth(text[at:end], value)
       except (ValueError, RecursionError) as failed:
         if len(text) - at > _LONGEST or not grow():
           reason = getattr(failed, 'msg', None) or str(failed)

@@ -9,6 +9,7 @@ from typing import Any
 from dualenc_jax.data.columns import Column, TEACHER_SCORES, WEIGHTS
 from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.errors import SourceUnavailable, UserError
+from dualenc_jax.io import untrusted
 from dualenc_jax.readers import pairs_formats, rows
 from dualenc_jax.readers.rows import BadRow
 from dualenc_jax.suggest import did_you_mean
@@ -307,7 +308,7 @@ class Pairs(Dataset):
   def _file(self, split: str) -> pathlib.Path:
     if split not in _SPLITS:
       raise self.no_split(split, _SPLITS)
-    flag = f'--gin.{split.upper()}_FILE=...'
+    flag = f'--gin.{split.upper()}_FILE=PATH'
     path = getattr(self, split)
     if not path:
       raise UserError(
@@ -323,8 +324,8 @@ class Pairs(Dataset):
       )
     if not path.is_file():
       raise SourceUnavailable(
-          f'pairs, split {split!r}: there is no file {path}. Give it with'
-          f' {flag}.'
+          f'pairs, split {split!r}: {untrusted.why_no_file(path)}. Give it'
+          f' with {flag}.'
       )
     self._format(path)
     return path

@@ -89,7 +89,7 @@ def parquet(
 
   try:
     names = pyarrow_parquet.read_schema(path).names
-  except (pyarrow.ArrowException, OSError) as error:
+  except (pyarrow.ArrowException, OSError, ValueError) as error:
     raise damaged(0, error) from error
 
   def numbered() -> Iterator[tuple[int, Any]]:
@@ -151,10 +151,10 @@ def _header(
 
 
 def _rows(batch) -> Sequence[Any]:
-  """Rows of a record batch: dictionaries, or batches of one if not UTF-8."""
+  """Rows of a record batch: dictionaries, or batches of one if one is bad."""
   try:
     return batch.to_pylist()
-  except UnicodeDecodeError:
+  except (ValueError, OverflowError):
     return [batch.slice(row, 1) for row in range(len(batch))]
 
 
@@ -163,3 +163,5 @@ def _parse_parquet(row: Any) -> dict[str, Any]:
     return row if isinstance(row, dict) else row.to_pylist()[0]
   except UnicodeDecodeError:
     raise rows.BadRow('not UTF-8') from None
+  except (ValueError, OverflowError) as error:  # A year 0, say.
+    raise rows.BadRow(f'no value of Python: {error}') from None

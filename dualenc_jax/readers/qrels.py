@@ -14,6 +14,8 @@ from dualenc_jax.readers.rows import BadRow
 
 # What the last column of a header line is called.
 _GRADE_COLUMNS = (b'score', b'relevance', b'rel', b'label', b'grade')
+# Bytes of judgements that are one value.
+_LARGEST_JSON = 2**28
 # As csv writes a cell that has quotes in it.
 _QUOTED = re.compile(r'"((?:[^"]|"")*)"')
 
@@ -141,7 +143,16 @@ def _grade(value: str | int | float) -> int:
 def _json_rows(
     path: pathlib.Path,
 ) -> Iterator[tuple[int, tuple[str, str, int]]]:
-  text = b'\n'.join(line for _, line in rows.lines(path))
+  read, size = [], 0
+  for _, line in rows.lines(path):
+    read.append(line)
+    size += len(line)
+    if size > _LARGEST_JSON:
+      raise UserError(
+          f'{path} has more than {_LARGEST_JSON >> 20} MiB of JSON. Expected a'
+          ' judgement a line, as of TREC or BEIR, in a file so large.'
+      )
+  text = b'\n'.join(read)
   try:
     grades = rows.json_object(text)
     for query_id, passages in grades.items():

@@ -5,17 +5,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import contextlib
 import contextvars
 import dataclasses
-import gzip
 import hashlib
-import json
 import logging
 import math
 import os
 import pathlib
 from typing import Any, TypeVar
-import zlib
 
 from dualenc_jax.errors import SourceUnavailable, UserError
+from dualenc_jax.io import json_file, untrusted
+from dualenc_jax.readers.packed import lines, opened
 from dualenc_jax.suggest import did_you_mean
 
 S = TypeVar('S')
@@ -27,8 +26,6 @@ SHOWN = 3
 WHOLE = 2**28
 _BLOCKS = 64
 _BLOCK = 2**20
-_BOM = b'\xef\xbb\xbf'
-DAMAGED_GZIP = (gzip.BadGzipFile, EOFError, zlib.error)
 
 
 class BadRow(Exception):
@@ -204,7 +201,7 @@ def find(
       return root / name
   others = f' (or {", ".join(names[1:])})' if len(names) > 1 else ''
   raise SourceUnavailable(
-      f'{task}: there is no file {root / names[0]}{others}. {hint}'
+      f'{task}: {untrusted.why_no_file(root / names[0])}{others}. {hint}'
   )
 
 
@@ -218,7 +215,7 @@ def fingerprint(paths: Sequence[pathlib.Path]) -> str:
   for path in paths:
     size = path.stat().st_size
     digest.update(f'{size}\0'.encode())
-    with open(path, 'rb') as stream:
+    with opened(path) as stream:
       if size <= WHOLE:
         digest.update(hashlib.file_digest(stream, 'sha256').digest())
         continue
@@ -226,33 +223,6 @@ def fingerprint(paths: Sequence[pathlib.Path]) -> str:
         stream.seek((size - _BLOCK) * block // (_BLOCKS - 1))
         digest.update(stream.read(_BLOCK))
   return digest.hexdigest()
-
-
-def lines(
-    path: pathlib.Path, blank: bool = False
-) -> Iterator[tuple[int, bytes]]:
-  """Yields (number from 1 on, line without its end) of a plain or .gz file.
-
-  A byte order mark is left out, and blank lines are unless `blank`.
-
-  Raises:
-    UserError: damaged or truncated gzip.
-  """
-  opener = gzip.open if path.suffix == '.gz' else open
-  with opener(path, 'rb') as stream:
-    number = 0
-    try:
-      for number, line in enumerate(stream, 1):
-        line = line.rstrip(b'\r\n')
-        if number == 1:
-          line = line.removeprefix(_BOM)
-        if blank or line.strip():
-          yield number, line
-    except DAMAGED_GZIP as error:
-      raise UserError(
-          f'{path} is a damaged gzip file, after line {number}: {error}. Copy'
-          ' or download it again.'
-      ) from error
 
 
 def parsed(
@@ -354,11 +324,13 @@ def decode(line: bytes) -> str:
 def json_object(line: bytes) -> dict[str, Any]:
   """A JSON object; raises BadRow."""
   try:
-    row = json.loads(decode(line))
-  except (ValueError, RecursionError):  # Also a number of 5,000 digits.
+    row = json_file.loads(decode(line))
+  except UserError:
+    raise BadRow('values within values, too deep to be read') from None
+  except ValueError:  # Also a number of 5,000 digits.
     raise BadRow('not JSON') from None
   if not isinstance(row, dict):
-    what = 'an array' if isinstance(row, list) else 'no object'
+    what = 'an array' if isinstance(row, list) else untrusted.shown(row)
     raise BadRow(f'not a JSON object but {what}; expected an object a line')
   return row
 

@@ -1,7 +1,6 @@
 """Training curves: metrics.jsonl, and the section of charts."""
 
 from collections.abc import Mapping
-import json
 import math
 import pathlib
 from typing import Any
@@ -10,6 +9,7 @@ import numpy as np
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.figures import figure
+from dualenc_jax.io import json_file, untrusted
 from dualenc_jax.io.json_file import check
 from dualenc_jax.report.markup import folded, Html, precise, section, tag
 
@@ -45,6 +45,8 @@ _CHARTS = {
     'Gradient norm': ['train/gradient_norm'],
     'Learning rate': ['train/learning_rate'],
     'Examples per second': ['train/examples_per_second'],
+    'Memory, MiB': ['resources/host_mib', 'resources/device_mib'],
+    'Share of waiting for data': ['resources/waiting_for_data'],
 }
 _INCHES = (4.3, 2.3)
 # Colours of the drawing, to which the style sheet gives others in the dark.
@@ -53,6 +55,8 @@ _COLOURS = ('#0b6a75', '#c2571a', '#6a4fb3', '#4b7a1e', '#b0327a')
 _SMOOTHED = 100
 # A drawing has so many stretches of a curve, each with both of its extremes.
 _STRETCHES = 250
+# Bytes of the file.
+_LARGEST = 2**30
 # A curve with values so many times its median has a logarithmic axis.
 _SPIKY = 50
 
@@ -65,20 +69,22 @@ def read(path: pathlib.Path) -> tuple[Curves, list[str]]:
     not whole is no damage: a run may be writing it, or was stopped there.
   """
   try:
-    lines = path.read_bytes().split(b'\n')
+    lines = untrusted.read(path, _LARGEST).split(b'\n')
   except FileNotFoundError:
     return {}, []
+  except UserError as e:
+    return {}, [str(e)]
   except OSError as e:
     return {}, [f'{path} cannot be read: {e.strerror or e}.']
   found: dict[str, dict[int, float]] = {}
   bad = []
   for number, line in enumerate(lines, 1):
     try:
-      values = json.loads(line)
+      values = json_file.loads(line)
       check(values, {'step': int, 'group': str}, '')
       step, group = values.pop('step'), values.pop('group')
       check(values, {str: int | float | None}, '')
-    except (ValueError, RecursionError, UserError):
+    except ValueError:
       if number < len(lines):
         bad.append(number)
       continue

@@ -6,11 +6,13 @@ import contextlib
 import pathlib
 
 from dualenc_jax.figures.table import Cell, MISSING, Row, Table
+from dualenc_jax.io import untrusted
 from dualenc_jax.report.contents import Analysis, Contents
 from dualenc_jax.report.markup import Html, precise, section, set_table, tag
 
 # Larger drawings go in as PNG, if there is one.
 _SMALL = 200_000
+_LARGEST = 2**26
 _TYPES = {'svg': 'image/svg+xml', 'png': 'image/png'}
 
 
@@ -47,7 +49,7 @@ def embedded(folder: pathlib.Path, figure: Mapping[str, str]) -> str | None:
     path = folder / pathlib.PurePath(str(figure.get(kind))).name
     # A ValueError is of a name that no file can have.
     with contextlib.suppress(OSError, ValueError):
-      content[kind] = path.read_bytes()
+      content[kind] = untrusted.read(path, _LARGEST)
   if not content:
     return None
   kind = 'svg' if len(content.get('svg', b'')) <= _SMALL else 'png'

@@ -10,7 +10,7 @@ from dualenc_jax.evaluation import divergence
 from dualenc_jax.inference.embedder import Embedder
 from dualenc_jax.models import model_params
 from dualenc_jax.run.experiment import Experiment
-from dualenc_jax.run.loop import Hook, Training
+from dualenc_jax.run.hooks import Hook, Training
 from dualenc_jax.training.step import Plan
 
 GROUP = 'alignment'

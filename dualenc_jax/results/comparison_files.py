@@ -70,12 +70,13 @@ def _all_models(comparison: Comparison) -> Table:
     by_place.setdefault(place, []).append(d)
   models = comparison.baseline, *comparison.models
   keys = [k for d in comparison.differences for k in d.evaluated.keys]
-  sizes = [m.results[keys[0]].provenance.get(_BYTES) for m in models]
-  columns = [('', 'bytes')] if any(sizes) else []
-  cells = [
-      [Cell(f'{size:,}' if size else MISSING)] if any(sizes) else []
-      for size in sizes
+  sizes = [
+      sorted({m.results[key].provenance.get(_BYTES) or 0 for key in keys})
+      for m in models
   ]
+  known = any(map(any, sizes))
+  columns = [('', 'bytes')] if known else []
+  cells = [[_bytes(size)] if known else [] for size in sizes]
   for (name, split, metric), found in by_place.items():
     group = ' '.join(filter(None, (name, split)))
     columns += [(group, metric), (group, 'p, Holm')]
@@ -96,6 +97,11 @@ def _all_models(comparison: Comparison) -> Table:
           f' its codec; {MISSING} for embeddings without one.',
       ),
   )
+
+
+def _bytes(sizes: Sequence[int]) -> Cell:
+  """All sizes of a model, which are one unless its sets had other codecs."""
+  return Cell(' / '.join(f'{size:,}' if size else MISSING for size in sizes))
 
 
 def _p(p: float | None) -> Cell:

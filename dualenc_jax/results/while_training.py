@@ -29,7 +29,7 @@ from dualenc_jax.results import significance
 from dualenc_jax.results.folder import read_per_query, write_per_query
 from dualenc_jax.results.result import per_query
 from dualenc_jax.run.experiment import Experiment
-from dualenc_jax.run.loop import Hook, Training
+from dualenc_jax.run.hooks import Hook, Training
 from dualenc_jax.search.bm25 import BM25
 from dualenc_jax.text.joined import Around
 from dualenc_jax.training.step import Plan

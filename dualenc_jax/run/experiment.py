@@ -6,16 +6,14 @@
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import functools
-import hashlib
 import json
 import logging
 import math
+import numbers
 from typing import Any
 import uuid
 
 import jax
-from jax.experimental import multihost_utils
-import numpy as np
 
 from dualenc_jax.data import (
   Cache,
@@ -26,10 +24,12 @@ from dualenc_jax.data import (
   prepare,
   Tokenizer,
 )
+from dualenc_jax.data.picks import MIXTURE_ORDER
 from dualenc_jax.errors import UserError
 from dualenc_jax.io.files import default_cache_dir
 from dualenc_jax.objectives import Batches, Objective
 from dualenc_jax.objectives.objective import check, check_whole
+from dualenc_jax.parallel import joining
 from dualenc_jax.run.until import UntilAligned
 from dualenc_jax.training import (
   initial,
@@ -60,6 +60,8 @@ class Experiment:
     batch_size: B, examples in the global batch.
     seed: of parameters, dropout and the order of examples.
     checkpoint_every: steps between checkpoints; there is one at the end, too.
+    checkpoint_every_hours: and whenever the last one is so many hours ago, for
+      what a kill without notice may cost is time; None for steps alone.
     keep_checkpoints: how many of the newest to keep.
     keep_best: a metric of the evaluations on the validation split, 'nDCG@10';
       the checkpoint with the best, which is the highest but of a perplexity, is
@@ -89,6 +91,7 @@ class Experiment:
   batch_size: int
   seed: int = 0
   checkpoint_every: int = 1000
+  checkpoint_every_hours: float | None = None
   keep_checkpoints: int = 3
   keep_best: str | None = None
   patience: int | None = None
@@ -116,6 +119,14 @@ class Experiment:
         'eval_batch_size',
     ):
       check_whole(f'Experiment.{name}', getattr(self, name), 1)
+    hours = self.checkpoint_every_hours
+    if hours is not None and not (
+        isinstance(hours, numbers.Real) and 0 < hours < math.inf
+    ):
+      raise UserError(
+          f'CHECKPOINT_EVERY_HOURS is {hours!r}; expected a number of hours'
+          ' above 0, such as 0.5, or None.'
+      )
     if self.patience is not None:
       check_whole('Experiment.patience (PATIENCE)', self.patience, 1)
     for name in ('keep_best', 'until'):
@@ -264,7 +275,7 @@ def data_position(experiment: Experiment) -> dict[str, Any]:
   """What the batch of a step depends on, besides the step.
 
   Raises:
-    AssertionError: the hosts have different data.
+    UserError: the hosts have different data.
   """
   headers = [cache.header for cache in experiment.caches]
   position = {
@@ -284,13 +295,14 @@ def data_position(experiment: Experiment) -> dict[str, Any]:
   }
   if experiment.rates is not None:
     position['rates'] = [round(rate, 9) for rate in experiment.rates]
-  if jax.process_count() > 1:
+    position['mixture_order'] = MIXTURE_ORDER
+  if joining.is_joined():
     # They must lay out alike, too, or would wait for each other for ever.
-    agreed = json.dumps(position) + repr(experiment.batches.shapes)
-    digest = hashlib.sha256(agreed.encode()).digest()
-    multihost_utils.assert_equal(
-        np.frombuffer(digest, np.uint8),
-        f'The hosts have different training data; this one: {position}.',
+    facts = {**position, 'shapes of batches': repr(experiment.batches.shapes)}
+    joining.agree(
+        'training data',
+        '\n'.join(f'{a}: {json.dumps(b)}' for a, b in facts.items()),
+        'Expected the same files on all hosts.',
     )
   return position
 
@@ -306,6 +318,11 @@ def check_same_data(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     raise UserError(
         'The training data is not what this run was trained on so far: '
         + '; '.join(changes)
-        + '. Put it back, use another MODEL_DIR, or give --allow_config_change'
+        + '. Put it back, use another MODEL_DIR, or give --allow_data_change'
         ' to go on with it.'
+        + (
+            ' An older version of this library drew mixtures in another order.'
+            if saved.get('mixture_order') != now.get('mixture_order')
+            else ''
+        )
     )

@@ -157,9 +157,5 @@ def _does_not_fit(what: str, needed: float, memory: int) -> UserError:
   )
   return UserError(
       f'No batch fits: {what} {needs} a device, and at most {USABLE:.0%} of its'
-      f' {memory / 2**20:,.1f} MiB may be used. Encode in small micro-batches'
-      ' (--gin.MICRO_BATCH_SIZE=), shard the parameters over the devices'
-      ' (--gin_file=partitioning/fsdp.gin), recompute activations'
-      ' (--gin.models.T5Encoder.remat=True), use --gin.DTYPE=bfloat16, fewer'
-      ' tokens, or a smaller model.'
+      f' {memory / 2**20:,.1f} MiB may be used. {memory_lib.LESS}'
   )

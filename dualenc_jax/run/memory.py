@@ -11,6 +11,14 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.run.experiment import Experiment, make_plan
 from dualenc_jax.training.step import Plan
 
+# What takes less memory.
+LESS = (
+    'Encode in small micro-batches (--gin.MICRO_BATCH_SIZE=), shard the'
+    ' parameters over the devices (--gin_file=partitioning/fsdp.gin), recompute'
+    ' activations (--gin.models.T5Encoder.remat=True), use'
+    ' --gin.DTYPE=bfloat16, fewer tokens, or a smaller model.'
+)
+
 
 class OutOfMemory(UserError):
   """The compiler ran out of the device's memory."""
@@ -84,31 +92,39 @@ def by_part(experiment: Experiment) -> Parts:
     OutOfMemory: the compiler ran out of the device's memory.
     UserError: the backend does not tell.
   """
+  return parts_of(experiment, compile_step(experiment))
+
+
+def parts_of(experiment: Experiment, step: jax.stages.Compiled) -> Parts:
+  """`by_part` of a train step that `compile_step` has compiled."""
   plan = make_plan(experiment)
-  step = _analyze_step(experiment, plan)
-  temporaries = step.temp_size_in_bytes
+  analysis = _analysis(step)
+  temporaries = analysis.temp_size_in_bytes
   # Inside of the step the compiler may need less for the loss than on its own.
   loss = min(_loss_bytes(experiment, plan), temporaries)
-  params = _device_bytes(plan.abstract.params)
-  optimizer = _device_bytes((plan.abstract.opt_state, plan.abstract.step))
-  memory = _device_bytes(plan.abstract.memory)
-  batch = _device_bytes(_batch(experiment))
+  inputs = input_bytes(experiment)
   return Parts(
-      params=params,
-      optimizer=optimizer,
-      memory=memory,
-      batch=batch,
+      **inputs,
       activations=temporaries - loss,
       loss=loss,
-      other=_total(step)
-      - sum((params, optimizer, memory, batch, temporaries)),
+      other=_total(analysis) - sum(inputs.values()) - temporaries,
   )
+
+
+def input_bytes(experiment: Experiment) -> dict[str, int]:
+  """`Parts` that a step takes in, by name; compiles nothing."""
+  state = make_plan(experiment).abstract
+  return {
+      'params': _device_bytes(state.params),
+      'optimizer': _device_bytes((state.opt_state, state.step)),
+      'memory': _device_bytes(state.memory),
+      'batch': _device_bytes(_batch(experiment)),
+  }
 
 
 def peak(experiment: Experiment) -> int:
   """Bytes a device of the compiled train step, in all; raises as `by_part`."""
-  plan = make_plan(experiment)
-  return _total(_analyze_step(experiment, plan))
+  return _total(_analysis(compile_step(experiment)))
 
 
 def state(experiment: Experiment) -> int:
@@ -136,9 +152,10 @@ def _on_rows(tree: Any, experiment: Experiment) -> Any:
   )
 
 
-def _analyze_step(experiment: Experiment, plan: Plan) -> Any:
-  """The compiler's figures of the train step."""
-  return _analysis(
+def compile_step(experiment: Experiment) -> jax.stages.Compiled:
+  """The train step for the devices of the mesh; raises `OutOfMemory`."""
+  plan = make_plan(experiment)
+  return _compile(
       plan.train_step.lower(plan.abstract, _batch(experiment)),
       f'The train step of {experiment.batch_size:,} pairs',
   )
@@ -165,16 +182,16 @@ def _loss_bytes(experiment: Experiment, plan: Plan) -> int:
       ),
   )
   rows, rest = _on_rows((rows, rest), experiment)
-  return _analysis(
+  compiled = _compile(
       gradient.lower(params, rows, rest),
       f'The loss of {experiment.batch_size:,} pairs',
-  ).temp_size_in_bytes
+  )
+  return _analysis(compiled).temp_size_in_bytes
 
 
-def _analysis(lowered: jax.stages.Lowered, what: str) -> Any:
-  """Compiles; returns the compiler's CompiledMemoryStats, bytes a device."""
+def _compile(lowered: jax.stages.Lowered, what: str) -> jax.stages.Compiled:
   try:
-    analysis = lowered.compile().memory_analysis()
+    return lowered.compile()
   except jax.errors.JaxRuntimeError as e:
     if 'RESOURCE_EXHAUSTED' not in str(e):
       raise
@@ -182,6 +199,11 @@ def _analysis(lowered: jax.stages.Lowered, what: str) -> Any:
         f'{what} needs more memory than compiling it can get on this device.'
         ' --fit_batch finds the largest batch that fits.'
     ) from e
+
+
+def _analysis(compiled: jax.stages.Compiled) -> Any:
+  """The compiler's CompiledMemoryStats, bytes a device."""
+  analysis = compiled.memory_analysis()
   if analysis is None:
     raise UserError(
         f'The backend {jax.default_backend()} does not tell how much memory a'

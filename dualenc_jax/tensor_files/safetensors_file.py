@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.io import files, json_file
+from dualenc_jax.io import files, json_file, untrusted
 from dualenc_jax.tensor_files.tensors import Tensor
 
 FILE = 'model.safetensors'
@@ -30,6 +30,8 @@ _DTYPES = {
 }
 # The format's own limit.
 _LONGEST_HEADER = 100_000_000
+# NumPy's.
+_MOST_AXES = 64
 
 
 def read(path: pathlib.Path) -> dict[str, Tensor]:
@@ -42,7 +44,8 @@ def read(path: pathlib.Path) -> dict[str, Tensor]:
 
   Raises:
     UserError: there is none, a file is damaged, a shard or one of its tensors
-      is missing, or a tensor has no floating dtype.
+      is missing or lies outside of the folder, or a tensor has no floating
+      dtype.
   """
   if path.is_dir():
     files = [path / name for name in (FILE, INDEX) if (path / name).is_file()]
@@ -86,7 +89,9 @@ def write(
 
 def metadata(path: pathlib.Path) -> dict[str, str]:
   """What `write` was given of it; {} for none."""
-  return _read_header(path)[0].get(_METADATA) or {}
+  found = _read_header(path)[0].get(_METADATA) or {}
+  json_file.check(found, {str: str}, f'{path}: {_METADATA}', 'Copy it again.')
+  return found
 
 
 def _read_shards(index: pathlib.Path) -> dict[str, Tensor]:
@@ -94,7 +99,7 @@ def _read_shards(index: pathlib.Path) -> dict[str, Tensor]:
   shard_of = json_file.read(index, weight_map={str: str})['weight_map']
   tensors = {}
   for shard in sorted(set(shard_of.values())):
-    path = index.parent / shard
+    path = index.parent / untrusted.check_name(shard, f'{index}: a shard')
     if not path.is_file():
       raise UserError(
           f'{path} is missing, which {index.name} names. Copy all shards into'
@@ -114,16 +119,20 @@ def _read_shards(index: pathlib.Path) -> dict[str, Tensor]:
 def _read_file(path: pathlib.Path) -> dict[str, Tensor]:
   header, start = _read_header(path)
   header.pop(_METADATA, None)
-  tensors, end = {}, start
+  tensors, places = {}, []
   for name, entry in header.items():
     try:
       dtype, shape = entry['dtype'], tuple(entry['shape'])
       begin, stop = entry['data_offsets']
-      if not all(type(n) is int and n >= 0 for n in (*shape, begin, stop)):
-        raise ValueError('sizes that are no whole numbers')
+      sizes = *shape, begin, stop
+      if not all(type(n) is int and 0 <= n < 2**63 for n in sizes):
+        raise ValueError('sizes that are no whole numbers of 64 bits')
+      if len(shape) > _MOST_AXES:
+        raise ValueError('more axes than an array has')
       is_known = dtype in _DTYPES
     except (KeyError, TypeError, ValueError) as e:
-      raise _damaged(path, f'the header entry of {name} is {entry}') from e
+      found = untrusted.shown(entry)
+      raise _damaged(path, f'the header entry of {name} is {found}') from e
     if not is_known:
       raise UserError(
           f'{path}: the tensor {name} has the dtype {dtype}; expected one of'
@@ -133,26 +142,33 @@ def _read_file(path: pathlib.Path) -> dict[str, Tensor]:
     if stop - begin != math.prod(shape) * _DTYPES[dtype].itemsize:
       raise _damaged(path, f'{name} lies at bytes {begin} to {stop}')
     tensors[name] = _tensor(path, name, _DTYPES[dtype], shape, start + begin)
-    end = max(end, start + stop)
-  if path.stat().st_size != end:
-    raise _damaged(path, f'it has {path.stat().st_size:,} bytes, not {end:,}')
+    places.append((begin, stop, name))
+  end = 0
+  for begin, stop, name in sorted(places):
+    if begin != end:
+      found = f'{name} lies at byte {begin}, and the one before ends at {end}'
+      raise _damaged(path, found)
+    end = stop
+  size = path.stat().st_size
+  if size != start + end:
+    raise _damaged(path, f'it has {size:,} bytes, not {start + end:,}')
   return tensors
 
 
 def _read_header(path: pathlib.Path) -> tuple[dict[str, Any], int]:
   """The header of a file, and where its numbers begin."""
   try:
-    with path.open('rb') as file:
+    with untrusted.open_file(path) as file:
       (length,) = struct.unpack('<Q', file.read(8))
-      if length > _LONGEST_HEADER:
+      if length > min(_LONGEST_HEADER, path.stat().st_size - 8):
         raise ValueError(f'a header of {length:,} bytes')
-      header = json.loads(file.read(length))
-      if not isinstance(header, dict):
-        raise ValueError('a header that is no JSON object')
+      content = file.read(length)
   except OSError as e:
     raise UserError(f'{path} cannot be read: {e.strerror}.') from e
   except (struct.error, ValueError) as e:
     raise _damaged(path, f'no header at its start ({e})') from e
+  where = f'{path} is no whole safetensors file: its header'
+  header = json_file.parse(content, where)
   return header, 8 + length
 
 

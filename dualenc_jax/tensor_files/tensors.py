@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 import dataclasses
+import math
 
 import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.io import finite
+from dualenc_jax.io import finite, machine
 
 
 class DamageError(UserError):
@@ -35,22 +36,34 @@ class Tensor:
 
     Raises:
       DamageError: it cannot be read, or is not of its shape.
-      UserError: it has NaN or infinity.
+      UserError: it has NaN or infinity, or is larger than the machine's
+        memory.
     """
+    size, memory = 4 * math.prod(self.shape), machine.machine_memory()
+    if size > memory:
+      raise UserError(
+          f'{self.where} has the shape {self.shape}, {size:,} bytes in float32;'
+          f' this machine has {memory:,}. Copy the file again, or use a larger'
+          ' machine.'
+      )
     try:
       array = self.load()
-    except (OSError, ValueError) as e:
+      if array.dtype.kind in 'cOSUmM':
+        raise ValueError(f'it holds {array.dtype}, no floating numbers')
+      shape, array = array.shape, np.asarray(array, np.float32)
+    except DamageError:
+      raise
+    except (OSError, TypeError, ValueError) as e:
       cause = (str(e).splitlines() or [type(e).__name__])[0]
       raise DamageError(
           f'{self.where} cannot be read: {cause}. The file is damaged or was'
           ' cut off; copy it again.'
       ) from e
-    if array.shape != self.shape:
+    if shape != self.shape:
       raise DamageError(
-          f'{self.where} has the shape {array.shape}; its header says'
+          f'{self.where} has the shape {shape}; its header says'
           f' {self.shape}.'
       )
-    array = np.asarray(array, np.float32)
     finite.check_tensor(self.where, array, 'Give a checkpoint without them.')
     return array
 

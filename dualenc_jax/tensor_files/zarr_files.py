@@ -5,7 +5,7 @@ Each is read whole or one entry of an axis at a time.
 
 from collections.abc import Mapping
 import functools
-import json
+import math
 import os
 from typing import Any
 
@@ -15,8 +15,11 @@ import numpy as np
 import orbax.checkpoint as ocp
 import tensorstore as ts
 
+from dualenc_jax.io import json_file, machine, untrusted
 from dualenc_jax.tensor_files.tensors import DamageError, Tensor
 
+# What zarr says of an array, in its folder.
+HEADER = '.zarray'
 ReadablePath = str | os.PathLike[str]
 _METADATA = '_METADATA'
 
@@ -56,8 +59,8 @@ def tensor(
   return Tensor(
       where,
       shape,
-      functools.partial(_read, specification),
-      functools.partial(_read, specification),
+      functools.partial(_read, shape, specification),
+      functools.partial(_read, shape, specification),
   )
 
 
@@ -68,24 +71,66 @@ def first_line(error: BaseException) -> str:
 
 
 def _read(
-    specification: Mapping[str, Any], axis: int = 0, entry: int | None = None
+    shape: tuple[int, ...],
+    specification: Mapping[str, Any],
+    axis: int = 0,
+    entry: int | None = None,
 ) -> np.ndarray:
   part = () if entry is None else (slice(None),) * axis + (entry,)
   try:
+    _check_header(specification)
     array = ts.open(dict(specification), open=True, read=True).result()
-    return array[part].read().result()
+    if array.shape == shape:
+      _check_sizes(array)
+      return array[part].read().result()
   except Exception as e:  # Damage takes many forms; any of them is one.
     raise ValueError(first_line(e)) from e
+  # Its shape is the error, which needs no memory for the numbers.
+  return np.broadcast_to(np.float32(0), array.shape)
+
+
+def _check_header(specification: Mapping[str, Any]) -> None:
+  """Raises ValueError unless TensorStore survives what zarr says of an array.
+
+  Nor does it come back from a pipe.
+  """
+  store = specification['kvstore']
+  if store['driver'] == 'file':
+    untrusted.check_folder(store['path'])
+  name = 'zarr.json' if specification['driver'] == 'zarr3' else HEADER
+  found = ts.KvStore.open(dict(store)).result().read(name).result()
+  if found.state != 'value':
+    raise ValueError(f'{name} is missing')
+  json_file.parse(found.value, name)
+
+
+def _check_sizes(array: ts.TensorStore) -> None:
+  """Raises ValueError for more memory than there is, or than the array has.
+
+  Of a chunk no more than its own size is unpacked.
+  """
+  dtype = array.dtype.numpy_dtype
+  size = math.prod(array.shape) * dtype.itemsize
+  memory = machine.machine_memory()
+  if size > memory:
+    raise ValueError(
+        f'it is {dtype} {array.shape}, {size:,} bytes; this machine has'
+        f' {memory:,}'
+    )
+  chunks = array.chunk_layout.read_chunk.shape or ()
+  if any(c > max(size, 1) for c, size in zip(chunks, array.shape)):
+    raise ValueError(f'its chunks {chunks} are larger than it, {array.shape}')
 
 
 def is_tree(folder: ReadablePath) -> bool:
   """Whether a folder is an item of an Orbax checkpoint that holds tensors."""
-  return (epath.Path(folder) / _METADATA).is_file()
+  return untrusted.is_file(epath.Path(folder) / _METADATA)
 
 
 def has_key(folder: ReadablePath, key: str) -> bool:
   """Whether the tree of such an item has a key, told without reading it all."""
-  return f'"(\'{key}\',' in (epath.Path(folder) / _METADATA).read_text()
+  content = json_file.read_text(epath.Path(folder) / _METADATA)
+  return f'"(\'{key}\',' in content
 
 
 def read_tree(folder: ReadablePath) -> dict[str, Tensor]:
@@ -108,27 +153,35 @@ def read_tree(folder: ReadablePath) -> dict[str, Tensor]:
         f'{folder} is no item of an Orbax checkpoint: it has no {_METADATA}.'
         ' Give a folder such as checkpoint_1000/state, with all of its files.'
     )
-  # Orbax reads no relative path; that of a bucket is left as it is.
-  absolute = os.fspath(folder)
-  if '://' not in absolute:
-    absolute = os.path.abspath(absolute)
   try:
-    facts = json.loads((folder / _METADATA).read_text())
-    leaves = jax.tree_util.tree_leaves_with_path(
-        ocp.PyTreeCheckpointHandler().metadata(epath.Path(absolute)).tree
-    )
+    facts = json_file.read(folder / _METADATA)
+    untrusted.check_folder(folder)
+    return _tensors(folder, facts)
   except Exception as e:  # Damage takes many forms; any of them is one.
     raise DamageError(
         f'The Orbax checkpoint {folder} cannot be opened:'
         f' {first_line(e)}. Files are missing or damaged; copy the'
         ' folder again.'
     ) from e
+
+
+def _tensors(
+    folder: epath.Path, facts: Mapping[str, Any]
+) -> dict[str, Tensor]:
+  # Orbax reads no relative path; that of a bucket is left as it is.
+  absolute = os.fspath(folder)
+  if '://' not in absolute:
+    absolute = os.path.abspath(absolute)
+  leaves = jax.tree_util.tree_leaves_with_path(
+      ocp.PyTreeCheckpointHandler().metadata(epath.Path(absolute)).tree
+  )
   changes = {'driver': 'zarr3'} if facts.get('use_zarr3', False) else {}
   in_one = facts.get('use_ocdbt', (folder / 'manifest.ocdbt').exists())
   tensors = {}
   for path, leaf in leaves:
     if not hasattr(leaf, 'shape'):
       continue
+    untrusted.check_name(leaf.name, f'{folder / _METADATA}: a name')
     if in_one:
       base, inner = kvstore(folder), f'{leaf.name}/'
       changes['kvstore'] = {'driver': 'ocdbt', 'base': base, 'path': inner}

@@ -5,6 +5,8 @@ import dataclasses
 
 import numpy as np
 
+from dualenc_jax.errors import UserError
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Ragged:
@@ -45,7 +47,14 @@ class Ragged:
 
   def text(self, index: int) -> str:
     """Row `index` of a uint8 Ragged as a string."""
-    return self.row(index).tobytes().decode('utf-8')
+    try:
+      return self.row(index).tobytes().decode('utf-8')
+    except UnicodeDecodeError as e:
+      file = getattr(self.values.base, 'filename', 'It')
+      raise UserError(
+          f'{file} has a text {index} that is no UTF-8: {e}. Of a token cache,'
+          ' remove its folder: it is made again.'
+      ) from e
 
   def padded(
       self, indices: np.ndarray, length: int, dtype=np.int32

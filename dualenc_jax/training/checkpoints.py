@@ -2,7 +2,8 @@
 
 A checkpoint holds `params`, `optimizer`, `meta` (JSON: step, data position, the
 whole gin config) and, where an objective has one, its `memory`. Orbax writes
-each into a temporary folder and renames it when it is complete.
+each into a temporary folder and renames it when it is complete. It checks no
+tensor that it reads, so `meta` has a digest of each, and its own checksum.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,11 +14,19 @@ import shutil
 from typing import Any
 
 import jax
+from jax.experimental import multihost_utils
 import orbax.checkpoint as ocp
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import loading
+from dualenc_jax.io import files
 from dualenc_jax.parallel import partitioning
+from dualenc_jax.tensor_files import (
+  checkpoint_meta,
+  digests,
+  digests_on_devices,
+)
+from dualenc_jax.tensor_files.tensors import DamageError
 from dualenc_jax.training.step import TrainState
 
 _LOG = logging.getLogger(__name__)
@@ -74,6 +83,11 @@ class Checkpoints:
     """Steps of the complete checkpoints, oldest first."""
     return sorted(self.manager.all_steps()) if self.folder.exists() else []
 
+  @property
+  def is_saving(self) -> bool:
+    """Whether a checkpoint is on its way to the disk."""
+    return self.manager.is_saving_in_progress()
+
   def save(self, state: TrainState, step: int, meta: Mapping[str, Any]) -> None:
     """Starts to save; the state may be donated as soon as this returns.
 
@@ -88,15 +102,27 @@ class Checkpoints:
     items = {'params': state.params, 'optimizer': state.opt_state}
     if jax.tree.leaves(state.memory):
       items['memory'] = state.memory
+    # Of what is in memory now, before any of it is copied or written.
+    known, _ = digests_on_devices.of_trees(items)
     with self._explained():
       self.manager.save(
           step,
           args=ocp.args.Composite(
               **{name: ocp.args.StandardSave(x) for name, x in items.items()},
-              meta=ocp.args.JsonSave({**meta, 'step': step}),
+              meta=_sealed(meta, step, known),
           ),
           force=True,
       )
+
+  def note(self, step: int, meta: Mapping[str, Any]) -> None:
+    """Writes what lies beside the tensors of a complete checkpoint anew."""
+    if jax.process_index():
+      return
+    _, known = checkpoint_meta.read(self.folder / str(step))
+    meta = {**meta, 'step': step}
+    if known is not None:
+      meta = checkpoint_meta.sealed(meta, known)
+    files.write_json(self.folder / str(step) / checkpoint_meta.FILE, meta, True)
 
   def save_params(
       self, params: Any, step: int, meta: Mapping[str, Any]
@@ -108,6 +134,7 @@ class Checkpoints:
     """
     largest = max(leaf.nbytes for leaf in jax.tree.leaves(params))
     at_once = max(largest + 1, _AT_ONCE)
+    known, _ = digests_on_devices.of_trees({'params': params})
     with self._explained():
       handlers = {
           'params': ocp.PyTreeCheckpointHandler(
@@ -125,19 +152,22 @@ class Checkpoints:
                 params=ocp.args.PyTreeSave(
                     params, ocdbt_target_data_file_size=_DATA_FILE
                 ),
-                meta=ocp.args.JsonSave({**meta, 'step': step}),
+                meta=_sealed(meta, step, known),
             ),
         )
 
   def wait(self) -> None:
     """Returns when everything is on disk; raises as `save` does."""
+    if self._manager is None:
+      return  # It would make the folder.
     with self._explained():
       self.manager.wait_until_finished()
 
   def restore(self, abstract: TrainState) -> tuple[TrainState, dict] | None:
-    """The newest checkpoint that can be read, on the shardings of `abstract`.
+    """The newest checkpoint that is whole, on the shardings of `abstract`.
 
-    Newer ones that cannot be read are then moved to `broken_checkpoints`, so
+    Newer ones that cannot be read, hold something else than was saved, or
+    parameters that are not finite, are then moved to `broken_checkpoints`, so
     that their steps can be saved again; that is said in the log.
 
     Args:
@@ -155,7 +185,10 @@ class Checkpoints:
       wanted['memory'] = abstract.memory
     for step in reversed(self.steps()):
       try:
-        restored = self._restore_items(step, wanted)
+        restored, meta = self._restore_items(step, wanted)
+      except DamageError as e:
+        unreadable[step] = str(e)
+        continue
       except _NOT_DAMAGE:
         raise
       except Exception as e:  # Damage takes many forms; any of them is one.
@@ -169,7 +202,7 @@ class Checkpoints:
           restored.optimizer,
           restored.get('memory', abstract.memory),
       )
-      return state, restored.meta
+      return state, meta
     if unreadable:
       causes = '; '.join(f'{step}: {text}' for step, text in unreadable.items())
       raise UserError(
@@ -179,28 +212,31 @@ class Checkpoints:
       )
     return None
 
-  def _restore_items(self, step: int, abstract: Mapping[str, Any]) -> Any:
+  def _restore_items(
+      self, step: int, abstract: Mapping[str, Any]
+  ) -> tuple[Any, dict[str, Any]]:
+    folder = self.folder / str(step)
+    meta, known = checkpoint_meta.read(folder, **checkpoint_meta.TYPES)
     metadata = self.manager.item_metadata(step)
-    if 'optimizer' not in metadata.keys():
-      reader = ocp.Checkpointer(ocp.JsonCheckpointHandler())
-      meta = reader.restore(self.folder / str(step) / 'meta')
-      if 'converted_from' in meta:
-        raise UserError(
-            f'{self.folder.parent} was converted: it has no optimizer state to'
-            ' go on with. Train in another MODEL_DIR, from'
-            f' --gin.INITIAL_CHECKPOINT_PATH={self.folder.parent}.'
-        )
+    for name, saved in (known or {}).items():
+      _check_listed(folder / name, metadata.get(name), saved)
+    if 'optimizer' not in metadata.keys() and 'converted_from' in meta:
+      raise UserError(
+          f'{self.folder.parent} was converted: it has no optimizer state to'
+          ' go on with. Train in another MODEL_DIR, from'
+          f' --gin.INITIAL_CHECKPOINT_PATH={self.folder.parent}.'
+      )
     for name, tree in abstract.items():
-      where = self.folder / str(step) / name
       check = _check_memory if name == 'memory' else _check_same_model
-      check(where, metadata.get(name), tree)
-    return self.manager.restore(
+      check(folder / name, metadata.get(name), tree)
+    restored = self.manager.restore(
         step,
         args=ocp.args.Composite(
-            meta=ocp.args.JsonRestore(),
             **{k: ocp.args.StandardRestore(v) for k, v in abstract.items()},
         ),
     )
+    _check_digests({name: restored[name] for name in abstract}, known)
+    return restored, meta
 
   def _set_aside(self, step: int, cause: str) -> None:
     number, target = 1, self._broken / str(step)
@@ -218,6 +254,9 @@ class Checkpoints:
     if jax.process_index() == 0:
       self._broken.mkdir(exist_ok=True)
       shutil.move(self.folder / str(step), target)
+    if jax.process_count() > 1:
+      # The others list what is there when it has been moved.
+      multihost_utils.sync_global_devices(f'checkpoint {step} is moved')
     self.manager.reload()
 
   @contextlib.contextmanager
@@ -233,6 +272,54 @@ class Checkpoints:
           f' ({last}) is kept; make room or change MODEL_DIR, then run the same'
           ' command again to resume.'
       ) from e
+
+
+def _sealed(
+    meta: Mapping[str, Any], step: int, known: checkpoint_meta.Digests
+) -> ocp.args.JsonSave:
+  sealed = checkpoint_meta.sealed({**meta, 'step': step}, known)
+  return ocp.args.JsonSave(sealed)
+
+
+def _check_listed(
+    where: pathlib.Path, metadata: Any, known: Mapping[str, str]
+) -> None:
+  """Raises DamageError unless an item lists the arrays that were saved."""
+  found = {}
+  if metadata is not None:
+    tree = getattr(metadata, 'tree', metadata)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+      if hasattr(leaf, 'shape'):
+        name = partitioning.path_string(path)
+        found |= digests.header(name, leaf.dtype, leaf.shape)
+  odd = list(digests.differences(digests.listed(known), found))
+  if odd:
+    raise DamageError(
+        f'{where} does not have the arrays that were saved: {odd[0]} is'
+        f' {found.get(odd[0], "absent")}'
+    )
+
+
+def _check_digests(
+    trees: Mapping[str, Any], known: checkpoint_meta.Digests | None
+) -> None:
+  """Raises DamageError unless arrays are what was saved, and finite."""
+  found, bad = digests_on_devices.of_trees(trees)
+  odd = [
+      f'{item}: {name}'
+      for item in trees
+      for name in digests.differences(
+          (found if known is None else known).get(item, {}), found[item]
+      )
+  ]
+  problem = 'not what was saved'
+  if not odd:
+    odd = [name for name in bad if name.startswith('params:')]
+    problem = 'NaN or infinite in places'
+  if odd:
+    more = f' and {len(odd) - 3} more' if len(odd) > 3 else ''
+    verb = 'are' if odd[1:] else 'is'
+    raise DamageError(f'{", ".join(odd[:3])}{more} {verb} {problem}')
 
 
 def _check_memory(where: pathlib.Path, metadata: Any, abstract: Any):

@@ -1,13 +1,15 @@
 """What a run says while it trains: numbers on disk, a bar or plain lines."""
 
 from collections.abc import Iterator, Mapping
-import importlib
+import contextlib
 import json
+import logging
 import math
+import os
 import pathlib
 import sys
 import time
-import types
+from typing import Any
 
 import jax
 import tqdm
@@ -17,6 +19,8 @@ from dualenc_jax.io import files
 from dualenc_jax.io.progress import Progress
 
 METRICS = 'metrics.jsonl'
+# Between what a reader of the events finds new in a run under way.
+_FLUSH_SECONDS = 30
 
 
 class Reporter:
@@ -52,9 +56,7 @@ class Reporter:
       try:
         # The numbers of step `start` stay; of a run's start there are none.
         keep = start or -1
-        self._events = _tensorboard().SummaryWriter(
-            str(self._folder / 'events'), purge_step=keep + 1
-        )
+        self._events = _Events(self._folder / 'events', keep + 1)
         path = self._folder / METRICS
         files.write(path, ''.join(_until(path, keep)))
         self._lines = path.open('a', buffering=1)
@@ -96,14 +98,13 @@ class Reporter:
     """
     if not self._is_first_host:
       return
-    self._check_events()
     line = {'step': step, 'group': group}
     for name, value in values.items():
       value = float(value)
-      self._events.add_scalar(f'{group}/{name}', value, step)
       # Nine digits tell all float32 apart.
       line[name] = float(f'{value:.9g}') if math.isfinite(value) else None
     try:
+      self._events.write(group, step, values)
       self._lines.write(json.dumps(line, allow_nan=False) + '\n')
     except OSError as e:
       raise self._unwritable() from e
@@ -115,6 +116,20 @@ class Reporter:
     self._began += idle
     self._progress.leave_out(idle)
 
+  def flush(self) -> None:
+    """Puts on disk what was reported so far.
+
+    Raises:
+      UserError: it cannot be written.
+    """
+    if not self._is_first_host:
+      return
+    try:
+      self._events.flush()
+      os.fsync(self._lines.fileno())
+    except OSError as e:
+      raise self._unwritable() from e
+
   def line(self, text: str) -> None:
     """One line on stderr, above the bar if there is one."""
     tqdm.tqdm.write(text, file=sys.stderr)
@@ -123,15 +138,11 @@ class Reporter:
     """Ends the bar and writes what is left."""
     self._progress.close()
     if self._is_first_host:
-      self._lines.close()
-      self._check_events()
-      self._events.close()
-
-  def _check_events(self) -> None:
-    # tensorboardX writes in a thread. When that has died of an error, adding to
-    # its queue blocks for ever once the queue is full.
-    if not self._events.file_writer.event_writer._worker.is_alive():
-      raise self._unwritable()
+      try:
+        self._lines.close()
+        self._events.close()
+      except OSError as e:
+        raise self._unwritable() from e
 
   def _unwritable(self) -> UserError:
     return UserError(
@@ -141,13 +152,59 @@ class Reporter:
     )
 
 
-def _tensorboard() -> types.ModuleType:
-  """tensorboardX, kept from importing PyTorch: seconds, and 200 MB."""
+class _Events:
+  """A file of TensorBoard events.
+
+  It is written as they come: tensorboardX's `SummaryWriter` has a thread, whose
+  queue `flush` does not wait for, and which blocks all when it has died.
+  """
+
+  def __init__(self, folder: pathlib.Path, purge_step: int):
+    """Opens a new file; numbers of older ones from a step on are void."""
+    with _without_torch():
+      from tensorboardX import event_file_writer, summary
+      from tensorboardX.proto import event_pb2
+    # It warns of numbers that are not finite without saying which.
+    logging.getLogger('tensorboardX.x2num').setLevel(logging.ERROR)
+    self._scalar, self._event = summary.scalar, event_pb2.Event
+    folder.mkdir(parents=True, exist_ok=True)
+    self._file = event_file_writer.EventsWriter(str(folder / 'events'))
+    self._add(
+        purge_step,
+        session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START),
+    )
+    self.flush()
+
+  def write(self, group: str, step: int, values: Mapping[str, float]) -> None:
+    """Adds numbers, as <group>/<name>; at times it puts them on disk."""
+    for name, value in values.items():
+      summary = self._scalar(f'{group}/{name}', float(value))
+      self._add(step, summary=summary)
+    if time.monotonic() > self._flushed + _FLUSH_SECONDS:
+      self.flush()
+
+  def flush(self) -> None:
+    """Puts on disk what was written so far."""
+    self._file.flush()
+    self._flushed = time.monotonic()
+
+  def close(self) -> None:
+    self._file.close()
+
+  def _add(self, step: int, **what: Any) -> None:
+    event = self._event(wall_time=time.time(), step=step, **what)
+    self._file.write_event(event)
+
+
+@contextlib.contextmanager
+def _without_torch() -> Iterator[None]:
+  """Keeps what is imported from importing PyTorch: seconds, and 200 MB."""
   if 'torch' in sys.modules:
-    return importlib.import_module('tensorboardX')
+    yield
+    return
   sys.modules['torch'] = None
   try:
-    return importlib.import_module('tensorboardX')
+    yield
   finally:
     del sys.modules['torch']
 

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import numbers
 from typing import Any, NamedTuple
 
 from flax import linen as nn
@@ -16,6 +17,7 @@ import optax
 from dualenc_jax.data.columns import STEP
 from dualenc_jax.errors import UserError
 from dualenc_jax.objectives import Objective
+from dualenc_jax.objectives.objective import check_whole
 from dualenc_jax.parallel import partitioning
 from dualenc_jax.parallel.partitioning import Partitioner
 
@@ -38,6 +40,11 @@ class Optimizer:
       first that matches counts, and 1 where none does.
     clip_norm: gradients, those of all that trains together, whose norm is above
       it are scaled down to it; None leaves them as they are.
+    skip_non_finite: steps in a row whose loss or gradient is not finite that
+      are left out: parameters, optimizer state, its own count of steps and the
+      objective's memory stay as they were, as by `optax.apply_if_finite`. The
+      batch is used up, and the learning rate of all later steps is that of a
+      step before. One more in a row stops the run; 0 stops it at the first.
   """
 
   transform: optax.GradientTransformation
@@ -45,6 +52,7 @@ class Optimizer:
   freeze: Sequence[str] = ()
   multipliers: Sequence[tuple[str, float]] = ()
   clip_norm: float | None = None
+  skip_non_finite: int = 0
 
   def __post_init__(self):
     try:
@@ -52,6 +60,7 @@ class Optimizer:
     except (TypeError, ValueError) as e:
       raise UserError(
           f'LEARNING_RATE and its schedule give no number at step 0: {e}.'
+          ' Expected numbers, such as LEARNING_RATE = 1e-3.'
       ) from e
     if not (math.isfinite(first) and first >= 0.0):
       raise UserError(
@@ -62,11 +71,13 @@ class Optimizer:
       raise UserError(
           f'CLIP_NORM is {self.clip_norm}; expected a number above 0, or None.'
       )
+    check_whole('SKIP_NON_FINITE', self.skip_non_finite, 0)
     for rule in self.multipliers:
-      if isinstance(rule, str) or len(rule) != 2:
+      if not _is_multiplier(rule):
         raise UserError(
             f'LR_MULTIPLIERS holds {rule!r}; expected pairs of an expression'
-            " and a factor, (('projection/.*', 10.0),)."
+            ' and a finite factor, 0 or more,'
+            " (('projection/.*', 10.0),)."
         )
 
   def describe(self, steps: int) -> str:
@@ -83,7 +94,7 @@ class Optimizer:
     """The transformation for (possibly abstract) parameters.
 
     Raises:
-      UserError: a rule matches no parameter.
+      UserError: a rule matches no parameter, or has no effect.
     """
     paths = partitioning.leaf_paths(params)
     treedef = jax.tree.structure(params)
@@ -155,7 +166,9 @@ def plan(
   depends on (seed, k) alone. A batch that is a mapping has k, too, as `step`,
   for what changes with it. Beside the objective's metrics come
   `gradient_norm`, `learning_rate` and `gradient_squares`, the squared norm of
-  each gradient in the order of `partitioning.leaf_paths(params)`.
+  each gradient in the order of `partitioning.leaf_paths(params)`, and
+  `finite`, whether each new parameter is, in the same order; with
+  `optimizer.skip_non_finite` also `skipped`, 1 where the step is left out.
 
   Raises:
     UserError: sizes that do not divide, rules that match nothing.
@@ -190,16 +203,35 @@ def plan(
     (_, (metrics, memory)), grads = jax.value_and_grad(value, has_aux=True)(
         state.params
     )
-    updates, opt_state = transform.update(grads, state.opt_state, state.params)
-    params = optax.apply_updates(state.params, updates)
+    # Each device updates its part, and the new parameters are gathered.
+    grads, old = (
+        jax.lax.with_sharding_constraint(tree, updated_at)
+        for tree in (grads, state.params)
+    )
+    updates, opt_state = transform.update(grads, state.opt_state, old)
+    params = optax.apply_updates(old, updates)
     squares = jnp.stack(
         [jnp.sum(jnp.square(g)) for g in jax.tree.leaves(grads)]
+    )
+    if optimizer.skip_non_finite:
+      # Of the gradient, not of the update, so that the old arrays need not be
+      # kept until all of the new ones are there.
+      good = jnp.isfinite(metrics['loss']) & jnp.all(jnp.isfinite(squares))
+      metrics['skipped'] = jnp.where(good, 0.0, 1.0)
+      params, opt_state, memory = jax.tree.map(
+          functools.partial(jnp.where, good),
+          (params, opt_state, memory),
+          (old, state.opt_state, state.memory),
+      )
+    finite = jnp.stack(
+        [jnp.all(jnp.isfinite(p)) for p in jax.tree.leaves(params)]
     )
     rate = jnp.asarray(optimizer.learning_rate(state.step), jnp.float32)
     metrics = {
         **metrics,
         'gradient_norm': jnp.sqrt(jnp.sum(squares)),
         'gradient_squares': squares,
+        'finite': finite,
         'learning_rate': rate,
     }
     return TrainState(state.step + 1, params, opt_state, memory), metrics
@@ -210,11 +242,12 @@ def plan(
 
   abstract = jax.eval_shape(init)
   param_shardings = partitioner.param_shardings(boxed)
+  updated_at = partitioner.update_shardings(abstract_params, param_shardings)
   shardings = TrainState(
       partitioner.replicated,
       param_shardings,
       partitioner.state_shardings(
-          abstract.opt_state, abstract_params, param_shardings
+          abstract.opt_state, abstract_params, updated_at
       ),
       jax.tree.map(lambda _: partitioner.rows, memory),
   )
@@ -227,6 +260,20 @@ def plan(
           out_shardings=(shardings, partitioner.replicated),
           donate_argnums=0,
       ),
+  )
+
+
+def _is_multiplier(rule: Any) -> bool:
+  """Whether it is a pair of an expression and a finite factor, 0 or more."""
+  if not isinstance(rule, tuple | list) or len(rule) != 2:
+    return False
+  pattern, factor = rule
+  is_number = isinstance(factor, numbers.Real) and not isinstance(factor, bool)
+  return (
+      isinstance(pattern, str)
+      and is_number
+      and math.isfinite(factor)
+      and factor >= 0
   )
 
 
@@ -255,14 +302,20 @@ def with_shardings(abstract: Any, shardings: Any) -> Any:
 
 
 def non_finite_tensors(metrics: dict[str, Any], paths: list[str]) -> list[str]:
-  """Names of the loss and the gradients that are not finite, host values.
+  """Names of the loss, gradients, new parameters that are not finite.
 
   Args:
     metrics: fetched metrics of a step.
     paths: `partitioning.leaf_paths(params)`.
+
+  Returns:
+    Them; of parameters only where loss and gradients are.
   """
   names = [] if np.isfinite(metrics['loss']) else ['the loss']
   bad = ~np.isfinite(metrics['gradient_squares'])
-  return names + [
-      f'the gradient of {path}' for path, b in zip(paths, bad) if b
+  names += [f'the gradient of {path}' for path, b in zip(paths, bad) if b]
+  return names or [
+      f'the updated {path}'
+      for path, finite in zip(paths, metrics['finite'])
+      if not finite
   ]

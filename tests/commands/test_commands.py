@@ -5,6 +5,7 @@ import pathlib
 import subprocess
 import sys
 
+import event_files
 import numpy as np
 import pytest
 import tiny_run
@@ -29,21 +30,10 @@ def trained(tmp_path_factory) -> pathlib.Path:
 
 
 def events(model_dir: pathlib.Path) -> dict[str, list[tuple[int, float]]]:
-  """Scalars of a run's TensorBoard files, read record by record."""
-  # Once training has run: alone it would import PyTorch.
-  from tensorboardX.proto import event_pb2
-
+  """Scalars of a run's TensorBoard files, (step, value) by tag."""
   scalars = {}
-  for path in sorted((model_dir / 'events').iterdir()):
-    data, start = path.read_bytes(), 0
-    while start < len(data):
-      size = int.from_bytes(data[start : start + 8], 'little')
-      event = event_pb2.Event.FromString(data[start + 12 : start + 12 + size])
-      start += 12 + size + 4
-      for value in event.summary.value:
-        scalars.setdefault(value.tag, []).append(
-            (event.step, value.simple_value)
-        )
+  for step, tag, value in event_files.read(model_dir)[0]:
+    scalars.setdefault(tag, []).append((step, value))
   return scalars
 
 

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import re
 import struct
 import sys
 import xml.etree.ElementTree
@@ -110,6 +111,20 @@ def test_several_models_have_a_table_of_all(tmp_path, capsys):
       ['a', '-', '50.00', '-'],
       ['b', '1,096', '100.00', '0.0039'],
       ['c', '1,096', '40.00', '0.0039'],
+  ]
+
+
+def test_bytes_that_differ_between_sets_are_all_told(tmp_path, capsys):
+  for name, sizes in {'a': (0, 0), 'b': (64, 0), 'c': (64, 2048)}.items():
+    for split, size in zip(('test', 'validation'), sizes):
+      result_folders.of_column(
+          tmp_path / name, 'MRR', [0.5], split=split, bytes_per_passage=size
+      )
+  compare.main([str(tmp_path / name) for name in 'abc'])
+  printed = capsys.readouterr().out.splitlines()
+  rows = [re.split(r'\s{2,}', line) for line in printed[2:5]]
+  assert [row[:2] for row in rows] == [
+      ['a', '-'], ['b', '- / 64'], ['c', '64 / 2,048']
   ]
 
 

@@ -18,6 +18,7 @@ from dualenc_jax import Retriever
 from dualenc_jax.commands import convert, encode, evaluate, new_model_dir, train
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import conversion, opening, peers, verify
+from dualenc_jax.interop.sentence_transformers import modules
 from dualenc_jax.interop.weights import shapes_of, Usage, Weights
 from dualenc_jax.tensor_files.tensors import Tensor
 from dualenc_jax.text.tokenizer import Vocabulary
@@ -148,6 +149,11 @@ def test_a_t5x_encoder_becomes_any_form_without_projection(tmp_path, capsys):
   run(folder, 't5x', tmp_path / 't5x')
   assert 'dualenc_jax and the source in transformers' in capsys.readouterr().out
   assert_same(opening.read(tmp_path / 't5x'), opening.read(source))
+  silu = ('--activations=silu,linear',)
+  other = run(source, 'hf', tmp_path / 'silu', *flags, *silu)
+  assert opening.read(other).encoder.activations == ('silu', 'linear')
+  with pytest.raises(UserError, match='--activations=relu: .* take 2, as'):
+    run(source, 'npz', tmp_path / 'out', *flags, '--activations=relu')
   with pytest.raises(UserError, match='has no projection: it is a pretrained'):
     run(source, 'sentence_transformers', tmp_path / 'out', *flags)
   with pytest.raises(UserError, match='512 token embeddings'):
@@ -174,6 +180,29 @@ def test_lengths_of_ones_own_and_a_file_as_the_source(
     (tmp_path / 'hf' / name).unlink()
   run(tmp_path / 'hf', 'npz', tmp_path / 'no_tokenizer', vocabulary)
   assert capsys.readouterr().out.count('the source in transformers') == 4
+
+
+@pytest.mark.slow
+def test_what_is_compared_are_the_own_calls_of_the_source(
+    models, tmp_path, capsys, monkeypatch
+):
+  folder = run(models / 'sde', 'sentence_transformers', tmp_path / 'st')
+  file = folder / modules.CONFIG
+  named = {'query': 'query: ', 'passage': 'passage: '}
+  settings = json.loads(file.read_text()) | {'prompts': named}
+  file.write_text(json.dumps(settings))
+  given = ('--passage_prefix=passage: ',)
+  for flags, expected in (((), ''), (given, 'passage: ')):
+    out = run(folder, 'npz', tmp_path / f'npz{len(flags)}', *flags)
+    assert opening.read(out).usage.passage_prefix == expected
+    told = "The source gets what its folder does not say: passage_prefix 'pa"
+    printed = capsys.readouterr().out
+    assert (told in printed) == bool(flags)
+    assert 'the source in sentence_transformers: largest cosine' in printed
+  monkeypatch.setattr(modules, 'read_prompts', lambda _: tuple(named.values()))
+  with pytest.raises(UserError, match='the source in sentence_tr.*at most 1e'):
+    run(folder, 'npz', tmp_path / 'wrong')
+  assert not (tmp_path / 'wrong').exists()
 
 
 @pytest.mark.slow
@@ -322,6 +351,7 @@ def test_texts_of_a_file(models, tmp_path, capsys):
         ('sde', ('--step=3',), 'has no checkpoint of step 3; it has 7'),
         ('notes', ('--step=3',), 'is nothing that is known'),
         ('sde', ('--texts=nothing',), 'cannot be read'),
+        ('sde', ('--activations=relu',), 'does: gelu,linear. Leave it out'),
         ('sde', ('--query_length=1',), 'expected at least 2'),
         ('sde/checkpoints/7', (), 'Give .*sde, with --step=7'),
         ('sde/checkpoints', (), 'Give .*sde'),

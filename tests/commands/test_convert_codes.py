@@ -3,6 +3,7 @@
 import json
 
 import faiss
+import faiss_levels
 import numpy as np
 from pyarrow import parquet
 import pytest
@@ -12,6 +13,7 @@ from dualenc_jax import Retriever
 from dualenc_jax.commands import cli, encode
 from dualenc_jax.index import Index
 
+faiss_levels.keep_queries()
 K = 10
 QUERIES = ['read the lines of a file', 'a date', 'sort by key']
 

@@ -1,6 +1,7 @@
 """`dualenc data check`: the command line, the report and the exit status."""
 
 import json
+import os
 import struct
 import sys
 
@@ -147,6 +148,20 @@ def test_limit_and_split(tmp_path, capsys):
   (split,) = report['splits']
   assert (split['name'], split['rows'], split['limited']) == ('test', 1, True)
   assert 'only the first 1 rows were read of test' in capsys.readouterr().out
+
+
+def test_what_is_no_file(tmp_path, capsys):
+  pipe, link, device = (tmp_path / f'{n}.jsonl' for n in ('a', 'b', 'c'))
+  os.mkfifo(pipe)
+  link.symlink_to(tmp_path / 'nowhere')
+  device.symlink_to('/dev/zero')
+  for path, said in (
+      (pipe, 'is no regular file but a pipe, a socket or a device'),
+      (device, 'is no regular file but a pipe, a socket or a device'),
+      (link, 'is a link that leads to nothing'),
+  ):
+    assert cli.main(['data', 'check', str(path)]) == 2
+    assert f'{path} {said}' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

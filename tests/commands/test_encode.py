@@ -3,7 +3,9 @@
 import io
 import json
 import pathlib
+import signal
 import sys
+import time
 
 import jax
 import numpy as np
@@ -12,7 +14,7 @@ import tiny_evaluation
 import two_hosts
 
 from dualenc_jax.commands import encode, model_dir, search
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import RUN_AGAIN, UserError
 from dualenc_jax.index import Index
 from dualenc_jax.inference.embedder import Embedder
 
@@ -98,9 +100,9 @@ def test_a_killed_encode_goes_on(model, whole, tmp_path, monkeypatch, capsys):
   run(model, tmp_path / 'index')
   assert '2 of 5 shards are there' in capsys.readouterr().err
   assert tree(tmp_path / 'index') == tree(whole)
-  for path, (inode, time) in before.items():
+  for path, (inode, changed) in before.items():
     found = (tmp_path / 'index' / path.parent.name / path.name).stat()
-    assert (found.st_ino, found.st_mtime_ns) == (inode, time)
+    assert (found.st_ino, found.st_mtime_ns) == (inode, changed)
 
 
 def test_two_hosts_without_each_other(model, whole, tmp_path, capsys):
@@ -118,6 +120,23 @@ def test_two_hosts_that_have_joined(model, whole, tmp_path):
   for said in two_hosts.run('encode', *flags):
     assert '96 passages in' in said
   assert tree(index) == tree(whole)
+
+
+@pytest.mark.slow
+def test_sigterm_ends_both_hosts_and_they_go_on(model, tmp_path):
+  index, partial = tmp_path / 'index', tmp_path / 'index.partial'
+  flags = f'--model_dir={model}', f'--index_dir={index}', '--shard_size=1'
+  hosts = two_hosts.start('encode', *flags)
+  while len([*partial.glob('shard-*')]) < 3:
+    assert all(host.poll() is None for host in hosts)
+    time.sleep(0.002)
+  hosts[1].send_signal(signal.SIGTERM)
+  (other, said), (status, _) = two_hosts.ends(hosts, 60)
+  assert status == -signal.SIGTERM and other == RUN_AGAIN
+  assert 'error: Host 1 (' in said and 'Traceback' not in said
+  two_hosts.run('encode', *flags)
+  run(model, tmp_path / 'whole', '--shard_size=1')
+  assert tree(index) == tree(tmp_path / 'whole')
 
 
 def test_a_corpus_and_queries_of_their_own(model, tmp_path, capsys):

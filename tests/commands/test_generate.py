@@ -207,6 +207,8 @@ def test_filters_take_what_was_generated(
         (['--top_p=0'], 'Sampling.top_p is 0.0'),
         (['--temperature=-1'], 'Sampling.temperature is -1'),
         (['--max_copied=1.5'], '--max_copied is 1.5'),
+        (['--min_log_probability=nan'], 'expected a logarithm, 0 or less'),
+        (['--round_trip_depth=3'], 'give --round_trip, or leave it out'),
         (
             ['--teacher=nowhere', '--min_teacher_score=0'],
             'nowhere does not exist. Expected',

@@ -321,6 +321,6 @@ def test_a_folder_that_is_no_model_dir_is_refused(tmp_path):
 def test_an_output_that_cannot_be_written_is_refused(folder, output):
   (folder / 'taken').write_text('a file')
   (folder / 'folder').mkdir()
-  with pytest.raises(UserError, match='cannot be written: .* Make room there,'):
+  with pytest.raises(UserError, match='cannot be written: .*. Give '):
     report.main([str(folder), f'--output={folder / output}'])
   assert not list(folder.glob('*.partial'))

@@ -6,9 +6,9 @@ import pathlib
 import signal
 import subprocess
 import sys
-import threading
 import time
 
+import event_files
 from interrupted import assert_bit_equal, saved
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ import tiny_run
 
 from dualenc_jax.commands import train
 from dualenc_jax.errors import UserError
+from dualenc_jax.training.checkpoints import Checkpoints
 
 STEPS = 60
 
@@ -84,8 +85,6 @@ def test_two_stops_and_a_damaged_checkpoint_change_nothing(tmp_path, capsys):
 
 def _train_until(argv: list[str], step: int) -> None:
   """Trains, and stops by an error right after `step` was saved."""
-  from dualenc_jax.training.checkpoints import Checkpoints
-
   save = Checkpoints.save
 
   def save_then_stop(self, state, at, meta):
@@ -98,6 +97,39 @@ def _train_until(argv: list[str], step: int) -> None:
     patch.setattr(Checkpoints, 'save', save_then_stop)
     with pytest.raises(KeyboardInterrupt):
       train.main(argv)
+
+
+@pytest.mark.slow
+def test_another_mesh_and_remat_need_no_leave(tmp_path, capfd):
+  """What they leave alone are the numbers, to rounding."""
+  steps = '--gin.STEPS=12'
+  train.main(flags(tmp_path, 'whole', steps))
+  _train_until(flags(tmp_path, 'parts', steps), 5)
+  capfd.readouterr()
+  train.main(
+      flags(
+          tmp_path,
+          'parts',
+          steps,
+          '--gin.MODEL_PARALLEL=2',
+          '--gin_file=partitioning/fsdp.gin',
+          '--gin.models.T5Encoder.remat=True',
+          '--gin.CHECKPOINT_EVERY=4',
+          f'--gin.CACHE_DIR={tmp_path / "elsewhere"}',
+          '--gin.run.Experiment.eval_batch_size=8',
+          '--gin.run.Experiment.keep_checkpoints=2',
+      )
+  )
+  said = capfd.readouterr().err
+  assert 'Resuming from step 5' in said and 'data 4 x model 2' in said
+  assert 'MODEL_PARALLEL: 1 -> 2' in said and 'remat: False -> True' in said
+  assert 'An epoch is 6 batches of 16; of its 96 examples none is' in said
+  a, b = (saved(tmp_path / name, 12) for name in ('whole', 'parts'))
+  assert a.keys() == b.keys()
+  for name, array in a.items():
+    if name.startswith('params'):
+      error = np.abs(array - b[name]).max() / np.abs(array).max()
+      assert error < 1e-4, name
 
 
 @pytest.mark.slow
@@ -116,13 +148,17 @@ def test_a_finished_run_does_nothing_more(tmp_path):
 def test_another_config_is_refused_unless_told(tmp_path):
   model = f'--model_dir={tmp_path / "model"}'
   train.main([*tiny_run.flags(tmp_path), model])
-  changed = tiny_run.flags(tmp_path, '--gin.STEPS=3', '--gin.SEED=5')
+  rate = '--gin.LEARNING_RATE=0.5'
+  changed = tiny_run.flags(tmp_path, '--gin.STEPS=3', rate)
   with pytest.raises(UserError) as error:
     train.main([*changed, model])
   message = str(error.value)
-  assert 'SEED: 0 -> 5' in message and 'STEPS: 2 -> 3' in message
+  assert 'LEARNING_RATE: 0.001 -> 0.5' in message
+  assert 'STEPS: 2 -> 3' in message
   assert '--allow_config_change' in message
   old = (tmp_path / 'model' / 'config.gin').read_text()
+  with pytest.raises(UserError, match='of another config'):
+    train.main([*changed, model, '--allow_data_change'])
   train.main([*changed, model, '--allow_config_change'])
   assert (tmp_path / 'model' / 'checkpoints' / '3').is_dir()
   assert (tmp_path / 'model' / 'config.1.gin').read_text() == old
@@ -134,9 +170,11 @@ def test_other_training_data_is_refused_unless_told(tmp_path):
   model = f'--model_dir={tmp_path / "model"}'
   train.main([*flags, model])
   tiny_run.write_pairs(tmp_path / 'train.jsonl', 96, seed=7)
-  with pytest.raises(UserError, match='training data is not .* source: '):
-    train.main([*flags, model])
-  train.main([*flags, model, '--allow_config_change'])
+  refused = 'training data is not .* source: .*give --allow_data_change'
+  for allowed in ([], ['--allow_config_change']):
+    with pytest.raises(UserError, match=refused):
+      train.main([*flags, model, *allowed])
+  train.main([*flags, model, '--allow_data_change'])
 
 
 def test_a_run_that_never_trained_does_not_stand_in_the_way(tmp_path):
@@ -151,24 +189,37 @@ def test_a_run_that_never_trained_does_not_stand_in_the_way(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings(
-    'ignore::pytest.PytestUnhandledThreadExceptionWarning'
-)
 def test_a_full_disk_under_the_events_stops_the_run(tmp_path, monkeypatch):
-  """The writer thread dies of the error; the run must not wait for it."""
   from tensorboardX import record_writer
 
-  write = record_writer.RecordWriter.write
+  write, written = record_writer.RecordWriter.write, []
 
   def full(*args):
-    if threading.current_thread() is not threading.main_thread():
+    written.append(args)
+    if len(written) > 60:
       raise OSError(28, 'No space left on device')
     return write(*args)
 
-  flags = tiny_run.flags(tmp_path, '--gin.STEPS=40')
+  flags = tiny_run.flags(tmp_path, '--gin.STEPS=40', '--gin.CHECKPOINT_EVERY=2')
   monkeypatch.setattr(record_writer.RecordWriter, 'write', full)
   with pytest.raises(UserError, match='the events cannot be written'):
     train.main([*flags, f'--model_dir={tmp_path / "model"}'])
+  assert (tmp_path / 'model' / 'checkpoints' / '2').is_dir()
+
+
+@pytest.mark.slow
+def test_what_led_to_a_checkpoint_is_on_disk_before_it(tmp_path, monkeypatch):
+  """Or the events of a killed run would lack steps that no other run takes."""
+  save, found = Checkpoints.save, {}
+
+  def look(self, state, step, meta):
+    scalars, _ = event_files.read(tmp_path / 'model')
+    found[step] = [at for at, tag, _ in scalars if tag == 'train/loss']
+    save(self, state, step, meta)
+
+  monkeypatch.setattr(Checkpoints, 'save', look)
+  train.main(flags(tmp_path, 'model', '--gin.STEPS=12'))
+  assert found == {s: list(range(1, s + 1)) for s in (5, 10, 12)}
 
 
 @pytest.mark.slow

@@ -300,6 +300,11 @@ def test_vectors_that_are_not_finite(vectors):
   for name in ('int8', 'pq:6x4', 'pca:8', 'rotated:2'):
     with pytest.raises(UserError, match='row 7 .*NaN'):
       compression.spec(name).fit(broken)
+  for name in ('binary', 'sign', 'truncate:8', 'fp16', 'int8'):
+    codec = compression.spec(name).fit(vectors)
+    for side in (codec.encode, codec.queries):
+      with pytest.raises(UserError, match='embeddings of row 7 hold NaN'):
+        side(broken)
 
 
 def test_beyond_float16(vectors):

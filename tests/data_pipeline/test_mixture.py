@@ -18,6 +18,7 @@ from dualenc_jax.data import (
 )
 from dualenc_jax.errors import UserError
 from dualenc_jax.readers import Pairs, PythonCode
+from dualenc_jax.run.experiment import check_same_data, data_position
 
 RATES = (0.5, 0.3, 0.2)
 
@@ -154,6 +155,15 @@ def test_a_mixture_in_gin(tmp_path, flags, rates):
   assert len(experiment.cache('validation')) == 30
   with pytest.raises(UserError, match="pairs.pairs has no split 'test'"):
     experiment.cache('test')
+
+
+def test_a_run_of_the_former_order_does_not_go_on_in_this_one(tmp_path):
+  position = data_position(build(tmp_path))
+  check_same_data(position, position)
+  former = {n: v for n, v in position.items() if n != 'mixture_order'}
+  refused = 'mixture_order: None -> 2.* An older version'
+  with pytest.raises(UserError, match=refused):
+    check_same_data(former, position)
 
 
 @pytest.mark.parametrize(

@@ -117,4 +117,41 @@ def test_a_tiny_source_makes_no_other_be_permuted_again(monkeypatch):
   for step in range(10):
     order(step)
   # Of the large one the first epoch; of the small one as many as it has had.
-  assert made.count([0, 0]) == 2  # And the first block of positions.
+  assert made.count([0, 0]) == 1
+  assert made.count([0, 0, 1]) == 1
+
+
+@pytest.mark.parametrize('seed', [0, 7])
+def test_which_source_is_drawn_says_nothing_of_its_example(seed):
+  """With as many examples as a block has positions, and equal rates."""
+  size = order_lib.BLOCK
+  examples, _ = draws(Order((size, size), (0.5, 0.5), 2**13, seed), range(8))
+  is_first = examples < size
+  for source, own in ((0, is_first), (1, ~is_first)):
+    # Its n-th example is of the lower half as often where position n is of the
+    # first source as elsewhere: half the time, give or take 0.004.
+    lower = examples[own] - source * size < size // 2
+    together = np.mean(lower[: size // 4] == is_first[: size // 4])
+    assert together == pytest.approx(0.5, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    'sizes, batch_size, expected',
+    [
+        ((10,), 3, '3 batches of 3; of its 10 examples 1 is left over, in eve'),
+        ((12,), 4, '3 batches of 4; of its 12 examples none is left over.'),
+        ((7,), 6, '1 batch of 6; of its 7 examples 1 is left over'),
+        ((1000, 300), 10, 'in steps: 200.0, 60.0; none leaves examples out.'),
+    ],
+)
+def test_what_an_epoch_leaves_over_is_said(sizes, batch_size, expected):
+  rates = (1.0,) if len(sizes) == 1 else (0.5, 0.5)
+  order = Order(sizes, rates, batch_size, 0)
+  assert expected in order.describe()
+  if len(sizes) == 1:
+    # As it is done: every epoch has that many batches of its own examples.
+    per_epoch = sizes[0] // batch_size
+    examples, epochs = draws(order, range(2 * per_epoch))
+    for epoch in (0, 1):
+      own = examples[epochs == epoch]
+      assert len(set(own)) == len(own) == per_epoch * batch_size

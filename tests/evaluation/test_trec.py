@@ -167,7 +167,7 @@ def test_bad_lines(tmp_path, line, message):
 def test_no_file(tmp_path):
   with pytest.raises(UserError, match='none: cannot read the run: No such'):
     trec.read_run(tmp_path / 'none')
-  with pytest.raises(UserError, match='none: cannot read the qrels: No such'):
+  with pytest.raises(UserError, match='none cannot be read: No such'):
     trec.read_qrels(tmp_path / 'none')
 
 

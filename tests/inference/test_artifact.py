@@ -109,7 +109,7 @@ def test_weights_are_not_in_the_programs(towers, written):
   params = jax.device_get(traverse_util.flatten_dict(other.params, sep='/'))
   names = export.params_of_tower(params, 'query')
   tokens = other.tokenizer.encode_queries(TEXTS).padded(np.arange(7), 12)
-  found = export.load(program).call({n: params[n] for n in names}, tokens)
+  found = export.load(program, 12).call({n: params[n] for n in names}, tokens)
   expected = tiny_towers.embed(other, 'query', TEXTS)
   np.testing.assert_allclose(found, expected, atol=1e-6)
 
@@ -163,9 +163,9 @@ def change(path: pathlib.Path, **fields) -> None:
         ({'calling_convention': 99}, 'calling convention 99 .*Install the JAX'),
         ({'calling_convention': 1}, 'calling convention 1 .*write the '),
         ({'platforms': ['tpu']}, 'run on tpu, and JAX is on cpu'),
-        ({'towers': {'query': {}}}, 'damaged, a field is missing'),
-        ({'files': {'weights.safetensors': {}}}, 'damaged, a field is missing'),
-        ({'files': ['weights.safetensors']}, 'damaged, a field is missing'),
+        ({'towers': {'query': {}}}, "towers: query lacks 'length'"),
+        ({'files': {'weights.safetensors': {}}}, "safetensors lacks 'bytes'"),
+        ({'files': ['weights.safetensors']}, 'files is .*expected dict'),
     ],
 )
 def test_another_artifact_json_is_refused(copied, fields, message):
@@ -183,7 +183,7 @@ def test_a_file_outside_of_the_folder_is_neither_read_nor_written(
   files = json.loads((copied / 'artifact.json').read_text())['files']
   facts = of_file(tmp_path / 'outside')
   change(copied / 'artifact.json', files=files | {name: facts})
-  with pytest.raises(UserError, match=f"artifact.json lists '{name}'"):
+  with pytest.raises(UserError, match=f"artifact.json: a file .*'{name}'"):
     dualenc_jax.Retriever.from_dir(copied)
 
 

@@ -8,6 +8,7 @@ import sys
 import textwrap
 
 import faiss
+import faiss_levels
 import ml_dtypes
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from dualenc_jax.interop import faiss_files
 from dualenc_jax.interop.rows import BLOCK, Rows
 from dualenc_jax.search.exact_search import ExactSearch
 
+faiss_levels.keep_queries()
 N, D, K = 70, 16, 12
 RNG = np.random.default_rng(3)
 VECTORS = RNG.normal(size=(N, D)).astype(np.float32)

@@ -80,7 +80,8 @@ def test_a_config_without_feed_forward_proj(tmp_path, feed_forward, expected):
         ({'feed_forward_proj': 'gelu'}, "'gelu'; expected one of.*exact GELU"),
         ({'feed_forward_proj': 'gated-tanh'}, "'gated-tanh'; expected one of"),
         ({'dense_act_fn': 'gelu'}, "dense_act_fn is 'gelu', but feed_forward"),
-        ({'relative_attention_num_buckets': 64}, 'buckets is 64; expected 32'),
+        ({'relative_attention_num_buckets': 64}, r'expected \(\d+, 64\)'),
+        ({'relative_attention_num_buckets': 2}, 'is 2; expected 4 to 511'),
         (
             {'relative_attention_max_distance': 256},
             'max_distance is 256; expected 128',

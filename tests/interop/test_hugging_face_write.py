@@ -92,9 +92,14 @@ def load(folder, kind=transformers.T5EncoderModel):
   return result.eval()
 
 
-@pytest.mark.parametrize('activations', [('relu',), ('gelu', 'linear')])
-def test_transformers_computes_the_same(tmp_path, activations):
-  encoder = dataclasses.replace(ENCODER, activations=activations)
+@pytest.mark.parametrize(
+    'activations, buckets',
+    [(('relu',), 32), (('gelu', 'linear'), 32), (('relu',), 4), (('relu',), 7)],
+)
+def test_transformers_computes_the_same(tmp_path, activations, buckets):
+  encoder = dataclasses.replace(
+      ENCODER, activations=activations, num_buckets=buckets
+  )
   weights = random_weights(encoder)
   hugging_face.write(weights, tmp_path / 'a')
   theirs = load(tmp_path / 'a')

@@ -3,12 +3,14 @@
 import json
 import shutil
 
+from bit_flips import flip_bit
 from flax import traverse_util
 import jax
 import numpy as np
 import pytest
 import tiny_towers
 
+from dualenc_jax.commands import cli
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import loading, opening, own
 from dualenc_jax.interop.weights import VOCABULARY
@@ -91,6 +93,7 @@ def test_a_model_of_ones_own_is_refused(tmp_path):
   save(tmp_path, 1)
   path = tmp_path / 'checkpoints/1/meta/metadata'
   meta = json.loads(path.read_text())
+  del meta['digests'], meta['sha256']
   model = tiny_towers.model()
   for other, named in (
       (model.clone(encoder=model.encoder.clone(attention_fn=my_attention)),
@@ -101,6 +104,37 @@ def test_a_model_of_ones_own_is_refused(tmp_path):
     path.write_text(json.dumps({**meta, 'model': described}))
     with pytest.raises(UserError, match=f'{named}.*model_dir.load'):
       opening.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    'path, value, word',
+    [
+        (['step'], 'x', "step is 'x'"),
+        (['data', 'query_length'], [], 'query_length'),
+        (['model', 'encoder'], 5, 'encoder is 5'),
+        (['model', 'class'], [], 'class'),
+        (['model', 'encoder', 'num_layers'], 10_000_000, 'num_layers'),
+        (['model', 'encoder', 'head_dim'], 10**30, 'head_dim'),
+        (['model', 'encoder', 'activations'], [1], 'activations'),
+        (['model', 'encoder', 'attention_fn'], None, 'attention_fn'),
+        (['model', 'encoder', 'dtype'], 'x', 'dtype'),
+        (['model', 'projection'], describe(tiny_towers.model().encoder),
+         'projection'),
+        (['model', 'token_embedder'], None, 'token_embedder'),
+    ],
+)
+def test_what_is_saved_of_a_model_may_be_hostile(copied, path, value, word):
+  file = copied / 'checkpoints/2/meta/metadata'
+  found = inner = json.loads(file.read_text())
+  for key in path[:-1]:
+    inner = inner[key]
+  inner[path[-1]] = value
+  # Whoever writes it anew can leave out what would tell.
+  del found['digests'], found['sha256']
+  file.write_text(json.dumps(found))
+  shutil.rmtree(copied / 'checkpoints/1')
+  with pytest.raises(UserError, match=word):
+    opening.load(copied)
 
 
 # Orbax leaves the other reads of a damaged checkpoint unfinished.
@@ -127,6 +161,31 @@ def test_a_step_or_the_newest_that_can_be_read(copied, caplog):
   (copied / 'checkpoints/1').rename(copied / 'checkpoints/1.tmp')
   with pytest.raises(UserError, match='has no checkpoint yet'):
     loading.load_own(copied)
+
+
+def test_a_flipped_bit_is_named_by_whatever_opens_it(copied, caplog, capsys):
+  check = ['check', f'--model_dir={copied}']
+  assert cli.main(check) == 0
+  told = capsys.readouterr().out
+  count = len(flat(tiny_towers.loaded().params))
+  assert f'Checkpoint 1: {count} tensors, all as they were saved' in told
+  assert f'{2 * count} tensors of 2 checkpoints are what was saved.' in told
+  params = copied / 'checkpoints/2/params'
+  flip_bit(params, 'encoder.layers_1.mlp.wo.kernel', (3, 1), 0)
+  said = 'checkpoints/2/params: encoder/layers_1/mlp/wo/kernel is not what'
+  assert opening.load(copied).provenance['checkpoint_step'] == 1
+  assert said in caplog.text
+  with pytest.raises(UserError, match=said):
+    loading.load_own(copied, 2)
+  tensors = opening.read(copied, 2).tensors
+  with pytest.raises(UserError, match=said):
+    tensors['encoder/layers_1/mlp/wo/kernel'].read()
+  assert cli.main(check) == 2
+  told = capsys.readouterr()
+  assert f'Checkpoint 2: {count} tensors, 1 bad:' in told.out
+  assert said in told.out and '1 of 2 checkpoints' in told.err
+  assert cli.main(['check', f'--model_dir={copied / "none"}']) == 2
+  assert 'no checkpoints to check' in capsys.readouterr().err
 
 
 def test_another_vocabulary_is_refused(copied):

@@ -135,31 +135,63 @@ def test_only_the_projections_may_be_routed(tmp_path, t5, vocabulary):
 
 
 @pytest.mark.parametrize(
-    'config, expected',
+    'prompts, default, expected, warning',
     [
-        ({'prompts': {'query': 'q: ', 'document': 'd: '}}, ('q: ', 'd: ')),
-        ({'prompts': {'query': 'q: ', 'passage': 'p: '}}, ('q: ', 'p: ')),
-        ({'prompts': {'corpus': 'c: ', 'document': 'c: '}}, ('', 'c: ')),
+        ({'query': 'wrap: ', 'document': 'd: '}, None, ('wrap: ', 'd: '), None),
+        ({'query': None, 'document': 'd: '}, ..., ('', 'd: '), None),
         (
-            {
-                'prompts': {'all': 'a: ', 'query': ''},
-                'default_prompt_name': 'all',
-            },
-            ('', 'a: '),
+            {'query': 'wrap: ', 'passage': 'text: '},
+            None,
+            ('wrap: ', ''),
+            "the prompt passage, 'text: ', is not put in front",
         ),
-        ({'prompts': {'all': 'a: '}, 'default_prompt_name': None}, ('', '')),
-        ({'prompts': ..., 'default_prompt_name': ...}, ('', '')),
+        (
+            {'corpus': 'c: ', 'document': 'd: '},
+            None,
+            ('', 'd: '),
+            "the prompt corpus, 'c: ', is not put in front",
+        ),
+        ({'passage': 'd: ', 'document': 'd: '}, None, ('', 'd: '), None),
+        (
+            {'all': 'text: ', 'query': ''},
+            'all',
+            ('', ''),
+            "the default prompt, all, 'text: ', is that of `encode`",
+        ),
+        (
+            {'query': 'wrap: '},
+            'query',
+            ('wrap: ', ''),
+            "`encode_query` puts 'wrap: ' in front, `encode_document` ''",
+        ),
+        ({'query': 'a: ', 'document': 'a: '}, 'query', ('a: ', 'a: '), None),
+        ({'all': 'text: '}, None, ('', ''), None),
+        (..., ..., ('', ''), None),
     ],
 )
-def test_prompts_become_prefixes(folder, config, expected):
-  st.edit(folder / CONFIG, **({'prompts': {}} | config))
-  assert modules.read_prompts(folder) == expected
+def test_prompts_are_those_of_the_library_s_own_calls(
+    folder, vocabulary, caplog, prompts, default, expected, warning
+):
+  st.edit(folder / CONFIG, prompts=prompts, default_prompt_name=default)
+  weights = assert_same_vectors(folder, vocabulary)
+  usage = weights.usage
+  assert (usage.query_prefix, usage.passage_prefix) == expected
+  said = [
+      record.getMessage()
+      for record in caplog.records
+      if record.name == modules.__name__
+  ]
+  assert [warning in line for line in said] == [True] * bool(warning)
 
 
-def test_prompts_are_put_in_front_as_in_the_library(folder, vocabulary):
-  prompts = {'query': 'wrap: ', 'document': 'text to indent: '}
-  st.edit(folder / CONFIG, prompts=prompts)
-  assert_same_vectors(folder, vocabulary)
+def test_a_default_prompt_that_is_not_there_is_refused_as_by_the_library(
+    folder
+):
+  st.edit(folder / CONFIG, prompts={'all': 'a: '}, default_prompt_name='every')
+  with pytest.raises(ValueError, match='every'):
+    st.open_model(folder)
+  with pytest.raises(UserError, match="default_prompt_name 'every'; expected"):
+    sentence_transformers.read(folder)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +282,7 @@ POOLING, DENSE = '1_Pooling/config.json', '2_Dense/config.json'
         (entry(0, type=f'{PACKAGE}StaticEmbedding'), 'module StaticEmbedding'),
         (entry(0, type='my.Transformer'), 'my.Transformer, whose code is not'),
         (entry(1), 'names the modules Transformer, Dense, Normalize, in this'),
-        (entry(1, path=3), r'modules.json has the entry .* expected an object'),
+        (entry(1, path=3), 'modules.json: an entry: path is 3; expected str'),
         (remove('2_Dense/config.json'), '2_Dense/config.json names no activ'),
         (remove('1_Pooling/config.json'), '1_Pooling/config.json names no poo'),
         (remove('2_Dense/model.safetensors'), '2_Dense has neither model.saf'),
@@ -281,10 +313,6 @@ POOLING, DENSE = '1_Pooling/config.json', '2_Dense/config.json'
         (setting(BERT, do_lower_case=True), 'Transformer has do_lower_case'),
         (setting(BERT, query_expansion={'length': 8}), 'query_expansion'),
         (setting(BERT, processing_kwargs={'text': {}}), 'processing_kwargs'),
-        (
-            setting(CONFIG, prompts={'passage': 'p: ', 'document': ''}),
-            "different prompts for passages: document = '', passage = 'p: '",
-        ),
         (cut, '2_Dense/model.safetensors is no whole safetensors file'),
         (another_tensor, '2_Dense holds the tensors linear.weight, other; exp'),
         (lambda f: (f / 'modules.json').write_text('[{'), 'modules.json is no'),
@@ -318,7 +346,7 @@ def test_a_bias_is_an_error(tmp_path, t5):
     [
         ('"document":', '"answer":', 'the routes query, answer; expected "que'),
         ('"route_mappings": {}', '"route_mappings": {"a": "b"}', 'has route_m'),
-        ('"structure"', '"plan"', 'no configuration of a router: expected "ty'),
+        ('"structure"', '"plan"', "router_config.json lacks 'structure'"),
     ],
 )
 def test_other_routes_are_an_error(tmp_path, t5, old, new, message):

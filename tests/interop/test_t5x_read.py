@@ -1,5 +1,6 @@
 """Checkpoints of T5X and t5x_retrieval, in the layouts that those write."""
 
+import dataclasses
 import json
 import shutil
 
@@ -8,10 +9,12 @@ import numpy as np
 import pytest
 import t5x_files
 
+from dualenc_jax.errors import UserError
 from dualenc_jax.interop import t5x
 from dualenc_jax.tensor_files import zarr_files
 
 RNG = np.random.default_rng(0)
+BIAS = 'encoder/relpos_bias/rel_embedding'
 PROJECTION = RNG.normal(size=(32, 24)).astype(np.float32)
 
 
@@ -88,6 +91,41 @@ def test_statistics_of_adafactor(form):
         optimizer[path].read(), t5x_files.read_zarr(file)
     )
   assert len(optimizer) == 4 * len(files)
+
+
+@pytest.mark.parametrize('count', [4, 64])
+def test_positions_in_other_numbers_of_buckets(tmp_path, arrays, count):
+  bias = RNG.normal(size=(4, count)).astype(np.float32)
+  assert arrays[BIAS].shape == (4, 32)
+  t5x_files.write_legacy(tmp_path / 'checkpoint_5', arrays | {BIAS: bias})
+  weights = t5x.read(tmp_path)
+  assert_holds(weights, arrays | {BIAS: bias})
+  assert weights.encoder.num_buckets == count
+
+
+def test_so_few_buckets_that_there_can_be_no_position(tmp_path, arrays):
+  bias = np.zeros((4, 3), np.float32)
+  t5x_files.write_legacy(tmp_path / 'checkpoint_5', arrays | {BIAS: bias})
+  message = 'relpos_bias.rel_embedding: the second axis is 3; expected 4 to 511'
+  with pytest.raises(UserError, match=message):
+    t5x.read(tmp_path)
+
+
+def test_activations_are_not_told_and_can_be_given(name):
+  weights = t5x.read(t5x_files.GOLDEN / name / 't5x_legacy')
+  assert not weights.tells_activations
+  gated = name == 't5_1_1_tiny'
+  given = ('silu', 'linear') if gated else ('silu',)
+  told = weights.with_activations(given)
+  assert told.encoder.activations == given
+  assert dataclasses.replace(told, encoder=weights.encoder) == (
+      dataclasses.replace(weights, tells_activations=True)
+  )
+  for wrong in (('silu',) if gated else ('silu', 'linear'), ('Dense',) * 2):
+    with pytest.raises(UserError, match='take ., as those of'):
+      weights.with_activations(wrong)
+  with pytest.raises(UserError, match='does: silu.* Leave it out'):
+    told.with_activations(given)
 
 
 def test_variables_that_are_no_parameters(tmp_path, arrays):

@@ -46,5 +46,5 @@ def test_an_error_in_the_block_leaves_the_file_as_it_was(tmp_path):
 
 def test_what_to_give_instead_is_named(tmp_path):
   (tmp_path / 'file').touch()
-  with pytest.raises(UserError, match='file cannot be written.*give --out'):
+  with pytest.raises(UserError, match='file cannot be written.*Give --out'):
     files.make_folder(tmp_path / 'file', '--out')

@@ -28,6 +28,19 @@ def test_damage_is_named(tmp_path, content, message):
     json_file.read(path, 'Do this.', a=int | None)
 
 
+def test_depth_and_length_are_bounded(tmp_path):
+  path = tmp_path / 'x.json'
+  path.write_text('{"a": ' + '[' * 63 + ']' * 63 + '}')
+  assert json_file.read(path).keys() == {'a'}
+  path.write_text('{"a": ' + '[' * 64 + ']' * 64 + '}')
+  with pytest.raises(UserError, match='x.json has values within values'):
+    json_file.read(path)
+  with path.open('wb') as file:
+    file.truncate(2**26 + 1)
+  with pytest.raises(UserError, match='x.json has 67,108,865 bytes'):
+    json_file.read(path)
+
+
 def test_a_file_that_is_not_there(tmp_path):
   with pytest.raises(UserError, match='x.json cannot be read: .*Do that'):
     json_file.read(tmp_path / 'x.json', 'Do this.', 'Do that.')

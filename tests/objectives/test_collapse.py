@@ -10,7 +10,7 @@ import tiny_run
 from dualenc_jax.commands import train
 from dualenc_jax.errors import UserError
 from dualenc_jax.objectives import collapse
-from dualenc_jax.run import loop
+from dualenc_jax.run import watches
 
 
 def unit(x):
@@ -84,8 +84,8 @@ def test_a_run_that_collapses_is_warned_of_and_stopped(
   (tmp_path / 'same.jsonl').write_text(
       ''.join(json.dumps(row) + '\n' for row in rows)
   )
-  monkeypatch.setattr(loop, '_WARM_UP', 3)
-  monkeypatch.setattr(loop, '_COLLAPSED', 6)
+  monkeypatch.setattr(watches, '_WARM_UP', 3)
+  monkeypatch.setattr(watches, '_COLLAPSED', 6)
   flags = tiny_run.flags(
       tmp_path, f'--gin.TRAIN_FILE={tmp_path / "same.jsonl"}',
       '--gin.VALIDATION_FILE=None', '--gin.TEST_FILE=None', '--gin.STEPS=20',

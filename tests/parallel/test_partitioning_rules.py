@@ -33,14 +33,17 @@ def test_a_rule_matches_the_whole_path():
 
 
 def test_the_first_rule_that_matches_counts():
-  given = [(r'.*/layers_0/.*', 'a'), (r'.*kernel', 'b'), (r'.*', 'c')]
+  given = [(r'.*/layers_0/.*', 'a'), (r'.*kernel', 'b')]
   assert partitioning.match('R', given, PATHS) == {
       PATHS[0]: 'a',
       PATHS[1]: 'a',
       PATHS[2]: 'b',
       PATHS[3]: 'b',
   }
-  assert set(partitioning.match('R', given[::-1], PATHS).values()) == {'c'}
+  # What comes too late altogether; the same value does no harm.
+  with pytest.raises(UserError, match=r"the rule '\.\*' has no effect: earl"):
+    partitioning.match('R', [*given, ('.*', 'c')], PATHS)
+  assert partitioning.match('R', [('.*', 1), ('.*kernel', 1)], PATHS)
 
 
 def test_paths_without_a_rule_are_left_out():

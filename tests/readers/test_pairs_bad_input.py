@@ -13,7 +13,7 @@ BAD_JSONL = [
     ('{"query": "q"', 'not JSON'),
     ('plain text', 'not JSON'),
     ('{"query": 1' + '0' * 5000 + '}', 'not JSON'),
-    ('[' * 100_000, 'not JSON'),
+    ('[' * 100_000, 'values within values, too deep'),
     ('["q", "p"]', 'not a JSON object'),
     ('{"query": "q", "pos": 1}', "'passage' is missing among ['query', 'pos']"),
     ('{"passage": "p"}', '--gin.QUERY_COLUMN=... gives its name'),

@@ -1,6 +1,8 @@
 """Table 2 of Thakur et al. 2022 as a recipe, from tiny models."""
 
 import json
+import re
+import shutil
 
 import adapted_models
 import pytest
@@ -12,19 +14,30 @@ ROWS = (
 ).split()
 
 
-@pytest.mark.slow
-def test_all_rows_are_measured(tmp_path, capfd):
-  made = adapted_models.make(tmp_path)
-  work = tmp_path / 'work'
-  given = [
+@pytest.fixture(scope='module')
+def made(tmp_path_factory):
+  return adapted_models.make(tmp_path_factory.mktemp('models'))
+
+
+def flags(work, made):
+  return [
       'recipe', '--gin_file=recipes/gpl_small.gin', f'--work_dir={work}',
       f'--replace=source={made / "dense"}',
       f'--replace=generator={made / "generator"}',
       f'--replace=teacher={made / "teacher"}',
       f'--gin.CORPUS={str(made / "corpus")!r}',
       f'--gin.CORPUS_FILE={str(made / "corpus" / "corpus.jsonl")!r}',
+      '--gin.CODEC=opq:16x4',
+  ]
+
+
+@pytest.mark.slow
+def test_all_rows_are_measured(made, tmp_path, capfd):
+  work = tmp_path / 'work'
+  given = [
+      *flags(work, made),
       '--gin.QUERIES_PER_PASSAGE=3', '--gin.DEPTH=20', '--gin.NEGATIVES=4',
-      '--gin.NUM_NEGATIVES=2', '--gin.LEAST_SPREAD=0.0', '--gin.CODEC=opq:16x4',
+      '--gin.NUM_NEGATIVES=2', '--gin.LEAST_SPREAD=0.0',
       '--gin.ADAPT_STEPS=3', '--gin.ADAPT_BATCH_SIZE=16', '--gin.BPR_STEPS=4',
       '--gin.GENQ_BATCH_SIZE=16', '--gin.JPQ_STEPS=4',
       '--gin.JPQ_BATCH_SIZE=16', '--gin.JPQ_DEPTH=20', '--gin.TAUGHT_DEPTH=5',
@@ -40,3 +53,34 @@ def test_all_rows_are_measured(tmp_path, capfd):
   assert cli.main(given) == 0
   said = ' '.join(capfd.readouterr().out.split())
   assert 'comparison as before' in said and ' ran ' not in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('more', 'message'),
+    [
+        (['--gin.CODEC=int8'], 'jpq: Stage source_codes makes codes by int8'),
+        (['--gin.CODEC=pq:7'], 'jpq: pq:7 of vectors of dim 128: the number'),
+        (['--gin.CODEC=foo:7'], "source_codes: No codec is called 'foo'"),
+        (['--replace=teacher={dense}'], 'is a dual encoder, no cross-encoder'),
+        (['--replace=teacher={foreign}'], 'jpq_gpl: .* of another vocabulary'),
+        (['--replace=generator={dense}'], 'is a dual encoder, no generator'),
+    ],
+)
+def test_what_a_late_stage_would_refuse_is_told_first(
+    made, tmp_path, capfd, more, message
+):
+  foreign = tmp_path / 'foreign'
+  shutil.copytree(made / 'teacher', foreign)
+  for meta in foreign.glob('checkpoints/*/meta/metadata'):
+    saved = json.loads(meta.read_text())
+    saved['data']['vocabulary'] = 64 * '0'
+    del saved['digests'], saved['sha256']
+    meta.write_text(json.dumps(saved))
+  paths = {path.name: path for path in (*made.iterdir(), foreign)}
+  work = tmp_path / 'work'
+  given = [*flags(work, made), *(flag.format_map(paths) for flag in more)]
+  assert cli.main(given) == 2
+  said = capfd.readouterr()
+  assert re.search(message, said.err)
+  assert '$ dualenc' not in said.out and not work.exists()

@@ -188,6 +188,9 @@ def test_another_architecture_is_refused_by_name(vocabulary):
   relu = golden_model(activations=('relu',))
   message = refuse(LEGACY, relu, vocabulary)
   assert 'encoder.activations' in message and 't5_1_0_base' in message
+  # T5X does not tell which it has, but how many; so does this model.
+  silu = golden_model(activations=('silu', 'linear'))
+  start(LEGACY, silu, vocabulary)
   shallow = golden_model(num_layers=2)
   message = refuse(LEGACY, shallow, vocabulary)
   assert 'no place for: encoder/layers_2/' in message and 'DROP' in message

@@ -205,9 +205,30 @@ def test_a_learning_rate_that_is_none_is_an_error(rate, words):
     Optimizer(adafactor(), rate)
 
 
-def test_a_multiplier_that_is_no_pair_is_an_error():
-  with pytest.raises(UserError, match='LR_MULTIPLIERS holds'):
-    Optimizer(adafactor(), SCHEDULE, multipliers=('wide/.*', 0.25))
+@pytest.mark.parametrize(
+    'rule',
+    [
+        'wide/.*',
+        ('wide/.*',),
+        (0.25, 'wide/.*'),
+        ('wide/.*', -1),
+        ('wide/.*', float('nan')),
+        ('wide/.*', float('inf')),
+        ('wide/.*', 'x'),
+        ('wide/.*', None),
+        ('wide/.*', True),
+    ],
+)
+def test_a_multiplier_that_is_no_pair_is_an_error(rule):
+  with pytest.raises(UserError) as error:
+    Optimizer(adafactor(), SCHEDULE, multipliers=(('.*', 1.0), rule))
+  assert f'LR_MULTIPLIERS holds {rule!r}; expected pairs' in str(error.value)
+
+
+def test_a_multiplier_behind_another_is_an_error():
+  rules = ('.*/kernel', 3.0), ('wide/.*', 0.25)
+  with pytest.raises(UserError, match=r"S: the rule 'wide/\.\*' has no effe"):
+    Optimizer(adafactor(), SCHEDULE, multipliers=rules).build(make_params())
 
 
 @pytest.mark.parametrize('make', [adafactor, lambda: optax.adamw(SCHEDULE)])

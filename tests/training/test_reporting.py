@@ -1,9 +1,14 @@
 """What a run writes while it trains."""
 
+import importlib.util
 import json
+import subprocess
+import sys
 
+import event_files
 import jax
 import numpy as np
+import pytest
 
 from dualenc_jax.training.reporting import Reporter
 
@@ -37,10 +42,45 @@ def test_lines_are_json_and_those_after_a_resumed_step_go(tmp_path):
   assert found[1] == {'step': 1, 'group': 'validation', 'P@1': 0.5}
 
 
+def test_what_is_flushed_is_on_disk_while_the_run_goes_on(tmp_path):
+  reporter = Reporter(tmp_path, 5, 400, 8)
+  wanted = []
+  for step in range(6, 300):
+    reporter.scalars('train', step, {'loss': 1 / step, 'P@1': float(step)})
+    wanted += [
+        (step, 'train/loss', np.float32(1 / step)), (step, 'train/P_1', step)
+    ]
+  reporter.flush()
+  assert event_files.read(tmp_path) == (wanted, [6])
+  assert len(lines(tmp_path)) == 294
+  reporter.close()
+  assert event_files.read(tmp_path) == (wanted, [6])
+
+
+@pytest.mark.slow
+def test_nothing_of_a_run_imports_torch_where_it_is_installed(tmp_path):
+  assert importlib.util.find_spec('torch')
+  code = (
+      'import sys\n'
+      'from dualenc_jax.commands import cli, train\n'
+      'from dualenc_jax.training.reporting import Reporter\n'
+      'reporter = Reporter(sys.argv[1], 0, 2, 8)\n'
+      "reporter.step(1, {'loss': 1.0})\n"
+      'reporter.close()\n'
+      "assert 'tensorboardX' in sys.modules\n"
+      "assert 'torch' not in sys.modules\n"
+      'import torch\n'
+  )
+  command = [sys.executable, '-c', code, str(tmp_path)]
+  subprocess.run(command, check=True, timeout=300)
+  assert event_files.read(tmp_path)[0][0][:2] == (1, 'train/loss')
+
+
 def test_other_hosts_report_without_writing(tmp_path, monkeypatch):
   monkeypatch.setattr(jax, 'process_index', lambda: 1)
   reporter = Reporter(tmp_path, 0, 2, 8)
   reporter.step(1, {'loss': 1.0})
   reporter.scalars('validation', 1, {'P@1': 0.5})
+  reporter.flush()
   reporter.close()
   assert not list(tmp_path.iterdir())

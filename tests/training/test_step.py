@@ -1,7 +1,9 @@
 """The train step: the same numbers on every mesh, and where its arrays lie."""
 
+import dataclasses
 import functools
 
+import hlo
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -57,6 +59,13 @@ SLOW = pytest.mark.slow
         pytest.param(False, 0, Partitioner(4), id='SDE-2x4', marks=SLOW),
         pytest.param(
             False, 0, Partitioner(1, FSDP), id='SDE-8x1-FSDP', marks=SLOW
+        ),
+        pytest.param(
+            False, 0, Partitioner(1, (), True), id='SDE-8x1-ZeRO'
+        ),
+        pytest.param(
+            True, 2, Partitioner(2, FSDP, True), id='ADE-SPL-4x2-FSDP-ZeRO',
+            marks=SLOW,
         ),
         pytest.param(True, 2, Partitioner(), id='ADE-SPL-8x1', marks=SLOW),
         pytest.param(True, 2, Partitioner(2), id='ADE-SPL-4x2', marks=SLOW),
@@ -142,6 +151,33 @@ def test_parameters_and_moments_are_split(partitioner, table, wi, scale):
   )
 
 
+@pytest.mark.parametrize(
+    'partitioner, wi',
+    [(Partitioner(1, (), True), (4, 64)),
+     (Partitioner(2, (), True), (8, 32)),
+     (Partitioner(2, FSDP, True), (8, 32))],
+    ids=['8x1', '4x2', '4x2-FSDP'],
+)
+def test_moments_are_split_further_than_parameters(partitioner, wi):
+  optimizer = Optimizer(optax.adamw(1e-3), lambda step: 1e-3)
+  abstract, init, step = tiny_training.plan(partitioner, optimizer)
+  state = init()
+  state, _ = step(state, partitioner.to_device(tiny_training.make_batch()))
+  kernel = 'encoder/layers_1/mlp/wi_0/kernel'
+  for tree in (state.opt_state[0].mu, state.opt_state[0].nu):
+    assert shard_shapes(tree)[kernel] == wi
+  plain = dataclasses.replace(partitioner, shard_optimizer=False)
+  _, init, _ = tiny_training.plan(plain, optimizer)
+  assert shard_shapes(state.params) == shard_shapes(init().params)
+  # No more of the parameters is gathered than there is.
+  text = step.lower(
+      abstract, partitioner.to_device(tiny_training.make_batch())
+  ).compile().as_text()
+  gathered = hlo.sent_bytes(text, 'all-gather')
+  size = sum(leaf.nbytes for leaf in jax.tree.leaves(state.params))
+  assert gathered < 1.5 * size
+
+
 def test_unfactored_adafactor_statistics_are_split_with_their_parameter():
   optimizer = Optimizer(optax.adafactor(1e-3), lambda step: 1e-3)
   abstract, _, _ = tiny_training.plan(Partitioner(2, FSDP), optimizer)
@@ -196,14 +232,18 @@ def test_a_loss_that_is_not_finite_names_the_loss_and_the_gradients():
 
 def test_the_one_gradient_that_is_not_finite_is_named():
   paths = ['a/kernel', 'b/kernel', 'c/scale']
-  metrics = {'loss': np.float32(1), 'gradient_squares': np.float32([1, 2, 3])}
+  metrics = {
+      'loss': np.float32(1),
+      'gradient_squares': np.float32([1, 2, 3]),
+      'finite': np.ones(3, bool),
+  }
   assert step_lib.non_finite_tensors(metrics, paths) == []
   for value in (np.nan, np.inf):
     metrics['gradient_squares'] = np.float32([1, value, 3])
     assert step_lib.non_finite_tensors(metrics, paths) == [
         'the gradient of b/kernel'
     ]
-  metrics = {'loss': np.float32(np.inf), 'gradient_squares': np.ones(3)}
+  metrics |= {'loss': np.float32(np.inf), 'gradient_squares': np.ones(3)}
   assert step_lib.non_finite_tensors(metrics, paths) == ['the loss']
 
 

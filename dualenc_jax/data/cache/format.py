@@ -12,12 +12,23 @@ from typing import Any
 import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.io import files, json_file
+from dualenc_jax.io import files, json_file, untrusted
 from dualenc_jax.text.ragged import Ragged
 
+_DTYPES = [
+    np.dtype(code).name for code in np.typecodes['AllInteger'] + 'efd?'
+]
 _BLOCK = 2**20  # Values that are written at once where one is repeated.
 HEADER = 'header.json'
 JOURNAL = 'journal.json'
+# Arrays with a value, or a row, an example.
+_OF_EXAMPLES = (
+    'query_tokens', 'passage_tokens', 'query_fingerprints',
+    'passage_fingerprints', 'query_texts', 'passage_texts', 'query_ids',
+    'passage_ids', 'names', 'locations', 'relevances',
+)
+# Of a header or journal: (values, bytes) by file.
+_SHAPE = {'examples': int, 'files': {str: [int]}}
 
 
 class ArrayWriter:
@@ -91,12 +102,52 @@ class ArrayWriter:
 
 def map_array(path: pathlib.Path, rows: int) -> np.ndarray:
   """Maps the file of an `ArrayWriter` that has `rows` values, read-only."""
-  dtype = np.dtype(path.suffix[1:])
+  dtype = _dtype(path.name)
   if not rows:  # An empty file cannot be mapped.
     return np.zeros(0, dtype)
   # The plain view indexes faster than np.memmap's own subclass.
   values = np.asarray(np.memmap(path, dtype, 'r'))
   return values if len(values) == rows else np.broadcast_to(values, (rows,))
+
+
+def read_header(path: pathlib.Path) -> dict[str, Any]:
+  """A header or journal, whose files are in its folder and of one size.
+
+  Raises:
+    UserError: it cannot be read, or says what no `CacheWriter` does.
+  """
+  header = json_file.read(path)
+  json_file.check(header, _SHAPE, path)
+  for file, sizes in header['files'].items():
+    where = f'{path}: files'
+    if pathlib.Path(untrusted.check_name(file, where)).name != file:
+      raise UserError(f'{where}: {file!r} is in another folder.')
+    itemsize = _dtype(file).itemsize
+    rows, size = sizes if len(sizes) == 2 else (-1, -1)
+    # An array of equal values is kept as one of them.
+    if rows < 0 or size not in (rows * itemsize, itemsize * (rows > 0)):
+      raise UserError(
+          f'{where}: {file} has {sizes}; expected how many values it has, and'
+          ' bytes.'
+      )
+  return header
+
+
+def _check_offsets(path: pathlib.Path, offsets: np.ndarray, end: int) -> None:
+  """Raises DamagedCache unless offsets ascend from 0 to `end`."""
+  fits = offsets.dtype == np.int64 and (offsets[0], offsets[-1]) == (0, end)
+  for start in range(0, len(offsets) * fits, _BLOCK):
+    fits &= bool((np.diff(offsets[start : start + _BLOCK + 1]) >= 0).all())
+  if not fits:
+    raise DamagedCache(f'{path}: offsets do not ascend from 0 to {end}')
+
+
+def _dtype(file: str) -> np.dtype:
+  """The dtype of a file's numbers, which ends its name; raises UserError."""
+  name = file.rpartition('.')[2]
+  if name not in _DTYPES:
+    raise UserError(f'{file} is no array of {", ".join(_DTYPES)}.')
+  return np.dtype(name)
 
 
 class DamagedCache(Exception):
@@ -144,7 +195,7 @@ class Cache:
 
   @classmethod
   def open(cls, folder: str | pathlib.Path) -> 'Cache':
-    """Maps a complete cache, in no time whatever its size.
+    """Maps a complete cache, of which only offsets are read.
 
     Raises:
       DamagedCache: the header is missing, or a file is not of its size there.
@@ -152,10 +203,10 @@ class Cache:
     folder = pathlib.Path(folder)
     arrays = {}
     try:
-      header = json_file.read(folder / HEADER, files=dict)
+      header = read_header(folder / HEADER)
       for file, (rows, size) in header['files'].items():
         path = folder / file
-        found = path.stat().st_size if path.exists() else None
+        found = path.stat().st_size if untrusted.is_file(path) else None
         if found != size:
           raise DamagedCache(
               f'{path} has {found} bytes, its header says {size}'
@@ -163,8 +214,20 @@ class Cache:
         arrays[path.stem] = map_array(path, rows)
       for file in [name for name in arrays if name.endswith('.values')]:
         name = file.removesuffix('.values')
-        arrays[name] = Ragged(arrays.pop(file), arrays.pop(f'{name}.offsets'))
-    except (UserError, OSError, ValueError, KeyError, TypeError) as error:
+        values, offsets = arrays.pop(file), arrays.pop(f'{name}.offsets')
+        _check_offsets(folder / name, offsets, len(values))
+        arrays[name] = Ragged(values, offsets)
+      for file in [name for name in arrays if name.endswith('_offsets')]:
+        name = file.removesuffix('_offsets')
+        rows = arrays.get(name, arrays.get(f'{name}_tokens', ()))
+        _check_offsets(folder / file, arrays[file], len(rows))
+      for name in _OF_EXAMPLES:
+        if len(arrays[name]) != header['examples']:
+          raise DamagedCache(
+              f'{folder} has {len(arrays[name])} {name}, its header says'
+              f' {header["examples"]} examples'
+          )
+    except (UserError, OSError, ValueError, KeyError, IndexError) as error:
       raise DamagedCache(f'{folder} is damaged: {error}') from error
     return cls(folder, header, arrays)
 
@@ -274,12 +337,12 @@ def _state(
   try:
     # A kill between `finish` and what follows it leaves a header.
     name = HEADER if (folder / HEADER).exists() else JOURNAL
-    state = json.loads((folder / name).read_text('utf-8'))
+    state = read_header(folder / name)
     sizes = [
         ((folder / file).stat().st_size, size)
         for file, (_, size) in state['files'].items()
     ]
-  except (OSError, ValueError, KeyError, TypeError):
+  except (OSError, UserError):
     return None
   same = all(state.get(name) == value for name, value in key.items())
   return state if same and all(has >= size for has, size in sizes) else None

@@ -15,7 +15,13 @@ import filelock
 
 from dualenc_jax.data import columns
 from dualenc_jax.data.cache.build import BUILDING, CacheBuild
-from dualenc_jax.data.cache.format import Cache, DamagedCache, HEADER, JOURNAL
+from dualenc_jax.data.cache.format import (
+  Cache,
+  DamagedCache,
+  HEADER,
+  JOURNAL,
+  read_header,
+)
 from dualenc_jax.data.dataset import Dataset
 from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.text.tokenizer import Tokenizer
@@ -171,8 +177,8 @@ def _find(cache_dir: pathlib.Path, key: Mapping[str, Any]) -> list[Other]:
       *cache_dir.glob(f'{start}*/{HEADER}'),
       *(cache_dir / BUILDING).glob(f'{start}*/{JOURNAL}'),
   ]:
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-      header = json.loads(path.read_text('utf-8'))
+    with contextlib.suppress(OSError, UserError):
+      header = read_header(path)
       differs = {name for name in key if header.get(name) != key[name]}
       other = Other(path.parent, header, differs, path.name == JOURNAL)
       found.append((path.stat().st_mtime, other))

@@ -14,6 +14,10 @@ SentencePiece alone:
                            ({name: parameter}, int32 [b, LENGTH] tokens, padded
                            with 0) -> float32 [b, D], for any number of rows b.
 
+An artifact is code: who wrote it decides what its programs compute. They are
+compared with their digests and with the shapes in artifact.json, and none that
+calls native code is run, but take artifacts from people you trust.
+
 A text goes to the shortest length that holds it. A query tower alone has no
 programs and parameters of passages; artifact.json says which passage tower it
 belongs to.

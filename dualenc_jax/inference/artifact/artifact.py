@@ -54,6 +54,15 @@ class Artifact(Loaded):
     programs = Programs(folder, manifest)
     params = {}
     weights = safetensors_file.read(folder / manifest_lib.WEIGHTS)
+    shapes = {name: list(tensor.shape) for name, tensor in weights.items()}
+    if shapes != manifest.params:
+      wrong = [n for n in {**shapes, **manifest.params}
+               if shapes.get(n) != manifest.params.get(n)]
+      raise UserError(
+          f'{folder / manifest_lib.WEIGHTS} has {wrong[0]} of shape'
+          f' {shapes.get(wrong[0])}; {manifest_lib.FILE} says'
+          f' {manifest.params.get(wrong[0])}. Copy the whole folder again.'
+      )
     for name, tensor in weights.items():
       params[name] = jax.device_put(tensor.read(), programs.replicated)
       # The copy on the host is needed until this one is there.
@@ -152,15 +161,10 @@ class Programs(Towers):
     if (tower, length) in self._compiled:
       return self._compiled[tower, length]
     path = self._folder / manifest_lib.program_file(tower, length)
-    try:
-      exported = export.load(self._programs[tower, length])
-    except Exception as e:
-      cause = (str(e).splitlines() or [type(e).__name__])[0]
-      raise UserError(
-          f'{path} cannot be read by JAX {jax.__version__}: {cause}. It was'
-          f' written by JAX {self._manifest.versions.get("jax")}; install that'
-          ' or a later one.'
-      ) from e
+    exported = export.load(self._programs[tower, length], length, path)
+    names = self._manifest.towers[tower].params
+    shapes = {name: self._manifest.params[name] for name in names}
+    export.check_shapes(exported, shapes, length, self.dim, path)
     by_rows = PartitionSpec('data')
     # A program for one device runs on each, over its own chunk.
     run = jax.jit(

@@ -1,6 +1,7 @@
 """Towers as serialised programs."""
 
 from collections.abc import Iterable, Mapping, Sequence
+import re
 from typing import Any
 import zlib
 
@@ -9,8 +10,22 @@ from jax import export as jax_export
 import jax.numpy as jnp
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.io import untrusted
 
 SHORTEST = 16
+# Bounds of a program once decompressed: its operations; for each pair of
+# positions its entries in tables of relative positions, some 116 bytes; and
+# what flatbuffers can hold.
+_PROGRAM_BYTES, _TABLE_BYTES, _LARGEST = 2**25, 2**10, 2**31
+# What XLA itself understands, on any platform; of these only the first is in
+# the programs of the shipped models.
+_CALLS = {
+    'shape_assertion',
+    'Sharding',
+    'SPMDFullToShardShape',
+    'SPMDShardToFullShape',
+}
+_CALL = re.compile(r'custom_call\w*(?:\s+@([\w.$-]+)\()?[^\n]{0,60}')
 
 
 def check_installed() -> None:
@@ -83,11 +98,88 @@ def export(
   exported = jax_export.export(jax.jit(encode), platforms=tuple(platforms))(
       shapes, jax.ShapeDtypeStruct((rows, length), jnp.int32)
   )
+  check_calls(exported, f'The {tower} tower as a program')
   # Tables of relative positions are constants of mostly zeros.
   return zlib.compress(bytes(exported.serialize()))
 
 
-def load(program: bytes) -> jax_export.Exported:
-  """The program of what `export` returned."""
-  return jax_export.deserialize(bytearray(zlib.decompress(program)))
+def load(
+    program: bytes, length: int, where: Any = 'The program'
+) -> jax_export.Exported:
+  """The program of what `export` returned.
 
+  Args:
+    program: that it returned, or what a stranger gives for it.
+    length: L, by which its size is bounded.
+    where: it lies, for messages.
+
+  Raises:
+    UserError: it is damaged, too large, calls native code, or this JAX cannot
+      read it.
+  """
+  largest = min(_PROGRAM_BYTES + _TABLE_BYTES * length**2, _LARGEST)
+  content = untrusted.decompress(program, largest, where, 'Copy it again.')
+  try:
+    exported = jax_export.deserialize(bytearray(content))
+    check_calls(exported, where)
+  except UserError:
+    raise
+  except Exception as e:  # Damage takes many forms; any of them is one.
+    cause = (str(e).splitlines() or [type(e).__name__])[0]
+    raise UserError(
+        f'{where} cannot be read by JAX {jax.__version__}: {cause}. It is'
+        ' damaged, or was written by another JAX: copy it again, or install the'
+        ' one that wrote it, or a later one.'
+    ) from e
+  return exported
+
+
+def check_calls(exported: jax_export.Exported, where: Any) -> None:
+  """Raises UserError if a program calls anything but what XLA brings itself.
+
+  A custom call names native code of the process with arguments of its own: a
+  kernel, or a function of Python at an address.
+  """
+  for match in _CALL.finditer(exported.mlir_module()):
+    if match[1] not in _CALLS:
+      raise UserError(
+          f'{where} calls native code, {untrusted.shown(match[1] or match[0])};'
+          f' expected nothing but {", ".join(sorted(_CALLS))}. Serve a model'
+          ' with kernels of its own from its model_dir.'
+      )
+
+
+def check_shapes(
+    exported: jax_export.Exported,
+    params: Mapping[str, Sequence[int]],
+    length: int,
+    dim: int,
+    where: Any,
+) -> None:
+  """Raises UserError unless a program takes and returns what it should.
+
+  Args:
+    exported: the program.
+    params: shapes by name of what it takes, float32.
+    length: L, tokens of a row.
+    dim: D, of the embeddings.
+    where: it lies, for messages.
+  """
+  shapes = [tuple(params[name]) for name in sorted(params)]
+  expected = [f'float32{shape}' for shape in shapes]
+  expected += [f'int32(rows, {length})', f'-> float32(rows, {dim})']
+  tree = jax.tree.structure(((dict.fromkeys(params, 0), 0), {}))
+  found = [f'{a.dtype}{_shape(a)}' for a in exported.in_avals]
+  found += [f'-> {a.dtype}{_shape(a)}' for a in exported.out_avals]
+  if found != expected or exported.in_tree != tree:
+    differs = [f'{a}, expected {b}' for a, b in zip(found, expected) if a != b]
+    raise UserError(
+        f'{where} is another program than artifact.json says:'
+        f' {", ".join(differs[:1]) or "it takes other parameters"}. Copy the'
+        ' whole folder again.'
+    )
+
+
+def _shape(value: Any) -> str:
+  sizes = ['rows' if type(n) is not int else str(n) for n in value.shape]
+  return f'({", ".join(sizes)}{"," * (len(sizes) == 1)})'

@@ -6,9 +6,11 @@ import hashlib
 import pathlib
 from typing import Any
 
+from dualenc_jax.compression import codec_file
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.towers import PassageTower
-from dualenc_jax.io import files, json_file
+from dualenc_jax.io import files, json_file, untrusted
+from dualenc_jax.io.untrusted import shown
 
 FORMAT = 'dualenc-artifact'
 VERSION = 2
@@ -17,7 +19,27 @@ VOCABULARY = 'vocabulary.model'
 WEIGHTS = 'weights.safetensors'
 INDEX = 'index'
 TOWERS = ('query', 'passage')
+# Most tokens of a text that a program takes.
+_LONGEST = 2**16
 _AGAIN = 'Copy the whole folder again, or write it again.'
+_PASSAGE_TOWER = {'length': int, 'prefix': str, 'sha256': {str: str}}
+_TOWER = {
+    **_PASSAGE_TOWER,
+    'lengths': [int],
+    'params': [str],
+    'activations': [str],
+}
+_TYPES = {
+    'dim': int,
+    'towers': dict,
+    'params': {str: [int]},
+    'platforms': [str],
+    'calling_convention': int,
+    'versions': {str: str},
+    'files': {str: {'bytes': int, 'sha256': str}},
+    'provenance': dict,
+    'passage_tower': dict | None,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,27 +118,58 @@ class Manifest:
     json_file.check_format(
         value, path, FORMAT, VERSION, 'Write it again with this dualenc-jax.'
     )
-    try:
-      names = [field.name for field in dataclasses.fields(cls)]
-      fields = {name: value[name] for name in names}
-      elsewhere = fields['passage_tower']
-      elsewhere = elsewhere and PassageTower(**elsewhere)
-      there = TOWERS[:1] if elsewhere else TOWERS
-      towers = {name: Tower(**fields['towers'][name]) for name in there}
-      files = {
-          name: {'bytes': facts['bytes'], 'sha256': facts['sha256']}
-          for name, facts in fields['files'].items()
-      }
-      for name in files:
-        _check_within(folder, name)
-      return cls(
-          **fields
-          | {'towers': towers, 'files': files, 'passage_tower': elsewhere}
-      )
-    except (KeyError, TypeError, AttributeError) as e:
-      raise UserError(
-          f'{path}: damaged, a field is missing or unknown: {e}. {_AGAIN}'
-      ) from e
+    json_file.check(value, _TYPES, path, _AGAIN)
+    elsewhere = value['passage_tower']
+    is_alone = elsewhere is not None
+    there = TOWERS[:1] if is_alone else TOWERS
+    json_file.check(
+        value,
+        {
+            'towers': {name: _TOWER for name in there},
+            **({'passage_tower': _PASSAGE_TOWER} if is_alone else {}),
+        },
+        path,
+        _AGAIN,
+    )
+    fields = {f.name: value[f.name] for f in dataclasses.fields(cls)}
+    towers = {name: _of(Tower, value['towers'][name]) for name in there}
+    elsewhere = _of(PassageTower, elsewhere) if is_alone else None
+    found = cls(**fields | {'towers': towers, 'passage_tower': elsewhere})
+    found._check(path)
+    return found
+
+  def _check(self, path: pathlib.Path) -> None:
+    """Raises UserError unless the fields are of one artifact."""
+    for name in self.files:
+      _check_within(path, name)
+    needed = {WEIGHTS, VOCABULARY}
+    bad = [] if 0 < self.dim < 2**31 else [f'dim is {self.dim}']
+    for name, tower in self.towers.items():
+      lengths = tower.lengths
+      if lengths != sorted({*lengths, tower.length}) or not (
+          0 < lengths[0] and lengths[-1] == tower.length <= _LONGEST
+      ):
+        bad.append(f'the lengths of the {name} tower are {shown(lengths)}')
+        continue
+      needed |= {program_file(name, length) for length in lengths}
+      bad += [
+          f'the {name} tower takes {shown(param)}, which params has not'
+          for param in tower.params
+          if param not in self.params
+      ]
+    bad += [
+        f'the parameter {shown(param)} has the shape {shown(shape)}'
+        for param, shape in self.params.items()
+        if not all(0 <= n < 2**31 for n in shape)
+    ]
+    # Of a codec it may be there, or not.
+    others = self.model_files.keys() - needed - {codec_file.FILE}
+    bad += [f'files lacks {n}, so nothing says that it is the one that was'
+            ' written' for n in sorted(needed - self.files.keys())]
+    bad += [f'files has {shown(n)}, which is no part of it'
+            for n in sorted(others)]
+    if bad:
+      raise UserError(f'{path} is damaged: {bad[0]}. {_AGAIN}')
 
   @property
   def passages(self) -> Tower | PassageTower:
@@ -149,12 +202,23 @@ class Manifest:
     All of it is read: some seconds for each 10 GB.
     """
     _check(folder, self.index_files)
+    extra = [n for n in of_names(folder, INDEX) if n not in self.index_files]
+    if extra:
+      raise UserError(
+          f'{folder / extra[0]} is there, and {FILE} does not list it. Remove'
+          ' it, or save the retriever again.'
+      )
 
 
 def of_folder(folder: pathlib.Path, part: str = '') -> dict[str, Any]:
   """Size and SHA-256 of every file in a part of a folder, by its path."""
+  return {name: of_file(folder / name) for name in of_names(folder, part)}
+
+
+def of_names(folder: pathlib.Path, part: str = '') -> list[str]:
+  """Paths of the files in a part of a folder, sorted."""
   files = sorted(p for p in (folder / part).rglob('*') if p.is_file())
-  return {p.relative_to(folder).as_posix(): of_file(p) for p in files}
+  return [p.relative_to(folder).as_posix() for p in files]
 
 
 def of_file(path: pathlib.Path) -> dict[str, Any]:
@@ -164,18 +228,21 @@ def of_file(path: pathlib.Path) -> dict[str, Any]:
   return {'bytes': path.stat().st_size, 'sha256': digest}
 
 
-def _check_within(folder: pathlib.Path, name: str) -> None:
+def _of(kind: type, facts: Mapping[str, Any]) -> Any:
+  return kind(**{f.name: facts[f.name] for f in dataclasses.fields(kind)})
+
+
+def _check_within(file: pathlib.Path, name: str) -> None:
   """Raises UserError unless a file that artifact.json lists is in its folder.
 
   Files are copied by these names, and who wrote them may be a stranger.
   """
-  path = pathlib.PurePosixPath(name)
-  if path.is_absolute() or '..' in path.parts or '\\' in name:
-    raise UserError(
-        f'{folder / FILE} lists {name!r}, which is not a file within its'
-        ' folder. Nothing was read or written. Do not use this artifact, unless'
-        ' you know who changed it.'
-    )
+  untrusted.check_name(
+      name,
+      f'{file}: a file that it lists',
+      'Nothing was written. Do not use this artifact, unless you know who'
+      ' changed it.',
+  )
 
 
 def _check(

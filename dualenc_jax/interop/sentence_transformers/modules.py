@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+import logging
 import pathlib
 from typing import Any
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.io import json_file
+from dualenc_jax.io import json_file, untrusted
 
 MODULES = 'modules.json'
 KINDS = ['Transformer', 'Pooling', 'Dense', 'Normalize']
@@ -15,9 +16,10 @@ _ROUTERS = ('Router', 'Asym')
 _PASSAGE_ROUTES = ('document', 'passage', 'doc', 'corpus')
 CONFIG = 'config_sentence_transformers.json'
 TRANSFORMER_CONFIG = 'sentence_bert_config.json'
-# Names of prompts, those that the library itself asks for first.
-QUERY_PROMPTS = ('query',)
-PASSAGE_PROMPTS = ('document', 'passage', 'corpus')
+# The prompts of `encode_query` and `encode_document`, and other names that
+# models give to that of passages.
+QUERY_PROMPT, PASSAGE_PROMPT = 'query', 'document'
+PASSED_OVER = ('passage', 'corpus')
 _TRANSFORMER_SETTINGS = {
     'max_seq_length': None,
     'query_length': None,
@@ -36,7 +38,14 @@ _TRANSFORMER_SETTINGS = {
         for kind in ('args', 'kwargs')
     },
 }
+# Options of transformers' loaders, in those, that have other files opened, or
+# code.
+_OTHER_FILES = (
+    'gguf_file', 'subfolder', 'trust_remote_code', 'use_safetensors', 'variant',
+    'weights_only',
+)
 _EXPECTED = 'Transformer, Pooling (mean), Dense, Normalize'
+_LOG = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +85,7 @@ def read_towers(path: pathlib.Path) -> tuple[Tower, Tower]:
 
   Raises:
     UserError: modules.json or a router's file is damaged, or lists modules
-      that are no T5 dual encoder.
+      that are no T5 dual encoder, or lie outside of the folder.
   """
   file = path / MODULES
   query, passage = [], []
@@ -125,23 +134,23 @@ def check_settings(
 
 def _module(entry: Any, path: pathlib.Path, file: pathlib.Path) -> Module:
   """From an entry of modules.json: {"path": "2_Dense", "type": "x.y.Dense"}."""
-  try:
-    return _named(entry['type'], path / entry['path'], file)
-  except (KeyError, TypeError, AttributeError) as e:
-    raise UserError(
-        f'{file} has the entry {entry!r}; expected an object with "path" and'
-        ' "type". Copy it again.'
-    ) from e
+  json_file.check(
+      entry, {'path': str, 'type': str}, f'{file}: an entry', 'Copy it again.'
+  )
+  return _named(entry['type'], path, entry['path'], file)
 
 
-def _named(kind: str, folder: pathlib.Path, file: pathlib.Path) -> Module:
-  package, _, name = kind.rpartition('.')
+def _named(
+    kind: str, above: pathlib.Path, name: str, file: pathlib.Path
+) -> Module:
+  package, _, class_name = kind.rpartition('.')
   if package.partition('.')[0] != 'sentence_transformers':
     raise UserError(
         f'{file} names the module {kind}, whose code is not part of'
         f' sentence-transformers. Expected {_EXPECTED} of that library.'
     )
-  return Module(name, folder)
+  inner = untrusted.check_name(name, f'{file}: the path of a module')
+  return Module(class_name, above / inner)
 
 
 def _read_routes(router: Module) -> tuple[list[Module], list[Module]]:
@@ -149,25 +158,33 @@ def _read_routes(router: Module) -> tuple[list[Module], list[Module]]:
   files = [router.folder / name for name in (ROUTER_CONFIG, 'config.json')]
   file = files[0] if files[0].is_file() else files[1]
   config = json_file.read(file)
+  again = 'Copy it again.'
+  types = {'types': {str: str}, 'structure': {str: [str]}}
+  json_file.check(config, types | {'parameters?': dict}, file, again)
   mappings = config.get('parameters', {}).get('route_mappings')
   if mappings:
     raise UserError(
-        f'{file}: the router has route_mappings ({mappings}); expected none,'
-        ' and the two routes "query" and "document".'
+        f'{file}: the router has route_mappings ({untrusted.shown(mappings)});'
+        ' expected none, and the two routes "query" and "document".'
     )
-  try:
-    routes = {
-        route: [
-            _named(config['types'][name], router.folder / name, file)
-            for name in names
-        ]
-        for route, names in config['structure'].items()
-    }
-  except (KeyError, TypeError, AttributeError) as e:
+  absent = {
+      name
+      for names in config['structure'].values()
+      for name in names
+      if name not in config['types']
+  }
+  if absent:
     raise UserError(
-        f'{file} is no configuration of a router: expected "types" and'
-        ' "structure". Copy it again.'
-    ) from e
+        f'{file}: "types" lacks {", ".join(sorted(absent))}, which "structure"'
+        f' names. {again}'
+    )
+  routes = {
+      route: [
+          _named(config['types'][name], router.folder, name, file)
+          for name in names
+      ]
+      for route, names in config['structure'].items()
+  }
   passage = [route for route in routes if route in _PASSAGE_ROUTES]
   if len(routes) != 2 or 'query' not in routes or not passage:
     raise UserError(
@@ -214,53 +231,98 @@ def read_length(transformer: Module, task: str) -> int | None:
   """
   file = transformer.folder / TRANSFORMER_CONFIG
   settings = check_settings(file, 'Transformer', _TRANSFORMER_SETTINGS)
-  lengths = (
-      settings.get(f'{task}_length'),
-      *(
-          (settings.get(name) or {}).get('model_max_length')
-          for name in ('processor_kwargs', 'tokenizer_args')
-      ),
-      settings.get('max_seq_length'),
-  )
-  return next(filter(None, lengths), None)
+  for name, given in settings.items():
+    if isinstance(given, dict):
+      if other := sorted(given.keys() & set(_OTHER_FILES)):
+        raise UserError(
+            f'{file}: {name} has {other[0]}, so that other files than these'
+            ' would be opened. Take it out.'
+        )
+  types = {
+      f'{task}_length?': int | None,
+      'max_seq_length?': int | None,
+      'processor_kwargs?': dict | None,
+      'tokenizer_args?': dict | None,
+  }
+  json_file.check(settings, types, file, 'Copy it again.')
+  found = [(f'{task}_length', settings.get(f'{task}_length'))]
+  for name in ('processor_kwargs', 'tokenizer_args'):
+    given = (settings.get(name) or {}).get('model_max_length')
+    found.append((f'{name}: model_max_length', given))
+  found.append(('max_seq_length', settings.get('max_seq_length')))
+  for name, length in found:
+    json_file.check(length, int | None, f'{file}: {name}', 'Copy it again.')
+  return next((length for _, length in found if length), None)
 
 
 def read_prompts(path: pathlib.Path) -> tuple[str, str]:
-  """What is put in front of queries and of passages.
+  """What `encode_query` and `encode_document` put in front of texts.
 
-  The default prompt is that of a side without one of its own.
+  They ask for the prompts "query" and "document" alone: the library (versions
+  5 and 6) has both from the start, empty, and so comes neither to the other
+  names of passages' prompts nor to the default prompt. A warning says which it
+  passes over.
 
   Raises:
-    UserError: the names of a side have different prompts.
+    UserError: the default prompt is none of the prompts.
   """
-  file = path / CONFIG
-  config = json_file.read(file) if file.is_file() else {}
-  prompts = config.get('prompts') or {}
-  default = prompts.get(config.get('default_prompt_name')) or ''
-  return (
-      _prompt(prompts, QUERY_PROMPTS, default, file),
-      _prompt(prompts, PASSAGE_PROMPTS, default, file),
-  )
+  file, config = path / CONFIG, _config(path)
+  saved = {n: text or '' for n, text in (config.get('prompts') or {}).items()}
+  prompts = {QUERY_PROMPT: '', PASSAGE_PROMPT: '', **saved}
+  sides = prompts[QUERY_PROMPT], prompts[PASSAGE_PROMPT]
+  default = config.get('default_prompt_name')
+  if default is not None and default not in prompts:
+    raise UserError(
+        f'{file} has default_prompt_name {default!r}; expected one of its'
+        f' prompts, {", ".join(prompts)}. sentence-transformers does not open'
+        ' it either. Remove default_prompt_name.'
+    )
+  for name in PASSED_OVER:
+    if prompts.get(name, '') not in ('', prompts[PASSAGE_PROMPT]):
+      _LOG.warning(
+          '%s: the prompt %s, %r, is not put in front of passages:'
+          ' `encode_document` of sentence-transformers asks for "%s" alone,'
+          ' which is %r, and so it is done here. If the model was trained with'
+          ' it, rename it, or give --passage_prefix to `dualenc convert`.',
+          file,
+          name,
+          prompts[name],
+          PASSAGE_PROMPT,
+          prompts[PASSAGE_PROMPT],
+      )
+  if default is not None and set(sides) != {prompts[default]}:
+    _LOG.warning(
+        '%s: the default prompt, %s, %r, is that of `encode`: `encode_query`'
+        ' puts %r in front, `encode_document` %r, and so it is done here. If'
+        ' the model was trained with it, make it the prompts "%s" and "%s", or'
+        ' give --query_prefix and --passage_prefix to `dualenc convert`.',
+        file,
+        default,
+        prompts[default],
+        *sides,
+        QUERY_PROMPT,
+        PASSAGE_PROMPT,
+    )
+  return sides
 
 
 def similarity(path: pathlib.Path) -> str:
   """How vectors are to be compared; the library's default is the cosine."""
+  return _config(path).get('similarity_fn_name') or 'cosine'
+
+
+def _config(path: pathlib.Path) -> dict[str, Any]:
+  """What a folder says of prompts and of the similarity; {} without a file."""
   file = path / CONFIG
-  config = json_file.read(file) if file.is_file() else {}
-  return config.get('similarity_fn_name') or 'cosine'
-
-
-def _prompt(
-    prompts: Mapping[str, Any],
-    names: Sequence[str],
-    default: str,
-    file: pathlib.Path,
-) -> str:
-  given = {name: prompts[name] or '' for name in names if name in prompts}
-  if len(set(given.values())) > 1:
-    listed = ', '.join(f'{name} = {text!r}' for name, text in given.items())
-    raise UserError(
-        f'{file} has different prompts for passages: {listed}. Keep the one'
-        ' that the model was trained with.'
-    )
-  return next(iter(given.values()), default)
+  if not file.is_file():
+    return {}
+  types = {
+      'prompts?': dict | None,
+      'default_prompt_name?': str | None,
+      'similarity_fn_name?': str | None,
+  }
+  found, again = json_file.read(file), 'Copy it again.'
+  json_file.check(found, types, file, again)
+  prompts = {'prompts': found.get('prompts') or {}}
+  json_file.check(prompts, {'prompts': {str: str | None}}, file, again)
+  return found

@@ -1,0 +1,122 @@
+"""What the TPU's compiler expects of our programs, on slices that are not here.
+
+  pip install -e '.[tpu-check]'
+  python benchmarks/tpu_compile.py --folder=tpu
+
+Of the ring, value and gradient, with 1,024 pairs a chip: milliseconds, memory,
+and permutes that the chips wait for. Of the train step of T5.1.1 base: what
+`dualenc check --topology` says. Needs tests/losses on PYTHONPATH, whose
+programs it shares. No TPU is needed; the compiler takes minutes.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import workload
+
+from dualenc_jax import losses
+from dualenc_jax.forecast import slices
+from dualenc_jax.forecast.schedule import Schedule
+from dualenc_jax.training import Partitioner
+
+_RINGS = 'v5e:4x4,v5e:8x8'
+_STEPS = 'v5e:2x2,v5e:4x4'
+_PAIRS, _SHARD = 512, 1024
+_LOSSES = {
+    'softmax': losses.InBatchSoftmax(), 'SamToNe': losses.SamToNe()
+}
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(
+      description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+  )
+  add = parser.add_argument
+  add('--folder', type=pathlib.Path, required=True)
+  add('--rings', default=_RINGS, help='slices for the ring; "" for none')
+  add('--losses', default='softmax', help='of softmax,SamToNe')
+  add('--steps', default=_STEPS, help='slices for the step; "" for none')
+  args = parser.parse_args()
+  args.folder.mkdir(parents=True, exist_ok=True)
+  print(slices.check_compiler())
+  print('| slice | loss | pairs | ms | MiB | permutes | waited for |')
+  print('|---|---|---|---|---|---|---|')
+  for name in filter(None, args.rings.split(',')):
+    for loss in args.losses.split(','):
+      print(ring(name, loss), flush=True)
+  for name in filter(None, args.steps.split(',')):
+    print(step(name, args.folder), flush=True)
+
+
+def ring(name: str, loss: str) -> str:
+  """A line of the table."""
+  # From tests/losses; imported once the slice has set JAX up.
+  on = slices.find(name)
+  import loss_programs
+
+  size = _SHARD * len(on.devices)
+  program = loss_programs.compile_gradient(
+      _LOSSES[loss], 'ring', slices.on_slice(Partitioner(), on), size
+  )
+  schedule = Schedule(program.as_text())
+  permutes = [
+      each for each in schedule.transfers()
+      if each.kind == 'collective-permute'
+  ]
+  waited = [each for each in permutes if each.hidden is None]
+  milliseconds = 1e3 * schedule.cycles() / on.generation.clock
+  return (
+      f'| {name} | {loss} | {size:,} | {milliseconds:.2f} |'
+      f' {loss_programs.temporaries(program) / 2**20:.1f} | {len(permutes)} |'
+      f' {len(waited)} |'
+  )
+
+
+def step(name: str, folder: pathlib.Path) -> str:
+  """What the command says of the base model's step, packed, in bfloat16."""
+  file = folder / 'pairs.jsonl'
+  if not file.exists():
+    write_pairs(file)
+  done = subprocess.run(
+      [
+          sys.executable, '-m', 'dualenc_jax', 'check',
+          '--gin_file=runs/finetune.gin', '--gin_file=tasks/pairs.gin',
+          '--gin_file=models/base.gin', f'--gin.TRAIN_FILE={file}',
+          f'--gin.VALIDATION_FILE={file}', f'--gin.TEST_FILE={file}',
+          '--gin.VOCABULARY=python_code_8k', '--gin.QUERY_LENGTH=64',
+          '--gin.PASSAGE_LENGTH=256', f'--gin.BATCH_SIZE={_PAIRS}',
+          '--gin.DROPOUT_RATE=0.0', f'--topology={name}',
+      ],
+      stdout=subprocess.PIPE,
+      text=True,
+  )
+  text = done.stdout
+  start = text.find('Step on ')
+  return text[start:] if start >= 0 else f'{name}: failed\n{text[-2000:]}'
+
+
+def write_pairs(path: pathlib.Path) -> None:
+  """Pairs of natural lengths, in words of one token each."""
+  rng = np.random.default_rng(0)
+  count = 16 * _PAIRS
+  queries, passages = (
+      workload.natural_lengths(rng, count, mean, most)
+      for mean, most in ((8, 64), (75, 256))
+  )
+  words = np.array(['if', 'for', 'in', 'not', 'or', 'and', 'def', 'class'])
+  with path.open('w') as f:
+    for number, lengths in enumerate(zip(queries, passages)):
+      # The end of a text is a token, too; no two are the same.
+      query, passage = (
+          ' '.join([*rng.choice(words, n - 2), str(number % 10)])
+          for n in lengths
+      )
+      f.write(json.dumps({'query': query, 'passage': passage}) + '\n')
+
+
+if __name__ == '__main__':
+  main()

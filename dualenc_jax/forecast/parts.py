@@ -1,0 +1,32 @@
+"""Which part of a step an operation belongs to, by where it comes from."""
+
+import re
+
+from dualenc_jax.forecast.schedule import Operation
+
+# The first that matches counts.
+_RULES = (
+    ('dropout', r'/Dropout(_\d+|\.__call__)?/'),
+    ('attention', r'/attention/(?!(query|key|value|out)/)|/relpos_bias/'),
+    ('products of queries, keys, values, outputs', r'/attention/'),
+    ('MLP', r'/mlp/'),
+    ('norms', r'norm/'),
+    ('projection, pooling', r'/projection/|rls,rle->rse'),
+    ('other parts of towers', r'/(encoder|passage_encoder|token_embedder|'
+                              r'passage_token_embedder)/|encode_(query|passage)'),
+    ('loss', r'jvp\('),
+    ('optimizer, metrics', r'.'),
+)
+_COMPILED = [(name, re.compile(rule)) for name, rule in _RULES]
+COPIES = 'copies'
+UNKNOWN = 'unknown'
+
+
+def part_of(operation: Operation) -> str:
+  """'attention', 'MLP', 'copies'."""
+  if operation.kind.startswith(('copy', 'slice', 'dynamic-slice', 'transpose')):
+    return COPIES
+  for name, rule in _COMPILED:
+    if rule.search(operation.place):
+      return name
+  return UNKNOWN

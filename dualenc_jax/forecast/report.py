@@ -1,0 +1,56 @@
+"""A forecast as lines."""
+
+from collections.abc import Iterator
+
+from dualenc_jax.forecast.slices import Slice
+from dualenc_jax.forecast.step import Forecast
+from dualenc_jax.forecast.work import Work
+
+
+def describe(
+    found: Forecast, slice_: Slice, work: Work | None
+) -> Iterator[str]:
+  """What the compiler expects of a step on a slice.
+
+  Args:
+    found: of one device.
+    slice_: whose.
+    work: of the whole batch, where it is known.
+  """
+  generation = slice_.generation
+  clock = generation.clock / 1e3
+  total = sum(found.cycles.values())
+  yield (
+      f'Step on {slice_.name}, as {slice_.compiler} expects it:'
+      f' {total / clock:,.1f} ms, and what it says nothing of: collectives,'
+      ' gathers, scatters, sorts.'
+  )
+  if found.layers is not None:
+    yield (
+        f'Encoders were compiled with {found.layers} layers and'
+        f' {found.layers - 1}; the others are taken to cost their difference.'
+        ' --whole compiles all.'
+    )
+  for part, cycles in sorted(found.cycles.items(), key=lambda x: -x[1]):
+    yield f'  {part:<44} {cycles / clock:>9,.2f} ms {cycles / total:>6.1%}'
+  if work is not None and total:
+    peak = total / generation.clock * generation.flops * len(slice_.devices)
+    yield (
+        f'Products of {work.tokens:,} tokens in {work.slots:,} slots:'
+        f' {work.flops / 1e12:,.2f} TFLOP, {work.flops / peak:.1%} of what the'
+        ' slice can do in that time (MFU), and with padding'
+        f' {work.slot_flops / peak:.1%}.'
+    )
+  if found.sent:
+    yield 'Collectives of a device in a step:'
+  for kind, sent in sorted(found.sent.items()):
+    waited = (
+        f'{sent.waited / 2**20:,.2f} MiB of it with nothing beside it, about'
+        f' {sent.waited / generation.link / 2 * 1e3:,.2f} ms on two wires'
+        if sent.waited
+        else 'all of it beside products'
+    )
+    yield (
+        f'  {kind:<22} {sent.times:>6,.0f} times {sent.bytes / 2**20:>10,.2f}'
+        f' MiB, {waited}'
+    )

@@ -1,0 +1,214 @@
+"""What a compiled program of a TPU does, in order: its text, with cycles.
+
+The compiler writes the cycles that it expects next to each operation; next to
+collectives, gathers, scatters and sorts it writes none.
+"""
+
+from collections.abc import Iterator
+import dataclasses
+import functools
+import math
+import re
+
+_BYTES = {'pred': 1, 'bf16': 2}  # Of the others, the digits are the bits.
+_SHAPE = re.compile(r'\b(pred|bf16|[fsuc]\d+)\[([\d,]*)\]')
+_HEAD = re.compile(r'^(ENTRY )?%?([\w.\-]+) \(.*\{$')
+_OPERATION = re.compile(
+    r'^\s+(?:ROOT )?%([\w.\-]+) = (.*?) ([a-z][\w\-]*)\((.*)$'
+)
+_CALLED = re.compile(
+    r'(?:body|to_apply|calls|branch_computations|called_computations'
+    r'|true_computation|false_computation)=(%[\w.\-]+|\{[^}]*\})'
+)
+_CONDITION = re.compile(r'condition=%([\w.\-]+)')
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_PLACE = re.compile(r'op_name="([^"]*)"')
+_NAME = re.compile(r'%([\w.\-]+)')
+COLLECTIVES = (
+    'all-gather', 'all-reduce', 'all-to-all', 'collective-broadcast',
+    'collective-permute', 'ragged-all-to-all', 'reduce-scatter',
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+  """A line of the program.
+
+  Attributes:
+    name: of its result.
+    kind: 'fusion', 'while', 'all-reduce-start'.
+    type: of its result, 'f32[8,128]{1,0:T(8,128)}'.
+    rest: operands and attributes.
+  """
+
+  name: str
+  kind: str
+  type: str
+  rest: str
+
+  @property
+  def cycles(self) -> int:
+    """That the compiler expects it to take; 0 if it does not say."""
+    found = _CYCLES.search(self.rest)
+    return int(found[1]) if found else 0
+
+  @property
+  def place(self) -> str:
+    """Where it comes from: 'jit(step)/jvp(DualEncoder)/encoder/.../dot'."""
+    found = _PLACE.search(self.rest)
+    return found[1] if found else ''
+
+  @property
+  def operands(self) -> list[str]:
+    return _NAME.findall(self.rest.split('),', 1)[0])
+
+  @property
+  def called(self) -> list[str]:
+    return _NAME.findall(' '.join(_CALLED.findall(self.rest)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Transfer:
+  """A collective operation, as often as it runs.
+
+  Attributes:
+    kind: 'all-reduce'.
+    bytes: of its result on a device, each time.
+    times: that it runs.
+    hidden: cycles of other operations between its start and its end; None of
+      one that the device waits for.
+    place: where it comes from.
+  """
+
+  kind: str
+  bytes: int
+  times: float
+  hidden: int | None
+  place: str
+
+
+class Schedule:
+  """The operations of a compiled program, in the order in which they run."""
+
+  def __init__(self, text: str):
+    """`text`: of the compiled program."""
+    self._bodies: dict[str, list[Operation]] = {}
+    body: list[Operation] = []
+    for line in text.splitlines():
+      if head := _HEAD.match(line):
+        body = self._bodies[head[2]] = []
+        if head[1]:
+          self._entry = head[2]
+      elif found := _OPERATION.match(line):
+        name, type_, kind, rest = found.groups()
+        body.append(Operation(name, kind, type_, rest))
+
+  def operations(self) -> Iterator[tuple[Operation, float]]:
+    """Each operation, and how often it runs; what a fusion does is one."""
+    return self._within(self._entry, 1.0)
+
+  def cycles(self) -> float:
+    """Of the whole program, but for what carries none."""
+    return self._cycles(self._entry)
+
+  def transfers(self) -> list[Transfer]:
+    """All collective operations."""
+    found = []
+    for name, times in self._runs(self._entry, 1.0):
+      found += self._transfers(name, times)
+    return found
+
+  def _within(
+      self, name: str, times: float
+  ) -> Iterator[tuple[Operation, float]]:
+    for body, times in self._runs(name, times):
+      for operation in self._bodies[body]:
+        yield operation, times
+
+  def _runs(self, name: str, times: float) -> Iterator[tuple[str, float]]:
+    """Bodies that run as parts of one, itself first, and how often."""
+    yield name, times
+    for operation in self._bodies[name]:
+      if operation.kind == 'while':
+        trips = self._trips(name, operation)
+        for called in operation.called:
+          yield from self._runs(called, times * trips)
+      elif operation.kind == 'conditional':
+        yield from self._runs(self._longest(operation), times)
+      elif operation.kind in ('call', 'async-start'):
+        for called in operation.called:
+          yield from self._runs(called, times)
+
+  def _longest(self, operation: Operation) -> str:
+    """The branch of most cycles."""
+    return max(operation.called, key=self._cycles)
+
+  @functools.cache
+  def _cycles(self, name: str) -> float:
+    return sum(
+        operation.cycles * times for operation, times in self._within(name, 1.0)
+    )
+
+  def _trips(self, name: str, loop: Operation) -> float:
+    """How often a loop runs; half of its end where the start is no constant."""
+    condition = self._bodies[_CONDITION.search(loop.rest)[1]]
+    ends = [int(o.rest.split(')')[0]) for o in condition
+            if o.kind == 'constant' and o.type.startswith(('s32[]', 'u32[]'))]
+    if len(ends) != 1:
+      return 1.0
+    here = {operation.name: operation for operation in self._bodies[name]}
+    number = [
+        int(re.search(r'index=(\d+)', o.rest)[1])
+        for o in condition if o.kind == 'get-tuple-element'
+    ]
+    start = here.get(loop.operands[0])
+    if start is not None and start.kind == 'tuple' and number:
+      start = here.get(start.operands[number[0]])
+    while start is not None and start.kind.startswith(('copy', 'bitcast')):
+      start = here.get(start.operands[0])
+    if start is None or start.kind != 'constant':
+      return ends[0] / 2
+    return max(ends[0] - int(start.rest.split(')')[0]), 0)
+
+  def _transfers(self, name: str, times: float) -> Iterator[Transfer]:
+    """Those of one body."""
+    body = self._bodies[name]
+    ends = {
+        operand: number
+        for number, operation in enumerate(body)
+        if operation.kind.endswith('-done')
+        for operand in operation.operands
+    }
+    for number, operation in enumerate(body):
+      kind = operation.kind.removesuffix('-start')
+      if kind not in COLLECTIVES:
+        continue
+      size, hidden = num_bytes(operation.type), None
+      if operation.kind != kind:
+        # Its type has the operands, too.
+        size = max(map(num_bytes, _arrays(operation.type)))
+        between = body[number + 1 : ends[operation.name]]
+        hidden = sum(self._alone(name, each) for each in between)
+      yield Transfer(kind, size, times, hidden, operation.place)
+
+  def _alone(self, name: str, operation: Operation) -> float:
+    """Cycles of one operation with all that it calls."""
+    called = sum(map(self._cycles, operation.called))
+    if operation.kind == 'while':
+      return self._trips(name, operation) * called
+    if operation.kind == 'conditional':
+      return self._cycles(self._longest(operation))
+    return operation.cycles
+
+
+def num_bytes(text: str) -> int:
+  """Bytes of all arrays of a type."""
+  return sum(
+      math.prod(int(dim) for dim in dims.split(',') if dim)
+      * (_BYTES.get(kind) or int(kind[1:]) // 8)
+      for kind, dims in _SHAPE.findall(text)
+  )
+
+
+def _arrays(text: str) -> list[str]:
+  return [f'{kind}[{dims}]' for kind, dims in _SHAPE.findall(text)]

@@ -1,0 +1,113 @@
+"""Modules out of what `models.describe` said of them, which may be wrong."""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+from typing import Any, get_args
+
+from flax import linen as nn
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.io import untrusted
+from dualenc_jax.models import (
+  CrossEncoder,
+  dot_product_attention,
+  DualEncoder,
+  Projection,
+  ScoreHead,
+  Seq2Seq,
+  T5Decoder,
+  T5Encoder,
+  TokenEmbedder,
+)
+from dualenc_jax.models.dual_encoder import class_name
+
+KNOWN = {
+    class_name(value): value
+    for value in (
+        CrossEncoder,
+        dot_product_attention,
+        DualEncoder,
+        Projection,
+        ScoreHead,
+        Seq2Seq,
+        T5Decoder,
+        T5Encoder,
+        TokenEmbedder,
+    )
+}
+_DTYPES = 'float32', 'bfloat16'
+_AGAIN = 'Copy the whole folder again.'
+
+
+def module(facts: Mapping[str, Any], where: str) -> Any:
+  """The module, or function, of a class of this library.
+
+  Args:
+    facts: what `describe` returned.
+    where: they were read, for messages.
+
+  Raises:
+    UserError: a class is not this library's, or an attribute is of another type
+      than the class has, or of another version.
+  """
+  name = facts.get('class')
+  if not isinstance(name, str):
+    raise UserError(
+        f'{where} is of the class {untrusted.shown(name)}; expected a name.'
+        f' {_AGAIN}'
+    )
+  if name not in KNOWN:
+    raise UserError(
+        f'{where} is of a model of your own, {name[:80]}. What that computes,'
+        ' its config says, which is a program:'
+        ' dualenc_jax.commands.model_dir.load(folder) runs it, and returns what'
+        ' Retriever(...) takes.'
+    )
+  known = KNOWN[name]
+  if not isinstance(known, type):
+    return known
+  fields = {field.name: field.type for field in dataclasses.fields(known)}
+  attributes = {
+      name: _attribute(value, fields.get(name), f'{where}: {name}')
+      for name, value in facts.items()
+      if name != 'class'
+  }
+  try:
+    return known(**attributes)
+  except TypeError as e:
+    raise UserError(
+        f'{where} is of another version of this library: {e}. Open it with'
+        ' that.'
+    ) from e
+
+
+def _attribute(value: Any, kind: Any, where: str) -> Any:
+  """A value of a field of a module's class, whose annotation is `kind`."""
+  if isinstance(value, dict):
+    value = module(value, where)
+  kinds = (kind,) if kind == Sequence[str] else get_args(kind) or (kind,)
+  parts = tuple(
+      k for k in kinds if isinstance(k, type) and issubclass(k, nn.Module)
+  )
+  if value is None and type(None) in kinds:
+    fits = True
+  elif kind == Sequence[str]:
+    fits = isinstance(value, list) and bool(value)
+    fits = fits and all(isinstance(item, str) for item in value)
+    value = tuple(value) if fits else value
+  elif parts:
+    fits = isinstance(value, parts)
+  elif type(value) is int:
+    fits = bool({int, float} & set(kinds)) and 0 <= value < 2**31
+  elif type(value) in (bool, float, str):
+    fits = type(value) in kinds
+  else:
+    # A function; or of a field that the class is going to refuse.
+    fits = callable(value) or kind is None
+  if where.endswith(': dtype'):
+    fits = fits and value in _DTYPES
+  if not fits:
+    raise UserError(
+        f'{where} is {untrusted.shown(value)}, which it cannot be. {_AGAIN}'
+    )
+  return value

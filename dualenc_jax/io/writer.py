@@ -1,0 +1,216 @@
+"""One writer of a folder at a time, which says who it is."""
+
+from collections.abc import Iterator
+import contextlib
+import datetime
+import json
+import logging
+import os
+import pathlib
+import socket
+import threading
+import time
+from typing import Any
+
+import filelock
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.io import files
+
+_LOCK, _RECORD = '.lock', '.writer.json'
+# A writer touches its record so often; one of another host that has not for so
+# long is dead.
+_BEAT_SECONDS, _DEAD_SECONDS = 10.0, 35.0
+# For so long a folder may fail to be read.
+_AWAY_SECONDS = 60.0
+_LOG = logging.getLogger(__name__)
+
+
+class Lost(UserError):
+  """A folder is no more that of its writer."""
+
+
+class Writer:
+  """This process, the one that writes to a folder."""
+
+  def __init__(self, folder: pathlib.Path, does: str):
+    """Looks at nothing yet.
+
+    Args:
+      folder: that exists.
+      does: what the process does there: 'trains'.
+    """
+    self._folder, self._does = folder, does
+    self._path = folder / _RECORD
+    self._text = json.dumps({
+        'does': does,
+        'host': socket.gethostname(),
+        'pids': _pids(),
+        'pid': os.getpid(),
+        'started': _started(os.getpid()),
+        'since': datetime.datetime.now().astimezone().isoformat(' ', 'seconds'),
+    })
+    self._done = threading.Event()
+    self._seen = time.monotonic()
+
+  def check(self, when: str = '') -> None:
+    """Raises Lost unless the folder is there and still this writer's.
+
+    Args:
+      when: for the message: ' at step 3'.
+    """
+    now = time.monotonic()
+    try:
+      text = self._path.read_text()
+    except (FileNotFoundError, NotADirectoryError):
+      text = None
+    except OSError:
+      # A server that is away for a moment ends no run.
+      if now - self._seen < _AWAY_SECONDS:
+        return
+      text = None
+    if text == self._text:
+      self._seen = now
+      return
+    if not os.path.exists(self._folder):
+      problem = f'{self._folder} is gone{when}: it was removed, moved or'
+      problem += ' unmounted.'
+    elif text is None:
+      problem = f'{self._path} is gone{when}: its folder was removed, moved or'
+      problem += ' emptied.'
+    else:
+      problem = f'{self._folder} has another writer{when}: {who(self._folder)}.'
+    raise Lost(
+        f'{problem} The run has stopped. Put the folder back, or run the same'
+        ' command again to start from what is there.'
+    )
+
+  def take(self) -> None:
+    """Says in the folder who writes there from now on."""
+    with files.writing(self._path):
+      with files.replacing(self._path) as file:
+        file.write(self._text.encode())
+    threading.Thread(target=self._beat, daemon=True).start()
+
+  def leave(self) -> None:
+    """Removes that again."""
+    self._done.set()
+    with contextlib.suppress(OSError):
+      if self._path.read_text() == self._text:
+        self._path.unlink()
+
+  def _beat(self) -> None:
+    while not self._done.wait(_BEAT_SECONDS):
+      with contextlib.suppress(OSError):
+        os.utime(self._path)
+
+
+@contextlib.contextmanager
+def alone(folder: pathlib.Path, does: str, instead: str) -> Iterator[Writer]:
+  """Keeps other processes out of a folder.
+
+  On one machine, and where a file system passes locks on to its server, that is
+  the system's lock, which ends with its process. What a dead process has left
+  is told and taken over. Of another host it can only be seen whether it goes on
+  saying that it lives, which takes half a minute.
+
+  Args:
+    folder: that exists.
+    does: what the process does there: 'trains'.
+    instead: what the user may give in its place.
+
+  Raises:
+    UserError: another process does it; which, and since when.
+  """
+  busy = f'. Wait for it, or give {instead}.'
+  # Its own stand-in where the system has no locks would outlive a kill.
+  lock = filelock.FileLock(folder / _LOCK, fallback_to_soft=False)
+  try:
+    lock.acquire(blocking=False)
+  except filelock.Timeout:
+    by = who(folder)
+    by = f'Another process {does} in {folder}' + (f': {by}' if by else '')
+    raise UserError(f'{by}{busy}') from None
+  except OSError as e:
+    # Some mounted buckets know no locks.
+    _LOG.warning('%s cannot be locked: %s', folder, e)
+  try:
+    before = who(folder)
+    if before and _is_alive(folder):
+      raise UserError(f'Another process {does} in {folder}: {before}{busy}')
+    if before:
+      _LOG.warning('%s: %s has ended without a word; going on.', folder, before)
+    writer = Writer(folder, does)
+    writer.take()
+    try:
+      yield writer
+    finally:
+      writer.leave()
+  finally:
+    lock.release()
+
+
+def who(folder: pathlib.Path) -> str:
+  """The writer of a folder, '' where it is not known.
+
+  'process 123 on host-1, since 2026-01-31 12:00:00+01:00'.
+  """
+  record = _read(folder)
+  if not record:
+    return ''
+  return f'process {record["pid"]} on {record["host"]}, since {record["since"]}'
+
+
+def _read(folder: pathlib.Path) -> dict[str, Any]:
+  try:
+    record = json.loads((folder / _RECORD).read_text())
+    return record if {'pid', 'host', 'since'} <= record.keys() else {}
+  except (OSError, ValueError, AttributeError):
+    return {}  # Written at this moment, or by a hand.
+
+
+def _is_alive(folder: pathlib.Path) -> bool:
+  """Whether the writer of a folder lives, as far as can be told from here."""
+  record = _read(folder)
+  own = socket.gethostname(), _pids()
+  if (record['host'], record.get('pids')) == own:
+    # A process id comes again, but not with the same start.
+    return _started(record['pid']) == record.get('started', '?')
+  path = folder / _RECORD
+  _LOG.warning(
+      '%s: %s has not ended properly. From here that process cannot be looked'
+      ' at; waiting %.0f s for a sign of life.',
+      folder, who(folder), _DEAD_SECONDS,
+  )
+  with contextlib.suppress(OSError):
+    first = path.stat().st_mtime_ns
+    end = time.monotonic() + _DEAD_SECONDS
+    while time.monotonic() < end:
+      time.sleep(1.0)
+      if path.stat().st_mtime_ns != first:
+        return True
+  return False
+
+
+def _pids() -> str | None:
+  """Where process ids count: containers of one name have their own."""
+  with contextlib.suppress(OSError):
+    return os.readlink('/proc/self/ns/pid')
+
+
+def _started(pid: int) -> str | None:
+  """When a process of this machine started; None where it runs no more."""
+  try:
+    boot = pathlib.Path('/proc/sys/kernel/random/boot_id').read_text().strip()
+    stat = pathlib.Path(f'/proc/{pid}/stat').read_text()
+    # The name of the program, in brackets, may have spaces.
+    state, *rest = stat.rpartition(')')[2].split()
+    # One that is dead stays a zombie until somebody asks how it ended.
+    return None if state in 'ZX' else f'{boot} {rest[18]}'
+  except OSError:
+    pass
+  if not os.path.isdir('/proc/self'):
+    with contextlib.suppress(OSError):
+      os.kill(pid, 0)
+      return 'runs'
+  return None

@@ -1,0 +1,127 @@
+"""Which hosts a command is told to join: by flags, by variables, by a cluster.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from dualenc_jax.errors import UserError
+
+# Their flags are the same in small letters, without JAX_.
+_VARIABLES = ('JAX_COORDINATOR_ADDRESS', 'JAX_NUM_PROCESSES', 'JAX_PROCESS_ID')
+# What `srun` sets, and JAX reads.
+_SLURM = (
+    'SLURM_JOB_ID', 'SLURM_STEP_NODELIST', 'SLURM_NTASKS', 'SLURM_PROCID',
+    'SLURM_LOCALID',
+)
+_NUMBERS = {'SLURM_JOB_ID', 'SLURM_NTASKS', 'SLURM_PROCID', 'SLURM_LOCALID'}
+
+
+class Cluster(NamedTuple):
+  """The hosts of a command.
+
+  Attributes:
+    address: 'name:port', where the first host can be reached.
+    count: of hosts.
+    index: of this one.
+    local_device_ids: which devices it has; None for all of the machine's.
+  """
+
+  address: str
+  count: int
+  index: int
+  local_device_ids: Sequence[int] | None = None
+
+
+def find(
+    given: Mapping[str, str | int | None],
+    environ: Mapping[str, str],
+    seconds: int,
+) -> Cluster:
+  """The hosts as flags tell them, else JAX's variables, else the cluster.
+
+  Args:
+    given: the flags coordinator_address, num_processes and process_id; None
+      where one is not given.
+    environ: the environment.
+    seconds: how long to wait for a cluster's own name service.
+
+  Raises:
+    UserError: some of them are not there, or are not what they should be.
+  """
+  flags = {f'--{name}': value for name, value in given.items()}
+  variables = {name: environ.get(name) or None for name in _VARIABLES}
+  for source in (flags, variables):
+    absent = [name for name, value in source.items() if value is None]
+    if not absent:
+      return _checked(source)
+    if len(absent) < len(source):
+      there = ' and '.join(name for name in source if name not in absent)
+      raise UserError(
+          f'{there} {"is" if len(absent) == 2 else "are"} given without'
+          f' {" and ".join(absent)}. Expected all three of'
+          f' {", ".join(source)}, on every host.'
+      )
+  return _detected(environ, seconds)
+
+
+def _checked(source: Mapping[str, str | int]) -> Cluster:
+  names, (address, *numbers) = list(source), source.values()
+  address = str(address)
+  host, _, port = address.rpartition(':')
+  if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+    raise UserError(
+        f'{names[0]} is {address}; expected the name or number of the first'
+        ' host and a port, such as 10.0.0.1:8476.'
+    )
+  for name, number in zip(names[1:], numbers):
+    if not str(number).isdecimal():
+      raise UserError(f'{name} is {number}; expected a whole number.')
+  count, index = map(int, numbers)
+  if not index < count:
+    raise UserError(
+        f'{names[2]} is {index} and {names[1]} {count}; expected an index from'
+        ' 0 to the count less one.'
+    )
+  return Cluster(address, count, index)
+
+
+def _detected(environ: Mapping[str, str], seconds: int) -> Cluster:
+  """The hosts as JAX finds them: of Cloud TPUs, SLURM, Open MPI, Kubernetes."""
+  # No public function finds them without joining them.
+  from jax._src import clusters
+
+  absent = [name for name in _SLURM if not environ.get(name)]
+  for name in () if absent else sorted(_NUMBERS):
+    if not environ[name].isdecimal():
+      raise UserError(
+          f'{name} is {environ[name]}; expected a whole number, as srun sets'
+          ' it.'
+      )
+  try:
+    address, count, index, local = (
+        clusters.ClusterEnv.auto_detect_unset_distributed_params(
+            None, None, None, None, None, seconds
+        )
+    )
+  except Exception as e:  # Of name services, HTTP, Kubernetes, variables.
+    raise UserError(
+        f'--multihost: the cluster does not tell its hosts: {e}. {_ADVICE}'
+    ) from e
+  if None in (address, count, index):
+    half = ''
+    if 'SLURM_JOB_ID' in environ and absent:
+      half = (
+          f' SLURM_JOB_ID is set and {", ".join(absent)} not: in a batch script'
+          ' start the command with srun.'
+      )
+    raise UserError(
+        '--multihost: nothing says which hosts there are. Expected Cloud TPUs,'
+        f' SLURM, Open MPI or Kubernetes.{half} {_ADVICE}'
+    )
+  return Cluster(address, count, index, local)
+
+
+_ADVICE = (
+    'Elsewhere give --coordinator_address=HOST:PORT, --num_processes and'
+    ' --process_id, or the variables ' + ', '.join(_VARIABLES) + '.'
+)

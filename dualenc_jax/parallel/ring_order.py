@@ -1,0 +1,94 @@
+"""The order of devices in which each has a wire to the next.
+
+What travels round a ring of devices goes by one wire a hop only if neighbours
+on the ring are neighbours in the machine; other hops share wires, and the TPU's
+compiler then waits for each of them.
+"""
+
+from collections.abc import Sequence
+import itertools
+
+import jax
+import numpy as np
+
+
+def along_wires(mesh: np.ndarray) -> np.ndarray:
+  """Devices [data, model] with the data axis in the order of `ring`.
+
+  Devices that do not tell where they are stay where they are.
+  """
+  places = [_place(device) for device in mesh[:, 0]]
+  if None in places:
+    return mesh
+  return mesh[ring(places)]
+
+
+def _place(device: jax.Device) -> tuple[int, ...] | None:
+  coords = getattr(device, 'coords', None)
+  if coords is None:
+    return None
+  part = getattr(device, 'slice_index', None) or 0
+  return (part, *coords, device.core_on_chip)
+
+
+def ring(places: Sequence[Sequence[int]]) -> list[int]:
+  """Numbers of the places of a full grid, neighbour after neighbour.
+
+  Args:
+    places: coordinates of each, of any number of dimensions.
+
+  Returns:
+    Their numbers, so that from each place to the next, and from the last to the
+    first, one coordinate goes one step on. There is no such order of an odd
+    number of places, or of those of a line: then only the last and the first
+    are apart. Places that are no full grid stay in their order.
+  """
+  places = [tuple(place) for place in places]
+  values = [sorted(set(axis)) for axis in zip(*places)]
+  values = [axis for axis in values if len(axis) > 1]
+  numbers = {
+      tuple(place): number for number, place in enumerate(_used(places))
+  }
+  sizes = [len(axis) for axis in values]
+  if len(numbers) != len(places) or len(places) != np.prod(sizes, dtype=int):
+    return list(range(len(places)))
+  steps = _cycle(sizes)
+  return [
+      numbers[tuple(axis[i] for axis, i in zip(values, step))]
+      for step in steps
+  ]
+
+
+def _used(places: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+  """The coordinates that are not the same everywhere."""
+  used = [len(set(axis)) > 1 for axis in zip(*places)]
+  return [tuple(itertools.compress(place, used)) for place in places]
+
+
+def _cycle(sizes: Sequence[int]) -> list[tuple[int, ...]]:
+  """A cycle through a grid, or where there is none a path."""
+  if len(sizes) < 2 or np.prod(sizes) % 2:
+    return _path(sizes)
+  # An even axis, and a path through all others: a grid of two dimensions. Along
+  # the path's first place the cycle comes back.
+  even = next(i for i, size in enumerate(sizes) if size % 2 == 0)
+  path = _path([*sizes[:even], *sizes[even + 1 :]])
+  there = [
+      (i, rest)
+      for i, turn in zip(range(sizes[even]), itertools.cycle((1, -1)))
+      for rest in path[1:][::turn]
+  ]
+  back = [(i, path[0]) for i in reversed(range(sizes[even]))]
+  return [(*rest[:even], i, *rest[even:]) for i, rest in there + back]
+
+
+def _path(sizes: Sequence[int]) -> list[tuple[int, ...]]:
+  """Through a grid, as oxen plough."""
+  if not sizes:
+    return [()]
+  rest = _path(sizes[1:])
+  return [
+      (i, *place)
+      for i in range(sizes[0])
+      for place in (rest if i % 2 == 0 else rest[::-1])
+  ]

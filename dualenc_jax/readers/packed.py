@@ -1,0 +1,67 @@
+"""Files, plain or .gz, and their lines, of which none fills the memory."""
+
+from collections.abc import Iterator
+import contextlib
+import functools
+import gzip
+import pathlib
+from typing import IO
+import zlib
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.io import untrusted
+
+DAMAGED_GZIP = (gzip.BadGzipFile, EOFError, zlib.error)
+# Bytes: a packed file of a megabyte may be a line of a gigabyte.
+LONGEST_LINE = 2**26
+_BOM = b'\xef\xbb\xbf'
+
+
+@contextlib.contextmanager
+def opened(path: pathlib.Path) -> Iterator[IO[bytes]]:
+  """A file as it is; raises UserError if it is none or cannot be read."""
+  try:
+    file = untrusted.open_file(path, 'Give a file.')
+  except OSError as e:
+    raise UserError(f'{path} cannot be read: {e.strerror or e}.') from e
+  with file:
+    yield file
+
+
+@contextlib.contextmanager
+def unpacked(path: pathlib.Path) -> Iterator[IO[bytes]]:
+  """`opened`, of a .gz file what is in it."""
+  with opened(path) as file:
+    yield gzip.GzipFile(fileobj=file) if path.suffix == '.gz' else file
+
+
+def lines(
+    path: pathlib.Path, blank: bool = False
+) -> Iterator[tuple[int, bytes]]:
+  """Yields (number from 1 on, line without its end) of a plain or .gz file.
+
+  A byte order mark is left out, and blank lines are unless `blank`.
+
+  Raises:
+    UserError: damaged or truncated gzip, or a line without an end.
+  """
+  with unpacked(path) as stream:
+    number = 0
+    read = functools.partial(stream.readline, LONGEST_LINE + 1)
+    try:
+      for number, line in enumerate(iter(read, b''), 1):
+        if len(line) > LONGEST_LINE:
+          raise UserError(
+              f'{path}:{number}: a line of more than {LONGEST_LINE >> 20} MiB.'
+              ' Expected a row a line.'
+          )
+        line = line.rstrip(b'\r\n')
+        if number == 1:
+          line = line.removeprefix(_BOM)
+        if blank or line.strip():
+          yield number, line
+    except DAMAGED_GZIP as error:
+      raise UserError(
+          f'{path} is a damaged gzip file, after line {number}: {error}. Copy'
+          ' or download it again.'
+      ) from error

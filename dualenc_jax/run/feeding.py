@@ -1,0 +1,137 @@
+"""Whether devices wait for data, and what the train step is compiled for."""
+
+import collections
+from collections.abc import Callable, Iterator
+import contextlib
+import logging
+import queue
+import threading
+import time
+from typing import Any
+
+import jax
+
+from dualenc_jax.parallel.partitioning import path_string
+
+_COMPILED = '/jax/core/compile/backend_compile_duration'
+# Steps that the share of waiting is of.
+_RECENT = 100
+# The first step compiles, and so may that after it.
+_WARM_UP = 2
+# For so long the end of a run waits for that of its last step.
+_END_SECONDS = 20.0
+_LOG = logging.getLogger(__name__)
+
+
+class Waiting:
+  """How long devices have waited for the batches of the last 100 steps.
+
+  A batch is made while the step before it runs: no time is lost unless that
+  ends first.
+  """
+
+  def __init__(self):
+    # Seconds of waiting before a step, and of the step.
+    self._steps = collections.deque(maxlen=_RECENT)
+    self._running = queue.SimpleQueue()
+    self._made = 0.0, 0.0
+    # A daemon: if a device hangs, the program may end nevertheless.
+    self._thread = threading.Thread(target=self._time_steps, daemon=True)
+    self._thread.start()
+
+  def batch(self, make: Callable[[], Any]) -> Any:
+    """What `make` returns, timed."""
+    began = time.perf_counter()
+    batch = make()
+    self._made = began, time.perf_counter()
+    return batch
+
+  def runs(self, output: jax.Array) -> None:
+    """To be called as a step on the last batch is under way; its output."""
+    self._running.put((*self._made, time.perf_counter(), output))
+
+  def close(self) -> None:
+    """Nothing more will run; waits for what does.
+
+    A program that ends while a thread is in XLA is aborted.
+    """
+    self._running.put(None)
+    self._thread.join(_END_SECONDS)
+
+  @property
+  def share(self) -> float:
+    """Of the devices' time, that in which they waited for a batch."""
+    waited, ran = map(sum, zip(*self._steps)) if self._steps else (0.0, 0.0)
+    return waited / (waited + ran) if waited else 0.0
+
+  def _time_steps(self) -> None:
+    before = None
+    while (step := self._running.get()) is not None:
+      began, made, dispatched, output = step
+      try:
+        output.block_until_ready()
+      except Exception:  # It is raised in the loop, too.
+        return
+      end = time.perf_counter()
+      if before is not None:
+        waited = max(made - max(before, began), 0.0)
+        self._steps.append((waited, end - max(before, dispatched)))
+      before = end
+
+
+class Programs:
+  """Names what the train step is compiled for, the first program aside."""
+
+  def __init__(self, most: int):
+    """`most`: shapes of batches that there are."""
+    self._most = most
+    self._seen: dict[Any, int] = {}
+
+  @contextlib.contextmanager
+  def step(self, number: int, batch: Any) -> Iterator[None]:
+    """Around the train step number `number`, from 1, on a batch."""
+    spent = []
+
+    def listen(event: str, seconds: float, **_: Any) -> None:
+      if event == _COMPILED and threading.get_ident() == thread:
+        spent.append(seconds)
+
+    thread = threading.get_ident()
+    shapes = _shapes(batch)
+    key = tuple(shapes.items())
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+      yield
+    finally:
+      jax.monitoring.unregister_event_duration_listener(listen)
+    if self._seen and key not in self._seen:
+      first = dict(next(iter(self._seen)))
+      _LOG.info(
+          'Step %d: the texts need another shape of batch, number %d of at most'
+          ' %d: %s; compiled in %.1f s.',
+          number,
+          len(self._seen) + 1,
+          self._most,
+          _words({k: v for k, v in shapes.items() if first.get(k) != v}),
+          sum(spent),
+      )
+    elif spent and sum(self._seen.values()) >= _WARM_UP:
+      _LOG.warning(
+          'WARNING: step %d: the train step was compiled again, in %.1f s, for'
+          ' a batch of a shape that it was compiled for before: %s. That is a'
+          ' mistake in the library, or in an objective of yours: something'
+          ' besides the shapes changes from step to step.',
+          number,
+          sum(spent),
+          _words(shapes),
+      )
+    self._seen[key] = self._seen.get(key, 0) + 1
+
+
+def _shapes(batch: Any) -> dict[str, tuple[int, ...]]:
+  leaves = jax.tree_util.tree_leaves_with_path(batch)
+  return {path_string(path): leaf.shape for path, leaf in leaves}
+
+
+def _words(shapes: dict[str, tuple[int, ...]]) -> str:
+  return ', '.join(f'{name} {list(shape)}' for name, shape in shapes.items())

@@ -1,0 +1,175 @@
+"""What is done between the steps of a run: hooks, each with a cadence."""
+
+from collections.abc import Callable, Iterable, Mapping
+import dataclasses
+import enum
+from typing import Any
+
+import jax
+
+from dualenc_jax.training.reporting import Reporter
+from dualenc_jax.training.step import TrainState
+
+
+class Wish(enum.IntEnum):
+  """What is asked of a run at the end of a step, the least first."""
+
+  GO_ON = 0
+  SAVE = 1
+  STOP = 2
+
+
+@dataclasses.dataclass
+class Training:
+  """A run under way, which a hook sees and may change.
+
+  Attributes:
+    step: steps taken.
+    state: on the mesh; None in the hands of a late hook, for the next step has
+      taken it.
+    train_step: (state, batch) -> (state, metrics).
+    batches: (step, cells) -> batch.
+    metrics: of the last step, on the devices; of late hooks on the host.
+    notes: what hooks remember, JSON; it is saved with every checkpoint.
+    save: whether a hook wants a checkpoint of this step.
+    stopped: whether the run stops here, to be gone on with later.
+  """
+
+  step: int
+  state: TrainState | None
+  train_step: Callable[..., Any]
+  batches: Callable[..., Any]
+  metrics: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  notes: dict[str, Any] = dataclasses.field(default_factory=dict)
+  save: bool = False
+  stopped: bool = False
+
+  @property
+  def ended(self) -> str | None:
+    """Why the run has ended before its last step, if it has."""
+    return self.notes.get('ended')
+
+
+@dataclasses.dataclass(frozen=True)
+class Hook:
+  """Something to do at some of the steps.
+
+  Attributes:
+    call: what to do. Numbers by name that it returns are reported.
+    every: steps from one call to the next; 0 for none on the way.
+    at_start: call it before the first step of a run, too.
+    at_end: call it after the last step, too.
+    late: call it when the next step is under way, so that it may wait for the
+      metrics of this one; but before any other hook, and after the last step.
+    saves: call it at whatever step a hook before it wants a checkpoint, too.
+    group: of the numbers that it returns, such as 'validation'.
+  """
+
+  call: Callable[[Training], Mapping[str, float] | None]
+  every: int = 0
+  at_start: bool = False
+  at_end: bool = True
+  late: bool = False
+  saves: bool = False
+  group: str = ''
+
+
+# In the notes of a checkpoint: hooks were due at its step, and the run had
+# stopped before them.
+_LEFT = 'left'
+
+
+class Hooks:
+  """The hooks of a run, in their order."""
+
+  def __init__(
+      self,
+      hooks: Iterable[Hook],
+      first: int,
+      last: int,
+      reporter: Reporter,
+      wish: Callable[[], Wish] = lambda: Wish.GO_ON,
+      notes: dict[str, Any] | None = None,
+  ):
+    """Hooks of the steps from `first`, those taken already, to `last`.
+
+    Args:
+      hooks: in the order that they are called in.
+      first: steps taken before.
+      last: steps of the run.
+      reporter: of what they return.
+      wish: asked once a step, before any hook.
+      notes: of the checkpoint that the run goes on from. What was due at its
+        step, where the run had stopped, is then called first.
+    """
+    self._hooks = list(hooks)
+    self._first, self._last = first, last
+    self._reporter = reporter
+    self._wish = wish
+    self._waiting = None
+    self.left = bool((notes or {}).pop(_LEFT, False))
+
+  def __call__(self, now: Training) -> None:
+    """Calls what is due after a step, and what waited for it to be under way.
+
+    No checkpoint is written before the metrics of its step were looked at. What
+    is not late takes time that is not the steps' own.
+    """
+    self._call_late()
+    if any(hook.late and self._is_due(hook, now.step) for hook in self._hooks):
+      self._waiting = dataclasses.replace(now, state=None)
+    others = [hook for hook in self._hooks if not hook.late]
+    due = [hook for hook in others if self._is_due(hook, now.step)]
+    rest = any(not hook.saves for hook in due)
+    wish = self._wish()
+    if wish is Wish.STOP and (rest or now.step < self._last):
+      self._stop(now, others, rest)
+      return
+    now.save = wish is Wish.SAVE and now.step > self._first
+    if due or now.save or now.step == self._last:
+      self._call_late()
+    for hook in others:
+      if self._is_due(hook, now.step) or (hook.saves and now.save):
+        self._call(hook, now)
+      if now.ended:
+        self._last = now.step
+    if due or now.save:
+      self._reporter.pause()
+
+  def _stop(self, now: Training, others: Iterable[Hook], rest: bool) -> None:
+    """Saves what is new; what else was due is left to the next process."""
+    self._call_late()
+    now.stopped = True
+    if now.step == self._first:
+      return
+    if rest:
+      now.notes[_LEFT] = True
+    for hook in others:
+      if hook.saves:
+        self._call(hook, now)
+
+  def _call_late(self) -> None:
+    now, self._waiting = self._waiting, None
+    if now is None:
+      return
+    now.metrics = jax.device_get(now.metrics)
+    for hook in self._hooks:
+      if hook.late and self._is_due(hook, now.step):
+        self._call(hook, now)
+
+  def _call(self, hook: Hook, now: Training) -> None:
+    numbers = hook.call(now)
+    if numbers:
+      self._reporter.scalars(hook.group, now.step, numbers)
+      text = ', '.join(f'{name} {x:.4f}' for name, x in numbers.items())
+      self._reporter.line(f'step {now.step}: {text}')
+
+  def _is_due(self, hook: Hook, step: int) -> bool:
+    if step == self._first:
+      if not self.left:
+        return hook.at_start and not step
+      if hook.late or hook.saves:
+        # What the others have found is saved with the checkpoint that is there.
+        return hook.saves
+    on_the_way = hook.every and step % hook.every == 0
+    return bool(on_the_way) or (hook.at_end and step == self._last)

@@ -1,0 +1,130 @@
+"""What lies beside the tensors of a checkpoint: JSON, with their digests.
+
+`sha256` in it is that of the object without it, as JSON with sorted keys and
+without spaces. Checkpoints that were made without digests have neither.
+"""
+
+from collections.abc import Mapping
+import functools
+import hashlib
+import json
+import logging
+import pathlib
+from typing import Any
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.io import json_file
+from dualenc_jax.tensor_files import digests as digests_lib, zarr_files
+from dualenc_jax.tensor_files.stacked_layers import unstack
+from dualenc_jax.tensor_files.tensors import DamageError, Tensor
+
+# The file within a checkpoint, as Orbax names it.
+FILE = 'meta/metadata'
+# Fields that every run goes on with.
+TYPES = {'run_id': str, 'step': int, 'data': dict, 'notes?': dict}
+_DIGESTS, _SHA256 = 'digests', 'sha256'
+_AGAIN = 'Copy the whole folder again.'
+_LOG = logging.getLogger(__name__)
+
+# Digests of tensors by item ('params') and name.
+Digests = Mapping[str, Mapping[str, str]]
+
+
+def sealed(meta: Mapping[str, Any], digests: Digests) -> dict[str, Any]:
+  """Meta with digests and its own checksum, as it is read again.
+
+  Args:
+    meta: JSON.
+    digests: as of `digests.of_trees`.
+  """
+  value = json.loads(json.dumps({**meta, _DIGESTS: digests}))
+  return {**value, _SHA256: _checksum(value)}
+
+
+def unsealed(
+    meta: Mapping[str, Any], where: Any
+) -> tuple[dict[str, Any], Digests | None]:
+  """The meta that `sealed` was given, and the digests; None without any.
+
+  Args:
+    meta: as it was read.
+    where: for messages.
+
+  Raises:
+    DamageError: it is not what was saved.
+  """
+  value = dict(meta)
+  checksum = value.pop(_SHA256, None)
+  if checksum is None and _DIGESTS not in value:
+    return value, None
+  if checksum != _checksum(value):
+    raise DamageError(
+        f'{where} is not what was saved: its checksum differs. It is damaged'
+        f' or was changed. {_AGAIN}'
+    )
+  digests = value.pop(_DIGESTS, None)
+  try:
+    json_file.check(digests, {str: {str: str}}, f'{where}: {_DIGESTS}', _AGAIN)
+  except UserError as e:
+    raise DamageError(str(e)) from e
+  return value, digests
+
+
+def read(
+    checkpoint: pathlib.Path, **types: Any
+) -> tuple[dict[str, Any], Digests | None]:
+  """The meta of a checkpoint and the digests of its tensors, if it has them.
+
+  That it has none is said in the log, once.
+
+  Args:
+    checkpoint: its folder.
+    **types: of fields that it must have, as `json_file.check` takes them.
+
+  Raises:
+    DamageError: it cannot be read, or is not what was saved.
+  """
+  path = checkpoint / FILE
+  try:
+    found = json_file.read(path, _AGAIN)
+    meta, digests = unsealed(found, path)
+    json_file.check(meta, types, path, _AGAIN)
+  except DamageError:
+    raise
+  except UserError as e:
+    raise DamageError(str(e)) from e
+  if digests is None:
+    _tell_without(checkpoint)
+  return meta, digests
+
+
+def read_item(
+    folder: pathlib.Path, known: Digests | None
+) -> dict[str, Tensor]:
+  """The tensors of an item of a checkpoint, one for each layer.
+
+  Args:
+    folder: of the item.
+    known: what the checkpoint's meta says of the digests of its tensors, which
+      are compared as they are read.
+
+  Raises:
+    DamageError: a file or a tensor is missing.
+  """
+  tensors = unstack(zarr_files.read_tree(folder))
+  if known is None:
+    return tensors
+  return digests_lib.verified(tensors, known.get(folder.name, {}), folder)
+
+
+@functools.cache
+def _tell_without(checkpoint: pathlib.Path) -> None:
+  _LOG.info(
+      '%s was made without digests: a flipped bit in it would not be noticed.',
+      checkpoint,
+  )
+
+
+def _checksum(value: Mapping[str, Any]) -> str:
+  text = json.dumps(value, sort_keys=True, separators=(',', ':'))
+  return hashlib.sha256(text.encode()).hexdigest()

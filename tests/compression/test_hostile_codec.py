@@ -1,0 +1,96 @@
+"""Codec files whose parts cannot go together."""
+
+import json
+
+import numpy as np
+import pytest
+
+from dualenc_jax import compression
+from dualenc_jax.compression import codec_file, model_codec
+from dualenc_jax.compression.product import Product
+from dualenc_jax.errors import UserError
+from dualenc_jax.tensor_files import safetensors_file
+
+D = 8
+VECTORS = np.random.default_rng(0).normal(size=(64, D)).astype(np.float32)
+
+
+def write(path, name, change):
+  """A codec's file whose plan and arrays a function has changed."""
+  codec_file.write(path, compression.spec(name).fit(VECTORS))
+  metadata = dict(safetensors_file.metadata(path))
+  arrays = {k: t.read() for k, t in safetensors_file.read(path).items()}
+  plan = json.loads(metadata['codec'])
+  change(plan, arrays)
+  tensors = {
+      key: safetensors_file.Tensor(key, array.shape, lambda array=array: array)
+      for key, array in arrays.items()
+  }
+  metadata['codec'] = json.dumps(plan)
+  safetensors_file.write(path, tensors, metadata)
+
+
+def of_part(number, **fields):
+  return lambda plan, _: plan['parts'][number].update(fields)
+
+
+def of_plan(**fields):
+  return lambda plan, _: plan.update(fields)
+
+
+def of_array(name, change):
+  return lambda _, arrays: arrays.update({name: change(arrays[name])})
+
+
+@pytest.mark.parametrize(
+    'name, change, message',
+    [
+        ('int8', of_plan(dim=D + 1), f'vectors of dim {D}, not {D + 1}'),
+        ('int8', of_plan(dim='8'), "dim is '8'"),
+        ('int8', of_plan(parts=[]), 'damaged'),
+        ('int8', of_plan(parts=[[]]), 'parts'),
+        ('int8', of_plan(rescored=-1), 'rescored is -1'),
+        ('int8', of_part(0, step=3), 'step of shape'),
+        ('int8', of_part(0, step={'tensor': []}), 'damaged'),
+        ('int8', of_part(0, more=3), 'damaged'),
+        ('int8', of_part(0, **{'class': 'os.system'}), 'damaged'),
+        ('int8', of_array('0/low', lambda x: x[:3]), 'do not fit'),
+        ('binary', of_part(0, dim=10**12), 'not 8'),
+        ('binary', of_part(0, dim=8.0), 'do not fit'),
+        ('fp16', of_part(0, dtype='O'), 'do not fit'),
+        ('rotated:2', of_part(1, bits=40), 'do not fit'),
+        ('rotated:2', of_array('1/levels', lambda x: x[:2]), 'do not fit'),
+        ('pca:4+int8', of_array('0/matrix', lambda x: x[0]), 'matrix of shape'),
+        ('pca:4+int8', of_array('0/matrix', lambda x: x[:3]), 'dim 4, not 3'),
+        ('pca:4+int8', of_part(0, normalise='no'), 'do not fit'),
+        ('int8', of_plan(parts=[{'class': 'Linear', 'matrix': 1}]), 'cannot'),
+    ],
+)
+def test_it_is_named(tmp_path, name, change, message):
+  path = tmp_path / 'codec.safetensors'
+  write(path, name, change)
+  with pytest.raises(UserError, match=f'codec.safetensors.*{message}'):
+    codec_file.read(path)
+
+
+def test_numbers_that_are_not_finite(tmp_path):
+  path = tmp_path / 'codec.safetensors'
+  codec_file.write(path, compression.spec('int8').fit(VECTORS))
+  content = path.read_bytes()
+  path.write_bytes(content[:-4] + np.float32(np.nan).tobytes())
+  with pytest.raises(UserError, match='codec.safetensors.*step holds NaN'):
+    codec_file.read(path)
+
+
+@pytest.mark.parametrize(
+    'fact, value',
+    [('dim', 'x'), ('dim', 9), ('normalise', 3), ('normalise', ['no'])],
+)
+def test_facts_of_a_model_are_checked_too(fact, value):
+  centroids = VECTORS.reshape(4, 16, 8)[:, :, :2]
+  codec = compression.Codec('jpq:4x4', D, (), Product(centroids, centroids))
+  facts, arrays = model_codec.facts(codec), model_codec.arrays(codec)
+  found = model_codec.of(facts, arrays)
+  np.testing.assert_array_equal(found.encode(VECTORS), codec.encode(VECTORS))
+  with pytest.raises(UserError, match='codec of the model'):
+    model_codec.of({**facts, fact: value}, arrays)

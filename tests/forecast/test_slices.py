@@ -1,0 +1,70 @@
+"""Slices of TPUs by name, and what the compiler knows of them."""
+
+import importlib.util
+
+import jax
+import pytest
+
+from dualenc_jax.commands import cli
+from dualenc_jax.errors import UserError
+from dualenc_jax.forecast import slices
+from dualenc_jax.training import Partitioner
+
+
+@pytest.mark.parametrize(
+    ('name', 'message'),
+    [
+        ('v5e', 'gives no number of chips.*one of 1x1, 2x2'),
+        ('v5e:16', 'gives no number of chips'),
+        ('v5e:3x3', 'no such slice of v5e; expected one of 1x1, 2x2, 2x4'),
+        ('v5p:4x4', 'three sides, such as 2x2x1'),
+        ('v5:4x4', "no such TPU as 'v5'.*Did you mean 'v5"),
+        ('h100:8', "no such TPU as 'h100'.*Known: tpu7x, v2, v3"),
+        ('v5p:3x3x3', 'the compiler refuses it: .*three sides'),
+    ],
+)
+def test_unknown_slices(name, message):
+  with pytest.raises(UserError, match=f'--topology={name}.*{message}'):
+    slices.find(name)
+
+
+def test_without_the_compiler(monkeypatch):
+  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
+  with pytest.raises(UserError, match=r'not installed.*tpu-check.*libtpu=='):
+    slices.find('v5e:2x2')
+
+
+def test_another_compiler_than_jax_has(monkeypatch):
+  assert slices.version_note() is None
+  monkeypatch.setattr(slices.importlib.metadata, 'version', lambda _: '0.9.1')
+  assert 'libtpu is 0.9.1; this JAX is built with 0.0.' in slices.version_note()
+
+
+@pytest.mark.parametrize(
+    ('name', 'devices', 'kind'),
+    [('v5e:4x4', 16, 'TPU v5 lite'), ('v5e:1x1', 1, 'TPU v5 lite'),
+     ('v5p:2x2x2', 8, 'TPU v5'), ('v6e:2x4', 8, 'TPU v6 lite')],
+)
+def test_devices(name, devices, kind):
+  found = slices.find(name)
+  assert {device.device_kind for device in found.devices} == {kind}
+  mesh = slices.on_slice(Partitioner(), found).mesh
+  assert mesh.shape == {'data': devices, 'model': 1}
+  around = [device.coords for device in mesh.devices[:, 0]]
+  for a, b in zip(around, around[1:] + around[:1]):
+    assert devices == 1 or sum(abs(x - y) for x, y in zip(a, b)) == 1
+  assert jax.default_backend() == 'cpu'
+
+
+def test_peaks_are_the_makers():
+  """Chips, Google's pages: TFLOP/s of bfloat16."""
+  chips = {'v2': 46, 'v3': 123, 'v4': 275, 'v5e': 197, 'v5p': 459, 'v6e': 918}
+  for name, peak in chips.items():
+    found = slices.GENERATIONS[name]
+    assert found.flops * found.cores == pytest.approx(1e12 * peak)
+    assert 0.6e9 < found.clock < 2.3e9
+
+
+def test_told_by_the_command(capsys):
+  assert cli.main(['check', '--topology=v5e:5x5', '--gin_file=x.gin']) == 2
+  assert 'no such slice of v5e' in capsys.readouterr().err

@@ -1,0 +1,212 @@
+"""Models of strangers: refused by one error, in no time and no memory."""
+
+import json
+import os
+import pathlib
+import shutil
+
+import pytest
+from small_folders import DEEP, ZARR
+
+from dualenc_jax import Retriever
+
+MODULE = 'sentence_transformers.models.Transformer'
+
+
+def write_json(file, value):
+  return lambda folder: (folder / file).write_text(
+      value if isinstance(value, str) else json.dumps(value)
+  )
+
+
+def change_json(file, *path, value):
+  """Sets a field of a JSON file."""
+
+  def damage(folder):
+    found = json.loads((folder / file).read_text())
+    inner = found
+    for key in path[:-1]:
+      inner = inner[key]
+    inner[path[-1]] = value
+    (folder / file).write_text(json.dumps(found))
+
+  return damage
+
+
+HF, ST = 'hf', 'sentence_transformers'
+
+
+@pytest.mark.parametrize(
+    'form, file',
+    [
+        *((HF, name) for name in ('config.json', 'tokenizer_config.json')),
+        *((ST, name) for name in (
+            'modules.json', 'config_sentence_transformers.json',
+            'sentence_bert_config.json', '1_Pooling/config.json',
+            '2_Dense/config.json',
+        )),
+        ('npz', 'towers.json'),
+        ('t5x', 'dualenc.json'),
+        ('t5x', f'{ZARR}/.zarray'),
+    ],
+)
+def test_deep_json(refused, form, file):
+  refused(form, write_json(file, DEEP), pathlib.Path(file).parent.name)
+
+
+@pytest.mark.parametrize(
+    'form, file, path, value, word',
+    [
+        (HF, 'config.json', ['num_layers'], 10_000_000, '22 tensors'),
+        (HF, 'config.json', ['num_layers'], True, 'num_layers is True'),
+        (HF, 'config.json', ['d_kv'], 10**30, 'head_dim is 1000'),
+        (HF, 'config.json', ['feed_forward_proj'], [], 'feed_forward_proj'),
+        (HF, 'config.json', ['feed_forward_proj'], {}, 'feed_forward_proj'),
+        (HF, 'config.json', ['architectures'], 5, 'architectures'),
+        (HF, 'config.json', ['model_type'], [], 'model_type'),
+        (HF, 'tokenizer_config.json', ['model_max_length'], [],
+         'model_max_length'),
+        (HF, 'tokenizer_config.json', ['model_max_length'], '9',
+         'model_max_length'),
+        (HF, 'tokenizer_config.json', ['model_max_length'], 1.5,
+         'model_max_length'),
+        (HF, 'dualenc.json', ['query_length'], [], 'query_length'),
+        (HF, 'dualenc.json', ['passage_prefix'], None, 'passage_prefix'),
+        (HF, 'dualenc.json', ['query_length'], -1, 'query_length is -1'),
+        (ST, 'config_sentence_transformers.json', ['prompts'], [], 'prompts'),
+        (ST, 'config_sentence_transformers.json', ['prompts'], {'query': 1},
+         'prompts: query is 1'),
+        (ST, 'config_sentence_transformers.json', ['default_prompt_name'], [],
+         'default_prompt_name'),
+        (ST, 'config_sentence_transformers.json', ['similarity_fn_name'], {},
+         'similarity_fn_name'),
+        (ST, 'sentence_bert_config.json', ['max_seq_length'], '9',
+         'max_seq_length'),
+        (ST, 'sentence_bert_config.json', ['tokenizer_args'], [1],
+         'tokenizer_args'),
+        (ST, 'sentence_bert_config.json', ['processor_kwargs'],
+         {'model_max_length': '9'}, 'processor_kwargs: model_max_length'),
+        (ST, 'modules.json', [0, 'path'], None, 'path is None'),
+        (ST, 'modules.json', [0, 'type'], 5, 'type is 5'),
+        (ST, 'modules.json', [0], 'x', 'modules.json: an entry'),
+        (ST, 'modules.json', [1, 'path'], '../model/1_Pooling', 'its own'),
+        (ST, 'modules.json', [1, 'path'], '/etc', 'its own folder'),
+        (ST, 'modules.json', [1, 'path'], 'a\0b', 'its own folder'),
+        ('npz', 'towers.json', ['encoder', 'num_layers'], 10_000_000,
+         '22 tensors'),
+        ('npz', 'towers.json', ['encoder', 'mlp_dim'], 10**12, 'towers.json'),
+        ('npz', 'towers.json', ['encoder', 'activations'], ['Module'],
+         'towers.json'),
+        ('npz', 'towers.json', ['encoder', 'activations'],
+         ['set_logical_axis_rules', 'linear'], 'towers.json'),
+        (ST, 'sentence_bert_config.json', ['model_args'],
+         {'weights_only': False}, 'model_args has weights_only'),
+        ('t5x', f'{ZARR}/.zarray', ['chunks'], [10**7, 10**4], 'chunks'),
+        ('t5x', f'{ZARR}/.zarray', ['chunks'], [10**9, 10**9], 'chunks'),
+        ('t5x', f'{ZARR}/.zarray', ['chunks'], [0, 0], 'embedding'),
+        ('t5x', f'{ZARR}/.zarray', ['shape'], [10**9, 10**6], 'shape'),
+        ('t5x', f'{ZARR}/.zarray', ['dtype'], '|O', 'embedding'),
+        ('t5x', f'{ZARR}/.zarray', ['compressor'], 1, 'embedding'),
+    ],
+)
+def test_field(refused, form, file, path, value, word):
+  damage = change_json(file, *path, value=value)
+  refused(form, damage, word)
+
+
+@pytest.mark.parametrize(
+    'router',
+    [
+        {'types': [], 'structure': {}},
+        {'types': {'a': 1}, 'structure': {'query': ['a'], 'document': ['a']}},
+        {'types': {'a': MODULE}, 'structure': {'query': ['a'], 'document': 1}},
+        {'types': {'a': MODULE}, 'structure': {'query': ['b']}},
+        {'types': {}, 'structure': {}, 'parameters': []},
+        {
+            'types': {'../..': MODULE},
+            'structure': {'query': ['../..'], 'document': ['../..']},
+        },
+    ],
+)
+def test_router(refused, router):
+  def damage(folder):
+    (folder / 'r').mkdir()
+    write_json('r/router_config.json', router)(folder)
+    kind = 'sentence_transformers.models.Router'
+    write_json('modules.json', [{'path': 'r', 'type': kind}])(folder)
+
+  refused(ST, damage, 'router_config.json')
+
+
+@pytest.mark.parametrize(
+    'vocabulary', [5, [1], [[]], [[1, 2]], {'a': 'b', 'c': 1}]
+)
+def test_tokenizer(refused, vocabulary):
+  def damage(folder):
+    for name in ('spiece.model', 'vocabulary.model', 'dualenc.json'):
+      (folder / name).unlink()
+    change_json('tokenizer.json', 'model', 'vocab', value=vocabulary)(folder)
+
+  refused(HF, damage, 'tokenizer.json', 'vocab')
+
+
+@pytest.mark.parametrize(
+    'form, file',
+    [
+        (HF, 'config.json'),
+        (HF, 'projection.safetensors'),
+        (ST, '2_Dense/model.safetensors'),
+        ('npz', 'weights.npz'),
+        ('t5x', 'checkpoint_7/checkpoint'),
+        ('t5x', f'{ZARR}/.zarray'),
+        ('t5x', f'{ZARR}/0.0'),
+    ],
+)
+@pytest.mark.parametrize('special', ['pipe', 'endless'])
+def test_special_files(refused, form, file, special):
+  def damage(folder):
+    (folder / file).unlink()
+    if special == 'pipe':
+      os.mkfifo(folder / file)
+    else:
+      (folder / file).symlink_to('/dev/zero')
+
+  refused(form, damage, f'{file} is no regular file')
+
+
+def test_a_pipe_behind_a_linked_folder(refused, tmp_path_factory):
+  pipes = tmp_path_factory.mktemp('pipes')
+  os.mkfifo(pipes / '0')
+
+  def damage(folder):
+    (folder / ZARR / 'more').symlink_to(pipes)
+    (folder / ZARR / 'again').symlink_to(folder)
+
+  refused('t5x', damage, 'more/0 is no regular file')
+
+
+def test_links_of_a_hub_are_read(small_forms, tmp_path):
+  """As huggingface_hub lays a snapshot out: every file a link to a blob."""
+  (tmp_path / 'blobs').mkdir()
+  snapshot = tmp_path / 'snapshots/abc'
+  snapshot.mkdir(parents=True)
+  for i, file in enumerate(sorted((small_forms / HF).iterdir())):
+    shutil.copy(file, tmp_path / f'blobs/{i}')
+    (snapshot / file.name).symlink_to(f'../../blobs/{i}')
+  assert Retriever.from_dir(snapshot).dim == 6
+
+
+def shards(name):
+  def damage(folder):
+    (folder / 'model.safetensors').rename(folder / 'one.safetensors')
+    index = {'weight_map': {'shared.weight': name}}
+    write_json('model.safetensors.index.json', index)(folder)
+
+  return damage
+
+
+@pytest.mark.parametrize(
+    'name', ['../model/one.safetensors', '/etc/passwd', 'a\0b', '..\\one']
+)
+def test_names_of_shards(refused, name):
+  refused(HF, shards(name), 'index.json', 'within its own folder')

@@ -1,0 +1,216 @@
+"""Files of tensors of strangers: refused, in no time and no memory."""
+
+import bz2
+import gzip
+import json
+import resource
+import struct
+import zipfile
+
+from flax import serialization
+import msgpack
+import numpy as np
+import pytest
+from small_folders import DEEP, ZARR
+
+TABLE = 'token_embedder/embedding'
+TREE = 'optimizer', 'target', 'encoder'
+SCALE = *TREE, 'encoder_norm', 'scale'
+ATTENTION = 'encoder/layers_0/attention'
+QUERY, KEY = f'{ATTENTION}/query/kernel', f'{ATTENTION}/key/kernel'
+
+
+def safetensors(change):
+  """Changes a header, or replaces it by bytes."""
+
+  def damage(folder):
+    path = folder / 'weights.safetensors'
+    content = path.read_bytes()
+    (length,) = struct.unpack('<Q', content[:8])
+    header = json.loads(content[8 : 8 + length])
+    encoded = change(header)
+    if encoded is None:
+      encoded = json.dumps(header).encode()
+    size = struct.pack('<Q', len(encoded))
+    path.write_bytes(size + encoded + content[8 + length :])
+
+  return damage
+
+
+@pytest.mark.parametrize(
+    'change, word',
+    [
+        (lambda h: h[KEY].update(data_offsets=h[QUERY]['data_offsets']),
+         'the one before'),
+        (lambda h: h[TABLE].update(shape=[10**9, 10**9],
+                                   data_offsets=[0, 4 * 10**18]),
+         'weights.safetensors'),
+        (lambda h: h[TABLE].update(shape=[2**62, 0], data_offsets=[0, 0]),
+         'weights.safetensors'),
+        (lambda h: h.update({KEY: 5}), 'the header entry'),
+        (lambda h: h[KEY].update(dtype=[]), 'the header entry'),
+        (lambda h: h.update({KEY.replace('_0', '_999999999'): h.pop(KEY)}),
+         'is missing'),
+        (lambda h: DEEP.encode(), 'no JSON'),
+        (lambda h: h[TABLE].update(shape=[10**4000] * 250), 'the header entry'),
+        (lambda h: h[TABLE].update(shape=[1] * 10_000), 'the header entry'),
+    ],
+)
+def test_safetensors(refused, change, word):
+  refused('safetensors', safetensors(change), word)
+
+
+def test_a_header_longer_than_its_file(refused):
+  def damage(folder):
+    content = struct.pack('<Q', 99_000_000) + b'{}'
+    (folder / 'weights.safetensors').write_bytes(content)
+
+  refused('safetensors', damage, 'a header of 99,000,000 bytes')
+
+
+def npy(shape, descr="'<f4'"):
+  head = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}}}\n"
+  return b'\x93NUMPY\x01\x00' + struct.pack('<H', len(head)) + head.encode()
+
+
+@pytest.mark.parametrize(
+    'head, blocks',
+    [
+        (npy('(1000000000000,)'), 0),
+        (npy('(-300, 8)'), 1),
+        (npy('(300, 8)', "'|O'"), 1),
+        (npy('(300, 8)', "'<U4'"), 1),
+        (npy('(300, 8)', "'|V1000000000'"), 1),
+        (npy("'x'"), 1),
+        (npy('(' * 3000 + ')' * 3000), 1),
+        # A bomb: 256 MB that are 250 kB in the file.
+        (npy('(300, 8)'), 256 * 2**20 // 9600),
+    ],
+)
+def test_npz(refused, small_forms, head, blocks):
+  def damage(folder):
+    source = zipfile.ZipFile(small_forms / 'npz/weights.npz')
+    out = zipfile.ZipFile(
+        folder / 'weights.npz', 'w', zipfile.ZIP_DEFLATED, compresslevel=1
+    )
+    with source, out:
+      for name in source.namelist():
+        if name != f'{TABLE}.npy':
+          out.writestr(name, source.read(name))
+      with out.open(f'{TABLE}.npy', 'w') as file:
+        file.write(head)
+        for _ in range(blocks):
+          file.write(bytes(9600))
+
+  refused('npz', damage, 'weights.npz')
+
+
+def test_npz_that_numpy_does_not_write(refused, small_forms):
+  """Unpacked, bzip2 may be a million times as much."""
+
+  def damage(folder):
+    with (
+        zipfile.ZipFile(small_forms / 'npz/weights.npz') as source,
+        zipfile.ZipFile(
+            folder / 'weights.npz', 'w', zipfile.ZIP_BZIP2
+        ) as out,
+    ):
+      for name in source.namelist():
+        out.writestr(name, source.read(name))
+
+  refused('npz', damage, 'weights.npz', 'compressed as NumPy')
+
+
+@pytest.mark.parametrize('open_file', [gzip.open, bz2.open])
+def test_a_chunk_that_is_a_bomb(refused, open_file):
+  def damage(folder):
+    header = folder / ZARR / '.zarray'
+    facts = json.loads(header.read_text())
+    facts['compressor']['id'] = 'gzip' if open_file is gzip.open else 'bz2'
+    header.write_text(json.dumps(facts))
+    with open_file(folder / ZARR / '0.0', 'wb', compresslevel=1) as file:
+      for _ in range(256):
+        file.write(bytes(2**20))
+
+  before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  refused('t5x', damage, 'embedding')
+  after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  # Kilobytes: nothing near the 256 MB was unpacked.
+  assert after - before < 100_000
+
+
+def tree(*path, value):
+  """Sets a value in the msgpack file; a function of what was there."""
+
+  def damage(folder):
+    file = folder / 'checkpoint_7/checkpoint'
+    found = serialization.msgpack_restore(file.read_bytes())
+    inner = found
+    for key in path[:-1]:
+      inner = inner.setdefault(key, {})
+    is_function = callable(value)
+    inner[path[-1]] = value(inner) if is_function else value
+    file.write_bytes(serialization.msgpack_serialize(found))
+
+  return damage
+
+
+@pytest.mark.parametrize(
+    'path, value, word',
+    [
+        ((*SCALE, 'kvstore'), 1, 'scale: kvstore is 1'),
+        ((*SCALE, 'kvstore'), {'path': 1}, 'kvstore: path is 1'),
+        ((*SCALE, 'kvstore'), {'path': '../../x'}, 'its own folder'),
+        ((*SCALE, 'kvstore'), {'path': 'a\0'}, 'its own folder'),
+        ((*SCALE, 'metadata'), [], 'scale: metadata'),
+        ((*SCALE, 'metadata'), {'shape': 'x'}, 'metadata: shape'),
+        ((*SCALE, 'metadata'), {'shape': [1.5]}, 'metadata: shape'),
+        ((*SCALE, 'metadata'), {'shape': [10**12]}, 'the shape'),
+        ((*SCALE, 'metadata'), {'shape': [-1]}, 'the shape'),
+        (SCALE, 'PLACEHOLDER://../../x', 'its own folder'),
+        (SCALE, np.zeros(8, complex), 'complex128'),
+        (SCALE, 'x', 'encoder_norm/scale'),
+        (('optimizer', 'state', 'step'), 'x', 'state/step'),
+        (('optimizer', 'state', 'step'), np.zeros(3), 'state/step'),
+        (('optimizer', 'state', 'step'), np.array('x'), 'msgpack'),
+        (('optimizer', 'state', 'step'), np.float32(np.nan), 'state/step'),
+        ((*TREE, 'layers_999999999'), lambda e: e['layers_0'],
+         'num_layers is 1,000,000,000'),
+        ((*TREE, 'layers_x'), lambda e: e['layers_0'], 'layers_x'),
+        ((*TREE, 'layers_' + '1' * 5000), lambda e: e['layers_0'], 'layers_1'),
+        (('optimizer', 'target', *'a' * 200), 1, 'names within names'),
+    ],
+)
+def test_msgpack(refused, path, value, word):
+  refused('t5x', tree(*path, value=value), word)
+
+
+def extension(shape, dtype='float32', data=b'1234'):
+  """An array as Flax packs it."""
+  return msgpack.ExtType(1, msgpack.packb((shape, dtype, data)))
+
+
+@pytest.mark.parametrize(
+    'content',
+    [
+        b'\xdf\xff\xff\xff\xff',
+        b'\x81\xa9optimizer' + b'\x81\xa6target' + b'\x81\xa1a' * 900 + b'\x01',
+        b'\x81\xa1a' * 100_000 + b'\x01',
+        *(
+            msgpack.packb({'target': {'token_embedder': {'embedding': value}}})
+            for value in (
+                extension([10**13]),
+                extension([-1]),
+                extension('x'),
+                extension([1], 'O'),
+                msgpack.ExtType(1, b'zz'),
+                msgpack.ExtType(9, b'zz'),
+            )
+        ),
+    ],
+)
+def test_msgpack_of_other_bytes(refused, content):
+  def damage(folder):
+    (folder / 'checkpoint_7/checkpoint').write_bytes(content)
+
+  refused('t5x', damage, 'checkpoint_7')

@@ -1,0 +1,132 @@
+"""Who writes to a folder: the second is refused, the dead are taken over."""
+
+import fcntl
+import json
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+import time
+
+import filelock
+import pytest
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.io import writer
+
+
+def start(folder, first='pass'):
+  """A process that is the writer of a folder until its input ends."""
+  code = f"""
+import pathlib, socket, sys
+from dualenc_jax.io import writer
+{first}
+with writer.alone(pathlib.Path(sys.argv[1]), 'trains', 'another'):
+  print('in', flush=True)
+  sys.stdin.read()
+"""
+  process = subprocess.Popen(
+      [sys.executable, '-c', code, str(folder)],
+      stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+  )
+  assert process.stdout.readline() == 'in\n'
+  return process
+
+
+def alone(folder):
+  with writer.alone(folder, 'trains', 'another MODEL_DIR'):
+    return True
+
+
+def test_a_second_is_told_who_and_a_killed_one_is_taken_over(tmp_path, caplog):
+  other = start(tmp_path)
+  with pytest.raises(UserError) as error:
+    alone(tmp_path)
+  words = f'process {other.pid} on {socket.gethostname()}, since 20'
+  assert f'Another process trains in {tmp_path}: {words}' in str(error.value)
+  assert 'give another MODEL_DIR' in str(error.value)
+  other.kill()
+  # Dead, but nobody has asked how it ended.
+  time.sleep(0.5)
+  assert alone(tmp_path)
+  assert f'{words}' in caplog.text and 'ended without a word' in caplog.text
+  other.communicate()
+  caplog.clear()
+  # That one has left properly.
+  assert alone(tmp_path) and not caplog.text
+  assert [path.name for path in tmp_path.iterdir()] == ['.lock']
+
+
+def test_where_there_are_no_locks_the_record_tells(tmp_path, monkeypatch):
+  def none(*args, **kwargs):
+    raise OSError(38, 'Function not implemented')
+
+  with start(tmp_path) as other:
+    monkeypatch.setattr(fcntl, 'flock', none)
+    with pytest.raises(UserError, match=f'process {other.pid} on'):
+      alone(tmp_path)
+    other.communicate()
+  assert alone(tmp_path)
+  # Nor does one that is killed leave anything that outlives it.
+  stub = 'import fcntl\ndef flock(*_): raise OSError(38, "no")\n'
+  other = start(tmp_path, f'{stub}fcntl.flock = flock')
+  other.kill()
+  other.communicate()
+  assert alone(tmp_path)
+
+
+def test_a_server_that_is_away_for_a_moment(tmp_path, monkeypatch):
+  def away(self):
+    raise OSError(5, 'Input/output error')
+
+  with writer.alone(tmp_path, 'trains', 'another') as own:
+    with monkeypatch.context() as patch:
+      patch.setattr(pathlib.Path, 'read_text', away)
+      own.check(' at step 2')
+      patch.setattr(writer, '_AWAY_SECONDS', 0.0)
+      with pytest.raises(UserError, match='is gone at step 3'):
+        own.check(' at step 3')
+    own.check(' at step 4')
+
+
+def test_a_writer_of_another_host(tmp_path, monkeypatch, caplog):
+  """It lives if it says so while it is watched."""
+  monkeypatch.setattr(
+      filelock.FileLock, 'acquire', lambda *args, **kwargs: None
+  )
+  monkeypatch.setattr(writer, '_DEAD_SECONDS', 3.0)
+  far = 'socket.gethostname = lambda: "far"; writer._BEAT_SECONDS = 0.1'
+  with start(tmp_path, far) as other:
+    with pytest.raises(UserError, match=f'process {other.pid} on far, since'):
+      alone(tmp_path)
+    assert 'cannot be looked at; waiting 3 s' in caplog.text
+    other.kill()
+    other.communicate()
+  assert alone(tmp_path)
+
+
+def test_a_folder_that_goes_is_noticed(tmp_path):
+  folder = tmp_path / 'model'
+  for spoil, words in [
+      (lambda: shutil.rmtree(folder), 'model is gone at step 3: it was'),
+      (lambda: os.rename(folder, tmp_path / 'moved'), 'model is gone at'),
+      (
+          lambda: (shutil.rmtree(folder), folder.mkdir()),
+          r'\.writer\.json is gone at step 3: its folder',
+      ),
+      (
+          lambda: (folder / '.writer.json').write_text(
+              json.dumps({'pid': 7, 'host': 'far', 'since': 'now'})
+          ),
+          'model has another writer at step 3: process 7 on far, since now',
+      ),
+  ]:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    with writer.alone(folder, 'trains', 'another') as own:
+      own.check(' at step 2')
+      spoil()
+      with pytest.raises(UserError, match=words):
+        own.check(' at step 3')

@@ -1,0 +1,124 @@
+"""Hosts that meet: as threads, over real connections."""
+
+import concurrent.futures
+import contextlib
+import socket
+
+import pytest
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.parallel import meeting
+from dualenc_jax.parallel.cluster import Cluster
+
+
+def address() -> str:
+  with socket.create_server(('', 0)) as server:
+    return f'localhost:{server.getsockname()[1]}'
+
+
+def meet(hosts, seconds=20.0):
+  """The meetings of (count, index), or their errors."""
+  where = address()
+  with concurrent.futures.ThreadPoolExecutor(len(hosts)) as pool:
+    asked = [
+        pool.submit(meeting.Meeting, Cluster(where, count, index), seconds)
+        for count, index in hosts
+    ]
+    return [each.exception() or each.result() for each in asked]
+
+
+def test_all_know_all_and_hear_what_each_says():
+  hosts = meet([(3, 2), (3, 0), (3, 1)])
+  try:
+    for each in hosts:
+      assert sorted(each.members) == [0, 1, 2]
+      assert each.members[1].name == socket.gethostname()
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+      for turn in range(3):
+        said = list(
+            pool.map(lambda x: x[1].share(f'{turn} {x[0]}'), enumerate(hosts))
+        )
+        # By number of the host, not as they came.
+        assert said == [[f'{turn} {i}' for i in (1, 2, 0)]] * 3
+  finally:
+    for each in hosts:
+      each.leave()
+
+
+def test_who_does_not_come_is_named_in_time():
+  (first,) = meet([(3, 0)], 0.5)
+  assert isinstance(first, UserError)
+  assert 'Of 3 hosts number 1, 2 did not come' in str(first)
+  (second,) = meet([(3, 1)], 0.5)
+  assert isinstance(second, UserError)
+  assert 'Host 1 of 3 cannot reach the first at localhost' in str(second)
+  assert 'within 0.5 s: Connection refused' in str(second)
+
+
+def test_hosts_of_one_number_or_told_of_other_counts_are_refused_on_all():
+  for hosts, said in (
+      ([(3, 0), (3, 1), (3, 1)], 'have the same number. Expected a --process_'),
+      ([(2, 0), (3, 1)], 'is told of 2 hosts, and host 1 .* of 3. Expected'),
+  ):
+    for each in meet(hosts):
+      with pytest.raises(UserError, match=said):
+        raise each
+
+
+def test_one_that_died_before_all_had_come_may_come_again():
+  where = address()
+  with concurrent.futures.ThreadPoolExecutor(3) as pool:
+    first = pool.submit(meeting.Meeting, Cluster(where, 3, 0), 20)
+    while True:
+      with contextlib.suppress(ConnectionRefusedError):
+        dead = socket.create_connection(meeting.host_and_port(where))
+        break
+    dead.sendall(
+        b'{"kind": "hello", "member": [1, "dead", 7], "count": 3}\n'
+    )
+    dead.close()
+    others = [
+        pool.submit(meeting.Meeting, Cluster(where, 3, i), 20) for i in (1, 2)
+    ]
+    hosts = [each.result() for each in (first, *others)]
+  for each in hosts:
+    assert each.members[1].name == socket.gethostname()
+    each.leave()
+
+
+def test_a_port_in_use_and_a_stranger():
+  with socket.create_server(('', 0)) as server:
+    taken = f'localhost:{server.getsockname()[1]}'
+    with pytest.raises(UserError, match='Host 0 cannot listen at localhost'):
+      meeting.Meeting(Cluster(taken, 2, 0), 5)
+  where = address()
+  with concurrent.futures.ThreadPoolExecutor(2) as pool:
+    first = pool.submit(meeting.Meeting, Cluster(where, 2, 0), 20)
+    for said in (b'GET / HTTP/1.1\r\n\r\n', b'\x00\xff\n', b'[' * 9999 + b'\n'):
+      while True:
+        with contextlib.suppress(ConnectionRefusedError):
+          stranger = socket.create_connection(meeting.host_and_port(where))
+          break
+      with stranger:
+        stranger.sendall(said)
+        assert not stranger.recv(9)
+    second = pool.submit(meeting.Meeting, Cluster(where, 2, 1), 20).result()
+    assert len(first.result().members) == len(second.members) == 2
+    for each in (second, first.result()):
+      each.leave()
+
+
+def test_which_lines_differ():
+  a, b, c = (meeting.Member(i, f'm{i}', 70 + i) for i in range(3))
+  assert meeting.differing('x', [a, b], ['1\n2', '1\n2']) is None
+  texts = ['1\nS = 0', '1\nS = 1', '1']
+  assert meeting.differing('seeds', [a, b, c], texts) == (
+      'The hosts have different seeds: host 0 (m0, pid 70) has S = 0, host 1'
+      ' (m1, pid 71) has S = 1.'
+  )
+  many = '\n'.join('abcde')
+  assert meeting.differing('x', [a, b, c], [many, '', '']) == (
+      'The hosts have different x: host 0 (m0, pid 70) has a; b; c and 2 more,'
+      ' host 1 (m1, pid 71) has none of what the other has, host 2 (m2, pid 72)'
+      ' as the latter.'
+  )

@@ -1,0 +1,65 @@
+"""Rings of devices: each a neighbour of the one before."""
+
+import itertools
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from dualenc_jax.parallel import ring_order
+
+
+def places(*sizes):
+  """All places of a grid, in another order than that of their coordinates."""
+  grid = list(itertools.product(*map(range, sizes)))
+  return [grid[i] for i in np.random.default_rng(0).permutation(len(grid))]
+
+
+def hops(order):
+  """Steps from each place to the next, round the ring."""
+  around = np.array([*order, order[0]])
+  return np.abs(np.diff(around, axis=0)).sum(axis=1)
+
+
+@pytest.mark.parametrize(
+    'sizes',
+    [(2, 2), (2, 4), (4, 4), (8, 8), (8, 16), (16, 16), (3, 4), (4, 3), (2, 3),
+     (2, 2, 1), (2, 2, 2), (4, 4, 8), (3, 3, 2), (2, 1, 3, 3), (1, 2, 2, 1, 2)],
+)
+def test_each_is_a_neighbour_of_the_next(sizes):
+  given = places(*sizes)
+  order = ring_order.ring(given)
+  assert sorted(order) == list(range(len(given)))
+  assert set(hops([given[i] for i in order])) == {1}
+
+
+@pytest.mark.parametrize('sizes', [(2,), (8,), (1, 4), (3, 3), (3, 5, 3), (1,)])
+def test_where_no_cycle_is_only_one_hop_is_long(sizes):
+  given = places(*sizes)
+  order = ring_order.ring(given)
+  assert sorted(order) == list(range(len(given)))
+  assert set(hops([given[i] for i in order])[:-1]) <= {1}
+
+
+def test_what_is_no_grid_stays():
+  for given in ([(0, 0), (1, 1), (5, 0)], [(0, 0), (0, 0), (1, 0), (0, 1)]):
+    assert ring_order.ring(given) == list(range(len(given)))
+
+
+def test_rows_of_a_mesh_move_whole():
+  devices = np.array([
+      [types.SimpleNamespace(coords=[x, y, z], core_on_chip=0) for z in (0, 1)]
+      for x, y in places(4, 2)
+  ])
+  moved = ring_order.along_wires(devices)
+  assert {d.coords[2] for d in moved[:, 1]} == {1}
+  for column in moved.T:
+    assert set(hops([d.coords for d in column])) == {1}
+  for before, after in zip(*moved.T):
+    assert before.coords[:2] == after.coords[:2]
+
+
+def test_devices_that_do_not_tell_stay():
+  devices = np.array(jax.devices())[:, None]
+  assert (ring_order.along_wires(devices) == devices).all()

@@ -1,0 +1,174 @@
+"""When hooks are called, and what becomes of the numbers that they return."""
+
+import numpy as np
+import pytest
+
+from dualenc_jax.run.hooks import Hook, Hooks, Training, Wish
+
+
+class Said:
+  """A reporter that keeps what it is given."""
+
+  def __init__(self):
+    self.calls = []
+
+  def scalars(self, group, step, numbers):
+    self.calls.append((group, step, numbers))
+
+  def line(self, text):
+    self.calls.append(text)
+
+  def pause(self):
+    self.calls.append('pause')
+
+
+def run(hooks, first, last):
+  """(name, step, metrics, has the state) of each call, in order."""
+  calls, said = [], Said()
+
+  def hook(name, result=None, **when):
+    def call(now):
+      calls.append((name, now.step, now.metrics['at'], now.state is not None))
+      return result
+
+    return Hook(call, **when)
+
+  call_hooks = Hooks(
+      [hook(name, **when) for name, when in hooks.items()], first, last, said
+  )
+  now = Training(first, np.zeros(1), None, None, {'at': first})
+  call_hooks(now)
+  while now.step < last:
+    now.step += 1
+    now.metrics = {'at': now.step}
+    call_hooks(now)
+    calls.append(('stepped', now.step))
+  return calls, said.calls
+
+
+def test_late_hooks_wait_for_the_next_step_or_another_hook():
+  hooks = {'report': dict(every=1, late=True), 'save': dict(every=2)}
+  calls, _ = run(hooks, 0, 3)
+  assert calls == [
+      ('stepped', 1),
+      ('report', 1, 1, False),
+      ('report', 2, 2, False),
+      ('save', 2, 2, True),
+      ('stepped', 2),
+      ('report', 3, 3, False),
+      ('save', 3, 3, True),
+      ('stepped', 3),
+  ]
+
+
+def test_at_the_start_at_the_end_and_on_the_way():
+  hooks = {
+      'both': dict(at_start=True),
+      'way': dict(every=4, at_end=False, result={'P@1': 0.5}, group='test'),
+  }
+  calls, said = run(hooks, 0, 9)
+  assert [c[:2] for c in calls if c[0] != 'stepped'] == [
+      ('both', 0), ('way', 4), ('way', 8), ('both', 9)
+  ]
+  # A run that goes on has had its start.
+  calls, _ = run(hooks, 3, 9)
+  assert [c[:2] for c in calls if c[0] != 'stepped'][0] == ('way', 4)
+  assert said == [
+      'pause',
+      ('test', 4, {'P@1': 0.5}), 'step 4: P@1 0.5000', 'pause',
+      ('test', 8, {'P@1': 0.5}), 'step 8: P@1 0.5000', 'pause',
+      'pause',
+  ]
+
+
+def stopped(hooks, wishes, notes, first=0, last=9):
+  """(name, step) of each call, until the run stops or ends."""
+  calls, wishes = [], iter(wishes)
+
+  def hook(name, **when):
+    return Hook(lambda now: calls.append((name, now.step)), **when)
+
+  call_hooks = Hooks(
+      [hook(name, **when) for name, when in hooks.items()],
+      first, last, Said(), lambda: next(wishes, Wish.GO_ON), notes,
+  )
+  now = Training(first, np.zeros(1), None, None, {'at': first}, notes=notes)
+  if call_hooks.left or first < last:
+    call_hooks(now)
+  while now.step < last and not now.stopped:
+    now.step += 1
+    now.metrics = {'at': now.step}
+    call_hooks(now)
+  return calls, now
+
+
+HOOKS = {
+    'report': dict(every=1, late=True),
+    'evaluate': dict(every=2, at_start=True),
+    'save': dict(every=4, saves=True),
+}
+
+
+def test_a_run_that_stops_reports_and_saves_and_leaves_the_rest():
+  notes = {}
+  wishes = [Wish.GO_ON, Wish.SAVE, Wish.STOP]
+  calls, now = stopped(HOOKS, wishes, notes)
+  assert now.stopped and calls == [
+      ('evaluate', 0),
+      ('report', 1), ('save', 1),
+      ('report', 2), ('save', 2),
+  ]
+  # The evaluation that was due comes first when the run goes on.
+  assert notes == {'left': True}
+  calls, now = stopped(HOOKS, [], notes, 2, 4)
+  assert not notes and calls == [
+      ('evaluate', 2), ('save', 2),
+      ('report', 3), ('report', 4),
+      ('evaluate', 4), ('save', 4),
+  ]
+
+
+def test_nothing_is_left_where_nothing_was_due():
+  notes = {}
+  calls, _ = stopped(HOOKS, [Wish.GO_ON] * 3 + [Wish.STOP], notes)
+  assert calls[-2:] == [('report', 3), ('save', 3)] and not notes
+  # Told before its first step, a run has nothing new to save.
+  calls, now = stopped(HOOKS, [Wish.STOP], notes, 3)
+  assert now.stopped and not calls and not notes
+
+
+def test_a_stop_at_the_last_step():
+  """The evaluation at the end may take long: it is for the next process."""
+  notes = {}
+  calls, now = stopped(HOOKS, [Wish.GO_ON] * 5 + [Wish.STOP], notes, 0, 5)
+  assert now.stopped and calls[-2:] == [('report', 5), ('save', 5)]
+  calls, now = stopped(HOOKS, [], notes, 5, 5)
+  assert not now.stopped and calls == [('evaluate', 5), ('save', 5)]
+  # With none there is nothing to stop.
+  only = {'save': HOOKS['save']}
+  calls, now = stopped(only, [Wish.GO_ON] * 5 + [Wish.STOP], {}, 0, 5)
+  assert not now.stopped and calls == [('save', 4), ('save', 5)]
+
+
+@pytest.mark.parametrize('wish', [Wish.GO_ON, Wish.SAVE, Wish.STOP])
+def test_what_is_wrong_is_seen_before_it_is_saved(wish):
+  saved = []
+
+  def look(now):
+    if now.step == 4:
+      raise ValueError('bad')
+
+  hooks = Hooks(
+      [
+          Hook(look, every=1, late=True),
+          Hook(lambda now: saved.append(now.step), every=4, saves=True),
+      ],
+      3, 9, Said(), lambda: wish,
+  )
+  now = Training(3, np.zeros(1), None, None)
+  if wish is not Wish.STOP:
+    hooks(now)
+  now.step = 4
+  with pytest.raises(ValueError, match='bad'):
+    hooks(now)
+  assert not saved

@@ -1,0 +1,111 @@
+"""Signals, times and Cloud's notices that stop a run."""
+
+import contextlib
+import http.server
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from dualenc_jax.run.cloud_notice import CloudNotice
+from dualenc_jax.run.stopping import Stopping
+
+
+def wait_for(is_so):
+  end = time.monotonic() + 60
+  while not is_so():
+    assert time.monotonic() < end
+    time.sleep(0.01)
+
+
+def test_one_signal_is_a_notice_and_another_ends_the_process(monkeypatch):
+  ended, stopping = [], Stopping()
+  monkeypatch.setattr(os, '_exit', ended.append)
+  before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
+  with stopping.watching(), stopping.between_steps():
+    assert stopping.reason(1e9, 1, 1) is None
+    os.kill(os.getpid(), signal.SIGTERM)
+    wait_for(lambda: stopping.told)
+    # A launcher may pass on what the group of its processes got, too.
+    os.kill(os.getpid(), signal.SIGINT)
+    assert stopping.reason(0, 1, 1) == 'SIGTERM' and not ended
+    monkeypatch.setattr('dualenc_jax.run.stopping._SAME_SECONDS', 0.0)
+    time.sleep(0.2)
+    os.kill(os.getpid(), signal.SIGINT)
+    wait_for(lambda: ended)
+  assert ended[0] == 130
+  assert before == [
+      signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)
+  ]
+
+
+def test_before_the_steps_there_is_nothing_to_save(capfd):
+  with Stopping().watching():
+    with pytest.raises(SystemExit) as stopped:
+      os.kill(os.getpid(), signal.SIGUSR1)
+      time.sleep(60)
+    assert stopped.value.code == 75
+    assert 'SIGUSR1: stopped' in capfd.readouterr().err
+    with pytest.raises(KeyboardInterrupt):
+      os.kill(os.getpid(), signal.SIGINT)
+      time.sleep(60)
+
+
+@pytest.mark.parametrize(
+    ('spent', 'step', 'save', 'stops'),
+    [
+        # 4 h less a minute, a step and two saves.
+        (4 * 3600 - 60 - 10 - 2 * 30 - 1, 10, 30, False),
+        (4 * 3600 - 60 - 10 - 2 * 30 + 1, 10, 30, True),
+        (4 * 3600 + 1, 0, 0, True),
+    ],
+)
+def test_there_is_time_left_for_a_step_and_a_save(spent, step, save, stops):
+  found = Stopping(4 * 3600.0).reason(spent, step, save)
+  assert bool(found) == stops
+  assert not stops or 'of --stop_after' in found
+
+
+@contextlib.contextmanager
+def metadata_server(values):
+  """Google's, as its documentation has it: a header must be there."""
+
+  class Handler(http.server.BaseHTTPRequestHandler):
+
+    def do_GET(self):
+      name = self.path.removeprefix('/computeMetadata/v1/instance/')
+      good = self.headers['Metadata-Flavor'] == 'Google' and name in values
+      self.send_response(200 if good else 403)
+      self.end_headers()
+      self.wfile.write(values.get(name, '').encode())
+
+    def log_message(self, *args):
+      pass
+
+  with http.server.HTTPServer(('localhost', 0), Handler) as server:
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f'localhost:{server.server_port}'
+    server.shutdown()
+
+
+def test_the_notice_of_google_cloud(monkeypatch, caplog):
+  values = {'preempted': 'FALSE', 'maintenance-event': 'NONE'}
+  with metadata_server(values) as host:
+    monkeypatch.setenv('GCE_METADATA_HOST', host)
+    notice = CloudNotice()
+    assert notice() is None
+    # Moved to another machine while it runs.
+    values['maintenance-event'] = 'MIGRATE_ON_HOST_MAINTENANCE'
+    assert notice() is None
+    values['maintenance-event'] = 'TERMINATE_ON_HOST_MAINTENANCE'
+    assert 'stops this machine (TERMINATE_ON_HOST' in notice()
+    values['preempted'] = 'TRUE'
+    assert notice() == 'Google Cloud preempts this machine'
+    stopping = Stopping(notices=[notice])
+    with stopping.watching():
+      wait_for(lambda: stopping.reason(0, 0, 0))
+    values.clear()
+    assert notice() is None and notice() is None
+    assert caplog.text.count('--cloud_notice') == 1

@@ -1,0 +1,69 @@
+"""The JSON of a checkpoint: whatever is changed in it is noticed."""
+
+import json
+
+import pytest
+
+from dualenc_jax.tensor_files import checkpoint_meta
+from dualenc_jax.tensor_files.tensors import DamageError
+
+META = {
+    'step': 3,
+    'config': 'a = 1\nb = "ü"',
+    'notes': {'best': {'value': 0.1234567890123, 'step': 2}, 'none': None},
+    'lengths': (1, 2),
+}
+DIGESTS = {'params': {'a/b': 'float32[2] 0123456789abcdef'}, 'optimizer': {}}
+PLAIN = {**META, 'lengths': [1, 2]}
+
+
+def write(folder, value):
+  path = folder / checkpoint_meta.FILE
+  path.parent.mkdir(exist_ok=True)
+  path.write_text(json.dumps(value))
+  return path
+
+
+def test_any_flipped_bit_is_noticed_or_harmless(tmp_path):
+  path = write(tmp_path, checkpoint_meta.sealed(META, DIGESTS))
+  assert checkpoint_meta.read(tmp_path, step=int) == (PLAIN, DIGESTS)
+  content = path.read_bytes()
+  noticed = 0
+  for i in range(len(content)):
+    changed = bytearray(content)
+    changed[i] ^= 1 << i % 8
+    path.write_bytes(changed)
+    try:
+      found = checkpoint_meta.read(tmp_path)
+    except DamageError as e:
+      assert str(path) in str(e)
+      noticed += 1
+    else:
+      assert found == (PLAIN, DIGESTS)
+  assert noticed > 0.9 * len(content)
+
+
+@pytest.mark.parametrize('lost', ['sha256', 'digests'])
+def test_one_without_the_other_is_damage(tmp_path, lost):
+  value = checkpoint_meta.sealed(META, DIGESTS)
+  del value[lost]
+  write(tmp_path, value)
+  with pytest.raises(DamageError, match='not what was saved: its checksum'):
+    checkpoint_meta.read(tmp_path)
+
+
+def test_fields_that_it_must_have(tmp_path):
+  write(tmp_path, checkpoint_meta.sealed(META, DIGESTS))
+  with pytest.raises(DamageError, match='metadata lacks .model'):
+    checkpoint_meta.read(tmp_path, model=dict)
+  with pytest.raises(DamageError, match='cannot be read'):
+    checkpoint_meta.read(tmp_path / 'none')
+
+
+def test_one_without_digests_is_read_and_told_once(tmp_path, caplog):
+  write(tmp_path, META)
+  with caplog.at_level('INFO', 'dualenc_jax'):
+    for _ in range(2):
+      assert checkpoint_meta.read(tmp_path) == (PLAIN, None)
+  told = [r.message for r in caplog.records if 'without digests' in r.message]
+  assert len(told) == 1 and str(tmp_path) in told[0]

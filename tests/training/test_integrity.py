@@ -1,0 +1,233 @@
+"""What was saved and what is read: a flipped bit is named and fallen back from.
+
+Files are damaged byte by byte, and tensors rewritten by TensorStore.
+"""
+
+import gc
+import json
+import logging
+import shutil
+
+from bit_flips import flip_bit, flip_byte
+import jax
+import numpy as np
+import pytest
+from test_checkpoints import (
+  abstract_state,
+  assert_bit_equal,
+  assert_restores,
+  fill,
+  META,
+  save_all,
+)
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.interop import integrity
+from dualenc_jax.tensor_files import checkpoint_meta
+from dualenc_jax.tensor_files.tensors import DamageError
+from dualenc_jax.training import Partitioner
+from dualenc_jax.training.checkpoints import Checkpoints
+
+# Orbax leaves the other reads of a damaged checkpoint unfinished.
+pytestmark = pytest.mark.filterwarnings(
+    'ignore::pytest.PytestUnraisableExceptionWarning'
+)
+KERNEL = 'encoder.wi.kernel'
+
+
+@pytest.fixture(scope='module', autouse=True)
+def collected():
+  """Frees those reads here, so that no later test is blamed for them."""
+  yield
+  gc.collect()
+
+
+def small_state():
+  """With parameters, AdamW's moments and a memory."""
+  abstract = abstract_state(Partitioner(2), names=('wi',), width=8)
+  cache = jax.ShapeDtypeStruct(
+      (4, 6), np.int32, sharding=abstract.step.sharding
+  )
+  return abstract._replace(memory={'tokens': cache})
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('run')
+  save_all(folder, small_state(), [1, 2])
+  return folder
+
+
+@pytest.fixture
+def copied(run, tmp_path):
+  return shutil.copytree(run, tmp_path / 'run')
+
+
+def falls_back(folder, caplog) -> str:
+  """Restores checkpoint 1 instead of 2, and returns what is said of 2."""
+  with caplog.at_level(logging.WARNING, 'dualenc_jax'):
+    assert_restores(Checkpoints(folder), small_state(), 1)
+  said = [r.message for r in caplog.records if r.name.startswith('dualenc_jax')]
+  assert len(said) == 1 and 'Checkpoint 2' in said[0]
+  assert (folder / 'broken_checkpoints/2').is_dir()
+  return said[0]
+
+
+@pytest.mark.parametrize(
+    'item, name, index, bit',
+    [
+        ('params', KERNEL, (3, 5), 0),
+        ('params', 'scale', 7, 31),
+        ('optimizer', f'0.nu.{KERNEL}', (7, 1023), 23),
+        ('optimizer', '0.count', (), 0),
+        ('memory', 'tokens', (0, 0), 4),
+    ],
+)
+def test_a_flipped_bit_names_its_tensor(copied, caplog, item, name, index, bit):
+  flip_bit(copied / 'checkpoints/2' / item, name, index, bit)
+  first, second = integrity.check(copied)
+  assert (first.step, second.step) == (1, 2)
+  assert not first.problems and first.tensors == second.tensors == 8
+  (problem,) = second.problems
+  name = name.replace('.', '/')
+  assert f'checkpoints/2/{item}: {name} is not what was saved' in problem
+  assert f'{item}: {name} is not what was saved' in falls_back(copied, caplog)
+
+
+def test_signs_of_two_numbers(copied, caplog):
+  for index in (0, 5):
+    flip_bit(copied / 'checkpoints/2/params', 'scale', index, 31)
+  assert 'params: scale is not what' in falls_back(copied, caplog)
+
+
+def edit(path, change):
+  value = json.loads(path.read_text())
+  change(value)
+  path.write_text(json.dumps(value))
+
+
+def test_changed_meta(copied, caplog):
+  meta = copied / 'checkpoints/2' / checkpoint_meta.FILE
+  edit(meta, lambda value: value['data'].update(next_step=8))
+  _, second = integrity.check(copied)
+  assert 'checksum differs' in second.problems[0]
+  assert 'meta/metadata is not what' in falls_back(copied, caplog)
+
+
+def test_one_made_without_digests(copied, caplog):
+  for step in (1, 2):
+    meta = copied / f'checkpoints/{step}' / checkpoint_meta.FILE
+    edit(meta, lambda value: [value.pop(k) for k in ('digests', 'sha256')])
+  with caplog.at_level(logging.INFO, 'dualenc_jax'):
+    assert_restores(Checkpoints(copied), small_state(), 2)
+  said = [r.message for r in caplog.records if r.name.startswith('dualenc_jax')]
+  assert len(said) == 1 and 'checkpoints/2 was made without digests' in said[0]
+  assert [c.has_digests for c in integrity.check(copied)] == [False, False]
+
+
+@pytest.mark.parametrize(
+    ('field', 'value', 'said'),
+    [('data', 'x', "data is 'x'; expected dict"),
+     ('step', 'x', "step is 'x'; expected int"),
+     ('run_id', None, 'run_id is None; expected str'),
+     ('notes', [], 'notes is []; expected dict')],
+)
+def test_a_meta_of_other_types_without_digests(
+    copied, caplog, field, value, said
+):
+  meta = copied / 'checkpoints/2' / checkpoint_meta.FILE
+  edit(meta, lambda value: [value.pop(k) for k in ('digests', 'sha256')])
+  edit(meta, lambda meta: meta.update({field: value}))
+  first, second = integrity.check(copied)
+  assert not first.problems and said in second.problems[0]
+  assert said in falls_back(copied, caplog)
+
+
+def test_a_list_that_lacks_a_tensor_is_damage_and_no_other_model(
+    copied, caplog
+):
+  tree = copied / 'checkpoints/2/params/_METADATA'
+  edit(tree, lambda value: value['tree_metadata'].pop("('scale',)"))
+  _, second = integrity.check(copied)
+  assert 'params: scale was saved and is missing' in second.problems[0]
+  said = falls_back(copied, caplog)
+  assert 'params does not have the arrays that were saved: scale' in said
+
+
+@pytest.mark.parametrize('value', [np.nan, -np.inf])
+def test_parameters_that_are_not_finite(copied, caplog, value):
+  shutil.rmtree(copied / 'checkpoints/2')
+  state = fill(small_state(), 2)
+  scale = jax.device_put(
+      np.full(8, value, np.float32), state.params['scale'].sharding
+  )
+  checkpoints = Checkpoints(copied)
+  checkpoints.save(
+      state._replace(params={**state.params, 'scale': scale}), 2, META
+  )
+  checkpoints.wait()
+  _, second = integrity.check(copied)
+  assert 'params: scale holds NaN or infinity' in second.problems[0]
+  assert 'params: scale is NaN or infinite' in falls_back(copied, caplog)
+
+
+def test_all_are_damaged(copied):
+  for step in (1, 2):
+    flip_bit(copied / f'checkpoints/{step}/params', 'scale', 3, 3)
+  said = '2: params: scale is not what was saved; 1: params: scale is not what'
+  with pytest.raises(UserError, match=said):
+    Checkpoints(copied).restore(small_state())
+  assert Checkpoints(copied).steps() == [1, 2]
+
+
+@pytest.mark.slow
+def test_a_byte_of_each_file_is_harmless_or_noticed(copied):
+  checkpoint, whole = copied / 'checkpoints/2', copied / 'whole'
+  shutil.copytree(checkpoint, whole)
+  reached = set()
+  for path in sorted(p for p in whole.rglob('*') if p.is_file()):
+    for place in (0.02, 0.5, 0.98):
+      if not path.stat().st_size:
+        continue
+      flip_byte(checkpoint / path.relative_to(whole), place, 0x10)
+      state, meta = Checkpoints(copied).restore(small_state())
+      # Whatever is restored is whole.
+      assert meta == {**META, 'step': meta['step']}
+      assert_bit_equal(state, fill(small_state(), meta['step']))
+      reached.add(meta['step'])
+      shutil.rmtree(checkpoint, ignore_errors=True)
+      shutil.copytree(whole, checkpoint)
+  assert reached == {1, 2}
+
+
+@pytest.mark.slow
+def test_a_thousand_flipped_bits_in_the_files_of_tensors(copied):
+  """Whoever reads gets what was saved, or an error."""
+  checkpoint = copied / 'checkpoints/2'
+  _, known = checkpoint_meta.read(checkpoint)
+  items = checkpoint / 'params', checkpoint / 'optimizer'
+
+  def read():
+    return {
+        (item.name, name): tensor.load().tobytes()
+        for item in items
+        for name, tensor in checkpoint_meta.read_item(item, known).items()
+    }
+
+  good = read()
+  files = [
+      p for item in items for p in item.glob('ocdbt.process_0/d/*')
+  ]
+  sizes = [p.stat().st_size for p in files]
+  rng = np.random.default_rng(0)
+  noticed = 0
+  for which in rng.choice(len(files), 1000, p=np.array(sizes) / sum(sizes)):
+    content = files[which].read_bytes()
+    flip_byte(files[which], rng.random(), 1 << rng.integers(8))
+    try:
+      assert read() == good
+    except (DamageError, ValueError):
+      noticed += 1
+    files[which].write_bytes(content)
+  assert read() == good
+  assert noticed > 500
