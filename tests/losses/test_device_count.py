@@ -48,6 +48,7 @@ PERMITTED = {
         'len(devices) // self.model_parallel': 'the shape of the mesh',
         'len(devices) % self.model_parallel': 'a check that the axes divide',
         'batch_size % data': 'a check that the rows divide',
+        'size % data': 'a check that moments divide',
         'size % self.mesh.shape[axis]': 'a check that parameters divide',
     },
     'objectives/from_pairs.py': {
@@ -63,6 +64,13 @@ PERMITTED = {
         'total // devices': 'bytes a device',
     },
     'compression/lanes.py': {'rows * devices'},
+    'forecast/report.py': {
+        'total / generation.clock * generation.flops * len(slice_.devices)': (
+            'what a slice can do in a time'
+        ),
+        'work.flops / peak': 'MFU',
+        'work.slot_flops / peak': 'the same, with padding',
+    },
     'generation/writer.py': {
         'p.devices * p.slots': 'slots of all devices',
         'p.devices * p.entered': 'sources that all take in at once',

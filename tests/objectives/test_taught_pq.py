@@ -164,5 +164,5 @@ def test_scores_that_are_not_finite(tmp_path):
 
 def test_a_folder_that_cannot_be_written(tmp_path):
   path = tmp_path / 'none' / 'scores.bin'
-  with pytest.raises(UserError, match='give another STATES_DIR'):
+  with pytest.raises(UserError, match='Give another STATES_DIR'):
     PairScores(Asked(), path, 'another STATES_DIR')(some_pairs(2))
