@@ -87,16 +87,19 @@ def step(name: str, folder: pathlib.Path) -> str:
           '--gin_file=runs/finetune.gin', '--gin_file=tasks/pairs.gin',
           '--gin_file=models/base.gin', f'--gin.TRAIN_FILE={file}',
           f'--gin.VALIDATION_FILE={file}', f'--gin.TEST_FILE={file}',
-          '--gin.VOCABULARY=python_code_8k', '--gin.QUERY_LENGTH=64',
-          '--gin.PASSAGE_LENGTH=256', f'--gin.BATCH_SIZE={_PAIRS}',
+          '--gin.VOCABULARY=python_code_8k', '--gin.VOCAB_SIZE=8064',
+          '--gin.QUERY_LENGTH=64', '--gin.PASSAGE_LENGTH=256',
+          f'--gin.BATCH_SIZE={_PAIRS}',
           '--gin.DROPOUT_RATE=0.0', f'--topology={name}',
       ],
       stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
       text=True,
   )
-  text = done.stdout
-  start = text.find('Step on ')
-  return text[start:] if start >= 0 else f'{name}: failed\n{text[-2000:]}'
+  start = done.stdout.find('Step on ')
+  if start < 0:
+    return f'{name}: failed\n{done.stderr[-2000:]}'
+  return done.stdout[start:]
 
 
 def write_pairs(path: pathlib.Path) -> None:
