@@ -60,10 +60,9 @@ def _json(content: bytes, rng: random.Random) -> bytes | None:
   for chosen in (range(len(lines)), [rng.randrange(len(lines) or 1)]):
     text = b''.join(lines[i] for i in chosen)
     try:
-      value = json.loads(text)
+      new = _text(json.loads(text), rng).encode('utf-8', 'surrogatepass')
     except (ValueError, RecursionError):
       continue
-    new = _text(value, rng).encode('utf-8', 'surrogatepass')
     rest = lines[chosen[-1] + 1 :] if chosen else []
     return b''.join([*lines[: chosen[0]], new, b'\n', *rest])
   return None
