@@ -6,7 +6,6 @@ Max, Quantizing for Minimum Distortion (1960); Lloyd (1982).
 import functools
 
 import numpy as np
-from scipy.special import ndtr, ndtri
 
 from dualenc_jax.errors import UserError
 
@@ -36,6 +35,9 @@ def levels(bits: int) -> np.ndarray:
     raise UserError(
         f'bits is {bits}: expected 1 to {_MOST_BITS} bits a coordinate.'
     )
+  # As long to import as a third of JAX, and seldom needed.
+  from scipy.special import ndtri
+
   count = 2**bits
   # The density of the best levels is that of N(0, 3), for many of them.
   values = np.sqrt(3) * ndtri((np.arange(count) + 0.5) / count)
@@ -64,6 +66,8 @@ def _equations(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   With phi and Phi of N(0, 1), the mean of a cell (a, b) is
   m = (phi(a) - phi(b)) / (Phi(b) - Phi(a)), and dm/db = phi(b) (b - m) / mass.
   """
+  from scipy.special import ndtr
+
   edges = np.concatenate([
       [-np.inf], (values[1:] + values[:-1]) / 2, [np.inf]
   ])

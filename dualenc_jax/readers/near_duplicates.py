@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 import itertools
 import re
+from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 # Of functions at 0.6 the code is a copy with other names; at 0.5 two short
 # ones may do different things.
@@ -45,8 +45,14 @@ def near_pairs(
   return row[is_near], near.col[is_near]
 
 
-def _pairs(texts: Sequence[str]) -> sparse.csr_matrix:
-  """1 where a text has a pair of words, rarest first: int32 [N, pairs]."""
+def _pairs(texts: Sequence[str]) -> Any:
+  """1 where a text has a pair of words, rarest first: int32 [N, pairs].
+
+  A csr_matrix of SciPy, which is imported where it is needed: most commands
+  start without it.
+  """
+  from scipy import sparse
+
   numbers: dict[tuple[str, ...], int] = {}
   columns, ends = [], [0]
   for text in texts:
@@ -66,13 +72,13 @@ def _pairs(texts: Sequence[str]) -> sparse.csr_matrix:
   return matrix
 
 
-def _rarest(pairs: sparse.csr_matrix, least: float) -> sparse.csr_matrix:
+def _rarest(pairs: Any, least: float) -> Any:
   """Of each text's n pairs the n - ceil(least n) + 1 rarest."""
   sizes = np.diff(pairs.indptr)
   counts = np.minimum(sizes, sizes - np.ceil(least * sizes).astype(int) + 1)
   place = np.arange(pairs.nnz) - np.repeat(pairs.indptr[:-1], sizes)
   kept = place < np.repeat(counts, sizes)
-  return sparse.csr_matrix(
+  return type(pairs)(
       (
           pairs.data[kept],
           pairs.indices[kept],

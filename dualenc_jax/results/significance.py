@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import scipy.stats
 
 # Up to so many queries that differ all sign patterns are tried.
 _EXACT = 16
@@ -34,6 +33,9 @@ def paired_t_test(baseline: np.ndarray, values: np.ndarray) -> float | None:
     return 1.0
   if len(differences) < 2 or np.ptp(differences) <= _ROUNDING * largest:
     return None
+  # A fifth of what a command takes to start.
+  import scipy.stats
+
   return float(scipy.stats.ttest_rel(values, baseline).pvalue)
 
 
