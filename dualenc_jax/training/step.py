@@ -174,7 +174,9 @@ def plan(
     UserError: sizes that do not divide, rules that match nothing.
   """
   key = functools.partial(jax.random.key, seed)
-  boxed = jax.eval_shape(lambda: objective.init(key()))
+  # Traced once, for its shapes and as a part of `init`.
+  make_params = jax.jit(lambda: objective.init(key()))
+  boxed = jax.eval_shape(make_params)
   abstract_params = nn.unbox(boxed)
   optimizer = dataclasses.replace(
       optimizer, freeze=(*optimizer.freeze, *objective.frozen)
@@ -182,7 +184,7 @@ def plan(
   transform = optimizer.build(abstract_params)
 
   def init() -> TrainState:
-    params = nn.unbox(objective.init(key()))
+    params = nn.unbox(make_params())
     return TrainState(
         jnp.zeros((), jnp.int32),
         params,
