@@ -1,6 +1,7 @@
 """The other libraries' own encoders, to compare with: torch is needed here."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+import contextlib
 import importlib.util
 import pathlib
 
@@ -33,6 +34,31 @@ def is_installed(*packages: str) -> bool:
   return all(importlib.util.find_spec(name) is not None for name in packages)
 
 
+@contextlib.contextmanager
+def _guarded(library: str, folder: pathlib.Path) -> Iterator[None]:
+  """Makes whatever another library raises over a folder an error of the user's.
+
+  Its files may be anybody's, and those that read them check little.
+
+  Raises:
+    UserError: names the folder, and what the library says.
+  """
+  try:
+    yield
+  except (UserError, MemoryError):
+    raise
+  except BaseException as e:
+    # A panic in the Rust of `tokenizers` is no Exception.
+    if not isinstance(e, Exception) and type(e).__name__ != 'PanicException':
+      raise
+    said = ' '.join(str(e).split())
+    raise UserError(
+        f'{library} cannot read {folder}: {type(e).__name__}'
+        + (f': {said[:300]}' if said else '')
+        + '. Copy or download it again.'
+    ) from e
+
+
 def sentence_transformers(
     folder: pathlib.Path, given: Mapping[str, int | str] | None = None
 ) -> Encode:
@@ -56,6 +82,7 @@ def sentence_transformers(
         str(folder),
         device='cpu',
         local_files_only=True,
+        trust_remote_code=False,
         model_kwargs={'dtype': torch.float32, 'use_safetensors': True},
     )
     options = {
@@ -78,7 +105,11 @@ def sentence_transformers(
         ),
     )
 
-  return encode
+  def guarded(texts: Sequence[str]) -> Vectors:
+    with _guarded('sentence-transformers', folder):
+      return encode(texts)
+
+  return guarded
 
 
 def hugging_face(folder: pathlib.Path, usage: Usage) -> Encode:
@@ -101,10 +132,12 @@ def hugging_face(folder: pathlib.Path, usage: Usage) -> Encode:
         'passage': tokenizer.encode_passages(texts),
     }
     two = all((folder / tower).is_dir() for tower in sides)
-    return Vectors(*(
-        _encode_t5(folder / tower if two else folder, rows)
-        for tower, rows in sides.items()
-    ))
+    vectors = []
+    for tower, rows in sides.items():
+      opened = folder / tower if two else folder
+      with _guarded('transformers', opened):
+        vectors.append(_encode_t5(opened, rows))
+    return Vectors(*vectors)
 
   return encode
 
@@ -129,13 +162,14 @@ def other_ids(
   vocabulary = Vocabulary(str(usage.vocabulary))
   rows, other = vocabulary.encode(texts, length), set()
   for file in found:
-    tokenizer = transformers.AutoTokenizer.from_pretrained(
-        file.parent, local_files_only=True, trust_remote_code=False
-    )
-    for i, text in enumerate(texts):
-      ids = tokenizer(text, truncation=True, max_length=length)['input_ids']
-      if ids != list(rows.values[rows.offsets[i] : rows.offsets[i + 1]]):
-        other.add(i)
+    with _guarded('transformers', file.parent):
+      tokenizer = transformers.AutoTokenizer.from_pretrained(
+          file.parent, local_files_only=True, trust_remote_code=False
+      )
+      for i, text in enumerate(texts):
+        ids = tokenizer(text, truncation=True, max_length=length)['input_ids']
+        if ids != list(rows.values[rows.offsets[i] : rows.offsets[i + 1]]):
+          other.add(i)
   return other
 
 
@@ -144,7 +178,8 @@ def _encode_t5(folder: pathlib.Path, rows: Ragged) -> np.ndarray:
   import transformers
 
   transformers.logging.disable_progress_bar()
-  config = transformers.AutoConfig.from_pretrained(folder)
+  only = {'local_files_only': True, 'trust_remote_code': False}
+  config = transformers.AutoConfig.from_pretrained(folder, **only)
   kind = (
       transformers.MT5EncoderModel
       if config.model_type == 'mt5'
@@ -152,6 +187,7 @@ def _encode_t5(folder: pathlib.Path, rows: Ragged) -> np.ndarray:
   )
   model, info = kind.from_pretrained(
       folder,
+      **only,
       dtype=torch.float32,
       use_safetensors=True,
       output_loading_info=True,

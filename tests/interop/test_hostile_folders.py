@@ -9,6 +9,9 @@ import pytest
 from small_folders import DEEP, ZARR
 
 from dualenc_jax import Retriever
+from dualenc_jax.errors import UserError
+from dualenc_jax.interop import peers
+from dualenc_jax.interop.weights import Usage
 
 MODULE = 'sentence_transformers.models.Transformer'
 
@@ -210,3 +213,91 @@ def shards(name):
 )
 def test_names_of_shards(refused, name):
   refused(HF, shards(name), 'index.json', 'within its own folder')
+
+
+TOKENIZER = 'tokenizer.json'
+SPLIT = {
+    'type': 'Split', 'pattern': {'Regex': '(' * 50}, 'behavior': 'Isolated',
+    'invert': False,
+}
+CHARSMAP = {'type': 'Precompiled', 'precompiled_charsmap': 'AAAA'}
+
+
+@pytest.mark.parametrize(
+    'form, damage',
+    [
+        (HF, write_json(TOKENIZER, DEEP)),
+        (HF, write_json(TOKENIZER, 'xx')),
+        *((HF, change_json(TOKENIZER, name, value=value)) for name, value in (
+            ('added_tokens', 5),
+            ('model', {'type': 'X', 'vocab': []}),
+            ('normalizer', 5),
+            ('post_processor', []),
+        )),
+        (ST, change_json(TOKENIZER, 'pre_tokenizer', value=SPLIT)),
+        # This one ends in a panic of Rust, which is no Exception.
+        (HF, change_json(TOKENIZER, 'normalizer', value=CHARSMAP)),
+        *((HF, change_json('tokenizer_config.json', name, value=value))
+          for name, value in (('tokenizer_class', 5), ('pad_token', [5]))),
+        (HF, write_json('special_tokens_map.json', {'pad_token': 5})),
+        (HF, write_json('added_tokens.json', '[]')),
+        *((HF, change_json('config.json', name, value=value))
+          for name, value in (
+              ('dropout_rate', 'x'),
+              ('dtype', 'x'),
+              ('initializer_factor', []),
+              ('pad_token_id', 'x'),
+              ('id2label', 5),
+          )),
+    ],
+)
+def test_what_transformers_does_not_read(refused, form, damage):
+  pytest.importorskip('transformers')
+  refused(form, damage, 'transformers cannot read', '/model: ')
+
+
+TRANSFORMER = 'sentence_transformers.util.Transformer'
+
+
+@pytest.mark.parametrize(
+    'file, path, value',
+    [
+        ('config_sentence_transformers.json', ['__version__'], 5),
+        ('config_sentence_transformers.json', ['truncate_dim'], 'x'),
+        ('sentence_bert_config.json', ['config_args'], {'num_layers': 'x'}),
+        ('modules.json', [0, 'type'], TRANSFORMER),
+    ],
+)
+def test_what_sentence_transformers_does_not_read(
+    small_forms, tmp_path, file, path, value
+):
+  pytest.importorskip('sentence_transformers')
+  folder = shutil.copytree(small_forms / ST, tmp_path / 'model')
+  change_json(file, *path, value=value)(folder)
+  with pytest.raises(UserError, match='transformers cannot read .*/model: '):
+    peers.sentence_transformers(folder)(['a text'])
+
+
+def test_a_source_that_transformers_does_not_open(refused):
+  pytest.importorskip('transformers')
+  value = {'quant_method': 'bitsandbytes', 'load_in_8bit': True}
+  damage = change_json('config.json', 'quantization_config', value=value)
+  refused(HF, damage, 'transformers cannot read', '/model: ')
+
+
+def test_code_of_a_folder_is_not_run(small_forms, tmp_path, monkeypatch):
+  pytest.importorskip('transformers')
+  folder = shutil.copytree(small_forms / HF, tmp_path / 'model')
+  ran = tmp_path / 'ran'
+  code = f'import os\nos.mkdir({str(ran)!r})\nclass Theirs: pass\n'
+  (folder / 'theirs.py').write_text(code)
+  tokenizer = {'AutoTokenizer': ['theirs.Theirs', None]}
+  change_json('tokenizer_config.json', 'auto_map', value=tokenizer)(folder)
+  model = dict.fromkeys(('AutoConfig', 'AutoModel'), 'theirs.Theirs')
+  change_json('config.json', 'auto_map', value=model)(folder)
+  # Nobody is asked either whether to run it.
+  monkeypatch.setattr('builtins.input', lambda *_: 'y')
+  usage = Usage(folder / 'spiece.model', None, 16, 40)
+  assert peers.other_ids(folder, usage, ['a text']) == set()
+  assert peers.hugging_face(folder, usage)(['a text']).queries.shape == (1, 6)
+  assert not ran.exists()
