@@ -14,7 +14,7 @@ from dualenc_jax.commands import config, flags
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.interop import loading, own, truncation
-from dualenc_jax.io import files
+from dualenc_jax.io import files, json_file
 from dualenc_jax.parallel.partitioning import HostPartitioner
 from dualenc_jax.run.experiment import Experiment
 
@@ -85,7 +85,7 @@ def check(model_dir: str, text: str, allow_change: bool) -> None:
   path = folder / CONFIG
   if not path.exists() or not own.steps(folder):
     return
-  differences = config.differences(path.read_text(), text)
+  differences = config.differences(_saved(path), text)
   changes = [
       change
       for change in differences
@@ -116,7 +116,7 @@ def write(model_dir: str, text: str, vocabulary: pathlib.Path) -> None:
   folder = pathlib.Path(model_dir)
   path = folder / CONFIG
   with files.writing(path, 'another MODEL_DIR'):
-    if path.exists() and config.differences(path.read_text(), text):
+    if path.exists() and config.differences(_saved(path), text):
       number = 1
       while (folder / f'config.{number}.gin').exists():
         number += 1
@@ -124,6 +124,15 @@ def write(model_dir: str, text: str, vocabulary: pathlib.Path) -> None:
     content = vocabulary.read_bytes()
   files.write(folder / VOCABULARY, content, 'another MODEL_DIR')
   files.write(path, text, 'another MODEL_DIR')
+
+
+def _saved(path: pathlib.Path) -> str:
+  """The config of a run; raises UserError where its file is damaged."""
+  return json_file.read_text(
+      path,
+      'Put back what training wrote; or remove it and train with the flags of'
+      ' before, which nothing is compared with then.',
+  )
 
 
 def check_is_one(folder: str) -> None:
@@ -168,6 +177,7 @@ def load(
   path = pathlib.Path(folder) / CONFIG
   # A config is a program: beside another checkpoint it is a stranger's.
   own.wanted(path.parent, step)
+  _saved(path)
   of_folder = [f'MODEL_DIR = {str(folder)!r}']
   vocabulary = path.with_name(VOCABULARY)
   if vocabulary.exists():

@@ -15,12 +15,13 @@ import jax
 import tqdm
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.io import files
+from dualenc_jax.io import files, json_file, untrusted
 from dualenc_jax.io.progress import Progress
 
 METRICS = 'metrics.jsonl'
 # Between what a reader of the events finds new in a run under way.
 _FLUSH_SECONDS = 30
+_LOG = logging.getLogger(__name__)
 
 
 class Reporter:
@@ -210,9 +211,26 @@ def _without_torch() -> Iterator[None]:
 
 
 def _until(path: pathlib.Path, step: int) -> Iterator[str]:
-  """The lines of `metrics.jsonl` up to a step; one cut short by a kill goes."""
+  """The lines of `metrics.jsonl` up to a step.
+
+  One cut short by a kill goes, and so do damaged ones, with a warning: a log
+  stops no run.
+  """
   if not path.exists():
     return
-  for line in path.read_text().splitlines(keepends=True):
-    if line.endswith('}\n') and json.loads(line)['step'] <= step:
-      yield line
+  bad = []
+  with untrusted.open_file(path, 'Move it away.') as file:
+    for number, line in enumerate(file, 1):
+      if not line.endswith(b'\n'):
+        break
+      try:
+        values = json_file.loads(line)
+        json_file.check(values, {'step': int}, '')
+      except ValueError:
+        bad.append(number)
+        continue
+      if values['step'] <= step:
+        yield line.decode()
+  if bad:
+    more = f' and {len(bad) - 1} more are' if len(bad) > 1 else ' is'
+    _LOG.warning('%s, line %d%s damaged and left out.', path, bad[0], more)

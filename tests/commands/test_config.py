@@ -266,3 +266,15 @@ def test_a_file_that_imports_without_the_statement_is_told(tmp_path):
   path.write_text('import json\nLOSS = @json.JSONDecoder()\n')
   with pytest.raises(UserError, match='from __gin__ import dynamic_registr'):
     config.load(['runs/finetune.gin', str(path)], [], [])
+
+
+def test_a_saved_config_with_a_flipped_bit(tmp_path):
+  (tmp_path / 'checkpoints/3').mkdir(parents=True)
+  (tmp_path / 'config.gin').write_bytes(b'STEPS = 2\nA = \xa2\n')
+  said = r'config\.gin is no text in UTF-8: .* position 14.* remove it'
+  for read in (
+      lambda: model_dir.check(str(tmp_path), 'STEPS = 2\n', False),
+      lambda: model_dir.load(str(tmp_path)),
+  ):
+    with pytest.raises(UserError, match=said):
+      read()

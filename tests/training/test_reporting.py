@@ -41,6 +41,26 @@ def test_lines_are_json_and_those_after_a_resumed_step_go(tmp_path):
   assert found[1] == {'step': 1, 'group': 'validation', 'P@1': 0.5}
 
 
+@pytest.mark.parametrize('byte, bit', [(3, 0x10), (1, 0x80), (0, 1)])
+def test_a_flipped_bit_of_the_log_stops_no_run(tmp_path, caplog, byte, bit):
+  reporter = Reporter(tmp_path, 0, 4, 8)
+  for step in (1, 2, 3):
+    reporter.step(step, {'loss': 1.0})
+  reporter.close()
+  path = tmp_path / 'metrics.jsonl'
+  first, second, third = path.read_bytes().splitlines(keepends=True)
+  damaged = bytearray(second)
+  damaged[byte] ^= bit
+  path.write_bytes(first + damaged + third)
+  Reporter(tmp_path, 3, 4, 8).close()
+  assert path.read_bytes() == first + third
+  assert f'{path}, line 2 is damaged and left out' in caplog.text
+  path.write_bytes(damaged + b'[1]}\n{}\n' + third)
+  Reporter(tmp_path, 3, 4, 8).close()
+  assert path.read_bytes() == third
+  assert f'{path}, line 1 and 2 more are damaged' in caplog.text
+
+
 def test_what_is_flushed_is_on_disk_while_the_run_goes_on(tmp_path):
   reporter = Reporter(tmp_path, 5, 400, 8)
   wanted = []
