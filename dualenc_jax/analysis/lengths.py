@@ -41,17 +41,20 @@ def count_tokens(
     tokenizer: Tokenizer, sample: Sample, model: str
 ) -> list[Lengths]:
   """Tokenises the texts of a sample as a model does, but without a limit."""
-  unlimited = dataclasses.replace(
-      tokenizer, query_length=_UNLIMITED, passage_length=_UNLIMITED
-  )
+  encode = tokenizer.vocabulary.encode
   retrieval_set = sample.retrieval_set
   texts = retrieval_set.cache.query_texts
-  queries = unlimited.encode_queries(
-      [texts.text(row) for row in sample.query_rows()]
+  queries = encode(
+      [tokenizer.query_prefix + texts.text(row) for row in sample.query_rows()],
+      _UNLIMITED,
   )
   texts = retrieval_set.corpus.cache.passage_texts
-  passages = unlimited.encode_passages(
-      [texts.text(row) for row in sample.passage_rows()]
+  passages = encode(
+      [
+          tokenizer.passage_prefix + texts.text(row)
+          for row in sample.passage_rows()
+      ],
+      _UNLIMITED,
   )
   return [
       Lengths('queries', (model,), queries.lengths, tokenizer.query_length),

@@ -42,9 +42,12 @@ def make_tokenizer(
   check_same_vocabulary(weights, chosen)
   lengths = {'query_length': query_length, 'passage_length': passage_length}
   facts = usage.facts() | {n: k for n, k in lengths.items() if k is not None}
-  return Tokenizer(
-      chosen, **{n: fact for n, fact in facts.items() if fact is not None}
-  )
+  try:
+    return Tokenizer(
+        chosen, **{n: fact for n, fact in facts.items() if fact is not None}
+    )
+  except UserError as e:
+    raise UserError(f'{weights.path} ({weights.kind}): {e}') from e
 
 
 def check_same_vocabulary(weights: Weights, vocabulary: Vocabulary) -> None:

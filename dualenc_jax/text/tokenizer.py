@@ -14,6 +14,9 @@ from dualenc_jax.suggest import did_you_mean
 from dualenc_jax.text.ragged import offsets_of, Ragged
 
 PAD, EOS, UNK = 0, 1, 2
+# Most tokens of a text: what is made for a length takes memory by it, and
+# lengths are in files of anybody.
+LONGEST = 2**16
 SHIPPED = pathlib.Path(__file__).parent / 'vocabularies'
 
 
@@ -134,10 +137,10 @@ class Tokenizer:
 
   def __post_init__(self):
     for name in ('query_length', 'passage_length'):
-      if getattr(self, name) < 2:
+      if not 2 <= getattr(self, name) <= LONGEST:
         raise UserError(
             f'Tokenizer.{name} is {getattr(self, name)}; expected at least 2:'
-            ' one token and EOS.'
+            f' one token and EOS, and at most {LONGEST:,}.'
         )
     for name in ('query_prefix', 'passage_prefix'):
       if not isinstance(getattr(self, name), str):

@@ -163,6 +163,8 @@ def test_other_special_ids_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize('name', ['query_length', 'passage_length'])
-def test_lengths_below_two_are_errors(name):
-  with pytest.raises(UserError, match=rf'Tokenizer\.{name} is 1'):
-    Tokenizer(Vocabulary('python_code_8k'), **{name: 1})
+@pytest.mark.parametrize('length', [1, 2**16 + 1, 2**62])
+def test_lengths_that_cannot_be_are_errors(name, length):
+  with pytest.raises(UserError, match=rf'Tokenizer\.{name} is {length};'):
+    Tokenizer(Vocabulary('python_code_8k'), **{name: length})
+  Tokenizer(Vocabulary('python_code_8k'), 2, 2**16)

@@ -11,6 +11,7 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.inference.towers import PassageTower
 from dualenc_jax.io import files, json_file, untrusted
 from dualenc_jax.io.untrusted import shown
+from dualenc_jax.text.tokenizer import LONGEST
 
 FORMAT = 'dualenc-artifact'
 VERSION = 2
@@ -19,8 +20,6 @@ VOCABULARY = 'vocabulary.model'
 WEIGHTS = 'weights.safetensors'
 INDEX = 'index'
 TOWERS = ('query', 'passage')
-# Most tokens of a text that a program takes.
-_LONGEST = 2**16
 _AGAIN = 'Copy the whole folder again, or write it again.'
 _PASSAGE_TOWER = {'length': int, 'prefix': str, 'sha256': {str: str}}
 _TOWER = {
@@ -147,7 +146,7 @@ class Manifest:
     for name, tower in self.towers.items():
       lengths = tower.lengths
       if lengths != sorted({*lengths, tower.length}) or not (
-          0 < lengths[0] and lengths[-1] == tower.length <= _LONGEST
+          0 < lengths[0] and lengths[-1] == tower.length <= LONGEST
       ):
         bad.append(f'the lengths of the {name} tower are {shown(lengths)}')
         continue
