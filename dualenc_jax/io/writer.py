@@ -15,7 +15,7 @@ from typing import Any
 import filelock
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.io import files
+from dualenc_jax.io import files, json_file, untrusted
 
 _LOCK, _RECORD = '.lock', '.writer.json'
 # A writer touches its record so often; one of another host that has not for so
@@ -23,6 +23,12 @@ _LOCK, _RECORD = '.lock', '.writer.json'
 _BEAT_SECONDS, _DEAD_SECONDS = 10.0, 35.0
 # For so long a folder may fail to be read.
 _AWAY_SECONDS = 60.0
+# Bytes of a record.
+_LARGEST = 2**16
+_FIELDS = {
+    'pid': int, 'host': str, 'since': str, 'pids?': str | None,
+    'started?': str | None,
+}
 _LOG = logging.getLogger(__name__)
 
 
@@ -42,14 +48,14 @@ class Writer:
     """
     self._folder, self._does = folder, does
     self._path = folder / _RECORD
-    self._text = json.dumps({
+    self._content = json.dumps({
         'does': does,
         'host': socket.gethostname(),
         'pids': _pids(),
         'pid': os.getpid(),
         'started': _started(os.getpid()),
         'since': datetime.datetime.now().astimezone().isoformat(' ', 'seconds'),
-    })
+    }).encode()
     self._done = threading.Event()
     self._seen = time.monotonic()
 
@@ -61,25 +67,28 @@ class Writer:
     """
     now = time.monotonic()
     try:
-      text = self._path.read_text()
+      content = untrusted.read(self._path, _LARGEST)
+    except UserError:
+      content = b''
     except (FileNotFoundError, NotADirectoryError):
-      text = None
+      content = None
     except OSError:
       # A server that is away for a moment ends no run.
       if now - self._seen < _AWAY_SECONDS:
         return
-      text = None
-    if text == self._text:
+      content = None
+    if content == self._content:
       self._seen = now
       return
     if not os.path.exists(self._folder):
       problem = f'{self._folder} is gone{when}: it was removed, moved or'
       problem += ' unmounted.'
-    elif text is None:
+    elif content is None:
       problem = f'{self._path} is gone{when}: its folder was removed, moved or'
       problem += ' emptied.'
     else:
-      problem = f'{self._folder} has another writer{when}: {who(self._folder)}.'
+      by = who(self._folder) or f'{self._path} is not that of this process'
+      problem = f'{self._folder} has another writer{when}: {by}.'
     raise Lost(
         f'{problem} The run has stopped. Put the folder back, or run the same'
         ' command again to start from what is there.'
@@ -88,15 +97,16 @@ class Writer:
   def take(self) -> None:
     """Says in the folder who writes there from now on."""
     with files.writing(self._path):
-      with files.replacing(self._path) as file:
-        file.write(self._text.encode())
+      # Half a record, after a power cut, would be in the way of the next run.
+      with files.replacing(self._path, sync=True) as file:
+        file.write(self._content)
     threading.Thread(target=self._beat, daemon=True).start()
 
   def leave(self) -> None:
     """Removes that again."""
     self._done.set()
-    with contextlib.suppress(OSError):
-      if self._path.read_text() == self._text:
+    with contextlib.suppress(OSError, UserError):
+      if untrusted.read(self._path, _LARGEST) == self._content:
         self._path.unlink()
 
   def _beat(self) -> None:
@@ -120,7 +130,8 @@ def alone(folder: pathlib.Path, does: str, instead: str) -> Iterator[Writer]:
     instead: what the user may give in its place.
 
   Raises:
-    UserError: another process does it; which, and since when.
+    UserError: another process does it; which, and since when. Or what the last
+      one has left cannot be read.
   """
   busy = f'. Wait for it, or give {instead}.'
   # Its own stand-in where the system has no locks would outlive a kill.
@@ -135,8 +146,9 @@ def alone(folder: pathlib.Path, does: str, instead: str) -> Iterator[Writer]:
     # Some mounted buckets know no locks.
     _LOG.warning('%s cannot be locked: %s', folder, e)
   try:
-    before = who(folder)
-    if before and _is_alive(folder):
+    record = _read(folder)
+    before = _shown(record)
+    if before and _is_alive(folder, record):
       raise UserError(f'Another process {does} in {folder}: {before}{busy}')
     if before:
       _LOG.warning('%s: %s has ended without a word; going on.', folder, before)
@@ -155,23 +167,36 @@ def who(folder: pathlib.Path) -> str:
 
   'process 123 on host-1, since 2026-01-31 12:00:00+01:00'.
   """
-  record = _read(folder)
+  with contextlib.suppress(UserError):
+    return _shown(_read(folder))
+  return ''
+
+
+def _shown(record: dict[str, Any]) -> str:
   if not record:
     return ''
   return f'process {record["pid"]} on {record["host"]}, since {record["since"]}'
 
 
 def _read(folder: pathlib.Path) -> dict[str, Any]:
+  """The record of a folder's writer, {} where there is none.
+
+  Raises:
+    UserError: it is damaged, or none that a writer has left.
+  """
+  path = folder / _RECORD
+  again = 'If no other process writes to this folder, remove it.'
   try:
-    record = json.loads((folder / _RECORD).read_text())
-    return record if {'pid', 'host', 'since'} <= record.keys() else {}
-  except (OSError, ValueError, AttributeError):
-    return {}  # Written at this moment, or by a hand.
+    content = untrusted.read(path, _LARGEST, again)
+  except OSError:
+    return {}
+  record = json_file.parse(content, path, again)
+  json_file.check(record, _FIELDS, path, again)
+  return record
 
 
-def _is_alive(folder: pathlib.Path) -> bool:
+def _is_alive(folder: pathlib.Path, record: dict[str, Any]) -> bool:
   """Whether the writer of a folder lives, as far as can be told from here."""
-  record = _read(folder)
   own = socket.gethostname(), _pids()
   if (record['host'], record.get('pids')) == own:
     # A process id comes again, but not with the same start.
@@ -180,7 +205,7 @@ def _is_alive(folder: pathlib.Path) -> bool:
   _LOG.warning(
       '%s: %s has not ended properly. From here that process cannot be looked'
       ' at; waiting %.0f s for a sign of life.',
-      folder, who(folder), _DEAD_SECONDS,
+      folder, _shown(record), _DEAD_SECONDS,
   )
   with contextlib.suppress(OSError):
     first = path.stat().st_mtime_ns

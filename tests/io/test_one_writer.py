@@ -3,7 +3,6 @@
 import fcntl
 import json
 import os
-import pathlib
 import shutil
 import socket
 import subprocess
@@ -78,12 +77,12 @@ def test_where_there_are_no_locks_the_record_tells(tmp_path, monkeypatch):
 
 
 def test_a_server_that_is_away_for_a_moment(tmp_path, monkeypatch):
-  def away(self):
+  def away(*args):
     raise OSError(5, 'Input/output error')
 
   with writer.alone(tmp_path, 'trains', 'another') as own:
     with monkeypatch.context() as patch:
-      patch.setattr(pathlib.Path, 'read_text', away)
+      patch.setattr(writer.untrusted, 'read', away)
       own.check(' at step 2')
       patch.setattr(writer, '_AWAY_SECONDS', 0.0)
       with pytest.raises(UserError, match='is gone at step 3'):
@@ -105,6 +104,36 @@ def test_a_writer_of_another_host(tmp_path, monkeypatch, caplog):
     other.kill()
     other.communicate()
   assert alone(tmp_path)
+
+
+@pytest.mark.parametrize(
+    'content, said',
+    [
+        (None, 'no regular file'),
+        ('[' * 50_000, 'no JSON'),
+        ('{"a":' * 99 + '1' + '}' * 99, '64 deep'),
+        ('\xff', 'no JSON'),
+        ('', 'no JSON'),
+        ('[7]', 'no JSON object'),
+        ('{"pid": 7}', "lacks 'host'"),
+        ('{"pid": "x", "host": "h", "since": "now"}', "pid is 'x'"),
+    ],
+)
+def test_a_record_that_is_none(tmp_path, content, said):
+  record = tmp_path / '.writer.json'
+  if content is None:
+    os.mkfifo(record)
+  else:
+    record.write_bytes(content.encode('latin-1'))
+  with pytest.raises(UserError, match=rf'writer\.json.*{said}.* remove it'):
+    alone(tmp_path)
+  assert not writer.who(tmp_path)
+  record.unlink()
+  with writer.alone(tmp_path, 'trains', 'another') as own:
+    record.unlink()
+    os.mkfifo(record)
+    with pytest.raises(UserError, match='another writer at step 3: .*json'):
+      own.check(' at step 3')
 
 
 def test_a_folder_that_goes_is_noticed(tmp_path):
