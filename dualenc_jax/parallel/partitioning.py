@@ -290,7 +290,7 @@ def match(
 
   Raises:
     UserError: an expression does not compile, matches no parameter, or only
-      such as have another value by an earlier rule.
+      such as an earlier rule matches, whatever its value.
   """
   values = {}
   for pattern, value in rules:
@@ -309,7 +309,7 @@ def match(
           + ', '.join(near or list(paths)[:3])
           + '.'
       )
-    if all(values.get(path, value) != value for path in matched):
+    if all(path in values for path in matched):
       raise UserError(
           f'{name}: the rule {pattern!r} has no effect: earlier rules match'
           f' all that it matches, such as {matched[0]}. The first that matches'

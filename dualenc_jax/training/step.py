@@ -90,17 +90,27 @@ class Optimizer:
     ways = (rate for rate, _ in itertools.groupby(shown))
     return f'learning rate {" to ".join(ways)}'
 
-  def build(self, params: Any) -> optax.GradientTransformation:
+  def build(
+      self, params: Any, frozen: Sequence[str] = ()
+  ) -> optax.GradientTransformation:
     """The transformation for (possibly abstract) parameters.
+
+    Args:
+      params: as they are or abstract.
+      frozen: those of the objective, which `freeze` may have, too.
 
     Raises:
       UserError: a rule matches no parameter, or has no effect.
     """
     paths = partitioning.leaf_paths(params)
     treedef = jax.tree.structure(params)
-    frozen = partitioning.match(
-        'FREEZE', [(pattern, True) for pattern in self.freeze], paths
-    )
+    frozen = {
+        path
+        for patterns in (self.freeze, *((pattern,) for pattern in frozen))
+        for path in partitioning.match(
+            'FREEZE', [(pattern, True) for pattern in patterns], paths
+        )
+    }
     factors = partitioning.match('LR_MULTIPLIERS', self.multipliers, paths)
 
     if len(frozen) == len(paths):
@@ -178,10 +188,7 @@ def plan(
   make_params = jax.jit(lambda: objective.init(key()))
   boxed = jax.eval_shape(make_params)
   abstract_params = nn.unbox(boxed)
-  optimizer = dataclasses.replace(
-      optimizer, freeze=(*optimizer.freeze, *objective.frozen)
-  )
-  transform = optimizer.build(abstract_params)
+  transform = optimizer.build(abstract_params, objective.frozen)
 
   def init() -> TrainState:
     params = nn.unbox(make_params())

@@ -40,10 +40,14 @@ def test_the_first_rule_that_matches_counts():
       PATHS[2]: 'b',
       PATHS[3]: 'b',
   }
-  # What comes too late altogether; the same value does no harm.
-  with pytest.raises(UserError, match=r"the rule '\.\*' has no effect: earl"):
-    partitioning.match('R', [*given, ('.*', 'c')], PATHS)
-  assert partitioning.match('R', [('.*', 1), ('.*kernel', 1)], PATHS)
+
+
+@pytest.mark.parametrize('value', ['b', 'c'])
+@pytest.mark.parametrize('late', ['.*', '.*kernel', 'projection/.*'])
+def test_a_rule_that_comes_too_late_is_an_error(value, late):
+  given = [(r'.*norm.*', 'a'), (r'.*kernel', 'b'), (late, value)]
+  with pytest.raises(UserError, match=r"' has no effect: earlier rules match"):
+    partitioning.match('R', given, PATHS)
 
 
 def test_paths_without_a_rule_are_left_out():

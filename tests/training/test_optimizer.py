@@ -187,6 +187,18 @@ def test_clipping_is_to_the_norm_of_all_that_trains_together():
     Optimizer(optax.sgd(1.0), SCHEDULE, clip_norm=0)
 
 
+def test_what_the_objective_freezes_may_be_frozen_again():
+  params = make_params()
+  mine = Optimizer(optax.sgd(1.0), SCHEDULE, freeze=('wide/.*',))
+  updates = first_updates(mine.build(params, ('wide/.*', 'w.*')), params)
+  assert not np.any(updates['wide']['kernel'])
+  assert np.any(updates['tall']['kernel'])
+  # Of one's own rules one that does nothing is an error.
+  again = Optimizer(optax.sgd(1.0), SCHEDULE, freeze=('wide/.*', 'w.*'))
+  with pytest.raises(UserError, match="FREEZE: the rule 'w.*' has no effect"):
+    again.build(params)
+
+
 def test_freezing_everything_is_an_error():
   with pytest.raises(UserError, match='FREEZE matches every parameter'):
     Optimizer(adafactor(), SCHEDULE, freeze=('.*',)).build(make_params())
