@@ -2,7 +2,9 @@
 
 import io
 import json
+import os
 import pathlib
+import shutil
 import signal
 import sys
 import time
@@ -261,6 +263,19 @@ def test_what_search_refuses(model, whole):
     search.main([' ', *flags])
   with pytest.raises(UserError, match='header.json .*Give the folder'):
     search.main(['x', flags[0], f'--index_dir={whole.parent / "none"}'])
+
+
+def test_a_pipe_in_an_index_hangs_no_search(model, whole, tmp_path):
+  for number, file in enumerate((
+      'header.json', 'shard-00000/embeddings.npy', 'shard-00001/passages.jsonl',
+  )):
+    index = shutil.copytree(whole, tmp_path / str(number))
+    (index / file).unlink()
+    os.mkfifo(index / file)
+    with pytest.raises(UserError, match=f'{number}/{file}'):
+      search.main([
+          'find map', f'--model_dir={model}', f'--index_dir={index}', '--k=96'
+      ])
 
 
 def test_more_hits_than_passages_and_blank_lines(

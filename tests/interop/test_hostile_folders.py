@@ -4,7 +4,9 @@ import json
 import os
 import pathlib
 import shutil
+import sys
 
+import gin
 import pytest
 from small_folders import DEEP, ZARR
 
@@ -201,6 +203,23 @@ def test_links_of_a_hub_are_read(small_forms, tmp_path):
     shutil.copy(file, tmp_path / f'blobs/{i}')
     (snapshot / file.name).symlink_to(f'../../blobs/{i}')
   assert Retriever.from_dir(snapshot).dim == 6
+
+
+@pytest.mark.parametrize('form', ['npz', 'safetensors', HF])
+def test_a_config_beside_a_checkpoint_is_not_run(
+    small_forms, tmp_path, monkeypatch, form
+):
+  folder = shutil.copytree(small_forms / form, tmp_path / 'model')
+  ran = tmp_path / 'ran'
+  (folder / 'a_strangers.py').write_text(f'import os\nos.mkdir({str(ran)!r})')
+  (folder / 'config.gin').write_text('import a_strangers\n')
+  monkeypatch.syspath_prepend(folder)
+  assert Retriever.from_dir(folder).dim == 6
+  assert not ran.exists()
+  # What a command that takes it for a config would have done.
+  gin.parse_config_file(str(folder / 'config.gin'))
+  assert ran.exists()
+  sys.modules.pop('a_strangers')
 
 
 def shards(name):

@@ -11,11 +11,14 @@ from dualenc_jax.evaluation import trec
 from dualenc_jax.evaluation.teacher_scores import _entries
 from dualenc_jax.readers import (
   json_array,
+  mrqa,
   packed,
   python_functions,
   qrels,
   rows,
 )
+from dualenc_jax.readers.msmarco import MsMarco
+from dualenc_jax.readers.open_nq import OpenNQ
 from dualenc_jax.readers.pairs import Pairs
 from dualenc_jax.readers.texts import Texts
 from dualenc_jax.report import curves
@@ -28,6 +31,14 @@ READ = {
     'qrels.json': qrels.read,
     'run.trec': trec.read_run,
     'scores.tsv': lambda path: [*_entries(path)],
+    'pairs.parquet': lambda path: [*Pairs(train=str(path)).examples('train')],
+    'nq-test.qa.csv': lambda path: [
+        *OpenNQ(root=str(path.parent)).examples('test')
+    ],
+    'mrqa.jsonl': lambda path: [*mrqa.contexts(path)],
+    'collection.tsv': lambda path: [
+        *MsMarco(root=str(path.parent), tolerance=1.0).examples('corpus')
+    ],
 }
 
 
@@ -68,6 +79,7 @@ def test_values_within_values(tmp_path, name, depth):
       'pairs.jsonl': f'{{"query": "q", "passage": {deep}}}',
       'array.json': f'[{deep}]',
       'qrels.json': f'{{"q": {{"d": {deep}}}}}',
+      'mrqa.jsonl': f'{{"context": "c", "qas": {deep}}}',
   }[name]
   path = tmp_path / name
   path.write_text(line)
