@@ -28,8 +28,17 @@ from typing import Any
 import jax
 
 from dualenc_jax import compression
-from dualenc_jax.commands import cli, config, flags, rerank, runtime, train
+from dualenc_jax.commands import (
+  cli,
+  config,
+  flags,
+  generate,
+  rerank,
+  runtime,
+  train,
+)
 from dualenc_jax.errors import INTERRUPTED, RUN_AGAIN, UserError
+from dualenc_jax.generation import given as given_queries
 from dualenc_jax.interop import own
 from dualenc_jax.io import files, writer
 from dualenc_jax.recipes import Recipe, runner, Stage, sweep
@@ -67,22 +76,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
   given, work_dir = _given(args, recipe), pathlib.Path(args.work_dir)
   coming = _coming(recipe, work_dir, given)
-  for name, line in runner.command_lines(recipe, work_dir, given):
+  lines = [*runner.command_lines(recipe, work_dir, given, args.until)]
+  for name, line in lines:
     if name not in kept:
       try:
         _check(line, coming)
       except UserError as e:
         raise UserError(f'Stage {name}: {e}') from e
   if args.list:
-    for name, line in runner.command_lines(recipe, work_dir, given):
+    for name, line in lines:
       if name in kept:
         print(f'# {name}: given')
       else:
         print(f'# {name}\ndualenc {shlex.join(line)}')
-      if name == args.until:
-        break
     return
-  for line in _check_training(recipe, work_dir, given, coming, args):
+  _check_queries(recipe, given, dict(lines))
+  for line in _check_training(recipe, given, dict(lines), coming, args):
     print(line, flush=True)
   files.make_folder(work_dir, 'another --work_dir')
   done, width = [], max(map(len, names)) + 2
@@ -109,7 +118,10 @@ def make_parser() -> flags.Parser:
       help='the stages that have the macro NAME, and those that need what they'
       ' make, once for each value; repeatable',
   )
-  add('--until', metavar='STAGE', help='the last stage to run')
+  add(
+      '--until', metavar='STAGE',
+      help='the last stage to run; what only later ones want is left out, too',
+  )
   add('--list', action='store_true', help='print the commands, run nothing')
   return parser
 
@@ -167,10 +179,25 @@ def _check(line: Sequence[str], coming: Collection[str]) -> None:
       rerank.check_own(teacher)
 
 
+def _check_queries(
+    recipe: Recipe,
+    given: Mapping[tuple[str, str], pathlib.Path],
+    lines: Mapping[str, Sequence[str]],
+) -> None:
+  """Refuses queries that are given and are of another corpus."""
+  for stage in recipe.stages:
+    if stage.command == 'generate' and stage.name in lines:
+      for output, path in stage.outputs.items():
+        if path == '.' and (stage.name, output) in given:
+          line = lines[stage.name][1:]
+          asked = config.parse_args(generate.make_parser(), line)
+          given_queries.check(given[stage.name, output], asked.corpus)
+
+
 def _check_training(
     recipe: Recipe,
-    work_dir: pathlib.Path,
     given: Mapping[tuple[str, str], pathlib.Path],
+    lines: Mapping[str, Sequence[str]],
     coming: Mapping[str, Stage],
     args: argparse.Namespace,
 ) -> Iterator[str]:
@@ -179,11 +206,11 @@ def _check_training(
   Raises:
     UserError: a config that cannot be built, before any stage runs.
   """
-  lines = dict(runner.command_lines(recipe, work_dir, given))
   paths = [f'--gin_search_paths={path}' for path in args.gin_search_paths]
   for stage in recipe.stages:
     outputs = {(stage.name, output) for output in stage.outputs}
-    if stage.command == 'train' and not (outputs and outputs <= given.keys()):
+    is_given = outputs and outputs <= given.keys()
+    if stage.command == 'train' and stage.name in lines and not is_given:
       line = [*lines[stage.name][1:], *paths]
       asked = config.parse_args(train.make_parser(), line)
       if coming.keys().isdisjoint(asked.gin_file):
@@ -202,8 +229,6 @@ def _check_training(
           steps, size = experiment.steps, experiment.batch_size
           rate = experiment.optimizer.describe(steps)
           yield f'{stage.name}: {steps:,} steps of {size:,} examples, {rate}.'
-    if stage.name == args.until:
-      return
 
 
 def _check_codes(

@@ -55,7 +55,8 @@ def run(
     given: files of the user in place of outputs, by stage and output; a stage
       all of whose outputs are given does not run, nor does one whose outputs
       such stages alone want.
-    until: the last stage; None for all.
+    until: the last stage, and what only later ones want does not run either;
+      None for all.
 
   Raises:
     UserError: an input is missing, a command fails, or makes no output that it
@@ -68,7 +69,7 @@ def run(
         raise UserError(
             f'{path} does not exist; expected an input of stage {stage.name}.'
         )
-  idle = _idle(recipe, given)
+  idle = _idle(recipe, given, until)
   for stage in recipe.stages:
     if stage.name in idle:
       yield Done(stage.name, idle[stage.name], None)
@@ -82,26 +83,34 @@ def command_lines(
     recipe: Recipe,
     work_dir: pathlib.Path,
     given: Mapping[tuple[str, str], pathlib.Path] = {},
+    until: str | None = None,
 ) -> Iterator[tuple[str, list[str]]]:
   """Yields the name and the arguments of each stage that is wanted."""
-  places, idle = _places(recipe, work_dir, given), _idle(recipe, given)
+  places, idle = _places(recipe, work_dir, given), _idle(recipe, given, until)
   for stage in map(recipe.with_flags, recipe.stages):
     if idle.get(stage.name) != UNUSED:
       yield stage.name, stage.command_line(work_dir / stage.name, places)
 
 
 def _idle(
-    recipe: Recipe, given: Mapping[tuple[str, str], pathlib.Path]
+    recipe: Recipe,
+    given: Mapping[tuple[str, str], pathlib.Path],
+    until: str | None,
 ) -> dict[str, str]:
   """The stages that do not run, by name, with the state that they have."""
   found: dict[str, str] = {}
   wanted_by: dict[str, set[str]] = {}
+  is_later = until is not None
   for stage in reversed(recipe.stages):
+    is_last = stage.name == until
+    is_later = is_later and not is_last
     own = [(stage.name, output) for output in stage.outputs]
     wanters = wanted_by.get(stage.name, set())
-    if own and all(each in given for each in own):
+    if is_later:
+      found[stage.name] = UNUSED
+    elif own and all(each in given for each in own):
       found[stage.name] = GIVEN
-    elif wanters and wanters <= found.keys():
+    elif wanters and wanters <= found.keys() and not is_last:
       found[stage.name] = UNUSED
     for name, _ in recipe.with_flags(stage).wanted():
       wanted_by.setdefault(name, set()).add(stage.name)

@@ -32,8 +32,8 @@ def test_commands_are_listed(tmp_path, capsys, name, own):
   lines = capsys.readouterr().out.splitlines()
   names = [line[2:] for line in lines if line.startswith('# ')]
   assert names == [
-      'source', 'generator', *own[:1], 'queries', *own[1:], 'adapted',
-      'before', 'after', 'comparison',
+      'source', 'generator', *own[:1], 'before', 'queries', *own[1:], 'adapted',
+      'after', 'comparison',
       'source_before', 'source_after', 'source_comparison',
   ]
 
@@ -99,13 +99,13 @@ def test_killed_in_each_stage_it_ends_the_same(models, tmp_path):
   whole, killed = tmp_path / 'whole', tmp_path / 'killed'
   assert start(whole).wait() == 0
   for sign in (
+      'before',
       'queries/shards/facts.json',
       'queries/shards/00000.jsonl',
       'labels',
       'labels/scores.tsv',
       'adapted',
       'adapted/checkpoints/10',
-      'before',
       'after',
       'comparison',
   ):
@@ -212,3 +212,44 @@ def test_queries_of_ones_own_need_no_generator(tmp_path, monkeypatch, capsys):
   ]) == 0
   said = capsys.readouterr().out
   assert '# generator' not in said and '--gin.BEIR_FOLDER=mine' in said
+  # Nothing to measure on.
+  assert said.rindex('# ') == said.index('# adapted') and '# before' not in said
+
+
+@pytest.mark.parametrize(
+    ('own', 'is_generated', 'message'),
+    [
+        ({'a': 'One.'}, True, None),
+        ({'a': 'Uno.'}, True, "another text for"),
+        ({'a': 'Uno.'}, False, None),
+        ({'a': 'One.', 'c': 'Three.'}, False, "'c', which the latter does not"),
+    ],
+)
+def test_queries_of_another_corpus_are_refused(
+    tmp_path, monkeypatch, capsys, own, is_generated, message
+):
+  monkeypatch.chdir(tmp_path)
+  for name, texts in (('corpus', {'a': 'One.', 'b': 'Two.'}), ('mine', own)):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / 'corpus.jsonl').write_text(
+        '\n'.join(json.dumps({'_id': i, 'text': t}) for i, t in texts.items())
+    )
+  (tmp_path / 'mine' / 'qgen-queries.jsonl').write_text('')
+  if is_generated:
+    (tmp_path / 'mine' / 'generated.json').write_text('{"corpus": "abc"}')
+  (tmp_path / 'model').mkdir()
+  for name in ('config.gin', 'vocabulary.model'):
+    (tmp_path / 'model' / name).write_text('')
+  # Nor is a generator wanted, nor what it would be trained by.
+  status = cli.main([
+      'recipe', '--gin_file=recipes/genq.gin', '--work_dir=out',
+      '--replace=source=model', '--replace=queries=mine', '--until=queries',
+      '--gin.CORPUS=corpus', '--gin.CORPUS_FILE=corpus/corpus.jsonl',
+  ])
+  said = capsys.readouterr()
+  assert status == (0 if message is None else 2), said.err
+  if message is None:
+    assert re.search('generator *not wanted', said.out)
+  else:
+    assert 'mine has queries of another corpus' in said.err
+    assert message in said.err

@@ -176,6 +176,14 @@ def test_until(chain, tmp_path):
   commands = Commands()
   run(chain, tmp_path, commands, until='second')
   assert commands.ran == ['first', 'second']
+  # Nor what only a later one would read.
+  aside, last = (
+      stage('aside', '{first.made}'), stage('last', '{aside.made}')
+  )
+  more = Recipe([chain.stages[0], aside, *chain.stages[1:], last])
+  found = run(more, tmp_path, commands, until='second')
+  assert found['aside'] == 'not wanted' and not commands.ran
+  assert run(more, tmp_path, commands, until='aside')['aside'] == 'ran'
 
 
 def test_what_a_stage_does_not_make(tmp_path, chain):

@@ -1,0 +1,49 @@
+"""Queries that the user has: are they of the corpus that is adapted to?"""
+
+from collections.abc import Iterator
+import pathlib
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.generation import output
+from dualenc_jax.io import json_file
+from dualenc_jax.readers import Texts
+
+
+def check(folder: pathlib.Path, corpus: str) -> None:
+  """Refuses queries of the passages of another corpus.
+
+  Texts are compared where `output.write` wrote the folder; in one of the user's
+  own, whose texts may have been mended, ids alone.
+
+  Args:
+    folder: with queries and their corpus.jsonl.
+    corpus: a file or a folder, as of `readers.Texts`.
+
+  Raises:
+    UserError: a passage of the folder is not in the corpus, or has another text
+      there; or a file is missing.
+  """
+  # Rows that are left out are told where all of them are read.
+  own, other = (Texts(str(path), strict=False) for path in (folder, corpus))
+  facts = folder / output.FACTS
+  written = facts.is_file()
+  known = {own.fingerprint('corpus')}
+  if written:
+    known.add(json_file.read(facts, 'Generate the queries anew.').get('corpus'))
+  if other.fingerprint('corpus') in known:
+    return
+  there = dict(_hashes(other))
+  for name, text in _hashes(own):
+    if name not in there or (written and there[name] != text):
+      other_text = 'has another text for' if name in there else 'does not have'
+      raise UserError(
+          f'{folder} has queries of another corpus than {corpus}: of the'
+          f' passage {name!r}, which the latter {other_text}. Give queries of'
+          ' this corpus, or the corpus that these are of.'
+      )
+
+
+def _hashes(texts: Texts) -> Iterator[tuple[str, int]]:
+  """Ids, and what tells texts apart without keeping them."""
+  for row in texts.examples('corpus'):
+    yield row['passage_id'], hash(row['passage'].strip())
