@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dualenc_jax.compression.quantisers import Hamming
+from dualenc_jax.compression.quantisers import Floats, Hamming
 from dualenc_jax.compression.transforms import Linear
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import finite
@@ -58,6 +58,12 @@ class Codec:
   def code_dtype(self) -> np.dtype:
     """Of the codes."""
     return np.dtype(self.quantiser.dtype)
+
+  @property
+  def is_normalised(self) -> bool:
+    """Whether it makes vectors of length one, to rounding."""
+    is_map = isinstance(self.quantiser, Floats) and bool(self.transforms)
+    return is_map and self.transforms[-1].normalise
 
   def encode(self, vectors: np.ndarray) -> np.ndarray:
     """Codes of passages: float32 [n, D] -> [n, w].

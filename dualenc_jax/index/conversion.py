@@ -169,12 +169,18 @@ def describe(index: Index, parts: Parts) -> dict[str, Any]:
   """What those who use the numbers elsewhere have to know of them."""
   header = index.header
   known = header.provenance
+  dim, normalised = header.dim, header.normalised
+  codec = getattr(index.embeddings, 'codec', None)
+  if codec is not None:
+    # What codes stand for is not of length one but to rounding.
+    dim, normalised = codec.quantiser.dim, codec.is_normalised
   return {
       'passages': len(index),
       'tower': header.tower,
-      'dim': header.dim,
+      'dim': dim,
+      **({} if dim == header.dim else {'query_dim': header.dim}),
       'metric': 'inner product',
-      'normalised': header.normalised,
+      'normalised': normalised,
       'codec': parts.codec,
       **parts.about,
       'model': {name: known[name] for name in _OF_MODEL if name in known},

@@ -16,6 +16,8 @@ _REVERSED = np.packbits(
     axis=1,
 )[:, 0]
 
+_LEAST_BITS = 3
+
 # Of indexes that are no codes.
 FLOATS: Mapping[str, Callable[[Rows], faiss_files.Index]] = {
     'float32': faiss_files.flat,
@@ -45,7 +47,7 @@ def of_codec(codec: Codec, rows: Rows) -> faiss_files.Index:
   transforms = []
   for transform in codec.transforms:
     if transform.queries is not None:
-      raise _none(codec, 'it maps queries and passages alike')
+      raise _none(codec, 'there queries go through the map of passages')
     transforms.append(faiss_files.linear(np.asarray(transform.matrix)))
     if transform.normalise:
       transforms.append(faiss_files.unit(transform.dim))
@@ -62,6 +64,13 @@ def _of_quantiser(codec: Codec, rows: Rows) -> faiss_files.Index:
     case quantisers.Levels():
       return _by_dimension(quantiser.levels, quantiser.dim, rows)
     case Product():
+      # Of these faiss's tables of products are not implemented.
+      if quantiser.dim == 2 * quantiser.parts and quantiser.bits < _LEAST_BITS:
+        raise _none(
+            codec,
+            'it searches no product codes of two dimensions a part and less'
+            f' than {_LEAST_BITS} bits',
+        )
       return faiss_files.product(quantiser.score, rows)
     case quantisers.Signs() if codec.rescored or isinstance(
         quantiser, quantisers.Hamming

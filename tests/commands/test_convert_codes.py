@@ -9,9 +9,11 @@ from pyarrow import parquet
 import pytest
 import tiny_evaluation
 
-from dualenc_jax import Retriever
+from dualenc_jax import compression, Retriever
 from dualenc_jax.commands import cli, encode
-from dualenc_jax.index import Index
+from dualenc_jax.errors import UserError
+from dualenc_jax.index import faiss_forms, Index
+from dualenc_jax.interop.rows import Rows
 
 faiss_levels.keep_queries()
 K = 10
@@ -97,10 +99,28 @@ def test_parquet_has_codes_and_what_decodes_them(codec, model, tmp_path):
   np.testing.assert_array_equal(vector, index.embeddings[0])
 
 
+@pytest.mark.parametrize('codec', ['pca:8', 'truncate:8', 'pca:8+sign'])
+def test_parquet_says_what_its_vectors_are(codec, model, tmp_path):
+  index = encoded(model, tmp_path / 'index', codec)
+  out = converted(index, 'vectors', tmp_path / 'out')
+  table = parquet.read_table(out / 'vectors.parquet')
+  about = json.loads(table.schema.metadata[b'dualenc'])
+  assert (about['dim'], about['query_dim']) == (8, index.header.dim)
+  assert about['normalised'] == (codec == 'truncate:8')
+  matrix = np.load(out / 'codec.npz')['transform_0_matrix']
+  assert matrix.shape == (about['dim'], about['query_dim'])
+  if codec != 'pca:8+sign':
+    vectors = np.array(table['vector'].to_pylist())
+    assert vectors.shape == (len(index), about['dim'])
+    lengths = np.linalg.norm(vectors, axis=1)
+    assert np.allclose(lengths, 1, atol=1e-6) == about['normalised']
+
+
 @pytest.mark.parametrize(
     'codec, why',
     [
         ('truncate:8+binary', 'no map of vectors in front'),
+        ('truncate:8+pq:4x2', 'no product codes of two dimensions a part'),
     ],
 )
 def test_what_faiss_has_no_form_for(codec, why, model, tmp_path, capsys):
@@ -112,3 +132,11 @@ def test_what_faiss_has_no_form_for(codec, why, model, tmp_path, capsys):
   shown = capsys.readouterr().err
   assert f'no index for the codec {codec}' in shown and why in shown
   assert not (tmp_path / 'out').exists()
+
+
+def test_faiss_has_no_map_of_queries_alone():
+  vectors = np.random.default_rng(0).normal(size=(20, 8)).astype(np.float32)
+  codec = compression.spec('pca:4:queries').fit(vectors, vectors[:9])
+  rows = Rows.of(codec.encode(vectors))
+  with pytest.raises(UserError, match='4:queries: there queries go through'):
+    faiss_forms.of_codec(codec, rows)
