@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import json
 import logging
+import math
 import os
 import pathlib
 import shutil
@@ -22,8 +23,8 @@ FACTS = 'facts.json'
 # Passages of a shard.
 SHARD = 1024
 # A generator whose queries are none is told early: the share of the queries of
-# a shard, if it has so many.
-_MOST, _JUDGED = 0.5, 100
+# a shard, if it has so many, and what two standard errors add to it.
+_MOST, _JUDGED = 0.5, 20
 _LOG = logging.getLogger(__name__)
 
 
@@ -227,8 +228,9 @@ def problem_of(pairs: Sequence[tuple[str, str]]) -> str | None:
   count = len(pairs)
   if count < _JUDGED:
     return None
+  most = _MOST + 1 / math.sqrt(count)
   empty = sum(not query for query, _ in pairs) / count
-  if empty > _MOST:
+  if empty > most:
     return (
         f'{empty:.0%} of {count:,} queries are empty: the generator has not'
         ' learnt to write. Train it longer, or give one that was trained to'
@@ -236,7 +238,7 @@ def problem_of(pairs: Sequence[tuple[str, str]]) -> str | None:
     )
   (text, times), = Counter(query for query, _ in pairs).most_common(1)
   several = len({passage for _, passage in pairs}) > 1
-  if several and times / count > _MOST:
+  if several and times / count > most:
     return (
         f'{times / count:.0%} of {count:,} queries are {text!r}, whatever the'
         ' passage says: the generator does not read it. Train it longer, or'
@@ -248,7 +250,7 @@ def problem_of(pairs: Sequence[tuple[str, str]]) -> str | None:
       )
       for query, passage in pairs
   )
-  if copied / count > _MOST:
+  if copied / count > most:
     return (
         f'{copied / count:.0%} of {count:,} queries are copied from their'
         ' passage: the generator has not learnt to ask. Train it longer, or'

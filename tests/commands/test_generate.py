@@ -300,6 +300,15 @@ def test_what_is_no_query_is_told(queries, message):
   assert found is None if message is None else message in found
 
 
+@pytest.mark.parametrize(('same', 'told'), [(12, False), (16, True)])
+def test_few_queries_are_judged_with_care(monkeypatch, same, told):
+  monkeypatch.undo()
+  queries = [*['a'] * same, *map(str, range(21 - same))]
+  found = shards.problem_of([(q, f'Text {i}') for i, q in enumerate(queries)])
+  assert bool(found) == told
+  assert shards.problem_of([('a', 'b'), ('a', 'c')]) is None
+
+
 def test_queries_may_lie_beside_their_corpus(generator, corpus, tmp_path):
   own = tmp_path / 'corpus.jsonl'
   shutil.copy(corpus, own)
