@@ -11,6 +11,7 @@ from dualenc_jax.generation.generator import Query
 from dualenc_jax.generation.shards import Passage
 from dualenc_jax.io import files
 from dualenc_jax.readers import rows
+from dualenc_jax.readers.qrels import cell
 
 CORPUS, REPORT, FACTS = 'corpus.jsonl', 'report.md', 'generated.json'
 _EXAMPLES = 20
@@ -55,7 +56,8 @@ def write(
       ),
   )
   qrels = ''.join(
-      f'{name}\t{passages[query.passage].id}\t1\n' for name, query in numbered
+      f'{name}\t{cell(passages[query.passage].id)}\t1\n'
+      for name, query in numbered
   )
   path = folder / f'{prefix}-qrels' / 'train.tsv'
   files.make_folder(path.parent, 'another --output_dir')

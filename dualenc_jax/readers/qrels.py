@@ -104,6 +104,11 @@ def read(
   return Qrels(path, tuple(judgements.values()), count)
 
 
+def cell(name: str) -> str:
+  """An id as `read` has it back, and csv, by which BEIR and GPL read."""
+  return '"' + name.replace('"', '""') + '"' if '"' in name else name
+
+
 def _is_header(line: bytes) -> bool:
   return line.split()[-1].lower() in _GRADE_COLUMNS
 

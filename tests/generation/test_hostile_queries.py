@@ -1,12 +1,16 @@
 """Generated queries that are not what `Shards.write` writes."""
 
+import csv
 import json
 
 import pytest
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.generation import output
+from dualenc_jax.generation.generator import Query
 from dualenc_jax.generation.sampling import Sampling
 from dualenc_jax.generation.shards import Passage, Shards
+from dualenc_jax.readers import Beir
 
 
 @pytest.mark.parametrize(
@@ -20,3 +24,16 @@ def test_a_query_of_another_form_is_named(tmp_path, query):
   shards.path(0).write_text(json.dumps({**row, 'queries': [query]}))
   with pytest.raises(UserError, match='00000.jsonl, line 1 has the query'):
     list(shards.read())
+
+
+def test_quotes_in_ids_are_read_back(tmp_path):
+  names = ['"a"', '"b', 'c"', 'd"e', '"', '""', 'f']
+  passages = [Passage(name, '', f'text {name}') for name in names]
+  queries = [Query(i, 0, f'query {i}', -0.5, True) for i in range(len(names))]
+  output.write(tmp_path, 'qgen', passages, queries, {}, {})
+  pairs = Beir(folder=str(tmp_path), prefix='qgen').examples('train')
+  assert [pair['passage_id'] for pair in pairs] == names
+  # As BEIR's own reader, which is GPL's.
+  with (tmp_path / 'qgen-qrels' / 'train.tsv').open(newline='') as file:
+    rows = [*csv.reader(file, delimiter='\t', quoting=csv.QUOTE_MINIMAL)]
+  assert [row[1] for row in rows[1:]] == names
