@@ -49,6 +49,7 @@ def passages_file(args: argparse.Namespace) -> pathlib.Path:
 
 def write_vectors(args: argparse.Namespace) -> None:
   """Draws the vectors that are not in the folder yet."""
+  pathlib.Path(args.folder).mkdir(parents=True, exist_ok=True)
   _write(queries_file(args), args.queries, args.dim, 'float32', 2)
   _write(passages_file(args), args.passages, args.dim, args.dtype, 1)
 

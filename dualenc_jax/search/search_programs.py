@@ -139,14 +139,26 @@ class Near(NamedTuple):
 class Programs:
   """The compiled programs over some devices."""
 
-  def __init__(self, devices: Sequence[jax.Device], wide: bool):
+  def __init__(
+      self,
+      devices: Sequence[jax.Device],
+      wide: bool,
+      rows_first: bool | None = None,
+  ):
     """Compiles when called.
 
     Args:
       devices: in the order of their rows in a block.
       wide: products in float64, rounded to float32 where they are kept.
+      rows_first: scores are [M, Q] and not [Q, M]. On a TPU maxima of groups
+        and the groups themselves are then read without a copy of all scores;
+        on a CPU a query's scores should lie together. None decides so.
     """
     self.devices = len(devices)
+    if rows_first is None:
+      rows_first = devices[0].platform != 'cpu'
+    # Of a block's rows among scores.
+    self._axis = 0 if rows_first else 1
     self.epsilon = 2.0**-53 if wide else 2.0**-24
     self._wide = wide
     self.mesh = jax.sharding.Mesh(np.array(devices), (_AXIS,))
@@ -184,7 +196,7 @@ class Programs:
 
     def update(best, block, queries, quantiser, start, rows):
       scores, first = self._scores(queries, quantiser, block, start, rows)
-      return _merge(best, scores.astype(jnp.float32), first)
+      return self._merge(best, scores.astype(jnp.float32), first)
 
     return self._compile(update)
 
@@ -201,15 +213,15 @@ class Programs:
         near, block, queries, quantiser, start, rows, longest, targets, bounds
     ):
       scores, first = self._scores(queries, quantiser, block, start, rows)
-      distances = scores - targets[:, None]
-      margins = (longest * bounds)[:, None]
+      distances = scores - jnp.expand_dims(targets, self._axis)
+      margins = jnp.expand_dims(longest * bounds, self._axis)
       # Sums of ones are exact in float32, and vectorised, unlike integers.
       surely = (distances > margins).astype(jnp.float32)
-      above = near.above + jnp.sum(surely, axis=1).astype(jnp.int32)[None]
+      above = jnp.sum(surely, axis=self._axis).astype(jnp.int32)[None]
       distances = jnp.abs(distances)
       nearness = jnp.where(distances <= margins, -distances, -jnp.inf)
-      best = _merge(near.best, nearness.astype(jnp.float32), first)
-      return Near(best, above)
+      best = self._merge(near.best, nearness.astype(jnp.float32), first)
+      return Near(best, near.above + above)
 
     return self._compile(update)
 
@@ -247,23 +259,53 @@ class Programs:
     return self._jit(lambda x: x.sum(axis=0), out_shardings=self.replicated)
 
   def _scores(self, queries, quantiser, block, start, rows):
-    """Scores [Q, M] of this device's rows, and the corpus row of its first."""
+    """Scores of this device's rows, and the corpus row of its first.
+
+    They are [Q, M], or [M, Q] if rows are first.
+    """
     queries = queries.astype(jnp.float64 if self._wide else jnp.float32)
     if quantiser is None:
+      sides = [queries, block.astype(queries.dtype)]
       scores = lax.dot_general(
-          queries,
-          block.astype(queries.dtype),
+          *(sides if self._axis else reversed(sides)),
           (((1,), (1,)), ((), ())),
           precision=lax.Precision.HIGHEST,
       )
     else:
       scores = quantiser.scores(queries, block)
+      scores = scores if self._axis else scores.T
     size = block.shape[0]
     offset = lax.axis_index(_AXIS) * size
     if rows is not None:
-      inside = lax.broadcasted_iota(jnp.int32, (1, size), 1) + offset < rows
+      inside = jnp.arange(size, dtype=jnp.int32) + offset < rows
+      inside = jnp.expand_dims(inside, 1 - self._axis)
       scores = jnp.where(inside, scores, -jnp.inf)
     return scores, start + offset
+
+  def _merge(self, best: Best, scores: jax.Array, first: jax.Array) -> Best:
+    """The best with the scores of corpus rows from `first` among them.
+
+    Most blocks of a long corpus have few groups of neighbours with any better
+    than the worst so far, for any query; then only these are looked at.
+    """
+    axis, count = self._axis, best.values.shape[-1]
+    few = count // 8 + 16
+    greatest = maxima(scores, axis)
+    better = greatest > jnp.expand_dims(best.values[0][:, -1], axis)
+
+    def merge(groups):
+      values, which = best_of(scores, groups, count, axis, greatest)
+      values = jnp.concatenate([best.values[0], values], axis=1)
+      rows = jnp.concatenate([best.rows[0], which + first], axis=1)
+      values, which = lax.top_k(values, count)
+      rows = jnp.take_along_axis(rows, which, axis=1, mode='clip')
+      return Best(values[None], rows[None])
+
+    return lax.cond(
+        jnp.max(jnp.sum(better, axis=axis)) <= few,
+        lambda: merge(few),
+        lambda: merge(count),
+    )
 
   def _compile(self, update):
     """Runs on every device with its own state and rows of the block."""
@@ -292,31 +334,10 @@ class Programs:
 
 
 @functools.cache
-def programs(devices: tuple[jax.Device, ...], wide: bool = False) -> Programs:
+def programs(
+    devices: tuple[jax.Device, ...],
+    wide: bool = False,
+    rows_first: bool | None = None,
+) -> Programs:
   """The programs over these devices, compiled once a process."""
-  return Programs(devices, wide)
-
-
-def _merge(best: Best, scores: jax.Array, first: jax.Array) -> Best:
-  """The best with the scores [Q, M] of corpus rows from `first` among them.
-
-  Most blocks of a long corpus have few groups of neighbours with any better
-  than the worst so far, for any query; then only these are looked at.
-  """
-  count = best.values.shape[-1]
-  few = count // 8 + 16
-  better = maxima(scores) > best.values[0][:, -1:]
-
-  def merge(groups):
-    values, which = best_of(scores, groups, count)
-    values = jnp.concatenate([best.values[0], values], axis=1)
-    rows = jnp.concatenate([best.rows[0], which + first], axis=1)
-    values, which = lax.top_k(values, count)
-    rows = jnp.take_along_axis(rows, which, axis=1, mode='clip')
-    return Best(values[None], rows[None])
-
-  return lax.cond(
-      jnp.max(jnp.sum(better, axis=1)) <= few,
-      lambda: merge(few),
-      lambda: merge(count),
-  )
+  return Programs(devices, wide, rows_first)
