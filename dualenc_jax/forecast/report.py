@@ -18,12 +18,16 @@ def describe(
     work: of the whole batch, where it is known.
   """
   generation = slice_.generation
-  clock = generation.clock / 1e3
-  total = sum(found.cycles.values())
+  seconds = {
+      part: cycles / generation.clock for part, cycles in found.cycles.items()
+  }
+  if waited := sum(sent.exposed for sent in found.sent.values()):
+    seconds['waiting for collectives'] = waited
+  total = sum(seconds.values())
   yield (
       f'Step on {slice_.name}, as {slice_.compiler} expects it:'
-      f' {total / clock:,.1f} ms, and what it says nothing of: collectives,'
-      ' gathers, scatters, sorts.'
+      f' {total * 1e3:,.1f} ms, and what it says nothing of: gathers, scatters,'
+      ' sorts. Waiting is an estimate, by the bytes and the wires.'
   )
   if found.layers is not None:
     yield (
@@ -31,10 +35,10 @@ def describe(
         f' {found.layers - 1}; the others are taken to cost their difference.'
         ' --whole compiles all.'
     )
-  for part, cycles in sorted(found.cycles.items(), key=lambda x: -x[1]):
-    yield f'  {part:<44} {cycles / clock:>9,.2f} ms {cycles / total:>6.1%}'
-  if work is not None and total:
-    peak = total / generation.clock * generation.flops * len(slice_.devices)
+  for part, each in sorted(seconds.items(), key=lambda x: -x[1]):
+    yield f'  {part:<44} {each * 1e3:>9,.2f} ms {each / total:>6.1%}'
+  if work is not None and found.cycles:
+    peak = total * generation.flops * len(slice_.devices)
     yield (
         f'Products of {work.tokens:,} tokens in {work.slots:,} slots:'
         f' {work.flops / 1e12:,.2f} TFLOP, {work.flops / peak:.1%} of what the'
@@ -44,13 +48,12 @@ def describe(
   if found.sent:
     yield 'Collectives of a device in a step:'
   for kind, sent in sorted(found.sent.items()):
-    waited = (
-        f'{sent.waited / 2**20:,.2f} MiB of it with nothing beside it, about'
-        f' {sent.waited / generation.link / 2 * 1e3:,.2f} ms on two wires'
-        if sent.waited
+    alone = (
+        f'{sent.alone / 2**20:,.2f} MiB of it with nothing beside it'
+        if sent.alone
         else 'all of it beside products'
     )
     yield (
         f'  {kind:<22} {sent.times:>6,.0f} times {sent.bytes / 2**20:>10,.2f}'
-        f' MiB, {waited}'
+        f' MiB, {alone}; {sent.exposed * 1e3:,.2f} ms waited for'
     )

@@ -24,6 +24,7 @@ _CONDITION = re.compile(r'condition=%([\w.\-]+)')
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _PLACE = re.compile(r'op_name="([^"]*)"')
 _NAME = re.compile(r'%([\w.\-]+)')
+_CHANNEL = re.compile(r'channel_id=(\d+)')
 COLLECTIVES = (
     'all-gather', 'all-reduce', 'all-to-all', 'collective-broadcast',
     'collective-permute', 'ragged-all-to-all', 'reduce-scatter',
@@ -73,7 +74,7 @@ class Transfer:
 
   Attributes:
     kind: 'all-reduce'.
-    bytes: of its result on a device, each time.
+    bytes: of its result on a device, or of what it sums, each time.
     times: that it runs.
     hidden: cycles of other operations between its start and its end; None of
       one that the device waits for.
@@ -85,6 +86,20 @@ class Transfer:
   times: float
   hidden: int | None
   place: str
+
+  def exposed(self, link: float, clock: float) -> float:
+    """Seconds that a device waits for it each time, as an estimate.
+
+    A ring of chips sends both ways, and what all get the sum of goes round
+    twice; a permute goes one way.
+
+    Args:
+      link: bytes a second, one way along a wire.
+      clock: cycles a second.
+    """
+    rounds = {'all-reduce': 1.0, 'collective-permute': 1.0}
+    seconds = rounds.get(self.kind, 0.5) * self.bytes / link
+    return max(seconds - (self.hidden or 0) / clock, 0.0)
 
 
 class Schedule:
@@ -179,17 +194,52 @@ class Schedule:
         if operation.kind.endswith('-done')
         for operand in operation.operands
     }
+
+    def hidden(first: int, last: int) -> float:
+      return sum(self._alone(name, each) for each in body[first + 1 : last])
+
+    # One that runs beside products is in each fusion from its start to its end.
+    fused: dict[str, list[int]] = {}
     for number, operation in enumerate(body):
       kind = operation.kind.removesuffix('-start')
-      if kind not in COLLECTIVES:
-        continue
-      size, hidden = num_bytes(operation.type), None
-      if operation.kind != kind:
+      if inner := self._fused(operation):
+        channel = _CHANNEL.search(inner.rest)
+        key = channel[1] if channel else operation.name
+        fused.setdefault(key, []).append(number)
+      elif kind in COLLECTIVES and kind == operation.kind:
+        size = self._size(name, operation)
+        yield Transfer(kind, size, times, None, operation.place)
+      elif kind in COLLECTIVES:
         # Its type has the operands, too.
         size = max(map(num_bytes, _arrays(operation.type)))
-        between = body[number + 1 : ends[operation.name]]
-        hidden = sum(self._alone(name, each) for each in between)
-      yield Transfer(kind, size, times, hidden, operation.place)
+        beside = hidden(number, ends[operation.name])
+        yield Transfer(kind, size, times, beside, operation.place)
+    for numbers in fused.values():
+      first, last = body[numbers[0]], body[numbers[-1]]
+      inner, around = self._fused(first), first.called[0]
+      summed = around.startswith('all-reduce-scatter')
+      yield Transfer(
+          'reduce-scatter' if summed else inner.kind,
+          self._size(around, inner),
+          times,
+          None if first is last else hidden(numbers[0], numbers[-1]),
+          inner.place or first.place,
+      )
+
+  def _fused(self, operation: Operation) -> Operation | None:
+    """The collective operation that a fusion holds, if it does."""
+    if operation.kind != 'fusion':
+      return None
+    inner = (each for name in operation.called for each in self._bodies[name])
+    return next((each for each in inner if each.kind in COLLECTIVES), None)
+
+  def _size(self, name: str, operation: Operation) -> int:
+    """Bytes of the result or of the operands, whichever are more."""
+    operands = sum(
+        num_bytes(each.type)
+        for each in self._bodies[name] if each.name in operation.operands
+    )
+    return max(num_bytes(operation.type), operands)
 
   def _alone(self, name: str, operation: Operation) -> float:
     """Cycles of one operation with all that it calls."""

@@ -8,6 +8,7 @@ from flax import linen as nn
 
 from dualenc_jax.forecast.parts import part_of
 from dualenc_jax.forecast.schedule import Schedule, Transfer
+from dualenc_jax.forecast.slices import Generation
 from dualenc_jax.run import memory
 from dualenc_jax.run.experiment import Experiment
 
@@ -21,19 +22,22 @@ class Sent(NamedTuple):
   Attributes:
     times: that they run.
     bytes: of their results on a device.
-    waited: of these, what nothing else is done beside.
+    alone: of these, what nothing else is done beside.
+    exposed: seconds that the device waits for them, an estimate.
   """
 
   times: float = 0
   bytes: float = 0
-  waited: float = 0
+  alone: float = 0
+  exposed: float = 0
 
-  def plus(self, transfer: Transfer) -> 'Sent':
+  def plus(self, transfer: Transfer, on: Generation) -> 'Sent':
     size = transfer.times * transfer.bytes
     return Sent(
         self.times + transfer.times,
         self.bytes + size,
-        self.waited + (0 if transfer.hidden else size),
+        self.alone + (0 if transfer.hidden else size),
+        self.exposed + transfer.times * transfer.exposed(on.link, on.clock),
     )
 
 
@@ -93,8 +97,10 @@ def _measured(experiment: Experiment) -> Forecast:
       part = part_of(operation)
       cycles[part] = cycles.get(part, 0.0) + times * operation.cycles
   sent: dict[str, Sent] = {}
+  generation = experiment.partitioner.slice.generation
   for transfer in schedule.transfers():
-    sent[transfer.kind] = sent.get(transfer.kind, Sent()).plus(transfer)
+    before = sent.get(transfer.kind, Sent())
+    sent[transfer.kind] = before.plus(transfer, generation)
   parts = memory.parts_of(experiment, step)
   return Forecast(parts, cycles, sent, None)
 

@@ -5,7 +5,7 @@ import pathlib
 import pytest
 
 from dualenc_jax.forecast.parts import part_of
-from dualenc_jax.forecast.schedule import Operation, Schedule
+from dualenc_jax.forecast.schedule import Operation, Schedule, Transfer
 
 PROGRAM = (
     pathlib.Path(__file__).parents[1] / 'data/scheduled.hlo'
@@ -15,7 +15,7 @@ PROGRAM = (
 def test_loops_count_and_of_branches_the_longest():
   schedule = Schedule(PROGRAM)
   # From 1 to 5: four turns of 100.
-  assert schedule.cycles() == 4 * 100 + 30
+  assert schedule.cycles() == 4 * 100 + 40 + 30
   runs = {operation.name: times for operation, times in schedule.operations()}
   assert runs['product.1'] == 4
   assert 'few.1' not in runs
@@ -24,20 +24,40 @@ def test_loops_count_and_of_branches_the_longest():
 
 
 def test_what_is_sent_and_what_runs_beside_it():
-  permute, reduce = Schedule(PROGRAM).transfers()[::-1]
-  if permute.kind != 'collective-permute':
-    permute, reduce = reduce, permute
-  assert (permute.kind, permute.bytes, permute.times, permute.hidden) == (
-      'collective-permute', 32, 4, 100
-  )
-  assert (reduce.kind, reduce.bytes, reduce.times, reduce.hidden) == (
-      'all-reduce', 32, 1, None
-  )
+  found = {
+      each.kind: (each.bytes, each.times, each.hidden)
+      for each in Schedule(PROGRAM).transfers()
+  }
+  assert found == {
+      'collective-permute': (32, 4, 100),
+      'all-reduce': (32, 1, None),
+      # Within fusions: one that starts, goes on beside a product and ends; and
+      # one whose sum each device keeps a part of.
+      'all-gather': (64, 1, 40),
+      'reduce-scatter': (128, 1, None),
+  }
+
+
+@pytest.mark.parametrize(
+    ('kind', 'hidden', 'seconds'),
+    [
+        ('all-gather', None, 1.0),
+        ('reduce-scatter', 500, 0.5),
+        ('all-gather', 1000, 0.0),
+        ('all-gather', 3000, 0.0),
+        # There and back; and one way, along one of two wires.
+        ('all-reduce', None, 2.0),
+        ('collective-permute', 500, 1.5),
+    ],
+)
+def test_what_is_not_hidden_is_waited_for(kind, hidden, seconds):
+  transfer = Transfer(kind, 2 * 10**6, 1, hidden, '')
+  assert transfer.exposed(link=10**6, clock=1000) == pytest.approx(seconds)
 
 
 def test_a_loop_that_starts_anywhere_counts_half():
   text = PROGRAM.replace('s32[]{:T(128)} constant(1)', 's32[] parameter(2)')
-  assert Schedule(text).cycles() == 2.5 * 100 + 30
+  assert Schedule(text).cycles() == 2.5 * 100 + 40 + 30
 
 
 @pytest.mark.parametrize(
