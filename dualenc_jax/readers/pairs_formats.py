@@ -2,13 +2,24 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import pathlib
+import re
 from typing import Any, NamedTuple
 
 from dualenc_jax.errors import SourceUnavailable, UserError
-from dualenc_jax.readers import rows
+from dualenc_jax.io import untrusted
+from dualenc_jax.readers import packed, rows
 
 _PARQUET_ROWS = 256  # Decoded at a time.
 _PARQUET_BUFFER = 2**20  # Bytes read at a time.
+# Bytes of texts decoded at a time, and of a dictionary that lists of texts take
+# theirs from: writers end one after 1 MiB and a thousand texts.
+_PARQUET_TEXTS, _OF_LISTS = 2**28, 2**24
+# How a page begins in Thrift's compact form: type, size, compressed size.
+_PAGE = re.compile(
+    rb'\x15(?P<kind>[\x80-\xff]*[^\x80-\xff])'
+    rb'\x15(?P<size>[\x80-\xff]*[^\x80-\xff])'
+)
+_DICTIONARY = b'\x04'
 _NO_HEADER = (
     ' Where its first line is no names, give them with'
     ' --gin.COLUMNS="(\'query\', \'passage\', \'negatives\')".'
@@ -87,6 +98,8 @@ def parquet(
         f' {reason}. Copy or download it again.'
     )
 
+  if not untrusted.is_file(path):
+    raise UserError(f'{untrusted.why_no_file(path)}. Give a file.')
   try:
     names = pyarrow_parquet.read_schema(path).names
   except (pyarrow.ArrowException, OSError, ValueError) as error:
@@ -100,7 +113,8 @@ def parquet(
           path, buffer_size=_PARQUET_BUFFER, pre_buffer=False
       ) as file:
         for batch in file.iter_batches(
-            _PARQUET_ROWS, columns=[name for name in names if wanted(name)]
+            _rows_at_a_time(path, file.metadata, wanted),
+            columns=[name for name in names if wanted(name)],
         ):
           for row in _rows(batch):
             number += 1
@@ -148,6 +162,50 @@ def _header(
     except rows.BadRow as reason:
       raise UserError(f'{path}:{number}: {reason}.') from None
   return None
+
+
+def _rows_at_a_time(
+    path: pathlib.Path, metadata: Any, wanted: Callable[[str], bool]
+) -> int:
+  """How many rows may be decoded at once: each may have the longest text.
+
+  A column chunk begins with its dictionary, if it has one. A text in it stands
+  there once, however many rows have it, so a small file may be a large one.
+
+  Raises:
+    UserError: a text may be longer than any line of the other formats.
+  """
+  largest = 1
+  with packed.opened(path) as file:
+    for group in range(metadata.num_row_groups):
+      for leaf in range(metadata.num_columns):
+        chunk = metadata.row_group(group).column(leaf)
+        name = chunk.path_in_schema.partition('.')[0]
+        if chunk.physical_type != 'BYTE_ARRAY' or not wanted(name):
+          continue
+        start = chunk.dictionary_page_offset or chunk.data_page_offset
+        file.seek(max(0, min(start, chunk.data_page_offset)))
+        begin = _PAGE.match(file.read(32))
+        # What begins otherwise is read a row at a time, if at all.
+        size = _number(begin['size']) if begin else _PARQUET_TEXTS
+        is_list = metadata.schema.column(leaf).max_repetition_level > 0
+        most = _OF_LISTS if is_list else packed.LONGEST_LINE
+        if begin and begin['kind'] == _DICTIONARY and size > most:
+          raise UserError(
+              f'{path}: column {name!r} has a dictionary of {size:,} bytes;'
+              f' expected at most {most:,}. Write it without dictionaries, or'
+              ' as JSONL.'
+          )
+        texts = chunk.num_values // max(1, metadata.row_group(group).num_rows)
+        largest = max(largest, size * max(1, texts))
+  return min(_PARQUET_ROWS, max(1, _PARQUET_TEXTS // largest))
+
+
+def _number(varint: bytes) -> int:
+  """A number of Thrift's compact form that is 0 or more."""
+  value = sum((byte & 127) << 7 * i for i, byte in enumerate(varint))
+  # The last bit is the sign.
+  return value >> 1
 
 
 def _rows(batch) -> Sequence[Any]:

@@ -96,6 +96,39 @@ def test_other_columns_are_not_read(tmp_path):
   assert column(read(write(tmp_path, columns)), 'query') == ['q', 'r']
 
 
+def shared_text(folder, size, of_lists=False):
+  """A small file of 256 rows, all with one text of so many MiB."""
+  text = pa.DictionaryArray.from_arrays(
+      pa.array([0] * 256, pa.int32()), pa.array(['a' * (size << 20)])
+  )
+  if of_lists:
+    text = pa.ListArray.from_arrays(pa.array(range(257), pa.int32()), text)
+  path = write(
+      folder, {'query': ['q'] * 256, 'passage': text}, compression='zstd'
+  )
+  assert path.stat().st_size < 20_000
+  return path
+
+
+def test_a_text_that_all_rows_have_takes_the_memory_of_a_few(tmp_path):
+  path = shared_text(tmp_path, 16)
+  before, peak, count = pa.total_allocated_bytes(), 0, 0
+  for example in Pairs(train=str(path)).examples('train'):
+    count += len(example['passage']) == 16 << 20
+    peak = max(peak, pa.total_allocated_bytes() - before)
+    if count == 20:
+      break
+  # 4 GiB otherwise.
+  assert count == 20 and peak < 2**29
+
+
+@pytest.mark.parametrize('size, of_lists', [(65, False), (17, True)])
+def test_a_text_longer_than_any_line(tmp_path, size, of_lists):
+  path = shared_text(tmp_path, size, of_lists)
+  with pytest.raises(UserError, match="a.parquet: column 'passage' has a dict"):
+    read(path)
+
+
 def test_memory_does_not_grow_with_a_row_group(tmp_path):
   texts = [os.urandom(1000).hex() for _ in range(10_000)]
   path = write(tmp_path, {'query': texts, 'passage': texts})
