@@ -1,60 +1,155 @@
 """Two processes of a command that join over gloo."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+import contextlib
 import os
 import pathlib
 import socket
 import subprocess
 import sys
 
+import metadata_server
+
 ROOT = pathlib.Path(__file__).parents[1]
+# Of each host.
+Environs = Sequence[Mapping[str, str]]
+
+
+def free_port() -> int:
+  with socket.create_server(('', 0)) as server:
+    return server.getsockname()[1]
+
+
+def by_jax(*addresses: str) -> Environs:
+  """JAX's own variables.
+
+  Args:
+    *addresses: of the first host, as each of them is told it; none: localhost.
+  """
+  return [
+      {
+          'JAX_COORDINATOR_ADDRESS': address,
+          'JAX_NUM_PROCESSES': '2',
+          'JAX_PROCESS_ID': str(host),
+      }
+      for host, address in enumerate(
+          addresses or [f'localhost:{free_port()}'] * 2
+      )
+  ]
+
+
+def by_slurm() -> Environs:
+  """What `srun` sets; the port is made of the job's number."""
+  return [
+      {
+          'SLURM_JOB_ID': str(os.getpid()),
+          'SLURM_STEP_NODELIST': 'localhost,other',
+          'SLURM_NTASKS': '2',
+          'SLURM_PROCID': str(host),
+          'SLURM_LOCALID': str(host),
+      }
+      for host in range(2)
+  ]
+
+
+def by_gke() -> Environs:
+  """What pods of GKE have, on machines with TPUs."""
+  port = str(free_port())
+  return [
+      {
+          'JAX_FORCE_TPU_INIT': '1',
+          'JAX_COORDINATOR_PORT': port,
+          'TPU_WORKER_HOSTNAMES': 'localhost,localhost',
+          'TPU_WORKER_ID': str(host),
+          # Else JAX asks a metadata server for them.
+          'MEGASCALE_COORDINATOR_ADDRESS': 'localhost',
+          'MEGASCALE_NUM_SLICES': '1',
+          'MEGASCALE_SLICE_ID': '0',
+      }
+      for host in range(2)
+  ]
+
+
+@contextlib.contextmanager
+def by_metadata(folder: pathlib.Path) -> Iterator[Environs]:
+  """What TPU VMs are told by a metadata server each.
+
+  Args:
+    folder: gets a module that all Python programs import first.
+  """
+  # JAX asks no server where it finds no TPU chips.
+  (folder / 'sitecustomize.py').write_text(
+      'import os, jax\ndel os.environ["TPU_SKIP_MDS_QUERY"]\n'
+  )
+  port = str(free_port())
+  with contextlib.ExitStack() as servers:
+    yield [
+        {
+            'JAX_FORCE_TPU_INIT': '1',
+            'JAX_COORDINATOR_PORT': port,
+            'PYTHONPATH': f'{folder}:{ROOT}',
+            'GCE_METADATA_IP': servers.enter_context(
+                metadata_server.serve({
+                    'attributes/agent-worker-number': str(host),
+                    'attributes/worker-network-endpoints': (
+                        'unknown:unknown:127.0.0.1,unknown:unknown:127.0.0.1'
+                    ),
+                    'attributes/tpu-env': "ACCELERATOR_TYPE: 'v5litepod-8'\n",
+                })
+            ),
+        }
+        for host in range(2)
+    ]
 
 
 def start(
     *argv: str,
-    devices: int = 4,
+    devices: int | Sequence[int] = 4,
+    environs: Environs | None = None,
     each: Sequence[Sequence[str]] = ((), ()),
     folders: Sequence[pathlib.Path | None] = (None, None),
+    within: Sequence[Sequence[str]] = ((), ()),
 ) -> list[subprocess.Popen]:
-  """`dualenc ARGV --multihost` on two hosts, told by flags where the other is.
+  """`dualenc ARGV --multihost` on two hosts.
 
   Args:
     *argv: the command and its flags.
     devices: of each host.
-    each: more flags of each host; any at all, and the others, are told by
-      JAX's variables.
-    folders: where each host works, with caches of its own; None: here.
+    environs: more variables of each, which tell it where the other is; None:
+      flags do.
+    each: more flags of each.
+    folders: where each works, with caches of its own; None: here.
+    within: a command that runs that of the host.
   """
-  with socket.socket() as s:
-    s.bind(('localhost', 0))
-    address = f'localhost:{s.getsockname()[1]}'
+  if environs is None:
+    address = f'localhost:{free_port()}'
+    environs = {}, {}
+    where = f'--coordinator_address={address}', '--num_processes=2'
+    each = [
+        [*where, f'--process_id={host}', *more]
+        for host, more in enumerate(each)
+    ]
+  if isinstance(devices, int):
+    devices = devices, devices
   hosts = []
-  for host, (more, folder) in enumerate(zip(each, folders)):
-    where = {
-        'coordinator_address': address,
-        'num_processes': '2',
-        'process_id': str(host),
-    }
-    if any(each):
-      environ = {f'JAX_{name.upper()}': x for name, x in where.items()}
-      flags = []
-    else:
-      environ, flags = {}, [f'--{name}={x}' for name, x in where.items()]
-    if folder is not None:
-      environ['DUALENC_CACHE'] = str(folder / 'cache')
+  for more, environ, folder, count, outer in zip(
+      each, environs, folders, devices, within, strict=True
+  ):
+    caches = {'DUALENC_CACHE': str(folder / 'cache')} if folder else {}
     hosts.append(
         subprocess.Popen(
             [
-                sys.executable, '-m', 'dualenc_jax', *argv, '--multihost',
-                *flags, *more,
+                *outer, sys.executable, '-m', 'dualenc_jax', *argv,
+                '--multihost', *more,
             ],
             env=os.environ
             | {
                 'PYTHONPATH': str(ROOT),
                 'XLA_FLAGS': os.environ['XLA_FLAGS'].replace(
-                    'device_count=8', f'device_count={devices}'
+                    'device_count=8', f'device_count={count}'
                 ),
             }
+            | caches
             | environ,
             cwd=folder,
             stdout=subprocess.PIPE,
@@ -78,10 +173,17 @@ def ends(
       host.wait()
 
 
-def run(*argv: str, devices: int = 4, seconds: int = 300) -> list[str]:
-  """`dualenc ARGV --multihost` on two hosts of some devices; what they say."""
+def run(
+    *argv: str,
+    devices: int = 4,
+    environs: Environs | None = None,
+    seconds: int = 300,
+) -> list[str]:
+  """Runs `start` to its end; what the hosts say."""
   said = []
-  for status, output in ends(start(*argv, devices=devices), seconds):
+  for status, output in ends(
+      start(*argv, devices=devices, environs=environs), seconds
+  ):
     assert status == 0, output[-5000:]
     said.append(output)
   return said

@@ -1,5 +1,6 @@
 """Two hosts of which one dies, hangs, or has something else."""
 
+import re
 import signal
 import socket
 import time
@@ -9,6 +10,7 @@ import pytest
 import tiny_run
 import two_hosts
 
+import dualenc_jax
 from dualenc_jax.errors import RUN_AGAIN
 
 pytestmark = pytest.mark.slow
@@ -82,29 +84,79 @@ def test_one_that_is_told_before_it_can_train_ends_the_other(tmp_path):
   assert ') was told to stop. Host 0 ' in said and 'Traceback' not in said
 
 
-def test_hosts_that_differ_are_told_so_before_the_first_step(tmp_path):
-  given = flags(tmp_path, 'model')
-  for status, said in two_hosts.ends(
-      two_hosts.start(
-          'train', *given, each=(['--gin.SEED=1'], ['--gin.SEED=2'])
-      )
+def refused(argv, said, **hosts):
+  """Both hosts, as of `two_hosts.start`, end with one line, which says all."""
+  for status, words in two_hosts.ends(
+      two_hosts.start('train', *argv, **hosts), SECONDS
   ):
-    assert status == 2
-    (line,) = [x for x in said.splitlines() if x.startswith('error:')]
-    assert 'error: The hosts have different versions or flags: host 0 (' in line
-    assert 'has SEED = 1, host 1 (' in line and 'has SEED = 2. Exp' in line
-  # The same words mean other files where the hosts stand.
-  folders = tmp_path / 'a', tmp_path / 'b'
-  for seed, folder in enumerate(folders):
+    assert status == 2, words
+    (line,) = [x for x in words.splitlines() if x.startswith('error: The ')]
+    assert re.match(f'error: The hosts have different {said}', line), line
+
+
+@pytest.fixture
+def folders(tmp_path):
+  """Where two hosts stand; the same words mean other files there."""
+  made = tmp_path / 'a', tmp_path / 'b'
+  for folder in made:
     folder.mkdir()
+  return made
+
+
+def test_hosts_of_other_flags_or_versions_are_told_so(tmp_path, folders):
+  given = flags(tmp_path, 'model')
+  refused(
+      given,
+      r'versions or flags: host 0 \(.*has SEED = 1, host 1 \(.*has SEED = 2\.'
+      ' Expected the same on all hosts',
+      each=(['--gin.SEED=1'], ['--gin.SEED=2']),
+  )
+  (folders[1] / 'sitecustomize.py').write_text(
+      'import dualenc_jax\ndualenc_jax.__version__ = "9.8.7"\n'
+  )
+  environs = [dict(each) for each in two_hosts.by_jax()]
+  environs[1]['PYTHONPATH'] = f'{folders[1]}:{two_hosts.ROOT}'
+  refused(
+      given,
+      r'versions or flags: host 0 \(.*has dualenc_jax '
+      f'{re.escape(dualenc_jax.__version__)}, '
+      r'host 1 \(.*has dualenc_jax 9\.8\.7\. Exp',
+      environs=environs,
+  )
+  assert not (tmp_path / 'model').exists()
+
+
+def test_hosts_of_other_devices_or_configs_are_told_so(tmp_path, folders):
+  given = flags(tmp_path, 'model')
+  refused(
+      given,
+      r'devices: host 0 \(.*has 2 of kind cpu, host 1 \(.*has 4 of kind cpu\.',
+      devices=(2, 4),
+  )
+  for seed, folder in enumerate(folders):
+    (folder / 'own.gin').write_text(f'SEED = {seed}\n')
+  refused(
+      [*given, '--gin_file=own.gin'],
+      r'configs: host 0 \(.*has SEED = 0.*, host 1 \(.*has SEED = 1',
+      folders=folders,
+  )
+  assert not (tmp_path / 'model').exists()
+
+
+def test_hosts_of_other_checkpoints_or_data_are_told_so(tmp_path, folders):
+  given = flags(tmp_path, 'model')
+  (folders[1] / 'here/checkpoints/10').mkdir(parents=True)
+  refused(
+      [*given, '--model_dir=here'],
+      r'checkpoints: host 0 \(.*has \[\], host 1 \(.*has \[10\]\. MODEL_DIR'
+      ' must be a folder that all hosts see',
+      folders=folders,
+  )
+  for seed, folder in enumerate(folders):
     tiny_run.write_pairs(folder / 'own.jsonl', 96 + seed, seed)
-  for status, said in two_hosts.ends(
-      two_hosts.start(
-          'train', *given, '--gin.TRAIN_FILE=own.jsonl', folders=folders
-      )
-  ):
-    assert status == 2
-    (line,) = [x for x in said.splitlines() if x.startswith('error:')]
-    assert 'error: The hosts have different training data: host 0 (' in line
-    assert 'examples: 96' in line and 'examples: 97' in line
+  refused(
+      [*given, '--gin.TRAIN_FILE=own.jsonl'],
+      r'training data: host 0 \(.*examples: 96.*, host 1 \(.*examples: 97',
+      folders=folders,
+  )
   assert not (tmp_path / 'model' / 'checkpoints').exists()

@@ -1,5 +1,6 @@
 """`dualenc train --multihost` as two processes equals one process.
 
+They find each other in all the ways there are: by flags, where nothing is said.
 With JPQ it is in test_taught_pq_runs.py; `encode` and `generate` in theirs.
 """
 
@@ -40,13 +41,19 @@ def test_train_evaluate_save_and_resume(tmp_path):
   ring = '--gin.NUM_NEGATIVES=1', '--gin.LOSS_IMPLEMENTATION=ring'
   train.main(flags(tmp_path, 'one', *ring))
   # Eight devices on the data axis; then four on a model axis over both hosts.
-  two_hosts.run('train', *flags(tmp_path, 'two', *ring, '--gin.STEPS=3'))
   two_hosts.run(
       'train',
-      *flags(tmp_path, 'two', *ring, '--gin.MODEL_PARALLEL=4'),
-      '--allow_config_change',
-      devices=2,
+      *flags(tmp_path, 'two', *ring, '--gin.STEPS=3'),
+      environs=two_hosts.by_slurm(),
   )
+  with two_hosts.by_metadata(tmp_path) as environs:
+    two_hosts.run(
+        'train',
+        *flags(tmp_path, 'two', *ring, '--gin.MODEL_PARALLEL=4'),
+        '--allow_config_change',
+        devices=2,
+        environs=environs,
+    )
   one, two = lines(tmp_path / 'one'), lines(tmp_path / 'two')
   at = [(x['step'], x['group']) for x in one]
   assert at.count((4, 'validation')) == 1 and len(at) == 6 + 4
@@ -117,7 +124,11 @@ def test_align_until_and_keep_the_best(tmp_path):
       '--gin.run.UntilAligned.share=0.0', '--gin.run.UntilAligned.patience=1',
       '--gin.TEMPERATURE=0.05',
   ]
-  two_hosts.run('train', *flags(tmp_path, 'two', *given))
+  two_hosts.run(
+      'train',
+      *flags(tmp_path, 'two', *given),
+      environs=two_hosts.by_gke(),
+  )
   # What the two have encoded and kept is what one would encode.
   train.main(flags(tmp_path, 'one', *given, '--gin.STATES_DIR=None'))
   one, two = lines(tmp_path / 'one'), lines(tmp_path / 'two')
@@ -138,6 +149,8 @@ def test_a_negative_cache(tmp_path):
   ]
   run = 'train', *tiny_run.flags(tmp_path, *given)
   train.main([*run[1:], f'--model_dir={tmp_path / "one"}'])
-  two_hosts.run(*run, f'--model_dir={tmp_path / "two"}')
+  two_hosts.run(
+      *run, f'--model_dir={tmp_path / "two"}', environs=two_hosts.by_jax()
+  )
   assert_numbers_equal(lines(tmp_path / 'one'), lines(tmp_path / 'two'))
   assert_saved_equal(tmp_path, 4, 'params', 'optimizer', 'memory')

@@ -1,12 +1,10 @@
 """Signals, times and Cloud's notices that stop a run."""
 
-import contextlib
-import http.server
 import os
 import signal
-import threading
 import time
 
+import metadata_server
 import pytest
 
 from dualenc_jax.run.cloud_notice import CloudNotice
@@ -68,31 +66,9 @@ def test_there_is_time_left_for_a_step_and_a_save(spent, step, save, stops):
   assert not stops or 'of --stop_after' in found
 
 
-@contextlib.contextmanager
-def metadata_server(values):
-  """Google's, as its documentation has it: a header must be there."""
-
-  class Handler(http.server.BaseHTTPRequestHandler):
-
-    def do_GET(self):
-      name = self.path.removeprefix('/computeMetadata/v1/instance/')
-      good = self.headers['Metadata-Flavor'] == 'Google' and name in values
-      self.send_response(200 if good else 403)
-      self.end_headers()
-      self.wfile.write(values.get(name, '').encode())
-
-    def log_message(self, *args):
-      pass
-
-  with http.server.HTTPServer(('localhost', 0), Handler) as server:
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f'localhost:{server.server_port}'
-    server.shutdown()
-
-
 def test_the_notice_of_google_cloud(monkeypatch, caplog):
   values = {'preempted': 'FALSE', 'maintenance-event': 'NONE'}
-  with metadata_server(values) as host:
+  with metadata_server.serve(values) as host:
     monkeypatch.setenv('GCE_METADATA_HOST', host)
     notice = CloudNotice()
     assert notice() is None
