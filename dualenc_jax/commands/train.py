@@ -202,13 +202,19 @@ def _tell(experiment: Experiment, ended: loop.Ended) -> None:
 
 @contextlib.contextmanager
 def _alone(folder: str) -> Iterator[list[Hook]]:
-  """Keeps others out of a run's folder, by the first host."""
+  """Keeps others out of a run's folder, by the first host.
+
+  It may have to see first whether one on another machine still lives; gloo
+  waits for it for half a minute only.
+  """
   if jax.process_index():
+    joining.wait_for_all()
     yield []
     return
   with writer.alone(
       pathlib.Path(folder), 'trains', 'another MODEL_DIR'
   ) as own:
+    joining.wait_for_all()
     try:
       yield [Hook(_Look(own), every=1, late=True)]
     except writer.Lost:

@@ -75,6 +75,12 @@ def agree(what: str, text: str, advice: str = '') -> None:
     raise UserError(f'{said} {advice or "Expected the same on all hosts."}')
 
 
+def wait_for_all() -> None:
+  """Returns once all hosts have come to it, however long that takes."""
+  if _joined is not None:
+    _joined.share('')
+
+
 def wait_for_verdict(error: BaseException) -> None:
   """Leaves it to the watch to say which host an error is of.
 

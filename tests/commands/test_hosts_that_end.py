@@ -5,6 +5,7 @@ import signal
 import socket
 import time
 
+import cut_network
 import interrupted
 import pytest
 import tiny_run
@@ -25,20 +26,27 @@ def flags(folder, name):
   ]
 
 
-def lost(given, folder, host, number):
-  """What the other host says, and exits with, after a signal to one.
-
-  It is sent once this start of the run has saved a checkpoint.
-  """
+def train_to_a_checkpoint(given, folder, **more):
+  """Hosts, as of `two_hosts.start`, which have saved since their start."""
   before = interrupted.newest(folder)
-  hosts = two_hosts.start('train', *given)
+  hosts = two_hosts.start('train', *given, **more)
   try:
     while interrupted.newest(folder) == before:
-      assert all(each.poll() is None for each in hosts), [
-          each.communicate() for each in hosts
-      ]
+      if any(each.poll() is not None for each in hosts):
+        ends = two_hosts.ends(hosts, SECONDS)
+        pytest.fail('\n'.join(said[-3000:] for _, said in ends))
       time.sleep(0.01)
-    hosts[host].send_signal(number)
+  except BaseException:
+    two_hosts.ends(hosts, 0)
+    raise
+  return hosts
+
+
+def lost(given, folder, host, number):
+  """What the other host says, and exits with, after a signal to one."""
+  hosts = train_to_a_checkpoint(given, folder)
+  hosts[host].send_signal(number)
+  try:
     other = hosts[1 - host]
     said, _ = other.communicate(timeout=SECONDS)
     return other.returncode, said, hosts[host].pid
@@ -69,6 +77,35 @@ def test_one_that_dies_or_hangs_ends_the_other_and_the_run_goes_on(tmp_path):
       interrupted.saved(folder, 50),
       interrupted.saved(tmp_path / 'whole', 50),
   )
+
+
+def test_a_network_that_is_cut_ends_both(tmp_path):
+  """Nobody tells either of them; each finds that the other is silent."""
+  # No end of it comes before that of the other.
+  given = [*flags(tmp_path, 'model'), '--gin.STEPS=20000']
+  with cut_network.between(tmp_path) as network:
+    hosts = train_to_a_checkpoint(
+        given, tmp_path / 'model', environs=network.environs,
+        within=network.within,
+    )
+    network.cut()
+    ends = two_hosts.ends(hosts, SECONDS)
+  for host, (status, said) in enumerate(ends):
+    assert status == RUN_AGAIN, said[-3000:]
+    (line,) = [x for x in said.splitlines() if x.startswith('error:')]
+    other = 1 - host
+    assert line.startswith(
+        f'error: Host {other} ({network.names[other]}, pid {hosts[other].pid})'
+        ' has not answered for 40 s: it hangs, or the network between has brok'
+    )
+    assert 'Traceback' not in said and 'stack trace' not in said
+  newest = interrupted.newest(tmp_path / 'model')
+  assert newest and interrupted.saved(tmp_path / 'model', newest)
+  # On other machines the first waits for a sign of life of the one that wrote.
+  for said in two_hosts.run(
+      'train', *given, f'--gin.STEPS={newest + 1}', '--allow_config_change'
+  ):
+    assert f'Resuming from step {newest}' in said
 
 
 def test_one_that_is_told_before_it_can_train_ends_the_other(tmp_path):
