@@ -10,6 +10,7 @@ import time
 
 import interrupted
 from interrupted import assert_bit_equal, saved
+import metadata_server
 import pytest
 import tiny_run
 import two_hosts
@@ -126,6 +127,73 @@ def test_no_time_left_and_ctrl_c_and_a_folder_that_goes(tmp_path):
   assert not model.exists()
   assert 'Trained' not in said and 'Traceback' not in said
   assert checkpoints(tmp_path / 'moved')
+
+
+def test_a_save_by_the_clock_and_then_a_notice_of_google(tmp_path, monkeypatch):
+  model = tmp_path / 'model'
+  values = {'preempted': 'FALSE', 'maintenance-event': 'NONE'}
+  with metadata_server.serve(values) as host:
+    monkeypatch.setenv('GCE_METADATA_HOST', host)
+    process = start(
+        'train', *flags(tmp_path, 'model'), '--cloud_notice',
+        '--gin.CHECKPOINT_EVERY_HOURS=1e-4',
+    )
+    # By their count no step is saved before the hundred thousandth.
+    while not interrupted.newest(model):
+      assert process.poll() is None, process.communicate()
+      time.sleep(0.01)
+    first = interrupted.newest(model)
+    values['preempted'] = 'TRUE'
+    said = process.communicate()[1]
+  assert process.returncode == 75, said
+  step = checkpoints(model)[-1]
+  assert f'Stopped at step {step} of {STEPS}: Google Cloud preempts' in said
+  assert step >= first
+  assert steps_taken(model) >= step
+
+
+def test_a_second_signal_ends_a_step_that_hangs(tmp_path, monkeypatch):
+  """At once, with nothing saved: nothing else could end it."""
+  (tmp_path / 'hanging.py').write_text(
+      'import pathlib, time\n'
+      'import jax\n'
+      'from dualenc_jax import losses\n'
+      'class Hanging(losses.InBatchSoftmax):\n'
+      '  def __call__(self, *args):\n'
+      '    jax.debug.callback(self.hang)\n'
+      '    return super().__call__(*args)\n'
+      '  def hang(self):\n'
+      f'    pathlib.Path({str(tmp_path / "hangs")!r}).touch()\n'
+      '    time.sleep(3600)\n'
+  )
+  (tmp_path / 'hanging.gin').write_text(
+      'from __gin__ import dynamic_registration\n'
+      'import hanging\n'
+      'LOSS = @hanging.Hanging()\n'
+  )
+  monkeypatch.setenv('PYTHONPATH', f'{tmp_path}:{two_hosts.ROOT}')
+  model = tmp_path / 'model'
+  process = interrupted.start(
+      'train', *flags(tmp_path, 'model', '--gin_file=models/bag.gin'),
+      f'--gin_file={tmp_path / "hanging.gin"}',
+      devices=1, stderr=subprocess.PIPE,
+  )
+  try:
+    while not (tmp_path / 'hangs').exists():
+      assert process.poll() is None, process.communicate()
+      time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    for line in process.stderr:
+      if 'SIGTERM: the run stops at the end of a step' in line:
+        break
+    time.sleep(1.2)  # Sooner it would be the same notice.
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=60)[1]
+  finally:
+    process.kill()
+  assert process.returncode == 130
+  assert said == 'SIGINT again: stopping at once.\n'
+  assert not interrupted.newest(model)
 
 
 def test_what_the_last_step_had_left_is_saved_with_it(tmp_path, monkeypatch):

@@ -3,6 +3,8 @@
 import contextlib
 import json
 import re
+import resource
+import sys
 
 import jax
 import numpy as np
@@ -43,10 +45,10 @@ def saved(folder, step, item):
   }
 
 
-def logged(folder):
+def logged(folder, group='train'):
   lines = (folder / 'metrics.jsonl').read_text().splitlines()
   rows = [json.loads(line) for line in lines]
-  return [row for row in rows if row['group'] == 'train']
+  return [row for row in rows if row['group'] == group]
 
 
 @contextlib.contextmanager
@@ -156,6 +158,12 @@ def test_towers_learn_from_a_cache(tmp_path):
     last = np.mean([row['accuracy'] for row in rows[-10:]])
     assert last > 0.8 > 2 * first, name
     assert rows[-1]['loss'] < 0.3 * rows[0]['loss'], name
+    # Every hundred steps.
+    (used,) = logged(tmp_path / name, 'resources')
+    assert used['step'] == 100 and 0 <= used['waiting_for_data'] <= 1
+    if sys.platform == 'linux':
+      most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+      assert 100 < used['host_mib'] <= used['host_peak_mib'] < 1.01 * most
 
 
 def test_what_cannot_be_cached(tmp_path, monkeypatch):
