@@ -4,7 +4,8 @@
 
 A tiny run of 300 steps saves every 10 of them. It is started again and again;
 each time SIGKILL or SIGTERM strikes at a moment drawn by chance: anywhere from
-its start, between two steps, or within 50 ms after a save has begun. Then
+its start, between two steps, or within 50 ms after a save has begun. One that
+comes after the end is struck again. Then
 
 - the newest checkpoint must be no older than before, and must be readable;
 - after SIGTERM the run must have ended by itself, with the exit status of a run
@@ -40,7 +41,7 @@ sys.path.append(str(pathlib.Path(__file__).parents[1] / 'tests'))
 import interrupted  # noqa: E402
 import tiny_run  # noqa: E402
 
-_STEPS, _EVERY = 300, 10
+_EVERY = 10
 # Within which all hosts end after one has.
 _SECONDS = 60.0
 # The files are written once.
@@ -69,38 +70,43 @@ def main() -> None:
   add('--forms', default='1,8,2x4')
   add('--kills', type=int, default=100, help='of all forms together')
   add('--terms', type=int, default=30, help='of all forms together')
+  add('--steps', type=int, default=300, help='of a run')
   add('--seed', type=int, default=0)
   args = parser.parse_args()
   forms = args.forms.split(',')
   args.folder.mkdir(parents=True)
+  blows = [signal.SIGKILL] * args.kills + [signal.SIGTERM] * args.terms
   bad = 0
   for place, form in enumerate(forms):
-    own = [
-        len(range(place, count, len(forms)))
-        for count in (args.kills, args.terms)
-    ]
-    tally = measure(args.folder / form, form, *own, args.seed)
+    own = blows[place :: len(forms)]
+    tally = measure(args.folder / form, form, own, args.steps, args.seed)
     bad += len(tally.lost)
     print(json.dumps({'form': form} | dataclasses.asdict(tally)), flush=True)
   sys.exit(bool(bad))
 
 
 def measure(
-    folder: pathlib.Path, form: str, kills: int, terms: int, seed: int
+    folder: pathlib.Path,
+    form: str,
+    blows: list[signal.Signals],
+    steps: int,
+    seed: int,
 ) -> Tally:
   """Strikes the runs of a form, and lets the last one come to its end."""
   rng, tally = random.Random(f'{seed} {form}'), Tally()
   began = time.monotonic()
-  finish(folder / 'whole', form)
+  finish(folder / 'whole', form, steps)
   seconds = time.monotonic() - began
-  whole, run = interrupted.saved(folder / 'whole', _STEPS), folder / 'run'
-  blows = [signal.SIGKILL] * kills + [signal.SIGTERM] * terms
+  whole, run = interrupted.saved(folder / 'whole', steps), folder / 'run'
   rng.shuffle(blows)
-  for blow in blows:
+  while blows:
+    blow = blows[-1]
     before = interrupted.newest(run)
-    hosts = start(run, form)
+    hosts = start(run, form, steps)
     struck = strike(hosts, run, blow, rng, seconds, tally)
     told = outcome(hosts, blow, struck, tally)
+    if struck:
+      blows.pop()
     now = interrupted.newest(run)
     tally.resumed += struck and before > 0
     if now < before:
@@ -108,19 +114,19 @@ def measure(
     if now:
       interrupted.saved(run, now)
     tally.lost += [f'{blow.name}: {line}' for line in told]
-    if now == _STEPS:
-      compare(whole, run, tally)
+    if now == steps:
+      compare(whole, run, steps, tally)
   if run.exists():
-    finish(run, form)
-    compare(whole, run, tally)
+    finish(run, form, steps)
+    compare(whole, run, steps, tally)
   return tally
 
 
 def compare(
-    whole: dict[str, np.ndarray], run: pathlib.Path, tally: Tally
+    whole: dict[str, np.ndarray], run: pathlib.Path, steps: int, tally: Tally
 ) -> None:
   """Compares a run at its end with the one left alone, and removes it."""
-  found = interrupted.saved(run, _STEPS)
+  found = interrupted.saved(run, steps)
   tally.ends += 1
   if found.keys() != whole.keys():
     tally.lost.append('the end has other tensors')
@@ -132,7 +138,9 @@ def compare(
   shutil.rmtree(run)
 
 
-def start(model_dir: pathlib.Path, form: str) -> list[subprocess.Popen]:
+def start(
+    model_dir: pathlib.Path, form: str, steps: int
+) -> list[subprocess.Popen]:
   """Starts the run on all of its hosts; what they say goes to a log each."""
   count, _, devices = form.rpartition('x')
   count = int(count or 1)
@@ -141,7 +149,7 @@ def start(model_dir: pathlib.Path, form: str) -> list[subprocess.Popen]:
     port = s.getsockname()[1]
   argv = [
       sys.executable, '-m', 'dualenc_jax', 'train',
-      *_flags(model_dir.parent), f'--gin.STEPS={_STEPS}',
+      *_flags(model_dir.parent), f'--gin.STEPS={steps}',
       f'--gin.CHECKPOINT_EVERY={_EVERY}',
       f'--model_dir={model_dir}',
   ]
@@ -152,7 +160,9 @@ def start(model_dir: pathlib.Path, form: str) -> list[subprocess.Popen]:
   hosts = []
   for host in range(count):
     more = together | {'JAX_PROCESS_ID': str(host)} if count > 1 else {}
-    flags = f'--xla_force_host_platform_device_count={devices}'
+    # The last one counts.
+    flags = os.environ.get('XLA_FLAGS', '')
+    flags += f' --xla_force_host_platform_device_count={devices}'
     with open(model_dir.parent / f'host-{host}.log', 'ab') as log:
       hosts.append(
           subprocess.Popen(
@@ -165,10 +175,10 @@ def start(model_dir: pathlib.Path, form: str) -> list[subprocess.Popen]:
   return hosts
 
 
-def finish(model_dir: pathlib.Path, form: str) -> None:
+def finish(model_dir: pathlib.Path, form: str, steps: int) -> None:
   """Trains to the end."""
   model_dir.parent.mkdir(parents=True, exist_ok=True)
-  for host in start(model_dir, form):
+  for host in start(model_dir, form, steps):
     if host.wait():
       sys.exit(f'{form}: the run fails by itself; see {model_dir.parent}')
 
