@@ -24,6 +24,7 @@ from dualenc_jax.commands import config, flags, model_dir, runtime
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import header as header_lib, of_model
 from dualenc_jax.index.encoding import default_split, Source
+from dualenc_jax.interop import truncation
 from dualenc_jax.readers import Texts
 
 
@@ -33,7 +34,9 @@ def main(argv: Sequence[str] | None = None) -> None:
   runtime.start(args)
   model = model_dir.load_from_args(args, hosts_apart=True)
   if args.codec is not None:
-    compression.spec(args.codec).check(model.dim)
+    codec = compression.spec(args.codec)
+    codec.check(model.dim)
+    truncation.warn_of(codec, model, args.model_dir)
   experiment, split, is_own = model.experiment, args.split, False
   if args.corpus is not None:
     task = Texts(args.corpus, not args.skip_bad_rows)

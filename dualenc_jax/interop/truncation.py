@@ -10,6 +10,7 @@ import dataclasses
 import logging
 from typing import Any
 
+from dualenc_jax.compression.parts import Truncate
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop.own import TRAINED_DIMS
 from dualenc_jax.interop.weights import Weights
@@ -121,6 +122,28 @@ def _cut(
     )
   whole = tensors[kernels[0]].shape[-1]
   check(dim, whole, path)
+  _warn(dim, whole, trained_dims, path)
+  return {**tensors, **{name: tensors[name].columns(dim) for name in kernels}}
+
+
+def warn_of(codec: Any, model: Any, path: str) -> None:
+  """Warns of a codec that cuts embeddings to what no model was trained for.
+
+  Args:
+    codec: `compression.spec`'s.
+    model: `Loaded`, whose embeddings it takes.
+    path: of the model, for the warning.
+  """
+  # What stands behind another map is of no first components.
+  match next(iter(getattr(codec, 'parts', ())), None):
+    case Truncate(dim):
+      trained_dims = model.provenance.get(TRAINED_DIMS, ())
+      _warn(dim, model.dim, trained_dims, path)
+
+
+def _warn(
+    dim: int, whole: int, trained_dims: Sequence[int], path: str
+) -> None:
   if dim not in (whole, *trained_dims):
     known = ', '.join(map(str, trained_dims))
     _LOG.warning(
@@ -134,4 +157,3 @@ def _cut(
         ' --gin_file=losses/matryoshka.gin',
         dim,
     )
-  return {**tensors, **{name: tensors[name].columns(dim) for name in kernels}}

@@ -70,6 +70,15 @@ def test_the_dims_are_saved_with_the_checkpoint(model):
   assert {f'{dim}/loss' for dim in (128, 64, 32, 16)} <= logged
 
 
+def test_a_codec_that_cuts_is_told_of_like_the_dim(model, tmp_path, capfd):
+  for codec, warned in (('truncate:20', True), ('truncate:32+int8', False)):
+    run(
+        'encode', f'--model_dir={model}', f'--codec={codec}',
+        f'--index_dir={tmp_path / codec}',
+    )
+    assert (WARNING.format(20) in said(capfd)) == warned
+
+
 def test_encode_and_search(model, capfd):
   run('encode', f'--model_dir={model}')
   whole = Index.open(model / 'index')
@@ -103,7 +112,8 @@ def test_encode_and_search(model, capfd):
 
 def test_evaluate_and_analyze_agree(model, capfd):
   quiet = '--baselines='
-  run('evaluate', f'--model_dir={model}', quiet)
+  run('evaluate', f'--model_dir={model}', quiet, '--codecs=truncate:12')
+  assert WARNING.format(12) in said(capfd)
   run('evaluate', f'--model_dir={model}', '--dim=20', quiet)
   assert WARNING.format(20) in said(capfd)
   home = model / 'dim-20'
