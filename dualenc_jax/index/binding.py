@@ -4,6 +4,7 @@ It needs no Flax, as whoever opens an artifact may have none.
 """
 
 from collections.abc import Mapping
+import logging
 import os
 from typing import Any
 
@@ -15,6 +16,7 @@ from dualenc_jax.inference.towers import Loaded, TOWER_SHA256
 
 # Of a codec that was trained with its model, in the provenance.
 CODEC_SHA256 = 'codec_sha256'
+_LOG = logging.getLogger(__name__)
 
 
 def open_index(
@@ -23,6 +25,9 @@ def open_index(
     more: Mapping[str, Any] | None = None,
 ) -> Index:
   """Opens an index of a model's passages.
+
+  Codes that were trained with another model's queries are opened with a
+  warning.
 
   Args:
     model: that is to search it.
@@ -34,6 +39,15 @@ def open_index(
       the model's own codec as it was at another step, or in another model.
   """
   index = Index.open(folder, {**expected(model, 'passage'), **(more or {})})
+  if model.codec is None and CODEC_SHA256 in index.header.provenance:
+    _LOG.warning(
+        '%s: its codes, by %s, were trained for the queries of the model that'
+        ' made it, and this one has no codec: a query tower that was not'
+        ' trained with them finds worse. Search it with that model, or encode'
+        ' the passages with this one.',
+        index.folder,
+        index.header.codec,
+    )
   if model.codec is None or index.header.codec != model.codec.name:
     return index
   wrong = index.header.wrong(codec_of(model))

@@ -2,6 +2,8 @@
 
 import json
 
+import faiss
+import faiss_levels
 import numpy as np
 import pytest
 import tiny_run
@@ -14,6 +16,7 @@ from dualenc_jax.index import Index
 from dualenc_jax.interop import opening, own
 from dualenc_jax.objectives import passage_states
 
+faiss_levels.keep_queries()
 CODEC, BYTES = 'opq:16x4', 8
 
 
@@ -148,6 +151,21 @@ def test_search_and_its_index(dense, trained, tmp_path, capfd):
   np.testing.assert_array_equal(
       index.embeddings.codes[:], Index.open(dense[1]).embeddings.codes[:]
   )
+  # And faiss has the same scores of them.
+  out = tmp_path / 'faiss'
+  argv = 'convert', str(index.folder), '--to=faiss', f'--out={out}'
+  assert cli.main([*argv]) == 0
+  retriever = dualenc_jax.Retriever.from_dir(trained, index=index.folder)
+  queries = retriever.encode_queries(['find array map', 'a date'])
+  scores, rows = faiss.read_index(str(out / 'index.faiss')).search(queries, 5)
+  hits = retriever.search(queries, len(index))
+  np.testing.assert_allclose(scores, hits.scores[:, :5], atol=1e-5)
+  ids = (out / 'ids.txt').read_text().splitlines()
+  for own_ids, values, theirs, found in zip(*hits[::-1], rows, scores):
+    by_id = dict(zip(own_ids, values))
+    np.testing.assert_allclose(
+        [by_id[ids[row]] for row in theirs], found, atol=1e-5
+    )
   # Another step has other centroids, and so another index.
   older = tmp_path / 'older'
   given = flags(trained.parent, dense, '--gin.STEPS=2', '--gin.EVAL_EVERY=0')
@@ -156,6 +174,9 @@ def test_search_and_its_index(dense, trained, tmp_path, capfd):
     search.main([
         f'--model_dir={older}', f'--index_dir={trained / "index"}', 'array'
     ])
+  # One without a codec is told, which may be a query tower of few layers.
+  search.main([f'--model_dir={dense[0]}', f'--index_dir={index.folder}', 'map'])
+  assert 'by jpq:16x4, were trained for the queries' in capfd.readouterr().err
   # The index of embeddings is of the same passage tower.
   whole = tmp_path / 'whole'
   run('encode', dense[0], f'--index_dir={whole}')
