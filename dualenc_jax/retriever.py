@@ -9,6 +9,7 @@ Shapes: n texts, Q queries, N passages, D embedding dim, k hits a query.
 """
 
 from collections.abc import Iterable
+import dataclasses
 import os
 import pathlib
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ import numpy as np
 
 from dualenc_jax import python_input
 from dualenc_jax.compression import Coded, spec
+from dualenc_jax.compression.codec import with_candidates
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import binding, Index, Passage
 from dualenc_jax.index.corpus import Corpus
@@ -58,7 +60,12 @@ class Retriever:
   The search is exact: every passage is scored against every query.
   """
 
-  def __init__(self, towers: Loaded, index: Index | None = None):
+  def __init__(
+      self,
+      towers: Loaded,
+      index: Index | None = None,
+      candidates: int | None = None,
+  ):
     """Takes what encodes, and what to search; `from_dir` opens a folder."""
     self._towers = towers
     self._corpus: Corpus | None = None
@@ -66,7 +73,11 @@ class Retriever:
     # `search.hybrid.Hybrid` of the corpus, once it is asked for.
     self._hybrid: Any = None
     if index is not None:
-      self._set(Corpus.of_index(index))
+      corpus = Corpus.of_index(index)
+      if candidates is not None:
+        searched = with_candidates(corpus.embeddings, candidates)
+        corpus = dataclasses.replace(corpus, embeddings=searched)
+      self._set(corpus)
 
   @classmethod
   def from_dir(
@@ -78,6 +89,7 @@ class Retriever:
       query_length: int | None = None,
       passage_length: int | None = None,
       dim: int | None = None,
+      candidates: int | None = None,
   ) -> 'Retriever':
     """Opens a model.
 
@@ -95,11 +107,14 @@ class Retriever:
       dim: cuts embeddings to their first components, of length one again, best
         to one of those that it was trained for (`losses.Matryoshka`); None for
         all. What `save` wrote is compiled for one dim.
+      candidates: l, of an index of `binary` codes: so many passages are scored
+        again by the float query; None for as many as its codec says.
 
     Raises:
       UserError: the model, or the index, cannot be read, or it has no such dim;
         or the index is of
-        another passage tower, and by which of its parts.
+        another passage tower, and by which of its parts; or `candidates` of an
+        index that is not searched in two steps.
     """
     folder = pathlib.Path(path).expanduser()
     given = {
@@ -122,13 +137,14 @@ class Retriever:
             f' convert {folder} --dim={dim} --to=jax_export --out=...`.'
         )
       if index is None:
-        return cls(artifact, _index_of(artifact))
-      return cls(artifact, _index_for(artifact, index))
+        return cls(artifact, _index_of(artifact), candidates)
+      return cls(artifact, _index_for(artifact, index), candidates)
     # It needs Flax, which a saved retriever does not.
     from dualenc_jax.interop import opening
 
     towers = opening.load(path, dim, **given)
-    return cls(towers, None if index is None else _index_for(towers, index))
+    found = None if index is None else _index_for(towers, index)
+    return cls(towers, found, candidates)
 
   @property
   def towers(self) -> Loaded:

@@ -36,6 +36,7 @@ from dualenc_jax.commands import (
 )
 from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation.evaluation import Evaluation
+from dualenc_jax.interop import truncation
 from dualenc_jax.readers import Texts
 from dualenc_jax.results import evaluate, folder as results, tables
 from dualenc_jax.search import hybrid
@@ -57,6 +58,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   output = pathlib.Path(
       args.output_dir or evaluate.default_output(home)
   )
+  for codec in _codecs(args):
+    truncation.warn_of(codec, model, args.model_dir)
   teacher = rerank.teacher(args.rerank, args)
   learnt = None
   if args.learnt_queries is not None:
@@ -73,6 +76,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         _codecs(args),
         model.experiment,
         learnt,
+        args.candidates,
     )
     name = evaluate.folder_name(task, split, options)
     if options.index_dir and len(chosen) > 1:
@@ -116,6 +120,11 @@ def check_flags(args: argparse.Namespace) -> None:
   """Raises UserError for values that no flag has, or that need another."""
   if args.document_separator is not None and not args.max_passage:
     raise UserError('--document_separator is for --max_passage: give both.')
+  if args.candidates is not None and args.index_dir is None:
+    raise UserError(
+        '--candidates is of an index: give --index_dir, too, or'
+        f' --codecs=binary:{args.candidates}.'
+    )
   if args.tasks is not None and not any(args.tasks):
     raise UserError('--tasks names no task; leave it out.')
   _codecs(args)
@@ -147,6 +156,11 @@ def make_parser() -> flags.Parser:
       '--index_dir',
       help='keep the embeddings of the corpus on disk, for corpora larger than'
       ' the memory; those that `dualenc encode` left there are used',
+  )
+  add(
+      '--candidates', type=flags.whole(), metavar='L',
+      help='of an --index_dir of --codec=binary, which are scored again; by'
+      ' default as encoded, 1000',
   )
   add(
       '--max_passage', action='store_true',

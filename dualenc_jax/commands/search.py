@@ -32,6 +32,11 @@ def main(argv: Sequence[str] | None = None) -> None:
       ' MODEL_DIR/dim-<dim>/index',
   )
   parser.add_argument(
+      '--candidates', type=flags.whole(), metavar='L',
+      help='of an index of --codec=binary, which are scored again; by default'
+      ' as encoded, 1000',
+  )
+  parser.add_argument(
       '--hybrid', type=bm25.share, metavar='SHARE | rrf',
       help='search by BM25, too: 0 to 1, such as 0.5, is the share of'
       ' the dense scores; rrf fuses the ranks',
@@ -51,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     index = of_model.open_own(
         model, model.experiment, model_dir.home(args.model_dir, args.dim)
     )
-  retriever = Retriever(model, index)
+  retriever = Retriever(model, index, args.candidates)
   if args.hybrid is not None:
     retriever.index_words(**dataclasses.asdict(bm25.words(args)))
   teacher = args.rerank and rerank.cross_encoder(args.rerank, args)

@@ -161,3 +161,30 @@ class Coded:
   def two_steps(self) -> 'Coded':
     """The first step of two, see `Codec.by_hamming`."""
     return Coded(self.codec.by_hamming(), self.codes)
+
+
+def with_candidates(passages: Any, count: int) -> Coded:
+  """The same codes, searched in two steps with another l.
+
+  Args:
+    passages: what is searched, such as the embeddings of an index.
+    count: l, at least 1; of fewer passages all are scored again.
+
+  Raises:
+    UserError: it is not searched in two steps, or l is below 1.
+  """
+  codec = getattr(passages, 'codec', None)
+  if codec is None or codec.rescored is None:
+    what = 'no codes' if codec is None else f'codes of {codec.name}'
+    raise UserError(
+        f'candidates is {count}: so many are scored again of an index that is'
+        f' searched in two steps, and this one has {what}. Leave it out, or'
+        ' encode with --codec=binary.'
+    )
+  if count < 1:
+    raise UserError(f'candidates is {count}; expected 1 or more.')
+  *before, _ = codec.name.split('+')
+  name = '+'.join([*before, f'binary:{count}'])
+  return Coded(
+      dataclasses.replace(codec, name=name, rescored=count), passages.codes
+  )

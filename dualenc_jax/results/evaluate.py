@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dualenc_jax.compression import Coded, Spec
+from dualenc_jax.compression.codec import with_candidates
 from dualenc_jax.compression.training import SAMPLE
 from dualenc_jax.data import Dataset
 from dualenc_jax.errors import UserError
@@ -62,6 +63,7 @@ class Options:
     codecs: measured on the model's embeddings.
     trained_on: whose training queries are for codecs that learn from queries;
       None for the evaluated task's.
+    candidates: l, of an index that is searched in two steps; None for its own.
     learnt: queries that the model has learnt from, among which those that it is
       measured by are looked for; None for no such look.
   """
@@ -75,6 +77,7 @@ class Options:
   codecs: Sequence[Spec] = ()
   trained_on: Experiment | None = None
   learnt: Sequence[str] | None = None
+  candidates: int | None = None
 
   @property
   def depth(self) -> int:
@@ -135,6 +138,8 @@ def evaluate(
   ranked = _opened(experiment, split, folder, options)
   queries = evaluation.encode_queries(model.embedder, model.params, ranked)
   passages = of_model.corpus_embeddings(model, ranked.corpus, options.index_dir)
+  if options.candidates is not None:
+    passages = with_candidates(passages, options.candidates)
   if options.codecs and isinstance(passages, Coded):
     raise UserError(
         f'--codecs is given, and --index_dir={options.index_dir} holds codes of'

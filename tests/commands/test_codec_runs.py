@@ -71,6 +71,38 @@ def test_an_index_of_codes_is_searched(codec, model, whole, tmp_path, capsys):
   ]
 
 
+def test_other_candidates_of_the_same_index(model, whole, tmp_path, capsys):
+  for codec in ('binary', 'binary:7', 'binary:96'):
+    encoded(model, tmp_path / codec, codec)
+  queries = ['parse a date', 'open a file', 'sort by key']
+
+  def hits(codec, candidates=None):
+    return Retriever.from_dir(
+        model, index=tmp_path / codec, candidates=candidates
+    ).search(queries, 7)
+
+  found = [hits('binary', 7), hits('binary:7'), hits('binary')]
+  np.testing.assert_array_equal(found[0].ids, found[1].ids)
+  np.testing.assert_array_equal(found[0].scores, found[1].scores)
+  assert np.any(found[0].ids != found[2].ids)
+  # More than there are: all.
+  more = hits('binary:7', 10**6), hits('binary:96')
+  np.testing.assert_array_equal(more[0].ids, more[1].ids)
+  capsys.readouterr()
+  flags = f'--index_dir={tmp_path / "binary"}', '--k=7', '--candidates=7'
+  search.main([f'--model_dir={model}', *flags, queries[0]])
+  lines = capsys.readouterr().out.splitlines()[1:]
+  assert [line.split()[0] for line in lines] == [
+      f'{score:.3f}' for score in found[0].scores[0]
+  ]
+  with pytest.raises(UserError, match='10 hits .* the codec binary:7 scores 7'):
+    Retriever.from_dir(
+        model, index=tmp_path / 'binary', candidates=7
+    ).search(queries, 10)
+  with pytest.raises(UserError, match='this one has no codes'):
+    Retriever.from_dir(model, index=whole.folder, candidates=7)
+
+
 def test_it_is_gone_on_with(model, tmp_path, monkeypatch):
   whole = encoded(model, tmp_path / 'whole', 'pq:4x2')
   encode.main([
@@ -176,6 +208,12 @@ def test_an_index_of_codes_is_evaluated(model, tmp_path):
     tiny_evaluation.run(
         model, tmp_path / 'no', f'--index_dir={index}', '--codecs=int8'
     )
+  with pytest.raises(UserError, match='this one has codes of pq:4x2'):
+    tiny_evaluation.run(
+        model, tmp_path / 'no', f'--index_dir={index}', '--candidates=9'
+    )
+  with pytest.raises(UserError, match='give --index_dir, too'):
+    tiny_evaluation.run(model, tmp_path / 'no', '--candidates=9')
   one = json.loads((codes / 'metrics.json').read_text())['metrics']
   other = tiny_evaluation.result_of(table / 'codecs' / 'pq-4x2')['metrics']
   assert one == other
