@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dualenc_jax.compression.quantisers import Floats, Hamming
+from dualenc_jax.compression.quantisers import Floats, Hamming, Int8
 from dualenc_jax.compression.transforms import Linear
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import finite
@@ -73,10 +73,17 @@ class Codec:
         no room for.
     """
     self._check('passage', vectors)
-    vectors = np.asarray(vectors, np.float32)
-    for transform in self.transforms:
-      vectors = transform(vectors)
-    return self.quantiser.encode(vectors)
+    return self.quantiser.encode(self._mapped(vectors))
+
+  def beyond(self, vectors: np.ndarray) -> np.ndarray:
+    """As of `quantisers.Int8.beyond`; none where codes have no ranges.
+
+    Nor of `int8:q0.99`, which is to leave some out.
+    """
+    last = self.name.split('+')[-1]
+    if not isinstance(self.quantiser, Int8) or last.startswith('int8:q'):
+      return np.zeros(0, np.float32)
+    return self.quantiser.beyond(self._mapped(vectors))
 
   def decode(self, codes: np.ndarray) -> np.ndarray:
     """What codes stand for: float32 [n, d], for `queries`."""
@@ -100,6 +107,13 @@ class Codec:
     return dataclasses.replace(
         self, quantiser=Hamming(self.quantiser.dim), rescored=None
     )
+
+  def _mapped(self, vectors: np.ndarray) -> np.ndarray:
+    """Passages before they are quantised: float32 [n, d]."""
+    vectors = np.asarray(vectors, np.float32)
+    for transform in self.transforms:
+      vectors = transform(vectors)
+    return vectors
 
   def _check(self, side: str, vectors: np.ndarray) -> None:
     if vectors.ndim != 2 or vectors.shape[1] != self.dim:

@@ -157,6 +157,16 @@ class Int8(Quantiser):
     codes = np.floor((vectors - self.low) / step)
     return np.clip(codes, 0, 255).astype(np.uint8)
 
+  def beyond(self, vectors: np.ndarray) -> np.ndarray:
+    """How many steps numbers lie beyond the codes: [m], of those that do.
+
+    By half a step at least, by which any number may differ from its code.
+    """
+    used = self.step > 0
+    steps = (vectors[:, used] - self.low[used]) / self.step[used]
+    farther = np.maximum(-steps, steps - 256)
+    return farther[farther > 0.5]
+
   def decode(self, codes: np.ndarray) -> np.ndarray:
     """float32 [n, d]."""
     half = np.float32(0.5)

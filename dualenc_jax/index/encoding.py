@@ -172,6 +172,7 @@ def encode(
   shards = [shard for shard in missing if shard % host.count == host.index]
   total = sum(len(header.rows_of(shard)) for shard in shards)
   unit = 'queries' if source.tower == 'query' else 'passages'
+  clipped = _Clipped()
   with (
       Progress('Encoding', total, unit) as progress,
       futures.ThreadPoolExecutor(1) as writer,
@@ -180,7 +181,7 @@ def encode(
     for shard, lock in build.claims(shards):
       rows = header.rows_of(shard)
       try:
-        embeddings = _encode(build, rows, source, embed, progress)
+        embeddings = _encode(build, rows, source, embed, progress, clipped)
         if pending is not None:
           pending.result()
       except BaseException:
@@ -190,6 +191,34 @@ def encode(
       pending = writer.submit(build.write, shard, lock, embeddings, passages)
     if pending is not None:
       pending.result()
+  if clipped.count:
+    _LOG.warning(
+        '%s numbers lie beyond the ranges of the codec %s, which are those of'
+        ' its training sample, the farthest by %.1f steps of a range of 256;'
+        ' their codes are the ends of it. Where these are many, encode with'
+        ' --codec=int8:q0.999, whose ranges outliers do not widen, or fp16.',
+        f'{clipped.count:,}',
+        build.header.codec,
+        clipped.farthest,
+    )
+
+
+@dataclasses.dataclass
+class _Clipped:
+  """What codes have no room for.
+
+  Attributes:
+    count: of numbers, so far.
+    farthest: of them, in steps.
+  """
+
+  count: int = 0
+  farthest: float = 0.0
+
+  def add(self, beyond: np.ndarray) -> None:
+    """Counts what `Codec.beyond` says."""
+    self.count += len(beyond)
+    self.farthest = max(self.farthest, float(beyond.max(initial=0.0)))
 
 
 def _encode(
@@ -198,6 +227,7 @@ def _encode(
     source: Source,
     embed: Embed,
     progress: Progress,
+    clipped: _Clipped,
 ) -> np.ndarray:
   """The embeddings of one shard, or their codes, as the index has them."""
   header = build.header
@@ -210,6 +240,7 @@ def _encode(
 
     finite.check_rows('embeddings', embeddings, name)
     out[positions] = build.codec.encode(embeddings)
+    clipped.add(build.codec.beyond(embeddings))
     progress(len(positions))
   return out
 
