@@ -1,6 +1,8 @@
 """`dualenc generate`, as a user runs it."""
 
+import argparse
 import json
+import logging
 import shutil
 
 import hugging_face_models
@@ -10,7 +12,7 @@ import tiny_towers
 import torch
 import two_hosts
 
-from dualenc_jax.commands import cli
+from dualenc_jax.commands import cli, generate
 from dualenc_jax.generation import shards
 from dualenc_jax.generation.filters import is_copied, words
 from dualenc_jax.readers import Beir
@@ -126,13 +128,16 @@ def test_a_killed_run_goes_on_with_the_same_result(
 
 
 def test_two_hosts_write_what_one_writes(
-    generator, corpus, written, tmp_path, capsys
+    generator, corpus, written, tmp_path, capsys, caplog
 ):
   out = tmp_path / 'shared'
   flags = ['--queries_per_passage=3', '--host_count=2']
   assert run(generator, corpus, out, *flags, '--host_index=1') == 0
   assert '2 of 3 shards are left to other hosts' in capsys.readouterr().out
-  assert run(generator, corpus, out, *flags, '--host_index=0') == 0
+  with caplog.at_level(logging.INFO):
+    assert run(generator, corpus, out, *flags, '--host_index=0') == 0
+  # The eighth, which is of a shard of this host.
+  assert '1 passages have more than 64 tokens' in caplog.text
   assert contents(out) == contents(written)
 
 
@@ -338,3 +343,23 @@ def test_queries_may_lie_beside_their_corpus(generator, corpus, tmp_path):
 def test_copies_are_spans_of_the_passage(query, share, expected):
   passage = ' '.join(words('The cat sat, on the mat; it slept.'))
   assert is_copied(words(query), f' {passage} ', share) == expected
+
+
+@pytest.mark.parametrize(
+    ('passages', 'chosen', 'count'),
+    [
+        # 250,000 in all, where that is three a passage or more.
+        (5_183, 5_183, 49),
+        (83_333, 83_333, 4),
+        (83_334, 83_334, 3),
+        # Beyond that, three of as many as it allows.
+        (200_000, 83_334, 3),
+    ],
+)
+def test_gpls_budget(passages, chosen, count):
+  args = argparse.Namespace(
+      queries_per_passage=None, passages=None, temperature=1.0, seed=0
+  )
+  some, each = generate.budget(range(passages), args)
+  assert (len(some), each) == (chosen, count)
+  assert sorted({*some}) == [*some]

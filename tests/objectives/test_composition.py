@@ -34,6 +34,7 @@ LOSSES = {
     ),
     'margin-MSE': (losses.MarginMSE(teacher_temperature=3.0), {}),
     'hashed, guarded': (losses.Hashed(), GUARD),
+    'matryoshka': (losses.Matryoshka(losses.SamToNe(), dims=(16, 4)), GUARD),
 }
 # With dense, whole and padded, that they are compared with, every two of the
 # choices meet with every loss. All but the first are slow tests.
