@@ -198,6 +198,28 @@ def test_what_is_missing_is_named(
   assert message in capsys.readouterr().err
 
 
+def test_listwise_kl_is_a_flag(tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  for name in (
+      'model/config.gin', 'model/vocabulary.model', 'corpus/corpus.jsonl',
+      'teacher/scores.tsv',
+  ):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text('')
+  assert cli.main([
+      'adapt', '--model_dir=model', '--corpus=corpus', '--generator=model',
+      '--teacher=teacher/scores.tsv', "--gin.LOSS=['losses/distill.gin']",
+      '--gin.SOFTMAX_WEIGHT=0.0', '--list',
+  ]) == 0
+  lines = capsys.readouterr().out.splitlines()
+  line = lines[lines.index('# adapted') + 1].split()
+  assert line[:2] == ['dualenc', 'train']
+  files = [flag for flag in line if flag.startswith('--gin_file=')]
+  assert files[-1] == '--gin_file=losses/distill.gin'
+  assert '--gin_file=losses/margin_mse.gin' not in files
+  assert '--gin.SOFTMAX_WEIGHT=0.0' in line
+
+
 def test_queries_of_ones_own_need_no_generator(tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
   for name in (
