@@ -4,8 +4,9 @@
   python benchmarks/tpu_compile.py --folder=tpu
 
 Of the ring, value and gradient, with 1,024 pairs a chip: milliseconds, memory,
-and permutes that the chips wait for. Of the train step of T5.1.1 base: what
-`dualenc check --topology` says. Needs tests/losses on PYTHONPATH, whose
+and permutes that the chips wait for. Of search, a block of 131,072 rows a chip
+by 2,048 queries: milliseconds and memory. Of the train step of T5.1.1 base:
+what `dualenc check --topology` says. Needs tests/losses on PYTHONPATH, whose
 programs it shares. No TPU is needed; the compiler takes minutes.
 """
 
@@ -15,17 +16,22 @@ import pathlib
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import workload
 
 from dualenc_jax import losses
 from dualenc_jax.forecast import slices
 from dualenc_jax.forecast.schedule import Schedule
+from dualenc_jax.search import search_programs
+from dualenc_jax.search.exact_search import BLOCK_ROWS
 from dualenc_jax.training import Partitioner
 
 _RINGS = 'v5e:4x4,v5e:8x8'
 _STEPS = 'v5e:2x2,v5e:4x4'
+_SEARCHES = 'v5e:2x4'
 _PAIRS, _SHARD = 512, 1024
+_QUERIES, _DIM, _KEPT = 2048, 768, 157
 _LOSSES = {
     'softmax': losses.InBatchSoftmax(), 'SamToNe': losses.SamToNe()
 }
@@ -39,6 +45,7 @@ def main() -> None:
   add('--folder', type=pathlib.Path, required=True)
   add('--rings', default=_RINGS, help='slices for the ring; "" for none')
   add('--losses', default='softmax', help='of softmax,SamToNe')
+  add('--searches', default=_SEARCHES, help='slices for search; "" for none')
   add('--steps', default=_STEPS, help='slices for the step; "" for none')
   args = parser.parse_args()
   args.folder.mkdir(parents=True, exist_ok=True)
@@ -48,6 +55,9 @@ def main() -> None:
   for name in filter(None, args.rings.split(',')):
     for loss in args.losses.split(','):
       print(ring(name, loss), flush=True)
+  print('| slice | search | ms | MiB |\n|---|---|---|---|')
+  for name in filter(None, args.searches.split(',')):
+    print(search(name), flush=True)
   for name in filter(None, args.steps.split(',')):
     print(step(name, args.folder), flush=True)
 
@@ -73,6 +83,33 @@ def ring(name: str, loss: str) -> str:
       f'| {name} | {loss} | {size:,} | {milliseconds:.2f} |'
       f' {loss_programs.temporaries(program) / 2**20:.1f} | {len(permutes)} |'
       f' {len(waited)} |'
+  )
+
+
+def search(name: str) -> str:
+  """A line of the table: a block, for the hits that top-100 keeps."""
+  on = slices.find(name)
+  run = search_programs.programs(tuple(on.devices))
+
+  def array(shape, dtype, sharding=run.split):
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+  kept = run.devices, _QUERIES, _KEPT
+  program = run.update_best.lower(
+      search_programs.Best(array(kept, np.float32), array(kept, np.int32)),
+      array((run.devices * BLOCK_ROWS, _DIM), np.float32),
+      array((_QUERIES, _DIM), np.float32, run.replicated),
+      None,
+      array((), np.int32, run.replicated),
+      None,
+  ).compile()
+  milliseconds = (
+      1e3 * Schedule(program.as_text()).cycles() / on.generation.clock
+  )
+  mebibytes = program.memory_analysis().temp_size_in_bytes / 2**20
+  return (
+      f'| {name} | {_QUERIES:,} queries, {BLOCK_ROWS:,} rows a chip |'
+      f' {milliseconds:.2f} | {mebibytes:,.0f} |'
   )
 
 

@@ -237,9 +237,17 @@ def _forward(ring, matrix, rows, columns, temperature):
   def stop(carry, _):
     visitor, row_sums, column_sums = carry
     following = ring.send(visitor)
-    column_sums = ring.send(column_sums)
-    sums = step(visitor, temperature, row_sums, column_sums, own=False)
-    return (following, *sums), None
+    # Merged only when they are there: nothing waits for them before that.
+    arrived = ring.send(column_sums)
+    row_sums, share = step(
+        visitor,
+        temperature,
+        row_sums,
+        None if arrived is None else tiles.start(columns, ring.totals),
+        own=False,
+    )
+    column_sums = None if arrived is None else tiles.merge(arrived, share)
+    return (following, row_sums, column_sums), None
 
   if hops:
     (visitor, row_sums, column_sums), _ = jax.lax.scan(

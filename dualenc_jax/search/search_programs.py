@@ -137,7 +137,7 @@ class Near(NamedTuple):
 
 
 class Programs:
-  """The compiled programs over some devices."""
+  """The compiled programs over some devices; as of `jax.jit`, with `lower`."""
 
   def __init__(
       self,
@@ -326,10 +326,15 @@ class Programs:
     """`jax.jit`, whatever mesh the caller may have set for its own code."""
     program = jax.jit(function, **kwargs)
 
-    def run(*args):
-      with jax.set_mesh(self.mesh), jax.enable_x64(self._wide):
-        return program(*args)
+    def within(run):
+      def inside(*args):
+        with jax.set_mesh(self.mesh), jax.enable_x64(self._wide):
+          return run(*args)
 
+      return inside
+
+    run = within(program)
+    run.lower = within(program.lower)
     return run
 
 

@@ -1,5 +1,7 @@
 """Search against full sorts of float64 scores in NumPy, and against faiss."""
 
+import functools
+
 import faiss
 import jax
 import numpy as np
@@ -8,6 +10,7 @@ import search_cases
 import search_reference as reference
 
 from dualenc_jax.index import RowStore
+from dualenc_jax.search import exact_search, search_programs
 from dualenc_jax.search.exact_search import ExactSearch
 
 BLOCK_ROWS = 64
@@ -19,6 +22,13 @@ def corpus(request):
   queries, passages = request.param(rng)
   ids = reference.shuffled_ids(rng, len(passages))
   return queries, passages, ids
+
+
+@pytest.fixture(params=[False, True], ids=['queries_first', 'rows_first'])
+def both_forms(request, monkeypatch):
+  """Scores as on CPUs, and as on accelerators."""
+  form = functools.partial(search_programs.programs, rows_first=request.param)
+  monkeypatch.setattr(exact_search, 'programs', form)
 
 
 @pytest.fixture
@@ -100,7 +110,7 @@ def test_who_is_ranked_on_the_host(case, of_top_k, of_ranks, on_host):
   assert on_host() == of_top_k + of_ranks
 
 
-def test_one_query_among_many_is_ranked_on_the_host(on_host):
+def test_one_query_among_many_is_ranked_on_the_host(on_host, both_forms):
   rng = np.random.default_rng(3)
   queries, passages = search_cases.random(rng)
   queries[5] = passages[7]
@@ -162,7 +172,8 @@ def test_small_corpora(devices, size):
     assert found.gold_ranks(queries, worst).tolist() == [size]
 
 
-def test_blocks_of_many_groups_of_neighbours():
+@pytest.mark.parametrize('block_rows', [4096, 2**17])
+def test_blocks_of_many_groups_of_neighbours(block_rows, both_forms):
   """A single device's block so long that maxima of groups come first."""
   rng = np.random.default_rng(7)
   queries = reference.unit(rng.normal(size=(4, 8)))
@@ -175,12 +186,11 @@ def test_blocks_of_many_groups_of_neighbours():
   passages[320:352] = queries[1]
   ids = reference.shuffled_ids(rng, len(passages))
   full = reference.full_ranking(queries, passages, ids)
-  for block_rows in (4096, 2**17):
-    found = search(passages, ids, 1, block_rows)
-    for k in (1, 60):
-      reference.assert_same(found.top_k(queries, k), full, k)
-    gold = full.indices[:, [30]]
-    assert found.gold_ranks(queries, gold).tolist() == [31] * 4
+  found = search(passages, ids, 1, block_rows)
+  for k in (1, 60):
+    reference.assert_same(found.top_k(queries, k), full, k)
+  gold = full.indices[:, [30]]
+  assert found.gold_ranks(queries, gold).tolist() == [31] * 4
 
 
 def test_queries_in_parts(monkeypatch):
