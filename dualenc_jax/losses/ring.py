@@ -77,12 +77,8 @@ class Ring:
     if n == 1:
       return tree
     places = [(i, (i + shift) % n) for i in range(n)]
-    leaves, structure = jax.tree.flatten(tree)
-    return structure.unflatten(
-        _sent_together(
-            lambda packs: jax.lax.ppermute(packs, self.axes, places), leaves
-        )
-    )
+    packs, unpack = _packed(tree)
+    return unpack(jax.lax.ppermute(packs, self.axes, places))
 
   def place(self) -> jax.Array | int:
     """The number of this device on the ring, within `on_shards`."""
@@ -104,32 +100,38 @@ class Ring:
     return matrix.symmetric and self.devices % 2 == 0
 
 
-def _sent_together(
-    send: Callable[[Sequence[jax.Array]], Sequence[jax.Array]],
-    arrays: Sequence[jax.Array],
-) -> list[jax.Array]:
-  """Sends arrays, the small ones of each dtype as one.
+def _packed(
+    tree: Any,
+) -> tuple[list[jax.Array], Callable[[Sequence[jax.Array]], Any]]:
+  """Arrays of a tree, the small ones of each dtype as one, and the way back.
 
   A TPU sends few arrays at a time behind its products, and waits for the rest.
   """
+  arrays, structure = jax.tree.flatten(tree)
   groups: dict[Any, list[int]] = {}
   for number, x in enumerate(arrays):
     groups.setdefault(x.dtype if x.nbytes <= _SMALL else number, []).append(
         number
     )
-  packed = send([
+  shapes = [x.shape for x in arrays]
+
+  def unpack(packs):
+    unpacked = [None] * len(shapes)
+    for group, pack in zip(groups.values(), packs, strict=True):
+      sizes = [math.prod(shapes[number]) for number in group]
+      ends = list(itertools.accumulate(sizes))
+      parts = jnp.split(pack, ends[:-1]) if len(group) > 1 else [pack]
+      for number, part in zip(group, parts, strict=True):
+        unpacked[number] = part.reshape(shapes[number])
+    return structure.unflatten(unpacked)
+
+  packs = [
       jnp.concatenate([arrays[number].ravel() for number in group])
       if len(group) > 1
       else arrays[group[0]]
       for group in groups.values()
-  ])
-  arrived = list(arrays)
-  for group, pack in zip(groups.values(), packed, strict=True):
-    ends = itertools.accumulate(arrays[number].size for number in group)
-    parts = jnp.split(pack, list(ends)[:-1]) if len(group) > 1 else [pack]
-    for number, part in zip(group, parts, strict=True):
-      arrived[number] = part.reshape(arrays[number].shape)
-  return arrived
+  ]
+  return packs, unpack
 
 
 def num_devices(mesh: AbstractMesh | None, axes: Sequence[str]) -> int:
@@ -232,7 +234,9 @@ def _forward(ring, matrix, rows, columns, temperature):
       tiles.start(columns, ring.totals) if both or matrix.of_columns else None,
       own=True,
   )
-  visitor, hops = ring.send(columns), ring.hops(matrix)
+  # Packed once, not at each hop.
+  packs, unpack = _packed(columns)
+  visitor, hops = ring.send(packs), ring.hops(matrix)
 
   def stop(carry, _):
     visitor, row_sums, column_sums = carry
@@ -240,7 +244,7 @@ def _forward(ring, matrix, rows, columns, temperature):
     # Merged only when they are there: nothing waits for them before that.
     arrived = ring.send(column_sums)
     row_sums, share = step(
-        visitor,
+        unpack(visitor),
         temperature,
         row_sums,
         None if arrived is None else tiles.start(columns, ring.totals),
@@ -255,7 +259,7 @@ def _forward(ring, matrix, rows, columns, temperature):
     )
     column_sums = ring.send(column_sums, -hops)
   if ring.halfway(matrix):
-    row_sums, _ = step(visitor, temperature, row_sums, None, own=False)
+    row_sums, _ = step(unpack(visitor), temperature, row_sums, None, own=False)
   if matrix.symmetric:
     row_sums, column_sums = tiles.merge(row_sums, column_sums), None
   return row_sums, column_sums
@@ -278,7 +282,8 @@ def _backward(ring, matrix, rows, columns, bars, temperature, d_vectors):
       None if matrix.symmetric else d_vectors[matrix.columns],
       own=True,
   )
-  visitor, hops = ring.send((columns, column_bar)), ring.hops(matrix)
+  packs, unpack = _packed((columns, column_bar))
+  visitor, hops = ring.send(packs), ring.hops(matrix)
   if matrix.symmetric:
     d_columns = jnp.zeros_like(d_rows)
 
@@ -286,11 +291,12 @@ def _backward(ring, matrix, rows, columns, bars, temperature, d_vectors):
     visitor, d_rows, d_columns = carry
     following = ring.send(visitor)
     arrived = ring.send(d_columns)
+    side, bar = unpack(visitor)
     d_rows, share = step(
-        visitor[0],
+        side,
         temperature,
         row_bar,
-        visitor[1],
+        bar,
         d_rows,
         jnp.zeros_like(d_columns),
         own=False,
@@ -303,8 +309,9 @@ def _backward(ring, matrix, rows, columns, bars, temperature, d_vectors):
     )
     d_columns = ring.send(d_columns, -hops)
   if ring.halfway(matrix):
+    side, bar = unpack(visitor)
     d_rows, _ = step(
-        visitor[0], temperature, row_bar, visitor[1], d_rows, None, own=False
+        side, temperature, row_bar, bar, d_rows, None, own=False
     )
   if matrix.symmetric:
     d_vectors[matrix.rows] = d_rows + d_columns if hops else d_rows
