@@ -76,16 +76,15 @@ class Partitioner:
           f'Partitioner.model_parallel is {self.model_parallel}; expected a'
           f' divisor of the {len(devices)} devices.'
       )
+    shape = len(devices) // self.model_parallel, self.model_parallel
     axes, types = ('data', 'model'), (jax.sharding.AxisType.Auto,) * 2
-    mesh = jax.make_mesh(
-        (len(devices) // self.model_parallel, self.model_parallel),
-        axes,
-        axis_types=types,
-        devices=devices,
-    )
-    # JAX's own order has a ring along `data` for few shapes of machines.
-    devices = ring_order.along_wires(mesh.devices)
-    return jax.sharding.Mesh(devices, axes, axis_types=types)
+    # JAX's own order has a ring for few shapes of machines, and none of both
+    # axes together.
+    if around := ring_order.along_wires(devices):
+      return jax.sharding.Mesh(
+          np.array(around).reshape(shape), axes, axis_types=types
+      )
+    return jax.make_mesh(shape, axes, axis_types=types, devices=devices)
 
   @functools.cached_property
   def logical_rules(self) -> tuple[tuple[str, str | None], ...]:

@@ -12,15 +12,16 @@ import jax
 import numpy as np
 
 
-def along_wires(mesh: np.ndarray) -> np.ndarray:
-  """Devices [data, model] with the data axis in the order of `ring`.
+def along_wires(devices: Sequence[jax.Device]) -> list[jax.Device] | None:
+  """Devices in the order of `ring`; None if they do not tell where they are.
 
-  Devices that do not tell where they are stay where they are.
+  Any number of them, one after another, are then a path along wires, as are
+  those that are that number apart a ring of few wires a hop.
   """
-  places = [_place(device) for device in mesh[:, 0]]
+  places = [_place(device) for device in devices]
   if None in places:
-    return mesh
-  return mesh[ring(places)]
+    return None
+  return [devices[number] for number in ring(places)]
 
 
 def _place(device: jax.Device) -> tuple[int, ...] | None:

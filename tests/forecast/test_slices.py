@@ -41,19 +41,43 @@ def test_another_compiler_than_jax_has(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ('name', 'devices', 'kind'),
-    [('v5e:4x4', 16, 'TPU v5 lite'), ('v5e:1x1', 1, 'TPU v5 lite'),
-     ('v5p:2x2x2', 8, 'TPU v5'), ('v6e:2x4', 8, 'TPU v6 lite')],
+    ('name', 'devices', 'kind', 'model'),
+    [
+        ('v5e:4x4', 16, 'TPU v5 lite', 1),
+        ('v5e:1x1', 1, 'TPU v5 lite', 1),
+        ('v5p:2x2x2', 8, 'TPU v5', 1),
+        ('v6e:2x4', 8, 'TPU v6 lite', 1),
+        ('v5e:8x8', 64, 'TPU v5 lite', 2),
+        ('v5e:8x8', 64, 'TPU v5 lite', 8),
+        ('v5p:4x4x4', 64, 'TPU v5', 2),
+    ],
 )
-def test_devices(name, devices, kind):
+def test_devices(name, devices, kind, model):
+  """Both axes together go from wire to wire."""
   found = slices.find(name)
   assert {device.device_kind for device in found.devices} == {kind}
-  mesh = slices.on_slice(Partitioner(), found).mesh
-  assert mesh.shape == {'data': devices, 'model': 1}
-  around = [device.coords for device in mesh.devices[:, 0]]
+  mesh = slices.on_slice(Partitioner(model), found).mesh
+  assert mesh.shape == {'data': devices // model, 'model': model}
+  around = [device.coords for device in mesh.devices.flat]
   for a, b in zip(around, around[1:] + around[:1]):
     assert devices == 1 or sum(abs(x - y) for x, y in zip(a, b)) == 1
   assert jax.default_backend() == 'cpu'
+
+
+@pytest.mark.parametrize('model', [3, 32])
+def test_a_mesh_that_does_not_divide(model):
+  on = slices.on_slice(Partitioner(model), slices.find('v5e:4x4'))
+  with pytest.raises(
+      UserError, match=f'model_parallel is {model}; .* of the 16 devices'
+  ):
+    on.mesh  # noqa: B018
+
+
+def test_a_batch_that_does_not_divide_the_slice():
+  on = slices.on_slice(Partitioner(2), slices.find('v5e:4x4'))
+  on.check_batch_size('BATCH_SIZE', 24)
+  with pytest.raises(UserError, match='BATCH_SIZE is 20; .* multiple of 8'):
+    on.check_batch_size('BATCH_SIZE', 20)
 
 
 def test_peaks_are_the_makers():

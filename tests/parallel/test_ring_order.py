@@ -47,19 +47,15 @@ def test_what_is_no_grid_stays():
     assert ring_order.ring(given) == list(range(len(given)))
 
 
-def test_rows_of_a_mesh_move_whole():
-  devices = np.array([
-      [types.SimpleNamespace(coords=[x, y, z], core_on_chip=0) for z in (0, 1)]
-      for x, y in places(4, 2)
-  ])
-  moved = ring_order.along_wires(devices)
-  assert {d.coords[2] for d in moved[:, 1]} == {1}
-  for column in moved.T:
-    assert set(hops([d.coords for d in column])) == {1}
-  for before, after in zip(*moved.T):
-    assert before.coords[:2] == after.coords[:2]
+def test_devices_go_along_their_wires():
+  devices = [
+      types.SimpleNamespace(coords=[x, y, z], core_on_chip=0)
+      for x, y, z in places(4, 2, 2)
+  ]
+  around = ring_order.along_wires(devices)
+  assert sorted(map(id, around)) == sorted(map(id, devices))
+  assert set(hops([device.coords for device in around])) == {1}
 
 
-def test_devices_that_do_not_tell_stay():
-  devices = np.array(jax.devices())[:, None]
-  assert (ring_order.along_wires(devices) == devices).all()
+def test_devices_that_do_not_tell_have_no_order():
+  assert ring_order.along_wires(jax.devices()) is None
