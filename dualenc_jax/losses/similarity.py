@@ -32,6 +32,7 @@ from dualenc_jax.losses.score_matrix import (
   Partition,
   Tags,
 )
+from dualenc_jax.parallel.partitioning import backend_in_scope
 
 IMPLEMENTATIONS = ('auto', 'dense', 'ring')
 DENSE_BYTES = 2**25
@@ -240,8 +241,7 @@ def mesh_in_scope() -> AbstractMesh | None:
 
 def _tile(shard: int) -> int:
   """The side of the largest tile that a shard of so many numbers allows."""
-  device = jax.sharding.get_abstract_mesh().abstract_device
-  backend = device.platform if device else jax.default_backend()
+  backend = backend_in_scope()
   side = 2 ** (math.isqrt(shard).bit_length() - 1)
   if backend == 'tpu' and 2 * side * side <= shard:
     side *= 2

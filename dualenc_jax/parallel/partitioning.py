@@ -248,6 +248,12 @@ class HostPartitioner(Partitioner):
     return jax.local_devices()
 
 
+def backend_in_scope() -> str:
+  """'cpu', 'gpu' or 'tpu': of the mesh in scope, else of this process."""
+  device = jax.sharding.get_abstract_mesh().abstract_device
+  return device.platform if device else jax.default_backend()
+
+
 def check_gpu_is_used() -> None:
   """Refuses to run on the CPU of a GPU machine unless told to."""
   asked_for = (jax.config.jax_platforms or '').split(',')

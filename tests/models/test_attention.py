@@ -1,4 +1,4 @@
-"""Attention and its bias: two forms, against float64 NumPy, and dropout."""
+"""Attention and its bias: all forms, against float64 NumPy, and dropout."""
 
 from flax import linen as nn
 import jax
@@ -6,11 +6,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dualenc_jax.models import t5_encoder
+from dualenc_jax.models import fused_attention, t5_encoder
 from dualenc_jax.models.layers import Segments
 
 B, L, H, K = 3, 12, 4, 8
-ATTENTION_FNS = [t5_encoder.einsum_attention, t5_encoder.dot_product_attention]
+ATTENTION_FNS = [
+    t5_encoder.einsum_attention,
+    t5_encoder.dot_product_attention,
+    fused_attention.fused_attention,
+]
 
 
 def random_inputs(dtype='float32', pairwise_mask=False):
@@ -54,7 +58,7 @@ def test_equals_numpy(attention_fn, pairwise_mask, dtype, atol):
 
 @pytest.mark.parametrize('pairwise_mask', [False, True])
 @pytest.mark.parametrize('dtype,rtol', [('float32', 1e-5), ('bfloat16', 0.03)])
-def test_the_two_forms_have_equal_values_and_gradients(
+def test_the_forms_have_equal_values_and_gradients(
     pairwise_mask, dtype, rtol
 ):
   *inputs, _, mask = random_inputs(dtype, pairwise_mask)
@@ -80,18 +84,19 @@ def test_the_two_forms_have_equal_values_and_gradients(
         'rel_embedding': variables_gradient['params']['rel_embedding'],
     }
 
-  plain, fused = map(value_and_gradients, ATTENTION_FNS)
+  plain, *others = map(value_and_gradients, ATTENTION_FNS)
   for name, expected in plain.items():
     expected = np.asarray(expected, np.float64)
     largest = np.abs(expected).max()
     assert largest > 0.01, name
-    np.testing.assert_allclose(
-        np.asarray(fused[name], np.float64),
-        expected,
-        rtol=0,
-        atol=rtol * largest,
-        err_msg=name,
-    )
+    for other in others:
+      np.testing.assert_allclose(
+          np.asarray(other[name], np.float64),
+          expected,
+          rtol=0,
+          atol=rtol * largest,
+          err_msg=name,
+      )
 
 
 @pytest.mark.parametrize('attention_fn', ATTENTION_FNS)
