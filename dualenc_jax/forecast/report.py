@@ -35,6 +35,16 @@ def describe(
         f' {found.layers - 1}; the others are taken to cost their difference.'
         ' --whole compiles all.'
     )
+  if found.kernels:
+    yield (
+        'Cycles of the kernels are of their own schedules, compiled alone:'
+        f' {", ".join(sorted(found.kernels))}.'
+    )
+  if found.unknown:
+    yield (
+        'Cycles of these kernels are not known and not counted:'
+        f' {", ".join(sorted(found.unknown))}.'
+    )
   for part, each in sorted(seconds.items(), key=lambda x: -x[1]):
     yield f'  {part:<44} {each * 1e3:>9,.2f} ms {each / total:>6.1%}'
   if work is not None and found.cycles:

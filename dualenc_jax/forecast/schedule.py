@@ -24,6 +24,7 @@ _CONDITION = re.compile(r'condition=%([\w.\-]+)')
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _PLACE = re.compile(r'op_name="([^"]*)"')
 _NAME = re.compile(r'%([\w.\-]+)')
+_METADATA = re.compile(r'kernel_metadata=\{\s+([^{}]*?)\s+\}')
 _CHANNEL = re.compile(r'channel_id=(\d+)')
 COLLECTIVES = (
     'all-gather', 'all-reduce', 'all-to-all', 'collective-broadcast',
@@ -109,7 +110,7 @@ class Schedule:
     """`text`: of the compiled program."""
     self._bodies: dict[str, list[Operation]] = {}
     body: list[Operation] = []
-    for line in text.splitlines():
+    for line in one_line_each(text).splitlines():
       if head := _HEAD.match(line):
         body = self._bodies[head[2]] = []
         if head[1]:
@@ -249,6 +250,16 @@ class Schedule:
     if operation.kind == 'conditional':
       return self._cycles(self._longest(operation))
     return operation.cycles
+
+
+def one_line_each(text: str) -> str:
+  """A program whose operations have a line each.
+
+  What a kernel says of itself, the compiler writes over several lines.
+  """
+  return _METADATA.sub(
+      lambda found: f'kernel_metadata={{{" ".join(found[1].split())}}}', text
+  )
 
 
 def num_bytes(text: str) -> int:

@@ -1,11 +1,12 @@
 """The train step on a slice that is not there: memory, time, transfers."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 import dataclasses
 from typing import Any, NamedTuple
 
 from flax import linen as nn
 
+from dualenc_jax.forecast import kernels
 from dualenc_jax.forecast.parts import part_of
 from dualenc_jax.forecast.schedule import Schedule, Transfer
 from dualenc_jax.forecast.slices import Generation
@@ -51,12 +52,16 @@ class Forecast:
       none.
     sent: by kind of collective.
     layers: the compiled layers of encoders, where the rest is extrapolated.
+    kernels: names of those whose cycles are from their own schedules.
+    unknown: names of kernels whose cycles are not known.
   """
 
   parts: memory.Parts
   cycles: Mapping[str, float]
   sent: Mapping[str, Sent]
   layers: int | None
+  kernels: Set[str] = frozenset()
+  unknown: Set[str] = frozenset()
 
 
 def forecast(experiment: Experiment, whole: bool = False) -> Forecast:
@@ -90,19 +95,20 @@ def forecast(experiment: Experiment, whole: bool = False) -> Forecast:
 
 def _measured(experiment: Experiment) -> Forecast:
   step = memory.compile_step(experiment)
-  schedule = Schedule(step.as_text())
+  on = experiment.partitioner.slice
+  text, known, unknown = kernels.timed(step.as_text(), on)
+  schedule = Schedule(text)
   cycles: dict[str, float] = {}
   for operation, times in schedule.operations():
     if operation.cycles:
       part = part_of(operation)
       cycles[part] = cycles.get(part, 0.0) + times * operation.cycles
   sent: dict[str, Sent] = {}
-  generation = experiment.partitioner.slice.generation
   for transfer in schedule.transfers():
     before = sent.get(transfer.kind, Sent())
-    sent[transfer.kind] = before.plus(transfer, generation)
+    sent[transfer.kind] = before.plus(transfer, on.generation)
   parts = memory.parts_of(experiment, step)
-  return Forecast(parts, cycles, sent, None)
+  return Forecast(parts, cycles, sent, None, known, unknown)
 
 
 def _plus(
@@ -134,7 +140,7 @@ def _plus(
       ))
       for kind, found in base.sent.items()
   }
-  return Forecast(parts, cycles, sent, None)
+  return dataclasses.replace(total, parts=parts, cycles=cycles, sent=sent)
 
 
 def _deep_encoders(tree: Any) -> list[nn.Module]:

@@ -310,4 +310,5 @@ def _call(
       ),
       interpret=backend_in_scope() != 'tpu',
       name=f'attention{kernel.__name__}',
+      metadata={'steps': str(blocks * rows)},
   )(bias, mask, *tokens)

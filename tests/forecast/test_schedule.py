@@ -21,6 +21,8 @@ def test_loops_count_and_of_branches_the_longest():
   assert 'few.1' not in runs
   # What a fusion does is not counted again.
   assert 'exp.1' not in runs
+  # A line that is three.
+  assert runs['own.2'] == 1
 
 
 def test_what_is_sent_and_what_runs_beside_it():
