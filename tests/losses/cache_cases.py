@@ -6,8 +6,6 @@ import numpy as np
 
 from dualenc_jax.losses import negative_cache
 
-DEVICES = (1, 2, 4, 8)
-
 
 def make_cache(size, features=8, length=3, seed=0, invalid=0):
   """Random unit vectors; the last of some shuffled slots have no text."""
@@ -33,12 +31,19 @@ def ids_of(texts):
   return np.stack([texts % 3, texts // 3 % 5 + 10 * texts], -1).astype('uint32')
 
 
-def on_devices(devices, function, rows, model_parallel=1):
-  """Jits function(*arrays), whose leading axes go over the data axis."""
+def on_devices(devices, function, rows, model_parallel=1, ahead=0):
+  """Jits function(*arrays), whose leading axes go over the data axis.
+
+  All devices have those `ahead` of them.
+  """
   partitioner = meshes.SmallPartitioner(model_parallel, devices=devices)
 
   def scoped(*arrays):
     with partitioner.scope():
       return function(*arrays)
 
-  return jax.jit(scoped, in_shardings=(partitioner.rows,) * rows)
+  return jax.jit(
+      scoped,
+      in_shardings=(partitioner.replicated,) * ahead
+      + (partitioner.rows,) * rows,
+  )

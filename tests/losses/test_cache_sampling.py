@@ -36,18 +36,21 @@ def case():
   return cache, query, cache_cases.ids_of(texts), scores
 
 
+@functools.cache
+def program(draw, devices, model_parallel):
+  def of_seed(seed, cache, query, known, numbers):
+    key = jax.random.key(seed)
+    return sample(cache, query, known, TEMPERATURE, key, numbers, draw)
+
+  return cache_cases.on_devices(devices, of_seed, 4, model_parallel, ahead=1)
+
+
 def drawn(draw, devices=1, seed=0, model_parallel=1):
   cache, query, known, _ = case()
-  program = cache_cases.on_devices(
-      devices,
-      lambda cache, query, known, numbers: sample(
-          cache, query, known, TEMPERATURE, jax.random.key(seed), numbers, draw
-      ),
-      4,
-      model_parallel,
-  )
   numbers = np.arange(QUERIES, dtype=np.uint32)
-  return jax.device_get(program(cache, query, known, numbers))
+  return jax.device_get(
+      program(draw, devices, model_parallel)(seed, cache, query, known, numbers)
+  )
 
 
 def candidates(draw):
@@ -102,18 +105,24 @@ def test_all_candidates_are_drawn_and_nothing_else(draw):
 
 
 @pytest.mark.parametrize(
-    'draw', [Draw(5), Draw(5, 24), Draw(5, 24, True)], ids=str
+    'draw, devices, model_parallel',
+    [
+        (Draw(5), 8, 2),
+        (Draw(5, 24), 4, 1),
+        (Draw(5, 24, True), 2, 1),
+    ],
+    ids=str,
 )
-def test_the_number_of_devices_changes_nothing(draw):
+def test_the_number_of_devices_changes_nothing(draw, devices, model_parallel):
   one = drawn(draw)
-  several = [drawn(draw, devices) for devices in cache_cases.DEVICES[1:]]
-  several.append(drawn(draw, 8, model_parallel=2))
-  for other in several:
+  for other in (
+      drawn(draw, 8), drawn(draw, devices, model_parallel=model_parallel)
+  ):
     jax.tree.map(np.testing.assert_array_equal, one.rows, other.rows)
     np.testing.assert_allclose(one.lse, other.lse, rtol=1e-6)
     np.testing.assert_allclose(one.maximum, other.maximum, rtol=1e-6)
     np.testing.assert_array_equal(one.unmasked, other.unmasked)
-  assert (drawn(draw, 2, seed=1).rows.slots != one.rows.slots).any()
+  assert (drawn(draw, 8, seed=1).rows.slots != one.rows.slots).any()
 
 
 @pytest.mark.parametrize('devices', [1, 4])
@@ -146,14 +155,15 @@ def few(rows, draw, steps=1):
   numbers = np.arange(rows, dtype=np.uint32)
 
   @jax.jit
-  def of_step(step):
+  def of_step(step, cache, queries, known, numbers):
     key = jax.random.fold_in(jax.random.key(7), step)
-    queries = jnp.tile(query[None], (rows, 1))
     return sample(
         cache, queries, known, TEMPERATURE, key, numbers, draw
     ).rows.slots
 
-  slots = np.stack([of_step(step) for step in range(steps)])
+  # As arguments: of constants the compiler would compute all it can.
+  arrays = jax.device_put((cache, np.tile(query, (rows, 1)), known, numbers))
+  slots = np.stack([of_step(step, *arrays) for step in range(steps)])
   return slots, scores
 
 
@@ -224,9 +234,10 @@ def test_without_candidates_nothing_is_drawn():
   cache = cache_cases.make_cache(16, invalid=16)
   query = cache.embeddings[:2]
   known = cache.ids[:2, None]
+  jitted = jax.jit(sample, static_argnames='draw')
   for draw in (Draw(3), Draw(3, 4), Draw(3, 4, True)):
-    got = sample(
-        cache, query, known, 0.01, jax.random.key(0), jnp.arange(2), draw
+    got = jitted(
+        cache, query, known, 0.01, jax.random.key(0), np.arange(2), draw=draw
     )
     assert not got.rows.valid.any()
     assert (got.rows.slots == 16).all()
@@ -260,7 +271,9 @@ def test_nothing_has_a_gradient():
     )
     return got.lse.sum() + got.maximum.sum() + got.rows.embeddings.sum()
 
-  gradients = jax.grad(value, (0, 1, 2))(query, cache.embeddings, TEMPERATURE)
+  gradients = jax.jit(jax.grad(value, (0, 1, 2)))(
+      query, cache.embeddings, TEMPERATURE
+  )
   for gradient in gradients:
     assert not np.any(gradient)
 
