@@ -19,6 +19,9 @@ os.environ['XLA_FLAGS'] = (
     ' --xla_cpu_parallel_codegen_split_count=1'
 )
 os.environ['JAX_PLATFORMS'] = 'cpu'
+# Workers share the cores: more threads of torch, faiss and BLAS would only wait
+# for each other, and burn cores meanwhile.
+os.environ['OMP_NUM_THREADS'] = '1'
 os.environ['TF_CPP_MIN_LOG_LEVEL'] = '2'
 # One arena: what the threads of eight devices free can be given back.
 if sys.platform == 'linux':

@@ -6,9 +6,6 @@ import transformers
 
 from dualenc_jax.models import layers
 
-# More threads than one only wait for each other in models this small.
-torch.set_num_threads(1)
-
 ROWS = 97
 SIZES = {'d_model': 24, 'd_kv': 16, 'd_ff': 40, 'num_layers': 2, 'num_heads': 3}
 # feed_forward_proj and what it is here.

@@ -1,7 +1,7 @@
 """Losses on meshes of some of the devices."""
 
 import jax
-from loss_cases import make, values_and_gradients
+from loss_cases import jit, make, values_and_gradients
 import numpy as np
 from small_mesh import SmallPartitioner as SmallPartitioner
 
@@ -15,7 +15,7 @@ def on_mesh(partitioner, function):
     with partitioner.scope():
       return function(params, embeddings)
 
-  return jax.jit(
+  return jit(
       scoped, in_shardings=(partitioner.replicated, partitioner.rows)
   )
 

@@ -134,6 +134,15 @@ def value_and_gradients(loss, batch, step=STEP, **options):
   return value, metrics, gradients
 
 
+def value_of_loss(loss, batch, step=STEP, **options):
+  """As above, without the gradients, which take as long to compile again."""
+  similarity = Similarity(**{'temperature': TEMPERATURE, **options})
+  batch = batch._replace(step=np.int32(step))
+  return jax.device_get(
+      jax.jit(functools.partial(evaluate, loss, similarity, {}))(batch)
+  )
+
+
 def check(got, want):
   (value, metrics), gradients = got
   np.testing.assert_allclose(value, want.value, rtol=2e-6)
@@ -195,7 +204,7 @@ def test_each_query_has_its_own_passage_and_hard_negatives():
       np.mean((margin - (teacher[:, 0] - teacher[:, 1])) ** 2)
       for margin in (right, wrong)
   )
-  _, metrics, _ = value_and_gradients(Hashed(MarginMSE()), embeddings)
+  _, metrics = value_of_loss(Hashed(MarginMSE()), embeddings)
   np.testing.assert_allclose(metrics['dense_loss'], want, rtol=2e-6)
   assert abs(published - want) > 0.1 * want
   masks = negatives_of(batch)
@@ -208,7 +217,7 @@ def test_the_papers_own_dense_part():
   """Dot products of a dense query and codes, at no temperature, one way."""
   embeddings, batch = make_batch(6, 2)
   loss = Hashed(InBatchSoftmax(bidirectional=False))
-  _, metrics, _ = value_and_gradients(loss, embeddings, temperature=16**-0.5)
+  _, metrics = value_of_loss(loss, embeddings, temperature=16**-0.5)
   e, masks = batch.vectors['query'], negatives_of(batch)
   h = {k: np.tanh(4 * BETA * x) for k, x in batch.vectors.items()}
   values = []
@@ -228,7 +237,7 @@ def test_false_negatives_are_left_out_of_the_margin(implementation, margin):
   h = {k: np.tanh(4 * BETA * x) for k, x in batch.vectors.items()}
   masks, weights = negatives_of(batch), np.ones(8) / 8
   want = margin_part(h, masks, weights, 6.0, margin)
-  _, metrics, _ = value_and_gradients(
+  _, metrics = value_of_loss(
       Hashed(alpha=6.0),
       embeddings,
       implementation=implementation,
@@ -262,7 +271,7 @@ def test_unmasked_and_annealed_from_a_start():
   assert metrics['beta'] == 2.0
   want = expected(batch, beta=2.0, alpha=0.5, mask=False)
   check(((value, metrics), gradients), want)
-  _, metrics, _ = value_and_gradients(loss, embeddings, step=12345)
+  _, metrics = value_of_loss(loss, embeddings, step=12345)
   want = np.sqrt(1 + 0.01 * 12595)
   np.testing.assert_allclose(metrics['beta'], want, rtol=1e-6)
 
@@ -273,7 +282,7 @@ def test_metrics_of_the_codes():
   passage = embeddings.passage.copy()
   passage[:, 0], passage[:, 1] = 0.2, 0.0
   embeddings = embeddings._replace(passage=passage)
-  _, metrics, _ = value_and_gradients(Hashed(), embeddings)
+  _, metrics = value_of_loss(Hashed(), embeddings)
   q, p = embeddings.query >= 0, passage >= 0
   share = p.mean(axis=0)
   distances = np.array([[np.sum(a != b) for b in p] for a in q])
@@ -301,7 +310,7 @@ def test_metrics_of_the_codes():
 
 def test_hashed_vectors_do_not_break_the_check_of_norms():
   embeddings, _ = make_batch(8, 3)
-  _, metrics, _ = value_and_gradients(Hashed(), embeddings, check_norms=True)
+  _, metrics = value_of_loss(Hashed(), embeddings, check_norms=True)
   assert metrics['norm_error'] < 1e-6
 
 
@@ -310,7 +319,7 @@ def test_any_loss_is_that_of_hashed_passages():
   embeddings, _ = make_batch(8, 1)
   own = AtTemperature(SamToNe(both_towers=True), 0.5)
   loss = Sum(((Hashed(own, alpha=1.0), 0.5), (InBatchSoftmax(), 1.0)))
-  value, metrics, _ = value_and_gradients(loss, embeddings)
+  value, metrics = value_of_loss(loss, embeddings)
   passages = {
       k: np.tanh(4 * BETA * getattr(embeddings, k)) / 4
       for k in ('passage', 'negatives')
@@ -333,7 +342,7 @@ def test_any_loss_is_that_of_hashed_passages():
 def test_chance_is_the_loss_where_all_embeddings_are_one():
   embeddings, _ = make_batch(12, 1, dim=4)
   same = {k: np.full_like(getattr(embeddings, k), 0.5) for k in TOWERS}
-  value, _, _ = value_and_gradients(Hashed(), embeddings._replace(**same))
+  value, _ = value_of_loss(Hashed(), embeddings._replace(**same))
   assert Hashed().chance(12, 1) == pytest.approx(float(value), rel=1e-5)
   assert Hashed(MarginMSE()).chance(12, 1) is None
 

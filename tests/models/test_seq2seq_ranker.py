@@ -1,5 +1,7 @@
 """The released rankers' form, against transformers."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -18,16 +20,20 @@ def pair(request):
   return theirs, Seq2SeqRanker(*parts, TOKENS), params
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def scores_of(model, params, *args):
+  return model.apply({'params': params}, *args)
+
+
 def test_scores_are_those_of_transformers(pair):
   theirs, ours, params = pair
   source = padded(texts())
   logits = logits_of(theirs, source, np.zeros((len(source), 1), int))[:, 0]
-  apply = jax.jit(lambda m, t: m.apply({'params': params}, t), static_argnums=0)
   for tokens, wanted in (
       (TOKENS, logits[:, TOKENS[0]] - logits[:, TOKENS[1]]),
       (TOKENS[:1], logits[:, TOKENS[0]]),
   ):
-    found = apply(ours.clone(tokens=tokens), source)
+    found = scores_of(ours.clone(tokens=tokens), params, source)
     np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
     assert np.ptp(wanted) > 0.1
 
@@ -35,14 +41,17 @@ def test_scores_are_those_of_transformers(pair):
 def test_packed_texts_have_the_scores_they_have_alone(pair):
   _, ours, params = pair
   rows = texts()
-  alone = ours.apply({'params': params}, padded(rows))
+  alone = scores_of(ours, params, padded(rows))
   packed = padded([rows[0] + rows[1] + rows[3], rows[2] + rows[4]])
   lengths = np.array([
       [len(rows[i]) for i in (0, 1, 3)], [len(rows[2]), len(rows[4]), 0]
   ])
-  found = np.asarray(ours.apply({'params': params}, packed, lengths))
+  found = np.asarray(scores_of(ours, params, packed, lengths))
   np.testing.assert_allclose(
-      found.ravel()[:5], alone[np.array([0, 1, 3, 2, 4])], rtol=1e-5, atol=1e-5
+      found.ravel()[:5],
+      np.asarray(alone)[[0, 1, 3, 2, 4]],
+      rtol=1e-5,
+      atol=1e-5,
   )
 
 
