@@ -88,7 +88,7 @@ def programs(devices, lru, count):
 
 @pytest.mark.parametrize(
     'devices, lru',
-    [(1, True), (1, False), (2, True), (4, False), (8, True), (8, False)],
+    [(1, True), (2, False), (4, True), (8, False)],
 )
 def test_two_hundred_steps(devices, lru):
   """40 texts and 24 slots, 8 passages and 8 + 8 refreshed slots a step."""

@@ -1,5 +1,8 @@
 """A small codec with two codebooks, and batches of queries over its codes."""
 
+import functools
+
+import jax
 import numpy as np
 import tiny_training
 
@@ -51,7 +54,10 @@ def make_batch(bits, seed=0):
 def embed(objective, params, batch):
   """float64 [B, D]: queries as the model embeds them, without dropout."""
   tokens = batch['queries'].groups[0].tokens[:, 0]
-  found = objective.model.apply(
-      {'params': model_params(params)}, tokens, method='encode_query'
-  )
+  found = _encode(objective.model, model_params(params), tokens)
   return np.asarray(found, np.float64)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _encode(model, params, tokens):
+  return model.apply({'params': params}, tokens, method='encode_query')

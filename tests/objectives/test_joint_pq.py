@@ -100,7 +100,7 @@ def test_the_loss_is_that_of_brute_force(tmp_path, bits, rotated, depth):
 def test_weights_of_queries(tmp_path):
   objective, params, batch, numbers = case(tmp_path)
   weights = np.linspace(0, 1, BATCH).astype(np.float32)
-  value, _ = objective(params, batch | {'weights': weights})
+  value, _ = jax.jit(objective)(params, batch | {'weights': weights})
   losses, _ = reference(
       objective, embed(objective, params, batch), params['codec'], numbers,
       batch['targets'], batch['code_valid'],

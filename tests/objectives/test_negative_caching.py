@@ -157,7 +157,7 @@ def test_the_loss_is_that_of_the_whole_cache(top_k):
   value, metrics, _ = jax.jit(objective.step)(
       params, cache, batch, jax.random.key(0)
   )
-  _, scores = dense(objective, params, batch, cache)
+  _, scores = jax.jit(lambda p: dense(objective, p, batch, cache))(params)
   scores = np.asarray(scores, np.float64)
   negatives = -np.sort(-scores[:, 1:], axis=1)[:, :top_k]
   kept = np.concatenate([scores[:, :1], negatives], axis=1)
@@ -204,9 +204,8 @@ def test_what_a_step_leaves_in_the_cache():
       params, cache, batch, jax.random.key(0)
   )
   after = jax.device_get(after)
-  fresh = np.asarray(
-      encode(model, params, 'passage', after.tokens.astype(np.int32))
-  )
+  vectors = jax.jit(lambda tokens: encode(model, params, 'passage', tokens))
+  fresh = np.asarray(vectors(after.tokens.astype(np.int32)))
   new = {tuple(ids): i for i, ids in enumerate(after.ids)}
   _, tokens = make_texts()
   for ids, text in zip(batch['passage_ids'], tokens):

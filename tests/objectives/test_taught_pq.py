@@ -83,7 +83,7 @@ def test_the_loss_is_that_of_plain_loops(case):
   assert metrics['teacher_margin'] == pytest.approx(margins.mean(), rel=1e-5)
   assert metrics['better_hits'] == pytest.approx(np.mean(margins < 0))
   weights = np.linspace(0, 2, len(query)).astype(np.float32)
-  value, _ = objective(params, batch | {'weights': weights})
+  value, _ = jax.jit(objective)(params, batch | {'weights': weights})
   expected = reference(*known, batch, weights)
   assert value == pytest.approx(expected, rel=1e-5)
 
