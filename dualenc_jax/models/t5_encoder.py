@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.models import fused_attention, layers
+from dualenc_jax.models import layers
 from dualenc_jax.models.layers import Segments
+from dualenc_jax.parallel.partitioning import backend_in_scope
 
 
 def einsum_attention(
@@ -66,10 +67,14 @@ def dot_product_attention(
   which that does not offer, the einsum form runs, so that the choice of an
   implementation never changes the objective.
   """
-  if fused_attention.is_faster(query, bias):
-    return fused_attention.fused_attention(
-        query, key, value, bias, mask, dropout_rate, keep
-    )
+  if backend_in_scope() == 'tpu':
+    # Pallas, which no other machine need import.
+    from dualenc_jax.models import fused_attention
+
+    if fused_attention.is_faster(query, bias):
+      return fused_attention.fused_attention(
+          query, key, value, bias, mask, dropout_rate, keep
+      )
   if keep is not None:
     return einsum_attention(query, key, value, bias, mask, dropout_rate, keep)
   bias = _for_each_row(bias, query.shape[0])
