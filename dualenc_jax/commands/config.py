@@ -300,6 +300,22 @@ def differences(old: str, new: str) -> list[str]:
   ]
 
 
+def check_syntax(text: str) -> None:
+  """Raises SyntaxError where a config is no gin; nothing of it is run."""
+  for _ in gin.config_parser.ConfigParser(text, _NoObjects()):
+    pass
+
+
+class _NoObjects(gin.config_parser.ParserDelegate):
+  """Makes nothing of the names in a config."""
+
+  def configurable_reference(self, scoped_configurable_name, evaluate):
+    return None
+
+  def macro(self, macro_name):
+    return None
+
+
 def statements(text: str, but: str) -> list[str]:
   """The bindings of a config, one a line, without that of a name."""
   return [f'{a} = {b}' for a, b in _bindings(text).items() if a != but]

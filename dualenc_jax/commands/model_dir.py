@@ -7,6 +7,7 @@ import logging
 import os
 import pathlib
 import re
+import tokenize
 
 import jax
 
@@ -128,11 +129,19 @@ def write(model_dir: str, text: str, vocabulary: pathlib.Path) -> None:
 
 def _saved(path: pathlib.Path) -> str:
   """The config of a run; raises UserError where its file is damaged."""
-  return json_file.read_text(
-      path,
+  again = (
       'Put back what training wrote; or remove it and train with the flags of'
-      ' before, which nothing is compared with then.',
+      ' before, which nothing is compared with then.'
   )
+  text = json_file.read_text(path, again)
+  try:
+    config.check_syntax(text)
+  except (SyntaxError, tokenize.TokenError) as e:
+    line = e.lineno if isinstance(e, SyntaxError) else e.args[1][0]
+    raise UserError(
+        f'{path}, line {line}: gin cannot read it. {again}'
+    ) from e
+  return text
 
 
 def check_is_one(folder: str) -> None:

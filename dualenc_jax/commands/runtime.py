@@ -25,7 +25,8 @@ _M_MMAP_MAX, _M_ARENA_MAX = -4, -8
 _POLL_SECONDS = 2.0
 # Flags that hosts may differ in.
 _OF_A_HOST = {
-    'coordinator_address', 'process_id', 'initialization_timeout', 'model_dir',
+    'coordinator_address', 'num_processes', 'process_id',
+    'initialization_timeout', 'model_dir',
 }
 
 
@@ -169,10 +170,12 @@ def _join(args: argparse.Namespace) -> None:
   packages = {
       name: importlib.metadata.version(name) for name in ('jax', 'jaxlib')
   } | {'dualenc_jax': dualenc_jax.__version__}
+  found = cluster.find(given, os.environ, seconds)
+  facts = packages | {'hosts': found.count}
   joining.join(
-      cluster.find(given, os.environ, seconds),
+      found,
       seconds,
-      '\n'.join([f'{a} {b}' for a, b in packages.items()] + _common(args)),
+      '\n'.join([f'{a} {b}' for a, b in facts.items()] + _common(args)),
   )
 
 

@@ -224,7 +224,10 @@ def restore(
       return use(open_checkpoint(path, candidate))
     except DamageError as e:
       unreadable[candidate] = str(e)
-      _LOG.warning('Checkpoint %d cannot be read: %s', candidate, e)
+      _LOG.warning(
+          'WARNING: checkpoint %d cannot be read, so an earlier one is looked'
+          ' for: %s', candidate, e
+      )
   causes = ' '.join(f'{step}: {cause}' for step, cause in unreadable.items())
   raise UserError(
       f'No checkpoint in {path / _CHECKPOINTS} can be read ({causes}). Nothing'

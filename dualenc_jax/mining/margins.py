@@ -116,7 +116,13 @@ def report(
   shares = ', '.join(f'{name} {share:.1%}' for name, share in first.items())
   yield f"Queries whose own passage is put before the mined ones: {shares}."
   others = {n: share for n, share in first.items() if n != 'teacher'}
-  if others and first['teacher'] <= max(others.values()):
+  if first['teacher'] == 1 and 1 in others.values():
+    yield (
+        'WARNING: the own passage of every query is the best of its list for'
+        f' {max(others, key=others.get)}, too: such queries, copies of their'
+        ' passages perhaps, are too easy to teach much.'
+    )
+  elif others and first['teacher'] <= max(others.values()):
     yield (
         f'WARNING: the teacher does not beat {max(others, key=others.get)}, so'
         ' its labels teach little. Train it longer, from a pretrained T5, or'

@@ -268,13 +268,20 @@ def test_a_file_that_imports_without_the_statement_is_told(tmp_path):
     config.load(['runs/finetune.gin', str(path)], [], [])
 
 
-def test_a_saved_config_with_a_flipped_bit(tmp_path):
+@pytest.mark.parametrize(
+    ('content', 'said'),
+    [
+        (b'A = \xa2', 'is no text in UTF-8: .* position 14'),
+        (b'@@@ garbage (((', 'line 2: gin cannot read it'),
+        (b'A = [1,', 'line 3: gin cannot read it'),
+    ],
+)
+def test_a_saved_config_that_is_damaged(tmp_path, content, said):
   (tmp_path / 'checkpoints/3').mkdir(parents=True)
-  (tmp_path / 'config.gin').write_bytes(b'STEPS = 2\nA = \xa2\n')
-  said = r'config\.gin is no text in UTF-8: .* position 14.* remove it'
+  (tmp_path / 'config.gin').write_bytes(b'STEPS = 2\n' + content + b'\n')
   for read in (
       lambda: model_dir.check(str(tmp_path), 'STEPS = 2\n', False),
       lambda: model_dir.load(str(tmp_path)),
   ):
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=rf'config\.gin.* {said}.* remove it'):
       read()

@@ -151,7 +151,7 @@ def test_a_step_or_the_newest_that_can_be_read(copied, caplog):
     step_of(3)
   shutil.rmtree(copied / 'checkpoints/2/params/d')
   assert loading.load_own(copied).provenance['checkpoint_step'] == 1
-  assert 'Checkpoint 2 cannot be read' in caplog.text
+  assert 'checkpoint 2 cannot be read' in caplog.text
   with pytest.raises(UserError, match='No checkpoint in .* can be read .*2: '):
     loading.load_own(copied, 2)
   (copied / 'checkpoints/1/meta/metadata').write_text('{"data": ')
