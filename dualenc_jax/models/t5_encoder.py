@@ -210,8 +210,10 @@ class SelfAttention(nn.Module):
           dtype=self.dtype,
           name=name,
       )(x)
-      y = y.reshape(*x.shape[:-1], self.num_heads, self.head_dim)
-      return nn.with_logical_constraint(y, ('batch', 'length', 'heads', 'kv'))
+      # Before the heads are an axis: the kernel of TPUs takes them joined, and
+      # would else be given copies.
+      y = nn.with_logical_constraint(y, ('batch', 'length', 'heads'))
+      return y.reshape(*x.shape[:-1], self.num_heads, self.head_dim)
 
     keep = None
     if dropout is not None and self.dropout_rate > 0.0:
