@@ -65,7 +65,7 @@ PERMITTED = {
     },
     'compression/lanes.py': {'rows * devices'},
     'forecast/report.py': {
-        'total / generation.clock * generation.flops * len(slice_.devices)': (
+        'total * generation.flops * len(slice_.devices)': (
             'what a slice can do in a time'
         ),
         'work.flops / peak': 'MFU',
