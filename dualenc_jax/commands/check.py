@@ -190,9 +190,10 @@ def largest_batch(experiment: Experiment, available: int | None) -> Experiment:
 
   fit = fit_batch.fit_batch(experiment, available, tell)
   note = ', and no larger one was tried' if fit.capped else ''
+  kind = experiment.partitioner.mesh.devices.flat[0].device_kind
   print(
       f'Largest batch: {fit.batch_size:,} pairs, {memory.mib(fit.peak)} MiB a'
-      f' device{note}. It was compiled for {jax.devices()[0].device_kind!r};'
+      f' device{note}. It was compiled for {kind!r};'
       ' another kind of device may need more or less.'
   )
   return dataclasses.replace(experiment, batch_size=fit.batch_size)

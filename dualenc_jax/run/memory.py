@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 import dataclasses
 import math
+import re
 from typing import Any
 
 import jax
@@ -195,9 +196,20 @@ def _compile(lowered: jax.stages.Lowered, what: str) -> jax.stages.Compiled:
   except jax.errors.JaxRuntimeError as e:
     if 'RESOURCE_EXHAUSTED' not in str(e):
       raise
+    # As the TPU's compiler writes it.
+    found = re.search(
+        r'(?:\(([\d.]+[KMGT])\) exceeds available \w+ \(([\d.]+[KMGT])\)'
+        r'|Used ([\d.]+[KMGT]) of ([\d.]+[KMGT]) hbm)',
+        str(e),
+    )
+    amount = 'can get on this device'
+    if found:
+      needed, available = filter(None, found.groups())
+      amount = f'may use: {needed}iB of {available}iB a device'
     raise OutOfMemory(
-        f'{what} needs more memory than compiling it can get on this device.'
+        f'{what} needs more memory than compiling it {amount}.'
         ' --fit_batch finds the largest batch that fits.'
+        + (f' {LESS}' if found else '')
     ) from e
 
 

@@ -218,6 +218,24 @@ def test_sizes_divide_over_devices_and_micro_batches(
   assert fit.peak == fit.batch_size * MIB
 
 
+@pytest.mark.parametrize('message', [
+    'Ran out of memory on HBM, the total memory required for HLO temporaries'
+    ' (30.52G) exceeds available HBM (15.75G).',
+    'Ran out of memory in memory space hbm. Used 30.52G of 15.75G hbm.'
+    ' Exceeded hbm capacity by 14.77G.',
+])
+def test_what_a_compiler_says_of_too_little_memory(message, monkeypatch):
+  def fail(*_, **__):
+    raise jax.errors.JaxRuntimeError(f'RESOURCE_EXHAUSTED: {message}')
+
+  experiment = make_experiment(tiny_training.OneDevice(), Rowwise(), 128)
+  monkeypatch.setattr(jax.stages.Lowered, 'compile', fail)
+  with pytest.raises(
+      memory.OutOfMemory, match='30.52GiB of 15.75GiB a device.*fsdp.gin'
+  ):
+    memory.peak(experiment)
+
+
 def test_a_compiler_out_of_memory_means_too_much(monkeypatch):
   def fail(*_, **__):
     raise jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: out of memory')
