@@ -6,8 +6,9 @@
 Of the ring, value and gradient, with 1,024 pairs a chip: milliseconds, memory,
 and permutes that the chips wait for. Of search, a block of 131,072 rows a chip
 by 2,048 queries: milliseconds and memory. Of the train step of T5.1.1 base:
-what `dualenc check --topology` says. Needs tests/losses on PYTHONPATH, whose
-programs it shares. No TPU is needed; the compiler takes minutes.
+what `dualenc check --topology` says. Needs tests and tests/losses on
+PYTHONPATH, whose programs it shares. No TPU is needed; the compiler takes
+minutes.
 """
 
 import argparse
