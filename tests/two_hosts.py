@@ -177,12 +177,13 @@ def run(
     *argv: str,
     devices: int = 4,
     environs: Environs | None = None,
+    each: Sequence[Sequence[str]] = ((), ()),
     seconds: int = 300,
 ) -> list[str]:
   """Runs `start` to its end; what the hosts say."""
   said = []
   for status, output in ends(
-      start(*argv, devices=devices, environs=environs), seconds
+      start(*argv, devices=devices, environs=environs, each=each), seconds
   ):
     assert status == 0, output[-5000:]
     said.append(output)

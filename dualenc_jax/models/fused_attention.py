@@ -142,9 +142,9 @@ def fits(query: jax.Array, bias: jax.Array) -> bool:
 
 
 def is_faster(query: jax.Array, bias: jax.Array) -> bool:
-  """Whether to prefer the kernel, by the compiler of TPUs."""
+  """Whether a TPU should prefer the kernel, by its compiler."""
   aligned = query.shape[1] % _SUBLANES == 0 and query.shape[3] % 8 == 0
-  return backend_in_scope() == 'tpu' and aligned and fits(query, bias)
+  return aligned and fits(query, bias)
 
 
 def fused_attention(

@@ -149,8 +149,13 @@ def test_a_negative_cache(tmp_path):
   ]
   run = 'train', *tiny_run.flags(tmp_path, *given)
   train.main([*run[1:], f'--model_dir={tmp_path / "one"}'])
+  # How a host finds the other is its own affair.
+  _, environ = two_hosts.by_jax()
+  address = environ['JAX_COORDINATOR_ADDRESS']
+  where = f'--coordinator_address={address}', '--num_processes=2'
   two_hosts.run(
-      *run, f'--model_dir={tmp_path / "two"}', environs=two_hosts.by_jax()
+      *run, f'--model_dir={tmp_path / "two"}',
+      environs=({}, environ), each=([*where, '--process_id=0'], []),
   )
   assert_numbers_equal(lines(tmp_path / 'one'), lines(tmp_path / 'two'))
   assert_saved_equal(tmp_path, 4, 'params', 'optimizer', 'memory')

@@ -43,6 +43,12 @@ def models(tmp_path_factory):
   return adapted_models.make(tmp_path_factory.mktemp('models'))
 
 
+def write_empty(folder, *names):
+  for name in names:
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text('')
+
+
 def adapt(models, out, *flags):
   return cli.main([
       'adapt', f'--model_dir={models / "dense"}',
@@ -187,9 +193,7 @@ def test_what_is_missing_is_named(
     tmp_path, monkeypatch, capsys, flags, message
 ):
   monkeypatch.chdir(tmp_path)
-  for name, file in (('model', 'config.gin'), ('corpus', 'corpus.jsonl')):
-    (tmp_path / name).mkdir()
-    (tmp_path / name / file).write_text('')
+  write_empty(tmp_path, 'model/config.gin', 'corpus/corpus.jsonl')
   given = ['--model_dir=model', '--corpus=corpus', '--generator=x', *flags]
   given = [flag for flag in given if flag != '--generator=']
   if '--generator=' in flags:
@@ -200,12 +204,10 @@ def test_what_is_missing_is_named(
 
 def test_listwise_kl_is_a_flag(tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
-  for name in (
-      'model/config.gin', 'model/vocabulary.model', 'corpus/corpus.jsonl',
-      'teacher/scores.tsv',
-  ):
-    (tmp_path / name).parent.mkdir(exist_ok=True)
-    (tmp_path / name).write_text('')
+  write_empty(
+      tmp_path, 'model/config.gin', 'model/vocabulary.model',
+      'corpus/corpus.jsonl', 'teacher/scores.tsv',
+  )
   assert cli.main([
       'adapt', '--model_dir=model', '--corpus=corpus', '--generator=model',
       '--teacher=teacher/scores.tsv', "--gin.LOSS=['losses/distill.gin']",
@@ -222,12 +224,10 @@ def test_listwise_kl_is_a_flag(tmp_path, monkeypatch, capsys):
 
 def test_queries_of_ones_own_need_no_generator(tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
-  for name in (
-      'model/config.gin', 'model/vocabulary.model', 'corpus/corpus.jsonl',
-      'mine/qgen-queries.jsonl',
-  ):
-    (tmp_path / name).parent.mkdir(exist_ok=True)
-    (tmp_path / name).write_text('')
+  write_empty(
+      tmp_path, 'model/config.gin', 'model/vocabulary.model',
+      'corpus/corpus.jsonl', 'mine/qgen-queries.jsonl',
+  )
   assert cli.main([
       'adapt', '--model_dir=model', '--corpus=corpus',
       '--replace=queries=mine', '--list',
