@@ -18,7 +18,7 @@ from dualenc_jax.objectives import collapse
 from dualenc_jax.objectives.from_pairs import first_columns
 from dualenc_jax.objectives.objective import Run
 from dualenc_jax.objectives.of_towers import encode_side, OfTowers
-from dualenc_jax.parallel import partitioning
+from dualenc_jax.parallel import micro_batches
 
 Batch = dict[str, Any]
 
@@ -140,7 +140,7 @@ def embed(
     dropout_key: switches dropout on. The masks of a text depend on this key
       and the number of its pair alone: batch['numbers'] [B], or its place in
       the batch if there are none.
-    micro_batch_size: pairs encoded at once, see `partitioning.map_rows`; None
+    micro_batch_size: pairs encoded at once, see `micro_batches.map_rows`; None
       for all.
 
   Returns:
@@ -153,7 +153,7 @@ def embed(
   if dropout_key is not None:
     keys = jax.random.split(dropout_key)
 
-  def encode_cells(numbers, queries, passages):
+  def encode_cells(params, numbers, queries, passages):
     """Numbers [c, P] of pairs, their texts -> [c, P, D], [c, P (1 + K), D]."""
     of_passages = numbers[:, :, None] * candidates
     of_passages += jnp.arange(candidates, dtype=numbers.dtype)[None, None]
@@ -170,11 +170,12 @@ def embed(
     )
 
   if micro_batch_size is not None:
-    partitioning.check_micro_batch_size(micro_batch_size, cells * pairs)
+    micro_batches.check_micro_batch_size(micro_batch_size, cells * pairs)
   numbers = batch.get('numbers', jnp.arange(cells * pairs, dtype=jnp.uint32))
-  query, passage = partitioning.map_rows(
+  query, passage = micro_batches.map_rows(
       encode_cells,
       None if micro_batch_size is None else micro_batch_size // pairs,
+      params,
       numbers.reshape(cells, pairs),
       queries,
       passages,

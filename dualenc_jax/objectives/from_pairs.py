@@ -12,7 +12,7 @@ from dualenc_jax.data import Batches, batches as batches_lib, Layout
 from dualenc_jax.data.layouts import Padded, padded_shape
 from dualenc_jax.errors import UserError
 from dualenc_jax.objectives.objective import check_whole, Objective, Run
-from dualenc_jax.parallel import partitioning
+from dualenc_jax.parallel import micro_batches
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.text.joined import Around
 from dualenc_jax.text.text_rows import TextRows
@@ -150,7 +150,9 @@ class FromPairs(Objective):
   def check_batch(self, run: Run) -> None:
     super().check_batch(run)
     if self.micro_batch_size is not None:
-      partitioning.check_micro_batch_size(self.micro_batch_size, run.batch_size)
+      micro_batches.check_micro_batch_size(
+          self.micro_batch_size, run.batch_size
+      )
       run.partitioner.check_batch_size(
           'MICRO_BATCH_SIZE', self.micro_batch_size
       )

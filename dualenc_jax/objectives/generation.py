@@ -18,7 +18,7 @@ from dualenc_jax.models import describe, model_params, Seq2Seq
 from dualenc_jax.models.layers import Segments
 from dualenc_jax.objectives.from_pairs import FromPairs
 from dualenc_jax.objectives.objective import Run
-from dualenc_jax.parallel import partitioning
+from dualenc_jax.parallel import micro_batches
 from dualenc_jax.parallel.partitioning import Partitioner
 
 
@@ -81,11 +81,11 @@ class Generation(FromPairs):
   def __call__(
       self, params: Any, batch: Any, key: jax.Array | None = None
   ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    variables, sources = {'params': model_params(params)}, batch['passages']
+    sources = batch['passages']
     cells, size = sources.num_cells, batch['numbers'].shape[0]
     weights = batch.get('weights', jnp.ones(size, jnp.float32))
 
-    def sum_cells(numbers, weights, sources, targets):
+    def sum_cells(params, numbers, weights, sources, targets):
       """Of c cells: [c, P], [c, P] and rows -> [c, 3]."""
       sums = 0.0
       for source, target in zip(sources.groups, targets.groups):
@@ -96,7 +96,7 @@ class Generation(FromPairs):
             for x in (numbers, weights)
         )
         found = self._sum_rows(
-            variables,
+            {'params': model_params(params)},
             *(_flat(x) for x in (source.tokens, target.tokens)),
             *(_flat(x) for x in (source.lengths, target.lengths)),
             *(x.reshape(count * rows, -1) for x in of_segments),
@@ -107,10 +107,11 @@ class Generation(FromPairs):
 
     micro = self.micro_batch_size
     if micro is not None:
-      partitioning.check_micro_batch_size(micro, size)
-    sums = partitioning.map_rows(
+      micro_batches.check_micro_batch_size(micro, size)
+    sums = micro_batches.map_rows(
         sum_cells,
         None if micro is None else micro // (size // cells),
+        params,
         batch['numbers'].reshape(cells, -1),
         weights.reshape(cells, -1),
         sources,

@@ -66,7 +66,7 @@ class Matching(OfTowers):
   def __call__(
       self, params: Any, batch: Any, key: jax.Array | None = None
   ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    def encode_cells(numbers, queries):
+    def encode_cells(params, numbers, queries):
       own = encode_side(
           self.model, params, 'encode_query', queries, numbers, key
       )
@@ -75,7 +75,9 @@ class Matching(OfTowers):
       )
       return own, jax.lax.stop_gradient(teacher)
 
-    own, teacher = encode_queries(encode_cells, batch, self.micro_batch_size)
+    own, teacher = encode_queries(
+        encode_cells, params, batch, self.micro_batch_size
+    )
     cosines = jnp.sum(own * teacher, axis=-1)
     distances = 1.0 - cosines
     if self.distance == 'l2':

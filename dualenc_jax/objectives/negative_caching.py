@@ -29,7 +29,7 @@ from dualenc_jax.objectives.contrastive import embed
 from dualenc_jax.objectives.objective import check_whole, Run
 from dualenc_jax.objectives.of_towers import encode_side, OfTowers
 from dualenc_jax.objectives.passage_states import Passages
-from dualenc_jax.parallel import partitioning
+from dualenc_jax.parallel import micro_batches
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.text.ragged import as_uint32_pairs
 from dualenc_jax.text.text_rows import from_tokens
@@ -314,13 +314,15 @@ class CachedNegatives(OfTowers):
   ) -> jax.Array:
     """Passages of C cells, as `encode_side` does, `at_once` cells at once."""
 
-    def encode_cells(texts, numbers):
+    def encode_cells(params, texts, numbers):
       return encode_side(
           self.model, params, 'encode_passage', texts, numbers, key
       )
 
     texts = from_tokens(tokens)
-    encoded = partitioning.map_rows(encode_cells, at_once, texts, numbers)
+    encoded = micro_batches.map_rows(
+        encode_cells, at_once, params, texts, numbers
+    )
     return encoded.astype(jnp.float32)
 
   def _value(

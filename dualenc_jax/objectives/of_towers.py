@@ -13,7 +13,7 @@ from dualenc_jax.models import describe, DualEncoder, model_params
 from dualenc_jax.models.cost import describe_tower
 from dualenc_jax.objectives.from_pairs import encode_texts, FromPairs
 from dualenc_jax.objectives.objective import Run
-from dualenc_jax.parallel import partitioning
+from dualenc_jax.parallel import micro_batches
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.text.text_rows import TextRows
 
@@ -79,12 +79,12 @@ class OfTowers(FromPairs):
       key: of dropout; None for none.
     """
 
-    def encode_cells(numbers, queries):
+    def encode_cells(params, numbers, queries):
       return encode_side(
           self.model, params, 'encode_query', queries, numbers, key
       )
 
-    return encode_queries(encode_cells, batch, self.micro_batch_size)
+    return encode_queries(encode_cells, params, batch, self.micro_batch_size)
 
 
 def encode_side(
@@ -125,14 +125,16 @@ def encode_side(
 
 def encode_queries(
     encode_cells: Callable[..., Any],
+    params: Any,
     batch: dict[str, Any],
     micro_batch_size: int | None,
 ) -> Any:
   """Runs a function of queries over a batch, a micro-batch at a time.
 
   Args:
-    encode_cells: numbers uint32 [c, P] of pairs and their queries -> arrays
-      [c, P, ...].
+    encode_cells: parameters, numbers uint32 [c, P] of pairs and their queries
+      -> arrays [c, P, ...].
+    params: its parameters.
     batch: of C cells of P queries, B = C P.
     micro_batch_size: queries at once; None for all.
 
@@ -142,11 +144,12 @@ def encode_queries(
   queries = batch['queries']
   cells, pairs = queries.num_cells, queries.num_texts
   if micro_batch_size is not None:
-    partitioning.check_micro_batch_size(micro_batch_size, cells * pairs)
+    micro_batches.check_micro_batch_size(micro_batch_size, cells * pairs)
   numbers = batch.get('numbers', jnp.arange(cells * pairs, dtype=jnp.uint32))
-  found = partitioning.map_rows(
+  found = micro_batches.map_rows(
       encode_cells,
       None if micro_batch_size is None else micro_batch_size // pairs,
+      params,
       numbers.reshape(cells, pairs),
       queries,
   )

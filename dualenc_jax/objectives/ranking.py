@@ -16,7 +16,7 @@ from dualenc_jax.losses import lists
 from dualenc_jax.models import CrossEncoder, describe, model_params
 from dualenc_jax.objectives.from_pairs import encode_texts, FromPairs
 from dualenc_jax.objectives.objective import Run
-from dualenc_jax.parallel import partitioning
+from dualenc_jax.parallel import micro_batches
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.text.joined import Around, Template
 
@@ -79,23 +79,24 @@ class Ranking(FromPairs):
       self, params: Any, batch: Any, key: jax.Array | None = None
   ) -> jax.Array:
     """Scores of the lists of a batch, float32 [B, 1 + K]."""
-    variables, pairs = {'params': model_params(params)}, batch['pairs']
+    pairs = batch['pairs']
     cells, texts = pairs.num_cells, pairs.num_texts
     size = batch['numbers'].shape[0]
     candidates = cells * texts // size
 
-    def score_rows(tokens, lengths, numbers):
-      scores = self.model.apply(
-          variables,
-          tokens,
-          lengths,
-          None if key is None else numbers,
-          rngs=None if key is None else {'dropout': key},
-      )
-      return scores[:, :, None]
-
-    def score_cells(numbers, pairs):
+    def score_cells(params, numbers, pairs):
       """Numbers [c, P] of lists, their texts -> [c, P (1 + K)]."""
+
+      def score_rows(tokens, lengths, numbers):
+        scores = self.model.apply(
+            {'params': model_params(params)},
+            tokens,
+            lengths,
+            None if key is None else numbers,
+            rngs=None if key is None else {'dropout': key},
+        )
+        return scores[:, :, None]
+
       of_texts = numbers[:, :, None] * candidates
       of_texts += jnp.arange(candidates, dtype=numbers.dtype)[None, None]
       of_texts = of_texts.reshape(len(numbers), -1)
@@ -103,10 +104,11 @@ class Ranking(FromPairs):
 
     micro = self.micro_batch_size
     if micro is not None:
-      partitioning.check_micro_batch_size(micro, size)
-    scores = partitioning.map_rows(
+      micro_batches.check_micro_batch_size(micro, size)
+    scores = micro_batches.map_rows(
         score_cells,
         None if micro is None else micro // (size // cells),
+        params,
         batch['numbers'].reshape(cells, -1),
         pairs,
     )

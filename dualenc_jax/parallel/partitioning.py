@@ -1,13 +1,9 @@
-"""The device mesh, where arrays live on it, and batches a part at a time.
+"""The device mesh, and where arrays live on it.
 
-Rules over parameter paths give values to parameters. Micro-batches are
-gradient caching, exact as in GradCache (Gao et al., 2021): the backward pass
-encodes each of them again, so only its own activations are ever alive, while
-the loss sees the embeddings of the whole batch. Here it is a scan over
-checkpoints.
+Rules over parameter paths give values to parameters.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import difflib
@@ -18,7 +14,6 @@ from typing import Any
 
 from flax import linen as nn
 import jax
-import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 import numpy as np
 
@@ -323,48 +318,3 @@ def match(
     for path in matched:
       values.setdefault(path, value)
   return values
-
-
-def check_micro_batch_size(micro_batch_size: int, batch_size: int) -> None:
-  """Raises a UserError unless micro-batches of this size make up the batch."""
-  if micro_batch_size < 1 or batch_size % micro_batch_size:
-    raise UserError(
-        f'MICRO_BATCH_SIZE is {micro_batch_size}; expected a divisor of'
-        f' BATCH_SIZE, {batch_size}.'
-    )
-
-
-def map_rows(
-    encode: Callable[..., Any], size: int | None, *trees: Any
-) -> Any:
-  """encode(*trees), computed for `size` rows at once.
-
-  Args:
-    encode: maps trees of arrays of any number of rows to a tree of arrays of
-      as many rows; a row of the result may depend on its own row of input only.
-    size: rows of a micro-batch, a divisor of C and a multiple of the devices
-      on the data axis; None for all at once.
-    *trees: of arrays [C, ...], the leading axis over the data axis.
-
-  Returns:
-    What `encode` returns, arrays [C, ...].
-  """
-  rows = jax.tree.leaves(trees)[0].shape[0]
-  if size is None or size == rows:
-    return encode(*trees)
-
-  # Micro-batch k has the rows k, k + C/m, k + 2 C/m, ...: as many of one
-  # device's rows as of any other's. The leading axis is split and merged as it
-  # is sharded, so no row moves.
-  def split(x):
-    return jnp.swapaxes(x.reshape(size, -1, *x.shape[1:]), 0, 1)
-
-  def join(x):
-    return jnp.swapaxes(x, 0, 1).reshape(rows, *x.shape[2:])
-
-  # Within a scan nothing merges the first pass with the recomputation.
-  encode = jax.checkpoint(encode, prevent_cse=False)
-  _, encoded = jax.lax.scan(
-      lambda carry, xs: (carry, encode(*xs)), None, jax.tree.map(split, trees)
-  )
-  return jax.tree.map(join, encoded)
