@@ -44,7 +44,9 @@ def work(model: DualEncoder, batch: Mapping[str, Any]) -> Work:
     for group in texts.groups:
       lengths, count = np.unique(group.lengths, return_counts=True)
       rows, length = group.tokens[..., 0].size, group.tokens.shape[-1]
-      own = sum(flops(model, side, n) * c for n, c in zip(lengths, count) if n)
+      # Python's numbers, as int32 is too small for a text of a large model.
+      pairs = zip(lengths.tolist(), count.tolist())
+      own = sum(flops(model, side, n) * c for n, c in pairs if n)
       found = Work(
           found.tokens + int(np.sum(lengths * count)),
           found.slots + rows * length,
