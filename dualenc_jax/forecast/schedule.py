@@ -25,7 +25,7 @@ _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _PLACE = re.compile(r'op_name="([^"]*)"')
 _NAME = re.compile(r'%([\w.\-]+)')
 _METADATA = re.compile(r'kernel_metadata=\{\s+([^{}]*?)\s+\}')
-_CHANNEL = re.compile(r'channel_id=(\d+)')
+_CHAIN = re.compile(r'chain_id="\d+"')
 COLLECTIVES = (
     'all-gather', 'all-reduce', 'all-to-all', 'collective-broadcast',
     'collective-permute', 'ragged-all-to-all', 'reduce-scatter',
@@ -199,13 +199,14 @@ class Schedule:
     def hidden(first: int, last: int) -> float:
       return sum(self._alone(name, each) for each in body[first + 1 : last])
 
-    # One that runs beside products is in each fusion from its start to its end.
+    # One that runs beside products is in each fusion from its start to its end,
+    # a chain; others may share a channel.
     fused: dict[str, list[int]] = {}
     for number, operation in enumerate(body):
       kind = operation.kind.removesuffix('-start')
       if inner := self._fused(operation):
-        channel = _CHANNEL.search(inner.rest)
-        key = channel[1] if channel else operation.name
+        chain = _CHAIN.search(inner.rest)
+        key = chain[0] if chain else operation.name
         fused.setdefault(key, []).append(number)
       elif kind in COLLECTIVES and kind == operation.kind:
         size = self._size(name, operation)
