@@ -17,7 +17,6 @@ import pathlib
 import subprocess
 import sys
 
-import jax
 import numpy as np
 import workload
 
@@ -91,19 +90,7 @@ def search(name: str) -> str:
   """A line of the table: a block, for the hits that top-100 keeps."""
   on = slices.find(name)
   run = search_programs.programs(tuple(on.devices))
-
-  def array(shape, dtype, sharding=run.split):
-    return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
-
-  kept = run.devices, _QUERIES, _KEPT
-  program = run.update_best.lower(
-      search_programs.Best(array(kept, np.float32), array(kept, np.int32)),
-      array((run.devices * BLOCK_ROWS, _DIM), np.float32),
-      array((_QUERIES, _DIM), np.float32, run.replicated),
-      None,
-      array((), np.int32, run.replicated),
-      None,
-  ).compile()
+  program = run.lower_update_best(BLOCK_ROWS, _QUERIES, _DIM, _KEPT).compile()
   milliseconds = (
       1e3 * Schedule(program.as_text()).cycles() / on.generation.clock
   )

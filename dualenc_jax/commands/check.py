@@ -7,25 +7,27 @@ With --fit_batch it also finds the largest batch that fits the device.
   dualenc check --gin_file=runs/finetune.gin ... --topology=v5e:4x4
 
 compiles the step for a slice of TPUs that is not there, and says whether it
-fits, how long it takes and what the devices send each other.
+fits, how long it takes and what the devices send each other. With
+--program=encode,search it says so of what `encode` and `search` run, and
+`evaluate`, which does both.
 
   dualenc check --model_dir=MODEL_DIR
 
 reads all checkpoints of a run, and says which tensors are not what was saved.
 """
 
+import argparse
 from collections.abc import Sequence
 import dataclasses
 import pathlib
 
 import jax
 
-from dualenc_jax.commands import config, flags, runtime, train
+from dualenc_jax.commands import config, flags, on_topology, runtime, train
 from dualenc_jax.errors import UserError
-from dualenc_jax.forecast import report, slices, step as forecast, work
+from dualenc_jax.forecast import slices
 from dualenc_jax.interop import integrity
 from dualenc_jax.io import machine
-from dualenc_jax.models import DualEncoder
 from dualenc_jax.parallel.partitioning import leaf_paths
 from dualenc_jax.run import fit_batch, memory
 from dualenc_jax.run.experiment import (
@@ -43,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_checkpoints(pathlib.Path(args.model_dir).expanduser())
     return
   args.model_dir = args.model_dir or 'unused'
+  check_flags(args)
   on = slices.find(args.topology) if args.topology else None
   runtime.start()
   experiment = train.build(args)
@@ -65,7 +68,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if split != 'train':
       task.for_split(split).fingerprint(split)
   print(f'Task {task.task_name}: splits {", ".join(splits)}.')
-  if not args.fit_batch:
+  trains = on_topology.TRAIN in args.program
+  if trains and not args.fit_batch:
     experiment.objective.check_batch(experiment)
   plan = make_plan(experiment)
   for line in describe(experiment, plan):
@@ -77,40 +81,28 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(f'  {path} {list(leaf.shape)} {leaf.sharding.spec}')
   if args.fit_batch:
     experiment = largest_batch(experiment, available)
-  for path, array in jax.tree.leaves_with_path(
-      experiment.objective.abstract_batch(experiment)
-  ):
+  batch = trains and experiment.objective.abstract_batch(experiment)
+  for path, array in jax.tree.leaves_with_path(batch or {}):
     name = jax.tree_util.keystr(path, simple=True, separator='/')
     print(f'  batch {name} {list(array.shape)} {array.dtype}')
   if on and not args.no_compile:
-    describe_step(experiment, on, available, args.whole)
+    on_topology.describe(experiment, args.program, available, args.whole)
   elif not args.no_compile:
     print(f'Compiled memory a device at {experiment.batch_size:,} pairs, MiB:')
-    for line in memory.by_part(experiment).describe(available):
+    parts = memory.named(dataclasses.asdict(memory.by_part(experiment)))
+    for line in memory.table(parts, available):
       print(f'  {line}')
 
 
-def describe_step(
-    experiment: Experiment, on: slices.Slice, available: int, whole: bool
-) -> None:
-  """Prints what the compiler of a slice expects of the train step."""
-  model = getattr(experiment.objective, 'model', None)
-  batch = experiment.batches(0) if isinstance(model, DualEncoder) else None
-  of_batch = None if batch is None else work.work(model, batch)
-  found = forecast.forecast(experiment, whole)
-  for line in report.describe(found, on, of_batch):
-    print(line)
-  print(f'Memory a device at {experiment.batch_size:,} pairs, MiB:')
-  for line in found.parts.describe(available):
-    print(f'  {line}')
-  over = found.parts.peak - available
-  if over > 0:
-    raise UserError(
-        f'The step does not fit {on.name}: it needs'
-        f' {memory.mib(found.parts.peak)} MiB a device,'
-        f' {memory.mib(over)} more than there are. {memory.LESS}'
-    )
-  print(f'The step fits {on.name}.')
+def check_flags(args: argparse.Namespace) -> None:
+  """Raises UserError for flags that do not go together."""
+  on_topology.check_names(args.program)
+  if args.program == [on_topology.TRAIN]:
+    return
+  if not args.topology:
+    raise UserError('--program is for --topology: give both.')
+  if args.fit_batch:
+    raise UserError('--fit_batch is of --program=train alone.')
 
 
 def check_checkpoints(folder: pathlib.Path) -> None:
@@ -160,6 +152,12 @@ def make_parser() -> flags.Parser:
       '--topology', metavar='v5e:4x4',
       help='compile for these TPUs, which need not be there: generation and'
       ' chips a side',
+  )
+  parser.add_argument(
+      '--program', type=flags.listed, default=[on_topology.TRAIN],
+      metavar='train,encode,search',
+      help='with --topology: what is compiled, train by default; encode and'
+      ' search are what evaluate runs, too',
   )
   parser.add_argument(
       '--whole', action='store_true',

@@ -1,4 +1,4 @@
-"""Which part of a step an operation belongs to, by where it comes from."""
+"""Which part of a program an operation belongs to, by where it comes from."""
 
 import re
 
@@ -14,6 +14,9 @@ _RULES = (
     ('projection, pooling', r'/projection/|rls,rle->rse'),
     ('other parts of towers', r'/(encoder|passage_encoder|token_embedder|'
                               r'passage_token_embedder)/|encode_(query|passage)'),
+    ('scores', r'^jit\(search_block\)/shard_map/dot_general'),
+    ('maxima of groups', r'^jit\(search_block\)/shard_map/(reduce_|gt)'),
+    ('best hits', r'^jit\(search_block\)'),
     ('loss', r'jvp\('),
     ('optimizer, metrics', r'.'),
 )

@@ -1,31 +1,98 @@
-"""A forecast as lines."""
+"""Forecasts as lines."""
 
 from collections.abc import Iterator
 
+from dualenc_jax.forecast.encode import Encoding, Split
+from dualenc_jax.forecast.program import Forecast
+from dualenc_jax.forecast.search import Searched
 from dualenc_jax.forecast.slices import Slice
-from dualenc_jax.forecast.step import Forecast
 from dualenc_jax.forecast.work import Work
 
 
-def describe(
-    found: Forecast, slice_: Slice, work: Work | None
-) -> Iterator[str]:
-  """What the compiler expects of a step on a slice.
+def step(found: Forecast, on: Slice, work: Work | None) -> Iterator[str]:
+  """What the compiler expects of a train step on a slice.
 
   Args:
     found: of one device.
-    slice_: whose.
+    on: the slice.
     work: of the whole batch, where it is known.
   """
-  generation = slice_.generation
-  seconds = {
-      part: cycles / generation.clock for part, cycles in found.cycles.items()
-  }
-  if waited := sum(sent.exposed for sent in found.sent.values()):
-    seconds['waiting for collectives'] = waited
+  yield from _time('Step', found, on)
+  if work is not None and found.program.cycles:
+    yield _products(work, _seconds(found, on), on)
+  yield from _collectives(found, 'a step')
+
+
+def encoding(found: Encoding, on: Slice) -> Iterator[str]:
+  """What it expects of a step of encoding passages."""
+  rows, length = found.rows, found.length
+  yield from _time(
+      f'Encoding {rows} passages of {length} tokens a device', found.forecast,
+      on,
+  )
+  seconds = _seconds(found.forecast, on)
+  if seconds:
+    yield (
+        f'Passages of {length} tokens a second:'
+        f' {found.work.slots / length / seconds:,.0f}.'
+    )
+    yield _products(found.work, seconds, on)
+  yield from _collectives(found.forecast, 'such a step')
+
+
+def split(found: Encoding, of: Split, name: str, on: Slice) -> Iterator[str]:
+  """What the passages of a split take, by the time of a slot."""
+  seconds = _seconds(found.forecast, on)
+  if not seconds:
+    return
+  slot = seconds / (found.rows * found.length)
+  total = slot * of.device_slots
+  yield (
+      f'Split {name!r}: {of.passages:,} passages of'
+      f' {of.work.tokens / of.passages:,.0f} tokens on average take'
+      f' {total:,.3g} s, {of.passages / total:,.0f} a second, if a slot takes'
+      ' the same in shorter rows.'
+  )
+  yield _products(of.work, total, on)
+
+
+def search(found: Searched, on: Slice) -> Iterator[str]:
+  """What it expects of a block of exact search."""
+  yield from _time(
+      f'Searching a block of {found.rows:,} passages a device for the'
+      f' {found.k:,} best of {found.queries:,} queries', found.forecast, on,
+  )
+  seconds = _seconds(found.forecast, on)
+  passages = found.rows * len(on.devices)
+  if seconds:
+    yield (
+        f'Products: {found.flops / 1e12:,.2f} TFLOP,'
+        f' {found.flops / _peak(seconds, on):.1%} of what the slice can do in'
+        ' that time (MFU); each of float32 is six of bfloat16.'
+    )
+    yield (
+        f'A million passages by {found.queries:,} queries:'
+        f' {seconds * 1e6 / passages * 1e3:,.1f} ms, once they are on the'
+        f' devices, where {found.resident:,} can stay.'
+    )
+  yield from _collectives(found.forecast, 'a block')
+
+
+def _seconds(found: Forecast, on: Slice) -> float:
+  return sum(found.program.seconds(on.generation).values())
+
+
+def _peak(seconds: float, on: Slice) -> float:
+  """Operations that a slice can do in that time."""
+  return seconds * on.generation.flops * len(on.devices)
+
+
+def _time(what: str, found: Forecast, on: Slice) -> Iterator[str]:
+  program = found.program
+  seconds = program.seconds(on.generation)
   total = sum(seconds.values())
   yield (
-      f'Step on {slice_.name}, as {slice_.compiler} expects it:'
+      f'{what} on {on.name}, as {on.compiler} expects it:'
       f' {total * 1e3:,.1f} ms, and what it says nothing of: gathers, scatters,'
       ' sorts. Waiting is an estimate, by the bytes and the wires.'
   )
@@ -35,29 +102,35 @@ def describe(
         f' {found.layers - 1}; the others are taken to cost their difference.'
         ' --whole compiles all.'
     )
-  if found.kernels:
+  if program.kernels:
     yield (
         'Cycles of the kernels are of their own schedules, compiled alone:'
-        f' {", ".join(sorted(found.kernels))}.'
+        f' {", ".join(sorted(program.kernels))}.'
     )
-  if found.unknown:
+  if program.unknown:
     yield (
         'Cycles of these kernels are not known and not counted:'
-        f' {", ".join(sorted(found.unknown))}.'
+        f' {", ".join(sorted(program.unknown))}.'
     )
   for part, each in sorted(seconds.items(), key=lambda x: -x[1]):
     yield f'  {part:<44} {each * 1e3:>9,.2f} ms {each / total:>6.1%}'
-  if work is not None and found.cycles:
-    peak = total * generation.flops * len(slice_.devices)
-    yield (
-        f'Products of {work.tokens:,} tokens in {work.slots:,} slots:'
-        f' {work.flops / 1e12:,.2f} TFLOP, {work.flops / peak:.1%} of what the'
-        ' slice can do in that time (MFU), and with padding'
-        f' {work.slot_flops / peak:.1%}.'
-    )
-  if found.sent:
-    yield 'Collectives of a device in a step:'
-  for kind, sent in sorted(found.sent.items()):
+
+
+def _products(work: Work, seconds: float, on: Slice) -> str:
+  peak = _peak(seconds, on)
+  return (
+      f'Products of {work.tokens:,} tokens in {work.slots:,} slots:'
+      f' {work.flops / 1e12:,.2f} TFLOP, {work.flops / peak:.1%} of what the'
+      ' slice can do in that time (MFU), and with padding'
+      f' {work.slot_flops / peak:.1%}.'
+  )
+
+
+def _collectives(found: Forecast, of: str) -> Iterator[str]:
+  sent_by_kind = found.program.sent
+  if sent_by_kind:
+    yield f'Collectives of a device in {of}:'
+  for kind, sent in sorted(sent_by_kind.items()):
     alone = (
         f'{sent.alone / 2**20:,.2f} MiB of it with nothing beside it'
         if sent.alone

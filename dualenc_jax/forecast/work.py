@@ -1,4 +1,4 @@
-"""Operations of the matrix products of a step that is fed with real texts."""
+"""Operations of the matrix products of real texts."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -15,12 +15,12 @@ _SIDES = {'queries': 'query', 'passages': 'passage'}
 
 
 class Work(NamedTuple):
-  """Of a batch.
+  """Of texts.
 
   Attributes:
-    tokens: of its texts.
-    slots: of its rows, padding counted.
-    flops: operations of a step for the tokens, forward and backward.
+    tokens: of the texts.
+    slots: of their rows, padding counted.
+    flops: operations for the tokens.
     slot_flops: as if all slots were tokens, each row a text.
   """
 
@@ -30,11 +30,36 @@ class Work(NamedTuple):
   slot_flops: float
 
 
-def work(model: DualEncoder, batch: Mapping[str, Any]) -> Work:
-  """What a batch of pairs costs in the towers of a dual encoder.
+def of_texts(
+    model: DualEncoder, side: str, lengths: np.ndarray, rows: np.ndarray
+) -> Work:
+  """What texts cost that are encoded.
 
-  Norms, softmax, lookups, dropout, the loss, the optimizer and what is computed
-  twice to save memory do not count.
+  Norms, softmax and lookups do not count.
+
+  Args:
+    model: whose tower.
+    side: 'query' or 'passage'.
+    lengths: tokens of the texts, int [n].
+    rows: tokens of the rows that hold them, int [R], padding counted.
+  """
+
+  def total(lengths: np.ndarray) -> float:
+    each, count = np.unique(lengths, return_counts=True)
+    # Python's numbers, as int32 is too small for a text of a large model.
+    found = zip(each.tolist(), count.tolist())
+    return sum(flops(model, side, n) * c for n, c in found if n)
+
+  return Work(
+      int(np.sum(lengths)), int(np.sum(rows)), total(lengths), total(rows)
+  )
+
+
+def work(model: DualEncoder, batch: Mapping[str, Any]) -> Work:
+  """What a step costs for a batch of pairs, forward and backward.
+
+  Dropout, the loss, the optimizer and what is computed twice to save memory do
+  not count, either.
   """
   found = Work(0, 0, 0.0, 0.0)
   for name, side in _SIDES.items():
@@ -42,15 +67,12 @@ def work(model: DualEncoder, batch: Mapping[str, Any]) -> Work:
     if not isinstance(texts, TextRows):
       continue
     for group in texts.groups:
-      lengths, count = np.unique(group.lengths, return_counts=True)
-      rows, length = group.tokens[..., 0].size, group.tokens.shape[-1]
-      # Python's numbers, as int32 is too small for a text of a large model.
-      pairs = zip(lengths.tolist(), count.tolist())
-      own = sum(flops(model, side, n) * c for n, c in pairs if n)
-      found = Work(
-          found.tokens + int(np.sum(lengths * count)),
-          found.slots + rows * length,
-          found.flops + _PASSES * own,
-          found.slot_flops + _PASSES * rows * flops(model, side, length),
+      rows = np.full(
+          group.tokens[..., 0].size, group.tokens.shape[-1]
       )
+      own = of_texts(model, side, group.lengths, rows)
+      own = own._replace(
+          flops=_PASSES * own.flops, slot_flops=_PASSES * own.slot_flops
+      )
+      found = Work(*(a + b for a, b in zip(found, own)))
   return found

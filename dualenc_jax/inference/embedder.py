@@ -79,6 +79,32 @@ class OnMesh:
 
     self._encode = encode
 
+  def steps(self, lengths: np.ndarray) -> Iterator[list[towers.Chunk]]:
+    """How many texts of so many tokens go over the devices: chunks at a time.
+
+    Args:
+      lengths: of the texts, int [n], in any order.
+    """
+    return towers.deal(
+        towers.cut(np.sort(lengths)[::-1], self._batch_size, self._shapes),
+        self._partitioner.mesh.shape['data'],
+    )
+
+  def lower(
+      self, method: str, params: Any, rows: int, length: int
+  ) -> jax.stages.Lowered:
+    """The program of `batches` for chunks of one shape, lowered.
+
+    Args:
+      method: as of `batches`.
+      params: abstract or not.
+      rows: of a chunk.
+      length: tokens of a row.
+    """
+    shape = self._partitioner.mesh.shape['data'], rows, length
+    tokens = jax.ShapeDtypeStruct(shape, np.int32)
+    return self._encode.lower(method, params, tokens)
+
   def batches(
       self,
       method: str | Callable[..., Any],

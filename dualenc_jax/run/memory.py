@@ -1,16 +1,15 @@
 """Memory of the train step as the compiler plans it; nothing is allocated."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 import dataclasses
 import math
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.run.experiment import Experiment, make_plan
-from dualenc_jax.training.step import Plan
 
 # What takes less memory.
 LESS = (
@@ -19,6 +18,7 @@ LESS = (
     ' activations (--gin.models.T5Encoder.remat=True), use'
     ' --gin.DTYPE=bfloat16, fewer tokens, or a smaller model.'
 )
+FEWER_PAIRS = f'--fit_batch finds the largest batch that fits. {LESS}'
 
 
 class OutOfMemory(UserError):
@@ -62,28 +62,123 @@ class Parts:
     """All of the above: what the device must have free for a step."""
     return sum(dataclasses.astuple(self))
 
-  def describe(self, available: int | None = None) -> Iterator[str]:
-    """Lines of a table in MiB; `available`: bytes of the device, if known."""
-    parts = {
-        'parameters': self.params,
-        'optimizer state': self.optimizer,
-        **({'memory': self.memory} if self.memory else {}),
-        'batch': self.batch,
-        'activations, gradients': self.activations,
-        'loss': self.loss,
-        'other': self.other,
-        'peak': self.peak,
-    }
-    for name, size in parts.items():
-      yield f'{name:<22} {mib(size):>12}'
-    if available is not None:
-      share = f'of which the peak is {self.peak / available:.1%}'
-      yield f'{"device":<22} {mib(available):>12}, {share}'
+
+# What a table calls parts, where it is another name than their own.
+_NAMES = {
+    'params': 'parameters',
+    'optimizer': 'optimizer state',
+    'activations': 'activations, gradients',
+}
+
+
+def named(parts: Mapping[str, int]) -> dict[str, int]:
+  """Fields of `Parts`, as a table calls them; a memory where there is one."""
+  return {
+      _NAMES.get(name, name): size
+      for name, size in parts.items()
+      if size or name != 'memory'
+  }
+
+
+class Stats(NamedTuple):
+  """Bytes a device that the compiler plans for a program.
+
+  Attributes:
+    total: what must be free.
+    temporaries: of them, neither inputs nor outputs.
+  """
+
+  total: int
+  temporaries: int
+
+
+# Of a program and what it is, for errors.
+Measure = Callable[[jax.stages.Lowered, str], Stats]
+
+
+def table(
+    parts: Mapping[str, int], available: int | None = None
+) -> Iterator[str]:
+  """Lines of a table in MiB, with their sum.
+
+  Args:
+    parts: bytes by name.
+    available: bytes of the device, if known.
+  """
+  peak = sum(parts.values())
+  for name, size in {**parts, 'peak': peak}.items():
+    yield f'{name:<22} {mib(size):>12}'
+  if available is not None:
+    share = f'of which the peak is {peak / available:.1%}'
+    yield f'{"device":<22} {mib(available):>12}, {share}'
 
 
 def mib(size: int) -> str:
   """Bytes as MiB: '1,024.0'."""
   return f'{size / 2**20:,.1f}'
+
+
+def measure(lowered: jax.stages.Lowered, what: str) -> Stats:
+  """Compiles a program and says what it needs; raises as `by_part`."""
+  return stats(compile_program(lowered, what))
+
+
+def compile_program(
+    lowered: jax.stages.Lowered, what: str, less: str = FEWER_PAIRS
+) -> jax.stages.Compiled:
+  """Compiles for the devices that a program is for.
+
+  Args:
+    lowered: the program.
+    what: it is, for the error.
+    less: what takes less memory.
+
+  Raises:
+    OutOfMemory: the compiler ran out of the device's memory.
+  """
+  try:
+    return lowered.compile()
+  except jax.errors.JaxRuntimeError as e:
+    if 'RESOURCE_EXHAUSTED' not in str(e):
+      raise
+    # As the TPU's compiler writes it.
+    found = re.search(
+        r'(?:\(([\d.]+[KMGT])\) exceeds available \w+ \(([\d.]+[KMGT])\)'
+        r'|Used ([\d.]+[KMGT]) of ([\d.]+[KMGT]) hbm)',
+        str(e),
+    )
+    amount = 'can get on this device'
+    if found:
+      needed, available = filter(None, found.groups())
+      amount = f'may use: {needed}iB of {available}iB a device'
+    raise OutOfMemory(
+        f'{what} needs more memory than compiling it {amount}. {less}'
+    ) from e
+
+
+def stats(compiled: jax.stages.Compiled) -> Stats:
+  """Of a compiled program.
+
+  The total is not `peak_memory_in_bytes`, which leaves the temporaries out on
+  the CPU.
+
+  Raises:
+    UserError: the backend does not tell.
+  """
+  analysis = compiled.memory_analysis()
+  if analysis is None:
+    raise UserError(
+        f'The backend {jax.default_backend()} does not tell how much memory a'
+        ' compiled program needs; give --no_compile.'
+    )
+  total = (
+      analysis.argument_size_in_bytes
+      + analysis.temp_size_in_bytes
+      + analysis.output_size_in_bytes
+      - analysis.alias_size_in_bytes
+      + analysis.generated_code_size_in_bytes
+  )
+  return Stats(total, analysis.temp_size_in_bytes)
 
 
 def by_part(experiment: Experiment) -> Parts:
@@ -93,22 +188,27 @@ def by_part(experiment: Experiment) -> Parts:
     OutOfMemory: the compiler ran out of the device's memory.
     UserError: the backend does not tell.
   """
-  return parts_of(experiment, compile_step(experiment))
+  return parts_of(experiment, measure(*lower_step(experiment)))
 
 
-def parts_of(experiment: Experiment, step: jax.stages.Compiled) -> Parts:
-  """`by_part` of a train step that `compile_step` has compiled."""
-  plan = make_plan(experiment)
-  analysis = _analysis(step)
-  temporaries = analysis.temp_size_in_bytes
+def parts_of(
+    experiment: Experiment, step: Stats, measured: Measure = measure
+) -> Parts:
+  """`by_part` of a train step that was measured.
+
+  Args:
+    experiment: the run.
+    step: of it.
+    measured: what the loss on its own is measured with.
+  """
   # Inside of the step the compiler may need less for the loss than on its own.
-  loss = min(_loss_bytes(experiment, plan), temporaries)
+  loss = min(_loss_bytes(experiment, measured), step.temporaries)
   inputs = input_bytes(experiment)
   return Parts(
       **inputs,
-      activations=temporaries - loss,
+      activations=step.temporaries - loss,
       loss=loss,
-      other=_total(analysis) - sum(inputs.values()) - temporaries,
+      other=step.total - sum(inputs.values()) - step.temporaries,
   )
 
 
@@ -116,24 +216,24 @@ def input_bytes(experiment: Experiment) -> dict[str, int]:
   """`Parts` that a step takes in, by name; compiles nothing."""
   state = make_plan(experiment).abstract
   return {
-      'params': _device_bytes(state.params),
-      'optimizer': _device_bytes((state.opt_state, state.step)),
-      'memory': _device_bytes(state.memory),
-      'batch': _device_bytes(_batch(experiment)),
+      'params': device_bytes(state.params),
+      'optimizer': device_bytes((state.opt_state, state.step)),
+      'memory': device_bytes(state.memory),
+      'batch': device_bytes(_batch(experiment)),
   }
 
 
 def peak(experiment: Experiment) -> int:
   """Bytes a device of the compiled train step, in all; raises as `by_part`."""
-  return _total(_analysis(compile_step(experiment)))
+  return measure(*lower_step(experiment)).total
 
 
 def state(experiment: Experiment) -> int:
   """Bytes a device of parameters and optimizer state; compiles nothing."""
-  return _device_bytes(make_plan(experiment).abstract)
+  return device_bytes(make_plan(experiment).abstract)
 
 
-def _device_bytes(tree: Any) -> int:
+def device_bytes(tree: Any) -> int:
   """Bytes of abstract arrays on one device, by their shardings."""
   return sum(
       math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
@@ -153,17 +253,18 @@ def _on_rows(tree: Any, experiment: Experiment) -> Any:
   )
 
 
-def compile_step(experiment: Experiment) -> jax.stages.Compiled:
-  """The train step for the devices of the mesh; raises `OutOfMemory`."""
+def lower_step(experiment: Experiment) -> tuple[jax.stages.Lowered, str]:
+  """The train step for the devices of the mesh, and what it is."""
   plan = make_plan(experiment)
-  return _compile(
+  return (
       plan.train_step.lower(plan.abstract, _batch(experiment)),
       f'The train step of {experiment.batch_size:,} pairs',
   )
 
 
-def _loss_bytes(experiment: Experiment, plan: Plan) -> int:
+def _loss_bytes(experiment: Experiment, measured: Measure) -> int:
   """Temporaries of the part that is compiled apart, and of its gradient."""
+  plan = make_plan(experiment)
   partitioner = experiment.partitioner
   with partitioner.scope():
     found = experiment.objective.apart(plan.abstract.params, _batch(experiment))
@@ -183,56 +284,7 @@ def _loss_bytes(experiment: Experiment, plan: Plan) -> int:
       ),
   )
   rows, rest = _on_rows((rows, rest), experiment)
-  compiled = _compile(
+  return measured(
       gradient.lower(params, rows, rest),
       f'The loss of {experiment.batch_size:,} pairs',
-  )
-  return _analysis(compiled).temp_size_in_bytes
-
-
-def _compile(lowered: jax.stages.Lowered, what: str) -> jax.stages.Compiled:
-  try:
-    return lowered.compile()
-  except jax.errors.JaxRuntimeError as e:
-    if 'RESOURCE_EXHAUSTED' not in str(e):
-      raise
-    # As the TPU's compiler writes it.
-    found = re.search(
-        r'(?:\(([\d.]+[KMGT])\) exceeds available \w+ \(([\d.]+[KMGT])\)'
-        r'|Used ([\d.]+[KMGT]) of ([\d.]+[KMGT]) hbm)',
-        str(e),
-    )
-    amount = 'can get on this device'
-    if found:
-      needed, available = filter(None, found.groups())
-      amount = f'may use: {needed}iB of {available}iB a device'
-    raise OutOfMemory(
-        f'{what} needs more memory than compiling it {amount}.'
-        ' --fit_batch finds the largest batch that fits.'
-        + (f' {LESS}' if found else '')
-    ) from e
-
-
-def _analysis(compiled: jax.stages.Compiled) -> Any:
-  """The compiler's CompiledMemoryStats, bytes a device."""
-  analysis = compiled.memory_analysis()
-  if analysis is None:
-    raise UserError(
-        f'The backend {jax.default_backend()} does not tell how much memory a'
-        ' compiled program needs; give --no_compile.'
-    )
-  return analysis
-
-
-def _total(analysis: Any) -> int:
-  """Bytes that must be free on a device for a compiled program.
-
-  Its `peak_memory_in_bytes` leaves the temporaries out on the CPU.
-  """
-  return (
-      analysis.argument_size_in_bytes
-      + analysis.temp_size_in_bytes
-      + analysis.output_size_in_bytes
-      - analysis.alias_size_in_bytes
-      + analysis.generated_code_size_in_bytes
-  )
+  ).temporaries

@@ -54,7 +54,7 @@ _NEAR = 256
 # Programs that may wait on a device, each with its scores.
 _IN_FLIGHT = 2
 # Share of the devices' memory that a resident corpus may take.
-_RESIDENT = 0.6
+RESIDENT = 0.6
 _DTYPES = np.float32, np.float16, ml_dtypes.bfloat16
 _LOG = logging.getLogger(__name__)
 
@@ -116,12 +116,11 @@ class ExactSearch:
       block_rows = min(block_rows, _CODED_ON_CPU)
     # A corpus smaller than a block is one; sizes are few, for the compiler.
     rows = min(block_rows, power_of_two(-(-len(passages) // devices.size)))
-    scores = _SCORES_ON_CPU if on_cpu else _SCORES
-    self._query_rows = max(1, scores // (4 * rows))
+    self._query_rows = query_rows(rows, on_cpu)
     if resident is None:
       size = math.prod(stored.shape) * stored.dtype.itemsize
       memory = None if on_cpu else device_memory()
-      resident = memory is not None and size < _RESIDENT * memory * devices.size
+      resident = memory is not None and size < RESIDENT * memory * devices.size
     self._blocks = CorpusBlocks(
         stored, self._programs.split, devices.size, rows, resident
     )
@@ -164,7 +163,7 @@ class ExactSearch:
     Beyond the k best `more` times as many hits are kept as usually.
     """
     size = len(self._passages)
-    count = min(size, k + more * (k // 4 + 32))
+    count = min(size, kept(k, more))
     states, longest = self._pass(
         queries,
         lambda size: run.no_best(size, count),
@@ -381,6 +380,17 @@ class ExactSearch:
     queries = np.asarray(queries, np.float32)
     finite.check_rows('query embeddings', queries)
     return queries if self._codec is None else self._codec.queries(queries)
+
+
+def query_rows(rows: int, on_cpu: bool = False) -> int:
+  """How many queries are scored at once with blocks of so many rows."""
+  scores = _SCORES_ON_CPU if on_cpu else _SCORES
+  return max(1, scores // (4 * rows))
+
+
+def kept(k: int, more: int = 1) -> int:
+  """Hits that devices keep of a query, so that the k best are among them."""
+  return k + more * (k // 4 + 32)
 
 
 def error_bounds(queries: np.ndarray, epsilon: float) -> np.ndarray:

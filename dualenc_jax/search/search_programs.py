@@ -200,6 +200,31 @@ class Programs:
 
     return self._compile(update)
 
+  def lower_update_best(
+      self, rows: int, queries: int, dim: int, count: int
+  ) -> jax.stages.Lowered:
+    """`update_best` for float32 vectors, lowered.
+
+    Args:
+      rows: M.
+      queries: Q.
+      dim: D.
+      count: C.
+    """
+
+    def array(shape, dtype=np.float32, sharding=self.split):
+      return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+    kept = self.devices, queries, count
+    return self.update_best.lower(
+        Best(array(kept), array(kept, np.int32)),
+        array((self.devices * rows, dim)),
+        array((queries, dim), sharding=self.replicated),
+        None,
+        array((), np.int32, self.replicated),
+        None,
+    )
+
   @functools.cached_property
   def update_near(self):
     """(Near, block, queries, quantiser, start, rows, ...) -> Near.
@@ -311,7 +336,7 @@ class Programs:
     """Runs on every device with its own state and rows of the block."""
     of_device, everywhere = PartitionSpec(_AXIS), PartitionSpec()
 
-    def program(state, block, *rest):
+    def search_block(state, block, *rest):
       return jax.shard_map(
           update,
           mesh=self.mesh,
@@ -320,7 +345,7 @@ class Programs:
           check_vma=False,
       )(state, block, *rest)
 
-    return self._jit(program)
+    return self._jit(search_block)
 
   def _jit(self, function, **kwargs):
     """`jax.jit`, whatever mesh the caller may have set for its own code."""

@@ -1,0 +1,143 @@
+"""Encoding on a slice that is not there: a step, and the texts of a split."""
+
+from typing import NamedTuple
+
+from flax import linen as nn
+import jax
+import numpy as np
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.forecast import layers
+from dualenc_jax.forecast.program import Forecast, measured, of_inputs
+from dualenc_jax.forecast.work import of_texts, Work
+from dualenc_jax.inference.embedder import Embedder
+from dualenc_jax.models import abstract_params
+from dualenc_jax.objectives.of_towers import OfTowers
+from dualenc_jax.run import memory
+from dualenc_jax.run.experiment import Experiment
+
+LESS = (
+    'Encode fewer rows at once (--gin.run.Experiment.eval_batch_size=), shard'
+    ' the parameters over a model axis (--gin.MODEL_PARALLEL=), use'
+    ' --gin.DTYPE=bfloat16, fewer tokens, or a smaller model.'
+)
+
+
+class Encoding(NamedTuple):
+  """What encoding passages takes.
+
+  Attributes:
+    rows: passages of a device in a step.
+    length: tokens of each: the longest there may be.
+    forecast: of such a step.
+    work: of it, on all devices.
+  """
+
+  rows: int
+  length: int
+  forecast: Forecast
+  work: Work
+
+
+class Split(NamedTuple):
+  """Passages of a task, in the chunks that `encode` cuts.
+
+  Attributes:
+    passages: how many.
+    device_slots: of the rows that a device encodes, padding counted.
+    work: of all.
+  """
+
+  passages: int
+  device_slots: int
+  work: Work
+
+
+def forecast(experiment: Experiment, whole: bool = False) -> Encoding:
+  """Compiles the passage tower for the devices of a slice.
+
+  Args:
+    experiment: of a dual encoder and a `slices.SlicePartitioner`.
+    whole: all layers are compiled; see `layers.of_all`.
+
+  Raises:
+    UserError: it has no towers, or as of `program.measured`.
+  """
+  model, length = experiment.objective.model, _length(experiment)
+  embedder, params = _embedder(experiment)
+  texts = np.full(experiment.eval_batch_size, length)
+  rows = next(embedder.steps(texts))[0].rows
+  devices = experiment.partitioner.mesh.shape['data']
+
+  def of_model(experiment: Experiment) -> Forecast:
+    embedder, params = _embedder(experiment)
+    program = measured(
+        embedder.lower('encode_passage', params, rows, length),
+        f'Encoding {rows} passages of {length} tokens',
+        experiment.partitioner.slice,
+        LESS,
+    )
+    return of_inputs(program, _inputs(params, rows, length))
+
+  inputs = _inputs(params, rows, length)
+  found = layers.of_all(experiment, of_model, inputs, whole)
+  lengths = np.full(devices * rows, length)
+  return Encoding(
+      rows, length, found, of_texts(model, 'passage', lengths, lengths)
+  )
+
+
+def of_split(experiment: Experiment, lengths: np.ndarray) -> Split:
+  """How the passages of a split are cut.
+
+  Args:
+    experiment: of a dual encoder.
+    lengths: their tokens, int [n].
+  """
+  embedder, _ = _embedder(experiment)
+  steps = list(embedder.steps(lengths))
+  padded = np.concatenate([
+      np.full(chunk.rows, chunk.length) for step in steps for chunk in step
+  ])
+  return Split(
+      len(lengths),
+      sum(step[0].rows * step[0].length for step in steps),
+      of_texts(experiment.objective.model, 'passage', lengths, padded),
+  )
+
+
+def check(experiment: Experiment) -> None:
+  """Raises UserError where there are no towers to encode with."""
+  if not isinstance(experiment.objective, OfTowers):
+    raise UserError(
+        'Programs other than train are of a dual encoder; this config trains'
+        f' {type(experiment.objective).__name__}. Leave --program out.'
+    )
+
+
+def _length(experiment: Experiment) -> int:
+  return experiment.tokenizer.passage_length
+
+
+def _embedder(experiment: Experiment) -> tuple[Embedder, jax.ShapeDtypeStruct]:
+  """As commands have it, and its abstract parameters."""
+  partitioner = experiment.partitioner
+  boxed = abstract_params(experiment.objective.model)
+  params = jax.tree.map(
+      lambda leaf, where: jax.ShapeDtypeStruct(
+          leaf.shape, leaf.dtype, sharding=where
+      ),
+      nn.unbox(boxed),
+      partitioner.param_shardings(boxed),
+  )
+  embedder = experiment.objective.embedder(
+      params, partitioner, experiment.eval_batch_size
+  )
+  return embedder, params
+
+
+def _inputs(params: jax.ShapeDtypeStruct, rows: int, length: int):
+  """Bytes; parameters of both towers are there."""
+  return {
+      'parameters': memory.device_bytes(params), 'batch': 4 * rows * length
+  }

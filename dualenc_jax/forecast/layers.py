@@ -1,0 +1,121 @@
+"""Encoders of few layers, which tell what those of many cost."""
+
+from collections.abc import Callable, Iterator, Mapping
+import dataclasses
+from typing import Any
+
+from flax import linen as nn
+
+from dualenc_jax.forecast.program import Forecast, Sent
+from dualenc_jax.run.experiment import Experiment
+
+# Layers of an encoder that are compiled; those of deeper ones are alike.
+_COMPILED = 2
+
+
+def of_all(
+    experiment: Experiment,
+    measured: Callable[[Experiment], Forecast],
+    inputs: Mapping[str, int],
+    whole: bool = False,
+) -> Forecast:
+  """The forecast of a program of encoders, by few of their layers.
+
+  Layers of one encoder are alike. So deep encoders are compiled with two
+  layers, and each of them once more with one: the difference is what a layer
+  costs.
+
+  Args:
+    experiment: with all layers.
+    measured: compiles the program.
+    inputs: bytes of the parts that it takes in, which need no compiler.
+    whole: all layers are compiled.
+  """
+  deep = [] if whole else _deep_encoders(experiment.objective)
+  if not deep:
+    return measured(experiment)
+  few = {encoder: _COMPILED for encoder in deep}
+  base = measured(_with_layers(experiment, few))
+  total = base
+  for encoder in deep:
+    less = measured(_with_layers(experiment, few | {encoder: _COMPILED - 1}))
+    total = _plus(total, base, less, encoder.num_layers - _COMPILED)
+  return Forecast({**total.parts, **inputs}, total.program, _COMPILED)
+
+
+def _plus(
+    total: Forecast, base: Forecast, less: Forecast, layers: int
+) -> Forecast:
+  """With so many more layers, each what `base` has above `less`."""
+
+  def more(total: float, base: float, less: float) -> float:
+    return total + layers * max(base - less, 0)
+
+  parts = {
+      part: int(more(total.parts[part], size, less.parts[part]))
+      for part, size in base.parts.items()
+  }
+  old, few = total.program, less.program
+  cycles = {
+      part: more(
+          old.cycles.get(part, 0.0), value, few.cycles.get(part, 0.0)
+      )
+      for part, value in base.program.cycles.items()
+  }
+  sent = {
+      kind: Sent(*(
+          more(*values)
+          for values in zip(
+              old.sent.get(kind, Sent()), found, few.sent.get(kind, Sent())
+          )
+      ))
+      for kind, found in base.program.sent.items()
+  }
+  program = dataclasses.replace(old, cycles=cycles, sent=sent)
+  return Forecast(parts, program)
+
+
+def _deep_encoders(tree: Any) -> list[nn.Module]:
+  """Encoders that have more layers than are compiled, one after another."""
+  found = []
+  for encoder in _encoders(tree):
+    if encoder.num_layers > _COMPILED and encoder not in found:
+      found.append(encoder)
+  return found
+
+
+def _encoders(tree: Any) -> Iterator[nn.Module]:
+  if isinstance(tree, nn.Module) and hasattr(tree, 'num_layers'):
+    if not getattr(tree, 'scan_layers', False):
+      yield tree
+  elif dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+    for field in dataclasses.fields(tree):
+      if field.init and field.name not in ('parent', 'name'):
+        yield from _encoders(getattr(tree, field.name))
+
+
+def _with_layers(
+    experiment: Experiment, layers: Mapping[nn.Module, int]
+) -> Experiment:
+
+  def changed(tree: Any) -> Any:
+    if isinstance(tree, nn.Module) and hasattr(tree, 'num_layers'):
+      return tree.clone(num_layers=layers[tree]) if tree in layers else tree
+    if not dataclasses.is_dataclass(tree) or isinstance(tree, type):
+      return tree
+    values = {
+        field.name: changed(getattr(tree, field.name))
+        for field in dataclasses.fields(tree)
+        if field.init and field.name not in ('parent', 'name')
+    }
+    old = {name: getattr(tree, name) for name in values}
+    differ = {n: v for n, v in values.items() if v is not old[n]}
+    if not differ:
+      return tree
+    if isinstance(tree, nn.Module):
+      return tree.clone(**differ)
+    return dataclasses.replace(tree, **differ)
+
+  return dataclasses.replace(
+      experiment, objective=changed(experiment.objective)
+  )

@@ -1,0 +1,130 @@
+"""What the compiler of a slice says of one program on one device."""
+
+from collections.abc import Mapping, Set
+import dataclasses
+from typing import NamedTuple
+
+import jax
+
+from dualenc_jax.forecast import kernels
+from dualenc_jax.forecast.parts import part_of
+from dualenc_jax.forecast.schedule import Schedule, Transfer
+from dualenc_jax.forecast.slices import Generation, Slice
+from dualenc_jax.run import memory
+
+
+class Sent(NamedTuple):
+  """What collectives of one kind send and get.
+
+  Attributes:
+    times: that they run.
+    bytes: of their results on a device.
+    alone: of these, what nothing else is done beside.
+    exposed: seconds that the device waits for them, an estimate.
+  """
+
+  times: float = 0
+  bytes: float = 0
+  alone: float = 0
+  exposed: float = 0
+
+  def plus(self, transfer: Transfer, on: Generation) -> 'Sent':
+    size = transfer.times * transfer.bytes
+    return Sent(
+        self.times + transfer.times,
+        self.bytes + size,
+        self.alone + (0 if transfer.hidden else size),
+        self.exposed + transfer.times * transfer.exposed(on.link, on.clock),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+  """A compiled program.
+
+  Attributes:
+    stats: its memory.
+    cycles: by part; collectives, gathers, scatters and sorts have none.
+    sent: by kind of collective.
+    kernels: names of those whose cycles are from their own schedules.
+    unknown: names of kernels whose cycles are not known.
+  """
+
+  stats: memory.Stats
+  cycles: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  sent: Mapping[str, Sent] = dataclasses.field(default_factory=dict)
+  kernels: Set[str] = frozenset()
+  unknown: Set[str] = frozenset()
+
+  def seconds(self, on: Generation) -> dict[str, float]:
+    """By part, the time that the device waits for collectives among them."""
+    found = {part: cycles / on.clock for part, cycles in self.cycles.items()}
+    if waited := sum(sent.exposed for sent in self.sent.values()):
+      found['waiting for collectives'] = waited
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Forecast:
+  """Of a program whose memory has names.
+
+  Attributes:
+    parts: bytes by name; they add up to what the device must have free.
+    program: cycles and collectives.
+    layers: the compiled layers of encoders, where the rest is extrapolated.
+  """
+
+  parts: Mapping[str, int]
+  program: Program
+  layers: int | None = None
+
+  @property
+  def peak(self) -> int:
+    """Bytes."""
+    return sum(self.parts.values())
+
+
+def of_inputs(program: Program, inputs: Mapping[str, int]) -> Forecast:
+  """The forecast of a program for which one array stands after the other.
+
+  Args:
+    program: that takes them in, or some of them.
+    inputs: bytes by name.
+  """
+  temporaries = program.stats.temporaries
+  rest = program.stats.total - temporaries - sum(inputs.values())
+  # What the program does not read lies there all the same.
+  parts = {**inputs, 'temporaries': temporaries, 'other': max(rest, 0)}
+  return Forecast(parts, program)
+
+
+def measured(
+    lowered: jax.stages.Lowered,
+    what: str,
+    on: Slice,
+    less: str = memory.FEWER_PAIRS,
+) -> Program:
+  """Compiles a program for a slice.
+
+  Args:
+    lowered: for devices of the slice.
+    what: it is, for errors.
+    on: the slice.
+    less: what takes less memory, for errors.
+
+  Raises:
+    UserError: as of `memory.compile_program`.
+  """
+  compiled = memory.compile_program(lowered, what, less)
+  text, known, unknown = kernels.timed(compiled.as_text(), on)
+  schedule = Schedule(text)
+  cycles: dict[str, float] = {}
+  for operation, times in schedule.operations():
+    if operation.cycles:
+      part = part_of(operation)
+      cycles[part] = cycles.get(part, 0.0) + times * operation.cycles
+  sent: dict[str, Sent] = {}
+  for transfer in schedule.transfers():
+    before = sent.get(transfer.kind, Sent())
+    sent[transfer.kind] = before.plus(transfer, on.generation)
+  return Program(memory.stats(compiled), cycles, sent, known, unknown)

@@ -1,0 +1,66 @@
+"""Exact search on a slice that is not there: a block of the corpus."""
+
+from typing import NamedTuple
+
+from dualenc_jax.forecast.program import Forecast, measured, of_inputs
+from dualenc_jax.forecast.slices import Slice
+from dualenc_jax.search import exact_search, search_programs
+from dualenc_jax.search.exact_search import BLOCK_ROWS
+
+LESS = 'Use embeddings of fewer dimensions, or fewer hits.'
+
+
+class Searched(NamedTuple):
+  """What searching a block takes.
+
+  Attributes:
+    queries: at once.
+    rows: passages of a device in a block.
+    k: hits of a query.
+    flops: operations of the products of a block, on all devices.
+    resident: passages that stay on the devices.
+    forecast: of a block.
+  """
+
+  queries: int
+  rows: int
+  k: int
+  flops: float
+  resident: int
+  forecast: Forecast
+
+
+def forecast(dim: int, k: int, on: Slice) -> Searched:
+  """Compiles the program that a block of float32 embeddings goes through.
+
+  Args:
+    dim: D.
+    k: hits of a query.
+    on: the slice.
+
+  Raises:
+    UserError: as of `program.measured`.
+  """
+  rows, kept = BLOCK_ROWS, exact_search.kept(k)
+  queries = exact_search.query_rows(rows)
+  program = measured(
+      search_programs.programs(tuple(on.devices)).lower_update_best(
+          rows, queries, dim, kept
+      ),
+      f'Searching {rows:,} embeddings of {dim} components',
+      on,
+      LESS,
+  )
+  found = of_inputs(program, {
+      'block of the corpus': 4 * rows * dim,
+      'queries, hits': 4 * queries * (dim + 2 * kept),
+  })
+  memory = on.generation.memory * len(on.devices)
+  return Searched(
+      queries,
+      rows,
+      k,
+      2.0 * queries * rows * len(on.devices) * dim,
+      int(exact_search.RESIDENT * memory / (4 * dim)),
+      found,
+  )
