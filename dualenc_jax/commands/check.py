@@ -17,15 +17,16 @@ reads all checkpoints of a run, and says which tensors are not what was saved.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
+import functools
 import pathlib
 
 import jax
 
 from dualenc_jax.commands import config, flags, on_topology, runtime, train
 from dualenc_jax.errors import UserError
-from dualenc_jax.forecast import slices
+from dualenc_jax.forecast import slices, step
 from dualenc_jax.interop import integrity
 from dualenc_jax.io import machine
 from dualenc_jax.parallel.partitioning import leaf_paths
@@ -47,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   args.model_dir = args.model_dir or 'unused'
   check_flags(args)
   on = slices.find(args.topology) if args.topology else None
-  runtime.start()
+  runtime.start(keep_programs=not on)
   experiment = train.build(args)
   available = args.device_memory_gib or machine.device_memory()
   if on:
@@ -80,7 +81,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   for path, leaf in zip(leaf_paths(params), jax.tree.leaves(params)):
     print(f'  {path} {list(leaf.shape)} {leaf.sharding.spec}')
   if args.fit_batch:
-    experiment = largest_batch(experiment, available)
+    peak_of = on and functools.partial(step.peak, whole=args.whole)
+    experiment = largest_batch(experiment, available, peak_of)
   batch = trains and experiment.objective.abstract_batch(experiment)
   for path, array in jax.tree.leaves_with_path(batch or {}):
     name = jax.tree_util.keystr(path, simple=True, separator='/')
@@ -170,8 +172,18 @@ def make_parser() -> flags.Parser:
   return parser
 
 
-def largest_batch(experiment: Experiment, available: int | None) -> Experiment:
-  """Reports, and returns the experiment with, the largest batch that fits."""
+def largest_batch(
+    experiment: Experiment,
+    available: int | None,
+    peak_of: Callable[[Experiment], int] | None,
+) -> Experiment:
+  """Reports, and returns the experiment with, the largest batch that fits.
+
+  Args:
+    experiment: the run.
+    available: bytes of a device, if known.
+    peak_of: as of `fit_batch.fit_batch`.
+  """
   if available is None:
     raise UserError(
         f'The backend {jax.default_backend()} does not tell how much memory a'
@@ -186,7 +198,7 @@ def largest_batch(experiment: Experiment, available: int | None) -> Experiment:
     text = 'too much to compile' if peak is None else f'{memory.mib(peak)} MiB'
     print(f'  batch {size:,}: {text}', flush=True)
 
-  fit = fit_batch.fit_batch(experiment, available, tell)
+  fit = fit_batch.fit_batch(experiment, available, tell, peak_of)
   note = ', and no larger one was tried' if fit.capped else ''
   kind = experiment.partitioner.mesh.devices.flat[0].device_kind
   print(

@@ -61,11 +61,14 @@ def start_logging() -> None:
   logging.getLogger('absl').addFilter(_is_news)
 
 
-def start(args: argparse.Namespace | None = None) -> None:
+def start(
+    args: argparse.Namespace | None = None, keep_programs: bool = True
+) -> None:
   """Sets up logging and JAX's compilation cache, and joins the other hosts.
 
   Args:
     args: with the flags of `add_flags`; None for a command without.
+    keep_programs: False where JAX could not read again what it has compiled.
 
   Raises:
     UserError: there are no such hosts.
@@ -77,7 +80,10 @@ def start(args: argparse.Namespace | None = None) -> None:
     if line := huge_pages.describe():
       _LOG.info('%s', line)
     keep_freed_memory()
-  use_compilation_cache()
+  if keep_programs:
+    use_compilation_cache()
+  else:
+    jax.config.update('jax_compilation_cache_dir', None)
 
 
 def host(args: argparse.Namespace) -> Host:

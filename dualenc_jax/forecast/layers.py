@@ -71,7 +71,19 @@ def _plus(
       ))
       for kind, found in base.program.sent.items()
   }
-  program = dataclasses.replace(old, cycles=cycles, sent=sent)
+  uncounted = {
+      kind: more(
+          old.uncounted.get(kind, 0.0), size, few.uncounted.get(kind, 0.0)
+      )
+      for kind, size in base.program.uncounted.items()
+  }
+  program = dataclasses.replace(
+      old,
+      cycles=cycles,
+      sent=sent,
+      uncounted=uncounted,
+      is_kept=old.is_kept and few.is_kept,
+  )
   return Forecast(parts, program)
 
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Set
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
-from dualenc_jax.forecast import kernels
+from dualenc_jax.forecast import kept, kernels
 from dualenc_jax.forecast.parts import part_of
-from dualenc_jax.forecast.schedule import Schedule, Transfer
+from dualenc_jax.forecast.schedule import num_bytes, Schedule, Transfer
 from dualenc_jax.forecast.slices import Generation, Slice
 from dualenc_jax.run import memory
 
@@ -44,17 +44,22 @@ class Program:
 
   Attributes:
     stats: its memory.
-    cycles: by part; collectives, gathers, scatters and sorts have none.
+    cycles: by part.
     sent: by kind of collective.
+    uncounted: bytes of results that the compiler tells no cycles of, by kind:
+      sorts, gathers, scatters.
     kernels: names of those whose cycles are from their own schedules.
     unknown: names of kernels whose cycles are not known.
+    is_kept: whether it is of an earlier compile.
   """
 
   stats: memory.Stats
   cycles: Mapping[str, float] = dataclasses.field(default_factory=dict)
   sent: Mapping[str, Sent] = dataclasses.field(default_factory=dict)
+  uncounted: Mapping[str, float] = dataclasses.field(default_factory=dict)
   kernels: Set[str] = frozenset()
   unknown: Set[str] = frozenset()
+  is_kept: bool = False
 
   def seconds(self, on: Generation) -> dict[str, float]:
     """By part, the time that the device waits for collectives among them."""
@@ -103,28 +108,83 @@ def measured(
     what: str,
     on: Slice,
     less: str = memory.FEWER_PAIRS,
+    memory_alone: bool = False,
 ) -> Program:
-  """Compiles a program for a slice.
+  """What a slice's compiler says of a program, once and for all.
 
   Args:
     lowered: for devices of the slice.
     what: it is, for errors.
     on: the slice.
     less: what takes less memory, for errors.
+    memory_alone: of the program only this; kernels take a while.
 
   Raises:
     UserError: as of `memory.compile_program`.
   """
+  file = kept.file(lowered, on, 'memory' if memory_alone else 'all')
+  if found := kept.read(file, _FIELDS):
+    return _of_json(found)
   compiled = memory.compile_program(lowered, what, less)
+  stats = memory.stats(compiled)
+  program = Program(stats) if memory_alone else _compiled(compiled, stats, on)
+  kept.write(file, _to_json(program))
+  return program
+
+
+def _compiled(
+    compiled: jax.stages.Compiled, stats: memory.Stats, on: Slice
+) -> Program:
   text, known, unknown = kernels.timed(compiled.as_text(), on)
   schedule = Schedule(text)
   cycles: dict[str, float] = {}
+  uncounted: dict[str, float] = {}
   for operation, times in schedule.operations():
     if operation.cycles:
       part = part_of(operation)
       cycles[part] = cycles.get(part, 0.0) + times * operation.cycles
+    elif kind := operation.uncounted:
+      size = times * num_bytes(operation.type)
+      uncounted[kind] = uncounted.get(kind, 0.0) + size
   sent: dict[str, Sent] = {}
   for transfer in schedule.transfers():
     before = sent.get(transfer.kind, Sent())
     sent[transfer.kind] = before.plus(transfer, on.generation)
-  return Program(memory.stats(compiled), cycles, sent, known, unknown)
+  return Program(stats, cycles, sent, uncounted, known, unknown)
+
+
+_NUMBER = int | float
+_FIELDS = {
+    'stats': {name: int for name in memory.Stats._fields},
+    'cycles': {str: _NUMBER},
+    'sent': {str: {name: _NUMBER for name in Sent._fields}},
+    'uncounted': {str: _NUMBER},
+    'kernels': [str],
+    'unknown': [str],
+}
+
+
+def _to_json(program: Program) -> dict[str, Any]:
+  return {
+      'stats': program.stats._asdict(),
+      'cycles': program.cycles,
+      'sent': {kind: sent._asdict() for kind, sent in program.sent.items()},
+      'uncounted': program.uncounted,
+      'kernels': sorted(program.kernels),
+      'unknown': sorted(program.unknown),
+  }
+
+
+def _of_json(found: Mapping[str, Any]) -> Program:
+  def picked(kind: type, value: Mapping[str, Any]) -> Any:
+    return kind(**{name: value[name] for name in kind._fields})
+
+  return Program(
+      picked(memory.Stats, found['stats']),
+      found['cycles'],
+      {kind: picked(Sent, sent) for kind, sent in found['sent'].items()},
+      found['uncounted'],
+      frozenset(found['kernels']),
+      frozenset(found['unknown']),
+      is_kept=True,
+  )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from dualenc_jax.forecast import kept
 from dualenc_jax.forecast.encode import Encoding, Split
 from dualenc_jax.forecast.program import Forecast
 from dualenc_jax.forecast.search import Searched
@@ -93,9 +94,20 @@ def _time(what: str, found: Forecast, on: Slice) -> Iterator[str]:
   total = sum(seconds.values())
   yield (
       f'{what} on {on.name}, as {on.compiler} expects it:'
-      f' {total * 1e3:,.1f} ms, and what it says nothing of: gathers, scatters,'
-      ' sorts. Waiting is an estimate, by the bytes and the wires.'
+      f' {total * 1e3:,.1f} ms. Waiting is an estimate, by the bytes and the'
+      ' wires.'
   )
+  if program.is_kept:
+    yield (
+        f'This is of an earlier compile, kept in {kept.folder()}, which may be'
+        ' deleted.'
+    )
+  if program.uncounted:
+    sizes = ', '.join(
+        f'{kind}s of {size / 2**20:,.1f} MiB'
+        for kind, size in sorted(program.uncounted.items())
+    )
+    yield f'It says nothing of, and nothing is counted for, {sizes}.'
   if found.layers is not None:
     yield (
         f'Encoders were compiled with {found.layers} layers and'

@@ -26,6 +26,8 @@ _PLACE = re.compile(r'op_name="([^"]*)"')
 _NAME = re.compile(r'%([\w.\-]+)')
 _METADATA = re.compile(r'kernel_metadata=\{\s+([^{}]*?)\s+\}')
 _CHAIN = re.compile(r'chain_id="\d+"')
+# Of what the compiler tells no cycles, alone or as the last of a fusion.
+_UNCOUNTED = re.compile(r'(?:^|/)(sort|gather|scatter)(?:-add)?$')
 COLLECTIVES = (
     'all-gather', 'all-reduce', 'all-to-all', 'collective-broadcast',
     'collective-permute', 'ragged-all-to-all', 'reduce-scatter',
@@ -53,6 +55,15 @@ class Operation:
     """That the compiler expects it to take; 0 if it does not say."""
     found = _CYCLES.search(self.rest)
     return int(found[1]) if found else 0
+
+  @property
+  def uncounted(self) -> str | None:
+    """'sort', 'gather' or 'scatter' without cycles."""
+    if self.cycles or self.kind not in ('fusion', 'sort', 'gather', 'scatter'):
+      return None
+    name = self.place if self.kind == 'fusion' else self.kind
+    found = _UNCOUNTED.search(name)
+    return found and found[1]
 
   @property
   def place(self) -> str:

@@ -1,6 +1,9 @@
 """The train step on a slice that is not there: memory, time, transfers."""
 
+from collections.abc import Callable
 import dataclasses
+
+import jax
 
 from dualenc_jax.forecast import layers
 from dualenc_jax.forecast.program import Forecast, measured
@@ -18,11 +21,38 @@ def forecast(experiment: Experiment, whole: bool = False) -> Forecast:
   Raises:
     UserError: as `memory.by_part`.
   """
+  return _of_layers(experiment, _measured, whole)
+
+
+def peak(experiment: Experiment, whole: bool = False) -> int:
+  """Bytes a device in all, as of `forecast`, which takes longer."""
+  return _of_layers(experiment, _memory, whole).peak
+
+
+def _of_layers(
+    experiment: Experiment,
+    measured: Callable[[Experiment], Forecast],
+    whole: bool,
+) -> Forecast:
   inputs = memory.named(memory.input_bytes(experiment))
-  return layers.of_all(experiment, _measured, inputs, whole)
+  return layers.of_all(experiment, measured, inputs, whole)
+
+
+def _memory(experiment: Experiment) -> Forecast:
+  lowered, what = memory.lower_step(experiment)
+  on = experiment.partitioner.slice
+  step = measured(lowered, what, on, memory_alone=True)
+  inputs = memory.named(memory.input_bytes(experiment))
+  rest = step.stats.total - sum(inputs.values())
+  return Forecast({**inputs, 'beside them': rest}, step)
 
 
 def _measured(experiment: Experiment) -> Forecast:
-  step = measured(*memory.lower_step(experiment), experiment.partitioner.slice)
-  parts = memory.parts_of(experiment, step.stats)
+  on = experiment.partitioner.slice
+
+  def loss(lowered: jax.stages.Lowered, what: str) -> memory.Stats:
+    return measured(lowered, what, on, memory_alone=True).stats
+
+  step = measured(*memory.lower_step(experiment), on)
+  parts = memory.parts_of(experiment, step.stats, loss)
   return Forecast(memory.named(dataclasses.asdict(parts)), step)

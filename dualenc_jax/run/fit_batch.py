@@ -39,6 +39,7 @@ def fit_batch(
     experiment: Experiment,
     memory: int,
     tell: Callable[[int, int | None], None] = lambda size, peak: None,
+    peak_of: Callable[[Experiment], int] | None = None,
 ) -> Fit:
   """The largest global batch whose train step fits, to `TOLERANCE`.
 
@@ -52,6 +53,8 @@ def fit_batch(
     memory: bytes of a device, of which the step may use `USABLE`.
     tell: is called with each size compiled and its peak, in bytes; None where
       the compiler ran out of the device's memory.
+    peak_of: bytes a device of a step, raises `memory.OutOfMemory`; by default
+      `memory.peak`.
 
   Raises:
     UserError: not even the smallest size fits.
@@ -65,7 +68,9 @@ def fit_batch(
 
   def measure(size: int) -> float:
     try:
-      peak = memory_lib.peak(dataclasses.replace(experiment, batch_size=size))
+      peak = (peak_of or memory_lib.peak)(
+          dataclasses.replace(experiment, batch_size=size)
+      )
     except memory_lib.OutOfMemory:
       peak = None
     tell(size, peak)

@@ -1,0 +1,61 @@
+"""What compilers have said, kept between runs."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from dualenc_jax.forecast import kept, slices
+
+FIELDS = {'cycles': {str: int}}
+ON = slices.Slice('v5e:2x2', slices.GENERATIONS['v5e'], (), 'libtpu 0.0.1')
+
+
+def lowered(power: int) -> jax.stages.Lowered:
+  return jax.jit(lambda x: x**power).lower(jnp.ones(3))
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch, tmp_path):
+  monkeypatch.setenv('DUALENC_CACHE', str(tmp_path))
+  return tmp_path / 'forecasts'
+
+
+@pytest.mark.parametrize('content', [
+    None, b'', b'{"cycles": {"scores"', b'{"cycles": [1]}', b'{}', b'\xff',
+])
+def test_what_is_damaged_is_written_again(folder, content):
+  path = kept.file(lowered(2), ON, 'all')
+  if content is not None:
+    folder.mkdir()
+    path.write_bytes(content)
+  assert kept.read(path, FIELDS) is None
+  kept.write(path, {'cycles': {'scores': 1}})
+  assert kept.read(path, FIELDS) == {'cycles': {'scores': 1}}
+  assert [file.name for file in folder.iterdir()] == [path.name]
+  assert json.loads(path.read_text()) == {'cycles': {'scores': 1}}
+
+
+def test_a_file_is_of_a_program_for_a_slice_by_a_compiler(monkeypatch):
+  own = kept.file(lowered(2), ON, 'all')
+  # Another line of code, and another function.
+  again = jax.jit(lambda x: x**2).lower(jnp.ones(3))
+  assert kept.file(again, ON, 'all') == own
+  others = [
+      kept.file(lowered(3), ON, 'all'),
+      kept.file(lowered(2), ON, 'memory'),
+      kept.file(lowered(2), slices.dataclasses.replace(ON, name='v'), 'all'),
+      kept.file(
+          lowered(2), slices.dataclasses.replace(ON, compiler='v'), 'all'
+      ),
+  ]
+  monkeypatch.setenv('LIBTPU_INIT_ARGS', '--xla_tpu_of_another=true')
+  others.append(kept.file(lowered(2), ON, 'all'))
+  assert len({own, *others}) == 6
+
+
+def test_a_folder_that_cannot_be_written_is_told(folder, caplog):
+  folder.write_text('a file')
+  kept.write(folder / 'x.json', {})
+  assert 'forecasts cannot be written' in caplog.text
