@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         experiment, partitioner=slices.on_slice(experiment.partitioner, on)
     )
     available = args.device_memory_gib or on.generation.memory
-    if note := slices.version_note():
+    if on.generation.dimensions and (note := slices.version_note()):
       print(note)
 
   print(config.operative_config())
@@ -153,7 +153,7 @@ def make_parser() -> flags.Parser:
   parser.add_argument(
       '--topology', metavar='v5e:4x4',
       help='compile for these TPUs, which need not be there: generation and'
-      ' chips a side',
+      ' chips a side; or for GPUs, h100:8',
   )
   parser.add_argument(
       '--program', type=flags.listed, default=[on_topology.TRAIN],

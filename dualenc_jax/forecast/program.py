@@ -62,7 +62,12 @@ class Program:
   is_kept: bool = False
 
   def seconds(self, on: Generation) -> dict[str, float]:
-    """By part, the time that the device waits for collectives among them."""
+    """By part, the time that the device waits for collectives among them.
+
+    Of a program of GPUs, whose compiler tells no cycles, there is nothing.
+    """
+    if not self.cycles:
+      return {}
     found = {part: cycles / on.clock for part, cycles in self.cycles.items()}
     if waited := sum(sent.exposed for sent in self.sent.values()):
       found['waiting for collectives'] = waited

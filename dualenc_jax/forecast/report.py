@@ -92,17 +92,23 @@ def _time(what: str, found: Forecast, on: Slice) -> Iterator[str]:
   program = found.program
   seconds = program.seconds(on.generation)
   total = sum(seconds.values())
-  yield (
-      f'{what} on {on.name}, as {on.compiler} expects it:'
-      f' {total * 1e3:,.1f} ms. Waiting is an estimate, by the bytes and the'
-      ' wires.'
-  )
+  if seconds:
+    yield (
+        f'{what} on {on.name}, as {on.compiler} expects it:'
+        f' {total * 1e3:,.1f} ms. Waiting is an estimate, by the bytes and the'
+        ' wires.'
+    )
+  else:
+    yield (
+        f'{what} on {on.name}, as {on.compiler} compiles it, which tells no'
+        ' cycles. A GPU may take other kernels, and so other memory.'
+    )
   if program.is_kept:
     yield (
         f'This is of an earlier compile, kept in {kept.folder()}, which may be'
         ' deleted.'
     )
-  if program.uncounted:
+  if program.uncounted and seconds:
     sizes = ', '.join(
         f'{kind}s of {size / 2**20:,.1f} MiB'
         for kind, size in sorted(program.uncounted.items())
@@ -143,12 +149,14 @@ def _collectives(found: Forecast, of: str) -> Iterator[str]:
   if sent_by_kind:
     yield f'Collectives of a device in {of}:'
   for kind, sent in sorted(sent_by_kind.items()):
-    alone = (
-        f'{sent.alone / 2**20:,.2f} MiB of it with nothing beside it'
-        if sent.alone
-        else 'all of it beside products'
-    )
-    yield (
-        f'  {kind:<22} {sent.times:>6,.0f} times {sent.bytes / 2**20:>10,.2f}'
-        f' MiB, {alone}; {sent.exposed * 1e3:,.2f} ms waited for'
-    )
+    size = sent.bytes / 2**20
+    line = f'  {kind:<22} {sent.times:>6,.0f} times {size:>10,.2f} MiB'
+    # What runs beside it, cycles tell.
+    if found.program.cycles:
+      alone = (
+          f'{sent.alone / 2**20:,.2f} MiB of it with nothing beside it'
+          if sent.alone
+          else 'all of it beside products'
+      )
+      line += f', {alone}; {sent.exposed * 1e3:,.2f} ms waited for'
+    yield line

@@ -1,4 +1,4 @@
-"""TPU slices that are not there: their devices, for the compiler alone.
+"""Slices of TPUs, and GPUs, that are not there: devices for a compiler alone.
 
 `libtpu` compiles for any slice on a machine that has none. What it may use of a
 device's memory is from its own messages; the clock is Google's peak over the
@@ -19,20 +19,21 @@ import jax
 from jax.experimental import topologies
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.forecast import gpus
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.suggest import did_you_mean_or_known
 
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-  """Of TPUs; figures are of one of JAX's devices.
+  """Of TPUs or GPUs; figures are of one of JAX's devices.
 
   Attributes:
     memory: bytes that a program may use.
     flops: operations of bfloat16 products a second.
     flops_a_cycle: of them.
     link: bytes a second that go one way along a wire to a neighbour.
-    dimensions: of a slice.
+    dimensions: of a slice; 0 for GPUs, which are counted.
     cores: devices of a chip.
   """
 
@@ -61,9 +62,12 @@ GENERATIONS = {
     'v5p': Generation(_gib(95.74), 459e12, 2**18, 90e9, 3),
     'v6e': Generation(_gib(31.25), 918e12, 2**19, 90e9, 2),
     'tpu7x': Generation(_gib(94.75), 1153.5e12, 2**19, 90e9, 3, 2),
+    # JAX takes three quarters of what the driver leaves.
+    'h100': Generation(_gib(0.75 * 79.1), 989e12, 2**19, 450e9, 0),
+    'h200': Generation(_gib(0.75 * 139.8), 989e12, 2**19, 450e9, 0),
 }
 _FLAT = '1x1 2x2 2x4 4x4 4x8 8x8 8x16 16x16'.split()
-_NAME = re.compile(r'([a-z0-9]+):(\d+(?:x\d+)+)')
+_NAME = re.compile(r'([a-z0-9]+):(\d+(?:x\d+)*)')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +75,7 @@ class Slice:
   """Chips with wires between them.
 
   Attributes:
-    name: 'v5e:4x4'.
+    name: 'v5e:4x4' or 'h100:8'.
     generation: what each is.
     devices: of JAX; they compute nothing.
     compiler: 'libtpu 0.0.42.1'.
@@ -108,15 +112,22 @@ def on_slice(partitioner: Partitioner, slice_: Slice) -> Partitioner:
 
 
 def find(name: str) -> Slice:
-  """The slice of a name, such as 'v5e:4x4' or 'v5p:2x2x2'.
+  """The slice of a name, such as 'v5e:4x4', 'v5p:2x2x2' or 'h100:8'.
 
   Raises:
     UserError: there is no such, or the compiler is not installed.
   """
   generation = _check(name)
+  kind, _, given = name.partition(':')
+  sizes = [int(size) for size in given.split('x')]
+  if not generation.dimensions:
+    compiler = gpus.check_compiler(kind)
+    prepare_environment()
+    with quiet():
+      found = gpus.devices(kind, *sizes)
+    return Slice(name, generation, found, compiler)
   compiler = check_compiler()
   prepare_environment()
-  sizes = [int(size) for size in name.partition(':')[2].split('x')]
   bounds = {}
   if math.prod(sizes) == 1:
     bounds['chips_per_host_bounds'] = (1, 1, 1)
@@ -138,11 +149,20 @@ def _check(name: str) -> Generation:
   kind = name.partition(':')[0]
   if kind not in GENERATIONS:
     raise UserError(
-        f'--topology={name}: there is no such TPU as {kind!r}; expected a'
-        ' generation and its chips, such as v5e:4x4.'
+        f'--topology={name}: there is no such TPU or GPU as {kind!r}; expected'
+        ' a generation and its chips, such as v5e:4x4 or h100:8.'
         + did_you_mean_or_known(kind, GENERATIONS)
     )
   generation = GENERATIONS[kind]
+  if not generation.dimensions:
+    count = found[2] if found else ''
+    fits = count.isdigit() and 0 < int(count)
+    if not fits or int(count) > gpus.OF_HOST and int(count) % gpus.OF_HOST:
+      raise UserError(
+          f'--topology={name} gives no number of GPUs; expected 1 to'
+          f' {gpus.OF_HOST}, or a multiple of {gpus.OF_HOST}, such as {kind}:8.'
+      )
+    return generation
   if not found or found[2].count('x') != generation.dimensions - 1:
     raise UserError(
         f'--topology={name} gives no number of chips for each side of the'

@@ -26,7 +26,8 @@ def along_wires(devices: Sequence[jax.Device]) -> list[jax.Device] | None:
 
 def _place(device: jax.Device) -> tuple[int, ...] | None:
   coords = getattr(device, 'coords', None)
-  if coords is None:
+  # GPUs have some, too, but no wires from one to the next.
+  if coords is None or not hasattr(device, 'core_on_chip'):
     return None
   part = getattr(device, 'slice_index', None) or 0
   return (part, *coords, device.core_on_chip)

@@ -1,5 +1,6 @@
 """Slices of TPUs by name, and what the compiler knows of them."""
 
+import importlib.metadata
 import importlib.util
 
 import jax
@@ -7,7 +8,9 @@ import pytest
 
 from dualenc_jax.commands import cli
 from dualenc_jax.errors import UserError
-from dualenc_jax.forecast import slices
+from dualenc_jax.forecast import report, slices
+from dualenc_jax.forecast.program import Forecast, Program, Sent
+from dualenc_jax.run import memory
 from dualenc_jax.training import Partitioner
 
 
@@ -18,8 +21,11 @@ from dualenc_jax.training import Partitioner
         ('v5e:16', 'gives no number of chips'),
         ('v5e:3x3', 'no such slice of v5e; expected one of 1x1, 2x2, 2x4'),
         ('v5p:4x4', 'three sides, such as 2x2x1'),
-        ('v5:4x4', "no such TPU as 'v5'.*Did you mean 'v5"),
-        ('h100:8', "no such TPU as 'h100'.*Known: tpu7x, v2, v3"),
+        ('v5:4x4', "no such TPU or GPU as 'v5'.*Did you mean 'v5"),
+        ('b7:8', "no such TPU or GPU as 'b7'.*Known: h100, h200, tpu7x, v2"),
+        ('h100', 'gives no number of GPUs; expected 1 to 8, or a multiple'),
+        ('h100:4x4', 'gives no number of GPUs'),
+        ('h200:12', 'gives no number of GPUs.*such as h200:8'),
         ('v5p:3x3x3', 'the compiler refuses it: .*three sides'),
     ],
 )
@@ -32,6 +38,16 @@ def test_without_the_compiler(monkeypatch):
   monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
   with pytest.raises(UserError, match=r'not installed.*tpu-check.*libtpu=='):
     slices.find('v5e:2x2')
+
+
+def test_without_the_plugin_of_gpus(monkeypatch):
+  def version(name):
+    raise importlib.metadata.PackageNotFoundError(name)
+
+  monkeypatch.setattr(importlib.metadata, 'version', version)
+  wanted = r"--topology=h100:.* not installed.*pip install -e '\.\[gpu\]'"
+  with pytest.raises(UserError, match=wanted):
+    slices.find('h100:8')
 
 
 def test_another_compiler_than_jax_has(monkeypatch):
@@ -92,3 +108,16 @@ def test_peaks_are_the_makers():
 def test_told_by_the_command(capsys):
   assert cli.main(['check', '--topology=v5e:5x5', '--gin_file=x.gin']) == 2
   assert 'no such slice of v5e' in capsys.readouterr().err
+
+
+def test_of_gpus_no_time_is_said():
+  program = Program(
+      memory.Stats(*[0] * len(memory.Stats._fields)),
+      sent={'all-reduce': Sent(13, 2**20, 2**20, 0.5)},
+  )
+  devices = [None] * 8
+  on = slices.Slice('h100:8', slices.GENERATIONS['h100'], devices, 'plug-in 1')
+  said = list(report.step(Forecast({}, program), on, None))
+  assert 'on h100:8, as plug-in 1 compiles it, which tells no cycles' in said[0]
+  assert said[-1] == f'  {"all-reduce":<22} {13:>6} times {"1.00":>10} MiB'
+  assert not any(' ms' in line for line in said)

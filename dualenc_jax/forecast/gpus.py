@@ -1,0 +1,84 @@
+"""GPUs that are not there, for XLA's compiler in JAX's CUDA plug-in.
+
+It says what a program needs and sends, and no cycles. Without a GPU it cannot
+try kernels, nor call cuBLAS and cuDNN: products are its own, so that memory may
+differ from what a real one takes.
+"""
+
+from collections.abc import Sequence
+import importlib.metadata
+from typing import Any
+
+import jax
+from jax.experimental import topologies
+
+from dualenc_jax.errors import UserError
+
+# Devices of a machine.
+OF_HOST = 8
+# Of an SXM5 board: name, bytes of memory, bytes a second of it.
+_HOPPERS = {
+    'h100': ('NVIDIA H100 80GB HBM3', 84_978_434_048, 3_352_320_000_000),
+    'h200': ('NVIDIA H200', 150_754_820_096, 4_916_736_000_000),
+}
+# What XLA's compiler asks about a device, CUDA's own properties; of compute
+# capability 9.0.
+_TARGET = """
+gpu_device_info {{
+  cuda_compute_capability {{ major: 9 }}
+  core_count: 132
+  fpus_per_core: 128
+  clock_rate_ghz: 1.98
+  threads_per_warp: 32
+  threads_per_block_limit: 1024
+  threads_per_core_limit: 2048
+  registers_per_block_limit: 65536
+  registers_per_core_limit: 65536
+  shared_memory_per_block: 49152
+  shared_memory_per_block_optin: 232448
+  shared_memory_per_core: 233472
+  block_dim_limit_x: 2147483647
+  block_dim_limit_y: 65535
+  block_dim_limit_z: 65535
+  l2_cache_size: 52428800
+  device_memory_size: {memory}
+  memory_bandwidth: {bandwidth}
+}}
+platform_name: "CUDA"
+runtime_version {{ major: 12 minor: 9 }}
+dnn_version_info {{ major: 9 minor: 8 }}
+device_description_str: "{name}"
+"""
+_PLUGINS = 'jax-cuda12-pjrt', 'jax-cuda13-pjrt'
+
+
+def check_compiler(kind: str) -> str:
+  """Name and version of the compiler.
+
+  Raises:
+    UserError: it is not installed.
+  """
+  for plugin in _PLUGINS:
+    try:
+      return f'{plugin} {importlib.metadata.version(plugin)}'
+    except importlib.metadata.PackageNotFoundError:
+      continue
+  raise UserError(
+      f"--topology={kind}:... compiles with JAX's CUDA plug-in, which is not"
+      " installed. Install it: pip install -e '.[gpu]' in the clone. It needs"
+      ' no GPU.'
+  )
+
+
+def devices(kind: str, count: int) -> Sequence[jax.Device]:
+  """So many devices, which compute nothing."""
+  name, memory, bandwidth = _HOPPERS[kind]
+  hosts, of_host = max(count // OF_HOST, 1), min(count, OF_HOST)
+  found: Any = topologies.get_topology_desc(
+      platform='cuda',
+      topology=f'1x{hosts}x{of_host}',
+      target_config=_TARGET.format(
+          name=name, memory=memory, bandwidth=bandwidth
+      ),
+  )
+  return tuple(found.devices)
