@@ -6,8 +6,7 @@
 Of the ring, value and gradient, with 1,024 pairs a chip: milliseconds, memory,
 and permutes that the chips wait for. Of search, a block of 131,072 rows a chip
 by 2,048 queries: milliseconds and memory. Of the train step of T5.1.1 base:
-what `dualenc check --topology` says. Needs tests and tests/losses on
-PYTHONPATH, whose programs it shares. No TPU is needed; the compiler takes
+what `dualenc check --topology` says. No TPU is needed; the compiler takes
 minutes.
 """
 
@@ -27,9 +26,10 @@ from dualenc_jax.search import search_programs
 from dualenc_jax.search.exact_search import BLOCK_ROWS
 from dualenc_jax.training import Partitioner
 
-_RINGS = 'v5e:4x4,v5e:8x8'
+_RINGS = 'v5e:4x4,v5e:8x8,v5e:8x16,v5e:16x16'
 _STEPS = 'v5e:2x2,v5e:4x4'
 _SEARCHES = 'v5e:2x4'
+_TESTS = pathlib.Path(__file__).parents[1] / 'tests'
 _PAIRS, _SHARD = 512, 1024
 _QUERIES, _DIM, _KEPT = 2048, 768, 157
 _LOSSES = {
@@ -64,8 +64,9 @@ def main() -> None:
 
 def ring(name: str, loss: str) -> str:
   """A line of the table."""
-  # From tests/losses; imported once the slice has set JAX up.
+  # Of the tests; imported once the slice has set JAX up.
   on = slices.find(name)
+  sys.path[:0] = [str(_TESTS), str(_TESTS / 'losses')]
   import loss_programs
 
   size = _SHARD * len(on.devices)

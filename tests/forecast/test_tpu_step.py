@@ -37,6 +37,19 @@ def test_a_step_with_a_ring_and_what_it_needs(capsys, tmp_path):
   assert said.endswith('The step fits v5e:2x2.\n')
 
 
+def test_gradients_are_summed_once_after_the_micro_batches(capsys, tmp_path):
+  said = check(
+      capsys, tmp_path, '--topology=v5e:2x2', '--gin.MICRO_BATCH_SIZE=8'
+  ).out
+
+  def size(of):
+    return float(re.search(rf'\n  {of} +(?:\d+ times +)?([\d.]+)', said)[1])
+
+  # Of float32, as the parameters are.
+  assert 0.9 * size('parameters') < size('reduce-scatter')
+  assert size('reduce-scatter') + size('all-reduce') < 1.1 * size('parameters')
+
+
 def test_a_step_that_does_not_fit(capsys, tmp_path):
   said = check(
       capsys, tmp_path, '--topology=v5e:1x1', '--device_memory_gib=0.01',
