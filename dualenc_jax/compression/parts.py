@@ -18,6 +18,9 @@ from dualenc_jax.compression.training import Training
 from dualenc_jax.compression.transforms import Linear
 from dualenc_jax.errors import UserError
 
+# Of a passage, from which TLDR learns.
+_NEIGHBOURS = 5
+
 
 class Shape(NamedTuple):
   """What a passage becomes, before anything is trained.
@@ -126,6 +129,10 @@ class Pca(_Map):
   centred: bool = False
   by_queries: bool = False
 
+  @property
+  def least(self) -> int:
+    return self.dim
+
   def fit(self, training: Training) -> Trained:
     queries = training.of_queries('pca') if self.by_queries else None
     matrix, of_queries = linear.pca(
@@ -146,13 +153,18 @@ class Tldr(_Map):
   kind = 'tldr'
   by_queries: bool = False
 
+  @property
+  def least(self) -> int:
+    # Queries are neighbours, too.
+    return 1 if self.by_queries else _NEIGHBOURS + 1
+
   def fit(self, training: Training) -> Trained:
     # A saved retriever is opened without optax.
     from dualenc_jax.compression import tldr
 
     queries = training.of_queries('tldr') if self.by_queries else None
     matrix = tldr.fit(
-        training.sample(), self.dim, training.seed, queries=queries
+        training.sample(), self.dim, training.seed, _NEIGHBOURS, queries
     )
     return Trained((Linear(matrix),))
 
@@ -195,6 +207,10 @@ class Pq:
   kind: ClassVar[str] = 'pq'
   parts: int
   bits: int = 8
+
+  @property
+  def least(self) -> int:
+    return 2**self.bits
 
   def check(self, dim: int) -> None:
     _check_bits(self.kind, self.bits)

@@ -34,8 +34,14 @@ class Saved:
     """Of the codec."""
     return self.codec.name
 
-  def check(self, dim: int) -> None:
-    """As `Spec.check`."""
+  @property
+  def rescored(self) -> int | None:
+    """Of the codec."""
+    return self.codec.rescored
+
+  def check(self, dim: int, count: int | None = None) -> None:
+    """As `Spec.check`; there is nothing to train."""
+    del count
     if dim != self.codec.dim:
       raise UserError(
           f'The codec {self.name} is of vectors of dim {self.codec.dim}, and'

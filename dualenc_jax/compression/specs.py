@@ -145,8 +145,24 @@ class Spec:
     """Whether it has centroids, which JPQ trains."""
     return isinstance(self.parts[-1], Pq)
 
-  def check(self, dim: int) -> None:
-    """Raises UserError unless it suits vectors of this dim."""
+  @property
+  def rescored(self) -> int | None:
+    """As of `Codec`."""
+    return getattr(self.parts[-1], 'rescored', None)
+
+  def check(self, dim: int, count: int | None = None) -> None:
+    """Raises UserError unless it suits so many vectors of this dim.
+
+    Args:
+      dim: D.
+      count: of the vectors to train it on; None where that is not known yet.
+    """
+    least = max(getattr(part, 'least', 1) for part in self.parts)
+    if count is not None and count < least:
+      raise UserError(
+          f'The codec {self.name} is trained on at least {least:,} vectors, and'
+          f' there are {count:,}. Take fewer bits or dims, or more passages.'
+      )
     for part in self.parts:
       part.check(dim)
       if isinstance(part, Pca | Tldr | Truncate):
@@ -174,7 +190,7 @@ class Spec:
       UserError: too few vectors, vectors that are not finite, or a size that
         does not suit them.
     """
-    self.check(vectors.shape[1])
+    self.check(vectors.shape[1], len(vectors))
     training = Training(vectors, queries, seed)
     found = Trained()
     for part in self.parts:

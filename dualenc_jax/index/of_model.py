@@ -67,7 +67,7 @@ def encode(
   provenance, corpus = model.provenance, source.cache.header
   own = model.codec if source.tower == 'passage' else None
   if own is None or codec not in (None, own.name):
-    own, layout = None, _layout(spec(codec or 'fp32'), model.dim)
+    own, layout = None, _layout(spec(codec or 'fp32'), model.dim, len(source))
   else:
     layout = _layout_of(own)
   header = Header(
@@ -97,9 +97,9 @@ def encode(
   return build
 
 
-def _layout(codec: Spec, dim: int) -> dict[str, Any]:
+def _layout(codec: Spec, dim: int, count: int) -> dict[str, Any]:
   """Fields of the header on what a row is."""
-  codec.check(dim)
+  codec.check(dim, count)
   if codec.floats:
     return {'dtype': codec.floats}
   dtype, width = codec.shape(dim)

@@ -13,8 +13,10 @@ import numpy as np
 
 from dualenc_jax import compression
 from dualenc_jax.compression import Codec, Coded, Spec
+from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import evaluation
 from dualenc_jax.evaluation.evaluation import Evaluation
+from dualenc_jax.evaluation.metrics import DEPTH
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.figures import figure as figure_lib, table as table_lib
 from dualenc_jax.figures.table import Cell, MISSING, Row, Table
@@ -67,6 +69,24 @@ def encoded(codec: Codec, vectors: Any) -> Coded:
   return Coded(codec, codes)
 
 
+def check(specs: Sequence[Spec], dim: int, count: int) -> None:
+  """Raises UserError for a codec that `evaluate` would come to in vain.
+
+  Args:
+    specs: of the codecs.
+    dim: D.
+    count: N, of the passages.
+  """
+  needed = min(DEPTH, count)
+  for spec in specs:
+    spec.check(dim, count)
+    if spec.rescored is not None and spec.rescored < needed:
+      raise UserError(
+          f'The codec {spec.name} scores {spec.rescored} hits a query again,'
+          f' and metrics are of {needed}. Take binary:{needed} or more.'
+      )
+
+
 def evaluate(
     specs: Sequence[Spec],
     first: Evaluation,
@@ -94,7 +114,7 @@ def evaluate(
     training_queries: float32 [n, D], for codecs that learn from queries.
 
   Raises:
-    UserError: a codec that cannot be trained on these.
+    UserError: `check` lets a codec pass that cannot be trained on these.
   """
   remove(folder)
   _, values = per_query(ranked, first)
@@ -112,13 +132,14 @@ def evaluate(
       )
   ]
   curves = {}
+  learning = any(spec.needs_queries for spec in specs)
+  more = training_queries() if learning else None
   # Documents of several passages, and queries that are passages, are ranked
   # deeper.
   plain = ranked.documents is None and ranked.self_hits is None
   for spec in specs:
     start = time.perf_counter()
     _LOG.info('Codec %s.', spec.name)
-    more = training_queries() if spec.needs_queries else None
     codec = spec.fit(passages, more)
     coded = encoded(codec, passages)
     seconds = time.perf_counter() - start

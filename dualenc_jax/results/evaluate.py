@@ -136,6 +136,7 @@ def evaluate(
         ' give it for the model that training started from.'
     )
   ranked = _opened(experiment, split, folder, options)
+  codecs.check(options.codecs, model.dim, len(ranked.corpus))
   queries = evaluation.encode_queries(model.embedder, model.params, ranked)
   passages = of_model.corpus_embeddings(model, ranked.corpus, options.index_dir)
   if options.candidates is not None:

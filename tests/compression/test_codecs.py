@@ -290,7 +290,7 @@ def test_sizes_that_do_not_suit(name, message, vectors):
 
 
 def test_too_few_vectors(vectors):
-  with pytest.raises(UserError, match='100 vectors for 256 centroids'):
+  with pytest.raises(UserError, match='pq:6 is .* 256 vectors, and .* 100'):
     compression.spec('pq:6').fit(vectors[:100])
 
 
