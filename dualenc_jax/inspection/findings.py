@@ -150,7 +150,9 @@ def _use(split: summary.Split) -> Iterator[Finding]:
   what = advice = ''
   if split.error:
     what = split.error.removesuffix('.')
-    advice = f'{split.rows:,} rows were read before that.'
+    advice = (
+        f'{split.rows:,} good and {split.num_refused:,} refused rows were read.'
+    )
   elif not good:
     what = (
         f'no pair of a query and a relevant passage is in {split.rows:,} good'
@@ -162,14 +164,19 @@ def _use(split: summary.Split) -> Iterator[Finding]:
 
 
 def _rows(split: summary.Split) -> Iterator[Finding]:
+  advice = 'Mend the files; without these rows there are none.'
+  if split.rows:
+    advice = (
+        'Mend the files, or leave such rows out with --gin.STRICT=False;'
+        ' without it training and `dualenc data prepare` stop there.'
+    )
   for reason, found in split.refused.items():
     yield from _some(
         Level.WRONG,
         split.name,
         found,
         f'refused, {reason}',
-        'Mend the files, or leave such rows out with --gin.STRICT=False;'
-        ' without it training and `dualenc data prepare` stop there.',
+        advice,
     )
   ranked_here = split.split == 'train' or not split.corpus
   for what, count in (

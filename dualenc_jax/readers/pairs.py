@@ -144,6 +144,7 @@ class Pairs(Dataset):
     if columns is not None:
       self._check_columns(path, columns, table.hint)
       self._tell_unread(path, columns)
+      unseen = {}
 
     def parse(raw: Any) -> tuple[list[dict[str, Any]], int]:
       nonlocal columns
@@ -156,19 +157,20 @@ class Pairs(Dataset):
       return self._pairs(row)
 
     number = dropped = 0
-    for number, (pairs, false_negatives) in rows.checked(
-        path, table.numbered, parse, self.strict
-    ):
-      dropped += false_negatives
-      for pair in pairs:
-        yield pair | {'location': f'{path}:{number}'}
+    try:
+      for number, (pairs, false_negatives) in rows.checked(
+          path, table.numbered, parse, self.strict
+      ):
+        dropped += false_negatives
+        for pair in pairs:
+          yield pair | {'location': f'{path}:{number}'}
+    except rows.NoGoodRow:
+      # That a column is nowhere says more than what each row lacks.
+      _check_seen(path, unseen, columns)
+      raise
     if not number:
       raise UserError(f'{path} has no rows.')
-    for attribute, name in unseen.items():
-      raise UserError(
-          f'{path}: no row has a column {name!r}. Give its right name with'
-          f' {_flag(attribute)}.'
-      )
+    _check_seen(path, unseen, columns)
     if dropped:
       logging.getLogger(__name__).warning(
           '%s: dropped %d hard negatives that are positives of their rows.',
@@ -185,9 +187,11 @@ class Pairs(Dataset):
     """
     for attribute in ('query', 'passage'):
       if getattr(self, attribute) not in row:
+        missing = f'column {getattr(self, attribute)!r} is missing'
+        hint = f'({_flag(attribute)} gives its name)'
         raise BadRow(
-            f'column {getattr(self, attribute)!r} is missing among'
-            f' {str(list(row))[:200]} ({_flag(attribute)} gives its name)'
+            f'{missing} {hint}',
+            f'{missing} among {str(list(row))[:200]} {hint}',
         )
     query = rows.text(row, self.query)
     texts = _texts(row, self.passage)
@@ -349,6 +353,24 @@ _NUMBERED = ('negatives', 'negative_titles', 'negative_scores')
 def _flag(attribute: str) -> str:
   """What sets an attribute of PairColumns on the command line."""
   return f'--gin.{attribute.upper()}_COLUMN=...'
+
+
+def _check_seen(
+    path: pathlib.Path,
+    unseen: Mapping[str, str],
+    columns: Iterable[str] | None,
+) -> None:
+  """Raises UserError for a column, by attribute, that no row has.
+
+  Args:
+    columns: of the first row that could be read, None where there is none.
+  """
+  for attribute, name in unseen.items() if columns is not None else ():
+    raise UserError(
+        f'{path}: no row has a column {name!r}.{did_you_mean(name, columns)}'
+        f' The first has {", ".join(columns)[:200]}. Give the right name with'
+        f' {_flag(attribute)}.'
+    )
 
 
 def _numbered(columns: Iterable[str], name: str) -> list[str]:

@@ -29,7 +29,20 @@ _BLOCK = 2**20
 
 
 class BadRow(Exception):
-  """Why a row cannot be an example; without its file and line."""
+  """Why a row cannot be an example; without its file and line.
+
+  Attributes:
+    full: the same with what only this row has, '' if there is no more to say.
+      Rows are counted by the reason.
+  """
+
+  def __init__(self, reason: str, full: str = ''):
+    super().__init__(reason)
+    self.full = full
+
+
+class NoGoodRow(UserError):
+  """All rows of a file are bad."""
 
 
 @dataclasses.dataclass
@@ -255,20 +268,21 @@ def checked(
     flag: what unsets it, for the message.
 
   Raises:
-    UserError: a bad row, or bad rows only.
+    UserError: a bad row.
+    NoGoodRow: bad rows only.
   """
   good, faults = 0, Faults(strict, 'bad rows', flag)
   for number, raw in numbered:
     try:
       row = parse(raw)
     except BadRow as reason:
-      faults.add(str(reason), f'{path}:{number}')
+      faults.add(str(reason), f'{path}:{number}', reason.full)
       continue
     good += 1
     yield number, row
   bad = faults.counts.total()
   if bad and not good:
-    raise UserError(f'{path} has no good row, {bad} bad: {faults}.')
+    raise NoGoodRow(f'{path} has no good row, {bad} bad: {faults}.')
   faults.warn(path, bad + good)
 
 

@@ -127,6 +127,36 @@ def test_a_wrong_column_is_named(tmp_path, capsys):
   assert run(tmp_path, train, '--gin.QUERY_COLUMN=question')[0] == 0
 
 
+def test_rows_without_a_column_are_counted_together(tmp_path, capsys):
+  # What else a row has is no reason of its own.
+  rows = [{'query': 'a', 'text': f'b {i}', f'extra_{i}': 1} for i in range(30)]
+  train = write(tmp_path / 'train.jsonl', rows)
+  status, report = run(tmp_path, train)
+  assert status == 2
+  (split,) = report['splits']
+  assert split['rows'] == 0
+  assert [found['count'] for found in split['refused'].values()] == [30]
+  told = capsys.readouterr().out
+  assert (
+      "no row has a column 'passage'. The first has query, text, extra_0. Give"
+      ' the right name with --gin.PASSAGE_COLUMN=.... 0 good and 30 refused'
+  ) in told
+  # It would leave nothing.
+  assert 'STRICT=False' not in told
+  # Some rows have it: the others may be left out.
+  write(tmp_path / 'train.jsonl', [*rows, *GOOD])
+  status, report = run(tmp_path, train)
+  assert status == 0
+  assert "column 'passage' is missing" in capsys.readouterr().out
+  texts = [f['what'] + f['advice'] for f in report['findings']]
+  assert any(': 30' in text and 'STRICT=False' in text for text in texts)
+  # A column that is asked for by name.
+  train = write(tmp_path / 'good.jsonl', GOOD)
+  assert run(tmp_path, train, '--gin.WEIGHT_COLUMN=w')[0] == 2
+  told = capsys.readouterr().out
+  assert "no row has a column 'w'." in told and 'WEIGHT_COLUMN=' in told
+
+
 def test_strict_refuses_what_is_suspicious(tmp_path, capsys):
   good = write(tmp_path / 'good.jsonl', GOOD)
   assert run(tmp_path, good, '--strict')[0] == 0

@@ -15,7 +15,7 @@ BAD_JSONL = [
     ('{"query": 1' + '0' * 5000 + '}', 'not JSON'),
     ('[' * 100_000, 'values within values, too deep'),
     ('["q", "p"]', 'not a JSON object'),
-    ('{"query": "q", "pos": 1}', "'passage' is missing among ['query', 'pos']"),
+    ('{"query": "q", "pos": 1}', "column 'passage' is missing"),
     ('{"passage": "p"}', '--gin.QUERY_COLUMN=... gives its name'),
     ('{"query": "", "passage": "p"}', "'query' is empty"),
     ('{"query": "q", "passage": " \\n\\t"}', "'passage' is empty"),
@@ -133,6 +133,11 @@ def test_a_column_that_was_asked_for_is_missing(tmp_path):
     read(path, negatives='neg')
   # One row that has it will do.
   assert len(read(path, negatives='negs')) == 2
+  path = write(tmp_path / 'b.jsonl', '{"query": "q", "pos": 1}')
+  with pytest.raises(UserError, match=r"missing among \['query', 'pos'\]"):
+    read(path)
+  with pytest.raises(UserError, match="no row has a column 'passage'"):
+    read(path, strict=False)
 
 
 def test_a_used_column_occurs_twice(tmp_path):
