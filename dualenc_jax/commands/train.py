@@ -36,6 +36,8 @@ from dualenc_jax.run.stopping import Stopping
 
 # Between looks at whether the folder of a run is still there.
 _LOOK_SECONDS = 5.0
+# What a run does in its folder, and what may be given in its place.
+_WRITES = 'trains', 'another MODEL_DIR'
 _LOG = logging.getLogger(__name__)
 
 
@@ -124,6 +126,8 @@ def train(
     UserError: bad input, or the run cannot go on.
     SystemExit: it was told to stop, and can be gone on with.
   """
+  if not jax.process_index():
+    writer.check_free(pathlib.Path(experiment.model_dir), *_WRITES)
   text = config.operative_config()
   joining.agree(
       'configs', '\n'.join(config.statements(text, but='MODEL_DIR'))
@@ -211,9 +215,7 @@ def _alone(folder: str) -> Iterator[list[Hook]]:
     joining.wait_for_all()
     yield []
     return
-  with writer.alone(
-      pathlib.Path(folder), 'trains', 'another MODEL_DIR'
-  ) as own:
+  with writer.alone(pathlib.Path(folder), *_WRITES) as own:
     joining.wait_for_all()
     try:
       yield [Hook(_Look(own), every=1, late=True)]

@@ -133,15 +133,12 @@ def alone(folder: pathlib.Path, does: str, instead: str) -> Iterator[Writer]:
     UserError: another process does it; which, and since when. Or what the last
       one has left cannot be read.
   """
-  busy = f'. Wait for it, or give {instead}.'
   # Its own stand-in where the system has no locks would outlive a kill.
   lock = filelock.FileLock(folder / _LOCK, fallback_to_soft=False)
   try:
     lock.acquire(blocking=False)
   except filelock.Timeout:
-    by = who(folder)
-    by = f'Another process {does} in {folder}' + (f': {by}' if by else '')
-    raise UserError(f'{by}{busy}') from None
+    raise _busy(folder, does, instead, who(folder)) from None
   except OSError as e:
     # Some mounted buckets know no locks.
     _LOG.warning('%s cannot be locked: %s', folder, e)
@@ -149,7 +146,7 @@ def alone(folder: pathlib.Path, does: str, instead: str) -> Iterator[Writer]:
     record = _read(folder)
     before = _shown(record)
     if before and _is_alive(folder, record):
-      raise UserError(f'Another process {does} in {folder}: {before}{busy}')
+      raise _busy(folder, does, instead, before)
     if before:
       _LOG.warning('%s: %s has ended without a word; going on.', folder, before)
     writer = Writer(folder, does)
@@ -160,6 +157,29 @@ def alone(folder: pathlib.Path, does: str, instead: str) -> Iterator[Writer]:
       writer.leave()
   finally:
     lock.release()
+
+
+def check_free(folder: pathlib.Path, does: str, instead: str) -> None:
+  """Raises UserError where a writer of this machine is seen to be at work.
+
+  It looks and takes nothing, nor waits: `alone`, whose arguments these are, is
+  what keeps others out and tells all else. The folder need not exist.
+  """
+  try:
+    record = _read(folder)
+  except UserError:
+    return
+  if record and _is_of_here(record) and _is_alive(folder, record):
+    raise _busy(folder, does, instead, _shown(record))
+
+
+def _busy(
+    folder: pathlib.Path, does: str, instead: str, by: str
+) -> UserError:
+  return UserError(
+      f'Another process {does} in {folder}{f": {by}" if by else ""}. Wait for'
+      f' it, or give {instead}.'
+  )
 
 
 def who(folder: pathlib.Path) -> str:
@@ -195,10 +215,14 @@ def _read(folder: pathlib.Path) -> dict[str, Any]:
   return record
 
 
+def _is_of_here(record: dict[str, Any]) -> bool:
+  """Whether the writer is a process that can be looked at."""
+  return (record['host'], record.get('pids')) == (socket.gethostname(), _pids())
+
+
 def _is_alive(folder: pathlib.Path, record: dict[str, Any]) -> bool:
   """Whether the writer of a folder lives, as far as can be told from here."""
-  own = socket.gethostname(), _pids()
-  if (record['host'], record.get('pids')) == own:
+  if _is_of_here(record):
     # A process id comes again, but not with the same start.
     return _started(record['pid']) == record.get('started', '?')
   path = folder / _RECORD

@@ -16,6 +16,7 @@ import tiny_run
 
 from dualenc_jax.commands import train
 from dualenc_jax.errors import UserError
+from dualenc_jax.io import writer
 from dualenc_jax.training.checkpoints import Checkpoints
 
 STEPS = 60
@@ -311,3 +312,17 @@ def test_two_runs_in_one_folder(tmp_path):
     holder.communicate()
   assert before == {path: path.read_bytes() for path in before}
   train.main(small)
+
+
+def test_a_busy_folder_is_told_before_the_plan(tmp_path, capsys):
+  flags = *tiny_run.flags(tmp_path), f'--model_dir={tmp_path / "model"}'
+  (tmp_path / 'model').mkdir()
+  with writer.alone(tmp_path / 'model', 'trains', 'another'):
+    with pytest.raises(UserError, match=f'model: process {os.getpid()} on'):
+      train.main(flags)
+    assert 'Parameters:' not in capsys.readouterr().err
+    # What only who takes the lock can tell is left to that.
+    (tmp_path / 'model' / '.writer.json').write_text('x')
+    with pytest.raises(UserError, match='Another process trains'):
+      train.main(flags)
+    assert 'Parameters:' in capsys.readouterr().err
