@@ -195,7 +195,7 @@ def _watches(
   yield watches.problems(experiment.objective, chance, say)
   yield watches.report(reporter, chance)
   yield watches.above_chance(chance, say)
-  yield watches.spikes(say)
+  yield watches.spikes(chance, say)
 
 
 def save(

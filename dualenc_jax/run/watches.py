@@ -24,8 +24,9 @@ _COLLAPSE = (
     ' (losses/matching.gin).'
 )
 # A loss is a spike if it is above the mean of so many before it by so many of
-# their standard deviations.
-_RECENT, _DEVIATIONS = 100, 6.0
+# their standard deviations, and by such a share of a loss that is known: near
+# zero one odd pair of a batch is many deviations.
+_RECENT, _DEVIATIONS, _SHARE = 100, 6.0, 0.05
 # In the notes of a checkpoint, as {'in_a_row': 0, 'total': 2}.
 _SKIPPED = 'skipped'
 Say = Callable[[str], None]
@@ -123,25 +124,31 @@ def above_chance(chance: float | None, say: Say) -> Hook:
   return Hook(call, every=1, late=True)
 
 
-def spikes(say: Say) -> Hook:
+def spikes(chance: float | None, say: Say) -> Hook:
   """Warns of a loss far above those before it, once until it falls again.
 
   That is one above the mean of the last 100 by more than 6 of their standard
   deviations; where steps are alike chance makes none in a billion such. A
-  steady fall of the loss widens the deviation and hides small spikes.
+  steady fall of the loss widens the deviation and hides small spikes. And it is
+  above that mean by more than 5% of the loss of a model that knows nothing, or
+  where that is not known of the mean of the first 100 that are seen: a loss
+  near zero is mostly that of the few pairs that are not learnt yet, which some
+  batches have and others have not.
   """
   recent = collections.deque(maxlen=_RECENT)
-  is_high = False
+  is_high, scale = False, chance
 
   def call(run: Training) -> None:
-    nonlocal is_high
+    nonlocal is_high, scale
     loss = float(run.metrics['loss'])
     if not math.isfinite(loss):
       return
     if len(recent) == _RECENT:
       mean = math.fsum(recent) / _RECENT
       square = math.fsum((x - mean) ** 2 for x in recent) / _RECENT
-      was_high, is_high = is_high, loss > mean + _DEVIATIONS * square**0.5
+      scale = scale or abs(mean)
+      least = max(_DEVIATIONS * square**0.5, _SHARE * scale)
+      was_high, is_high = is_high, loss > mean + least
       if is_high and not was_high:
         say(
             f'WARNING: step {run.step}: the loss jumps to {loss:.3f}; the last'
