@@ -23,6 +23,11 @@ from dualenc_jax.commands import config, flags, recipe
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import own
 
+_EXPECTED = {
+    'generator': 'a model that `dualenc generate` takes',
+    'teacher': 'a cross-encoder, or a file of scores',
+}
+
 
 def main(argv: Sequence[str] | None = None) -> None:
   parser = make_parser()
@@ -50,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   file = next((path for path in files if path.is_file()), None)
   if file is None:
     raise UserError(f'There is no {files[0]} (or {files[1].name}).')
-  given, name = {'source': args.model_dir}, 'genq'
+  given, name = {}, 'genq'
   if args.generator is not None:
     given['generator'] = args.generator
   elif not any(text.startswith('queries=') for text in args.replace):
@@ -80,6 +85,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
   else:
     print(f'{corpus} has no qrels of {qrels}: nothing is measured.')
+  for stage, path in given.items():
+    if not pathlib.Path(path).expanduser().exists():
+      raise UserError(
+          f'--{stage} is {path}, which does not exist; expected'
+          f' {_EXPECTED[stage]}.'
+      )
   if not args.list:
     _check_model(model)
   gin_files = f'recipes/{name}.gin', *args.gin_file
@@ -90,6 +101,7 @@ def main(argv: Sequence[str] | None = None) -> None:
       *(f'--gin_file={file}' for file in gin_files),
       *(f'--gin_search_paths={path}' for path in args.gin_search_paths),
       f'--work_dir={args.output_dir}',
+      f'--replace=source={args.model_dir}',
       *(f'--replace={stage}={path}' for stage, path in given.items()),
       *(f'--replace={text}' for text in args.replace),
       f'--gin.CORPUS={str(corpus)!r}',

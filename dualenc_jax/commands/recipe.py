@@ -33,6 +33,7 @@ from dualenc_jax.commands import (
   config,
   flags,
   generate,
+  recipe_macros,
   rerank,
   runtime,
   train,
@@ -70,6 +71,10 @@ def main(argv: Sequence[str] | None = None) -> None:
   for text in args.sweep:
     recipe = sweep(recipe, *_sweep(text), kept)
   names = [stage.name for stage in recipe.stages]
+  # What is checked below loads configs of its own.
+  macros = {
+      stage.name: recipe_macros.by_flag(stage) for stage in recipe.stages
+  }
   if args.until is not None and args.until not in names:
     raise UserError(
         f'--until is {args.until!r}; expected one of {", ".join(names)}.'
@@ -82,7 +87,8 @@ def main(argv: Sequence[str] | None = None) -> None:
       try:
         _check(line, coming)
       except UserError as e:
-        raise UserError(f'Stage {name}: {e}') from e
+        more = recipe_macros.describe(macros[name], str(e))
+        raise UserError(f'Stage {name}: {e}{more}') from e
   if args.list:
     for name, line in lines:
       if name in kept:
@@ -91,15 +97,20 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f'# {name}\ndualenc {shlex.join(line)}')
     return
   _check_queries(recipe, given, dict(lines))
-  for line in _check_training(recipe, given, dict(lines), coming, args):
+  training = _check_training(recipe, given, dict(lines), coming, args, macros)
+  for line in training:
     print(line, flush=True)
   files.make_folder(work_dir, 'another --work_dir')
   done, width = [], max(map(len, names)) + 2
   with writer.alone(work_dir, 'runs a recipe', 'another --work_dir'):
     execute = functools.partial(_execute, args.gin_search_paths)
-    for each in runner.run(recipe, work_dir, execute, given, args.until):
-      done.append(each)
-      print(_line(each, width), flush=True)
+    try:
+      for each in runner.run(recipe, work_dir, execute, given, args.until):
+        done.append(each)
+        print(_line(each, width), flush=True)
+    except runner.Failed as e:
+      more = recipe_macros.describe(macros[names[len(done)]])
+      raise UserError(f'{e}{more}') from e
   total = runner.Done('', '', sum(d.seconds or 0.0 for d in done))
   print('\n'.join(_line(each, width) for each in (*done, total)))
 
@@ -200,6 +211,7 @@ def _check_training(
     lines: Mapping[str, Sequence[str]],
     coming: Mapping[str, Stage],
     args: argparse.Namespace,
+    macros: Mapping[str, Mapping[str, str]],
 ) -> Iterator[str]:
   """Yields what will be trained and how long, as far as that is known yet.
 
@@ -224,7 +236,8 @@ def _check_training(
         except UserError as e:
           # What is not there yet is no error.
           if not any(path in str(e) for path in coming):
-            raise UserError(f'Stage {stage.name}: {e}') from e
+            more = recipe_macros.describe(macros[stage.name], str(e))
+            raise UserError(f'Stage {stage.name}: {e}{more}') from e
         else:
           steps, size = experiment.steps, experiment.batch_size
           rate = experiment.optimizer.describe(steps)

@@ -21,6 +21,10 @@ _OF_MODEL = 'checkpoints', 'calibration.json', 'config.gin', 'vocabulary.model'
 Execute = Callable[[Sequence[str]], int]
 
 
+class Failed(UserError):
+  """The command of a stage has failed, and said why."""
+
+
 class Done(NamedTuple):
   """A stage that is behind us.
 
@@ -59,8 +63,8 @@ def run(
       None for all.
 
   Raises:
-    UserError: an input is missing, a command fails, or makes no output that it
-      should.
+    Failed: a command fails.
+    UserError: an input is missing, or a command makes no output that it should.
   """
   places = _places(recipe, work_dir, given)
   for stage in recipe.stages:
@@ -165,7 +169,7 @@ def _run(
   started = time.perf_counter()
   status = execute(argv)
   if status:
-    raise UserError(
+    raise Failed(
         f'Stage {stage.name} failed, with status {status}: what it said stands'
         ' above. Mend it, and run the recipe again: it goes on from here.'
     )

@@ -7,6 +7,7 @@ import adapted_models
 import interrupted
 import pytest
 import tiny_beir
+import tiny_evaluation
 
 from dualenc_jax.commands import cli, recipe as command
 from dualenc_jax.generation import shards
@@ -156,12 +157,11 @@ def test_flat_labels_are_refused(models, tmp_path, capfd):
     [
         (['--teacher={generator}'], 'is a generator, no cross-encoder'),
         (['--generator={teacher}'], 'is a cross-encoder, no generator'),
-        (['--teacher=nowhere'], 'nowhere, in place of .*, does not exist'),
         (['--model_dir={teacher}'], 'a cross-encoder; expected the dual enc'),
         (["--gin.LOSS=['losses/margins.gin']"], "adapted: There is no gin"),
         (['--gin.SOFTMAX_WEIGHT=0'], 'adapted: --gin.SOFTMAX_WEIGHT: no gin'),
         (['--gin.ADAPT_LEARNING_RATE=-1'], 'adapted: The learning rate is -1'),
-        (['--gin.ADAPT_STEPS=0'], 'adapted: .*STEPS'),
+        (['--gin.ADAPT_STEPS=0'], 'adapted: .*STEPS is --gin.ADAPT_STEPS'),
     ],
 )
 def test_what_a_late_stage_would_refuse_is_told_first(
@@ -177,6 +177,25 @@ def test_what_a_late_stage_would_refuse_is_told_first(
   assert not (tmp_path / 'out').exists()
 
 
+@pytest.mark.slow
+def test_a_batch_of_more_than_there_is_names_the_flag(tmp_path, capfd):
+  model = tiny_evaluation.link_model(tmp_path)
+  mine, corpus = tmp_path / 'mine', tmp_path / 'corpus'
+  tiny_beir.make(0).write(mine, 'train')
+  for name in ('queries.jsonl', 'qrels'):
+    (mine / name).rename(mine / f'qgen-{name}')
+  corpus.mkdir()
+  (corpus / 'corpus.jsonl').write_text((mine / 'corpus.jsonl').read_text())
+  assert cli.main([
+      'adapt', f'--model_dir={model}', f'--corpus={corpus}',
+      f'--replace=queries={mine}', f'--output_dir={tmp_path / "out"}',
+      '--gin.ADAPT_BATCH_SIZE=1000',
+  ]) == 2
+  said = capfd.readouterr().err
+  assert 'BATCH_SIZE) is 1000, but beir has 8 examples' in said
+  assert 'BATCH_SIZE is --gin.ADAPT_BATCH_SIZE' in said
+
+
 @pytest.mark.parametrize(
     ('flags', 'message'),
     [
@@ -187,6 +206,11 @@ def test_what_a_late_stage_would_refuse_is_told_first(
         (['--generator='], '--replace=queries=FOLDER'),
         (['--source_split=test', '--split=dev'], 'has no qrels of dev'),
         (['--split=dev'], 'has no qrels of it; it has none'),
+        (['--generator=away'], '--generator is away, which does not exist'),
+        (
+            ['--generator=corpus', '--teacher=away'],
+            '--teacher is away, which does not exist',
+        ),
     ],
 )
 def test_what_is_missing_is_named(

@@ -303,6 +303,12 @@ def test_through_the_command(tmp_path, capfd):
     own.write_text(RECIPE.replace(old, new))
     with pytest.raises(UserError, match=message):
       command.main(asked)
+  # The flag of a stage is a macro of the recipe, which a user can give.
+  for size in "'x'", 2:
+    own.write_text(f'PIECES = {size}\n{RECIPE.replace("80", "%PIECES")}')
+    with pytest.raises(UserError, match='its .*--size is --gin.PIECES'):
+      command.main(asked)
+  assert '--size' in capfd.readouterr().err
   own.write_text(RECIPE)
   with pytest.raises(UserError, match='nowhere.jsonl does not exist; expected'):
     command.main([*asked, '--gin.TEXTS=nowhere.jsonl'])
