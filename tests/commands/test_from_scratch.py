@@ -1,0 +1,34 @@
+"""The README's commands for pairs and no checkpoint, as they stand there."""
+
+import pathlib
+import re
+
+import pytest
+import tiny_evaluation
+import tiny_run
+
+from dualenc_jax.commands import cli
+
+README = pathlib.Path(__file__).parents[2] / 'README.md'
+
+
+@pytest.mark.slow
+def test_the_block_of_the_readme(tmp_path, monkeypatch, capfd):
+  block = README.read_text().partition('With pairs of query and passage:')[2]
+  lines = re.search(r'```bash\n(.*?)```', block, re.DOTALL)[1]
+  commands = [
+      line.split()[1:] for line in lines.replace('\\\n', '').splitlines()
+  ]
+  assert [words[0] for words in commands] == ['vocabulary', 'train', 'evaluate']
+  monkeypatch.chdir(tmp_path)
+  tiny_run.write_pairs(tmp_path / 'train.jsonl', 200)
+  tiny_run.write_pairs(tmp_path / 'dev.jsonl', 24, seed=1)
+  assert cli.main(commands[0]) == 0
+  said = capfd.readouterr().out
+  size = re.search(r'--gin.VOCAB_SIZE=\d+', said)[0]
+  assert cli.main([*commands[1], size, '--gin.STEPS=2']) == 0
+  assert cli.main(commands[2]) == 0
+  found = tiny_evaluation.result_of(
+      tmp_path / 'mine' / 'evaluation' / 'pairs-validation'
+  )
+  assert found['metrics']['MRR'] > 0
