@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   out = pathlib.Path(args.out).expanduser().absolute()
   say = functools.partial(print, flush=True)
   is_index = index_conversion.is_index(args.source)
-  check_flags(args, is_index)
+  check_source(args, is_index)
   if is_index:
     conversion.check_out(out)
     index_conversion.convert(args.source, args.to, out, args.ids or 'rows', say)
@@ -84,7 +84,7 @@ def forms(out: pathlib.Path | None = None) -> dict[str, conversion.Form]:
   return {'model_dir': model_dir, **conversion.FORMS}
 
 
-def check_flags(args: argparse.Namespace, is_index: bool) -> None:
+def check_source(args: argparse.Namespace, is_index: bool) -> None:
   """Raises UserError where form and flags are not of what the source is."""
   of_indexes = index_conversion.FORMS
   if is_index and args.to not in of_indexes:

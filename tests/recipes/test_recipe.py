@@ -318,3 +318,24 @@ def test_through_the_command(tmp_path, capfd):
     command.main(asked[:2])
   with pytest.raises(UserError, match='Give --gin_file: recipes/daft.gin, re'):
     command.main(asked[1:2])
+
+
+def test_a_stage_may_convert_what_is_not_there_yet(tmp_path, capsys):
+  own = tmp_path / 'own.gin'
+  own.write_text('''
+from __gin__ import dynamic_registration
+from dualenc_jax import recipes
+recipes.Recipe.stages = [@export/recipes.Stage()]
+export/recipes.Stage:
+  name = 'export'
+  command = 'convert'
+  arguments = ['index']
+  flags = {'to': 'faiss', 'out': '{folder}/files'}
+''')
+  asked = [f'--gin_file={own}', f'--work_dir={tmp_path / "work"}', '--list']
+  command.main(asked)
+  said = capsys.readouterr().out
+  assert said.startswith('# export\ndualenc convert index --to=faiss --out=')
+  own.write_text(own.read_text().replace("'faiss'", "'fais'"))
+  with pytest.raises(UserError, match='Stage export: .*fais'):
+    command.main(asked)
