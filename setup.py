@@ -37,7 +37,7 @@ TEST = [
 # that nothing named `gin` or `tasks` lands at the top of site-packages.
 GIN = sorted(
     '.'.join(['dualenc_jax', 'gin', *p.relative_to(ROOT / 'gin').parts])
-    for p in [ROOT / 'gin', *(ROOT / 'gin').iterdir()]
+    for p in [ROOT / 'gin', *(ROOT / 'gin').rglob('*')]
     if p.is_dir()
 )
 

@@ -5,9 +5,9 @@
 
 Of the ring, value and gradient, with 1,024 pairs a chip: milliseconds, memory,
 and permutes that the chips wait for. Of search, a block of 131,072 rows a chip
-by 2,048 queries: milliseconds and memory. Of the train step of T5.1.1 base:
-what `dualenc check --topology` says. No TPU is needed; the compiler takes
-minutes.
+by 2,048 queries: milliseconds and memory. Of the train step of T5.1.1 base, and
+of the runs of gin/runs/tpu: what `dualenc check --topology` says. No TPU is
+needed; the compiler takes minutes a program.
 """
 
 import argparse
@@ -20,6 +20,7 @@ import numpy as np
 import workload
 
 from dualenc_jax import losses
+from dualenc_jax.data import Vocabulary
 from dualenc_jax.forecast import slices
 from dualenc_jax.forecast.schedule import Schedule
 from dualenc_jax.search import search_programs
@@ -30,6 +31,7 @@ _RINGS = 'v5e:4x4,v5e:8x8,v5e:8x16,v5e:16x16'
 _STEPS = 'v5e:2x2,v5e:4x4'
 _SEARCHES = 'v5e:2x4'
 _TESTS = pathlib.Path(__file__).parents[1] / 'tests'
+_RUNS = 'large_4x4,xl_8x8,xxl_16x16,million_16x16'
 _PAIRS, _SHARD = 512, 1024
 _QUERIES, _DIM, _KEPT = 2048, 768, 157
 _LOSSES = {
@@ -47,6 +49,8 @@ def main() -> None:
   add('--losses', default='softmax', help='of softmax,SamToNe')
   add('--searches', default=_SEARCHES, help='slices for search; "" for none')
   add('--steps', default=_STEPS, help='slices for the step; "" for none')
+  add('--runs', default=_RUNS, help='of gin/runs/tpu; "" for none')
+  add('--vocabulary', default='python_code_8k', help="of the runs; T5's, say")
   args = parser.parse_args()
   args.folder.mkdir(parents=True, exist_ok=True)
   print(slices.check_compiler())
@@ -60,6 +64,8 @@ def main() -> None:
     print(search(name), flush=True)
   for name in filter(None, args.steps.split(',')):
     print(step(name, args.folder), flush=True)
+  for name in filter(None, args.runs.split(',')):
+    print(run(name, args.folder, args.vocabulary), flush=True)
 
 
 def ring(name: str, loss: str) -> str:
@@ -104,19 +110,34 @@ def search(name: str) -> str:
 
 def step(name: str, folder: pathlib.Path) -> str:
   """What the command says of the base model's step, packed, in bfloat16."""
-  file = folder / 'pairs.jsonl'
+  return _check(
+      'runs/finetune.gin', folder, _PAIRS, 'python_code_8k', name,
+      f'--gin.BATCH_SIZE={_PAIRS}', '--gin.DROPOUT_RATE=0.0',
+  )
+
+
+def run(name: str, folder: pathlib.Path, vocabulary: str) -> str:
+  """The same of a file of gin/runs/tpu, whose name ends in that of a slice."""
+  pairs = 2**20 if name.startswith('million') else 2**12
+  slice_ = f'v5e:{name.rpartition("_")[2]}'
+  return _check(f'runs/tpu/{name}.gin', folder, pairs, vocabulary, slice_)
+
+
+def _check(
+    gin_file: str, folder: pathlib.Path, pairs: int, vocabulary: str,
+    slice_: str, *flags: str,
+) -> str:
+  words = Vocabulary(vocabulary)
+  file = folder / f'{words.file.stem}-{pairs}.jsonl'
   if not file.exists():
-    write_pairs(file)
+    write_pairs(file, words, pairs)
   done = subprocess.run(
       [
           sys.executable, '-m', 'dualenc_jax', 'check',
-          '--gin_file=runs/finetune.gin', '--gin_file=tasks/pairs.gin',
-          '--gin_file=models/base.gin', f'--gin.TRAIN_FILE={file}',
-          f'--gin.VALIDATION_FILE={file}', f'--gin.TEST_FILE={file}',
-          '--gin.VOCABULARY=python_code_8k', '--gin.VOCAB_SIZE=8064',
-          '--gin.QUERY_LENGTH=64', '--gin.PASSAGE_LENGTH=256',
-          f'--gin.BATCH_SIZE={_PAIRS}',
-          '--gin.DROPOUT_RATE=0.0', f'--topology={name}',
+          f'--gin_file={gin_file}', f'--gin.TRAIN_FILE={file}',
+          f'--gin.VOCABULARY={vocabulary}',
+          f'--gin.VOCAB_SIZE={words.size // 128 * 128 + 128}', *flags,
+          f'--topology={slice_}',
       ],
       stdout=subprocess.PIPE,
       stderr=subprocess.PIPE,
@@ -124,27 +145,31 @@ def step(name: str, folder: pathlib.Path) -> str:
   )
   start = done.stdout.find('Step on ')
   if start < 0:
-    return f'{name}: failed\n{done.stderr[-2000:]}'
-  return done.stdout[start:]
+    return f'{gin_file}, {slice_}: failed\n{done.stderr[-2000:]}'
+  return f'{gin_file}\n{done.stdout[start:]}'
 
 
-def write_pairs(path: pathlib.Path) -> None:
+def write_pairs(path: pathlib.Path, vocabulary: Vocabulary, count: int) -> None:
   """Pairs of natural lengths, in words of one token each."""
   rng = np.random.default_rng(0)
-  count = 16 * _PAIRS
-  queries, passages = (
+  lengths = (
       workload.natural_lengths(rng, count, mean, most)
       for mean, most in ((8, 64), (75, 256))
   )
-  words = np.array(['if', 'for', 'in', 'not', 'or', 'and', 'def', 'class'])
+  words = one_token_each(vocabulary)
   with path.open('w') as f:
-    for number, lengths in enumerate(zip(queries, passages)):
-      # The end of a text is a token, too; no two are the same.
-      query, passage = (
-          ' '.join([*rng.choice(words, n - 2), str(number % 10)])
-          for n in lengths
-      )
+    for pair in zip(*lengths):
+      # The end of a text is a token, too.
+      query, passage = (' '.join(rng.choice(words, n - 1)) for n in pair)
       f.write(json.dumps({'query': query, 'passage': passage}) + '\n')
+
+
+def one_token_each(vocabulary: Vocabulary) -> np.ndarray:
+  """Words that have a token of their own, whatever is before them."""
+  pieces = (vocabulary.decode(np.array([n])) for n in range(vocabulary.size))
+  words = [word for word in dict.fromkeys(pieces) if word.isalpha()]
+  alone = vocabulary.encode([f'{word} {word}' for word in words], 4)
+  return np.array(words)[np.diff(alone.offsets) == 3]
 
 
 if __name__ == '__main__':
