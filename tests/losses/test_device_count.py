@@ -51,6 +51,11 @@ PERMITTED = {
         'size % data': 'a check that moments divide',
         'size % self.mesh.shape[axis]': 'a check that parameters divide',
     },
+    'parallel/micro_batches.py': {
+        'rows % devices': 'a check that the rows divide',
+        'size % devices': 'a check that those of a micro-batch divide',
+        'size // devices': 'rows of a micro-batch on a device',
+    },
     'objectives/from_pairs.py': {
         'stack.num_heads % devices': 'a check that heads divide',
         'devices * (size // (self.micro_batch_size or size))': (
@@ -64,12 +69,23 @@ PERMITTED = {
         'total // devices': 'bytes a device',
     },
     'compression/lanes.py': {'rows * devices'},
+    'forecast/encode.py': {'devices * rows': 'rows of all devices'},
+    'forecast/search.py': {
+        '2.0 * queries * rows * len(on.devices)': 'operations of all devices',
+        '2.0 * queries * rows * len(on.devices) * dim': 'the same',
+        'on.generation.memory * len(on.devices)': 'memory of all devices',
+        'exact_search.RESIDENT * memory': 'what of it passages may take',
+        'exact_search.RESIDENT * memory / (4 * dim)': 'passages in it',
+    },
     'forecast/report.py': {
-        'total * generation.flops * len(slice_.devices)': (
+        'seconds * on.generation.flops * len(on.devices)': (
             'what a slice can do in a time'
         ),
-        'work.flops / peak': 'MFU',
-        'work.slot_flops / peak': 'the same, with padding',
+        'found.rows * len(on.devices)': 'passages of all devices',
+        'seconds * 1000000.0 / passages': 'the time of a million',
+        'seconds * 1000000.0 / passages * 1000.0': 'the same, in milliseconds',
+        'of.work.tokens / of.passages': 'tokens of a passage, of a mean',
+        'of.passages / total': 'passages a second',
     },
     'generation/writer.py': {
         'p.devices * p.slots': 'slots of all devices',
@@ -84,12 +100,13 @@ PERMITTED = {
         '-left // devices': 'the same, rounded up',
         'power_of_two(left // devices + 1) // 2': 'the same, rounded down',
         'rows * devices': 'rows of a block',
+        'self.devices * rows': 'the same',
     },
     'search/exact_search.py': {
         '-len(passages) // devices.size': 'rows of a corpus a device',
         '4 * rows': 'bytes of scores a device',
         'scores // (4 * rows)': 'queries whose scores fit a device',
-        '_RESIDENT * memory * devices.size': 'memory of all devices',
+        'RESIDENT * memory * devices.size': 'memory of all devices',
     },
     'io/machine.py': {
         'machine_memory() // jax.local_device_count()': (
