@@ -18,6 +18,12 @@ LESS = (
     ' activations (--gin.models.T5Encoder.remat=True), use'
     ' --gin.DTYPE=bfloat16, fewer tokens, or a smaller model.'
 )
+# Of the largest arrays, which the TPU's compiler lists where it comes so far.
+_ALLOCATION = re.compile(
+    r'Size: ([\d.]+[KMGT])\n(?: *Operator: .*?op_name="([^"]*)".*\n)?'
+    r' *Shape: (\w+\[[\d,]*\])'
+)
+_LARGEST = 3
 FEWER_PAIRS = f'--fit_batch finds the largest batch that fits. {LESS}'
 
 
@@ -151,8 +157,13 @@ def compile_program(
     if found:
       needed, available = filter(None, found.groups())
       amount = f'may use: {needed}iB of {available}iB a device'
+    largest = '; '.join(
+        f'{size}iB for {shape}{place and f" of {place}"}'
+        for size, place, shape in _ALLOCATION.findall(str(e))[:_LARGEST]
+    )
     raise OutOfMemory(
-        f'{what} needs more memory than compiling it {amount}. {less}'
+        f'{what} needs more memory than compiling it {amount}.'
+        f'{largest and f" Its largest arrays: {largest}."} {less}'
     ) from e
 
 

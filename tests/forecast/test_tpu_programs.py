@@ -41,14 +41,14 @@ def test_programs_that_cannot_be(capsys, tmp_path, flags, message):
 def test_encoding_and_search(capsys, tmp_path):
   said = check(
       capsys, tmp_path, TOPOLOGY, '--program=encode,search',
-      # No batch of pairs is looked at.
       '--gin.BATCH_SIZE=18', '--gin.models.T5Encoder.num_layers=3',
   ).out
-  assert 'Step on' not in said and 'batch passages' not in said
-  encoding, found, search = said.partition('Searching a block of 131,072 p')
-  assert found
+  assert 'Step on' not in said
+  config, encoding, search = re.split('\n(?=Encoding 256|Searching a)', said)
+  # No batch of pairs is looked at.
+  assert '\n  batch ' not in config
   assert re.search(
-      r'\nEncoding 256 passages of 16 tokens a device on v5e:2x2, as libtpu'
+      r'^Encoding 256 passages of 16 tokens a device on v5e:2x2, as libtpu'
       r' 0\S+ expects it: \d', encoding
   )
   assert 'compiled with 2 layers and 1' in encoding
@@ -62,7 +62,8 @@ def test_encoding_and_search(capsys, tmp_path):
   assert 'optimizer' not in encoding and 'optimizer' not in search
   # 4 bytes each of 8,064 embeddings, three layers and the projection.
   assert re.search(r'\n  parameters +6\.\d', encoding)
-  assert '\nEncoding fits v5e:2x2.\n' in encoding
+  assert encoding.endswith('Encoding fits v5e:2x2.')
+  assert 'Searching a block of 131,072 passages a device' in search
   assert 'for the 1,000 best of 2,048 queries on v5e:2x2' in search
   for part in ('scores', 'maxima of groups', 'best hits'):
     assert re.search(rf'\n  {part} +[\d.]+ ms +[\d.]+%', search), part

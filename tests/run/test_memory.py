@@ -236,6 +236,37 @@ def test_what_a_compiler_says_of_too_little_memory(message, monkeypatch):
     memory.peak(experiment)
 
 
+def test_the_largest_arrays_that_a_compiler_names(monkeypatch):
+  message = """RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used\
+ 19.46G of 15.75G hbm. Exceeded hbm capacity by 3.71G.
+
+  Largest program allocations in hbm:
+
+  1. Size: 14.00G
+     Operator: op_type="add" op_name="jit(step)/encoder/add" source_line=1
+     Shape: f32[512,12,512,512]{3,2,1,0:T(8,128)}
+     Unpadded size: 14.00G
+     Allocation type: HLO temp
+     ==========================
+
+  2. Size: 262.50M
+     Shape: bf16[256]{0:T(256)}
+     Unpadded size: 262.50M
+"""
+
+  def fail(*_, **__):
+    raise jax.errors.JaxRuntimeError(message)
+
+  experiment = make_experiment(tiny_training.OneDevice(), Rowwise(), 128)
+  monkeypatch.setattr(jax.stages.Lowered, 'compile', fail)
+  with pytest.raises(memory.OutOfMemory) as raised:
+    memory.peak(experiment)
+  assert (
+      'Its largest arrays: 14.00GiB for f32[512,12,512,512] of'
+      ' jit(step)/encoder/add; 262.50MiB for bf16[256]. --fit_batch'
+  ) in str(raised.value)
+
+
 def test_a_compiler_out_of_memory_means_too_much(monkeypatch):
   def fail(*_, **__):
     raise jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: out of memory')
