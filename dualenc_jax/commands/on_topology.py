@@ -13,7 +13,6 @@ from dualenc_jax.forecast import (
   work,
 )
 from dualenc_jax.forecast.program import Forecast
-from dualenc_jax.index.encoding import default_split, Source
 from dualenc_jax.models import DualEncoder
 from dualenc_jax.run import memory
 from dualenc_jax.run.experiment import Experiment
@@ -54,13 +53,9 @@ class _Check:
 
   def encode(self) -> Iterator[str]:
     experiment = self.experiment
-    split = default_split(experiment.task)
-    source = Source.passages(experiment.cache(split))
+    real = encode.of_passages(experiment)
     found = encode.forecast(experiment, self.whole)
-    yield from report.encoding(found, self.on)
-    lengths = source.tokens.lengths[source.rows]
-    of_split = encode.of_split(experiment, lengths)
-    yield from report.split(found, of_split, split, self.on)
+    yield from report.encoding(found, real, self.on)
     rows = f'{found.rows} passages'
     yield from self._memory(found.forecast, rows, 'Encoding', encode.LESS)
 

@@ -1,6 +1,6 @@
-"""Encoding on a slice that is not there: a step, and the texts of a split."""
+"""Encoding on a slice that is not there: a step, and real passages."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flax import linen as nn
 import jax
@@ -39,7 +39,7 @@ class Encoding(NamedTuple):
   work: Work
 
 
-class Split(NamedTuple):
+class Real(NamedTuple):
   """Passages of a task, in the chunks that `encode` cuts.
 
   Attributes:
@@ -63,7 +63,8 @@ def forecast(experiment: Experiment, whole: bool = False) -> Encoding:
   Raises:
     UserError: it has no towers, or as of `program.measured`.
   """
-  model, length = experiment.objective.model, _length(experiment)
+  model = experiment.objective.model
+  length = experiment.tokenizer.passage_length
   embedder, params = _embedder(experiment)
   texts = np.full(experiment.eval_batch_size, length)
   rows = next(embedder.steps(texts))[0].rows
@@ -87,19 +88,18 @@ def forecast(experiment: Experiment, whole: bool = False) -> Encoding:
   )
 
 
-def of_split(experiment: Experiment, lengths: np.ndarray) -> Split:
-  """How the passages of a split are cut.
-
-  Args:
-    experiment: of a dual encoder.
-    lengths: their tokens, int [n].
-  """
+def of_passages(experiment: Experiment) -> Real:
+  """How passages like those of the training data are cut."""
+  lengths = np.concatenate([
+      cache.passage_tokens.lengths for cache in experiment.caches
+  ])
+  lengths = lengths[lengths > 0]
   embedder, _ = _embedder(experiment)
   steps = list(embedder.steps(lengths))
   padded = np.concatenate([
       np.full(chunk.rows, chunk.length) for step in steps for chunk in step
   ])
-  return Split(
+  return Real(
       len(lengths),
       sum(step[0].rows * step[0].length for step in steps),
       of_texts(experiment.objective.model, 'passage', lengths, padded),
@@ -115,11 +115,7 @@ def check(experiment: Experiment) -> None:
     )
 
 
-def _length(experiment: Experiment) -> int:
-  return experiment.tokenizer.passage_length
-
-
-def _embedder(experiment: Experiment) -> tuple[Embedder, jax.ShapeDtypeStruct]:
+def _embedder(experiment: Experiment) -> tuple[Embedder, Any]:
   """As commands have it, and its abstract parameters."""
   partitioner = experiment.partitioner
   boxed = abstract_params(experiment.objective.model)
@@ -136,7 +132,7 @@ def _embedder(experiment: Experiment) -> tuple[Embedder, jax.ShapeDtypeStruct]:
   return embedder, params
 
 
-def _inputs(params: jax.ShapeDtypeStruct, rows: int, length: int):
+def _inputs(params: Any, rows: int, length: int) -> dict[str, int]:
   """Bytes; parameters of both towers are there."""
   return {
       'parameters': memory.device_bytes(params), 'batch': 4 * rows * length

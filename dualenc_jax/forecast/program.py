@@ -95,7 +95,7 @@ class Forecast:
 
 
 def of_inputs(program: Program, inputs: Mapping[str, int]) -> Forecast:
-  """The forecast of a program for which one array stands after the other.
+  """Of a program of which the inputs alone have names.
 
   Args:
     program: that takes them in, or some of them.

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from dualenc_jax.forecast import kept
-from dualenc_jax.forecast.encode import Encoding, Split
+from dualenc_jax.forecast.encode import Encoding, Real
 from dualenc_jax.forecast.program import Forecast
 from dualenc_jax.forecast.search import Searched
 from dualenc_jax.forecast.slices import Slice
@@ -24,8 +24,8 @@ def step(found: Forecast, on: Slice, work: Work | None) -> Iterator[str]:
   yield from _collectives(found, 'a step')
 
 
-def encoding(found: Encoding, on: Slice) -> Iterator[str]:
-  """What it expects of a step of encoding passages."""
+def encoding(found: Encoding, real: Real, on: Slice) -> Iterator[str]:
+  """What it expects of a step of encoding passages, and of real ones."""
   rows, length = found.rows, found.length
   yield from _time(
       f'Encoding {rows} passages of {length} tokens a device', found.forecast,
@@ -38,23 +38,16 @@ def encoding(found: Encoding, on: Slice) -> Iterator[str]:
         f' {found.work.slots / length / seconds:,.0f}.'
     )
     yield _products(found.work, seconds, on)
+    slot = seconds / (rows * length)
+    total = slot * real.device_slots
+    mean, rate = real.work.tokens / real.passages, real.passages / total
+    yield (
+        f'Passages like the {real.passages:,} of the training data, of'
+        f' {mean:,.0f} tokens on average, a second: {rate:,.0f}, if a slot'
+        ' takes the same in shorter rows.'
+    )
+    yield _products(real.work, total, on)
   yield from _collectives(found.forecast, 'such a step')
-
-
-def split(found: Encoding, of: Split, name: str, on: Slice) -> Iterator[str]:
-  """What the passages of a split take, by the time of a slot."""
-  seconds = _seconds(found.forecast, on)
-  if not seconds:
-    return
-  slot = seconds / (found.rows * found.length)
-  total = slot * of.device_slots
-  yield (
-      f'Split {name!r}: {of.passages:,} passages of'
-      f' {of.work.tokens / of.passages:,.0f} tokens on average take'
-      f' {total:,.3g} s, {of.passages / total:,.0f} a second, if a slot takes'
-      ' the same in shorter rows.'
-  )
-  yield _products(of.work, total, on)
 
 
 def search(found: Searched, on: Slice) -> Iterator[str]:

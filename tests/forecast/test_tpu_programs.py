@@ -57,7 +57,7 @@ def test_encoding_and_search(capsys, tmp_path):
   assert float(rate.replace(',', '')) == pytest.approx(
       4 * 256 / seconds, rel=0.2
   )
-  assert "Split 'train': 96 passages of 7 tokens on average" in encoding
+  assert 'like the 96 of the training data, of 7 tokens on av' in encoding
   assert re.search(r'\n  attention +[\d.]+ ms', encoding)
   assert 'optimizer' not in encoding and 'optimizer' not in search
   # 4 bytes each of 8,064 embeddings, three layers and the projection.
