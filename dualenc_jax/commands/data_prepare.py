@@ -21,17 +21,7 @@ from dualenc_jax.suggest import did_you_mean
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-  parser = config.make_parser('data prepare', __doc__)
-  data_command.add_flags(parser)
-  parser.add_argument(
-      '--split', action='append', metavar='SPLIT',
-      help='repeatable; all splits by default',
-  )
-  parser.add_argument(
-      '--workers', type=flags.whole(),
-      help='threads that tokenise; one on each core by default',
-  )
-  args = config.parse_args(parser, argv)
+  args = config.parse_args(make_parser(), argv)
   logging.basicConfig(format='%(message)s')
   logging.getLogger('dualenc_jax').setLevel(logging.INFO)
   inputs = data_command.build(args)
@@ -53,6 +43,20 @@ def main(argv: Sequence[str] | None = None) -> None:
           progress=progress.reach,
       )
     print(summary(task, split, cache, time.perf_counter() - started))
+
+
+def make_parser() -> flags.Parser:
+  parser = config.make_parser('data prepare', __doc__)
+  data_command.add_flags(parser)
+  parser.add_argument(
+      '--split', action='append', metavar='SPLIT',
+      help='repeatable; all splits by default',
+  )
+  parser.add_argument(
+      '--workers', type=flags.whole(),
+      help='threads that tokenise; one on each core by default',
+  )
+  return parser
 
 
 def chosen_splits(

@@ -15,7 +15,7 @@ import time
 
 import jax
 
-from dualenc_jax.commands import config, model_dir, runtime, train
+from dualenc_jax.commands import config, flags, model_dir, runtime, train
 from dualenc_jax.evaluation import evaluation
 from dualenc_jax.evaluation.evaluation import Evaluation
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
@@ -47,10 +47,7 @@ _COLUMNS = ('P@1', 'MRR', 'MRR@10', 'nDCG@10', 'Recall@10', 'Recall@100')
 
 def main(argv: Sequence[str] | None = None) -> None:
   started = time.perf_counter()
-  parser = config.make_parser('quickstart', __doc__)
-  parser.add_argument('--model_dir', default='quickstart_model')
-  train.add_change_flags(parser)
-  args = config.parse_args(parser, argv)
+  args = config.parse_args(make_parser(), argv)
   args.gin_file = [RUN, *args.gin_file]
   runtime.start()
   if jax.default_backend() == 'cpu' and partitioning.has_gpu():
@@ -96,6 +93,13 @@ def main(argv: Sequence[str] | None = None) -> None:
       print(f'  {hit.score:.3f}  {hit.passage.describe()}')
   print(next_steps(args.model_dir, weight))
   print(f'Done in {time.perf_counter() - started:.0f} s.')
+
+
+def make_parser() -> flags.Parser:
+  parser = config.make_parser('quickstart', __doc__)
+  parser.add_argument('--model_dir', default='quickstart_model')
+  train.add_change_flags(parser)
+  return parser
 
 
 def trained(args: argparse.Namespace, started: float) -> model_dir.TrainedModel:

@@ -166,8 +166,6 @@ def _check(line: Sequence[str], coming: Collection[str]) -> None:
   module = importlib.import_module(
       f'dualenc_jax.commands.{command.replace(" ", "_")}'
   )
-  if not hasattr(module, 'make_parser'):
-    return
   parser = module.make_parser()
   takes_gin = parser.get_default('gin_search_paths') is not None
   parse = functools.partial(config.parse_args, parser)

@@ -17,15 +17,7 @@ from dualenc_jax.report import contents, page
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-  parser = flags.Parser('report', __doc__)
-  parser.add_argument(
-      'model_dir', metavar='MODEL_DIR', help='the folder that training wrote',
-  )
-  parser.add_argument(
-      '--output', type=pathlib.Path, metavar='FILE',
-      help='MODEL_DIR/report.html by default',
-  )
-  args = parser.parse_args(argv)
+  args = make_parser().parse_args(argv)
   output = args.output or pathlib.Path(args.model_dir) / 'report.html'
   html, problems = page.render(contents.read(args.model_dir))
   for problem in problems:
@@ -35,3 +27,15 @@ def main(argv: Sequence[str] | None = None) -> None:
   files.make_folder(output.parent)
   files.write(output, content)
   print(f'Written to {output}, {len(content) / 1e6:.2f} MB.')
+
+
+def make_parser() -> flags.Parser:
+  parser = flags.Parser('report', __doc__)
+  parser.add_argument(
+      'model_dir', metavar='MODEL_DIR', help='the folder that training wrote',
+  )
+  parser.add_argument(
+      '--output', type=pathlib.Path, metavar='FILE',
+      help='MODEL_DIR/report.html by default',
+  )
+  return parser

@@ -23,28 +23,7 @@ from dualenc_jax.retriever import Retriever
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-  parser = config.make_parser('search', __doc__)
-  parser.add_argument('query', nargs='*', help='text to search for')
-  model_dir.add_flags(parser)
-  parser.add_argument(
-      '--index_dir',
-      help='what `dualenc encode` wrote; MODEL_DIR/index by default, with --dim'
-      ' MODEL_DIR/dim-<dim>/index',
-  )
-  parser.add_argument(
-      '--candidates', type=flags.whole(), metavar='L',
-      help='of an index of --codec=binary, which are scored again; by default'
-      ' as encoded, 1000',
-  )
-  parser.add_argument(
-      '--hybrid', type=bm25.share, metavar='SHARE | rrf',
-      help='search by BM25, too: 0 to 1, such as 0.5, is the share of'
-      ' the dense scores; rrf fuses the ranks',
-  )
-  bm25.add_flags(parser)
-  rerank.add_flags(parser)
-  parser.add_argument('--k', type=flags.whole(), default=5, help='hits to show')
-  args = config.parse_args(parser, argv)
+  args = config.parse_args(make_parser(), argv)
   # A query that is not UTF-8 is still a query.
   if hasattr(sys.stdin, 'reconfigure'):
     sys.stdin.reconfigure(errors='replace')
@@ -71,3 +50,28 @@ def main(argv: Sequence[str] | None = None) -> None:
     for hit in hits:
       print(f'  {hit.score:.3f}  {hit.passage.describe()}')
     sys.stdout.flush()
+
+
+def make_parser() -> flags.Parser:
+  parser = config.make_parser('search', __doc__)
+  parser.add_argument('query', nargs='*', help='text to search for')
+  model_dir.add_flags(parser)
+  parser.add_argument(
+      '--index_dir',
+      help='what `dualenc encode` wrote; MODEL_DIR/index by default, with --dim'
+      ' MODEL_DIR/dim-<dim>/index',
+  )
+  parser.add_argument(
+      '--candidates', type=flags.whole(), metavar='L',
+      help='of an index of --codec=binary, which are scored again; by default'
+      ' as encoded, 1000',
+  )
+  parser.add_argument(
+      '--hybrid', type=bm25.share, metavar='SHARE | rrf',
+      help='search by BM25, too: 0 to 1, such as 0.5, is the share of'
+      ' the dense scores; rrf fuses the ranks',
+  )
+  bm25.add_flags(parser)
+  rerank.add_flags(parser)
+  parser.add_argument('--k', type=flags.whole(), default=5, help='hits to show')
+  return parser
