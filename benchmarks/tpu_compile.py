@@ -24,7 +24,7 @@ from dualenc_jax.data import Vocabulary
 from dualenc_jax.forecast import slices
 from dualenc_jax.forecast.schedule import Schedule
 from dualenc_jax.search import search_programs
-from dualenc_jax.search.exact_search import BLOCK_ROWS
+from dualenc_jax.search.search_programs import BLOCK_ROWS
 from dualenc_jax.training import Partitioner
 
 _RINGS = 'v5e:4x4,v5e:8x8,v5e:8x16,v5e:16x16'
@@ -96,7 +96,7 @@ def ring(name: str, loss: str) -> str:
 def search(name: str) -> str:
   """A line of the table: a block, for the hits that top-100 keeps."""
   on = slices.find(name)
-  run = search_programs.programs(tuple(on.devices))
+  run = search_programs.Programs(tuple(on.devices))
   program = run.lower_update_best(BLOCK_ROWS, _QUERIES, _DIM, _KEPT).compile()
   milliseconds = (
       1e3 * Schedule(program.as_text()).cycles() / on.generation.clock

@@ -44,7 +44,7 @@ def forecast(dim: int, k: int, on: Slice) -> Searched:
   rows, kept = BLOCK_ROWS, exact_search.kept(k)
   queries = exact_search.query_rows(rows)
   program = measured(
-      search_programs.programs(tuple(on.devices)).lower_update_best(
+      search_programs.Programs(tuple(on.devices)).lower_update_best(
           rows, queries, dim, kept
       ),
       f'Searching {rows:,} embeddings of {dim} components',

@@ -30,19 +30,17 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.io import finite
 from dualenc_jax.io.machine import device_memory
 from dualenc_jax.search import ranking as ranking_lib
+from dualenc_jax.search.host_best import programs
 from dualenc_jax.search.ranking import best_hits, check_k, Ranking
 from dualenc_jax.search.search_programs import (
   Best,
+  BLOCK_ROWS,
   CorpusBlocks,
   LEAST_NORM,
   power_of_two,
   Programs,
-  programs,
 )
 
-# Rows of a block on one device; shards of an index are multiples of it, so
-# that a block is a view of one shard.
-BLOCK_ROWS = 2**17
 # Bytes of one array of scores: on a CPU, whose memory the corpus shares, and
 # elsewhere.
 _SCORES_ON_CPU = 2**26
@@ -112,7 +110,9 @@ class ExactSearch:
     has_float64 = devices.flat[0].platform != 'tpu'
     self._wide = programs(tuple(devices.flat), True) if has_float64 else None
     on_cpu = devices.flat[0].platform == 'cpu'
-    if getattr(self._quantiser, 'is_decoded', False) and on_cpu:
+    if self._quantiser is None:
+      block_rows = min(block_rows, self._programs.block_rows)
+    elif getattr(self._quantiser, 'is_decoded', False) and on_cpu:
       block_rows = min(block_rows, _CODED_ON_CPU)
     # A corpus smaller than a block is one; sizes are few, for the compiler.
     rows = min(block_rows, power_of_two(-(-len(passages) // devices.size)))
@@ -325,7 +325,7 @@ class ExactSearch:
         )
         in_flight.append(states[i])
         if len(in_flight) > _IN_FLIGHT:
-          jax.block_until_ready(in_flight.popleft())
+          self._programs.wait(in_flight.popleft())
     norms = np.array(jax.device_get(longest))
     if not np.isfinite(norms).all():
       finite.check_rows('passage embeddings', self._passages)

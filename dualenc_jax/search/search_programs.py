@@ -24,6 +24,9 @@ from dualenc_jax.search.top_k import best_of, maxima
 
 # Of XLA's arrays on a CPU. What NumPy allocates itself begins 16 bytes off.
 _ALIGNMENT = 64
+# Rows of a block on one device; shards of an index are multiples of it, so
+# that a block is a view of one shard.
+BLOCK_ROWS = 2**17
 # The corpus is not split finer than this to avoid rows of padding.
 _LEAST_ROWS = 1024
 # [n M, W], the corpus row of the first, and how many count if not all do.
@@ -139,26 +142,20 @@ class Near(NamedTuple):
 class Programs:
   """The compiled programs over some devices; as of `jax.jit`, with `lower`."""
 
-  def __init__(
-      self,
-      devices: Sequence[jax.Device],
-      wide: bool,
-      rows_first: bool | None = None,
-  ):
+  # M that suits these programs.
+  block_rows = BLOCK_ROWS
+  # Of a block's rows among scores. These are [M, Q]: on a TPU maxima of groups
+  # and the groups themselves are then read without a copy of all scores.
+  _axis = 0
+
+  def __init__(self, devices: Sequence[jax.Device], wide: bool = False):
     """Compiles when called.
 
     Args:
       devices: in the order of their rows in a block.
       wide: products in float64, rounded to float32 where they are kept.
-      rows_first: scores are [M, Q] and not [Q, M]. On a TPU maxima of groups
-        and the groups themselves are then read without a copy of all scores;
-        on a CPU a query's scores should lie together. None decides so.
     """
     self.devices = len(devices)
-    if rows_first is None:
-      rows_first = devices[0].platform != 'cpu'
-    # Of a block's rows among scores.
-    self._axis = 0 if rows_first else 1
     self.epsilon = 2.0**-53 if wide else 2.0**-24
     self._wide = wide
     self.mesh = jax.sharding.Mesh(np.array(devices), (_AXIS,))
@@ -194,11 +191,7 @@ class Programs:
     None for all. A quantiser of None takes a block for vectors.
     """
 
-    def update(best, block, queries, quantiser, start, rows):
-      scores, first = self._scores(queries, quantiser, block, start, rows)
-      return self._merge(best, scores.astype(jnp.float32), first)
-
-    return self._compile(update)
+    return self._compile(self._update_best)
 
   def lower_update_best(
       self, rows: int, queries: int, dim: int, count: int
@@ -234,21 +227,7 @@ class Programs:
     may move a score.
     """
 
-    def update(
-        near, block, queries, quantiser, start, rows, longest, targets, bounds
-    ):
-      scores, first = self._scores(queries, quantiser, block, start, rows)
-      distances = scores - jnp.expand_dims(targets, self._axis)
-      margins = jnp.expand_dims(longest * bounds, self._axis)
-      # Sums of ones are exact in float32, and vectorised, unlike integers.
-      surely = (distances > margins).astype(jnp.float32)
-      above = jnp.sum(surely, axis=self._axis).astype(jnp.int32)[None]
-      distances = jnp.abs(distances)
-      nearness = jnp.where(distances <= margins, -distances, -jnp.inf)
-      best = self._merge(near.best, nearness.astype(jnp.float32), first)
-      return Near(best, near.above + above)
-
-    return self._compile(update)
+    return self._compile(self._update_near)
 
   @functools.cached_property
   def longest(self):
@@ -283,10 +262,31 @@ class Programs:
     """[n, Q] -> [Q]."""
     return self._jit(lambda x: x.sum(axis=0), out_shardings=self.replicated)
 
+  def wait(self, state: Best | Near) -> None:
+    """Until a state that was asked for is there."""
+    jax.block_until_ready(state)
+
+  def _update_best(self, best, block, queries, quantiser, start, rows):
+    scores, first = self._scores(queries, quantiser, block, start, rows)
+    return self._merge(best, scores.astype(jnp.float32), first)
+
+  def _update_near(self, near, block, queries, quantiser, start, rows, *around):
+    longest, targets, bounds = around
+    scores, first = self._scores(queries, quantiser, block, start, rows)
+    distances = scores - jnp.expand_dims(targets, self._axis)
+    margins = jnp.expand_dims(longest * bounds, self._axis)
+    # Sums of ones are exact in float32, and vectorised, unlike integers.
+    surely = (distances > margins).astype(jnp.float32)
+    above = jnp.sum(surely, axis=self._axis).astype(jnp.int32)[None]
+    distances = jnp.abs(distances)
+    nearness = jnp.where(distances <= margins, -distances, -jnp.inf)
+    best = self._merge(near.best, nearness.astype(jnp.float32), first)
+    return Near(best, near.above + above)
+
   def _scores(self, queries, quantiser, block, start, rows):
     """Scores of this device's rows, and the corpus row of its first.
 
-    They are [Q, M], or [M, Q] if rows are first.
+    They are [M, Q], or [Q, M] if `_axis` is 1.
     """
     queries = queries.astype(jnp.float64 if self._wide else jnp.float32)
     if quantiser is None:
@@ -313,13 +313,13 @@ class Programs:
     Most blocks of a long corpus have few groups of neighbours with any better
     than the worst so far, for any query; then only these are looked at.
     """
-    axis, count = self._axis, best.values.shape[-1]
+    count = best.values.shape[-1]
     few = count // 8 + 16
-    greatest = maxima(scores, axis)
-    better = greatest > jnp.expand_dims(best.values[0][:, -1], axis)
+    greatest = maxima(scores, axis=0)
+    better = greatest > best.values[:1, :, -1]
 
     def merge(groups):
-      values, which = best_of(scores, groups, count, axis, greatest)
+      values, which = best_of(scores, groups, count, 0, greatest)
       values = jnp.concatenate([best.values[0], values], axis=1)
       rows = jnp.concatenate([best.rows[0], which + first], axis=1)
       values, which = lax.top_k(values, count)
@@ -327,7 +327,7 @@ class Programs:
       return Best(values[None], rows[None])
 
     return lax.cond(
-        jnp.max(jnp.sum(better, axis=axis)) <= few,
+        jnp.max(jnp.sum(better, axis=0)) <= few,
         lambda: merge(few),
         lambda: merge(count),
     )
@@ -361,13 +361,3 @@ class Programs:
     run = within(program)
     run.lower = within(program.lower)
     return run
-
-
-@functools.cache
-def programs(
-    devices: tuple[jax.Device, ...],
-    wide: bool = False,
-    rows_first: bool | None = None,
-) -> Programs:
-  """The programs over these devices, compiled once a process."""
-  return Programs(devices, wide, rows_first)

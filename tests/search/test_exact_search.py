@@ -10,7 +10,7 @@ import search_cases
 import search_reference as reference
 
 from dualenc_jax.index import RowStore
-from dualenc_jax.search import exact_search, search_programs
+from dualenc_jax.search import exact_search, host_best
 from dualenc_jax.search.exact_search import ExactSearch
 
 BLOCK_ROWS = 64
@@ -24,10 +24,10 @@ def corpus(request):
   return queries, passages, ids
 
 
-@pytest.fixture(params=[False, True], ids=['queries_first', 'rows_first'])
+@pytest.fixture(params=[False, True], ids=['devices', 'host'])
 def both_forms(request, monkeypatch):
-  """Scores as on CPUs, and as on accelerators."""
-  form = functools.partial(search_programs.programs, rows_first=request.param)
+  """The best kept as on accelerators, and as on CPUs."""
+  form = functools.partial(host_best.programs, on_host=request.param)
   monkeypatch.setattr(exact_search, 'programs', form)
 
 
