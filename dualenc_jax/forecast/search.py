@@ -5,7 +5,7 @@ from typing import NamedTuple
 from dualenc_jax.forecast.program import Forecast, measured, of_inputs
 from dualenc_jax.forecast.slices import Slice
 from dualenc_jax.search import exact_search, search_programs
-from dualenc_jax.search.exact_search import BLOCK_ROWS
+from dualenc_jax.search.search_programs import BLOCK_ROWS
 
 LESS = 'Use embeddings of fewer dimensions, or fewer hits.'
 

@@ -84,8 +84,8 @@ PERMITTED = {
         'found.rows * len(on.devices)': 'passages of all devices',
         'seconds * 1000000.0 / passages': 'the time of a million',
         'seconds * 1000000.0 / passages * 1000.0': 'the same, in milliseconds',
-        'of.work.tokens / of.passages': 'tokens of a passage, of a mean',
-        'of.passages / total': 'passages a second',
+        'real.work.tokens / real.passages': 'tokens of a passage, of a mean',
+        'real.passages / total': 'passages a second',
     },
     'generation/writer.py': {
         'p.devices * p.slots': 'slots of all devices',
