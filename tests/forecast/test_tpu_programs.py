@@ -61,7 +61,7 @@ def test_encoding_and_search(capsys, tmp_path):
   assert re.search(r'\n  attention +[\d.]+ ms', encoding)
   assert 'optimizer' not in encoding and 'optimizer' not in search
   # 4 bytes each of 8,064 embeddings, three layers and the projection.
-  assert re.search(r'\n  parameters +6\.\d', encoding)
+  assert re.search(r'\n  parameters +5\.9\n', encoding)
   assert encoding.endswith('Encoding fits v5e:2x2.')
   assert 'Searching a block of 131,072 passages a device' in search
   assert 'for the 1,000 best of 2,048 queries on v5e:2x2' in search
