@@ -111,8 +111,8 @@ def search(name: str) -> str:
 def step(name: str, folder: pathlib.Path) -> str:
   """What the command says of the base model's step, packed, in bfloat16."""
   return _check(
-      'runs/finetune.gin', folder, _PAIRS, 'python_code_8k', name,
-      f'--gin.BATCH_SIZE={_PAIRS}', '--gin.DROPOUT_RATE=0.0',
+      'runs/finetune.gin', folder, 16 * _PAIRS, 'python_code_8k', name,
+      f'--gin.BATCH_SIZE={_PAIRS}',
   )
 
 
@@ -120,7 +120,8 @@ def run(name: str, folder: pathlib.Path, vocabulary: str) -> str:
   """The same of a file of gin/runs/tpu, whose name ends in that of a slice."""
   pairs = 2**20 if name.startswith('million') else 2**12
   slice_ = f'v5e:{name.rpartition("_")[2]}'
-  return _check(f'runs/tpu/{name}.gin', folder, pairs, vocabulary, slice_)
+  file = f'runs/tpu/{name}.gin'
+  return _check(file, folder, pairs, vocabulary, slice_)
 
 
 def _check(
@@ -136,7 +137,8 @@ def _check(
           sys.executable, '-m', 'dualenc_jax', 'check',
           f'--gin_file={gin_file}', f'--gin.TRAIN_FILE={file}',
           f'--gin.VOCABULARY={vocabulary}',
-          f'--gin.VOCAB_SIZE={words.size // 128 * 128 + 128}', *flags,
+          f'--gin.VOCAB_SIZE={words.size // 128 * 128 + 128}',
+          '--gin.DROPOUT_RATE=0.0', *flags,
           f'--topology={slice_}',
       ],
       stdout=subprocess.PIPE,
