@@ -1,5 +1,7 @@
 """What a tower of a dual encoder has, and what a text costs it."""
 
+from collections.abc import Iterator
+
 import jax
 
 from dualenc_jax.models.dual_encoder import abstract_params, DualEncoder
@@ -7,15 +9,22 @@ from dualenc_jax.models.dual_encoder import abstract_params, DualEncoder
 _PARTS = 'token_embedder', 'encoder', 'projection'
 
 
-def describe_tower(model: DualEncoder, side: str, tokens: int) -> str:
-  """One line: layers, parameters, and the products of a text.
+def describe_towers(
+    model: DualEncoder, query: int, passage: int
+) -> Iterator[str]:
+  """A line a tower: layers, parameters, and the products of a text.
 
   Args:
-    model: whose tower.
-    side: 'query' or 'passage'.
-    tokens: of the text, the most that there are.
+    model: whose towers.
+    query: tokens of a query, the most that there are.
+    passage: tokens of a passage.
   """
   params = abstract_params(model)
+  yield _describe_tower(model, params, 'query', query)
+  yield _describe_tower(model, params, 'passage', passage)
+
+
+def _describe_tower(model, params, side: str, tokens: int) -> str:
   count, shared = 0, 0
   for part in _PARTS:
     own = f'passage_{part}'

@@ -10,7 +10,7 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.inference.embedder import Embedder
 from dualenc_jax.losses.loss import NORM_TOLERANCE
 from dualenc_jax.models import describe, DualEncoder, model_params
-from dualenc_jax.models.cost import describe_tower
+from dualenc_jax.models.cost import describe_towers
 from dualenc_jax.objectives.from_pairs import encode_texts, FromPairs
 from dualenc_jax.objectives.objective import Run
 from dualenc_jax.parallel import micro_batches
@@ -37,9 +37,9 @@ class OfTowers(FromPairs):
         f' {run.tokenizer.query_length} and passage'
         f' {run.tokenizer.passage_length} tokens.'
     )
-    for side in ('query', 'passage'):
-      tokens = getattr(run.tokenizer, f'{side}_length')
-      yield describe_tower(self.model, side, tokens)
+    yield from describe_towers(
+        self.model, run.tokenizer.query_length, run.tokenizer.passage_length
+    )
 
   def problem(self, metrics: Mapping[str, Any]) -> str | None:
     error = metrics.get('norm_error', 0.0)

@@ -48,11 +48,12 @@ def test_what_is_said_of_towers():
       name: sum(x.size for x in jax.tree.leaves(tree))
       for name, tree in abstract_params(light).items()
   }
-  said = cost.describe_tower(light, 'query', 64)
+  said, of_passages = cost.describe_towers(light, 64, 256)
   count = sum(v for k, v in sizes.items() if not k.startswith('passage'))
   assert said.startswith(f'Query tower: 2 layers, {count:,} parameters, 8,192')
   assert 'a query of 64 tokens costs' in said
-  said = cost.describe_tower(light, 'passage', 64)
-  assert f' {sum(sizes.values()) - count + 8192:,} parameters, 8,192 of' in said
-  said = cost.describe_tower(both, 'query', 64)
+  own = sum(sizes.values()) - count + 8192
+  assert f'Passage tower: 6 layers, {own:,} parameters, 8,192 of' in of_passages
+  assert 'a passage of 256 tokens costs' in of_passages
+  said, _ = cost.describe_towers(both, 64, 256)
   assert '6 layers' in said and 'parameters, all of them shared' in said
