@@ -219,6 +219,8 @@ class Retriever:
       raise UserError('passages is empty; expected at least one to index.')
     # Before hours of encoding.
     ids = range(count) if ids is None else python_input.ids_of(ids, count)
+    if chosen is not None:
+      chosen.check(self.dim, count)
     if embeddings is None:
       embeddings = self.encode_passages(texts)
     else:

@@ -216,7 +216,7 @@ def test_an_index_of_codes_is_evaluated(model, tmp_path):
   assert one == other
 
 
-def test_a_retriever_makes_codes(model, tmp_path):
+def test_a_retriever_makes_codes(model, tmp_path, monkeypatch):
   retriever = Retriever.from_dir(model)
   texts = [f'def f_{i}(x): return x + {i * i}' for i in range(40)]
   retriever.index(texts, codec='int8')
@@ -232,6 +232,8 @@ def test_a_retriever_makes_codes(model, tmp_path):
   assert index.header.codec == 'int8' and index.embeddings.codes.dtype == 'u1'
   again = Retriever.from_dir(tmp_path / 'saved').search(['f_7'], k=40)
   np.testing.assert_array_equal(again.ids, found.ids)
+  # Nothing is encoded for a codec that cannot be.
+  monkeypatch.delattr(Retriever, 'encode_passages')
   with pytest.raises(UserError, match='at least 256 vectors, and .* are 40'):
     retriever.index(texts, codec='pq:8')
   with pytest.raises(UserError, match="No codec is called 'int9'"):
