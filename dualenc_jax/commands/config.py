@@ -18,8 +18,9 @@ from typing import TypeVar
 import gin
 
 from dualenc_jax.commands import flags
+from dualenc_jax.commands.shipped import gin_root, shipped_files, with_macro
 from dualenc_jax.errors import UserError
-from dualenc_jax.suggest import did_you_mean_or_known
+from dualenc_jax.suggest import did_you_mean, did_you_mean_or_known
 
 T = TypeVar('T')
 
@@ -37,23 +38,6 @@ from dualenc_jax import readers
 from dualenc_jax import run
 from dualenc_jax import training
 """
-
-
-def gin_root() -> pathlib.Path:
-  """The folder of the shipped gin files, in a wheel or in a clone."""
-  package = pathlib.Path(__file__).resolve().parents[1]
-  installed = package / 'gin'
-  return installed if installed.is_dir() else package.parent / 'gin'
-
-
-def shipped_files() -> list[str]:
-  """Names of the shipped gin files, such as 'losses/samtone.gin'.
-
-  Those in t5x/ are for T5X's own trainer.
-  """
-  root = gin_root()
-  names = [p.relative_to(root) for p in root.rglob('*.gin')]
-  return sorted(str(name) for name in names if name.parts[0] != 't5x')
 
 
 def make_parser(command: str, doc: str) -> flags.Parser:
@@ -342,9 +326,11 @@ def _check_macros(known: set[str], bindings: Sequence[str]) -> None:
   for binding in bindings:
     name = binding.partition(' = ')[0]
     if '.' not in name and name not in known:
+      found = with_macro(name)
+      near = did_you_mean if found else did_you_mean_or_known
       raise UserError(
-          f'--gin.{name}: no gin file given uses the macro {name}.'
-          + did_you_mean_or_known(name, known)
+          f'--gin.{name}: no gin file given uses the macro'
+          f' {name}.{found}{near(name, known)}'
       )
 
 

@@ -285,3 +285,16 @@ def test_a_saved_config_that_is_damaged(tmp_path, content, said):
   ):
     with pytest.raises(UserError, match=rf'config\.gin.* {said}.* remove it'):
       read()
+
+
+@pytest.mark.parametrize(
+    ('binding', 'said'),
+    [
+        ('TRAIN_FILE = "x"', r'TRAIN_FILE\. It is of --gin_file=tasks/pairs'),
+        ('OTHER = "x"', r'no gin file given uses the macro OTHER\.$'),
+        ('STEP = 3', "macro STEP. Did you mean 'STEPS'"),
+    ],
+)
+def test_the_file_of_a_macro_is_named(binding, said):
+  with pytest.raises(UserError, match=said):
+    build(binding)
