@@ -43,9 +43,11 @@ class _Check:
 
   def train(self) -> Iterator[str]:
     experiment = self.experiment
-    model = getattr(experiment.objective, 'model', None)
-    batch = experiment.batches(0) if isinstance(model, DualEncoder) else None
-    of_batch = None if batch is None else work.work(model, batch)
+    model, of_batch = getattr(experiment.objective, 'model', None), None
+    # --fit_batch may have found more than there are.
+    enough = sum(map(len, experiment.caches)) >= experiment.batch_size
+    if isinstance(model, DualEncoder) and enough:
+      of_batch = work.work(model, experiment.batches(0))
     found = step.forecast(experiment, self.whole)
     yield from report.step(found, self.on, of_batch)
     pairs = f'{experiment.batch_size:,} pairs'

@@ -81,7 +81,8 @@ def forecast(experiment: Experiment, whole: bool = False) -> Encoding:
     return of_inputs(program, _inputs(params, rows, length))
 
   inputs = _inputs(params, rows, length)
-  found = layers.of_all(experiment, of_model, inputs, whole)
+  # Nothing waits for a backward pass.
+  found = layers.of_all(experiment, of_model, inputs, whole, ['temporaries'])
   lengths = np.full(devices * rows, length)
   return Encoding(
       rows, length, found, of_texts(model, 'passage', lengths, lengths)

@@ -1,6 +1,6 @@
 """Encoders of few layers, which tell what those of many cost."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 import dataclasses
 from typing import Any
 
@@ -18,6 +18,7 @@ def of_all(
     measured: Callable[[Experiment], Forecast],
     inputs: Mapping[str, int],
     whole: bool = False,
+    shared: Collection[str] = (),
 ) -> Forecast:
   """The forecast of a program of encoders, by few of their layers.
 
@@ -30,6 +31,7 @@ def of_all(
     measured: compiles the program.
     inputs: bytes of the parts that it takes in, which need no compiler.
     whole: all layers are compiled.
+    shared: names of parts that one layer after the other uses.
   """
   deep = [] if whole else _deep_encoders(experiment.objective)
   if not deep:
@@ -40,7 +42,9 @@ def of_all(
   for encoder in deep:
     less = measured(_with_layers(experiment, few | {encoder: _COMPILED - 1}))
     total = _plus(total, base, less, encoder.num_layers - _COMPILED)
-  return Forecast({**total.parts, **inputs}, total.program, _COMPILED)
+  once = {part: base.parts[part] for part in shared}
+  parts = {**total.parts, **inputs, **once}
+  return Forecast(parts, total.program, _COMPILED)
 
 
 def _plus(
