@@ -75,7 +75,7 @@ class Partitioner:
     axes, types = ('data', 'model'), (jax.sharding.AxisType.Auto,) * 2
     # JAX's own order has a ring for few shapes of machines, and none of both
     # axes together.
-    if around := ring_order.along_wires(devices):
+    if around := ring_order.along_wires(devices, self.model_parallel):
       return jax.sharding.Mesh(
           np.array(around).reshape(shape), axes, axis_types=types
       )

@@ -12,16 +12,20 @@ import jax
 import numpy as np
 
 
-def along_wires(devices: Sequence[jax.Device]) -> list[jax.Device] | None:
+def along_wires(
+    devices: Sequence[jax.Device], model_parallel: int = 1
+) -> list[jax.Device] | None:
   """Devices in the order of `ring`; None if they do not tell where they are.
 
   Any number of them, one after another, are then a path along wires, as are
-  those that are that number apart a ring of few wires a hop.
+  those that are that number apart a ring of few wires a hop. But where `blocks`
+  of `model_parallel` devices has an order, it is that.
   """
   places = [_place(device) for device in devices]
   if None in places:
     return None
-  return [devices[number] for number in ring(places)]
+  order = blocks(places, model_parallel) if model_parallel > 1 else None
+  return [devices[number] for number in order or ring(places)]
 
 
 def _place(device: jax.Device) -> tuple[int, ...] | None:
@@ -59,6 +63,37 @@ def ring(places: Sequence[Sequence[int]]) -> list[int]:
       numbers[tuple(axis[i] for axis, i in zip(values, step))]
       for step in steps
   ]
+
+
+def blocks(places: Sequence[Sequence[int]], size: int) -> list[int] | None:
+  """Numbers of the places of a flat grid, so many of a line after another.
+
+  On flat slices with a side beyond 4 the TPU's compiler refuses sums over
+  devices that are not the same number apart in every line, as are those that
+  are `size` apart in a `ring`.
+
+  Args:
+    places: coordinates of each.
+    size: places of a block.
+
+  Returns:
+    Their numbers, block after block, blocks in a ring; None if the grid is not
+    such, or `size` divides neither side.
+  """
+  used = _used([tuple(place) for place in places])
+  sides = [len(set(axis)) for axis in zip(*used)]
+  if len(sides) != 2 or max(sides) <= 4 or np.prod(sides) != len(used):
+    return None
+  along = next((axis for axis in (1, 0) if sides[axis] % size == 0), None)
+  if along is None:
+    return None
+  found: dict[tuple[int, int], list[int]] = {}
+  for number in sorted(range(len(used)), key=used.__getitem__):
+    place = used[number]
+    block = place[1 - along], place[along] // size
+    found.setdefault(block, []).append(number)
+  each = list(found)
+  return [number for block in ring(each) for number in found[each[block]]]
 
 
 def _used(places: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
