@@ -16,6 +16,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from dualenc_jax.search.ranking import keys
 from dualenc_jax.search.search_programs import Near, Programs
 from dualenc_jax.search.top_k import maxima
 
@@ -126,7 +127,10 @@ class _Best:
     values[query, place], rows[query, place] = (x[order] for x in found)
     values = np.concatenate([self._values, values], axis=1)
     rows = np.concatenate([self._rows, rows], axis=1)
-    best = np.argpartition(values, -count, axis=1)[:, -count:]
+    # With their places none are equal: of many that are, as where there is
+    # none, NumPy is slow to find the best.
+    order = keys(values, np.arange(values.shape[1]))
+    best = np.partition(order, -count, axis=1)[:, -count:] & 0xFFFFFFFF
     self._values = np.take_along_axis(values, best, axis=1)
     self._rows = np.take_along_axis(rows, best, axis=1)
     least = self._values.min(axis=1, keepdims=True)
