@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     return
   args.model_dir = args.model_dir or 'unused'
   check_flags(args)
-  on = slices.find(args.topology) if args.topology else None
+  on = None if args.topology is None else slices.find(args.topology)
   runtime.start(keep_programs=not on)
   experiment = train.build(args)
   available = args.device_memory_gib or machine.device_memory()
@@ -101,7 +101,7 @@ def check_flags(args: argparse.Namespace) -> None:
   on_topology.check_names(args.program)
   if args.program == [on_topology.TRAIN]:
     return
-  if not args.topology:
+  if args.topology is None:
     raise UserError('--program is for --topology: give both.')
   if args.fit_batch:
     raise UserError('--fit_batch is of --program=train alone.')
@@ -200,7 +200,11 @@ def largest_batch(
 
   fit = fit_batch.fit_batch(experiment, available, tell, peak_of)
   note = ', and no larger one was tried' if fit.capped else ''
-  kind = experiment.partitioner.mesh.devices.flat[0].device_kind
+  if fit.capped and fit.batch_size < fit_batch.MAX_BATCH_SIZE // 2:
+    note += ', as there are so few examples'
+  partitioner = experiment.partitioner
+  on = getattr(partitioner, 'slice', None)
+  kind = on.name if on else partitioner.mesh.devices.flat[0].device_kind
   print(
       f'Largest batch: {fit.batch_size:,} pairs, {memory.mib(fit.peak)} MiB a'
       f' device{note}. It was compiled for {kind!r};'

@@ -16,6 +16,8 @@ from dualenc_jax.objectives.of_towers import OfTowers
 from dualenc_jax.run import memory
 from dualenc_jax.run.experiment import Experiment
 
+# Of most passages, which small training data are repeated for.
+_STEPS = 16
 LESS = (
     'Encode fewer rows at once (--gin.run.Experiment.eval_batch_size=), shard'
     ' the parameters over a model axis (--gin.MODEL_PARALLEL=), use'
@@ -90,11 +92,15 @@ def forecast(experiment: Experiment, whole: bool = False) -> Encoding:
 
 
 def of_passages(experiment: Experiment) -> Real:
-  """How passages like those of the training data are cut."""
+  """How passages of the training data are cut, so often that all devices work.
+  """
   lengths = np.concatenate([
       cache.passage_tokens.lengths for cache in experiment.caches
   ])
   lengths = lengths[lengths > 0]
+  devices = experiment.partitioner.mesh.shape['data']
+  enough = _STEPS * devices * experiment.eval_batch_size
+  lengths = np.resize(lengths, max(len(lengths), enough))
   embedder, _ = _embedder(experiment)
   steps = list(embedder.steps(lengths))
   padded = np.concatenate([

@@ -42,9 +42,9 @@ def encoding(found: Encoding, real: Real, on: Slice) -> Iterator[str]:
     total = slot * real.device_slots
     mean, rate = real.work.tokens / real.passages, real.passages / total
     yield (
-        f'Passages like the {real.passages:,} of the training data, of'
-        f' {mean:,.0f} tokens on average, a second: {rate:,.0f}, if a slot'
-        ' takes the same in shorter rows.'
+        f'Passages like those of the training data, of {mean:,.0f} tokens on'
+        f' average, a second: {rate:,.0f}, if a slot takes the same in shorter'
+        ' rows.'
     )
     yield _products(real.work, total, on)
   yield from _collectives(found.forecast, 'such a step')

@@ -165,7 +165,7 @@ def _check(name: str) -> Generation:
     return generation
   if not found or found[2].count('x') != generation.dimensions - 1:
     raise UserError(
-        f'--topology={name} gives no number of chips for each side of the'
+        f'--topology={name} does not give the chips of each side of the'
         f' slice; expected {_sizes(generation)}.'
     )
   if generation.dimensions == 2 and generation.cores == 1:

@@ -68,8 +68,8 @@ class Partitioner:
     devices = self.devices()
     if self.model_parallel < 1 or len(devices) % self.model_parallel:
       raise UserError(
-          f'Partitioner.model_parallel is {self.model_parallel}; expected a'
-          f' divisor of the {len(devices)} devices.'
+          f'MODEL_PARALLEL is {self.model_parallel}; expected a divisor of the'
+          f' {len(devices)} devices.'
       )
     shape = len(devices) // self.model_parallel, self.model_parallel
     axes, types = ('data', 'model'), (jax.sharding.AxisType.Auto,) * 2

@@ -69,7 +69,7 @@ class Stopping:
       spare = min(_SPARE_SHARE * self._seconds, _SPARE_SECONDS)
       left = self._seconds - spent
       if left < step + 2 * save + spare:
-        self.told = f'{left:.0f} s are left of --stop_after'
+        self.told = f'{max(left, 0):.0f} s are left of --stop_after'
     return self.told
 
   @contextlib.contextmanager

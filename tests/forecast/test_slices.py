@@ -17,8 +17,9 @@ from dualenc_jax.training import Partitioner
 @pytest.mark.parametrize(
     ('name', 'message'),
     [
-        ('v5e', 'gives no number of chips.*one of 1x1, 2x2'),
-        ('v5e:16', 'gives no number of chips'),
+        ('v5e', 'does not give the chips.*one of 1x1, 2x2'),
+        ('', "no such TPU or GPU as ''"),
+        ('v5e:16', 'does not give the chips'),
         ('v5e:3x3', 'no such slice of v5e; expected one of 1x1, 2x2, 2x4'),
         ('v5p:4x4', 'three sides, such as 2x2x1'),
         ('v5:4x4', "no such TPU or GPU as 'v5'.*Did you mean 'v5"),
@@ -113,7 +114,7 @@ def test_sums_over_either_axis_of_a_large_flat_slice(name, model):
 def test_a_mesh_that_does_not_divide(model):
   on = slices.on_slice(Partitioner(model), slices.find('v5e:4x4'))
   with pytest.raises(
-      UserError, match=f'model_parallel is {model}; .* of the 16 devices'
+      UserError, match=f'MODEL_PARALLEL is {model}; .* of the 16 devices'
   ):
     on.mesh  # noqa: B018
 
@@ -135,6 +136,9 @@ def test_peaks_are_the_makers():
 
 
 def test_told_by_the_command(capsys):
+  # A variable of a script that is not set, too.
+  assert cli.main(['check', '--topology=', '--gin_file=x.gin']) == 2
+  assert 'no such TPU or GPU' in capsys.readouterr().err
   assert cli.main(['check', '--topology=v5e:5x5', '--gin_file=x.gin']) == 2
   assert 'no such slice of v5e' in capsys.readouterr().err
 

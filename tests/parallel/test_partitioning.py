@@ -30,7 +30,7 @@ def test_the_mesh_holds_every_device(model_parallel):
 @pytest.mark.parametrize('model_parallel', [0, -1, 3, 16])
 def test_a_model_axis_that_does_not_divide_the_devices(model_parallel):
   with pytest.raises(
-      UserError, match=f'model_parallel is {model_parallel}.*the 8 devices'
+      UserError, match=f'MODEL_PARALLEL is {model_parallel}.*the 8 devices'
   ):
     Partitioner(model_parallel).mesh
 
