@@ -113,7 +113,7 @@ def test_the_largest_batch_by_few_layers(capsys, tmp_path, monkeypatch):
       '--gin.models.T5Encoder.num_layers=4', '--gin.LAYOUT=@data.Packed()',
   ).out
   found = re.search(r'Largest batch: ([\d,]+) pairs, ([\d.]+) MiB', said)
-  assert "compiled for 'TPU v5 lite'" in said
+  assert "compiled for 'v5e:2x2'" in said
   # The forecast of that batch says the same.
   assert f'Memory a device at {found[1]} pairs, MiB:' in said
   peak = re.search(r'\n  peak +([\d.]+)', said)[1]
