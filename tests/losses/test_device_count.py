@@ -69,7 +69,11 @@ PERMITTED = {
         'total // devices': 'bytes a device',
     },
     'compression/lanes.py': {'rows * devices'},
-    'forecast/encode.py': {'devices * rows': 'rows of all devices'},
+    'forecast/encode.py': {
+        'devices * rows': 'rows of all devices',
+        '_STEPS * devices': 'steps of all devices',
+        '_STEPS * devices * experiment.eval_batch_size': 'their passages',
+    },
     'forecast/search.py': {
         '2.0 * queries * rows * len(on.devices)': 'operations of all devices',
         '2.0 * queries * rows * len(on.devices) * dim': 'the same',
