@@ -92,8 +92,7 @@ def forecast(experiment: Experiment, whole: bool = False) -> Encoding:
 
 
 def of_passages(experiment: Experiment) -> Real:
-  """How passages of the training data are cut, so often that all devices work.
-  """
+  """How passages of the training data are cut, repeated to fill all devices."""
   lengths = np.concatenate([
       cache.passage_tokens.lengths for cache in experiment.caches
   ])
