@@ -118,7 +118,7 @@ def step(name: str, folder: pathlib.Path) -> str:
 
 def run(name: str, folder: pathlib.Path, vocabulary: str) -> str:
   """The same of a file of gin/runs/tpu, whose name ends in that of a slice."""
-  pairs = 2**20 if name.startswith('million') else 2**12
+  pairs = 2**20 if name.startswith('million') else 2**14
   slice_ = f'v5e:{name.rpartition("_")[2]}'
   file = f'runs/tpu/{name}.gin'
   return _check(file, folder, pairs, vocabulary, slice_)

@@ -103,11 +103,9 @@ class SlicePartitioner(Partitioner):
 
 def on_slice(partitioner: Partitioner, slice_: Slice) -> Partitioner:
   """The same axes and rules over the devices of a slice."""
+  names = [field.name for field in dataclasses.fields(Partitioner)]
   return SlicePartitioner(
-      partitioner.model_parallel,
-      partitioner.rules,
-      partitioner.shard_optimizer,
-      slice_,
+      **{name: getattr(partitioner, name) for name in names}, slice=slice_
   )
 
 

@@ -34,17 +34,11 @@ class ScoreHead(nn.Module):
   @nn.compact
   def __call__(self, x: jax.Array, lengths: jax.Array) -> jax.Array:
     """Scores of the texts of rows: [R, L, E], int32 [R, S] -> [R, S]."""
-    kernel = self.param(
-        'kernel',
-        nn.with_logical_partitioning(layers.KERNEL_INIT, ('embed', None)),
-        (x.shape[-1], 1),
-        jnp.float32,
+    kernel = layers.parameter(
+        self, 'kernel', layers.KERNEL_INIT, (x.shape[-1], 1), ('embed', None)
     )
-    bias = self.param(
-        'bias',
-        nn.with_logical_partitioning(nn.initializers.zeros, (None,)),
-        (1,),
-        jnp.float32,
+    bias = layers.parameter(
+        self, 'bias', nn.initializers.zeros, (1,), (None,)
     )
     pool = mean_pool if self.pooling == 'mean' else first_token
     scores = jnp.dot(pool(x, lengths), kernel, precision='highest')

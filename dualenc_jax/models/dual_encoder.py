@@ -106,16 +106,12 @@ class Projection(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    kernel = self.param(
+    kernel = layers.parameter(
+        self,
         'kernel',
-        nn.with_logical_partitioning(
-            nn.initializers.variance_scaling(
-                1.0, 'fan_in', 'truncated_normal'
-            ),
-            ('embed', 'embedding_dim'),
-        ),
+        layers.KERNEL_INIT,
         (x.shape[-1], self.features),
-        jnp.float32,
+        ('embed', 'embedding_dim'),
     )
     return jnp.dot(x, kernel, precision='highest')
 

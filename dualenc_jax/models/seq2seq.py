@@ -122,8 +122,7 @@ class Seq2Seq(nn.Module):
 
   def logits(self, x: jax.Array) -> jax.Array:
     """Of the decoder's output: [..., E] -> float32 [..., V]."""
-    embedding = self.token_embedder.variables['params']['embedding']
-    return self.decoder.logits(x, nn.unbox(embedding))
+    return self.decoder.logits(x, self.token_embedder.embedding)
 
 
 def encoder_decoder(

@@ -58,8 +58,9 @@ class Seq2SeqRanker(nn.Module):
         jnp.swapaxes(members, 1, 2),
         jnp.eye(texts, dtype=bool)[None],
     )
-    embedding = self.token_embedder.variables['params']['embedding']
-    logits = self.decoder.logits(found, nn.unbox(embedding), self.tokens)
+    logits = self.decoder.logits(
+        found, self.token_embedder.embedding, self.tokens
+    )
     if len(self.tokens) == 1:
       return logits[..., 0]
     return logits[..., 0] - logits[..., 1]

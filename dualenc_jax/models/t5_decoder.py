@@ -18,6 +18,7 @@ from dualenc_jax.models.t5_encoder import (
   einsum_attention,
   RelativePositionBias,
 )
+from dualenc_jax.parallel import split_params
 
 
 class Cache(NamedTuple):
@@ -344,6 +345,8 @@ class T5Decoder(nn.Module):
       return self.logits_dense(x)
     if self.is_initializing():
       self.logits_dense(x)
-    kernel = self.logits_dense.variables['params']['kernel']
-    kernel = nn.unbox(kernel)[:, np.array(tokens)]
+    dense = self.logits_dense
+    kernel = nn.unbox(dense.variables['params']['kernel'])
+    kernel = split_params.whole(kernel, dense.kernel_axes, dense.dtype)
+    kernel = kernel[:, np.array(tokens)]
     return jnp.einsum('...e,ev->...v', x, kernel, precision='highest')

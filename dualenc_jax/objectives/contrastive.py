@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.interop.own import TRAINED_DIMS
 from dualenc_jax.losses import blocks
 from dualenc_jax.losses.loss import Embeddings
-from dualenc_jax.models import DualEncoder
+from dualenc_jax.models import abstract_params, DualEncoder
 from dualenc_jax.objectives import collapse
 from dualenc_jax.objectives.from_pairs import first_columns
 from dualenc_jax.objectives.objective import Run
@@ -175,6 +176,7 @@ def embed(
   query, passage = micro_batches.map_rows(
       encode_cells,
       None if micro_batch_size is None else micro_batch_size // pairs,
+      functools.partial(abstract_params, model),
       params,
       numbers.reshape(cells, pairs),
       queries,

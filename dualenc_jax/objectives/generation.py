@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -14,7 +15,12 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.inference.likelihood import Likelihood
 from dualenc_jax.interop.own import GENERATOR
 from dualenc_jax.losses.tokens import token_losses
-from dualenc_jax.models import describe, model_params, Seq2Seq
+from dualenc_jax.models import (
+    abstract_params,
+    describe,
+    model_params,
+    Seq2Seq,
+)
 from dualenc_jax.models.layers import Segments
 from dualenc_jax.objectives.from_pairs import FromPairs
 from dualenc_jax.objectives.objective import Run
@@ -111,6 +117,7 @@ class Generation(FromPairs):
     sums = micro_batches.map_rows(
         sum_cells,
         None if micro is None else micro // (size // cells),
+        functools.partial(abstract_params, self.model),
         params,
         batch['numbers'].reshape(cells, -1),
         weights.reshape(cells, -1),

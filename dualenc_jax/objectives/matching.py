@@ -76,7 +76,7 @@ class Matching(OfTowers):
       return own, jax.lax.stop_gradient(teacher)
 
     own, teacher = encode_queries(
-        encode_cells, params, batch, self.micro_batch_size
+        self.model, encode_cells, params, batch, self.micro_batch_size
     )
     cosines = jnp.sum(own * teacher, axis=-1)
     distances = 1.0 - cosines

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 import dataclasses
+import functools
 import math
 import numbers
 from typing import Any
@@ -23,7 +24,7 @@ from dualenc_jax.losses.loss import (
 )
 from dualenc_jax.losses.negative_cache import NegativeCache
 from dualenc_jax.losses.score_matrix import MASKED
-from dualenc_jax.models import DualEncoder, model_params
+from dualenc_jax.models import abstract_params, DualEncoder, model_params
 from dualenc_jax.objectives import collapse, passage_states
 from dualenc_jax.objectives.contrastive import embed
 from dualenc_jax.objectives.objective import check_whole, Run
@@ -321,7 +322,12 @@ class CachedNegatives(OfTowers):
 
     texts = from_tokens(tokens)
     encoded = micro_batches.map_rows(
-        encode_cells, at_once, params, texts, numbers
+        encode_cells,
+        at_once,
+        functools.partial(abstract_params, self.model),
+        params,
+        texts,
+        numbers,
     )
     return encoded.astype(jnp.float32)
 

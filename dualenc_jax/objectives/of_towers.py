@@ -1,6 +1,7 @@
 """What all objectives of a dual encoder have in common."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
 from typing import Any
 
 import jax
@@ -9,7 +10,12 @@ import jax.numpy as jnp
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.embedder import Embedder
 from dualenc_jax.losses.loss import NORM_TOLERANCE
-from dualenc_jax.models import describe, DualEncoder, model_params
+from dualenc_jax.models import (
+    abstract_params,
+    describe,
+    DualEncoder,
+    model_params,
+)
 from dualenc_jax.models.cost import describe_towers
 from dualenc_jax.objectives.from_pairs import encode_texts, FromPairs
 from dualenc_jax.objectives.objective import Run
@@ -84,7 +90,9 @@ class OfTowers(FromPairs):
           self.model, params, 'encode_query', queries, numbers, key
       )
 
-    return encode_queries(encode_cells, params, batch, self.micro_batch_size)
+    return encode_queries(
+        self.model, encode_cells, params, batch, self.micro_batch_size
+    )
 
 
 def encode_side(
@@ -124,6 +132,7 @@ def encode_side(
 
 
 def encode_queries(
+    model: DualEncoder,
     encode_cells: Callable[..., Any],
     params: Any,
     batch: dict[str, Any],
@@ -132,6 +141,7 @@ def encode_queries(
   """Runs a function of queries over a batch, a micro-batch at a time.
 
   Args:
+    model: whose parameters are trained.
     encode_cells: parameters, numbers uint32 [c, P] of pairs and their queries
       -> arrays [c, P, ...].
     params: its parameters.
@@ -149,6 +159,7 @@ def encode_queries(
   found = micro_batches.map_rows(
       encode_cells,
       None if micro_batch_size is None else micro_batch_size // pairs,
+      functools.partial(abstract_params, model),
       params,
       numbers.reshape(cells, pairs),
       queries,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -13,7 +14,12 @@ from dualenc_jax.data.columns import TEACHER_SCORES
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.embedder import Scorer
 from dualenc_jax.losses import lists
-from dualenc_jax.models import CrossEncoder, describe, model_params
+from dualenc_jax.models import (
+    abstract_params,
+    CrossEncoder,
+    describe,
+    model_params,
+)
 from dualenc_jax.objectives.from_pairs import encode_texts, FromPairs
 from dualenc_jax.objectives.objective import Run
 from dualenc_jax.parallel import micro_batches
@@ -108,6 +114,7 @@ class Ranking(FromPairs):
     scores = micro_batches.map_rows(
         score_cells,
         None if micro is None else micro // (size // cells),
+        functools.partial(abstract_params, self.model),
         params,
         batch['numbers'].reshape(cells, -1),
         pairs,

@@ -7,7 +7,6 @@ scan over checkpoints.
 """
 
 from collections.abc import Callable
-import functools
 from typing import Any
 
 from flax import linen as nn
@@ -16,8 +15,8 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, PartitionSpec
 
 from dualenc_jax.errors import UserError
-
-_DATA = 'data'
+from dualenc_jax.parallel import partitioning, split_params
+from dualenc_jax.parallel.split_params import DATA
 
 
 def check_micro_batch_size(micro_batch_size: int, batch_size: int) -> None:
@@ -30,15 +29,19 @@ def check_micro_batch_size(micro_batch_size: int, batch_size: int) -> None:
 
 
 def map_rows(
-    encode: Callable[..., Any], size: int | None, params: Any, *trees: Any
+    encode: Callable[..., Any],
+    size: int | None,
+    boxed: Callable[[], Any],
+    params: Any,
+    *trees: Any,
 ) -> Any:
   """encode(params, *trees), computed for `size` rows at once.
 
-  Where each device of the data axis has the whole parameters, it adds up the
-  gradient of its own rows, over all micro-batches and all that `encode` does
-  with a parameter, in the parameter's dtype; then the devices sum it once. XLA
-  by itself sums it at each use, in the dtype of the product, and so in each
-  micro-batch.
+  Each device of the data axis adds up the gradient of its own rows, over all
+  micro-batches and all that `encode` does with a parameter, in the parameter's
+  dtype; then the devices sum it once. XLA by itself sums it at each use, in the
+  dtype of the product, and so in each micro-batch. Of a parameter that the data
+  axis splits, see `split_params`, each use is summed, and scattered.
 
   Args:
     encode: maps parameters and trees of arrays of any number of rows to a tree
@@ -46,7 +49,10 @@ def map_rows(
       of input only.
     size: rows of a micro-batch, a divisor of C and a multiple of the devices
       on the data axis; None for all at once.
-    params: parameters, by whose gradients it is trained.
+    boxed: makes the abstract parameters of the model in their boxes of logical
+      axes; asked where the data axis splits parameters.
+    params: parameters, by whose gradients it is trained; those that `boxed`
+      lacks are not split.
     *trees: of arrays [C, ...], the leading axis over the data axis.
 
   Returns:
@@ -54,46 +60,81 @@ def map_rows(
   """
   rows = jax.tree.leaves(trees)[0].shape[0]
   size = rows if size is None else size
-  devices = _devices_with_all(rows, size)
+  devices = _devices(rows, size)
   if devices == 1:
     return _scan(encode, size, params, *trees)
+  # Activations are of this device alone, parameters may be parts.
   rules = [
-      (name, None if axis == _DATA else axis)
+      (name, None if name == 'batch' else axis)
       for name, axis in nn.get_logical_axis_rules()
   ]
+  specs = _data_specs(params, boxed)
 
   def on_device(params, *trees):
-    own = jax.lax.pcast(params, _DATA, to='varying')
+    own = jax.tree.map(
+        lambda x, spec: (
+            x if DATA in spec else jax.lax.pcast(x, DATA, to='varying')
+        ),
+        params,
+        specs,
+    )
     with nn.logical_axis_rules(rules):
       return _scan(encode, size // devices, own, *trees)
 
-  split = PartitionSpec(_DATA)
+  split = PartitionSpec(DATA)
   return jax.shard_map(
       on_device,
-      axis_names={_DATA},
-      in_specs=(PartitionSpec(), *[split] * len(trees)),
+      axis_names={DATA},
+      in_specs=(specs, *[split] * len(trees)),
       out_specs=split,
   )(params, *trees)
 
 
-def _devices_with_all(rows: int, size: int) -> int:
-  """Devices of the data axis, if each has whole parameters; else 1."""
-  mesh, rules = jax.sharding.get_abstract_mesh(), nn.get_logical_axis_rules()
+def _devices(rows: int, size: int) -> int:
+  """Devices of the data axis, if each can do its rows by itself; else 1."""
+  mesh = jax.sharding.get_abstract_mesh()
   kinds = dict(zip(mesh.axis_names, mesh.axis_types))
-  split = {name for name, axis in rules if axis == _DATA}
-  if kinds.get(_DATA) != AxisType.Auto or split != {'batch'}:
+  if kinds.get(DATA) != AxisType.Auto or not _split() <= {'batch', 'embed'}:
     return 1
-  devices = mesh.shape[_DATA]
+  devices = mesh.shape[DATA]
   return 1 if rows % devices or size % devices else devices
+
+
+def _split() -> set[str]:
+  """Logical axes that the data axis splits."""
+  return {name for name, axis in nn.get_logical_axis_rules() if axis == DATA}
+
+
+def _data_specs(params: Any, boxed: Callable[[], Any]) -> Any:
+  """The axis of each parameter that the data axis splits, if one."""
+  if _split() == {'batch'}:
+    return jax.tree.map(lambda _: PartitionSpec(), params)
+  rules = dict(nn.get_logical_axis_rules())
+  axes = {
+      partitioning.path_string(path): PartitionSpec(
+          *(DATA if rules.get(axis) == DATA else None for axis in spec)
+      )
+      for path, spec in jax.tree_util.tree_leaves_with_path(
+          nn.get_partition_spec(boxed())
+      )
+  }
+  return jax.tree_util.tree_map_with_path(
+      lambda path, _: axes.get(partitioning.path_string(path), PartitionSpec()),
+      params,
+  )
 
 
 def _scan(
     encode: Callable[..., Any], size: int, params: Any, *trees: Any
 ) -> Any:
   rows = jax.tree.leaves(trees)[0].shape[0]
-  encode = functools.partial(encode, params)
+
+  def encode_rows(*trees):
+    with split_params.gathered_once():
+      return encode(params, *trees)
+
   if size == rows:
-    return encode(*trees)
+    return encode_rows(*trees)
 
   # Micro-batch k has the rows k, k + C/m, k + 2 C/m, ...: as many of one
   # device's rows as of any other's. The leading axis is split and merged as it
@@ -105,8 +146,10 @@ def _scan(
     return jnp.swapaxes(x, 0, 1).reshape(rows, *x.shape[2:])
 
   # Within a scan nothing merges the first pass with the recomputation.
-  encode = jax.checkpoint(encode, prevent_cse=False)
+  encode_rows = jax.checkpoint(encode_rows, prevent_cse=False)
   _, encoded = jax.lax.scan(
-      lambda carry, xs: (carry, encode(*xs)), None, jax.tree.map(split, trees)
+      lambda carry, xs: (carry, encode_rows(*xs)),
+      None,
+      jax.tree.map(split, trees),
   )
   return jax.tree.map(join, encoded)

@@ -18,7 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.parallel import ring_order
+from dualenc_jax.parallel import ring_order, split_params
 
 # Logical axes as in T5X. `embed` is E in parameters, `activation_embed` in
 # activations, so that FSDP can shard the one and not the other.
@@ -51,11 +51,21 @@ class Partitioner:
       axis, too (ZeRO-1, Rajbhandari et al., 2020): gradients are summed where
       they are used, and what comes of them is gathered, which sends as much as
       the sum alone. None does so on TPUs.
+    sum_dtype: in which devices sum gradients of parameters that the rules split
+      over the data axis; 'bfloat16' sends half as much as 'float32'.
   """
 
   model_parallel: int = 1
   rules: Sequence[tuple[str, str | None]] = ()
   shard_optimizer: bool | None = None
+  sum_dtype: str = 'float32'
+
+  def __post_init__(self):
+    if self.sum_dtype not in ('float32', 'bfloat16'):
+      raise UserError(
+          f'Partitioner.sum_dtype is {self.sum_dtype!r}; expected'
+          " 'float32' or 'bfloat16'."
+      )
 
   def devices(self) -> Sequence[jax.Device]:
     """All devices of all hosts."""
@@ -105,7 +115,8 @@ class Partitioner:
     So does the loss, whose ring runs over the mesh.
     """
     mesh = jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh)
-    with mesh, nn.logical_axis_rules(self.logical_rules):
+    rules = nn.logical_axis_rules(self.logical_rules)
+    with mesh, rules, split_params.sums_in(self.sum_dtype):
       yield
 
   @property
