@@ -133,7 +133,8 @@ def _draw_variance(canvas: Any, shares: Mapping[str, np.ndarray]) -> None:
       told = 'none, as all vectors are equal'
     style = {'linewidth': 1.8, **drawing.model_style(number)}
     counts = np.arange(1, len(cumulative) + 1)
-    axis.plot(counts, cumulative, label=f'{name}: {told}', **style)
+    label = drawing.fitted(f'{name}: {told}', canvas.get_figwidth() - 0.6)
+    axis.plot(counts, cumulative, label=label, **style)
   ends = [np.searchsorted(c, _ENOUGH) + 1 for c in shares.values() if c[-1]]
   axis.set_xscale('log')
   axis.set_xlim(1, max([2, *ends]))

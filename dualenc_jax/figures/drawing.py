@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 import dataclasses
+import textwrap
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,12 @@ _LINES = ('-', '--', '-.', ':')
 _GREY = '#6b6b6b'
 _FAINT = '#f0f0f0'
 _BINS = 48  # Of token counts.
+_LETTERS = 10  # That fit an inch.
+
+
+def fitted(text: str, inches: float) -> str:
+  """The text in lines of at most so many inches, broken within long words."""
+  return textwrap.fill(text, max(int(_LETTERS * inches), 1))
 
 
 def model_style(number: int) -> dict[str, Any]:
@@ -46,10 +53,14 @@ class Panel:
 def map_inches(panels: Sequence[Panel]) -> tuple[float, float]:
   """The size of a figure of maps."""
   rows, columns = _grid(len(panels))
-  side = 4.6 if len(panels) == 1 else 2.7
+  side = _side(panels)
   # Room for the labels of the axes, so that a square is left.
   labels = (0.6, 0.45) if any(panels[0].labels) else (0, 0)
   return (side + labels[0]) * columns, (side + labels[1] + 0.5) * rows + 0.4
+
+
+def _side(panels: Sequence[Panel]) -> float:
+  return 4.6 if len(panels) == 1 else 2.7
 
 
 def draw_maps(canvas: Any, panels: Sequence[Panel]) -> None:
@@ -58,7 +69,7 @@ def draw_maps(canvas: Any, panels: Sequence[Panel]) -> None:
 
   axes = canvas.subplots(*_grid(len(panels)), squeeze=False).ravel()
   for axis, panel in zip(axes, panels):
-    _draw_map(axis, panel)
+    _draw_map(axis, panel, _side(panels))
   for axis in axes[len(panels) :]:
     axis.remove()
   canvas.legend(
@@ -80,7 +91,7 @@ def _grid(count: int) -> tuple[int, int]:
   return -(-count // columns), columns
 
 
-def _draw_map(axis: Any, panel: Panel) -> None:
+def _draw_map(axis: Any, panel: Panel, inches: float) -> None:
   points = np.concatenate([panel.queries, panel.passages])
   towers = np.repeat(
       [QUERY, PASSAGE], [len(panel.queries), len(panel.passages)]
@@ -103,7 +114,10 @@ def _draw_map(axis: Any, panel: Panel) -> None:
   axis.set_ylim(middle[1] - half, middle[1] + half)
   axis.set_aspect('equal')
   axis.set_title(
-      f'{panel.title}\n', loc='left', fontweight='bold', linespacing=1.25
+      f'{fitted(panel.title, inches)}\n',
+      loc='left',
+      fontweight='bold',
+      linespacing=1.25,
   )
   axis.annotate(
       panel.note,
@@ -173,7 +187,8 @@ def draw_histograms(
     # Many that are opaque would be mud.
     pale = 0.3 / len(curves)
     axis.stairs(curve.values, edges, fill=True, color=colour, alpha=pale)
-    axis.stairs(curve.values, edges, label=curve.label, linewidth=1.5, **style)
+    label = fitted(curve.label, canvas.get_figwidth() - 0.6)
+    axis.stairs(curve.values, edges, label=label, linewidth=1.5, **style)
     if edges[0] <= curve.middle <= edges[-1]:
       axis.axvline(curve.middle, 0, 0.04, color=colour, linewidth=2.5)
   axis.set_xlim(edges[0], edges[-1])

@@ -139,7 +139,10 @@ def drawn(
     for kind in kinds:
       content = io.BytesIO()
       metadata = _NO_METADATA[kind]
-      canvas.savefig(content, dpi=200, metadata=metadata, format=kind)
+      # The figure grows where a name is longer than its place.
+      canvas.savefig(
+          content, dpi=200, metadata=metadata, format=kind, bbox_inches='tight'
+      )
       contents[kind] = content.getvalue()
   return contents
 

@@ -5,6 +5,7 @@ import pathlib
 from typing import Any
 
 from dualenc_jax.figures import figure as figure_lib
+from dualenc_jax.figures.drawing import fitted
 from dualenc_jax.figures.figure import Figure
 from dualenc_jax.results.comparison import Comparison, Difference
 
@@ -122,7 +123,7 @@ def _draw_bars(canvas: Any, shown: Sequence[Difference], title: str) -> None:
   axis.axvline(0, color=_GREY, linewidth=0.8)
   # Room for the labels on both sides.
   axis.margins(x=0.12, y=0.02)
-  axis.set_title(title)
+  canvas.suptitle(fitted(title, canvas.get_figwidth()), fontsize=11)
   _plain(axis, 'x')
 
 

@@ -1,8 +1,11 @@
 """Files of a figure: the same bytes every time, and numbers one can read."""
 
 import csv
+import io
+import re
 
 import matplotlib
+import matplotlib.image
 import numpy as np
 import pytest
 
@@ -118,3 +121,46 @@ def test_a_panel_is_square_and_holds_all_points():
   (left, right), (bottom, top) = axis.get_xlim(), axis.get_ylim()
   assert right - left == pytest.approx(top - bottom)
   assert left < 0 and right > 10 and bottom < -1 and top > 1
+
+
+LONG = 'a-model-name-that-is-longer-than-any-place-for-it-2026-final-version-2'
+
+
+def draw_long_maps(canvas):
+  rng = np.random.default_rng(0)
+  panels = [
+      drawing.Panel(LONG + n, '', *rng.normal(size=(2, 9, 2)), ('one', 'two'))
+      for n in 'abc'
+  ]
+  drawing.draw_maps(canvas, panels)
+
+
+def draw_long_legend(canvas):
+  curves = [drawing.Curve(LONG * 2, np.ones(4) / 4, 0.5)]
+  drawing.draw_histograms(canvas, np.linspace(0, 1, 5), curves, LONG, 'y')
+
+
+def draw_long_names(canvas):
+  axis = canvas.subplots()
+  axis.barh([0, 1], [1, 2])
+  axis.set_yticks([0, 1], [LONG, 'b'])
+  axis.set_title(LONG * 2)
+
+
+@pytest.mark.parametrize(
+    'draw', [draw_long_maps, draw_long_legend, draw_long_names]
+)
+def test_no_name_is_cut_at_the_edge(draw):
+  content = figure_lib.drawn((9, 3), draw, ['png'])['png']
+  pixels = matplotlib.image.imread(io.BytesIO(content))
+  frame = [pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]]
+  assert all((side == 1).all() for side in frame)
+
+
+def test_names_of_maps_side_by_side_do_not_run_into_each_other():
+  style = {'svg.fonttype': 'none'}
+  content = figure_lib.drawn((9, 4), draw_long_maps, ['svg'], style)['svg']
+  words = re.findall(r'>([^<>\n]+)</t(?:ext|span)>', content.decode())
+  # A panel is 2.7 inches wide.
+  assert max(map(len, words)) <= 27
+  assert ''.join(words).count(LONG) == 3
