@@ -274,11 +274,14 @@ def facts_of(
   """What the numbers of every system depend on."""
   task = experiment.task.for_split(split)
   corpus = ranked.corpus.cache.header
+  own = task.identity(split)
+  named = {*task.FILES} - {'hard_negatives'}
   return {
       'task': task.task_name,
       'dataset': task.dataset,
       'label': options.label(task),
       'split': split,
+      'files': {name: own[name] for name in sorted(named) if own.get(name)},
       'queries': len(ranked.query_ids),
       'passages': len(ranked.corpus),
       'k': options.k,

@@ -140,6 +140,7 @@ def test_everything_that_a_number_depends_on_is_beside_it(model, whole):
       'dataset': 'scifact',
       'label': 'beir-scifact',
       'split': 'test',
+      'files': {},
       'queries': 46,
       'queries_counted': 45,
       'passages': 130,
