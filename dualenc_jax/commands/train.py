@@ -27,7 +27,7 @@ from dualenc_jax.interop import own
 from dualenc_jax.io import writer
 from dualenc_jax.io.writer import Writer
 from dualenc_jax.parallel import joining
-from dualenc_jax.results import aligned, while_training
+from dualenc_jax.results import aligned, before_after, while_training
 from dualenc_jax.run import loop
 from dualenc_jax.run.cloud_notice import CloudNotice
 from dualenc_jax.run.experiment import describe, Experiment, make_plan
@@ -177,7 +177,7 @@ def train(
 
 def _tell(experiment: Experiment, ended: loop.Ended) -> None:
   """Says how a run has ended; raises UserError where it should not have."""
-  for line in while_training.verdict(experiment):
+  for line in before_after.verdict(pathlib.Path(experiment.model_dir)):
     _LOG.info('%s', line)
   if best := ended.best:
     _LOG.info(

@@ -11,6 +11,7 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.io import json_file
 from dualenc_jax.io.json_file import check
 from dualenc_jax.report import curves
+from dualenc_jax.results import before_after
 from dualenc_jax.results.folder import (
   AGAIN,
   METRICS,
@@ -20,6 +21,8 @@ from dualenc_jax.results.folder import (
 )
 
 CONFIG = 'config.gin'
+# What its owner has written of a model: uses, licence, languages, faults.
+ABOUT = 'about.md'
 _ANALYZE = 'Run `dualenc analyze` again.'
 _QUICKSTART = 'Run `dualenc quickstart` again.'
 _RESTORE = 'Restore the file.'
@@ -108,6 +111,8 @@ class Contents:
     evaluations: by name.
     analyses: embedding spaces, by name.
     baselines: metrics by system, of `dualenc quickstart`.
+    about: what its owner has written of it, '' for nothing.
+    before_after: what training has changed, a sentence each.
     problems: what is damaged, one sentence each.
   """
 
@@ -120,7 +125,17 @@ class Contents:
   evaluations: list[Evaluation]
   analyses: list[Analysis]
   baselines: Mapping[str, Mapping[str, float]]
+  about: str
+  before_after: list[str]
   problems: list[str]
+
+  @property
+  def task(self) -> str:
+    """The task as the checkpoint has it, else by its name in the config."""
+    if self.checkpoint and 'task' in self.checkpoint.meta.get('data', {}):
+      name = self.checkpoint.meta['data']['task']
+      return name if isinstance(name, str) else ' + '.join(map(str, name))
+    return self.settings.get('TASK', '').strip('@()')
 
 
 def read(model_dir: str) -> Contents:
@@ -198,8 +213,20 @@ def read(model_dir: str) -> Contents:
       baselines=whole(
           folder / 'quickstart.json', _baselines, {}, _QUICKSTART
       ),
+      about=whole(folder / ABOUT, _about, '', 'Save it in UTF-8.'),
+      before_after=whole(
+          folder / before_after.SPLIT, _before_after, [], _RESTORE
+      ),
       problems=problems,
   )
+
+
+def _about(path: pathlib.Path) -> str:
+  return json_file.read_text(path, '').strip()
+
+
+def _before_after(path: pathlib.Path) -> list[str]:
+  return list(before_after.verdict(path.parent))
 
 
 def _meta(path: pathlib.Path) -> dict[str, Any]:

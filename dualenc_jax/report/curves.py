@@ -51,6 +51,8 @@ _CHARTS = {
 _INCHES = (4.3, 2.3)
 # Colours of the drawing, to which the style sheet gives others in the dark.
 _COLOURS = ('#0b6a75', '#c2571a', '#6a4fb3', '#4b7a1e', '#b0327a')
+# Of the first runs, and of those for which there is no other colour.
+_STYLES = ('-', (0, (4, 2)))
 # Curves this long get a line of means on top of the values.
 _SMOOTHED = 100
 # A drawing has so many stretches of a curve, each with both of its extremes.
@@ -98,21 +100,33 @@ def read(path: pathlib.Path) -> tuple[Curves, list[str]]:
   return dict(sorted(found.items())), problems
 
 
-def render(curves: Curves) -> Html:
-  """The section; nothing of it if there are no curves."""
-  taken = {name for names in _CHARTS.values() for name in names}
-  others = {name: [name] for name in curves if name not in taken}
+def render(
+    curves: Curves, name: str = '', others: Mapping[str, Curves] = {}
+) -> Html:
+  """The section; nothing of it if there are no curves.
+
+  Args:
+    curves: of the model.
+    name: of it, where it has others beside it.
+    others: curves of other runs by name, to be drawn in the same charts, one
+      for each metric then.
+  """
+  runs = {name: curves, **others}
+  taken = {metric for metrics in _CHARTS.values() for metric in metrics}
+  own = {m: [m] for run in runs.values() for m in run if m not in taken}
+  groups = [_each_alone(_CHARTS) if others else _CHARTS, own]
   try:
     charts, more = (
-        [c for item in group.items() if (c := _chart(*item, curves))]
-        for group in (_CHARTS, others)
+        [c for item in group.items() if (c := _chart(*item, runs))]
+        for group in groups
     )
   except ImportError:
     advice = "pip install 'dualenc-jax[plots]'"
     note = f'No curves without matplotlib: {advice}.'
     return section('curves', 'Training', tag('p', note, class_='note'))
   parts = [tag('div', *charts, class_='charts')] if charts else []
-  if max(map(len, curves.values()), default=0) >= _SMOOTHED:
+  steps = [len(line) for run in runs.values() for line in run.values()]
+  if max(steps, default=0) >= _SMOOTHED:
     note = 'Thin lines are single values, bold ones means over a 50th of them.'
     parts.insert(0, tag('p', note, class_='note'))
   if more:
@@ -121,25 +135,46 @@ def render(curves: Curves) -> Html:
   return section('curves', 'Training', *parts)
 
 
-def _chart(title: str, names: list[str], curves: Curves) -> Html | None:
+def _each_alone(charts: Mapping[str, list[str]]) -> dict[str, list[str]]:
+  """Charts of one metric each, named after it where they were of several."""
+  return {
+      f'{title}: {_words(metric)}' if metrics[1:] else title: [metric]
+      for title, metrics in charts.items()
+      for metric in metrics
+  }
+
+
+def _words(metric: str) -> str:
+  return metric.partition('/')[2].replace('_', ' ')
+
+
+def _chart(
+    title: str, metrics: list[str], runs: Mapping[str, Curves]
+) -> Html | None:
   """A chart with its title and legend; None without a finite number."""
   lines, lost = {}, 0
-  for name in names:
-    values = curves.get(name, {})
-    finite = {s: v for s, v in values.items() if math.isfinite(v)}
-    lost += len(values) - len(finite)
-    if finite:
-      lines[name.partition('/')[2].replace('_', ' ')] = (
-          np.array(list(finite)), np.array(list(finite.values()))
-      )
+  for run, curves in runs.items():
+    for metric in metrics:
+      values = curves.get(metric, {})
+      finite = {s: v for s, v in values.items() if math.isfinite(v)}
+      lost += len(values) - len(finite)
+      if finite:
+        label = run if len(runs) > 1 else _words(metric)
+        lines[label] = np.array(list(finite)), np.array(list(finite.values()))
   if not lines:
     return None
+  # A run has one colour in all charts, whether or not the others are there.
+  places = {run: i for i, run in enumerate(runs)} if len(runs) > 1 else {}
+  lines = {
+      label: (*line, places.get(label, i))
+      for i, (label, line) in enumerate(lines.items())
+  }
   drawing = figure.svg(_INCHES, lambda canvas: _draw(canvas, lines))
   for number, colour in enumerate(_COLOURS):
     drawing = drawing.replace(colour, f'var(--s{number})')
   legend = [
-      tag('li', *_extremes(name, *line), class_=f's{i}')
-      for i, (name, line) in enumerate(lines.items())
+      tag('li', *_extremes(label, steps, values), class_=_class(place))
+      for label, (steps, values, place) in lines.items()
   ]
   note = f' {lost:,} values are not finite and left out' if lost else ''
   return tag(
@@ -150,20 +185,30 @@ def _chart(title: str, names: list[str], curves: Curves) -> Html | None:
   )
 
 
+def _class(place: int) -> str:
+  again, number = divmod(place, len(_COLOURS))
+  return f's{number}' + ' dashed' * (again % 2)
+
+
 def _draw(canvas: Any, lines: Mapping[str, tuple]) -> None:
   axis = canvas.subplots()
-  for number, (steps, values) in enumerate(lines.values()):
-    colour = _COLOURS[number % len(_COLOURS)]
+  for steps, values, place in lines.values():
+    again, number = divmod(place, len(_COLOURS))
     # Few values are seen as points.
-    style = {'color': colour, 'marker': '.' if len(steps) <= 30 else ''}
+    style = {
+        'color': _COLOURS[number],
+        'marker': '.' if len(steps) <= 30 else '',
+        'linestyle': _STYLES[again % 2],
+    }
     if len(steps) >= _SMOOTHED:
       axis.plot(*_thinned(steps, values), **style, linewidth=0.7, alpha=0.3)
       values = _smoothed(values, len(values) // 50)
     axis.plot(*_thinned(steps, values), **style, linewidth=1.4)
-  everything = np.concatenate([values for _, values in lines.values()])
+  everything = np.concatenate([values for _, values, _ in lines.values()])
   if everything.min() > 0 and everything.max() > _SPIKY * np.median(everything):
     axis.set_yscale('log')
-  axis.locator_params(axis='x', nbins=5, integer=True)
+  axis.locator_params(axis='x', nbins=4, integer=True)
+  axis.xaxis.set_major_formatter(lambda step, _: f'{step:,.0f}')
   axis.grid(axis='y')
   axis.set_xlabel('step')
 

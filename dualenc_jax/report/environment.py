@@ -6,14 +6,16 @@ from typing import Any
 from dualenc_jax.report.contents import CONFIG, Contents
 from dualenc_jax.report.markup import folded, Html, section, tag
 
+# What hooks remember is told at the top; digests are of each tensor.
+_LEFT_OUT = ('notes', 'digests')
+
 
 def render(contents: Contents) -> Html:
   """Tables of what files say, the checkpoint first, each set after it."""
   facts = {}
   if contents.checkpoint:
-    # What hooks remember is told at the top.
     meta = contents.checkpoint.meta
-    facts['Training'] = {n: meta[n] for n in meta if n != 'notes'}
+    facts['Training'] = {n: meta[n] for n in meta if n not in _LEFT_OUT}
   for evaluation in contents.evaluations:
     result = evaluation.result
     facts[f'Evaluation {evaluation.name}'] = {

@@ -1,10 +1,16 @@
 """HTML out of small functions; text is escaped unless it is `Html`."""
 
 import html
+import re
 from typing import Any
 
 from dualenc_jax.figures.table import Cell, Table
 
+# What a browser drops or replaces, and what turns the order of the letters
+# after it, such as U+202E; tabs and line ends are kept.
+_HARMFUL = re.compile(
+    '[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]'
+)
 # Written without an end tag.
 _EMPTY = frozenset(('img', 'meta'))
 
@@ -26,7 +32,7 @@ def tag(name: str, /, *children: str, **attributes: Any) -> Html:
   for key, value in attributes.items():
     if value is not None:
       key = key.rstrip('_').replace('_', '-')
-      words.append(f'{key}="{html.escape(str(value))}"')
+      words.append(f'{key}="{escaped(str(value))}"')
   if name in _EMPTY:
     return Html(f'<{" ".join(words)}/>')
   return Html(f'<{" ".join(words)}>{join(*children)}</{name}>')
@@ -35,8 +41,14 @@ def tag(name: str, /, *children: str, **attributes: Any) -> Html:
 def join(*children: str) -> Html:
   """Children one after the other, text escaped."""
   return Html(
-      ''.join(c if isinstance(c, Html) else html.escape(c) for c in children)
+      ''.join(c if isinstance(c, Html) else escaped(c) for c in children)
   )
+
+
+def escaped(text: str) -> str:
+  """Text as HTML; control characters are shown as escapes, \\u202e say."""
+  visible = _HARMFUL.sub(lambda found: ascii(found[0])[1:-1], text)
+  return html.escape(visible)
 
 
 def section(identifier: str, title: str, *children: str) -> Html:
@@ -65,13 +77,21 @@ def set_table(table: Table) -> Html:
       )
       for row in table.rows
   ]
-  head = [tag('th', name, scope='col') for name in (*table.heads, *columns)]
+  head = [
+      tag('th', _breaking(name), scope='col')
+      for name in (*table.heads, *columns)
+  ]
   grid = tag('table', tag('thead', tag('tr', *head)), tag('tbody', *rows))
   return join(
       tag('h3', table.title) if table.title else '',
       tag('div', grid, class_='scroll', tabindex=0),
       *(tag('p', note, class_='note') for note in table.notes),
   )
+
+
+def _breaking(name: str) -> Html:
+  """A heading with places to break at: many of them stand side by side."""
+  return Html(re.sub(r'(?<=\w\w\w)(?=@)|(?<=/)', '<wbr/>', escaped(name)))
 
 
 def _cell(cell: Cell) -> Html:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from dualenc_jax.report import card
 from dualenc_jax.report.contents import Contents
 from dualenc_jax.report.markup import Html, precise, tag
 from dualenc_jax.results import benchmarks
@@ -47,19 +48,11 @@ def render(contents: Contents, model: Model) -> Html:
       'header',
       tag('p', 'dualenc report', class_='kind'),
       tag('h1', contents.name),
-      tag('p', task(contents), class_='what'),
+      tag('p', contents.task, class_='what'),
       tag('p', progress(contents), class_='note'),
       *([tag('div', *numbers, class_='numbers')] if numbers else []),
       tag('dl', *facts, class_='facts'),
   )
-
-
-def task(contents: Contents) -> str:
-  """The task as the checkpoint has it, else by its name in the config."""
-  if contents.checkpoint and 'task' in contents.checkpoint.meta.get('data', {}):
-    name = contents.checkpoint.meta['data']['task']
-    return name if isinstance(name, str) else ' + '.join(map(str, name))
-  return contents.settings.get('TASK', '').strip('@()')
 
 
 def progress(contents: Contents) -> str:
@@ -120,7 +113,10 @@ def _means(
   """The means over sets of those metrics that all of them have."""
   where = f'mean of {len(sets)} {benchmark} sets'
   if len(sets) == 1:
+    (key, *others) = sets[0].keys
     where = f'{sets[0].name} {sets[0].split}'
+    if not others and sets[0].benchmark is Benchmark.OTHER:
+      where = card.set_name(model.results[key])
   for metric in metrics:
     values = [s.value(model, metric) for s in sets]
     if None not in values:

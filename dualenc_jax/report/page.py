@@ -4,6 +4,8 @@ from importlib import resources
 
 import dualenc_jax
 from dualenc_jax.report import (
+  beside as beside_lib,
+  card,
   curves,
   environment,
   examples,
@@ -12,6 +14,7 @@ from dualenc_jax.report import (
   pictures,
   tables,
 )
+from dualenc_jax.report.beside import Beside
 from dualenc_jax.report.contents import Contents
 from dualenc_jax.report.markup import Html, join, tag
 from dualenc_jax.results.folder import Model
@@ -20,8 +23,10 @@ from dualenc_jax.results.folder import Model
 # in it says, a browser runs and loads nothing.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
+_LINKS = {'#card': 'Data and use'}
 
-def render(contents: Contents) -> tuple[Html, list[str]]:
+
+def render(contents: Contents, beside: Beside) -> tuple[Html, list[str]]:
   """The page, the same for the same contents, and what is damaged."""
   results = {e.result.key: e.result for e in contents.evaluations}
   model = Model(contents.name, contents.command_path, results)
@@ -29,15 +34,17 @@ def render(contents: Contents) -> tuple[Html, list[str]]:
   problems = [*contents.problems, *lost]
   sections = {
       '#results': tables.render(contents, model),
-      '#curves': curves.render(contents.curves),
+      '#comparison': beside_lib.render(beside),
+      '#curves': curves.render(contents.curves, beside.name, beside.runs),
       '#space': space,
       '#examples': examples.render(contents),
+      '#card': card.render(contents),
       '#missing': missing.render(contents),
       '#environment': environment.render(contents),
       '#config': environment.config(contents),
   }
   links = [
-      tag('a', name[1:].capitalize(), href=name)
+      tag('a', _LINKS.get(name, name[1:].capitalize()), href=name)
       for name, content in sections.items()
       if content
   ]

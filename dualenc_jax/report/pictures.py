@@ -8,7 +8,14 @@ import pathlib
 from dualenc_jax.figures.table import Cell, MISSING, Row, Table
 from dualenc_jax.io import untrusted
 from dualenc_jax.report.contents import Analysis, Contents
-from dualenc_jax.report.markup import Html, precise, section, set_table, tag
+from dualenc_jax.report.markup import (
+  folded,
+  Html,
+  precise,
+  section,
+  set_table,
+  tag,
+)
 
 # Larger drawings go in as PNG, if there is one.
 _SMALL = 200_000
@@ -33,8 +40,11 @@ def render(contents: Contents) -> tuple[Html, list[str]]:
       picture = tag('img', src=source, alt=figure['title'])
       note = tag('p', figure['caption'], class_='note')
       figures.append(tag('figure', caption, picture, note))
-    parts.append(set_table(_numbers(analysis)))
+    name = analysis.folder.name
+    parts.append(tag('h3', name))
     parts.append(tag('div', *figures, class_='pictures'))
+    numbers = set_table(_numbers(analysis))
+    parts.append(folded(f'All numbers of {name}', numbers))
   return section('space', 'Embedding space', *parts), problems
 
 
@@ -65,7 +75,7 @@ def _numbers(analysis: Analysis) -> Table:
   names = dict.fromkeys(name for values in models for name in values)
   return Table(
       name='numbers',
-      title=analysis.folder.name,
+      title='',
       heads=('',),
       columns=tuple(('', model) for model in analysis.numbers),
       rows=tuple(

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dualenc_jax.figures import table as table_lib
 from dualenc_jax.figures.table import Cell, MISSING, Row, Table
 from dualenc_jax.report.contents import Contents, Evaluation
-from dualenc_jax.report.markup import Html, section, set_table
+from dualenc_jax.report.markup import Html, section, set_table, tag
 from dualenc_jax.results import tables
 from dualenc_jax.results.folder import Model
 
@@ -25,7 +25,8 @@ def render(contents: Contents, model: Model) -> Html:
     parts.append(_every_metric(contents.evaluations))
   if contents.baselines:
     parts.append(_baselines(contents.baselines))
-  return section('results', 'Results', *map(set_table, parts))
+  told = [tag('p', line, class_='note') for line in contents.before_after]
+  return section('results', 'Results', *map(set_table, parts), *told)
 
 
 def _every_metric(evaluations: Sequence[Evaluation]) -> Table:

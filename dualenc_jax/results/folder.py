@@ -228,12 +228,9 @@ def read_model(
   Raises:
     UserError: no results, two of the same split, or one that cannot be read.
   """
-  file = f'{baseline}/{METRICS}' if baseline else METRICS
-  for pattern in (file, f'evaluation/*/{file}', f'*/{file}'):
-    files = sorted(path.glob(pattern))
-    if files:
-      break
-  else:
+  files = found(path, baseline)
+  if not files:
+    file = f'{baseline}/{METRICS}' if baseline else METRICS
     raise UserError(
         f'{path} has no results, neither {file} nor evaluation/*/{file}. Run'
         ' `dualenc evaluate` first, or give a model_dir or a result folder.'
@@ -256,15 +253,19 @@ def read_model(
   return Model(name or own, str(path), results)
 
 
+def found(path: pathlib.Path, baseline: str = '') -> list[pathlib.Path]:
+  """The metrics.json of all results that `read_model` would read."""
+  file = f'{baseline}/{METRICS}' if baseline else METRICS
+  for pattern in (file, f'evaluation/*/{file}', f'*/{file}'):
+    if files := sorted(path.glob(pattern)):
+      return files
+  return []
+
+
 def read_all(path: pathlib.Path, name: str | None = None) -> list[Model]:
   """The model of a folder, and the systems that were evaluated with it."""
-  found = [read_model(path, name)]
-  for baseline in SYSTEMS:
-    for pattern in ('', 'evaluation/*/', '*/'):
-      if any(path.glob(f'{pattern}{baseline}/{METRICS}')):
-        found.append(read_model(path, baseline=baseline))
-        break
-  return found
+  beside = [read_model(path, baseline=s) for s in SYSTEMS if found(path, s)]
+  return [read_model(path, name), *beside]
 
 
 def read_result(folder: pathlib.Path) -> Result:

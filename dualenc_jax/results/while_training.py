@@ -25,8 +25,8 @@ from dualenc_jax.inference.embedder import Scorer
 from dualenc_jax.inference.teacher import Teacher
 from dualenc_jax.io import files
 from dualenc_jax.models import model_params
-from dualenc_jax.results import significance
-from dualenc_jax.results.folder import read_per_query, write_per_query
+from dualenc_jax.results.before_after import AFTER, BEFORE, BM25_FILE, SPLIT
+from dualenc_jax.results.folder import write_per_query
 from dualenc_jax.results.result import per_query
 from dualenc_jax.run.experiment import Experiment
 from dualenc_jax.run.hooks import Hook, Training
@@ -34,13 +34,6 @@ from dualenc_jax.search.bm25 import BM25
 from dualenc_jax.text.joined import Around
 from dualenc_jax.training.step import Plan
 
-SPLIT = 'validation'
-# In MODEL_DIR/validation: values of all queries before and after training.
-_BEFORE, _AFTER = 'before.tsv', 'after.tsv'
-# Of a cross-encoder, what it orders.
-_BM25 = 'bm25.tsv'
-# What is told at the end, the first that there is.
-_METRICS = ('MRR', 'nDCG@10', 'Top-20', likelihoods.LOG_LIKELIHOOD)
 # Of what is measured, whose lowest value is the best.
 _FALLING = (likelihoods.PERPLEXITY,)
 # Hits that a cross-encoder orders: all of 1,000 queries would take minutes.
@@ -171,50 +164,6 @@ def tell_overlap(experiment: Experiment) -> None:
     )
 
 
-def verdict(experiment: Experiment) -> Iterator[str]:
-  """Lines on each sub-corpus: before, after, and whether that is chance."""
-  folder = pathlib.Path(experiment.model_dir) / SPLIT
-  for after in sorted(folder.glob(f'**/{_AFTER}')):
-    group = after.parent.relative_to(folder.parent)
-    found = _compared(after.with_name(_BEFORE), after)
-    if found is None:
-      continue
-    metric, pair = found
-    yield (
-        f'{group}, {pair.queries:,} queries, before training and after:'
-        f' {pair.describe(metric)}.'
-    )
-    if pair.after < pair.before and pair.p < 0.05:
-      yield (
-          f'WARNING: {group} is worse than before training. Try a lower'
-          ' LEARNING_RATE, a larger BATCH_SIZE, fewer STEPS, and look at the'
-          ' data by `dualenc data check`: false negatives and wrong pairs'
-          ' are the most frequent causes.'
-      )
-    if found := _compared(after.with_name(_BM25), after):
-      metric, pair = found
-      yield f'{group}, BM25 and re-ranked: {pair.describe(metric)}.'
-      if pair.after <= pair.before:
-        yield (
-            'WARNING: it does not beat BM25, whose hits it orders, so it is no'
-            ' teacher yet. Train it longer, from a pretrained T5, or with'
-            ' harder negatives.'
-        )
-
-
-def _compared(
-    before: pathlib.Path, after: pathlib.Path
-) -> tuple[str, significance.Paired] | None:
-  """A metric that both files have, of the same queries, and its values."""
-  if not (before.exists() and after.exists()):
-    return None
-  one, other = read_per_query(before), read_per_query(after)
-  metric = next((m for m in _METRICS if m in one.values), None)
-  if metric is None or [*one.query_ids] != [*other.query_ids]:
-    return None
-  return metric, significance.paired(one.values[metric], other.values[metric])
-
-
 def _parts(experiment: Experiment) -> Iterator[tuple[str, RetrievalSet]]:
   """Yields group and sub-corpus."""
   task = experiment.task
@@ -275,11 +224,11 @@ def _hook(
     found = evaluate(run.state.params, part)
     if jax.process_index() == 0:
       files.make_folder(folder, 'another MODEL_DIR')
-      path = folder / (_AFTER if run.step else _BEFORE)
+      path = folder / (AFTER if run.step else BEFORE)
       write_per_query(path, *per_query(part, found))
       if isinstance(evaluate, _Reranking):
         own = per_query(part, evaluate.first(part))
-        write_per_query(folder / _BM25, *own)
+        write_per_query(folder / BM25_FILE, *own)
         if group == SPLIT:
           model_dir = pathlib.Path(experiment.model_dir)
           _calibrate(evaluate, run.step, len(part.corpus), model_dir)

@@ -1,0 +1,135 @@
+"""`dualenc report` of a model beside others: tests, curves, what is refused."""
+
+import re
+
+import pytest
+import report_folder
+from report_html import render
+import result_folders
+
+from dualenc_jax.errors import UserError
+
+
+@pytest.fixture
+def model(tmp_path):
+  """A model_dir with curves and one result, of 10 queries."""
+  return scored(tmp_path / 'my_model', [1.0] * 10)
+
+
+def scored(folder, values, loss=2.0):
+  folder.mkdir(parents=True)
+  (folder / 'config.gin').write_text(report_folder.CONFIG)
+  report_folder.curves(
+      folder, *(report_folder.train(i, loss=loss + i) for i in range(3))
+  )
+  result_folders.of_column(folder, 'MRR', values)
+  return folder
+
+
+def beside_it(folder, system, values):
+  """Moves a result of these values beside the model's, as `evaluate` does."""
+  made = result_folders.of_column(folder / 'made', 'MRR', values)
+  made.rename(folder / 'evaluation' / 'pairs-test' / system)
+
+
+def test_bm25_is_the_baseline_where_it_was_measured(model):
+  beside_it(model, 'bm25', [0.5] * 10)
+  text = render(model).text('comparison')
+  assert 'my_model against BM25 (%)' in text
+  # Of 10 equal steps up, 2 of the 2^10 flips are as good.
+  assert '50.00 100.00 +50.00 +100.0% 10/0/0' in text and '0.0020' in text
+
+
+def test_nothing_beside_it_is_no_section(model):
+  assert render(model).text('comparison') == ''
+
+
+def test_another_model_is_compared_and_its_curves_are_drawn_over(model):
+  other = scored(model.parent / 'other', [0.4, 0.5] * 5, loss=5.0)
+  beside_it(model, 'bm25', [0.5] * 10)
+  page = render(model, f'--beside={other}')
+  text = page.text('comparison')
+  assert 'All against other (%)' in text
+  rows = [text.index(f' {name} ') for name in ('other', 'my_model', 'BM25')]
+  assert all(rows) and '45.00' in text and '100.00' in text
+  assert 'my_model against other (%)' in text
+  curves = page.text('curves')
+  assert 'my_model: 4 at step 2, lowest 2 at 0, highest 4 at 2' in curves
+  assert 'other: 7 at step 2, lowest 5 at 0, highest 7 at 2' in curves
+  html = (model / 'report.html').read_text('utf-8')
+  (drawing,) = re.findall(r'<svg.*?</svg>', html, re.DOTALL)
+  heights = {
+      number: [float(y) for y in re.findall(r'[ML] \S+ (\S+)', path)]
+      for path, number in re.findall(
+          r'<path d="([^"]*)"[^>]*stroke: var\(--s(\d)\)', drawing
+      )
+      if path.count('L') == 2
+  }
+  assert {*heights} == {'0', '1'}
+  # Both in one pair of axes: three up is as far everywhere; y points down.
+  gaps = [a - b for a, b in zip(heights['0'], heights['1'])]
+  rise = heights['0'][0] - heights['0'][1]
+  assert gaps == pytest.approx([3 * rise] * 3, abs=0.01) and rise > 0
+
+
+def test_runs_of_one_name_are_told_apart_by_their_paths(model):
+  others = [
+      scored(model.parent / part / 'run', [0.5] * 10) for part in ('x', 'y')
+  ]
+  page = render(model, *(f'--beside={other}' for other in others))
+  for other in others:
+    assert f'{other}: 4 at step 2' in page.text('curves')
+    assert str(other) in page.text('comparison')
+
+
+def test_more_runs_than_colours_are_dashed(model):
+  others = [scored(model.parent / f'r{i}', [0.5] * 10) for i in range(5)]
+  page = render(model, *(f'--beside={other}' for other in others))
+  classes = page.attributes('class')
+  assert 's4' in classes and 's0 dashed' in classes
+
+
+def test_a_run_without_results_has_its_curves_and_a_word(model, capsys):
+  other = scored(model.parent / 'other', [0.5])
+  (other / 'evaluation').rename(model.parent / 'gone')
+  page = render(model, f'--beside={other}')
+  assert 'other: 4 at step 2' in page.text('curves')
+  words = f'{other} has no results to compare: evaluate it first.'
+  assert words in page.text('comparison')
+  assert f'warning: {words}' in capsys.readouterr().err
+
+
+def test_results_of_other_queries_are_not_compared_and_said(model, capsys):
+  other = scored(model.parent / 'other', [0.5] * 9)
+  page = render(model, f'--beside={other}')
+  assert 'There is no comparison: ' in page.text('comparison')
+  assert 'There is no comparison: ' in capsys.readouterr().err
+  assert 'pairs-test 100.0' in page.text('results')
+
+
+@pytest.mark.parametrize('made', ['file', 'folder', 'nothing'])
+def test_what_is_neither_is_refused_by_name(model, made):
+  path = model.parent / 'run.trec'
+  if made == 'file':
+    path.write_text('q0 Q0 d0 1 1.0 x\n')
+  elif made == 'folder':
+    path.mkdir()
+  with pytest.raises(UserError, match='has neither results') as error:
+    render(model, f'--beside={path}')
+  assert f'--beside={path}' in str(error.value)
+  assert not (model / 'report.html').exists()
+
+
+def test_what_training_has_changed_is_told(model):
+  folder = model / 'validation'
+  folder.mkdir()
+  for name, value in (('before', 0.25), ('after', 0.75)):
+    lines = ['query_id\tMRR', *(f'q{i}\t{value}' for i in range(10))]
+    (folder / f'{name}.tsv').write_text('\n'.join(lines) + '\n')
+  results = render(model).text('results')
+  assert '10 queries, before training and after: MRR 0.2500' in results
+  assert ' -> 0.7500 (p 0.0020' in results
+  (folder / 'after.tsv').write_text('nonsense\n')
+  page = render(model)
+  assert str(folder / 'after.tsv') in page.text('top')
+  assert 'before training' not in page.text('results')
