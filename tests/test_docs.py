@@ -8,7 +8,7 @@ import shlex
 
 import pytest
 
-from dualenc_jax.commands import cli, config
+from dualenc_jax.commands import cli, config, quickstart
 from dualenc_jax.errors import UserError
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -51,6 +51,14 @@ def test_commands_can_be_given(page):
         config.load(args.gin_file, args.gin_bindings, [])
     except UserError as e:
       raise AssertionError(f'dualenc {shlex.join(words)}: {e}') from e
+
+
+def test_what_the_quickstart_says_to_do_next_can_be_done(tmp_path):
+  page = tmp_path / 'next.md'
+  text = quickstart.next_steps('a_model', 0.5).replace('=...', '=1000')
+  page.write_text(f'```\n{text}\n```')
+  assert len(list(commands(page))) == 5
+  test_commands_can_be_given(page)
 
 
 def test_there_are_commands():

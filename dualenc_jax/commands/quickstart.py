@@ -180,7 +180,7 @@ def next_steps(folder: str, weight: float) -> str:
   return f"""
 Next:
   dualenc search --model_dir={folder} --hybrid={weight:g} "your own words"
-  dualenc report --model_dir={folder}
+  dualenc report {folder}
 Your own documents, lines of {{"title": ..., "text": ...}}; queries not needed:
   dualenc vocabulary --gin_file=tasks/documents.gin \\
     --gin.DOCUMENTS=docs.jsonl --output=my.model

@@ -1,16 +1,19 @@
 """HTML out of small functions; text is escaped unless it is `Html`."""
 
+import dataclasses
 import html
 import re
 from typing import Any
 
-from dualenc_jax.figures.table import Cell, Table
+from dualenc_jax.figures.table import Cell, Row, Table
 
 # What a browser drops or replaces, and what turns the order of the letters
 # after it, such as U+202E; tabs and line ends are kept.
 _HARMFUL = re.compile(
     '[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]'
 )
+# Columns that a page of 1,100 pixels has room for.
+_WIDE = 14
 # Written without an end tag.
 _EMPTY = frozenset(('img', 'meta'))
 
@@ -66,7 +69,12 @@ def folded(title: str, *children: str, **attributes: Any) -> Html:
 
 
 def set_table(table: Table) -> Html:
-  """A table that scrolls by itself where it is wider than the page."""
+  """A table that scrolls by itself where it is wider than the page.
+
+  Rows and columns of one that is much wider than high change places.
+  """
+  if len(table.rows) < _WIDE < len(table.columns):
+    table = _turned(table)
   columns = [f'{group} {name}'.strip() for group, name in table.columns]
   rows = [
       tag(
@@ -86,6 +94,20 @@ def set_table(table: Table) -> Html:
       tag('h3', table.title) if table.title else '',
       tag('div', grid, class_='scroll', tabindex=0),
       *(tag('p', note, class_='note') for note in table.notes),
+  )
+
+
+def _turned(table: Table) -> Table:
+  return dataclasses.replace(
+      table,
+      heads=('',),
+      columns=tuple(('', ', '.join(row.heads)) for row in table.rows),
+      rows=tuple(
+          Row((f'{group} {name}'.strip(),), tuple(cells))
+          for (group, name), *cells in zip(
+              table.columns, *(row.cells for row in table.rows)
+          )
+      ),
   )
 
 

@@ -217,6 +217,19 @@ def test_benchmarks_have_the_papers_tables_and_averages(folder):
   assert 'beir-nfcorpus-test: 1 queries' in page.text('examples')
 
 
+def test_a_table_that_is_wider_than_a_page_is_turned(folder):
+  sets = {'SQuAD': 'validation', 'NaturalQuestions': 'validation'}
+  sets |= {'TriviaQA': 'validation', 'SearchQA': 'validation'}
+  sets |= {'HotpotQA': 'validation', 'BioASQ': 'test', 'DuoRC': 'test'}
+  for i, (name, split) in enumerate(sets.items()):
+    report_folder.evaluation(
+        folder, f'{i}', task='multireqa', dataset=name, split=split,
+        label=f'multireqa-{name}', metrics={'P@1': i / 10, 'MRR': 0.5},
+    )
+  results = render(folder).text('results')
+  assert 'my_model NQ P@1 10.0 NQ MRR 50.0 SQuAD P@1 0.0' in results
+
+
 @pytest.mark.parametrize(
     'fields, words',
     [
