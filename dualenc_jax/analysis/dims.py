@@ -127,7 +127,10 @@ def _draw(
     known = trained_dims[name]
     style = drawing.model_style(number)
     heights = [values[dim] for dim in dims]
-    label = f'{name}: {heights[-1]:.3f} with {dims[-1]}'
+    label = drawing.fitted(
+        f'{name}: {heights[-1]:.3f} with {dims[-1]}',
+        canvas.get_figwidth() - 0.6,
+    )
     axis.plot(dims, heights, label=label, linewidth=1.8, **style)
     axis.scatter(
         dims,

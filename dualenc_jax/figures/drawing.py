@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from dualenc_jax.io import untrusted
+
 QUERY = '#2f6bd8'
 PASSAGE = '#f28518'
 # Neither of the two above, and told apart by the colour-blind.
@@ -18,9 +20,14 @@ _BINS = 48  # Of token counts.
 _LETTERS = 10  # That fit an inch.
 
 
-def fitted(text: str, inches: float) -> str:
-  """The text in lines of at most so many inches, broken within long words."""
-  return textwrap.fill(text, max(int(_LETTERS * inches), 1))
+def fitted(text: str, inches: float = 9.0) -> str:
+  """A text with names in it, for matplotlib to draw as it is.
+
+  It comes in lines of at most so many inches, broken within long words. What
+  stands between two dollars is no formula.
+  """
+  lines = textwrap.fill(untrusted.visible(text), max(int(_LETTERS * inches), 1))
+  return lines.replace('$', r'\$')
 
 
 def model_style(number: int) -> dict[str, Any]:
@@ -238,7 +245,7 @@ def draw_lengths(
   axis.stairs(heights, edges, fill=True, color=colour, alpha=0.85)
   axis.set_xlim(0, edges[-1])
   axis.margins(y=0.16)
-  axis.set_title(title, loc='left', fontsize=10)
+  axis.set_title(fitted(title), loc='left', fontsize=10)
   percent(axis)
   axis.axvline(limit + 0.5, color=_GREY, linewidth=1, linestyle=(0, (4, 3)))
   left = limit > edges[-1] / 2

@@ -6,7 +6,7 @@ import itertools
 import pathlib
 import re
 
-from dualenc_jax.io import files
+from dualenc_jax.io import files, untrusted
 
 MISSING = '-'
 _LATEX_PREAMBLE = '% Needs \\usepackage{booktabs}.\n'
@@ -141,7 +141,7 @@ def text(table: Table) -> str:
   """The table for a terminal."""
   lines = _aligned(table, str, lambda cell: cell.text)
   rows = ['  '.join(line).rstrip() for line in lines]
-  return '\n'.join([table.title, *rows, *table.notes, ''])
+  return untrusted.visible('\n'.join([table.title, *rows, *table.notes, '']))
 
 
 def _aligned(

@@ -41,7 +41,9 @@ def save(inspection: summary.Inspection, path: pathlib.Path) -> None:
           axis.set_axis_off()
     vocabulary = pathlib.PurePath(inspection.vocabulary).name
     title = f'{inspection.task}: tokens of the vocabulary {vocabulary}'
-    canvas.suptitle(title, fontsize=11, fontweight='bold')
+    canvas.suptitle(
+        drawing.fitted(title), fontsize=11, fontweight='bold'
+    )
 
   width, height = _INCHES
   inches = (width * len(kinds), height * len(splits) + 0.5)

@@ -6,6 +6,7 @@ it leads to. What a file says, though, leads to nothing outside of its folder.
 
 import os
 import pathlib
+import re
 import stat
 from typing import Any, IO
 import zlib
@@ -16,6 +17,11 @@ from dualenc_jax.errors import UserError
 _BLOCK = 1 << 20
 # No deflated file grows by more.
 _DEFLATE = 1032
+# What a terminal obeys and a browser drops or replaces, and what turns the
+# order of the letters after it, such as U+202E; tabs and line ends are none.
+_CONTROLS = re.compile(
+    '[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]'
+)
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:
@@ -129,6 +135,11 @@ def shown(value: Any) -> str:
   """A value in a message, cut where it is long."""
   text = repr(value)
   return text[:80] + '...' * (len(text) > 80)
+
+
+def visible(text: str) -> str:
+  """The text with control characters as escapes, '\\u202e' say."""
+  return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def decompress(content: bytes, largest: int, where: Any, again: str) -> bytes:

@@ -6,12 +6,8 @@ import re
 from typing import Any
 
 from dualenc_jax.figures.table import Cell, Row, Table
+from dualenc_jax.io import untrusted
 
-# What a browser drops or replaces, and what turns the order of the letters
-# after it, such as U+202E; tabs and line ends are kept.
-_HARMFUL = re.compile(
-    '[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]'
-)
 # Columns that a page of 1,100 pixels has room for.
 _WIDE = 14
 # Written without an end tag.
@@ -49,9 +45,8 @@ def join(*children: str) -> Html:
 
 
 def escaped(text: str) -> str:
-  """Text as HTML; control characters are shown as escapes, \\u202e say."""
-  visible = _HARMFUL.sub(lambda found: ascii(found[0])[1:-1], text)
-  return html.escape(visible)
+  """Text as HTML, control characters as `untrusted.visible` shows them."""
+  return html.escape(untrusted.visible(text))
 
 
 def section(identifier: str, title: str, *children: str) -> Html:

@@ -118,7 +118,7 @@ def _draw_bars(canvas: Any, shown: Sequence[Difference], title: str) -> None:
       fontsize=8.5,
       color='#3d3d3d',
   )
-  axis.set_yticks(range(len(shown)), [d.set_name for d in shown])
+  axis.set_yticks(range(len(shown)), [fitted(d.set_name) for d in shown])
   axis.invert_yaxis()
   axis.axvline(0, color=_GREY, linewidth=0.8)
   # Room for the labels on both sides.
@@ -135,7 +135,7 @@ def _draw_lines(
     baseline: str,
 ) -> None:
   axis = canvas.subplots()
-  axis.axhline(0, color=_GREY, linewidth=1.2, label=baseline)
+  axis.axhline(0, color=_GREY, linewidth=1.2, label=fitted(baseline))
   models = list(dict.fromkeys(d.model for d in shown))
   for number, model in enumerate(models):
     own = [d for d in shown if d.model == model]
@@ -144,7 +144,7 @@ def _draw_lines(
     colour = _COLOURS[number % len(_COLOURS)]
     marker = _MARKERS[number % len(_MARKERS)]
     style = {'color': colour, 'marker': marker, 'linewidth': 1.4}
-    axis.plot(places, values, **style, markersize=6.5, label=model)
+    axis.plot(places, values, **style, markersize=6.5, label=fitted(model))
     hollow = [i for i, d in enumerate(own) if d.randomization_holm >= LEVEL]
     axis.plot(
         [places[i] for i in hollow],
@@ -159,7 +159,7 @@ def _draw_lines(
   long = len(sets) > 1 and 0.09 * max(map(len, sets)) > place
   axis.set_xticks(
       range(len(sets)),
-      sets,
+      list(map(fitted, sets)),
       rotation=35 if long else 0,
       ha='right' if long else 'center',
       rotation_mode='anchor',
