@@ -74,7 +74,7 @@ def set_table(table: Table) -> Html:
   rows = [
       tag(
           'tr',
-          *(tag('th', head, scope='row') for head in row.heads),
+          *(tag('th', _breaking(h), scope='row') for h in row.heads),
           *map(_cell, row.cells),
           class_='ruled' if row.ruled else None,
       )
