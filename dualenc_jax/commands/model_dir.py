@@ -48,6 +48,17 @@ FREE_TO_CHANGE = re.compile(
 )
 # What a saved config lacks, since its run had no use for it, and another task
 # may ask for.
+# What a config says of a set of BEIR, with what says nothing.
+_OF_SET = {
+    'BEIR_SET': None,
+    'BEIR_FOLDER': None,
+    'BEIR_PREFIX': '',
+    'BEIR_FILES': None,
+    'BEIR_HARD_NEGATIVES': None,
+    'BEIR_SCORES': False,
+}
+# How many differences of a config are told.
+_MOST_CHANGES = 10
 _SAVED = 'commands/saved.gin'
 _LOG = logging.getLogger(__name__)
 
@@ -95,7 +106,10 @@ def check(model_dir: str, text: str, allow_change: bool) -> None:
   if changes and not allow_change:
     raise UserError(
         f'{path} is of another config. '
-        + '; '.join(changes)
+    changes.sort(key=_rank)
+    more = len(changes) - _MOST_CHANGES
+        + '; '.join(changes[:_MOST_CHANGES])
+        + (f'; and {more} more' if more > 0 else '')
         + '. Use another MODEL_DIR, or give --allow_config_change to go on'
         ' with the new values.'
     )
@@ -105,6 +119,25 @@ def check(model_dir: str, text: str, allow_change: bool) -> None:
 
 def write(model_dir: str, text: str, vocabulary: pathlib.Path) -> None:
   """Puts the config and the vocabulary into the folder of a run.
+def _other_set(saved: str, bindings: Sequence[str]) -> list[str]:
+  """Takes back what a config says of its BEIR set where flags name another."""
+  given = {text.partition(' = ')[0] for text in bindings}
+  if not given & {'BEIR_SET', 'BEIR_FOLDER'}:
+    return []
+  return [
+      f'{name} = {none!r}'
+      for name, none in _OF_SET.items()
+      if name not in given and re.search(rf'^{name} = ', saved, re.MULTILINE)
+  ]
+
+
+def _rank(change: str) -> tuple[bool, bool]:
+  """What matters first: another loss before what it is made of."""
+  name, _, values = change.partition(': ')
+  is_choice = re.fullmatch(r'[A-Z]\w*', name) and '@' in values
+  return not is_choice, 'not set' in values.split(' -> ')
+
+
 
   An earlier config that differs is kept as `config.<n>.gin`. Only the first
   host writes.
@@ -186,8 +219,8 @@ def load(
   path = pathlib.Path(folder) / CONFIG
   # A config is a program: beside another checkpoint it is a stranger's.
   own.wanted(path.parent, step)
-  _saved(path)
-  of_folder = [f'MODEL_DIR = {str(folder)!r}']
+  text = _saved(path)
+  of_folder = [f'MODEL_DIR = {str(folder)!r}', *_other_set(text, bindings)]
   vocabulary = path.with_name(VOCABULARY)
   if vocabulary.exists():
     of_folder.append(f'data.Vocabulary.path = {str(vocabulary)!r}')

@@ -301,3 +301,26 @@ def test_a_named_set_in_place_of_a_folder_of_ones_own(model, data, tmp_path):
   assert result_of(folder)['label'] == 'beir-folder-nfcorpus'
   folder = run(model, tmp_path, '--tasks=beir/scifact', own)
   assert result_of(folder)['dataset'] == 'scifact'
+
+
+def test_a_folder_in_place_of_the_set_that_the_model_learnt(data, tmp_path):
+  beir = data / 'beir'
+  tiny_beir.make(2, 40, 16).write(tmp_path / 'more/beir/scifact', 'train')
+  flags = [
+      flag for flag in tiny_run.flags(tmp_path) if 'pairs' not in flag
+      and '_FILE' not in flag
+  ]
+  learnt = tmp_path / 'learnt'
+  train.main([
+      *flags,
+      '--gin_file=tasks/beir.gin',
+      '--gin.BEIR_SET=scifact',
+      '--gin.BEIR_TOLERANCE=1.0',
+      f'--gin.DATA_ROOT={tmp_path / "more"}',
+      f'--model_dir={learnt}',
+  ])
+  own = f'--gin.BEIR_FOLDER={beir / "nfcorpus"}'
+  for number, tasks in enumerate(([], ['--tasks=beir'])):
+    folder = run(learnt, tmp_path / str(number), own, *tasks, data=data)
+    assert result_of(folder)['label'] == 'beir-folder-nfcorpus'
+    assert result_of(folder)['queries'] == 4

@@ -12,6 +12,7 @@ import event_files
 from interrupted import assert_bit_equal, saved
 import numpy as np
 import pytest
+import tiny_evaluation
 import tiny_run
 
 from dualenc_jax.commands import train
@@ -163,6 +164,20 @@ def test_another_config_is_refused_unless_told(tmp_path):
   train.main([*changed, model, '--allow_config_change'])
   assert (tmp_path / 'model' / 'checkpoints' / '3').is_dir()
   assert (tmp_path / 'model' / 'config.1.gin').read_text() == old
+
+
+def test_another_loss_is_told_before_what_it_is_made_of(tmp_path):
+  model = tiny_evaluation.copy_model(tmp_path / 'model')
+  flags = tiny_run.flags(tmp_path, '--gin.NUM_NEGATIVES=1')
+  with pytest.raises(UserError) as error:
+    train.main(
+        [*flags, '--gin_file=losses/distill.gin', f'--model_dir={model}']
+    )
+  found = str(error.value).partition('of another config. ')[2].split('; ')
+  assert found[0] == 'LOSS: @losses.InBatchSoftmax() -> @losses.Sum()'
+  assert found[1] == 'NUM_NEGATIVES: 0 -> 1'
+  assert 'DISTILL_TEMPERATURE: not set -> 0.05' in found
+  assert found[-1].startswith('and ')
 
 
 @pytest.mark.slow
