@@ -32,8 +32,10 @@ class MtebEncoder(AbsEncoder):
   clustering, classification, pairs), which are compared with each other, so
   that one tower must embed all of them, and which may be as long as passages.
 
-  Prefixes are those of the model; prompts of tasks are not used. mteb joins
-  titles to texts and instructions to queries before they come here.
+  Prefixes are those of the model, and of its prompts those that are called as
+  mteb calls them: 'SciFact-query', 'SciFact', 'Retrieval-query', 'Retrieval';
+  of documents only those that end with '-document'. mteb joins titles to texts
+  and instructions to queries before they come here.
 
   Attributes:
     model: the retriever.
@@ -60,6 +62,7 @@ class MtebEncoder(AbsEncoder):
           f"name is {name!r}; expected 'organisation/model', as mteb wants it."
       )
     self.model = retriever
+    self.model_prompts = dict(retriever.towers.tokenizer.prompts) or None
     self.mteb_model_meta = ModelMeta(
         loader=None,
         name=name,
@@ -97,7 +100,8 @@ class MtebEncoder(AbsEncoder):
       task_metadata: of the task, named in messages.
       hf_split: not used.
       hf_subset: not used.
-      prompt_type: `PromptType.query` for the query tower.
+      prompt_type: `PromptType.query` for the query tower; with the task it
+        chooses the prompt.
       **kwargs: not used: how many texts are encoded at once does not change
         their embeddings.
 
@@ -115,6 +119,9 @@ class MtebEncoder(AbsEncoder):
             f' {", ".join(sorted(batch))}; this model encodes text only.'
         )
       texts += batch['text']
+    name = self.get_prompt_name(task_metadata, prompt_type)
     if prompt_type == PromptType.query:
-      return self.model.encode_queries(texts)
-    return self.model.encode_passages(texts)
+      return self.model.encode_queries(texts, name)
+    if prompt_type and name and not name.endswith(f'-{prompt_type.value}'):
+      name = None
+    return self.model.encode_passages(texts, name)

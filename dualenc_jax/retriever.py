@@ -65,9 +65,12 @@ class Retriever:
       towers: Loaded,
       index: Index | None = None,
       candidates: int | None = None,
+      prompt: str | None = None,
   ):
     """Takes what encodes, and what to search; `from_dir` opens a folder."""
     self._towers = towers
+    towers.tokenizer.prompted(prompt)  # Its errors.
+    self._prompt = prompt
     self._corpus: Corpus | None = None
     self._search: ExactSearch | TwoSteps | None = None
     # `search.hybrid.Hybrid` of the corpus, once it is asked for.
@@ -90,6 +93,7 @@ class Retriever:
       passage_length: int | None = None,
       dim: int | None = None,
       candidates: int | None = None,
+      prompt: str | None = None,
   ) -> 'Retriever':
     """Opens a model.
 
@@ -109,6 +113,8 @@ class Retriever:
         all. What `save` wrote is compiled for one dim.
       candidates: l, of an index of `binary` codes: so many passages are scored
         again by the float query; None for as many as its codec says.
+      prompt: name of one of the model's prompts, which is put in front of
+        queries; None for its query prefix.
 
     Raises:
       UserError: the model, or the index, cannot be read, or it has no such dim;
@@ -137,14 +143,14 @@ class Retriever:
             f' convert {folder} --dim={dim} --to=jax_export --out=...`.'
         )
       if index is None:
-        return cls(artifact, _index_of(artifact), candidates)
-      return cls(artifact, _index_for(artifact, index), candidates)
+        return cls(artifact, _index_of(artifact), candidates, prompt)
+      return cls(artifact, _index_for(artifact, index), candidates, prompt)
     # It needs Flax, which a saved retriever does not.
     from dualenc_jax.interop import opening
 
     towers = opening.load(path, dim, **given)
     found = None if index is None else _index_for(towers, index)
-    return cls(towers, found, candidates)
+    return cls(towers, found, candidates, prompt)
 
   @property
   def towers(self) -> Loaded:
@@ -163,26 +169,35 @@ class Retriever:
     """N, passages in the index; 0 before there is one."""
     return 0 if self._corpus is None else len(self._corpus.ids)
 
-  def encode_queries(self, texts: Iterable[str]) -> np.ndarray:
+  def encode_queries(
+      self, texts: Iterable[str], prompt: str | None = None
+  ) -> np.ndarray:
     """Embeds queries, with the model's query prefix if it has one.
 
     Args:
       texts: n of them; the empty text has an embedding, too.
+      prompt: name of another of the model's prompts, in place of that of this
+        retriever.
 
     Returns:
       float32 [n, D], of length one.
 
     Raises:
-      UserError: not a list of strings, or an embedding is not finite.
+      UserError: not a list of strings, no such prompt, or an embedding is not
+        finite.
     """
     texts = python_input.texts_of('queries', texts)
-    tokens = self._towers.tokenizer.encode_queries(texts)
+    tokenizer = self._towers.tokenizer.prompted(prompt or self._prompt)
+    tokens = tokenizer.encode_queries(texts)
     return _finite('queries', self._towers.queries(tokens))
 
-  def encode_passages(self, texts: Iterable[str]) -> np.ndarray:
+  def encode_passages(
+      self, texts: Iterable[str], prompt: str | None = None
+  ) -> np.ndarray:
     """Embeds passages; see `encode_queries`."""
     texts = python_input.texts_of('passages', texts)
-    tokens = self._towers.tokenizer.encode_passages(texts)
+    tokenizer = self._towers.tokenizer.prompted(passage=prompt)
+    tokens = tokenizer.encode_passages(texts)
     return _finite('passages', self._towers.passages(tokens))
 
   def index(

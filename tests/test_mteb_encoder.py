@@ -1,5 +1,6 @@
 """mteb's own evaluation of our towers, on local data, beside ours."""
 
+import dataclasses
 import itertools
 import json
 import os
@@ -201,6 +202,41 @@ def test_towers(retriever, prompt_type, tower):
       np.sum(expected * expected[::-1], axis=1),
       atol=1e-5,
   )
+
+
+@pytest.mark.parametrize(
+    'prompt_type, tower, prompt',
+    [
+        (PromptType.query, 'query', 'query'),
+        (PromptType.document, 'passage', None),
+        (None, 'passage', 'sts'),
+    ],
+)
+def test_prompts_of_tasks(retriever, prompt_type, tower, prompt):
+  """mteb's own choice of a name, which is not put in front of documents."""
+  texts = {'query': 'ask: ', 'sts': 'compare: '}
+  prompts = {'TinySTS-query': texts['query'], 'STS': texts['sts']}
+  towers = dataclasses.replace(
+      retriever.towers,
+      tokenizer=dataclasses.replace(
+          retriever.towers.tokenizer, prompts=prompts
+      ),
+  )
+  encoder = MtebEncoder(Retriever(towers), 'test/tiny')
+  found = encoder.encode(
+      [{'text': list(TEXTS)}],
+      task_metadata=TinySTS.metadata,
+      hf_split='test',
+      hf_subset='default',
+      prompt_type=prompt_type,
+  )
+  if prompt:
+    prefix = {f'{tower}_prefix': texts[prompt]}
+    towers = dataclasses.replace(
+        towers, tokenizer=dataclasses.replace(towers.tokenizer, **prefix)
+    )
+  expected = tiny_towers.embed(towers, tower, TEXTS)
+  np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def test_what_it_says_of_itself(retriever):

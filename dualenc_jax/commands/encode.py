@@ -32,6 +32,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   args = config.parse_args(make_parser(), argv)
   check_flags(args)
   runtime.start(args)
+  if args.tower == 'passage':
+    args.prompt, args.passage_prompt = None, args.prompt
   model = model_dir.load_from_args(args, hosts_apart=True)
   if args.codec is not None:
     codec = compression.spec(args.codec)
@@ -47,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     split = split or default
     # The model's own index follows the model.
     is_own = args.index_dir is None and split == default
-  home = model_dir.home(args.model_dir, args.dim)
+  home = model_dir.home(args.model_dir, args.dim, args.passage_prompt)
   codec, own = args.codec, of_model.own_folder(home)
   if is_own and not args.overwrite:
     codec = of_model.same_codec(model, own, codec)
@@ -114,6 +116,11 @@ def make_parser() -> flags.Parser:
 def check_flags(args: argparse.Namespace) -> None:
   """Raises UserError for flags that do not go together."""
   flags.check_hosts(args)
+  if args.passage_prompt is not None:
+    raise UserError(
+        'Give --prompt in place of --passage_prompt: here it is of the texts'
+        ' that are encoded.'
+    )
   if args.codec is not None:
     compression.spec(args.codec)
   if args.corpus is not None and args.split is not None:

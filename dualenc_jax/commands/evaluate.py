@@ -14,7 +14,8 @@ MODEL_DIR/evaluation/<task>-<split>, those of BM25 and of both fused to the
 folders bm25 and hybrid there, those of --codecs with their table and figures to
 codecs, and the papers' tables of all that the model was evaluated on to
 MODEL_DIR/evaluation/tables.md and tables.tex. With --dim it is
-MODEL_DIR/dim-<dim>/evaluation; `dualenc compare MODEL_DIR MODEL_DIR/dim-<dim>`.
+MODEL_DIR/dim-<dim>/evaluation, with --prompt prompt-<name>/evaluation there;
+`dualenc compare MODEL_DIR MODEL_DIR/dim-<dim> MODEL_DIR/prompt-<name>`.
 """
 
 import argparse
@@ -54,7 +55,9 @@ def main(argv: Sequence[str] | None = None) -> None:
   chosen = tasks.chosen(model.experiment, names, args.split)
   if names:
     chosen = tasks.available(chosen, args.skip_missing)
-  home = model_dir.home(args.model_dir, args.dim)
+  home = model_dir.home(
+      args.model_dir, args.dim, args.prompt, args.passage_prompt
+  )
   output = pathlib.Path(
       args.output_dir or evaluate.default_output(home)
   )

@@ -42,12 +42,12 @@ FREE_TO_CHANGE = re.compile(
         r'SKIP_NON_FINITE|.*\.skip_non_finite',
         # A checkpoint's shapes tell; configs of older versions have none.
         r'(.*[./])?T5Encoder\.num_buckets',
+        # Names; that queries begin with the same is checked by the data.
+        r'PROMPTS|data\.(Tokenizer|Mixture)\.prompts',
         # Where tokens lie; that they are the same is checked by themselves.
         r'CACHE_DIR',
     ])
 )
-# What a saved config lacks, since its run had no use for it, and another task
-# may ask for.
 # What a config says of a set of BEIR, with what says nothing.
 _OF_SET = {
     'BEIR_SET': None,
@@ -59,6 +59,8 @@ _OF_SET = {
 }
 # How many differences of a config are told.
 _MOST_CHANGES = 10
+# What a saved config lacks, since its run had no use for it, and another task
+# may ask for.
 _SAVED = 'commands/saved.gin'
 _LOG = logging.getLogger(__name__)
 
@@ -104,10 +106,10 @@ def check(model_dir: str, text: str, allow_change: bool) -> None:
       if not FREE_TO_CHANGE.fullmatch(change.partition(':')[0])
   ]
   if changes and not allow_change:
-    raise UserError(
-        f'{path} is of another config. '
     changes.sort(key=_rank)
     more = len(changes) - _MOST_CHANGES
+    raise UserError(
+        f'{path} is of another config. '
         + '; '.join(changes[:_MOST_CHANGES])
         + (f'; and {more} more' if more > 0 else '')
         + '. Use another MODEL_DIR, or give --allow_config_change to go on'
@@ -117,8 +119,6 @@ def check(model_dir: str, text: str, allow_change: bool) -> None:
     _LOG.warning('Going on with a changed config: %s', '; '.join(differences))
 
 
-def write(model_dir: str, text: str, vocabulary: pathlib.Path) -> None:
-  """Puts the config and the vocabulary into the folder of a run.
 def _other_set(saved: str, bindings: Sequence[str]) -> list[str]:
   """Takes back what a config says of its BEIR set where flags name another."""
   given = {text.partition(' = ')[0] for text in bindings}
@@ -138,6 +138,8 @@ def _rank(change: str) -> tuple[bool, bool]:
   return not is_choice, 'not set' in values.split(' -> ')
 
 
+def write(model_dir: str, text: str, vocabulary: pathlib.Path) -> None:
+  """Puts the config and the vocabulary into the folder of a run.
 
   An earlier config that differs is kept as `config.<n>.gin`. Only the first
   host writes.
@@ -196,6 +198,8 @@ def load(
     hosts_apart: bool = False,
     before: Sequence[str] = (),
     dim: int | None = None,
+    prompt: str | None = None,
+    passage_prompt: str | None = None,
 ) -> TrainedModel:
   """Rebuilds the model of a model_dir and restores its parameters.
 
@@ -210,6 +214,8 @@ def load(
       itself; otherwise one model is on the devices of all hosts.
     before: gin files applied before the saved config, whose values win.
     dim: as of `truncation.of_model`; None for all components.
+    prompt: name of what is put in front of queries; None for their prefix.
+    passage_prompt: the same of passages.
 
   Raises:
     UserError: the folder holds no trained model, or one that cannot be read or
@@ -229,6 +235,12 @@ def load(
       [*of_folder, *bindings],
       search_paths,
   )
+  prompted = experiment.tokenizer.prompted(prompt, passage_prompt)
+  experiment = dataclasses.replace(experiment, tokenizer=prompted)
+  if prompt is not None and getattr(experiment.task, 'prompts', None):
+    # It is for the queries of all tasks then.
+    task = dataclasses.replace(experiment.task, prompts=None)
+    experiment = dataclasses.replace(experiment, task=task)
   if hosts_apart:
     across = experiment.partitioner
     local = HostPartitioner(across.model_parallel, across.rules)
@@ -312,17 +324,25 @@ def load_from_args(
       hosts_apart,
       before,
       args.dim,
+      args.prompt,
+      args.passage_prompt,
   )
 
 
-def home(folder: str, dim: int | None = None) -> pathlib.Path:
-  """Where commands write by default: a model_dir, or its folder of a dim.
+def home(
+    folder: str, dim: int | None = None, *prompts: str | None
+) -> pathlib.Path:
+  """Where commands write by default: a model_dir, or a folder in it.
 
   What is made of embeddings of `dim` components is in MODEL_DIR/dim-<dim>, in
-  the folders that it has in MODEL_DIR else: index, evaluation, analysis.
+  the folders that it has in MODEL_DIR else: index, evaluation, analysis; what
+  is made with prompts in MODEL_DIR/prompt-<name> or below dim-<dim>.
   """
   path = pathlib.Path(folder)
-  return path if dim is None else path / f'dim-{dim}'
+  path = path if dim is None else path / f'dim-{dim}'
+  for name in filter(None, prompts):
+    path /= 'prompt-' + re.sub(r'[^\w.-]', '_', name)
+  return path
 
 
 def build_experiment(
@@ -353,3 +373,4 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
       ' (KEEP_BEST), else the newest',
   )
   flags.add_dim(parser)
+  flags.add_prompts(parser)

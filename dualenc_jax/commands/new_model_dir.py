@@ -52,6 +52,7 @@ def write(
       f'PASSAGE_LENGTH = {tokenizer.passage_length}',
       f'QUERY_PREFIX = {tokenizer.query_prefix!r}',
       f'PASSAGE_PREFIX = {tokenizer.passage_prefix!r}',
+      f'PROMPTS = {dict(tokenizer.prompts)!r}',
       "DTYPE = 'float32'",
       *of_model(weights),
   ]
@@ -67,7 +68,7 @@ def write(
   if codec is not None:
     facts |= {model_codec.GROUP: model_codec.facts(codec)}
     params = {**params, model_codec.GROUP: model_codec.arrays(codec)}
-  step = weights.step or 0
+  step, prompts = weights.step or 0, dict(tokenizer.prompts)
   dims = {}
   if weights.trained_dims:
     dims[TRAINED_DIMS] = list(weights.trained_dims)
@@ -85,6 +86,7 @@ def write(
               'passage_length': tokenizer.passage_length,
               'seed': experiment.seed,
               **tokenizer.prefixes,
+              **({'prompts': prompts} if prompts else {}),
           },
       },
   )

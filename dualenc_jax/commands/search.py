@@ -33,7 +33,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     index = binding.open_index(model, args.index_dir)
   else:
     index = of_model.open_own(
-        model, model.experiment, model_dir.home(args.model_dir, args.dim)
+        model,
+        model.experiment,
+        model_dir.home(args.model_dir, args.dim, args.passage_prompt),
     )
   retriever = Retriever(model, index, args.candidates)
   if args.hybrid is not None:

@@ -60,6 +60,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
   add('--model_dir', help='search with this dual encoder, by default its task')
   add('--step', type=int, help='its checkpoint, the newest by default')
   flags.add_dim(parser)
+  flags.add_prompts(parser)
   add('--index_dir', help='keep the embeddings of the corpus there')
   add('--bm25', action='store_true', help='search with BM25')
   add(

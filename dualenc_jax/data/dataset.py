@@ -166,6 +166,11 @@ class Dataset(abc.ABC):
     """(dataset, rate) of a mixture, rates adding up to 1; else itself."""
     return [(self, 1.0)]
 
+  def prompt_of(self, task: 'Dataset') -> str | None:
+    """The name of the prompt of a part's queries; None for their prefix."""
+    del task
+    return None
+
   def for_split(self, split: str) -> 'Dataset':
     """The one dataset that a split is of."""
     del split

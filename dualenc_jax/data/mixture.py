@@ -22,17 +22,25 @@ class Mixture:
       the numbers of examples.
     validation: the task whose validation split is evaluated during training;
       None for no such evaluation. Evaluate the others one at a time.
+    prompts: names of the prompts (PROMPTS) that are put in front of the queries
+      of the tasks, one each; None for QUERY_PREFIX, of a task or of all.
   """
 
   tasks: Sequence[Dataset]
   rates: Sequence[float] | None = None
   validation: Dataset | None = None
+  prompts: Sequence[str | None] | None = None
 
   def __post_init__(self):
     if not self.tasks:
       raise UserError('Mixture.tasks is empty; expected at least one task.')
     for task in self.tasks:
       dataset.check('One of Mixture.tasks', task)
+    if self.prompts is not None and len(self.prompts) != len(self.tasks):
+      raise UserError(
+          f'Mixture.prompts is {tuple(self.prompts)}; expected the name of a'
+          f' prompt, or None, for each of the {len(self.tasks)} tasks.'
+      )
     if self.rates is None:
       return
     if len(self.rates) != len(self.tasks) or not all(
@@ -66,6 +74,10 @@ class Mixture:
       return [(task, None) for task in self.tasks]
     total = sum(self.rates)
     return [(task, rate / total) for task, rate in zip(self.tasks, self.rates)]
+
+  def prompt_of(self, task: Dataset) -> str | None:
+    found = [p for t, p in zip(self.tasks, self.prompts or ()) if t == task]
+    return found[0] if found else None
 
   def for_split(self, split: str) -> Dataset:
     """The one task that a split is of."""

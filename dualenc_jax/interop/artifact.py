@@ -47,6 +47,7 @@ def read(path: pathlib.Path) -> Weights:
           passage.length,
           query.prefix,
           passage.prefix,
+          manifest.prompts,
       ),
       step=manifest.provenance.get('checkpoint_step'),
       passage_tower=manifest.passage_tower,

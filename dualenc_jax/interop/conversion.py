@@ -100,7 +100,7 @@ class Source:
         query_length=tokenizer.query_length,
         passage_length=tokenizer.passage_length,
     )
-    other = {n: k for n, k in usage.facts().items() if k != said[n]}
+    other = {n: k for n, k in usage.facts().items() if k != said.get(n)}
     return dataclasses.replace(weights, usage=usage), other
 
 

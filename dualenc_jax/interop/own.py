@@ -59,6 +59,7 @@ _META = {
         'passage_length': int | None,
         'query_prefix?': str,
         'passage_prefix?': str,
+        'prompts?': {str: str},
     },
     'model': {
         'encoder?': dict | None,
@@ -138,6 +139,7 @@ class Checkpoint:
         facts['passage_length'],
         facts.get('query_prefix', ''),
         facts.get('passage_prefix', ''),
+        facts.get('prompts', {}),
     )
     self.check_vocabulary(tokenizer.vocabulary)
     return tokenizer

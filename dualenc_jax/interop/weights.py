@@ -44,7 +44,9 @@ USAGE = {
     'passage_length': int | None,
     'query_prefix': str,
     'passage_prefix': str,
+    'prompts?': {str: str},
 }
+_FACTS = [name.rstrip('?') for name in USAGE]
 VOCABULARY = 'vocabulary.model'
 
 
@@ -59,6 +61,7 @@ class Usage:
     passage_length: most tokens of a passage.
     query_prefix: put in front of every query.
     passage_prefix: put in front of every passage.
+    prompts: other prefixes by name, as of `Tokenizer`.
   """
 
   vocabulary: pathlib.Path | None = None
@@ -67,10 +70,14 @@ class Usage:
   passage_length: int | None = None
   query_prefix: str = ''
   passage_prefix: str = ''
+  prompts: Mapping[str, str] = dataclasses.field(
+      default_factory=dict, hash=False
+  )
 
-  def facts(self) -> dict[str, int | str | None]:
-    """Lengths and prefixes, as JSON."""
-    return {name: getattr(self, name) for name in USAGE}
+  def facts(self) -> dict[str, Any]:
+    """Lengths, prefixes and prompts, if there are any, as JSON."""
+    found = {n: getattr(self, n) for n in _FACTS}
+    return {n: x for n, x in found.items() if n != 'prompts' or x}
 
   def save_vocabulary(self, folder: pathlib.Path) -> None:
     """Copies the SentencePiece file, if there is one."""
@@ -79,7 +86,7 @@ class Usage:
 
   def saved(self, facts: Mapping[str, Any], folder: pathlib.Path) -> 'Usage':
     """This with saved facts, and with the vocabulary of a folder, if any."""
-    values = {name: facts[name] for name in USAGE}
+    values = {name: facts[name] for name in _FACTS if name in facts}
     if (folder / VOCABULARY).is_file():
       values['vocabulary'] = folder / VOCABULARY
     return dataclasses.replace(self, **values)

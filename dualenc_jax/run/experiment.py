@@ -193,7 +193,8 @@ class Experiment:
 
   def _prepare(self, task: Dataset, split: str) -> Cache:
     folder = self.cache_dir or default_cache_dir() / 'tokens'
-    return prepare(task, split, self.tokenizer, folder)
+    tokenizer = self.tokenizer.prompted(self.task.prompt_of(task))
+    return prepare(task, split, tokenizer, folder)
 
 
 def make_plan(experiment: Experiment) -> Plan:
@@ -293,6 +294,10 @@ def data_position(experiment: Experiment) -> dict[str, Any]:
       'global_batch': experiment.batch_size,
       'seed': experiment.seed,
   }
+  # A mixture may have others for its tasks.
+  prefixes = [header.get('query_prefix', '') for header in headers]
+  if {*prefixes} != {experiment.tokenizer.query_prefix}:
+    position['query_prefixes'] = prefixes
   if experiment.rates is not None:
     position['rates'] = [round(rate, 9) for rate in experiment.rates]
     position['mixture_order'] = MIXTURE_ORDER
@@ -309,9 +314,10 @@ def data_position(experiment: Experiment) -> dict[str, Any]:
 
 def check_same_data(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
   """Refuses to resume on examples that are not those of the checkpoint."""
+  named = dict.fromkeys(saved.keys() & {'query_prefixes'}) | now
   changes = [
       f'{name}: {saved.get(name)} -> {value}'
-      for name, value in now.items()
+      for name, value in named.items()
       if saved.get(name) != value
   ]
   if changes:

@@ -101,9 +101,10 @@ def train(
     state = state._replace(memory=objective.fill(experiment, state.params))
   constants = objective.constants(experiment, state.params)
   complete = objective.completion(experiment)
+  prompts = dict(experiment.tokenizer.prompts)
   meta = {
       'run_id': meta['run_id'],
-      'data': data,
+      'data': data | ({'prompts': prompts} if prompts else {}),
       'model': experiment.objective.facts,
       'config': config,
   }

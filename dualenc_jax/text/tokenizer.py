@@ -1,6 +1,6 @@
 """Texts to token rows: SentencePiece vocabularies, without TensorFlow."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
 import hashlib
@@ -10,13 +10,16 @@ import numpy as np
 import sentencepiece
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.suggest import did_you_mean
+from dualenc_jax.suggest import did_you_mean, did_you_mean_or_known
 from dualenc_jax.text.ragged import offsets_of, Ragged
 
 PAD, EOS, UNK = 0, 1, 2
 # Most tokens of a text: what is made for a length takes memory by it, and
 # lengths are in files of anybody.
 LONGEST = 2**16
+PREFIXES = 'query_prefix', 'passage_prefix'
+# What sentence-transformers calls the two prefixes among prompts.
+QUERY, DOCUMENT = 'query', 'document'
 SHIPPED = pathlib.Path(__file__).parent / 'vocabularies'
 
 
@@ -127,6 +130,8 @@ class Tokenizer:
     query_prefix: put in front of every query, such as 'query: '; its tokens
       count.
     passage_prefix: put in front of every passage and hard negative.
+    prompts: other prefixes by name, of tasks say, one of which `prompted` puts
+      in a prefix's place.
   """
 
   vocabulary: Vocabulary
@@ -134,6 +139,9 @@ class Tokenizer:
   passage_length: int = 256
   query_prefix: str = ''
   passage_prefix: str = ''
+  prompts: Mapping[str, str] = dataclasses.field(
+      default_factory=dict, hash=False
+  )
 
   def __post_init__(self):
     for name in ('query_length', 'passage_length'):
@@ -142,18 +150,50 @@ class Tokenizer:
             f'Tokenizer.{name} is {getattr(self, name)}; expected at least 2:'
             f' one token and EOS, and at most {LONGEST:,}.'
         )
-    for name in ('query_prefix', 'passage_prefix'):
+    for name in PREFIXES:
       if not isinstance(getattr(self, name), str):
         raise UserError(
             f'Tokenizer.{name} is {getattr(self, name)!r}; expected a string,'
             " '' for none."
         )
+    check_prompts('Tokenizer.prompts (PROMPTS)', self.prompts)
 
   @property
   def prefixes(self) -> dict[str, str]:
     """Those that are not empty, by name."""
-    names = 'query_prefix', 'passage_prefix'
-    return {n: getattr(self, n) for n in names if getattr(self, n)}
+    return {n: getattr(self, n) for n in PREFIXES if getattr(self, n)}
+
+  @property
+  def all_prompts(self) -> dict[str, str]:
+    """The prompts, and both prefixes as 'query' and 'document'."""
+    own = {QUERY: self.query_prefix, DOCUMENT: self.passage_prefix}
+    return {**own, **self.prompts}
+
+  def prompt(self, name: str) -> str:
+    """The text of a prompt; raises UserError where there is none so called."""
+    if name not in self.all_prompts:
+      raise UserError(
+          f'The model has no prompt {name!r}.'
+          f'{did_you_mean_or_known(name, self.all_prompts)} Prompts are of'
+          " training, --gin.PROMPTS=\"{'name': 'text: '}\"."
+      )
+    return self.all_prompts[name]
+
+  def prompted(
+      self, query: str | None = None, passage: str | None = None
+  ) -> 'Tokenizer':
+    """This with other prefixes.
+
+    Args:
+      query: name of the prompt of queries; None leaves their prefix.
+      passage: the same of passages.
+
+    Raises:
+      UserError: there is no such prompt.
+    """
+    chosen = zip(PREFIXES, (query, passage))
+    texts = {p: self.prompt(n) for p, n in chosen if n is not None}
+    return dataclasses.replace(self, **texts) if texts else self
 
   def encode_queries(self, texts: Sequence[str], threads: int = -1) -> Ragged:
     """Rows of at most `query_length` token ids."""
@@ -164,3 +204,26 @@ class Tokenizer:
     """Rows of at most `passage_length` token ids."""
     texts = [self.passage_prefix + text for text in texts]
     return self.vocabulary.encode(texts, self.passage_length, threads)
+
+
+def check_prompts(where: str, prompts: object) -> None:
+  """Raises UserError unless prompts are texts by name.
+
+  Args:
+    where: they are, for the message.
+    prompts: to check.
+  """
+  if not isinstance(prompts, Mapping) or not all(
+      isinstance(part, str) for pair in prompts.items() for part in pair
+  ):
+    raise UserError(
+        f"{where} is {prompts!r:.80}; expected texts by name, such as"
+        " {'nli': 'classify: '}."
+    )
+  for name in (QUERY, DOCUMENT):
+    if name in prompts:
+      raise UserError(
+          f'{where} has {name!r}, which is what the prefix of'
+          f' {"queries" if name == QUERY else "passages"} is called. Give'
+          f' {"QUERY" if name == QUERY else "PASSAGE"}_PREFIX, or another name.'
+      )

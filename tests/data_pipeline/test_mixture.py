@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+import sentencepiece
 import text_reading
 
 from dualenc_jax.commands import config, model_dir
@@ -157,6 +158,35 @@ def test_a_mixture_in_gin(tmp_path, flags, rates):
     experiment.cache('test')
 
 
+def test_tasks_have_prompts_of_their_own(tmp_path):
+  flags = [
+      "--gin.PROMPTS={'ask': 'question: ', 'say': 'sentence: '}",
+      "--gin.data.Mixture.prompts=['ask', None]",
+      '--gin.QUERY_PREFIX=query: ',
+  ]
+  experiment = build(tmp_path, *map(config.binding, flags))
+  file = experiment.tokenizer.vocabulary.file
+  processor = sentencepiece.SentencePieceProcessor(model_file=str(file))
+  caches = [*experiment.caches, experiment.cache('validation')]
+  for cache, prefix in zip(caches, ('question: ', 'query: ', 'question: ')):
+    for row in range(len(cache)):
+      text = prefix + cache.query_texts.text(row)
+      expected = [*processor.encode(text)[:63], 1]
+      assert cache.query_tokens.row(row).tolist() == expected
+  position = data_position(experiment)
+  assert position['query_prefixes'] == ['question: ', 'query: ']
+  other = build(tmp_path, *map(config.binding, flags[::2]))
+  with pytest.raises(UserError, match='query_prefix'):
+    check_same_data(data_position(other), position)
+  with pytest.raises(UserError, match='query_prefixes: .* -> None'):
+    check_same_data(
+        position, {n: x for n, x in position.items() if 'prefix' not in n}
+    )
+  unknown = config.binding("--gin.data.Mixture.prompts=['aks', None]")
+  with pytest.raises(UserError, match="prompt 'aks'. Did you mean 'ask'"):
+    build(tmp_path, config.binding(flags[0]), unknown).batches
+
+
 def test_a_run_of_the_former_order_does_not_go_on_in_this_one(tmp_path):
   position = data_position(build(tmp_path))
   check_same_data(position, position)
@@ -171,6 +201,7 @@ def test_a_run_of_the_former_order_does_not_go_on_in_this_one(tmp_path):
     [
         (dict(tasks=[]), 'Mixture.tasks is empty'),
         (dict(rates=[1.0]), 'a positive number for each of the 2 tasks'),
+        (dict(prompts=['a']), 'the name of a prompt, or None, for each of'),
         (dict(rates=[1.0, 0.0]), 'a positive number for each of the 2 tasks'),
     ],
 )

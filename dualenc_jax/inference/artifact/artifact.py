@@ -78,6 +78,7 @@ class Artifact(Loaded):
             passage.length,
             query.prefix,
             passage.prefix,
+            manifest.prompts,
         ),
         programs,
         manifest.provenance,

@@ -38,6 +38,7 @@ _TYPES = {
     'files': {str: {'bytes': int, 'sha256': str}},
     'provenance': dict,
     'passage_tower': dict | None,
+    'prompts?': {str: str},
 }
 
 
@@ -78,6 +79,7 @@ class Manifest:
       of an index, too, if there is one.
     provenance: what the vectors depend on.
     passage_tower: of a query tower alone, which passages it finds.
+    prompts: as of `Tokenizer`.
   """
 
   dim: int
@@ -89,6 +91,7 @@ class Manifest:
   files: Mapping[str, Mapping[str, Any]]
   provenance: Mapping[str, Any]
   passage_tower: PassageTower | None = None
+  prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
   def write(self, folder: pathlib.Path) -> None:
     """Writes artifact.json."""
@@ -130,7 +133,11 @@ class Manifest:
         path,
         _AGAIN,
     )
-    fields = {f.name: value[f.name] for f in dataclasses.fields(cls)}
+    fields = {
+        f.name: value[f.name]
+        for f in dataclasses.fields(cls)
+        if f.name in value
+    }
     towers = {name: _of(Tower, value['towers'][name]) for name in there}
     elsewhere = _of(PassageTower, elsewhere) if is_alone else None
     found = cls(**fields | {'towers': towers, 'passage_tower': elsewhere})

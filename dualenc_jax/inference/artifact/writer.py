@@ -122,6 +122,7 @@ def fill(
       manifest_lib.of_folder(folder),
       dict(loaded.provenance),
       passage_tower,
+      tokenizer.prompts,
   )
 
 

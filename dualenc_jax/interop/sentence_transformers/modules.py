@@ -8,6 +8,7 @@ from typing import Any
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import json_file, untrusted
+from dualenc_jax.text.tokenizer import DOCUMENT, QUERY
 
 MODULES = 'modules.json'
 KINDS = ['Transformer', 'Pooling', 'Dense', 'Normalize']
@@ -18,7 +19,8 @@ CONFIG = 'config_sentence_transformers.json'
 TRANSFORMER_CONFIG = 'sentence_bert_config.json'
 # The prompts of `encode_query` and `encode_document`, and other names that
 # models give to that of passages.
-QUERY_PROMPT, PASSAGE_PROMPT = 'query', 'document'
+QUERY_PROMPT, PASSAGE_PROMPT = QUERY, DOCUMENT
+_SIDES = QUERY_PROMPT, PASSAGE_PROMPT
 PASSED_OVER = ('passage', 'corpus')
 _TRANSFORMER_SETTINGS = {
     'max_seq_length': None,
@@ -255,13 +257,16 @@ def read_length(transformer: Module, task: str) -> int | None:
   return next((length for _, length in found if length), None)
 
 
-def read_prompts(path: pathlib.Path) -> tuple[str, str]:
+def read_prompts(path: pathlib.Path) -> dict[str, Any]:
   """What `encode_query` and `encode_document` put in front of texts.
 
   They ask for the prompts "query" and "document" alone: the library (versions
   5 and 6) has both from the start, empty, and so comes neither to the other
   names of passages' prompts nor to the default prompt. A warning says which it
   passes over.
+
+  Returns:
+    Both, as prefixes, and the prompts of other names, as `Usage` has them.
 
   Raises:
     UserError: the default prompt is none of the prompts.
@@ -295,15 +300,26 @@ def read_prompts(path: pathlib.Path) -> tuple[str, str]:
         '%s: the default prompt, %s, %r, is that of `encode`: `encode_query`'
         ' puts %r in front, `encode_document` %r, and so it is done here. If'
         ' the model was trained with it, make it the prompts "%s" and "%s", or'
-        ' give --query_prefix and --passage_prefix to `dualenc convert`.',
+        ' give --query_prefix and --passage_prefix to `dualenc convert`.'
+        ' --prompt=%s of the commands that use the model puts it in front of'
+        ' queries.',
         file,
         default,
         prompts[default],
         *sides,
         QUERY_PROMPT,
         PASSAGE_PROMPT,
+        default,
     )
-  return sides
+  named = {n: x for n, x in saved.items() if n not in _SIDES}
+  # What `write` adds, for other programs, is no prompt of its own.
+  if named.get(PASSED_OVER[0]) in ('', prompts[PASSAGE_PROMPT]):
+    del named[PASSED_OVER[0]]
+  return {
+      'query_prefix': prompts[QUERY_PROMPT],
+      'passage_prefix': prompts[PASSAGE_PROMPT],
+      'prompts': named,
+  }
 
 
 def similarity(path: pathlib.Path) -> str:

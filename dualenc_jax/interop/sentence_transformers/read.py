@@ -74,7 +74,6 @@ def read(path: pathlib.Path) -> Weights:
     by_tower[tower] = _read_tower(tower, path)
   query, passage = (by_tower[tower] for tower in towers)
   tensors, passage_encoder, texts = two_towers.join(query, passage, path)
-  query_prefix, passage_prefix = modules.read_prompts(path)
   return Weights(
       query.kind if query.kind != KIND else passage.kind,
       str(path),
@@ -87,8 +86,7 @@ def read(path: pathlib.Path) -> Weights:
           or texts.query_length,
           passage_length=modules.read_length(towers[1].transformer, 'document')
           or texts.passage_length,
-          query_prefix=query_prefix,
-          passage_prefix=passage_prefix,
+          **modules.read_prompts(path),
       ),
       query.left_out | passage.left_out,
   ).check()

@@ -200,7 +200,12 @@ def _config(texts: Usage) -> dict[str, Any]:
   query, passage = texts.query_prefix, texts.passage_prefix
   return {
       'model_type': 'SentenceTransformer',
-      'prompts': {'query': query, 'document': passage, 'passage': passage},
+      'prompts': {
+          'query': query,
+          'document': passage,
+          'passage': passage,
+          **texts.prompts,
+      },
       # For `encode`, which knows no side.
       'default_prompt_name': 'query' if query and query == passage else None,
       'similarity_fn_name': 'cosine',
@@ -235,6 +240,11 @@ def _notes(weights: Weights, own_transformer: bool) -> list[str]:
         f'It was trained for the dims {", ".join(map(str, dims))}:'
         ' SentenceTransformer(folder, truncate_dim=...) takes any of them;'
         ' compare by cosine then.'
+    )
+  if texts.prompts:
+    notes.append(
+        f'Other prompts: {", ".join(map(_quoted, texts.prompts))};'
+        ' `encode_query(queries, prompt_name=...)` takes one.'
     )
   if texts.query_prefix != texts.passage_prefix:
     notes.append(
