@@ -4,6 +4,8 @@
   dualenc convert gtr-t5-base --to=model_dir --out=gtr
   dualenc convert t5x/checkpoint_1000000 --to=hf --out=t5 --vocabulary=sp.model
   dualenc convert light --to=jax_export --tower=query --out=query_tower
+  dualenc convert --merge=one_model,another --to=model_dir --out=mean
+  dualenc convert my_model --merge=8000,9000,10000 --to=model_dir --out=mean
   dualenc convert my_model/index --to=faiss --out=my_faiss
   dualenc convert my_model/index --to=vectors --out=my_vectors
 
@@ -12,6 +14,10 @@ folder of a T5 or mT5, a sentence-transformers folder, or what this command
 wrote; it is told by its content. Before the output appears, 64 texts are
 encoded by source and output, each by its own library; cosines that differ by
 more than 1e-4 are an error.
+
+--merge takes the mean of checkpoints of one architecture and vocabulary, in
+float32: of several models, or of one model_dir at several steps. Runs that
+started from the same checkpoint often have a mean better than each.
 
 Or the source is an index, what `dualenc encode` wrote. --to=faiss makes
 index.faiss, which faiss.read_index opens, and ids.txt: a hit i has the id of
@@ -22,10 +28,12 @@ vector. All of it is read back and compared before it appears.
 
 import argparse
 from collections.abc import Sequence
+import dataclasses
 import functools
 import pathlib
 import signal
 import sys
+from typing import Any
 
 from dualenc_jax.commands import flags, new_model_dir, runtime
 from dualenc_jax.errors import UserError
@@ -46,7 +54,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
   out = pathlib.Path(args.out).expanduser().absolute()
   say = functools.partial(print, flush=True)
-  is_index = index_conversion.is_index(args.source)
+  merged = merge_of(args)
+  is_index = not merged and index_conversion.is_index(args.source)
   check_source(args, is_index)
   if is_index:
     conversion.check_out(out)
@@ -55,15 +64,19 @@ def main(argv: Sequence[str] | None = None) -> None:
   runtime.return_freed_memory()
   runtime.use_compilation_cache()
   given = {name: getattr(args, name) for name in _USAGE}
+  source = conversion.Source(
+      args.source,
+      args.step,
+      args.vocabulary,
+      {name: value for name, value in given.items() if value is not None},
+      args.dim,
+      args.activations and args.activations.split(','),
+  )
+  if merged:
+    sources = [dataclasses.replace(source, **own) for own in merged]
+    source = conversion.Merge(sources, args.weights or [1.0] * len(sources))
   conversion.convert(
-      conversion.Source(
-          args.source,
-          args.step,
-          args.vocabulary,
-          {name: value for name, value in given.items() if value is not None},
-          args.dim,
-          args.activations and args.activations.split(','),
-      ),
+      source,
       args.to,
       forms(out)[args.to],
       out,
@@ -71,6 +84,42 @@ def main(argv: Sequence[str] | None = None) -> None:
       say,
       args.tower == 'query',
   )
+
+
+def merge_of(args: argparse.Namespace) -> list[dict[str, Any]]:
+  """Path and step of each checkpoint of --merge; none without it.
+
+  Raises:
+    UserError: it, the source and --weights do not go together.
+  """
+  names = args.merge or []
+  if not names:
+    if args.weights:
+      raise UserError('--weights is for --merge: give both.')
+    if args.source is None:
+      raise UserError(
+          'Give what to convert: dualenc convert SOURCE, or --merge=A,B.'
+      )
+    return []
+  if args.source and not all(name.isdecimal() for name in names):
+    raise UserError(
+        f'--merge={",".join(names)} beside {args.source}: expected steps of it,'
+        ' such as 8000,9000. To merge models, name all of them in --merge.'
+    )
+  if len(names) < 2 or '' in names or (args.source and args.step is not None):
+    raise UserError(
+        f'--merge={",".join(names)}: expected two checkpoints or more, with'
+        ' commas: model_dirs, or after a model_dir steps of it, without --step.'
+    )
+  weights = args.weights
+  if weights and (len(weights) != len(names) or min(weights) <= 0):
+    raise UserError(
+        f'--weights={",".join(f"{w:g}" for w in weights)}: expected a number'
+        f' above 0 for each of the {len(names)} of --merge.'
+    )
+  if args.source:
+    return [{'step': int(name)} for name in names]
+  return [{'path': name} for name in names]
 
 
 def forms(out: pathlib.Path | None = None) -> dict[str, conversion.Form]:
@@ -115,7 +164,18 @@ def check_source(args: argparse.Namespace, is_index: bool) -> None:
 def make_parser() -> flags.Parser:
   parser = flags.Parser('convert', __doc__)
   parser.add_argument(
-      'source', help='the checkpoint, a folder or a file; or an index'
+      'source', nargs='?',
+      help='the checkpoint, a folder or a file; or an index',
+  )
+  parser.add_argument(
+      '--merge', type=flags.listed, metavar='A,B',
+      help='the mean of these models in place of a source, or of these steps of'
+      ' the source, a model_dir',
+  )
+  parser.add_argument(
+      '--weights', type=lambda text: [*map(flags.number, flags.listed(text))],
+      metavar='.5,.5',
+      help='their shares of it, divided by their sum; equal by default',
   )
   known = {**forms(), **index_conversion.FORMS}
   parser.add_argument(

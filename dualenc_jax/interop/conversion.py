@@ -9,6 +9,7 @@ from dualenc_jax.inference import artifact
 from dualenc_jax.interop import (
   hugging_face,
   loading,
+  merging,
   opening,
   own,
   peers,
@@ -73,6 +74,11 @@ class Source:
   dim: int | None = None
   activations: Sequence[str] | None = None
 
+  @property
+  def folders(self) -> Sequence[str]:
+    """What other libraries may open, too."""
+    return [self.path]
+
   def read(self) -> tuple[Weights, dict[str, int | str]]:
     """The checkpoint with this usage.
 
@@ -104,8 +110,22 @@ class Source:
     return dataclasses.replace(weights, usage=usage), other
 
 
+@dataclasses.dataclass(frozen=True)
+class Merge:
+  """Sources whose mean is converted, with their shares of it."""
+
+  sources: Sequence[Source]
+  shares: Sequence[float]
+  folders = ()
+
+  def read(self) -> tuple[Weights, dict[str, int | str]]:
+    """As of `Source`; raises what `merging.merge` does, too."""
+    models = [source.read()[0] for source in self.sources]
+    return merging.merge(models, self.shares), {}
+
+
 def convert(
-    source: Source,
+    source: Source | Merge,
     name: str,
     form: Form,
     out: pathlib.Path,
@@ -171,14 +191,15 @@ def convert(
     for line in lines:
       say(line)
     verify.check_written(weights, partial)
-    folders = {source.path: source.path, name: partial}
+    folders = {**{p: p for p in source.folders}, name: partial}
     texts = alike(texts, weights.usage, folders, say)
     say(f'Comparing {len(texts)} texts ...')
     sides = [
         ('dualenc_jax', verify.ours(weights)),
         (f'the {name}', form.encode(partial, weights.usage)),
-        *source_side(source.path, weights, other, say),
     ]
+    for path in source.folders:
+      sides += source_side(path, weights, other, say)
     if weights.passage_tower:
       sides = [(side, verify.queries_alone(own)) for side, own in sides]
     for line in verify.compare(sides, texts):

@@ -1,0 +1,110 @@
+"""The mean of checkpoints, against NumPy."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import small_vocabulary
+import tiny_towers
+
+from dualenc_jax.errors import UserError
+from dualenc_jax.interop import merging
+from dualenc_jax.interop.weights import shapes_of, Usage, Weights
+from dualenc_jax.models import T5Encoder
+from dualenc_jax.tensor_files.tensors import Tensor
+from dualenc_jax.text.tokenizer import Vocabulary
+
+USAGE = Usage(Vocabulary('python_code_8k').file, None, 16, 40)
+
+
+def arrays(seed):
+  rng = np.random.default_rng(seed)
+  shapes = shapes_of(tiny_towers.model())
+  return {n: rng.normal(size=s).astype(np.float32) for n, s in shapes.items()}
+
+
+def weights(seed, **changes):
+  model, found = tiny_towers.model(), arrays(seed)
+  tensors = {
+      n: Tensor(n, a.shape, lambda a=a: a.copy()) for n, a in found.items()
+  }
+  made = Weights('random', f'm{seed}', tensors, model.encoder, usage=USAGE)
+  return dataclasses.replace(made, **changes)
+
+
+@pytest.mark.parametrize('shares', [[1.0, 1.0, 1.0], [0.5, 0.3, 1.2]])
+def test_every_tensor_is_the_weighted_mean(shares):
+  merged = merging.merge([weights(i) for i in range(3)], shares)
+  own = [arrays(i) for i in range(3)]
+  assert merged.tensors.keys() == own[0].keys()
+  for name, tensor in merged.tensors.items():
+    expected = np.average(
+        [a[name].astype(np.float64) for a in own], axis=0, weights=shares
+    )
+    found = tensor.read()
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_a_tensor_of_each_is_in_memory_at_a_time():
+  alive, most = [0], [0]
+
+  class Counted(np.ndarray):
+    def __del__(self):
+      alive[0] -= 1
+
+  def load(array):
+    alive[0] += 1
+    most[0] = max(most[0], alive[0])
+    return array.copy().view(Counted)
+
+  models = []
+  for seed in range(4):
+    tensors = {
+        n: Tensor(n, a.shape, lambda a=a: load(a))
+        for n, a in arrays(seed).items()
+    }
+    models.append(weights(seed, tensors=tensors))
+  for tensor in merging.merge(models, [1.0] * 4).tensors.values():
+    tensor.read()
+  assert 0 < most[0] <= 2
+
+
+@pytest.mark.parametrize(
+    'change, message',
+    [
+        (
+            lambda w: {'tensors': w.tensors | {
+                'projection/kernel': Tensor('x', (32, 7), None)
+            }},
+            r'shape of projection/kernel of m0 is \(32, 24\), of m1 \(32, 7\)',
+        ),
+        (
+            lambda w: {'encoder': T5Encoder(
+                2, 2, 16, 64, ('relu', 'linear'), dtype='float32'
+            )},
+            'encoder.activations of m0 is .*gelu.*, of m1 .*relu',
+        ),
+        (
+            lambda w: {'usage': dataclasses.replace(USAGE, query_length=9)},
+            'query_length of m0 is 16, of m1 9',
+        ),
+        (
+            lambda w: {'usage': dataclasses.replace(USAGE, prompts={'a': 'b'})},
+            "prompts of m0 is None, of m1 {'a': 'b'}",
+        ),
+        (lambda w: {'trained_dims': (8,)}, r'trained_dims of m0 is \(\)'),
+    ],
+)
+def test_what_differs_is_refused_by_name(change, message):
+  other = weights(1)
+  other = dataclasses.replace(other, **change(other))
+  with pytest.raises(UserError, match=message):
+    merging.merge([weights(0), other], [1.0, 1.0])
+
+
+def test_another_vocabulary_is_refused(tmp_path):
+  own = small_vocabulary.write(tmp_path / 'spiece.model')
+  other = weights(1, usage=dataclasses.replace(USAGE, vocabulary=own))
+  with pytest.raises(UserError, match='SHA-256 of the vocabulary of m0'):
+    merging.merge([weights(0), other], [1.0, 1.0])
