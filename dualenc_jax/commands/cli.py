@@ -8,7 +8,7 @@ import sys
 import traceback
 
 import dualenc_jax
-from dualenc_jax.commands import huge_pages
+from dualenc_jax.commands import huge_pages, quick_help
 from dualenc_jax.errors import INTERRUPTED, UserError
 from dualenc_jax.parallel import joining
 
@@ -84,9 +84,11 @@ def main(argv: Sequence[str] | None = None) -> int:
   # As with `python -m`, a user's own modules are found where they stand.
   sys.path.append(os.getcwd())
   name = f'dualenc_jax.commands.{command.replace(" ", "_")}'
-  return run(
-      lambda rest: importlib.import_module(name).main(rest), argv[words:]
-  )
+  rest = argv[words:]
+  if rest in (['--help'], ['-h']):
+    if quick_help.show(lambda: importlib.import_module(name)):
+      return 0
+  return run(lambda rest: importlib.import_module(name).main(rest), rest)
 
 
 def run(

@@ -129,6 +129,37 @@ def test_the_package_is_a_program():
   assert done.returncode == 0 and 'usage: dualenc' in done.stdout
 
 
+@pytest.mark.slow
+def test_the_help_of_a_command_imports_nothing_heavy(capsys, monkeypatch):
+  """It is that of the command as it runs, which imports JAX."""
+  monkeypatch.setenv('COLUMNS', '80')
+  code = (
+      'import contextlib, io, json, sys\n'
+      'from dualenc_jax.commands import cli\n'
+      'found = {}\n'
+      'for command in cli.COMMANDS:\n'
+      '  with contextlib.redirect_stdout(io.StringIO()) as out:\n'
+      "    assert cli.main([*command.split(), '--help']) == 0\n"
+      '  found[command] = out.getvalue()\n'
+      "  heavy = {'jax', 'flax', 'orbax', 'optax', 'tensorflow', 'seqio',"
+      " 'torch'} & sys.modules.keys()\n"
+      '  assert not heavy, (command, heavy)\n'
+      # Nothing is left of the stand-ins.
+      'from dualenc_jax.commands import train, model_dir\n'
+      'import jax\n'
+      'assert model_dir.jax is jax and jax.devices()\n'
+      'print(json.dumps(found))\n'
+  )
+  done = subprocess.run(
+      [sys.executable, '-c', code], check=True, timeout=120, text=True,
+      stdout=subprocess.PIPE,
+  )
+  for command, text in json.loads(done.stdout).items():
+    with pytest.raises(SystemExit):
+      cli.main([*command.split(), '--help'])
+    assert text == capsys.readouterr().out, command
+
+
 def test_help_imports_neither_jax_nor_tensorflow():
   code = (
       'import sys\n'
