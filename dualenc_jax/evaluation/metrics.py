@@ -37,14 +37,15 @@ _THEIR_NAMES = {
     'Recall@1000': 'recall_1000',
 }
 NAMES = tuple(_THEIR_NAMES)
+_NOTHING = dict.fromkeys(_THEIR_NAMES.values(), 0.0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scores:
-  """Metrics of each query that counts: of which a passage is relevant.
+  """Metrics of each query that counts: of which a passage is judged.
 
   Attributes:
-    queries: the J queries: int64 positions from `score`, ids from
+    queries: the J judged queries: int64 positions from `score`, ids from
       `evaluate_run`.
     values: float64 [J] by name of metric, in the order of NAMES. MRR's is the
       reciprocal rank.
@@ -72,10 +73,11 @@ def score(
   """The metrics of a ranking.
 
   A passage of grade 1 or more is relevant; one of grade 0 or less is as good
-  as not judged. Queries without a relevant passage do not count; of how many
-  judged ones this is so is logged. MAP is over the hits there are. MRR is over
-  the whole corpus, and absent where neither the ranking nor `ranks` are; so is
-  Recall@1000 where the ranking holds fewer hits of a larger corpus.
+  as not judged. Judged queries without a relevant passage count as 0, as in
+  trec_eval, and their number is logged; others do not count. MAP is over the
+  hits there are. MRR is over the whole corpus, and absent where neither the
+  ranking nor `ranks` are; so is Recall@1000 where the ranking holds fewer hits
+  of a larger corpus.
 
   Args:
     ranking: [Q, k] hits with k at least min(100, num_passages).
@@ -102,26 +104,27 @@ def score(
         f'{len(judgements)} queries.'
     )
   check_depth(ranking, num_passages)
-  counted = [q for q, judged in enumerate(judgements) if _relevant(judged)]
-  if not counted:
+  counted = [q for q, judged in enumerate(judgements) if judged]
+  relevant = [q for q in counted if _relevant(judgements[q])]
+  if not relevant:
     raise UserError(
         f'none of the {len(judgements)} queries has a relevant passage in the '
         'qrels: expected at least one. Are they of the same data set?'
     )
-  _log_left_out(sum(map(bool, judgements)) - len(counted))
+  _log_unanswerable(len(counted) - len(relevant))
 
   depth = ranking.indices.shape[1]
   names = _places(depth)
   qrels = {
       str(q): _by_place(ranking.indices[q], judgements[q], names)
-      for q in counted
+      for q in relevant
   }
   # All queries share one run. trec_eval keeps scores in float32, which holds
   # integers to 2^24 exactly.
   hits = {name: float(depth - place) for place, name in enumerate(names)}
   evaluator = pytrec_eval.RelevanceEvaluator(qrels, _MEASURES)
   by_query = evaluator.evaluate(dict.fromkeys(qrels, hits))
-  values = _values([by_query[q] for q in qrels])
+  values = _values([by_query.get(str(q), _NOTHING) for q in counted])
   counted = np.array(counted, np.int64)
   if ranks is not None:
     first = np.zeros(len(judgements), np.int64)
@@ -136,19 +139,24 @@ def score(
 
 
 def evaluate_run(
-    run: Mapping[str, dict[str, float]], qrels: Qrels, name: str = 'The run'
+    run: Mapping[str, dict[str, float]],
+    qrels: Qrels,
+    name: str = 'The run',
+    relevance_level: int = 1,
 ) -> Scores:
-  """The metrics of a run file, as by `trec_eval -c`.
+  """The metrics of a run file, as by `trec_eval -c -l <relevance_level>`.
 
   What the run does not hold was not found, however deep it is: so for all
-  metrics, MRR and Recall@1000 too. A query of the qrels that has a relevant
-  passage and is not in the run counts as 0; other queries of the run do not
-  count.
+  metrics, MRR and Recall@1000 too. All queries of the qrels count, as 0 those
+  that are not in the run or have no relevant passage; other queries of the run
+  do not.
 
   Args:
     run: query id -> passage id -> score, as from `trec.read_run`.
     qrels: query id -> passage id -> grade, as from `trec.read_qrels`.
     name: of the run, for the log.
+    relevance_level: the least grade of a relevant passage; the gains of nDCG
+      are the grades, whatever it is.
 
   Returns:
     Scores in the order of the qrels.
@@ -157,25 +165,30 @@ def evaluate_run(
     UserError: no query of the run has a relevant passage.
   """
   judged = {q: dict(grades) for q, grades in qrels.items() if _relevant(grades)}
+  answerable = [q for q in judged if _relevant(judged[q], relevance_level)]
   hits = {q: run[q] for q in judged if q in run}
-  if not hits:
+  if hits.keys().isdisjoint(answerable):
     raise UserError(
         f'none of the {len(run)} queries of the run has a relevant passage in '
-        'the qrels: expected at least one. Are they of the same data set?'
+        f'the qrels, of grade {relevance_level} or more: expected at least '
+        'one. Are they of the same data set?'
     )
-  _log_left_out(len(qrels) - len(judged))
-  if len(hits) < len(judged):
+  queries = [q for q, grades in qrels.items() if grades]
+  _log_unanswerable(len(queries) - len(answerable))
+  ranked = sum(q in run for q in queries)
+  if ranked < len(queries):
     logging.getLogger(__name__).warning(
         '%s: %d of the %d judged queries were not ranked and count as 0.',
         name,
-        len(judged) - len(hits),
-        len(judged),
+        len(queries) - ranked,
+        len(queries),
     )
-  evaluator = pytrec_eval.RelevanceEvaluator(judged, _MEASURES)
+  evaluator = pytrec_eval.RelevanceEvaluator(
+      judged, _MEASURES, relevance_level=relevance_level
+  )
   by_query = evaluator.evaluate(hits)
-  nothing = dict.fromkeys(_THEIR_NAMES.values(), 0.0)
-  values = _values([by_query.get(q, nothing) for q in judged])
-  return Scores(list(judged), values, max(map(len, hits.values())))
+  values = _values([by_query.get(q, _NOTHING) for q in queries])
+  return Scores(queries, values, max(map(len, hits.values())))
 
 
 def _values(rows: list[dict[str, float]]) -> dict[str, np.ndarray]:
@@ -193,9 +206,9 @@ def _reciprocal(values: np.ndarray) -> np.ndarray:
   return np.divide(1.0, values, where=values > 0, out=np.zeros(len(values)))
 
 
-def _relevant(judged: Mapping[int | str, int]) -> bool:
-  """Whether the query counts; without such a grade trec_eval may crash."""
-  return any(grade >= 1 for grade in judged.values())
+def _relevant(judged: Mapping[int | str, int], level: int = 1) -> bool:
+  """Whether one is relevant; without a grade above 0 trec_eval may crash."""
+  return any(grade >= level for grade in judged.values())
 
 
 def _places(depth: int) -> list[str]:
@@ -244,10 +257,10 @@ def _check_ranks(ranks, first, judgements, depth) -> None:
     )
 
 
-def _log_left_out(count: int) -> None:
+def _log_unanswerable(count: int) -> None:
   if count:
     logging.getLogger(__name__).warning(
-        '%d judged queries have no relevant passage and are left out of the '
-        'means.',
+        '%d judged queries have no relevant passage and count as 0, as in '
+        'trec_eval -c.',
         count,
     )

@@ -6,7 +6,6 @@ would not undo the escape.
 """
 
 from collections.abc import Mapping, Sequence
-import io
 import math
 import os
 import pathlib
@@ -14,8 +13,8 @@ import pathlib
 import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.io import files, untrusted
-from dualenc_jax.readers import qrels as qrels_reader
+from dualenc_jax.io import files
+from dualenc_jax.readers import qrels as qrels_reader, rows
 from dualenc_jax.readers.rows import BadRow
 from dualenc_jax.search.ranking import Ranking
 
@@ -80,7 +79,8 @@ def write_run(
 def read_run(path: str | os.PathLike[str]) -> dict[str, dict[str, float]]:
   """Reads a run: query id -> passage id -> score, in the order of the file.
 
-  As in trec_eval the score alone orders the hits; the rank is not read.
+  As in trec_eval the score alone orders the hits; the rank is not read. The
+  file may be .gz; blank lines and a byte order mark are left out.
 
   Raises:
     UserError: names file and line; not six fields, a score that is not a
@@ -88,25 +88,18 @@ def read_run(path: str | os.PathLike[str]) -> dict[str, dict[str, float]]:
   """
   path = pathlib.Path(path)
   run: dict[str, dict[str, float]] = {}
-  try:
-    file = untrusted.open_file(path, 'Give a run file.')
-    with io.TextIOWrapper(file, 'utf-8') as f:
-      for number, line in enumerate(f, start=1):
-        try:
-          query_id, passage_id, score = _parse(line)
-          hits = run.setdefault(query_id, {})
-          if passage_id in hits:
-            raise BadRow(
-                f'passage {passage_id!r} is repeated for query {query_id!r}: '
-                'expected each hit once.'
-            )
-        except BadRow as reason:
-          raise UserError(f'{path}:{number}: {reason}') from None
-        hits[passage_id] = score
-  except OSError as e:
-    raise UserError(f'{path}: cannot read the run: {e.strerror}.') from e
-  except UnicodeDecodeError as e:
-    raise UserError(f'{path}: not a text file in UTF-8: {e.reason}.') from e
+  for number, line in rows.lines(path):
+    try:
+      query_id, passage_id, score = _parse(rows.decode(line))
+      hits = run.setdefault(query_id, {})
+      if passage_id in hits:
+        raise BadRow(
+            f'passage {passage_id!r} is repeated for query {query_id!r}: '
+            'expected each hit once.'
+        )
+    except BadRow as reason:
+      raise UserError(f'{path}:{number}: {reason}') from None
+    hits[passage_id] = score
   return run
 
 

@@ -15,9 +15,12 @@ def trec_eval_order(hits):
 
 
 def of_order(passage_ids, grades):
-  """All metrics of a query whose hits are `passage_ids`, best first."""
+  """All metrics of a query whose hits are `passage_ids`, best first.
+
+  Of one without a relevant passage they are 0, as trec_eval's.
+  """
   gains = [max(grades.get(p, 0), 0) for p in passage_ids]
-  relevant = sum(grade >= 1 for grade in grades.values())
+  relevant = sum(grade >= 1 for grade in grades.values()) or math.inf
   places = [i for i, gain in enumerate(gains, 1) if gain]
   first = places[0] if places else math.inf
 
@@ -33,7 +36,7 @@ def of_order(passage_ids, grades):
       'P@1': float(first == 1),
       'MRR': 1 / first,
       'MRR@10': 1 / first if first <= 10 else 0.0,
-      'nDCG@10': dcg(gains) / ideal,
+      'nDCG@10': dcg(gains) / ideal if ideal else 0.0,
       'MAP': sum(precisions) / relevant,
       'Recall@1': recall(1),
       'Recall@10': recall(10),

@@ -98,21 +98,23 @@ def as_rows(qrels, ids):
 @pytest.mark.parametrize('seed', range(40))
 def test_against_trec_eval_and_the_definitions(seed):
   ids, scores, qrels = random_case(seed)
-  counted = [q for q, judged in enumerate(qrels) if max([0, *judged.values()])]
+  counted = [q for q, judged in enumerate(qrels) if judged]
+  # Of the others trec_eval's code may crash.
+  relevant = [q for q in counted if max(qrels[q].values()) > 0]
   hits = rank_all(scores, ids)
-  if not counted:
+  if not relevant:
     with pytest.raises(UserError, match='none of the 12 queries'):
       metrics.score(hits, as_rows(qrels, ids), len(ids))
     return
   found = metrics.score(hits, as_rows(qrels, ids), len(ids))
   assert found.queries.tolist() == counted
   theirs = pytrec_eval.RelevanceEvaluator(
-      {str(q): qrels[q] for q in counted}, set(TREC_EVALS)
-  ).evaluate({str(q): dict(zip(ids, scores[q].tolist())) for q in counted})
+      {str(q): qrels[q] for q in relevant}, set(TREC_EVALS)
+  ).evaluate({str(q): dict(zip(ids, scores[q].tolist())) for q in relevant})
   for i, q in enumerate(counted):
     values = {name: column[i] for name, column in found.values.items()}
     for ours, name in TREC_EVALS.values():
-      assert values[ours] == theirs[str(q)][name], (ours, q)
+      assert values[ours] == theirs.get(str(q), {}).get(name, 0), (ours, q)
     run = dict(zip(ids, scores[q].tolist()))
     order = metrics_reference.trec_eval_order(run)
     expected = metrics_reference.of_order(order, qrels[q])
@@ -192,13 +194,14 @@ def test_mrr_at_10_counts_the_tenth_hit():
   assert found.values['MRR@10'].tolist() == [1 / 10, 0]
 
 
-def test_means_are_over_the_queries_with_a_relevant_passage(caplog):
+def test_means_are_over_the_judged_queries(caplog):
   judgements = [{0: 1}, {0: 0, 1: -1}, {-1: 1}, {}]
   with caplog.at_level(logging.WARNING):
     found = metrics.score(from_order([[0, 1, 2]] * 4), judgements, 3)
-  assert found.queries.tolist() == [0, 2]
-  assert found.means() == dict.fromkeys(NAMES, 0.5)
-  assert '1 judged queries have no relevant passage' in caplog.text
+  assert found.queries.tolist() == [0, 1, 2]
+  assert found.means() == dict.fromkeys(NAMES, 1 / 3)
+  told = '1 judged queries have no relevant passage and count as 0'
+  assert told in caplog.text
 
 
 def test_means_do_not_depend_on_the_order_of_the_queries():

@@ -1,5 +1,6 @@
 """TREC run files: read back, and read by trec_eval's code."""
 
+import gzip
 import os
 
 import numpy as np
@@ -150,11 +151,10 @@ def test_a_path_that_cannot_be_written(tmp_path, path):
     'line, message',
     [
         (b'q Q0 p 1 0.5', 'run:2: 5 fields: expected the six'),
-        (b'', 'run:2: 0 fields'),
         (b'q Q0 p 1 high t', "run:2: score 'high' in the fifth"),
         (b'q Q0 p 1 nan t', "run:2: score 'nan'"),
         (b'q Q0 first 1 0.5 t', "run:2: passage 'first' is repeated"),
-        (b'q Q0 \xff 1 0.5 t', 'run: not a text file in UTF-8'),
+        (b'q Q0 \xff 1 0.5 t', 'run:2: not UTF-8'),
     ],
 )
 def test_bad_lines(tmp_path, line, message):
@@ -164,8 +164,16 @@ def test_bad_lines(tmp_path, line, message):
     trec.read_run(path)
 
 
+@pytest.mark.parametrize('name', ['run', 'run.gz'])
+def test_blank_lines_a_byte_order_mark_and_gzip(tmp_path, name):
+  content = '\ufeffq Q0 a 1 2 t\r\n\r\n  \nq Q0 b 2 1 t\n\n'.encode()
+  packed = gzip.compress(content) if name == 'run.gz' else content
+  (tmp_path / name).write_bytes(packed)
+  assert trec.read_run(tmp_path / name) == {'q': {'a': 2, 'b': 1}}
+
+
 def test_no_file(tmp_path):
-  with pytest.raises(UserError, match='none: cannot read the run: No such'):
+  with pytest.raises(UserError, match='none cannot be read: No such'):
     trec.read_run(tmp_path / 'none')
   with pytest.raises(UserError, match='none cannot be read: No such'):
     trec.read_qrels(tmp_path / 'none')
