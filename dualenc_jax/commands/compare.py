@@ -1,13 +1,15 @@
 """Compares models, or other systems, with a baseline on the tasks they share.
 
   dualenc compare BASELINE_DIR MODEL_DIR [MODEL_DIR ...]
-  dualenc compare bm25.trec my.trec bm25.trec+my.trec --qrels=qrels/test.tsv
+  dualenc compare bm25.trec.gz MODEL_DIR bm25.trec.gz+MODEL_DIR
+    --qrels=qrels/test.tsv
 
 The first is the baseline. Each is a model_dir with results of `dualenc
 evaluate`, one result folder (either with :bm25 or :hybrid after it for these,
-as they were evaluated beside the model), or a TREC run file of any system; run
-files are measured by --qrels, and several with + between them are fused by
-reciprocal ranks. Tests are paired and two-sided.
+as they were evaluated beside the model), or a TREC run file of any system,
+plain or .gz. With --qrels all of them are measured by these, folders by the
+run.trec in them, and several with + between them are fused by reciprocal ranks.
+Tests are paired and two-sided.
 
 With --output_dir it writes comparison.json, .csv, .md and .tex, the papers'
 tables (tables.md, tables.tex), and figures of the relative improvements.
@@ -28,7 +30,9 @@ from dualenc_jax.results import (
 
 def main(argv: Sequence[str] | None = None) -> None:
   args = make_parser().parse_args(argv)
-  baseline, *models = systems.read(args.systems, args.names, args.qrels, args.k)
+  baseline, *models = systems.read(
+      args.systems, args.names, args.qrels, args.k, args.relevance_level
+  )
   comparison = comparison_lib.compare(
       baseline,
       models,
@@ -39,7 +43,12 @@ def main(argv: Sequence[str] | None = None) -> None:
           seed=args.seed,
       ),
   )
-  for table in comparison_files.comparison_tables(comparison):
+  tables = (
+      comparison_files.comparison_tables(comparison)
+      if args.wide
+      else [comparison_files.narrow_table(comparison)]
+  )
+  for table in tables:
     print(table_lib.text(table))
   if args.output_dir:
     output = args.output_dir
@@ -61,11 +70,15 @@ def make_parser() -> flags.Parser:
   )
   add(
       '--qrels', type=pathlib.Path, metavar='FILE',
-      help="of run files; TREC's or BEIR's form",
+      help="measures runs; TREC's or BEIR's form",
   )
   add(
-      '--k', type=flags.whole(),
-      help='use only the k best hits a query of run files',
+      '--k', type=flags.whole(), help='use only the k best hits a query of runs'
+  )
+  add(
+      '--relevance_level', type=flags.whole(), metavar='GRADE',
+      help="least grade of a relevant passage of --qrels; 2 is TREC DL's for"
+      ' all but nDCG, whose gains are the grades',
   )
   add(
       '--metrics', type=flags.listed, metavar='NAME[,NAME]',
@@ -74,6 +87,10 @@ def make_parser() -> flags.Parser:
   add(
       '--names', type=flags.listed, metavar='NAME[,NAME]',
       help='what to call the systems, in their order',
+  )
+  add(
+      '--wide', action='store_true',
+      help='print all columns and tests, a table a model, as files have them',
   )
   add(
       '--common_queries', action='store_true',

@@ -12,6 +12,7 @@ from dualenc_jax.figures import table as table_lib
 from dualenc_jax.figures.table import Cell, MISSING, Row, Table
 from dualenc_jax.io import files
 from dualenc_jax.results import benchmarks, seen, tables
+from dualenc_jax.results.benchmarks import EvaluatedSet
 from dualenc_jax.results.comparison import Comparison, Difference
 from dualenc_jax.results.folder import Key, Model
 
@@ -19,6 +20,8 @@ _NAMED = 5  # Results that are left out, the others are only counted.
 _BYTES = 'bytes_per_passage'
 # Sets by metrics that one table of all models has room for.
 _SIDE_BY_SIDE = 4
+# p below which a difference is marked.
+_LEVEL = 0.05
 
 
 def comparison_tables(comparison: Comparison) -> list[Table]:
@@ -34,6 +37,73 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
   if several and len(comparison.differences) <= _SIDE_BY_SIDE * len(found):
     found.insert(0, _all_models(comparison))
   return found
+
+
+def narrow_table(comparison: Comparison) -> Table:
+  """All models by set and metric, with the one test of them, in few columns."""
+  baseline, *others = comparison.baseline, *comparison.models
+  places: dict[tuple[EvaluatedSet, str], list[Difference]] = {}
+  for d in comparison.differences:
+    places.setdefault((d.evaluated, d.metric), []).append(d)
+  sets = [evaluated for evaluated, _ in places]
+  split = any(evaluated.split for evaluated in sets)
+  several = len(others) > 1
+  columns = [m.name for m in (baseline, *others)]
+  columns += [] if several else ['difference', 'p']
+  rows = []
+  for name, ((evaluated, metric), own) in zip(
+      benchmarks.task_names(sets), places.items()
+  ):
+    cells = [f'{100 * own[0].baseline_value:.2f}']
+    if several:
+      cells[0] += ' '
+      cells += [f'{100 * d.value:.2f}{_mark(d)}' for d in own]
+    else:
+      (d,) = own
+      cells += [f'{100 * d.value:.2f}', f'{100 * d.difference:+.2f}']
+      cells.append(_p(d.randomization_holm).text)
+    place = name, *([evaluated.split] if split else []), metric
+    rows.append(Row(place, tuple(map(Cell, cells))))
+  which = 'p' if not several else f'* p < {_LEVEL} against {baseline.name}'
+  notes = [
+      f'{which}: two-sided paired randomization test over queries, corrected'
+      ' for all tasks and models by the same metric. --wide prints all tests.',
+      *_scope_notes(comparison),
+      *_bytes_notes(comparison),
+  ]
+  for model in others:
+    own = [d for d in comparison.differences if d.model == model.name]
+    notes += _notes_on(baseline, model, own)
+  return Table(
+      name='comparison',
+      title=f'{"All" if several else others[0].name} against'
+      f' {baseline.name} (%)',
+      heads=('Task', *(['Split'] if split else []), 'Metric'),
+      columns=tuple(('', name) for name in columns),
+      rows=tuple(rows),
+      notes=tuple(dict.fromkeys(notes)),
+  )
+
+
+def _mark(d: Difference) -> str:
+  return '*' if d.randomization_holm < _LEVEL else ' '
+
+
+def _bytes_notes(comparison: Comparison) -> Iterator[str]:
+  """Of a passage by each model's codec, if any has one."""
+  sizes = _sizes(comparison)
+  if any(map(any, sizes.values())):
+    found = (f'{name} {_bytes(size).text}' for name, size in sizes.items())
+    yield f'Bytes of a passage in the index: {", ".join(found)}.'
+
+
+def _sizes(comparison: Comparison) -> dict[str, list[int]]:
+  """By model the bytes of a passage on its sets, 0 without a codec."""
+  keys = [k for d in comparison.differences for k in d.evaluated.keys]
+  return {
+      m.name: sorted({m.results[k].provenance.get(_BYTES) or 0 for k in keys})
+      for m in (comparison.baseline, *comparison.models)
+  }
 
 
 def write_comparison(folder: pathlib.Path, comparison: Comparison) -> list[str]:
@@ -69,11 +139,7 @@ def _all_models(comparison: Comparison) -> Table:
     place = d.set_name, d.evaluated.split, d.metric
     by_place.setdefault(place, []).append(d)
   models = comparison.baseline, *comparison.models
-  keys = [k for d in comparison.differences for k in d.evaluated.keys]
-  sizes = [
-      sorted({m.results[key].provenance.get(_BYTES) or 0 for key in keys})
-      for m in models
-  ]
+  sizes = _sizes(comparison).values()
   known = any(map(any, sizes))
   columns = [('', 'bytes')] if known else []
   cells = [[_bytes(size)] if known else [] for size in sizes]
@@ -156,7 +222,21 @@ def _notes(comparison: Comparison) -> Iterator[str]:
         f'The t-test does not apply ({MISSING}) where all queries differ by the'
         ' same: it has no variance to judge by.'
     )
-  if options.common_queries:
+  yield from _scope_notes(comparison)
+
+
+def _scope_notes(comparison: Comparison) -> Iterator[str]:
+  """Of what the figures are."""
+  levels = {
+      result.provenance.get('relevance_level')
+      for result in comparison.baseline.results.values()
+  }
+  for level in levels - {None}:
+    yield (
+        f'Relevant are passages of grade {level} or more; the gains of nDCG are'
+        ' the grades.'
+    )
+  if comparison.options.common_queries:
     yield 'Only over queries that both have.'
   merged = {
       d.evaluated.name for d in comparison.differences if d.evaluated.keys[1:]

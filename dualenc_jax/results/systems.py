@@ -13,12 +13,15 @@ from dualenc_jax.results.folder import Key, Model, PerQuery, Result
 from dualenc_jax.search import hybrid
 from dualenc_jax.search.ranking import best_first
 
+_RUN = 'run.trec'
+
 
 def read(
     paths: Sequence[pathlib.Path],
     names: Sequence[str] | None = None,
     qrels: pathlib.Path | None = None,
     k: int | None = None,
+    relevance_level: int | None = None,
 ) -> list[Model]:
   """Reads two systems or more, under different names.
 
@@ -27,12 +30,14 @@ def read(
       or ':rerank' after them for these beside the model, or TREC run files;
       'one.trec+other.trec' for several fused by reciprocal ranks.
     names: what to call the systems; None for what their folders or files say.
-    qrels: what run files are measured by.
-    k: how many of the best hits a query of run files to use, None for all.
+    qrels: what run files are measured by, and the run.trec of folders; None
+      reads what was measured in folders.
+    k: how many of the best hits a query of the runs to use, None for all.
+    relevance_level: the least grade of a relevant passage, None for 1.
 
   Raises:
-    UserError: fewer than two, one that cannot be read, run files without qrels
-      or mixed with folders, or names that do not fit.
+    UserError: fewer than two, one that cannot be read, run files without qrels,
+      or names that do not fit.
   """
   if len(paths) < 2:
     raise UserError('Give two or more systems to compare, the baseline first.')
@@ -43,67 +48,109 @@ def read(
     )
   if names is not None and len({*names}) < len(names):
     raise UserError(f'--names={",".join(names)} has a name twice.')
-  paths, baselines = zip(*map(_split, paths))
-  files = list(map(_fused, paths))
-  for path in itertools.chain(*files):
-    if not path.exists():
-      raise UserError(f'{path} does not exist.')
-  named = list(zip(paths, names or [None] * len(paths)))
-  runs = [path for path in itertools.chain(*files) if path.is_file()]
-  if runs and len(runs) < sum(map(len, files)):
-    raise UserError(
-        f'{runs[0]} is a run file, but others are folders. Give the run.trec'
-        ' of their result folders instead, and --qrels.'
-    )
-  if runs and qrels is None:
-    raise UserError(f'{runs[0]} is a run file: give --qrels to measure it by.')
-  if not runs and (qrels is not None or k):
-    raise UserError('--qrels and --k are for run files, and none is given.')
-  if fused := [path for path, own in zip(paths, files) if len(own) > 1]:
-    if not runs:
-      raise UserError(
-          f'{fused[0]}: only run files are fused. Give the run.trec of their'
-          ' result folders, and --qrels; MODEL_DIR:hybrid is a model and BM25.'
-      )
-  if not runs:
+  parts = list(map(_parts, paths))
+  for part, _ in itertools.chain(*parts):
+    if not part.exists():
+      raise UserError(f'{part} does not exist.')
+  if qrels is not None:
+    judgements = Judgements.read(qrels, relevance_level or 1)
     return _told_apart([
-        folder.read_model(*system, baseline)
-        for system, baseline in zip(named, baselines)
-    ])
-  judgements = Judgements.read(qrels)
+        of_run_files([_run(*part, judgements) for part in own], judgements, k)
+        for own in parts
+    ], names)
+  for path, own in zip(paths, parts):
+    if len(own) > 1 or own[0][0].is_file():
+      what = 'fused of runs' if len(own) > 1 else 'a run file'
+      raise UserError(f'{path} is {what}: give --qrels to measure it by.')
+  if k or relevance_level:
+    raise UserError(
+        '--k and --relevance_level are of run files, and of the run.trec in'
+        ' result folders: give --qrels to measure them by.'
+    )
   return _told_apart([
-      of_run_files(own, judgements, k, name)
-      for own, (_, name) in zip(files, named)
-  ])
+      folder.read_model(own[0][0], baseline=own[0][1]) for own in parts
+  ], names)
 
 
-def _fused(path: pathlib.Path) -> list[pathlib.Path]:
-  """The files of 'one.trec+other.trec'; of any other path that alone."""
-  if path.exists() or '+' not in str(path):
-    return [path]
-  return list(map(pathlib.Path, str(path).split('+')))
+def _parts(path: pathlib.Path) -> list[tuple[pathlib.Path, str]]:
+  """The parts of 'one.trec+other.trec'; of any other path that alone.
+
+  Each with the baseline that is meant, '' for the model itself.
+  """
+  whole = _split(path)
+  if whole[0].exists() or '+' not in str(path):
+    return [whole]
+  return [_split(pathlib.Path(part)) for part in str(path).split('+')]
 
 
 def _split(path: pathlib.Path) -> tuple[pathlib.Path, str]:
-  """A path and the baseline that is meant, '' for the model itself."""
   stem, _, baseline = str(path).rpartition(':')
   if baseline in folder.SYSTEMS and not path.exists():
     return pathlib.Path(stem), baseline
   return path, ''
 
 
-def _told_apart(models: list[Model]) -> list[Model]:
-  """The models, where names are repeated under their paths."""
-  for names in ([m.name for m in models], [m.where for m in models]):
-    if len({*names}) == len(names):
-      return [
-          Model(name, model.where, model.results)
-          for name, model in zip(names, models)
-      ]
+def _run(
+    path: pathlib.Path, baseline: str, judgements: 'Judgements'
+) -> tuple[str, pathlib.Path]:
+  """The name of a system and its run: a file, or the run.trec of a folder."""
+  if path.is_file():
+    if path.name == _RUN and (path.parent / folder.METRICS).exists():
+      return folder.read_model(path.parent).name, path
+    return pathlib.Path(path.name.removesuffix('.gz')).stem, path
+  model = folder.read_model(path, baseline=baseline)
+  files = [pathlib.Path(r.where, _RUN) for r in model.results.values()]
+  found = [
+      file for file in files
+      if file.exists() and judgements.qrels.keys() & trec.read_run(file).keys()
+  ]
+  if len(found) == 1:
+    return model.name, found[0]
+  results = ', '.join(r.where for r in model.results.values())
   raise UserError(
-      f'{", ".join(names)}: one is given twice. Give different ones, or tell'
-      ' them apart by --names.'
+      f'{path} has {len(found) or "no"} {_RUN} with queries of --qrels'
+      f' {judgements.path}; expected one. Its results: {results}. '
+      + (
+          'Give one of these folders.'
+          if found
+          else 'Evaluate it on the set of the qrels.'
+      )
   )
+
+
+def _told_apart(
+    models: list[Model], names: Sequence[str] | None
+) -> list[Model]:
+  """The models under names of their own.
+
+  Without those they are called what their folders or files are; where names are
+  repeated, by what in their paths differs.
+  """
+  own = names or [m.name for m in models]
+  again = [m for m, name in zip(models, own) if own.count(name) > 1]
+  short = dict(zip([m.where for m in again], _differing(again)))
+  chosen = [short.get(m.where, name) for m, name in zip(models, own)]
+  if len({*chosen}) < len(chosen):
+    chosen = [m.where for m in models]
+  if len({*chosen}) < len(chosen):
+    raise UserError(
+        f'{", ".join(chosen)}: one is given twice. Give different ones, or tell'
+        ' them apart by --names.'
+    )
+  return [
+      Model(name, model.where, model.results)
+      for name, model in zip(chosen, models)
+  ]
+
+
+def _differing(models: Sequence[Model]) -> list[str]:
+  """The paths of models without the folders that they begin and end with."""
+  parts = [pathlib.Path(m.where).parts for m in models]
+  for _ in range(2):
+    parts = [own[::-1] for own in parts]
+    while min(map(len, parts), default=0) and len({p[0] for p in parts}) == 1:
+      parts = [own[1:] for own in parts]
+  return ['/'.join(own) for own in parts]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,14 +161,16 @@ class Judgements:
     path: of the file.
     qrels: query id -> passage id -> grade.
     source: SHA-256 of the file.
+    relevance_level: the least grade of a relevant passage.
   """
 
   path: pathlib.Path
   qrels: metrics.Qrels
   source: str
+  relevance_level: int = 1
 
   @classmethod
-  def read(cls, path: pathlib.Path) -> 'Judgements':
+  def read(cls, path: pathlib.Path, relevance_level: int = 1) -> 'Judgements':
     """Reads qrels in TREC's, BEIR's or the JSON form.
 
     Raises:
@@ -131,28 +180,27 @@ class Judgements:
       raise UserError(f'--qrels: {path} is no file.')
     source = hashlib.sha256(path.read_bytes()).hexdigest()
     try:
-      return cls(path, trec.read_qrels(path), source)
+      return cls(path, trec.read_qrels(path), source, relevance_level)
     except UserError as e:
       raise UserError(f'--qrels: {e}') from e
 
 
 def of_run_files(
-    paths: Sequence[pathlib.Path],
+    named: Sequence[tuple[str, pathlib.Path]],
     judgements: Judgements,
     k: int | None = None,
-    name: str | None = None,
 ) -> Model:
   """The one result of a run, see `metrics.evaluate_run`, or of several fused.
 
   Args:
-    paths: TREC runs.
+    named: names and paths of TREC runs.
     judgements: what to measure it by.
     k: how many of the best hits of a query to use, None for all.
-    name: of the system; by default the files'.
 
   Raises:
     UserError: a file that cannot be read, or no query with a relevant passage.
   """
+  names, paths = zip(*named)
   runs = list(map(trec.read_run, paths))
   for path, other in zip(paths[1:], runs[1:]):
     if not runs[0].keys() & other.keys():
@@ -167,8 +215,9 @@ def of_run_files(
         query: {hit: hits[hit] for hit in best_first(hits)[:k]}
         for query, hits in run.items()
     }
+  level = judgements.relevance_level
   try:
-    scores = metrics.evaluate_run(run, judgements.qrels, path)
+    scores = metrics.evaluate_run(run, judgements.qrels, path, level)
   except UserError as e:
     raise UserError(f'{path} with --qrels {judgements.path}: {e}') from e
   values = PerQuery(tuple(scores.queries), scores.values)
@@ -181,8 +230,8 @@ def of_run_files(
           'qrels': judgements.path.name,
           'source': judgements.source,
           'depth': scores.depth if k is None else k,
+          **({'relevance_level': level} if level > 1 else {}),
       },
       per_query=lambda: values,
   )
-  name = name or '+'.join(own.stem for own in paths)
-  return Model(name, path, {key: result})
+  return Model('+'.join(names), path, {key: result})

@@ -99,7 +99,7 @@ def test_the_run_file_alone_gives_the_same_metrics(model, whole, tmp_path):
   qrels = model.parent / 'data' / 'beir' / 'scifact' / 'qrels' / 'test.tsv'
   judgements = systems.Judgements.read(qrels)
   (result,) = systems.of_run_files(
-      [whole / 'run.trec'], judgements
+      [('whole', whole / 'run.trec')], judgements
   ).results.values()
   metrics = result_of(whole)['metrics']
   assert result.metrics == metrics
@@ -107,7 +107,7 @@ def test_the_run_file_alone_gives_the_same_metrics(model, whole, tmp_path):
   short = run(model, tmp_path / 'short', '--k=20')
   assert {len(hits) for hits in run_of(short).values()} == {20}
   (cut,) = systems.of_run_files(
-      [short / 'run.trec'], judgements
+      [('short', short / 'run.trec')], judgements
   ).results.values()
   own = result_of(short)
   assert own['k'] == 20
