@@ -42,6 +42,14 @@ class Hits(NamedTuple):
   ids: np.ndarray
 
 
+class HitsAndTexts(NamedTuple):
+  """The same with the texts, objects of str [Q, k]; '' where there are none."""
+
+  scores: np.ndarray
+  ids: np.ndarray
+  texts: np.ndarray
+
+
 class Hit(NamedTuple):
   """A passage that was found.
 
@@ -257,7 +265,8 @@ class Retriever:
       queries: Iterable[str] | np.ndarray,
       k: int = 10,
       hybrid: float | str | None = None,
-  ) -> Hits:
+      texts: bool = False,
+  ) -> Hits | HitsAndTexts:
     """Ranks all passages for each query.
 
     Args:
@@ -267,20 +276,24 @@ class Retriever:
         share of the dense ones; 'rrf' fuses the ranks, see `search.hybrid`. It
         takes texts of queries and passages. None searches by the embeddings
         alone.
+      texts: whether the hits carry their texts, too.
 
     Returns:
-      (scores, ids), [Q, k] each, best first; equal scores in trec_eval's order,
-      greatest id first. An index of N < k passages gives N hits.
+      (scores, ids), or (scores, ids, texts), [Q, k] each, best first; equal
+      scores in trec_eval's order, greatest id first. An index of N < k passages
+      gives N hits.
 
     Raises:
-      UserError: nothing is indexed, k below 1, queries that are not as
+      UserError: nothing is indexed, k below 1, queries that are empty or not as
         expected, or no texts for a hybrid search.
     """
-    ranking, ids = self._rank(queries, k, hybrid), self._corpus.ids
-    names = [ids[row] for row in ranking.indices.ravel().tolist()]
-    return Hits(
-        ranking.scores, np.array(names, np.str_).reshape(ranking.indices.shape)
-    )
+    ranking, corpus = self._rank(queries, k, hybrid), self._corpus
+    rows, shape = ranking.indices.ravel().tolist(), ranking.indices.shape
+    ids = np.array([corpus.ids[row] for row in rows], np.str_).reshape(shape)
+    if not texts:
+      return Hits(ranking.scores, ids)
+    found = np.array([corpus.passage(row).text for row in rows], object)
+    return HitsAndTexts(ranking.scores, ids, found.reshape(shape))
 
   def find(
       self,
@@ -345,6 +358,11 @@ class Retriever:
       embeddings = python_input.embeddings_of('queries', queries, self.dim)
     else:
       queries = python_input.texts_of('queries', queries)
+      for i, query in enumerate(queries):
+        if not query.strip():
+          raise UserError(
+              f'queries[{i}] is empty; give some words to search for.'
+          )
       embeddings = self.encode_queries(queries)
     if not len(embeddings):
       shape = 0, min(k, len(self))

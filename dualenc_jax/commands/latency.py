@@ -16,13 +16,12 @@ import shlex
 
 import jax
 
-from dualenc_jax.commands import convert, cores, flags, runtime
+from dualenc_jax.commands import cores, flags, queries as queries_lib, runtime
 from dualenc_jax.errors import UserError
 from dualenc_jax.figures import table as table_lib
 from dualenc_jax.inference import latency
 from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.io import files, machine
-from dualenc_jax.readers.texts import Texts
 from dualenc_jax.results import latency_table
 from dualenc_jax.retriever import Retriever
 from dualenc_jax.text import exact_length
@@ -140,13 +139,7 @@ def _names(paths: Sequence[pathlib.Path]) -> list[str]:
 
 def _read(path: pathlib.Path, count: int) -> list[str]:
   """At most `count` queries of a file, evenly spread over it."""
-  form = path.name.removesuffix('.gz')
-  if path.is_dir() or form.endswith(('.jsonl', '.tsv')):
-    found = [row['query'] for row in Texts(str(path)).examples('queries')]
-    if not found:
-      raise UserError(f'--queries {path} has no query.')
-  else:
-    found = convert.read_texts(str(path), '--queries')
+  found = [text for _, text in queries_lib.read(path)]
   kept = min(count, len(found))
   return [found[i * len(found) // kept] for i in range(kept)]
 

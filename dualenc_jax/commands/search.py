@@ -1,25 +1,37 @@
 """Searches the index of a model; makes MODEL_DIR/index if there is none.
 
   dualenc search --model_dir=my_model "parse an ISO 8601 date"
+  dualenc search --model_dir=my_model --queries=queries.jsonl --format=trec
 
-Without a query it reads one a line from standard input.
+Without a query it reads one a line from standard input. A hit is shown with its
+score, name, id and location, and the sentence that has the most words of the
+query. What of a query the model cannot read is told on standard error.
 """
 
-from collections.abc import Sequence
+import argparse
+from collections.abc import Iterator, Sequence
 import dataclasses
+import logging
 import sys
 
 from dualenc_jax.commands import (
   bm25,
   config,
   flags,
+  hits as hits_lib,
   model_dir,
+  queries as queries_lib,
   rerank,
   runtime,
 )
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import binding, of_model
 from dualenc_jax.retriever import Retriever
+from dualenc_jax.text import query_notes
+
+# Queries of a file that are searched for at a time.
+_BATCH = 64
+_LOG = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -28,6 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   if hasattr(sys.stdin, 'reconfigure'):
     sys.stdin.reconfigure(errors='replace')
   runtime.start()
+  queries = _queries(args)
   model = model_dir.load_from_args(args)
   if args.index_dir is not None:
     index = binding.open_index(model, args.index_dir)
@@ -38,25 +51,52 @@ def main(argv: Sequence[str] | None = None) -> None:
         model_dir.home(args.model_dir, args.dim, args.passage_prompt),
     )
   retriever = Retriever(model, index, args.candidates)
+  words = bm25.words(args)
   if args.hybrid is not None:
-    retriever.index_words(**dataclasses.asdict(bm25.words(args)))
+    retriever.index_words(**dataclasses.asdict(words))
   teacher = args.rerank and rerank.cross_encoder(args.rerank, args)
-  for query in args.query or filter(None, map(str.strip, sys.stdin)):
+  depth = args.rerank_depth if teacher else 0
+  show = hits_lib.Printer(args.format, words.language)
+  for batch in queries:
+    found = retriever.find(
+        [query for _, query in batch], max(args.k, depth), args.hybrid
+    )
+    for (query_id, query), hits in zip(batch, found):
+      for note in query_notes.of(retriever.towers.tokenizer, query):
+        _LOG.warning('%r: %s', query[:80], note)
+      if teacher:
+        hits = rerank.in_new_order(teacher, query, hits, depth)[: args.k]
+      show(query_id, query, hits)
+
+
+def _queries(args: argparse.Namespace) -> Iterator[list[tuple[str, str]]]:
+  """Ids and texts of queries, those of a file many at a time."""
+  if args.queries is not None:
+    if args.query:
+      raise UserError('Give queries as arguments, or --queries, not both.')
+    found = queries_lib.read(args.queries)
+    for start in range(0, len(found), _BATCH):
+      yield found[start : start + _BATCH]
+    return
+  given = args.query or filter(None, map(str.strip, sys.stdin))
+  for number, query in enumerate(given, start=1):
     if not query.strip():
       raise UserError('The query is empty; give some words to search for.')
-    print(query)
-    depth = args.rerank_depth if teacher else 0
-    hits = retriever.find([query], max(args.k, depth), args.hybrid)[0]
-    if teacher:
-      hits = rerank.in_new_order(teacher, query, hits, depth)[: args.k]
-    for hit in hits:
-      print(f'  {hit.score:.3f}  {hit.passage.describe()}')
-    sys.stdout.flush()
+    yield [(str(number), query)]
 
 
 def make_parser() -> flags.Parser:
   parser = config.make_parser('search', __doc__)
   parser.add_argument('query', nargs='*', help='text to search for')
+  parser.add_argument(
+      '--queries', type=flags.path, metavar='FILE',
+      help='queries to search for: one a line, or JSONL or TSV with ids',
+  )
+  parser.add_argument(
+      '--format', choices=hits_lib.FORMATS, default='text',
+      help='text; json, an object a hit; tsv; or trec, a run file. Queries'
+      ' without ids have their numbers, from 1 on',
+  )
   model_dir.add_flags(parser)
   parser.add_argument(
       '--index_dir',

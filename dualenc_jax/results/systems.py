@@ -127,9 +127,12 @@ def _told_apart(
   repeated, by what in their paths differs.
   """
   own = names or [m.name for m in models]
-  again = [m for m, name in zip(models, own) if own.count(name) > 1]
-  short = dict(zip([m.where for m in again], _differing(again)))
-  chosen = [short.get(m.where, name) for m, name in zip(models, own)]
+  chosen = list(own)
+  again = [i for i, name in enumerate(own) if own.count(name) > 1]
+  for i, short in zip(again, _differing([models[i] for i in again])):
+    # BM25 beside a model has the model's path.
+    is_model = [m.where for m in models].count(models[i].where) == 1
+    chosen[i] = short if is_model else f'{own[i]} ({short})'
   if len({*chosen}) < len(chosen):
     chosen = [m.where for m in models]
   if len({*chosen}) < len(chosen):

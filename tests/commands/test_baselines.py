@@ -241,7 +241,7 @@ def test_search_by_words(tmp_path, capsys):
   passages = [json.loads(line)['passage'] for line in lines]
   query = passages[40]
   search.main([f'--model_dir={model}', '--hybrid=0', '--k=1', query])
-  _, best, *_ = capsys.readouterr().out.splitlines()
+  _, _, best = capsys.readouterr().out.splitlines()
   # Of the words in any order: passages are sets of six.
   scores = BM25(passages).scores(query)
   assert any(

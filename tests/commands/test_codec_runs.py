@@ -67,7 +67,7 @@ def test_an_index_of_codes_is_searched(codec, model, whole, tmp_path, capsys):
       query,
   ])  # yapf: disable
   shown = capsys.readouterr().out.splitlines()
-  assert [line.split()[0] for line in shown[1:]] == [
+  assert [line.split()[0] for line in shown[1::2]] == [
       f'{hit.score:.3f}' for hit in hits
   ]
 
@@ -92,7 +92,7 @@ def test_other_candidates_of_the_same_index(model, whole, tmp_path, capsys):
   capsys.readouterr()
   flags = f'--index_dir={tmp_path / "binary"}', '--k=7', '--candidates=7'
   search.main([f'--model_dir={model}', *flags, queries[0]])
-  lines = capsys.readouterr().out.splitlines()[1:]
+  lines = capsys.readouterr().out.splitlines()[1::2]
   assert [line.split()[0] for line in lines] == [
       f'{score:.3f}' for score in found[0].scores[0]
   ]

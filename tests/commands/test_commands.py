@@ -70,8 +70,8 @@ def test_the_passage_with_the_words_of_a_query_is_found(trained, capsys):
   row = json.loads((trained.parent / 'train.jsonl').read_text().split('\n')[0])
   search.main([row['query'], f'--model_dir={trained}', '--k=3'])
   lines = capsys.readouterr().out.splitlines()
-  assert lines[0] == row['query'] and len(lines) == 4
-  scores = [float(line.split()[0]) for line in lines[1:]]
+  assert lines[0] == row['query'] and len(lines) == 7
+  scores = [float(line.split()[0]) for line in lines[1::2]]
   assert scores == sorted(scores, reverse=True)
   assert 'train.jsonl:' in lines[1]
 

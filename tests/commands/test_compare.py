@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import re
+import shutil
 import struct
 import sys
 import xml.etree.ElementTree
@@ -231,6 +232,12 @@ def test_one_model_at_two_steps_is_told_apart_by_its_paths(tmp_path, capsys):
   paths = [str(tmp_path / name) for name in ('old', 'new')]
   compare.main(paths)
   assert 'new against old (%)' in capsys.readouterr().out
+  for name in ('old', 'new'):
+    (folder,) = (tmp_path / name / 'evaluation').iterdir()
+    shutil.copytree(folder, folder / 'bm25')
+  compare.main([*paths, *(f'{path}:bm25' for path in paths)])
+  head = capsys.readouterr().out.splitlines()[1]
+  assert head.endswith('BM25 (old)  BM25 (new)')
   with pytest.raises(UserError, match='one is given twice'):
     compare.main([paths[0], paths[0]])
 

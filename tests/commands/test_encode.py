@@ -157,7 +157,7 @@ def test_a_corpus_and_queries_of_their_own(model, tmp_path, capsys):
       f'--index_dir={tmp_path / "index"}',
       '--k=9',
   ])
-  hits = capsys.readouterr().out.splitlines()[1:]
+  hits = capsys.readouterr().out.splitlines()[1::2]
   scores = np.sort(index.embeddings[:] @ queries.embeddings[1])[::-1]
   assert [float(hit.split()[0]) for hit in hits] == pytest.approx(
       scores, abs=6e-4
@@ -283,4 +283,4 @@ def test_more_hits_than_passages_and_blank_lines(
 ):
   monkeypatch.setattr(sys, 'stdin', io.StringIO('find a map\n\nfind xml\n'))
   search.main([f'--model_dir={model}', f'--index_dir={whole}', '--k=1000'])
-  assert len(capsys.readouterr().out.splitlines()) == 2 * (1 + ROWS)
+  assert len(capsys.readouterr().out.splitlines()) == 2 * (1 + 2 * ROWS)

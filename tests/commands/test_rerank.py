@@ -299,14 +299,14 @@ def test_evaluate_and_search_re_rank(tiny, teacher, tmp_path, capsys):
   for more in ([], [f'--rerank={teacher}', '--rerank_depth=4']):
     cli.main(['search', f'--model_dir={student}', '--k=3', *more, 'find xml'])
     found.append(capsys.readouterr().out.splitlines())
-  assert len(found[1]) == 4
-  scores = [float(line.split()[0]) for line in found[1][1:]]
+  assert len(found[1]) == 7
+  scores = [float(line.split()[0]) for line in found[1][1::2]]
   assert scores == sorted(scores, reverse=True)
   # What is not scored stays where it is, below.
   one = ['search', f'--model_dir={student}', '--k=3', 'find xml']
   cli.main([*one, f'--rerank={teacher}', '--rerank_depth=1'])
   names = [
-      [line.split(maxsplit=1)[1] for line in lines[1:]]
+      [line.split(maxsplit=1)[1] for line in lines[1::2]]
       for lines in (found[0], capsys.readouterr().out.splitlines())
   ]
   assert names[0] == names[1]

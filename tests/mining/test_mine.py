@@ -372,7 +372,7 @@ def test_by_a_model_and_by_bm25_and_what_is_trained_on_it(tmp_path, capfd):
         (['--bm25', '--margin=1', '--relative_margin=0.1'], 'Give a margin or'),
         (['--bm25', '--split=validation'], 'there is no file .*dev.tsv'),
         (['--model_dir=nowhere'], 'nowhere'),
-        (['--run=nowhere.trec'], 'nowhere.trec: cannot read the run'),
+        (['--run=nowhere.trec'], 'nowhere.trec cannot be read'),
         (['--bm25', '--teacher=nowhere'], 'nowhere does not exist'),
     ],
 )
