@@ -126,16 +126,12 @@ class Retriever:
 
     Raises:
       UserError: the model, or the index, cannot be read, or it has no such dim;
-        or the index is of
-        another passage tower, and by which of its parts; or `candidates` of an
-        index that is not searched in two steps.
+        or the index is of another passage tower, and by which of its parts; or
+        `candidates` of an index that is not searched in two steps.
     """
     folder = pathlib.Path(path).expanduser()
-    given = {
-        'vocabulary': vocabulary,
-        'query_length': query_length,
-        'passage_length': passage_length,
-    }
+    given = {'vocabulary': vocabulary, 'query_length': query_length}
+    given['passage_length'] = passage_length
     given = {k: v for k, v in given.items() if v is not None}
     if (folder / manifest.FILE).exists():
       if given:
@@ -150,14 +146,15 @@ class Retriever:
             f' and dim is {dim}. Leave it out, or cut the model: `dualenc'
             f' convert {folder} --dim={dim} --to=jax_export --out=...`.'
         )
-      if index is None:
-        return cls(artifact, _index_of(artifact), candidates, prompt)
-      return cls(artifact, _index_for(artifact, index), candidates, prompt)
-    # It needs Flax, which a saved retriever does not.
-    from dualenc_jax.interop import opening
+      towers, found = artifact, None if index else _index_of(artifact)
+    else:
+      # It needs Flax, which a saved retriever does not.
+      from dualenc_jax.interop import opening
 
-    towers = opening.load(path, dim, **given)
-    found = None if index is None else _index_for(towers, index)
+      towers, found = opening.load(path, dim, **given), None
+    if index is not None:
+      # Of the same passage tower.
+      found = binding.open_index(towers, pathlib.Path(index).expanduser())
     return cls(towers, found, candidates, prompt)
 
   @property
@@ -379,8 +376,7 @@ class Retriever:
     The folder is an artifact of `dualenc_jax.inference.artifact`, which needs
     neither the training run nor Flax, with the index in `index/`. It appears
     when it is complete, in place of a retriever that was saved there.
-    artifact.json has
-    the SHA-256 of every other file.
+    artifact.json has the SHA-256 of every other file.
 
     Raises:
       UserError: the folder holds something else, or cannot be written; or this
@@ -415,12 +411,6 @@ class Retriever:
       return found
     # Embeddings that were given may be of anything.
     return {}
-
-
-def _index_for(towers: Loaded, folder: str | os.PathLike[str]) -> Index:
-  """An index for a model, of the same passage tower."""
-  folder = pathlib.Path(folder).expanduser()
-  return binding.open_index(towers, folder)
 
 
 def _index_of(artifact: Artifact) -> Index | None:

@@ -11,6 +11,7 @@ from dualenc_jax.data import Cache, Dataset, dataset, prepare, Tokenizer
 from dualenc_jax.data.mixture import Mixture
 from dualenc_jax.errors import UserError
 from dualenc_jax.io.files import default_cache_dir
+from dualenc_jax.readers import arrow
 from dualenc_jax.suggest import did_you_mean
 
 _FILE = 'commands/data.gin'
@@ -109,7 +110,8 @@ def _named(what: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _is_file(name: str) -> bool:
   path = pathlib.Path(name)
-  return bool(path.suffix or path.name != name or path.is_file())
+  is_data = path.is_file() or arrow.is_one(path)
+  return bool(path.suffix or path.name != name or is_data)
 
 
 def _tasks() -> list[str]:

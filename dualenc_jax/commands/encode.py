@@ -7,12 +7,12 @@
   dualenc encode --model_dir=my_model --tower=query --corpus=queries.tsv
     --index_dir=my_queries
 
---corpus is a folder in BEIR's layout or a file, plain or .gz: JSONL with _id
-(or id), text (or passage, contents) and perhaps title, or TSV of id, text and
-perhaps title. An index is made shard by shard; after a kill the same command
-goes on where it was. Several machines share the work with --multihost, or,
-each with the same command and a shared folder, with --host_index and
---host_count.
+--corpus is a folder in BEIR's layout or a file: JSONL, JSON, CSV, Parquet or a
+folder of save_to_disk with _id (or id), text (or passage, contents) and perhaps
+title, or TSV of id, text and perhaps title. An index is made shard by shard;
+after a kill the same command goes on where it was. Several machines share the
+work with --multihost, or, each with the same command and a shared folder, with
+--host_index and --host_count.
 """
 
 import argparse
@@ -80,7 +80,7 @@ def make_parser() -> flags.Parser:
   add('--split', help='of the task; all, else corpus, else train by default')
   add(
       '--corpus', metavar='PATH',
-      help='a BEIR folder, JSONL or TSV in place of the task; see above',
+      help='a BEIR folder or a file in place of the task; see above',
   )
   add(
       '--tower', choices=header_lib.TOWERS, default='passage',

@@ -4,6 +4,7 @@ import pathlib
 
 from dualenc_jax.commands import convert
 from dualenc_jax.errors import UserError
+from dualenc_jax.readers import pairs_formats
 from dualenc_jax.readers.texts import Texts
 
 
@@ -11,15 +12,15 @@ def read(path: pathlib.Path, flag: str = '--queries') -> list[tuple[str, str]]:
   """Ids and texts of the queries of a file.
 
   Args:
-    path: a text a line, whose id is its number from 1 on; or JSONL, TSV or a
-      BEIR folder with ids, see `readers.texts.Texts`.
+    path: a text a line, whose id is its number from 1 on; or a table or a BEIR
+      folder with ids, see `readers.texts.Texts`.
     flag: that it was given by, for messages.
 
   Raises:
     UserError: it cannot be read, has a bad row, or no query.
   """
-  form = path.name.removesuffix('.gz')
-  if not path.is_dir() and not form.endswith(('.jsonl', '.tsv')):
+  form = path.name.removesuffix('.gz').rpartition('.')[2]
+  if not path.is_dir() and form not in pairs_formats.FORMATS:
     lines = convert.read_texts(str(path), flag)
     return [(str(i), line) for i, line in enumerate(lines, start=1)]
   found = [

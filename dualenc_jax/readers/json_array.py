@@ -9,7 +9,12 @@ from typing import Any
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import json_file
-from dualenc_jax.readers.packed import DAMAGED_GZIP, unpacked
+from dualenc_jax.readers.packed import (
+  check_encoding,
+  DAMAGED_GZIP,
+  not_utf8,
+  unpacked,
+)
 
 _BLOCK = 2**20  # Characters that are read at a time.
 _LONGEST = 2**26  # What is not a whole element by then is not JSON.
@@ -40,8 +45,9 @@ def elements(path: pathlib.Path) -> Iterator[tuple[int, Any]]:
     try:
       # As much again as there is, so that a long value is not parsed often.
       block = stream.read(max(_BLOCK, len(rest)))
-    except UnicodeDecodeError:
-      raise error('not UTF-8') from None
+    except UnicodeDecodeError as failed:
+      check_encoding(path, failed.object)
+      raise error(not_utf8(failed.object, failed.start)) from None
     except DAMAGED_GZIP as damage:
       raise error(f'a damaged gzip file: {damage}') from damage
     if block:

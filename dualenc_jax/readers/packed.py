@@ -5,6 +5,7 @@ import contextlib
 import functools
 import gzip
 import pathlib
+import re
 from typing import IO
 import zlib
 
@@ -15,6 +16,7 @@ DAMAGED_GZIP = (gzip.BadGzipFile, EOFError, zlib.error)
 # Bytes: a packed file of a megabyte may be a line of a gigabyte.
 LONGEST_LINE = 2**26
 _BOM = b'\xef\xbb\xbf'
+_UTF_16 = re.compile(rb'\xff\xfe|\xfe\xff|(\0[^\0]){4}|([^\0]\0){4}', re.DOTALL)
 
 
 @contextlib.contextmanager
@@ -43,7 +45,7 @@ def lines(
   A byte order mark is left out, and blank lines are unless `blank`.
 
   Raises:
-    UserError: damaged or truncated gzip, or a line without an end.
+    UserError: damaged or truncated gzip, a line without an end, or UTF-16.
   """
   with unpacked(path) as stream:
     number = 0
@@ -57,6 +59,7 @@ def lines(
           )
         line = line.rstrip(b'\r\n')
         if number == 1:
+          check_encoding(path, line)
           line = line.removeprefix(_BOM)
         if blank or line.strip():
           yield number, line
@@ -65,3 +68,27 @@ def lines(
           f'{path} is a damaged gzip file, after line {number}: {error}. Copy'
           ' or download it again.'
       ) from error
+
+
+def check_encoding(path: pathlib.Path, begin: bytes) -> None:
+  """Raises UserError where a file of text begins as in UTF-16."""
+  if _UTF_16.match(begin):
+    raise UserError(
+        f'{path}:1: the file is in UTF-16, as Excel\'s "Unicode text" is.'
+        ' Expected UTF-8. Save it so, or convert it: iconv -f UTF-16 -t UTF-8'
+        ' OLD > NEW.'
+    )
+
+
+def not_utf8(data: bytes, at: int) -> str:
+  """What bytes may be that are not UTF-8 from `at` on, in words."""
+  text = data.decode('utf-8', 'replace')
+  # With letters of UTF-8 beside the wrong bytes it is no other encoding.
+  if any(c > '\x7f' and c != '\ufffd' for c in text):
+    return 'not UTF-8'
+  near = data[max(0, at - 20) : at + 20].decode('cp1252', 'replace')
+  return (
+      f'not UTF-8. Latin-1 (Windows-1252)? In it this is'
+      f' {untrusted.shown(near)}. If that is right, convert the file: iconv -f'
+      ' WINDOWS-1252 -t UTF-8 OLD > NEW'
+  )

@@ -1,6 +1,6 @@
 """The user's own files of query and passage."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import logging
 import pathlib
@@ -10,7 +10,7 @@ from dualenc_jax.data.columns import Column, TEACHER_SCORES, WEIGHTS
 from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.io import untrusted
-from dualenc_jax.readers import pairs_formats, rows
+from dualenc_jax.readers import arrow, column_aliases, pairs_formats, rows
 from dualenc_jax.readers.rows import BadRow
 from dualenc_jax.suggest import did_you_mean
 
@@ -21,10 +21,12 @@ _SPLITS = ('train', 'validation', 'test')
 class Pairs(Dataset):
   """Pairs of query and passage, with optional hard negatives, one file a split.
 
-  JSONL (.jsonl, .jsonl.gz) is an object a line. TSV (.tsv, .tsv.gz) has its
-  columns' names in the first line, or `columns` gives them; cells are taken as
-  they are, without quotes or escapes. Parquet (.parquet) needs pyarrow. Texts
-  are UTF-8; blank lines and columns without a use are ignored.
+  JSONL (.jsonl) is an object a line, JSON (.json) an array of them. TSV (.tsv)
+  and CSV (.csv) have their columns' names in the first line, or `columns` gives
+  them. Cells of a TSV are taken as they are, unless `quoted.is_quoted`. All
+  these may be gzipped (.gz). Parquet (.parquet) and folders of `save_to_disk`
+  of datasets need pyarrow. Texts are UTF-8; blank lines and columns without a
+  use are ignored.
 
   The column `passage` holds a string or a list of strings, all of them passages
   of the query; a title, passage_id or name belongs to the one passage, or is a
@@ -64,9 +66,12 @@ class Pairs(Dataset):
     train: file of the split, None if there is none.
     validation: the same.
     test: the same.
-    format: 'jsonl', 'tsv' or 'parquet'; None tells by the end of the name.
-    columns: names of the columns of TSV files without a first line of
+    format: a name in `pairs_formats.FORMATS`; None tells by the end of the
+      name, and of .tsv by the content.
+    columns: names of the columns of TSV and CSV files without a first line of
       names, in order; those of no use may have any name.
+    column_aliases: take 'anchor', 'positive' and the others of
+      `column_aliases.ALIASES` where query, passage and negatives are missing.
     strict: whether the first bad row is an error that names file and line, in
       Parquet the row, from 1 on; else bad rows, and of rows just the hard
       negatives that are passages of them, are left out and the log says how
@@ -92,6 +97,7 @@ class Pairs(Dataset):
   test: str | None = None
   format: str | None = None
   columns: Sequence[str] | None = None
+  column_aliases: bool = False
   strict: bool = True
 
   def __post_init__(self):
@@ -122,7 +128,7 @@ class Pairs(Dataset):
 
   def fingerprint(self, split: str) -> str:
     """Hash of the file's content."""
-    return rows.fingerprint([self._file(split)])
+    return rows.fingerprint(pairs_formats.files_of(self._file(split)))
 
   def examples(self, split: str) -> Iterator[dict[str, Any]]:
     """Yields the examples of the good rows, in the file's order.
@@ -137,11 +143,13 @@ class Pairs(Dataset):
       yield from dataclasses.replace(self, **plain).examples(split)
       return
     path = self._file(split)
-    table = pairs_formats.FORMATS[self._format(path)](
-        path, self.columns, self._wants
+    table = pairs_formats.open_table(
+        path, self.format, self.columns, self._wants
     )
     unseen, columns = self._required(), table.columns
     if columns is not None:
+      names = self._aliases(columns)
+      columns = [names.get(name, name) for name in columns]
       self._check_columns(path, columns, table.hint)
       self._tell_unread(path, columns)
       unseen = {}
@@ -149,6 +157,8 @@ class Pairs(Dataset):
     def parse(raw: Any) -> tuple[list[dict[str, Any]], int]:
       nonlocal columns
       row = table.parse(raw)
+      if names := self._aliases(row):
+        row = {names.get(name, name): value for name, value in row.items()}
       if columns is None:
         columns = row.keys()
         self._tell_unread(path, columns)
@@ -166,11 +176,11 @@ class Pairs(Dataset):
           yield pair | {'location': f'{path}:{number}'}
     except rows.NoGoodRow:
       # That a column is nowhere says more than what each row lacks.
-      _check_seen(path, unseen, columns)
+      self._check_seen(path, unseen, columns)
       raise
     if not number:
       raise UserError(f'{path} has no rows.')
-    _check_seen(path, unseen, columns)
+    self._check_seen(path, unseen, columns)
     if dropped:
       logging.getLogger(__name__).warning(
           '%s: dropped %d hard negatives that are positives of their rows.',
@@ -189,6 +199,8 @@ class Pairs(Dataset):
       if getattr(self, attribute) not in row:
         missing = f'column {getattr(self, attribute)!r} is missing'
         hint = f'({_flag(attribute)} gives its name)'
+        if meant := column_aliases.did_you_mean(row, vars(self)):
+          hint += f'.{meant[:-1]}'
         raise BadRow(
             f'{missing} {hint}',
             f'{missing} among {str(list(row))[:200]} {hint}',
@@ -261,6 +273,15 @@ class Pairs(Dataset):
       found += _numbers(row, name, len(_texts(row, column)))
     return found
 
+  def _aliases(self, columns: Collection[str]) -> dict[str, str]:
+    """The names that columns are read by which have others; by alias."""
+    wanted = self.column_aliases
+    return column_aliases.renaming(columns, vars(self)) if wanted else {}
+
+  def _did_you_mean(self, name: str, columns: Iterable[str]) -> str:
+    meant = column_aliases.did_you_mean([*columns], vars(self))
+    return meant or did_you_mean(name, columns)
+
   def _required(self) -> dict[str, str]:
     """Names of the columns that a file must have, by attribute."""
     return {
@@ -272,13 +293,14 @@ class Pairs(Dataset):
 
   def _wants(self, column: str) -> bool:
     """Whether a file's column of this name is read."""
+    column = self._aliases([column]).get(column, column)
     return any(self._find([column], attribute) for attribute in _COLUMNS)
 
   def _find(self, columns: Iterable[str], attribute: str) -> list[str]:
     """Those of a file's columns that are meant by an attribute."""
     name = getattr(self, attribute)
     if name is not None and attribute in _NUMBERED:
-      return _numbered(columns, name)
+      return column_aliases.numbered([*columns], name)
     return [name] if name in columns else []
 
   def _check_columns(
@@ -287,7 +309,8 @@ class Pairs(Dataset):
     for attribute, name in self._required().items():
       if not self._find(columns, attribute):
         raise UserError(
-            f'{path} has no column {name!r}.{did_you_mean(name, columns)}'
+            f'{path} has no column {name!r}.'
+            f'{self._did_you_mean(name, columns)}'
             f' Columns: {", ".join(columns)[:200]}. Give the right name with'
             f' {_flag(attribute)}.{hint}'
         )
@@ -298,15 +321,35 @@ class Pairs(Dataset):
             " columns negatives_1, negatives_2, ...; other names once."
         )
 
+  def _check_seen(
+      self,
+      path: pathlib.Path,
+      unseen: Mapping[str, str],
+      columns: Iterable[str] | None,
+  ) -> None:
+    """Raises UserError for a column, by attribute, that no row has.
+
+    Args:
+      columns: of the first row that could be read, None where there is none.
+    """
+    for attribute, name in unseen.items() if columns is not None else ():
+      raise UserError(
+          f'{path}: no row has a column {name!r}.'
+          f'{self._did_you_mean(name, columns)} The first has'
+          f' {", ".join(columns)[:200]}. Give the right name with'
+          f' {_flag(attribute)}.'
+      )
+
   def _tell_unread(self, path: pathlib.Path, columns: Iterable[str]) -> None:
     """Hard negatives under another name would be missed in silence."""
     unread = [name for name in columns if not self._wants(name)]
     if unread:
       logging.getLogger(__name__).warning(
           '%s: columns that are not read: %s. --gin.NEGATIVES_COLUMN=... names'
-          ' hard negatives, and so on for the others of tasks/pairs.gin.',
+          ' hard negatives, and so on for the others of tasks/pairs.gin.%s',
           path,
           ', '.join(unread)[:200],
+          column_aliases.did_you_mean([*columns], vars(self)),
       )
 
   def _file(self, split: str) -> pathlib.Path:
@@ -318,13 +361,17 @@ class Pairs(Dataset):
       raise UserError(
           f'pairs has no file for split {split!r}; it has'
           f' {", ".join(self.splits()) or "none"}. Give it with {flag} (JSONL,'
-          ' TSV or Parquet of query and passage).'
+          ' JSON, CSV, TSV, Parquet or Arrow of query and passage).'
       )
     path = pathlib.Path(path).expanduser()
+    if arrow.is_one(path):
+      pairs_formats.files_of(path)
+      return path
     if path.is_dir():
       raise UserError(
-          f'pairs, split {split!r}: {path} is a folder. Expected a file with'
-          f' {flag}; of a BEIR folder, --gin_file=tasks/beir.gin reads it.'
+          f'pairs, split {split!r}: {path} is a folder. Expected a file, or a'
+          f' folder of save_to_disk, with {flag}; of a BEIR folder,'
+          ' --gin_file=tasks/beir.gin reads it.'
       )
     if not path.is_file():
       raise SourceUnavailable(
@@ -338,11 +385,12 @@ class Pairs(Dataset):
     return self.format or pairs_formats.format_of(path)
 
 
+_NO_COLUMNS = ('format', 'columns', 'column_aliases', 'strict')
 # The attributes that name a column, with their defaults.
 _COLUMNS = {
     field.name: field.default
     for field in dataclasses.fields(Pairs)
-    if field.name not in (*_SPLITS, 'format', 'columns', 'strict')
+    if field.name not in (*_SPLITS, *_NO_COLUMNS)
 }
 
 
@@ -353,35 +401,6 @@ _NUMBERED = ('negatives', 'negative_titles', 'negative_scores')
 def _flag(attribute: str) -> str:
   """What sets an attribute of PairColumns on the command line."""
   return f'--gin.{attribute.upper()}_COLUMN=...'
-
-
-def _check_seen(
-    path: pathlib.Path,
-    unseen: Mapping[str, str],
-    columns: Iterable[str] | None,
-) -> None:
-  """Raises UserError for a column, by attribute, that no row has.
-
-  Args:
-    columns: of the first row that could be read, None where there is none.
-  """
-  for attribute, name in unseen.items() if columns is not None else ():
-    raise UserError(
-        f'{path}: no row has a column {name!r}.{did_you_mean(name, columns)}'
-        f' The first has {", ".join(columns)[:200]}. Give the right name with'
-        f' {_flag(attribute)}.'
-    )
-
-
-def _numbered(columns: Iterable[str], name: str) -> list[str]:
-  """The columns that are called `name`, or `name`_ and a number."""
-  prefix = f'{name}_'
-  return [
-      column
-      for column in columns
-      if column == name
-      or (column.startswith(prefix) and column[len(prefix) :].isdecimal())
-  ]
 
 
 def _texts(row: Mapping[str, Any], column: str) -> Sequence[str]:

@@ -1,13 +1,14 @@
-"""Files of rows with named columns, read as streams: JSONL, TSV, Parquet."""
+"""Files of rows with named columns, each format read as a stream."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+import csv
 import pathlib
 import re
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.io import untrusted
-from dualenc_jax.readers import packed, rows
+from dualenc_jax.readers import arrow, json_array, packed, quoted, rows
 
 _PARQUET_ROWS = 256  # Decoded at a time.
 _PARQUET_BUFFER = 2**20  # Bytes read at a time.
@@ -70,6 +71,81 @@ def tsv(
   return Table(columns, numbered, parse, hint)
 
 
+def csv_file(
+    path: pathlib.Path,
+    columns: Sequence[str] | None,
+    unused: Any = None,
+    delimiter: str | None = None,
+) -> Table:
+  """Cells in quotes where they need them, as of `quoted.numbered`.
+
+  Args:
+    path: the file.
+    columns: their names, None if the first row has them.
+    unused: for the other formats.
+    delimiter: None for the one of comma, semicolon and tab in the first line.
+
+  Raises:
+    UserError: a first row that is none, or not UTF-8.
+  """
+  numbered = quoted.numbered(path, delimiter)
+  hint = ''
+
+  def checked(cells: list[str] | csv.Error) -> list[str]:
+    if isinstance(cells, csv.Error):
+      raise rows.BadRow(f'no row of cells in quotes ({cells})')
+    for cell in cells:
+      rows.decode(cell.encode('utf-8', 'surrogateescape'))
+    return cells
+
+  def parse(cells: list[str] | csv.Error) -> dict[str, str]:
+    return dict(zip(columns, rows.named_cells(checked(cells), columns)))
+
+  if columns is None:
+    hint = _NO_HEADER
+    for number, cells in numbered:
+      try:
+        columns = [name.strip() for name in checked(cells)]
+      except rows.BadRow as reason:
+        raise UserError(f'{path}:{number}: {reason.full or reason}.') from None
+      break
+  return Table(columns, numbered, parse, hint)
+
+
+def quoted_tsv(
+    path: pathlib.Path, columns: Sequence[str] | None, *unused: Any
+) -> Table:
+  """Tab-separated cells, in quotes where they need them."""
+  return csv_file(path, columns, delimiter='\t')
+
+
+def json_list(path: pathlib.Path, *unused: Any) -> Table:
+  """An array of objects."""
+  return Table(None, json_array.elements(path), rows.as_object)
+
+
+def arrow_folder(
+    path: pathlib.Path,
+    columns: Sequence[str] | None,
+    wanted: Callable[[str], bool],
+) -> Table:
+  """What `save_to_disk` of datasets wrote; errors as of `parquet`."""
+  del columns
+  try:
+    return Table(*arrow.read(path, wanted), _parse_parquet)
+  except ImportError as error:
+    _raise_no_pyarrow(path, 'an Arrow folder', error)
+
+
+def _raise_no_pyarrow(
+    path: pathlib.Path, what: str, error: ImportError
+) -> NoReturn:
+  raise SourceUnavailable(
+      f'{path} is {what}, and pyarrow, which reads them, cannot be'
+      f' imported here ({error}). Install dualenc-jax[data].'
+  ) from error
+
+
 def parquet(
     path: pathlib.Path,
     columns: Sequence[str] | None,
@@ -86,10 +162,7 @@ def parquet(
     import pyarrow
     from pyarrow import parquet as pyarrow_parquet
   except ImportError as error:
-    raise SourceUnavailable(
-        f'{path} is a Parquet file, and pyarrow, which reads them, cannot be'
-        f' imported here ({error}). Install dualenc-jax[data].'
-    ) from error
+    _raise_no_pyarrow(path, 'a Parquet file', error)
 
   def damaged(after: int, error: Exception) -> UserError:
     reason = ' '.join(str(error).split()).rstrip('.')
@@ -127,29 +200,71 @@ def parquet(
 
 # By name: of (path, names of the columns or None, which columns are wanted).
 FORMATS: Mapping[str, Callable[..., Table]] = {
-    'jsonl': jsonl, 'tsv': tsv, 'parquet': parquet
+    'jsonl': jsonl,
+    'json': json_list,
+    'tsv': tsv,
+    'quoted_tsv': quoted_tsv,
+    'csv': csv_file,
+    'parquet': parquet,
+    'arrow': arrow_folder,
 }
-_ENDINGS = ('.jsonl', '.jsonl.gz', '.tsv', '.tsv.gz', '.parquet')
+_ENDINGS = ('.jsonl', '.json', '.tsv', '.csv', '.parquet')
 
 
 def format_of(path: pathlib.Path) -> str:
   """The name in FORMATS that a file's own name tells.
 
+  What is in it tells a .tsv with cells in quotes from a plain one, and a .json
+  of an object a line from an array.
+
   Raises:
     UserError: it tells none.
   """
-  for ending in _ENDINGS:
-    if path.name.endswith(ending):
-      return ending.split('.')[1]
-  if path.name.endswith(('.csv', '.csv.gz', '.json')):
-    raise UserError(
-        f'{path}: comma-separated files and JSON arrays are not read. Convert'
-        ' it to JSONL, an object a line, to TSV or to Parquet.'
-    )
+  if arrow.is_one(path):
+    return 'arrow'
+  ending = path.with_suffix('').suffix if path.suffix == '.gz' else path.suffix
+  if ending in _ENDINGS and path.suffixes[-2:] != ['.parquet', '.gz']:
+    if ending == '.tsv' and quoted.is_quoted(path):
+      return 'quoted_tsv'
+    if ending == '.json':
+      _, line = next(packed.lines(path), (0, b''))
+      return 'jsonl' if line.lstrip().startswith(b'{') else 'json'
+    return ending[1:]
   raise UserError(
       f'{path} is of an unknown format; expected a name that ends with'
-      f' {", ".join(_ENDINGS)}, or --gin.FORMAT={"|".join(FORMATS)}.'
+      f' {", ".join(_ENDINGS)}, all but the last perhaps with .gz, or'
+      f' --gin.FORMAT={"|".join(FORMATS)}.'
   )
+
+
+def open_table(
+    path: pathlib.Path,
+    form: str | None,
+    columns: Sequence[str] | None,
+    wanted: Callable[[str], bool],
+) -> Table:
+  """The rows of a file, or of a folder of Arrow files.
+
+  Args:
+    path: of it.
+    form: a name in FORMATS, None for that of `format_of`.
+    columns: names of the columns of a TSV or CSV without a first line of them.
+    wanted: whether a column of this name is read.
+
+  Raises:
+    UserError: as `format_of` and the readers.
+    SourceUnavailable: pyarrow is needed and not installed.
+  """
+  return FORMATS[form or format_of(path)](path, columns, wanted)
+
+
+def files_of(path: pathlib.Path) -> list[pathlib.Path]:
+  """The file itself, or those of a folder of Arrow files.
+
+  Raises:
+    UserError: the folder has several splits, or is damaged.
+  """
+  return arrow.files(path) if arrow.is_one(path) else [path]
 
 
 def _header(
@@ -160,7 +275,7 @@ def _header(
     try:
       return [name.strip() for name in rows.decode(line).split('\t')]
     except rows.BadRow as reason:
-      raise UserError(f'{path}:{number}: {reason}.') from None
+      raise UserError(f'{path}:{number}: {reason.full or reason}.') from None
   return None
 
 

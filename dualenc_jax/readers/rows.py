@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.io import json_file, untrusted
+from dualenc_jax.readers import packed
 from dualenc_jax.readers.packed import lines, opened
 from dualenc_jax.suggest import did_you_mean
 
@@ -331,8 +332,8 @@ def decode(line: bytes) -> str:
   """UTF-8; raises BadRow."""
   try:
     return line.decode('utf-8')
-  except UnicodeDecodeError:
-    raise BadRow('not UTF-8') from None
+  except UnicodeDecodeError as error:
+    raise BadRow('not UTF-8', packed.not_utf8(line, error.start)) from None
 
 
 def json_object(line: bytes) -> dict[str, Any]:
@@ -343,9 +344,14 @@ def json_object(line: bytes) -> dict[str, Any]:
     raise BadRow('values within values, too deep to be read') from None
   except ValueError:  # Also a number of 5,000 digits.
     raise BadRow('not JSON') from None
+  return as_object(row, ' a line')
+
+
+def as_object(row: Any, where: str = '') -> dict[str, Any]:
+  """A value of JSON that is an object; raises BadRow."""
   if not isinstance(row, dict):
     what = 'an array' if isinstance(row, list) else untrusted.shown(row)
-    raise BadRow(f'not a JSON object but {what}; expected an object a line')
+    raise BadRow(f'not a JSON object but {what}; expected an object{where}')
   return row
 
 

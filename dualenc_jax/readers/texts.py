@@ -1,13 +1,13 @@
 """A file of passages or of queries, to encode."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import pathlib
 from typing import Any
 
 from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.errors import UserError
-from dualenc_jax.readers import rows
+from dualenc_jax.readers import arrow, pairs_formats, rows
 from dualenc_jax.readers.rows import BadRow
 from dualenc_jax.readers.texts_by_id import Row, unique
 
@@ -28,14 +28,17 @@ class Texts(Dataset):
   """Texts with ids, as passages (split corpus) or as queries (split queries).
 
   The path is a folder in BEIR's layout, of which corpus.jsonl or queries.jsonl
-  is read, or a file of one of these forms, all of them plain or .gz:
+  is read, or a file of one of these forms:
 
     JSONL   an object a line: _id, id or passage_id; text, passage or contents;
             perhaps a title. Of queries query_id, and query or question.
     TSV     id, text and perhaps title; cells are taken as they are, without
             quotes or escapes. A first line of these names is left out.
+    others  of `pairs_formats`: .json, .csv, .tsv with cells in quotes, .parquet
+            and folders of `save_to_disk`, with columns of the names of JSONL.
 
-  The name tells which (.jsonl, .tsv), else the first line. A title goes in
+  The name tells which, else the first line. Those of lines, .json and .csv may
+  be packed (.gz). A title goes in
   front of its text as in `BeirFolder`. Every line is a row: an empty one is as
   bad as one without an id, or a query without a text. A blank passage is kept.
 
@@ -80,12 +83,14 @@ class Texts(Dataset):
 
   def fingerprint(self, split: str) -> str:
     """Hash of the content of the file."""
-    return rows.fingerprint([self._file(split)])
+    return rows.fingerprint(pairs_formats.files_of(self._file(split)))
 
   def _file(self, split: str) -> pathlib.Path:
     if split not in _IDS:
       raise self.no_split(split, _IDS)
     path = pathlib.Path(self.path).expanduser()
+    if arrow.is_one(path):
+      return path
     if not path.is_dir():
       if not path.is_file():
         raise UserError(f'There is no file or folder {path}.')
@@ -100,11 +105,11 @@ class Texts(Dataset):
     )
 
   def _rows(self, path: pathlib.Path, split: str) -> Iterator[Row]:
-    cells_of = _tsv if _is_tsv(path) else _jsonl
     ids, texts = _IDS[split], _TEXTS[split]
+    cells_of, numbered = _opened(path, ids, texts)
 
-    def parse(line: bytes) -> tuple[str, str, str]:
-      if not line.strip():
+    def parse(line: Any) -> tuple[str, str, str]:
+      if isinstance(line, bytes) and not line.strip():
         raise BadRow('the line is empty')
       name, title, text = cells_of(line, ids, texts)
       if not name.strip():
@@ -115,31 +120,59 @@ class Texts(Dataset):
         raise BadRow('the text is empty')
       return name, passage, title
 
-    numbered = rows.lines(path, blank=True)
-    if cells_of is _tsv:
-      numbered = (
-          (number, line)
-          for number, line in numbered
-          if number > 1 or not _names_columns(line, ids, texts)
-      )
     for number, row in rows.checked(path, numbered, parse, self.strict, _FLAG):
       yield Row(f'{path}:{number}', *row)
 
 
-def _is_tsv(path: pathlib.Path) -> bool:
-  for suffix, is_tsv in (('.jsonl', False), ('.tsv', True)):
-    if path.name.removesuffix('.gz').endswith(suffix):
-      return is_tsv
-  for _, line in rows.lines(path):
-    return not line.lstrip().startswith(b'{')
-  raise UserError(f'{path} is empty; expected a text a line.')
+def _opened(
+    path: pathlib.Path, ids: Sequence[str], texts: Sequence[str]
+) -> tuple[Callable[..., tuple[str, str, str]], Iterator[tuple[int, Any]]]:
+  """What takes id, title and text from a row, and (number, row) of each."""
+  form = _form(path)
+  if form not in ('jsonl', 'tsv'):
+    wanted = {*ids, *texts, 'title'}
+    table = pairs_formats.open_table(path, form, None, wanted.__contains__)
+    if table.columns is not None:
+      _check_columns(path, table.columns, ids, texts)
+    return lambda row, *names: _named(table.parse(row), *names), table.numbered
+  numbered = rows.lines(path, blank=True)
+  if form == 'jsonl':
+    return lambda line, *names: _named(rows.json_object(line), *names), numbered
+  return _tsv, (
+      (number, line)
+      for number, line in numbered
+      if number > 1 or not _names_columns(line, ids, texts)
+  )
 
 
-def _jsonl(
-    line: bytes, ids: Sequence[str], texts: Sequence[str]
+def _form(path: pathlib.Path) -> str:
+  """A name in `pairs_formats.FORMATS`; raises UserError."""
+  try:
+    return pairs_formats.format_of(path)
+  except UserError:  # Of any other name.
+    for _, line in rows.lines(path):
+      return 'jsonl' if line.lstrip().startswith(b'{') else 'tsv'
+    raise UserError(f'{path} is empty; expected a text a line.') from None
+
+
+def _check_columns(
+    path: pathlib.Path,
+    columns: Sequence[str],
+    ids: Sequence[str],
+    texts: Sequence[str],
+) -> None:
+  for what, names in (('ids', ids), ('texts', texts)):
+    if not {*names} & {*columns}:
+      raise UserError(
+          f'{path} has no column of {what}: {", ".join(names[:-1])} or'
+          f' {names[-1]}. Columns: {", ".join(columns)[:200]}. Rename one.'
+      )
+
+
+def _named(
+    row: Mapping[str, Any], ids: Sequence[str], texts: Sequence[str]
 ) -> tuple[str, str, str]:
-  """Id, title and text of a line; raises BadRow."""
-  row = rows.json_object(line)
+  """Id, title and text of a row; raises BadRow."""
   name = rows.identifier(row, _first(row, ids))
   title = rows.title(row)
   return name, title, rows.text(row, _first(row, texts), empty=True)

@@ -114,7 +114,7 @@ def test_tsv_without_a_line_of_names(tmp_path):
 
 
 def test_a_first_line_that_is_not_utf_8(tmp_path):
-  path = write(tmp_path / 'a.tsv', 'query\tpassage'.encode('utf-16'))
+  path = write(tmp_path / 'a.tsv', b'query\tpassage\xff')
   with pytest.raises(UserError, match=r'a\.tsv:1: not UTF-8'):
     read(path)
 
@@ -190,9 +190,6 @@ def test_missing_files_and_splits(tmp_path):
 
 
 def test_unknown_formats(tmp_path):
-  path = write(tmp_path / 'a.csv', 'query,passage')
-  with pytest.raises(UserError, match=r'a\.csv: comma-separated files and'):
-    Pairs(train=path).check_split('train')
   path = write(tmp_path / 'a.txt', 'query passage')
   with pytest.raises(UserError, match=r'a\.txt is of an unknown form.*FORMAT'):
     Pairs(train=path).check_split('train')

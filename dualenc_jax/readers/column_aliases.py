@@ -1,0 +1,56 @@
+"""Names that columns of query, passage and hard negatives have elsewhere."""
+
+from collections.abc import Collection, Mapping
+
+# By what they mean here; the first that a file has is taken.
+ALIASES: Mapping[str, Collection[str]] = {
+    'query': ('query', 'anchor', 'question'),
+    'passage': ('passage', 'positive', 'pos', 'document', 'context', 'answer'),
+    'negatives': ('negatives', 'negative', 'neg'),
+}
+FLAG = '--gin.COLUMN_ALIASES=True'
+
+
+def numbered(columns: Collection[str], name: str) -> list[str]:
+  """The columns that are called `name`, or `name`_ and a number."""
+  prefix = f'{name}_'
+  return [
+      column
+      for column in columns
+      if column == name
+      or (column.startswith(prefix) and column[len(prefix) :].isdecimal())
+  ]
+
+
+def renaming(
+    columns: Collection[str], wanted: Mapping[str, str | None]
+) -> dict[str, str]:
+  """What columns are to be called that have another name than the wanted one.
+
+  Args:
+    columns: of a file.
+    wanted: names by what they mean; those that the file has, or that are None
+      or not the usual ones, stay.
+  """
+  found = {}
+  for meaning, names in ALIASES.items():
+    name = wanted[meaning]
+    if name != meaning or numbered(columns, name):
+      continue
+    for alias in names:
+      if have := numbered(columns, alias):
+        found |= {c: name + c.removeprefix(alias) for c in have}
+        break
+  return found
+
+
+def did_you_mean(
+    columns: Collection[str], wanted: Mapping[str, str | None]
+) -> str:
+  """A sentence with the flag, where it makes the file one that can be read."""
+  names = renaming(columns, wanted)
+  missing = {wanted['query'], wanted['passage']} - {*columns, *names.values()}
+  if missing or not names:
+    return ''
+  pairs = ', '.join(f'{old!r} for {new!r}' for old, new in names.items())
+  return f' Did you mean {pairs[:200]}? {FLAG} takes them so.'

@@ -1,0 +1,234 @@
+"""CSV, quoted TSV, JSON arrays, Arrow folders; aliases; other encodings."""
+
+import csv
+import gzip
+import json
+import pathlib
+
+import pytest
+
+from dualenc_jax.commands import cli
+from dualenc_jax.errors import UserError
+from dualenc_jax.readers import Texts
+from dualenc_jax.readers.pairs import Pairs
+
+HARD = [
+    ['query', 'passage', 'negatives'],
+    ['a "quoted" word', 'two\nlines, and a comma', 'tab\there'],
+    ['é', '""', '; one'],
+    ['q3', 'p3', ''],
+]
+
+
+def read(path, **options):
+  rows = Pairs(train=str(path), **options).examples('train')
+  return [[r['query'], r['passage'], *r['negatives']] for r in rows]
+
+
+def write(path, rows, **options):
+  with path.open('w', encoding='utf-8', newline='') as file:
+    csv.writer(file, **options).writerows(rows)
+  return path
+
+
+def check(path):
+  """The rows are those of HARD, by csv's own reading of them."""
+  assert read(path) == [[c for c in row if c] for row in HARD[1:]]
+
+
+@pytest.mark.parametrize('delimiter', ',;')
+@pytest.mark.parametrize('quoting', [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
+@pytest.mark.parametrize('end', ['\n', '\r\n'])
+def test_csv(tmp_path, delimiter, quoting, end):
+  options = {'delimiter': delimiter, 'quoting': quoting}
+  path = write(tmp_path / 'a.csv', HARD, **options, lineterminator=end)
+  check(path)
+  packed = tmp_path / 'b.csv.gz'
+  packed.write_bytes(gzip.compress(b'\xef\xbb\xbf' + path.read_bytes()))
+  check(packed)
+
+
+@pytest.mark.parametrize('quoting', [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
+def test_a_quoted_tsv_is_told_from_a_plain_one(tmp_path, quoting):
+  options = {'delimiter': '\t', 'quoting': quoting}
+  check(write(tmp_path / 'a.tsv', HARD, **options))
+
+
+def test_a_tsv_with_all_texts_in_quotes_and_no_need_of_them(tmp_path):
+  rows = [['query', 'passage', 'weight'], ['q', 'p', 1.5]]
+  path = write(
+      tmp_path / 'a.tsv', rows, delimiter='\t', quoting=csv.QUOTE_NONNUMERIC
+  )
+  assert read(path, weight='weight') == [['q', 'p']]
+
+
+@pytest.mark.parametrize(
+    'line',
+    [
+        'who said "x"\tp',
+        '"Hamlet" by whom\tp',
+        '"Hamlet"\tp',
+        '"open\tp',
+        'q\t"open\nnext "one\tp',
+        '"all of it"\t"or ""some"""\nq\ta "word"',
+        '"a\tb"',
+    ],
+)
+def test_a_plain_tsv_with_quotes_stays_plain(tmp_path, line):
+  path = tmp_path / 'a.tsv'
+  path.write_text(f'query\tpassage\nq0\tp0\n{line}\n', encoding='utf-8')
+  with path.open(encoding='utf-8', newline='') as file:
+    plain = csv.reader(file, delimiter='\t', quoting=csv.QUOTE_NONE)
+    assert read(path) == [*plain][1:]
+
+
+def test_format_says_it_for_a_tsv(tmp_path):
+  path = write(tmp_path / 'a.tsv', HARD[:2], delimiter='\t')
+  with pytest.raises(UserError, match='a.tsv:2: 2 columns, expected 3'):
+    read(path, format='tsv')
+  named = path.rename(tmp_path / 'rows.txt')
+  assert read(named, format='quoted_tsv') == [HARD[1]]
+
+
+def test_bad_csv_names_the_line_where_the_row_begins(tmp_path):
+  path = tmp_path / 'a.csv'
+  lines = ['query,passage', 'q,"two', 'lines"', 'q,"p"x', 'q,p,r', 'q,p']
+  path.write_text('\n'.join(lines))
+  with pytest.raises(UserError, match=r'a\.csv:4: no row of cells in quotes'):
+    read(path)
+  assert read(path, strict=False) == [['q', 'two\nlines'], ['q', 'p']]
+  path.write_bytes(b'query,passage\nq,"a\nb"\ncaf\xe9,p\n')
+  with pytest.raises(UserError, match=r"a\.csv:4: not UTF-8\..*'café'.*iconv"):
+    read(path)
+  path.write_text('q,"p\n')
+  with pytest.raises(UserError, match=r'a\.csv:1: no row of cells in quotes'):
+    read(path)
+  path.write_text('q,p\n')
+  with pytest.raises(UserError, match="no column 'query'.*COLUMNS="):
+    read(path)
+  assert read(path, columns=('query', 'passage')) == [['q', 'p']]
+
+
+@pytest.mark.parametrize('indent', [None, 2])
+def test_json_arrays(tmp_path, indent):
+  rows = [dict(zip(HARD[0], row)) for row in HARD[1:]]
+  path = tmp_path / 'a.json'
+  path.write_text(json.dumps(rows, indent=indent))
+  check(path)
+  path.write_text('\n'.join(map(json.dumps, rows)))  # As many are called.
+  check(path)
+  path.write_text('[{"query": "q", "passage": "p"}, 3]')
+  with pytest.raises(UserError, match='a.json:2: not a JSON object but 3'):
+    read(path)
+
+
+@pytest.fixture(name='arrow')
+def _arrow(tmp_path) -> pathlib.Path:
+  datasets = pytest.importorskip('datasets')
+  columns = dict(zip(HARD[0], zip(*HARD[1:])))
+  rows = datasets.Dataset.from_dict({k: [*v] for k, v in columns.items()})
+  rows.save_to_disk(tmp_path / 'train', num_shards=2)
+  datasets.DatasetDict(train=rows, dev=rows).save_to_disk(tmp_path / 'both')
+  return tmp_path
+
+
+def test_arrow_folders(arrow):
+  check(arrow / 'train')
+  check(arrow / 'both' / 'dev')
+  with pytest.raises(UserError, match='several splits. Give one: .*both/train'):
+    read(arrow / 'both')
+  dataset = Pairs(train=str(arrow / 'train'))
+  before = dataset.fingerprint('train')
+  (file, *_) = sorted((arrow / 'train').glob('*.arrow'))
+  content = file.read_bytes()
+  file.write_bytes(content[:-40] + b'\1' + content[-39:])
+  assert dataset.fingerprint('train') != before
+  file.write_bytes(content[: len(content) // 2])
+  with pytest.raises(UserError, match='no Arrow stream or a damaged one'):
+    read(arrow / 'train')
+  file.unlink()
+  with pytest.raises(UserError, match='there is no file .*arrow'):
+    read(arrow / 'train')
+
+
+def test_arrow_rows_chosen_by_an_index_of_older_versions(arrow):
+  file = arrow / 'train/state.json'
+  state = json.loads(file.read_text()) | {'_indices_files': ['i.arrow']}
+  file.write_text(json.dumps(state))
+  with pytest.raises(UserError, match='flatten_indices'):
+    read(arrow / 'train')
+
+
+@pytest.mark.parametrize(
+    'columns',
+    [
+        ['anchor', 'positive', 'negative_1', 'negative_2'],
+        ['question', 'answer'],
+        ['query', 'pos', 'neg'],
+    ],
+)
+@pytest.mark.parametrize('name', ['a.csv', 'a.jsonl'])
+def test_aliases_are_proposed_with_the_flag_that_takes_them(
+    tmp_path, columns, name, capsys
+):
+  cells = [f'text {i}' for i in range(len(columns))]
+  path = tmp_path / name
+  if name == 'a.csv':
+    write(path, [columns, cells])
+  else:
+    path.write_text(json.dumps(dict(zip(columns, cells))))
+  proposal = f"Did you mean .*'{columns[1]}' for 'passage'"
+  with pytest.raises(UserError, match=f'{proposal}.*COLUMN_ALIASES=True'):
+    read(path)
+  flags = ['--gin.COLUMN_ALIASES=True', f'--output={tmp_path / "out"}']
+  cli.main(['data', 'check', str(path), *flags])
+  assert "'" not in capsys.readouterr().err
+  report = json.loads((tmp_path / 'out/report.json').read_text())
+  assert report['splits'][0]['rows'] == 1
+  assert read(path, column_aliases=True) == [cells]
+
+
+def test_names_of_the_users_own_and_of_the_file_come_first(tmp_path):
+  path = write(tmp_path / 'a.csv', [['passage', 'pos', 'question'], 'abc'])
+  assert read(path, column_aliases=True) == [['c', 'a']]
+  assert read(path, query='pos', column_aliases=True) == [['b', 'a']]
+
+
+@pytest.mark.parametrize('name', ['a.csv', 'a.tsv', 'a.jsonl', 'a.json'])
+@pytest.mark.parametrize('encoding', ['utf-16', 'utf-16-le', 'utf-16-be'])
+def test_utf_16_is_named(tmp_path, name, encoding):
+  path = tmp_path / name
+  path.write_bytes('query,passage\nq,p\n'.encode(encoding))
+  with pytest.raises(UserError, match=f'{name}:1: the file is in UTF-16'):
+    read(path)
+
+
+def test_latin_1_is_named_and_broken_utf_8_is_not_taken_for_it(tmp_path):
+  path = tmp_path / 'a.json'
+  path.write_bytes(b'[{"query": "caf\xe9", "passage": "p"}]')
+  with pytest.raises(UserError, match='not UTF-8. Latin-1 .*café'):
+    read(path)
+  path = tmp_path / 'a.jsonl'
+  path.write_bytes('{"query": "é", "passage": "'.encode() + b'\xc3"}')
+  with pytest.raises(UserError, match=r'a\.jsonl:1: not UTF-8\. Mend'):
+    read(path)
+
+
+def test_documents_of_each_form(tmp_path, arrow):
+  datasets = pytest.importorskip('datasets')
+  rows = [{'id': '1', 'title': 'T', 'text': 'a\n"b"'}, {'id': '2', 'text': ''}]
+  rows[1]['title'] = ''
+  table = datasets.Dataset.from_list(rows)
+  table.save_to_disk(tmp_path / 'folder')
+  table.to_csv(tmp_path / 'a.csv', index=False)
+  table.to_csv(tmp_path / 'a.tsv', index=False, sep='\t')
+  table.to_json(tmp_path / 'a.json', lines=False)
+  table.to_parquet(tmp_path / 'a.parquet')
+  for name in ('folder', 'a.csv', 'a.tsv', 'a.json', 'a.parquet'):
+    texts = Texts(str(tmp_path / name))
+    found = [(r['passage_id'], r['passage']) for r in texts.examples('corpus')]
+    assert found == [('1', 'T a\n"b"'), ('2', '')], name
+    assert texts.fingerprint('corpus')
+  path = write(tmp_path / 'b.csv', [['nr', 'text'], ['1', 'x']])
+  with pytest.raises(UserError, match='no column of ids: _id, id .*nr, text'):
+    list(Texts(str(path)).examples('corpus'))
