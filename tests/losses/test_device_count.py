@@ -56,6 +56,9 @@ PERMITTED = {
         'size % devices': 'a check that those of a micro-batch divide',
         'size // devices': 'rows of a micro-batch on a device',
     },
+    'parallel/split_params.py': {
+        'shape[split] // devices': "a device's part of a parameter",
+    },
     'objectives/from_pairs.py': {
         'stack.num_heads % devices': 'a check that heads divide',
         'devices * (size // (self.micro_batch_size or size))': (
