@@ -1,14 +1,16 @@
 """The top of the page: what the model is, and how good, at a glance."""
 
 from collections.abc import Iterator, Sequence
+import dataclasses
 
 from dualenc_jax.report import card
 from dualenc_jax.report.contents import Contents
 from dualenc_jax.report.markup import Html, precise, tag
 from dualenc_jax.results import benchmarks
 from dualenc_jax.results.benchmarks import Benchmark, EvaluatedSet
-from dualenc_jax.results.folder import Model
+from dualenc_jax.results.folder import BASELINES, Model
 
+BM25 = BASELINES[0]
 # Of a single evaluation, the first four that it has.
 _ONE_SET = ('P@1', 'MRR', 'nDCG@10', 'Recall@100', 'Top-20', 'Top-100')
 _VALIDATION = ('MRR', 'P@1', 'nDCG@10', 'token_accuracy')
@@ -77,7 +79,13 @@ def progress(contents: Contents) -> str:
 
 def headlines(contents: Contents, model: Model) -> Iterator[Headline]:
   """Results if there are any, else those of validation; then the loss."""
-  found = list(_of_results(model))[:_MOST]
+  bm25 = {
+      e.result.key: dataclasses.replace(e.result, metrics=e.beside[BM25])
+      for e in contents.evaluations
+      if BM25 in e.beside
+  }
+  baseline = Model(BM25, model.where, bm25)
+  found = list(_of_results(model, baseline))[:_MOST]
   yield from found
   shown = [] if found else [f'validation/{name}' for name in _VALIDATION]
   for name in (*shown, 'train/loss'):
@@ -90,10 +98,10 @@ def headlines(contents: Contents, model: Model) -> Iterator[Headline]:
       yield metric, text, f'{where}, step {step:,}'
 
 
-def _of_results(model: Model) -> Iterator[Headline]:
+def _of_results(model: Model, baseline: Model) -> Iterator[Headline]:
   sets = benchmarks.group(model.results)
   if len(sets) == 1:
-    yield from _means(model, sets, _ONE_SET, '')
+    yield from _means(model, baseline, sets, _ONE_SET, '')
     return
   for benchmark in Benchmark:
     ours = [s for s in sets if s.benchmark is benchmark]
@@ -101,16 +109,17 @@ def _of_results(model: Model) -> Iterator[Headline]:
     for group in [counted] if counted else [[one] for one in ours]:
       # The last metric that the papers report on them.
       metrics = benchmarks.paper_metrics(group[0])[-1:]
-      yield from _means(model, group, metrics, benchmark.value)
+      yield from _means(model, baseline, group, metrics, benchmark.value)
 
 
 def _means(
     model: Model,
+    baseline: Model,
     sets: Sequence[EvaluatedSet],
     metrics: Sequence[str],
     benchmark: str,
 ) -> Iterator[Headline]:
-  """The means over sets of those metrics that all of them have."""
+  """The means over sets of those metrics that all of them have, and BM25's."""
   where = f'mean of {len(sets)} {benchmark} sets'
   if len(sets) == 1:
     (key, *others) = sets[0].keys
@@ -120,7 +129,13 @@ def _means(
   for metric in metrics:
     values = [s.value(model, metric) for s in sets]
     if None not in values:
-      yield metric, _percent(sum(values) / len(values)), where
+      bm25 = [s.value(baseline, metric) for s in sets]
+      told = '' if None in bm25 else f'; BM25 {_percent(_mean(bm25))}'
+      yield metric, _percent(_mean(values)), where + told
+
+
+def _mean(values: Sequence[float]) -> float:
+  return sum(values) / len(values)
 
 
 def _percent(share: float) -> str:
