@@ -1,8 +1,14 @@
 """Dual-encoder retrievers in JAX: train, evaluate, search, ship."""
 
+import os
+
+from dualenc_jax.parallel import accelerators
+
 __version__ = '0.1.0'
 
 __all__ = ['Retriever']
+
+accelerators.leave_out_absent_tpus(os.environ)
 
 
 def __getattr__(name: str):

@@ -10,14 +10,14 @@ import os
 import pathlib
 import sys
 
+from dualenc_jax.parallel import accelerators
+
 # What turns this off: DUALENC_HUGE_PAGES=0.
 SWITCH = 'DUALENC_HUGE_PAGES'
 TUNABLE = 'glibc.malloc.hugetlb'
 _MODE = pathlib.Path('/sys/kernel/mm/transparent_hugepage/enabled')
 # The oldest glibc that has the tunable.
 _OLDEST = (2, 35)
-# Device files and folders of GPUs and TPUs.
-_ACCELERATORS = ('nvidia*', 'kfd', 'accel*', 'vfio/[0-9]*')
 
 
 def restart() -> None:
@@ -65,7 +65,7 @@ def environment(
   if _glibc() < _OLDEST or not _on_request(mode):
     return None
   platforms = current.get('JAX_PLATFORMS', '')
-  if platforms != 'cpu' and _has_accelerator(devices):
+  if platforms != 'cpu' and accelerators.any_here(devices):
     return None
   both = ':'.join(filter(None, [tunables, f'{TUNABLE}=1']))
   return {**current, 'GLIBC_TUNABLES': both}
@@ -86,7 +86,3 @@ def _on_request(mode: pathlib.Path) -> bool:
     return '[madvise]' in mode.read_text()
   except OSError:
     return False
-
-
-def _has_accelerator(devices: pathlib.Path) -> bool:
-  return any(any(devices.glob(pattern)) for pattern in _ACCELERATORS)

@@ -1,0 +1,71 @@
+"""No TPU runtime is started where only its compiler is wanted."""
+
+import importlib.metadata
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+
+from dualenc_jax.parallel import accelerators
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+  """Folders of a machine without accelerators, but with libtpu."""
+  found = importlib.util.find_spec
+  monkeypatch.setattr(
+      importlib.util, 'find_spec',
+      lambda name: name == 'libtpu' or found(name),
+  )
+  monkeypatch.setattr(importlib.metadata, 'entry_points', lambda group: [])
+  (tmp_path / 'dev').mkdir()
+  pci = tmp_path / 'sys/bus/pci/devices/0'
+  pci.mkdir(parents=True)
+  (pci / 'vendor').write_text('0x8086\n')
+  return tmp_path
+
+
+def platforms(machine, **environment):
+  accelerators.leave_out_absent_tpus(
+      environment, machine / 'dev', machine / 'sys'
+  )
+  return environment.get('JAX_PLATFORMS')
+
+
+def test_an_absent_tpu_is_left_out(machine):
+  assert platforms(machine) == 'cpu'
+
+
+@pytest.mark.parametrize('file', ['nvidia0', 'kfd', 'accel0', 'vfio/7'])
+def test_what_is_there_is_used(machine, file):
+  path = machine / 'dev' / file
+  path.parent.mkdir(exist_ok=True)
+  path.touch()
+  assert platforms(machine) is None
+
+
+def test_a_tpu_without_device_files_is_seen(machine):
+  (machine / 'sys/bus/pci/devices/0/vendor').write_text('0x1ae0\n')
+  assert platforms(machine) is None
+
+
+def test_who_chooses_is_left_alone(machine):
+  assert platforms(machine, JAX_PLATFORMS='tpu') == 'tpu'
+  assert platforms(machine, JAX_FORCE_TPU_INIT='1') is None
+
+
+def test_nothing_is_said_of_tpus_before_or_after_jax_is_imported():
+  """As benchmarks and commands start."""
+  if importlib.util.find_spec('libtpu') is None or accelerators.any_here():
+    pytest.skip('of a machine with libtpu and without accelerators')
+  environment = {k: v for k, v in os.environ.items() if k != 'JAX_PLATFORMS'}
+  # Else one that another process holds would be silent.
+  environment['ALLOW_MULTIPLE_LIBTPU_LOAD'] = 'true'
+  for first, second in (('jax', 'dualenc_jax'), ('dualenc_jax', 'jax')):
+    done = subprocess.run(
+        [sys.executable, '-c', f'import {first}, {second}; jax.devices()'],
+        capture_output=True, text=True, env=environment, timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, '')
