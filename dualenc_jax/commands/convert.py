@@ -111,6 +111,8 @@ def merge_of(args: argparse.Namespace) -> list[dict[str, Any]]:
         f'--merge={",".join(names)}: expected two checkpoints or more, with'
         ' commas: model_dirs, or after a model_dir steps of it, without --step.'
     )
+  if args.to in index_conversion.FORMS:
+    raise UserError(f'--merge is of models, and --to={args.to} of an index.')
   weights = args.weights
   if weights and (len(weights) != len(names) or min(weights) <= 0):
     raise UserError(

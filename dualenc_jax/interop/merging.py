@@ -94,7 +94,8 @@ def _differences(a: Weights, b: Weights) -> Iterator[tuple[str, str, str]]:
   facts = [w.usage.facts() for w in (a, b)]
   for name in facts[0].keys() | facts[1].keys():
     pairs.append((name, *(f.get(name) for f in facts)))
-  pairs.append(('trained_dims', a.trained_dims, b.trained_dims))
+  for name in ('trained_dims', 'passage_tower'):
+    pairs.append((name, getattr(a, name), getattr(b, name)))
   classes = [w.described.get('class') for w in (a, b)]
   if all(classes):
     pairs.append(('the class', *classes))

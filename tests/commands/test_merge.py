@@ -88,9 +88,10 @@ def test_steps_of_a_run_are_merged(models, tmp_path):
         (['--merge=a,b', '--weights=1,-1'], '=1,-1: expected a number'),
         (['--merge=a,b', '--weights=1,x'], 'is x; expected a number'),
         (['--merge=a,b'], 'a is not there'),
+        (['--merge=a,b', '--to=faiss'], 'is of models, and --to=faiss'),
     ],
 )
 def test_bad_flags(tmp_path, monkeypatch, flags, message):
   monkeypatch.chdir(tmp_path)
   with pytest.raises(UserError, match=message):
-    convert.main([*flags, '--to=model_dir', '--out=out'])
+    convert.main(['--to=model_dir', '--out=out', *flags])
