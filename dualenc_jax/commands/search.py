@@ -31,6 +31,8 @@ from dualenc_jax.text import query_notes
 
 # Queries of a file that are searched for at a time.
 _BATCH = 64
+# What is told of such queries one by one.
+_TOLD = 5
 _LOG = logging.getLogger(__name__)
 
 
@@ -57,16 +59,21 @@ def main(argv: Sequence[str] | None = None) -> None:
   teacher = args.rerank and rerank.cross_encoder(args.rerank, args)
   depth = args.rerank_depth if teacher else 0
   show = hits_lib.Printer(args.format, words.language)
+  notes = 0
   for batch in queries:
     found = retriever.find(
         [query for _, query in batch], max(args.k, depth), args.hybrid
     )
     for (query_id, query), hits in zip(batch, found):
       for note in query_notes.of(retriever.towers.tokenizer, query):
-        _LOG.warning('%r: %s', query[:80], note)
+        notes += 1
+        if notes <= _TOLD or args.queries is None:
+          _LOG.warning('%r: %s', query[:80], note)
       if teacher:
         hits = rerank.in_new_order(teacher, query, hits, depth)[: args.k]
       show(query_id, query, hits)
+  if args.queries is not None and notes > _TOLD:
+    _LOG.warning('There are %d more such notes on queries.', notes - _TOLD)
 
 
 def _queries(args: argparse.Namespace) -> Iterator[list[tuple[str, str]]]:

@@ -179,6 +179,13 @@ def test_what_of_a_query_is_not_read_is_told(folder, capsys):
   assert len(list(map(json.loads, found.out.splitlines()))) == 4 * 4
 
 
+def test_of_a_file_the_first_notes_are_told(folder, tmp_path, capsys):
+  (tmp_path / 'q.txt').write_text('日本\n' * 9)
+  found = printed(capsys, folder, f'--queries={tmp_path / "q.txt"}')
+  assert found.err.count('knows no piece of the query') == 5
+  assert 'There are 4 more such notes on queries.' in found.err
+
+
 def test_queries_and_arguments(folder):
   with pytest.raises(UserError, match='as arguments, or --queries, not both'):
     search.main([*flags(folder), '--queries=q.txt', 'find'])
