@@ -16,6 +16,7 @@ DATA = [
 ]
 # The libraries that a conversion is compared with.
 CONVERT = ['sentence-transformers>=6.0', 'torch>=2.11', 'transformers>=5.23']
+HUB = ['huggingface_hub>=1.0']
 MTEB = ['mteb>=2.26']
 # Not on PyPI: its head, which brings its own requirements.
 T5X = ['t5x @ git+https://github.com/google-research/t5x', 'tensorboard']
@@ -86,9 +87,10 @@ setuptools.setup(
         'data': DATA,
         'plots': PLOTS,
         'convert': CONVERT,
+        'hub': HUB,
         'mteb': MTEB,
         't5x': DATA + T5X,
-        'test': DATA + PLOTS + CONVERT + MTEB + TPU + TEST,
+        'test': DATA + PLOTS + CONVERT + HUB + MTEB + TPU + TEST,
         'gpu': ['jax[cuda12]>=0.10.2'],
         'tpu': TPU,
         # The TPU's compiler, which needs none.

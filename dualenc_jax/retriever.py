@@ -24,7 +24,7 @@ from dualenc_jax.index import binding, Index, Passage
 from dualenc_jax.index.corpus import Corpus
 from dualenc_jax.inference.artifact import Artifact, manifest, writer
 from dualenc_jax.inference.towers import Loaded
-from dualenc_jax.io import finite
+from dualenc_jax.io import finite, hub
 from dualenc_jax.search.exact_search import ExactSearch
 from dualenc_jax.search.ranking import check_k, Ranking
 from dualenc_jax.search.two_steps import search_of, TwoSteps
@@ -109,8 +109,8 @@ class Retriever:
       path: what `save` wrote, which is opened with its index, all of it read
         once for its checksums; the model_dir of a training run, at its newest
         checkpoint; or any other checkpoint of a dual encoder that `dualenc
-        convert` reads. A query tower alone, of `dualenc convert --to=jax_export
-        --tower=query`, encodes queries.
+        convert` reads, also as hf://org/name. A query tower alone, of
+        `dualenc convert --to=jax_export --tower=query`, encodes queries.
       index: the folder of an index that `dualenc encode` wrote, with this model
         or another one of the same passage tower; None for that of `save`.
       vocabulary: a SentencePiece file, of a checkpoint that comes without one.
@@ -129,6 +129,7 @@ class Retriever:
         or the index is of another passage tower, and by which of its parts; or
         `candidates` of an index that is not searched in two steps.
     """
+    path = hub.model(path)
     folder = pathlib.Path(path).expanduser()
     given = {'vocabulary': vocabulary, 'query_length': query_length}
     given['passage_length'] = passage_length

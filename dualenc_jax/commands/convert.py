@@ -11,9 +11,9 @@
 
 The source is a model_dir, a T5X checkpoint (legacy or Orbax), a Hugging Face
 folder of a T5 or mT5, a sentence-transformers folder, or what this command
-wrote; it is told by its content. Before the output appears, 64 texts are
-encoded by source and output, each by its own library; cosines that differ by
-more than 1e-4 are an error.
+wrote, or one of these on the Hugging Face hub, hf://org/name; it is told by its
+content. Before the output appears, 64 texts are encoded by source and output,
+each by its own library; cosines that differ by more than 1e-4 are an error.
 
 --merge takes the mean of checkpoints of one architecture and vocabulary, in
 float32: of several models, or of one model_dir at several steps. Runs that
@@ -39,7 +39,7 @@ from dualenc_jax.commands import flags, new_model_dir, runtime
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import conversion as index_conversion
 from dualenc_jax.interop import conversion
-from dualenc_jax.io import json_file
+from dualenc_jax.io import hub, json_file
 
 _USAGE = ('query_length', 'passage_length', 'query_prefix', 'passage_prefix')
 _OF_MODELS = (
@@ -49,6 +49,11 @@ _OF_MODELS = (
 
 def main(argv: Sequence[str] | None = None) -> None:
   args = make_parser().parse_args(argv)
+  if args.push is not None:
+    if args.to != 'sentence_transformers':
+      raise UserError('--push is of --to=sentence_transformers.')
+    hub.check_push(args.push)
+  args.source = hub.model(args.source)
   runtime.start_logging()
   # An exception of its own, so that nothing half written is left.
   signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -84,6 +89,8 @@ def main(argv: Sequence[str] | None = None) -> None:
       say,
       args.tower == 'query',
   )
+  if args.push is not None:
+    say(f'Pushed to {hub.push(out, args.push)}, a new one as private.')
 
 
 def merge_of(args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -195,6 +202,11 @@ def make_parser() -> flags.Parser:
       ' default), or own, the ids, if all are whole numbers',
   )
   parser.add_argument('--out', required=True, help='a folder, to be made')
+  parser.add_argument(
+      '--push', metavar='ORG/NAME',
+      help='upload the output, with its model card, to the Hugging Face hub;'
+      ' of --to=sentence_transformers',
+  )
   parser.add_argument(
       '--step', type=int,
       help='checkpoint of a model_dir; by default the best kept, or the newest',

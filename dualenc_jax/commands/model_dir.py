@@ -15,7 +15,7 @@ from dualenc_jax.commands import config, flags
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.interop import loading, own, truncation
-from dualenc_jax.io import files, json_file
+from dualenc_jax.io import files, hub, json_file
 from dualenc_jax.parallel.partitioning import HostPartitioner
 from dualenc_jax.run.experiment import Experiment
 
@@ -181,6 +181,12 @@ def _saved(path: pathlib.Path) -> str:
 
 def check_is_one(folder: str) -> None:
   """Raises UserError unless a folder is what training wrote."""
+  if hub.is_on_hub(folder):
+    raise UserError(
+        f'{folder} is no folder: the config of a model_dir is a program, which'
+        ' is not run from a hub. Make one of its weights first: dualenc convert'
+        f' {folder} --to=model_dir --out=DIR.'
+    )
   if not (pathlib.Path(folder) / CONFIG).exists():
     what = f'has no {CONFIG}' if os.path.isdir(folder) else 'is not there'
     raise UserError(

@@ -117,8 +117,8 @@ def reader_of(path: str | os.PathLike[str]) -> types.ModuleType:
   folder = pathlib.Path(path).expanduser()
   if not folder.exists():
     raise UserError(
-        f'{path} is not there. Expected {FORMS}. Nothing is downloaded: names'
-        ' on a hub must be fetched first.'
+        f'{path} is not there. Expected {FORMS}. hf://org/name'
+        ' is downloaded from the Hugging Face hub.'
     )
   # Else a special file would pass for one that is absent.
   untrusted.check_folder(folder, _AGAIN, deep=False)

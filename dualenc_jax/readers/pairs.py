@@ -9,7 +9,7 @@ from typing import Any
 from dualenc_jax.data.columns import Column, TEACHER_SCORES, WEIGHTS
 from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.errors import SourceUnavailable, UserError
-from dualenc_jax.io import untrusted
+from dualenc_jax.io import hub, untrusted
 from dualenc_jax.readers import arrow, column_aliases, pairs_formats, rows
 from dualenc_jax.readers.rows import BadRow
 from dualenc_jax.suggest import did_you_mean
@@ -363,7 +363,7 @@ class Pairs(Dataset):
           f' {", ".join(self.splits()) or "none"}. Give it with {flag} (JSONL,'
           ' JSON, CSV, TSV, Parquet or Arrow of query and passage).'
       )
-    path = pathlib.Path(path).expanduser()
+    path = pathlib.Path(hub.data(path)).expanduser()
     if arrow.is_one(path):
       pairs_formats.files_of(path)
       return path

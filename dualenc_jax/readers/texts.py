@@ -7,6 +7,7 @@ from typing import Any
 
 from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.errors import UserError
+from dualenc_jax.io import hub
 from dualenc_jax.readers import arrow, pairs_formats, rows
 from dualenc_jax.readers.rows import BadRow
 from dualenc_jax.readers.texts_by_id import Row, unique
@@ -88,7 +89,7 @@ class Texts(Dataset):
   def _file(self, split: str) -> pathlib.Path:
     if split not in _IDS:
       raise self.no_split(split, _IDS)
-    path = pathlib.Path(self.path).expanduser()
+    path = pathlib.Path(hub.data(self.path)).expanduser()
     if arrow.is_one(path):
       return path
     if not path.is_dir():

@@ -18,6 +18,7 @@ from dualenc_jax.interop import (
 )
 from dualenc_jax.interop.vocabulary import check_same_vocabulary
 from dualenc_jax.interop.weights import count_reasons, Weights
+from dualenc_jax.io import hub
 from dualenc_jax.parallel import partitioning
 from dualenc_jax.tensor_files.stacked_layers import layer_names
 from dualenc_jax.tensor_files.tensors import Tensor
@@ -34,7 +35,8 @@ class InitialCheckpoint:
 
   Attributes:
     path: a `model_dir`, a T5X checkpoint, a Hugging Face or
-      sentence-transformers folder; told by content. None starts from scratch.
+      sentence-transformers folder, or hf://org/name; told by content. None
+      starts from scratch.
     rules: as of `assign`: pairs of a regular expression over parameters of this
       model and the name there, or None to start fresh.
     drop: regular expressions over names there that are not wanted.
@@ -104,6 +106,8 @@ def plan_start(
   """
   if isinstance(initial, str):
     initial = InitialCheckpoint(initial)
+  path, query_path = map(hub.model, (initial.path, initial.query_path))
+  initial = dataclasses.replace(initial, path=path, query_path=query_path)
   if 'decoder' in facts:
     weights, decoder = encoder_decoder.read(initial.path)
     tensors = {**weights.tensors, **decoder}
