@@ -129,8 +129,7 @@ class Retriever:
         or the index is of another passage tower, and by which of its parts; or
         `candidates` of an index that is not searched in two steps.
     """
-    path = hub.model(path)
-    folder = pathlib.Path(path).expanduser()
+    folder = pathlib.Path(path := hub.model(path)).expanduser()
     given = {'vocabulary': vocabulary, 'query_length': query_length}
     given['passage_length'] = passage_length
     given = {k: v for k, v in given.items() if v is not None}
@@ -194,8 +193,8 @@ class Retriever:
     """
     texts = python_input.texts_of('queries', texts)
     tokenizer = self._towers.tokenizer.prompted(prompt or self._prompt)
-    tokens = tokenizer.encode_queries(texts)
-    return _finite('queries', self._towers.queries(tokens))
+    found = self._towers.queries(tokenizer.encode_queries(texts))
+    return _finite('queries', found)
 
   def encode_passages(
       self, texts: Iterable[str], prompt: str | None = None
@@ -396,8 +395,8 @@ class Retriever:
       written.write(new)
 
   def _set(self, corpus: Corpus) -> None:
-    self._search = search_of(corpus.embeddings, corpus.ids)
     self._corpus, self._hybrid = corpus, None
+    self._search = search_of(corpus.embeddings, corpus.ids)
 
   def _encoded_by(self) -> dict[str, Any]:
     """What the index says of the tower that encoded it, if one is known."""
