@@ -333,7 +333,9 @@ def decode(line: bytes) -> str:
   try:
     return line.decode('utf-8')
   except UnicodeDecodeError as error:
-    raise BadRow('not UTF-8', packed.not_utf8(line, error.start)) from None
+    full = packed.not_utf8(line, error.start)
+    other = ' but perhaps Latin-1' if 'Latin-1' in full else ''
+    raise BadRow(f'not UTF-8{other}', full) from None
 
 
 def json_object(line: bytes) -> dict[str, Any]:

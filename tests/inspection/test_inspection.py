@@ -45,7 +45,7 @@ def test_bad_rows_are_collected_with_their_places(tmp_path):
   assert split.refused['not JSON'] == Found(
       5, [f'{path}:2', f'{path}:3', f'{path}:4']
   )
-  assert split.refused['not UTF-8'].places == [f'{path}:7']
+  assert split.refused['not UTF-8 but perhaps Latin-1'].places == [f'{path}:7']
   array = 'not a JSON object but an array; expected an object a line'
   assert split.refused[array].places == [f'{path}:8']
   assert split.refused["'query' is empty"].places == [f'{path}:9']

@@ -214,6 +214,14 @@ def test_latin_1_is_named_and_broken_utf_8_is_not_taken_for_it(tmp_path):
     read(path)
 
 
+def test_data_check_names_latin_1(tmp_path, capsys):
+  path = tmp_path / 'a.csv'
+  path.write_bytes(b'query,passage\ncaf\xe9,p\n')
+  cli.main(['data', 'check', str(path), f'--output={tmp_path / "out"}'])
+  told = capsys.readouterr().out
+  assert 'not UTF-8 but perhaps Latin-1' in told and 'a.csv:2' in told
+
+
 def test_documents_of_each_form(tmp_path, arrow):
   datasets = pytest.importorskip('datasets')
   rows = [{'id': '1', 'title': 'T', 'text': 'a\n"b"'}, {'id': '2', 'text': ''}]
