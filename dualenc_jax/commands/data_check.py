@@ -3,13 +3,15 @@
   dualenc data check train.jsonl dev.tsv --gin.QUERY_COLUMN=question
   dualenc data check msmarco --gin.DATA_ROOT=/data --gin.VOCABULARY=spiece.model
 
-It reads every row once and writes report.md, report.json and lengths.png. The
-exit status is 0, unless a split cannot be used at all; with --strict, unless
-anything is wrong or suspicious.
+It reads every row once and writes report.md, report.json and lengths.png, by
+default to data_check, or, so that the report of an earlier check stays, to
+data_check_2, data_check_3 and so on. The exit status is 0, unless a split
+cannot be used at all; with --strict, unless anything is wrong or suspicious.
 """
 
 from collections.abc import Sequence
 import dataclasses
+import itertools
 import json
 import logging
 import pathlib
@@ -23,6 +25,8 @@ from dualenc_jax.inspection.summary import Inspection
 from dualenc_jax.inspection.task import inspect_task
 from dualenc_jax.io import files
 
+_REPORT = 'report.json'
+
 
 def main(argv: Sequence[str] | None = None) -> None:
   args = config.parse_args(make_parser(), argv)
@@ -34,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   findings = findings_lib.findings(inspection)
   report = markdown(inspection, findings)
   print(report)
-  write(pathlib.Path(args.output).expanduser(), report, inspection, findings)
+  write(_folder(args.output), report, inspection, findings)
   check_verdict(findings, args.strict)
 
 
@@ -49,14 +53,33 @@ def make_parser() -> flags.Parser:
       '--limit', type=flags.whole(), help='read only so many rows of each split'
   )
   parser.add_argument(
-      '--output', default='data_check', metavar='DIR',
-      help='folder of the report and the picture, data_check by default',
+      '--output', metavar='DIR',
+      help='folder of the report and the picture, whose older ones are'
+      ' replaced; by default data_check, or the first of data_check_2, ... that'
+      ' has none',
   )
   parser.add_argument(
       '--strict', action='store_true',
       help='exit with status 2 if anything is wrong or suspicious',
   )
   return parser
+
+
+def _folder(output: str | None) -> pathlib.Path:
+  """Where to write; by default nowhere that a report is."""
+  if output is not None:
+    folder = pathlib.Path(output).expanduser()
+    if (folder / _REPORT).exists():
+      print(f'Replacing the older report in {folder}.')
+    return folder
+  names = itertools.chain(
+      ['data_check'], (f'data_check_{n}' for n in itertools.count(2))
+  )
+  return next(
+      folder
+      for folder in map(pathlib.Path, names)
+      if not (folder / _REPORT).exists()
+  )
 
 
 def write(
@@ -74,7 +97,7 @@ def write(
   files.make_folder(folder, 'another --output')
   files.write(folder / 'report.md', report)
   text = json.dumps(numbers, indent=1, default=str, ensure_ascii=False)
-  files.write(folder / 'report.json', text + '\n')
+  files.write(folder / _REPORT, text + '\n')
   names = 'report.md, report.json'
   if any(split.kinds for split in inspection.splits):
     try:

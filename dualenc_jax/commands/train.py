@@ -26,6 +26,7 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.interop import own
 from dualenc_jax.io import writer
 from dualenc_jax.io.writer import Writer
+from dualenc_jax.objectives.from_pairs import FromPairs
 from dualenc_jax.parallel import joining
 from dualenc_jax.results import aligned, before_after, while_training
 from dualenc_jax.run import loop
@@ -133,6 +134,7 @@ def train(
       'configs', '\n'.join(config.statements(text, but='MODEL_DIR'))
   )
   experiment.objective.check_batch(experiment)
+  _check_data(experiment)
   plan = make_plan(experiment)
   for line in describe(experiment, plan):
     _LOG.info('%s', line)
@@ -173,6 +175,17 @@ def train(
     joining.leave()
     raise SystemExit(stopping.status)
   _tell(experiment, ended)
+
+
+def _check_data(experiment: Experiment) -> None:
+  """Finds what is missing before a model is made, or a text tokenised."""
+  most, size = experiment.most_examples(), experiment.batch_size
+  if isinstance(experiment.objective, FromPairs) and (most or size) < size:
+    raise UserError(
+        f'BATCH_SIZE is {size:,}, and {experiment.task.label}, split train, has'
+        f' {most:,} examples at most: expected no more than these. Give'
+        f' --gin.BATCH_SIZE={most}, or fewer.'
+    )
 
 
 def _tell(experiment: Experiment, ended: loop.Ended) -> None:

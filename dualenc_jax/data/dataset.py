@@ -98,6 +98,13 @@ class Dataset(abc.ABC):
     if split not in self.splits():
       raise self.no_split(split, self.splits())
 
+  def most_examples(self, split: str, enough: int) -> int | None:
+    """Examples there can be at most, from `enough` on any number from it on.
+
+    None where that cannot be told in seconds.
+    """
+    del split, enough
+
   def corpus_split(self, split: str) -> str | None:
     """The split whose passages the queries of `split` are ranked over.
 

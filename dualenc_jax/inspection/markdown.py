@@ -1,12 +1,16 @@
 """An inspection as Markdown that is as readable unrendered."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+import pathlib
+import re
 
 from dualenc_jax.figures import table
 from dualenc_jax.figures.table import Cell, Row, Table
 from dualenc_jax.inspection import summary
 from dualenc_jax.inspection.findings import Finding, Level, serious
+from dualenc_jax.readers.rows import SHOWN
 
+_CODE = 'python_code'  # The task, and how its shipped vocabulary begins.
 _WIDTH = 300  # Characters of a sample's text.
 # Names of numbers, and how they are written.
 _COUNTS = {
@@ -71,6 +75,13 @@ def markdown(
 
 
 def _head(inspection: summary.Inspection) -> Iterator[str]:
+  name = pathlib.PurePath(inspection.vocabulary).name
+  if name.startswith(_CODE) and not inspection.task.startswith(_CODE):
+    yield (
+        f'- **The lengths below are of the vocabulary of code, {name}**, which'
+        ' cuts prose into more tokens than its own: give the one of the model'
+        ' with --gin.VOCABULARY=spiece.model.'
+    )
   for task, options in inspection.options.items():
     told = ', '.join(f'{name}={value}' for name, value in options.items())
     yield f'- {task}: {told}'
@@ -153,10 +164,17 @@ def _verdict(findings: Sequence[Finding]) -> Iterator[str]:
     chosen = [finding for finding in findings if finding.level is level]
     if chosen:
       yield f'{level.value.capitalize()}:\n'
+    # One row a cause: what differs in numbers alone is the same elsewhere.
+    causes = {}
     for finding in chosen:
-      yield f'- {finding.where}: {finding.what}. {finding.advice}'
-      if finding.places:
-        yield f'  First: {"; ".join(finding.places)}'
+      cause = re.sub(r'[\d.,]+', '', finding.what), finding.advice
+      causes.setdefault(cause, []).append(finding)
+    for (_, advice), same in causes.items():
+      what = '; '.join(f'{each.where}: {each.what}' for each in same)
+      yield f'- {what}. {advice}'
+      places = [place for each in same for place in each.places][:SHOWN]
+      if places:
+        yield f'  First: {"; ".join(places)}'
     if chosen:
       yield ''
 

@@ -16,6 +16,10 @@ from dualenc_jax.readers.texts_by_id import TextTable
 from dualenc_jax.suggest import did_you_mean
 
 _NOTHING = object()
+_MINE = (
+    'expected query id and passage ids, or objects: `dualenc mine --run=FILE`'
+    ' makes hard negatives of a TREC run'
+)
 
 
 class Negative(NamedTuple):
@@ -264,6 +268,11 @@ def parse(line: bytes, scored: bool = False) -> Mined:
     if line.count(b'\t') in (2, 3):
       query_id, positive, negative, *rest = rows.decode(line).split('\t')
       entries = positive, negative
+      if rest and ' ' in negative.strip() and ' ' in rest[0].strip():
+        raise BadRow(
+            'query id, passage id, query and passage, as top1000.dev has them,'
+            f' do not say which passages are relevant; {_MINE}'
+        )
       if scored:
         # No more than margins is known: that of the positive is 0.
         margin = rows.finite('margin', rest[0] if rest else None)
@@ -273,6 +282,8 @@ def parse(line: bytes, scored: bool = False) -> Mined:
         )
       positive, negative = entries
       return _mined(query_id, [positive], {'': [negative]}, parse_entry)
+    if len(line.split()) == 6 and len(line.split(b',')) == 1:
+      raise BadRow(f'it is a line of a TREC run; {_MINE}')
     query_id, ids = rows.tsv_cells(line, ('query id', 'passage ids'))
     return _mined(query_id, [], {'': ids.split(',')}, parse_entry)
   row = rows.json_object(line)

@@ -128,6 +128,11 @@ class MsMarco(QrelsReader):
     else:
       yield from super().examples(split)
 
+  def most_examples(self, split: str, enough: int) -> int | None:
+    if split == 'train' and self.train_from == _TRIPLES:
+      return None
+    return super().most_examples(split, enough)
+
   def published(self, split: str) -> Mapping[str, int]:
     if isinstance(self.source(), MsMarcoFiles):
       return _PUBLISHED[split]

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import dataclasses
+import itertools
 import logging
 import pathlib
 from typing import Any
@@ -10,7 +11,13 @@ from dualenc_jax.data.columns import Column, TEACHER_SCORES, WEIGHTS
 from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.io import hub, untrusted
-from dualenc_jax.readers import arrow, column_aliases, pairs_formats, rows
+from dualenc_jax.readers import (
+    arrow,
+    cells,
+    column_aliases,
+    pairs_formats,
+    rows,
+)
 from dualenc_jax.readers.rows import BadRow
 from dualenc_jax.suggest import did_you_mean
 
@@ -130,6 +137,18 @@ class Pairs(Dataset):
     """Hash of the file's content."""
     return rows.fingerprint(pairs_formats.files_of(self._file(split)))
 
+  def most_examples(self, split: str, enough: int) -> int:
+    # Read in full only where it is short: a row may have several passages.
+    path = self._file(split)
+    table = pairs_formats.FORMATS[self._format(path)](
+        path, self.columns, self._wants
+    )
+    for found in (table.numbered, self.examples(split)):
+      count = sum(1 for _ in itertools.islice(found, enough))
+      if count == enough:
+        break
+    return count
+
   def examples(self, split: str) -> Iterator[dict[str, Any]]:
     """Yields the examples of the good rows, in the file's order.
 
@@ -206,10 +225,10 @@ class Pairs(Dataset):
             f'{missing} among {str(list(row))[:200]} {hint}',
         )
     query = rows.text(row, self.query)
-    texts = _texts(row, self.passage)
+    texts = cells.texts(row, self.passage)
     if not texts:
       raise BadRow(f'{self.passage!r} is an empty list')
-    passages = _titled(row, texts, self.title)
+    passages = cells.titled(row, texts, self.title)
     given = self._negatives(row)
     negatives = given
     if given:
@@ -219,16 +238,16 @@ class Pairs(Dataset):
           for text in (*passages, *(() if self.negative_titles else texts))
       }
       negatives = [text for text in given if text.strip() not in positives]
-    passage_ids = _parallel(row, self.passage_id, len(texts))
+    passage_ids = cells.parallel(row, self.passage_id, len(texts))
     scores = [{}] * len(texts)
     if self.positive_scores:
       of_negatives = self._negative_scores(row, len(given))
       kept = [s for s, text in zip(of_negatives, given) if text in {*negatives}]
       scores = [
           {TEACHER_SCORES.name: [score, *kept]}
-          for score in _numbers(row, self.positive_scores, len(texts))
+          for score in cells.numbers(row, self.positive_scores, len(texts))
       ]
-    names = _parallel(row, self.name, len(texts))
+    names = cells.parallel(row, self.name, len(texts))
     values = {
         'query': query,
         'negatives': negatives,
@@ -258,7 +277,7 @@ class Pairs(Dataset):
       titles = None
       if self.negative_titles:
         titles = self.negative_titles + column.removeprefix(self.negatives)
-      found += _titled(row, _texts(row, column), titles)
+      found += cells.titled(row, cells.texts(row, column), titles)
     return found
 
   def _negative_scores(
@@ -270,7 +289,7 @@ class Pairs(Dataset):
       if row[column] is None or row[column] == '':
         continue
       name = self.negative_scores + column.removeprefix(self.negatives)
-      found += _numbers(row, name, len(_texts(row, column)))
+      found += cells.numbers(row, name, len(cells.texts(row, column)))
     return found
 
   def _aliases(self, columns: Collection[str]) -> dict[str, str]:
@@ -401,49 +420,3 @@ _NUMBERED = ('negatives', 'negative_titles', 'negative_scores')
 def _flag(attribute: str) -> str:
   """What sets an attribute of PairColumns on the command line."""
   return f'--gin.{attribute.upper()}_COLUMN=...'
-
-
-def _texts(row: Mapping[str, Any], column: str) -> Sequence[str]:
-  """The texts of a column that holds one or a list of them."""
-  value = row[column]
-  texts = value if isinstance(value, list) else [value]
-  for text in texts:
-    rows.check_text(column, text)
-  return texts
-
-
-def _titled(
-    row: Mapping[str, Any], texts: Sequence[str], column: str | None
-) -> Sequence[str]:
-  """The texts with the titles of a column in front of them."""
-  if column is None:
-    return texts
-  return [
-      f'{title} {text}' if title.strip() else text
-      for title, text in zip(_parallel(row, column, len(texts)), texts)
-  ]
-
-
-def _numbers(
-    row: Mapping[str, Any], column: str, count: int
-) -> Sequence[float]:
-  """The `count` numbers of a column that goes with texts."""
-  if row.get(column) is None:
-    raise BadRow(f'{column!r} is missing; expected a score of each text')
-  values = row[column] if isinstance(row[column], list) else [row[column]]
-  if len(values) != count:
-    raise BadRow(f'{column!r} holds {len(values)} scores for {count} texts')
-  return [rows.finite(column, value) for value in values]
-
-
-def _parallel(
-    row: Mapping[str, Any], column: str | None, count: int
-) -> Sequence[str]:
-  """The `count` values of a column that goes with texts, '' for none."""
-  value = row.get(column)
-  if value is None:
-    return [''] * count
-  values = value if isinstance(value, list) else [value]
-  if len(values) != count:
-    raise BadRow(f'{column!r} holds {len(values)} values for {count} texts')
-  return [rows.as_identifier(column, value) for value in values]

@@ -298,6 +298,11 @@ class QrelsReader(Dataset):
         join.check_ids()
       yield from join.examples(training)
 
+  def most_examples(self, split: str, enough: int) -> int:
+    del enough
+    judged = self.source().qrels(split).judgements
+    return sum(split != 'train' or each.grade > 0 for each in judged)
+
   def judging_documents(self) -> Dataset:
     return dataclasses.replace(self, judged_ids='documents')
 
@@ -358,14 +363,18 @@ class QrelsReader(Dataset):
   def _hard_negatives(self) -> HardNegatives | None:
     if self.hard_negatives is None:
       return None
-    given = path = pathlib.Path(self.hard_negatives).expanduser()
-    folder = self.source().folder
-    if not path.is_file() and folder is not None:
-      path = folder / given
-    if not path.is_file():
+    given = pathlib.Path(self.hard_negatives).expanduser()
+    folders = [self.source().folder, self._root()]
+    if self.data_root is not None:
+      folders.append(pathlib.Path(self.data_root).expanduser())
+    places = dict.fromkeys(folder / given for folder in folders if folder)
+    path = next(filter(pathlib.Path.is_file, (given, *places)), None)
+    if path is None:
+      looked = ', '.join(map(str, dict.fromkeys((given.absolute(), *places))))
       raise SourceUnavailable(
-          f'{self.name()}: there is no file of hard negatives {given}, neither'
-          f' here nor in {folder}.'
+          f'{self.name()}: there is no file of hard negatives {given}. Looked'
+          f' for {looked}. Give --gin.{self.task_name.upper()}_HARD_NEGATIVES'
+          ' the right name, below DATA_ROOT or whole.'
       )
     return HardNegatives(
         path, self.systems, self.max_negatives, self.strict, self.scores

@@ -25,7 +25,7 @@ from dualenc_jax.data import (
   Tokenizer,
 )
 from dualenc_jax.data.picks import MIXTURE_ORDER
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.io.files import default_cache_dir
 from dualenc_jax.objectives import Batches, Objective
 from dualenc_jax.objectives.objective import check, check_whole
@@ -167,6 +167,22 @@ class Experiment:
       if split is not None:
         found.append(self._prepare(task.for_split(split), split))
     return found
+
+  def most_examples(self) -> int | None:
+    """Training examples at most, see `Dataset.most_examples`; reads no more.
+
+    Raises:
+      UserError: a file is missing, and no token cache serves without it.
+    """
+    total = 0
+    for task, _ in self.task.parts():
+      try:
+        task.check_split('train')
+        count = task.most_examples('train', self.batch_size)
+      except SourceUnavailable:
+        count = len(self._prepare(task, 'train'))
+      total = None if None in (count, total) else total + count
+    return total
 
   @property
   def rates(self) -> list[float] | None:

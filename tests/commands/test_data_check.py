@@ -180,6 +180,40 @@ def test_limit_and_split(tmp_path, capsys):
   assert 'only the first 1 rows were read of test' in capsys.readouterr().out
 
 
+def test_a_report_is_not_overwritten_unasked(tmp_path, capsys, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  good = write(tmp_path / 'good.jsonl', GOOD)
+  for name in ('data_check', 'data_check_2', 'data_check_3'):
+    assert cli.main(['data', 'check', good, '--limit=1']) == 0
+    assert f'Written to {name}: ' in capsys.readouterr().out
+    assert (tmp_path / name / 'report.json').exists()
+  assert cli.main(['data', 'check', good, '--output=data_check']) == 0
+  told = capsys.readouterr().out
+  assert 'Replacing the older report in data_check.' in told
+  # Of another vocabulary than of prose, said before any figure.
+  note = told.index('vocabulary of code, python_code_8k')
+  assert note < told.index('- vocabulary: ') < told.index('## Counts')
+
+
+def test_one_row_a_cause(tmp_path, capsys):
+  rows = [*GOOD, 'no json', 'none either']
+  paths = [write(tmp_path / f'{n}.jsonl', rows) for n in ('train', 'dev')]
+  run(tmp_path, *paths)
+  (row,) = (
+      line
+      for line in capsys.readouterr().out.splitlines()
+      if 'refused, not JSON' in line
+  )
+  assert 'train: ' in row and 'validation: ' in row
+  assert '--gin.STRICT=False' in row
+
+
+def test_a_row_of_null(tmp_path, capsys):
+  rows = write(tmp_path / 'train.jsonl', [*GOOD, 'null'])
+  run(tmp_path, rows)
+  assert 'not a JSON object but null' in capsys.readouterr().out
+
+
 def test_what_is_no_file(tmp_path, capsys):
   pipe, link, device = (tmp_path / f'{n}.jsonl' for n in ('a', 'b', 'c'))
   os.mkfifo(pipe)

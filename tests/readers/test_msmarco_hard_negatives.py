@@ -4,6 +4,7 @@ import gzip
 import json
 import logging
 import pathlib
+import shutil
 
 import pytest
 
@@ -156,6 +157,34 @@ def test_a_query_in_two_places(tmp_path):
 def test_a_missing_file(tmp_path):
   with pytest.raises(SourceUnavailable, match='no file of hard negatives'):
     negatives(tmp_path / 'none.jsonl')
+
+
+def test_a_bare_name_is_looked_up_below_the_data_root(tmp_path):
+  shutil.copytree(TOY, tmp_path / 'msmarco')
+  of = {'data_root': str(tmp_path), 'tolerance': 1.0}
+  reader = MsMarco(hard_negatives='mined.tsv', **of)
+  with pytest.raises(SourceUnavailable) as error:
+    list(reader.examples('train'))
+  for place in (tmp_path, tmp_path / 'msmarco'):
+    assert f'{place / "mined.tsv"}' in str(error.value)
+  assert 'MSMARCO_HARD_NEGATIVES' in str(error.value)
+  write(tmp_path / 'mined.tsv', '100\t1')
+  assert [*reader.examples('train')][0]['negatives'] == [BREAD]
+
+
+@pytest.mark.parametrize(
+    'line, reason',
+    [
+        ('100 Q0 1 1 0.5 bm25', 'a TREC run'),
+        ('100\tQ0\t1\t1\t0.5\tbm25', 'a TREC run'),
+        ('100\t1\twho is it\tA passage of words.', 'top1000.dev'),
+    ],
+)
+def test_files_that_name_no_negatives(tmp_path, line, reason):
+  path = write(tmp_path / 'a', line)
+  with pytest.raises(UserError, match='dualenc mine --run') as error:
+    negatives(path)
+  assert f'{path}:1: ' in str(error.value) and reason in str(error.value)
 
 
 def test_fingerprint_covers_the_file(tmp_path):

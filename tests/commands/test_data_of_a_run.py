@@ -1,0 +1,57 @@
+"""What is wrong with the data of a run, told before anything is made."""
+
+import json
+
+import pytest
+import tiny_beir
+import tiny_run
+
+from dualenc_jax.commands import cli
+
+
+def train(folder, *flags):
+  return cli.main(
+      ['train', *tiny_run.flags(folder), f'--model_dir={folder / "m"}', *flags]
+  )
+
+
+@pytest.mark.parametrize('task', ['pairs', 'beir'])
+def test_a_batch_larger_than_the_data(task, tmp_path, capfd, monkeypatch):
+  monkeypatch.setenv('DUALENC_CACHE', str(tmp_path / 'cache'))
+  flags, most = ['--gin.BATCH_SIZE=128'], 96
+  if task == 'beir':
+    tiny = tiny_beir.make(0).write(tmp_path / 'set', 'train')
+    most = sum(g > 0 for own in tiny.qrels.values() for g in own.values())
+    run = [
+        '--gin_file=runs/finetune.gin',
+        '--gin_file=tasks/beir.gin',
+        f'--gin.BEIR_FOLDER={tmp_path / "set"}',
+        '--gin.VOCABULARY=python_code_8k',
+        '--gin.VOCAB_SIZE=8064',
+        *tiny_run.small_flags(),
+        *flags,
+    ]
+    assert cli.main(['train', *run, f'--model_dir={tmp_path / "m"}']) == 2
+  else:
+    assert train(tmp_path, *flags) == 2
+  told = capfd.readouterr().err
+  assert f'--gin.BATCH_SIZE={most}, or fewer' in told
+  assert 'Parameters: ' not in told
+  assert not list((tmp_path / 'cache').glob('tokens/*'))
+
+
+def test_a_missing_train_file(tmp_path, capfd):
+  assert train(tmp_path, '--gin.TRAIN_FILE=nowhere.jsonl') == 2
+  told = capfd.readouterr().err
+  assert 'there is no file nowhere.jsonl' in told and 'TRAIN_FILE' in told
+  assert 'Parameters: ' not in told
+
+
+def test_a_row_of_several_passages_fills_a_batch(tmp_path):
+  rows = [
+      {'query': word, 'passage': [f'{word} {other}' for other in 'abc']}
+      for word in tiny_run.WORDS[:6]
+  ]
+  path = tmp_path / 'several.jsonl'
+  path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+  assert train(tmp_path, f'--gin.TRAIN_FILE={path}') == 0
