@@ -215,8 +215,8 @@ def _metrics_of_negatives(
   possible = sum(block.size(*size) for block in found)
   everything = combine([partitions[b] for b in found])
   count = everything.count
-  # Means of whole numbers round: none masked shall not read -6e-8.
-  masked = jnp.maximum(1.0 - mean(batch, count) / possible, 0.0)
+  # Whole numbers first: none masked is 0, and not -6e-8 by rounding.
+  masked = mean(batch, possible - count) / possible
   result = {'masked_fraction': masked}
   if everything.above is not None:
     result['false_negative_fraction'] = (

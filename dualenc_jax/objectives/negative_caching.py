@@ -216,7 +216,8 @@ class CachedNegatives(OfTowers):
     drawn = self._drawn(memory, own, similarity, order, drawing)
     encoded = self._encode_drawn(params, batch, drawn, order, again)
     value, metrics = self._value(own, drawn, encoded, similarity)
-    masked = 1.0 - drawn.unmasked.astype(jnp.float32) / self.cache_size
+    # Whole numbers first: 1 - n / n is not always 0 where XLA divides.
+    masked = (self.cache_size - drawn.unmasked) / jnp.float32(self.cache_size)
     metrics |= {
         'loss': value,
         'staleness': _staleness(drawn.rows, encoded),

@@ -51,6 +51,16 @@ def test_masked_fraction_of_a_batch_counted_by_hand():
   np.testing.assert_allclose(metrics['masked_fraction'], 10 / 28, rtol=1e-6)
 
 
+@pytest.mark.parametrize('size', [3, 7, 13])
+def test_none_masked_is_exactly_zero(size):
+  embeddings, _ = make_batch(size, 0)
+  weights = np.random.default_rng(size).uniform(0.1, 1, size)
+  columns = {'weights': weights.astype(np.float32)}
+  embeddings = embeddings._replace(columns=columns)
+  _, metrics = value_of('samtone_two_way', embeddings, mask_duplicates=False)
+  assert metrics['masked_fraction'] == 0.0
+
+
 @pytest.mark.parametrize('size, dim', [(2, 768), (7, 24), (512, 16)])
 def test_a_constant_embedding_is_never_accurate(size, dim):
   row = np.random.default_rng(dim).normal(size=dim)
