@@ -215,11 +215,13 @@ class _Known:
       path: of the file.
       once: whether a pair that has two of them is an error.
     """
-    queries = {name: i for i, name in enumerate(self._set.query_ids)}
-    passages = {name: i for i, name in enumerate(self._set.corpus.ids)}
+    # As runs have them, in which white space is escaped.
+    queries = {trec.field(n): i for i, n in enumerate(self._set.query_ids)}
+    passages = {trec.field(n): i for i, n in enumerate(self._set.corpus.ids)}
     keys, values, lines = array.array('q'), array.array('f'), array.array('q')
     for query, passage, value, line in entries:
-      row, column = queries.get(query), passages.get(passage)
+      row = queries.get(trec.field(query))
+      column = passages.get(trec.field(passage))
       if row is not None and column is not None:
         keys.append(row * len(passages) + column)
         values.append(value)

@@ -1,14 +1,16 @@
 """TREC run files, one hit a line, `qid Q0 docid rank score tag`, and qrels.
 
-Fields are separated by white space, so an id that is empty or holds white
-space cannot be written: it is an error, never escaped, because other tools
-would not undo the escape.
+Fields are separated by white space. White space in an id is written as in a
+URL, 'a b' as a%20b, and nothing else is: `field` says how. What reads a run
+compares ids in that form, so that nothing has to be undone.
 """
 
 from collections.abc import Mapping, Sequence
 import math
 import os
 import pathlib
+import re
+import urllib.parse
 
 import numpy as np
 
@@ -44,11 +46,11 @@ def write_run(
     tag: the run's name.
 
   Raises:
-    UserError: an id or a tag that is empty or holds white space, a repeated
-      query id, sizes that disagree, or a path that cannot be written.
+    UserError: an empty id, a tag with white space, a repeated query id, sizes
+      that disagree, or a path that cannot be written.
   """
   path = pathlib.Path(path)
-  query_ids = list(query_ids)
+  query_ids = list(map(field, query_ids))
   if len(ranking.indices) != len(query_ids):
     raise UserError(
         f'{path}: the ranking has {len(ranking.indices)} rows for '
@@ -125,7 +127,7 @@ def numbers(
       ('query', query_ids, run),
       ('passage', passage_ids, {hit for hits in run.values() for hit in hits}),
   ):
-    known = {str(name): i for i, name in enumerate(ids)}
+    known = {field(str(name)): i for i, name in enumerate(ids)}
     unknown = sorted(name for name in used if name not in known)
     if unknown:
       raise UserError(
@@ -181,17 +183,41 @@ def _ids_of_hits(
   rows = np.flatnonzero(is_hit)
   ids = np.empty(len(rows), np.dtypes.StringDType())
   for start in range(0, len(rows), _CHUNK):
-    chunk = [passage_ids[row] for row in rows[start : start + _CHUNK].tolist()]
+    chunk = [
+        field(passage_ids[row])
+        for row in rows[start : start + _CHUNK].tolist()
+    ]
     _check_fields('passage id', chunk, path)
     ids[start : start + _CHUNK] = chunk
   return ids, np.cumsum(is_hit, dtype=np.int32) - 1
 
 
+def field(name: str) -> str:
+  """An id as a run file has it: white space percent-encoded, in UTF-8."""
+  # Most ids have none, and `split` is the rule by which runs are read.
+  if name.split() == [name]:
+    return name
+  return re.sub(r'\s', lambda found: urllib.parse.quote(found[0]), name)
+
+
 def check_ids(name: str, ids: Sequence[str]) -> None:
   """Raises UserError if one of very many ids cannot stand in a run file."""
+  escaped, percent = {}, set()
   for start in range(0, len(ids), _CHUNK):
     end = min(start + _CHUNK, len(ids))
-    _check_fields(name, [str(ids[i]) for i in range(start, end)])
+    chunk = [str(ids[i]) for i in range(start, end)]
+    fields = list(map(field, chunk))
+    _check_fields(name, fields)
+    for own, written in zip(chunk, fields):
+      if own is not written:
+        escaped[written] = own
+      elif '%' in own:
+        percent.add(own)
+  for same in escaped.keys() & percent:
+    raise UserError(
+        f'{name} {escaped[same]!r} and {name} {same!r} are one in a TREC run'
+        ' file, where white space is percent-encoded. Rename one.'
+    )
 
 
 def _check_fields(
@@ -202,6 +228,6 @@ def _check_fields(
   value = next(v for v in values if v.split() != [v])
   raise UserError(
       f'{path or ""}{": " * bool(path)}{name} {value!r} cannot stand in a TREC'
-      ' run file: expected at least one character and no white space. Rename'
-      ' it.'
+      ' run file: expected at least one character'
+      f'{" and no white space" * bool(value)}. Rename it.'
   )

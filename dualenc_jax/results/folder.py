@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.evaluation import trec
 from dualenc_jax.io import files, json_file
 from dualenc_jax.results import seen
 
@@ -95,7 +96,9 @@ def write_per_query(
       ['' if math.isnan(cell) else repr(cell) for cell in column.tolist()]
       for column in values.values()
   ]
-  rows = [(_ID, *values), *zip(query_ids, *columns, strict=True)]
+  # An id may hold a tab or an end of a line.
+  ids = map(trec.field, query_ids)
+  rows = [(_ID, *values), *zip(ids, *columns, strict=True)]
   files.write(path, ''.join('\t'.join(row) + '\n' for row in rows))
 
 

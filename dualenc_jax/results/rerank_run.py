@@ -102,9 +102,11 @@ def _write(
 ) -> Scores:
   """Writes run.trec, per_query.tsv and metrics.json."""
   qrels = {
-      query: {
+      trec.field(query): {
           # What is judged and not in the corpus counts as not found.
-          str(ranked.ranked_ids[p]) if p >= 0 else f'absent {p}': grade
+          trec.field(str(ranked.ranked_ids[p]))
+          if p >= 0
+          else f'absent {p}': grade
           for p, grade in judged.items()
       }
       for query, judged in zip(ranked.query_ids, ranked.judgements)

@@ -162,7 +162,7 @@ class Judgements:
 
   Attributes:
     path: of the file.
-    qrels: query id -> passage id -> grade.
+    qrels: query id -> passage id -> grade, the ids as runs have them.
     source: SHA-256 of the file.
     relevance_level: the least grade of a relevant passage.
   """
@@ -183,7 +183,11 @@ class Judgements:
       raise UserError(f'--qrels: {path} is no file.')
     source = hashlib.sha256(path.read_bytes()).hexdigest()
     try:
-      return cls(path, trec.read_qrels(path), source, relevance_level)
+      qrels = {
+          trec.field(query): {trec.field(hit): g for hit, g in own.items()}
+          for query, own in trec.read_qrels(path).items()
+      }
+      return cls(path, qrels, source, relevance_level)
     except UserError as e:
       raise UserError(f'--qrels: {e}') from e
 
