@@ -93,6 +93,9 @@ def render(beside: Beside) -> Html:
 
 
 def _names(paths: Sequence[pathlib.Path]) -> list[str]:
-  """Names of folders, or whole paths where two have one."""
+  """Names of folders; where two have one, what differs in their paths."""
   names = [path.resolve().name for path in paths]
-  return list(map(str, paths)) if len({*names}) < len(names) else names
+  again = [i for i, name in enumerate(names) if names.count(name) > 1]
+  for i, short in zip(again, systems.differing([paths[i] for i in again])):
+    names[i] = short
+  return names

@@ -129,7 +129,7 @@ def _told_apart(
   own = names or [m.name for m in models]
   chosen = list(own)
   again = [i for i, name in enumerate(own) if own.count(name) > 1]
-  for i, short in zip(again, _differing([models[i] for i in again])):
+  for i, short in zip(again, differing([models[i].where for i in again])):
     # BM25 beside a model has the model's path.
     is_model = [m.where for m in models].count(models[i].where) == 1
     chosen[i] = short if is_model else f'{own[i]} ({short})'
@@ -146,9 +146,9 @@ def _told_apart(
   ]
 
 
-def _differing(models: Sequence[Model]) -> list[str]:
-  """The paths of models without the folders that they begin and end with."""
-  parts = [pathlib.Path(m.where).parts for m in models]
+def differing(paths: Sequence[str | pathlib.Path]) -> list[str]:
+  """Paths without the folders that all of them begin and end with."""
+  parts = [pathlib.Path(path).parts for path in paths]
   for _ in range(2):
     parts = [own[::-1] for own in parts]
     while min(map(len, parts), default=0) and len({p[0] for p in parts}) == 1:

@@ -169,7 +169,7 @@ def test_a_bare_name_is_looked_up_below_the_data_root(tmp_path):
     assert f'{place / "mined.tsv"}' in str(error.value)
   assert 'MSMARCO_HARD_NEGATIVES' in str(error.value)
   write(tmp_path / 'mined.tsv', '100\t1')
-  assert [*reader.examples('train')][0]['negatives'] == [BREAD]
+  assert [*reader.examples('train')][0]['negatives'] == [BASALT]
 
 
 @pytest.mark.parametrize(

