@@ -17,9 +17,14 @@ PAGES = ROOT / 'README.md', *sorted((ROOT / 'docs').glob('*.md'))
 OPEN = re.compile(r'\$\(.*?\)|\$\w+')
 
 
+def blocks(page: pathlib.Path) -> list[tuple[str, str]]:
+  """Language, or nothing, and text of each fenced block of a page."""
+  return re.findall(r'```(\w*)\n(.*?)```', page.read_text(), re.DOTALL)
+
+
 def commands(page: pathlib.Path) -> Iterator[list[str]]:
   """The words behind `dualenc` of each command in the blocks of a page."""
-  for block in re.findall(r'```\w*\n(.*?)```', page.read_text(), re.DOTALL):
+  for _, block in blocks(page):
     for line in block.replace('\\\n', ' ').splitlines():
       if found := re.search(r'(?:^|[ "/])dualenc ((?!-)[a-z].*)', line):
         text = re.split(r'; |\|\|', OPEN.sub('1', found[1]))[0]

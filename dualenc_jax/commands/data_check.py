@@ -40,6 +40,10 @@ def main(argv: Sequence[str] | None = None) -> None:
   print(report)
   write(_folder(args.output), report, inspection, findings)
   check_verdict(findings, args.strict)
+  print(
+      'Next: mend what the verdict names, then train with these data flags'
+      ' (dualenc train).'
+  )
 
 
 def make_parser() -> flags.Parser:

@@ -18,12 +18,14 @@ work with --multihost, or, each with the same command and a shared folder, with
 import argparse
 from collections.abc import Sequence
 import dataclasses
+import shlex
 
 from dualenc_jax import compression
 from dualenc_jax.commands import config, flags, model_dir, runtime
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import header as header_lib, of_model
 from dualenc_jax.index.encoding import default_split, Source
+from dualenc_jax.inspection.mojibake import printable
 from dualenc_jax.interop import truncation
 from dualenc_jax.readers import Texts
 
@@ -66,6 +68,11 @@ def main(argv: Sequence[str] | None = None) -> None:
   texts = 'queries' if args.tower == 'query' else 'passages'
   if runtime.all_done(args, build.finish):
     print(f'{build.header.passages:,} {texts} in {build.folder}.')
+    if args.tower == 'passage':
+      words = ['dualenc', 'search', f'--model_dir={args.model_dir}']
+      if not is_own:
+        words.append(f'--index_dir={build.folder}')
+      print(f'Next: {printable(shlex.join([*words, "a question"]))}')
   else:
     print(
         f'{len(build.missing())} of {build.header.shards} shards are left to'

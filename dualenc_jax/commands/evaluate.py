@@ -37,6 +37,7 @@ from dualenc_jax.commands import (
 )
 from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation.evaluation import Evaluation
+from dualenc_jax.inspection.mojibake import printable
 from dualenc_jax.interop import truncation
 from dualenc_jax.readers import Texts
 from dualenc_jax.results import evaluate, folder as results, tables
@@ -106,6 +107,11 @@ def main(argv: Sequence[str] | None = None) -> None:
   if args.output_dir is None:
     tables.write_tables(output, results.read_all(home))
     print(f'Tables: {output / "tables.md"}, {output / "tables.tex"}.')
+    shown = shlex.quote(printable(str(home)))
+    print(
+        f'Next: dualenc compare another_model {shown} for tests, dualenc'
+        f' report {shown} for a page of it all.'
+    )
 
 
 def systems_table(found: Mapping[str, Evaluation]) -> str:

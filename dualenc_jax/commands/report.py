@@ -31,7 +31,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   content = html.encode('utf-8', 'replace')
   files.make_folder(output.parent)
   files.write(output, content)
-  print(f'Written to {output}, {len(content) / 1e6:.2f} MB.')
+  size = f'{len(content) / 1e6:.2f} MB'
+  print(f'Written to {output}, {size}. Open it in a browser.')
 
 
 def make_parser() -> flags.Parser:

@@ -17,12 +17,14 @@ import contextlib
 import logging
 import pathlib
 import re
+import shlex
 import time
 
 import jax
 
 from dualenc_jax.commands import config, flags, model_dir, runtime
 from dualenc_jax.errors import UserError
+from dualenc_jax.inspection.mojibake import printable
 from dualenc_jax.interop import own
 from dualenc_jax.io import writer
 from dualenc_jax.io.writer import Writer
@@ -50,7 +52,11 @@ def main(argv: Sequence[str] | None = None) -> None:
       args.stop_after, [CloudNotice()] if args.cloud_notice else []
   )
   with stopping.watching():
-    train(build(args), args, started, stopping)
+    experiment = build(args)
+    train(experiment, args, started, stopping)
+  if hasattr(experiment.objective, 'embedder'):
+    words = 'dualenc', 'evaluate', f'--model_dir={experiment.model_dir}'
+    _LOG.info('Next: %s', printable(shlex.join(words)))
 
 
 def make_parser() -> flags.Parser:
