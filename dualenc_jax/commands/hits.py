@@ -7,7 +7,7 @@
          the snippet; 0 where it is the first sentence), text
   tsv    a header and the same columns but snippet_matches and text, quoted as
          csv does where a cell has quotes
-  trec   a run file
+  trec   a run file, white space in ids percent-encoded
 """
 
 import csv
@@ -35,11 +35,7 @@ class Printer:
       self._writer.writerow([*_COLUMNS, 'snippet'])
 
   def __call__(self, query_id: str, query: str, hits: list[Hit]) -> None:
-    """Prints the hits of a query.
-
-    Raises:
-      UserError: an id that cannot stand in a run file.
-    """
+    """Prints the hits of a query."""
     self._print(query_id, query, hits)
     sys.stdout.flush()
 
@@ -69,10 +65,9 @@ class Printer:
 
   def _trec(self, query_id: str, query: str, hits: list[Hit]) -> None:
     del query
-    trec.check_ids('query id', [query_id])
-    trec.check_ids('passage id', [hit.passage.id for hit in hits])
     for rank, hit in enumerate(hits, start=1):
-      print(f'{query_id} Q0 {hit.passage.id} {rank} {hit.score:.9g} dualenc')
+      own = trec.field(hit.passage.id)
+      print(f'{trec.field(query_id)} Q0 {own} {rank} {hit.score:.9g} dualenc')
 
   def _snippet(self, query: str, hit: Hit) -> snippet.Snippet:
     name, text = hit.passage.name, hit.passage.text

@@ -139,9 +139,11 @@ def test_trec_is_read_by_pytrec_eval_and_compare(folder, tmp_path, capsys):
   )
 
 
-def test_an_id_that_cannot_stand_in_a_run_file(folder):
-  with pytest.raises(UserError, match="passage id 'd \"3\"' cannot stand in a"):
-    search.main([*flags(folder), '--format=trec', 'find date'])
+def test_white_space_of_an_id_in_a_run_file(folder, capsys):
+  out = printed(capsys, folder, '--format=trec', 'find date').out
+  fields = [line.split(' ') for line in out.splitlines()]
+  assert {len(own) for own in fields} == {6}
+  assert 'd%20"3"' in [own[2] for own in fields]
 
 
 def test_text_is_harmless_and_has_the_snippet(folder, capsys):
