@@ -31,11 +31,13 @@ class Printer:
     self._print = getattr(self, f'_{form}')
     self._language = language
     self._writer = csv.writer(sys.stdout, 'excel-tab', lineterminator='\n')
-    if form == 'tsv':
-      self._writer.writerow([*_COLUMNS, 'snippet'])
+    self._needs_header = form == 'tsv'
 
   def __call__(self, query_id: str, query: str, hits: list[Hit]) -> None:
     """Prints the hits of a query."""
+    if self._needs_header:
+      self._needs_header = False
+      self._writer.writerow([*_COLUMNS, 'snippet'])
     self._print(query_id, query, hits)
     sys.stdout.flush()
 

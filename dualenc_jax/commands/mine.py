@@ -136,6 +136,12 @@ def _mine(
     )
   if not labelled:
     return
+  if asked.split != 'train':
+    print(
+        f'These are queries of split {asked.split}: a model that trains on them'
+        ' cannot be measured by it any more.'
+    )
+    return
   print(
       'Train on them with --gin_file=tasks/pairs.gin'
       f' --gin.TRAIN_FILE={folder / output.PAIRS}'

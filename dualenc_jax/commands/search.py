@@ -85,10 +85,11 @@ def _queries(args: argparse.Namespace) -> Iterator[list[tuple[str, str]]]:
     for start in range(0, len(found), _BATCH):
       yield found[start : start + _BATCH]
     return
+  if not all(query.strip() for query in args.query):
+    raise UserError('The query is empty; give some words to search for.')
+  # Lines of standard input may be blank.
   given = args.query or filter(None, map(str.strip, sys.stdin))
   for number, query in enumerate(given, start=1):
-    if not query.strip():
-      raise UserError('The query is empty; give some words to search for.')
     yield [(str(number), query)]
 
 

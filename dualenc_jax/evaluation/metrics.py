@@ -168,6 +168,12 @@ def evaluate_run(
   answerable = [q for q in judged if _relevant(judged[q], relevance_level)]
   hits = {q: run[q] for q in judged if q in run}
   if hits.keys().isdisjoint(answerable):
+    highest = max(max(own.values()) for own in qrels.values() if own)
+    if 0 < highest < relevance_level:
+      raise UserError(
+          f'--relevance_level is {relevance_level}, and no grade of the qrels'
+          f' is above {highest}. Expected {highest} or less.'
+      )
     raise UserError(
         f'none of the {len(run)} queries of the run has a relevant passage in '
         f'the qrels, of grade {relevance_level} or more: expected at least '

@@ -64,9 +64,12 @@ def lines(
         if blank or line.strip():
           yield number, line
     except DAMAGED_GZIP as error:
+      remedy = 'Copy or download it again.'
+      if 'Not a gzipped' in str(error):
+        remedy = 'Take .gz off its name, or pack it: gzip FILE.'
       raise UserError(
-          f'{path} is a damaged gzip file, after line {number}: {error}. Copy'
-          ' or download it again.'
+          f'{path} is a damaged gzip file, after line {number}: {error}.'
+          f' {remedy}'
       ) from error
 
 

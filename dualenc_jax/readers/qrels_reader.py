@@ -77,7 +77,11 @@ class Source(abc.ABC):
 
   def find(self, key: str) -> pathlib.Path:
     """Path of a file; raises SourceUnavailable."""
-    return rows.find(self.folder, self._names(key), self.task, self.hint)
+    hint = self.hint
+    if self.folder is not None and not self.has(key):
+      if splits := self.splits():
+        hint = f'Its splits: {", ".join(splits)}. {hint}'
+    return rows.find(self.folder, self._names(key), self.task, hint)
 
   def splits(self) -> tuple[str, ...]:
     """The existing ones of SPLITS, those with judgements, and of CORPUS."""

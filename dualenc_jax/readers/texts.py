@@ -166,7 +166,8 @@ def _check_columns(
     if not {*names} & {*columns}:
       raise UserError(
           f'{path} has no column of {what}: {", ".join(names[:-1])} or'
-          f' {names[-1]}. Columns: {", ".join(columns)[:200]}. Rename one.'
+          f' {names[-1]}. Columns: {", ".join(columns)[:200]}. Rename'
+          ' one, or add one.'
       )
 
 

@@ -147,7 +147,7 @@ def _common_keys(models: Sequence[Model]) -> set[Key]:
   if not common:
     found = '; '.join(
         f'{model.where} has {", ".join(sorted(map(str, model.results)))}'
-        for model in models
+        for model in {model.where: model for model in models}.values()
     )
     raise UserError(
         f'There is no task and split that all have results on: {found}.'

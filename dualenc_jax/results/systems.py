@@ -147,11 +147,17 @@ def _told_apart(
 
 
 def differing(paths: Sequence[str | pathlib.Path]) -> list[str]:
-  """Paths without the folders that all of them begin and end with."""
+  """Paths without the folders that all of them begin and end with.
+
+  Something is left of each.
+  """
   parts = [pathlib.Path(path).parts for path in paths]
   for _ in range(2):
     parts = [own[::-1] for own in parts]
-    while min(map(len, parts), default=0) and len({p[0] for p in parts}) == 1:
+    # One of them may be within another.
+    while min(map(len, parts), default=0) > 1 and not any(
+        own[0] != parts[0][0] for own in parts
+    ):
       parts = [own[1:] for own in parts]
   return ['/'.join(own) for own in parts]
 

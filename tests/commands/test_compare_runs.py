@@ -9,6 +9,7 @@ import pytrec_eval
 import result_folders
 
 from dualenc_jax.commands import cli, compare
+from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import trec
 
 QUERIES = [f'q{i}' for i in range(12)]
@@ -172,3 +173,20 @@ def test_trec_dl_by_its_own_relevance_level(shared, capsys):
   for line, name in zip(lines, names):
     mean = np.mean([values[name] for values in theirs.values()])
     assert line.split()[2].rstrip('*') == f'{100 * mean:.2f}', name
+
+
+def test_a_relevance_level_above_all_grades(systems, capsys):
+  runs, _, flag = systems
+  folders = [str(runs[f'{name} folder']) for name in ('one', 'two')]
+  with pytest.raises(UserError, match='level is 3, and no grade .* above 2'):
+    compare.main([*folders, flag, '--relevance_level=3'])
+
+
+def test_a_model_and_a_folder_within_it(tmp_path, capsys):
+  """As `evaluate --prompt` leaves them."""
+  outer, inner = tmp_path / 'm', tmp_path / 'm' / 'prompt-x'
+  for path, value in ((outer, 0.5), (inner, 1.0)):
+    result_folders.of_column(path, 'MRR', [value] * 4, model_dir='m')
+  compare.main([str(outer), str(inner)])
+  out = capsys.readouterr().out
+  assert 'against m (' in out and 'prompt-x' in out

@@ -210,3 +210,15 @@ def test_python_hits_may_carry_texts(folder):
   for empty in ('', ' \n'):
     with pytest.raises(UserError, match=r'queries\[1\] is empty; give some wo'):
       retriever.search(['a', empty])
+
+
+@pytest.mark.parametrize('form', ['text', 'tsv', 'json'])
+def test_nothing_is_printed_before_all_queries_are_known(
+    folder, tmp_path, capsys, form
+):
+  bad = tmp_path / 'bad.csv'
+  bad.write_text('question\nfind xml\n')
+  for given in (['find xml', ' '], [f'--queries={bad}']):
+    with pytest.raises(UserError, match='query is empty|no column of ids'):
+      search.main([*flags(folder), f'--format={form}', *given])
+    assert not capsys.readouterr().out

@@ -415,10 +415,9 @@ def test_runs_that_do_not_fit(tiny, tmp_path):
 def test_queries_without_labels(tiny, tmp_path):
   path = tmp_path / 'asked.jsonl'
   path.write_text(json.dumps({'_id': 'new', 'text': 'xml date'}) + '\n')
-  out = tmp_path / 'out'
-  asked = flags(tiny, out, '--bm25', f'--queries={path}')
+  asked = flags(tiny, tmp_path / 'out', '--bm25', f'--queries={path}')
   cli.main(asked)
-  by_id, pairs = read(out)
+  by_id, pairs = read(tmp_path / 'out')
   assert not pairs and by_id.keys() == {'new'}
   assert by_id['new']['pos'] == []
   texts = [tiny[1].corpus[p] for p in by_id['new']['neg']['bm25']]
@@ -436,12 +435,13 @@ def test_where_nothing_is_left_it_is_told(tiny, tmp_path, capsys):
     mine.main(by_run(tiny, tmp_path, '--least_score=nan')[1:])
 
 
-def test_a_passage_with_an_answer_is_no_negative(tmp_path):
+def test_a_passage_with_an_answer_is_no_negative(tmp_path, capsys):
   root = pathlib.Path(__file__).parents[1] / 'data' / 'open_nq'
   cli.main([
       'mine', '--bm25', '--tasks=open_nq', f'--gin.OPEN_NQ_ROOT={root}',
       '--split=validation', f'--output_dir={tmp_path}',
   ])
+  assert 'queries of split validation' in capsys.readouterr().out
   by_id, _ = read(tmp_path)
   (bridge,) = (row for row in by_id.values() if row['pos'] == ['6'])
   # 9 is of another title, and says when it was opened, too.

@@ -97,7 +97,10 @@ def test_splits_are_those_of_the_files(toy):
   assert reader.corpus_split('corpus') is None
   (toy / 'qrels' / 'dev.tsv').unlink()
   assert reader.splits() == ('train', 'test', 'corpus')
-  with pytest.raises(SourceUnavailable, match='no file .*dev.tsv'):
+  with pytest.raises(
+      SourceUnavailable,
+      match='no file .*dev.tsv.* Its splits: train, test, corpus',
+  ):
     reader.check_split('validation')
   with pytest.raises(UserError, match="no split 'tset'. Did you mean 'test'"):
     reader.check_split('tset')
