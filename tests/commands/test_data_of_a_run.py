@@ -1,7 +1,9 @@
 """What is wrong with the data of a run, told before anything is made."""
 
+import csv
 import json
 
+import pyarrow as pa
 import pytest
 import tiny_beir
 import tiny_run
@@ -55,3 +57,49 @@ def test_a_row_of_several_passages_fills_a_batch(tmp_path):
   path = tmp_path / 'several.jsonl'
   path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
   assert train(tmp_path, f'--gin.TRAIN_FILE={path}') == 0
+
+
+@pytest.mark.slow
+def test_one_run_whatever_form_its_pairs_have(tmp_path):
+  rows = [
+      {
+          'query': f'find "{a}"',
+          'passage': f'{a}, {b}\nand "{c}"',
+          'negatives_1': c,
+      }
+      for a, b, c in zip(
+          tiny_run.WORDS, tiny_run.WORDS[1:], tiny_run.WORDS[2:]
+      )
+  ]
+  (tmp_path / 'a.jsonl').write_text(
+      ''.join(json.dumps(row) + '\n' for row in rows)
+  )
+  (tmp_path / 'a.json').write_text(json.dumps(rows))
+  with (tmp_path / 'a.csv').open('w', newline='') as f:
+    writer = csv.DictWriter(f, rows[0])
+    writer.writeheader()
+    writer.writerows(rows)
+  folder = tmp_path / 'arrow'
+  folder.mkdir()
+  table = pa.Table.from_pylist(rows)
+  name = 'data-00000-of-00001.arrow'
+  with pa.ipc.new_stream(str(folder / name), table.schema) as stream:
+    stream.write_table(table)
+  (folder / 'state.json').write_text(
+      json.dumps({'_data_files': [{'filename': name}]})
+  )
+  (folder / 'dataset_info.json').write_text('{}')
+  losses = []
+  for form in ('a.jsonl', 'a.json', 'a.csv', 'arrow'):
+    model = tmp_path / f'model_{form}'
+    flags = [
+        *tiny_run.flags(tmp_path), f'--gin.TRAIN_FILE={tmp_path / form}',
+        '--gin.NUM_NEGATIVES=1', f'--model_dir={model}',
+    ]
+    assert cli.main(['train', *flags]) == 0, form
+    lines = (model / 'metrics.jsonl').read_text().splitlines()
+    losses.append([
+        value for row in map(json.loads, lines)
+        for name, value in row.items() if 'loss' in name
+    ])
+  assert losses[0] and losses == [losses[0]] * 4
