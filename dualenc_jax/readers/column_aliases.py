@@ -47,9 +47,15 @@ def renaming(
 def did_you_mean(
     columns: Collection[str], wanted: Mapping[str, str | None]
 ) -> str:
-  """A sentence with the flag, where it makes the file one that can be read."""
+  """A sentence with the flag, or the task, by which the file can be read."""
   names = renaming(columns, wanted)
   missing = {wanted['query'], wanted['passage']} - {*columns, *names.values()}
+  if 'answers' in columns and wanted['passage'] not in columns:
+    return (
+        ' Questions with answers and no passages measure a model by the answers'
+        ' that are in its hits: `dualenc evaluate --tasks=open_nq` reads DPR\'s'
+        ' files.'
+    )
   if missing or not names:
     return ''
   pairs = ', '.join(f'{old!r} for {new!r}' for old, new in names.items())

@@ -240,3 +240,10 @@ def test_documents_of_each_form(tmp_path, arrow):
   path = write(tmp_path / 'b.csv', [['nr', 'text'], ['1', 'x']])
   with pytest.raises(UserError, match='no column of ids: _id, id .*nr, text'):
     list(Texts(str(path)).examples('corpus'))
+
+
+def test_questions_with_answers_alone_are_of_another_task(tmp_path):
+  path = tmp_path / 'dpr.jsonl'
+  path.write_text('{"question": "who", "answers": ["he"]}\n')
+  with pytest.raises(UserError, match='--tasks=open_nq` reads DPR'):
+    read(path)
