@@ -1,6 +1,6 @@
 """The mean of checkpoints of one architecture, tensor by tensor."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import pathlib
 
@@ -22,7 +22,8 @@ def merge(models: Sequence[Weights], shares: Sequence[float]) -> Weights:
 
   Raises:
     UserError: they differ in a tensor's shape, in an encoder, vocabulary,
-      length, prefix or another fact, or a codec was trained with one.
+      length, prefix or another fact, or in the text of a prompt of one name; or
+      a codec was trained with one.
   """
   first = models[0]
   for other in models[1:]:
@@ -40,6 +41,7 @@ def merge(models: Sequence[Weights], shares: Sequence[float]) -> Weights:
           ' it, which is not of a mean. Convert it --to=safetensors first,'
           ' which leaves it out.'
       )
+  prompts = _prompts(models)
   factors = np.asarray(shares, np.float64) / np.sum(shares)
   names = [pathlib.Path(model.path).name for model in models]
   parts = [
@@ -60,10 +62,27 @@ def merge(models: Sequence[Weights], shares: Sequence[float]) -> Weights:
           )
           for name, tensor in first.tensors.items()
       },
+      usage=dataclasses.replace(first.usage, prompts=prompts),
       optimizer={},
       loss={},
       step=max(model.step or 0 for model in models),
   )
+
+
+def _prompts(models: Sequence[Weights]) -> Mapping[str, str]:
+  """Those of all models, which are no parameters; one text a name."""
+  found = {}
+  for model in models:
+    for name, text in model.usage.prompts.items():
+      other, known = found.setdefault(name, (model, text))
+      if text != known:
+        raise UserError(
+            f'--merge: the prompt {name!r} of {other.path} is {known!r}, of'
+            f' {model.path} {text!r}. Expected one text a name. Convert one of'
+            ' them --to=sentence_transformers, give the prompt another name in'
+            ' its config_sentence_transformers.json, and merge that folder.'
+        )
+  return {name: text for name, (_, text) in found.items()}
 
 
 def _mean(tensors: Sequence[Tensor], factors: np.ndarray) -> np.ndarray:
@@ -92,7 +111,7 @@ def _differences(a: Weights, b: Weights) -> Iterator[tuple[str, str, str]]:
   vocabularies = [Vocabulary(str(w.usage.vocabulary)).sha256 for w in (a, b)]
   pairs += [('the SHA-256 of the vocabulary', *vocabularies)]
   facts = [w.usage.facts() for w in (a, b)]
-  for name in facts[0].keys() | facts[1].keys():
+  for name in sorted((facts[0].keys() | facts[1].keys()) - {'prompts'}):
     pairs.append((name, *(f.get(name) for f in facts)))
   for name in ('trained_dims', 'passage_tower'):
     pairs.append((name, getattr(a, name), getattr(b, name)))

@@ -89,10 +89,6 @@ def test_a_tensor_of_each_is_in_memory_at_a_time():
             lambda w: {'usage': dataclasses.replace(USAGE, query_length=9)},
             'query_length of m0 is 16, of m1 9',
         ),
-        (
-            lambda w: {'usage': dataclasses.replace(USAGE, prompts={'a': 'b'})},
-            "prompts of m0 is None, of m1 {'a': 'b'}",
-        ),
         (lambda w: {'trained_dims': (8,)}, r'trained_dims of m0 is \(\)'),
     ],
 )
@@ -101,6 +97,19 @@ def test_what_differs_is_refused_by_name(change, message):
   other = dataclasses.replace(other, **change(other))
   with pytest.raises(UserError, match=message):
     merging.merge([weights(0), other], [1.0, 1.0])
+
+
+def test_prompts_are_merged():
+  prompts = [{'a': 'x'}, {}, {'a': 'x', 'b': 'y'}, {'c': ''}]
+  found = [
+      weights(i, usage=dataclasses.replace(USAGE, prompts=own))
+      for i, own in enumerate(prompts)
+  ]
+  merged = merging.merge(found, [1.0] * 4)
+  assert merged.usage.prompts == {'a': 'x', 'b': 'y', 'c': ''}
+  usage = dataclasses.replace(USAGE, prompts={'c': 'z', 'd': 'x'})
+  with pytest.raises(UserError, match="prompt 'c' of m3 is '', of m4 'z'"):
+    merging.merge([*found, weights(4, usage=usage)], [1.0] * 5)
 
 
 def test_another_vocabulary_is_refused(tmp_path):
