@@ -37,6 +37,8 @@ class DataInputs:
     task = self.task.for_split(split)
     return prepare(task, split, self.tokenizer, self.cache_dir)
 
+  passage_cache = cache
+
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
   """Adds the task or files; a parser of `config.make_parser` has the rest."""

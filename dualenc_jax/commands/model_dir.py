@@ -241,8 +241,12 @@ def load(
       [*of_folder, *bindings],
       search_paths,
   )
-  prompted = experiment.tokenizer.prompted(prompt, passage_prompt)
-  experiment = dataclasses.replace(experiment, tokenizer=prompted)
+  passages = experiment.tokenizer.prompted(passage=passage_prompt)
+  experiment = dataclasses.replace(
+      experiment,
+      tokenizer=experiment.tokenizer.prompted(prompt, passage_prompt),
+      passage_tokenizer=passages,
+  )
   if prompt is not None and getattr(experiment.task, 'prompts', None):
     # It is for the queries of all tasks then.
     task = dataclasses.replace(experiment.task, prompts=None)

@@ -149,7 +149,7 @@ def _runs(args: argparse.Namespace) -> Sequence[str]:
 def _unlabelled(inputs: Any, split: str, texts: Texts) -> RetrievalSet:
   """Queries of a file over what the task's split is ranked over."""
   task = inputs.task.for_split(split)
-  cache = inputs.cache(task.corpus_split(split) or split)
+  cache = inputs.passage_cache(task.corpus_split(split) or split)
   own = dataclasses.replace(inputs, task=texts).cache('queries')
   _, first = np.unique(fingerprints(own.query_texts), return_index=True)
   rows = np.sort(first)

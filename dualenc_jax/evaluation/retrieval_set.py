@@ -71,10 +71,10 @@ class RetrievalSet:
     if document_separator is not None:
       task = task.judging_documents()
       experiment = dataclasses.replace(experiment, task=task)
-    corpus_split = task.corpus_split(split)
+    corpus = task.corpus_split(split)
     return cls.from_cache(
         experiment.cache(split),
-        None if corpus_split is None else experiment.cache(corpus_split),
+        None if corpus is None else experiment.passage_cache(corpus),
         task.answer_text,
         task.self_hits,
         document_separator,

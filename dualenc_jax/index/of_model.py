@@ -241,7 +241,7 @@ def open_own(
   Raises:
     UserError: what `encode` raises.
   """
-  cache = experiment.cache(default_split(experiment.task))
+  cache = experiment.passage_cache(default_split(experiment.task))
   folder = own_folder(home)
   expect = {name: cache.header[name] for name in ('task', 'split', 'source')}
   try:

@@ -10,6 +10,7 @@ import json
 import logging
 import math
 import numbers
+import shlex
 from typing import Any
 import uuid
 
@@ -26,6 +27,7 @@ from dualenc_jax.data import (
 )
 from dualenc_jax.data.picks import MIXTURE_ORDER
 from dualenc_jax.errors import SourceUnavailable, UserError
+from dualenc_jax.inspection.mojibake import printable
 from dualenc_jax.io.files import default_cache_dir
 from dualenc_jax.objectives import Batches, Objective
 from dualenc_jax.objectives.objective import check, check_whole
@@ -79,6 +81,8 @@ class Experiment:
     initial_checkpoint: what to take the parameters from when this run has no
       checkpoint of its own; also a path alone. None starts from scratch.
     cache_dir: where token caches are kept.
+    passage_tokenizer: of splits whose passages alone are used, where
+      `tokenizer` has another prompt of queries; None for `tokenizer`.
   """
 
   model_dir: str
@@ -103,6 +107,7 @@ class Experiment:
   eval_batch_size: int = 256
   initial_checkpoint: InitialCheckpoint | str | None = None
   cache_dir: str | None = None
+  passage_tokenizer: Tokenizer | None = None
 
   def __post_init__(self):
     dataset.check('Experiment.task', self.task)
@@ -152,6 +157,11 @@ class Experiment:
   def cache(self, split: str) -> Cache:
     """The token cache of a split of the task, built if there is none yet."""
     return self._prepare(self.task.for_split(split), split)
+
+  def passage_cache(self, split: str) -> Cache:
+    """The same, for its passages alone: a prompt of queries is of none."""
+    own = self.passage_tokenizer or self.tokenizer
+    return dataclasses.replace(self, tokenizer=own).cache(split)
 
   @functools.cached_property
   def caches(self) -> list[Cache]:
@@ -244,12 +254,24 @@ def make_start(plan: Plan, experiment: Experiment) -> initial.Start | None:
           ' model_dir, or any checkpoint, of the teacher.'
       )
     return None
-  return initial.plan_start(
+  start = initial.plan_start(
       source,
       experiment.objective.facts,
       experiment.tokenizer.vocabulary,
       plan.abstract.params,
   )
+  prompts = dict(start.weights.usage.prompts)
+  embeds = hasattr(experiment.objective, 'embedder')
+  if prompts and embeds and not experiment.tokenizer.prompts:
+    text = json.dumps(prompts, ensure_ascii=False)
+    _LOG.warning(
+        '%s has prompts (%s), which this run, without PROMPTS of its own, does'
+        ' not take over. To keep them: %s',
+        start.weights.path,
+        ', '.join(map(repr, prompts)),
+        printable(shlex.quote(f'--gin.PROMPTS={text}')),
+    )
+  return start
 
 
 def describe(experiment: Experiment, plan: Plan) -> Iterator[str]:

@@ -2,9 +2,11 @@
 
 import json
 import re
+import shlex
 
 import numpy as np
 import pytest
+import tiny_beir
 import tiny_evaluation
 import tiny_run
 
@@ -114,6 +116,53 @@ def test_search_and_retriever_agree(model, capsys):
   assert np.ptp(
       retriever.encode_queries(TEXTS) - other.encode_queries(TEXTS)
   ) > 0.01
+
+
+def test_a_prompt_of_queries_leaves_passages_as_they_are(model, tmp_path):
+  cache = f'--gin.CACHE_DIR={tmp_path / "tokens"}'
+
+  def made():
+    found = [*tmp_path.glob('tokens/*'), model / 'index' / 'header.json']
+    return {path: path.stat().st_mtime_ns for path in found}
+
+  flags = [f'--model_dir={model}', cache]
+  search.main([*flags, 'map'])
+  before = made()
+  for prompt in PROMPTS:
+    search.main([*flags, 'map', f'--prompt={prompt}'])
+    assert made() == before
+  search.main([*flags, 'map', '--passage_prompt=find'])
+  assert len(made()) == len(before) + 1
+  # Nor is a corpus of its own tokenised again.
+  tiny_beir.make(0).write(tmp_path / 'data' / 'beir' / 'scifact')
+  for prompt in ('query', 'find'):
+    tiny_evaluation.run(
+        model, tmp_path / prompt, f'--prompt={prompt}', cache,
+        data=tmp_path / 'data',
+    )
+  names = [path.name for path in tmp_path.glob('tokens/beir-*')]
+  assert sum('-corpus-' in name for name in names) == 1, names
+  assert sum('-test-' in name for name in names) == 2, names
+
+
+@pytest.mark.parametrize('own', [(), ("--gin.PROMPTS={'own': 'x: '}",)])
+def test_prompts_of_what_a_run_starts_from(model, tmp_path, capsys, own):
+  flags = [
+      *tiny_run.flags(tmp_path), f'--gin.INITIAL_CHECKPOINT_PATH={model}',
+  ]
+  train.main([*flags, *own, f'--model_dir={tmp_path / "on"}'])
+  err = capsys.readouterr().err
+  lines = [x for x in err.splitlines() if 'has prompts' in x]
+  if own:
+    assert not lines
+    return
+  (line,) = lines
+  assert "('find', 'Retrieval-query')" in line
+  (flag,) = shlex.split(line.partition('To keep them: ')[2])
+  train.main([*flags, flag, f'--model_dir={tmp_path / "kept"}'])
+  assert 'has prompts' not in capsys.readouterr().err
+  kept = Retriever.from_dir(tmp_path / 'kept').towers.tokenizer
+  assert kept.prompts == PROMPTS
 
 
 @pytest.mark.parametrize('command', [evaluate, encode, search])
