@@ -215,8 +215,10 @@ def _metrics_of_negatives(
   possible = sum(block.size(*size) for block in found)
   everything = combine([partitions[b] for b in found])
   count = everything.count
-  # Whole numbers first: none masked is 0, and not -6e-8 by rounding.
-  masked = mean(batch, possible - count) / possible
+  # Means of whole numbers round: none masked shall read 0, and all 1.
+  masked = jnp.where(
+      mean(batch, count) > 0.0, mean(batch, possible - count) / possible, 1.0
+  )
   result = {'masked_fraction': masked}
   if everything.above is not None:
     result['false_negative_fraction'] = (

@@ -353,6 +353,7 @@ def as_object(row: Any, where: str = '') -> dict[str, Any]:
   """A value of JSON that is an object; raises BadRow."""
   if not isinstance(row, dict):
     what = 'an array' if isinstance(row, list) else untrusted.shown(row)
+    what = 'null' if row is None else what
     raise BadRow(f'not a JSON object but {what}; expected an object{where}')
   return row
 

@@ -3,6 +3,7 @@
 import csv
 import json
 import pathlib
+import re
 import shutil
 
 import numpy as np
@@ -103,7 +104,7 @@ def test_encode_and_search(model, capfd):
   shown = [
       float(line.split()[0])
       for line in out.out.splitlines()
-      if line.startswith('  ')
+      if re.match('  [0-9]', line)
   ]
   np.testing.assert_allclose(shown, best, atol=6e-4)
   refused(capfd, 'dim is 128, expected 32', 'search', f'--model_dir={model}',
