@@ -199,7 +199,8 @@ def test_what_is_compared_are_the_own_calls_of_the_source(
     printed = capsys.readouterr().out
     assert (told in printed) == bool(flags)
     assert 'the source in sentence_transformers: largest cosine' in printed
-  monkeypatch.setattr(modules, 'read_prompts', lambda _: tuple(named.values()))
+  wrong = {f'{side}_prefix': text for side, text in named.items()}
+  monkeypatch.setattr(modules, 'read_prompts', lambda _: wrong)
   with pytest.raises(UserError, match='the source in sentence_tr.*at most 1e'):
     run(folder, 'npz', tmp_path / 'wrong')
   assert not (tmp_path / 'wrong').exists()

@@ -83,7 +83,7 @@ def test_the_light_model_searches_the_index_of_its_teacher(
   for folder in (index, fresh):
     search.main([*QUERIES, f'--model_dir={light}', f'--index_dir={folder}'])
   one, two = np.split(np.array(capsys.readouterr().out.splitlines()), 2)
-  assert one.tolist() == two.tolist() and len(one) == 3 * 6
+  assert one.tolist() == two.tolist() and len(one) == 3 * 11
   assert evaluated(runs, 'light', index, tmp_path / 'a') == evaluated(
       runs, 'light', fresh, tmp_path / 'b'
   )
@@ -118,7 +118,8 @@ def test_an_index_outlives_more_training_of_the_query_tower(runs, capsys):
         '--allow_config_change')
   index = f'--index_dir={runs / "index"}'
   search.main(['find map', f'--model_dir={runs / "longer"}', index])
-  assert len(capsys.readouterr().out.splitlines()) == 6
+  # The query, and of each hit two lines.
+  assert len(capsys.readouterr().out.splitlines()) == 11
 
 
 @pytest.mark.slow

@@ -123,11 +123,12 @@ def test_the_model_is_used_through_its_codec(trained, tmp_path, capfd):
   np.testing.assert_allclose(
       hits.scores, -np.sort(-own_scores, axis=1)[:, :3], rtol=1e-5, atol=1e-6
   )
-  ranks = [
-      1 + np.sum(own > own[passages.index(row['passage'])])
-      for own, row in zip(own_scores, rows)
-  ]
-  assert np.mean(1 / np.array(ranks)) == pytest.approx(
+  best = {}
+  for scores, row in zip(own_scores, rows):
+    rank = 1 + np.sum(scores > scores[passages.index(row['passage'])])
+    # Two rows may have one query.
+    best[row['query']] = min(rank, best.get(row['query'], rank))
+  assert np.mean(1 / np.array([*best.values()])) == pytest.approx(
       metrics['metrics']['MRR'], abs=0.02
   )
   # Saved and opened again it has its codec, for other passages, too.
