@@ -75,7 +75,8 @@ def test_a_task_of_seqio_says_how_to_get_it(tmp_path):
 @pytest.mark.slow
 def test_the_base_alone(trained, tmp_path):
   hits = run('', 'search', f'--model_dir={trained}', 'find array byte')
-  assert len(hits.stdout.splitlines()) == 6
+  # The query, and of each hit two lines.
+  assert len(hits.stdout.splitlines()) == 11
   for source, form in (
       ('', 'jax_export'), ('', 'npz'), ('', 't5x'), ('index', 'faiss')
   ):
