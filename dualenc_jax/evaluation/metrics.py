@@ -168,7 +168,7 @@ def evaluate_run(
   answerable = [q for q in judged if _relevant(judged[q], relevance_level)]
   hits = {q: run[q] for q in judged if q in run}
   if hits.keys().isdisjoint(answerable):
-    highest = max(max(own.values()) for own in qrels.values() if own)
+    highest = max((max(own.values()) for own in judged.values()), default=0)
     if 0 < highest < relevance_level:
       raise UserError(
           f'--relevance_level is {relevance_level}, and no grade of the qrels'

@@ -417,7 +417,7 @@ def test_what_is_refused(tmp_path, runs):
       ([good, bad, f'--qrels={other}'], 'good.trec with --qrels .*other_qrels'),
       ([a, b, '--k=5'], '--k and --relevance_level are of run files'),
       ([a, b, '--relevance_level=2'], 'give --qrels to measure them by'),
-      ([good, bad, f'--qrels={qrels}', '--relevance_level=9'], 'grade 9 or'),
+      ([good, bad, f'--qrels={qrels}', '--relevance_level=9'], 'above 2'),
       ([a, b, '--k=0'], '--k is 0; expected at least 1'),
       ([a, b, '--permutations=0'], '--permutations is 0'),
       ([a, b, '--names=x'], '--names has 1 names for 2 systems'),
