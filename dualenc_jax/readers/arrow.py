@@ -19,7 +19,7 @@ def is_one(path: pathlib.Path) -> bool:
 
 
 def files(path: pathlib.Path) -> list[pathlib.Path]:
-  """The files of a split's rows, in their order, and what says so.
+  """What lists the files of a split's rows, and these in their order.
 
   Raises:
     UserError: the folder is of several splits, is damaged, or its rows are
@@ -32,24 +32,23 @@ def files(path: pathlib.Path) -> list[pathlib.Path]:
         f'{path} is a folder of several splits. Give one:'
         f' {", ".join(places)[:400]}.'
     )
-  about = json_file.read(
-      path / STATE, _AGAIN, _data_files=[{'filename': str}]
-  )
+  state = path / STATE
+  about = json_file.read(state, _AGAIN, _data_files=[{'filename': str}])
   if about.get('_indices_files'):
     raise UserError(
         f'{path} keeps its rows by an index, _indices_files. Call'
         ' flatten_indices() before save_to_disk.'
     )
-  found = []
+  found = [state]
   for entry in about['_data_files']:
-    where = f'{path / STATE}: a filename of _data_files'
+    where = f'{state}: a filename of _data_files'
     file = path / untrusted.check_name(entry['filename'], where, _AGAIN)
     if not untrusted.is_file(file):
       raise UserError(f'{untrusted.why_no_file(file)}. {_AGAIN}')
     found.append(file)
-  if not found:
-    raise UserError(f'{path / STATE} names no _data_files. {_AGAIN}')
-  return [path / STATE, *found]
+  if len(found) == 1:
+    raise UserError(f'{state} names no _data_files. {_AGAIN}')
+  return found
 
 
 def read(
@@ -57,11 +56,8 @@ def read(
 ) -> tuple[Sequence[str], Iterator[tuple[int, Any]]]:
   """The columns, and (row number from 1 on, record batch of that row).
 
-  The files are mapped into memory, not read into it.
-
-  Args:
-    path: the folder.
-    wanted: whether a column of this name is read.
+  The files are mapped into memory, not read into it; `wanted` says by its name
+  whether a column is read.
 
   Raises:
     UserError: as `files`; or a file is damaged.

@@ -96,7 +96,6 @@ class Beir(QrelsReader):
     """
     if name is None and self.folder is not None:
       return [self]
-    names = beir_sets.ZERO_SHOT if name is None else (name,)
     of_set = self
     if self.folder is not None:
       # By the saved config of a model, say, that was trained on a folder: so
@@ -107,8 +106,8 @@ class Beir(QrelsReader):
       )
     return [
         dataclasses.replace(of_set, dataset=part)
-        for name in names
-        for part in beir_sets.parts(name)
+        for one in (beir_sets.ZERO_SHOT if name is None else (name,))
+        for part in beir_sets.parts(one)
     ]
 
   @property
@@ -156,8 +155,8 @@ class Beir(QrelsReader):
           f' one of the two, found {self.dataset!r} and {self.folder!r}. Data'
           f' sets: {", ".join(beir_sets.NAMES)}.'
       )
-    if self.folder is not None:
-      folder = pathlib.Path(self.folder).expanduser()
+    if self.dataset is None:
+      folder = pathlib.Path(self.folder or '').expanduser()
       hint = (
           'BEIR_FOLDER (folder) names it: give a folder with corpus.jsonl,'
           ' queries.jsonl and qrels/*.tsv.'
@@ -176,13 +175,8 @@ class Beir(QrelsReader):
             f'{self.name()}: there is no folder {folder}. {hint}'
         )
     return BeirFolder(
-        folder=folder,
-        task=self.name(),
-        hint=hint,
-        titles=self._set.titles,
-        prefix=self.prefix,
-        files=self.files or {},
-        strict=self.strict,
+        folder, self.name(), hint, self.files or {}, self.strict,
+        self._set.titles, self.prefix,
     )
 
   @property
@@ -192,7 +186,7 @@ class Beir(QrelsReader):
     return beir_sets.one(self.dataset)
 
 
-def _identifier(row: dict) -> str:
+def _identifier(row: Mapping[str, object]) -> str:
   name = rows.identifier(row, '_id')
   if not name:
     raise BadRow("'_id' is missing or empty")

@@ -1,21 +1,10 @@
 """The data sets of the BEIR benchmark: names, splits, conventions, counts.
 
-Sources of the table, for all rows:
-
-- names, splits: README of github.com/beir-cellar/beir, "Available Datasets".
-  The train split of nq is a download of its own, nq-train.zip, and not here.
-- counts: the catalogue of ir_datasets (ir-datasets.com/beir.html), which
-  counted the published files; rounded they are those of the README. bioasq,
-  signal1m, trec-news and robust04: table 1 of the paper (arXiv 2104.08663).
-  Texts of these four may not be passed on, whoever has them rebuilds them, and
-  copies differ by a few passages; they have a tolerance of their own.
-- bytes of a download: the checksums of the builder `beir` of TFDS.
-- titles: BEIR's models encode (title + ' ' + text).strip() in every set, and
-  sets without titles have empty ones.
-- self-hits: in arguana and quora the queries are passages, too, under the same
-  ids; BEIR ranks a query's own id nowhere.
-- the split that is evaluated: test, but dev of msmarco, whose test split is
-  TREC Deep Learning 2019.
+Names and splits: README of github.com/beir-cellar/beir, without nq-train.zip.
+Counts: ir-datasets.com/beir.html, which counted the published files; of bioasq,
+signal1m, trec-news and robust04 table 1 of arXiv 2104.08663. Texts of these
+four may not be passed on, and rebuilt copies differ by a few passages. Bytes of
+a download: checksums of the builder `beir` of TFDS.
 """
 
 from collections.abc import Mapping
@@ -34,11 +23,11 @@ class BeirSet:
 
   Attributes:
     passages: published size of the corpus, None where it is not known.
-    splits: published counts of (judged queries, judgements) by split; None
-      where it is not known.
+    splits: published counts of (judged queries, judgements) by split.
     download: bytes of its zip file, 0 if it may not be passed on.
-    titles: whether passages have titles, to go in front of their texts.
-    self_hits: whether a query's own id is in the corpus and must not be ranked.
+    titles: whether passages have titles; BEIR's models put them in front.
+    self_hits: whether queries are passages, too, under the same ids; BEIR ranks
+      a query's own id nowhere.
     evaluated: the split that the benchmark measures.
     tolerance: share by which a faithful copy may differ from the counts.
     note: what else to know before comparing figures.
@@ -56,12 +45,9 @@ class BeirSet:
   def published(self, split: str) -> dict[str, int]:
     """Counts by name, as far as they are known: passages, and of the split."""
     queries, judgements = self.splits.get(split, (None, None))
-    counts = {
-        'passages': self.passages,
-        'queries': queries,
-        'judgements': judgements,
-    }
-    return {name: count for name, count in counts.items() if count is not None}
+    names = 'passages', 'queries', 'judgements'
+    counts = zip(names, (self.passages, queries, judgements))
+    return {name: count for name, count in counts if count is not None}
 
 
 OWN_FOLDER = BeirSet(None, {})
@@ -77,31 +63,24 @@ SETS: Mapping[str, BeirSet] = types.MappingProxyType({
         {'train': (502_939, 532_751), 'validation': (6_980, 7_437),
          'test': (43, 9_260)},
         1_082_258_632, titles=False, evaluated='validation'),
-    'trec-covid': BeirSet(
-        171_332, {'test': (50, 66_336)}, 73_876_720),
+    'trec-covid': BeirSet(171_332, {'test': (50, 66_336)}, 73_876_720),
     'nfcorpus': BeirSet(
         3_633,
         {'train': (2_590, 110_575), 'validation': (324, 11_385),
-         'test': (323, 12_334)},
-        2_448_432),
-    'bioasq': BeirSet(
-        14_914_602, {'test': (500, None)}, 0, tolerance=0.01),
-    'nq': BeirSet(
-        2_681_468, {'test': (3_452, 4_201)}, 498_307_926),
+         'test': (323, 12_334)}, 2_448_432),
+    'bioasq': BeirSet(14_914_602, {'test': (500, None)}, 0, tolerance=0.01),
+    'nq': BeirSet(2_681_468, {'test': (3_452, 4_201)}, 498_307_926),
     'hotpotqa': BeirSet(
         5_233_329,
         {'train': (85_000, 170_000), 'validation': (5_447, 10_894),
-         'test': (7_405, 14_810)},
-        654_025_350),
+         'test': (7_405, 14_810)}, 654_025_350),
     'fiqa': BeirSet(
         57_638,
         {'train': (5_500, 14_166), 'validation': (500, 1_238),
-         'test': (648, 1_706)},
-        17_948_027, titles=False),
+         'test': (648, 1_706)}, 17_948_027, titles=False),
     'signal1m': BeirSet(
         2_866_316, {'test': (97, None)}, 0, titles=False, tolerance=0.01),
-    'trec-news': BeirSet(
-        594_977, {'test': (57, None)}, 0, tolerance=0.01),
+    'trec-news': BeirSet(594_977, {'test': (57, None)}, 0, tolerance=0.01),
     'robust04': BeirSet(
         528_155, {'test': (249, None)}, 0, titles=False, tolerance=0.01),
     'arguana': BeirSet(
@@ -114,13 +93,11 @@ SETS: Mapping[str, BeirSet] = types.MappingProxyType({
     'dbpedia-entity': BeirSet(
         4_635_922, {'validation': (67, 5_673), 'test': (400, 43_515)},
         639_285_131),
-    'scidocs': BeirSet(
-        25_657, {'test': (1_000, 29_928)}, 142_471_588),
+    'scidocs': BeirSet(25_657, {'test': (1_000, 29_928)}, 142_471_588),
     'fever': BeirSet(
         5_416_568,
         {'train': (109_810, 140_085), 'validation': (6_666, 8_079),
-         'test': (6_666, 7_937)},
-        1_236_988_269),
+         'test': (6_666, 7_937)}, 1_236_988_269),
     'climate-fever': BeirSet(
         5_416_593, {'test': (1_535, 4_681)}, 1_228_666_652),
     'scifact': BeirSet(
@@ -152,11 +129,7 @@ ZERO_SHOT = tuple(name for name in NAMES if name != 'msmarco')
 
 
 def parts(name: str) -> tuple[str, ...]:
-  """The rows of SETS over which the figures of a data set are averaged.
-
-  Raises:
-    UserError: an unknown name.
-  """
+  """The rows of SETS whose mean a data set's figures are; or UserError."""
   if name == 'cqadupstack':
     return CQADUPSTACK_PARTS
   if name in SETS:
@@ -169,11 +142,7 @@ def parts(name: str) -> tuple[str, ...]:
 
 
 def one(name: str) -> BeirSet:
-  """The row of a data set that has one corpus.
-
-  Raises:
-    UserError: an unknown name, or cqadupstack.
-  """
+  """The row of a data set that has one corpus; raises UserError for others."""
   names = parts(name)
   if len(names) > 1:
     raise UserError(
@@ -193,8 +162,7 @@ def hint(name: str) -> str:
         ' github.com/beir-cellar/beir/tree/main/examples/dataset says where to'
         ' ask for them and how to make the files.'
     )
-  zip_name = f'{name.split("/")[0]}.zip'
   return (
-      f'Unpack {URL}/{zip_name} ({size / 1e6:,.0f} MB) in the folder of all'
-      ' BEIR sets.'
+      f'Unpack {URL}/{name.split("/")[0]}.zip ({size / 1e6:,.0f} MB) in the'
+      ' folder of all BEIR sets.'
   )

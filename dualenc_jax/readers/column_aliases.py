@@ -8,31 +8,27 @@ ALIASES: Mapping[str, Collection[str]] = {
     'passage': ('passage', 'positive', 'pos', 'document', 'context', 'answer'),
     'negatives': ('negatives', 'negative', 'neg'),
 }
-FLAG = '--gin.COLUMN_ALIASES=True'
 
 
 def numbered(columns: Collection[str], name: str) -> list[str]:
   """The columns that are called `name`, or `name`_ and a number."""
   prefix = f'{name}_'
   return [
-      column
-      for column in columns
-      if column == name
-      or (column.startswith(prefix) and column[len(prefix) :].isdecimal())
+      c for c in columns
+      if c == name
+      or c.startswith(prefix) and c.removeprefix(prefix).isdecimal()
   ]
 
 
 def renaming(
     columns: Collection[str], wanted: Mapping[str, str | None]
 ) -> dict[str, str]:
-  """What columns are to be called that have another name than the wanted one.
+  """What columns of a file are to be called instead, by what they are called.
 
-  Args:
-    columns: of a file.
-    wanted: names by what they mean; those that the file has, or that are None
-      or not the usual ones, stay.
+  `wanted` has names by what they mean; those that the file has, or that are
+  None or not the usual ones, stay.
   """
-  found = {}
+  found: dict[str, str] = {}
   for meaning, names in ALIASES.items():
     name = wanted[meaning]
     if name != meaning or numbered(columns, name):
@@ -59,4 +55,6 @@ def did_you_mean(
   if missing or not names:
     return ''
   pairs = ', '.join(f'{old!r} for {new!r}' for old, new in names.items())
-  return f' Did you mean {pairs[:200]}? {FLAG} takes them so.'
+  return (
+      f' Did you mean {pairs[:200]}? --gin.COLUMN_ALIASES=True takes them so.'
+  )

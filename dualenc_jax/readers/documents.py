@@ -18,13 +18,11 @@ from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.readers import rows
 from dualenc_jax.readers.texts import Texts
 
-_SPLITS = ('train', 'validation', 'corpus')
 # Held out: one document in this many, by a hash of its id.
 _HELD_OUT = 20
 # Of a query; and of a sentence: it ends at . ! ? before a space, or a line.
 _LEAST_WORDS = 3
 _SENTENCE = re.compile(r'(?<=[.!?])\s+|\n+')
-_LOG = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +50,7 @@ class Documents(Dataset):
   """
 
   task_name = 'documents'
+  evaluated = 'validation'
   FILES = ('path',)
   NOT_OF_CORPUS = ('titles', 'clozes', 'removal')
 
@@ -80,11 +79,7 @@ class Documents(Dataset):
       )
 
   def splits(self) -> tuple[str, ...]:
-    return _SPLITS
-
-  @property
-  def evaluated(self) -> str:
-    return 'validation'
+    return 'train', 'validation', 'corpus'
 
   def check_split(self, split: str) -> None:
     super().check_split(split)
@@ -107,21 +102,27 @@ class Documents(Dataset):
       return
     pairs = documents = without = 0
     for row in self._texts.examples('corpus'):
-      name, document = row['passage_id'], _Document.of(row)
-      rng = np.random.default_rng(_number(name))
+      name = row['passage_id']
+      digest = hashlib.sha256(f'documents\0{name}'.encode('utf-8', 'replace'))
+      rng = np.random.default_rng(int.from_bytes(digest.digest()[:8], 'big'))
       if (rng.integers(_HELD_OUT) == 0) != (split == 'validation'):
         continue
       documents += 1
+      # A passage is its title and its text; the title is the row's name.
+      title, text = row['name'].strip(), row['passage'].strip()
+      is_titled = title and row['passage'].startswith(title)
+      text = text.removeprefix(title).strip() if is_titled else text
       made = 0
-      found = self._pairs if split == 'train' else _held_out
-      for query, passage in found(document, rng):
-        made += 1
+      if split == 'validation':
+        found = _clozes(text, 1, 1.0, rng)
+      else:
+        found = _clozes(text, self.clozes, self.removal, rng)
+        if is_titled and text:
+          found = [(title, text)] * self.titles + found
+      for made, (query, passage) in enumerate(found, 1):
         yield example(
-            query,
-            passage,
-            query_id=f'{name}#{made}',
-            passage_id=f'{name}#{made}',
-            name=row['name'],
+            query, passage, query_id=f'{name}#{made}',
+            passage_id=f'{name}#{made}', name=row['name'],
             location=row['location'],
         )
       pairs += made
@@ -133,13 +134,10 @@ class Documents(Dataset):
           ' sentences or more, and of a validation split twenty documents.'
       )
     if without:
-      _LOG.info(
+      logging.getLogger(__name__).info(
           '%s, split %s: no pair could be made of %d of %d documents: no text,'
           ' or neither a title nor two sentences.',
-          self.path,
-          split,
-          without,
-          documents,
+          self.path, split, without, documents,
       )
 
   @property
@@ -152,51 +150,17 @@ class Documents(Dataset):
       )
     return Texts(self.path, self.strict)
 
-  def _pairs(
-      self, document: '_Document', rng: np.random.Generator
-  ) -> Iterator[tuple[str, str]]:
-    """Yields query and passage."""
-    if document.title and document.text:
-      yield from [(document.title, document.text)] * self.titles
-    yield from _clozes(document, self.clozes, self.removal, rng)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Document:
-  """A document's title, '' for none, and its text."""
-
-  title: str
-  text: str
-
-  @classmethod
-  def of(cls, row: dict[str, Any]) -> '_Document':
-    # A passage is its title and its text; the title is the row's name.
-    title, passage = row['name'].strip(), row['passage']
-    if title and passage.startswith(title):
-      return cls(title, passage.removeprefix(title).strip())
-    return cls('', passage.strip())
-
 
 def _clozes(
-    document: _Document, count: int, removal: float, rng: np.random.Generator
-) -> Iterator[tuple[str, str]]:
-  """Yields sentences, and the text without or with them."""
-  parts = list(filter(None, map(str.strip, _SENTENCE.split(document.text))))
+    text: str, count: int, removal: float, rng: np.random.Generator
+) -> list[tuple[str, str]]:
+  """Sentences, and the text without or with them."""
+  parts = list(filter(None, map(str.strip, _SENTENCE.split(text))))
   if len(parts) < 2:
-    return
+    return []
   long = [i for i, s in enumerate(parts) if len(s.split()) >= _LEAST_WORDS]
+  found = []
   for i in rng.permutation(long)[:count].tolist():
-    kept = parts[:i] + parts[i + 1 :]
-    whole = rng.random() >= removal
-    yield parts[i], document.text if whole else ' '.join(kept)
-
-
-def _held_out(
-    document: _Document, rng: np.random.Generator
-) -> Iterator[tuple[str, str]]:
-  return _clozes(document, 1, 1.0, rng)
-
-
-def _number(name: str) -> int:
-  digest = hashlib.sha256(f'documents\0{name}'.encode('utf-8', 'replace'))
-  return int.from_bytes(digest.digest()[:8], 'big')
+    rest = ' '.join(parts[:i] + parts[i + 1 :])
+    found.append((parts[i], text if rng.random() >= removal else rest))
+  return found

@@ -27,8 +27,8 @@ class Negative(NamedTuple):
 
   Attributes:
     id: passage id, '' if the file has only a text.
-    text: where there is no id, with the title in front; else ''.
-    score: a teacher's, NaN where none is wanted or there.
+    text: with the title in front, '' where there is an id.
+    score: a teacher's, NaN where none is wanted or given.
   """
 
   id: str
@@ -37,12 +37,7 @@ class Negative(NamedTuple):
 
 
 class OfQuery(NamedTuple):
-  """What a file has for a query.
-
-  Attributes:
-    negatives: its hard negatives.
-    scores: a teacher's, of its positives by their ids.
-  """
+  """A query's hard negatives, and scores of its positives by their ids."""
 
   negatives: list[Negative]
   scores: dict[str, float]
@@ -52,7 +47,7 @@ class Mined(NamedTuple):
   """What a line says about a query, its entries not parsed yet.
 
   Attributes:
-    query_id: of the query.
+    query_id: its id.
     positives: entries.
     negatives: lists of entries, best first, by the system that found them; of
       files that name no system, by ''.
@@ -64,18 +59,11 @@ class Mined(NamedTuple):
   negatives: Mapping[str, Sequence[Any]]
   parse_entry: Callable[[Any], Negative]
 
-  def positive_scores(self) -> dict[str, float]:
-    """A teacher's scores of positives by their ids; raises BadRow."""
-    parsed = map(self.parse_entry, self.positives)
-    return {found.id: found.score for found in parsed if found.id}
-
   def ranked(self, systems: Collection[str]) -> Iterator[Negative]:
     """Yields the first of each system, then the second of each, and so on.
 
-    Only what is asked for is parsed: lists may be long.
-
-    Raises:
-      BadRow: an entry is neither an id nor a text.
+    Only as many as are consumed are parsed, for lists may be long; a wrong
+    entry raises BadRow.
     """
     lists = [self.negatives[s] for s in systems if s in self.negatives]
     for entries in itertools.zip_longest(*lists, fillvalue=_NOTHING):
@@ -85,6 +73,17 @@ class Mined(NamedTuple):
           if not (negative.id or negative.text):
             raise BadRow('a hard negative has neither an id nor a text')
           yield negative
+
+
+class _Taken(NamedTuple):
+  """What is taken of a line: negatives without positives, and how many of these
+  came before them, with the names of all systems of the line."""
+
+  query_id: str
+  systems: Collection[str]
+  negatives: list[Negative]
+  dropped: int
+  scores: dict[str, float]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,19 +123,21 @@ class HardNegatives:
     Raises:
       UserError: a bad row, a positive among the negatives, a query in two
         places of the file, a system that is nowhere in it, margins over
-        several positives of a query, or scores that are wanted and not there.
+        several positives of a query, or scores that are wanted and missing.
     """
-    systems, done, found_scores = set(), set(), False
+    systems: set[str] = set()
+    done: set[str] = set()
+    found_scores = False
     faults = rows.Faults(self.strict, 'hard negatives')
     parsed = rows.parsed(
         self.path,
         lambda line: self._taken(parse(line, self.scored), positives),
         self.strict,
     )
-    for query_id, group in itertools.groupby(parsed, lambda found: found[1][0]):
+    for query_id, group in itertools.groupby(parsed, lambda row: row[1][0]):
       numbers, lines = zip(*group)
-      _, of_systems, negatives, dropped, scores = zip(*lines)
-      systems.update(*of_systems)
+      for line in lines:
+        systems.update(line.systems)
       if query_id not in positives:
         continue
       location = f'{self.path}:{numbers[0]}'
@@ -147,27 +148,31 @@ class HardNegatives:
             ' -k1,1` puts lines of TSV.'
         )
       done.add(query_id)
-      if any(dropped):
+      if dropped := sum(line.dropped for line in lines):
         faults.add(
             'a positive is among the hard negatives',
             location,
             f'query {query_id!r} has one of its positives among its hard'
             ' negatives',
-            sum(dropped),
+            dropped,
         )
-      of_positives = dict(itertools.chain(*(s.items() for s in scores)))
-      merged = {}
-      for negative in itertools.chain(*negatives):
+      scores = {k: v for line in lines for k, v in line.scores.items()}
+      merged: dict[Any, Negative] = {}
+      for negative in itertools.chain(*(line.negatives for line in lines)):
         merged.setdefault(negative[:2], negative)
       kept = list(merged.values())[: self.limit]
       if self.scored:
-        self._check_margins(of_positives, location)
-        found_scores |= any(
-            not math.isnan(score)
-            for score in (*of_positives.values(), *(n.score for n in kept))
+        self._check_margins(scores, location)
+        all_scores = *scores.values(), *(n.score for n in kept)
+        found_scores |= not all(map(math.isnan, all_scores))
+      yield query_id, OfQuery(kept, scores)
+    for system in self.systems or ():
+      if system not in systems:
+        raise UserError(
+            f'{self.path} has no hard negatives of a system {system!r}.'
+            f'{did_you_mean(system, systems)} Systems:'
+            f' {", ".join(sorted(systems)) or "none"}.'
         )
-      yield query_id, OfQuery(kept, of_positives)
-    self._check_systems(systems)
     if self.scored and done and not found_scores:
       raise UserError(
           f"{self.path} has no scores of a teacher. Expected objects with 'pid'"
@@ -183,24 +188,17 @@ class HardNegatives:
     faults.warn(self.path)
     logging.getLogger(__name__).info(
         '%s: hard negatives for %s of %s queries.',
-        self.path,
-        f'{len(done):,}',
-        f'{len(positives):,}',
+        self.path, f'{len(done):,}', f'{len(positives):,}',
     )
 
   def _taken(
       self, mined: Mined, positives: Mapping[str, Collection[str]]
-  ) -> tuple[str, Collection[str], list[Negative], int, dict[str, float]]:
-    """What is taken of a line; raises BadRow.
-
-    Returns:
-      The query id, the systems of the line, its negatives without positives,
-      not more than the limit, how many positives came before these, and the
-      scores of positives.
-    """
-    kept, dropped, scores = {}, 0, {}
+  ) -> _Taken:
+    kept: dict[Any, Negative] = {}
+    dropped, scores = 0, {}
     if mined.query_id in positives:
-      scores = mined.positive_scores()
+      entries = map(mined.parse_entry, mined.positives)
+      scores = {found.id: found.score for found in entries if found.id}
       known = {*positives[mined.query_id], *scores}
       systems = mined.negatives if self.systems is None else self.systems
       for negative in mined.ranked(systems):
@@ -210,13 +208,8 @@ class HardNegatives:
         kept.setdefault(negative[:2], negative)
         if len(kept) == self.limit:
           break
-    return (
-        mined.query_id,
-        mined.negatives.keys(),
-        list(kept.values()),
-        dropped,
-        scores,
-    )
+    negatives = list(kept.values())
+    return _Taken(mined.query_id, mined.negatives, negatives, dropped, scores)
 
   def _check_margins(self, scores: Mapping[str, float], location: str) -> None:
     """Raises UserError where a query has margins over different positives."""
@@ -227,24 +220,15 @@ class HardNegatives:
           " query, as GPL's generated queries have."
       )
 
-  def _check_systems(self, found: Collection[str]) -> None:
-    for system in self.systems or ():
-      if system not in found:
-        raise UserError(
-            f'{self.path} has no hard negatives of a system {system!r}.'
-            f'{did_you_mean(system, found)} Systems:'
-            f' {", ".join(sorted(found)) or "none"}.'
-        )
-
 
 def of_query(table: TextTable, query_id: str) -> OfQuery:
-  """What a table of JSON has for a query, nothing if it is not there."""
+  """What a table of JSON has for a query, nothing if it is not in it."""
   negatives, scores = json.loads(table.get(query_id) or '[[], {}]')
   return OfQuery([Negative(*entry) for entry in negatives], scores)
 
 
 def parse(line: bytes, scored: bool = False) -> Mined:
-  """Parses a line, whose form its content tells.
+  """Parses a line, with scores if `scored`; raises BadRow. Its forms:
 
   - sentence-transformers' msmarco-hard-negatives and GPL's hard-negatives:
     {"qid": ..., "pos": [id, ...], "neg": {system: [id, ...], ...}}; an entry
@@ -255,37 +239,10 @@ def parse(line: bytes, scored: bool = False) -> Mined:
   - TSV of a triple a line: query id, positive id, negative id, and what may
     follow, such as GPL's margin, the score of the positive less that of the
     negative.
-
-  Args:
-    line: of the file.
-    scored: whether to read scores.
-
-  Raises:
-    BadRow: none of these.
   """
   parse_entry = _by_id_and_score if scored else _by_id
   if not line.lstrip().startswith(b'{'):
-    if line.count(b'\t') in (2, 3):
-      query_id, positive, negative, *rest = rows.decode(line).split('\t')
-      entries = positive, negative
-      if rest and ' ' in negative.strip() and ' ' in rest[0].strip():
-        raise BadRow(
-            'query id, passage id, query and passage, as top1000.dev has them,'
-            f' do not say which passages are relevant; {_MINE}'
-        )
-      if scored:
-        # No more than margins is known: that of the positive is 0.
-        margin = rows.finite('margin', rest[0] if rest else None)
-        entries = (
-            {'pid': positive, 'ce-score': 0.0},
-            {'pid': negative, 'ce-score': -margin},
-        )
-      positive, negative = entries
-      return _mined(query_id, [positive], {'': [negative]}, parse_entry)
-    if len(line.split()) == 6 and len(line.split(b',')) == 1:
-      raise BadRow(f'it is a line of a TREC run; {_MINE}')
-    query_id, ids = rows.tsv_cells(line, ('query id', 'passage ids'))
-    return _mined(query_id, [], {'': ids.split(',')}, parse_entry)
+    return _parse_tsv(line, scored, parse_entry)
   row = rows.json_object(line)
   if 'neg' in row:
     lists = row['neg'] if isinstance(row['neg'], dict) else {'': row['neg']}
@@ -300,6 +257,29 @@ def parse(line: bytes, scored: bool = False) -> Mined:
         _with_text,
     )
   raise BadRow("neither 'neg' nor 'negative_passages' is there")
+
+
+def _parse_tsv(
+    line: bytes, scored: bool, parse_entry: Callable[[Any], Negative]
+) -> Mined:
+  if line.count(b'\t') not in (2, 3):
+    if len(line.split()) == 6 and b',' not in line:
+      raise BadRow(f'it is a line of a TREC run; {_MINE}')
+    query_id, ids = rows.tsv_cells(line, ('query id', 'passage ids'))
+    return _mined(query_id, [], {'': ids.split(',')}, parse_entry)
+  query_id, positive, negative, *rest = rows.decode(line).split('\t')
+  if rest and ' ' in negative.strip() and ' ' in rest[0].strip():
+    raise BadRow(
+        'query id, passage id, query and passage, as top1000.dev has them,'
+        f' do not say which passages are relevant; {_MINE}'
+    )
+  if not scored:
+    return _mined(query_id, [positive], {'': [negative]}, parse_entry)
+  # No more than margins is known: the score of the positive is 0.
+  margin = rows.number('margin', rest[0] if rest else None)
+  entries = [{'pid': positive, 'ce-score': 0.0}]
+  negatives = [{'pid': negative, 'ce-score': -margin}]
+  return _mined(query_id, entries, {'': negatives}, parse_entry)
 
 
 def _mined(
@@ -329,15 +309,13 @@ def _by_id_and_score(entry: Any) -> Negative:
   score = entry.get('ce-score') if isinstance(entry, dict) else None
   if score is None:
     return found
-  return found._replace(score=rows.finite('ce-score', score))
+  return found._replace(score=rows.number('ce-score', score))
 
 
 def _with_text(entry: Any) -> Negative:
   if not isinstance(entry, dict):
     raise BadRow(f'a passage is {type(entry).__name__}, not an object')
-  name = rows.identifier(entry, 'docid')
-  if name:
+  if name := rows.identifier(entry, 'docid'):
     return Negative(name)
-  return Negative(
-      '', rows.titled(rows.title(entry), rows.text(entry, 'text'))
-  )
+  text = rows.titled(rows.title(entry), rows.text(entry, 'text'))
+  return Negative('', text)

@@ -9,22 +9,18 @@ from typing import Any
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import json_file
-from dualenc_jax.readers.packed import (
-  check_encoding,
-  DAMAGED_GZIP,
-  not_utf8,
-  unpacked,
-)
+from dualenc_jax.readers import packed
 
-_BLOCK = 2**20  # Characters that are read at a time.
-_LONGEST = 2**26  # What is not a whole element by then is not JSON.
 _SPACE = re.compile(r'[ \t\r\n]*')
 
 
-def elements(path: pathlib.Path) -> Iterator[tuple[int, Any]]:
+def elements(
+    path: pathlib.Path, size: int = 2**20, longest: int = 2**26
+) -> Iterator[tuple[int, Any]]:
   """Yields (number from 1 on, element) of an array in a plain or .gz file.
 
-  Memory holds about two elements and a block of the file.
+  Memory holds about two elements and the `size` characters that are read at a
+  time. What is not a whole element after `longest` is not JSON.
 
   Raises:
     UserError: damaged gzip, a file that is cut off, not UTF-8, or not an array.
@@ -41,26 +37,26 @@ def elements(path: pathlib.Path) -> Iterator[tuple[int, Any]]:
   def grow() -> bool:
     """Reads on; False at the end of the file."""
     nonlocal text, at
-    rest = text[at:]
     try:
-      # As much again as there is, so that a long value is not parsed often.
-      block = stream.read(max(_BLOCK, len(rest)))
+      # As much again as is left, so that a long value is not parsed often.
+      block = stream.read(max(size, len(text) - at))
     except UnicodeDecodeError as failed:
-      check_encoding(path, failed.object)
-      raise error(not_utf8(failed.object, failed.start)) from None
-    except DAMAGED_GZIP as damage:
+      packed.check_encoding(path, failed.object)
+      raise error(packed.not_utf8(failed.object, failed.start)) from None
+    except packed.DAMAGED_GZIP as damage:
       raise error(f'a damaged gzip file: {damage}') from damage
     if block:
-      text, at = rest + block, 0
+      text, at = text[at:] + block, 0
     return bool(block)
 
   def peek() -> str:
     """The next character that is not white space; '' at the end."""
     nonlocal at
-    at = _SPACE.match(text, at).end()
-    while at == len(text) and grow():
-      at = _SPACE.match(text, at).end()
-    return text[at : at + 1]
+    while True:
+      space = _SPACE.match(text, at)
+      at = space.end() if space else at
+      if at < len(text) or not grow():
+        return text[at : at + 1]
 
   def take(*expected: str) -> str:
     nonlocal at
@@ -71,7 +67,7 @@ def elements(path: pathlib.Path) -> Iterator[tuple[int, Any]]:
     at += 1
     return found
 
-  with unpacked(path) as file, io.TextIOWrapper(file, 'utf-8-sig') as stream:
+  with packed.unpacked(path) as f, io.TextIOWrapper(f, 'utf-8-sig') as stream:
     take('[')
     more = peek() != ']'
     while more:
@@ -80,7 +76,7 @@ def elements(path: pathlib.Path) -> Iterator[tuple[int, Any]]:
         value, end = decode(text, at)
         json_file.check_depth(text[at:end], value)
       except (ValueError, RecursionError) as failed:
-        if len(text) - at > _LONGEST or not grow():
+        if len(text) - at > longest or not grow():
           reason = getattr(failed, 'msg', None) or str(failed)
           raise error(f'not JSON ({reason})') from None
         continue

@@ -14,6 +14,7 @@ from dualenc_jax.readers.rows import BadRow
 
 _SET = 'msmarco'
 _TRIPLE = ('query', 'positive', 'negative')
+_TRIPLES = 'triples'
 _URL = 'https://msmarco.z22.web.core.windows.net/msmarcoranking'
 _HINT = (
     f'{_URL}/collectionandqueries.tar.gz (1,058 MB) holds collection.tsv,'
@@ -24,7 +25,6 @@ _HINT = (
     ' https://trec.nist.gov/data/deep/2019qrels-pass.txt. A folder in'
     " BEIR's layout (corpus.jsonl, ...) serves, too."
 )
-_TRIPLES = 'triples'
 # Counts of the catalogue of ir_datasets (ir-datasets.com/msmarco-passage.html).
 # BEIR's copy has ten judgements fewer in train.
 _PASSAGES = {'passages': 8_841_823}
@@ -87,7 +87,7 @@ class MsMarcoFiles(Source):
 class MsMarco(QrelsReader):
   """MS MARCO passage ranking, with the counts compared with the published ones.
 
-  The first of these that is there: the official files in <root> (see
+  The first of these that exists: the official files in <root> (see
   `MsMarcoFiles`); a folder in BEIR's layout, which is <root>, <root>/msmarco or
   <data_root>/beir/msmarco.
 
@@ -123,13 +123,13 @@ class MsMarco(QrelsReader):
     return (*train, *(split for split in splits if split != 'train'))
 
   def examples(self, split: str) -> Iterator[dict[str, Any]]:
-    if split == 'train' and self.train_from == _TRIPLES:
+    if self._of_triples(split):
       yield from self._triples()
     else:
       yield from super().examples(split)
 
   def most_examples(self, split: str, enough: int) -> int | None:
-    if split == 'train' and self.train_from == _TRIPLES:
+    if self._of_triples(split):
       return None
     return super().most_examples(split, enough)
 
@@ -144,21 +144,21 @@ class MsMarco(QrelsReader):
       return official
     folders = [] if root is None else [root, root / _SET]
     if self.data_root is not None:
-      folders.append(rows.folder_of('beir', None, self.data_root) / _SET)
+      folders.append(pathlib.Path(self.data_root, 'beir', _SET).expanduser())
     for folder in folders:
       found = BeirFolder(
-          folder=folder,
-          task=self.task_name,
-          hint=beir_sets.hint(_SET),
+          folder, self.task_name, beir_sets.hint(_SET), {}, self.strict,
           titles=beir_sets.one(_SET).titles,
-          strict=self.strict,
       )
       if CORPUS in found.splits():
         return found
     return official
 
+  def _of_triples(self, split: str) -> bool:
+    return split == 'train' and self.train_from == _TRIPLES
+
   def _paths(self, split: str) -> list[pathlib.Path]:
-    if split == 'train' and self.train_from == _TRIPLES:
+    if self._of_triples(split):
       return [self._official().find(_TRIPLES)]
     return super()._paths(split)
 
@@ -176,20 +176,14 @@ class MsMarco(QrelsReader):
     ):
       count += 1
       location = f'{path}:{number}'
-      same = positive.strip() == negative.strip()
-      if same:
+      negatives = [negative]
+      if positive.strip() == negative.strip():
         faults.add('the negative is the positive', location)
-      yield example(
-          query=query,
-          passage=positive,
-          negatives=[] if same else [negative],
-          location=location,
-      )
+        negatives = []
+      yield example(query, positive, negatives=negatives, location=location)
+    published = {} if _TRIPLES in (self.files or ()) else _PUBLISHED[_TRIPLES]
     rows.compare_counts(
-        str(path),
-        {'triples': count},
-        {} if _TRIPLES in (self.files or ()) else _PUBLISHED[_TRIPLES],
-        **self._allowed(),
+        str(path), {'triples': count}, published, *self._allowed()
     )
     faults.warn(path)
 

@@ -9,8 +9,7 @@ from typing import Any
 from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.errors import UserError
 from dualenc_jax.readers import multireqa_join, rows
-from dualenc_jax.readers.mrqa import Context
-from dualenc_jax.readers.multireqa_join import Candidate, Candidates
+from dualenc_jax.readers.multireqa_join import Candidate, Candidates, Context
 from dualenc_jax.readers.multireqa_sets import QASet, SETS
 from dualenc_jax.suggest import did_you_mean
 
@@ -107,10 +106,9 @@ class MultiReQA(Dataset):
       location = f'{mrqa_path}:{line}'
       if split == 'corpus':
         for candidate in found:
+          passage = self._passage(context, candidate)
           yield example(
-              passage=self._passage(context, candidate),
-              passage_id=candidate.id,
-              location=location,
+              passage=passage, passage_id=candidate.id, location=location
           )
         continue
       for question in context.questions:
@@ -121,8 +119,7 @@ class MultiReQA(Dataset):
           yield example(
               question.text,
               self._passage(context, candidate),
-              query_id=question.id,
-              passage_id=candidate.id,
+              query_id=question.id, passage_id=candidate.id,
               location=location,
           )
     self._check_counts(split, counts)
@@ -156,15 +153,11 @@ class MultiReQA(Dataset):
 
   def _files(self, split: str) -> tuple[pathlib.Path, pathlib.Path]:
     """MRQA's and MultiReQA's file of a split."""
-    splits = self.splits()
-    if split not in splits:
-      raise self.no_split(split, splits)
+    if split not in self.splits():
+      raise self.no_split(split, self.splits())
     root = rows.folder_of('multireqa', self.root, self.data_root)
     mrqa, candidates = (
         rows.find(root, names, 'multireqa', hint)
-        for names, hint in (
-            self._set.mrqa_file(split),
-            self._set.candidate_file(split),
-        )
+        for names, hint in self._set.files(split)
     )
     return mrqa, candidates

@@ -1,6 +1,7 @@
 """The sets of MultiReQA: their files, where to get them, published sizes."""
 
 import dataclasses
+from typing import NamedTuple
 
 _MRQA = 'https://s3.us-east-2.amazonaws.com/mrqa/release/v2'
 _CANDIDATES = (
@@ -8,8 +9,7 @@ _CANDIDATES = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Published:
+class Published(NamedTuple):
   """Sizes of the two files that a split is joined from, and of the join.
 
   Attributes:
@@ -17,8 +17,8 @@ class Published:
     candidates: in MultiReQA's file.
     joined: questions with an answer in a candidate, of train their pairs with
       such candidates; None where no figure is known.
-    mrqa_bytes: of MRQA's file.
-    candidate_bytes: of MultiReQA's file.
+    mrqa_bytes: size of MRQA's file.
+    candidate_bytes: size of MultiReQA's file.
   """
 
   questions: int
@@ -34,10 +34,10 @@ class QASet:
 
   Attributes:
     name: MultiReQA's, of its folder and in front of its candidate ids.
-    mrqa_name: of MRQA's file, without its ending.
+    mrqa_name: name of MRQA's file, without its ending.
     train: sizes, None for a set that is only tested on.
     evaluation: sizes of the development set of MRQA, MultiReQA's test set.
-    mrqa_url: of its evaluation file, where that is not with MRQA's others.
+    mrqa_url: URL of its evaluation file, where that is not with MRQA's others.
   """
 
   name: str
@@ -48,35 +48,29 @@ class QASet:
 
   def published(self, split: str) -> Published:
     """Sizes of the files of 'train' or of any other split."""
-    return self.train if split == 'train' else self.evaluation
+    return self.train if split == 'train' and self.train else self.evaluation
 
-  def mrqa_file(self, split: str) -> tuple[tuple[str, ...], str]:
-    """MRQA's file of a split: paths below the task's folder, and a hint.
+  def files(self, split: str) -> list[tuple[list[str], str]]:
+    """MRQA's file and MultiReQA's of a split: paths, and where to get it.
 
-    It is called as in MRQA's release, or as its download script calls it. The
-    preferred path is the first; the hint says where to get it.
+    Paths are below the task's folder, the preferred one first: MRQA's file is
+    called as in its release, or as its download script calls it, MultiReQA's
+    may be in a clone of it.
     """
+    sizes = self.published(split)
     folder = 'train' if split == 'train' else 'dev'
-    folders = [folder] if self.train else [folder, 'test']
     names = dict.fromkeys([self.mrqa_name, self.name])
+    folders = [folder] if self.train else [folder, 'test']
+    paths = [f'mrqa/{f}/{n}.jsonl.gz' for f in folders for n in names]
     url = self.mrqa_url or f'{_MRQA}/{folder}/{self.mrqa_name}.jsonl.gz'
-    sizes = self.published(split)
-    return (
-        tuple(f'mrqa/{f}/{name}.jsonl.gz' for f in folders for name in names),
-        f'Get it at {url} ({sizes.mrqa_bytes:,} bytes, {sizes.questions:,}'
-        ' questions).',
-    )
-
-  def candidate_file(self, split: str) -> tuple[tuple[str, ...], str]:
-    """The same of MultiReQA's file; the second path is in a clone of it."""
-    folder = 'train' if split == 'train' else 'dev' if self.train else 'test'
-    path = f'{folder}/{self.name}/candidates.json.gz'
-    sizes = self.published(split)
-    return (
-        (f'multireqa/{path}', f'MultiReQA/data/{path}'),
-        f'Get it at {_CANDIDATES}/{path} ({sizes.candidate_bytes:,} bytes,'
-        f' {sizes.candidates:,} sentences).',
-    )
+    path = f'{folders[-1]}/{self.name}/candidates.json.gz'
+    return [
+        (paths, f'Get it at {url} ({sizes.mrqa_bytes:,} bytes,'
+                f' {sizes.questions:,} questions).'),
+        ([f'multireqa/{path}', f'MultiReQA/data/{path}'],
+         f'Get it at {_CANDIDATES}/{path} ({sizes.candidate_bytes:,} bytes,'
+         f' {sizes.candidates:,} sentences).'),
+    ]
 
 
 # Questions: MRQA's README, but 5,901 of HotpotQA's development set, which its

@@ -46,12 +46,8 @@ def near_pairs(
 
 
 def _pairs(texts: Sequence[str]) -> Any:
-  """1 where a text has a pair of words, rarest first: int32 [N, pairs].
-
-  A csr_matrix of SciPy, which is imported where it is needed: most commands
-  start without it.
-  """
-  from scipy import sparse
+  """1 where a text has a pair of words, rarest first: csr int32 [N, pairs]."""
+  from scipy import sparse  # Most commands start without it.
 
   numbers: dict[tuple[str, ...], int] = {}
   columns, ends = [], [0]
@@ -78,11 +74,5 @@ def _rarest(pairs: Any, least: float) -> Any:
   counts = np.minimum(sizes, sizes - np.ceil(least * sizes).astype(int) + 1)
   place = np.arange(pairs.nnz) - np.repeat(pairs.indptr[:-1], sizes)
   kept = place < np.repeat(counts, sizes)
-  return type(pairs)(
-      (
-          pairs.data[kept],
-          pairs.indices[kept],
-          np.concatenate([[0], np.cumsum(counts)]),
-      ),
-      pairs.shape,
-  )
+  ends = np.concatenate([[0], np.cumsum(counts)])
+  return type(pairs)((pairs.data[kept], pairs.indices[kept], ends), pairs.shape)

@@ -1,53 +1,40 @@
 """Natural Questions over Wikipedia, from the files of DPR."""
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import csv
 import dataclasses
 import logging
 import pathlib
-from typing import Any, NamedTuple
+from typing import Any
 
 from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.readers import json_array, rows
 
-
-class _File(NamedTuple):
-  """A file of the benchmark.
-
-  Attributes:
-    path: below the URL.
-    size: what is in it, for the error that it is missing.
-    names: as it is published, and as DPR's download tool puts it away.
-  """
-
-  path: str
-  size: str
-  names: tuple[str, ...]
-
-
 _URL = 'https://dl.fbaipublicfiles.com/dpr/'
+# By split: the path below the URL, what is in the file, and its names, as
+# published and as DPR's download tool puts it away.
 _FILES = {
-    'train': _File(
+    'train': (
         'data/retriever/biencoder-nq-train.json.gz',
         '58,880 questions with a positive, several GB unpacked',
         ('biencoder-nq-train.json.gz', 'biencoder-nq-train.json',
          'data/retriever/nq-train.json')),
-    'validation': _File(
+    'validation': (
         'data/retriever/biencoder-nq-dev.json.gz',
         '6,515 questions with a positive',
         ('biencoder-nq-dev.json.gz', 'biencoder-nq-dev.json',
          'data/retriever/nq-dev.json')),
-    'validation_questions': _File(
+    'validation_questions': (
         'data/retriever/nq-dev.qa.csv',
         '8,757 questions, less than 2 MB',
         ('nq-dev.qa.csv', 'data/retriever/qas/nq-dev.csv')),
-    'test': _File(
+    'test': (
         'data/retriever/nq-test.qa.csv',
         '3,610 questions, less than 1 MB',
         ('nq-test.qa.csv', 'data/retriever/qas/nq-test.csv')),
-    'corpus': _File(
+    'corpus': (
         'wikipedia_split/psgs_w100.tsv.gz',
         '21,015,324 passages, 4.7 GB packed',
         ('psgs_w100.tsv.gz', 'psgs_w100.tsv',
@@ -113,8 +100,8 @@ class OpenNQ(Dataset):
       )
 
   def splits(self) -> tuple[str, ...]:
-    """Those whose file is there; all where none is, for a cache may be."""
-    return tuple(filter(self._is_there, _FILES)) or tuple(_FILES)
+    """Those whose file exists; all where none does, for a cache may."""
+    return tuple(filter(self._exists, _FILES)) or tuple(_FILES)
 
   def check_split(self, split: str) -> None:
     self._file(split)
@@ -171,22 +158,15 @@ class OpenNQ(Dataset):
     if false_negatives and (self.strict or rows.collected() is not None):
       raise rows.BadRow('a positive passage is among the negatives')
     query = _question(rows.text(row, 'question'))
-    answers = _answers(row.get('answers'))
-    if self.positives == 'first':
-      del positives[1:]
-    pairs = [
-        example(
-            query,
-            negatives=negatives[: self.max_negatives],
-            answers=answers,
-            **positive,
-        )
-        for positive in positives
-    ]
-    return pairs, false_negatives
+    more = {
+        'negatives': negatives[: self.max_negatives],
+        'answers': _answers(row.get('answers')),
+    }
+    kept = positives[:1] if self.positives == 'first' else positives
+    return [example(query, **p, **more) for p in kept], false_negatives
 
   def _passages(
-      self, row: dict[str, Any], *columns: str
+      self, row: Mapping[str, Any], *columns: str
   ) -> Iterator[dict[str, str]]:
     """Yields passages of lists of an element, as arguments of `example`."""
     for column in columns:
@@ -219,9 +199,7 @@ class OpenNQ(Dataset):
     ):
       # A question that stands there twice counts twice.
       yield example(
-          query,
-          query_id=f'{split}-{number}',
-          answers=answers,
+          query, query_id=f'{split}-{number}', answers=answers,
           location=f'{path}:{number}',
       )
 
@@ -231,12 +209,11 @@ class OpenNQ(Dataset):
       joined = f'{title}{self.title_separator}{text}'
     return {'passage': joined, 'passage_id': name, 'name': title}
 
-  def _is_there(self, split: str) -> bool:
+  def _exists(self, split: str) -> bool:
     try:
-      self._file(split)
+      return bool(self._file(split))
     except SourceUnavailable:
       return False
-    return True
 
   def _file(self, split: str) -> pathlib.Path:
     if split not in _FILES:
@@ -257,10 +234,9 @@ def _parse_question(line: bytes) -> tuple[str, list[str]]:
   query, answers = _cells(line, ('question', 'answers'))
   rows.check_text('question', query)
   try:
-    answers = ast.literal_eval(answers)
+    return _question(query), _answers(ast.literal_eval(answers))
   except (ValueError, SyntaxError, RecursionError, MemoryError):
-    answers = None
-  return _question(query), _answers(answers)
+    return _question(query), _answers(None)
 
 
 def _question(query: str) -> str:

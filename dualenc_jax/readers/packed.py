@@ -6,7 +6,7 @@ import functools
 import gzip
 import pathlib
 import re
-from typing import IO
+from typing import Any, IO
 import zlib
 
 from dualenc_jax.errors import UserError
@@ -15,7 +15,6 @@ from dualenc_jax.io import untrusted
 DAMAGED_GZIP = (gzip.BadGzipFile, EOFError, zlib.error)
 # Bytes: a packed file of a megabyte may be a line of a gigabyte.
 LONGEST_LINE = 2**26
-_BOM = b'\xef\xbb\xbf'
 _UTF_16 = re.compile(rb'\xff\xfe|\xfe\xff|(\0[^\0]){4}|([^\0]\0){4}', re.DOTALL)
 
 
@@ -31,7 +30,7 @@ def opened(path: pathlib.Path) -> Iterator[IO[bytes]]:
 
 
 @contextlib.contextmanager
-def unpacked(path: pathlib.Path) -> Iterator[IO[bytes]]:
+def unpacked(path: pathlib.Path) -> Iterator[Any]:
   """`opened`, of a .gz file what is in it."""
   with opened(path) as file:
     yield gzip.GzipFile(fileobj=file) if path.suffix == '.gz' else file
@@ -60,7 +59,7 @@ def lines(
         line = line.rstrip(b'\r\n')
         if number == 1:
           check_encoding(path, line)
-          line = line.removeprefix(_BOM)
+          line = line.removeprefix(b'\xef\xbb\xbf')
         if blank or line.strip():
           yield number, line
     except DAMAGED_GZIP as error:
@@ -85,9 +84,8 @@ def check_encoding(path: pathlib.Path, begin: bytes) -> None:
 
 def not_utf8(data: bytes, at: int) -> str:
   """What bytes may be that are not UTF-8 from `at` on, in words."""
-  text = data.decode('utf-8', 'replace')
   # With letters of UTF-8 beside the wrong bytes it is no other encoding.
-  if any(c > '\x7f' and c != '\ufffd' for c in text):
+  if any(c > '\x7f' and c != '\ufffd' for c in data.decode('utf-8', 'replace')):
     return 'not UTF-8'
   near = data[max(0, at - 20) : at + 20].decode('cp1252', 'replace')
   return (

@@ -1,6 +1,6 @@
 """The user's own files of query and passage."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 import dataclasses
 import itertools
 import logging
@@ -11,17 +11,12 @@ from dualenc_jax.data.columns import Column, TEACHER_SCORES, WEIGHTS
 from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.io import hub, untrusted
-from dualenc_jax.readers import (
-    arrow,
-    cells,
-    column_aliases,
-    pairs_formats,
-    rows,
-)
+from dualenc_jax.readers import arrow, column_aliases, pairs_formats, rows
 from dualenc_jax.readers.rows import BadRow
 from dualenc_jax.suggest import did_you_mean
 
 _SPLITS = ('train', 'validation', 'test')
+_LOG = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,10 +134,8 @@ class Pairs(Dataset):
 
   def most_examples(self, split: str, enough: int) -> int:
     # Read in full only where it is short: a row may have several passages.
-    path = self._file(split)
-    table = pairs_formats.FORMATS[self._format(path)](
-        path, self.columns, self._wants
-    )
+    count = 0
+    table = self._table(self._file(split))
     for found in (table.numbered, self.examples(split)):
       count = sum(1 for _ in itertools.islice(found, enough))
       if count == enough:
@@ -154,23 +147,23 @@ class Pairs(Dataset):
 
     Raises:
       UserError: a bad row, unless they are skipped; no good row at all; a
-        column that is not there; a damaged file.
+        column that no row has; a damaged file.
       SourceUnavailable: a Parquet file, and pyarrow is not installed.
     """
     if self.extra_columns and split != 'train':
-      plain = dict.fromkeys(('weight', 'positive_scores', 'negative_scores'))
+      plain: dict[str, Any] = dict.fromkeys(
+          ('weight', 'positive_scores', 'negative_scores')
+      )
       yield from dataclasses.replace(self, **plain).examples(split)
       return
     path = self._file(split)
-    table = pairs_formats.open_table(
-        path, self.format, self.columns, self._wants
-    )
+    table = self._table(path)
     unseen, columns = self._required(), table.columns
     if columns is not None:
       names = self._aliases(columns)
       columns = [names.get(name, name) for name in columns]
       self._check_columns(path, columns, table.hint)
-      self._tell_unread(path, columns)
+      self._warn_of_unread(path, columns)
       unseen = {}
 
     def parse(raw: Any) -> tuple[list[dict[str, Any]], int]:
@@ -179,8 +172,8 @@ class Pairs(Dataset):
       if names := self._aliases(row):
         row = {names.get(name, name): value for name, value in row.items()}
       if columns is None:
-        columns = row.keys()
-        self._tell_unread(path, columns)
+        columns = list(row)
+        self._warn_of_unread(path, columns)
       for attribute in [a for a in unseen if self._find(row, a)]:
         del unseen[attribute]
       return self._pairs(row)
@@ -201,22 +194,17 @@ class Pairs(Dataset):
       raise UserError(f'{path} has no rows.')
     self._check_seen(path, unseen, columns)
     if dropped:
-      logging.getLogger(__name__).warning(
+      _LOG.warning(
           '%s: dropped %d hard negatives that are positives of their rows.',
-          path,
-          dropped,
+          path, dropped,
       )
 
   def _pairs(self, row: Mapping[str, Any]) -> tuple[list[dict[str, Any]], int]:
-    """The examples of a row, values by column; raises BadRow.
-
-    Returns:
-      Examples without their location, and how many hard negatives were left
-      out as they are passages of the row.
-    """
+    """The examples of a row, without their location, and how many hard
+    negatives were left out as they are passages of the row; raises BadRow."""
     for attribute in ('query', 'passage'):
-      if getattr(self, attribute) not in row:
-        missing = f'column {getattr(self, attribute)!r} is missing'
+      if (name := getattr(self, attribute)) not in row:
+        missing = f'column {name!r} is missing'
         hint = f'({_flag(attribute)} gives its name)'
         if meant := column_aliases.did_you_mean(row, vars(self)):
           hint += f'.{meant[:-1]}'
@@ -225,81 +213,71 @@ class Pairs(Dataset):
             f'{missing} among {str(list(row))[:200]} {hint}',
         )
     query = rows.text(row, self.query)
-    texts = cells.texts(row, self.passage)
+    texts = rows.texts(row, self.passage)
     if not texts:
       raise BadRow(f'{self.passage!r} is an empty list')
-    passages = cells.titled(row, texts, self.title)
-    given = self._negatives(row)
-    negatives = given
+    passages = _titled(row, texts, self.title)
+    given, scores = self._negatives(row)
+    negatives, kept_scores = given, scores
     if given:
       # Without titles of their own, negatives compare with the bare texts.
-      positives = {
-          text.strip()
-          for text in (*passages, *(() if self.negative_titles else texts))
-      }
-      negatives = [text for text in given if text.strip() not in positives]
-    passage_ids = cells.parallel(row, self.passage_id, len(texts))
-    scores = [{}] * len(texts)
-    if self.positive_scores:
-      of_negatives = self._negative_scores(row, len(given))
-      kept = [s for s, text in zip(of_negatives, given) if text in {*negatives}]
-      scores = [
-          {TEACHER_SCORES.name: [score, *kept]}
-          for score in cells.numbers(row, self.positive_scores, len(texts))
-      ]
-    names = cells.parallel(row, self.name, len(texts))
+      bare = () if self.negative_titles else texts
+      positives = {text.strip() for text in (*passages, *bare)}
+      kept = [i for i, t in enumerate(given) if t.strip() not in positives]
+      negatives = [given[i] for i in kept]
+      kept_scores = [scores[i] for i in kept] if scores else []
+    false_negatives = len(given) - len(negatives)
     values = {
         'query': query,
         'negatives': negatives,
         'query_id': rows.identifier(row, self.query_id),
     }
     if self.weight:
-      values[WEIGHTS.name] = rows.weight(row, self.weight)
-    false_negatives = len(given) - len(negatives)
+      weight = row.get(self.weight)
+      values[WEIGHTS.name] = rows.number(self.weight, weight, 0)
+    of_passages = {
+        'passage': passages,
+        'passage_id': rows.parallel(row, self.passage_id, len(texts)),
+        'name': rows.parallel(row, self.name, len(texts)),
+    }
+    if self.positive_scores:
+      own = rows.numbers(row, self.positive_scores, len(texts))
+      of_passages[TEACHER_SCORES.name] = [[s, *kept_scores] for s in own]
     if false_negatives and (self.strict or rows.collected() is not None):
       raise BadRow(
           f'{self.passage!r} is among its hard negatives, {self.negatives!r}'
       )
     return [
-        example(
-            passage=passage, passage_id=passage_id, name=name, **values, **more
-        )
-        for passage, passage_id, name, more in zip(
-            passages, passage_ids, names, scores
-        )
+        example(**values, **dict(zip(of_passages, each)))
+        for each in zip(*of_passages.values())
     ], false_negatives
 
-  def _negatives(self, row: Mapping[str, Any]) -> list[str]:
-    found = []
+  def _negatives(
+      self, row: Mapping[str, Any]
+  ) -> tuple[list[str], list[float]]:
+    """Hard negatives of the row, and a teacher's scores of them, if wanted."""
+    found: list[str] = []
+    scores: list[float] = []
     for column in self._find(row, 'negatives'):
       if row[column] is None or row[column] == '':
         continue
-      titles = None
-      if self.negative_titles:
-        titles = self.negative_titles + column.removeprefix(self.negatives)
-      found += cells.titled(row, cells.texts(row, column), titles)
-    return found
+      number = column.removeprefix(self.negatives or '')
+      texts = rows.texts(row, column)
+      titles = self.negative_titles and self.negative_titles + number
+      found += _titled(row, texts, titles)
+      if self.negative_scores:
+        scores += rows.numbers(row, self.negative_scores + number, len(texts))
+    return found, scores
 
-  def _negative_scores(
-      self, row: Mapping[str, Any], count: int
-  ) -> Sequence[float]:
-    """Those of all hard negatives of the row, in their order."""
-    found = []
-    for column in self._find(row, 'negatives'):
-      if row[column] is None or row[column] == '':
-        continue
-      name = self.negative_scores + column.removeprefix(self.negatives)
-      found += cells.numbers(row, name, len(cells.texts(row, column)))
-    return found
+  def _table(self, path: pathlib.Path) -> pairs_formats.Table:
+    return pairs_formats.open_table(
+        path, self.format, self.columns, self._wants
+    )
 
   def _aliases(self, columns: Collection[str]) -> dict[str, str]:
     """The names that columns are read by which have others; by alias."""
     wanted = self.column_aliases
     return column_aliases.renaming(columns, vars(self)) if wanted else {}
-
-  def _did_you_mean(self, name: str, columns: Iterable[str]) -> str:
-    meant = column_aliases.did_you_mean([*columns], vars(self))
-    return meant or did_you_mean(name, columns)
 
   def _required(self) -> dict[str, str]:
     """Names of the columns that a file must have, by attribute."""
@@ -315,11 +293,11 @@ class Pairs(Dataset):
     column = self._aliases([column]).get(column, column)
     return any(self._find([column], attribute) for attribute in _COLUMNS)
 
-  def _find(self, columns: Iterable[str], attribute: str) -> list[str]:
+  def _find(self, columns: Collection[str], attribute: str) -> list[str]:
     """Those of a file's columns that are meant by an attribute."""
     name = getattr(self, attribute)
     if name is not None and attribute in _NUMBERED:
-      return column_aliases.numbered([*columns], name)
+      return column_aliases.numbered(columns, name)
     return [name] if name in columns else []
 
   def _check_columns(
@@ -327,11 +305,9 @@ class Pairs(Dataset):
   ) -> None:
     for attribute, name in self._required().items():
       if not self._find(columns, attribute):
-        raise UserError(
-            f'{path} has no column {name!r}.'
-            f'{self._did_you_mean(name, columns)}'
-            f' Columns: {", ".join(columns)[:200]}. Give the right name with'
-            f' {_flag(attribute)}.{hint}'
+        raise self._missing(
+            f'{path} has no column {name!r}.', name, columns, 'Columns:',
+            f'{_flag(attribute)}.{hint}',
         )
     for name in columns:
       if self._wants(name) and list(columns).count(name) > 1:
@@ -344,47 +320,52 @@ class Pairs(Dataset):
       self,
       path: pathlib.Path,
       unseen: Mapping[str, str],
-      columns: Iterable[str] | None,
+      columns: Sequence[str] | None,
   ) -> None:
     """Raises UserError for a column, by attribute, that no row has.
 
-    Args:
-      columns: of the first row that could be read, None where there is none.
+    `columns` are of the first row that could be read, None if there is none.
     """
     for attribute, name in unseen.items() if columns is not None else ():
-      raise UserError(
-          f'{path}: no row has a column {name!r}.'
-          f'{self._did_you_mean(name, columns)} The first has'
-          f' {", ".join(columns)[:200]}. Give the right name with'
-          f' {_flag(attribute)}.'
+      raise self._missing(
+          f'{path}: no row has a column {name!r}.', name, columns or (),
+          'The first has', f'{_flag(attribute)}.',
       )
 
-  def _tell_unread(self, path: pathlib.Path, columns: Iterable[str]) -> None:
+  def _missing(
+      self, what: str, name: str, columns: Sequence[str], those: str, flag: str
+  ) -> UserError:
+    meant = column_aliases.did_you_mean(columns, vars(self))
+    return UserError(
+        f'{what}{meant or did_you_mean(name, columns)} {those}'
+        f' {", ".join(columns)[:200]}. Give the right name with {flag}'
+    )
+
+  def _warn_of_unread(self, path: pathlib.Path, columns: Sequence[str]) -> None:
     """Hard negatives under another name would be missed in silence."""
     unread = [name for name in columns if not self._wants(name)]
     if unread:
-      logging.getLogger(__name__).warning(
+      _LOG.warning(
           '%s: columns that are not read: %s. --gin.NEGATIVES_COLUMN=... names'
           ' hard negatives, and so on for the others of tasks/pairs.gin.%s',
-          path,
-          ', '.join(unread)[:200],
-          column_aliases.did_you_mean([*columns], vars(self)),
+          path, ', '.join(unread)[:200],
+          column_aliases.did_you_mean(columns, vars(self)),
       )
 
   def _file(self, split: str) -> pathlib.Path:
     if split not in _SPLITS:
       raise self.no_split(split, _SPLITS)
     flag = f'--gin.{split.upper()}_FILE=PATH'
-    path = getattr(self, split)
-    if not path:
+    given = getattr(self, split)
+    if not given:
       raise UserError(
           f'pairs has no file for split {split!r}; it has'
           f' {", ".join(self.splits()) or "none"}. Give it with {flag} (JSONL,'
           ' JSON, CSV, TSV, Parquet or Arrow of query and passage).'
       )
-    path = pathlib.Path(hub.data(path)).expanduser()
+    path = pathlib.Path(hub.data(given)).expanduser()
     if arrow.is_one(path):
-      pairs_formats.files_of(path)
+      arrow.files(path)
       return path
     if path.is_dir():
       raise UserError(
@@ -397,26 +378,34 @@ class Pairs(Dataset):
           f'pairs, split {split!r}: {untrusted.why_no_file(path)}. Give it'
           f' with {flag}.'
       )
-    self._format(path)
+    if not self.format:
+      pairs_formats.format_of(path)
     return path
 
-  def _format(self, path: pathlib.Path) -> str:
-    return self.format or pairs_formats.format_of(path)
 
-
-_NO_COLUMNS = ('format', 'columns', 'column_aliases', 'strict')
+_NO_COLUMNS = (*_SPLITS, 'format', 'columns', 'column_aliases', 'strict')
 # The attributes that name a column, with their defaults.
 _COLUMNS = {
     field.name: field.default
     for field in dataclasses.fields(Pairs)
-    if field.name not in (*_SPLITS, *_NO_COLUMNS)
+    if field.name not in _NO_COLUMNS
 }
-
-
 # Those of which a file may have several.
 _NUMBERED = ('negatives', 'negative_titles', 'negative_scores')
 
 
 def _flag(attribute: str) -> str:
-  """What sets an attribute of PairColumns on the command line."""
+  """What sets an attribute on the command line."""
   return f'--gin.{attribute.upper()}_COLUMN=...'
+
+
+def _titled(
+    row: Mapping[str, Any], texts: list[str], column: str | None
+) -> list[str]:
+  """Texts with the titles of a column in front of them."""
+  if not column:
+    return texts
+  return [
+      f'{title} {text}' if title.strip() else text
+      for title, text in zip(rows.parallel(row, column, len(texts)), texts)
+  ]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import csv
 import pathlib
 import re
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.io import untrusted
@@ -48,27 +48,17 @@ def jsonl(path: pathlib.Path, *unused: Any) -> Table:
   return Table(None, rows.lines(path), rows.json_object)
 
 
+def json_list(path: pathlib.Path, *unused: Any) -> Table:
+  """An array of objects."""
+  return Table(None, json_array.elements(path), rows.as_object)
+
+
 def tsv(
     path: pathlib.Path, columns: Sequence[str] | None, *unused: Any
 ) -> Table:
-  """Tab-separated cells as they are, without quotes or escapes.
-
-  Args:
-    path: the file.
-    columns: their names, None if the first line has them.
-
-  Raises:
-    UserError: a first line that is not UTF-8.
-  """
+  """Tab-separated cells as they are, without quotes or escapes."""
   numbered = rows.lines(path)
-  hint = ''
-  if columns is None:
-    columns, hint = _header(path, numbered), _NO_HEADER
-
-  def parse(line: bytes) -> dict[str, str]:
-    return dict(zip(columns, rows.tsv_cells(line, columns)))
-
-  return Table(columns, numbered, parse, hint)
+  return _cells(path, columns, numbered, lambda x: rows.decode(x).split('\t'))
 
 
 def csv_file(
@@ -77,19 +67,7 @@ def csv_file(
     unused: Any = None,
     delimiter: str | None = None,
 ) -> Table:
-  """Cells in quotes where they need them, as of `quoted.numbered`.
-
-  Args:
-    path: the file.
-    columns: their names, None if the first row has them.
-    unused: for the other formats.
-    delimiter: None for the one of comma, semicolon and tab in the first line.
-
-  Raises:
-    UserError: a first row that is none, or not UTF-8.
-  """
-  numbered = quoted.numbered(path, delimiter)
-  hint = ''
+  """Cells in quotes where they need them, as of `quoted.numbered`."""
 
   def checked(cells: list[str] | csv.Error) -> list[str]:
     if isinstance(cells, csv.Error):
@@ -98,18 +76,7 @@ def csv_file(
       rows.decode(cell.encode('utf-8', 'surrogateescape'))
     return cells
 
-  def parse(cells: list[str] | csv.Error) -> dict[str, str]:
-    return dict(zip(columns, rows.named_cells(checked(cells), columns)))
-
-  if columns is None:
-    hint = _NO_HEADER
-    for number, cells in numbered:
-      try:
-        columns = [name.strip() for name in checked(cells)]
-      except rows.BadRow as reason:
-        raise UserError(f'{path}:{number}: {reason.full or reason}.') from None
-      break
-  return Table(columns, numbered, parse, hint)
+  return _cells(path, columns, quoted.numbered(path, delimiter), checked)
 
 
 def quoted_tsv(
@@ -119,37 +86,51 @@ def quoted_tsv(
   return csv_file(path, columns, delimiter='\t')
 
 
-def json_list(path: pathlib.Path, *unused: Any) -> Table:
-  """An array of objects."""
-  return Table(None, json_array.elements(path), rows.as_object)
+def _cells(
+    path: pathlib.Path,
+    columns: Sequence[str] | None,
+    numbered: Iterator[tuple[int, Any]],
+    split: Callable[[Any], list[str]],
+) -> Table:
+  """A table of `columns`; without them the first row names them."""
+  hint = ''
+  if columns is None:
+    hint = _NO_HEADER
+    for number, raw in numbered:
+      try:
+        columns = [name.strip() for name in split(raw)]
+      except rows.BadRow as reason:
+        raise UserError(f'{path}:{number}: {reason.full or reason}.') from None
+      break
+  names = columns or ()
+
+  def parse(raw: Any) -> dict[str, str]:
+    return dict(zip(names, rows.named_cells(split(raw), names)))
+
+  return Table(columns, numbered, parse, hint)
 
 
 def arrow_folder(
-    path: pathlib.Path,
-    columns: Sequence[str] | None,
-    wanted: Callable[[str], bool],
+    path: pathlib.Path, unused: Any, wanted: Callable[[str], bool]
 ) -> Table:
   """What `save_to_disk` of datasets wrote; errors as of `parquet`."""
-  del columns
   try:
     return Table(*arrow.read(path, wanted), _parse_parquet)
   except ImportError as error:
-    _raise_no_pyarrow(path, 'an Arrow folder', error)
+    raise _no_pyarrow(path, 'an Arrow folder', error) from error
 
 
-def _raise_no_pyarrow(
+def _no_pyarrow(
     path: pathlib.Path, what: str, error: ImportError
-) -> NoReturn:
-  raise SourceUnavailable(
+) -> SourceUnavailable:
+  return SourceUnavailable(
       f'{path} is {what}, and pyarrow, which reads them, cannot be'
       f' imported here ({error}). Install dualenc-jax[data].'
-  ) from error
+  )
 
 
 def parquet(
-    path: pathlib.Path,
-    columns: Sequence[str] | None,
-    wanted: Callable[[str], bool],
+    path: pathlib.Path, unused: Any, wanted: Callable[[str], bool]
 ) -> Table:
   """A Parquet file, which names its columns; only wanted ones are read.
 
@@ -157,12 +138,11 @@ def parquet(
     SourceUnavailable: pyarrow is not installed.
     UserError: not a Parquet file.
   """
-  del columns
   try:
     import pyarrow
     from pyarrow import parquet as pyarrow_parquet
   except ImportError as error:
-    _raise_no_pyarrow(path, 'a Parquet file', error)
+    raise _no_pyarrow(path, 'a Parquet file', error) from error
 
   def damaged(after: int, error: Exception) -> UserError:
     reason = ' '.join(str(error).split()).rstrip('.')
@@ -212,29 +192,26 @@ _ENDINGS = ('.jsonl', '.json', '.tsv', '.csv', '.parquet')
 
 
 def format_of(path: pathlib.Path) -> str:
-  """The name in FORMATS that a file's own name tells.
+  """The name in FORMATS that a file's own name tells; else raises UserError.
 
   What is in it tells a .tsv with cells in quotes from a plain one, and a .json
   of an object a line from an array.
-
-  Raises:
-    UserError: it tells none.
   """
   if arrow.is_one(path):
     return 'arrow'
   ending = path.with_suffix('').suffix if path.suffix == '.gz' else path.suffix
-  if ending in _ENDINGS and path.suffixes[-2:] != ['.parquet', '.gz']:
-    if ending == '.tsv' and quoted.is_quoted(path):
-      return 'quoted_tsv'
-    if ending == '.json':
-      _, line = next(packed.lines(path), (0, b''))
-      return 'jsonl' if line.lstrip().startswith(b'{') else 'json'
-    return ending[1:]
-  raise UserError(
-      f'{path} is of an unknown format; expected a name that ends with'
-      f' {", ".join(_ENDINGS)}, all but the last perhaps with .gz, or'
-      f' --gin.FORMAT={"|".join(FORMATS)}.'
-  )
+  if ending not in _ENDINGS or path.suffixes[-2:] == ['.parquet', '.gz']:
+    raise UserError(
+        f'{path} is of an unknown format; expected a name that ends with'
+        f' {", ".join(_ENDINGS)}, all but the last perhaps with .gz, or'
+        f' --gin.FORMAT={"|".join(FORMATS)}.'
+    )
+  if ending == '.tsv' and quoted.is_quoted(path):
+    return 'quoted_tsv'
+  if ending == '.json':
+    _, line = next(packed.lines(path), (0, b''))
+    return 'jsonl' if line.lstrip().startswith(b'{') else 'json'
+  return ending[1:]
 
 
 def open_table(
@@ -243,13 +220,10 @@ def open_table(
     columns: Sequence[str] | None,
     wanted: Callable[[str], bool],
 ) -> Table:
-  """The rows of a file, or of a folder of Arrow files.
+  """Opens a file of the format `form`, a name in FORMATS; None tells by `path`.
 
-  Args:
-    path: of it.
-    form: a name in FORMATS, None for that of `format_of`.
-    columns: names of the columns of a TSV or CSV without a first line of them.
-    wanted: whether a column of this name is read.
+  `columns` are the names of a TSV or CSV without a first line of them; `wanted`
+  says by its name whether a column is read.
 
   Raises:
     UserError: as `format_of` and the readers.
@@ -259,24 +233,8 @@ def open_table(
 
 
 def files_of(path: pathlib.Path) -> list[pathlib.Path]:
-  """The file itself, or those of a folder of Arrow files.
-
-  Raises:
-    UserError: the folder has several splits, or is damaged.
-  """
+  """The file itself, or those of a folder of Arrow files, see `arrow.files`."""
   return arrow.files(path) if arrow.is_one(path) else [path]
-
-
-def _header(
-    path: pathlib.Path, numbered: Iterator[tuple[int, bytes]]
-) -> list[str] | None:
-  """The names in the first line of a TSV, None if it has no line."""
-  for number, line in numbered:
-    try:
-      return [name.strip() for name in rows.decode(line).split('\t')]
-    except rows.BadRow as reason:
-      raise UserError(f'{path}:{number}: {reason.full or reason}.') from None
-  return None
 
 
 def _rows_at_a_time(
@@ -286,15 +244,13 @@ def _rows_at_a_time(
 
   A column chunk begins with its dictionary, if it has one. A text in it stands
   there once, however many rows have it, so a small file may be a large one.
-
-  Raises:
-    UserError: a text may be longer than any line of the other formats.
+  Raises UserError where a text may be longer than a line of the other formats.
   """
   largest = 1
   with packed.opened(path) as file:
-    for group in range(metadata.num_row_groups):
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
       for leaf in range(metadata.num_columns):
-        chunk = metadata.row_group(group).column(leaf)
+        chunk = group.column(leaf)
         name = chunk.path_in_schema.partition('.')[0]
         if chunk.physical_type != 'BYTE_ARRAY' or not wanted(name):
           continue
@@ -311,19 +267,18 @@ def _rows_at_a_time(
               f' expected at most {most:,}. Write it without dictionaries, or'
               ' as JSONL.'
           )
-        texts = chunk.num_values // max(1, metadata.row_group(group).num_rows)
+        texts = chunk.num_values // max(1, group.num_rows)
         largest = max(largest, size * max(1, texts))
   return min(_PARQUET_ROWS, max(1, _PARQUET_TEXTS // largest))
 
 
 def _number(varint: bytes) -> int:
   """A number of Thrift's compact form that is 0 or more."""
-  value = sum((byte & 127) << 7 * i for i, byte in enumerate(varint))
   # The last bit is the sign.
-  return value >> 1
+  return sum((byte & 127) << 7 * i for i, byte in enumerate(varint)) >> 1
 
 
-def _rows(batch) -> Sequence[Any]:
+def _rows(batch: Any) -> Sequence[Any]:
   """Rows of a record batch: dictionaries, or batches of one if one is bad."""
   try:
     return batch.to_pylist()

@@ -65,19 +65,13 @@ class PythonCode(Dataset):
     kept = self._functions if split == 'all' else self._by_split[split]
     for function in kept:
       yield example(
-          query=function.query,
-          passage=function.passage,
-          query_id=f'{function.id}#query',
-          passage_id=function.id,
-          name=function.name,
+          function.query, function.passage, query_id=f'{function.id}#query',
+          passage_id=function.id, name=function.name,
           location=function.location,
       )
 
   def fingerprint(self, split: str) -> str:
-    """Hash of the Python version and the files' paths and sizes.
-
-    It is the same for all splits.
-    """
+    """Hash of Python's version and of the paths and sizes of the files."""
     self.check_split(split)
     digest = hashlib.sha256(f'{SALT}\0{SIMILARITY}\0{sys.version}'.encode())
     for root in self._folders:
@@ -127,26 +121,24 @@ class PythonCode(Dataset):
     if skipped:
       logging.getLogger(__name__).warning(
           'python_code: skipped %d files that do not parse: %s%s',
-          len(skipped),
-          ', '.join(skipped[:3]),
+          len(skipped), ', '.join(skipped[:3]),
           ', ...' if len(skipped) > 3 else '',
       )
     return found
 
   @functools.cached_property
   def _by_split(self) -> dict[str, list[Function]]:
-    splits = {split: [] for split in _SPLITS}
+    splits: dict[str, list[Function]] = {split: [] for split in _SPLITS}
     for function in self._functions:
       splits[split_of(function.module)].append(function)
-    held_out = []
+    held_out: list[Function] = []
     for split in ('test', 'validation', 'train'):
       kept = _unlike(splits[split], held_out)
       if left_out := len(splits[split]) - len(kept):
         logging.getLogger(__name__).info(
             'python_code: %d functions of %s are left out, as docstring or code'
             ' is that of a held-out one, or nearly.',
-            left_out,
-            split,
+            left_out, split,
         )
       splits[split] = kept
       held_out += kept
@@ -157,16 +149,12 @@ def _unlike(
     functions: Sequence[Function], held_out: Sequence[Function]
 ) -> list[Function]:
   """Those whose docstring and code are not those of a held-out one."""
-  queries = {function.query for function in held_out}
+  queries = {f.query for f in held_out}
   near = near_duplicates(
-      [function.passage for function in functions],
-      [function.passage for function in held_out],
+      [f.passage for f in functions], [f.passage for f in held_out]
   )
-  return [
-      function
-      for function, is_near in zip(functions, near)
-      if not is_near and function.query not in queries
-  ]
+  kept = zip(functions, near)
+  return [f for f, is_near in kept if not is_near and f.query not in queries]
 
 
 def split_of(module: str) -> str:
@@ -187,12 +175,10 @@ def _python_files(root: pathlib.Path) -> list[str]:
   paths = []
   for folder, subfolders, files in os.walk(root):
     subfolders[:] = [
-        name
-        for name in subfolders
+        name for name in subfolders
         if name not in EXCLUDED_FOLDERS and not name.startswith('.')
     ]
     relative = pathlib.Path(folder).relative_to(root)
-    paths += [
-        (relative / name).as_posix() for name in files if name.endswith('.py')
-    ]
+    found = (relative / name for name in files if name.endswith('.py'))
+    paths += [path.as_posix() for path in found]
   return sorted(paths)

@@ -3,8 +3,10 @@
 import ast
 from collections.abc import Iterator
 import dataclasses
+import itertools
 import pathlib
 import tokenize
+from typing import Any
 
 from dualenc_jax.io import untrusted
 
@@ -34,14 +36,10 @@ class Function:
 
 
 def find_functions(file: pathlib.Path, path: str) -> list[Function]:
-  """Functions of `file` that have a docstring and more than that.
+  """Functions of `file` that have a docstring and more than that, by line.
 
-  Args:
-    file: the file to read, in the encoding that it declares.
-    path: its path relative to its root, with '/'.
-
-  Returns:
-    Functions by line; nested ones too, and once more within their parents.
+  Nested ones too, and once more within their parents. `path` is relative to the
+  file's root, with '/'.
 
   Raises:
     SyntaxError, ValueError, RecursionError: the file does not parse.
@@ -61,30 +59,24 @@ def find_functions(file: pathlib.Path, path: str) -> list[Function]:
     if not docstring or _is_trivial(node):
       continue
     location = f'{path}:{node.lineno}'
-    functions.append(
-        Function(
-            query=first_paragraph(docstring),
-            passage=_code(node, lines),
-            id=f'{location}:{qualname}',
-            name=f'{module}.{qualname}' if module else qualname,
-            location=location,
-            module=parts[0],
-        )
-    )
+    functions.append(Function(
+        query=first_paragraph(docstring),
+        passage=_code(node, lines),
+        id=f'{location}:{qualname}',
+        name=f'{module}.{qualname}' if module else qualname,
+        location=location,
+        module=parts[0],
+    ))
   return functions
 
 
 def first_paragraph(docstring: str) -> str:
   """Text before the first blank line, on one line."""
-  words = []
-  for line in docstring.strip().splitlines():
-    if not line.strip():
-      break
-    words += line.split()
-  return ' '.join(words)
+  lines = docstring.strip().splitlines()
+  return ' '.join(' '.join(itertools.takewhile(str.strip, lines)).split())
 
 
-def _walk(node: ast.AST, prefix: str) -> Iterator[tuple[ast.AST, str]]:
+def _walk(node: ast.AST, prefix: str) -> Iterator[tuple[Any, str]]:
   """Yields every function below a node, with its qualified name, by line."""
   for child in ast.iter_child_nodes(node):
     if not isinstance(child, _DOCUMENTED):
@@ -96,7 +88,7 @@ def _walk(node: ast.AST, prefix: str) -> Iterator[tuple[ast.AST, str]]:
     yield from _walk(child, f'{qualname}.')
 
 
-def _is_trivial(node) -> bool:
+def _is_trivial(node: Any) -> bool:
   return all(
       isinstance(statement, ast.Pass)
       or isinstance(statement, ast.Expr)
@@ -105,24 +97,24 @@ def _is_trivial(node) -> bool:
   )
 
 
-def _code(node, lines: list[bytes]) -> str:
+def _code(node: Any, lines: list[bytes]) -> str:
   """Source of a function without its docstring and those nested in it."""
   first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
   kept = list(lines[first - 1 : node.end_lineno])
-  nested = [
-      child
+  docstrings = [
+      child.body[0]
       for child in ast.walk(node)
       if isinstance(child, _DOCUMENTED) and ast.get_docstring(child, False)
   ]
   # From the last to the first, so that line numbers before a cut still hold.
-  for child in sorted(nested, key=lambda n: n.body[0].lineno, reverse=True):
-    _cut(kept, child.body[0], first)
+  for docstring in sorted(docstrings, key=lambda n: n.lineno, reverse=True):
+    _cut(kept, docstring, first)
   indent = kept[0][: len(kept[0]) - len(kept[0].lstrip())]
   dedented = [line.removeprefix(indent).rstrip() for line in kept]
   return b'\n'.join(dedented).decode('utf-8').strip()
 
 
-def _cut(lines: list[bytes], docstring: ast.Expr, first: int) -> None:
+def _cut(lines: list[bytes], docstring: Any, first: int) -> None:
   """Removes a docstring, and the lines that are blank without it, in place."""
   start, end = docstring.lineno - first, docstring.end_lineno - first
   before = lines[start][: docstring.col_offset]

@@ -21,13 +21,9 @@ _QUOTED = re.compile(r'"((?:[^"]|"")*)"')
 
 
 class Judgement(NamedTuple):
-  """A passage's grade for a query.
+  """A passage's grade for a query, above 0 where the passage is relevant.
 
-  Attributes:
-    query_id: of the query.
-    passage_id: of the passage.
-    grade: above 0 where the passage is relevant.
-    line: of the file, 0 where the file has no lines of its own.
+  `line` is 0 where the file has no lines of its own.
   """
 
   query_id: str
@@ -38,12 +34,9 @@ class Judgement(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Qrels:
-  """The judgements of a split.
+  """The judgements of a split, in the file's order, each once.
 
-  Attributes:
-    path: where they are from.
-    judgements: in the file's order, each once.
-    rows: rows of the file, with exact repeats.
+  `rows` counts the rows of the file, with exact repeats.
   """
 
   path: pathlib.Path
@@ -56,9 +49,7 @@ class Qrels:
 
 
 def read(
-    path: pathlib.Path,
-    strict: bool = True,
-    flag: str = rows.LENIENT,
+    path: pathlib.Path, strict: bool = True, flag: str = rows.LENIENT
 ) -> Qrels:
   """Reads a qrels file, plain or .gz, of a form that its content tells.
 
@@ -81,10 +72,11 @@ def read(
   if first and first[0][1].lstrip().startswith(b'{'):
     found = _json_rows(path)
   else:
-    if first and not _is_header(first[0][1]):
+    if first and first[0][1].split()[-1].lower() not in _GRADE_COLUMNS:
       numbered = itertools.chain(first, numbered)
     found = rows.checked(path, numbered, _parse, strict, flag)
-  judgements, count = {}, 0
+  judgements: dict[tuple[str, str], Judgement] = {}
+  count = 0
   for line, (query_id, passage_id, grade) in found:
     count += 1
     before = judgements.setdefault(
@@ -107,10 +99,6 @@ def read(
 def cell(name: str) -> str:
   """An id as `read` has it back, and csv, by which BEIR and GPL read."""
   return '"' + name.replace('"', '""') + '"' if '"' in name else name
-
-
-def _is_header(line: bytes) -> bool:
-  return line.split()[-1].lower() in _GRADE_COLUMNS
 
 
 def _parse(line: bytes) -> tuple[str, str, int]:
@@ -157,10 +145,8 @@ def _json_rows(
           f'{path} has more than {_LARGEST_JSON >> 20} MiB of JSON. Expected a'
           ' judgement a line, as of TREC or BEIR, in a file so large.'
       )
-  text = b'\n'.join(read)
   try:
-    grades = rows.json_object(text)
-    for query_id, passages in grades.items():
+    for query_id, passages in rows.json_object(b'\n'.join(read)).items():
       if not isinstance(passages, dict):
         raise BadRow(f'query {query_id!r} has no object of passage ids')
       for passage_id, grade in passages.items():

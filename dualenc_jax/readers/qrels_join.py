@@ -14,9 +14,11 @@ from dualenc_jax.readers.qrels import Judgement, Qrels
 from dualenc_jax.readers.rows import collected, Faults, LENIENT
 from dualenc_jax.readers.texts_by_id import TextTable
 
+_LOG = logging.getLogger(__name__)
+
 
 class Documents:
-  """Stands for the texts of what is judged, where documents are: '' each."""
+  """Stands for the texts of judged documents: '' each."""
 
   def __contains__(self, name: str) -> bool:
     return True
@@ -56,20 +58,21 @@ class Join:
     """Counts judgements and hard negatives that name what does not exist.
 
     Raises:
-      UserError: there are some, and `strict`; names the first.
+      UserError: some do, and `strict`; names the first.
     """
-    judgements = [
-        f'{name} at {self.qrels.location(judgement)}'
-        for judgement in self.judged
-        if (name := self._unknown(judgement))
-    ]
-    negatives = [
-        f'passage {negative.id!r} of query {query_id!r}'
-        for query_id in dict.fromkeys(j.query_id for j in self.judged)
-        for negative in of_query(self.negatives, query_id).negatives
-        if negative.id and negative.id not in self.passages
-    ]
-    found = {'judgements': judgements, 'hard negatives': negatives}
+    found = {
+        'judgements': [
+            f'{name} at {self.qrels.location(judgement)}'
+            for judgement in self.judged
+            if (name := self._unknown(judgement))
+        ],
+        'hard negatives': [
+            f'passage {negative.id!r} of query {query_id!r}'
+            for query_id in dict.fromkeys(j.query_id for j in self.judged)
+            for negative in of_query(self.negatives, query_id).negatives
+            if negative.id and negative.id not in self.passages
+        ],
+    }
     if (bad := collected()) is not None:
       for kind, places in found.items():
         for place in places:
@@ -86,64 +89,51 @@ class Join:
           f'{message}. Expected all ids in the queries and the corpus. Leave'
           f' out what names others with {LENIENT}.'
       )
-    logging.getLogger(__name__).warning('%s. These are left out.', message)
+    _LOG.warning('%s. These are left out.', message)
 
   def examples(self, training: bool) -> Iterator[dict[str, Any]]:
     """Yields a pair for each judgement whose query and passage exist.
 
     A hard negative with the text of the pair's passage is left out; the log
-    says how many.
-
-    Args:
-      training: whether the pairs are to train on.
-
-    Raises:
-      UserError: a pair to train on with a blank passage, and `strict`.
+    says how many. A blank passage is an error in training, if `strict`.
     """
     empty = Faults(self.strict, 'judgements')
     repeats = 0
     for judgement in self.judged:
       query = self.queries.get(judgement.query_id)
       passage = self.passages.get(judgement.passage_id)
+      location = self.qrels.location(judgement)
       if query is None or passage is None:
         continue
       if training and not passage:
-        empty.add(
-            'the passage is blank',
-            self.qrels.location(judgement),
-            f'passage {judgement.passage_id!r} is blank, and cannot be trained'
-            ' on',
-        )
+        name = repr(judgement.passage_id)
+        error = f'passage {name} is blank, and cannot be trained on'
+        empty.add('the passage is blank', location, error)
         continue
       mined = of_query(self.negatives, judgement.query_id)
-      negatives, kept = [], []
+      negatives, scores = [], [mined.scores.get(judgement.passage_id, math.nan)]
       for negative in mined.negatives:
         text = self.passages.get(negative.id) if negative.id else negative.text
         if text == passage:
           repeats += 1
         elif text:
           negatives.append(text)
-          kept.append(negative.score)
-      extra = {}
-      if self.scored:
-        own = mined.scores.get(judgement.passage_id, math.nan)
-        extra[TEACHER_SCORES.name] = [own, *kept]
+          scores.append(negative.score)
       yield example(
           query=query,
           passage=passage,
           negatives=negatives,
           query_id=judgement.query_id,
           passage_id=judgement.passage_id,
-          location=self.qrels.location(judgement),
+          location=location,
           relevance=judgement.grade,
-          **extra,
+          **({TEACHER_SCORES.name: scores} if self.scored else {}),
       )
     empty.warn(self.what)
     if repeats:
-      logging.getLogger(__name__).warning(
+      _LOG.warning(
           '%s: left out %d hard negatives with the text of their positive.',
-          self.what,
-          repeats,
+          self.what, repeats,
       )
 
   def _unknown(self, judgement: Judgement) -> str:

@@ -85,14 +85,13 @@ class Source(abc.ABC):
 
   def splits(self) -> tuple[str, ...]:
     """The existing ones of SPLITS, those with judgements, and of CORPUS."""
-    found = [split for split in SPLITS if self.has(self._qrels_key(split))]
+    found = [s for s in SPLITS if self.has(self.QRELS_KEY.format(s))]
     return (*found, *([CORPUS] if self.has(self.CORPUS_KEY) else []))
 
   def paths(self, split: str) -> list[pathlib.Path]:
     """All files that a split is read from; raises SourceUnavailable."""
-    keys = [self.CORPUS_KEY]
-    if split != CORPUS:
-      keys = [self._qrels_key(split), self.QUERIES_KEY.format(split), *keys]
+    of_split = [] if split == CORPUS else [self.QRELS_KEY, self.QUERIES_KEY]
+    keys = [key.format(split) for key in (*of_split, self.CORPUS_KEY)]
     return [self.find(key) for key in keys]
 
   def passages(self) -> Iterator[Row]:
@@ -105,22 +104,16 @@ class Source(abc.ABC):
 
   def qrels(self, split: str) -> Qrels:
     """The judgements of a split."""
-    return read(self.find(self._qrels_key(split)), self.strict)
+    return read(self.find(self.QRELS_KEY.format(split)), self.strict)
 
   def comparable(
       self, split: str, published: Mapping[str, int]
   ) -> Mapping[str, int]:
     """Published counts less those of files that the user names."""
-    kept = dict(published)
-    if self.CORPUS_KEY in self.files:
-      kept.pop('passages', None)
-    if self._qrels_key(split) in self.files:
-      kept.pop('queries', None)
-      kept.pop('judgements', None)
-    return kept
-
-  def _qrels_key(self, split: str) -> str:
-    return self.QRELS_KEY.format(split)
+    own = {'passages'} if self.CORPUS_KEY in self.files else set()
+    if self.QRELS_KEY.format(split) in self.files:
+      own |= {'queries', 'judgements'}
+    return {name: n for name, n in published.items() if name not in own}
 
   def _names(self, key: str) -> Sequence[str]:
     return [self.files[key]] if key in self.files else self.names()[key]
@@ -146,7 +139,7 @@ class QrelsReader(Dataset):
     files: paths of files in place of the usual ones, below the folder of these
       unless absolute.
     hard_negatives: file of hard negatives of train, of a form that
-      `hard_negatives.parse` knows; None if there is none.
+      `hard_negatives.parse` knows.
     systems: whose hard negatives to take; None for all.
     max_negatives: most hard negatives that are kept of a query.
     scores: whether the file of hard negatives has a teacher's scores to learn
@@ -163,11 +156,7 @@ class QrelsReader(Dataset):
 
   FILES = ('files', 'folder', 'hard_negatives')
   NOT_OF_CORPUS = (
-      'hard_negatives',
-      'judged_ids',
-      'max_negatives',
-      'scores',
-      'systems',
+      'hard_negatives', 'judged_ids', 'max_negatives', 'scores', 'systems',
       'train_from',
   )
 
@@ -252,57 +241,42 @@ class QrelsReader(Dataset):
     if split == CORPUS:
       for row in self._passages(source, split):
         yield example(
-            passage=row.text,
-            passage_id=row.id,
-            name=row.name,
+            passage=row.text, passage_id=row.id, name=row.name,
             location=row.location,
         )
       return
     qrels = source.qrels(split)
-    self._compare(
-        source,
-        split,
-        queries=len({judgement.query_id for judgement in qrels.judgements}),
-        judgements=qrels.rows,
-    )
+    num_queries = len({judgement.query_id for judgement in qrels.judgements})
+    self._compare(source, split, queries=num_queries, judgements=qrels.rows)
     training = split == 'train'
-    judged = tuple(
-        judgement
-        for judgement in qrels.judgements
-        if not training or judgement.grade > 0
-    )
+    judged = tuple(j for j in qrels.judgements if not training or j.grade > 0)
     # The judgements come first, so that of the corpus only texts that they, or
     # hard negatives, name are kept, on disk; of another passage 8 bytes are.
     with contextlib.ExitStack() as tables:
+
+      def table(found: Iterable[Row], needed: IdSet) -> TextTable:
+        texts = ((row.id, row.text) for row in found if row.id in needed)
+        return tables.enter_context(TextTable(texts))
+
       negatives = tables.enter_context(self._negatives(split, judged))
       query_ids = IdSet(judgement.query_id for judgement in judged)
-      queries = tables.enter_context(
-          _table(unique(lambda: source.queries(split), self.strict), query_ids)
-      )
+      found = unique(lambda: source.queries(split), self.strict)
+      queries = table(found, query_ids)
       all_there = len(queries) == len(query_ids)
-      if self.judged_ids == 'documents' and not training:
-        passages = Documents()
-      else:
+      passages: TextTable | Documents = Documents()
+      if training or self.judged_ids != 'documents':
         passage_ids = IdSet(_passage_ids(judged, negatives))
-        passages = tables.enter_context(
-            _table(self._passages(source, split), passage_ids)
-        )
+        passages = table(self._passages(source, split), passage_ids)
         all_there &= len(passages) == len(passage_ids)
       join = Join(
-          self.name(),
-          qrels,
-          judged,
-          queries,
-          passages,
-          negatives,
-          self.strict,
-          self.scores and training,
+          self.name(), qrels, judged, queries, passages, negatives,
+          self.strict, self.scores and training,
       )
       if not all_there:
         join.check_ids()
       yield from join.examples(training)
 
-  def most_examples(self, split: str, enough: int) -> int:
+  def most_examples(self, split: str, enough: int) -> int | None:
     del enough
     judged = self.source().qrels(split).judgements
     return sum(split != 'train' or each.grade > 0 for each in judged)
@@ -328,34 +302,29 @@ class QrelsReader(Dataset):
     mined = self._hard_negatives() if split == 'train' else None
     if mined is None:
       return TextTable(())
-    positives = {}
+    positives: dict[str, list[str]] = {}
     for judgement in judged:
       positives.setdefault(judgement.query_id, []).append(judgement.passage_id)
-    return TextTable(
-        (query_id, json.dumps(found))
-        for query_id, found in mined.read(positives)
-    )
+    found = mined.read(positives)
+    return TextTable((query_id, json.dumps(each)) for query_id, each in found)
 
   def _compare(self, source: Source, split: str, **found: int) -> None:
     rows.compare_counts(
         f'{self.name()}, split {split!r}',
         found,
         source.comparable(split, self.published(split)),
-        **self._allowed(),
+        *self._allowed(),
     )
 
-  def _allowed(self) -> dict[str, Any]:
+  def _allowed(self) -> tuple[float, str]:
     """The tolerance of counts, and what to do about those beyond it."""
     flag = f'--gin.{self.task_name.upper()}_TOLERANCE (tolerance)'
-    return {
-        'tolerance': (
-            self.usual_tolerance if self.tolerance is None else self.tolerance
-        ),
-        'advice': (
-            f'{self.note} Else allow it with {flag}, a share of the published'
-            ' count: 1.0 takes any part of a data set.'
-        ).lstrip(),
-    }
+    advice = (
+        f'{self.note} Else allow it with {flag}, a share of the published'
+        ' count: 1.0 takes any part of a data set.'
+    )
+    given = self.tolerance
+    return self.usual_tolerance if given is None else given, advice.lstrip()
 
   def _paths(self, split: str) -> list[pathlib.Path]:
     if split not in (*SPLITS, CORPUS):
@@ -371,21 +340,21 @@ class QrelsReader(Dataset):
     folders = [self.source().folder, self._root()]
     if self.data_root is not None:
       folders.append(pathlib.Path(self.data_root).expanduser())
-    places = dict.fromkeys(folder / given for folder in folders if folder)
+    below = (folder / given for folder in folders if folder)
+    places = dict.fromkeys((given.absolute(), *below))
     path = next(filter(pathlib.Path.is_file, (given, *places)), None)
     if path is None:
-      looked = ', '.join(map(str, dict.fromkeys((given.absolute(), *places))))
       raise SourceUnavailable(
           f'{self.name()}: there is no file of hard negatives {given}. Looked'
-          f' for {looked}. Give --gin.{self.task_name.upper()}_HARD_NEGATIVES'
-          ' the right name, below DATA_ROOT or whole.'
+          f' for {", ".join(map(str, places))}. Give'
+          f' --gin.{self.task_name.upper()}_HARD_NEGATIVES the right name,'
+          ' below DATA_ROOT or whole.'
       )
     return HardNegatives(
         path, self.systems, self.max_negatives, self.strict, self.scores
     )
 
   def _root(self) -> pathlib.Path | None:
-    """The folder of the benchmark's files, None if none is given."""
     return rows.folder_of(self.task_name, self.root, self.data_root)
 
 
@@ -394,13 +363,8 @@ def _passage_ids(
 ) -> Iterator[str]:
   for judgement in judged:
     yield judgement.passage_id
-  if not len(negatives):
-    return
-  for query_id in dict.fromkeys(judgement.query_id for judgement in judged):
-    for negative in of_query(negatives, query_id).negatives:
-      if negative.id:
-        yield negative.id
-
-
-def _table(found: Iterable[Row], needed: IdSet) -> TextTable:
-  return TextTable((row.id, row.text) for row in found if row.id in needed)
+  if len(negatives):
+    for query_id in dict.fromkeys(judgement.query_id for judgement in judged):
+      for negative in of_query(negatives, query_id).negatives:
+        if negative.id:
+          yield negative.id

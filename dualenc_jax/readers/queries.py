@@ -9,8 +9,6 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.readers.pairs import Pairs
 from dualenc_jax.readers.texts import Texts
 
-_TRAIN = 'train'
-
 
 @dataclasses.dataclass(frozen=True)
 class Queries(Dataset):
@@ -18,7 +16,7 @@ class Queries(Dataset):
 
   Attributes:
     queries: JSONL, TSV or a folder in BEIR's layout, as of `Texts`.
-    pairs: whose validation and test splits there are.
+    pairs: the reader of the splits validation and test.
     strict: as of `Texts`.
   """
 
@@ -30,23 +28,22 @@ class Queries(Dataset):
   strict: bool = True
 
   def splits(self) -> tuple[str, ...]:
-    return _TRAIN, *(s for s in self.pairs.splits() if s != _TRAIN)
+    return 'train', *(s for s in self.pairs.splits() if s != 'train')
 
-  def _texts(self) -> Texts:
+  def examples(self, split: str) -> Iterator[dict[str, Any]]:
+    reader, split = self._reader(split)
+    return reader.examples(split)
+
+  def fingerprint(self, split: str) -> str:
+    reader, split = self._reader(split)
+    return reader.fingerprint(split)
+
+  def _reader(self, split: str) -> tuple[Texts | Pairs, str]:
+    """The reader of a split, and what it calls the split."""
+    if split != 'train':
+      return self.pairs, split
     if not isinstance(self.queries, str):
       raise UserError(
           f'QUERIES is {self.queries!r}; expected a file of queries.'
       )
-    return Texts(self.queries, self.strict)
-
-  def examples(self, split: str) -> Iterator[dict[str, Any]]:
-    """Yields queries, or pairs; raises UserError as their readers do."""
-    if split == _TRAIN:
-      return self._texts().examples('queries')
-    return self.pairs.examples(split)
-
-  def fingerprint(self, split: str) -> str:
-    """Hash of the content of the file."""
-    if split == _TRAIN:
-      return self._texts().fingerprint('queries')
-    return self.pairs.fingerprint(split)
+    return Texts(self.queries, self.strict), 'queries'

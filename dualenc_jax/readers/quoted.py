@@ -9,7 +9,6 @@ from dualenc_jax.readers import packed
 
 # Bytes of a TSV's begin that tell whether its cells are in quotes.
 _SAMPLE = 2**24
-_DELIMITERS = ',;\t'
 
 
 def numbered(
@@ -19,15 +18,8 @@ def numbered(
 
   A cell may go over several lines; `""` in one is a quote. Bytes that are not
   UTF-8 are lone surrogates. What is no row is the error that says why, and
-  reading goes on in the next line.
-
-  Args:
-    path: a plain or .gz file.
-    delimiter: None for the comma, semicolon or tab that the first line has
-      most of.
-
-  Raises:
-    UserError: as `packed.lines`.
+  reading goes on in the next line. Without a delimiter it is the comma,
+  semicolon or tab that the first line has most of. Errors as of `packed.lines`.
   """
   # For the process: its own limit, 128 KiB, is less than many documents have.
   csv.field_size_limit(packed.LONGEST_LINE)
@@ -42,13 +34,14 @@ def numbered(
   first = next(stream, None)
   if first is None:
     return
-  if delimiter is None:
-    delimiter = max(_DELIMITERS, key=first.count)
   reader = csv.reader(
-      itertools.chain([first], stream), delimiter=delimiter, strict=True
+      itertools.chain([first], stream),
+      delimiter=delimiter or max(',;\t', key=first.count),
+      strict=True,
   )
-  start, row = 1, None
+  start = 1
   while True:
+    row: list[str] | csv.Error
     try:
       row = next(reader)
     except StopIteration:
@@ -68,18 +61,17 @@ def is_quoted(path: pathlib.Path) -> bool:
   doubled quote within, or all cells that are no numbers are in quotes. A plain
   file with a quote within a cell, or around one by chance, is none.
   """
-  line_count = size = 0
-  quotes = False
-  for line_count, line in packed.lines(path):
+  last, size, quotes = 0, 0, False
+  for last, line in packed.lines(path):
     quotes = quotes or b'"' in line
     size += len(line) + 1
     if size > _SAMPLE:
       break
   if not quotes:
     return False
-  needed, everywhere, width = False, True, None
+  needed, width = False, 0
   for start, cells in numbered(path, '\t'):
-    if start > line_count:
+    if start > last:
       break
     if isinstance(cells, csv.Error):
       return False
@@ -87,33 +79,16 @@ def is_quoted(path: pathlib.Path) -> bool:
     if len(cells) != width or width < 2:
       return False
     needed = needed or any({'\t', '\n', '"'} & {*cell} for cell in cells)
-  if needed:
-    return _as_written(path, line_count)
-  for number, line in packed.lines(path):
-    if number > line_count:
-      break
-    everywhere = all(
-        cell[:1] == cell[-1:] == b'"' or _is_number(cell)
-        for cell in line.split(b'\t')
-    )
-    if not everywhere:
-      return False
-  return True
-
-
-def _as_written(path: pathlib.Path, line_count: int) -> bool:
-  """Whether no quote stands in a cell that is not in quotes itself.
-
-  A writer of quotes puts such a cell in quotes; csv reads it all the same.
-  """
+  lines = itertools.takewhile(lambda row: row[0] <= last, packed.lines(path))
+  # A writer of quotes puts a cell that has one in quotes; csv reads it all the
+  # same, so the lines are looked at. A cell may go over several.
   inside = False
-  for number, line in packed.lines(path, blank=True):
-    if number > line_count:
-      break
-    for cell in line.split(b'\t'):
-      if not inside and b'"' in cell and not cell.startswith(b'"'):
-        return False
-      inside ^= cell.count(b'"') % 2 == 1
+  for cell in (cell for _, line in lines for cell in line.split(b'\t')):
+    if needed and not inside and b'"' in cell and not cell.startswith(b'"'):
+      return False
+    if not needed and not (cell[:1] == cell[-1:] == b'"' or _is_number(cell)):
+      return False
+    inside ^= cell.count(b'"') % 2 == 1
   return True
 
 

@@ -15,26 +15,24 @@ from typing import Any, TypeVar
 from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.io import json_file, untrusted
 from dualenc_jax.readers import packed
-from dualenc_jax.readers.packed import lines, opened
+from dualenc_jax.readers.packed import lines
 from dualenc_jax.suggest import did_you_mean
 
 S = TypeVar('S')
 T = TypeVar('T')
-# What sets every reader to leave out and count what is wrong.
+# The flag by which every reader leaves out and counts what is wrong.
 LENIENT = '--gin.STRICT=False (strict)'
 SHOWN = 3
 # A file beyond this is fingerprinted by its size and blocks spread over it.
 WHOLE = 2**28
-_BLOCKS = 64
-_BLOCK = 2**20
+_BLOCKS, _BLOCK = 64, 2**20
 
 
 class BadRow(Exception):
   """Why a row cannot be an example; without its file and line.
 
-  Attributes:
-    full: the same with what only this row has, '' if there is no more to say.
-      Rows are counted by the reason.
+  Rows are counted by the reason. `full` is the same with what only this row
+  has, '' if there is no more to say.
   """
 
   def __init__(self, reason: str, full: str = ''):
@@ -48,12 +46,7 @@ class NoGoodRow(UserError):
 
 @dataclasses.dataclass
 class Found:
-  """Something that is counted.
-
-  Attributes:
-    count: how often it was found.
-    places: of the first few, 'file:line', perhaps with more to say.
-  """
+  """How often something was found, and the first few places, 'file:line'."""
 
   count: int = 0
   places: list[str] = dataclasses.field(default_factory=list)
@@ -77,16 +70,14 @@ class BadRows(dict[str, Found]):
     self.setdefault(reason, Found()).add(place)
 
 
-_COLLECTED = contextvars.ContextVar('bad rows collected', default=None)
+_COLLECTED: contextvars.ContextVar[BadRows | None] = contextvars.ContextVar(
+    'bad rows collected', default=None
+)
 
 
 @contextlib.contextmanager
 def collecting() -> Iterator[BadRows]:
-  """Makes readers leave bad rows out, whatever their policy.
-
-  Yields:
-    Where they are counted.
-  """
+  """Readers leave bad rows out, if strict too; yields where these count."""
   bad = BadRows()
   token = _COLLECTED.set(bad)
   try:
@@ -105,33 +96,29 @@ class Faults:
   """What is wrong in a source: the first is an error, or all are left out.
 
   Attributes:
-    strict: whether the first is an error. Within `collecting` none is, and all
-      are collected.
+    strict: whether the first is an error; within `collecting` none is.
     things: what is wrong, for messages, such as 'rows'.
-    flag: what unsets strict, for the message.
+    flag: the flag that unsets strict, for the message.
     counts: how many are left out, by reason.
   """
 
   strict: bool
   things: str = 'rows'
   flag: str = LENIENT
-  counts: collections.Counter = dataclasses.field(
+  counts: collections.Counter[str] = dataclasses.field(
       default_factory=collections.Counter
   )
 
   def add(
       self, reason: str, place: str, error: str = '', count: int = 1
   ) -> None:
-    """Counts what is wrong at one place.
+    """Counts what is wrong at one place; raises UserError if strict.
 
     Args:
       reason: what is wrong, in few words.
       place: 'file:line'.
       error: the same in full for the message, with what was expected.
       count: how many are wrong there.
-
-    Raises:
-      UserError: strict.
     """
     if (bad := collected()) is not None:
       bad.add(reason, place)
@@ -147,18 +134,14 @@ class Faults:
 
     Args:
       place: the file or data set.
-      total: how many there were with the good ones, None if that is unknown.
-      more: to say about those that are left out.
+      total: the number with the good ones, None if it is unknown.
+      more: a phrase about those that are left out.
     """
     if self.counts and collected() is None:
+      of = '' if total is None else f' of {total}'
       logging.getLogger(__name__).warning(
           '%s: skipped %d %s%s%s: %s',
-          place,
-          self.counts.total(),
-          self.things,
-          '' if total is None else f' of {total}',
-          more,
-          self,
+          place, self.counts.total(), self.things, of, more, self,
       )
 
   def __str__(self) -> str:
@@ -186,36 +169,33 @@ def folder_of(
   """The folder of a task's files: `root`, else its own in `data_root`."""
   if root is None and data_root is None:
     return None
-  folder = pathlib.Path(data_root, task) if root is None else pathlib.Path(root)
-  return folder.expanduser()
+  folder = pathlib.Path(data_root or '', task) if root is None else root
+  return pathlib.Path(folder).expanduser()
 
 
 def find(
     root: str | os.PathLike | None, names: Sequence[str], task: str, hint: str
 ) -> pathlib.Path:
-  """The first of these files that exists.
+  """The first of these files that exists; raises SourceUnavailable.
 
   Args:
     root: folder of the task's files, None if the user has not given one.
     names: paths below it, the preferred one first.
     task: its name, for the error.
     hint: where to get the file and how large it is, for the error.
-
-  Raises:
-    SourceUnavailable: none exists.
   """
   if root is None:
     raise SourceUnavailable(
         f'{task} needs {names[0]}, and no folder is given: set'
         f' --gin.DATA_ROOT, below which {task} has a folder of its own. {hint}'
     )
-  root = pathlib.Path(root).expanduser()
-  for name in names:
-    if (root / name).is_file():
-      return root / name
+  paths = [pathlib.Path(root).expanduser() / name for name in names]
+  for path in paths:
+    if path.is_file():
+      return path
   others = f' (or {", ".join(names[1:])})' if len(names) > 1 else ''
   raise SourceUnavailable(
-      f'{task}: {untrusted.why_no_file(root / names[0])}{others}. {hint}'
+      f'{task}: {untrusted.why_no_file(paths[0])}{others}. {hint}'
   )
 
 
@@ -229,7 +209,7 @@ def fingerprint(paths: Sequence[pathlib.Path]) -> str:
   for path in paths:
     size = path.stat().st_size
     digest.update(f'{size}\0'.encode())
-    with opened(path) as stream:
+    with packed.opened(path) as stream:
       if size <= WHOLE:
         digest.update(hashlib.file_digest(stream, 'sha256').digest())
         continue
@@ -242,11 +222,7 @@ def fingerprint(paths: Sequence[pathlib.Path]) -> str:
 def parsed(
     path: pathlib.Path, parse: Callable[[bytes], T], strict: bool = True
 ) -> Iterator[tuple[int, T]]:
-  """`checked` of the lines of a plain or .gz file that are not blank.
-
-  Raises:
-    UserError: as `checked`, and for a damaged gzip file.
-  """
+  """`checked` of the lines of a plain or .gz file that are not blank."""
   return checked(path, lines(path), parse, strict)
 
 
@@ -266,7 +242,7 @@ def checked(
     strict: whether the first bad row is an error; else bad rows are left out
       and the log says at the end how many, by reason. Of no effect within
       `collecting`.
-    flag: what unsets it, for the message.
+    flag: the flag that unsets it, for the message.
 
   Raises:
     UserError: a bad row.
@@ -299,17 +275,15 @@ def compare_counts(
   Within `collecting` wrong ones are collected.
 
   Args:
-    what: they are of.
+    what: the data set and split.
     found: counts by name.
     published: the same, as far as they are known.
-    tolerance: most that a count may differ from its published one, as a share
-      of that.
+    tolerance: largest difference, as a share of the published count.
     advice: what to do about wrong ones, for the error.
 
   Raises:
     UserError: one differs by more.
   """
-  log = logging.getLogger(__name__)
   wrong = []
   for name, count in found.items():
     line, known = f'{count:,} {name}', published.get(name)
@@ -317,7 +291,7 @@ def compare_counts(
       line += f', published {known:,}'
       if tolerance < 1 and abs(count - known) > tolerance * known:
         wrong.append(line)
-    log.info('%s: %s.', what, line)
+    logging.getLogger(__name__).info('%s: %s.', what, line)
   if (bad := collected()) is not None:
     for line in wrong:
       bad.add(line, what)
@@ -372,7 +346,7 @@ def named_cells(cells: list[str], columns: Sequence[str]) -> list[str]:
   return cells
 
 
-def text(row: dict[str, Any], name: str, empty: bool = False) -> str:
+def text(row: Mapping[str, Any], name: str, empty: bool = False) -> str:
   """A string of a row, not only whitespace unless `empty`; raises BadRow."""
   if name not in row:
     raise BadRow(f'column {name!r} is missing')
@@ -380,7 +354,7 @@ def text(row: dict[str, Any], name: str, empty: bool = False) -> str:
   return row[name]
 
 
-def title(row: dict[str, Any]) -> str:
+def title(row: Mapping[str, Any]) -> str:
   """The title of a row, '' where there is none; raises BadRow."""
   return text({'title': row.get('title') or ''}, 'title', empty=True)
 
@@ -402,35 +376,21 @@ def check_text(name: str, value: Any, empty: bool = False) -> None:
     raise BadRow(f'{name!r} is not valid Unicode') from None
 
 
-def weight(row: dict[str, Any], name: str) -> float:
-  """A finite number from 0 on, or its text; raises BadRow."""
-  number = _number(row.get(name))
-  if not 0 <= number < math.inf:
-    raise BadRow(
-        f'{name!r} holds {row.get(name)!r}; expected a number, 0 or more'
-    )
-  return number
-
-
-def finite(name: str, value: Any) -> float:
+def number(name: str, value: Any, least: float = -math.inf) -> float:
   """A finite number of the column `name`, or its text; raises BadRow."""
-  number = _number(value)
-  if not math.isfinite(number):
-    raise BadRow(f'{name!r} holds {value!r}; expected a finite number')
-  return number
-
-
-def _number(value: Any) -> float:
-  """NaN for what is none."""
   try:
-    return math.nan if isinstance(value, bool) else float(value)
+    found = math.nan if isinstance(value, bool) else float(value)
   except (TypeError, ValueError, OverflowError):
-    return math.nan
+    found = math.nan
+  if not (math.isfinite(found) and found >= least):
+    wanted = 'finite number' if least < 0 else f'number, {least:g} or more'
+    raise BadRow(f'{name!r} holds {value!r}; expected a {wanted}')
+  return found
 
 
-def identifier(row: dict[str, Any], name: str) -> str:
+def identifier(row: Mapping[str, Any], name: str | None) -> str:
   """A string or integer as a string, '' where there is none; raises BadRow."""
-  return as_identifier(name, row.get(name))
+  return '' if name is None else as_identifier(name, row.get(name))
 
 
 def as_identifier(name: str, value: Any) -> str:
@@ -440,3 +400,42 @@ def as_identifier(name: str, value: Any) -> str:
     raise BadRow(f'{name!r} is neither a string nor an integer')
   check_text(name, str(value), empty=True)
   return str(value)
+
+
+def listed(row: Mapping[str, Any], name: str) -> list[Any]:
+  """A cell that holds one value or a list of them, as a list."""
+  value = row[name]
+  return value if isinstance(value, list) else [value]
+
+
+def texts(row: Mapping[str, Any], name: str) -> list[str]:
+  """The texts of a cell that holds one or a list of them; raises BadRow."""
+  found = listed(row, name)
+  for value in found:
+    check_text(name, value)
+  return found
+
+
+def parallel(
+    row: Mapping[str, Any], name: str | None, count: int
+) -> list[str]:
+  """The `count` ids or names of a cell that goes with texts, '' for none."""
+  if name is None or row.get(name) is None:
+    return [''] * count
+  return [as_identifier(name, v) for v in _as_many(row, name, count, 'values')]
+
+
+def numbers(row: Mapping[str, Any], name: str, count: int) -> list[float]:
+  """The `count` numbers of a cell that goes with texts; raises BadRow."""
+  if row.get(name) is None:
+    raise BadRow(f'{name!r} is missing; expected a score of each text')
+  return [number(name, v) for v in _as_many(row, name, count, 'scores')]
+
+
+def _as_many(
+    row: Mapping[str, Any], name: str, count: int, what: str
+) -> list[Any]:
+  values = listed(row, name)
+  if len(values) != count:
+    raise BadRow(f'{name!r} holds {len(values)} {what} for {count} texts')
+  return values

@@ -12,14 +12,11 @@ from dualenc_jax.readers import arrow, pairs_formats, rows
 from dualenc_jax.readers.rows import BadRow
 from dualenc_jax.readers.texts_by_id import Row, unique
 
-# Names of the columns by split; the first that a row has is taken.
-_IDS = {
-    'corpus': ('_id', 'id', 'passage_id'),
-    'queries': ('_id', 'id', 'query_id'),
-}
-_TEXTS = {
-    'corpus': ('text', 'passage', 'contents'),
-    'queries': ('text', 'query', 'question'),
+# Names of the columns of ids and texts by split; the first that a row has is
+# taken.
+_NAMES = {
+    'corpus': (('_id', 'id', 'passage_id'), ('text', 'passage', 'contents')),
+    'queries': (('_id', 'id', 'query_id'), ('text', 'query', 'question')),
 }
 _FLAG = '--skip_bad_rows'
 
@@ -39,12 +36,12 @@ class Texts(Dataset):
             and folders of `save_to_disk`, with columns of the names of JSONL.
 
   The name tells which, else the first line. Those of lines, .json and .csv may
-  be packed (.gz). A title goes in
-  front of its text as in `BeirFolder`. Every line is a row: an empty one is as
-  bad as one without an id, or a query without a text. A blank passage is kept.
+  be packed (.gz). A title goes in front of its text as in `BeirFolder`. Every
+  line is a row: an empty one is as bad as one without an id, or a query without
+  a text. A blank passage is kept.
 
   Attributes:
-    path: of the folder or file.
+    path: a folder or file.
     strict: whether a bad row, or an id that occurs twice, is an error that
       names file and line; else bad rows are left out, the first row of an id
       is kept, and the log says how many were left out.
@@ -60,7 +57,7 @@ class Texts(Dataset):
     rows.check_strict(self.strict)
 
   def splits(self) -> tuple[str, ...]:
-    return tuple(_IDS)
+    return tuple(_NAMES)
 
   def check_split(self, split: str) -> None:
     self._file(split)
@@ -75,27 +72,21 @@ class Texts(Dataset):
     path = self._file(split)
     side = 'query' if split == 'queries' else 'passage'
     for row in unique(lambda: self._rows(path, split), self.strict, _FLAG):
-      yield example(**{
-          side: row.text,
-          f'{side}_id': row.id,
-          'name': row.name,
-          'location': row.location,
-      })
+      values = {side: row.text, f'{side}_id': row.id}
+      yield example(**values, name=row.name, location=row.location)
 
   def fingerprint(self, split: str) -> str:
     """Hash of the content of the file."""
     return rows.fingerprint(pairs_formats.files_of(self._file(split)))
 
   def _file(self, split: str) -> pathlib.Path:
-    if split not in _IDS:
-      raise self.no_split(split, _IDS)
+    if split not in _NAMES:
+      raise self.no_split(split, _NAMES)
     path = pathlib.Path(hub.data(self.path)).expanduser()
-    if arrow.is_one(path):
+    if arrow.is_one(path) or path.is_file():
       return path
     if not path.is_dir():
-      if not path.is_file():
-        raise UserError(f'There is no file or folder {path}.')
-      return path
+      raise UserError(f'There is no file or folder {path}.')
     names = [f'{split}.jsonl', f'{split}.jsonl.gz']
     for name in names:
       if (path / name).is_file():
@@ -106,13 +97,12 @@ class Texts(Dataset):
     )
 
   def _rows(self, path: pathlib.Path, split: str) -> Iterator[Row]:
-    ids, texts = _IDS[split], _TEXTS[split]
-    cells_of, numbered = _opened(path, ids, texts)
+    cells_of, numbered = _opened(path, *_NAMES[split])
 
     def parse(line: Any) -> tuple[str, str, str]:
       if isinstance(line, bytes) and not line.strip():
         raise BadRow('the line is empty')
-      name, title, text = cells_of(line, ids, texts)
+      name, title, text = cells_of(line)
       if not name.strip():
         raise BadRow('the id is empty')
       passage = rows.titled(title, text)
@@ -127,23 +117,36 @@ class Texts(Dataset):
 
 def _opened(
     path: pathlib.Path, ids: Sequence[str], texts: Sequence[str]
-) -> tuple[Callable[..., tuple[str, str, str]], Iterator[tuple[int, Any]]]:
+) -> tuple[Callable[[Any], tuple[str, str, str]], Iterator[tuple[int, Any]]]:
   """What takes id, title and text from a row, and (number, row) of each."""
   form = _form(path)
-  if form not in ('jsonl', 'tsv'):
+  numbered = rows.lines(path, blank=True)
+  if form == 'tsv':
+    return _tsv, (
+        (number, line)
+        for number, line in numbered
+        if number > 1 or not _names_columns(line, ids, texts)
+    )
+  parse = rows.json_object
+  if form != 'jsonl':
     wanted = {*ids, *texts, 'title'}
     table = pairs_formats.open_table(path, form, None, wanted.__contains__)
-    if table.columns is not None:
-      _check_columns(path, table.columns, ids, texts)
-    return lambda row, *names: _named(table.parse(row), *names), table.numbered
-  numbered = rows.lines(path, blank=True)
-  if form == 'jsonl':
-    return lambda line, *names: _named(rows.json_object(line), *names), numbered
-  return _tsv, (
-      (number, line)
-      for number, line in numbered
-      if number > 1 or not _names_columns(line, ids, texts)
-  )
+    parse, numbered = table.parse, table.numbered
+    for what, names in (('ids', ids), ('texts', texts)):
+      if table.columns is not None and not {*names} & {*table.columns}:
+        raise UserError(
+            f'{path} has no column of {what}: {", ".join(names[:-1])} or'
+            f' {names[-1]}. Columns: {", ".join(table.columns)[:200]}. Rename'
+            ' one, or add one.'
+        )
+
+  def named(raw: Any) -> tuple[str, str, str]:
+    row = parse(raw)
+    name = rows.identifier(row, _first(row, ids))
+    text = rows.text(row, _first(row, texts), empty=True)
+    return name, rows.title(row), text
+
+  return named, numbered
 
 
 def _form(path: pathlib.Path) -> str:
@@ -156,35 +159,8 @@ def _form(path: pathlib.Path) -> str:
     raise UserError(f'{path} is empty; expected a text a line.') from None
 
 
-def _check_columns(
-    path: pathlib.Path,
-    columns: Sequence[str],
-    ids: Sequence[str],
-    texts: Sequence[str],
-) -> None:
-  for what, names in (('ids', ids), ('texts', texts)):
-    if not {*names} & {*columns}:
-      raise UserError(
-          f'{path} has no column of {what}: {", ".join(names[:-1])} or'
-          f' {names[-1]}. Columns: {", ".join(columns)[:200]}. Rename'
-          ' one, or add one.'
-      )
-
-
-def _named(
-    row: Mapping[str, Any], ids: Sequence[str], texts: Sequence[str]
-) -> tuple[str, str, str]:
-  """Id, title and text of a row; raises BadRow."""
-  name = rows.identifier(row, _first(row, ids))
-  title = rows.title(row)
-  return name, title, rows.text(row, _first(row, texts), empty=True)
-
-
-def _tsv(
-    line: bytes, ids: Sequence[str], texts: Sequence[str]
-) -> tuple[str, str, str]:
+def _tsv(line: bytes) -> tuple[str, str, str]:
   """Id, title and text of a line; raises BadRow."""
-  del ids, texts
   cells = rows.decode(line).split('\t')
   if len(cells) not in (2, 3):
     raise BadRow(

@@ -44,10 +44,8 @@ class TextTable:
     self._texts.execute('CREATE INDEX by_id ON texts (id)')
 
   def __len__(self) -> int:
-    (count,) = self._texts.execute(
-        'SELECT COUNT(DISTINCT id) FROM texts'
-    ).fetchone()
-    return count
+    found = self._texts.execute('SELECT COUNT(DISTINCT id) FROM texts')
+    return found.fetchone()[0]
 
   def __contains__(self, name: str) -> bool:
     return self.get(name) is not None
@@ -92,7 +90,7 @@ def unique(
       8 bytes of RAM a row; else the first row of an id is yielded and the log
       says how many others exist, for about 100 bytes a row. Of no effect
       within `rows.collecting`.
-    flag: what unsets it, for the message.
+    flag: the flag that unsets it, for the message.
 
   Raises:
     UserError: an id occurs twice; names both rows.
@@ -100,14 +98,14 @@ def unique(
   if not strict or collected() is not None:
     yield from _firsts(read())
     return
-  keys = array.array('q')
+  hashes = array.array('q')
   for row in read():
-    keys.append(hash(row.id))
+    hashes.append(hash(row.id))
     yield row
-  keys = np.frombuffer(keys, np.int64)
+  keys = np.frombuffer(hashes, np.int64)
   keys.sort()
   repeated = set(keys[1:][keys[1:] == keys[:-1]].tolist())
-  seen = {}
+  seen: dict[str, Row] = {}
   for row in read() if repeated else ():
     if hash(row.id) not in repeated:
       continue
@@ -122,7 +120,7 @@ def unique(
 
 
 def _firsts(found: Iterable[Row]) -> Iterator[Row]:
-  seen, repeats, first = set(), 0, None
+  seen, count, first = set(), 0, None
   for row in found:
     if row.id not in seen:
       seen.add(row.id)
@@ -130,12 +128,10 @@ def _firsts(found: Iterable[Row]) -> Iterator[Row]:
     elif (bad := collected()) is not None:
       bad.add('the id of a row before', row.location)
     else:
-      repeats += 1
+      count += 1
       first = first or row
   if first:
     logging.getLogger(__name__).warning(
         'Skipped %d rows of ids that came before, the first %r at %s.',
-        repeats,
-        first.id,
-        first.location,
+        count, first.id, first.location,
     )

@@ -11,7 +11,7 @@ from dualenc_jax.evaluation import trec
 from dualenc_jax.evaluation.teacher_scores import _entries
 from dualenc_jax.readers import (
   json_array,
-  mrqa,
+  multireqa_join,
   packed,
   python_functions,
   qrels,
@@ -35,7 +35,7 @@ READ = {
     'nq-test.qa.csv': lambda path: [
         *OpenNQ(root=str(path.parent)).examples('test')
     ],
-    'mrqa.jsonl': lambda path: [*mrqa.contexts(path)],
+    'mrqa.jsonl': lambda path: [*multireqa_join.contexts(path)],
     'collection.tsv': lambda path: [
         *MsMarco(root=str(path.parent), tolerance=1.0).examples('corpus')
     ],

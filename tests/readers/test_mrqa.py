@@ -8,7 +8,7 @@ import pathlib
 import pytest
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.readers import mrqa
+from dualenc_jax.readers import multireqa_join as mrqa
 
 FIXTURE = (
     pathlib.Path(__file__).parents[1] / 'data' / 'multireqa' / 'contexts.jsonl'

@@ -75,11 +75,10 @@ def test_order_of_the_files_does_not_matter(files):
 
 def test_candidates_by_context():
   candidates = Candidates(FIXTURES / 'candidates.json', 'SQuAD')
-  assert len(candidates) == 9 and candidates.contexts == 3
-  assert [candidates.context(name) for name in ('a1', 'b2', 'c1')] == [0, 1, 2]
-  assert candidates.context('a2') is candidates.context('d1') is None
-  assert candidates.questions(1) == ['b2', 'b1']
-  assert candidates.of(2) == [
+  assert len(candidates) == 9 and [*candidates] == ['a1', 'b2', 'c1']
+  assert 'a2' not in candidates and 'd1' not in candidates
+  assert candidates.questions('b2') == ['b2', 'b1']
+  assert candidates.of('c1') == [
       Candidate('SQuAD_c1/c2/_0_0', 25, 40, 7),
       Candidate('SQuAD_c1/c2/_0_1', 41, 61, 8),
       Candidate('SQuAD_c1/c2/_1_0', 85, 100, 9),

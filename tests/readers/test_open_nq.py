@@ -320,8 +320,7 @@ def test_bad_questions(tmp_path, line, message):
 
 
 @pytest.mark.parametrize('block', [1, 2, 3, 7, 64, 2**20])
-def test_an_array_in_blocks_of_any_size(tmp_path, monkeypatch, block):
-  monkeypatch.setattr(json_array, '_BLOCK', block)
+def test_an_array_in_blocks_of_any_size(tmp_path, block):
   path = tmp_path / 'a.json'
   values = [
       {'a': [1, {'b': 'ö"\\\u2028]},{'}]},
@@ -339,7 +338,7 @@ def test_an_array_in_blocks_of_any_size(tmp_path, monkeypatch, block):
       '\ufeff' + json.dumps(values, separators=(',', ':')),
   ):
     path.write_text(text, encoding='utf-8')
-    assert list(json_array.elements(path)) == list(enumerate(values, 1))
+    assert list(json_array.elements(path, block)) == list(enumerate(values, 1))
   path.write_text(' [ ] ')
   assert list(json_array.elements(path)) == []
 
@@ -379,28 +378,25 @@ def test_a_damaged_array(tmp_path):
     read('train', tmp_path)
 
 
-def test_memory_does_not_grow_with_the_array(tmp_path, monkeypatch):
-  monkeypatch.setattr(json_array, '_BLOCK', 2**14)
+def test_memory_does_not_grow_with_the_array(tmp_path):
   text = json.dumps(question(question='q' * 5000))
   path = tmp_path / TRAIN
   path.write_text('[' + ','.join([text] * 1000) + ']')
   assert path.stat().st_size > 5_000_000
   tracemalloc.start()
-  count = sum(1 for _ in OpenNQ(root=str(tmp_path)).examples('train'))
+  count = sum(1 for _ in json_array.elements(path, 2**14))
   _, peak = tracemalloc.get_traced_memory()
   tracemalloc.stop()
   assert count == 1000
   assert peak < 500_000
 
 
-def test_garbage_is_not_read_to_its_end(tmp_path, monkeypatch):
-  monkeypatch.setattr(json_array, '_BLOCK', 2**10)
-  monkeypatch.setattr(json_array, '_LONGEST', 2**12)
+def test_garbage_is_not_read_to_its_end(tmp_path):
   path = tmp_path / TRAIN
   path.write_text('[{"a": tru, ' + 'x' * 3_000_000)
   tracemalloc.start()
   with pytest.raises(UserError, match='not JSON'):
-    read('train', tmp_path)
+    list(json_array.elements(path, 2**10, 2**12))
   _, peak = tracemalloc.get_traced_memory()
   tracemalloc.stop()
   assert peak < 500_000
