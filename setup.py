@@ -59,7 +59,7 @@ setuptools.setup(
     package_data={
         '': ['*.gin'],
         'dualenc_jax.text': ['vocabularies/*.model'],
-        'dualenc_jax.report': ['*.css'],
+        'dualenc_jax.report': ['*.css', '*.html'],
     },
     install_requires=[
         'bm25s>=0.3.16',
@@ -70,6 +70,7 @@ setuptools.setup(
         'flax>=0.12.8',
         'gin-config>=0.5.0',
         'jax>=0.10.2',
+        'jinja2>=3.1',
         'ml-dtypes>=0.6',
         'msgpack>=1.2',
         'numpy>=2.4',

@@ -5,23 +5,19 @@ evaluate` has measured them beside the model.
 """
 
 from collections.abc import Mapping, Sequence
-import dataclasses
 import pathlib
+from typing import NamedTuple
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.figures.table import Table
 from dualenc_jax.report import curves
 from dualenc_jax.report.curves import Curves
-from dualenc_jax.report.markup import folded, Html, section, set_table, tag
 from dualenc_jax.results import comparison, comparison_files, folder, systems
 
-# Of a training run.
-LINES = 'metrics.jsonl'
 _BM25 = folder.BASELINES[0]
 
 
-@dataclasses.dataclass(frozen=True)
-class Beside:
+class Beside(NamedTuple):
   """The others.
 
   Attributes:
@@ -42,36 +38,31 @@ def read(model_dir: pathlib.Path, others: Sequence[pathlib.Path]) -> Beside:
 
   The baseline is the first of the others; without any it is BM25.
 
-  Args:
-    model_dir: of the model.
-    others: model_dirs or result folders, as `dualenc compare` takes them.
-
   Raises:
-    UserError: one of the others is neither.
+    UserError: one of the others is neither a model_dir nor a result folder.
   """
-  runs, notes, paths = {}, [], []
+  runs, notes, paths, tables = {}, [], [], []
   own_name, *names = _names([model_dir, *others])
   for path, name in zip(others, names):
-    found, problems = curves.read(path / LINES)
+    found, problems = curves.read(path / curves.FILE)
     runs |= {name: found} if found else {}
     notes += problems
     if folder.found(path):
       paths.append(path)
-    elif not found:
+    elif found:
+      notes.append(f'{path} has no results to compare: evaluate it first.')
+    else:
       raise UserError(
           f'--beside={path} has neither results of `dualenc evaluate` nor'
-          f' {LINES} of `dualenc train`. Give a model_dir or a result folder;'
-          ' `dualenc compare` takes run files.'
+          f' {curves.FILE} of `dualenc train`. Give a model_dir or a result'
+          ' folder; `dualenc compare` takes run files.'
       )
-    else:
-      notes.append(f'{path} has no results to compare: evaluate it first.')
   if folder.found(model_dir):
     own = [s for s in folder.SYSTEMS if folder.found(model_dir, s)]
     beside = [pathlib.Path(f'{model_dir}:{system}') for system in own]
     # BM25 is a baseline, the others are made of the model.
     first = [] if others or _BM25 not in own else [beside.pop(0)]
     paths += [*first, model_dir, *beside]
-  tables = []
   if len(paths) > 1:
     try:
       baseline, *models = systems.read(paths)
@@ -81,15 +72,6 @@ def read(model_dir: pathlib.Path, others: Sequence[pathlib.Path]) -> Beside:
     except UserError as e:
       notes.append(f'There is no comparison: {e}')
   return Beside(own_name, tables, runs, notes)
-
-
-def render(beside: Beside) -> Html:
-  """The section; nothing of it if nothing is beside the model."""
-  tables = list(map(set_table, beside.tables))
-  if tables[1:]:
-    tables[1:] = [folded('One by one', *tables[1:])]
-  notes = [tag('p', note, class_='note') for note in beside.notes]
-  return section('comparison', 'Comparison', *tables, *notes)
 
 
 def _names(paths: Sequence[pathlib.Path]) -> list[str]:

@@ -12,19 +12,11 @@ from dualenc_jax.io import json_file
 from dualenc_jax.io.json_file import check
 from dualenc_jax.report import curves
 from dualenc_jax.results import before_after
-from dualenc_jax.results.folder import (
-  AGAIN,
-  METRICS,
-  read_result,
-  Result,
-  SYSTEMS,
-)
+from dualenc_jax.results.folder import AGAIN, read_result, Result, SYSTEMS
 
 CONFIG = 'config.gin'
 # What its owner has written of a model: uses, licence, languages, faults.
 ABOUT = 'about.md'
-_ANALYZE = 'Run `dualenc analyze` again.'
-_QUICKSTART = 'Run `dualenc quickstart` again.'
 _RESTORE = 'Restore the file.'
 _NUMBERS = {str: int | float}
 _PASSAGE = {'text': str, 'id?': str | None, 'name?': str | None}
@@ -32,35 +24,17 @@ _HIT = {**_PASSAGE, 'rank': int, 'score': int | float, 'grade': int | None}
 _EXAMPLE = {'query': str, 'rank': int | None, 'hits': [_HIT]}
 _ANALYSIS = {'figures': [{'title': str, 'caption': str}]}
 _MODELS = {'models': [{'name': str, 'numbers': _NUMBERS}]}
+# The tasks of a mixture are a list.
+_META = {
+    'data?': {'task?': str | list},
+    'notes?': {
+        'best?': {'step': int, 'metric': str, 'value': int | float},
+        'ended?': str,
+    },
+}
 # A value that `gin.config_str` breaks off starts in a line of its own.
 _MACRO = re.compile(r'^([A-Z]\w*) = (?:\\\n\s*)?(.*)$', re.MULTILINE)
 _T = TypeVar('_T')
-
-
-@dataclasses.dataclass(frozen=True)
-class Checkpoint:
-  """The newest checkpoint.
-
-  Attributes:
-    step: training steps done.
-    meta: what was saved beside the tensors, without the config; empty if that
-      is damaged.
-    saved: when it was complete, UTC; None where that is not known.
-  """
-
-  step: int
-  meta: Mapping[str, Any]
-  saved: datetime.datetime | None
-
-  @property
-  def best(self) -> Mapping[str, Any]:
-    """The step that `keep_best` has kept, with its metric; {} of none."""
-    return self.meta.get('notes', {}).get('best', {})
-
-  @property
-  def ended(self) -> str | None:
-    """Why the run ended before its last step, if it did."""
-    return self.meta.get('notes', {}).get('ended')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,25 +45,18 @@ class Evaluation:
     name: the folder's, <label>-<split>.
     result: its numbers.
     examples: queries with their top hits, None if no file of them can be read.
-    beside: metrics of baselines by name.
+    beside: results of baselines by name.
   """
 
   name: str
   result: Result
   examples: list[Mapping[str, Any]] | None
-  beside: Mapping[str, Mapping[str, float]]
+  beside: Mapping[str, Result]
 
 
 @dataclasses.dataclass(frozen=True)
 class Analysis:
-  """A folder of `dualenc analyze`.
-
-  Attributes:
-    folder: where it is.
-    facts: what it was made of.
-    numbers: values by name, by model.
-    figures: title, caption and file names of each.
-  """
+  """A folder of `dualenc analyze`: numbers by name, by model; its figures."""
 
   folder: pathlib.Path
   facts: Mapping[str, Any]
@@ -106,7 +73,9 @@ class Contents:
     command_path: the folder as commands should be given it.
     config: the gin config as text.
     settings: its macros in capitals, such as STEPS, as they stand there.
-    checkpoint: None before the first.
+    step: of the newest checkpoint; None before the first.
+    meta: what was saved beside its tensors, without the config.
+    saved: when it was complete, UTC; None where that is not known.
     curves: values by step, by '<group>/<name>'.
     evaluations: by name.
     analyses: embedding spaces, by name.
@@ -120,7 +89,9 @@ class Contents:
   command_path: str
   config: str
   settings: Mapping[str, str]
-  checkpoint: Checkpoint | None
+  step: int | None
+  meta: Mapping[str, Any]
+  saved: datetime.datetime | None
   curves: curves.Curves
   evaluations: list[Evaluation]
   analyses: list[Analysis]
@@ -130,12 +101,22 @@ class Contents:
   problems: list[str]
 
   @property
+  def best(self) -> Mapping[str, Any]:
+    """The step that `keep_best` has kept, with its metric; {} of none."""
+    return self.meta.get('notes', {}).get('best', {})
+
+  @property
+  def ended(self) -> str | None:
+    """Why the run ended before its last step, if it did."""
+    return self.meta.get('notes', {}).get('ended')
+
+  @property
   def task(self) -> str:
     """The task as the checkpoint has it, else by its name in the config."""
-    if self.checkpoint and 'task' in self.checkpoint.meta.get('data', {}):
-      name = self.checkpoint.meta['data']['task']
-      return name if isinstance(name, str) else ' + '.join(map(str, name))
-    return self.settings.get('TASK', '').strip('@()')
+    name = self.meta.get('data', {}).get('task')
+    if name is None:
+      return self.settings.get('TASK', '').strip('@()')
+    return name if isinstance(name, str) else ' + '.join(map(str, name))
 
 
 def read(model_dir: str) -> Contents:
@@ -150,16 +131,20 @@ def read(model_dir: str) -> Contents:
       cannot be read.
   """
   folder = pathlib.Path(model_dir)
-  config = folder / CONFIG
-  if not config.is_file():
+  if not (folder / CONFIG).is_file():
     raise UserError(
         f'{model_dir} is no model_dir: it has no {CONFIG}. Give the folder that'
         ' `dualenc train` wrote (its MODEL_DIR).'
     )
-  text = json_file.read_text(config, _RESTORE)
-  lines, problems = curves.read(folder / 'metrics.jsonl')
+  config = json_file.read_text(folder / CONFIG, _RESTORE)
+  lines, problems = curves.read(folder / curves.FILE)
 
-  def whole(path: pathlib.Path, read: Callable, otherwise: _T, advice: str):
+  def whole(
+      path: pathlib.Path,
+      read: Callable[[pathlib.Path], _T],
+      otherwise: _T,
+      advice: str,
+  ) -> _T:
     """What `read` returns; `otherwise` if there is no file, or no whole one."""
     if not path.exists():
       return otherwise
@@ -169,91 +154,82 @@ def read(model_dir: str) -> Contents:
       problems.append(f'{str(e).strip()} It is left out. {advice}')
       return otherwise
 
-  checkpoint = None
   # Orbax gives a checkpoint its name, the step, when it is complete.
-  steps = [
-      int(path.name)
-      for path in folder.glob('checkpoints/*')
-      if path.name.isdecimal()
-  ]
-  if steps:
-    newest = folder / 'checkpoints' / str(max(steps))
-    checkpoint = Checkpoint(
-        max(steps),
-        whole(newest / 'meta' / 'metadata', _meta, {}, _RESTORE),
-        whole(newest / '_CHECKPOINT_METADATA', _saved, None, _RESTORE),
-    )
+  names = [path.name for path in folder.glob('checkpoints/*')]
+  step = max((int(name) for name in names if name.isdecimal()), default=None)
+  newest = folder / 'checkpoints' / f'{step}'
+  evaluations = []
+  for path in sorted(folder.glob('evaluation/*/metrics.json')):
+    result, home = read_result(path.parent), path.parent
+    examples = whole(home / 'examples.jsonl', _examples, None, AGAIN)
+    beside = {
+        name: found
+        for name in SYSTEMS
+        if (found := whole(home / name / path.name, _beside, None, ''))
+    }
+    evaluations.append(Evaluation(home.name, result, examples, beside))
   analyses = [
-      whole(path, _analysis, None, _ANALYZE)
+      whole(path, _analysis, None, 'Run `dualenc analyze` again.')
       for path in sorted(folder.glob('analysis/*/analysis.json'))
   ]
   return Contents(
       name=folder.resolve().name,
       command_path=model_dir,
-      config=text,
-      settings=dict(_MACRO.findall(text)),
-      checkpoint=checkpoint,
+      config=config,
+      settings=dict(_MACRO.findall(config)),
+      step=step,
+      meta=whole(newest / 'meta' / 'metadata', _meta, {}, _RESTORE),
+      saved=whole(newest / '_CHECKPOINT_METADATA', _saved, None, _RESTORE),
       curves=lines,
-      evaluations=[
-          Evaluation(
-              path.parent.name,
-              read_result(path.parent),
-              whole(path.parent / 'examples.jsonl', _examples, None, AGAIN),
-              {
-                  name: found
-                  for name in SYSTEMS
-                  if (found := whole(
-                      path.parent / name / METRICS, _metrics, None, ''
-                  ))
-              },
-          )
-          for path in sorted(folder.glob('evaluation/*/metrics.json'))
-      ],
+      evaluations=evaluations,
       analyses=[analysis for analysis in analyses if analysis],
       baselines=whole(
-          folder / 'quickstart.json', _baselines, {}, _QUICKSTART
+          folder / 'quickstart.json',
+          lambda path: _checked(path, {str: _NUMBERS}),
+          {},
+          'Run `dualenc quickstart` again.',
       ),
-      about=whole(folder / ABOUT, _about, '', 'Save it in UTF-8.'),
+      about=whole(
+          folder / ABOUT,
+          lambda path: json_file.read_text(path, '').strip(),
+          '',
+          'Save it in UTF-8.',
+      ),
       before_after=whole(
-          folder / before_after.SPLIT, _before_after, [], _RESTORE
+          folder / before_after.SPLIT,
+          lambda path: list(before_after.verdict(path.parent)),
+          [],
+          _RESTORE,
       ),
       problems=problems,
   )
 
 
-def _about(path: pathlib.Path) -> str:
-  return json_file.read_text(path, '').strip()
-
-
-def _before_after(path: pathlib.Path) -> list[str]:
-  return list(before_after.verdict(path.parent))
+def _checked(path: pathlib.Path, shape: Any) -> dict[str, Any]:
+  value = json_file.read(path, '')
+  check(value, shape, path)
+  return value
 
 
 def _meta(path: pathlib.Path) -> dict[str, Any]:
-  meta = json_file.read(path, '')
-  # The tasks of a mixture are a list.
-  best = {'step': int, 'metric': str, 'value': int | float}
-  notes = {'best?': best, 'ended?': str}
-  check(meta, {'data?': {'task?': str | list}, 'notes?': notes}, path)
+  meta = _checked(path, _META)
   return {name: meta[name] for name in meta if name != 'config'}
 
 
-def _metrics(path: pathlib.Path) -> Mapping[str, float]:
-  return read_result(path.parent).metrics
+def _beside(path: pathlib.Path) -> Result | None:
+  return read_result(path.parent)
 
 
 def _saved(path: pathlib.Path) -> datetime.datetime | None:
   name = 'commit_timestamp_nsecs'
-  written = json_file.read(path, '')
-  check(written, {f'{name}?': int | None}, path)
-  if written.get(name) is None:
+  nanoseconds = _checked(path, {f'{name}?': int | None}).get(name)
+  if nanoseconds is None:
     return None
-  return datetime.datetime.fromtimestamp(
-      written[name] // 10**9, datetime.timezone.utc
-  )
+  seconds = nanoseconds // 10**9
+  return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
 
 
-def _examples(path: pathlib.Path) -> list[Mapping[str, Any]]:
+def _examples(path: pathlib.Path) -> list[Mapping[str, Any]] | None:
   examples = []
   for where, example in json_file.read_lines(path, ''):
     check(example, _EXAMPLE, where)
@@ -263,18 +239,10 @@ def _examples(path: pathlib.Path) -> list[Mapping[str, Any]]:
   return examples
 
 
-def _baselines(path: pathlib.Path) -> dict[str, dict[str, float]]:
-  systems = json_file.read(path, '')
-  check(systems, {str: _NUMBERS}, path)
-  return systems
-
-
-def _analysis(path: pathlib.Path) -> Analysis:
-  facts = json_file.read(path, '')
+def _analysis(path: pathlib.Path) -> Analysis | None:
+  facts = _checked(path, _ANALYSIS)
   several = 'models' in facts
-  check(
-      facts, _ANALYSIS | (_MODELS if several else {'numbers': _NUMBERS}), path
-  )
+  check(facts, _MODELS if several else {'numbers': _NUMBERS}, path)
   figures = facts.pop('figures')
   if not several:
     return Analysis(path.parent, facts, {'': facts.pop('numbers')}, figures)

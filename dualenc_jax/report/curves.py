@@ -1,52 +1,40 @@
-"""Training curves: metrics.jsonl, and the section of charts."""
+"""Training curves: metrics.jsonl, and the charts of them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import math
 import pathlib
-from typing import Any
+from typing import Any, NamedTuple
 
+import markupsafe
 import numpy as np
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.figures import figure
 from dualenc_jax.io import json_file, untrusted
-from dualenc_jax.io.json_file import check
-from dualenc_jax.report.markup import folded, Html, precise, section, tag
 
+FILE = 'metrics.jsonl'
 # Values by step, ascending, by '<group>/<name>'.
 Curves = Mapping[str, Mapping[int, float]]
 
 _CHARTS = {
-    'Loss': ['train/loss', 'train/chance'],
-    'Validation': [
-        f'validation/{name}'
-        for name in ('P@1', 'MRR', 'nDCG@10', 'Recall@10', 'Recall@100')
-    ],
-    'Log-likelihood of a token, validation': ['validation/log_likelihood'],
-    'In-batch accuracy': ['train/accuracy'],
-    'Mean cosines of a batch': [
-        f'train/{pair}_similarity'
-        for pair in (
-            'positive',
-            'query_passage',
-            'query_query',
-            'passage_passage',
-        )
-    ],
-    'Effective rank of the embeddings': [
-        f'train/{tower}_rank' for tower in ('query', 'passage')
-    ],
-    'Spread of the embeddings, 0 to 1': [
-        f'train/{tower}_spread' for tower in ('query', 'passage')
-    ],
-    'Divergence of the towers, on queries': [
-        f'alignment/{name}' for name in ('kl', 'kl_reverse', 'kl_limit')
-    ],
-    'Gradient norm': ['train/gradient_norm'],
-    'Learning rate': ['train/learning_rate'],
-    'Examples per second': ['train/examples_per_second'],
-    'Memory, MiB': ['resources/host_mib', 'resources/device_mib'],
-    'Share of waiting for data': ['resources/waiting_for_data'],
+    'Loss': 'train/loss train/chance',
+    'Validation': 'validation/P@1 validation/MRR validation/nDCG@10'
+    ' validation/Recall@10 validation/Recall@100',
+    'Log-likelihood of a token, validation': 'validation/log_likelihood',
+    'In-batch accuracy': 'train/accuracy',
+    'Mean cosines of a batch': 'train/positive_similarity'
+    ' train/query_passage_similarity train/query_query_similarity'
+    ' train/passage_passage_similarity',
+    'Effective rank of the embeddings': 'train/query_rank train/passage_rank',
+    'Spread of the embeddings, 0 to 1': 'train/query_spread'
+    ' train/passage_spread',
+    'Divergence of the towers, on queries': 'alignment/kl alignment/kl_reverse'
+    ' alignment/kl_limit',
+    'Gradient norm': 'train/gradient_norm',
+    'Learning rate': 'train/learning_rate',
+    'Examples per second': 'train/examples_per_second',
+    'Memory, MiB': 'resources/host_mib resources/device_mib',
+    'Share of waiting for data': 'resources/waiting_for_data',
 }
 _INCHES = (4.3, 2.3)
 # Colours of the drawing, to which the style sheet gives others in the dark.
@@ -83,9 +71,9 @@ def read(path: pathlib.Path) -> tuple[Curves, list[str]]:
   for number, line in enumerate(lines, 1):
     try:
       values = json_file.loads(line)
-      check(values, {'step': int, 'group': str}, '')
+      json_file.check(values, {'step': int, 'group': str}, '')
       step, group = values.pop('step'), values.pop('group')
-      check(values, {str: int | float | None}, '')
+      json_file.check(values, {str: int | float | None}, '')
     except ValueError:
       if number < len(lines):
         bad.append(number)
@@ -100,48 +88,64 @@ def read(path: pathlib.Path) -> tuple[Curves, list[str]]:
   return dict(sorted(found.items())), problems
 
 
-def render(
-    curves: Curves, name: str = '', others: Mapping[str, Curves] = {}
-) -> Html:
-  """The section; nothing of it if there are no curves.
+class Line(NamedTuple):
+  """The finite values of a metric in one run."""
 
-  Args:
-    curves: of the model.
-    name: of it, where it has others beside it.
-    others: curves of other runs by name, to be drawn in the same charts, one
-      for each metric then.
+  label: str
+  place: int
+  steps: np.ndarray
+  values: np.ndarray
+
+  @property
+  def style(self) -> str:
+    """Classes of the style sheet."""
+    again, number = divmod(self.place, len(_COLOURS))
+    return f's{number}' + ' dashed' * (again % 2)
+
+  @property
+  def ends(self) -> list[tuple[float, int]]:
+    """Value and step of the last, the lowest and the highest."""
+    rows = (-1, self.values.argmin(), self.values.argmax())
+    return [(self.values[row], self.steps[row]) for row in rows]
+
+
+class Chart(NamedTuple):
+  """A drawing, with the number of values that are not finite."""
+
+  title: str
+  lost: int
+  drawing: markupsafe.Markup
+  lines: Sequence[Line]
+
+
+def charts(runs: Mapping[str, Curves]) -> tuple[list[Chart], list[Chart]]:
+  """Charts of what is known of a training, and of all else.
+
+  Several runs are drawn over each other, one chart for each metric then.
+
+  Raises:
+    ImportError: matplotlib is not installed.
   """
-  runs = {name: curves, **others}
-  taken = {metric for metrics in _CHARTS.values() for metric in metrics}
+  known = {title: metrics.split() for title, metrics in _CHARTS.items()}
+  taken = {metric for metrics in known.values() for metric in metrics}
   own = {m: [m] for run in runs.values() for m in run if m not in taken}
-  groups = [_each_alone(_CHARTS) if others else _CHARTS, own]
-  try:
-    charts, more = (
-        [c for item in group.items() if (c := _chart(*item, runs))]
-        for group in groups
-    )
-  except ImportError:
-    advice = "pip install 'dualenc-jax[plots]'"
-    note = f'No curves without matplotlib: {advice}.'
-    return section('curves', 'Training', tag('p', note, class_='note'))
-  parts = [tag('div', *charts, class_='charts')] if charts else []
-  steps = [len(line) for run in runs.values() for line in run.values()]
-  if max(steps, default=0) >= _SMOOTHED:
-    note = 'Thin lines are single values, bold ones means over a 50th of them.'
-    parts.insert(0, tag('p', note, class_='note'))
-  if more:
-    title = f'{len(more)} more curve{"s" * (len(more) > 1)}'
-    parts.append(folded(title, tag('div', *more, class_='charts')))
-  return section('curves', 'Training', *parts)
+  if len(runs) > 1:
+    known = {
+        f'{title}: {_words(metric)}' if metrics[1:] else title: [metric]
+        for title, metrics in known.items()
+        for metric in metrics
+    }
+  found, more = (
+      [chart for item in group.items() if (chart := _chart(*item, runs))]
+      for group in (known, own)
+  )
+  return found, more
 
 
-def _each_alone(charts: Mapping[str, list[str]]) -> dict[str, list[str]]:
-  """Charts of one metric each, named after it where they were of several."""
-  return {
-      f'{title}: {_words(metric)}' if metrics[1:] else title: [metric]
-      for title, metrics in charts.items()
-      for metric in metrics
-  }
+def has_means(runs: Mapping[str, Curves]) -> bool:
+  """Whether any curve is as long as to be smoothed."""
+  lengths = [len(line) for run in runs.values() for line in run.values()]
+  return max(lengths, default=0) >= _SMOOTHED
 
 
 def _words(metric: str) -> str:
@@ -149,50 +153,32 @@ def _words(metric: str) -> str:
 
 
 def _chart(
-    title: str, metrics: list[str], runs: Mapping[str, Curves]
-) -> Html | None:
-  """A chart with its title and legend; None without a finite number."""
-  lines, lost = {}, 0
-  for run, curves in runs.items():
+    title: str, metrics: Sequence[str], runs: Mapping[str, Curves]
+) -> Chart | None:
+  """None without a finite number."""
+  lines: list[Line] = []
+  lost = 0
+  for place, (run, curves) in enumerate(runs.items()):
     for metric in metrics:
-      values = curves.get(metric, {})
-      finite = {s: v for s, v in values.items() if math.isfinite(v)}
-      lost += len(values) - len(finite)
+      curve = curves.get(metric, {})
+      finite = {step: v for step, v in curve.items() if math.isfinite(v)}
+      lost += len(curve) - len(finite)
       if finite:
-        label = run if len(runs) > 1 else _words(metric)
-        lines[label] = np.array(list(finite)), np.array(list(finite.values()))
+        # A run has one colour in all charts, whether or not others are there.
+        label = (run, place) if len(runs) > 1 else (_words(metric), len(lines))
+        ends = np.array(list(finite)), np.array(list(finite.values()))
+        lines.append(Line(*label, *ends))
   if not lines:
     return None
-  # A run has one colour in all charts, whether or not the others are there.
-  places = {run: i for i, run in enumerate(runs)} if len(runs) > 1 else {}
-  lines = {
-      label: (*line, places.get(label, i))
-      for i, (label, line) in enumerate(lines.items())
-  }
   drawing = figure.svg(_INCHES, lambda canvas: _draw(canvas, lines))
   for number, colour in enumerate(_COLOURS):
     drawing = drawing.replace(colour, f'var(--s{number})')
-  legend = [
-      tag('li', *_extremes(label, steps, values), class_=_class(place))
-      for label, (steps, values, place) in lines.items()
-  ]
-  note = f' {lost:,} values are not finite and left out' if lost else ''
-  return tag(
-      'figure',
-      tag('figcaption', tag('b', title), tag('small', note)),
-      Html(drawing),
-      tag('ul', *legend, class_='legend'),
-  )
+  return Chart(title, lost, markupsafe.Markup(drawing), lines)
 
 
-def _class(place: int) -> str:
-  again, number = divmod(place, len(_COLOURS))
-  return f's{number}' + ' dashed' * (again % 2)
-
-
-def _draw(canvas: Any, lines: Mapping[str, tuple]) -> None:
+def _draw(canvas: Any, lines: Sequence[Line]) -> None:
   axis = canvas.subplots()
-  for steps, values, place in lines.values():
+  for _, place, steps, values in lines:
     again, number = divmod(place, len(_COLOURS))
     # Few values are seen as points.
     style = {
@@ -204,7 +190,7 @@ def _draw(canvas: Any, lines: Mapping[str, tuple]) -> None:
       axis.plot(*_thinned(steps, values), **style, linewidth=0.7, alpha=0.3)
       values = _smoothed(values, len(values) // 50)
     axis.plot(*_thinned(steps, values), **style, linewidth=1.4)
-  everything = np.concatenate([values for _, values, _ in lines.values()])
+  everything = np.concatenate([line.values for line in lines])
   if everything.min() > 0 and everything.max() > _SPIKY * np.median(everything):
     axis.set_yscale('log')
   axis.locator_params(axis='x', nbins=4, integer=True)
@@ -231,13 +217,3 @@ def _thinned(
     keep |= {part[values[part].argmin()], part[values[part].argmax()]}
   rows = np.array(sorted(keep))
   return steps[rows], values[rows]
-
-
-def _extremes(name: str, steps: np.ndarray, values: np.ndarray) -> list[str]:
-  low, high = values.argmin(), values.argmax()
-  return [
-      f'{name}: ',
-      tag('b', precise(values[-1])),
-      f' at step {steps[-1]:,}, lowest {precise(values[low])} at'
-      f' {steps[low]:,}, highest {precise(values[high])} at {steps[high]:,}',
-  ]

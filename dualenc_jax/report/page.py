@@ -1,75 +1,139 @@
-"""The whole page."""
+"""The whole page, as `page.html` lays it out."""
 
-from importlib import resources
+import base64
+from collections.abc import Iterator, Mapping
+import contextlib
+import html
+import importlib.util
+import pathlib
+import re
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
 
 import dualenc_jax
-from dualenc_jax.report import (
-  beside as beside_lib,
-  card,
-  curves,
-  environment,
-  examples,
-  missing,
-  overview,
-  pictures,
-  tables,
-)
+from dualenc_jax.io import untrusted
+from dualenc_jax.report import curves, summary, tables
 from dualenc_jax.report.beside import Beside
 from dualenc_jax.report.contents import Contents
-from dualenc_jax.report.markup import Html, join, tag
 from dualenc_jax.results.folder import Model
 
-# The page may show pictures that it holds, and nothing else: whatever a text
-# in it says, a browser runs and loads nothing.
-_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+# Larger drawings go in as PNG, if there is one.
+_SMALL = 200_000
+_LARGEST = 2**26
+_TYPES = {'svg': 'image/svg+xml', 'png': 'image/png'}
+# Hooks' notes are at the top of the page; digests are of each tensor.
+_LEFT_OUT = ('notes', 'digests')
 
-_LINKS = {'#card': 'Data and use'}
 
-
-def render(contents: Contents, beside: Beside) -> tuple[Html, list[str]]:
+def render(contents: Contents, beside: Beside) -> tuple[str, list[str]]:
   """The page, the same for the same contents, and what is damaged."""
   results = {e.result.key: e.result for e in contents.evaluations}
   model = Model(contents.name, contents.command_path, results)
-  space, lost = pictures.render(contents)
-  problems = [*contents.problems, *lost]
-  sections = {
-      '#results': tables.render(contents, model),
-      '#comparison': beside_lib.render(beside),
-      '#curves': curves.render(contents.curves, beside.name, beside.runs),
-      '#space': space,
-      '#examples': examples.render(contents),
-      '#card': card.render(contents),
-      '#missing': missing.render(contents),
-      '#environment': environment.render(contents),
-      '#config': environment.config(contents),
-  }
-  links = [
-      tag('a', _LINKS.get(name, name[1:].capitalize()), href=name)
-      for name, content in sections.items()
-      if content
-  ]
-  damage = tag(
-      'aside',
-      tag('b', 'Some of this folder is damaged.'),
-      tag('ul', *(tag('li', problem) for problem in problems)),
+  runs = {beside.name: contents.curves, **beside.runs}
+  charts = None
+  if importlib.util.find_spec('matplotlib'):
+    charts = curves.charts(runs)
+  spaces, problems = [], [*contents.problems]
+  for analysis in contents.analyses:
+    pictures = []
+    for figure in analysis.figures:
+      if source := embedded(analysis.folder, figure):
+        pictures.append((figure, source))
+      else:
+        problems.append(
+            f'{analysis.folder} has no picture of {figure["title"]!r}, which'
+            ' its analysis.json names; run `dualenc analyze` again.'
+        )
+    spaces.append((analysis.folder.name, pictures, tables.numbers(analysis)))
+  page = _environment().get_template('page.html').render(
+      contents=contents,
+      beside=beside,
+      model=model,
+      charts=charts,
+      has_curves=any(runs.values()),
+      has_means=curves.has_means(runs),
+      spaces=spaces,
+      problems=problems,
+      facts=facts(contents),
+      version=dualenc_jax.__version__,
+      summary=summary,
+      tables=tables,
+      is_code=re.compile(r'\n[ \t]+\S').search,
   )
-  style = resources.files(__package__).joinpath('style.css').read_text('utf-8')
-  head = tag(
-      'head',
-      tag('meta', charset='utf-8'),
-      tag('meta', http_equiv='Content-Security-Policy', content=_POLICY),
-      tag('meta', name='viewport', content='width=device-width'),
-      tag('meta', name='color-scheme', content='light dark'),
-      tag('title', f'{contents.name}: dualenc report'),
-      tag('style', Html(style)),
+  return page, problems
+
+
+def _environment() -> jinja2.Environment:
+  environment = jinja2.Environment(
+      loader=jinja2.PackageLoader(__package__, ''),
+      autoescape=True,
+      finalize=_visible,
+      lstrip_blocks=True,
+      trim_blocks=True,
+      undefined=jinja2.StrictUndefined,
   )
-  body = tag(
-      'body',
-      overview.render(contents, model),
-      *([damage] if problems else []),
-      tag('nav', *links, aria_label='Sections'),
-      tag('main', *sections.values()),
-      tag('footer', f'dualenc {dualenc_jax.__version__}'),
-  )
-  html = tag('html', head, '\n', body, lang='en')
-  return join(Html('<!DOCTYPE html>\n'), html, '\n'), problems
+  environment.filters |= {'breaking': _breaking, 'precise': summary.precise}
+  return environment
+
+
+def _visible(value: Any) -> Any:
+  """Control characters of whatever is text as escapes."""
+  if hasattr(value, '__html__'):
+    return value
+  return untrusted.visible(str(value))
+
+
+def _breaking(name: str) -> Markup:
+  """A heading with places to break at: many of them stand side by side."""
+  shown = html.escape(untrusted.visible(name))
+  return Markup(re.sub(r'(?<=\w\w\w)(?=@)|(?<=/)', '<wbr/>', shown))
+
+
+def embedded(folder: pathlib.Path, figure: Mapping[str, str]) -> str | None:
+  """A picture as a data URI: the SVG if it is small, else the PNG.
+
+  None if neither file can be read.
+  """
+  content = {}
+  for kind in _TYPES:
+    # Only the name: nothing outside of the folder gets into the page.
+    path = folder / pathlib.PurePath(str(figure.get(kind))).name
+    # A ValueError is of a name that no file can have.
+    with contextlib.suppress(OSError, ValueError):
+      content[kind] = untrusted.read(path, _LARGEST)
+  if not content:
+    return None
+  kind = 'svg' if len(content.get('svg', b'')) <= _SMALL else 'png'
+  if kind not in content:
+    (kind,) = content
+  data = base64.b64encode(content[kind]).decode()
+  return f'data:{_TYPES[kind]};base64,{data}'
+
+
+def facts(contents: Contents) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+  """What files say, the checkpoint's first, each set's and analysis' after."""
+  meta = contents.meta
+  if contents.step is not None:
+    yield 'Training', flat({n: meta[n] for n in meta if n not in _LEFT_OUT})
+  for evaluation in contents.evaluations:
+    result = evaluation.result
+    own = {'label': result.key.label, **result.provenance}
+    yield f'Evaluation {evaluation.name}', flat(own)
+  for analysis in contents.analyses:
+    yield f'Analysis {analysis.folder.name}', flat(analysis.facts)
+
+
+def flat(facts: Mapping[str, Any], prefix: str = '') -> list[tuple[str, str]]:
+  """Names and values, those of objects inside with a dot; nothing is null."""
+  rows = []
+  for name, value in facts.items():
+    name = f'{prefix}{name}'.replace('_', ' ')
+    if isinstance(value, dict):
+      rows += flat(value, f'{name}.')
+    elif isinstance(value, list):
+      rows.append((name, ', '.join(map(str, value))))
+    elif value is not None:
+      rows.append((name, str(value) or '(empty)'))
+  return rows

@@ -1,11 +1,12 @@
-"""The section of results: the papers' tables, then every metric there is."""
+"""Tables of the page: the papers', every metric, numbers of an analysis."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+import dataclasses
 
 from dualenc_jax.figures import table as table_lib
 from dualenc_jax.figures.table import Cell, MISSING, Row, Table
-from dualenc_jax.report.contents import Contents, Evaluation
-from dualenc_jax.report.markup import Html, section, set_table, tag
+from dualenc_jax.report.contents import Analysis, Contents
+from dualenc_jax.report.summary import precise
 from dualenc_jax.results import tables
 from dualenc_jax.results.folder import Model
 
@@ -13,56 +14,76 @@ _ORDER = (
     'P@1 MRR MRR@10 nDCG@10 MAP Recall@1 Recall@10 Recall@100 Recall@1000'
     ' Top-5 Top-20 Top-100'
 ).split()
-_POINT = 'Point at a number to see all of its digits.'
+# Columns that a page of 1,100 pixels has room for.
+_WIDE = 14
 
 
-def render(contents: Contents, model: Model) -> Html:
-  """The section; nothing of it without results."""
-  parts = []
+def results(contents: Contents, model: Model) -> list[Table]:
+  """The papers' tables, then every metric, then what the quickstart measured.
+
+  What is in none of the papers' tables is in ours alone.
+  """
+  found = []
   if model.results:
-    # What is in none of the papers' tables is in ours alone.
-    parts += [t for t in tables.paper_tables([model]) if t.name != 'other']
-    parts.append(_every_metric(contents.evaluations))
-  if contents.baselines:
-    parts.append(_baselines(contents.baselines))
-  told = [tag('p', line, class_='note') for line in contents.before_after]
-  return section('results', 'Results', *map(set_table, parts), *told)
+    found += [t for t in tables.paper_tables([model]) if t.name != 'other']
+    found.append(_every_metric(contents))
+  if systems := contents.baselines:
+    metrics = _in_order(systems.values())
+    rows = [[row.get(m) for m in metrics] for row in systems.values()]
+    title = 'Beside baselines (%), as the quickstart measured them'
+    cells = dict(zip(systems, table_lib.percents_by_column(rows)))
+    found.append(_table('System', metrics, cells, title))
+  return found
 
 
-def _every_metric(evaluations: Sequence[Evaluation]) -> Table:
+def _every_metric(contents: Contents) -> Table:
+  evaluations = contents.evaluations
   metrics = _in_order(e.result.metrics for e in evaluations)
-  rows = []
+  rows = {}
   for evaluation in evaluations:
-    result = evaluation.result
-    sizes = [result.provenance.get(k) for k in ('queries', 'passages')]
+    facts = evaluation.result.provenance
+    sizes = [facts.get(name) for name in ('queries', 'passages')]
     counts = [Cell(MISSING if n is None else f'{n:,}') for n in sizes]
-    for name, values in {'': result.metrics, **evaluation.beside}.items():
+    for name, result in {'': evaluation.result, **evaluation.beside}.items():
       # One at a time: models side by side have best ones, tasks have none.
-      shares = [table_lib.percents([values.get(m)])[0] for m in metrics]
+      shares = [table_lib.percents([result.metrics.get(m)])[0] for m in metrics]
       head = ', '.join(filter(None, (evaluation.name, name)))
-      rows.append(Row((head,), (*shares, *counts)))
+      rows[head] = (*shares, *counts)
   notes = tables.mixed_notes({'': [e.result for e in evaluations]})
-  return Table(
-      name='metrics',
-      title='Every metric (%)',
-      heads=('Task and split',),
-      columns=tuple(('', name) for name in (*metrics, 'queries', 'passages')),
-      rows=tuple(rows),
-      notes=(*notes, _POINT),
-  )
+  notes = (*notes, 'Point at a number to see all of its digits.')
+  columns = (*metrics, 'queries', 'passages')
+  return _table('Task and split', columns, rows, 'Every metric (%)', notes)
 
 
-def _baselines(systems: Mapping[str, Mapping[str, float]]) -> Table:
-  metrics = _in_order(systems.values())
-  cells = table_lib.percents_by_column(
-      [[row.get(m) for m in metrics] for row in systems.values()]
-  )
+def numbers(analysis: Analysis) -> Table:
+  """A column a model."""
+  models = analysis.numbers.values()
+  rows = {
+      name.replace('_', ' '): tuple(
+          Cell(precise(of[name]), exact=repr(of[name]))
+          if name in of
+          else Cell(MISSING)
+          for of in models
+      )
+      for name in dict.fromkeys(name for of in models for name in of)
+  }
+  return _table('', analysis.numbers, rows)
+
+
+def _table(
+    head: str,
+    columns: Iterable[str],
+    rows: Mapping[str, tuple[Cell, ...]],
+    title: str = '',
+    notes: tuple[str, ...] = (),
+) -> Table:
   return Table(
-      name='baselines',
-      title='Beside baselines (%), as the quickstart measured them',
-      heads=('System',),
-      columns=tuple(('', metric) for metric in metrics),
-      rows=tuple(Row((name,), row) for name, row in zip(systems, cells)),
+      name='',
+      title=title,
+      heads=(head,),
+      columns=tuple(('', name) for name in columns),
+      rows=tuple(Row((name,), cells) for name, cells in rows.items()),
+      notes=notes,
   )
 
 
@@ -70,4 +91,18 @@ def _in_order(rows: Iterable[Iterable[str]]) -> list[str]:
   names = {name for row in rows for name in row}
   return sorted(
       names, key=lambda n: (_ORDER.index(n) if n in _ORDER else len(_ORDER), n)
+  )
+
+
+def turned(table: Table) -> Table:
+  """Rows and columns change places if it is much wider than high."""
+  if not len(table.rows) < _WIDE < len(table.columns):
+    return table
+  names = [f'{group} {name}'.strip() for group, name in table.columns]
+  cells = zip(*(row.cells for row in table.rows))
+  return dataclasses.replace(
+      table,
+      heads=('',),
+      columns=tuple(('', ', '.join(row.heads)) for row in table.rows),
+      rows=tuple(Row((name,), own) for name, own in zip(names, cells)),
   )
