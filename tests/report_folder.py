@@ -1,8 +1,11 @@
-"""A model_dir for tests of the report: all of its parts, written by hand."""
+"""A model_dir for tests of the report, written by hand, and its page, read."""
 
 from collections.abc import Mapping, Sequence
+from html.parser import HTMLParser
 import json
 import pathlib
+
+from dualenc_jax.commands import report
 
 CONFIG = """\
 # Macros:
@@ -19,19 +22,27 @@ readers.Pairs.train = 'a <b> & c.jsonl'
 PNG = b'\x89PNG\r\n\x1a\nnot really'
 SVG = b'<svg xmlns="http://www.w3.org/2000/svg" width="4" height="3"/>'
 HIT = {
-    'rank': 1,
-    'score': 0.875,
-    'id': 'd1',
-    'name': 'first.of.all',
-    'text': 'One short text.',
-    'grade': 1,
+    'rank': 1, 'score': 0.875, 'id': 'd1', 'name': 'first.of.all',
+    'text': 'One short text.', 'grade': 1,
 }
+FIGURE = {
+    'name': 'tsne', 'title': 'A map', 'caption': 'Of 400 & more.',
+    'png': 'tsne.png', 'svg': 'tsne.svg', 'csv': 'tsne.csv',
+}
+# HTML's own elements without an end tag.
+VOID = {'br', 'hr', 'img', 'input', 'link', 'meta'}
+
+
+def new(folder: pathlib.Path, more: str = '') -> pathlib.Path:
+  """Writes a model_dir of a config alone; returns its path."""
+  folder.mkdir(parents=True, exist_ok=True)
+  (folder / 'config.gin').write_text(CONFIG + more)
+  return folder
 
 
 def write(folder: pathlib.Path) -> pathlib.Path:
   """Writes a whole model_dir of 40 steps; returns its path."""
-  folder.mkdir()
-  (folder / 'config.gin').write_text(CONFIG)
+  new(folder)
   checkpoint(folder, 40)
   curves(folder, *(train(i, loss=4.0 - 0.05 * i) for i in range(1, 41)))
   evaluation(folder, examples=[example(rank=1), example(rank=7)])
@@ -67,41 +78,34 @@ def train(step: int, **values: float) -> dict[str, object]:
 def evaluation(
     folder: pathlib.Path,
     name: str = 'pairs-test',
-    examples: Sequence[Mapping] = (),
+    examples: Sequence[Mapping] | None = (),
     **facts: object,
 ) -> None:
   """A result folder; `facts` replace those of its metrics.json."""
   where = folder / 'evaluation' / name
-  write_json(
-      where / 'metrics.json',
-      {
-          'metrics': {'P@1': 0.123456, 'MRR': 0.25, 'Recall@10': 0.5},
-          'task': 'pairs',
-          'dataset': None,
-          'label': 'pairs',
-          'split': 'test',
-          'queries': 1234,
-          'passages': 56789,
-          'checkpoint_step': 40,
-          'git_revision': 'cafe1234',
-          'command': "dualenc evaluate --model_dir='my model' --split=test",
-          **facts,
-      },
-  )
-  lines = [json.dumps(example) + '\n' for example in examples]
-  (where / 'examples.jsonl').write_text(''.join(lines))
+  content = {
+      'metrics': {'P@1': 0.123456, 'MRR': 0.25, 'Recall@10': 0.5},
+      'task': 'pairs', 'dataset': None, 'label': 'pairs', 'split': 'test',
+      'queries': 1234, 'passages': 56789, 'checkpoint_step': 40,
+      'git_revision': 'cafe1234',
+      'command': "dualenc evaluate --model_dir='my model' --split=test",
+  }
+  write_json(where / 'metrics.json', content | facts)
+  (where / 'examples.jsonl').unlink(missing_ok=True)
+  if examples is not None:
+    lines = [json.dumps(example) + '\n' for example in examples]
+    (where / 'examples.jsonl').write_text(''.join(lines))
 
 
 def example(rank: int | None, **fields: object) -> dict:
   """A query with one hit."""
-  hit = {**HIT, 'grade': 1 if rank == 1 else None}
-  relevant = {'id': 'd9', 'name': 'wanted.one', 'text': 'The wanted text.'}
+  wanted = {'id': 'd9', 'name': 'wanted.one', 'text': 'The wanted text.'}
   return {
       'query_id': f'q{rank}',
       'query': f'query of rank {rank}',
       'rank': rank,
-      'relevant': HIT if rank == 1 else relevant,
-      'hits': [hit],
+      'relevant': HIT if rank == 1 else wanted,
+      'hits': [{**HIT, 'grade': 1 if rank == 1 else None}],
       **fields,
   }
 
@@ -109,15 +113,51 @@ def example(rank: int | None, **fields: object) -> dict:
 def analysis(folder: pathlib.Path, **facts: object) -> None:
   """A folder of figures: one as SVG and PNG."""
   where = folder / 'analysis' / 'pairs-test'
-  figure = {
-      'name': 'tsne',
-      'title': 'A map',
-      'caption': 'Of 400 & more.',
-      'png': 'tsne.png',
-      'svg': 'tsne.svg',
-      'csv': 'tsne.csv',
-  }
   content = {'label': 'pairs', 'numbers': {'separability': 0.8125}}
-  write_json(where / 'analysis.json', {**content, 'figures': [figure], **facts})
+  write_json(where / 'analysis.json', content | {'figures': [FIGURE]} | facts)
   (where / 'tsne.png').write_bytes(PNG)
   (where / 'tsne.svg').write_bytes(SVG)
+
+
+class Page(HTMLParser):
+  """A page whose tags are checked to be balanced; its texts and links."""
+
+  def __init__(self, html):
+    super().__init__()
+    self.html = html
+    self.open, self.tags, self.words = [], [], {}
+    self.within_word = False
+    self.feed(html)
+    self.close()
+    assert self.open == []
+
+  def handle_startendtag(self, tag, attrs):
+    self.tags.append((tag, dict(attrs)))
+    self.within_word = tag == 'wbr'
+
+  def handle_starttag(self, tag, attrs):
+    self.tags.append((tag, dict(attrs)))
+    if tag not in VOID:
+      self.open.append((tag, dict(attrs).get('id')))
+
+  def handle_endtag(self, tag):
+    assert self.open and self.open.pop()[0] == tag, (tag, self.open)
+
+  def handle_data(self, data):
+    inside = [i for tag, i in self.open if tag == 'section'] or ['top']
+    if all(tag != 'style' for tag, _ in self.open):
+      words = self.words.setdefault(inside[0], [])
+      words.append((words.pop() if self.within_word else '') + data)
+    self.within_word = False
+
+  def text(self, section):
+    return ' '.join(' '.join(self.words.get(section, [])).split())
+
+  def attributes(self, name):
+    return [a[name] for _, a in self.tags if name in a]
+
+
+def render(folder: pathlib.Path, *flags: str) -> Page:
+  """The page of a model_dir."""
+  report.main([str(folder), *flags])
+  return Page((folder / 'report.html').read_text('utf-8'))

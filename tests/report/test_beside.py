@@ -4,7 +4,7 @@ import re
 
 import pytest
 import report_folder
-from report_html import render
+from report_folder import render
 import result_folders
 
 from dualenc_jax.errors import UserError
@@ -17,8 +17,7 @@ def model(tmp_path):
 
 
 def scored(folder, values, loss=2.0):
-  folder.mkdir(parents=True)
-  (folder / 'config.gin').write_text(report_folder.CONFIG)
+  report_folder.new(folder)
   report_folder.curves(
       folder, *(report_folder.train(i, loss=loss + i) for i in range(3))
   )
@@ -42,10 +41,6 @@ def test_bm25_is_the_baseline_where_it_was_measured(model):
   assert '50.00 100.00 +50.00 +100.0% 10/0/0' in text and '0.0020' in text
 
 
-def test_nothing_beside_it_is_no_section(model):
-  assert render(model).text('comparison') == ''
-
-
 def test_another_model_is_compared_and_its_curves_are_drawn_over(model):
   other = scored(model.parent / 'other', [0.4, 0.5] * 5, loss=5.0)
   beside_it(model, 'bm25', [0.5] * 10)
@@ -58,8 +53,7 @@ def test_another_model_is_compared_and_its_curves_are_drawn_over(model):
   curves = page.text('curves')
   assert 'my_model: 4 at step 2, lowest 2 at 0, highest 4 at 2' in curves
   assert 'other: 7 at step 2, lowest 5 at 0, highest 7 at 2' in curves
-  html = (model / 'report.html').read_text('utf-8')
-  (drawing,) = re.findall(r'<svg.*?</svg>', html, re.DOTALL)
+  (drawing,) = re.findall(r'<svg.*?</svg>', page.html, re.DOTALL)
   heights = {
       number: [float(y) for y in re.findall(r'[ML] \S+ (\S+)', path)]
       for path, number in re.findall(
@@ -74,21 +68,15 @@ def test_another_model_is_compared_and_its_curves_are_drawn_over(model):
   assert gaps == pytest.approx([3 * rise] * 3, abs=0.01) and rise > 0
 
 
-def test_runs_of_one_name_are_told_apart_by_their_folders(model):
+def test_many_runs_of_one_name_are_told_apart_by_folder_and_dashes(model):
   others = [
-      scored(model.parent / part / 'run', [0.5] * 10) for part in ('x', 'y')
+      scored(model.parent / f'r{i}' / 'run', [0.5] * 10) for i in range(5)
   ]
   page = render(model, *(f'--beside={other}' for other in others))
-  for name in ('x', 'y'):
-    assert f' {name}: 4 at step 2' in page.text('curves')
-    assert f' {name} 50.00 ' in page.text('comparison')
-
-
-def test_more_runs_than_colours_are_dashed(model):
-  others = [scored(model.parent / f'r{i}', [0.5] * 10) for i in range(5)]
-  page = render(model, *(f'--beside={other}' for other in others))
-  classes = page.attributes('class')
-  assert 's4' in classes and 's0 dashed' in classes
+  for i in range(5):
+    assert f' r{i}: 4 at step 2' in page.text('curves')
+    assert f' r{i} 50.00 ' in page.text('comparison')
+  assert {'s4', 's0 dashed'} <= {*page.attributes('class')}
 
 
 def test_a_run_without_results_has_its_curves_and_a_word(model, capsys):
