@@ -24,39 +24,38 @@ def open_index(
     folder: str | os.PathLike[str],
     more: Mapping[str, Any] | None = None,
 ) -> Index:
-  """Opens an index of a model's passages.
+  """Opens an index of a model's passages, which the model is to search.
 
   Codes that were trained with another model's queries are opened with a
   warning.
 
   Args:
-    model: that is to search it.
+    model: whose passage tower, and codec if it has one.
     folder: of the index.
     more: fields of its header that are expected, too.
 
   Raises:
-    UserError: what `Index.open` raises; it is of another passage tower; or of
-      the model's own codec as it was at another step, or in another model.
+    UserError: as `Index.open`; it is of another passage tower; or of the
+      model's own codec as it was at another step, or in another model.
   """
   index = Index.open(folder, {**expected(model, 'passage'), **(more or {})})
-  if model.codec is None and CODEC_SHA256 in index.header.provenance:
-    _LOG.warning(
-        '%s: its codes, by %s, were trained for the queries of the model that'
-        ' made it, and this one has no codec: a query tower that was not'
-        ' trained with them finds worse. Search it with that model, or encode'
-        ' the passages with this one.',
-        index.folder,
-        index.header.codec,
-    )
-  if model.codec is None or index.header.codec != model.codec.name:
-    return index
-  wrong = index.header.wrong(codec_of(model))
-  if wrong:
-    raise UserError(
-        f'{index.folder}: its codes are by the codec {model.codec.name} of'
-        f' another model, or of another step of its training: {wrong[0]}.'
-        f' {AGAIN}'
-    )
+  if model.codec is None:
+    if CODEC_SHA256 in index.header.provenance:
+      _LOG.warning(
+          '%s: its codes, by %s, were trained for the queries of the model that'
+          ' made it, and this one has no codec: a query tower that was not'
+          ' trained with them finds worse. Search it with that model, or encode'
+          ' the passages with this one.',
+          index.folder,
+          index.header.codec,
+      )
+  elif index.header.codec == model.codec.name:
+    if wrong := index.header.wrong(codec_of(model)):
+      raise UserError(
+          f'{index.folder}: its codes are by the codec {model.codec.name} of'
+          f' another model, or of another step of its training: {wrong[0]}.'
+          f' {AGAIN}'
+      )
   return index
 
 
@@ -70,10 +69,6 @@ def expected(model: Loaded, tower: str) -> dict[str, Any]:
 
   They are the same of all models that have this tower, whatever their other
   one: a light query tower searches the index of the model it was aligned to.
-
-  Args:
-    model: whose parameters are read, once.
-    tower: 'passage' or 'query', the one that encoded the index.
   """
   return {'tower': tower, 'dim': model.dim, **encoded_by(model, tower)}
 

@@ -17,34 +17,24 @@ from dualenc_jax.compression.quantisers import Floats
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import shard as shard_lib
 from dualenc_jax.index.header import AGAIN, FILE, Header
-from dualenc_jax.index.shard import (
-  CODEC,
-  Passage,
-  Places,
-  Shard,
-  SHARD_INFOS,
-)
+from dualenc_jax.index.shard import CODEC, Passage, Places, Shard, SHARD_INFOS
 from dualenc_jax.io import files, json_file
 
 _LOG = logging.getLogger(__name__)
 
 
 class IndexBuild:
-  """The shards of one header, those that are there and those to be made.
+  """The shards of one header, those that exist and those to be made.
 
   Nothing is written before `start`. Any number of processes may build the same
-  index at once, each whichever shards it likes; a shard that is there is never
-  made again. Whoever finds all of them calls it complete:
+  index at once, each whichever shards it likes; a whole shard is never made
+  again. Whoever finds all of them calls it complete:
 
     build = IndexBuild(folder, header)
     build.start()
     for shard, lock in build.claims(range(header.shards)):
       build.write(shard, lock, embeddings, passages)
     is_complete = build.finish()
-
-  Attributes:
-    header: the plan.
-    folder: of the complete index.
   """
 
   def __init__(
@@ -54,13 +44,13 @@ class IndexBuild:
       replace: bool = False,
       codec: Callable[[], Codec] | None = None,
   ):
-    """Looks at what is there.
+    """Looks at what the folder has.
 
     Args:
       folder: the index to make, or to go on with.
-      header: an index of the same one is gone on with.
-      replace: makes a new index where there is one of another header, or half
-        of one. A complete one is kept until the new one is complete.
+      header: the plan; an index of an equal one is gone on with.
+      replace: makes a new index where one of another header is, or half of
+        one. A complete one is kept until the new one is complete.
       codec: makes the codec of an index of codes, whose name the header has;
         called by the process that starts it.
 
@@ -70,29 +60,22 @@ class IndexBuild:
     """
     self.header = header
     self._places = Places(folder)
+    self.folder = self._places.folder
     self._replace = replace
     self._make_codec = codec
     self._check()
 
   @property
-  def folder(self) -> pathlib.Path:
-    return self._places.folder
-
-  @functools.cached_property
   def codec(self) -> Codec:
     """What makes the rows on disk of embeddings, once it has started."""
-    header = self.header
-    if header.codec is not None:
-      return self._growing[0]
-    return Codec(header.dtype, header.dim, (), Floats(header.dim, header.dtype))
+    return self._growing[0]
 
   def missing(self) -> list[int]:
     """The shards that are not there, or not whole."""
-    base = self._base()
-    every = range(self.header.shards)
+    base, every = self._base(), range(self.header.shards)
     if base is None:
       return list(every)
-    digest = self._digest(base)
+    digest = self._codec_in(base)[1]
     return [i for i in every if not self._is_whole(base, i, digest)]
 
   def start(self) -> None:
@@ -102,29 +85,26 @@ class IndexBuild:
       UserError: as the constructor; or the folder cannot be written.
     """
     places = self._places
-    with self._writing():
-      with places.locked():
-        places.restore()
-        self._check()
-        base = self._base()
-        if base == places.partial or base is not None and not self.missing():
-          return
-        if places.partial.exists():
-          _LOG.info('Removing %s, half of another index.', places.partial)
-          shutil.rmtree(places.partial)
-        if base is None:
-          codec = self._make_codec() if self.header.codec is not None else None
-          places.partial.mkdir()
-          if codec is not None:
-            codec_file.write(places.partial / CODEC, codec)
-          self.header.write(places.partial)
-        else:
-          _LOG.info(
-              '%s is damaged; made again: %s.',
-              places.folder,
-              ', '.join(map(shard_lib.name, self.missing())),
-          )
-          places.folder.rename(places.partial)
+    with self._writing(), places.locked():
+      places.restore()
+      self._check()
+      base = self._base()
+      missing = self.missing()
+      if base == places.partial or not missing:
+        return
+      if places.partial.exists():
+        _LOG.info('Removing %s, half of another index.', places.partial)
+        shutil.rmtree(places.partial)
+      if base is not None:
+        names = ', '.join(map(shard_lib.name, missing))
+        _LOG.info('%s is damaged; made again: %s.', places.folder, names)
+        places.folder.rename(places.partial)
+        return
+      codec = self._make_codec() if self.header.codec is not None else None
+      places.partial.mkdir()
+      if codec is not None:
+        codec_file.write(places.partial / CODEC, codec)
+      self.header.write(places.partial)
 
   def claims(
       self, shards: Iterable[int]
@@ -133,25 +113,19 @@ class IndexBuild:
 
     Shards that another process is writing come last: when it is done there is
     nothing to do, and when it was killed they are made here.
-
-    Args:
-      shards: in the order wanted.
     """
-    busy = []
-    for shard in shards:
-      lock = self._claim(shard, wait=False)
-      if lock is None:
-        continue
-      if lock.is_locked:
-        yield shard, lock
-        continue
-      if not busy:
-        _LOG.info('Another process works on %s, too.', self.folder)
-      busy.append(shard)
-    for shard in busy:
-      lock = self._claim(shard, wait=True)
-      if lock is not None:
-        yield shard, lock
+    busy: list[int] = []
+    for wait, numbers in ((False, shards), (True, busy)):
+      for shard in numbers:
+        lock = self._claim(shard, wait)
+        if lock is None:
+          continue
+        if lock.is_locked:
+          yield shard, lock
+          continue
+        if not busy:
+          _LOG.info('Another process works on %s, too.', self.folder)
+        busy.append(shard)
 
   def write(
       self,
@@ -160,33 +134,22 @@ class IndexBuild:
       embeddings: np.ndarray,
       passages: Iterable[Passage],
   ) -> None:
-    """Writes a shard and lets its lock go.
+    """Writes a shard and lets its lock of `claims` go.
 
     Args:
       shard: its number.
-      lock: of `claims`.
+      lock: of the shard.
       embeddings: [rows, D], in the header's dtype, or their codes.
       passages: as many.
 
     Raises:
-      UserError: other embeddings, or a disk that is full or cannot be written.
+      UserError: a disk that is full or cannot be written.
     """
-    rows = self.header.rows_of(shard)
-    shape = len(rows), self.header.columns
+    first, digest = self.header.rows_of(shard).start, self._growing[1]
     try:
-      if embeddings.shape != shape or embeddings.dtype != self.header.dtype:
-        raise UserError(
-            f'embeddings are {embeddings.dtype} {embeddings.shape}: expected'
-            f' {self.header.dtype} {shape}, one row a passage.'
-        )
       with self._writing():
         shard_lib.write(
-            self._places.partial,
-            shard,
-            rows.start,
-            embeddings,
-            passages,
-            None if self.header.codec is None else self._growing[1],
+            self._places.partial, shard, first, embeddings, passages, digest
         )
         pathlib.Path(lock.lock_file).unlink(missing_ok=True)
     finally:
@@ -210,12 +173,12 @@ class IndexBuild:
 
   def _check(self) -> None:
     """Raises UserError where work of another header is in the way."""
-    self._places.check_own()
-    if self._base() == self._places.folder or self._replace:
+    places = self._places
+    places.check_own()
+    if self._base() == places.folder or self._replace:
       return
-    for path in (self._places.readable(), self._places.partial):
-      differences = self._differences(path)
-      if differences:
+    for path in (places.readable(), places.partial):
+      if differences := self._differences(path):
         raise UserError(
             f'{path} is another index than the one to be made:'
             f' {"; ".join(differences)}. Give another --index_dir, or have'
@@ -223,12 +186,11 @@ class IndexBuild:
         )
 
   def _base(self) -> pathlib.Path | None:
-    """The folder that has shards of this header, if there is one."""
+    """The folder that has shards of this header, if one has."""
     for path in (self._places.partial, self._places.readable()):
-      if not (path / FILE).exists() or self._differences(path):
-        continue
-      if self._has_codec(path):
-        return path
+      if (path / FILE).exists() and not self._differences(path):
+        if self.header.codec is None or self._has_codec(path):
+          return path
     return None
 
   def _differences(self, path: pathlib.Path) -> list[str]:
@@ -241,13 +203,8 @@ class IndexBuild:
       return [str(e)]
 
   def _has_codec(self, base: pathlib.Path) -> bool:
-    """Whether the codec is there that all shards of a folder are by.
-
-    Where it is not, no shard is of use: the codec is trained again.
-    """
+    """Whether all shards are by its codec; else it is trained again."""
     header = self.header
-    if header.codec is None:
-      return True
     try:
       codec, digest = codec_file.read(base / CODEC)
       infos = [json_file.read(path, AGAIN) for path in base.glob(SHARD_INFOS)]
@@ -258,15 +215,16 @@ class IndexBuild:
     return found == expected and all(i.get('codec') == digest for i in infos)
 
   @functools.cached_property
-  def _growing(self) -> tuple[Codec, str]:
-    """The codec of the index that grows, and its SHA-256, read once."""
-    return codec_file.read(self._places.partial / CODEC)
+  def _growing(self) -> tuple[Codec, str | None]:
+    """`_codec_in` the folder that grows, read once."""
+    return self._codec_in(self._places.partial)
 
-  def _digest(self, base: pathlib.Path) -> str | None:
-    """SHA-256 of the codec's file in a folder."""
+  def _codec_in(self, base: pathlib.Path) -> tuple[Codec, str | None]:
+    """The codec of a folder, and the SHA-256 of its file if it has one."""
+    dim, dtype = self.header.dim, self.header.dtype
     if self.header.codec is None:
-      return None
-    return codec_file.read(base / CODEC)[1]
+      return Codec(dtype, dim, (), Floats(dim, dtype)), None
+    return codec_file.read(base / CODEC)
 
   def _is_whole(
       self, base: pathlib.Path, shard: int, digest: str | None
@@ -298,8 +256,7 @@ class IndexBuild:
       except filelock.Timeout:
         return lock
     if growing.exists():
-      digest = None if self.header.codec is None else self._growing[1]
-      if not self._is_whole(partial, shard, digest):
+      if not self._is_whole(partial, shard, self._growing[1]):
         return lock
     lock.release()
     return None

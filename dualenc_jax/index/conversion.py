@@ -17,17 +17,13 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.index import faiss_forms, parquet_file
 from dualenc_jax.index.header import FILE, FORMAT
 from dualenc_jax.index.index import Index
-from dualenc_jax.index.shard import IDS, INFO, Places
+from dualenc_jax.index.shard import IDS, Places, SHARD_INFOS
 from dualenc_jax.inference.towers import TOWER_SHA256
 from dualenc_jax.interop import faiss_files
 from dualenc_jax.interop.rows import Rows
 from dualenc_jax.io import files, json_file
 from dualenc_jax.io.forecast import gigabytes
 
-FAISS_FILE = 'index.faiss'
-PARQUET_FILE = 'vectors.parquet'
-ABOUT_FILE = 'about.json'
-ARRAYS_FILE = 'codec.npz'
 IDS_OF_FAISS = ('rows', 'own')
 # Of the header's provenance: what names the model, and no places.
 _OF_MODEL = (TOWER_SHA256, 'vocabulary', 'run_id', 'checkpoint_step')
@@ -39,15 +35,14 @@ class Parts:
   """What the writers need of an index.
 
   Attributes:
-    codec: its name: 'float32', 'float16', 'pq:96'.
     rows: what it keeps of each vector: floats, or codes, uint8.
-    about: what the numbers of `rows` mean, as JSON: dtype, bit order, sign.
+    about: what those who use the numbers elsewhere have to know of them, as
+      JSON: codec, dtype, bit order, model.
     faiss: makes the index of faiss of `rows`; raises UserError if there is
       none of this codec.
     arrays: what decodes codes, by name; empty of floats.
   """
 
-  codec: str
   rows: Rows
   about: Mapping[str, Any]
   faiss: Callable[[Rows], faiss_files.Index]
@@ -60,71 +55,73 @@ class Form:
 
   Attributes:
     text: what it is, for --help.
-    write: (index, parts, what is known of them, which ids, an empty folder).
+    write: (index, its parts, which ids, an empty folder).
     check: raises UserError where it cannot be written here.
   """
 
   text: str
-  write: Callable[..., None]
+  write: Callable[[Index, Parts, str, pathlib.Path], None]
   check: Callable[[], None] = lambda: None
 
 
 def parts_of(index: Index) -> Parts:
   """What the writers need of an index."""
-  codec = getattr(index.embeddings, 'codec', None)
+  header, codec = index.header, getattr(index.embeddings, 'codec', None)
+  dim, normalised = header.dim, header.normalised
+  if codec is not None:
+    # What codes stand for is not of length one but to rounding.
+    dim, normalised = codec.quantiser.dim, codec.is_normalised
+  known = header.provenance
+  about = {
+      'passages': len(index),
+      'tower': header.tower,
+      'dim': dim,
+      **({} if dim == header.dim else {'query_dim': header.dim}),
+      'metric': 'inner product',
+      'normalised': normalised,
+      'codec': header.codec or header.dtype,
+      **({'dtype': header.dtype} if codec is None else _codec_about(codec)),
+      'model': {name: known[name] for name in _OF_MODEL if name in known},
+  }
   if codec is None:
-    dtype = index.header.dtype
-    rows = Rows.of(index.embeddings)
-    return Parts(dtype, rows, {'dtype': dtype}, faiss_forms.FLOATS[dtype])
-  return Parts(
-      codec.name,
-      Rows.of(index.embeddings.codes),
-      codec_about(codec),
-      functools.partial(faiss_forms.of_codec, codec),
-      codec_arrays(codec),
-  )
+    faiss = faiss_forms.FLOATS[header.dtype]
+    return Parts(Rows.of(index.embeddings), about, faiss)
+  parts = {f'transform_{i}': part for i, part in enumerate(codec.transforms)}
+  arrays = {
+      f'{name}_{field}': np.asarray(value)
+      for name, part in (parts | {'quantiser': codec.quantiser}).items()
+      for field, value in vars(part).items()
+      if hasattr(value, 'shape')
+  }
+  faiss = functools.partial(faiss_forms.of_codec, codec)
+  return Parts(Rows.of(index.embeddings.codes), about, faiss, arrays)
 
 
-def codec_about(codec: Codec) -> dict[str, Any]:
+def _codec_about(codec: Codec) -> dict[str, Any]:
   """What the bytes of codes mean, as JSON."""
   quantiser = codec.quantiser
   about = {'dtype': str(codec.code_dtype), 'rescored': codec.rescored}
-  kind = type(quantiser).__name__
   if isinstance(quantiser, Signs):
     about |= {'bits': 1, 'bit_order': 'big'}
   elif isinstance(quantiser, Levels | Product):
     about |= {'bits': quantiser.bits, 'bit_order': 'little'}
+  kind = type(quantiser).__name__
   return {**about, 'quantiser': kind, 'transforms': len(codec.transforms)}
 
 
-def codec_arrays(codec: Codec) -> dict[str, np.ndarray]:
-  """What decodes codes, and maps queries, by name."""
-  parts = {
-      **{f'transform_{i}': part for i, part in enumerate(codec.transforms)},
-      'quantiser': codec.quantiser,
-  }
-  return {
-      f'{name}_{field}': np.asarray(value)
-      for name, part in parts.items()
-      for field, value in vars(part).items()
-      if hasattr(value, 'shape')
-  }
-
-
 def is_index(path: str | os.PathLike[str]) -> bool:
-  """Whether a folder is an index, whole or not, told by its content."""
+  """Whether the content of a folder is that of an index, whole or not."""
   if '://' in str(path):
     return False
   places = Places(path)
   for folder in (places.readable(), places.partial):
-    if any(folder.glob(f'shard-*/{INFO}')):
+    if any(folder.glob(SHARD_INFOS)):
       return True
     try:
-      value = json_file.read(folder / FILE)
+      if json_file.read(folder / FILE).get('format') == FORMAT:
+        return True
     except UserError:
       continue
-    if value.get('format') == FORMAT:
-      return True
   return False
 
 
@@ -153,69 +150,40 @@ def convert(
   form.check()
   index = Index.open(source)
   parts = parts_of(index)
-  about = describe(index, parts)
   texts = 'queries' if index.header.tower == 'query' else 'passages'
   say(
-      f'{source}: {len(index):,} {texts}, {parts.codec} [{index.header.dim}],'
-      f' {gigabytes(parts.rows.nbytes)} of embeddings.'
+      f'{source}: {len(index):,} {texts}, {parts.about["codec"]}'
+      f' [{index.header.dim}], {gigabytes(parts.rows.nbytes)} of embeddings.'
   )
   with files.new_folder(out, 'another --out') as partial:
-    form.write(index, parts, about, ids, partial)
+    form.write(index, parts, ids, partial)
     written = sorted(path.name for path in partial.iterdir())
   say(f'Wrote {out}, read back and compared: {", ".join(written)}.')
 
 
-def describe(index: Index, parts: Parts) -> dict[str, Any]:
-  """What those who use the numbers elsewhere have to know of them."""
-  header = index.header
-  known = header.provenance
-  dim, normalised = header.dim, header.normalised
-  codec = getattr(index.embeddings, 'codec', None)
-  if codec is not None:
-    # What codes stand for is not of length one but to rounding.
-    dim, normalised = codec.quantiser.dim, codec.is_normalised
-  return {
-      'passages': len(index),
-      'tower': header.tower,
-      'dim': dim,
-      **({} if dim == header.dim else {'query_dim': header.dim}),
-      'metric': 'inner product',
-      'normalised': normalised,
-      'codec': parts.codec,
-      **parts.about,
-      'model': {name: known[name] for name in _OF_MODEL if name in known},
-  }
-
-
-def write_faiss(
-    index: Index,
-    parts: Parts,
-    about: Mapping[str, Any],
-    ids: str,
-    folder: pathlib.Path,
+def _write_faiss(
+    index: Index, parts: Parts, ids: str, folder: pathlib.Path
 ) -> None:
   """index.faiss; ids.txt, unless its ids are the own ones; about.json."""
   found = parts.faiss(parts.rows)
   if ids == 'own':
-    found = faiss_files.with_ids(Rows.of(whole_numbers(index)), found)
-  faiss_files.write(folder / FAISS_FILE, found, 'another --out')
+    found = faiss_files.with_ids(Rows.of(_whole_numbers(index)), found)
+  faiss_files.write(folder / 'index.faiss', found, 'another --out')
   if ids == 'rows':
     with files.writing(folder / IDS, 'another --out'):
       with (folder / IDS).open('wb') as file:
         for shard in index.shards:
           file.write(shard.ids)
   reader = 'read_index_binary' if found.is_binary else 'read_index'
-  files.write_json(
-      folder / ABOUT_FILE, {**about, 'faiss': reader, 'faiss_ids': ids}
-  )
+  about = {**parts.about, 'faiss': reader, 'faiss_ids': ids}
+  files.write_json(folder / 'about.json', about)
 
 
-def whole_numbers(index: Index) -> np.ndarray:
+def _whole_numbers(index: Index) -> np.ndarray:
   """The ids as int64 [N, 1].
 
-  Raises:
-    UserError: one is no whole number of 64 bits, in the digits that it is
-      printed with; so different ids stay different.
+  They have the digits that they are printed with, so that different ids stay
+  different.
   """
   numbers = np.empty((len(index), 1), np.int64)
   for row, id_ in enumerate(index.ids):
@@ -230,28 +198,25 @@ def whole_numbers(index: Index) -> np.ndarray:
   return numbers
 
 
-def write_parquet(
-    index: Index,
-    parts: Parts,
-    about: Mapping[str, Any],
-    ids: str,
-    folder: pathlib.Path,
+def _write_parquet(
+    index: Index, parts: Parts, _: str, folder: pathlib.Path
 ) -> None:
   """vectors.parquet; of codes also codec.npz, which decodes them."""
-  del ids
-  parquet_file.write(folder / PARQUET_FILE, index, parts.rows, about)
+  path = folder / 'vectors.parquet'
+  parquet_file.write(path, index, parts.rows, parts.about)
   if parts.arrays:
-    with files.writing(folder / ARRAYS_FILE, 'another --out'):
-      np.savez(folder / ARRAYS_FILE, **parts.arrays)
+    arrays = folder / 'codec.npz'
+    with files.writing(arrays, 'another --out'):
+      np.savez(arrays, **parts.arrays)
 
 
 FORMS = {
     'faiss': Form(
-        'index.faiss of an index, written without faiss', write_faiss
+        'index.faiss of an index, written without faiss', _write_faiss
     ),
     'vectors': Form(
         'Parquet of an index: id, text, vector, for vector databases',
-        write_parquet,
+        _write_parquet,
         parquet_file.check_installed,
     ),
 }

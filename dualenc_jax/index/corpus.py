@@ -34,12 +34,9 @@ class Corpus:
   @classmethod
   def of_index(cls, index: Index) -> 'Corpus':
     """All of an index."""
+    header = index.header
     return cls(
-        index.embeddings,
-        index.ids,
-        index.passage,
-        index.header.normalised,
-        index.header,
+        index.embeddings, index.ids, index.passage, header.normalised, header
     )
 
   def write(
@@ -49,22 +46,14 @@ class Corpus:
       tokens: int,
       provenance: Mapping[str, Any],
   ) -> None:
-    """Writes an index.
-
-    Args:
-      folder: to be made.
-      dim: D.
-      tokens: most tokens of a passage.
-      provenance: as of `Header`.
+    """Writes an index of dim D, of at most so many tokens a passage.
 
     Raises:
       UserError: what `IndexBuild` raises.
     """
-    stored, layout = self.embeddings, {}
-    codec = getattr(stored, 'codec', None)
+    stored, codec = self.embeddings, getattr(self.embeddings, 'codec', None)
     if codec is not None:
       stored = stored.codes
-      layout = {'codec': codec.name, 'width': stored.shape[1]}
     header = Header(
         len(self.ids),
         dim,
@@ -72,7 +61,8 @@ class Corpus:
         tokens,
         str(stored.dtype),
         self.normalised,
-        **layout,
+        codec=None if codec is None else codec.name,
+        width=None if codec is None else stored.shape[1],
         provenance=provenance,
     )
     build = IndexBuild(folder, header, codec=lambda: codec)

@@ -11,7 +11,8 @@ import numpy as np
 from dualenc_jax.data import corpus as corpus_lib, Dataset, Mixture
 from dualenc_jax.data.cache import Cache
 from dualenc_jax.errors import UserError
-from dualenc_jax.index import IndexBuild, Passage
+from dualenc_jax.index.build import IndexBuild
+from dualenc_jax.index.shard import Passage
 from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.io import finite
 from dualenc_jax.io.forecast import gigabytes
@@ -19,8 +20,7 @@ from dualenc_jax.io.progress import Progress
 from dualenc_jax.parallel.host import Host
 from dualenc_jax.text.ragged import Ragged
 
-_LINE_ENDS = np.frombuffer(b'\n\r', np.uint8)
-# Texts that are looked at to tell how much disk all of them will take.
+# Texts by which the disk that all of them will take is estimated.
 _SAMPLE = 256
 # Shards in memory: one is encoded while the one before is written.
 _IN_MEMORY = 2
@@ -35,7 +35,6 @@ class Source:
   """Texts of one side of a token cache, in the order of an index's rows.
 
   Attributes:
-    cache: where their tokens and texts are.
     rows: int64 [N], a row of the cache for each text.
     tower: 'passage' or 'query': which side, and which tower encodes it.
   """
@@ -45,7 +44,7 @@ class Source:
   tower: str
 
   def __post_init__(self):
-    ids = self._ids
+    ids = self._column('ids')
     empty = np.flatnonzero(ids.lengths[self.rows] == 0)
     if len(empty):
       raise UserError(
@@ -54,10 +53,9 @@ class Source:
           ' of.'
       )
     # An index keeps an id a line.
-    ends = np.flatnonzero(np.isin(ids.values, _LINE_ENDS))
+    ends = np.flatnonzero(np.isin(ids.values, [*b'\n\r']))
     broken = np.searchsorted(ids.offsets, ends, 'right') - 1
-    if len(broken):
-      broken = broken[np.isin(broken, self.rows)]
+    broken = broken[np.isin(broken, self.rows)]
     if len(broken):
       raise UserError(
           f'{corpus_lib.describe(self.cache)} has a {self.tower}_id'
@@ -86,13 +84,17 @@ class Source:
           f'{corpus_lib.describe(cache)} has passages only; expected a split'
           ' with queries for the query tower.'
       )
-    first, _ = corpus_lib.queries_by_id(cache, rows)
-    return cls(cache, first, 'query')
+    return cls(cache, corpus_lib.queries_by_id(cache, rows)[0], 'query')
 
   @property
   def tokens(self) -> Ragged:
     """Of the cache: text i has row rows[i]."""
-    return getattr(self.cache, f'{self.tower}_tokens')
+    return self._column('tokens')
+
+  @property
+  def unit(self) -> str:
+    """'passages' or 'queries'."""
+    return 'queries' if self.tower == 'query' else 'passages'
 
   def embedded(
       self, model: Loaded, rows: np.ndarray
@@ -107,24 +109,22 @@ class Source:
         f'encode_{self.tower}', model.params, self.tokens, rows
     )
 
-  @property
-  def _ids(self) -> Ragged:
-    return getattr(self.cache, f'{self.tower}_ids')
-
   def __len__(self) -> int:
     return len(self.rows)
 
   def passage(self, index: int) -> Passage:
-    """What the index tells of a text."""
+    """What the index keeps of a text."""
     row = self.rows[index]
     # The name of a row is that of its passage.
-    is_passage = self.tower == 'passage'
     return Passage(
-        self._ids.text(row),
-        self.cache.names.text(row) if is_passage else '',
+        self._column('ids').text(row),
+        self.cache.names.text(row) if self.tower == 'passage' else '',
         self.cache.locations.text(row),
-        getattr(self.cache, f'{self.tower}_texts').text(row),
+        self._column('texts').text(row),
     )
+
+  def _column(self, name: str) -> Ragged:
+    return getattr(self.cache, f'{self.tower}_{name}')
 
 
 def default_split(task: Dataset | Mixture) -> str:
@@ -164,97 +164,67 @@ def encode(
   header = build.header
   missing = build.missing()
   if missing:
-    there = header.shards - len(missing)
-    if there:
+    if there := header.shards - len(missing):
       _LOG.info('%d of %d shards are there.', there, header.shards)
     _LOG.info('%s', check_room(build, missing, source))
   build.start()
   shards = [shard for shard in missing if shard % host.count == host.index]
   total = sum(len(header.rows_of(shard)) for shard in shards)
-  unit = 'queries' if source.tower == 'query' else 'passages'
-  clipped = _Clipped()
+  clipped, farthest = 0, 0.0
   with (
-      Progress('Encoding', total, unit) as progress,
+      Progress('Encoding', total, source.unit) as progress,
       futures.ThreadPoolExecutor(1) as writer,
   ):
-    pending = None
+    pending: futures.Future | None = None
     for shard, lock in build.claims(shards):
       rows = header.rows_of(shard)
+      out = np.empty((len(rows), header.columns), header.dtype)
       try:
-        embeddings = _encode(build, rows, source, embed, progress, clipped)
+        for positions, vectors in embed(source.rows[rows.start : rows.stop]):
+          _check_finite(vectors, source, rows, positions)
+          out[positions] = build.codec.encode(vectors)
+          beyond = build.codec.beyond(vectors)
+          clipped += len(beyond)
+          farthest = max(farthest, float(beyond.max(initial=0.0)))
+          progress(len(positions))
         if pending is not None:
           pending.result()
       except BaseException:
         lock.release()
         raise
       passages = map(source.passage, rows)
-      pending = writer.submit(build.write, shard, lock, embeddings, passages)
+      pending = writer.submit(build.write, shard, lock, out, passages)
     if pending is not None:
       pending.result()
-  if clipped.count:
+  if clipped:
     _LOG.warning(
         '%s numbers lie beyond the ranges of the codec %s, which are those of'
         ' its training sample, the farthest by %.1f steps of a range of 256;'
         ' their codes are the ends of it. Where these are many, encode with'
         ' --codec=int8:q0.999, whose ranges outliers do not widen, or fp16.',
-        f'{clipped.count:,}',
-        build.header.codec,
-        clipped.farthest,
+        f'{clipped:,}',
+        header.codec,
+        farthest,
     )
 
 
-@dataclasses.dataclass
-class _Clipped:
-  """What codes have no room for.
+def _check_finite(
+    vectors: np.ndarray, source: Source, rows: range, positions: np.ndarray
+) -> None:
+  def name(i: int) -> str:
+    row = rows[positions[i]]
+    return f'row {row} ({source.tower} {source.passage(row).id!r})'
 
-  Attributes:
-    count: of numbers, so far.
-    farthest: of them, in steps.
-  """
-
-  count: int = 0
-  farthest: float = 0.0
-
-  def add(self, beyond: np.ndarray) -> None:
-    """Counts what `Codec.beyond` says."""
-    self.count += len(beyond)
-    self.farthest = max(self.farthest, float(beyond.max(initial=0.0)))
-
-
-def _encode(
-    build: IndexBuild,
-    rows: range,
-    source: Source,
-    embed: Embed,
-    progress: Progress,
-    clipped: _Clipped,
-) -> np.ndarray:
-  """The embeddings of one shard, or their codes, as the index has them."""
-  header = build.header
-  out = np.empty((len(rows), header.columns), header.dtype)
-  for positions, embeddings in embed(source.rows[rows.start : rows.stop]):
-
-    def name(i: int) -> str:
-      row = rows[positions[i]]
-      return f'row {row} ({source.tower} {source.passage(row).id!r})'
-
-    finite.check_rows('embeddings', embeddings, name)
-    out[positions] = build.codec.encode(embeddings)
-    clipped.add(build.codec.beyond(embeddings))
-    progress(len(positions))
-  return out
+  finite.check_rows('embeddings', vectors, name)
 
 
 def check_room(build: IndexBuild, missing: list[int], source: Source) -> str:
-  """What the missing shards will take.
+  """A sentence on the disk and memory that missing shards will take.
 
   Args:
     build: of the index, started or not.
     missing: shards that all hosts together have to make.
     source: of the texts.
-
-  Returns:
-    A sentence on disk and memory.
 
   Raises:
     UserError: the disk has not enough free.
@@ -283,10 +253,8 @@ def check_room(build: IndexBuild, missing: list[int], source: Source) -> str:
 
 
 def _text_size(source: Source) -> float:
-  """Bytes that a text takes with its id, on average of a sample."""
+  """Bytes that a text takes with id and offset, on average of a sample."""
   count = min(len(source), _SAMPLE)
   rows = np.linspace(0, len(source) - 1, count).astype(int).tolist()
-  passages = (source.passage(row) for row in rows)
-  offset = np.dtype(np.int64).itemsize
-  sizes = [len(p.line()) + len(p.id.encode()) + 1 + offset for p in passages]
-  return sum(sizes) / count
+  passages = map(source.passage, rows)
+  return sum(len(p.line()) + len(p.id.encode()) + 9 for p in passages) / count

@@ -10,22 +10,24 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.inference.towers import TOWER_SHA256
 from dualenc_jax.io import files, json_file
 
-FORMAT = 'dualenc-index'
-VERSION = 3
-FILE = 'header.json'
+FORMAT, VERSION, FILE = 'dualenc-index', 3, 'header.json'
 AGAIN = 'Run `dualenc encode` again.'
-# Of embeddings, and of codes.
-DTYPES = ('float32', 'float16', 'bfloat16', 'uint8')
 TOWERS = ('passage', 'query')
 # A kill costs the work on one shard at most. At D = 768 one is 403 MB, and the
 # 8.8 million passages of MS MARCO are 68 of them, opened in no time. A block of
 # exact search lies in one shard, and need not be copied.
 SHARD_SIZE = 2**17
-# Which model it was is told, but another one of the same tower, whose other
-# tower is trained further or replaced, makes no other index.
+# Recorded, but another model of the same tower, whose other tower is trained
+# further or replaced, makes no other index.
 _INFORMATION = ('model_dir', 'run_id', 'checkpoint_step')
 _NUMBERS = ('passages', 'dim', 'tokens', 'shard_size')
+# Of embeddings, and of codes.
+_CHOICES = {
+    'dtype': ('float32', 'float16', 'bfloat16', 'uint8'), 'tower': TOWERS
+}
 _SHAPE = {
+    **dict.fromkeys(_NUMBERS, int),
+    **dict.fromkeys(_CHOICES, str),
     'normalised': bool,
     'codec?': str,
     'width?': int,
@@ -43,10 +45,10 @@ class Header:
     tower: 'passage' or 'query'.
     tokens: most tokens that were kept of a text.
     dtype: of the embeddings on disk, or of their codes.
-    codec: what the codes are by, see `compression.specs`; None for embeddings.
-    width: columns of the codes; None for D.
     normalised: whether the embeddings have length one.
     shard_size: rows of every shard but the last.
+    codec: what the codes are by, see `compression.specs`; None for embeddings.
+    width: columns of the codes; None for D.
     provenance: whatever says what was encoded by what, as JSON: digest of the
       tower, run, checkpoint step, vocabulary, task.
   """
@@ -63,28 +65,9 @@ class Header:
   provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def __post_init__(self):
-    for name in _NUMBERS:
-      value = getattr(self, name)
-      if type(value) is not int or value < 1:
-        raise UserError(
-            f'field {name!r} is {value!r}: expected a whole number, 1 or more.'
-        )
-    for name, known in (('dtype', DTYPES), ('tower', TOWERS)):
-      value = getattr(self, name)
-      if value not in known:
-        raise UserError(
-            f'field {name!r} is {value!r}: expected {" or ".join(known)}.'
-        )
-    try:
-      provenance = json.loads(json.dumps(dict(self.provenance)))
-    except (TypeError, ValueError) as e:
-      raise UserError(f'provenance must be plain JSON: {e}.') from e
+    # As it is read back: lists for tuples.
+    provenance = json.loads(json.dumps(dict(self.provenance)))
     object.__setattr__(self, 'provenance', provenance)
-    taken = sorted(self._own().keys() & provenance.keys())
-    if taken:
-      raise UserError(
-          f'provenance names {taken} are fields of the header: rename them.'
-      )
 
   @property
   def columns(self) -> int:
@@ -93,7 +76,7 @@ class Header:
 
   @property
   def shards(self) -> int:
-    """How many shards there are."""
+    """The number of shards."""
     return -(-self.passages // self.shard_size)
 
   def rows_of(self, shard: int) -> range:
@@ -102,35 +85,29 @@ class Header:
     return range(first, min(first + self.shard_size, self.passages))
 
   def wrong(self, expect: Mapping[str, Any]) -> list[str]:
-    """What to say of the fields, and of provenance, that are not as expected.
-
-    Args:
-      expect: values by name; other fields may be anything.
-    """
-    found = self._fields()
-    said = []
+    """A line for each field, or part of provenance, that is not as expected."""
+    found = {**self.provenance, **self._own()}
+    lines = []
     for name, value in expect.items():
       own = found.get(name)
       if name in found and own == value:
         continue
       if name == TOWER_SHA256:
-        said.append(self._another_tower(own or {}, value or {}))
+        lines.append(self._another_tower(own or {}, value or {}))
         continue
-      line = f'{name} is {_said(own)}, expected {_said(value)}'
-      if name == 'dim' and own < value:
-        line += f' (if it was made with --dim={own}, give that here, too)'
-      said.append(line)
-    return said
+      own, value = ('none' if v is None else repr(v) for v in (own, value))
+      lines.append(f'{name} is {own}, expected {value}')
+      if name == 'dim' and self.dim < expect[name]:
+        lines[-1] += f' (if it was made with --dim={own}, give that here, too)'
+    return lines
 
   def differences(self, other: 'Header') -> list[str]:
-    """What keeps this index from being the one of another header."""
-    expect = other._fields()
-    missing = dict.fromkeys(self._fields().keys() - expect.keys())
-    return self.wrong({
-        name: value
-        for name, value in sorted((expect | missing).items())
-        if name not in _INFORMATION
-    })
+    """A line for each field that another header has otherwise."""
+    mine, theirs = (
+        {**header.provenance, **header._own()} for header in (self, other)
+    )
+    names = sorted((mine.keys() | theirs.keys()) - {*_INFORMATION})
+    return self.wrong({name: theirs.get(name) for name in names})
 
   def write(self, folder: pathlib.Path) -> None:
     """Writes header.json, all of it or nothing."""
@@ -142,19 +119,27 @@ class Header:
     """Reads header.json.
 
     Raises:
-      UserError: there is none, or it is of another format or version or lacks
-        a field.
+      UserError: no such file, another format or version, or a field that is
+        missing or cannot be.
     """
     path = folder / FILE
     absent = 'Give the folder that `dualenc encode` wrote, or run it first.'
     value = json_file.read(path, AGAIN, absent)
     json_file.check_format(value, path, FORMAT, VERSION, AGAIN)
     json_file.check(value, _SHAPE, path, AGAIN)
-    try:
-      names = [field.name for field in dataclasses.fields(cls)]
-      header = cls(**{name: value.get(name) for name in names})
-    except UserError as e:
-      raise UserError(f'{path}: {e} {AGAIN}') from e
+    for name in _NUMBERS:
+      if value[name] < 1:
+        raise UserError(
+            f'{path}: {name} is {value[name]}; expected 1 or more. {AGAIN}'
+        )
+    for name, known in _CHOICES.items():
+      if value[name] not in known:
+        raise UserError(
+            f'{path}: {name} is {value[name]!r}; expected'
+            f' {" or ".join(known)}. {AGAIN}'
+        )
+    fields = [field.name for field in dataclasses.fields(cls)]
+    header = cls(**{name: value.get(name) for name in fields})
     if value.get('shards') != header.shards:
       raise UserError(
           f'{path}: shards is {value.get("shards")!r}, but {header.passages}'
@@ -166,7 +151,7 @@ class Header:
   def _another_tower(
       self, found: Mapping[str, str], expected: Mapping[str, str]
   ) -> str:
-    """What to say of digests of parts that are not as expected."""
+    """Which parts' digests are not as expected."""
     if not found:
       return f'{TOWER_SHA256} is absent: it does not say what encoded it'
     every = sorted(found.keys() | expected.keys())
@@ -182,21 +167,10 @@ class Header:
         f' that encoded it ({TOWER_SHA256}){how}'
     )
 
-  def _fields(self) -> dict[str, Any]:
-    return {**self.provenance, **self._own()}
-
   def _own(self) -> dict[str, Any]:
     """The fields that stand beside provenance, as header.json has them."""
-    own = {
-        name: value
-        for name, value in vars(self).items()
-        if name != 'provenance' and value is not None
-    }
+    own = {name: v for name, v in vars(self).items() if v is not None}
+    del own['provenance']
     return {
         'format': FORMAT, 'version': VERSION, **own, 'shards': self.shards
     }
-
-
-def _said(value: Any) -> str:
-  """A value of a field, or of one that is not there."""
-  return 'none' if value is None else repr(value)

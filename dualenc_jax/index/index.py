@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import os
 import pathlib
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -14,8 +14,6 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.index.header import AGAIN, FILE, Header
 from dualenc_jax.index.shard import CODEC, IDS, Passage, Places, Shard
 
-_NEWLINE = 10
-
 
 class RowStore:
   """N rows over arrays that are memory-mapped, or in memory; read-only.
@@ -23,10 +21,6 @@ class RowStore:
   `store[a:b]` is a view where the rows lie in one shard, else a copy;
   `store[rows]` gathers any rows in any order, reading each shard once, in the
   order of the disk; `store[i]` is one row. `np.asarray(store)` copies all.
-
-  Attributes:
-    shape: (N, D).
-    dtype: of the rows.
   """
 
   ndim = 2
@@ -41,26 +35,22 @@ class RowStore:
   def __len__(self) -> int:
     return self.shape[0]
 
-  def __getitem__(self, rows: int | slice | np.ndarray) -> np.ndarray:
+  def __getitem__(self, rows: int | slice | Sequence[int] | np.ndarray):
     if isinstance(rows, slice):
       start, stop, step = rows.indices(len(self))
       if step == 1:
         return self._slice(start, max(start, stop))
       rows = np.arange(start, stop, step)
     rows = np.asarray(rows)
-    if not rows.size:
-      rows = rows.astype(np.int64)
-    if rows.dtype.kind not in 'iu':
-      raise IndexError(
-          f'rows are {rows.dtype}: expected whole numbers or a slice.'
-      )
+    if rows.size and rows.dtype.kind not in 'iu':
+      raise IndexError(f'rows are {rows.dtype}: expected whole numbers.')
     flat = rows.ravel().astype(np.int64)
     outside = (flat < -len(self)) | (flat >= len(self))
     if outside.any():
       raise IndexError(
           f'row {flat[outside][0]}: expected 0 to {len(self) - 1}.'
       )
-    gathered = self._gather(np.where(flat < 0, flat + len(self), flat))
+    gathered = self._gather(flat % max(len(self), 1))
     return gathered.reshape(*rows.shape, self.shape[1])
 
   def __array__(self, dtype=None, copy=None) -> np.ndarray:
@@ -69,16 +59,15 @@ class RowStore:
     return np.array(self[:], dtype, copy=copy)
 
   def _slice(self, start: int, stop: int) -> np.ndarray:
-    shard = max(int(np.searchsorted(self._starts, start, 'right')) - 1, 0)
-    shard = min(shard, len(self._shards) - 1)
-    parts = []
-    while True:
-      first = int(self._starts[shard])
-      parts.append(self._shards[shard][start - first : stop - first])
-      start = int(self._starts[shard + 1])
-      if start >= stop:
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-      shard += 1
+    cuts = self._starts[1:-1]
+    first = np.searchsorted(cuts, start, 'right')
+    last = max(first, np.searchsorted(cuts, stop, 'left'))
+    parts = [
+        self._shards[i][max(start - begin, 0) : stop - begin]
+        for i, begin in enumerate(self._starts[: last + 1].tolist())
+        if i >= first
+    ]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
   def _gather(self, rows: np.ndarray) -> np.ndarray:
     order = np.argsort(rows, kind='stable')
@@ -104,26 +93,29 @@ class Ids(Sequence[str]):
   def __len__(self) -> int:
     return self._header.passages
 
-  def __getitem__(self, row: int | slice) -> str | list[str]:
+  @overload
+  def __getitem__(self, row: int) -> str: ...
+  @overload
+  def __getitem__(self, row: slice) -> list[str]: ...
+  def __getitem__(self, row):
     if isinstance(row, slice):
       return [self[i] for i in range(*row.indices(len(self)))]
     if not -len(self) <= row < len(self):
       raise IndexError(f'row {row}: expected 0 to {len(self) - 1}.')
     shard, row = divmod(int(row) % len(self), self._header.shard_size)
     ends = self._lines(shard)
-    start = ends[row - 1] + 1 if row else 0
-    return self._decoded(shard, start, ends[row])
+    return self._text(shard, ends[row - 1] + 1 if row else 0, ends[row])
 
   def __iter__(self) -> Iterator[str]:
     for number in range(len(self._shards)):
       self._lines(number)
-      yield from self._decoded(number, 0, -1).split('\n')
+      yield from self._text(number, 0, -1).split('\n')
 
   def _lines(self, shard: int) -> np.ndarray:
     """Where the lines of a shard's ids.txt end, int64 [rows]."""
     if shard not in self._ends:
       found = self._shards[shard]
-      ends = np.flatnonzero(found.ids == _NEWLINE)
+      ends = np.flatnonzero(found.ids == ord('\n'))
       rows = len(self._header.rows_of(shard))
       if len(ends) != rows or ends[-1] != len(found.ids) - 1:
         raise UserError(
@@ -133,8 +125,7 @@ class Ids(Sequence[str]):
       self._ends[shard] = ends
     return self._ends[shard]
 
-  def _decoded(self, shard: int, start: int, stop: int) -> str:
-    """A part of a shard's ids.txt."""
+  def _text(self, shard: int, start: int, stop: int) -> str:
     found = self._shards[shard]
     try:
       return found.ids[start:stop].tobytes().decode('utf-8', 'surrogatepass')
@@ -148,11 +139,8 @@ class Index:
   """A complete index; nothing of it is in memory until it is asked for.
 
   Attributes:
-    folder: where it was found.
-    header: what it says about itself.
     embeddings: float [N, D]; of codes a `compression.Coded`.
     ids: the N ids, in the order of the rows.
-    shards: the files.
   """
 
   folder: pathlib.Path
@@ -183,13 +171,12 @@ class Index:
     if not folder.exists() and place.partial.exists():
       shards = Header.read(place.partial).shards
       raise UserError(
-          f'{place.folder} is not complete: {len(place.shards())} of {shards}'
+          f'{place.folder} is not complete: {place.count_shards()} of {shards}'
           f' shards are there, in {place.partial}. Run the same'
           ' `dualenc encode` again: it goes on where it was.'
       )
     header = Header.read(folder)
-    wrong = header.wrong(expect or {})
-    if wrong:
+    if wrong := header.wrong(expect or {}):
       raise UserError(f'{folder / FILE}: {"; ".join(wrong)}. {AGAIN}')
     codec = digest = None
     if header.codec is not None:
@@ -204,13 +191,8 @@ class Index:
         Shard.open(folder, header, i, digest) for i in range(header.shards)
     ]
     rows = RowStore([shard.embeddings for shard in shards])
-    return cls(
-        folder,
-        header,
-        rows if codec is None else Coded(codec, rows),
-        Ids(header, shards),
-        shards,
-    )
+    stored = rows if codec is None else Coded(codec, rows)
+    return cls(folder, header, stored, Ids(header, shards), shards)
 
   def __len__(self) -> int:
     return self.header.passages

@@ -28,7 +28,7 @@ from dualenc_jax.search.search_programs import empty_rows
 # The rest is for the model, the queries and what search needs.
 _SHARE_OF_MEMORY = 0.6
 # Which model encoded it, for people.
-_TOLD = ('run_id', 'checkpoint_step', 'model_dir')
+_FOR_PEOPLE = ('run_id', 'checkpoint_step', 'model_dir')
 _LOG = logging.getLogger(__name__)
 
 
@@ -66,10 +66,17 @@ def encode(
   """
   provenance, corpus = model.provenance, source.cache.header
   own = model.codec if source.tower == 'passage' else None
-  if own is None or codec not in (None, own.name):
-    own, layout = None, _layout(spec(codec or 'fp32'), model.dim, len(source))
+  layout: dict[str, Any]
+  if own is not None and codec in (None, own.name):
+    dtype, width = own.code_dtype.name, own.quantiser.width
+    layout = {'codec': own.name, 'dtype': dtype, 'width': width}
   else:
-    layout = _layout_of(own)
+    own, chosen = None, spec(codec or 'fp32')
+    chosen.check(model.dim, len(source))
+    layout = {'dtype': chosen.floats}
+    if not chosen.floats:
+      dtype, width = chosen.shape(model.dim)
+      layout = {'codec': chosen.name, 'dtype': dtype, 'width': width}
   header = Header(
       len(source),
       model.dim,
@@ -80,36 +87,18 @@ def encode(
       provenance={
           **encoded_by(model, source.tower),
           **({} if own is None else codec_of(model)),
-          **{name: provenance[name] for name in _TOLD},
+          **{name: provenance[name] for name in _FOR_PEOPLE},
           'compute_dtype': provenance['dtype'],
           **{k: corpus[k] for k in ('task', 'options', 'split', 'source')},
       },
   )
   build = IndexBuild(
-      folder,
-      header,
-      replace,
-      lambda: own or _trained(spec(codec), model, source),
+      folder, header, replace, lambda: own or _trained(chosen, model, source)
   )
   encoding.encode(
       build, source, lambda rows: source.embedded(model, rows), host
   )
   return build
-
-
-def _layout(codec: Spec, dim: int, count: int) -> dict[str, Any]:
-  """Fields of the header on what a row is."""
-  codec.check(dim, count)
-  if codec.floats:
-    return {'dtype': codec.floats}
-  dtype, width = codec.shape(dim)
-  return {'codec': codec.name, 'dtype': dtype, 'width': width}
-
-
-def _layout_of(codec: Codec) -> dict[str, Any]:
-  """The same of a codec that is trained."""
-  dtype, width = codec.code_dtype.name, codec.quantiser.width
-  return {'codec': codec.name, 'dtype': dtype, 'width': width}
 
 
 def _trained(codec: Spec, model: Loaded, source: Source) -> Codec:
@@ -137,14 +126,18 @@ def open_or_encode(
   Raises:
     UserError: the folder has another index, or what `encode` raises.
   """
-  layout = {}
   places = Places(folder)
-  for path in (places.readable(), places.partial):
-    if not layout and (path / header_lib.FILE).exists():
-      found = Header.read(path)
-      codec = found.codec or FLOATS[found.dtype]
-      layout = {'codec': codec, 'shard_size': found.shard_size}
-  encode(model, source, folder, **layout).finish()
+  found = (places.readable(), places.partial)
+  layout = next(
+      (
+          (_codec_name(header), header.shard_size)
+          for path in found
+          if (path / header_lib.FILE).exists()
+          for header in [Header.read(path)]
+      ),
+      (),
+  )
+  encode(model, source, folder, *layout).finish()
   return Index.open(folder)
 
 
@@ -169,8 +162,8 @@ def corpus_embeddings(
   source = Source(corpus.cache, corpus.rows, 'passage')
   if index_dir is not None:
     return open_or_encode(model, source, index_dir).embeddings
-  size, codec = len(corpus), model.codec
-  width = 4 * model.dim if codec is None else codec.bytes_per_passage
+  size, codec, dim = len(corpus), model.codec, model.dim
+  width = 4 * dim if codec is None else codec.bytes_per_passage
   needed, there = size * width, machine.machine_memory()
   if needed > _SHARE_OF_MEMORY * there:
     raise UserError(
@@ -179,26 +172,24 @@ def corpus_embeddings(
         ' --index_dir.'
     )
   if codec is None:
-    embeddings = empty_rows(size, model.dim)
+    found = empty_rows(size, dim)
   else:
-    codes = np.empty((size, codec.quantiser.width), codec.code_dtype)
+    found = np.empty((size, codec.quantiser.width), codec.code_dtype)
   with Progress('Encoding', size, 'passages') as progress:
     # By the shards of an index: rounding may depend on what is encoded at once.
     for start in range(0, size, header_lib.SHARD_SIZE):
       rows = corpus.rows[start : start + header_lib.SHARD_SIZE]
-      if codec is None:
-        part = embeddings[start : start + len(rows)]
-      else:
-        part = empty_rows(len(rows), model.dim)
-      for positions, found in source.embedded(model, rows):
-        part[positions] = found
+      own = found[start : start + len(rows)]
+      part = own if codec is None else empty_rows(len(rows), dim)
+      for positions, vectors in source.embedded(model, rows):
+        part[positions] = vectors
         progress(len(positions))
       finite.check_rows(
           'passage embeddings', part, lambda row: repr(corpus.ids[start + row])
       )
       if codec is not None:
-        codes[start : start + len(rows)] = codec.encode(part)
-  return embeddings if codec is None else Coded(codec, codes)
+        own[:] = codec.encode(part)
+  return found if codec is None else Coded(codec, found)
 
 
 def same_codec(
@@ -209,7 +200,7 @@ def same_codec(
   It follows the model, but what is kept of embeddings is the user's choice.
 
   Args:
-    model: whose.
+    model: whose index it is.
     folder: of the index, if there is one.
     codec: that is asked for; None for that of the index.
 
@@ -218,14 +209,17 @@ def same_codec(
   """
   if model.codec is not None or not (folder / header_lib.FILE).exists():
     return codec
-  found = Header.read(folder)
-  there = found.codec or FLOATS[found.dtype]
+  there = _codec_name(Header.read(folder))
   if codec is not None and spec(codec).name != there:
     raise UserError(
         f'{folder} is an index of --codec={there}, and {codec} is asked for.'
         ' Give another --index_dir, or --overwrite.'
     )
   return there
+
+
+def _codec_name(header: Header) -> str:
+  return header.codec or FLOATS[header.dtype]
 
 
 def open_own(
@@ -249,11 +243,7 @@ def open_own(
   except UserError as e:
     if folder.exists():
       _LOG.info('The index is made again: %s', e)
-  _LOG.info(
-      'Encoding the passages of split %s, once.', cache.header['split']
-  )
-  codec = same_codec(model, folder, None)
-  encode(
-      model, Source.passages(cache), folder, codec, replace=True
-  ).finish()
+  _LOG.info('Encoding the passages of split %s, once.', cache.header['split'])
+  codec, source = same_codec(model, folder, None), Source.passages(cache)
+  encode(model, source, folder, codec, replace=True).finish()
   return Index.open(folder)

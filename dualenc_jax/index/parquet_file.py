@@ -21,7 +21,6 @@ from dualenc_jax.io import files
 from dualenc_jax.io.progress import Progress
 
 METADATA = b'dualenc'
-_TEXTS = ('name', 'location', 'text')
 
 
 def check_installed() -> None:
@@ -55,13 +54,27 @@ def write(
 
   schema = _schema(rows, about)
   with files.writing(path, 'another --out'):
-    with parquet.ParquetWriter(path, schema, use_dictionary=False) as writer:
-      with Progress('Writing', len(rows), 'rows') as progress:
-        for start, block in _numbered(rows):
-          table = _table(schema, index, start, block)
-          writer.write_table(table, row_group_size=len(block))
-          progress(len(block))
-    _check_written(path, index, rows)
+    with (
+        parquet.ParquetWriter(path, schema, use_dictionary=False) as writer,
+        Progress('Writing', len(rows), 'rows') as progress,
+    ):
+      for start, block in _numbered(rows):
+        table = _table(schema, index, start, block)
+        writer.write_table(table, row_group_size=len(block))
+        progress(len(block))
+    ids = iter(index.ids)
+    with parquet.ParquetFile(path) as file:
+      for group, (start, block) in enumerate(_numbered(rows)):
+        found = file.read_row_group(group, ['id', schema.names[-1]])
+        own = list(itertools.islice(ids, len(block)))
+        column = found.column(1).combine_chunks()
+        if found['id'].to_pylist() != own or not column.equals(
+            _array(column.type, block)
+        ):
+          raise UserError(
+              f'{path} reads otherwise than it was written, after row {start}.'
+              ' Look at the disk, and convert again.'
+          )
 
 
 def _numbered(rows: Rows) -> Iterator[tuple[int, np.ndarray]]:
@@ -75,18 +88,12 @@ def _numbered(rows: Rows) -> Iterator[tuple[int, np.ndarray]]:
 def _schema(rows: Rows, about: Mapping[str, Any]) -> Any:
   import pyarrow as pa
 
-  is_codes = np.dtype(rows.dtype) == np.uint8
-  embedding = (
-      ('codes', pa.binary(rows.width))
-      if is_codes
-      else ('vector', pa.list_(pa.float32(), rows.width))
-  )
+  embedding = pa.field('vector', pa.list_(pa.float32(), rows.width), False)
+  if np.dtype(rows.dtype) == np.uint8:
+    embedding = pa.field('codes', pa.binary(rows.width), False)
+  texts = [pa.field(n, pa.string()) for n in ('name', 'location', 'text')]
   return pa.schema(
-      [
-          pa.field('id', pa.string(), nullable=False),
-          *(pa.field(name, pa.string()) for name in _TEXTS),
-          pa.field(*embedding, nullable=False),
-      ],
+      [pa.field('id', pa.string(), False), *texts, embedding],
       {METADATA: json.dumps(about)},
   )
 
@@ -96,14 +103,13 @@ def _table(schema: Any, index: Index, start: int, block: np.ndarray) -> Any:
   import pyarrow as pa
 
   passages = [index.passage(row) for row in range(start, start + len(block))]
-  columns = [[passage.id for passage in passages]]
-  columns += [[p.name or None for p in passages]]
-  columns += [[p.location or None for p in passages]]
-  columns += [[p.text for p in passages]]
+  columns = zip(*((p.id, p.name or None, p.location or None, p.text)
+                  for p in passages))
   try:
     arrays = [pa.array(column, pa.string()) for column in columns]
   except UnicodeEncodeError as e:
-    row = next(i for i, p in enumerate(passages) if _is_broken(vars(p)))
+    texts = [p.id + p.name + p.location + p.text for p in passages]
+    row = next(i for i, text in enumerate(texts) if e.object in text)
     raise UserError(
         f'Row {start + row} of {index.folder}, {passages[row].id!r}, has half a'
         ' surrogate pair, which Parquet has no bytes for. Repair the text where'
@@ -111,15 +117,6 @@ def _table(schema: Any, index: Index, start: int, block: np.ndarray) -> Any:
     ) from e
   arrays.append(_array(schema.field(len(arrays)).type, block))
   return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def _is_broken(texts: Mapping[str, str]) -> bool:
-  """Whether a text cannot be in UTF-8."""
-  try:
-    ''.join(texts.values()).encode()
-  except UnicodeEncodeError:
-    return True
-  return False
 
 
 def _array(kind: Any, block: np.ndarray) -> Any:
@@ -133,28 +130,3 @@ def _array(kind: Any, block: np.ndarray) -> Any:
     )
   values = np.ascontiguousarray(block, np.float32).reshape(-1)
   return pa.FixedSizeListArray.from_arrays(pa.array(values), type=kind)
-
-
-def _check_written(path: pathlib.Path, index: Index, rows: Rows) -> None:
-  """Compares all ids and embeddings with those of the file."""
-  from pyarrow import parquet
-
-  ids = iter(index.ids)
-  with parquet.ParquetFile(path) as file:
-    column = file.schema_arrow.names[-1]
-    for group, (start, block) in enumerate(_numbered(rows)):
-      # Blocks and row groups are the same, and so many were written.
-      found = file.read_row_group(group, ['id', column])
-      if not _is_same(found, block, ids):
-        raise UserError(
-            f'{path} reads otherwise than it was written, after row {start}.'
-            ' Look at the disk, and convert again.'
-        )
-
-
-def _is_same(found: Any, block: np.ndarray, ids: Iterator[str]) -> bool:
-  """Whether a row group has the next ids and these embeddings."""
-  column = found.column(1).combine_chunks()
-  return found['id'].to_pylist() == list(
-      itertools.islice(ids, len(block))
-  ) and column.equals(_array(column.type, block))

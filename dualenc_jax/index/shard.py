@@ -1,6 +1,6 @@
 """The files of an index: its shards, written whole, and its folders."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 import contextlib
 import dataclasses
 import json
@@ -8,7 +8,7 @@ import os
 import pathlib
 import re
 import shutil
-from typing import IO
+from typing import Any, IO
 
 import numpy as np
 
@@ -17,23 +17,17 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.index.header import AGAIN, FILE, Header
 from dualenc_jax.io import files, json_file, untrusted
 
-EMBEDDINGS = 'embeddings.npy'
-IDS = 'ids.txt'
-PASSAGES = 'passages.jsonl'
-OFFSETS = 'offsets.npy'
-INFO = 'shard.json'
+EMBEDDINGS, IDS, PASSAGES = 'embeddings.npy', 'ids.txt', 'passages.jsonl'
+OFFSETS, INFO = 'offsets.npy', 'shard.json'
 SHARD_INFOS = f'shard-*[0-9]/{INFO}'
 # Beside the header, of an index of codes.
 CODEC = codec_file.FILE
 FILES = (EMBEDDINGS, IDS, PASSAGES, OFFSETS)
-PARTIAL = '.partial'
-_FILES = '|'.join(map(re.escape, (FILE, CODEC)))
+_HEADS = f'{re.escape(FILE)}|{re.escape(CODEC)}'
 _OF_INDEX = re.compile(
-    rf'{_FILES}|\.({_FILES})\.\d+\.partial'
-    r'|shard-\d{5,}(\.partial|\.lock)?'
+    rf'{_HEADS}|\.({_HEADS})\.\d+\.partial|shard-\d{{5,}}\.lock'
+    rf'|shard-\d{{5,}}(\.partial)?(/({"|".join([*FILES, INFO])}))?'
 )
-_OF_SHARD = {*FILES, INFO}
-_PASSAGE = {'id': str, 'name': str, 'location': str, 'text': str}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,12 +57,14 @@ class Passage:
     return row.encode('utf-8', 'surrogatepass') + b'\n'
 
 
+_PASSAGE = dict.fromkeys(Passage.__dataclass_fields__, str)
+
+
 @dataclasses.dataclass(frozen=True)
 class Shard:
   """A whole shard, memory-mapped and read-only.
 
   Attributes:
-    folder: where it is.
     embeddings: [rows, D], or their codes.
     ids: the bytes of ids.txt.
     text: the bytes of passages.jsonl.
@@ -83,17 +79,13 @@ class Shard:
 
   @classmethod
   def open(
-      cls,
-      index: pathlib.Path,
-      header: Header,
-      number: int,
-      codec: str | None = None,
+      cls, index: pathlib.Path, header: Header, number: int, codec: str | None
   ) -> 'Shard':
-    """Maps a shard of an index.
+    """Maps a shard of the index in a folder.
 
     Args:
-      index: its folder.
-      header: of it.
+      index: the folder.
+      header: of the index.
       number: of the shard.
       codec: SHA-256 of the file of the codec; None without one.
 
@@ -101,8 +93,7 @@ class Shard:
       UserError: it is missing, or a file of it is missing, truncated or not
         what the header says, or its codes are by another codec.
     """
-    folder = index / name(number)
-    rows = header.rows_of(number)
+    folder, rows = index / name(number), header.rows_of(number)
     path = folder / INFO
     info = json_file.read(path, AGAIN, rows=int, first_row=int, bytes=dict)
     found = info['rows'], info['first_row']
@@ -152,7 +143,7 @@ def write(
     first_row: int,
     embeddings: np.ndarray,
     passages: Iterable[Passage],
-    codec: str | None = None,
+    codec: str | None,
 ) -> None:
   """Writes a shard beside its place and renames it when all is on the disk.
 
@@ -168,7 +159,7 @@ def write(
     OSError: the disk is full or cannot be written; nothing is left behind.
   """
   folder = index / name(number)
-  partial = index / f'{name(number)}{PARTIAL}'
+  partial = index / f'{name(number)}.partial'
   _remove(partial)
   partial.mkdir()
   try:
@@ -177,13 +168,11 @@ def write(
       for passage in passages:
         ids.write(passage.id.encode('utf-8', 'surrogatepass') + b'\n')
         lengths.append(texts.write(passage.line()))
-    if len(lengths) != len(embeddings) + 1:
-      raise ValueError(f'{len(lengths) - 1} passages, {len(embeddings)} rows')
     offsets = np.cumsum(lengths, dtype=np.int64)
     for array_file, array in ((EMBEDDINGS, embeddings), (OFFSETS, offsets)):
       with _synced(partial / array_file) as file:
         np.save(file, array)
-    info = {
+    info: dict[str, Any] = {
         'rows': len(embeddings),
         'first_row': first_row,
         'bytes': {file: (partial / file).stat().st_size for file in FILES},
@@ -202,7 +191,7 @@ def write(
 
 
 @contextlib.contextmanager
-def _synced(path: pathlib.Path) -> Iterable[IO[bytes]]:
+def _synced(path: pathlib.Path) -> Iterator[IO[bytes]]:
   with path.open('wb') as file:
     yield file
     file.flush()
@@ -215,20 +204,18 @@ def _remove(folder: pathlib.Path) -> None:
 
 
 def _check_size(path: pathlib.Path, size: int | None) -> None:
-  try:
-    found = path.stat().st_size
-  except OSError as e:
-    raise UserError(f'{path}: missing ({e.strerror}). {AGAIN}') from e
   if not untrusted.is_file(path):
-    raise UserError(f'{path} is no regular file. {AGAIN}')
-  if found != size:
+    raise UserError(f'{untrusted.why_no_file(path)}. {AGAIN}')
+  if (found := path.stat().st_size) != size:
     raise UserError(
         f'{path}: truncated or half-written: it has {found} bytes, {INFO} says'
         f' {size}. {AGAIN}'
     )
 
 
-def _map_array(path: pathlib.Path, shape, dtype) -> np.ndarray:
+def _map_array(
+    path: pathlib.Path, shape: tuple[int, ...], dtype: Any
+) -> np.ndarray:
   try:
     array = np.load(path, mmap_mode='r', allow_pickle=False)
     if not isinstance(array, np.ndarray):
@@ -236,7 +223,7 @@ def _map_array(path: pathlib.Path, shape, dtype) -> np.ndarray:
   except Exception as e:  # NumPy parses its header by Python's own parser.
     raise UserError(f'{path}: not an array ({e}). {AGAIN}') from e
   dtype = np.dtype(dtype)
-  # Of a dtype that is not its own NumPy's format tells the size alone.
+  # Of a dtype that is not its own NumPy's format has the size alone.
   if dtype.kind == array.dtype.kind == 'V' and dtype.itemsize == array.itemsize:
     array = array.view(dtype)
   if array.shape != shape or array.dtype != dtype:
@@ -258,11 +245,10 @@ def _map_bytes(path: pathlib.Path) -> np.ndarray:
 class Places(files.GrowingFolder):
   """The folders of one index."""
 
-  def shards(self) -> list[int]:
-    """Numbers of the shards that are there of the index that grows."""
+  def count_shards(self) -> int:
+    """How many whole shards the index that grows has."""
     found = self.partial.glob('shard-*')
-    numbers = [path.name.removeprefix('shard-') for path in found]
-    return sorted(int(number) for number in numbers if number.isdecimal())
+    return sum(path.name.partition('-')[2].isdecimal() for path in found)
 
   def check_own(self) -> None:
     """Raises UserError where a folder holds anything but an index.
@@ -270,25 +256,13 @@ class Places(files.GrowingFolder):
     Such a folder is never renamed, removed or written to.
     """
     for path in (self.folder, self.partial, self.aside):
-      stranger = _stranger(path)
-      if stranger is not None:
+      found = [*path.glob('*'), *path.glob('*/*')]
+      names = sorted(inner.relative_to(path).as_posix() for inner in found)
+      strangers = [name for name in names if not _OF_INDEX.fullmatch(name)]
+      if path.is_file():
+        strangers = [path.name]
+      if strangers:
         raise UserError(
-            f'{path} is not an index: it holds {stranger!r}. Expected a new'
+            f'{path} is not an index: it holds {strangers[0]!r}. Expected a new'
             ' folder or an older index. Choose another folder.'
         )
-
-
-def _stranger(path: pathlib.Path) -> str | None:
-  """The name of something in a folder that is not of an index."""
-  if not path.exists():
-    return None
-  if not path.is_dir():
-    return path.name
-  for name in sorted(os.listdir(path)):
-    if not _OF_INDEX.fullmatch(name):
-      return name
-    if (path / name).is_dir():
-      for file in sorted(os.listdir(path / name)):
-        if file not in _OF_SHARD:
-          return f'{name}/{file}'
-  return None

@@ -4,8 +4,7 @@ import numpy as np
 
 from dualenc_jax.index import Header, IndexBuild, Passage
 
-D = 6
-SHARD = 4
+D, SHARD = 6, 4
 
 
 def passages_from(start, count):
@@ -36,14 +35,16 @@ def write_shards(build, shards, embeddings, passages):
   return made
 
 
+def make(build, shards, seed=0):
+  count = build.header.passages
+  return write_shards(
+      build, shards, embeddings_for(count, seed), passages_from(0, count)
+  )
+
+
 def write(folder, count=10, seed=0, replace=False, **fields):
   """A complete index of `count` rows."""
   build = IndexBuild(folder, header(count, **fields), replace)
   build.start()
-  write_shards(
-      build,
-      range(build.header.shards),
-      embeddings_for(count, seed),
-      passages_from(0, count),
-  )
+  make(build, range(build.header.shards), seed)
   assert build.finish()

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pathlib
 import signal
 import sys
 import time
@@ -14,56 +13,53 @@ from pyarrow import parquet
 import pytest
 
 from dualenc_jax.commands import cli
-from dualenc_jax.errors import UserError
 from dualenc_jax.index import conversion, Index, parquet_file
 from dualenc_jax.interop import faiss_files
 from dualenc_jax.interop.rows import Rows
 
 
-def run(source, form, out, *flags) -> pathlib.Path:
-  """As a user does."""
-  argv = ['convert', str(source), f'--to={form}', f'--out={out}', *flags]
-  assert cli.main(argv) == 0
-  return out
+@pytest.fixture
+def converted(tmp_path, capsys):
+  """Called: converts an index as a user does; returns its error if it fails."""
 
+  def converted(form, *flags, source='index'):
+    source, out = tmp_path / source, tmp_path / 'out'
+    argv = ['convert', str(source), f'--to={form}', f'--out={out}', *flags]
+    status = cli.main(argv)
+    error = capsys.readouterr().err
+    if status:
+      assert status == 2 and not out.exists()
+      return error
 
-def error_of(capsys, *argv) -> str:
-  """The message of an error."""
-  assert cli.main(['convert', *map(str, argv)]) == 2
-  return capsys.readouterr().err
+  return converted
 
 
 @pytest.mark.parametrize('id_', ['id0', '007', '-0', '9223372036854775808', ''])
-def test_ids_that_are_no_whole_numbers(tmp_path, capsys, monkeypatch, id_):
-  monkeypatch.setattr(
-      index_files,
-      'passages_from',
-      lambda start, count: [
-          index_files.Passage(i, '', '', 'text') for i in ('1', '-2', id_)
-      ],
-  )
+def test_ids_that_are_no_whole_numbers(tmp_path, converted, monkeypatch, id_):
+  passages = [
+      index_files.Passage(i, '', '', 'text') for i in ('1', '-2', id_)
+  ]
+  monkeypatch.setattr(index_files, 'passages_from', lambda *_: passages)
   index_files.write(tmp_path / 'index', 3)
-  flags = '--to=faiss', f'--out={tmp_path / "out"}', '--ids=own'
-  message = error_of(capsys, tmp_path / 'index', *flags)
+  message = converted('faiss', '--ids=own')
   assert f'row 2 of {tmp_path / "index"} has the id {id_!r}' in message
   assert 'Leave the flag out' in message
-  assert os.listdir(tmp_path) == ['index']
 
 
-def test_codes_are_bytes_of_one_length(tmp_path, monkeypatch):
+def test_codes_are_bytes_of_one_length(tmp_path, converted, monkeypatch):
   """What a codec gives: codes, what they mean, what decodes them."""
   index_files.write(tmp_path / 'index')
   index = Index.open(tmp_path / 'index')
   codes = np.packbits(index.embeddings[:] >= 0, axis=1)
   parts = conversion.Parts(
-      'sign',
       Rows.of(codes),
-      {'dtype': 'uint8', 'bit_order': 'big'},
+      {'codec': 'sign', 'bit_order': 'big'},
       faiss_files.binary,
       {'low': np.arange(3.0)},
   )
   monkeypatch.setattr(conversion, 'parts_of', lambda index: parts)
-  out = run(tmp_path / 'index', 'vectors', tmp_path / 'out')
+  converted('vectors')
+  out = (tmp_path / 'out').rename(tmp_path / 'vectors')
   table = parquet.read_table(out / 'vectors.parquet')
   content = b''.join(table['codes'].to_pylist())
   np.testing.assert_array_equal(
@@ -73,45 +69,25 @@ def test_codes_are_bytes_of_one_length(tmp_path, monkeypatch):
   assert about['codec'] == 'sign' and about['bit_order'] == 'big'
   with np.load(out / 'codec.npz') as arrays:
     np.testing.assert_array_equal(arrays['low'], np.arange(3.0))
-
-  out = run(tmp_path / 'index', 'faiss', tmp_path / 'binary')
-  found = faiss.read_index_binary(str(out / 'index.faiss'))
+  converted('faiss')
+  found = faiss.read_index_binary(str(tmp_path / 'out/index.faiss'))
   distances, _ = found.search(codes, 1)
   assert not distances.any() and found.ntotal == len(index)
-  about = json.loads((out / 'about.json').read_text())
+  about = json.loads((tmp_path / 'out/about.json').read_text())
   assert about['faiss'] == 'read_index_binary'
 
 
-def test_a_codec_without_a_form_of_faiss(tmp_path, monkeypatch, capsys):
-  index_files.write(tmp_path / 'index')
-
-  def none(rows):
-    raise UserError('faiss has no form of it.')
-
-  def parts_of(index):
-    rows = Rows.of(index.embeddings)
-    return conversion.Parts('odd', rows, {}, none)
-
-  monkeypatch.setattr(conversion, 'parts_of', parts_of)
-  flags = '--to=faiss', f'--out={tmp_path / "out"}'
-  message = error_of(capsys, tmp_path / 'index', *flags)
-  assert message == 'error: faiss has no form of it.\n'
-  assert os.listdir(tmp_path) == ['index']
-
-
-def test_half_a_surrogate_pair_is_named(tmp_path, monkeypatch, capsys):
+def test_half_a_surrogate_pair_is_named(tmp_path, monkeypatch, converted):
   passages = index_files.passages_from(0, 10)
   passages[6] = index_files.Passage('id6', '', '', 'a \ud800 b')
   monkeypatch.setattr(index_files, 'passages_from', lambda *args: passages)
   index_files.write(tmp_path / 'index')
-  flags = '--to=vectors', f'--out={tmp_path / "out"}'
-  message = error_of(capsys, tmp_path / 'index', *flags)
+  message = converted('vectors')
   assert f"Row 6 of {tmp_path / 'index'}, 'id6', has half a" in message
-  assert os.listdir(tmp_path) == ['index']
 
 
 def test_parquet_that_reads_otherwise_is_not_there(
-    tmp_path, monkeypatch, capsys
+    tmp_path, monkeypatch, converted
 ):
   index_files.write(tmp_path / 'index')
   array = parquet_file._array
@@ -120,48 +96,33 @@ def test_parquet_that_reads_otherwise_is_not_there(
   monkeypatch.setattr(
       parquet_file, '_array', lambda kind, block: next(calls)(kind, block)
   )
-  flags = '--to=vectors', f'--out={tmp_path / "out"}'
-  message = error_of(capsys, tmp_path / 'index', *flags)
+  message = converted('vectors')
   assert 'reads otherwise than it was written, after row 0' in message
   assert os.listdir(tmp_path) == ['index']
 
 
-def test_without_pyarrow_its_extra_is_named(tmp_path, monkeypatch, capsys):
+def test_without_pyarrow_its_extra_is_named(tmp_path, monkeypatch, converted):
   index_files.write(tmp_path / 'index')
   monkeypatch.setitem(sys.modules, 'pyarrow', None)
-  flags = '--to=vectors', f'--out={tmp_path / "out"}'
-  message = error_of(capsys, tmp_path / 'index', *flags)
-  assert "pip install 'dualenc-jax[data]'" in message
+  assert "pip install 'dualenc-jax[data]'" in converted('vectors')
 
 
-def test_damaged_indexes_and_halves_of_them(tmp_path, capsys):
-  flags = '--to=faiss', f'--out={tmp_path / "out"}'
+def test_damaged_indexes_and_halves_of_them(tmp_path, converted):
   index_files.write(tmp_path / 'index')
   shard = tmp_path / 'index' / 'shard-00001' / 'embeddings.npy'
   shard.write_bytes(shard.read_bytes()[:-1])
-  assert 'truncated' in error_of(capsys, tmp_path / 'index', *flags)
+  assert 'truncated' in converted('faiss')
   header = tmp_path / 'index' / 'header.json'
   header.write_text('{')
-  assert 'header.json' in error_of(capsys, tmp_path / 'index', *flags)
+  assert 'header.json' in converted('faiss')
   build = index_files.IndexBuild(tmp_path / 'half', index_files.header())
   build.start()
-  message = error_of(capsys, tmp_path / 'half', *flags)
+  message = converted('faiss', source='half')
   assert 'half is not complete: 0 of 3 shards' in message
-  assert not (tmp_path / 'out').exists()
-
-
-def test_what_is_there_stays(tmp_path, capsys):
-  index_files.write(tmp_path / 'index')
-  out = tmp_path / 'out'
-  out.mkdir()
-  (out / 'mine.txt').write_text('mine')
-  flags = '--to=faiss', f'--out={out}'
-  assert 'is there already' in error_of(capsys, tmp_path / 'index', *flags)
-  assert os.listdir(out) == ['mine.txt']
 
 
 @pytest.mark.parametrize('form', sorted(conversion.FORMS))
-def test_a_kill_leaves_nothing(tmp_path, monkeypatch, form):
+def test_a_kill_leaves_nothing(tmp_path, monkeypatch, converted, form):
   index_files.write(tmp_path / 'index')
   before = signal.getsignal(signal.SIGTERM)
 
@@ -171,13 +132,11 @@ def test_a_kill_leaves_nothing(tmp_path, monkeypatch, form):
     time.sleep(10)
 
   rows = Rows(10, index_files.D, np.float32, blocks)
-  parts = conversion.Parts('float32', rows, {}, faiss_files.flat)
+  parts = conversion.Parts(rows, {'codec': 'float32'}, faiss_files.flat)
   monkeypatch.setattr(conversion, 'parts_of', lambda index: parts)
   try:
     with pytest.raises(SystemExit):
-      run(tmp_path / 'index', form, tmp_path / 'out')
+      converted(form)
   finally:
     signal.signal(signal.SIGTERM, before)
   assert os.listdir(tmp_path) == ['index']
-
-

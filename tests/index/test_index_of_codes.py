@@ -24,24 +24,27 @@ def plan(name='pq:3x2'):
   return header(COUNT, codec=name, dtype=dtype, width=width)
 
 
-def build_of(folder, codec, replace=False):
-  build = IndexBuild(folder, plan(codec.name), replace, lambda: codec)
+def build_of(folder, codec):
+  build = IndexBuild(folder, plan(codec.name), codec=lambda: codec)
   build.start()
   return build
 
 
-def write(build, shards=None):
+def write(build, shards=range(3)):
   codes = build.codec.encode(embeddings_for(COUNT))
-  shards = range(build.header.shards) if shards is None else shards
   return index_files.write_shards(build, shards, codes, passages_from(0, COUNT))
+
+
+def whole(folder, codec):
+  build = build_of(folder, codec)
+  assert write(build) == [0, 1, 2] and build.finish()
+  return Index.open(folder)
 
 
 @pytest.mark.parametrize('name', ['pq:3x2', 'int8', 'binary', 'pca:4', 'bf16'])
 def test_round_trip(name, tmp_path):
   codec = trained(name)
-  build = build_of(tmp_path / 'index', codec)
-  write(build)
-  assert build.finish()
+  whole(tmp_path / 'index', codec)
   index = Index.open(tmp_path / 'index', {'codec': name})
   expected = codec.decode(codec.encode(embeddings_for(COUNT)))
   np.testing.assert_array_equal(index.embeddings[:], expected)
@@ -77,66 +80,40 @@ def test_another_codec_is_another_index(tmp_path):
     IndexBuild(tmp_path / 'index', header(COUNT))
 
 
-def test_codes_of_another_codebook(tmp_path):
-  for name, seed in (('one', 0), ('other', 1)):
-    build = build_of(tmp_path / name, trained(seed=seed))
-    write(build)
-    build.finish()
-  codec = 'codec.safetensors'
-  (tmp_path / 'other' / codec).rename(tmp_path / 'one' / codec)
-  with pytest.raises(UserError, match='shard.json: its codes are by another'):
-    Index.open(tmp_path / 'one')
-
-
-def test_a_codec_that_is_gone(tmp_path):
-  build = build_of(tmp_path / 'index', trained())
-  write(build)
-  build.finish()
-  (tmp_path / 'index' / 'codec.safetensors').unlink()
-  with pytest.raises(UserError, match='codec.safetensors cannot be read'):
-    Index.open(tmp_path / 'index')
-  # It is made anew, with all of its shards.
-  build = build_of(tmp_path / 'index', trained(seed=1))
-  assert write(build) == [0, 1, 2]
-  assert build.finish()
-  Index.open(tmp_path / 'index')
-
-
-def test_truncated_codes(tmp_path):
-  build = build_of(tmp_path / 'index', trained())
-  write(build)
-  build.finish()
-  path = tmp_path / 'index' / 'shard-00001' / 'embeddings.npy'
-  path.write_bytes(path.read_bytes()[:-1])
-  with pytest.raises(UserError, match='embeddings.npy: truncated'):
-    Index.open(tmp_path / 'index')
-
-
-def test_a_width_that_is_not_the_codecs(tmp_path):
-  build = build_of(tmp_path / 'index', trained())
-  write(build)
-  build.finish()
-  path = tmp_path / 'index' / 'header.json'
-  found = json.loads(path.read_text())
-  path.write_text(json.dumps(found | {'width': 5}))
-  with pytest.raises(UserError, match=r'the header says uint8 \(4, 5\)'):
-    Index.open(tmp_path / 'index')
-
-
-@pytest.mark.parametrize('damage', ['another codebook', 'one of another kind'])
-def test_shards_that_no_codec_fits_are_made_again(damage, tmp_path):
+@pytest.mark.parametrize(
+    'damage, message',
+    [
+        ('gone', 'codec.safetensors cannot be read'),
+        ('another codebook', 'shard.json: its codes are by another'),
+        ('another kind', 'is int8 of .* says pq:3x2 and 6'),
+    ],
+)
+def test_shards_that_no_codec_fits_are_made_again(damage, message, tmp_path):
   right = trained()
-  build = build_of(tmp_path / 'index', right)
-  write(build)
-  build.finish()
-  wrong = trained(seed=1) if damage == 'another codebook' else trained('int8')
-  codec_file.write(tmp_path / 'index' / codec_file.FILE, wrong)
-  with pytest.raises(UserError, match='by another'):
+  whole(tmp_path / 'index', right)
+  path = tmp_path / 'index' / codec_file.FILE
+  path.unlink()
+  if damage != 'gone':
+    wrong = trained('int8') if damage == 'another kind' else trained(seed=1)
+    codec_file.write(path, wrong)
+  with pytest.raises(UserError, match=message):
     Index.open(tmp_path / 'index')
-  build = build_of(tmp_path / 'index', right)
-  assert write(build) == [0, 1, 2]
-  assert build.finish()
-  index = Index.open(tmp_path / 'index')
+  index = whole(tmp_path / 'index', right)
   np.testing.assert_array_equal(
       index.embeddings.codes[:], right.encode(embeddings_for(COUNT))
   )
+
+
+def test_codes_that_are_truncated_or_of_another_width(tmp_path):
+  folder = tmp_path / 'index'
+  whole(folder, trained())
+  header_file = folder / 'header.json'
+  fields = json.loads(header_file.read_text())
+  header_file.write_text(json.dumps(fields | {'width': 5}))
+  with pytest.raises(UserError, match=r'the header says uint8 \(4, 5\)'):
+    Index.open(folder)
+  path = folder / 'shard-00001' / 'embeddings.npy'
+  path.write_bytes(path.read_bytes()[:-1])
+  with pytest.raises(UserError, match='embeddings.npy: truncated'):
+    header_file.write_text(json.dumps(fields))
+    Index.open(folder)

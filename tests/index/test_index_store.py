@@ -20,14 +20,10 @@ def store(request, tmp_path):
   return RowStore(parts)
 
 
-def test_what_it_is(store):
+def test_slices(store):
   assert store.shape == (23, 5) and len(store) == 23 and store.ndim == 2
-  assert store.dtype == np.float32
   np.testing.assert_array_equal(np.asarray(store), ROWS)
   np.testing.assert_array_equal(np.asarray(store, np.float64), ROWS)
-
-
-def test_slices(store):
   starts = (0, 1, 3, 4, 22, 23, 30, -2, None)
   stops = (0, 2, 4, 5, 12, 23, 50, -1, None)
   for part in map(slice, *zip(*itertools.product(starts, stops))):
@@ -36,9 +32,7 @@ def test_slices(store):
     assert found.dtype == np.float32
   for part in (slice(None, None, 3), slice(20, 2, -2), slice(None, None, -1)):
     np.testing.assert_array_equal(store[part], ROWS[part])
-
-
-def test_a_slice_of_one_shard_is_no_copy(store):
+  # A slice of one shard is no copy.
   assert np.shares_memory(store[22:23], store[-1:])
   assert isinstance(store[22:23], np.memmap)
 
@@ -46,34 +40,22 @@ def test_a_slice_of_one_shard_is_no_copy(store):
 @pytest.mark.parametrize(
     'rows',
     [
-        [5],
         [22, 0, 4, 3, 4, 4, 21],
         [],
         [-1, -23, 3],
         [[1, 2, 22], [22, 2, 1]],
-        7,
         -1,
+        np.random.default_rng(1).integers(0, 23, 1000),
     ],
 )
 def test_rows_in_any_order(store, rows):
-  found = store[np.asarray(rows, np.int64)]
-  np.testing.assert_array_equal(found, ROWS[np.asarray(rows, np.int64)])
-  assert found.dtype == np.float32
-  np.testing.assert_array_equal(store[rows], ROWS[np.asarray(rows, np.int64)])
+  expected = ROWS[np.asarray(rows, np.int64)]
+  for found in (store[rows], store[np.asarray(rows, np.int64)]):
+    np.testing.assert_array_equal(found, expected)
+    assert found.dtype == np.float32
 
 
-def test_many_random_rows(store):
-  rows = np.random.default_rng(1).integers(0, 23, 1000)
-  np.testing.assert_array_equal(store[rows], ROWS[rows])
-
-
-@pytest.mark.parametrize('rows', [[23], [-24], [0, 23], 23])
-def test_rows_that_are_not_there(store, rows):
-  with pytest.raises(IndexError, match='expected 0 to 22'):
-    store[rows]
-
-
-@pytest.mark.parametrize('rows', [[0.5], [True, False], ['a']])
+@pytest.mark.parametrize('rows', [[23], [-24], 23, [0.5], [True, False], ['a']])
 def test_what_names_no_rows(store, rows):
-  with pytest.raises(IndexError, match='expected whole numbers or a slice'):
+  with pytest.raises(IndexError, match='expected 0 to 22|whole numbers'):
     store[rows]
