@@ -63,24 +63,20 @@ class MtebEncoder(AbsEncoder):
       )
     self.model = retriever
     self.model_prompts = dict(retriever.towers.tokenizer.prompts) or None
+    unknown = dict.fromkeys((
+        'loader', 'release_date', 'languages', 'n_parameters',
+        'memory_usage_mb', 'license', 'open_weights', 'public_training_code',
+        'public_training_data', 'training_datasets',
+    ))
     self.mteb_model_meta = ModelMeta(
-        loader=None,
         name=name,
         revision=revision,
-        release_date=None,
-        languages=None,
-        n_parameters=None,
-        memory_usage_mb=None,
         max_tokens=retriever.towers.tokenizer.passage_length,
         embed_dim=retriever.dim,
-        license=None,
-        open_weights=None,
-        public_training_code=None,
-        public_training_data=None,
         framework=['JAX'],
         similarity_fn_name=ScoringFunction.COSINE,
         use_instructions=False,
-        training_datasets=None,
+        **unknown,
     )
 
   def encode(
@@ -97,7 +93,7 @@ class MtebEncoder(AbsEncoder):
 
     Args:
       inputs: batches with 'text', a list of strings.
-      task_metadata: of the task, named in messages.
+      task_metadata: of the task; it is named in messages.
       hf_split: not used.
       hf_subset: not used.
       prompt_type: `PromptType.query` for the query tower; with the task it

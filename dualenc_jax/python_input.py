@@ -17,9 +17,8 @@ def is_array(value: Any) -> bool:
 
 def texts_of(name: str, texts: Any) -> list[str]:
   """A list of strings, or UserError."""
-  if isinstance(texts, (str, bytes, Mapping, Set)) or not isinstance(
-      texts, Iterable
-  ):
+  one = isinstance(texts, (str, bytes, Mapping, Set))
+  if one or not isinstance(texts, Iterable):
     what = 'one string' if isinstance(texts, str) else type(texts).__name__
     raise UserError(
         f"{name} is {what}; expected a list of strings, ['like this']."
@@ -31,19 +30,16 @@ def texts_of(name: str, texts: Any) -> list[str]:
           f'{name}[{i}] is {text!r:.60}, {type(text).__name__}; expected a'
           ' string.'
       )
-    if not text.isascii():
-      _check_unicode(f'{name}[{i}]', text)
+    if text.isascii():
+      continue
+    try:
+      text.encode()
+    except UnicodeEncodeError as e:
+      raise UserError(
+          f'{name}[{i}] is {text!r:.60}: half of a surrogate pair at character'
+          f" {e.start}. Read the text as UTF-8, with errors='replace'."
+      ) from e
   return texts
-
-
-def _check_unicode(name: str, text: str) -> None:
-  try:
-    text.encode()
-  except UnicodeEncodeError as e:
-    raise UserError(
-        f'{name} is {text!r:.60}: half of a surrogate pair at character'
-        f" {e.start}. Read the text as UTF-8, with errors='replace'."
-    ) from e
 
 
 def ids_of(ids: Any, count: int) -> list[str]:
@@ -53,11 +49,11 @@ def ids_of(ids: Any, count: int) -> list[str]:
     raise UserError(
         f'{len(ids)} ids for {count} passages; expected one for each.'
     )
-  if len(set(ids)) < count:
-    seen: set[str] = set()
-    twice = next(i for i in ids if i in seen or seen.add(i))
-    raise UserError(f'ids has {twice!r} twice; expected different ones.')
+  seen: set[str] = set()
   for i, name in enumerate(ids):
+    if name in seen:
+      raise UserError(f'ids has {name!r} twice; expected different ones.')
+    seen.add(name)
     # An index keeps an id a line, and NumPy ends a string at a zero.
     if not name or any(c in name for c in '\n\r\0'):
       raise UserError(

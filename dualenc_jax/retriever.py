@@ -25,9 +25,8 @@ from dualenc_jax.index.corpus import Corpus
 from dualenc_jax.inference.artifact import Artifact, manifest, writer
 from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.io import finite, hub
-from dualenc_jax.search.exact_search import ExactSearch
 from dualenc_jax.search.ranking import check_k, Ranking
-from dualenc_jax.search.two_steps import search_of, TwoSteps
+from dualenc_jax.search.two_steps import search_of
 
 
 class Hits(NamedTuple):
@@ -76,11 +75,11 @@ class Retriever:
       prompt: str | None = None,
   ):
     """Takes what encodes, and what to search; `from_dir` opens a folder."""
-    self._towers = towers
+    self.towers = towers
     towers.tokenizer.prompted(prompt)  # Its errors.
     self._prompt = prompt
     self._corpus: Corpus | None = None
-    self._search: ExactSearch | TwoSteps | None = None
+    self._search: Any = None  # `search_of` the corpus.
     # `search.hybrid.Hybrid` of the corpus, once it is asked for.
     self._hybrid: Any = None
     if index is not None:
@@ -130,9 +129,13 @@ class Retriever:
         `candidates` of an index that is not searched in two steps.
     """
     folder = pathlib.Path(path := hub.model(path)).expanduser()
-    given = {'vocabulary': vocabulary, 'query_length': query_length}
-    given['passage_length'] = passage_length
-    given = {k: v for k, v in given.items() if v is not None}
+    given = {
+        'vocabulary': vocabulary,
+        'query_length': query_length,
+        'passage_length': passage_length,
+    }
+    given = {name: v for name, v in given.items() if v is not None}
+    towers: Loaded
     if (folder / manifest.FILE).exists():
       if given:
         raise UserError(
@@ -153,19 +156,13 @@ class Retriever:
 
       towers, found = opening.load(path, dim, **given), None
     if index is not None:
-      # Of the same passage tower.
       found = binding.open_index(towers, pathlib.Path(index).expanduser())
     return cls(towers, found, candidates, prompt)
 
   @property
-  def towers(self) -> Loaded:
-    """What encodes."""
-    return self._towers
-
-  @property
   def dim(self) -> int:
     """D, of the embeddings."""
-    return self._towers.dim
+    return self.towers.dim
 
   def __repr__(self) -> str:
     return f'Retriever(dim={self.dim}, passages={len(self)})'
@@ -180,9 +177,8 @@ class Retriever:
     """Embeds queries, with the model's query prefix if it has one.
 
     Args:
-      texts: n of them; the empty text has an embedding, too.
-      prompt: name of another of the model's prompts, in place of that of this
-        retriever.
+      texts: n strings, which may be empty.
+      prompt: name of another of the model's prompts than the retriever's own.
 
     Returns:
       float32 [n, D], of length one.
@@ -192,8 +188,8 @@ class Retriever:
         finite.
     """
     texts = python_input.texts_of('queries', texts)
-    tokenizer = self._towers.tokenizer.prompted(prompt or self._prompt)
-    found = self._towers.queries(tokenizer.encode_queries(texts))
+    tokenizer = self.towers.tokenizer.prompted(prompt or self._prompt)
+    found = self.towers.queries(tokenizer.encode_queries(texts))
     return _finite('queries', found)
 
   def encode_passages(
@@ -201,9 +197,9 @@ class Retriever:
   ) -> np.ndarray:
     """Embeds passages; see `encode_queries`."""
     texts = python_input.texts_of('passages', texts)
-    tokenizer = self._towers.tokenizer.prompted(passage=prompt)
+    tokenizer = self.towers.tokenizer.prompted(passage=prompt)
     tokens = tokenizer.encode_passages(texts)
-    return _finite('passages', self._towers.passages(tokens))
+    return _finite('passages', self.towers.passages(tokens))
 
   def index(
       self,
@@ -228,34 +224,34 @@ class Retriever:
         be trained on these.
     """
     chosen = None if codec is None else spec(codec)
-    texts = embeddings = None
-    if python_input.is_array(passages):
-      embeddings = python_input.embeddings_of('passages', passages, self.dim)
-      count = len(embeddings)
+    is_array = python_input.is_array(passages)
+    if is_array:
+      given = python_input.embeddings_of('passages', passages, self.dim)
     else:
-      texts = python_input.texts_of('passages', passages)
-      count = len(texts)
+      given = python_input.texts_of('passages', passages)
+    count = len(given)
     if not count:
       raise UserError('passages is empty; expected at least one to index.')
     # Before hours of encoding.
-    ids = range(count) if ids is None else python_input.ids_of(ids, count)
+    names = [*map(str, range(count))]
+    if ids is not None:
+      names = python_input.ids_of(ids, count)
     if chosen is not None:
       chosen.check(self.dim, count)
-    if embeddings is None:
-      embeddings = self.encode_passages(texts)
+    if is_array:
+      embeddings = _finite('passages', given)
     else:
-      _finite('passages', embeddings)
-    trained = self._towers.codec if texts is not None else None
+      embeddings = self.encode_passages(given)
+    trained = None if is_array else self.towers.codec
     if chosen is not None:
       trained = chosen.fit(embeddings)
     if trained is not None:
       embeddings = Coded(trained, trained.encode(embeddings[:]))
-    ids = list(map(str, ids))
 
     def passage(row: int) -> Passage:
-      return Passage(ids[row], '', '', texts[row] if texts else '')
+      return Passage(names[row], '', '', '' if is_array else given[row])
 
-    self._set(Corpus(embeddings, ids, passage, texts is not None))
+    self._set(Corpus(embeddings, names, passage, not is_array))
 
   def search(
       self,
@@ -284,7 +280,7 @@ class Retriever:
       UserError: nothing is indexed, k below 1, queries that are empty or not as
         expected, or no texts for a hybrid search.
     """
-    ranking, corpus = self._rank(queries, k, hybrid), self._corpus
+    corpus, ranking = self._rank(queries, k, hybrid)
     rows, shape = ranking.indices.ravel().tolist(), ranking.indices.shape
     ids = np.array([corpus.ids[row] for row in rows], np.str_).reshape(shape)
     if not texts:
@@ -299,9 +295,9 @@ class Retriever:
       hybrid: float | str | None = None,
   ) -> list[list[Hit]]:
     """`search` with the passages: for each query its hits, best first."""
-    scores, rows = self._rank(queries, k, hybrid)
+    corpus, (scores, rows) = self._rank(queries, k, hybrid)
     return [
-        [Hit(score, self._corpus.passage(row)) for score, row in zip(*own)]
+        [Hit(score, corpus.passage(row)) for score, row in zip(*own)]
         for own in zip(scores.tolist(), rows.tolist())
     ]
 
@@ -313,8 +309,7 @@ class Retriever:
     The first one does so by itself, with these defaults.
 
     Args:
-      k1: as of `search.bm25.BM25`.
-      b: the same.
+      k1: as of `search.bm25.BM25`; so is b.
       language: of stop words and stems; None for neither.
 
     Raises:
@@ -324,28 +319,30 @@ class Retriever:
     from dualenc_jax.search.bm25 import BM25
     from dualenc_jax.search.hybrid import Hybrid
 
-    if self._corpus is None:
-      raise UserError('Nothing is indexed. Call retriever.index(passages).')
-    texts = [self._corpus.passage(row).text for row in range(len(self))]
+    corpus = self._indexed()
+    texts = [corpus.passage(row).text for row in range(len(self))]
     if not any(texts):
       raise UserError(
           'The passages were indexed without their texts, which hybrid search'
           ' needs. Index texts, or leave out hybrid.'
       )
     words = BM25(texts, k1, b, language)
-    self._hybrid = Hybrid(words, self._corpus.embeddings, self._corpus.ids)
+    self._hybrid = Hybrid(words, corpus.embeddings, corpus.ids)
+
+  def _indexed(self) -> Corpus:
+    if self._corpus is None:
+      raise UserError('Nothing is indexed. Call retriever.index(passages).')
+    return self._corpus
 
   def _rank(
       self,
       queries: Iterable[str] | np.ndarray,
       k: int,
       hybrid: float | str | None,
-  ) -> Ranking:
-    if self._corpus is None or self._search is None:
-      raise UserError(
-          'Nothing is indexed. Call retriever.index(passages) before search.'
-      )
+  ) -> tuple[Corpus, Ranking]:
+    corpus = self._indexed()
     check_k(k)
+    texts: list[str] = []
     if python_input.is_array(queries):
       if hybrid is not None:
         raise UserError(
@@ -354,21 +351,22 @@ class Retriever:
         )
       embeddings = python_input.embeddings_of('queries', queries, self.dim)
     else:
-      queries = python_input.texts_of('queries', queries)
-      for i, query in enumerate(queries):
+      texts = python_input.texts_of('queries', queries)
+      for i, query in enumerate(texts):
         if not query.strip():
           raise UserError(
               f'queries[{i}] is empty; give some words to search for.'
           )
-      embeddings = self.encode_queries(queries)
+      embeddings = self.encode_queries(texts)
     if not len(embeddings):
       shape = 0, min(k, len(self))
-      return Ranking(np.empty(shape, np.float32), np.empty(shape, np.int64))
+      none = np.empty(shape, np.float32), np.empty(shape, np.int64)
+      return corpus, Ranking(*none)
     if hybrid is None:
-      return self._search.top_k(embeddings, int(k))
+      return corpus, self._search.top_k(embeddings, int(k))
     if self._hybrid is None:
       self.index_words()
-    return self._hybrid.rank(queries, embeddings, int(k), hybrid)
+    return corpus, self._hybrid.rank(texts, embeddings, int(k), hybrid)
 
   def save(self, folder: str | os.PathLike[str]) -> None:
     """Writes model and index; `from_dir` opens them again.
@@ -383,13 +381,14 @@ class Retriever:
         retriever was opened from a folder that holds another one by now.
     """
     with writer.new_artifact(folder) as new:
-      written = writer.fill(self._towers, new)
-      if self._corpus is not None:
-        self._corpus.write(
+      written = writer.fill(self.towers, new)
+      if (corpus := self._corpus) is not None:
+        digest = written.files[manifest.WEIGHTS]['sha256']
+        corpus.write(
             new / manifest.INDEX,
             self.dim,
-            self._towers.tokenizer.passage_length,
-            {**self._encoded_by(), 'weights': _weights_digest(written)},
+            self.towers.tokenizer.passage_length,
+            {**self._encoded_by(corpus), 'weights': digest},
         )
         written = written.with_index(new)
       written.write(new)
@@ -398,19 +397,17 @@ class Retriever:
     self._corpus, self._hybrid = corpus, None
     self._search = search_of(corpus.embeddings, corpus.ids)
 
-  def _encoded_by(self) -> dict[str, Any]:
+  def _encoded_by(self, corpus: Corpus) -> dict[str, Any]:
     """What the index says of the tower that encoded it, if one is known."""
-    corpus = self._corpus
     if corpus.header is not None:
       return dict(corpus.header.provenance)
-    if corpus.normalised:
-      found = binding.encoded_by(self._towers, 'passage')
-      own = getattr(corpus.embeddings, 'codec', None)
-      if own is not None and own is self._towers.codec:
-        found |= binding.codec_of(self._towers)
-      return found
-    # Embeddings that were given may be of anything.
-    return {}
+    if not corpus.normalised:
+      return {}  # Embeddings that were given may be of anything.
+    found = binding.encoded_by(self.towers, 'passage')
+    own = getattr(corpus.embeddings, 'codec', None)
+    if own is not None and own is self.towers.codec:
+      found |= binding.codec_of(self.towers)
+    return found
 
 
 def _index_of(artifact: Artifact) -> Index | None:
@@ -424,11 +421,8 @@ def _index_of(artifact: Artifact) -> Index | None:
         f' {manifest.FILE} has none of its files. Remove it, and index the'
         ' passages again.'
     )
-  expect = {
-      'dim': artifact.dim,
-      'tower': 'passage',
-      'weights': _weights_digest(artifact.manifest),
-  }
+  weights = artifact.manifest.files[manifest.WEIGHTS]['sha256']
+  expect = {'dim': artifact.dim, 'tower': 'passage', 'weights': weights}
   try:
     artifact.manifest.check_index(artifact.folder)
     return Index.open(folder, expect)
@@ -443,8 +437,3 @@ def _finite(side: str, embeddings: Any) -> Any:
   """Embeddings; raises UserError if one is not finite."""
   finite.check_rows('embeddings', embeddings, f'{side}[{{}}]'.format)
   return embeddings
-
-
-def _weights_digest(model: manifest.Manifest) -> str:
-  """SHA-256 of the weights of an artifact: which model an index is of."""
-  return model.files[manifest.WEIGHTS]['sha256']

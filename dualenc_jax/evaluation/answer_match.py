@@ -11,15 +11,6 @@ TOP_K = (5, 20, 100)
 _KEPT = 1 << 14
 
 
-def has_answer(answers: Sequence[str], text: str) -> bool:
-  """Whether the tokens of an answer stand in `text`, one after the other.
-
-  Both are normalised to NFD, and letter case does not matter. As in DPR an
-  answer without a token is in every text.
-  """
-  return _one_stands_in(_spaced(text), [_spaced(answer) for answer in answers])
-
-
 def tokens(text: str) -> list[str]:
   """Tokens of DPR's SimpleTokenizer, after NFD, in lower case.
 
@@ -63,6 +54,9 @@ def each_hit(
 ) -> Iterator[Iterator[bool]]:
   """For each query whether each of its hits has an answer, when it is asked.
 
+  The tokens of an answer stand in the text, one after the other; as in DPR an
+  answer without a token is in every text.
+
   Args:
     indices: int [Q, k], corpus rows; below 0 for none.
     answers: of each query.
@@ -76,14 +70,9 @@ def each_hit(
   for hits, strings in zip(indices, answers):
     wanted = [_spaced(answer) for answer in strings]
     yield (
-        row >= 0 and _one_stands_in(spaced(row), wanted)
+        row >= 0 and any(answer in spaced(row) for answer in wanted)
         for row in hits.tolist()
     )
-
-
-def _one_stands_in(text: str, answers: Sequence[str]) -> bool:
-  """Of texts that are spaced."""
-  return any(answer in text for answer in answers)
 
 
 def _spaced(text: str) -> str:

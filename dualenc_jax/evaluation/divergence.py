@@ -18,12 +18,9 @@ _TAIL = 0.025
 
 
 class Divergence(NamedTuple):
-  """An estimate of KL(X || Y), in nats.
+  """An estimate of KL(X || Y), in nats, which may be below 0.
 
-  Attributes:
-    value: the estimate; it may be below 0.
-    low: of its 95% bootstrap interval over the points of X.
-    high: of the same.
+  Between `low` and `high` is its 95% bootstrap interval over the points of X.
   """
 
   value: float

@@ -11,9 +11,8 @@ from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.inference.embedder import Embedder
 from dualenc_jax.io import finite
 from dualenc_jax.search import ranking as ranking_lib
-from dualenc_jax.search.exact_search import ExactSearch
 from dualenc_jax.search.ranking import Ranking
-from dualenc_jax.search.two_steps import search_of, TwoSteps
+from dualenc_jax.search.two_steps import search_of
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -62,7 +61,7 @@ def evaluate(
 
   Args:
     embedder: of the model.
-    params: the model's.
+    params: of the model.
     retrieval_set: what to rank.
     k: hits a query, at least 100 where there are so many.
     codec: of the passages; None ranks their embeddings.
@@ -122,9 +121,17 @@ def rank(
 
   own = retrieval_set.self_hits
   ranking = hits(k) if own is None else ranking_lib.without(hits(k + 1), own)
-  ranks = None
-  if documents is None:
-    ranks = _ranks(search, queries, ranking, retrieval_set)
+  if documents is not None:
+    return score(ranking, retrieval_set)
+  gold = retrieval_set.gold
+  ranks = ranks_in(ranking, gold)
+  lost = [q for q, rank in enumerate(ranks) if gold[q] and not rank]
+  if lost:
+    ranks[lost] = search.gold_ranks(
+        queries[lost],
+        [gold[q] for q in lost],
+        None if own is None else own[lost],
+    )
   return score(ranking, retrieval_set, ranks)
 
 
@@ -160,27 +167,10 @@ def score(
   return Evaluation(ranking, scores, matches, answered)
 
 
-def _ranks(
-    search: ExactSearch | TwoSteps,
-    queries: np.ndarray,
-    ranking: Ranking,
-    retrieval_set: RetrievalSet,
-) -> np.ndarray:
-  """int64 [Q]: the rank of the best relevant passage, 0 where there is none.
-
-  Only queries that have one but not among their hits are counted for.
-  """
-  gold = retrieval_set.gold
+def ranks_in(ranking: Ranking, gold: list[list[int]]) -> np.ndarray:
+  """int64 [Q]: the rank of each query's best relevant hit; 0 for none."""
   ranks = np.zeros(len(gold), np.int64)
   for query, relevant in enumerate(gold):
     found = np.isin(ranking.indices[query], relevant)
     ranks[query] = found.argmax() + 1 if found.any() else 0
-  lost = [q for q, rank in enumerate(ranks) if gold[q] and not rank]
-  if lost:
-    own = retrieval_set.self_hits
-    ranks[lost] = search.gold_ranks(
-        queries[lost],
-        [gold[q] for q in lost],
-        None if own is None else own[lost],
-    )
   return ranks

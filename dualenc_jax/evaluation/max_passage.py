@@ -12,7 +12,7 @@ import dataclasses
 import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.search.ranking import check_k, Ranking
+from dualenc_jax.search.ranking import Ranking
 from dualenc_jax.text.ragged import fingerprints, Ragged
 
 # Ids that are read at a time.
@@ -44,14 +44,10 @@ class Documents:
       separator: the last one in an id ends the document's.
 
     Raises:
-      UserError: no passages, no separator, or an id that starts with its only
-        separator.
+      UserError: an id that starts with its only separator, or an empty one.
     """
-    if not separator or not len(passage_ids):
-      raise UserError(
-          f'{len(passage_ids)} passage ids, separator {separator!r}: expected'
-          ' at least one passage, and a separator of at least one character.'
-      )
+    if not separator:
+      raise UserError('The separator of documents is empty; expected one.')
 
     def document_ids(rows: Sequence[int]) -> list[str]:
       return [_document_id(passage_ids[row], separator) for row in rows]
@@ -102,11 +98,7 @@ def top_k_documents(
 
   Returns:
     Scores and numbers of documents, [Q, min(k, D)].
-
-  Raises:
-    UserError: k below 1.
   """
-  check_k(k)
   total, documents = len(document_of), int(document_of.max()) + 1
   k = min(k, documents)
   scores = np.empty((queries, k), np.float32)

@@ -37,6 +37,7 @@ _THEIR_NAMES = {
     'Recall@1000': 'recall_1000',
 }
 NAMES = tuple(_THEIR_NAMES)
+_LOG = logging.getLogger(__name__)
 _NOTHING = dict.fromkeys(_THEIR_NAMES.values(), 0.0)
 
 
@@ -87,22 +88,11 @@ def score(
       MAP and the ideal DCG.
     num_passages: how many each query is ranked over.
     ranks: int64 [Q] from `ExactSearch.gold_ranks`, 0 where no relevant passage
-      is in the corpus. They must agree with `ranking` as far as it goes.
+      is in the corpus.
 
   Raises:
-    UserError: a ranking too shallow, sizes that disagree, ranks of another
-      ranking, or no query with a relevant passage.
+    UserError: a ranking too shallow, or no query with a relevant passage.
   """
-  if len(ranking.indices) != len(judgements):
-    raise UserError(
-        f'the ranking has {len(ranking.indices)} rows and judgements are of '
-        f'{len(judgements)} queries: expected as many.'
-    )
-  if ranks is not None and np.shape(ranks) != (len(judgements),):
-    raise UserError(
-        f'ranks have shape {np.shape(ranks)}: expected one for each of the '
-        f'{len(judgements)} queries.'
-    )
   check_depth(ranking, num_passages)
   counted = [q for q, judged in enumerate(judgements) if judged]
   relevant = [q for q in counted if _relevant(judgements[q])]
@@ -114,7 +104,9 @@ def score(
   _log_unanswerable(len(counted) - len(relevant))
 
   depth = ranking.indices.shape[1]
-  names = _places(depth)
+  # Ids that ascend as the places do: trec_eval sorts them fastest so.
+  digits = len(str(depth))
+  names = [f'{place:0{digits}}' for place in range(depth)]
   qrels = {
       str(q): _by_place(ranking.indices[q], judgements[q], names)
       for q in relevant
@@ -125,17 +117,15 @@ def score(
   evaluator = pytrec_eval.RelevanceEvaluator(qrels, _MEASURES)
   by_query = evaluator.evaluate(dict.fromkeys(qrels, hits))
   values = _values([by_query.get(str(q), _NOTHING) for q in counted])
-  counted = np.array(counted, np.int64)
   if ranks is not None:
-    first = np.zeros(len(judgements), np.int64)
-    first[counted] = np.rint(_reciprocal(values['MRR']))
-    _check_ranks(ranks, first, judgements, depth)
-    values['MRR'] = _reciprocal(ranks[counted])
+    found = np.asarray(ranks, np.float64)[counted]
+    none = np.zeros(len(found))
+    values['MRR'] = np.divide(1.0, found, where=found > 0, out=none)
   elif depth < num_passages:
     del values['MRR']
   if depth < min(_DEEPEST_RECALL, num_passages):
     del values['Recall@1000']
-  return Scores(counted, values, depth)
+  return Scores(np.array(counted, np.int64), values, depth)
 
 
 def evaluate_run(
@@ -152,8 +142,8 @@ def evaluate_run(
   do not.
 
   Args:
-    run: query id -> passage id -> score, as from `trec.read_run`.
-    qrels: query id -> passage id -> grade, as from `trec.read_qrels`.
+    run: as from `trec.read_run`.
+    qrels: as from `trec.read_qrels`.
     name: of the run, for the log.
     relevance_level: the least grade of a relevant passage; the gains of nDCG
       are the grades, whatever it is.
@@ -183,11 +173,9 @@ def evaluate_run(
   _log_unanswerable(len(queries) - len(answerable))
   ranked = sum(q in run for q in queries)
   if ranked < len(queries):
-    logging.getLogger(__name__).warning(
+    _LOG.warning(
         '%s: %d of the %d judged queries were not ranked and count as 0.',
-        name,
-        len(queries) - ranked,
-        len(queries),
+        name, len(queries) - ranked, len(queries),
     )
   evaluator = pytrec_eval.RelevanceEvaluator(
       judged, _MEASURES, relevance_level=relevance_level
@@ -207,20 +195,9 @@ def _values(rows: list[dict[str, float]]) -> dict[str, np.ndarray]:
   return values
 
 
-def _reciprocal(values: np.ndarray) -> np.ndarray:
-  """1 / x as float64, and 0 for 0."""
-  return np.divide(1.0, values, where=values > 0, out=np.zeros(len(values)))
-
-
 def _relevant(judged: Mapping[int | str, int], level: int = 1) -> bool:
   """Whether one is relevant; without a grade above 0 trec_eval may crash."""
   return any(grade >= level for grade in judged.values())
-
-
-def _places(depth: int) -> list[str]:
-  """Ids that ascend as the places do: trec_eval sorts them fastest so."""
-  digits = len(str(depth))
-  return [f'{place:0{digits}}' for place in range(depth)]
 
 
 def _by_place(
@@ -245,27 +222,9 @@ def check_depth(ranking: Ranking, num_passages: int) -> None:
     )
 
 
-def _check_ranks(ranks, first, judgements, depth) -> None:
-  """Ranks must be those of this ranking, or lie below its last hit."""
-  has_gold = [
-      any(row >= 0 and grade >= 1 for row, grade in judged.items())
-      for judged in judgements
-  ]
-  below = np.where(has_gold, ranks > depth, ranks == 0)
-  wrong = np.flatnonzero(~np.where(first > 0, ranks == first, below))
-  if wrong.size:
-    q = wrong[0]
-    place = f'at {first[q]}' if first[q] else f'not among the first {depth}'
-    raise UserError(
-        f'query row {q} has rank {ranks[q]}, but its first relevant hit in '
-        f'the ranking is {place}: compute both from the same embeddings and '
-        'qrels.'
-    )
-
-
 def _log_unanswerable(count: int) -> None:
   if count:
-    logging.getLogger(__name__).warning(
+    _LOG.warning(
         '%d judged queries have no relevant passage and count as 0, as in '
         'trec_eval -c.',
         count,

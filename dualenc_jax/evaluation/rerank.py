@@ -39,7 +39,10 @@ def evaluate(
       first.ranking, score, retrieval_set.ranked_ids, depth,
       retrieval_set.query_ids,
   )
-  ranks = _ranks(first, ranking, retrieval_set)
+  ranks = evaluation.ranks_in(ranking, retrieval_set.gold)
+  for query, rank in first.ranks.items():
+    # Below the ranking they are as before.
+    ranks[query] = ranks[query] or rank
   return evaluation.score(ranking, retrieval_set, ranks)
 
 
@@ -75,15 +78,3 @@ def rerank(
       np.concatenate([best.scores, below], axis=1),
       np.concatenate([best.indices, first.indices[:, depth:]], axis=1),
   )
-
-
-def _ranks(
-    first: Evaluation, ranking: Ranking, retrieval_set: RetrievalSet
-) -> np.ndarray:
-  """Ranks of the best relevant ones; below the ranking they are as before."""
-  before, gold = first.ranks, retrieval_set.gold
-  ranks = np.zeros(len(gold), np.int64)
-  for query, relevant in enumerate(gold):
-    found = np.flatnonzero(np.isin(ranking.indices[query], list(relevant)))
-    ranks[query] = found[0] + 1 if len(found) else before.get(query, 0)
-  return ranks

@@ -22,20 +22,12 @@ from dualenc_jax.io import files, json_file, untrusted
 from dualenc_jax.io.progress import Progress
 from dualenc_jax.parallel.host import Host
 
-SCORES, HEADER = 'scores.tsv', 'scores.json'
 # Pairs after which scores are written: of a killed run these are not lost.
 BLOCK = 2**11
 # Of a teacher's provenance, what its scores depend on but for rounding.
 _OWN = (
-    'run_id',
-    'checkpoint_step',
-    'template',
-    'vocabulary',
-    'query_length',
-    'passage_length',
-    'query_prefix',
-    'passage_prefix',
-    'dtype',
+    'run_id', 'checkpoint_step', 'template', 'vocabulary', 'query_length',
+    'passage_length', 'query_prefix', 'passage_prefix', 'dtype',
 )
 Score = Callable[[np.ndarray], np.ndarray]
 # Of a query and a passage by their ids, with the line that it stands in.
@@ -116,7 +108,8 @@ def of_teacher(
       be written.
     OthersLeft: pairs are left to other hosts.
   """
-  path, header = folder / _file(host), folder / HEADER
+  part = f'-{host.index}-of-{host.count}' if host.count > 1 else ''
+  path, header = folder / f'scores{part}.tsv', folder / 'scores.json'
   own = {name: teacher.provenance[name] for name in _OWN} | {
       'scores': 'logit',
       # Ids say nothing of whose they are.
@@ -208,12 +201,9 @@ class _Known:
   def add(
       self, entries: Iterable[Entry], path: pathlib.Path, once: bool = False
   ) -> None:
-    """Takes the scores of pairs of the set, in place of earlier ones.
+    """Takes the scores of a file, in place of earlier ones.
 
-    Args:
-      entries: of a file.
-      path: of the file.
-      once: whether a pair that has two of them is an error.
+    With `once` a pair that has two of them is an error.
     """
     # As runs have them, in which white space is escaped.
     queries = {trec.field(n): i for i, n in enumerate(self._set.query_ids)}
@@ -255,11 +245,9 @@ class _Known:
 
 
 def _cut_block(wanted: np.ndarray) -> slice:
-  """What is known of a block of which the rest is wanted.
+  """What is known of a block of which the rest is wanted, bool [n] in order.
 
-  Args:
-    wanted: bool [n], in order. Where some at the start are known and no others,
-      a kill has left them.
+  Where some at the start are known and no others, a kill has left them.
   """
   if not wanted.any():
     return slice(0)
@@ -267,27 +255,18 @@ def _cut_block(wanted: np.ndarray) -> slice:
   return slice(first // BLOCK * BLOCK if wanted[first:].all() else first, first)
 
 
-def _file(host: Host) -> str:
-  if host.count == 1:
-    return SCORES
-  return f'scores-{host.index}-of-{host.count}.tsv'
-
-
 def _entries(path: pathlib.Path) -> Iterator[Entry]:
-  """Yields the scores of a file.
-
-  Raises:
-    UserError: it cannot be read, or is empty; a line is none of the two forms,
-      or has a score that is not finite.
-  """
-  empty = True
+  """Yields the scores of a file, or raises UserError."""
+  entry = None
   try:
     file = untrusted.open_file(path, 'Give a file of scores.')
     with io.TextIOWrapper(file, 'utf-8') as lines:
-      is_run = len(next(lines, '').split()) == 6
+      if len(next(lines, '').split()) == 6:
+        for query, hits in trec.read_run(path).items():
+          yield from ((query, passage, s, 0) for passage, s in hits.items())
+        return
       lines.seek(0)
-      for entry in _of_run(path) if is_run else _parsed(lines, path):
-        empty = False
+      for entry in _parsed(lines, path):
         yield entry
   except OSError as e:
     raise UserError(f'{path}: cannot read the scores: {e.strerror}.') from e
@@ -296,14 +275,8 @@ def _entries(path: pathlib.Path) -> Iterator[Entry]:
         f'{path}: not a text file in UTF-8: {e.reason}. Expected the folder of'
         ' a cross-encoder, or lines of query id, passage id and score.'
     ) from e
-  if empty:
+  if entry is None:
     raise UserError(f'{path} has no scores.')
-
-
-def _of_run(path: pathlib.Path) -> Iterator[Entry]:
-  for query, hits in trec.read_run(path).items():
-    for passage, score in hits.items():
-      yield query, passage, score, 0
 
 
 def _parsed(lines: Iterable[str], path: pathlib.Path) -> Iterator[Entry]:
@@ -332,31 +305,27 @@ def _parse(line: str, where: str) -> tuple[str, str, float]:
 def _kept(
     path: pathlib.Path, header: pathlib.Path, own: dict[str, object]
 ) -> list[pathlib.Path]:
-  """The files of what was computed before, of all hosts.
+  """The files of what was computed before, by the same teacher, of all hosts.
 
   In the file of this host a line that a kill has cut is cut off.
-
-  Raises:
-    UserError: they are of another teacher or data set.
   """
   text = json.dumps(own, indent=2, sort_keys=True) + '\n'
   found = sorted(path.parent.glob('scores*.tsv'))
+  other = {}
+  if found and header.exists():
+    other = json_file.read(header, 'Remove it.')
   if not found:
     files.write(header, text)
-  elif not header.exists() or json_file.read_text(header) != text:
-    other = json_file.read(header, 'Remove it.') if header.exists() else {}
-    named = sorted(k for k in own if other.get(k) != json.loads(text)[k])
+  elif other != (own := json.loads(text)):
+    named = sorted(name for name in own if other.get(name) != own[name])
     raise UserError(
         f'{found[0]} has scores of another teacher or data set, by'
         f' {", ".join(named)} in {header}. Remove both, or give another'
         ' --output_dir.'
     )
   if path in found:
-    content = path.read_bytes()
-    whole = content.rfind(b'\n') + 1
-    if whole < len(content):
-      with files.writing(path, 'another --output_dir'):
-        os.truncate(path, whole)
+    with files.writing(path, 'another --output_dir'):
+      os.truncate(path, path.read_bytes().rfind(b'\n') + 1)
   return found
 
 

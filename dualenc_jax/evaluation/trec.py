@@ -5,7 +5,7 @@ URL, 'a b' as a%20b, and nothing else is: `field` says how. What reads a run
 compares ids in that form, so that nothing has to be undone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import math
 import os
 import pathlib
@@ -35,35 +35,23 @@ def write_run(
   """Writes the hits [Q, k] of Q queries, best first, ranks from 1.
 
   Scores keep the nine digits that a float32 needs to come back bit for bit,
-  so trec_eval orders the file as `ranking` is. The file appears whole or not
-  at all.
+  so trec_eval orders the file as `ranking` is. The file, in place of an older
+  one, appears whole or not at all.
 
   Args:
-    path: of the file; an older one is replaced.
+    path: of the file.
     ranking: [Q, k].
-    query_ids: Q different strings.
-    passage_ids: by row of the corpus; may be slow, each hit's is read once.
-    tag: the run's name.
+    query_ids: Q different strings, which `check_ids` allows.
+    passage_ids: of all rows, which it allows, too; may be slow, each hit's is
+      read once.
+    tag: the run's name, without white space.
 
   Raises:
-    UserError: an empty id, a tag with white space, a repeated query id, sizes
-      that disagree, or a path that cannot be written.
+    UserError: the file cannot be written.
   """
   path = pathlib.Path(path)
   query_ids = list(map(field, query_ids))
-  if len(ranking.indices) != len(query_ids):
-    raise UserError(
-        f'{path}: the ranking has {len(ranking.indices)} rows for '
-        f'{len(query_ids)} query ids: expected one each.'
-    )
-  _check_fields('tag', [tag], path)
-  _check_fields('query id', query_ids, path)
-  seen = set()
-  for query_id in query_ids:
-    if query_id in seen:
-      raise UserError(f'{path}: query id {query_id!r} is repeated.')
-    seen.add(query_id)
-  ids, place_of_row = _ids_of_hits(ranking.indices, passage_ids, path)
+  ids, place_of_row = _ids_of_hits(ranking.indices, passage_ids)
   depth = ranking.indices.shape[1]
   # One formatting operation a query is several times as fast as one a line.
   end = f'%.9g {tag.replace("%", "%%")}\n'
@@ -111,22 +99,15 @@ def numbers(
     passage_ids: Sequence[str],
     path: pathlib.Path,
 ) -> tuple[dict[str, int], dict[str, int]]:
-  """The numbers of queries and of passages by their ids.
-
-  Args:
-    run: of the file.
-    query_ids: Q ids.
-    passage_ids: N ids.
-    path: of the run, for messages.
+  """The numbers of queries and of passages by their fields in a run.
 
   Raises:
-    UserError: the run has others.
+    UserError: the run of this path has others.
   """
-  found = []
-  for what, ids, used in (
-      ('query', query_ids, run),
-      ('passage', passage_ids, {hit for hits in run.values() for hit in hits}),
-  ):
+
+  def numbered(
+      what: str, ids: Sequence[str], used: Iterable[str]
+  ) -> dict[str, int]:
     known = {field(str(name)): i for i, name in enumerate(ids)}
     unknown = sorted(name for name in used if name not in known)
     if unknown:
@@ -135,15 +116,18 @@ def numbers(
           + (f', nor {len(unknown) - 1:,} more' if len(unknown) > 1 else '')
           + '. Is the run of another data set or split?'
       )
-    found.append(known)
-  return tuple(found)
+    return known
+
+  hits = {hit for hits in run.values() for hit in hits}
+  return (
+      numbered('query', query_ids, run), numbered('passage', passage_ids, hits)
+  )
 
 
 def read_qrels(path: str | os.PathLike[str]) -> dict[str, dict[str, int]]:
   """Reads qrels: query id -> passage id -> grade, in the order of the file.
 
-  Of the forms that `data.readers.qrels.read` tells apart: BEIR's, TREC's and
-  JSON.
+  Of the forms that `readers.qrels.read` knows: BEIR's, TREC's and JSON.
 
   Raises:
     UserError: names file and line of what is wrong.
@@ -175,7 +159,7 @@ def _parse(line: str) -> tuple[str, str, float]:
 
 
 def _ids_of_hits(
-    indices: np.ndarray, passage_ids: Sequence[str], path: pathlib.Path
+    indices: np.ndarray, passage_ids: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray]:
   """The different hits' ids, as compact strings, and where a row's is."""
   is_hit = np.zeros(indices.max(initial=-1) + 1, bool)
@@ -183,12 +167,8 @@ def _ids_of_hits(
   rows = np.flatnonzero(is_hit)
   ids = np.empty(len(rows), np.dtypes.StringDType())
   for start in range(0, len(rows), _CHUNK):
-    chunk = [
-        field(passage_ids[row])
-        for row in rows[start : start + _CHUNK].tolist()
-    ]
-    _check_fields('passage id', chunk, path)
-    ids[start : start + _CHUNK] = chunk
+    chunk = rows[start : start + _CHUNK].tolist()
+    ids[start : start + _CHUNK] = [field(passage_ids[row]) for row in chunk]
   return ids, np.cumsum(is_hit, dtype=np.int32) - 1
 
 
@@ -203,31 +183,19 @@ def field(name: str) -> str:
 def check_ids(name: str, ids: Sequence[str]) -> None:
   """Raises UserError if one of very many ids cannot stand in a run file."""
   escaped, percent = {}, set()
-  for start in range(0, len(ids), _CHUNK):
-    end = min(start + _CHUNK, len(ids))
-    chunk = [str(ids[i]) for i in range(start, end)]
-    fields = list(map(field, chunk))
-    _check_fields(name, fields)
-    for own, written in zip(chunk, fields):
-      if own is not written:
-        escaped[written] = own
-      elif '%' in own:
-        percent.add(own)
+  for own in map(str, ids):
+    written = field(own)
+    if not own:
+      raise UserError(
+          f"{name} '' cannot stand in a TREC run file: expected at least one"
+          ' character. Rename it.'
+      )
+    if own is not written:
+      escaped[written] = own
+    elif '%' in own:
+      percent.add(own)
   for same in escaped.keys() & percent:
     raise UserError(
         f'{name} {escaped[same]!r} and {name} {same!r} are one in a TREC run'
         ' file, where white space is percent-encoded. Rename one.'
     )
-
-
-def _check_fields(
-    name: str, values: list[str], path: pathlib.Path | None = None
-) -> None:
-  if ' '.join(values).split() == values:
-    return
-  value = next(v for v in values if v.split() != [v])
-  raise UserError(
-      f'{path or ""}{": " * bool(path)}{name} {value!r} cannot stand in a TREC'
-      ' run file: expected at least one character'
-      f'{" and no white space" * bool(value)}. Rename it.'
-  )

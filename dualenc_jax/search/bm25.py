@@ -35,10 +35,7 @@ _BOUNDARY = re.compile(
 def words(text: str, language: str | None = None) -> list[str]:
   """The lower-cased words of a text and the parts of its identifiers.
 
-  Args:
-    text: any.
-    language: whose stop words go, and whose stemmer cuts the others; None for
-      neither.
+  With a language its stop words go, and its stemmer cuts the others.
   """
   found = []
   for word in _WORD.findall(text):
@@ -77,7 +74,7 @@ class BM25:
       language: of stop words and stems, one of PyStemmer's; None for neither.
 
     Raises:
-      UserError: no passage or none with a word, or a value that cannot be.
+      UserError: no passage with a word, or a value that cannot be.
     """
     # Importing bm25s starts a JAX backend, which must not happen before the
     # program has chosen its devices.
@@ -86,9 +83,7 @@ class BM25:
     # It sets its own logger to DEBUG.
     logging.getLogger('bm25s').setLevel(logging.WARNING)
     check_parameters(k1, b, language)
-    if not len(passages):
-      raise UserError('the corpus is empty: expected at least one passage.')
-    self._size, self._language = len(passages), language
+    self._language = language
     corpus = [words(text, language) for text in passages]
     if not any(corpus):
       raise UserError(
@@ -98,10 +93,6 @@ class BM25:
     self._model = bm25s.BM25(k1=k1, b=b)
     self._model.index(corpus, show_progress=False)
 
-  def __len__(self) -> int:
-    """N."""
-    return self._size
-
   def scores(self, query: str) -> np.ndarray:
     """float32 [N]; 0 everywhere for a query without a known word."""
     tokens = self._model.get_tokens_ids(words(query, self._language))
@@ -110,22 +101,14 @@ class BM25:
   def rank(
       self, queries: Sequence[str], passage_ids: Sequence[str], k: int
   ) -> Ranking:
-    """Ranks all passages for each query, ties as everywhere else.
+    """Ranks all passages for one query or more: [Q, min(k, N)].
 
-    Args:
-      queries: Q texts.
-      passage_ids: N different strings; they break ties.
-      k: hits a query; fewer passages give N hits.
-
-    Returns:
-      The ranking, [Q, min(k, N)].
+    Of equal scores the greatest of the N different ids comes first.
 
     Raises:
-      UserError: k below 1, or no query.
+      UserError: k below 1.
     """
     check_k(k)
-    if not len(queries):
-      raise UserError('there are no queries: expected at least one.')
     return best_of_all(map(self.scores, queries), passage_ids, k)
 
 

@@ -43,8 +43,7 @@ from dualenc_jax.search.search_programs import (
 
 # Bytes of one array of scores: on a CPU, whose memory the corpus shares, and
 # elsewhere.
-_SCORES_ON_CPU = 2**26
-_SCORES = 2**30
+_SCORES_ON_CPU, _SCORES = 2**26, 2**30
 # Rows of a block of codes on a CPU: what is decoded of them stays small.
 _CODED_ON_CPU = 2**14
 # Kept around the score of a relevant passage.
@@ -84,7 +83,7 @@ class ExactSearch:
 
     Raises:
       UserError: no passages, a shape that is none of vectors, another dtype,
-        ids of another number, or block_rows below 1.
+        or ids of another number.
     """
     _check_shape('passage', passages)
     if passages.dtype not in _DTYPES:
@@ -97,8 +96,6 @@ class ExactSearch:
           f'{len(ids)} passage ids for {len(passages)} passage embeddings:'
           ' expected one each.'
       )
-    if block_rows < 1:
-      raise UserError(f'block_rows is {block_rows}: expected at least 1 row.')
     self._passages = passages
     self._ids = ids
     self._codec = getattr(passages, 'codec', None)
@@ -126,14 +123,7 @@ class ExactSearch:
     )
 
   def top_k(self, queries: np.ndarray, k: int) -> Ranking:
-    """Ranks the whole corpus for every query and keeps the k best hits.
-
-    Args:
-      queries: float32 [Q, D].
-      k: hits a query; a corpus of fewer passages gives N hits.
-
-    Returns:
-      The ranking, [Q, min(k, N)].
+    """Ranks the whole corpus for queries float32 [Q, D]: [Q, min(k, N)] hits.
 
     Raises:
       UserError: k below 1, no queries, another dim, or a vector that is not
@@ -148,7 +138,7 @@ class ExactSearch:
       ranking.scores[undecided], ranking.indices[undecided] = found
       undecided = undecided[still]
     if len(undecided):
-      _tell(len(undecided), len(queries))
+      _log_undecided(len(undecided), len(queries))
       found = ranking_lib.top_k(
           queries[undecided], self._passages, self._ids, k
       )
@@ -190,7 +180,8 @@ class ExactSearch:
 
     Args:
       queries: float32 [Q, D].
-      gold: for each query the corpus rows of its relevant passages.
+      gold: for each query the corpus rows, 0 to N - 1, of its relevant
+        passages.
       self_hits: a corpus row for each query that does not count, -1 for none;
         see `ranking.without`. It is not among the query's gold.
 
@@ -198,20 +189,9 @@ class ExactSearch:
       int64 [Q], counted from 1; 0 for a query without a relevant passage here.
 
     Raises:
-      UserError: as `top_k`, or `gold` of another length or out of range.
+      UserError: as `top_k`.
     """
     queries = self._checked(queries)
-    if len(gold) != len(queries):
-      raise UserError(
-          f'gold has {len(gold)} entries: expected one for each of the '
-          f'{len(queries)} queries.'
-      )
-    for i, rows in enumerate(gold):
-      if len(rows) and not 0 <= min(rows) <= max(rows) < len(self._passages):
-        raise UserError(
-            f'gold of query row {i} is {np.asarray(rows).tolist()}: expected'
-            f' corpus rows from 0 to {len(self._passages) - 1}.'
-        )
     ranks = np.zeros(len(queries), np.int64)
     has_gold = np.flatnonzero([len(rows) > 0 for rows in gold])
     if not len(has_gold):
@@ -244,7 +224,7 @@ class ExactSearch:
       )
       undecided = undecided[still]
     if len(undecided):
-      _tell(len(undecided), len(queries))
+      _log_undecided(len(undecided), len(queries))
       above[undecided] = ranking_lib.hits_above(
           queries[undecided],
           self._passages,
@@ -418,7 +398,7 @@ def _few_sizes(count: int) -> int:
   return less if power >= 4 and count <= less else power
 
 
-def _tell(undecided: int, queries: int) -> None:
+def _log_undecided(undecided: int, queries: int) -> None:
   _LOG.info(
       '%d of %d queries have too many passages of nearly one score; they are'
       ' ranked in float64 on the host.',

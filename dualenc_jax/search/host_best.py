@@ -49,7 +49,7 @@ class HostBest:
     ]
 
   def add(self, scores: Scores, start: int) -> None:
-    """Takes scores, of corpus rows from `start` on, that may not be there yet.
+    """Takes scores, still computed, of corpus rows from `start` on.
 
     `look` is to be called once for each; with `merged` the rest is looked at.
     """
@@ -200,8 +200,8 @@ def programs(
   """The programs over these devices, compiled once a process.
 
   Args:
-    devices: see `Programs`.
-    wide: see `Programs`.
+    devices: as of `Programs`.
+    wide: as of `Programs`.
     on_host: the best are kept by the host, not by each device. None does so on
       CPUs, if they are all of this process.
   """

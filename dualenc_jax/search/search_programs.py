@@ -127,10 +127,10 @@ class Best(NamedTuple):
 
 
 class Near(NamedTuple):
-  """What there is around one score of each query.
+  """The passages around one score of each query.
 
   Attributes:
-    best: of minus the distance to that score; only those so near that rounding
+    best: by minus the distance to that score; only those so near that rounding
       may have put them on the wrong side of it.
     above: int32 [n, Q], how many others are above it.
   """
@@ -190,20 +190,12 @@ class Programs:
     start is the corpus row of the block's first; rows is how many of it count,
     None for all. A quantiser of None takes a block for vectors.
     """
-
     return self._compile(self._update_best)
 
   def lower_update_best(
       self, rows: int, queries: int, dim: int, count: int
   ) -> jax.stages.Lowered:
-    """`update_best` for float32 vectors, lowered.
-
-    Args:
-      rows: M.
-      queries: Q.
-      dim: D.
-      count: C.
-    """
+    """`update_best` for M, Q, D, C and float32 vectors, lowered."""
 
     def array(shape, dtype=np.float32, sharding=self.split):
       return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
@@ -226,7 +218,6 @@ class Programs:
     [Q] the scores to compare with, and longest * bounds [Q] how far rounding
     may move a score.
     """
-
     return self._compile(self._update_near)
 
   @functools.cached_property

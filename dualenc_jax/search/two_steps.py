@@ -58,13 +58,9 @@ class TwoSteps:
     return Ranking(*(part[:, :k] for part in found))
 
   def hits(self, queries: np.ndarray, rescored: int, count: int) -> Ranking:
-    """The best of the first step, in the order of the second as far as it goes.
+    """The `count` best of the first step, `rescored` of them scored again.
 
-    Args:
-      queries: float32 [Q, D].
-      rescored: how many of the best are scored again; those behind keep their
-        order, and their scores have no meaning.
-      count: of all.
+    Those behind keep their order, and their scores have no meaning.
     """
     return next(self.by_candidates(queries, [rescored], count))
 
@@ -93,10 +89,7 @@ class TwoSteps:
       gold: Sequence[Sequence[int]],
       self_hits: np.ndarray | None = None,
   ) -> np.ndarray:
-    """The rank of each query's best relevant passage, from 1; 0 for none.
-
-    See `ExactSearch.gold_ranks`.
-    """
+    """As `ExactSearch.gold_ranks`."""
     ranks = self._first.gold_ranks(queries, gold, self_hits)
     near = np.flatnonzero((ranks > 0) & (ranks <= self.rescored))
     if not len(near):
