@@ -63,7 +63,7 @@ class MtebEncoder(AbsEncoder):
       )
     self.model = retriever
     self.model_prompts = dict(retriever.towers.tokenizer.prompts) or None
-    unknown = dict.fromkeys((
+    unknown: dict[str, Any] = dict.fromkeys((
         'loader', 'release_date', 'languages', 'n_parameters',
         'memory_usage_mb', 'license', 'open_weights', 'public_training_code',
         'public_training_data', 'training_datasets',

@@ -128,8 +128,8 @@ class Retriever:
         or the index is of another passage tower, and by which of its parts; or
         `candidates` of an index that is not searched in two steps.
     """
-    folder = pathlib.Path(path := hub.model(path)).expanduser()
-    given = {
+    folder = pathlib.Path(path := hub.model(os.fspath(path))).expanduser()
+    given: dict[str, Any] = {
         'vocabulary': vocabulary,
         'query_length': query_length,
         'passage_length': passage_length,
@@ -406,7 +406,7 @@ class Retriever:
     found = binding.encoded_by(self.towers, 'passage')
     own = getattr(corpus.embeddings, 'codec', None)
     if own is not None and own is self.towers.codec:
-      found |= binding.codec_of(self.towers)
+      found |= binding.codec_of(own)
     return found
 
 

@@ -38,9 +38,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     args.prompt, args.passage_prompt = None, args.prompt
   model = model_dir.load_from_args(args, hosts_apart=True)
   if args.codec is not None:
-    codec = compression.spec(args.codec)
-    codec.check(model.dim)
-    truncation.warn_of(codec, model, args.model_dir)
+    chosen = compression.spec(args.codec)
+    chosen.check(model.dim)
+    truncation.warn_of(chosen, model, args.model_dir)
   experiment, split, is_own = model.experiment, args.split, False
   if args.corpus is not None:
     task = Texts(args.corpus, not args.skip_bad_rows)

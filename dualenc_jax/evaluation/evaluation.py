@@ -38,8 +38,9 @@ class Evaluation:
     """By query the rank of its best relevant passage, if that is known."""
     if self.scores is None or 'MRR' not in self.scores.values:
       return {}
-    values = zip(self.scores.queries.tolist(), self.scores.values['MRR'])
-    return {query: round(1 / value) for query, value in values if value}
+    queries = np.asarray(self.scores.queries).tolist()
+    pairs = zip(queries, self.scores.values['MRR'])
+    return {query: round(1 / value) for query, value in pairs if value}
 
   @property
   def metrics(self) -> dict[str, float]:
@@ -67,7 +68,7 @@ def evaluate(
     codec: of the passages; None ranks their embeddings.
   """
   corpus = retrieval_set.corpus
-  passages = embedder.passages(
+  passages: Any = embedder.passages(
       params, corpus.cache.passage_tokens, corpus.rows
   )
   if codec is not None:

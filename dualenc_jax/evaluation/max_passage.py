@@ -8,6 +8,7 @@ Shapes: Q queries, N passages, D documents, k documents a query.
 
 from collections.abc import Callable, Sequence
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -136,7 +137,7 @@ def _best_documents(
   return scores[best], documents[best], complete
 
 
-def _chunks(rows: Sequence[int]) -> list[Sequence[int]]:
+def _chunks(rows: Any) -> list[Any]:
   return [rows[i : i + _CHUNK] for i in range(0, len(rows), _CHUNK)]
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import logging
 import math
+from typing import Any
 
 import numpy as np
 import pytrec_eval
@@ -195,7 +196,7 @@ def _values(rows: list[dict[str, float]]) -> dict[str, np.ndarray]:
   return values
 
 
-def _relevant(judged: Mapping[int | str, int], level: int = 1) -> bool:
+def _relevant(judged: Mapping[Any, int], level: int = 1) -> bool:
   """Whether one is relevant; without a grade above 0 trec_eval may crash."""
   return any(grade >= level for grade in judged.values())
 
@@ -205,7 +206,7 @@ def _by_place(
 ) -> dict[str, int]:
   """The grades of a query by name of the hit's place, or a name of no hit."""
   rows = np.fromiter(judged, np.int64, len(judged))
-  places = np.flatnonzero(np.isin(hits, rows))
+  places = np.flatnonzero(np.isin(hits, rows)).tolist()
   name_of = {hits[place]: names[place] for place in places}
   return {
       name_of.get(row, f'row {row}'): grade for row, grade in judged.items()

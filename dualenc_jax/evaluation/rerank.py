@@ -1,6 +1,6 @@
 """The best hits of a ranking in the order of a teacher's scores."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -49,7 +49,7 @@ def evaluate(
 def rerank(
     first: Ranking,
     score: Callable[[np.ndarray], np.ndarray],
-    ids: np.ndarray,
+    ids: Sequence[str],
     depth: int,
     query_ids: list[str],
 ) -> Ranking:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -128,7 +129,7 @@ class RetrievalSet:
       passages = _find_judged(documents, 'documents', cache, rows)
     elif corpus_cache is not None:
       passages = _find_judged(corpus, 'passages', cache, rows)
-    judgements = [{} for _ in query_rows]
+    judgements: list[dict[int, int]] = [{} for _ in query_rows]
     grades = cache.relevances[rows].tolist()
     for query, passage, grade in zip(
         query_of.tolist(), passages.tolist(), grades
@@ -153,8 +154,10 @@ class RetrievalSet:
           ' are looked for in passages. Expected judged documents to rank'
           ' documents: leave out --max_passage.'
       )
-    ranked = (corpus, judgements, answers, answer_text, self_hits, documents)
-    return cls(cache, query_rows, query_ids, *ranked)
+    return cls(
+        cache, query_rows, query_ids, corpus, judgements, answers, answer_text,
+        self_hits, documents,
+    )
 
   def all_answers(self) -> list[list[str]]:
     """The answers of each query, whether it has a judged passage or not."""
@@ -205,8 +208,8 @@ class RetrievalSet:
     return corpus_lib.TextColumn(self.cache.query_texts, self.query_rows)
 
   @property
-  def ranked_ids(self) -> Sequence[str]:
-    """Ids of what is ranked: passages or documents."""
+  def ranked_ids(self) -> Any:
+    """Ids of what is ranked, passages or documents: a sequence or array."""
     return self.corpus.ids if self.documents is None else self.documents.ids
 
   @property

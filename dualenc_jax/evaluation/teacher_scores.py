@@ -216,18 +216,18 @@ class _Known:
         keys.append(row * len(passages) + column)
         values.append(value)
         lines.append(line)
-    keys = np.concatenate([keys, self._keys], dtype=np.int64)
-    values = np.concatenate([values, self._values], dtype=np.float32)
-    unique, first = np.unique(keys, return_index=True)
-    if once and len(unique) < len(keys):
-      again = np.setdiff1d(np.arange(len(keys)), first)[0]
-      row, column = divmod(int(keys[again]), len(passages))
+    every = np.concatenate([keys, self._keys], dtype=np.int64)
+    scores = np.concatenate([values, self._values], dtype=np.float32)
+    unique, first = np.unique(every, return_index=True)
+    if once and len(unique) < len(every):
+      again = np.setdiff1d(np.arange(len(every)), first)[0]
+      row, column = divmod(int(every[again]), len(passages))
       query, passage = _name((row, column), self._set)
       raise UserError(
           f'{path}:{lines[again]}: query {query!r} and passage {passage!r} have'
           ' a score before. Expected one of each pair.'
       )
-    self._keys, self._values = unique, values[first]
+    self._keys, self._values = unique, scores[first]
 
   def keys(self, pairs: np.ndarray) -> np.ndarray:
     """A number of each of the pairs [n, 2]: int64 [n]."""

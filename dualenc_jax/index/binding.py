@@ -8,7 +8,7 @@ import logging
 import os
 from typing import Any
 
-from dualenc_jax.compression import model_codec
+from dualenc_jax.compression import Codec, model_codec
 from dualenc_jax.errors import UserError
 from dualenc_jax.index.header import AGAIN
 from dualenc_jax.index.index import Index
@@ -50,7 +50,7 @@ def open_index(
           index.header.codec,
       )
   elif index.header.codec == model.codec.name:
-    if wrong := index.header.wrong(codec_of(model)):
+    if wrong := index.header.wrong(codec_of(model.codec)):
       raise UserError(
           f'{index.folder}: its codes are by the codec {model.codec.name} of'
           f' another model, or of another step of its training: {wrong[0]}.'
@@ -59,9 +59,9 @@ def open_index(
   return index
 
 
-def codec_of(model: Loaded) -> dict[str, Any]:
+def codec_of(codec: Codec) -> dict[str, Any]:
   """What the provenance of an index by a model's own codec says of it."""
-  return {CODEC_SHA256: model_codec.digest(model.codec)}
+  return {CODEC_SHA256: model_codec.digest(codec)}
 
 
 def expected(model: Loaded, tower: str) -> dict[str, Any]:

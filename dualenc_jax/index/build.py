@@ -100,7 +100,9 @@ class IndexBuild:
         _LOG.info('%s is damaged; made again: %s.', places.folder, names)
         places.folder.rename(places.partial)
         return
-      codec = self._make_codec() if self.header.codec is not None else None
+      codec = None
+      if self.header.codec is not None and self._make_codec is not None:
+        codec = self._make_codec()
       places.partial.mkdir()
       if codec is not None:
         codec_file.write(places.partial / CODEC, codec)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.compression import Codec
+from dualenc_jax.compression import Codec, Coded
 from dualenc_jax.compression.product import Product
 from dualenc_jax.compression.quantisers import Levels, Signs
 from dualenc_jax.errors import UserError
@@ -66,7 +66,8 @@ class Form:
 
 def parts_of(index: Index) -> Parts:
   """What the writers need of an index."""
-  header, codec = index.header, getattr(index.embeddings, 'codec', None)
+  header, stored = index.header, index.embeddings
+  codec = stored.codec if isinstance(stored, Coded) else None
   dim, normalised = header.dim, header.normalised
   if codec is not None:
     # What codes stand for is not of length one but to rounding.
@@ -83,9 +84,9 @@ def parts_of(index: Index) -> Parts:
       **({'dtype': header.dtype} if codec is None else _codec_about(codec)),
       'model': {name: known[name] for name in _OF_MODEL if name in known},
   }
-  if codec is None:
-    faiss = faiss_forms.FLOATS[header.dtype]
-    return Parts(Rows.of(index.embeddings), about, faiss)
+  if not isinstance(stored, Coded):
+    return Parts(Rows.of(stored), about, faiss_forms.FLOATS[header.dtype])
+  codec = stored.codec
   parts = {f'transform_{i}': part for i, part in enumerate(codec.transforms)}
   arrays = {
       f'{name}_{field}': np.asarray(value)
@@ -94,7 +95,7 @@ def parts_of(index: Index) -> Parts:
       if hasattr(value, 'shape')
   }
   faiss = functools.partial(faiss_forms.of_codec, codec)
-  return Parts(Rows.of(index.embeddings.codes), about, faiss, arrays)
+  return Parts(Rows.of(stored.codes), about, faiss, arrays)
 
 
 def _codec_about(codec: Codec) -> dict[str, Any]:
@@ -173,7 +174,7 @@ def _write_faiss(
     with files.writing(folder / IDS, 'another --out'):
       with (folder / IDS).open('wb') as file:
         for shard in index.shards:
-          file.write(shard.ids)
+          file.write(shard.ids.tobytes())
   reader = 'read_index_binary' if found.is_binary else 'read_index'
   about = {**parts.about, 'faiss': reader, 'faiss_ids': ids}
   files.write_json(folder / 'about.json', about)
@@ -207,7 +208,8 @@ def _write_parquet(
   if parts.arrays:
     arrays = folder / 'codec.npz'
     with files.writing(arrays, 'another --out'):
-      np.savez(arrays, **parts.arrays)
+      # NumPy's stub takes any name for its flag allow_pickle.
+      np.savez(arrays, **parts.arrays)  # type: ignore[arg-type]
 
 
 FORMS = {

@@ -51,7 +51,8 @@ class Corpus:
     Raises:
       UserError: what `IndexBuild` raises.
     """
-    stored, codec = self.embeddings, getattr(self.embeddings, 'codec', None)
+    stored: Any = self.embeddings
+    codec: Any = getattr(stored, 'codec', None)
     if codec is not None:
       stored = stored.codes
     header = Header(

@@ -138,8 +138,8 @@ class Header:
             f'{path}: {name} is {value[name]!r}; expected'
             f' {" or ".join(known)}. {AGAIN}'
         )
-    fields = [field.name for field in dataclasses.fields(cls)]
-    header = cls(**{name: value.get(name) for name in fields})
+    names = {field.name for field in dataclasses.fields(cls)}
+    header = cls(**{name: v for name, v in value.items() if name in names})
     if value.get('shards') != header.shards:
       raise UserError(
           f'{path}: shards is {value.get("shards")!r}, but {header.passages}'

@@ -169,9 +169,9 @@ class Index:
     place = Places(folder)
     folder = place.readable()
     if not folder.exists() and place.partial.exists():
-      shards = Header.read(place.partial).shards
+      every = Header.read(place.partial).shards
       raise UserError(
-          f'{place.folder} is not complete: {place.count_shards()} of {shards}'
+          f'{place.folder} is not complete: {place.count_shards()} of {every}'
           f' shards are there, in {place.partial}. Run the same'
           ' `dualenc encode` again: it goes on where it was.'
       )

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.compression import Codec, Coded, FLOATS, Spec, spec
+from dualenc_jax.compression import Codec, Coded, FLOATS, spec
 from dualenc_jax.compression.training import SAMPLE
 from dualenc_jax.data.corpus import Corpus
 from dualenc_jax.errors import UserError
@@ -86,7 +86,7 @@ def encode(
       shard_size=shard_size or header_lib.SHARD_SIZE,
       provenance={
           **encoded_by(model, source.tower),
-          **({} if own is None else codec_of(model)),
+          **({} if own is None else codec_of(own)),
           **{name: provenance[name] for name in _FOR_PEOPLE},
           'compute_dtype': provenance['dtype'],
           **{k: corpus[k] for k in ('task', 'options', 'split', 'source')},
@@ -101,7 +101,7 @@ def encode(
   return build
 
 
-def _trained(codec: Spec, model: Loaded, source: Source) -> Codec:
+def _trained(codec: Any, model: Loaded, source: Source) -> Codec:
   """A codec that is trained on a sample of what it will encode."""
   rows = source.rows
   if len(rows) > SAMPLE:

@@ -198,10 +198,10 @@ class ExactSearch:
       return ranks
     queries = queries[has_gold]
     # The best of each query's relevant passages.
-    gold = [gold[i] for i in has_gold]
+    gold = [gold[i] for i in has_gold.tolist()]
     rows = np.full((len(gold), max(map(len, gold))), -1, np.int64)
-    for i, own in enumerate(gold):
-      rows[i, : len(own)] = own
+    for i, relevant in enumerate(gold):
+      rows[i, : len(relevant)] = relevant
     scores = ranking_lib.of_candidates(queries, self._passages, rows)
     best = best_hits(scores, rows, self._ids, 1)
     above = self._hits_above(queries, best)
@@ -296,7 +296,7 @@ class ExactSearch:
     states = [start(len(part[0])) for part in parts]
     quantiser = jax.device_put(self._quantiser, self._programs.replicated)
     longest = []
-    in_flight = collections.deque()
+    in_flight: collections.deque[Any] = collections.deque()
     for block, *place in self._blocks:
       longest.append(self._longest(block))
       for i, (part, *rest) in enumerate(parts):

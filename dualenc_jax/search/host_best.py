@@ -11,7 +11,7 @@ Shapes as in `search_programs`; G groups of neighbours among M rows.
 import collections
 from collections.abc import Sequence
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -181,7 +181,7 @@ class HostPrograms(Programs):
     """As of `Programs`."""
     return best.merged()
 
-  def wait(self, state: HostBest | Near) -> None:
+  def wait(self, state: Any) -> None:
     """As of `Programs`, and takes the best of these scores."""
     (state.best if isinstance(state, Near) else state).look()
 

@@ -77,7 +77,7 @@ class Hybrid:
       if weight == RRF:
         yield reciprocal_rank([lexical, dense], self.places)
       else:
-        yield weighted(z_scores(lexical), z_scores(dense), weight)
+        yield weighted(z_scores(lexical), z_scores(dense), float(weight))
 
   def both(
       self, queries: Sequence[str], embeddings: np.ndarray
@@ -152,7 +152,7 @@ def fused_runs(
     The same, with at most as many hits a query as the deepest of the runs.
   """
   depth = max(len(hits) for run in runs for hits in run.values())
-  fused = {}
+  fused: dict[str, dict[str, float]] = {}
   for run in runs:
     for query, hits in run.items():
       totals = fused.setdefault(query, {})

@@ -162,8 +162,8 @@ class Programs:
     self.replicated = jax.sharding.NamedSharding(self.mesh, PartitionSpec())
     self.split = jax.sharding.NamedSharding(self.mesh, PartitionSpec(_AXIS))
 
-  def no_best(self, queries: int, count: int) -> Best:
-    """Before the first block."""
+  def no_best(self, queries: int, count: int) -> Any:
+    """A `Best` before the first block."""
     shape = self.devices, queries, count
     return Best(
         self._full(shape, np.float32(-np.inf)), self._full(shape, np.int32(-1))
@@ -253,8 +253,8 @@ class Programs:
     """[n, Q] -> [Q]."""
     return self._jit(lambda x: x.sum(axis=0), out_shardings=self.replicated)
 
-  def wait(self, state: Best | Near) -> None:
-    """Until a state that was asked for is there."""
+  def wait(self, state: Any) -> None:
+    """Until a `Best` or a `Near` that was asked for is there."""
     jax.block_until_ready(state)
 
   def _update_best(self, best, block, queries, quantiser, start, rows):
@@ -298,7 +298,7 @@ class Programs:
       scores = jnp.where(inside, scores, -jnp.inf)
     return scores, start + offset
 
-  def _merge(self, best: Best, scores: jax.Array, first: jax.Array) -> Best:
+  def _merge(self, best: Any, scores: jax.Array, first: jax.Array) -> Any:
     """The best with the scores of corpus rows from `first` among them.
 
     Most blocks of a long corpus have few groups of neighbours with any better

@@ -97,7 +97,7 @@ class TwoSteps:
     found = self.top_k(queries[near], self.rescored)
     if self_hits is not None:
       found = ranking_lib.without(found, self_hits[near])
-    for query, hits in zip(near, found.indices):
+    for query, hits in zip(near.tolist(), found.indices):
       places = np.flatnonzero(np.isin(hits, gold[query]))
       if len(places):
         ranks[query] = places[0] + 1
