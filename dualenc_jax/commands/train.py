@@ -32,10 +32,9 @@ from dualenc_jax.objectives.from_pairs import FromPairs
 from dualenc_jax.parallel import joining
 from dualenc_jax.results import aligned, before_after, while_training
 from dualenc_jax.run import loop
-from dualenc_jax.run.cloud_notice import CloudNotice
 from dualenc_jax.run.experiment import describe, Experiment, make_plan
 from dualenc_jax.run.hooks import Hook, Training
-from dualenc_jax.run.stopping import Stopping
+from dualenc_jax.run.stopping import CloudNotice, Stopping
 
 # Between looks at whether the folder of a run is still there.
 _LOOK_SECONDS = 5.0

@@ -16,15 +16,8 @@ import uuid
 
 import jax
 
-from dualenc_jax.data import (
-  Cache,
-  columns,
-  Dataset,
-  dataset,
-  Mixture,
-  prepare,
-  Tokenizer,
-)
+from dualenc_jax import data, training
+from dualenc_jax.data import Cache, columns, dataset
 from dualenc_jax.data.picks import MIXTURE_ORDER
 from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.inspection.mojibake import printable
@@ -33,13 +26,7 @@ from dualenc_jax.objectives import Batches, Objective
 from dualenc_jax.objectives.objective import check, check_whole
 from dualenc_jax.parallel import joining
 from dualenc_jax.run.until import UntilAligned
-from dualenc_jax.training import (
-  initial,
-  InitialCheckpoint,
-  Optimizer,
-  Partitioner,
-  step as step_lib,
-)
+from dualenc_jax.training import initial, step as step_lib
 from dualenc_jax.training.checkpoints import Checkpoints
 from dualenc_jax.training.step import Plan, TrainState
 
@@ -52,24 +39,17 @@ class Experiment:
 
   Attributes:
     model_dir: folder of checkpoints, events, config and results.
-    objective: what is learnt, `objectives.Contrastive` or any other
-      `objectives.Objective`.
-    task: supplies the examples.
-    tokenizer: vocabulary and lengths.
-    optimizer: optax and its rules.
-    partitioner: the mesh.
     steps: training steps.
     batch_size: B, examples in the global batch.
     seed: of parameters, dropout and the order of examples.
     checkpoint_every: steps between checkpoints; there is one at the end, too.
-    checkpoint_every_hours: and whenever the last one is so many hours ago, for
-      what a kill without notice may cost is time; None for steps alone.
+    checkpoint_every_hours: and whenever the last one is so many hours ago; None
+      for steps alone.
     keep_checkpoints: how many of the newest to keep.
     keep_best: a metric of the evaluations on the validation split, 'nDCG@10';
       the checkpoint with the best, which is the highest but of a perplexity, is
       kept, too, and is then the model of `model_dir`. None takes the newest.
-    patience: evaluations in a row without a new best after which the run ends;
-      None for no such end.
+    patience: evaluations in a row without a new best after which the run ends.
     until: when a run ends before its last step; None for no such end.
     eval_every: steps between evaluations on the validation split, 0 for none.
     eval_queries: queries of the fixed sub-corpus that these use.
@@ -80,17 +60,16 @@ class Experiment:
       search, rounded down to a power of two; of long texts they are fewer.
     initial_checkpoint: what to take the parameters from when this run has no
       checkpoint of its own; also a path alone. None starts from scratch.
-    cache_dir: where token caches are kept.
     passage_tokenizer: of splits whose passages alone are used, where
       `tokenizer` has another prompt of queries; None for `tokenizer`.
   """
 
   model_dir: str
   objective: Objective
-  task: Dataset | Mixture
-  tokenizer: Tokenizer
-  optimizer: Optimizer
-  partitioner: Partitioner
+  task: data.Dataset | data.Mixture
+  tokenizer: data.Tokenizer
+  optimizer: training.Optimizer
+  partitioner: training.Partitioner
   steps: int
   batch_size: int
   seed: int = 0
@@ -103,11 +82,11 @@ class Experiment:
   eval_every: int = 1000
   eval_queries: int = 1000
   eval_passages: int = 10000
-  watch_tasks: Sequence[Dataset] = ()
+  watch_tasks: Sequence[data.Dataset] = ()
   eval_batch_size: int = 256
-  initial_checkpoint: InitialCheckpoint | str | None = None
+  initial_checkpoint: training.InitialCheckpoint | str | None = None
   cache_dir: str | None = None
-  passage_tokenizer: Tokenizer | None = None
+  passage_tokenizer: data.Tokenizer | None = None
 
   def __post_init__(self):
     dataset.check('Experiment.task', self.task)
@@ -115,13 +94,8 @@ class Experiment:
     for name in ('eval_every', 'seed'):
       check_whole(f'Experiment.{name}', getattr(self, name), 0)
     for name in (
-        'steps',
-        'batch_size',
-        'checkpoint_every',
-        'keep_checkpoints',
-        'eval_queries',
-        'eval_passages',
-        'eval_batch_size',
+        'steps', 'batch_size', 'checkpoint_every', 'keep_checkpoints',
+        'eval_queries', 'eval_passages', 'eval_batch_size',
     ):
       check_whole(f'Experiment.{name}', getattr(self, name), 1)
     hours = self.checkpoint_every_hours
@@ -171,27 +145,20 @@ class Experiment:
   @functools.cached_property
   def corpora(self) -> list[Cache]:
     """Token caches of what training queries are ranked over, but `caches`."""
-    found = []
-    for task, _ in self.task.parts():
-      split = task.corpus_split('train')
-      if split is not None:
-        found.append(self._prepare(task.for_split(split), split))
-    return found
+    splits = [(t, t.corpus_split('train')) for t, _ in self.task.parts()]
+    wanted = [(task, split) for task, split in splits if split is not None]
+    return [self._prepare(task.for_split(s), s) for task, s in wanted]
 
   def most_examples(self) -> int | None:
-    """Training examples at most, see `Dataset.most_examples`; reads no more.
-
-    Raises:
-      UserError: a file is missing, and no token cache serves without it.
-    """
-    total = 0
+    """Training examples at most, see `Dataset.most_examples`; reads no more."""
+    total: int | None = 0
     for task, _ in self.task.parts():
       try:
         task.check_split('train')
         count = task.most_examples('train', self.batch_size)
       except SourceUnavailable:
         count = len(self._prepare(task, 'train'))
-      total = None if None in (count, total) else total + count
+      total = None if total is None or count is None else total + count
     return total
 
   @property
@@ -201,10 +168,8 @@ class Experiment:
     if len(rates) == 1:
       return None
     sizes = [len(cache) for cache in self.caches]
-    return [
-        size / sum(sizes) if rate is None else rate
-        for size, rate in zip(sizes, rates)
-    ]
+    own = [size / sum(sizes) for size in sizes]
+    return [x if rate is None else rate for x, rate in zip(own, rates)]
 
   @functools.cached_property
   def batches(self) -> Batches:
@@ -217,34 +182,24 @@ class Experiment:
     found = columns.extra(task for task, _ in self.task.parts())
     return tuple(column for column in found if column.per)
 
-  def _prepare(self, task: Dataset, split: str) -> Cache:
+  def _prepare(self, task: data.Dataset, split: str) -> Cache:
     folder = self.cache_dir or default_cache_dir() / 'tokens'
     tokenizer = self.tokenizer.prompted(self.task.prompt_of(task))
-    return prepare(task, split, tokenizer, folder)
+    return data.prepare(task, split, tokenizer, folder)
 
 
 def make_plan(experiment: Experiment) -> Plan:
-  """Checks the model against the mesh and traces its parameters.
-
-  Raises:
-    UserError: sizes that do not divide, rules that match nothing.
-  """
-  experiment.objective.check_mesh(experiment.partitioner)
+  """Checks the model against the mesh and traces its parameters."""
+  objective, partitioner = experiment.objective, experiment.partitioner
+  objective.check_mesh(partitioner)
   return step_lib.plan(
-      experiment.objective,
-      experiment.optimizer,
-      experiment.partitioner,
-      experiment.seed,
-      experiment.objective.memory(experiment),
+      objective, experiment.optimizer, partitioner, experiment.seed,
+      objective.memory(experiment),
   )
 
 
 def make_start(plan: Plan, experiment: Experiment) -> initial.Start | None:
-  """What a run without a checkpoint of its own starts from; None: scratch.
-
-  Raises:
-    UserError: it must not be scratch, or what `plan_start` raises.
-  """
+  """What a run without a checkpoint of its own starts from; None: scratch."""
   source = experiment.initial_checkpoint
   if source is None or getattr(source, 'path', source) is None:
     if experiment.objective.needs_start:
@@ -255,9 +210,7 @@ def make_start(plan: Plan, experiment: Experiment) -> initial.Start | None:
       )
     return None
   start = initial.plan_start(
-      source,
-      experiment.objective.facts,
-      experiment.tokenizer.vocabulary,
+      source, experiment.objective.facts, experiment.tokenizer.vocabulary,
       plan.abstract.params,
   )
   prompts = dict(start.weights.usage.prompts)
@@ -267,8 +220,7 @@ def make_start(plan: Plan, experiment: Experiment) -> initial.Start | None:
     _LOG.warning(
         '%s has prompts (%s), which this run, without PROMPTS of its own, does'
         ' not take over. To keep them: %s',
-        start.weights.path,
-        ', '.join(map(repr, prompts)),
+        start.weights.path, ', '.join(map(repr, prompts)),
         printable(shlex.quote(f'--gin.PROMPTS={text}')),
     )
   return start
@@ -297,8 +249,7 @@ def initial_state(
   """The state to start from, and what was saved beside it.
 
   In this order: the newest checkpoint of this run that can be read; the
-  parameters of `start`; from scratch. The last two have step 0 and
-  a new run_id.
+  parameters of `start`; from scratch.
   """
   restored = checkpoints.restore(plan.abstract)
   if restored is not None:
@@ -311,18 +262,12 @@ def initial_state(
 
 
 def data_position(experiment: Experiment) -> dict[str, Any]:
-  """What the batch of a step depends on, besides the step.
-
-  Raises:
-    UserError: the hosts have different data.
-  """
+  """What the batch of a step depends on, besides the step."""
   headers = [cache.header for cache in experiment.caches]
-  position = {
-      name: headers[0][name]
-      if len(headers) == 1
-      else [header[name] for header in headers]
-      for name in ('task', 'source')
-  }
+  position = {}
+  for name in ('task', 'source'):
+    values = [header[name] for header in headers]
+    position[name] = values if len(values) > 1 else values[0]
   position |= {
       'vocabulary': headers[0]['vocabulary'],
       'examples': sum(len(cache) for cache in experiment.caches),
@@ -359,14 +304,11 @@ def check_same_data(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
       if saved.get(name) != value
   ]
   if changes:
+    same_order = saved.get('mixture_order') == now.get('mixture_order')
     raise UserError(
-        'The training data is not what this run was trained on so far: '
-        + '; '.join(changes)
-        + '. Put it back, use another MODEL_DIR, or give --allow_data_change'
-        ' to go on with it.'
-        + (
-            ' An older version of this library drew mixtures in another order.'
-            if saved.get('mixture_order') != now.get('mixture_order')
-            else ''
-        )
+        'The training data is not what this run was trained on so far:'
+        f' {"; ".join(changes)}. Put it back, use another MODEL_DIR, or give'
+        ' --allow_data_change to go on with it.'
+        + ('' if same_order else ' An older version of this library drew'
+           ' mixtures in another order.')
     )

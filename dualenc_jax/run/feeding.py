@@ -1,4 +1,4 @@
-"""Whether devices wait for data, and what the train step is compiled for."""
+"""What a run uses of its machine: waiting for data, compilation, memory."""
 
 import collections
 from collections.abc import Callable, Iterator
@@ -11,15 +11,20 @@ from typing import Any
 
 import jax
 
+from dualenc_jax.io import machine
 from dualenc_jax.parallel.partitioning import path_string
+from dualenc_jax.run.hooks import Hook, Training
+from dualenc_jax.training.reporting import Reporter
 
 _COMPILED = '/jax/core/compile/backend_compile_duration'
-# Steps that the share of waiting is of.
+# Steps that the share of waiting is of, and between two reports of it.
 _RECENT = 100
 # The first step compiles, and so may that after it.
 _WARM_UP = 2
 # For so long the end of a run waits for that of its last step.
 _END_SECONDS = 20.0
+# A larger share of waiting is warned of, once until it falls below again.
+_SLOW = 0.1
 _LOG = logging.getLogger(__name__)
 
 
@@ -51,10 +56,7 @@ class Waiting:
     self._running.put((*self._made, time.perf_counter(), output))
 
   def close(self) -> None:
-    """Nothing more will run; waits for what does.
-
-    A program that ends while a thread is in XLA is aborted.
-    """
+    """Waits for what runs: a program that ends with a thread in XLA aborts."""
     self._running.put(None)
     self._thread.join(_END_SECONDS)
 
@@ -79,59 +81,78 @@ class Waiting:
       before = end
 
 
+def report_use(waiting: Waiting, reporter: Reporter) -> Hook:
+  """Reports memory and waiting every 100 steps, and warns of slow input."""
+  is_slow = False
+
+  def write(run: Training) -> None:
+    nonlocal is_slow
+    share = waiting.share
+    numbers = {'waiting_for_data': share, **machine.memory_in_use()}
+    reporter.scalars('resources', run.step, numbers)
+    was_slow, is_slow = is_slow, share > _SLOW
+    if is_slow and not was_slow:
+      reporter.line(
+          f'WARNING: step {run.step}: the input is slow: devices wait for data'
+          f' {share:.0%} of the time. Keep the token cache (CACHE_DIR) on a'
+          ' local disk, give this process more CPU cores, or make a step larger'
+          ' (BATCH_SIZE).'
+      )
+
+  return Hook(write, _RECENT, at_end=False, late=True)
+
+
+def log_memory() -> None:
+  """Logs the most memory that the process had."""
+  used = machine.memory_in_use()
+  names = {'host_peak_mib': 'of this process', 'device_peak_mib': 'a device'}
+  parts = [f'{used[k]:,.0f} MiB {v}' for k, v in names.items() if k in used]
+  if parts:
+    _LOG.info('Most memory: %s.', ', '.join(parts))
+
+
 class Programs:
   """Names what the train step is compiled for, the first program aside."""
 
   def __init__(self, most: int):
     """`most`: shapes of batches that there are."""
     self._most = most
-    self._seen: dict[Any, int] = {}
+    self._seen: collections.Counter[Any] = collections.Counter()
 
   @contextlib.contextmanager
   def step(self, number: int, batch: Any) -> Iterator[None]:
     """Around the train step number `number`, from 1, on a batch."""
-    spent = []
+    spent, thread = [], threading.get_ident()
 
     def listen(event: str, seconds: float, **_: Any) -> None:
       if event == _COMPILED and threading.get_ident() == thread:
         spent.append(seconds)
 
-    thread = threading.get_ident()
-    shapes = _shapes(batch)
-    key = tuple(shapes.items())
+    leaves = jax.tree_util.tree_leaves_with_path(batch)
+    shapes = tuple((path_string(path), leaf.shape) for path, leaf in leaves)
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
       yield
     finally:
       jax.monitoring.unregister_event_duration_listener(listen)
-    if self._seen and key not in self._seen:
-      first = dict(next(iter(self._seen)))
+    if self._seen and shapes not in self._seen:
+      others = set(shapes) - set(next(iter(self._seen)))
       _LOG.info(
           'Step %d: the texts need another shape of batch, number %d of at most'
           ' %d: %s; compiled in %.1f s.',
-          number,
-          len(self._seen) + 1,
-          self._most,
-          _words({k: v for k, v in shapes.items() if first.get(k) != v}),
-          sum(spent),
+          number, len(self._seen) + 1, self._most,
+          _words(shape for shape in shapes if shape in others), sum(spent),
       )
-    elif spent and sum(self._seen.values()) >= _WARM_UP:
+    elif spent and self._seen.total() >= _WARM_UP:
       _LOG.warning(
           'WARNING: step %d: the train step was compiled again, in %.1f s, for'
           ' a batch of a shape that it was compiled for before: %s. That is a'
           ' mistake in the library, or in an objective of yours: something'
           ' besides the shapes changes from step to step.',
-          number,
-          sum(spent),
-          _words(shapes),
+          number, sum(spent), _words(shapes),
       )
-    self._seen[key] = self._seen.get(key, 0) + 1
+    self._seen[shapes] += 1
 
 
-def _shapes(batch: Any) -> dict[str, tuple[int, ...]]:
-  leaves = jax.tree_util.tree_leaves_with_path(batch)
-  return {path_string(path): leaf.shape for path, leaf in leaves}
-
-
-def _words(shapes: dict[str, tuple[int, ...]]) -> str:
-  return ', '.join(f'{name} {list(shape)}' for name, shape in shapes.items())
+def _words(shapes: Any) -> str:
+  return ', '.join(f'{name} {list(shape)}' for name, shape in shapes)

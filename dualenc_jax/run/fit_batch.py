@@ -3,6 +3,7 @@
 from collections.abc import Callable
 import dataclasses
 import math
+from typing import NamedTuple
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.run import memory as memory_lib
@@ -19,8 +20,7 @@ MAX_BATCH_SIZE = 2**24
 _GROWTH = 16
 
 
-@dataclasses.dataclass(frozen=True)
-class Fit:
+class Fit(NamedTuple):
   """What `fit_batch` found.
 
   Attributes:
@@ -46,7 +46,6 @@ def fit_batch(
   Memory is taken to grow with the batch. It falls by some 20 MiB where the loss
   turns from dense to ring, which a device of less than about a GiB may notice.
   Every size tried is compiled, which takes as long as at the start of a run.
-  Nothing is run. Sizes are of the objective's `batch_sizes`.
 
   Args:
     experiment: the run; its own batch size is where the search begins.
@@ -55,16 +54,11 @@ def fit_batch(
       the compiler ran out of the device's memory.
     peak_of: bytes a device of a step, raises `memory.OutOfMemory`; by default
       `memory.peak`.
-
-  Raises:
-    UserError: not even the smallest size fits.
   """
   limit = int(USABLE * memory)
   state = memory_lib.state(experiment)
   if state > limit:
-    raise _does_not_fit(
-        'the state of parameters and optimizer', state, memory
-    )
+    raise _does_not_fit('the state of parameters and optimizer', state, memory)
 
   def measure(size: int) -> float:
     try:
@@ -83,9 +77,8 @@ def fit_batch(
   peaks = search(measure, sizes, experiment.batch_size, state, limit)
   fitting = [size for size, peak in peaks.items() if peak <= limit]
   if not fitting:
-    raise _does_not_fit(
-        f'the step of {sizes[0]:,} pairs', peaks[sizes[0]], memory
-    )
+    what = f'the step of {sizes[0]:,} pairs'
+    raise _does_not_fit(what, peaks[sizes[0]], memory)
   largest = max(fitting)
   return Fit(largest, int(peaks[largest]), max(peaks) == largest)
 
@@ -95,27 +88,24 @@ def search(
     sizes: range,
     start: int,
     fixed: int,
-    limit: int,
+    limit: float,
 ) -> dict[int, float]:
-  """Measures few sizes until the largest that fits is known to `TOLERANCE`.
+  """Bytes of few sizes; the largest that fits is known to `TOLERANCE`.
 
   Memory is taken for affine in the size: the next size to measure is where a
   line through two measured ones reaches the limit. Where that gets on slowly,
-  for memory is not affine, the bracket is halved instead.
+  for memory is not affine, the bracket is halved instead. If none fits, the
+  first size is measured; if all fit, the last.
 
   Args:
-    measure: bytes that a size needs; infinite if that is not known, but too
-      many.
+    measure: bytes that a size needs; infinite for too many to know.
     sizes: to choose from, ascending.
     start: about where to begin.
     fixed: bytes that every size needs.
     limit: bytes that there are.
-
-  Returns:
-    Bytes of each size measured. The largest that fits is the answer; if none
-    is above it, `sizes` ends there. If none fits, the first size is there.
   """
-  peaks, gaps = {}, []
+  peaks: dict[int, float] = {}
+  gaps: list[float] = []
   low, high = -1, len(sizes)  # Indices: the former fits, the latter does not.
   index = min(max((start - sizes[0]) // sizes.step, 0), len(sizes) - 1)
   while True:
@@ -141,11 +131,8 @@ def search(
     index = max(min(index, last), low + step)
 
 
-def _crossing(peaks: dict[int, float], limit: int) -> float | None:
-  """Where the line through the two peaks nearest to the limit reaches it.
-
-  None if there are no two, or the line does not rise.
-  """
+def _crossing(peaks: dict[int, float], limit: float) -> float | None:
+  """Where the line through the two peaks nearest to the limit reaches it."""
   points = [(size, p) for size, p in peaks.items() if math.isfinite(p)]
   if len(points) < 2:
     return None
@@ -155,12 +142,10 @@ def _crossing(peaks: dict[int, float], limit: int) -> float | None:
 
 
 def _does_not_fit(what: str, needed: float, memory: int) -> UserError:
-  needs = (
-      f'needs {needed / 2**20:,.1f} MiB'
-      if math.isfinite(needed)
-      else 'needs more than compiling it can get'
-  )
+  needs = 'more than compiling it can get'
+  if math.isfinite(needed):
+    needs = f'{memory_lib.mib(needed)} MiB'
   return UserError(
-      f'No batch fits: {what} {needs} a device, and at most {USABLE:.0%} of its'
-      f' {memory / 2**20:,.1f} MiB may be used. {memory_lib.LESS}'
+      f'No batch fits: {what} needs {needs} a device, and at most {USABLE:.0%}'
+      f' of its {memory_lib.mib(memory)} MiB may be used. {memory_lib.LESS}'
   )

@@ -1,11 +1,14 @@
 """What is done between the steps of a run: hooks, each with a cadence."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import enum
+import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from dualenc_jax.training.reporting import Reporter
 from dualenc_jax.training.step import TrainState
@@ -83,11 +86,7 @@ class Hooks:
   """The hooks of a run, in their order."""
 
   def __init__(
-      self,
-      hooks: Iterable[Hook],
-      first: int,
-      last: int,
-      reporter: Reporter,
+      self, hooks: Sequence[Hook], first: int, last: int, reporter: Reporter,
       wish: Callable[[], Wish] = lambda: Wish.GO_ON,
       notes: dict[str, Any] | None = None,
   ):
@@ -102,11 +101,11 @@ class Hooks:
       notes: of the checkpoint that the run goes on from. What was due at its
         step, where the run had stopped, is then called first.
     """
-    self._hooks = list(hooks)
+    self._late = [hook for hook in hooks if hook.late]
+    self._others = [hook for hook in hooks if not hook.late]
     self._first, self._last = first, last
-    self._reporter = reporter
-    self._wish = wish
-    self._waiting = None
+    self._reporter, self._wish = reporter, wish
+    self._waiting: Training | None = None
     self.left = bool((notes or {}).pop(_LEFT, False))
 
   def __call__(self, now: Training) -> None:
@@ -116,19 +115,18 @@ class Hooks:
     is not late takes time that is not the steps' own.
     """
     self._call_late()
-    if any(hook.late and self._is_due(hook, now.step) for hook in self._hooks):
+    if any(self._is_due(hook, now.step) for hook in self._late):
       self._waiting = dataclasses.replace(now, state=None)
-    others = [hook for hook in self._hooks if not hook.late]
-    due = [hook for hook in others if self._is_due(hook, now.step)]
+    due = [hook for hook in self._others if self._is_due(hook, now.step)]
     rest = any(not hook.saves for hook in due)
     wish = self._wish()
     if wish is Wish.STOP and (rest or now.step < self._last):
-      self._stop(now, others, rest)
+      self._stop(now, rest)
       return
     now.save = wish is Wish.SAVE and now.step > self._first
     if due or now.save or now.step == self._last:
       self._call_late()
-    for hook in others:
+    for hook in self._others:
       if self._is_due(hook, now.step) or (hook.saves and now.save):
         self._call(hook, now)
       if now.ended:
@@ -136,7 +134,7 @@ class Hooks:
     if due or now.save:
       self._reporter.pause()
 
-  def _stop(self, now: Training, others: Iterable[Hook], rest: bool) -> None:
+  def _stop(self, now: Training, rest: bool) -> None:
     """Saves what is new; what else was due is left to the next process."""
     self._call_late()
     now.stopped = True
@@ -144,7 +142,7 @@ class Hooks:
       return
     if rest:
       now.notes[_LEFT] = True
-    for hook in others:
+    for hook in self._others:
       if hook.saves:
         self._call(hook, now)
 
@@ -153,8 +151,8 @@ class Hooks:
     if now is None:
       return
     now.metrics = jax.device_get(now.metrics)
-    for hook in self._hooks:
-      if hook.late and self._is_due(hook, now.step):
+    for hook in self._late:
+      if self._is_due(hook, now.step):
         self._call(hook, now)
 
   def _call(self, hook: Hook, now: Training) -> None:
@@ -173,3 +171,51 @@ class Hooks:
         return hook.saves
     on_the_way = hook.every and step % hook.every == 0
     return bool(on_the_way) or (hook.at_end and step == self._last)
+
+
+class Agreement:
+  """The greatest wish of all hosts, once a step.
+
+  On one host it is that host's own. On several it is that of the step before:
+  devices work it out behind that step, so that nobody waits; each host must
+  ask at each step.
+  """
+
+  def __init__(self, wish: Callable[[], Wish]):
+    """`wish`: of this host."""
+    self._own = wish
+    self._pending = None
+
+  def __call__(self) -> Wish:
+    if jax.process_count() == 1:
+      return self._own()
+    before, self._pending = self._pending, _greatest(self._own())
+    found = Wish.GO_ON if before is None else Wish(int(before))
+    if found is not Wish.GO_ON:
+      # That of now was made before anybody knew of this one.
+      self._pending = None
+    return found
+
+
+def _greatest(wish: Wish) -> jax.Array:
+  """The greatest of all hosts' wishes, on its way."""
+  program, sharding, device = _program()
+  own = jax.device_put(np.full(1, wish, np.int32), device)
+  shape = (jax.process_count(),)
+  return program(
+      jax.make_array_from_single_device_arrays(shape, sharding, [own])
+  )
+
+
+@functools.cache
+def _program():
+  firsts: dict[int, jax.Device] = {}
+  for device in jax.devices():
+    firsts.setdefault(device.process_index, device)
+  hosts = [firsts[index] for index in sorted(firsts)]
+  mesh = jax.sharding.Mesh(np.array(hosts), ('host',))
+  spec = jax.sharding.PartitionSpec
+  each = jax.sharding.NamedSharding(mesh, spec('host'))
+  one = jax.sharding.NamedSharding(mesh, spec())
+  program = jax.jit(jnp.max, out_shardings=one)
+  return program, each, firsts[jax.process_index()]

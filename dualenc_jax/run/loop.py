@@ -10,20 +10,10 @@ import jax
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.parallel.partitioning import leaf_paths
-from dualenc_jax.run import watches
-from dualenc_jax.run.agreement import Agreement
-from dualenc_jax.run.experiment import (
-  check_same_data,
-  data_position,
-  Experiment,
-  initial_state,
-  make_start,
-)
-from dualenc_jax.run.feeding import Programs, Waiting
-from dualenc_jax.run.hooks import Hook, Hooks, Training, Wish
-from dualenc_jax.run.resources import Resources
-from dualenc_jax.run.saving import Clock
-from dualenc_jax.run.stopping import Stopping
+from dualenc_jax.run import experiment as experiment_lib, feeding, watches
+from dualenc_jax.run.experiment import Experiment
+from dualenc_jax.run.hooks import Agreement, Hook, Hooks, Training, Wish
+from dualenc_jax.run.stopping import Clock, Stopping
 from dualenc_jax.training.checkpoints import Checkpoints
 from dualenc_jax.training.reporting import Reporter
 from dualenc_jax.training.step import Plan
@@ -82,21 +72,23 @@ def train(
   began = time.perf_counter() if started is None else started
   checkpoints = Checkpoints(experiment.model_dir, experiment.keep_checkpoints)
   # Its errors, before texts are tokenised.
-  start = None if checkpoints.steps() else make_start(plan, experiment)
+  start = None
+  if not checkpoints.steps():
+    start = experiment_lib.make_start(plan, experiment)
   batches = experiment.batches
-  state, meta = initial_state(plan, checkpoints, start)
-  first, data = meta['step'], data_position(experiment)
+  state, meta = experiment_lib.initial_state(plan, checkpoints, start)
+  first, data = meta['step'], experiment_lib.data_position(experiment)
   notes = meta.get('notes', {})
   if first and not allow_other_data:
-    check_same_data(meta['data'], data)
-  for line in experiment.objective.describe_batches(experiment, first):
+    experiment_lib.check_same_data(meta['data'], data)
+  objective, partitioner = experiment.objective, experiment.partitioner
+  for line in objective.describe_batches(experiment, first):
     _LOG.info('%s', line)
   ready()
   if past_end:
     notes.pop('ended', None)
   if notes.get('ended'):
     return Ended(first, notes['ended'], notes.get('best', {}))
-  objective = experiment.objective
   if not first:
     state = state._replace(memory=objective.fill(experiment, state.params))
   constants = objective.constants(experiment, state.params)
@@ -105,19 +97,17 @@ def train(
   meta = {
       'run_id': meta['run_id'],
       'data': data | ({'prompts': prompts} if prompts else {}),
-      'model': experiment.objective.facts,
+      'model': objective.facts,
       'config': config,
   }
-  partitioner, steps = experiment.partitioner, experiment.steps
-  cells = partitioner.host_rows(batches.cells)
+  steps, cells = experiment.steps, partitioner.host_rows(batches.cells)
   reporter = Reporter(
       experiment.model_dir, first, steps, experiment.batch_size, started
   )
   run = Training(first, state, plan.train_step, batches, notes=notes)
   del state  # The first step takes it.
   clock = Clock(checkpoints, experiment.checkpoint_every_hours)
-  waiting = Waiting()
-  resources = Resources(waiting, reporter)
+  waiting = feeding.Waiting()
 
   def wish() -> Wish:
     clock.ticks()
@@ -127,21 +117,31 @@ def train(
       return Wish.STOP
     return Wish.SAVE if clock.is_due else Wish.GO_ON
 
-  call_hooks = Hooks(
-      [
-          *_watches(experiment, plan, reporter),
-          resources.hook(),
-          *hooks,
-          save(experiment, checkpoints, meta, reporter, clock, first),
-      ],
-      first,
-      steps,
-      reporter,
-      Agreement(wish),
-      notes,
-  )
-  programs = Programs(len(batches.shapes))
-  with stopping.between_steps(), _closing(reporter, checkpoints, waiting):
+  def save(now: Training) -> None:
+    """A checkpoint, or notes beside that which the run goes on from."""
+    kept = {'notes': now.notes} if now.notes else {}
+    kept |= {**meta, 'data': {**meta['data'], 'next_step': now.step}}
+    # What was reported is on disk: a run that goes on reports what comes after.
+    reporter.flush()
+    checkpoints.best = now.notes.get('best', {}).get('step')
+    if first and now.step == first:
+      checkpoints.note(now.step, kept)
+      return
+    clock.saves()
+    checkpoints.save(now.state, now.step, kept)
+
+  every = [
+      *_watches(experiment, plan, reporter),
+      feeding.report_use(waiting, reporter),
+      *hooks,
+      Hook(save, experiment.checkpoint_every, saves=True),
+  ]
+  call_hooks = Hooks(every, first, steps, reporter, Agreement(wish), notes)
+  programs = feeding.Programs(len(batches.shapes))
+  with (
+      stopping.between_steps(),
+      _closing(waiting.close, reporter.close, checkpoints.wait),
+  ):
     if first < steps or call_hooks.left:
       call_hooks(run)
     while run.step < steps and not (run.ended or run.stopped):
@@ -158,22 +158,15 @@ def train(
       waiting.runs(run.metrics['loss'])
       run.step += 1
       call_hooks(run)
-  resources.describe()
+  feeding.log_memory()
   told = stopping.told or 'another host was told to stop'
-  return Ended(
-      run.step,
-      run.ended,
-      run.notes.get('best', {}),
-      told if run.stopped else None,
-  )
+  stopped = told if run.stopped else None
+  return Ended(run.step, run.ended, run.notes.get('best', {}), stopped)
 
 
 @contextlib.contextmanager
-def _closing(
-    reporter: Reporter, checkpoints: Checkpoints, waiting: Waiting
-) -> Iterator[None]:
-  """Ends what the loop has begun."""
-  closes = waiting.close, reporter.close, checkpoints.wait
+def _closing(*closes: Callable[[], None]) -> Iterator[None]:
+  """Ends what the loop has begun; an error of the loop itself wins."""
   try:
     yield
   except BaseException:
@@ -197,31 +190,3 @@ def _watches(
   yield watches.report(reporter, chance)
   yield watches.above_chance(chance, say)
   yield watches.spikes(chance, say)
-
-
-def save(
-    experiment: Experiment,
-    checkpoints: Checkpoints,
-    meta: dict[str, Any],
-    reporter: Reporter,
-    clock: Clock,
-    first: int,
-) -> Hook:
-  """Saves a checkpoint, or notes beside that which the run goes on from.
-
-  What was reported up to its step is on disk before.
-  """
-
-  def call(run: Training) -> None:
-    data = {**meta['data'], 'next_step': run.step}
-    kept = {'notes': run.notes} if run.notes else {}
-    # A run that goes on from it reports what comes after it only.
-    reporter.flush()
-    checkpoints.best = run.notes.get('best', {}).get('step')
-    if first and run.step == first:
-      checkpoints.note(run.step, {**meta, **kept, 'data': data})
-      return
-    clock.saves()
-    checkpoints.save(run.state, run.step, {**meta, **kept, 'data': data})
-
-  return Hook(call, experiment.checkpoint_every, saves=True)

@@ -35,15 +35,12 @@ class OutOfMemory(UserError):
 class Parts:
   """Bytes a device that one train step needs; they add up to its peak.
 
-  `params`, `optimizer`, `memory` and `batch` are the step's inputs, from shapes
-  and shardings. What is new of the first three takes the place of the old. The
-  others are what the compiler plans beside them.
+  `params`, `optimizer`, `memory` (of the objective, such as a negative cache)
+  and `batch` are the step's inputs, from shapes and shardings. What is new of
+  the first three takes the place of the old. The others are what the compiler
+  plans beside them.
 
   Attributes:
-    params: parameters, those of the loss among them.
-    optimizer: optimizer state, and the count of steps.
-    memory: of the objective, such as a negative cache.
-    batch: tokens and fingerprints.
     activations: temporaries of the whole step less `loss`: activations that
       wait for the backward pass, gradients, updates, what the collectives
       need.
@@ -79,11 +76,8 @@ _NAMES = {
 
 def named(parts: Mapping[str, int]) -> dict[str, int]:
   """Fields of `Parts`, as a table calls them; a memory where there is one."""
-  return {
-      _NAMES.get(name, name): size
-      for name, size in parts.items()
-      if size or name != 'memory'
-  }
+  shown = {n: size for n, size in parts.items() if size or n != 'memory'}
+  return {_NAMES.get(name, name): size for name, size in shown.items()}
 
 
 class Stats(NamedTuple):
@@ -105,12 +99,7 @@ Measure = Callable[[jax.stages.Lowered, str], Stats]
 def table(
     parts: Mapping[str, int], available: int | None = None
 ) -> Iterator[str]:
-  """Lines of a table in MiB, with their sum.
-
-  Args:
-    parts: bytes by name.
-    available: bytes of the device, if known.
-  """
+  """Lines of a table of bytes, in MiB, with their sum and the device's."""
   peak = sum(parts.values())
   for name, size in {**parts, 'peak': peak}.items():
     yield f'{name:<22} {mib(size):>12}'
@@ -119,7 +108,7 @@ def table(
     yield f'{"device":<22} {mib(available):>12}, {share}'
 
 
-def mib(size: int) -> str:
+def mib(size: float) -> str:
   """Bytes as MiB: '1,024.0'."""
   return f'{size / 2**20:,.1f}'
 
@@ -132,16 +121,7 @@ def measure(lowered: jax.stages.Lowered, what: str) -> Stats:
 def compile_program(
     lowered: jax.stages.Lowered, what: str, less: str = FEWER_PAIRS
 ) -> jax.stages.Compiled:
-  """Compiles for the devices that a program is for.
-
-  Args:
-    lowered: the program.
-    what: it is, for the error.
-    less: what takes less memory.
-
-  Raises:
-    OutOfMemory: the compiler ran out of the device's memory.
-  """
+  """Compiles, or raises OutOfMemory: what a program is, and what takes less."""
   try:
     return lowered.compile()
   except jax.errors.JaxRuntimeError as e:
@@ -172,46 +152,28 @@ def stats(compiled: jax.stages.Compiled) -> Stats:
 
   The total is not `peak_memory_in_bytes`, which leaves the temporaries out on
   the CPU.
-
-  Raises:
-    UserError: the backend does not tell.
   """
-  analysis = compiled.memory_analysis()
-  if analysis is None:
+  found = compiled.memory_analysis()
+  if found is None:
     raise UserError(
-        f'The backend {jax.default_backend()} does not tell how much memory a'
+        f'The backend {jax.default_backend()} does not report how much memory a'
         ' compiled program needs; give --no_compile.'
     )
-  total = (
-      analysis.argument_size_in_bytes
-      + analysis.temp_size_in_bytes
-      + analysis.output_size_in_bytes
-      - analysis.alias_size_in_bytes
-      + analysis.generated_code_size_in_bytes
-  )
-  return Stats(total, analysis.temp_size_in_bytes)
+  arguments, outputs = found.argument_size_in_bytes, found.output_size_in_bytes
+  total = arguments + outputs - found.alias_size_in_bytes
+  total += found.temp_size_in_bytes + found.generated_code_size_in_bytes
+  return Stats(total, found.temp_size_in_bytes)
 
 
 def by_part(experiment: Experiment) -> Parts:
-  """Compiles the train step, and the loss on its own, and says what they need.
-
-  Raises:
-    OutOfMemory: the compiler ran out of the device's memory.
-    UserError: the backend does not tell.
-  """
+  """Compiles the train step, and the loss on its own: what they need."""
   return parts_of(experiment, measure(*lower_step(experiment)))
 
 
 def parts_of(
     experiment: Experiment, step: Stats, measured: Measure = measure
 ) -> Parts:
-  """`by_part` of a train step that was measured.
-
-  Args:
-    experiment: the run.
-    step: of it.
-    measured: what the loss on its own is measured with.
-  """
+  """`by_part` of a measured train step; the loss alone is `measured` here."""
   # Inside of the step the compiler may need less for the loss than on its own.
   loss = min(_loss_bytes(experiment, measured), step.temporaries)
   inputs = input_bytes(experiment)
@@ -252,9 +214,8 @@ def device_bytes(tree: Any) -> int:
   )
 
 
-def _batch(experiment: Experiment) -> dict[str, jax.ShapeDtypeStruct]:
-  batch = experiment.objective.abstract_batch(experiment)
-  return _on_rows(batch, experiment)
+def _batch(experiment: Experiment) -> Any:
+  return _on_rows(experiment.objective.abstract_batch(experiment), experiment)
 
 
 def _on_rows(tree: Any, experiment: Experiment) -> Any:
@@ -267,10 +228,8 @@ def _on_rows(tree: Any, experiment: Experiment) -> Any:
 def lower_step(experiment: Experiment) -> tuple[jax.stages.Lowered, str]:
   """The train step for the devices of the mesh, and what it is."""
   plan = make_plan(experiment)
-  return (
-      plan.train_step.lower(plan.abstract, _batch(experiment)),
-      f'The train step of {experiment.batch_size:,} pairs',
-  )
+  lowered = plan.train_step.lower(plan.abstract, _batch(experiment))
+  return lowered, f'The train step of {experiment.batch_size:,} pairs'
 
 
 def _loss_bytes(experiment: Experiment, measured: Measure) -> int:
@@ -287,15 +246,12 @@ def _loss_bytes(experiment: Experiment, measured: Measure) -> int:
     with partitioner.scope():
       return part(params, rows, rest)
 
+  whole, per_row = partitioner.replicated, partitioner.rows
   gradient = jax.jit(
       jax.value_and_grad(loss, argnums=(0, 1), has_aux=True),
-      out_shardings=(
-          partitioner.replicated,
-          (partitioner.replicated, partitioner.rows),
-      ),
+      out_shardings=(whole, (whole, per_row)),
   )
   rows, rest = _on_rows((rows, rest), experiment)
-  return measured(
-      gradient.lower(params, rows, rest),
-      f'The loss of {experiment.batch_size:,} pairs',
-  ).temporaries
+  lowered = gradient.lower(params, rows, rest)
+  what = f'The loss of {experiment.batch_size:,} pairs'
+  return measured(lowered, what).temporaries

@@ -1,7 +1,8 @@
-"""What tells a run to stop before its steps are done, to go on later."""
+"""What tells a run to stop before its steps are done, to go on later; times."""
 
 from collections.abc import Callable, Iterator, Sequence
 import contextlib
+import http.client
 import logging
 import os
 import signal
@@ -9,8 +10,10 @@ import socket
 import threading
 import time
 from typing import Any
+import urllib.request
 
 from dualenc_jax.errors import INTERRUPTED, RUN_AGAIN
+from dualenc_jax.training.checkpoints import Checkpoints
 
 # `kill`, preemption; Ctrl-C; SLURM's --signal=USR1@60.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
@@ -60,10 +63,8 @@ class Stopping:
   def reason(self, spent: float, step: float, save: float) -> str | None:
     """Why to stop now, if there is a reason.
 
-    Args:
-      spent: seconds since the program's start.
-      step: seconds of the longest step so far.
-      save: seconds of the longest checkpoint so far.
+    Seconds: `spent` since the program's start, of the longest step so far and
+    of the longest checkpoint.
     """
     if self.told is None and self._seconds is not None:
       spare = min(_SPARE_SHARE * self._seconds, _SPARE_SECONDS)
@@ -86,7 +87,7 @@ class Stopping:
     """Listens to signals, in the main thread alone, and to the notices."""
     done = threading.Event()
     for notice in self._notices:
-      self._start(self._ask, notice, done)
+      _start(self._ask, notice, done)
     try:
       with self._signals():
         yield
@@ -103,7 +104,7 @@ class Stopping:
     writer.setblocking(False)
     wakeup = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     before = {each: signal.signal(each, self._handle) for each in SIGNALS}
-    self._start(self._read, reader)
+    _start(self._read, reader)
     try:
       yield
     finally:
@@ -111,9 +112,6 @@ class Stopping:
         signal.signal(each, handler)
       signal.set_wakeup_fd(wakeup)
       writer.close()
-
-  def _start(self, target: Callable[..., None], *args: Any) -> None:
-    threading.Thread(target=target, args=args, daemon=True).start()
 
   def _handle(self, number: int, frame: Any) -> None:
     del frame
@@ -161,3 +159,86 @@ class Stopping:
         ' second signal stops it at once.',
         by,
     )
+
+
+def _start(target: Callable[..., None], *args: Any) -> None:
+  threading.Thread(target=target, args=args, daemon=True).start()
+
+
+class CloudNotice:
+  """Asks the metadata server of a machine of Google Cloud, TPU VMs too.
+
+  That of a preemptible or spot machine says so some 30 s ahead; one that
+  maintenance will stop, as it does those with accelerators, an hour or less. A
+  machine that is moved while it runs need not stop. `GCE_METADATA_HOST` is
+  another server, as for Google's own libraries.
+  """
+
+  def __init__(self):
+    host = os.environ.get('GCE_METADATA_HOST') or 'metadata.google.internal'
+    self._root = f'http://{host}/computeMetadata/v1/instance/'
+    self._warned = False
+
+  def __call__(self) -> str | None:
+    """What Cloud announces; None as long as that is nothing."""
+    try:
+      if self._read('preempted') == 'TRUE':
+        return 'Google Cloud preempts this machine'
+      event = self._read('maintenance-event')
+    except (OSError, ValueError, http.client.HTTPException) as e:
+      if not self._warned:
+        _LOG.warning(
+            'WARNING: --cloud_notice: %s says nothing (%s), so that a notice'
+            ' of Google Cloud would not be heard.', self._root, e,
+        )
+      self._warned = True
+      return None
+    if event.startswith('TERMINATE'):
+      return f'Google Cloud stops this machine ({event})'
+    return None
+
+  def _read(self, name: str) -> str:
+    request = urllib.request.Request(
+        self._root + name, headers={'Metadata-Flavor': 'Google'}
+    )
+    with urllib.request.urlopen(request, timeout=5.0) as answer:
+      return answer.read(1000).decode().strip()
+
+
+class Clock:
+  """Times of a run that decide when it saves and stops, seconds.
+
+  Attributes:
+    step: the longest time from the end of a step to that of the next, with
+      evaluations; the first, which compiles, does not count.
+    save: the longest that a checkpoint took until it was on disk, from above.
+  """
+
+  def __init__(self, checkpoints: Checkpoints, every_hours: float | None):
+    """`every_hours`: the most between checkpoints; None for no limit."""
+    self.step = self.save = 0.0
+    self._checkpoints = checkpoints
+    self._every = None if every_hours is None else every_hours * 3600
+    self._saved = time.monotonic()
+    self._saving = False
+    self._ends: list[float] = []
+
+  def ticks(self) -> None:
+    """To be called at the end of each step."""
+    now = time.monotonic()
+    self._ends = [*self._ends[-2:], now]
+    if len(self._ends) == 3:
+      self.step = max(self.step, now - self._ends[-2])
+    if self._saving and not self._checkpoints.is_saving:
+      self._saving = False
+      self.save = max(self.save, now - self._saved)
+
+  def saves(self) -> None:
+    """To be called as a checkpoint begins."""
+    self._saved, self._saving = time.monotonic(), True
+
+  @property
+  def is_due(self) -> bool:
+    """Whether the last checkpoint is long enough ago."""
+    since = time.monotonic() - self._saved
+    return self._every is not None and since >= self._every

@@ -41,20 +41,20 @@ class UntilAligned:
   least_rank: float = 0.5
 
   def __post_init__(self):
-    for name, least, most in (('share', 0.0, 1.0), ('least_rank', 0.0, 1.0)):
+    for name in ('share', 'least_rank'):
       value = getattr(self, name)
-      if not (isinstance(value, numbers.Real) and least <= value < most):
+      if not (isinstance(value, numbers.Real) and 0 <= value < 1):
         raise UserError(
-            f'UntilAligned.{name} is {value!r}; expected a number from'
-            f' {least:g} up to, not including, {most:g}.'
+            f'UntilAligned.{name} is {value!r}; expected a number from 0 up to,'
+            ' not including, 1.'
         )
-    if self.threshold is not None and not (
-        isinstance(self.threshold, numbers.Real)
-        and math.isfinite(self.threshold)
+    nats = self.threshold
+    if nats is not None and not (
+        isinstance(nats, numbers.Real) and math.isfinite(nats)
     ):
       raise UserError(
-          f'UntilAligned.threshold is {self.threshold!r}; expected a number, of'
-          ' nats, or None for the share of the start.'
+          f'UntilAligned.threshold is {nats!r}; expected a number, of nats, or'
+          ' None for the share of the start.'
       )
     for name, least in (('queries', 2), ('k', 1)):
       check_whole(f'UntilAligned.{name}', getattr(self, name), least)
@@ -63,21 +63,17 @@ class UntilAligned:
 
   def limit(self, start: float, floor: float) -> float:
     """The divergence below which a run ends."""
-    if self.threshold is not None:
-      return self.threshold
-    return floor + self.share * (start - floor)
+    excess = self.share * (start - floor)
+    return floor + excess if self.threshold is None else self.threshold
 
   def end(
       self, notes: dict[str, Any], divergence: float, floor: float, rank: float
   ) -> str | None:
     """Why to end after an evaluation; None to go on.
 
-    Args:
-      notes: what it remembers from one evaluation to the next, {} before the
-        first, which is before the first step.
-      divergence: KL.
-      floor: its floor.
-      rank: of the query tower's embeddings, over the passage tower's.
+    `notes` is what it remembers from one evaluation to the next, {} before the
+    first, which is before the first step; `rank` that of the query tower's
+    embeddings over the passage tower's.
     """
     if not notes:
       notes.update(start=divergence, best=divergence, since=0)

@@ -35,13 +35,8 @@ Say = Callable[[str], None]
 def non_finite(paths: Sequence[str], skip: int, say: Say) -> Hook:
   """Stops a run whose loss, gradient or parameters are not finite.
 
-  Up to `skip` steps in a row, which have changed nothing, are only counted and
-  said.
-
-  Args:
-    paths: of the parameters.
-    skip: `Optimizer.skip_non_finite`.
-    say: prints a line.
+  Up to `skip` (`Optimizer.skip_non_finite`) steps in a row, which have changed
+  nothing, are only counted and reported. `paths` are of the parameters.
   """
 
   def call(run: Training) -> None:
@@ -52,10 +47,8 @@ def non_finite(paths: Sequence[str], skip: int, say: Say) -> Hook:
         counts['in_a_row'] = 0
       return
     more = f' and {len(bad) - 3} more' if len(bad) > 3 else ''
-    what = (
-        f'{", ".join(bad[:3])}{more} {"is" if len(bad) == 1 else "are"} not'
-        ' finite.'
-    )
+    verb = 'is' if len(bad) == 1 else 'are'
+    what = f'{", ".join(bad[:3])}{more} {verb} not finite.'
     if not run.metrics.get('skipped'):
       raise _stops(
           run, f'{what} Lower the learning rate or raise the temperature, and'

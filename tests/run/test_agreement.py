@@ -14,8 +14,7 @@ import sys
 import jax
 address, index = sys.argv[1], int(sys.argv[2])
 jax.distributed.initialize(address, 2, index)
-from dualenc_jax.run.agreement import Agreement
-from dualenc_jax.run.hooks import Wish
+from dualenc_jax.run.hooks import Agreement, Wish
 
 step = 0
 def wish():

@@ -8,9 +8,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from dualenc_jax.run.feeding import Programs, Waiting
+from dualenc_jax.run.feeding import Programs, report_use, Waiting
 from dualenc_jax.run.hooks import Training
-from dualenc_jax.run.resources import Resources
 
 
 class Output:
@@ -63,7 +62,7 @@ def test_slow_input_is_told_once_and_what_is_used_is_written():
       self.numbers.append((group, step, numbers))
 
   said, slow = Said(), Slow()
-  hook = Resources(slow, said).hook()
+  hook = report_use(slow, said)
   assert hook.late and not hook.at_end and hook.every == 100
   for step, share in [(100, 0.09), (200, 0.5), (300, 0.6), (400, 0), (500, 1)]:
     slow.share = share

@@ -3,12 +3,13 @@
 import os
 import signal
 import time
+import types
 
 import metadata_server
 import pytest
 
-from dualenc_jax.run.cloud_notice import CloudNotice
-from dualenc_jax.run.stopping import Stopping
+from dualenc_jax.run import stopping as stopping_lib
+from dualenc_jax.run.stopping import Clock, CloudNotice, Stopping
 
 
 def wait_for(is_so):
@@ -29,7 +30,7 @@ def test_one_signal_is_a_notice_and_another_ends_the_process(monkeypatch):
     # A launcher may pass on what the group of its processes got, too.
     os.kill(os.getpid(), signal.SIGINT)
     assert stopping.reason(0, 1, 1) == 'SIGTERM' and not ended
-    monkeypatch.setattr('dualenc_jax.run.stopping._SAME_SECONDS', 0.0)
+    monkeypatch.setattr(stopping_lib, '_SAME_SECONDS', 0.0)
     time.sleep(0.2)
     os.kill(os.getpid(), signal.SIGINT)
     wait_for(lambda: ended)
@@ -85,3 +86,43 @@ def test_the_notice_of_google_cloud(monkeypatch, caplog):
     values.clear()
     assert notice() is None and notice() is None
     assert caplog.text.count('--cloud_notice') == 1
+
+
+@pytest.fixture
+def now(monkeypatch):
+  """The time, which tests set, in seconds."""
+  time = types.SimpleNamespace(at=0.0)
+  time.monotonic = lambda: time.at
+  monkeypatch.setattr(stopping_lib, 'time', time)
+  return time
+
+
+def test_hours_since_the_last_checkpoint(now):
+  clock = Clock(types.SimpleNamespace(is_saving=False), 0.5)
+  now.at = 1799.0
+  assert not clock.is_due
+  now.at = 1801.0
+  assert clock.is_due
+  # Whatever a checkpoint was for, the next is half an hour later.
+  clock.saves()
+  assert not clock.is_due
+  now.at = 1801.0 + 1800.0
+  assert clock.is_due
+  assert not Clock(types.SimpleNamespace(is_saving=False), None).is_due
+
+
+def test_the_longest_step_and_the_longest_save(now):
+  disk = types.SimpleNamespace(is_saving=False)
+  clock = Clock(disk, None)
+  # The start, a first step that compiles, and two; the last with evaluation.
+  for now.at in (10.0, 100.0, 101.0, 107.0):
+    clock.ticks()
+  assert clock.step == 6.0 and clock.save == 0.0
+  clock.saves()
+  disk.is_saving = True
+  for now.at in (108.0, 109.0):
+    clock.ticks()
+  disk.is_saving = False
+  now.at = 110.0
+  clock.ticks()
+  assert clock.step == 6.0 and clock.save == 3.0
