@@ -22,17 +22,21 @@ def shared_model() -> pathlib.Path:
   home.mkdir(exist_ok=True)
   with filelock.FileLock(home / 'lock'):
     if not (home / 'model').exists():
-      train.main([*tiny_run.flags(home), f'--model_dir={home / "training"}'])
+      given = tiny_run.flags(home)
+      (home / 'flags.json').write_text(json.dumps(given))
+      train.main([*given, f'--model_dir={home / "training"}'])
       (home / 'training').rename(home / 'model')
   return home / 'model'
 
 
-def link_model(folder: pathlib.Path) -> pathlib.Path:
-  """A link to the shared model, to read; the data may be beside it, in `data`.
+def training_flags(*more: str) -> list[str]:
+  """Flags that the shared model was trained with, but for its model_dir."""
+  path = shared_model().with_name('flags.json')
+  return [*json.loads(path.read_text()), *more]
 
-  Args:
-    folder: gets the link.
-  """
+
+def link_model(folder: pathlib.Path) -> pathlib.Path:
+  """A link in `folder` to the shared model, to read; data may lie beside it."""
   (folder / 'model').symlink_to(shared_model())
   return folder / 'model'
 
@@ -43,24 +47,18 @@ def copy_model(path: pathlib.Path) -> pathlib.Path:
 
 
 def flags(
-    model: pathlib.Path,
-    output: pathlib.Path,
-    *more: str,
-    tasks: str = 'beir/scifact',
-    data: pathlib.Path | None = None,
+    model: pathlib.Path, output: pathlib.Path, *more: str,
+    tasks: str = 'beir/scifact', data: pathlib.Path | None = None,
 ) -> list[str]:
   """Flags of an evaluation on sets in `data` beside the model, or elsewhere.
 
   Baselines are left out; `more` may ask for them.
   """
   return [
-      f'--model_dir={model}',
-      f'--tasks={tasks}',
+      f'--model_dir={model}', f'--tasks={tasks}',
       f'--gin.DATA_ROOT={data or model.parent / "data"}',
-      f'--output_dir={output}',
-      '--baselines=',
-      *(['--gin.BEIR_TOLERANCE=1.0'] if 'beir' in tasks else []),
-      *more,
+      f'--output_dir={output}', '--baselines=',
+      *(['--gin.BEIR_TOLERANCE=1.0'] if 'beir' in tasks else []), *more,
   ]
 
 

@@ -31,25 +31,18 @@ def pairs_flags(folder: pathlib.Path) -> list[str]:
   train = write_pairs(folder / 'train.jsonl', 96)
   test = write_pairs(folder / 'test.jsonl', 24, seed=1)
   return [
-      '--gin_file=tasks/pairs.gin',
-      f'--gin.TRAIN_FILE={train}',
-      f'--gin.VALIDATION_FILE={test}',
-      f'--gin.TEST_FILE={test}',
-      '--gin.VOCABULARY=python_code_8k',
-      '--gin.VOCAB_SIZE=8064',
+      '--gin_file=tasks/pairs.gin', f'--gin.TRAIN_FILE={train}',
+      f'--gin.VALIDATION_FILE={test}', f'--gin.TEST_FILE={test}',
+      '--gin.VOCABULARY=python_code_8k', '--gin.VOCAB_SIZE=8064',
   ]
 
 
 def small_flags(steps: int = 2) -> list[str]:
   """Flags that shrink any run to the tiny model and a few steps."""
   return [
-      '--gin_file=models/tiny.gin',
-      f'--gin.STEPS={steps}',
-      '--gin.BATCH_SIZE=16',
-      '--gin.QUERY_LENGTH=8',
-      '--gin.PASSAGE_LENGTH=16',
-      '--gin.EVAL_EVERY=0',
-      '--gin.DTYPE=float32',
+      '--gin_file=models/tiny.gin', f'--gin.STEPS={steps}',
+      '--gin.BATCH_SIZE=16', '--gin.QUERY_LENGTH=8', '--gin.PASSAGE_LENGTH=16',
+      '--gin.EVAL_EVERY=0', '--gin.DTYPE=float32',
   ]
 
 

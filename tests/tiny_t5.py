@@ -30,16 +30,9 @@ def make(version: str) -> TinyT5:
   torch.manual_seed(0)
   theirs = transformers.T5ForConditionalGeneration(
       transformers.T5Config(
-          vocab_size=VOCAB,
-          d_model=WIDTH,
-          d_kv=KV,
-          d_ff=HIDDEN,
-          num_layers=DEPTH,
-          num_heads=HEADS,
-          feed_forward_proj=projection,
-          tie_word_embeddings=tied,
-          dropout_rate=0.0,
-          decoder_start_token_id=0,
+          vocab_size=VOCAB, d_model=WIDTH, d_kv=KV, d_ff=HIDDEN,
+          num_layers=DEPTH, num_heads=HEADS, feed_forward_proj=projection,
+          tie_word_embeddings=tied, dropout_rate=0.0, decoder_start_token_id=0,
       )
   ).eval()
   with torch.no_grad():
@@ -79,8 +72,7 @@ def params_of(theirs, tied):
   norms = {
       'encoder': ('pre_attention_layer_norm', 'pre_mlp_layer_norm'),
       'decoder': (
-          'pre_self_attention_layer_norm',
-          'pre_cross_attention_layer_norm',
+          'pre_self_attention_layer_norm', 'pre_cross_attention_layer_norm',
           'pre_mlp_layer_norm',
       ),
   }

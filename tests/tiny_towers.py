@@ -15,12 +15,10 @@ from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
 
 DIM = 24
 TEXTS = (
-    'parse a date',
-    '',
+    'parse a date', '',
     'return the list of keys that a map of strings to numbers has',
     'def merge(a, b):\n  while a and b:\n    yield min(a, b).pop(0)',
-    'read file',
-    ' '.join(f'value {i} of the array' for i in range(30)),
+    'read file', ' '.join(f'value {i} of the array' for i in range(30)),
     'zürich ≠ 東京',
 )
 
@@ -35,9 +33,7 @@ def model(
 
   own = (TokenEmbedder(8064, 16), encoder(1), Projection(DIM))
   return DualEncoder(
-      TokenEmbedder(8064, 32),
-      encoder(2),
-      Projection(DIM),
+      TokenEmbedder(8064, 32), encoder(2), Projection(DIM),
       *(own if apart else ()),
   )
 

@@ -108,20 +108,13 @@ def recording_sgd():
 
 
 def plan(
-    partitioner,
-    optimizer=None,
-    model=None,
-    loss=LOSS,
-    similarity=SIMILARITY,
-    seed=0,
-    micro_batch_size=None,
+    partitioner, optimizer=None, model=None, loss=LOSS, similarity=SIMILARITY,
+    seed=0, micro_batch_size=None,
 ):
   """Abstract state with shardings, initialiser and step."""
   return step_lib.plan(
       Contrastive(
-          model or make_model(),
-          loss,
-          similarity,
+          model or make_model(), loss, similarity,
           micro_batch_size=micro_batch_size,
       ),
       optimizer or recording_sgd(),
@@ -139,9 +132,7 @@ def unsharded_params(separate_towers=False, width=32):
 def init_params(model, loss=LOSS, similarity=SIMILARITY, seed=0):
   """Initial parameters of a model and a loss; host arrays."""
   init = Contrastive(model, loss, similarity).init
-  return jax.device_get(
-      nn.unbox(jax.jit(lambda: init(jax.random.key(seed)))())
-  )
+  return jax.device_get(nn.unbox(jax.jit(lambda: init(jax.random.key(seed)))()))
 
 
 def make_state(abstract, separate_towers=False, params=None):

@@ -103,10 +103,8 @@ def by_metadata(folder: pathlib.Path) -> Iterator[Environs]:
 
 
 def start(
-    *argv: str,
-    devices: int | Sequence[int] = 4,
-    environs: Environs | None = None,
-    each: Sequence[Sequence[str]] = ((), ()),
+    *argv: str, devices: int | Sequence[int] = 4,
+    environs: Environs | None = None, each: Sequence[Sequence[str]] = ((), ()),
     folders: Sequence[pathlib.Path | None] = (None, None),
     within: Sequence[Sequence[str]] = ((), ()),
 ) -> list[subprocess.Popen]:
@@ -174,11 +172,8 @@ def ends(
 
 
 def run(
-    *argv: str,
-    devices: int = 4,
-    environs: Environs | None = None,
-    each: Sequence[Sequence[str]] = ((), ()),
-    seconds: int = 300,
+    *argv: str, devices: int = 4, environs: Environs | None = None,
+    each: Sequence[Sequence[str]] = ((), ()), seconds: int = 300,
 ) -> list[str]:
   """Runs `start` to its end; what the hosts say."""
   said = []

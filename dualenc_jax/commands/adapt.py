@@ -19,9 +19,8 @@ yours in place of what a stage makes, and every macro of the recipe is a flag:
 from collections.abc import Sequence
 import pathlib
 
-from dualenc_jax.commands import config, flags, recipe
+from dualenc_jax.commands import config, flags, generated_by_models, recipe
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import own
 
 _EXPECTED = {
     'generator': 'a model that `dualenc generate` takes',
@@ -30,15 +29,13 @@ _EXPECTED = {
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-  parser = make_parser()
-  args = config.parse_args(parser, argv)
-  corpus = pathlib.Path(args.corpus).expanduser()
+  args = config.parse_args(make_parser(), argv)
+  corpus, model = args.corpus, args.model_dir
   if not corpus.is_dir():
     raise UserError(
         f'--corpus is {corpus}; expected a folder in BEIR\'s layout, with'
         ' corpus.jsonl, and with queries.jsonl and qrels to measure on.'
     )
-  model = pathlib.Path(args.model_dir).expanduser()
   if not (model / 'config.gin').is_file():
     raise UserError(
         f'--model_dir is {model}, which has no config.gin; expected what'
@@ -92,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> None:
           f' {_EXPECTED[stage]}.'
       )
   if not args.list:
-    _check_model(model)
+    generated_by_models.check_dual_encoder('model_dir', model)
   gin_files = f'recipes/{name}.gin', *args.gin_file
   bindings = [f'--gin.{b.replace(" = ", "=", 1)}' for b in args.gin_bindings]
   if args.source_split:
@@ -100,40 +97,24 @@ def main(argv: Sequence[str] | None = None) -> None:
   recipe.main([
       *(f'--gin_file={file}' for file in gin_files),
       *(f'--gin_search_paths={path}' for path in args.gin_search_paths),
-      f'--work_dir={args.output_dir}',
-      f'--replace=source={args.model_dir}',
+      f'--work_dir={args.output_dir}', f'--replace=source={model}',
       *(f'--replace={stage}={path}' for stage, path in given.items()),
       *(f'--replace={text}' for text in args.replace),
-      f'--gin.CORPUS={str(corpus)!r}',
-      f'--gin.CORPUS_FILE={str(file)!r}',
-      f'--gin.SPLIT={split}',
-      *until,
-      *(['--list'] if args.list else []),
+      f'--gin.CORPUS={str(corpus)!r}', f'--gin.CORPUS_FILE={str(file)!r}',
+      f'--gin.SPLIT={split}', *until, *(['--list'] if args.list else []),
       *bindings,
   ])
-
-
-def _check_model(model: pathlib.Path) -> None:
-  """Raises UserError for what only a later stage would find out."""
-  kind = own.kind_of(own.facts_of(model))
-  if kind in (own.CROSS_ENCODER, own.GENERATOR):
-    raise UserError(
-        f'--model_dir is {model}, a {kind}; expected the dual encoder that is'
-        ' to be adapted.'
-    )
 
 
 def make_parser() -> flags.Parser:
   parser = config.make_parser('adapt', __doc__)
   add = parser.add_argument
-  add('--model_dir', required=True, help='the dual encoder')
+  add('--model_dir', required=True, type=flags.path, help='the dual encoder')
   add(
-      '--corpus', required=True, metavar='FOLDER', help="in BEIR's layout",
+      '--corpus', required=True, type=flags.path, metavar='FOLDER',
+      help="in BEIR's layout",
   )
-  add(
-      '--generator', metavar='MODEL',
-      help='of queries, as of `dualenc generate`',
-  )
+  add('--generator', metavar='MODEL', help='as of `dualenc generate`')
   add(
       '--teacher', metavar='MODEL_DIR | FILE',
       help='a cross-encoder, as of `dualenc mine`; without one this is GenQ',
@@ -141,9 +122,5 @@ def make_parser() -> flags.Parser:
   add('--output_dir', default='adapted', help='where the stages go; adapted')
   add('--split', help='of the corpus, to measure on; test, if there is one')
   add('--source_split', help='of what the model learnt from, to measure, too')
-  add(
-      '--replace', action='append', default=[], metavar='STAGE[.OUTPUT]=FILE',
-      help='your own in place of what a stage makes; repeatable',
-  )
-  add('--list', action='store_true', help='print the commands, run nothing')
+  recipe.add_shared_flags(parser)
   return parser

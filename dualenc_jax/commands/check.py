@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 import dataclasses
 import functools
 import pathlib
+from typing import Any
 
 import jax
 
@@ -30,13 +31,8 @@ from dualenc_jax.forecast import slices, step
 from dualenc_jax.interop import integrity
 from dualenc_jax.io import machine
 from dualenc_jax.parallel.partitioning import leaf_paths
-from dualenc_jax.run import fit_batch, memory
-from dualenc_jax.run.experiment import (
-  describe,
-  Experiment,
-  make_plan,
-  make_start,
-)
+from dualenc_jax.run import experiment as experiment_lib, fit_batch, memory
+from dualenc_jax.run.experiment import Experiment
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -62,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   print(config.operative_config())
   task = experiment.task
   splits = task.splits()
-  # Reads the sources, so that a missing file is told.
+  # Reads the sources, so that a missing file is reported.
   for part, _ in task.parts():
     part.fingerprint('train')
   for split in splits:
@@ -72,10 +68,10 @@ def main(argv: Sequence[str] | None = None) -> None:
   trains = on_topology.TRAIN in args.program
   if trains and not args.fit_batch:
     experiment.objective.check_batch(experiment)
-  plan = make_plan(experiment)
-  for line in describe(experiment, plan):
+  plan = experiment_lib.make_plan(experiment)
+  for line in experiment_lib.describe(experiment, plan):
     print(line)
-  if start := make_start(plan, experiment):
+  if start := experiment_lib.make_start(plan, experiment):
     print(start)
   params = plan.abstract.params
   for path, leaf in zip(leaf_paths(params), jax.tree.leaves(params)):
@@ -97,7 +93,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def check_flags(args: argparse.Namespace) -> None:
-  """Raises UserError for flags that do not go together."""
   on_topology.check_names(args.program)
   if args.program == [on_topology.TRAIN]:
     return
@@ -112,11 +107,11 @@ def check_checkpoints(folder: pathlib.Path) -> None:
   checked = []
   for found in integrity.check(folder):
     checked.append(found)
-    state = (
-        f'{len(found.problems)} bad:' if found.problems
-        else 'all as they were saved.' if found.has_digests
-        else 'all can be read; it was made without digests to compare with.'
-    )
+    state = 'all as they were saved.'
+    if found.problems:
+      state = f'{len(found.problems)} bad:'
+    elif not found.has_digests:
+      state = 'all can be read; it was made without digests to compare with.'
     print(f'Checkpoint {found.step}: {found.tensors} tensors, {state}')
     for problem in found.problems:
       print(f'  {problem}')
@@ -173,20 +168,16 @@ def make_parser() -> flags.Parser:
 
 
 def largest_batch(
-    experiment: Experiment,
-    available: int | None,
+    experiment: Experiment, available: int | None,
     peak_of: Callable[[Experiment], int] | None,
 ) -> Experiment:
   """Reports, and returns the experiment with, the largest batch that fits.
 
-  Args:
-    experiment: the run.
-    available: bytes of a device, if known.
-    peak_of: as of `fit_batch.fit_batch`.
+  Its device has `available` bytes; `peak_of` is as of `fit_batch.fit_batch`.
   """
   if available is None:
     raise UserError(
-        f'The backend {jax.default_backend()} does not tell how much memory a'
+        f'The backend {jax.default_backend()} does not report how much memory a'
         ' device has; give --device_memory_gib.'
     )
   print(
@@ -202,7 +193,7 @@ def largest_batch(
   note = ', and no larger one was tried' if fit.capped else ''
   if fit.capped and fit.batch_size < fit_batch.MAX_BATCH_SIZE // 2:
     note += ', as there are so few examples'
-  partitioner = experiment.partitioner
+  partitioner: Any = experiment.partitioner
   on = getattr(partitioner, 'slice', None)
   kind = on.name if on else partitioner.mesh.devices.flat[0].device_kind
   print(

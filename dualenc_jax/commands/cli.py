@@ -11,6 +11,7 @@ import dualenc_jax
 from dualenc_jax.commands import huge_pages, quick_help
 from dualenc_jax.errors import INTERRUPTED, UserError
 from dualenc_jax.parallel import joining
+from dualenc_jax.suggest import did_you_mean
 
 COMMANDS = {
     'quickstart': 'train, evaluate and search on this machine, in minutes',
@@ -56,25 +57,18 @@ def main(argv: Sequence[str] | None = None) -> int:
   """Runs a command; returns the exit status."""
   from_shell = argv is None
   argv = list(sys.argv[1:] if from_shell else argv)
-  if not argv or argv[0] in ('-h', '--help', 'help'):
+  helps = '-h', '--help', 'help'
+  if not argv or argv[0] in helps or argv[0] == 'data' and (
+      not argv[1:] or argv[1] in helps
+  ):
     print(usage())
     return 0
   if argv[0] == '--version':
     print(dualenc_jax.__version__)
     return 0
-  if argv[0] == 'data' and argv[1:2] in ([], ['-h'], ['--help'], ['help']):
-    print(usage())
-    return 0
-  words = 2 if argv[0] == 'data' else 1
-  command = ' '.join(argv[:words])
+  command, rest = split(argv)
   if command not in COMMANDS:
-    from dualenc_jax.suggest import did_you_mean
-
-    hint = did_you_mean(command, COMMANDS)
-    print(
-        f'error: there is no command {command!r}.{hint}\n\n{usage()}',
-        file=sys.stderr,
-    )
+    print(f'error: {no_command(command)}\n\n{usage()}', file=sys.stderr)
     return 2
   if from_shell and command in COMPUTING and '--help' not in argv:
     huge_pages.restart()
@@ -83,12 +77,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
   # As with `python -m`, a user's own modules are found where they stand.
   sys.path.append(os.getcwd())
-  name = f'dualenc_jax.commands.{command.replace(" ", "_")}'
-  rest = argv[words:]
-  if rest in (['--help'], ['-h']):
-    if quick_help.show(lambda: importlib.import_module(name)):
-      return 0
+  name = module_name(command)
+  if rest in (['--help'], ['-h']) and quick_help.show(name):
+    return 0
   return run(lambda rest: importlib.import_module(name).main(rest), rest)
+
+
+def split(argv: Sequence[str]) -> tuple[str, list[str]]:
+  """A command, 'data check' say, and its flags."""
+  words = 2 if argv[0] == 'data' else 1
+  return ' '.join(argv[:words]), [*argv[words:]]
+
+
+def no_command(name: str) -> str:
+  """What is wrong with a command that does not exist."""
+  return f'there is no command {name!r}.{did_you_mean(name, COMMANDS)}'
+
+
+def module_name(command: str) -> str:
+  """The module of a command, with `main` and `make_parser`."""
+  return f'dualenc_jax.commands.{command.replace(" ", "_")}'
 
 
 def run(

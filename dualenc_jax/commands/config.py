@@ -5,39 +5,49 @@ Only the command-line modules use this. The library knows no config system.
 
 import argparse
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import difflib
+import importlib
 import inspect
 import logging
 import os
 import pathlib
 import re
 import tokenize
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import gin
 
 from dualenc_jax.commands import flags
-from dualenc_jax.commands.shipped import gin_root, shipped_files, with_macro
 from dualenc_jax.errors import UserError
 from dualenc_jax.suggest import did_you_mean, did_you_mean_or_known
 
 T = TypeVar('T')
 
-# Macros that a task may read after it was built.
-_READ_LATER = frozenset(['DATA_ROOT'])
-
 # Names that a --gin flag may use although no gin file has imported them.
-_PRELUDE = """
-from __gin__ import dynamic_registration
-import optax
-from dualenc_jax import data
-from dualenc_jax import losses
-from dualenc_jax import models
-from dualenc_jax import readers
-from dualenc_jax import run
-from dualenc_jax import training
-"""
+_OF_PACKAGE = 'data', 'losses', 'models', 'readers', 'run', 'training'
+_PRELUDE = '\n'.join([
+    'from __gin__ import dynamic_registration',
+    'import optax',
+    *(f'from dualenc_jax import {name}' for name in _OF_PACKAGE),
+])
+
+
+def gin_root() -> pathlib.Path:
+  """The folder of the shipped gin files, in a wheel or in a clone."""
+  package = pathlib.Path(__file__).resolve().parents[1]
+  installed = package / 'gin'
+  return installed if installed.is_dir() else package.parent / 'gin'
+
+
+def shipped_files() -> list[str]:
+  """Names of the shipped gin files, such as 'losses/samtone.gin'.
+
+  Those in t5x/ are for T5X's own trainer.
+  """
+  root = gin_root()
+  names = [p.relative_to(root) for p in root.rglob('*.gin')]
+  return sorted(str(name) for name in names if name.parts[0] != 't5x')
 
 
 def make_parser(command: str, doc: str) -> flags.Parser:
@@ -61,11 +71,11 @@ def make_parser(command: str, doc: str) -> flags.Parser:
 
 
 def parse_args(
-    parser: argparse.ArgumentParser, argv: Sequence[str]
+    parser: argparse.ArgumentParser, argv: Sequence[str] | None
 ) -> argparse.Namespace:
   """Parses a command line; `.gin_bindings` holds the --gin.NAME=VALUE flags."""
   bindings, rest = [], []
-  arguments = iter(argv)
+  arguments = iter(argv or ())
   for argument in arguments:
     if not argument.startswith('--gin.'):
       rest.append(argument)
@@ -78,9 +88,8 @@ def parse_args(
     bindings.append(binding(argument))
   args = parser.parse_args(rest)
   args.gin_bindings = bindings
-  args.gin_search_paths = [
-      path for paths in args.gin_search_paths for path in paths.split(',')
-  ]
+  args.gin_search_paths = ','.join(args.gin_search_paths).split(',')
+  args.gin_search_paths = list(filter(None, args.gin_search_paths))
   return args
 
 
@@ -115,9 +124,6 @@ def load(
     bindings: 'NAME = VALUE' strings, applied after the files.
     search_paths: folders to search besides the working directory and the
       shipped files.
-
-  Raises:
-    UserError: a file, name or value is wrong; says what may have been meant.
   """
   for path in search_paths:
     if not os.path.isdir(path):
@@ -126,9 +132,8 @@ def load(
   # Set, not added to: gin would keep the paths of earlier calls, and would
   # first look for 'models/mini.gin' in whatever Python package is importable
   # as `models`.
-  gin.config._LOCATION_PREFIXES[:] = map(
-      os.path.abspath, ['.', *search_paths, gin_root()]
-  )
+  places = '.', *search_paths, str(gin_root())
+  gin.config._LOCATION_PREFIXES[:] = map(os.path.abspath, places)
   # Gin logs an error for every folder that a file is not in.
   logging.disable(logging.ERROR)
   try:
@@ -140,14 +145,16 @@ def load(
             f'{file}, or a file that it includes, ends inside of a bracket or a'
             ' text: one is not closed.'
         ) from e
-    known = _macro_names()
+    text = gin.config_str()
+    known = {*re.findall(r'^(\w+) = ', text, re.M)}
+    known |= {*re.findall(r'%(\w+)\b(?!\.)', text)}
     # Whatever name a file has imported, a flag may use.
     imports = sorted(statement.format() for statement in gin.config._IMPORTS)
-    imports = [i for i in imports if '__gin__' not in i]
-    gin.parse_config([_PRELUDE, *imports])
+    imports = [_PRELUDE, *(i for i in imports if '__gin__' not in i)]
+    gin.parse_config(imports)
     for text in bindings:
       try:
-        gin.parse_config([_PRELUDE, *imports, text])
+        gin.parse_config([*imports, text])
       except (SyntaxError, tokenize.TokenError) as e:
         name, _, value = text.partition(' = ')
         raise UserError(
@@ -160,25 +167,29 @@ def load(
     raise UserError(_explain(e)) from e
   finally:
     logging.disable(logging.NOTSET)
-  _check_macros(known, bindings)
+  for name in _names(bindings):
+    if '.' not in name and name not in known:
+      # A recipe's own macros are of no other command, and so are not named.
+      of = [
+          file for file in shipped_files()
+          if not file.startswith('recipes/')
+          and re.search(rf'^{name} = ', (gin_root() / file).read_text(), re.M)
+      ]
+      hint = f' It is of --gin_file={" or ".join(of[:3])}.' if of else ''
+      near = did_you_mean if of else did_you_mean_or_known
+      raise UserError(
+          f'--gin.{name}: no gin file given uses the macro'
+          f' {name}.{hint}{near(name, known)}'
+      )
 
 
 def build(target: Callable[..., T]) -> T:
-  """Calls a class or function with its gin bindings.
-
-  Args:
-    target: what gin knows, or its name.
-
-  Raises:
-    UserError: a required value is missing, or an object refuses its values.
-  """
-  missing = re.findall(
-      r'^(\w+) = %gin\.REQUIRED$', gin.config_str(), flags=re.MULTILINE
-  )
+  """Calls a class or function, or what gin knows by a name, as it is bound."""
+  missing = re.findall(r'^(\w+) = %gin\.REQUIRED$', gin.config_str(), re.M)
   if missing:
     raise UserError(
-        ' and '.join(missing)
-        + f' must be given; for example --gin.{missing[0]}=VALUE.'
+        f'{" and ".join(missing)} must be given; for example'
+        f' --gin.{missing[0]}=VALUE.'
     )
   try:
     return gin.get_configurable(target)()
@@ -189,64 +200,45 @@ def build(target: Callable[..., T]) -> T:
     raise UserError(_explain(e)) from e
 
 
-def check_macros_effect(bindings: Sequence[str]) -> None:
-  """Refuses macros that nothing built by `build` has read.
-
-  It is for commands that build all they use at once; others read some later.
-
-  Raises:
-    UserError: names the macro.
-  """
-  used = _bindings(operative_config())
-  for name in (text.partition(' = ')[0] for text in bindings):
-    if name.isidentifier() and name not in used and name not in _READ_LATER:
-      raise UserError(
-          f'--gin.{name} has no effect: nothing that was built reads it. It'
-          ' is for another objective or loss, or a binding in a file or a flag'
-          ' has taken its place.'
-      )
-
-
-def check_files_effect(files: Sequence[str]) -> None:
-  """Refuses files of macros of which nothing built by `build` has read any.
+def check_effect(
+    bindings: Sequence[str], files: Sequence[str] = (), macros: bool = False
+) -> None:
+  """Refuses bindings and files of which nothing built by `build` has read any.
 
   Args:
+    bindings: 'NAME = VALUE' strings.
     files: as `load` was given them; what they include does not count.
-
-  Raises:
-    UserError: names the file.
+    macros: whether macros count, too: for a command that builds all it uses at
+      once; others read some later.
   """
   used = _bindings(operative_config()).keys()
+  for name in _names(bindings):
+    if '.' in name:
+      ends = f'/{name}', f'.{name}'
+      if name not in used and not any(u.endswith(ends) for u in used):
+        parameter = name.rpartition('.')[2]
+        same = [u for u in used if u.rpartition('.')[2] == parameter]
+        hint = f' Did you mean {" or ".join(same)}?' if same else ''
+        raise UserError(
+            f'--gin.{name} has no effect: nothing that was built takes'
+            f' it.{hint}'
+        )
+    # A task may read DATA_ROOT after it was built.
+    elif macros and name not in used and name != 'DATA_ROOT':
+      raise UserError(
+          f'--gin.{name} has no effect: nothing that was built reads it. It is'
+          ' for another objective or loss, or a binding in a file or a flag has'
+          ' taken its place.'
+      )
   for file in files:
     places = (pathlib.Path(p, file) for p in gin.config._LOCATION_PREFIXES)
     text = next(place for place in places if place.is_file()).read_text()
-    own = re.findall(r'^([A-Z]\w*) = ', text, flags=re.MULTILINE)
+    own = re.findall(r'^([A-Z]\w*) = ', text, re.M)
     if own and used.isdisjoint(own):
       raise UserError(
           f'--gin_file={file} has no effect: nothing that was built reads'
           f' {" or ".join(dict.fromkeys(own))}. It is for another objective,'
           ' or another file has taken its place. Leave it out.'
-      )
-
-
-def check_effect(bindings: Sequence[str]) -> None:
-  """Refuses bindings of parameters that `build` has not used.
-
-  Raises:
-    UserError: a binding sets a parameter of something that is not part of what
-      was built, as of a loss that is not the chosen one.
-  """
-  used = _bindings(operative_config())
-  for text in bindings:
-    name = text.partition(' = ')[0]
-    if '.' not in name:
-      continue  # A macro; see `load` and `check_macros_effect`.
-    if not any(u == name or u.endswith(('/' + name, '.' + name)) for u in used):
-      parameter = name.rpartition('.')[2]
-      same = [u for u in used if u.rpartition('.')[2] == parameter]
-      hint = f' Did you mean {" or ".join(same)}?' if same else ''
-      raise UserError(
-          f'--gin.{name} has no effect: nothing that was built takes it.{hint}'
       )
 
 
@@ -258,17 +250,11 @@ def operative_config() -> str:
   unless two macros built the same thing with different values.
   """
   text = gin.operative_config_str()
-  scoped = re.compile(r'^((?:[A-Z0-9_]+/)+)([\w./]+ = .*)$', re.MULTILINE)
-  values = {}
-  for _, statement in scoped.findall(text):
-    name, _, value = statement.partition(' = ')
-    values.setdefault(name, set()).add(value)
-
-  def without_scope(found: re.Match) -> str:
-    name = found[2].partition(' = ')[0]
-    return found[2] if len(values[name]) == 1 else found[0]
-
-  return scoped.sub(without_scope, text)
+  scoped = re.compile(r'^((?:[A-Z0-9_]+/)+)(([\w./]+) = .*)$', re.M)
+  values: dict[str, set[str]] = {}
+  for _, statement, name in scoped.findall(text):
+    values.setdefault(name, set()).add(statement)
+  return scoped.sub(lambda m: m[2] if len(values[m[3]]) == 1 else m[0], text)
 
 
 def differences(old: str, new: str) -> list[str]:
@@ -291,7 +277,6 @@ def check_syntax(text: str) -> None:
 
 
 class _NoObjects(gin.config_parser.ParserDelegate):
-  """Makes nothing of the names in a config."""
 
   def configurable_reference(self, scoped_configurable_name, evaluate):
     return None
@@ -305,6 +290,10 @@ def statements(text: str, but: str) -> list[str]:
   return [f'{a} = {b}' for a, b in _bindings(text).items() if a != but]
 
 
+def _names(bindings: Sequence[str]) -> Iterator[str]:
+  return (text.partition(' = ')[0] for text in bindings)
+
+
 def _bindings(text: str) -> dict[str, str]:
   joined = re.sub(r'\\\n\s*', '', text)
   lines = [line for line in joined.splitlines() if not line.startswith('#')]
@@ -314,86 +303,57 @@ def _bindings(text: str) -> dict[str, str]:
   return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def _macro_names() -> set[str]:
-  """Macros that the config sets or refers to."""
-  text = gin.config_str()
-  return set(re.findall(r'^(\w+) = ', text, flags=re.MULTILINE)) | set(
-      re.findall(r'%(\w+)\b(?!\.)', text)
-  )
-
-
-def _check_macros(known: set[str], bindings: Sequence[str]) -> None:
-  for binding in bindings:
-    name = binding.partition(' = ')[0]
-    if '.' not in name and name not in known:
-      found = with_macro(name)
-      near = did_you_mean if found else did_you_mean_or_known
-      raise UserError(
-          f'--gin.{name}: no gin file given uses the macro'
-          f' {name}.{found}{near(name, known)}'
-      )
-
-
 def _explain(error: Exception) -> str:
   """One message from a gin error, with what may have been meant."""
   message = str(error)
+  at = re.search(r'In file "([^"]+)", line (\d+)', message)
+  where = f' ({at[1]}, line {at[2]})' if at else ''
   if found := re.search(r'Unable to open file: (\S+?)\.? ', message):
-    name = found[1]
     shipped = shipped_files()
-    by_stem = {pathlib.PurePath(f).stem: f for f in shipped}
-    near = difflib.get_close_matches(pathlib.PurePath(name).stem, by_stem, n=3)
-    hint = ' or '.join(by_stem[n] for n in near)
-    known = f' Shipped: {", ".join(shipped)}.'
-    return f'There is no gin file {name!r}.' + (
-        f' Did you mean {hint}?' if hint else known
-    )
-  if found := re.search(
-      r"Could not find <class '[\w.]*\.(\w+)'> in the Gin reg", message
-  ):
+    stems = {pathlib.PurePath(file).stem: file for file in shipped}
+    near = difflib.get_close_matches(pathlib.PurePath(found[1]).stem, stems)
+    meant = ' or '.join(stems[n] for n in near)
+    hint = f'Did you mean {meant}?' if meant else f'Shipped: {shipped}.'
+    return f'There is no gin file {found[1]!r}. {hint}'
+  if found := re.search(r"<class '[\w.]*\.(\w+)'> in the Gin reg", message):
     return (
         f'The gin files have no {found[1]}. Expected one that imports it and'
         ' says what it is.'
     )
-  if found := re.search(
-      r"resolve selector (\S+); .* has no attribute (\w+)", message
-  ):
+  if found := re.search(r'selector (\S+); .* has no attribute (\w+)', message):
     owner = found[1].split('.' + found[2])[0]
-    return (
-        f'There is no {found[1]!r}.'
-        + did_you_mean_or_known(found[2], _public_names(owner))
-        + _where(message)
-    )
+    names: Sequence[str] = ()
+    if owner in _OF_PACKAGE:
+      module = importlib.import_module(f'dualenc_jax.{owner}')
+      names = getattr(module, '__all__', dir(module))
+    hint = did_you_mean_or_known(found[2], names)
+    return f'There is no {found[1]!r}.{hint}{where}'
   if found := re.search(r"'(\w+)' was not provided by an import", message):
-    modules = re.findall(r'import (\w+)$', _PRELUDE, flags=re.MULTILINE)
-    return (
-        f'No module {found[1]!r} is imported in this config.'
-        + did_you_mean_or_known(found[1], modules)
-        + _where(message)
-    )
+    hint = did_you_mean_or_known(found[1], ['optax', *_OF_PACKAGE])
+    return f'No module {found[1]!r} is imported in this config.{hint}{where}'
   if found := re.search(
       r"Configurable '([\w.]+)' doesn't have a parameter named '(\w+)'", message
   ):
+    target: Any = gin.get_configurable(found[1])
+    # Gin stands a subclass with a signature of its own in for a class.
+    target = target.__base__ if inspect.isclass(target) else target
+    known = [*inspect.signature(target).parameters]
+    hint = did_you_mean_or_known(found[2], known)
+    return f'{found[1]} has no parameter {found[2]!r}.{hint}{where}'
+  if found := re.search(r"No configurable matching .* '@([\w./]+)", message):
     return (
-        f'{found[1]} has no parameter {found[2]!r}.'
-        + did_you_mean_or_known(found[2], _parameters(found[1]))
-        + _where(message)
+        f'Nothing is called {found[1]!r}{where}. A gin file that imports'
+        ' modules begins with: from __gin__ import dynamic_registration'
     )
-  if found := re.search(
-      r"No configurable matching reference '@([\w./]+)", message
-  ):
-    return (
-        f'Nothing is called {found[1]!r}{_where(message)}. A gin file that'
-        ' imports modules begins with: from __gin__ import dynamic_registration'
-    )
-  if found := re.search(r"missing .*argument.*: (.*)", message):
+  if re.search(r'missing .*argument.*: ', message):
     return f'{_first_part(message)} Set it in a gin file or by --gin.'
   if found := re.search(r"In call to configurable '(\w+)'", message):
     values = _bindings(gin.config_str())
-    given = [
+    given = ', '.join(
         f'{parameter} = {macro} = {values.get(macro)}'
         for parameter, macro in _macros_of(found[1]).items()
-    ]
-    message = f'{found[1]}({", ".join(given)}): {_first_part(message)}'
+    )
+    message = f'{found[1]}({given}): {_first_part(message)}'
   return f'{type(error).__name__}: {message.strip()}'
 
 
@@ -408,27 +368,8 @@ def _with_macro(message: str) -> str:
 def _macros_of(configurable: str) -> dict[str, str]:
   """By parameter the macro that it is bound to."""
   bound = rf'^(?:[\w/.]*\.)?{configurable}\.(\w+) = (?:\\\s+)?%(\w+)$'
-  return dict(re.findall(bound, gin.config_str(), flags=re.MULTILINE))
+  return dict(re.findall(bound, gin.config_str(), re.M))
 
 
 def _first_part(message: str) -> str:
   return re.split(r'\n\s*In (?:call|file|bindings)', message)[0].strip()
-
-
-def _where(message: str) -> str:
-  found = re.search(r'In file "([^"]+)", line (\d+)', message)
-  return f' ({found[1]}, line {found[2]})' if found else ''
-
-
-def _public_names(owner: str) -> list[str]:
-  module = __import__('dualenc_jax.' + owner, fromlist=['']) if owner in (
-      'data', 'losses', 'models', 'readers', 'run', 'training'
-  ) else None
-  return getattr(module, '__all__', dir(module)) if module else []
-
-
-def _parameters(selector: str) -> list[str]:
-  target = gin.get_configurable(selector)
-  # Gin stands a subclass with a signature of its own in for a class.
-  target = target.__base__ if inspect.isclass(target) else target
-  return list(inspect.signature(target).parameters)

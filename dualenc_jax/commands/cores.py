@@ -18,20 +18,16 @@ def limited(count: int | None) -> Iterator[int]:
 
   XLA makes as many threads as there are cores for it where JAX's backend starts
   within the block; those of a backend that runs share the cores. What is made
-  later inherits them. Neither XLA nor JAX has a flag for it.
-
-  Args:
-    count: of cores; None for all that this process may use.
-
-  Raises:
-    UserError: there are fewer, or the system does not let a process choose.
+  later inherits them. Neither XLA nor JAX has a flag for it. None stands for
+  all that this process may use.
   """
-  if not hasattr(os, 'sched_setaffinity') or not _THREADS.is_dir():
-    if count is not None:
-      raise UserError(
-          f'--threads is {count}; only Linux keeps a process on some of the'
-          ' cores. Leave it out to use all.'
-      )
+  can_choose = hasattr(os, 'sched_setaffinity') and _THREADS.is_dir()
+  if count is not None and not can_choose:
+    raise UserError(
+        f'--threads is {count}; only Linux keeps a process on some of the'
+        ' cores. Leave it out to use all.'
+    )
+  if not can_choose:
     yield os.cpu_count() or 1
     return
   allowed = os.sched_getaffinity(0)
@@ -53,13 +49,11 @@ def limited(count: int | None) -> Iterator[int]:
 def apart(
     cores: Sequence[int], topology: pathlib.Path = _TOPOLOGY
 ) -> list[int]:
-  """The cores in such an order that hyperthreads of one core are last.
+  """The cores, as the kernel counts them, hyperthreads of one core last.
 
-  Args:
-    cores: numbers of them, as the kernel counts.
-    topology: kernel's folder that says which share a core.
+  The kernel's folder `topology` says which share a core.
   """
-  seen = collections.Counter()
+  seen: collections.Counter[str] = collections.Counter()
 
   def turn(core: int) -> int:
     file = topology / f'cpu{core}' / 'topology' / 'thread_siblings_list'

@@ -13,7 +13,7 @@ from dualenc_jax.errors import UserError
 class Parser(argparse.ArgumentParser):
   """The parser of a command; what it cannot parse is a UserError."""
 
-  def __init__(self, command: str, doc: str):
+  def __init__(self, command: str, doc: str | None):
     super().__init__(
         prog=f'dualenc {command}',
         description=doc,
@@ -33,9 +33,7 @@ def whole(least: int = 1) -> Callable[[str], int]:
     if not re.fullmatch(r'[+-]?\d+', text):
       raise argparse.ArgumentTypeError(f'is {text}; expected a whole number')
     if int(text) < least:
-      raise argparse.ArgumentTypeError(
-          f'is {text}; expected at least {least}'
-      )
+      raise argparse.ArgumentTypeError(f'is {text}; expected at least {least}')
     return int(text)
 
   return parse
@@ -43,10 +41,7 @@ def whole(least: int = 1) -> Callable[[str], int]:
 
 def number(text: str) -> float:
   """The type of a flag that is a finite number."""
-  try:
-    value = float(text)
-  except ValueError:
-    value = math.nan
+  value = _number(text)
   if not math.isfinite(value):
     raise argparse.ArgumentTypeError(f'is {text}; expected a number')
   return value
@@ -54,15 +49,19 @@ def number(text: str) -> float:
 
 def gib(text: str) -> int:
   """The type of a flag in GiB: bytes, more than none."""
-  try:
-    size = float(text) * 2**30
-  except ValueError:
-    size = math.nan
+  size = _number(text) * 2**30
   if not 0 < size < math.inf:
     raise argparse.ArgumentTypeError(
         f'is {text}; expected a number above 0, such as 80'
     )
   return int(size)
+
+
+def _number(text: str) -> float:
+  try:
+    return float(text)
+  except ValueError:
+    return math.nan
 
 
 def listed(text: str) -> list[str]:
@@ -73,6 +72,18 @@ def listed(text: str) -> list[str]:
 def path(text: str) -> pathlib.Path:
   """The type of a flag that is a file or folder, `~` being the home."""
   return pathlib.Path(text).expanduser()
+
+
+def seconds(text: str) -> float:
+  """The type of a flag that is a time, HH:MM or HH:MM:SS, above 0."""
+  found = re.fullmatch(r'(\d+):([0-5]\d)(?::([0-5]\d))?', text)
+  hours, minutes, rest = map(int, found.groups('0')) if found else (0, 0, 0)
+  if not (hours or minutes or rest):
+    raise argparse.ArgumentTypeError(
+        f'is {text}; expected hours and minutes above 0, such as 03:55, or'
+        ' with seconds, 03:55:30'
+    )
+  return 3600.0 * hours + 60 * minutes + rest
 
 
 def add_dim(parser: argparse.ArgumentParser) -> None:
@@ -105,17 +116,17 @@ def add_hosts(parser: argparse.ArgumentParser) -> None:
 
 def check_hosts(args: argparse.Namespace) -> None:
   """Raises UserError unless the index is one of that many."""
-  if getattr(args, 'multihost', False) and args.host_count > 1:
+  index, count = args.host_index, args.host_count
+  if getattr(args, 'multihost', False) and count > 1:
     raise UserError(
         'Give --multihost, or --host_index and --host_count: hosts that join'
         ' know their number.'
     )
-  if args.host_index is None:
-    if args.host_count > 1:
-      raise UserError('--host_count needs --host_index: which of them is this?')
-    args.host_index = 0
-  if not 0 <= args.host_index < args.host_count:
+  if index is None and count > 1:
+    raise UserError('--host_count needs --host_index: which of them is this?')
+  args.host_index = index or 0
+  if not 0 <= args.host_index < count:
     raise UserError(
-        f'--host_index is {args.host_index} and --host_count'
-        f' {args.host_count}; expected an index from 0 to the count less one.'
+        f'--host_index is {args.host_index} and --host_count {count}; expected'
+        ' an index from 0 to the count less one.'
     )

@@ -18,7 +18,7 @@ passage are a function of generator, text, id and seed alone.
 
 import argparse
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 import logging
 import math
 import pathlib
@@ -55,11 +55,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   passages, fingerprint = corpus(args)
   chosen, count = budget(passages, args)
   generator = generators.load(
-      args.generator,
-      args.generator_vocabulary,
-      args.passage_length,
-      args.batch_size,
-      dtype=args.dtype,
+      args.generator, args.generator_vocabulary, args.passage_length,
+      args.batch_size, dtype=args.dtype,
   )
   written = Shards(
       folder / 'shards', chosen, count, sampling, args.query_length, args.seed
@@ -77,8 +74,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   if cut:
     _LOG.info(
         '%s passages have more than %d tokens; what follows is not read.',
-        f'{cut:,}',
-        generator.passage_length,
+        f'{cut:,}', generator.passage_length,
     )
   if not runtime.all_done(args, lambda: not written.missing()):
     print(
@@ -87,10 +83,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     return
   counts: Counter[str] = Counter()
-  queries = [
-      *filters.kept(written.read(), lambda i: chosen[i].text, rules, counts)
-  ]
-  queries = generated_by_models.kept(queries, chosen, args, counts)
+  found = filters.kept(written.read(), lambda i: chosen[i].text, rules, counts)
+  queries = generated_by_models.kept(list(found), chosen, args, counts)
   if not queries:
     causes = ', '.join(f'{n:,} {cause}' for cause, n in counts.items())
     raise UserError(
@@ -118,18 +112,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 def make_parser() -> flags.Parser:
   parser = config.make_parser('generate', __doc__)
   add = parser.add_argument
-  add(
-      '--generator', required=True, metavar='MODEL',
-      help='the query generator; see above',
-  )
+  add('--generator', required=True, metavar='MODEL', help='see above')
   add(
       '--generator_vocabulary', metavar='FILE',
       help='its SentencePiece file, where none is beside it',
   )
-  add(
-      '--corpus', required=True, metavar='PATH',
-      help='a BEIR folder, JSONL or TSV',
-  )
+  add('--corpus', required=True, metavar='PATH', help='see above')
   add(
       '--skip_bad_rows', action='store_true',
       help='leave out rows of --corpus that cannot be read, and repeated ids',
@@ -186,11 +174,7 @@ def make_parser() -> flags.Parser:
 
 
 def check_flags(args: argparse.Namespace) -> tuple[filters.Rules, Sampling]:
-  """What is asked of queries, and how they are drawn.
-
-  Raises:
-    UserError: values that no flag has, or flags that do not go together.
-  """
+  """What is asked of queries, and how they are drawn."""
   rules = filters.Rules(args.max_copied, args.min_log_probability)
   sampling = Sampling(args.temperature, args.top_k or None, args.top_p)
   if args.overwrite and (args.multihost or args.host_count > 1):
@@ -211,11 +195,7 @@ def check_flags(args: argparse.Namespace) -> tuple[filters.Rules, Sampling]:
 
 
 def corpus(args: argparse.Namespace) -> tuple[list[Passage], str]:
-  """The passages with something in them, and a hash of the file.
-
-  Raises:
-    UserError: no such file, a bad row, or an id that qrels cannot have.
-  """
+  """The passages with something in them, and a hash of the file."""
   task = Texts(args.corpus, not args.skip_bad_rows)
   passages, blank = [], 0
   for row in task.examples('corpus'):
@@ -260,7 +240,9 @@ def budget(
   return passages, count
 
 
-def forecast(generator: Generator, written: Shards, host: Host):
+def forecast(
+    generator: Generator, written: Shards, host: Host
+) -> Iterator[str]:
   """Lines on how much there is to do, and about how long that takes."""
   passages, count = written.passages, written.count
   yield (
@@ -275,16 +257,12 @@ def forecast(generator: Generator, written: Shards, host: Host):
     return
   some = passages[:: max(len(passages) // size, 1)][:size]
   sources, _ = generator.read([passage.text for passage in some])
+  ids = [passage.id for passage in some]
 
   def seconds(seed: int) -> float:
     start = time.perf_counter()
     for _ in generator.write(
-        sources,
-        [passage.id for passage in some],
-        count,
-        written.sampling,
-        written.length,
-        seed,
+        sources, ids, count, written.sampling, written.length, seed
     ):
       pass
     return time.perf_counter() - start

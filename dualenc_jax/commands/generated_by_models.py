@@ -54,57 +54,44 @@ def check(args: argparse.Namespace) -> None:
     )
   if args.teacher is not None and args.teacher_form is None:
     rerank.check_own(args.teacher)
-  if args.round_trip is None or not own.is_one(pathlib.Path(args.round_trip)):
-    return
-  kind = own.kind_of(own.facts_of(pathlib.Path(args.round_trip)))
+  model = pathlib.Path(args.round_trip or '')
+  if args.round_trip is not None and own.is_one(model):
+    check_dual_encoder('round_trip', model)
+
+
+def check_dual_encoder(flag: str, model: pathlib.Path) -> None:
+  """Raises UserError for a model_dir of something else."""
+  kind = own.kind_of(own.facts_of(model))
   if kind in (own.CROSS_ENCODER, own.GENERATOR):
     raise UserError(
-        f'--round_trip is {args.round_trip}, a {kind}; expected a dual encoder,'
-        ' which searches.'
+        f'--{flag} is {model}, a {kind}; expected a dual encoder, which'
+        ' searches.'
     )
 
 
 def kept(
-    queries: Sequence[Query],
-    passages: Sequence[Passage],
-    args: argparse.Namespace,
-    counts: Counter[str],
+    queries: Sequence[Query], passages: Sequence[Passage],
+    args: argparse.Namespace, counts: Counter[str],
 ) -> list[Query]:
-  """The queries that are kept.
-
-  Args:
-    queries: those that are left.
-    passages: among which the round trip searches.
-    args: with `FLAGS`.
-    counts: of those left out, by cause; counted up.
+  """The queries that are kept, of `passages`; counts those left out by cause.
   """
+  texts = [passage.text for passage in passages]
+  kept = list(queries)
   if args.round_trip is not None:
+    ids = [passage.id for passage in passages]
     retriever = Retriever.from_dir(args.round_trip)
-    retriever.index(
-        [passage.text for passage in passages], [p.id for p in passages]
-    )
+    retriever.index(texts, ids)
     depth = min(args.round_trip_depth or 1, len(passages))
-    hits = retriever.search([query.text for query in queries], depth).ids
-    found = [
-        query
-        for query, best in zip(queries, hits)
-        if passages[query.passage].id in best
-    ]
-    counts['whose passage is not found'] = len(queries) - len(found)
-    queries = found
-  if args.teacher is not None and queries:
+    hits = retriever.search([query.text for query in kept], depth).ids
+    found = [q for q, best in zip(kept, hits) if ids[q.passage] in best]
+    counts['whose passage is not found'] = len(kept) - len(found)
+    kept = found
+  if args.teacher is not None and kept:
     teacher = rerank.cross_encoder(args.teacher, args)
-    pairs = np.array([(i, q.passage) for i, q in enumerate(queries)], np.int64)
-    scores = teacher.scores(
-        [query.text for query in queries],
-        [passage.text for passage in passages],
-        pairs,
-    )
-    found = [
-        query
-        for query, score in zip(queries, scores)
-        if score >= args.min_teacher_score
-    ]
-    counts["below the teacher's score"] = len(queries) - len(found)
-    queries = found
-  return list(queries)
+    pairs = np.array([(i, q.passage) for i, q in enumerate(kept)], np.int64)
+    scores = teacher.scores([query.text for query in kept], texts, pairs)
+    least = args.min_teacher_score
+    found = [query for query, score in zip(kept, scores) if score >= least]
+    counts["below the teacher's score"] = len(kept) - len(found)
+    kept = found
+  return kept

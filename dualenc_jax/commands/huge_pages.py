@@ -5,7 +5,7 @@ the first time again and again. On pages of 4 KiB the faults take a third to a
 half of a training step; on huge pages they do not count.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 import os
 import pathlib
 import sys
@@ -16,20 +16,13 @@ from dualenc_jax.parallel import accelerators
 SWITCH = 'DUALENC_HUGE_PAGES'
 TUNABLE = 'glibc.malloc.hugetlb'
 _MODE = pathlib.Path('/sys/kernel/mm/transparent_hugepage/enabled')
-# The oldest glibc that has the tunable.
-_OLDEST = (2, 35)
 
 
 def restart() -> None:
-  """Starts this program again with huge pages, where that helps; once.
-
-  The process keeps its id, and returns from here only where nothing is gained:
-  see `environment`.
-  """
+  """Starts this program again, with the same id, where huge pages help."""
   changed = environment(os.environ)
-  if changed is None:
-    return
-  os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], changed)
+  if changed is not None:
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], changed)
 
 
 def describe() -> str | None:
@@ -62,27 +55,23 @@ def environment(
   tunables = current.get('GLIBC_TUNABLES', '')
   if current.get(SWITCH) == '0' or TUNABLE in tunables:
     return None
-  if _glibc() < _OLDEST or not _on_request(mode):
+  try:
+    on_request = '[madvise]' in mode.read_text()
+  except OSError:
     return None
-  platforms = current.get('JAX_PLATFORMS', '')
-  if platforms != 'cpu' and accelerators.any_here(devices):
+  # The oldest glibc that has the tunable.
+  if not on_request or _glibc() < (2, 35):
+    return None
+  if current.get('JAX_PLATFORMS') != 'cpu' and accelerators.any_here(devices):
     return None
   both = ':'.join(filter(None, [tunables, f'{TUNABLE}=1']))
   return {**current, 'GLIBC_TUNABLES': both}
 
 
-def _glibc() -> Sequence[int]:
+def _glibc() -> tuple[int, ...]:
   """Version of glibc; () of any other libc."""
   try:
-    name, version = os.confstr('CS_GNU_LIBC_VERSION').split()
+    name, version = (os.confstr('CS_GNU_LIBC_VERSION') or '').split()
     return tuple(map(int, version.split('.'))) if name == 'glibc' else ()
   except (AttributeError, OSError, ValueError):
     return ()
-
-
-def _on_request(mode: pathlib.Path) -> bool:
-  """Whether the kernel gives huge pages to who asks for them."""
-  try:
-    return '[madvise]' in mode.read_text()
-  except OSError:
-    return False

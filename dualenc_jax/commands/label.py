@@ -19,7 +19,7 @@ Files of an earlier run are replaced.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 import functools
 import logging
@@ -38,7 +38,7 @@ from dualenc_jax.inference.calibration import Calibration
 from dualenc_jax.inference.teacher import Teacher
 from dualenc_jax.io import files, writer
 from dualenc_jax.mining import filters, label_output, labels, negatives
-from dualenc_jax.mining.labels import Candidate, Labelled
+from dualenc_jax.mining.labels import Candidate
 from dualenc_jax.results import evaluate
 from dualenc_jax.text.ragged import fingerprints
 
@@ -73,11 +73,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _label(
-    args: argparse.Namespace,
-    rules: labels.Rules,
-    within: filters.Rules,
-    folder: pathlib.Path,
-    command: str,
+    args: argparse.Namespace, rules: labels.Rules, within: filters.Rules,
+    folder: pathlib.Path, command: str,
 ) -> None:
   asked = sources.asked(args)
   ranked = asked.ranked
@@ -87,25 +84,25 @@ def _label(
   score = teacher_scores.of(teacher, ranked, folder)
   if args.calibration == _PROBABILITIES:
     score = functools.partial(_logits, score)
-  kept = [
-      filters.apply(each, within, ranked, score)
-      for each in sources.ranked_by(args, asked)
-  ]
+  found = [*sources.ranked_by(args, asked)]
+  kept = [filters.apply(each, within, ranked, score) for each in found]
   if args.calibration == '1,0':
     _check_logits(kept)
-  own_scores = kept[0].candidates.positives
-  found = negatives.choose(kept, ranked, sum(k.mask.shape[1] for k in kept))
+  own_scores, gold = kept[0].candidates.positives, ranked.gold
+  chosen = negatives.choose(kept, ranked, sum(k.mask.shape[1] for k in kept))
   dropped = _evaluated(asked, args.queries is None)
-  pools = {
-      query: labels.Pool.of(pool, probabilities)
-      for query, pool in enumerate(found)
-      if not dropped[query]
-  }
-  gold = ranked.gold
-  known = {
-      query: _known(gold[query], own_scores[query], probabilities)
-      for query in pools
-  }
+  pools, known = {}, {}
+  for query, pool in enumerate(chosen):
+    if not dropped[query]:
+      # The labelled positives, with the teacher's scores.
+      own = own_scores[query][: len(gold[query])]
+      pools[query] = labels.Pool.of(pool, probabilities)
+      known[query] = [
+          Candidate(passage, 0, float(score), float(chance))
+          for passage, score, chance in zip(
+              gold[query], own, probabilities(own)
+          )
+      ]
   everything = [
       labels.label(query, known[query], pool, rules)
       for query, pool in pools.items()
@@ -117,8 +114,8 @@ def _label(
       'queries_without_other_candidates': sum(
           not len(pool) for pool in pools.values()
       ),
-      'queries_without_a_positive': _without(everything, 'positives'),
-      'queries_without_a_negative': _without(everything, 'negatives'),
+      'queries_without_a_positive': sum(not x.positives for x in everything),
+      'queries_without_a_negative': sum(not x.negatives for x in everything),
       **label_output.facts(pools, known, written, rules),
   }
   files.write_json_lines(
@@ -126,16 +123,14 @@ def _label(
   )
   lines = list(label_output.report(counts, pools, known, truth, rules))
   files.write(folder / label_output.REPORT, '\n'.join(lines) + '\n')
-  files.write_json(
-      folder / label_output.FACTS,
-      {
-          **asked.facts(),
-          **evaluate.teacher_facts(teacher),
-          'flags': {name: getattr(args, name) for name in _FLAGS},
-          'counts': counts,
-          'command': command,
-      },
-  )
+  facts = {
+      **asked.facts(),
+      **evaluate.teacher_facts(teacher),
+      'flags': {name: getattr(args, name) for name in _FLAGS},
+      'counts': counts,
+      'command': command,
+  }
+  files.write_json(folder / label_output.FACTS, facts)
   print('\n'.join(lines[2:]))
   if not written:
     print('WARNING: no query is left; report.md says why.')
@@ -187,19 +182,20 @@ def make_parser() -> flags.Parser:
   return parser
 
 
-def _calibration(args: argparse.Namespace, teacher: Teacher | pathlib.Path):
+def _calibration(
+    args: argparse.Namespace, teacher: Teacher | pathlib.Path
+) -> Callable[[np.ndarray], np.ndarray]:
   """What makes probabilities of logits."""
   found = getattr(teacher, 'calibration', None)
   if args.calibration == _PROBABILITIES:
     found = Calibration(1.0, 0.0)
   elif args.calibration is not None:
-    slope, intercept = _numbers('--calibration', args.calibration, ',')
-    if slope <= 0:
+    found = Calibration(*_numbers('--calibration', args.calibration, ','))
+    if found.slope <= 0:
       raise UserError(
           f'--calibration is {args.calibration}; expected a slope above 0:'
           ' higher scores are more probable.'
       )
-    found = Calibration(slope, intercept)
   if found is None:
     whose = (
         'which is a file of scores, has no calibration'
@@ -207,11 +203,10 @@ def _calibration(args: argparse.Namespace, teacher: Teacher | pathlib.Path):
         else 'has no calibration of its newest checkpoint'
     )
     raise UserError(
-        f'{args.teacher} {whose}, and'
-        ' thresholds are about probabilities. Give'
+        f'{args.teacher} {whose}, and thresholds are about probabilities. Give'
         ' --calibration=SLOPE,INTERCEPT: 1,0 where its scores are logits of'
-        ' probabilities. A cross-encoder that is trained'
-        ' with a validation split has its own.'
+        ' probabilities. A cross-encoder that is trained with a validation'
+        ' split has its own.'
     )
   if args.prior is not None:
     trained, wanted = _numbers('--prior', args.prior, ':')
@@ -241,8 +236,8 @@ def _logits(score: Score, pairs: np.ndarray) -> np.ndarray:
 
 def _check_logits(kept: Sequence[filters.Kept]) -> None:
   """Refuses what looks like probabilities."""
-  found = [each.candidates.scores[each.mask] for each in kept]
-  found = np.concatenate([*found, kept[0].candidates.positives.ravel()])
+  every = [each.candidates.scores[each.mask] for each in kept]
+  found = np.concatenate([*every, kept[0].candidates.positives.ravel()])
   found = found[~np.isnan(found)]
   if len(found) and 0 <= found.min() < found.max() <= 1:
     raise UserError(
@@ -264,21 +259,6 @@ def _numbers(flag: str, text: str, between: str) -> tuple[float, float]:
   return first, second
 
 
-def _known(
-    positives: Sequence[int], scores: np.ndarray, probabilities
-) -> list[Candidate]:
-  """The labelled positives of a query, with the teacher's scores."""
-  own = scores[: len(positives)]
-  return [
-      Candidate(passage, 0, float(score), float(chance))
-      for passage, score, chance in zip(positives, own, probabilities(own))
-  ]
-
-
-def _without(everything: Sequence[Labelled], what: str) -> int:
-  return sum(not getattr(each, what) for each in everything)
-
-
 def _evaluated(asked: Asked, labelled: bool) -> np.ndarray:
   """bool [Q]: queries whose text a validation or test split has.
 
@@ -287,15 +267,14 @@ def _evaluated(asked: Asked, labelled: bool) -> np.ndarray:
   task, ranked = asked.inputs.task.for_split(asked.split), asked.ranked
   own = fingerprints(ranked.cache.query_texts)[ranked.query_rows]
   found = np.zeros(len(own), bool)
+  skipped = {'corpus', 'train', *([asked.split] if labelled else [])}
   for split in task.splits():
-    if split in ('corpus', 'train') or (split == asked.split and labelled):
-      continue
-    try:
-      texts = asked.inputs.cache(split).query_texts
-    except SourceUnavailable as e:
-      _LOG.warning('Queries of split %s are not compared: %s', split, e)
-      continue
-    found |= np.isin(own, fingerprints(texts))
+    if split not in skipped:
+      try:
+        texts = asked.inputs.cache(split).query_texts
+        found |= np.isin(own, fingerprints(texts))
+      except SourceUnavailable as e:
+        _LOG.warning('Queries of split %s are not compared: %s', split, e)
   return found
 
 
@@ -313,15 +292,13 @@ def _truth(args: argparse.Namespace, asked: Asked) -> label_output.Truth:
         f' {ranked.query_ids[0]!r}. Is it of another data set?'
     )
   graded = any(g < least for own in qrels.values() for g in own.values())
-  ids = ranked.corpus.ids
+  unjudged, ids = None if graded else False, ranked.corpus.ids
 
   def truth(query: int, passage: int) -> bool | None:
     judged = qrels.get(ranked.query_ids[query])
-    if judged is None:
-      return None
-    grade = judged.get(ids[passage])
+    grade = None if judged is None else judged.get(ids[passage])
     if grade is None:
-      return None if graded else False
+      return None if judged is None else unjudged
     return grade >= least
 
   return truth

@@ -34,29 +34,16 @@ from dualenc_jax.results import evaluate
 
 # What the files depend on, beside data, model and teacher.
 _FLAGS = (
-    'bm25',
-    'depth',
-    'first_rank',
-    'least_score',
-    'margin',
-    'most_score',
-    'num_negatives',
-    'relative_margin',
-    'run',
-    'sampling',
-    'seed',
+    'bm25', 'depth', 'first_rank', 'least_score', 'margin', 'most_score',
+    'num_negatives', 'relative_margin', 'run', 'sampling', 'seed',
 )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
   args = config.parse_args(make_parser(), argv)
   rules = filters.Rules(
-      args.first_rank,
-      args.depth,
-      args.least_score,
-      args.most_score,
-      args.margin,
-      args.relative_margin,
+      args.first_rank, args.depth, args.least_score, args.most_score,
+      args.margin, args.relative_margin,
   )
   if args.least_spread is not None and args.teacher is None:
     raise UserError(
@@ -72,9 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _mine(
-    args: argparse.Namespace,
-    rules: filters.Rules,
-    folder: pathlib.Path,
+    args: argparse.Namespace, rules: filters.Rules, folder: pathlib.Path,
     command: str,
 ) -> None:
   asked = sources.asked(args)
@@ -91,11 +76,9 @@ def _mine(
   first = score if rules.needs_scores else None
   found = [*sources.ranked_by(args, asked)]
   kept = [filters.apply(each, rules, ranked, first) for each in found]
-  taken = list(
-      negatives.choose(
-          kept, ranked, args.num_negatives, args.sampling, args.seed
-      )
-  )
+  taken = [*negatives.choose(
+      kept, ranked, args.num_negatives, args.sampling, args.seed
+  )]
   labels, own_first = np.zeros(0), {}
   if score is not None:
     if first is None:
@@ -105,21 +88,20 @@ def _mine(
       # Where its scores have decided, a teacher is before others by that.
       own_first = margins.own_first(found, ranked.gold, kept, taken)
     labels = margins.of(kept, taken)
-    if args.least_spread is not None and not len(labels):
-      raise UserError(
-          '--least_spread is of margins, and no query has a positive that is'
-          ' scored. Leave it out.'
-      )
     if args.least_spread is not None:
+      if not len(labels):
+        raise UserError(
+            '--least_spread is of margins, and no query has a positive that is'
+            ' scored. Leave it out.'
+        )
       margins.check(labels, taken, args.least_spread)
   facts = {
       **asked.facts(),
       **(evaluate.teacher_facts(teacher) if teacher else {}),
       'flags': {name: getattr(args, name) for name in _FLAGS},
       'command': command,
+      **({'own_first': own_first} if own_first else {}),
   }
-  if own_first:
-    facts['own_first'] = own_first
   said = [*margins.report(labels, taken, own_first)]
   output.write(folder, ranked, kept, taken, score is not None, facts, said)
   print('\n'.join((*output.counted(kept), *said)))
@@ -128,25 +110,22 @@ def _mine(
   if not count:
     print('WARNING: nothing is left; the table says which rule took it.')
     return
-  without = sum(not each for each in taken)
-  if without:
+  if without := sum(not each for each in taken):
     print(
         f'{without:,} of {len(taken):,} queries have none; {output.REPORT} says'
         ' what was left.'
     )
-  if not labelled:
-    return
-  if asked.split != 'train':
+  if labelled and asked.split != 'train':
     print(
         f'These are queries of split {asked.split}: a model that trains on them'
         ' cannot be measured by it any more.'
     )
-    return
-  print(
-      'Train on them with --gin_file=tasks/pairs.gin'
-      f' --gin.TRAIN_FILE={folder / output.PAIRS}'
-      f' --gin.NUM_NEGATIVES={args.num_negatives}.'
-  )
+  elif labelled:
+    print(
+        'Train on them with --gin_file=tasks/pairs.gin'
+        f' --gin.TRAIN_FILE={folder / output.PAIRS}'
+        f' --gin.NUM_NEGATIVES={args.num_negatives}.'
+    )
 
 
 def make_parser() -> flags.Parser:

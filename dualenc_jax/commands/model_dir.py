@@ -23,41 +23,33 @@ CONFIG = 'config.gin'
 VOCABULARY = 'vocabulary.model'
 # Names that say how a run is computed and kept: what is learnt is the same, to
 # rounding.
-FREE_TO_CHANGE = re.compile(
-    '|'.join([
-        # Where the texts of a batch lie in rows.
-        r'LAYOUT|data\.(Grouped|Packed|Padded)\..*',
-        # How the same loss and gradient are summed up.
-        r'LOSS_IMPLEMENTATION|MICRO_BATCH_SIZE',
-        # Which device holds what: the mesh, and FSDP's rules.
-        r'MODEL_PARALLEL|(.*[./])?Partitioner\.(model_parallel|rules)',
-        # What the backward pass computes again.
-        r'(.*[./])?T5Encoder\.remat',
-        # How many texts are encoded at once in evaluations.
-        r'(.*[./])?Experiment\.eval_batch_size',
-        # When the state is saved, and how often it is kept.
-        r'CHECKPOINT_EVERY(_HOURS)?',
-        r'(.*[./])?Experiment\.(checkpoint_every(_hours)?|keep_checkpoints)',
-        # Whether a step that is not finite ends the run.
-        r'SKIP_NON_FINITE|.*\.skip_non_finite',
-        # A checkpoint's shapes tell; configs of older versions have none.
-        r'(.*[./])?T5Encoder\.num_buckets',
-        # Names; that queries begin with the same is checked by the data.
-        r'PROMPTS|data\.(Tokenizer|Mixture)\.prompts',
-        # Where tokens lie; that they are the same is checked by themselves.
-        r'CACHE_DIR',
-    ])
-)
+FREE_TO_CHANGE = re.compile('|'.join([
+    # Where the texts of a batch lie in rows.
+    r'LAYOUT|data\.(Grouped|Packed|Padded)\..*',
+    # How the same loss and gradient are summed up.
+    r'LOSS_IMPLEMENTATION|MICRO_BATCH_SIZE',
+    # Which device holds what: the mesh, and FSDP's rules.
+    r'MODEL_PARALLEL|(.*[./])?Partitioner\.(model_parallel|rules)',
+    # What the backward pass computes again. And a checkpoint's shapes have the
+    # buckets, configs of older versions have not.
+    r'(.*[./])?T5Encoder\.(remat|num_buckets)',
+    # How many texts are encoded at once in evaluations; when the state is
+    # saved, and how often it is kept.
+    r'(.*[./])?Experiment\.(eval_batch_size|checkpoint_every(_hours)?'
+    r'|keep_checkpoints)|CHECKPOINT_EVERY(_HOURS)?',
+    # Whether a step that is not finite ends the run.
+    r'SKIP_NON_FINITE|.*\.skip_non_finite',
+    # Names; that queries begin with the same is checked by the data.
+    r'PROMPTS|data\.(Tokenizer|Mixture)\.prompts',
+    # Where tokens lie; that they are the same is checked by themselves.
+    r'CACHE_DIR',
+]))
 # What a config says of a set of BEIR, with what says nothing.
 _OF_SET = {
-    'BEIR_SET': None,
-    'BEIR_FOLDER': None,
-    'BEIR_PREFIX': '',
-    'BEIR_FILES': None,
-    'BEIR_HARD_NEGATIVES': None,
-    'BEIR_SCORES': False,
+    'BEIR_SET': None, 'BEIR_FOLDER': None, 'BEIR_PREFIX': '',
+    'BEIR_FILES': None, 'BEIR_HARD_NEGATIVES': None, 'BEIR_SCORES': False,
 }
-# How many differences of a config are told.
+# How many differences of a config are shown.
 _MOST_CHANGES = 10
 # What a saved config lacks, since its run had no use for it, and another task
 # may ask for.
@@ -67,11 +59,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class TrainedModel(Loaded):
-  """A model as its newest (or a chosen) checkpoint has it, and its run.
-
-  Attributes:
-    experiment: how it was trained, with the overrides of this command.
-  """
+  """A model as its newest (or a chosen) checkpoint has it, and its run."""
 
   experiment: Experiment
 
@@ -79,15 +67,7 @@ class TrainedModel(Loaded):
 def check(model_dir: str, text: str, allow_change: bool) -> None:
   """Makes the folder of a run, and refuses one of another config.
 
-  The names in `FREE_TO_CHANGE` may differ.
-
-  Args:
-    model_dir: the run's folder.
-    text: the full gin config.
-    allow_change: go on although the folder has checkpoints of another config.
-
-  Raises:
-    UserError: the folder cannot be written, or has another config.
+  The names in `FREE_TO_CHANGE` may differ from the full gin config `text`.
   """
   if '://' in model_dir:
     raise UserError(
@@ -107,13 +87,12 @@ def check(model_dir: str, text: str, allow_change: bool) -> None:
   ]
   if changes and not allow_change:
     changes.sort(key=_rank)
-    more = len(changes) - _MOST_CHANGES
+    shown, more = changes[:_MOST_CHANGES], len(changes) - _MOST_CHANGES
+    shown += [f'and {more} more'] if more > 0 else []
     raise UserError(
-        f'{path} is of another config. '
-        + '; '.join(changes[:_MOST_CHANGES])
-        + (f'; and {more} more' if more > 0 else '')
-        + '. Use another MODEL_DIR, or give --allow_config_change to go on'
-        ' with the new values.'
+        f'{path} is of another config. {"; ".join(shown)}. Use another'
+        ' MODEL_DIR, or give --allow_config_change to go on with the new'
+        ' values.'
     )
   if differences:
     _LOG.warning('Going on with a changed config: %s', '; '.join(differences))
@@ -143,9 +122,6 @@ def write(model_dir: str, text: str, vocabulary: pathlib.Path) -> None:
 
   An earlier config that differs is kept as `config.<n>.gin`. Only the first
   host writes.
-
-  Raises:
-    UserError: the folder cannot be written.
   """
   if jax.process_index():
     return
@@ -163,7 +139,7 @@ def write(model_dir: str, text: str, vocabulary: pathlib.Path) -> None:
 
 
 def _saved(path: pathlib.Path) -> str:
-  """The config of a run; raises UserError where its file is damaged."""
+  """The config of a run, whose syntax is right."""
   again = (
       'Put back what training wrote; or remove it and train with the flags of'
       ' before, which nothing is compared with then.'
@@ -173,9 +149,7 @@ def _saved(path: pathlib.Path) -> str:
     config.check_syntax(text)
   except (SyntaxError, tokenize.TokenError) as e:
     line = e.lineno if isinstance(e, SyntaxError) else e.args[1][0]
-    raise UserError(
-        f'{path}, line {line}: gin cannot read it. {again}'
-    ) from e
+    raise UserError(f'{path}, line {line}: gin cannot read it. {again}') from e
   return text
 
 
@@ -196,15 +170,10 @@ def check_is_one(folder: str) -> None:
 
 
 def load(
-    folder: str,
-    step: int | None = None,
-    files: Sequence[str] = (),
-    bindings: Sequence[str] = (),
-    search_paths: Sequence[str] = (),
-    hosts_apart: bool = False,
-    before: Sequence[str] = (),
-    dim: int | None = None,
-    prompt: str | None = None,
+    folder: str, step: int | None = None, files: Sequence[str] = (),
+    bindings: Sequence[str] = (), search_paths: Sequence[str] = (),
+    hosts_apart: bool = False, before: Sequence[str] = (),
+    dim: int | None = None, prompt: str | None = None,
     passage_prompt: str | None = None,
 ) -> TrainedModel:
   """Rebuilds the model of a model_dir and restores its parameters.
@@ -213,8 +182,8 @@ def load(
     folder: what training wrote.
     step: of the checkpoint; None for the best that the run has kept, else the
       newest.
-    files: gin files applied after the saved config.
-    bindings: gin bindings applied after them.
+    files: gin files applied after the saved config, then `bindings`.
+    bindings: 'NAME = VALUE' strings.
     search_paths: folders to find the files in.
     hosts_apart: every host has the model on its own devices, and computes by
       itself; otherwise one model is on the devices of all hosts.
@@ -222,17 +191,12 @@ def load(
     dim: as of `truncation.of_model`; None for all components.
     prompt: name of what is put in front of queries; None for their prefix.
     passage_prompt: the same of passages.
-
-  Raises:
-    UserError: the folder holds no trained model, or one that cannot be read or
-      cut.
   """
   check_is_one(folder)
   path = pathlib.Path(folder) / CONFIG
   # A config is a program: beside another checkpoint it is a stranger's.
   own.wanted(path.parent, step)
-  text = _saved(path)
-  of_folder = [f'MODEL_DIR = {str(folder)!r}', *_other_set(text, bindings)]
+  of_folder = [f'MODEL_DIR = {folder!r}', *_other_set(_saved(path), bindings)]
   vocabulary = path.with_name(VOCABULARY)
   if vocabulary.exists():
     of_folder.append(f'data.Vocabulary.path = {str(vocabulary)!r}')
@@ -241,81 +205,65 @@ def load(
       [*of_folder, *bindings],
       search_paths,
   )
-  passages = experiment.tokenizer.prompted(passage=passage_prompt)
-  experiment = dataclasses.replace(
-      experiment,
-      tokenizer=experiment.tokenizer.prompted(prompt, passage_prompt),
-      passage_tokenizer=passages,
-  )
-  if prompt is not None and getattr(experiment.task, 'prompts', None):
+  trained_for, task = experiment.tokenizer, experiment.task
+  tokenizer = trained_for.prompted(prompt, passage_prompt)
+  if prompt is not None and getattr(task, 'prompts', None):
     # It is for the queries of all tasks then.
-    task = dataclasses.replace(experiment.task, prompts=None)
-    experiment = dataclasses.replace(experiment, task=task)
+    task = dataclasses.replace(task, prompts=None)
+  partitioner = experiment.partitioner
   if hosts_apart:
-    across = experiment.partitioner
-    local = HostPartitioner(across.model_parallel, across.rules)
-    experiment = dataclasses.replace(experiment, partitioner=local)
-  if not hasattr(experiment.objective, 'embedder'):
-    if hasattr(experiment.objective, 'likelihood'):
-      use = 'A generator writes queries: `dualenc generate`.'
-    else:
-      use = (
-          f'A cross-encoder re-ranks: `dualenc rerank --teacher={folder}`, or'
-          f' --rerank={folder} of evaluate and search.'
-      )
-    raise UserError(
-        f'{folder} is no dual encoder: {type(experiment.objective).__name__} is'
-        f' what it learnt, so it embeds nothing. {use}'
+    local = HostPartitioner(partitioner.model_parallel, partitioner.rules)
+    partitioner = local
+  experiment = dataclasses.replace(
+      experiment, task=task, tokenizer=tokenizer,
+      passage_tokenizer=trained_for.prompted(passage=passage_prompt),
+      partitioner=partitioner,
+  )
+  objective = experiment.objective
+  if not hasattr(objective, 'embedder'):
+    use = (
+        f'A cross-encoder re-ranks: `dualenc rerank --teacher={folder}`, or'
+        f' --rerank={folder} of evaluate and search.'
     )
-  experiment.objective.check_mesh(experiment.partitioner)
-  tokenizer = experiment.tokenizer
+    if hasattr(objective, 'likelihood'):
+      use = 'A generator writes queries: `dualenc generate`.'
+    raise UserError(
+        f'{folder} is no dual encoder: {type(objective).__name__} is what it'
+        f' learnt, so it embeds nothing. {use}'
+    )
+  objective.check_mesh(partitioner)
 
-  def use(checkpoint: own.Checkpoint) -> TrainedModel:
+  def use_of(checkpoint: own.Checkpoint) -> TrainedModel:
     checkpoint.check_vocabulary(tokenizer.vocabulary)
-    model, tensors = experiment.objective.model, checkpoint.tensors
+    model, tensors = objective.model, checkpoint.tensors
     codec = checkpoint.codec()
     if dim is not None:
       if codec is not None:
         _LOG.warning(
             '%s, the codec that was trained with %s, is for whole embeddings:'
             ' cut to %d components, they are kept without it.',
-            codec.name,
-            folder,
-            dim,
+            codec.name, folder, dim,
         )
         codec = None
       model, tensors = truncation.of_model(
           model, tensors, dim, checkpoint.trained_dims, folder
       )
     params, embedder = loading.place(
-        model,
-        tensors,
-        folder,
-        experiment.partitioner,
-        experiment.eval_batch_size,
+        model, tensors, folder, partitioner, experiment.eval_batch_size
     )
-    provenance = checkpoint.provenance(model, tokenizer, experiment.seed)
-    provenance = truncation.of_provenance(provenance, dim)
+    found = checkpoint.provenance(model, tokenizer, experiment.seed)
+    found = truncation.of_provenance(found, dim)
     return TrainedModel(
-        params,
-        tokenizer,
-        embedder,
-        provenance,
-        experiment,
-        codec=codec,
+        params, tokenizer, embedder, found, experiment, codec=codec
     )
 
-  model = own.restore(pathlib.Path(folder), step, use)
+  model = own.restore(path.parent, step, use_of)
   used = model.provenance['checkpoint_step']
-  newest = own.steps(pathlib.Path(folder))[-1]
+  newest = own.steps(path.parent)[-1]
   # Where the newest is damaged an older one may be used that is not the best.
-  is_best = used != newest and used == own.best_step(pathlib.Path(folder))
-  _LOG.info(
-      'Restored step %d%s of %s.',
-      used,
-      f', the best (the newest is {newest}),' if is_best else '',
-      folder,
-  )
+  is_best = used != newest and used == own.best_step(path.parent)
+  best = f', the best (the newest is {newest}),' if is_best else ''
+  _LOG.info('Restored step %d%s of %s.', used, best, folder)
   return model
 
 
@@ -326,15 +274,8 @@ def load_from_args(
 ) -> TrainedModel:
   """`load` with the flags of `add_flags` and of gin."""
   return load(
-      args.model_dir,
-      args.step,
-      args.gin_file,
-      args.gin_bindings,
-      args.gin_search_paths,
-      hosts_apart,
-      before,
-      args.dim,
-      args.prompt,
+      args.model_dir, args.step, args.gin_file, args.gin_bindings,
+      args.gin_search_paths, hosts_apart, before, args.dim, args.prompt,
       args.passage_prompt,
   )
 
@@ -360,11 +301,10 @@ def build_experiment(
 ) -> Experiment:
   """The experiment of gin files and bindings."""
   if not files:
+    runs = [f for f in config.shipped_files() if f.startswith('runs/')]
     raise UserError(
         'Give --gin_file; for example --gin_file=runs/quickstart.gin. Runs'
-        ' shipped: '
-        + ', '.join(f for f in config.shipped_files() if f.startswith('runs/'))
-        + '.'
+        f' shipped: {", ".join(runs)}.'
     )
   config.load(files, bindings, search_paths)
   experiment = config.build(Experiment)

@@ -17,14 +17,7 @@ _HEAD = (
     '# Made by `dualenc convert`. Sizes, lengths, prefixes are the model\'s;\n'
     '# task, loss and optimizer are defaults, not what it was trained with.\n'
 )
-_PARTS = (
-    'token_embedder',
-    'encoder',
-    'projection',
-    'passage_token_embedder',
-    'passage_encoder',
-    'passage_projection',
-)
+_PARTS = 'token_embedder', 'encoder', 'projection'
 
 
 def write(
@@ -39,9 +32,6 @@ def write(
     weights: of a whole dual encoder, with its vocabulary.
     folder: the new model_dir.
     final: what it will be called, if it is moved.
-
-  Raises:
-    UserError: a tensor cannot be read, or the disk is full.
   """
   tokenizer = make_tokenizer(weights)
   final = (final or folder).absolute()
@@ -68,28 +58,24 @@ def write(
   if codec is not None:
     facts |= {model_codec.GROUP: model_codec.facts(codec)}
     params = {**params, model_codec.GROUP: model_codec.arrays(codec)}
-  step, prompts = weights.step or 0, dict(tokenizer.prompts)
-  dims = {}
   if weights.trained_dims:
-    dims[TRAINED_DIMS] = list(weights.trained_dims)
-  Checkpoints(folder).save_params(
-      params,
-      step,
-      {
-          'run_id': uuid.uuid4().hex,
-          'model': {**facts, **dims},
-          'config': text,
-          'converted_from': f'{weights.kind} {pathlib.Path(weights.path).name}',
-          'data': {
-              'vocabulary': tokenizer.vocabulary.sha256,
-              'query_length': tokenizer.query_length,
-              'passage_length': tokenizer.passage_length,
-              'seed': experiment.seed,
-              **tokenizer.prefixes,
-              **({'prompts': prompts} if prompts else {}),
-          },
+    facts = {**facts, TRAINED_DIMS: list(weights.trained_dims)}
+  prompts = dict(tokenizer.prompts)
+  meta = {
+      'run_id': uuid.uuid4().hex,
+      'model': facts,
+      'config': text,
+      'converted_from': f'{weights.kind} {pathlib.Path(weights.path).name}',
+      'data': {
+          'vocabulary': tokenizer.vocabulary.sha256,
+          'query_length': tokenizer.query_length,
+          'passage_length': tokenizer.passage_length,
+          'seed': experiment.seed,
+          **tokenizer.prefixes,
+          **({'prompts': prompts} if prompts else {}),
       },
-  )
+  }
+  Checkpoints(folder).save_params(params, weights.step or 0, meta)
   model_dir.write(str(folder), _HEAD + text, tokenizer.vocabulary.file)
 
 
@@ -97,7 +83,7 @@ def of_model(weights: Weights) -> list[str]:
   """Bindings that build the towers of a checkpoint."""
   model = weights.model()
   bindings = [f'VOCAB_SIZE = {model.token_embedder.vocab_size}']
-  for name in _PARTS:
+  for name in (*_PARTS, *(f'passage_{name}' for name in _PARTS)):
     part = getattr(model, name)
     if part is None:
       continue

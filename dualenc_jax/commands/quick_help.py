@@ -2,13 +2,12 @@
 
 A command's parser needs none of what computes, but its module imports that. So
 while --help is printed the heavy packages have stand-ins, which can be
-subclassed, called and asked for anything, and compute nothing. What they cannot
-stand in for is imported as ever.
+subclassed, called and asked for anything, and compute nothing.
 """
 
 import abc
-from collections.abc import Callable, Sequence
-from importlib import machinery, util
+import importlib
+from importlib import util
 import sys
 import types
 from typing import Any
@@ -16,22 +15,19 @@ from typing import Any
 HEAVY = frozenset(['jax', 'jaxlib', 'flax', 'optax', 'orbax', 'tensorstore'])
 
 
-def show(command: Callable[[], types.ModuleType]) -> bool:
-  """Prints the help of a command; False where it needs the real packages.
-
-  Args:
-    command: imports its module.
+def show(name: str) -> bool:
+  """Prints the help of a command's module; False if that needs real packages.
   """
   if HEAVY & sys.modules.keys():
     return False
   before, finder = set(sys.modules), _Finder()
   sys.meta_path.insert(0, finder)
   try:
-    command().main(['--help'])
+    importlib.import_module(name).main(['--help'])
   except SystemExit:
     return True
   except Exception:
-    pass  # The real packages tell, if it is not for the stand-ins.
+    pass  # The real packages report it, if it is not for the stand-ins.
   finally:
     sys.meta_path.remove(finder)
     # What has been built on them is of no use to anyone else.
@@ -43,47 +39,40 @@ def show(command: Callable[[], types.ModuleType]) -> bool:
   return False
 
 
+def _anything(owner: Any, name: str) -> Any:
+  if name.startswith('__'):
+    raise AttributeError(name)
+  return _StandIn
+
+
 class _Meta(abc.ABCMeta):
-  """Of classes that are anything."""
+  __getattr__ = _anything
 
   def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-    return StandIn
-
-  def __getattr__(cls, name: str) -> Any:
-    if name.startswith('__'):
-      raise AttributeError(name)
-    return StandIn
+    return _StandIn
 
   def __getitem__(cls, key: Any) -> Any:
-    return StandIn
+    return _StandIn
 
 
-class StandIn(metaclass=_Meta):
+class _StandIn(metaclass=_Meta):
   """Whatever a heavy package has: a class, a function, an object."""
 
 
 class _Module(types.ModuleType):
-  """A heavy package, or a module in it."""
-
-  def __getattr__(self, name: str) -> Any:
-    if name.startswith('__'):
-      raise AttributeError(name)
-    return StandIn
+  __getattr__ = _anything
 
 
 class _Finder:
-  """Finds stand-ins in the place of heavy packages."""
 
-  def find_spec(
-      self, name: str, path: Sequence[str] | None, target: Any = None
-  ) -> machinery.ModuleSpec | None:
-    del path, target
-    if name.partition('.')[0] not in HEAVY:
-      return None
-    return util.spec_from_loader(name, self, is_package=True)
+  def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+    heavy = name.partition('.')[0] in HEAVY
+    loader: Any = self
+    spec = util.spec_from_loader(name, loader, is_package=True)
+    return spec if heavy else None
 
-  def create_module(self, spec: machinery.ModuleSpec) -> types.ModuleType:
+  def create_module(self, spec: Any) -> types.ModuleType:
     return _Module(spec.name)
 
   def exec_module(self, module: types.ModuleType) -> None:
-    del module
+    pass

@@ -23,13 +23,7 @@ from dualenc_jax.index import of_model
 from dualenc_jax.io import files
 from dualenc_jax.models import model_params
 from dualenc_jax.parallel import partitioning
-from dualenc_jax.results import evaluate, significance
-from dualenc_jax.results.baselines import (
-  Baselines,
-  BM25_FOLDER,
-  HYBRID_FOLDER,
-  VALIDATION,
-)
+from dualenc_jax.results import baselines, evaluate, significance
 from dualenc_jax.results.folder import METRICS
 from dualenc_jax.retriever import Retriever
 from dualenc_jax.run.experiment import make_plan
@@ -38,8 +32,7 @@ from dualenc_jax.run.stopping import Stopping
 RUN, GROWN = 'runs/quickstart.gin', 'models/grown.gin'
 RESULT = 'python_code-test'
 QUERIES = (
-    'parse an ISO 8601 date',
-    'remove a directory tree',
+    'parse an ISO 8601 date', 'remove a directory tree',
     'compress data with gzip',
 )
 _COLUMNS = ('P@1', 'MRR', 'MRR@10', 'nDCG@10', 'Recall@10', 'Recall@100')
@@ -56,22 +49,31 @@ def main(argv: Sequence[str] | None = None) -> None:
   folder = pathlib.Path(args.model_dir)
   model = trained(args, started)
   retrieval_set = RetrievalSet.from_cache(model.experiment.cache('test'))
-  found = evaluated(model, folder, Baselines(weight=VALIDATION))
-  systems = {
-      'untrained': untrained(model, retrieval_set),
-      'BM25': found[BM25_FOLDER],
-      'trained model': found[''],
-      'hybrid': found[HYBRID_FOLDER],
-  }
-  if model.experiment.objective.facts['encoder']['num_layers'] == 0:
-    grown = folder / 't5'
-    t5 = evaluated(trained(on(args, grown), started), grown, Baselines(()))['']
-    systems = {
-        'untrained': systems['untrained'],
-        'BM25': systems['BM25'],
-        'bag of pieces': systems['trained model'],
-        'T5, grown on it': t5,
-        'bag and BM25': systems['hybrid'],
+  # The model before the first step.
+  params = make_plan(model.experiment).init().params
+  before = evaluation.evaluate(
+      model.embedder, model_params(params), retrieval_set
+  )
+  weighted = baselines.Baselines(weight=baselines.VALIDATION)
+  found = evaluated(model, folder, weighted)
+  systems = {'untrained': before, 'BM25': found[baselines.BM25_FOLDER]}
+  hybrid = found[baselines.HYBRID_FOLDER]
+  if model.experiment.objective.facts['encoder']['num_layers']:
+    systems |= {'trained model': found[''], 'hybrid': hybrid}
+  else:
+    # A T5 that grows on the bag of pieces.
+    grown, initial = folder / 't5', f'INITIAL_CHECKPOINT_PATH = {str(folder)!r}'
+    t5 = trained(argparse.Namespace(**{
+        **vars(args),
+        'model_dir': str(grown),
+        'gin_file': [*args.gin_file, GROWN],
+        'gin_bindings': [initial, *args.gin_bindings],
+    }), started)
+    of_t5 = evaluated(t5, grown, baselines.Baselines(()))['']
+    systems |= {
+        'bag of pieces': found[''],
+        'T5, grown on it': of_t5,
+        'bag and BM25': hybrid,
     }
   rows = {name: system.metrics for name, system in systems.items()}
   files.write_json(folder / 'quickstart.json', rows)
@@ -83,7 +85,9 @@ def main(argv: Sequence[str] | None = None) -> None:
   print('\nMRR against BM25, and p of a paired randomization test:')
   for line in against_bm25(systems):
     print(line)
-  weight = hybrid_weight(folder)
+  # The share of the dense scores that suits the validation split.
+  path = evaluate.default_output(folder) / RESULT / baselines.HYBRID_FOLDER
+  weight = json.loads((path / METRICS).read_text())['weight']
   print('\nWhat is found in the whole standard library, by both:\n')
   index = of_model.open_own(model, model.experiment, args.model_dir)
   retriever = Retriever(model, index)
@@ -110,36 +114,19 @@ def trained(args: argparse.Namespace, started: float) -> model_dir.TrainedModel:
   return model_dir.load(args.model_dir)
 
 
-def on(args: argparse.Namespace, folder: pathlib.Path) -> argparse.Namespace:
-  """The flags of the T5 in a folder, which grows on the bag that they train."""
-  initial = f'INITIAL_CHECKPOINT_PATH = {args.model_dir!r}'
-  return argparse.Namespace(**{
-      **vars(args),
-      'model_dir': str(folder),
-      'gin_file': [*args.gin_file, GROWN],
-      'gin_bindings': [initial, *args.gin_bindings],
-  })
-
-
 def evaluated(
-    model: model_dir.TrainedModel, folder: pathlib.Path, baselines: Baselines
+    model: model_dir.TrainedModel,
+    folder: pathlib.Path,
+    beside: baselines.Baselines,
 ) -> dict[str, Evaluation]:
   """The results on the held-out functions, by system."""
   return evaluate.evaluate(
-      model,
-      model.experiment,
-      'test',
+      model, model.experiment, 'test',
       evaluate.default_output(folder) / RESULT,
       config.operative_config(),
       shlex.join(['dualenc', 'evaluate', f'--model_dir={folder}']),
-      evaluate.Options(baselines=baselines),
+      evaluate.Options(baselines=beside),
   )
-
-
-def hybrid_weight(folder: pathlib.Path) -> float:
-  """The share of the dense scores that suits the validation split."""
-  path = evaluate.default_output(folder) / RESULT / HYBRID_FOLDER / METRICS
-  return json.loads(path.read_text())['weight']
 
 
 def against_bm25(systems: Mapping[str, Evaluation]) -> Iterator[str]:
@@ -153,16 +140,6 @@ def against_bm25(systems: Mapping[str, Evaluation]) -> Iterator[str]:
       verdict = 'ahead' if difference > 0 else 'behind'
       verdict = verdict if found.p < 0.05 else 'even'
       yield f'  {name:<16}{difference:+.4f}  p {found.p:.4f}  {verdict}'
-
-
-def untrained(
-    model: model_dir.TrainedModel, retrieval_set: RetrievalSet
-) -> Evaluation:
-  """The model as it was before the first step."""
-  params = make_plan(model.experiment).init().params
-  return evaluation.evaluate(
-      model.embedder, model_params(params), retrieval_set
-  )
 
 
 def table(rows: Mapping[str, Mapping[str, float]]) -> str:

@@ -25,6 +25,7 @@ import subprocess
 import sys
 from typing import Any
 
+import gin
 import jax
 
 from dualenc_jax import compression
@@ -33,7 +34,6 @@ from dualenc_jax.commands import (
   config,
   flags,
   generate,
-  recipe_macros,
   rerank,
   runtime,
   train,
@@ -47,6 +47,9 @@ from dualenc_jax.run import stopping
 from dualenc_jax.run.experiment import Experiment
 from dualenc_jax.suggest import did_you_mean
 
+# Files of the user's by stage and output.
+Given = Mapping[tuple[str, str], pathlib.Path]
+
 
 def main(argv: Sequence[str] | None = None) -> None:
   args = config.parse_args(make_parser(), argv)
@@ -58,8 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     raise UserError(f'Give --gin_file: {", ".join(shipped)}, or your own.')
   config.load(args.gin_file, args.gin_bindings, args.gin_search_paths)
   recipe = config.build(Recipe)
-  config.check_effect(args.gin_bindings)
-  config.check_macros_effect(args.gin_bindings)
+  config.check_effect(args.gin_bindings, macros=True)
   replaced = {text.partition('=')[0] for text in args.replace}
   kept = [
       stage.name
@@ -68,40 +70,41 @@ def main(argv: Sequence[str] | None = None) -> None:
       or stage.outputs
       and {f'{stage.name}.{output}' for output in stage.outputs} <= replaced
   ]
-  for text in args.sweep:
-    recipe = sweep(recipe, *_sweep(text), kept)
-  names = [stage.name for stage in recipe.stages]
+  for macro, values in args.sweep:
+    recipe = sweep(recipe, macro, values, kept)
   # What is checked below loads configs of its own.
-  macros = {
-      stage.name: recipe_macros.by_flag(stage) for stage in recipe.stages
-  }
-  if args.until is not None and args.until not in names:
+  macros = {stage.name: macros_by_flag(stage) for stage in recipe.stages}
+  if args.until is not None and args.until not in macros:
     raise UserError(
-        f'--until is {args.until!r}; expected one of {", ".join(names)}.'
+        f'--until is {args.until!r}; expected one of {", ".join(macros)}.'
     )
   given, work_dir = _given(args, recipe), pathlib.Path(args.work_dir)
-  coming = _coming(recipe, work_dir, given)
-  lines = [*runner.command_lines(recipe, work_dir, given, args.until)]
-  for name, line in lines:
+  # The stages that make what is not given, by the paths of that.
+  coming = {
+      str(work_dir / stage.name / path): recipe.with_flags(stage)
+      for stage in recipe.stages
+      for output, path in stage.outputs.items()
+      if (stage.name, output) not in given
+  }
+  lines = dict(runner.command_lines(recipe, work_dir, given, args.until))
+  for name, line in lines.items():
     if name not in kept:
       try:
         _check(line, coming)
       except UserError as e:
-        more = recipe_macros.describe(macros[name], str(e))
-        raise UserError(f'Stage {name}: {e}{more}') from e
+        raise _of_stage(name, e, macros) from e
   if args.list:
-    for name, line in lines:
-      if name in kept:
-        print(f'# {name}: given')
-      else:
-        print(f'# {name}\ndualenc {shlex.join(line)}')
+    for name, line in lines.items():
+      own_line = f'\ndualenc {shlex.join(line)}'
+      print(f'# {name}{": given" if name in kept else own_line}')
     return
-  _check_queries(recipe, given, dict(lines))
-  training = _check_training(recipe, given, dict(lines), coming, args, macros)
-  for line in training:
-    print(line, flush=True)
+  _check_queries(recipe, given, lines)
+  training = _check_training(recipe, given, lines, coming, args, macros)
+  for text in training:
+    print(text, flush=True)
   files.make_folder(work_dir, 'another --work_dir')
-  done, width = [], max(map(len, names)) + 2
+  done: list[runner.Done] = []
+  width = max(map(len, macros)) + 2
   with writer.alone(work_dir, 'runs a recipe', 'another --work_dir'):
     execute = functools.partial(_execute, args.gin_search_paths)
     try:
@@ -109,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         done.append(each)
         print(_line(each, width), flush=True)
     except runner.Failed as e:
-      more = recipe_macros.describe(macros[names[len(done)]])
+      more = _hint(macros[recipe.stages[len(done)].name])
       raise UserError(f'{e}{more}') from e
   total = runner.Done('', '', sum(d.seconds or 0.0 for d in done))
   print('\n'.join(_line(each, width) for each in (*done, total)))
@@ -119,13 +122,10 @@ def make_parser() -> flags.Parser:
   parser = config.make_parser('recipe', __doc__)
   add = parser.add_argument
   add('--work_dir', required=True, help='a folder for each stage is in it')
-  add(
-      '--replace', action='append', default=[], metavar='STAGE[.OUTPUT]=FILE',
-      help='your own in place of what a stage makes, or of its folder;'
-      ' repeatable',
-  )
+  add_shared_flags(parser)
   add(
       '--sweep', action='append', default=[], metavar='NAME=VALUE,VALUE',
+      type=_sweep,
       help='the stages that have the macro NAME, and those that need what they'
       ' make, once for each value; repeatable',
   )
@@ -133,43 +133,31 @@ def make_parser() -> flags.Parser:
       '--until', metavar='STAGE',
       help='the last stage to run; what only later ones want is left out, too',
   )
-  add('--list', action='store_true', help='print the commands, run nothing')
   return parser
 
 
-def _coming(
-    recipe: Recipe,
-    work_dir: pathlib.Path,
-    given: Mapping[tuple[str, str], pathlib.Path],
-) -> Mapping[str, Stage]:
-  """The stages that make what is not given, by the paths of that."""
-  return {
-      str(work_dir / stage.name / path): recipe.with_flags(stage)
-      for stage in recipe.stages
-      for output, path in stage.outputs.items()
-      if (stage.name, output) not in given
-  }
+def add_shared_flags(parser: flags.Parser) -> None:
+  """Adds --replace and --list."""
+  parser.add_argument(
+      '--replace', action='append', default=[], metavar='STAGE[.OUTPUT]=FILE',
+      help='your own in place of what a stage makes, or of its folder;'
+      ' repeatable',
+  )
+  parser.add_argument(
+      '--list', action='store_true', help='print the commands, run nothing'
+  )
 
 
 def _check(line: Sequence[str], coming: Collection[str]) -> None:
-  """Refuses what a command would, before any stage runs.
-
-  Args:
-    line: the command and its flags.
-    coming: paths of what is made by then.
-  """
-  words = 2 if line[0] == 'data' else 1
-  command = ' '.join(line[:words])
+  """Refuses what a command would before any stage runs, but what is coming."""
+  command, rest = cli.split(line)
   if command not in cli.COMMANDS:
-    hint = did_you_mean(command, cli.COMMANDS)
-    raise UserError(f'there is no command {command!r}.{hint}')
-  module = importlib.import_module(
-      f'dualenc_jax.commands.{command.replace(" ", "_")}'
-  )
+    raise UserError(cli.no_command(command))
+  module = importlib.import_module(cli.module_name(command))
   parser = module.make_parser()
   takes_gin = parser.get_default('gin_search_paths') is not None
   parse = functools.partial(config.parse_args, parser)
-  args = (parse if takes_gin else parser.parse_args)(line[words:])
+  args = (parse if takes_gin else parser.parse_args)(rest)
   if hasattr(module, 'check_flags'):
     # The codec of an index to come is none yet.
     given = {'codec': None, 'codecs': (), **vars(args)}
@@ -189,9 +177,7 @@ def _check(line: Sequence[str], coming: Collection[str]) -> None:
 
 
 def _check_queries(
-    recipe: Recipe,
-    given: Mapping[tuple[str, str], pathlib.Path],
-    lines: Mapping[str, Sequence[str]],
+    recipe: Recipe, given: Given, lines: Mapping[str, Sequence[str]]
 ) -> None:
   """Refuses queries that are given and are of another corpus."""
   for stage in recipe.stages:
@@ -204,49 +190,44 @@ def _check_queries(
 
 
 def _check_training(
-    recipe: Recipe,
-    given: Mapping[tuple[str, str], pathlib.Path],
-    lines: Mapping[str, Sequence[str]],
-    coming: Mapping[str, Stage],
-    args: argparse.Namespace,
+    recipe: Recipe, given: Given, lines: Mapping[str, Sequence[str]],
+    coming: Mapping[str, Stage], args: argparse.Namespace,
     macros: Mapping[str, Mapping[str, str]],
 ) -> Iterator[str]:
   """Yields what will be trained and how long, as far as that is known yet.
 
-  Raises:
-    UserError: a config that cannot be built, before any stage runs.
+  A config that cannot be built is refused before any stage runs.
   """
   paths = [f'--gin_search_paths={path}' for path in args.gin_search_paths]
   for stage in recipe.stages:
     outputs = {(stage.name, output) for output in stage.outputs}
     is_given = outputs and outputs <= given.keys()
-    if stage.command == 'train' and stage.name in lines and not is_given:
-      line = [*lines[stage.name][1:], *paths]
-      asked = config.parse_args(train.make_parser(), line)
-      if coming.keys().isdisjoint(asked.gin_file):
-        try:
-          experiment = train.build(asked)
-          _check_codes(experiment, coming)
-          objective = experiment.objective
-          teacher = getattr(objective, 'teacher', None)
-          if teacher is not None and teacher not in coming:
-            objective.check_teacher(experiment.tokenizer.vocabulary)
-        except UserError as e:
-          # What is not there yet is no error.
-          if not any(path in str(e) for path in coming):
-            more = recipe_macros.describe(macros[stage.name], str(e))
-            raise UserError(f'Stage {stage.name}: {e}{more}') from e
-        else:
-          steps, size = experiment.steps, experiment.batch_size
-          rate = experiment.optimizer.describe(steps)
-          yield f'{stage.name}: {steps:,} steps of {size:,} examples, {rate}.'
+    if stage.command != 'train' or stage.name not in lines or is_given:
+      continue
+    line = [*lines[stage.name][1:], *paths]
+    asked = config.parse_args(train.make_parser(), line)
+    if not coming.keys().isdisjoint(asked.gin_file):
+      continue
+    try:
+      experiment = train.build(asked)
+      _check_codes(experiment, coming)
+      objective: Any = experiment.objective
+      teacher = getattr(objective, 'teacher', None)
+      if teacher is not None and teacher not in coming:
+        objective.check_teacher(experiment.tokenizer.vocabulary)
+    except UserError as e:
+      # What is not there yet is no error.
+      if not any(path in str(e) for path in coming):
+        raise _of_stage(stage.name, e, macros) from e
+    else:
+      steps, size = experiment.steps, experiment.batch_size
+      rate = experiment.optimizer.describe(steps)
+      yield f'{stage.name}: {steps:,} steps of {size:,} examples, {rate}.'
 
 
-def _check_codes(
-    experiment: Experiment, coming: Mapping[str, Stage]
-) -> None:
+def _check_codes(experiment: Experiment, coming: Mapping[str, Stage]) -> None:
   """Refuses a codec of a stage to come whose centroids cannot be trained."""
-  objective = experiment.objective
+  objective: Any = experiment.objective
   stage = coming.get(getattr(objective, 'codec_from', None) or '')
   if stage is None or stage.flags.get('codec') is None:
     return
@@ -262,16 +243,13 @@ def _check_codes(
 def _sweep(text: str) -> tuple[str, Sequence[str]]:
   name, equals, values = text.partition('=')
   if not (name and equals and values):
-    raise UserError(
-        f'--sweep is {text!r}; expected NAME=VALUE,VALUE, such as'
-        ' QUERY_LAYERS=1,2,4.'
+    raise argparse.ArgumentTypeError(
+        f'is {text!r}; expected NAME=VALUE,VALUE, such as QUERY_LAYERS=1,2,4'
     )
-  return name, [value.strip() for value in values.split(',')]
+  return name, flags.listed(values)
 
 
-def _given(
-    args: argparse.Namespace, recipe: Recipe
-) -> Mapping[tuple[str, str], pathlib.Path]:
+def _given(args: argparse.Namespace, recipe: Recipe) -> Given:
   outputs = {stage.name: stage.outputs for stage in recipe.stages}
   given = {}
   for text in args.replace:
@@ -282,32 +260,30 @@ def _given(
           f'--replace is {text!r}; expected STAGE.OUTPUT=FILE, such as'
           ' labels.pairs=mine.jsonl, or STAGE=FOLDER for all that it makes.'
       )
-    own = pathlib.Path(path).expanduser()
-    if dot:
-      given[stage, output] = own
-    elif stage not in outputs:
+    if not dot and stage not in outputs:
       raise UserError(
           f'--replace={text}: there is no stage'
           f' {stage!r}.{did_you_mean(stage, outputs)}'
       )
-    else:
-      given |= {(stage, o): own / part for o, part in outputs[stage].items()}
+    place = flags.path(path)
+    given |= {(stage, output): place} if dot else {
+        (stage, o): place / part for o, part in outputs[stage].items()
+    }
   return given
 
 
 def _execute(search_paths: Sequence[str], argv: Sequence[str]) -> int:
   """Runs a command in a process of its own, which gives its memory back.
 
-  Raises:
-    SystemExit: this process was told to stop, and the command with it.
+  Where this process gets a signal, the command does, and both end.
   """
   argv = [*argv, *(f'--gin_search_paths={path}' for path in search_paths)]
   print(f'$ dualenc {shlex.join(argv)}', flush=True)
-  told = []
+  signals: list[int] = []
 
   def pass_on(number: int, frame: Any) -> None:
     del frame
-    told.append(number)
+    signals.append(number)
     if child is not None:
       child.send_signal(number)
 
@@ -315,7 +291,7 @@ def _execute(search_paths: Sequence[str], argv: Sequence[str]) -> int:
   before = {each: signal.signal(each, pass_on) for each in stopping.SIGNALS}
   try:
     child = subprocess.Popen([sys.executable, '-m', 'dualenc_jax', *argv])
-    for number in told:
+    for number in signals:
       child.send_signal(number)
     status = child.wait()
   finally:
@@ -324,9 +300,9 @@ def _execute(search_paths: Sequence[str], argv: Sequence[str]) -> int:
     if child is not None and child.poll() is None:
       child.terminate()
       child.wait()
-  if told and status <= 0:
+  if signals and status <= 0:
     # A stage that waits for no step.
-    status = INTERRUPTED if signal.SIGINT in told else RUN_AGAIN
+    status = INTERRUPTED if signal.SIGINT in signals else RUN_AGAIN
   if status in (RUN_AGAIN, INTERRUPTED):
     print(
         'Stopped: run the same command again, and the recipe goes on from'
@@ -338,10 +314,59 @@ def _execute(search_paths: Sequence[str], argv: Sequence[str]) -> int:
 
 
 def _line(done: runner.Done, width: int) -> str:
-  seconds = '' if done.seconds is None else _time(done.seconds)
-  return f'{done.name:<{width}}{done.state:<12}{seconds:>10}'
+  shown = ''
+  if done.seconds is not None:
+    minutes, seconds = divmod(round(done.seconds), 60)
+    shown = f'{minutes // 60}:{minutes % 60:02}:{seconds:02}'
+  return f'{done.name:<{width}}{done.state:<12}{shown:>10}'
 
 
-def _time(seconds: float) -> str:
-  minutes, seconds = divmod(round(seconds), 60)
-  return f'{minutes // 60}:{minutes % 60:02}:{seconds:02}'
+def macros_by_flag(stage: Stage) -> dict[str, str]:
+  """Macros by the flags of a stage, as long as gin holds the recipe."""
+
+  def bound(key: str) -> Any:
+    try:
+      return gin.query_parameter(key)
+    except ValueError:  # Not bound, or a stage of a sweep.
+      return None
+
+  def macro_of(value: Any) -> str | None:
+    scope, _, name = getattr(value, 'scoped_selector', '').rpartition('/')
+    return scope if name == 'gin.macro' else None
+
+  def by_flag(value: Any) -> dict[str, str]:
+    """In dicts, lists and macros of them; what comes later wins."""
+    if macro := macro_of(value):
+      return by_flag(bound(f'{macro}/gin.macro.value'))
+    found: dict[str, str] = {}
+    if isinstance(value, (list, tuple)):
+      for each in value:
+        found |= by_flag(each)
+    elif isinstance(value, dict):
+      named = {flag: macro_of(each) for flag, each in value.items()}
+      found = {flag: macro for flag, macro in named.items() if macro}
+    return found
+
+  keys = (f'{stage.name}/recipes.Stage.{n}' for n in ('flags', 'changes'))
+  return by_flag([bound(key) for key in keys])
+
+
+def _hint(macros: Mapping[str, str], refusal: str | None = None) -> str:
+  """What to give for flags that a stage has by a macro of another name.
+
+  Those that a refusal names, or all; ' ' and a sentence, or ''.
+  """
+  shown = []
+  for flag, macro in macros.items():
+    name = flag.removeprefix('gin.')
+    word = f'--{flag}' if name == flag else name
+    if name.upper() != macro and (refusal is None or word in refusal):
+      shown.append(f'{word} is --gin.{macro}')
+  return f' In the recipe its {", ".join(shown)}.' if shown else ''
+
+
+def _of_stage(
+    name: str, error: UserError, macros: Mapping[str, Mapping[str, str]]
+) -> UserError:
+  more = _hint(macros[name], str(error))
+  return UserError(f'Stage {name}: {error}{more}')

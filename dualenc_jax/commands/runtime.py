@@ -23,11 +23,9 @@ _LOG = logging.getLogger(__name__)
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _M_MMAP_MAX, _M_ARENA_MAX = -4, -8
 _POLL_SECONDS = 2.0
-# Flags that hosts may differ in.
-_OF_A_HOST = {
-    'coordinator_address', 'num_processes', 'process_id',
-    'initialization_timeout', 'model_dir',
-}
+_PLACE = 'coordinator_address', 'num_processes', 'process_id'
+# Flags that hosts may differ in: a folder may have another place.
+_OF_A_HOST = {*_PLACE, 'initialization_timeout', 'model_dir'}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -51,14 +49,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def start_logging() -> None:
   """Shows what this program logs, and warnings of others, on standard error."""
   logging.basicConfig(
-      level=logging.WARNING,
-      format='%(message)s',
-      stream=sys.stderr,
-      force=True,
+      level=logging.WARNING, format='%(message)s', stream=sys.stderr, force=True
   )
   logging.getLogger('dualenc_jax').setLevel(logging.INFO)
-  # Orbax logs what it raises, too, with a traceback a thread; it is told once.
-  logging.getLogger('absl').addFilter(_is_news)
+  # Orbax logs what it raises, too, with a traceback a thread.
+  logging.getLogger('absl').addFilter(lambda record: not record.exc_info)
 
 
 def start(
@@ -69,9 +64,6 @@ def start(
   Args:
     args: with the flags of `add_flags`; None for a command without.
     keep_programs: False where JAX could not read again what it has compiled.
-
-  Raises:
-    UserError: there are no such hosts.
   """
   start_logging()
   if args is not None:
@@ -89,8 +81,7 @@ def start(
 def host(args: argparse.Namespace) -> Host:
   """Which of the hosts that share the work this is, after `start`.
 
-  Args:
-    args: with `flags.add_hosts`, checked, and --multihost.
+  The flags are those of `flags.add_hosts`, checked, and --multihost.
   """
   if args.multihost:
     return Host(jax.process_index(), jax.process_count())
@@ -98,13 +89,9 @@ def host(args: argparse.Namespace) -> Host:
 
 
 def all_done(args: argparse.Namespace, is_done: Callable[[], bool]) -> bool:
-  """Whether all hosts have done their share.
+  """Whether all hosts have done their share, by the folder that they share.
 
   Those that have joined wait for it: the others die with the first that ends.
-
-  Args:
-    args: as of `host`.
-    is_done: what tells, from the folder that they share.
   """
   while not (done := is_done()) and args.multihost:
     time.sleep(_POLL_SECONDS)
@@ -122,49 +109,41 @@ def use_compilation_cache() -> None:
   if not folder:
     if jax.default_backend() == 'cpu' and jax.device_count() > 1:
       return
-    folder = default_cache_dir() / 'compiled'
-  jax.config.update('jax_compilation_cache_dir', str(folder))
+    folder = str(default_cache_dir() / 'compiled')
+  jax.config.update('jax_compilation_cache_dir', folder)
   jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.5)
   _LOG.info('Compiled programs are kept in %s.', folder)
 
 
-def _is_news(record: logging.LogRecord) -> bool:
-  return not record.exc_info
-
-
 def keep_freed_memory() -> None:
-  """Tells glibc not to give freed memory back; elsewhere does nothing.
+  """Keeps glibc from giving freed memory back; elsewhere does nothing.
 
   XLA on the CPU frees the temporaries of a step, gigabytes, and the kernel
   would fault every page of them in again in the next one: a fifth of the time.
   """
-  _mallopt(_M_MMAP_MAX, 0)
-  _mallopt(_M_TRIM_THRESHOLD, -1)
-  _mallopt(_M_ARENA_MAX, 1)
+  _mallopt({_M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: -1, _M_ARENA_MAX: 1})
 
 
 def return_freed_memory() -> None:
-  """Tells glibc to give freed tensors back at once; elsewhere does nothing.
+  """Makes glibc give freed tensors back at once; elsewhere does nothing.
 
   For commands that have one large model in memory after the other: by itself
   glibc keeps what is freed of blocks up to 32 MB.
   """
-  _mallopt(_M_MMAP_THRESHOLD, 1 << 20)
-  _mallopt(_M_ARENA_MAX, 2)
+  _mallopt({_M_MMAP_THRESHOLD: 1 << 20, _M_ARENA_MAX: 2})
 
 
-def _mallopt(parameter: int, value: int) -> None:
+def _mallopt(values: dict[int, int]) -> None:
   try:
-    ctypes.CDLL('libc.so.6').mallopt(parameter, value)
+    libc = ctypes.CDLL('libc.so.6')
+    for parameter, value in values.items():
+      libc.mallopt(parameter, value)
   except (OSError, AttributeError):
     pass
 
 
 def _join(args: argparse.Namespace) -> None:
-  given = {
-      name: getattr(args, name)
-      for name in ('coordinator_address', 'num_processes', 'process_id')
-  }
+  given = {name: getattr(args, name) for name in _PLACE}
   if not args.multihost:
     if there := [name for name, x in given.items() if x is not None]:
       raise UserError(
@@ -173,29 +152,13 @@ def _join(args: argparse.Namespace) -> None:
       )
     return
   seconds = args.initialization_timeout
-  packages = {
-      name: importlib.metadata.version(name) for name in ('jax', 'jaxlib')
-  } | {'dualenc_jax': dualenc_jax.__version__}
   found = cluster.find(given, os.environ, seconds)
-  facts = packages | {'hosts': found.count}
-  joining.join(
-      found,
-      seconds,
-      '\n'.join([f'{a} {b}' for a, b in facts.items()] + _common(args)),
-  )
-
-
-def _common(args: argparse.Namespace) -> list[str]:
-  """The flags that must be the same on all hosts, a line each.
-
-  A folder may have another place on another host.
-  """
-  lines = []
+  # What must be the same on all hosts, a line each.
+  lines = [f'{n} {importlib.metadata.version(n)}' for n in ('jax', 'jaxlib')]
+  lines += [f'dualenc_jax {dualenc_jax.__version__}', f'hosts {found.count}']
   for name, value in sorted(vars(args).items()):
-    if name in _OF_A_HOST:
-      continue
-    if isinstance(value, list):
+    if isinstance(value, list) and name not in _OF_A_HOST:
       lines += [str(x) for x in value if not str(x).startswith('MODEL_DIR =')]
-    else:
+    elif name not in _OF_A_HOST:
       lines.append(f'--{name}={value}')
-  return lines
+  joining.join(found, seconds, '\n'.join(lines))

@@ -25,11 +25,7 @@ DEPTH = 100
 class Asked(NamedTuple):
   """What a command line asks for.
 
-  Attributes:
-    inputs: a task, its tokenizer and caches.
-    split: of the task.
-    ranked: queries and corpus.
-    model: a dual encoder to search with, if one is given.
+  `inputs` are a task with tokenizer and caches; `model` searches, if given.
   """
 
   inputs: Any
@@ -93,8 +89,7 @@ def check(args: argparse.Namespace) -> None:
         ' several of them.'
     )
   names = ['model', 'bm25', *(pathlib.Path(run).stem for run in _runs(args))]
-  twice = [name for name in names if names.count(name) > 1]
-  if twice:
+  if twice := [name for name in names if names.count(name) > 1]:
     raise UserError(
         f'Two sources are called {twice[0]!r}, as model and BM25 are, and runs'
         ' by their files. Expected a name each: copy or rename one.'
@@ -123,11 +118,9 @@ def asked(args: argparse.Namespace) -> Asked:
   ((task, split),) = chosen
   inputs = dataclasses.replace(inputs, task=task)
   if args.queries is None:
-    ranked = RetrievalSet.of_split(inputs, split)
-  else:
-    texts = Texts(args.queries, not args.skip_bad_rows)
-    ranked = _unlabelled(inputs, split, texts)
-  return Asked(inputs, split, ranked, model)
+    return Asked(inputs, split, RetrievalSet.of_split(inputs, split), model)
+  texts = Texts(args.queries, not args.skip_bad_rows)
+  return Asked(inputs, split, _unlabelled(inputs, split, texts), model)
 
 
 def ranked_by(args: argparse.Namespace, found: Asked) -> Iterator[Candidates]:
@@ -159,11 +152,7 @@ def _unlabelled(inputs: Any, split: str, texts: Texts) -> RetrievalSet:
         ' out.', texts.path, f'{repeated:,}', f'{len(own):,}',
     )
   return RetrievalSet(
-      own,
-      rows,
-      [own.query_ids.text(row) for row in rows],
-      Corpus.from_cache(cache),
-      [{} for _ in rows],
-      [[] for _ in rows],
+      own, rows, [own.query_ids.text(row) for row in rows],
+      Corpus.from_cache(cache), [{} for _ in rows], [[] for _ in rows],
       task.answer_text,
   )

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 import logging
+from typing import Any
 
 from dualenc_jax import readers
 from dualenc_jax.commands import config
 from dualenc_jax.data import Dataset
 from dualenc_jax.errors import SourceUnavailable, UserError
-from dualenc_jax.run.experiment import Experiment
 
 _LOG = logging.getLogger(__name__)
 
@@ -18,17 +18,17 @@ def gin_files(names: Sequence[str]) -> list[str]:
 
 
 def chosen(
-    experiment: Experiment, names: Sequence[str], split: str | None
+    inputs: Any, names: Sequence[str], split: str | None
 ) -> list[tuple[Dataset, str]]:
   """The tasks to evaluate on, and the split of each.
 
   Args:
-    experiment: whose task is meant where no names are given.
+    inputs: whose `task` is meant where no names are given.
     names: 'beir', 'beir/scifact', ...; their gin files have been loaded.
     split: of all of them; None for the one that each is measured on.
   """
   if not names:
-    task = experiment.task
+    task = inputs.task
     # Of a mixture only a split says which of its tasks is meant.
     if isinstance(task, Dataset):
       split = split or task.evaluated
@@ -38,19 +38,14 @@ def chosen(
   for name in names:
     task_name, _, dataset = name.partition('/')
     task = config.build(readers.named(task_name))
-    for one in task.of_datasets(dataset or None):
-      tasks[one.label] = one
+    tasks |= {one.label: one for one in task.of_datasets(dataset or None)}
   return [(task, split or task.evaluated) for task in tasks.values()]
 
 
 def available(
     chosen: Sequence[tuple[Dataset, str]], skip_missing: bool
 ) -> list[tuple[Dataset, str]]:
-  """Those whose files exist, before hours are spent on some of them.
-
-  Raises:
-    UserError: files are missing and are not to be skipped, or all are.
-  """
+  """Those whose files exist, before hours are spent on some of them."""
   found, missing = [], {}
   for task, split in chosen:
     try:

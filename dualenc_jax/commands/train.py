@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 import contextlib
 import logging
 import pathlib
-import re
 import shlex
 import time
 
@@ -27,7 +26,6 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.inspection.mojibake import printable
 from dualenc_jax.interop import own
 from dualenc_jax.io import writer
-from dualenc_jax.io.writer import Writer
 from dualenc_jax.objectives.from_pairs import FromPairs
 from dualenc_jax.parallel import joining
 from dualenc_jax.results import aligned, before_after, while_training
@@ -47,9 +45,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   started = time.perf_counter()
   args = config.parse_args(make_parser(), argv)
   runtime.start(args)
-  stopping = Stopping(
-      args.stop_after, [CloudNotice()] if args.cloud_notice else []
-  )
+  notices = [CloudNotice()] if args.cloud_notice else []
+  stopping = Stopping(args.stop_after, notices)
   with stopping.watching():
     experiment = build(args)
     train(experiment, args, started, stopping)
@@ -63,7 +60,7 @@ def make_parser() -> flags.Parser:
   parser.add_argument('--model_dir', help='short for --gin.MODEL_DIR')
   add_change_flags(parser)
   parser.add_argument(
-      '--stop_after', type=_seconds, metavar='HH:MM[:SS]',
+      '--stop_after', type=flags.seconds, metavar='HH:MM[:SS]',
       help='stop so early that, with a checkpoint, it has ended this long after'
       ' the start',
   )
@@ -89,18 +86,6 @@ def add_change_flags(parser: argparse.ArgumentParser) -> None:
   )
 
 
-def _seconds(text: str) -> float:
-  """The type of a flag that is a time: seconds, more than none."""
-  found = re.fullmatch(r'(\d+):([0-5]\d)(?::([0-5]\d))?', text)
-  hours, minutes, seconds = map(int, found.groups('0')) if found else (0, 0, 0)
-  if not (hours or minutes or seconds):
-    raise argparse.ArgumentTypeError(
-        f'is {text}; expected hours and minutes above 0, such as 03:55, or'
-        ' with seconds, 03:55:30'
-    )
-  return 3600.0 * hours + 60 * minutes + seconds
-
-
 def build(args: argparse.Namespace) -> Experiment:
   """The experiment of a command line."""
   bindings = list(args.gin_bindings)
@@ -109,16 +94,13 @@ def build(args: argparse.Namespace) -> Experiment:
   experiment = model_dir.build_experiment(
       args.gin_file, bindings, args.gin_search_paths
   )
-  config.check_macros_effect(bindings)
-  config.check_files_effect(args.gin_file)
+  config.check_effect(bindings, args.gin_file, macros=True)
   return experiment
 
 
 def train(
-    experiment: Experiment,
-    args: argparse.Namespace,
-    started: float,
-    stopping: Stopping | None = None,
+    experiment: Experiment, args: argparse.Namespace, started: float,
+    stopping: Stopping,
 ) -> None:
   """Checks, says what will run, writes the config and trains.
 
@@ -132,34 +114,34 @@ def train(
     UserError: bad input, or the run cannot go on.
     SystemExit: it was told to stop, and can be gone on with.
   """
+  folder = pathlib.Path(experiment.model_dir)
   if not jax.process_index():
-    writer.check_free(pathlib.Path(experiment.model_dir), *_WRITES)
+    writer.check_free(folder, *_WRITES)
   text = config.operative_config()
-  joining.agree(
-      'configs', '\n'.join(config.statements(text, but='MODEL_DIR'))
-  )
+  joining.agree('configs', '\n'.join(config.statements(text, but='MODEL_DIR')))
   experiment.objective.check_batch(experiment)
-  _check_data(experiment)
+  # What is missing is found before a model is made, or a text tokenised.
+  most, size = experiment.most_examples(), experiment.batch_size
+  if isinstance(experiment.objective, FromPairs) and (most or size) < size:
+    raise UserError(
+        f'BATCH_SIZE is {size:,}, and {experiment.task.label}, split train, has'
+        f' {most:,} examples at most: expected no more than these. Give'
+        f' --gin.BATCH_SIZE={most}, or fewer.'
+    )
   plan = make_plan(experiment)
   for line in describe(experiment, plan):
     _LOG.info('%s', line)
   model_dir.check(experiment.model_dir, text, args.allow_config_change)
   joining.agree(
-      'checkpoints',
-      f'{own.steps(pathlib.Path(experiment.model_dir))}',
+      'checkpoints', f'{own.steps(folder)}',
       'MODEL_DIR must be a folder that all hosts see.',
   )
   # Nothing is written before data and checkpoints are known to be good.
-  with _alone(experiment.model_dir) as watches:
+  with _alone(folder) as watches:
+    measured = while_training.hooks(experiment, plan)
+    hooks = [*measured, *aligned.hooks(experiment, plan), *watches]
     ended = loop.train(
-        experiment,
-        plan,
-        text,
-        [
-            *while_training.hooks(experiment, plan),
-            *aligned.hooks(experiment, plan),
-            *watches,
-        ],
+        experiment, plan, text, hooks,
         ready=lambda: model_dir.write(
             experiment.model_dir, text, experiment.tokenizer.vocabulary.file
         ),
@@ -171,45 +153,22 @@ def train(
   if ended.stopped:
     _LOG.warning(
         'Stopped at step %d of %d: %s. %s; run the same command again to go'
-        ' on.',
-        ended.step,
-        experiment.steps,
-        ended.stopped,
+        ' on.', ended.step, experiment.steps, ended.stopped,
         'Its checkpoint is saved' if ended.step else 'There is nothing to save',
     )
     joining.leave()
     raise SystemExit(stopping.status)
-  _tell(experiment, ended)
-
-
-def _check_data(experiment: Experiment) -> None:
-  """Finds what is missing before a model is made, or a text tokenised."""
-  most, size = experiment.most_examples(), experiment.batch_size
-  if isinstance(experiment.objective, FromPairs) and (most or size) < size:
-    raise UserError(
-        f'BATCH_SIZE is {size:,}, and {experiment.task.label}, split train, has'
-        f' {most:,} examples at most: expected no more than these. Give'
-        f' --gin.BATCH_SIZE={most}, or fewer.'
-    )
-
-
-def _tell(experiment: Experiment, ended: loop.Ended) -> None:
-  """Says how a run has ended; raises UserError where it should not have."""
-  for line in before_after.verdict(pathlib.Path(experiment.model_dir)):
+  for line in before_after.verdict(folder):
     _LOG.info('%s', line)
   if best := ended.best:
     _LOG.info(
         'The model is that of step %d, whose %s, %.4f, is the best.',
-        best['step'],
-        best['metric'],
-        best['value'],
+        best['step'], best['metric'], best['value'],
     )
   if ended.early:
     _LOG.info(
         'It ended at step %d of %d: %s',
-        ended.step,
-        experiment.steps,
-        ended.early,
+        ended.step, experiment.steps, ended.early,
     )
   elif experiment.until is not None:
     raise UserError(
@@ -223,38 +182,34 @@ def _tell(experiment: Experiment, ended: loop.Ended) -> None:
 
 
 @contextlib.contextmanager
-def _alone(folder: str) -> Iterator[list[Hook]]:
+def _alone(folder: pathlib.Path) -> Iterator[list[Hook]]:
   """Keeps others out of a run's folder, by the first host.
 
   It may have to see first whether one on another machine still lives; gloo
-  waits for it for half a minute only.
+  waits for it for half a minute only. The hook looks every few seconds whether
+  the folder is still there.
   """
   if jax.process_index():
     joining.wait_for_all()
     yield []
     return
-  with writer.alone(pathlib.Path(folder), *_WRITES) as own:
+  with writer.alone(folder, *_WRITES) as held:
     joining.wait_for_all()
+    last = time.monotonic()
+
+    def look(run: Training) -> None:
+      nonlocal last
+      now = time.monotonic()
+      if now - last > _LOOK_SECONDS:
+        last = now
+        held.check(f' at step {run.step}')
+
     try:
-      yield [Hook(_Look(own), every=1, late=True)]
+      yield [Hook(look, every=1, late=True)]
     except writer.Lost:
       raise
     except Exception:
       # What fails without the folder fails for want of it.
-      own.check()
+      held.check()
       raise
-    own.check()
-
-
-class _Look:
-  """Looks every few seconds whether the folder of a run is still there."""
-
-  def __init__(self, own: Writer):
-    self._own = own
-    self._last = time.monotonic()
-
-  def __call__(self, run: Training) -> None:
-    now = time.monotonic()
-    if now - self._last > _LOOK_SECONDS:
-      self._last = now
-      self._own.check(f' at step {run.step}')
+    held.check()

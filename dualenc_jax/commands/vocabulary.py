@@ -57,18 +57,13 @@ def normalization_rules() -> dict[str, str]:
 def train(
     lines: Sequence[str], size: int, output: pathlib.Path, code: bool = True
 ) -> None:
-  """Writes a unigram model with T5's ids of `size` pieces; of text fewer.
+  """Writes a unigram model with T5's ids of `size` pieces, of few lines fewer.
 
-  Args:
-    lines: texts.
-    size: pieces.
-    output: of the model.
-    code: whether identifiers are split, see above.
-
-  Raises:
-    UserError: there is too little text for any pieces, or no place to write.
+  With `code` identifiers are split, see above.
   """
-  how = {'normalization_rule_name': 'nmt_nfkc_cf', 'hard_vocab_limit': False}
+  how: dict[str, Any] = {
+      'normalization_rule_name': 'nmt_nfkc_cf', 'hard_vocab_limit': False
+  }
   required = {*string.punctuation, *string.digits, *_LOWER}
   files.make_folder(output.parent, 'another --output')
   with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
@@ -88,16 +83,11 @@ def train(
             model_writer=model,
             model_type='unigram',
             vocab_size=size,
-            pad_id=PAD,
-            eos_id=EOS,
-            unk_id=UNK,
-            bos_id=-1,
+            pad_id=PAD, eos_id=EOS, unk_id=UNK, bos_id=-1,
             # A rare character is unknown, but every ASCII one has a piece.
             required_chars=''.join(sorted(required)),
             # One thread, so that sums of floats have one order.
-            num_threads=1,
-            minloglevel=1,
-            **how,
+            num_threads=1, minloglevel=1, **how,
         )
     except (RuntimeError, ValueError) as e:
       raise UserError(
@@ -110,17 +100,15 @@ def train(
 
 def length_report(tokenizer: Tokenizer, examples: Sequence[dict]) -> str:
   """Token lengths of queries and passages, uncut, EOS included."""
-  vocabulary = tokenizer.vocabulary
   lines = []
   for name in ('query', 'passage'):
     texts = [example[name] for example in examples]
-    lengths = vocabulary.encode(texts, 1 << 30).lengths
+    lengths = tokenizer.vocabulary.encode(texts, 1 << 30).lengths
     median, high = np.percentile(lengths, [50, 90])
-    cut = np.mean(lengths > getattr(tokenizer, f'{name}_length'))
+    most = getattr(tokenizer, f'{name}_length')
     lines.append(
-        f'{name}: mean {lengths.mean():.1f}, median {median:.0f},'
-        f' 90% {high:.0f} tokens; {cut:.1%} longer than'
-        f' {getattr(tokenizer, f"{name}_length")}'
+        f'{name}: mean {lengths.mean():.1f}, median {median:.0f}, 90%'
+        f' {high:.0f} tokens; {np.mean(lengths > most):.1%} longer than {most}'
     )
   return '\n'.join(lines)
 

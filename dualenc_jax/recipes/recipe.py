@@ -45,7 +45,7 @@ class Stage:
   changes: Mapping[str, Any] | Sequence[Mapping[str, Any]] = ()
   arguments: Sequence[str] = ()
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     one = isinstance(self.changes, Mapping)
     changes = (self.changes,) if one else tuple(self.changes)
     object.__setattr__(self, 'changes', changes)
@@ -71,39 +71,29 @@ class Stage:
   def command_line(
       self, folder: pathlib.Path, places: Mapping[tuple[str, str], pathlib.Path]
   ) -> list[str]:
-    """The arguments of `dualenc`.
-
-    Args:
-      folder: its own.
-      places: where outputs of others are.
-    """
+    """The arguments of `dualenc`; outputs of others are in `places`."""
 
     def placed(text: str) -> str:
-      text = PLACE.sub(lambda m: str(places[m.groups()]), text)
+      text = PLACE.sub(lambda m: str(places[m[1], m[2]]), text)
       return text.replace(FOLDER, str(folder))
 
     argv = [*self.command.split(), *map(placed, self.arguments)]
     for name, value in self.flags.items():
       of_gin = name.startswith('gin.')
       for each in [value] if of_gin else _flat(value):
-        if each is None or (each is False and not of_gin):
-          continue
         if each is True and not of_gin:
           argv.append(f'--{name}')
-          continue
-        text = each if isinstance(each, str) else repr(each)
-        argv.append(f'--{name}={placed(text)}')
+        elif each is not None and (each is not False or of_gin):
+          text = each if isinstance(each, str) else repr(each)
+          argv.append(f'--{name}={placed(text)}')
     return argv
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-  """Stages in the order in which they run.
+  """Stages in the order in which they run, on what those before have made.
 
-  Attributes:
-    stages: each of which may use what those before it have made.
-    flags: those that all stages of a command have, by command; a stage's own
-      win.
+  `flags` are those of all stages of a command; a stage's own win.
   """
 
   stages: Sequence[Stage] = ()
@@ -111,7 +101,7 @@ class Recipe:
       default_factory=dict
   )
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     outputs: dict[str, Mapping[str, str]] = {}
     if not self.stages:
       raise UserError('Recipe.stages is empty; expected stages.')
@@ -145,6 +135,7 @@ class Recipe:
     """A stage with the flags of all of its command."""
     own = {n: value for n, value in stage.flags.items() if value is not None}
     flags = {**self.flags.get(stage.command, {}), **own}
+    assert not isinstance(stage.changes, Mapping)
     for changes in stage.changes:
       flags |= changes
     return dataclasses.replace(stage, flags=flags, changes=())

@@ -19,6 +19,8 @@ _LOG = logging.getLogger(__name__)
 _SMALL = 2**20
 _OF_MODEL = 'checkpoints', 'calibration.json', 'config.gin', 'vocabulary.model'
 Execute = Callable[[Sequence[str]], int]
+# Files of the user in place of outputs, by stage and output.
+Given = Mapping[tuple[str, str], pathlib.Path]
 
 
 class Failed(UserError):
@@ -26,12 +28,9 @@ class Failed(UserError):
 
 
 class Done(NamedTuple):
-  """A stage that is behind us.
+  """A stage that is behind us, and the seconds that it took if it ran.
 
-  Attributes:
-    name: its name.
-    state: 'ran', 'as before', 'given' or 'not wanted'.
-    seconds: that it took when it ran; None where it did not.
+  Its state is 'ran', 'as before', 'given' or 'not wanted'.
   """
 
   name: str
@@ -40,10 +39,7 @@ class Done(NamedTuple):
 
 
 def run(
-    recipe: Recipe,
-    work_dir: pathlib.Path,
-    execute: Execute,
-    given: Mapping[tuple[str, str], pathlib.Path] = {},
+    recipe: Recipe, work_dir: pathlib.Path, execute: Execute, given: Given = {},
     until: str | None = None,
 ) -> Iterator[Done]:
   """Yields each stage as it is done.
@@ -56,23 +52,17 @@ def run(
     recipe: what to run.
     work_dir: a folder for each stage is in it.
     execute: runs arguments of `dualenc`, returns the exit status.
-    given: files of the user in place of outputs, by stage and output; a stage
-      all of whose outputs are given does not run, nor does one whose outputs
-      such stages alone want.
+    given: a stage all of whose outputs are given does not run, nor does one
+      whose outputs such stages alone want.
     until: the last stage, and what only later ones want does not run either;
       None for all.
-
-  Raises:
-    Failed: a command fails.
-    UserError: an input is missing, or a command makes no output that it should.
   """
   places = _places(recipe, work_dir, given)
-  for stage in recipe.stages:
-    for path in _inputs(stage):
-      if not path.exists():
-        raise UserError(
-            f'{path} does not exist; expected an input of stage {stage.name}.'
-        )
+  for stage, path in ((s, path) for s in recipe.stages for path in _inputs(s)):
+    if not path.exists():
+      raise UserError(
+          f'{path} does not exist; expected an input of stage {stage.name}.'
+      )
   idle = _idle(recipe, given, until)
   for stage in recipe.stages:
     if stage.name in idle:
@@ -84,9 +74,7 @@ def run(
 
 
 def command_lines(
-    recipe: Recipe,
-    work_dir: pathlib.Path,
-    given: Mapping[tuple[str, str], pathlib.Path] = {},
+    recipe: Recipe, work_dir: pathlib.Path, given: Given = {},
     until: str | None = None,
 ) -> Iterator[tuple[str, list[str]]]:
   """Yields the name and the arguments of each stage that is wanted."""
@@ -96,11 +84,7 @@ def command_lines(
       yield stage.name, stage.command_line(work_dir / stage.name, places)
 
 
-def _idle(
-    recipe: Recipe,
-    given: Mapping[tuple[str, str], pathlib.Path],
-    until: str | None,
-) -> dict[str, str]:
+def _idle(recipe: Recipe, given: Given, until: str | None) -> dict[str, str]:
   """The stages that do not run, by name, with the state that they have."""
   found: dict[str, str] = {}
   wanted_by: dict[str, set[str]] = {}
@@ -108,13 +92,12 @@ def _idle(
   for stage in reversed(recipe.stages):
     is_last = stage.name == until
     is_later = is_later and not is_last
-    own = [(stage.name, output) for output in stage.outputs]
+    own = {(stage.name, output) for output in stage.outputs}
     wanters = wanted_by.get(stage.name, set())
-    if is_later:
-      found[stage.name] = UNUSED
-    elif own and all(each in given for each in own):
+    unused = wanters and wanters <= found.keys() and not is_last
+    if not is_later and own and own <= given.keys():
       found[stage.name] = GIVEN
-    elif wanters and wanters <= found.keys() and not is_last:
+    elif is_later or unused:
       found[stage.name] = UNUSED
     for name, _ in recipe.with_flags(stage).wanted():
       wanted_by.setdefault(name, set()).add(stage.name)
@@ -122,9 +105,7 @@ def _idle(
 
 
 def _places(
-    recipe: Recipe,
-    work_dir: pathlib.Path,
-    given: Mapping[tuple[str, str], pathlib.Path],
+    recipe: Recipe, work_dir: pathlib.Path, given: Given
 ) -> dict[tuple[str, str], pathlib.Path]:
   """Where every output is."""
   places = {
@@ -145,15 +126,17 @@ def _places(
 
 
 def _run(
-    stage: Stage,
-    work_dir: pathlib.Path,
-    places: Mapping[tuple[str, str], pathlib.Path],
-    execute: Execute,
+    stage: Stage, work_dir: pathlib.Path, places: Given, execute: Execute
 ) -> Done:
   folder = work_dir / stage.name
   record = work_dir / '.stages' / f'{stage.name}.json'
   parts = _parts(stage, places)
-  before = _read(record)
+  before: dict[str, Any] = {}
+  if record.exists():
+    again = 'Remove it, and the stage runs again.'
+    before = json_file.read(
+        record, again, parts=dict, done=bool, seconds=float
+    )
   outputs = [folder / path for path in stage.outputs.values()]
   if before.get('parts') == parts and before.get('done'):
     missing = [path for path in outputs if not path.exists()]
@@ -184,9 +167,7 @@ def _run(
   return Done(stage.name, RAN, seconds)
 
 
-def _parts(
-    stage: Stage, places: Mapping[tuple[str, str], pathlib.Path]
-) -> dict[str, Any]:
+def _parts(stage: Stage, places: Given) -> dict[str, Any]:
   """All that decides what a stage makes, by name, as JSON has it."""
   parts = {
       'command': stage.command,
@@ -204,15 +185,15 @@ def _parts(
 
 def _inputs(stage: Stage) -> list[pathlib.Path]:
   """The user's files and folders, there or not."""
-  found = []
-  for given in filter(None, stage.inputs):
-    path = pathlib.Path(given).expanduser()
-    # A plain word is the name of something shipped, as vocabularies have, and
-    # what a bucket holds is known by its name.
-    is_name = path.name == given and not path.suffix
-    if path.exists() or not (is_name or '://' in given):
-      found.append(path)
-  return found
+  paths = {x: pathlib.Path(x).expanduser() for x in stage.inputs if x}
+  # A plain word is the name of something shipped, as vocabularies have, and
+  # what a bucket holds is known by its name.
+  return [
+      path
+      for given, path in paths.items()
+      if path.exists() or '://' not in given
+      and (path.name != given or path.suffix)
+  ]
 
 
 def content(path: pathlib.Path) -> str:
@@ -220,9 +201,6 @@ def content(path: pathlib.Path) -> str:
 
   Of a model_dir what the model is counts, not what was measured of it, and of
   its tensors the sizes: each run has an id.
-
-  Raises:
-    UserError: it does not exist.
   """
   if not path.exists():
     raise UserError(f'{path} does not exist; expected an input of a stage.')
@@ -243,17 +221,12 @@ def content(path: pathlib.Path) -> str:
 
 
 def _set_aside(
-    name: str,
-    folder: pathlib.Path,
-    before: Mapping[str, Any],
+    name: str, folder: pathlib.Path, before: Mapping[str, Any],
     parts: Mapping[str, Any],
 ) -> None:
   """Moves a stage's folder away, and says why."""
-  changed = sorted(
-      key
-      for key in before.keys() | parts.keys()
-      if before.get(key) != parts.get(key)
-  )
+  keys = sorted(before.keys() | parts.keys())
+  changed = [key for key in keys if before.get(key) != parts.get(key)]
   if before:
     _LOG.warning('%s runs anew: %s changed.', name, ', '.join(changed))
   if not folder.exists():
@@ -272,16 +245,8 @@ def _set_aside(
     shutil.copy(path, folder)
 
 
-def _read(record: pathlib.Path) -> dict[str, Any]:
-  if not record.exists():
-    return {}
-  again = 'Remove it, and the stage runs again.'
-  return json_file.read(record, again, parts=dict, done=bool, seconds=float)
-
-
 def _write(
     record: pathlib.Path, parts: Mapping[str, Any], done: bool, seconds: float
 ) -> None:
-  files.write_json(
-      record, {'parts': parts, 'done': done, 'seconds': float(seconds)}
-  )
+  content = {'parts': parts, 'done': done, 'seconds': float(seconds)}
+  files.write_json(record, content)

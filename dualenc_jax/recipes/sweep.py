@@ -13,9 +13,7 @@ _GIN = 'gin.'
 
 
 def sweep(
-    recipe: Recipe,
-    macro: str,
-    values: Sequence[str],
+    recipe: Recipe, macro: str, values: Sequence[str],
     given: Collection[str] = (),
 ) -> Recipe:
   """Repeats what depends on a macro.
@@ -29,9 +27,6 @@ def sweep(
     macro: of the gin config of some of them: 'QUERY_LAYERS'.
     values: of it, as a command line has them.
     given: stages that do not run, which are there once.
-
-  Raises:
-    UserError: no stage has it, or two values make one name.
   """
   flag = _GIN + macro
   suffixes = [re.sub(r'\W+', '_', value).strip('_') for value in values]
@@ -40,7 +35,8 @@ def sweep(
         f'--sweep={macro} has the values {", ".join(values)}; expected'
         ' different ones, whose letters and digits can be told apart.'
     )
-  stages, swept = [], set()
+  stages: list[Stage] = []
+  swept: set[str] = set()
   for stage in map(recipe.with_flags, recipe.stages):
     spread = _spread(stage, swept, suffixes)
     mine = flag in stage.flags or any(
@@ -51,24 +47,17 @@ def sweep(
       continue
     swept.add(stage.name)
     for value, suffix in zip(values, suffixes):
-      own = dict(spread.flags)
-      if flag in own:
-        own[flag] = value
-      stages.append(
-          dataclasses.replace(
-              spread,
-              name=f'{stage.name}_{suffix}',
-              flags={n: _renamed(x, swept, suffix) for n, x in own.items()},
-              arguments=_renamed(spread.arguments, swept, suffix),
-          )
-      )
+      set_to = {flag: value} if flag in spread.flags else {}
+      own = {**spread.flags, **set_to}.items()
+      stages.append(dataclasses.replace(
+          spread,
+          name=f'{stage.name}_{suffix}',
+          flags={n: _renamed(x, swept, suffix) for n, x in own},
+          arguments=_renamed(spread.arguments, swept, suffix),
+      ))
   if not swept:
-    known = [
-        name.removeprefix(_GIN)
-        for stage in map(recipe.with_flags, recipe.stages)
-        for name in stage.flags
-        if name.startswith(_GIN)
-    ]
+    named = (n for s in recipe.stages for n in recipe.with_flags(s).flags)
+    known = [n.removeprefix(_GIN) for n in named if n.startswith(_GIN)]
     raise UserError(
         f'--sweep={macro}: no stage of the recipe has this'
         f' macro.{did_you_mean(macro, [*dict.fromkeys(known)])}'
@@ -84,22 +73,17 @@ def _spread(stage: Stage, swept: set[str], suffixes: Sequence[str]) -> Stage:
       return values
     found = []
     for value in values:
-      repeated = isinstance(value, str) and _wants(value, swept)
-      found += (
-          [_renamed(value, swept, suffix) for suffix in suffixes]
-          if repeated
-          else [each(value)]
-      )
+      names = PLACE.findall(value) if isinstance(value, str) else ()
+      if any(name in swept for name, _ in names):
+        found += [_renamed(value, swept, suffix) for suffix in suffixes]
+      else:
+        found.append(each(value))
     return found
 
   flags: Mapping[str, Any] = {n: each(x) for n, x in stage.flags.items()}
   return dataclasses.replace(
       stage, flags=flags, arguments=each(stage.arguments)
   )
-
-
-def _wants(text: str, swept: set[str]) -> bool:
-  return any(name in swept for name, _ in PLACE.findall(text))
 
 
 def _renamed(value: Any, swept: set[str], suffix: str) -> Any:

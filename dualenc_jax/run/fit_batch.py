@@ -84,10 +84,7 @@ def fit_batch(
 
 
 def search(
-    measure: Callable[[int], float],
-    sizes: range,
-    start: int,
-    fixed: int,
+    measure: Callable[[int], float], sizes: range, start: int, fixed: int,
     limit: float,
 ) -> dict[int, float]:
   """Bytes of few sizes; the largest that fits is known to `TOLERANCE`.

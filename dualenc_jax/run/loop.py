@@ -38,14 +38,9 @@ class Ended(NamedTuple):
 
 
 def train(
-    experiment: Experiment,
-    plan: Plan,
-    config: str,
-    hooks: Sequence[Hook] = (),
-    ready: Callable[[], None] = lambda: None,
-    allow_other_data: bool = False,
-    past_end: bool = False,
-    started: float | None = None,
+    experiment: Experiment, plan: Plan, config: str, hooks: Sequence[Hook] = (),
+    ready: Callable[[], None] = lambda: None, allow_other_data: bool = False,
+    past_end: bool = False, started: float | None = None,
     stopping: Stopping | None = None,
 ) -> Ended:
   """Trains, or goes on training, until `experiment.steps` or a hook ends it.

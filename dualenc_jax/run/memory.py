@@ -178,9 +178,7 @@ def parts_of(
   loss = min(_loss_bytes(experiment, measured), step.temporaries)
   inputs = input_bytes(experiment)
   return Parts(
-      **inputs,
-      activations=step.temporaries - loss,
-      loss=loss,
+      **inputs, activations=step.temporaries - loss, loss=loss,
       other=step.total - sum(inputs.values()) - step.temporaries,
   )
 

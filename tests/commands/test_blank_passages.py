@@ -31,10 +31,7 @@ def test_a_blank_passage_is_one_wherever_it_is_read(tmp_path, capsys):
   assert blank['places'][0].endswith('corpus.jsonl:13')
   model = f'--model_dir={link_model(tmp_path)}'
   task = ['--gin_file=tasks/beir.gin', *beir]
-  for name, flags in (
-      ('a', task),
-      ('b', [f'--corpus={tmp_path / "mine"}']),
-  ):
+  for name, flags in (('a', task), ('b', [f'--corpus={tmp_path / "mine"}'])):
     encode.main([model, *flags, f'--index_dir={tmp_path / name}'])
   ours, other = (Index.open(tmp_path / name).embeddings[:] for name in 'ab')
   assert len(ours) == 13

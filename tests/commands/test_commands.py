@@ -18,11 +18,8 @@ def trained(tmp_path_factory) -> pathlib.Path:
   """A model_dir after 30 steps on pairs that share words."""
   folder = tmp_path_factory.mktemp('run')
   flags = tiny_run.flags(
-      folder,
-      '--gin.STEPS=30',
-      '--gin.EVAL_EVERY=15',
-      '--gin.LEARNING_RATE=1e-2',
-      '--gin.DROPOUT_RATE=0.0',
+      folder, '--gin.STEPS=30', '--gin.EVAL_EVERY=15',
+      '--gin.LEARNING_RATE=1e-2', '--gin.DROPOUT_RATE=0.0',
       '--gin.NUM_NEGATIVES=2',
   )
   train.main([*flags, f'--model_dir={folder / "model"}'])
@@ -43,15 +40,9 @@ def test_training_lowers_the_loss_and_logs_every_step(trained):
   assert steps == tuple(range(1, 31))
   assert np.mean(losses[-5:]) < 0.7 * np.mean(losses[:5])
   for name in (
-      'accuracy',
-      'positive_similarity',
-      'query_passage_similarity',
-      'query_query_similarity',
-      'passage_passage_similarity',
-      'masked_fraction',
-      'gradient_norm',
-      'learning_rate',
-      'examples_per_second',
+      'accuracy', 'positive_similarity', 'query_passage_similarity',
+      'query_query_similarity', 'passage_passage_similarity', 'masked_fraction',
+      'gradient_norm', 'learning_rate', 'examples_per_second',
   ):
     assert len(scalars[f'train/{name}']) == 30, name
   rates = [rate for _, rate in scalars['train/learning_rate']]

@@ -30,26 +30,16 @@ def test_files_are_found_by_name_from_any_directory(tmp_path, monkeypatch):
 
 def test_flags_as_in_t5x():
   args = parse(
-      '--gin_file=a.gin',
-      '--gin_file=b.gin',
-      '--gin.STEPS=7',
-      '--gin.LOSS=@losses.PAIR()',
-      '--gin.TRAIN_FILE=plain text.jsonl',
-      '--gin.RATE',
-      '1e-3',
-      '--gin.REMAT=false',
-      '--gin.CALIBRATION=1,0',
+      '--gin_file=a.gin', '--gin_file=b.gin', '--gin.STEPS=7',
+      '--gin.LOSS=@losses.PAIR()', '--gin.TRAIN_FILE=plain text.jsonl',
+      '--gin.RATE', '1e-3', '--gin.REMAT=false', '--gin.CALIBRATION=1,0',
       '--gin_search_paths=/p,/q',
   )
   assert args.gin_file == ['a.gin', 'b.gin']
   assert args.gin_search_paths == ['/p', '/q']
   assert args.gin_bindings == [
-      'STEPS = 7',
-      'LOSS = @losses.PAIR()',
-      "TRAIN_FILE = 'plain text.jsonl'",
-      'RATE = 1e-3',
-      'REMAT = False',
-      "CALIBRATION = '1,0'",
+      'STEPS = 7', 'LOSS = @losses.PAIR()', "TRAIN_FILE = 'plain text.jsonl'",
+      'RATE = 1e-3', 'REMAT = False', "CALIBRATION = '1,0'",
   ]
 
 
@@ -223,8 +213,7 @@ def test_flags_reach_a_loss_of_ones_own(tmp_path, monkeypatch):
   assert found.similarity == losses.Similarity(0.2, 'ring')
 
   found = build_run(
-      mine,
-      '--gin.TEMPERATURE=@losses.LearnableTemperature()',
+      mine, '--gin.TEMPERATURE=@losses.LearnableTemperature()',
       '--gin.LOSS=@losses.Sum()',
       '--gin.losses.Sum.parts=((@losses.PAIR(), 0.7), (@my_losses.Mine(), 1))',
   ).objective

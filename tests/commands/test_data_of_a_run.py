@@ -25,13 +25,10 @@ def test_a_batch_larger_than_the_data(task, tmp_path, capfd, monkeypatch):
     tiny = tiny_beir.make(0).write(tmp_path / 'set', 'train')
     most = sum(g > 0 for own in tiny.qrels.values() for g in own.values())
     run = [
-        '--gin_file=runs/finetune.gin',
-        '--gin_file=tasks/beir.gin',
+        '--gin_file=runs/finetune.gin', '--gin_file=tasks/beir.gin',
         f'--gin.BEIR_FOLDER={tmp_path / "set"}',
-        '--gin.VOCABULARY=python_code_8k',
-        '--gin.VOCAB_SIZE=8064',
-        *tiny_run.small_flags(),
-        *flags,
+        '--gin.VOCABULARY=python_code_8k', '--gin.VOCAB_SIZE=8064',
+        *tiny_run.small_flags(), *flags,
     ]
     assert cli.main(['train', *run, f'--model_dir={tmp_path / "m"}']) == 2
   else:
@@ -67,9 +64,7 @@ def test_one_run_whatever_form_its_pairs_have(tmp_path):
           'passage': f'{a}, {b}\nand "{c}"',
           'negatives_1': c,
       }
-      for a, b, c in zip(
-          tiny_run.WORDS, tiny_run.WORDS[1:], tiny_run.WORDS[2:]
-      )
+      for a, b, c in zip(tiny_run.WORDS, tiny_run.WORDS[1:], tiny_run.WORDS[2:])
   ]
   (tmp_path / 'a.jsonl').write_text(
       ''.join(json.dumps(row) + '\n' for row in rows)

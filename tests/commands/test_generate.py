@@ -25,9 +25,7 @@ def make(folder, scale=1.0):
   """A random T5 whose logits are scaled."""
   torch.manual_seed(0)
   model = hugging_face_models.untied(
-      'T5ForConditionalGeneration',
-      feed_forward='gated-gelu',
-      vocab_size=ROWS,
+      'T5ForConditionalGeneration', feed_forward='gated-gelu', vocab_size=ROWS,
       decoder_start_token_id=0,
   )
   with torch.no_grad():

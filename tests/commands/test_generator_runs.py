@@ -28,20 +28,12 @@ def flags(folder, *more):
     rows = [{'query': q, 'passage': p} for p, q in WRITTEN.items()]
     path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
   return [
-      '--gin_file=runs/doc2query.gin',
-      '--gin_file=models/tiny.gin',
-      f'--gin.TRAIN_FILE={path}',
-      f'--gin.VALIDATION_FILE={path}',
-      '--gin.VOCABULARY=python_code_8k',
-      '--gin.VOCAB_SIZE=8064',
-      '--gin.QUERY_LENGTH=8',
-      '--gin.PASSAGE_LENGTH=16',
-      '--gin.BATCH_SIZE=16',
-      '--gin.DTYPE=float32',
-      '--gin.LEARNING_RATE=1e-2',
-      f'--gin.STEPS={STEPS}',
-      f'--gin.CHECKPOINT_EVERY={STEPS // 2}',
-      f'--gin.EVAL_EVERY={STEPS // 2}',
+      '--gin_file=runs/doc2query.gin', '--gin_file=models/tiny.gin',
+      f'--gin.TRAIN_FILE={path}', f'--gin.VALIDATION_FILE={path}',
+      '--gin.VOCABULARY=python_code_8k', '--gin.VOCAB_SIZE=8064',
+      '--gin.QUERY_LENGTH=8', '--gin.PASSAGE_LENGTH=16', '--gin.BATCH_SIZE=16',
+      '--gin.DTYPE=float32', '--gin.LEARNING_RATE=1e-2', f'--gin.STEPS={STEPS}',
+      f'--gin.CHECKPOINT_EVERY={STEPS // 2}', f'--gin.EVAL_EVERY={STEPS // 2}',
       *more,
   ]
 
@@ -134,9 +126,7 @@ def test_one_device_and_other_layouts_find_the_same(folder):
   losses = {}
   for name, given in more.items():
     model = folder / name
-    train.main(
-        flags(folder, *given, '--gin.STEPS=4', f'--model_dir={model}')
-    )
+    train.main(flags(folder, *given, '--gin.STEPS=4', f'--model_dir={model}'))
     losses[name] = [line['loss'] for line in lines_of(model, 'train')]
   assert losses['eight'] == pytest.approx(losses['one'], rel=1e-4)
 

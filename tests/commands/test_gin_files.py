@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_commands import events
 import tiny_run
 
 from dualenc_jax.commands import cli, config, model_dir, train
@@ -42,15 +41,8 @@ def build(*files: str, bindings=()):
 def test_files_of_every_kind_are_shipped():
   folders = {f.split('/')[0] for f in FILES}
   assert folders == {
-      'architectures',
-      'commands',
-      'losses',
-      'models',
-      'optimizers',
-      'partitioning',
-      'recipes',
-      'runs',
-      'tasks',
+      'architectures', 'commands', 'losses', 'models', 'optimizers',
+      'partitioning', 'recipes', 'runs', 'tasks',
   }
   assert len(RUNS) >= 3
 
@@ -81,11 +73,8 @@ def test_model_files_have_the_real_sizes(name, size):
   model = build(f'models/{name}.gin').objective.model
   encoder = model.encoder
   assert size == (
-      model.token_embedder.features,
-      encoder.num_layers,
-      encoder.num_heads,
-      encoder.head_dim,
-      encoder.mlp_dim,
+      model.token_embedder.features, encoder.num_layers, encoder.num_heads,
+      encoder.head_dim, encoder.mlp_dim,
   )
   assert encoder.activations == (
       ('relu',) if '1_0' in name else ('gelu', 'linear')
@@ -173,38 +162,3 @@ def test_optimizers_of_pair_warm_up_over_a_tenth(file):
   rates = [float(optimizer.learning_rate(step)) for step in range(51)]
   expected = [3e-5 * min(s / 5, (50 - s) / 45) for s in range(51)]
   np.testing.assert_allclose(rates, expected, atol=1e-10)
-
-
-def test_a_loss_of_ones_own_needs_no_registration(tmp_path, monkeypatch):
-  """Only `init` and `__call__`, none of the library's classes."""
-  (tmp_path / 'other_losses.py').write_text(
-      'import dataclasses\n'
-      'import jax.numpy as jnp\n\n'
-      '@dataclasses.dataclass(frozen=True)\n'
-      'class Pull:\n'
-      '  strength: float = 1.0\n'
-      '  def init(self):\n'
-      '    return {}\n'
-      '  def __call__(self, params, batch, similarity):\n'
-      '    distance = jnp.sum((batch.query - batch.passage) ** 2)\n'
-      '    value = self.strength * distance\n'
-      "    return value, {'loss': value, 'distance': distance}\n"
-  )
-  (tmp_path / 'mine.gin').write_text(
-      'from __gin__ import dynamic_registration\n'
-      'import other_losses as mine\n'
-      'LOSS = @mine.Pull()\n'
-  )
-  monkeypatch.syspath_prepend(str(tmp_path))
-  flags = tiny_run.flags(
-      tmp_path,
-      f'--gin_file={tmp_path / "mine.gin"}',
-      '--gin.mine.Pull.strength=2.0',
-  )
-  train.main([*flags, f'--model_dir={tmp_path / "model"}'])
-  logged = events(tmp_path / 'model')
-  (_, loss), (_, distance) = (
-      logged[f'train/{name}'][0] for name in ('loss', 'distance')
-  )
-  assert distance > 0
-  np.testing.assert_allclose(loss, 2 * distance, rtol=1e-5)

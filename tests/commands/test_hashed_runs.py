@@ -50,11 +50,8 @@ def test_it_trains_resumes_and_goes_on_from_another_run(tmp_path):
 
   # Another run counts from 0 again, so it is told where this one ended.
   cli.main(flags(
-      tmp_path,
-      'more',
-      '--gin.HASH_GAMMA=0.5',
-      f'--gin.INITIAL_CHECKPOINT_PATH={found}',
-      '--gin.HASH_START=4',
+      tmp_path, 'more', '--gin.HASH_GAMMA=0.5',
+      f'--gin.INITIAL_CHECKPOINT_PATH={found}', '--gin.HASH_START=4',
       '--gin.STEPS=1',
   ))
   np.testing.assert_allclose(
@@ -65,13 +62,9 @@ def test_it_trains_resumes_and_goes_on_from_another_run(tmp_path):
 @pytest.mark.slow
 def test_any_loss_in_micro_batches_from_ring_to_ring(tmp_path):
   cli.main(flags(
-      tmp_path,
-      'model',
-      '--gin.HASHED_LOSS=@losses.SamToNe()',
-      '--gin.HASH_ALPHA=4.0',
-      '--gin.losses.Hashed.straight_through=True',
-      '--gin.MICRO_BATCH_SIZE=8',
-      '--gin.LOSS_IMPLEMENTATION=ring',
+      tmp_path, 'model', '--gin.HASHED_LOSS=@losses.SamToNe()',
+      '--gin.HASH_ALPHA=4.0', '--gin.losses.Hashed.straight_through=True',
+      '--gin.MICRO_BATCH_SIZE=8', '--gin.LOSS_IMPLEMENTATION=ring',
       '--gin.FALSE_NEGATIVE_MARGIN=0.1',
       '--gin.losses.Similarity.check_norms=True',
   ))

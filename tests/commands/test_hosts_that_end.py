@@ -75,8 +75,7 @@ def test_one_that_dies_or_hangs_ends_the_other_and_the_run_goes_on(tmp_path):
   assert all('Resuming from step ' in each for each in said)
   two_hosts.run('train', *flags(tmp_path, 'whole'))
   interrupted.assert_bit_equal(
-      interrupted.saved(folder, 50),
-      interrupted.saved(tmp_path / 'whole', 50),
+      interrupted.saved(folder, 50), interrupted.saved(tmp_path / 'whole', 50)
   )
 
 

@@ -24,10 +24,8 @@ def model(tmp_path_factory):
   """A model_dir that was trained with prompts."""
   folder = tmp_path_factory.mktemp('run') / 'model'
   train.main([
-      *tiny_run.flags(folder.parent),
-      f'--gin.PROMPTS={PROMPTS}',
-      '--gin.QUERY_PREFIX=query: ',
-      f'--model_dir={folder}',
+      *tiny_run.flags(folder.parent), f'--gin.PROMPTS={PROMPTS}',
+      '--gin.QUERY_PREFIX=query: ', f'--model_dir={folder}',
   ])
   return folder
 
@@ -102,9 +100,7 @@ def test_encode_puts_it_before_what_it_encodes(model, tmp_path):
 def test_search_and_retriever_agree(model, capsys):
   search.main([f'--model_dir={model}', '--prompt=find', '--k=1', 'find map'])
   score = capsys.readouterr().out.splitlines()[1].split()[0]
-  retriever = Retriever.from_dir(
-      model, index=model / 'index', prompt='find'
-  )
+  retriever = Retriever.from_dir(model, index=model / 'index', prompt='find')
   assert score == f'{retriever.search(["find map"], 1).scores[0, 0]:.3f}'
   other = Retriever.from_dir(model)
   np.testing.assert_array_equal(
@@ -147,9 +143,7 @@ def test_a_prompt_of_queries_leaves_passages_as_they_are(model, tmp_path):
 
 @pytest.mark.parametrize('own', [(), ("--gin.PROMPTS={'own': 'x: '}",)])
 def test_prompts_of_what_a_run_starts_from(model, tmp_path, capsys, own):
-  flags = [
-      *tiny_run.flags(tmp_path), f'--gin.INITIAL_CHECKPOINT_PATH={model}',
-  ]
+  flags = [*tiny_run.flags(tmp_path), f'--gin.INITIAL_CHECKPOINT_PATH={model}']
   train.main([*flags, *own, f'--model_dir={tmp_path / "on"}'])
   err = capsys.readouterr().err
   lines = [x for x in err.splitlines() if 'has prompts' in x]
@@ -188,9 +182,7 @@ def test_what_is_saved_has_the_prompts(model, tmp_path):
 def test_sentence_transformers_and_back(model, tmp_path):
   sentence_transformers = pytest.importorskip('sentence_transformers')
   folder, back = tmp_path / 'st', tmp_path / 'back'
-  convert.main([
-      str(model), '--to=sentence_transformers', f'--out={folder}'
-  ])
+  convert.main([str(model), '--to=sentence_transformers', f'--out={folder}'])
   theirs = sentence_transformers.SentenceTransformer(str(folder), device='cpu')
   ours = Retriever.from_dir(model)
   assert PROMPTS.items() <= theirs.prompts.items()

@@ -19,13 +19,9 @@ def flags(folder, model='tiny'):
   stdlib = sysconfig.get_path('stdlib')
   roots = tuple(f'{stdlib}/{package}' for package in PACKAGES)
   return [
-      f'--model_dir={folder / "model"}',
-      f'--gin.ROOTS={roots}',
-      f'--gin_file=models/{model}.gin',
-      '--gin.STEPS=24',
-      '--gin.BATCH_SIZE=32',
-      '--gin.PASSAGE_LENGTH=32',
-      '--gin.EVAL_EVERY=24',
+      f'--model_dir={folder / "model"}', f'--gin.ROOTS={roots}',
+      f'--gin_file=models/{model}.gin', '--gin.STEPS=24', '--gin.BATCH_SIZE=32',
+      '--gin.PASSAGE_LENGTH=32', '--gin.EVAL_EVERY=24',
   ]
 
 

@@ -9,6 +9,7 @@ import tiny_run
 
 from dualenc_jax.commands import train
 from dualenc_jax.errors import UserError
+from dualenc_jax.models import dual_encoder
 
 pytestmark = pytest.mark.slow
 MODULE = """
@@ -43,12 +44,9 @@ def flags(tmp_path, monkeypatch):
 
   def make(at, skip):
     return tiny_run.flags(
-        tmp_path,
-        f'--gin_file={tmp_path / "sick.gin"}',
-        f'--gin.sick_losses.Sick.at={at}',
-        f'--gin.SKIP_NON_FINITE={skip}',
-        '--gin.STEPS=5',
-        '--gin.CHECKPOINT_EVERY=1',
+        tmp_path, f'--gin_file={tmp_path / "sick.gin"}',
+        f'--gin.sick_losses.Sick.at={at}', f'--gin.SKIP_NON_FINITE={skip}',
+        '--gin.STEPS=5', '--gin.CHECKPOINT_EVERY=1',
         f'--model_dir={tmp_path / "model"}',
     )
 
@@ -97,3 +95,12 @@ def test_without_it_nothing_of_the_step_is_saved(flags, tmp_path):
     train.main(flags((2,), 0))
   assert checkpoints(tmp_path / 'model') == [1, 2]
   assert_finite(tmp_path / 'model', 2)
+
+
+def test_embeddings_that_are_not_of_norm_one_stop_the_run(
+    tmp_path, monkeypatch
+):
+  monkeypatch.setattr(dual_encoder, 'l2_normalize', lambda x: 1.5 * x)
+  flags = tiny_run.flags(tmp_path, f'--gin.MODEL_DIR={tmp_path / "model"}')
+  with pytest.raises(UserError, match='Step 1: .*norm of an embedding is off'):
+    train.main([*flags, '--gin.losses.Similarity.check_norms=True'])

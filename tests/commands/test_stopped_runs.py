@@ -26,11 +26,9 @@ STEPS = 20_000
 
 def flags(folder, model, *more):
   return [
-      *tiny_run.flags(folder),
-      f'--gin.STEPS={STEPS}',
+      *tiny_run.flags(folder), f'--gin.STEPS={STEPS}',
       '--gin.CHECKPOINT_EVERY=100000',
-      '--gin.optax.linear_schedule.transition_steps=1000',
-      *more,
+      '--gin.optax.linear_schedule.transition_steps=1000', *more,
       f'--model_dir={folder / model}',
   ]
 
@@ -80,9 +78,7 @@ def test_a_stopped_run_ends_as_if_it_had_not_been(tmp_path):
       tmp_path, 'whole', '--gin.KEEP_BEST=nDCG@10', '--gin.EVAL_EVERY=2', last
   )
   train.main(whole)
-  assert_bit_equal(
-      saved(tmp_path / 'whole', step + 3), saved(model, step + 3)
-  )
+  assert_bit_equal(saved(tmp_path / 'whole', step + 3), saved(model, step + 3))
   a, b = (
       [json.loads(line) for line in (tmp_path / run / 'metrics.jsonl').open()]
       for run in ('model', 'whole')
@@ -93,9 +89,7 @@ def test_a_stopped_run_ends_as_if_it_had_not_been(tmp_path):
       assert line['group'] in ('train', 'validation')
   # Each evaluation once, also that of the step where it was stopped.
   assert a == b
-  notes = [
-      meta(run, step + 3)['notes'] for run in (model, tmp_path / 'whole')
-  ]
+  notes = [meta(run, step + 3)['notes'] for run in (model, tmp_path / 'whole')]
   assert notes[0] == notes[1] and notes[0]['best']
 
 

@@ -10,11 +10,9 @@ from dualenc_jax.commands import cli, train
 from dualenc_jax.errors import UserError
 
 COLUMNS = [
-    '--gin.PASSAGE_COLUMN=pos',
-    '--gin.NEGATIVES_COLUMN=neg',
+    '--gin.PASSAGE_COLUMN=pos', '--gin.NEGATIVES_COLUMN=neg',
     '--gin.POSITIVE_SCORES_COLUMN=pos_scores',
-    '--gin.NEGATIVE_SCORES_COLUMN=neg_scores',
-    '--gin.NUM_NEGATIVES=2',
+    '--gin.NEGATIVE_SCORES_COLUMN=neg_scores', '--gin.NUM_NEGATIVES=2',
 ]
 
 
@@ -38,13 +36,9 @@ def write(path, change=lambda row: row, count=96):
 def flags(folder, *more, **change):
   path = write(folder / 'scored.jsonl', **change)
   return [
-      'train',
-      *tiny_run.flags(folder, *COLUMNS),
-      f'--gin.TRAIN_FILE={path}',
-      '--gin.VALIDATION_FILE=None',
-      '--gin.TEST_FILE=None',
-      f'--model_dir={folder / "model"}',
-      *more,
+      'train', *tiny_run.flags(folder, *COLUMNS), f'--gin.TRAIN_FILE={path}',
+      '--gin.VALIDATION_FILE=None', '--gin.TEST_FILE=None',
+      f'--model_dir={folder / "model"}', *more,
   ]
 
 
@@ -65,8 +59,7 @@ def test_both_losses_train(tmp_path, more):
   assert found['AtTemperature/taught_fraction'] == 1
   assert found['AtTemperature/loss'] > 0
   margin = [
-      '--gin_file=losses/margin_mse.gin',
-      f'--model_dir={tmp_path / "other"}',
+      '--gin_file=losses/margin_mse.gin', f'--model_dir={tmp_path / "other"}'
   ]
   cli.main(flags(tmp_path, more, *margin))
 

@@ -48,11 +48,8 @@ def test_train_evaluate_save_and_resume(tmp_path):
   )
   with two_hosts.by_metadata(tmp_path) as environs:
     two_hosts.run(
-        'train',
-        *flags(tmp_path, 'two', *ring, '--gin.MODEL_PARALLEL=4'),
-        '--allow_config_change',
-        devices=2,
-        environs=environs,
+        'train', *flags(tmp_path, 'two', *ring, '--gin.MODEL_PARALLEL=4'),
+        '--allow_config_change', devices=2, environs=environs,
     )
   one, two = lines(tmp_path / 'one'), lines(tmp_path / 'two')
   at = [(x['step'], x['group']) for x in one]
@@ -125,9 +122,7 @@ def test_align_until_and_keep_the_best(tmp_path):
       '--gin.TEMPERATURE=0.05',
   ]
   two_hosts.run(
-      'train',
-      *flags(tmp_path, 'two', *given),
-      environs=two_hosts.by_gke(),
+      'train', *flags(tmp_path, 'two', *given), environs=two_hosts.by_gke()
   )
   # What the two have encoded and kept is what one would encode.
   train.main(flags(tmp_path, 'one', *given, '--gin.STATES_DIR=None'))

@@ -63,9 +63,7 @@ def test_gpl_learns_a_teachers_margins_and_does_nothing_twice(
     models, tmp_path, capfd
 ):
   out = tmp_path / 'gpl'
-  teacher = [
-      f'--teacher={models / "teacher"}', '--source_split=test', *GPL
-  ]
+  teacher = [f'--teacher={models / "teacher"}', '--source_split=test', *GPL]
   assert adapt(models, out, *teacher) == 0
   said = capfd.readouterr().out
   assert said.splitlines()[0] == (
@@ -106,27 +104,17 @@ def test_killed_in_each_stage_it_ends_the_same(models, tmp_path):
   whole, killed = tmp_path / 'whole', tmp_path / 'killed'
   assert start(whole).wait() == 0
   for sign in (
-      'before',
-      'queries/shards/facts.json',
-      'queries/shards/00000.jsonl',
-      'labels',
-      'labels/scores.tsv',
-      'adapted',
-      'adapted/checkpoints/10',
-      'after',
-      'comparison',
+      'before', 'queries/shards/facts.json', 'queries/shards/00000.jsonl',
+      'labels', 'labels/scores.tsv', 'adapted', 'adapted/checkpoints/10',
+      'after', 'comparison',
   ):
     interrupted.kill_at(start(killed), killed, sign)
   assert start(killed).wait() == 0
   for name in (
-      'queries/shards/00000.jsonl',
-      'queries/shards/00001.jsonl',
-      'queries/corpus.jsonl',
-      'queries/qgen-queries.jsonl',
-      'queries/qgen-qrels/train.tsv',
-      'labels/pairs.jsonl',
-      'labels/hard-negatives.jsonl',
-      'after/run.trec',
+      'queries/shards/00000.jsonl', 'queries/shards/00001.jsonl',
+      'queries/corpus.jsonl', 'queries/qgen-queries.jsonl',
+      'queries/qgen-qrels/train.tsv', 'labels/pairs.jsonl',
+      'labels/hard-negatives.jsonl', 'after/run.trec',
       'comparison/comparison.md',
   ):
     assert (killed / name).read_bytes() == (whole / name).read_bytes(), name

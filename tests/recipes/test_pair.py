@@ -158,10 +158,7 @@ def test_pair_from_end_to_end(tmp_path, capfd):
 
 @pytest.mark.slow
 def test_killed_in_each_stage_it_ends_the_same(tmp_path):
-  given = [
-      '--gin_file=recipes/pair.gin',
-      *pair_flags(tmp_path),
-  ]
+  given = ['--gin_file=recipes/pair.gin', *pair_flags(tmp_path)]
   small = tmp_path / 'small.gin'
   small.write_text(small.read_text() + 'CHECKPOINT_EVERY = 1\n')
 
@@ -171,21 +168,14 @@ def test_killed_in_each_stage_it_ends_the_same(tmp_path):
   whole, killed = tmp_path / 'whole', tmp_path / 'killed'
   assert start(whole).wait() == 0
   for sign in (
-      'retriever/checkpoints/1',
-      'mined',
-      'teacher/checkpoints/7',
-      'labels/scores.tsv',
-      'relabelled/scores.tsv',
-      'pretrained',
-      'finetuned/checkpoints/1',
-      'evaluation',
+      'retriever/checkpoints/1', 'mined', 'teacher/checkpoints/7',
+      'labels/scores.tsv', 'relabelled/scores.tsv', 'pretrained',
+      'finetuned/checkpoints/1', 'evaluation',
   ):
     interrupted.kill_at(start(killed), killed, sign)
   assert start(killed).wait() == 0
   for name in (
-      'mined/pairs.jsonl',
-      'labels/pairs.jsonl',
-      'relabelled/pairs.jsonl',
+      'mined/pairs.jsonl', 'labels/pairs.jsonl', 'relabelled/pairs.jsonl',
       'evaluation/run.trec',
   ):
     assert (killed / name).read_bytes() == (whole / name).read_bytes(), name

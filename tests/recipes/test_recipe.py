@@ -69,9 +69,7 @@ def test_each_stage_runs_once(chain, tmp_path):
   assert again == dict.fromkeys(first, 'as before') and not commands.ran
 
 
-def test_what_has_changed_runs_anew_and_keeps_what_was(
-    chain, tmp_path, caplog
-):
+def test_what_has_changed_runs_anew_and_keeps_what_was(chain, tmp_path, caplog):
   commands = Commands()
   run(chain, tmp_path, commands)
   (tmp_path / 'source').write_text('other')
@@ -177,9 +175,7 @@ def test_until(chain, tmp_path):
   run(chain, tmp_path, commands, until='second')
   assert commands.ran == ['first', 'second']
   # Nor what only a later one would read.
-  aside, last = (
-      stage('aside', '{first.made}'), stage('last', '{aside.made}')
-  )
+  aside, last = (stage('aside', '{first.made}'), stage('last', '{aside.made}'))
   more = Recipe([chain.stages[0], aside, *chain.stages[1:], last])
   found = run(more, tmp_path, commands, until='second')
   assert found['aside'] == 'not wanted' and not commands.ran
@@ -266,8 +262,7 @@ def test_through_the_command(tmp_path, capfd):
   (tmp_path / 'own.gin').write_text(RECIPE)
   texts = tiny_run.write_pairs(tmp_path / 'train.jsonl', 96)
   asked = [
-      f'--gin_file={tmp_path / "own.gin"}',
-      f'--work_dir={tmp_path / "work"}',
+      f'--gin_file={tmp_path / "own.gin"}', f'--work_dir={tmp_path / "work"}',
       f'--gin.TEXTS={texts}',
   ]
   command.main([*asked, '--list'])

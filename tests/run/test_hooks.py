@@ -114,9 +114,7 @@ def test_a_run_that_stops_reports_and_saves_and_leaves_the_rest():
   wishes = [Wish.GO_ON, Wish.SAVE, Wish.STOP]
   calls, now = stopped(HOOKS, wishes, notes)
   assert now.stopped and calls == [
-      ('evaluate', 0),
-      ('report', 1), ('save', 1),
-      ('report', 2), ('save', 2),
+      ('evaluate', 0), ('report', 1), ('save', 1), ('report', 2), ('save', 2)
   ]
   # The evaluation that was due comes first when the run goes on.
   assert notes == {'left': True}

@@ -65,11 +65,8 @@ def make_experiment(
   return Experiment(
       model_dir='unused',
       objective=Contrastive(
-          MODEL,
-          loss,
-          tiny_training.SIMILARITY,
-          micro_batch_size=micro_batch_size,
-          layout=Padded(),
+          MODEL, loss, tiny_training.SIMILARITY,
+          micro_batch_size=micro_batch_size, layout=Padded(),
       ),
       task=types.SimpleNamespace(parts=list),
       tokenizer=tokenizer,

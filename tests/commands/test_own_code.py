@@ -1,0 +1,146 @@
+"""Datasets, columns and losses of the user's own, which nothing registers."""
+
+import json
+
+import numpy as np
+import pytest
+import tiny_run
+
+from dualenc_jax.commands import check, data_check, evaluate, train
+from dualenc_jax.errors import UserError
+
+MODULE = '''
+import dataclasses
+import jax.numpy as jnp
+from dualenc_jax import data, losses, readers
+
+
+class Mine(data.Dataset):
+  """The least that a dataset needs."""
+
+  def __init__(self, name='word'):
+    self.name = name
+
+  def splits(self):
+    return ('train', 'validation')
+
+  def examples(self, split):
+    for i in range(32):
+      yield {'query': f'{split} {self.name} {i}', 'passage': f'array {i}'}
+
+
+class Plain:
+  """No dataset."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Pull:
+  """The least that a loss needs."""
+  strength: float = 1.0
+
+  def init(self):
+    return {}
+
+  def __call__(self, params, batch, similarity):
+    distance = jnp.sum((batch.query - batch.passage) ** 2)
+    value = self.strength * distance
+    return value, {'loss': value, 'distance': distance}
+
+
+class Scored(readers.Pairs):
+  extra_columns = (data.Column('scores', rank=1, per='candidate'),)
+
+  def examples(self, split):
+    for row in super().examples(split):
+      yield row | {'scores': [1.0, *range(10, 10 + len(row['negatives']))]}
+
+
+class OfScores(losses.InBatchSoftmax):
+
+  def __call__(self, params, batch, similarity):
+    value, metrics = super().__call__(params, batch, similarity)
+    scores = batch.column('scores')
+    spread = {f'score_{k}': jnp.mean(s) for k, s in enumerate(scores.T)}
+    return value, metrics | spread
+'''
+HEAD = 'from __gin__ import dynamic_registration\nimport my_own\n'
+OWN = f"""{HEAD}
+TASK = @my_own.Mine()
+LOSS = @my_own.Pull()
+VOCABULARY = 'python_code_8k'
+"""
+SCORED = f"""{HEAD}
+TASK = @my_own.Scored()
+my_own.Scored.train = %TRAIN_FILE
+LOSS = @my_own.OfScores()
+"""
+
+
+@pytest.fixture
+def flags(tmp_path, monkeypatch):
+  (tmp_path / 'my_own.py').write_text(MODULE)
+  (tmp_path / 'own.gin').write_text(OWN)
+  (tmp_path / 'scored.gin').write_text(SCORED)
+  monkeypatch.syspath_prepend(tmp_path)
+  return tiny_run.flags(
+      tmp_path, f'--gin.CACHE_DIR={tmp_path / "tokens"}',
+      f'--gin_search_paths={tmp_path}',
+  )
+
+
+def first_step(model_dir):
+  rows = map(json.loads, (model_dir / 'metrics.jsonl').open())
+  return next(row for row in rows if row['group'] == 'train')
+
+
+def test_a_dataset_and_a_loss_are_checked_trained_and_evaluated(
+    tmp_path, flags, capsys
+):
+  own = f'--gin_file={tmp_path / "own.gin"}'
+  data_check.main([own, f'--output={tmp_path / "report"}'])
+  report = json.loads((tmp_path / 'report' / 'report.json').read_text())
+  assert [split['pairs'] for split in report['splits']] == [32, 32]
+  given = [
+      '--gin_file=runs/finetune.gin', own, *tiny_run.small_flags(),
+      '--gin.VOCAB_SIZE=8064', f'--gin.CACHE_DIR={tmp_path / "tokens"}',
+      '--gin.my_own.Pull.strength=2.0',
+  ]
+  check.main([*given, '--no_compile'])
+  assert 'Task Mine: splits train, validation.' in capsys.readouterr().out
+  model = f'--model_dir={tmp_path / "model"}'
+  train.main([*given, model])
+  found = first_step(tmp_path / 'model')
+  assert found['distance'] > 0
+  assert found['loss'] == pytest.approx(2 * found['distance'], rel=1e-5)
+  evaluate.main([model])
+  assert 'Mine, split validation:\n' in capsys.readouterr().out
+  with pytest.raises(UserError, match='Plain.*derives from data.Dataset'):
+    check.main([*given, '--gin.TASK=@my_own.Plain()'])
+
+
+def test_a_column_and_a_loss_that_reads_it(flags, tmp_path):
+  given = [
+      *flags, '--gin_file=scored.gin', f'--model_dir={tmp_path / "model"}',
+      '--gin.NUM_NEGATIVES=2', '--gin.STEPS=1',
+  ]
+  with pytest.raises(UserError, match="'scores'.*extra_columns"):
+    train.main([*given, '--gin_file=tasks/pairs.gin'])
+  train.main(given)
+  found = first_step(tmp_path / 'model')
+  assert found['score_0'] == 1
+  assert found['score_1'] + found['score_2'] == 21
+
+
+@pytest.mark.slow
+def test_weights_change_what_is_learnt(flags, tmp_path):
+  rows = (tmp_path / 'train.jsonl').read_text().splitlines()
+  values = np.random.default_rng(0).integers(0, 9, len(rows)).tolist()
+  with (tmp_path / 'train.jsonl').open('w') as file:
+    for row, value in zip(rows, values):
+      file.write(json.dumps(json.loads(row) | {'w': value}) + '\n')
+  losses = []
+  for name, more in (('a', []), ('b', ['--gin.WEIGHT_COLUMN=w'])):
+    given = *more, '--gin.STEPS=1', f'--model_dir={tmp_path / name}'
+    train.main([*flags, *given])
+    losses.append(first_step(tmp_path / name)['loss'])
+  assert losses[0] != losses[1]
