@@ -12,20 +12,7 @@ from dualenc_jax.text.ragged import Ragged
 from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
 
 __all__ = [
-    'Batches',
-    'Cache',
-    'Column',
-    'Dataset',
-    'Grouped',
-    'Layout',
-    'Mixture',
-    'Packed',
-    'Padded',
-    'Ragged',
-    'SeqioTask',
-    'Template',
-    'Tokenizer',
-    'Vocabulary',
-    'example',
-    'prepare',
+    'Batches', 'Cache', 'Column', 'Dataset', 'Grouped', 'Layout', 'Mixture',
+    'Packed', 'Padded', 'Ragged', 'SeqioTask', 'Template', 'Tokenizer',
+    'Vocabulary', 'example', 'prepare',
 ]

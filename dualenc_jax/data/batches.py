@@ -125,13 +125,8 @@ class Batches:
     """Picks the pairs of a step."""
     rates = (1.0,) if self.rates is None else tuple(self.rates)
     return Picker(
-        self.caches,
-        rates,
-        self.batch_size,
-        self.seed,
-        self.num_negatives,
-        self.columns,
-        self.num_others,
+        self.caches, rates, self.batch_size, self.seed, self.num_negatives,
+        self.columns, self.num_others,
     )
 
   @property
@@ -233,18 +228,11 @@ class Batches:
             shape, placement.of(cells), row[cells], length[cells], pool.copy
         )
         for shape, placement, row, length, pool in zip(
-            shapes,
-            placements,
-            self._rows(picks),
-            lengths,
-            self._pools,
+            shapes, placements, self._rows(picks), lengths, self._pools
         )
     ]
     fed = np.arange(self.batch_size).reshape(self.cells, -1)[cells].ravel()
-    return {
-        **dict(zip(self.names, texts)),
-        **self.picker.arrays(picks[fed]),
-    }
+    return {**dict(zip(self.names, texts)), **self.picker.arrays(picks[fed])}
 
   def _in_cells(self, picks: Picks) -> Picks:
     """Deals the pairs to the cells, so that each has texts of all lengths.
@@ -307,13 +295,9 @@ class Batches:
 
 
 def abstract_batch(
-    shapes: tuple[Shape, ...],
-    batch_size: int,
-    cells: int,
-    num_negatives: int,
+    shapes: tuple[Shape, ...], batch_size: int, cells: int, num_negatives: int,
     array: Callable[[tuple[int, ...], Any], Any],
-    columns: Sequence[Column] = (),
-    num_positives: int = 0,
+    columns: Sequence[Column] = (), num_positives: int = 0,
     names: Sequence[str] = ('queries', 'passages'),
 ) -> dict[str, Any]:
   """What `Batches` yields, array(shape, dtype) in place of each array.

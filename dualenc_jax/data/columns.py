@@ -120,9 +120,7 @@ def extra(datasets: Iterable[Any]) -> tuple[Column, ...]:
   for dataset in datasets:
     for column in dataset.extra_columns:
       other = found.setdefault(column.name, column)
-      if column.name in (*used, *ROWS, STEP) or (
-          column.form != other.form
-      ):
+      if column.name in (*used, *ROWS, STEP) or (column.form != other.form):
         raise UserError(
             f'extra_columns of {type(dataset).__name__}: the name'
             f' {column.name!r} is in use. Expected a name of its own.'
@@ -139,9 +137,7 @@ def kept(dataset: Any, split: str) -> tuple[Column, ...]:
 
 
 def arrays(
-    batch_size: int,
-    num_negatives: int | None,
-    columns: Iterable[Column] = (),
+    batch_size: int, num_negatives: int | None, columns: Iterable[Column] = (),
     num_positives: int = 0,
 ) -> dict[str, tuple[tuple[int, ...], Any]]:
   """Shape and dtype of what a batch has beside the rows of its texts.

@@ -95,10 +95,7 @@ def longest_first(lengths: np.ndarray) -> np.ndarray:
 
 
 def lay_out(
-    shape: Shape,
-    placement: Placement,
-    rows: np.ndarray,
-    lengths: np.ndarray,
+    shape: Shape, placement: Placement, rows: np.ndarray, lengths: np.ndarray,
     copy: Callable[[np.ndarray, np.ndarray, np.ndarray], None],
 ) -> TextRows:
   """Builds the arrays of a batch.

@@ -70,11 +70,8 @@ def register(
 
 
 def register_tokenized(
-    name: str,
-    make: Callable[[], Dataset],
-    splits: Sequence[str],
-    tokenizer: Tokenizer,
-    cache_dir: str | os.PathLike,
+    name: str, make: Callable[[], Dataset], splits: Sequence[str],
+    tokenizer: Tokenizer, cache_dir: str | os.PathLike,
 ) -> None:
   """Registers the tokens of a dataset as a task of seqio.
 
@@ -118,9 +115,7 @@ def register_mixture(name: str, rates: Mapping[str, float]) -> None:
 
 
 def _add(
-    name: str,
-    source: seqio.DataSource,
-    features: Mapping[str, seqio.Feature],
+    name: str, source: seqio.DataSource, features: Mapping[str, seqio.Feature]
 ) -> None:
   if name in seqio.TaskRegistry.names():
     seqio.TaskRegistry.remove(name)

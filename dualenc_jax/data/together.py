@@ -27,10 +27,7 @@ class Together:
   """
 
   def __init__(
-      self,
-      layout: Layout,
-      limits: Sequence[int],
-      targets: np.ndarray,
+      self, layout: Layout, limits: Sequence[int], targets: np.ndarray,
       sources: np.ndarray,
   ):
     """Chooses the shapes.
@@ -54,9 +51,7 @@ class Together:
     ]
 
   def place(
-      self,
-      shapes: tuple[Shape, Shape],
-      targets: np.ndarray,
+      self, shapes: tuple[Shape, Shape], targets: np.ndarray,
       sources: np.ndarray,
   ) -> tuple[Placement, Placement] | None:
     """Puts texts of these lengths [C, P] into shapes; None if they do not fit.

@@ -74,9 +74,7 @@ def sweep(folder: pathlib.Path) -> None:
 
 
 def write(
-    path: pathlib.Path,
-    content: str | bytes,
-    instead: str = 'another folder',
+    path: pathlib.Path, content: str | bytes, instead: str = 'another folder',
     sync: bool = False,
 ) -> None:
   """Writes a file, text in UTF-8, replacing what was there.
@@ -118,9 +116,7 @@ def write_json(path: pathlib.Path, value: Any, sync: bool = False) -> None:
   write(path, json.dumps(value, indent=2) + '\n', sync=sync)
 
 
-def make_folder(
-    folder: pathlib.Path, instead: str = 'another folder'
-) -> None:
+def make_folder(folder: pathlib.Path, instead: str = 'another folder') -> None:
   """Makes a folder and its parents, unless they exist.
 
   Raises:
@@ -155,9 +151,7 @@ class GrowingFolder:
   """
 
   def __init__(
-      self,
-      folder: str | os.PathLike[str],
-      partial: pathlib.Path | None = None,
+      self, folder: str | os.PathLike[str], partial: pathlib.Path | None = None
   ):
     """Looks at nothing yet.
 
@@ -228,8 +222,7 @@ class GrowingFolder:
 
 @contextlib.contextmanager
 def new_folder(
-    path: str | os.PathLike[str],
-    instead: str = 'another folder',
+    path: str | os.PathLike[str], instead: str = 'another folder',
     marker: str | None = None,
 ) -> Iterator[pathlib.Path]:
   """Yields an empty folder beside `path`, which takes its place at the end.

@@ -13,9 +13,7 @@ _NAMED = 5
 
 
 def check_rows(
-    what: str,
-    rows: Any,
-    name: Callable[[int], str] = 'row {}'.format,
+    what: str, rows: Any, name: Callable[[int], str] = 'row {}'.format,
     advice: str = 'Look at the checkpoint and at these texts.',
 ) -> None:
   """Checks the vectors of a matrix.

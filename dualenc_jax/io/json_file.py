@@ -15,10 +15,8 @@ _LONGEST, _DEEPEST = 2**26, 64
 
 
 def read(
-    path: os.PathLike[str],
-    again: str = 'Copy it again.',
-    absent: str | None = None,
-    **types: Any,
+    path: os.PathLike[str], again: str = 'Copy it again.',
+    absent: str | None = None, **types: Any,
 ) -> dict[str, Any]:
   """Reads a JSON object.
 
@@ -40,10 +38,8 @@ def read(
 
 
 def read_text(
-    path: os.PathLike[str],
-    again: str = 'Copy it again.',
-    absent: str | None = '',
-    longest: int = _LONGEST,
+    path: os.PathLike[str], again: str = 'Copy it again.',
+    absent: str | None = '', longest: int = _LONGEST,
 ) -> str:
   """A file of text, of so many bytes at most.
 
@@ -77,9 +73,7 @@ def read_lines(
 
 
 def parse(
-    content: str | bytes,
-    where: Any,
-    again: str = 'Copy it again.',
+    content: str | bytes, where: Any, again: str = 'Copy it again.',
     kind: type[dict] | type[list] = dict,
 ) -> Any:
   """A JSON object, or a list; raises UserError, naming `where`, if not."""

@@ -173,9 +173,7 @@ def check_free(folder: pathlib.Path, does: str, instead: str) -> None:
     raise _busy(folder, does, instead, _shown(record))
 
 
-def _busy(
-    folder: pathlib.Path, does: str, instead: str, by: str
-) -> UserError:
+def _busy(folder: pathlib.Path, does: str, instead: str, by: str) -> UserError:
   return UserError(
       f'Another process {does} in {folder}{f": {by}" if by else ""}. Wait for'
       f' it, or give {instead}.'

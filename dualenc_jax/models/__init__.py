@@ -19,19 +19,8 @@ from dualenc_jax.models.t5_encoder import (
 )
 
 __all__ = [
-    'CrossEncoder',
-    'DualEncoder',
-    'Projection',
-    'ScoreHead',
-    'Seq2Seq',
-    'Seq2SeqRanker',
-    'T5Decoder',
-    'T5Encoder',
-    'TokenEmbedder',
-    'abstract_params',
-    'describe',
-    'dot_product_attention',
-    'einsum_attention',
-    'encoder_decoder',
-    'model_params',
+    'CrossEncoder', 'DualEncoder', 'Projection', 'ScoreHead', 'Seq2Seq',
+    'Seq2SeqRanker', 'T5Decoder', 'T5Encoder', 'TokenEmbedder',
+    'abstract_params', 'describe', 'dot_product_attention', 'einsum_attention',
+    'encoder_decoder', 'model_params',
 ]

@@ -37,9 +37,7 @@ class ScoreHead(nn.Module):
     kernel = layers.parameter(
         self, 'kernel', layers.KERNEL_INIT, (x.shape[-1], 1), ('embed', None)
     )
-    bias = layers.parameter(
-        self, 'bias', nn.initializers.zeros, (1,), (None,)
-    )
+    bias = layers.parameter(self, 'bias', nn.initializers.zeros, (1,), (None,))
     pool = mean_pool if self.pooling == 'mean' else first_token
     scores = jnp.dot(pool(x, lengths), kernel, precision='highest')
     return scores[..., 0] + bias[0]
@@ -69,9 +67,7 @@ class CrossEncoder(nn.Module):
   head: ScoreHead
 
   def __call__(
-      self,
-      tokens: jax.Array,
-      lengths: jax.Array | None = None,
+      self, tokens: jax.Array, lengths: jax.Array | None = None,
       dropout_numbers: jax.Array | None = None,
   ) -> jax.Array:
     """Scores pairs.
@@ -91,6 +87,4 @@ class CrossEncoder(nn.Module):
     if lengths is None:
       return self(tokens, *one_a_row(tokens, dropout_numbers))[:, 0]
     x = self.encoder(self.token_embedder(tokens), lengths, dropout_numbers)
-    return nn.with_logical_constraint(
-        self.head(x, lengths), ('batch', 'texts')
-    )
+    return nn.with_logical_constraint(self.head(x, lengths), ('batch', 'texts'))

@@ -107,10 +107,7 @@ class Projection(nn.Module):
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
     kernel = layers.parameter(
-        self,
-        'kernel',
-        layers.KERNEL_INIT,
-        (x.shape[-1], self.features),
+        self, 'kernel', layers.KERNEL_INIT, (x.shape[-1], self.features),
         ('embed', 'embedding_dim'),
     )
     return jnp.dot(x, kernel, precision='highest')
@@ -166,9 +163,7 @@ class DualEncoder(nn.Module):
     super().__post_init__()
 
   def encode_query(
-      self,
-      tokens: jax.Array,
-      lengths: jax.Array | None = None,
+      self, tokens: jax.Array, lengths: jax.Array | None = None,
       dropout_numbers: jax.Array | None = None,
   ) -> jax.Array:
     """Embeds queries.
@@ -186,18 +181,12 @@ class DualEncoder(nn.Module):
       meaning where there is no query.
     """
     return self._encode(
-        tokens,
-        lengths,
-        dropout_numbers,
-        self.token_embedder,
-        self.encoder,
+        tokens, lengths, dropout_numbers, self.token_embedder, self.encoder,
         self.projection,
     )
 
   def encode_passage(
-      self,
-      tokens: jax.Array,
-      lengths: jax.Array | None = None,
+      self, tokens: jax.Array, lengths: jax.Array | None = None,
       dropout_numbers: jax.Array | None = None,
   ) -> jax.Array:
     """Embeds passages as `encode_query` embeds queries."""

@@ -40,10 +40,7 @@ _PLAIN, _RIGHT, _LEFT = ((1,), (0,)), ((1,), (1,)), ((0,), (0,))
 def _dot(a: jax.Array, b: jax.Array, axes: Any) -> jax.Array:
   precision = 'highest' if a.dtype == jnp.float32 else 'default'
   return jax.lax.dot_general(
-      a,
-      b,
-      (axes, ((), ())),
-      precision=precision,
+      a, b, (axes, ((), ())), precision=precision,
       preferred_element_type=jnp.float32,
   )
 
@@ -63,9 +60,7 @@ def _is_of(head: int, head_dim: int, shape: tuple[int, ...]) -> jax.Array:
 
 def _parts(length: int) -> list[slice]:
   """Queries a lane each, as many at once as registers have lanes."""
-  return [
-      slice(i, min(i + _LANES, length)) for i in range(0, length, _LANES)
-  ]
+  return [slice(i, min(i + _LANES, length)) for i in range(0, length, _LANES)]
 
 
 def _forward(head_dim, scale, bias, mask, query, key, value, out):
@@ -148,13 +143,8 @@ def is_faster(query: jax.Array, bias: jax.Array) -> bool:
 
 
 def fused_attention(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    bias: jax.Array,
-    mask: jax.Array,
-    dropout_rate: float = 0.0,
-    keep: jax.Array | None = None,
+    query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array,
+    mask: jax.Array, dropout_rate: float = 0.0, keep: jax.Array | None = None,
 ) -> jax.Array:
   """The kernel; arguments and result are those of `einsum_attention`.
 
@@ -270,12 +260,8 @@ def _heads_of_block(num_heads: int, head_dim: int) -> int:
 
 
 def _call(
-    kernel: Callable[..., None],
-    head_dim: int,
-    scale: float,
-    bias: jax.Array,
-    mask: jax.Array,
-    tokens: tuple[jax.Array, ...],
+    kernel: Callable[..., None], head_dim: int, scale: float, bias: jax.Array,
+    mask: jax.Array, tokens: tuple[jax.Array, ...],
 ) -> Any:
   """Runs a kernel on each row of each block of heads of one device."""
   rows, length, lanes = tokens[0].shape

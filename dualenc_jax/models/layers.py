@@ -29,12 +29,8 @@ def scaled(init: Initializer, factor: float) -> Initializer:
 
 
 def parameter(
-    module: nn.Module,
-    name: str,
-    init: Initializer,
-    shape: Sequence[int],
-    axes: Sequence[str | None],
-    dtype: str = 'float32',
+    module: nn.Module, name: str, init: Initializer, shape: Sequence[int],
+    axes: Sequence[str | None], dtype: str = 'float32',
 ) -> jax.Array:
   """A float32 parameter of a module, whole and in the dtype of its use.
 
@@ -74,12 +70,8 @@ class Dense(nn.Module):
   def __call__(self, x: jax.Array) -> jax.Array:
     """Maps [..., E] to [..., F]."""
     kernel = parameter(
-        self,
-        'kernel',
-        self.kernel_init,
-        (x.shape[-1], self.features),
-        self.kernel_axes,
-        self.dtype,
+        self, 'kernel', self.kernel_init, (x.shape[-1], self.features),
+        self.kernel_axes, self.dtype,
     )
     x = x.astype(self.dtype)
     if backend_in_scope() != 'cpu':
@@ -101,11 +93,7 @@ class RMSNorm(nn.Module):
   def __call__(self, x: jax.Array) -> jax.Array:
     """Normalises the last axis of [..., E]."""
     scale = parameter(
-        self,
-        'scale',
-        nn.initializers.ones,
-        (x.shape[-1],),
-        ('embed',),
+        self, 'scale', nn.initializers.ones, (x.shape[-1],), ('embed',),
         self.dtype,
     )
     x = x.astype(jnp.float32)
@@ -128,11 +116,8 @@ class TokenEmbedder(nn.Module):
 
   def setup(self):
     self.embedding = parameter(
-        self,
-        'embedding',
-        nn.initializers.normal(1.0),
-        (self.vocab_size, self.features),
-        ('vocab', 'embed'),
+        self, 'embedding', nn.initializers.normal(1.0),
+        (self.vocab_size, self.features), ('vocab', 'embed'),
     )
 
   def __call__(self, tokens: jax.Array) -> jax.Array:

@@ -29,9 +29,7 @@ class Seq2Seq(nn.Module):
   decoder: t5_decoder.T5Decoder
 
   def __call__(
-      self,
-      sources: jax.Array,
-      targets: jax.Array | None = None,
+      self, sources: jax.Array, targets: jax.Array | None = None,
       source_lengths: jax.Array | None = None,
       target_lengths: jax.Array | None = None,
       dropout_numbers: jax.Array | None = None,
@@ -63,8 +61,7 @@ class Seq2Seq(nn.Module):
     source, target = (
         Segments.of(tokens.shape[1], lengths, dropout_numbers)
         for tokens, lengths in (
-            (sources, source_lengths),
-            (targets, target_lengths),
+            (sources, source_lengths), (targets, target_lengths)
         )
     )
     # Each text starts with the padding token, and so on by its own.
@@ -96,12 +93,8 @@ class Seq2Seq(nn.Module):
     return self.decoder.biases(length)
 
   def step(
-      self,
-      tokens: jax.Array,
-      caches: Sequence[t5_decoder.Cache],
-      positions: jax.Array,
-      biases: jax.Array,
-      source_mask: jax.Array,
+      self, tokens: jax.Array, caches: Sequence[t5_decoder.Cache],
+      positions: jax.Array, biases: jax.Array, source_mask: jax.Array,
   ) -> tuple[jax.Array, list[t5_decoder.Cache]]:
     """Logits of the next token of each target; see `T5Decoder.step`.
 

@@ -37,9 +37,7 @@ class Seq2SeqRanker(nn.Module):
   tokens: Sequence[int] = (TRUE, FALSE)
 
   def __call__(
-      self,
-      tokens: jax.Array,
-      lengths: jax.Array | None = None,
+      self, tokens: jax.Array, lengths: jax.Array | None = None,
       dropout_numbers: jax.Array | None = None,
   ) -> jax.Array:
     """Scores texts; arguments and result as of `CrossEncoder`."""

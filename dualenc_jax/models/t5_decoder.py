@@ -68,13 +68,8 @@ class Attention(nn.Module):
     return self._heads(self.key(x)), self._heads(self.value(x))
 
   def __call__(
-      self,
-      x: jax.Array,
-      keys: jax.Array,
-      values: jax.Array,
-      bias: jax.Array,
-      mask: jax.Array,
-      dropout: Segments | None = None,
+      self, x: jax.Array, keys: jax.Array, values: jax.Array, bias: jax.Array,
+      mask: jax.Array, dropout: Segments | None = None,
   ) -> jax.Array:
     """What [R, T, E] find among keys and values [R, S, H, K]: [R, T, E].
 
@@ -109,10 +104,7 @@ class DecoderLayer(nn.Module):
 
   def setup(self):
     attention = (
-        self.features,
-        self.num_heads,
-        self.head_dim,
-        self.dropout_rate,
+        self.features, self.num_heads, self.head_dim, self.dropout_rate,
         self.dtype,
     )
     self.self_attention = Attention(*attention)
@@ -126,13 +118,8 @@ class DecoderLayer(nn.Module):
     self.pre_mlp_layer_norm = layers.RMSNorm(dtype=self.dtype)
 
   def __call__(
-      self,
-      x: jax.Array,
-      encoded: jax.Array,
-      bias: jax.Array,
-      mask: jax.Array,
-      source_mask: jax.Array,
-      dropout: Sequence[Segments | None] = (None, None),
+      self, x: jax.Array, encoded: jax.Array, bias: jax.Array, mask: jax.Array,
+      source_mask: jax.Array, dropout: Sequence[Segments | None] = (None, None),
   ) -> jax.Array:
     """Maps [R, T, E] to [R, T, E]; for the others see `T5Decoder`."""
     y = self.pre_self_attention_layer_norm(x)
@@ -144,11 +131,7 @@ class DecoderLayer(nn.Module):
     return self._after(x, source, source_mask, dropout)
 
   def cached(
-      self,
-      x: jax.Array,
-      cache: Cache,
-      positions: jax.Array,
-      bias: jax.Array,
+      self, x: jax.Array, cache: Cache, positions: jax.Array, bias: jax.Array,
       source_mask: jax.Array,
   ) -> tuple[jax.Array, Cache]:
     """Maps [R, n, E], each at its position, to the same; for the others `step`.
@@ -216,19 +199,12 @@ class T5Decoder(nn.Module):
   def setup(self):
     self.layers = [
         DecoderLayer(
-            self.num_heads,
-            self.head_dim,
-            self.mlp_dim,
-            self.features,
-            tuple(self.activations),
-            self.dropout_rate,
-            self.dtype,
+            self.num_heads, self.head_dim, self.mlp_dim, self.features,
+            tuple(self.activations), self.dropout_rate, self.dtype,
         )
         for _ in range(self.num_layers)
     ]
-    self.relpos_bias = RelativePositionBias(
-        self.num_heads, bidirectional=False
-    )
+    self.relpos_bias = RelativePositionBias(self.num_heads, bidirectional=False)
     self.decoder_norm = layers.RMSNorm(dtype=self.dtype)
     self.dropout = layers.Dropout(self.dropout_rate)
     self.last_dropout = layers.Dropout(self.dropout_rate, shared=False)
@@ -238,10 +214,7 @@ class T5Decoder(nn.Module):
       )
 
   def __call__(
-      self,
-      x: jax.Array,
-      encoded: jax.Array,
-      source_mask: jax.Array,
+      self, x: jax.Array, encoded: jax.Array, source_mask: jax.Array,
       mask: jax.Array | None = None,
       dropout: Sequence[Segments | None] = (None, None),
   ) -> jax.Array:
@@ -295,12 +268,8 @@ class T5Decoder(nn.Module):
     return jnp.swapaxes(self.relpos_bias(length)[0], 0, 1)
 
   def step(
-      self,
-      x: jax.Array,
-      caches: Sequence[Cache],
-      positions: jax.Array,
-      biases: jax.Array,
-      source_mask: jax.Array,
+      self, x: jax.Array, caches: Sequence[Cache], positions: jax.Array,
+      biases: jax.Array, source_mask: jax.Array,
   ) -> tuple[jax.Array, list[Cache]]:
     """Decodes one position of each target.
 
@@ -324,9 +293,7 @@ class T5Decoder(nn.Module):
     return self.decoder_norm(x), new
 
   def logits(
-      self,
-      x: jax.Array,
-      embedding: jax.Array,
+      self, x: jax.Array, embedding: jax.Array,
       tokens: Sequence[int] | None = None,
   ) -> jax.Array:
     """Logits of the next token: [..., E] -> float32 [..., V].

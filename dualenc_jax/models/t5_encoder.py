@@ -18,13 +18,8 @@ from dualenc_jax.parallel.partitioning import backend_in_scope
 
 
 def einsum_attention(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    bias: jax.Array,
-    mask: jax.Array,
-    dropout_rate: float = 0.0,
-    keep: jax.Array | None = None,
+    query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array,
+    mask: jax.Array, dropout_rate: float = 0.0, keep: jax.Array | None = None,
 ) -> jax.Array:
   """Attention written out: softmax(query key^T + bias) value.
 
@@ -52,13 +47,8 @@ def einsum_attention(
 
 
 def dot_product_attention(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    bias: jax.Array,
-    mask: jax.Array,
-    dropout_rate: float = 0.0,
-    keep: jax.Array | None = None,
+    query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array,
+    mask: jax.Array, dropout_rate: float = 0.0, keep: jax.Array | None = None,
 ) -> jax.Array:
   """The fastest form: on TPUs the kernel of `fused_attention.py`, if it fits.
 
@@ -112,10 +102,7 @@ def check_buckets(count: int, what: str) -> None:
 
 
 def relative_position_buckets(
-    length: int,
-    num_buckets: int,
-    max_distance: int,
-    bidirectional: bool = True,
+    length: int, num_buckets: int, max_distance: int, bidirectional: bool = True
 ) -> np.ndarray:
   """T5's buckets of key position - query position, int32 [L, L].
 
@@ -185,10 +172,7 @@ class SelfAttention(nn.Module):
 
   @nn.compact
   def __call__(
-      self,
-      x: jax.Array,
-      bias: jax.Array,
-      mask: jax.Array,
+      self, x: jax.Array, bias: jax.Array, mask: jax.Array,
       dropout: Segments | None = None,
   ) -> jax.Array:
     """Maps [B, L, E] to [B, L, E].
@@ -204,11 +188,8 @@ class SelfAttention(nn.Module):
 
     def heads(name, kernel_init):
       y = layers.Dense(
-          joined,
-          ('embed', 'joined_kv'),
-          kernel_init=kernel_init,
-          dtype=self.dtype,
-          name=name,
+          joined, ('embed', 'joined_kv'), kernel_init=kernel_init,
+          dtype=self.dtype, name=name,
       )(x)
       # Before the heads are an axis: the kernel of TPUs takes them joined, and
       # would else be given copies.
@@ -254,33 +235,21 @@ class EncoderLayer(nn.Module):
 
   @nn.compact
   def __call__(
-      self,
-      x: jax.Array,
-      bias: jax.Array,
-      mask: jax.Array,
+      self, x: jax.Array, bias: jax.Array, mask: jax.Array,
       dropout: Segments | None = None,
   ) -> jax.Array:
     """Maps [R, L, E] to [R, L, E]."""
     x = nn.with_logical_constraint(x, ('batch', 'length', 'activation_embed'))
     y = layers.RMSNorm(dtype=self.dtype, name='pre_attention_layer_norm')(x)
     y = SelfAttention(
-        self.num_heads,
-        self.head_dim,
-        self.dropout_rate,
-        self.dtype,
-        self.attention_fn,
-        self.residual_init,
-        name='attention',
+        self.num_heads, self.head_dim, self.dropout_rate, self.dtype,
+        self.attention_fn, self.residual_init, name='attention',
     )(y, bias, mask, dropout)
     x = x + layers.Dropout(self.dropout_rate)(y, dropout)
     y = layers.RMSNorm(dtype=self.dtype, name='pre_mlp_layer_norm')(x)
     y = layers.Mlp(
-        self.mlp_dim,
-        self.activations,
-        self.dropout_rate,
-        self.dtype,
-        self.residual_init,
-        name='mlp',
+        self.mlp_dim, self.activations, self.dropout_rate, self.dtype,
+        self.residual_init, name='mlp',
     )(y, dropout)
     return x + layers.Dropout(self.dropout_rate)(y, dropout)
 
@@ -349,9 +318,7 @@ class T5Encoder(nn.Module):
 
   @nn.compact
   def __call__(
-      self,
-      x: jax.Array,
-      lengths: jax.Array,
+      self, x: jax.Array, lengths: jax.Array,
       dropout_numbers: jax.Array | None = None,
   ) -> jax.Array:
     """Encodes embedded tokens.
@@ -379,14 +346,8 @@ class T5Encoder(nn.Module):
     if self.remat:
       layer = nn.remat(layer, prevent_cse=not self.scan_layers)
     config = (
-        self.num_heads,
-        self.head_dim,
-        self.mlp_dim,
-        tuple(self.activations),
-        self.dropout_rate,
-        self.dtype,
-        self.attention_fn,
-        self.residual_init,
+        self.num_heads, self.head_dim, self.mlp_dim, tuple(self.activations),
+        self.dropout_rate, self.dtype, self.attention_fn, self.residual_init,
     )
     if self.scan_layers:
       scan = nn.scan(

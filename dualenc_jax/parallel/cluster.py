@@ -33,8 +33,7 @@ class Cluster(NamedTuple):
 
 
 def find(
-    given: Mapping[str, str | int | None],
-    environ: Mapping[str, str],
+    given: Mapping[str, str | int | None], environ: Mapping[str, str],
     seconds: int,
 ) -> Cluster:
   """The hosts as flags tell them, else JAX's variables, else the cluster.

@@ -29,11 +29,8 @@ def check_micro_batch_size(micro_batch_size: int, batch_size: int) -> None:
 
 
 def map_rows(
-    encode: Callable[..., Any],
-    size: int | None,
-    boxed: Callable[[], Any],
-    params: Any,
-    *trees: Any,
+    encode: Callable[..., Any], size: int | None, boxed: Callable[[], Any],
+    params: Any, *trees: Any,
 ) -> Any:
   """encode(params, *trees), computed for `size` rows at once.
 

@@ -23,18 +23,10 @@ from dualenc_jax.parallel import ring_order, split_params
 # Logical axes as in T5X. `embed` is E in parameters, `activation_embed` in
 # activations, so that FSDP can shard the one and not the other.
 STANDARD_RULES = (
-    ('batch', 'data'),
-    ('vocab', 'model'),
-    ('heads', 'model'),
-    ('joined_kv', 'model'),
-    ('mlp', 'model'),
-    ('embed', None),
-    ('activation_embed', None),
-    ('kv', None),
-    ('length', None),
-    ('layers', None),
-    ('relpos_buckets', None),
-    ('embedding_dim', None),
+    ('batch', 'data'), ('vocab', 'model'), ('heads', 'model'),
+    ('joined_kv', 'model'), ('mlp', 'model'), ('embed', None),
+    ('activation_embed', None), ('kv', None), ('length', None),
+    ('layers', None), ('relpos_buckets', None), ('embedding_dim', None),
     ('texts', None),
 )
 

@@ -45,9 +45,7 @@ class Relay:
       _start(self._pass_on, far, near, self._is_over)
 
   def _pass_on(
-      self,
-      source: socket.socket,
-      sink: socket.socket,
+      self, source: socket.socket, sink: socket.socket,
       is_over: Callable[[], bool],
   ) -> None:
     with contextlib.suppress(OSError):

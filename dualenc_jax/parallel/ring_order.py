@@ -52,9 +52,7 @@ def ring(places: Sequence[Sequence[int]]) -> list[int]:
   places = [tuple(place) for place in places]
   values = [sorted(set(axis)) for axis in zip(*places)]
   values = [axis for axis in values if len(axis) > 1]
-  numbers = {
-      tuple(place): number for number, place in enumerate(_used(places))
-  }
+  numbers = {tuple(place): number for number, place in enumerate(_used(places))}
   sizes = [len(axis) for axis in values]
   if len(numbers) != len(places) or len(places) != np.prod(sizes, dtype=int):
     return list(range(len(places)))

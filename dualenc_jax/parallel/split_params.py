@@ -53,9 +53,7 @@ def own_shape(
   return *shape[:split], shape[split] // devices, *shape[split + 1 :]
 
 
-def whole(
-    part: jax.Array, axes: Sequence[str | None], dtype: str
-) -> jax.Array:
+def whole(part: jax.Array, axes: Sequence[str | None], dtype: str) -> jax.Array:
   """The parameter of a device's float32 part, in `dtype`."""
   places = _places(axes)
   if DATA not in places:
@@ -82,10 +80,7 @@ def _places(axes: Sequence[str | None]) -> tuple[str | None, ...]:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
 def _gather(
-    part: jax.Array,
-    places: tuple[str | None, ...],
-    dtype: str,
-    sum_dtype: str,
+    part: jax.Array, places: tuple[str | None, ...], dtype: str, sum_dtype: str
 ) -> jax.Array:
   """The whole, float32 of values of `dtype`, so that gradients add up in it."""
 
@@ -119,8 +114,7 @@ _gather.defvjp(_gather_forward, _gather_backward)
 
 
 def _beside(
-    move: Callable[[jax.Array], jax.Array],
-    places: tuple[str | None, ...],
+    move: Callable[[jax.Array], jax.Array], places: tuple[str | None, ...],
     x: jax.Array,
 ) -> jax.Array:
   """Moves what each device of other axes has; XLA would gather that first."""

@@ -38,10 +38,7 @@ class Pool:
     return out
 
   def copy(
-      self,
-      rows: np.ndarray,
-      out: np.ndarray,
-      starts: np.ndarray,
+      self, rows: np.ndarray, out: np.ndarray, starts: np.ndarray,
       most: np.ndarray | None = None,
   ) -> None:
     """Writes the tokens of rows [n] into flat `out`, each from its start on.

@@ -88,10 +88,8 @@ class Start:
 
 
 def plan_start(
-    initial: InitialCheckpoint | str,
-    facts: Mapping[str, Any],
-    vocabulary: Vocabulary,
-    abstract_params: Any,
+    initial: InitialCheckpoint | str, facts: Mapping[str, Any],
+    vocabulary: Vocabulary, abstract_params: Any,
 ) -> Start:
   """Works out what goes where.
 
@@ -164,9 +162,7 @@ def start_from(start: Start, state: TrainState) -> TrainState:
     parts = [sources[part] for part in layer_names(name, leaf.shape)]
     leaves[i] = _place(leaf, name, parts, tensors)
   _LOG.info('%s', start)
-  return state._replace(
-      params=treedef.unflatten(leaves), opt_state=opt_state
-  )
+  return state._replace(params=treedef.unflatten(leaves), opt_state=opt_state)
 
 
 def _check_versions(weights: Weights, mine: Sequence[str]) -> None:
@@ -179,8 +175,7 @@ def _check_versions(weights: Weights, mine: Sequence[str]) -> None:
 
 
 def check_activations(
-    weights: Weights,
-    facts: Mapping[str, Any],
+    weights: Weights, facts: Mapping[str, Any],
     sources: Mapping[str, str | None],
 ) -> None:
   """Raises UserError unless feed-forward blocks compute what theirs did.
@@ -211,9 +206,7 @@ def _other_activations(weights, there, theirs, tower, mine) -> str:
 
 
 def _place(
-    leaf: jax.Array,
-    name: str,
-    sources: Sequence[str | None],
+    leaf: jax.Array, name: str, sources: Sequence[str | None],
     tensors: Mapping[str, Tensor],
 ) -> jax.Array:
   """The tensors on the mesh in the place of an array, which is deleted."""

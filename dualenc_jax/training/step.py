@@ -164,11 +164,8 @@ class Plan(NamedTuple):
 
 
 def plan(
-    objective: Objective,
-    optimizer: Optimizer,
-    partitioner: Partitioner,
-    seed: int,
-    memory: Any = (),
+    objective: Objective, optimizer: Optimizer, partitioner: Partitioner,
+    seed: int, memory: Any = (),
 ) -> Plan:
   """Traces parameters and optimizer state; computes nothing.
 
@@ -264,10 +261,8 @@ def plan(
       with_shardings(abstract, shardings),
       jax.jit(init, out_shardings=shardings),
       jax.jit(
-          scoped_step,
-          in_shardings=(shardings, partitioner.rows),
-          out_shardings=(shardings, partitioner.replicated),
-          donate_argnums=0,
+          scoped_step, in_shardings=(shardings, partitioner.rows),
+          out_shardings=(shardings, partitioner.replicated), donate_argnums=0,
       ),
   )
 

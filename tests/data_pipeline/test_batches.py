@@ -158,14 +158,7 @@ def test_every_layout_has_the_pairs_of_the_padded_one(layout, k):
 @pytest.mark.parametrize('layout', LAYOUTS, ids=repr)
 def test_host_cells_partition_the_batch(layout):
   data = Batches(
-      [text_reading.random_cache(300)],
-      48,
-      0,
-      16,
-      64,
-      1,
-      layout=layout,
-      cells=8,
+      [text_reading.random_cache(300)], 48, 0, 16, 64, 1, layout=layout, cells=8
   )
   whole = leaves(data(4))
   parts = [leaves(data(4, slice(start, start + 2))) for start in (0, 2, 4, 6)]

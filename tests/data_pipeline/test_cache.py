@@ -113,9 +113,7 @@ def test_rows_of_a_corpus_and_queries_without_passage(cache_dir):
     assert cache.query_texts.text(i) == row['query']
     assert cache.passage_texts.text(i) == row['passage']
     start, end = cache.answers_offsets[i : i + 2]
-    assert [
-        cache.answers.text(j) for j in range(start, end)
-    ] == row['answers']
+    assert [cache.answers.text(j) for j in range(start, end)] == row['answers']
     start, end = cache.negative_offsets[i : i + 2]
     found = [cache.negative_tokens.row(j).tolist() for j in range(start, end)]
     negatives = TOKENIZER.encode_passages(row['negatives'])
@@ -205,9 +203,7 @@ def test_truncated_files_are_rebuilt_and_that_is_said(task, cache_dir, name):
   assert folders(cache_dir) == [first.folder.name]
 
 
-def test_what_differs_from_the_nearest_cache_is_said(
-    task, source, cache_dir
-):
+def test_what_differs_from_the_nearest_cache_is_said(task, source, cache_dir):
   def said(task, tokenizer):
     lines = []
     prepare(task, 'train', tokenizer, cache_dir, lines.append)

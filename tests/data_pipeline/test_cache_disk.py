@@ -51,8 +51,7 @@ def test_a_file_that_cannot_grow_is_cleaned_up_and_explained(tmp_path):
   needed = float(re.search('needs about (.*) MB in all', done.stdout)[1])
   assert needed == pytest.approx(size / 1e6, rel=0.2)
   assert {path.name for path in tmp_path.iterdir()} == {
-      cache_build.BUILDING,
-      other.name,
+      cache_build.BUILDING, other.name
   }
   left = (tmp_path / cache_build.BUILDING).iterdir()
   assert {path.suffix for path in left} == {'.lock'}

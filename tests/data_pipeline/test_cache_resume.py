@@ -66,16 +66,9 @@ def tokenised(monkeypatch):
 @pytest.mark.parametrize(
     'function, call, done',
     [
-        ('example', 1, 0),
-        ('example', 8, 7),
-        ('example', 40, 35),
-        ('fsync', 1, 0),
-        ('fsync', 27, 0),
-        ('fsync', 28, 7),
-        ('fsync', 80, 14),
-        ('replace', 1, 0),
-        ('replace', 6, 35),
-        ('rename', 1, 47),
+        ('example', 1, 0), ('example', 8, 7), ('example', 40, 35),
+        ('fsync', 1, 0), ('fsync', 27, 0), ('fsync', 28, 7), ('fsync', 80, 14),
+        ('replace', 1, 0), ('replace', 6, 35), ('rename', 1, 47),
         ('rename', 2, 47),
     ],
 )
@@ -184,9 +177,7 @@ def test_while_one_process_builds_another_waits_and_uses_it(
   assert len(waiting.lines) == 1 and not tokenised
 
 
-def test_one_that_waits_takes_over_when_the_other_is_killed(
-    tmp_path, expected
-):
+def test_one_that_waits_takes_over_when_the_other_is_killed(tmp_path, expected):
   waiting = Waiting(tmp_path)
   waiting.child.kill()
   waiting.child.wait()

@@ -125,8 +125,7 @@ def test_the_cache_is_named_after_its_columns_in_training_only(tmp_path):
       for dataset in (Scored, cache_words.Words)
   )
   assert kept[0]['columns'].keys() - without[0]['columns'] == {
-      'weights',
-      'scores',
+      'weights', 'scores'
   }
   assert kept[0] != without[0] and kept[1] == without[1]
   assert len(list(tmp_path.glob('words-train-*/header.json'))) == 2

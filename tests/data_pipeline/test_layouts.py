@@ -34,12 +34,7 @@ def lengths_of(kind, cells, texts, seed=0):
 
 
 KINDS = [
-    'natural',
-    'uniform',
-    'all long',
-    'all one',
-    'some missing',
-    'none',
+    'natural', 'uniform', 'all long', 'all one', 'some missing', 'none',
     'one long',
 ]
 

@@ -132,9 +132,7 @@ def test_all_names_are_registered(registry):
 
 
 @pytest.mark.parametrize('name', NAMES)
-def test_a_task_has_the_examples_that_training_reads(
-    registry, data_root, name
-):
+def test_a_task_has_the_examples_that_training_reads(registry, data_root, name):
   own = reader_of(name, data_root)
   splits = registry.get_mixture_or_task(name).splits
   # Benchmarks of one reader differ in names and splits: one split of each.
@@ -196,10 +194,7 @@ def test_importing_needs_no_data():
   )
   env = {k: v for k, v in os.environ.items() if not k.startswith('DUALENC_')}
   done = subprocess.run(
-      [sys.executable, '-c', code],
-      check=True,
-      capture_output=True,
-      text=True,
+      [sys.executable, '-c', code], check=True, capture_output=True, text=True,
       env=env,
   )
   assert 'SourceUnavailable beir/scifact: no folder is given' in done.stdout

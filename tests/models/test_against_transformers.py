@@ -43,13 +43,8 @@ REL_BIAS = 'encoder.block.0.layer.0.SelfAttention.relative_attention_bias'
 
 def hf_config(vocab, model_dim, depth, heads, head_dim, mlp_dim, feed_forward):
   return transformers.T5Config(
-      vocab_size=vocab,
-      d_model=model_dim,
-      num_layers=depth,
-      num_heads=heads,
-      d_kv=head_dim,
-      d_ff=mlp_dim,
-      feed_forward_proj=feed_forward,
+      vocab_size=vocab, d_model=model_dim, num_layers=depth, num_heads=heads,
+      d_kv=head_dim, d_ff=mlp_dim, feed_forward_proj=feed_forward,
   )
 
 
@@ -129,9 +124,7 @@ def test_hidden_states_equal_transformers(form, sizes):
   model = hf_model(feed_forward, sizes)
   params = our_params(model)
   for lengths, padded_length in [
-      ([20, 20], 20),
-      ([33, 7, 1], 40),
-      ([300, 131, 12], 310),
+      ([20, 20], 20), ([33, 7, 1], 40), ([300, 131, 12], 310)
   ]:
     tokens = random_tokens(lengths, padded_length)
     mask = tokens != 0

@@ -58,9 +58,7 @@ def test_equals_numpy(attention_fn, pairwise_mask, dtype, atol):
 
 @pytest.mark.parametrize('pairwise_mask', [False, True])
 @pytest.mark.parametrize('dtype,rtol', [('float32', 1e-5), ('bfloat16', 0.03)])
-def test_the_forms_have_equal_values_and_gradients(
-    pairwise_mask, dtype, rtol
-):
+def test_the_forms_have_equal_values_and_gradients(pairwise_mask, dtype, rtol):
   *inputs, _, mask = random_inputs(dtype, pairwise_mask)
   module = t5_encoder.RelativePositionBias(H)
   variables = nn.unbox(module.init(jax.random.key(0), L))
@@ -212,10 +210,5 @@ def test_relative_position_bias_is_the_embedding_of_the_bucket():
   )
   assert bias.shape == (1, H, 4, 4)
   # Below 8 tokens a distance is its own bucket; keys to the right have 16 on.
-  expected = [
-      [0, 17, 18, 19],
-      [1, 0, 17, 18],
-      [2, 1, 0, 17],
-      [3, 2, 1, 0],
-  ]
+  expected = [[0, 17, 18, 19], [1, 0, 17, 18], [2, 1, 0, 17], [3, 2, 1, 0]]
   np.testing.assert_array_equal(bias[0], embedding[:, np.array(expected)])

@@ -122,11 +122,7 @@ def test_dropout_does_not_depend_on_batch_mates_or_batch_size():
   def encode(tokens, rows):
     key = {'dropout': jax.random.key(3)}
     return model.apply(
-        variables,
-        tokens,
-        dropout_numbers=rows,
-        rngs=key,
-        method='encode_query',
+        variables, tokens, dropout_numbers=rows, rngs=key, method='encode_query'
     )
 
   tokens = random_tokens([10, 7, 1, 4, 10, 3])

@@ -74,10 +74,7 @@ def assert_close(actual, expected, atol=1e-5):
       jax.tree.leaves_with_path(actual), jax.tree.leaves(expected), strict=True
   ):
     np.testing.assert_allclose(
-        a,
-        b,
-        rtol=0,
-        atol=atol * np.abs(b).max(),
+        a, b, rtol=0, atol=atol * np.abs(b).max(),
         err_msg=jax.tree_util.keystr(path),
     )
 
@@ -173,9 +170,7 @@ def kept(shape, rows, seed=0, rate=0.3, **options):
 
 
 @pytest.mark.parametrize('shared', [True, False])
-def test_dropout_is_as_frequent_as_said_and_independent_between_rows(
-    shared,
-):
+def test_dropout_is_as_frequent_as_said_and_independent_between_rows(shared):
   rows, length, width, rate = 2000, 5, 8, 0.3
   shape = (rows, length, width)
   keep = kept(shape, jnp.arange(rows), rate=rate, shared=shared)

@@ -70,9 +70,7 @@ def test_members():
 def test_a_text_has_the_mask_that_it_has_alone(draw):
   """In a row of its own, of whatever length, at the same number."""
   key = jax.random.key(3)
-  together = np.broadcast_to(
-      getattr(segments(), draw)(key, F, RATE), (4, L, F)
-  )
+  together = np.broadcast_to(getattr(segments(), draw)(key, F, RATE), (4, L, F))
   for row, start, length, number in each():
     for padded in (length, 30):
       alone = Segments.of(
@@ -80,9 +78,7 @@ def test_a_text_has_the_mask_that_it_has_alone(draw):
       )
       mask = getattr(alone, draw)(key, F, RATE)
       mask = np.broadcast_to(mask, (1, padded, F))[0, :length]
-      np.testing.assert_array_equal(
-          together[row, start : start + length], mask
-      )
+      np.testing.assert_array_equal(together[row, start : start + length], mask)
 
 
 @pytest.mark.parametrize('draw', ['keep_shared', 'keep_each'])

@@ -57,10 +57,7 @@ def test_steps_at_positions_of_their_own_give_the_same_logits(pair):
     positions = np.where(now < late, now, now - late) % length
     tokens = np.take_along_axis(inputs, positions[:, :, None], 2)[:, :, 0]
     logits, caches = step(
-        tokens.astype(np.int32),
-        caches,
-        positions.astype(np.int32),
-        biases,
+        tokens.astype(np.int32), caches, positions.astype(np.int32), biases,
         mask,
     )
     found.append(logits)

@@ -75,8 +75,7 @@ def test_encodes_like_t5x(golden, form):
   weights = t5x.read(golden.folder / form)
   assert weights.encoder == golden.encoder
   params = traverse_util.unflatten_dict(
-      {name: tensor.read() for name, tensor in weights.tensors.items()},
-      sep='/',
+      {name: tensor.read() for name, tensor in weights.tensors.items()}, sep='/'
   )
   tokens = golden.reference['tokens']
   mask = tokens != 0
@@ -90,8 +89,6 @@ def test_encodes_like_t5x(golden, form):
 
   assert list(mask.sum(axis=1)) == [24, 17, 9, 2, 1]
   np.testing.assert_allclose(
-      np.asarray(encode(params))[mask],
-      golden.reference['encoded'][mask],
-      rtol=0,
-      atol=1e-5,
+      np.asarray(encode(params))[mask], golden.reference['encoded'][mask],
+      rtol=0, atol=1e-5,
   )

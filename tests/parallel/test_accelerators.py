@@ -16,8 +16,7 @@ def machine(tmp_path, monkeypatch):
   """Folders of a machine without accelerators, but with libtpu."""
   found = importlib.util.find_spec
   monkeypatch.setattr(
-      importlib.util, 'find_spec',
-      lambda name: name == 'libtpu' or found(name),
+      importlib.util, 'find_spec', lambda name: name == 'libtpu' or found(name)
   )
   monkeypatch.setattr(importlib.metadata, 'entry_points', lambda group: [])
   (tmp_path / 'dev').mkdir()

@@ -73,9 +73,7 @@ def test_one_that_died_before_all_had_come_may_come_again():
       with contextlib.suppress(ConnectionRefusedError):
         dead = socket.create_connection(meeting.host_and_port(where))
         break
-    dead.sendall(
-        b'{"kind": "hello", "member": [1, "dead", 7], "count": 3}\n'
-    )
+    dead.sendall(b'{"kind": "hello", "member": [1, "dead", 7], "count": 3}\n')
     dead.close()
     others = [
         pool.submit(meeting.Meeting, Cluster(where, 3, i), 20) for i in (1, 2)

@@ -82,10 +82,8 @@ def assert_equal(actual, expected, loss_tolerance=LOSS_TOLERANCE):
   (loss, gradients), (expected_loss, expected_gradients) = actual, expected
   np.testing.assert_allclose(loss, expected_loss, rtol=loss_tolerance)
   for path, got, want in zip(
-      partitioning.leaf_paths(expected_gradients),
-      jax.tree.leaves(gradients),
-      jax.tree.leaves(expected_gradients),
-      strict=True,
+      partitioning.leaf_paths(expected_gradients), jax.tree.leaves(gradients),
+      jax.tree.leaves(expected_gradients), strict=True,
   ):
     scale = np.abs(want).max()
     assert scale > 0, path
@@ -193,10 +191,7 @@ def test_equal_on_every_mesh(
 ):
   model = make_model(separate_towers, **dict(options))
   abstract, _, step = tiny_training.plan(
-      partitioner,
-      model=model,
-      loss=LOSS,
-      similarity=similarity,
+      partitioner, model=model, loss=LOSS, similarity=similarity,
       micro_batch_size=size,
   )
   state = tiny_training.make_state(
@@ -322,11 +317,8 @@ def build(*bindings):
   return model_dir.build_experiment(
       ['runs/quickstart.gin', 'models/tiny.gin'],
       [
-          'MODEL_DIR = "x"',
-          'VOCABULARY = "python_code_8k"',
-          'VOCAB_SIZE = 8064',
-          'BATCH_SIZE = 48',
-          'LAYOUT = @data.Padded()',
+          'MODEL_DIR = "x"', 'VOCABULARY = "python_code_8k"',
+          'VOCAB_SIZE = 8064', 'BATCH_SIZE = 48', 'LAYOUT = @data.Padded()',
           *bindings,
       ],
       [],

@@ -13,10 +13,8 @@ PARAMS = {
     'projection': {'kernel': 4},
 }
 PATHS = [
-    'encoder/layers_0/mlp/wo/kernel',
-    'encoder/layers_0/norm/scale',
-    'encoder/layers_10/mlp/wo/kernel',
-    'projection/kernel',
+    'encoder/layers_0/mlp/wo/kernel', 'encoder/layers_0/norm/scale',
+    'encoder/layers_10/mlp/wo/kernel', 'projection/kernel',
 ]
 
 

@@ -61,9 +61,7 @@ def test_each_parameter_is_gathered_and_its_gradient_scattered(
 
 def test_gathered_as_products_want_it_and_summed_in_float32():
   text = str(
-      cases.trace_step(
-          Partitioner(1, FSDP), None, 48, dtype='bfloat16'
-      ).jaxpr
+      cases.trace_step(Partitioner(1, FSDP), None, 48, dtype='bfloat16').jaxpr
   )
   gathered = re.findall(r'(bf16|f32)\[\S* = all_gather\[', text)
   # Kernels of layers and norms; the embeddings and projection are float32.
@@ -84,9 +82,7 @@ def gradients(partitioner):
 
 
 def errors(got, want):
-  return [
-      np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in zip(got, want)
-  ]
+  return [np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in zip(got, want)]
 
 
 @SLOW

@@ -10,9 +10,7 @@ from dualenc_jax.text.tokenizer import EOS, Tokenizer, Vocabulary
 
 QUERIES = ['read a file', 'HTTP server, or   client?', 'x', 'sort keys of dict']
 PASSAGES = [
-    'def read(path):\n  return open(path).read()',
-    'serve',
-    'A (b) [c] {d}, e.',
+    'def read(path):\n  return open(path).read()', 'serve', 'A (b) [c] {d}, e.',
     'sorted(' + 'keys ' * 40,
 ]
 TEMPLATES = (

@@ -8,11 +8,7 @@ from dualenc_jax.text.ragged import as_uint32_pairs, fingerprints, Ragged
 
 MASK = (1 << 64) - 1
 # Of the rows [1], [8774, 296, 1] and [].
-PINNED = [
-    '0x297aebda250168b4',
-    '0x9ccd5b1028a33845',
-    '0xa706dd2f4d197e6f',
-]
+PINNED = ['0x297aebda250168b4', '0x9ccd5b1028a33845', '0xa706dd2f4d197e6f']
 
 
 def mix(x):

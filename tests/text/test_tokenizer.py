@@ -97,9 +97,7 @@ def test_t5_vocabulary_on_real_text_is_that_of_transformers(shared):
 @pytest.mark.parametrize('threads', [1, 3])
 def test_the_number_of_threads_makes_no_difference(threads):
   vocabulary = Vocabulary('python_code_8k')
-  rows, expected = (
-      vocabulary.encode(TEXTS * 50, 9, n) for n in (threads, -1)
-  )
+  rows, expected = (vocabulary.encode(TEXTS * 50, 9, n) for n in (threads, -1))
   np.testing.assert_array_equal(rows.values, expected.values)
   np.testing.assert_array_equal(rows.offsets, expected.offsets)
 
@@ -150,11 +148,8 @@ def test_file_that_is_no_model(tmp_path):
 def test_other_special_ids_are_refused(tmp_path):
   model = io.BytesIO()
   sentencepiece.SentencePieceTrainer.train(
-      sentence_iterator=iter(['a b c d'] * 20),
-      model_writer=model,
-      vocab_size=8,
-      hard_vocab_limit=False,
-      minloglevel=2,
+      sentence_iterator=iter(['a b c d'] * 20), model_writer=model,
+      vocab_size=8, hard_vocab_limit=False, minloglevel=2,
   )
   path = tmp_path / 'other.model'
   path.write_bytes(model.getvalue())

@@ -36,9 +36,7 @@ def collected():
 
 
 FSDP = (('embed', 'data'),)
-META = {
-    'config': 'a = 1\nb = "ü"', 'data': {'next_step': 7}, 'run_id': 'r',
-}
+META = {'config': 'a = 1\nb = "ü"', 'data': {'next_step': 7}, 'run_id': 'r'}
 
 
 def abstract_state(partitioner=None, width=64, extra=(), names=('wi', 'wo')):

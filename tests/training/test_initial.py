@@ -91,9 +91,7 @@ def fresh_state(model, partitioner=Partitioner()):
 def start(path, model, vocabulary, partitioner=Partitioner(), **options):
   source = initial.InitialCheckpoint(str(path), **options)
   state = fresh_state(model, partitioner)
-  plan = initial.plan_start(
-      source, describe(model), vocabulary, state.params
-  )
+  plan = initial.plan_start(source, describe(model), vocabulary, state.params)
   return initial.start_from(plan, state)
 
 

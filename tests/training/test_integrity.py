@@ -247,9 +247,7 @@ def test_a_thousand_flipped_bits_in_the_files_of_tensors(copied):
     }
 
   good = read()
-  files = [
-      p for item in items for p in item.glob('ocdbt.process_0/d/*')
-  ]
+  files = [p for item in items for p in item.glob('ocdbt.process_0/d/*')]
   sizes = [p.stat().st_size for p in files]
   rng = np.random.default_rng(0)
   noticed = harmless = 0

@@ -34,13 +34,7 @@ def make_cache():
 
 def make_batches(layout, num_negatives=0, cells=1):
   return Batches(
-      [make_cache()],
-      SIZE,
-      0,
-      QUERY,
-      PASSAGE,
-      num_negatives,
-      layout=layout,
+      [make_cache()], SIZE, 0, QUERY, PASSAGE, num_negatives, layout=layout,
       cells=cells,
   )
 
@@ -101,9 +95,7 @@ def test_embeddings_equal_each_text_alone(layout, num_negatives, cells, micro):
     tokens = np.zeros((len(texts), length), np.int32)
     for row, text in zip(tokens, texts):
       row[: len(text)] = text
-    return model.apply(
-        {'params': model_params(params)}, tokens, method=method
-    )
+    return model.apply({'params': model_params(params)}, tokens, method=method)
 
   pairs = text_reading.pairs_of(batch, num_negatives)
   pairs.sort(key=lambda pair: pair[3])
@@ -126,9 +118,7 @@ def test_embeddings_equal_each_text_alone(layout, num_negatives, cells, micro):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    'layout, scan_layers',
-    [(GROUPED, False), (PACKED, True)],
-    ids=repr,
+    'layout, scan_layers', [(GROUPED, False), (PACKED, True)], ids=repr
 )
 def test_dropout_is_that_of_the_padded_layout(layout, scan_layers):
   """Bit by bit the same masks, so the embeddings agree to rounding."""

@@ -75,15 +75,12 @@ def started(teacher, folder, *more):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    'which, layers',
-    [('spread', (0, 3)), ('last', (2, 3)), ('(1, 0)', (1, 0))],
+    'which, layers', [('spread', (0, 3)), ('last', (2, 3)), ('(1, 0)', (1, 0))]
 )
 def test_a_tower_of_two_starts_from_layers_of_four(
     teacher, tmp_path, which, layers
 ):
-  light, there = started(
-      teacher, tmp_path, f'--gin.QUERY_LAYERS_FROM={which}'
-  )
+  light, there = started(teacher, tmp_path, f'--gin.QUERY_LAYERS_FROM={which}')
   for i, j in enumerate(layers):
     np.testing.assert_array_equal(
         light[f'encoder/layers_{i}/{KERNEL}'],
@@ -95,10 +92,8 @@ def test_a_tower_of_two_starts_from_layers_of_four(
     if not name.startswith('projection'):
       np.testing.assert_array_equal(light[f'passage_{name}'], value)
   for name in (
-      'token_embedder/embedding',
-      'encoder/relpos_bias/rel_embedding',
-      'encoder/encoder_norm/scale',
-      'projection/kernel',
+      'token_embedder/embedding', 'encoder/relpos_bias/rel_embedding',
+      'encoder/encoder_norm/scale', 'projection/kernel',
   ):
     np.testing.assert_array_equal(light[name], there[name])
 

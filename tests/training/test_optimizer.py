@@ -19,11 +19,8 @@ SCHEDULE = optax.linear_schedule(1e-2, 0.0, STEPS)
 def adafactor():
   """As in gin/optimizers/adafactor.gin."""
   return optax.adafactor(
-      learning_rate=SCHEDULE,
-      min_dim_size_to_factor=128,
-      decay_rate=0.8,
-      multiply_by_parameter_scale=True,
-      clipping_threshold=1.0,
+      learning_rate=SCHEDULE, min_dim_size_to_factor=128, decay_rate=0.8,
+      multiply_by_parameter_scale=True, clipping_threshold=1.0,
   )
 
 
@@ -220,15 +217,9 @@ def test_a_learning_rate_that_is_none_is_an_error(rate, words):
 @pytest.mark.parametrize(
     'rule',
     [
-        'wide/.*',
-        ('wide/.*',),
-        (0.25, 'wide/.*'),
-        ('wide/.*', -1),
-        ('wide/.*', float('nan')),
-        ('wide/.*', float('inf')),
-        ('wide/.*', 'x'),
-        ('wide/.*', None),
-        ('wide/.*', True),
+        'wide/.*', ('wide/.*',), (0.25, 'wide/.*'), ('wide/.*', -1),
+        ('wide/.*', float('nan')), ('wide/.*', float('inf')), ('wide/.*', 'x'),
+        ('wide/.*', None), ('wide/.*', True),
     ],
 )
 def test_a_multiplier_that_is_no_pair_is_an_error(rule):
@@ -266,9 +257,7 @@ def test_multipliers_scale_updates_exactly(make):
 def test_multipliers_and_freezing_together():
   params = make_params()
   optimizer = Optimizer(
-      adafactor(),
-      SCHEDULE,
-      freeze=('wide/.*',),
+      adafactor(), SCHEDULE, freeze=('wide/.*',),
       multipliers=(('.*/kernel', 0.5),),
   )
   got = first_updates(optimizer.build(params), params)

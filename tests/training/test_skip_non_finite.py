@@ -79,9 +79,7 @@ def test_a_step_left_out_changes_nothing(partitioner):
     assert counts and all(x == count for x in counts)
     assert after.step == before.step + 1
     if skipped[-1]:
-      jax.tree.map(
-          np.testing.assert_array_equal, before[1:], after[1:]
-      )
+      jax.tree.map(np.testing.assert_array_equal, before[1:], after[1:])
     assert np.all(metrics['finite'])
   assert skipped == [0, 1, 0, 1, 1, 0]
 

@@ -33,10 +33,7 @@ def on_one_device(separate_towers, num_negatives):
   def loss_fn(params):
     embeddings = contrastive.embed(model, params, batch)
     return losses.evaluate(
-        tiny_training.LOSS,
-        tiny_training.SIMILARITY,
-        params['loss'],
-        embeddings,
+        tiny_training.LOSS, tiny_training.SIMILARITY, params['loss'], embeddings
     )[0]
 
   loss, gradients = jax.jit(jax.value_and_grad(loss_fn))(params)
@@ -60,9 +57,7 @@ SLOW = pytest.mark.slow
         pytest.param(
             False, 0, Partitioner(1, FSDP), id='SDE-8x1-FSDP', marks=SLOW
         ),
-        pytest.param(
-            False, 0, Partitioner(1, (), True), id='SDE-8x1-ZeRO'
-        ),
+        pytest.param(False, 0, Partitioner(1, (), True), id='SDE-8x1-ZeRO'),
         pytest.param(
             True, 2, Partitioner(2, FSDP, True), id='ADE-SPL-4x2-FSDP-ZeRO',
             marks=SLOW,
@@ -89,12 +84,8 @@ def test_equal_on_every_mesh(separate_towers, num_negatives, partitioner):
   paths = partitioning.leaf_paths(gradients)
   squares = []
   for path, got, want, after, expected in zip(
-      paths,
-      jax.tree.leaves(state.opt_state),
-      jax.tree.leaves(gradients),
-      jax.tree.leaves(state.params),
-      jax.tree.leaves(updated),
-      strict=True,
+      paths, jax.tree.leaves(state.opt_state), jax.tree.leaves(gradients),
+      jax.tree.leaves(state.params), jax.tree.leaves(updated), strict=True,
   ):
     scale = np.max(np.abs(want))
     assert scale > 0, path

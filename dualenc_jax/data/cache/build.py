@@ -160,9 +160,7 @@ class CacheBuild:
     return rest, total
 
   def _append(
-      self,
-      writer: CacheWriter,
-      examples: Iterator[dict[str, Any]],
+      self, writer: CacheWriter, examples: Iterator[dict[str, Any]],
       total: int | None,
   ) -> None:
     """Tokenises and writes examples."""
@@ -205,9 +203,7 @@ def _free(folder: pathlib.Path) -> int:
 
 
 def stack(
-    examples: Sequence[Example],
-    table: Iterable[Column],
-    tokenizer: Tokenizer,
+    examples: Sequence[Example], table: Iterable[Column], tokenizer: Tokenizer,
     threads: int = -1,
 ) -> Arrays:
   """The arrays of all columns of some examples, by name; see `Cache`.
@@ -233,8 +229,7 @@ def stack(
 
 
 def _encoded(
-    column: Column,
-    examples: Sequence[Example],
+    column: Column, examples: Sequence[Example],
     encode: Callable[[Sequence[str]], Ragged],
 ) -> Arrays:
   """Tokens, and texts unless these are lists.
@@ -295,8 +290,7 @@ def _numbers(column: Column, examples: Sequence[Example]) -> Arrays:
   values = _array(column, _flat(rows), examples)
   positives = lengths_to_offsets(np.array(counts))[:-1]
   return {
-      name: values[positives],
-      f'negative_{name}': np.delete(values, positives),
+      name: values[positives], f'negative_{name}': np.delete(values, positives)
   }
 
 

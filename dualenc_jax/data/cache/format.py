@@ -15,9 +15,7 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.io import files, json_file, untrusted
 from dualenc_jax.text.ragged import Ragged
 
-_DTYPES = [
-    np.dtype(code).name for code in np.typecodes['AllInteger'] + 'efd?'
-]
+_DTYPES = [np.dtype(code).name for code in np.typecodes['AllInteger'] + 'efd?']
 _BLOCK = 2**20  # Values that are written at once where one is repeated.
 HEADER = 'header.json'
 JOURNAL = 'journal.json'

@@ -35,9 +35,7 @@ _OF_EXAMPLES = {'module', 'options', 'source'}
 
 
 def prepare(
-    task: Dataset,
-    split: str,
-    tokenizer: Tokenizer,
+    task: Dataset, split: str, tokenizer: Tokenizer,
     cache_dir: str | os.PathLike,
     log: Callable[[str], None] = logging.getLogger(__name__).info,
     threads: int = -1,
@@ -126,9 +124,7 @@ def _build(build: CacheBuild) -> Cache:
 
 
 def _unchecked(
-    cache_dir: pathlib.Path,
-    key: dict[str, Any],
-    error: SourceUnavailable,
+    cache_dir: pathlib.Path, key: dict[str, Any], error: SourceUnavailable,
     log: Callable[[str], None],
 ) -> Cache:
   """The newest complete cache whose key agrees in all but the source."""
