@@ -28,6 +28,7 @@ import numpy as np
 from dualenc_jax.commands import config, flags, rerank, runtime, sources
 from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import teacher_scores
+from dualenc_jax.inference.teacher import check_spread
 from dualenc_jax.io import files, writer
 from dualenc_jax.mining import filters, margins, negatives, output
 from dualenc_jax.results import evaluate
@@ -94,7 +95,8 @@ def _mine(
             '--least_spread is of margins, and no query has a positive that is'
             ' scored. Leave it out.'
         )
-      margins.check(labels, taken, args.least_spread)
+      scores = np.array([n.score for own in taken for n in own])
+      check_spread(labels, scores, args.least_spread)
   facts = {
       **asked.facts(),
       **(evaluate.teacher_facts(teacher) if teacher else {}),

@@ -10,23 +10,19 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.generation.generator import Query
 
 _WORD = re.compile(r'\w+')
-EMPTY, REPEATED, COPIED, UNLIKELY = (
-    'empty',
-    'repeated of their passage',
-    'copied from their passage',
-    'below the log-probability',
-)
+EMPTY, UNLIKELY = 'empty', 'below the log-probability'
+REPEATED, COPIED = 'repeated of their passage', 'copied from their passage'
 
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-  """What is asked of a query.
+  """Bounds of a query.
 
   Attributes:
-    copied: the share of its words that stand in the passage one after the other
-      is not above it; 1.0 for no such rule.
-    log_probability: the least mean of its tokens', as InPars (Bonifacio et al.
-      2022) ranks queries; None for no such rule.
+    copied: largest share of its words that is one span of the passage; 1.0 for
+      no bound.
+    log_probability: least mean log-probability of its tokens, by which InPars
+      (Bonifacio et al. 2022) ranks queries; None for no bound.
   """
 
   copied: float = 1.0
@@ -50,17 +46,17 @@ def kept(
     rules: Rules,
     counts: Counter[str],
 ) -> Iterator[Query]:
-  """Yields the queries that are kept.
-
-  Empty ones are not, nor one that its passage has already.
+  """Yields the queries within the rules, none empty or twice of a passage.
 
   Args:
     queries: in the order of their passages.
     passage: number -> text.
-    rules: what is asked of them.
-    counts: of those left out, by cause; counted up.
+    rules: the bounds.
+    counts: queries left out by cause, updated.
   """
-  number, seen, text = None, set(), ''
+  number: int | None = None
+  seen: set[str] = set()
+  text = ''
   for query in queries:
     if query.passage != number:
       number, seen, text = query.passage, set(), ''
@@ -85,19 +81,16 @@ def kept(
 
 
 def words(text: str) -> list[str]:
-  """Its words, lower-cased, without what stands between them."""
+  """The lower-cased words of a text."""
   return _WORD.findall(text.lower())
 
 
 def is_copied(query: Sequence[str], passage: str, share: float) -> bool:
   """Whether more than a share of a query's words is one span of a passage.
 
-  Args:
-    query: its words.
-    passage: its words, with a space before, between and after them.
-    share: 0 to 1.
+  The passage is given as its words with a space before, between and after them.
   """
-  # The least span that is too long.
+  # Words of the shortest span that is too long.
   size = math.floor(share * len(query)) + 1
   return any(
       f' {" ".join(query[start : start + size])} ' in passage
@@ -106,7 +99,7 @@ def is_copied(query: Sequence[str], passage: str, share: float) -> bool:
 
 
 def shared(queries: Sequence[Query]) -> list[tuple[str, int]]:
-  """Texts that several passages have, with how many, the most frequent first.
+  """Queries of several passages, with their number, most frequent first.
 
   In-batch losses take such a passage for a negative of the others' queries.
   """

@@ -14,14 +14,14 @@ from dualenc_jax.text.tokenizer import EOS, Tokenizer
 
 
 class Query(NamedTuple):
-  """What was written of a passage.
+  """A query that was written for a passage.
 
   Attributes:
-    passage: its number among those of the call.
-    number: of the query among the passage's, from 0.
-    text: as the vocabulary normalises it, without spaces around.
-    log_probability: the mean of its tokens', EOS included, by the model.
-    ended: whether EOS ends it; else it was cut.
+    passage: number of the passage in the call.
+    number: number of the query among the passage's, from 0.
+    text: normalised by the vocabulary, without space around.
+    log_probability: mean over its tokens, EOS included, by the model.
+    ended: whether it ends with EOS; else it was cut.
   """
 
   passage: int
@@ -36,11 +36,10 @@ class Generator:
   """A query generator, docT5query (Nogueira and Lin 2019).
 
   Attributes:
-    params: the parameters on the devices, as `writer` takes them.
-    tokenizer: vocabulary and lengths; passages are read as `encode_passages`
-      has them.
-    writer: the model, compiled.
-    provenance: what its queries depend on, as JSON.
+    params: parameters of `writer` on the devices.
+    tokenizer: vocabulary and lengths.
+    writer: the compiled model.
+    provenance: JSON that determines its queries.
   """
 
   params: Any
@@ -50,19 +49,19 @@ class Generator:
 
   @property
   def passage_length(self) -> int:
-    """Most tokens of a passage that are read, EOS included."""
+    """Most tokens read of a passage, EOS included."""
     return min(self.tokenizer.passage_length, LENGTHS[-1])
 
   def read(self, passages: Sequence[str]) -> tuple[Ragged, np.ndarray]:
-    """Tokens of passages, and which of them, bool [n], are cut."""
-    own = dataclasses.replace(
-        self.tokenizer, passage_length=self.passage_length + 1
-    )
-    whole = own.encode_passages(passages)
-    is_cut = whole.lengths > self.passage_length
-    rows = [whole.row(i) for i in range(len(passages))]
-    for i in np.flatnonzero(is_cut):
-      rows[i] = np.append(rows[i][: self.passage_length - 1], EOS)
+    """Tokens of passages, and bool [n], which of them are cut."""
+    length = self.passage_length
+    longer = dataclasses.replace(self.tokenizer, passage_length=length + 1)
+    whole = longer.encode_passages(passages)
+    is_cut = whole.lengths > length
+    rows = [
+        np.append(whole.row(i)[: length - 1], EOS) if cut else whole.row(i)
+        for i, cut in enumerate(is_cut)
+    ]
     return Ragged.from_rows(rows, whole.values.dtype), is_cut
 
   def write(
@@ -74,19 +73,10 @@ class Generator:
       length: int,
       seed: int,
   ) -> Iterator[Query]:
-    """Writes queries of passages, see `Writer.write`.
+    """Yields queries of passages as they are done; see `Writer.write`.
 
-    Args:
-      sources: of `read`.
-      ids: of the passages; with `seed` they decide what is drawn, so that the
-        queries of a passage do not depend on which others there are.
-      count: queries of each.
-      sampling: how tokens are drawn.
-      length: most tokens of a query, EOS included.
-      seed: 0 or more.
-
-    Yields:
-      All queries, as they are done.
+    The ids of the passages and the seed determine the random numbers, so that
+    the queries of a passage do not depend on the other passages.
     """
     numbers = np.array([_number(name) for name in ids], np.uint64)
     for text in self.writer.write(
@@ -103,6 +93,5 @@ class Generator:
 
 
 def _number(name: str) -> int:
-  """Of an id, 64 bits."""
   digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
   return int.from_bytes(digest, 'little')

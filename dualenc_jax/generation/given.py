@@ -1,4 +1,4 @@
-"""Queries that the user has: are they of the corpus that is adapted to?"""
+"""Checks that the user's queries belong to the corpus that is adapted to."""
 
 from collections.abc import Iterator
 import pathlib
@@ -10,26 +10,23 @@ from dualenc_jax.readers import Texts
 
 
 def check(folder: pathlib.Path, corpus: str) -> None:
-  """Refuses queries of the passages of another corpus.
+  """Raises UserError for queries of the passages of another corpus.
 
   Texts are compared where `output.write` wrote the folder; in one of the user's
-  own, whose texts may have been mended, ids alone.
+  own, whose texts may have been edited, ids alone.
 
   Args:
-    folder: with queries and their corpus.jsonl.
-    corpus: a file or a folder, as of `readers.Texts`.
-
-  Raises:
-    UserError: a passage of the folder is not in the corpus, or has another text
-      there; or a file is missing.
+    folder: queries and their corpus.jsonl.
+    corpus: a file or a folder that `readers.Texts` reads.
   """
-  # Rows that are left out are told where all of them are read.
+  # Rows that are left out are logged where all of them are read.
   own, other = (Texts(str(path), strict=False) for path in (folder, corpus))
   facts = folder / output.FACTS
   written = facts.is_file()
-  known = {own.fingerprint('corpus')}
+  known = [own.fingerprint('corpus')]
   if written:
-    known.add(json_file.read(facts, 'Generate the queries anew.').get('corpus'))
+    saved = json_file.read(facts, 'Generate the queries anew.')
+    known.append(saved.get('corpus', ''))
   if other.fingerprint('corpus') in known:
     return
   there = dict(_hashes(other))
@@ -44,6 +41,6 @@ def check(folder: pathlib.Path, corpus: str) -> None:
 
 
 def _hashes(texts: Texts) -> Iterator[tuple[str, int]]:
-  """Ids, and what tells texts apart without keeping them."""
+  """Ids, and hashes of their texts."""
   for row in texts.examples('corpus'):
     yield row['passage_id'], hash(row['passage'].strip())

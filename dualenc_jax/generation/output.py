@@ -1,4 +1,4 @@
-"""The files of `dualenc generate`: GPL's and BEIR's form, and a report."""
+"""The files of `dualenc generate`: GPL's and BEIR's format, and a report."""
 
 from collections.abc import Iterator, Mapping, Sequence
 import pathlib
@@ -30,31 +30,29 @@ def write(
   """Writes a folder that `tasks/beir.gin` reads, with BEIR_PREFIX.
 
   Args:
-    folder: of the files, which exists.
-    prefix: of their names, 'qgen'.
+    folder: an existing one.
+    prefix: of file names, 'qgen'.
     passages: those that queries were written for.
     queries: those that are kept, in the order of their passages.
-    counts: of those that are not, by cause.
+    counts: queries left out, by cause.
     facts: what the files depend on.
     with_corpus: False where the folder's corpus is the one that was read.
 
   Returns:
-    What `counted` says, lines.
+    The lines of `_counted`.
   """
   if with_corpus:
     files.write_json_lines(folder / CORPUS, map(_row, passages))
   numbered = [(f'genQ{i}', query) for i, query in enumerate(queries, 1)]
-  files.write_json_lines(
-      folder / f'{prefix}-queries.jsonl',
-      (
-          {
-              '_id': name,
-              'text': query.text,
-              'metadata': {'log_probability': query.log_probability},
-          }
-          for name, query in numbered
-      ),
+  rows_of_queries = (
+      {
+          '_id': name,
+          'text': query.text,
+          'metadata': {'log_probability': query.log_probability},
+      }
+      for name, query in numbered
   )
+  files.write_json_lines(folder / f'{prefix}-queries.jsonl', rows_of_queries)
   qrels = ''.join(
       f'{name}\t{cell(passages[query.passage].id)}\t1\n'
       for name, query in numbered
@@ -62,19 +60,16 @@ def write(
   path = folder / f'{prefix}-qrels' / 'train.tsv'
   files.make_folder(path.parent, 'another --output_dir')
   files.write(path, 'query-id\tcorpus-id\tscore\n' + qrels)
-  said = [*counted(passages, queries, counts)]
-  text = '\n'.join(report(passages, queries, said)) + '\n'
+  said = [*_counted(passages, queries, counts)]
+  text = '\n'.join(_report(passages, queries, said)) + '\n'
   files.write(folder / REPORT, text)
   files.write_json(folder / FACTS, {**facts, 'counts': dict(counts)})
   return said
 
 
-def report(
-    passages: Sequence[Passage],
-    queries: Sequence[Query],
-    said: Sequence[str],
+def _report(
+    passages: Sequence[Passage], queries: Sequence[Query], said: Sequence[str]
 ) -> Iterator[str]:
-  """Lines of Markdown: what `counted` says, and examples to read."""
   yield '# Generated queries\n'
   yield from said
   yield '\n## Examples\n'
@@ -88,12 +83,12 @@ def report(
         yield f'  - **{_cut(query.text)}** ({query.log_probability:.2f})'
 
 
-def counted(
+def _counted(
     passages: Sequence[Passage],
     queries: Sequence[Query],
     counts: Mapping[str, int],
 ) -> Iterator[str]:
-  """A table of what there is and what was left out."""
+  """A table of counts and means, and warnings."""
   yield '| | |'
   yield '|---|---|'
   with_some = {query.passage for query in queries}
@@ -130,7 +125,7 @@ def counted(
 
 
 def _row(passage: Passage) -> dict[str, str]:
-  """As BEIR has it; its title apart, where reading it joins the same text."""
+  """BEIR's row; its title apart where reading it joins the same text."""
   title, text = passage.title, passage.text.removeprefix(passage.title)
   if rows.titled(title, text.strip()) != passage.text:
     title, text = '', passage.text

@@ -1,4 +1,4 @@
-"""What generation has on the devices: slots of sources and their targets.
+"""The programs of generation: slots of sources and their targets.
 
 Shapes: B slots of a device, L source tokens, n targets of a slot, T most tokens
 of a target.
@@ -30,14 +30,14 @@ class State(NamedTuple):
   """The slots of all devices, leading axes over the data axis.
 
   Attributes:
-    caches: of the layers, of B n rows and B rows.
-    source_mask: bool [B, 1, L], where there is a token.
+    caches: keys and values of the layers, of B n and of B rows.
+    source_mask: bool [B, 1, L], True at tokens.
     keys: uint32 [B, n, 2], random keys of the targets.
-    tokens: int32 [B, n], the last of each.
+    tokens: int32 [B, n], the last token of each target.
     positions: int32 [B, n], its place; from 0, the start.
-    written: int32 [B, n, T], all of them.
-    log_probability: float32 [B, n], of them.
-    active: bool [B, n], False once EOS or the T-th is written.
+    written: int32 [B, n, T], all tokens.
+    log_probability: float32 [B, n], their sum.
+    active: bool [B, n], False once EOS or the T-th token is written.
   """
 
   caches: Sequence[Cache]
@@ -51,15 +51,13 @@ class State(NamedTuple):
 
 
 class Programs:
-  """What runs on the devices, for slots of one shape.
+  """Compiled programs for slots of one shape.
 
   Attributes:
-    devices: of the data axis.
-    slots: B, of a device.
+    devices: size of the data axis.
+    slots: B.
     entered: sources that a device takes in at once.
-    source_length: L.
-    targets: n.
-    length: T.
+    source_length, targets, length: L, n and T.
   """
 
   def __init__(
@@ -72,7 +70,6 @@ class Programs:
       length: int,
       sampling: Sampling,
   ):
-    """For the arguments see `Writer` and the attributes."""
     self.devices = partitioner.mesh.shape['data']
     self.slots, self.targets, self.length = slots, targets, length
     self.source_length = source_length
@@ -199,7 +196,7 @@ class Programs:
     self.decode = on_mesh(decode, True, 1)
 
   def put(self, array: np.ndarray) -> jax.Array:
-    """An array over the data axis."""
+    """The array over the data axis."""
     return jax.make_array_from_callback(
         array.shape, self._rows, lambda i: array[i]
     )

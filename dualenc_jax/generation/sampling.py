@@ -1,4 +1,4 @@
-"""How a token is drawn from logits: temperature, top-k, top-p, in that order.
+"""Tokens drawn from logits by temperature, top-k and top-p, in that order.
 
 Shapes: n targets, V vocabulary.
 """
@@ -15,14 +15,13 @@ from dualenc_jax.search import top_k
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-  """What is drawn, as `transformers` has it.
+  """Settings with the meaning that they have in `transformers`.
 
   Attributes:
     temperature: divides the logits; 0 takes the most probable token (greedy).
-    top_k: only so many of the most probable tokens are drawn from; None for
-      all.
-    top_p: of these only the fewest whose probabilities, of sum one again, reach
-      it (the nucleus of Holtzman et al. 2020); 1.0 for all.
+    top_k: number of most probable tokens to draw from; None for all.
+    top_p: mass of the nucleus (Holtzman et al. 2020), the fewest of these whose
+      renormalised probabilities reach it; 1.0 for all.
   """
 
   temperature: float = 1.0
@@ -56,8 +55,8 @@ class Sampling:
       logits: float32 [n, V].
 
     Returns:
-      Tokens, int32 [n], and their log-probabilities by the model, that is of
-      all tokens at temperature 1, float32 [n].
+      int32 [n], tokens; float32 [n], their log-probabilities among all tokens
+      at temperature 1.
     """
     if not self.temperature:
       tokens = jnp.argmax(logits, axis=1).astype(jnp.int32)

@@ -1,4 +1,4 @@
-"""Whether generated queries have to do with their passages: BM25 tells."""
+"""How often BM25 finds the passages of generated queries."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -17,12 +17,12 @@ LEAST = 0.25
 
 
 class Found(NamedTuple):
-  """How often BM25 finds the passage of a query among its best.
+  """The share of sampled queries whose passage is among BM25's best.
 
   Attributes:
-    share: of the queries.
-    queries: that were looked at, drawn by chance.
-    passages: among which, theirs and others.
+    share: 0 to 1.
+    queries: number of sampled queries.
+    passages: number of passages searched, theirs and others.
   """
 
   share: float
@@ -31,12 +31,12 @@ class Found(NamedTuple):
 
   @property
   def chance(self) -> float:
-    """The share of queries that have nothing to do with any passage."""
+    """The share of queries that are unrelated to any passage."""
     return min(DEPTH / self.passages, 1.0)
 
   @property
   def warning(self) -> str | None:
-    """What is wrong, if anything is."""
+    """A sentence for shares near chance."""
     if self.share >= LEAST or self.chance >= LEAST:
       return None
     return (

@@ -22,8 +22,8 @@ from dualenc_jax.parallel.host import Host
 FACTS = 'facts.json'
 # Passages of a shard.
 SHARD = 1024
-# A generator whose queries are none is told early: the share of the queries of
-# a shard, if it has so many, and what two standard errors add to it.
+# A useless generator is refused early: by the share of the queries of a shard
+# of at least so many, plus two standard errors.
 _MOST, _JUDGED = 0.5, 20
 _LOG = logging.getLogger(__name__)
 
@@ -32,9 +32,9 @@ class Passage(NamedTuple):
   """A passage of the corpus.
 
   Attributes:
-    id: of a line.
+    id: on one line.
     title: '' without one.
-    text: as models read it, the title in front.
+    text: what models read, the title in front.
   """
 
   id: str
@@ -47,8 +47,8 @@ class Shards:
   """Files of generated queries.
 
   Attributes:
-    folder: of them.
-    passages: of the corpus, those that queries are written of.
+    folder: one file of JSON Lines a shard, and facts.json.
+    passages: those that queries are written for.
     count: queries a passage.
     sampling: how tokens are drawn.
     length: most tokens of a query, EOS included.
@@ -66,11 +66,7 @@ class Shards:
     return -(-len(self.passages) // SHARD)
 
   def facts(self, source: Mapping[str, Any]) -> dict[str, Any]:
-    """What the queries depend on, JSON.
-
-    Args:
-      source: of generator and corpus.
-    """
+    """JSON that determines the queries; `source` of generator and corpus."""
     return {
         **source,
         'passages': len(self.passages),
@@ -81,14 +77,10 @@ class Shards:
     }
 
   def check(self, facts: Mapping[str, Any], replace: bool = False) -> None:
-    """Makes the folder, of these facts alone.
-
-    Args:
-      facts: of `facts`.
-      replace: removes queries of others.
+    """Makes the folder of these facts, or checks that it has them.
 
     Raises:
-      UserError: it has queries of others; names what differs.
+      UserError: it has queries of other facts, and not `replace`.
     """
     files.make_folder(self.folder, 'another --output_dir')
     path = self.folder / FACTS
@@ -120,21 +112,16 @@ class Shards:
       )
 
   def path(self, shard: int) -> pathlib.Path:
-    """Of a shard, JSON Lines."""
     return self.folder / f'{shard:05}.jsonl'
 
   def missing(self) -> list[int]:
-    """Shards that are not there yet."""
     return [i for i in range(len(self)) if not self.path(i).exists()]
 
   def write(self, generator: Generator, host: Host = Host()) -> int:
-    """Generates what is missing of this host's shards.
-
-    Returns:
-      How many of their passages were cut.
+    """Generates this host's missing shards; returns how many passages were cut.
 
     Raises:
-      UserError: what is written first is empty, copied, or the same for all.
+      UserError: the queries of the first are empty, copied, or all the same.
     """
     own = [i for i in self.missing() if i % host.count == host.index]
     total = sum(len(self.some(i)) for i in own) * self.count
@@ -145,13 +132,9 @@ class Shards:
         sources, is_cut = generator.read([passage.text for passage in some])
         cut += int(is_cut.sum())
         found: list[list[Query]] = [[] for _ in some]
+        ids = [passage.id for passage in some]
         for query in generator.write(
-            sources,
-            [passage.id for passage in some],
-            self.count,
-            self.sampling,
-            self.length,
-            self.seed,
+            sources, ids, self.count, self.sampling, self.length, self.seed
         ):
           found[query.passage].append(query)
           progress(1)
@@ -164,19 +147,14 @@ class Shards:
           raise UserError(problem)
         if problem:
           _LOG.warning('Shard %d: %s', shard, problem)
-        rows = (
-            {
-                '_id': passage.id,
-                'queries': [
-                    [q.text, round(q.log_probability, 6), q.ended]
-                    for q in sorted(each, key=lambda q: q.number)
-                ],
-            }
-            for passage, each in zip(some, found)
-        )
-        lines = ''.join(
-            json.dumps(row, ensure_ascii=False) + '\n' for row in rows
-        )
+        lines = ''
+        for passage, each in zip(some, found):
+          written = [
+              [q.text, round(q.log_probability, 6), q.ended]
+              for q in sorted(each, key=lambda q: q.number)
+          ]
+          row = {'_id': passage.id, 'queries': written}
+          lines += json.dumps(row, ensure_ascii=False) + '\n'
         files.write(self.path(shard), lines, 'another --output_dir', sync=True)
     return cut
 
@@ -215,16 +193,11 @@ class Shards:
               )
 
   def some(self, shard: int) -> Sequence[Passage]:
-    """The passages of a shard."""
     return self.passages[shard * SHARD : (shard + 1) * SHARD]
 
 
 def problem_of(pairs: Sequence[tuple[str, str]]) -> str | None:
-  """Why no retriever can learn from queries; None where one may.
-
-  Args:
-    pairs: a query and its passage each.
-  """
+  """Why a retriever cannot learn from (query, passage) pairs, or None."""
   count = len(pairs)
   if count < _JUDGED:
     return None
@@ -244,10 +217,9 @@ def problem_of(pairs: Sequence[tuple[str, str]]) -> str | None:
         ' passage says: the generator does not read it. Train it longer, or'
         ' give another.'
     )
+  words = filters.words
   copied = sum(
-      filters.is_copied(
-          filters.words(query), f' {" ".join(filters.words(passage))} ', 0.8
-      )
+      filters.is_copied(words(query), f' {" ".join(words(passage))} ', 0.8)
       for query, passage in pairs
   )
   if copied / count > most:

@@ -35,19 +35,19 @@ from dualenc_jax.text.tokenizer import EOS
 LENGTHS = 32, 64, 96, 128, 192, 256, 384, 512
 # Targets that a device decodes at once.
 _ON_CPU, _ON_ACCELERATOR = 64, 1024
-# Tokens of sources whose keys and values a device has.
+# Tokens of sources whose keys and values a device holds.
 _SOURCES = 2**16
 
 
 class Text(NamedTuple):
-  """What was written of a source.
+  """A text that was written for a source.
 
   Attributes:
-    source: its number among those of the call.
-    number: of the target among the source's, from 0.
+    source: number of the source in the call.
+    number: number of the text among the source's, from 0.
     tokens: int32, without EOS.
-    log_probability: of all tokens, EOS included, by the model.
-    ended: whether EOS ends it; else it was cut.
+    log_probability: sum over its tokens, EOS included, by the model.
+    ended: whether it ends with EOS; else it was cut.
   """
 
   source: int
@@ -62,13 +62,9 @@ class Writer:
 
   Attributes:
     model: the encoder-decoder.
-    targets: that a device decodes at once.
-    at_once: those of all devices.
+    targets: number of targets that a device decodes at once.
+    at_once: that of all devices.
   """
-
-  model: Seq2Seq
-  targets: int
-  at_once: int
 
   def __init__(
       self,
@@ -76,13 +72,10 @@ class Writer:
       partitioner: Partitioner,
       batch_size: int | None = None,
   ):
-    """Plans; compiles when first called.
+    """Compiles when first called; slots go over the mesh's data axis.
 
-    Args:
-      model: the encoder-decoder.
-      partitioner: the mesh; slots go over its data axis.
-      batch_size: targets that a device decodes at once; None for 64 on a CPU,
-        1,024 elsewhere.
+    `batch_size` is the number of targets that a device decodes at once; None
+    for 64 on a CPU, 1,024 elsewhere.
     """
     self.model = model
     self._partitioner = partitioner
@@ -101,20 +94,17 @@ class Writer:
       length: int = 64,
       seed: int = 0,
   ) -> Iterator[Text]:
-    """Writes texts of each source.
+    """Yields `count` texts of each source, as they are done.
 
     Args:
       params: the model's parameters.
       sources: tokens of the sources, each with EOS, `LENGTHS[-1]` at most.
-      numbers: uint64 [N], of the sources: with `seed` they decide what is
-        drawn, so that a source of the same number has the same texts.
+      numbers: uint64 [N], of the sources: with `seed` they determine the random
+        numbers, so that a source of the same number has the same texts.
       count: texts of each.
       sampling: how tokens are drawn.
       length: T, most tokens of a text, EOS included.
       seed: 0 or more.
-
-    Yields:
-      All texts, as they are done.
     """
     lengths = sources.lengths
     bucket = np.searchsorted(LENGTHS, lengths)
@@ -145,14 +135,7 @@ class Writer:
 
 @dataclasses.dataclass
 class _Slots:
-  """The host's part: which target is where, and what comes next.
-
-  Attributes:
-    programs: for these slots.
-    params: of the model.
-    count: texts of each source.
-    seed: of what is drawn.
-  """
+  """The host's part: which target is where, and what comes next."""
 
   programs: Programs
   params: Any
@@ -162,7 +145,6 @@ class _Slots:
   def run(
       self, sources: Ragged, rows: np.ndarray, numbers: np.ndarray
   ) -> Iterator[Text]:
-    """Writes texts of some sources; see `Writer.write`."""
     p = self.programs
     everywhere = p.devices * p.slots
     # Of each slot its source, -1 for none, and the next of its targets; of each
@@ -196,15 +178,9 @@ class _Slots:
       if (target < 0).all():
         return
       state = p.decode(self.params, state)
-      active, written, positions, chances = map(
-          np.asarray,
-          (
-              state.active,
-              state.written,
-              state.positions,
-              state.log_probability,
-          ),
-      )
+      fetched = state.active, state.written, state.positions
+      active, written, positions = map(np.asarray, fetched)
+      chances = np.asarray(state.log_probability)
       for slot, i in zip(*np.nonzero(~active & (target >= 0))):
         tokens = written[slot, i, : positions[slot, i]]
         ended = tokens[-1] == EOS
@@ -225,11 +201,11 @@ class _Slots:
       sources: Ragged,
       rows: np.ndarray,
   ) -> tuple[State, np.ndarray]:
-    """Puts the next sources into free slots; returns which have one now."""
+    """Puts the next sources into free slots, which it returns."""
     p = self.programs
     tokens = np.zeros((p.devices, p.entered, p.source_length), np.int32)
     places = np.full((p.devices, p.entered), p.slots, np.int32)
-    taken = []
+    taken: list[int] = []
     # What is left at the end goes over all devices.
     share = min(p.entered, -(-len(rows) // p.devices))
     for device in range(p.devices):
@@ -251,11 +227,7 @@ class _Slots:
 def _keys(
     seed: int, numbers: np.ndarray, targets: np.ndarray
 ) -> np.ndarray:
-  """Random keys of targets [B, n] of sources with numbers uint64 [B].
-
-  Returns:
-    uint32 [B, n, 2].
-  """
+  """Keys uint32 [B, n, 2] of targets [B, n] of sources numbered uint64 [B]."""
   halves = np.stack([numbers & 0xFFFFFFFF, numbers >> 32]).astype(np.uint32)
   return np.asarray(
       _folded(np.uint32(seed), halves, targets.astype(np.uint32))

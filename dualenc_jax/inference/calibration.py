@@ -4,6 +4,7 @@ import dataclasses
 import pathlib
 
 import numpy as np
+from scipy import special
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import files, json_file
@@ -17,11 +18,11 @@ class Calibration:
 
   Attributes:
     slope: above 0.
-    intercept: grows with the share of relevant pairs that it was fitted on.
-    step: of the checkpoint whose scores these are; None for any.
-    pairs: how many it was fitted on.
-    positives: how many of these are relevant.
-    candidates: what the pairs are.
+    intercept: it grows with the share of relevant pairs in the fit.
+    step: checkpoint that gave the scores; None for any.
+    pairs: number of pairs in the fit.
+    positives: number of relevant pairs.
+    candidates: description of the pairs.
   """
 
   slope: float
@@ -32,9 +33,9 @@ class Calibration:
   candidates: str = ''
 
   def probabilities(self, scores: np.ndarray) -> np.ndarray:
-    """Of scores of any shape, float64."""
+    """Probabilities of scores of any shape, float64."""
     scores = np.asarray(scores, np.float64)
-    return _sigmoid(self.slope * scores + self.intercept)
+    return special.expit(self.slope * scores + self.intercept)
 
   def describe(self) -> str:
     """'sigmoid(0.52 s - 1.30)'."""
@@ -46,17 +47,17 @@ def fit(scores: np.ndarray, relevant: np.ndarray) -> Calibration | None:
   """The maximum-likelihood calibration of scored pairs.
 
   Targets are Platt's (1999), (P + 1) / (P + 2) of P relevant pairs and
-  1 / (N + 2) of N others, so that scores that tell all apart have one, too.
+  1 / (N + 2) of N others, so that separable scores have one, too.
 
   Args:
     scores: [n], finite.
     relevant: bool [n].
 
   Returns:
-    None where all pairs or none are relevant, or where higher scores are not
-    more probable.
+    None where all pairs or none are relevant, or where the probability does not
+    grow with the score.
   """
-  # Nothing else needs it.
+  # A slow import that nothing else needs.
   import scipy.optimize
 
   positives = int(np.count_nonzero(relevant))
@@ -74,7 +75,7 @@ def fit(scores: np.ndarray, relevant: np.ndarray) -> Calibration | None:
   def loss(parameters):
     logits = parameters[0] * signs + parameters[1]
     value = np.logaddexp(0, logits) - targets * logits
-    error = (_sigmoid(logits) - targets) / len(targets)
+    error = (special.expit(logits) - targets) / len(targets)
     return value.mean(), np.array([error @ signs, error.sum()])
 
   found = scipy.optimize.minimize(loss, np.zeros(2), jac=True, tol=1e-10)
@@ -86,13 +87,8 @@ def fit(scores: np.ndarray, relevant: np.ndarray) -> Calibration | None:
   )
 
 
-def _sigmoid(logits: np.ndarray) -> np.ndarray:
-  # By its exponential, it overflows.
-  return 0.5 + 0.5 * np.tanh(0.5 * np.asarray(logits, np.float64))
-
-
 def save(calibration: Calibration | None, folder: pathlib.Path) -> None:
-  """Writes it into a model_dir; None takes away what is there."""
+  """Writes it into a model_dir; None removes an earlier one."""
   if calibration is None:
     (folder / FILE).unlink(missing_ok=True)
   else:
@@ -100,11 +96,7 @@ def save(calibration: Calibration | None, folder: pathlib.Path) -> None:
 
 
 def of_step(folder: pathlib.Path, step: int) -> Calibration | None:
-  """The calibration of a model_dir's checkpoint; None where there is none.
-
-  Raises:
-    UserError: the file is damaged.
-  """
+  """The calibration of a model_dir's checkpoint, or None."""
   if not (folder / FILE).is_file():
     return None
   again = 'Remove it: scores need none, probabilities do.'

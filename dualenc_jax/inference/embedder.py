@@ -20,11 +20,7 @@ from dualenc_jax.text.ragged import Ragged
 
 
 class OnMesh:
-  """A model, compiled for chunks of texts of a few shapes.
-
-  Attributes:
-    model: whose methods map tokens [R, L] to [R, ...].
-  """
+  """A model whose methods map tokens [R, L] to [R, ...], compiled."""
 
   def __init__(
       self,
@@ -33,7 +29,7 @@ class OnMesh:
       param_shardings: Any,
       batch_size: int,
   ):
-    """Plans; compiles when first called.
+    """Compiles when first called.
 
     Args:
       model: the model.
@@ -41,14 +37,14 @@ class OnMesh:
         sharded over that axis are gathered on every device.
       param_shardings: shardings of the parameters, without those of the loss.
       batch_size: most rows that a device encodes at once, rounded down to a
-        power of two; fewer where `Shapes.max_tokens` says so.
+        power of two; fewer by `Shapes.max_tokens`.
     """
     self.model = model
     self._partitioner = partitioner
     self._batch_size = batch_size
     platform = partitioner.mesh.devices.flat[0].platform
     self._shapes = towers.CPU if platform == 'cpu' else towers.ACCELERATOR
-    # Within a chunk there is no data axis any more.
+    # A chunk has no data axis.
     rules = [
         (name, None if axis == 'data' else axis)
         for name, axis in partitioner.logical_rules
@@ -80,11 +76,7 @@ class OnMesh:
     self._encode = encode
 
   def steps(self, lengths: np.ndarray) -> Iterator[list[towers.Chunk]]:
-    """How many texts of so many tokens go over the devices: chunks at a time.
-
-    Args:
-      lengths: of the texts, int [n], in any order.
-    """
+    """The chunks that run at once, of texts with int [n] tokens."""
     return towers.deal(
         towers.cut(np.sort(lengths)[::-1], self._batch_size, self._shapes),
         self._partitioner.mesh.shape['data'],
@@ -93,14 +85,7 @@ class OnMesh:
   def lower(
       self, method: str, params: Any, rows: int, length: int
   ) -> jax.stages.Lowered:
-    """The program of `batches` for chunks of one shape, lowered.
-
-    Args:
-      method: as of `batches`.
-      params: abstract or not.
-      rows: of a chunk.
-      length: tokens of a row.
-    """
+    """The program of `batches` for chunks [rows, length], lowered."""
     shape = self._partitioner.mesh.shape['data'], rows, length
     tokens = jax.ShapeDtypeStruct(shape, np.int32)
     return self._encode.lower(method, params, tokens)
@@ -112,7 +97,7 @@ class OnMesh:
       tokens: Ragged,
       rows: np.ndarray | None = None,
   ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """As of `towers.Towers`, with any method or function of the model."""
+    """As `towers.Towers.batches`, by any method or function of the model."""
 
     def program(host: np.ndarray) -> jax.Array:
       chunks = jax.make_array_from_callback(
@@ -131,12 +116,7 @@ class OnMesh:
 
 
 class Embedder(OnMesh, towers.Towers):
-  """The two towers of a dual encoder.
-
-  Attributes:
-    model: the dual encoder.
-    dim: D, of the embeddings.
-  """
+  """The two towers of a dual encoder."""
 
   model: DualEncoder
 
@@ -152,7 +132,7 @@ class Embedder(OnMesh, towers.Towers):
 
 
 class Scorer(OnMesh):
-  """Scores texts of a query and a passage with a cross-encoder."""
+  """A cross-encoder that scores joined texts of a query and a passage."""
 
   def scores(self, params: Any, tokens: Ragged) -> np.ndarray:
     """Logits of n texts, float32 [n]."""

@@ -1,4 +1,4 @@
-"""How long one query takes at serving time, for models side by side.
+"""Latency of one query at serving time, for models side by side.
 
 A call has one query and ends when its embedding is on the host. Models take
 turns call by call, in a new order each round, so that what else the machine
@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
 import time
+from typing import Any
 
 import jax
 import numpy as np
@@ -30,16 +31,14 @@ _TAIL = 0.025
 
 @dataclasses.dataclass(frozen=True)
 class Times:
-  """Of the calls of one model, in milliseconds.
+  """Calls of one model, in milliseconds.
 
   Attributes:
-    p50: median.
-    p95: 95th percentile.
-    mean: of all calls.
+    p50, p95: percentiles.
+    mean: over all calls.
     speedup: median of the first model over this one's.
-    speedup_low: of its 95% bootstrap interval over the rounds, in which both
-      are drawn together.
-    speedup_high: of the same.
+    speedup_low, speedup_high: its 95% bootstrap interval over the rounds, in
+      which both are drawn together.
   """
 
   p50: float
@@ -52,20 +51,18 @@ class Times:
 
 @dataclasses.dataclass(frozen=True)
 class Latency:
-  """What queries cost one model.
+  """The cost of queries for one model.
 
   Attributes:
     model: its name.
-    layers: of the query tower; None where a program does not tell.
+    layers: of the query tower; None for an exported program.
     parameters: of the query tower: embedding table, encoder and projection.
     megabytes: 10^6 bytes of these in float32.
-    gflop: 10^9 operations of a query as of `cost.flops`, the mean; or None.
-    dtype: of the activations; or None.
-    tokens_mean: tokens of a query, prefix and EOS included, as the tower sees
-      them: cut to its length, not padded.
-    tokens_p95: 95th percentile of the same.
-    warm_up: calls before the first that is timed, with tokens and with text
-      each.
+    gflop: mean `cost.flops` of a query / 10^9; None for an exported program.
+    dtype: of the activations, or None.
+    tokens_mean, tokens_p95: tokens of a query, prefix and EOS included, cut to
+      the tower's length, not padded.
+    warm_up: untimed calls, with tokens and with text each.
     tower: from tokens to the embedding.
     with_tokenizer: from the text to the embedding.
   """
@@ -93,21 +90,21 @@ def measure(
 
   Args:
     models: by name.
-    texts: queries of each model, without its prefix, as many for each; call i
-      has text i, from the first again after the last.
-    count: calls that are timed, of each model, with tokens and with text each.
+    texts: as many queries of each model, without its prefix, taken in turn.
+    count: timed calls of each model, with tokens and with text each.
     seed: of the order of the calls and of the bootstrap.
   """
   tokens = {
       name: model.tokenizer.encode_queries(texts[name])
       for name, model in models.items()
   }
-  calls, warm_up = {}, {}
+  calls: dict[tuple[str, str], Callable[[int], np.ndarray]] = {}
+  warm_up = {}
   for name, model in models.items():
-    own = functools.partial(_of_tokens, model, tokens[name])
-    calls[name, 'tower'] = own
-    own = functools.partial(_of_text, model, texts[name])
-    calls[name, 'with_tokenizer'] = own
+    calls[name, 'tower'] = functools.partial(_of_tokens, model, tokens[name])
+    calls[name, 'with_tokenizer'] = functools.partial(
+        _of_text, model, texts[name]
+    )
     _, new = np.unique(tokens[name].lengths, return_index=True)
     warm_up[name] = max(WARM_UP, len(new))
     for i in [*new, *range(WARM_UP - len(new))]:
@@ -115,6 +112,10 @@ def measure(
       calls[name, 'with_tokenizer'](i)
   times = _in_turns(calls, count, seed)
   first = next(iter(models))
+
+  def summary(name: str, kind: str) -> Times:
+    return _summary(times[first, kind], times[name, kind], seed)
+
   return [
       Latency(
           name,
@@ -122,10 +123,8 @@ def measure(
           tokens_mean=float(tokens[name].lengths.mean()),
           tokens_p95=float(np.percentile(tokens[name].lengths, 95)),
           warm_up=warm_up[name],
-          **{
-              kind: _summary(times[first, kind], times[name, kind], seed)
-              for kind in ('tower', 'with_tokenizer')
-          },
+          tower=summary(name, 'tower'),
+          with_tokenizer=summary(name, 'with_tokenizer'),
       )
       for name, model in models.items()
   ]
@@ -172,7 +171,7 @@ def _summary(first: np.ndarray, own: np.ndarray, seed: int) -> Times:
   return Times(*map(float, numbers))
 
 
-def _facts(model: Loaded, lengths: np.ndarray) -> dict[str, float | str | None]:
+def _facts(model: Loaded, lengths: np.ndarray) -> dict[str, Any]:
   """Size of the query tower and operations of queries of these lengths."""
   sizes = {
       path_string(path): leaf.size

@@ -1,4 +1,4 @@
-"""How likely a generator finds texts, given what it reads: teacher forcing."""
+"""Log-likelihoods of texts by a generator (teacher forcing)."""
 
 from typing import Any
 
@@ -14,8 +14,8 @@ from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.text.pool import Pool
 from dualenc_jax.text.ragged import lengths_to_offsets, Ragged
 
-# Logits of all target tokens are much more than what an encoder makes of a row,
-# so a device has fewer rows at once.
+# The logits of all target tokens are much larger than an encoder's output, so a
+# device has fewer rows at once.
 _FEWER = 8
 
 
@@ -43,13 +43,8 @@ class Likelihood(OnMesh):
       logits = module(sources, targets)
       correct = (jnp.argmax(logits, axis=-1) == targets).astype(jnp.float32)
       real = targets != 0
-      return jnp.stack(
-          [
-              jnp.sum(jnp.where(real, x, 0.0), axis=1)
-              for x in (-token_losses(logits, targets), correct)
-          ],
-          axis=1,
-      )
+      both = jnp.stack([-token_losses(logits, targets), correct], axis=1)
+      return jnp.sum(jnp.where(real[:, None], both, 0.0), axis=2)
 
     self._measure = measure
 
@@ -60,7 +55,7 @@ class Likelihood(OnMesh):
       sources: Ragged,
       pairs: np.ndarray,
   ) -> tuple[np.ndarray, np.ndarray]:
-    """Of pairs of texts.
+    """Sums over the tokens of targets.
 
     Args:
       params: the model's, on the mesh.
@@ -69,8 +64,8 @@ class Likelihood(OnMesh):
       pairs: int64 [n, 2], numbers of a target and of a source.
 
     Returns:
-      Sums over the tokens of each target: the natural logarithms of their
-      probabilities, and how many are the most probable: float32 [n] each.
+      float32 [n] each: natural log-probabilities, and the number of tokens that
+      are the most probable.
     """
     written, read = (Pool([(rows, {})]) for rows in (targets, sources))
     offsets = lengths_to_offsets(self._length + read.lengths(pairs[:, 1]))

@@ -1,4 +1,4 @@
-"""A cross-encoder that is ready to score texts."""
+"""A cross-encoder with everything that scoring texts needs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
@@ -14,21 +14,21 @@ from dualenc_jax.text.pool import Pool
 from dualenc_jax.text.ragged import lengths_to_offsets, Ragged
 from dualenc_jax.text.tokenizer import Tokenizer
 
-# Pairs whose tokens are in memory at a time.
+# Pairs whose tokens are in memory at once.
 _BLOCK = 2**16
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Teacher:
-  """A cross-encoder with its parameters, and how texts become its tokens.
+  """A cross-encoder with its parameters and tokenizer.
 
   Attributes:
-    params: the parameters on the devices, as `scorer` takes them.
+    params: parameters of `scorer` on the devices.
     tokenizer: vocabulary and lengths.
-    around: what joins a query and a passage.
-    scorer: the model, compiled.
-    provenance: what its scores depend on, as JSON.
-    calibration: from scores to probabilities; None where there is none.
+    around: tokens that join a query and a passage.
+    scorer: the compiled model.
+    provenance: JSON that determines its scores.
+    calibration: from scores to probabilities, or None.
   """
 
   params: Any
@@ -44,16 +44,7 @@ class Teacher:
       passages: Sequence[str],
       pairs: np.ndarray,
   ) -> np.ndarray:
-    """Logits of pairs of texts.
-
-    Args:
-      queries: Q texts.
-      passages: N texts.
-      pairs: int64 [n, 2], numbers of a query and of a passage.
-
-    Returns:
-      float32 [n].
-    """
+    """Logits float32 [n] of pairs int64 [n, 2] of query and passage."""
     blocks = [found for _, found in self.blocks(queries, passages, pairs)]
     return np.concatenate([np.zeros(0, np.float32), *blocks])
 
@@ -90,13 +81,7 @@ class Teacher:
 def check_spread(
     margins: np.ndarray, scores: np.ndarray, spread: float
 ) -> None:
-  """Raises UserError for margins from which nothing can be learnt.
-
-  Args:
-    margins: [n], of passages over others.
-    scores: that they are of.
-    spread: the least standard deviation.
-  """
+  """Raises UserError for margins [n] with a lower deviation than `spread`."""
   if len(margins) < 2 or margins.std() >= spread:
     return
   why = 'It tells passages apart too little.'

@@ -1,4 +1,4 @@
-"""Which tower it is: a SHA-256 of each of its parts.
+"""The identity of a tower: a SHA-256 of each of its parts.
 
 Towers with equal digests give a text the same embedding, but for rounding, in
 whatever form they were saved and whatever runs them.
@@ -29,16 +29,16 @@ from dualenc_jax.tensor_files.stacked_layers import unstack
 from dualenc_jax.tensor_files.tensors import Tensor
 
 _PARTS = ('token_embedder', 'encoder', 'projection')
-# Attributes that change no more than how embeddings are rounded.
+# Attributes that change rounding at most.
 _OF_NO_EFFECT = {
     'dtype', 'dropout_rate', 'remat', 'residual_init', 'scan_layers'
 }
-# Those of a class of this library that its tensors tell.
+# Attributes of this library's classes that follow from their tensors.
 _TOLD = {
     *('vocab_size', 'features', 'num_layers', 'num_heads', 'head_dim'),
     *('mlp_dim', 'num_buckets'),
 }
-# What every part is unless it says otherwise.
+# Defaults of every part.
 _SHIPPED = [
     *map(class_name, (DualEncoder, TokenEmbedder, T5Encoder, Projection)),
     *map(describe, (dot_product_attention, einsum_attention)),
@@ -50,21 +50,21 @@ def digest(
 ) -> dict[str, str]:
   """SHA-256 of the parts of a tower.
 
-  A part has the same whether its towers share it or not, whether its layers
-  are stacked or not, and on any mesh. It is of the part's settings as JSON and
-  then, in the order of their names, of the name and the shape of every tensor,
-  as JSON, and its numbers, float32 with the least significant byte first.
+  A digest does not depend on sharing between towers, stacking of layers or the
+  mesh. It covers the part's settings as JSON and then, in the order of names,
+  the name and shape of every tensor as JSON and its numbers, float32 with the
+  least significant byte first.
 
   Args:
-    tensors: of a dual encoder, by name; one at a time is read.
+    tensors: of a dual encoder, by name; read one at a time.
     model: the dual encoder.
     tower: 'query' or 'passage'.
 
   Returns:
     Hexadecimal digests by part: 'token_embedder', 'encoder', 'projection'; of a
-    model of the user's own its parts, and 'model' for its class and settings.
+    user's own model its parts, and 'model' for its class and settings.
   """
-  parts = {part: {} for part in _PARTS}
+  parts: dict[str, dict[str, Tensor]] = {part: {} for part in _PARTS}
   own = params_of_tower(tensors, tower)
   for name, tensor in unstack({n: tensors[n] for n in own}).items():
     name = name.removeprefix('passage_')
@@ -78,24 +78,24 @@ def digest(
 
 
 def on_devices(params: Mapping[str, jax.Array]) -> dict[str, Tensor]:
-  """Parameters by name as tensors, which come to the host when they are read.
+  """Parameters on any mesh as tensors that come to the host when read.
 
-  Args:
-    params: on any mesh; every host that has a part of one reads, too.
+  Every host that holds a part of one must read it, too.
   """
-  return {
-      name: Tensor(
-          name,
-          value.shape,
-          lambda value=value: _fetch(value),
-          lambda axis, i, value=value: _fetch(jnp.take(value, i, axis)),
-      )
-      for name, value in params.items()
-  }
+
+  def tensor(name: str, value: jax.Array) -> Tensor:
+    return Tensor(
+        name,
+        value.shape,
+        lambda: _fetch(value),
+        lambda axis, i: _fetch(jnp.take(value, i, axis)),
+    )
+
+  return {name: tensor(name, value) for name, value in params.items()}
 
 
 def _settings(model: Any, tower: str) -> dict[str, dict[str, Any]]:
-  """What no tensor tells of each part, where it is not as usual."""
+  """Settings of each part that are neither default nor seen in tensors."""
   described = describe(model)
   settings = {}
   for part in _PARTS:
@@ -121,8 +121,8 @@ def _digest(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
   found = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
   for name, tensor in sorted(tensors.items()):
     found.update(json.dumps([name, *tensor.shape]).encode())
-    # Not `read`: numbers that are not finite are told by texts, later.
-    found.update(np.ascontiguousarray(tensor.load(), '<f4').reshape(-1))
+    # Not `read`: numbers that are not finite are reported with texts, later.
+    found.update(np.ascontiguousarray(tensor.load(), '<f4').reshape(-1).data)
   return found.hexdigest()
 
 
@@ -131,6 +131,7 @@ def _fetch(array: jax.Array) -> np.ndarray:
   if not isinstance(array, jax.Array):
     return array
   if not (array.is_fully_addressable or array.is_fully_replicated):
+    assert isinstance(array.sharding, NamedSharding)
     everywhere = NamedSharding(array.sharding.mesh, PartitionSpec())
     array = jax.jit(lambda x: x, out_shardings=everywhere)(array)
   if array.is_fully_replicated:

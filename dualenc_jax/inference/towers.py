@@ -1,11 +1,10 @@
-"""Texts through towers, in batches of few shapes; a model ready to encode.
+"""Texts through towers in batches of few shapes.
 
-`batches` is the one loop over many texts: they are sorted by length, cut into
-chunks, padded and sent to the devices a little ahead of what is fetched;
-results are put back into their order. The program may return anything that has
-a row for each text: embeddings, scores, tokens. Shape and content of a chunk
-depend on the texts alone, and a device computes whole chunks. So a result is
-the same to the last bit on any number of devices of a kind.
+`batches` is the one loop over many texts: it sorts them by length, cuts them
+into chunks, pads these and sends them to the devices a little ahead of what is
+fetched. The program may return any array with a row for each text. Shape and
+content of a chunk depend on the texts alone, and a device computes whole
+chunks, so a result is the same to the last bit on any number of devices.
 """
 
 import abc
@@ -22,40 +21,36 @@ from dualenc_jax.compression import Codec
 from dualenc_jax.text.ragged import Ragged
 from dualenc_jax.text.tokenizer import Tokenizer
 
-# What the digest of a tower's parts is called, see `tower_digest`.
+# Name of the digests of a tower's parts in provenance, see `tower_digest`.
 TOWER_SHA256 = 'tower_sha256'
-# Steps that wait on the devices while the host is busy with an earlier one.
+# Steps on the devices while the host handles an earlier one.
 AHEAD = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class Shapes:
-  """Which shapes chunks have: here each is as long as its longest text.
+  """Shapes of chunks; here each is as long as its longest text.
 
   Attributes:
-    max_tokens: the most tokens of a chunk, padding counted; it has more than
-      half of them unless the batch size is in the way.
-    least_chunks: chunks of one length at least, while there are texts.
+    max_tokens: most tokens of a chunk, padding included; it has more than half
+      of them unless the batch size is smaller.
+    least_chunks: least number of chunks of one length, while texts are left.
   """
 
   max_tokens: int
   least_chunks: ClassVar[int] = 1
 
   def padded_length(self, longest: int) -> int:
-    """Tokens of the rows that hold a text of `longest` tokens."""
+    """Length of the rows that hold a text of `longest` tokens."""
     return longest
 
 
 @dataclasses.dataclass(frozen=True)
 class Grid(Shapes):
-  """Lengths for programs that compile when they are first needed.
-
-  A set too small to keep many devices busy at many lengths, or to be worth many
-  programs, has few.
+  """Lengths for programs that compile when first needed; small sets have few.
 
   Attributes:
-    lengths: how many there are for each doubling of the length; no two are
-      closer than 8.
+    lengths: number of lengths for each doubling; no two are closer than 8.
   """
 
   lengths: int
@@ -68,11 +63,7 @@ class Grid(Shapes):
 
 @dataclasses.dataclass(frozen=True)
 class Fixed(Shapes):
-  """The shortest of given lengths.
-
-  Attributes:
-    lengths: all there are, ascending.
-  """
+  """The shortest of given lengths, ascending."""
 
   lengths: Sequence[int]
 
@@ -80,21 +71,20 @@ class Fixed(Shapes):
     return next(length for length in self.lengths if length >= longest)
 
 
-# On a CPU the activations of small chunks stay in the cache, tokens are dear,
-# and a program compiles in about a second.
+# On a CPU the activations of small chunks stay in the cache, padding is
+# expensive, and a program compiles in about a second.
 CPU = Grid(max_tokens=2048, lengths=8)
-# An accelerator wants products large enough to fill it, calls long enough to
-# hide the host behind them, and fewer programs, which take longer to compile.
+# An accelerator needs products large enough to fill it, calls long enough to
+# hide the host behind them, and few programs, which take longer to compile.
 ACCELERATOR = Grid(max_tokens=32768, lengths=4)
 
 
 class Chunk(NamedTuple):
-  """Texts that a device computes at once.
+  """Texts `start` to `stop`, in descending order of length, in one program.
 
   Attributes:
-    start: the first of them, in descending order of length.
-    stop: the place after the last.
-    rows: a text each; those that are left over are padding.
+    start, stop: places of the first text and after the last.
+    rows: number of rows; those without a text are padding.
     length: tokens of each row.
   """
 
@@ -107,19 +97,19 @@ class Chunk(NamedTuple):
 def cut(
     lengths: np.ndarray, batch_size: int, shapes: Shapes
 ) -> Iterator[Chunk]:
-  """Cuts texts into chunks, which no device count has a say in.
+  """Cuts texts into chunks, independently of the number of devices.
 
   Args:
-    lengths: of the texts, in descending order.
+    lengths: tokens of the texts, in descending order.
     batch_size: most rows of a chunk.
-    shapes: of chunks; a text that is longer than one is a chunk.
+    shapes: a text longer than `max_tokens` is a chunk.
   """
   start, count = 0, len(lengths)
   while start < count:
     length = shapes.padded_length(int(lengths[start]))
     rows = max(min(batch_size, shapes.max_tokens // length), 1)
     rows = 1 << (rows.bit_length() - 1)
-    # One query alone is not to cost a whole chunk.
+    # One query alone must not cost a whole chunk.
     while rows >= 2 * count:
       rows //= 2
     chunks = 0
@@ -149,17 +139,17 @@ def batches(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
   """Runs a program step by step, the longest rows first.
 
-  The devices work on the next steps while one is yielded; no more than these
-  are in memory.
+  The devices compute the next steps while one is yielded; only these are in
+  memory.
 
   Args:
     program: int32 [devices, R, L] tokens, padded with 0, a chunk for each
       device -> an array [devices, R, ...], which need not be computed yet.
     tokens: of all texts.
     batch_size: most rows of a chunk, rounded down to a power of two.
-    shapes: of chunks.
+    shapes: shapes of chunks.
     rows: which texts; None for all.
-    devices: chunks that are computed side by side.
+    devices: number of chunks that are computed side by side.
 
   Yields:
     (int64 [n] positions in `rows`, [n, ...] their results).
@@ -168,7 +158,7 @@ def batches(
     rows = np.arange(len(tokens))
   lengths = tokens.lengths[rows]
   order = np.argsort(-lengths, kind='stable')
-  waiting = collections.deque()
+  waiting: collections.deque[tuple[np.ndarray, Any]] = collections.deque()
   for step in deal(cut(lengths[order], batch_size, shapes), devices):
     positions = order[step[0].start : step[-1].stop]
     rows_each, length = step[0].rows, step[0].length
@@ -187,7 +177,7 @@ def batches(
 def put_back(
     out: np.ndarray, found: Iterable[tuple[np.ndarray, np.ndarray]]
 ) -> np.ndarray:
-  """Fills an array, a row a text, with what `batches` yields; returns it."""
+  """Fills an array, a row a text, with the results of `batches`."""
   for positions, results in found:
     out[positions] = results
   return out
@@ -201,13 +191,12 @@ def _fetch(
 
 
 class Towers(abc.ABC):
-  """Two towers, compiled; whoever wrote their programs.
+  """Two compiled towers."""
 
-  Attributes:
-    dim: D, of the embeddings.
-  """
-
-  dim: int
+  @property
+  @abc.abstractmethod
+  def dim(self) -> int:
+    """D, of the embeddings."""
 
   @abc.abstractmethod
   def batches(
@@ -217,7 +206,7 @@ class Towers(abc.ABC):
       tokens: Ragged,
       rows: np.ndarray | None = None,
   ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Encodes step by step, the longest rows first.
+    """Encodes rows of tokens step by step, the longest first.
 
     Args:
       method: 'encode_query' or 'encode_passage'.
@@ -231,32 +220,18 @@ class Towers(abc.ABC):
 
   @abc.abstractmethod
   def digest(self, params: Any, tower: str) -> Mapping[str, str]:
-    """SHA-256 of the parts of a tower, as of `tower_digest.digest`.
-
-    Args:
-      params: the model's parameters.
-      tower: 'query' or 'passage'.
-    """
+    """`tower_digest.digest` of 'query' or 'passage'."""
 
   def queries(
       self, params: Any, tokens: Ragged, rows: np.ndarray | None = None
   ) -> np.ndarray:
-    """Embeds tokenised queries.
-
-    Args:
-      params: the model's parameters.
-      tokens: token ids.
-      rows: which of them, in the order wanted; None for all.
-
-    Returns:
-      float32 [len(rows), D].
-    """
+    """Embeddings of tokenised queries, float32 [len(rows), D]."""
     return self._collect('encode_query', params, tokens, rows)
 
   def passages(
       self, params: Any, tokens: Ragged, rows: np.ndarray | None = None
   ) -> np.ndarray:
-    """Embeds tokenised passages; see `queries`."""
+    """Embeddings of tokenised passages, float32 [len(rows), D]."""
     return self._collect('encode_passage', params, tokens, rows)
 
   def _collect(self, method, params, tokens, rows) -> np.ndarray:
@@ -269,12 +244,12 @@ class Towers(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class PassageTower:
-  """The passage tower that a query tower belongs to, which lies elsewhere.
+  """The passage tower that a query tower belongs to, in another folder.
 
   Attributes:
     length: most tokens of a text, EOS included.
-    prefix: put in front of every text.
-    sha256: digests of its parts, as of `tower_digest.digest`.
+    prefix: of every text.
+    sha256: `tower_digest.digest` of it.
   """
 
   length: int
@@ -284,15 +259,15 @@ class PassageTower:
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-  """Two towers with their parameters, and how texts become their tokens.
+  """Two towers with their parameters and tokenizer.
 
   Attributes:
-    params: the parameters on the devices, as `embedder` takes them.
+    params: parameters of `embedder` on the devices.
     tokenizer: vocabulary, lengths and prefixes.
-    embedder: the towers, compiled.
-    provenance: what numbers and vectors of this model depend on, as JSON.
-    codec: that was trained with the towers; passages are indexed as its codes.
-      None keeps their embeddings.
+    embedder: the compiled towers.
+    provenance: JSON that determines this model's numbers and vectors.
+    codec: trained with the towers; an index has its codes of passages. None
+      keeps their embeddings.
   """
 
   params: Any
@@ -309,9 +284,8 @@ class Loaded:
   def tower_digest(self, tower: str) -> Mapping[str, str]:
     """SHA-256 of the parts of a tower, 'query' or 'passage', by part.
 
-    It is of what the tower computes, so that it is the same in all forms of a
-    model, and of two models that share it. All parameters of the tower are
-    read when it is first asked for.
+    It covers what the tower computes, so all formats of a model have the same,
+    and two models that share it. The first call reads all its parameters.
     """
     if tower not in self._digests:
       self._digests[tower] = self.embedder.digest(self.params, tower)

@@ -3,9 +3,9 @@
 Shapes: Q queries, k candidates, P known positives of the query with the most.
 """
 
+from collections.abc import Callable
 import dataclasses
 import pathlib
-from typing import Any
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from dualenc_jax.search.bm25 import BM25
 from dualenc_jax.search.two_steps import search_of
 
 NONE = -1
+# Pairs of query and passage, int64 [n, 2] -> scores by a teacher, float32 [n].
+Score = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -27,10 +29,10 @@ class Candidates:
 
   Attributes:
     name: of the source.
-    passages: int64 [Q, k], by their numbers, best first; -1 for none.
-    scores: float32 [Q, k], NaN for none.
-    positives: float32 [Q, P], of the query's known positives in the order of
-      `RetrievalSet.gold`; NaN for none, and where the source says nothing.
+    passages: int64 [Q, k], numbers of passages, best first; -1 for none.
+    scores: float32 [Q, k]; NaN for none.
+    positives: float32 [Q, P], scores of the known positives in the order of
+      `RetrievalSet.gold`; NaN for none, and where the source has none.
   """
 
   name: str
@@ -53,29 +55,18 @@ def by_model(
     depth: int,
     index_dir: pathlib.Path | None = None,
 ) -> Candidates:
-  """By exact search with a dual encoder, on the devices of this host.
-
-  Args:
-    model: the dual encoder.
-    ranked: queries and corpus.
-    depth: candidates of a query.
-    index_dir: as of `of_model.corpus_embeddings`.
-  """
+  """The `depth` best passages of each query by exact search with a model."""
   queries = evaluation.encode_queries(model.embedder, model.params, ranked)
   passages = of_model.corpus_embeddings(model, ranked.corpus, index_dir)
   search = search_of(passages, ranked.corpus.ids)
   found = search.top_k(queries, min(depth, len(ranked.corpus)))
   own = ranking_lib.of_candidates(queries, passages, padded(ranked.gold))
-  return Candidates(
-      'model',
-      found.indices,
-      found.scores,
-      np.where(np.isinf(own), np.float32(np.nan), own),
-  )
+  own = np.where(np.isinf(own), np.float32(np.nan), own)
+  return Candidates('model', found.indices, found.scores, own)
 
 
 def by_bm25(words: BM25, ranked: RetrievalSet, depth: int) -> Candidates:
-  """By BM25; what shares no word with a query is no candidate."""
+  """By BM25; a passage without a word of the query is no candidate."""
   places = ranking_lib.id_places(ranked.corpus.ids)
   gold = padded(ranked.gold)
   best, own = [], np.full(gold.shape, np.nan, np.float32)
@@ -95,10 +86,10 @@ def by_bm25(words: BM25, ranked: RetrievalSet, depth: int) -> Candidates:
 
 
 def by_run(path: pathlib.Path, ranked: RetrievalSet, depth: int) -> Candidates:
-  """Of a TREC run over the corpus; its queries may be some of the set's.
+  """The hits of a TREC run over the corpus, which may lack some queries.
 
   Raises:
-    UserError: the run is empty, or has ids that the set has not.
+    UserError: the run is empty, or has ids that the set lacks.
   """
   run = trec.read_run(path)
   if not run:
@@ -120,14 +111,10 @@ def by_run(path: pathlib.Path, ranked: RetrievalSet, depth: int) -> Candidates:
   return Candidates(path.stem, found, scores, own)
 
 
-def with_scores(candidates: Candidates, ranked: RetrievalSet, score: Any):
-  """The same candidates, in their order, with the scores of a teacher.
-
-  Args:
-    candidates: of any source.
-    ranked: what they are of.
-    score: pairs int64 [n, 2] of query and passage -> float32 [n].
-  """
+def with_scores(
+    candidates: Candidates, ranked: RetrievalSet, score: Score
+) -> Candidates:
+  """The same candidates, in their order, with the scores of a teacher."""
 
   def of(passages: np.ndarray) -> np.ndarray:
     real = passages >= 0

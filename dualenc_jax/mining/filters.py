@@ -3,7 +3,7 @@
 Shapes: Q queries, k candidates.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 import dataclasses
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import answer_match
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
-from dualenc_jax.mining.candidates import Candidates, with_scores
+from dualenc_jax.mining.candidates import Candidates, Score, with_scores
 from dualenc_jax.text.ragged import fingerprints, Ragged
 
 
@@ -19,20 +19,12 @@ from dualenc_jax.text.ragged import fingerprints, Ragged
 class Rules:
   """What a hard negative has to be.
 
-  In this order: its rank in retrieval, whatever is left out later, is one of
-  those wanted; it is not blank; it is no known positive of the query, by its id
-  or by its text, nor has it one of the query's answers, where there are such;
-  no better candidate has its text; its score is within bounds; and it is so far
-  below the query's known positive, the lowest where there are several.
-
-  Attributes:
-    first_rank: from 1.
-    last_rank: included.
-    least_score: lower ones are left out.
-    most_score: higher ones are left out.
-    margin: left out are scores above the positive's less this.
-    relative_margin: the same, less this share of the positive's absolute score;
-      0.05 is NV-Retriever's (2024) for cosines.
+  In this order: its rank in retrieval, from 1, is `first_rank` to `last_rank`;
+  it is not blank; it is no known positive of the query, by id or by text, and
+  has none of the query's answers; no better candidate has its text; its score
+  is `least_score` to `most_score`; and at most that of the query's lowest known
+  positive less `margin`, or less the share `relative_margin` of its absolute
+  score (0.05 for cosines in NV-Retriever, 2024).
   """
 
   first_rank: int = 1
@@ -45,8 +37,8 @@ class Rules:
   def __post_init__(self):
     if not 1 <= self.first_rank <= self.last_rank:
       raise UserError(
-          f'Ranks {self.first_rank} to {self.last_rank} are none; expected the'
-          ' first to be 1 or more, and the last no less.'
+          f'Expected ranks from 1 up; got {self.first_rank} to'
+          f' {self.last_rank}.'
       )
     if self.margin is not None and self.relative_margin is not None:
       raise UserError(
@@ -57,21 +49,18 @@ class Rules:
   @property
   def needs_scores(self) -> bool:
     """Whether more than ranks and texts decides."""
-    return any(
-        value is not None
-        for name, value in dataclasses.asdict(self).items()
-        if not name.endswith('rank')
-    )
+    bounds = dataclasses.astuple(self)[2:]
+    return any(bound is not None for bound in bounds)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Kept:
-  """The candidates of a source that may be taken.
+  """Which candidates of a source may be taken.
 
   Attributes:
     candidates: all, with the scores that decided.
     mask: bool [Q, k].
-    counts: how many each rule left out, in order, and 'left'.
+    counts: candidates that each rule left out, in order, and 'left'.
   """
 
   candidates: Candidates
@@ -83,16 +72,12 @@ def apply(
     candidates: Candidates,
     rules: Rules,
     ranked: RetrievalSet,
-    score: Callable[[np.ndarray], np.ndarray] | None = None,
+    score: Score | None = None,
 ) -> Kept:
-  """Leaves out what is no hard negative.
+  """Leaves out the candidates that are no hard negatives.
 
-  Args:
-    candidates: of a source.
-    rules: what is wanted.
-    ranked: queries, their positives, and the corpus.
-    score: pairs [n, 2] -> a teacher's scores [n], by which bounds and margins
-      are then; None for the source's own. Asked for what is left before these.
+  Bounds and margins apply to the scores of the teacher `score`, which is asked
+  for the candidates that pass the other rules; without one to the source's own.
 
   Raises:
     UserError: a margin, and no query has a scored positive.
@@ -108,10 +93,8 @@ def apply(
   texts, blank = stripped(ranked)
   repeats = _repeats(candidates.passages, texts)
   ranks = np.arange(1, mask.shape[1] + 1)[None]
-  leave_out(
-      'outside of the ranks',
-      (ranks >= rules.first_rank) & (ranks <= rules.last_rank),
-  )
+  wanted = (ranks >= rules.first_rank) & (ranks <= rules.last_rank)
+  leave_out('outside of the ranks', wanted)
   leave_out('blank', texts[candidates.passages] != blank)
   known = _known(candidates.passages, ranked, texts)
   leave_out('known positives', ~known[0])
@@ -143,16 +126,9 @@ def scored(
     kept: Kept,
     chosen: Sequence[Collection[int]],
     ranked: RetrievalSet,
-    score: Callable[[np.ndarray], np.ndarray],
+    score: Score,
 ) -> Kept:
-  """Those candidates that are chosen alone, with a teacher's scores.
-
-  Args:
-    kept: of a source.
-    chosen: passages of each query.
-    ranked: what they are of.
-    score: as of `apply`; asked for these and for positives.
-  """
+  """The chosen passages of each query alone, with a teacher's scores."""
   passages = kept.candidates.passages
   wanted = [np.isin(row, [*own]) for row, own in zip(passages, chosen)]
   mask = kept.mask & np.array(wanted, bool).reshape(kept.mask.shape)
@@ -190,12 +166,10 @@ def _answered(
 
 
 def stripped(ranked: RetrievalSet) -> tuple[np.ndarray, np.uint64]:
-  """Fingerprints of the corpus' texts, as readers compare them, and of ''.
-
-  Space around a text makes no other text.
-  """
+  """Fingerprints of the corpus' texts without space around, and of ''."""
   corpus = ranked.corpus
   column = corpus.cache.passage_texts
+  assert isinstance(column, Ragged)
   texts = fingerprints(column)[corpus.rows]
   blank = fingerprints(Ragged.from_texts(['']))[0]
   lengths, offsets = column.lengths[corpus.rows], column.offsets[corpus.rows]
@@ -229,8 +203,8 @@ def _limit(candidates: Candidates, rules: Rules) -> np.ndarray | None:
   unknown = np.isnan(candidates.positives)
   if unknown.all():  # Also where no query has a positive.
     raise UserError(
-        f'A margin is to the score of a positive, and {candidates.name} has'
-        ' scores of none. Leave it out, or give a teacher.'
+        f'A margin is measured from the score of a positive, and'
+        f' {candidates.name} scores none. Leave it out, or give a teacher.'
     )
   lowest = np.where(unknown, np.inf, candidates.positives).min(axis=1)
   lowest = np.where(np.isinf(lowest), np.nan, lowest)

@@ -1,20 +1,19 @@
 """The files of `dualenc label`, and how good its labels are."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 
 import numpy as np
 
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.mining import labels
-from dualenc_jax.mining.labels import Candidate, Labelled, Pool, PSEUDO, Rules
+from dualenc_jax.mining.labels import Candidate, Labelled, Pool, Rules, Truth
 
 PAIRS, REPORT, FACTS = 'pairs.jsonl', 'report.md', 'labels.json'
 # Beside those that were asked for; of PAIR's table 5.
 _THRESHOLDS = ((0.9, 0.1), (0.8, 0.2), (0.7, 0.3), (0.6, 0.4))
 # Non-positives among so many candidates are looked at for lost positives.
 _TOP = 50
-Truth = Callable[[int, int], bool | None]
 
 
 def rows(
@@ -23,24 +22,18 @@ def rows(
   """Rows of `tasks/pairs.gin`, with origin and probability of each label."""
   corpus, queries = ranked.corpus, ranked.query_texts
   for each in labelled:
-    chosen = each.positives, each.negatives
-    passages, negatives = (
-        [corpus.texts[c.passage] for c in own] for own in chosen
-    )
+    positives, negatives = each.positives, each.negatives
     yield {
         'query_id': ranked.query_ids[each.query],
         'query': queries[each.query],
-        'passage_id': [corpus.ids[c.passage] for c in each.positives],
-        'passage': passages,
-        'negatives': negatives,
+        'passage_id': [corpus.ids[c.passage] for c in positives],
+        'passage': [corpus.texts[c.passage] for c in positives],
+        'negatives': [corpus.texts[c.passage] for c in negatives],
         'origin': each.origins,
-        **{
-            f'{name}_{what}': [getattr(c, field) for c in own]
-            for name, own in zip(('positive', 'negative'), chosen)
-            for what, field in (
-                ('scores', 'score'), ('probabilities', 'probability')
-            )
-        },
+        'positive_scores': [c.score for c in positives],
+        'positive_probabilities': [c.probability for c in positives],
+        'negative_scores': [c.score for c in negatives],
+        'negative_probabilities': [c.probability for c in negatives],
     }
 
 
@@ -55,7 +48,7 @@ def facts(
       c.probability
       for each in labelled
       for c, origin in zip(each.positives, each.origins)
-      if origin == PSEUDO
+      if origin == labels.PSEUDO
   ]
   negatives = [c for each in labelled for c in each.negatives]
   labelled_ones = [c.probability for each in known.values() for c in each]
@@ -66,7 +59,7 @@ def facts(
   return {
       'queries_written': len(labelled),
       'queries_with_a_pseudo_positive': sum(
-          PSEUDO in each.origins for each in labelled
+          labels.PSEUDO in each.origins for each in labelled
       ),
       'pseudo_positives': len(pseudo),
       'negatives': len(negatives),
@@ -107,11 +100,9 @@ def report(
   yield '|---|---|---|---|---|'
   pairs = dict.fromkeys([(rules.above, rules.below), *_THRESHOLDS])
   for above, below in pairs:
+    which = 'best' if rules.positives == 'none' else rules.positives
     own = dataclasses.replace(
-        rules,
-        above=above,
-        below=below,
-        positives='best' if rules.positives == 'none' else rules.positives,
+        rules, above=above, below=below, positives=which
     )
     found = labels.agreement(pools, known, truth, own)
     yield (
@@ -128,7 +119,7 @@ def report(
   yield '|---|---|---|---|'
   for each in curve:
     yield (
-        f'| {each.low:.1f} to {each.high:.1f} | {each.count:,} |'
+        f'| {each.low:.1f} to {each.high:.1f} | {each.number:,} |'
         f' {each.probability:.3f} | {each.relevant:.3f} |'
     )
   error = labels.calibration_error(curve)
@@ -139,5 +130,5 @@ def _percent(share: float) -> str:
   return '-' if np.isnan(share) else f'{share:.1%}'
 
 
-def _mean(values: Sequence[float]) -> float | None:
+def _mean(values: Sequence[float] | np.ndarray) -> float | None:
   return float(np.mean(values)) if len(values) else None

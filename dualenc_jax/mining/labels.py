@@ -16,18 +16,19 @@ from dualenc_jax.mining.negatives import Negative
 
 POSITIVES = ('best', 'all', 'none')
 LABELLED, PSEUDO = 'labelled', 'pseudo'
+# (query, passage) -> whether it is relevant; None where nobody judged it.
+Truth = Callable[[int, int], bool | None]
 
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-  """How candidates are labelled.
+  """Thresholds, and what is taken of a query.
 
   Attributes:
-    above: a positive has a probability above it.
-    below: a negative has one below it.
-    positives: 'best', the most probable one of a query; 'all' of them; 'none',
-      where negatives alone are wanted.
-    num_negatives: taken of a query, the first in retrieval.
+    above: least probability of a positive, excluded.
+    below: largest probability of a negative, excluded.
+    positives: 'best', the most probable one; 'all'; or 'none'.
+    num_negatives: the first in retrieval.
   """
 
   above: float = 0.9
@@ -41,22 +42,10 @@ class Rules:
           f'The thresholds are {self.above} and {self.below}; expected'
           ' probabilities, that of positives no lower than that of negatives.'
       )
-    if self.positives not in POSITIVES:
-      raise UserError(
-          f'positives is {self.positives!r}; expected one of'
-          f' {", ".join(POSITIVES)}.'
-      )
 
 
 class Candidate(NamedTuple):
-  """A passage that a teacher has scored.
-
-  Attributes:
-    passage: its number.
-    rank: in retrieval, from 1.
-    score: the teacher's logit.
-    probability: that it is relevant.
-  """
+  """A passage, its rank in retrieval from 1, and the teacher's judgement."""
 
   passage: int
   rank: int
@@ -65,7 +54,7 @@ class Candidate(NamedTuple):
 
 
 class Pool(NamedTuple):
-  """The candidates of a query, in retrieval order: arrays [n] of the same."""
+  """The candidates of a query in retrieval order, arrays [n]."""
 
   passages: np.ndarray
   ranks: np.ndarray
@@ -78,20 +67,16 @@ class Pool(NamedTuple):
       found: Sequence[Negative],
       probabilities: Callable[[np.ndarray], np.ndarray],
   ) -> 'Pool':
-    """Candidates with probabilities."""
     scores = np.array([each.score for each in found], np.float32)
-    return cls(
-        np.array([each.passage for each in found], np.int64),
-        np.array([each.rank for each in found], np.int32),
-        scores,
-        np.asarray(probabilities(scores), np.float64),
-    )
+    passages = np.array([each.passage for each in found], np.int64)
+    ranks = np.array([each.rank for each in found], np.int32)
+    chances = np.asarray(probabilities(scores), np.float64)
+    return cls(passages, ranks, scores, chances)
 
   def __len__(self) -> int:
     return len(self.passages)
 
   def take(self, rows: np.ndarray) -> list[Candidate]:
-    """Some of them."""
     columns = (column[rows].tolist() for column in self)
     return [Candidate(*each) for each in zip(*columns)]
 
@@ -101,8 +86,8 @@ class Labelled(NamedTuple):
 
   Attributes:
     query: its number.
-    positives: known ones first, then those of the teacher.
-    origins: of each of them, 'labelled' or 'pseudo'.
+    positives: known ones first, then the teacher's.
+    origins: of each positive, 'labelled' or 'pseudo'.
     negatives: in the order of retrieval.
   """
 
@@ -113,19 +98,9 @@ class Labelled(NamedTuple):
 
 
 def label(
-    query: int,
-    known: Sequence[Candidate],
-    pool: Pool,
-    rules: Rules,
+    query: int, known: Sequence[Candidate], pool: Pool, rules: Rules
 ) -> Labelled:
-  """Labels the candidates of a query.
-
-  Args:
-    query: its number.
-    known: its labelled positives.
-    pool: its other candidates.
-    rules: how.
-  """
+  """Labels the candidates of a query other than its known positives."""
   above = np.flatnonzero(pool.probabilities > rules.above)
   if rules.positives == 'best' and len(above):
     above = above[[pool.probabilities[above].argmax()]]
@@ -153,16 +128,12 @@ class Agreement(NamedTuple):
   """How labels agree with the truth at two thresholds.
 
   Attributes:
-    above: of positives.
-    below: of negatives.
     coverage: share of queries that are written with a pseudo-positive.
     positives: share of judged pseudo-positives that are relevant; NaN for none.
-    negatives: share of judged negatives that are not.
-    judged: how many of each are judged.
+    negatives: share of judged negatives that are not relevant; NaN for none.
+    judged: numbers of judged pseudo-positives and negatives.
   """
 
-  above: float
-  below: float
   coverage: float
   positives: float
   negatives: float
@@ -172,18 +143,13 @@ class Agreement(NamedTuple):
 def agreement(
     pools: Mapping[int, Pool],
     known: Mapping[int, Sequence[Candidate]],
-    truth: Callable[[int, int], bool | None],
+    truth: Truth,
     rules: Rules,
 ) -> Agreement:
-  """Compares a teacher's labels, those that are written, with the truth.
-
-  Args:
-    pools: candidates by query.
-    known: labelled positives by query.
-    truth: (query, passage) -> whether it is relevant, None if nobody says.
-    rules: the thresholds, and which positives.
-  """
-  right, covered = ([], []), 0
+  """Compares the labels that are written with the truth."""
+  positives: list[bool] = []
+  negatives: list[bool] = []
+  covered = 0
   for query, pool in pools.items():
     found = label(query, known[query], pool, rules)
     if not is_written(found, rules):
@@ -191,42 +157,37 @@ def agreement(
     pseudo = found.positives[len(known[query]) :]
     covered += bool(pseudo)
     for own, wanted, each in (
-        (right[0], True, pseudo),
-        (right[1], False, found.negatives),
+        (positives, True, pseudo), (negatives, False, found.negatives)
     ):
       judged = [truth(query, c.passage) for c in each]
       own += [value == wanted for value in judged if value is not None]
-  shares = [float(np.mean(own)) if own else np.nan for own in right]
   return Agreement(
-      rules.above,
-      rules.below,
       covered / max(len(pools), 1),
-      *shares,
-      tuple(map(len, right)),
+      float(np.mean(positives)) if positives else np.nan,
+      float(np.mean(negatives)) if negatives else np.nan,
+      (len(positives), len(negatives)),
   )
 
 
 class Bin(NamedTuple):
-  """Judged candidates of a range of probabilities.
+  """Judged candidates with probabilities from `low` to `high`.
 
   Attributes:
-    low: of the range.
-    high: of the range.
-    count: how many.
+    number: of candidates.
     probability: their mean.
-    relevant: the share that is relevant.
+    relevant: share of them that is relevant.
   """
 
   low: float
   high: float
-  count: int
+  number: int
   probability: float
   relevant: float
 
 
 def reliability(
     pools: Mapping[int, Pool],
-    truth: Callable[[int, int], bool | None],
+    truth: Truth,
     bins: int = 10,
 ) -> list[Bin]:
   """The reliability curve: bins of equal width that have a candidate."""
@@ -242,21 +203,16 @@ def reliability(
     return []
   chances, relevant = np.array(found, float).T
   places = np.minimum((chances * bins).astype(int), bins - 1)
-  return [
-      Bin(
-          i / bins,
-          (i + 1) / bins,
-          int(inside.sum()),
-          float(chances[inside].mean()),
-          float(relevant[inside].mean()),
-      )
-      for i in range(bins)
-      if (inside := places == i).any()
-  ]
+  curve = []
+  for i in np.unique(places).tolist():
+    inside = places == i
+    means = float(chances[inside].mean()), float(relevant[inside].mean())
+    curve.append(Bin(i / bins, (i + 1) / bins, int(inside.sum()), *means))
+  return curve
 
 
 def calibration_error(curve: Sequence[Bin]) -> float:
   """Expected calibration error: the mean distance of curve and diagonal."""
-  counts = np.array([each.count for each in curve])
+  counts = np.array([each.number for each in curve])
   gaps = np.array([abs(each.probability - each.relevant) for each in curve])
   return float(counts @ gaps / counts.sum())

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from dualenc_jax.inference.teacher import check_spread
 from dualenc_jax.mining.candidates import Candidates
 from dualenc_jax.mining.filters import Kept
 from dualenc_jax.mining.negatives import Negative
@@ -13,11 +12,7 @@ from dualenc_jax.mining.negatives import Negative
 def of(
     kept: Sequence[Kept], chosen: Sequence[Sequence[Negative]]
 ) -> np.ndarray:
-  """The score of each query's first positive less those of its negatives.
-
-  Args:
-    kept: of each source, with a teacher's scores.
-    chosen: hard negatives of each query.
+  """A teacher's score of each query's first positive less its negatives'.
 
   Returns:
     float64 [n], of the queries that have a scored positive.
@@ -38,17 +33,17 @@ def own_first(
     kept: Sequence[Kept],
     chosen: Sequence[Sequence[Negative]],
 ) -> dict[str, float]:
-  """Shares of queries whose own passage is put before their hard negatives.
+  """Shares of queries whose first positive outranks their hard negatives.
 
   By the teacher, and by each source, whose best passages these negatives are:
   a teacher that does no better has nothing to teach it. That the sources chose
   them, and the teacher did not, is in the teacher's favour.
 
   Args:
-    found: of each source, as it ranks; what it does not find it has last.
-    gold: known positives of each query, of which the first counts.
-    kept: as of `of`.
-    chosen: as there.
+    found: each source's ranking; a passage that it lacks ranks last.
+    gold: known positives of each query.
+    kept: candidates of each source with the teacher's scores.
+    chosen: hard negatives of each query.
 
   Returns:
     By name, 'teacher' first; {} where no query has both.
@@ -78,26 +73,12 @@ def own_first(
   return {name: float(np.mean(is_first)) for name, is_first in shares.items()}
 
 
-def check(
-    margins: np.ndarray, chosen: Sequence[Sequence[Negative]], spread: float
-) -> None:
-  """As of `teacher.check_spread`, of the scores of what was chosen."""
-  scores = np.array([negative.score for own in chosen for negative in own])
-  check_spread(margins, scores, spread)
-
-
 def report(
     margins: np.ndarray,
     chosen: Sequence[Sequence[Negative]],
     first: Mapping[str, float],
 ) -> Iterator[str]:
-  """Lines on how the labels lie.
-
-  Args:
-    margins: of `of`.
-    chosen: as there.
-    first: of `own_first`.
-  """
+  """Lines on the distribution of `of` and the shares of `own_first`."""
   if not len(margins):
     return
   scores = np.array([n.score for own in chosen for n in own])
@@ -115,16 +96,17 @@ def report(
     return
   shares = ', '.join(f'{name} {share:.1%}' for name, share in first.items())
   yield f"Queries whose own passage is put before the mined ones: {shares}."
-  others = {n: share for n, share in first.items() if n != 'teacher'}
-  if first['teacher'] == 1 and 1 in others.values():
+  teacher, *others = first.items()
+  best, share = max(others, key=lambda other: other[1], default=('', -1.0))
+  if teacher[1] == share == 1:
     yield (
         'WARNING: the own passage of every query is the best of its list for'
-        f' {max(others, key=others.get)}, too: such queries, copies of their'
-        ' passages perhaps, are too easy to teach much.'
+        f' {best}, too: such queries, copies of their passages perhaps, are too'
+        ' easy to teach much.'
     )
-  elif others and first['teacher'] <= max(others.values()):
+  elif teacher[1] <= share:
     yield (
-        f'WARNING: the teacher does not beat {max(others, key=others.get)}, so'
-        ' its labels teach little. Train it longer, from a pretrained T5, or'
-        ' with harder negatives, or take another.'
+        f'WARNING: the teacher does not beat {best}, so its labels teach'
+        ' little. Train it longer, from a pretrained T5, or with harder'
+        ' negatives, or take another.'
     )

@@ -1,11 +1,11 @@
 """Hard negatives of queries, taken from what sources have left."""
 
 from collections.abc import Iterable, Iterator, Sequence
+import itertools
 from typing import NamedTuple
 
 import numpy as np
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.mining.filters import Kept, stripped
 from dualenc_jax.text.ragged import fingerprints, Ragged
@@ -18,9 +18,9 @@ class Negative(NamedTuple):
 
   Attributes:
     passage: its number.
-    source: whose candidate it is, the first of several.
-    rank: in that source's ranking, from 1.
-    score: the one that decided, the source's or a teacher's.
+    source: name of the first source that has it.
+    rank: its rank by that source, from 1.
+    score: the score that decided, by the source or a teacher.
   """
 
   passage: int
@@ -39,20 +39,9 @@ def choose(
   """Yields at most `count` hard negatives of each query, best first.
 
   The best of each source come first, then the second best of each, and so on;
-  each text once.
-
-  Args:
-    kept: of each source.
-    ranked: what they are of.
-    count: how many are taken.
-    sampling: 'top', the first; 'random', any, which seed and query id alone
-      decide.
-    seed: of the sampling.
+  each text once. Sampling 'top' takes the first; 'random' draws, by `seed` and
+  the query's id alone.
   """
-  if sampling not in SAMPLING:
-    raise UserError(
-        f'The sampling is {sampling!r}; expected one of {", ".join(SAMPLING)}.'
-    )
   prints = fingerprints(Ragged.from_texts(ranked.query_ids)).tolist()
   texts, _ = stripped(ranked)
   for query, name in enumerate(prints):
@@ -79,24 +68,20 @@ def scored(
 def _merged(
     kept: Sequence[Kept], query: int, texts: np.ndarray
 ) -> list[Negative]:
-  found = []
-  for order, each in enumerate(kept):
-    places = np.flatnonzero(each.mask[query]).tolist()
+  by_source = []
+  for each in kept:
+    places = np.flatnonzero(each.mask[query])
     own = each.candidates
-    found += [
-        (
-            turn,
-            order,
-            Negative(
-                int(own.passages[query, place]),
-                own.name,
-                place + 1,
-                float(own.scores[query, place]),
-            ),
+    numbers, scores = own.passages[query, places], own.scores[query, places]
+    by_source.append([
+        Negative(passage, own.name, rank, score)
+        for passage, rank, score in zip(
+            numbers.tolist(), (places + 1).tolist(), scores.tolist()
         )
-        for turn, place in enumerate(places)
-    ]
-  merged = {}
-  for _, _, negative in sorted(found, key=lambda entry: entry[:2]):
-    merged.setdefault(int(texts[negative.passage]), negative)
+    ])
+  merged: dict[int, Negative] = {}
+  for turn in itertools.zip_longest(*by_source):
+    for negative in turn:
+      if negative is not None:
+        merged.setdefault(int(texts[negative.passage]), negative)
   return list(merged.values())

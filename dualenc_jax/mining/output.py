@@ -29,18 +29,18 @@ def write(
   """Writes training pairs, hard negatives by id, and a report.
 
   Args:
-    folder: of the files, which exists.
+    folder: an existing one.
     ranked: queries and corpus.
-    kept: of each source.
-    chosen: of each query.
+    kept: candidates of each source.
+    chosen: hard negatives of each query.
     by_teacher: whether scores are a teacher's, which are written to learn from.
     facts: what the files depend on.
-    labels: lines on a teacher's.
+    labels: lines on a teacher's labels.
   """
   found = ranked, kept, chosen, by_teacher
   files.write_json_lines(folder / PAIRS, _pairs(*found))
   files.write_json_lines(folder / BY_ID, _by_id(*found))
-  text = '\n'.join(report(ranked, kept, chosen, by_teacher, labels))
+  text = '\n'.join(_report(*found, labels))
   files.write(folder / REPORT, text + '\n')
   counts = {each.candidates.name: each.counts for each in kept}
   files.write_json(folder / FACTS, {**facts, 'counts': counts})
@@ -89,7 +89,7 @@ def _by_id(
     if not negatives:
       continue
     own = _own_scores(kept, query, len(positives))
-    lists = {}
+    lists: dict[str, list[Any]] = {}
     for n in negatives:
       lists.setdefault(n.source, []).append(entry(n.passage, n.score))
     yield {
@@ -104,12 +104,12 @@ def _own_scores(kept: Sequence[Kept], query: int, count: int) -> list[float]:
   return kept[0].candidates.positives[query, :count].tolist()
 
 
-def report(
+def _report(
     ranked: RetrievalSet,
     kept: Sequence[Kept],
     chosen: Sequence[Sequence[Negative]],
     by_teacher: bool,
-    labels: Sequence[str] = (),
+    labels: Sequence[str],
 ) -> Iterator[str]:
   """Lines of Markdown: what was left out, scores, and examples to read."""
   yield '# Hard negatives\n'
@@ -161,10 +161,10 @@ def _histogram(each: Kept) -> Iterator[str]:
   edges = np.histogram_bin_edges(both, _BINS)
   yield '| score | negatives | positives |'
   yield '|---|---|---|'
-  shares = [
+  shares = (
       np.histogram(values, edges)[0] / max(len(values), 1)
       for values in (left, positives)
-  ]
+  )
   for low, high, *found in zip(edges, edges[1:], *shares):
     cells = (f'{"█" * math.ceil(20 * share)} {share:.1%}' for share in found)
     yield f'| {low:.3g} to {high:.3g} | {" | ".join(cells)} |'

@@ -27,10 +27,6 @@ class Artifact(Loaded):
   """The towers of an artifact, on all devices of this host.
 
   A query tower alone encodes no passages, and raises UserError when asked to.
-
-  Attributes:
-    folder: where it is.
-    manifest: what it says about itself.
   """
 
   folder: pathlib.Path
@@ -41,13 +37,12 @@ class Artifact(Loaded):
     """Checks and reads an artifact.
 
     Raises:
-      UserError: there is none; it is of an unknown version; a file is missing,
-        cut off or changed, or has numbers that are not finite; or this JAX or
-        this kind of device cannot run it.
+      UserError: it is missing or of an unknown version; a file is missing, cut
+        off or changed, or has numbers that are not finite; or this JAX or this
+        kind of device cannot run it.
     """
     folder = pathlib.Path(os.path.realpath(os.path.expanduser(folder)))
     manifest = Manifest.read(folder)
-    export.check_installed()
     _check_runs_here(folder, manifest)
     manifest.check_model(folder)
     query, passage = manifest.towers['query'], manifest.passages
@@ -65,7 +60,7 @@ class Artifact(Loaded):
       )
     for name, tensor in weights.items():
       params[name] = jax.device_put(tensor.read(), programs.replicated)
-      # The copy on the host is needed until this one is there.
+      # Until then the copy on the host is needed.
       params[name].block_until_ready()
     codec = None
     if codec_file.FILE in manifest.files:
@@ -92,13 +87,11 @@ class Programs(Towers):
   """The programs of an artifact, each compiled when it is first needed.
 
   Attributes:
-    dim: D, of the embeddings.
-    replicated: where the parameters are to be: on every device of this host.
+    replicated: sharding of the parameters, on every device of this host.
   """
 
   def __init__(self, folder: pathlib.Path, manifest: Manifest):
-    """Reads them, as another artifact may take their place."""
-    self.dim = manifest.dim
+    # Read now: another artifact may take their place.
     self._folder = folder
     self._manifest = manifest
     self._programs = {
@@ -120,6 +113,10 @@ class Programs(Towers):
     on_cpu = devices[0].platform == 'cpu'
     grid = towers.CPU if on_cpu else towers.ACCELERATOR
     self._max_tokens = grid.max_tokens
+
+  @property
+  def dim(self) -> int:
+    return self._manifest.dim
 
   def batches(
       self,
@@ -145,13 +142,11 @@ class Programs(Towers):
       return run(own, jax.device_put(host, sharding))
 
     shapes = towers.Fixed(self._max_tokens, tower.lengths)
-    most = self._max_tokens
     return towers.batches(
-        program, tokens, most, shapes, rows, self._mesh.size
+        program, tokens, self._max_tokens, shapes, rows, self._mesh.size
     )
 
   def digest(self, params: Any, tower: str) -> Mapping[str, str]:
-    """Of the tower that was written; of that of passages, also elsewhere."""
     del params
     if tower == 'passage':
       return self._manifest.passages.sha256

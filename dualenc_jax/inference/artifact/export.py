@@ -13,30 +13,17 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.io import untrusted
 
 SHORTEST = 16
-# Bounds of a program once decompressed: its operations; for each pair of
-# positions its entries in tables of relative positions, some 116 bytes; and
-# what flatbuffers can hold.
+# Bounds of a decompressed program: its operations; for each pair of positions
+# its entries in tables of relative positions, some 116 bytes; and the limit of
+# flatbuffers.
 _PROGRAM_BYTES, _TABLE_BYTES, _LARGEST = 2**25, 2**10, 2**31
-# What XLA itself understands, on any platform; of these only the first is in
-# the programs of the shipped models.
+# Calls that XLA itself handles on any platform; the programs of the shipped
+# models have only the first.
 _CALLS = {
-    'shape_assertion',
-    'Sharding',
-    'SPMDFullToShardShape',
-    'SPMDShardToFullShape',
+    *('shape_assertion', 'Sharding'),
+    *('SPMDFullToShardShape', 'SPMDShardToFullShape'),
 }
 _CALL = re.compile(r'custom_call\w*(?:\s+@([\w.$-]+)\()?[^\n]{0,60}')
-
-
-def check_installed() -> None:
-  """Raises UserError without what `jax.export` reads and writes programs by."""
-  try:
-    import flatbuffers  # noqa: F401
-  except ImportError as e:
-    raise UserError(
-        'Programs of jax.export are read and written with the package'
-        ' flatbuffers, which is not installed here: pip install flatbuffers.'
-    ) from e
 
 
 def lengths_up_to(limit: int) -> list[int]:
@@ -49,12 +36,7 @@ def lengths_up_to(limit: int) -> list[int]:
 
 
 def params_of_tower(names: Iterable[str], tower: str) -> list[str]:
-  """Which parameters of a dual encoder a tower uses.
-
-  Args:
-    names: of all, 'passage_projection/kernel' and so on.
-    tower: 'query' or 'passage'.
-  """
+  """The parameters of a dual encoder that a tower uses."""
   own = [name for name in names if name.startswith('passage_')]
   shared = [name for name in names if not name.startswith('passage_')]
   if tower == 'query':
@@ -70,20 +52,19 @@ def export(
     length: int,
     platforms: Sequence[str],
 ) -> bytes:
-  """A program of one tower and one length, for any number of rows.
+  """A program of one tower and one length L, for any number of rows b.
 
   Args:
     model: the dual encoder.
     tower: 'query' or 'passage'.
-    params: by name, those that the tower uses; only shapes are looked at.
-    length: L, tokens of a row.
+    params: those that the tower uses, by name; only shapes matter.
+    length: L.
     platforms: to lower for.
 
   Returns:
     A compressed `jax.export` of ({name: array}, int32 [b, L]) -> [b, D].
   """
-
-  # Only who exports has Flax.
+  # Serving needs no Flax.
   from flax import traverse_util
 
   def encode(params, tokens):
@@ -106,16 +87,11 @@ def export(
 def load(
     program: bytes, length: int, where: Any = 'The program'
 ) -> jax_export.Exported:
-  """The program of what `export` returned.
-
-  Args:
-    program: that it returned, or what a stranger gives for it.
-    length: L, by which its size is bounded.
-    where: it lies, for messages.
+  """The program that `export` returned, from a file that may be hostile.
 
   Raises:
-    UserError: it is damaged, too large, calls native code, or this JAX cannot
-      read it.
+    UserError: it is damaged, larger than `length` allows, calls native code, or
+      this JAX cannot read it.
   """
   largest = min(_PROGRAM_BYTES + _TABLE_BYTES * length**2, _LARGEST)
   content = untrusted.decompress(program, largest, where, 'Copy it again.')
@@ -135,10 +111,10 @@ def load(
 
 
 def check_calls(exported: jax_export.Exported, where: Any) -> None:
-  """Raises UserError if a program calls anything but what XLA brings itself.
+  """Raises UserError for a custom call that XLA itself does not handle.
 
-  A custom call names native code of the process with arguments of its own: a
-  kernel, or a function of Python at an address.
+  It names native code of the process: a kernel, or a Python function at an
+  address.
   """
   for match in _CALL.finditer(exported.mlir_module()):
     if match[1] not in _CALLS:
@@ -156,19 +132,11 @@ def check_shapes(
     dim: int,
     where: Any,
 ) -> None:
-  """Raises UserError unless a program takes and returns what it should.
-
-  Args:
-    exported: the program.
-    params: shapes by name of what it takes, float32.
-    length: L, tokens of a row.
-    dim: D, of the embeddings.
-    where: it lies, for messages.
-  """
+  """Raises UserError unless a program maps `params`, tokens to embeddings."""
   shapes = [tuple(params[name]) for name in sorted(params)]
   expected = [f'float32{shape}' for shape in shapes]
   expected += [f'int32(rows, {length})', f'-> float32(rows, {dim})']
-  tree = jax.tree.structure(((dict.fromkeys(params, 0), 0), {}))
+  tree: Any = jax.tree.structure(((dict.fromkeys(params, 0), 0), {}))
   found = [f'{a.dtype}{_shape(a)}' for a in exported.in_avals]
   found += [f'-> {a.dtype}{_shape(a)}' for a in exported.out_avals]
   if found != expected or exported.in_tree != tree:

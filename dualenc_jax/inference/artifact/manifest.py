@@ -1,4 +1,4 @@
-"""What an artifact says about itself: artifact.json."""
+"""The description of an artifact: artifact.json."""
 
 from collections.abc import Mapping, Sequence
 import dataclasses
@@ -48,12 +48,11 @@ class Tower:
 
   Attributes:
     length: most tokens of a text, EOS included.
-    prefix: put in front of every text.
-    lengths: tokens of the rows of each program, ascending; the last is
-      `length`.
+    prefix: of every text.
+    lengths: tokens of the rows of each program, ascending to `length`.
     params: names of the parameters that the programs take.
-    activations: of its feed-forward blocks, which no shape tells.
-    sha256: digests of its parts, as of `tower_digest.digest`.
+    activations: of its feed-forward blocks.
+    sha256: `tower_digest.digest` of it.
   """
 
   length: int
@@ -70,16 +69,15 @@ class Manifest:
 
   Attributes:
     dim: D, of the embeddings.
-    towers: by name, 'query' and 'passage', or 'query' alone.
-    params: shape of every parameter, all of them float32.
-    platforms: that the programs run on: 'cpu', 'cuda', 'tpu'.
+    towers: 'query' and 'passage', or 'query' alone.
+    params: shapes of the parameters, float32.
+    platforms: targets of the programs: 'cpu', 'cuda', 'tpu'.
     calling_convention: version of `jax.export`'s.
-    versions: of the libraries that made it.
-    files: size and SHA-256 of every file, by its path in the folder; of those
-      of an index, too, if there is one.
-    provenance: what the vectors depend on.
-    passage_tower: of a query tower alone, which passages it finds.
-    prompts: as of `Tokenizer`.
+    versions: of the libraries that wrote it.
+    files: size and SHA-256 of every file, of an index too, by its path.
+    provenance: JSON that determines the vectors.
+    passage_tower: the one that a query tower alone belongs to.
+    prompts: see `Tokenizer`.
   """
 
   dim: int
@@ -95,21 +93,16 @@ class Manifest:
 
   def write(self, folder: pathlib.Path) -> None:
     """Writes artifact.json."""
-    value = {
-        'format': FORMAT,
-        'version': VERSION,
-        'dtype': 'float32',
-        **dataclasses.asdict(self),
-    }
-    files.write_json(folder / FILE, value)
+    form = {'format': FORMAT, 'version': VERSION, 'dtype': 'float32'}
+    files.write_json(folder / FILE, form | dataclasses.asdict(self))
 
   @classmethod
   def read(cls, folder: pathlib.Path) -> 'Manifest':
     """Reads artifact.json.
 
     Raises:
-      UserError: there is none, it is damaged or of an unknown version, or it
-        lists a file that is not within the folder.
+      UserError: it is missing, damaged or of an unknown version, or lists a
+        file outside the folder.
     """
     path = folder / FILE
     absent = (
@@ -121,33 +114,31 @@ class Manifest:
         value, path, FORMAT, VERSION, 'Write it again with this dualenc-jax.'
     )
     json_file.check(value, _TYPES, path, _AGAIN)
-    elsewhere = value['passage_tower']
-    is_alone = elsewhere is not None
+    is_alone = value['passage_tower'] is not None
     there = TOWERS[:1] if is_alone else TOWERS
-    json_file.check(
-        value,
-        {
-            'towers': {name: _TOWER for name in there},
-            **({'passage_tower': _PASSAGE_TOWER} if is_alone else {}),
-        },
-        path,
-        _AGAIN,
-    )
-    fields = {
-        f.name: value[f.name]
-        for f in dataclasses.fields(cls)
-        if f.name in value
-    }
-    towers = {name: _of(Tower, value['towers'][name]) for name in there}
-    elsewhere = _of(PassageTower, elsewhere) if is_alone else None
-    found = cls(**fields | {'towers': towers, 'passage_tower': elsewhere})
+    types: dict[str, Any] = {'towers': {name: _TOWER for name in there}}
+    if is_alone:
+      types['passage_tower'] = _PASSAGE_TOWER
+    json_file.check(value, types, path, _AGAIN)
+    names = {f.name for f in dataclasses.fields(cls)}
+    fields = {name: value[name] for name in names & value.keys()}
+    fields['towers'] = {n: _of(Tower, value['towers'][n]) for n in there}
+    if is_alone:
+      fields['passage_tower'] = _of(PassageTower, value['passage_tower'])
+    found = cls(**fields)
     found._check(path)
     return found
 
   def _check(self, path: pathlib.Path) -> None:
     """Raises UserError unless the fields are of one artifact."""
     for name in self.files:
-      _check_within(path, name)
+      # Files are copied by these names, and a stranger may have chosen them.
+      untrusted.check_name(
+          name,
+          f'{path}: a file that it lists',
+          'Nothing was written. Do not use this artifact, unless you know who'
+          ' changed it.',
+      )
     needed = {WEIGHTS, VOCABULARY}
     bad = [] if 0 < self.dim < 2**31 else [f'dim is {self.dim}']
     for name, tower in self.towers.items():
@@ -168,10 +159,9 @@ class Manifest:
         for param, shape in self.params.items()
         if not all(0 <= n < 2**31 for n in shape)
     ]
-    # Of a codec it may be there, or not.
     others = self.model_files.keys() - needed - {codec_file.FILE}
-    bad += [f'files lacks {n}, so nothing says that it is the one that was'
-            ' written' for n in sorted(needed - self.files.keys())]
+    bad += [f'files lacks {n}, so it cannot be verified'
+            for n in sorted(needed - self.files.keys())]
     bad += [f'files has {shown(n)}, which is no part of it'
             for n in sorted(others)]
     if bad:
@@ -179,22 +169,22 @@ class Manifest:
 
   @property
   def passages(self) -> Tower | PassageTower:
-    """How passages are given to the passage tower, here or elsewhere."""
+    """The passage tower, in this folder or another."""
     return self.passage_tower or self.towers['passage']
 
   @property
   def index_files(self) -> Mapping[str, Mapping[str, Any]]:
-    """Those of `files` that lie in the index."""
+    """The `files` of the index."""
     return {n: f for n, f in self.files.items() if n.startswith(f'{INDEX}/')}
 
   @property
   def model_files(self) -> Mapping[str, Mapping[str, Any]]:
-    """Those of `files` that do not."""
+    """The other `files`."""
     own = self.index_files
     return {n: f for n, f in self.files.items() if n not in own}
 
   def with_index(self, folder: pathlib.Path) -> 'Manifest':
-    """The same model with the files of the index that lies in a folder."""
+    """The same model with the index in a folder."""
     files = {**self.model_files, **of_folder(folder, INDEX)}
     return dataclasses.replace(self, files=files)
 
@@ -205,14 +195,14 @@ class Manifest:
   def check_index(self, folder: pathlib.Path) -> None:
     """Raises UserError if a file of the index is missing or changed.
 
-    All of it is read: some seconds for each 10 GB.
+    Reading all of it takes some seconds for each 10 GB.
     """
     _check(folder, self.index_files)
     extra = [n for n in of_names(folder, INDEX) if n not in self.index_files]
     if extra:
       raise UserError(
-          f'{folder / extra[0]} is there, and {FILE} does not list it. Remove'
-          ' it, or save the retriever again.'
+          f'{folder / extra[0]} is not listed in {FILE}. Remove it, or save the'
+          ' retriever again.'
       )
 
 
@@ -236,19 +226,6 @@ def of_file(path: pathlib.Path) -> dict[str, Any]:
 
 def _of(kind: type, facts: Mapping[str, Any]) -> Any:
   return kind(**{f.name: facts[f.name] for f in dataclasses.fields(kind)})
-
-
-def _check_within(file: pathlib.Path, name: str) -> None:
-  """Raises UserError unless a file that artifact.json lists is in its folder.
-
-  Files are copied by these names, and who wrote them may be a stranger.
-  """
-  untrusted.check_name(
-      name,
-      f'{file}: a file that it lists',
-      'Nothing was written. Do not use this artifact, unless you know who'
-      ' changed it.',
-  )
 
 
 def _check(

@@ -36,9 +36,8 @@ def write(
   Args:
     loaded: the model; an `Artifact` is copied.
     folder: a new or empty one, or an artifact to replace.
-    platforms: that the programs run on; of another attention than the shipped
-      ones, those that it can be lowered for.
-    passage_tower: writes the query tower alone, which belongs to this one.
+    platforms: targets of the programs, to which the attention must lower.
+    passage_tower: if given, the query tower alone is written.
 
   Raises:
     UserError: the folder holds something else, or cannot be written.
@@ -49,13 +48,8 @@ def write(
 
 @contextlib.contextmanager
 def new_artifact(folder: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
-  """Yields a new folder, which takes the place of an older artifact.
-
-  Raises:
-    UserError: the folder holds something else, or cannot be written.
-  """
-  marker = manifest_lib.FILE
-  with files.new_folder(folder, marker=marker) as new:
+  """Yields a new folder, which then replaces an older artifact."""
+  with files.new_folder(folder, marker=manifest_lib.FILE) as new:
     with files.writing(folder):
       yield new
 
@@ -66,10 +60,7 @@ def fill(
     platforms: Sequence[str] = PLATFORMS,
     passage_tower: PassageTower | None = None,
 ) -> Manifest:
-  """`write` into a folder that is there and empty, but for artifact.json.
-
-  Returns:
-    What artifact.json is to say.
+  """`write` into an empty folder; returns the content of artifact.json.
 
   Raises:
     UserError: an artifact to copy is no longer the one that was opened.
@@ -77,10 +68,12 @@ def fill(
   (folder / 'programs').mkdir()
   if isinstance(loaded, Artifact):
     return _copy(loaded, folder)
-  export.check_installed()
-  # Only who exports has Flax.
+  # Serving needs no Flax.
   from flax import traverse_util
 
+  from dualenc_jax.inference.embedder import Embedder
+
+  assert isinstance(loaded.embedder, Embedder)
   tokenizer, model = loaded.tokenizer, loaded.embedder.model
   params = traverse_util.flatten_dict(loaded.params, sep='/')
   encoders = {'query': model.encoder}
