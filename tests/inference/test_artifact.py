@@ -197,20 +197,6 @@ def test_files_may_be_links_as_in_the_cache_of_a_hub(copied, tmp_path):
     serving.Artifact.open(copied)
 
 
-def test_without_flatbuffers_the_error_names_it(
-    copied, towers, tmp_path, monkeypatch
-):
-  monkeypatch.setitem(sys.modules, 'flatbuffers', None)
-  for call in (
-      lambda: serving.Artifact.open(copied),
-      lambda: serving.write(towers, tmp_path / 'new'),
-  ):
-    with pytest.raises(UserError, match='pip install flatbuffers') as caught:
-      call()
-    assert jax.__version__ not in str(caught.value)
-  assert not (tmp_path / 'new').exists()
-
-
 def test_parameters_that_are_not_finite_are_refused(copied):
   path = copied / 'weights.safetensors'
   arrays = safetensors.numpy.load_file(path)

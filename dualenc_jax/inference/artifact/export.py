@@ -98,7 +98,8 @@ def load(
   try:
     exported = jax_export.deserialize(bytearray(content))
     check_calls(exported, where)
-  except UserError:
+  except (UserError, ImportError):
+    # JAX itself asks for flatbuffers where they are not installed.
     raise
   except Exception as e:  # Damage takes many forms; any of them is one.
     cause = (str(e).splitlines() or [type(e).__name__])[0]
