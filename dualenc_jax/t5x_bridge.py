@@ -20,7 +20,7 @@ from dualenc_jax.objectives.contrastive import Batch, embed
 from dualenc_jax.parallel import partitioning
 from dualenc_jax.text import text_rows
 
-Features = Mapping[str, jax.Array]
+Features = Mapping[str, Any]
 
 # T5X has no rule for our only axis that its models lack. On the mesh and in
 # Adafactor `kv` is what it should be: never split, the columns of a matrix.
@@ -76,7 +76,7 @@ class DualEncoderModel(models.BaseTransformerModel):
     )
     self._objective = objective
     self._freeze = freeze
-    self._batch_size = None
+    self._batch_size: int | None = None
     super().__init__(module, input_vocabulary, output_vocabulary, optimizer_def)
 
   def get_initial_variables(

@@ -12,8 +12,10 @@
 The source is a model_dir, a T5X checkpoint (legacy or Orbax), a Hugging Face
 folder of a T5 or mT5, a sentence-transformers folder, or what this command
 wrote, or one of these on the Hugging Face hub, hf://org/name; it is told by its
-content. Before the output appears, 64 texts are encoded by source and output,
-each by its own library; cosines that differ by more than 1e-4 are an error.
+content. Before the output appears, its tensors are read back and compared. With
+--verify, the default where the libraries of the form are installed, 64 texts
+are encoded by source and output, too, each by its own library; cosines that
+differ by more than 1e-4 are an error.
 
 --merge takes the mean of checkpoints of one architecture and vocabulary, in
 float32: of several models, or of one model_dir at several steps. Runs that
@@ -43,7 +45,8 @@ from dualenc_jax.io import hub, json_file
 
 _USAGE = ('query_length', 'passage_length', 'query_prefix', 'passage_prefix')
 _OF_MODELS = (
-    *('tower', 'step', 'dim', 'vocabulary', 'activations', 'texts'), *_USAGE
+    'tower', 'step', 'dim', 'vocabulary', 'activations', 'texts', 'verify',
+    *_USAGE,
 )
 
 
@@ -68,37 +71,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     return
   runtime.return_freed_memory()
   runtime.use_compilation_cache()
-  given = {name: getattr(args, name) for name in _USAGE}
-  source = conversion.Source(
-      args.source,
-      args.step,
-      args.vocabulary,
-      {name: value for name, value in given.items() if value is not None},
-      args.dim,
+  given = {n: x for n in _USAGE if (x := getattr(args, n)) is not None}
+  source: Any = conversion.Source(
+      args.source, args.step, args.vocabulary, given, args.dim,
       args.activations and args.activations.split(','),
   )
   if merged:
     sources = [dataclasses.replace(source, **own) for own in merged]
     source = conversion.Merge(sources, args.weights or [1.0] * len(sources))
+  texts = read_texts(args.texts) if args.texts else None
   conversion.convert(
-      source,
-      args.to,
-      forms(out)[args.to],
-      out,
-      read_texts(args.texts) if args.texts else None,
-      say,
-      args.tower == 'query',
+      source, args.to, forms(out)[args.to], out, texts, say,
+      args.tower == 'query', args.verify,
   )
   if args.push is not None:
     say(f'Pushed to {hub.push(out, args.push)}, a new one as private.')
 
 
 def merge_of(args: argparse.Namespace) -> list[dict[str, Any]]:
-  """Path and step of each checkpoint of --merge; none without it.
-
-  Raises:
-    UserError: it, the source and --weights do not go together.
-  """
+  """Path and step of each checkpoint of --merge; none without it."""
   names = args.merge or []
   if not names:
     if args.weights:
@@ -186,7 +177,7 @@ def make_parser() -> flags.Parser:
       metavar='.5,.5',
       help='their shares of it, divided by their sum; equal by default',
   )
-  known = {**forms(), **index_conversion.FORMS}
+  known: dict[str, Any] = {**forms(), **index_conversion.FORMS}
   parser.add_argument(
       '--to', choices=known, required=True,
       help='; '.join(f'{name}: {form.text}' for name, form in known.items()),
@@ -236,14 +227,18 @@ def make_parser() -> flags.Parser:
       help='texts to compare with, one a line; 64 of the standard library of'
       ' Python by default',
   )
+  parser.add_argument(
+      '--verify', action=argparse.BooleanOptionalAction,
+      help='compare what source and output make of the texts; by default where'
+      ' the libraries of the form are installed',
+  )
   return parser
 
 
 def read_texts(path: str, flag: str = '--texts') -> list[str]:
   """Lines of the file of a flag that are not empty."""
   try:
-    file = pathlib.Path(path).expanduser()
-    lines = json_file.read_text(file).splitlines()
+    lines = json_file.read_text(flags.path(path)).splitlines()
   except (OSError, ValueError) as e:
     raise UserError(
         f'{flag} {path} cannot be read: {e}. Give a UTF-8 file, a text a line.'

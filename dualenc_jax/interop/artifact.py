@@ -19,11 +19,7 @@ def is_one(path: pathlib.Path) -> bool:
 
 
 def read(path: pathlib.Path) -> Weights:
-  """Reads its weights lazily; the programs are not needed.
-
-  Raises:
-    UserError: a file is missing, cut off or changed, or of another version.
-  """
+  """Reads its weights lazily; UserError where a file is not what was saved."""
   manifest = Manifest.read(path)
   manifest.check_model(path)
   types = {'checkpoint_step?': int | None, f'{TRAINED_DIMS}?': [int]}
@@ -31,23 +27,19 @@ def read(path: pathlib.Path) -> Weights:
   json_file.check(manifest.provenance, types, where, 'Copy it again.')
   tensors = unstack(safetensors_file.read(path / manifest_lib.WEIGHTS))
   query, passage = manifest.towers['query'], manifest.passages
+  activations = getattr(passage, 'activations', None)
   has_own = any(name.startswith('passage_encoder/') for name in tensors)
   return Weights(
       KIND,
       str(path),
       tensors,
       infer_encoder(tensors, tuple(query.activations)),
-      infer_encoder(tensors, tuple(passage.activations), 'passage_encoder')
+      infer_encoder(tensors, activations, 'passage_encoder')
       if has_own
       else None,
       Usage(
-          path / manifest_lib.VOCABULARY,
-          None,
-          query.length,
-          passage.length,
-          query.prefix,
-          passage.prefix,
-          manifest.prompts,
+          path / manifest_lib.VOCABULARY, None, query.length, passage.length,
+          query.prefix, passage.prefix, manifest.prompts,
       ),
       step=manifest.provenance.get('checkpoint_step'),
       passage_tower=manifest.passage_tower,

@@ -14,18 +14,16 @@ Rule = tuple[str, str | None]
 
 
 def assign(
-    shapes: Mapping[str, tuple[int, ...]],
-    weights: Weights,
-    rules: Sequence[Rule] = (),
-    drop: Sequence[str] = (),
+    shapes: Mapping[str, tuple[int, ...]], weights: Weights,
+    rules: Sequence[Rule] = (), drop: Sequence[str] = (),
 ) -> dict[str, str | None]:
   """Gives every parameter a tensor of the checkpoint, or a fresh start.
 
-  A parameter takes the first that there is: what the first rule that matches
-  its whole name says; the tensor of its name; for a part of the passage tower
-  that the checkpoint has only one of, that of its only tower. The projection of
-  a pretrained T5, which has none, parameters of the loss, a codec, and the head
-  of a cross-encoder where there is none, start fresh.
+  A parameter takes the first that exists: what the first rule that matches its
+  whole name says; the tensor of its name; for a part of the passage tower that
+  the checkpoint has only one of, that of its only tower. The projection of a
+  pretrained T5, which has none, parameters of the loss, a codec, and the head
+  of a cross-encoder where it has none, start fresh.
 
   Args:
     shapes: of the parameters, by name, one for each layer.
@@ -38,19 +36,13 @@ def assign(
     {parameter: name in the checkpoint, None for a fresh start}.
 
   Raises:
-    UserError: a rule matches nothing or names what is not there, a parameter
+    UserError: a rule matches nothing or names what does not exist, a parameter
       has no tensor, a tensor has no use or another shape; names each.
   """
   tensors = {**weights.tensors, **weights.loss}
-  for rule in rules:
-    if isinstance(rule, str) or len(rule) != 2:
-      raise UserError(
-          f'{RULES} holds {rule!r}; expected pairs of an expression and a name,'
-          r" (('passage_encoder/(.*)', r'encoder/\1'),), or of an expression"
-          ' and None.'
-      )
   given = _by_rules(shapes, tensors, weights.path, rules)
-  sources, missing = {}, []
+  sources: dict[str, str | None] = {}
+  missing = []
   for name in shapes:
     if name in given:
       sources[name] = given[name]
@@ -62,56 +54,58 @@ def assign(
       missing.append(name)
   if missing and missing[0].startswith('decoder/'):
     raise UserError(
-        f'{weights.path} ({weights.kind}) has nothing for'
-        f' {_first_of(missing)}: a generator writes by its decoder, of its own'
-        ' sizes. Give a whole T5 of this size (a T5X checkpoint, a Hugging Face'
-        ' folder of T5ForConditionalGeneration, the model_dir of a generator);'
-        f" or start them fresh, --gin.{RULES}=\"(('{_pattern(missing[0])}',"
-        ' None),)".'
+        f'{weights} has nothing for {_first_of(missing)}: a generator writes by'
+        ' its decoder, of its own sizes. Give a whole T5 of this size (a T5X'
+        ' checkpoint, a Hugging Face folder of T5ForConditionalGeneration, the'
+        ' model_dir of a generator); or start them fresh,'
+        f" --gin.{RULES}=\"(('{_pattern(missing[0])}', None),)\"."
     )
   if missing:
     raise UserError(
-        f'{weights.path} ({weights.kind}) has nothing for'
-        f' {_first_of(missing)}. It has: {_summary(tensors)}. Say where these'
-        f" start from, --gin.{RULES}=\"(('NAME', 'NAME THERE'),)\"; with None"
-        ' they start fresh.'
+        f'{weights} has nothing for {_first_of(missing)}. It has:'
+        f' {_summary(tensors)}. Say where these start from,'
+        f" --gin.{RULES}=\"(('NAME', 'NAME THERE'),)\"; with None they start"
+        ' fresh.'
     )
   dropped = _dropped(tensors, weights.path, drop)
-  used = {source for source in sources.values() if source}
-  for name, source in sources.items():
-    if source in dropped:
+  for name, start in sources.items():
+    if start in dropped:
       raise UserError(
-          f'{DROP} leaves out {source}, from which {name} starts. To start it'
+          f'{DROP} leaves out {start}, from which {name} starts. To start it'
           f' fresh, add a rule: --gin.{RULES}="((\'{name}\', None),)".'
       )
-  left = [
-      name
-      for name in tensors
-      if name not in used and name not in dropped and name not in weights.loss
-  ]
-  if left:
+  wanted = {*sources.values(), *dropped, *weights.loss}
+  if left := [name for name in tensors if name not in wanted]:
     raise UserError(
-        f'{weights.path} ({weights.kind}) has what this model has no place for:'
-        f' {_first_of(left)}. Give the architecture and size that it has, or'
-        f" leave them out, --gin.{DROP}=\"('{_pattern(left[0])}',)\"."
+        f'{weights} has what this model has no place for: {_first_of(left)}.'
+        ' Give the architecture and size that it has, or leave them out,'
+        f" --gin.{DROP}=\"('{_pattern(left[0])}',)\"."
     )
-  for name, source in sources.items():
-    if source and tensors[source].shape != shapes[name]:
+  for name, start in sources.items():
+    if start and tensors[start].shape != shapes[name]:
+      hint = 'Give its model size, as --gin_file=models/....gin'
+      if name.endswith('token_embedder/embedding'):
+        hint = 'Set VOCAB_SIZE and the model size to those of the checkpoint'
       raise UserError(
-          f'{tensors[source].where} has the shape {tensors[source].shape};'
-          f' {name} of this model has {shapes[name]}.' + _hint(name)
+          f'{tensors[start].where} has the shape {tensors[start].shape};'
+          f' {name} of this model has {shapes[name]}. {hint}.'
       )
   return sources
 
 
 def _by_rules(
-    shapes: Mapping[str, tuple[int, ...]],
-    tensors: Mapping[str, Tensor],
-    path: str,
-    rules: Sequence[Rule],
+    shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, Tensor],
+    path: str, rules: Sequence[Rule],
 ) -> dict[str, str | None]:
-  given = {}
-  for pattern, template in rules:
+  given: dict[str, str | None] = {}
+  for rule in rules:
+    if isinstance(rule, str) or len(rule) != 2:
+      raise UserError(
+          f'{RULES} holds {rule!r}; expected pairs of an expression and a name,'
+          r" (('passage_encoder/(.*)', r'encoder/\1'),), or of an expression"
+          ' and None.'
+      )
+    pattern, template = rule
     compiled = _compile(RULES, pattern)
     matches = [m for name in shapes if (m := compiled.fullmatch(name))]
     if not matches:
@@ -154,7 +148,7 @@ def _may_start_fresh(name: str, weights: Weights) -> bool:
 def _dropped(
     tensors: Mapping[str, Tensor], path: str, drop: Sequence[str]
 ) -> set[str]:
-  dropped = set()
+  dropped: set[str] = set()
   if isinstance(drop, str):
     raise UserError(f'{DROP} is {drop!r}; expected several, ({drop!r},).')
   for pattern in drop:
@@ -192,9 +186,3 @@ def _summary(names) -> str:
 
 def _pattern(name: str) -> str:
   return '/'.join(name.split('/')[:2 if '/layers_' in name else 1]) + '/.*'
-
-
-def _hint(name: str) -> str:
-  if name.endswith('token_embedder/embedding'):
-    return ' Set VOCAB_SIZE and the model size to those of the checkpoint.'
-  return ' Give the model size of the checkpoint, as --gin_file=models/....gin.'

@@ -3,6 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import pathlib
+from typing import Any
+
+import numpy as np
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference import artifact
@@ -24,6 +27,8 @@ from dualenc_jax.interop.vocabulary import make_tokenizer
 from dualenc_jax.interop.weights import count_reasons, Usage, Weights
 from dualenc_jax.io import files
 from dualenc_jax.models import T5Encoder
+
+_INSTALL = "pip install 'dualenc-jax[convert]'"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +75,7 @@ class Source:
   path: str
   step: int | None = None
   vocabulary: str | None = None
-  usage: Mapping[str, int | str] = dataclasses.field(default_factory=dict)
+  usage: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   dim: int | None = None
   activations: Sequence[str] | None = None
 
@@ -125,13 +130,9 @@ class Merge:
 
 
 def convert(
-    source: Source | Merge,
-    name: str,
-    form: Form,
-    out: pathlib.Path,
-    texts: Sequence[str] | None = None,
-    say: Callable[[str], None] = print,
-    query_alone: bool = False,
+    source: Source | Merge, name: str, form: Form, out: pathlib.Path,
+    texts: Sequence[str] | None = None, say: Callable[[str], None] = print,
+    query_alone: bool = False, verified: bool | None = None,
 ) -> None:
   """Writes beside the output, compares, and moves it into place.
 
@@ -144,20 +145,26 @@ def convert(
     say: gets a line for people about each step.
     query_alone: leave out the passage tower, but for its digest; a source that
       is a query tower alone stays one.
+    verified: compare what both sides make of the texts, beside the tensors;
+      None for where the packages of the form are installed.
 
   Raises:
     UserError: the source cannot be read or not be written so; what was written
-      is not the same; or the output is there. Nothing is left then.
+      is not the same; or the output exists. Nothing is left then.
   """
   check_out(out)
   if query_alone:
-    check_may_be_alone(name, form)
-  peers.check_installed(f'--to={name}', *form.packages)
-  texts = texts or verify.real_texts()
+    _check_may_be_alone(name, form)
+  absent = ', '.join(peers.absent(*form.packages))
+  if absent and verified:
+    raise UserError(
+        f'--verify compares --to={name} with the original library. Not'
+        f' installed: {absent}. {_INSTALL}, or give --noverify.'
+    )
   weights, other = source.read()
   say(f'{weights.path}: {describe(weights)}')
   if weights.passage_tower:
-    check_may_be_alone(name, form, f'{weights.path} is a query tower alone. ')
+    _check_may_be_alone(name, form, f'{weights.path} is a query tower alone. ')
   if not weights.encoder.num_layers:
     raise UserError(
         f'{weights.path} has no layers: it is a bag of pieces, which'
@@ -165,8 +172,8 @@ def convert(
     )
   if (form.is_whole or query_alone) and not weights.has_projection:
     raise UserError(
-        f'{weights.path} ({weights.kind}) has no projection: it is a pretrained'
-        f' T5, which --to={name} cannot be. Train a dual encoder from it,'
+        f'{weights} has no projection: it is a pretrained T5, which'
+        f' --to={name} cannot be. Train a dual encoder from it,'
         f' --gin.INITIAL_CHECKPOINT_PATH={weights.path}, or give --to=hf, t5x,'
         ' npz or safetensors.'
     )
@@ -191,23 +198,47 @@ def convert(
     for line in lines:
       say(line)
     verify.check_written(weights, partial)
-    folders = {**{p: p for p in source.folders}, name: partial}
-    texts = alike(texts, weights.usage, folders, say)
-    say(f'Comparing {len(texts)} texts ...')
-    sides = [
-        ('dualenc_jax', verify.ours(weights)),
-        (f'the {name}', form.encode(partial, weights.usage)),
-    ]
-    for path in source.folders:
-      sides += source_side(path, weights, other, say)
-    if weights.passage_tower:
-      sides = [(side, verify.queries_alone(own)) for side, own in sides]
-    for line in verify.compare(sides, texts):
-      say(line)
+    if verified is False:
+      say('All tensors are the same; no texts were compared.')
+    elif absent:
+      say(
+          f'{absent} is not installed, so that all tensors were compared, but'
+          f' no texts; to compare them, too: {_INSTALL}.'
+      )
+    else:
+      _compare(source, weights, other, name, form, partial, texts, say)
   say(f'Wrote {out}, in float32: {form.text}.')
 
 
-def check_may_be_alone(name: str, form: Form, found: str = '') -> None:
+def _compare(
+    source: Source | Merge, weights: Weights, other: Mapping[str, int | str],
+    name: str, form: Form, folder: pathlib.Path, texts: Sequence[str] | None,
+    say: Callable[[str], None],
+) -> None:
+  """Encodes texts with the source and with what was written of it."""
+  folders = {p: pathlib.Path(p) for p in source.folders} | {name: folder}
+  texts = _alike(texts or verify.real_texts(), weights.usage, folders, say)
+  say(f'Comparing {len(texts)} texts ...')
+  sides = [
+      ('dualenc_jax', verify.ours(weights)),
+      (f'the {name}', form.encode(folder, weights.usage)),
+  ]
+  for path in source.folders:
+    sides += _source_side(path, weights, other, say)
+  if weights.passage_tower:
+    # Queries are compared in the place of passages, too.
+    sides = [(n, _changed(e, lambda x: x[[0, 0]])) for n, e in sides]
+  for line in verify.compare(sides, texts):
+    say(line)
+
+
+def _changed(
+    encode: verify.Encode, change: Callable[[np.ndarray], np.ndarray]
+) -> verify.Encode:
+  return lambda texts: change(encode(texts))
+
+
+def _check_may_be_alone(name: str, form: Form, found: str = '') -> None:
   """Raises UserError unless a form can have a query tower alone."""
   if form.may_be_alone:
     return
@@ -229,104 +260,86 @@ def check_out(out: pathlib.Path) -> None:
     )
 
 
-def alike(
-    texts: Sequence[str],
-    usage: Usage,
-    folders: Mapping[str, str | pathlib.Path],
-    say: Callable[[str], None],
+def _folder_of(path: str | pathlib.Path) -> pathlib.Path:
+  folder = pathlib.Path(path).expanduser()
+  return folder if folder.is_dir() else folder.parent
+
+
+def _alike(
+    texts: Sequence[str], usage: Usage,
+    folders: Mapping[str, pathlib.Path], say: Callable[[str], None],
 ) -> Sequence[str]:
   """The texts that all tokenizers give the ids of the SentencePiece file.
 
   Others would show that tokenizers differ, in very few texts, and not whether
-  the model is the same.
-
-  Args:
-    texts: n of them.
-    usage: vocabulary and lengths.
-    folders: of transformers or sentence-transformers, by name; others have no
-      tokenizer.
-    say: gets a line about texts that are left out.
-
-  Raises:
-    UserError: one differs in more than a tenth of the texts.
+  the model is the same. UserError where one differs in more than a tenth.
   """
   kept = set(range(len(texts)))
   for name, folder in folders.items():
-    folder = pathlib.Path(folder).expanduser()
-    folder = folder if folder.is_dir() else folder.parent
-    other = peers.other_ids(folder, usage, texts)
+    other = peers.other_ids(_folder_of(folder), usage, texts)
+    if not other:
+      continue
+    found = (
+        f'The tokenizer of {name} gives {len(other)} of {len(texts)} texts'
+        ' other ids than'
+    )
     if 10 * len(other) > len(texts):
       raise UserError(
-          f'The tokenizer of {name} gives {len(other)} of {len(texts)} texts'
-          f' other ids than {usage.vocabulary}, such as'
-          f' {texts[min(other)][:100]!r}. Give the vocabulary that the model'
-          ' was trained with, --vocabulary=.'
+          f'{found} {usage.vocabulary}, such as {texts[min(other)][:100]!r}.'
+          ' Give the vocabulary that the model was trained with, --vocabulary=.'
       )
-    if other:
-      say(
-          f'The tokenizer of {name} gives {len(other)} of {len(texts)} texts'
-          ' other ids than the SentencePiece file; they are left out.'
-      )
+    say(f'{found} the SentencePiece file; they are left out.')
     kept -= other
   return [texts[i] for i in sorted(kept)]
 
 
 def describe(weights: Weights) -> str:
   """What a checkpoint is, in a line or two."""
-  model, usage = weights.model(), weights.usage
+  model, usage, size = weights.model(), weights.usage, weights.encoder
   parts = {name.split('/')[0] for name in weights.tensors}
   own = sorted(part for part in parts if part.startswith('passage_'))
-  size = weights.encoder
-  lines = (
-      weights.kind
-      + (', a query tower alone' if weights.passage_tower else '')
-      + f': {size.num_layers} layers,'
-      f' {model.token_embedder.features} wide,'
-      f' {" x ".join(size.activations)}'
-      + (' (by their number)' if not weights.tells_activations else '')
-      + (
-          f', {size.num_buckets} buckets of relative positions'
-          if size.num_buckets != T5Encoder.num_buckets
-          else ''
+  buckets = size.num_buckets
+  told = '' if weights.tells_activations else ' (by their number)'
+  facts = [
+      weights.kind + ', a query tower alone' * bool(weights.passage_tower)
+      + f': {size.num_layers} layers',
+      f'{model.token_embedder.features} wide',
+      f'{" x ".join(size.activations)}{told}',
+      f'{buckets} buckets of relative positions'
+      if buckets != T5Encoder.num_buckets
+      else '',
+      f'{len(weights.tensors)} tensors',
+      f'embeddings of {model.projection.features}'
+      if weights.has_projection
+      else 'no projection',
+      f'passages with their own {", ".join(own)}' if own else '',
+  ]
+  queries, passages = (
+      f'{length}' + (f' after {prefix!r}' if prefix else '')
+      for length, prefix in (
+          (f'{usage.query_length} tokens', usage.query_prefix),
+          (usage.passage_length, usage.passage_prefix),
       )
-      + f', {len(weights.tensors)} tensors, '
-      + (
-          f'embeddings of {model.projection.features}'
-          if weights.has_projection
-          else 'no projection'
-      )
-      + (f', passages with their own {", ".join(own)}' if own else '')
-      + f'; queries of {usage.query_length} tokens'
-      + (f' after {usage.query_prefix!r}' if usage.query_prefix else '')
-      + f', passages of {usage.passage_length}'
-      + (f' after {usage.passage_prefix!r}' if usage.passage_prefix else '')
-      + '.'
   )
   reasons = list(weights.left_out.values())
   reasons += ['the loss'] * len(weights.loss)
   reasons += ['optimizer'] * len(weights.optimizer)
-  if reasons:
-    lines += f' Left out: {count_reasons(reasons)}.'
-  return lines
+  return (
+      f'{", ".join(filter(None, facts))}; queries of {queries}, passages of'
+      f' {passages}.'
+      + (f' Left out: {count_reasons(reasons)}.' if reasons else '')
+  )
 
 
-def source_side(
-    path: str,
-    weights: Weights,
-    other: Mapping[str, int | str],
+def _source_side(
+    path: str, weights: Weights, other: Mapping[str, int | str],
     say: Callable[[str], None],
 ) -> list[tuple[str, verify.Encode]]:
   """The source as it is used where it comes from, if that is installed.
 
-  Args:
-    path: of the source.
-    weights: what was read there.
-    other: lengths and prefixes that are not its own.
-    say: gets a line on what is not compared, or not as it is.
+  `other` are lengths and prefixes that are not its own.
   """
-  reader = opening.reader_of(path)
-  folder = pathlib.Path(path).expanduser()
-  folder = folder if folder.is_dir() else folder.parent
+  reader, folder = opening.reader_of(path), _folder_of(path)
   if reader is sentence_transformers:
     name = 'sentence_transformers'
     encode = peers.sentence_transformers(folder, other)
@@ -334,17 +347,17 @@ def source_side(
     name, encode = 'transformers', peers.hugging_face(folder, weights.usage)
   else:
     return []
-  if not peers.is_installed(name, 'torch'):
+  if peers.absent(name, 'torch'):
     say(
         f'{name} is not installed, so the source is read by dualenc_jax alone;'
-        " to compare both: pip install 'dualenc-jax[convert]'."
+        f' to compare both: {_INSTALL}.'
     )
     return []
   if other and reader is sentence_transformers:
     listed = ', '.join(f'{name} {value!r}' for name, value in other.items())
     say(f'The source gets what its folder does not say: {listed}.')
   dim = weights.model().projection.features
-  return [(f'the source in {name}', verify.first_components(encode, dim))]
+  return [(f'the source in {name}', _changed(encode, lambda x: x[..., :dim]))]
 
 
 def read_back(folder: pathlib.Path, usage: Usage) -> verify.Encode:
@@ -353,16 +366,16 @@ def read_back(folder: pathlib.Path, usage: Usage) -> verify.Encode:
   return verify.ours(dataclasses.replace(weights, usage=usage))
 
 
-def read_artifact(folder: pathlib.Path, usage: Usage) -> verify.Encode:
+def _read_artifact(folder: pathlib.Path, usage: Usage) -> verify.Encode:
   """The side of exported programs, which bring their own tokenizer."""
   del usage
 
-  def encode(texts: Sequence[str]) -> verify.Vectors:
+  def encode(texts: Sequence[str]) -> np.ndarray:
     opened = artifact.Artifact.open(folder)
     if opened.manifest.passage_tower is None:
       return verify.encode_with(opened, texts)
     queries = opened.queries(opened.tokenizer.encode_queries(texts))
-    return verify.Vectors(queries, queries)
+    return np.stack([queries, queries])
 
   return encode
 
@@ -395,7 +408,7 @@ FORMS = {
         lambda weights, folder: artifact.write(
             loading.load(weights), folder, passage_tower=weights.passage_tower
         ),
-        read_artifact,
+        _read_artifact,
         may_be_alone=True,
         keeps_codec=True,
     ),

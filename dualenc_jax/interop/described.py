@@ -6,44 +6,27 @@ from typing import Any, get_args
 
 from flax import linen as nn
 
+from dualenc_jax import models
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import untrusted
-from dualenc_jax.models import (
-  CrossEncoder,
-  dot_product_attention,
-  DualEncoder,
-  Projection,
-  ScoreHead,
-  Seq2Seq,
-  T5Decoder,
-  T5Encoder,
-  TokenEmbedder,
-)
 from dualenc_jax.models.dual_encoder import class_name
 
 KNOWN = {
     class_name(value): value
     for value in (
-        CrossEncoder,
-        dot_product_attention,
-        DualEncoder,
-        Projection,
-        ScoreHead,
-        Seq2Seq,
-        T5Decoder,
-        T5Encoder,
-        TokenEmbedder,
+        models.CrossEncoder, models.dot_product_attention, models.DualEncoder,
+        models.Projection, models.ScoreHead, models.Seq2Seq, models.T5Decoder,
+        models.T5Encoder, models.TokenEmbedder,
     )
 }
-_DTYPES = 'float32', 'bfloat16'
 _AGAIN = 'Copy the whole folder again.'
 
 
 def module(facts: Mapping[str, Any], where: str) -> Any:
-  """The module, or function, of a class of this library.
+  """The module, or function, that `models.describe` was given.
 
   Args:
-    facts: what `describe` returned.
+    facts: what it returned, which may be wrong.
     where: they were read, for messages.
 
   Raises:
@@ -66,9 +49,9 @@ def module(facts: Mapping[str, Any], where: str) -> Any:
   known = KNOWN[name]
   if not isinstance(known, type):
     return known
-  fields = {field.name: field.type for field in dataclasses.fields(known)}
+  kinds = {field.name: field.type for field in dataclasses.fields(known)}
   attributes = {
-      name: _attribute(value, fields.get(name), f'{where}: {name}')
+      name: _attribute(value, kinds.get(name), f'{where}: {name}')
       for name, value in facts.items()
       if name != 'class'
   }
@@ -105,7 +88,7 @@ def _attribute(value: Any, kind: Any, where: str) -> Any:
     # A function; or of a field that the class is going to refuse.
     fits = callable(value) or kind is None
   if where.endswith(': dtype'):
-    fits = fits and value in _DTYPES
+    fits = fits and value in ('float32', 'bfloat16')
   if not fits:
     raise UserError(
         f'{where} is {untrusted.shown(value)}, which it cannot be. {_AGAIN}'

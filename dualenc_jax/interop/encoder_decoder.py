@@ -10,22 +10,20 @@ from typing import Any
 import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import opening
-from dualenc_jax.interop.weights import infer_encoder, SIZES, Weights
+from dualenc_jax.interop import opening, own
+from dualenc_jax.interop.weights import EMBEDDING, infer_encoder, SIZES, Weights
 from dualenc_jax.io import machine
 from dualenc_jax.models import T5Decoder
 from dualenc_jax.models.t5_encoder import RelativePositionBias
 from dualenc_jax.tensor_files.tensors import Tensor
 from dualenc_jax.text.tokenizer import Tokenizer
 
-_HEAD = 'decoder/logits_dense/kernel'
-
 
 def read(path: str | os.PathLike[str]) -> tuple[Weights, dict[str, Tensor]]:
   """A checkpoint as of `opening.read`, and its decoder and head by our names.
 
-  Of an encoder alone the latter are {}. 'decoder/logits_dense/kernel' is not
-  there where logits are by the token embeddings, over sqrt(E).
+  Of an encoder alone the latter are {}. 'decoder/logits_dense/kernel' does not
+  exist where logits are by the token embeddings, over sqrt(E).
 
   Args:
     path: of a model_dir, a T5X checkpoint or a Hugging Face folder.
@@ -35,12 +33,10 @@ def read(path: str | os.PathLike[str]) -> tuple[Weights, dict[str, Tensor]]:
     where = path if '://' in str(path) else pathlib.Path(path).expanduser()
     decoder = reader.decoder(where)
   weights = opening.read(path)
-  if not decoder:
-    return weights, {}
   left_out = {
       name: reason
       for name, reason in weights.left_out.items()
-      if reason not in ('decoder', 'head')
+      if not decoder or reason not in ('decoder', 'head')
   }
   return dataclasses.replace(weights, left_out=left_out), decoder
 
@@ -59,39 +55,29 @@ def decoder_of(weights: Weights, decoder: Mapping[str, Tensor]) -> T5Decoder:
         f' in its decoder; expected {usual}, which is all that the decoder of'
         ' this library has. Its encoder alone can be read.'
     )
-  head = decoder.get(_HEAD)
+  head = decoder.get('decoder/logits_dense/kernel')
   return T5Decoder(
-      weights.tensors['token_embedder/embedding'].shape[1],
-      vocab_size=head and head.shape[1],
+      weights.tensors[EMBEDDING].shape[1],
+      vocab_size=head.shape[1] if head else None,
       **{name: getattr(sizes, name) for name in SIZES},
   )
 
 
 def provenance(
-    weights: Weights,
-    tensors: Mapping[str, Tensor],
-    tokenizer: Tokenizer,
+    weights: Weights, tensors: Mapping[str, Tensor], tokenizer: Tokenizer,
     dtype: str,
 ) -> dict[str, Any]:
   """What the outputs of a released model depend on, as JSON."""
+  digest = hashlib.sha256()
+  for name in sorted(tensors):
+    digest.update(np.ascontiguousarray(tensors[name].read()).data)
   return {
       'checkpoint': pathlib.Path(weights.path).name,
       'checkpoint_kind': weights.kind,
       'checkpoint_step': weights.step,
-      'run_id': _digest(tensors),
-      'vocabulary': tokenizer.vocabulary.sha256,
-      'query_length': tokenizer.query_length,
-      'passage_length': tokenizer.passage_length,
-      'query_prefix': tokenizer.query_prefix,
-      'passage_prefix': tokenizer.passage_prefix,
+      # Differs between models of one form.
+      'run_id': digest.hexdigest()[:32],
+      **own.texts_of(tokenizer),
       'dtype': dtype,
       'versions': machine.versions(),
   }
-
-
-def _digest(tensors: Mapping[str, Tensor]) -> str:
-  """Tells models of one form apart."""
-  found = hashlib.sha256()
-  for name in sorted(tensors):
-    found.update(np.ascontiguousarray(tensors[name].read()))
-  return found.hexdigest()[:32]

@@ -63,16 +63,16 @@ class Index:
         for part in self.parts
     )
 
-  def chunks(self) -> Iterator[np.ndarray | bytes]:
+  def chunks(self) -> Iterator[bytes | memoryview]:
     """All bytes of the file, as buffers."""
     for part in self.parts:
-      if not isinstance(part, Rows):
+      if isinstance(part, bytes):
         yield part
         continue
       for block in part:
         order = block.dtype.newbyteorder('<')
         block = np.ascontiguousarray(block.astype(order, copy=False))
-        yield block.reshape(-1).view(np.uint8)
+        yield block.reshape(-1).view(np.uint8).data
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,18 +112,13 @@ def scalar(
   numbers = np.asarray(trained, '<f4')
   # The codes are bytes to faiss, whatever their dtype.
   codes = struct.pack('<Q', rows.nbytes), rows
-  return _index(
-      b'IxSQ', d, rows.count, settings, *_vector(numbers), *codes
-  )
+  return _index(b'IxSQ', d, rows.count, settings, *_vector(numbers), *codes)
 
 
 def int8(low: np.ndarray, step: np.ndarray, rows: Rows) -> Index:
-  """`scalar` of codes c that stand for low + step (c + 1/2).
+  """`scalar` of uint8 codes c [N, d] that stand for low + step (c + 1/2).
 
-  Args:
-    low: float32 [d], or [1] where all dimensions share it.
-    step: float32, as many.
-    rows: uint8 [N, d].
+  `low` and `step` are float32 [d], or [1] where all dimensions share them.
   """
   is_shared = len(low) == 1 and rows.width > 1
   kind = 'QT_8bit_uniform' if is_shared else 'QT_8bit'
@@ -148,31 +143,24 @@ def product(centroids: np.ndarray, rows: Rows) -> Index:
     )
   _check('product', rows, np.uint8)
   d = parts * each
+  sizes = struct.pack('<QQQ', d, parts, bits)
+  numbers = _vector(np.asarray(centroids, '<f4'))
+  # The plain search, no encoded signs, no polysemous threshold.
+  settings = struct.pack('<i?i', 0, False, 0)
   return _index(
-      b'IxPq',
-      d,
-      rows.count,
-      struct.pack('<QQQ', d, parts, bits),
-      *_vector(np.asarray(centroids, '<f4')),
-      *_vector(rows),
-      # The plain search, no encoded signs, no polysemous threshold.
-      struct.pack('<i?i', 0, False, 0),
+      b'IxPq', d, rows.count, sizes, *numbers, *_vector(rows), settings
   )
 
 
 def linear(matrix: np.ndarray) -> Transform:
   """LinearTransform y = A x of float32 A [d_out, d_in]: PCA, OPQ, rotations."""
   d_out, d_in = matrix.shape
-  numbers, none = np.asarray(matrix, '<f4'), np.empty(0, '<f4')
-  content = (
-      b'LTra',
-      struct.pack('<?', False),
-      *_vector(numbers),
-      *_vector(none),
-      struct.pack('<ii', d_in, d_out),
-      _TRAINED,
-  )
-  return Transform(d_in, d_out, b''.join(content))
+  numbers = np.asarray(matrix, '<f4')
+  # No bias in front, and an empty one behind the matrix.
+  head = struct.pack('<?Q', False, numbers.size)
+  sizes = struct.pack('<Qii', 0, d_in, d_out)
+  content = b'LTra' + head + numbers.tobytes() + sizes + _TRAINED
+  return Transform(d_in, d_out, content)
 
 
 def unit(dim: int) -> Transform:
@@ -188,13 +176,10 @@ def pre_transform(transforms: Sequence[Transform], inner: Index) -> Index:
     raise ValueError(
         f'transforms to {[t.dim_out for t in transforms]} dims before {dims}'
     )
+  content = [struct.pack('<i', len(transforms))]
+  content += [t.content for t in transforms]
   return _index(
-      b'IxPT',
-      transforms[0].dim_in,
-      inner.count,
-      struct.pack('<i', len(transforms)),
-      *(t.content for t in transforms),
-      *inner.parts,
+      b'IxPT', transforms[0].dim_in, inner.count, *content, *inner.parts
   )
 
 
@@ -227,16 +212,10 @@ def with_ids(ids: Rows, inner: Index) -> Index:
 def write(
     path: pathlib.Path, index: Index, instead: str = 'another folder'
 ) -> None:
-  """Writes a file that appears when it is complete, and reads it again.
+  """Writes a file that appears when it is complete and was read again.
 
-  Args:
-    path: of the file.
-    index: what it holds.
-    instead: as for `files.writing`.
-
-  Raises:
-    UserError: it cannot be written, or is not what was written. Nothing is
-      left then.
+  `instead` is as of `files.writing`. UserError where it cannot be written, or
+  is not what was written; nothing is left then.
   """
   with files.writing(path, instead):
     with files.replacing(path, sync=True) as file:

@@ -9,6 +9,7 @@ from dualenc_jax.generation.generator import Generator
 from dualenc_jax.generation.writer import Writer
 from dualenc_jax.interop import encoder_decoder, loading, opening, own
 from dualenc_jax.interop.vocabulary import make_tokenizer
+from dualenc_jax.interop.weights import EMBEDDING
 from dualenc_jax.models import Seq2Seq, TokenEmbedder
 from dualenc_jax.parallel.partitioning import HostPartitioner, Partitioner
 
@@ -20,10 +21,8 @@ LENGTH, _QUERY_LENGTH = 512, 64
 def load(
     path: str | os.PathLike[str],
     vocabulary: str | os.PathLike[str] | None = None,
-    length: int | None = None,
-    batch_size: int | None = None,
-    partitioner: Partitioner | None = None,
-    dtype: str | None = None,
+    length: int | None = None, batch_size: int | None = None,
+    partitioner: Partitioner | None = None, dtype: str | None = None,
 ) -> Generator:
   """A generator on the devices of a mesh.
 
@@ -44,14 +43,27 @@ def load(
     UserError: it has no decoder, or cannot be read; or the vocabulary is
       missing, or not the checkpoint's.
   """
-  partitioner = partitioner or HostPartitioner()
+  mesh = partitioner or HostPartitioner()
+
+  def use(checkpoint: own.Checkpoint) -> Generator:
+    facts = dict(checkpoint.meta['model'])
+    own.check_kind(facts, own.GENERATOR, path)
+    facts.pop(own.GENERATOR)
+    model = _of_dtype(own.model_of(facts, str(path)), dtype)
+    tokenizer = checkpoint.tokenizer()
+    if length is not None:
+      tokenizer = dataclasses.replace(tokenizer, passage_length=length)
+    params = loading.place_params(model, checkpoint.tensors, str(path), mesh)
+    provenance = checkpoint.provenance(model, tokenizer)
+    writer = Writer(model, mesh, batch_size)
+    return Generator(params, tokenizer, writer, provenance)
+
   if opening.reader_of(path) is own:
     if vocabulary is not None:
       raise UserError(
           f'{path} has its own vocabulary: leave out {vocabulary}.'
       )
-    path = pathlib.Path(path).expanduser()
-    return _load_own(path, length, batch_size, partitioner, dtype)
+    return own.restore(pathlib.Path(path).expanduser(), None, use)
   weights, decoder = encoder_decoder.read(path)
   if not decoder:
     raise UserError(
@@ -62,61 +74,25 @@ def load(
     )
   usage = weights.usage
   tokenizer = make_tokenizer(
-      weights,
-      vocabulary,
-      usage.query_length or _QUERY_LENGTH,
+      weights, vocabulary, usage.query_length or _QUERY_LENGTH,
       length or usage.passage_length or LENGTH,
   )
-  model = _of_dtype(
-      Seq2Seq(
-          TokenEmbedder(*weights.tensors['token_embedder/embedding'].shape),
-          weights.encoder,
-          encoder_decoder.decoder_of(weights, decoder),
-      ),
-      dtype,
-  )
+  stack = encoder_decoder.decoder_of(weights, decoder)
+  embedder = TokenEmbedder(*weights.tensors[EMBEDDING].shape)
+  model = _of_dtype(Seq2Seq(embedder, weights.encoder, stack), dtype)
   tensors = {**weights.tensors, **decoder}
-  params = loading.place_params(model, tensors, weights.path, partitioner)
-  return Generator(
-      params,
-      tokenizer,
-      Writer(model, partitioner, batch_size),
-      encoder_decoder.provenance(
-          weights, tensors, tokenizer, model.encoder.dtype
-      ),
+  params = loading.place_params(model, tensors, weights.path, mesh)
+  provenance = encoder_decoder.provenance(
+      weights, tensors, tokenizer, model.encoder.dtype
   )
-
-
-def _load_own(
-    path: pathlib.Path,
-    length: int | None,
-    batch_size: int | None,
-    partitioner: Partitioner,
-    dtype: str | None,
-) -> Generator:
-  def use(checkpoint: own.Checkpoint) -> Generator:
-    facts = dict(checkpoint.meta['model'])
-    own.check_kind(facts, own.GENERATOR, path)
-    facts.pop(own.GENERATOR)
-    model = _of_dtype(own.model_of(facts, str(path)), dtype)
-    tokenizer = checkpoint.tokenizer()
-    if length is not None:
-      tokenizer = dataclasses.replace(tokenizer, passage_length=length)
-    params = loading.place_params(
-        model, checkpoint.tensors, str(path), partitioner
-    )
-    provenance = checkpoint.provenance(model, tokenizer)
-    writer = Writer(model, partitioner, batch_size)
-    return Generator(params, tokenizer, writer, provenance)
-
-  return own.restore(path, None, use)
+  writer = Writer(model, mesh, batch_size)
+  return Generator(params, tokenizer, writer, provenance)
 
 
 def _of_dtype(model: Seq2Seq, dtype: str | None) -> Seq2Seq:
   """The same model with other activations; None for those it has."""
   if dtype is None:
     return model
-  encoder, decoder = (
-      stack.clone(dtype=dtype) for stack in (model.encoder, model.decoder)
-  )
+  stacks = (s.clone(dtype=dtype) for s in (model.encoder, model.decoder))
+  encoder, decoder = stacks
   return model.clone(encoder=encoder, decoder=decoder)

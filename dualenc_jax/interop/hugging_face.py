@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import contextlib
 import pathlib
 import re
+from typing import Any
 import zipfile
 
 from dualenc_jax.errors import UserError
@@ -17,7 +18,7 @@ from dualenc_jax.interop import (
   hugging_face_tokenizer as tokenizer,
   two_towers,
 )
-from dualenc_jax.interop.weights import Weights
+from dualenc_jax.interop.weights import EMBEDDING, PROJECTION, Weights
 from dualenc_jax.io import files, untrusted
 from dualenc_jax.tensor_files import safetensors_file
 from dualenc_jax.tensor_files.tensors import Tensor
@@ -25,11 +26,11 @@ from dualenc_jax.tensor_files.tensors import Tensor
 KIND = 'Hugging Face folder'
 PROJECTION_FILE = 'projection.safetensors'
 TOWERS = ('query', 'passage')
-_PROJECTION = 'projection/kernel'
-_LINEAR = 'linear.weight'
+LINEAR = 'linear.weight'
 _HEAD = 'lm_head.weight'
-EMBEDDING = 'token_embedder/embedding'
-SHARED = 'shared.weight'
+# Under any of these names lies T5's one table of token embeddings.
+_TABLES = ('shared.weight', 'encoder.embed_tokens.weight',
+           'decoder.embed_tokens.weight')
 
 
 def _of_layer(*attentions: tuple[str, str, str]) -> dict[str, str]:
@@ -51,7 +52,7 @@ def _of_layer(*attentions: tuple[str, str, str]) -> dict[str, str]:
 
 
 _BIAS = 'layer.0.SelfAttention.relative_attention_bias.weight'
-_OF_STACKS = {SHARED: EMBEDDING} | {
+_OF_STACKS = {_TABLES[0]: EMBEDDING} | {
     theirs: ours
     for stack in ('encoder', 'decoder')
     for theirs, ours in (
@@ -80,19 +81,10 @@ _THEIRS = {
 _UNUSED = _BIAS.replace('layer.0.Self', 'decoder.block.0.layer.1.EncDec')
 # Endings, what such files are, and how transformers opens them.
 _OTHER_WEIGHTS = {
-    '.bin': ('a pickle', ''),
-    '.pt': ('a pickle', ''),
-    '.pth': ('a pickle', ''),
-    '.ckpt': ('a pickle', ''),
+    **dict.fromkeys(('.bin', '.pt', '.pth', '.ckpt'), ('a pickle', '')),
     '.h5': ('of TensorFlow; have transformers 4', ', from_tf=True'),
     '.msgpack': ('of Flax; have transformers 4', ', from_flax=True'),
 }
-# Under any of these names lies T5's one table of token embeddings.
-_TABLES = (
-    SHARED,
-    'encoder.embed_tokens.weight',
-    'decoder.embed_tokens.weight',
-)
 
 
 def is_one(path: pathlib.Path) -> bool:
@@ -126,30 +118,21 @@ def read(path: pathlib.Path) -> Weights:
         ' projection of the other is missing. Give both, or none.'
     )
   tensors, passage_encoder, usage = two_towers.join(query, passage, path)
+  left_out = {
+      f'{tower}/{name}': reason
+      for tower, weights in zip(TOWERS, (query, passage))
+      for name, reason in weights.left_out.items()
+  }
   return Weights(
-      KIND,
-      str(path),
-      tensors,
-      query.encoder,
-      passage_encoder,
-      usage,
-      {
-          f'{tower}/{name}': reason
-          for tower, weights in zip(TOWERS, (query, passage))
-          for name, reason in weights.left_out.items()
-      },
+      KIND, str(path), tensors, query.encoder, passage_encoder, usage, left_out
   ).check()
 
 
 def decoder(path: pathlib.Path) -> dict[str, Tensor]:
-  """Decoder and head of a T5, by the names of `Seq2SeqRanker`.
+  """Decoder and head of a T5, by the names of `Seq2SeqRanker`; {} of others.
 
-  Args:
-    path: as of `read`, of one tower.
-
-  Returns:
-    Nothing of a folder without a decoder. 'decoder/logits_dense/kernel' is not
-    there where logits are by the token embeddings, over sqrt(E).
+  'decoder/logits_dense/kernel' does not exist where logits are by the token
+  embeddings, over sqrt(E).
   """
   folder = path if path.is_dir() else path.parent
   _refuse_others(path, 'ForConditionalGeneration')
@@ -169,19 +152,15 @@ def decoder(path: pathlib.Path) -> dict[str, Tensor]:
 
 
 def write(weights: Weights, folder: pathlib.Path) -> None:
-  """Writes a folder that T5EncoderModel.from_pretrained loads; or two.
+  """Writes a new folder that T5EncoderModel.from_pretrained loads; or two.
 
   The projection goes into a file of its own, since T5EncoderModel has none.
-
-  Args:
-    weights: of towers with a SentencePiece vocabulary.
-    folder: new and empty.
 
   Raises:
     UserError: there is no vocabulary, transformers has no such encoder, or a
       tensor cannot be read.
   """
-  if not any(name.startswith('passage_') for name in weights.tensors):
+  if weights.is_shared:
     _write_tower(weights, folder)
     return
   for tower, own in zip(TOWERS, two_towers.split(weights)):
@@ -194,17 +173,22 @@ def _write_tower(weights: Weights, folder: pathlib.Path) -> None:
   files.make_folder(folder)
   tokenizer.write(weights.usage, rows, weights.path, folder)
   encoder = dict(weights.tensors)
-  projection = encoder.pop(_PROJECTION, None)
-  theirs = {
-      _to_theirs(name): _turned(name, tensor)
-      for name, tensor in encoder.items()
-  }
-  metadata = {'format': 'pt'}
-  safetensors_file.write(folder / safetensors_file.FILE, theirs, metadata)
+  projection = encoder.pop(PROJECTION, None)
+  theirs = {_to_theirs(n): _turned(n, tensor) for n, tensor in encoder.items()}
+  write_tensors(folder / safetensors_file.FILE, theirs)
   if projection is not None:
-    linear = {_LINEAR: projection.transposed()}
-    safetensors_file.write(folder / PROJECTION_FILE, linear, metadata)
+    write_linear(folder / PROJECTION_FILE, projection)
   files.write_json(folder / config_lib.FILE, config)
+
+
+def write_tensors(path: pathlib.Path, tensors: Mapping[str, Tensor]) -> None:
+  """Writes a file of safetensors that transformers takes for one of torch."""
+  safetensors_file.write(path, tensors, {'format': 'pt'})
+
+
+def write_linear(path: pathlib.Path, kernel: Tensor) -> None:
+  """Writes the kernel [E, D] of a projection as that of a linear map."""
+  write_tensors(path, {LINEAR: kernel.transposed()})
 
 
 def _read_tower(path: pathlib.Path) -> Weights:
@@ -232,7 +216,13 @@ def _read_tower(path: pathlib.Path) -> Weights:
       ours = _to_ours(name)
       tensors[ours] = _turned(ours, tensor)
   if (folder / PROJECTION_FILE).is_file():
-    tensors[_PROJECTION] = _read_projection(folder / PROJECTION_FILE)
+    linear = safetensors_file.read(folder / PROJECTION_FILE)
+    if linear.keys() != {LINEAR}:
+      raise UserError(
+          f'{folder / PROJECTION_FILE} holds'
+          f' {", ".join(sorted(linear)) or "nothing"}; expected {LINEAR} alone.'
+      )
+    tensors[PROJECTION] = linear[LINEAR].transposed()
   usage = tokenizer.read(folder)
   return Weights(
       KIND, str(path), tensors, encoder, usage=usage, left_out=left_out
@@ -240,15 +230,13 @@ def _read_tower(path: pathlib.Path) -> Weights:
 
 
 def _read_table(
-    tensors: Mapping[str, Tensor],
-    config: Mapping[str, object],
+    tensors: Mapping[str, Tensor], config: Mapping[str, Any],
     folder: pathlib.Path,
 ) -> tuple[Tensor, dict[str, str]]:
   """The token embeddings, and their other names with the reason to leave out.
 
-  Raises:
-    UserError: there are none, tables that must be equal are not, or a head that
-      is not tied is missing.
+  UserError if there are none, tables that must be equal are not, or a head that
+  is not tied is missing.
   """
   tied = config_lib.ties_head(config)
   tables = [n for n in (*_TABLES, *([_HEAD] if tied else ())) if n in tensors]
@@ -263,7 +251,14 @@ def _read_table(
   for name in left_out:
     other = tensors[name]
     if other.shape != table.shape or two_towers.digest(other) != digest:
-      raise UserError(_differs(table, other, name, folder))
+      why = f'T5 has one table. Give {folder} as transformers saved it.'
+      if name == _HEAD:
+        why = (
+            f'{config_lib.FILE} ties the head to the token embeddings. If the'
+            ' head is its own, as in T5 1.1, add this line to the config:'
+            ' "tie_word_embeddings": false,'
+        )
+      raise UserError(f'{other.where} is not equal to {table.where}, but {why}')
   if _HEAD in tensors and _HEAD != tables[0]:
     left_out[_HEAD] = 'head'
   elif tied is False and any(
@@ -279,31 +274,6 @@ def _read_table(
   return table, left_out
 
 
-def _differs(
-    table: Tensor, other: Tensor, name: str, folder: pathlib.Path
-) -> str:
-  if name == _HEAD:
-    return (
-        f'{other.where} is not equal to {table.where}, but {config_lib.FILE}'
-        ' ties the head to the token embeddings. If the head is its own, as in'
-        ' T5 1.1, add this line to the config: "tie_word_embeddings": false,'
-    )
-  return (
-      f'{other.where} is not equal to {table.where}; T5 has one table of token'
-      f' embeddings. Give {folder} as transformers saved it.'
-  )
-
-
-def _read_projection(path: pathlib.Path) -> Tensor:
-  tensors = safetensors_file.read(path)
-  if tensors.keys() != {_LINEAR}:
-    raise UserError(
-        f'{path} holds {", ".join(sorted(tensors)) or "nothing"}; expected'
-        f' {_LINEAR} alone.'
-    )
-  return tensors[_LINEAR].transposed()
-
-
 def _has_config(folder: pathlib.Path) -> bool:
   return config_lib.model_type(folder) in config_lib.MODEL_TYPES
 
@@ -313,8 +283,9 @@ def _to_ours(name: str) -> str:
   if name in _OF_STACKS:
     return _OF_STACKS[name]
   layer = re.fullmatch(r'(encoder|decoder)\.block\.(\d+)\.(.+)\.weight', name)
-  ours = layer and _OF_LAYER[layer[1]].get(layer[3])
-  return f'{layer[1]}/layers_{layer[2]}/{ours}' if ours else name
+  if layer and (ours := _OF_LAYER[layer[1]].get(layer[3])):
+    return f'{layer[1]}/layers_{layer[2]}/{ours}'
+  return name
 
 
 def _to_theirs(name: str) -> str:
@@ -345,9 +316,8 @@ def _is_pickle(path: pathlib.Path) -> bool:
 def _refuse_others(path: pathlib.Path, model: str = 'EncoderModel') -> None:
   """Raises UserError for a pickle, or a folder without safetensors.
 
-  Args:
-    path: a file or a folder; one with no weights at all is let pass.
-    model: the class of transformers to convert it by, after T5 or MT5.
+  One with no weights at all is let pass. `model` is the class of transformers
+  to convert it by, after T5 or MT5.
   """
   folder = path if path.is_dir() else path.parent
   names = safetensors_file.FILE, safetensors_file.INDEX

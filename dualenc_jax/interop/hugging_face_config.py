@@ -28,30 +28,22 @@ _BUILT_IN = {
     'layer_norm_epsilon': 1e-6,
 }
 # Of what is compared or looked up; sizes have a check of their own.
-_TYPES = {
-    'model_type': str | None,
-    FEED_FORWARD: str | None,
-    'dense_act_fn': str | None,
-    'architectures': list | None,
-    'tie_word_embeddings': bool | None,
-    'transformers_version': str | None,
+_TYPES: dict[str, Any] = {
+    'model_type?': str | None,
+    f'{FEED_FORWARD}?': str | None,
+    'dense_act_fn?': str | None,
+    'architectures?': list | None,
+    'tie_word_embeddings?': bool | None,
+    'transformers_version?': str | None,
 }
 # The version of transformers whose form is written.
 _VERSION = '5.23.0'
 
 
 def read(folder: pathlib.Path) -> dict[str, Any]:
-  """The config of a folder.
-
-  Raises:
-    UserError: there is none, it is no JSON object, or a field is of another
-      type.
-  """
+  """The config of a folder; UserError where it is missing or damaged."""
   absent = 'It has the sizes of the model; copy the whole folder.'
-  found = json_file.read(folder / FILE, absent=absent)
-  types = {f'{name}?': kind for name, kind in _TYPES.items()}
-  json_file.check(found, types, folder / FILE, 'Copy it again.')
-  return found
+  return json_file.read(folder / FILE, absent=absent, **_TYPES)
 
 
 def model_type(folder: pathlib.Path) -> str | None:
@@ -91,13 +83,12 @@ def encoder(
   # T5's, where the config has none.
   buckets = config.get(_BUCKETS, T5Encoder.num_buckets)
   check_buckets(buckets, f'{path}: {_BUCKETS}')
+  layers, *sizes = (
+      size(config, n, path) for n in ('num_layers', 'num_heads', 'd_kv', 'd_ff')
+  )
+  heads, head_dim, mlp_dim = sizes
   return T5Encoder(
-      num_layers=size(config, 'num_layers', path),
-      num_heads=size(config, 'num_heads', path),
-      head_dim=size(config, 'd_kv', path),
-      mlp_dim=size(config, 'd_ff', path),
-      activations=activations,
-      num_buckets=buckets,
+      layers, heads, head_dim, mlp_dim, activations, num_buckets=buckets
   )
 
 
@@ -131,13 +122,8 @@ def ties_head(config: Mapping[str, Any]) -> bool | None:
 def of_encoder(encoder: T5Encoder, rows: int, width: int) -> dict[str, Any]:
   """The config that T5EncoderModel.save_pretrained writes.
 
-  Args:
-    encoder: its sizes.
-    rows: of the token embeddings.
-    width: of the token embeddings.
-
-  Raises:
-    UserError: transformers has no such feed-forward block.
+  Token embeddings are [rows, width]. UserError where transformers has no such
+  feed-forward block.
   """
   names = {activations: name for name, activations in _ACTIVATIONS.items()}
   feed_forward = names.get(tuple(encoder.activations))

@@ -11,10 +11,8 @@ import pathlib
 import shutil
 from typing import Any
 
-from sentencepiece import sentencepiece_model_pb2
-
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop.vocabulary import read_model
+from dualenc_jax.interop.vocabulary import Model as _Model, read_model
 from dualenc_jax.interop.weights import Usage
 from dualenc_jax.io import files, json_file
 from dualenc_jax.text.tokenizer import EOS, UNK, Vocabulary
@@ -27,6 +25,9 @@ _LENGTH = 'model_max_length'
 _NO_LENGTH = 10**9
 _SPACE = '▁'
 _SHIPPED = 'python_code_8k'
+_UNCHANGED = dict.fromkeys(
+    ('single_word', 'lstrip', 'rstrip', 'normalized'), False
+)
 # string.punctuation, inside of a character class.
 _MARKS = r'!-/:-@\[-`{-~'
 _UNIGRAM, _USER_DEFINED = 1, 4
@@ -36,19 +37,15 @@ def read(folder: pathlib.Path) -> Usage:
   """Vocabulary and length of a folder, as far as its files say so.
 
   Pieces are those of SentencePiece, without T5's extra ids after them.
-
-  Raises:
-    UserError: a file is damaged.
   """
-  length = None
-  if (folder / _CONFIG).is_file():
-    length = _read_length(folder / _CONFIG)
-  path, pieces = folder / VOCABULARY, None
-  if not path.is_file():
-    path = None
-    if (folder / _TOKENIZER).is_file():
-      pieces = _read_pieces(folder / _TOKENIZER)
-  return Usage(path, pieces, length, length)
+  config, pieces, vocabulary = (
+      path if path.is_file() else None
+      for path in (folder / n for n in (_CONFIG, _TOKENIZER, VOCABULARY))
+  )
+  length = _read_length(config) if config else None
+  if vocabulary or not pieces:
+    return Usage(vocabulary, None, length, length)
+  return Usage(None, _read_pieces(pieces), length, length)
 
 
 def _read_length(path: pathlib.Path) -> int | None:
@@ -62,16 +59,10 @@ def _read_length(path: pathlib.Path) -> int | None:
   return length
 
 
-def write(
-    usage: Usage, rows: int, model: str, folder: pathlib.Path
-) -> None:
+def write(usage: Usage, rows: int, model: str, folder: pathlib.Path) -> None:
   """Writes tokenizer.json, its config, and a copy of the SentencePiece file.
 
-  Args:
-    usage: of the model.
-    rows: of its token embeddings.
-    model: where it comes from, for messages.
-    folder: is there.
+  The `model` of this name has `rows` of token embeddings.
 
   Raises:
     UserError: there is no SentencePiece file, it has more pieces than there are
@@ -107,9 +98,7 @@ def write(
   shutil.copyfile(path, folder / VOCABULARY)
 
 
-def _tokenizer(
-    proto: sentencepiece_model_pb2.ModelProto, path: pathlib.Path
-) -> dict[str, Any]:
+def _tokenizer(proto: _Model, path: pathlib.Path) -> dict[str, Any]:
   """What tokenizer.json holds."""
   control = [proto.pieces[i].piece for i in range(UNK + 1)]
   eos = control[EOS]
@@ -122,15 +111,7 @@ def _tokenizer(
       'truncation': None,
       'padding': None,
       'added_tokens': [
-          {
-              'id': i,
-              'content': piece,
-              'single_word': False,
-              'lstrip': False,
-              'rstrip': False,
-              'normalized': False,
-              'special': True,
-          }
+          {'id': i, 'content': piece, **_UNCHANGED, 'special': True}
           for i, piece in enumerate(control)
       ],
       'normalizer': _normalizer(proto, path),
@@ -177,17 +158,11 @@ def _pre_tokenizer(control: list[str]) -> dict[str, Any]:
 
 
 def _metaspace(prepend: str) -> dict[str, Any]:
-  return {
-      'type': 'Metaspace',
-      'replacement': _SPACE,
-      'prepend_scheme': prepend,
-      'split': True,
-  }
+  where = {'replacement': _SPACE, 'prepend_scheme': prepend, 'split': True}
+  return {'type': 'Metaspace', **where}
 
 
-def _read_model(
-    path: pathlib.Path,
-) -> sentencepiece_model_pb2.ModelProto:
+def _read_model(path: pathlib.Path) -> _Model:
   proto = read_model(path)
   kinds = {piece.type for piece in proto.pieces}
   if proto.trainer_spec.model_type != _UNIGRAM or _USER_DEFINED in kinds:
@@ -206,7 +181,7 @@ def _read_pieces(path: pathlib.Path) -> tuple[str, ...]:
   vocabulary, where = found['model']['vocab'], f'{path}: model: vocab'
   if isinstance(vocabulary, dict):
     json_file.check(vocabulary, {str: int}, where, again)
-    pieces = sorted(vocabulary, key=vocabulary.get)
+    pieces = sorted(vocabulary, key=vocabulary.__getitem__)
   else:
     json_file.check(vocabulary, [list], where, again)
     pieces = [pair[0] if pair else None for pair in vocabulary]
@@ -216,19 +191,8 @@ def _read_pieces(path: pathlib.Path) -> tuple[str, ...]:
   return tuple(pieces)
 
 
-def _normalizer(
-    model: sentencepiece_model_pb2.ModelProto, path: pathlib.Path
-) -> dict[str, Any]:
-  """The normalizer of tokenizer.json that does what a model file says.
-
-  Args:
-    model: a SentencePiece model.
-    path: of its file, for messages.
-
-  Raises:
-    UserError: the rules of its normaliser are its own, beyond what a tokenizer
-      of transformers can do.
-  """
+def _normalizer(model: _Model, path: pathlib.Path) -> dict[str, Any]:
+  """The normalizer of tokenizer.json that does what a model file says."""
   spec = model.normalizer_spec
   steps = []
   if spec.name == 'user_defined':
@@ -253,11 +217,8 @@ def _normalizer(
 
 
 def _replace(pattern: str, content: str) -> dict[str, Any]:
-  return {
-      'type': 'Replace',
-      'pattern': {'Regex': pattern},
-      'content': content,
-  }
+  where = {'Regex': pattern}
+  return {'type': 'Replace', 'pattern': where, 'content': content}
 
 
 def _between_words() -> str:

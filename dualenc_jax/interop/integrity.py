@@ -13,10 +13,9 @@ from dualenc_jax.tensor_files.tensors import DamageError
 
 @dataclasses.dataclass(frozen=True)
 class Checked:
-  """What was found in a checkpoint.
+  """What was found in the checkpoint of a step.
 
   Attributes:
-    step: of the checkpoint.
     tensors: that it lists: parameters, optimizer, memory; one a layer.
     problems: a line each, with the file and the tensor; () of a good one.
     has_digests: whether its tensors could be compared with their digests.
@@ -32,10 +31,7 @@ def check(path: pathlib.Path) -> Iterator[Checked]:
   """Reads all of every checkpoint, oldest first, a tensor at a time.
 
   Args:
-    path: a model_dir; it is not changed.
-
-  Raises:
-    UserError: it has no checkpoint.
+    path: a model_dir, which is not changed; UserError if it has no checkpoint.
   """
   steps = own.steps(path)
   if not steps:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 import os
 import pathlib
-from typing import Any, TypeVar
+from typing import Any
 
 from flax import linen as nn, traverse_util
 import jax
@@ -11,7 +11,7 @@ import numpy as np
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference import calibration
-from dualenc_jax.inference.embedder import Embedder, OnMesh, Scorer
+from dualenc_jax.inference.embedder import Embedder, Scorer
 from dualenc_jax.inference.teacher import Teacher
 from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.interop import own, truncation
@@ -26,14 +26,11 @@ from dualenc_jax.text.joined import Template
 
 # Most rows that a device encodes at once, as `Experiment.eval_batch_size`.
 _BATCH_SIZE = 256
-_P = TypeVar('_P', bound=OnMesh)
 
 
 def load(
-    weights: Weights,
-    vocabulary: str | os.PathLike[str] | None = None,
-    query_length: int | None = None,
-    passage_length: int | None = None,
+    weights: Weights, vocabulary: str | os.PathLike[str] | None = None,
+    query_length: int | None = None, passage_length: int | None = None,
 ) -> Loaded:
   """Puts a checkpoint on the devices of this host, tensor by tensor.
 
@@ -51,11 +48,11 @@ def load(
   """
   if not weights.has_projection:
     raise UserError(
-        f'{weights.path} ({weights.kind}) has no projection: it is a pretrained'
-        ' encoder or a cross-encoder, no dual encoder. Train one from it, with'
+        f'{weights} has no projection: it is a pretrained encoder or a'
+        ' cross-encoder, no dual encoder. Train one from it, with'
         f' --gin.INITIAL_CHECKPOINT_PATH={weights.path}.'
     )
-  provenance = {
+  provenance: dict[str, Any] = {
       'checkpoint': pathlib.Path(weights.path).name,
       'checkpoint_kind': weights.kind,
       'checkpoint_step': weights.step,
@@ -65,9 +62,7 @@ def load(
     provenance[own.TRAINED_DIMS] = list(weights.trained_dims)
   tokenizer = make_tokenizer(weights, vocabulary, query_length, passage_length)
   params, embedder = place(weights.model(), weights.tensors, weights.path)
-  return Loaded(
-      params, tokenizer, embedder, provenance, codec=weights.codec
-  )
+  return Loaded(params, tokenizer, embedder, provenance, codec=weights.codec)
 
 
 def load_own(
@@ -81,7 +76,7 @@ def load_own(
     dim: as of `truncation.of_weights`; None for all components.
 
   Raises:
-    UserError: there is no checkpoint, none can be read, the model is of classes
+    UserError: no checkpoint exists or can be read, the model is of classes
       that are not this library's, or what `truncation.of_weights` raises.
   """
 
@@ -95,24 +90,13 @@ def load_own(
     params, embedder = place(model, weights.tensors, weights.path)
     provenance = checkpoint.provenance(model, tokenizer)
     provenance = truncation.of_provenance(provenance, dim)
-    return Loaded(
-        params, tokenizer, embedder, provenance, codec=weights.codec
-    )
+    return Loaded(params, tokenizer, embedder, provenance, codec=weights.codec)
 
   return own.restore(path, step, use)
 
 
 def load_teacher(path: pathlib.Path, step: int | None = None) -> Teacher:
-  """The cross-encoder of a model_dir, at its newest readable checkpoint.
-
-  Args:
-    path: of the model_dir.
-    step: of the checkpoint; None for the newest.
-
-  Raises:
-    UserError: there is no checkpoint, none can be read, or it is of no
-      cross-encoder of this library.
-  """
+  """The cross-encoder of a model_dir; arguments and errors of `load_own`."""
 
   def use(checkpoint: own.Checkpoint) -> Teacher:
     facts = dict(checkpoint.meta['model'])
@@ -124,21 +108,17 @@ def load_teacher(path: pathlib.Path, step: int | None = None) -> Teacher:
     params, scorer = place(model, checkpoint.tensors, str(path), make=Scorer)
     provenance = checkpoint.provenance(model, tokenizer)
     provenance['template'] = template
-    step = checkpoint.meta['step']
-    found = calibration.of_step(path, step)
+    found = calibration.of_step(path, checkpoint.meta['step'])
     return Teacher(params, tokenizer, around, scorer, provenance, found)
 
   return own.restore(path, step, use)
 
 
 def place(
-    model: nn.Module,
-    tensors: Mapping[str, Tensor],
-    path: str,
-    partitioner: Partitioner | None = None,
-    batch_size: int = _BATCH_SIZE,
-    make: Callable[..., _P] = Embedder,
-) -> tuple[Any, _P]:
+    model: nn.Module, tensors: Mapping[str, Tensor], path: str,
+    partitioner: Partitioner | None = None, batch_size: int = _BATCH_SIZE,
+    make: Callable[..., Any] = Embedder,
+) -> tuple[Any, Any]:
   """Puts tensors where a model wants them on a mesh, one at a time.
 
   Args:
@@ -154,7 +134,8 @@ def place(
     The parameters, as `model.apply` takes them, and the program.
 
   Raises:
-    UserError: as of `place_params`.
+    UserError: the tensors are of another model, a tensor cannot be read, or is
+      not finite.
   """
   partitioner = partitioner or HostPartitioner()
   params = place_params(model, tensors, path, partitioner)
@@ -163,17 +144,10 @@ def place(
 
 
 def place_params(
-    model: nn.Module,
-    tensors: Mapping[str, Tensor],
-    path: str,
+    model: nn.Module, tensors: Mapping[str, Tensor], path: str,
     partitioner: Partitioner,
 ) -> Any:
-  """The parameters of `place`; arguments as there.
-
-  Raises:
-    UserError: the tensors are of another model, a tensor cannot be read, or is
-      not finite.
-  """
+  """The parameters of `place`; arguments and errors as there."""
   for name in ('encoder', 'passage_encoder', 'decoder'):
     if isinstance(stack := getattr(model, name, None), T5Encoder | T5Decoder):
       check_sizes(stack, tensors, path)
@@ -197,16 +171,13 @@ def place_params(
 
 
 def place_array(
-    shape: tuple[int, ...],
-    sharding: jax.sharding.Sharding,
+    shape: tuple[int, ...], sharding: jax.sharding.Sharding,
     layers: Sequence[Tensor],
 ) -> jax.Array:
-  """An array out of a tensor, or of those of its layers.
+  """An array out of a tensor, or of those of its layers, on a sharding.
 
-  Args:
-    shape: of the array.
-    sharding: where it is to be; other hosts call this, too.
-    layers: one of that shape, or as many as its first axis is long.
+  `layers` are one of that shape, or as many as its first axis is long. Other
+  hosts call this, too.
   """
   if layers[0].shape == tuple(shape):
     host = layers[0].read()
@@ -220,17 +191,10 @@ def place_array(
 
 
 def check_same_shapes(
-    saved: Mapping[str, tuple[int, ...]],
-    wanted: Mapping[str, tuple[int, ...]],
+    saved: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]],
     where: str | os.PathLike[str],
 ) -> None:
-  """Raises UserError unless a checkpoint has the arrays that a model wants.
-
-  Args:
-    saved: shapes by name in the checkpoint.
-    wanted: shapes by name in the model.
-    where: the checkpoint is.
-  """
+  """Raises UserError unless a checkpoint has the arrays that a model wants."""
   problems = [
       f'{name}: {saved.get(name, "absent")} in the checkpoint,'
       f' {wanted.get(name, "absent")} in this model'
@@ -240,8 +204,7 @@ def check_same_shapes(
   if problems:
     more = f' and {len(problems) - 5} more' if len(problems) > 5 else ''
     raise UserError(
-        f'{where} is of another model or optimizer. '
-        + '; '.join(problems[:5])
-        + more
-        + '. Give the config it was trained with, or another MODEL_DIR.'
+        f'{where} is of another model or optimizer.'
+        f' {"; ".join(problems[:5])}{more}. Give the config it was trained'
+        ' with, or another MODEL_DIR.'
     )

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
+import functools
 import pathlib
+from typing import Any
 
 import numpy as np
 
@@ -27,8 +29,7 @@ def merge(models: Sequence[Weights], shares: Sequence[float]) -> Weights:
   """
   first = models[0]
   for other in models[1:]:
-    if found := next(_differences(first, other), None):
-      name, a, b = found
+    for name, a, b in _differences(first, other):
       raise UserError(
           f'--merge: {name} of {first.path} is {a}, of {other.path} {b}.'
           ' Expected checkpoints of one architecture, vocabulary and usage,'
@@ -41,37 +42,28 @@ def merge(models: Sequence[Weights], shares: Sequence[float]) -> Weights:
           ' it, which is not of a mean. Convert it --to=safetensors first,'
           ' which leaves it out.'
       )
-  prompts = _prompts(models)
   factors = np.asarray(shares, np.float64) / np.sum(shares)
-  names = [pathlib.Path(model.path).name for model in models]
-  parts = [
-      f'{factor:.3g} of {name} at step {model.step}'
-      for factor, name, model in zip(factors, names, models)
-  ]
+  path = ', '.join(
+      f'{factor:.3g} of {pathlib.Path(model.path).name} at step {model.step}'
+      for factor, model in zip(factors, models)
+  )
+  tensors = {
+      name: Tensor(name, tensor.shape, functools.partial(
+          _mean, [model.tensors[name] for model in models], factors
+      ))
+      for name, tensor in first.tensors.items()
+  }
+  usage = dataclasses.replace(first.usage, prompts=_prompts(models))
+  step = max(model.step or 0 for model in models)
   return dataclasses.replace(
-      first,
-      kind='mean',
-      path=', '.join(parts),
-      tensors={
-          name: Tensor(
-              name,
-              tensor.shape,
-              lambda name=name: _mean(
-                  [m.tensors[name] for m in models], factors
-              ),
-          )
-          for name, tensor in first.tensors.items()
-      },
-      usage=dataclasses.replace(first.usage, prompts=prompts),
-      optimizer={},
-      loss={},
-      step=max(model.step or 0 for model in models),
+      first, kind='mean', path=path, tensors=tensors, usage=usage, optimizer={},
+      loss={}, step=step,
   )
 
 
 def _prompts(models: Sequence[Weights]) -> Mapping[str, str]:
   """Those of all models, which are no parameters; one text a name."""
-  found = {}
+  found: dict[str, tuple[Weights, str]] = {}
   for model in models:
     for name, text in model.usage.prompts.items():
       other, known = found.setdefault(name, (model, text))
@@ -92,30 +84,32 @@ def _mean(tensors: Sequence[Tensor], factors: np.ndarray) -> np.ndarray:
   return total.astype(np.float32)
 
 
-def _differences(a: Weights, b: Weights) -> Iterator[tuple[str, str, str]]:
+def _differences(*models: Weights) -> Iterator[tuple[str, Any, Any]]:
   """In what two models differ: (name, of the one, of the other)."""
-  for name in sorted(a.tensors.keys() | b.tensors.keys()):
-    shapes = [
-        str(w.tensors[name].shape) if name in w.tensors else 'absent'
-        for w in (a, b)
-    ]
-    if shapes[0] != shapes[1]:
-      yield (f'the shape of {name}', *shapes)
-  pairs = [
-      (f'{tower}.{field.name}', *(getattr(e, field.name) for e in encoders))
-      for tower in ENCODERS
-      if all(encoders := [getattr(w, tower) for w in (a, b)])
-      for field in dataclasses.fields(encoders[0])
-      if field.name not in ('parent', 'name')
-  ]
-  vocabularies = [Vocabulary(str(w.usage.vocabulary)).sha256 for w in (a, b)]
-  pairs += [('the SHA-256 of the vocabulary', *vocabularies)]
-  facts = [w.usage.facts() for w in (a, b)]
-  for name in sorted((facts[0].keys() | facts[1].keys()) - {'prompts'}):
-    pairs.append((name, *(f.get(name) for f in facts)))
+  facts = [_facts(model) for model in models]
+  a, b = ({n: str(x) for n, x in own.items()} for own in facts)
+  for name in [*a, *(name for name in b if name not in a)]:
+    if a.get(name, 'absent') != b.get(name, 'absent'):
+      yield name, a.get(name, 'absent'), b.get(name, 'absent')
+  classes = [model.described.get('class') for model in models]
+  if all(classes) and classes[0] != classes[1]:
+    yield 'the class', classes[0], classes[1]
+
+
+def _facts(model: Weights) -> dict[str, Any]:
+  """All that must be the same, by name."""
+  facts: dict[str, Any] = {
+      f'the shape of {name}': tensor.shape
+      for name, tensor in sorted(model.tensors.items())
+  }
+  for tower in ENCODERS:
+    if (encoder := getattr(model, tower)) is not None:
+      for field in dataclasses.fields(encoder):
+        if field.name not in ('parent', 'name'):
+          facts[f'{tower}.{field.name}'] = getattr(encoder, field.name)
+  vocabulary = Vocabulary(str(model.usage.vocabulary))
+  facts['the SHA-256 of the vocabulary'] = vocabulary.sha256
+  facts |= {n: x for n, x in model.usage.facts().items() if n != 'prompts'}
   for name in ('trained_dims', 'passage_tower'):
-    pairs.append((name, getattr(a, name), getattr(b, name)))
-  classes = [w.described.get('class') for w in (a, b)]
-  if all(classes):
-    pairs.append(('the class', *classes))
-  yield from ((name, str(x), str(y)) for name, x, y in pairs if x != y)
+    facts[name] = getattr(model, name)
+  return facts

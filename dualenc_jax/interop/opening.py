@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import pathlib
-import types
+from typing import Any
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.towers import Loaded
@@ -35,8 +35,7 @@ FORMS = (
 
 
 def read(
-    path: str | os.PathLike[str],
-    step: int | None = None,
+    path: str | os.PathLike[str], step: int | None = None,
     dim: int | None = None,
 ) -> Weights:
   """What a checkpoint holds; its tensors are read when they are wanted.
@@ -47,7 +46,7 @@ def read(
     dim: as of `truncation.of_weights`; None for all components.
 
   Raises:
-    UserError: there is nothing, or nothing that is known, or what
+    UserError: the path holds nothing that is known, or what
       `truncation.of_weights` raises.
   """
   weights = _read(path, step)
@@ -56,13 +55,13 @@ def read(
 
 def _read(path: str | os.PathLike[str], step: int | None) -> Weights:
   reader = reader_of(path)
+  folder = pathlib.Path(path).expanduser()
   if reader is own:
-    return own.read(pathlib.Path(path).expanduser(), step)
+    return own.read(folder, step)
   if step is not None:
     raise UserError(f'{path} is no model_dir: it has no steps to choose from.')
   if '://' in str(path):
     return reader.read(path)
-  folder = pathlib.Path(path).expanduser()
   untrusted.check_folder(folder, _AGAIN)
   weights = reader.read(folder)
   above = folder if (folder / USAGE_FILE).is_file() else folder.parent
@@ -78,9 +77,7 @@ def _read(path: str | os.PathLike[str], step: int | None) -> Weights:
 
 
 def load(
-    path: str | os.PathLike[str],
-    dim: int | None = None,
-    **given: str | os.PathLike[str] | int,
+    path: str | os.PathLike[str], dim: int | None = None, **given: Any
 ) -> Loaded:
   """A checkpoint as a model on the devices of this host; no config is run.
 
@@ -110,7 +107,7 @@ def load(
   return loading.load_own(pathlib.Path(path).expanduser(), dim=dim)
 
 
-def reader_of(path: str | os.PathLike[str]) -> types.ModuleType:
+def reader_of(path: str | os.PathLike[str]) -> Any:
   """The module that reads a checkpoint; raises as `read` does."""
   if '://' in str(path):
     return t5x
@@ -143,5 +140,5 @@ def _hint(folder: pathlib.Path) -> str:
   for inner in sorted(folder.glob('checkpoint*')):
     untrusted.check_folder(inner, _AGAIN, deep=False)
   inside = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
-  found = f' It holds {", ".join(inside[:8])}.' if inside else ''
-  return f'{found} Expected {FORMS}.'
+  holds = f' It holds {", ".join(inside[:8])}.' if inside else ''
+  return f'{holds} Expected {FORMS}.'

@@ -15,16 +15,10 @@ import jax
 
 from dualenc_jax.compression import Codec, model_codec
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import described
-from dualenc_jax.interop.weights import (
-  ENCODERS,
-  infer_encoder,
-  SIZES,
-  Usage,
-  Weights,
-)
+from dualenc_jax.interop import described, weights as weights_lib
+from dualenc_jax.interop.weights import infer_encoder, Weights
 from dualenc_jax.io import json_file, machine
-from dualenc_jax.models import DualEncoder, T5Encoder
+from dualenc_jax.models import T5Encoder
 from dualenc_jax.tensor_files import checkpoint_meta, zarr_files
 from dualenc_jax.tensor_files.tensors import DamageError, Tensor
 from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
@@ -32,10 +26,9 @@ from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
 KIND = 'dualenc_jax model_dir'
 # A statistic of a parameter in optax state: 0/v_row/encoder/.../kernel.
 STATISTIC = re.compile(r'(?:(.*)/)?(v_row|v_col|v|mu|nu)/(.+)')
-# What the parameters of a cross-encoder's head begin with.
-HEAD = 'head/'
-# What the parameters of a generator's decoder begin with.
-_DECODER = 'decoder/'
+# What parameters of a cross-encoder's head and of a generator's decoder begin
+# with.
+HEAD, _DECODER = 'head/', 'decoder/'
 # Saved beside what `models.describe` says of a generator.
 GENERATOR = 'generator'
 CROSS_ENCODER = 'cross-encoder'
@@ -69,9 +62,6 @@ _META = {
         f'{model_codec.GROUP}?': {'name': str, 'dim': int, 'normalise': [bool]},
     },
 }
-_NO_LAYERS = {n: int for n in SIZES if n != 'activations'} | {
-    'activations': [str]
-}
 _LOG = logging.getLogger(__name__)
 _T = TypeVar('_T')
 
@@ -95,7 +85,7 @@ class Checkpoint:
   meta: Mapping[str, Any]
   tensors: Mapping[str, Tensor]
   loss: Mapping[str, Tensor]
-  of_codec: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
+  of_codec: Mapping[str, Tensor]
 
   def codec(self) -> Codec | None:
     """The codec that was trained with the model, if one was."""
@@ -124,23 +114,18 @@ class Checkpoint:
     """The tokenizer that the model was trained with.
 
     Raises:
-      UserError: the vocabulary is not there, or another one.
+      UserError: the vocabulary does not exist, or is another one.
     """
     facts = self.meta['data']
-    path = self.model_dir / 'vocabulary.model'
+    path = self.model_dir / weights_lib.VOCABULARY
     if not path.is_file():
       raise UserError(
           f'{path} is not there: the vocabulary that the model was trained'
           ' with. Copy the whole model_dir.'
       )
-    tokenizer = Tokenizer(
-        Vocabulary(str(path)),
-        facts['query_length'],
-        facts['passage_length'],
-        facts.get('query_prefix', ''),
-        facts.get('passage_prefix', ''),
-        facts.get('prompts', {}),
-    )
+    names = [field.name for field in dataclasses.fields(Tokenizer)[1:]]
+    known = {name: facts[name] for name in names if name in facts}
+    tokenizer = Tokenizer(Vocabulary(str(path)), **known)
     self.check_vocabulary(tokenizer.vocabulary)
     return tokenizer
 
@@ -159,11 +144,7 @@ class Checkpoint:
         'checkpoint_step': self.meta['step'],
         'run_id': self.meta['run_id'],
         'model_dir': self.model_dir.name,
-        'vocabulary': tokenizer.vocabulary.sha256,
-        'query_length': tokenizer.query_length,
-        'passage_length': tokenizer.passage_length,
-        'query_prefix': tokenizer.query_prefix,
-        'passage_prefix': tokenizer.passage_prefix,
+        **texts_of(tokenizer),
         'dtype': model.encoder.dtype,
         **({TRAINED_DIMS: list(dims)} if dims else {}),
         'seed': self.meta['data'].get('seed') if seed is None else seed,
@@ -171,6 +152,13 @@ class Checkpoint:
         'versions': machine.versions(),
         'device': jax.devices()[0].device_kind,
     }
+
+
+def texts_of(tokenizer: Tokenizer) -> dict[str, Any]:
+  """What the tokens of texts depend on, as JSON."""
+  names = 'query_length', 'passage_length', 'query_prefix', 'passage_prefix'
+  facts = {name: getattr(tokenizer, name) for name in names}
+  return {'vocabulary': tokenizer.vocabulary.sha256, **facts}
 
 
 def is_one(path: pathlib.Path) -> bool:
@@ -198,18 +186,18 @@ def read(path: pathlib.Path, step: int | None = None) -> Weights:
 
 
 def decoder(path: pathlib.Path) -> dict[str, Tensor]:
-  """Decoder and head of a generator, by the names of `Seq2Seq`.
+  """Decoder and head of a generator, by the names of `Seq2Seq`; else {}.
 
-  They are of the checkpoint that `read` opens; nothing of another model.
+  They are of the checkpoint that `read` opens.
   """
   checkpoint = open_checkpoint(path, wanted(path, None)[0])
-  return _of_decoder(checkpoint.tensors)
+  return _starting(_DECODER, checkpoint.tensors)
 
 
 def restore(
     path: pathlib.Path, step: int | None, use: Callable[[Checkpoint], _T]
 ) -> _T:
-  """What is made of a checkpoint: of the newest that can be read.
+  """What `use` makes of a checkpoint: of the newest that can be read.
 
   Args:
     path: a `model_dir`.
@@ -239,21 +227,25 @@ def restore(
 
 
 def open_checkpoint(path: pathlib.Path, step: int) -> Checkpoint:
-  """A checkpoint, of which only metadata is read.
-
-  Raises:
-    DamageError: a file is missing or damaged.
-  """
+  """A checkpoint, of which only metadata is read; DamageError if it cannot."""
   folder = folder_of(path, step)
   meta, known = checkpoint_meta.read(folder, **_META)
   everything = checkpoint_meta.read_item(folder / 'params', known)
-  loss = {n: t for n, t in everything.items() if n.startswith('loss/')}
-  codec = {n: t for n, t in everything.items() if n.startswith(_CODEC)}
-  tensors = {
-      n: t for n, t in everything.items() if n not in loss and n not in codec
-  }
+  loss, codec = (_starting(s, everything) for s in ('loss/', _CODEC))
+  tensors = _without(everything, loss, codec)
   codec = {n.removeprefix(_CODEC): t for n, t in codec.items()}
   return Checkpoint(path, folder, meta, tensors, loss, codec)
+
+
+def _starting(start: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+  return {n: t for n, t in tensors.items() if n.startswith(start)}
+
+
+def _without(
+    tensors: Mapping[str, Tensor], *others: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+  left = set().union(*others)
+  return {n: t for n, t in tensors.items() if n not in left}
 
 
 def weights_of(checkpoint: Checkpoint) -> Weights:
@@ -261,25 +253,19 @@ def weights_of(checkpoint: Checkpoint) -> Weights:
 
   That of a cross-encoder is one of its encoder, without a projection; its score
   head is kept beside, as the parameters of a loss are. That of a generator is
-  one of its encoder, too, and `decoder` has the others.
-
-  Raises:
-    UserError: it is of another model.
+  one of its encoder, too, and `decoder` has the others. Of another model it
+  raises UserError.
   """
   meta = checkpoint.meta
   beside = TRAINED_DIMS, model_codec.GROUP
-  facts = {n: x for n, x in meta['model'].items() if n not in beside}
-  heads = {n: t for n, t in checkpoint.tensors.items() if n.startswith(HEAD)}
-  written = _of_decoder(checkpoint.tensors)
-  tensors = {
-      name: tensor
-      for name, tensor in checkpoint.tensors.items()
-      if name not in heads and name not in written
-  }
+  heads, written = (
+      _starting(s, checkpoint.tensors) for s in (HEAD, _DECODER)
+  )
+  tensors = _without(checkpoint.tensors, heads, written)
   encoders = {
       tower: _encoder(tensors, meta['model'].get(tower) or {}, tower)
-      for tower in ENCODERS
-      if any(name.startswith(f'{tower}/') for name in tensors)
+      for tower in weights_lib.ENCODERS
+      if _starting(f'{tower}/', tensors)
   }
   # Prefixes are saved where there are some.
   data = {'query_prefix': '', 'passage_prefix': '', **meta['data']}
@@ -289,45 +275,40 @@ def weights_of(checkpoint: Checkpoint) -> Weights:
       tensors,
       encoders.get('encoder') or infer_encoder(tensors),
       encoders.get('passage_encoder'),
-      Usage().saved(data, checkpoint.model_dir),
+      weights_lib.Usage().saved(data, checkpoint.model_dir),
       left_out=dict.fromkeys(written, 'decoder'),
       loss={**checkpoint.loss, **heads},
       step=meta['step'],
-      described=facts,
+      described={n: x for n, x in meta['model'].items() if n not in beside},
       trained_dims=checkpoint.trained_dims,
       codec=checkpoint.codec(),
   ).check()
 
 
-def _of_decoder(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-  return {n: t for n, t in tensors.items() if n.startswith(_DECODER)}
-
-
 def _encoder(
     tensors: Mapping[str, Tensor], facts: Mapping[str, Any], tower: str
 ) -> T5Encoder:
+  where = f'{tower} of the checkpoint'
   if facts.get('num_layers') == 0:
-    # No tensor tells the sizes of layers that are not there.
-    json_file.check(facts, _NO_LAYERS, f'{tower} of the checkpoint', _AGAIN)
-    sizes = (facts[name] for name in ('num_heads', 'head_dim', 'mlp_dim'))
-    return T5Encoder(0, *sizes, tuple(facts['activations']))
+    # No tensor tells the sizes of layers that do not exist.
+    sizes = {name: int for name in weights_lib.SIZES[:-1]}
+    json_file.check(facts, {**sizes, 'activations': [str]}, where, _AGAIN)
+    return T5Encoder(
+        **{n: facts[n] for n in sizes}, activations=tuple(facts['activations'])
+    )
   types = {'activations?': [str], 'num_layers?': int}
-  json_file.check(facts, types, f'{tower} of the checkpoint', _AGAIN)
+  json_file.check(facts, types, where, _AGAIN)
   return infer_encoder(tensors, facts.get('activations'), tower)
 
 
 def kind_of(facts: Mapping[str, Any]) -> str:
-  """What the model of a checkpoint is: 'generator'.
-
-  Args:
-    facts: that were saved of it.
-  """
+  """What the model of a checkpoint is, of the facts saved: 'generator'."""
   if 'template' in facts:
     return CROSS_ENCODER
   if GENERATOR in facts:
     return GENERATOR
   name = str(facts.get('class')).split('.')[-1]
-  return 'dual encoder' if name == DualEncoder.__name__ else name
+  return 'dual encoder' if name == 'DualEncoder' else name
 
 
 def facts_of(path: pathlib.Path) -> Mapping[str, Any]:
@@ -338,13 +319,7 @@ def facts_of(path: pathlib.Path) -> Mapping[str, Any]:
 def check_kind(
     facts: Mapping[str, Any], kind: str, path: str | os.PathLike[str]
 ) -> None:
-  """Raises UserError unless a checkpoint is of a cross-encoder, or generator.
-
-  Args:
-    facts: that were saved of its model.
-    kind: `CROSS_ENCODER` or `GENERATOR`.
-    path: of the model_dir, for the message.
-  """
+  """Raises UserError unless facts are of a `CROSS_ENCODER`, or `GENERATOR`."""
   found = kind_of(facts)
   if found != kind:
     lack, file = _OF_KIND[kind]
@@ -355,14 +330,10 @@ def check_kind(
 
 
 def model_of(facts: Mapping[str, Any], path: str) -> Any:
-  """The module that `describe` was given.
-
-  Args:
-    facts: what it returned.
-    path: of the model_dir, for messages.
+  """The module of which `describe` returned these facts.
 
   Raises:
-    UserError: it is not of this library's classes.
+    UserError: it is no model that embeds, or as of `described.module`.
   """
   if kind_of(facts) == CROSS_ENCODER:
     raise UserError(
@@ -381,26 +352,24 @@ def wanted(path: pathlib.Path, step: int | None) -> list[int]:
   """Steps to try, the best first; raises UserError if there are none."""
   found = steps(path)
   if not found or (step is not None and step not in found):
-    wanted = f' of step {step}' if found else ' yet'
+    lacking = f' of step {step}' if found else ' yet'
     known = f'; it has {", ".join(map(str, found))}' if found else ''
     raise UserError(
-        f'{path} has no checkpoint{wanted}{known}. Train first, or give the'
+        f'{path} has no checkpoint{lacking}{known}. Train first, or give the'
         ' folder of a trained model.'
     )
   if step is not None:
     return [step]
-  kept = best_step(path)
-  best = [s for s in found if s == kept]
-  return best + [s for s in found[::-1] if s not in best]
+  best = best_step(path)
+  return sorted(found, key=lambda step: (step == best, step), reverse=True)
 
 
 def best_step(path: pathlib.Path) -> int | None:
   """The step that the run has kept as its best, if it has one and is whole."""
   folder = folder_of(path, steps(path)[-1])
+  types = {'notes?': {'best?': {'step': int}}}
   try:
-    found, _ = checkpoint_meta.read(
-        folder, **{'notes?': {'best?': {'step': int}}}
-    )
+    found, _ = checkpoint_meta.read(folder, **types)
   except UserError:
     return None
   return found.get('notes', {}).get('best', {}).get('step')
@@ -412,7 +381,8 @@ def _statistics(checkpoint: Checkpoint) -> dict[str, Tensor]:
   if not zarr_files.is_tree(folder):
     return {}
   _, known = checkpoint_meta.read(checkpoint.folder)
-  tree, found = checkpoint_meta.read_item(folder, known), {}
+  tree = checkpoint_meta.read_item(folder, known)
+  found = {}
   for name, tensor in tree.items():
     if match := STATISTIC.fullmatch(name):
       prefix, kind, parameter = match.groups()

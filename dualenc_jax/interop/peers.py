@@ -4,44 +4,33 @@ from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import importlib.util
 import pathlib
+from typing import Any
 
 import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.inference import towers
-from dualenc_jax.interop.verify import Encode, Vectors
+from dualenc_jax.interop.hugging_face import PROJECTION_FILE
+from dualenc_jax.interop.verify import Encode
 from dualenc_jax.interop.weights import Usage
 from dualenc_jax.tensor_files import safetensors_file
 from dualenc_jax.text.ragged import Ragged
 from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
 
-_ROWS = 8
+_ONLY_HERE: dict[str, Any] = {
+    'local_files_only': True, 'trust_remote_code': False
+}
 
 
-def check_installed(form: str, *packages: str) -> None:
-  """Raises UserError unless packages are installed."""
-  absent = [package for package in packages if not is_installed(package)]
-  if absent:
-    raise UserError(
-        f'{form} is compared with the original library before it is written.'
-        f' Not installed: {", ".join(absent)}. pip install'
-        " 'dualenc-jax[convert]'"
-    )
-
-
-def is_installed(*packages: str) -> bool:
-  """Whether all of these can be imported."""
-  return all(importlib.util.find_spec(name) is not None for name in packages)
+def absent(*packages: str) -> list[str]:
+  """Those packages that are not installed."""
+  return [name for name in packages if importlib.util.find_spec(name) is None]
 
 
 @contextlib.contextmanager
 def _guarded(library: str, folder: pathlib.Path) -> Iterator[None]:
-  """Makes whatever another library raises over a folder an error of the user's.
+  """Makes whatever another library raises over a folder a UserError.
 
   Its files may be anybody's, and those that read them check little.
-
-  Raises:
-    UserError: names the folder, and what the library says.
   """
   try:
     yield
@@ -70,8 +59,10 @@ def sentence_transformers(
     folder: that it opens.
     given: lengths and prefixes, by the names of `Usage`, in place of its own.
   """
+  wanted: dict[str, Any] = dict(given or {})
 
-  def encode(texts: Sequence[str]) -> Vectors:
+  @_guarded('sentence-transformers', folder)
+  def encode(texts: Sequence[str]) -> np.ndarray:
     from sentence_transformers import SentenceTransformer
     import torch
     import transformers
@@ -79,37 +70,26 @@ def sentence_transformers(
     transformers.logging.disable_progress_bar()
     # Without a dtype every module gets that of the first, float16 perhaps.
     model = SentenceTransformer(
-        str(folder),
-        device='cpu',
-        local_files_only=True,
-        trust_remote_code=False,
+        str(folder), device='cpu', **_ONLY_HERE,
         model_kwargs={'dtype': torch.float32, 'use_safetensors': True},
     )
-    options = {
-        'batch_size': _ROWS,
+    options: dict[str, Any] = {
+        'batch_size': 8,
         'normalize_embeddings': True,
         'show_progress_bar': False,
     }
-    wanted = dict(given or {})
     for module in model.modules():
       for side, name in (('query', 'query'), ('passage', 'document')):
         if hasattr(module, f'{name}_length') and f'{side}_length' in wanted:
           setattr(module, f'{name}_length', wanted[f'{side}_length'])
+    prompts = wanted.get('query_prefix'), wanted.get('passage_prefix')
     texts = list(texts)
-    return Vectors(
-        model.encode_query(
-            texts, prompt=wanted.get('query_prefix'), **options
-        ),
-        model.encode_document(
-            texts, prompt=wanted.get('passage_prefix'), **options
-        ),
-    )
+    return np.stack([
+        model.encode_query(texts, prompt=prompts[0], **options),
+        model.encode_document(texts, prompt=prompts[1], **options),
+    ])
 
-  def guarded(texts: Sequence[str]) -> Vectors:
-    with _guarded('sentence-transformers', folder):
-      return encode(texts)
-
-  return guarded
+  return encode
 
 
 def hugging_face(folder: pathlib.Path, usage: Usage) -> Encode:
@@ -124,7 +104,7 @@ def hugging_face(folder: pathlib.Path, usage: Usage) -> Encode:
     usage: vocabulary, lengths and prefixes.
   """
 
-  def encode(texts: Sequence[str]) -> Vectors:
+  def encode(texts: Sequence[str]) -> np.ndarray:
     vocabulary = Vocabulary(str(usage.vocabulary))
     tokenizer = Tokenizer(vocabulary, **usage.facts())
     sides = {
@@ -137,7 +117,7 @@ def hugging_face(folder: pathlib.Path, usage: Usage) -> Encode:
       opened = folder / tower if two else folder
       with _guarded('transformers', opened):
         vectors.append(_encode_t5(opened, rows))
-    return Vectors(*vectors)
+    return np.stack(vectors)
 
   return encode
 
@@ -154,21 +134,21 @@ def other_ids(
     texts: as they are, without prefixes.
   """
   found = sorted(folder.rglob('tokenizer_config.json'))
-  if not found or not is_installed('transformers'):
+  if not found or absent('transformers'):
     return set()
   import transformers
 
-  length = max(usage.query_length, usage.passage_length)
+  length = max(usage.query_length or 0, usage.passage_length or 0)
   vocabulary = Vocabulary(str(usage.vocabulary))
   rows, other = vocabulary.encode(texts, length), set()
   for file in found:
     with _guarded('transformers', file.parent):
       tokenizer = transformers.AutoTokenizer.from_pretrained(
-          file.parent, local_files_only=True, trust_remote_code=False
+          file.parent, **_ONLY_HERE
       )
       for i, text in enumerate(texts):
         ids = tokenizer(text, truncation=True, max_length=length)['input_ids']
-        if ids != list(rows.values[rows.offsets[i] : rows.offsets[i + 1]]):
+        if ids != rows.row(i).tolist():
           other.add(i)
   return other
 
@@ -178,18 +158,10 @@ def _encode_t5(folder: pathlib.Path, rows: Ragged) -> np.ndarray:
   import transformers
 
   transformers.logging.disable_progress_bar()
-  only = {'local_files_only': True, 'trust_remote_code': False}
-  config = transformers.AutoConfig.from_pretrained(folder, **only)
-  kind = (
-      transformers.MT5EncoderModel
-      if config.model_type == 'mt5'
-      else transformers.T5EncoderModel
-  )
-  model, info = kind.from_pretrained(
-      folder,
-      **only,
-      dtype=torch.float32,
-      use_safetensors=True,
+  config = transformers.AutoConfig.from_pretrained(folder, **_ONLY_HERE)
+  kind = 'MT5' if config.model_type == 'mt5' else 'T5'
+  model, info = getattr(transformers, f'{kind}EncoderModel').from_pretrained(
+      folder, **_ONLY_HERE, dtype=torch.float32, use_safetensors=True,
       output_loading_info=True,
   )
   if info['missing_keys']:
@@ -197,21 +169,13 @@ def _encode_t5(folder: pathlib.Path, rows: Ragged) -> np.ndarray:
         f'{folder}: transformers finds no {sorted(info["missing_keys"])[0]}.'
     )
   model.eval()
-
-  def program(tokens: np.ndarray) -> np.ndarray:
-    ids = torch.from_numpy(tokens[0].astype(np.int64))
-    mask = (ids != 0).to(torch.int64)
-    with torch.inference_mode():
-      states = model(input_ids=ids, attention_mask=mask).last_hidden_state
-    states, mask = states.numpy().astype(np.float64), mask.numpy()[:, :, None]
-    # A row of padding has no tokens.
-    return ((states * mask).sum(1) / np.maximum(mask.sum(1), 1))[None]
-
-  vectors = towers.put_back(
-      np.empty((len(rows), config.d_model)),
-      towers.batches(program, rows, _ROWS, towers.Shapes(2**30)),
-  )
-  file = folder / 'projection.safetensors'
+  vectors = np.empty((len(rows), config.d_model))
+  with torch.inference_mode():
+    for i in range(len(rows)):
+      ids = torch.from_numpy(rows.row(i).astype(np.int64))[None]
+      states = model(input_ids=ids).last_hidden_state[0]
+      vectors[i] = states.numpy().mean(axis=0, dtype=np.float64)
+  file = folder / PROJECTION_FILE
   if file.is_file():
     (kernel,) = safetensors_file.read(file).values()
     vectors = vectors @ kernel.read().T

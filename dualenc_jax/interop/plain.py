@@ -19,15 +19,9 @@ import numpy as np
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.towers import PassageTower
+from dualenc_jax.interop import weights as weights_lib
 from dualenc_jax.interop.own import TRAINED_DIMS
-from dualenc_jax.interop.weights import (
-  ACTIVATIONS,
-  ENCODERS,
-  SIZES,
-  USAGE,
-  Usage,
-  Weights,
-)
+from dualenc_jax.interop.weights import ENCODERS, SIZES, Usage, Weights
 from dualenc_jax.io import files, json_file, untrusted
 from dualenc_jax.models import T5Encoder
 from dualenc_jax.models.t5_encoder import check_buckets
@@ -38,10 +32,16 @@ VERSION = 1
 # Of a query tower alone, which would be taken for both towers.
 VERSION_ALONE = 2
 HEADER = 'towers.json'
-NPZ = 'weights.npz'
-SAFETENSORS = 'weights.safetensors'
+NPZ, SAFETENSORS = 'weights.npz', 'weights.safetensors'
 _AGAIN = 'Convert the model again.'
+_ENCODER = {n: int for n in SIZES[:-1]} | {'activations': [str]}
+_HEADER = {
+    'version': int, 'step': int | None, 'encoder': _ENCODER,
+    'passage_encoder': dict | None, f'{TRAINED_DIMS}?': [int],
+    **weights_lib.USAGE,
+}
 _PACKED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
+_PASSAGE_TOWER = {'length': int, 'prefix': str, 'sha256': {str: str}}
 
 
 def is_one(path: pathlib.Path) -> bool:
@@ -56,39 +56,28 @@ def read(path: pathlib.Path) -> Weights:
     UserError: a file is missing, damaged or of a later version.
   """
   folder = _folder(path)
-  header = json_file.read(
-      folder / HEADER,
-      _AGAIN,
-      version=int,
-      step=int | None,
-      encoder=dict,
-      passage_encoder=dict | None,
-      **USAGE,
-  )
-  dims = {f'{TRAINED_DIMS}?': [int]}
-  json_file.check(header, dims, folder / HEADER, _AGAIN)
+  where = folder / HEADER
+  header = json_file.read(where, _AGAIN, version=int)
   if header['version'] not in (VERSION, VERSION_ALONE):
     raise UserError(
-        f'{folder / HEADER} is of version {header["version"]}; this program'
+        f'{where} is of version {header["version"]}; this program'
         f' reads {VERSION} and {VERSION_ALONE}. Update dualenc_jax.'
     )
+  json_file.check(header, _HEADER, where, _AGAIN)
   passage_tower = None
   if header['version'] == VERSION_ALONE:
-    passage_tower = _passage_tower(header, folder / HEADER)
-  encoder, passage_encoder = (
-      facts and _encoder(facts, folder / HEADER)
-      for facts in map(header.get, ENCODERS)
-  )
+    json_file.check(header, {'passage_tower': _PASSAGE_TOWER}, where, _AGAIN)
+    facts = header['passage_tower']
+    passage_tower = PassageTower(**{n: facts[n] for n in _PASSAGE_TOWER})
   if (folder / NPZ).is_file():
     tensors = _read_npz(folder / NPZ)
   elif (folder / SAFETENSORS).is_file():
     tensors = safetensors_file.read(folder / SAFETENSORS)
   else:
     raise UserError(f'{folder} has neither {NPZ} nor {SAFETENSORS}.')
-  # Whose number the header does not have.
   encoder, passage_encoder = (
-      own and own.clone(num_buckets=_buckets(tensors, tower))
-      for tower, own in zip(ENCODERS, (encoder, passage_encoder))
+      header[tower] and _encoder(header[tower], where, tensors, tower)
+      for tower in ENCODERS
   )
   return Weights(
       'plain tensors',
@@ -137,37 +126,28 @@ def _folder(path: pathlib.Path) -> pathlib.Path:
   return path.parent if path.name in (NPZ, SAFETENSORS) else path
 
 
-def _passage_tower(
-    header: Mapping[str, Any], path: pathlib.Path
-) -> PassageTower:
-  types = {'length': int, 'prefix': str, 'sha256': {str: str}}
-  json_file.check(header, {'passage_tower': types}, path, _AGAIN)
-  return PassageTower(**{n: header['passage_tower'][n] for n in types})
-
-
-def _encoder(facts: Mapping[str, Any], path: pathlib.Path) -> T5Encoder:
+def _encoder(
+    facts: Mapping[str, Any], path: pathlib.Path,
+    tensors: Mapping[str, Tensor], tower: str,
+) -> T5Encoder:
   """An encoder of the header; raises UserError if its sizes can be none."""
-  sizes = {name: int for name in SIZES if name != 'activations'}
-  json_file.check(facts, {'activations': [str], **sizes}, path, _AGAIN)
+  json_file.check(facts, _ENCODER, path, _AGAIN)
   activations = facts['activations']
-  unknown = [a for a in activations if a not in ACTIVATIONS]
-  small = [name for name in sizes if not 0 < facts[name] < 2**31]
+  unknown = set(activations) - weights_lib.ACTIVATIONS
+  small = [name for name in SIZES[:-1] if not 0 < facts[name] < 2**31]
   if unknown or small or not activations or facts.keys() != set(SIZES):
     raise UserError(
         f'{path} has an encoder that can be none: {untrusted.shown(facts)}.'
         f' {_AGAIN}'
     )
-  sizes = {name: facts[name] for name in sizes}
-  return T5Encoder(**sizes, activations=tuple(activations))
-
-
-def _buckets(tensors: Mapping[str, Tensor], tower: str) -> int:
-  """The position buckets of a tower; as usual where its tensor is not right."""
+  # The number of buckets is not in the header; usual where no tensor has it.
   bias = tensors.get(f'{tower}/relpos_bias/rel_embedding')
-  if bias is None or len(bias.shape) != 2:
-    return T5Encoder.num_buckets
-  check_buckets(bias.shape[1], f'{bias.where}: the second axis')
-  return bias.shape[1]
+  buckets = T5Encoder.num_buckets
+  if bias is not None and len(bias.shape) == 2:
+    buckets = bias.shape[1]
+    check_buckets(buckets, f'{bias.where}: the second axis')
+  sizes = {**facts, 'activations': tuple(activations)}
+  return T5Encoder(**sizes, num_buckets=buckets)
 
 
 def _read_npz(path: pathlib.Path) -> Mapping[str, Tensor]:

@@ -1,6 +1,6 @@
 """monoT5 and RankT5 as they were released: T5s whose first token is a score."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import dataclasses
 import os
 
@@ -9,10 +9,9 @@ from dualenc_jax.inference.embedder import Scorer
 from dualenc_jax.inference.teacher import Calibration, Teacher
 from dualenc_jax.interop import encoder_decoder, loading
 from dualenc_jax.interop.vocabulary import make_tokenizer, read_model
-from dualenc_jax.interop.weights import Weights
+from dualenc_jax.interop.weights import EMBEDDING, Weights
 from dualenc_jax.models import Seq2SeqRanker, TokenEmbedder
 from dualenc_jax.models.seq2seq_ranker import EXTRA_ID_10, FALSE, TRUE
-from dualenc_jax.tensor_files.tensors import Tensor
 from dualenc_jax.text.joined import Template
 from dualenc_jax.text.tokenizer import Vocabulary
 
@@ -48,10 +47,8 @@ FORMS = {
 
 
 def load(
-    path: str | os.PathLike[str],
-    form: str,
-    vocabulary: str | os.PathLike[str] | None = None,
-    length: int = LENGTH,
+    path: str | os.PathLike[str], form: str,
+    vocabulary: str | os.PathLike[str] | None = None, length: int = LENGTH,
 ) -> Teacher:
   """A released ranker, in float32 on the devices of this host.
 
@@ -87,42 +84,27 @@ def load(
   )
   _check_pieces(tokenizer.vocabulary, weights)
   chosen = FORMS[form]
-  model = _model(weights, decoder, chosen.tokens)
+  rows, width = weights.tensors[EMBEDDING].shape
+  if max(chosen.tokens) >= rows:
+    raise UserError(
+        f'{weights} has {rows} token embeddings; expected more than'
+        f' {max(chosen.tokens)}, the number of the token that is the score.'
+        ' Give a checkpoint of the released model.'
+    )
+  model = Seq2SeqRanker(
+      TokenEmbedder(rows, width), weights.encoder,
+      encoder_decoder.decoder_of(weights, decoder), tuple(chosen.tokens),
+  )
   everything = {**weights.tensors, **decoder}
   params, scorer = loading.place(model, everything, weights.path, make=Scorer)
   template = Template(chosen.text, length)
-  provenance = {
-      **encoder_decoder.provenance(
-          weights, everything, tokenizer, model.encoder.dtype
-      ),
-      'form': form,
-      'template': dataclasses.asdict(template),
-  }
-  return Teacher(
-      params,
-      tokenizer,
-      template.tokens(tokenizer),
-      scorer,
-      provenance,
-      chosen.calibration,
+  provenance = encoder_decoder.provenance(
+      weights, everything, tokenizer, model.encoder.dtype
   )
-
-
-def _model(
-    weights: Weights, decoder: Mapping[str, Tensor], tokens: Sequence[int]
-) -> Seq2SeqRanker:
-  rows, width = weights.tensors['token_embedder/embedding'].shape
-  if max(tokens) >= rows:
-    raise UserError(
-        f'{weights.path} ({weights.kind}) has {rows} token embeddings; expected'
-        f' more than {max(tokens)}, the number of the token that is the score.'
-        ' Give a checkpoint of the released model.'
-    )
-  return Seq2SeqRanker(
-      TokenEmbedder(rows, width),
-      weights.encoder,
-      encoder_decoder.decoder_of(weights, decoder),
-      tuple(tokens),
+  provenance |= {'form': form, 'template': dataclasses.asdict(template)}
+  around = template.tokens(tokenizer)
+  return Teacher(
+      params, tokenizer, around, scorer, provenance, chosen.calibration
   )
 
 
@@ -130,10 +112,10 @@ def _check_pieces(vocabulary: Vocabulary, weights: Weights) -> None:
   """Raises UserError unless the tokens of the scores are T5's."""
   pieces = [piece.piece for piece in read_model(vocabulary.file).pieces]
   for number, expected in _PIECES.items():
-    if number >= len(pieces) or pieces[number] != expected:
-      found = repr(pieces[number]) if number < len(pieces) else 'absent'
+    found = repr(pieces[number]) if number < len(pieces) else 'absent'
+    if found != repr(expected):
       raise UserError(
-          f'{weights.path} ({weights.kind}): piece {number} of'
-          f' {vocabulary.path} is {found}; expected {expected!r}, as in the'
-          ' vocabulary of T5, of which monoT5 and RankT5 are.'
+          f'{weights}: piece {number} of {vocabulary.path} is {found}; expected'
+          f' {expected!r}, as in the vocabulary of T5, of which monoT5 and'
+          ' RankT5 are.'
       )

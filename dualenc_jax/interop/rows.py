@@ -35,17 +35,14 @@ class Rows:
       for start in range(0, len(store), BLOCK):
         yield store[start : start + BLOCK]
 
-    return cls(*store.shape, store.dtype, blocks)
+    count, width = store.shape
+    return cls(count, width, store.dtype, blocks)
 
   def astype(self, dtype: Any) -> 'Rows':
-    """The same numbers in another dtype."""
     return self.mapped(lambda block: block.astype(dtype), self.width, dtype)
 
   def mapped(
-      self,
-      function: Callable[[np.ndarray], np.ndarray],
-      width: int,
-      dtype: Any,
+      self, function: Callable[[np.ndarray], np.ndarray], width: int, dtype: Any
   ) -> 'Rows':
     """What a function makes of each block: [b, width] of a dtype."""
     return Rows(

@@ -15,23 +15,28 @@ from collections.abc import Collection, Mapping
 import math
 import os
 import re
+from typing import Any
 
 from etils import epath
 import numpy as np
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import t5x_legacy
-from dualenc_jax.interop.t5x_legacy import PROJECTION
-from dualenc_jax.interop.weights import ENCODERS, infer_encoder, Weights
+from dualenc_jax.interop.weights import (
+  EMBEDDING,
+  ENCODERS,
+  infer_encoder,
+  PROJECTION,
+  Weights,
+)
 from dualenc_jax.tensor_files import stacked_layers, zarr_files
 from dualenc_jax.tensor_files.tensors import Tensor
 
 KIND = 'T5X checkpoint'
-EMBEDDING = 'token_embedder/embedding'
 # Our names by others. In flaxformer, a token embedder that is not shared with a
 # decoder may lie within the encoder.
 _OURS = {
-    PROJECTION: 'projection/kernel',
+    t5x_legacy.PROJECTION: PROJECTION,
     f'encoder/{EMBEDDING}': EMBEDDING,
 }
 _FOLDER = re.compile(r'checkpoint_(\d+)')
@@ -53,9 +58,9 @@ _ANY_BIAS = re.compile(rf'{_TOWER}/(layers_\d+/)?{_BIAS}')
 
 def is_one(path: str | os.PathLike[str]) -> bool:
   """Whether it is a checkpoint of T5X, its `state`, or a folder of such."""
-  path = epath.Path(path)
-  return _tree_folder(path) is not None or any(
-      _tree_folder(folder) for folder in _numbered(path).values()
+  root = epath.Path(path)
+  return _tree_folder(root) is not None or any(
+      _tree_folder(folder) for folder in _numbered(root).values()
   )
 
 
@@ -72,10 +77,8 @@ def read(path: str | os.PathLike[str]) -> Weights:
   Raises:
     UserError: it is no such checkpoint, is damaged, or holds another model.
   """
-  path, folder = _newest(epath.Path(path))
-  orbax = zarr_files.is_tree(folder)
-  tree = (zarr_files if orbax else t5x_legacy).read_tree(folder)
-  found = {
+  path, form, tree = _read_tree(path)
+  found: dict[str, Any] = {
       name.removeprefix('target/'): tensor
       for name, tensor in tree.items()
       if name.startswith('target/')
@@ -103,7 +106,7 @@ def read(path: str | os.PathLike[str]) -> Weights:
   }
   own_encoder = any(name.startswith('passage_encoder/') for name in tensors)
   return Weights(
-      f'{KIND} ({"Orbax" if orbax else "legacy"})',
+      f'{KIND} ({form})',
       str(path),
       tensors,
       infer_encoder(tensors),
@@ -114,6 +117,22 @@ def read(path: str | os.PathLike[str]) -> Weights:
       step=_step(tree.get('state/step')),
       tells_activations=False,
   ).check()
+
+
+def decoder(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+  """Decoder and head of a T5, by the names of `Seq2SeqRanker`; {} of others.
+
+  'decoder/logits_dense/kernel' does not exist where logits are by the token
+  embeddings, over sqrt(E).
+  """
+  tree = _read_tree(path)[2]
+  found = {
+      name.removeprefix('target/'): tensor
+      for name, tensor in tree.items()
+      if name.startswith('target/decoder/') and tensor is not None
+  }
+  norm = found.get('decoder/decoder_norm/scale')
+  return _one_by_one(found, {'decoder': norm.shape[0]}) if norm else {}
 
 
 def _step(tensor: Tensor | None) -> int | None:
@@ -128,57 +147,38 @@ def _step(tensor: Tensor | None) -> int | None:
   )
 
 
-def decoder(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-  """Decoder and head of a T5, by the names of `Seq2SeqRanker`.
-
-  Args:
-    path: as of `read`.
-
-  Returns:
-    Nothing of an encoder. 'decoder/logits_dense/kernel' is not there where
-    logits are by the token embeddings, over sqrt(E).
-  """
-  _, folder = _newest(epath.Path(path))
-  orbax = zarr_files.is_tree(folder)
-  tree = (zarr_files if orbax else t5x_legacy).read_tree(folder)
-  found = {
-      name.removeprefix('target/'): tensor
-      for name, tensor in tree.items()
-      if name.startswith('target/decoder/') and tensor is not None
-  }
-  norm = found.get('decoder/decoder_norm/scale')
-  return _one_by_one(found, {'decoder': norm.shape[0]}) if norm else {}
-
-
-def _newest(path: epath.Path) -> tuple[epath.Path, epath.Path]:
-  """A checkpoint, or the newest of those in a folder, and where its tree is."""
+def _read_tree(
+    path: str | os.PathLike[str],
+) -> tuple[epath.Path, str, Mapping[str, Any]]:
+  """A checkpoint, or the newest of those in a folder; its form, its tree."""
+  root = epath.Path(path)
   try:
-    folder = _tree_folder(path)
+    folder = _tree_folder(root)
     if folder is None:
-      path = max(_numbered(path).items(), default=(0, path))[1]
-      folder = _tree_folder(path)
+      root = max(_numbered(root).items(), default=(0, root))[1]
+      folder = _tree_folder(root)
   except Exception as e:  # Those who read gs:// have errors of their own.
     raise UserError(
-        f'{path} cannot be reached: {zarr_files.first_line(e)}. gs:// needs a'
+        f'{root} cannot be reached: {zarr_files.first_line(e)}. gs:// needs a'
         ' network, your credentials, and either tensorflow or gcsfs; or copy'
         ' the folder to this machine.'
     ) from e
   if folder is None:
     raise UserError(
-        f'{path} is no {KIND}: expected a msgpack file "{t5x_legacy.FILE}"'
+        f'{root} is no {KIND}: expected a msgpack file "{t5x_legacy.FILE}"'
         ' beside folders target.*, or the Orbax item "state". Give the folder'
         ' checkpoint_<step>, with all of its files.'
     )
-  return path, folder
+  if zarr_files.is_tree(folder):
+    return root, 'Orbax', zarr_files.read_tree(folder)
+  return root, 'legacy', t5x_legacy.read_tree(folder)
 
 
 def _numbered(path: epath.Path) -> dict[int, epath.Path]:
   """The folders `checkpoint_<step>` in a folder, by step."""
-  if not path.is_dir():
-    return {}
   return {
       int(match[1]): folder
-      for folder in path.iterdir()
+      for folder in (path.iterdir() if path.is_dir() else ())
       if (match := _FOLDER.fullmatch(folder.name))
   }
 
@@ -196,7 +196,7 @@ def _tree_folder(path: epath.Path) -> epath.Path | None:
 def _check_family(
     tensors: Mapping[str, Tensor], names: Mapping[str, str], what: str
 ) -> None:
-  """Raises UserError unless the names are those of a T5, each there once."""
+  """Raises UserError unless the names are those of a T5, each once."""
   if EMBEDDING not in tensors:
     parts = sorted({name.split('/')[0] for name in tensors})
     raise UserError(
@@ -225,10 +225,8 @@ def _check_family(
 
 
 def _optimizer(
-    tree: Mapping[str, Tensor | None],
-    names: Mapping[str, str],
-    parameters: Collection[str],
-    where: str,
+    tree: Mapping[str, Tensor | None], names: Mapping[str, str],
+    parameters: Collection[str], where: str,
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
   """Adafactor's statistics by our names; the rest of the tree, with reasons."""
   statistics, left_out = {}, {}
@@ -252,15 +250,31 @@ def _one_by_one(
 ) -> dict[str, Tensor]:
   """One tensor a layer, two axes a kernel, one relative position bias a tower.
 
-  Args:
-    tensors: by name, 'encoder/...'.
-    widths: E of each tower, {'encoder': E, 'passage_encoder': E}.
-
-  Raises:
-    UserError: the axis of the layers cannot be told, or layers have relative
-      position biases that differ.
+  `widths` are E of each tower. UserError if the axis of the layers cannot be
+  told, or layers have relative position biases that differ.
   """
-  return _share_bias(_flat_kernels(_unstack(tensors, widths)))
+  found: dict[str, Tensor] = {}
+  biases: dict[str, list[Tensor]] = {}
+  for name, tensor in _unstack(tensors, widths).items():
+    shape = tensor.shape
+    if len(shape) == 3 and re.search(r'attention/(query|key|value)/', name):
+      tensor = tensor.reshaped(shape[0], shape[1] * shape[2])
+    elif len(shape) == 3 and 'attention/out/' in name:
+      tensor = tensor.reshaped(shape[0] * shape[1], shape[2])
+    if match := _ANY_BIAS.fullmatch(name):
+      biases.setdefault(match[1], []).append(tensor)
+    else:
+      found[name] = tensor
+  for tower, (first, *others) in biases.items():
+    for other in others:
+      if not np.array_equal(first.read(), other.read()):
+        raise UserError(
+            f'{other.where} differs from {first.where}: layers have relative'
+            ' positions of their own, as in umT5, but in this model they share'
+            ' them. Give a T5 or mT5.'
+        )
+    found[f'{tower}/{_BIAS}'] = first
+  return found
 
 
 def _unstack(
@@ -271,7 +285,7 @@ def _unstack(
       for name, tensor in tensors.items()
       if (match := _STACKED.fullmatch(name)) and _NORM.fullmatch(match[2])
   }
-  layers = {}
+  layers: dict[str, Tensor] = {}
   for name, tensor in tensors.items():
     match = _STACKED.fullmatch(name)
     if not match:
@@ -284,18 +298,18 @@ def _unstack(
           ' attention with them. Give the whole checkpoint.'
       )
     axis, norm = axes[tower]
-    if norm.shape[axis] > stacked_layers.MOST:
+    count = norm.shape[axis]
+    if count > stacked_layers.MOST:
       raise UserError(
           f'{norm.where} has the shape {norm.shape}, which are more layers than'
           f' {stacked_layers.MOST:,}. Give a T5.'
       )
-    if tensor.shape[axis:axis + 1] != norm.shape[axis:axis + 1]:
+    if tensor.shape[axis : axis + 1] != (count,):
       raise UserError(
-          f'{tensor.where} has the shape {tensor.shape}; expected'
-          f' {norm.shape[axis]} layers along axis {axis}, as {norm.where} has'
-          f' {norm.shape}. Give the whole checkpoint.'
+          f'{tensor.where} has the shape {tensor.shape}; expected {count}'
+          f' layers along axis {axis}, as {norm.where} has {norm.shape}. Give'
+          ' the whole checkpoint.'
       )
-    count = norm.shape[axis]
     stacked_layers.check_count(len(layers) + count, tensor.where)
     for i in range(count):
       layers[f'{tower}/layers_{i}/{inner}'] = tensor.entry(axis, i)
@@ -304,47 +318,17 @@ def _unstack(
 
 def _layer_axis(norm: Tensor, width: int) -> int:
   """The axis of a stack of norms [width] that is that of the layers."""
+  shape = norm.shape
   axes = [
       axis
-      for axis in range(len(norm.shape))
-      if norm.shape[:axis] + norm.shape[axis + 1:] == (width,)
+      for axis in range(len(shape))
+      if shape[:axis] + shape[axis + 1 :] == (width,)
   ]
   if len(axes) != 1:
     why = 'both may be' if axes else 'neither is'
     raise UserError(
-        f'{norm.where} has the shape {norm.shape}: which axis is that of the'
+        f'{norm.where} has the shape {shape}: which axis is that of the'
         f' layers cannot be told, as {why} next to the width, {width}. Save the'
         ' checkpoint with unscanned layers.'
     )
   return axes[0]
-
-
-def _flat_kernels(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-  flat = {}
-  for name, tensor in tensors.items():
-    shape = tensor.shape
-    if len(shape) == 3 and re.search(r'attention/(query|key|value)/', name):
-      tensor = tensor.reshaped(shape[0], shape[1] * shape[2])
-    elif len(shape) == 3 and 'attention/out/' in name:
-      tensor = tensor.reshaped(shape[0] * shape[1], shape[2])
-    flat[name] = tensor
-  return flat
-
-
-def _share_bias(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-  shared, biases = {}, {}
-  for name, tensor in tensors.items():
-    if match := _ANY_BIAS.fullmatch(name):
-      biases.setdefault(match[1], []).append(tensor)
-    else:
-      shared[name] = tensor
-  for tower, (first, *others) in biases.items():
-    for other in others:
-      if not np.array_equal(first.read(), other.read()):
-        raise UserError(
-            f'{other.where} differs from {first.where}: layers have relative'
-            ' positions of their own, as in umT5, but in this model they share'
-            ' them. Give a T5 or mT5.'
-        )
-    shared[f'{tower}/{_BIAS}'] = first
-  return shared

@@ -17,7 +17,8 @@ import numpy as np
 import tensorstore as ts
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop.weights import infer_encoder, Weights
+from dualenc_jax.interop import weights as weights_lib
+from dualenc_jax.interop.weights import ENCODERS, infer_encoder, Weights
 from dualenc_jax.io import json_file, untrusted
 from dualenc_jax.tensor_files import zarr_files
 from dualenc_jax.tensor_files.tensors import Tensor
@@ -32,7 +33,7 @@ _ENCODER = re.compile('target/(?!decoder/)')
 # Names within names, and letters of all of them, of which no T5 has half as
 # many.
 _DEEPEST, _LONGEST = 32, 1000
-
+_AGAIN = 'Copy the whole checkpoint again.'
 # T5X's format since June 2021.
 _VERSION = 3
 _CHUNK_BYTES = 16 * 2**20
@@ -61,14 +62,14 @@ def read_tree(
 
   Returns:
     None for those of a decoder or an optimizer whose shape was kept in a folder
-    that is not there: they need not be copied to use an encoder.
+    that does not exist: they need not be copied to use an encoder.
 
   Raises:
     UserError: the msgpack file is missing, damaged or of another form, or a
       folder that it names is not within its own.
   """
-  folder = epath.Path(folder)
-  file = folder / FILE
+  root = epath.Path(folder)
+  file = root / FILE
   untrusted.check_folder(folder, 'Copy the whole folder again.')
   try:
     tree = serialization.msgpack_restore(file.read_bytes())
@@ -85,10 +86,8 @@ def read_tree(
         f'{file} is a msgpack file, but none of T5X: it has no parameters'
         ' (optimizer/target). Give a checkpoint that T5X wrote.'
     )
-  return {
-      path: _tensor(folder, path, leaf)
-      for path, leaf in _leaves(tree, file)
-  }
+  leaves = _leaves(tree, file)
+  return {path: _tensor(root, path, leaf) for path, leaf in leaves}
 
 
 def _leaves(
@@ -97,38 +96,37 @@ def _leaves(
   if path.count('/') > _DEEPEST or len(path) > _LONGEST:
     raise UserError(
         f'{file} has names within names, more than {_DEEPEST} deep, or longer'
-        f' than {_LONGEST:,} letters, as'
-        f' {path[:60]}... Give a checkpoint that T5X wrote.'
+        f' than {_LONGEST:,} letters, as {path[:60]}... Give a checkpoint that'
+        ' T5X wrote.'
     )
   if isinstance(tree, Mapping) and not {'driver', 'kvstore'} <= tree.keys():
     for key, child in tree.items():
-      inner = f'{path}/{key}' if path else str(key)
-      yield from _leaves(child, file, inner)
+      yield from _leaves(child, file, f'{path}/{key}' if path else str(key))
   elif tree is not None:
     yield path, tree
 
 
 def _tensor(folder: epath.Path, path: str, leaf: Any) -> Tensor | None:
   where = f'{folder / FILE}: {path}'
-  again = 'Copy the whole checkpoint again.'
   if isinstance(leaf, Mapping):
     # The path was beside the kvstore before it came to lie in it.
     types = {'metadata': {'shape': [int]}, 'kvstore': {'path?': str}}
-    json_file.check(leaf, types | {'path?': str}, where, again)
+    json_file.check(leaf, types | {'path?': str}, where, _AGAIN)
     inner = leaf['kvstore'].get('path') or leaf.get('path', '')
-    header = leaf['metadata']
   elif isinstance(leaf, str) and leaf.startswith(_NAME_OF_FOLDER):
     inner = leaf.removeprefix(_NAME_OF_FOLDER)
   else:
     try:
       array = np.asarray(leaf)
     except ValueError as e:
-      raise UserError(f'{where} is no array: {e}. {again}') from e
+      raise UserError(f'{where} is no array: {e}. {_AGAIN}') from e
     return Tensor(where, array.shape, lambda: array)
-  zarr = folder / untrusted.check_name(inner.strip('/'), where, again)
-  if isinstance(leaf, str):
-    if not _ENCODER.match(path) and not zarr.exists():
-      return None
+  zarr = folder / untrusted.check_name(inner.strip('/'), where, _AGAIN)
+  if isinstance(leaf, Mapping):
+    header = leaf['metadata']
+  elif not _ENCODER.match(path) and not zarr.exists():
+    return None
+  else:
     lost = f'{where} is kept there; copy the whole checkpoint again.'
     header = json_file.read(zarr / zarr_files.HEADER, lost, shape=[int])
   if header.get('dtype') == '<u2':
@@ -161,30 +159,21 @@ def write(weights: Weights, folder: pathlib.Path) -> None:
   step = weights.step or 0
   checkpoint = folder.absolute() / f'checkpoint_{step}'
   checkpoint.mkdir(parents=True)
-  shared = not any(name.startswith('passage_') for name in weights.tensors)
   leaves = {}
   for name, tensor in weights.tensors.items():
-    if shared and name == 'projection/kernel':
+    if weights.is_shared and name == weights_lib.PROJECTION:
       name = PROJECTION
     leaves[tuple(name.split('/'))] = _write_array(checkpoint, name, tensor)
+  target = traverse_util.unflatten_dict(leaves)
+  state = {'step': np.asarray(step, np.int32)}
+  tree = {'version': _VERSION, 'optimizer': {'state': state, 'target': target}}
   # Last, so that what is cut off is no checkpoint.
-  (checkpoint / FILE).write_bytes(
-      serialization.msgpack_serialize({
-          'version': _VERSION,
-          'optimizer': {
-              'state': {'step': np.asarray(step, np.int32)},
-              'target': traverse_util.unflatten_dict(leaves),
-          },
-      })
-  )
+  (checkpoint / FILE).write_bytes(serialization.msgpack_serialize(tree))
 
 
 def _check_activations(weights: Weights) -> None:
-  """Raises UserError unless the files will tell what the activations are.
-
-  Each tower is looked at as a reader will: by its tensors alone.
-  """
-  for tower in ('encoder', 'passage_encoder'):
+  """Raises UserError unless the tensors alone will tell the activations."""
+  for tower in ENCODERS:
     encoder = getattr(weights, tower)
     if encoder is None:
       continue
@@ -192,10 +181,10 @@ def _check_activations(weights: Weights) -> None:
     told = infer_encoder(weights.tensors, None, tower).activations
     if own != told:
       raise UserError(
-          f'{weights.path} ({weights.kind}) has the activations'
-          f' {" x ".join(own)} in its {tower}. A T5X checkpoint does not say'
-          f' which they are, and who reads it expects {" x ".join(told)} of'
-          ' these tensors. Convert it to another form, such as safetensors.'
+          f'{weights} has the activations {" x ".join(own)} in its {tower}. A'
+          ' T5X checkpoint does not say which they are, and who reads it'
+          f' expects {" x ".join(told)} of these tensors. Convert it to another'
+          ' form, such as safetensors.'
       )
 
 

@@ -22,14 +22,10 @@ _LOG = logging.getLogger(__name__)
 
 
 def of_weights(whole: Weights, dim: int) -> Weights:
-  """A checkpoint of any form, cut.
-
-  Args:
-    whole: whose embeddings have D components.
-    dim: d, from 1 to D.
+  """A checkpoint of any form, cut to `dim` of its D components.
 
   Raises:
-    UserError: there is no kernel to cut, d is not in this range, or it is a
+    UserError: there is no kernel to cut, `dim` is not in 1 to D, or it is a
       query tower alone.
   """
   if whole.passage_tower:
@@ -54,23 +50,20 @@ def of_weights(whole: Weights, dim: int) -> Weights:
 
 
 def of_model(
-    whole: Any,
-    tensors: Mapping[str, Tensor],
-    dim: int,
-    trained_dims: Sequence[int],
-    path: str,
+    whole: Any, tensors: Mapping[str, Tensor], dim: int,
+    trained_dims: Sequence[int], path: str,
 ) -> tuple[Any, Mapping[str, Tensor]]:
   """A module and its parameters, cut; it may be of a class of the user's own.
 
   Args:
     whole: a dual encoder whose embeddings have D components.
     tensors: its parameters by name.
-    dim: d, from 1 to D.
+    dim: from 1 to D.
     trained_dims: what it was trained for, beside D.
     path: of the checkpoint, for messages.
 
   Raises:
-    UserError: there is no kernel to cut, or d is not in this range.
+    UserError: there is no kernel to cut, or `dim` is not in this range.
   """
   parts = {name: getattr(whole, name, None) for name in _PARTS}
   others = {
@@ -89,9 +82,7 @@ def of_model(
   return whole.clone(**cut), _cut(tensors, dim, trained_dims, path)
 
 
-def of_provenance(
-    whole: Mapping[str, Any], dim: int | None
-) -> dict[str, Any]:
+def of_provenance(whole: Mapping[str, Any], dim: int | None) -> dict[str, Any]:
   """What numbers depend on, of a model that is cut to `dim`, if to any."""
   if dim is None:
     return dict(whole)
@@ -109,9 +100,7 @@ def check(dim: int, whole: int, path: str) -> None:
 
 
 def _cut(
-    tensors: Mapping[str, Tensor],
-    dim: int,
-    trained_dims: Sequence[int],
+    tensors: Mapping[str, Tensor], dim: int, trained_dims: Sequence[int],
     path: str,
 ) -> dict[str, Tensor]:
   kernels = [f'{part}/kernel' for part in _PARTS if f'{part}/kernel' in tensors]
@@ -144,16 +133,14 @@ def warn_of(codec: Any, model: Any, path: str) -> None:
 def _warn(
     dim: int, whole: int, trained_dims: Sequence[int], path: str
 ) -> None:
-  if dim not in (whole, *trained_dims):
-    known = ', '.join(map(str, trained_dims))
-    _LOG.warning(
-        '%s is cut to %d components, and was %s. Expect worse embeddings, or'
-        ' measure what it costs: `dualenc analyze --dims=%d`.',
-        path,
-        dim,
-        f'trained for {known}'
-        if known
-        else f'trained for all {whole} alone, as far as its files say: without'
-        ' --gin_file=losses/matryoshka.gin',
-        dim,
-    )
+  if dim in (whole, *trained_dims):
+    return
+  known = ', '.join(map(str, trained_dims)) or (
+      f'all {whole} alone, as far as its files say: without'
+      ' --gin_file=losses/matryoshka.gin'
+  )
+  _LOG.warning(
+      '%s is cut to %d components, and was trained for %s. Expect worse'
+      ' embeddings, or measure what it costs: `dualenc analyze --dims=%d`.',
+      path, dim, known, dim,
+  )

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import pathlib
+from typing import Any
 
 import numpy as np
 
@@ -21,11 +22,6 @@ def join(
 ) -> tuple[dict[str, Tensor], T5Encoder | None, Usage]:
   """One model of two towers; parts that are equal bit for bit are shared.
 
-  Args:
-    query: the query tower.
-    passage: the passage tower.
-    path: of both, for messages.
-
   Returns:
     The tensors, the passage encoder if it is not shared, and the usage.
 
@@ -38,9 +34,9 @@ def join(
       for name, tensor in passage.tensors.items()
       if name.partition('/')[0] in own
   }
-  if query.usage.vocabulary and passage.usage.vocabulary:
-    sides = [w.usage.vocabulary.read_bytes() for w in (query, passage)]
-  else:
+  files = [w.usage.vocabulary for w in (query, passage)]
+  sides: list[Any] = [file.read_bytes() for file in files if file]
+  if len(sides) < 2:
     sides = [(w.usage.vocabulary, w.usage.pieces) for w in (query, passage)]
   if sides[0] != sides[1]:
     raise UserError(
@@ -56,58 +52,55 @@ def join(
 
 def split(weights: Weights) -> tuple[Weights, Weights]:
   """The query and the passage tower, each as if it were alone."""
-  query, passage = {}, {}
+  query: dict[str, Tensor] = {}
+  passage: dict[str, Tensor] = {}
   for name, tensor in weights.tensors.items():
     side = passage if name.startswith('passage_') else query
     side[name.removeprefix('passage_')] = tensor
   own = {name.partition('/')[0] for name in passage}
-  shared = [name for name in query if name.partition('/')[0] not in own]
-  passage |= {name: query[name] for name in shared}
-  usage = weights.usage
-  alone = dataclasses.replace(weights, passage_encoder=None)
-  return (
-      dataclasses.replace(
-          alone,
-          tensors=query,
-          usage=dataclasses.replace(usage, passage_length=usage.query_length),
+  shared = {n: t for n, t in query.items() if n.partition('/')[0] not in own}
+  towers = []
+  for tensors, encoder, length in (
+      (query, weights.encoder, weights.usage.query_length),
+      (
+          passage | shared,
+          weights.passage_encoder or weights.encoder,
+          weights.usage.passage_length,
       ),
-      dataclasses.replace(
-          alone,
-          tensors=passage,
-          encoder=weights.passage_encoder or weights.encoder,
-          usage=dataclasses.replace(usage, query_length=usage.passage_length),
-      ),
-  )
+  ):
+    usage = dataclasses.replace(
+        weights.usage, query_length=length, passage_length=length
+    )
+    towers.append(
+        dataclasses.replace(
+            weights, tensors=tensors, encoder=encoder, passage_encoder=None,
+            usage=usage,
+        )
+    )
+  return towers[0], towers[1]
 
 
 def query_alone(weights: Weights) -> Weights:
   """The query tower, which knows the passage tower that it belongs to.
 
-  Args:
-    weights: a dual encoder with its lengths; a query tower alone stays.
-
-  Raises:
-    UserError: a tensor of the passage tower cannot be read.
+  A query tower alone stays as it is. UserError where a tensor of the passage
+  tower cannot be read.
   """
   if weights.passage_tower:
     return weights
   usage = weights.usage
-  alone, _ = split(weights)
+  assert usage.passage_length is not None
   sha256 = tower_digest.digest(weights.tensors, weights.model(), 'passage')
+  tower = PassageTower(usage.passage_length, usage.passage_prefix, sha256)
   return dataclasses.replace(
-      alone,
-      usage=usage,
-      described={},
-      trained_dims=(),
-      passage_tower=PassageTower(
-          usage.passage_length, usage.passage_prefix, sha256
-      ),
+      split(weights)[0], usage=usage, described={}, trained_dims=(),
+      passage_tower=tower,
   )
 
 
 def digest(tensor: Tensor) -> bytes:
   """Of the numbers, so that two large tables are compared one after another."""
-  return hashlib.sha256(np.ascontiguousarray(tensor.read())).digest()
+  return hashlib.sha256(np.ascontiguousarray(tensor.read()).data).digest()
 
 
 def _same_part(query: Weights, passage: Weights, part: str) -> bool:

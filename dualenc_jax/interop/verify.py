@@ -18,7 +18,7 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.interop import assignment, loading, opening
 from dualenc_jax.interop.vocabulary import make_tokenizer
-from dualenc_jax.interop.weights import Weights
+from dualenc_jax.interop.weights import EMBEDDING, PROJECTION, Weights
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.readers.python_functions import find_functions
 from dualenc_jax.tensor_files.tensors import Tensor
@@ -31,29 +31,12 @@ _ROWS = 4
 # Of the standard library, in prose and code, from a few words to pages.
 _FILES = ('argparse.py', 'heapq.py', 'pathlib.py', 'statistics.py')
 
-
-@dataclasses.dataclass(frozen=True)
-class Vectors:
-  """The texts as both towers see them.
-
-  Attributes:
-    queries: float32 [n, D], of norm one.
-    passages: float32 [n, D], of the same texts.
-  """
-
-  queries: np.ndarray
-  passages: np.ndarray
-
-
-Encode = Callable[[Sequence[str]], Vectors]
+# Of n texts float32 [2, n, D] of norm one: as queries, and as passages.
+Encode = Callable[[Sequence[str]], np.ndarray]
 
 
 def real_texts() -> list[str]:
-  """64 texts: docstrings and code of the standard library of this Python.
-
-  Raises:
-    UserError: it has no source files here.
-  """
+  """64 texts: docstrings and code of the standard library of this Python."""
   root = pathlib.Path(sysconfig.get_path('stdlib'))
   functions = []
   for name in _FILES:
@@ -72,13 +55,13 @@ def real_texts() -> list[str]:
 def ours(weights: Weights) -> Encode:
   """This library's side. A pretrained T5 is pooled, without a projection."""
 
-  def encode(texts: Sequence[str]) -> Vectors:
+  def encode(texts: Sequence[str]) -> np.ndarray:
     whole = weights
     if not weights.has_projection:
-      width = weights.tensors['token_embedder/embedding'].shape[1]
+      width = weights.tensors[EMBEDDING].shape[1]
       identity = functools.partial(np.eye, width, dtype=np.float32)
       tensor = Tensor('the identity', (width, width), identity)
-      tensors = {**weights.tensors, 'projection/kernel': tensor}
+      tensors = {**weights.tensors, PROJECTION: tensor}
       whole = dataclasses.replace(weights, tensors=tensors)
     params, embedder = loading.place(
         whole.model(), whole.tensors, whole.path, _OneDevice(), _ROWS
@@ -91,32 +74,12 @@ def ours(weights: Weights) -> Encode:
   return encode
 
 
-def queries_alone(encode: Encode) -> Encode:
-  """A side of which queries are compared, in the place of passages, too."""
-
-  def encode_queries(texts: Sequence[str]) -> Vectors:
-    queries = encode(texts).queries
-    return Vectors(queries, queries)
-
-  return encode_queries
-
-
-def first_components(encode: Encode, dim: int) -> Encode:
-  """A side whose vectors are cut to the first components, not normalised."""
-
-  def encode_and_cut(texts: Sequence[str]) -> Vectors:
-    whole = encode(texts)
-    return Vectors(whole.queries[:, :dim], whole.passages[:, :dim])
-
-  return encode_and_cut
-
-
-def encode_with(model: Loaded, texts: Sequence[str]) -> Vectors:
-  """Texts through both towers of a model."""
-  return Vectors(
+def encode_with(model: Loaded, texts: Sequence[str]) -> np.ndarray:
+  """Texts through both towers of a model, as an `Encode` returns them."""
+  return np.stack([
       model.queries(model.tokenizer.encode_queries(texts)),
       model.passages(model.tokenizer.encode_passages(texts)),
-  )
+  ])
 
 
 class _OneDevice(Partitioner):
@@ -147,13 +110,12 @@ def compare(
   """
   (name, encode), *others = sides
   first = encode(texts)
-  for vectors in (first.queries, first.passages):
-    if len(texts) > 1 and not np.ptp(vectors, axis=0).max() > 0:
-      raise UserError(
-          'All texts have the same vector, so that nothing can be compared:'
-          ' lengths are used up by prefixes, or the model is broken. Give other'
-          ' lengths, prefixes or --texts.'
-      )
+  if len(texts) > 1 and not np.ptp(first, axis=1).max(axis=1).min() > 0:
+    raise UserError(
+        'All texts have the same vector, so that nothing can be compared:'
+        ' lengths are used up by prefixes, or the model is broken. Give other'
+        ' lengths, prefixes or --texts.'
+    )
   lines = []
   for other, encode in others:
     # Programs of a side that is done take memory, too.
@@ -172,31 +134,27 @@ def compare(
   return lines
 
 
-def cosine_difference(a: Vectors, b: Vectors) -> tuple[float, int]:
+def cosine_difference(a: np.ndarray, b: np.ndarray) -> tuple[float, int]:
   """How far two sides are apart, and the text where they are most.
 
   The largest, over queries and passages, of 1 - cos(a_i, b_i), and over all
   pairs of |cos(q_i, p_j) of a - cos(q_i, p_j) of b|; NaN counts as the largest.
   """
-  each = np.maximum(
-      1 - np.sum(_wide(a.queries) * _wide(b.queries), axis=1),
-      1 - np.sum(_wide(a.passages) * _wide(b.passages), axis=1),
-  )
-  scores = np.abs(
-      _wide(a.queries) @ _wide(a.passages).T
-      - _wide(b.queries) @ _wide(b.passages).T
-  )
-  by_text = np.maximum(np.maximum(each, scores.max(axis=1)), scores.max(axis=0))
+  (aq, ap), (bq, bp) = a, b = _unit(a), _unit(b)
+  scores = np.abs(aq @ ap.T - bq @ bp.T)
+  each = 1 - np.sum(a * b, axis=-1)
+  by_text = np.max([*each, scores.max(axis=1), scores.max(axis=0)], axis=0)
   worst = int(np.argmax(by_text))
   return float(by_text[worst]), worst
 
 
+def _unit(vectors: np.ndarray) -> np.ndarray:
+  wide = vectors.astype(np.float64)
+  return wide / np.linalg.norm(wide, axis=-1, keepdims=True)
+
+
 def check_written(weights: Weights, folder: pathlib.Path) -> None:
   """Reads what was written and compares every tensor, bit by bit.
-
-  Args:
-    weights: what was to be written.
-    folder: where it was.
 
   Raises:
     UserError: a tensor, a length or a prefix is missing, too many or not the
@@ -213,20 +171,13 @@ def check_written(weights: Weights, folder: pathlib.Path) -> None:
           f'{back.tensors[source].where} is not {weights.tensors[name].where}.'
           ' Nothing was kept.'
       )
-  for name, wanted in weights.usage.facts().items():
-    found = getattr(back.usage, name)
-    if wanted != found:
+  facts, found = (
+      {**w.usage.facts(), 'the passage tower': w.passage_tower}
+      for w in (weights, back)
+  )
+  for name, wanted in facts.items():
+    if wanted != found.get(name):
       raise UserError(
-          f'{name} is {wanted!r}, but {found!r} in what was written. Nothing'
-          ' was kept.'
+          f'{name} is {wanted!r}, but {found.get(name)!r} in what was written.'
+          ' Nothing was kept.'
       )
-  if back.passage_tower != weights.passage_tower:
-    raise UserError(
-        'The passage tower that a query tower belongs to is not the same in'
-        ' what was written. Nothing was kept.'
-    )
-
-
-def _wide(vectors: np.ndarray) -> np.ndarray:
-  wide = vectors.astype(np.float64)
-  return wide / np.linalg.norm(wide, axis=1, keepdims=True)

@@ -1,9 +1,10 @@
 """The tokenizer of a checkpoint, of the vocabulary it was trained with."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 import hashlib
 import os
 import pathlib
+from typing import Any
 
 from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2
@@ -12,28 +13,32 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.interop.weights import Weights
 from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
 
+# A ModelProto, whose class is made at run time.
+Model = Any
 # What decides, beside the pieces, which ids a text gets.
-_NORMALIZER = (
-    'precompiled_charsmap',
-    'add_dummy_prefix',
-    'remove_extra_whitespaces',
-    'escape_whitespaces',
-)
-_TRAINER = ('model_type', 'byte_fallback', 'treat_whitespace_as_suffix')
+_SETTINGS = {
+    'normalizer_spec': (
+        'precompiled_charsmap',
+        'add_dummy_prefix',
+        'remove_extra_whitespaces',
+        'escape_whitespaces',
+    ),
+    'trainer_spec': (
+        'model_type', 'byte_fallback', 'treat_whitespace_as_suffix'
+    ),
+}
 
 
 def make_tokenizer(
-    weights: Weights,
-    vocabulary: str | os.PathLike[str] | None = None,
-    query_length: int | None = None,
-    passage_length: int | None = None,
+    weights: Weights, vocabulary: str | os.PathLike[str] | None = None,
+    query_length: int | None = None, passage_length: int | None = None,
 ) -> Tokenizer:
   """The tokenizer of a checkpoint; arguments as of `loading.load`."""
   usage = weights.usage
   path = usage.vocabulary if vocabulary is None else vocabulary
   if path is None:
     raise UserError(
-        f'{weights.path} ({weights.kind}) comes without a SentencePiece file'
+        f'{weights} comes without a SentencePiece file'
         + (': a tokenizer.json is not enough' if usage.pieces else '')
         + '. Give the one that it was trained with, --vocabulary=spiece.model'
         ' (from Python, vocabulary=).'
@@ -47,7 +52,7 @@ def make_tokenizer(
         chosen, **{n: fact for n, fact in facts.items() if fact is not None}
     )
   except UserError as e:
-    raise UserError(f'{weights.path} ({weights.kind}): {e}') from e
+    raise UserError(f'{weights}: {e}') from e
 
 
 def check_same_vocabulary(weights: Weights, vocabulary: Vocabulary) -> None:
@@ -66,59 +71,52 @@ def check_same_vocabulary(weights: Weights, vocabulary: Vocabulary) -> None:
     # T5 pads its table to a multiple of 128 rows, beyond 100 extra ids.
     if tensor and not 0 <= tensor.shape[0] - vocabulary.size < 256:
       raise UserError(
-          f'{weights.path} ({weights.kind}) has {tensor.shape[0]} token'
-          f' embeddings ({name}), but the vocabulary {vocabulary.path} has'
-          f' {vocabulary.size} pieces. Expected as many embeddings as pieces,'
-          ' or up to 255 more: give the vocabulary that it was trained with.'
+          f'{weights} has {tensor.shape[0]} token embeddings ({name}), but the'
+          f' vocabulary {vocabulary.path} has {vocabulary.size} pieces.'
+          ' Expected as many embeddings as pieces, or up to 255 more: give the'
+          ' vocabulary that it was trained with.'
       )
-  beside = weights.usage.vocabulary
+  beside, pieces = weights.usage.vocabulary, weights.usage.pieces
+  found: Iterable[str] = ()
   if beside is not None:
     if hashlib.sha256(beside.read_bytes()).hexdigest() == vocabulary.sha256:
       return
-    mine, theirs = read_model(vocabulary.file), read_model(beside)
-    found = _differences(mine, theirs)
-  elif weights.usage.pieces is not None:
-    mine = read_model(vocabulary.file)
-    found = _other_pieces(mine, weights.usage.pieces)
-  else:
-    return
-  difference = next(found, None)
-  if difference is not None:
+    found = _differences(read_model(vocabulary.file), read_model(beside))
+  elif pieces is not None:
+    found = _other_pieces(read_model(vocabulary.file), pieces)
+  for difference in found:
     raise UserError(
-        f'{weights.path} ({weights.kind}) was made for another vocabulary than'
-        f' {vocabulary.path}: {difference}. Give its own vocabulary'
+        f'{weights} was made for another vocabulary than {vocabulary.path}:'
+        f' {difference}. Give its own vocabulary'
         f'{f", {beside}" if beside else ""}.'
     )
 
 
-def _differences(
-    mine: sentencepiece_model_pb2.ModelProto,
-    theirs: sentencepiece_model_pb2.ModelProto,
-) -> Iterator[str]:
-  """Says how texts would get other ids."""
+def _differences(mine: Model, theirs: Model) -> Iterator[str]:
+  """How texts would get other ids."""
   yield from _other_pieces(mine, [piece.piece for piece in theirs.pieces])
   for name in ('type', 'score'):
     for i, (a, b) in enumerate(zip(mine.pieces, theirs.pieces)):
-      a_value, b_value = getattr(a, name), getattr(b, name)
-      if a_value != b_value:
+      values = getattr(a, name), getattr(b, name)
+      if values[0] != values[1]:
         yield (
-            f'the {name} of its piece {i}, {b.piece!r}, is {b_value}, not'
-            f' {a_value}'
+            f'the {name} of its piece {i}, {b.piece!r}, is {values[1]}, not'
+            f' {values[0]}'
         )
-  for part, names in (
-      ('normalizer_spec', _NORMALIZER), ('trainer_spec', _TRAINER)
-  ):
+  for part, names in _SETTINGS.items():
     for name in names:
       a, b = (getattr(getattr(m, part), name) for m in (mine, theirs))
       if isinstance(a, bytes):
-        a, b = (f'{len(v):,} bytes with SHA-256 {_digest(v)}' for v in (a, b))
+        digests = (hashlib.sha256(v).hexdigest()[:12] for v in (a, b))
+        a, b = (
+            f'{len(v):,} bytes with SHA-256 {digest}'
+            for v, digest in zip((a, b), digests)
+        )
       if a != b:
         yield f'its {part}.{name} is {b}, not {a}'
 
 
-def _other_pieces(
-    mine: sentencepiece_model_pb2.ModelProto, theirs: Sequence[str]
-) -> Iterator[str]:
+def _other_pieces(mine: Model, theirs: Sequence[str]) -> Iterator[str]:
   for i, (a, b) in enumerate(zip(mine.pieces, theirs)):
     if a.piece != b:
       yield f'its piece {i} is {b!r}, not {a.piece!r}'
@@ -126,13 +124,11 @@ def _other_pieces(
     yield f'it has {len(theirs)} pieces, not {len(mine.pieces)}'
 
 
-def read_model(file: pathlib.Path) -> sentencepiece_model_pb2.ModelProto:
+def read_model(file: pathlib.Path) -> Model:
   """A SentencePiece file as its proto; raises UserError if it is none."""
   try:
-    return sentencepiece_model_pb2.ModelProto.FromString(file.read_bytes())
+    found = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
+    found.ParseFromString(file.read_bytes())
+    return found
   except (OSError, DecodeError) as e:
     raise UserError(f'{file} is no SentencePiece model: {e}.') from e
-
-
-def _digest(value: bytes) -> str:
-  return hashlib.sha256(value).hexdigest()[:12]

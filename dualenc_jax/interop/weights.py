@@ -15,21 +15,17 @@ from typing import Any
 
 from flax import linen as nn, traverse_util
 
+from dualenc_jax import models
 from dualenc_jax.compression import Codec
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.towers import PassageTower
 from dualenc_jax.io.untrusted import shown
-from dualenc_jax.models import (
-  abstract_params,
-  DualEncoder,
-  Projection,
-  T5Encoder,
-  TokenEmbedder,
-)
+from dualenc_jax.models import Projection, T5Encoder, TokenEmbedder
 from dualenc_jax.models.t5_encoder import check_buckets
 from dualenc_jax.tensor_files.tensors import Tensor
 
 ENCODERS = ('encoder', 'passage_encoder')
+EMBEDDING, PROJECTION = 'token_embedder/embedding', 'projection/kernel'
 # Of feed-forward blocks: functions of `flax.linen`, and none. Other names there
 # are of transformations, some of which change what all of Flax does.
 ACTIVATIONS = frozenset(
@@ -39,7 +35,7 @@ ACTIVATIONS = frozenset(
 )
 SIZES = ('num_layers', 'num_heads', 'head_dim', 'mlp_dim', 'activations')
 # What JSON says of a `Usage`, with the types, and the file of its vocabulary.
-USAGE = {
+USAGE: dict[str, Any] = {
     'query_length': int | None,
     'passage_length': int | None,
     'query_prefix': str,
@@ -57,10 +53,8 @@ class Usage:
   Attributes:
     vocabulary: its SentencePiece file; None where there is none.
     pieces: its vocabulary in the order of the ids, from another file.
-    query_length: most tokens of a query, EOS included.
-    passage_length: most tokens of a passage.
-    query_prefix: put in front of every query.
-    passage_prefix: put in front of every passage.
+    query_length: most tokens of a query, EOS included; passage_length likewise.
+    query_prefix: put in front of every query; passage_prefix likewise.
     prompts: other prefixes by name, as of `Tokenizer`.
   """
 
@@ -80,7 +74,6 @@ class Usage:
     return {n: x for n, x in found.items() if n != 'prompts' or x}
 
   def save_vocabulary(self, folder: pathlib.Path) -> None:
-    """Copies the SentencePiece file, if there is one."""
     if self.vocabulary is not None:
       shutil.copyfile(self.vocabulary, folder / VOCABULARY)
 
@@ -139,73 +132,80 @@ class Weights:
   @property
   def has_projection(self) -> bool:
     """Whether it is a dual encoder, not a pretrained T5 alone."""
-    return 'projection/kernel' in self.tensors
+    return PROJECTION in self.tensors
 
-  def model(self) -> DualEncoder:
+  @property
+  def is_shared(self) -> bool:
+    """Whether queries and passages share all parts."""
+    return not any(name.startswith('passage_') for name in self.tensors)
+
+  def __str__(self) -> str:
+    return f'{self.path} ({self.kind})'
+
+  def model(self) -> models.DualEncoder:
     """The towers of these sizes; T5's width where there is no projection."""
-    own = self.passage_encoder
-    return DualEncoder(
-        self._embedder('token_embedder/embedding'),
-        self.encoder,
-        self._projection('projection/kernel')
-        or Projection(self._embedder('token_embedder/embedding').features),
-        self._embedder('passage_token_embedder/embedding'),
-        own,
-        self._projection('passage_projection/kernel'),
-    )
+    parts = []
+    for side in '', 'passage_':
+      table = self.tensors.get(side + EMBEDDING)
+      kernel = self.tensors.get(side + PROJECTION)
+      parts += [
+          table and TokenEmbedder(*table.shape),
+          getattr(self, f'{side}encoder'),
+          kernel and Projection(kernel.shape[1]),
+      ]
+    parts[2] = parts[2] or Projection(parts[0].features)
+    return models.DualEncoder(*parts)
 
   def check(self) -> 'Weights':
-    """Returns itself if its tensors are those of its sizes.
-
-    Raises:
-      UserError: tensors are missing, have other shapes, or are too many; says
-        which.
-    """
-    check_matrices(self)
+    """Returns itself if its tensors are those of its sizes, else UserError."""
+    _check_matrices(self)
     for encoder in filter(None, (self.encoder, self.passage_encoder)):
-      check_activations(encoder.activations, f'{self.path} ({self.kind})')
-      check_sizes(encoder, self.tensors, f'{self.path} ({self.kind})')
+      for name in encoder.activations:
+        if name not in ACTIVATIONS:
+          raise UserError(
+              f'{self} has the activation {shown(name)}; expected one of'
+              f' {", ".join(sorted(ACTIVATIONS))}.'
+          )
+      check_sizes(encoder, self.tensors, str(self))
+    own = self.encoder
+    sizes = (
+        f'{own.num_layers} layers, {own.num_heads} heads of {own.head_dim},'
+        f' feed-forward {own.mlp_dim} ({" x ".join(own.activations)})'
+    )
     try:
       expected = dict(shapes_of(self.model()))
     except (ArithmeticError, AttributeError, TypeError, ValueError) as e:
       raise UserError(
-          f'{self.path} ({self.kind}) says it is a model of'
-          f' {_describe(self.encoder)}, which cannot be built:'
+          f'{self} says it is a model of {sizes}, which cannot be built:'
           f' {(str(e).splitlines() or [type(e).__name__])[0]}. Copy it again.'
       ) from e
     if not self.has_projection:
-      expected.pop('projection/kernel')
-    problems = [f'{name} is missing' for name in sorted(expected)
-                if name not in self.tensors]
-    problems += [
-        f'{_end(tensor.where)} is of no use' + (
-            f' ({_end(name)})' if not tensor.where.endswith(name) else ''
+      expected.pop(PROJECTION)
+    problems = [
+        f'{name} is missing' for name in sorted(expected.keys() - self.tensors)
+    ]
+    others = []
+    for name, tensor in sorted(self.tensors.items()):
+      where = _end(tensor.where)
+      if name not in expected:
+        as_ours = '' if tensor.where.endswith(name) else f' ({_end(name)})'
+        problems.append(f'{where} is of no use{as_ours}')
+      elif tensor.shape != expected[name]:
+        others.append(
+            f'{where} has the shape {shown(tensor.shape)} (as {name}), expected'
+            f' {expected[name]}'
         )
-        for name, tensor in sorted(self.tensors.items())
-        if name not in expected
-    ]
-    problems += [
-        f'{_end(tensor.where)} has the shape {shown(tensor.shape)} (as {name}),'
-        f' expected {expected[name]}'
-        for name, tensor in sorted(self.tensors.items())
-        if name in expected and tensor.shape != expected[name]
-    ]
-    if problems:
+    if problems := problems + others:
       more = f'; and {len(problems) - 5} more' if len(problems) > 5 else ''
       raise UserError(
-          f'{self.path} ({self.kind}) is no whole model of'
-          f' {_describe(self.encoder)}: '
-          + '; '.join(problems[:5])
-          + more
-          + '. Give the whole checkpoint, with the config that belongs to it.'
+          f'{self} is no whole model of {sizes}: {"; ".join(problems[:5])}'
+          f'{more}. Give the whole checkpoint, with the config that belongs to'
+          ' it.'
       )
     return self
 
   def with_activations(self, activations: Sequence[str]) -> 'Weights':
     """This, with what its feed-forward blocks compute, which no file tells.
-
-    Args:
-      activations: of the encoders, as of `T5Encoder`.
 
     Raises:
       UserError: its files do tell; or they are unknown, or not as many as the
@@ -216,8 +216,7 @@ class Weights:
     if self.tells_activations:
       raise UserError(
           f'--activations={given} is for a T5X checkpoint, which does not tell'
-          f' them. {self.path} ({self.kind}) does: {",".join(told)}. Leave it'
-          ' out.'
+          f' them. {self} does: {",".join(told)}. Leave it out.'
       )
     if len(activations) != len(told) or set(activations) - ACTIVATIONS:
       raise UserError(
@@ -232,14 +231,6 @@ class Weights:
     }
     return dataclasses.replace(self, tells_activations=True, **encoders)
 
-  def _embedder(self, name: str) -> TokenEmbedder | None:
-    tensor = self.tensors.get(name)
-    return tensor and TokenEmbedder(*tensor.shape)
-
-  def _projection(self, name: str) -> Projection | None:
-    tensor = self.tensors.get(name)
-    return tensor and Projection(tensor.shape[1])
-
 
 def _end(name: str) -> str:
   """The end of a long name, which tells more than its folders."""
@@ -248,64 +239,50 @@ def _end(name: str) -> str:
 
 def count_reasons(reasons: Sequence[str]) -> str:
   """'28 of decoder, 1 of head': of tensors that are left out."""
-  return ', '.join(
-      f'{count} of {reason}'
-      for reason, count in collections.Counter(reasons).items()
-  )
+  counts = collections.Counter(reasons).items()
+  return ', '.join(f'{count} of {reason}' for reason, count in counts)
 
 
-def check_activations(activations: Sequence[str], where: str) -> None:
-  """Raises UserError for what feed-forward blocks do not compute."""
-  if unknown := [a for a in activations if a not in ACTIVATIONS]:
-    raise UserError(
-        f'{where} has the activation {shown(unknown[0])}; expected one of'
-        f' {", ".join(sorted(ACTIVATIONS))}.'
-    )
-
-
-def check_matrices(weights: Weights) -> None:
+def _check_matrices(weights: Weights) -> None:
   """Raises UserError unless the tensors that give the sizes are matrices."""
-  names = ('token_embedder/embedding', 'projection/kernel')
-  for name in (*names, *(f'passage_{name}' for name in names)):
-    tensor = weights.tensors.get(name)
-    if tensor is None and name == names[0]:
-      raise UserError(
-          f'{weights.path} ({weights.kind}) has no token embeddings ({name}).'
-          ' Give a checkpoint of the whole model.'
-      )
-    if tensor is not None and len(tensor.shape) != 2:
-      raise UserError(
-          f'{tensor.where} has the shape {tensor.shape}; expected two axes.'
-      )
+  if EMBEDDING not in weights.tensors:
+    raise UserError(
+        f'{weights} has no token embeddings ({EMBEDDING}). Give a checkpoint of'
+        ' the whole model.'
+    )
+  for name in EMBEDDING, PROJECTION:
+    for tensor in map(weights.tensors.get, (name, f'passage_{name}')):
+      if tensor is not None and len(tensor.shape) != 2:
+        raise UserError(
+            f'{tensor.where} has the shape {tensor.shape}; expected two axes.'
+        )
 
 
 @functools.lru_cache(64)
-def shapes_of(model: DualEncoder) -> Mapping[str, tuple[int, ...]]:
+def shapes_of(model: models.DualEncoder) -> Mapping[str, tuple[int, ...]]:
   """Name and shape of every parameter of a model."""
-  flat = traverse_util.flatten_dict(nn.unbox(abstract_params(model)), sep='/')
+  boxed = models.abstract_params(model)
+  flat = traverse_util.flatten_dict(nn.unbox(boxed), sep='/')
   return {name: leaf.shape for name, leaf in flat.items()}
 
 
 def check_sizes(
     stack: Any, tensors: Mapping[str, Tensor], where: str
 ) -> None:
-  """Checks the sizes of a stack before a model of these sizes is made.
+  """Checks the sizes of a `T5Encoder`, say, before a model of them is made.
 
   Args:
-    stack: such as a `T5Encoder`.
+    stack: whose sizes they are.
     tensors: one for each layer at least.
     where: the sizes are from.
-
-  Raises:
-    UserError: a size can be none, or there are more layers than tensors.
   """
-  sizes = [(name, getattr(stack, name)) for name in SIZES[:-1]]
   # A stack without layers is a bag of words, whose other sizes say nothing.
   least = int(stack.num_layers != 0)
   bad = [
       f'{name} is {shown(n)}'
-      for name, n in sizes
-      if type(n) is not int or not least * (name != 'num_layers') <= n < 2**31
+      for name in SIZES[:-1]
+      if type(n := getattr(stack, name)) is not int
+      or not least * (name != 'num_layers') <= n < 2**31
   ]
   if not bad and stack.num_layers > len(tensors):
     bad = [f'num_layers is {stack.num_layers:,}']
@@ -317,8 +294,7 @@ def check_sizes(
 
 
 def infer_encoder(
-    tensors: Mapping[str, Tensor],
-    activations: Sequence[str] | None = None,
+    tensors: Mapping[str, Tensor], activations: Sequence[str] | None = None,
     tower: str = 'encoder',
 ) -> T5Encoder:
   """Sizes of a stack from the shapes of its tensors.
@@ -347,43 +323,36 @@ def infer_encoder(
         f' them {tower}/layers_0/... A bag of words is not converted; give a'
         ' T5.'
     )
-  gated = f'{tower}/layers_0/mlp/wi_0/kernel' in tensors
-  mlp = f'{tower}/layers_0/mlp/{"wi_0" if gated else "wi"}/kernel'
+  first = f'{tower}/layers_0'
+  gated = f'{first}/mlp/wi_0/kernel' in tensors
   attention = 'self_attention' if tower == 'decoder' else 'attention'
-  query = f'{tower}/layers_0/{attention}/query/kernel'
-  bias = f'{tower}/relpos_bias/rel_embedding'
-  for name in (bias, query, mlp):
+  needed = (
+      f'{tower}/relpos_bias/rel_embedding',
+      f'{first}/{attention}/query/kernel',
+      f'{first}/mlp/{"wi_0" if gated else "wi"}/kernel',
+  )
+  for name in needed:
     if name not in tensors or len(tensors[name].shape) != 2:
       found = tensors[name].shape if name in tensors else 'absent'
       raise UserError(
           f'{name} is {found}; expected a matrix. The checkpoint{where} has'
           f' {len(tensors)} tensors of a T5 encoder. Give a whole T5.'
       )
+  bias, query, mlp = (tensors[name] for name in needed)
   if activations is None:
     activations = ('gelu', 'linear') if gated else ('relu',)
-  heads, buckets = tensors[bias].shape
-  check_buckets(buckets, f'{tensors[bias].where}: the second axis')
+  heads, buckets = bias.shape
+  check_buckets(buckets, f'{bias.where}: the second axis')
+  head_dim = query.shape[1] // max(heads, 1)
+  if not (heads and head_dim):
+    raise UserError(
+        f'{needed[0]} has the shape {bias.shape}, and {needed[1]}'
+        f' {query.shape}: expected heads of one component or more. Give a whole'
+        ' T5.'
+    )
   encoder = T5Encoder(
-      num_layers=max(layers) + 1,
-      num_heads=heads,
-      head_dim=tensors[query].shape[1] // max(heads, 1),
-      mlp_dim=tensors[mlp].shape[1],
-      activations=tuple(activations),
+      max(layers) + 1, heads, head_dim, mlp.shape[1], tuple(activations),
       num_buckets=buckets,
   )
-  if not (heads and encoder.head_dim):
-    raise UserError(
-        f'{bias} has the shape {tensors[bias].shape}, and {query}'
-        f' {tensors[query].shape}: expected heads of one component or more.'
-        ' Give a whole T5.'
-    )
   check_sizes(encoder, tensors, f'The {tower}{where}')
   return encoder
-
-
-def _describe(encoder: T5Encoder) -> str:
-  e = encoder
-  return (
-      f'{e.num_layers} layers, {e.num_heads} heads of {e.head_dim},'
-      f' feed-forward {e.mlp_dim} ({" x ".join(e.activations)})'
-  )

@@ -31,12 +31,7 @@ Digests = Mapping[str, Mapping[str, str]]
 
 
 def sealed(meta: Mapping[str, Any], digests: Digests) -> dict[str, Any]:
-  """Meta with digests and its own checksum, as it is read again.
-
-  Args:
-    meta: JSON.
-    digests: as of `digests.of_trees`.
-  """
+  """Meta, JSON, with digests and its own checksum, as it is read again."""
   value = json.loads(json.dumps({**meta, _DIGESTS: digests}))
   return {**value, _SHA256: _checksum(value)}
 
@@ -44,15 +39,7 @@ def sealed(meta: Mapping[str, Any], digests: Digests) -> dict[str, Any]:
 def unsealed(
     meta: Mapping[str, Any], where: Any
 ) -> tuple[dict[str, Any], Digests | None]:
-  """The meta that `sealed` was given, and the digests; None without any.
-
-  Args:
-    meta: as it was read.
-    where: for messages.
-
-  Raises:
-    DamageError: it is not what was saved.
-  """
+  """What `sealed` was given, digests None without any; or DamageError."""
   value = dict(meta)
   checksum = value.pop(_SHA256, None)
   if checksum is None and _DIGESTS not in value:
@@ -75,8 +62,6 @@ def read(
 ) -> tuple[dict[str, Any], Digests | None]:
   """The meta of a checkpoint and the digests of its tensors, if it has them.
 
-  That it has none is said in the log, once.
-
   Args:
     checkpoint: its folder.
     **types: of fields that it must have, as `json_file.check` takes them.
@@ -86,15 +71,14 @@ def read(
   """
   path = checkpoint / FILE
   try:
-    found = json_file.read(path, _AGAIN)
-    meta, digests = unsealed(found, path)
+    meta, digests = unsealed(json_file.read(path, _AGAIN), path)
     json_file.check(meta, types, path, _AGAIN)
   except DamageError:
     raise
   except UserError as e:
     raise DamageError(str(e)) from e
   if digests is None:
-    _tell_without(checkpoint)
+    _log_lack(checkpoint)
   return meta, digests
 
 
@@ -103,13 +87,8 @@ def read_item(
 ) -> dict[str, Tensor]:
   """The tensors of an item of a checkpoint, one for each layer.
 
-  Args:
-    folder: of the item.
-    known: what the checkpoint's meta says of the digests of its tensors, which
-      are compared as they are read.
-
-  Raises:
-    DamageError: a file or a tensor is missing.
+  They are compared with their digests, if those are known, as they are read;
+  DamageError where one is missing.
   """
   tensors = unstack(zarr_files.read_tree(folder))
   if known is None:
@@ -118,7 +97,7 @@ def read_item(
 
 
 @functools.cache
-def _tell_without(checkpoint: pathlib.Path) -> None:
+def _log_lack(checkpoint: pathlib.Path) -> None:
   _LOG.info(
       '%s was made without digests: a flipped bit in it would not be noticed.',
       checkpoint,

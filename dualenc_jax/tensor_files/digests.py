@@ -9,6 +9,7 @@ near 2^-64. It is no proof against who forges one.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
 import functools
 from typing import Any
 
@@ -32,7 +33,9 @@ _AGAIN = 'Copy the whole folder again, or use another checkpoint.'
 def of_array(array: np.ndarray) -> str:
   """The digest of an array on this host, that of `digests_on_devices`, too."""
   sums = [0, 0]
-  words = _host_words(array)
+  size = array.dtype.itemsize
+  flat = np.ascontiguousarray(array).reshape(-1)
+  words = flat.view(f'u{size}' if size < 4 else 'u4')
   first, second = (
       np.arange(min(_BLOCK, words.size), dtype=np.uint32) * np.uint32(by)
       for by in INDEX
@@ -59,10 +62,8 @@ def listed(digests: Mapping[str, str]) -> dict[str, str]:
 
 def header(name: str, dtype: Any, shape: Sequence[int]) -> dict[str, str]:
   """The same of an array that is not read, for each of its layers."""
-  return {
-      layer: _header(dtype, shape_of)
-      for layer, shape_of in layer_names(name, tuple(shape)).items()
-  }
+  layers = layer_names(name, tuple(shape))
+  return {layer: _header(dtype, each) for layer, each in layers.items()}
 
 
 def differences(
@@ -77,25 +78,19 @@ def differences(
 def verified(
     tensors: Mapping[str, Tensor], digests: Mapping[str, str], where: Any
 ) -> dict[str, Tensor]:
-  """Tensors of a file that are compared with their digests when they are read.
-
-  Args:
-    tensors: by name, one for each layer.
-    digests: that were saved with them, by name.
-    where: they are, for messages.
+  """Tensors, one a layer, that are compared with their digests when read.
 
   Raises:
     DamageError: a tensor is missing, or has no digest.
   """
-  odd = sorted(tensors.keys() ^ digests.keys())
-  if odd:
+  if odd := sorted(tensors.keys() ^ digests.keys()):
     lack = 'was saved and is missing' if odd[0] in digests else 'was not saved'
     raise DamageError(f'{where}: {odd[0]} {lack}. {_AGAIN}')
   return {
-      name: Tensor(
-          tensor.where,
-          tensor.shape,
-          functools.partial(_load, tensor, digests[name]),
+      name: dataclasses.replace(
+          tensor,
+          load=functools.partial(_load, tensor, digests[name]),
+          load_at=None,
       )
       for name, tensor in tensors.items()
   }
@@ -103,8 +98,7 @@ def verified(
 
 def _load(tensor: Tensor, digest: str) -> np.ndarray:
   array = tensor.load()
-  found = of_array(array)
-  if found != digest:
+  if (found := of_array(array)) != digest:
     raise DamageError(
         f'{tensor.where} is not what was saved: its digest is {found}, that'
         f' of what was saved {digest}. {_AGAIN}'
@@ -119,12 +113,6 @@ def text(dtype: Any, shape: Sequence[int], sums: Sequence[int]) -> str:
 
 def _header(dtype: Any, shape: Sequence[int]) -> str:
   return f'{np.dtype(dtype).name}[{",".join(map(str, shape))}]'
-
-
-def _host_words(array: np.ndarray) -> np.ndarray:
-  size = array.dtype.itemsize
-  flat = np.ascontiguousarray(array).reshape(-1)
-  return flat.view(f'u{size}' if size < 4 else 'u4')
 
 
 def _fold(words: np.ndarray, shift: int, factor: int) -> None:

@@ -40,21 +40,19 @@ def of_trees(
   """
   names, arrays = [], []
   for tree, value in trees.items():
-    leaves = jax.tree.leaves(value)
     names += [(tree, name) for name in leaf_paths(value)]
-    arrays += leaves
-  stacked = tuple(
-      name not in layer_names(name, a.shape)
-      for (_, name), a in zip(names, arrays)
-  )
+    arrays += jax.tree.leaves(value)
   mesh, specs = _placed(arrays)
   parts = [
-      _of_one(is_stack, mesh, spec)(array)
-      for array, is_stack, spec in zip(arrays, stacked, specs)
+      _of_one(name not in layer_names(name, array.shape), mesh, spec)(array)
+      for (_, name), array, spec in zip(names, arrays, specs)
   ]
-  found = jax.device_get(_together(mesh)(parts)) if parts else np.zeros((0, 3))
+  found = np.zeros((0, 3), int)
+  if parts:
+    found = jax.device_get(_together(mesh)(parts))
   rows = iter(found.tolist())
-  known, bad = {name: {} for name in trees}, []
+  known: dict[str, dict[str, str]] = {name: {} for name in trees}
+  bad = []
   for (tree, name), array in zip(names, arrays):
     for layer, shape in layer_names(name, array.shape).items():
       *sums, odd = next(rows)
@@ -71,11 +69,6 @@ def _of_one(
   """The program of an array: -> uint32 [devices, layers, 3], part by part.
 
   A map over shards: left to itself, XLA gathers what it reduces.
-
-  Args:
-    stacked: whether it is one of layers.
-    mesh: that it is on; None where it is on one device.
-    spec: of the array on it.
   """
 
   def compute(array: jax.Array) -> jax.Array:
@@ -100,10 +93,8 @@ def _together(
 
 
 def _on_shards(
-    compute: Callable[..., Any],
-    mesh: Mesh | None,
-    of_input: PartitionSpec,
-    of_output: PartitionSpec,
+    compute: Callable[..., Any], mesh: Mesh | None,
+    of_input: PartitionSpec, of_output: PartitionSpec,
 ) -> Callable[..., Any]:
   if mesh is None:
     return compute
@@ -117,17 +108,15 @@ def _every_axis(mesh: Mesh | None) -> PartitionSpec:
   return PartitionSpec(mesh.axis_names if mesh is not None else None)
 
 
-def _placed(
-    arrays: Sequence[Any],
-) -> tuple[Mesh | None, tuple[PartitionSpec, ...]]:
+def _placed(arrays: Sequence[Any]) -> tuple[Any, list[PartitionSpec]]:
   """The mesh of arrays and where they are on it; what is not, is everywhere."""
   shardings = [getattr(array, 'sharding', None) for array in arrays]
   named = [s for s in shardings if isinstance(s, NamedSharding)]
-  specs = (
+  specs = [
       s.spec if isinstance(s, NamedSharding) else PartitionSpec()
       for s in shardings
-  )
-  return (named[0].mesh if named else None), tuple(specs)
+  ]
+  return (named[0].mesh if named else None), specs
 
 
 def _sums(
@@ -141,8 +130,8 @@ def _sums(
   Args:
     array: the part of it that is on this device.
     apart: 1 for sums of each of its layers, 0 for those of all.
-    mesh: as of `_of_one`.
-    spec: of the array.
+    mesh: None where it is on one device.
+    spec: of the array on the mesh.
 
   Returns:
     uint32 [layers, 3], or [1, 3]; zeros but on the first of the devices that
@@ -201,20 +190,12 @@ def _words(array: jax.Array) -> jax.Array:
 
 
 def _index(
-    shape: Sequence[int],
-    apart: int,
-    by: int,
-    mesh: Mesh | None,
+    shape: Sequence[int], apart: int, by: int, mesh: Mesh | None,
     axes: Sequence[tuple[str, ...]],
 ) -> jax.Array:
-  """Row-major indices in the whole, times a number, modulo 2^32.
+  """Row-major indices in the whole, times `by`, modulo 2^32.
 
-  Args:
-    shape: of the words on this device.
-    apart: as of `_sums`.
-    by: the number.
-    mesh: as of `_sums`.
-    axes: of the mesh, along which each axis of the words is split.
+  Along `axes`, some of the mesh, each axis of the words of `shape` is split.
   """
   index, stride = jnp.zeros(shape, jnp.uint32), by
   for axis in reversed(range(apart, len(shape))):
@@ -233,4 +214,4 @@ def _names(axes: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 def _size(mesh: Mesh | None, axes: Sequence[str]) -> int:
-  return math.prod(mesh.shape[name] for name in axes)
+  return math.prod(mesh.shape[name] for name in axes) if mesh else 1

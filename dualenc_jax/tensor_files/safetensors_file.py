@@ -22,25 +22,21 @@ from dualenc_jax.tensor_files.tensors import Tensor
 FILE = 'model.safetensors'
 INDEX = 'model.safetensors.index.json'
 _METADATA = '__metadata__'
+_ENTRY = {'dtype': str, 'shape': [int], 'data_offsets': [int]}
 _DTYPES = {
     'F32': np.dtype('<f4'),
     'F16': np.dtype('<f2'),
     'BF16': np.dtype(ml_dtypes.bfloat16),
     'F64': np.dtype('<f8'),
 }
-# The format's own limit.
-_LONGEST_HEADER = 100_000_000
-# NumPy's.
-_MOST_AXES = 64
+# The format's own limit, and NumPy's.
+_LONGEST_HEADER, _MOST_AXES = 100_000_000, 64
 
 
 def read(path: pathlib.Path) -> dict[str, Tensor]:
-  """The tensors of a file, or of a folder's model.safetensors or its shards.
+  """The tensors of a .safetensors file, an index of shards, or their folder.
 
   Nothing but headers is read, and no file is kept open or mapped.
-
-  Args:
-    path: a .safetensors file, a .safetensors.index.json, or their folder.
 
   Raises:
     UserError: there is none, a file is damaged, a shard or one of its tensors
@@ -48,16 +44,15 @@ def read(path: pathlib.Path) -> dict[str, Tensor]:
       dtype.
   """
   if path.is_dir():
-    files = [path / name for name in (FILE, INDEX) if (path / name).is_file()]
-    if not files:
+    found = [path / name for name in (FILE, INDEX) if (path / name).is_file()]
+    if not found:
       raise UserError(f'{path} has neither {FILE} nor {INDEX}.')
-    path = files[0]
+    path = found[0]
   return _read_shards(path) if path.suffix == '.json' else _read_file(path)
 
 
 def write(
-    path: pathlib.Path,
-    tensors: Mapping[str, Tensor],
+    path: pathlib.Path, tensors: Mapping[str, Tensor],
     metadata: Mapping[str, str] | None = None,
 ) -> None:
   """Writes tensors in float32, in their order, one in memory at a time.
@@ -66,19 +61,13 @@ def write(
     path: of the file; it appears when all of it is written.
     tensors: by the names they get.
     metadata: of the header; transformers wants {'format': 'pt'}.
-
-  Raises:
-    UserError: a tensor cannot be read, or the file not written.
   """
   header: dict[str, Any] = {_METADATA: dict(metadata)} if metadata else {}
   end = 0
   for name, tensor in tensors.items():
     start, end = end, end + 4 * math.prod(tensor.shape)
-    header[name] = {
-        'dtype': 'F32',
-        'shape': tensor.shape,
-        'data_offsets': (start, end),
-    }
+    values = 'F32', tensor.shape, (start, end)
+    header[name] = dict(zip(_ENTRY, values))
   encoded = json.dumps(header).encode()
   encoded += b' ' * (-len(encoded) % 8)
   with files.writing(path), files.replacing(path) as file:
@@ -95,9 +84,8 @@ def metadata(path: pathlib.Path) -> dict[str, str]:
 
 
 def _read_shards(index: pathlib.Path) -> dict[str, Tensor]:
-  """All tensors of the shards that an index names."""
   shard_of = json_file.read(index, weight_map={str: str})['weight_map']
-  tensors = {}
+  tensors: dict[str, Tensor] = {}
   for shard in sorted(set(shard_of.values())):
     path = index.parent / untrusted.check_name(shard, f'{index}: a shard')
     if not path.is_file():
@@ -105,14 +93,13 @@ def _read_shards(index: pathlib.Path) -> dict[str, Tensor]:
           f'{path} is missing, which {index.name} names. Copy all shards into'
           ' one folder.'
       )
-    own = _read_file(path)
+    tensors |= (own := _read_file(path))
     for name, expected in shard_of.items():
       if expected == shard and name not in own:
         raise UserError(
             f'{path} has no tensor {name}, which {index.name} says it has. The'
             ' index and the shards must be of one checkpoint; copy them again.'
         )
-    tensors |= own
   return tensors
 
 
@@ -121,27 +108,24 @@ def _read_file(path: pathlib.Path) -> dict[str, Tensor]:
   header.pop(_METADATA, None)
   tensors, places = {}, []
   for name, entry in header.items():
+    shown = f'the header entry of {name} is {untrusted.shown(entry)}'
     try:
-      dtype, shape = entry['dtype'], tuple(entry['shape'])
-      begin, stop = entry['data_offsets']
-      sizes = *shape, begin, stop
-      if not all(type(n) is int and 0 <= n < 2**63 for n in sizes):
-        raise ValueError('sizes that are no whole numbers of 64 bits')
-      if len(shape) > _MOST_AXES:
-        raise ValueError('more axes than an array has')
-      is_known = dtype in _DTYPES
-    except (KeyError, TypeError, ValueError) as e:
-      found = untrusted.shown(entry)
-      raise _damaged(path, f'the header entry of {name} is {found}') from e
-    if not is_known:
+      json_file.check(entry, _ENTRY, name)
+      shape, (begin, stop) = tuple(entry['shape']), entry['data_offsets']
+    except (UserError, ValueError) as e:
+      raise _damaged(path, shown) from e
+    dtype = _DTYPES.get(entry['dtype'])
+    if dtype is None:
       raise UserError(
-          f'{path}: the tensor {name} has the dtype {dtype}; expected one of'
-          f' {", ".join(_DTYPES)}. A quantised model must be saved in float32'
-          ' first.'
+          f'{path}: the tensor {name} has the dtype {entry["dtype"]}; expected'
+          f' one of {", ".join(_DTYPES)}. A quantised model must be saved in'
+          ' float32 first.'
       )
-    if stop - begin != math.prod(shape) * _DTYPES[dtype].itemsize:
+    if min(begin, *shape, 0) < 0 or len(shape) > _MOST_AXES:
+      raise _damaged(path, shown)
+    if stop - begin != math.prod(shape) * dtype.itemsize:
       raise _damaged(path, f'{name} lies at bytes {begin} to {stop}')
-    tensors[name] = _tensor(path, name, _DTYPES[dtype], shape, start + begin)
+    tensors[name] = _tensor(path, name, dtype, shape, start + begin)
     places.append((begin, stop, name))
   end = 0
   for begin, stop, name in sorted(places):
@@ -168,18 +152,14 @@ def _read_header(path: pathlib.Path) -> tuple[dict[str, Any], int]:
   except (struct.error, ValueError) as e:
     raise _damaged(path, f'no header at its start ({e})') from e
   where = f'{path} is no whole safetensors file: its header'
-  header = json_file.parse(content, where)
-  return header, 8 + length
+  return json_file.parse(content, where), 8 + length
 
 
 def _tensor(
-    path: pathlib.Path,
-    name: str,
-    dtype: np.dtype,
-    shape: tuple[int, ...],
+    path: pathlib.Path, name: str, dtype: np.dtype, shape: tuple[int, ...],
     offset: int,
 ) -> Tensor:
-  def load():
+  def load() -> np.ndarray:
     flat = np.fromfile(path, dtype, math.prod(shape), offset=offset)
     return flat.reshape(shape)
 

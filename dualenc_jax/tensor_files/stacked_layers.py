@@ -10,13 +10,12 @@ MOST, _MOST_TENSORS = 1_000, 100_000
 
 def unstack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
   """One tensor a layer out of those that `scan_layers` has stacked."""
-  layers = {}
+  layers: dict[str, Tensor] = {}
   for name, tensor in tensors.items():
     names = layer_names(name, tensor.shape)
     check_count(len(layers) + len(names), tensor.where)
     for i, part in enumerate(names):
-      stacked = part != name
-      layers[part] = tensor.entry(0, i) if stacked else tensor
+      layers[part] = tensor if part == name else tensor.entry(0, i)
   return layers
 
 
@@ -32,11 +31,7 @@ def check_count(count: int, where: str) -> None:
 def layer_names(
     name: str, shape: tuple[int, ...]
 ) -> dict[str, tuple[int, ...]]:
-  """Name and shape of an array's layers, if it has all of them stacked.
-
-  Raises:
-    DamageError: there are more than any model has.
-  """
+  """Names and shapes of the layers of an array; of itself if it is no stack."""
   tower, stacked, rest = name.partition('/layers/')
   if not stacked or not shape:
     return {name: shape}

@@ -19,11 +19,11 @@ class Tensor:
   """A tensor in a file, not read yet.
 
   Attributes:
-    where: the file and the name of the tensor in it, for messages.
+    where: the file and the name in it, for messages.
     shape: of what `load` returns.
-    load: reads it; any floating dtype. Nothing is kept.
+    load: reads it, in any floating dtype; nothing is kept.
     load_at: (axis, i) -> entry i along an axis, where the file lets it be read
-      alone; None where it does not.
+      alone.
   """
 
   where: str
@@ -36,8 +36,7 @@ class Tensor:
 
     Raises:
       DamageError: it cannot be read, or is not of its shape.
-      UserError: it has NaN or infinity, or is larger than the machine's
-        memory.
+      UserError: it has NaN or infinity, or is larger than the memory.
     """
     size, memory = 4 * math.prod(self.shape), machine.machine_memory()
     if size > memory:
@@ -61,14 +60,12 @@ class Tensor:
       ) from e
     if shape != self.shape:
       raise DamageError(
-          f'{self.where} has the shape {shape}; its header says'
-          f' {self.shape}.'
+          f'{self.where} has the shape {shape}; its header says {self.shape}.'
       )
     finite.check_tensor(self.where, array, 'Give a checkpoint without them.')
     return array
 
   def transposed(self) -> 'Tensor':
-    """The same with its axes in the opposite order."""
     return Tensor(self.where, self.shape[::-1], lambda: self.load().T)
 
   def columns(self, count: int) -> 'Tensor':
@@ -77,7 +74,6 @@ class Tensor:
     return Tensor(self.where, shape, lambda: self.load()[..., :count])
 
   def reshaped(self, *shape: int) -> 'Tensor':
-    """The same numbers in another shape."""
     return Tensor(self.where, shape, lambda: self.load().reshape(shape))
 
   def entry(self, axis: int, i: int) -> 'Tensor':

@@ -26,11 +26,11 @@ _METADATA = '_METADATA'
 
 def kvstore(path: ReadablePath) -> dict[str, Any]:
   """Where TensorStore finds a local folder or one of gs://."""
-  path = os.fspath(epath.Path(path))
-  if path.startswith('gs://'):
-    bucket, _, inside = path.removeprefix('gs://').partition('/')
+  place = os.fspath(epath.Path(path))
+  if place.startswith('gs://'):
+    bucket, _, inside = place.removeprefix('gs://').partition('/')
     return {'driver': 'gcs', 'bucket': bucket, 'path': f'{inside}/'}
-  return {'driver': 'file', 'path': f'{os.path.abspath(path)}/'}
+  return {'driver': 'file', 'path': f'{os.path.abspath(place)}/'}
 
 
 def spec(folder: ReadablePath) -> dict[str, Any]:
@@ -49,19 +49,9 @@ def spec(folder: ReadablePath) -> dict[str, Any]:
 def tensor(
     where: str, shape: tuple[int, ...], specification: Mapping[str, Any]
 ) -> Tensor:
-  """A tensor of which any entry can be read without the others.
-
-  Args:
-    where: the file and the name of the tensor, for messages.
-    shape: of the array.
-    specification: as `spec` makes it.
-  """
-  return Tensor(
-      where,
-      shape,
-      functools.partial(_read, shape, specification),
-      functools.partial(_read, shape, specification),
-  )
+  """A tensor, as `spec` specifies it, any entry of which can be read alone."""
+  read = functools.partial(_read, shape, specification)
+  return Tensor(where, shape, read, read)
 
 
 def first_line(error: BaseException) -> str:
@@ -71,10 +61,8 @@ def first_line(error: BaseException) -> str:
 
 
 def _read(
-    shape: tuple[int, ...],
-    specification: Mapping[str, Any],
-    axis: int = 0,
-    entry: int | None = None,
+    shape: tuple[int, ...], specification: Mapping[str, Any],
+    axis: int = 0, entry: int | None = None,
 ) -> np.ndarray:
   part = () if entry is None else (slice(None),) * axis + (entry,)
   try:
@@ -90,7 +78,7 @@ def _read(
 
 
 def _check_header(specification: Mapping[str, Any]) -> None:
-  """Raises ValueError unless TensorStore survives what zarr says of an array.
+  """Raises ValueError unless TensorStore survives the header of an array.
 
   Nor does it come back from a pipe.
   """
@@ -109,16 +97,15 @@ def _check_sizes(array: ts.TensorStore) -> None:
 
   Of a chunk no more than its own size is unpacked.
   """
-  dtype = array.dtype.numpy_dtype
+  dtype, memory = array.dtype.numpy_dtype, machine.machine_memory()
   size = math.prod(array.shape) * dtype.itemsize
-  memory = machine.machine_memory()
   if size > memory:
     raise ValueError(
         f'it is {dtype} {array.shape}, {size:,} bytes; this machine has'
         f' {memory:,}'
     )
   chunks = array.chunk_layout.read_chunk.shape or ()
-  if any(c > max(size, 1) for c, size in zip(chunks, array.shape)):
+  if any((c or 0) > max(size, 1) for c, size in zip(chunks, array.shape)):
     raise ValueError(f'its chunks {chunks} are larger than it, {array.shape}')
 
 
@@ -137,8 +124,7 @@ def read_tree(folder: ReadablePath) -> dict[str, Tensor]:
   """The tensors of an Orbax PyTree item by path, 'encoder/layers_0/...'.
 
   Keys of dicts, fields of tuples and places in lists are joined by '/'; empty
-  nodes and strings are passed over. Only metadata is read; each `Tensor` reads
-  its own chunks when it is wanted.
+  nodes and strings are passed over. Only metadata is read.
 
   Args:
     folder: the item, `checkpoint_1000/state` of T5X or
@@ -147,21 +133,20 @@ def read_tree(folder: ReadablePath) -> dict[str, Tensor]:
   Raises:
     DamageError: it is no such item, or its metadata cannot be read.
   """
-  folder = epath.Path(folder)
-  if not is_tree(folder):
+  root = epath.Path(folder)
+  if not is_tree(root):
     raise DamageError(
         f'{folder} is no item of an Orbax checkpoint: it has no {_METADATA}.'
         ' Give a folder such as checkpoint_1000/state, with all of its files.'
     )
   try:
-    facts = json_file.read(folder / _METADATA)
-    untrusted.check_folder(folder)
-    return _tensors(folder, facts)
+    facts = json_file.read(root / _METADATA)
+    untrusted.check_folder(root)
+    return _tensors(root, facts)
   except Exception as e:  # Damage takes many forms; any of them is one.
     raise DamageError(
-        f'The Orbax checkpoint {folder} cannot be opened:'
-        f' {first_line(e)}. Files are missing or damaged; copy the'
-        ' folder again.'
+        f'The Orbax checkpoint {folder} cannot be opened: {first_line(e)}.'
+        ' Files are missing or damaged; copy the folder again.'
     ) from e
 
 
@@ -175,7 +160,9 @@ def _tensors(
   leaves = jax.tree_util.tree_leaves_with_path(
       ocp.PyTreeCheckpointHandler().metadata(epath.Path(absolute)).tree
   )
-  changes = {'driver': 'zarr3'} if facts.get('use_zarr3', False) else {}
+  changes: dict[str, Any] = {}
+  if facts.get('use_zarr3', False):
+    changes['driver'] = 'zarr3'
   in_one = facts.get('use_ocdbt', (folder / 'manifest.ocdbt').exists())
   tensors = {}
   for path, leaf in leaves:

@@ -1,10 +1,9 @@
 """The settings of a folder: its modules, prompts and lengths."""
 
 from collections.abc import Mapping, Sequence
-import dataclasses
 import logging
 import pathlib
-from typing import Any
+from typing import Any, NamedTuple
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import json_file, untrusted
@@ -22,7 +21,7 @@ TRANSFORMER_CONFIG = 'sentence_bert_config.json'
 QUERY_PROMPT, PASSAGE_PROMPT = QUERY, DOCUMENT
 _SIDES = QUERY_PROMPT, PASSAGE_PROMPT
 PASSED_OVER = ('passage', 'corpus')
-_TRANSFORMER_SETTINGS = {
+_TRANSFORMER_SETTINGS: dict[str, Sequence[Any] | None] = {
     'max_seq_length': None,
     'query_length': None,
     'document_length': None,
@@ -46,26 +45,14 @@ _OTHER_FILES = (
     'gguf_file', 'subfolder', 'trust_remote_code', 'use_safetensors', 'variant',
     'weights_only',
 )
+_OPTIONS = 'processor_kwargs', 'tokenizer_args'
+_AGAIN = 'Copy it again.'
 _EXPECTED = 'Transformer, Pooling (mean), Dense, Normalize'
 _LOG = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True)
-class Module:
-  """A step of a model.
-
-  Attributes:
-    kind: the name of its class, such as 'Dense'.
-    folder: its files; it need not exist where the class has none.
-  """
-
-  kind: str
-  folder: pathlib.Path
-
-
-@dataclasses.dataclass(frozen=True)
-class Tower:
-  """The modules of a tower, by what they do here.
+class Tower(NamedTuple):
+  """The folders of a tower's modules, which need not exist, by what they do.
 
   Attributes:
     transformer: tokens to vectors.
@@ -74,10 +61,14 @@ class Tower:
     normalize: None where the vectors are left as long as they are.
   """
 
-  transformer: Module
-  pooling: Module
-  dense: Module
-  normalize: Module | None = None
+  transformer: pathlib.Path
+  pooling: pathlib.Path
+  dense: pathlib.Path
+  normalize: pathlib.Path | None = None
+
+
+# The kind of a module, the name of its class, and its folder.
+_Module = tuple[str, pathlib.Path]
 
 
 def read_towers(path: pathlib.Path) -> tuple[Tower, Tower]:
@@ -90,28 +81,26 @@ def read_towers(path: pathlib.Path) -> tuple[Tower, Tower]:
       that are no T5 dual encoder, or lie outside of the folder.
   """
   file = path / MODULES
-  query, passage = [], []
+  query: list[_Module] = []
+  passage: list[_Module] = []
   entries = json_file.parse(json_file.read_text(file), file, kind=list)
   for entry in entries:
-    module = _module(entry, path, file)
-    if module.kind in _ROUTERS:
-      for tower, routed in zip((query, passage), _read_routes(module)):
-        tower += routed
-    else:
-      query.append(module)
-      passage.append(module)
+    types = {'path': str, 'type': str}
+    json_file.check(entry, types, f'{file}: an entry', _AGAIN)
+    kind, folder = module = _named(entry['type'], path, entry['path'], file)
+    ways = _read_routes(folder) if kind in _ROUTERS else ([module], [module])
+    query += ways[0]
+    passage += ways[1]
   return _tower(query, file), _tower(passage, file)
 
 
 def check_settings(
-    file: pathlib.Path,
-    module: str,
-    allowed: Mapping[str, Sequence[Any] | None],
+    file: pathlib.Path, module: str, allowed: Mapping[str, Sequence[Any] | None]
 ) -> dict[str, Any]:
   """Reads a module's settings, and checks that they change nothing here.
 
   Args:
-    file: JSON; no settings if it is not there.
+    file: JSON; no settings if it does not exist.
     module: the module's kind, for messages.
     allowed: the values that each setting may have; None for any.
 
@@ -125,26 +114,19 @@ def check_settings(
           f'{file}: {name} is {value!r}, which is no setting of {module} that'
           ' is known here. Remove it if it does not change the vectors.'
       )
-    if allowed[name] is not None and value not in allowed[name]:
-      expected = ' or '.join(repr(v) for v in allowed[name])
+    values = allowed[name]
+    if values is not None and value not in values:
       raise UserError(
-          f'{file}: {module} has {name} = {value!r}; expected {expected}. This'
-          ' library has no such towers, so the model cannot be taken over.'
+          f'{file}: {module} has {name} = {value!r}; expected'
+          f' {" or ".join(map(repr, values))}. This library has no such towers,'
+          ' so the model cannot be taken over.'
       )
   return settings
 
 
-def _module(entry: Any, path: pathlib.Path, file: pathlib.Path) -> Module:
-  """From an entry of modules.json: {"path": "2_Dense", "type": "x.y.Dense"}."""
-  json_file.check(
-      entry, {'path': str, 'type': str}, f'{file}: an entry', 'Copy it again.'
-  )
-  return _named(entry['type'], path, entry['path'], file)
-
-
 def _named(
     kind: str, above: pathlib.Path, name: str, file: pathlib.Path
-) -> Module:
+) -> _Module:
   package, _, class_name = kind.rpartition('.')
   if package.partition('.')[0] != 'sentence_transformers':
     raise UserError(
@@ -152,40 +134,32 @@ def _named(
         f' sentence-transformers. Expected {_EXPECTED} of that library.'
     )
   inner = untrusted.check_name(name, f'{file}: the path of a module')
-  return Module(class_name, above / inner)
+  return class_name, above / inner
 
 
-def _read_routes(router: Module) -> tuple[list[Module], list[Module]]:
+def _read_routes(router: pathlib.Path) -> tuple[list[_Module], list[_Module]]:
   """The modules that a router sends queries and passages through."""
-  files = [router.folder / name for name in (ROUTER_CONFIG, 'config.json')]
+  files = [router / name for name in (ROUTER_CONFIG, 'config.json')]
   file = files[0] if files[0].is_file() else files[1]
   config = json_file.read(file)
-  again = 'Copy it again.'
   types = {'types': {str: str}, 'structure': {str: [str]}}
-  json_file.check(config, types | {'parameters?': dict}, file, again)
+  json_file.check(config, types | {'parameters?': dict}, file, _AGAIN)
   mappings = config.get('parameters', {}).get('route_mappings')
   if mappings:
     raise UserError(
         f'{file}: the router has route_mappings ({untrusted.shown(mappings)});'
         ' expected none, and the two routes "query" and "document".'
     )
-  absent = {
-      name
-      for names in config['structure'].values()
-      for name in names
-      if name not in config['types']
-  }
+  kinds, structure = config['types'], config['structure']
+  absent = set().union(*structure.values()) - kinds.keys()
   if absent:
     raise UserError(
         f'{file}: "types" lacks {", ".join(sorted(absent))}, which "structure"'
-        f' names. {again}'
+        f' names. {_AGAIN}'
     )
   routes = {
-      route: [
-          _named(config['types'][name], router.folder, name, file)
-          for name in names
-      ]
-      for route, names in config['structure'].items()
+      route: [_named(kinds[name], router, name, file) for name in names]
+      for route, names in structure.items()
   }
   passage = [route for route in routes if route in _PASSAGE_ROUTES]
   if len(routes) != 2 or 'query' not in routes or not passage:
@@ -196,42 +170,39 @@ def _read_routes(router: Module) -> tuple[list[Module], list[Module]]:
   return routes['query'], routes[passage[0]]
 
 
-def _tower(modules: Sequence[Module], file: pathlib.Path) -> Tower:
+def _tower(modules: Sequence[_Module], file: pathlib.Path) -> Tower:
   """Checks that modules are those of a tower, in their order."""
-  kinds = [module.kind for module in modules]
+  kinds = [kind for kind, _ in modules]
   if kinds in (KINDS, KINDS[:-1]):
-    return Tower(*modules)
-  unknown = set(kinds) - set(KINDS)
+    return Tower(*(folder for _, folder in modules))
+  unknown = ', '.join(sorted(set(kinds) - set(KINDS)))
   if unknown:
-    raise UserError(
-        f'{file} names the module {", ".join(sorted(unknown))}, which the'
-        f' towers of this library do not have. Expected {_EXPECTED}.'
+    problem = f'the module {unknown}, which the towers of this library lack'
+  elif 'Dense' not in kinds:
+    problem = (
+        'no Dense: the projection is missing. To start from its encoder alone,'
+        ' give the file model.safetensors of its Transformer'
     )
-  if 'Dense' not in kinds:
-    raise UserError(
-        f'{file} names no Dense: the projection is missing. Expected'
-        f' {_EXPECTED}. To start from its encoder alone, give the file'
-        ' model.safetensors of its Transformer.'
-    )
+  else:
+    problem = f'the modules {", ".join(kinds)}, in this order'
   raise UserError(
-      f'{file} names the modules {", ".join(kinds)}, in this order; expected'
-      f' {_EXPECTED}, each once.'
+      f'{file} names {problem}. Expected {_EXPECTED}, in this order, each once.'
   )
 
 
-def read_length(transformer: Module, task: str) -> int | None:
+def read_length(transformer: pathlib.Path, task: str) -> int | None:
   """Most tokens of a text, EOS included; None where its file says none.
 
   Versions of the library since 5.4 leave it to the tokenizer's own file.
 
   Args:
-    transformer: the module that tokenises.
+    transformer: the folder of the module that tokenises.
     task: 'query' or 'document'.
 
   Raises:
     UserError: it prepares texts in a way that is not known here.
   """
-  file = transformer.folder / TRANSFORMER_CONFIG
+  file = transformer / TRANSFORMER_CONFIG
   settings = check_settings(file, 'Transformer', _TRANSFORMER_SETTINGS)
   for name, given in settings.items():
     if isinstance(given, dict):
@@ -240,21 +211,17 @@ def read_length(transformer: Module, task: str) -> int | None:
             f'{file}: {name} has {other[0]}, so that other files than these'
             ' would be opened. Take it out.'
         )
-  types = {
-      f'{task}_length?': int | None,
-      'max_seq_length?': int | None,
-      'processor_kwargs?': dict | None,
-      'tokenizer_args?': dict | None,
-  }
-  json_file.check(settings, types, file, 'Copy it again.')
-  found = [(f'{task}_length', settings.get(f'{task}_length'))]
-  for name in ('processor_kwargs', 'tokenizer_args'):
-    given = (settings.get(name) or {}).get('model_max_length')
-    found.append((f'{name}: model_max_length', given))
-  found.append(('max_seq_length', settings.get('max_seq_length')))
-  for name, length in found:
-    json_file.check(length, int | None, f'{file}: {name}', 'Copy it again.')
-  return next((length for _, length in found if length), None)
+  inner = {'model_max_length?': int | None}
+  options = {n: x for n in _OPTIONS if (x := settings.get(n)) is not None}
+  lengths = {f'{task}_length?': int | None, 'max_seq_length?': int | None}
+  json_file.check(settings, lengths, file, _AGAIN)
+  json_file.check(options, {f'{n}?': inner for n in _OPTIONS}, file, _AGAIN)
+  found = [
+      settings.get(f'{task}_length'),
+      *(options.get(n, {}).get('model_max_length') for n in _OPTIONS),
+      settings.get('max_seq_length'),
+  ]
+  return next(filter(None, found), None)
 
 
 def read_prompts(path: pathlib.Path) -> dict[str, Any]:
@@ -289,11 +256,7 @@ def read_prompts(path: pathlib.Path) -> dict[str, Any]:
           ' `encode_document` of sentence-transformers asks for "%s" alone,'
           ' which is %r, and so it is done here. If the model was trained with'
           ' it, rename it, or give --passage_prefix to `dualenc convert`.',
-          file,
-          name,
-          prompts[name],
-          PASSAGE_PROMPT,
-          prompts[PASSAGE_PROMPT],
+          file, name, prompts[name], PASSAGE_PROMPT, prompts[PASSAGE_PROMPT],
       )
   if default is not None and set(sides) != {prompts[default]}:
     _LOG.warning(
@@ -303,12 +266,7 @@ def read_prompts(path: pathlib.Path) -> dict[str, Any]:
         ' give --query_prefix and --passage_prefix to `dualenc convert`.'
         ' --prompt=%s of the commands that use the model puts it in front of'
         ' queries.',
-        file,
-        default,
-        prompts[default],
-        *sides,
-        QUERY_PROMPT,
-        PASSAGE_PROMPT,
+        file, default, prompts[default], *sides, QUERY_PROMPT, PASSAGE_PROMPT,
         default,
     )
   named = {n: x for n, x in saved.items() if n not in _SIDES}
@@ -332,13 +290,13 @@ def _config(path: pathlib.Path) -> dict[str, Any]:
   file = path / CONFIG
   if not file.is_file():
     return {}
+  found = json_file.read(file)
+  # No prompts may be null, and the text of one, too.
+  found['prompts'] = found.get('prompts') or {}
   types = {
-      'prompts?': dict | None,
+      'prompts': {str: str | None},
       'default_prompt_name?': str | None,
       'similarity_fn_name?': str | None,
   }
-  found, again = json_file.read(file), 'Copy it again.'
-  json_file.check(found, types, file, again)
-  prompts = {'prompts': found.get('prompts') or {}}
-  json_file.check(prompts, {'prompts': {str: str | None}}, file, again)
+  json_file.check(found, types, file, _AGAIN)
   return found

@@ -3,21 +3,21 @@
 from collections.abc import Mapping
 import dataclasses
 import pathlib
+from typing import Any
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import hugging_face, two_towers
 from dualenc_jax.interop.sentence_transformers import modules
 from dualenc_jax.interop.sentence_transformers.modules import (
   check_settings,
-  Module,
   Tower,
 )
-from dualenc_jax.interop.weights import Weights
+from dualenc_jax.interop.weights import PROJECTION, Weights
 from dualenc_jax.tensor_files import safetensors_file
 from dualenc_jax.tensor_files.tensors import Tensor
 
 KIND = 'sentence-transformers folder'
-KERNEL, BIAS = 'linear.weight', 'linear.bias'
+KERNEL, BIAS = hugging_face.LINEAR, 'linear.bias'
 _NORMALIZE_SETTINGS = {
     'module_input_name': ('sentence_embedding', None),
     'module_output_name': ('sentence_embedding', None),
@@ -34,14 +34,12 @@ _POOLING_SETTINGS = {
     'pooling_mode_weightedmean_tokens': (False,),
     'pooling_mode_lasttoken': (False,),
 }
+_IDENTITIES = 'torch.nn.modules.linear.Identity', 'torch.nn.Identity'
 _DENSE_SETTINGS = {
     'in_features': None,
     'out_features': None,
     'bias': (False, True),
-    'activation_function': (
-        'torch.nn.modules.linear.Identity',
-        'torch.nn.Identity',
-    ),
+    'activation_function': _IDENTITIES,
     'use_residual': (False,),
     **_NORMALIZE_SETTINGS,
 }
@@ -68,58 +66,55 @@ def read(path: pathlib.Path) -> Weights:
       missing, weights are a pickle, or a file is missing or damaged.
   """
   towers = modules.read_towers(path)
-  by_tower = {}
-  for tower in dict.fromkeys(towers):
-    _check_tower(tower, path)
-    by_tower[tower] = _read_tower(tower, path)
+  by_tower = {t: _read_tower(t, path) for t in dict.fromkeys(towers)}
   query, passage = (by_tower[tower] for tower in towers)
   tensors, passage_encoder, texts = two_towers.join(query, passage, path)
+  lengths = {
+      f'{side}_length': modules.read_length(tower.transformer, task)
+      for side, task, tower in zip(
+          ('query', 'passage'), ('query', 'document'), towers
+      )
+  }
+  facts: dict[str, Any] = {n: x for n, x in lengths.items() if x}
+  usage = dataclasses.replace(texts, **facts, **modules.read_prompts(path))
   return Weights(
       query.kind if query.kind != KIND else passage.kind,
       str(path),
       tensors,
       query.encoder,
       passage_encoder,
-      dataclasses.replace(
-          texts,
-          query_length=modules.read_length(towers[0].transformer, 'query')
-          or texts.query_length,
-          passage_length=modules.read_length(towers[1].transformer, 'document')
-          or texts.passage_length,
-          **modules.read_prompts(path),
-      ),
-      query.left_out | passage.left_out,
+      usage,
+      {**query.left_out, **passage.left_out},
   ).check()
 
 
 def _read_tower(tower: Tower, path: pathlib.Path) -> Weights:
   """A tower as if it were the only one."""
-  transformer = hugging_face.read(tower.transformer.folder)
+  _check_tower(tower, path)
+  transformer = hugging_face.read(tower.transformer)
   kernel, left_out = _read_dense(tower.dense, path)
   return dataclasses.replace(
       transformer,
       kind=KIND if tower.normalize else f'{KIND} without Normalize',
-      tensors={**transformer.tensors, 'projection/kernel': kernel},
+      tensors={**transformer.tensors, PROJECTION: kernel},
       left_out=_located(tower.transformer, path, transformer.left_out)
-      | left_out,
+      | _located(tower.dense, path, left_out),
   )
 
 
 def _check_tower(tower: Tower, path: pathlib.Path) -> None:
   """Raises UserError if a module does something else than ours."""
   _refuse_pickle(tower.transformer, path)
-  settings = check_settings(
-      tower.pooling.folder / 'config.json', 'Pooling', _POOLING_SETTINGS
-  )
-  modes = {name for name in settings if name.startswith('pooling_mode')}
-  if not modes & {'pooling_mode', 'pooling_mode_mean_tokens'}:
+  pooling = tower.pooling / 'config.json'
+  settings = check_settings(pooling, 'Pooling', _POOLING_SETTINGS)
+  if not settings.keys() & {'pooling_mode', 'pooling_mode_mean_tokens'}:
     raise UserError(
-        f'{tower.pooling.folder / "config.json"} names no pooling; expected'
-        ' pooling_mode "mean". Copy the whole folder.'
+        f'{pooling} names no pooling; expected pooling_mode "mean". Copy the'
+        ' whole folder.'
     )
   if tower.normalize:
     check_settings(
-        tower.normalize.folder / 'config.json', 'Normalize', _NORMALIZE_SETTINGS
+        tower.normalize / 'config.json', 'Normalize', _NORMALIZE_SETTINGS
     )
   elif (similarity := modules.similarity(path)) != 'cosine':
     raise UserError(
@@ -130,24 +125,24 @@ def _check_tower(tower: Tower, path: pathlib.Path) -> None:
 
 
 def _read_dense(
-    module: Module, path: pathlib.Path
+    folder: pathlib.Path, path: pathlib.Path
 ) -> tuple[Tensor, dict[str, str]]:
   """The kernel [E, D] of a Dense, and the tensors that are left out."""
-  config = module.folder / 'config.json'
+  config = folder / 'config.json'
   settings = check_settings(config, 'Dense', _DENSE_SETTINGS)
   if 'activation_function' not in settings:
     raise UserError(
-        f'{config} names no activation_function; expected'
-        f' {_DENSE_SETTINGS["activation_function"][0]}. Copy the whole folder.'
+        f'{config} names no activation_function; expected {_IDENTITIES[0]}.'
+        ' Copy the whole folder.'
     )
-  _refuse_pickle(module, path)
-  tensors = safetensors_file.read(module.folder)
+  _refuse_pickle(folder, path)
+  tensors = safetensors_file.read(folder)
   # The library's default is a bias.
   expected = {KERNEL, BIAS} if settings.get('bias', True) else {KERNEL}
   if tensors.keys() != expected:
     raise UserError(
-        f'{module.folder} holds the tensors {", ".join(sorted(tensors))};'
-        f' expected {", ".join(sorted(expected))}, as {config.name} says.'
+        f'{folder} holds the tensors {", ".join(sorted(tensors))}; expected'
+        f' {", ".join(sorted(expected))}, as {config.name} says.'
     )
   kernel, bias = tensors[KERNEL], tensors.get(BIAS)
   sizes = settings.get('out_features'), settings.get('in_features')
@@ -156,20 +151,18 @@ def _read_dense(
         f'{kernel.where} has the shape {kernel.shape}, but {config} says'
         f' (out_features, in_features) = {sizes}. Copy the whole folder.'
     )
-  if bias is None:
-    return kernel.transposed(), {}
-  if bias.read().any():
+  if bias is not None and bias.read().any():
     raise UserError(
         f'{bias.where} is not zero: Dense has a bias, which the projection of'
         ' this library has not. Train one without.'
     )
-  return kernel.transposed(), _located(module, path, {BIAS: 'zero'})
+  return kernel.transposed(), {} if bias is None else {BIAS: 'zero'}
 
 
-def _refuse_pickle(module: Module, path: pathlib.Path) -> None:
+def _refuse_pickle(folder: pathlib.Path, path: pathlib.Path) -> None:
   """Raises UserError if the only weights of a module are a pickle."""
-  pickles = sorted(module.folder.glob('pytorch_model*.bin'))
-  if pickles and not any(module.folder.glob('*.safetensors')):
+  pickles = sorted(folder.glob('pytorch_model*.bin'))
+  if pickles and not any(folder.glob('*.safetensors')):
     raise UserError(
         f'{pickles[0]} is a pickle, which can run any code when it is opened.'
         ' If you trust it, convert the folder where sentence-transformers is'
@@ -181,10 +174,8 @@ def _refuse_pickle(module: Module, path: pathlib.Path) -> None:
 
 
 def _located(
-    module: Module, path: pathlib.Path, left_out: Mapping[str, str]
+    module: pathlib.Path, path: pathlib.Path, left_out: Mapping[str, str]
 ) -> dict[str, str]:
   """The same with the module's folder in front of each name."""
-  folder = module.folder.relative_to(path)
-  return {
-      str(folder / name): reason for name, reason in left_out.items()
-  }
+  folder = module.relative_to(path)
+  return {str(folder / name): reason for name, reason in left_out.items()}

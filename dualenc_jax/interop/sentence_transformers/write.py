@@ -10,14 +10,13 @@ from typing import Any
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import hugging_face, two_towers
 from dualenc_jax.interop.sentence_transformers import modules
-from dualenc_jax.interop.weights import Usage, Weights
+from dualenc_jax.interop.weights import PROJECTION, Usage, Weights
 from dualenc_jax.io import files
 from dualenc_jax.tensor_files import safetensors_file
 
 # All versions of the library know its modules by these names.
 _PACKAGE = 'sentence_transformers.models'
 _TRANSFORMER_PARTS = ('token_embedder/', 'encoder/')
-_KERNEL = 'projection/kernel'
 
 _CARD = """---
 library_name: sentence-transformers
@@ -49,14 +48,10 @@ scores = model.encode_query(queries) @ model.encode_document(passages).T
 
 
 def write(weights: Weights, folder: pathlib.Path) -> list[str]:
-  """Writes a folder whose `encode_query` and `encode_document` are ours.
+  """Writes a new folder whose `encode_query` and `encode_document` are ours.
 
   Towers that differ are two routes of a Router; of a module that they share
   there is one. Weights are written one tensor at a time.
-
-  Args:
-    weights: a dual encoder with its vocabulary.
-    folder: new and empty.
 
   Returns:
     What a user must know about the folder, a sentence each.
@@ -66,13 +61,12 @@ def write(weights: Weights, folder: pathlib.Path) -> list[str]:
   """
   if not weights.has_projection:
     raise UserError(
-        f'{weights.path} ({weights.kind}) is missing the projection'
-        f' ({_KERNEL}): it is a pretrained encoder, no dual encoder. Train one'
-        ' from it first.'
+        f'{weights} is missing the projection ({PROJECTION}): it is a'
+        ' pretrained encoder, no dual encoder. Train one from it first.'
     )
   files.make_folder(folder)
   own_transformer = any(_has_own(weights, part) for part in _TRANSFORMER_PARTS)
-  own_dense = _has_own(weights, _KERNEL)
+  own_dense = _has_own(weights, PROJECTION)
   if own_transformer or own_dense:
     structure = {
         route: _names(route, own_transformer, own_dense)
@@ -84,7 +78,15 @@ def write(weights: Weights, folder: pathlib.Path) -> list[str]:
         # The only one, which both lengths are written to.
         tower = dataclasses.replace(tower, usage=weights.usage)
       _write_tower(tower, folder, names)
-    _write_router(folder, structure)
+    _write_modules(folder, {'': 'Router'})
+    types = {
+        name: f'{_PACKAGE}.{kind}'
+        for names in structure.values()
+        for name, kind in zip(names, modules.KINDS)
+    }
+    parameters = {'default_route': 'document', 'allow_empty_key': True}
+    router = {'types': types, 'structure': structure, 'parameters': parameters}
+    files.write_json(folder / modules.ROUTER_CONFIG, router)
   else:
     names = ['', '1_Pooling', '2_Dense', '3_Normalize']
     _write_tower(weights, folder, names)
@@ -103,12 +105,8 @@ def _has_own(weights: Weights, part: str) -> bool:
 def _names(route: str, own_transformer: bool, own_dense: bool) -> list[str]:
   """Folders of a route's modules; those that are shared bear no route."""
   prefix = f'{route}_' if own_transformer else ''
-  return [
-      f'{prefix}0_Transformer',
-      f'{prefix}1_Pooling',
-      f'{route}_2_Dense' if own_dense else '2_Dense',
-      '3_Normalize',
-  ]
+  dense = f'{route}_2_Dense' if own_dense else '2_Dense'
+  return [f'{prefix}0_Transformer', f'{prefix}1_Pooling', dense, '3_Normalize']
 
 
 def _write_tower(
@@ -116,60 +114,33 @@ def _write_tower(
 ) -> None:
   """Writes the modules of a tower that another has not written before."""
   transformer, pooling, dense, normalize = (folder / name for name in names)
-  kernel = tower.tensors[_KERNEL]
+  kernel = tower.tensors[PROJECTION]
   width, dim = kernel.shape
   if not pooling.exists():
-    rest = {n: t for n, t in tower.tensors.items() if n != _KERNEL}
+    rest = {n: t for n, t in tower.tensors.items() if n != PROJECTION}
     files.make_folder(transformer)
     hugging_face.write(dataclasses.replace(tower, tensors=rest), transformer)
     files.write_json(
         transformer / modules.TRANSFORMER_CONFIG, _lengths(tower.usage)
     )
+    settings = {
+        'word_embedding_dimension': width,
+        'pooling_mode': 'mean',
+        'include_prompt': True,
+    }
     files.make_folder(pooling)
-    files.write_json(
-        pooling / 'config.json',
-        {
-            'word_embedding_dimension': width,
-            'pooling_mode': 'mean',
-            'include_prompt': True,
-        },
-    )
+    files.write_json(pooling / 'config.json', settings)
   if not dense.exists():
+    settings = {
+        'in_features': width,
+        'out_features': dim,
+        'bias': False,
+        'activation_function': 'torch.nn.modules.linear.Identity',
+    }
     files.make_folder(dense)
-    files.write_json(
-        dense / 'config.json',
-        {
-            'in_features': width,
-            'out_features': dim,
-            'bias': False,
-            'activation_function': 'torch.nn.modules.linear.Identity',
-        },
-    )
-    safetensors_file.write(
-        dense / safetensors_file.FILE,
-        {'linear.weight': kernel.transposed()},
-        {'format': 'pt'},
-    )
+    files.write_json(dense / 'config.json', settings)
+    hugging_face.write_linear(dense / safetensors_file.FILE, kernel)
   files.make_folder(normalize)
-
-
-def _write_router(
-    folder: pathlib.Path, structure: Mapping[str, list[str]]
-) -> None:
-  """Writes what sends queries and documents through their modules."""
-  _write_modules(folder, {'': 'Router'})
-  files.write_json(
-      folder / modules.ROUTER_CONFIG,
-      {
-          'types': {
-              name: f'{_PACKAGE}.{kind}'
-              for names in structure.values()
-              for name, kind in zip(names, modules.KINDS)
-          },
-          'structure': structure,
-          'parameters': {'default_route': 'document', 'allow_empty_key': True},
-      },
-  )
 
 
 def _write_modules(folder: pathlib.Path, kinds: Mapping[str, str]) -> None:
@@ -181,14 +152,14 @@ def _write_modules(folder: pathlib.Path, kinds: Mapping[str, str]) -> None:
   files.write_json(folder / modules.MODULES, entries)
 
 
-def _lengths(lengths: Usage) -> dict[str, Any]:
+def _lengths(usage: Usage) -> dict[str, Any]:
   """Settings of a Transformer: one length, or one of each side.
 
   The library knows the latter since its version 6.0.
   """
   sides = {
-      'query_length': lengths.query_length,
-      'document_length': lengths.passage_length,
+      'query_length': usage.query_length,
+      'document_length': usage.passage_length,
   }
   longest = max(filter(None, sides.values()), default=None)
   own = {name: n for name, n in sides.items() if n and n != longest}
@@ -198,14 +169,10 @@ def _lengths(lengths: Usage) -> dict[str, Any]:
 def _config(texts: Usage) -> dict[str, Any]:
   """The model's prompts, and how its vectors are compared."""
   query, passage = texts.query_prefix, texts.passage_prefix
+  prompts = {'query': query, 'document': passage, 'passage': passage}
   return {
       'model_type': 'SentenceTransformer',
-      'prompts': {
-          'query': query,
-          'document': passage,
-          'passage': passage,
-          **texts.prompts,
-      },
+      'prompts': prompts | dict(texts.prompts),
       # For `encode`, which knows no side.
       'default_prompt_name': 'query' if query and query == passage else None,
       'similarity_fn_name': 'cosine',
@@ -215,7 +182,7 @@ def _config(texts: Usage) -> dict[str, Any]:
 def _notes(weights: Weights, own_transformer: bool) -> list[str]:
   """What is not as one might expect."""
   notes, texts = [], weights.usage
-  if own_transformer or _has_own(weights, _KERNEL):
+  if own_transformer or _has_own(weights, PROJECTION):
     notes.append(
         'Queries and passages have towers of their own; `encode` takes that of'
         ' passages. sentence-transformers 5.0 or later is needed.'
@@ -255,17 +222,12 @@ def _notes(weights: Weights, own_transformer: bool) -> list[str]:
 
 
 def model_card(weights: Weights, notes: Sequence[str]) -> str:
-  """The card of a dual encoder.
-
-  Args:
-    weights: with a projection.
-    notes: sentences to add.
-  """
+  """The card of a dual encoder, with these sentences at its end."""
   usage = weights.usage
   passage_encoder = weights.passage_encoder or weights.encoder
   card = _CARD.format(
       kind=weights.kind,
-      dim=weights.tensors['projection/kernel'].shape[1],
+      dim=weights.tensors[PROJECTION].shape[1],
       query_length=usage.query_length or 'not known',
       passage_length=usage.passage_length or 'not known',
       query_prompt=_quoted(usage.query_prefix),
