@@ -159,7 +159,7 @@ def convert(
   if absent and verified:
     raise UserError(
         f'--verify compares --to={name} with the original library. Not'
-        f' installed: {absent}. {_INSTALL}, or give --noverify.'
+        f' installed: {absent}. {_INSTALL}, or give --no-verify.'
     )
   weights, other = source.read()
   say(f'{weights.path}: {describe(weights)}')

@@ -13,15 +13,15 @@ import pytest
 import small_vocabulary
 import tiny_run
 import tiny_towers
+import tiny_weights
+from tiny_weights import assert_same, USAGE
 
 from dualenc_jax import Retriever
 from dualenc_jax.commands import convert, encode, evaluate, new_model_dir, train
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import conversion, opening, peers, verify
 from dualenc_jax.interop.sentence_transformers import modules
-from dualenc_jax.interop.weights import shapes_of, Usage, Weights
 from dualenc_jax.tensor_files.tensors import Tensor
-from dualenc_jax.text.tokenizer import Vocabulary
 
 # Those that are compared with another library.
 WITH_TORCH = 'hf', 'sentence_transformers'
@@ -29,32 +29,10 @@ FORMS = [
     pytest.param(form, marks=[pytest.mark.slow] * (form in WITH_TORCH))
     for form in sorted(convert.forms())
 ]
-USAGE = Usage(
-    Vocabulary('python_code_8k').file, None, 16, 40, 'query: ', 'passage: '
-)
 
 
-def random_weights(apart: bool) -> Weights:
-  model = tiny_towers.model(apart=apart)
-  rng = np.random.default_rng(0)
-
-  def tensor(name, shape):
-    scale = 0.1 if len(shape) == 1 else shape[-2] ** -0.5
-    array = np.float32(len(shape) == 1) + scale * rng.standard_normal(
-        shape, np.float32
-    )
-    return Tensor(f'memory: {name}', shape, lambda: array)
-
-  tensors = {n: tensor(n, s) for n, s in shapes_of(model).items()}
-  return Weights(
-      'random',
-      'memory',
-      tensors,
-      model.encoder,
-      model.passage_encoder,
-      USAGE,
-      step=7,
-  ).check()
+def weights(apart: bool):
+  return tiny_weights.random(tiny_towers.model(apart=apart))
 
 
 @pytest.fixture(scope='module')
@@ -62,22 +40,13 @@ def models(tmp_path_factory) -> pathlib.Path:
   """A folder with the model_dirs `sde` and `ade`."""
   folder = tmp_path_factory.mktemp('models')
   for name, apart in (('sde', False), ('ade', True)):
-    new_model_dir.write(random_weights(apart), folder / name)
+    new_model_dir.write(weights(apart), folder / name)
   return folder
 
 
 def run(source, form, out, *flags) -> pathlib.Path:
   convert.main([str(source), f'--to={form}', f'--out={out}', *flags])
   return out
-
-
-def assert_same(a: Weights, b: Weights) -> None:
-  assert a.tensors.keys() == b.tensors.keys()
-  for name in a.tensors:
-    np.testing.assert_array_equal(
-        a.tensors[name].read(), b.tensors[name].read(), err_msg=name
-    )
-  assert a.encoder == b.encoder and a.passage_encoder == b.passage_encoder
 
 
 @pytest.mark.parametrize('form', FORMS)
@@ -90,7 +59,7 @@ def test_out_and_in_again_is_bit_equal(models, tmp_path, capsys, form, name):
   assert 'largest cosine difference over 64 texts' in printed
   assert [p.name for p in tmp_path.iterdir()] == ['out']
   back = opening.read(out)
-  assert_same(back, random_weights(name == 'ade'))
+  assert_same(back, weights(name == 'ade'))
   assert dataclasses.replace(back.usage, vocabulary=None) == (
       dataclasses.replace(USAGE, vocabulary=None, pieces=back.usage.pieces)
   )
@@ -227,7 +196,21 @@ def test_a_model_dir_knows_its_final_place(models, tmp_path):
   assert repr(str(out / 'vocabulary.model')) in config
 
 
-def test_what_is_cut_short_leaves_nothing(models, tmp_path, monkeypatch):
+@pytest.fixture
+def refused(models, tmp_path, monkeypatch):
+  """Converts with another writer or encoder, which leaves nothing."""
+
+  def check(message, error=UserError, **changes):
+    form = dataclasses.replace(conversion.FORMS['npz'], **changes)
+    monkeypatch.setitem(conversion.FORMS, 'npz', form)
+    with pytest.raises(error, match=message):
+      run(models / 'sde', 'npz', tmp_path / 'out')
+    assert not list(tmp_path.iterdir())
+
+  return check
+
+
+def test_what_is_cut_short_leaves_nothing(refused):
   before = signal.getsignal(signal.SIGTERM)
 
   def killed(weights, folder):
@@ -235,97 +218,70 @@ def test_what_is_cut_short_leaves_nothing(models, tmp_path, monkeypatch):
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(10)
 
-  changed = dataclasses.replace(conversion.FORMS['npz'], write=killed)
-  monkeypatch.setitem(conversion.FORMS, 'npz', changed)
   try:
-    with pytest.raises(SystemExit):
-      run(models / 'sde', 'npz', tmp_path / 'out')
+    refused('143', SystemExit, write=killed)
   finally:
     signal.signal(signal.SIGTERM, before)
-  assert not list(tmp_path.iterdir())
 
 
-def test_numbers_that_are_not_finite_are_named(models, tmp_path, monkeypatch):
-  weights = random_weights(False)
+def test_numbers_that_are_not_finite_are_named(refused, monkeypatch):
+  made = weights(False)
   name = 'encoder/layers_1/mlp/wo/kernel'
   bad = Tensor('there', (64, 32), lambda: np.full((64, 32), np.nan, np.float32))
-  broken = {**weights.tensors, name: bad}
-  monkeypatch.setattr(
-      opening,
-      'read',
-      lambda *where: dataclasses.replace(weights, tensors=broken),
-  )
-  with pytest.raises(UserError, match='there holds NaN'):
-    run(models / 'sde', 'npz', tmp_path / 'out')
-  assert not list(tmp_path.iterdir())
+  broken = dataclasses.replace(made, tensors={**made.tensors, name: bad})
+  monkeypatch.setattr(opening, 'read', lambda *where: broken)
+  refused('there holds NaN')
 
 
-def test_what_does_not_encode_the_same_is_not_written(
-    models, tmp_path, monkeypatch
-):
-  form = conversion.FORMS['npz']
+def test_what_does_not_encode_the_same_is_not_written(refused):
+  encode = conversion.FORMS['npz'].encode
 
   def slightly_off(folder, usage):
-    encode = form.encode(folder, usage)
-
     def wrong(texts):
-      vectors = encode(texts)
+      vectors = encode(folder, usage)(texts)
       # Of queries alone: 3e-4 of their length, away from themselves.
-      queries = vectors.queries + 3e-4 * np.roll(vectors.queries, 1, axis=1)
-      return verify.Vectors(queries, vectors.passages)
+      vectors[0] += 3e-4 * np.roll(vectors[0], 1, axis=1)
+      return vectors
 
     return wrong
 
-  changed = dataclasses.replace(form, encode=slightly_off)
-  monkeypatch.setitem(conversion.FORMS, 'npz', changed)
-  with pytest.raises(UserError, match='expected at most 1e-04. Nothing was'):
-    run(models / 'sde', 'npz', tmp_path / 'out')
-  assert not list(tmp_path.iterdir())
+  refused('expected at most 1e-04. Nothing was', encode=slightly_off)
 
 
-def test_a_tensor_that_is_not_the_same_is_named(models, tmp_path, monkeypatch):
+def test_a_tensor_that_is_not_the_same_is_named(refused):
   """A square kernel, transposed: no shape tells."""
-  form = conversion.FORMS['npz']
+  write = conversion.FORMS['npz'].write
 
   def transposes(weights, folder):
     name = 'encoder/layers_1/attention/key/kernel'
     tensors = {**weights.tensors, name: weights.tensors[name].transposed()}
-    form.write(dataclasses.replace(weights, tensors=tensors), folder)
+    write(dataclasses.replace(weights, tensors=tensors), folder)
 
-  changed = dataclasses.replace(form, write=transposes)
-  monkeypatch.setitem(conversion.FORMS, 'npz', changed)
-  with pytest.raises(UserError, match='layers_1/attention/key/kernel is not'):
-    run(models / 'sde', 'npz', tmp_path / 'out')
-  assert not list(tmp_path.iterdir())
+  refused('layers_1/attention/key/kernel is not', write=transposes)
 
 
-def test_cosines_of_vectors_that_are_not_finite_are_an_error():
-  good = verify.Vectors(np.eye(3), np.eye(3))
-  bad = verify.Vectors(np.eye(3), np.full((3, 3), np.nan))
+def test_vectors_that_prove_nothing_are_an_error():
+  def compare(*sides):
+    sides = [('x', lambda texts, side=side: np.stack(side)) for side in sides]
+    verify.compare(sides, ['x'] * 3)
+
+  eye = np.eye(3)
   with pytest.raises(UserError, match='difference over 3 texts nan'):
-    verify.compare([('a', lambda t: good), ('b', lambda t: bad)], ['x'] * 3)
-
-
-def test_equal_vectors_prove_nothing():
-  same = verify.Vectors(np.ones((3, 4)), np.eye(4)[:3])
-  with pytest.raises(UserError, match='All texts have the same vector'):
-    verify.compare([('a', lambda t: same), ('b', lambda t: same)], ['x'] * 3)
+    compare([eye, eye], [eye, np.full((3, 3), np.nan)])
+  for same in ([np.ones((3, 3)), eye], [eye, np.ones((3, 3))]):
+    with pytest.raises(UserError, match='All texts have the same vector'):
+      compare(same, same)
 
 
 def test_the_difference_is_of_cosines():
   angle = 0.01
-  turned = np.array(
-      [[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]]
-  )
-  a = verify.Vectors(np.eye(2), np.eye(2))
-  # Queries alone turned: cosines with passages change by sin(angle).
-  one = verify.Vectors(turned, np.eye(2))
-  assert verify.cosine_difference(a, one)[0] == pytest.approx(np.sin(angle))
-  # All turned alike: no score changes, but each vector does.
-  both = verify.Vectors(turned, turned)
-  assert verify.cosine_difference(a, both)[0] == pytest.approx(
-      1 - np.cos(angle)
-  )
+  cos, sin = np.cos(angle), np.sin(angle)
+  eye, turned = np.eye(2), np.array([[cos, sin], [-sin, cos]])
+  # Queries alone turned: cosines with passages change by sin(angle). All turned
+  # alike: no score changes, but each vector does.
+  for other, wanted in (([turned, eye], sin), ([turned, turned], 1 - cos)):
+    found, _ = verify.cosine_difference(np.stack([eye, eye]), np.stack(other))
+    assert found == pytest.approx(wanted)
 
 
 def test_texts_are_real_and_different():
@@ -379,9 +335,14 @@ def test_nothing_is_overwritten(models, tmp_path):
     run(models / 'sde', 'npz', tmp_path / 'link')
 
 
-def test_a_library_that_is_not_installed_is_named(
-    models, tmp_path, monkeypatch
+def test_texts_are_compared_where_the_library_is_installed(
+    models, tmp_path, monkeypatch, capsys
 ):
-  monkeypatch.setattr(peers, 'is_installed', lambda *names: False)
-  with pytest.raises(UserError, match=r"pip install 'dualenc-jax\[convert\]'"):
-    run(models / 'sde', 'hf', tmp_path / 'out')
+  monkeypatch.setattr(peers, 'absent', lambda *names: list(names))
+  with pytest.raises(UserError, match=r"--verify .*'dualenc-jax\[convert\]'"):
+    run(models / 'sde', 'hf', tmp_path / 'out', '--verify')
+  for flags, said in ((), 'torch, transformers is not'), (['--no-verify'], ''):
+    out = run(models / 'sde', 'hf', tmp_path / f'out{len(flags)}', *flags)
+    assert_same(opening.read(out), weights(False))
+    printed = capsys.readouterr().out
+    assert said in printed and 'cosine difference' not in printed

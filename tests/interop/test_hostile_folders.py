@@ -39,6 +39,8 @@ def change_json(file, *path, value):
 
 
 HF, ST = 'hf', 'sentence_transformers'
+CONFIG = 'config_sentence_transformers.json'
+BERT = 'sentence_bert_config.json'
 
 
 @pytest.mark.parametrize(
@@ -46,8 +48,7 @@ HF, ST = 'hf', 'sentence_transformers'
     [
         *((HF, name) for name in ('config.json', 'tokenizer_config.json')),
         *((ST, name) for name in (
-            'modules.json', 'config_sentence_transformers.json',
-            'sentence_bert_config.json', '1_Pooling/config.json',
+            'modules.json', CONFIG, BERT, '1_Pooling/config.json',
             '2_Dense/config.json',
         )),
         ('npz', 'towers.json'),
@@ -66,31 +67,21 @@ def test_deep_json(refused, form, file):
         (HF, 'config.json', ['num_layers'], True, 'num_layers is True'),
         (HF, 'config.json', ['d_kv'], 10**30, 'head_dim is 1000'),
         (HF, 'config.json', ['feed_forward_proj'], [], 'feed_forward_proj'),
-        (HF, 'config.json', ['feed_forward_proj'], {}, 'feed_forward_proj'),
         (HF, 'config.json', ['architectures'], 5, 'architectures'),
         (HF, 'config.json', ['model_type'], [], 'model_type'),
-        (HF, 'tokenizer_config.json', ['model_max_length'], [],
-         'model_max_length'),
-        (HF, 'tokenizer_config.json', ['model_max_length'], '9',
-         'model_max_length'),
-        (HF, 'tokenizer_config.json', ['model_max_length'], 1.5,
-         'model_max_length'),
+        *((HF, 'tokenizer_config.json', ['model_max_length'], value,
+           'model_max_length') for value in ([], '9', 1.5)),
         (HF, 'dualenc.json', ['query_length'], [], 'query_length'),
         (HF, 'dualenc.json', ['passage_prefix'], None, 'passage_prefix'),
         (HF, 'dualenc.json', ['query_length'], -1, 'query_length is -1'),
-        (ST, 'config_sentence_transformers.json', ['prompts'], [], 'prompts'),
-        (ST, 'config_sentence_transformers.json', ['prompts'], {'query': 1},
-         'prompts: query is 1'),
-        (ST, 'config_sentence_transformers.json', ['default_prompt_name'], [],
-         'default_prompt_name'),
-        (ST, 'config_sentence_transformers.json', ['similarity_fn_name'], {},
-         'similarity_fn_name'),
-        (ST, 'sentence_bert_config.json', ['max_seq_length'], '9',
-         'max_seq_length'),
-        (ST, 'sentence_bert_config.json', ['tokenizer_args'], [1],
-         'tokenizer_args'),
-        (ST, 'sentence_bert_config.json', ['processor_kwargs'],
-         {'model_max_length': '9'}, 'processor_kwargs: model_max_length'),
+        (ST, CONFIG, ['prompts'], [], 'prompts'),
+        (ST, CONFIG, ['prompts'], {'query': 1}, 'prompts: query is 1'),
+        (ST, CONFIG, ['default_prompt_name'], [], 'default_prompt_name'),
+        (ST, CONFIG, ['similarity_fn_name'], {}, 'similarity_fn_name'),
+        (ST, BERT, ['max_seq_length'], '9', 'max_seq_length'),
+        (ST, BERT, ['tokenizer_args'], [1], 'tokenizer_args'),
+        (ST, BERT, ['processor_kwargs'], {'model_max_length': '9'},
+         'processor_kwargs: model_max_length'),
         (ST, 'modules.json', [0, 'path'], None, 'path is None'),
         (ST, 'modules.json', [0, 'type'], 5, 'type is 5'),
         (ST, 'modules.json', [0], 'x', 'modules.json: an entry'),
@@ -102,20 +93,22 @@ def test_deep_json(refused, form, file):
         ('npz', 'towers.json', ['encoder', 'mlp_dim'], 10**12, 'towers.json'),
         ('npz', 'towers.json', ['query_length'], 2**31 - 1,
          'model (plain tensors): Tokenizer.query_length is 2147483647'),
-        (ST, 'sentence_bert_config.json', ['max_seq_length'], 2**62,
-         '_length is 4611686018427387904'),
+        (ST, BERT, ['max_seq_length'], 2**62, '_length is 461168601842738790'),
         ('npz', 'towers.json', ['encoder', 'activations'], ['Module'],
          'towers.json'),
         ('npz', 'towers.json', ['encoder', 'activations'],
          ['set_logical_axis_rules', 'linear'], 'towers.json'),
-        (ST, 'sentence_bert_config.json', ['model_args'],
-         {'weights_only': False}, 'model_args has weights_only'),
-        ('t5x', f'{ZARR}/.zarray', ['chunks'], [10**7, 10**4], 'chunks'),
-        ('t5x', f'{ZARR}/.zarray', ['chunks'], [10**9, 10**9], 'chunks'),
-        ('t5x', f'{ZARR}/.zarray', ['chunks'], [0, 0], 'embedding'),
-        ('t5x', f'{ZARR}/.zarray', ['shape'], [10**9, 10**6], 'shape'),
-        ('t5x', f'{ZARR}/.zarray', ['dtype'], '|O', 'embedding'),
-        ('t5x', f'{ZARR}/.zarray', ['compressor'], 1, 'embedding'),
+        (ST, BERT, ['model_args'], {'weights_only': False},
+         'model_args has weights_only'),
+        *(('t5x', f'{ZARR}/.zarray', [name], value, word)
+          for name, value, word in (
+              ('chunks', [10**7, 10**4], 'chunks'),
+              ('chunks', [10**9, 10**9], 'chunks'),
+              ('chunks', [0, 0], 'embedding'),
+              ('shape', [10**9, 10**6], 'shape'),
+              ('dtype', '|O', 'embedding'),
+              ('compressor', 1, 'embedding'),
+          )),
     ],
 )
 def test_field(refused, form, file, path, value, word):
@@ -266,11 +259,10 @@ CHARSMAP = {'type': 'Precompiled', 'precompiled_charsmap': 'AAAA'}
         (HF, write_json('added_tokens.json', '[]')),
         *((HF, change_json('config.json', name, value=value))
           for name, value in (
-              ('dropout_rate', 'x'),
-              ('dtype', 'x'),
-              ('initializer_factor', []),
-              ('pad_token_id', 'x'),
-              ('id2label', 5),
+              ('dropout_rate', 'x'), ('dtype', 'x'), ('id2label', 5),
+              ('initializer_factor', []), ('pad_token_id', 'x'),
+              ('quantization_config', {'quant_method': 'bitsandbytes',
+                                       'load_in_8bit': True}),
           )),
     ],
 )
@@ -285,9 +277,9 @@ TRANSFORMER = 'sentence_transformers.util.Transformer'
 @pytest.mark.parametrize(
     'file, path, value',
     [
-        ('config_sentence_transformers.json', ['__version__'], 5),
-        ('config_sentence_transformers.json', ['truncate_dim'], 'x'),
-        ('sentence_bert_config.json', ['config_args'], {'num_layers': 'x'}),
+        (CONFIG, ['__version__'], 5),
+        (CONFIG, ['truncate_dim'], 'x'),
+        (BERT, ['config_args'], {'num_layers': 'x'}),
         ('modules.json', [0, 'type'], TRANSFORMER),
     ],
 )
@@ -299,13 +291,6 @@ def test_what_sentence_transformers_does_not_read(
   change_json(file, *path, value=value)(folder)
   with pytest.raises(UserError, match='transformers cannot read .*/model: '):
     peers.sentence_transformers(folder)(['a text'])
-
-
-def test_a_source_that_transformers_does_not_open(refused):
-  pytest.importorskip('transformers')
-  value = {'quant_method': 'bitsandbytes', 'load_in_8bit': True}
-  damage = change_json('config.json', 'quantization_config', value=value)
-  refused(HF, damage, 'transformers cannot read', '/model: ')
 
 
 def test_code_of_a_folder_is_not_run(small_forms, tmp_path, monkeypatch):
@@ -322,5 +307,5 @@ def test_code_of_a_folder_is_not_run(small_forms, tmp_path, monkeypatch):
   monkeypatch.setattr('builtins.input', lambda *_: 'y')
   usage = Usage(folder / 'spiece.model', None, 16, 40)
   assert peers.other_ids(folder, usage, ['a text']) == set()
-  assert peers.hugging_face(folder, usage)(['a text']).queries.shape == (1, 6)
+  assert peers.hugging_face(folder, usage)(['a text']).shape == (2, 1, 6)
   assert not ran.exists()

@@ -57,18 +57,14 @@ def refuses(path, *expected):
   return str(error.value)
 
 
-@pytest.mark.parametrize(
-    'feed_forward,expected',
-    [('relu', '"feed_forward_proj": "relu",'),
-     ('gated-gelu', '"feed_forward_proj": "gated-gelu",')],
-)
-def test_a_config_without_feed_forward_proj(tmp_path, feed_forward, expected):
+@pytest.mark.parametrize('feed_forward', ['relu', 'gated-gelu'])
+def test_a_config_without_feed_forward_proj(tmp_path, feed_forward):
   model('T5EncoderModel', feed_forward).save_pretrained(tmp_path)
   change(tmp_path, tmp_path, feed_forward_proj=None)
   message = refuses(tmp_path, 'config.json has no feed_forward_proj')
   # The line that it asks for mends it.
   line = re.search('to the config: (.*)$', message)[1]
-  assert line == expected
+  assert line == f'"feed_forward_proj": "{feed_forward}",'
   config = tmp_path / 'config.json'
   config.write_text(config.read_text().replace('{', '{' + line, 1))
   assert hugging_face.read(tmp_path).encoder.num_layers == 2
@@ -82,10 +78,7 @@ def test_a_config_without_feed_forward_proj(tmp_path, feed_forward, expected):
         ({'dense_act_fn': 'gelu'}, "dense_act_fn is 'gelu', but feed_forward"),
         ({'relative_attention_num_buckets': 64}, r'expected \(\d+, 64\)'),
         ({'relative_attention_num_buckets': 2}, 'is 2; expected 4 to 511'),
-        (
-            {'relative_attention_max_distance': 256},
-            'max_distance is 256; expected 128',
-        ),
+        ({'relative_attention_max_distance': 256}, 'is 256; expected 128'),
         ({'layer_norm_epsilon': 1e-5}, 'epsilon is 1e-05; expected 1e-06'),
         ({'model_type': 'umt5'}, "is 'umt5'; expected t5 or mt5. A umt5 has"),
         ({'d_kv': None}, 'd_kv is None; expected a whole number'),
@@ -112,14 +105,10 @@ def test_a_config_of_another_model(saved, tmp_path, config, expected):
         ({KEY: torch.zeros(24, 48)}, r'k.weight has the shape \(48, 24\)'),
         ({'encoder.extra': torch.zeros(3)}, 'encoder.extra is of no use'),
         ({'pooler.weight': torch.zeros(3)}, 'pooler.weight is of no use'),
-        (
-            {'encoder.embed_tokens.weight': torch.zeros(97, 24)},
-            'embed_tokens.weight is not equal to .*shared.weight; T5 has one',
-        ),
-        (
-            {'encoder.embed_tokens.weight': torch.zeros(96, 24)},
-            'embed_tokens.weight is not equal to',
-        ),
+        ({'encoder.embed_tokens.weight': torch.zeros(97, 24)},
+         'embed_tokens.weight is not equal to .*shared.weight, but T5 has one'),
+        ({'encoder.embed_tokens.weight': torch.zeros(96, 24)},
+         'embed_tokens.weight is not equal to'),
     ],
 )
 def test_tensors_of_another_model(saved, tmp_path, tensors, expected):
@@ -132,12 +121,8 @@ def test_a_tied_head_that_differs(saved_whole, tmp_path):
   config = tmp_path / 'config.json'
   assert json.loads(config.read_text())['tie_word_embeddings'] is False
   hugging_face.read(tmp_path)
-  change(
-      saved_whole,
-      tmp_path,
-      tie_word_embeddings=True,
-      scale_decoder_outputs=None,
-  )
+  tied = {'tie_word_embeddings': True, 'scale_decoder_outputs': None}
+  change(saved_whole, tmp_path, **tied)
   message = refuses(tmp_path, 'lm_head.weight is not equal to .*shared.weight')
   line = re.search('to the config: (.*)$', message)[1]
   text = config.read_text().replace('"tie_word_embeddings": true,', line)
@@ -155,33 +140,24 @@ def test_a_mt5_of_transformers_4_that_is_said_to_be_tied(tmp_path):
   untied('MT5ForConditionalGeneration').save_pretrained(tmp_path / 'a')
   (tmp_path / 'b').mkdir()
   change(
-      tmp_path / 'a',
-      tmp_path / 'b',
-      tie_word_embeddings=True,
-      scale_decoder_outputs=None,
-      transformers_version='4.57.1',
+      tmp_path / 'a', tmp_path / 'b', tie_word_embeddings=True,
+      scale_decoder_outputs=None, transformers_version='4.57.1',
   )
   refuses(tmp_path / 'b', 'lm_head.weight is not equal to')
 
 
-def test_a_truncated_file(saved, tmp_path):
+def test_files_that_are_missing_or_cut_off(saved, tmp_path):
   change(saved, tmp_path)
-  path = tmp_path / 'model.safetensors'
-  path.write_bytes(path.read_bytes()[:-100])
-  refuses(tmp_path, 'model.safetensors is no whole safetensors file.*again')
-
-
-def test_a_config_that_is_missing(saved, tmp_path):
-  change(saved, tmp_path)
-  (tmp_path / 'config.json').unlink()
+  path, config = tmp_path / 'model.safetensors', tmp_path / 'config.json'
+  text = config.read_text()
+  config.unlink()
   assert not hugging_face.is_one(tmp_path)
   with pytest.raises(UserError, match='config.json cannot be read'):
-    hugging_face.read(tmp_path / 'model.safetensors')
-
-
-def test_a_folder_without_weights(saved, tmp_path):
-  change(saved, tmp_path)
-  (tmp_path / 'model.safetensors').unlink()
+    hugging_face.read(path)
+  config.write_text(text)
+  path.write_bytes(path.read_bytes()[:-100])
+  refuses(tmp_path, 'model.safetensors is no whole safetensors file.*again')
+  path.unlink()
   refuses(tmp_path, 'has neither model.safetensors nor')
 
 

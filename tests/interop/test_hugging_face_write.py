@@ -12,77 +12,43 @@ from hugging_face_models import (
 )
 import numpy as np
 import pytest
+import tiny_weights
 import transformers
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import hugging_face
-from dualenc_jax.interop.weights import shapes_of, Usage, Weights
+from dualenc_jax.interop.weights import Usage
 from dualenc_jax.models import DualEncoder, Projection, T5Encoder, TokenEmbedder
-from dualenc_jax.tensor_files.tensors import Tensor
-from dualenc_jax.text.tokenizer import Vocabulary
 
 pytestmark = pytest.mark.slow
 
 ROWS, WIDTH = 8128, SIZES['d_model']
-VOCABULARY = Vocabulary('python_code_8k').file
+VOCABULARY = tiny_weights.SHIPPED.file
 ENCODER = T5Encoder(2, 3, 16, 40)
+PARTS = 'token_embedder', 'encoder', 'projection'
 
 
-def random_weights(
-    encoder=ENCODER,
-    own=None,
-    projection=True,
-    parts=('token_embedder', 'encoder', 'projection'),
-    width=WIDTH,
-):
+def random_weights(encoder=ENCODER, own=None, parts=PARTS, width=WIDTH):
   """Random weights; own: of a passage tower of its own, in `parts` of it."""
   passage = {}
   if own:
     # The same instance would be the same parameters.
     modules = TokenEmbedder(ROWS, width), own.clone(), Projection(12)
-    names = 'token_embedder', 'encoder', 'projection'
     passage = {
         f'passage_{name}': module
-        for name, module in zip(names, modules)
+        for name, module in zip(PARTS, modules)
         if name in parts
     }
   towers = DualEncoder(
       TokenEmbedder(ROWS, WIDTH), encoder, Projection(12), **passage
   )
-  rng = np.random.default_rng(0)
-  tensors = {
-      name: array_tensor(name, draw(rng, name, shape))
-      for name, shape in shapes_of(towers).items()
-      if projection or 'projection' not in name
-  }
-  return Weights(
-      'random',
-      'here',
-      tensors,
-      encoder,
-      passage.get('passage_encoder'),
-      Usage(VOCABULARY, query_length=32, passage_length=64),
-  )
-
-
-def draw(rng, name, shape):
-  """Numbers of a size that keeps rounding errors small."""
-  scale = shape[0] ** -0.5 if name.endswith('kernel') else 1.0
-  return (scale * rng.normal(size=shape)).astype(np.float32)
-
-
-def array_tensor(name, array):
-  return Tensor(f'random: {name}', array.shape, lambda: array)
+  usage = Usage(VOCABULARY, query_length=32, passage_length=64)
+  arrays = tiny_weights.arrays_of(towers)
+  return tiny_weights.of_arrays(arrays, towers, usage, 'here')
 
 
 def assert_equal(weights, again):
-  assert again.tensors.keys() == weights.tensors.keys()
-  for name, tensor in weights.tensors.items():
-    np.testing.assert_array_equal(
-        again.tensors[name].read(), tensor.read(), err_msg=name
-    )
-  assert again.encoder == weights.encoder
-  assert again.passage_encoder == weights.passage_encoder
+  tiny_weights.assert_same(again, weights)
   assert again.left_out == {}
 
 
@@ -142,16 +108,19 @@ def test_transformers_and_back(tmp_path):
 
 @pytest.mark.parametrize('projection', [True, False])
 def test_one_tower_and_back(tmp_path, projection):
-  weights = random_weights(projection=projection)
+  weights = random_weights()
+  if not projection:
+    del weights.tensors['projection/kernel']
   folder = tmp_path / 'a'
   hugging_face.write(weights, folder)
   assert (folder / 'projection.safetensors').is_file() == projection
   assert hugging_face.is_one(folder)
-  again = hugging_face.read(folder)
-  assert_equal(weights, again)
-  assert again.usage == Usage(
-      folder / 'spiece.model', query_length=64, passage_length=64
-  )
+  for path in (folder, folder / 'model.safetensors'):
+    again = hugging_face.read(path)
+    assert_equal(weights, again)
+    assert again.usage == Usage(
+        folder / 'spiece.model', query_length=64, passage_length=64
+    )
   assert (folder / 'spiece.model').read_bytes() == VOCABULARY.read_bytes()
 
 
@@ -188,44 +157,33 @@ def test_towers_of_different_depth_and_width(tmp_path):
   )
 
 
-def test_a_single_file_of_a_folder(tmp_path):
-  weights = random_weights()
-  hugging_face.write(weights, tmp_path)
-  assert_equal(weights, hugging_face.read(tmp_path / 'model.safetensors'))
-
-
-def test_a_projection_of_one_tower_is_missing(tmp_path):
-  hugging_face.write(random_weights(own=ENCODER), tmp_path)
-  (tmp_path / 'passage/projection.safetensors').unlink()
-  with pytest.raises(UserError, match='only one of query and passage has'):
-    hugging_face.read(tmp_path)
-
-
-def test_a_projection_of_another_width(tmp_path):
+def test_projections_that_do_not_fit(tmp_path):
+  file = 'projection.safetensors'
   hugging_face.write(random_weights(), tmp_path / 'a')
   narrow = random_weights(dataclasses.replace(ENCODER, num_layers=1))
-  narrow.tensors['projection/kernel'] = array_tensor('k', np.zeros((23, 12)))
+  kernel = tiny_weights.tensor('k', np.zeros((23, 12)))
+  narrow.tensors['projection/kernel'] = kernel
   hugging_face.write(narrow, tmp_path / 'b')
-  file = 'projection.safetensors'
   (tmp_path / 'b' / file).replace(tmp_path / 'a' / file)
   with pytest.raises(UserError, match=r'linear.weight has the shape \(23, 12'):
     hugging_face.read(tmp_path / 'a')
+  hugging_face.write(random_weights(own=ENCODER), tmp_path / 'two')
+  (tmp_path / 'two/passage' / file).unlink()
+  with pytest.raises(UserError, match='only one of query and passage has'):
+    hugging_face.read(tmp_path / 'two')
 
 
-def test_two_vocabularies(tmp_path):
-  hugging_face.write(random_weights(own=ENCODER), tmp_path)
-  with (tmp_path / 'passage/spiece.model').open('ab') as file:
+def test_vocabularies_that_do_not_fit(tmp_path):
+  hugging_face.write(random_weights(own=ENCODER), tmp_path / 'two')
+  with (tmp_path / 'two/passage/spiece.model').open('ab') as file:
     file.write(b'x')
   with pytest.raises(UserError, match='query and passage have different'):
-    hugging_face.read(tmp_path)
-
-
-def test_a_vocabulary_is_missing_or_too_large(tmp_path):
+    hugging_face.read(tmp_path / 'two')
   weights = random_weights()
   without = dataclasses.replace(weights, usage=Usage())
   with pytest.raises(UserError, match='here comes without a SentencePiece'):
     hugging_face.write(without, tmp_path / 'a')
-  small = array_tensor('table', np.zeros((7999, WIDTH), np.float32))
+  small = tiny_weights.tensor('table', np.zeros((7999, WIDTH), np.float32))
   weights.tensors['token_embedder/embedding'] = small
   with pytest.raises(UserError, match='8000 pieces, but here has only 7999'):
     hugging_face.write(weights, tmp_path / 'b')

@@ -6,30 +6,29 @@ import numpy as np
 import pytest
 import small_vocabulary
 import tiny_towers
+import tiny_weights
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import merging
-from dualenc_jax.interop.weights import shapes_of, Usage, Weights
+from dualenc_jax.interop.weights import Usage
 from dualenc_jax.models import T5Encoder
 from dualenc_jax.tensor_files.tensors import Tensor
-from dualenc_jax.text.tokenizer import Vocabulary
 
-USAGE = Usage(Vocabulary('python_code_8k').file, None, 16, 40)
+MODEL = tiny_towers.model()
+USAGE = Usage(tiny_weights.SHIPPED.file, None, 16, 40)
 
 
 def arrays(seed):
-  rng = np.random.default_rng(seed)
-  shapes = shapes_of(tiny_towers.model())
-  return {n: rng.normal(size=s).astype(np.float32) for n, s in shapes.items()}
+  return tiny_weights.arrays_of(MODEL, seed)
 
 
 def weights(seed, **changes):
-  model, found = tiny_towers.model(), arrays(seed)
-  tensors = {
-      n: Tensor(n, a.shape, lambda a=a: a.copy()) for n, a in found.items()
-  }
-  made = Weights('random', f'm{seed}', tensors, model.encoder, usage=USAGE)
+  made = tiny_weights.of_arrays(arrays(seed), MODEL, USAGE, f'm{seed}')
   return dataclasses.replace(made, **changes)
+
+
+def used(seed, **changes):
+  return weights(seed, usage=dataclasses.replace(USAGE, **changes))
 
 
 @pytest.mark.parametrize('shares', [[1.0, 1.0, 1.0], [0.5, 0.3, 1.2]])
@@ -70,50 +69,36 @@ def test_a_tensor_of_each_is_in_memory_at_a_time():
   assert 0 < most[0] <= 2
 
 
+RELU = T5Encoder(2, 2, 16, 64, ('relu', 'linear'), dtype='float32')
+NARROW = {'projection/kernel': Tensor('x', (32, 7), None)}
+
+
 @pytest.mark.parametrize(
-    'change, message',
+    'other, message',
     [
-        (
-            lambda w: {'tensors': w.tensors | {
-                'projection/kernel': Tensor('x', (32, 7), None)
-            }},
-            r'shape of projection/kernel of m0 is \(32, 24\), of m1 \(32, 7\)',
-        ),
-        (
-            lambda w: {'encoder': T5Encoder(
-                2, 2, 16, 64, ('relu', 'linear'), dtype='float32'
-            )},
-            'encoder.activations of m0 is .*gelu.*, of m1 .*relu',
-        ),
-        (
-            lambda w: {'usage': dataclasses.replace(USAGE, query_length=9)},
-            'query_length of m0 is 16, of m1 9',
-        ),
-        (lambda w: {'trained_dims': (8,)}, r'trained_dims of m0 is \(\)'),
+        (lambda: weights(1, tensors=weights(1).tensors | NARROW),
+         r'shape of projection/kernel of m0 is \(32, 24\), of m1 \(32, 7\)'),
+        (lambda: weights(1, encoder=RELU),
+         'encoder.activations of m0 is .*gelu.*, of m1 .*relu'),
+        (lambda: used(1, query_length=9), 'query_length of m0 is 16, of m1 9'),
+        (lambda: weights(1, trained_dims=(8,)), r'trained_dims of m0 is \(\)'),
     ],
 )
-def test_what_differs_is_refused_by_name(change, message):
-  other = weights(1)
-  other = dataclasses.replace(other, **change(other))
+def test_what_differs_is_refused_by_name(other, message):
   with pytest.raises(UserError, match=message):
-    merging.merge([weights(0), other], [1.0, 1.0])
-
-
-def test_prompts_are_merged():
-  prompts = [{'a': 'x'}, {}, {'a': 'x', 'b': 'y'}, {'c': ''}]
-  found = [
-      weights(i, usage=dataclasses.replace(USAGE, prompts=own))
-      for i, own in enumerate(prompts)
-  ]
-  merged = merging.merge(found, [1.0] * 4)
-  assert merged.usage.prompts == {'a': 'x', 'b': 'y', 'c': ''}
-  usage = dataclasses.replace(USAGE, prompts={'c': 'z', 'd': 'x'})
-  with pytest.raises(UserError, match="prompt 'c' of m3 is '', of m4 'z'"):
-    merging.merge([*found, weights(4, usage=usage)], [1.0] * 5)
+    merging.merge([weights(0), other()], [1.0, 1.0])
 
 
 def test_another_vocabulary_is_refused(tmp_path):
   own = small_vocabulary.write(tmp_path / 'spiece.model')
-  other = weights(1, usage=dataclasses.replace(USAGE, vocabulary=own))
   with pytest.raises(UserError, match='SHA-256 of the vocabulary of m0'):
-    merging.merge([weights(0), other], [1.0, 1.0])
+    merging.merge([weights(0), used(1, vocabulary=own)], [1.0, 1.0])
+
+
+def test_prompts_are_merged():
+  prompts = [{'a': 'x'}, {}, {'a': 'x', 'b': 'y'}, {'c': ''}]
+  found = [used(i, prompts=own) for i, own in enumerate(prompts)]
+  merged = merging.merge(found, [1.0] * 4)
+  assert merged.usage.prompts == {'a': 'x', 'b': 'y', 'c': ''}
+  with pytest.raises(UserError, match="prompt 'c' of m3 is '', of m4 'z'"):
+    merging.merge([*found, used(4, prompts={'c': 'z', 'd': 'x'})], [1.0] * 5)

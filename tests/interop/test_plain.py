@@ -5,31 +5,22 @@ import random
 import shutil
 import zipfile
 
-from flax import traverse_util
-import jax
 import numpy as np
 import pytest
 import tiny_towers
+import tiny_weights
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import plain
-from dualenc_jax.interop.weights import Usage, Weights
-from dualenc_jax.tensor_files.tensors import Tensor
+from dualenc_jax.interop.weights import Usage
+
+NAME = 'encoder/layers_0/mlp/wo/kernel'
 
 
 @pytest.fixture(scope='module')
 def weights():
-  towers = tiny_towers.loaded(apart=True)
-  params = jax.device_get(traverse_util.flatten_dict(towers.params, sep='/'))
-  return Weights(
-      'test',
-      'a test',
-      {n: Tensor(n, p.shape, lambda p=p: p) for n, p in params.items()},
-      towers.embedder.model.encoder,
-      towers.embedder.model.passage_encoder,
-      Usage(None, None, 12, None, 'find: ', ''),
-      step=3,
-  )
+  usage = Usage(None, None, 12, None, 'find: ', '')
+  return tiny_weights.random(tiny_towers.model(apart=True), usage)
 
 
 @pytest.fixture(scope='module')
@@ -60,12 +51,8 @@ def test_numpy_reads_it_and_it_comes_back(weights, arrays, written):
     for name, array in arrays.items():
       np.testing.assert_array_equal(archive[name], array)
   back = plain.read(written)
-  assert (back.usage, back.step) == (weights.usage, 3)
-  assert (back.encoder, back.passage_encoder) == (
-      weights.encoder, weights.passage_encoder
-  )
-  for name, array in read_all(written).items():
-    np.testing.assert_array_equal(array, arrays[name])
+  assert (back.usage, back.step) == (weights.usage, 7)
+  tiny_weights.assert_same(back, weights)
 
 
 def offsets_of(path, name):
@@ -79,34 +66,26 @@ def offsets_of(path, name):
     return header, header + 10 + int(np.frombuffer(file.read(2), '<u2')[0])
 
 
-NAME = 'encoder/layers_0/mlp/wo/kernel'
-
-
 @pytest.mark.parametrize(
-    'replace',
+    'place, old, new',
     [
-        lambda header, numbers: (numbers + 99, b'\x17\x5e'),
+        (lambda header, numbers: numbers + 99, None, b'\x17\x5e'),
         # Half as many bytes, which no checksum is reached by.
-        lambda header, numbers: (header + 23, b'2'),
-        lambda header, numbers: (header, b'\0'),
+        (lambda header, numbers: header + 21, b'<f4', b'<f2'),
+        (lambda header, numbers: header, b'\x93', b'\0'),
     ],
     ids=['numbers', 'dtype', 'magic'],
 )
-def test_a_damaged_array(copied, replace):
+def test_a_damaged_array(copied, place, old, new):
   path = copied / 'weights.npz'
   whole = bytearray(path.read_bytes())
-  at, new = replace(*offsets_of(path, NAME))
-  assert whole[at : at + len(new)] != new
+  at = place(*offsets_of(path, NAME))
+  found = bytes(whole[at : at + len(new)])
+  assert found != new and old in (None, found)
   whole[at : at + len(new)] = new
   path.write_bytes(whole)
   with pytest.raises(UserError, match='weights.npz.*copy it again'):
     read_all(copied)
-
-
-def test_a_dtype_of_half_the_size_is_where_it_is_looked_for(written):
-  path = written / 'weights.npz'
-  header, _ = offsets_of(path, NAME)
-  assert path.read_bytes()[header + 21 : header + 24] == b"<f4"
 
 
 def test_flipped_bits_anywhere(copied, arrays):
@@ -116,8 +95,8 @@ def test_flipped_bits_anywhere(copied, arrays):
   begins = [offsets_of(path, name)[0] for name in arrays]
   rng = random.Random(0)
   # Headers, and the directory at the end, before numbers.
-  places = [begin + rng.randrange(-60, 90) for begin in begins for _ in (1, 2)]
-  places += [rng.randrange(len(whole) - 2500, len(whole)) for _ in range(120)]
+  places = [begin + rng.randrange(-60, 90) for begin in begins]
+  places += [rng.randrange(len(whole) - 2500, len(whole)) for _ in range(60)]
   refused = 0
   for place in places:
     damaged = bytearray(whole)
@@ -137,24 +116,22 @@ def test_flipped_bits_anywhere(copied, arrays):
 @pytest.mark.parametrize(
     'change',
     [
-        lambda h: [h],
         lambda h: h.pop('encoder'),
         lambda h: h.pop('passage_encoder'),
         lambda h: h.pop('step'),
-        lambda h: h.pop('query_prefix'),
+        lambda h: [h.pop('query_prefix')],
         lambda h: h.update(encoder=None),
-        lambda h: h.update(encoder=[1]),
         lambda h: h.update(step='3'),
-        lambda h: h.update(query_length='12'),
         lambda h: h.update(passage_prefix=None),
-        lambda h: h['encoder'].pop('activations'),
         lambda h: h['encoder'].update(activations=['gemu', 'linear']),
-        lambda h: h['encoder'].update(activations=[1]),
+        lambda h: h['passage_encoder'].update(activations=[1]),
         lambda h: h['encoder'].update(activations=[]),
-        lambda h: h['encoder'].update(num_layers='2'),
+        lambda h: h['passage_encoder'].update(num_layers='2'),
         lambda h: h['encoder'].update(num_heads=0),
         lambda h: h['encoder'].update(head_dim=16.5),
         lambda h: h['encoder'].update(mlp_din=64),
+        lambda h: '[]',
+        lambda h: json.dumps(h)[:50],
     ],
 )
 def test_a_damaged_header(copied, change):
@@ -162,14 +139,7 @@ def test_a_damaged_header(copied, change):
   header = json.loads(path.read_text())
   replaced = change(header)
   path.write_text(
-      json.dumps(replaced if isinstance(replaced, list) else header)
+      replaced if isinstance(replaced, str) else json.dumps(header)
   )
   with pytest.raises(UserError, match='towers.json.*again'):
-    plain.read(copied)
-
-
-def test_a_header_cut_off(copied):
-  path = copied / 'towers.json'
-  path.write_bytes(path.read_bytes()[:50])
-  with pytest.raises(UserError, match='towers.json'):
     plain.read(copied)

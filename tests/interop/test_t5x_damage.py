@@ -53,41 +53,43 @@ def written(tmp_path):
   return write
 
 
-def test_lost_zarr_folder(copied):
-  shutil.rmtree(copied / 'target.encoder.layers_1.mlp.wo.kernel')
-  assert_refused(copied, 'layers_1.mlp.wo.kernel cannot be read', 'copy it')
+KERNEL = 'target.encoder.layers_1.mlp.wo.kernel'
+TABLE = 'target.token_embedder.embedding'
 
 
-def test_lost_chunk_is_not_taken_for_zeros(copied):
-  (copied / 'target.encoder.layers_1.mlp.wo.kernel' / '0.0').unlink()
-  assert_refused(copied, 'layers_1.mlp.wo.kernel cannot be read', 'missing')
+def cut(name, size):
+  def damage(folder):
+    file = folder / name
+    file.write_bytes(file.read_bytes()[:size])
+
+  return damage
 
 
-@pytest.mark.parametrize('file', ['0.0', '.zarray'])
-def test_file_cut_off(copied, file):
-  file = copied / 'target.token_embedder.embedding' / file
-  file.write_bytes(file.read_bytes()[:40])
-  assert_refused(copied, 'target.token_embedder.embedding cannot be read')
+def of_another_shape(folder):
+  shutil.rmtree(folder / KERNEL)
+  shutil.copytree(folder / TABLE, folder / KERNEL)
 
 
-def test_header_of_another_shape(copied):
-  kernel = copied / 'target.encoder.layers_1.mlp.wo.kernel'
-  shutil.rmtree(kernel)
-  shutil.copytree(copied / 'target.token_embedder.embedding', kernel)
-  assert_refused(copied, 'wo.kernel has the shape (512, 32)', '(64, 32)')
-
-
-@pytest.mark.parametrize('size', [1, 100, 20000])
-def test_msgpack_cut_off(copied, size):
-  file = copied / 'checkpoint'
-  file.write_bytes(file.read_bytes()[:size])
-  assert_refused(copied, 'cannot be read as msgpack', 'copy the whole folder')
-
-
-def test_no_checkpoint_file(copied):
-  (copied / 'checkpoint').unlink()
-  assert not t5x.is_one(copied)
-  assert_refused(copied, 'is no T5X checkpoint', 'msgpack file "checkpoint"')
+@pytest.mark.parametrize(
+    'damage, words',
+    [
+        (lambda f: shutil.rmtree(f / KERNEL),
+         ['layers_1.mlp.wo.kernel cannot be read', 'copy it']),
+        # Not taken for zeros.
+        (lambda f: (f / KERNEL / '0.0').unlink(),
+         ['layers_1.mlp.wo.kernel cannot be read', 'missing']),
+        (cut(f'{TABLE}/0.0', 40), [f'{TABLE} cannot be read']),
+        (cut(f'{TABLE}/.zarray', 40), [f'{TABLE} cannot be read']),
+        (of_another_shape, ['wo.kernel has the shape (512, 32)', '(64, 32)']),
+        (cut('checkpoint', 1), ['cannot be read as msgpack', 'copy the whole']),
+        (cut('checkpoint', 20000), ['cannot be read as msgpack']),
+        (lambda f: (f / 'checkpoint').unlink(),
+         ['is no T5X checkpoint', 'msgpack file "checkpoint"']),
+    ],
+)
+def test_damage(copied, damage, words):
+  damage(copied)
+  assert_refused(copied, *words)
 
 
 def test_msgpack_of_something_else(tmp_path):
@@ -120,89 +122,62 @@ def test_first_orbax_without_a_folder(written):
 
 def test_bfloat16_as_integers(written):
   def spec(name, metadata):
-    return {
-        'driver': 'zarr',
-        'kvstore': {'driver': 'file', 'path': name},
-        'metadata': metadata | {'dtype': '<u2'},
-    }
+    store = {'driver': 'file', 'path': name}
+    metadata = metadata | {'dtype': '<u2'}
+    return {'driver': 'zarr', 'kvstore': store, 'metadata': metadata}
 
   assert_refused(written(spec=spec), 'uint16', 'save the checkpoint with T5X')
 
 
-def test_no_token_embeddings(written):
-  assert_refused(
-      written(remove='token_embedder'),
-      'no token embeddings (target/token_embedder/embedding)',
-      'it holds encoder',
-  )
-
-
-def test_token_embeddings_twice(written):
-  inner = 'encoder/token_embedder/embedding'
-  folder = written(add={inner: np.zeros((512, 32), 'f4')})
-  assert_refused(folder, f'both {inner} and token_embedder/embedding')
-
-
-@pytest.mark.parametrize(
-    'name',
-    [
-        'encoder/side_relpos_bias/rel_embedding',
-        'encoder/layers_0/mlp/wi_fused/kernel',
-        'encoder/layers_1/attention/query/bias',
-        'encoder/prompt/prompt/prompt',
-    ],
-)
-def test_other_architectures(written, name):
-  folder = written(add={name: np.zeros((32, 32), 'f4')})
-  assert_refused(folder, f'another architecture than T5: it has {name}')
-
-
-@pytest.mark.parametrize(
-    'name', ['projection_layer/bias', 'pooler/attention_hidden/kernel']
-)
-def test_extra_tensor(written, name):
-  folder = written(add={name: np.zeros((32, 32), 'f4')})
-  assert_refused(folder, 'no whole model', f'target.{name.replace("/", ".")}')
-
-
-def test_transposed_kernel(written):
-  folder = written(add={WO: np.zeros((32, 64), 'f4')})
-  assert_refused(folder, WO, 'the shape (32, 64)', 'expected (64, 32)')
-
-
-def test_a_layer_too_few_in_the_middle(written):
-  assert_refused(
-      written(remove='layers_1/'),
-      'of 3 layers',
-      'encoder/layers_1/attention/query/kernel is missing',
-      'and 3 more',
-  )
-
-
-def test_a_layer_too_few_at_the_end(written):
-  state = {'param_states/encoder/layers_2/mlp/wo/kernel/v': np.zeros((64, 32))}
-  assert_refused(
-      written(remove='layers_2/', state=state),
-      'a parameter that is not there, target/encoder/layers_2/mlp/wo/kernel',
-  )
-
-
-def test_layers_with_relative_positions_of_their_own(written):
+def own_bias(*changed):
+  """Relative positions of three layers, those of some others."""
   bias = t5x_files.parameters('t5_1_0_tiny')[BIAS]
-  own = {
-      f'encoder/layers_{i}/relpos_bias/rel_embedding': bias + (i == 2)
+  return {
+      f'encoder/layers_{i}/relpos_bias/rel_embedding': bias + (i in changed)
       for i in range(3)
   }
-  assert_refused(
-      written(remove=BIAS, add=own),
-      'target.encoder.layers_2.relpos_bias.rel_embedding differs',
-      'as in umT5',
-  )
 
 
-def test_relative_positions_both_shared_and_of_a_layer(written):
-  own = {'encoder/layers_0/relpos_bias/rel_embedding': np.zeros((4, 32), 'f4')}
-  assert_refused(written(add=own), 'relative positions of their own')
+STACK = 'encoder/encoder/mlp/wo/kernel'
+INNER = 'encoder/token_embedder/embedding'
+STATE = 'param_states/encoder/layers_2/mlp/wo/kernel/v'
+
+
+@pytest.mark.parametrize(
+    'parameters, words',
+    [
+        ({'remove': 'token_embedder'},
+         ['no token embeddings (target/token_emb', 'it holds encoder']),
+        ({'add': {INNER: np.zeros((512, 32), 'f4')}},
+         [f'both {INNER} and token_embedder/embedding']),
+        *(
+            ({'add': {name: np.zeros((32, 32), 'f4')}},
+             [f'another architecture than T5: it has {name}'])
+            for name in (
+                'encoder/side_relpos_bias/rel_embedding',
+                'encoder/layers_0/mlp/wi_fused/kernel',
+                'encoder/layers_1/attention/query/bias',
+                'encoder/prompt/prompt/prompt',
+            )
+        ),
+        ({'add': {'projection_layer/bias': np.zeros((32, 32), 'f4')}},
+         ['no whole model', 'target.projection_layer.bias']),
+        ({'add': {WO: np.zeros((32, 64), 'f4')}},
+         [WO, 'the shape (32, 64)', 'expected (64, 32)']),
+        ({'remove': 'layers_1/'},
+         ['of 3 layers', 'encoder/layers_1/attention/query/kernel is missing',
+          'and 3 more']),
+        ({'remove': 'layers_2/', 'state': {STATE: np.zeros((64, 32))}},
+         ['not there, target/encoder/layers_2/mlp/wo/kernel']),
+        ({'remove': BIAS, 'add': own_bias(2)},
+         ['target.encoder.layers_2.relpos_bias.rel_embedding differs', 'umT5']),
+        ({'add': own_bias(0)}, ['relative positions of their own']),
+        ({'remove': 'layers_', 'add': {STACK: np.zeros((64, 3, 32), 'f4')}},
+         ['stacked layers']),
+    ],
+)
+def test_parameters_of_something_else(written, parameters, words):
+  assert_refused(written(**parameters), *words)
 
 
 def scanned(written, layers, **changes):
@@ -218,25 +193,15 @@ def scanned(written, layers, **changes):
 NORM = 'encoder/encoder/pre_attention_layer_norm/scale'
 
 
-def test_as_many_layers_as_the_width(written):
-  assert_refused(
-      scanned(written, 32),
-      'pre_attention_layer_norm.scale has the shape (32, 32)',
-      'which axis is that of the layers cannot be told',
-  )
-
-
-def test_norms_of_another_width(written):
-  folder = scanned(written, 3, **{NORM: np.zeros((31, 3), 'f4')})
-  assert_refused(folder, 'the shape (31, 3)', 'cannot be told', 'width, 32')
-
-
-def test_a_layer_too_few_in_a_stack(written):
-  kernel = 'encoder/encoder/mlp/wo/kernel'
-  folder = scanned(written, 3, **{kernel: np.zeros((64, 2, 32), 'f4')})
-  assert_refused(folder, 'wo.kernel has the shape (64, 2, 32); expected 3')
-
-
-def test_stack_without_norms(written):
-  kernel = {'encoder/encoder/mlp/wo/kernel': np.zeros((64, 3, 32), 'f4')}
-  assert_refused(written(remove='layers_', add=kernel), 'stacked layers')
+@pytest.mark.parametrize(
+    'layers, changes, words',
+    [
+        (32, {}, ['layer_norm.scale has the shape (32, 32)', 'cannot be told']),
+        (3, {NORM: np.zeros((31, 3), 'f4')},
+         ['the shape (31, 3)', 'cannot be told', 'width, 32']),
+        (3, {STACK: np.zeros((64, 2, 32), 'f4')},
+         ['wo.kernel has the shape (64, 2, 32); expected 3']),
+    ],
+)
+def test_stacks_of_other_shapes(written, layers, changes, words):
+  assert_refused(scanned(written, layers, **changes), *words)

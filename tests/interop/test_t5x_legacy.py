@@ -8,22 +8,18 @@ from flax import serialization
 import numpy as np
 import pytest
 import t5x_files
+from tiny_weights import assert_same, tensor
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import t5x, t5x_legacy
-from dualenc_jax.tensor_files.tensors import Tensor
 
 
 def content(folder):
   return serialization.msgpack_restore((folder / 'checkpoint').read_bytes())
 
 
-def tensor(array):
-  return Tensor('test', array.shape, lambda: array)
-
-
 def with_tensors(weights, arrays, **changes):
-  added = {name: tensor(array) for name, array in arrays.items()}
+  added = {name: tensor(name, array) for name, array in arrays.items()}
   return dataclasses.replace(
       weights, tensors={**weights.tensors, **added}, **changes
   ).check()
@@ -58,16 +54,6 @@ def test_same_files_as_t5x(tmp_path, golden):
     np.testing.assert_array_equal(t5x_files.read_zarr(folder), array)
 
 
-def assert_reads_back(folder, weights):
-  back = t5x.read(folder)
-  assert back.tensors.keys() == weights.tensors.keys()
-  for name, original in weights.tensors.items():
-    np.testing.assert_array_equal(back.tensors[name].read(), original.read())
-  assert (back.encoder, back.passage_encoder) == (
-      weights.encoder, weights.passage_encoder
-  )
-
-
 def test_shared_towers_have_the_names_of_t5x_retrieval(tmp_path, golden):
   kernel = np.arange(32 * 8, dtype=np.float32).reshape(32, 8)
   weights = with_tensors(golden, {'projection/kernel': kernel}, step=None)
@@ -80,7 +66,7 @@ def test_shared_towers_have_the_names_of_t5x_retrieval(tmp_path, golden):
       ),
       kernel,
   )
-  assert_reads_back(tmp_path, weights)
+  assert_same(t5x.read(tmp_path), weights)
 
 
 def test_towers_that_differ_have_our_names(tmp_path, golden):
@@ -98,7 +84,7 @@ def test_towers_that_differ_have_our_names(tmp_path, golden):
   target = content(tmp_path / 'checkpoint_1000')['optimizer']['target']
   parts = {'encoder', 'projection', 'token_embedder'}
   assert target.keys() == parts | {f'passage_{part}' for part in parts}
-  assert_reads_back(tmp_path, weights)
+  assert_same(t5x.read(tmp_path), weights)
 
 
 def test_big_tensor_in_several_chunks(tmp_path, golden, monkeypatch):
@@ -107,10 +93,7 @@ def test_big_tensor_in_several_chunks(tmp_path, golden, monkeypatch):
   folder = tmp_path / 'checkpoint_1000' / 'target.token_embedder.embedding'
   chunks = {file.name for file in folder.glob('[0-9]*')}
   assert chunks == {f'{i}.0' for i in range(74)}
-  assert_reads_back(tmp_path, golden)
-
-
-SILU = ('silu', 'linear')
+  assert_same(t5x.read(tmp_path), golden)
 
 
 @pytest.mark.parametrize('tower', ['encoder', 'passage_encoder'])
@@ -123,9 +106,8 @@ def test_activations_that_the_files_do_not_tell(tmp_path, golden, tower):
   weights = with_tensors(
       golden, own, passage_encoder=golden.encoder.clone()
   )
-  silu = dataclasses.replace(
-      weights, **{tower: golden.encoder.clone(activations=SILU)}
-  )
+  silu = golden.encoder.clone(activations=('silu', 'linear'))
+  silu = dataclasses.replace(weights, **{tower: silu})
   message = f'activations silu x linear in its {tower}.*expects gelu x linear'
   with pytest.raises(UserError, match=message):
     t5x_legacy.write(silu, tmp_path)
@@ -135,8 +117,7 @@ def test_activations_that_the_files_do_not_tell(tmp_path, golden, tower):
 
 FULL_DISK = """
 import pathlib, resource, signal, sys
-from dualenc_jax.interop import t5x
-from dualenc_jax.interop import t5x_legacy
+from dualenc_jax.interop import t5x, t5x_legacy
 
 weights = t5x.read(sys.argv[1])
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -151,12 +132,8 @@ except Exception as e:
 def test_a_full_disk(tmp_path):
   """A limit on the size of files stands for it; the embeddings are larger."""
   golden = t5x_files.GOLDEN / 't5_1_1_tiny' / 't5x_orbax'
-  done = subprocess.run(
-      [sys.executable, '-c', FULL_DISK, golden, tmp_path],
-      capture_output=True,
-      text=True,
-      timeout=120,
-  )
+  command = [sys.executable, '-c', FULL_DISK, golden, tmp_path]
+  done = subprocess.run(command, capture_output=True, text=True, timeout=120)
   zarr = tmp_path / 'checkpoint_1000' / 'target.token_embedder.embedding'
   assert done.stdout.startswith(f'UserError {zarr} cannot be written: '), done
   assert 'Make room' in done.stdout and done.stdout.count('\n') == 1

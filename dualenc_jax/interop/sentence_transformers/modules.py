@@ -291,8 +291,8 @@ def _config(path: pathlib.Path) -> dict[str, Any]:
   if not file.is_file():
     return {}
   found = json_file.read(file)
-  # No prompts may be null, and the text of one, too.
-  found['prompts'] = found.get('prompts') or {}
+  if found.get('prompts') is None:
+    found['prompts'] = {}
   types = {
       'prompts': {str: str | None},
       'default_prompt_name?': str | None,

@@ -1,0 +1,48 @@
+"""`Weights` of random numbers, and whether two are the same."""
+
+import numpy as np
+
+from dualenc_jax.interop.weights import shapes_of, Usage, Weights
+from dualenc_jax.models import DualEncoder
+from dualenc_jax.tensor_files.tensors import Tensor
+from dualenc_jax.text.tokenizer import Vocabulary
+
+SHIPPED = Vocabulary('python_code_8k')
+USAGE = Usage(SHIPPED.file, None, 16, 40, 'query: ', 'passage: ')
+
+
+def tensor(name: str, array: np.ndarray) -> Tensor:
+  return Tensor(f'memory: {name}', array.shape, lambda: array)
+
+
+def of_arrays(arrays, model: DualEncoder, usage=USAGE, path='memory'):
+  """Those of arrays by name, at step 7."""
+  return Weights(
+      'random', path, {n: tensor(n, array) for n, array in arrays.items()},
+      model.encoder, model.passage_encoder, usage, step=7,
+  )
+
+
+def arrays_of(model: DualEncoder, seed: int = 0) -> dict[str, np.ndarray]:
+  """Numbers of a size that keeps rounding errors small, by name."""
+  rng = np.random.default_rng(seed)
+  return {
+      name: np.float32(name.endswith('scale'))
+      + np.float32(0.1 if len(shape) == 1 else shape[-2] ** -0.5)
+      * rng.standard_normal(shape, np.float32)
+      for name, shape in shapes_of(model).items()
+  }
+
+
+def random(model: DualEncoder, usage=USAGE, seed: int = 0) -> Weights:
+  return of_arrays(arrays_of(model, seed), model, usage).check()
+
+
+def assert_same(a: Weights, b: Weights) -> None:
+  """Bit for bit."""
+  assert a.tensors.keys() == b.tensors.keys()
+  for name in a.tensors:
+    np.testing.assert_array_equal(
+        a.tensors[name].read(), b.tensors[name].read(), err_msg=name
+    )
+  assert a.encoder == b.encoder and a.passage_encoder == b.passage_encoder
