@@ -45,20 +45,12 @@ def experiment(folder, *bindings, files=()):
   return model_dir.build_experiment(
       ['runs/finetune.gin', 'models/tiny.gin', *files],
       [
-          f'MODEL_DIR = "{folder}/ours"',
-          f'CACHE_DIR = "{folder}/tokens"',
-          f'TRAIN_FILE = "{train}"',
-          'VOCABULARY = "python_code_8k"',
-          'VOCAB_SIZE = 8064',
-          f'STEPS = {STEPS}',
-          f'BATCH_SIZE = {BATCH}',
-          f'QUERY_LENGTH = {QUERY}',
-          f'PASSAGE_LENGTH = {PASSAGE}',
-          'DTYPE = "float32"',
-          'DROPOUT_RATE = 0.0',
-          'MODEL_PARALLEL = 2',
-          'EVAL_EVERY = 0',
-          *bindings,
+          f'MODEL_DIR = "{folder}/ours"', f'CACHE_DIR = "{folder}/tokens"',
+          f'TRAIN_FILE = "{train}"', 'VOCABULARY = "python_code_8k"',
+          'VOCAB_SIZE = 8064', f'STEPS = {STEPS}', f'BATCH_SIZE = {BATCH}',
+          f'QUERY_LENGTH = {QUERY}', f'PASSAGE_LENGTH = {PASSAGE}',
+          'DTYPE = "float32"', 'DROPOUT_RATE = 0.0', 'MODEL_PARALLEL = 2',
+          'EVAL_EVERY = 0', *bindings,
       ],
       [],
   )
@@ -223,7 +215,7 @@ def test_every_epoch_has_an_order_of_its_own(tmp_path):
   assert first != second
 
 
-def test_split_batches_are_refused(tmp_path):
+def test_what_the_loss_cannot_see_is_refused(tmp_path):
   run = experiment(tmp_path)
   model = t5x_model(run)
   model.get_initial_variables(
@@ -232,11 +224,13 @@ def test_split_batches_are_refused(tmp_path):
   part = {name: x[:8] for name, x in batches(run, model)[0].items()}
   with pytest.raises(UserError, match='num_microbatches'):
     model.loss_fn(fresh(run), part, jax.random.PRNGKey(0))
-
-
-def test_packing_is_refused():
   with pytest.raises(UserError, match='pack = False'):
     seqio_adapter.PairConverter(pack=True)
+  vocabulary = seqio_adapter.seqio_vocabulary(
+      type(run.tokenizer.vocabulary)('python_code_8k', extra_ids=100)
+  )
+  with pytest.raises(UserError, match='8064 rows'):
+    t5x_bridge.DualEncoderModel(run.objective, vocabulary, vocabulary, None)
 
 
 def test_missing_negatives_are_refused():
@@ -245,12 +239,3 @@ def test_missing_negatives_are_refused():
   converter = seqio_adapter.PairConverter(num_negatives=1)
   with pytest.raises(UserError, match='no feature negatives'):
     converter(dataset, {'inputs': 3, 'targets': 1})
-
-
-def test_vocabulary_larger_than_its_table_is_refused(tmp_path):
-  run = experiment(tmp_path)
-  vocabulary = seqio_adapter.seqio_vocabulary(
-      type(run.tokenizer.vocabulary)('python_code_8k', extra_ids=100)
-  )
-  with pytest.raises(UserError, match='8064 rows'):
-    t5x_bridge.DualEncoderModel(run.objective, vocabulary, vocabulary, None)

@@ -22,17 +22,8 @@ from t5x import (
   trainer as trainer_lib,
   utils,
 )
-from test_t5x_bridge import (
-  BATCH,
-  experiment,
-  flat,
-  LEARNT,
-  ordered,
-  PASSAGE,
-  QUERY,
-  STEPS,
-  t5x_model,
-)
+import test_t5x_bridge as bridge
+from test_t5x_bridge import BATCH, experiment, flat, LEARNT, STEPS, t5x_model
 import tiny_run
 
 from dualenc_jax.errors import UserError
@@ -53,13 +44,10 @@ class DataAndModel(partitioning.PjitPartitioner):
 
 def t5x_batches(run, model):
   """T5X's batches of the pairs of our run, in the order of its steps."""
+  lengths = {'inputs': bridge.QUERY, 'targets': bridge.PASSAGE}
   config = utils.DatasetConfig(
-      ordered(run),
-      task_feature_lengths={'inputs': QUERY, 'targets': PASSAGE},
-      split='train',
-      batch_size=BATCH,
-      shuffle=False,
-      seed=0,
+      bridge.ordered(run), task_feature_lengths=lengths, split='train',
+      batch_size=BATCH, shuffle=False, seed=0,
   )
   utils.verify_matching_vocabs(config, model)
   dataset = utils.get_dataset(
@@ -72,26 +60,17 @@ def t5x_start(model, batch):
   """T5X's partitioner, initialiser and state; parameters of seed 0."""
   partitioner = DataAndModel(num_partitions=2)
   initializer = utils.TrainStateInitializer(
-      model.optimizer_def,
-      model.get_initial_variables,
-      {name: value.shape for name, value in batch.items()},
-      partitioner,
+      model.optimizer_def, model.get_initial_variables,
+      {name: value.shape for name, value in batch.items()}, partitioner,
   )
-  return (
-      partitioner,
-      initializer,
-      initializer.from_scratch(jax.random.PRNGKey(0)),
-  )
+  state = initializer.from_scratch(jax.random.PRNGKey(0))
+  return partitioner, initializer, state
 
 
 def t5x_trainer(model, batch, num_microbatches=None):
   partitioner, initializer, state = t5x_start(model, batch)
   return trainer_lib.Trainer(
-      model,
-      state,
-      partitioner,
-      eval_names=[],
-      summary_dir=None,
+      model, state, partitioner, eval_names=[], summary_dir=None,
       train_state_axes=initializer.train_state_axes,
       rng=jax.random.PRNGKey(1),
       learning_rate_fn=optax.linear_schedule(1e-3, 0.0, STEPS),
@@ -202,17 +181,12 @@ def test_t5x_restores_what_we_write(tmp_path):
   path = str(ours / 'checkpoint_0')
 
   loaded = checkpoints.load_t5x_checkpoint(path)['target']
-  restored = initializer.from_checkpoint(
-      [
-          utils.RestoreCheckpointConfig(
-              path,
-              mode='specific',
-              assignment_map=[('state/.*', None)],
-              fallback_to_scratch=True,
-          )
-      ],
-      init_rng=jax.random.PRNGKey(7),
+  config = utils.RestoreCheckpointConfig(
+      path, mode='specific', assignment_map=[('state/.*', None)],
+      fallback_to_scratch=True,
   )
+  key = jax.random.PRNGKey(7)
+  restored = initializer.from_checkpoint([config], init_rng=key)
   expected = flat(state.params)
   for params in (loaded, restored.params):
     found = flat(params)
@@ -236,14 +210,9 @@ def test_gin_file_trains_from_a_t5_under_t5x(tmp_path, shared, form):
   golden = shared / 'golden' / 't5_1_1_tiny'
   sizes = json.loads((golden / 'config.json').read_text())
   sentencepiece.SentencePieceTrainer.train(
-      input=str(train),
-      model_prefix=str(tmp_path / 'small'),
-      vocab_size=sizes['vocab_size'],
-      hard_vocab_limit=False,
-      pad_id=0,
-      eos_id=1,
-      unk_id=2,
-      bos_id=-1,
+      input=str(train), model_prefix=str(tmp_path / 'small'),
+      vocab_size=sizes['vocab_size'], hard_vocab_limit=False,
+      pad_id=0, eos_id=1, unk_id=2, bos_id=-1,
   )
   flags = {
       'MODEL_DIR': f"'{tmp_path}/model'",
@@ -273,9 +242,7 @@ def test_gin_file_trains_from_a_t5_under_t5x(tmp_path, shared, form):
           *(f'--gin.{name}={value}' for name, value in flags.items()),
       ],
       env=os.environ | {'XLA_FLAGS': '', 'PYTHONPATH': str(ROOT)},
-      capture_output=True,
-      text=True,
-      timeout=180,
+      capture_output=True, text=True, timeout=180,
   )
   assert done.returncode == 0, done.stderr[-2000:]
   end = t5x_reader.read(tmp_path / 'model' / 'checkpoint_2')

@@ -42,10 +42,9 @@ def converted(index, form, out):
     'codec',
     [
         'bf16', 'int8', 'int8:uniform', 'pca:8', 'truncate:8', 'rotated:1',
-        'rotated:3', 'rotated:4', 'pq:4x2', 'opq:4x4', 'sign',
-        'truncate:8+int8', 'pca:8+pq:4x3', 'truncate:8+sign',
+        'rotated:3', 'opq:4x4', 'sign', 'truncate:8+int8', 'pca:8+pq:4x3',
     ],
-)  # yapf: disable
+)
 def test_faiss_finds_what_the_retriever_finds(codec, model, tmp_path):
   index = encoded(model, tmp_path / 'index', codec)
   out = converted(index, 'faiss', tmp_path / 'out')

@@ -146,24 +146,17 @@ def test_parquet_has_a_row_a_passage(model, tmp_path, name, monkeypatch):
     values = [getattr(p, column) or None for p in passages]
     assert table[column].to_pylist() == values
   assert table['name'].null_count == ROWS // 2
-  vectors = table['vector'].combine_chunks().values.to_numpy()
+  vectors = np.stack(table['vector'].to_numpy(zero_copy_only=False))
   np.testing.assert_array_equal(
-      vectors.reshape(ROWS, -1), index.embeddings[:].astype(np.float32)
+      vectors, index.embeddings[:].astype(np.float32)
   )
-
-
-def test_parquet_is_searched_with_nothing_but_numpy(model, tmp_path):
-  out = run(model / 'index', 'vectors', tmp_path / 'out')
-  table = parquet.read_table(out / 'vectors.parquet')
-  ids = table['id'].to_pylist()
-  passages = np.stack(table['vector'].to_numpy(zero_copy_only=False))
-  retriever = Retriever.from_dir(model, index=model / 'index')
+  # Searched with nothing but NumPy.
+  retriever = Retriever.from_dir(model, index=model / name)
   queries = retriever.encode_queries(QUERIES)
-  found = ExactSearch(passages, ids).top_k(queries, K)
+  found = ExactSearch(vectors, table['id'].to_pylist()).top_k(queries, K)
   scores, expected = retriever.search(QUERIES, K)
-  assert [[ids[i] for i in row] for row in found.indices] == [
-      list(row) for row in expected
-  ]
+  ids = [[index.ids[i] for i in row] for row in found.indices]
+  assert ids == [list(row) for row in expected]
   np.testing.assert_array_equal(found.scores, scores)
 
 
@@ -173,7 +166,7 @@ def test_parquet_is_searched_with_nothing_but_numpy(model, tmp_path):
         ('index', ['--to=npz'], '--to=npz is a form of models. An index goes'
          ' --to=faiss or vectors.'),
         ('index', ['--to=faiss', '--tower=query'], '--tower is of models'),
-        ('index', ['--to=faiss', '--texts=a.txt'], '--texts is of models'),
+        ('index', ['--to=faiss', '--no-verify'], '--verify is of models'),
         ('index', ['--to=vectors', '--vocabulary=v'], '--vocabulary is of'),
         ('index', ['--to=vectors', '--step=0'], '--step is of models'),
         ('index', ['--to=faiss', '--query_prefix='], '--query_prefix is of'),

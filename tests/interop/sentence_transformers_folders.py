@@ -31,13 +31,8 @@ def save_t5(folder, vocabulary, feed_forward='relu', depth=1, seed=0):
   """A random T5EncoderModel with its tokenizer, saved by transformers."""
   folder.mkdir(parents=True)
   config = transformers.T5Config(
-      vocab_size=PIECES,
-      d_model=WIDTH,
-      num_layers=depth,
-      num_heads=2,
-      d_kv=8,
-      d_ff=32,
-      feed_forward_proj=feed_forward,
+      vocab_size=PIECES, d_model=WIDTH, num_layers=depth, num_heads=2, d_kv=8,
+      d_ff=32, feed_forward_proj=feed_forward,
   )
   config.save_pretrained(folder)
   (folder / 'spiece.model').write_bytes(vocabulary.read_bytes())
@@ -76,9 +71,8 @@ def modules(folder, seed=0):
 
 def save(model_modules, folder, **options):
   """Saves a model of modules as the installed version does."""
-  SentenceTransformer(
-      modules=model_modules, device='cpu', **options
-  ).save_pretrained(str(folder))
+  model = SentenceTransformer(modules=model_modules, device='cpu', **options)
+  model.save_pretrained(str(folder))
   return folder
 
 
@@ -88,12 +82,8 @@ def router(query, document):
 
 def open_model(folder):
   """In single precision, whatever the files have."""
-  return SentenceTransformer(
-      str(folder),
-      device='cpu',
-      local_files_only=True,
-      model_kwargs={'dtype': torch.float32},
-  )
+  options = {'local_files_only': True, 'model_kwargs': {'dtype': torch.float32}}
+  return SentenceTransformer(str(folder), device='cpu', **options)
 
 
 def encode(folder, texts=TEXTS):
@@ -119,46 +109,33 @@ def as_published(folder, vocabulary):
   """Gives a folder the form of GTR's and Sentence-T5's, of version 2.2."""
   kinds = ('Transformer', 'Pooling', 'Dense', 'Normalize')
   paths = ('', '1_Pooling', '2_Dense', '3_Normalize')
-  (folder / 'modules.json').write_text(
-      json.dumps([
-          {
-              'idx': i,
-              'name': str(i),
-              'path': path,
-              'type': f'sentence_transformers.models.{kind}',
-          }
-          for i, (path, kind) in enumerate(zip(paths, kinds))
-      ])
-  )
-  (folder / 'sentence_bert_config.json').write_text(
-      json.dumps({'max_seq_length': LENGTH, 'do_lower_case': False})
-  )
-  (folder / 'config_sentence_transformers.json').write_text(
-      json.dumps({
-          '__version__': {
-              'sentence_transformers': '2.2.0',
-              'transformers': '4.7.0',
-              'pytorch': '1.9.0+cu102',
-          }
-      })
-  )
-  (folder / '1_Pooling' / 'config.json').write_text(
-      json.dumps({
+  entries = [
+      {'idx': i, 'name': str(i), 'path': path,
+       'type': f'sentence_transformers.models.{kind}'}
+      for i, (path, kind) in enumerate(zip(paths, kinds))
+  ]
+  versions = {
+      'sentence_transformers': '2.2.0', 'transformers': '4.7.0',
+      'pytorch': '1.9.0+cu102',
+  }
+  modes = 'cls_token', 'max_tokens', 'mean_sqrt_len_tokens'
+  for name, content in {
+      'modules.json': entries,
+      'sentence_bert_config.json': {
+          'max_seq_length': LENGTH, 'do_lower_case': False
+      },
+      'config_sentence_transformers.json': {'__version__': versions},
+      '1_Pooling/config.json': {
           'word_embedding_dimension': WIDTH,
-          'pooling_mode_cls_token': False,
           'pooling_mode_mean_tokens': True,
-          'pooling_mode_max_tokens': False,
-          'pooling_mode_mean_sqrt_len_tokens': False,
-      })
-  )
-  (folder / '2_Dense' / 'config.json').write_text(
-      json.dumps({
-          'in_features': WIDTH,
-          'out_features': DIM,
-          'bias': False,
+          **{f'pooling_mode_{mode}': False for mode in modes},
+      },
+      '2_Dense/config.json': {
+          'in_features': WIDTH, 'out_features': DIM, 'bias': False,
           'activation_function': 'torch.nn.modules.linear.Identity',
-      })
-  )
+      },
+  }.items():
+    (folder / name).write_text(json.dumps(content))
   # Git keeps no empty folder.
   (folder / '3_Normalize' / 'config.json').unlink()
   (folder / '3_Normalize').rmdir()

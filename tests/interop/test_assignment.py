@@ -43,28 +43,19 @@ def assign(target, source, *args):
   return assignment.assign(shapes_of(target), source, *args)
 
 
-def test_the_same_model_takes_every_tensor_by_its_name():
-  sources = assign(model(), weights_of(model()))
-  assert sources == {name: name for name in shapes_of(model())}
-
-
-def test_one_tower_starts_both():
-  target = model(**own_passage_tower())
-  sources = assign(target, weights_of(model()))
-  assert sources['passage_encoder/layers_1/mlp/wo/kernel'] == (
-      'encoder/layers_1/mlp/wo/kernel'
-  )
-  assert sources['passage_token_embedder/embedding'] == (
-      'token_embedder/embedding'
-  )
-  assert None not in sources.values()
-
-
-def test_a_passage_tower_that_is_there_is_taken():
-  towers = model(**own_passage_tower())
-  assert assign(towers, weights_of(towers)) == {
-      name: name for name in shapes_of(towers)
+def test_what_each_parameter_takes_by_default():
+  one, two = model(), model(**own_passage_tower())
+  assert assign(one, weights_of(one)) == {n: n for n in shapes_of(one)}
+  assert assign(two, weights_of(two)) == {n: n for n in shapes_of(two)}
+  # One tower starts both.
+  assert assign(two, weights_of(one)) == {
+      n: n.removeprefix('passage_') for n in shapes_of(two)
   }
+  routed = assign(model(passage_projection=Projection(6)), weights_of(one))
+  assert routed['passage_projection/kernel'] == 'projection/kernel'
+  # A pretrained T5 has no projection, which starts fresh.
+  sources = assign(one, weights_of(one, 'projection'))
+  assert [n for n, s in sources.items() if s is None] == ['projection/kernel']
 
 
 def test_into_one_tower_only():
@@ -73,18 +64,6 @@ def test_into_one_tower_only():
   sources = assign(target, weights_of(model()), rules)
   fresh = {name for name, source in sources.items() if source is None}
   assert fresh == {n for n in shapes_of(target) if n.startswith('passage_')}
-
-
-def test_a_pretrained_t5_has_no_projection_which_starts_fresh():
-  source = weights_of(model(), 'projection')
-  sources = assign(model(), source)
-  assert [n for n, s in sources.items() if s is None] == ['projection/kernel']
-
-
-def test_a_dual_encoder_that_lacks_a_passage_tower_part_shares_its_own():
-  target = model(passage_projection=Projection(6))
-  sources = assign(target, weights_of(model()))
-  assert sources['passage_projection/kernel'] == 'projection/kernel'
 
 
 def test_a_deep_tower_into_a_shallow_one_by_chosen_layers():
@@ -157,12 +136,9 @@ def test_what_is_left_out_is_of_no_use_to_a_parameter():
   assert sources['projection/kernel'] is None
 
 
-def test_too_few_layers_name_what_is_missing():
+def test_too_few_and_too_many_layers_and_towers():
   with pytest.raises(UserError, match='nothing for encoder/layers_2/.*RULES'):
     assign(model(layers=3), weights_of(model()))
-
-
-def test_too_many_layers_and_towers_name_what_has_no_place():
   with pytest.raises(UserError, match='no place for: encoder/layers_1/.*DROP'):
     assign(model(layers=1), weights_of(model()))
   two = weights_of(model(**own_passage_tower()))

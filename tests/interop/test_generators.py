@@ -66,11 +66,8 @@ def logits(model, params):
 
 
 def assert_close(found, wanted):
-  np.testing.assert_allclose(
-      found[TARGETS != 0],
-      wanted[TARGETS != 0],
-      atol=1e-5 * np.abs(wanted).max(),
-  )
+  real, atol = TARGETS != 0, 1e-5 * np.abs(wanted).max()
+  np.testing.assert_allclose(found[real], wanted[real], atol=atol)
 
 
 def test_logits_are_those_of_transformers(theirs, folder, legacy, spiece):
@@ -113,23 +110,16 @@ def test_logits_are_those_of_t5x(name, spiece):
 def objective_of(theirs, rows=ROWS):
   """What `gin/architectures/encoder_decoder.gin` makes of the same sizes."""
   config = theirs.config
+  activations = hugging_face_models.ACTIVATIONS[config.feed_forward_proj]
   encoder = T5Encoder(
-      config.num_layers,
-      config.num_heads,
-      config.d_kv,
-      config.d_ff,
-      hugging_face_models.ACTIVATIONS[config.feed_forward_proj],
+      config.num_layers, config.num_heads, config.d_kv, config.d_ff, activations
   )
   return Generation(make_model(TokenEmbedder(rows, config.d_model), encoder))
 
 
 def start(path, objective, vocabulary, **options):
-  plan = step_lib.plan(
-      objective,
-      Optimizer(optax.sgd(0.1), lambda step: 0.1),
-      tiny_training.OneDevice(),
-      0,
-  )
+  optimizer = Optimizer(optax.sgd(0.1), lambda step: 0.1)
+  plan = step_lib.plan(objective, optimizer, tiny_training.OneDevice(), 0)
   planned = initial.plan_start(
       initial.InitialCheckpoint(str(path), **options),
       objective.facts,
@@ -151,10 +141,9 @@ def test_a_run_starts_from_them_with_their_decoder(
 
 def test_a_decoder_never_starts_fresh_unasked(theirs, spiece, tmp_path):
   alone = tmp_path / 'encoder'
+  feed_forward = theirs.config.feed_forward_proj
   hugging_face_models.model(
-      'T5EncoderModel',
-      feed_forward=theirs.config.feed_forward_proj,
-      vocab_size=ROWS,
+      'T5EncoderModel', feed_forward, vocab_size=ROWS
   ).save_pretrained(alone)
   objective = objective_of(theirs)
   with pytest.raises(UserError, match='nothing for decoder/.* Give a whole'):

@@ -16,7 +16,13 @@ import whole_t5s
 from dualenc_jax.commands import cli
 from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation.trec import read_run
-from dualenc_jax.interop import loading, released_rankers, t5x
+from dualenc_jax.interop import (
+  encoder_decoder,
+  loading,
+  released_rankers,
+  t5x,
+)
+from dualenc_jax.models import Seq2SeqRanker, TokenEmbedder
 
 ROWS = 32128
 # T5's own pieces.
@@ -60,15 +66,11 @@ def legacy(folder, tmp_path_factory):
 def tokens_of(form, passage, spiece):
   """The formatted text in ids, of which the document alone is cut."""
   tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(spiece))
-  before, after = (tokenizer.encode(part) for part in split(form))
+  parts = TEXTS[form].format(QUERY, '|').split('|')
+  before, after = (tokenizer.encode(part.strip()) for part in parts)
   document = tokenizer.encode(passage)
   room = LENGTH - len(before) - len(after) - 1
   return [*before, *document[:room], *after, 1]
-
-
-def split(form):
-  before, after = TEXTS[form].format(QUERY, '|').split('|')
-  return before.strip(), after.strip()
 
 
 def their_scores(model, form, spiece):
@@ -114,11 +116,12 @@ def test_scores_are_those_of_transformers(
 def test_logits_are_those_of_t5x(name):
   folder = t5x_files.GOLDEN / name / 't5x_orbax'
   reference = np.load(t5x_files.GOLDEN / name / 'reference.npz')
-  weights, decoder = t5x.read(folder), t5x.decoder(folder)
-  model = released_rankers._model(weights, decoder, (1,))
-  params, _ = loading.place(
-      model, {**weights.tensors, **decoder}, str(folder)
+  weights, decoder = encoder_decoder.read(folder)
+  model = Seq2SeqRanker(
+      TokenEmbedder(*weights.tensors['token_embedder/embedding'].shape),
+      weights.encoder, encoder_decoder.decoder_of(weights, decoder), (1,),
   )
+  params, _ = loading.place(model, {**weights.tensors, **decoder}, str(folder))
 
   def run(module, source, target):
     lengths = jnp.sum(source != 0, axis=1, keepdims=True)
@@ -168,14 +171,9 @@ def test_through_the_command(folder, tmp_path, capsys):
   )
   (tmp_path / 'run.trec').write_text(run)
   flags = [
-      'rerank',
-      f'--teacher={folder}',
-      f'--run={tmp_path / "run.trec"}',
-      '--tasks=beir',
-      f'--gin.BEIR_FOLDER={tmp_path / "beir"}',
-      '--split=test',
-      f'--output_dir={tmp_path / "out"}',
-      '--depth=3',
+      'rerank', f'--teacher={folder}', f'--run={tmp_path / "run.trec"}',
+      '--tasks=beir', f'--gin.BEIR_FOLDER={tmp_path / "beir"}', '--split=test',
+      f'--output_dir={tmp_path / "out"}', '--depth=3',
   ]
   assert cli.main(flags) == 2
   assert '--teacher_form=monot5 or rankt5' in capsys.readouterr().err
@@ -207,10 +205,9 @@ def test_what_is_no_released_ranker(folder, legacy, spiece, tmp_path):
   hugging_face_models.model(
       'T5ForConditionalGeneration', vocab_size=8064, decoder_start_token_id=0
   ).save_pretrained(small)
-  with pytest.raises(UserError, match="piece 1176 .* expected '▁true'"):
-    released_rankers.load(small, 'monot5', 'python_code_8k')
-  with pytest.raises(UserError, match="piece 1176 .* expected '▁true'"):
-    released_rankers.load(small, 'rankt5', 'python_code_8k')
+  for form in TEXTS:
+    with pytest.raises(UserError, match="piece 1176 .* expected '▁true'"):
+      released_rankers.load(small, form, 'python_code_8k')
   # As it is released: a pickle, which transformers converts with its decoder.
   (small / 'model.safetensors').rename(small / 'pytorch_model.bin')
   with pytest.raises(UserError, match='import AutoTokenizer, T5ForConditional'):

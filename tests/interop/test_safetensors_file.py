@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from safetensors import numpy as reference, safe_open
+from tiny_weights import tensor
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.tensor_files import safetensors_file
@@ -27,10 +28,7 @@ def arrays():
 
 
 def lazy(values):
-  return {
-      name: Tensor(f'test: {name}', value.shape, lambda value=value: value)
-      for name, value in values.items()
-  }
+  return {name: tensor(name, value) for name, value in values.items()}
 
 
 @pytest.mark.parametrize(
@@ -103,51 +101,41 @@ def test_shards(tmp_path):
       np.testing.assert_array_equal(tensors[name].read(), arrays()[name])
 
 
-def test_a_shard_is_missing(tmp_path):
-  file = shards(tmp_path)['scale']
-  (tmp_path / file).unlink()
-  with pytest.raises(UserError, match=f'{file} is missing.*Copy all shards'):
-    safetensors_file.read(tmp_path)
-
-
-def test_a_tensor_is_not_in_its_shard(tmp_path):
+def test_shards_that_do_not_fit(tmp_path):
   index = shards(tmp_path)
   write_index(tmp_path, index | {'scale': index['one']})
   with pytest.raises(UserError, match='00001.*has no tensor scale, which'):
     safetensors_file.read(tmp_path)
-
-
-@pytest.mark.parametrize(
-    'text',
-    ['', '[]', '{"weight_map": 3}', '{}', '{"weight_map": {"a": 1, "b": "c"}}'],
-)
-def test_a_bad_index(tmp_path, text):
-  (tmp_path / 'model.safetensors.index.json').write_text(text)
-  with pytest.raises(UserError, match='model.safetensors.index.json'):
+  (tmp_path / index['scale']).unlink()
+  write_index(tmp_path, index)
+  lost = f'{index["scale"]} is missing.*Copy all shards'
+  with pytest.raises(UserError, match=lost):
     safetensors_file.read(tmp_path)
-
-
-def test_a_folder_without_any(tmp_path):
+  file = tmp_path / 'model.safetensors.index.json'
+  for text in ('', '[]', '{"weight_map": {"a": 1, "b": "c"}}'):
+    file.write_text(text)
+    with pytest.raises(UserError, match='model.safetensors.index.json'):
+      safetensors_file.read(tmp_path)
+  file.unlink()
   with pytest.raises(UserError, match='neither model.safetensors nor'):
     safetensors_file.read(tmp_path)
 
 
-@pytest.mark.parametrize('kept', [0, 7, 8, 100, -1])
-def test_a_truncated_file(tmp_path, kept):
+def test_a_truncated_file(tmp_path):
   path = tmp_path / 'model.safetensors'
   reference.save_file(arrays(), path)
-  path.write_bytes(path.read_bytes()[:kept])
-  with pytest.raises(UserError, match='model.safetensors is no whole .*again'):
-    safetensors_file.read(path)
-
-
-def test_a_file_cut_off_after_its_header_was_read(tmp_path):
-  path = tmp_path / 'model.safetensors'
-  reference.save_file(arrays(), path)
-  tensors = safetensors_file.read(path)
-  path.write_bytes(path.read_bytes()[:-200])
+  tensors, whole = safetensors_file.read(path), path.read_bytes()
+  # After its header was read.
+  path.write_bytes(whole[:-200])
   with pytest.raises(UserError, match='shared.weight cannot be read'):
     tensors['shared.weight'].read()
+  for content in (
+      *(whole[:kept] for kept in (0, 7, 8, 100, -1)),
+      b'PK\x03\x04' + b'\xff' * 100,
+  ):
+    path.write_bytes(content)
+    with pytest.raises(UserError, match='model.safetensors is no whole .*ag'):
+      safetensors_file.read(path)
 
 
 @pytest.mark.parametrize(
@@ -156,28 +144,27 @@ def test_a_file_cut_off_after_its_header_was_read(tmp_path):
         'not json',
         '[]',
         '{"a": 3}',
-        '{"a": {"dtype": "F32", "shape": [2], "data_offsets": [0]}}',
-        '{"a": {"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}}',
-        '{"a": {"dtype": "F32", "shape": ["2"], "data_offsets": [0, 8]}}',
-        '{"a": {"dtype": "F32", "shape": [2], "data_offsets": [-8, 0]}}',
-        '{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}',
-        '{"a": {"dtype": "F32", "shape": [2], "data_offsets": ["0", "8"]}}',
-        '{"a": {"dtype": "F32", "shape": [2.0], "data_offsets": [0, 8]}}',
-        '{"a": {"dtype": "F32", "shape": [-2, -1], "data_offsets": [0, 8]}}',
-        '{"a": {"dtype": ["F32"], "shape": [2], "data_offsets": [0, 8]}}',
+        *(
+            f'{{"a": {{"dtype": {dtype}, "shape": {shape}, "data_offsets":'
+            f' {offsets}}}}}'
+            for dtype, shape, offsets in (
+                ('"F32"', '[2]', '[0]'),
+                ('"F32"', '[3]', '[0, 8]'),
+                ('"F32"', '["2"]', '[0, 8]'),
+                ('"F32"', '[2]', '[-8, 0]'),
+                ('"F32"', '[1]', '[0, 4]'),
+                ('"F32"', '[2]', '["0", "8"]'),
+                ('"F32"', '[2.0]', '[0, 8]'),
+                ('"F32"', '[-2, -1]', '[0, 8]'),
+                ('["F32"]', '[2]', '[0, 8]'),
+            )
+        ),
     ],
 )
 def test_a_bad_header(tmp_path, header):
   path = tmp_path / 'model.safetensors'
   path.write_bytes(struct.pack('<Q', len(header)) + header.encode() + b'\0' * 8)
   with pytest.raises(UserError, match='model.safetensors is no whole'):
-    safetensors_file.read(path)
-
-
-def test_a_pickle_by_that_name(tmp_path):
-  path = tmp_path / 'model.safetensors'
-  path.write_bytes(b'PK\x03\x04' + b'\xff' * 100)
-  with pytest.raises(UserError, match='is no whole safetensors file'):
     safetensors_file.read(path)
 
 
@@ -207,11 +194,7 @@ def test_one_tensor_in_memory_at_a_time(tmp_path):
   path = tmp_path / 'model.safetensors'
   array = np.ones((4, 1024, 1024), np.float32)  # 16 MiB
   reference.save_file({str(i): array for i in range(10)}, path)
-  result = subprocess.run(
-      [sys.executable, '-c', MEMORY, path],
-      capture_output=True,
-      text=True,
-      check=True,
-  )
+  command = [sys.executable, '-c', MEMORY, path]
+  result = subprocess.run(command, capture_output=True, text=True, check=True)
   assert int(result.stdout) < 40
   assert (tmp_path / 'copy').stat().st_size > 10 * array.nbytes

@@ -15,7 +15,6 @@ import towers
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import opening, sentence_transformers
 from dualenc_jax.interop.sentence_transformers import modules
-from dualenc_jax.interop.sentence_transformers.modules import Module
 
 pytestmark = pytest.mark.slow
 
@@ -139,31 +138,15 @@ def test_only_the_projections_may_be_routed(tmp_path, t5, vocabulary):
     [
         ({'query': 'wrap: ', 'document': 'd: '}, None, ('wrap: ', 'd: '), None),
         ({'query': None, 'document': 'd: '}, ..., ('', 'd: '), None),
-        (
-            {'query': 'wrap: ', 'passage': 'text: '},
-            None,
-            ('wrap: ', ''),
-            "the prompt passage, 'text: ', is not put in front",
-        ),
-        (
-            {'corpus': 'c: ', 'document': 'd: '},
-            None,
-            ('', 'd: '),
-            "the prompt corpus, 'c: ', is not put in front",
-        ),
+        ({'query': 'wrap: ', 'passage': 'text: '}, None, ('wrap: ', ''),
+         "the prompt passage, 'text: ', is not put in front"),
+        ({'corpus': 'c: ', 'document': 'd: '}, None, ('', 'd: '),
+         "the prompt corpus, 'c: ', is not put in front"),
         ({'passage': 'd: ', 'document': 'd: '}, None, ('', 'd: '), None),
-        (
-            {'all': 'text: ', 'query': ''},
-            'all',
-            ('', ''),
-            "the default prompt, all, 'text: ', is that of `encode`",
-        ),
-        (
-            {'query': 'wrap: '},
-            'query',
-            ('wrap: ', ''),
-            "`encode_query` puts 'wrap: ' in front, `encode_document` ''",
-        ),
+        ({'all': 'text: ', 'query': ''}, 'all', ('', ''),
+         "the default prompt, all, 'text: ', is that of `encode`"),
+        ({'query': 'wrap: '}, 'query', ('wrap: ', ''),
+         "`encode_query` puts 'wrap: ' in front, `encode_document` ''"),
         ({'query': 'a: ', 'document': 'a: '}, 'query', ('a: ', 'a: '), None),
         ({'all': 'text: '}, None, ('', ''), None),
         (..., ..., ('', ''), None),
@@ -184,9 +167,7 @@ def test_prompts_are_those_of_the_library_s_own_calls(
   assert [warning in line for line in said] == [True] * bool(warning)
 
 
-def test_a_default_prompt_that_is_not_there_is_refused_as_by_the_library(
-    folder
-):
+def test_an_absent_default_prompt_is_refused_as_by_the_library(folder):
   st.edit(folder / CONFIG, prompts={'all': 'a: '}, default_prompt_name='every')
   with pytest.raises(ValueError, match='every'):
     st.open_model(folder)
@@ -197,7 +178,6 @@ def test_a_default_prompt_that_is_not_there_is_refused_as_by_the_library(
 @pytest.mark.parametrize(
     'settings, expected',
     [
-        ({'max_seq_length': 30}, (30, 30)),
         ({'tokenizer_args': {'model_max_length': 20}}, (20, 20)),
         ({'max_seq_length': 30, 'query_length': 9}, (9, 30)),
         ({'query_length': 9, 'document_length': 25}, (9, 25)),
@@ -207,9 +187,8 @@ def test_lengths_are_those_that_the_library_cuts_at(
     folder, settings, expected
 ):
   st.edit(folder / 'sentence_bert_config.json', **settings)
-  module = Module('Transformer', folder)
   tasks = 'query', 'document'
-  assert tuple(modules.read_length(module, task) for task in tasks) == expected
+  assert tuple(modules.read_length(folder, task) for task in tasks) == expected
   model = st.open_model(folder)
   lengths = tuple(
       model.preprocess([' '.join(st.TEXTS)], task=task)['input_ids'].shape[1]
@@ -218,12 +197,16 @@ def test_lengths_are_those_that_the_library_cuts_at(
   assert lengths == expected
 
 
-def test_a_bias_of_zeros_is_left_out(tmp_path, t5, vocabulary):
+def test_a_bias_is_left_out_where_it_is_zero(tmp_path, t5, vocabulary):
   modules = st.modules(t5)
   modules[2] = st.dense(bias=True, init_bias=torch.zeros(st.DIM))
   folder = st.save(modules, tmp_path / 'model')
   weights = assert_same_vectors(folder, vocabulary)
   assert weights.left_out['2_Dense/linear.bias'] == 'zero'
+  modules[2] = st.dense(bias=True)
+  folder = st.save(modules, tmp_path / 'other')
+  with pytest.raises(UserError, match='linear.bias is not zero: Dense has a'):
+    sentence_transformers.read(folder)
 
 
 def test_without_normalize_the_cosine_decides(tmp_path, t5):
@@ -237,10 +220,7 @@ def test_without_normalize_the_cosine_decides(tmp_path, t5):
 
 
 def remove(name):
-  def change(folder):
-    (folder / name).unlink()
-
-  return change
+  return lambda folder: (folder / name).unlink()
 
 
 def setting(file, **changes):
@@ -279,7 +259,6 @@ POOLING, DENSE = '1_Pooling/config.json', '2_Dense/config.json'
     [
         (entry(2), 'modules.json names no Dense: the projection is missing'),
         (entry(2, type=f'{PACKAGE}LSTM'), 'modules.json names the module LSTM'),
-        (entry(0, type=f'{PACKAGE}StaticEmbedding'), 'module StaticEmbedding'),
         (entry(0, type='my.Transformer'), 'my.Transformer, whose code is not'),
         (entry(1), 'names the modules Transformer, Dense, Normalize, in this'),
         (entry(1, path=3), 'modules.json: an entry: path is 3; expected str'),
@@ -288,26 +267,16 @@ POOLING, DENSE = '1_Pooling/config.json', '2_Dense/config.json'
         (remove('2_Dense/model.safetensors'), '2_Dense has neither model.saf'),
         (setting(POOLING, pooling_mode='cls'), "config.json: Pooling .* 'cls'"),
         (setting(POOLING, pooling_mode=['mean', 'max']), "'mean', 'max'"),
-        (
-            setting(POOLING, pooling_mode=..., pooling_mode_max_tokens=True),
-            'Pooling has pooling_mode_max_tokens = True; expected False',
-        ),
-        (
-            setting(
-                POOLING,
-                pooling_mode='mean',
-                pooling_mode_weightedmean_tokens=True,
-            ),
-            'Pooling has pooling_mode_weightedmean_tokens',
-        ),
+        (setting(POOLING, pooling_mode=..., pooling_mode_max_tokens=True),
+         'Pooling has pooling_mode_max_tokens = True; expected False'),
+        (setting(POOLING, pooling_mode_weightedmean_tokens=True),
+         'Pooling has pooling_mode_weightedmean_tokens'),
         (setting(POOLING, include_prompt=False), 'include_prompt = False'),
         (setting(DENSE, use_residual=True), 'Dense has use_residual = True'),
         (setting(DENSE, module_input_name='token_embeddings'), 'Dense has mod'),
         (setting(DENSE, rank=3), 'rank is 3, which is no setting of Dense'),
-        (
-            setting(DENSE, activation_function='torch.nn.modules.Tanh'),
-            'Dense has activation_function = .*Tanh.*; expected .*Identity',
-        ),
+        (setting(DENSE, activation_function='torch.nn.modules.Tanh'),
+         'Dense has activation_function = .*Tanh.*; expected .*Identity'),
         (setting(DENSE, bias=True), 'linear.weight; expected linear.bias, lin'),
         (setting(DENSE, in_features=12, out_features=16), r'shape \(12, 16\)'),
         (setting(BERT, do_lower_case=True), 'Transformer has do_lower_case'),
@@ -331,14 +300,6 @@ def test_without_dense_its_encoder_can_be_given(folder):
   with pytest.raises(UserError, match='give the file model.safetensors of'):
     opening.read(folder)
   assert not opening.read(folder / 'model.safetensors').has_projection
-
-
-def test_a_bias_is_an_error(tmp_path, t5):
-  modules = st.modules(t5)
-  modules[2] = st.dense(bias=True)
-  folder = st.save(modules, tmp_path / 'model')
-  with pytest.raises(UserError, match='linear.bias is not zero: Dense has a'):
-    sentence_transformers.read(folder)
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,9 @@ def test_it_is_what_the_module_says(dtype):
     assert of_devices(jnp.asarray(array)) == by_hand(array)
   transposed = numbers((4, 6), dtype).T
   assert digests.of_array(transposed) == by_hand(transposed)
+  # More than one block of NumPy.
+  array = numbers((3, 2**15 - 1), dtype)
+  assert digests.of_array(array) == of_devices(jnp.asarray(array))
 
 
 @pytest.mark.parametrize('dtype', ['float64', 'int64', 'uint64'])
@@ -74,19 +77,17 @@ def test_elements_of_64_bits(dtype):
     assert of_devices(jnp.asarray(array)) == by_hand(array)
 
 
-def test_more_than_one_block_of_numpy():
-  array = numbers((3, 2**15 - 1))
-  assert digests.of_array(array) == of_devices(jnp.asarray(array))
+def mesh_of(*sizes):
+  return jax.make_mesh(
+      sizes, ('data', 'model')[: len(sizes)],
+      axis_types=(jax.sharding.AxisType.Auto,) * len(sizes),
+      devices=jax.devices()[: int(np.prod(sizes))],
+  )
 
 
 @pytest.mark.parametrize('count', [1, 4, 8])
 def test_on_any_mesh(count):
-  mesh = jax.make_mesh(
-      (max(count // 2, 1), min(count, 2)),
-      ('data', 'model'),
-      axis_types=(jax.sharding.AxisType.Auto,) * 2,
-      devices=jax.devices()[:count],
-  )
+  mesh = mesh_of(max(count // 2, 1), min(count, 2))
   specs = P(), P('data'), P(None, 'model'), P('model', 'data'), P(
       None, ('data', 'model')
   )
@@ -103,9 +104,7 @@ def test_on_any_mesh(count):
 
 def test_each_of_stacked_layers_has_its_own():
   array = numbers((8, 4, 8))
-  mesh = jax.make_mesh(
-      (8,), ('data',), axis_types=(jax.sharding.AxisType.Auto,)
-  )
+  mesh = mesh_of(8)
   for spec in (P(None, None, 'data'), P('data'), P()):
     spread = jax.device_put(array, NamedSharding(mesh, spec))
     tree = {'encoder': {'layers': {'w': spread}}}
@@ -118,9 +117,7 @@ def test_each_of_stacked_layers_has_its_own():
 
 
 def test_nothing_but_sums_is_sent_and_it_is_compiled_once():
-  mesh = jax.make_mesh(
-      (4, 2), ('data', 'model'), axis_types=(jax.sharding.AxisType.Auto,) * 2
-  )
+  mesh = mesh_of(4, 2)
   arrays = [
       jax.device_put(numbers((512, 256), seed=i), NamedSharding(mesh, spec))
       for i, spec in enumerate((P('data', 'model'), P(None, 'model'), P()))
