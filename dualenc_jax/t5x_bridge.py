@@ -35,35 +35,26 @@ class DualEncoderModel(models.BaseTransformerModel):
   """
 
   def __init__(
-      self,
-      objective: Contrastive,
+      self, objective: Contrastive,
       input_vocabulary: seqio_adapter.SeqioVocabulary,
       output_vocabulary: seqio_adapter.SeqioVocabulary,
-      optimizer_def: optimizers.OptimizerDefType,
-      freeze: Sequence[str] = (),
+      optimizer_def: optimizers.OptimizerDefType, freeze: Sequence[str] = (),
   ):
     """Creates the model.
 
     Args:
       objective: what is trained. T5X's own `num_microbatches` must stay 1 or
         None; the objective has a `micro_batch_size`.
-      input_vocabulary: of the queries.
-      output_vocabulary: of the passages.
+      input_vocabulary: of the queries; output_vocabulary of the passages.
       optimizer_def: T5X's optimizer.
       freeze: expressions over whole paths of parameters that get no gradient,
         which any optimizer without weight decay then leaves as they are.
-
-    Raises:
-      UserError: a vocabulary is larger than its table of embeddings.
     """
     module = objective.model
+    own = module.passage_token_embedder or module.token_embedder
     for name, embedder, vocabulary in (
         ('queries', module.token_embedder, input_vocabulary),
-        (
-            'passages',
-            module.passage_token_embedder or module.token_embedder,
-            output_vocabulary,
-        ),
+        ('passages', own, output_vocabulary),
     ):
       if embedder.vocab_size < vocabulary.vocab_size:
         raise UserError(
@@ -80,9 +71,7 @@ class DualEncoderModel(models.BaseTransformerModel):
     super().__init__(module, input_vocabulary, output_vocabulary, optimizer_def)
 
   def get_initial_variables(
-      self,
-      rng: jax.Array,
-      input_shapes: Mapping[str, Sequence[int]],
+      self, rng: jax.Array, input_shapes: Mapping[str, Sequence[int]],
       input_types: Mapping[str, Any] | None = None,
   ) -> core.FrozenDict:
     """Fresh parameters and, in 'params_axes', their logical axes."""
@@ -91,24 +80,13 @@ class DualEncoderModel(models.BaseTransformerModel):
     self._batch_size = input_shapes['query_tokens'][0]
     boxed = self._objective.init(rng)
     params = nn.unbox(boxed)
-    partitioning.match(
-        'freeze',
-        [(p, True) for p in self._freeze],
-        partitioning.leaf_paths(params),
-    )
+    self._frozen(params)
     return core.freeze({'params': params, 'params_axes': _axes(boxed)})
 
   def loss_fn(
-      self,
-      params: Any,
-      batch: Features,
-      dropout_rng: jax.Array | None,
+      self, params: Any, batch: Features, dropout_rng: jax.Array | None
   ) -> tuple[jax.Array, dict[str, clu_metrics.Metric]]:
-    """The loss of a global batch, and its metrics.
-
-    Raises:
-      UserError: T5X's trainer has split the batch.
-    """
+    """The loss of a global batch, and its metrics."""
     size = batch['query_tokens'].shape[0]
     if dropout_rng is not None and self._batch_size not in (None, size):
       raise UserError(
@@ -116,18 +94,24 @@ class DualEncoderModel(models.BaseTransformerModel):
           ' Trainer.num_microbatches the other parts would be no negatives. Set'
           ' it to None, and MICRO_BATCH_SIZE instead.'
       )
-    params = self._without_gradients_of_frozen(params)
+    frozen = self._frozen(params)
+    params = jax.tree_util.tree_map_with_path(
+        lambda path, x: jax.lax.stop_gradient(x)
+        if partitioning.path_string(path) in frozen
+        else x,
+        params,
+    )
     key = None
     if dropout_rng is not None:
       # T5X's key may be of a generator whose masks depend on their place.
       bits = jax.random.bits(dropout_rng, (2,), jnp.uint32)
       key = jax.random.wrap_key_data(bits, impl='threefry2x32')
     value, metrics = self._objective(params, to_batch(batch), key)
-    return value, {
-        **{
-            name: clu_metrics.Average.from_model_output(metric[None])
-            for name, metric in metrics.items()
-        },
+    averages = {
+        name: clu_metrics.Average.from_model_output(metric[None])
+        for name, metric in metrics.items()
+    }
+    return value, averages | {
         'timing/seqs_per_second': t5x_metrics.TimeRate.from_model_output(size),
         'timing/steps_per_second': t5x_metrics.StepsPerTime.from_model_output(),
     }
@@ -162,18 +146,10 @@ class DualEncoderModel(models.BaseTransformerModel):
   def _embed(self, params: Any, batch: Features) -> Embeddings:
     return embed(self._objective.model, params, to_batch(batch))
 
-  def _without_gradients_of_frozen(self, params: Any) -> Any:
-    frozen = partitioning.match(
-        'freeze',
-        [(p, True) for p in self._freeze],
-        partitioning.leaf_paths(params),
-    )
-    return jax.tree_util.tree_map_with_path(
-        lambda path, x: jax.lax.stop_gradient(x)
-        if partitioning.path_string(path) in frozen
-        else x,
-        params,
-    )
+  def _frozen(self, params: Any) -> Mapping[str, bool]:
+    """Paths of the parameters that get no gradient."""
+    rules, paths = [(p, True) for p in self._freeze], partitioning.leaf_paths
+    return partitioning.match('freeze', rules, paths(params))
 
 
 def register(

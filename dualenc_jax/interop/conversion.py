@@ -36,15 +36,12 @@ class Form:
   """A form that models are written in.
 
   Attributes:
-    text: what it is, for --help.
     write: makes it in an empty folder; returns lines to print, if any.
     encode: texts by whoever opens it; (folder, usage) -> side of `verify`.
-    packages: that `encode` needs.
     usage_beside: lengths and prefixes lie in a file of their own, as it has no
       place for them.
     is_whole: only dual encoders, with a projection, can be written so.
     may_be_alone: a query tower can be written so without its passage tower.
-    keeps_codec: a codec that was trained with the towers has a place there.
   """
 
   text: str
@@ -64,12 +61,10 @@ class Source:
   Attributes:
     path: the checkpoint, a folder or a file.
     step: of the checkpoint in a model_dir; None for the newest.
-    vocabulary: a SentencePiece file, or the name of a shipped one; None for
-      that of the checkpoint.
+    vocabulary: as of `loading.load`.
     usage: lengths and prefixes that are not those of the checkpoint, by name.
     dim: as of `truncation.of_weights`; None for all components.
-    activations: as of `Weights.with_activations`; None for those of the
-      checkpoint.
+    activations: as of `Weights.with_activations`.
   """
 
   path: str
@@ -90,10 +85,6 @@ class Source:
     Returns:
       It, and those of its lengths and prefixes that its files do not say: given
       ones, and what is usual where they say none.
-
-    Raises:
-      UserError: it cannot be read, its model is of classes of the user's own,
-        or the vocabulary is another one.
     """
     weights = opening.read(self.path, self.step, self.dim)
     said = weights.usage.facts()
@@ -134,12 +125,9 @@ def convert(
     texts: Sequence[str] | None = None, say: Callable[[str], None] = print,
     query_alone: bool = False, verified: bool | None = None,
 ) -> None:
-  """Writes beside the output, compares, and moves it into place.
+  """Writes the form of a name beside the output, compares, and moves it there.
 
   Args:
-    source: what to convert.
-    name: of the form.
-    form: to write.
     out: a new or an empty folder.
     texts: to compare with; None for those of `verify.real_texts`.
     say: gets a line for people about each step.

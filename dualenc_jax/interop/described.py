@@ -23,15 +23,9 @@ _AGAIN = 'Copy the whole folder again.'
 
 
 def module(facts: Mapping[str, Any], where: str) -> Any:
-  """The module, or function, that `models.describe` was given.
+  """The module, or function, of which `models.describe` returned these facts.
 
-  Args:
-    facts: what it returned, which may be wrong.
-    where: they were read, for messages.
-
-  Raises:
-    UserError: a class is not this library's, or an attribute is of another type
-      than the class has, or of another version.
+  They may be wrong; `where` they were read is for messages.
   """
   name = facts.get('class')
   if not isinstance(name, str):

@@ -42,11 +42,7 @@ def read(path: str | os.PathLike[str]) -> tuple[Weights, dict[str, Tensor]]:
 
 
 def decoder_of(weights: Weights, decoder: Mapping[str, Tensor]) -> T5Decoder:
-  """The stack of the sizes of what `read` returned.
-
-  Raises:
-    UserError: its positions are in another number of buckets than 32.
-  """
+  """The stack of the sizes of what `read` returned."""
   sizes = infer_encoder(decoder, weights.encoder.activations, 'decoder')
   usual = RelativePositionBias.num_buckets
   if sizes.num_buckets != usual:

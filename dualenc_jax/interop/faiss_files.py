@@ -46,7 +46,7 @@ class Index:
   Attributes:
     dim: d of the vectors that it takes; bits, of a binary one.
     count: N.
-    parts: of the file, in order; the rows are read when they are written.
+    parts: of the file, in order.
     is_binary: whether faiss opens it by `read_index_binary`.
   """
 

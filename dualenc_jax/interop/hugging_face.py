@@ -155,10 +155,6 @@ def write(weights: Weights, folder: pathlib.Path) -> None:
   """Writes a new folder that T5EncoderModel.from_pretrained loads; or two.
 
   The projection goes into a file of its own, since T5EncoderModel has none.
-
-  Raises:
-    UserError: there is no vocabulary, transformers has no such encoder, or a
-      tensor cannot be read.
   """
   if weights.is_shared:
     _write_tower(weights, folder)

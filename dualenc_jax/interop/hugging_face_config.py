@@ -57,16 +57,7 @@ def model_type(folder: pathlib.Path) -> str | None:
 def encoder(
     config: Mapping[str, Any], names: Collection[str], path: pathlib.Path
 ) -> T5Encoder:
-  """Sizes of the encoder.
-
-  Args:
-    config: read from `path`.
-    names: of the tensors.
-    path: for messages.
-
-  Raises:
-    UserError: a size is missing, or the encoder has what ours has not.
-  """
+  """Sizes of the encoder: of a config read from `path`, tensors by name."""
   if config.get('model_type') not in ('t5', 'mt5'):
     raise UserError(
         f'{path}: model_type is {config.get("model_type")!r}; expected t5 or'

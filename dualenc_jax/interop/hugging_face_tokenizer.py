@@ -63,10 +63,6 @@ def write(usage: Usage, rows: int, model: str, folder: pathlib.Path) -> None:
   """Writes tokenizer.json, its config, and a copy of the SentencePiece file.
 
   The `model` of this name has `rows` of token embeddings.
-
-  Raises:
-    UserError: there is no SentencePiece file, it has more pieces than there are
-      rows, or transformers has no tokenizer that does the same.
   """
   path = usage.vocabulary
   if path is None:

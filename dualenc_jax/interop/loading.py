@@ -70,14 +70,7 @@ def load_own(
 ) -> Loaded:
   """A model_dir as it was trained, at its newest readable checkpoint.
 
-  Args:
-    path: of the model_dir.
-    step: of the checkpoint; None for the newest.
-    dim: as of `truncation.of_weights`; None for all components.
-
-  Raises:
-    UserError: no checkpoint exists or can be read, the model is of classes
-      that are not this library's, or what `truncation.of_weights` raises.
+  `step` and `dim` are as of `opening.read`.
   """
 
   def use(checkpoint: own.Checkpoint) -> Loaded:
@@ -127,15 +120,10 @@ def place(
     path: of the checkpoint, for messages.
     partitioner: the mesh and its rules; None for the devices of this host, all
       of which get all parameters.
-    batch_size: as of `Embedder`.
-    make: the program: `Embedder` or `Scorer`.
+    batch_size: as of `make`, which is `Embedder` or `Scorer`.
 
   Returns:
     The parameters, as `model.apply` takes them, and the program.
-
-  Raises:
-    UserError: the tensors are of another model, a tensor cannot be read, or is
-      not finite.
   """
   partitioner = partitioner or HostPartitioner()
   params = place_params(model, tensors, path, partitioner)

@@ -21,11 +21,6 @@ def merge(models: Sequence[Weights], shares: Sequence[float]) -> Weights:
     models: two at least, each with its vocabulary.
     shares: positive, one for each; they are divided by their sum. Sums are
       float64, the mean float32.
-
-  Raises:
-    UserError: they differ in a tensor's shape, in an encoder, vocabulary,
-      length, prefix or another fact, or in the text of a prompt of one name; or
-      a codec was trained with one.
   """
   first = models[0]
   for other in models[1:]:

@@ -71,8 +71,7 @@ class Checkpoint:
   """A checkpoint of a model_dir; its tensors are read when they are wanted.
 
   Attributes:
-    model_dir: the folder of the run.
-    folder: the folder of the checkpoint in it.
+    folder: that of the checkpoint in the model_dir.
     meta: what was saved beside the tensors.
     tensors: the model's, one for each layer, by the names of `DualEncoder` or
       of whatever model it is.
@@ -111,11 +110,7 @@ class Checkpoint:
       )
 
   def tokenizer(self) -> Tokenizer:
-    """The tokenizer that the model was trained with.
-
-    Raises:
-      UserError: the vocabulary does not exist, or is another one.
-    """
+    """The tokenizer that the model was trained with."""
     facts = self.meta['data']
     path = self.model_dir / weights_lib.VOCABULARY
     if not path.is_file():
@@ -132,12 +127,10 @@ class Checkpoint:
   def provenance(
       self, model: Any, tokenizer: Tokenizer, seed: int | None = None
   ) -> dict[str, Any]:
-    """What numbers and vectors depend on.
+    """What numbers and vectors depend on, of a model as it is used.
 
-    Args:
-      model: as it is used, perhaps of another dtype than it was trained in.
-      tokenizer: as it is used.
-      seed: of the run; None for the one that was saved.
+    It may be of another dtype than it was trained in. `seed` is None for the
+    one that was saved.
     """
     dims = self.trained_dims
     return {
@@ -197,16 +190,10 @@ def decoder(path: pathlib.Path) -> dict[str, Tensor]:
 def restore(
     path: pathlib.Path, step: int | None, use: Callable[[Checkpoint], _T]
 ) -> _T:
-  """What `use` makes of a checkpoint: of the newest that can be read.
+  """What `use` makes of a checkpoint of a model_dir.
 
-  Args:
-    path: a `model_dir`.
-    step: of the checkpoint, which must be readable then; None for the newest.
-    use: reads from a checkpoint what it needs.
-
-  Raises:
-    UserError: there is no such checkpoint, none can be read, or what `use`
-      raises.
+  It is that of a step, which must be readable then, or else the best or newest
+  that can be read. UserError where none can.
   """
   unreadable = {}
   for candidate in wanted(path, step):
@@ -330,11 +317,7 @@ def check_kind(
 
 
 def model_of(facts: Mapping[str, Any], path: str) -> Any:
-  """The module of which `describe` returned these facts.
-
-  Raises:
-    UserError: it is no model that embeds, or as of `described.module`.
-  """
+  """The module of which `describe` returned these facts."""
   if kind_of(facts) == CROSS_ENCODER:
     raise UserError(
         f'{path} is a cross-encoder, which scores pairs and embeds nothing. It'

@@ -50,11 +50,7 @@ def is_one(path: pathlib.Path) -> bool:
 
 
 def read(path: pathlib.Path) -> Weights:
-  """Reads what `write_npz` or `write_safetensors` wrote.
-
-  Raises:
-    UserError: a file is missing, damaged or of a later version.
-  """
+  """Reads what `write_npz` or `write_safetensors` wrote."""
   folder = _folder(path)
   where = folder / HEADER
   header = json_file.read(where, _AGAIN, version=int)

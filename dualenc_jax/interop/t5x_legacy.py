@@ -63,10 +63,6 @@ def read_tree(
   Returns:
     None for those of a decoder or an optimizer whose shape was kept in a folder
     that does not exist: they need not be copied to use an encoder.
-
-  Raises:
-    UserError: the msgpack file is missing, damaged or of another form, or a
-      folder that it names is not within its own.
   """
   root = epath.Path(folder)
   file = root / FILE
@@ -146,14 +142,7 @@ def write(weights: Weights, folder: pathlib.Path) -> None:
   and passages share all parts, the names are those of t5x_retrieval (GTR,
   Sentence-T5), whose towers are always one; a pretrained T5 has the same
   without a projection. Towers that differ have the names of `DualEncoder`.
-
-  Args:
-    weights: what to write; their step, or 0, is in the folder's name.
-    folder: new and empty.
-
-  Raises:
-    UserError: a tower has other activations than a T5, a tensor cannot be read,
-      or the files cannot be written.
+  The step in the name of the folder is 0 where none is known.
   """
   _check_activations(weights)
   step = weights.step or 0

@@ -22,12 +22,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def of_weights(whole: Weights, dim: int) -> Weights:
-  """A checkpoint of any form, cut to `dim` of its D components.
-
-  Raises:
-    UserError: there is no kernel to cut, `dim` is not in 1 to D, or it is a
-      query tower alone.
-  """
+  """A checkpoint of any form, cut to `dim` of its D components."""
   if whole.passage_tower:
     raise UserError(
         f'{whole.path} is a query tower alone, which goes with the whole'
@@ -55,15 +50,8 @@ def of_model(
 ) -> tuple[Any, Mapping[str, Tensor]]:
   """A module and its parameters, cut; it may be of a class of the user's own.
 
-  Args:
-    whole: a dual encoder whose embeddings have D components.
-    tensors: its parameters by name.
-    dim: from 1 to D.
-    trained_dims: what it was trained for, beside D.
-    path: of the checkpoint, for messages.
-
-  Raises:
-    UserError: there is no kernel to cut, or `dim` is not in this range.
+  Its embeddings have D components, of which `trained_dims` are what it was
+  trained for.
   """
   parts = {name: getattr(whole, name, None) for name in _PARTS}
   others = {
@@ -116,13 +104,7 @@ def _cut(
 
 
 def warn_of(codec: Any, model: Any, path: str) -> None:
-  """Warns of a codec that cuts embeddings to what no model was trained for.
-
-  Args:
-    codec: `compression.spec`'s.
-    model: `Loaded`, whose embeddings it takes.
-    path: of the model, for the warning.
-  """
+  """Warns of a codec that cuts embeddings to what no model was trained for."""
   # What stands behind another map is of no first components.
   match next(iter(getattr(codec, 'parts', ())), None):
     case Truncate(dim):

@@ -24,9 +24,6 @@ def join(
 
   Returns:
     The tensors, the passage encoder if it is not shared, and the usage.
-
-  Raises:
-    UserError: the vocabularies differ, or a tensor cannot be read.
   """
   own = [part for part in _PARTS if not _same_part(query, passage, part)]
   tensors = {

@@ -104,9 +104,6 @@ def compare(
 
   Returns:
     Lines that say how large the differences are.
-
-  Raises:
-    UserError: a cosine differs by more than `TOLERANCE`.
   """
   (name, encode), *others = sides
   first = encode(texts)
@@ -154,12 +151,7 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
 
 
 def check_written(weights: Weights, folder: pathlib.Path) -> None:
-  """Reads what was written and compares every tensor, bit by bit.
-
-  Raises:
-    UserError: a tensor, a length or a prefix is missing, too many or not the
-      same; names it.
-  """
+  """Reads what was written and compares every tensor, bit by bit."""
   back = opening.read(folder)
   shapes = {name: tensor.shape for name, tensor in weights.tensors.items()}
   for name, source in assignment.assign(shapes, back).items():

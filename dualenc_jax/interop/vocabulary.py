@@ -61,10 +61,6 @@ def check_same_vocabulary(weights: Weights, vocabulary: Vocabulary) -> None:
   T5X checkpoints have none beside them; of these only the number of rows is
   known. Of a tokenizer.json pieces are compared, of a SentencePiece file all
   that decides about ids; either may have more pieces, T5's extra ids.
-
-  Raises:
-    UserError: they differ, or the vocabulary has more ids than the token
-      embeddings have rows, or over 255 fewer.
   """
   for name in ('token_embedder', 'passage_token_embedder'):
     tensor = weights.tensors.get(f'{name}/embedding')

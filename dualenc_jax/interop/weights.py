@@ -51,11 +51,10 @@ class Usage:
   """How texts are given to a model, as far as its files say so.
 
   Attributes:
-    vocabulary: its SentencePiece file; None where there is none.
+    vocabulary: its SentencePiece file.
     pieces: its vocabulary in the order of the ids, from another file.
-    query_length: most tokens of a query, EOS included; passage_length likewise.
-    query_prefix: put in front of every query; passage_prefix likewise.
-    prompts: other prefixes by name, as of `Tokenizer`.
+    query_length: most tokens of a query, EOS included.
+    prompts: prefixes beside the two by name, as of `Tokenizer`.
   """
 
   vocabulary: pathlib.Path | None = None
@@ -91,24 +90,19 @@ class Weights:
 
   Attributes:
     kind: what the files are, for people: 'T5X checkpoint'.
-    path: where they are.
     tensors: by name, 'encoder/layers_0/mlp/wo/kernel', one for each layer;
       those of a passage tower of its own begin with 'passage_'. A pretrained T5
       has no 'projection/kernel'.
     encoder: sizes of the (query) encoder.
-    passage_encoder: sizes of the passage encoder, if it has its own.
-    usage: vocabulary, lengths and prefixes.
     left_out: tensors that are no part of a dual encoder, with the reason, such
       as 'decoder'.
     loss: parameters of the loss, 'loss/log_temperature'.
     optimizer: its statistics, 'encoder/.../kernel/v_row' and so on, and the
       'count' of its updates where that is not `step`.
-    step: of the training that made it.
     described: of a model_dir, what `models.describe` says of its model.
     passage_tower: of a query tower alone, which one it belongs to.
     trained_dims: of how many first components its embeddings were trained to
       be of use, all of them among these; () where that is not known.
-    codec: that was trained with the towers, if one was.
     tells_activations: whether its files say what the feed-forward blocks
       compute; where not, it is taken from the number of their matrices.
   """
@@ -205,12 +199,7 @@ class Weights:
     return self
 
   def with_activations(self, activations: Sequence[str]) -> 'Weights':
-    """This, with what its feed-forward blocks compute, which no file tells.
-
-    Raises:
-      UserError: its files do tell; or they are unknown, or not as many as the
-        blocks have matrices.
-    """
+    """This, with what its feed-forward blocks compute, which no file tells."""
     told = tuple(self.encoder.activations)
     given = ','.join(activations)
     if self.tells_activations:
@@ -271,10 +260,7 @@ def check_sizes(
 ) -> None:
   """Checks the sizes of a `T5Encoder`, say, before a model of them is made.
 
-  Args:
-    stack: whose sizes they are.
-    tensors: one for each layer at least.
-    where: the sizes are from.
+  `tensors` are one for each layer at least; `where` the sizes are from.
   """
   # A stack without layers is a bag of words, whose other sizes say nothing.
   least = int(stack.num_layers != 0)
@@ -304,10 +290,6 @@ def infer_encoder(
     activations: of the feed-forward blocks; None for ReLU where they have one
       matrix, as T5 1.0, and gated GELU where they have two, as T5 1.1.
     tower: 'encoder', 'passage_encoder' or 'decoder'.
-
-  Raises:
-    UserError: the first layer or the relative positions are missing, or the
-      latter are in a number of buckets that there cannot be.
   """
   names = {
       name.split('/')[1].removeprefix('layers_')

@@ -65,9 +65,6 @@ def read(
   Args:
     checkpoint: its folder.
     **types: of fields that it must have, as `json_file.check` takes them.
-
-  Raises:
-    DamageError: it cannot be read, or is not what was saved.
   """
   path = checkpoint / FILE
   try:

@@ -75,10 +75,6 @@ def read_towers(path: pathlib.Path) -> tuple[Tower, Tower]:
   """The query and the passage tower; the same where nothing routes.
 
   A module whose folder is the same in both is shared by them.
-
-  Raises:
-    UserError: modules.json or a router's file is damaged, or lists modules
-      that are no T5 dual encoder, or lie outside of the folder.
   """
   file = path / MODULES
   query: list[_Module] = []
@@ -103,9 +99,6 @@ def check_settings(
     file: JSON; no settings if it does not exist.
     module: the module's kind, for messages.
     allowed: the values that each setting may have; None for any.
-
-  Raises:
-    UserError: a setting is unknown, or has a value that is not allowed.
   """
   settings = json_file.read(file) if file.is_file() else {}
   for name, value in settings.items():
@@ -198,9 +191,6 @@ def read_length(transformer: pathlib.Path, task: str) -> int | None:
   Args:
     transformer: the folder of the module that tokenises.
     task: 'query' or 'document'.
-
-  Raises:
-    UserError: it prepares texts in a way that is not known here.
   """
   file = transformer / TRANSFORMER_CONFIG
   settings = check_settings(file, 'Transformer', _TRANSFORMER_SETTINGS)
@@ -234,9 +224,6 @@ def read_prompts(path: pathlib.Path) -> dict[str, Any]:
 
   Returns:
     Both, as prefixes, and the prompts of other names, as `Usage` has them.
-
-  Raises:
-    UserError: the default prompt is none of the prompts.
   """
   file, config = path / CONFIG, _config(path)
   saved = {n: text or '' for n, text in (config.get('prompts') or {}).items()}

@@ -60,10 +60,6 @@ def read(path: pathlib.Path) -> Weights:
   Args:
     path: with modules.json; the modules may lie below a Router of queries and
       documents.
-
-  Raises:
-    UserError: a module does what the towers here cannot do, the projection is
-      missing, weights are a pickle, or a file is missing or damaged.
   """
   towers = modules.read_towers(path)
   by_tower = {t: _read_tower(t, path) for t in dict.fromkeys(towers)}

@@ -55,9 +55,6 @@ def write(weights: Weights, folder: pathlib.Path) -> list[str]:
 
   Returns:
     What a user must know about the folder, a sentence each.
-
-  Raises:
-    UserError: there is no projection, or a tensor cannot be read.
   """
   if not weights.has_projection:
     raise UserError(
