@@ -139,9 +139,7 @@ class DualEncoderModel(models.BaseTransformerModel):
     """Cosines of all queries and all passages, float32 [B, B]."""
     del dropout_rng
     embeddings = self._embed(params, batch)
-    return jnp.dot(
-        embeddings.query, embeddings.passage.T, precision='highest'
-    )
+    return jnp.dot(embeddings.query, embeddings.passage.T, precision='highest')
 
   def _embed(self, params: Any, batch: Features) -> Embeddings:
     return embed(self._objective.model, params, to_batch(batch))

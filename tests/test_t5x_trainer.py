@@ -145,9 +145,7 @@ def test_parameters_are_split_by_t5x_rules(tmp_path):
 def test_what_t5x_saves_is_read(tmp_path, orbax):
   run = experiment(tmp_path, files=['architectures/ade.gin'])
   model = t5x_model(run, adafactor.Adafactor())
-  partitioner, initializer, state = t5x_start(
-      model, t5x_batches(run, model)[0]
-  )
+  partitioner, initializer, state = t5x_start(model, t5x_batches(run, model)[0])
   folder = tmp_path / 'theirs'
   folder.mkdir()
   if orbax:
@@ -170,9 +168,7 @@ def test_what_t5x_saves_is_read(tmp_path, orbax):
 def test_t5x_restores_what_we_write(tmp_path):
   run = experiment(tmp_path, files=['architectures/ade.gin'])
   model = t5x_model(run, adafactor.Adafactor())
-  partitioner, initializer, state = t5x_start(
-      model, t5x_batches(run, model)[0]
-  )
+  partitioner, initializer, state = t5x_start(model, t5x_batches(run, model)[0])
   first, ours = tmp_path / 'first', tmp_path / 'ours'
   shapes = initializer.global_train_state_shape
   checkpoints.Checkpointer(shapes, partitioner, str(first)).save(state)

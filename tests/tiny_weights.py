@@ -25,13 +25,15 @@ def of_arrays(arrays, model: DualEncoder, usage=USAGE, path='memory'):
 
 def arrays_of(model: DualEncoder, seed: int = 0) -> dict[str, np.ndarray]:
   """Numbers of a size that keeps rounding errors small, by name."""
-  rng = np.random.default_rng(seed)
-  return {
-      name: np.float32(name.endswith('scale'))
-      + np.float32(0.1 if len(shape) == 1 else shape[-2] ** -0.5)
-      * rng.standard_normal(shape, np.float32)
-      for name, shape in shapes_of(model).items()
-  }
+  rng, found = np.random.default_rng(seed), {}
+  for name, shape in shapes_of(model).items():
+    array = rng.standard_normal(shape, np.float32)
+    if name.endswith('scale'):
+      array = 1 + np.float32(0.1) * array
+    elif name.endswith('kernel'):
+      array *= np.float32(shape[0] ** -0.5)
+    found[name] = array
+  return found
 
 
 def random(model: DualEncoder, usage=USAGE, seed: int = 0) -> Weights:

@@ -385,11 +385,8 @@ FORMS = {
         is_whole=False,
     ),
     't5x': Form(
-        'a legacy checkpoint of T5X',
-        t5x_legacy.write,
-        read_back,
-        usage_beside=True,
-        is_whole=False,
+        'a legacy checkpoint of T5X', t5x_legacy.write, read_back,
+        usage_beside=True, is_whole=False,
     ),
     'jax_export': Form(
         'programs that run with JAX alone; Retriever.from_dir opens them',
@@ -401,17 +398,11 @@ FORMS = {
         keeps_codec=True,
     ),
     'npz': Form(
-        'tensors by name, for NumPy',
-        plain.write_npz,
-        read_back,
-        is_whole=False,
-        may_be_alone=True,
+        'tensors by name, for NumPy', plain.write_npz, read_back,
+        is_whole=False, may_be_alone=True,
     ),
     'safetensors': Form(
-        'tensors by name',
-        plain.write_safetensors,
-        read_back,
-        is_whole=False,
+        'tensors by name', plain.write_safetensors, read_back, is_whole=False,
         may_be_alone=True,
     ),
 }

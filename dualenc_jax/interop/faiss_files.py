@@ -201,9 +201,7 @@ def with_ids(ids: Rows, inner: Index) -> Index:
   if len(ids) != inner.count:
     raise ValueError(f'{len(ids)} ids of {inner.count} rows')
   if not inner.is_binary:
-    return _index(
-        b'IxMp', inner.dim, inner.count, *inner.parts, *_vector(ids)
-    )
+    return _index(b'IxMp', inner.dim, inner.count, *inner.parts, *_vector(ids))
   head = b'IBMp' + _binary_header(inner.dim, inner.count)
   parts = head, *inner.parts, *_vector(ids)
   return dataclasses.replace(inner, parts=parts)

@@ -60,9 +60,7 @@ def load(
 
   if opening.reader_of(path) is own:
     if vocabulary is not None:
-      raise UserError(
-          f'{path} has its own vocabulary: leave out {vocabulary}.'
-      )
+      raise UserError(f'{path} has its own vocabulary: leave out {vocabulary}.')
     return own.restore(pathlib.Path(path).expanduser(), None, use)
   weights, decoder = encoder_decoder.read(path)
   if not decoder:

@@ -23,10 +23,7 @@ _ACTIVATIONS = {
 }
 _BUCKETS = 'relative_attention_num_buckets'
 # What the encoder here has built in; transformers' defaults, too.
-_BUILT_IN = {
-    'relative_attention_max_distance': 128,
-    'layer_norm_epsilon': 1e-6,
-}
+_BUILT_IN = {'relative_attention_max_distance': 128, 'layer_norm_epsilon': 1e-6}
 # Of what is compared or looked up; sizes have a check of their own.
 _TYPES: dict[str, Any] = {
     'model_type?': str | None,

@@ -38,8 +38,7 @@ class Form:
 
 FORMS = {
     'monot5': Form(
-        (TRUE, FALSE),
-        'Query: {query} Document: {passage} Relevant:',
+        (TRUE, FALSE), 'Query: {query} Document: {passage} Relevant:',
         Calibration(1.0, 0.0),
     ),
     'rankt5': Form((EXTRA_ID_10,), 'Query: {query} Document: {passage}'),

@@ -45,9 +45,7 @@ class Rows:
       self, function: Callable[[np.ndarray], np.ndarray], width: int, dtype: Any
   ) -> 'Rows':
     """What a function makes of each block: [b, width] of a dtype."""
-    return Rows(
-        self.count, width, dtype, lambda: map(function, self.blocks())
-    )
+    return Rows(self.count, width, dtype, lambda: map(function, self.blocks()))
 
   @property
   def nbytes(self) -> int:

@@ -35,10 +35,7 @@ from dualenc_jax.tensor_files.tensors import Tensor
 KIND = 'T5X checkpoint'
 # Our names by others. In flaxformer, a token embedder that is not shared with a
 # decoder may lie within the encoder.
-_OURS = {
-    t5x_legacy.PROJECTION: PROJECTION,
-    f'encoder/{EMBEDDING}': EMBEDDING,
-}
+_OURS = {t5x_legacy.PROJECTION: PROJECTION, f'encoder/{EMBEDDING}': EMBEDDING}
 _FOLDER = re.compile(r'checkpoint_(\d+)')
 _STATISTIC = re.compile(r'state/param_states/(.+)/(\w+)')
 _LAYER = (

@@ -52,9 +52,7 @@ def is_tree(folder: str | os.PathLike[str]) -> bool:
   return bool(first) and (first[0] >> 4 == 0x8 or first[0] in (0xde, 0xdf))
 
 
-def read_tree(
-    folder: str | os.PathLike[str],
-) -> dict[str, Tensor | None]:
+def read_tree(folder: str | os.PathLike[str]) -> dict[str, Tensor | None]:
   """The tensors by path: 'target/encoder/...', 'state/param_states/...'.
 
   Args:

@@ -112,9 +112,7 @@ def warn_of(codec: Any, model: Any, path: str) -> None:
       _warn(dim, model.dim, trained_dims, path)
 
 
-def _warn(
-    dim: int, whole: int, trained_dims: Sequence[int], path: str
-) -> None:
+def _warn(dim: int, whole: int, trained_dims: Sequence[int], path: str) -> None:
   if dim in (whole, *trained_dims):
     return
   known = ', '.join(map(str, trained_dims)) or (

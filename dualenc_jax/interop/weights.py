@@ -255,9 +255,7 @@ def shapes_of(model: models.DualEncoder) -> Mapping[str, tuple[int, ...]]:
   return {name: leaf.shape for name, leaf in flat.items()}
 
 
-def check_sizes(
-    stack: Any, tensors: Mapping[str, Tensor], where: str
-) -> None:
+def check_sizes(stack: Any, tensors: Mapping[str, Tensor], where: str) -> None:
   """Checks the sizes of a `T5Encoder`, say, before a model of them is made.
 
   `tensors` are one for each layer at least; `where` the sizes are from.

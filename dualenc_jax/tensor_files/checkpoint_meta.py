@@ -79,9 +79,7 @@ def read(
   return meta, digests
 
 
-def read_item(
-    folder: pathlib.Path, known: Digests | None
-) -> dict[str, Tensor]:
+def read_item(folder: pathlib.Path, known: Digests | None) -> dict[str, Tensor]:
   """The tensors of an item of a checkpoint, one for each layer.
 
   They are compared with their digests, if those are known, as they are read;

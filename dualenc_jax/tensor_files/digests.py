@@ -88,8 +88,7 @@ def verified(
     raise DamageError(f'{where}: {odd[0]} {lack}. {_AGAIN}')
   return {
       name: dataclasses.replace(
-          tensor,
-          load=functools.partial(_load, tensor, digests[name]),
+          tensor, load=functools.partial(_load, tensor, digests[name]),
           load_at=None,
       )
       for name, tensor in tensors.items()

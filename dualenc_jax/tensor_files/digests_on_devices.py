@@ -78,18 +78,14 @@ def _of_one(
 
 
 @functools.lru_cache(16)
-def _together(
-    mesh: Mesh | None,
-) -> Callable[[Sequence[jax.Array]], jax.Array]:
+def _together(mesh: Mesh | None) -> Callable[[Sequence[jax.Array]], jax.Array]:
   """The program that adds up what `_of_one` returned: -> uint32 [all, 3]."""
 
   def compute(parts: Sequence[jax.Array]) -> jax.Array:
     rows = jnp.concatenate([*parts], axis=1)[0]
     return rows if mesh is None else lax.psum(rows, mesh.axis_names)
 
-  return jax.jit(
-      _on_shards(compute, mesh, _every_axis(mesh), PartitionSpec())
-  )
+  return jax.jit(_on_shards(compute, mesh, _every_axis(mesh), PartitionSpec()))
 
 
 def _on_shards(

@@ -150,9 +150,7 @@ def read_tree(folder: ReadablePath) -> dict[str, Tensor]:
     ) from e
 
 
-def _tensors(
-    folder: epath.Path, facts: Mapping[str, Any]
-) -> dict[str, Tensor]:
+def _tensors(folder: epath.Path, facts: Mapping[str, Any]) -> dict[str, Tensor]:
   # Orbax reads no relative path; that of a bucket is left as it is.
   absolute = os.fspath(folder)
   if '://' not in absolute:

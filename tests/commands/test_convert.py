@@ -131,9 +131,7 @@ def test_a_t5x_encoder_becomes_any_form_without_projection(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_lengths_of_ones_own_and_a_file_as_the_source(
-    models, tmp_path, capsys
-):
+def test_lengths_of_ones_own_and_a_file_as_the_source(models, tmp_path, capsys):
   shorter = ('--query_length=6', '--passage_length=10')
   for form in ('sentence_transformers', 'hf'):
     folder = run(models / 'sde', form, tmp_path / form)

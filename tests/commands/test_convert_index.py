@@ -147,9 +147,7 @@ def test_parquet_has_a_row_a_passage(model, tmp_path, name, monkeypatch):
     assert table[column].to_pylist() == values
   assert table['name'].null_count == ROWS // 2
   vectors = np.stack(table['vector'].to_numpy(zero_copy_only=False))
-  np.testing.assert_array_equal(
-      vectors, index.embeddings[:].astype(np.float32)
-  )
+  np.testing.assert_array_equal(vectors, index.embeddings[:].astype(np.float32))
   # Searched with nothing but NumPy.
   retriever = Retriever.from_dir(model, index=model / name)
   queries = retriever.encode_queries(QUERIES)
@@ -217,9 +215,7 @@ def test_the_code_of_the_docs(model, tmp_path, monkeypatch):
   codes = names['int8'](vectors, largest)
   assert codes.dtype == np.int8 and np.abs(codes.astype(int)).max() == 127
   step = largest / 127
-  np.testing.assert_allclose(
-      codes * step, vectors, rtol=0, atol=0.5001 * step
-  )
+  np.testing.assert_allclose(codes * step, vectors, rtol=0, atol=0.5001 * step)
 
   feed = [json.loads(line) for line in open('feed.jsonl')]
   assert feed[3]['put'] == f'id:ns:passage::{index.ids[3]}'

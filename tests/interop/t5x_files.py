@@ -30,9 +30,7 @@ def parameters(name):
   }
 
 
-def write_legacy(
-    folder, target, state=None, inline=(), spec=None, **others
-):
+def write_legacy(folder, target, state=None, inline=(), spec=None, **others):
   """Writes a checkpoint as T5X lays it out.
 
   Args:

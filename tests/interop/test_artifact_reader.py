@@ -30,8 +30,7 @@ def test_the_model_comes_back(tmp_path, kind):
       np.testing.assert_array_equal(after[name], value)
   np.testing.assert_allclose(
       tiny_towers.embed(again, 'passage', tiny_towers.TEXTS),
-      tiny_towers.embed(towers, 'passage', tiny_towers.TEXTS),
-      atol=1e-6,
+      tiny_towers.embed(towers, 'passage', tiny_towers.TEXTS), atol=1e-6,
   )
 
 

@@ -121,10 +121,8 @@ def start(path, objective, vocabulary, **options):
   optimizer = Optimizer(optax.sgd(0.1), lambda step: 0.1)
   plan = step_lib.plan(objective, optimizer, tiny_training.OneDevice(), 0)
   planned = initial.plan_start(
-      initial.InitialCheckpoint(str(path), **options),
-      objective.facts,
-      Vocabulary(str(vocabulary)),
-      plan.abstract.params,
+      initial.InitialCheckpoint(str(path), **options), objective.facts,
+      Vocabulary(str(vocabulary)), plan.abstract.params,
   )
   return planned, lambda: initial.start_from(planned, plan.init()).params
 
@@ -159,9 +157,7 @@ def test_a_decoder_never_starts_fresh_unasked(theirs, spiece, tmp_path):
 def test_a_dual_encoder_starts_from_their_encoder(theirs, folder, spiece):
   model = objective_of(theirs).model
   towers = DualEncoder(model.token_embedder, model.encoder, Projection(8))
-  objective = Contrastive(
-      towers, tiny_training.LOSS, tiny_training.SIMILARITY
-  )
+  objective = Contrastive(towers, tiny_training.LOSS, tiny_training.SIMILARITY)
   planned, _ = start(folder, objective, spiece)
   assert 'of decoder' in str(planned)
 

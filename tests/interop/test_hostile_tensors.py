@@ -111,9 +111,7 @@ def test_npz_that_numpy_does_not_write(refused, small_forms):
   def damage(folder):
     with (
         zipfile.ZipFile(small_forms / 'npz/weights.npz') as source,
-        zipfile.ZipFile(
-            folder / 'weights.npz', 'w', zipfile.ZIP_BZIP2
-        ) as out,
+        zipfile.ZipFile(folder / 'weights.npz', 'w', zipfile.ZIP_BZIP2) as out,
     ):
       for name in source.namelist():
         out.writestr(name, source.read(name))

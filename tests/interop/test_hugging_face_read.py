@@ -98,9 +98,7 @@ def test_a_head_of_its_own(tmp_path, kind):
 
 def test_an_untied_t5_without_a_head(tmp_path):
   model('T5Model').save_pretrained(tmp_path)
-  edit_config(
-      tmp_path, tie_word_embeddings=False, scale_decoder_outputs=None
-  )
+  edit_config(tmp_path, tie_word_embeddings=False, scale_decoder_outputs=None)
   hugging_face.read(tmp_path)
 
 

@@ -94,18 +94,6 @@ def test_files_are_those_of_transformers(tmp_path, feed_forward):
   assert files <= {path.name for path in (tmp_path / 'ours').iterdir()}
 
 
-def test_transformers_and_back(tmp_path):
-  theirs = model('T5EncoderModel', vocab_size=ROWS)
-  theirs.save_pretrained(tmp_path / 'theirs')
-  weights = hugging_face.read(tmp_path / 'theirs')
-  usage = Usage(VOCABULARY)
-  weights = dataclasses.replace(weights, usage=usage)
-  hugging_face.write(weights, tmp_path / 'ours')
-  again = load(tmp_path / 'ours').state_dict()
-  for name, tensor in theirs.state_dict().items():
-    np.testing.assert_array_equal(again[name].numpy(), tensor.numpy())
-
-
 @pytest.mark.parametrize('projection', [True, False])
 def test_one_tower_and_back(tmp_path, projection):
   weights = random_weights()

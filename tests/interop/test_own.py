@@ -132,9 +132,7 @@ def test_what_is_saved_of_a_model_may_be_hostile(copied, path, value, word):
 
 
 # Orbax leaves the other reads of a damaged checkpoint unfinished.
-@pytest.mark.filterwarnings(
-    'ignore::pytest.PytestUnraisableExceptionWarning'
-)
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
 def test_a_step_or_the_newest_that_can_be_read(copied, caplog):
   def step_of(step=None):
     return own.restore(copied, step, lambda checkpoint: checkpoint.meta['step'])

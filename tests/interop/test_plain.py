@@ -138,8 +138,6 @@ def test_a_damaged_header(copied, change):
   path = copied / 'towers.json'
   header = json.loads(path.read_text())
   replaced = change(header)
-  path.write_text(
-      replaced if isinstance(replaced, str) else json.dumps(header)
-  )
+  path.write_text(replaced if isinstance(replaced, str) else json.dumps(header))
   with pytest.raises(UserError, match='towers.json.*again'):
     plain.read(copied)

@@ -77,9 +77,7 @@ def test_folders_are_read_in_the_form_of_gtr_and_sentence_t5(
   weights = sentence_transformers.read(folder)
   model = st.open_model(folder)
   query, passage = towers.embed(weights, st.TEXTS)
-  np.testing.assert_allclose(
-      query, model.encode(st.TEXTS), atol=1e-5, rtol=0
-  )
+  np.testing.assert_allclose(query, model.encode(st.TEXTS), atol=1e-5, rtol=0)
   np.testing.assert_array_equal(query, passage)
   assert weights.usage.vocabulary == folder / 'spiece.model'
   assert weights.usage.query_length == weights.usage.passage_length == st.LENGTH
@@ -183,9 +181,7 @@ def test_an_absent_default_prompt_is_refused_as_by_the_library(folder):
         ({'query_length': 9, 'document_length': 25}, (9, 25)),
     ],
 )
-def test_lengths_are_those_that_the_library_cuts_at(
-    folder, settings, expected
-):
+def test_lengths_are_those_that_the_library_cuts_at(folder, settings, expected):
   st.edit(folder / 'sentence_bert_config.json', **settings)
   tasks = 'query', 'document'
   assert tuple(modules.read_length(folder, task) for task in tasks) == expected

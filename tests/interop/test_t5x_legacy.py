@@ -103,9 +103,7 @@ def test_activations_that_the_files_do_not_tell(tmp_path, golden, tower):
       for name, tensor in golden.tensors.items()
       if name.startswith('encoder/')
   }
-  weights = with_tensors(
-      golden, own, passage_encoder=golden.encoder.clone()
-  )
+  weights = with_tensors(golden, own, passage_encoder=golden.encoder.clone())
   silu = golden.encoder.clone(activations=('silu', 'linear'))
   silu = dataclasses.replace(weights, **{tower: silu})
   message = f'activations silu x linear in its {tower}.*expects gelu x linear'

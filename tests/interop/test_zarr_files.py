@@ -73,8 +73,7 @@ def test_nodes_and_formats(tmp_path, ocdbt, zarr3):
 
 def test_an_entry_is_read_without_the_others(tmp_path):
   ocp.PyTreeCheckpointer(use_ocdbt=False, use_zarr3=False).save(
-      tmp_path / 'item',
-      {'stack': np.arange(6.0).reshape(3, 2)},
+      tmp_path / 'item', {'stack': np.arange(6.0).reshape(3, 2)},
       save_args={'stack': ocp.SaveArgs(chunk_byte_size=16)},
   )
   chunks = sorted(p.name for p in (tmp_path / 'item' / 'stack').glob('[0-9]*'))

@@ -13,11 +13,8 @@ def embed(weights, texts, vocabulary=None):
   """Vectors of texts as queries and as passages: two of float32 [n, D]."""
   usage, model = weights.usage, weights.model()
   tokenizer = Tokenizer(
-      Vocabulary(str(vocabulary or usage.vocabulary)),
-      usage.query_length,
-      usage.passage_length,
-      usage.query_prefix,
-      usage.passage_prefix,
+      Vocabulary(str(vocabulary or usage.vocabulary)), usage.query_length,
+      usage.passage_length, usage.query_prefix, usage.passage_prefix,
   )
   params = traverse_util.unflatten_dict(
       {name: tensor.read() for name, tensor in weights.tensors.items()}, sep='/'

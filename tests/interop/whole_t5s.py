@@ -17,9 +17,7 @@ def make(version, rows):
   feed_forward, tied = VERSIONS[version]
   model = hugging_face_models.model if tied else hugging_face_models.untied
   return model(
-      'T5ForConditionalGeneration',
-      feed_forward=feed_forward,
-      vocab_size=rows,
+      'T5ForConditionalGeneration', feed_forward=feed_forward, vocab_size=rows,
       decoder_start_token_id=0,
   )
 
