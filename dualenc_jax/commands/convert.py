@@ -91,13 +91,13 @@ def main(argv: Sequence[str] | None = None) -> None:
 def merge_of(args: argparse.Namespace) -> list[dict[str, Any]]:
   """Path and step of each checkpoint of --merge; none without it."""
   names = args.merge or []
+  if not names and args.weights:
+    raise UserError('--weights is for --merge: give both.')
+  if not names and args.source is None:
+    raise UserError(
+        'Give what to convert: dualenc convert SOURCE, or --merge=A,B.'
+    )
   if not names:
-    if args.weights:
-      raise UserError('--weights is for --merge: give both.')
-    if args.source is None:
-      raise UserError(
-          'Give what to convert: dualenc convert SOURCE, or --merge=A,B.'
-      )
     return []
   if args.source and not all(name.isdecimal() for name in names):
     raise UserError(

@@ -5,7 +5,7 @@ import difflib
 import re
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop.weights import Weights
+from dualenc_jax.interop.weights import listed, Weights
 from dualenc_jax.tensor_files.tensors import Tensor
 
 RULES = 'INITIAL_CHECKPOINT_RULES'
@@ -54,7 +54,7 @@ def assign(
       missing.append(name)
   if missing and missing[0].startswith('decoder/'):
     raise UserError(
-        f'{weights} has nothing for {_first_of(missing)}: a generator writes by'
+        f'{weights} has nothing for {listed(missing)}: a generator writes by'
         ' its decoder, of its own sizes. Give a whole T5 of this size (a T5X'
         ' checkpoint, a Hugging Face folder of T5ForConditionalGeneration, the'
         ' model_dir of a generator); or start them fresh,'
@@ -62,7 +62,7 @@ def assign(
     )
   if missing:
     raise UserError(
-        f'{weights} has nothing for {_first_of(missing)}. It has:'
+        f'{weights} has nothing for {listed(missing)}. It has:'
         f' {_summary(tensors)}. Say where these start from,'
         f" --gin.{RULES}=\"(('NAME', 'NAME THERE'),)\"; with None they start"
         ' fresh.'
@@ -77,7 +77,7 @@ def assign(
   wanted = {*sources.values(), *dropped, *weights.loss}
   if left := [name for name in tensors if name not in wanted]:
     raise UserError(
-        f'{weights} has what this model has no place for: {_first_of(left)}.'
+        f'{weights} has what this model has no place for: {listed(left)}.'
         ' Give the architecture and size that it has, or leave them out,'
         f" --gin.{DROP}=\"('{_pattern(left[0])}',)\"."
     )
@@ -123,7 +123,7 @@ def _by_rules(
         near = difflib.get_close_matches(source, tensors, n=3)
         raise UserError(
             f'{RULES}: {pattern!r} sends {match[0]} to {source}, which is not'
-            f' in {path}. It has {_first_of(near or tensors)}.'
+            f' in {path}. It has {listed(near or tensors)}.'
         )
       given.setdefault(match[0], source)
   return given
@@ -170,12 +170,6 @@ def _compile(name: str, pattern: str) -> re.Pattern:
     raise UserError(
         f'{name}: {pattern!r} is no regular expression: {e}.'
     ) from e
-
-
-def _first_of(names) -> str:
-  names = list(names)
-  more = f' and {len(names) - 3} more' if len(names) > 3 else ''
-  return ', '.join(names[:3]) + more
 
 
 def _summary(names) -> str:

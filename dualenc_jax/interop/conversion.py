@@ -97,8 +97,7 @@ class Source:
         dataclasses.replace(weights, usage=usage), self.vocabulary
     )
     usage = dataclasses.replace(
-        usage,
-        vocabulary=tokenizer.vocabulary.file,
+        usage, vocabulary=tokenizer.vocabulary.file,
         query_length=tokenizer.query_length,
         passage_length=tokenizer.passage_length,
     )
@@ -286,22 +285,22 @@ def describe(weights: Weights) -> str:
   model, usage, size = weights.model(), weights.usage, weights.encoder
   parts = {name.split('/')[0] for name in weights.tensors}
   own = sorted(part for part in parts if part.startswith('passage_'))
-  buckets = size.num_buckets
+  alone = ', a query tower alone' if weights.passage_tower else ''
   told = '' if weights.tells_activations else ' (by their number)'
   facts = [
-      weights.kind + ', a query tower alone' * bool(weights.passage_tower)
-      + f': {size.num_layers} layers',
+      f'{weights.kind}{alone}: {size.num_layers} layers',
       f'{model.token_embedder.features} wide',
       f'{" x ".join(size.activations)}{told}',
-      f'{buckets} buckets of relative positions'
-      if buckets != T5Encoder.num_buckets
-      else '',
-      f'{len(weights.tensors)} tensors',
-      f'embeddings of {model.projection.features}'
-      if weights.has_projection
-      else 'no projection',
-      f'passages with their own {", ".join(own)}' if own else '',
   ]
+  if size.num_buckets != T5Encoder.num_buckets:
+    facts.append(f'{size.num_buckets} buckets of relative positions')
+  facts.append(f'{len(weights.tensors)} tensors')
+  if weights.has_projection:
+    facts.append(f'embeddings of {model.projection.features}')
+  else:
+    facts.append('no projection')
+  if own:
+    facts.append(f'passages with their own {", ".join(own)}')
   queries, passages = (
       f'{length}' + (f' after {prefix!r}' if prefix else '')
       for length, prefix in (
@@ -313,7 +312,7 @@ def describe(weights: Weights) -> str:
   reasons += ['the loss'] * len(weights.loss)
   reasons += ['optimizer'] * len(weights.optimizer)
   return (
-      f'{", ".join(filter(None, facts))}; queries of {queries}, passages of'
+      f'{", ".join(facts)}; queries of {queries}, passages of'
       f' {passages}.'
       + (f' Left out: {count_reasons(reasons)}.' if reasons else '')
   )

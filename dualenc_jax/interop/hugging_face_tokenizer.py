@@ -99,13 +99,9 @@ def _tokenizer(proto: _Model, path: pathlib.Path) -> dict[str, Any]:
   control = [proto.pieces[i].piece for i in range(UNK + 1)]
   eos = control[EOS]
   end = {'SpecialToken': {'id': eos, 'type_id': 0}}
-  first, second = (
-      {'Sequence': {'id': name, 'type_id': 0}} for name in ('A', 'B')
-  )
+  first, second = ({'Sequence': {'id': n, 'type_id': 0}} for n in ('A', 'B'))
   return {
-      'version': '1.0',
-      'truncation': None,
-      'padding': None,
+      'version': '1.0', 'truncation': None, 'padding': None,
       'added_tokens': [
           {'id': i, 'content': piece, **_UNCHANGED, 'special': True}
           for i, piece in enumerate(control)
@@ -145,10 +141,8 @@ def _pre_tokenizer(control: list[str]) -> dict[str, Any]:
   """
   rests = '|'.join(piece[1:] for piece in control)
   cut = {
-      'type': 'Split',
-      'pattern': {'Regex': f'<(?={rests})'},
-      'behavior': 'MergedWithPrevious',
-      'invert': False,
+      'type': 'Split', 'pattern': {'Regex': f'<(?={rests})'},
+      'behavior': 'MergedWithPrevious', 'invert': False,
   }
   return {'type': 'Sequence', 'pretokenizers': [_metaspace('never'), cut]}
 

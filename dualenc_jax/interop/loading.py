@@ -16,7 +16,7 @@ from dualenc_jax.inference.teacher import Teacher
 from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.interop import own, truncation
 from dualenc_jax.interop.vocabulary import make_tokenizer
-from dualenc_jax.interop.weights import check_sizes, Weights
+from dualenc_jax.interop.weights import check_sizes, listed, Weights
 from dualenc_jax.io import machine
 from dualenc_jax.models import abstract_params, T5Decoder, T5Encoder
 from dualenc_jax.parallel.partitioning import HostPartitioner, Partitioner
@@ -190,9 +190,8 @@ def check_same_shapes(
       if saved.get(name) != wanted.get(name)
   ]
   if problems:
-    more = f' and {len(problems) - 5} more' if len(problems) > 5 else ''
     raise UserError(
         f'{where} is of another model or optimizer.'
-        f' {"; ".join(problems[:5])}{more}. Give the config it was trained'
-        ' with, or another MODEL_DIR.'
+        f' {listed(problems, 5, "; ")}. Give the config it was trained with, or'
+        ' another MODEL_DIR.'
     )

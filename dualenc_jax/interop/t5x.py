@@ -26,6 +26,7 @@ from dualenc_jax.interop.weights import (
   EMBEDDING,
   ENCODERS,
   infer_encoder,
+  listed,
   PROJECTION,
   Weights,
 )
@@ -213,11 +214,9 @@ def _check_family(
       if re.match('(passage_)?encoder/', name) and not _ENCODER.fullmatch(name)
   )
   if strange:
-    more = f' and {len(strange) - 3} more' if len(strange) > 3 else ''
     raise UserError(
-        f'{what} is of another architecture than T5: it has'
-        f' {", ".join(strange[:3])}{more}. Fused kernels, prompts, experts and'
-        ' global attention cannot be read.'
+        f'{what} is of another architecture than T5: it has {listed(strange)}.'
+        ' Fused kernels, prompts, experts and global attention cannot be read.'
     )
 
 

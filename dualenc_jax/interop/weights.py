@@ -5,7 +5,7 @@ that any form that can be read can be written as any other.
 """
 
 import collections
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 import functools
 import pathlib
@@ -190,11 +190,9 @@ class Weights:
             f' {expected[name]}'
         )
     if problems := problems + others:
-      more = f'; and {len(problems) - 5} more' if len(problems) > 5 else ''
       raise UserError(
-          f'{self} is no whole model of {sizes}: {"; ".join(problems[:5])}'
-          f'{more}. Give the whole checkpoint, with the config that belongs to'
-          ' it.'
+          f'{self} is no whole model of {sizes}: {listed(problems, 5, "; ")}.'
+          ' Give the whole checkpoint, with the config that belongs to it.'
       )
     return self
 
@@ -224,6 +222,13 @@ class Weights:
 def _end(name: str) -> str:
   """The end of a long name, which tells more than its folders."""
   return '...' * (len(name) > 120) + name[-120:]
+
+
+def listed(items: Iterable[str], most: int = 3, between: str = ', ') -> str:
+  """The first few, and how many more there are."""
+  items = list(items)
+  more = f' and {len(items) - most} more' if len(items) > most else ''
+  return between.join(items[:most]) + more
 
 
 def count_reasons(reasons: Sequence[str]) -> str:

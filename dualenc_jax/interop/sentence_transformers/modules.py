@@ -22,17 +22,15 @@ QUERY_PROMPT, PASSAGE_PROMPT = QUERY, DOCUMENT
 _SIDES = QUERY_PROMPT, PASSAGE_PROMPT
 PASSED_OVER = ('passage', 'corpus')
 _TRANSFORMER_SETTINGS: dict[str, Sequence[Any] | None] = {
-    'max_seq_length': None,
-    'query_length': None,
-    'document_length': None,
+    **dict.fromkeys((
+        'max_seq_length', 'query_length', 'document_length', 'modality_config',
+        'unpad_inputs', 'backend',
+    )),
     'do_lower_case': (False,),
     'transformer_task': ('feature-extraction',),
     'module_output_name': ('token_embeddings',),
     'processing_kwargs': (None, {}),
     'query_expansion': (None,),
-    'modality_config': None,
-    'unpad_inputs': None,
-    'backend': None,
     **{
         f'{what}_{kind}': None
         for what in ('model', 'tokenizer', 'processor', 'config')

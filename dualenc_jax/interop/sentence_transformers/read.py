@@ -18,21 +18,20 @@ from dualenc_jax.tensor_files.tensors import Tensor
 
 KIND = 'sentence-transformers folder'
 KERNEL, BIAS = hugging_face.LINEAR, 'linear.bias'
-_NORMALIZE_SETTINGS = {
-    'module_input_name': ('sentence_embedding', None),
-    'module_output_name': ('sentence_embedding', None),
-}
+_NORMALIZE_SETTINGS = dict.fromkeys(
+    ('module_input_name', 'module_output_name'), ('sentence_embedding', None)
+)
+_OTHER_POOLINGS = (
+    'cls_token', 'max_tokens', 'mean_sqrt_len_tokens', 'weightedmean_tokens',
+    'lasttoken',
+)
 _POOLING_SETTINGS = {
     'word_embedding_dimension': None,
     'embedding_dimension': None,
     'include_prompt': (True,),
     'pooling_mode': ('mean', ['mean']),
     'pooling_mode_mean_tokens': (True,),
-    'pooling_mode_cls_token': (False,),
-    'pooling_mode_max_tokens': (False,),
-    'pooling_mode_mean_sqrt_len_tokens': (False,),
-    'pooling_mode_weightedmean_tokens': (False,),
-    'pooling_mode_lasttoken': (False,),
+    **{f'pooling_mode_{name}': (False,) for name in _OTHER_POOLINGS},
 }
 _IDENTITIES = 'torch.nn.modules.linear.Identity', 'torch.nn.Identity'
 _DENSE_SETTINGS = {
