@@ -24,9 +24,6 @@ def read(path: str | os.PathLike[str]) -> tuple[Weights, dict[str, Tensor]]:
 
   Of an encoder alone the latter are {}. 'decoder/logits_dense/kernel' does not
   exist where logits are by the token embeddings, over sqrt(E).
-
-  Args:
-    path: of a model_dir, a T5X checkpoint or a Hugging Face folder.
   """
   reader, decoder = opening.reader_of(path), {}
   if hasattr(reader, 'decoder'):

@@ -126,12 +126,10 @@ def int8(low: np.ndarray, step: np.ndarray, rows: Rows) -> Index:
 
 
 def product(centroids: np.ndarray, rows: Rows) -> Index:
-  """IndexPQ.
+  """IndexPQ of centroids float32 [M, 2^b, d/M].
 
-  Args:
-    centroids: float32 [M, 2^b, d/M].
-    rows: uint8 [N, ceil(M b/8)], the M numbers of b bits each, lowest bits
-      first.
+  Rows are uint8 [N, ceil(M b/8)], the M numbers of b bits each, lowest bits
+  first.
   """
   parts, size, each = centroids.shape
   bits = (size - 1).bit_length()

@@ -36,8 +36,7 @@ _TABLES = ('shared.weight', 'encoder.embed_tokens.weight',
 def _of_layer(*attentions: tuple[str, str, str]) -> dict[str, str]:
   """Our names of a layer's tensors by theirs.
 
-  Args:
-    *attentions: in order, their name, ours, and ours of the norm before it.
+  Of each attention, their name, ours, and ours of the norm before it.
   """
   names = {}
   for i, (theirs, ours, norm) in enumerate(attentions):

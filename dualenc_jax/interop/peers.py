@@ -53,11 +53,8 @@ def sentence_transformers(
 ) -> Encode:
   """`SentenceTransformer(folder)`, float32, on the CPU.
 
-  Its own calls decide: prompts and lengths are those that it takes itself.
-
-  Args:
-    folder: that it opens.
-    given: lengths and prefixes, by the names of `Usage`, in place of its own.
+  Its own calls decide: prompts and lengths are those that it takes itself, but
+  for given ones, by the names of `Usage`.
   """
   wanted: dict[str, Any] = dict(given or {})
 
@@ -96,12 +93,8 @@ def hugging_face(folder: pathlib.Path, usage: Usage) -> Encode:
   """`T5EncoderModel` of a folder, or of its `query` and `passage` folders.
 
   It gets our ids, which `other_ids` compares with those of its tokenizer; its
-  states are pooled, projected if there is a projection, and normalised, in
+  states are pooled, projected if it has a projection, and normalised, in
   float64.
-
-  Args:
-    folder: what `hugging_face.write` wrote, or any that `read` reads.
-    usage: vocabulary, lengths and prefixes.
   """
 
   def encode(texts: Sequence[str]) -> np.ndarray:
@@ -125,13 +118,10 @@ def hugging_face(folder: pathlib.Path, usage: Usage) -> Encode:
 def other_ids(
     folder: pathlib.Path, usage: Usage, texts: Sequence[str]
 ) -> set[int]:
-  """Which texts a folder's own tokenizers split otherwise than ours.
+  """Which texts, without prefixes, a folder's tokenizers split unlike ours.
 
-  Args:
-    folder: of transformers or sentence-transformers; one that has no tokenizer
-      says nothing, nor does any without transformers.
-    usage: vocabulary and lengths.
-    texts: as they are, without prefixes.
+  A folder that has no tokenizer says nothing, nor does any without
+  transformers.
   """
   found = sorted(folder.rglob('tokenizer_config.json'))
   if not found or absent('transformers'):

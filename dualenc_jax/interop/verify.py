@@ -96,14 +96,8 @@ def compare(
     sides: Sequence[tuple[str, Encode]], texts: Sequence[str]
 ) -> list[str]:
   """Encodes texts on every side and compares each with the first.
-
-  Args:
-    sides: their names, for people, and how they encode; the first is ours, so
-      that no other library takes memory beside our model.
-    texts: n of them.
-
-  Returns:
-    Lines that say how large the differences are.
+  The first side is ours, so that no other library takes memory beside our
+  model. Returns lines that say how large the differences are.
   """
   (name, encode), *others = sides
   first = encode(texts)

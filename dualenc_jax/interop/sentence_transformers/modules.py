@@ -91,12 +91,9 @@ def read_towers(path: pathlib.Path) -> tuple[Tower, Tower]:
 def check_settings(
     file: pathlib.Path, module: str, allowed: Mapping[str, Sequence[Any] | None]
 ) -> dict[str, Any]:
-  """Reads a module's settings, and checks that they change nothing here.
+  """Reads a module's settings, if any, and checks that they change nothing.
 
-  Args:
-    file: JSON; no settings if it does not exist.
-    module: the module's kind, for messages.
-    allowed: the values that each setting may have; None for any.
+  `allowed` are the values that each setting may have; None for any.
   """
   settings = json_file.read(file) if file.is_file() else {}
   for name, value in settings.items():
@@ -185,10 +182,7 @@ def read_length(transformer: pathlib.Path, task: str) -> int | None:
   """Most tokens of a text, EOS included; None where its file says none.
 
   Versions of the library since 5.4 leave it to the tokenizer's own file.
-
-  Args:
-    transformer: the folder of the module that tokenises.
-    task: 'query' or 'document'.
+  The task is 'query' or 'document'.
   """
   file = transformer / TRANSFORMER_CONFIG
   settings = check_settings(file, 'Transformer', _TRANSFORMER_SETTINGS)
@@ -213,15 +207,12 @@ def read_length(transformer: pathlib.Path, task: str) -> int | None:
 
 
 def read_prompts(path: pathlib.Path) -> dict[str, Any]:
-  """What `encode_query` and `encode_document` put in front of texts.
+  """What `encode_query` and `encode_document` put in front of texts, for Usage.
 
   They ask for the prompts "query" and "document" alone: the library (versions
   5 and 6) has both from the start, empty, and so comes neither to the other
   names of passages' prompts nor to the default prompt. A warning says which it
   passes over.
-
-  Returns:
-    Both, as prefixes, and the prompts of other names, as `Usage` has them.
   """
   file, config = path / CONFIG, _config(path)
   saved = {n: text or '' for n, text in (config.get('prompts') or {}).items()}

@@ -55,10 +55,7 @@ def read(path: pathlib.Path) -> Weights:
   A passage tower's part that equals the query tower's bit for bit is shared. A
   folder without Normalize is taken if its vectors are compared by cosine, which
   is the same for vectors of norm one, as ours always are.
-
-  Args:
-    path: with modules.json; the modules may lie below a Router of queries and
-      documents.
+  The modules may lie below a Router of queries and documents.
   """
   towers = modules.read_towers(path)
   by_tower = {t: _read_tower(t, path) for t in dict.fromkeys(towers)}

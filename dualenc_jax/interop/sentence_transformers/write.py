@@ -51,10 +51,8 @@ def write(weights: Weights, folder: pathlib.Path) -> list[str]:
   """Writes a new folder whose `encode_query` and `encode_document` are ours.
 
   Towers that differ are two routes of a Router; of a module that they share
-  there is one. Weights are written one tensor at a time.
-
-  Returns:
-    What a user must know about the folder, a sentence each.
+  there is one. Weights are written one tensor at a time. Returns what a user
+  must know about the folder, a sentence each.
   """
   if not weights.has_projection:
     raise UserError(
