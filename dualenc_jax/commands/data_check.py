@@ -38,8 +38,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   findings = findings_lib.findings(inspection)
   report = markdown(inspection, findings)
   print(report)
-  write(_folder(args.output), report, inspection, findings)
-  check_verdict(findings, args.strict)
+  _write(_folder(args.output), report, inspection, findings)
+  _check_verdict(findings, args.strict)
   print(
       'Next: mend what the verdict names, then train with these data flags'
       ' (dualenc train).'
@@ -70,29 +70,27 @@ def make_parser() -> flags.Parser:
 
 
 def _folder(output: str | None) -> pathlib.Path:
-  """Where to write; by default nowhere that a report is."""
+  """Where to write; by default where no report is."""
   if output is not None:
     folder = pathlib.Path(output).expanduser()
     if (folder / _REPORT).exists():
       print(f'Replacing the older report in {folder}.')
     return folder
-  names = itertools.chain(
-      ['data_check'], (f'data_check_{n}' for n in itertools.count(2))
-  )
-  return next(
-      folder
-      for folder in map(pathlib.Path, names)
-      if not (folder / _REPORT).exists()
-  )
+  folder = pathlib.Path('data_check')
+  for number in itertools.count(2):
+    if not (folder / _REPORT).exists():
+      break
+    folder = pathlib.Path(f'data_check_{number}')
+  return folder
 
 
-def write(
+def _write(
     folder: pathlib.Path,
     report: str,
     inspection: Inspection,
     findings: Sequence[Finding],
 ) -> None:
-  """Writes the report in both forms and the picture; says where they are."""
+  """Writes the report in both forms and the picture; prints where."""
   numbers = dataclasses.asdict(inspection)
   numbers['findings'] = [
       dataclasses.asdict(finding) | {'level': finding.level.value}
@@ -113,7 +111,7 @@ def write(
   print(f'Written to {folder}: {names}.')
 
 
-def check_verdict(findings: Sequence[Finding], strict: bool) -> None:
+def _check_verdict(findings: Sequence[Finding], strict: bool) -> None:
   """Raises UserError if the data is not good enough."""
   unusable = [f.where for f in findings if f.level is Level.UNUSABLE]
   if unusable:

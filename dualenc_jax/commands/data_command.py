@@ -22,10 +22,7 @@ _SPLITS = ('TRAIN_FILE', 'VALIDATION_FILE', 'TEST_FILE')
 class DataInputs:
   """A task and what its texts become tokens with.
 
-  Attributes:
-    task: supplies the examples.
-    tokenizer: vocabulary and lengths.
-    cache_dir: where token caches are kept, None for the default folder.
+  `cache_dir` is the folder of token caches, None for the default one.
   """
 
   task: Dataset | Mixture
@@ -50,21 +47,16 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def build(args: argparse.Namespace, needs_task: bool = True) -> DataInputs:
-  """The task, tokenizer and cache folder of a command line.
+  """The task, tokenizer and cache folder of a command line; or UserError.
 
   Args:
-    args: of `config.parse_args`, with the flags of `add_flags`.
+    args: from `config.parse_args`, with the flags of `add_flags`.
     needs_task: refuse a command line that names none.
-
-  Raises:
-    UserError: nothing, or something unknown, is given.
   """
   files, bindings = _named(args.what)
-  # Base has it as required; the config of a data command has no use for it.
+  # runs/base.gin requires it; a data command has no use for it.
   bindings = ["MODEL_DIR = 'unused'", *bindings, *args.gin_bindings]
-  config.load(
-      [_FILE, *args.gin_file, *files], bindings, args.gin_search_paths
-  )
+  config.load([_FILE, *args.gin_file, *files], bindings, args.gin_search_paths)
   inputs = config.build(DataInputs)
   if inputs.task is None and needs_task:
     raise UserError(
@@ -86,39 +78,35 @@ def _named(what: Sequence[str]) -> tuple[list[str], list[str]]:
   """Gin files and bindings of the positional arguments."""
   if not what:
     return [], []
-  if len(what) == 1 and not _is_file(what[0]):
-    name = what[0]
+  for name in what:
+    if _is_file(name):
+      continue
+    if len(what) > 1:
+      raise UserError(
+          f'{name!r} is no file. Expected one task, or up to three files of'
+          ' pairs.'
+      )
     if name not in _tasks():
       raise UserError(
           f'There is no task or file {name!r}.{did_you_mean(name, _tasks())}'
           f' Tasks: {", ".join(_tasks())}.'
       )
     return [f'tasks/{name}.gin'], []
-  for name in what:
-    if not _is_file(name):
-      raise UserError(
-          f'{name!r} is no file. Expected one task, or up to three files of'
-          ' pairs.'
-      )
   if len(what) > len(_SPLITS):
     raise UserError(
         f'{len(what)} files are given; expected up to three: train, validation,'
         ' test, in this order.'
     )
-  return ['tasks/pairs.gin'], [
-      f'{macro} = {name!r}' for macro, name in zip(_SPLITS, what)
-  ]
+  files = [f'{macro} = {name!r}' for macro, name in zip(_SPLITS, what)]
+  return ['tasks/pairs.gin'], files
 
 
 def _is_file(name: str) -> bool:
   path = pathlib.Path(name)
-  is_data = path.is_file() or arrow.is_one(path)
-  return bool(path.suffix or path.name != name or is_data)
+  looks_so = path.suffix or path.name != name
+  return bool(looks_so) or path.is_file() or arrow.is_one(path)
 
 
 def _tasks() -> list[str]:
-  return [
-      pathlib.PurePath(file).stem
-      for file in config.shipped_files()
-      if file.startswith('tasks/')
-  ]
+  files = config.shipped_files()
+  return [pathlib.PurePath(f).stem for f in files if f.startswith('tasks/')]

@@ -12,7 +12,7 @@ import logging
 import time
 
 from dualenc_jax.commands import config, data_command, flags
-from dualenc_jax.data import Cache, Dataset, prepare
+from dualenc_jax.data import Dataset, prepare
 from dualenc_jax.data.mixture import Mixture
 from dualenc_jax.errors import UserError
 from dualenc_jax.io.forecast import gigabytes
@@ -35,14 +35,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     started = time.perf_counter()
     with Progress(f'{task.label}, {split}', None, 'examples') as progress:
       cache = prepare(
-          task,
-          split,
-          tokenizer,
-          inputs.cache_dir,
-          threads=args.workers or -1,
-          progress=progress.reach,
+          task, split, tokenizer, inputs.cache_dir,
+          threads=args.workers or -1, progress=progress.reach,
       )
-    print(summary(task, split, cache, time.perf_counter() - started))
+    columns = cache.query_tokens, cache.passage_tokens, cache.negative_tokens
+    tokens = sum(len(column.values) for column in columns)
+    size = sum(size for _, size in cache.header['files'].values())
+    print(
+        f'{task.label}, {split}: {len(cache):,} examples, {tokens:,} tokens,'
+        f' {gigabytes(size)}, {time.perf_counter() - started:,.1f} s:'
+        f' {cache.folder}'
+    )
 
 
 def make_parser() -> flags.Parser:
@@ -62,11 +65,7 @@ def make_parser() -> flags.Parser:
 def chosen_splits(
     task: Dataset | Mixture, names: Sequence[str] | None
 ) -> list[tuple[Dataset, str]]:
-  """Tasks and their splits of these names, all that a run can use for None.
-
-  Raises:
-    UserError: there is no such split.
-  """
+  """Tasks and their splits of these names, all that a run can use for None."""
   if isinstance(task, Mixture):
     found = [(part, 'train') for part, _ in task.parts()]
     found += [(task.validation, 'validation')] if task.validation else []
@@ -82,20 +81,3 @@ def chosen_splits(
           f' Splits: {", ".join(known)}.'
       )
   return [pair for pair in found if names is None or pair[1] in names]
-
-
-def summary(task: Dataset, split: str, cache: Cache, seconds: float) -> str:
-  """A line that tells what there is now."""
-  tokens = sum(
-      len(rows.values)
-      for rows in (
-          cache.query_tokens,
-          cache.passage_tokens,
-          cache.negative_tokens,
-      )
-  )
-  size = sum(size for _, size in cache.header['files'].values())
-  return (
-      f'{task.label}, {split}: {len(cache):,} examples, {tokens:,} tokens,'
-      f' {gigabytes(size)}, {seconds:,.1f} s: {cache.folder}'
-  )

@@ -2,10 +2,12 @@
 
 import array
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
-from dualenc_jax.inspection import mojibake, summary
+from dualenc_jax.inspection import mojibake
+from dualenc_jax.inspection.summary import Lengths, Texts
 from dualenc_jax.readers.rows import Found, SHOWN
 from dualenc_jax.text.tokenizer import UNK, Vocabulary
 
@@ -13,10 +15,7 @@ NONE = 0
 
 
 def hashes(texts: Sequence[str]) -> np.ndarray:
-  """64 bits of each text: int64 [n], `NONE` for ''.
-
-  They hold in this process only, for Python keys its hash anew in every one.
-  """
+  """64 bits of each text, for this process: int64 [n], `NONE` for ''."""
   return np.fromiter(map(hash, texts), np.int64, len(texts))
 
 
@@ -29,7 +28,7 @@ def pair_hashes(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 class Column:
   """Appends arrays of one dtype."""
 
-  def __init__(self, dtype):
+  def __init__(self, dtype: Any):
     self._parts = [np.zeros(0, dtype)]
 
   def append(self, values: np.ndarray) -> None:
@@ -47,13 +46,14 @@ class Places:
 
   def __init__(self):
     self._lines = array.array('i')
-    self._files, self._starts = [], []
+    self._files: list[str] = []
+    self._starts: list[int] = []
 
   def append(self, location: str) -> None:
     """Adds the place of the next row: 'file:line', or anything else."""
     file, _, line = location.rpartition(':')
     if not line.isdecimal() or len(line) > 9:
-      file, line = location, 0
+      file, line = location, '0'
     if not self._files or file != self._files[-1]:
       self._files.append(file)
       self._starts.append(len(self._lines))
@@ -75,17 +75,15 @@ def found(
     place: Callable[[int], str],
     others: np.ndarray | None = None,
 ) -> Found:
-  """These rows, in ascending order, each told with one of the others if any."""
+  """These rows, in ascending order, each beside one of the others if any."""
   places = [place(int(row)) for row in rows[:SHOWN]]
   if others is not None:
-    places = [
-        both(here, place(int(other))) for here, other in zip(places, others)
-    ]
+    places = [both(here, place(int(o))) for here, o in zip(places, others)]
   return Found(len(rows), places)
 
 
 def both(place: str, other: str) -> str:
-  """Two places; of one file, its name is told once."""
+  """Two places; of one file, its name is there once."""
   file = place.rpartition(':')[0]
   if file and other.startswith(f'{file}:'):
     other = other.removeprefix(f'{file}:')
@@ -106,12 +104,10 @@ def first_rows(keys: np.ndarray) -> np.ndarray:
 def contradictions(
     keys: np.ndarray, values: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Keys that have several values.
+  """(rows, firsts) of keys that have several values, one of each for a key.
 
-  Returns:
-    (rows, firsts), a row each for every such key: the first that has another
-    value than the first row of the key, and that one. Rows without key or value
-    do not count.
+  The row is the first that has another value than the first row of the key.
+  Rows without key or value do not count.
   """
   given = np.flatnonzero((keys != NONE) & (values != NONE))
   firsts = given[first_rows(keys[given])]
@@ -127,15 +123,8 @@ def members(values: np.ndarray, others: np.ndarray) -> np.ndarray:
   return np.isin(values, others, kind='sort') & (values != NONE)
 
 
-_WHOLE = 2**31  # More tokens than any text has.
-
-
 class TextColumn:
-  """The queries, passages or hard negatives of a split.
-
-  Attributes:
-    hashes: int64 [n], `NONE` where a row has no text.
-  """
+  """The queries, passages or hard negatives of a split."""
 
   def __init__(self, vocabulary: Vocabulary, limit: int):
     self._vocabulary = vocabulary
@@ -148,6 +137,7 @@ class TextColumn:
 
   @property
   def hashes(self) -> np.ndarray:
+    """int64 [n], `NONE` where a row has no text."""
     return self._hashes.values
 
   def add(
@@ -156,26 +146,27 @@ class TextColumn:
       place: Callable[[int], str],
       ids: Sequence[str] = (),
   ) -> None:
-    """Takes in a chunk.
+    """Takes in a chunk of n texts and ids, '' for none; or no ids in any chunk.
 
-    Args:
-      texts: n of them, '' for none.
-      place: tells where number i of the chunk is from.
-      ids: n of them, '' for none; or none at all, in every chunk.
+    `place` says where number i of the chunk is from.
     """
     self._hashes.append(hashes(texts))
     self._ids.append(hashes(ids))
     for i, text in enumerate(texts):
-      if not text.isascii():
-        self._look(text, i, place)
-      elif text and not text.strip():
+      if text and not text.strip():
         self._blank.add(place(i))
-    tokens = self._vocabulary.encode([t for t in texts if t], _WHOLE)
+      if not text.isascii():
+        if excerpt := mojibake.find(text):
+          self._mojibake.add(f'{place(i)} "{excerpt}"')
+        if excerpt := mojibake.find_replaced(text):
+          self._replaced.add(f'{place(i)} "{excerpt}"')
+    # More tokens than any text has.
+    tokens = self._vocabulary.encode([t for t in texts if t], 2**31)
     self._tokens.append(tokens.lengths)
     self._unknown += int(np.count_nonzero(tokens.values == UNK))
 
-  def result(self, place: Callable[[int], str]) -> summary.Texts:
-    """What there is; `place` tells where text i of all is from."""
+  def result(self, place: Callable[[int], str]) -> Texts:
+    """The counts; `place` says where text i of all is from."""
     hashes = self.hashes
     given = hashes != NONE
     counts = np.bincount(first_rows(hashes)[given], minlength=1)
@@ -183,12 +174,10 @@ class TextColumn:
     several_texts = several_ids = Found()
     if len(ids := self._ids.values):
       several_texts, several_ids = (
-          found(rows, place, others)
-          for rows, others in (
-              contradictions(ids, hashes), contradictions(hashes, ids)
-          )
+          found(rows, place, firsts)
+          for rows, firsts in map(contradictions, (ids, hashes), (hashes, ids))
       )
-    return summary.Texts(
+    return Texts(
         count=int(given.sum()),
         distinct=int(np.count_nonzero(counts)),
         most_repeated=int(counts[most]),
@@ -198,16 +187,5 @@ class TextColumn:
         replaced=self._replaced,
         ids_of_several_texts=several_texts,
         texts_of_several_ids=several_ids,
-        lengths=summary.Lengths.of(
-            self._tokens.values, self._limit, self._unknown
-        ),
+        lengths=Lengths.of(self._tokens.values, self._limit, self._unknown),
     )
-
-  def _look(self, text: str, i: int, place: Callable[[int], str]) -> None:
-    """Notes what is odd about a text that is not ASCII."""
-    if not text.strip():
-      self._blank.add(place(i))
-    if excerpt := mojibake.find(text):
-      self._mojibake.add(f'{place(i)} "{excerpt}"')
-    if excerpt := mojibake.find_replaced(text):
-      self._replaced.add(f'{place(i)} "{excerpt}"')

@@ -7,11 +7,8 @@ import enum
 from dualenc_jax.inspection import summary
 from dualenc_jax.readers.rows import Found
 
-# Shares beyond which something is told.
-_MANY_CUT = 0.05
-_MANY_UNKNOWN = 0.01
-_MANY_REPEATED = 0.01
-_FEW_UNIQUE = 0.5
+# Shares beyond which something is a finding.
+_MANY_CUT, _MANY_UNKNOWN, _MANY_REPEATED, _FEW_UNIQUE = 0.05, 0.01, 0.01, 0.5
 
 
 class Level(enum.Enum):
@@ -64,22 +61,15 @@ _OF_OVERLAPS = (
      'As it must be where both search one corpus; else take them out of one.'),
 )
 _PLURALS = {
-    'query': 'queries',
-    'passage': 'passages',
-    'negative': 'hard negatives',
+    'query': 'queries', 'passage': 'passages', 'negative': 'hard negatives'
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-  """Something that is wrong or odd.
+  """Something that is wrong or odd, and what to do about it.
 
-  Attributes:
-    level: how bad it is.
-    where: name of the split, or of two.
-    what: it is.
-    advice: what to do about it.
-    places: where the first few are.
+  `where` names a split, or two; `places` are the first few.
   """
 
   level: Level
@@ -91,7 +81,7 @@ class Finding:
 
 def findings(inspection: summary.Inspection) -> list[Finding]:
   """All findings, the worst first."""
-  found = []
+  found: list[Finding] = []
   for split in inspection.splits:
     found += _use(split)
     found += _rows(split)
@@ -101,14 +91,9 @@ def findings(inspection: summary.Inspection) -> list[Finding]:
       found += _counted(_OF_TEXTS, texts, split.name, **words)
       found += _lengths(split, what, texts)
   for overlap in inspection.overlaps:
-    found += _counted(
-        _OF_OVERLAPS,
-        overlap,
-        f'{overlap.held_out}, {overlap.train}',
-        held_out=overlap.held_out,
-        train=overlap.train,
-        pairs=overlap.pairs.count,
-    )
+    where = f'{overlap.held_out}, {overlap.train}'
+    words = vars(overlap) | {'pairs': overlap.pairs.count}
+    found += _counted(_OF_OVERLAPS, overlap, where, **words)
   for missing in inspection.missing:
     found += _some(
         Level.WRONG,
@@ -121,14 +106,18 @@ def findings(inspection: summary.Inspection) -> list[Finding]:
   return sorted(found, key=lambda finding: order.index(finding.level))
 
 
+def serious(found: Iterable[Finding]) -> list[Finding]:
+  """Those that are more than worth knowing."""
+  return [finding for finding in found if finding.level is not Level.NOTE]
+
+
 def _some(
     level: Level, where: str, found: Found, what: str, advice: str
 ) -> Iterator[Finding]:
-  """A finding if there is any; the number follows `what`."""
+  """A finding if the count is not 0; the number follows `what`."""
   if found.count:
-    yield Finding(
-        level, where, f'{what}: {found.count:,}', advice, found.places
-    )
+    what = f'{what}: {found.count:,}'
+    yield Finding(level, where, what, advice, found.places)
 
 
 def _counted(
@@ -147,20 +136,16 @@ def _use(split: summary.Split) -> Iterator[Finding]:
       split.split != 'train'
       and (split.rows == passages > 0 or (split.corpus and split.lone_queries))
   )
-  what = advice = ''
+  read = f'{split.rows:,} good and {split.num_refused:,} refused rows'
   if split.error:
     what = split.error.removesuffix('.')
-    advice = (
-        f'{split.rows:,} good and {split.num_refused:,} refused rows were read.'
-    )
+    yield Finding(Level.UNUSABLE, split.name, what, f'{read} were read.')
   elif not good:
-    what = (
-        f'no pair of a query and a relevant passage is in {split.rows:,} good'
-        f' and {split.num_refused:,} refused rows'
+    yield Finding(
+        Level.UNUSABLE, split.name,
+        f'no pair of a query and a relevant passage is in {read}',
+        'See whether it is the right file, of the right columns.',
     )
-    advice = 'See whether it is the right file, of the right columns.'
-  if what:
-    yield Finding(Level.UNUSABLE, split.name, what, advice)
 
 
 def _rows(split: summary.Split) -> Iterator[Finding]:
@@ -171,23 +156,16 @@ def _rows(split: summary.Split) -> Iterator[Finding]:
         ' without it training and `dualenc data prepare` stop there.'
     )
   for reason, found in split.refused.items():
-    yield from _some(
-        Level.WRONG,
-        split.name,
-        found,
-        f'refused, {reason}',
-        advice,
-    )
+    what = f'refused, {reason}'
+    yield from _some(Level.WRONG, split.name, found, what, advice)
   ranked_here = split.split == 'train' or not split.corpus
   for what, count in (
-      ('queries without a passage', ranked_here and split.lone_queries),
+      ('queries without a passage', ranked_here * split.lone_queries),
       ('passages without a query, among pairs',
-       split.pairs and split.lone_passages),
+       bool(split.pairs) * split.lone_passages),
   ):
-    yield from _some(
-        Level.WRONG, split.name, Found(count), what,
-        'Give them one, or take them out.',
-    )
+    advice = 'Give them one, or take them out.'
+    yield from _some(Level.WRONG, split.name, Found(count), what, advice)
   many = split.repeated_pairs.count > _MANY_REPEATED * split.pairs
   yield from _some(
       Level.SUSPICIOUS if many else Level.NOTE,
@@ -202,9 +180,7 @@ def _rows(split: summary.Split) -> Iterator[Finding]:
     if split.without_negatives:
       counts += f', {split.without_negatives:,} pairs have none'
     yield Finding(
-        Level.NOTE,
-        split.name,
-        f'hard negatives a pair: {counts}',
+        Level.NOTE, split.name, f'hard negatives a pair: {counts}',
         '--gin.NUM_NEGATIVES=K trains with K of them, 0 by default; a pair that'
         ' has fewer, with those.',
     )
@@ -219,8 +195,7 @@ def _lengths(
   length = {p: -(-tokens // 8) * 8 for p, tokens in lengths.percentiles.items()}
   if split.split == 'train' and texts.unique < _FEW_UNIQUE:
     yield Finding(
-        Level.NOTE,
-        split.name,
+        Level.NOTE, split.name,
         f'{texts.unique:.0%} of {plural} are unique; one occurs'
         f' {texts.most_repeated:,} times',
         'The losses mask equal texts out of the negatives. SamToNe on both'
@@ -229,23 +204,16 @@ def _lengths(
     )
   if lengths.truncated > _MANY_CUT:
     yield Finding(
-        Level.SUSPICIOUS,
-        split.name,
-        f'{lengths.truncated:.1%} of {plural} are cut to'
-        f' {lengths.limit} tokens',
+        Level.SUSPICIOUS, split.name,
+        f'{lengths.truncated:.1%} of {plural} are cut to {lengths.limit}'
+        ' tokens',
         f'{flag}={length[95]} would cut 5% at most, {length[99]} 1%; or make'
         ' the texts shorter.',
     )
   if lengths.unknown > _MANY_UNKNOWN:
     yield Finding(
-        Level.SUSPICIOUS,
-        split.name,
+        Level.SUSPICIOUS, split.name,
         f'{lengths.unknown:.1%} of the tokens of {plural} are unknown to the'
         ' vocabulary',
         'Give one that was made for such text, --gin.VOCABULARY=...',
     )
-
-
-def serious(found: Iterable[Finding]) -> list[Finding]:
-  """Those that are more than worth knowing."""
-  return [finding for finding in found if finding.level is not Level.NOTE]

@@ -1,13 +1,14 @@
 """An inspection as Markdown that is as readable unrendered."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
 import pathlib
 import re
 
 from dualenc_jax.figures import table
 from dualenc_jax.figures.table import Cell, Row, Table
 from dualenc_jax.inspection import summary
-from dualenc_jax.inspection.findings import Finding, Level, serious
+from dualenc_jax.inspection.findings import Finding, serious
 from dualenc_jax.readers.rows import SHOWN
 
 _CODE = 'python_code'  # The task, and how its shipped vocabulary begins.
@@ -26,8 +27,7 @@ _COUNTS = {
     "negative is query's other passage": '{.other_positive_negatives.count:,}',
     'pairs without negatives': '{.without_negatives:,}',
     'negatives a pair, min / mean / max': (
-        '{0.fewest_negatives:,} / {0.mean_negatives:.1f} /'
-        ' {0.most_negatives:,}'
+        '{0.fewest_negatives:,} / {0.mean_negatives:.1f} / {0.most_negatives:,}'
     ),
 }
 _TEXTS = {
@@ -56,11 +56,12 @@ def markdown(
 ) -> str:
   """The report, the verdict last."""
   splits = inspection.splits
+  counts = [[name, *map(text.format, splits)] for name, text in _COUNTS.items()]
   texts = _of_texts(splits, _TEXTS, lambda texts: texts)
   lengths = _of_texts(splits, _LENGTHS, lambda texts: texts.lengths)
   sections = {
       f'# Data check: {inspection.task}': _head(inspection),
-      '## Counts': [_counts(splits), texts],
+      '## Counts': [_table(['', *(s.name for s in splits)], counts), texts],
       '## Lengths in tokens': [lengths] * any(s.kinds for s in splits),
       '## Between splits': _overlaps(inspection),
       '## Rows 1, 10, 100, ... as the model sees them': _samples(splits),
@@ -83,8 +84,7 @@ def _head(inspection: summary.Inspection) -> Iterator[str]:
         ' with --gin.VOCABULARY=spiece.model.'
     )
   for task, options in inspection.options.items():
-    told = ', '.join(f'{name}={value}' for name, value in options.items())
-    yield f'- {task}: {told}'
+    yield f'- {task}: {", ".join(f"{k}={v}" for k, v in options.items())}'
   yield (
       f'- vocabulary: {inspection.vocabulary}, {inspection.vocabulary_size:,}'
       ' ids; lengths below are of it (--gin.VOCABULARY=... for another)'
@@ -94,18 +94,12 @@ def _head(inspection: summary.Inspection) -> Iterator[str]:
       f' {inspection.passage_length} tokens, EOS included'
       ' (--gin.QUERY_LENGTH, --gin.PASSAGE_LENGTH)'
   )
-  limited = [split.name for split in inspection.splits if split.limited]
-  if limited:
+  if limited := [split.name for split in inspection.splits if split.limited]:
     yield (
         f'- only the first {inspection.limit:,} rows were read of'
         f' {", ".join(limited)}: all that follows is about these'
     )
   yield ''
-
-
-def _counts(splits: Sequence[summary.Split]) -> str:
-  rows = [[name, *map(text.format, splits)] for name, text in _COUNTS.items()]
-  return _table(['', *(split.name for split in splits)], rows)
 
 
 def _of_texts(
@@ -114,32 +108,23 @@ def _of_texts(
     part: Callable[[summary.Texts], object],
 ) -> str:
   """A row for each kind of text of each split."""
-  return _table(
-      ['texts', *columns],
-      [
-          [
-              f'{split.name} {what}',
-              *(number.format(part(texts)) for number in columns.values()),
-          ]
-          for split in splits
-          for what, texts in split.kinds
-      ],
-  )
+  rows = [
+      [f'{split.name} {what}', *(n.format(part(t)) for n in columns.values())]
+      for split in splits
+      for what, t in split.kinds
+  ]
+  return _table(['texts', *columns], rows)
 
 
 def _overlaps(inspection: summary.Inspection) -> Iterator[str]:
   if inspection.overlaps:
     parts = ('queries', 'passages', 'pairs')
-    yield _table(
-        ['distinct, in both', *parts],
-        [
-            [
-                f'{overlap.held_out} and {overlap.train}',
-                *(f'{getattr(overlap, part).count:,}' for part in parts),
-            ]
-            for overlap in inspection.overlaps
-        ],
-    )
+    rows = [
+        [f'{o.held_out} and {o.train}',
+         *(f'{getattr(o, part).count:,}' for part in parts)]
+        for o in inspection.overlaps
+    ]
+    yield _table(['distinct, in both', *parts], rows)
   for missing in inspection.missing:
     yield (
         f'Relevant passages of {missing.split} that are not in'
@@ -153,50 +138,32 @@ def _samples(splits: Sequence[summary.Split]) -> Iterator[str]:
       yield f'    {split.name}, {sample.place}'
       for what, text, kept, tokens in sample.texts:
         size = f'{kept} of {tokens}' if kept < tokens else f'{tokens}'
-        yield f'      {what} ({size} tokens): {_shortened(text)}'
+        if len(text) > _WIDTH:
+          text = f'{text[:_WIDTH // 2]} [...] {text[-_WIDTH // 2:]}'
+        yield f'      {what} ({size} tokens): {text}'
       yield ''
 
 
 def _verdict(findings: Sequence[Finding]) -> Iterator[str]:
   if not serious(findings):
     yield 'Nothing wrong or suspicious was found.\n'
-  for level in Level:
-    chosen = [finding for finding in findings if finding.level is level]
-    if chosen:
-      yield f'{level.value.capitalize()}:\n'
+  for level, group in itertools.groupby(findings, lambda found: found.level):
+    yield f'{level.value.capitalize()}:\n'
     # One row a cause: what differs in numbers alone is the same elsewhere.
-    causes = {}
-    for finding in chosen:
+    causes: dict[tuple[str, str], list[Finding]] = {}
+    for finding in group:
       cause = re.sub(r'[\d.,]+', '', finding.what), finding.advice
       causes.setdefault(cause, []).append(finding)
     for (_, advice), same in causes.items():
       what = '; '.join(f'{each.where}: {each.what}' for each in same)
       yield f'- {what}. {advice}'
-      places = [place for each in same for place in each.places][:SHOWN]
-      if places:
-        yield f'  First: {"; ".join(places)}'
-    if chosen:
-      yield ''
+      if places := [place for each in same for place in each.places]:
+        yield f'  First: {"; ".join(places[:SHOWN])}'
+    yield ''
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
   """A table whose first column says what a row is about."""
-  return table.markdown(
-      Table(
-          name='',
-          title='',
-          heads=tuple(header[:1]),
-          columns=tuple(('', name) for name in header[1:]),
-          rows=tuple(
-              Row((head,), tuple(map(Cell, cells))) for head, *cells in rows
-          ),
-      )
-  )
-
-
-def _shortened(text: str) -> str:
-  """At most `_WIDTH` characters, the middle left out."""
-  if len(text) <= _WIDTH:
-    return text
-  half = _WIDTH // 2
-  return f'{text[:half]} [...] {text[-half:]}'
+  lines = tuple(Row((head,), tuple(map(Cell, cells))) for head, *cells in rows)
+  columns = tuple(('', name) for name in header[1:])
+  return table.markdown(Table('', '', (header[0],), columns, lines))

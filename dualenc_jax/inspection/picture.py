@@ -16,11 +16,7 @@ _INCHES = (4.9, 2.4)  # Of a histogram.
 
 
 def save(inspection: summary.Inspection, path: pathlib.Path) -> None:
-  """Writes a PNG: a row a split, a column a kind of text.
-
-  Args:
-    inspection: with some text in it.
-    path: of the file.
+  """Writes a PNG of some texts: a row a split, a column a kind of text.
 
   Raises:
     ImportError: matplotlib is not installed.
@@ -41,9 +37,7 @@ def save(inspection: summary.Inspection, path: pathlib.Path) -> None:
           axis.set_axis_off()
     vocabulary = pathlib.PurePath(inspection.vocabulary).name
     title = f'{inspection.task}: tokens of the vocabulary {vocabulary}'
-    canvas.suptitle(
-        drawing.fitted(title), fontsize=11, fontweight='bold'
-    )
+    canvas.suptitle(drawing.fitted(title), fontsize=11, fontweight='bold')
 
   width, height = _INCHES
   inches = (width * len(kinds), height * len(splits) + 0.5)

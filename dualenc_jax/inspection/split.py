@@ -16,22 +16,19 @@ _ROWS, _CHARACTERS = 2048, 2**22
 class SplitReader:
   """Takes in the examples of a split, about 50 bytes each.
 
-  Attributes:
-    queries: all of them.
-    passages: all of them.
-    places: of all rows.
+  `queries`, `passages` and `places` are those of all rows.
   """
 
   def __init__(self, tokenizer: Tokenizer):
     self._tokenizer = tokenizer
-    vocabulary = tokenizer.vocabulary
+    vocabulary, length = tokenizer.vocabulary, tokenizer.passage_length
     self.queries = columns.TextColumn(vocabulary, tokenizer.query_length)
-    self.passages = columns.TextColumn(vocabulary, tokenizer.passage_length)
-    self._negatives = columns.TextColumn(vocabulary, tokenizer.passage_length)
+    self.passages = columns.TextColumn(vocabulary, length)
+    self._negatives = columns.TextColumn(vocabulary, length)
     self._negative_counts = columns.Column(np.int32)
     self._relevant = columns.Column(bool)
     self.places = columns.Places()
-    self._samples = []
+    self._samples: list[summary.Sample] = []
 
   def read(self, examples: Iterable[dict]) -> Iterator[int]:
     """Takes in all examples; yields the rows of each chunk that is done."""
@@ -63,17 +60,18 @@ class SplitReader:
       limited: bool,
       corpus: str | None = None,
   ) -> summary.Split:
-    """What there is, with what the reader cannot know itself."""
-    has_query = self.queries.hashes != columns.NONE
-    has_passage = self.passages.hashes != columns.NONE
-    relevant, pairs = self.relevant, self.pairs
-    firsts = columns.first_rows(pairs)
+    """The counts, with what the reader cannot know itself."""
+    queries, passages = self.queries.hashes, self.passages.hashes
+    has_query, has_passage = queries != columns.NONE, passages != columns.NONE
+    relevant = self.relevant
+    num_pairs = int(relevant.sum())
+    firsts = columns.first_rows(self.pairs)
     repeated = np.flatnonzero(relevant & (firsts != np.arange(len(firsts))))
-    equal = relevant & (self.queries.hashes == self.passages.hashes)
-    counts = self._negative_counts.values[relevant]
-    row_of_negative = np.repeat(
-        np.arange(len(relevant)), self._negative_counts.values
-    )
+    equal = np.flatnonzero(relevant & (queries == passages))
+    blank = np.flatnonzero(~has_passage & ~has_query)
+    counts = self._negative_counts.values
+    of_pairs = counts[relevant]
+    row_of_negative = np.repeat(np.arange(len(relevant)), counts)
     own, others = self._positive_negatives(row_of_negative)
     place = self.places.__getitem__
 
@@ -86,23 +84,21 @@ class SplitReader:
         error=error,
         limited=limited,
         rows=len(relevant),
-        pairs=int(relevant.sum()),
-        distinct_pairs=int(relevant.sum()) - len(repeated),
+        pairs=num_pairs,
+        distinct_pairs=num_pairs - len(repeated),
         judged_irrelevant=int((has_query & has_passage & ~relevant).sum()),
         lone_queries=int((has_query & ~has_passage).sum()),
         lone_passages=int((has_passage & ~has_query).sum()),
-        blank_passages=columns.found(
-            np.flatnonzero(~has_passage & ~has_query), place
-        ),
+        blank_passages=columns.found(blank, place),
         corpus=corpus,
         queries=self.queries.result(place),
         passages=self.passages.result(place),
         negatives=self._negatives.result(place_of_negative),
-        fewest_negatives=int(counts.min()) if len(counts) else 0,
-        most_negatives=int(counts.max(initial=0)),
-        without_negatives=int((counts == 0).sum()),
+        fewest_negatives=int(of_pairs.min()) if len(of_pairs) else 0,
+        most_negatives=int(of_pairs.max(initial=0)),
+        without_negatives=int((of_pairs == 0).sum()),
         repeated_pairs=columns.found(repeated, place, firsts[repeated]),
-        equal_texts=columns.found(np.flatnonzero(equal), place),
+        equal_texts=columns.found(equal, place),
         positive_negatives=columns.found(own, place),
         other_positive_negatives=columns.found(others, place_of_negative),
         refused=refused,
@@ -136,11 +132,8 @@ class SplitReader:
       self, rows: np.ndarray
   ) -> tuple[np.ndarray, np.ndarray]:
     """Rows with their passage among their hard negatives, and numbers of hard
-    negatives that are the passage of another row of the same query.
-
-    Args:
-      rows: [m], of each hard negative.
-    """
+    negatives that are the passage of another row of the same query; of the rows
+    [m] of each hard negative."""
     negatives = self._negatives.hashes
     own = self.relevant[rows] & (negatives == self.passages.hashes[rows])
     pairs = columns.pair_hashes(self.queries.hashes[rows], negatives)
@@ -148,11 +141,11 @@ class SplitReader:
     return np.unique(rows[own]), np.flatnonzero(positive & ~own)
 
   def _sample(self, row: dict, place: str) -> summary.Sample:
-    tokenizer = self._tokenizer
-    vocabulary, passage_length = tokenizer.vocabulary, tokenizer.passage_length
+    vocabulary = self._tokenizer.vocabulary
+    passage_length = self._tokenizer.passage_length
     texts = []
     for what, text, limit in (
-        ('query', row['query'], tokenizer.query_length),
+        ('query', row['query'], self._tokenizer.query_length),
         ('passage', row['passage'], passage_length),
         ('negative', ''.join(row['negatives'][:1]), passage_length),
     ):
@@ -165,7 +158,8 @@ class SplitReader:
 
 
 def _chunks(examples: Iterable[dict]) -> Iterator[list[dict]]:
-  chunk, characters = [], 0
+  chunk: list[dict] = []
+  characters = 0
   for row in examples:
     chunk.append(row)
     characters += len(row['query']) + len(row['passage'])

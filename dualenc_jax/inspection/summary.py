@@ -18,7 +18,7 @@ class Lengths:
     mean: tokens a text.
     percentiles: tokens, by percent.
     longest: tokens.
-    limit: that longer texts are cut to.
+    limit: tokens, beyond which texts are cut.
     truncated: share of texts that are cut.
     unknown: share of the tokens that the vocabulary has no piece for.
     counts: (tokens, texts) for every length that occurs.
@@ -65,7 +65,6 @@ class Texts:
       decoded.
     ids_of_several_texts: ids that name different texts.
     texts_of_several_ids: texts that have different ids.
-    lengths: in tokens.
   """
 
   count: int
@@ -89,9 +88,7 @@ class Texts:
 class Sample:
   """A row as the model will see it.
 
-  Attributes:
-    place: where it is from.
-    texts: (what, text after truncation, tokens kept, tokens before).
+  `texts` are (what, text after truncation, tokens kept, tokens before).
   """
 
   place: str
@@ -103,32 +100,26 @@ class Split:
   """A split of a task.
 
   Attributes:
-    name: of the split, with its task in front for a part of a mixture.
-    split: of the task.
+    name: the split's, with its task in front for a part of a mixture.
+    split: its name within the task.
     error: why it cannot be read, or not to its end; None if it can.
-    limited: whether there are more rows than were read.
+    limited: whether more rows exist than were read.
     rows: read, without those that were refused.
     pairs: rows of a query and a relevant passage.
-    distinct_pairs: different ones.
     judged_irrelevant: rows of a query and a passage of grade 0 or less.
     lone_queries: rows without a passage.
     lone_passages: rows without a query, those of a corpus.
     blank_passages: rows without a query whose passage has no text.
     corpus: the split that the queries are ranked over, None for this one.
-    queries: texts of all rows.
-    passages: the same.
-    negatives: the same.
     fewest_negatives: hard negatives of a pair.
-    most_negatives: the same.
     without_negatives: pairs without any.
-    repeated_pairs: pairs that were there before.
+    repeated_pairs: pairs that a row before has.
     equal_texts: pairs whose query is their passage.
     positive_negatives: pairs with their passage among their hard negatives.
     other_positive_negatives: hard negatives that are the passage of another
       pair of the same query.
     refused: by the reader, by reason: bad rows, which were left out, and what
       else it would stop at.
-    samples: rows as the model will see them.
   """
 
   name: str
@@ -158,7 +149,6 @@ class Split:
 
   @property
   def num_refused(self) -> int:
-    """For all reasons."""
     return sum(found.count for found in self.refused.values())
 
   @property
@@ -168,7 +158,7 @@ class Split:
 
   @property
   def kinds(self) -> Sequence[tuple[str, Texts]]:
-    """(what, texts) of those kinds that there are."""
+    """(what, texts) of the kinds that occur."""
     names = 'query', 'passage', 'negative'
     kinds = zip(names, (self.queries, self.passages, self.negatives))
     return [(what, texts) for what, texts in kinds if texts.count]
@@ -176,15 +166,8 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class Overlap:
-  """What a split of held-out pairs has in common with one that is trained on.
-
-  Attributes:
-    held_out: name of the one split.
-    train: name of the other.
-    queries: different queries of the held-out split that the other has, too.
-    passages: the same of passages.
-    pairs: the same of pairs.
-  """
+  """Different queries, passages and pairs of the split `held_out` that a split
+  which is trained on has, too."""
 
   held_out: str
   train: str
@@ -195,13 +178,7 @@ class Overlap:
 
 @dataclasses.dataclass(frozen=True)
 class Missing:
-  """Passages of pairs that are not in the corpus which is searched.
-
-  Attributes:
-    split: name of the split of the pairs.
-    corpus: name of the corpus.
-    passages: different passages of relevant pairs, by text.
-  """
+  """Different passages of a split's relevant pairs that the corpus lacks."""
 
   split: str
   corpus: str
@@ -213,16 +190,12 @@ class Inspection:
   """All that was found about a task.
 
   Attributes:
-    task: its name.
-    options: that are set, by task: more than one in a mixture.
-    vocabulary: that the lengths are of.
+    options: those that are set, by task: more than one in a mixture.
+    vocabulary: that of the lengths.
     vocabulary_size: ids.
     query_length: most tokens of a query, EOS included.
     passage_length: the same of a passage.
     limit: most rows of a split that were read, None for all.
-    splits: in the task's order.
-    overlaps: of held-out splits with those that are trained on.
-    missing: from a corpus.
   """
 
   task: str

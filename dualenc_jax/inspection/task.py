@@ -1,8 +1,8 @@
 """All splits of a task, and what they have in common."""
 
-from collections.abc import Callable, Iterator, Sequence
-import dataclasses
+from collections.abc import Iterator, Sequence
 import itertools
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,8 +15,13 @@ from dualenc_jax.io.progress import Progress
 from dualenc_jax.readers.rows import collecting, Found, SHOWN
 from dualenc_jax.text.tokenizer import Tokenizer
 
-_TRAIN = 'train'
-_HELD_OUT = ('validation', 'test')
+
+class _Read(NamedTuple):
+  """A split that has been read: the result, and what others compare with."""
+
+  task: Dataset
+  result: summary.Split
+  reader: SplitReader
 
 
 def inspect_task(
@@ -29,19 +34,20 @@ def inspect_task(
 
   Args:
     task: what to look at.
-    tokenizer: its vocabulary tells lengths, its lengths what is truncated.
-    splits: those to read; none for all that there are.
+    tokenizer: its lengths decide what counts as truncated.
+    splits: those to read; none for all that exist.
     limit: most rows of a split to read.
 
   Raises:
-    UserError: there is nothing to read at all.
+    UserError: nothing at all can be read.
   """
-  parts, read = _parts(task), []
-  for name, part in parts.items():
-    # Without a split at all, the reader itself says best what is missing.
-    for split in splits or part.splits() or (_TRAIN,):
-      full_name = split if len(parts) == 1 else f'{name}/{split}'
-      read.append(_read(part, split, full_name, tokenizer, limit))
+  parts = _parts(task)
+  read = [
+      # Without a split at all, the reader itself says best what is missing.
+      _read(part, split, name if len(parts) > 1 else '', tokenizer, limit)
+      for name, part in parts.items()
+      for split in splits or part.splits() or ('train',)
+  ]
   if not any(r.result.rows or r.result.refused for r in read):
     for error in (r.result.error for r in read if r.result.error):
       raise UserError(error)
@@ -65,9 +71,9 @@ def inspect_task(
 def _parts(task: Dataset | Mixture) -> dict[str, Dataset]:
   """The tasks to read, by names of their own."""
   tasks = [part for part, _ in task.parts()]
-  if isinstance(task, Mixture) and task.validation not in (None, *tasks):
-    tasks.append(task.validation)
-  parts = {}
+  if isinstance(task, Mixture) and task.validation:
+    tasks += [task.validation] * (task.validation not in tasks)
+  parts: dict[str, Dataset] = {}
   for part in tasks:
     name, number = part.task_name, 1
     while name in parts:
@@ -77,24 +83,24 @@ def _parts(task: Dataset | Mixture) -> dict[str, Dataset]:
   return parts
 
 
-@dataclasses.dataclass(frozen=True)
-class _Read:
-  """A split that has been read: what is told, what is compared with others."""
-
-  task: Dataset
-  result: summary.Split
-  reader: SplitReader
-
-
 def _read(
     task: Dataset,
     split: str,
-    name: str,
+    prefix: str,
     tokenizer: Tokenizer,
     limit: int | None,
 ) -> _Read:
-  reader, errors = SplitReader(tokenizer), []
-  examples = _until_error(rows_of(task, split), errors)
+  reader = SplitReader(tokenizer)
+  errors: list[str] = []
+
+  def until_error() -> Iterator[dict]:
+    try:
+      yield from rows_of(task, split)
+    except UserError as error:
+      errors.append(str(error))
+
+  examples = until_error()
+  name = f'{prefix}/{split}' if prefix else split
   with collecting() as bad, Progress(name, None, 'rows') as progress:
     for rows in reader.read(itertools.islice(examples, limit)):
       progress(rows)
@@ -105,42 +111,30 @@ def _read(
   return _Read(task, result, reader)
 
 
-def _until_error(
-    examples: Iterator[dict], errors: list[str]
-) -> Iterator[dict]:
-  try:
-    yield from examples
-  except UserError as error:
-    errors.append(str(error))
-
-
 def _overlaps(read: Sequence[_Read]) -> Iterator[summary.Overlap]:
-  for held_out, train in itertools.product(read, read):
-    if held_out.result.split in _HELD_OUT and train.result.split == _TRAIN:
-      yield summary.Overlap(
-          held_out.result.name,
-          train.result.name,
-          *(
-              _shared(held_out.reader, train.reader, hashes)
-              for hashes in (
-                  lambda reader: reader.queries.hashes,
-                  lambda reader: reader.passages.hashes,
-                  lambda reader: reader.pairs,
-              )
-          ),
-      )
+  for (_, held, one), (_, train, other) in itertools.product(read, read):
+    if held.split in ('validation', 'test') and train.split == 'train':
+      shared = [
+          _shared(one, other, values, others)
+          for values, others in (
+              (one.queries.hashes, other.queries.hashes),
+              (one.passages.hashes, other.passages.hashes),
+              (one.pairs, other.pairs),
+          )
+      ]
+      yield summary.Overlap(held.name, train.name, *shared)
 
 
 def _shared(
     held_out: SplitReader,
     train: SplitReader,
-    hashes: Callable[[SplitReader], np.ndarray],
+    values: np.ndarray,
+    others: np.ndarray,
 ) -> Found:
-  """Different ones that both have, with the places of both."""
-  values, others = hashes(held_out), hashes(train)
+  """Different values that both have, with the places of both."""
   rows = _once(values, columns.members(values, others))
   places = []
-  for row in rows[: SHOWN]:
+  for row in rows[:SHOWN]:
     first = int(np.flatnonzero(others == values[row])[0])
     places.append(columns.both(held_out.places[int(row)], train.places[first]))
   return Found(len(rows), places)
@@ -153,21 +147,15 @@ def _once(values: np.ndarray, chosen: np.ndarray) -> np.ndarray:
 
 
 def _missing(read: Sequence[_Read]) -> Iterator[summary.Missing]:
-  for pairs, corpus in itertools.product(read, read):
-    if (
-        pairs.task != corpus.task
-        or pairs.result.corpus != corpus.result.split
-        or pairs.result.error
-        or corpus.result.error
-        or corpus.result.limited
-    ):
+  for (task, pairs, reader), (other, corpus, of_corpus) in itertools.product(
+      read, read
+  ):
+    if task != other or pairs.corpus != corpus.split:
       continue
-    reader = pairs.reader
+    if pairs.error or corpus.error or corpus.limited:
+      continue
     relevant = np.where(reader.relevant, reader.passages.hashes, columns.NONE)
-    there = columns.members(relevant, corpus.reader.passages.hashes)
+    there = columns.members(relevant, of_corpus.passages.hashes)
     rows = _once(relevant, (relevant != columns.NONE) & ~there)
-    yield summary.Missing(
-        pairs.result.name,
-        corpus.result.name,
-        columns.found(rows, reader.places.__getitem__),
-    )
+    places = columns.found(rows, reader.places.__getitem__)
+    yield summary.Missing(pairs.name, corpus.name, places)

@@ -136,13 +136,8 @@ class Beir(QrelsReader):
   def name(self) -> str:
     return self.folder or f'beir/{self.dataset}'
 
-  @property
-  def note(self) -> str:
-    return self._set.note
-
-  @property
-  def usual_tolerance(self) -> float:
-    return self._set.tolerance
+  def allowance(self) -> tuple[float, str]:
+    return self._set.tolerance, self._set.note
 
   def published(self, split: str) -> Mapping[str, int]:
     return self._set.published(split)

@@ -133,14 +133,15 @@ class MultiReQA(Dataset):
   def _check_counts(self, split: str, counts: collections.Counter) -> None:
     sizes = self._set.published(split)
     published = {'questions': sizes.questions, 'candidates': sizes.candidates}
+    found: dict[str, int] = counts
     if split == 'corpus':
-      counts = {name: counts[name] for name in published}
+      found = {name: counts[name] for name in published}
     elif sizes.joined is not None:
       published['pairs' if split == 'train' else _ANSWERED] = sizes.joined
     mrqa_path, candidate_path = self._files(split)
     rows.compare_counts(
         f'multireqa, {self.dataset}, {split}',
-        counts,
+        found,
         published,
         self.tolerance,
         f'Compare {mrqa_path} and {candidate_path} with the published files, or'

@@ -54,7 +54,7 @@ def _pairs(texts: Sequence[str]) -> Any:
   for text in texts:
     words = _WORD.findall(text)
     # Of a single word, that.
-    own = {*itertools.pairwise(words)} or {*zip(words)}
+    own: set[tuple[str, ...]] = {*itertools.pairwise(words)} or {*zip(words)}
     columns += [numbers.setdefault(pair, len(numbers)) for pair in own]
     ends.append(len(columns))
   frequency = np.bincount(columns, minlength=len(numbers))

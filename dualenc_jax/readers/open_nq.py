@@ -158,7 +158,7 @@ class OpenNQ(Dataset):
     if false_negatives and (self.strict or rows.collected() is not None):
       raise rows.BadRow('a positive passage is among the negatives')
     query = _question(rows.text(row, 'question'))
-    more = {
+    more: dict[str, Any] = {
         'negatives': negatives[: self.max_negatives],
         'answers': _answers(row.get('answers')),
     }

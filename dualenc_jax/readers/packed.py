@@ -6,7 +6,7 @@ import functools
 import gzip
 import pathlib
 import re
-from typing import Any, IO
+from typing import Any
 import zlib
 
 from dualenc_jax.errors import UserError
@@ -19,7 +19,7 @@ _UTF_16 = re.compile(rb'\xff\xfe|\xfe\xff|(\0[^\0]){4}|([^\0]\0){4}', re.DOTALL)
 
 
 @contextlib.contextmanager
-def opened(path: pathlib.Path) -> Iterator[IO[bytes]]:
+def opened(path: pathlib.Path) -> Iterator[Any]:
   """A file as it is; raises UserError if it is none or cannot be read."""
   try:
     file = untrusted.open_file(path, 'Give a file.')

@@ -227,7 +227,7 @@ class Pairs(Dataset):
       negatives = [given[i] for i in kept]
       kept_scores = [scores[i] for i in kept] if scores else []
     false_negatives = len(given) - len(negatives)
-    values = {
+    values: dict[str, Any] = {
         'query': query,
         'negatives': negatives,
         'query_id': rows.identifier(row, self.query_id),
@@ -235,7 +235,7 @@ class Pairs(Dataset):
     if self.weight:
       weight = row.get(self.weight)
       values[WEIGHTS.name] = rows.number(self.weight, weight, 0)
-    of_passages = {
+    of_passages: dict[str, list[Any]] = {
         'passage': passages,
         'passage_id': rows.parallel(row, self.passage_id, len(texts)),
         'name': rows.parallel(row, self.name, len(texts)),

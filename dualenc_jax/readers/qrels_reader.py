@@ -174,9 +174,6 @@ class QrelsReader(Dataset):
   # Also the name of the folder below `data_root`.
   task_name = ''
   evaluated = 'test'
-  # Why counts may differ from the published ones, and by what share they may.
-  note = ''
-  usual_tolerance = 0.0
 
   def __post_init__(self):
     rows.check_strict(self.strict)
@@ -213,6 +210,10 @@ class QrelsReader(Dataset):
   @abc.abstractmethod
   def published(self, split: str) -> Mapping[str, int]:
     """Published counts by name of a split, as far as they are known."""
+
+  def allowance(self) -> tuple[float, str]:
+    """By what share counts may differ from the published ones, and why."""
+    return 0.0, ''
 
   def name(self) -> str:
     """What messages call the data set."""
@@ -318,13 +319,14 @@ class QrelsReader(Dataset):
 
   def _allowed(self) -> tuple[float, str]:
     """The tolerance of counts, and what to do about those beyond it."""
+    usual, note = self.allowance()
     flag = f'--gin.{self.task_name.upper()}_TOLERANCE (tolerance)'
     advice = (
-        f'{self.note} Else allow it with {flag}, a share of the published'
-        ' count: 1.0 takes any part of a data set.'
+        f'{note} Else allow it with {flag}, a share of the published count: 1.0'
+        ' takes any part of a data set.'
     )
     given = self.tolerance
-    return self.usual_tolerance if given is None else given, advice.lstrip()
+    return usual if given is None else given, advice.lstrip()
 
   def _paths(self, split: str) -> list[pathlib.Path]:
     if split not in (*SPLITS, CORPUS):

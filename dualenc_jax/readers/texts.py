@@ -127,7 +127,7 @@ def _opened(
         for number, line in numbered
         if number > 1 or not _names_columns(line, ids, texts)
     )
-  parse = rows.json_object
+  parse: Callable[[Any], dict[str, Any]] = rows.json_object
   if form != 'jsonl':
     wanted = {*ids, *texts, 'title'}
     table = pairs_formats.open_table(path, form, None, wanted.__contains__)
