@@ -29,10 +29,16 @@ class DataInputs:
   tokenizer: Tokenizer
   cache_dir: str | None = None
 
+  @property
+  def folder(self) -> pathlib.Path:
+    """Where token caches are kept."""
+    folder = self.cache_dir or default_cache_dir() / 'tokens'
+    return pathlib.Path(folder).expanduser()
+
   def cache(self, split: str) -> Cache:
     """The token cache of a split, built if there is none yet."""
     task = self.task.for_split(split)
-    return prepare(task, split, self.tokenizer, self.cache_dir)
+    return prepare(task, split, self.tokenizer, self.folder)
 
   passage_cache = cache
 
@@ -68,10 +74,7 @@ def build(args: argparse.Namespace, needs_task: bool = True) -> DataInputs:
   # Bindings of a model or loss may come along from a training command line.
   of_data = re.compile(r'(.*/)?(data|readers)\.')
   config.check_effect([b for b in args.gin_bindings if of_data.match(b)])
-  folder = inputs.cache_dir or default_cache_dir() / 'tokens'
-  return dataclasses.replace(
-      inputs, cache_dir=str(pathlib.Path(folder).expanduser())
-  )
+  return inputs
 
 
 def _named(what: Sequence[str]) -> tuple[list[str], list[str]]:

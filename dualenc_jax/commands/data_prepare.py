@@ -10,6 +10,7 @@ or its --gin_file. A build that was interrupted goes on where it was.
 from collections.abc import Sequence
 import logging
 import time
+from typing import Any
 
 from dualenc_jax.commands import config, data_command, flags
 from dualenc_jax.data import Dataset, prepare
@@ -35,10 +36,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     started = time.perf_counter()
     with Progress(f'{task.label}, {split}', None, 'examples') as progress:
       cache = prepare(
-          task, split, tokenizer, inputs.cache_dir,
+          task, split, tokenizer, inputs.folder,
           threads=args.workers or -1, progress=progress.reach,
       )
-    columns = cache.query_tokens, cache.passage_tokens, cache.negative_tokens
+    columns: list[Any] = [
+        cache.query_tokens, cache.passage_tokens, cache.negative_tokens
+    ]
     tokens = sum(len(column.values) for column in columns)
     size = sum(size for _, size in cache.header['files'].values())
     print(

@@ -271,10 +271,10 @@ def test_inputs_of_a_command_line(tmp_path, monkeypatch):
   assert inputs.task.options['test'] is None
   assert inputs.tokenizer.query_length == 9
   assert inputs.tokenizer.vocabulary.path == 'python_code_8k'
-  assert inputs.cache_dir == str(tmp_path / 'tokens')
+  assert inputs.folder == tmp_path / 'tokens'
   assert build('python_code').task.label == 'python_code'
   own = '--gin.CACHE_DIR=/somewhere'
-  assert build('python_code', own).cache_dir == '/somewhere'
+  assert str(build('python_code', own).folder) == '/somewhere'
 
 
 def test_inputs_are_those_of_the_training_command(tmp_path):

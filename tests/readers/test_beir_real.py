@@ -2,22 +2,15 @@
 
 import collections
 import csv
-import json
 
-from judged_rows import pairs
+from reading import column, judged, objects
 
 from dualenc_jax.readers.beir import Beir
 
 
-def objects(path):
-  with open(path, encoding='utf-8') as stream:
-    return [json.loads(line) for line in stream]
-
-
-def judged(path):
+def tsv(path):
   with open(path, encoding='utf-8', newline='') as stream:
-    rows = list(csv.reader(stream, delimiter='\t'))
-  return [(query, passage, int(grade)) for query, passage, grade in rows[1:]]
+    return list(csv.reader(stream, delimiter='\t'))
 
 
 def expected(folder, split):
@@ -28,49 +21,39 @@ def expected(folder, split):
   }
   queries = {r['_id']: r['text'] for r in objects(folder / 'queries.jsonl')}
   return [
-      (queries[query], passages[passage], query, passage, grade)
-      for query, passage, grade in judged(folder / 'qrels' / f'{split}.tsv')
+      (queries[query], passages[passage], query, passage, int(grade))
+      for query, passage, grade in tsv(folder / 'qrels' / f'{split}.tsv')[1:]
   ]
-
-
-def found(reader, split):
-  return pairs(reader.examples(split))
 
 
 def test_scifact_has_the_published_counts(shared):
+  folder = shared / 'data' / 'scifact'
   reader = Beir(dataset='scifact', root=str(shared / 'data'))
   assert reader.splits() == ('train', 'test', 'corpus')
-  corpus = list(reader.examples('corpus'))
+  corpus = column(reader.examples('corpus'), 'passage_id')
+  assert corpus == column(objects(folder / 'corpus.jsonl'), '_id')
   assert len(corpus) == 5183
-  assert [e['passage_id'] for e in corpus] == [
-      row['_id'] for row in objects(shared / 'data/scifact/corpus.jsonl')
-  ]
   for split, queries, count in (('train', 809, 919), ('test', 300, 339)):
-    rows = found(reader, split)
-    assert rows == expected(shared / 'data' / 'scifact', split)
+    rows = judged(reader.examples(split))
+    assert rows == expected(folder, split)
     assert (len({row[2] for row in rows}), len(rows)) == (queries, count)
 
 
 def test_a_cut_down_corpus_with_grades(shared):
   folder = shared / 'data' / 'msmarco_v1_dl1920'
   reader = Beir(folder=str(folder))
-  rows = found(reader, 'test')
+  rows = judged(reader.examples('test'))
   assert rows == expected(folder, 'test')
   assert len(rows) == 9490 and len({row[2] for row in rows}) == 97
   assert len(list(reader.examples('corpus'))) == 30005
-
-
-def test_trec_qrels_in_place_of_a_file(shared):
-  folder = shared / 'data' / 'msmarco_v1_dl1920'
+  # TREC's qrels in place of a file.
   name = 'qrels_full/qrels.dl19-passage.txt'
-  reader = Beir(
-      folder=str(folder), files={'test': name}, strict=False
-  )
+  reader = Beir(folder=str(folder), files={'test': name}, strict=False)
   there = {row['_id'] for row in objects(folder / 'corpus.jsonl')}
-  rows = [line.split() for line in (folder / name).read_text().splitlines()]
-  assert [row[2:] for row in found(reader, 'test')] == [
+  lines = [line.split() for line in (folder / name).read_text().splitlines()]
+  assert [row[2:] for row in judged(reader.examples('test'))] == [
       (query, passage, int(grade))
-      for query, _, passage, grade in rows
+      for query, _, passage, grade in lines
       if passage in there
   ]
 
@@ -79,12 +62,10 @@ def test_gpl_training_data_as_hard_negatives(shared):
   """A triple of ids and a margin a line, no query twice."""
   folder = shared / 'data/hardneg_samples/gpl_sample-data/generated/fiqa'
   triples = folder / 'gpl-training-data.tsv'
-  reader = Beir(
-      folder=str(folder), prefix='qgen', hard_negatives=str(triples)
-  )
+  options = {'prefix': 'qgen', 'hard_negatives': str(triples)}
+  reader = Beir(folder=str(folder), **options)
   texts = {r['_id']: r['text'] for r in objects(folder / 'corpus.jsonl')}
-  with open(triples, encoding='utf-8', newline='') as stream:
-    rows = list(csv.reader(stream, delimiter='\t'))
+  rows = tsv(triples)
   expected = {query: [texts[p].strip()] for query, _, p, _ in rows}
   assert len(expected) == len(rows) == 20
   found = {e['query_id']: e['negatives'] for e in reader.examples('train')}
@@ -95,20 +76,14 @@ def test_gpl_training_data_as_hard_negatives(shared):
 def test_gpl_pairs_and_hard_negatives(shared):
   folder = shared / 'data/hardneg_samples/gpl_sample-data/generated/fiqa'
   mined = folder / 'hard-negatives.jsonl'
-  reader = Beir(
-      folder=str(folder),
-      prefix='qgen',
-      hard_negatives=str(mined),
-      max_negatives=6,
-  )
+  options = {'hard_negatives': str(mined), 'max_negatives': 6}
+  reader = Beir(folder=str(folder), prefix='qgen', **options)
   texts = {r['_id']: r['text'] for r in objects(folder / 'corpus.jsonl')}
   lists = {row['qid']: row['neg'] for row in objects(mined)}
-  pairs = judged(folder / 'qgen-qrels' / 'train.tsv')
+  pairs = tsv(folder / 'qgen-qrels' / 'train.tsv')[1:]
   rows = list(reader.examples('train'))
-  assert [(e['query_id'], e['passage_id']) for e in rows] == [
-      pair[:2] for pair in pairs
-  ]
-  assert len(rows) == 30
+  ids = zip(column(rows, 'query_id'), column(rows, 'passage_id'))
+  assert [*map(list, ids)] == [pair[:2] for pair in pairs] and len(rows) == 30
   by_text = collections.defaultdict(set)
   for name, text in texts.items():
     by_text[text.strip()].add(name)

@@ -1,24 +1,24 @@
 """Pairs of documents without queries."""
 
-import json
 import logging
 
 import pytest
+from reading import refused, write
 
 from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.readers import Documents
 
-TEXT = 'The first sentence is here. A second one follows it! Is this third?'
 SENTENCES = [
     'The first sentence is here.', 'A second one follows it!', 'Is this third?'
 ]
+TEXT = ' '.join(SENTENCES)
 
 
-def write(path, documents):
-  with path.open('w') as f:
-    for name, (title, text) in documents.items():
-      f.write(json.dumps({'_id': name, 'title': title, 'text': text}) + '\n')
-  return str(path)
+def write_documents(path, documents):
+  return str(write(path, *(
+      {'_id': name, 'title': title, 'text': text}
+      for name, (title, text) in documents.items()
+  )))
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def path(tmp_path):
   documents = {
       f'd{i}': (f'Title {i}', f'{TEXT} Number {i}.') for i in range(99)
   }
-  return write(tmp_path / 'corpus.jsonl', documents)
+  return write_documents(tmp_path / 'corpus.jsonl', documents)
 
 
 def pairs(dataset, split='train'):
@@ -58,12 +58,9 @@ def test_sentences_are_queries_of_what_is_around_them(path, removal):
   assert len({(name, query) for query, _, name in found}) == len(found)
 
 
-def test_pairs_are_the_same_in_every_run(path):
-  assert pairs(Documents(path)) == pairs(Documents(path))
-
-
 def test_held_out_documents_are_not_trained_on(path):
   dataset = Documents(path)
+  assert pairs(dataset) == pairs(Documents(path))
   train, held_out = (
       {name.partition('#')[0] for _, _, name in pairs(dataset, split)}
       for split in ('train', 'validation')
@@ -72,10 +69,7 @@ def test_held_out_documents_are_not_trained_on(path):
   assert len(train | held_out) == 99
   for query, passage, _ in pairs(dataset, 'validation'):
     assert query in SENTENCES and query not in passage
-
-
-def test_the_corpus_is_all_documents(path):
-  rows = list(Documents(path).examples('corpus'))
+  rows = list(dataset.examples('corpus'))
   assert len(rows) == 99
   assert rows[3]['passage'] == f'Title 3 {TEXT} Number 3.'
 
@@ -85,40 +79,27 @@ def test_documents_that_give_no_pair_are_counted(tmp_path, caplog):
   documents = {f'd{i}': (f'Title {i}', TEXT) for i in range(40)}
   documents |= {f'a{i}': ('Title alone', '') for i in range(10)}
   documents |= {f'b{i}': ('', 'One sentence alone.') for i in range(10)}
-  path = write(tmp_path / 'a.jsonl', documents)
+  path = write_documents(tmp_path / 'a.jsonl', documents)
   found = pairs(Documents(path))
   assert {name[0] for _, _, name in found} == {'d'}
   assert 'no pair could be made of' in caplog.text
 
 
-@pytest.mark.parametrize(
-    'documents, message',
-    [
-        ({'a': ('Title alone', '')}, 'no pair can be made of'),
-        ({'a': ('', 'Short.')}, 'no pair can be made of'),
-    ],
-)
-def test_nothing_to_train_on(tmp_path, documents, message):
-  path = write(tmp_path / 'a.jsonl', documents)
-  with pytest.raises(UserError, match=message):
+@pytest.mark.parametrize('document', [('Title alone', ''), ('', 'Short.')])
+def test_nothing_to_train_on(tmp_path, document):
+  path = write_documents(tmp_path / 'a.jsonl', {'a': document})
+  with pytest.raises(UserError, match='no pair can be made of'):
     for split in ('train', 'validation'):
       pairs(Documents(path), split)
 
 
-@pytest.mark.parametrize(
-    'options, message',
-    [
-        (dict(titles=-1), 'titles is -1'),
-        (dict(clozes=1.5), 'clozes is 1.5'),
-        (dict(titles=0, clozes=0), 'are 0'),
-        (dict(removal=2), 'removal is 2'),
-    ],
-)
-def test_bad_options(path, options, message):
-  with pytest.raises(UserError, match=message):
-    Documents(path, **options)
-
-
-def test_no_file():
-  with pytest.raises(SourceUnavailable, match='--gin.DOCUMENTS='):
-    Documents().check_split('train')
+@pytest.mark.parametrize('options, message', [
+    (dict(titles=-1), 'titles is -1'),
+    (dict(clozes=1.5), 'clozes is 1.5'),
+    (dict(titles=0, clozes=0), 'are 0'),
+    (dict(removal=2), 'removal is 2'),
+])
+def test_bad_options(options, message):
+  refused(lambda: Documents('x', **options), message)
+  refused(lambda: Documents().check_split('train'), '--gin.DOCUMENTS=',
+          error=SourceUnavailable)

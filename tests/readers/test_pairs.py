@@ -1,67 +1,40 @@
-"""pairs' reader: JSONL and TSV in their forms, and what rows become."""
+"""pairs' reader: JSONL and TSV in their forms, and every kind of bad row."""
 
 import csv
 import gzip
 import json
-import logging
-import pathlib
 
 import pytest
+from reading import column, DATA, objects, refused, write
 
 from dualenc_jax.commands import model_dir
-from dualenc_jax.errors import UserError
+from dualenc_jax.data.dataset import example
+from dualenc_jax.errors import SourceUnavailable
 from dualenc_jax.readers.pairs import Pairs
 
-FOLDER = pathlib.Path(__file__).parents[1] / 'data' / 'pairs'
+FOLDER = DATA / 'pairs'
 GOOD = {'query': 'q', 'passage': 'p'}
 FLAG_EMBEDDING = {'passage': 'pos', 'negatives': 'neg'}
 TRIPLES = {'format': 'tsv', 'columns': ('query', 'passage', 'negatives')}
-
-
-def write(path, *lines):
-  data = b''.join(
-      (line if isinstance(line, bytes) else line.encode('utf-8')) + b'\n'
-      for line in lines
-  )
-  path.write_bytes(gzip.compress(data) if path.suffix == '.gz' else data)
-  return str(path)
-
-
-def write_rows(path, *rows):
-  return write(path, *map(json.dumps, rows))
 
 
 def read(path, **options):
   return list(Pairs(train=str(path), **options).examples('train'))
 
 
-def column(examples, name):
-  return [example[name] for example in examples]
+def texts(examples):
+  return [[e['query'], e['passage'], *e['negatives']] for e in examples]
 
 
 @pytest.mark.parametrize('name', ['a.jsonl', 'a.jsonl.gz'])
 def test_jsonl(tmp_path, name):
   row = GOOD | {'negatives': ['n1', 'n2'], 'query_id': 7, 'name': 'shown'}
   bare = GOOD | {'query_id': None, 'passage_id': 'p-1'}
-  path = write(tmp_path / name, json.dumps(row), '', json.dumps(bare))
-  plain = {'query': 'q', 'passage': 'p', 'relevance': 1, 'answers': []}
+  path = write(tmp_path / name, row, '', bare)
+  expected = row | {'query_id': '7', 'location': f'{path}:1'}
   assert read(path) == [
-      plain
-      | {
-          'negatives': ['n1', 'n2'],
-          'query_id': '7',
-          'passage_id': '',
-          'name': 'shown',
-          'location': f'{path}:1',
-      },
-      plain
-      | {
-          'negatives': [],
-          'query_id': '',
-          'passage_id': 'p-1',
-          'name': '',
-          'location': f'{path}:3',
-      },
+      example(**expected),
+      example('q', 'p', passage_id='p-1', location=f'{path}:3'),
   ]
 
 
@@ -71,16 +44,13 @@ def test_tsv_with_a_line_of_names(tmp_path, name):
   path = tmp_path / name
   path.write_bytes(gzip.compress(content) if path.suffix == '.gz' else content)
   first, second = read(path)
-  assert first['query'] == 'q "1"' and first['passage'] == 'p1'
+  assert texts([first, second])[0] == ['q "1"', 'p1', 'n1', 'n2']
   assert first['query_id'] == '3' and first['name'] == 'first'
-  assert first['negatives'] == ['n1', 'n2'] and second['negatives'] == ['n3']
-  assert second['name'] == '' and second['location'] == f'{path}:4'
-
-
-def test_names_of_a_tsv_may_have_blanks_around_them(tmp_path):
+  assert second['negatives'] == ['n3'] and second['name'] == ''
+  assert second['location'] == f'{path}:4'
+  # Names may have blanks around them.
   path = write(tmp_path / 'a.tsv', ' query\tpassage \t', ' q \tp\tx')
-  (example,) = read(path)
-  assert (example['query'], example['passage']) == (' q ', 'p')
+  assert texts(read(path)) == [[' q ', 'p']]
 
 
 def test_tsv_without_names_and_with_any_file_name():
@@ -88,66 +58,41 @@ def test_tsv_without_names_and_with_any_file_name():
   with path.open(encoding='utf-8', newline='\n') as stream:
     rows = list(csv.reader(stream, delimiter='\t', quoting=csv.QUOTE_NONE))
   examples = read(path, **TRIPLES)
-  assert len(examples) == 3
-  assert rows == [[e['query'], e['passage'], *e['negatives']] for e in examples]
+  assert texts(examples) == rows and len(examples) == 3
   assert column(examples, 'location') == [f'{path}:{n}' for n in (1, 2, 3)]
   # No line breaks: NEL inside of a text, and mojibake left as it is.
   assert '\x85 of 1815' in examples[2]['passage']
   assert 'â\x80\x9cactress' in examples[2]['negatives'][0]
 
 
-def test_other_column_names(tmp_path):
+def test_columns_of_other_names_or_none(tmp_path):
   row = {'question': 'q', 'context': 'p', 'hard': ['n'], 'qid': 5, 'pid': '6'}
-  path = write_rows(tmp_path / 'a.jsonl', row)
-  (example,) = read(
-      path,
-      query='question',
-      passage='context',
-      negatives='hard',
-      query_id='qid',
-      passage_id='pid',
-      name='qid',
-  )
-  assert (example['query'], example['passage']) == ('q', 'p')
-  assert example['negatives'] == ['n'] and example['name'] == '5'
-  assert (example['query_id'], example['passage_id']) == ('5', '6')
-
-
-def test_columns_that_are_none_are_left_out(tmp_path):
+  path = write(tmp_path / 'a.jsonl', row)
+  names = dict(query='question', passage='context', negatives='hard',
+               query_id='qid', passage_id='pid', name='qid')
+  (found,) = read(path, **names)
+  assert texts([found]) == [['q', 'p', 'n']] and found['name'] == '5'
+  assert (found['query_id'], found['passage_id']) == ('5', '6')
   row = GOOD | {'negatives': 3, 'query_id': [], 'passage_id': [], 'name': []}
-  path = write_rows(tmp_path / 'a.jsonl', row)
-  options = dict.fromkeys(['negatives', 'query_id', 'passage_id', 'name'])
-  (example,) = read(path, **options)
-  assert example['negatives'] == [] and example['query_id'] == ''
+  names = dict.fromkeys(['negatives', 'query_id', 'passage_id', 'name'])
+  (found,) = read(write(tmp_path / 'a.jsonl', row), **names)
+  assert found['negatives'] == [] and found['query_id'] == ''
 
 
-def test_a_list_of_passages_is_an_example_each():
+def test_a_list_of_passages_is_an_example_each(tmp_path):
   path = FOLDER / 'flagembedding.jsonl'
-  rows = [json.loads(line) for line in path.read_text('utf-8').splitlines()]
   examples = read(path, **FLAG_EMBEDDING)
-  expected = [
-      (row['query'], passage, row['neg'])
-      for row in rows
-      for passage in row['pos']
-  ]
-  assert len(expected) == 4
-  assert expected == [
-      (e['query'], e['passage'], e['negatives']) for e in examples
+  assert texts(examples) == [
+      [row['query'], passage, *row['neg']]
+      for row in objects(path) for passage in row['pos']
   ]
   assert column(examples, 'location') == [f'{path}:{n}' for n in (1, 1, 2, 3)]
-
-
-def test_ids_names_and_titles_of_a_list_of_passages(tmp_path):
   row = {
-      'query': 'q',
-      'query_id': 1,
-      'passage': ['p1', 'p2', 'p3'],
-      'passage_id': [7, '8', None],
-      'name': ['a', 'b', 'c'],
+      'query': 'q', 'query_id': 1, 'passage': ['p1', 'p2', 'p3'],
+      'passage_id': [7, '8', None], 'name': ['a', 'b', 'c'],
       'title': ['T1', ' ', None],
   }
-  path = write_rows(tmp_path / 'a.jsonl', row)
-  examples = read(path, title='title')
+  examples = read(write(tmp_path / 'a.jsonl', row), title='title')
   assert column(examples, 'passage') == ['T1 p1', 'p2', 'p3']
   assert column(examples, 'passage_id') == ['7', '8', '']
   assert column(examples, 'name') == ['a', 'b', 'c']
@@ -156,161 +101,116 @@ def test_ids_names_and_titles_of_a_list_of_passages(tmp_path):
 
 def test_titles_of_passages_and_of_hard_negatives():
   examples = read(
-      FOLDER / 'titles.tsv',
+      FOLDER / 'titles.tsv', title='title', negative_titles='their titles',
       columns=('query', 'title', 'passage', 'their titles', 'negatives', '-'),
-      title='title',
-      negative_titles='their titles',
   )
-  assert [[e['passage'], *e['negatives']] for e in examples] == [
-      [
-          'Data types A tuple is an immutable sequence.',
-          'Control flow A loop repeats its body.',
-      ],
-      [
-          'Data types A tuple is an immutable sequence.',
-          'A list is a mutable sequence.',
-      ],
-      [
-          'A loop repeats its body.',
-          'Data types A list is a mutable sequence.',
-      ],
+  tuple_, loop = 'A tuple is an immutable', 'A loop repeats its body.'
+  mutable = 'A list is a mutable sequence.'
+  assert [row[1:] for row in texts(examples)] == [
+      [f'Data types {tuple_} sequence.', f'Control flow {loop}'],
+      [f'Data types {tuple_} sequence.', mutable],
+      [loop, f'Data types {mutable}'],
   ]
 
 
 def test_hard_negatives_in_numbered_columns_of_any_format(tmp_path):
   row = GOOD | {'neg_scores': 1.0, 'neg': ['a', 'b'], 'neg_2': 'c', 'neg_1': ''}
-  path = write_rows(tmp_path / 'a.jsonl', row, GOOD | {'neg_10': None})
-  assert column(read(path, negatives='neg'), 'negatives') == [
-      ['a', 'b', 'c'],
-      [],
-  ]
+  path = write(tmp_path / 'a.jsonl', row, GOOD | {'neg_10': None})
+  found = column(read(path, negatives='neg'), 'negatives')
+  assert found == [['a', 'b', 'c'], []]
   titles = {'title_1': 'T', 'title_2': 'U', 'title': ['A', 'B']}
-  path = write_rows(tmp_path / 'a.jsonl', row | titles)
-  (example,) = read(path, negatives='neg', negative_titles='title')
-  assert example['negatives'] == ['A a', 'B b', 'U c']
+  path = write(tmp_path / 'a.jsonl', row | titles)
+  (found,) = read(path, negatives='neg', negative_titles='title')
+  assert found['negatives'] == ['A a', 'B b', 'U c']
 
 
-FALSE_NEGATIVES = [
+@pytest.mark.parametrize('row, options', [
     ({'passage': 'p', 'negatives': ['n', ' p\n']}, {}),
     ({'passage': ['x', 'p'], 'negatives': ['p', 'n', 'x', 'x']}, {}),
     ({'passage': 'p', 'negatives': ['n', 'p'], 't': 'T'}, {'title': 't'}),
     ({'passage': 'p', 'negatives': ['n', 'T p'], 't': 'T'}, {'title': 't'}),
-]
-
-
-@pytest.mark.parametrize('row, options', FALSE_NEGATIVES)
+])
 def test_a_positive_among_the_hard_negatives(tmp_path, caplog, row, options):
-  path = write_rows(tmp_path / 'a.jsonl', GOOD, row | {'query': 'r'})
-  with pytest.raises(UserError) as error:
-    read(path, **options)
-  assert str(error.value).startswith(f"{path}:2: 'passage' is among its hard")
-  with caplog.at_level(logging.WARNING):
-    examples = read(path, strict=False, **options)
-  assert [e['negatives'] for e in examples if e['query'] == 'r'] == [
-      ['n']
-  ] * (len(examples) - 1)
-  count = len(row['negatives']) - 1
-  assert f'dropped {count} hard negatives' in caplog.text
+  path = write(tmp_path / 'a.jsonl', GOOD, row | {'query': 'r'})
+  refused(lambda: read(path, **options), f"{path}:2: 'passage' is among its")
+  examples = read(path, strict=False, **options)[1:]
+  assert column(examples, 'negatives') == [['n']] * len(examples)
+  assert f'dropped {len(row["negatives"]) - 1} hard negatives' in caplog.text
 
 
 def test_the_same_text_under_another_title_is_another_passage(tmp_path):
   row = GOOD | {'title': 'T', 'negatives': ['p', 'p'], 'titles': ['U', 'V']}
-  path = write_rows(tmp_path / 'a.jsonl', row)
+  path = write(tmp_path / 'a.jsonl', row)
   options = {'title': 'title', 'negative_titles': 'titles'}
   assert read(path, **options)[0]['negatives'] == ['U p', 'V p']
-  path = write_rows(tmp_path / 'a.jsonl', row | {'titles': ['U', 'T']})
-  with pytest.raises(UserError, match='is among its hard negatives'):
-    read(path, **options)
+  write(path, row | {'titles': ['U', 'T']})
+  refused(lambda: read(path, **options), 'is among its hard negatives')
+  write(path, row | {'titles': ['N']})
+  message = "'titles' holds 1 values for 2 texts"
+  refused(lambda: read(path, **options), message)
 
 
-def test_repeated_rows_are_left_as_they_are(tmp_path):
+def test_splits_are_files_of_which_the_content_counts(tmp_path):
   row = GOOD | {'negatives': ['n', 'n']}
-  path = write_rows(tmp_path / 'a.jsonl', row, row)
-  assert column(read(path), 'negatives') == [['n', 'n']] * 2
+  one, two = (write(tmp_path / f'{n}.jsonl', row, row) for n in 'ab')
+  # Repeated rows are left as they are.
+  assert column(read(one), 'negatives') == [['n', 'n']] * 2
+  same = Pairs(train=str(one), test=str(two))
+  assert same.splits() == ('train', 'test')
+  assert same.corpus_split('test') is None
+  assert same.fingerprint('train') == same.fingerprint('test')
+  write(two, GOOD | {'query': 'r'})
+  assert same.fingerprint('train') != same.fingerprint('test')
+  assert column(same.examples('test'), 'query') == ['r']
 
 
-def test_splits_are_separate_files(tmp_path):
-  one = write_rows(tmp_path / 'a.jsonl', GOOD)
-  two = write_rows(tmp_path / 'b.jsonl', GOOD | {'query': 'r'})
-  reader = Pairs(train=one, test=two)
-  assert reader.splits() == ('train', 'test')
-  assert column(reader.examples('test'), 'query') == ['r']
-  assert reader.corpus_split('test') is None
-
-
-def test_fingerprint_is_of_the_content(tmp_path):
-  one = write_rows(tmp_path / 'a.jsonl', GOOD)
-  two = write_rows(tmp_path / 'b.jsonl', GOOD)
-  assert Pairs(train=one).fingerprint('train') == Pairs(
-      train=two
-  ).fingerprint('train')
-  write_rows(tmp_path / 'b.jsonl', GOOD | {'query': 'r'})
-  assert Pairs(train=one).fingerprint('train') != Pairs(
-      train=two
-  ).fingerprint('train')
-
-
-def test_the_gin_file_names_files_columns_and_policies(tmp_path):
+def test_the_gin_file_names_files_columns_and_policies():
+  names = {'QUERY': 'q', 'PASSAGE': 'p', 'NEGATIVES': 'n', 'TITLE': 't',
+           'NEGATIVE_TITLES': 'u', 'NAME': 't', 'QUERY_ID': 'label',
+           'PASSAGE_ID': 'p'}
   task = model_dir.build_experiment(
       ['runs/finetune.gin', 'tasks/pairs.gin'],
       [
-          'MODEL_DIR = "x"',
-          'VOCABULARY = "python_code_8k"',
-          'VOCAB_SIZE = 8064',
+          'MODEL_DIR = "x"', 'VOCABULARY = "python_code_8k"',
+          'VOCAB_SIZE = 8064', 'FORMAT = "tsv"', 'STRICT = False',
           f'TRAIN_FILE = {str(FOLDER / "titles.tsv")!r}',
           f'VALIDATION_FILE = {str(FOLDER / "triples")!r}',
-          'FORMAT = "tsv"',
           'COLUMNS = ("q", "t", "p", "u", "n", "label")',
-          'QUERY_COLUMN = "q"',
-          'PASSAGE_COLUMN = "p"',
-          'NEGATIVES_COLUMN = "n"',
-          'TITLE_COLUMN = "t"',
-          'NEGATIVE_TITLES_COLUMN = "u"',
-          'NAME_COLUMN = "t"',
-          'QUERY_ID_COLUMN = "label"',
-          'PASSAGE_ID_COLUMN = "p"',
-          'STRICT = False',
+          *(f'{k}_COLUMN = {v!r}' for k, v in names.items()),
       ],
       [],
   ).task
-  assert isinstance(task, Pairs)
-  assert task.splits() == ('train', 'validation')
-  examples = list(task.examples('train'))
-  assert examples[0] == {
-      'query': 'what is a tuple',
-      'passage': 'Data types A tuple is an immutable sequence.',
-      'negatives': ['Control flow A loop repeats its body.'],
-      'query_id': '0',
-      'passage_id': 'A tuple is an immutable sequence.',
-      'name': 'Data types',
-      'location': f'{FOLDER / "titles.tsv"}:1',
-      'relevance': 1,
-      'answers': [],
-  }
+  assert isinstance(task, Pairs) and task.splits() == ('train', 'validation')
+  assert next(task.examples('train')) == example(
+      'what is a tuple',
+      'Data types A tuple is an immutable sequence.',
+      negatives=['Control flow A loop repeats its body.'],
+      query_id='0',
+      passage_id='A tuple is an immutable sequence.',
+      name='Data types',
+      location=f'{FOLDER / "titles.tsv"}:1',
+  )
   # All rows have three columns instead of six.
-  with pytest.raises(UserError, match='no good row, 3 bad: 3 3 columns'):
-    list(task.examples('validation'))
+  message = 'no good row, 3 bad: 3 3 columns'
+  refused(lambda: task.examples('validation'), message)
 
 
-@pytest.mark.parametrize('name', ['a.jsonl', 'a.tsv'])
-def test_columns_that_are_not_read_are_told(tmp_path, name, caplog):
-  text = {
-      'a.jsonl': '{"query": "q", "passage": "p", "neg": ["n"], "name": "x"}\n',
-      'a.tsv': 'query\tpassage\tneg\tname\nq\tp\tn\tx\n',
-  }[name]
-  path = tmp_path / name
-  path.write_text(text)
-  assert len(list(Pairs(train=str(path)).examples('train'))) == 1
+@pytest.mark.parametrize('lines', [
+    [GOOD | {'neg': ['n'], 'name': 'x'}], ['query\tpassage\tneg', 'q\tp\tn']
+])
+def test_columns_that_are_not_read_are_logged(tmp_path, lines, caplog):
+  path = write(tmp_path / ('a.jsonl' if len(lines) == 1 else 'a.tsv'), *lines)
+  assert len(read(path)) == 1
   assert f'{path}: columns that are not read: neg.' in caplog.text
   caplog.clear()
-  list(Pairs(train=str(path), negatives='neg').examples('train'))
+  read(path, negatives='neg')
   assert 'not read' not in caplog.text
 
 
 def test_weights_of_training_alone(tmp_path):
   rows = [GOOD | {'w': 2}, GOOD | {'passage': ['a', 'b'], 'w': 0.5}]
-  path = write_rows(tmp_path / 'a.jsonl', *rows)
-  bare = write_rows(tmp_path / 'b.jsonl', GOOD)
+  path = str(write(tmp_path / 'a.jsonl', *rows))
+  bare = str(write(tmp_path / 'b.jsonl', GOOD))
   pairs = Pairs(train=path, validation=bare, weight='w')
   assert [c.name for c in pairs.extra_columns] == ['weights']
   assert column(pairs.examples('train'), 'weights') == [2.0, 0.5, 0.5]
@@ -318,18 +218,151 @@ def test_weights_of_training_alone(tmp_path):
   assert not Pairs(train=path).extra_columns
   tsv = write(tmp_path / 'c.tsv', 'query\tpassage\tw', 'q\tp\t1e-1')
   assert column(read(tsv, weight='w'), 'weights') == [0.1]
+  for value in (-1, 'heavy', None, True, [1], float('nan'), 1e400):
+    write(tmp_path / 'a.jsonl', GOOD | {'w': 1}, GOOD | {'w': value})
+    refused(lambda: read(path, weight='w'), "a.jsonl:2: 'w' holds", '0 or more')
+  tsv = write(tmp_path / 'a.tsv', 'query\tpassage', 'q\tp')
+  refused(lambda: read(tsv, weight='w'), "'w'", '--gin.WEIGHT_COLUMN')
 
 
-@pytest.mark.parametrize(
-    'value', [-1, 'heavy', None, True, [1], float('nan'), 1e400]
-)
-def test_a_bad_weight_is_a_bad_row(tmp_path, value):
-  path = write_rows(tmp_path / 'a.jsonl', GOOD | {'w': 1}, GOOD | {'w': value})
-  with pytest.raises(UserError, match=r"a.jsonl:2: 'w' holds .*0 or more"):
-    read(path, weight='w')
+@pytest.mark.parametrize('line, reason', [
+    ('{"query": "q"', 'not JSON'),
+    ('plain text', 'not JSON'),
+    ('{"query": 1' + '0' * 5000 + '}', 'not JSON'),
+    ('[' * 100_000, 'values within values, too deep'),
+    (['q', 'p'], 'not a JSON object'),
+    ({'query': 'q', 'pos': 1}, "column 'passage' is missing"),
+    ({'passage': 'p'}, '--gin.QUERY_COLUMN=... gives its name'),
+    (GOOD | {'query': ''}, "'query' is empty"),
+    (GOOD | {'passage': ' \n\t'}, "'passage' is empty"),
+    (GOOD | {'query': 3}, "'query' holds int, not a string"),
+    (GOOD | {'query': ['q']}, "'query' holds list, not a string"),
+    (GOOD | {'passage': None}, "'passage' holds NoneType"),
+    (GOOD | {'passage': []}, "'passage' is an empty list"),
+    (GOOD | {'passage': ['p', '']}, "'passage' is empty"),
+    (GOOD | {'passage': {'text': 'p'}}, "'passage' holds dict"),
+    (GOOD | {'passage': '\ud800'}, "'passage' is not valid Unicode"),
+    (b'{"query": "\xff", "passage": "p"}', 'not UTF-8'),
+    (GOOD | {'negatives': 1}, "'negatives' holds int"),
+    (GOOD | {'negatives': [1]}, "'negatives' holds int"),
+    (GOOD | {'negatives': ['']}, "'negatives' is empty"),
+    (GOOD | {'negatives_2': ' '}, "'negatives_2' is empty"),
+    (GOOD | {'query_id': [1]}, "'query_id' is neither"),
+    (GOOD | {'passage_id': True}, "'passage_id' is neither"),
+    (GOOD | {'name': 1.5}, "'name' is neither"),
+    (GOOD | {'passage': ['p', 'r'], 'passage_id': 1},
+     "'passage_id' holds 1 values for 2 texts"),
+])
+def test_bad_jsonl_rows(tmp_path, caplog, line, reason):
+  path = write(tmp_path / 'a.jsonl', GOOD, line, GOOD)
+  message = refused(lambda: read(path), reason)
+  assert message.startswith(f'{path}:2: ')
+  assert len(read(path, strict=False)) == 2
+  assert 'skipped 1 bad rows of 3' in caplog.text and reason in caplog.text
 
 
-def test_a_column_of_weights_that_is_not_there(tmp_path):
-  path = write(tmp_path / 'a.tsv', 'query\tpassage', 'q\tp')
-  with pytest.raises(UserError, match=r"'w'.*--gin.WEIGHT_COLUMN"):
-    read(path, weight='w')
+@pytest.mark.parametrize('line, reason', [
+    ('q', '1 columns, expected 2 (query, passage)'),
+    ('q\tp\tx', '3 columns, expected 2 (query, passage)'),
+    ('q\t ', "'passage' is empty"),
+    (b'q\t\xff', 'not UTF-8'),
+])
+def test_bad_tsv_rows(tmp_path, line, reason):
+  path = write(tmp_path / 'a.tsv', 'query\tpassage', 'q\tp', line)
+  refused(lambda: read(path), f'{path}:3: {reason}')
+  assert len(read(path, strict=False)) == 1
+
+
+def test_skipped_rows_are_counted_by_reason(tmp_path, caplog):
+  path = write(tmp_path / 'a.jsonl', 'x', 'y', '[]', GOOD)
+  read(path, strict=False)
+  assert '2 not JSON, 1 not a JSON object' in caplog.text
+  write(path, 'x', 'y')
+  message = 'no good row, 2 bad: 2 not JSON'
+  refused(lambda: read(path, strict=False), message)
+
+
+@pytest.mark.parametrize('name, lines', [
+    ('a.jsonl', []), ('a.jsonl', ['', ' ']), ('a.tsv', []),
+    ('a.tsv.gz', ['', ' ']), ('a.tsv', ['query\tpassage']),
+])
+def test_empty_files(tmp_path, name, lines):
+  path = write(tmp_path / name, *lines)
+  refused(lambda: read(path), f'{name} has no rows')
+
+
+def test_a_first_line_that_is_no_line_of_names(tmp_path):
+  path = write(tmp_path / 'a.tsv', 'what is x\tx is a letter')
+  columns = 'Columns: what is x, x is a letter.'
+  refused(lambda: read(path), "no column 'query'", columns, '--gin.COLUMNS="(')
+  write(path, b'query\tpassage\xff')
+  refused(lambda: read(path), 'a.tsv:1: not UTF-8')
+
+
+def test_a_column_that_was_asked_for_is_missing(tmp_path):
+  path = write(tmp_path / 'a.tsv', 'query\tpassage\tnegs', 'q\tp\tn')
+
+  def missing(*parts, **options):
+    refused(lambda: read(path, **options), *parts)
+
+  missing("no column 'neg'. Did you mean 'negs'", negatives='neg')
+  missing("column 'title'", 'TITLE_COLUMN=', '--gin.COLUMNS', title='title')
+  missing("no column 'pid'", 'PASSAGE_ID_COLUMN=', passage_id='pid',
+          columns=('query', 'passage', ''))
+  path = write(tmp_path / 'a.jsonl', GOOD | {'negs': ['n']}, GOOD)
+  missing("no row has a column 'neg'", 'NEGATIVES_C', negatives='neg')
+  # One row that has it will do.
+  assert len(read(path, negatives='negs')) == 2
+  path = write(tmp_path / 'b.jsonl', {'query': 'q', 'pos': 1})
+  missing("missing among ['query', 'pos']")
+  missing("no row has a column 'passage'", strict=False)
+  path = FOLDER / 'flagembedding.jsonl'
+  missing("among ['query', 'pos', 'neg',")
+
+
+def test_a_used_column_occurs_twice(tmp_path):
+  path = write(tmp_path / 'a.tsv', 'q\tp\tn')
+  columns = ('query', 'passage', 'negatives', 'negatives')
+  refused(lambda: read(path, columns=columns), "two columns 'negatives'")
+  named = read(path, query='x', passage='y', columns=('x', 'y', 'negatives_1'))
+  assert texts(named) == [['q', 'p', 'n']]
+  path = write(tmp_path / 'a.tsv', 'q\tx\tp\ty')
+  columns = ('query', '', 'passage', '')
+  assert texts(read(path, columns=columns)) == [['q', 'p']]
+
+
+def test_damaged_gzip(tmp_path):
+  rows = [GOOD | {'name': str(i * i)} for i in range(5000)]
+  path = write(tmp_path / 'a.jsonl.gz', *rows)
+  content = path.read_bytes()
+  flipped = bytearray(content)
+  flipped[len(content) // 2] ^= 0xFF
+  for damaged in (content[:-20], content[:-200], bytes(flipped)):
+    path.write_bytes(damaged)
+    refused(lambda: read(path), 'a.jsonl.gz')
+  path.write_bytes(json.dumps(GOOD).encode())
+  where = 'damaged gzip file, after line 0'
+  refused(lambda: read(path), where, 'Take .gz off its name')
+
+
+def test_missing_files_and_wrong_options(tmp_path):
+  path = write(tmp_path / 'a.jsonl', GOOD)
+  pairs = Pairs(train=str(path))
+  refused(lambda: pairs.examples('validation'), 'train', '.VALIDATION_FILE=')
+  refused(lambda: pairs.check_split('dev'), "no split 'dev'")
+  none = tmp_path / 'b.jsonl'
+  refused(lambda: read(none), f'no file {none}', '--gin.TRAIN_FILE=',
+          error=SourceUnavailable)
+  refused(lambda: read(tmp_path), 'is a folder')
+  path = write(tmp_path / 'a.txt', 'query passage')
+  unknown = Pairs(train=str(path))
+  refused(lambda: unknown.check_split('train'), 'a.txt is of an unk', 'FORMAT')
+  refused(lambda: Pairs(format='jsonlines'), "Did you mean 'jsonl'")
+  refused(lambda: Pairs(strict='skip'), 'STRICT', "'skip'", 'True or False')
+  refused(lambda: Pairs(columns='query'), "COLUMNS is the string 'query'")
+
+
+def test_most_examples_count_passages(tmp_path):
+  path = write(tmp_path / 'a.jsonl', *[GOOD | {'passage': [*'abc']}] * 6)
+  counted = [Pairs(train=str(path)).most_examples('train', n) for n in (4, 99)]
+  assert counted == [4, 18]

@@ -1,0 +1,57 @@
+"""Forms of qrels files, the first line among them."""
+
+import pytest
+from reading import refused, write
+
+from dualenc_jax.readers import qrels
+
+ROWS = [('q1', 'd1', 1), ('q1', 'd 2', 0), ('q2', 'd1', 3)]
+BARE = ['q1\td1\t1', 'q1\td 2\t0', 'q2\td1\t3']
+FORMS = {
+    'header': ['query-id\tcorpus-id\tscore', *BARE],
+    'no header': BARE,
+    'four columns': [line.replace('\t', '\t0\t', 1) for line in BARE],
+    'json': ['{', '"q1": {"d1": 1, "d 2": 0},', '"q2": {"d1": 3}}'],
+    'carriage returns': [f'{line}\r' for line in (BARE[0], '', *BARE[1:])],
+    'byte order mark': [f'\ufeff{BARE[0]}', *BARE[1:]],
+    'floats': [f'{line}.0' for line in BARE],
+}
+
+
+def read(path):
+  found = qrels.read(path).judgements
+  return [(j.query_id, j.passage_id, j.grade) for j in found]
+
+
+@pytest.mark.parametrize('form', FORMS)
+@pytest.mark.parametrize('name', ['a.tsv', 'a.tsv.gz'])
+def test_forms(tmp_path, form, name):
+  assert read(write(tmp_path / name, *FORMS[form])) == ROWS
+
+
+def test_trec_with_spaces_and_repeats(tmp_path):
+  path = write(tmp_path / 'a.txt', '19 Q0 10 0', '19  Q0  11   -1', '19 0 10 0')
+  assert read(path) == [('19', '10', 0), ('19', '11', -1)]
+  assert qrels.read(path).rows == 3
+
+
+def test_ids_with_quotes_as_csv_writes_them(tmp_path):
+  names = ['"Heroes"_(song)', '"a" and "b', '5"']
+  rows = [f'q1\t{n}\t1' for n in ('"""Heroes""_(song)"', *names[1:])]
+  assert [name for _, name, _ in read(write(tmp_path / 'a', *rows))] == names
+  assert qrels.cell(names[0]) == '"""Heroes""_(song)"'
+
+
+@pytest.mark.parametrize('line, message', [
+    ('', 'has no judgements'),
+    ('query-id\tcorpus-id\tscore', 'has no judgements'),
+    ('q\td\tnan', "a.tsv:1: grade 'nan'"),
+    ('q\td\t1\nquery-id\tcorpus-id\tscore', "a.tsv:2: grade 'score'"),
+    ('{"q": ["d"]}', "query 'q' has no object of passage ids"),
+    ('{"q": {"d": "x"}}', "grade 'x' is not an integer"),
+    ('{"q": {"d": 1%s}}' % ('0' * 400), '00 is not an integer'),
+    ('{"q": {"d": 1}', 'not JSON'),
+])
+def test_bad_files(tmp_path, line, message):
+  path = write(tmp_path / 'a.tsv', line)
+  refused(lambda: read(path), message, 'a.tsv')
