@@ -221,11 +221,13 @@ class Pairs(Dataset):
     negatives, kept_scores = given, scores
     if given:
       # Without titles of their own, negatives compare with the bare texts.
-      bare = () if self.negative_titles else texts
-      positives = {text.strip() for text in (*passages, *bare)}
-      kept = [i for i, t in enumerate(given) if t.strip() not in positives]
-      negatives = [given[i] for i in kept]
-      kept_scores = [scores[i] for i in kept] if scores else []
+      positives = {text.strip() for text in passages}
+      if not self.negative_titles and passages is not texts:
+        positives |= {text.strip() for text in texts}
+      negatives = [text for text in given if text.strip() not in positives]
+      if scores:
+        pairs = zip(scores, given)
+        kept_scores = [s for s, text in pairs if text.strip() not in positives]
     false_negatives = len(given) - len(negatives)
     values: dict[str, Any] = {
         'query': query,
@@ -235,21 +237,19 @@ class Pairs(Dataset):
     if self.weight:
       weight = row.get(self.weight)
       values[WEIGHTS.name] = rows.number(self.weight, weight, 0)
-    of_passages: dict[str, list[Any]] = {
-        'passage': passages,
-        'passage_id': rows.parallel(row, self.passage_id, len(texts)),
-        'name': rows.parallel(row, self.name, len(texts)),
-    }
+    passage_ids = rows.parallel(row, self.passage_id, len(texts))
+    names = rows.parallel(row, self.name, len(texts))
+    more: list[dict[str, Any]] = [{}] * len(texts)
     if self.positive_scores:
       own = rows.numbers(row, self.positive_scores, len(texts))
-      of_passages[TEACHER_SCORES.name] = [[s, *kept_scores] for s in own]
+      more = [{TEACHER_SCORES.name: [score, *kept_scores]} for score in own]
     if false_negatives and (self.strict or rows.collected() is not None):
       raise BadRow(
           f'{self.passage!r} is among its hard negatives, {self.negatives!r}'
       )
     return [
-        example(**values, **dict(zip(of_passages, each)))
-        for each in zip(*of_passages.values())
+        example(passage=text, passage_id=id_, name=name, **values, **extra)
+        for text, id_, name, extra in zip(passages, passage_ids, names, more)
     ], false_negatives
 
   def _negatives(

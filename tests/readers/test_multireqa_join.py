@@ -1,31 +1,19 @@
-"""Candidates that do not match their contexts, and bad candidate files."""
+"""MRQA's contexts and MultiReQA's candidates, bad ones and those that do not
+match."""
 
 import json
-import logging
-import pathlib
 
 import pytest
+from reading import DATA, objects, refused, write
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.readers import multireqa_join, rows
-from dualenc_jax.readers.multireqa_join import Candidate, Candidates
+from dualenc_jax.readers.multireqa_join import Candidate, Candidates, Question
 
-FIXTURES = pathlib.Path(__file__).parents[1] / 'data' / 'multireqa'
-
-
-def lines(name):
-  return (FIXTURES / name).read_text('utf-8').splitlines()
-
-
-def write(path, rows):
-  path.write_text(''.join(row + '\n' for row in rows), 'utf-8')
-  return path
+FOLDER = DATA / 'multireqa'
 
 
 def row(name, start=0, end=5):
-  return json.dumps(
-      {'candidate_id': name, 'response_start': start, 'response_end': end}
-  )
+  return {'candidate_id': name, 'response_start': start, 'response_end': end}
 
 
 class Files:
@@ -34,21 +22,20 @@ class Files:
   def __init__(self, folder):
     self.contexts = folder / 'contexts.jsonl'
     self.candidates = folder / 'candidates.json'
-    self.context_lines = lines('contexts.jsonl')
-    self.candidate_lines = lines('candidates.json')
+    self.context_lines, self.candidate_lines = (
+        (FOLDER / name).read_text('utf-8').splitlines()
+        for name in ('contexts.jsonl', 'candidates.json')
+    )
 
   def join(self, strict=True):
     """Ids of the candidates by line of their context."""
-    write(self.contexts, self.context_lines)
-    write(self.candidates, self.candidate_lines)
-    found = multireqa_join.join(
-        self.contexts,
-        Candidates(self.candidates, 'SQuAD', strict),
-        strict,
-    )
+    write(self.contexts, *self.context_lines)
+    write(self.candidates, *self.candidate_lines)
+    candidates = Candidates(self.candidates, 'SQuAD', strict)
+    joined = multireqa_join.join(self.contexts, candidates, strict)
     return {
-        line: [candidate.id.removeprefix('SQuAD_') for candidate in candidates]
-        for line, _, candidates in found
+        line: [candidate.id.removeprefix('SQuAD_') for candidate in found]
+        for line, _, found in joined
     }
 
 
@@ -62,19 +49,18 @@ B = ['b2/b1/_0', 'b2/b1/_1', 'b2/b1/_2']
 C = ['c1/c2/_0_0', 'c1/c2/_0_1', 'c1/c2/_1_0']
 
 
-def test_join(files):
+def test_join_in_any_order(files):
   assert files.join() == {2: A, 3: B, 4: C, 5: []}
-
-
-def test_order_of_the_files_does_not_matter(files):
   files.context_lines[1:] = files.context_lines[:0:-1]
   order = [8, 0, 3, 6, 1, 4, 7, 2, 5]
   files.candidate_lines = [files.candidate_lines[i] for i in order]
   assert files.join() == {2: [], 3: [C[2], C[0], C[1]], 4: B, 5: A}
+  files.candidate_lines = []
+  assert files.join() == {2: [], 3: [], 4: [], 5: []}
 
 
 def test_candidates_by_context():
-  candidates = Candidates(FIXTURES / 'candidates.json', 'SQuAD')
+  candidates = Candidates(FOLDER / 'candidates.json', 'SQuAD')
   assert len(candidates) == 9 and [*candidates] == ['a1', 'b2', 'c1']
   assert 'a2' not in candidates and 'd1' not in candidates
   assert candidates.questions('b2') == ['b2', 'b1']
@@ -101,135 +87,164 @@ def beyond(files):
   files.candidate_lines[7] = row('SQuAD_c1/c2/_0_1', 41, 101)
 
 
+def one_beyond(files):
+  files.candidate_lines[2] = row('SQuAD_a1/a2/a3/_2', 42, 65)
+
+
 def repeated(files):
   files.candidate_lines.append(files.candidate_lines[3])
 
 
-# What is done, line of the first candidate that is told, its id, details of
-# the message, reason and number of candidates when they are skipped, the join.
+# What is done, line and id of the first candidate in the message, its details,
+# reason and number of candidates when they are skipped, the join.
+BEYOND = 'beyond the end of the context'
 MISMATCHES = [
-    (
-        absent,
-        7,
-        'SQuAD_c1/c2/_0_0',
-        "there is no question 'c1'",
-        (3, 'the context is not there'),
-        {2: A, 3: B, 4: []},
-    ),
-    (
-        other_questions,
-        4,
-        'SQuAD_b2/b1/_0',
-        "line 3 has question 'b2' of it, not question 'b1'",
-        (3, 'the context has other questions'),
-        {2: A, 3: [], 4: C, 5: []},
-    ),
-    (
-        twice,
-        7,
-        'SQuAD_c1/c2/_0_0',
-        "question 'c1' is in lines 4 and 6",
-        (3, 'the context is there twice'),
-        {2: A, 3: B, 4: C, 5: [], 6: []},
-    ),
-    (
-        beyond,
-        8,
-        'SQuAD_c1/c2/_0_1',
-        'it ends at character 101, its context in line 4 at 100',
-        (1, 'beyond the end of the context'),
-        {2: A, 3: B, 4: [C[0], C[2]], 5: []},
-    ),
-    (
-        repeated,
-        10,
-        'SQuAD_b2/b1/_0',
-        'its id is in line 4, too',
-        (1, 'the candidate is there twice'),
-        {2: A, 3: B, 4: C, 5: []},
-    ),
+    (absent, 7, 'c1/c2/_0_0', "there is no question 'c1'",
+     (3, 'the context is not there'), {2: A, 3: B, 4: []}),
+    (other_questions, 4, 'b2/b1/_0',
+     "line 3 has question 'b2' of it, not question 'b1'",
+     (3, 'the context has other questions'), {2: A, 3: [], 4: C, 5: []}),
+    (twice, 7, 'c1/c2/_0_0', "question 'c1' is in lines 4 and 6",
+     (3, 'the context is there twice'), {2: A, 3: B, 4: C, 5: [], 6: []}),
+    (beyond, 8, 'c1/c2/_0_1',
+     'it ends at character 101, its context in line 4 at 100', (1, BEYOND),
+     {2: A, 3: B, 4: [C[0], C[2]], 5: []}),
+    (one_beyond, 3, 'a1/a2/a3/_2',
+     'it ends at character 65, its context in line 2 at 64', (1, BEYOND),
+     {2: A[:2], 3: B, 4: C, 5: []}),
+    (repeated, 10, 'b2/b1/_0', 'its id is in line 4, too',
+     (1, 'the candidate is there twice'), {2: A, 3: B, 4: C, 5: []}),
 ]
 
 
 @pytest.mark.parametrize(
-    'change, line, name, detail, skipped, joined',
-    MISMATCHES,
+    'change, line, name, detail, skipped, joined', MISMATCHES,
     ids=[change.__name__ for change, *_ in MISMATCHES],
 )
 def test_mismatches(files, caplog, change, line, name, detail, skipped, joined):
   change(files)
-  with pytest.raises(UserError) as error:
-    files.join()
-  assert str(error.value).startswith(
-      f'{files.candidates}:{line}: candidate {name!r} does not match'
-      f' {files.contexts}: {detail}.'
-  )
+  place = f'{files.candidates}:{line}'
+  other = f"candidate 'SQuAD_{name}' does not match {files.contexts}: {detail}."
+  assert refused(files.join).startswith(f'{place}: {other}')
   assert files.join(False) == joined
   count, reason = skipped
-  total = len(files.candidate_lines)
   assert (
-      f'{files.candidates}: skipped {count} candidates of {total}'
-      f' that do not match {files.contexts}: {count} {reason}'
+      f'{files.candidates}: skipped {count} candidates of'
+      f' {len(files.candidate_lines)} that do not match {files.contexts}:'
+      f' {count} {reason}'
   ) in caplog.text
   with rows.collecting() as collected:
     assert files.join() == joined
   assert collected[reason].count == count
-  assert collected[reason].places[0] == f'{files.candidates}:{line}'
+  assert collected[reason].places[0] == place
 
 
-def test_only_the_last_character_short_is_beyond(files):
-  files.candidate_lines[2] = row('SQuAD_a1/a2/a3/_2', 42, 65)
-  with pytest.raises(UserError, match='ends at character 65.*line 2 at 64'):
-    files.join()
-
-
-def test_long_ids_are_told_by_their_ends(files):
+def test_long_ids_are_cut_in_messages(files):
   questions = '/'.join(f'{i:032x}' for i in range(30))
   files.candidate_lines.append(row(f'SQuAD_{questions}/_7'))
-  with pytest.raises(UserError) as error:
-    files.join()
-  assert f"'SQuAD_{'0' * 32}/" in str(error.value)
-  assert "1d/_7' does not match" in str(error.value)
-  assert len(str(error.value)) < 800
+  ends = f"'SQuAD_{'0' * 32}/", "1d/_7' does not match"
+  assert len(refused(files.join, *ends)) < 800
 
 
-@pytest.mark.parametrize(
-    'bad, reason',
-    [
-        (row('TriviaQA_a/_0'), "'candidate_id' is not of the form 'SQuAD_<"),
-        (row('SQuAD_a'), "'candidate_id' is not of the form"),
-        (row('SQuAD_/_0'), "'candidate_id' is not of the form"),
-        (row('SQuAD_a//b/_0'), "'candidate_id' is not of the form"),
-        (row('SQuAD_a/0'), "'candidate_id' is not of the form"),
-        (row('SQuAD_a/_0_'), "'candidate_id' is not of the form"),
-        (row(None), "'candidate_id' holds NoneType"),
-        (row('SQuAD_a/_0', 5, 5), 'are not offsets of a sentence'),
-        (row('SQuAD_a/_0', -1, 5), 'are not offsets of a sentence'),
-        (row('SQuAD_a/_0', 0, True), 'are not offsets of a sentence'),
-        (row('SQuAD_a/_0', 0, '5'), 'are not offsets of a sentence'),
-        (row('SQuAD_a/_0', 0, 2**31), 'are not offsets of a sentence'),
-        (row('SQuAD_a1/_0'), 'first question of the id is of another context'),
-        ('{"candidate_id": "SQuAD_a/_0"}', 'are not offsets of a sentence'),
-        ('SQuAD_a/_0', 'not JSON'),
-    ],
-)
+@pytest.mark.parametrize('bad, reason', [
+    (row('TriviaQA_a/_0'), "'candidate_id' is not of the form 'SQuAD_<"),
+    (row('SQuAD_a'), "'candidate_id' is not of the form"),
+    (row('SQuAD_/_0'), "'candidate_id' is not of the form"),
+    (row('SQuAD_a//b/_0'), "'candidate_id' is not of the form"),
+    (row('SQuAD_a/0'), "'candidate_id' is not of the form"),
+    (row('SQuAD_a/_0_'), "'candidate_id' is not of the form"),
+    (row(None), "'candidate_id' holds NoneType"),
+    (row('SQuAD_a/_0', 5, 5), 'are not offsets of a sentence'),
+    (row('SQuAD_a/_0', -1, 5), 'are not offsets of a sentence'),
+    (row('SQuAD_a/_0', 0, True), 'are not offsets of a sentence'),
+    (row('SQuAD_a/_0', 0, '5'), 'are not offsets of a sentence'),
+    (row('SQuAD_a/_0', 0, 2**31), 'are not offsets of a sentence'),
+    (row('SQuAD_a1/_0'), 'first question of the id is of another context'),
+    ({'candidate_id': 'SQuAD_a/_0'}, 'are not offsets of a sentence'),
+    ('SQuAD_a/_0', 'not JSON'),
+])
 def test_bad_candidate_lines(files, caplog, bad, reason):
   files.candidate_lines.insert(4, bad)
-  with pytest.raises(UserError) as error:
-    files.join()
-  assert f'{files.candidates}:5: ' in str(error.value)
-  assert reason in str(error.value)
-  with caplog.at_level(logging.WARNING):
-    assert files.join(False) == {2: A, 3: B, 4: C, 5: []}
+  refused(files.join, f'{files.candidates}:5: ', reason)
+  assert files.join(False) == {2: A, 3: B, 4: C, 5: []}
   assert 'skipped 1 bad rows of 10' in caplog.text
 
 
 def test_a_skipped_context_takes_its_candidates_along(files, caplog):
-  files.context_lines[2] = '{"context": 7}'
+  files.context_lines[2] = {'context': 7}
   assert files.join(False) == {2: A, 4: C, 5: []}
   assert 'skipped 3 candidates of 9' in caplog.text
 
 
-def test_an_empty_file_has_no_candidates(files):
-  files.candidate_lines = []
-  assert files.join() == {2: [], 3: [], 4: [], 5: []}
+def context(question=(), **changes):
+  """A row of MRQA with one question."""
+  answers = [{'text': 'Ada', 'char_spans': [[0, 2]]}]
+  usual = {'qid': 'q', 'question': 'Who?', 'detected_answers': answers}
+  return {'context': 'Ada wrote.', 'qas': [usual | dict(question)]} | changes
+
+
+def with_spans(spans):
+  return context({'detected_answers': [{'char_spans': spans}]})
+
+
+def read(path, *options):
+  return list(multireqa_join.contexts(path, *options))
+
+
+def test_contexts():
+  found = read(FOLDER / 'contexts.jsonl')
+  assert [line for line, _ in found] == [2, 3, 4, 5]
+  (_, first), (_, octopus), *_ = found
+  assert first.text.startswith('Ada wrote notes.')
+  assert first.questions == (
+      Question('a1', 'Who wrote notes?', ((0, 3),)),
+      Question('a2', 'What ends, who begins?', ((55, 64), (17, 24))),
+      Question('a3', 'Which answer is in two sentences?', ((34, 44),)),
+  )
+  # Characters beyond the basic plane count once.
+  texts = [[octopus.text[slice(*span)] for span in question.spans]
+           for question in octopus.questions]
+  assert texts == [['🐙', '🐙', '🐙', '16'], ['é']]
+
+
+def test_real_contexts(shared):
+  """The spans cut out what the file says that the answers are."""
+  path = shared / 'data' / 'hardneg_samples' / 'mrqa' / 'NewsQA_sample.jsonl'
+  found = [context for _, context in read(path)]
+  assert [len(context.questions) for context in found] == [7, 5, 5]
+  for raw, context in zip(objects(path), found, strict=True):
+    for qa, question in zip(raw['qas'], context.questions, strict=True):
+      assert (question.id, question.text) == (qa['qid'], qa['question'])
+      expected = {answer['text'] for answer in qa['detected_answers']}
+      assert {context.text[slice(*s)] for s in question.spans} == expected
+
+
+@pytest.mark.parametrize('name', ['a.jsonl', 'a.jsonl.gz'])
+def test_header_is_optional_and_id_stands_in_for_qid(tmp_path, name):
+  row = json.loads(json.dumps(context()).replace('qid', 'id'))
+  for lines in ([row], [{'header': {'dataset': 'SQuAD'}}, row]):
+    ((_, found),) = read(write(tmp_path / name, *lines))
+    assert found.questions == (Question('q', 'Who?', ((0, 3),)),)
+  # The last character can be an answer.
+  ((_, found),) = read(write(tmp_path / name, with_spans([[9, 9]])))
+  assert found.questions[0].spans == ((9, 10),)
+
+
+@pytest.mark.parametrize('row, reason', [
+    ({'qas': []}, "column 'context' is missing"),
+    (context(context=' '), "'context' is empty"),
+    (context(qas=None), "'qas' is missing or not a list"),
+    (context(qas=['q']), "'qas' is not a list of objects"),
+    (context({'qid': None}), "a question has no 'qid'"),
+    (context({'qid': 1.5}), "'qid' is neither a string nor an integer"),
+    (context({'question': ''}), "'question' is empty"),
+    (context({'detected_answers': None}), "'detected_answers' is missing"),
+    (with_spans('no'), "'char_spans' is missing or not a list"),
+    *((with_spans([span]), 'not [first, last] characters')
+      for span in ([0, 10], [-1, 2], [3, 2], [0, 1.5], [0, 1, 2])),
+])
+def test_bad_contexts(tmp_path, caplog, row, reason):
+  path = write(tmp_path / 'a.jsonl', context(), row, context())
+  refused(lambda: read(path), f'{path}:2: ', reason)
+  assert [line for line, _ in read(path, False)] == [1, 3]
+  assert reason in caplog.text
