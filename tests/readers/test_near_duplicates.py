@@ -8,13 +8,11 @@ import pytest
 from dualenc_jax.readers.near_duplicates import near_duplicates
 
 
-def pairs(text):
-  words = text.split()
-  return {*itertools.pairwise(words)} or {*zip(words)}
-
-
 def is_near(one, other, least):
-  a, b = pairs(one), pairs(other)
+  a, b = (
+      {*itertools.pairwise(words)} or {*zip(words)}
+      for words in (one.split(), other.split())
+  )
   return len(a | b) > 0 and len(a & b) >= least * len(a | b)
 
 
@@ -22,8 +20,10 @@ def is_near(one, other, least):
 def test_equals_all_pairs_compared(least):
   rng = np.random.default_rng(0)
   words = [*'abcdefghij']
-  others = [' '.join(rng.choice(words, rng.integers(1, 9))) for _ in range(60)]
-  texts = [' '.join(rng.choice(words, rng.integers(1, 9))) for _ in range(99)]
+  others, texts = (
+      [' '.join(rng.choice(words, rng.integers(1, 9))) for _ in range(count)]
+      for count in (60, 99)
+  )
   # Copies of which a word or two are changed.
   for other in others:
     copy = other.split()

@@ -2,12 +2,12 @@
 
 import ast
 import collections
-import logging
 import textwrap
 
 import pytest
+from reading import column, refused
 
-from dualenc_jax.errors import UserError
+from dualenc_jax.data.dataset import example
 from dualenc_jax.readers.python_code import PythonCode, split_of
 
 SHAPES = '''
@@ -86,63 +86,41 @@ def examples(folder, split='all'):
   return list(PythonCode([str(folder)]).examples(split))
 
 
-def by_name(folder):
-  return {e['name']: e for e in examples(folder)}
+def names_by_split():
+  names = collections.defaultdict(list)
+  for number in range(200):
+    names[split_of(f'm{number}')].append(f'm{number}')
+  return names
 
 
-@pytest.fixture
-def shapes(tmp_path):
+def test_functions_with_docstrings_and_nothing_else(tmp_path):
   write(tmp_path, 'geo/shapes.py', SHAPES)
-  return by_name(tmp_path)
-
-
-def test_finds_documented_functions_and_nothing_else(shapes):
-  assert list(shapes) == [
-      'geo.shapes.Shape.area',
-      'geo.shapes.Shape.draw',
-      'geo.shapes.Shape.__len__',
-      'geo.shapes.outer',
-      'geo.shapes.outer.inner',
-      'geo.shapes.outer.Local.method',
-  ]
-
-
-def test_an_example_in_full(shapes):
-  assert shapes['geo.shapes.Shape.area'] == {
-      'query': 'Return the area of the shape.',
-      'passage': (
-          '@property\n@functools.cache\ndef area(self):\n'
-          '  text = """kept\nas it is"""\n'
-          '  return self.width * self.height  # in units'
+  area, *others = examples(tmp_path)
+  assert area == example(
+      'Return the area of the shape.',
+      '@property\n@functools.cache\ndef area(self):\n'
+      '  text = """kept\nas it is"""\n'
+      '  return self.width * self.height  # in units',
+      query_id='geo/shapes.py:10:Shape.area#query',
+      passage_id='geo/shapes.py:10:Shape.area',
+      name='geo.shapes.Shape.area',
+      location='geo/shapes.py:10',
+  )
+  passages = {e['name'].removeprefix('geo.shapes.'): e['passage']
+              for e in others}
+  # Docstrings of what is nested do not stay in the parent.
+  assert passages == {
+      'Shape.draw': 'async def draw(self, canvas):\n  await canvas.draw(self)',
+      'Shape.__len__': 'def __len__(self): return 4',
+      'outer': (
+          'def outer(x):\n  def inner():\n    return x  # naïve 中\n'
+          '  class Local:\n    def method(self):\n      return x * 2\n'
+          '  return inner'
       ),
-      'negatives': [],
-      'answers': [],
-      'relevance': 1,
-      'query_id': 'geo/shapes.py:10:Shape.area#query',
-      'passage_id': 'geo/shapes.py:10:Shape.area',
-      'name': 'geo.shapes.Shape.area',
-      'location': 'geo/shapes.py:10',
+      'outer.inner': 'def inner():\n  return x  # naïve 中',
+      'outer.Local.method': 'def method(self):\n  return x * 2',
   }
-
-
-def test_async_and_one_line_functions(shapes):
-  assert shapes['geo.shapes.Shape.draw']['passage'] == (
-      'async def draw(self, canvas):\n  await canvas.draw(self)'
-  )
-  assert shapes['geo.shapes.Shape.__len__']['passage'] == (
-      'def __len__(self): return 4'
-  )
-
-
-def test_nested_docstrings_do_not_stay_in_the_parent(shapes):
-  assert shapes['geo.shapes.outer']['passage'] == (
-      'def outer(x):\n  def inner():\n    return x  # naïve 中\n'
-      '  class Local:\n    def method(self):\n      return x * 2\n'
-      '  return inner'
-  )
-  assert shapes['geo.shapes.outer.inner']['query'] == (
-      'Return the wrapped number.'
-  )
+  assert others[3]['query'] == 'Return the wrapped number.'
 
 
 def test_files_that_do_not_parse_are_counted(tmp_path, caplog):
@@ -150,8 +128,7 @@ def test_files_that_do_not_parse_are_counted(tmp_path, caplog):
   write(tmp_path, 'old.py', 'print "Python 2"\n')
   (tmp_path / 'latin.py').write_bytes(b'# \xe9\ndef f(): pass\n')
   (tmp_path / 'null.py').write_bytes(b'x = 1\0\n')
-  with caplog.at_level(logging.WARNING):
-    assert [e['name'] for e in examples(tmp_path)] == ['good.f']
+  assert column(examples(tmp_path), 'name') == ['good.f']
   assert 'skipped 3 files' in caplog.text and 'old.py' in caplog.text
 
 
@@ -160,9 +137,9 @@ def test_declared_encodings_and_line_ends_are_read(tmp_path):
   (tmp_path / 'a.py').write_bytes(
       (source + '  return "é" \x0c\r\n').encode('latin-1')
   )
-  (example,) = examples(tmp_path)
-  assert example['query'] == 'Über three words.'
-  assert example['passage'] == 'def f():\n  return "é"'
+  (found,) = examples(tmp_path)
+  assert found['query'] == 'Über three words.'
+  assert found['passage'] == 'def f():\n  return "é"'
 
 
 def test_tests_vendored_copies_and_hidden_folders_are_left_out(tmp_path):
@@ -170,7 +147,7 @@ def test_tests_vendored_copies_and_hidden_folders_are_left_out(tmp_path):
   for path in ('test/a.py', 'p/tests/b.py', 'p/_vendor/c.py', '.git/d.py'):
     write(tmp_path, path, source)
   write(tmp_path, 'p/__init__.py', source)
-  assert [e['name'] for e in examples(tmp_path)] == ['p.f']
+  assert column(examples(tmp_path), 'name') == ['p.f']
 
 
 def test_repeats_are_dropped_and_ids_stay_unique(tmp_path):
@@ -180,14 +157,12 @@ def test_repeats_are_dropped_and_ids_stay_unique(tmp_path):
   write(tmp_path, 'two/a.py', source.replace('1', '2'))
   roots = [str(tmp_path / 'one'), str(tmp_path / 'two')]
   found = list(PythonCode(roots).examples('all'))
-  assert [e['passage_id'] for e in found] == ['a.py:1:f', 'a.py:1:f~2']
+  assert column(found, 'passage_id') == ['a.py:1:f', 'a.py:1:f~2']
   assert [e['passage'][-1] for e in found] == ['1', '2']
 
 
 def test_a_held_out_passage_is_not_trained_on(tmp_path):
-  names = collections.defaultdict(list)
-  for number in range(200):
-    names[split_of(f'm{number}')].append(f'm{number}')
+  names = names_by_split()
   for split, query in (('train', 'A'), ('validation', 'B'), ('test', 'C')):
     first, second = names[split][:2]
     source = f'def f():\n  """{query} two three."""\n  return %s\n'
@@ -197,14 +172,11 @@ def test_a_held_out_passage_is_not_trained_on(tmp_path):
       split: sorted(e['passage'][-8:] for e in examples(tmp_path, split))
       for split in ('train', 'validation', 'test')
   }
-  sizes = {split: len(found) for split, found in passages.items()}
-  assert sizes == {'train': 1, 'validation': 1, 'test': 2}
+  assert [*map(len, passages.values())] == [1, 1, 2]
 
 
 def test_what_is_nearly_held_out_is_not_trained_on(tmp_path, caplog):
-  names = collections.defaultdict(list)
-  for number in range(200):
-    names[split_of(f'm{number}')].append(f'm{number}')
+  names = names_by_split()
   body = ''.join(f'  if x == {i}:\n    return names_{i}\n' for i in range(9))
   held_out = f'def f(x):\n  """One two three."""\n{body}'
   write(tmp_path, f'{names["test"][0]}.py', held_out)
@@ -215,9 +187,9 @@ def test_what_is_nearly_held_out_is_not_trained_on(tmp_path, caplog):
   }
   for module, source in zip(names['train'], copies.values()):
     write(tmp_path, f'{module}.py', source)
-  with caplog.at_level('INFO'):
-    found = examples(tmp_path, 'train')
-  assert [e['query'] for e in found] == ['Seven eight nine.']
+  caplog.set_level('INFO')
+  found = examples(tmp_path, 'train')
+  assert column(found, 'query') == ['Seven eight nine.']
   assert '2 functions of train are left out' in caplog.text
 
 
@@ -233,10 +205,9 @@ def test_fingerprint_follows_the_files(tmp_path):
 
 
 def test_bad_roots_and_splits(tmp_path):
-  with pytest.raises(UserError, match='absent is not a folder'):
-    PythonCode([str(tmp_path / 'absent')]).fingerprint('train')
-  with pytest.raises(UserError, match="Did you mean 'train'"):
-    list(PythonCode([str(tmp_path)]).examples('trian'))
+  absent = PythonCode([str(tmp_path / 'absent')])
+  refused(lambda: absent.fingerprint('train'), 'absent is not a folder')
+  refused(lambda: examples(tmp_path, 'trian'), "Did you mean 'train'")
 
 
 @pytest.fixture(scope='module')
@@ -255,9 +226,6 @@ def test_standard_library_splits_are_pure(stdlib):
       for split in splits
   ]
   assert sum(map(len, modules)) == len(set.union(*modules))
-
-
-def test_standard_library_sizes(stdlib):
   sizes = {split: len(rows) for split, rows in stdlib.items()}
   assert sizes['train'] > 3000
   assert 300 <= sizes['validation'] <= 1000
@@ -265,15 +233,15 @@ def test_standard_library_sizes(stdlib):
 
 
 def test_standard_library_examples_are_sound(stdlib):
-  ids = [e['passage_id'] for e in stdlib['all']]
+  ids = column(stdlib['all'], 'passage_id')
   assert len(ids) == len(set(ids))
-  for example in stdlib['all']:
-    assert len(example['query'].split()) >= 3
-    assert not example['location'].startswith('/')
+  for row in stdlib['all']:
+    assert len(row['query'].split()) >= 3
+    assert not row['location'].startswith('/')
     # Still Python, and a function, and without its docstring.
-    (function,) = ast.parse(example['passage']).body
+    (function,) = ast.parse(row['passage']).body
     assert ast.get_docstring(function) is None
-    assert function.name == example['name'].split('.')[-1]
+    assert function.name == row['name'].split('.')[-1]
 
 
 def test_order_is_by_root_path_and_line(tmp_path):
@@ -287,7 +255,7 @@ def test_order_is_by_root_path_and_line(tmp_path):
   '''
   for path in ('z.py', 'b/c.py', 'b.py', 'a/z.py'):
     write(tmp_path, path, source.replace('%s', path))
-  assert [e['passage_id'] for e in examples(tmp_path)] == [
+  assert column(examples(tmp_path), 'passage_id') == [
       f'{path}:{line}'
       for path in ('a/z.py', 'b.py', 'b/c.py', 'z.py')
       for line in ('1:late_in_the_alphabet', '4:early')
