@@ -8,9 +8,10 @@ import sys
 import numpy as np
 import pytest
 
-from dualenc_jax.commands import cli, config, data_check, data_command
+from dualenc_jax.commands import cli, config, data_command
 from dualenc_jax.data import Mixture
 from dualenc_jax.errors import UserError
+from dualenc_jax.readers import Pairs
 
 GOOD = [
     {'query': 'how do whales sleep', 'passage': 'Half of the brain rests.'},
@@ -38,22 +39,17 @@ def png_size(path):
 
 
 def test_a_bad_file_is_explained_and_usable(tmp_path, capsys):
-  train = write(
-      tmp_path / 'train.jsonl',
-      [
-          *GOOD,
-          GOOD[0],
-          'no json',
-          {'query': ' ', 'passage': 'x'},
-          {'query': 'q', 'passage': 'p', 'negatives': ['p']},
-          {'query': 'why', 'passage': 'It\xe2\x80\x99s', 'negatives': ['n']},
-          {'query': 'long', 'passage': 'word ' * 400},
-      ],
-  )
+  train = write(tmp_path / 'train.jsonl', [
+      *GOOD,
+      GOOD[0],
+      'no json',
+      {'query': ' ', 'passage': 'x'},
+      {'query': 'q', 'passage': 'p', 'negatives': ['p']},
+      {'query': 'why', 'passage': 'It\xe2\x80\x99s', 'negatives': ['n']},
+      {'query': 'long', 'passage': 'word ' * 400},
+  ])
   validation = tmp_path / 'dev.tsv'
-  validation.write_text(
-      'query\tpassage\nwhat do whales eat\tKrill, fish and squid.\n'
-  )
+  validation.write_text('query\tpassage\n' + '\t'.join(GOOD[1].values()))
   status, report = run(tmp_path, train, str(validation))
   assert status == 0
   first, second = report['splits']
@@ -169,11 +165,8 @@ def test_strict_refuses_what_is_suspicious(tmp_path, capsys):
 def test_limit_and_split(tmp_path, capsys):
   files = [write(tmp_path / f'{n}.jsonl', GOOD) for n in ('a', 'b', 'c')]
   _, report = run(tmp_path, *files)
-  assert [s['name'] for s in report['splits']] == [
-      'train',
-      'validation',
-      'test',
-  ]
+  names = [s['name'] for s in report['splits']]
+  assert names == ['train', 'validation', 'test']
   _, report = run(tmp_path, *files, '--limit=1', '--split=test')
   (split,) = report['splits']
   assert (split['name'], split['rows'], split['limited']) == ('test', 1, True)
@@ -196,22 +189,14 @@ def test_a_report_is_not_overwritten_unasked(tmp_path, capsys, monkeypatch):
 
 
 def test_one_row_a_cause(tmp_path, capsys):
-  rows = [*GOOD, 'no json', 'none either']
+  rows = [*GOOD, 'no json', 'none either', 'null']
   paths = [write(tmp_path / f'{n}.jsonl', rows) for n in ('train', 'dev')]
   run(tmp_path, *paths)
-  (row,) = (
-      line
-      for line in capsys.readouterr().out.splitlines()
-      if 'refused, not JSON' in line
-  )
+  told = capsys.readouterr().out.splitlines()
+  (row,) = (line for line in told if 'refused, not JSON' in line)
   assert 'train: ' in row and 'validation: ' in row
   assert '--gin.STRICT=False' in row
-
-
-def test_a_row_of_null(tmp_path, capsys):
-  rows = write(tmp_path / 'train.jsonl', [*GOOD, 'null'])
-  run(tmp_path, rows)
-  assert 'not a JSON object but null' in capsys.readouterr().out
+  assert any('not a JSON object but null' in line for line in told)
 
 
 def test_what_is_no_file(tmp_path, capsys):
@@ -219,41 +204,31 @@ def test_what_is_no_file(tmp_path, capsys):
   os.mkfifo(pipe)
   link.symlink_to(tmp_path / 'nowhere')
   device.symlink_to('/dev/zero')
-  for path, said in (
-      (pipe, 'is no regular file but a pipe, a socket or a device'),
-      (device, 'is no regular file but a pipe, a socket or a device'),
-      (link, 'is a link that leads to nothing'),
-  ):
+  special = 'is no regular file but a pipe, a socket or a device'
+  nothing = 'is a link that leads to nothing'
+  for path, said in ((pipe, special), (device, special), (link, nothing)):
     assert cli.main(['data', 'check', str(path)]) == 2
     assert f'{path} {said}' in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    'argv, message',
-    [
-        ([], 'Give a task'),
-        (['python_cod'], "Did you mean 'python_code'"),
-        (['nowhere.jsonl'], 'there is no file nowhere.jsonl'),
-        (['a.jsonl'] * 4, 'up to three'),
-        (['a.jsonl', 'msmarco'], "'msmarco' is no file"),
-        (['pairs'], 'TRAIN_FILE'),
-        (['a.jsonl', '--limit=0'], '--limit is 0'),
-        (['a.jsonl', '--gin.QUERY_COLUM=x'], 'QUERY_COLUMN'),
-        (['good.jsonl', '--gin.VOCABULARY=no'], "'no' is neither a file"),
-    ],
-)
+@pytest.mark.parametrize('argv, message', [
+    ([], 'Give a task'),
+    (['python_cod'], "Did you mean 'python_code'"),
+    (['nowhere.jsonl'], 'there is no file nowhere.jsonl'),
+    (['a.jsonl'] * 4, 'up to three'),
+    (['a.jsonl', 'msmarco'], "'msmarco' is no file"),
+    (['pairs'], 'TRAIN_FILE'),
+    (['a.jsonl', '--limit=0'], '--limit is 0'),
+    (['a.jsonl', '--gin.QUERY_COLUM=x'], 'QUERY_COLUMN'),
+    (['good.jsonl', '--gin.VOCABULARY=no'], "'no' is neither a file"),
+    (['good.jsonl', '--output=good.jsonl'], '--output'),
+])
 def test_bad_input(argv, message, tmp_path, capsys, monkeypatch):
   monkeypatch.chdir(tmp_path)
   write(tmp_path / 'good.jsonl', GOOD)
   assert cli.main(['data', 'check', *argv]) == 2
   assert message in capsys.readouterr().err
   assert not (tmp_path / 'data_check').exists()
-
-
-def test_an_output_that_cannot_be_written(tmp_path):
-  good = write(tmp_path / 'good.jsonl', GOOD)
-  with pytest.raises(UserError, match='--output'):
-    data_check.main([good, f'--output={good}'])
 
 
 def build(*argv):
@@ -265,10 +240,7 @@ def build(*argv):
 def test_inputs_of_a_command_line(tmp_path, monkeypatch):
   monkeypatch.setenv('DUALENC_CACHE', str(tmp_path))
   inputs = build('a.jsonl', 'b.tsv', '--gin.QUERY_LENGTH=9')
-  assert inputs.task.label == 'pairs'
-  assert inputs.task.options['train'] == 'a.jsonl'
-  assert inputs.task.options['validation'] == 'b.tsv'
-  assert inputs.task.options['test'] is None
+  assert inputs.task == Pairs(train='a.jsonl', validation='b.tsv')
   assert inputs.tokenizer.query_length == 9
   assert inputs.tokenizer.vocabulary.path == 'python_code_8k'
   assert inputs.folder == tmp_path / 'tokens'
@@ -283,10 +255,7 @@ def test_inputs_are_those_of_the_training_command(tmp_path):
     build(*flags)
   # What is of the model has no effect, and is no error.
   inputs = build(
-      *flags,
-      '--gin.VOCABULARY=v.model',
-      '--gin.STEPS=5',
-      '--gin.MODEL_DIR=m',
+      *flags, '--gin.VOCABULARY=v.model', '--gin.STEPS=5', '--gin.MODEL_DIR=m',
       '--gin.models.T5Encoder.num_layers=2',
   )
   assert inputs.task.options['train'] == 't.jsonl'
@@ -296,8 +265,7 @@ def test_inputs_are_those_of_the_training_command(tmp_path):
 
 
 def test_inputs_may_be_a_mixture(tmp_path):
-  (tmp_path / 'mixed.gin').write_text(
-      """
+  (tmp_path / 'mixed.gin').write_text("""
 from __gin__ import dynamic_registration
 from dualenc_jax import data
 from dualenc_jax import readers
@@ -305,10 +273,8 @@ include 'tasks/pairs.gin'
 include 'tasks/python_code.gin'
 TASK = @data.Mixture()
 data.Mixture.tasks = [@readers.Pairs(), @readers.PythonCode()]
-"""
-  )
-  inputs = build(
-      f'--gin_file={tmp_path}/mixed.gin', '--gin.TRAIN_FILE=t.jsonl'
-  )
+""")
+  file = f'--gin_file={tmp_path}/mixed.gin'
+  inputs = build(file, '--gin.TRAIN_FILE=t.jsonl')
   assert isinstance(inputs.task, Mixture)
   assert [t.label for t in inputs.task.tasks] == ['pairs', 'python_code']

@@ -46,29 +46,16 @@ def test_a_missing_train_file(tmp_path, capfd):
   assert 'Parameters: ' not in told
 
 
-def test_a_row_of_several_passages_fills_a_batch(tmp_path):
-  rows = [
-      {'query': word, 'passage': [f'{word} {other}' for other in 'abc']}
-      for word in tiny_run.WORDS[:6]
-  ]
-  path = tmp_path / 'several.jsonl'
-  path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
-  assert train(tmp_path, f'--gin.TRAIN_FILE={path}') == 0
-
-
 @pytest.mark.slow
 def test_one_run_whatever_form_its_pairs_have(tmp_path):
+  words = tiny_run.WORDS
   rows = [
-      {
-          'query': f'find "{a}"',
-          'passage': f'{a}, {b}\nand "{c}"',
-          'negatives_1': c,
-      }
-      for a, b, c in zip(tiny_run.WORDS, tiny_run.WORDS[1:], tiny_run.WORDS[2:])
+      {'query': f'find "{a}"', 'passage': f'{a}, {b}\nand "{c}"',
+       'negatives_1': c}
+      for a, b, c in zip(words, words[1:], words[2:])
   ]
-  (tmp_path / 'a.jsonl').write_text(
-      ''.join(json.dumps(row) + '\n' for row in rows)
-  )
+  lines = ''.join(json.dumps(row) + '\n' for row in rows)
+  (tmp_path / 'a.jsonl').write_text(lines)
   (tmp_path / 'a.json').write_text(json.dumps(rows))
   with (tmp_path / 'a.csv').open('w', newline='') as f:
     writer = csv.DictWriter(f, rows[0])
@@ -80,9 +67,8 @@ def test_one_run_whatever_form_its_pairs_have(tmp_path):
   name = 'data-00000-of-00001.arrow'
   with pa.ipc.new_stream(str(folder / name), table.schema) as stream:
     stream.write_table(table)
-  (folder / 'state.json').write_text(
-      json.dumps({'_data_files': [{'filename': name}]})
-  )
+  state = json.dumps({'_data_files': [{'filename': name}]})
+  (folder / 'state.json').write_text(state)
   (folder / 'dataset_info.json').write_text('{}')
   losses = []
   for form in ('a.jsonl', 'a.json', 'a.csv', 'arrow'):

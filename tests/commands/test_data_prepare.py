@@ -55,12 +55,8 @@ def test_a_run_takes_what_was_prepared(files, tmp_path, monkeypatch):
       *LENGTHS,
   ]
   data_prepare.main([*flags, '--split=train'])
-  experiment = model_dir.build_experiment(
-      [flags[0].partition('=')[2]],
-      [config.binding(flag) for flag in flags[1:]]
-      + ["MODEL_DIR = 'unused'"],
-      [],
-  )
+  bindings = [*map(config.binding, flags[1:]), "MODEL_DIR = 'unused'"]
+  experiment = model_dir.build_experiment(['runs/finetune.gin'], bindings, [])
 
   def unread(*unused_args):
     raise AssertionError('the source was read again')
@@ -70,13 +66,6 @@ def test_a_run_takes_what_was_prepared(files, tmp_path, monkeypatch):
       experiment.task, 'train', experiment.tokenizer, experiment.cache_dir
   )
   assert len(cache) == 30
-
-
-def test_chosen_splits(files, tmp_path):
-  folder = tmp_path / 'tokens'
-  flags = [f'--gin.CACHE_DIR={folder}', '--split=validation', '--workers=2']
-  data_prepare.main([*files, *flags])
-  assert caches(folder) == {'validation': 7}
 
 
 def test_the_tasks_of_a_mixture():
@@ -89,28 +78,24 @@ def test_the_tasks_of_a_mixture():
   assert data_prepare.chosen_splits(mixture, ['train']) == train
 
 
-@pytest.mark.parametrize(
-    'flags, message',
-    [
-        (['--split=tran'], "Did you mean 'train'"),
-        (['--workers=0'], '--workers is 0; expected at least 1'),
-        (['--gin.PASSAGE_LENGTH=1'], r'Tokenizer\.passage_length .* is 1'),
-        (['--gin.VOCABULARY=nothing'], 'neither a file nor a shipped'),
-    ],
-)
-def test_bad_flags(files, tmp_path, flags, message):
+@pytest.mark.parametrize('flag, message', [
+    ('--split=tran', "Did you mean 'train'"),
+    ('--workers=0', '--workers is 0; expected at least 1'),
+    ('--gin.PASSAGE_LENGTH=1', r'Tokenizer\.passage_length .* is 1'),
+    ('--gin.VOCABULARY=nothing', 'neither a file nor a shipped'),
+])
+def test_bad_flags(files, tmp_path, flag, message):
   with pytest.raises(UserError, match=message):
-    data_prepare.main([*files, f'--gin.CACHE_DIR={tmp_path}', *flags])
-
-
-def test_a_task_without_files():
+    data_prepare.main([*files, f'--gin.CACHE_DIR={tmp_path}', flag])
   with pytest.raises(UserError, match="Task 'pairs' has no splits"):
     data_prepare.main(['pairs'])
 
 
 def test_the_program_has_the_command(files, tmp_path, capfd):
-  flags = [f'--gin.CACHE_DIR={tmp_path / "tokens"}', *LENGTHS]
-  assert cli.main(['data', 'prepare', files[1], *flags]) == 0
-  assert 'pairs, train: 7 examples' in capfd.readouterr().out
+  folder = tmp_path / 'tokens'
+  flags = [f'--gin.CACHE_DIR={folder}', '--split=validation', '--workers=2']
+  assert cli.main(['data', 'prepare', *files, *flags]) == 0
+  assert 'pairs, validation: 7 examples' in capfd.readouterr().out
+  assert caches(folder) == {'validation': 7}
   assert cli.main(['data', 'prepare', str(tmp_path / 'no.jsonl')]) == 2
   assert 'there is no file' in capfd.readouterr().err

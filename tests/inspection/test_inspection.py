@@ -61,13 +61,8 @@ def test_reasons_are_bounded():
 
 def row(line, query, passage, negatives=(), ids=('', ''), **values):
   return example(
-      query,
-      passage,
-      negatives=[*negatives],
-      query_id=ids[0],
-      passage_id=ids[1],
-      location=f'f:{line}',
-      **values,
+      query, passage, negatives=[*negatives], query_id=ids[0],
+      passage_id=ids[1], location=f'f:{line}', **values,
   )
 
 
@@ -111,24 +106,24 @@ def test_every_oddity_is_counted():
   assert queries.ids_of_several_texts.count == 0
   assert passages.ids_of_several_texts == Found(1, ['f:3 and 1'])
   assert passages.texts_of_several_ids == Found(1, ['f:7 and 3'])
-  told = '\n'.join(what for _, what in found(inspection, Level.WRONG))
-  for part in (
-      'pairs with their passage among their hard negatives: 1',
-      'passage of another pair of the same query: 1',
-      'queries of nothing but whitespace: 1',
-      'queries without a passage: 1',
-      'passages without a query, among pairs: 1',
-  ):
-    assert part in told
-  told = '\n'.join(what for _, what in found(inspection, Level.SUSPICIOUS))
-  for part in (
-      'pairs whose query is their passage: 1',
-      'passages that look decoded with the wrong encoding: 1',
-      'passages with U+FFFD, which stands for characters that are lost: 1',
-      'passage ids that name several texts: 1',
-      'pairs that were there before: 1',
-  ):
-    assert part in told
+  for level, parts in {
+      Level.WRONG: (
+          'pairs with their passage among their hard negatives: 1',
+          'passage of another pair of the same query: 1',
+          'queries of nothing but whitespace: 1',
+          'queries without a passage: 1',
+          'passages without a query, among pairs: 1',
+      ),
+      Level.SUSPICIOUS: (
+          'pairs whose query is their passage: 1',
+          'passages that look decoded with the wrong encoding: 1',
+          'passages with U+FFFD, which stands for characters that are lost: 1',
+          'passage ids that name several texts: 1',
+          'pairs that were there before: 1',
+      ),
+  }.items():
+    told = '\n'.join(what for _, what in found(inspection, level))
+    assert all(part in told for part in parts)
 
 
 def test_good_data_has_nothing_wrong():
@@ -151,12 +146,9 @@ def test_leaks_between_splits():
   ]
   (overlap,) = inspect(Rows(train=train, test=test)).overlaps
   assert (overlap.held_out, overlap.train) == ('test', 'train')
-  assert overlap.queries == Found(
-      3, ['v:1 and t:1', 'v:2 and t:2', 'v:5 and t:5']
-  )
-  assert overlap.passages == Found(
-      3, ['v:1 and t:1', 'v:3 and t:3', 'v:5 and t:5']
-  )
+  both = 'v:1 and t:1', 'v:5 and t:5'
+  assert overlap.queries == Found(3, [both[0], 'v:2 and t:2', both[1]])
+  assert overlap.passages == Found(3, [both[0], 'v:3 and t:3', both[1]])
   assert overlap.pairs == Found(1, ['v:1 and t:1'])
 
 
@@ -172,10 +164,8 @@ def test_relevant_passages_must_be_in_the_corpus():
   inspection = inspect(task)
   (missing,) = inspection.missing
   assert missing.passages == Found(1, ['v:2'])
-  assert found(inspection, Level.WRONG) == [(
-      'validation, corpus',
-      'passages of validation that are not in corpus: 1',
-  )]
+  what = 'passages of validation that are not in corpus: 1'
+  assert found(inspection, Level.WRONG) == [('validation, corpus', what)]
   # Of a part of the corpus nothing can be said.
   assert not inspect(task, limit=2).missing
 
@@ -190,14 +180,10 @@ def test_a_split_that_breaks_off_keeps_what_was_read():
 
 
 def test_splits_without_a_pair():
-  inspection = inspect(
-      Rows(
-          train=[example(passage='p')],
-          validation=[],
-          test=[example('q', 'p', relevance=0)],
-          corpus=[example(passage='p')],
-      )
-  )
+  inspection = inspect(Rows(
+      train=[example(passage='p')], validation=[],
+      test=[example('q', 'p', relevance=0)], corpus=[example(passage='p')],
+  ))
   unusable = [where for where, _ in found(inspection, Level.UNUSABLE)]
   assert unusable == ['train', 'validation', 'test']
 
@@ -223,31 +209,19 @@ def test_tasks_of_a_mixture_are_read_one_by_one(tmp_path):
     lines = [json.dumps({'query': t, 'passage': f'{t}!'}) for t in texts]
     (tmp_path / name).write_text('\n'.join(lines))
   a, b, c = (str(tmp_path / name) for name in names)
-  mixture = Mixture(
-      [pairs(train=a), pairs(train=b)], None, pairs(validation=c)
-  )
-  inspection = inspect(mixture)
-  assert [split.name for split in inspection.splits] == [
-      'pairs/train',
-      'pairs 2/train',
-      'pairs 3/validation',
-  ]
+  trained_on = [pairs(train=a), pairs(train=b)]
+  inspection = inspect(Mixture(trained_on, None, pairs(validation=c)))
+  names = ['pairs/train', 'pairs 2/train', 'pairs 3/validation']
+  assert [split.name for split in inspection.splits] == names
   assert [
       (o.held_out, o.train, o.queries.count, o.pairs.count)
       for o in inspection.overlaps
-  ] == [
-      ('pairs 3/validation', 'pairs/train', 1, 1),
-      ('pairs 3/validation', 'pairs 2/train', 1, 1),
-  ]
+  ] == [(names[2], name, 1, 1) for name in names[:2]]
 
 
 def test_samples_are_what_the_model_sees():
-  rows = [
-      example(
-          f'number {i}', 'def f(x):\n  return x + 1 ' * 9, negatives=['no']
-      )
-      for i in range(11)
-  ]
+  code = 'def f(x):\n  return x + 1 ' * 9
+  rows = [example(f'number {i}', code, negatives=['no']) for i in range(11)]
   samples = inspect(Rows(train=rows), passage_length=6).splits[0].samples
   assert [sample.place for sample in samples] == ['row 1', 'row 10']
   query, passage, negative = samples[1].texts

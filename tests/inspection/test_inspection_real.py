@@ -4,6 +4,7 @@ import collections
 import csv
 import gzip
 import json
+import pathlib
 import re
 
 from inspecting import inspect, pairs, VOCABULARY
@@ -33,6 +34,7 @@ def check_texts(texts, rows, processor, limit):
 
 
 def read_jsonl(path):
+  path = pathlib.Path(path)
   opener = gzip.open if path.suffix == '.gz' else open
   with opener(path, 'rt', encoding='utf-8') as stream:
     return [json.loads(line) for line in stream]
@@ -42,12 +44,10 @@ def test_squad_nqg(shared):
   folder = shared / 'data/squad_nqg'
   spiece = shared / 'data/t5_spiece/spiece.model'
   files = {
-      'train': folder / 'pairs.test.jsonl',
-      'validation': folder / 'pairs.dev.jsonl',
+      'train': str(folder / 'pairs.test.jsonl'),
+      'validation': str(folder / 'pairs.dev.jsonl'),
   }
-  task = pairs(
-      'question', 'sentence', **{k: str(path) for k, path in files.items()}
-  )
+  task = pairs('question', 'sentence', **files)
   inspection = inspect_task(task, Tokenizer(Vocabulary(str(spiece)), 16, 64))
   processor = sentencepiece.SentencePieceProcessor(str(spiece))
   texts = {}
