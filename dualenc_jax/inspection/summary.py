@@ -15,10 +15,7 @@ class Lengths:
   """Token lengths before truncation, EOS included.
 
   Attributes:
-    mean: tokens a text.
-    percentiles: tokens, by percent.
-    longest: tokens.
-    limit: tokens, beyond which texts are cut.
+    limit: longest that texts are cut to.
     truncated: share of texts that are cut.
     unknown: share of the tokens that the vocabulary has no piece for.
     counts: (tokens, texts) for every length that occurs.
@@ -55,8 +52,6 @@ class Texts:
   """The queries, passages or hard negatives of a split.
 
   Attributes:
-    count: texts, repeated ones too.
-    distinct: different texts.
     most_repeated: times that the most frequent text occurs.
     most_repeated_at: the first place of that text.
     blank: texts of nothing but whitespace.
@@ -111,8 +106,6 @@ class Split:
     lone_passages: rows without a query, those of a corpus.
     blank_passages: rows without a query whose passage has no text.
     corpus: the split that the queries are ranked over, None for this one.
-    fewest_negatives: hard negatives of a pair.
-    without_negatives: pairs without any.
     repeated_pairs: pairs that a row before has.
     equal_texts: pairs whose query is their passage.
     positive_negatives: pairs with their passage among their hard negatives.

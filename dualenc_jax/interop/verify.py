@@ -20,7 +20,7 @@ from dualenc_jax.interop import assignment, loading, opening
 from dualenc_jax.interop.vocabulary import make_tokenizer
 from dualenc_jax.interop.weights import EMBEDDING, PROJECTION, Weights
 from dualenc_jax.parallel.partitioning import Partitioner
-from dualenc_jax.readers.python_functions import find_functions
+from dualenc_jax.readers.python_code import find_functions
 from dualenc_jax.tensor_files.tensors import Tensor
 
 NUM_TEXTS = 64

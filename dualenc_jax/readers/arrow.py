@@ -57,11 +57,7 @@ def read(
   """The columns, and (row number from 1 on, record batch of that row).
 
   The files are mapped into memory, not read into it; `wanted` says by its name
-  whether a column is read.
-
-  Raises:
-    UserError: as `files`; or a file is damaged.
-    ImportError: pyarrow is not installed.
+  whether a column is read. Without pyarrow it is an ImportError.
   """
   import pyarrow
 

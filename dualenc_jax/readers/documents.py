@@ -91,11 +91,7 @@ class Documents(Dataset):
     return self._texts.fingerprint('corpus')
 
   def examples(self, split: str) -> Iterator[dict[str, Any]]:
-    """Yields the pairs, or the documents, in the order of the file.
-
-    Raises:
-      UserError: what `readers.Texts` raises, or no pair at all.
-    """
+    """Yields the pairs, or the documents, in the order of the file."""
     self.check_split(split)
     if split == 'corpus':
       yield from self._texts.examples('corpus')

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 import dataclasses
+import functools
 import itertools
 import json
 import logging
@@ -23,12 +24,9 @@ _MINE = (
 
 
 class Negative(NamedTuple):
-  """A hard negative.
+  """A hard negative with an id or a text, the title in front, '' for none.
 
-  Attributes:
-    id: passage id, '' if the file has only a text.
-    text: with the title in front, '' where there is an id.
-    score: a teacher's, NaN where none is wanted or given.
+  The score is a teacher's, NaN where none is wanted or given.
   """
 
   id: str
@@ -46,12 +44,8 @@ class OfQuery(NamedTuple):
 class Mined(NamedTuple):
   """What a line says about a query, its entries not parsed yet.
 
-  Attributes:
-    query_id: its id.
-    positives: entries.
-    negatives: lists of entries, best first, by the system that found them; of
-      files that name no system, by ''.
-    parse_entry: makes a Negative of an entry; raises BadRow.
+  `negatives` are best first, by the system that found them; of files that name
+  no system, by ''. `parse_entry` raises BadRow.
   """
 
   query_id: str
@@ -117,8 +111,7 @@ class HardNegatives:
   ) -> Iterator[tuple[str, OfQuery]]:
     """Yields (query id, what there is for it), each query once at most.
 
-    Args:
-      positives: passage ids by query id; other queries are left out.
+    `positives` are passage ids by query id; other queries are left out.
 
     Raises:
       UserError: a bad row, a positive among the negatives, a query in two
@@ -240,7 +233,7 @@ def parse(line: bytes, scored: bool = False) -> Mined:
     follow, such as GPL's margin, the score of the positive less that of the
     negative.
   """
-  parse_entry = _by_id_and_score if scored else _by_id
+  parse_entry = functools.partial(_by_id, scored=True) if scored else _by_id
   if not line.lstrip().startswith(b'{'):
     return _parse_tsv(line, scored, parse_entry)
   row = rows.json_object(line)
@@ -298,18 +291,12 @@ def _mined(
   return Mined(query_id, positives, negatives, parse_entry)
 
 
-def _by_id(entry: Any) -> Negative:
-  if isinstance(entry, dict):
-    entry = entry.get('pid')
-  return Negative(rows.as_identifier('pid', entry).strip())
-
-
-def _by_id_and_score(entry: Any) -> Negative:
-  found = _by_id(entry)
-  score = entry.get('ce-score') if isinstance(entry, dict) else None
-  if score is None:
+def _by_id(entry: Any, scored: bool = False) -> Negative:
+  row = entry if isinstance(entry, dict) else {'pid': entry}
+  found = Negative(rows.identifier(row, 'pid').strip())
+  if not scored or row.get('ce-score') is None:
     return found
-  return found._replace(score=rows.number('ce-score', score))
+  return found._replace(score=rows.number('ce-score', row['ce-score']))
 
 
 def _with_text(entry: Any) -> Negative:

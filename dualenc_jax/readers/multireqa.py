@@ -92,9 +92,8 @@ class MultiReQA(Dataset):
   def examples(self, split: str) -> Iterator[dict[str, Any]]:
     """Yields pairs, or the sentences of 'corpus', in the order of MRQA's file.
 
-    Raises:
-      UserError: files that are bad or do not match, or counts that are not the
-        published ones.
+    Files that are bad, do not match or have other counts than the published
+    ones are a UserError.
     """
     mrqa_path, candidate_path = self._files(split)
     counts = collections.Counter({'pairs': 0, _ANSWERED: 0})

@@ -12,13 +12,8 @@ _CANDIDATES = (
 class Published(NamedTuple):
   """Sizes of the two files that a split is joined from, and of the join.
 
-  Attributes:
-    questions: in MRQA's file.
-    candidates: in MultiReQA's file.
-    joined: questions with an answer in a candidate, of train their pairs with
-      such candidates; None where no figure is known.
-    mrqa_bytes: size of MRQA's file.
-    candidate_bytes: size of MultiReQA's file.
+  `joined` counts questions with an answer in a candidate, of train their pairs
+  with such candidates; None where no figure is known.
   """
 
   questions: int
@@ -35,8 +30,8 @@ class QASet:
   Attributes:
     name: MultiReQA's, of its folder and in front of its candidate ids.
     mrqa_name: name of MRQA's file, without its ending.
-    train: sizes, None for a set that is only tested on.
-    evaluation: sizes of the development set of MRQA, MultiReQA's test set.
+    train: None for a set that is only tested on.
+    evaluation: the development set of MRQA, MultiReQA's test set.
     mrqa_url: URL of its evaluation file, where that is not with MRQA's others.
   """
 

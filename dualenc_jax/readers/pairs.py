@@ -45,29 +45,21 @@ class Pairs(Dataset):
   but for whitespace around it, is bad by default. Rows are not compared with
   each other; `dualenc data check` does that.
 
+  The attributes down to negative_scores name columns. Those from negatives on
+  may be missing in a file, unless called otherwise than by default; None leaves
+  one out. Training alone reads weights and scores. Those called train,
+  validation and test are the files of the splits.
+
   Attributes:
-    query: name of the column of queries.
-    passage: name of the column of passages.
-    negatives: name of the column of hard negatives. This one and those below
-      may be missing in a file, unless called otherwise than by default; None
-      leaves the column out.
-    title: name of the column of titles, joined in front of a passage with a
-      space.
-    negative_titles: name of the column of the hard negatives' titles, which
-      goes with `negatives` entry by entry. Without it hard negatives are taken
-      to have their titles in their texts.
-    query_id: name of the column of the queries' ids, strings or integers.
-    passage_id: name of the column of the passages' ids, the same.
-    name: name of the column of what a search hit displays.
-    weight: name of the column of the weights of the row's pairs in the loss,
-      finite numbers from 0 on, which training alone reads.
-    positive_scores: name of the column of a teacher's scores of the passage,
-      or passages, numbers; training alone reads it.
-    negative_scores: name of that of its scores of the hard negatives, which
-      goes with `negatives` entry by entry. With one there must be the other.
-    train: file of the split, None if there is none.
-    validation: the same.
-    test: the same.
+    title: titles, joined in front of passages with a space.
+    negative_titles: titles of the hard negatives, entry by entry. Without it
+      hard negatives are taken to have their titles in their texts.
+    query_id: strings or integers, as of passage_id.
+    name: what a search hit displays.
+    weight: weights of the row's pairs in the loss, finite numbers from 0 on.
+    positive_scores: a teacher's scores of the passage, or passages, numbers.
+    negative_scores: its scores of the hard negatives, entry by entry. With one
+      of the two columns there must be the other.
     format: a name in `pairs_formats.FORMATS`; None tells by the end of the
       name, and of .tsv by the content.
     columns: names of the columns of TSV and CSV files without a first line of
@@ -145,10 +137,7 @@ class Pairs(Dataset):
   def examples(self, split: str) -> Iterator[dict[str, Any]]:
     """Yields the examples of the good rows, in the file's order.
 
-    Raises:
-      UserError: a bad row, unless they are skipped; no good row at all; a
-        column that no row has; a damaged file.
-      SourceUnavailable: a Parquet file, and pyarrow is not installed.
+    Raises UserError, also for no good row at all and a column that no row has.
     """
     if self.extra_columns and split != 'train':
       plain: dict[str, Any] = dict.fromkeys(
@@ -322,10 +311,7 @@ class Pairs(Dataset):
       unseen: Mapping[str, str],
       columns: Sequence[str] | None,
   ) -> None:
-    """Raises UserError for a column, by attribute, that no row has.
-
-    `columns` are of the first row that could be read, None if there is none.
-    """
+    """Raises UserError for a column that no row has, `columns` the first's."""
     for attribute, name in unseen.items() if columns is not None else ():
       raise self._missing(
           f'{path}: no row has a column {name!r}.', name, columns or (),

@@ -28,13 +28,10 @@ _NO_HEADER = (
 
 
 class Table(NamedTuple):
-  """The rows of a file, not yet parsed.
+  """The rows of a file, numbered from 1 on, and what parses them.
 
-  Attributes:
-    columns: names in the file's order; None where every row names its own.
-    numbered: (line or row number from 1 on, raw row).
-    parse: makes values by column of a raw row; raises rows.BadRow.
-    hint: for the error about a column that is missing.
+  `columns` are in the file's order, None where every row names its own. `parse`
+  raises rows.BadRow; `hint` is for the error about a missing column.
   """
 
   columns: Sequence[str] | None
@@ -113,7 +110,7 @@ def _cells(
 def arrow_folder(
     path: pathlib.Path, unused: Any, wanted: Callable[[str], bool]
 ) -> Table:
-  """What `save_to_disk` of datasets wrote; errors as of `parquet`."""
+  """What `save_to_disk` of datasets wrote."""
   try:
     return Table(*arrow.read(path, wanted), _parse_parquet)
   except ImportError as error:
@@ -132,12 +129,7 @@ def _no_pyarrow(
 def parquet(
     path: pathlib.Path, unused: Any, wanted: Callable[[str], bool]
 ) -> Table:
-  """A Parquet file, which names its columns; only wanted ones are read.
-
-  Raises:
-    SourceUnavailable: pyarrow is not installed.
-    UserError: not a Parquet file.
-  """
+  """A Parquet file, which names its columns; only wanted ones are read."""
   try:
     import pyarrow
     from pyarrow import parquet as pyarrow_parquet
@@ -223,11 +215,8 @@ def open_table(
   """Opens a file of the format `form`, a name in FORMATS; None tells by `path`.
 
   `columns` are the names of a TSV or CSV without a first line of them; `wanted`
-  says by its name whether a column is read.
-
-  Raises:
-    UserError: as `format_of` and the readers.
-    SourceUnavailable: pyarrow is needed and not installed.
+  says by its name whether a column is read. Raises UserError, and
+  SourceUnavailable where pyarrow is needed and not installed.
   """
   return FORMATS[form or format_of(path)](path, columns, wanted)
 

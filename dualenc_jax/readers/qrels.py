@@ -59,13 +59,8 @@ def read(
     separated by tabs or spaces.
   - JSON: {query id: {passage id: grade}}.
 
-  Args:
-    path: the file.
-    strict: as of `rows.parsed`.
-    flag: as of `rows.checked`.
-
-  Raises:
-    UserError: a bad row, no rows, or two grades for the same query and passage.
+  `strict` and `flag` are as of `rows.checked`. No rows, and two grades for the
+  same query and passage, are a UserError, too.
   """
   numbered = rows.lines(path)
   first = list(itertools.islice(numbered, 1))

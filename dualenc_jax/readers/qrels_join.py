@@ -30,14 +30,12 @@ class Documents:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Join:
-  """The judgements of a split with their texts.
+  """The judgements of a split with the texts that exist, by id.
 
   Attributes:
     what: name of the data set, for messages.
-    qrels: where the judgements are from.
-    judged: those of them to make examples of.
-    queries: texts of the queries that exist, by id.
-    passages: the same of the passages, those of hard negatives, too.
+    judged: those of the judgements to make examples of.
+    passages: those of hard negatives, too.
     negatives: hard negatives by query id, for `hard_negatives.of_query`.
     strict: whether a judgement or hard negative that names what does not
       exist, and a blank passage to train on, is an error; else it is left out
@@ -55,11 +53,7 @@ class Join:
   scored: bool = False
 
   def check_ids(self) -> None:
-    """Counts judgements and hard negatives that name what does not exist.
-
-    Raises:
-      UserError: some do, and `strict`; names the first.
-    """
+    """Raises UserError, or logs, where some name what does not exist."""
     found = {
         'judgements': [
             f'{name} at {self.qrels.location(judgement)}'

@@ -33,12 +33,10 @@ class Source(abc.ABC):
     files: paths of files below the folder in place of the usual ones, by the
       keys of `names`.
     strict: as of `rows.checked`.
-    CORPUS_KEY: key of the corpus.
-    QUERIES_KEY: key of the queries of a split, to format.
-    QRELS_KEY: key of the judgements of a split, to format.
   """
 
   CORPUS_KEY = CORPUS
+  # Of a split.
   QUERIES_KEY = '{}_queries'
   QRELS_KEY = '{}_qrels'
 
@@ -173,7 +171,6 @@ class QrelsReader(Dataset):
 
   # Also the name of the folder below `data_root`.
   task_name = ''
-  evaluated = 'test'
 
   def __post_init__(self):
     rows.check_strict(self.strict)
@@ -198,6 +195,10 @@ class QrelsReader(Dataset):
       raise UserError(
           f'tolerance is {self.tolerance}; expected a share, 0.0 or more.'
       )
+
+  @property
+  def evaluated(self) -> str:
+    return 'test'
 
   @property
   def extra_columns(self) -> tuple[Column, ...]:
@@ -231,11 +232,8 @@ class QrelsReader(Dataset):
   def examples(self, split: str) -> Iterator[dict[str, Any]]:
     """Yields pairs in the order of the judgements, or the corpus in its own.
 
-    Raises:
-      SourceUnavailable: a file is missing.
-      UserError: bad rows, ids that are unknown or occur twice, other counts
-        than the published ones, a positive among hard negatives, or a damaged
-        file.
+    Raises UserError for bad rows, ids that are unknown or occur twice, other
+    counts than the published ones, or a positive among hard negatives.
     """
     self.check_split(split)
     source = self.source()

@@ -95,11 +95,8 @@ def collected() -> BadRows | None:
 class Faults:
   """What is wrong in a source: the first is an error, or all are left out.
 
-  Attributes:
-    strict: whether the first is an error; within `collecting` none is.
-    things: what is wrong, for messages, such as 'rows'.
-    flag: the flag that unsets strict, for the message.
-    counts: how many are left out, by reason.
+  Within `collecting` none is an error. `things` are called so in messages,
+  `flag` unsets `strict`, and `counts` says how many are left out, by reason.
   """
 
   strict: bool
@@ -114,11 +111,7 @@ class Faults:
   ) -> None:
     """Counts what is wrong at one place; raises UserError if strict.
 
-    Args:
-      reason: what is wrong, in few words.
-      place: 'file:line'.
-      error: the same in full for the message, with what was expected.
-      count: how many are wrong there.
+    `reason` says it in few words, `error` in full, with what was expected.
     """
     if (bad := collected()) is not None:
       bad.add(reason, place)
@@ -130,13 +123,7 @@ class Faults:
     self.counts[reason] += count
 
   def warn(self, place: Any, total: int | None = None, more: str = '') -> None:
-    """Logs the counts, unless there are none or they were collected.
-
-    Args:
-      place: the file or data set.
-      total: the number with the good ones, None if it is unknown.
-      more: a phrase about those that are left out.
-    """
+    """Logs the counts, of a total if it is known, unless all were collected."""
     if self.counts and collected() is None:
       of = '' if total is None else f' of {total}'
       logging.getLogger(__name__).warning(
@@ -176,13 +163,10 @@ def folder_of(
 def find(
     root: str | os.PathLike | None, names: Sequence[str], task: str, hint: str
 ) -> pathlib.Path:
-  """The first of these files that exists; raises SourceUnavailable.
+  """The first of these files of a task that exists; or SourceUnavailable.
 
-  Args:
-    root: folder of the task's files, None if the user has not given one.
-    names: paths below it, the preferred one first.
-    task: its name, for the error.
-    hint: where to get the file and how large it is, for the error.
+  `root` is None if the user has given no folder; `hint` says where to get the
+  file and how large it is.
   """
   if root is None:
     raise SourceUnavailable(
@@ -239,14 +223,10 @@ def checked(
     path: the file, for messages.
     numbered: (line or row number, raw row).
     parse: makes a row of a raw one; raises BadRow.
-    strict: whether the first bad row is an error; else bad rows are left out
-      and the log says at the end how many, by reason. Of no effect within
-      `collecting`.
+    strict: whether the first bad row is an error, a UserError; else bad rows
+      are left out and the log says at the end how many, by reason. If all are
+      bad, it is NoGoodRow.
     flag: the flag that unsets it, for the message.
-
-  Raises:
-    UserError: a bad row.
-    NoGoodRow: bad rows only.
   """
   good, faults = 0, Faults(strict, 'bad rows', flag)
   for number, raw in numbered:
@@ -272,17 +252,9 @@ def compare_counts(
 ) -> None:
   """Logs counts of a benchmark as it was read beside the published ones.
 
-  Within `collecting` wrong ones are collected.
-
-  Args:
-    what: the data set and split.
-    found: counts by name.
-    published: the same, as far as they are known.
-    tolerance: largest difference, as a share of the published count.
-    advice: what to do about wrong ones, for the error.
-
   Raises:
-    UserError: one differs by more.
+    UserError: one differs by more than `tolerance`, a share of the published
+      count; `advice` says what to do then.
   """
   wrong = []
   for name, count in found.items():

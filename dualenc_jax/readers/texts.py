@@ -63,12 +63,7 @@ class Texts(Dataset):
     self._file(split)
 
   def examples(self, split: str) -> Iterator[dict[str, Any]]:
-    """Yields the texts in the order of the file.
-
-    Raises:
-      UserError: no such file, a bad row, an id that occurs twice, or a damaged
-        gzip file.
-    """
+    """Yields the texts in the order of the file."""
     path = self._file(split)
     side = 'query' if split == 'queries' else 'passage'
     for row in unique(lambda: self._rows(path, split), self.strict, _FLAG):

@@ -13,14 +13,7 @@ from dualenc_jax.readers.rows import collected, LENIENT
 
 
 class Row(NamedTuple):
-  """A query or a passage as its file has it.
-
-  Attributes:
-    location: 'file:line'.
-    id: unique among queries, or among passages.
-    text: with the title in front.
-    name: what a search hit displays, or ''.
-  """
+  """A query or a passage at a location, 'file:line'; its name is the title."""
 
   location: str
   id: str
@@ -84,16 +77,12 @@ def unique(
 ) -> Iterator[Row]:
   """Yields rows, and sees to it that no id comes twice.
 
+  If strict, an id that does is a UserError after the last row, for 8 bytes of
+  RAM a row; else the first row of an id is yielded and the log says how many
+  others exist, for about 100 bytes a row. `flag` unsets strict.
+
   Args:
     read: begins to read the rows; called twice where an id occurs twice.
-    strict: whether an id that occurs twice is an error after the last row, for
-      8 bytes of RAM a row; else the first row of an id is yielded and the log
-      says how many others exist, for about 100 bytes a row. Of no effect
-      within `rows.collecting`.
-    flag: the flag that unsets it, for the message.
-
-  Raises:
-    UserError: an id occurs twice; names both rows.
   """
   if not strict or collected() is not None:
     yield from _firsts(read())

@@ -73,12 +73,12 @@ def test_squad_nqg(shared):
 def test_medquad(shared):
   path = shared / 'data/medquad/pairs.jsonl.gz'
   task = pairs('question', 'answer', train=str(path), passage_id='id')
-  split = inspect(task).splits[0]
-  rows = read_jsonl(path)
+  split = inspect(task, limit=8000).splits[0]
+  rows = read_jsonl(path)[:8000]
   processor = sentencepiece.SentencePieceProcessor(str(VOCABULARY.file))
   check_texts(split.queries, [row['question'] for row in rows], processor, 16)
   check_texts(split.passages, [row['answer'] for row in rows], processor, 32)
-  assert split.pairs == 16407
+  assert split.pairs == 8000
   distinct = {(row['question'], row['answer']) for row in rows}
   assert split.distinct_pairs == len(distinct)
   texts, ids = collections.defaultdict(set), collections.defaultdict(set)
@@ -88,7 +88,7 @@ def test_medquad(shared):
   several = sum(len(of) > 1 for of in texts.values())
   assert split.passages.ids_of_several_texts.count == several
   several = sum(len(of) > 1 for of in ids.values())
-  assert split.passages.texts_of_several_ids.count == several > 50
+  assert split.passages.texts_of_several_ids.count == several > 20
 
 
 def test_scifact(shared):

@@ -43,7 +43,7 @@ def test_what_is_no_regular_file_is_refused(tmp_path, name, kind):
 
 def test_a_pipe_among_modules_and_curves(tmp_path):
   os.mkfifo(tmp_path / 'x')
-  find = readers.python_functions.find_functions
+  find = readers.python_code.find_functions
   refused(lambda: find(tmp_path / 'x', 'x.py'), 'no regular file')
   assert 'no regular file' in curves.read(tmp_path / 'x')[1][0]
 
