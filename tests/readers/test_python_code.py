@@ -74,9 +74,14 @@ SHAPES = '''
         return x * 2
     return inner
 '''
+SPLITS = ('train', 'validation', 'test')
 
 
-def write(folder, path, source):
+def function(query='One two three.', result=1):
+  return f'def f():\n  """{query}"""\n  return {result}\n'
+
+
+def write(folder, path, source=function()):
   file = folder / path
   file.parent.mkdir(parents=True, exist_ok=True)
   file.write_text(textwrap.dedent(source).lstrip('\n'), 'utf-8')
@@ -86,10 +91,10 @@ def examples(folder, split='all'):
   return list(PythonCode([str(folder)]).examples(split))
 
 
-def names_by_split():
+def modules_by_split():
   names = collections.defaultdict(list)
   for number in range(200):
-    names[split_of(f'm{number}')].append(f'm{number}')
+    names[split_of(f'm{number}')].append(f'm{number}.py')
   return names
 
 
@@ -106,10 +111,9 @@ def test_functions_with_docstrings_and_nothing_else(tmp_path):
       name='geo.shapes.Shape.area',
       location='geo/shapes.py:10',
   )
-  passages = {e['name'].removeprefix('geo.shapes.'): e['passage']
-              for e in others}
   # Docstrings of what is nested do not stay in the parent.
-  assert passages == {
+  assert {e['name'].removeprefix('geo.shapes.'): e['passage']
+          for e in others} == {
       'Shape.draw': 'async def draw(self, canvas):\n  await canvas.draw(self)',
       'Shape.__len__': 'def __len__(self): return 4',
       'outer': (
@@ -124,7 +128,7 @@ def test_functions_with_docstrings_and_nothing_else(tmp_path):
 
 
 def test_files_that_do_not_parse_are_counted(tmp_path, caplog):
-  write(tmp_path, 'good.py', 'def f():\n  """One two three."""\n  return 1\n')
+  write(tmp_path, 'good.py')
   write(tmp_path, 'old.py', 'print "Python 2"\n')
   (tmp_path / 'latin.py').write_bytes(b'# \xe9\ndef f(): pass\n')
   (tmp_path / 'null.py').write_bytes(b'x = 1\0\n')
@@ -134,27 +138,24 @@ def test_files_that_do_not_parse_are_counted(tmp_path, caplog):
 
 def test_declared_encodings_and_line_ends_are_read(tmp_path):
   source = '# coding: latin-1\r\ndef f():\r\n  """Über three words."""\r\n'
-  (tmp_path / 'a.py').write_bytes(
-      (source + '  return "é" \x0c\r\n').encode('latin-1')
-  )
+  source += '  return "é" \x0c\r\n'
+  (tmp_path / 'a.py').write_bytes(source.encode('latin-1'))
   (found,) = examples(tmp_path)
   assert found['query'] == 'Über three words.'
   assert found['passage'] == 'def f():\n  return "é"'
 
 
 def test_tests_vendored_copies_and_hidden_folders_are_left_out(tmp_path):
-  source = 'def f():\n  """One two three."""\n  return 1\n'
-  for path in ('test/a.py', 'p/tests/b.py', 'p/_vendor/c.py', '.git/d.py'):
-    write(tmp_path, path, source)
-  write(tmp_path, 'p/__init__.py', source)
+  for path in ('test/a.py', 'p/tests/b.py', 'p/_vendor/c.py', '.git/d.py',
+               'p/__init__.py'):
+    write(tmp_path, path)
   assert column(examples(tmp_path), 'name') == ['p.f']
 
 
 def test_repeats_are_dropped_and_ids_stay_unique(tmp_path):
-  source = 'def f():\n  """One two three."""\n  return 1\n'
-  write(tmp_path, 'one/a.py', source)
-  write(tmp_path, 'one/b.py', source)
-  write(tmp_path, 'two/a.py', source.replace('1', '2'))
+  write(tmp_path, 'one/a.py')
+  write(tmp_path, 'one/b.py')
+  write(tmp_path, 'two/a.py', function(result=2))
   roots = [str(tmp_path / 'one'), str(tmp_path / 'two')]
   found = list(PythonCode(roots).examples('all'))
   assert column(found, 'passage_id') == ['a.py:1:f', 'a.py:1:f~2']
@@ -162,46 +163,38 @@ def test_repeats_are_dropped_and_ids_stay_unique(tmp_path):
 
 
 def test_a_held_out_passage_is_not_trained_on(tmp_path):
-  names = names_by_split()
-  for split, query in (('train', 'A'), ('validation', 'B'), ('test', 'C')):
-    first, second = names[split][:2]
-    source = f'def f():\n  """{query} two three."""\n  return %s\n'
-    write(tmp_path, f'{first}.py', source % '0')
-    write(tmp_path, f'{second}.py', source % repr(split))
-  passages = {
-      split: sorted(e['passage'][-8:] for e in examples(tmp_path, split))
-      for split in ('train', 'validation', 'test')
-  }
-  assert [*map(len, passages.values())] == [1, 1, 2]
+  modules = modules_by_split()
+  for split, query in zip(SPLITS, 'ABC'):
+    for module, result in zip(modules[split], ('0', repr(split))):
+      write(tmp_path, module, function(f'{query} two three.', result))
+  counts = [len(examples(tmp_path, split)) for split in SPLITS]
+  assert counts == [1, 1, 2]
 
 
 def test_what_is_nearly_held_out_is_not_trained_on(tmp_path, caplog):
-  names = names_by_split()
+  caplog.set_level('INFO')
+  modules = modules_by_split()
   body = ''.join(f'  if x == {i}:\n    return names_{i}\n' for i in range(9))
   held_out = f'def f(x):\n  """One two three."""\n{body}'
-  write(tmp_path, f'{names["test"][0]}.py', held_out)
-  copies = {
-      'copy': f'def g(x):\n  """Four five six."""\n{body}',
-      'docstring': 'def h():\n  """One two three."""\n  return None\n',
-      'other': f'def i():\n  """Seven eight nine."""\n{body[:90]}',
-  }
-  for module, source in zip(names['train'], copies.values()):
-    write(tmp_path, f'{module}.py', source)
-  caplog.set_level('INFO')
-  found = examples(tmp_path, 'train')
-  assert column(found, 'query') == ['Seven eight nine.']
+  write(tmp_path, modules['test'][0], held_out)
+  for module, source in zip(modules['train'], (
+      f'def g(x):\n  """Four five six."""\n{body}',
+      function(result=None),
+      f'def i():\n  """Seven eight nine."""\n{body[:90]}',
+  )):
+    write(tmp_path, module, source)
+  assert column(examples(tmp_path, 'train'), 'query') == ['Seven eight nine.']
   assert '2 functions of train are left out' in caplog.text
 
 
 def test_fingerprint_follows_the_files(tmp_path):
-  write(tmp_path, 'a.py', 'x = 1\n')
   reader = PythonCode([str(tmp_path)])
-  first = reader.fingerprint('train')
-  assert first == reader.fingerprint('test')
-  write(tmp_path, 'a.py', 'x = 10\n')
-  second = reader.fingerprint('train')
-  write(tmp_path, 'b.py', '')
-  assert len({first, second, reader.fingerprint('train')}) == 3
+  found = []
+  for name, source in (('a', 'x = 1\n'), ('a', 'x = 10\n'), ('b', '')):
+    write(tmp_path, f'{name}.py', source)
+    found.append(reader.fingerprint('train'))
+    assert found[-1] == reader.fingerprint('test')
+  assert len(set(found)) == 3
 
 
 def test_bad_roots_and_splits(tmp_path):
@@ -217,19 +210,13 @@ def stdlib():
 
 
 def test_standard_library_splits_are_pure(stdlib):
-  splits = ('train', 'validation', 'test')
-  for name in ('passage', 'passage_id'):
-    values = [{e[name] for e in stdlib[split]} for split in splits]
-    assert sum(map(len, values)) == len(set.union(*values))
-  modules = [
-      {e['passage_id'].split('/')[0].split(':')[0] for e in stdlib[split]}
-      for split in splits
-  ]
-  assert sum(map(len, modules)) == len(set.union(*modules))
-  sizes = {split: len(rows) for split, rows in stdlib.items()}
-  assert sizes['train'] > 3000
-  assert 300 <= sizes['validation'] <= 1000
-  assert 300 <= sizes['test'] <= 1000
+  ids = [column(stdlib[split], 'passage_id') for split in SPLITS]
+  passages = [column(stdlib[split], 'passage') for split in SPLITS]
+  modules = [{i.split('/')[0].split(':')[0] for i in of} for of in ids]
+  for values in (ids, [*map(set, passages)], modules):
+    assert sum(map(len, values)) == len(set().union(*values))
+  train, *held_out = map(len, ids)
+  assert train > 3000 and all(300 <= size <= 1000 for size in held_out)
 
 
 def test_standard_library_examples_are_sound(stdlib):
@@ -239,24 +226,18 @@ def test_standard_library_examples_are_sound(stdlib):
     assert len(row['query'].split()) >= 3
     assert not row['location'].startswith('/')
     # Still Python, and a function, and without its docstring.
-    (function,) = ast.parse(row['passage']).body
-    assert ast.get_docstring(function) is None
-    assert function.name == row['name'].split('.')[-1]
+    (node,) = ast.parse(row['passage']).body
+    assert ast.get_docstring(node) is None
+    assert node.name == row['name'].split('.')[-1]
 
 
 def test_order_is_by_root_path_and_line(tmp_path):
-  source = '''
-    def late_in_the_alphabet():
-      """The function of %s."""
-      return 1
-    def early():
-      """The second of %s."""
-      return 2
-  '''
+  late, early = function('Of %s one.'), function('Of %s two.')
+  source = f'{late.replace("f()", "late()")}{early.replace("f()", "early()")}'
   for path in ('z.py', 'b/c.py', 'b.py', 'a/z.py'):
     write(tmp_path, path, source.replace('%s', path))
   assert column(examples(tmp_path), 'passage_id') == [
       f'{path}:{line}'
       for path in ('a/z.py', 'b.py', 'b/c.py', 'z.py')
-      for line in ('1:late_in_the_alphabet', '4:early')
+      for line in ('1:late', '4:early')
   ]
