@@ -17,7 +17,8 @@ import shlex
 from dualenc_jax.commands import config, data_command, flags, runtime, tasks
 from dualenc_jax.errors import UserError
 from dualenc_jax.results import evaluate, folder as results, tables
-from dualenc_jax.results.baselines import Baselines, VALIDATION, Words
+from dualenc_jax.results.baselines import Baselines, Words
+from dualenc_jax.results.folder import VALIDATION
 from dualenc_jax.search import bm25 as bm25_lib, hybrid
 
 

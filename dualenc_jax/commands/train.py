@@ -28,7 +28,7 @@ from dualenc_jax.interop import own
 from dualenc_jax.io import writer
 from dualenc_jax.objectives.from_pairs import FromPairs
 from dualenc_jax.parallel import joining
-from dualenc_jax.results import aligned, before_after, while_training
+from dualenc_jax.results import comparison, while_training
 from dualenc_jax.run import loop
 from dualenc_jax.run.experiment import describe, Experiment, make_plan
 from dualenc_jax.run.hooks import Hook, Training
@@ -138,8 +138,7 @@ def train(
   )
   # Nothing is written before data and checkpoints are known to be good.
   with _alone(folder) as watches:
-    measured = while_training.hooks(experiment, plan)
-    hooks = [*measured, *aligned.hooks(experiment, plan), *watches]
+    hooks = [*while_training.hooks(experiment, plan), *watches]
     ended = loop.train(
         experiment, plan, text, hooks,
         ready=lambda: model_dir.write(
@@ -158,7 +157,7 @@ def train(
     )
     joining.leave()
     raise SystemExit(stopping.status)
-  for line in before_after.verdict(folder):
+  for line in comparison.verdict_of_training(folder):
     _LOG.info('%s', line)
   if best := ended.best:
     _LOG.info(

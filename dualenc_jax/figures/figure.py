@@ -19,7 +19,7 @@ _NO_METADATA = {
 }
 # Stands for a colour of the page that a drawing is put into.
 _PAGE = '#010203'
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     'font.size': 10,
     'axes.titlesize': 11,
     'axes.labelcolor': '#3d3d3d',
@@ -109,7 +109,7 @@ def drawn(
     inches: tuple[float, float],
     draw: Callable[[Any], None],
     kinds: Iterable[str],
-    style: Mapping[str, Any] = {},
+    style: dict[str, Any] = {},
 ) -> dict[str, bytes]:
   """A drawing as files.
 

@@ -11,8 +11,14 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.io import json_file
 from dualenc_jax.io.json_file import check
 from dualenc_jax.report import curves
-from dualenc_jax.results import before_after
-from dualenc_jax.results.folder import AGAIN, read_result, Result, SYSTEMS
+from dualenc_jax.results import comparison
+from dualenc_jax.results.folder import (
+  AGAIN,
+  read_result,
+  Result,
+  SYSTEMS,
+  VALIDATION,
+)
 
 CONFIG = 'config.gin'
 # What its owner has written of a model: uses, licence, languages, faults.
@@ -196,8 +202,8 @@ def read(model_dir: str) -> Contents:
           'Save it in UTF-8.',
       ),
       before_after=whole(
-          folder / before_after.SPLIT,
-          lambda path: list(before_after.verdict(path.parent)),
+          folder / VALIDATION,
+          lambda path: list(comparison.verdict_of_training(path.parent)),
           [],
           _RESTORE,
       ),

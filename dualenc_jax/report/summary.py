@@ -5,9 +5,15 @@ import re
 import shlex
 
 from dualenc_jax.report.contents import ABOUT, CONFIG, Contents
-from dualenc_jax.results import benchmarks, seen
+from dualenc_jax.results import benchmarks
 from dualenc_jax.results.benchmarks import Benchmark, EvaluatedSet
-from dualenc_jax.results.folder import BASELINES, Model, Result
+from dualenc_jax.results.folder import (
+  BASELINES,
+  describe_seen,
+  Model,
+  Result,
+  SEEN,
+)
 
 BM25 = BASELINES[0]
 # Of a single evaluation, the first four that it has.
@@ -170,8 +176,8 @@ def card(contents: Contents) -> Iterator[tuple[str, str]]:
     sizes = [(facts.get(name), name) for name in ('queries', 'passages')]
     counts = ', '.join(f'{n:,} {name}' for n, name in sizes if n is not None)
     yield 'Measured on', ': '.join(filter(None, [set_name(result), counts]))
-    if found := facts.get(seen.FACT):
-      yield '', seen.describe(found)
+    if found := facts.get(SEEN):
+      yield '', describe_seen(found)
   limits = (
       'Only what is listed here was measured. Texts of another subject,'
       ' language or length may be found less well: an evaluation on some of'

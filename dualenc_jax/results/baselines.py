@@ -12,13 +12,12 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import by_scores
 from dualenc_jax.evaluation.evaluation import Evaluation
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
-from dualenc_jax.results.folder import BASELINES
+from dualenc_jax.results.folder import BASELINES, VALIDATION
 from dualenc_jax.search import bm25
 from dualenc_jax.search.bm25 import BM25
 from dualenc_jax.search.hybrid import Hybrid, RRF, WEIGHT
 
 BM25_FOLDER, HYBRID_FOLDER = BASELINES
-VALIDATION = 'validation'
 # Passages beyond which BM25 is computed only where it is asked for.
 _MANY = 500_000
 _LOG = logging.getLogger(__name__)
@@ -26,13 +25,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Words:
-  """How BM25 sees a corpus; see `search.bm25.BM25`.
-
-  Attributes:
-    k1: saturation of repeated words.
-    b: how much long passages are held back.
-    language: of stop words and stems; None for neither.
-  """
+  """How BM25 sees a corpus; see `search.bm25.BM25`."""
 
   k1: float = bm25.K1
   b: float = bm25.B
@@ -50,10 +43,8 @@ class Words:
 class Dense:
   """A model's embeddings, which hybrid search fuses with the words.
 
-  Attributes:
-    queries: float32 [Q, D], of the queries that are measured.
-    passages: float [N, D], of their corpus, an array or a store of rows.
-    validation: makes the validation split, its queries [Q, D] and passages.
+  Queries [Q, D] and passages [N, D], an array or a store of rows; `validation`
+  makes the validation split with its own.
   """
 
   queries: np.ndarray
@@ -77,12 +68,10 @@ class Baselines:
 
   def check(self, task: Dataset, split: str) -> None:
     """Raises UserError where the weight cannot be chosen."""
-    if self.weight == VALIDATION and (
-        split == VALIDATION or VALIDATION not in task.splits()
-    ):
-      why = (
-          'it is what is measured' if split == VALIDATION else 'it has none'
-      )
+    if self.weight != VALIDATION:
+      return
+    if split == VALIDATION or VALIDATION not in task.splits():
+      why = 'it is what is measured' if split == VALIDATION else 'it has none'
       raise UserError(
           f'The weight of hybrid search cannot be chosen on split {VALIDATION}'
           f' of {task.label}: {why}. Give --hybrid_weight a number of 0 to 1,'
@@ -92,13 +81,7 @@ class Baselines:
   def evaluate(
       self, ranked: RetrievalSet, dense: Dense, k: int
   ) -> Iterator[tuple[str, Evaluation, dict[str, Any]]]:
-    """Yields name, result and, by name, what it depends on.
-
-    Args:
-      ranked: what is ranked.
-      dense: of its queries and corpus.
-      k: hits a query.
-    """
+    """Yields name, result of k hits a query, and what it depends on."""
     wanted = self._wanted(len(ranked.corpus))
     if not wanted:
       return

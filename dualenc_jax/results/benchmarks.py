@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 import dataclasses
 import enum
+from typing import Any
 
 from dualenc_jax.readers import beir_sets, multireqa_sets
 from dualenc_jax.results.folder import Key, Model
@@ -19,13 +20,9 @@ class Benchmark(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class EvaluatedSet:
-  """A column or row of a table.
+  """A column or row of a table, by its name in the papers.
 
-  Attributes:
-    benchmark: whose set it is.
-    name: as in the papers.
-    split: that is measured.
-    keys: the results of which its value is the mean.
+  Its value is the mean of the results of `keys`.
   """
 
   benchmark: Benchmark
@@ -43,7 +40,7 @@ class EvaluatedSet:
 
 
 # The order is that of SamToNe's table 1, then sets that it has not.
-_QA = {
+_QA: dict[tuple[str, str | None, str], str] = {
     ('msmarco', None, 'validation'): 'MSMARCO',
     **{
         ('multireqa', name, 'validation' if qa_set.train else 'test'): (
@@ -107,40 +104,38 @@ def group(keys: Collection[Key]) -> list[EvaluatedSet]:
       for key in keys
       if not key.of_documents
   }
-  sets = []
-
-  def add(benchmark, name, wanted):
-    parts = tuple(by_name[w] for w in wanted if w in by_name)
-    if len(parts) == len(wanted):
-      sets.append(EvaluatedSet(benchmark, name, parts[0].split, parts))
-
-  for wanted, name in _QA.items():
-    add(Benchmark.QA, name, [wanted])
+  wanted: list[Any] = [(Benchmark.QA, name, [one]) for one, name in _QA.items()]
   for dataset, name in _BEIR.items():
     parts = beir_sets.parts(dataset)
     splits = [beir_sets.SETS[part].evaluated for part in parts]
-    add(Benchmark.BEIR, name, [('beir', *p) for p in zip(parts, splits)])
-  for wanted in by_name:
-    if wanted[0] == 'open_nq':
-      add(Benchmark.OPEN_NQ, 'Open NQ', [wanted])
+    own = [('beir', *part) for part in zip(parts, splits)]
+    wanted.append((Benchmark.BEIR, name, own))
+  wanted += [
+      (Benchmark.OPEN_NQ, 'Open NQ', [one])
+      for one in by_name
+      if one[0] == 'open_nq'
+  ]
+  sets = [
+      EvaluatedSet(benchmark, name, own[0][-1], tuple(by_name[o] for o in own))
+      for benchmark, name, own in wanted
+      if all(one in by_name for one in own)
+  ]
   taken = {key for evaluated in sets for key in evaluated.keys}
-  for key in {*keys} - taken:
-    sets.append(EvaluatedSet(Benchmark.OTHER, key.label, key.split, (key,)))
+  sets += [
+      EvaluatedSet(Benchmark.OTHER, key.label, key.split, (key,))
+      for key in {*keys} - taken
+  ]
   return in_order(sets)
 
 
 def in_order(sets: Iterable[EvaluatedSet]) -> list[EvaluatedSet]:
   """Each set once: by benchmark, then as in its table, else by name."""
 
-  def place(evaluated):
+  def place(evaluated: EvaluatedSet) -> tuple[int, int, str, str]:
     benchmark, name = evaluated.benchmark, evaluated.name
-    order = _ORDER.get(benchmark)
-    return (
-        list(Benchmark).index(benchmark),
-        order.index(name) if order else 0,
-        name,
-        evaluated.split,
-    )
+    order = _ORDER.get(benchmark, (name,))
+    number = list(Benchmark).index(benchmark)
+    return number, order.index(name), name, evaluated.split
 
   return sorted({*sets}, key=place)
 

@@ -3,10 +3,11 @@
 Beside its own results, in the same folder, are those of BM25 and of both fused.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 import os
 import pathlib
+import re
 from typing import Any
 
 import numpy as np
@@ -30,18 +31,13 @@ from dualenc_jax.index import of_model
 from dualenc_jax.inference.teacher import Teacher
 from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.io import files
-from dualenc_jax.results import codecs, seen
-from dualenc_jax.results.baselines import (
-  Baselines,
-  Dense,
-  HYBRID_FOLDER,
-  VALIDATION,
-)
-from dualenc_jax.results.folder import DOCUMENTS, SYSTEMS
-from dualenc_jax.results.result import remove, write
+from dualenc_jax.readers.near_duplicates import near_pairs
+from dualenc_jax.results import codecs, folder as folder_lib
+from dualenc_jax.results.baselines import Baselines, Dense, HYBRID_FOLDER
+from dualenc_jax.results.folder import VALIDATION, write_result
 from dualenc_jax.run.experiment import Experiment
 
-RERANK_FOLDER = SYSTEMS[-1]
+RERANK_FOLDER = folder_lib.SYSTEMS[-1]
 # What a result says of its teacher, as far as it is there.
 _OF_TEACHER = (
     'model_dir', 'checkpoint', 'form', 'run_id', 'checkpoint_step', 'template'
@@ -63,9 +59,9 @@ class Options:
     codecs: measured on the model's embeddings.
     trained_on: whose training queries are for codecs that learn from queries;
       None for the evaluated task's.
-    candidates: l, of an index that is searched in two steps; None for its own.
     learnt: queries that the model has learnt from, among which those that it is
       measured by are looked for; None for no such look.
+    candidates: l, of an index that is searched in two steps; None for its own.
   """
 
   k: int = 1000
@@ -86,7 +82,8 @@ class Options:
 
   def label(self, task: Dataset) -> str:
     """The label of a task's results."""
-    return task.label + DOCUMENTS * (self.document_separator is not None)
+    of_documents = self.document_separator is not None
+    return task.label + folder_lib.DOCUMENTS * of_documents
 
 
 def default_output(model_dir: str | os.PathLike[str]) -> pathlib.Path:
@@ -126,18 +123,20 @@ def evaluate(
     UserError: data that cannot be evaluated, embeddings that are not finite, or
       a folder that cannot be written.
   """
-  options.baselines.check(experiment.task, split)
-  for codec in options.codecs:
-    codec.check(model.dim)
+  task: Any = experiment.task
+  options.baselines.check(task, split)
   if options.codecs and model.codec is not None:
     raise UserError(
         '--codecs is given, and the model has a codec of its own,'
         f' {model.codec.name}, through which it is measured. Leave it out, and'
         ' give it for the model that training started from.'
     )
+  for codec in options.codecs:
+    codec.check(model.dim)
   ranked = _opened(experiment, split, folder, options)
   codecs.check(options.codecs, model.dim, len(ranked.corpus))
-  queries = evaluation.encode_queries(model.embedder, model.params, ranked)
+  embedder: Any = model.embedder
+  queries = evaluation.encode_queries(embedder, model.params, ranked)
   passages = of_model.corpus_embeddings(model, ranked.corpus, options.index_dir)
   if options.candidates is not None:
     passages = with_candidates(passages, options.candidates)
@@ -150,20 +149,26 @@ def evaluate(
   new = None
   if options.teacher is not None:
     # What is wrong with it is found before a result is replaced.
-    new = reranked(found[''], ranked, folder / RERANK_FOLDER, options)
+    score = teacher_scores.of(options.teacher, ranked, folder / RERANK_FOLDER)
+    assert score is not None
+    new = rerank.evaluate(found[''], ranked, score, options.rerank_depth)
   # Those of an earlier evaluation are not of this model.
-  for name in SYSTEMS:
-    remove(folder / name)
+  for name in folder_lib.SYSTEMS:
+    folder_lib.remove_result(folder / name)
   files.write(folder / 'config.gin', config)
   facts = {**facts_of(experiment, split, ranked, options), 'command': command}
   own = {**model.provenance, 'embedding_dtype': str(passages.dtype)}
   if options.learnt is not None:
-    own[seen.FACT] = seen.count(ranked.query_texts, options.learnt)
-    print(f'  {seen.describe(own[seen.FACT])}')
+    own[folder_lib.SEEN] = count_seen(ranked.query_texts, options.learnt)
+    print(f'  {folder_lib.describe_seen(own[folder_lib.SEEN])}')
   if isinstance(passages, Coded):
-    codec = passages.codec
-    own |= {'codec': codec.name, 'bytes_per_passage': codec.bytes_per_passage}
-  write(folder, ranked, found[''], options.k, {**facts, **own})
+    coded = passages.codec
+    own |= {'codec': coded.name, 'bytes_per_passage': coded.bytes_per_passage}
+
+  def write(name: str, result: Evaluation, how: Mapping[str, Any]) -> None:
+    write_result(folder / name, ranked, result, options.k, {**facts, **how})
+
+  write('', found[''], own)
 
   def validation() -> tuple[RetrievalSet, np.ndarray, Any]:
     other = RetrievalSet.of_split(
@@ -172,18 +177,15 @@ def evaluate(
     same = other.corpus.cache.header == ranked.corpus.cache.header
     return (
         other,
-        evaluation.encode_queries(model.embedder, model.params, other),
+        evaluation.encode_queries(embedder, model.params, other),
         passages if same else of_model.corpus_embeddings(model, other.corpus),
     )
 
-  dense = Dense(queries, passages, validation)
   for name, result, how in options.baselines.evaluate(
-      ranked, dense, options.depth
+      ranked, Dense(queries, passages, validation), options.depth
   ):
     found[name] = result
-    if name == HYBRID_FOLDER:
-      how = {**own, **how}
-    write(folder / name, ranked, result, options.k, {**facts, **how})
+    write(name, result, {**own, **how} if name == HYBRID_FOLDER else how)
   codecs.remove(folder / codecs.FOLDER)
   if options.codecs:
     table = codecs.evaluate(
@@ -201,37 +203,51 @@ def evaluate(
     print(table_lib.text(table))
   if new is not None:
     found[RERANK_FOLDER] = new
-    how = {
-        'system': RERANK_FOLDER,
-        'rerank_depth': options.rerank_depth,
-        **teacher_facts(options.teacher),
-    }
-    facts = {**facts, **own, **how}
-    write(folder / RERANK_FOLDER, ranked, new, options.k, facts)
+    write(RERANK_FOLDER, new, own | rerank_facts(options))
   return found
 
 
 def _training_queries(model: Loaded, experiment: Experiment) -> np.ndarray:
   """Embeddings of a sample of the queries that the model is trained on."""
-  cache = experiment.cache('train')
+  cache: Any = experiment.cache('train')
   rows = np.flatnonzero(cache.query_texts.lengths)
   if len(rows) > SAMPLE:
     rows = np.sort(np.random.default_rng(0).choice(rows, SAMPLE, False))
   return model.embedder.queries(model.params, cache.query_tokens, rows)
 
 
-def reranked(
-    first: Evaluation,
-    ranked: RetrievalSet,
-    folder: pathlib.Path,
-    options: Options,
-) -> Evaluation:
-  """A result with its best hits ordered by the teacher's scores."""
-  score = teacher_scores.of(options.teacher, ranked, folder)
-  return rerank.evaluate(first, ranked, score, options.rerank_depth)
+def count_seen(queries: Sequence[str], learnt: Sequence[str]) -> dict[str, int]:
+  """How many queries a model is measured by and has learnt from, or nearly.
+
+  Returns:
+    'queries' and 'learnt', how many there are; 'queries_same' and
+    'learnt_same', those with all the words, in any case, of one of the others;
+    'queries_near' and 'learnt_near', as of `near_pairs`, these included.
+  """
+  texts = [
+      [' '.join(re.findall(r'\w+', text.lower())) or text for text in own]
+      for own in (queries, learnt)
+  ]
+  counts = {}
+  near = near_pairs(texts[0], texts[1])
+  sides = zip(('queries', 'learnt'), texts, texts[::-1], near)
+  for what, own, others, places in sides:
+    known = {*others}
+    same = {i for i, text in enumerate(own) if text in known}
+    counts[what] = len(own)
+    counts[f'{what}_same'] = len(same)
+    counts[f'{what}_near'] = len(same.union(places.tolist()))
+  return counts
 
 
-def teacher_facts(teacher: Teacher | pathlib.Path) -> dict[str, Any]:
+def rerank_facts(options: Options) -> dict[str, Any]:
+  """What a re-ranked result depends on beside what is re-ranked."""
+  depth = options.rerank_depth
+  own = {'system': RERANK_FOLDER, 'rerank_depth': depth}
+  return own | teacher_facts(options.teacher)
+
+
+def teacher_facts(teacher: Any) -> dict[str, Any]:
   """What scores depend on."""
   if not isinstance(teacher, Teacher):
     return {'teacher': {'scores': teacher.name}}
@@ -248,12 +264,10 @@ def evaluate_bm25(
 ) -> Evaluation:
   """Evaluates BM25 alone; `experiment` needs no more than task and cache."""
   ranked = _opened(experiment, split, folder, options)
-  baselines = options.baselines
-  result, how = baselines.bm25(
-      baselines.words.of(ranked), ranked, options.depth
-  )
+  words = options.baselines.words.of(ranked)
+  result, how = options.baselines.bm25(words, ranked, options.depth)
   facts = {**facts_of(experiment, split, ranked, options), 'command': command}
-  write(folder, ranked, result, options.k, {**facts, **how})
+  write_result(folder, ranked, result, options.k, {**facts, **how})
   return result
 
 

@@ -1,4 +1,4 @@
-"""Result folders of `dualenc evaluate`: metrics.json and per_query.tsv.
+"""Result folders of `dualenc evaluate`: what is in them.
 
 per_query.tsv has the values of every query, of which metrics are the means: a
 header `query_id<TAB>P@1<TAB>MRR...`, then a line a query. A cell is empty where
@@ -6,21 +6,34 @@ a metric does not apply to the query, which is not in that mean then.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+import csv
 import dataclasses
 import functools
+import io
+import json
 import math
 import pathlib
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TYPE_CHECKING
 
 import numpy as np
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import trec
 from dualenc_jax.io import files, json_file
-from dualenc_jax.results import seen
+from dualenc_jax.search.ranking import Ranking
 
-METRICS = 'metrics.json'
-PER_QUERY = 'per_query.tsv'
+if TYPE_CHECKING:  # They import JAX, which a comparison does without.
+  from dualenc_jax.evaluation.evaluation import Evaluation
+  from dualenc_jax.evaluation.retrieval_set import RetrievalSet
+
+METRICS, PER_QUERY, RUN = 'metrics.json', 'per_query.tsv', 'run.trec'
+_EXAMPLES = 'examples.jsonl'
+# Queries of the sample, hits of each, and characters of a text that are kept.
+_QUERIES, _HITS, _LENGTH = 40, 5, 1000
+# In MODEL_DIR/validation: values of all queries before and after training; of a
+# cross-encoder, those of what it orders, too.
+VALIDATION = 'validation'
+BEFORE, AFTER, OF_BM25 = 'before.tsv', 'after.tsv', 'bm25.tsv'
 # Folders, in a result folder, of what was evaluated beside the model.
 BASELINES = ('bm25', 'hybrid')
 # What `compare` takes after a colon; the last is the model's hits re-ranked.
@@ -29,38 +42,44 @@ SYSTEMS = (*BASELINES, 'rerank')
 _TOLERANCE = 1e-9
 # Ends the label of results that rank documents by their best passage.
 DOCUMENTS = '-documents'
+# The fact how many queries of a result the model has learnt from.
+SEEN = 'seen_queries'
 # What is read again of a result; metrics are shares of 0 to 1.
 _SHAPE = {
     'metrics': {str: int | float},
-    'task': str,
-    'label': str,
-    'split': str,
-    'dataset?': str | None,
-    'model_dir?': str | None,
-    'run_id?': str | None,
-    'embedding_dtype?': str | None,
-    'command?': str | None,
-    'document_separator?': str | None,
-    'checkpoint_step?': int | None,
-    f'{seen.FACT}?': seen.SHAPE,
-    'queries?': int | None,
-    'passages?': int | None,
-    'k?': int | None,
-    'depth?': int | None,
+    **dict.fromkeys(('task', 'label', 'split'), str),
+    **dict.fromkeys(
+        (
+            'dataset?', 'model_dir?', 'run_id?', 'embedding_dtype?',
+            'command?', 'document_separator?',
+        ),
+        str | None,
+    ),
+    f'{SEEN}?': {
+        f'{what}{how}': int
+        for what in ('queries', 'learnt')
+        for how in ('', '_same', '_near')
+    },
+    **dict.fromkeys(
+        ('checkpoint_step?', 'queries?', 'passages?', 'k?', 'depth?'),
+        int | None,
+    ),
 }
 _ID = 'query_id'
+# Cells stand in the file as they are; `trec.field` leaves no tab in an id.
+_TSV: dict[str, Any] = {
+    'delimiter': '\t',
+    'lineterminator': '\n',
+    'quoting': csv.QUOTE_NONE,
+    'quotechar': None,
+}
 # Ends messages on a damaged result folder.
 AGAIN = 'Run `dualenc evaluate` again.'
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PerQuery:
-  """Values of Q queries.
-
-  Attributes:
-    query_ids: Q different strings.
-    values: by metric, float64 [Q]; NaN where it does not apply.
-  """
+  """Values of Q queries: by metric float64 [Q], NaN where it does not apply."""
 
   query_ids: Sequence[str]
   values: Mapping[str, np.ndarray]
@@ -84,73 +103,61 @@ def write_per_query(
   """Writes a per_query.tsv that reads back bit for bit, whole or not at all.
 
   Args:
-    path: of the file.
+    path: an older file is replaced.
     query_ids: Q different strings, which `trec.write_run` has checked.
-    values: by metric, finite floats [Q] in the order of the ids; NaN where it
-      does not apply.
-
-  Raises:
-    UserError: the file cannot be written.
+    values: by metric, finite floats [Q], or NaN where it does not apply.
   """
   columns = [
       ['' if math.isnan(cell) else repr(cell) for cell in column.tolist()]
       for column in values.values()
   ]
-  # An id may hold a tab or an end of a line.
-  ids = map(trec.field, query_ids)
-  rows = [(_ID, *values), *zip(ids, *columns, strict=True)]
-  files.write(path, ''.join('\t'.join(row) + '\n' for row in rows))
+  content = io.StringIO()
+  writer = csv.writer(content, **_TSV)
+  writer.writerow([_ID, *values])
+  writer.writerows(zip(map(trec.field, query_ids), *columns, strict=True))
+  files.write(path, content.getvalue())
 
 
 def read_per_query(path: pathlib.Path) -> PerQuery:
-  """Reads what `write_per_query` wrote.
+  """Reads what `write_per_query` wrote; a UserError names file and line."""
 
-  Raises:
-    UserError: names file and line; no header, another number of cells, a value
-      that is not a finite number, or a repeated query id.
-  """
-  text = json_file.read_text(path, AGAIN)
-  lines = text.removesuffix('\n').split('\n')
-  first, *metrics = lines[0].split('\t')
+  def refuse(number: int, problem: str) -> UserError:
+    return UserError(f'{path}:{number}: {problem} {AGAIN}')
 
-  def check(condition: bool, number: int, problem: str) -> None:
-    if not condition:
-      raise UserError(f'{path}:{number}: {problem} {AGAIN}')
-
-  check(
-      first == _ID and 0 < len(metrics) == len({*metrics}),
-      1,
-      f'the header is {lines[0][:80]!r}; expected {_ID} and different metrics,'
-      ' separated by tabs.',
-  )
-  check(len(lines) > 1, 2, 'no query; expected a line for each.')
-  rows = {}
-  for number, line in enumerate(lines[1:], start=2):
-    query_id, *cells = line.split('\t')
-    check(
-        len(cells) == len(metrics),
-        number,
-        f'{len(cells) + 1} cells; expected {len(metrics) + 1}, as in the'
-        ' header.',
+  reader = csv.reader(io.StringIO(json_file.read_text(path, AGAIN)), **_TSV)
+  try:
+    header, *lines = [*reader] or [[]]
+  except csv.Error as e:
+    raise refuse(reader.line_num, f'{e}.') from e
+  metrics = header[1:]
+  if header[:1] != [_ID] or not 0 < len(metrics) == len({*metrics}):
+    raise refuse(
+        1,
+        f'the header is {header[:4]}; expected {_ID} and different metrics,'
+        ' separated by tabs.',
     )
-    check(
-        bool(query_id) and query_id not in rows,
-        number,
-        f'query id {query_id!r} is {"repeated" if query_id else "empty"};'
-        ' expected each query once.',
-    )
-    rows[query_id] = [_number(cell) for cell in cells]
-    check(
-        not any(map(math.isinf, rows[query_id])),
-        number,
-        f'{line[:80]!r} has a value that is not a finite number.',
-    )
+  if not lines:
+    raise refuse(2, 'no query; expected a line for each.')
+  rows: dict[str, list[float]] = {}
+  for number, line in enumerate(lines, start=2):
+    if len(line) != len(header):
+      cells = f'{len(line)} cells; expected {len(header)}, as in the header.'
+      raise refuse(number, cells)
+    query_id = line[0]
+    if not query_id or query_id in rows:
+      problem = f'query id {query_id!r}; expected each query once, by an id.'
+      raise refuse(number, problem)
+    rows[query_id] = list(map(_number, line[1:]))
+    if math.inf in rows[query_id]:
+      raise refuse(
+          number, f'{line[:4]} has a value that is not a finite number.'
+      )
   columns = np.array(list(rows.values()), np.float64).T
   return PerQuery(tuple(rows), dict(zip(metrics, columns)))
 
 
 def _number(cell: str) -> float:
-  """The number in a cell: NaN if it is empty, infinite if there is none."""
+  """NaN for an empty cell, infinite for what is not a finite number."""
   try:
     value = float(cell or 'nan')
   except ValueError:
@@ -159,14 +166,10 @@ def _number(cell: str) -> float:
 
 
 class Key(NamedTuple):
-  """What was evaluated.
+  """What was evaluated: a task, such as 'beir', and its data set, or None.
 
-  Attributes:
-    task: its name, such as 'beir'.
-    dataset: of a task that has several, such as 'scifact'.
-    label: both in one, 'beir-scifact'; 'beir-scifact-documents' where documents
-      were ranked by the best of their passages.
-    split: such as 'test'.
+  The label is both in one, 'beir-scifact'; 'beir-scifact-documents' where
+  documents were ranked by the best of their passages.
   """
 
   task: str
@@ -205,13 +208,7 @@ class Result:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Model:
-  """A model, or any other system, and its results.
-
-  Attributes:
-    name: for tables and figures.
-    where: the folder or file that was given for it.
-    results: by what was evaluated.
-  """
+  """A system by its name for tables, where it is, and its results."""
 
   name: str
   where: str
@@ -221,12 +218,10 @@ class Model:
 def read_model(
     path: pathlib.Path, name: str | None = None, baseline: str = ''
 ) -> Model:
-  """The results in a folder.
+  """The results in a model_dir, its folder `evaluation` or one result folder.
 
-  Args:
-    path: a model_dir, its folder `evaluation`, or one result folder.
-    name: of the model; by default the model_dir's, or what `baseline` is.
-    baseline: one of `SYSTEMS` for the results of that beside the model's.
+  The name is the model_dir's by default. With `baseline`, one of `SYSTEMS`,
+  they are of that system beside the model.
 
   Raises:
     UserError: no results, two of the same split, or one that cannot be read.
@@ -238,8 +233,8 @@ def read_model(
         f'{path} has no results, neither {file} nor evaluation/*/{file}. Run'
         ' `dualenc evaluate` first, or give a model_dir or a result folder.'
     )
-  results = {}
-  for result in map(read_result, (file.parent for file in files)):
+  results: dict[Key, Result] = {}
+  for result in (read_result(file.parent) for file in files):
     other = results.setdefault(result.key, result)
     if other is not result:
       raise UserError(
@@ -247,13 +242,11 @@ def read_model(
           ' Give one of the two folders instead of the one around them.'
       )
   known = {result.provenance.get('model_dir') for result in results.values()}
-  (own,) = known if len(known) == 1 else (None,)
-  own = own or path.resolve().name
-  if baseline:
-    own = {
-        'bm25': 'BM25', 'hybrid': f'{own} + BM25', 'rerank': f'{own}, re-ranked'
-    }[baseline]
-  return Model(name or own, str(path), results)
+  own = (known.pop() if len(known) == 1 else None) or path.resolve().name
+  names = {
+      'bm25': 'BM25', 'hybrid': f'{own} + BM25', 'rerank': f'{own}, re-ranked'
+  }
+  return Model(name or names.get(baseline, own), str(path), results)
 
 
 def found(path: pathlib.Path, baseline: str = '') -> list[pathlib.Path]:
@@ -290,19 +283,9 @@ def read_result(folder: pathlib.Path) -> Result:
           f'{path}: metric {name} is {value!r}; expected a share of 0 to 1.'
           f' {AGAIN}'
       )
-  key = Key(
-      content['task'],
-      content.get('dataset'),
-      content['label'],
-      content['split'],
-  )
-  return Result(
-      where=str(folder),
-      key=key,
-      metrics=metrics,
-      provenance={k: v for k, v in content.items() if k not in Key._fields},
-      per_query=functools.cache(lambda: _read_checked(folder, metrics)),
-  )
+  key = Key(*(content.pop(name, None) for name in Key._fields))
+  per_query = functools.cache(lambda: _read_checked(folder, metrics))
+  return Result(str(folder), key, metrics, content, per_query)
 
 
 def _read_checked(
@@ -310,14 +293,135 @@ def _read_checked(
 ) -> PerQuery:
   path = folder / PER_QUERY
   values = read_per_query(path)
-  for name, value in metrics.items():
-    if name not in values.values:
-      continue
+  for name in values.values.keys() & metrics.keys():
     mean = values.mean(name)
-    if not math.isclose(mean, value, rel_tol=0, abs_tol=_TOLERANCE):
+    if not math.isclose(mean, metrics[name], rel_tol=0, abs_tol=_TOLERANCE):
       raise UserError(
           f'{path}: the mean of {name} is {mean!r}, but {METRICS} beside it'
-          f' has {value!r}: a file is damaged, or they are of two evaluations.'
-          f' {AGAIN}'
+          f' has {metrics[name]!r}: a file is damaged, or they are of two'
+          f' evaluations. {AGAIN}'
       )
   return values
+
+
+def write_result(
+    folder: pathlib.Path,
+    ranked: 'RetrievalSet',
+    result: 'Evaluation',
+    k: int,
+    facts: Mapping[str, Any],
+) -> None:
+  """Writes run.trec, per_query.tsv, examples.jsonl and metrics.json.
+
+  Args:
+    folder: made if there is none.
+    ranked: what was ranked.
+    result: of all its queries.
+    k: hits a query in the run.
+    facts: what the numbers depend on, for metrics.json.
+
+  Raises:
+    UserError: an id that no run file can hold, or a disk that is full.
+  """
+  files.make_folder(folder, 'another --output_dir')
+  trec.write_run(
+      folder / RUN,
+      Ranking(*(part[:, :k] for part in result.ranking)),
+      ranked.query_ids,
+      ranked.ranked_ids,
+  )
+  query_ids, values = values_by_query(ranked, result)
+  write_per_query(folder / PER_QUERY, query_ids, values)
+  total = len(ranked.query_ids)
+  chosen = np.random.default_rng(0).permutation(total)[:_QUERIES].tolist()
+  examples = (_example(ranked, result, query) for query in sorted(chosen))
+  lines = [json.dumps(e, ensure_ascii=False) + '\n' for e in examples]
+  files.write(folder / _EXAMPLES, ''.join(lines))
+  # Last: with it the result is complete.
+  own = {'metrics': result.metrics, 'queries_counted': len(query_ids)}
+  files.write_json(folder / METRICS, {**own, **facts})
+
+
+def remove_result(folder: pathlib.Path) -> None:
+  """Removes a result, if there is one; a teacher's scores in it stay."""
+  for name in (METRICS, RUN, PER_QUERY, _EXAMPLES):
+    (folder / name).unlink(missing_ok=True)
+
+
+def values_by_query(
+    ranked: 'RetrievalSet', result: 'Evaluation'
+) -> tuple[list[str], dict[str, np.ndarray]]:
+  """Ids of the queries that count, and by metric a value each, or NaN."""
+  groups: list[Any] = [(result.answered, result.matches)]
+  if result.scores is not None:
+    groups.insert(0, (result.scores.queries, result.scores.values))
+  counted = np.unique(np.concatenate([queries for queries, _ in groups]))
+  values = {}
+  for queries, by_metric in groups:
+    for metric, own in by_metric.items():
+      values[metric] = np.full(len(counted), np.nan)
+      values[metric][np.searchsorted(counted, queries)] = own
+  return [ranked.query_ids[q] for q in counted], values
+
+
+def _example(
+    ranked: 'RetrievalSet', result: 'Evaluation', query: int
+) -> dict[str, Any]:
+  """A query and its best hits.
+
+  `rank` is of the best relevant passage, null where that is not known, and
+  `relevant` this passage; any if it is not among the hits; null for none.
+  `grade` is null where a hit is not judged.
+  """
+  judged = ranked.judgements[query]
+  hits = result.ranking.indices[query].tolist()
+  scores = result.ranking.scores[query].tolist()
+  gold = {item for item, grade in judged.items() if grade >= 1}
+  rank = next((i for i, hit in enumerate(hits, 1) if hit in gold), None)
+  relevant = min(gold, default=None) if rank is None else hits[rank - 1]
+  return {
+      'query_id': ranked.query_ids[query],
+      'query': _cut(ranked.query_texts[query]),
+      'rank': result.ranks.get(query) if rank is None else rank,
+      'relevant': None if relevant is None else _item(ranked, relevant),
+      'hits': [
+          {
+              'rank': i,
+              'score': score,
+              **_item(ranked, hit),
+              'grade': judged.get(hit),
+          }
+          for i, (hit, score) in enumerate(zip(hits[:_HITS], scores), 1)
+      ],
+  }
+
+
+def _item(ranked: 'RetrievalSet', item: int) -> dict[str, str]:
+  """Of a document the first passage is shown."""
+  passage, documents = item, ranked.documents
+  if documents is not None:
+    passage = int(np.argmax(documents.of_passage == item))
+  return {
+      'id': str(ranked.ranked_ids[item]),
+      'name': ranked.corpus.name(passage),
+      'text': _cut(ranked.corpus.texts[passage]),
+  }
+
+
+def _cut(text: str) -> str:
+  return text if len(text) <= _LENGTH else text[:_LENGTH] + '...'
+
+
+def describe_seen(counts: Mapping[str, int]) -> str:
+  """A sentence on the fact `SEEN`."""
+
+  def share(what: str, how: str) -> str:
+    part, whole = counts[f'{what}_{how}'], counts[what]
+    return f'{part:,} ({part / max(whole, 1):.2%})'
+
+  return (
+      f'Of the {counts["queries"]:,} queries {share("queries", "same")} are'
+      f' word for word among the {counts["learnt"]:,} that it has learnt from,'
+      f' and {share("queries", "near")} nearly; {share("learnt", "same")} and'
+      f' {share("learnt", "near")} of the latter are such.'
+  )

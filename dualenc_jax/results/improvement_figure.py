@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 import pathlib
+import re
 from typing import Any
 
 from dualenc_jax.figures import figure as figure_lib
@@ -18,7 +19,6 @@ _MARKERS = ('o', 's', 'D', '^', 'v', 'P')
 _GREY = '#8a8a8a'
 _FAINT = 0.35  # Opacity of what may be chance.
 _CHANCE = f'may be chance (p \u2265 {LEVEL})'
-_TEST = ', by the randomization test with Holm correction'
 
 
 def figures(comparison: Comparison) -> list[Figure]:
@@ -38,7 +38,6 @@ def save(comparison: Comparison, folder: pathlib.Path) -> list[str]:
 
   Raises:
     ImportError: matplotlib is not installed.
-    UserError: a file cannot be written.
   """
   saved = [figure_lib.save(figure, folder) for figure in figures(comparison)]
   return [files[kind] for files in saved for kind in ('png', 'svg', 'csv')]
@@ -49,44 +48,47 @@ def _figure(
 ) -> Figure:
   of_one = len(comparison.models) == 1
   if of_one:
-    shown = sorted(shown, key=lambda d: -d.relative)
+    shown = sorted(shown, key=lambda d: -_percent(d))
   sets = list(dict.fromkeys(d.set_name for d in shown))
-  name = comparison.baseline.name
-  label = f'Relative improvement of {metric} over {name} (%)'
-  columns = {
-      'set': [d.set_name for d in shown],
-      'split': [d.evaluated.split for d in shown],
-      'model': [d.model for d in shown],
-      'relative_improvement_percent': [100 * d.relative for d in shown],
-      'baseline': [d.baseline_value for d in shown],
-      'value': [d.value for d in shown],
-      'p_randomization_holm': [d.randomization_holm for d in shown],
-  }
-  if of_one:
-    model = comparison.models[0].name
-    return Figure(
-        name=_file_name(metric),
-        title=f'{metric} of {model} relative to {name}',
-        caption=f'{label} by set. Pale: {_CHANCE}{_TEST}.',
-        columns=columns,
-        inches=(6.4, 1.0 + 0.27 * len(sets)),
-        draw=lambda canvas: _draw_bars(
-            canvas, shown, f'{model}: {label[0].lower()}{label[1:]}'
-        ),
-    )
+  name, model = comparison.baseline.name, comparison.models[0].name
+  label = f'elative improvement of {metric} over {name} (%)'
+
+  def draw(canvas: Any) -> None:
+    if of_one:
+      _draw_bars(canvas, shown, f'{model}: r{label}')
+    else:
+      _draw_lines(canvas, shown, sets, metric, name)
+
   return Figure(
-      name=_file_name(metric),
-      title=f'{metric} relative to {name}',
-      caption=f'{label} by set. Hollow: {_CHANCE}{_TEST}.',
-      columns=columns,
-      inches=(max(5.2, 2.2 + 0.5 * len(sets)), 3.9),
-      draw=lambda canvas: _draw_lines(canvas, shown, sets, metric, name),
+      name='relative_improvement_' + re.sub('[@-]', '_', metric.lower()),
+      title=f'{metric} {f"of {model} " * of_one}relative to {name}',
+      caption=f'R{label} by set. {"Pale" if of_one else "Hollow"}: {_CHANCE},'
+      ' by the randomization test with Holm correction.',
+      columns={
+          'set': [d.set_name for d in shown],
+          'split': [d.evaluated.split for d in shown],
+          'model': [d.model for d in shown],
+          'relative_improvement_percent': [_percent(d) for d in shown],
+          'baseline': [d.baseline_value for d in shown],
+          'value': [d.value for d in shown],
+          'p_randomization_holm': [d.randomization_holm for d in shown],
+      },
+      inches=(
+          (6.4, 1.0 + 0.27 * len(sets))
+          if of_one
+          else (max(5.2, 2.2 + 0.5 * len(sets)), 3.9)
+      ),
+      draw=draw,
   )
 
 
-def _file_name(metric: str) -> str:
-  plain = metric.lower().replace('@', '_').replace('-', '_')
-  return f'relative_improvement_{plain}'
+def _percent(d: Difference) -> float:
+  assert d.relative is not None
+  return 100 * d.relative
+
+
+def _is_chance(d: Difference) -> bool:
+  return d.randomization_holm >= LEVEL
 
 
 def _plain(axis: Any, numbers: str) -> None:
@@ -98,18 +100,16 @@ def _plain(axis: Any, numbers: str) -> None:
 
 def _draw_bars(canvas: Any, shown: Sequence[Difference], title: str) -> None:
   axis = canvas.subplots()
-  values = [100 * d.relative for d in shown]
+  values = list(map(_percent, shown))
   bars = axis.barh(
       range(len(shown)),
       values,
       height=0.68,
       color=[_BETTER if value >= 0 else _WORSE for value in values],
   )
-  chance = [d.randomization_holm >= LEVEL for d in shown]
-  for bar, pale in zip(bars, chance):
-    if pale:
-      bar.set_alpha(_FAINT)
-  if any(chance):
+  for bar, d in zip(bars, shown):
+    bar.set_alpha(_FAINT if _is_chance(d) else None)
+  if any(map(_is_chance, shown)):
     axis.set_xlabel(f'pale: {_CHANCE}', fontsize=8.5, color=_GREY)
   axis.bar_label(
       bars,
@@ -140,20 +140,16 @@ def _draw_lines(
   for number, model in enumerate(models):
     own = [d for d in shown if d.model == model]
     places = [sets.index(d.set_name) for d in own]
-    values = [100 * d.relative for d in own]
+    values = list(map(_percent, own))
     colour = _COLOURS[number % len(_COLOURS)]
     marker = _MARKERS[number % len(_MARKERS)]
     style = {'color': colour, 'marker': marker, 'linewidth': 1.4}
     axis.plot(places, values, **style, markersize=6.5, label=fitted(model))
-    hollow = [i for i, d in enumerate(own) if d.randomization_holm >= LEVEL]
-    axis.plot(
-        [places[i] for i in hollow],
-        [values[i] for i in hollow],
-        linestyle='',
-        marker=marker,
-        markersize=4.2,
-        color='white',
-    )
+    hollow = [
+        point for *point, d in zip(places, values, own) if _is_chance(d)
+    ]
+    style = {'color': 'white', 'marker': marker, 'linestyle': ''}
+    axis.plot(*zip(*hollow), **style, markersize=4.2)
   # A letter is about 0.09 inches wide, the y axis and the margins 0.8.
   place = (canvas.get_figwidth() - 0.8) / len(sets)
   long = len(sets) > 1 and 0.09 * max(map(len, sets)) > place
@@ -165,7 +161,7 @@ def _draw_lines(
       rotation_mode='anchor',
   )
   axis.set_ylabel(f'\u0394{metric}')
-  if any(d.randomization_holm >= LEVEL for d in shown):
+  if any(map(_is_chance, shown)):
     axis.set_xlabel(f'hollow: {_CHANCE}', fontsize=8.5, color=_GREY)
   axis.yaxis.set_major_formatter(
       lambda value, _: f'{value:+.3g}%'.replace('-', '\u2212') if value else '0'

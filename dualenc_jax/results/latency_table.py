@@ -15,13 +15,9 @@ _KINDS = ('tower', 'with tokenizer')
 
 @dataclasses.dataclass(frozen=True)
 class Quality:
-  """How good models are.
+  """How good models are by a metric, 0 to 1.
 
-  Attributes:
-    metric: its name.
-    values: by model, 0 to 1.
-    p: by model, of the paired randomization test against the first one, which
-      has none.
+  `p` is of the paired randomization test against the first, which has none.
   """
 
   metric: str
@@ -31,17 +27,8 @@ class Quality:
 
 def quality(
     names: Sequence[str], results: Sequence[str], metric: str
-) -> Quality | None:
-  """Of the results of `dualenc evaluate` on one set.
-
-  Args:
-    names: of the models.
-    results: folders of results, of each model in turn.
-    metric: which.
-
-  Raises:
-    UserError: they are not as many, of one set, or without the metric.
-  """
+) -> Quality:
+  """Of folders of results of `dualenc evaluate` on one set, one a model."""
   if len(results) != len(names):
     raise UserError(
         f'--results is given {len(results)} times for {len(names)} models;'
@@ -78,20 +65,19 @@ def table(
     settings: what they were measured with and on, as in latency.json.
     quality: to put beside it.
   """
-  first = measured[0][0].model
   columns = [('', name) for name in ('layers', 'parameters', 'MB', 'GFLOP')]
   columns += [(k, n) for k in _KINDS for n in ('p50', 'p95', 'mean')]
   columns += [('times as fast:', kind) for kind in _KINDS]
   if quality is not None:
     columns += [(quality.metric, name) for name in ('%', 'p')]
-  rows = []
+  rows: list[Row] = []
   for group in measured:
-    for one in group:
+    for number, one in enumerate(group):
       tokens = f'{one.tokens_mean:.3g}'
       if one.tokens_p95 != one.tokens_mean:
         tokens += f', p95 {one.tokens_p95:.3g}'
-      new = bool(rows) and one is group[0] and len(group) > 1
-      cells = tuple(_cells(one, one.model == first, quality))
+      new = bool(rows) and not number and len(group) > 1
+      cells = tuple(_cells(one, not number, quality))
       rows.append(Row((tokens, one.model), cells, ruled=new))
   return Table(
       name='latency',
@@ -127,13 +113,12 @@ def _notes(
     models: Sequence[Latency], settings: Mapping[str, Any]
 ) -> Iterator[str]:
   threads, devices = settings['threads'], settings['devices']
-  plural = 's' if devices != 1 else ''
   dtypes = [one.dtype or 'unknown' for one in models]
   if len({*dtypes}) > 1:
     dtypes = [f'{d} ({one.model})' for d, one in zip(dtypes, models)]
   yield (
       f'{settings["cpu"]}, {threads} CPU thread{"s" * (threads > 1)};'
-      f' {devices} device{plural} {settings["device"]}; dtype'
+      f' {devices} device{"s" * (devices != 1)} {settings["device"]}; dtype'
       f' {", ".join(dict.fromkeys(dtypes))}; jax {settings["versions"]["jax"]}.'
   )
   yield (

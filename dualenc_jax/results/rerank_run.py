@@ -14,7 +14,7 @@ from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.io import files
 from dualenc_jax.parallel.host import Host
 from dualenc_jax.results import evaluate
-from dualenc_jax.results.folder import METRICS, PER_QUERY, write_per_query
+from dualenc_jax.results.folder import METRICS, PER_QUERY, RUN, write_per_query
 from dualenc_jax.search.ranking import best_first
 
 # The folder, in the result's, of the run as it was.
@@ -63,15 +63,13 @@ def rerank_run(
     _LOG.warning(
         '%s: %s of its %s queries have fewer than %d hits: all they have are'
         ' re-ranked.',
-        path,
-        f'{short:,}',
-        f'{len(order):,}',
-        depth,
+        path, f'{short:,}', f'{len(order):,}', depth,
     )
   files.make_folder(folder, 'another --output_dir')
   facts = evaluate.facts_of(experiment, split, ranked, options)
   facts |= {'command': command, 'run': path.name}
   score = teacher_scores.of(options.teacher, ranked, folder, host)
+  assert score is not None
   pairs = [
       (queries[query], passages[hit])
       for query, hits in order.items()
@@ -84,13 +82,9 @@ def rerank_run(
     lowest = min(best.values())
     below = {hit: lowest - i for i, hit in enumerate(hits[depth:], start=1)}
     new[query] = best | below
-  how = {
-      'system': 'rerank',
-      'rerank_depth': depth,
-      **evaluate.teacher_facts(options.teacher),
-  }
   before = _write(folder / BEFORE, run, ranked, options.k, facts)
-  return before, _write(folder, new, ranked, options.k, {**facts, **how})
+  facts |= evaluate.rerank_facts(options)
+  return before, _write(folder, new, ranked, options.k, facts)
 
 
 def _write(
@@ -101,12 +95,11 @@ def _write(
     facts: Mapping[str, Any],
 ) -> Scores:
   """Writes run.trec, per_query.tsv and metrics.json."""
+  ids = ranked.ranked_ids
   qrels = {
+      # What is judged and not in the corpus counts as not found.
       trec.field(query): {
-          # What is judged and not in the corpus counts as not found.
-          trec.field(str(ranked.ranked_ids[p]))
-          if p >= 0
-          else f'absent {p}': grade
+          trec.field(str(ids[p])) if p >= 0 else f'absent {p}': grade
           for p, grade in judged.items()
       }
       for query, judged in zip(ranked.query_ids, ranked.judgements)
@@ -122,15 +115,9 @@ def _write(
       for query, hits in cut.items()
       for rank, (hit, score) in enumerate(hits.items(), start=1)
   ]
-  files.write(folder / 'run.trec', ''.join(lines))
+  files.write(folder / RUN, ''.join(lines))
   write_per_query(folder / PER_QUERY, list(scores.queries), scores.values)
-  files.write_json(
-      folder / METRICS,
-      {
-          'metrics': scores.means(),
-          'queries_counted': len(scores.queries),
-          **facts,
-          'depth': scores.depth,
-      },
-  )
+  own = {'metrics': scores.means(), 'queries_counted': len(scores.queries)}
+  value = {**own, **facts, 'depth': scores.depth}
+  files.write_json(folder / METRICS, value)
   return scores

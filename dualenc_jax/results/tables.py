@@ -1,6 +1,6 @@
 """The papers' tables, from the results of one or several models."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import pathlib
 
 from dualenc_jax.figures import table as table_lib
@@ -10,25 +10,20 @@ from dualenc_jax.results.benchmarks import Benchmark, EvaluatedSet
 from dualenc_jax.results.folder import Model, Result
 
 _OTHER_METRICS = (
-    'P@1',
-    'MRR',
-    'MRR@10',
-    'nDCG@10',
-    'Recall@100',
+    'P@1', 'MRR', 'MRR@10', 'nDCG@10', 'Recall@100',
     *benchmarks.OPEN_NQ_METRICS,
 )
-_BOLD = 'The best are in bold.'
+_Models = Sequence[Model]
+_Sets = Sequence[EvaluatedSet]
 
 
-def write_tables(
-    folder: pathlib.Path, models: Sequence[Model]
-) -> list[str]:
+def write_tables(folder: pathlib.Path, models: _Models) -> list[str]:
   """Writes tables.md and tables.tex; see `paper_tables` and `table.write`."""
   return table_lib.write(folder, 'tables', paper_tables(models))
 
 
-def paper_tables(models: Sequence[Model]) -> list[Table]:
-  """The tables that these models have results for, in this order.
+def paper_tables(models: _Models) -> list[Table]:
+  """The tables that models of different names have results for, in this order.
 
   - QA retrieval, as SamToNe's table 1 and Dong 2022's table 2: a row a model,
     P@1 and MRR by set, and their averages.
@@ -36,10 +31,7 @@ def paper_tables(models: Sequence[Model]) -> list[Table]:
   - Open NQ, as Dong 2022's table 3: top-k accuracy by model; a table a split.
   - All other results, rankings of documents too: a row a split and model.
 
-  Notes tell where a model's figures are not all of one checkpoint or run.
-
-  Args:
-    models: with different names, in the order of rows or columns.
+  Notes say where a model's figures are not all of one checkpoint or run.
   """
   sets = benchmarks.in_order(
       evaluated
@@ -55,38 +47,32 @@ def paper_tables(models: Sequence[Model]) -> list[Table]:
   return [table for table in tables if table.rows]
 
 
-def _qa(models: Sequence[Model], sets: Sequence[EvaluatedSet]) -> Table:
+def _qa(models: _Models, sets: _Sets) -> Table:
   metrics = benchmarks.QA_METRICS
   models = _with_any(models, sets, metrics)
   averaged, name, note = _averaged(
       models, sets, metrics, benchmarks.QA_NAMES, "SamToNe's table 1"
   )
   columns = [(s.name, metric) for s in sets for metric in metrics]
+  columns += [(name, metric) for metric in metrics if averaged]
   values = [
       [s.value(model, metric) for s in sets for metric in metrics]
+      + [_mean(averaged, model, metric) for metric in metrics if averaged]
       for model in models
   ]
-  notes = _notes(models, sets, metrics)
-  if averaged:
-    columns += [(name, metric) for metric in metrics]
-    for model, row in zip(models, values):
-      row += [_mean(averaged, model, metric) for metric in metrics]
-    notes += (note,)
+  rows = zip(models, percents_by_column(values))
   return Table(
       name='qa-retrieval',
       title='Precision at 1 (P@1) (%) and mean reciprocal rank (MRR) (%) on QA'
       ' retrieval tasks',
       heads=('Model',),
       columns=tuple(columns),
-      rows=tuple(
-          Row((model.name,), cells)
-          for model, cells in zip(models, percents_by_column(values))
-      ),
-      notes=notes,
+      rows=tuple(Row((model.name,), cells) for model, cells in rows),
+      notes=_notes(models, sets, metrics) + note,
   )
 
 
-def _beir(models: Sequence[Model], sets: Sequence[EvaluatedSet]) -> Table:
+def _beir(models: _Models, sets: _Sets) -> Table:
   (metric,) = benchmarks.BEIR_METRICS
   models = _with_any(models, sets, [metric])
   averaged, name, note = _averaged(
@@ -96,61 +82,58 @@ def _beir(models: Sequence[Model], sets: Sequence[EvaluatedSet]) -> Table:
       Row((s.name,), percents([s.value(model, metric) for model in models]))
       for s in sets
   ]
-  notes = _notes(models, sets, [metric])
   if averaged:
     means = [_mean(averaged, model, metric) for model in models]
     rows.append(Row((name,), percents(means), ruled=True))
-    notes += (note,)
   if 'CQADupStack' in {s.name for s in sets}:
-    notes += ('CQADupStack is the mean of its 12 parts.',)
+    note += ('CQADupStack is the mean of its 12 parts.',)
   return Table(
       name='beir',
       title=f'{metric} (%) on the BEIR benchmark',
       heads=('Task',),
       columns=tuple(('', model.name) for model in models),
       rows=tuple(rows),
-      notes=notes,
+      notes=_notes(models, sets, [metric]) + note,
   )
 
 
-def _open_nq(models: Sequence[Model], evaluated: EvaluatedSet) -> Table:
-  metrics = [
-      metric
-      for metric in benchmarks.OPEN_NQ_METRICS + benchmarks.QA_METRICS
-      if _with_any(models, [evaluated], [metric])
-  ]
+def _open_nq(models: _Models, evaluated: EvaluatedSet) -> Table:
+  metrics = _known(
+      models, [evaluated], benchmarks.OPEN_NQ_METRICS + benchmarks.QA_METRICS
+  )
   models = _with_any(models, [evaluated], metrics)
+  rows = [
+      Row((metric,), percents([evaluated.value(m, metric) for m in models]))
+      for metric in metrics
+  ]
   return Table(
       name=f'open-nq-{evaluated.split}',
       title='Retrieval accuracy (%) on open-domain Natural Questions'
       f' ({evaluated.split})',
       heads=('Metric',),
       columns=tuple(('', model.name) for model in models),
-      rows=tuple(
-          Row((metric,), percents([evaluated.value(m, metric) for m in models]))
-          for metric in metrics
-      ),
+      rows=tuple(rows),
       notes=_notes(models, [evaluated], metrics),
   )
 
 
-def _other(models: Sequence[Model], sets: Sequence[EvaluatedSet]) -> Table:
-  metrics = [m for m in _OTHER_METRICS if _with_any(models, sets, [m])]
+def _other(models: _Models, sets: _Sets) -> Table:
+  metrics = _known(models, sets, _OTHER_METRICS)
   split = any(s.split for s in sets)
-  rows = []
+  rows: list[Row] = []
   for evaluated in sets:
     those = _with_any(models, [evaluated], metrics)
     cells = percents_by_column(
         [[evaluated.value(m, metric) for metric in metrics] for m in those]
     )
-    what = (evaluated.name, *([evaluated.split] if split else []))
+    what = (evaluated.name, *[evaluated.split] * split)
     for model, row in zip(those, cells):
       new = model is those[0] and bool(rows) and len(models) > 1
       rows.append(Row((*what, model.name), row, ruled=new))
   return Table(
       name='other',
       title='Retrieval metrics (%) by task and split',
-      heads=('Task', *(['Split'] if split else []), 'Model'),
+      heads=('Task', *['Split'] * split, 'Model'),
       columns=tuple(('', metric) for metric in metrics),
       rows=tuple(rows),
       notes=_notes(models, sets, metrics),
@@ -158,9 +141,7 @@ def _other(models: Sequence[Model], sets: Sequence[EvaluatedSet]) -> Table:
 
 
 def _with_any(
-    models: Sequence[Model],
-    sets: Collection[EvaluatedSet],
-    metrics: Collection[str],
+    models: _Models, sets: _Sets, metrics: Sequence[str]
 ) -> list[Model]:
   """The models that have a value to show."""
   return [
@@ -170,18 +151,21 @@ def _with_any(
   ]
 
 
+def _known(models: _Models, sets: _Sets, metrics: Sequence[str]) -> list[str]:
+  return [m for m in metrics if _with_any(models, sets, [m])]
+
+
 def _averaged(
-    models: Sequence[Model],
-    sets: Sequence[EvaluatedSet],
-    metrics: Collection[str],
+    models: _Models,
+    sets: _Sets,
+    metrics: Sequence[str],
     names: Sequence[str],
     whose: str,
-) -> tuple[list[EvaluatedSet], str, str]:
+) -> tuple[list[EvaluatedSet], str, tuple[str, ...]]:
   """The sets of the paper's average that all models have; none if only one.
 
-  Returns:
-    The sets; the average's heading, with their number if it is not the paper's;
-    and a note on what it is over.
+  With them the average's heading, with their number if it is not the paper's,
+  and a note on what it is over.
   """
   common = [
       s
@@ -190,26 +174,24 @@ def _averaged(
       and all(s.value(m, k) is not None for m in models for k in metrics)
   ]
   if len(common) < 2:
-    return [], '', ''
+    return [], '', ()
   there = [s.name for s in common]
   missing = [name for name in names if name not in there]
   if not missing:
     note = f'The average is over the {len(names)} sets of {whose}.'
-    return common, 'Average', note
+    return common, 'Average', (note,)
   return common, f'Average of {len(common)}', (
       f'The average is over {", ".join(there)} only, which all models have;'
-      f' missing of the {len(names)} sets of {whose}: {", ".join(missing)}.'
+      f' missing of the {len(names)} sets of {whose}: {", ".join(missing)}.',
   )
 
 
-def _mean(sets: Sequence[EvaluatedSet], model: Model, metric: str) -> float:
-  return sum(s.value(model, metric) for s in sets) / len(sets)
+def _mean(sets: _Sets, model: Model, metric: str) -> float:
+  return sum(s.value(model, metric) or 0 for s in sets) / len(sets)
 
 
 def _notes(
-    models: Sequence[Model],
-    sets: Sequence[EvaluatedSet],
-    metrics: Collection[str],
+    models: _Models, sets: _Sets, metrics: Sequence[str]
 ) -> tuple[str, ...]:
   shown = {
       model.name: [
@@ -220,18 +202,15 @@ def _notes(
       ]
       for model in models
   }
-  return (*([_BOLD] if len(models) > 1 else []), *mixed_notes(shown))
+  best = ['The best are in bold.'] * (len(models) > 1)
+  return (*best, *mixed_notes(shown))
 
 
 def mixed_notes(results: Mapping[str, Sequence[Result]]) -> tuple[str, ...]:
-  """What differs between results that stand in one table.
+  """What differs between results, by the model's name, of one table.
 
-  Args:
-    results: by the model's name.
-
-  Returns:
-    A sentence for each model whose results are of several checkpoints or
-    training runs, or of passages and of documents; none where all are alike.
+  A sentence for each model whose results are of several checkpoints or training
+  runs, or of passages and of documents; none where all are alike.
   """
   return tuple(
       f'Figures{f" of {name}" if len(results) > 1 else ""} are of {what}.'
@@ -241,22 +220,22 @@ def mixed_notes(results: Mapping[str, Sequence[Result]]) -> tuple[str, ...]:
 
 
 def _mixed(results: Sequence[Result]) -> Iterator[str]:
-  facts = [result.provenance for result in results]
-  # A result that does not tell its step or run may be of the others'.
-  steps = {fact.get('checkpoint_step') for fact in facts} - {None}
-  if len(steps) > 1:
-    yield f'steps {_listed(f"{step:,}" for step in sorted(steps))}'
-  runs = {fact.get('run_id') for fact in facts} - {None}
-  if len(runs) > 1:
-    yield f'{len(runs)} training runs'
-  separators = {fact.get('document_separator') for fact in facts}
+  steps, runs, separators = (
+      {result.provenance.get(fact) for result in results}
+      for fact in ('checkpoint_step', 'run_id', 'document_separator')
+  )
+  # A result without its step or run may be of the others'.
+  if len(known := sorted(filter(None, steps))) > 1:
+    yield f'steps {_listed([f"{step:,}" for step in known])}'
+  if len(runs - {None}) > 1:
+    yield f'{len(runs - {None})} training runs'
   if len(separators) > 1:
-    documents = sorted(separators - {None})
+    documents = sorted(filter(None, separators))
     names = [f'documents (ids up to {s!r})' for s in documents]
     yield _listed([*['passages'] * (None in separators), *names])
 
 
-def _listed(words: Iterator[str] | Sequence[str]) -> str:
+def _listed(words: Sequence[str]) -> str:
   """'a, b and c'."""
   *first, last = words
   return f'{", ".join(first)} and {last}'

@@ -99,18 +99,16 @@ def test_files_agree_with_numpy_and_pytrec_eval(model, whole):
 
 def test_the_run_file_alone_gives_the_same_metrics(model, whole, tmp_path):
   qrels = model.parent / 'data' / 'beir' / 'scifact' / 'qrels' / 'test.tsv'
-  judgements = systems.Judgements.read(qrels)
-  (result,) = systems.of_run_files(
-      [('whole', whole / 'run.trec')], judgements
-  ).results.values()
-  metrics = result_of(whole)['metrics']
-  assert result.metrics == metrics
   # Cut off, what lies below the hits is lost to a reader of the file alone.
   short = run(model, tmp_path / 'short', '--k=20')
   assert {len(hits) for hits in run_of(short).values()} == {20}
-  (cut,) = systems.of_run_files(
-      [('short', short / 'run.trec')], judgements
-  ).results.values()
+  runs = [path / 'run.trec' for path in (whole, short)]
+  result, cut = (
+      next(iter(found.results.values()))
+      for found in systems.read(runs, 'ab', qrels)
+  )
+  metrics = result_of(whole)['metrics']
+  assert result.metrics == metrics
   own = result_of(short)
   assert own['k'] == 20
   for name in ('P@1', 'MRR@10', 'nDCG@10', 'Recall@10'):
