@@ -21,10 +21,9 @@ _LETTERS = 10  # That fit an inch.
 
 
 def fitted(text: str, inches: float = 9.0) -> str:
-  """A text with names in it, for matplotlib to draw as it is.
+  """A text for matplotlib to draw as it is, in lines of so many inches at most.
 
-  It comes in lines of at most so many inches, broken within long words. What
-  stands between two dollars is no formula.
+  What stands between two dollars is no formula.
   """
   lines = textwrap.fill(untrusted.visible(text), max(int(_LETTERS * inches), 1))
   return lines.replace('$', r'\$')
@@ -40,14 +39,9 @@ def model_style(number: int) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-  """A map of one model.
+  """A map of one model, its queries [n, 2] and passages [m, 2].
 
-  Attributes:
-    title: the model.
-    note: a line below it.
-    queries: float [n, 2].
-    passages: float [m, 2].
-    labels: of the axes; of a map whose axes mean nothing ('', '').
+  The note is a line below the title; labels are of axes that mean something.
   """
 
   title: str
@@ -68,6 +62,12 @@ def map_inches(panels: Sequence[Panel]) -> tuple[float, float]:
 
 def _side(panels: Sequence[Panel]) -> float:
   return 4.6 if len(panels) == 1 else 2.7
+
+
+def _grid(count: int) -> tuple[int, int]:
+  """Rows and columns of so many panels: three side by side at most."""
+  columns = min(count, 3)
+  return -(-count // columns), columns
 
 
 def draw_maps(canvas: Any, panels: Sequence[Panel]) -> None:
@@ -92,34 +92,29 @@ def draw_maps(canvas: Any, panels: Sequence[Panel]) -> None:
   )
 
 
-def _grid(count: int) -> tuple[int, int]:
-  """Rows and columns of so many panels: three side by side at most."""
-  columns = min(count, 3)
-  return -(-count // columns), columns
-
-
 def _draw_map(axis: Any, panel: Panel, inches: float) -> None:
   points = np.concatenate([panel.queries, panel.passages])
-  towers = np.repeat(
-      [QUERY, PASSAGE], [len(panel.queries), len(panel.passages)]
-  )
+  sizes = len(panel.queries), len(panel.passages)
   # In a mixed order, so that neither tower hides the other.
   order = np.random.default_rng(0).permutation(len(points))
   axis.scatter(
       *points[order].T,
       s=np.clip(8000 / len(points), 6, 26),
-      c=towers[order],
+      c=np.repeat([QUERY, PASSAGE], sizes)[order],
       alpha=0.8,
       linewidths=0.3,
       edgecolors='white',
   )
-  # A square that holds all points.
-  middle = (points.max(axis=0) + points.min(axis=0)) / 2
-  # Of any size if they are one.
-  half = 1.05 * np.ptp(points, axis=0).max() / 2 or 1
-  axis.set_xlim(middle[0] - half, middle[0] + half)
-  axis.set_ylim(middle[1] - half, middle[1] + half)
-  axis.set_aspect('equal')
+  # A square that holds all points; of any size if they are one.
+  low, high = points.min(axis=0), points.max(axis=0)
+  half = 1.05 * (high - low).max() / 2 or 1
+  axis.set(
+      xlim=(low[0] + high[0]) / 2 + np.array([-half, half]),
+      ylim=(low[1] + high[1]) / 2 + np.array([-half, half]),
+      aspect='equal',
+      xlabel=panel.labels[0],
+      ylabel=panel.labels[1],
+  )
   axis.set_title(
       f'{fitted(panel.title, inches)}\n',
       loc='left',
@@ -135,27 +130,18 @@ def _draw_map(axis: Any, panel: Panel, inches: float) -> None:
       fontsize=9.5,
       color=_GREY,
   )
-  axis.set_xlabel(panel.labels[0])
-  axis.set_ylabel(panel.labels[1])
   axis.spines[['top', 'right']].set_visible(True)
   axis.spines[:].set_color('#d4d4d4')
   if any(panel.labels):
     axis.locator_params(nbins=5)
   else:
-    axis.set_xticks([])
-    axis.set_yticks([])
+    axis.set(xticks=[], yticks=[])
   axis.tick_params(length=2)
 
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-  """The histogram of one model.
-
-  Attributes:
-    label: of the legend.
-    values: float [bins], shares of all.
-    middle: where a thin line marks its median.
-  """
+  """The histogram of one model, shares [bins]; a thin line marks `middle`."""
 
   label: str
   values: np.ndarray
@@ -175,15 +161,9 @@ def draw_histograms(
     y_label: str,
     band: tuple[float, float] | None = None,
 ) -> None:
-  """Draws histograms of equal bins over each other.
+  """Draws histograms of equal bins, edges [bins + 1], over each other.
 
-  Args:
-    canvas: a matplotlib figure.
-    edges: float [bins + 1].
-    curves: one a model.
-    x_label: of the axis.
-    y_label: of the axis.
-    band: an interval that is shaded.
+  An interval `band` is shaded.
   """
   axis = canvas.subplots()
   if band is not None:
@@ -198,10 +178,8 @@ def draw_histograms(
     axis.stairs(curve.values, edges, label=label, linewidth=1.5, **style)
     if edges[0] <= curve.middle <= edges[-1]:
       axis.axvline(curve.middle, 0, 0.04, color=colour, linewidth=2.5)
-  axis.set_xlim(edges[0], edges[-1])
+  axis.set(xlim=(edges[0], edges[-1]), xlabel=x_label, ylabel=y_label)
   axis.set_ylim(0)
-  axis.set_xlabel(x_label)
-  axis.set_ylabel(y_label)
   percent(axis)
   canvas.legend(loc='outside upper left', ncols=1, handlelength=2.2)
 
@@ -226,13 +204,8 @@ def draw_lengths(
 ) -> None:
   """Draws a histogram of texts by their number of tokens, and the limit.
 
-  Args:
-    axis: of matplotlib.
-    tokens: int [n], numbers of tokens that occur, ascending.
-    texts: int [n], how many texts have so many.
-    limit: tokens that longer texts are cut to.
-    title: above it.
-    colour: of the bars.
+  `texts` [n] counts those of `tokens` [n] tokens, ascending; longer texts than
+  the limit are cut to it.
   """
   shares = texts / texts.sum()
   # The longest 1% may lie beyond the axis.

@@ -10,9 +10,7 @@ from typing import Any
 
 from dualenc_jax.io import files as files_lib
 
-# Paths of SVG have names made of this, not of the time; nothing in either file
-# says when or by what it was made.
-_HASH_SALT = 'dualenc'
+# Nothing in either file says when or by what it was made.
 _NO_METADATA = {
     'png': {'Software': None},
     'svg': {'Date': None, 'Creator': None},
@@ -36,7 +34,8 @@ _STYLE: dict[Any, Any] = {
     'ytick.labelsize': 9,
     'legend.frameon': False,
     'legend.fontsize': 10,
-    'svg.hashsalt': _HASH_SALT,
+    # Paths of SVG have names made of this, not of the time.
+    'svg.hashsalt': 'dualenc',
 }
 
 
@@ -62,15 +61,9 @@ class Figure:
 
 
 def save(figure: Figure, folder: pathlib.Path) -> dict[str, str]:
-  """Writes NAME.png, NAME.svg and NAME.csv; returns what to call them.
+  """Writes NAME.png, NAME.svg and NAME.csv, the same bytes every time.
 
-  The files are the same, byte for byte, whenever they are written.
-
-  Returns:
-    The name, title and caption, and the names of the files by kind.
-
-  Raises:
-    UserError: a file cannot be written.
+  Returns the name, title and caption, and the names of the files by kind.
   """
   files = {kind: f'{figure.name}.{kind}' for kind in (*_NO_METADATA, 'csv')}
   contents = drawn(figure.inches, figure.draw, _NO_METADATA)
@@ -86,13 +79,9 @@ def svg(inches: tuple[float, float], draw: Callable[[Any], None]) -> str:
 
   Its letters are those of the page, in the colour of the text around it.
   """
-  style = {
+  page = ('text.color', 'axes.labelcolor', 'xtick.color', 'ytick.color')
+  style = dict.fromkeys((*page, 'grid.color'), _PAGE) | {
       'svg.fonttype': 'none',
-      'text.color': _PAGE,
-      'axes.labelcolor': _PAGE,
-      'xtick.color': _PAGE,
-      'ytick.color': _PAGE,
-      'grid.color': _PAGE,
       'grid.alpha': 0.2,
       'savefig.transparent': True,
   }
@@ -111,16 +100,7 @@ def drawn(
     kinds: Iterable[str],
     style: dict[str, Any] = {},
 ) -> dict[str, bytes]:
-  """A drawing as files.
-
-  Args:
-    inches: width and height.
-    draw: draws onto an empty matplotlib figure.
-    kinds: 'png', 'svg'.
-    style: parameters of matplotlib beside those of all figures.
-
-  Returns:
-    The contents by kind.
+  """A drawing as 'png' or 'svg', by kind; `style` are parameters of matplotlib.
 
   Raises:
     ImportError: matplotlib is not installed.
@@ -138,26 +118,20 @@ def drawn(
     draw(canvas)
     for kind in kinds:
       content = io.BytesIO()
-      metadata = _NO_METADATA[kind]
       # The figure grows where a name is longer than its place.
       canvas.savefig(
-          content, dpi=200, metadata=metadata, format=kind, bbox_inches='tight'
+          content, dpi=200, metadata=_NO_METADATA[kind], format=kind,
+          bbox_inches='tight',
       )
       contents[kind] = content.getvalue()
   return contents
 
 
 def write_csv(path: pathlib.Path, columns: Mapping[str, Sequence[Any]]) -> None:
-  """Writes columns of one length; of floats six digits.
-
-  Raises:
-    UserError: the file cannot be written.
-  """
+  """Writes columns of one length; of floats six digits."""
   content = io.StringIO()
   writer = csv.writer(content, lineterminator='\n')
   writer.writerow(columns)
   for row in zip(*columns.values(), strict=True):
-    writer.writerow([
-        f'{value:.6g}' if isinstance(value, float) else value for value in row
-    ])
+    writer.writerow([f'{v:.6g}' if isinstance(v, float) else v for v in row])
   files_lib.write(path, content.getvalue())

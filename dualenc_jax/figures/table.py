@@ -10,22 +10,16 @@ from dualenc_jax.io import files, untrusted
 
 MISSING = '-'
 _LATEX_PREAMBLE = '% Needs \\usepackage{booktabs}.\n'
-# Of all other characters pdfLaTeX shows those that its fonts have.
+# Of all other characters pdfLaTeX shows those that its fonts have. After the
+# end of a line [ and * would be taken for its arguments.
 _SPECIAL = {
+    **{character: f'\\{character}' for character in '{}$&#%_'},
     '\\': r'\textbackslash{}',
-    '{': r'\{',
-    '}': r'\}',
-    '$': r'\$',
-    '&': r'\&',
-    '#': r'\#',
-    '%': r'\%',
-    '_': r'\_',
     '~': r'\textasciitilde{}',
     '^': r'\textasciicircum{}',
     '<': r'\textless{}',
     '>': r'\textgreater{}',
     '|': r'\textbar{}',
-    # Else the end of the line before would take them for its arguments.
     '[': '{[}',
     '*': '{*}',
 }
@@ -35,13 +29,7 @@ _NARROW = 6
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-  """A number or word of a table.
-
-  Attributes:
-    text: what it shows.
-    bold: whether it is among the best.
-    exact: all digits of the number; '' where the text has them.
-  """
+  """A number or word; `exact` are all digits where the text has fewer."""
 
   text: str
   bold: bool = False
@@ -50,13 +38,7 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """A line of a table.
-
-  Attributes:
-    heads: what the row is about, one for each of the table's heads.
-    cells: one for each of its columns.
-    ruled: whether a line is drawn above it.
-  """
+  """A cell for each head and column; below a line if it is ruled."""
 
   heads: tuple[str, ...]
   cells: tuple[Cell, ...]
@@ -109,11 +91,7 @@ def percents_by_column(
 def write(
     folder: pathlib.Path, stem: str, tables: Sequence[Table]
 ) -> list[str]:
-  """Writes STEM.md and STEM.tex; returns these names.
-
-  Raises:
-    UserError: a file cannot be written.
-  """
+  """Writes STEM.md and STEM.tex; returns these names."""
   contents = {
       f'{stem}.md': '\n'.join(map(markdown, tables)),
       f'{stem}.tex': '\n'.join([_LATEX_PREAMBLE, *map(latex, tables)]),
@@ -154,14 +132,9 @@ def _aligned(
       *([*map(word, row.heads), *map(number, row.cells)] for row in table.rows),
   ]
   widths = [max(3, *map(len, column)) for column in zip(*lines)]
-  heads = len(table.heads)
-  return [
-      [
-          cell.ljust(width) if i < heads else cell.rjust(width)
-          for i, (cell, width) in enumerate(zip(line, widths))
-      ]
-      for line in lines
-  ]
+  sides = ['<'] * len(table.heads) + ['>'] * len(table.columns)
+  forms = [f'{side}{width}' for side, width in zip(sides, widths)]
+  return [list(map(format, line, forms)) for line in lines]
 
 
 def escaped(name: str) -> str:
@@ -184,24 +157,28 @@ def latex(table: Table) -> str:
   environment = 'table*' if wide else 'table'
   columns = 'l' * len(table.heads) + 'r' * len(table.columns)
   caption = ' '.join([f'{table.title}.', *table.notes])
-  return '\n'.join(
-      [
-          f'\\begin{{{environment}}}[t]',
-          r'\centering',
-          r'\small',
-          f'\\begin{{tabular}}{{@{{}}{columns}@{{}}}}',
-          r'\toprule',
-          *_tex_header(table),
-          r'\midrule',
-          *_tex_rows(table),
-          r'\bottomrule',
-          r'\end{tabular}',
-          f'\\caption{{{tex_escaped(caption)}}}',
-          f'\\label{{tab:{table.name}}}',
-          f'\\end{{{environment}}}',
-          '',
-      ]
-  )
+  lines = [
+      f'\\begin{{{environment}}}[t]',
+      r'\centering',
+      r'\small',
+      f'\\begin{{tabular}}{{@{{}}{columns}@{{}}}}',
+      r'\toprule',
+      *_tex_header(table),
+      r'\midrule',
+  ]
+  for row in table.rows:
+    lines += [r'\midrule'] * row.ruled
+    heads = map(tex_escaped, row.heads)
+    lines.append(_tex_line([*heads, *map(_tex_cell, row.cells)]))
+  lines += [
+      r'\bottomrule',
+      r'\end{tabular}',
+      f'\\caption{{{tex_escaped(caption)}}}',
+      f'\\label{{tab:{table.name}}}',
+      f'\\end{{{environment}}}',
+      '',
+  ]
+  return '\n'.join(lines)
 
 
 def tex_escaped(name: str) -> str:
@@ -213,34 +190,19 @@ def tex_escaped(name: str) -> str:
 
 
 def _tex_header(table: Table) -> Iterator[str]:
-  heads = [tex_escaped(head) for head in table.heads]
-  spans = [
-      (name, len(list(columns)))
-      for name, columns in itertools.groupby(table.columns, lambda c: c[0])
-  ]
-  if any(name for name, _ in spans):
-    titles = [
-        f'\\multicolumn{{{width}}}{{c}}{{{tex_escaped(name)}}}'
-        for name, width in spans
-    ]
-    yield _tex_line([''] * len(heads) + titles)
-    start = len(heads) + 1
-    rules = []
-    for name, width in spans:
-      if name:
+  heads = list(map(tex_escaped, table.heads))
+  if any(group for group, _ in table.columns):
+    titles, rules, start = [''] * len(heads), [], len(heads) + 1
+    for group, columns in itertools.groupby(table.columns, lambda c: c[0]):
+      width = len(list(columns))
+      title = tex_escaped(group)
+      titles.append(f'\\multicolumn{{{width}}}{{c}}{{{title}}}')
+      if group:
         rules.append(f'\\cmidrule(lr){{{start}-{start + width - 1}}}')
       start += width
+    yield _tex_line(titles)
     yield ' '.join(rules)
-  names = (tex_escaped(name) for _, name in table.columns)
-  yield _tex_line([*heads, *names])
-
-
-def _tex_rows(table: Table) -> Iterator[str]:
-  for row in table.rows:
-    if row.ruled:
-      yield r'\midrule'
-    heads = map(tex_escaped, row.heads)
-    yield _tex_line([*heads, *map(_tex_cell, row.cells)])
+  yield _tex_line([*heads, *(tex_escaped(name) for _, name in table.columns)])
 
 
 def _tex_cell(cell: Cell) -> str:

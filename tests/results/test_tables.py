@@ -7,7 +7,7 @@ import result_folders
 
 from dualenc_jax.figures import table as table_lib
 from dualenc_jax.figures.table import Cell, Row, Table
-from dualenc_jax.readers import beir_sets, multireqa_sets
+from dualenc_jax.readers import beir_sets
 from dualenc_jax.results import benchmarks, folder, tables
 
 # ADE-SPL in SamToNe's table 1: P@1 and MRR of MSMARCO, NQ, SQuAD, TriviaQA and
@@ -87,10 +87,8 @@ def test_the_average_is_over_what_all_rows_have(tmp_path):
   whole = qa_model(tmp_path, 'whole', ADE_SPL['PAIR'])
   part = qa_model(tmp_path, 'part', (50.0, 60.0, 70.0, 80.0), QA_SETS[1:3])
   table = of('qa-retrieval', [whole, part])
-  assert table.columns[-2:] == (
-      ('Average of 2', 'P@1'),
-      ('Average of 2', 'MRR'),
-  )
+  average = ('Average of 2', 'P@1'), ('Average of 2', 'MRR')
+  assert table.columns[-2:] == average
   # (55.7 + 74.4) / 2 = 65.05, which as a float is a little more.
   assert texts(table) == [
       '16.9 29.6 55.7 67.0 74.4 82.0 45.0 56.8 44.1 60.4 65.1 74.5'.split(),
@@ -102,23 +100,18 @@ def test_the_average_is_over_what_all_rows_have(tmp_path):
       'The average is over NQ, SQuAD only, which all models have; missing of'
       " the 5 sets of SamToNe's table 1: MSMARCO, TriviaQA, SearchQA."
   )
-
-
-def test_sets_beyond_the_five_stand_beside_the_average(tmp_path):
-  """Dong 2022 has HotpotQA, too; BioASQ and others are only tested on."""
+  # Sets beyond the five stand beside the average: Dong 2022 has HotpotQA, too;
+  # others are only tested on.
   for dataset, split in (('HotpotQA', 'validation'), ('DuoRC', 'test')):
     result_folders.write(
-        tmp_path / 'm', {'P@1': 0.3, 'MRR': 0.4}, 'multireqa', dataset, split
+        tmp_path / 'part', {'MRR': 0.4}, 'multireqa', dataset, split
     )
-  model = qa_model(tmp_path, 'm', (50.0, 60.0, 70.0, 80.0), QA_SETS[:2])
-  table = of('qa-retrieval', [model])
+  table = of('qa-retrieval', [folder.read_model(tmp_path / 'part')])
   assert [group for group, metric in table.columns if metric == 'MRR'] == (
-      ['MSMARCO', 'NQ', 'HotpotQA', 'DuoRC', 'Average of 2']
+      ['NQ', 'SQuAD', 'HotpotQA', 'DuoRC', 'Average of 2']
   )
   assert texts(table)[0][-2:] == ['60.0', '70.0']
-
-
-def test_one_set_has_no_average(tmp_path):
+  # One set has no average.
   table = of('qa-retrieval', [qa_model(tmp_path, 'm', (50.0, 60.0))])
   assert table.columns == (('MSMARCO', 'P@1'), ('MSMARCO', 'MRR'))
   assert table.notes == ()
@@ -162,27 +155,11 @@ def test_table_2_of_samtone(tmp_path):
   ]
   table = of('beir', models)
   rows = {row.heads[0]: [cell.text for cell in row.cells] for row in table.rows}
-  assert list(rows) == [
-      'ArguAna',
-      'BioASQ',
-      'Climate-Fever',
-      'CQADupStack',
-      'DBpedia-entity',
-      'Fever',
-      'FiQA-2018',
-      'HotpotQA',
-      'NFCorpus',
-      'NQ',
-      'Quora',
-      'Robust04',
-      'SCIDOCS',
-      'SciFact',
-      'Signal-1M',
-      'Trec-Covid',
-      'Trec-News',
-      'Touché-2020',
-      'Average',
-  ]
+  assert ' '.join(rows) == (
+      'ArguAna BioASQ Climate-Fever CQADupStack DBpedia-entity Fever FiQA-2018'
+      ' HotpotQA NFCorpus NQ Quora Robust04 SCIDOCS SciFact Signal-1M'
+      ' Trec-Covid Trec-News Touché-2020 Average'
+  )
   assert rows['CQADupStack'] == ['40.7', '41.4']
   assert rows['Touché-2020'] == ['22.0', '32.4']
   # As in the paper.
@@ -216,18 +193,12 @@ def test_rankings_of_documents_are_in_none_of_the_papers_tables(tmp_path):
     )
   model = folder.read_model(tmp_path / 'm')
   beir, other = tables.paper_tables([model])
-  assert [row.heads[0] for row in beir.rows] == [
-      'FiQA-2018',
-      'NQ',
-      'Average of 2',
-  ]
+  heads = [row.heads[0] for row in beir.rows]
+  assert heads == ['FiQA-2018', 'NQ', 'Average of 2']
   assert texts(beir)[-1] == ['45.0']
-  assert [row.heads[0] for row in other.rows] == [
-      'beir-nq-documents',
-      'beir-scifact-documents',
-      'multireqa-NaturalQuestions-documents',
-      'open_nq-documents',
-  ]
+  labels = 'beir-nq', 'beir-scifact', 'multireqa-NaturalQuestions', 'open_nq'
+  heads = [row.heads[0] for row in other.rows]
+  assert heads == [f'{label}-documents' for label in labels]
   assert other.notes == ()
 
 
@@ -238,11 +209,8 @@ def test_a_part_of_cqadupstack_that_is_missing_is_told(tmp_path):
       tmp_path, 'part', {p: 20.0 for p in parts[1:]} | {'nq': 40, 'fiqa': 50}
   )
   table = of('beir', [whole, part])
-  assert [row.heads for row in table.rows] == [
-      ('CQADupStack',),
-      ('FiQA-2018',),
-      ('NQ',),
-  ]
+  heads = [row.heads[0] for row in table.rows]
+  assert heads == ['CQADupStack', 'FiQA-2018', 'NQ']
   # Of two sets in common there is only one, so there is no average.
   assert texts(table) == [['10.0', '-'], ['-', '50.0'], ['30.0', '40.0']]
   other = of('other', [whole, part])
@@ -253,8 +221,6 @@ def test_a_part_of_cqadupstack_that_is_missing_is_told(tmp_path):
 def test_the_names_are_those_of_the_readers():
   assert {*benchmarks._BEIR} == {*beir_sets.NAMES} - {'msmarco'}
   assert len(benchmarks.BEIR_NAMES) == 18
-  names = {dataset for _, dataset, _ in benchmarks._QA} - {None}
-  assert names == {*multireqa_sets.SETS}
 
 
 def test_table_3_of_dong(tmp_path):
@@ -303,24 +269,18 @@ def test_all_else_is_in_one_table(tmp_path):
   assert texts(table)[4] == ['50.0', '62.5', '60.0', '70.0', '100.0']
 
 
-def test_no_results_make_no_table():
-  model = folder.Model('empty', 'nowhere', {})
-  assert tables.paper_tables([model]) == []
-
-
 def test_files_are_the_same_each_time(tmp_path):
   models = [qa_model(tmp_path, n, v) for n, v in ADE_SPL.items()]
-  tables.write_tables(tmp_path, models)
-  first = {
-      name: (tmp_path / name).read_bytes()
-      for name in ('tables.md', 'tables.tex')
-  }
-  (tmp_path / 'tables.md').unlink()
-  tables.write_tables(tmp_path, models)
-  for name, content in first.items():
-    assert (tmp_path / name).read_bytes() == content
-  assert first['tables.md'].startswith(b'## Precision at 1')
-  assert first['tables.tex'].count(rb'\begin{tabular}') == 1
+  written = []
+  for _ in range(2):
+    tables.write_tables(tmp_path, models)
+    paths = [tmp_path / f'tables.{kind}' for kind in ('md', 'tex')]
+    written.append([path.read_bytes() for path in paths])
+    paths[0].unlink()
+  assert written[0] == written[1]
+  assert written[0][0].startswith(b'## Precision at 1')
+  assert written[0][1].count(rb'\begin{tabular}') == 1
+  assert not tables.paper_tables([folder.Model('empty', 'nowhere', {})])
 
 
 def columns_of(line):
@@ -416,3 +376,55 @@ def test_a_table_as_text():
       'long name  10.0  2.0\n'
       'N.\n'
   )
+
+
+def mixed(root, name, datasets, **fields):
+  for dataset in datasets:
+    metrics = {'nDCG@10': 0.5}
+    result_folders.write(root / name, metrics, 'beir', dataset, **fields)
+  return folder.read_model(root / name)
+
+
+def mixed_notes(name, *models):
+  """Those of the one table of this name, without those of its averages."""
+  notes = of(name, models).notes
+  return [note for note in notes if note.startswith('Figures')]
+
+
+def test_steps_of_the_tables_own_results_only(tmp_path):
+  mixed(tmp_path, 'm', ['nq'], checkpoint_step=1_000)
+  mixed(tmp_path, 'm', ['fiqa'], checkpoint_step=20_000)
+  # In a table of its own; and of BEIR, but without what its table shows.
+  for what, step in ((['pairs'], 5), (['beir', 'scifact'], 7)):
+    result_folders.write(
+        tmp_path / 'm', {'MRR': 0.5}, *what, checkpoint_step=step
+    )
+  model = folder.read_model(tmp_path / 'm')
+  note = 'Figures are of steps 1,000 and 20,000.'
+  assert mixed_notes('beir', model) == [note]
+  assert mixed_notes('other', model) == []
+  tables.write_tables(tmp_path, [model])
+  for name in ('tables.md', 'tables.tex'):
+    assert note in (tmp_path / name).read_text()
+
+
+def test_runs_by_model(tmp_path):
+  mixed(tmp_path, 'runs', ['nq'], run_id='x')
+  mixed(tmp_path, 'runs', ['fiqa'], run_id='y')
+  # Of results without one nobody knows.
+  runs = mixed(tmp_path, 'runs', ['scifact'], checkpoint_step=None)
+  same = mixed(tmp_path, 'same', ['nq', 'fiqa'], run_id='x')
+  note = ['Figures of runs are of 2 training runs.']
+  assert mixed_notes('beir', runs, same) == note
+  assert mixed_notes('beir', same) == []
+
+
+def test_passages_and_documents_in_one_table(tmp_path):
+  for split, separator in (('test', None), ('a', '#'), ('b', '_')):
+    result_folders.write(
+        tmp_path / 'm', {'MRR': 0.5}, split=split, document_separator=separator
+    )
+  assert mixed_notes('other', folder.read_model(tmp_path / 'm')) == [
+      "Figures are of passages, documents (ids up to '#') and documents (ids up"
+      " to '_')."
+  ]
