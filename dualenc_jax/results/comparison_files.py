@@ -157,7 +157,9 @@ def _all_models(comparison: Comparison) -> Table:
   cells = [[_bytes(size)] * known for size in sizes]
   for found in _by_place(comparison):
     first = found[0]
-    group = f'{first.set_name} {first.evaluated.split}'.strip()
+    split = first.evaluated.split
+    # Of sets of one name it has the split already.
+    group = f'{first.set_name.removesuffix(f" {split}")} {split}'.strip()
     columns += [(group, first.metric), (group, 'p, Holm')]
     values = [first.baseline_value, *(d.value for d in found)]
     tests = [None, *(d.randomization_holm for d in found)]

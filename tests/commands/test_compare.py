@@ -33,27 +33,41 @@ def files_of(folder):
   return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+def run(capsys, root, *args):
+  """The lines that are printed of systems in a folder, by name, and flags."""
+  args = [arg if arg.startswith('-') else str(root / arg) for arg in args]
+  compare.main(args)
+  return capsys.readouterr().out.splitlines()
+
+
+def differences_of(folder):
+  return json.loads((folder / 'comparison.json').read_text())['differences']
+
+
 def test_two_models(tmp_path, capsys):
+  two_models(tmp_path)
+  before = sorted(tmp_path.rglob('*'))
+  assert run(capsys, tmp_path, 'a', 'b')[0] == 'b against a (%)'
+  assert sorted(tmp_path.rglob('*')) == before
   output = tmp_path / 'out'
-  compare.main([*two_models(tmp_path), '--wide', f'--output_dir={output}'])
-  printed = capsys.readouterr().out.splitlines()
+  flags = '--wide', f'--output_dir={output}'
+  printed = run(capsys, tmp_path, 'a', 'b', *flags)
   assert printed[0] == 'b against a (%)'
-  heads = ('Task', 'Split', 'Metric', 'a', 'b')
-  assert tuple(printed[1].split()[:5]) == heads
+  assert printed[1].split()[:5] == ['Task', 'Split', 'Metric', 'a', 'b']
   assert printed[1].endswith(
       't-test p  t-test Holm  randomization p  randomization Holm'
   )
-  test, validation = (line.split() for line in printed[2:4])
-  assert test[:3] == ['pairs', 'test', 'MRR']
-  assert test[3:8] == ['50.00', '100.00', '+50.00', '+100.0%', '10/0/0']
   # Equal steps up of 10 queries: 2 of 2^10 flips are as good; twice, as there
   # are two tests.
-  assert test[8:] == ['-', '-', '0.0020', '0.0039']
-  assert validation[:3] == ['pairs', 'validation', 'MRR']
-  assert validation[3:8] == ['50.00', '45.00', '-5.00', '-10.0%', '0/5/5']
+  assert printed[2].split() == (
+      'pairs test MRR 50.00 100.00 +50.00 +100.0% 10/0/0 - - 0.0020 0.0039'
+  ).split()
   # 5 of 10 down by .1: t = -.05 / (.0527 / sqrt(10)) = -3 with 9 degrees of
   # freedom; of the 2^5 flips 2 are as good.
-  assert validation[8:] == ['0.0150', '0.0299', '0.0625', '0.0625']
+  assert printed[3].split() == (
+      'pairs validation MRR 50.00 45.00 -5.00 -10.0% 0/5/5'
+      ' 0.0150 0.0299 0.0625 0.0625'
+  ).split()
   assert 'does not apply (-) where all queries differ by the same' in printed[5]
   files = files_of(output)
   assert {*files} == {
@@ -63,21 +77,18 @@ def test_two_models(tmp_path, capsys):
       'tables.tex',
   }
   assert f'Written to {output}: comparison.json' in printed[-1]
+  run(capsys, tmp_path, 'a', 'b', *flags)
+  assert files_of(output) == files
 
   content = json.loads(files['comparison.json'])
   assert content['baseline']['name'] == 'a'
   provenance = content['models'][0]['results']['pairs test']
   assert provenance['source'] == 'of the queries'
   assert provenance['checkpoint_step'] == 20_000
-  assert content['options'] == {
-      'metrics': None,
-      'common_queries': False,
-      'permutations': 10_000,
-      'seed': 0,
-  }
+  options = {'metrics': None, 'common_queries': False}
+  assert content['options'] == options | {'permutations': 10_000, 'seed': 0}
   first = content['differences'][0]
-  assert first['split'] == 'test'
-  assert (first['better'], first['queries']) == (10, 10)
+  assert (first['split'], first['better'], first['queries']) == ('test', 10, 10)
   assert first['relative_improvement'] == 1.0
   assert first['randomization_p'] == 2 / 2**10
   assert first['t_test_p'] is first['t_test_p_holm'] is None
@@ -95,37 +106,40 @@ def test_two_models(tmp_path, capsys):
   assert r'\multicolumn{2}{c}{t-test}' in tex
   assert r'validation & MRR & \textbf{50.00} & 45.00 & $-$5.00' in tex
 
+  # The figure: sorted, the best first.
+  rows = [*csv.DictReader(files[f'{FIGURE}.csv'].decode().splitlines())]
+  assert [row['set'] for row in rows] == ['pairs test', 'pairs validation']
+  percents = [float(row['relative_improvement_percent']) for row in rows]
+  assert percents == [100, -10]
+  data = files[f'{FIGURE}.png']
+  assert data[:8] == b'\x89PNG\r\n\x1a\n'
+  width, height = struct.unpack('>II', data[16:24])
+  assert width > 1000 and height > 250
+  svg = files[f'{FIGURE}.svg'].decode()
+  assert xml.etree.ElementTree.fromstring(svg).tag.endswith('svg')
+  assert '<dc:date>' not in svg
+
 
 def test_several_models_have_a_table_of_all(tmp_path, capsys):
-  """With the bytes of those whose passages are codes."""
-  values = {'a': [0.5] * 10, 'b': [1.0] * 10, 'c': [0.4] * 10}
-  for name, own in values.items():
-    more = {} if name == 'a' else {'bytes_per_passage': 1096}
-    result_folders.of_column(tmp_path / name, 'MRR', own, **more)
-  compare.main(['--wide', *(str(tmp_path / name) for name in values)])
-  printed = capsys.readouterr().out.splitlines()
-  assert printed[0] == 'All against a (%)'
-  heads = 'Model bytes pairs test MRR pairs test p, Holm'
-  assert printed[1].split() == heads.split()
-  # 2 of 2^10 flips, of two models.
-  assert [line.split() for line in printed[2:5]] == [
-      ['a', '-', '50.00', '-'],
-      ['b', '1,096', '100.00', '0.0039'],
-      ['c', '1,096', '40.00', '0.0039'],
-  ]
-
-
-def test_bytes_that_differ_between_sets_are_all_told(tmp_path, capsys):
-  for name, sizes in {'a': (0, 0), 'b': (64, 0), 'c': (64, 2048)}.items():
+  """With the bytes of those whose passages are codes, of each set."""
+  for name, value, sizes in (
+      ('a', 0.5, (0, 0)), ('b', 1.0, (64, 0)), ('c', 0.4, (64, 2048))
+  ):
     for split, size in zip(('test', 'validation'), sizes):
       result_folders.of_column(
-          tmp_path / name, 'MRR', [0.5], split=split, bytes_per_passage=size
+          tmp_path / name, 'MRR', [value] * 10, split=split,
+          bytes_per_passage=size,
       )
-  compare.main(['--wide', *(str(tmp_path / name) for name in 'abc')])
-  printed = capsys.readouterr().out.splitlines()
+  printed = run(capsys, tmp_path, 'a', 'b', 'c', '--wide')
+  assert printed[0] == 'All against a (%)'
+  heads = 'Model bytes pairs test MRR pairs test p, Holm'
+  assert printed[1].split()[:9] == heads.split()
   rows = [re.split(r'\s{2,}', line) for line in printed[2:5]]
-  assert [row[:2] for row in rows] == [
-      ['a', '-'], ['b', '- / 64'], ['c', '64 / 2,048']
+  # 2 of 2^10 flips, of two models on two sets.
+  assert rows == [
+      ['a', '-', '50.00', '-', '50.00', '-'],
+      ['b', '- / 64', *['100.00', '0.0078'] * 2],
+      ['c', '64 / 2,048', *['40.00', '0.0078'] * 2],
   ]
 
 
@@ -137,59 +151,25 @@ def test_other_embeddings_and_checkpoints_are_told(tmp_path, capsys):
   for split, own in fields.items():
     result_folders.of_column(tmp_path / 'a', 'MRR', [0.5], split=split)
     result_folders.of_column(tmp_path / 'b', 'MRR', [0.5], split=split, **own)
-  names = [str(tmp_path / name) for name in 'ab']
-  compare.main([*names, f'--output_dir={tmp_path}'])
-  notes = capsys.readouterr().out.splitlines()
-  told = (
+  notes = run(capsys, tmp_path, 'a', 'b', f'--output_dir={tmp_path}')
+  note = (
       'Passages are ranked by float32 embeddings of a and float16 ones of b on'
       ' pairs test.'
   )
-  assert told in notes
+  assert note in notes
   assert 'Figures of b are of steps 1,000 and 20,000.' in notes
-  assert told in (tmp_path / 'comparison.md').read_text()
-  compare.main([*names[:1], *names[:1], '--names=a,b'])
-  assert 'embeddings' not in capsys.readouterr().out
-
-
-def test_files_are_the_same_each_time(tmp_path):
-  paths = two_models(tmp_path)
-  for name in ('one', 'two'):
-    compare.main([*paths, f'--output_dir={tmp_path / name}'])
-  assert files_of(tmp_path / 'one') == files_of(tmp_path / 'two')
-
-
-def test_the_figure_and_its_numbers(tmp_path):
-  compare.main([*two_models(tmp_path), f'--output_dir={tmp_path}'])
-  with open(tmp_path / f'{FIGURE}.csv', newline='') as f:
-    rows = list(csv.DictReader(f))
-  # Sorted, the best first.
-  assert [row['set'] for row in rows] == ['pairs test', 'pairs validation']
-  percents = [float(row['relative_improvement_percent']) for row in rows]
-  assert percents == [100, -10]
-  data = (tmp_path / f'{FIGURE}.png').read_bytes()
-  assert data[:8] == b'\x89PNG\r\n\x1a\n'
-  width, height = struct.unpack('>II', data[16:24])
-  assert width > 1000 and height > 250
-  svg = (tmp_path / f'{FIGURE}.svg').read_text()
-  assert xml.etree.ElementTree.fromstring(svg).tag.endswith('svg')
-  assert '<dc:date>' not in svg
+  assert note in (tmp_path / 'comparison.md').read_text()
+  printed = run(capsys, tmp_path, 'a', 'a', '--names=a,b')
+  assert 'embeddings' not in ' '.join(printed)
 
 
 def test_several_models_are_all_compared_with_the_first(tmp_path, capsys):
-  paths = two_models(tmp_path)
+  two_models(tmp_path)
   for split in ('test', 'validation'):
     result_folders.of_column(tmp_path / 'c', 'MRR', [0.75] * 10, split=split)
   output = tmp_path / 'out'
-  compare.main(
-      [
-          *paths,
-          str(tmp_path / 'c'),
-          '--names=A,B,C',
-          '--wide',
-          f'--output_dir={output}',
-      ]
-  )
-  printed = capsys.readouterr().out
+  flags = '--names=A,B,C', '--wide', f'--output_dir={output}'
+  printed = run(capsys, tmp_path, 'a', 'b', 'c', *flags)
   assert 'B against A (%)' in printed and 'C against A (%)' in printed
   with open(output / f'{FIGURE}.csv', newline='') as f:
     rows = [
@@ -206,40 +186,29 @@ def test_several_models_are_all_compared_with_the_first(tmp_path, capsys):
   assert '| pairs | test       | B     | **100.0** |' in table
 
 
-def test_without_an_output_dir_nothing_is_written(tmp_path):
-  paths = two_models(tmp_path)
-  before = sorted(tmp_path.rglob('*'))
-  compare.main(paths)
-  assert sorted(tmp_path.rglob('*')) == before
-
-
 def test_without_matplotlib_all_but_the_pictures(tmp_path, capsys, monkeypatch):
   for name in list(sys.modules):
     if name.split('.')[0] == 'matplotlib':
       monkeypatch.delitem(sys.modules, name)
   monkeypatch.setitem(sys.modules, 'matplotlib', None)
-  output = tmp_path / 'out'
-  compare.main([*two_models(tmp_path), f'--output_dir={output}'])
-  assert "pip install 'dualenc-jax[plots]'" in capsys.readouterr().out
-  assert 'comparison.json' in files_of(output)
+  two_models(tmp_path)
+  printed = run(capsys, tmp_path, 'a', 'b', f'--output_dir={tmp_path / "out"}')
+  assert "pip install 'dualenc-jax[plots]'" in ' '.join(printed)
+  assert 'comparison.json' in files_of(tmp_path / 'out')
 
 
 def test_one_model_at_two_steps_is_told_apart_by_its_paths(tmp_path, capsys):
   for name, value in (('old', 0.25), ('new', 0.5)):
-    result_folders.of_column(
+    own = result_folders.of_column(
         tmp_path / name, 'MRR', [value], model_dir='my_model'
     )
-  paths = [str(tmp_path / name) for name in ('old', 'new')]
-  compare.main(paths)
-  assert 'new against old (%)' in capsys.readouterr().out
-  for name in ('old', 'new'):
-    (folder,) = (tmp_path / name / 'evaluation').iterdir()
-    shutil.copytree(folder, folder / 'bm25')
-  compare.main([*paths, *(f'{path}:bm25' for path in paths)])
-  head = capsys.readouterr().out.splitlines()[1]
-  assert head.endswith('BM25 (old)  BM25 (new)')
+    shutil.copytree(own, own / 'bm25')
+  printed = run(capsys, tmp_path, 'old', 'new')
+  assert printed[0] == 'new against old (%)'
+  heads = run(capsys, tmp_path, 'old', 'new', 'old:bm25', 'new:bm25')[1]
+  assert heads.endswith('BM25 (old)  BM25 (new)')
   with pytest.raises(UserError, match='one is given twice'):
-    compare.main([paths[0], paths[0]])
+    run(capsys, tmp_path, 'old', 'old')
 
 
 QRELS = """q1 0 d1 1
@@ -274,18 +243,23 @@ def runs(tmp_path):
   return paths
 
 
-def test_run_files_by_hand(tmp_path, runs):
-  compare.main(
-      [
-          str(runs['bad']),
-          str(runs['good']),
-          f'--qrels={runs["qrels"]}',
-          '--metrics=P@1,MRR,Recall@1,nDCG@10',
-          f'--output_dir={tmp_path}',
-      ]
-  )
-  rows = json.loads((tmp_path / 'comparison.json').read_text())['differences']
+def test_run_files_by_hand(tmp_path, runs, capsys):
+  """With TREC's qrels and the same in BEIR's form."""
+  rows = [line.split() for line in QRELS.splitlines()]
+  lines = ['query-id\tcorpus-id\tscore']
+  lines += ['\t'.join([query, passage, g]) for query, _, passage, g in rows]
+  (tmp_path / 'qrels.tsv').write_text('\n'.join(lines) + '\n')
+  found = []
+  for name in ('qrels.tsv', 'qrels.trec'):
+    run(
+        capsys, tmp_path, 'bad.trec', 'good.trec',
+        f'--qrels={tmp_path / name}', '--metrics=P@1,MRR,Recall@1,nDCG@10',
+        f'--output_dir={tmp_path}',
+    )
+    found.append(differences_of(tmp_path))
+  rows = found[0]
   values = {r['metric']: (r['baseline_value'], r['value']) for r in rows}
+  assert found[0] == found[1]
   # q4 has no relevant passage, and counts as 0.
   assert values['P@1'] == pytest.approx((1 / 4, 2 / 4))
   assert values['MRR'] == pytest.approx((1.5 / 4, 2 / 4))
@@ -313,28 +287,14 @@ def test_run_files_fused_by_hand(tmp_path):
         one, f'{one}+{two}', f'--qrels={tmp_path / "qrels"}',
         '--metrics=MRR', f'--output_dir={tmp_path / gold}',
     ])
-    content = json.loads((tmp_path / gold / 'comparison.json').read_text())
-    (row,) = content['differences']
+    (row,) = differences_of(tmp_path / gold)
     assert row['model'] == 'one+two'
     assert row['value'] == pytest.approx(value)
-
-
-def test_runs_without_a_common_query_are_not_fused(tmp_path):
-  paths = []
-  for query in 'ab':
-    paths.append(str(tmp_path / query))
-    (tmp_path / query).write_text(f'{query} Q0 d 0 1 x\n')
-  (tmp_path / 'qrels').write_text('a 0 d 1\n')
+  (tmp_path / 'other').write_text('other Q0 d 0 1 x\n')
   with pytest.raises(UserError, match='no query in common'):
     compare.main([
-        paths[0], '+'.join(paths), f'--qrels={tmp_path / "qrels"}'
+        one, f'{one}+{tmp_path / "other"}', f'--qrels={tmp_path / "qrels"}'
     ])
-
-
-def test_fused_systems_need_qrels(tmp_path):
-  a, b = two_models(tmp_path)
-  with pytest.raises(UserError, match='is fused of runs: give --qrels'):
-    compare.main([a, f'{a}+{b}'])
 
 
 def test_what_is_not_ranked_is_told_of_each_run(runs, caplog):
@@ -350,39 +310,6 @@ def test_what_is_not_ranked_is_told_of_each_run(runs, caplog):
   ]
 
 
-def test_a_run_file_as_qrels_is_told(runs):
-  good = str(runs['good'])
-  with pytest.raises(UserError) as error:
-    compare.main([good, str(runs['bad']), f'--qrels={good}'])
-  message = str(error.value)
-  assert message.startswith(
-      f'--qrels: {good}:1: 6 columns as a run file has, expected query id'
-  )
-  assert 'gin' not in message
-
-
-def test_qrels_in_beirs_form_are_the_same(tmp_path, runs):
-  beir = tmp_path / 'qrels.tsv'
-  rows = [line.split() for line in QRELS.splitlines()]
-  lines = ['query-id\tcorpus-id\tscore']
-  lines += ['\t'.join([query, passage, g]) for query, _, passage, g in rows]
-  beir.write_text('\n'.join(lines) + '\n')
-  found = []
-  for i, path in enumerate((beir, runs['qrels'])):
-    output = tmp_path / str(i)
-    compare.main(
-        [
-            str(runs['bad']),
-            str(runs['good']),
-            f'--qrels={path}',
-            f'--output_dir={output}',
-        ]
-    )
-    content = json.loads((output / 'comparison.json').read_text())
-    found.append([r['value'] for r in content['differences']])
-  assert found[0] == found[1]
-
-
 def test_runs_of_different_depths_need_k(tmp_path, runs):
   deeper = tmp_path / 'deeper.trec'
   deeper.write_text(GOOD + 'q1 Q0 d7 3 1 x\n')
@@ -393,10 +320,9 @@ def test_runs_of_different_depths_need_k(tmp_path, runs):
   # Of the tie in q1 only d2 is left, as trec_eval's order has it.
   output = tmp_path / 'out'
   args[1] = str(runs['bad'])
-  compare.main(
-      [*args, '--k=1', '--metrics=Recall@10', f'--output_dir={output}']
-  )
-  (row,) = json.loads((output / 'comparison.json').read_text())['differences']
+  flags = '--k=1', '--metrics=Recall@10', f'--output_dir={output}'
+  compare.main([*args, *flags])
+  (row,) = differences_of(output)
   assert row['value'] == pytest.approx(1 / 4)
   assert row['baseline_value'] == pytest.approx(1.5 / 4)
 
@@ -411,9 +337,14 @@ def test_what_is_refused(tmp_path, runs):
       ([a, str(tmp_path / 'nothing')], 'nothing does not exist'),
       ([a, str(tmp_path)], 'has no results'),
       ([good, a, f'--qrels={qrels}'], 'a has no run.trec with queries of'),
+      ([a, f'{a}+{b}'], 'is fused of runs: give --qrels'),
       ([a, good], 'good.trec is a run file: give --qrels'),
       ([good, bad], 'good.trec is a run file: give --qrels'),
       ([good, bad, '--qrels=none'], '--qrels: none is no file'),
+      (
+          [good, bad, f'--qrels={good}'],
+          f'^--qrels: {good}:1: 6 columns as a run file has, expected query id',
+      ),
       ([good, bad, f'--qrels={other}'], 'good.trec with --qrels .*other_qrels'),
       ([a, b, '--k=5'], '--k and --relevance_level are of run files'),
       ([a, b, '--relevance_level=2'], 'give --qrels to measure them by'),
