@@ -7,14 +7,9 @@ from typing import Any
 
 
 def write(
-    model_dir: pathlib.Path,
-    metrics: Mapping[str, float],
-    /,
-    task: str = 'pairs',
-    dataset: str | None = None,
-    split: str = 'test',
-    per_query: Mapping[str, Sequence[float]] | None = None,
-    **fields: Any,
+    model_dir: pathlib.Path, metrics: Mapping[str, float], /,
+    task: str = 'pairs', dataset: str | None = None, split: str = 'test',
+    per_query: Mapping[str, Sequence[float]] | None = None, **fields: Any,
 ) -> pathlib.Path:
   """Writes one result folder of a model_dir.
 
@@ -54,10 +49,7 @@ def write(
 
 
 def of_column(
-    model_dir: pathlib.Path,
-    metric: str,
-    values: Sequence[float],
-    /,
+    model_dir: pathlib.Path, metric: str, values: Sequence[float], /,
     **fields: Any,
 ) -> pathlib.Path:
   """A result by one metric, of queries q0, q1, ... with these values."""

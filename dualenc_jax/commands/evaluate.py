@@ -59,9 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   home = model_dir.home(
       args.model_dir, args.dim, args.prompt, args.passage_prompt
   )
-  output = pathlib.Path(
-      args.output_dir or evaluate.default_output(home)
-  )
+  output = pathlib.Path(args.output_dir or evaluate.default_output(home))
   for codec in _codecs(args):
     truncation.warn_of(codec, model, args.model_dir)
   teacher = rerank.teacher(args.rerank, args)

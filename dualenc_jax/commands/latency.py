@@ -145,10 +145,8 @@ def _read(path: pathlib.Path, count: int) -> list[str]:
 
 
 def _texts(
-    models: Mapping[str, Loaded],
-    queries: list[str] | None,
-    lengths: Sequence[int] | None,
-    count: int,
+    models: Mapping[str, Loaded], queries: list[str] | None,
+    lengths: Sequence[int] | None, count: int,
 ) -> Iterator[dict[str, list[str]]]:
   """The queries of each model: of a file, or of each length."""
   if queries is not None:

@@ -154,12 +154,8 @@ def curve_inches(count: int) -> tuple[float, float]:
 
 
 def draw_histograms(
-    canvas: Any,
-    edges: np.ndarray,
-    curves: Sequence[Curve],
-    x_label: str,
-    y_label: str,
-    band: tuple[float, float] | None = None,
+    canvas: Any, edges: np.ndarray, curves: Sequence[Curve], x_label: str,
+    y_label: str, band: tuple[float, float] | None = None,
 ) -> None:
   """Draws histograms of equal bins, edges [bins + 1], over each other.
 
@@ -195,11 +191,7 @@ def percent(axis: Any) -> None:
 
 
 def draw_lengths(
-    axis: Any,
-    tokens: np.ndarray,
-    texts: np.ndarray,
-    limit: int,
-    title: str,
+    axis: Any, tokens: np.ndarray, texts: np.ndarray, limit: int, title: str,
     colour: str,
 ) -> None:
   """Draws a histogram of texts by their number of tokens, and the limit.

@@ -95,10 +95,8 @@ def svg(inches: tuple[float, float], draw: Callable[[Any], None]) -> str:
 
 
 def drawn(
-    inches: tuple[float, float],
-    draw: Callable[[Any], None],
-    kinds: Iterable[str],
-    style: dict[str, Any] = {},
+    inches: tuple[float, float], draw: Callable[[Any], None],
+    kinds: Iterable[str], style: dict[str, Any] = {},
 ) -> dict[str, bytes]:
   """A drawing as 'png' or 'svg', by kind; `style` are parameters of matplotlib.
 

@@ -75,15 +75,9 @@ def check(specs: Sequence[Spec], dim: int, count: int) -> None:
 
 
 def evaluate(
-    specs: Sequence[Spec],
-    first: Evaluation,
-    queries: np.ndarray,
-    passages: Any,
-    ranked: RetrievalSet,
-    folder: pathlib.Path,
-    facts: Mapping[str, Any],
-    k: int,
-    depth: int,
+    specs: Sequence[Spec], first: Evaluation, queries: np.ndarray,
+    passages: Any, ranked: RetrievalSet, folder: pathlib.Path,
+    facts: Mapping[str, Any], k: int, depth: int,
     training_queries: Callable[[], np.ndarray],
 ) -> Table:
   """Evaluates codecs, and writes a result folder for each, table and figures.
@@ -191,10 +185,7 @@ def over_candidates(
 
 
 def _milliseconds(
-    passages: Any,
-    queries: np.ndarray,
-    ranked: RetrievalSet,
-    depth: int,
+    passages: Any, queries: np.ndarray, ranked: RetrievalSet, depth: int,
     compiled: bool = False,
 ) -> float:
   """A query's, of all at once, without what is compiled if they are not yet."""
@@ -227,9 +218,7 @@ def _columns(found: Sequence[_Measured]) -> dict[str, list[Any]]:
 
 
 def _table(
-    found: Sequence[_Measured],
-    metric: str,
-    ranked: RetrievalSet,
+    found: Sequence[_Measured], metric: str, ranked: RetrievalSet,
     facts: Mapping[str, Any],
 ) -> Table:
   metrics = [metric, *[m for m in _DEEP if m in found[0].metrics][:1]]
@@ -270,9 +259,7 @@ def _share(value: float | None) -> Cell:
   return Cell(f'{100 * value:.2f}', exact=repr(value))
 
 
-def _over_bytes(
-    found: Sequence[_Measured], metric: str, title: str
-) -> Figure:
+def _over_bytes(found: Sequence[_Measured], metric: str, title: str) -> Figure:
   """Quality over bytes, with rows of one kind joined.
 
   Figure 4 of Thakur et al. (2022) where these are pq of 32 to 192 times less.

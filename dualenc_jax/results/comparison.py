@@ -149,9 +149,7 @@ def _common_keys(models: Sequence[Model]) -> set[Key]:
 
 
 def _check_same(
-    models: Sequence[Model],
-    keys: Collection[Key],
-    compared: Collection[Key],
+    models: Sequence[Model], keys: Collection[Key], compared: Collection[Key],
     common_queries: bool,
 ) -> None:
   """Refuses results of different queries or corpora.
@@ -217,8 +215,7 @@ def _shown(value: Any) -> str:
 
 
 def _metrics_by_set(
-    sets: Sequence[EvaluatedSet],
-    models: Sequence[Model],
+    sets: Sequence[EvaluatedSet], models: Sequence[Model],
     wanted: Sequence[str] | None,
 ) -> dict[EvaluatedSet, list[str]]:
   """Those of the wanted metrics, by default the papers', that all have."""
@@ -262,12 +259,8 @@ def _metrics_by_set(
 
 
 def _difference(
-    evaluated: EvaluatedSet,
-    name: str,
-    metric: str,
-    baseline: Model,
-    model: Model,
-    options: Options,
+    evaluated: EvaluatedSet, name: str, metric: str, baseline: Model,
+    model: Model, options: Options,
 ) -> Difference:
   # Values of a set of several parts are weighted such that their mean is the
   # mean of the parts' means.

@@ -82,12 +82,9 @@ def _by_place(comparison: Comparison) -> list[list[Difference]]:
 
 
 def _by_task(
-    name: str,
-    comparison: Comparison,
-    who: str,
+    name: str, comparison: Comparison, who: str,
     columns: Sequence[tuple[str, str]],
-    lines: Sequence[tuple[Difference, Iterator[Cell]]],
-    notes: Iterable[str],
+    lines: Sequence[tuple[Difference, Iterator[Cell]]], notes: Iterable[str],
 ) -> Table:
   """A table with a row for each task and metric, ruled between tasks."""
   sets = [d.evaluated for d, _ in lines]

@@ -97,13 +97,8 @@ def folder_name(task: Dataset, split: str, options: Options = Options()) -> str:
 
 
 def evaluate(
-    model: Loaded,
-    experiment: Experiment,
-    split: str,
-    folder: pathlib.Path,
-    config: str,
-    command: str,
-    options: Options = Options(),
+    model: Loaded, experiment: Experiment, split: str, folder: pathlib.Path,
+    config: str, command: str, options: Options = Options(),
 ) -> dict[str, Evaluation]:
   """Evaluates on a split of a task and writes the result folder.
 
@@ -256,10 +251,7 @@ def teacher_facts(teacher: Any) -> dict[str, Any]:
 
 
 def evaluate_bm25(
-    experiment: Any,
-    split: str,
-    folder: pathlib.Path,
-    command: str,
+    experiment: Any, split: str, folder: pathlib.Path, command: str,
     options: Options = Options(),
 ) -> Evaluation:
   """Evaluates BM25 alone; `experiment` needs no more than task and cache."""

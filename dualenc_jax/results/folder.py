@@ -96,8 +96,7 @@ class PerQuery:
 
 
 def write_per_query(
-    path: pathlib.Path,
-    query_ids: Sequence[str],
+    path: pathlib.Path, query_ids: Sequence[str],
     values: Mapping[str, np.ndarray],
 ) -> None:
   """Writes a per_query.tsv that reads back bit for bit, whole or not at all.
@@ -305,10 +304,7 @@ def _read_checked(
 
 
 def write_result(
-    folder: pathlib.Path,
-    ranked: 'RetrievalSet',
-    result: 'Evaluation',
-    k: int,
+    folder: pathlib.Path, ranked: 'RetrievalSet', result: 'Evaluation', k: int,
     facts: Mapping[str, Any],
 ) -> None:
   """Writes run.trec, per_query.tsv, examples.jsonl and metrics.json.

@@ -128,10 +128,7 @@ def _draw_bars(canvas: Any, shown: Sequence[Difference], title: str) -> None:
 
 
 def _draw_lines(
-    canvas: Any,
-    shown: Sequence[Difference],
-    sets: Sequence[str],
-    metric: str,
+    canvas: Any, shown: Sequence[Difference], sets: Sequence[str], metric: str,
     baseline: str,
 ) -> None:
   axis = canvas.subplots()
@@ -145,9 +142,7 @@ def _draw_lines(
     marker = _MARKERS[number % len(_MARKERS)]
     style = {'color': colour, 'marker': marker, 'linewidth': 1.4}
     axis.plot(places, values, **style, markersize=6.5, label=fitted(model))
-    hollow = [
-        point for *point, d in zip(places, values, own) if _is_chance(d)
-    ]
+    hollow = [point for *point, d in zip(places, values, own) if _is_chance(d)]
     style = {'color': 'white', 'marker': marker, 'linestyle': ''}
     axis.plot(*zip(*hollow), **style, markersize=4.2)
   # A letter is about 0.09 inches wide, the y axis and the margins 0.8.

@@ -54,8 +54,7 @@ def quality(
 
 
 def table(
-    measured: Sequence[Sequence[Latency]],
-    settings: Mapping[str, Any],
+    measured: Sequence[Sequence[Latency]], settings: Mapping[str, Any],
     quality: Quality | None = None,
 ) -> Table:
   """A row for each length or set of queries, and model.

@@ -23,13 +23,8 @@ _LOG = logging.getLogger(__name__)
 
 
 def rerank_run(
-    experiment: Any,
-    split: str,
-    path: pathlib.Path,
-    folder: pathlib.Path,
-    command: str,
-    options: evaluate.Options,
-    host: Host = Host(),
+    experiment: Any, split: str, path: pathlib.Path, folder: pathlib.Path,
+    command: str, options: evaluate.Options, host: Host = Host(),
 ) -> tuple[Scores, Scores]:
   """Re-ranks a run and writes the result folder, and that of the run itself.
 
@@ -88,10 +83,7 @@ def rerank_run(
 
 
 def _write(
-    folder: pathlib.Path,
-    run: trec.Run,
-    ranked: RetrievalSet,
-    k: int,
+    folder: pathlib.Path, run: trec.Run, ranked: RetrievalSet, k: int,
     facts: Mapping[str, Any],
 ) -> Scores:
   """Writes run.trec, per_query.tsv and metrics.json."""

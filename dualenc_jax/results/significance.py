@@ -34,9 +34,7 @@ def paired_t_test(baseline: np.ndarray, values: np.ndarray) -> float | None:
 
 
 def randomization_test(
-    baseline: np.ndarray,
-    values: np.ndarray,
-    permutations: int = 10_000,
+    baseline: np.ndarray, values: np.ndarray, permutations: int = 10_000,
     seed: int = 0,
 ) -> float:
   """Two-sided p of the paired randomization test (Fisher's) of values [Q].

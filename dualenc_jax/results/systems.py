@@ -17,10 +17,8 @@ _Part = tuple[pathlib.Path, str]
 
 
 def read(
-    paths: Sequence[pathlib.Path],
-    names: Sequence[str] | None = None,
-    qrels: pathlib.Path | None = None,
-    k: int | None = None,
+    paths: Sequence[pathlib.Path], names: Sequence[str] | None = None,
+    qrels: pathlib.Path | None = None, k: int | None = None,
     relevance_level: int | None = None,
 ) -> list[Model]:
   """Reads two systems or more, under different names.
@@ -180,8 +178,7 @@ def _run(
 
 
 def _of_runs(
-    named: Sequence[tuple[str, pathlib.Path]],
-    judged: _Judgements,
+    named: Sequence[tuple[str, pathlib.Path]], judged: _Judgements,
     k: int | None,
 ) -> Model:
   """The one result of a run, or of several fused."""

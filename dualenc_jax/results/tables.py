@@ -156,10 +156,7 @@ def _known(models: _Models, sets: _Sets, metrics: Sequence[str]) -> list[str]:
 
 
 def _averaged(
-    models: _Models,
-    sets: _Sets,
-    metrics: Sequence[str],
-    names: Sequence[str],
+    models: _Models, sets: _Sets, metrics: Sequence[str], names: Sequence[str],
     whose: str,
 ) -> tuple[list[EvaluatedSet], str, tuple[str, ...]]:
   """The sets of the paper's average that all models have; none if only one.

@@ -185,9 +185,7 @@ def _parts(experiment: Experiment) -> Iterator[tuple[str, RetrievalSet]]:
 
 
 def _hook(
-    experiment: Experiment,
-    evaluate: Evaluate,
-    group: str,
+    experiment: Experiment, evaluate: Evaluate, group: str,
     everything: RetrievalSet,
 ) -> Hook:
   part = everything.subset(experiment.eval_queries, experiment.eval_passages)

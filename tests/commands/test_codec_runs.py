@@ -145,9 +145,7 @@ def test_wrong_codecs(model, tmp_path, capsys):
   ]) == 2
   said = capsys.readouterr().err
   assert 'pq:4 is trained on at least 256 vectors, and there are 96' in said
-  assert cli.main([
-      'encode', f'--model_dir={model}', index, '--codec=fp8'
-  ]) == 2
+  assert cli.main(['encode', f'--model_dir={model}', index, '--codec=fp8']) == 2
   assert "No codec is called 'fp8'" in capsys.readouterr().err
   assert not (tmp_path / 'index').exists()
 
@@ -197,9 +195,7 @@ def test_an_index_of_codes_is_evaluated(model, tmp_path):
       '--gin.BEIR_SET=scifact', '--gin.BEIR_TOLERANCE=1.0',
       f'--gin.DATA_ROOT={data}', f'--index_dir={index}', '--codec=pq:4x2',
   ])  # yapf: disable
-  codes = tiny_evaluation.run(
-      model, tmp_path / 'codes', f'--index_dir={index}'
-  )
+  codes = tiny_evaluation.run(model, tmp_path / 'codes', f'--index_dir={index}')
   table = tiny_evaluation.run(model, tmp_path / 'out', '--codecs=pq:4x2')
   with pytest.raises(UserError, match='holds codes of pq:4x2'):
     tiny_evaluation.run(

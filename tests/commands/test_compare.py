@@ -177,10 +177,8 @@ def test_several_models_are_all_compared_with_the_first(tmp_path, capsys):
         for row in csv.DictReader(f)
     ]
   assert rows == [
-      ('pairs test', 'B', 100.0),
-      ('pairs test', 'C', 50.0),
-      ('pairs validation', 'B', -10.0),
-      ('pairs validation', 'C', 50.0),
+      ('pairs test', 'B', 100.0), ('pairs test', 'C', 50.0),
+      ('pairs validation', 'B', -10.0), ('pairs validation', 'C', 50.0),
   ]
   table = (output / 'tables.md').read_text()
   assert '| pairs | test       | B     | **100.0** |' in table

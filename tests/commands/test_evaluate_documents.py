@@ -158,9 +158,7 @@ def test_with_an_index_and_another_separator(model, tmp_path):
   SET._replace(corpus=corpus).write(data / 'beir' / 'scifact')
   flags = ['--max_passage', '--document_separator=__']
   run(model, tmp_path / 'a', *flags, data=data)
-  run(
-      model, tmp_path / 'b', *flags, f'--index_dir={tmp_path / "i"}', data=data
-  )
+  run(model, tmp_path / 'b', *flags, f'--index_dir={tmp_path / "i"}', data=data)
   run(model, tmp_path / 'c', '--max_passage')
   for name in ('run.trec', 'per_query.tsv'):
     files = {(tmp_path / d / name).read_bytes() for d in 'abc'}

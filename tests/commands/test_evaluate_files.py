@@ -149,12 +149,8 @@ def test_everything_that_a_number_depends_on_is_beside_it(model, whole):
       'document_separator': None,
       'embedding_dtype': 'float32',
       'command': result['command'],
-      'source': rows.fingerprint(
-          [qrels, data / 'queries.jsonl', corpus]
-      ),
-      'corpus': {
-          'split': 'corpus', 'source': rows.fingerprint([corpus])
-      },
+      'source': rows.fingerprint([qrels, data / 'queries.jsonl', corpus]),
+      'corpus': {'split': 'corpus', 'source': rows.fingerprint([corpus])},
       'checkpoint_step': 2,
       'run_id': trained.provenance['run_id'],
       'model_dir': 'model',

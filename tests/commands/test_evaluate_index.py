@@ -137,11 +137,8 @@ def test_an_index_of_something_else_is_refused_by_field(model, tmp_path):
   with pytest.raises(UserError) as error:
     run(model, tmp_path / 'results', flag, tasks='beir/nfcorpus')
   for part in (
-      str(index),
-      'passages is 130, expected 12',
-      'source is ',
-      "'dataset': 'scifact'",
-      'Give another --index_dir',
+      str(index), 'passages is 130, expected 12', 'source is ',
+      "'dataset': 'scifact'", 'Give another --index_dir',
   ):
     assert part in str(error.value), part
   path = index / 'header.json'

@@ -37,9 +37,7 @@ def tiny(tmp_path_factory):
   lines = []
   for number, query in enumerate(made.queries):
     ids = rng.permutation(sorted(made.corpus))[: 3 if number == 1 else 10]
-    lines += [
-        f'{query} Q0 {name} 0 {20 - i} x\n' for i, name in enumerate(ids)
-    ]
+    lines += [f'{query} Q0 {name} 0 {20 - i} x\n' for i, name in enumerate(ids)]
   (folder / 'run.trec').write_text(''.join(lines))
   return folder, made
 
@@ -147,9 +145,7 @@ def test_hosts_share_the_scoring(tiny, teacher, tmp_path, capsys):
     cli.main(flags(tiny, shared, teacher, *hosts))
     said = capsys.readouterr().out
     assert ('pairs are left to other hosts' in said) == (index < 2)
-    counts.append(
-        (shared / f'scores-{index}-of-3.tsv').read_text().count('\n')
-    )
+    counts.append((shared / f'scores-{index}-of-3.tsv').read_text().count('\n'))
   assert sum(counts) == (alone / 'scores.tsv').read_text().count('\n')
   assert min(counts) > 0
   one, other = (read_scores(f) for f in (
@@ -162,9 +158,7 @@ def test_hosts_share_the_scoring(tiny, teacher, tmp_path, capsys):
     rerank.main(flags(tiny, shared, teacher, '--host_count=3')[1:])
   with pytest.raises(UserError, match='--host_index is 3 and --host_count 3'):
     rerank.main(
-        flags(
-            tiny, shared, teacher, '--host_index=3', '--host_count=3'
-        )[1:]
+        flags(tiny, shared, teacher, '--host_index=3', '--host_count=3')[1:]
     )
 
 
@@ -285,9 +279,7 @@ def test_evaluate_and_search_re_rank(tiny, teacher, tmp_path, capsys):
   said = capsys.readouterr().out
   assert 'rerank' in said and 'Re-ranking: MRR@10' in said
   (folder,) = (student / 'evaluation').glob('*-test')
-  own, new = (
-      read_run(folder / part / 'run.trec') for part in ('', 'rerank')
-  )
+  own, new = (read_run(folder / part / 'run.trec') for part in ('', 'rerank'))
   for query, hits in own.items():
     assert {*[*hits][:5]} == {*[*new[query]][:5]}
     assert [*hits][5:] == [*new[query]][5:]
@@ -319,9 +311,7 @@ def test_evaluate_and_search_re_rank(tiny, teacher, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_cross_encoder_where_a_dual_encoder_is_expected(
-    teacher, tmp_path
-):
+def test_a_cross_encoder_where_a_dual_encoder_is_expected(teacher, tmp_path):
   for command, more in (
       (evaluate, []),
       (encode, []),

@@ -60,8 +60,7 @@ def test_files_are_the_same_whatever_the_user_has_set(tmp_path, draw):
   assert b'Matplotlib' not in first['one.png']
   with (tmp_path / 'one.csv').open(newline='') as file:
     assert list(csv.reader(file)) == [
-        ['name', 'x', 'n'],
-        ['a, "b"', '0.333333', '1'],
+        ['name', 'x', 'n'], ['a, "b"', '0.333333', '1'],
         ['c', '2e-09', '20000000'],
     ]
 

@@ -18,10 +18,8 @@ ADE_SPL = {
     'PAIR': (16.9, 29.6, 55.7, 67.0, 74.4, 82.0, 45.0, 56.8, 44.1, 60.4),
 }
 QA_SETS = (
-    ('msmarco', None),
-    ('multireqa', 'NaturalQuestions'),
-    ('multireqa', 'SQuAD'),
-    ('multireqa', 'TriviaQA'),
+    ('msmarco', None), ('multireqa', 'NaturalQuestions'),
+    ('multireqa', 'SQuAD'), ('multireqa', 'TriviaQA'),
     ('multireqa', 'SearchQA'),
 )
 
