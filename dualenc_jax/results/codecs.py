@@ -42,15 +42,9 @@ _LOG = logging.getLogger(__name__)
 class _Measured:
   """A codec on a retrieval set.
 
-  Attributes:
-    name: of the codec.
-    bytes_per_passage: on disk.
-    bytes_once: of the codec.
-    metrics: means by name.
-    p: of the paired randomization test of the first metric against the
-      embeddings as they are; None for these.
-    milliseconds: a query, of all of them at once.
-    seconds: of training and encoding.
+  `bytes_once` are of the codec; p of the paired randomization test against the
+  embeddings as they are, None for these; milliseconds a query's, of all at
+  once; seconds of training and encoding.
   """
 
   name: str
@@ -93,9 +87,6 @@ def evaluate(
     k: hits a query in the run files.
     depth: hits a query that metrics are of.
     training_queries: float32 [n, D], for codecs that learn from queries.
-
-  Raises:
-    UserError: `check` lets a codec pass that cannot be trained on these.
   """
   remove(folder)
   _, values = values_by_query(ranked, first)

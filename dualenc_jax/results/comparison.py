@@ -4,7 +4,6 @@ from collections.abc import Collection, Iterator, Sequence
 import dataclasses
 import math
 import pathlib
-import shlex
 from typing import Any
 
 import numpy as np
@@ -46,15 +45,9 @@ class Difference:
   """A model against the baseline, by one metric on one set.
 
   Attributes:
-    evaluated: the set.
     set_name: its name beside the other sets'.
-    metric: its name.
-    model: the model's name.
     baseline_value: a share of 0 to 1.
-    value: the model's.
     better: queries on which the model has the greater value.
-    equal: queries on which both have the same.
-    worse: queries on which the baseline has the greater value.
     t_test: p of the paired t-test; None where it does not apply.
     randomization: p of the paired randomization test.
     t_test_holm: corrected for all sets and models by this metric.
@@ -119,7 +112,7 @@ def compare(
   sets = benchmarks.group(keys)
   metrics = _metrics_by_set(sets, everyone, options.metrics)
   compared = {key for s in sets if metrics[s] for key in s.keys}
-  _check_same(everyone, keys, compared, options.common_queries)
+  _check_same(everyone, keys, options.common_queries)
   differences = [
       _difference(evaluated, name, metric, baseline, model, options)
       for evaluated, name in zip(sets, benchmarks.distinct_names(sets))
@@ -149,32 +142,17 @@ def _common_keys(models: Sequence[Model]) -> set[Key]:
 
 
 def _check_same(
-    models: Sequence[Model], keys: Collection[Key], compared: Collection[Key],
-    common_queries: bool,
+    models: Sequence[Model], keys: Collection[Key], common_queries: bool,
 ) -> None:
-  """Refuses results of different queries or corpora.
-
-  Its error names the folders of a set that can be compared all the same.
-  """
+  """Refuses results of different queries or corpora."""
   baseline, *others = models
-  refused: dict[Key, UserError] = {}
   for key in sorted(keys, key=str):
     for model in others:
       try:
         check_same(baseline.results[key], model.results[key], common_queries)
       except UserError as e:
-        refused.setdefault(key, e)
-  if not refused:
-    return
-  first = next(iter(refused.values()))
-  fine = sorted({*compared} - refused.keys(), key=str)
-  if not fine:
-    raise first
-  folders = (shlex.quote(model.results[fine[0]].where) for model in models)
-  raise UserError(
-      f'{first} Result folders can be compared one by one, {fine[0]} by'
-      f' `dualenc compare {" ".join(folders)}`.'
-  ) from first
+        hint = ' Other sets can be compared by their result folders.'
+        raise UserError(f'{e}{hint * (len(keys) > 1)}') from e
 
 
 def check_same(

@@ -102,17 +102,8 @@ def evaluate(
 ) -> dict[str, Evaluation]:
   """Evaluates on a split of a task and writes the result folder.
 
-  Args:
-    model: whose towers.
-    experiment: whose task, tokenizer and caches.
-    split: of the task.
-    folder: of the result.
-    config: everything that took part, as gin.
-    command: the command line that makes this result.
-    options: how.
-
-  Returns:
-    By system: '' the model, and the baselines.
+  `config` is everything that took part, as gin, `command` the command line that
+  makes this result. Returns results by system: '' the model, and the baselines.
 
   Raises:
     UserError: data that cannot be evaluated, embeddings that are not finite, or

@@ -101,10 +101,7 @@ def write_per_query(
 ) -> None:
   """Writes a per_query.tsv that reads back bit for bit, whole or not at all.
 
-  Args:
-    path: an older file is replaced.
-    query_ids: Q different strings, which `trec.write_run` has checked.
-    values: by metric, finite floats [Q], or NaN where it does not apply.
+  Values [Q] are NaN where a metric does not apply to the query.
   """
   columns = [
       ['' if math.isnan(cell) else repr(cell) for cell in column.tolist()]
@@ -187,15 +184,11 @@ class Key(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Result:
-  """What a model scored on a split.
+  """What a model scored on a split, shares of 0 to 1 by metric.
 
-  Attributes:
-    where: the folder or file that it was read from, for messages.
-    key: what was evaluated.
-    metrics: shares of 0 to 1 by name.
-    provenance: what else the numbers depend on, such as 'source'.
-    per_query: reads the values that the metrics are means of; raises UserError
-      if they are not.
+  `where` is the folder or file that it was read from, `provenance` what else
+  the numbers depend on. `per_query` reads the values that the metrics are means
+  of; it raises UserError if they are not.
   """
 
   where: str
@@ -307,14 +300,7 @@ def write_result(
     folder: pathlib.Path, ranked: 'RetrievalSet', result: 'Evaluation', k: int,
     facts: Mapping[str, Any],
 ) -> None:
-  """Writes run.trec, per_query.tsv, examples.jsonl and metrics.json.
-
-  Args:
-    folder: made if there is none.
-    ranked: what was ranked.
-    result: of all its queries.
-    k: hits a query in the run.
-    facts: what the numbers depend on, for metrics.json.
+  """Writes run.trec of k hits a query, and all other files of a result.
 
   Raises:
     UserError: an id that no run file can hold, or a disk that is full.

@@ -59,10 +59,8 @@ def table(
 ) -> Table:
   """A row for each length or set of queries, and model.
 
-  Args:
-    measured: models by set, in the same order in each, the baseline first.
-    settings: what they were measured with and on, as in latency.json.
-    quality: to put beside it.
+  `measured` are models by set, in one order, the baseline first; `settings` as
+  in latency.json.
   """
   columns = [('', name) for name in ('layers', 'parameters', 'MB', 'GFLOP')]
   columns += [(k, n) for k in _KINDS for n in ('p50', 'p95', 'mean')]

@@ -28,17 +28,8 @@ def rerank_run(
 ) -> tuple[Scores, Scores]:
   """Re-ranks a run and writes the result folder, and that of the run itself.
 
-  Args:
-    experiment: whose task and caches; it needs no more than these.
-    split: of the task.
-    path: of the run, over the corpus of the split.
-    folder: of the result.
-    command: the command line that makes this result.
-    options: its teacher, depth and k.
-    host: which of those that share the scoring.
-
-  Returns:
-    The metrics before and after.
+  `experiment` needs no more than task and caches, whose split the run is of.
+  Returns the metrics before and after.
 
   Raises:
     OthersLeft: as of `teacher_scores.of_teacher`.

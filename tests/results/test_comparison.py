@@ -182,13 +182,9 @@ def test_one_set_that_differs_leaves_the_others_to_compare(tmp_path):
     result_folders.of_column(tmp_path / name, 'MRR', [0.5], depth=depth)
     for split in ('dev', 'train'):
       result_folders.of_column(tmp_path / name, 'MRR', [0.5], split=split)
-  with pytest.raises(UserError, match='"depth": 100 and 1000') as error:
+  with pytest.raises(UserError, match='"depth": 100 and 1000.*result folders'):
     compared(tmp_path)
   a, b = (tmp_path / name / 'evaluation' / 'pairs-dev' for name in 'ab')
-  assert str(error.value).endswith(
-      'Result folders can be compared one by one, pairs dev by'
-      f' `dualenc compare {a} {b}`.'
-  )
   one, other = map(folder.read_model, (a, b))
   assert len(compare(one, [other]).differences) == 1
 
