@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import tiny_beir
+import tiny_evaluation
 import tiny_run
 
 import dualenc_jax
@@ -55,10 +56,15 @@ def teacher(tmp_path_factory):
   return folder / 'model'
 
 
+@pytest.fixture(scope='module')
+def student(tmp_path_factory):
+  """A dual encoder, re-ranked by the teacher in tests of their own."""
+  return tiny_evaluation.copy_model(tmp_path_factory.mktemp('s') / 'student')
+
+
 def flags(tiny, output, teacher, *more):
   folder, _ = tiny
   return [
-      'rerank',
       f'--teacher={teacher}',
       f'--run={folder / "run.trec"}',
       '--tasks=beir',
@@ -85,7 +91,7 @@ def write_scores(tiny, path, score):
 def test_by_a_cross_encoder(tiny, teacher, tmp_path, capsys, monkeypatch):
   monkeypatch.setattr(teacher_scores, 'BLOCK', 8)
   output = tmp_path / 'out'
-  cli.main(flags(tiny, output, teacher))
+  rerank.main(flags(tiny, output, teacher))
   said = capsys.readouterr()
   assert 'Re-ranking: MRR@10' in said.out
   assert '1 of its' in said.err and 'have fewer than 7 hits' in said.err
@@ -93,7 +99,7 @@ def test_by_a_cross_encoder(tiny, teacher, tmp_path, capsys, monkeypatch):
   model = loading.load_teacher(teacher)
   for query, hits in before.items():
     names = [*hits]
-    texts = [tiny_beir_text(tiny[1], name) for name in names[:DEPTH]]
+    texts = [tiny[1].corpus[name] for name in names[:DEPTH]]
     pairs = np.stack([np.zeros(len(texts), int), np.arange(len(texts))], 1)
     scores = model.scores([tiny[1].queries[query]], texts, pairs)
     order = sorted(
@@ -115,21 +121,20 @@ def test_by_a_cross_encoder(tiny, teacher, tmp_path, capsys, monkeypatch):
   scores.write_text(whole[: len(whole) // 2])
   first = scores.read_text().count('\n')
   asked = []
-  blocks = type(model).blocks
-  monkeypatch.setattr(
-      type(model),
-      'blocks',
-      lambda self, q, p, pairs, size: (
-          asked.append(len(pairs)) or blocks(self, q, p, pairs, size)
-      ),
-  )
-  cli.main(flags(tiny, output, teacher))
+  blocks = Teacher.blocks
+
+  def spy(self, queries, passages, pairs, size):
+    asked.append(len(pairs))
+    return blocks(self, queries, passages, pairs, size)
+
+  monkeypatch.setattr(Teacher, 'blocks', spy)
+  rerank.main(flags(tiny, output, teacher))
   assert scores.read_text() == whole
   assert first % 8 and first > 8
   assert asked == [whole.count('\n') - first // 8 * 8]
   assert read_run(output / 'run.trec') == after
   # Any scorer takes part by such a file.
-  cli.main(flags(tiny, tmp_path / 'by_file', scores))
+  rerank.main(flags(tiny, tmp_path / 'by_file', scores))
   assert read_run(tmp_path / 'by_file' / 'run.trec') == after
   cli.main(['compare', str(output / 'before'), str(output)])
   assert 'MRR' in capsys.readouterr().out
@@ -138,11 +143,11 @@ def test_by_a_cross_encoder(tiny, teacher, tmp_path, capsys, monkeypatch):
 @pytest.mark.slow
 def test_hosts_share_the_scoring(tiny, teacher, tmp_path, capsys):
   alone, shared = tmp_path / 'alone', tmp_path / 'shared'
-  cli.main(flags(tiny, alone, teacher))
+  rerank.main(flags(tiny, alone, teacher))
   counts = []
   for index in range(3):
     hosts = [f'--host_index={index}', '--host_count=3']
-    cli.main(flags(tiny, shared, teacher, *hosts))
+    rerank.main(flags(tiny, shared, teacher, *hosts))
     said = capsys.readouterr().out
     assert ('pairs are left to other hosts' in said) == (index < 2)
     counts.append((shared / f'scores-{index}-of-3.tsv').read_text().count('\n'))
@@ -155,10 +160,10 @@ def test_hosts_share_the_scoring(tiny, teacher, tmp_path, capsys):
   for name in ('run.trec', 'before/run.trec'):
     assert read_run(shared / name).keys() == read_run(alone / name).keys()
   with pytest.raises(UserError, match='--host_count needs --host_index'):
-    rerank.main(flags(tiny, shared, teacher, '--host_count=3')[1:])
+    rerank.main(flags(tiny, shared, teacher, '--host_count=3'))
   with pytest.raises(UserError, match='--host_index is 3 and --host_count 3'):
     rerank.main(
-        flags(tiny, shared, teacher, '--host_index=3', '--host_count=3')[1:]
+        flags(tiny, shared, teacher, '--host_index=3', '--host_count=3')
     )
 
 
@@ -167,19 +172,13 @@ def read_scores(path):
   return {(q, p): float(score) for q, p, score in rows}
 
 
-def tiny_beir_text(made, name):
-  document = made.corpus[name]
-  return document if isinstance(document, str) else ' '.join(document)
-
-
 def test_by_a_file_of_the_judgements(tiny, tmp_path, capsys):
   _, made = tiny
   path = write_scores(
       tiny, tmp_path / 's.tsv', lambda q, p: made.qrels.get(q, {}).get(p, 0)
   )
-  cli.main(flags(tiny, tmp_path / 'out', path))
-  said = capsys.readouterr().out
-  assert 'WARNING' not in said
+  rerank.main(flags(tiny, tmp_path / 'out', path))
+  assert 'WARNING' not in capsys.readouterr().out
   after = read_run(tmp_path / 'out' / 'run.trec')
   run = read_run(tiny[0] / 'run.trec')
   values = []
@@ -194,17 +193,16 @@ def test_by_a_file_of_the_judgements(tiny, tmp_path, capsys):
   metrics = json.loads((tmp_path / 'out' / 'metrics.json').read_text())
   assert metrics['metrics']['P@1'] == pytest.approx(np.mean(values))
   assert metrics['teacher'] == {'scores': 's.tsv'}
-
-
-def test_a_line_of_names(tiny, tmp_path):
-  path = write_scores(tiny, tmp_path / 's.tsv', lambda q, p: len(q + p))
-  cli.main(flags(tiny, tmp_path / 'plain', path))
+  # With a line of names it is the same.
   path.write_text('query_id\tpassage_id\tscore\n' + path.read_text())
-  cli.main(flags(tiny, tmp_path / 'named', path))
-  plain, named = (
-      read_run(tmp_path / name / 'run.trec') for name in ('plain', 'named')
+  rerank.main(flags(tiny, tmp_path / 'named', path))
+  assert read_run(tmp_path / 'named' / 'run.trec') == after
+  # A teacher that does not help.
+  path = write_scores(
+      tiny, tmp_path / 's.tsv', lambda q, p: -made.qrels.get(q, {}).get(p, 0)
   )
-  assert plain == named and plain
+  rerank.main(flags(tiny, tmp_path / 'worse', path))
+  assert 'WARNING: the teacher does not beat' in capsys.readouterr().out
 
 
 def test_scores_of_a_file_beside_those_of_a_teacher(tiny, tmp_path):
@@ -213,21 +211,14 @@ def test_scores_of_a_file_beside_those_of_a_teacher(tiny, tmp_path):
   out.mkdir()
   (out / 'scores.tsv').write_text('q\tp\t1\n')
   with pytest.raises(UserError, match='out/scores.tsv has scores of a teacher'):
-    rerank.main(flags(tiny, out, path)[1:])
+    rerank.main(flags(tiny, out, path))
   with pytest.raises(UserError, match='looks like a file of scores, which'):
-    rerank.main(flags(tiny, out, path, '--teacher_form=monot5')[1:])
+    rerank.main(flags(tiny, out, path, '--teacher_form=monot5'))
   (out / 'scores.tsv').unlink()
   with pytest.raises(UserError, match='--teacher_length is of a released rank'):
-    rerank.main(flags(tiny, out, out, '--teacher_length=9')[1:])
-
-
-def test_a_teacher_that_does_not_help_is_told(tiny, tmp_path, capsys):
-  _, made = tiny
-  path = write_scores(
-      tiny, tmp_path / 's.tsv', lambda q, p: -made.qrels.get(q, {}).get(p, 0)
-  )
-  cli.main(flags(tiny, tmp_path / 'out', path))
-  assert 'WARNING: the teacher does not beat' in capsys.readouterr().out
+    rerank.main(flags(tiny, out, out, '--teacher_length=9'))
+  with pytest.raises(UserError, match='is no model_dir. Expected what .*file'):
+    rerank.main(flags(tiny, tmp_path / 'new', tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -244,7 +235,7 @@ def test_bad_files_of_scores(tiny, tmp_path, change, message):
   path = write_scores(tiny, tmp_path / 's.tsv', lambda q, p: 1)
   path.write_text(change(path.read_text()))
   with pytest.raises(UserError, match=message):
-    rerank.main(flags(tiny, tmp_path / 'out', path)[1:])
+    rerank.main(flags(tiny, tmp_path / 'out', path))
 
 
 @pytest.mark.parametrize('what, place', [('query', 0), ('passage', 2)])
@@ -256,26 +247,15 @@ def test_a_run_of_unknown_ids(tiny, tmp_path, what, place):
   fields[2 - place] = first[2 - place]
   (tmp_path / 'bad.trec').write_text(' '.join(fields) + '\n')
   with pytest.raises(UserError, match=f"no {what} 'elsewhere'. Is the run of"):
-    rerank.main(
-        flags(
-            tiny, tmp_path / 'out', path, f'--run={tmp_path / "bad.trec"}'
-        )[1:]
-    )
-
-
-def test_what_is_no_teacher(tiny, tmp_path):
-  with pytest.raises(UserError, match='is no model_dir. Expected what .*file'):
-    rerank.main(flags(tiny, tmp_path / 'out', tmp_path)[1:])
+    run = f'--run={tmp_path / "bad.trec"}'
+    rerank.main(flags(tiny, tmp_path / 'out', path, run))
 
 
 @pytest.mark.slow
-def test_evaluate_and_search_re_rank(tiny, teacher, tmp_path, capsys):
-  student = tmp_path / 'student'
-  train.main([*tiny_run.flags(tmp_path), f'--model_dir={student}'])
+def test_evaluate_and_search_re_rank(student, teacher, capsys, tmp_path):
   asked = [f'--model_dir={student}', '--split=test']
-  evaluate.main([
-      *asked, f'--rerank={teacher}', '--rerank_depth=5', '--baselines=bm25'
-  ])
+  by_teacher = [f'--rerank={teacher}', '--rerank_depth=5']
+  evaluate.main([*asked, *by_teacher, '--baselines=bm25'])
   said = capsys.readouterr().out
   assert 'rerank' in said and 'Re-ranking: MRR@10' in said
   (folder,) = (student / 'evaluation').glob('*-test')
@@ -302,10 +282,25 @@ def test_evaluate_and_search_re_rank(tiny, teacher, tmp_path, capsys):
       for lines in (found[0], capsys.readouterr().out.splitlines())
   ]
   assert names[0] == names[1]
+  # What is wrong with scores replaces no result.
+  before = {
+      path: path.read_bytes() for path in folder.rglob('*') if path.is_file()
+  }
+  few = tmp_path / 'few.tsv'
+  few.write_text('q\tp\t0.5\n')
+  with pytest.raises(UserError, match='has scores of a teacher, not those of'):
+    evaluate.main([*asked, '--baselines=', f'--rerank={few}'])
+  assert before == {path: path.read_bytes() for path in before}
   # Evaluated again without a teacher, there is no result of one.
-  cli.main(['evaluate', *asked, '--baselines='])
+  evaluate.main([*asked, '--baselines='])
   kept = {path.name for path in (folder / 'rerank').iterdir()}
   assert kept == {'scores.tsv', 'scores.json'}
+  for path in (folder / 'rerank').iterdir():
+    path.unlink()
+  with pytest.raises(UserError, match='few.tsv has no score of'):
+    evaluate.main([*asked, '--baselines=', f'--rerank={few}'])
+  with pytest.raises(UserError, match='is a file, and scores of new queries'):
+    search.main([f'--model_dir={student}', f'--rerank={few}', 'a'])
   with pytest.raises(UserError, match='is a dual encoder, no cross-encoder'):
     search.main([f'--model_dir={student}', f'--rerank={student}', 'find xml'])
 
@@ -327,51 +322,25 @@ def test_a_cross_encoder_where_a_dual_encoder_is_expected(teacher, tmp_path):
 
 
 @pytest.mark.slow
-def test_either_starts_from_the_other(teacher, tmp_path, capfd):
+def test_either_starts_from_the_other(teacher, student, tmp_path, capfd):
   """The encoder is taken, projection or head are fresh."""
-  student = [
-      *tiny_run.flags(tmp_path, '--gin.STEPS=1'),
-      f'--gin.INITIAL_CHECKPOINT_PATH={teacher}',
-      f'--model_dir={tmp_path / "student"}',
-  ]
-  train.main(student)
-  assert 'fresh: projection/kernel; left out: 2 of' in capfd.readouterr().err
-  cross = [
-      *tiny_run.flags(tmp_path, '--gin.STEPS=1'),
-      '--gin_file=architectures/cross_encoder.gin',
-      "--gin.INITIAL_CHECKPOINT_DROP=('projection/.*',)",
-      f'--gin.INITIAL_CHECKPOINT_PATH={tmp_path / "student"}',
-      f'--model_dir={tmp_path / "cross"}',
-  ]
-  train.main(cross)
-  assert 'fresh: head/bias, head/kernel.' in capfd.readouterr().err
-
-
-@pytest.mark.slow
-def test_what_is_wrong_with_scores_replaces_no_result(
-    tiny, teacher, tmp_path, capsys
-):
-  student = tmp_path / 'student'
-  train.main([*tiny_run.flags(tmp_path), f'--model_dir={student}'])
-  asked = [f'--model_dir={student}', '--split=test', '--baselines=']
-  evaluate.main([*asked, f'--rerank={teacher}', '--rerank_depth=5'])
-  (folder,) = (student / 'evaluation').glob('*-test')
-  before = {
-      path: path.read_bytes() for path in folder.rglob('*') if path.is_file()
-  }
-  scores = tmp_path / 'few.tsv'
-  scores.write_text('q\tp\t0.5\n')
-  with pytest.raises(UserError, match='has scores of a teacher, not those of'):
-    evaluate.main([*asked, f'--rerank={scores}'])
-  assert before == {path: path.read_bytes() for path in before}
-  for name in ('scores.tsv', 'scores.json'):
-    before.pop(folder / 'rerank' / name)
-    (folder / 'rerank' / name).unlink()
-  with pytest.raises(UserError, match='few.tsv has no score of'):
-    evaluate.main([*asked, f'--rerank={scores}'])
-  assert before == {path: path.read_bytes() for path in before}
-  with pytest.raises(UserError, match='is a file, and scores of new queries'):
-    search.main([f'--model_dir={student}', f'--rerank={scores}', 'a'])
+  for initial, more, message in (
+      (teacher, [], 'fresh: projection/kernel; left out: 2 of'),
+      (
+          student,
+          [
+              '--gin_file=architectures/cross_encoder.gin',
+              "--gin.INITIAL_CHECKPOINT_DROP=('projection/.*',)",
+          ],
+          'fresh: head/bias, head/kernel.',
+      ),
+  ):
+    train.main([
+        *tiny_run.flags(tmp_path, '--gin.STEPS=1'), *more,
+        f'--gin.INITIAL_CHECKPOINT_PATH={initial}',
+        f'--model_dir={tmp_path / initial.name}',
+    ])
+    assert message in capfd.readouterr().err
 
 
 @pytest.mark.slow
@@ -385,10 +354,10 @@ def test_a_teacher_whose_score_is_nan(tiny, teacher, tmp_path, monkeypatch):
   monkeypatch.setattr(Teacher, 'blocks', blocks)
   out = tmp_path / 'out'
   with pytest.raises(UserError, match='The teacher gives query .* not finite'):
-    rerank.main(flags(tiny, out, teacher)[1:])
+    rerank.main(flags(tiny, out, teacher))
   monkeypatch.undo()
   assert 'nan' not in (out / 'scores.tsv').read_text()
-  cli.main(flags(tiny, out, teacher))
+  rerank.main(flags(tiny, out, teacher))
   assert read_run(out / 'run.trec')
 
 
