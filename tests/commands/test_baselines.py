@@ -90,11 +90,12 @@ def test_hybrid_is_made_of_the_two(model, tiny, tmp_path, weight):
   assert metrics['MRR'] == pytest.approx(reciprocal_ranks(found, tiny.qrels))
 
 
-def test_only_what_is_asked_for(model, tiny, tmp_path):
-  folder = run(model, tmp_path / 'a', '--baselines=bm25')
-  assert (folder / 'bm25').is_dir() and not (folder / 'hybrid').exists()
-  folder = run(model, tmp_path / 'b')
-  assert not (folder / 'bm25').exists()
+def test_only_what_is_asked_for_and_nothing_of_before(model, tiny, tmp_path):
+  folder = tmp_path / 'results'
+  for names in (['bm25', 'hybrid'], ['bm25'], []):
+    run(model, folder, f'--baselines={",".join(names)}')
+    found = [path.parent.name for path in folder.glob('*/metrics.json')]
+    assert sorted(found) == names
 
 
 def test_a_corpus_without_words_has_no_bm25(model, tmp_path, capsys):
@@ -112,33 +113,16 @@ def test_a_corpus_without_words_has_no_bm25(model, tmp_path, capsys):
     run(model, tmp_path / 'b', BOTH)
 
 
-def test_evaluated_again_without_them_they_are_gone(model, tiny, tmp_path):
-  folder = run(model, tmp_path / 'results', BOTH)
-  assert (folder / 'bm25' / 'metrics.json').exists()
-  run(model, tmp_path / 'results', '--baselines=bm25')
-  assert (folder / 'bm25' / 'metrics.json').exists()
-  assert not (folder / 'hybrid' / 'metrics.json').exists()
-
-
-def test_a_weight_chosen_on_validation(model, tiny, tmp_path, capsys):
+def test_a_weight_chosen_on_validation(model, tiny, tmp_path):
   run(model, tmp_path / 'a', BOTH, '--hybrid_weight=0.5')
   with pytest.raises(UserError, match='cannot be chosen on split validation'):
     run(model, tmp_path / 'b', BOTH, '--hybrid_weight=validation')
-  evaluate.main([
-      f'--model_dir={model}',
-      f'--output_dir={tmp_path / "pairs"}',
-      '--split=test',
-      '--hybrid_weight=validation',
-  ])
-  result = result_of(tmp_path / 'pairs' / 'hybrid')
-  assert 0 <= result['weight'] <= 1
+  asked = f'--model_dir={model}', f'--output_dir={tmp_path / "pairs"}'
+  weight = '--hybrid_weight=validation'
+  evaluate.main([*asked, '--split=test', weight])
+  assert 0 <= result_of(tmp_path / 'pairs' / 'hybrid')['weight'] <= 1
   with pytest.raises(UserError, match='it is what is measured'):
-    evaluate.main([
-        f'--model_dir={model}',
-        f'--output_dir={tmp_path / "pairs"}',
-        '--split=validation',
-        '--hybrid_weight=validation',
-    ])
+    evaluate.main([*asked, '--split=validation', weight])
 
 
 def test_documents_are_ranked_by_their_best_passage(model, tmp_path):
@@ -163,9 +147,8 @@ def test_documents_are_ranked_by_their_best_passage(model, tmp_path):
   assert run_of(folder / 'hybrid').keys() == made.queries.keys()
 
 
-def test_tables_and_comparisons_have_them(tmp_path, capsys):
-  copied = tmp_path / 'my_model'
-  copy_model(copied)
+def test_tables_comparisons_and_the_report_have_them(tmp_path, capsys):
+  copied = copy_model(tmp_path / 'my_model')
   evaluate.main([f'--model_dir={copied}', '--split=test'])
   table = (copied / 'evaluation' / 'tables.md').read_text()
   assert '| BM25' in table and 'my_model + BM25' in table
@@ -175,6 +158,9 @@ def test_tables_and_comparisons_have_them(tmp_path, capsys):
   assert 'BM25' in said and 'my_model + BM25' in said
   with pytest.raises(UserError, match='my_model:bm52 does not exist'):
     compare.main([f'{copied}:bm52', str(copied)])
+  report.main([str(copied)])
+  page = (copied / 'report.html').read_text()
+  assert 'pairs-test, bm25' in page and 'pairs-test, hybrid' in page
 
 
 def test_bm25_needs_no_model(tiny, tmp_path, capsys):
@@ -247,11 +233,3 @@ def test_search_by_words(tmp_path, capsys):
   assert any(
       passages[row] in best for row in np.flatnonzero(scores == scores.max())
   )
-
-
-def test_the_report_shows_them(tmp_path):
-  copied = copy_model(tmp_path / 'my_model')
-  evaluate.main([f'--model_dir={copied}', '--split=test'])
-  report.main([str(copied)])
-  page = (copied / 'report.html').read_text()
-  assert 'pairs-test, bm25' in page and 'pairs-test, hybrid' in page

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import sentencepiece
 import tiny_beir
+import tiny_evaluation
 from tiny_evaluation import result_of
 import tiny_run
 
@@ -85,15 +86,9 @@ def test_several_sets_and_the_papers_table(model, data, capsys):
       '--gin.BEIR_TOLERANCE=1.0',
   ])
   folder = model / 'evaluation'
-  assert names_in(folder) == sorted([
-      'beir-scifact-test',
-      *(
-          f'beir-{part.replace("/", "-")}-test'
-          for part in beir_sets.CQADUPSTACK_PARTS
-      ),
-      'tables.md',
-      'tables.tex',
-  ])
+  parts = [part.replace('/', '-') for part in beir_sets.CQADUPSTACK_PARTS]
+  written = [f'beir-{name}-test' for name in ('scifact', *parts)]
+  assert names_in(folder) == sorted([*written, 'tables.md', 'tables.tex'])
   printed = capsys.readouterr().out
   assert printed.count('beir-scifact, split test:') == 1
   scores = {
@@ -101,12 +96,9 @@ def test_several_sets_and_the_papers_table(model, data, capsys):
       for path in folder.glob('*/metrics.json')
   }
   scifact = scores.pop('beir-scifact-test')
-  parts = np.mean(list(scores.values()))
-  expected = {
-      'CQADupStack': parts,
-      'SciFact': scifact,
-      'Average of 2': (parts + scifact) / 2,
-  }
+  mean = np.mean(list(scores.values()))
+  average = (mean + scifact) / 2
+  expected = {'CQADupStack': mean, 'SciFact': scifact, 'Average of 2': average}
   lines = (folder / 'tables.md').read_text().splitlines()
   rows = [cells(line) for line in lines]
   # The model's column, then those of BM25 and of both.
@@ -125,15 +117,11 @@ def test_several_sets_and_the_papers_table(model, data, capsys):
 
 def test_output_dir_of_one_set_and_of_several(model, data, tmp_path):
   folder = run(model, tmp_path, '--tasks=beir/scifact')
-  written = [
-      'bm25', 'config.gin', 'examples.jsonl', 'hybrid', 'metrics.json',
-      'per_query.tsv', 'run.trec',
-  ]
+  written = sorted([*tiny_evaluation.FILES, 'bm25', 'hybrid'])
   assert names_in(folder) == written
   alone = result_of(folder)
-  assert (alone['task'], alone['dataset'], alone['label']) == (
-      'beir', 'scifact', 'beir-scifact'
-  )
+  labels = [alone[name] for name in ('task', 'dataset', 'label')]
+  assert labels == ['beir', 'scifact', 'beir-scifact']
   both = '--tasks=beir/scifact,beir/nfcorpus'
   folder = run(model, tmp_path / 'two', both, data=data)
   assert names_in(folder) == ['beir-nfcorpus-test', 'beir-scifact-test']
@@ -155,10 +143,11 @@ def test_what_is_missing_is_told_before_anything_is_computed(
   tasks = '--tasks=beir/scifact,beir/fiqa,msmarco'
   with pytest.raises(UserError) as error:
     run(model, tmp_path, tasks, *flags)
-  assert 'beir/fiqa: there is no folder' in str(error.value)
-  assert 'fiqa.zip' in str(error.value)
-  assert 'Missing: beir-fiqa, msmarco.' in str(error.value)
-  assert '--skip_missing' in str(error.value)
+  for part in (
+      'beir/fiqa: there is no folder', 'fiqa.zip', '--skip_missing',
+      'Missing: beir-fiqa, msmarco.',
+  ):
+    assert part in str(error.value)
   assert not (tmp_path / 'results').exists()
   assert not (tmp_path / 'tokens').exists()
   # A corpus alone may be missing, too.
@@ -236,13 +225,6 @@ def test_bad_flags(model, data, tmp_path, flags, message):
   assert not (tmp_path / 'results').exists()
 
 
-def test_an_error_is_one_line_for_the_user(model, capsys):
-  command = ['evaluate', f'--model_dir={model}', '--tasks=beir/scifcat']
-  assert cli.main(command) == 2
-  told = capsys.readouterr().err.splitlines()[-1]
-  assert "Did you mean 'scifact'" in told
-
-
 def test_a_task_whose_gin_file_changes_the_model(model, tmp_path):
   """tasks/python_code.gin has VOCABULARY and VOCAB_SIZE; the model's win."""
   names = [f'module_{i}' for i in range(60)]
@@ -280,13 +262,7 @@ def test_each_task_has_a_split_that_is_measured(
   flags = [f'--tasks={task}']
   if task == 'msmarco':
     flags += ['--gin.MSMARCO_TOLERANCE=1.0', '--gin.STRICT=False']
-  folder = tmp_path / 'results'
-  evaluate.main([
-      f'--model_dir={model}',
-      f'--output_dir={folder}',
-      f'--gin.DATA_ROOT={DATA}',
-      *flags,
-  ])
+  folder = run(model, tmp_path, *flags, data=DATA)
   result = result_of(folder)
   assert result['split'] == split
   queries, passages, metric = found
@@ -303,6 +279,7 @@ def test_a_named_set_in_place_of_a_folder_of_ones_own(model, data, tmp_path):
   assert result_of(folder)['dataset'] == 'scifact'
 
 
+@pytest.mark.slow
 def test_a_folder_in_place_of_the_set_that_the_model_learnt(data, tmp_path):
   beir = data / 'beir'
   tiny_beir.make(2, 40, 16).write(tmp_path / 'more/beir/scifact', 'train')

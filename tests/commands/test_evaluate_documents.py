@@ -171,13 +171,10 @@ def test_what_cannot_be_ranked_as_documents(model, tmp_path):
       run(model, tmp_path / 'results', *flags, **options)
     assert not (tmp_path / 'results').exists()
 
+  both = '--max_passage', '--document_separator=/'
   # Judged documents where passages are ranked.
   refused("passage 'n.*test.tsv:.*STRICT=False")
-  refused(
-      "no passage id with '/' in it, 'n.*--document_separator",
-      '--max_passage',
-      '--document_separator=/',
-  )
+  refused("no passage id with '/' in it, 'n.*--document_separator", *both)
   refused("separator ''", '--max_passage', '--document_separator=')
   refused(
       "passage id '#7' names no document",
@@ -191,12 +188,8 @@ def test_what_cannot_be_ranked_as_documents(model, tmp_path):
       '--max_passage',
       data=written(tmp_path / 'b', SET.corpus, grades),
   )
-  refused(
-      'answers alone.*leave out --max_passage',
-      '--max_passage',
-      '--document_separator=0',
-      tasks='open_nq',
-  )
+  zero = '--max_passage', '--document_separator=0'
+  refused('answers alone.*leave out --max_passage', *zero, tasks='open_nq')
 
 
 def written(folder, corpus, qrels):
