@@ -44,8 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         shlex.join(['dualenc', 'bm25', *(argv or ())]),
         options,
     )
-    for metric, value in found.metrics.items():
-      print(f'  {metric:<12} {value:.4f}')
+    print(tables.metric_lines({'BM25': found.metrics}))
     print(f'  Written to {folder}.', flush=True)
   tables.write_tables(output, [results.read_model(output, 'BM25')])
 

@@ -33,21 +33,13 @@ def main(argv: Sequence[str] | None = None) -> None:
   baseline, *models = systems.read(
       args.systems, args.names, args.qrels, args.k, args.relevance_level
   )
-  comparison = comparison_lib.compare(
-      baseline,
-      models,
-      comparison_lib.Options(
-          metrics=args.metrics,
-          common_queries=args.common_queries,
-          permutations=args.permutations,
-          seed=args.seed,
-      ),
+  options = comparison_lib.Options(
+      args.metrics, args.common_queries, args.permutations, args.seed
   )
-  tables = (
-      comparison_files.comparison_tables(comparison)
-      if args.wide
-      else [comparison_files.narrow_table(comparison)]
-  )
+  comparison = comparison_lib.compare(baseline, models, options)
+  tables = [comparison_files.narrow_table(comparison)]
+  if args.wide:
+    tables = comparison_files.comparison_tables(comparison)
   for table in tables:
     print(table_lib.text(table))
   if args.output_dir:

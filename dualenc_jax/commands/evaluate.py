@@ -19,7 +19,7 @@ MODEL_DIR/dim-<dim>/evaluation, with --prompt prompt-<name>/evaluation there;
 """
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import dataclasses
 import pathlib
 import shlex
@@ -36,7 +36,6 @@ from dualenc_jax.commands import (
   tasks,
 )
 from dualenc_jax.errors import UserError
-from dualenc_jax.evaluation.evaluation import Evaluation
 from dualenc_jax.inspection.mojibake import printable
 from dualenc_jax.interop import truncation
 from dualenc_jax.readers import Texts
@@ -60,26 +59,27 @@ def main(argv: Sequence[str] | None = None) -> None:
       args.model_dir, args.dim, args.prompt, args.passage_prompt
   )
   output = pathlib.Path(args.output_dir or evaluate.default_output(home))
-  for codec in _codecs(args):
+  measured = _codecs(args)
+  for codec in measured:
     truncation.warn_of(codec, model, args.model_dir)
-  teacher = rerank.teacher(args.rerank, args)
   learnt = None
   if args.learnt_queries is not None:
     rows = Texts(args.learnt_queries).examples('queries')
     learnt = [row['query'] for row in rows]
+  of_all = evaluate.Options(
+      args.k,
+      args.index_dir and pathlib.Path(args.index_dir),
+      separator,
+      bm25.baselines(args),
+      rerank.teacher(args.rerank, args),
+      args.rerank_depth,
+      measured,
+      model.experiment,
+      learnt,
+      args.candidates,
+  )
   for task, split in chosen:
-    options = evaluate.Options(
-        args.k,
-        args.index_dir and pathlib.Path(args.index_dir),
-        separator,
-        bm25.baselines(args),
-        teacher,
-        args.rerank_depth,
-        _codecs(args),
-        model.experiment,
-        learnt,
-        args.candidates,
-    )
+    options = of_all
     name = evaluate.folder_name(task, split, options)
     if options.index_dir and len(chosen) > 1:
       options = dataclasses.replace(options, index_dir=options.index_dir / name)
@@ -96,7 +96,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         shlex.join(['dualenc', 'evaluate', *argv]),
         options,
     )
-    print(systems_table(found))
+    means = {name or 'model': own.metrics for name, own in found.items()}
+    print(tables.metric_lines(means))
     if args.rerank:
       both = found[''].scores, found[evaluate.RERANK_FOLDER].scores
       for line in rerank.verdict(*both):
@@ -110,17 +111,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         f'Next: dualenc compare another_model {shown} for tests, dualenc'
         f' report {shown} for a page of it all.'
     )
-
-
-def systems_table(found: Mapping[str, Evaluation]) -> str:
-  """Metrics by line, a column a system."""
-  heads = [name or 'model' for name in found]
-  lines = [f'  {"":<12}' + ''.join(f'{head:>10}' for head in heads)]
-  for metric in found[''].metrics:
-    values = [own.metrics.get(metric) for own in found.values()]
-    cells = ['' if value is None else f'{value:.4f}' for value in values]
-    lines.append(f'  {metric:<12}' + ''.join(f'{cell:>10}' for cell in cells))
-  return '\n'.join(lines)
 
 
 def check_flags(args: argparse.Namespace) -> None:

@@ -29,7 +29,7 @@ from dualenc_jax.evaluation.metrics import Scores
 from dualenc_jax.inference.teacher import Teacher
 from dualenc_jax.interop import loading, own, released_rankers
 from dualenc_jax.parallel.host import Host
-from dualenc_jax.results import evaluate, rerank_run, significance
+from dualenc_jax.results import evaluate, rerank_run, significance, tables
 from dualenc_jax.retriever import Hit
 
 _OF_SCORES = ('.tsv', '.trec', '.txt')
@@ -69,10 +69,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(e)
     return
   print(f'{task.label}, split {split}:')
-  print(f'  {"":<12}{"before":>10}{"after":>10}')
-  means = after.means()
-  for metric, value in before.means().items():
-    print(f'  {metric:<12}{value:>10.4f}{means[metric]:>10.4f}')
+  means = {'before': before.means(), 'after': after.means()}
+  print(tables.metric_lines(means))
   for line in verdict(before, after):
     print(line)
   found = getattr(options.teacher, 'calibration', None)

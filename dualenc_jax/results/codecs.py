@@ -91,14 +91,10 @@ def evaluate(
   remove(folder)
   _, values = values_by_query(ranked, first)
   metric = next((m for m in _PREFERRED if m in values), next(iter(values)))
+  size = passages.shape[1] * passages.dtype.itemsize
   whole = _Measured(
-      compression.FLOATS[str(passages.dtype)],
-      passages.shape[1] * passages.dtype.itemsize,
-      0,
-      first.metrics,
-      None,
-      _milliseconds(passages, queries, ranked, depth),
-      0.0,
+      compression.FLOATS[str(passages.dtype)], size, 0, first.metrics, None,
+      _milliseconds(passages, queries, ranked, depth), 0.0,
   )
   found, curves = [whole], {}
   learning = any(spec.needs_queries for spec in specs)
@@ -115,17 +111,13 @@ def evaluate(
     deep = min(depth, codec.rescored or depth)
     result = evaluation.rank(queries, coded, ranked, deep)
     _, own = values_by_query(ranked, result)
-    found.append(
-        _Measured(
-            spec.name,
-            coded.codes.nbytes / len(coded),
-            codec.bytes_once,
-            result.metrics,
-            paired(values[metric], own[metric]).p,
-            _milliseconds(coded, queries, ranked, deep, plain),
-            seconds,
-        )
-    )
+    p = paired(values[metric], own[metric]).p
+    milliseconds = _milliseconds(coded, queries, ranked, deep, plain)
+    size = coded.codes.nbytes / len(coded)
+    found.append(_Measured(
+        spec.name, size, codec.bytes_once, result.metrics, p, milliseconds,
+        seconds,
+    ))
     if codec.rescored is not None:
       curves[spec.name] = over_candidates(coded, queries, ranked, metric)
     how = {'codec': spec.name, 'bytes_per_passage': codec.bytes_per_passage}

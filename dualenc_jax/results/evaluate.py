@@ -117,8 +117,6 @@ def evaluate(
         f' {model.codec.name}, through which it is measured. Leave it out, and'
         ' give it for the model that training started from.'
     )
-  for codec in options.codecs:
-    codec.check(model.dim)
   ranked = _opened(experiment, split, folder, options)
   codecs.check(options.codecs, model.dim, len(ranked.corpus))
   embedder: Any = model.embedder
@@ -175,15 +173,8 @@ def evaluate(
   codecs.remove(folder / codecs.FOLDER)
   if options.codecs:
     table = codecs.evaluate(
-        options.codecs,
-        found[''],
-        queries,
-        passages,
-        ranked,
-        folder / codecs.FOLDER,
-        {**facts, **own},
-        options.k,
-        options.depth,
+        options.codecs, found[''], queries, passages, ranked,
+        folder / codecs.FOLDER, {**facts, **own}, options.k, options.depth,
         lambda: _training_queries(model, options.trained_on or experiment),
     )
     print(table_lib.text(table))

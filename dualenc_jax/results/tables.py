@@ -47,6 +47,16 @@ def paper_tables(models: _Models) -> list[Table]:
   return [table for table in tables if table.rows]
 
 
+def metric_lines(systems: Mapping[str, Mapping[str, float]]) -> str:
+  """Metrics by line for a terminal, a column a system."""
+  lines = [f'  {"":<12}' + ''.join(f'{name:>10}' for name in systems)]
+  for metric in next(iter(systems.values())):
+    values = [own.get(metric) for own in systems.values()]
+    cells = ['' if value is None else f'{value:.4f}' for value in values]
+    lines.append(f'  {metric:<12}' + ''.join(f'{cell:>10}' for cell in cells))
+  return '\n'.join(lines)
+
+
 def _qa(models: _Models, sets: _Sets) -> Table:
   metrics = benchmarks.QA_METRICS
   models = _with_any(models, sets, metrics)

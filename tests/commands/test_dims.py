@@ -96,16 +96,11 @@ def test_encode_and_search(model, capfd):
   # Neither index was made again.
   assert 'Encoding' not in out.err
   assert before == (model / 'index' / 'header.json').read_bytes()
-  retriever = Retriever.from_dir(model)
-  scores = first(retriever.encode_queries(QUERIES), 32) @ (
-      first(whole.embeddings[:], 32).T
-  )
+  queries = Retriever.from_dir(model).encode_queries(QUERIES)
+  scores = first(queries, 32) @ first(whole.embeddings[:], 32).T
   best = -np.sort(-scores)[:, :3].ravel()
-  shown = [
-      float(line.split()[0])
-      for line in out.out.splitlines()
-      if re.match('  [0-9]', line)
-  ]
+  lines = out.out.splitlines()
+  shown = [float(x.split()[0]) for x in lines if re.match('  [0-9]', x)]
   np.testing.assert_allclose(shown, best, atol=6e-4)
   refused(capfd, 'dim is 128, expected 32', 'search', f'--model_dir={model}',
           '--dim=32', f'--index_dir={model / "index"}', 'xml')
@@ -169,17 +164,16 @@ def test_a_retriever_of_any_form(model, tmp_path):
   )
 
 
-FORMS = [
-    'model_dir',
-    'npz',
-    *(
-        pytest.param(form, marks=pytest.mark.slow)
-        for form in ('safetensors', 't5x', 'jax_export', 'hf')
-    ),
-]
+SLOW = 'safetensors', 't5x', 'jax_export', 'hf'
 
 
-@pytest.mark.parametrize('form', FORMS)
+@pytest.mark.parametrize(
+    'form',
+    [
+        'model_dir', 'npz',
+        *(pytest.param(form, marks=pytest.mark.slow) for form in SLOW),
+    ],
+)
 def test_a_converted_model_is_the_cut_one(model, tmp_path, form, capfd):
   out = tmp_path / 'out'
   run('convert', model, f'--to={form}', '--dim=32', f'--out={out}')
@@ -208,11 +202,8 @@ def test_there_and_back_by_sentence_transformers(model, tmp_path, capfd):
   assert 'the source in sentence_transformers' in said(capfd)
   whole = Retriever.from_dir(model).encode_queries(QUERIES)
   for folder, dim in ((st, 32), (back, 16)):
-    np.testing.assert_allclose(
-        Retriever.from_dir(folder).encode_queries(QUERIES),
-        first(whole, dim),
-        atol=1e-6,
-    )
+    cut = Retriever.from_dir(folder).encode_queries(QUERIES)
+    np.testing.assert_allclose(cut, first(whole, dim), atol=1e-6)
 
 
 def test_a_query_tower_alone_is_cut_with_its_model(model, tmp_path, capfd):
@@ -223,9 +214,8 @@ def test_a_query_tower_alone_is_cut_with_its_model(model, tmp_path, capfd):
   if not index.exists():
     run('encode', f'--model_dir={model}', '--dim=32')
   scores, _ = Retriever.from_dir(alone, index=index).search(QUERIES, 5)
-  expected, _ = Retriever.from_dir(model, index=index, dim=32).search(
-      QUERIES, 5
-  )
+  cut = Retriever.from_dir(model, index=index, dim=32)
+  expected, _ = cut.search(QUERIES, 5)
   np.testing.assert_allclose(scores, expected, atol=1e-6)
   refused(capfd, 'is a query tower alone, which goes', 'convert', alone,
           '--to=npz', '--dim=16', f'--out={tmp_path / "x"}')
@@ -240,31 +230,31 @@ def test_towers_with_projections_of_their_own(tmp_path, capfd):
   found = model_dir.load(str(folder), dim=24)
   assert 'trained for all 128 alone, as far as its files say' in said(capfd)
   assert found.provenance['dim'] == 24
-  for side in ('queries', 'passages'):
-    encode = f'encode_{side}'
+  for encode in ('encode_queries', 'encode_passages'):
     vectors = first(getattr(whole, encode)(QUERIES), 24)
     for other in (cut, Retriever(found)):
-      np.testing.assert_allclose(
-          getattr(other, encode)(QUERIES), vectors, atol=1e-6
-      )
+      own = getattr(other, encode)(QUERIES)
+      np.testing.assert_allclose(own, vectors, atol=1e-6)
 
 
 @pytest.mark.parametrize(
-    'dim, message',
+    'command, dim, message',
     [
-        (0, '--dim is 0; expected at least 1'),
-        (129, 'model have 128 components. Expected 1 to 128.'),
-        ('x', '--dim is x; expected a whole number'),
+        ('encode', 129, 'model have 128 components. Expected 1 to 128.'),
+        ('evaluate', 129, 'model have 128 components. Expected 1 to 128.'),
+        ('search', 0, '--dim is 0; expected at least 1'),
+        ('search', 129, 'model have 128 components. Expected 1 to 128.'),
+        ('convert', 'x', '--dim is x; expected a whole number'),
+        ('convert', 129, 'model have 128 components. Expected 1 to 128.'),
     ],
 )
-@pytest.mark.parametrize('command', ['encode', 'evaluate', 'search', 'convert'])
 def test_a_dim_that_there_is_not(command, dim, message, tmp_path, capfd):
   shared = tiny_evaluation.shared_model()
-  where = [f'--model_dir={shared}', f'--output_dir={tmp_path}']
+  where = [f'--model_dir={shared}']
   if command == 'convert':
     where = [shared, '--to=npz', f'--out={tmp_path / "out"}']
-  elif command != 'evaluate':
-    where.pop()
+  elif command == 'evaluate':
+    where.append(f'--output_dir={tmp_path}')
   refused(capfd, message, command, *where, f'--dim={dim}')
 
 

@@ -69,7 +69,7 @@ def run(models, *names_and_flags: str) -> None:
   latency.main([*names, '--count=3', *flags])
 
 
-def test_models_side_by_side_at_lengths(models, tmp_path, capsys):
+def test_models_side_by_side_at_lengths(models, tmp_path, capsys, monkeypatch):
   seen = []
   measure = latency.latency.measure
 
@@ -78,22 +78,20 @@ def test_models_side_by_side_at_lengths(models, tmp_path, capsys):
     return measure(*args)
 
   allowed = os.sched_getaffinity(0)
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(latency.latency, 'measure', spy)
-    run(
-        models, 'model', 'light', '--lengths=4,8', '--threads=1',
-        f'--output_dir={tmp_path / "out"}',
-    )
+  monkeypatch.setattr(latency.latency, 'measure', spy)
+  run(
+      models, 'model', 'light', '--lengths=4,8', '--threads=1',
+      f'--output_dir={tmp_path / "out"}',
+  )
   assert [len(own) for own in seen] == [1, 1]
   assert os.sched_getaffinity(0) == allowed
   found = json.loads((tmp_path / 'out' / 'latency.json').read_text())
   settings = found['settings']
   assert settings['versions']['jax'] == jax.__version__
   assert settings['models']['light'] == str(models / 'light')
-  assert {n: settings[n] for n in ('threads', 'batch', 'count', 'device')} == {
-      'threads': 1, 'batch': 1, 'count': 3,
-      'device': jax.devices()[0].device_kind,
-  }
+  expected = {'threads': 1, 'batch': 1, 'count': 3}
+  expected |= {'device': jax.devices()[0].device_kind}
+  assert expected.items() <= settings.items()
   assert settings['devices'] == jax.device_count()
   rows = found['measured']
   assert [(row['tokens_mean'], row['model']) for row in rows] == [
@@ -143,12 +141,11 @@ def test_an_artifact_beside_the_model_by_default_lengths(models, capsys):
 
 @pytest.mark.parametrize('form', ['txt', 'jsonl'])
 def test_queries_of_a_file(models, tmp_path, form):
+  lines = [*QUERIES, '']
+  if form == 'jsonl':
+    lines = [json.dumps({'id': text, 'text': text}) for text in QUERIES]
   file = tmp_path / f'queries.{form}'
-  lines = {
-      'txt': [*QUERIES, ''],
-      'jsonl': [json.dumps({'id': t, 'text': t}) for t in QUERIES],
-  }
-  file.write_text('\n'.join(lines[form]) + '\n')
+  file.write_text('\n'.join(lines) + '\n')
   out = tmp_path / 'out'
   run(models, 'light', f'--queries={file}', f'--output_dir={out}')
   own = sentencepiece.SentencePieceProcessor()
