@@ -1,18 +1,17 @@
 """Samples, embeds and measures what a model makes of a split."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 import logging
 import pathlib
+from typing import Any
 
-from dualenc_jax.analysis import (
-  dims as dims_lib,
-  lengths as lengths_lib,
-  numbers as numbers_lib,
-  sample as sample_lib,
-  vectors as vectors_lib,
-)
-from dualenc_jax.analysis.output import Analysis
+import numpy as np
+
+from dualenc_jax.analysis import geometry, sample as sample_lib, vectors
+from dualenc_jax.analysis.sample import Sample
+from dualenc_jax.analysis.separability import groups_of, separability
+from dualenc_jax.analysis.vectors import Vectors
 from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.index import of_model
@@ -21,34 +20,40 @@ from dualenc_jax.interop import truncation
 from dualenc_jax.interop.own import TRAINED_DIMS
 from dualenc_jax.run.experiment import Experiment
 
+# Of each tower: more do not change the accuracy, and take long.
+_CLASSIFIED = 2000
+NEAR_ONE = (0.9, 1.1)
 _LOG = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
-  """What is drawn of a split.
+class Analysis:
+  """One model on one sample.
 
   Attributes:
-    mapped: queries, and passages, on the maps.
-    measured: queries, and passages, of numbers and histograms, those on the
-      maps among them.
-    kind: which passages: `sample.RANDOM` or `sample.RELEVANT`.
-    seed: of all draws.
-    max_passages: how many passages are encoded and searched, the relevant ones
-      among them; None for the whole corpus.
-    ranked: how many queries, the first ones, need the rank of their relevant
-      passage.
-    dims: of how many first components the quality is measured; None for
-      `dims.default_dims`.
+    name: of the model.
+    data: label, split and fingerprints of what the sample is from.
+    provenance: of the model.
+    sample: queries and passages.
+    vectors: what the model makes of them.
+    numbers: by name, see `numbers`.
+    lengths: of 'queries' and 'passages' the tokens of each text, uncut, and
+      the limit of the tower.
   """
 
-  mapped: int = 400
-  measured: int = 5000
-  kind: str = sample_lib.RANDOM
-  seed: int = 0
-  max_passages: int | None = None
-  ranked: int = 0
-  dims: Sequence[int] | None = None
+  name: str
+  data: Mapping[str, Any]
+  provenance: Mapping[str, Any]
+  sample: Sample
+  vectors: Vectors
+  numbers: Mapping[str, float]
+  lengths: Mapping[str, tuple[np.ndarray, int]]
+
+  @property
+  def trained_dims(self) -> set[int]:
+    """Of how many first components the model was trained for, all included."""
+    dims = self.provenance.get(TRAINED_DIMS, ())
+    return {self.vectors.queries.shape[1], *dims}
 
 
 def analyse(
@@ -56,7 +61,13 @@ def analyse(
     model: Loaded,
     experiment: Experiment,
     split: str,
-    options: Options,
+    mapped: int = 400,
+    measured: int = 5000,
+    kind: str = sample_lib.RANDOM,
+    seed: int = 0,
+    max_passages: int | None = None,
+    ranked: int = 0,
+    dims: Sequence[int] | None = None,
     index_dir: pathlib.Path | None = None,
 ) -> Analysis:
   """Samples a split, embeds the sample with a model, and measures it.
@@ -66,7 +77,13 @@ def analyse(
     model: whose towers.
     experiment: whose task, tokenizer and caches.
     split: of the task.
-    options: what is drawn.
+    mapped: queries, and passages, on the maps.
+    measured: queries, and passages, of numbers and histograms.
+    kind: see `sample.draw`.
+    seed: of all draws.
+    max_passages: see `sample.draw`.
+    ranked: see `vectors.embed`.
+    dims: see `vectors.embed`; None for `vectors.default_dims`.
     index_dir: the folder of an index of the whole corpus, which is made unless
       it exists; None keeps the embeddings in memory.
 
@@ -74,49 +91,125 @@ def analyse(
     UserError: too little data, vectors that are not finite, or a dim that they
       do not have.
   """
-  for dim in options.dims or ():
+  for dim in dims or ():
     truncation.check(dim, model.dim, name)
-  ranked = RetrievalSet.of_split(experiment, split)
-  size = max(options.mapped, options.measured)
-  sample = sample_lib.draw(
-      ranked, size, options.kind, options.seed, options.max_passages
-  )
+  whole = RetrievalSet.of_split(experiment, split)
+  size = max(mapped, measured)
+  sample = sample_lib.draw(whole, size, kind, seed, max_passages)
   _LOG.info('Passages of %s: %s.', name, f'{len(sample.searched):,}')
-  searched = ranked.corpus.subset(sample.searched)
-  # Of embeddings, whatever codec was trained with them.
+  # Embeddings, whatever codec was trained with them.
   towers = dataclasses.replace(model, codec=None)
-  encoded = of_model.corpus_embeddings(towers, searched, index_dir)
+  encoded = of_model.corpus_embeddings(
+      towers, whole.corpus.subset(sample.searched), index_dir
+  )
   if codec := getattr(encoded, 'codec', None):
     raise UserError(
         f'--index_dir={index_dir} holds codes of {codec.name}, and what is'
         ' analysed are embeddings. Give an index of --codec=fp32, or none.'
     )
-  dims = options.dims
   if dims is None:
     trained_dims = model.provenance.get(TRAINED_DIMS, ())
-    dims = dims_lib.default_dims(model.dim, trained_dims)
-  vectors = vectors_lib.embed(
-      name, model.embedder, model.params, sample, encoded, options.ranked, dims
+    dims = vectors.default_dims(model.dim, trained_dims)
+  found = vectors.embed(
+      name, model.embedder, model.params, sample, encoded, ranked, dims
   )
   _LOG.info('Measuring %s.', name)
-  numbers = numbers_lib.numbers(vectors, sample)
-  if 'separability' not in numbers:
+  measures = numbers(found, sample)
+  if 'separability' not in measures:
     _LOG.warning(
         'No separability of %s: most queries, or passages, hang together by'
         ' shared relevant passages or equal texts, and no folds part them.',
         name,
     )
-  corpus = ranked.corpus.cache.header
+  corpus = whole.corpus.cache.header
+  data = {
+      'label': experiment.task.label,
+      'split': split,
+      'source': whole.cache.header['source'],
+      'corpus': {key: corpus[key] for key in ('split', 'source')},
+  }
+  tokenizer, counts = model.tokenizer, sample.token_counts(model.tokenizer)
+  lengths = {
+      'queries': (counts['queries'], tokenizer.query_length),
+      'passages': (counts['passages'], tokenizer.passage_length),
+  }
   return Analysis(
-      {
-          'label': experiment.task.label,
-          'split': split,
-          'source': ranked.cache.header['source'],
-          'corpus': {key: corpus[key] for key in ('split', 'source')},
-      },
-      model.provenance,
-      sample,
-      vectors,
-      numbers,
-      lengths_lib.count_tokens(model.tokenizer, sample, name),
+      name, data, model.provenance, sample, found, measures, lengths
   )
+
+
+def numbers(vectors: Vectors, sample: Sample) -> dict[str, float]:
+  """The numbers of a model; what does not apply is absent.
+
+  Returns:
+    separability: see `separability.separability`; absent where most texts of
+      a tower hang together.
+    alignment: of the queries with one of their relevant passages.
+    uniformity_queries, uniformity_passages: see `geometry.uniformity`.
+    mean_top1_cosine, median_top1_cosine: of the queries' best hits.
+    positive_query_cosine, positive_negative_cosine: of relevant passages with
+      their query, and with its 100 best hits that are not relevant: figure 4
+      of PAIR (Ren et al. 2021), which wants the first above the second.
+    median_ratio, ratios_near_one: of query-query over query-passage
+      similarities: the median, and the share from 0.9 to 1.1.
+    duplicate_queries, duplicate_passages: the share of the whole set whose
+      tokens are those of an earlier one.
+    repeated_positives: the share of the sampled pairs whose passage is that of
+      an earlier pair.
+    near_duplicate_queries, near_duplicate_passages: the share of the sample
+      that another vector of it all but equals.
+    dimensional_efficiency and others of the signs of passages: see
+      `geometry.bit_numbers`.
+    mrr_dim_<d>: the mean reciprocal rank with the first d components.
+  """
+  cache, corpus = sample.retrieval_set.cache, sample.retrieval_set.corpus
+  query_prints = cache.query_fingerprints[sample.retrieval_set.query_rows]
+  passage_prints = corpus.cache.passage_fingerprints[corpus.rows]
+  size = min(len(vectors.queries), len(vectors.passages), _CLASSIFIED)
+  apart = separability(
+      vectors.queries[:size],
+      vectors.passages[:size],
+      groups_of(
+          query_prints[sample.queries[:size]],
+          passage_prints[sample.passages[:size]],
+          [passage_prints[np.array(r, np.int64)] for r in sample.gold[:size]],
+      ),
+      sample.seed,
+  )
+  values = {
+      **({} if apart is None else {'separability': apart}),
+      'uniformity_queries': geometry.uniformity(vectors.queries),
+      'uniformity_passages': geometry.uniformity(vectors.passages),
+      'mean_top1_cosine': float(vectors.top_cosines.mean(dtype=np.float64)),
+      'median_top1_cosine': float(np.median(vectors.top_cosines)),
+      'duplicate_queries': geometry.repeats(query_prints),
+      'duplicate_passages': geometry.repeats(passage_prints),
+      'near_duplicate_queries': geometry.near_duplicates(vectors.queries),
+      'near_duplicate_passages': geometry.near_duplicates(vectors.passages),
+      **geometry.bit_numbers(vectors.passages),
+  }
+  ratios = ratios_of(vectors, sample)
+  if len(ratios):
+    values['median_ratio'] = float(np.median(ratios))
+    values['ratios_near_one'] = geometry.share_within(ratios, *NEAR_ONE)
+  if sample.has_pairs:
+    queries, positives = vectors.queries[sample.pair_queries], vectors.positives
+    own = np.sum(queries * positives, axis=1, dtype=np.float64)
+    values['positive_query_cosine'] = float(own.mean())
+    if not np.isnan(vectors.negative_cosines).all():
+      values['positive_negative_cosine'] = float(
+          np.nanmean(vectors.negative_cosines)
+      )
+    values['alignment'] = geometry.alignment(queries, positives)
+    values['repeated_positives'] = geometry.repeats(sample.pair_passages)
+  return values | {f'mrr_dim_{dim}': x for dim, x in vectors.mrr.items()}
+
+
+def ratios_of(vectors: Vectors, sample: Sample) -> np.ndarray:
+  """Similarity ratios; p_j is relevant for q_j where such are known."""
+  if sample.has_pairs:
+    queries, passages = vectors.queries[sample.pair_queries], vectors.positives
+  else:
+    size = min(len(vectors.queries), len(vectors.passages))
+    queries, passages = vectors.queries[:size], vectors.passages[:size]
+  return geometry.similarity_ratios(queries, passages, seed=sample.seed)

@@ -1,4 +1,4 @@
-"""Where unit vectors lie: alignment, uniformity, nearest others, ratios.
+"""Where unit vectors lie: alignment, uniformity, nearest others, ratios, signs.
 
 Alignment and uniformity are those of Wang and Isola, "Understanding Contrastive
 Representation Learning through Alignment and Uniformity on the Hypersphere"
@@ -8,85 +8,71 @@ nothing of size n x n is held.
 """
 
 from collections.abc import Iterator
-import dataclasses
+from typing import Any
 
 import numpy as np
 
-_BLOCK = 1024
+BLOCK = 1024
 # Cosines above it are of equal vectors, up to the rounding of float32.
-SAME = 1 - 1e-6
+_SAME = 1 - 1e-6
 DRAWS = 50_000
 # A smaller denominator is noise: the ratio would say nothing.
 TINY = 1e-6
 
 
 def unit_rows(vectors: np.ndarray) -> np.ndarray:
-  """Vectors [n, D] of any float dtype, scaled to length 1: float32 [n, D]."""
+  """Vectors [n, D] of any float dtype, scaled to length 1: float32 [n, D].
+
+  A row that is zero stays so.
+  """
   vectors = vectors.astype(np.float64)
   lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-  return (vectors / lengths).astype(np.float32)
+  return (vectors / np.where(lengths == 0, 1, lengths)).astype(np.float32)
 
 
 def alignment(
     queries: np.ndarray, passages: np.ndarray, alpha: float = 2.0
 ) -> float:
-  """How close the vectors of positive pairs are.
+  """How close the vectors [n, D] of positive pairs are: E ||q - p||^alpha.
 
-    E_(q, p) ||q - p||^alpha
-
-  Args:
-    queries: float [n, D].
-    passages: float [n, D], row i relevant for query i.
-    alpha: the power.
-
-  Returns:
-    0 where each pair is one point; for unit vectors and alpha 2 it is
-    2 - 2 E cos(q, p), at most 4.
+  For unit vectors and alpha 2 it is 2 - 2 E cos(q, p), from 0 to 4.
   """
   difference = queries.astype(np.float64) - passages.astype(np.float64)
   return float(np.mean(np.linalg.norm(difference, axis=1) ** alpha))
 
 
-def uniformity(vectors: np.ndarray, t: float = 2.0) -> float:
-  """How evenly vectors lie on the sphere; lower is more even.
+def uniformity(
+    vectors: np.ndarray, t: float = 2.0, block: int = BLOCK
+) -> float:
+  """How evenly vectors [n, D], n at least 2, lie on the sphere.
 
     log E_(x, y) exp(-t ||x - y||^2)    over the pairs of distinct rows
 
-  Args:
-    vectors: float [n, D], n at least 2.
-    t: how fast the potential falls with the distance.
-
-  Returns:
-    0 where all are one point, log(exp(-2 t)) where all are orthonormal.
+  Lower is more even: 0 where all are one point, -2 t where all are orthonormal.
   """
   total = 0.0
   squares = np.sum(vectors.astype(np.float64) ** 2, axis=1)
-  for start, products in _products(vectors):
-    rows = slice(start, start + len(products))
+  for start, products in _products(vectors, block):
+    rows = np.arange(start, start + len(products))
     distances = squares[rows, None] + squares[None, :] - 2 * products
     potential = np.exp(-t * np.maximum(distances, 0))
-    potential[np.arange(len(products)), np.arange(len(vectors))[rows]] = 0
+    potential[rows - start, rows] = 0
     total += potential.sum()
   count = len(vectors)
   return float(np.log(total / (count * (count - 1))))
 
 
-def nearest_cosines(vectors: np.ndarray) -> np.ndarray:
-  """For each of n unit vectors its cosine with the nearest other: [n]."""
-  nearest = np.empty(len(vectors))
-  for start, products in _products(vectors):
-    rows = np.arange(len(products))
-    products[rows, start + rows] = -np.inf
-    nearest[start : start + len(products)] = products.max(axis=1)
-  return nearest
-
-
-def near_duplicates(vectors: np.ndarray) -> float:
+def near_duplicates(vectors: np.ndarray, block: int = BLOCK) -> float:
   """The share of unit vectors that another all but equals.
 
   That is one with a cosine above 1 - 1e-6, an angle of 0.08 degrees.
   """
-  return float(np.mean(nearest_cosines(vectors) > SAME))
+  near = []
+  for start, products in _products(vectors, block):
+    rows = np.arange(len(products))
+    products[rows, start + rows] = -np.inf
+    near.append(products.max(axis=1) > _SAME)
+  return float(np.mean(np.concatenate(near)))
 
 
 def repeats(values: np.ndarray) -> float:
@@ -94,34 +80,13 @@ def repeats(values: np.ndarray) -> float:
   return 1 - len(np.unique(values)) / len(values)
 
 
-def _products(vectors: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+def _products(
+    vectors: np.ndarray, block: int
+) -> Iterator[tuple[int, np.ndarray]]:
   """Yields (first row, its block's dot products with all: [block, n])."""
   vectors = vectors.astype(np.float64)
-  for start in range(0, len(vectors), _BLOCK):
-    yield start, vectors[start : start + _BLOCK] @ vectors.T
-
-
-@dataclasses.dataclass(frozen=True)
-class Ratios:
-  """sim(q_i, q_j) / sim(q_i, p_j) of drawn pairs i != j.
-
-  Attributes:
-    values: float64 [at most draws], those with a denominator.
-    left_out: draws whose denominator is nearer to 0 than `TINY`.
-  """
-
-  values: np.ndarray
-  left_out: int
-
-  @property
-  def median(self) -> float:
-    """NaN if every draw was left out."""
-    return float(np.median(self.values)) if len(self.values) else float('nan')
-
-  def share_within(self, low: float, high: float) -> float:
-    """Of the values, those from `low` to `high`."""
-    inside = (self.values >= low) & (self.values <= high)
-    return float(inside.mean()) if len(inside) else float('nan')
+  for start in range(0, len(vectors), block):
+    yield start, vectors[start : start + block] @ vectors.T
 
 
 def similarity_ratios(
@@ -129,27 +94,73 @@ def similarity_ratios(
     passages: np.ndarray,
     draws: int = DRAWS,
     seed: int = 0,
-) -> Ratios:
-  """Draws pairs i != j, with replacement, and takes their ratios.
+) -> np.ndarray:
+  """sim(q_i, q_j) / sim(q_i, p_j) of pairs i != j, drawn with replacement.
 
   Args:
     queries: float [n, D], unit vectors, n at least 2.
     passages: float [n, D], unit vectors; p_j belongs to q_j.
-    draws: how many pairs.
+    draws: how many pairs; those whose denominator is below `TINY` are left out.
     seed: of the draws.
+
+  Returns:
+    float64 [at most draws].
   """
   rng = np.random.default_rng(seed)
   first = rng.integers(len(queries), size=draws)
   # From 1 to n - 1 places further on, in a circle: never itself.
-  step = rng.integers(1, len(queries), size=draws)
-  second = (first + step) % len(queries)
-  values, left_out = [], 0
-  for start in range(0, draws, _BLOCK):
-    i, j = first[start : start + _BLOCK], second[start : start + _BLOCK]
+  second = (first + rng.integers(1, len(queries), size=draws)) % len(queries)
+  values = []
+  for start in range(0, draws, BLOCK):
+    i, j = first[start : start + BLOCK], second[start : start + BLOCK]
     anchors = queries[i].astype(np.float64)
     numerators = np.sum(anchors * queries[j], axis=1)
     denominators = np.sum(anchors * passages[j], axis=1)
     usable = np.abs(denominators) >= TINY
-    left_out += int(np.count_nonzero(~usable))
     values.append(numerators[usable] / denominators[usable])
-  return Ratios(np.concatenate(values), left_out)
+  return np.concatenate(values)
+
+
+def share_within(values: np.ndarray, low: float, high: float) -> float:
+  """Of values [n], those from `low` to `high`; NaN of none."""
+  inside = (values >= low) & (values <= high)
+  return float(inside.mean()) if len(inside) else float('nan')
+
+
+def bit_numbers(vectors: np.ndarray) -> dict[str, float]:
+  """How much the signs of vectors [n, D] say, which an index of bits is left.
+
+  With P_d the share of them whose component d is at least 0:
+
+  Returns:
+    dimensional_efficiency: 4/D sum_d P_d (1 - P_d), equation 3 of Thakur et al.
+      (2022) scaled so that 1 is every bit in balance. It does not foretell
+      quality there.
+    bit_entropy: mean entropy of a bit, 1 where it is in balance.
+    byte_entropy: the same of eight neighbouring bits together, over 8: below
+      bit_entropy where bits depend on each other.
+    bit_correlation: mean |correlation| of two dimensions' bits; of those that
+      are constant none counts.
+    distinct_codes: different codes over vectors.
+  """
+  from scipy import stats
+
+  def entropy(counts: Any) -> float:
+    return float(np.mean(stats.entropy(counts, base=2)))
+
+  bits = vectors >= 0
+  codes, ones = np.packbits(bits, axis=1), bits.mean(axis=0)
+  of_bytes = [np.bincount(column, minlength=256) for column in codes.T]
+  values = {
+      'dimensional_efficiency': float(4 * np.mean(ones * (1 - ones))),
+      'bit_entropy': entropy([ones, 1 - ones]),
+      'byte_entropy': entropy(np.transpose(of_bytes)) / 8,
+      'distinct_codes': len(np.unique(codes, axis=0)) / len(codes),
+  }
+  varying = bits[:, (ones > 0) & (ones < 1)]
+  count = varying.shape[1]
+  if count > 1:
+    correlations = np.abs(np.corrcoef(varying, rowvar=False))
+    others = correlations.sum() - np.trace(correlations)
+    values['bit_correlation'] = float(others / (count * (count - 1)))
+  return values

@@ -6,23 +6,20 @@ proto that names each model's tensor, and for each model a folder with
 header and a row a point.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 import io
 import pathlib
 
 import numpy as np
 
-from dualenc_jax.analysis.sample import Sample
-from dualenc_jax.analysis.vectors import Vectors
+from dualenc_jax.analysis.analyse import Analysis
 from dualenc_jax.io import files
 
-_CONFIG = 'projector_config.pbtxt'
-_COLUMNS = ('tower', 'id', 'text', 'rank', 'top1_cosine')
 _LONGEST = 300
 
 
 def write(
-    folder: pathlib.Path, models: Sequence[Vectors], sample: Sample, most: int
+    folder: pathlib.Path, analyses: Sequence[Analysis], most: int
 ) -> None:
   """Writes the first `most` queries and passages of each model.
 
@@ -33,16 +30,15 @@ def write(
     UserError: a file or folder cannot be written.
   """
   entries = []
-  for vectors in models:
-    name = safe(vectors.name)
-    part = folder / name
-    files.make_folder(part)
+  for analysis in analyses:
+    name, vectors = safe(analysis.name), analysis.vectors
+    files.make_folder(folder / name)
     points = np.concatenate([vectors.queries[:most], vectors.passages[:most]])
     tensors = io.StringIO()
     np.savetxt(tensors, points, '%.7g', '\t')
-    files.write(part / 'tensors.tsv', tensors.getvalue())
-    lines = map('\t'.join, [_COLUMNS, *_rows(vectors, sample, most)])
-    files.write(part / 'metadata.tsv', ''.join(f'{line}\n' for line in lines))
+    files.write(folder / name / 'tensors.tsv', tensors.getvalue())
+    lines = ''.join('\t'.join(row) + '\n' for row in _rows(analysis, most))
+    files.write(folder / name / 'metadata.tsv', lines)
     entries.append(
         'embeddings {\n'
         f'  tensor_name: "{name}"\n'
@@ -52,26 +48,17 @@ def write(
         f'  metadata_path: "{name}/metadata.tsv"\n'
         '}\n'
     )
-  files.write(folder / _CONFIG, ''.join(entries))
+  files.write(folder / 'projector_config.pbtxt', ''.join(entries))
 
 
-def _rows(vectors: Vectors, sample: Sample, most: int) -> list[tuple[str, ...]]:
-  texts = sample.retrieval_set.cache.query_texts
-  rows = [
-      (
-          'query',
-          _line(sample.query_id(i)),
-          _line(texts.text(row)),
-          str(vectors.ranks[i] or ''),
-          f'{vectors.top_cosines[i]:.4f}',
-      )
-      for i, row in enumerate(sample.query_rows()[:most])
-  ]
-  texts = sample.retrieval_set.corpus.cache.passage_texts
-  return rows + [
-      ('passage', _line(sample.passage_id(i)), _line(texts.text(row)), '', '')
-      for i, row in enumerate(sample.passage_rows()[:most])
-  ]
+def _rows(analysis: Analysis, most: int) -> Iterator[tuple[str, ...]]:
+  sample, vectors = analysis.sample, analysis.vectors
+  yield 'tower', 'id', 'text', 'rank', 'top1_cosine'
+  for i, text in enumerate(sample.query_texts(most)):
+    numbers = str(vectors.ranks[i] or ''), f'{vectors.top_cosines[i]:.4f}'
+    yield 'query', _line(sample.query_id(i)), _line(text), *numbers
+  for i, text in enumerate(sample.passage_texts(most)):
+    yield 'passage', _line(sample.passage_id(i)), _line(text), '', ''
 
 
 def _line(text: str) -> str:

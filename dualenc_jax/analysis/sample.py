@@ -1,10 +1,11 @@
-"""Which queries and passages are looked at, and how figures tell of them."""
+"""Which queries and passages are looked at."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import dataclasses
 
 import numpy as np
 
+from dualenc_jax.data import Tokenizer
 from dualenc_jax.data.corpus import describe
 from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
@@ -13,6 +14,8 @@ from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 FEWEST = 10
 RANDOM = 'random'
 RELEVANT = 'relevant'
+# No text has more tokens.
+_UNLIMITED = 2**30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Sample:
 
   @property
   def has_pairs(self) -> bool:
-    """Whether there are enough positive pairs to tell of them."""
+    """Whether there are enough positive pairs for numbers of them."""
     return len(self.pair_queries) >= FEWEST
 
   def query_id(self, position: int) -> str:
@@ -56,13 +59,24 @@ class Sample:
   def passage_id(self, position: int) -> str:
     return self.retrieval_set.corpus.ids[self.passages[position]]
 
-  def query_rows(self) -> np.ndarray:
-    """Rows of the queries' cache: int64 [n]."""
-    return self.retrieval_set.query_rows[self.queries]
+  def query_texts(self, most: int | None = None) -> list[str]:
+    texts = self.retrieval_set.query_texts
+    return [texts[row] for row in self.queries[:most]]
 
-  def passage_rows(self) -> np.ndarray:
-    """Rows of the corpus' cache: int64 [m]."""
-    return self.retrieval_set.corpus.rows[self.passages]
+  def passage_texts(self, most: int | None = None) -> list[str]:
+    texts = self.retrieval_set.corpus.texts
+    return [texts[row] for row in self.passages[:most]]
+
+  def token_counts(self, tokenizer: Tokenizer) -> dict[str, np.ndarray]:
+    """Tokens of queries [n] and passages [m], EOS included, nothing cut."""
+    counts = {}
+    for side, prefix, texts in (
+        ('queries', tokenizer.query_prefix, self.query_texts()),
+        ('passages', tokenizer.passage_prefix, self.passage_texts()),
+    ):
+      texts = [prefix + text for text in texts]
+      counts[side] = tokenizer.vocabulary.encode(texts, _UNLIMITED).lengths
+    return counts
 
 
 def draw(
@@ -89,8 +103,7 @@ def draw(
     UserError: fewer than `FEWEST` queries or passages, or no relevant ones.
   """
   rng = np.random.default_rng(seed)
-  count = len(retrieval_set.corpus)
-  all_gold = retrieval_set.gold
+  count, all_gold = len(retrieval_set.corpus), retrieval_set.gold
   queries = rng.permutation(len(all_gold))[:size]
   gold = [all_gold[q] for q in queries]
   pair_queries = np.flatnonzero([len(rows) for rows in gold])
@@ -100,7 +113,6 @@ def draw(
   part = np.arange(count)
   if max_passages is not None and max_passages < count:
     part = rng.choice(count, max_passages, replace=False)
-  searched = np.union1d(part, pair_passages)
   if kind == RELEVANT:
     _, first = np.unique(pair_passages, return_index=True)
     passages = pair_passages[np.sort(first)]
@@ -114,54 +126,7 @@ def draw(
           f' at least {FEWEST} to look at the embedding space. Take a larger'
           ' split.'
       )
-  pairs = (pair_queries, pair_passages)
   return Sample(
-      retrieval_set, seed, kind, queries, passages, gold, *pairs, searched
+      retrieval_set, seed, kind, queries, passages, gold, pair_queries,
+      pair_passages, searched=np.union1d(part, pair_passages),
   )
-
-
-@dataclasses.dataclass(frozen=True)
-class Setting:
-  """Of what the figures are made.
-
-  Attributes:
-    label: of the task.
-    split: of the queries.
-    sample: of queries and passages.
-    steps: of each model's checkpoint, by the model's name.
-    mapped: how many queries, and passages, the maps show at most.
-  """
-
-  label: str
-  split: str
-  sample: Sample
-  steps: Mapping[str, int]
-  mapped: int
-
-  @property
-  def where(self) -> str:
-    """Data, models and seed, to end a caption with."""
-    models = ', '.join(f'{n} (step {step:,})' for n, step in self.steps.items())
-    return (
-        f'{self.label}, split {self.split}; {models}; seed {self.sample.seed}.'
-    )
-
-  def drawn(self, most: int | None = None) -> str:
-    """How many queries and passages, and how they were drawn."""
-    sample = self.sample
-    retrieval_set = sample.retrieval_set
-    queries = _part(sample.queries[:most], len(retrieval_set.query_ids))
-    passages = _part(sample.passages[:most], len(retrieval_set.corpus))
-    relevant = ' (relevant for them)' if sample.kind == RELEVANT else ''
-    return f'{queries} queries and {passages} passages{relevant}'
-
-  @property
-  def searched(self) -> str:
-    """What the best hits were looked for in."""
-    whole = len(self.sample.retrieval_set.corpus)
-    return f'the {_part(self.sample.searched, whole)} passages'
-
-
-def _part(rows: np.ndarray, whole: int) -> str:
-  count = len(rows)
-  return f'{count:,}' if count == whole else f'{count:,} of {whole:,}'

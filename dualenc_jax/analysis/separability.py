@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 FOLDS = 5
 # Of a tower, that a fold may hold: the rest is what a classifier learns from.
@@ -19,15 +17,10 @@ def separability(
 ) -> float | None:
   """Cross-validated accuracy of a logistic regression, query or passage.
 
-  Each vector is told by a classifier that has learnt from the other folds,
-  whose features are standardised. Folds hold as many of each tower as the
-  groups allow, none of which is in two folds.
-
   Args:
     queries: float [n, D].
     passages: float [n, D], as many: guessing scores 0.5.
-    groups: int [2 n], of the queries and then of the passages, from 0; see
-      `groups_of`.
+    groups: int [2 n], see `groups_of`; none is in two folds.
     seed: of the folds.
 
   Returns:
@@ -55,25 +48,20 @@ def separability(
   )
   # One thread: sums are in one order, and so is the result's last digit.
   with threadpoolctl.threadpool_limits(1):
-    told = cross_val_predict(
+    found = cross_val_predict(
         classifier, vectors, towers, cv=PredefinedSplit(folds)
     )
-  return float(np.mean(told == towers))
+  return float(np.mean(found == towers))
 
 
 def deal(groups: np.ndarray, towers: np.ndarray, seed: int = 0) -> np.ndarray:
-  """Deals groups to `FOLDS` folds, to each as many of each tower as can be.
+  """Folds of groups [m] that hold as many of each tower [m] as can be.
 
   The largest groups come first, equal ones in random order, each to the fold
   that has least of what the group is made of.
 
-  Args:
-    groups: int [m], from 0.
-    towers: int [m], 0 or 1.
-    seed: of the order.
-
   Returns:
-    int64 [m], the fold of each; some are empty if there are few groups.
+    int64 [m], from 0; some are empty if there are few groups.
   """
   counts = np.zeros((groups.max() + 1, 2), np.int64)
   np.add.at(counts, (groups, towers), 1)
@@ -89,9 +77,7 @@ def deal(groups: np.ndarray, towers: np.ndarray, seed: int = 0) -> np.ndarray:
 
 
 def groups_of(
-    queries: np.ndarray,
-    passages: np.ndarray,
-    relevant: Sequence[np.ndarray],
+    queries: np.ndarray, passages: np.ndarray, relevant: Sequence[np.ndarray]
 ) -> np.ndarray:
   """Groups of texts that hang together, by equality or by relevance.
 
@@ -109,14 +95,16 @@ def groups_of(
   Returns:
     int [n + m]: of the queries, then of the passages, from 0.
   """
+  from scipy.sparse import coo_array
+  from scipy.sparse.csgraph import connected_components
+
   count = len(queries) + len(passages)
   texts, text_of = np.unique(
       np.concatenate([queries, passages, *relevant]), return_inverse=True
   )
   start = np.repeat(text_of[: len(queries)], [len(r) for r in relevant])
   steps = coo_array(
-      (np.ones(len(start)), (start, text_of[count:])),
-      (len(texts), len(texts)),
+      (np.ones(len(start)), (start, text_of[count:])), (len(texts),) * 2
   )
   _, component = connected_components(steps, directed=False)
   return component[text_of[:count]]

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.analysis import dims as dims_lib, geometry
+from dualenc_jax.analysis.geometry import unit_rows
 from dualenc_jax.analysis.sample import Sample
 from dualenc_jax.errors import UserError
-from dualenc_jax.inference.embedder import Embedder
+from dualenc_jax.inference.towers import Towers
 from dualenc_jax.io import finite
 from dualenc_jax.search import ranking as ranking_lib
 from dualenc_jax.search.exact_search import ExactSearch
@@ -17,13 +17,14 @@ from dualenc_jax.search.ranking import Ranking
 
 # PAIR looks at so many passages of a query.
 _RETRIEVED = 100
+_LEAST, _HALVINGS = 8, 6
+
 
 @dataclasses.dataclass(frozen=True)
 class Vectors:
   """Unit vectors of a sample, and how near its queries' best hits are.
 
   Attributes:
-    name: of the model.
     queries: float32 [n, D].
     passages: float32 [m, D].
     positives: float32 [p, D], of the sample's `pair_passages`.
@@ -33,119 +34,126 @@ class Vectors:
       query's 100 best hits that are not relevant; NaN for none.
     ranks: int64 [at most n], of the first queries' best relevant passages among
       those searched, from 1; 0 for none.
-    mrr: by dim, see `dims.mrr`.
+    mrr: mean reciprocal ranks of queries with relevant passages, by how many
+      first components of the vectors are left.
   """
 
-  name: str
   queries: np.ndarray
   passages: np.ndarray
   positives: np.ndarray
   top_cosines: np.ndarray
   negative_cosines: np.ndarray
   ranks: np.ndarray
-  mrr: Mapping[int, float] = dataclasses.field(default_factory=dict)
+  mrr: Mapping[int, float]
+
+  def first(self, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """The first queries, and as many passages."""
+    return self.queries[:most], self.passages[:most]
+
+
+@dataclasses.dataclass(frozen=True)
+class FirstComponents:
+  """A store of rows [N, D] as one of [N, dim], of length one; keeps nothing."""
+
+  rows: Any
+  dim: int
+  dtype = np.dtype(np.float32)
+
+  @property
+  def shape(self) -> tuple[int, int]:
+    return len(self.rows), self.dim
+
+  def __len__(self) -> int:
+    return len(self.rows)
+
+  def __getitem__(self, key: Any) -> np.ndarray:
+    return unit_rows(np.asarray(self.rows[key])[:, : self.dim])
+
+
+def default_dims(dim: int, trained_dims: Sequence[int] = ()) -> list[int]:
+  """D and its halves, and what the model was trained for, largest first."""
+  halves = [dim // 2**i for i in range(_HALVINGS)]
+  found = {d for d in halves if d >= _LEAST} | {*trained_dims, dim}
+  return sorted(found, reverse=True)
 
 
 def embed(
     name: str,
-    embedder: Embedder,
+    embedder: Towers,
     params: Any,
     sample: Sample,
     encoded: Any,
     ranked: int = 0,
     dims: Sequence[int] = (),
+    retrieved: int = _RETRIEVED,
 ) -> Vectors:
   """Embeds the queries of a sample, searches, and takes its passages' vectors.
 
   Args:
-    name: of the model.
+    name: of the model, for errors.
     embedder: its towers.
     params: its parameters.
     sample: what to embed.
     encoded: the vectors of the passages that are searched, [M, D], in memory
       or on disk: only blocks and the sample's rows of them are read.
-    ranked: how many queries, the first ones, need the rank of their relevant
-      passage.
-    dims: of how many first components the quality is measured, where queries
-      have relevant passages.
+    ranked: how many queries, the first ones, need ranks.
+    dims: for `mrr`.
+    retrieved: the hits among which negatives are looked for.
 
   Raises:
     UserError: vectors that are not finite, or zero.
   """
-  retrieval_set = sample.retrieval_set
-  corpus = retrieval_set.corpus
-  queries = embedder.queries(
-      params, retrieval_set.cache.query_tokens, sample.query_rows()
-  )
-  _check(name, 'queries', queries, sample.query_id)
-  searched = sample.searched
-  taken = np.asarray(encoded[_position(searched, sample.passages)])
-  _check(name, 'passages', taken, sample.passage_id)
-  positives = np.asarray(encoded[_position(searched, sample.pair_passages)])
-  of_pairs = sample.pair_passages
-  _check(name, 'passages', positives, lambda i: corpus.ids[of_pairs[i]])
-  ranking, ranks = _search(queries, encoded, sample, ranked)
-  best = ranking.indices[:, 0]
-  hits = np.asarray(encoded[best])
-  _check(name, 'best hits', hits, lambda i: corpus.ids[searched[best[i]]])
-  units = geometry.unit_rows(queries)
-  positives = geometry.unit_rows(positives)
-  return Vectors(
-      name,
-      units,
-      geometry.unit_rows(taken),
-      positives,
-      # Scores are products: of half precision's vectors, not quite cosines.
-      np.sum(units * geometry.unit_rows(hits), axis=1),
-      _to_negatives(positives, ranking, encoded, sample),
-      ranks,
-      _mrr(queries, encoded, sample, dims) if sample.has_pairs else {},
-  )
-
-
-def _search(
-    queries: np.ndarray, encoded: Any, sample: Sample, ranked: int
-) -> tuple[Ranking, np.ndarray]:
-  """The best hits, of those searched, and the first queries' ranks.
-
-  A query's self-hit, where the task has such, is left out.
-  """
   retrieval_set, searched = sample.retrieval_set, sample.searched
-  search = ExactSearch(encoded, retrieval_set.corpus.subset(searched).ids)
-  own = _self_hits(sample)
-  depth = _RETRIEVED if own is None else _RETRIEVED + 1
-  ranking = search.top_k(queries, min(depth, len(searched)))
+  ids = retrieval_set.corpus.ids
+  rows = retrieval_set.query_rows[sample.queries]
+  queries = embedder.queries(params, retrieval_set.cache.query_tokens, rows)
+  _check(name, 'queries', queries, sample.query_id)
+
+  def taken(side: str, places: np.ndarray) -> np.ndarray:
+    found = np.asarray(encoded[places])
+    _check(name, side, found, lambda i: ids[searched[places[i]]])
+    return unit_rows(found)
+
+  passages = taken('passages', _position(searched, sample.passages))
+  positives = taken('passages', _position(searched, sample.pair_passages))
+  # A query's self-hit, where the task has such, is left out.
+  own = retrieval_set.self_hits
+  if own is not None:
+    own = _position(searched, own[sample.queries])
+  searched_ids = retrieval_set.corpus.subset(searched).ids
+  search = ExactSearch(encoded, searched_ids)
+  more = 0 if own is None else 1
+  ranking = search.top_k(queries, min(retrieved + more, len(searched)))
   if own is not None:
     ranking = ranking_lib.without(ranking, own)
-  if not ranked:
-    return ranking, np.zeros(0, np.int64)
-  own = None if own is None else own[:ranked]
-  gold = _gold(sample)[:ranked]
-  return ranking, search.gold_ranks(queries[:ranked], gold, own)
+  hits = taken('best hits', ranking.indices[:, 0])
+  positions = [_position(searched, np.array(g, np.int64)) for g in sample.gold]
+  gold = [places[places >= 0].tolist() for places in positions]
 
 
-def _mrr(
-    queries: np.ndarray, encoded: Any, sample: Sample, dims: Sequence[int]
-) -> dict[int, float]:
-  ids = sample.retrieval_set.corpus.subset(sample.searched).ids
-  own = _self_hits(sample)
-  return dims_lib.mrr(queries, encoded, ids, _gold(sample), own, dims)
+  def gold_ranks(search: ExactSearch, queries: Any, rows: Any) -> np.ndarray:
+    self_hits = None if own is None else own[rows]
+    return search.gold_ranks(
+        queries[rows], [gold[row] for row in rows], self_hits
+    )
 
-
-def _gold(sample: Sample) -> list[list[int]]:
-  """For each query its relevant passages, by place among those searched."""
-  searched = sample.searched
-  return [
-      [int(i) for i in _position(searched, np.array(rows, np.int64)) if i >= 0]
-      for rows in sample.gold
-  ]
-
-
-def _self_hits(sample: Sample) -> np.ndarray | None:
-  """For each query its self-hit, by place likewise; None if there are none."""
-  own = sample.retrieval_set.self_hits
-  return None if own is None else _position(
-      sample.searched, own[sample.queries]
+  first = np.arange(min(ranked, len(queries)))
+  judged = np.flatnonzero([len(places) for places in gold])
+  mrr = {}
+  for dim in dims if sample.has_pairs else ():
+    cut = ExactSearch(FirstComponents(encoded, dim), searched_ids)
+    ranks = gold_ranks(cut, FirstComponents(queries, dim), judged)
+    mrr[dim] = float(np.mean(1 / ranks))
+  units = unit_rows(queries)
+  return Vectors(
+      units,
+      passages,
+      positives,
+      # Scores are products: of half precision's vectors, not quite cosines.
+      np.sum(units * hits, axis=1),
+      _to_negatives(positives, ranking, encoded, sample),
+      gold_ranks(search, queries, first) if ranked else first,
+      mrr,
   )
 
 
@@ -160,7 +168,7 @@ def _to_negatives(
     # Without self-hits some have no place.
     negatives = hits[~relevant & (hits >= 0)]
     if len(negatives):
-      units = geometry.unit_rows(np.asarray(encoded[negatives]))
+      units = unit_rows(np.asarray(encoded[negatives]))
       out[place] = np.mean(units @ positives[place], dtype=np.float64)
   return out
 

@@ -8,17 +8,18 @@ Writes to MODEL_DIR/analysis/<task>-<split>: a t-SNE map and principal
 components of queries and passages, how well a classifier tells them apart, the
 cosines of queries and best hits, the ratios of similarities, alignment and
 uniformity, duplicates, lengths, and MRR over how many components of the
-embeddings are left. Figures are PNG and SVG with their numbers
-as CSV; analysis.json and numbers.csv hold the numbers of the models.
+embeddings are left. Figures are PNG and SVG with their numbers as CSV;
+analysis.json and numbers.csv hold the numbers of the models.
 """
 
 import argparse
 from collections.abc import Sequence
 import dataclasses
+import importlib.util
 import pathlib
 
-from dualenc_jax.analysis import analyse, output, projector, sample
-from dualenc_jax.analysis.output import Analysis
+from dualenc_jax.analysis import output, projector, sample
+from dualenc_jax.analysis.analyse import analyse, Analysis
 from dualenc_jax.commands import config, flags, model_dir, runtime, tasks
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import files
@@ -31,28 +32,29 @@ def main(argv: Sequence[str] | None = None) -> None:
   args = config.parse_args(make_parser(), argv)
   folders = [pathlib.Path(folder) for folder in args.model_dir]
   names = args.names or [folder.resolve().name for folder in folders]
-  output.check_names(names, len(folders))
-  check_args(args)
-  output.check_installed()
+  check_args(args, names)
   for folder in args.model_dir:
     model_dir.check_is_one(folder)
   if args.output_dir:
     files.make_folder(args.output_dir, _ANOTHER)
   runtime.start()
-  analyses = []
+  analyses: list[Analysis] = []
   for number, name in enumerate(names):
     analysis, result_name = analyse_model(name, number, args)
     analyses.append(analysis)
-    output.check_same_data(analyses[0], analysis)
+    for key, value in analyses[0].data.items():
+      if analysis.data[key] != value:
+        raise UserError(
+            f'{names[0]} and {name} are not of one data set: {key} is'
+            f' {value!r} and {analysis.data[key]!r}. Name the task for all, as'
+            ' by --gin_file=tasks/beir.gin.'
+        )
   home = model_dir.home(args.model_dir[0], args.dim)
   folder = args.output_dir or home / 'analysis' / result_name
   files.make_folder(folder, _ANOTHER)
   output.write(analyses, folder, args.sample)
   if args.projector:
-    models = [a.vectors for a in analyses]
-    projector.write(
-        folder / 'projector', models, analyses[0].sample, args.sample
-    )
+    projector.write(folder / 'projector', analyses, args.sample)
   print(output.table(analyses))
   print(f'Written to {folder}.')
 
@@ -128,9 +130,18 @@ def _dims(text: str) -> list[int]:
   return sorted({*map(flags.whole(), flags.listed(text))}, reverse=True)
 
 
-def check_args(args: argparse.Namespace) -> None:
-  """Raises UserError for flags that do not go together."""
+def check_args(args: argparse.Namespace, names: Sequence[str]) -> None:
+  """Raises UserError for what does not go together or is not installed."""
   models = len(args.model_dir)
+  if len(names) != models or not all(names):
+    raise UserError(
+        f'--names={",".join(names)} for {models} --model_dir; expected a name'
+        ' for each, with commas between.'
+    )
+  if len({projector.safe(name) for name in names}) < models:
+    raise UserError(
+        f'Two models have one name: {", ".join(names)}. Give --names=a,b.'
+    )
   if args.index_dir and len(args.index_dir) != models:
     raise UserError(
         f'{len(args.index_dir)} --index_dir for {models} --model_dir; expected'
@@ -144,6 +155,13 @@ def check_args(args: argparse.Namespace) -> None:
   if models > 1 and not args.output_dir:
     raise UserError(
         f'{models} models need a folder of their own: give --output_dir.'
+    )
+  packages = {'matplotlib': 'matplotlib', 'sklearn': 'scikit-learn'}
+  missing = [packages[m] for m in packages if not importlib.util.find_spec(m)]
+  if missing:
+    raise UserError(
+        f'`dualenc analyze` needs {" and ".join(missing)}:'
+        " pip install 'dualenc-jax[plots]'."
     )
 
 
@@ -169,20 +187,18 @@ def analyse_model(
         f' them, --task={args.task}/NAME.'
     )
   ((task, split),) = chosen
-  analysis = analyse.analyse(
+  analysis = analyse(
       name,
       model,
       dataclasses.replace(model.experiment, task=task),
       split,
-      analyse.Options(
-          mapped=args.sample,
-          measured=args.measured,
-          kind=args.passages,
-          seed=args.seed,
-          max_passages=args.max_passages,
-          ranked=args.sample if args.projector else 0,
-          dims=args.dims,
-      ),
-      args.index_dir and args.index_dir[number],
+      mapped=args.sample,
+      measured=args.measured,
+      kind=args.passages,
+      seed=args.seed,
+      max_passages=args.max_passages,
+      ranked=args.sample if args.projector else 0,
+      dims=args.dims,
+      index_dir=args.index_dir and args.index_dir[number],
   )
   return analysis, evaluate.folder_name(task, split)

@@ -3,7 +3,7 @@
 import pytest
 import tiny_evaluation
 
-from dualenc_jax.analysis.analyse import analyse, Options
+from dualenc_jax.analysis.analyse import analyse
 from dualenc_jax.commands import model_dir
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import of_model
@@ -16,8 +16,10 @@ def model():
 
 
 def numbers_of(model, index=None, split='test'):
-  options = Options(mapped=15, measured=20)
-  return analyse('one', model, model.experiment, split, options, index).numbers
+  return analyse(
+      'one', model, model.experiment, split, mapped=15, measured=20,
+      index_dir=index,
+  ).numbers
 
 
 def test_an_index_gives_the_same_numbers(model, tmp_path):

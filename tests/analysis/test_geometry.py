@@ -5,14 +5,11 @@ import math
 
 import numpy as np
 import pytest
+import scipy.stats
 import toy_set
 
 from dualenc_jax.analysis import geometry
-
-
-@pytest.fixture(params=[7, 1024])
-def block(request, monkeypatch):
-  monkeypatch.setattr(geometry, '_BLOCK', request.param)
+from dualenc_jax.analysis.geometry import similarity_ratios
 
 
 @pytest.mark.parametrize('alpha', [1.0, 2.0, 3.0])
@@ -26,53 +23,35 @@ def test_alignment_is_the_mean_distance_of_pairs(alpha):
   expected = math.fsum(distances) / 25
   found = geometry.alignment(queries, passages, alpha)
   assert found == pytest.approx(expected, rel=1e-12)
-  assert geometry.alignment(queries, queries) == 0
-
-
-def test_alignment_of_opposite_points_is_four():
-  queries = np.eye(3)
   assert geometry.alignment(queries, -queries) == pytest.approx(4)
 
 
 @pytest.mark.parametrize('t', [0.5, 2.0])
-@pytest.mark.usefixtures('block')
-def test_uniformity_is_the_log_of_the_mean_potential(t):
+@pytest.mark.parametrize('block', [7, 1024])
+def test_uniformity_is_the_log_of_the_mean_potential(t, block):
   vectors = toy_set.unit_vectors(23)
   potentials = [
       math.exp(-t * math.dist(x, y) ** 2)
       for x, y in itertools.combinations(vectors.tolist(), 2)
   ]
   expected = math.log(math.fsum(potentials) / len(potentials))
-  assert geometry.uniformity(vectors, t) == pytest.approx(expected, rel=1e-12)
+  found = geometry.uniformity(vectors, t, block)
+  assert found == pytest.approx(expected, rel=1e-12)
+  one_point = np.repeat(vectors[:1], 20, axis=0)
+  assert geometry.uniformity(one_point, t, block) == pytest.approx(0, abs=1e-12)
+  assert geometry.uniformity(np.eye(20), t, block) == pytest.approx(-2 * t)
 
 
-@pytest.mark.usefixtures('block')
-def test_uniformity_of_known_points():
-  one_point = np.repeat(toy_set.unit_vectors(1), 20, axis=0)
-  assert geometry.uniformity(one_point) == pytest.approx(0, abs=1e-12)
-  assert geometry.uniformity(np.eye(20)) == pytest.approx(-4)
-  two = np.array([[1.0, 0], [-1.0, 0]])
-  assert geometry.uniformity(two) == pytest.approx(-8)
-
-
-@pytest.mark.usefixtures('block')
-def test_nearest_others_and_near_duplicates():
+@pytest.mark.parametrize('block', [7, 1024])
+def test_near_duplicates_and_repeats(block):
   vectors = toy_set.unit_vectors(23, seed=3)
   vectors[17] = vectors[4]
-  nudged = vectors[9] + 1e-4 * vectors[2]
-  vectors[20] = nudged / np.linalg.norm(nudged)
-  cosines = vectors.astype(np.float64) @ vectors.T
-  expected = [max(np.delete(row, i)) for i, row in enumerate(cosines)]
-  np.testing.assert_allclose(
-      geometry.nearest_cosines(vectors), expected, rtol=1e-12
-  )
-  # An angle of 1e-4 is a cosine of 1 - 5e-9.
-  assert geometry.near_duplicates(vectors) == 4 / 23
-
-
-def test_repeats_count_all_but_the_first():
+  # Angles of 1e-4 and 1e-2 are cosines of 1 - 5e-9 and 1 - 5e-5.
+  for row, angle in ((20, 1e-4), (21, 1e-2)):
+    nudged = vectors[9] + angle * vectors[2]
+    vectors[row] = nudged / np.linalg.norm(nudged)
+  assert geometry.near_duplicates(vectors, block) == 4 / 23
   assert geometry.repeats(np.array([7, 7, 7, 8, 9])) == pytest.approx(2 / 5)
-  assert geometry.repeats(np.arange(4)) == 0
 
 
 def test_unit_rows_of_halves():
@@ -81,3 +60,88 @@ def test_unit_rows_of_halves():
   assert unit.dtype == np.float32
   np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, rtol=1e-6)
   np.testing.assert_allclose(unit, vectors / 5, atol=2e-3)
+
+
+def test_ratios_of_coinciding_towers_are_one():
+  queries = toy_set.unit_vectors(12)
+  ratios = similarity_ratios(queries, queries)
+  assert len(ratios) == geometry.DRAWS
+  np.testing.assert_allclose(ratios, 1)
+  assert geometry.share_within(ratios, 0.9, 1.1) == 1
+  # A query is never drawn with itself: only i = j would give what is not 0.
+  same = np.full((5, 5), 5**-0.5)
+  assert not similarity_ratios(np.eye(5), same).any()
+
+
+def test_ratios_of_tiny_denominators_are_left_out():
+  # Passage 0 is orthogonal to all; it is p_j of about a third of the draws.
+  queries = np.array([[1.0, 0, 0], [0.6, 0.8, 0], [0, 1.0, 0]])
+  passages = np.array([[0, 0, 1.0], [0.6, 0.8, 0], [0.8, 0.6, 0]])
+  ratios = similarity_ratios(queries, passages, draws=6000)
+  assert len(ratios) == pytest.approx(4000, rel=0.05)
+  known = {
+      round(queries[i] @ queries[j] / (queries[i] @ passages[j]), 6)
+      for i in range(3)
+      for j in (1, 2)
+      if i != j
+  }
+  assert {*ratios.round(6)} == known
+  assert not len(similarity_ratios(queries, np.eye(3)[[2, 2, 2]], draws=10))
+
+
+def test_draws_cover_all_pairs_evenly_and_depend_on_the_seed():
+  queries = toy_set.unit_vectors(6)
+  passages = toy_set.unit_vectors(6, seed=1)
+  table = (queries @ queries.T / (queries @ passages.T)).astype(np.float64)
+  expected = table[~np.eye(6, dtype=bool)]
+  ratios = similarity_ratios(queries, passages, draws=30_000)
+  nearest = np.abs(ratios[:, None] - expected).argmin(axis=1)
+  np.testing.assert_allclose(ratios, expected[nearest], rtol=1e-4)
+  counts = np.bincount(nearest, minlength=30)
+  np.testing.assert_allclose(counts, 1000, rtol=0.15)
+  again = similarity_ratios(queries, passages, draws=30_000)
+  np.testing.assert_array_equal(again, ratios)
+  other = similarity_ratios(queries, passages, draws=30_000, seed=1)
+  assert (other != ratios).any()
+
+
+def test_signs_by_counting():
+  rng = np.random.default_rng(0)
+  vectors = rng.normal(size=(400, 12)) + np.linspace(-1, 1, 12)
+  vectors[:, 5] = vectors[:, 4]
+  vectors[:, 7] = 0
+  vectors[100:150] = vectors[:50]
+  bits = vectors >= 0
+  ones = bits.mean(axis=0)
+  entropies = []
+  for part in (bits[:, :8], bits[:, 8:]):
+    rows = [tuple(row) for row in part]
+    counts = [rows.count(row) for row in {*rows}]
+    entropies.append(scipy.stats.entropy(counts, base=2))
+  varying = [d for d in range(12) if 0 < ones[d] < 1]
+  assert 7 not in varying
+  correlations = [
+      abs(scipy.stats.pearsonr(bits[:, a], bits[:, b])[0])
+      for a, b in itertools.combinations(varying, 2)
+  ]
+  assert geometry.bit_numbers(vectors.astype(np.float32)) == pytest.approx({
+      'dimensional_efficiency': 4 / 12 * sum(p * (1 - p) for p in ones),
+      'bit_entropy': -sum(
+          p * math.log2(p) for one in ones for p in (one, 1 - one) if p
+      ) / 12,
+      'byte_entropy': np.mean(entropies) / 8,
+      'distinct_codes': len({tuple(row) for row in bits}) / 400,
+      'bit_correlation': np.mean(correlations),
+  })
+
+
+def test_signs_in_balance_and_constant():
+  every = np.array(list(itertools.product([-1.0, 1.0], repeat=8)), np.float32)
+  assert geometry.bit_numbers(every) == pytest.approx({
+      'dimensional_efficiency': 1, 'bit_entropy': 1, 'byte_entropy': 1,
+      'distinct_codes': 1, 'bit_correlation': 0,
+  })
+  assert geometry.bit_numbers(np.ones((5, 8), np.float32)) == {
+      'dimensional_efficiency': 0, 'bit_entropy': 0, 'byte_entropy': 0,
+      'distinct_codes': 0.2,
+  }

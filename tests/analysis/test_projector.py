@@ -10,11 +10,7 @@ import numpy as np
 import pytest
 import toy_set
 
-from dualenc_jax.analysis import (
-  projector,
-  sample as sample_lib,
-  vectors as vectors_lib,
-)
+from dualenc_jax.analysis import projector, sample as sample_lib
 from dualenc_jax.errors import UserError
 
 
@@ -48,48 +44,38 @@ def config_message():
 
 
 def analysed():
-  """A sample, and the vectors of two models."""
+  """A sample, and two models on it."""
   sample = sample_lib.draw(toy_set.toy_set(), 30)
-  models = [
-      vectors_lib.embed(
-          name,
-          toy_set.ToyEmbedder(toy_set.unit_vectors(toy_set.QUERIES, seed)),
-          None,
-          sample,
-          toy_set.unit_vectors(toy_set.PASSAGES, seed + 1),
-          ranked=12,
-      )
+  return sample, [
+      toy_set.analysed(name, 1, sample, seed, ranked=12)
       for seed, name in enumerate(['a model', 'b"'])
   ]
-  return sample, models
 
 
 @pytest.mark.parametrize(
-    'name', ['b_/metadata.tsv', 'a_model/tensors.tsv', 'projector_config.pbtxt']
+    'name',
+    ['b_/metadata.tsv', 'a_model/tensors.tsv', 'projector_config.pbtxt', 'b_'],
 )
-def test_a_file_that_cannot_be_written_is_named(tmp_path, name):
-  (tmp_path / name).mkdir(parents=True)
-  sample, models = analysed()
+def test_what_cannot_be_written_is_named(tmp_path, name):
+  if name == 'b_':
+    (tmp_path / name).write_text('')
+  else:
+    (tmp_path / name).mkdir(parents=True)
+  _, models = analysed()
   with pytest.raises(UserError, match=f'{name} cannot be written: '):
-    projector.write(tmp_path, models, sample, 12)
+    projector.write(tmp_path, models, 12)
   assert not list(tmp_path.rglob('*.partial'))
-
-
-def test_a_folder_that_cannot_be_made_is_named(tmp_path):
-  (tmp_path / 'b_').write_text('')
-  sample, models = analysed()
-  with pytest.raises(UserError, match='b_ cannot be written: File exists'):
-    projector.write(tmp_path, models, sample, 12)
 
 
 def test_tensorboard_finds_every_tensor_and_its_rows(tmp_path):
   sample, models = analysed()
-  projector.write(tmp_path, models, sample, 12)
+  projector.write(tmp_path, models, 12)
   config = text_format.Parse(
       (tmp_path / 'projector_config.pbtxt').read_text(), config_message()
   )
   assert [e.tensor_name for e in config.embeddings] == ['a_model', 'b_']
-  for entry, vectors in zip(config.embeddings, models):
+  for entry, model in zip(config.embeddings, models):
+    vectors = model.vectors
     # As TensorBoard reads a tensor: every line that is not empty, floats
     # between tabs.
     lines = (tmp_path / entry.tensor_path).read_text().split('\n')

@@ -53,9 +53,8 @@ def test_relevant_passages_follow_their_queries():
 def test_a_part_of_the_corpus_has_the_relevant_passages():
   sample = sample_lib.draw(toy_set.toy_set(), 12, max_passages=11)
   assert 11 <= len(sample.searched) < toy_set.PASSAGES
-  assert sample.searched.tolist() == sorted(set(sample.searched.tolist()))
-  assert set(sample.pair_passages) <= set(sample.searched)
-  assert set(sample.passages) <= set(sample.searched)
+  assert sample.searched.tolist() == sorted({*sample.searched.tolist()})
+  assert {*sample.pair_passages, *sample.passages} <= {*sample.searched}
 
 
 def test_random_passages_of_a_part_are_as_seldom_relevant_as_any():

@@ -1,4 +1,4 @@
-"""Vectors of a sample: the right rows, best hits, ranks, and bad vectors."""
+"""Vectors of a sample: the right rows, best hits, ranks, MRR, bad vectors."""
 
 import re
 
@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 import toy_set
 
-from dualenc_jax.analysis import sample as sample_lib, vectors as vectors_lib
+from dualenc_jax.analysis import analyse, sample as sample_lib
+from dualenc_jax.analysis.vectors import default_dims, FirstComponents
 from dualenc_jax.errors import UserError
+
+DIMS = (16, 9, 1)
 
 
 @pytest.fixture
@@ -18,70 +21,95 @@ def embeddings():
   )
 
 
-def embed(sample, embeddings, **more):
-  queries, passages = embeddings
-  embedder = toy_set.ToyEmbedder(queries)
-  encoded = passages[sample.searched]
-  return vectors_lib.embed('a', embedder, None, sample, encoded, **more)
-
-
-def best_and_rank(sample, embeddings, position):
-  """Of a query, in plain loops: its best cosine, and the rank of its gold."""
-  queries, passages = (x.astype(np.float64) for x in embeddings)
-  query = sample.queries[position]
-  own = sample.retrieval_set.self_hits
-  searched = [
-      p for p in sample.searched if own is None or p != own[query]
-  ]
-  cosines = {p: queries[query] @ passages[p] for p in searched}
-  gold = [cosines[p] for p in sample.gold[position] if p in cosines]
-  rank = sum(c > max(gold) for c in cosines.values()) + 1 if gold else 0
-  return max(cosines.values()), rank
+def ranking(sample, embeddings, position, dim=toy_set.DIM):
+  """Of a query, in plain loops: cosines by passage, the best rank of gold."""
+  queries, passages = (
+      x[:, :dim].astype(np.float64)
+      / np.linalg.norm(x[:, :dim].astype(np.float64), axis=1, keepdims=True)
+      for x in embeddings
+  )
+  query, own = sample.queries[position], sample.retrieval_set.self_hits
+  cosines = {
+      p: np.float32(queries[query] @ passages[p])
+      for p in sample.searched.tolist()
+      if own is None or p != own[query]
+  }
+  # Equal scores: the greatest id comes first.
+  order = sorted(cosines, key=lambda p: (cosines[p], f'p{p}'), reverse=True)
+  gold = [order.index(p) for p in sample.gold[position] if p in cosines]
+  return cosines, 1 + min(gold, default=-1)
 
 
 @pytest.mark.parametrize('max_passages', [None, 12])
-@pytest.mark.parametrize('self_hits', [None, np.arange(toy_set.QUERIES) + 1])
-def test_rows_best_hits_and_ranks(embeddings, max_passages, self_hits):
-  sample = sample_lib.draw(
-      toy_set.toy_set(self_hits=self_hits), 20, max_passages=max_passages
-  )
-  found = embed(sample, embeddings, ranked=15)
+@pytest.mark.parametrize('self_hits', [None, np.arange(toy_set.QUERIES) + 5])
+def test_rows_best_hits_ranks_and_mrr(embeddings, max_passages, self_hits):
+  retrieval_set = toy_set.toy_set(self_hits=self_hits)
+  if self_hits is not None:
+    for query, judged in enumerate(retrieval_set.judgements):
+      judged.pop(query + 5, None)
+  sample = sample_lib.draw(retrieval_set, 20, max_passages=max_passages)
+  found = toy_set.embed(sample, *embeddings, ranked=15, dims=DIMS)
   queries, passages = embeddings
-  np.testing.assert_allclose(found.queries, queries[sample.queries], atol=1e-6)
-  np.testing.assert_allclose(
-      found.passages, passages[sample.passages], atol=1e-6
-  )
-  np.testing.assert_allclose(
-      found.positives, passages[sample.pair_passages], atol=1e-6
-  )
+  for rows, expected in (
+      (found.queries, queries[sample.queries]),
+      (found.passages, passages[sample.passages]),
+      (found.positives, passages[sample.pair_passages]),
+  ):
+    np.testing.assert_allclose(rows, expected, atol=1e-6)
   assert found.ranks.shape == (15,)
   for i in range(20):
-    best, rank = best_and_rank(sample, embeddings, i)
-    assert found.top_cosines[i] == pytest.approx(best, abs=1e-6)
+    cosines, rank = ranking(sample, embeddings, i)
+    assert found.top_cosines[i] == pytest.approx(
+        max(cosines.values()), abs=1e-6
+    )
     assert i >= 15 or found.ranks[i] == rank
+  assert tuple(found.mrr) == DIMS
+  for dim, value in found.mrr.items():
+    ranks = [ranking(sample, embeddings, i, dim)[1] for i in range(20)]
+    expected = np.mean([1 / rank for rank in ranks if rank])
+    assert value == pytest.approx(expected, rel=1e-12)
+  numbers = analyse.numbers(found, sample)
+  assert {f'mrr_dim_{dim}' for dim in DIMS} < {*numbers}
 
 
-def test_vectors_of_half_precision_become_unit_vectors(embeddings):
-  sample = sample_lib.draw(toy_set.toy_set(), 20)
-  queries, passages = embeddings
-  found = embed(sample, (queries, passages.astype(np.float16)))
-  assert found.passages.dtype == np.float32
-  np.testing.assert_allclose(
-      np.linalg.norm(found.passages, axis=1), 1, rtol=1e-6
-  )
-  np.testing.assert_allclose(
-      found.passages, passages[sample.passages], atol=1e-3
-  )
+def test_without_judgements_there_is_no_mrr(embeddings):
+  sample = sample_lib.draw(toy_set.toy_set(judged=False), 1000)
+  assert toy_set.embed(sample, *embeddings, dims=DIMS).mrr == {}
 
 
-def test_best_hits_in_half_precision_have_cosines(embeddings):
+def test_a_store_is_cut_as_it_is_read():
+  rows = np.random.default_rng(0).normal(size=(6, 8)).astype(np.float16)
+  rows[4, :3] = 0
+  store = FirstComponents(rows, 3)
+  assert (store.shape, len(store), store.dtype) == ((6, 3), 6, np.float32)
+  cut = rows[:, :3].astype(np.float64)
+  norms = np.linalg.norm(cut, axis=1, keepdims=True)
+  want = np.divide(cut, norms, out=np.zeros_like(cut), where=norms > 0)
+  for key in (slice(1, 5), np.array([5, 0, 4])):
+    assert store[key].dtype == np.float32
+    np.testing.assert_allclose(store[key], want[key], atol=1e-7)
+
+
+def test_dims_by_default():
+  assert default_dims(768) == [768, 384, 192, 96, 48, 24]
+  assert default_dims(36, (36, 30)) == [36, 30, 18, 9]
+  assert default_dims(4) == [4]
+
+
+def test_vectors_in_half_precision_become_unit_vectors(embeddings):
   sample = sample_lib.draw(toy_set.toy_set(), 20)
   queries, passages = embeddings
   # Lengths of half precision's rounding, made large enough to see.
   stored = (passages * np.linspace(0.9, 1.1, len(passages))[:, None]).astype(
       np.float16
   )
-  found = embed(sample, (queries, stored))
+  found = toy_set.embed(sample, queries, stored)
+  assert found.passages.dtype == np.float32
+  lengths = np.linalg.norm(found.passages, axis=1)
+  np.testing.assert_allclose(lengths, 1, rtol=1e-6)
+  np.testing.assert_allclose(
+      found.passages, passages[sample.passages], atol=1e-3
+  )
   halves = stored.astype(np.float64)
   for i, query in enumerate(queries[sample.queries].astype(np.float64)):
     best = halves[np.argmax(halves @ query)]
@@ -89,15 +117,33 @@ def test_best_hits_in_half_precision_have_cosines(embeddings):
     assert found.top_cosines[i] == pytest.approx(cosine, abs=1e-6)
 
 
+@pytest.mark.parametrize('retrieved', [100, 7])
+def test_positives_beside_what_is_retrieved_with_them(embeddings, retrieved):
+  """Figure 4 of PAIR, by plain loops."""
+  sample = sample_lib.draw(toy_set.toy_set(), 1000, seed=3)
+  found = toy_set.embed(sample, *embeddings, retrieved=retrieved)
+  queries, passages = (x.astype(np.float64) for x in embeddings)
+  to_query, to_negatives = [], []
+  for place, passage in zip(sample.pair_queries, sample.pair_passages):
+    query = sample.queries[place]
+    best = np.argsort(-passages @ queries[query])[:retrieved]
+    negatives = [i for i in best if i not in (query, 30 + query % 10)]
+    to_query.append(passages[passage] @ queries[query])
+    to_negatives.append(np.mean(passages[negatives] @ passages[passage]))
+  numbers = analyse.numbers(found, sample)
+  for name, expected in (('query', to_query), ('negative', to_negatives)):
+    value = numbers[f'positive_{name}_cosine']
+    assert value == pytest.approx(np.mean(expected), abs=1e-6)
+
+
 def test_vectors_that_are_no_directions_are_named(embeddings):
   sample = sample_lib.draw(toy_set.toy_set(), 1000)
   queries, passages = embeddings
   passages[[3, 8, 21, 33]] = np.nan
-  with pytest.raises(UserError) as error:
-    embed(sample, embeddings)
-  assert 'Model a, passages: the vectors of ' in str(error.value)
-  named = set(re.findall(r"'(p\d+)'", str(error.value)))
+  with pytest.raises(UserError, match='Model one, passages: ') as error:
+    toy_set.embed(sample, *embeddings)
+  named = {*re.findall(r"'(p\d+)'", str(error.value))}
   assert named == {'p3', 'p8', 'p21', 'p33'}
   queries[5] = 0
-  with pytest.raises(UserError, match="Model a, queries: .* 'q5' .* zero"):
-    embed(sample, embeddings)
+  with pytest.raises(UserError, match="Model one, queries: .* 'q5' .* zero"):
+    toy_set.embed(sample, *embeddings)

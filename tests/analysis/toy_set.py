@@ -7,6 +7,8 @@ import types
 
 import numpy as np
 
+from dualenc_jax.analysis import vectors as vectors_lib
+from dualenc_jax.analysis.analyse import Analysis
 from dualenc_jax.data import Vocabulary
 from dualenc_jax.data.corpus import Corpus
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
@@ -63,3 +65,29 @@ def toy_set(queries=QUERIES, passages=PASSAGES, judged=True, self_hits=None):
       [[] for _ in range(queries)],
       self_hits=self_hits,
   )
+
+
+def analysed(name, step, sample, seed=0, **more):
+  """The analysis of a model whose vectors are random."""
+  vectors = embed(
+      sample, unit_vectors(QUERIES, seed), unit_vectors(PASSAGES, seed + 1),
+      **more,
+  )
+  return of_vectors(name, step, sample, vectors)
+
+
+def embed(sample, queries, passages, **more):
+  encoded = passages[sample.searched]
+  return vectors_lib.embed(
+      'one', ToyEmbedder(queries), None, sample, encoded, **more
+  )
+
+
+def of_vectors(name, step, sample, vectors, **more):
+  """An analysis without numbers and lengths unless they are given."""
+  data = {'label': 'toy', 'split': 'test'}
+  facts = {
+      'name': name, 'data': data, 'provenance': {'checkpoint_step': step},
+      'sample': sample, 'vectors': vectors, 'numbers': {}, 'lengths': {},
+  }
+  return Analysis(**facts | more)

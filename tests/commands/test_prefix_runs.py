@@ -8,7 +8,7 @@ import sentencepiece
 import tiny_evaluation
 import tiny_run
 
-from dualenc_jax.analysis import lengths, sample as sample_lib
+from dualenc_jax.analysis import sample as sample_lib
 from dualenc_jax.commands import encode, evaluate, model_dir, search, train
 from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
@@ -87,11 +87,11 @@ def test_lengths_count_the_tokens_of_prefixes(model):
   processor = sentencepiece.SentencePieceProcessor(
       model_file=str(tokenizer.vocabulary.file)
   )
-  queries, passages = lengths.count_tokens(tokenizer, sample, 'a')
+  counts = sample.token_counts(tokenizer)
   texts = retrieval_set.query_texts, retrieval_set.corpus.texts
   for side, prefix, rows, own in (
-      (queries, 'query: ', sample.queries, texts[0]),
-      (passages, 'passage: ', sample.passages, texts[1]),
+      ('queries', 'query: ', sample.queries, texts[0]),
+      ('passages', 'passage: ', sample.passages, texts[1]),
   ):
     expected = [len(processor.encode(prefix + own[row])) + 1 for row in rows]
-    assert side.tokens.tolist() == expected
+    assert counts[side].tolist() == expected
