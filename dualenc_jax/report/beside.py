@@ -41,7 +41,8 @@ def read(model_dir: pathlib.Path, others: Sequence[pathlib.Path]) -> Beside:
   Raises:
     UserError: one of the others is neither a model_dir nor a result folder.
   """
-  runs, notes, paths, tables = {}, [], [], []
+  runs: dict[str, Curves] = {}
+  notes, paths, tables = [], [], []
   own_name, *names = _names([model_dir, *others])
   for path, name in zip(others, names):
     found, problems = curves.read(path / curves.FILE)

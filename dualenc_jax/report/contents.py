@@ -11,14 +11,8 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.io import json_file
 from dualenc_jax.io.json_file import check
 from dualenc_jax.report import curves
-from dualenc_jax.results import comparison
-from dualenc_jax.results.folder import (
-  AGAIN,
-  read_result,
-  Result,
-  SYSTEMS,
-  VALIDATION,
-)
+from dualenc_jax.results import comparison, folder as results
+from dualenc_jax.results.folder import read_result, Result
 
 CONFIG = 'config.gin'
 # What its owner has written of a model: uses, licence, languages, faults.
@@ -45,13 +39,10 @@ _T = TypeVar('_T')
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-  """A result folder of `dualenc evaluate`.
+  """A result folder of `dualenc evaluate`, and baselines by name.
 
-  Attributes:
-    name: the folder's, <label>-<split>.
-    result: its numbers.
-    examples: queries with their top hits, None if no file of them can be read.
-    beside: results of baselines by name.
+  `examples` are queries with their top hits, None if no file of them can be
+  read.
   """
 
   name: str
@@ -75,16 +66,14 @@ class Contents:
   """All that a report shows.
 
   Attributes:
-    name: the name of the model's folder.
+    name: of the model's folder.
     command_path: the folder as commands should be given it.
     config: the gin config as text.
     settings: its macros in capitals, such as STEPS, as they stand there.
     step: of the newest checkpoint; None before the first.
     meta: what was saved beside its tensors, without the config.
     saved: when it was complete, UTC; None where that is not known.
-    curves: values by step, by '<group>/<name>'.
-    evaluations: by name.
-    analyses: embedding spaces, by name.
+    curves: as of `curves.read`.
     baselines: metrics by system, of `dualenc quickstart`.
     about: what its owner has written of it, '' for nothing.
     before_after: what training has changed, a sentence each.
@@ -165,15 +154,17 @@ def read(model_dir: str) -> Contents:
   step = max((int(name) for name in names if name.isdecimal()), default=None)
   newest = folder / 'checkpoints' / f'{step}'
   evaluations = []
-  for path in sorted(folder.glob('evaluation/*/metrics.json')):
-    result, home = read_result(path.parent), path.parent
-    examples = whole(home / 'examples.jsonl', _examples, None, AGAIN)
+  for path in sorted(folder.glob(f'evaluation/*/{results.METRICS}')):
+    home = path.parent
+    examples = whole(home / 'examples.jsonl', _examples, None, results.AGAIN)
     beside = {
         name: found
-        for name in SYSTEMS
-        if (found := whole(home / name / path.name, _beside, None, ''))
+        for name in results.SYSTEMS
+        if (found := whole(home / name / path.name, _result, None, ''))
     }
-    evaluations.append(Evaluation(home.name, result, examples, beside))
+    evaluations.append(
+        Evaluation(home.name, read_result(home), examples, beside)
+    )
   analyses = [
       whole(path, _analysis, None, 'Run `dualenc analyze` again.')
       for path in sorted(folder.glob('analysis/*/analysis.json'))
@@ -202,7 +193,7 @@ def read(model_dir: str) -> Contents:
           'Save it in UTF-8.',
       ),
       before_after=whole(
-          folder / VALIDATION,
+          folder / results.VALIDATION,
           lambda path: list(comparison.verdict_of_training(path.parent)),
           [],
           _RESTORE,
@@ -222,7 +213,7 @@ def _meta(path: pathlib.Path) -> dict[str, Any]:
   return {name: meta[name] for name in meta if name != 'config'}
 
 
-def _beside(path: pathlib.Path) -> Result | None:
+def _result(path: pathlib.Path) -> Result | None:
   return read_result(path.parent)
 
 
@@ -236,7 +227,7 @@ def _saved(path: pathlib.Path) -> datetime.datetime | None:
 
 
 def _examples(path: pathlib.Path) -> list[Mapping[str, Any]] | None:
-  examples = []
+  examples: list[Mapping[str, Any]] = []
   for where, example in json_file.read_lines(path, ''):
     check(example, _EXAMPLE, where)
     if example.get('relevant') is not None:

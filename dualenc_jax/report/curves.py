@@ -16,31 +16,29 @@ FILE = 'metrics.jsonl'
 # Values by step, ascending, by '<group>/<name>'.
 Curves = Mapping[str, Mapping[int, float]]
 
+# Metrics of the charts: their group, then their names.
 _CHARTS = {
-    'Loss': 'train/loss train/chance',
-    'Validation': 'validation/P@1 validation/MRR validation/nDCG@10'
-    ' validation/Recall@10 validation/Recall@100',
-    'Log-likelihood of a token, validation': 'validation/log_likelihood',
-    'In-batch accuracy': 'train/accuracy',
-    'Mean cosines of a batch': 'train/positive_similarity'
-    ' train/query_passage_similarity train/query_query_similarity'
-    ' train/passage_passage_similarity',
-    'Effective rank of the embeddings': 'train/query_rank train/passage_rank',
-    'Spread of the embeddings, 0 to 1': 'train/query_spread'
-    ' train/passage_spread',
-    'Divergence of the towers, on queries': 'alignment/kl alignment/kl_reverse'
-    ' alignment/kl_limit',
-    'Gradient norm': 'train/gradient_norm',
-    'Learning rate': 'train/learning_rate',
-    'Examples per second': 'train/examples_per_second',
-    'Memory, MiB': 'resources/host_mib resources/device_mib',
-    'Share of waiting for data': 'resources/waiting_for_data',
+    'Loss': 'train loss chance',
+    'Validation': 'validation P@1 MRR nDCG@10 Recall@10 Recall@100',
+    'Log-likelihood of a token, validation': 'validation log_likelihood',
+    'In-batch accuracy': 'train accuracy',
+    'Mean cosines of a batch': 'train positive_similarity'
+    ' query_passage_similarity query_query_similarity'
+    ' passage_passage_similarity',
+    'Effective rank of the embeddings': 'train query_rank passage_rank',
+    'Spread of the embeddings, 0 to 1': 'train query_spread passage_spread',
+    'Divergence of the towers, on queries': 'alignment kl kl_reverse kl_limit',
+    'Gradient norm': 'train gradient_norm',
+    'Learning rate': 'train learning_rate',
+    'Examples per second': 'train examples_per_second',
+    'Memory, MiB': 'resources host_mib device_mib',
+    'Share of waiting for data': 'resources waiting_for_data',
 }
 _INCHES = (4.3, 2.3)
 # Colours of the drawing, to which the style sheet gives others in the dark.
 _COLOURS = ('#0b6a75', '#c2571a', '#6a4fb3', '#4b7a1e', '#b0327a')
-# Of the first runs, and of those for which there is no other colour.
-_STYLES = ('-', (0, (4, 2)))
+# With more lines than colours, every other five are dashed.
+_DASHES = (0, (4, 2))
 # Curves this long get a line of means on top of the values.
 _SMOOTHED = 100
 # A drawing has so many stretches of a curve, each with both of its extremes.
@@ -89,24 +87,23 @@ def read(path: pathlib.Path) -> tuple[Curves, list[str]]:
 
 
 class Line(NamedTuple):
-  """The finite values of a metric in one run."""
+  """The finite values of a metric in one run, drawn in a colour by number."""
 
   label: str
-  place: int
+  colour: int
+  dashed: bool
   steps: np.ndarray
   values: np.ndarray
-
-  @property
-  def style(self) -> str:
-    """Classes of the style sheet."""
-    again, number = divmod(self.place, len(_COLOURS))
-    return f's{number}' + ' dashed' * (again % 2)
 
   @property
   def ends(self) -> list[tuple[float, int]]:
     """Value and step of the last, the lowest and the highest."""
     rows = (-1, self.values.argmin(), self.values.argmax())
     return [(self.values[row], self.steps[row]) for row in rows]
+
+  @property
+  def is_long(self) -> bool:
+    return len(self.steps) >= _SMOOTHED
 
 
 class Chart(NamedTuple):
@@ -126,26 +123,21 @@ def charts(runs: Mapping[str, Curves]) -> tuple[list[Chart], list[Chart]]:
   Raises:
     ImportError: matplotlib is not installed.
   """
-  known = {title: metrics.split() for title, metrics in _CHARTS.items()}
+  known = {}
+  for title, words in _CHARTS.items():
+    group, *names = words.split()
+    metrics = [f'{group}/{name}' for name in names]
+    if len(runs) > 1 and names[1:]:
+      known |= {f'{title}: {_words(metric)}': [metric] for metric in metrics}
+    else:
+      known[title] = metrics
   taken = {metric for metrics in known.values() for metric in metrics}
   own = {m: [m] for run in runs.values() for m in run if m not in taken}
-  if len(runs) > 1:
-    known = {
-        f'{title}: {_words(metric)}' if metrics[1:] else title: [metric]
-        for title, metrics in known.items()
-        for metric in metrics
-    }
   found, more = (
       [chart for item in group.items() if (chart := _chart(*item, runs))]
       for group in (known, own)
   )
   return found, more
-
-
-def has_means(runs: Mapping[str, Curves]) -> bool:
-  """Whether any curve is as long as to be smoothed."""
-  lengths = [len(line) for run in runs.values() for line in run.values()]
-  return max(lengths, default=0) >= _SMOOTHED
 
 
 def _words(metric: str) -> str:
@@ -165,9 +157,11 @@ def _chart(
       lost += len(curve) - len(finite)
       if finite:
         # A run has one colour in all charts, whether or not others are there.
-        label = (run, place) if len(runs) > 1 else (_words(metric), len(lines))
-        ends = np.array(list(finite)), np.array(list(finite.values()))
-        lines.append(Line(*label, *ends))
+        several = len(runs) > 1
+        again, colour = divmod(place if several else len(lines), len(_COLOURS))
+        label = run if several else _words(metric)
+        steps, values = np.array(list(finite)), np.array(list(finite.values()))
+        lines.append(Line(label, colour, again % 2 == 1, steps, values))
   if not lines:
     return None
   drawing = figure.svg(_INCHES, lambda canvas: _draw(canvas, lines))
@@ -178,15 +172,15 @@ def _chart(
 
 def _draw(canvas: Any, lines: Sequence[Line]) -> None:
   axis = canvas.subplots()
-  for _, place, steps, values in lines:
-    again, number = divmod(place, len(_COLOURS))
+  for line in lines:
+    steps, values = line.steps, line.values
     # Few values are seen as points.
     style = {
-        'color': _COLOURS[number],
+        'color': _COLOURS[line.colour],
         'marker': '.' if len(steps) <= 30 else '',
-        'linestyle': _STYLES[again % 2],
+        'linestyle': _DASHES if line.dashed else '-',
     }
-    if len(steps) >= _SMOOTHED:
+    if line.is_long:
       axis.plot(*_thinned(steps, values), **style, linewidth=0.7, alpha=0.3)
       values = _smoothed(values, len(values) // 50)
     axis.plot(*_thinned(steps, values), **style, linewidth=1.4)

@@ -53,7 +53,6 @@ def render(contents: Contents, beside: Beside) -> tuple[str, list[str]]:
       model=model,
       charts=charts,
       has_curves=any(runs.values()),
-      has_means=curves.has_means(runs),
       spaces=spaces,
       problems=problems,
       facts=facts(contents),

@@ -123,10 +123,11 @@ def _means(
       where = set_name(model.results[first.keys[0]])
   for metric in metrics:
     own, bm25 = (
-        [s.value(system, metric) for s in sets] for system in (model, baseline)
+        [v for s in sets if (v := s.value(system, metric)) is not None]
+        for system in (model, baseline)
     )
-    if None not in own:
-      beside = '' if None in bm25 else f'; BM25 {_percent(*bm25)}'
+    if len(own) == len(sets):
+      beside = f'; BM25 {_percent(*bm25)}' if len(bm25) == len(sets) else ''
       yield metric, _percent(*own), where + beside
 
 

@@ -203,7 +203,7 @@ def _without_torch() -> Iterator[None]:
   if 'torch' in sys.modules:
     yield
     return
-  sys.modules['torch'] = None
+  sys.modules['torch'] = None  # type: ignore[assignment] # Not importable.
   try:
     yield
   finally:

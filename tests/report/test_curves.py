@@ -61,7 +61,7 @@ def test_a_chart_has_extremes_and_leaves_out_what_is_not_finite():
   (chart,), more = charts(values, **{'train/none': {1: math.nan}})
   assert (chart.title, chart.lost, more) == ('Loss', 2, [])
   (line,) = chart.lines
-  assert (line.label, line.style) == ('loss', 's0')
+  assert (line.label, line.colour, line.dashed) == ('loss', 0, False)
   assert line.ends == [(2, 5), (1, 3), (4, 1)]
   assert charts({1: 1.0}, 'a/own_metric')[1][0].lines[0].label == 'own metric'
 
