@@ -31,6 +31,8 @@ class Reporter:
   {"step": 10, "group": "train", "loss": 3.5}, where a number that is not finite
   is null. Only the first host writes. On a terminal progress is a bar;
   elsewhere it is a line every ten seconds.
+
+  Methods that write raise UserError where that fails, as on a full disk.
   """
 
   def __init__(
@@ -54,15 +56,13 @@ class Reporter:
     self._is_first_host = jax.process_index() == 0
     self._folder = pathlib.Path(model_dir)
     if self._is_first_host:
-      try:
+      with self._writing():
         # The numbers of step `start` stay; of a run's start there are none.
         keep = start or -1
         self._events = _Events(self._folder / 'events', keep + 1)
         path = self._folder / METRICS
         files.write(path, ''.join(_until(path, keep)))
         self._lines = path.open('a', buffering=1)
-      except OSError as e:
-        raise self._unwritable() from e
     self._steps = steps
     self._start = start
     self._batch_size = batch_size
@@ -92,23 +92,17 @@ class Reporter:
       self._progress.log(note)
 
   def scalars(self, group: str, step: int, values: Mapping[str, float]) -> None:
-    """Writes numbers as one line, and to TensorBoard as `<group>/<name>`.
-
-    Raises:
-      UserError: they can no longer be written, as on a full disk.
-    """
+    """Writes numbers as one line, and to TensorBoard as `<group>/<name>`."""
     if not self._is_first_host:
       return
-    line = {'step': step, 'group': group}
+    line: dict[str, Any] = {'step': step, 'group': group}
     for name, value in values.items():
       value = float(value)
       # Nine digits tell all float32 apart.
       line[name] = float(f'{value:.9g}') if math.isfinite(value) else None
-    try:
+    with self._writing():
       self._events.write(group, step, values)
       self._lines.write(json.dumps(line, allow_nan=False) + '\n')
-    except OSError as e:
-      raise self._unwritable() from e
 
   def pause(self) -> None:
     """Ends a pause (an evaluation, say) that is not the training's own time."""
@@ -118,18 +112,11 @@ class Reporter:
     self._progress.leave_out(idle)
 
   def flush(self) -> None:
-    """Puts on disk what was reported so far.
-
-    Raises:
-      UserError: it cannot be written.
-    """
-    if not self._is_first_host:
-      return
-    try:
-      self._events.flush()
-      os.fsync(self._lines.fileno())
-    except OSError as e:
-      raise self._unwritable() from e
+    """Puts on disk what was reported so far."""
+    if self._is_first_host:
+      with self._writing():
+        self._events.flush()
+        os.fsync(self._lines.fileno())
 
   def line(self, text: str) -> None:
     """One line on stderr, above the bar if there is one."""
@@ -139,18 +126,20 @@ class Reporter:
     """Ends the bar and writes what is left."""
     self._progress.close()
     if self._is_first_host:
-      try:
+      with self._writing():
         self._lines.close()
         self._events.close()
-      except OSError as e:
-        raise self._unwritable() from e
 
-  def _unwritable(self) -> UserError:
-    return UserError(
-        f'{METRICS} or the events cannot be written to {self._folder}; is the'
-        ' disk full? The checkpoints so far are kept: make room and run the'
-        ' same command again to resume.'
-    )
+  @contextlib.contextmanager
+  def _writing(self) -> Iterator[None]:
+    try:
+      yield
+    except OSError as e:
+      raise UserError(
+          f'{METRICS} or the events cannot be written to {self._folder}; is the'
+          ' disk full? The checkpoints so far are kept: make room and run the'
+          ' same command again to resume.'
+      ) from e
 
 
 class _Events:
@@ -170,22 +159,17 @@ class _Events:
     self._scalar, self._event = summary.scalar, event_pb2.Event
     folder.mkdir(parents=True, exist_ok=True)
     self._file = event_file_writer.EventsWriter(str(folder / 'events'))
-    self._add(
-        purge_step,
-        session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START),
-    )
+    start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+    self._add(purge_step, session_log=start)
     self.flush()
 
   def write(self, group: str, step: int, values: Mapping[str, float]) -> None:
-    """Adds numbers, as <group>/<name>; at times it puts them on disk."""
     for name, value in values.items():
-      summary = self._scalar(f'{group}/{name}', float(value))
-      self._add(step, summary=summary)
+      self._add(step, summary=self._scalar(f'{group}/{name}', float(value)))
     if time.monotonic() > self._flushed + _FLUSH_SECONDS:
       self.flush()
 
   def flush(self) -> None:
-    """Puts on disk what was written so far."""
     self._file.flush()
     self._flushed = time.monotonic()
 

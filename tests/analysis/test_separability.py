@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 import toy_set
 
-from dualenc_jax.analysis.separability import (
-  deal,
-  FOLDS,
-  groups_of,
-  separability,
-)
+from dualenc_jax.analysis import separability as lib
+from dualenc_jax.analysis.separability import deal, groups_of, separability
+
+# A step along one dimension.
+SHIFT = 2.0 * (np.arange(toy_set.DIM) == 3)
 
 
 def test_coinciding_clouds_are_a_guess_and_shifted_ones_are_not():
@@ -17,15 +16,13 @@ def test_coinciding_clouds_are_a_guess_and_shifted_ones_are_not():
   passages = toy_set.unit_vectors(400, seed=2)
   alone = np.arange(800)
   assert separability(queries, passages, alone) == pytest.approx(0.5, abs=0.06)
-  shift = np.zeros(toy_set.DIM)
-  shift[3] = 2
-  assert separability(queries, passages + shift, alone) == 1.0
-  half_way = separability(queries, passages + 0.15 * shift, alone)
+  assert separability(queries, passages + SHIFT, alone) == 1.0
+  half_way = separability(queries, passages + 0.15 * SHIFT, alone)
   assert 0.7 < half_way < 0.95
   # The scale of a dimension does not matter.
   scales = np.geomspace(1e-3, 1e3, toy_set.DIM)
   scaled = separability(
-      queries * scales, (passages + 0.15 * shift) * scales, alone
+      queries * scales, (passages + 0.15 * SHIFT) * scales, alone
   )
   assert scaled == pytest.approx(half_way, abs=0.01)
 
@@ -141,28 +138,26 @@ def test_folds_hold_as_many_of_each_tower_and_no_group_is_in_two():
   for group in range(len(sizes)):
     assert len(set(folds[groups == group])) == 1
   for tower in (0, 1):
-    counts = np.bincount(folds[towers == tower], minlength=FOLDS)
+    counts = np.bincount(folds[towers == tower], minlength=lib.FOLDS)
     assert counts.min() >= 38 and counts.max() <= 42
   np.testing.assert_array_equal(deal(groups, towers), folds)
   assert (deal(groups, towers, seed=1) != folds).any()
 
 
 def test_one_large_group_is_measured_until_too_little_is_left():
-  shift = np.zeros(toy_set.DIM)
-  shift[3] = 2
   queries = toy_set.unit_vectors(200, seed=1)
   passages = toy_set.unit_vectors(200, seed=2)
   groups = np.arange(400)
   # Queries alone: the towers are not even in any fold.
   groups[:100] = 0
-  assert separability(queries, passages + shift, groups) == 1.0
+  assert separability(queries, passages + SHIFT, groups) == 1.0
   guesses = [
       separability(queries, toy_set.unit_vectors(200, seed=seed), groups)
       for seed in range(2, 7)
   ]
   assert np.mean(guesses) == pytest.approx(0.5, abs=0.05)
   groups[100] = 0
-  assert separability(queries, passages + shift, groups) is None
+  assert separability(queries, passages + SHIFT, groups) is None
   # Nor if all are one.
   assert separability(queries, passages, np.zeros(400, int)) is None
 
@@ -171,7 +166,5 @@ def test_few_groups_leave_folds_empty():
   # Three topics: three folds.
   groups = np.tile(np.arange(30) % 3, 2)
   queries = toy_set.unit_vectors(30, seed=1)
-  shift = np.zeros(toy_set.DIM)
-  shift[3] = 9
   assert len(set(deal(groups, np.repeat([0, 1], 30)))) == 3
-  assert separability(queries, queries + shift, groups) == 1.0
+  assert separability(queries, queries + SHIFT, groups) == 1.0
