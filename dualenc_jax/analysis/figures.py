@@ -116,11 +116,11 @@ def tsne_figure(analyses: Sequence[Analysis], mapped: int) -> Figure:
   panels, sample = [], analyses[0].sample
   for analysis in analyses:
     queries, passages = analysis.vectors.first(mapped)
-    points = tsne(np.concatenate([queries, passages]), sample.seed)
+    both = tsne(np.concatenate([queries, passages]), sample.seed)
     share = analysis.numbers.get('separability')
     note = 'not measured' if share is None else f'{share:.1%}'
-    towers = np.split(points, [len(queries)])
-    panels.append(Panel(analysis.name, f'told apart: {note}', *towers))
+    one, other = np.split(both, [len(queries)])
+    panels.append(Panel(analysis.name, f'told apart: {note}', one, other))
   unknown = (
       '; not measured where most texts are equal or hang together by'
       ' relevance, so that no folds part them'
@@ -148,14 +148,10 @@ def pca_figures(analyses: Sequence[Analysis], mapped: int) -> list[Figure]:
     )
     cumulative[analysis.name] = np.cumsum(shares)
     first, second = shares[:2]
-    panels.append(
-        Panel(
-            analysis.name,
-            f'{first + second:.1%} of the variance',
-            *map(project, analysis.vectors.first(mapped)),
-            (f'component 1 ({first:.1%})', f'component 2 ({second:.1%})'),
-        )
-    )
+    labels = f'component 1 ({first:.1%})', f'component 2 ({second:.1%})'
+    note = f'{first + second:.1%} of the variance'
+    one, other = map(project, analysis.vectors.first(mapped))
+    panels.append(Panel(analysis.name, note, one, other, labels))
   pca = _maps(
       panels, sample, ('component_1', 'component_2'),
       name='pca',

@@ -135,16 +135,13 @@ def read(model_dir: str) -> Contents:
   lines, problems = curves.read(folder / curves.FILE)
 
   def whole(
-      path: pathlib.Path,
-      read: Callable[[pathlib.Path], _T],
-      otherwise: _T,
-      advice: str,
+      name: str, read: Callable[[pathlib.Path], _T], otherwise: _T, advice: str
   ) -> _T:
     """What `read` returns; `otherwise` if there is no file, or no whole one."""
-    if not path.exists():
+    if not (folder / name).exists():
       return otherwise
     try:
-      return read(path)
+      return read(folder / name)
     except UserError as e:
       problems.append(f'{str(e).strip()} It is left out. {advice}')
       return otherwise
@@ -152,21 +149,23 @@ def read(model_dir: str) -> Contents:
   # Orbax gives a checkpoint its name, the step, when it is complete.
   names = [path.name for path in folder.glob('checkpoints/*')]
   step = max((int(name) for name in names if name.isdecimal()), default=None)
-  newest = folder / 'checkpoints' / f'{step}'
+  newest = f'checkpoints/{step}'
   evaluations = []
-  for path in sorted(folder.glob(f'evaluation/*/{results.METRICS}')):
-    home = path.parent
-    examples = whole(home / 'examples.jsonl', _examples, None, results.AGAIN)
+  for path in sorted(folder.glob('evaluation/*/metrics.json')):
+    home = f'evaluation/{path.parent.name}'
+    examples = whole(f'{home}/examples.jsonl', _examples, None, results.AGAIN)
     beside = {
         name: found
         for name in results.SYSTEMS
-        if (found := whole(home / name / path.name, _result, None, ''))
+        if (found := whole(f'{home}/{name}/{path.name}', _result, None, ''))
     }
-    evaluations.append(
-        Evaluation(home.name, read_result(home), examples, beside)
-    )
+    result = read_result(path.parent)
+    evaluations.append(Evaluation(path.parent.name, result, examples, beside))
   analyses = [
-      whole(path, _analysis, None, 'Run `dualenc analyze` again.')
+      whole(
+          f'analysis/{path.parent.name}/analysis.json', _analysis, None,
+          'Run `dualenc analyze` again.',
+      )
       for path in sorted(folder.glob('analysis/*/analysis.json'))
   ]
   return Contents(
@@ -175,26 +174,22 @@ def read(model_dir: str) -> Contents:
       config=config,
       settings=dict(_MACRO.findall(config)),
       step=step,
-      meta=whole(newest / 'meta' / 'metadata', _meta, {}, _RESTORE),
-      saved=whole(newest / '_CHECKPOINT_METADATA', _saved, None, _RESTORE),
+      meta=whole(f'{newest}/meta/metadata', _meta, {}, _RESTORE),
+      saved=whole(f'{newest}/_CHECKPOINT_METADATA', _saved, None, _RESTORE),
       curves=lines,
       evaluations=evaluations,
       analyses=[analysis for analysis in analyses if analysis],
       baselines=whole(
-          folder / 'quickstart.json',
-          lambda path: _checked(path, {str: _NUMBERS}),
-          {},
+          'quickstart.json', lambda path: _checked(path, {str: _NUMBERS}), {},
           'Run `dualenc quickstart` again.',
       ),
       about=whole(
-          folder / ABOUT,
-          lambda path: json_file.read_text(path, '').strip(),
-          '',
+          ABOUT, lambda path: json_file.read_text(path, '').strip(), '',
           'Save it in UTF-8.',
       ),
       before_after=whole(
-          folder / results.VALIDATION,
-          lambda path: list(comparison.verdict_of_training(path.parent)),
+          results.VALIDATION,
+          lambda _: list(comparison.verdict_of_training(folder)),
           [],
           _RESTORE,
       ),

@@ -123,7 +123,7 @@ def charts(runs: Mapping[str, Curves]) -> tuple[list[Chart], list[Chart]]:
   Raises:
     ImportError: matplotlib is not installed.
   """
-  known = {}
+  known: dict[str, list[str]] = {}
   for title, words in _CHARTS.items():
     group, *names = words.split()
     metrics = [f'{group}/{name}' for name in names]
@@ -165,8 +165,8 @@ def _chart(
   if not lines:
     return None
   drawing = figure.svg(_INCHES, lambda canvas: _draw(canvas, lines))
-  for number, colour in enumerate(_COLOURS):
-    drawing = drawing.replace(colour, f'var(--s{number})')
+  for number, shade in enumerate(_COLOURS):
+    drawing = drawing.replace(shade, f'var(--s{number})')
   return Chart(title, lost, markupsafe.Markup(drawing), lines)
 
 
