@@ -72,20 +72,11 @@ def analyse(
 ) -> Analysis:
   """Samples a split, embeds the sample with a model, and measures it.
 
-  Args:
-    name: of the model.
-    model: whose towers.
-    experiment: whose task, tokenizer and caches.
-    split: of the task.
-    mapped: queries, and passages, on the maps.
-    measured: queries, and passages, of numbers and histograms.
-    kind: see `sample.draw`.
-    seed: of all draws.
-    max_passages: see `sample.draw`.
-    ranked: see `vectors.embed`.
-    dims: see `vectors.embed`; None for `vectors.default_dims`.
-    index_dir: the folder of an index of the whole corpus, which is made unless
-      it exists; None keeps the embeddings in memory.
+  Numbers and histograms are of `measured` queries, and as many passages; maps
+  are of the first `mapped`. `kind`, `seed` and `max_passages` are those of
+  `sample.draw`, `ranked` and `dims` those of `vectors.embed`. `index_dir` is
+  the folder of an index of the whole corpus, which is made unless it exists;
+  None keeps the embeddings in memory.
 
   Raises:
     UserError: too little data, vectors that are not finite, or a dim that they
@@ -141,26 +132,16 @@ def analyse(
 def numbers(vectors: Vectors, sample: Sample) -> dict[str, float]:
   """The numbers of a model; what does not apply is absent.
 
+  Beside those of `separability`, `geometry` and `Vectors`:
+
   Returns:
-    separability: see `separability.separability`; absent where most texts of
-      a tower hang together.
-    alignment: of the queries with one of their relevant passages.
-    uniformity_queries, uniformity_passages: see `geometry.uniformity`.
-    mean_top1_cosine, median_top1_cosine: of the queries' best hits.
     positive_query_cosine, positive_negative_cosine: of relevant passages with
       their query, and with its 100 best hits that are not relevant: figure 4
       of PAIR (Ren et al. 2021), which wants the first above the second.
-    median_ratio, ratios_near_one: of query-query over query-passage
-      similarities: the median, and the share from 0.9 to 1.1.
     duplicate_queries, duplicate_passages: the share of the whole set whose
-      tokens are those of an earlier one.
+      tokens are those of an earlier one; near_duplicate_* are of the sample.
     repeated_positives: the share of the sampled pairs whose passage is that of
       an earlier pair.
-    near_duplicate_queries, near_duplicate_passages: the share of the sample
-      that another vector of it all but equals.
-    dimensional_efficiency and others of the signs of passages: see
-      `geometry.bit_numbers`.
-    mrr_dim_<d>: the mean reciprocal rank with the first d components.
   """
   cache, corpus = sample.retrieval_set.cache, sample.retrieval_set.corpus
   query_prints = cache.query_fingerprints[sample.retrieval_set.query_rows]

@@ -64,14 +64,11 @@ def _part(rows: np.ndarray, whole: Sized) -> str:
 
 
 def tsne(vectors: np.ndarray, seed: int = 0) -> np.ndarray:
-  """The t-SNE map of vectors [n, D] (van der Maaten and Hinton 2008).
+  """The t-SNE map of vectors [n, D]: float32 [n, 2] (van der Maaten 2008).
 
-  Euclidean distances order unit vectors as cosines do; perplexity 30, less for
-  fewer than 91 vectors; started from the principal components. One thread, so
-  that it is the same every time.
-
-  Returns:
-    float32 [n, 2]; zeros if all vectors are equal.
+  Zeros if all are equal. Euclidean distances order unit vectors as cosines do;
+  perplexity is less for fewer than 91 vectors. One thread, so that it is the
+  same every time.
   """
   from sklearn.manifold import TSNE
   import threadpoolctl
@@ -300,15 +297,9 @@ def _histograms(
     band: tuple[float, float] | None = None,
     **words: str,
 ) -> Figure:
-  """Histograms over each other; some values may be in no bin.
+  """Histograms of models over each other; some values may be in no bin.
 
-  Args:
-    values: by model.
-    label: what the legend says of values and their median.
-    edges: of the bins.
-    axes: labels of the two.
-    band: an interval that is shaded.
-    **words: name, title and caption of the figure.
+  The legend has a label of values and their median; a band is shaded.
   """
   columns, curves = {'from': edges[:-1].tolist(), 'to': edges[1:].tolist()}, []
   for name, own in values.items():

@@ -92,7 +92,7 @@ def draw(
 
   Args:
     retrieval_set: queries and a corpus.
-    size: of the sample.
+    size: most of each.
     kind: `RANDOM` passages of the corpus, as in the papers' maps, or `RELEVANT`
       ones of the queries, one each.
     seed: of the draws.

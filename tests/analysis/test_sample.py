@@ -79,14 +79,10 @@ def test_answers_only():
     sample_lib.draw(toy_set.toy_set(judged=False), 30, sample_lib.RELEVANT)
 
 
-@pytest.mark.parametrize(
-    'counts, message',
-    [
-        ((9, 40), "Task 'toy', split 'test', has 9 queries; expected at least"),
-        ((12, 9), 'has 9 random passages'),
-    ],
-)
+@pytest.mark.parametrize('counts, message', [
+    ((9, 40), "Task 'toy', split 'test', has 9 queries; expected at least"),
+    ((12, 9), 'has 9 random passages'),
+])
 def test_too_few_are_refused(counts, message):
-  retrieval_set = toy_set.toy_set(*counts, judged=False)
   with pytest.raises(UserError, match=message):
-    sample_lib.draw(retrieval_set, 100)
+    sample_lib.draw(toy_set.toy_set(*counts, judged=False), 100)

@@ -95,7 +95,7 @@ def test_queries_alone_hang_together_by_passage_and_by_text():
     assert len(partition(groups)) == 3 and groups[0] == groups[1]
 
 
-@pytest.mark.parametrize('fan', [1, 5, 10])
+@pytest.mark.parametrize('fan', [1, 10])
 def test_shared_passages_and_equal_queries_give_nothing_away(fan):
   # Queries are near the topic of their passage; each random passage has a topic
   # of its own. All topics are alike to both towers.

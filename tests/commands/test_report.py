@@ -193,20 +193,16 @@ def test_a_table_of_one_row_keeps_its_label(
   assert words in render(folder).text('results')
 
 
-def test_an_evaluation_without_any_example_has_its_numbers(folder):
-  report_folder.evaluation(folder, examples=[], query_prefix='')
-  page = render(folder)
-  assert page.text('examples') == page.text('missing') == ''
-  assert 'pairs-test 12.3' in page.text('results')
-  assert 'query prefix (empty)' in page.text('environment')
-
-
 def test_results_of_a_quickstart_and_of_several_runs(folder):
   rows = {'BM25': {'MRR': 0.5, 'P@1': 0.25}, 'trained model': {'MRR': 0.625}}
   report_folder.write_json(folder / 'quickstart.json', rows)
-  report_folder.evaluation(folder, run_id='x')
+  report_folder.evaluation(folder, run_id='x', query_prefix='')
   report_folder.evaluation(folder, 'pairs-a', split='a', run_id='y')
-  results = render(folder).text('results')
+  page = render(folder)
+  # Without any example nothing is missing.
+  assert page.text('examples') == page.text('missing') == ''
+  assert 'query prefix (empty)' in page.text('environment')
+  results = page.text('results')
   assert 'P@1 MRR BM25 25.0 50.0 trained model - 62.5' in results
   assert 'Figures are of 2 training runs.' in results
 
