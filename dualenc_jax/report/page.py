@@ -30,11 +30,8 @@ _LEFT_OUT = ('notes', 'digests')
 def render(contents: Contents, beside: Beside) -> tuple[str, list[str]]:
   """The page, the same for the same contents, and what is damaged."""
   results = {e.result.key: e.result for e in contents.evaluations}
-  model = Model(contents.name, contents.command_path, results)
   runs = {beside.name: contents.curves, **beside.runs}
-  charts = None
-  if importlib.util.find_spec('matplotlib'):
-    charts = curves.charts(runs)
+  can_draw = importlib.util.find_spec('matplotlib') is not None
   spaces, problems = [], [*contents.problems]
   for analysis in contents.analyses:
     pictures = []
@@ -47,11 +44,20 @@ def render(contents: Contents, beside: Beside) -> tuple[str, list[str]]:
             ' its analysis.json names; run `dualenc analyze` again.'
         )
     spaces.append((analysis.folder.name, pictures, tables.numbers(analysis)))
-  page = _environment().get_template('page.html').render(
+  environment = jinja2.Environment(
+      loader=jinja2.PackageLoader(__package__, ''),
+      autoescape=True,
+      finalize=_visible,
+      lstrip_blocks=True,
+      trim_blocks=True,
+      undefined=jinja2.StrictUndefined,
+  )
+  environment.filters |= {'breaking': _breaking, 'precise': summary.precise}
+  page = environment.get_template('page.html').render(
       contents=contents,
       beside=beside,
-      model=model,
-      charts=charts,
+      model=Model(contents.name, contents.command_path, results),
+      charts=curves.charts(runs) if can_draw else None,
       has_curves=any(runs.values()),
       spaces=spaces,
       problems=problems,
@@ -64,24 +70,9 @@ def render(contents: Contents, beside: Beside) -> tuple[str, list[str]]:
   return page, problems
 
 
-def _environment() -> jinja2.Environment:
-  environment = jinja2.Environment(
-      loader=jinja2.PackageLoader(__package__, ''),
-      autoescape=True,
-      finalize=_visible,
-      lstrip_blocks=True,
-      trim_blocks=True,
-      undefined=jinja2.StrictUndefined,
-  )
-  environment.filters |= {'breaking': _breaking, 'precise': summary.precise}
-  return environment
-
-
 def _visible(value: Any) -> Any:
-  """Control characters of whatever is text as escapes."""
-  if hasattr(value, '__html__'):
-    return value
-  return untrusted.visible(str(value))
+  """Text with control characters as escapes; markup stays as it is."""
+  return value if hasattr(value, '__html__') else untrusted.visible(str(value))
 
 
 def _breaking(name: str) -> Markup:
@@ -104,9 +95,8 @@ def embedded(folder: pathlib.Path, figure: Mapping[str, str]) -> str | None:
       content[kind] = untrusted.read(path, _LARGEST)
   if not content:
     return None
-  kind = 'svg' if len(content.get('svg', b'')) <= _SMALL else 'png'
-  if kind not in content:
-    (kind,) = content
+  first, last = [*content][0], [*content][-1]
+  kind = first if len(content[first]) <= _SMALL else last
   data = base64.b64encode(content[kind]).decode()
   return f'data:{_TYPES[kind]};base64,{data}'
 
