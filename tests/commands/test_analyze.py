@@ -125,6 +125,7 @@ def test_models_side_by_side(model, tmp_path, capsys):
   assert f'the {searched} of 24 passages' in facts['figures'][3]['caption']
 
 
+@pytest.mark.slow
 def test_questions_with_answers_only(model, tmp_path):
   folder = tmp_path / 'open_nq'
   folder.mkdir()
