@@ -130,7 +130,6 @@ def embed(
   positions = [_position(searched, np.array(g, np.int64)) for g in sample.gold]
   gold = [places[places >= 0].tolist() for places in positions]
 
-
   def gold_ranks(search: ExactSearch, queries: Any, rows: Any) -> np.ndarray:
     self_hits = None if own is None else own[rows]
     return search.gold_ranks(
