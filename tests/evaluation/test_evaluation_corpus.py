@@ -171,7 +171,8 @@ def test_rows_of_a_corpus_never_become_a_query(cache_of):
   assert len(Corpus.from_cache(cache_of('corpus', corpus_rows()))) == 12
 
 
-def test_judged_passages_that_are_not_in_the_corpus(cache_of):
+def test_ids_that_name_two_or_none(cache_of):
+  corpus = cache_of('corpus', corpus_rows())
   rows = judged() + [
       example('more', f't {i}', query_id='e', passage_id=f'x{i}', relevance=0)
       for i in range(4)
@@ -181,18 +182,12 @@ def test_judged_passages_that_are_not_in_the_corpus(cache_of):
       match="'validation', judges 15 passages, of which 4 are not among those"
       " that are ranked: ids x0, x1, x2 and 1 more\\.",
   ):
-    RetrievalSet.from_cache(
-        cache_of('validation', rows), cache_of('corpus', corpus_rows())
-    )
-
-
-def test_ids_that_name_two(cache_of):
-  corpus = cache_of('corpus', corpus_rows())
+    RetrievalSet.from_cache(cache_of('validation', rows), corpus)
   rows = judged() + [
       example('another', TEXTS['d1'], query_id='a', passage_id='d1')
   ]
   with pytest.raises(UserError, match="has a query_id 'a' that names two"):
-    RetrievalSet.from_cache(cache_of('validation', rows), corpus)
+    RetrievalSet.from_cache(cache_of('train', rows), corpus)
   twice = cache_of('twice', [*corpus_rows(), corpus_rows()[4]])
   with pytest.raises(UserError, match="has a passage_id 'd4' that names two"):
     RetrievalSet.from_cache(cache_of('test', judged()), twice)

@@ -13,15 +13,8 @@ from dualenc_jax.evaluation import metrics
 from dualenc_jax.search import ranking
 
 NAMES = [
-    'P@1',
-    'MRR',
-    'MRR@10',
-    'nDCG@10',
-    'MAP',
-    'Recall@1',
-    'Recall@10',
-    'Recall@100',
-    'Recall@1000',
+    'P@1', 'MRR', 'MRR@10', 'nDCG@10', 'MAP',
+    'Recall@1', 'Recall@10', 'Recall@100', 'Recall@1000',
 ]
 TREC_EVALS = {
     'P.1': ('P@1', 'P_1'),
@@ -95,7 +88,7 @@ def as_rows(qrels, ids):
   ]
 
 
-@pytest.mark.parametrize('seed', range(40))
+@pytest.mark.parametrize('seed', range(24))
 def test_against_trec_eval_and_the_definitions(seed):
   ids, scores, qrels = random_case(seed)
   counted = [q for q, judged in enumerate(qrels) if judged]
@@ -183,15 +176,10 @@ def test_constant_scorer_gets_the_rank_of_the_id_rule():
 
 
 def test_the_order_of_the_hits_counts_not_their_scores():
-  found = metrics.score(from_order([range(200)]), [{1: 1, 99: 1}], 200)
-  assert found.means()['MRR'] == found.means()['MRR@10'] == 0.5
-  assert found.means()['Recall@100'] == 1.0
-
-
-def test_mrr_at_10_counts_the_tenth_hit():
-  found = metrics.score(from_order([range(20)] * 2), [{9: 1}, {10: 1}], 20)
+  found = metrics.score(from_order([range(200)] * 2), [{9: 1}, {10: 1}], 200)
   assert found.values['MRR'].tolist() == [1 / 10, 1 / 11]
   assert found.values['MRR@10'].tolist() == [1 / 10, 0]
+  assert found.means()['Recall@100'] == 1.0
 
 
 def test_means_are_over_the_judged_queries(caplog):
@@ -216,27 +204,13 @@ def test_means_do_not_depend_on_the_order_of_the_queries():
 
 
 @pytest.mark.parametrize(
-    'depth, judgements, ranks, message',
+    'depth, judgements, message',
     [
-        (99, [{5: 1}], [6], 'Recall@100 needs 100 hits'),
-        (120, [{5: 1}], [7], 'query row 0 has rank 7, .* at 6'),
-        (120, [{5: 1}], [0], 'rank 0, .* at 6'),
-        (120, [{150: 1}], [120], 'not among the first 120'),
-        (120, [{150: 1}], [0], 'not among the first 120'),
-        (120, [{5: 1, -1: 1}, {-1: 1}], [6, 1], 'query row 1 has rank 1'),
-        (120, [{5: 1}, {}], [6, 1], 'query row 1 has rank 1'),
-        (120, [{5: 1}], [6, 6], r'shape \(2,\): expected one'),
-        (200, [{}], None, 'none of the 1 queries'),
-        (200, [{5: 0}], None, 'none of the 1 queries'),
+        (99, [{5: 1}], 'Recall@100 needs 100 hits'),
+        (200, [{}], 'none of the 1 queries'),
+        (200, [{5: 0}], 'none of the 1 queries'),
     ],
 )
-def test_bad_input(depth, judgements, ranks, message):
-  hits = from_order([range(depth)] * len(judgements))
-  ranks = None if ranks is None else np.array(ranks)
+def test_bad_input(depth, judgements, message):
   with pytest.raises(UserError, match=message):
-    metrics.score(hits, judgements, 200, ranks)
-
-
-def test_rows_without_judgements():
-  with pytest.raises(UserError, match='2 rows and judgements are of 1 queries'):
-    metrics.score(from_order([range(200)] * 2), [{1: 1}], 200)
+    metrics.score(from_order([range(depth)]), judgements, 200)

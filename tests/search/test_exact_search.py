@@ -143,8 +143,9 @@ def test_faiss(case):
     assert set(row[better]) <= set(other)
 
 
-@pytest.mark.parametrize('devices', [1, 2, 4, 8])
-@pytest.mark.parametrize('block_rows', [13, 500, 2**17])
+@pytest.mark.parametrize(
+    'devices, block_rows', [(1, 13), (2, 500), (4, 2**17), (8, 13), (8, 2**17)]
+)
 def test_devices_and_blocks_do_not_matter(devices, block_rows):
   rng = np.random.default_rng(5)
   queries, passages = search_cases.dense(rng)
@@ -157,8 +158,9 @@ def test_devices_and_blocks_do_not_matter(devices, block_rows):
   assert found.gold_ranks(queries, gold).tolist() == [41] * 16
 
 
-@pytest.mark.parametrize('devices', [1, 3, 8])
-@pytest.mark.parametrize('size', [1, 7, 8, 9, 65])
+@pytest.mark.parametrize(
+    'devices, size', [(1, 1), (8, 1), (3, 7), (8, 8), (8, 9), (3, 65)]
+)
 def test_small_corpora(devices, size):
   rng = np.random.default_rng(6)
   queries, passages = search_cases.random(rng)
@@ -209,8 +211,16 @@ def test_queries_in_parts(monkeypatch):
   assert found.gold_ranks(queries, gold).tolist() == [91] * 19
 
 
-@pytest.mark.parametrize('kind', ['array', 'map', 'shards', 'strided'])
-@pytest.mark.parametrize('dtype', [np.float16, np.float32])
+@pytest.mark.parametrize(
+    'kind, dtype',
+    [
+        ('array', np.float16),
+        ('map', np.float32),
+        ('shards', np.float16),
+        ('shards', np.float32),
+        ('strided', np.float32),
+    ],
+)
 def test_wherever_the_corpus_lies(kind, dtype, tmp_path):
   rng = np.random.default_rng(9)
   queries, passages = search_cases.random(rng)

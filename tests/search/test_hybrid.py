@@ -66,20 +66,15 @@ def test_a_rank_beyond_the_thousandth_does_not_count():
 
 def test_the_ends_of_the_weight_are_the_two_alone(vectors):
   embeddings, query = vectors
-  words = BM25(PASSAGES)
-  for weight, scores in ((0, words.scores(QUERY)), (1, embeddings @ query)):
-    system = Hybrid(words, embeddings, IDS)
-    found = system.rank([QUERY], query[None], 5, weight)
+  system = Hybrid(BM25(PASSAGES), embeddings, IDS)
+  for text, weight, scores in (
+      (QUERY, 0, system.bm25.scores(QUERY)),
+      (QUERY, 1, embeddings @ query),
+      ('unknown words', 0.5, embeddings @ query),
+  ):
+    found = system.rank([text], query[None], 5, weight)
     order = sorted(range(len(IDS)), key=lambda i: (scores[i], IDS[i]))[::-1]
     assert found.indices[0].tolist() == order
-
-
-def test_a_query_without_a_known_word_is_ranked_by_the_embeddings(vectors):
-  embeddings, query = vectors
-  system = Hybrid(BM25(PASSAGES), embeddings, IDS)
-  found = system.rank(['unknown words'], query[None], 5, 0.5)
-  order = np.argsort(embeddings @ query)[::-1]
-  assert found.indices[0].tolist() == order.tolist()
 
 
 def test_many_queries_over_many_blocks(monkeypatch):

@@ -65,9 +65,8 @@ def test_ids_order_by_their_utf8_bytes():
   assert [ids[i] for i in hits.indices[0]] == by_bytes
 
 
-@pytest.mark.parametrize('chunk', [1, 3, 100])
-def test_places_of_ids(chunk, monkeypatch):
-  monkeypatch.setattr(ranking, '_CHUNK', chunk)
+def test_places_of_ids(monkeypatch):
+  monkeypatch.setattr(ranking, '_CHUNK', 3)
   ids = ['b', 'é', '', 'a', '\uffff', '𝔸', '10', '9']
   ascending = sorted(ids, key=lambda i: i.encode())
   places = ranking.id_places(ids)

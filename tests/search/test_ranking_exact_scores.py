@@ -98,16 +98,10 @@ def test_of_candidates(corpus):
   np.testing.assert_array_equal(scores, expected)
 
 
-@pytest.fixture(params=[1, 7, 4096])
-def blocks(request, monkeypatch):
-  monkeypatch.setattr(ranking, '_QUERY_BLOCK', min(request.param, 256))
-  monkeypatch.setattr(
-      ranking, '_PASSAGE_BLOCK', max(request.param * 10, 100)
-  )
-
-
-@pytest.mark.usefixtures('blocks')
-def test_rankings_on_the_host(corpus):
+@pytest.mark.parametrize('queries_in_block', [7, 256])
+def test_rankings_on_the_host(corpus, queries_in_block, monkeypatch):
+  monkeypatch.setattr(ranking, '_QUERY_BLOCK', queries_in_block)
+  monkeypatch.setattr(ranking, '_PASSAGE_BLOCK', 16 * queries_in_block)
   queries, passages, ids = corpus
   full = reference.full_ranking(queries, passages, ids)
   for k in (1, 10, 2611):

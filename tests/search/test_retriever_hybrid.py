@@ -51,14 +51,6 @@ def test_new_passages_have_new_words(retriever):
   assert retriever.search(['sea'], 1, hybrid=0).ids.tolist() == [['y']]
 
 
-def test_after_saving_and_opening(retriever, tmp_path):
-  retriever.save(tmp_path / 'saved')
-  opened = Retriever.from_dir(tmp_path / 'saved')
-  found = opened.search(['blue fox'], 3, hybrid=0.5)
-  expected = retriever.search(['blue fox'], 3, hybrid=0.5)
-  assert found.ids.tolist() == expected.ids.tolist()
-
-
 def test_what_it_needs(retriever, towers):
   vectors = retriever.encode_queries(['fox'])
   with pytest.raises(UserError, match='texts of the queries'):
