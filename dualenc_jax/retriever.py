@@ -405,7 +405,7 @@ class Retriever:
       return {}  # Embeddings that were given may be of anything.
     found = binding.encoded_by(self.towers, 'passage')
     own = getattr(corpus.embeddings, 'codec', None)
-    if own is not None and own is self.towers.codec:
+    if own is self.towers.codec and own is not None:
       found |= binding.codec_of(own)
     return found
 

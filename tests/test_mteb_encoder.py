@@ -172,35 +172,14 @@ def test_sts_is_of_the_passage_tower(retriever):
   )
 
 
-@pytest.mark.parametrize(
-    'prompt_type, tower',
-    [
-        (PromptType.query, 'query'),
-        (PromptType.document, 'passage'),
-        (None, 'passage'),
-    ],
-)
-def test_towers(retriever, prompt_type, tower):
-  encoder = MtebEncoder(retriever, 'test/tiny')
-  assert isinstance(encoder, EncoderProtocol)
-  rows = datasets.Dataset.from_dict({'text': TEXTS})
-  found = encoder.encode(
-      torch.utils.data.DataLoader(rows, batch_size=3),
+def encoded(encoder, prompt_type, inputs):
+  return encoder.encode(
+      inputs,
       task_metadata=TinySTS.metadata,
       hf_split='test',
       hf_subset='default',
       prompt_type=prompt_type,
       batch_size=3,
-  )
-  expected = tiny_towers.embed(retriever.towers, tower, TEXTS)
-  np.testing.assert_allclose(found, expected, atol=1e-6)
-  np.testing.assert_allclose(
-      encoder.similarity(found, found), expected @ expected.T, atol=1e-5
-  )
-  np.testing.assert_allclose(
-      encoder.similarity_pairwise(found, found[::-1].copy()),
-      np.sum(expected * expected[::-1], axis=1),
-      atol=1e-5,
   )
 
 
@@ -212,30 +191,34 @@ def test_towers(retriever, prompt_type, tower):
         (None, 'passage', 'sts'),
     ],
 )
-def test_prompts_of_tasks(retriever, prompt_type, tower, prompt):
+def test_towers_and_prompts_of_tasks(retriever, prompt_type, tower, prompt):
   """mteb's own choice of a name, which is not put in front of documents."""
+  encoder = MtebEncoder(retriever, 'test/tiny')
+  assert isinstance(encoder, EncoderProtocol)
+  rows = datasets.Dataset.from_dict({'text': TEXTS})
+  loader = torch.utils.data.DataLoader(rows, batch_size=3)
+  found = encoded(encoder, prompt_type, loader)
+  expected = tiny_towers.embed(retriever.towers, tower, TEXTS)
+  np.testing.assert_allclose(found, expected, atol=1e-6)
+  np.testing.assert_allclose(
+      encoder.similarity(found, found), expected @ expected.T, atol=1e-5
+  )
+  np.testing.assert_allclose(
+      encoder.similarity_pairwise(found, found[::-1].copy()),
+      np.sum(expected * expected[::-1], axis=1),
+      atol=1e-5,
+  )
   texts = {'query': 'ask: ', 'sts': 'compare: '}
+
+  def with_tokenizer(**fields):
+    tokenizer = dataclasses.replace(retriever.towers.tokenizer, **fields)
+    return dataclasses.replace(retriever.towers, tokenizer=tokenizer)
+
   prompts = {'TinySTS-query': texts['query'], 'STS': texts['sts']}
-  towers = dataclasses.replace(
-      retriever.towers,
-      tokenizer=dataclasses.replace(
-          retriever.towers.tokenizer, prompts=prompts
-      ),
-  )
-  encoder = MtebEncoder(Retriever(towers), 'test/tiny')
-  found = encoder.encode(
-      [{'text': list(TEXTS)}],
-      task_metadata=TinySTS.metadata,
-      hf_split='test',
-      hf_subset='default',
-      prompt_type=prompt_type,
-  )
-  if prompt:
-    prefix = {f'{tower}_prefix': texts[prompt]}
-    towers = dataclasses.replace(
-        towers, tokenizer=dataclasses.replace(towers.tokenizer, **prefix)
-    )
-  expected = tiny_towers.embed(towers, tower, TEXTS)
+  encoder = MtebEncoder(Retriever(with_tokenizer(prompts=prompts)), 'test/tiny')
+  found = encoded(encoder, prompt_type, [{'text': list(TEXTS)}])
+  prefix = {f'{tower}_prefix': texts[prompt]} if prompt else {}
+  expected = tiny_towers.embed(with_tokenizer(**prefix), tower, TEXTS)
   np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
@@ -245,16 +228,8 @@ def test_what_it_says_of_itself(retriever):
   assert (meta.embed_dim, meta.max_tokens) == (tiny_towers.DIM, 40)
   with pytest.raises(UserError, match="expected 'organisation/model'"):
     MtebEncoder(retriever, 'tiny')
-
-
-def test_inputs_without_text_are_refused(retriever):
   with pytest.raises(UserError, match='TinySTS has inputs of image'):
-    MtebEncoder(retriever, 'test/tiny').encode(
-        [{'image': [0]}],
-        task_metadata=TinySTS.metadata,
-        hf_split='test',
-        hf_subset='default',
-    )
+    encoded(MtebEncoder(retriever, 'test/tiny'), None, [{'image': [0]}])
 
 
 def test_without_mteb_the_error_says_what_to_install():

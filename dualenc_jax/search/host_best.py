@@ -183,7 +183,7 @@ class HostPrograms(Programs):
 
   def wait(self, state: Any) -> None:
     """As of `Programs`, and takes the best of these scores."""
-    (state.best if isinstance(state, Near) else state).look()
+    getattr(state, 'best', state).look()
 
   def _merge(self, best: None, scores: jax.Array, first: jax.Array) -> Scores:
     """The scores for the host to merge."""
