@@ -33,12 +33,12 @@ def top_k_matches(
     indices: int [Q, k], corpus rows of the hits, best first; k at least 100
       or all there are.
     answers: of each query.
-    text: the text of a corpus row in which answers are looked for. Only asked
-      for down to the first match.
+    text: the text of a corpus row in which answers are looked for, asked for
+      down to the first match.
 
   Returns:
-    'Top-5', 'Top-20' and 'Top-100': float64 [Q], 1 for yes and 0 for no. The
-    mean is the top-k accuracy.
+    'Top-5', 'Top-20' and 'Top-100': float64 [Q] of 0 and 1, whose mean is the
+    top-k accuracy.
   """
   first = np.full(len(answers), np.inf)
   hits = indices[:, : max(TOP_K)]
@@ -55,12 +55,8 @@ def each_hit(
   """For each query whether each of its hits has an answer, when it is asked.
 
   The tokens of an answer stand in the text, one after the other; as in DPR an
-  answer without a token is in every text.
-
-  Args:
-    indices: int [Q, k], corpus rows; below 0 for none.
-    answers: of each query.
-    text: as of `top_k_matches`.
+  answer without a token is in every text. Arguments are those of
+  `top_k_matches`; a row below 0 is no hit.
   """
 
   @functools.lru_cache(_KEPT)

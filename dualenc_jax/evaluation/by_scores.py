@@ -16,12 +16,9 @@ from dualenc_jax.search.ranking import best_of, id_places, joined
 def evaluate(
     scores: Iterable[np.ndarray], retrieval_set: RetrievalSet, k: int = 1000
 ) -> Evaluation:
-  """Ranks a whole corpus for every query.
+  """Ranks a whole corpus for every query, by its scores float32 [N].
 
-  Args:
-    scores: of each query in turn, of all passages, float32 [N].
-    retrieval_set: what to rank.
-    k: hits a query, at least 100 where there are so many.
+  It has k hits a query, at least 100 where there are so many.
   """
   ids = retrieval_set.ranked_ids
   places = id_places(ids)
@@ -77,12 +74,9 @@ def choose_weight(
 def rank_of_best(
     scores: np.ndarray, gold: Sequence[int], places: np.ndarray
 ) -> int:
-  """The rank, from 1, of the best of `gold` among all; 0 for no gold.
+  """The rank, from 1, of the best of the rows `gold` among all; 0 for none.
 
-  Args:
-    scores: float32 [N].
-    gold: rows.
-    places: of the ids, int64 [N], see `ranking.id_places`.
+  Of scores, float32 [N], and places, `ranking.id_places` [N].
   """
   if not gold:
     return 0

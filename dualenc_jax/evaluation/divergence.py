@@ -105,9 +105,6 @@ def alignment(
     query_tower: float [n, a], by the other.
     k: which neighbour.
     seed: of the halves and of the bootstrap.
-
-  Raises:
-    UserError: as of `knn_kl`.
   """
   order = np.random.default_rng(seed).permutation(len(passage_tower))
   half = len(order) // 2
@@ -131,11 +128,7 @@ def effective_rank(x: np.ndarray) -> float:
 def _distances(
     x: np.ndarray, y: np.ndarray, k: int, is_same: bool
 ) -> np.ndarray:
-  """From each x to its k-th nearest y, itself left out where they are the same.
-
-  The neighbour is told by products, the distance by its difference: products
-  of near points cancel.
-  """
+  """From each x to its k-th nearest y, other than itself if `is_same`."""
   squares = np.sum(y**2, axis=1)
   out = np.empty(len(x))
   for start in range(0, len(x), _BLOCK):
@@ -144,6 +137,7 @@ def _distances(
     distances = squares[None] - 2 * block @ y.T
     if is_same:
       distances[rows, start + rows] = np.inf
+    # Products choose the neighbour only: those of near points cancel.
     nearest = np.argpartition(distances, k - 1, axis=1)[:, k - 1]
     out[start : start + _BLOCK] = np.linalg.norm(block - y[nearest], axis=1)
   return out

@@ -58,14 +58,8 @@ def evaluate(
 ) -> Evaluation:
   """Encodes queries and corpus, and ranks all of it exactly for every query.
 
-  The embeddings of the corpus are in memory, 4 D bytes a passage.
-
-  Args:
-    embedder: of the model.
-    params: of the model.
-    retrieval_set: what to rank.
-    k: hits a query, at least 100 where there are so many.
-    codec: of the passages; None ranks their embeddings.
+  Keeps k hits a query, at least 100 where there are so many. The embeddings of
+  the corpus, or their codes by a codec, are in memory, 4 D bytes a passage.
   """
   corpus = retrieval_set.corpus
   passages: Any = embedder.passages(
@@ -104,7 +98,7 @@ def rank(
     queries: float32 [Q, D].
     passages: [N, D], of the corpus in its order, in memory or on disk, or
       codes of them.
-    retrieval_set: what they are of.
+    retrieval_set: of both.
     k: hits a query, at least 100 where there are so many.
   """
   search = search_of(passages, retrieval_set.corpus.ids)
@@ -141,15 +135,10 @@ def score(
     retrieval_set: RetrievalSet,
     ranks: np.ndarray | None = None,
 ) -> Evaluation:
-  """The metrics of a ranking.
+  """The metrics of a ranking [Q, k], k at least 100 or all there are.
 
-  Args:
-    ranking: [Q, k] hits, k at least 100 or all there are.
-    retrieval_set: what was ranked.
-    ranks: of the best relevant ones, if the ranking is cut off.
-
-  Raises:
-    UserError: what `metrics.score` raises.
+  It takes the ranks of the best relevant ones, if the ranking is cut off, and
+  raises what `metrics.score` does.
   """
   left_out = retrieval_set.self_hits is not None
   size = len(retrieval_set.ranked_ids) - left_out

@@ -44,9 +44,7 @@ def evaluate(
 ) -> Likelihoods:
   """Teacher forcing: each token of a query, given the passage and those before.
 
-  Args:
-    measure: `inference.likelihood.Likelihood`, with its parameters.
-    retrieval_set: the queries and their relevant passages.
+  It is measured by an `inference.likelihood.Likelihood` with its parameters.
   """
   gold, corpus = retrieval_set.gold, retrieval_set.corpus
   of_pair = np.repeat(np.arange(len(gold)), [len(found) for found in gold])

@@ -40,10 +40,6 @@ class Documents:
   ) -> 'Documents':
     """The document of passage 'd#3' is 'd', that of passage 'e' is 'e'.
 
-    Args:
-      passage_ids: of all N passages, in any order.
-      separator: the last one in an id ends the document's.
-
     Raises:
       UserError: an id that starts with its only separator, or an empty one.
     """
@@ -83,7 +79,7 @@ def top_k_documents(
     document_of: np.ndarray,
     k: int,
 ) -> Ranking:
-  """The k best documents of each query, in order.
+  """The k best documents of each query, in order: [Q, min(k, D)].
 
   Documents are ordered by the score of their best passage, highest first, and
   equal ones by number, greatest first: with the numbers of `Documents` this is
@@ -93,12 +89,9 @@ def top_k_documents(
   Args:
     rank: ranks the passages for some of the queries, by their numbers, and as
       many a query as it is asked for or all there are.
-    queries: Q, how many there are.
+    queries: Q.
     document_of: int64 [N], for each passage its document, from 0 to D - 1.
-    k: documents a query; where there are fewer, all.
-
-  Returns:
-    Scores and numbers of documents, [Q, min(k, D)].
+    k: documents a query.
   """
   total, documents = len(document_of), int(document_of.max()) + 1
   k = min(k, documents)

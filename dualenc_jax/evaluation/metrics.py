@@ -140,14 +140,13 @@ def evaluate_run(
   What the run does not hold was not found, however deep it is: so for all
   metrics, MRR and Recall@1000 too. All queries of the qrels count, as 0 those
   that are not in the run or have no relevant passage; other queries of the run
-  do not.
+  do not. The gains of nDCG are the grades, whatever the least relevant one is.
 
   Args:
     run: as from `trec.read_run`.
     qrels: as from `trec.read_qrels`.
     name: of the run, for the log.
-    relevance_level: the least grade of a relevant passage; the gains of nDCG
-      are the grades, whatever it is.
+    relevance_level: the least grade of a relevant passage.
 
   Returns:
     Scores in the order of the qrels.

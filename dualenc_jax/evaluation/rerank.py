@@ -18,14 +18,9 @@ def evaluate(
     score: Callable[[np.ndarray], np.ndarray],
     depth: int,
 ) -> Evaluation:
-  """Re-ranks the best hits of each query; the others stay below, as they were.
+  """Re-ranks the `depth` best hits of each query; the others stay below.
 
-  Args:
-    first: the result to re-rank.
-    retrieval_set: what was ranked.
-    score: pairs int64 [n, 2] of a query and a passage, by their numbers ->
-      float32 [n].
-    depth: hits of a query that are scored.
+  The new score is of pairs int64 [n, 2], numbers of a query and a passage.
 
   Raises:
     UserError: documents were ranked, or a score is not finite.
@@ -53,16 +48,9 @@ def rerank(
     depth: int,
     query_ids: list[str],
 ) -> Ranking:
-  """The same hits, the first `depth` of each query by their new scores.
+  """The same hits [Q, k], the first `depth` of each query by their new scores.
 
   Those below have scores that go on falling from the lowest of them, by one.
-
-  Args:
-    first: [Q, k].
-    score: as of `evaluate`.
-    ids: of all passages.
-    depth: at most k are scored.
-    query_ids: Q, for messages.
   """
   count, k = first.indices.shape
   depth = min(depth, k)

@@ -60,13 +60,7 @@ class RetrievalSet:
   ) -> 'RetrievalSet':
     """All queries of a split of the task, over what the task has them ranked.
 
-    Args:
-      experiment: whose task, tokenizer and caches.
-      split: of the task.
-      document_separator: as of `from_cache`.
-
-    Raises:
-      UserError: what `from_cache` raises.
+    Arguments and errors are those of `from_cache`.
     """
     task = experiment.task.for_split(split)
     if document_separator is not None:
@@ -166,9 +160,7 @@ class RetrievalSet:
   def subset(
       self, queries: int, passages: int, seed: int = 0
   ) -> 'RetrievalSet':
-    """A fixed sample of the queries that have a relevant passage.
-
-    All relevant passages of its queries are in it.
+    """A fixed sample of the queries that have a relevant passage, with these.
 
     Raises:
       UserError: no query has one.

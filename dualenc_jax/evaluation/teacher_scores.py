@@ -94,14 +94,8 @@ def of_teacher(
 
   What the folder has of the same teacher is not computed again, but for a block
   that a kill has cut: how scores are rounded depends on those of their block,
-  and the end is to be the same. Of several hosts each has a file of its own and
-  computes its share of the queries.
-
-  Args:
-    teacher: the cross-encoder.
-    retrieval_set: whose queries and passages are scored.
-    folder: made if there is none; of all hosts.
-    host: which of how many.
+  and the end is to be the same. Of several hosts each has a file of its own in
+  the folder and computes its share of the queries.
 
   Raises:
     UserError: the folder has scores of another teacher or data set, or cannot
@@ -245,10 +239,7 @@ class _Known:
 
 
 def _cut_block(wanted: np.ndarray) -> slice:
-  """What is known of a block of which the rest is wanted, bool [n] in order.
-
-  Where some at the start are known and no others, a kill has left them.
-  """
+  """The known start, left by a kill, of a block whose rest is wanted [n]."""
   if not wanted.any():
     return slice(0)
   first = int(wanted.argmax())
@@ -305,10 +296,7 @@ def _parse(line: str, where: str) -> tuple[str, str, float]:
 def _kept(
     path: pathlib.Path, header: pathlib.Path, own: dict[str, object]
 ) -> list[pathlib.Path]:
-  """The files of what was computed before, by the same teacher, of all hosts.
-
-  In the file of this host a line that a kill has cut is cut off.
-  """
+  """The files of the same teacher, of all hosts; a cut line is cut off."""
   text = json.dumps(own, indent=2, sort_keys=True) + '\n'
   found = sorted(path.parent.glob('scores*.tsv'))
   other = {}

@@ -36,18 +36,9 @@ def write_run(
 
   Scores keep the nine digits that a float32 needs to come back bit for bit,
   so trec_eval orders the file as `ranking` is. The file, in place of an older
-  one, appears whole or not at all.
-
-  Args:
-    path: of the file.
-    ranking: [Q, k].
-    query_ids: Q different strings, which `check_ids` allows.
-    passage_ids: of all rows, which it allows, too; may be slow, each hit's is
-      read once.
-    tag: the run's name, without white space.
-
-  Raises:
-    UserError: the file cannot be written.
+  one, appears whole or not at all. Ids are those that `check_ids` allows; those
+  of passages, by row, may be slow: each hit's is read once. The tag, the run's
+  name, has no white space.
   """
   path = pathlib.Path(path)
   query_ids = list(map(field, query_ids))
@@ -70,11 +61,8 @@ def read_run(path: str | os.PathLike[str]) -> dict[str, dict[str, float]]:
   """Reads a run: query id -> passage id -> score, in the order of the file.
 
   As in trec_eval the score alone orders the hits; the rank is not read. The
-  file may be .gz; blank lines and a byte order mark are left out.
-
-  Raises:
-    UserError: names file and line; not six fields, a score that is not a
-      finite number, or a hit that is repeated.
+  file may be .gz; blank lines and a byte order mark are left out. Errors name
+  file and line.
   """
   path = pathlib.Path(path)
   run: dict[str, dict[str, float]] = {}
@@ -99,11 +87,7 @@ def numbers(
     passage_ids: Sequence[str],
     path: pathlib.Path,
 ) -> tuple[dict[str, int], dict[str, int]]:
-  """The numbers of queries and of passages by their fields in a run.
-
-  Raises:
-    UserError: the run of this path has others.
-  """
+  """Numbers by field, as a run has it; UserError where it has unknown ids."""
 
   def numbered(
       what: str, ids: Sequence[str], used: Iterable[str]
@@ -127,10 +111,8 @@ def numbers(
 def read_qrels(path: str | os.PathLike[str]) -> dict[str, dict[str, int]]:
   """Reads qrels: query id -> passage id -> grade, in the order of the file.
 
-  Of the forms that `readers.qrels.read` knows: BEIR's, TREC's and JSON.
-
-  Raises:
-    UserError: names file and line of what is wrong.
+  Of the forms that `readers.qrels.read` knows: BEIR's, TREC's and JSON. Errors
+  name file and line.
   """
   qrels: dict[str, dict[str, int]] = {}
   read = qrels_reader.read(pathlib.Path(path), flag='an editor')

@@ -79,11 +79,7 @@ class IndexBuild:
     return [i for i in every if not self._is_whole(base, i, digest)]
 
   def start(self) -> None:
-    """Makes the folder in which the index grows, unless it is complete.
-
-    Raises:
-      UserError: as the constructor; or the folder cannot be written.
-    """
+    """Makes the folder in which the index grows, unless it is complete."""
     places = self._places
     with self._writing(), places.locked():
       places.restore()
@@ -138,14 +134,8 @@ class IndexBuild:
   ) -> None:
     """Writes a shard and lets its lock of `claims` go.
 
-    Args:
-      shard: its number.
-      lock: of the shard.
-      embeddings: [rows, D], in the header's dtype, or their codes.
-      passages: as many.
-
-    Raises:
-      UserError: a disk that is full or cannot be written.
+    The embeddings [rows, D] are in the header's dtype, or their codes; there
+    are as many passages. A disk that is full raises UserError.
     """
     first, digest = self.header.rows_of(shard).start, self._growing[1]
     try:
@@ -160,8 +150,7 @@ class IndexBuild:
   def finish(self) -> bool:
     """Puts the index in its place if all shards are there.
 
-    Returns:
-      Whether it is complete, by this process or by another.
+    Returns whether it is complete, by this process or by another.
     """
     with self._writing(), self._places.locked():
       if self.missing():

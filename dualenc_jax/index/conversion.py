@@ -144,8 +144,7 @@ def convert(
     say: gets a line for people about each step.
 
   Raises:
-    UserError: the index is damaged or not to be written so, or the output is
-      there. Nothing is left then.
+    UserError: the index is damaged or not to be written so. Nothing is left.
   """
   form = FORMS[name]
   form.check()
@@ -181,11 +180,7 @@ def _write_faiss(
 
 
 def _whole_numbers(index: Index) -> np.ndarray:
-  """The ids as int64 [N, 1].
-
-  They have the digits that they are printed with, so that different ids stay
-  different.
-  """
+  """The ids as int64 [N, 1], if they are printed so: different ids stay so."""
   numbers = np.empty((len(index), 1), np.int64)
   for row, id_ in enumerate(index.ids):
     number = int(id_) if _NUMBER.fullmatch(id_) else 2**63

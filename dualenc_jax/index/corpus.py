@@ -46,11 +46,7 @@ class Corpus:
       tokens: int,
       provenance: Mapping[str, Any],
   ) -> None:
-    """Writes an index of dim D, of at most so many tokens a passage.
-
-    Raises:
-      UserError: what `IndexBuild` raises.
-    """
+    """Writes an index of dim D, of at most so many tokens a passage."""
     stored: Any = self.embeddings
     codec: Any = getattr(stored, 'codec', None)
     if codec is not None:

@@ -64,20 +64,12 @@ class Source:
 
   @classmethod
   def passages(cls, cache: Cache) -> 'Source':
-    """The distinct passages of a split.
-
-    Raises:
-      UserError: no passages, or an id that stands for two of them.
-    """
+    """The distinct passages of a split, or UserError if an id has two."""
     return cls(cache, corpus_lib.Corpus.from_cache(cache).rows, 'passage')
 
   @classmethod
   def queries(cls, cache: Cache) -> 'Source':
-    """The queries of a split, each once.
-
-    Raises:
-      UserError: no queries, or an id that stands for two of them.
-    """
+    """The queries of a split, each once, or UserError if an id has two."""
     rows = np.flatnonzero(cache.query_texts.lengths)
     if not len(rows):
       raise UserError(
@@ -128,11 +120,7 @@ class Source:
 
 
 def default_split(task: Dataset | Mixture) -> str:
-  """The split whose passages are everything there is to search.
-
-  Raises:
-    UserError: the task has no splits.
-  """
+  """The split whose passages are everything to search, or UserError."""
   splits = task.splits()
   if not splits:
     raise UserError(
@@ -153,8 +141,7 @@ def encode(
   Args:
     build: of the index.
     source: of the texts.
-    embed: (rows of the source's cache [n]) -> (positions in them [b], float32
-      [b, D]), every position once, in any order.
+    embed: as `Source.embedded`, of rows of the source's cache.
     host: which part is this process's.
 
   Raises:
@@ -219,12 +206,7 @@ def _check_finite(
 
 
 def check_room(build: IndexBuild, missing: list[int], source: Source) -> str:
-  """A sentence on the disk and memory that missing shards will take.
-
-  Args:
-    build: of the index, started or not.
-    missing: shards that all hosts together have to make.
-    source: of the texts.
+  """A sentence on the disk and memory that missing shards of all hosts take.
 
   Raises:
     UserError: the disk has not enough free.

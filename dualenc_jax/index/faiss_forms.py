@@ -30,14 +30,7 @@ def of_codec(codec: Codec, rows: Rows) -> faiss_files.Index:
   """The index of faiss that gives codes the scores that they have here.
 
   Of bits that are compared by Hamming distance it is the first step alone: a
-  binary index.
-
-  Args:
-    codec: of the codes.
-    rows: the codes.
-
-  Raises:
-    UserError: faiss has none.
+  binary index. UserError if faiss has none.
   """
   inner = _of_quantiser(codec, rows)
   if not codec.transforms:

@@ -60,9 +60,6 @@ def encode(
 
   Returns:
     The index, to `finish`.
-
-  Raises:
-    UserError: what `IndexBuild` and `encoding.encode` raise.
   """
   provenance, corpus = model.provenance, source.cache.header
   own = model.codec if source.tower == 'passage' else None
@@ -122,9 +119,6 @@ def open_or_encode(
 
   An index keeps the codec and the shard size that it has; by default they are
   those of `encode`.
-
-  Raises:
-    UserError: the folder has another index, or what `encode` raises.
   """
   places = Places(folder)
   found = (places.readable(), places.partial)
@@ -146,14 +140,12 @@ def corpus_embeddings(
 ) -> Any:
   """Embeds a corpus, to the same bits in memory and on disk.
 
-  Args:
-    model: whose passage tower, and codec if it has one.
-    corpus: what to embed.
-    index_dir: the folder of an index, which is made unless it exists; None
-      keeps the embeddings in memory.
+  In `index_dir` an index is made unless it exists; None keeps the embeddings
+  in memory.
 
   Returns:
-    An array or a store of rows [N, D], in the order of the corpus, or codes.
+    An array or a store of rows [N, D], in the order of the corpus, or codes by
+    the model's codec if it has one.
 
   Raises:
     UserError: they do not fit the memory or are not finite, or the index is of
@@ -195,17 +187,10 @@ def corpus_embeddings(
 def same_codec(
     model: Loaded, folder: pathlib.Path, codec: str | None
 ) -> str | None:
-  """The codec for a model's own index, which is made again.
+  """The codec for a model's own index in `folder`, which is made again.
 
-  It follows the model, but what is kept of embeddings is the user's choice.
-
-  Args:
-    model: whose index it is.
-    folder: of the index, if there is one.
-    codec: that is asked for; None for that of the index.
-
-  Raises:
-    UserError: the index is of another codec.
+  It follows the model, but what is kept of embeddings is the user's choice:
+  without a `codec` it is that of the index; another one raises UserError.
   """
   if model.codec is not None or not (folder / header_lib.FILE).exists():
     return codec
@@ -227,13 +212,8 @@ def open_own(
 ) -> Index:
   """Opens the index of a run's own passages; makes it again where it is due.
 
-  Args:
-    model: whose passage tower.
-    experiment: whose task and caches; the index follows them.
-    home: the model_dir, or the folder of one of its dims.
-
-  Raises:
-    UserError: what `encode` raises.
+  It follows the task and caches of the experiment, and lies in `home`: the
+  model_dir, or the folder of one of its dims.
   """
   cache = experiment.passage_cache(default_split(experiment.task))
   folder = own_folder(home)

@@ -39,13 +39,8 @@ def write(
 ) -> None:
   """Writes a file, reads it again and compares ids and embeddings.
 
-  A block of rows is a row group, and one of them is in memory at a time.
-
-  Args:
-    path: of the file.
-    index: whose ids and texts.
-    rows: embeddings: floats, which become float32, or codes, uint8.
-    about: what the schema says of them, as JSON.
+  A block of rows, floats, which become float32, or codes, uint8, is a row
+  group, and one of them is in memory at a time. `about` is JSON for the schema.
 
   Raises:
     UserError: it cannot be written, or reads otherwise than it was written.

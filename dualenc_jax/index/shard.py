@@ -83,11 +83,7 @@ class Shard:
   ) -> 'Shard':
     """Maps a shard of the index in a folder.
 
-    Args:
-      index: the folder.
-      header: of the index.
-      number: of the shard.
-      codec: SHA-256 of the file of the codec; None without one.
+    `codec` is the SHA-256 of the file of its codec; None without one.
 
     Raises:
       UserError: it is missing, or a file of it is missing, truncated or not
@@ -147,16 +143,7 @@ def write(
 ) -> None:
   """Writes a shard beside its place and renames it when all is on the disk.
 
-  Args:
-    index: folder of the index.
-    number: of the shard.
-    first_row: its first row of the index.
-    embeddings: [rows, D], in the dtype of the index, or their codes.
-    passages: as many.
-    codec: SHA-256 of the file of the codec; None without one.
-
-  Raises:
-    OSError: the disk is full or cannot be written; nothing is left behind.
+  After an OSError nothing is left behind. `codec` is as of `Shard.open`.
   """
   folder = index / name(number)
   partial = index / f'{name(number)}.partial'

@@ -65,16 +65,13 @@ class BM25:
       b: float = B,
       language: str | None = LANGUAGE,
   ):
-    """Counts the words of all passages.
+    """Counts the words of all N texts.
 
     Args:
-      passages: N texts.
+      passages: of which one has a word at least.
       k1: 0 or more; how late repeated words stop to count.
       b: 0 to 1; how much long passages are held back.
       language: of stop words and stems, one of PyStemmer's; None for neither.
-
-    Raises:
-      UserError: no passage with a word, or a value that cannot be.
     """
     # Importing bm25s starts a JAX backend, which must not happen before the
     # program has chosen its devices.
@@ -104,9 +101,6 @@ class BM25:
     """Ranks all passages for one query or more: [Q, min(k, N)].
 
     Of equal scores the greatest of the N different ids comes first.
-
-    Raises:
-      UserError: k below 1.
     """
     check_k(k)
     return best_of_all(map(self.scores, queries), passage_ids, k)

@@ -76,14 +76,10 @@ class ExactSearch:
         used in place where rows begin at multiples of 64 bytes.
       ids: N different strings, any sequence; they break ties.
       mesh: the devices, all by default.
-      block_rows: rows that a device scores at a time; the result is the same
-        for all.
+      block_rows: rows that a device scores at a time, without an effect on the
+        result.
       resident: keeps the corpus on the devices from the first search on; None
         where it fits those that have memory of their own.
-
-    Raises:
-      UserError: no passages, a shape that is none of vectors, another dtype,
-        or ids of another number.
     """
     _check_shape('passage', passages)
     if passages.dtype not in _DTYPES:
@@ -148,10 +144,7 @@ class ExactSearch:
   def _top_k(
       self, queries: np.ndarray, k: int, run: Programs, more: int = 1
   ) -> tuple[Ranking, np.ndarray]:
-    """A ranking, and for which queries it is not sure to be right.
-
-    Beyond the k best `more` times as many hits are kept as usually.
-    """
+    """A ranking that keeps `more` extra hits, and the queries in doubt."""
     size = len(self._passages)
     count = min(size, kept(k, more))
     states, longest = self._pass(
@@ -180,16 +173,12 @@ class ExactSearch:
 
     Args:
       queries: float32 [Q, D].
-      gold: for each query the corpus rows, 0 to N - 1, of its relevant
-        passages.
+      gold: for each query the corpus rows of its relevant passages.
       self_hits: a corpus row for each query that does not count, -1 for none;
         see `ranking.without`. It is not among the query's gold.
 
     Returns:
       int64 [Q], counted from 1; 0 for a query without a relevant passage here.
-
-    Raises:
-      UserError: as `top_k`.
     """
     queries = self._checked(queries)
     ranks = np.zeros(len(queries), np.int64)
@@ -241,10 +230,7 @@ class ExactSearch:
       own: np.ndarray,
       run: Programs,
   ) -> tuple[np.ndarray, np.ndarray]:
-    """Counts of hits, and for which queries they are not sure to be right.
-
-    They are above the scores `targets`, float32 [Q], of the passages `own`.
-    """
+    """Hits above `targets` [Q], scores of passages `own`; queries in doubt."""
     size = len(self._passages)
     count = min(size, _NEAR)
     states, _ = self._pass(
@@ -276,18 +262,12 @@ class ExactSearch:
       update: Callable[..., Any],
       *per_query: np.ndarray,
   ) -> tuple[list[Any], float]:
-    """Runs a program over all blocks for all queries.
+    """Runs a program over all blocks for all queries, float32 [Q, D].
 
-    Args:
-      queries: float32 [Q, D].
-      start: the state of so many queries before the first block.
-      update: (state, block, its longest, queries, quantiser, its first row,
-        rows that count, *per_query) -> the state after a block.
-      *per_query: float32 [Q] each.
-
-    Returns:
-      The states of the parts of the queries, which end with some of padding,
-      and the greatest norm of a passage.
+    `start` makes the state of so many queries; `update` is (state, block, its
+    longest, queries, quantiser, its first row, rows that count, *per_query [Q])
+    -> state. Returns the states of the parts of the queries, which end with
+    some of padding, and the greatest norm of a passage.
     """
     parts = [
         [jax.device_put(x, self._programs.replicated) for x in part]
@@ -376,15 +356,11 @@ def kept(k: int, more: int = 1) -> int:
 def error_bounds(queries: np.ndarray, epsilon: float) -> np.ndarray:
   """float32 [Q]: how far rounding moves a score, a unit of the passage's norm.
 
-  A dot product of D terms, in whatever order, is off by at most about
-  D epsilon |q| |p|. Taken twice, for the rounding of the norms and of products
-  in three bfloat16 parts; to which comes that of scores to float32. Devices may
-  take what is below 2^-126 for zero, which `LEAST_NORM` more on either norm
-  covers.
-
-  Args:
-    queries: float32 [Q, D].
-    epsilon: 2^-24 of float32, 2^-53 of float64.
+  A dot product of D terms, in whatever order, is off by at most about D epsilon
+  |q| |p|, where epsilon is 2^-24 of float32, 2^-53 of float64. Taken twice, for
+  the rounding of the norms and of products in three bfloat16 parts; to which
+  comes that of scores to float32. Devices may take what is below 2^-126 for
+  zero, which `LEAST_NORM` more on either norm covers.
   """
   norms = np.linalg.norm(queries.astype(np.float64), axis=1) + LEAST_NORM
   terms = 2 * (queries.shape[1] + 4)

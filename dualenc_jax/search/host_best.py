@@ -26,12 +26,7 @@ _TOGETHER = 64
 
 
 class Scores(NamedTuple):
-  """The scores of a block.
-
-  Attributes:
-    values: float32 [n, Q, M].
-    greatest: float32 [n, Q, G], of each group.
-  """
+  """Scores of a block, float32 [n, Q, M]; the greatest of groups [n, Q, G]."""
 
   values: jax.Array
   greatest: jax.Array
@@ -49,10 +44,7 @@ class HostBest:
     ]
 
   def add(self, scores: Scores, start: int) -> None:
-    """Takes scores, still computed, of corpus rows from `start` on.
-
-    `look` is to be called once for each; with `merged` the rest is looked at.
-    """
+    """Takes scores, still computed, of rows from `start` on; `look` follows."""
     self._waiting.append((scores, int(start)))
 
   def look(self) -> None:
@@ -199,11 +191,8 @@ def programs(
 ) -> Programs:
   """The programs over these devices, compiled once a process.
 
-  Args:
-    devices: as of `Programs`.
-    wide: as of `Programs`.
-    on_host: the best are kept by the host, not by each device. None does so on
-      CPUs, if they are all of this process.
+  With `on_host` the best are kept by the host, not by each device; None does so
+  on CPUs, if they are all of this process.
   """
   if on_host is None:
     own = jax.process_index()

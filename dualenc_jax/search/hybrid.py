@@ -42,12 +42,9 @@ WEIGHTS = tuple(i / 20 for i in range(21))
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Hybrid:
-  """A corpus that is scored by words and by embeddings.
+  """N passages that are scored by words and by embeddings [N, D].
 
-  Attributes:
-    bm25: of its N passages.
-    embeddings: float [N, D], an array or a store of rows.
-    ids: N different strings, which break ties of rank.
+  Their different ids break ties of rank.
   """
 
   bm25: BM25
@@ -65,12 +62,9 @@ class Hybrid:
       embeddings: np.ndarray,
       weight: float | str = WEIGHT,
   ) -> Iterator[np.ndarray]:
-    """Yields float32 [N] of each query.
+    """Yields float32 [N] of each of Q texts with their embeddings [Q, D].
 
-    Args:
-      queries: Q texts.
-      embeddings: float32 [Q, D], of these.
-      weight: share of the dense scores, 0 to 1; `RRF` for reciprocal ranks.
+    The weight is the share of the dense scores, 0 to 1; or `RRF`.
     """
     check_weight(weight)
     for lexical, dense in self.both(queries, embeddings):
@@ -143,13 +137,9 @@ def reciprocal_rank(
 def fused_runs(
     runs: Sequence[Mapping[str, Mapping[str, float]]],
 ) -> dict[str, dict[str, float]]:
-  """TREC runs in one, by the reciprocal ranks of their hits.
+  """TREC runs, query -> passage id -> score, in one by reciprocal ranks.
 
-  Args:
-    runs: of each system: query -> passage id -> score.
-
-  Returns:
-    The same, with at most as many hits a query as the deepest of the runs.
+  It has at most as many hits a query as the deepest of the runs.
   """
   depth = max(len(hits) for run in runs for hits in run.values())
   fused: dict[str, dict[str, float]] = {}

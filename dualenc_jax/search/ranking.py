@@ -40,11 +40,9 @@ _PAIR_BLOCK = 1024
 
 
 class Ranking(NamedTuple):
-  """The best hits of each query, best first.
+  """The best hits of each query, best first, indices being rows of the corpus.
 
-  Attributes:
-    scores: float32 [Q, k].
-    indices: int64 [Q, k], rows of the corpus.
+  Scores are float32 [Q, k], indices int64 [Q, k].
   """
 
   scores: np.ndarray
@@ -86,7 +84,7 @@ def best_of(scores: np.ndarray, places: np.ndarray, k: int) -> Ranking:
 
   Args:
     scores: float32 [N].
-    places: of all ids, `id_places` of them.
+    places: `id_places` of all ids.
     k: hits.
   """
   k = min(k, len(scores))
@@ -123,9 +121,8 @@ def joined(rankings: Sequence[Ranking]) -> Ranking:
 def keys(scores: np.ndarray, places: np.ndarray) -> np.ndarray:
   """int64 that order hits as `best_hits` does: the more, the better.
 
-  Args:
-    scores: float32 of any shape.
-    places: int64 of that shape, of their ids among all, see `id_places`.
+  Of scores, float32 of any shape, and of the places of their ids, int64 of that
+  shape; see `id_places`.
   """
   # Adding zero turns -0.0 into 0.0: the two are a tie.
   bits = (scores + np.float32(0)).view(np.int32)
@@ -152,12 +149,10 @@ def id_places(ids: Sequence[str]) -> np.ndarray:
 
 
 def without(ranking: Ranking, self_hits: np.ndarray) -> Ranking:
-  """A ranking one hit shorter, from which one hit of each query is left out.
+  """A ranking [Q, k] one shorter, from which one hit of each query is left out.
 
-  Args:
-    ranking: [Q, k].
-    self_hits: the corpus row to leave out of each query's hits, [Q]; where it
-      is none of them, -1 say, the last hit goes.
+  It is the one of the query's corpus row in `self_hits` [Q]; where that is none
+  of its hits, -1 say, the last hit goes.
   """
   keep = ranking.indices != self_hits[:, None]
   keep[keep.all(axis=1), -1] = False
@@ -196,14 +191,7 @@ def dot_products(queries: np.ndarray, passages: np.ndarray) -> np.ndarray:
 def _rounded(
     product: np.ndarray, queries: np.ndarray, passages: Any, longest: float
 ) -> np.ndarray:
-  """`dot_products`, of products in whatever order they were summed.
-
-  Args:
-    product: float64 [Q, M].
-    queries: float64 [Q, D].
-    passages: [M, D], an array or a store; those that are in doubt are read.
-    longest: norm of any of them.
-  """
+  """`dot_products`, of products [Q, M]; `longest` bounds norms of passages."""
   # Twice the bound, to cover the rounding of the bound itself.
   longest *= np.sqrt(np.einsum('nd,nd->n', queries, queries).max())
   margin = 2 * queries.shape[1] * np.finfo(np.float64).eps * longest
@@ -301,8 +289,7 @@ def hits_above(
 ) -> np.ndarray:
   """How many passages are ranked above one of each query: int64 [Q].
 
-  These are the rows of the corpus `gold`, int64 [Q], of `gold_scores`, float32
-  [Q].
+  That is row `gold`, int64 [Q], of score `gold_scores`, float32 [Q].
   """
   places = functools.cache(lambda: id_places(ids))
   above = np.zeros(len(queries), np.int64)

@@ -149,11 +149,9 @@ class Programs:
   _axis = 0
 
   def __init__(self, devices: Sequence[jax.Device], wide: bool = False):
-    """Compiles when called.
+    """Takes devices in the order of their rows in a block.
 
-    Args:
-      devices: in the order of their rows in a block.
-      wide: products in float64, rounded to float32 where they are kept.
+    With `wide` products are in float64, rounded to float32 where they are kept.
     """
     self.devices = len(devices)
     self.epsilon = 2.0**-53 if wide else 2.0**-24
@@ -222,10 +220,7 @@ class Programs:
 
   @functools.cached_property
   def longest(self):
-    """block [n M, D] -> its greatest norm and `LEAST_NORM`.
-
-    Infinity if anything in it is not finite.
-    """
+    """block [n M, D] -> its greatest norm + LEAST_NORM; inf if not finite."""
 
     def longest(block):
       block = block.astype(jnp.float32)
@@ -275,10 +270,7 @@ class Programs:
     return Near(best, near.above + above)
 
   def _scores(self, queries, quantiser, block, start, rows):
-    """Scores of this device's rows, and the corpus row of its first.
-
-    They are [M, Q], or [Q, M] if `_axis` is 1.
-    """
+    """Scores of this device's rows, [M, Q] or by `_axis` [Q, M]; its first."""
     queries = queries.astype(jnp.float64 if self._wide else jnp.float32)
     if quantiser is None:
       sides = [queries, block.astype(queries.dtype)]

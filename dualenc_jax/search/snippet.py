@@ -13,12 +13,9 @@ _SENTENCES = re.compile(r'(?<=[.!?])[\'")\]]*\s+|(?<=[。！？])|\n\s*\n')
 
 
 class Snippet(NamedTuple):
-  """A sentence.
+  """A sentence, on one line of at most `LONGEST` characters and '...' at a cut.
 
-  Attributes:
-    text: on one line, at most `LONGEST` characters and '...' where it is cut.
-    matches: different words of the query in it; 0 where no sentence has any,
-      and it is the first one.
+  `matches` counts the different words of the query in it; of 0 it is the first.
   """
 
   text: str
@@ -28,14 +25,9 @@ class Snippet(NamedTuple):
 def of(query: str, text: str, language: str | None = LANGUAGE) -> Snippet:
   """The first of the sentences with the most different words of the query.
 
-  Words are BM25's: without stop words, by their stems. A sentence ends at `.`,
-  `!` or `?` before white space, or at an empty line; one that is longer than a
-  snippet, such as code, at each end of a line.
-
-  Args:
-    query: to show the match of.
-    text: of the passage.
-    language: of stop words and stems; None for neither.
+  Words are BM25's: without a language's stop words, by their stems. A sentence
+  ends at `.`, `!` or `?` before white space, or at an empty line; one that is
+  longer than a snippet, such as code, at each end of a line.
   """
   wanted = {*words(query, language)}
   # Of questions that are nothing but stop words.

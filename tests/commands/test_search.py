@@ -35,7 +35,6 @@ def folder(tmp_path_factory):
       json.dumps({'_id': name, 'text': text}) + '\n'
       for name, text in QUERIES.items()
   ))
-  (folder / 'lines.txt').write_text('\n'.join(QUERIES.values()) + '\n')
   encode.main([
       f'--model_dir={folder / "model"}',
       f'--index_dir={folder / "index"}',
@@ -139,13 +138,6 @@ def test_trec_is_read_by_pytrec_eval_and_compare(folder, tmp_path, capsys):
   )
 
 
-def test_white_space_of_an_id_in_a_run_file(folder, capsys):
-  out = printed(capsys, folder, '--format=trec', 'find date').out
-  fields = [line.split(' ') for line in out.splitlines()]
-  assert {len(own) for own in fields} == {6}
-  assert 'd%20"3"' in [own[2] for own in fields]
-
-
 def test_text_is_harmless_and_has_the_snippet(folder, capsys):
   out = printed(capsys, folder, 'find xml').out
   assert '\x1b' not in out and '\u202e' not in out
@@ -158,41 +150,30 @@ def test_text_is_harmless_and_has_the_snippet(folder, capsys):
   assert maps.startswith('  ')
 
 
-def test_queries_of_lines_are_numbered(folder, capsys):
-  out = printed(
-      capsys, folder, '--format=tsv', '--k=1',
-      f'--queries={folder / "lines.txt"}',
-  ).out
-  rows = list(csv.reader(io.StringIO(out), dialect='excel-tab'))[1:]
-  assert [row[:2] for row in rows] == [['1', 'find map key'], ['2', 'find xml']]
-
-
-def test_what_of_a_query_is_not_read_is_told(folder, capsys):
+def test_what_of_a_query_is_not_read_is_logged(folder, capsys):
   long = 'find the map of all keys and rows of tables'
   queries = long, '日本', '日本 map', 'map'
   found = printed(capsys, folder, '--format=json', *queries)
-  told = found.err.splitlines()
   # The queries of the model have 8 tokens.
-  assert sum('and the model reads 8: it is cut after' in t for t in told) == 1
-  assert sum('knows no piece of the query' in t for t in told) == 1
-  assert sum('does not know 1 of the 3 pieces' in t for t in told) == 1
-  assert not any("'map':" in t for t in told)
+  assert found.err.count('and the model reads 8: it is cut after') == 1
+  assert found.err.count('knows no piece of the query') == 1
+  assert found.err.count('does not know 1 of the 3 pieces') == 1
+  assert "'map':" not in found.err
   # Standard output is of the hits alone.
   assert len(list(map(json.loads, found.out.splitlines()))) == 4 * 4
 
 
-def test_of_a_file_the_first_notes_are_told(folder, tmp_path, capsys):
+def test_of_a_file_the_first_notes_are_logged(folder, tmp_path, capsys):
   (tmp_path / 'q.txt').write_text('日本\n' * 9)
-  found = printed(capsys, folder, f'--queries={tmp_path / "q.txt"}')
+  flag = f'--queries={tmp_path / "q.txt"}'
+  found = printed(capsys, folder, '--format=trec', '--k=4', flag)
   assert found.err.count('knows no piece of the query') == 5
   assert 'There are 4 more such notes on queries.' in found.err
-
-
-def test_queries_and_arguments(folder):
-  with pytest.raises(UserError, match='as arguments, or --queries, not both'):
-    search.main([*flags(folder), '--queries=q.txt', 'find'])
-  with pytest.raises(UserError, match='--queries /none.txt cannot be read'):
-    search.main([*flags(folder), '--queries=/none.txt'])
+  # The queries are numbered, and white space of an id is escaped.
+  fields = [line.split(' ') for line in found.out.splitlines()]
+  assert {len(own) for own in fields} == {6}
+  assert [own[0] for own in fields[::4]] == [str(i) for i in range(1, 10)]
+  assert 'd%20"3"' in [own[2] for own in fields]
 
 
 def test_python_hits_may_carry_texts(folder):
@@ -212,13 +193,17 @@ def test_python_hits_may_carry_texts(folder):
       retriever.search(['a', empty])
 
 
-@pytest.mark.parametrize('form', ['text', 'tsv', 'json'])
 def test_nothing_is_printed_before_all_queries_are_known(
-    folder, tmp_path, capsys, form
+    folder, tmp_path, capsys
 ):
   bad = tmp_path / 'bad.csv'
   bad.write_text('question\nfind xml\n')
-  for given in (['find xml', ' '], [f'--queries={bad}']):
-    with pytest.raises(UserError, match='query is empty|no column of ids'):
+  for form, given, message in (
+      ('text', ['find xml', ' '], 'query is empty'),
+      ('tsv', [f'--queries={bad}'], 'no column of ids'),
+      ('json', ['--queries=q.txt', 'find'], 'as arguments, or --queries, not'),
+      ('trec', ['--queries=/none.txt'], '--queries /none.txt cannot be read'),
+  ):
+    with pytest.raises(UserError, match=message):
       search.main([*flags(folder), f'--format={form}', *given])
     assert not capsys.readouterr().out
