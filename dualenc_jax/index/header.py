@@ -171,6 +171,4 @@ class Header:
     """The fields that stand beside provenance, as header.json has them."""
     own = {name: v for name, v in vars(self).items() if v is not None}
     del own['provenance']
-    return {
-        'format': FORMAT, 'version': VERSION, **own, 'shards': self.shards
-    }
+    return {'format': FORMAT, 'version': VERSION, **own, 'shards': self.shards}

@@ -105,9 +105,7 @@ class TwoSteps:
 
 
 def search_of(
-    passages: Any,
-    ids: Sequence[str],
-    mesh: jax.sharding.Mesh | None = None,
+    passages: Any, ids: Sequence[str], mesh: jax.sharding.Mesh | None = None
 ) -> ExactSearch | TwoSteps:
   """What searches passages, by what they are: vectors, codes, codes of bits."""
   codec = getattr(passages, 'codec', None)
