@@ -6,10 +6,9 @@ import urllib.parse
 
 import numpy as np
 import pytest
-import pytrec_eval
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.evaluation import metrics, trec
+from dualenc_jax.evaluation import trec
 from dualenc_jax.search import ranking
 
 
@@ -43,27 +42,6 @@ def test_scores_come_back_bit_for_bit(tmp_path):
     assert list(hits) == [passage_ids[i] for i in order]
     read = np.array(list(hits.values()), np.float64).astype(np.float32)
     np.testing.assert_array_equal(read, row)
-
-
-def test_trec_eval_orders_the_file_as_we_do(tmp_path):
-  rng = np.random.default_rng(1)
-  # As float32 of many digits, and with many ties.
-  scores = rng.integers(-9, 9, (20, 150)).astype(np.float32) / 7
-  passage_ids = [f'p{i}' for i in range(150)]
-  query_ids = [f'q{i}' for i in range(20)]
-  relevant = rng.integers(150, size=20).tolist()
-  hits = ranking.best_hits(
-      scores, np.tile(np.arange(150), (20, 1)), passage_ids, 150
-  )
-  trec.write_run(tmp_path / 'run', hits, query_ids, passage_ids)
-  qrels = {q: {f'p{row}': 1} for q, row in zip(query_ids, relevant)}
-  by_query = pytrec_eval.RelevanceEvaluator(qrels, {'recip_rank'}).evaluate(
-      trec.read_run(tmp_path / 'run')
-  )
-  found = metrics.score(hits, [{row: 1} for row in relevant], 150)
-  assert found.values['MRR'].tolist() == [
-      by_query[q]['recip_rank'] for q in query_ids
-  ]
 
 
 class ReadOnce:
@@ -174,18 +152,3 @@ def test_forms_of_qrels(tmp_path, text):
   path.write_text(text)
   qrels = trec.read_qrels(path)
   assert qrels == {'q1': {'a': 2, 'b': -1}, 'q2': {'a': 0}}
-
-
-@pytest.mark.parametrize(
-    'line, message',
-    [
-        ('q a', 'qrels:2: 2 columns, expected'),
-        ('q 0 b high', "qrels:2: grade 'high' is not an integer"),
-        ('q 0 a 2', "qrels:2: grade 2 .* which line 1 gives 1"),
-    ],
-)
-def test_bad_lines_of_qrels(tmp_path, line, message):
-  path = tmp_path / 'qrels'
-  path.write_text(f'q 0 a 1\n{line}\n')
-  with pytest.raises(UserError, match=message):
-    trec.read_qrels(path)

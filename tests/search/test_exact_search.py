@@ -60,31 +60,23 @@ def test_gold_ranks_are_places_in_a_full_sort(corpus):
   # The first, the last, and one in the middle of each ranking.
   for i, place in enumerate((0, -1, 1300)):
     gold[i] = full.indices[i, [place]]
-  ranks = search(passages, ids).gold_ranks(queries, gold)
+  found = search(passages, ids)
+  ranks = found.gold_ranks(queries, gold)
   assert ranks.dtype == np.int64
   assert ranks.tolist() == reference.ranks_in(full, gold)
-
-
-def test_a_self_hit_is_as_if_it_were_not_there(corpus):
-  queries, passages, ids = corpus
-  full = reference.full_ranking(queries, passages, ids)
-  rng = np.random.default_rng(2)
+  # A self hit is as if it were not there: right above and below the gold, far
+  # away, and none.
   gold = [rng.choice(len(ids), 2, replace=False) for _ in queries]
   ranks = np.array(reference.ranks_in(full, gold))
-  # Right above and below the gold, far away, and none.
   places = np.resize([-2, 0, 700, -1], len(queries)) + ranks
   own = np.take_along_axis(full.indices, places[:, None] % 2611, axis=1)[:, 0]
   own[3::4] = -1
   own = np.where([o in g for o, g in zip(own, gold)], -1, own)
-  expected = [
-      reference.ranks_in(
-          full._replace(indices=hits[None, hits != row]), [rows]
-      )[0]
-      for hits, row, rows in zip(full.indices, own, gold)
-  ]
+  rest = [full._replace(indices=h[None, h != o])
+          for h, o in zip(full.indices, own)]
+  expected = [reference.ranks_in(r, [g])[0] for r, g in zip(rest, gold)]
   assert expected != ranks.tolist()
-  found = search(passages, ids).gold_ranks(queries, gold, own)
-  assert found.tolist() == expected
+  assert found.gold_ranks(queries, gold, own).tolist() == expected
 
 
 @pytest.mark.parametrize(
