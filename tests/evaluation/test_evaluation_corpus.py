@@ -101,18 +101,14 @@ def test_metrics_over_a_corpus_are_pytrec_evals(cache_of):
   assert list(found.query_texts) == list(QUERIES.values())
   assert qrels_of(found) == QRELS
   assert [sorted(found.ranked_ids[p] for p in g) for g in found.gold] == [
-      ['d1', 'd3'],
-      ['d7'],
-      [],
-      ['d0', 'd11', 'd4'],
+      ['d1', 'd3'], ['d7'], [], ['d0', 'd11', 'd4']
   ]
   rng = np.random.default_rng(0)
   for _ in range(20):
     order = np.stack([rng.permutation(12) for _ in QUERIES])
     # 'c', judged not relevant throughout, counts as 0.
     reference = pytrec_eval.RelevanceEvaluator(
-        dict(QRELS),
-        {'P.1', 'recip_rank', 'ndcg_cut.10', 'recall.1,10,100'},
+        dict(QRELS), {'P.1', 'recip_rank', 'ndcg_cut.10', 'recall.1,10,100'}
     ).evaluate({
         q: {f'd{p}': float(-place) for place, p in enumerate(row.tolist())}
         for q, row in zip(QUERIES, order)
@@ -205,9 +201,7 @@ def test_queries_with_answers_and_no_passage(cache_of):
   assert found.query_ids == ['1', '2', '3', '4'] and qrels_of(found) == {}
   order = np.arange(12)[None].repeat(4, axis=0)
   assert score(ranking_of(order), found).metrics == {
-      'Top-5': 0.5,
-      'Top-20': 0.75,
-      'Top-100': 0.75,
+      'Top-5': 0.5, 'Top-20': 0.75, 'Top-100': 0.75
   }
   # Answers are looked for where the task says.
   found = RetrievalSet.from_cache(
@@ -268,8 +262,7 @@ def test_training_does_not_touch_the_corpus(tmp_path, caplog):
   assert 'not those of split corpus' in said
   prepared = sorted(path.name for path in (tmp_path / 'tokens').glob('[!.]*'))
   assert [name.rsplit('-', 1)[0] for name in prepared] == [
-      'open_nq-train',
-      'open_nq-validation',
+      'open_nq-train', 'open_nq-validation'
   ]
 
 

@@ -71,8 +71,7 @@ class Embed:
 def build_of(folder, source, **fields):
   fields = {'tower': source.tower, 'dtype': 'float32'} | fields
   return IndexBuild(
-      folder,
-      Header(len(source), D, tokens=16, shard_size=SHARD, **fields),
+      folder, Header(len(source), D, tokens=16, shard_size=SHARD, **fields)
   )
 
 
@@ -177,9 +176,7 @@ def test_vectors_that_are_not_finite_are_named(tmp_path, source, bad):
     return np.where([row == 12, 0, 0, 0], bad, vector).astype(np.float32)
 
   build = build_of(tmp_path / 'index', source)
-  with pytest.raises(
-      UserError, match=r"of row 12 \(passage 'p12'\) hold NaN"
-  ):
+  with pytest.raises(UserError, match=r"of row 12 \(passage 'p12'\) hold NaN"):
     encoding.encode(build, source, Embed(source, change=change))
   # What was made before is whole, and kept.
   assert build.missing() == [2, 3, 4]

@@ -240,9 +240,7 @@ def test_two_processes_never_write_one_shard(tmp_path):
 
 
 def test_a_shard_whose_writer_gave_up_is_made_by_the_one_who_waits(tmp_path):
-  first, second = (
-      IndexBuild(tmp_path / 'index', header(10)) for _ in range(2)
-  )
+  first, second = (IndexBuild(tmp_path / 'index', header(10)) for _ in range(2))
   first.start()
   second.start()
   _, lock = next(first.claims([0]))

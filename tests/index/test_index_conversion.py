@@ -36,9 +36,7 @@ def converted(tmp_path, capsys):
 
 @pytest.mark.parametrize('id_', ['id0', '007', '-0', '9223372036854775808', ''])
 def test_ids_that_are_no_whole_numbers(tmp_path, converted, monkeypatch, id_):
-  passages = [
-      index_files.Passage(i, '', '', 'text') for i in ('1', '-2', id_)
-  ]
+  passages = [index_files.Passage(i, '', '', 'text') for i in ('1', '-2', id_)]
   monkeypatch.setattr(index_files, 'passages_from', lambda *_: passages)
   index_files.write(tmp_path / 'index', 3)
   message = converted('faiss', '--ids=own')

@@ -33,8 +33,7 @@ def test_weighted_scores_are_those_of_the_formula(vectors, weight):
   words = BM25(PASSAGES)
   lexical = words.scores(QUERY).tolist()
   dense = [
-      sum(float(x) * float(y) for x, y in zip(row, query))
-      for row in embeddings
+      sum(float(x) * float(y) for x, y in zip(row, query)) for row in embeddings
   ]
   expected = [
       (1 - weight) * a + weight * b for a, b in zip(z(lexical), z(dense))

@@ -36,10 +36,7 @@ def test_within_a_rounding_of_the_true_sum(corpus):
   scores = ranking.dot_products(queries, passages)
   # Where sums cancel to almost nothing, float64 itself is off.
   np.testing.assert_allclose(
-      scores,
-      true,
-      rtol=2**-24,
-      atol=2**-48 * np.abs(true).max() + 2**-149,
+      scores, true, rtol=2**-24, atol=2**-48 * np.abs(true).max() + 2**-149
   )
 
 
@@ -125,9 +122,7 @@ def test_memory_stays_far_below_queries_times_passages():
   tracemalloc.start()
   try:
     ranking.top_k(queries, passages, ids, 10)
-    ranking.hits_above(
-        queries, passages, [''] * 20000, gold, gold_scores[:, 0]
-    )
+    ranking.hits_above(queries, passages, [''] * 20000, gold, gold_scores[:, 0])
     _, peak = tracemalloc.get_traced_memory()
   finally:
     tracemalloc.stop()
