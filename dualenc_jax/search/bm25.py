@@ -15,7 +15,7 @@ import numpy as np
 import Stemmer
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.search.ranking import best_of_all, check_k, Ranking
+from dualenc_jax.search import ranking
 from dualenc_jax.suggest import did_you_mean_or_known
 
 # bm25s's defaults; SciFact and the standard library prefer them to 0.9, 0.4.
@@ -97,13 +97,15 @@ class BM25:
 
   def rank(
       self, queries: Sequence[str], passage_ids: Sequence[str], k: int
-  ) -> Ranking:
+  ) -> ranking.Ranking:
     """Ranks all passages for one query or more: [Q, min(k, N)].
 
     Of equal scores the greatest of the N different ids comes first.
     """
-    check_k(k)
-    return best_of_all(map(self.scores, queries), passage_ids, k)
+    ranking.check_k(k)
+    places = ranking.id_places(passage_ids)
+    scores = map(self.scores, queries)
+    return ranking.joined([ranking.best_of(own, places, k) for own in scores])
 
 
 def check_parameters(k1: float, b: float, language: str | None) -> None:

@@ -29,17 +29,10 @@ import numpy as np
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import finite
 from dualenc_jax.io.machine import device_memory
-from dualenc_jax.search import ranking as ranking_lib
+from dualenc_jax.search import ranking as ranking_lib, search_programs
 from dualenc_jax.search.host_best import programs
 from dualenc_jax.search.ranking import best_hits, check_k, Ranking
-from dualenc_jax.search.search_programs import (
-  Best,
-  BLOCK_ROWS,
-  CorpusBlocks,
-  LEAST_NORM,
-  power_of_two,
-  Programs,
-)
+from dualenc_jax.search.search_programs import BLOCK_ROWS, Programs
 
 # Bytes of one array of scores: on a CPU, whose memory the corpus shares, and
 # elsewhere.
@@ -108,13 +101,14 @@ class ExactSearch:
     elif getattr(self._quantiser, 'is_decoded', False) and on_cpu:
       block_rows = min(block_rows, _CODED_ON_CPU)
     # A corpus smaller than a block is one; sizes are few, for the compiler.
-    rows = min(block_rows, power_of_two(-(-len(passages) // devices.size)))
+    own = search_programs.power_of_two(-(-len(passages) // devices.size))
+    rows = min(block_rows, own)
     self._query_rows = query_rows(rows, on_cpu)
     if resident is None:
       size = math.prod(stored.shape) * stored.dtype.itemsize
       memory = None if on_cpu else device_memory()
       resident = memory is not None and size < RESIDENT * memory * devices.size
-    self._blocks = CorpusBlocks(
+    self._blocks = search_programs.CorpusBlocks(
         stored, self._programs.split, devices.size, rows, resident
     )
 
@@ -321,7 +315,7 @@ class ExactSearch:
       ]
 
   def _merged(
-      self, states: Sequence[Best], count: int
+      self, states: Sequence[search_programs.Best], count: int
   ) -> tuple[np.ndarray, np.ndarray]:
     """The best of all devices, values and rows (int64) of `count` queries."""
     merged = [jax.device_get(self._programs.merge(state)) for state in states]
@@ -362,14 +356,15 @@ def error_bounds(queries: np.ndarray, epsilon: float) -> np.ndarray:
   comes that of scores to float32. Devices may take what is below 2^-126 for
   zero, which `LEAST_NORM` more on either norm covers.
   """
-  norms = np.linalg.norm(queries.astype(np.float64), axis=1) + LEAST_NORM
+  norms = np.linalg.norm(queries.astype(np.float64), axis=1)
+  norms += search_programs.LEAST_NORM
   terms = 2 * (queries.shape[1] + 4)
   return (norms * (terms * epsilon + 1.5 * 2.0**-24)).astype(np.float32)
 
 
 def _few_sizes(count: int) -> int:
   """A power of two, or three quarters of one, that is not below `count`."""
-  power = power_of_two(count)
+  power = search_programs.power_of_two(count)
   less = 3 * power // 4
   return less if power >= 4 and count <= less else power
 

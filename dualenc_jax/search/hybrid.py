@@ -17,15 +17,9 @@ from typing import Any
 import numpy as np
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.search import ranking
 from dualenc_jax.search.bm25 import BM25
-from dualenc_jax.search.ranking import (
-  best_first,
-  best_of,
-  dot_products,
-  id_places,
-  joined,
-  Ranking,
-)
+from dualenc_jax.search.ranking import best_first, best_of, Ranking
 
 RRF = 'rrf'
 # Of the dense scores. On four sets it was ahead of reciprocal ranks, which a
@@ -54,7 +48,7 @@ class Hybrid:
   @functools.cached_property
   def places(self) -> np.ndarray:
     """The order of the ids, int64 [N]."""
-    return id_places(self.ids)
+    return ranking.id_places(self.ids)
 
   def scores(
       self,
@@ -94,14 +88,14 @@ class Hybrid:
   ) -> Ranking:
     """The k best of each query, or all; for the others see `scores`."""
     scores = self.scores(queries, embeddings, weight)
-    return joined([best_of(own, self.places, k) for own in scores])
+    return ranking.joined([best_of(own, self.places, k) for own in scores])
 
 
 def dense_scores(queries: np.ndarray, embeddings: Any) -> np.ndarray:
   """Exact dot products of queries [Q, D] with all passages: float32 [Q, N]."""
   return np.concatenate(
       [
-          dot_products(queries, embeddings[start : start + _BLOCK])
+          ranking.dot_products(queries, embeddings[start : start + _BLOCK])
           for start in range(0, len(embeddings), _BLOCK)
       ],
       axis=1,

@@ -14,9 +14,8 @@ query. Queries are float32 [Q, D]; passages [N, D], an array or a store of rows
 on disk; ids N strings.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import concurrent.futures
-import dataclasses
 import functools
 import os
 from typing import Any, NamedTuple
@@ -98,14 +97,6 @@ def best_of(scores: np.ndarray, places: np.ndarray, k: int) -> Ranking:
   return Ranking(scores[None, found] + np.float32(0), found[None])
 
 
-def best_of_all(
-    scores: Iterable[np.ndarray], ids: Sequence[str], k: int
-) -> Ranking:
-  """`best_of` of each query's N scores: a ranking [Q, min(k, N)]."""
-  places = id_places(ids)
-  return joined([best_of(own, places, k) for own in scores])
-
-
 def best_first(hits: Mapping[str, float]) -> list[str]:
   """The ids of a query's hits, id -> score, by the order of rankings."""
   return sorted(
@@ -185,11 +176,15 @@ def dot_products(queries: np.ndarray, passages: np.ndarray) -> np.ndarray:
   queries = queries.astype(np.float64, copy=False)
   passages = passages.astype(np.float64, copy=False)
   longest = np.sqrt(np.einsum('nd,nd->n', passages, passages).max())
-  return _rounded(queries @ passages.T, queries, passages, longest)
+  product = queries @ passages.T
+  return _rounded(product, queries, passages.__getitem__, longest)
 
 
 def _rounded(
-    product: np.ndarray, queries: np.ndarray, passages: Any, longest: float
+    product: np.ndarray,
+    queries: np.ndarray,
+    read: Callable[[np.ndarray], np.ndarray],
+    longest: float,
 ) -> np.ndarray:
   """`dot_products`, of products [Q, M]; `longest` bounds norms of passages."""
   # Twice the bound, to cover the rounding of the bound itself.
@@ -200,7 +195,7 @@ def _rounded(
   for start in range(0, len(rows), _PAIR_BLOCK):
     i = rows[start : start + _PAIR_BLOCK]
     j = columns[start : start + _PAIR_BLOCK]
-    wide = passages[j].astype(np.float64, copy=False)
+    wide = read(j).astype(np.float64, copy=False)
     sums = np.add.accumulate(queries[i] * wide, axis=1)
     scores[i, j] = sums[:, -1]
   return scores
@@ -224,7 +219,7 @@ def of_candidates(
       scores[query, found] = _rounded(
           products(own[0], rows)[None],
           own.astype(np.float64),
-          _Chosen(passages, rows),
+          lambda places: passages[rows[places]],
           passages.longest,
       )[0]
       return
@@ -237,17 +232,6 @@ def of_candidates(
     for _ in pool.map(score, range(len(queries))):
       pass
   return scores
-
-
-@dataclasses.dataclass(frozen=True)
-class _Chosen:
-  """Some rows of a store, read when they are asked for."""
-
-  passages: Any
-  rows: np.ndarray
-
-  def __getitem__(self, places: np.ndarray) -> np.ndarray:
-    return self.passages[self.rows[places]]
 
 
 def top_k(

@@ -54,20 +54,17 @@ class TwoSteps:
           f' {self._passages.codec.name} scores {self.rescored} again. Ask for'
           f' fewer, or take binary:{min(k, count)}.'
       )
-    found = self.hits(queries, self.rescored, self.rescored)
+    found = next(self.by_candidates(queries, [self.rescored], self.rescored))
     return Ranking(*(part[:, :k] for part in found))
-
-  def hits(self, queries: np.ndarray, rescored: int, count: int) -> Ranking:
-    """The `count` best of the first step, `rescored` of them scored again.
-
-    Those behind keep their order, and their scores have no meaning.
-    """
-    return next(self.by_candidates(queries, [rescored], count))
 
   def by_candidates(
       self, queries: np.ndarray, several: Sequence[int], count: int
   ) -> Iterator[Ranking]:
-    """Yields `hits` for several l, by one search."""
+    """Yields a ranking for each of several l, by one search.
+
+    It has the `count` best of the first step, of which l are scored again;
+    those behind keep their order, and their scores have no meaning.
+    """
     first = self._first.top_k(queries, count)
     all_near = first.indices[:, : max(several)]
     own = self._passages.codec.queries(np.asarray(queries, np.float32))
