@@ -1,21 +1,34 @@
-"""PROMPTS from training to results, sentence-transformers and back."""
+"""Prefixes and PROMPTS from training to results and to other libraries."""
 
 import json
 import re
 import shlex
 
+import brute_force
 import numpy as np
 import pytest
+import sentencepiece
 import tiny_beir
 import tiny_evaluation
 import tiny_run
 
 from dualenc_jax import Retriever
-from dualenc_jax.commands import convert, encode, evaluate, search, train
+from dualenc_jax.analysis import sample as sample_lib
+from dualenc_jax.commands import (
+  check,
+  convert,
+  encode,
+  evaluate,
+  model_dir,
+  search,
+  train,
+)
 from dualenc_jax.errors import UserError
+from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.index import Index
 
 TEXTS = ['find map', 'array of bytes', 'x']
+PREFIXES = ['--gin.QUERY_PREFIX=query: ', '--gin.PASSAGE_PREFIX=passage: ']
 PROMPTS = {'find': 'search for: ', 'Retrieval-query': 'question: '}
 
 
@@ -25,7 +38,7 @@ def model(tmp_path_factory):
   folder = tmp_path_factory.mktemp('run') / 'model'
   train.main([
       *tiny_run.flags(folder.parent), f'--gin.PROMPTS={PROMPTS}',
-      '--gin.QUERY_PREFIX=query: ', f'--model_dir={folder}',
+      *PREFIXES, f'--model_dir={folder}',
   ])
   return folder
 
@@ -34,24 +47,32 @@ def result(folder):
   return json.loads((folder / 'metrics.json').read_text())
 
 
-def test_a_prompt_is_the_prefix_of_its_text(model, tmp_path):
+def test_every_result_tells_what_was_put_before_texts(model, tmp_path):
   """Prompts of a name and a QUERY_PREFIX of that text give the same run."""
-  by_name = [f'--model_dir={model}', '--prompt=find', '--baselines=']
-  evaluate.main(by_name)
-  evaluate.main([
-      f'--model_dir={model}', '--gin.QUERY_PREFIX=search for: ',
-      f'--output_dir={tmp_path / "prefix"}', '--baselines=',
-  ])
-  evaluate.main([
-      f'--model_dir={model}', f'--output_dir={tmp_path / "none"}',
-      '--baselines=',
-  ])
+  none = ['--gin.QUERY_PREFIX=', '--gin.PASSAGE_PREFIX=']
+  evaluate.main([f'--model_dir={model}', '--prompt=find', '--baselines='])
   (found,) = (model / 'prompt-find' / 'evaluation').glob('*/metrics.json')
-  expected, none = tmp_path / 'prefix', tmp_path / 'none'
-  runs = [(f / 'run.trec').read_text() for f in (found.parent, expected, none)]
-  assert runs[0] == runs[1] != runs[2]
-  assert result(found.parent)['query_prefix'] == 'search for: '
-  assert result(none)['query_prefix'] == 'query: '
+  folders = [found.parent]
+  for name, flags in {
+      'text': ['--gin.QUERY_PREFIX=search for: '], 'own': [], 'none': none
+  }.items():
+    folders.append(tmp_path / name)
+    output = f'--output_dir={folders[-1]}'
+    evaluate.main([f'--model_dir={model}', output, '--baselines=', *flags])
+  runs = [(folder / 'run.trec').read_text() for folder in folders]
+  assert runs[0] == runs[1] and len({*runs}) == 3
+  found = [result(folder) for folder in folders]
+  assert [x['query_prefix'] for x in found] == [
+      'search for: ', 'search for: ', 'query: ', ''
+  ]
+  assert [x['passage_prefix'] for x in found] == ['passage: '] * 3 + ['']
+  index = f'--index_dir={tmp_path / "index"}'
+  encode.main([f'--model_dir={model}', index])
+  header = Index.open(tmp_path / 'index').header.provenance
+  assert header['passage_prefix'] == 'passage: '
+  assert 'query_prefix' not in header
+  with pytest.raises(UserError, match="passage_prefix is 'passage: ', expecte"):
+    search.main(['map', f'--model_dir={model}', index, *none])
 
 
 def test_a_run_of_a_version_without_prompts(tmp_path):
@@ -141,20 +162,21 @@ def test_a_prompt_of_queries_leaves_passages_as_they_are(model, tmp_path):
   assert sum('-test-' in name for name in names) == 2, names
 
 
-@pytest.mark.parametrize('own', [(), ("--gin.PROMPTS={'own': 'x: '}",)])
-def test_prompts_of_what_a_run_starts_from(model, tmp_path, capsys, own):
+def test_prompts_of_what_a_run_starts_from(model, tmp_path, capsys):
   flags = [*tiny_run.flags(tmp_path), f'--gin.INITIAL_CHECKPOINT_PATH={model}']
-  train.main([*flags, *own, f'--model_dir={tmp_path / "on"}'])
-  err = capsys.readouterr().err
-  lines = [x for x in err.splitlines() if 'has prompts' in x]
-  if own:
-    assert not lines
-    return
-  (line,) = lines
+
+  def said():
+    lines = capsys.readouterr().err.splitlines()
+    return [line for line in lines if 'has prompts' in line]
+
+  check.main([*flags, '--no_compile', "--gin.PROMPTS={'own': 'x: '}"])
+  assert not said()
+  check.main([*flags, '--no_compile'])
+  (line,) = said()
   assert "('find', 'Retrieval-query')" in line
   (flag,) = shlex.split(line.partition('To keep them: ')[2])
   train.main([*flags, flag, f'--model_dir={tmp_path / "kept"}'])
-  assert 'has prompts' not in capsys.readouterr().err
+  assert not said()
   kept = Retriever.from_dir(tmp_path / 'kept').towers.tokenizer
   assert kept.prompts == PROMPTS
 
@@ -210,3 +232,44 @@ def test_sentence_transformers_and_back(model, tmp_path):
         atol=1e-5,
     )
   assert again.towers.tokenizer.prompts.keys() == {*PROMPTS, 'other'}
+
+
+@pytest.mark.parametrize('change', ['QUERY_PREFIX=', 'PASSAGE_PREFIX=passage:'])
+def test_going_on_with_another_prefix_is_refused(model, tmp_path, change):
+  flags = tiny_run.flags(tmp_path, *PREFIXES, f'--gin.{change}')
+  name, _, value = change.partition('=')
+  with pytest.raises(
+      UserError, match=rf"{name}: '\w+: ' -> '{value}'.*allow_config_change"
+  ):
+    train.main([*flags, '--gin.STEPS=3', f'--model_dir={model}'])
+
+
+def test_search_puts_the_prefix_before_what_is_asked(model, capsys):
+  """The score is the cosine of the two texts with their prefixes."""
+  search.main(['find map', f'--model_dir={model}', '--k=1'])
+  hit = capsys.readouterr().out.splitlines()[1]
+  texts = model.with_name('train.jsonl')
+  lines = texts.read_text().splitlines()
+  corpus = {i: json.loads(line)['passage'] for i, line in enumerate(lines)}
+  (query,), passages = brute_force.towers(model, corpus, {'q': 'find map'})
+  scores = passages @ query
+  assert hit.split()[0] == f'{scores.max():.3f}'
+  assert f'train.jsonl:{scores.argmax() + 1}' in hit
+
+
+def test_lengths_count_the_tokens_of_prefixes(model):
+  trained = model_dir.load(str(model))
+  tokenizer = trained.experiment.tokenizer
+  retrieval_set = RetrievalSet.of_split(trained.experiment, 'test')
+  sample = sample_lib.draw(retrieval_set, 10)
+  processor = sentencepiece.SentencePieceProcessor(
+      model_file=str(tokenizer.vocabulary.file)
+  )
+  counts = sample.token_counts(tokenizer)
+  texts = retrieval_set.query_texts, retrieval_set.corpus.texts
+  for side, prefix, rows, own in (
+      ('queries', 'query: ', sample.queries, texts[0]),
+      ('passages', 'passage: ', sample.passages, texts[1]),
+  ):
+    expected = [len(processor.encode(prefix + own[row])) + 1 for row in rows]
+    assert counts[side].tolist() == expected

@@ -1,7 +1,12 @@
-"""When hooks are called, and what becomes of the numbers that they return."""
+"""When hooks are called, on all hosts alike, and what becomes of numbers."""
+
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
+import two_hosts
 
 from dualenc_jax.run.hooks import Hook, Hooks, Training, Wish
 
@@ -170,3 +175,43 @@ def test_what_is_wrong_is_seen_before_it_is_saved(wish):
   with pytest.raises(ValueError, match='bad'):
     hooks(now)
   assert not saved
+
+
+HOST = """
+import sys
+import jax
+address, index = sys.argv[1], int(sys.argv[2])
+jax.distributed.initialize(address, 2, index)
+from dualenc_jax.run.hooks import Agreement, Wish
+
+step = 0
+def wish():
+  # One asks for a checkpoint until there is one, the other tells to stop.
+  if index and step >= 6:
+    return Wish.STOP
+  return Wish.SAVE if not index and 2 <= step < 4 else Wish.GO_ON
+
+agree, found = Agreement(wish), []
+while not found or found[-1] is not Wish.STOP:
+  step += 1
+  found.append(agree())
+print('found', [int(each) for each in found])
+"""
+
+
+@pytest.mark.slow
+def test_what_one_wishes_all_do_a_step_later():
+  address = f'localhost:{two_hosts.free_port()}'
+  flags = '--xla_force_host_platform_device_count=2'
+  hosts = [
+      subprocess.Popen(
+          [sys.executable, '-c', HOST, address, str(index)],
+          env=os.environ
+          | {'PYTHONPATH': str(two_hosts.ROOT), 'XLA_FLAGS': flags},
+          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+      )
+      for index in range(2)
+  ]
+  for _, said in two_hosts.ends(hosts):
+    # Wished at step 2 and at 3, when nobody knew yet, and saved once.
+    assert 'found [0, 0, 1, 0, 0, 0, 2]' in said, said[-3000:]
