@@ -45,8 +45,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   out = pathlib.Path(args.output_dir).resolve()
   if corpus.resolve() in (out, *out.parents):
     raise UserError(
-        f'--output_dir is {out}, in the folder of the corpus, by whose content'
-        ' stages are told apart. Give one outside of it.'
+        f'--output_dir is {out}, in the folder of the corpus, whose content'
+        ' decides which stages run. Give one outside of it.'
     )
   files = [corpus / name for name in ('corpus.jsonl', 'corpus.jsonl.gz')]
   file = next((path for path in files if path.is_file()), None)

@@ -119,11 +119,8 @@ def load(
 ) -> None:
   """Replaces the current gin config by these files and bindings.
 
-  Args:
-    files: gin files, by path or by their name under a search path.
-    bindings: 'NAME = VALUE' strings, applied after the files.
-    search_paths: folders to search besides the working directory and the
-      shipped files.
+  Files are found by path, or by name in `search_paths`, the working directory
+  and the shipped files; 'NAME = VALUE' strings are applied after them.
   """
   for path in search_paths:
     if not os.path.isdir(path):
@@ -205,11 +202,8 @@ def check_effect(
 ) -> None:
   """Refuses bindings and files of which nothing built by `build` has read any.
 
-  Args:
-    bindings: 'NAME = VALUE' strings.
-    files: as `load` was given them; what they include does not count.
-    macros: whether macros count, too: for a command that builds all it uses at
-      once; others read some later.
+  What files include does not count. Macros count only in a command that builds
+  all it uses at once; others read some later.
   """
   used = _bindings(operative_config()).keys()
   for name in _names(bindings):
@@ -219,10 +213,7 @@ def check_effect(
         parameter = name.rpartition('.')[2]
         same = [u for u in used if u.rpartition('.')[2] == parameter]
         hint = f' Did you mean {" or ".join(same)}?' if same else ''
-        raise UserError(
-            f'--gin.{name} has no effect: nothing that was built takes'
-            f' it.{hint}'
-        )
+        raise UserError(f'--gin.{name} has no effect: nothing takes it.{hint}')
     # A task may read DATA_ROOT after it was built.
     elif macros and name not in used and name != 'DATA_ROOT':
       raise UserError(

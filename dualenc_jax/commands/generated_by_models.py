@@ -43,15 +43,9 @@ def add_flags(parser: flags.Parser) -> None:
 def check(args: argparse.Namespace) -> None:
   """Raises UserError for what would not do, before anything is generated."""
   if (args.teacher is None) != (args.min_teacher_score is None):
-    raise UserError(
-        'Give --teacher and --min_teacher_score, or neither: the one scores'
-        ' queries, the other says which are kept.'
-    )
+    raise UserError('Give --teacher and --min_teacher_score, or neither.')
   if args.round_trip is None and args.round_trip_depth is not None:
-    raise UserError(
-        '--round_trip_depth is of the hits of a model: give --round_trip, or'
-        ' leave it out.'
-    )
+    raise UserError('--round_trip_depth: give --round_trip, or leave it out.')
   if args.teacher is not None and args.teacher_form is None:
     rerank.check_own(args.teacher)
   model = pathlib.Path(args.round_trip or '')
@@ -63,10 +57,7 @@ def check_dual_encoder(flag: str, model: pathlib.Path) -> None:
   """Raises UserError for a model_dir of something else."""
   kind = own.kind_of(own.facts_of(model))
   if kind in (own.CROSS_ENCODER, own.GENERATOR):
-    raise UserError(
-        f'--{flag} is {model}, a {kind}; expected a dual encoder, which'
-        ' searches.'
-    )
+    raise UserError(f'--{flag} is {model}, a {kind}; expected a dual encoder.')
 
 
 def kept(

@@ -45,12 +45,8 @@ def environment(
 
   That is where it is turned off or set already, where the kernel gives huge
   pages to all or to none, where glibc is too old or another libc runs, and
-  where JAX computes on an accelerator.
-
-  Args:
-    current: environment of this process.
-    mode: kernel's file that says who gets huge pages.
-    devices: folder of the device files.
+  where JAX computes on an accelerator. The kernel's file `mode` says who gets
+  huge pages.
   """
   tunables = current.get('GLIBC_TUNABLES', '')
   if current.get(SWITCH) == '0' or TUNABLE in tunables:

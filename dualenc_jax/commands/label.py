@@ -61,8 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   sources.check(args)
   if args.queries is not None and args.positives == 'none':
     raise UserError(
-        'Queries without labels have no positives but the teacher\'s: leave out'
-        ' --positives=none.'
+        '--positives=none leaves --queries without labels no positive at all.'
     )
   runtime.start()
   folder = pathlib.Path(args.output_dir)
@@ -193,8 +192,7 @@ def _calibration(
     found = Calibration(*_numbers('--calibration', args.calibration, ','))
     if found.slope <= 0:
       raise UserError(
-          f'--calibration is {args.calibration}; expected a slope above 0:'
-          ' higher scores are more probable.'
+          f'--calibration is {args.calibration}; expected a slope above 0.'
       )
   if found is None:
     whose = (

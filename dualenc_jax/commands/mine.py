@@ -47,10 +47,7 @@ def main(argv: Sequence[str] | None = None) -> None:
       args.margin, args.relative_margin,
   )
   if args.least_spread is not None and args.teacher is None:
-    raise UserError(
-        '--least_spread is of the margins of a teacher: give --teacher, or'
-        ' leave it out.'
-    )
+    raise UserError('--least_spread: give --teacher, or leave it out.')
   sources.check(args)
   runtime.start()
   folder = pathlib.Path(args.output_dir)
@@ -92,8 +89,7 @@ def _mine(
     if args.least_spread is not None:
       if not len(labels):
         raise UserError(
-            '--least_spread is of margins, and no query has a positive that is'
-            ' scored. Leave it out.'
+            '--least_spread: no query has a scored positive; leave it out.'
         )
       scores = np.array([n.score for own in taken for n in own])
       check_spread(labels, scores, args.least_spread)

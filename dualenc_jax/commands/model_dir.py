@@ -30,9 +30,8 @@ FREE_TO_CHANGE = re.compile('|'.join([
     r'LOSS_IMPLEMENTATION|MICRO_BATCH_SIZE',
     # Which device holds what: the mesh, and FSDP's rules.
     r'MODEL_PARALLEL|(.*[./])?Partitioner\.(model_parallel|rules)',
-    # What the backward pass computes again. And a checkpoint's shapes have the
-    # buckets, configs of older versions have not.
-    r'(.*[./])?T5Encoder\.(remat|num_buckets)',
+    # What the backward pass computes again.
+    r'(.*[./])?T5Encoder\.remat',
     # How many texts are encoded at once in evaluations; when the state is
     # saved, and how often it is kept.
     r'(.*[./])?Experiment\.(eval_batch_size|checkpoint_every(_hours)?'
@@ -188,7 +187,7 @@ def load(
     hosts_apart: every host has the model on its own devices, and computes by
       itself; otherwise one model is on the devices of all hosts.
     before: gin files applied before the saved config, whose values win.
-    dim: as of `truncation.of_model`; None for all components.
+    dim: components that embeddings are cut to; None for all.
     prompt: name of what is put in front of queries; None for their prefix.
     passage_prompt: the same of passages.
   """

@@ -26,12 +26,8 @@ def write(
   """Writes config, vocabulary and one checkpoint without optimizer state.
 
   All of the parameters are in memory once. The model computes in float32;
-  --gin.DTYPE=bfloat16 of the commands that use it is faster.
-
-  Args:
-    weights: of a whole dual encoder, with its vocabulary.
-    folder: the new model_dir.
-    final: what it will be called, if it is moved.
+  --gin.DTYPE=bfloat16 of the commands that use it is faster. `final` is what
+  the folder will be called, if it is moved.
   """
   tokenizer = make_tokenizer(weights)
   final = (final or folder).absolute()

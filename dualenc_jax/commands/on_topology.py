@@ -30,20 +30,15 @@ def check_names(programs: Sequence[str]) -> None:
 def describe(
     experiment: Experiment, programs: Sequence[str], available: int, whole: bool
 ) -> None:
-  """Prints what the compiler of a slice expects of programs.
+  """Prints what the compiler of the experiment's slice expects of programs.
 
-  Args:
-    experiment: of a `slices.SlicePartitioner`.
-    programs: their names, as `check_names` knows them.
-    available: bytes of a device.
-    whole: all layers are compiled.
-
-  Raises:
-    UserError: a program does not fit; the others have been printed.
+  A device has `available` bytes; where a program does not fit, the others are
+  printed before it is raised.
   """
   if set(programs) - {TRAIN}:
     encode.check(experiment)
-  on, errors = slice_of(experiment), []
+  assert isinstance(experiment.partitioner, slices.SlicePartitioner)
+  on, errors = experiment.partitioner.slice, []
   for name in dict.fromkeys(programs):
     try:
       what, at, found, less = _PROGRAMS[name](experiment, on, whole)
@@ -61,12 +56,6 @@ def describe(
       errors.append(str(e))
   if errors:
     raise UserError('\n'.join(errors))
-
-
-def slice_of(experiment: Experiment) -> slices.Slice:
-  """The slice that an experiment is on."""
-  assert isinstance(experiment.partitioner, slices.SlicePartitioner)
-  return experiment.partitioner.slice
 
 
 def _train(experiment: Experiment, on: slices.Slice, whole: bool) -> _Found:

@@ -61,9 +61,8 @@ def start(
 ) -> None:
   """Sets up logging and JAX's compilation cache, and joins the other hosts.
 
-  Args:
-    args: with the flags of `add_flags`; None for a command without.
-    keep_programs: False where JAX could not read again what it has compiled.
+  `args` have the flags of `add_flags`, None for a command without. Programs are
+  not kept where JAX could not read again what it has compiled.
   """
   start_logging()
   if args is not None:

@@ -20,12 +20,10 @@ def gin_files(names: Sequence[str]) -> list[str]:
 def chosen(
     inputs: Any, names: Sequence[str], split: str | None
 ) -> list[tuple[Dataset, str]]:
-  """The tasks to evaluate on, and the split of each.
+  """The tasks to evaluate on, that of the inputs or named, and their splits.
 
-  Args:
-    inputs: whose `task` is meant where no names are given.
-    names: 'beir', 'beir/scifact', ...; their gin files have been loaded.
-    split: of all of them; None for the one that each is measured on.
+  The gin files of names, beir or beir/scifact, have been loaded. None stands
+  for the split that each task is measured on.
   """
   if not names:
     task = inputs.task

@@ -104,15 +104,8 @@ def train(
 ) -> None:
   """Checks, says what will run, writes the config and trains.
 
-  Args:
-    experiment: the run.
-    args: the flags of `add_change_flags`.
-    started: `time.perf_counter()` at the program's start.
-    stopping: what may stop it.
-
-  Raises:
-    UserError: bad input, or the run cannot go on.
-    SystemExit: it was told to stop, and can be gone on with.
+  The flags are those of `add_change_flags`; the program started at
+  `time.perf_counter()`. SystemExit is raised where the run was stopped.
   """
   folder = pathlib.Path(experiment.model_dir)
   if not jax.process_index():

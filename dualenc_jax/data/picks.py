@@ -14,9 +14,6 @@ from dualenc_jax.text.ragged import as_uint32_pairs
 
 # Positions of a mixture after which the rates hold exactly, as far as they can.
 BLOCK = 2**16
-# Which order the examples of a mixture have; 1 drew blocks and the first source
-# with the same keys.
-MIXTURE_ORDER = 2
 
 
 @dataclasses.dataclass(frozen=True)

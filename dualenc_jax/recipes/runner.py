@@ -48,14 +48,9 @@ def run(
   inputs is the same. Killed, it runs again in the folder that it has; with
   other inputs that is set aside first.
 
-  Args:
-    recipe: what to run.
-    work_dir: a folder for each stage is in it.
-    execute: runs arguments of `dualenc`, returns the exit status.
-    given: a stage all of whose outputs are given does not run, nor does one
-      whose outputs such stages alone want.
-    until: the last stage, and what only later ones want does not run either;
-      None for all.
+  A stage all of whose outputs are given does not run, nor does one whose
+  outputs such stages alone want, or those after the stage `until`. `execute`
+  runs arguments of `dualenc` and returns the exit status.
   """
   places = _places(recipe, work_dir, given)
   for stage, path in ((s, path) for s in recipe.stages for path in _inputs(s)):

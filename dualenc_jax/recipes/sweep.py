@@ -22,11 +22,7 @@ def sweep(
   its name; so is one that wants an output of such a stage. A list that wants
   such outputs, as that of what is compared, has those of all values instead.
 
-  Args:
-    recipe: the stages.
-    macro: of the gin config of some of them: 'QUERY_LAYERS'.
-    values: of it, as a command line has them.
-    given: stages that do not run, which are there once.
+  Stages that are given are there once, for they do not run.
   """
   flag = _GIN + macro
   suffixes = [re.sub(r'\W+', '_', value).strip('_') for value in values]

@@ -18,7 +18,6 @@ import jax
 
 from dualenc_jax import data, training
 from dualenc_jax.data import Cache, columns, dataset
-from dualenc_jax.data.picks import MIXTURE_ORDER
 from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.inspection.mojibake import printable
 from dualenc_jax.io.files import default_cache_dir
@@ -283,7 +282,6 @@ def data_position(experiment: Experiment) -> dict[str, Any]:
     position['query_prefixes'] = prefixes
   if experiment.rates is not None:
     position['rates'] = [round(rate, 9) for rate in experiment.rates]
-    position['mixture_order'] = MIXTURE_ORDER
   if joining.is_joined():
     # They must lay out alike, too, or would wait for each other for ever.
     facts = {**position, 'shapes of batches': repr(experiment.batches.shapes)}
@@ -304,11 +302,8 @@ def check_same_data(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
       if saved.get(name) != value
   ]
   if changes:
-    same_order = saved.get('mixture_order') == now.get('mixture_order')
     raise UserError(
         'The training data is not what this run was trained on so far:'
         f' {"; ".join(changes)}. Put it back, use another MODEL_DIR, or give'
         ' --allow_data_change to go on with it.'
-        + ('' if same_order else ' An older version of this library drew'
-           ' mixtures in another order.')
     )

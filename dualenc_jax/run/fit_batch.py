@@ -21,13 +21,10 @@ _GROWTH = 16
 
 
 class Fit(NamedTuple):
-  """What `fit_batch` found.
+  """The largest batch that fits, in pairs, and bytes a device of its step.
 
-  Attributes:
-    batch_size: the largest global batch that fits, in pairs.
-    peak: bytes a device of its step.
-    capped: larger ones may fit; the search stops at `MAX_BATCH_SIZE`, or at
-      the objective's `batch_sizes`.
+  Where it is capped larger ones may fit: the search stops at `MAX_BATCH_SIZE`,
+  or at the objective's `batch_sizes`.
   """
 
   batch_size: int
@@ -47,13 +44,10 @@ def fit_batch(
   turns from dense to ring, which a device of less than about a GiB may notice.
   Every size tried is compiled, which takes as long as at the start of a run.
 
-  Args:
-    experiment: the run; its own batch size is where the search begins.
-    memory: bytes of a device, of which the step may use `USABLE`.
-    tell: is called with each size compiled and its peak, in bytes; None where
-      the compiler ran out of the device's memory.
-    peak_of: bytes a device of a step, raises `memory.OutOfMemory`; by default
-      `memory.peak`.
+  The search begins at the run's own batch size. `tell` is called with each size
+  compiled and its peak, None where the compiler ran out of the device's memory.
+  `peak_of` gives bytes a device of a step, or raises `memory.OutOfMemory`; by
+  default it is `memory.peak`.
   """
   limit = int(USABLE * memory)
   state = memory_lib.state(experiment)
@@ -94,12 +88,8 @@ def search(
   for memory is not affine, the bracket is halved instead. If none fits, the
   first size is measured; if all fit, the last.
 
-  Args:
-    measure: bytes that a size needs; infinite for too many to know.
-    sizes: to choose from, ascending.
-    start: about where to begin.
-    fixed: bytes that every size needs.
-    limit: bytes that there are.
+  `measure` gives bytes, infinite for too many to know; `fixed` are those that
+  every size needs.
   """
   peaks: dict[int, float] = {}
   gaps: list[float] = []

@@ -92,14 +92,9 @@ class Hooks:
   ):
     """Hooks of the steps from `first`, those taken already, to `last`.
 
-    Args:
-      hooks: in the order that they are called in.
-      first: steps taken before.
-      last: steps of the run.
-      reporter: of what they return.
-      wish: asked once a step, before any hook.
-      notes: of the checkpoint that the run goes on from. What was due at its
-        step, where the run had stopped, is then called first.
+    `wish` is asked once a step, before any hook. `notes` are of the checkpoint
+    that the run goes on from: what was due at its step, where the run had
+    stopped, is called first.
     """
     self._late = [hook for hook in hooks if hook.late]
     self._others = [hook for hook in hooks if not hook.late]

@@ -22,13 +22,10 @@ _LOG = logging.getLogger(__name__)
 
 
 class Ended(NamedTuple):
-  """How a run has ended.
+  """How a run has ended: steps taken, and why before its last step, if so.
 
-  Attributes:
-    step: steps taken.
-    early: why it ended before its last step; None where it did not.
-    best: the step, metric and value that are kept as the best; {} of none.
-    stopped: who told it to stop, to go on later; None where nobody did.
+  `best` are the step, metric and value that are kept as the best, {} of none;
+  `stopped` is who stopped it, to go on later.
   """
 
   step: int
@@ -54,14 +51,9 @@ def train(
     ready: called once data and checkpoints are known to be good.
     allow_other_data: resume although the examples are not those of before.
     past_end: resume although a hook had ended the run.
-    started: `time.perf_counter()` at the program's start, for the log and for
-      what `stopping` has of time.
+    started: `time.perf_counter()` at the program's start.
     stopping: what may stop it at the end of a step; the checkpoint of that step
       is then the same as if it had gone on.
-
-  Raises:
-    UserError: bad input, a loss or gradient that is not finite, or a disk that
-      is full.
   """
   stopping = stopping or Stopping()
   began = time.perf_counter() if started is None else started

@@ -44,11 +44,10 @@ class Stopping:
       seconds: float | None = None,
       notices: Sequence[Callable[[], str | None]] = (),
   ):
-    """Listens to nothing yet.
+    """`seconds` is a limit from the program's start; None for none.
 
-    Args:
-      seconds: from the program's start, by when it has stopped; None: no limit.
-      notices: asked in a thread once a second; what one returns ends the run.
+    The notices are asked in a thread once a second; what one returns ends the
+    run.
     """
     self.told: str | None = None
     self._seconds, self._notices = seconds, notices

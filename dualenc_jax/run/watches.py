@@ -10,11 +10,9 @@ from dualenc_jax.run.hooks import Hook, Training
 from dualenc_jax.training import step as step_lib
 from dualenc_jax.training.reporting import Reporter
 
-# Steps after which the loss should be below chance.
-_WARM_UP = 50
-# Steps of a collapsed tower in a row after which a run is stopped; it is warned
-# of after _WARM_UP of them.
-_COLLAPSED = 500
+# Steps after which the loss should be below chance, or a collapsed tower is
+# warned of; and those of it in a row after which a run is stopped.
+_WARM_UP, _COLLAPSED = 50, 500
 _COLLAPSE = (
     'the {} tower gives all texts nearly one embedding (effective rank'
     ' {:.2f}) for {} steps in a row, and the loss, {:.3f}, is that of a model'

@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from dualenc_jax.commands import config, flags, model_dir, train
+from dualenc_jax.commands import config, flags, train
 from dualenc_jax.errors import UserError
 
 
@@ -60,21 +60,3 @@ def test_a_time_to_stop_is_hours_and_minutes():
   for text in ('4', '1:60', '00:00', '-1:00', '1:2', 'x'):
     with pytest.raises(UserError, match=f'--stop_after is {text}; expected h'):
       asked(f'--stop_after={text}')
-
-
-@pytest.mark.parametrize(
-    ('binding', 'words'),
-    [
-        ('CHECKPOINT_EVERY_HOURS = 0', 'is 0; expected a number of hours abov'),
-        ('CHECKPOINT_EVERY_HOURS = "x"', "is 'x'; expected a number of hours"),
-        ('SKIP_NON_FINITE = -1', 'SKIP_NON_FINITE is -1; expected 0 or more'),
-        ('SKIP_NON_FINITE = 1.5', 'SKIP_NON_FINITE is 1.5; expected a whole'),
-        ('LR_MULTIPLIERS = ((".*", "x"),)', "holds .*'x'.; expected pairs"),
-        ('LR_MULTIPLIERS = ((".*", -1),)', 'holds .*-1.; expected pairs'),
-        ('LR_MULTIPLIERS = ((".*", 1e999),)', 'holds .*inf.; expected pai'),
-    ],
-)
-def test_a_macro_that_is_off_is_named(binding, words):
-  bindings = ['MODEL_DIR = "m"', binding]
-  with pytest.raises(UserError, match=words):
-    model_dir.build_experiment(['runs/quickstart.gin'], bindings, [])

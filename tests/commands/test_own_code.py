@@ -71,7 +71,10 @@ VOCABULARY = 'python_code_8k'
 """
 SCORED = f"""{HEAD}
 TASK = @my_own.Scored()
-my_own.Scored.train = %TRAIN_FILE
+my_own.Scored:
+  train = %TRAIN_FILE
+  validation = %VALIDATION_FILE
+  test = %TEST_FILE
 LOSS = @my_own.OfScores()
 """
 
@@ -112,7 +115,7 @@ def test_a_dataset_and_a_loss_are_checked_trained_and_evaluated(
   found = first_step(tmp_path / 'model')
   assert found['distance'] > 0
   assert found['loss'] == pytest.approx(2 * found['distance'], rel=1e-5)
-  evaluate.main([model])
+  evaluate.main([model, '--baselines='])
   assert 'Mine, split validation:\n' in capsys.readouterr().out
   with pytest.raises(UserError, match='Plain.*derives from data.Dataset'):
     check.main([*given, '--gin.TASK=@my_own.Plain()'])

@@ -1,7 +1,6 @@
 """Prefixes and PROMPTS from training to results and to other libraries."""
 
 import json
-import re
 import shlex
 
 import brute_force
@@ -73,27 +72,6 @@ def test_every_result_tells_what_was_put_before_texts(model, tmp_path):
   assert 'query_prefix' not in header
   with pytest.raises(UserError, match="passage_prefix is 'passage: ', expecte"):
     search.main(['map', f'--model_dir={model}', index, *none])
-
-
-def test_a_run_of_a_version_without_prompts(tmp_path):
-  """It goes on, and prompts may be given to the model."""
-  model = tiny_evaluation.copy_model(tmp_path / 'model')
-  config = model / 'config.gin'
-  lines = config.read_text().splitlines(keepends=True)
-  old = [x for x in lines if not re.match(r'PROMPTS|data.Tokenizer.prom', x)]
-  assert len(old) == len(lines) - 2
-  config.write_text(''.join(old))
-  files = tiny_evaluation.shared_model().parent
-  train.main([
-      *tiny_run.flags(tmp_path), f'--gin.TRAIN_FILE={files / "train.jsonl"}',
-      f'--gin.VALIDATION_FILE={files / "test.jsonl"}',
-      f'--gin.TEST_FILE={files / "test.jsonl"}', f'--model_dir={model}',
-  ])
-  evaluate.main([
-      f'--model_dir={model}', "--gin.PROMPTS={'a': 'b: '}", '--prompt=a',
-      f'--output_dir={tmp_path / "out"}', '--baselines=',
-  ])
-  assert result(tmp_path / 'out')['query_prefix'] == 'b: '
 
 
 def test_encode_puts_it_before_what_it_encodes(model, tmp_path):

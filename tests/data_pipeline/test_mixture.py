@@ -187,15 +187,6 @@ def test_tasks_have_prompts_of_their_own(tmp_path):
     build(tmp_path, config.binding(flags[0]), unknown).batches
 
 
-def test_a_run_of_the_former_order_does_not_go_on_in_this_one(tmp_path):
-  position = data_position(build(tmp_path))
-  check_same_data(position, position)
-  former = {n: v for n, v in position.items() if n != 'mixture_order'}
-  refused = 'mixture_order: None -> 2.* An older version'
-  with pytest.raises(UserError, match=refused):
-    check_same_data(former, position)
-
-
 @pytest.mark.parametrize(
     'options, message',
     [

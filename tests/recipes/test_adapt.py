@@ -40,8 +40,8 @@ def test_commands_are_listed(tmp_path, capsys, name, own):
 
 
 @pytest.fixture(scope='module')
-def models(tmp_path_factory):
-  return adapted_models.make(tmp_path_factory.mktemp('models'))
+def models():
+  return adapted_models.shared()
 
 
 def write_empty(folder, *names):
@@ -145,7 +145,7 @@ def test_flat_labels_are_refused(models, tmp_path, capfd):
     [
         (['--teacher={generator}'], 'is a generator, no cross-encoder'),
         (['--generator={teacher}'], 'is a cross-encoder, no generator'),
-        (['--model_dir={teacher}'], 'a cross-encoder; expected the dual enc'),
+        (['--model_dir={teacher}'], 'a cross-encoder; expected a dual enc'),
         (["--gin.LOSS=['losses/margins.gin']"], "adapted: There is no gin"),
         (['--gin.SOFTMAX_WEIGHT=0'], 'adapted: --gin.SOFTMAX_WEIGHT: no gin'),
         (['--gin.ADAPT_LEARNING_RATE=-1'], 'adapted: The learning rate is -1'),

@@ -15,8 +15,8 @@ ROWS = (
 
 
 @pytest.fixture(scope='module')
-def made(tmp_path_factory):
-  return adapted_models.make(tmp_path_factory.mktemp('models'))
+def made():
+  return adapted_models.shared()
 
 
 def flags(work, made):
