@@ -197,8 +197,6 @@ def content(path: pathlib.Path) -> str:
   Of a model_dir what the model is counts, not what was measured of it, and of
   its tensors the sizes: each run has an id.
   """
-  if not path.exists():
-    raise UserError(f'{path} does not exist; expected an input of a stage.')
   if path.is_file():
     with path.open('rb') as file:
       return hashlib.file_digest(file, 'sha256').hexdigest()

@@ -111,50 +111,27 @@ def test_resumed_equals_uninterrupted(folder, trained):
   assert_bit_equal(saved(trained, STEPS), saved(again, STEPS))
 
 
-def test_one_device_and_other_layouts_find_the_same(folder):
-  own = folder / 'one.gin'
-  own.write_text(
-      'from __gin__ import dynamic_registration\n'
-      'import tiny_training\n'
-      'from dualenc_jax import run\n'
-      'run.Experiment.partitioner = @tiny_training.OneDevice()\n'
-  )
-  more = {
-      'eight': ['--gin.MICRO_BATCH_SIZE=8'],
-      'one': [f'--gin_file={own}', '--gin.LAYOUT=@data.Padded()'],
-  }
-  losses = {}
-  for name, given in more.items():
-    model = folder / name
-    train.main(flags(folder, *given, '--gin.STEPS=4', f'--model_dir={model}'))
-    losses[name] = [line['loss'] for line in lines_of(model, 'train')]
-  assert losses['eight'] == pytest.approx(losses['one'], rel=1e-4)
-
-
-def test_it_is_checked_without_training(folder, capsys):
-  check.main(flags(folder))
-  said = capsys.readouterr().out
-  assert 'Encoder of 2 layers, decoder of 2' in said
-  assert 'decoder/logits_dense/kernel [128, 8064]' in said
-  assert 'batch queries/groups/0/tokens' in said and 'peak' in said
-
-
 def test_another_run_starts_from_it(folder, trained, capsys):
   """With its decoder, or, to be a dual encoder, without."""
   start = f'--gin.INITIAL_CHECKPOINT_PATH={trained}'
-  check.main(flags(folder, start, '--no_compile'))
-  assert 'fresh' not in starting(capsys)
-  towers = '--gin_file=architectures/sde.gin'
-  files = ['--gin_file=losses/softmax.gin']
-  given = flags(folder, towers, *files, start, '--no_compile')
-  check.main([*given, '--gin.OBJECTIVE=@objectives.Contrastive()'])
-  said = starting(capsys)
+  check.main(flags(folder, start))
+  said = capsys.readouterr().out
+  assert 'fresh' not in starting(said)
+  assert 'Encoder of 2 layers, decoder of 2' in said
+  assert 'decoder/logits_dense/kernel [128, 8064]' in said
+  assert 'batch queries/groups/0/tokens' in said and 'peak' in said
+  check.main(flags(
+      folder, '--gin_file=architectures/sde.gin',
+      '--gin_file=losses/softmax.gin', start, '--no_compile',
+      '--gin.OBJECTIVE=@objectives.Contrastive()',
+  ))
+  said = starting(capsys.readouterr().out)
   assert 'fresh: projection/kernel' in said and 'of decoder' in said
 
 
-def starting(capsys):
-  said = capsys.readouterr().out.splitlines()
-  return next(line for line in said if line.startswith('Starting from'))
+def starting(said):
+  lines = said.splitlines()
+  return next(line for line in lines if line.startswith('Starting from'))
 
 
 def test_a_report_asks_for_nothing_that_it_cannot_have(trained):
