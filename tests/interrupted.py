@@ -21,11 +21,8 @@ def start(
   flags = flags.replace('device_count=8', f'device_count={devices}')
   return subprocess.Popen(
       [sys.executable, '-m', 'dualenc_jax', *argv],
-      env=os.environ | {'XLA_FLAGS': flags},
-      start_new_session=True,
-      stdout=subprocess.DEVNULL,
-      stderr=stderr,
-      text=True,
+      env=os.environ | {'XLA_FLAGS': flags}, start_new_session=True,
+      stdout=subprocess.DEVNULL, stderr=stderr, text=True,
   )
 
 
@@ -50,10 +47,15 @@ def kill_at(
   assert not record['done'], sign
 
 
+def steps(model_dir: pathlib.Path) -> list[int]:
+  """The steps of complete checkpoints, in order."""
+  names = [path.name for path in (model_dir / 'checkpoints').glob('*')]
+  return sorted(int(name) for name in names if name.isdecimal())
+
+
 def newest(model_dir: pathlib.Path) -> int:
   """The step of the newest complete checkpoint, 0 of none."""
-  names = [path.name for path in (model_dir / 'checkpoints').glob('*')]
-  return max([int(name) for name in names if name.isdecimal()], default=0)
+  return max(steps(model_dir), default=0)
 
 
 def saved(model_dir: pathlib.Path, step: int) -> dict[str, np.ndarray]:

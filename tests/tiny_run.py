@@ -46,6 +46,14 @@ def small_flags(steps: int = 2) -> list[str]:
   ]
 
 
+def logged(model_dir: pathlib.Path, group: str | None = None) -> list[dict]:
+  """The lines of metrics.jsonl, of a group or all."""
+  lines = (model_dir / 'metrics.jsonl').read_text().splitlines()
+  return [
+      line for line in map(json.loads, lines) if group in (None, line['group'])
+  ]
+
+
 def flags(
     folder: pathlib.Path, *more: str, run: str = 'runs/finetune.gin'
 ) -> Sequence[str]:

@@ -27,9 +27,7 @@ class OneDevice(Partitioner):
   @functools.cached_property
   def mesh(self):
     return jax.make_mesh(
-        (1, 1),
-        ('data', 'model'),
-        axis_types=(jax.sharding.AxisType.Auto,) * 2,
+        (1, 1), ('data', 'model'), axis_types=(jax.sharding.AxisType.Auto,) * 2,
         devices=jax.devices()[:1],
     )
 

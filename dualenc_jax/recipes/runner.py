@@ -129,9 +129,7 @@ def _run(
   before: dict[str, Any] = {}
   if record.exists():
     again = 'Remove it, and the stage runs again.'
-    before = json_file.read(
-        record, again, parts=dict, done=bool, seconds=float
-    )
+    before = json_file.read(record, again, parts=dict, done=bool, seconds=float)
   outputs = [folder / path for path in stage.outputs.values()]
   if before.get('parts') == parts and before.get('done'):
     missing = [path for path in outputs if not path.exists()]

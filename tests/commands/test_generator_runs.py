@@ -52,15 +52,10 @@ def trained(folder):
   return model
 
 
-def lines_of(model, group):
-  lines = map(json.loads, (model / 'metrics.jsonl').read_text().splitlines())
-  return [line for line in lines if line['group'] == group]
-
-
 def test_it_learns_what_to_write(trained):
-  losses = [line['loss'] for line in lines_of(trained, 'train')]
+  losses = [line['loss'] for line in tiny_run.logged(trained, 'train')]
   assert losses[-1] < 0.2 * losses[0]
-  before, _, after = lines_of(trained, 'validation')
+  before, _, after = tiny_run.logged(trained, 'validation')
   assert before['token_accuracy'] < 0.3 and after['token_accuracy'] > 0.9
   for line in (before, after):
     assert line['perplexity'] == pytest.approx(

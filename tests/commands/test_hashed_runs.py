@@ -1,7 +1,5 @@
 """BPR through `dualenc train` and its gin file."""
 
-import json
-
 import numpy as np
 import pytest
 import tiny_run
@@ -18,8 +16,7 @@ def flags(folder, model, *more):
 
 
 def logged(model_dir, name):
-  rows = map(json.loads, (model_dir / 'metrics.jsonl').open())
-  return {row['step']: row[name] for row in rows}
+  return {row['step']: row[name] for row in tiny_run.logged(model_dir)}
 
 
 @pytest.mark.slow

@@ -91,11 +91,6 @@ def flags(tmp_path, monkeypatch):
   )
 
 
-def first_step(model_dir):
-  rows = map(json.loads, (model_dir / 'metrics.jsonl').open())
-  return next(row for row in rows if row['group'] == 'train')
-
-
 def test_a_dataset_and_a_loss_are_checked_trained_and_evaluated(
     tmp_path, flags, capsys
 ):
@@ -112,7 +107,7 @@ def test_a_dataset_and_a_loss_are_checked_trained_and_evaluated(
   assert 'Task Mine: splits train, validation.' in capsys.readouterr().out
   model = f'--model_dir={tmp_path / "model"}'
   train.main([*given, model])
-  found = first_step(tmp_path / 'model')
+  found = tiny_run.logged(tmp_path / 'model', 'train')[0]
   assert found['distance'] > 0
   assert found['loss'] == pytest.approx(2 * found['distance'], rel=1e-5)
   evaluate.main([model, '--baselines='])
@@ -129,7 +124,7 @@ def test_a_column_and_a_loss_that_reads_it(flags, tmp_path):
   with pytest.raises(UserError, match="'scores'.*extra_columns"):
     train.main([*given, '--gin_file=tasks/pairs.gin'])
   train.main(given)
-  found = first_step(tmp_path / 'model')
+  found = tiny_run.logged(tmp_path / 'model', 'train')[0]
   assert found['score_0'] == 1
   assert found['score_1'] + found['score_2'] == 21
 
@@ -145,5 +140,5 @@ def test_weights_change_what_is_learnt(flags, tmp_path):
   for name, more in (('a', []), ('b', ['--gin.WEIGHT_COLUMN=w'])):
     given = *more, '--gin.STEPS=1', f'--model_dir={tmp_path / name}'
     train.main([*flags, *given])
-    losses.append(first_step(tmp_path / name)['loss'])
+    losses.append(tiny_run.logged(tmp_path / name, 'train')[0]['loss'])
   assert losses[0] != losses[1]

@@ -1,7 +1,6 @@
 """A loss that is not finite: left out so often, and never saved."""
 
-import json
-
+import interrupted
 from interrupted import assert_bit_equal, saved
 import numpy as np
 import pytest
@@ -53,10 +52,6 @@ def flags(tmp_path, monkeypatch):
   return make
 
 
-def checkpoints(folder):
-  return sorted(int(path.name) for path in (folder / 'checkpoints').iterdir())
-
-
 def assert_finite(folder, step):
   for name, array in saved(folder, step).items():
     assert np.isfinite(array).all(), name
@@ -68,12 +63,10 @@ def test_a_step_is_left_out_counted_and_told(flags, tmp_path, capfd):
   assert said.count('The step is left out') == 1
   assert 'WARNING: step 4: the ' in said
   assert 'number 1 of at most 1 in a row, 1 in all' in said
-  lines = [
-      json.loads(line) for line in (tmp_path / 'model/metrics.jsonl').open()
-  ]
-  assert [line['skipped'] for line in lines] == [0, 0, 0, 1, 0]
   model = tmp_path / 'model'
-  assert checkpoints(model) == [3, 4, 5]
+  skipped = [line['skipped'] for line in tiny_run.logged(model)]
+  assert skipped == [0, 0, 0, 1, 0]
+  assert interrupted.steps(model) == [3, 4, 5]
   three, four, five = (saved(model, step) for step in (3, 4, 5))
   assert_bit_equal(three, four)
   assert any((four[name] != five[name]).any() for name in four)
@@ -84,16 +77,16 @@ def test_one_more_stops_it_and_more_patience_goes_on(flags, tmp_path):
   model = tmp_path / 'model'
   with pytest.raises(UserError, match='Step 4: .* one more in a row than'):
     train.main(flags((2, 3), 1))
-  assert checkpoints(model) == [1, 2, 3]
+  assert interrupted.steps(model) == [1, 2, 3]
   train.main(flags((2, 3), 2))
-  assert checkpoints(model) == [3, 4, 5]
+  assert interrupted.steps(model) == [3, 4, 5]
   assert_finite(model, 5)
 
 
 def test_without_it_nothing_of_the_step_is_saved(flags, tmp_path):
   with pytest.raises(UserError, match=r'Step 3: the .* not finite\. Lower'):
     train.main(flags((2,), 0))
-  assert checkpoints(tmp_path / 'model') == [1, 2]
+  assert interrupted.steps(tmp_path / 'model') == [1, 2]
   assert_finite(tmp_path / 'model', 2)
 
 

@@ -48,11 +48,6 @@ def wait_for_steps(process, model_dir, count=3):
     time.sleep(0.02)
 
 
-def checkpoints(model_dir):
-  found = (model_dir / 'checkpoints').iterdir()
-  return sorted(int(path.name) for path in found if path.name.isdigit())
-
-
 def meta(model_dir, step=2):
   path = model_dir / f'checkpoints/{step}/meta/metadata'
   return json.loads(path.read_text())
@@ -67,7 +62,7 @@ def test_a_stopped_run_ends_as_if_it_had_not_been(tmp_path):
   process.send_signal(signal.SIGTERM)
   said = process.communicate()[1]
   assert process.returncode == 75, said
-  step = checkpoints(model)[-1]
+  step = interrupted.newest(model)
   assert f'Stopped at step {step} of {STEPS}: SIGTERM.' in said
   assert 'step 2: ' in said and 'Traceback' not in said
 
@@ -79,10 +74,7 @@ def test_a_stopped_run_ends_as_if_it_had_not_been(tmp_path):
   )
   train.main(whole)
   assert_bit_equal(saved(tmp_path / 'whole', step + 3), saved(model, step + 3))
-  a, b = (
-      [json.loads(line) for line in (tmp_path / run / 'metrics.jsonl').open()]
-      for run in ('model', 'whole')
-  )
+  a, b = map(tiny_run.logged, (model, tmp_path / 'whole'))
   for lines in (a, b):
     for line in lines:
       line.pop('examples_per_second', None)
@@ -99,7 +91,7 @@ def test_no_time_left_and_ctrl_c_and_a_folder_that_goes(tmp_path):
   stopped = start('train', *flags(tmp_path, 'model'), '--stop_after=00:00:01')
   said = stopped.communicate()[1]
   assert stopped.returncode == 75 and 'of --stop_after. Its che' in said, said
-  first = checkpoints(model)
+  first = interrupted.steps(model)
   assert len(first) == 1
 
   process = start('train', *flags(tmp_path, 'model'))
@@ -107,10 +99,10 @@ def test_no_time_left_and_ctrl_c_and_a_folder_that_goes(tmp_path):
   process.send_signal(signal.SIGINT)
   said = process.communicate()[1]
   assert process.returncode == 130 and f'Resuming from step {first[0]}' in said
-  assert checkpoints(model)[-1] > first[0]
+  assert interrupted.newest(model) > first[0]
 
   process = start('train', *flags(tmp_path, 'model'))
-  wait_for_steps(process, model, checkpoints(model)[-1] + 2)
+  wait_for_steps(process, model, interrupted.newest(model) + 2)
   # Nobody else gets in, and where the folder goes this one ends.
   with pytest.raises(UserError, match=f'process {process.pid} on .*, since 20'):
     train.main(flags(tmp_path, 'model'))
@@ -120,7 +112,7 @@ def test_no_time_left_and_ctrl_c_and_a_folder_that_goes(tmp_path):
   assert f'error: {model} is gone at step ' in said
   assert not model.exists()
   assert 'Trained' not in said and 'Traceback' not in said
-  assert checkpoints(tmp_path / 'moved')
+  assert interrupted.steps(tmp_path / 'moved')
 
 
 def test_a_save_by_the_clock_and_then_a_notice_of_google(tmp_path, monkeypatch):
@@ -140,7 +132,7 @@ def test_a_save_by_the_clock_and_then_a_notice_of_google(tmp_path, monkeypatch):
     values['preempted'] = 'TRUE'
     said = process.communicate()[1]
   assert process.returncode == 75, said
-  step = checkpoints(model)[-1]
+  step = interrupted.newest(model)
   assert f'Stopped at step {step} of {STEPS}: Google Cloud preempts' in said
   assert step >= first
   assert steps_taken(model) >= step
@@ -207,11 +199,8 @@ def test_what_the_last_step_had_left_is_saved_with_it(tmp_path, monkeypatch):
   for _ in range(2):  # Nothing is left for a third.
     train.main(flags(tmp_path, 'model', *given))
   assert meta(tmp_path / 'model')['notes'] == meta(tmp_path / 'whole')['notes']
-  a, b = (
-      (tmp_path / run / 'metrics.jsonl').read_text().count('validation')
-      for run in ('model', 'whole')
-  )
-  assert a == b == 3  # Of steps 0 to 2, each once.
+  for run in ('model', 'whole'):  # Of steps 0 to 2, each once.
+    assert len(tiny_run.logged(tmp_path / run, 'validation')) == 3
 
 
 def test_two_hosts_stop_at_one_step(tmp_path):
@@ -230,11 +219,11 @@ def test_two_hosts_stop_at_one_step(tmp_path):
       host.kill()
       host.wait()
   assert [host.returncode for host in hosts] == [75, 75], said
-  (step,) = checkpoints(model)
+  (step,) = interrupted.steps(model)
   assert f'Stopped at step {step} of {STEPS}: another host was told' in said[0]
   assert f'Stopped at step {step} of {STEPS}: SIGUSR1' in said[1]
   train.main([*argv, f'--gin.STEPS={step + 1}', '--allow_config_change'])
-  assert checkpoints(model)[-1] == step + 1
+  assert interrupted.newest(model) == step + 1
 
 
 def test_a_recipe_stops_with_its_stage(tmp_path):
@@ -259,7 +248,7 @@ def test_a_recipe_stops_with_its_stage(tmp_path):
   process.send_signal(signal.SIGTERM)
   said = process.communicate()[1]
   assert process.returncode == 75, said
-  assert len(checkpoints(work / 'trained')) == 1
+  assert len(interrupted.steps(work / 'trained')) == 1
   assert not json.loads((work / '.stages/trained.json').read_text())['done']
 
 

@@ -42,18 +42,13 @@ def flags(folder, *more, **change):
   ]
 
 
-def last_metrics(folder):
-  lines = (folder / 'model' / 'metrics.jsonl').read_text().splitlines()
-  return json.loads(lines[-1])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     'more', ['--gin.MICRO_BATCH_SIZE=8', '--gin.LOSS_IMPLEMENTATION=ring']
 )
 def test_both_losses_train(tmp_path, more):
   cli.main(flags(tmp_path, '--gin_file=losses/distill.gin', more))
-  found = last_metrics(tmp_path)
+  found = tiny_run.logged(tmp_path / 'model')[-1]
   parts = found['InBatchSoftmax/loss'] + found['AtTemperature/loss']
   assert found['loss'] == pytest.approx(parts, rel=1e-5)
   assert found['AtTemperature/taught_fraction'] == 1

@@ -4,7 +4,6 @@ They find each other in all the ways there are: by flags, where nothing is said.
 With JPQ it is in test_taught_pq_runs.py; `encode` and `generate` in theirs.
 """
 
-import json
 import subprocess
 
 import interrupted
@@ -33,10 +32,6 @@ def flags(folder, model, *more):
   ]
 
 
-def lines(model_dir):
-  return [json.loads(line) for line in (model_dir / 'metrics.jsonl').open()]
-
-
 def test_train_evaluate_save_and_resume(tmp_path):
   ring = '--gin.NUM_NEGATIVES=1', '--gin.LOSS_IMPLEMENTATION=ring'
   train.main(flags(tmp_path, 'one', *ring))
@@ -51,7 +46,7 @@ def test_train_evaluate_save_and_resume(tmp_path):
         'train', *flags(tmp_path, 'two', *ring, '--gin.MODEL_PARALLEL=4'),
         '--allow_config_change', devices=2, environs=environs,
     )
-  one, two = lines(tmp_path / 'one'), lines(tmp_path / 'two')
+  one, two = map(tiny_run.logged, (tmp_path / 'one', tmp_path / 'two'))
   at = [(x['step'], x['group']) for x in one]
   assert at.count((4, 'validation')) == 1 and len(at) == 6 + 4
   # The first two hosts have evaluated after their last step, too.
@@ -82,7 +77,8 @@ def test_each_leg_on_other_devices_and_hosts(tmp_path):
       said = run.communicate()[1]
       assert run.returncode == 0, said
     assert end == 3 or f'Resuming from step {end - 2}' in said
-  assert_numbers_equal(lines(tmp_path / 'one'), lines(tmp_path / 'two'))
+  runs = tmp_path / 'one', tmp_path / 'two'
+  assert_numbers_equal(*map(tiny_run.logged, runs))
   assert_saved_equal(tmp_path, 11, 'params', 'optimizer')
 
 
@@ -126,7 +122,7 @@ def test_align_until_and_keep_the_best(tmp_path):
   )
   # What the two have encoded and kept is what one would encode.
   train.main(flags(tmp_path, 'one', *given, '--gin.STATES_DIR=None'))
-  one, two = lines(tmp_path / 'one'), lines(tmp_path / 'two')
+  one, two = map(tiny_run.logged, (tmp_path / 'one', tmp_path / 'two'))
   assert {x['group'] for x in one} == {'train', 'validation', 'alignment'}
   end = one[-1]['step']
   assert 2 <= end < 40, 'patience was to end it'
@@ -152,5 +148,6 @@ def test_a_negative_cache(tmp_path):
       *run, f'--model_dir={tmp_path / "two"}',
       environs=({}, environ), each=([*where, '--process_id=0'], []),
   )
-  assert_numbers_equal(lines(tmp_path / 'one'), lines(tmp_path / 'two'))
+  runs = tmp_path / 'one', tmp_path / 'two'
+  assert_numbers_equal(*map(tiny_run.logged, runs))
   assert_saved_equal(tmp_path, 4, 'params', 'optimizer', 'memory')
