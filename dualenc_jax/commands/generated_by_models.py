@@ -64,8 +64,7 @@ def kept(
     queries: Sequence[Query], passages: Sequence[Passage],
     args: argparse.Namespace, counts: Counter[str],
 ) -> list[Query]:
-  """The queries that are kept, of `passages`; counts those left out by cause.
-  """
+  """The queries that are kept; counts those that are left out, by cause."""
   texts = [passage.text for passage in passages]
   kept = list(queries)
   if args.round_trip is not None:

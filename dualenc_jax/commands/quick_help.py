@@ -16,8 +16,7 @@ HEAVY = frozenset(['jax', 'jaxlib', 'flax', 'optax', 'orbax', 'tensorstore'])
 
 
 def show(name: str) -> bool:
-  """Prints the help of a command's module; False if that needs real packages.
-  """
+  """Prints the help of a command's module; False if that needs the packages."""
   if HEAVY & sys.modules.keys():
     return False
   before, finder = set(sys.modules), _Finder()
