@@ -110,15 +110,11 @@ def make_parser() -> flags.Parser:
   parser = config.make_parser('adapt', __doc__)
   add = parser.add_argument
   add('--model_dir', required=True, type=flags.path, help='the dual encoder')
-  add(
-      '--corpus', required=True, type=flags.path, metavar='FOLDER',
-      help="in BEIR's layout",
-  )
+  add('--corpus', required=True, type=flags.path, metavar='FOLDER',
+      help="in BEIR's layout")
   add('--generator', metavar='MODEL', help='as of `dualenc generate`')
-  add(
-      '--teacher', metavar='MODEL_DIR | FILE',
-      help='a cross-encoder, as of `dualenc mine`; without one this is GenQ',
-  )
+  add('--teacher', metavar='MODEL_DIR | FILE',
+      help='a cross-encoder, as of `dualenc mine`; without one this is GenQ')
   add('--output_dir', default='adapted', help='where the stages go; adapted')
   add('--split', help='of the corpus, to measure on; test, if there is one')
   add('--source_split', help='of what the model learnt from, to measure, too')

@@ -130,11 +130,10 @@ def check_checkpoints(folder: pathlib.Path) -> None:
 
 def make_parser() -> flags.Parser:
   parser = config.make_parser('check', __doc__)
-  parser.add_argument(
-      '--model_dir',
+  add = parser.add_argument
+  add('--model_dir',
       help='without a gin file: the run whose checkpoints are compared with'
-      ' their digests; with one: short for --gin.MODEL_DIR',
-  )
+      ' their digests; with one: short for --gin.MODEL_DIR')
   compiled = parser.add_mutually_exclusive_group()
   compiled.add_argument(
       '--no_compile', action='store_true',
@@ -145,25 +144,17 @@ def make_parser() -> flags.Parser:
       help='find the largest global batch that fits the device, by compiling'
       ' about five sizes',
   )
-  parser.add_argument(
-      '--topology', metavar='v5e:4x4',
+  add('--topology', metavar='v5e:4x4',
       help='compile for these TPUs, which need not be there: generation and'
-      ' chips a side; or for GPUs, h100:8',
-  )
-  parser.add_argument(
-      '--program', type=flags.listed, default=[on_topology.TRAIN],
+      ' chips a side; or for GPUs, h100:8')
+  add('--program', type=flags.listed, default=[on_topology.TRAIN],
       metavar='train,encode,search',
       help='with --topology: what is compiled, train by default; encode and'
-      ' search are what evaluate runs, too',
-  )
-  parser.add_argument(
-      '--whole', action='store_true',
-      help='with --topology: compile all layers, not two of each encoder',
-  )
-  parser.add_argument(
-      '--device_memory_gib', type=flags.gib,
-      help='memory of a device; by default what this one has',
-  )
+      ' search are what evaluate runs, too')
+  add('--whole', action='store_true',
+      help='with --topology: compile all layers, not two of each encoder')
+  add('--device_memory_gib', type=flags.gib,
+      help='memory of a device; by default what this one has')
   return parser
 
 

@@ -97,14 +97,11 @@ def add_dim(parser: argparse.ArgumentParser) -> None:
 
 def add_prompts(parser: argparse.ArgumentParser) -> None:
   """Adds --prompt and --passage_prompt."""
-  parser.add_argument(
-      '--prompt', metavar='NAME',
+  add = parser.add_argument
+  add('--prompt', metavar='NAME',
       help="what is put in front of queries, by its name in the model's prompts"
-      ' (PROMPTS in training); its query prefix by default',
-  )
-  parser.add_argument(
-      '--passage_prompt', metavar='NAME', help='the same, of passages',
-  )
+      ' (PROMPTS in training); its query prefix by default')
+  add('--passage_prompt', metavar='NAME', help='the same, of passages')
 
 
 def add_hosts(parser: argparse.ArgumentParser) -> None:

@@ -113,61 +113,39 @@ def make_parser() -> flags.Parser:
   parser = config.make_parser('generate', __doc__)
   add = parser.add_argument
   add('--generator', required=True, metavar='MODEL', help='see above')
-  add(
-      '--generator_vocabulary', metavar='FILE',
-      help='its SentencePiece file, where none is beside it',
-  )
+  add('--generator_vocabulary', metavar='FILE',
+      help='its SentencePiece file, where none is beside it')
   add('--corpus', required=True, metavar='PATH', help='see above')
-  add(
-      '--skip_bad_rows', action='store_true',
-      help='leave out rows of --corpus that cannot be read, and repeated ids',
-  )
+  add('--skip_bad_rows', action='store_true',
+      help='leave out rows of --corpus that cannot be read, and repeated ids')
   add('--output_dir', default='generated', help='where the files go; generated')
   add('--prefix', default='qgen', help='of the names of the files; qgen')
-  add(
-      '--queries_per_passage', type=flags.whole(), metavar='N',
+  add('--queries_per_passage', type=flags.whole(), metavar='N',
       help=f"by default GPL's rule: {BUDGET:,} in all, and {_LEAST} a passage"
-      ' at least, of as many passages, drawn by chance, as that allows',
-  )
-  add(
-      '--passages', type=flags.whole(), metavar='N',
-      help='draw so many of the corpus; all by default, but for that rule',
-  )
-  add(
-      '--passage_length', type=flags.whole(2),
+      ' at least, of as many passages, drawn by chance, as that allows')
+  add('--passages', type=flags.whole(), metavar='N',
+      help='draw so many of the corpus; all by default, but for that rule')
+  add('--passage_length', type=flags.whole(2),
       help='most tokens of a passage that are read; by default as trained, 512'
-      ' of released ones',
-  )
-  add(
-      '--query_length', type=flags.whole(2), default=64,
-      help='most tokens of a query, EOS included; 64',
-  )
+      ' of released ones')
+  add('--query_length', type=flags.whole(2), default=64,
+      help='most tokens of a query, EOS included; 64')
   add('--temperature', type=float, default=1.0, help='1; 0 is greedy')
   add('--top_k', type=flags.whole(0), default=25, help='25; 0 for all tokens')
   add('--top_p', type=float, default=0.95, help='0.95, after top_k')
   add('--seed', type=flags.whole(0), default=0, help='of what is drawn; 0')
-  add(
-      '--max_copied', type=float, default=1.0, metavar='SHARE',
+  add('--max_copied', type=float, default=1.0, metavar='SHARE',
       help='leave out queries of whose words more stand in the passage one'
-      ' after the other; 0.8, say',
-  )
-  add(
-      '--min_log_probability', type=float, metavar='X',
-      help='leave out queries whose tokens have a lower one on average',
-  )
+      ' after the other; 0.8, say')
+  add('--min_log_probability', type=float, metavar='X',
+      help='leave out queries whose tokens have a lower one on average')
   generated_by_models.add_flags(parser)
-  add(
-      '--batch_size', type=flags.whole(), metavar='N',
-      help='queries that a device writes at once; 64 on a CPU, else 1024',
-  )
-  add(
-      '--dtype', choices=['float32', 'bfloat16'],
-      help='of activations; by default as trained, float32 of released ones',
-  )
-  add(
-      '--overwrite', action='store_true',
-      help='generate anew although the folder has queries of something else',
-  )
+  add('--batch_size', type=flags.whole(), metavar='N',
+      help='queries that a device writes at once; 64 on a CPU, else 1024')
+  add('--dtype', choices=['float32', 'bfloat16'],
+      help='of activations; by default as trained, float32 of released ones')
+  add('--overwrite', action='store_true',
+      help='generate anew although the folder has queries of something else')
   flags.add_hosts(parser)
   runtime.add_flags(parser)
   return parser

@@ -20,23 +20,15 @@ FLAGS = 'round_trip', 'round_trip_depth', 'teacher', 'min_teacher_score'
 def add_flags(parser: flags.Parser) -> None:
   """Adds those of `FLAGS`, and what a released teacher is."""
   add = parser.add_argument
-  add(
-      '--round_trip', metavar='MODEL',
+  add('--round_trip', metavar='MODEL',
       help='leave out queries whose passage this dual encoder does not find'
-      ' (Promptagator, Dai et al. 2022)',
-  )
-  add(
-      '--round_trip_depth', type=flags.whole(), metavar='K',
-      help='among its best; 1',
-  )
-  add(
-      '--teacher', metavar='MODEL_DIR',
-      help='a cross-encoder, for --min_teacher_score',
-  )
-  add(
-      '--min_teacher_score', type=flags.number, metavar='X',
-      help='leave out queries whose logit with their passage is lower',
-  )
+      ' (Promptagator, Dai et al. 2022)')
+  add('--round_trip_depth', type=flags.whole(), metavar='K',
+      help='among its best; 1')
+  add('--teacher', metavar='MODEL_DIR',
+      help='a cross-encoder, for --min_teacher_score')
+  add('--min_teacher_score', type=flags.number, metavar='X',
+      help='leave out queries whose logit with their passage is lower')
   rerank.add_form(parser)
 
 

@@ -140,43 +140,27 @@ def make_parser() -> flags.Parser:
   parser = config.make_parser('label', __doc__)
   sources.add_flags(parser)
   add = parser.add_argument
-  add(
-      '--teacher', required=True, metavar='MODEL_DIR | FILE',
-      help='a cross-encoder, or logits of query id and passage id',
-  )
+  add('--teacher', required=True, metavar='MODEL_DIR | FILE',
+      help='a cross-encoder, or logits of query id and passage id')
   rerank.add_form(parser)
-  add(
-      '--calibration', metavar='SLOPE,INTERCEPT',
+  add('--calibration', metavar='SLOPE,INTERCEPT',
       help="from logits to probabilities, in place of the teacher's own;"
-      " 'probabilities' where its scores are these",
-  )
-  add(
-      '--prior', metavar='TRAINED:WANTED',
+      " 'probabilities' where its scores are these")
+  add('--prior', metavar='TRAINED:WANTED',
       help='negatives a positive that the teacher was calibrated on, and those'
-      ' that thresholds are to be of: 4:1',
-  )
-  add(
-      '--above', type=float, default=0.9,
-      help='probability that a positive has to pass; 0.9',
-  )
-  add(
-      '--below', type=float, default=0.1,
-      help='probability that a negative has to be below; 0.1',
-  )
-  add(
-      '--positives', choices=labels.POSITIVES, default='best',
-      help='which of those above are taken; the best of a query',
-  )
-  add(
-      '--num_negatives', type=flags.whole(0), default=4,
-      help='taken of a query, at most; 4',
-  )
+      ' that thresholds are to be of: 4:1')
+  add('--above', type=float, default=0.9,
+      help='probability that a positive has to pass; 0.9')
+  add('--below', type=float, default=0.1,
+      help='probability that a negative has to be below; 0.1')
+  add('--positives', choices=labels.POSITIVES, default='best',
+      help='which of those above are taken; the best of a query')
+  add('--num_negatives', type=flags.whole(0), default=4,
+      help='taken of a query, at most; 4')
   add('--first_rank', type=flags.whole(), default=1, help='of candidates; 1')
   add('--truth', metavar='QRELS', help='hidden or graded labels, to compare')
-  add(
-      '--truth_grade', type=flags.whole(), default=1,
-      help='the least grade there that is relevant; 1',
-  )
+  add('--truth_grade', type=flags.whole(), default=1,
+      help='the least grade there that is relevant; 1')
   add('--output_dir', default='labelled', help='where the files go; labelled')
   return parser
 

@@ -130,39 +130,25 @@ def make_parser() -> flags.Parser:
   parser = config.make_parser('mine', __doc__)
   sources.add_flags(parser)
   add = parser.add_argument
-  add(
-      '--first_rank', type=flags.whole(), default=1,
-      help='ranks before it are left out, whatever else is',
-  )
-  add(
-      '--margin', type=flags.number,
-      help="leave out scores above the lowest positive's less this",
-  )
-  add(
-      '--relative_margin', type=flags.number,
-      help='the same, less this share of its size: 0.05',
-  )
+  add('--first_rank', type=flags.whole(), default=1,
+      help='ranks before it are left out, whatever else is')
+  add('--margin', type=flags.number,
+      help="leave out scores above the lowest positive's less this")
+  add('--relative_margin', type=flags.number,
+      help='the same, less this share of its size: 0.05')
   add('--least_score', type=flags.number, help='leave out lower scores')
   add('--most_score', type=flags.number, help='leave out higher scores')
-  add(
-      '--num_negatives', type=flags.whole(), default=7,
-      help='taken of a query, at most; 7',
-  )
-  add(
-      '--sampling', choices=negatives.SAMPLING, default='top',
-      help='the best, or any of those that are left; top',
-  )
+  add('--num_negatives', type=flags.whole(), default=7,
+      help='taken of a query, at most; 7')
+  add('--sampling', choices=negatives.SAMPLING, default='top',
+      help='the best, or any of those that are left; top')
   add('--seed', type=flags.whole(0), default=0, help='of --sampling=random')
-  add(
-      '--teacher', metavar='MODEL_DIR | FILE',
-      help='whose scores decide, and are written to learn from',
-  )
+  add('--teacher', metavar='MODEL_DIR | FILE',
+      help='whose scores decide, and are written to learn from')
   rerank.add_form(parser)
-  add(
-      '--least_spread', type=flags.number, metavar='X',
+  add('--least_spread', type=flags.number, metavar='X',
       help="refuse a teacher's margins with a lower standard deviation; 1, say,"
-      ' of logits',
-  )
+      ' of logits')
   add('--output_dir', default='mined', help='where the files go; mined')
   return parser
 

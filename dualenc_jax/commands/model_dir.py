@@ -313,13 +313,10 @@ def build_experiment(
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
   """Adds the flags of a command that reads a trained model."""
-  parser.add_argument(
-      '--model_dir', required=True, help='the folder that training wrote',
-  )
-  parser.add_argument(
-      '--step', type=int,
+  add = parser.add_argument
+  add('--model_dir', required=True, help='the folder that training wrote')
+  add('--step', type=int,
       help='checkpoint; by default the best, if the run has kept it'
-      ' (KEEP_BEST), else the newest',
-  )
+      ' (KEEP_BEST), else the newest')
   flags.add_dim(parser)
   flags.add_prompts(parser)

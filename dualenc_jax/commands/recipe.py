@@ -29,15 +29,7 @@ import gin
 import jax
 
 from dualenc_jax import compression
-from dualenc_jax.commands import (
-  cli,
-  config,
-  flags,
-  generate,
-  rerank,
-  runtime,
-  train,
-)
+from dualenc_jax.commands import cli, config, flags, rerank, runtime, train
 from dualenc_jax.errors import INTERRUPTED, RUN_AGAIN, UserError
 from dualenc_jax.generation import given as given_queries
 from dualenc_jax.interop import own
@@ -123,29 +115,22 @@ def make_parser() -> flags.Parser:
   add = parser.add_argument
   add('--work_dir', required=True, help='a folder for each stage is in it')
   add_shared_flags(parser)
-  add(
-      '--sweep', action='append', default=[], metavar='NAME=VALUE,VALUE',
+  add('--sweep', action='append', default=[], metavar='NAME=VALUE,VALUE',
       type=_sweep,
       help='the stages that have the macro NAME, and those that need what they'
-      ' make, once for each value; repeatable',
-  )
-  add(
-      '--until', metavar='STAGE',
-      help='the last stage to run; what only later ones want is left out, too',
-  )
+      ' make, once for each value; repeatable')
+  add('--until', metavar='STAGE',
+      help='the last stage to run; what only later ones want is left out, too')
   return parser
 
 
 def add_shared_flags(parser: flags.Parser) -> None:
   """Adds --replace and --list."""
-  parser.add_argument(
-      '--replace', action='append', default=[], metavar='STAGE[.OUTPUT]=FILE',
+  add = parser.add_argument
+  add('--replace', action='append', default=[], metavar='STAGE[.OUTPUT]=FILE',
       help='your own in place of what a stage makes, or of its folder;'
-      ' repeatable',
-  )
-  parser.add_argument(
-      '--list', action='store_true', help='print the commands, run nothing'
-  )
+      ' repeatable')
+  add('--list', action='store_true', help='print the commands, run nothing')
 
 
 def _check(line: Sequence[str], coming: Collection[str]) -> None:
@@ -180,13 +165,12 @@ def _check_queries(
     recipe: Recipe, given: Given, lines: Mapping[str, Sequence[str]]
 ) -> None:
   """Refuses queries that are given and are of another corpus."""
-  for stage in recipe.stages:
+  for stage in map(recipe.with_flags, recipe.stages):
     if stage.command == 'generate' and stage.name in lines:
       for output, path in stage.outputs.items():
         if path == '.' and (stage.name, output) in given:
-          line = lines[stage.name][1:]
-          asked = config.parse_args(generate.make_parser(), line)
-          given_queries.check(given[stage.name, output], asked.corpus)
+          for corpus in stage.values('corpus'):
+            given_queries.check(given[stage.name, output], corpus)
 
 
 def _check_training(

@@ -59,25 +59,17 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
   flags.add_prompts(parser)
   add('--index_dir', help='keep the embeddings of the corpus there')
   add('--bm25', action='store_true', help='search with BM25')
-  add(
-      '--run', type=flags.listed, metavar='FILE[,FILE]',
-      help='take TREC runs over the corpus of the task',
-  )
+  add('--run', type=flags.listed, metavar='FILE[,FILE]',
+      help='take TREC runs over the corpus of the task')
   add('--tasks', type=flags.listed, help='as of `dualenc evaluate`, one set')
   add('--split', default='train', help='whose queries; train by default')
-  add(
-      '--queries', metavar='FILE',
+  add('--queries', metavar='FILE',
       help='queries without labels in place of those of the split: JSONL of'
-      ' _id and text, or TSV',
-  )
-  add(
-      '--skip_bad_rows', action='store_true',
-      help='leave out bad rows of --queries, and say how many',
-  )
-  add(
-      '--depth', type=flags.whole(), default=DEPTH,
-      help=f'the last rank that is looked at; {DEPTH}',
-  )
+      ' _id and text, or TSV')
+  add('--skip_bad_rows', action='store_true',
+      help='leave out bad rows of --queries, and say how many')
+  add('--depth', type=flags.whole(), default=DEPTH,
+      help=f'the last rank that is looked at; {DEPTH}')
   bm25.add_flags(parser)
 
 

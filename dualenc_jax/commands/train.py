@@ -57,33 +57,27 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def make_parser() -> flags.Parser:
   parser = config.make_parser('train', __doc__)
-  parser.add_argument('--model_dir', help='short for --gin.MODEL_DIR')
+  add = parser.add_argument
+  add('--model_dir', help='short for --gin.MODEL_DIR')
   add_change_flags(parser)
-  parser.add_argument(
-      '--stop_after', type=flags.seconds, metavar='HH:MM[:SS]',
+  add('--stop_after', type=flags.seconds, metavar='HH:MM[:SS]',
       help='stop so early that, with a checkpoint, it has ended this long after'
-      ' the start',
-  )
-  parser.add_argument(
-      '--cloud_notice', action='store_true',
-      help='stop when Google Cloud announces that it stops this machine',
-  )
+      ' the start')
+  add('--cloud_notice', action='store_true',
+      help='stop when Google Cloud announces that it stops this machine')
   runtime.add_flags(parser)
   return parser
 
 
 def add_change_flags(parser: argparse.ArgumentParser) -> None:
   """Adds the flags that let a run go on although something has changed."""
-  parser.add_argument(
-      '--allow_config_change', action='store_true',
+  add = parser.add_argument
+  add('--allow_config_change', action='store_true',
       help='resume although the config differs from the one of MODEL_DIR, or'
-      ' the run had ended early',
-  )
-  parser.add_argument(
-      '--allow_data_change', action='store_true',
+      ' the run had ended early')
+  add('--allow_data_change', action='store_true',
       help='resume although the training examples, their order or the batch'
-      ' size are not those of the run so far',
-  )
+      ' size are not those of the run so far')
 
 
 def build(args: argparse.Namespace) -> Experiment:

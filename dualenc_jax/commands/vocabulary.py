@@ -136,16 +136,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 def make_parser() -> flags.Parser:
   parser = config.make_parser('vocabulary', __doc__)
   data_command.add_flags(parser)
-  parser.add_argument(
-      '--output', required=True, metavar='FILE.model', help='where it goes'
-  )
-  parser.add_argument(
-      '--size', default=8000, type=flags.whole(),
-      help='pieces, 8,000 by default; fewer of little text',
-  )
-  parser.add_argument(
-      '--code', action='store_true', help='split identifiers into words'
-  )
+  add = parser.add_argument
+  add('--output', required=True, metavar='FILE.model', help='where it goes')
+  add('--size', default=8000, type=flags.whole(),
+      help='pieces, 8,000 by default; fewer of little text')
+  add('--code', action='store_true', help='split identifiers into words')
   return parser
 
 
