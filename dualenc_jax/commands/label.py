@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   sources.check(args)
   if args.queries is not None and args.positives == 'none':
     raise UserError(
-        '--positives=none leaves --queries without labels no positive at all.'
+        '--queries have no positives of their own: leave out --positives=none.'
     )
   runtime.start()
   folder = pathlib.Path(args.output_dir)

@@ -77,7 +77,7 @@ def check(args: argparse.Namespace) -> None:
   """Raises UserError where nothing ranks, or flags do not go together."""
   if not (args.model_dir or args.bm25 or _runs(args)):
     raise UserError(
-        'Nothing to search with. Give --model_dir, --bm25 or --run=FILE.trec.'
+        'Nothing to search with. Give --model_dir, --bm25, --run=FILE or more.'
     )
   names = ['model', 'bm25', *(pathlib.Path(run).stem for run in _runs(args))]
   if twice := [name for name in names if names.count(name) > 1]:
