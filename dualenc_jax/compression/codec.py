@@ -24,9 +24,6 @@ class Codec:
 
   Attributes:
     name: what it was asked for by, such as 'opq:96'.
-    dim: D.
-    transforms: of passages and queries.
-    quantiser: of what comes out; see `quantisers`.
     rescored: l: the search takes the l best by Hamming distance and scores
       these again, by the float query; None scores all passages at once.
   """
@@ -45,18 +42,16 @@ class Codec:
   @property
   def bytes_once(self) -> int:
     """What the codec itself takes."""
-    parts = [*self.transforms, self.quantiser]
-    arrays = [
-        array
-        for part in parts
+    found = {
+        id(array): array.nbytes
+        for part in (*self.transforms, self.quantiser)
         for array in vars(part).values()
         if isinstance(array, (np.ndarray, jax.Array))
-    ]
-    return sum({id(array): array.nbytes for array in arrays}.values())
+    }
+    return sum(found.values())
 
   @property
   def code_dtype(self) -> np.dtype:
-    """Of the codes."""
     return np.dtype(self.quantiser.dtype)
 
   @property
@@ -66,20 +61,12 @@ class Codec:
     return is_map and self.transforms[-1].normalise
 
   def encode(self, vectors: np.ndarray) -> np.ndarray:
-    """Codes of passages: float32 [n, D] -> [n, w].
-
-    Raises:
-      UserError: another dim, NaN or infinity, or a number that the codes have
-        no room for.
-    """
+    """Codes of passages, [n, D] -> [n, w]; UserError where they have none."""
     self._check('passage', vectors)
     return self.quantiser.encode(self._mapped(vectors))
 
   def beyond(self, vectors: np.ndarray) -> np.ndarray:
-    """As of `quantisers.Int8.beyond`; none where codes have no ranges.
-
-    Nor of `int8:q0.99`, which is to leave some out.
-    """
+    """As of `Int8.beyond`; none of `int8:q0.99`, which is to leave some out."""
     last = self.name.split('+')[-1]
     if not isinstance(self.quantiser, Int8) or last.startswith('int8:q'):
       return np.zeros(0, np.float32)
@@ -129,13 +116,8 @@ class Coded:
   """N vectors that are kept as codes, and decoded where they are read.
 
   What `ExactSearch` searches; read-only. `store[a:b]` and `store[rows]` give
-  float32 vectors, to be compared with `codec.queries`.
-
-  Attributes:
-    codec: of the codes.
-    codes: [N, w], an array or a store of rows.
-    shape: (N, d).
-    dtype: float32.
+  float32 vectors, to be compared with `codec.queries`. Codes [N, w] are an
+  array or a store of rows.
   """
 
   ndim = 2
@@ -178,14 +160,9 @@ class Coded:
 
 
 def with_candidates(passages: Any, count: int) -> Coded:
-  """The same codes, searched in two steps with another l.
+  """The same codes, searched in two steps with another l, `count`.
 
-  Args:
-    passages: what is searched, such as the embeddings of an index.
-    count: l, at least 1; of fewer passages all are scored again.
-
-  Raises:
-    UserError: it is not searched in two steps, or l is below 1.
+  Raises UserError for what is not searched in two steps.
   """
   codec = getattr(passages, 'codec', None)
   if codec is None or codec.rescored is None:

@@ -1,6 +1,7 @@
 """A codec on disk: codec.safetensors, its arrays and what they are."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 import pathlib
@@ -29,22 +30,18 @@ _PLAN = {
 _PARTS = {
     part.__name__: part
     for part in (
-        Linear,
-        Product,
-        quantisers.Floats,
-        quantisers.Int8,
-        quantisers.Levels,
-        quantisers.Signs,
-        quantisers.Hamming,
+        Linear, Product, quantisers.Floats, quantisers.Int8, quantisers.Levels,
+        quantisers.Signs, quantisers.Hamming,
     )
 }
 
 
 def write(path: pathlib.Path, codec: Codec) -> None:
   """Writes a codec, whole or not at all."""
-  tensors, parts, names = {}, [], {}
+  tensors, parts = {}, []
+  names: dict[int, str] = {}
   for i, part in enumerate([*codec.transforms, codec.quantiser]):
-    facts = {'class': type(part).__name__}
+    facts: dict[str, Any] = {'class': type(part).__name__}
     for field in dataclasses.fields(part):
       value, name = getattr(part, field.name), f'{i}/{field.name}'
       if not hasattr(value, 'shape'):
@@ -55,7 +52,8 @@ def write(path: pathlib.Path, codec: Codec) -> None:
         names[id(value)] = name
         facts[field.name] = {'tensor': name}
         array = np.asarray(value, np.float32)
-        tensors[name] = Tensor(name, array.shape, lambda array=array: array)
+        read = functools.partial(np.asarray, array)
+        tensors[name] = Tensor(name, array.shape, read)
     parts.append(facts)
   plan = {
       'name': codec.name,
@@ -69,14 +67,7 @@ def write(path: pathlib.Path, codec: Codec) -> None:
 
 
 def read(path: pathlib.Path) -> tuple[Codec, str]:
-  """Reads what `write` wrote.
-
-  Returns:
-    The codec, and the SHA-256 of its file.
-
-  Raises:
-    UserError: there is none, it is damaged, or not a codec.
-  """
+  """Reads what `write` wrote: the codec, and the SHA-256 of its file."""
   if not path.is_file():
     raise UserError(f'{path} cannot be read: it is not there. {_AGAIN}')
   found = safetensors_file.metadata(path)
@@ -87,9 +78,7 @@ def read(path: pathlib.Path) -> tuple[Codec, str]:
   plan = json_file.parse(found.get('codec') or '', path, _AGAIN)
   json_file.check(plan, _PLAN, path, _AGAIN)
   try:
-    *transforms, quantiser = [
-        _part(facts, arrays) for facts in plan['parts']
-    ]
+    *transforms, quantiser = [_part(facts, arrays) for facts in plan['parts']]
   except (KeyError, TypeError, ValueError) as e:
     raise UserError(f'{path} is damaged: {e!r}. {_AGAIN}') from e
   codec = Codec(
@@ -102,14 +91,8 @@ def read(path: pathlib.Path) -> tuple[Codec, str]:
 def check(codec: Codec, where: str, again: str) -> None:
   """Checks that the parts of a codec fit together, whoever has made them.
 
-  Args:
-    codec: whose fields have whatever a file had.
-    where: the file.
-    again: what the user can do about it.
-
-  Raises:
-    UserError: an array has another shape than it can have, or numbers that are
-      not finite; a size is no whole number, or not that of what is before.
+  Its fields have whatever a file had. Raises UserError for shapes, sizes and
+  numbers that cannot be, with where they are and what to do about it.
   """
 
   def damaged(what: str) -> UserError:
@@ -151,17 +134,17 @@ _ARRAYS = {
 def _is_sound(part: Any) -> bool:
   """Whether what a part has goes together."""
   match part:
-    case Linear(matrix, queries, normalise):
+    case Linear(matrix=matrix, queries=queries, normalise=normalise):
       others = queries is None or queries.shape == matrix.shape
       return isinstance(normalise, bool) and others
-    case Product(assign, score):
+    case Product(assign=assign, score=score):
       return assign.shape == score.shape and 1 < len(score[0]) <= 256
-    case quantisers.Int8(low, step):
+    case quantisers.Int8(low=low, step=step):
       return low.shape == step.shape
-    case quantisers.Levels(levels, dim, bits):
+    case quantisers.Levels(levels=levels, dim=dim, bits=bits):
       sizes = type(dim) is type(bits) is int and 1 <= bits <= 8
       return sizes and dim > 0 and len(levels) == 2**bits
-    case quantisers.Floats(dim, dtype):
+    case quantisers.Floats(dim=dim, dtype=dtype):
       known = dtype in ('float32', 'float16', 'bfloat16')
       return type(dim) is int and dim > 0 and known
   return type(part.dim) is int and part.dim > 0

@@ -9,6 +9,7 @@ rows of a lane.
 """
 
 import logging
+from typing import Any
 
 import jax
 from jax import lax
@@ -16,8 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from dualenc_jax.compression.lanes import Lanes
-from dualenc_jax.errors import UserError
-from dualenc_jax.io import finite
 
 # Vectors a centroid below which faiss warns.
 FEW = 39
@@ -32,12 +31,8 @@ _LOG = logging.getLogger(__name__)
 
 
 def fit(
-    parts: np.ndarray,
-    centroids: int,
-    seed: int,
-    iterations: int = 25,
-    start: np.ndarray | None = None,
-    mesh: jax.sharding.Mesh | None = None,
+    parts: np.ndarray, centroids: int, seed: int, iterations: int = 25,
+    start: np.ndarray | None = None, mesh: jax.sharding.Mesh | None = None,
 ) -> np.ndarray:
   """Fits M independent codebooks to the M parts of vectors, by L2 distance.
 
@@ -53,21 +48,24 @@ def fit(
 
   Returns:
     float32 [M, K, d].
-
-  Raises:
-    UserError: fewer vectors than centroids, or some are not finite.
   """
-  check_vectors(parts, centroids)
+  count, m, _ = parts.shape
   if start is None:
-    _tell_few(len(parts), centroids)
-    start = _rows(parts, centroids, np.random.default_rng(seed))
+    if count < FEW * centroids:
+      _LOG.warning(
+          '%d vectors for %d centroids: below %d vectors a centroid the'
+          ' centroids are noisy (%d are recommended). Take fewer bits, or more'
+          ' vectors.', count, centroids, FEW, FEW * centroids,
+      )
+    rng = np.random.default_rng(seed)
+    start = np.stack([
+        parts[rng.choice(count, centroids, replace=False), i] for i in range(m)
+    ])
   apart = _APART * np.std(parts, axis=0, dtype=np.float64)
   lanes = Lanes(mesh)
   # Sums of what vectors have in common would cost the digits that differ.
-  middle = np.mean(parts, axis=0, dtype=np.float64).astype(np.float32)
-  blocks = list(
-      lanes.blocks(parts, lambda x: (x - middle).transpose(2, 1, 0))
-  )
+  middle: Any = np.mean(parts, axis=0, dtype=np.float64).astype(np.float32)
+  blocks = list(lanes.blocks(parts, lambda x: (x - middle).transpose(2, 1, 0)))
   middle = middle[:, np.newaxis]
   found = np.asarray(start, np.float32) - middle
   for _ in range(iterations):
@@ -82,44 +80,12 @@ def fit(
   return found + middle
 
 
-def check_vectors(vectors: np.ndarray, centroids: int) -> None:
-  """Raises UserError unless centroids can be fitted."""
-  count = len(vectors)
-  if count < centroids:
-    raise UserError(
-        f'{count:,} vectors for {centroids:,} centroids: expected at least as'
-        ' many vectors as centroids. Take fewer bits, or more vectors.'
-    )
-  finite.check_rows(
-      'vectors to fit centroids to', vectors.reshape(count, -1)
-  )
-
-
-def _tell_few(count: int, centroids: int) -> None:
-  if count < FEW * centroids:
-    _LOG.warning(
-        '%d vectors for %d centroids: below %d vectors a centroid the'
-        ' centroids are noisy (%d are recommended). Take fewer bits, or more'
-        ' vectors.',
-        count,
-        centroids,
-        FEW,
-        FEW * centroids,
-    )
-
-
 def nearest(parts: jax.Array, centroids: jax.Array) -> jax.Array:
   """The nearest centroid of every part; the first among equals.
 
   It is where 2 x.c - |c|^2 is greatest. Both are taken relative to the middle
-  of the centroids, as the difference would cancel far from zero.
-
-  Args:
-    parts: float32 [d, M, R].
-    centroids: float32 [M, K, d].
-
-  Returns:
-    int32 [M, R].
+  of the centroids, as the difference would cancel far from zero: of float32
+  [d, M, R] and [M, K, d], int32 [M, R].
   """
   middle = jnp.mean(centroids, axis=1)
   parts = parts - middle.T[:, :, jnp.newaxis]
@@ -133,9 +99,7 @@ def _by_product(part_and_centroids: tuple[jax.Array, jax.Array]) -> jax.Array:
   """[d, R] of one part and [K, d] -> [R]."""
   part, centroids = part_and_centroids
   scores = lax.dot_general(
-      2 * centroids,
-      part,
-      (((1,), (0,)), ((), ())),
+      2 * centroids, part, (((1,), (0,)), ((), ())),
       precision=lax.Precision.HIGHEST,
   )
   scores -= jnp.sum(centroids * centroids, axis=1)[:, jnp.newaxis]
@@ -190,26 +154,11 @@ def _sums(parts: jax.Array, used: jax.Array, centroids: jax.Array) -> jax.Array:
   )
 
 
-def _rows(
-    parts: np.ndarray, centroids: int, rng: np.random.Generator
-) -> np.ndarray:
-  """[M, K, d]: for each part as many different rows, drawn at random."""
-  count, m, _ = parts.shape
-  return np.stack([
-      parts[rng.choice(count, centroids, replace=False), i] for i in range(m)
-  ])
-
-
 def _split(means: np.ndarray, counts: np.ndarray, apart: np.ndarray) -> None:
   """Gives empty clusters half of the biggest one, in place.
 
-  The halves are moved apart by a little, in turns up and down, so that the
-  next assignment tells them apart.
-
-  Args:
-    means: float64 [M, K, d].
-    counts: int64 [M, K], rows of each.
-    apart: [M, d], how far to move.
+  The halves are moved by `apart` [M, d], in turns up and down, so that the next
+  assignment tells them apart. Means [M, K, d] are of counts [M, K] of rows.
   """
   dims = means.shape[2]
   sign = np.where(np.arange(dims) % 2, -1.0, 1.0)

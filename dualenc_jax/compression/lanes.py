@@ -27,11 +27,6 @@ _AXIS = 'devices'
 _IN_FLIGHT = 8
 
 
-def rows_of_lane(count: int) -> int:
-  """Rows of each lane of so many; few sizes, for the compiler."""
-  return min(ROWS, power_of_two(count))
-
-
 class Lanes:
   """Where lanes go: one to each local device at a time."""
 
@@ -53,8 +48,9 @@ class Lanes:
     Yields:
       Lanes [devices, ...], and int32 [devices]: how many rows of each count.
     """
-    total, rows = len(vectors), rows_of_lane(len(vectors))
-    devices = self.mesh.size
+    total, devices = len(vectors), self.mesh.size
+    # Few sizes, for the compiler.
+    rows = min(ROWS, power_of_two(total))
     for start in range(0, total, rows * devices):
       lanes, counts = [], []
       for first in range(start, start + rows * devices, rows):
@@ -68,47 +64,38 @@ class Lanes:
       )
 
   def run(
-      self,
-      function: Callable[..., jax.Array],
-      blocks: Any,
+      self, function: Callable[..., jax.Array], blocks: Any,
       *everywhere: np.ndarray,
   ) -> Iterator[np.ndarray]:
     """Yields `function(lane, count, *everywhere)` of each lane, in order.
 
-    Args:
-      function: compiled once; known by its identity.
-      blocks: as `blocks` yields them.
-      *everywhere: what all devices get.
+    The function is compiled once, and known by its identity.
     """
+
+    def used(results, counts):
+      counts = np.asarray(counts)
+      return (x for x, count in zip(np.asarray(results), counts) if count)
+
     program = _compiled(function, self.mesh)
     with jax.set_mesh(self.mesh):
       everywhere = jax.device_put(
           everywhere, jax.sharding.NamedSharding(self.mesh, PartitionSpec())
       )
-    waiting = collections.deque()
+    waiting: collections.deque[Any] = collections.deque()
     for block in blocks:
       with jax.set_mesh(self.mesh):
         waiting.append((program(*block, *everywhere), block[1]))
       if len(waiting) > _IN_FLIGHT:
-        yield from _used(*waiting.popleft())
+        yield from used(*waiting.popleft())
     while waiting:
-      yield from _used(*waiting.popleft())
+      yield from used(*waiting.popleft())
 
   def total(self, *args: Any) -> np.ndarray:
     """The sum of what `run` yields, float64."""
-    total = None
+    total: Any = 0
     for part in self.run(*args):
-      if total is None:
-        total = np.zeros(part.shape, np.float64)
-      total += part
+      total = total + part.astype(np.float64)
     return total
-
-
-def _used(results: jax.Array, counts: jax.Array) -> Iterator[np.ndarray]:
-  """What the lanes gave that have rows."""
-  for result, count in zip(np.asarray(results), np.asarray(counts)):
-    if count:
-      yield result
 
 
 @functools.lru_cache(maxsize=32)
@@ -121,10 +108,8 @@ def _compiled(function: Callable[..., jax.Array], mesh: jax.sharding.Mesh):
 
   def program(lanes, counts, *rest):
     return jax.shard_map(
-        on_device,
-        mesh=mesh,
-        in_specs=(split, split, *(everywhere for _ in rest)),
-        out_specs=split,
+        on_device, mesh=mesh,
+        in_specs=(split, split, *(everywhere for _ in rest)), out_specs=split,
         check_vma=False,
     )(lanes, counts, *rest)
 

@@ -4,20 +4,16 @@ Shapes: n passages P [n, D], Q queries [Q, D], d dims that are kept.
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
-
-from dualenc_jax.errors import UserError
-from dualenc_jax.io import finite
 
 # Eigenvalues below so much of the greatest are rounding.
 _SINGULAR = 1e-10
 
 
 def pca(
-    blocks: Iterable[np.ndarray],
-    dim: int,
-    centred: bool = False,
+    blocks: Iterable[np.ndarray], dim: int, centred: bool = False,
     queries: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
   """The matrices that keep most of the passages, or of queries' scores.
@@ -48,32 +44,13 @@ def pca(
     Of the passages and of the queries, float32 [d, D], the same array without
     queries. For y = A x. Directions come with the sign that makes their
     greatest entry (of the passages' matrix) positive.
-
-  Raises:
-    UserError: no passages, dim out of range, queries of another dim, or
-      vectors that are not finite.
   """
-  passages, count = _second_moments(blocks, 'passage embeddings', centred)
-  dims = len(passages)
-  if not 1 <= dim <= dims:
-    raise UserError(f'dim is {dim}: expected 1 to {dims}, what vectors have.')
-  if count < dim:
-    raise UserError(
-        f'{count:,} passages for {dim} dims: expected at least as many'
-        ' passages. Take a smaller dim, or more passages.'
-    )
+  passages = _second_moments(blocks, centred)
   if queries is None:
-    _, vectors = np.linalg.eigh(passages)
-    matrix = _signed(vectors[:, ::-1][:, :dim].T)
-    matrix = matrix.astype(np.float32)
+    matrix = np.linalg.eigh(passages)[1][:, ::-1][:, :dim].T
+    matrix = (_signs(matrix) * matrix).astype(np.float32)
     return matrix, matrix
-  if queries.shape[1] != dims:
-    raise UserError(
-        f'query embeddings have dim {queries.shape[1]} and passage embeddings'
-        f' {dims}: expected the same. Encode both with one model.'
-    )
-  of_queries, _ = _second_moments([queries], 'query embeddings', centred)
-  root_q, inverse_q = _roots(of_queries)
+  root_q, inverse_q = _roots(_second_moments([queries], centred))
   root_p, inverse_p = _roots(passages)
   left, values, right = np.linalg.svd(root_q @ root_p)
   scale = np.sqrt(values[:dim])[:, np.newaxis]
@@ -97,20 +74,16 @@ def random_rotation(dim: int, seed: int) -> np.ndarray:
   return (rotation * np.sign(np.diag(upper))).astype(np.float32)
 
 
-def _second_moments(
-    blocks: Iterable[np.ndarray], what: str, centred: bool
-) -> tuple[np.ndarray, int]:
+def _second_moments(blocks: Iterable[np.ndarray], centred: bool) -> np.ndarray:
   """float64 [D, D]: X^T X / n, of differences from the mean if centred."""
-  total = mean = None
+  total: Any = None
+  mean: Any = None
   count = 0
   for block in blocks:
-    finite.check_rows(what, block, lambda row: f'row {count + row}')
     block = np.asarray(block, np.float64)
-    if total is None:
+    if not count:
       total, mean = np.zeros((block.shape[1],) * 2), np.zeros(block.shape[1])
     both = count + len(block)
-    if not len(block):
-      continue
     if centred:
       # Chan et al.: differences from means, which cancel nothing.
       own = block.mean(axis=0)
@@ -120,9 +93,7 @@ def _second_moments(
       mean += apart * ((both - count) / both)
     total += block.T @ block
     count = both
-  if not count:
-    raise UserError(f'there are no {what} to fit: expected at least one.')
-  return total / count, count
+  return total / count
 
 
 def _roots(moments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -139,7 +110,3 @@ def _signs(matrix: np.ndarray) -> np.ndarray:
   greatest = np.abs(matrix).argmax(axis=1)[:, np.newaxis]
   chosen = np.take_along_axis(matrix, greatest, axis=1)
   return np.where(chosen < 0, -1.0, 1.0)
-
-
-def _signed(matrix: np.ndarray) -> np.ndarray:
-  return _signs(matrix) * matrix

@@ -7,11 +7,8 @@ import functools
 
 import numpy as np
 
-from dualenc_jax.errors import UserError
-
 # Of Newton's method, more than enough.
 _STEPS = 100
-_MOST_BITS = 8
 
 
 @functools.cache
@@ -20,21 +17,9 @@ def levels(bits: int) -> np.ndarray:
 
   Each is the mean of the numbers that are rounded to it, and these end in the
   middle between it and the next one: see `boundaries`. Newton's method solves
-  these equations to float64's precision.
-
-  Args:
-    bits: 1 to 8.
-
-  Returns:
-    float64 [2^bits], ascending and symmetric; read-only.
-
-  Raises:
-    UserError: other bits.
+  these equations to float64's precision. They are float64 [2^bits], ascending
+  and symmetric; read-only.
   """
-  if bits not in range(1, _MOST_BITS + 1):
-    raise UserError(
-        f'bits is {bits}: expected 1 to {_MOST_BITS} bits a coordinate.'
-    )
   # As long to import as a third of JAX, and seldom needed.
   from scipy.special import ndtri
 
@@ -68,14 +53,11 @@ def _equations(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """
   from scipy.special import ndtr
 
-  edges = np.concatenate([
-      [-np.inf], (values[1:] + values[:-1]) / 2, [np.inf]
-  ])
+  edges = np.concatenate([[-np.inf], (values[1:] + values[:-1]) / 2, [np.inf]])
   density = np.exp(-(edges**2) / 2) / np.sqrt(2 * np.pi)
   # From the nearer tail, where Phi has all its digits.
   mass = np.where(
-      edges[:-1] > 0,
-      ndtr(-edges[:-1]) - ndtr(-edges[1:]),
+      edges[:-1] > 0, ndtr(-edges[:-1]) - ndtr(-edges[1:]),
       ndtr(edges[1:]) - ndtr(edges[:-1]),
   )
   means = (density[:-1] - density[1:]) / mass

@@ -29,16 +29,9 @@ _FACTS = {'name': str, 'dim': int, 'normalise': [bool]}
 
 
 def start(folder: str | None) -> Codec:
-  """The codec that training starts from.
+  """The codec that training starts from, in a folder such as an index.
 
-  Args:
-    folder: that of an index, or of what else `codec_file` wrote; or the file.
-
-  Returns:
-    It, under the name that it has once it is trained: 'jpq:96' of 'opq:96'.
-
-  Raises:
-    UserError: there is none, or none of a product quantiser.
+  It has the name that it has once it is trained: 'jpq:96' of 'opq:96'.
   """
   make = (
       'Make one of the model that training starts from: `dualenc encode'
@@ -53,9 +46,7 @@ def start(folder: str | None) -> Codec:
   if path.is_dir():
     path /= codec_file.FILE
   if not path.is_file():
-    raise UserError(
-        f'CODEC_FROM is {folder}, and {path} is not there. {make}'
-    )
+    raise UserError(f'CODEC_FROM is {folder}, and {path} is not there. {make}')
   codec, _ = codec_file.read(path)
   if not isinstance(codec.quantiser, Product):
     raise UserError(
@@ -70,9 +61,8 @@ def start(folder: str | None) -> Codec:
 def arrays(codec: Codec) -> dict[str, np.ndarray]:
   """All of its arrays by name, float32.
 
-  Returns:
-    'assign' and 'score' of the quantiser, 'matrix_0' of the first transform,
-    'queries_0' if that has another for queries, and so on.
+  'assign' and 'score' of the quantiser, 'matrix_0' of the first transform,
+  'queries_0' if that has another for queries, and so on.
   """
   found = {}
   for i, transform in enumerate(codec.transforms):
@@ -93,11 +83,7 @@ def facts(codec: Codec) -> dict[str, Any]:
 
 
 def of(known: Mapping[str, Any], found: Mapping[str, Any]) -> Codec:
-  """The codec of `facts` and `arrays`; those may be on devices.
-
-  Raises:
-    UserError: an array is missing, or arrays and facts do not fit.
-  """
+  """The codec of `facts` and `arrays`; those may be on devices."""
   again = 'Copy the whole model again.'
   json_file.check(known, _FACTS, 'The codec of the model', again)
   found = {name: np.asarray(jax.device_get(x)) for name, x in found.items()}
@@ -122,7 +108,7 @@ def digest(codec: Codec) -> str:
   found = hashlib.sha256()
   for name, array in sorted(arrays(codec).items()):
     found.update(f'{name} {array.shape}'.encode())
-    found.update(np.ascontiguousarray(array, '<f4').reshape(-1))
+    found.update(np.ascontiguousarray(array, '<f4').tobytes())
   return found.hexdigest()
 
 

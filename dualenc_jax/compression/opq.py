@@ -15,7 +15,6 @@ import numpy as np
 
 from dualenc_jax.compression import kmeans
 from dualenc_jax.compression.lanes import Lanes
-from dualenc_jax.errors import UserError
 
 # k-means iterations: of the first codes, of codes from the last ones, and of
 # the codes for the rotation that is kept.
@@ -23,11 +22,7 @@ _FIRST, _NEXT, _LAST = 10, 4, 25
 
 
 def fit(
-    vectors: np.ndarray,
-    m: int,
-    bits: int,
-    seed: int,
-    outer: int = 20,
+    vectors: np.ndarray, m: int, bits: int, seed: int, outer: int = 20,
     mesh: jax.sharding.Mesh | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
   """Minimises |R x - PQ(R x)|^2 over rotations R and codebooks.
@@ -47,17 +42,8 @@ def fit(
 
   Returns:
     R, float32 [D, D], for y = R x, and centroids, float32 [M, K, d], of y.
-
-  Raises:
-    UserError: M does not divide D, fewer vectors than centroids, or some that
-      are not finite.
   """
-  count, dim = vectors.shape
-  if m < 1 or dim % m:
-    raise UserError(
-        f'm is {m}: expected a number of parts that divides dim {dim}.'
-    )
-  kmeans.check_vectors(vectors, 2**bits)
+  count = len(vectors)
   mean = np.mean(vectors, axis=0, dtype=np.float64).astype(np.float32)
   centred = vectors - mean
   lanes = Lanes(mesh)
@@ -85,21 +71,16 @@ def balanced_rotation(vectors: np.ndarray, m: int) -> np.ndarray:
   """Principal directions, shared out so that parts vary alike.
 
   Each goes, the greatest first, to the part that has least of the product of
-  variances and is not full (Ge et al., eigenvalue allocation).
-
-  Args:
-    vectors: float32 [n, D], of mean zero.
-    m: M.
-
-  Returns:
-    float32 [D, D].
+  variances and is not full (Ge et al., eigenvalue allocation): of vectors
+  float32 [n, D] of mean zero, float32 [D, D].
   """
   dim = vectors.shape[1]
   variances, directions = np.linalg.eigh(vectors.T @ vectors)
   # Logarithms, from that of what is rounding.
   least = max(variances[-1] * 1e-7, np.finfo(np.float32).tiny)
   share = np.log(np.maximum(variances / least, 1))
-  parts, shares = [[] for _ in range(m)], np.zeros(m)
+  parts: list[list[int]] = [[] for _ in range(m)]
+  shares = np.zeros(m)
   for i in reversed(range(dim)):
     open_ = [len(part) < dim // m for part in parts]
     part = int(np.argmin(np.where(open_, shares, np.inf)))
@@ -109,9 +90,7 @@ def balanced_rotation(vectors: np.ndarray, m: int) -> np.ndarray:
 
 
 def _cross(
-    vectors: jax.Array,
-    used: jax.Array,
-    rotation: jax.Array,
+    vectors: jax.Array, used: jax.Array, rotation: jax.Array,
     centroids: jax.Array,
 ) -> jax.Array:
   """[D, D]: sum of xhat x^T, where xhat is what the code of R x stands for."""

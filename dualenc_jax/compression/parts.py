@@ -1,87 +1,86 @@
 """The parts of codecs, before they are trained: linear maps and quantisers."""
 
 import dataclasses
-from typing import Any, ClassVar, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from dualenc_jax.compression import kmeans, linear, opq
+from dualenc_jax.compression import kmeans, linear, opq, quantisers
+from dualenc_jax.compression.codec import Codec
 from dualenc_jax.compression.product import Product
-from dualenc_jax.compression.quantisers import (
-  Floats,
-  Hamming,
-  Int8,
-  Levels,
-  Signs,
-)
 from dualenc_jax.compression.training import Training
 from dualenc_jax.compression.transforms import Linear
 from dualenc_jax.errors import UserError
 
 # Of a passage, from which TLDR learns.
 _NEIGHBOURS = 5
+# Linear maps, and a quantiser where the part is one.
+Trained = tuple[tuple[Linear, ...], Any]
 
 
-class Shape(NamedTuple):
-  """What a passage becomes, before anything is trained.
-
-  Attributes:
-    dtype: of its codes.
-    width: how many there are.
-  """
-
-  dtype: str
-  width: int
-
-
-class Trained(NamedTuple):
-  """What one part of a name has become.
+class Part:
+  """One piece of a codec's name.
 
   Attributes:
-    transforms: linear maps.
-    quantiser: None of a part that is none.
+    is_product: it has centroids, which JPQ trains.
+    stands_before: another part may follow, of vectors of dim `dim`.
+    by_queries: it learns from queries, too.
     rescored: as of `Codec`.
+    least: vectors that it is trained on.
   """
 
-  transforms: tuple[Linear, ...] = ()
-  quantiser: Any = None
-  rescored: int | None = None
+  stands_before: bool = False
+  by_queries: bool = False
+
+  @property
+  def is_product(self) -> bool:
+    return False
+
+  @property
+  def rescored(self) -> int | None:
+    return None
+
+  @property
+  def least(self) -> int:
+    return 1
+
+  def check(self, dim: int) -> None:
+    """Raises UserError unless it suits vectors of this dim."""
+
+  def shape(self, dim: int) -> tuple[str, int]:
+    """The dtype of a passage's codes, and how many there are."""
+    raise NotImplementedError
+
+  def fit(self, training: Training) -> Trained:
+    raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)
-class Float:
+class Float(Part):
   """Numbers of another dtype."""
 
   dtype: str
 
-  def check(self, dim: int) -> None:
-    del dim
-
-  def shape(self, dim: int) -> Shape:
-    return Shape(self.dtype, dim)
+  def shape(self, dim: int) -> tuple[str, int]:
+    return self.dtype, dim
 
   def fit(self, training: Training) -> Trained:
-    return Trained(quantiser=Floats(training.dim, self.dtype))
+    return (), quantisers.Floats(training.dim, self.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
-class Bytes:
-  """A byte a dimension.
+class Bytes(Part):
+  """A byte a dimension, all in one range if `uniform`.
 
-  Attributes:
-    uniform: one range for all dimensions.
-    quantile: the middle share of the numbers that lies in a range; what is
-      beyond goes to its ends.
+  `quantile` is the middle share of the numbers that lies in a range; what is
+  beyond goes to its ends.
   """
 
   uniform: bool = False
   quantile: float = 1.0
 
-  def check(self, dim: int) -> None:
-    del dim
-
-  def shape(self, dim: int) -> Shape:
-    return Shape('uint8', dim)
+  def shape(self, dim: int) -> tuple[str, int]:
+    return 'uint8', dim
 
   def fit(self, training: Training) -> Trained:
     if self.quantile < 1:
@@ -93,39 +92,34 @@ class Bytes:
       low, high = np.min(lows, axis=0), np.max(highs, axis=0)
     if self.uniform:
       low, high = np.full_like(low, low.min()), np.full_like(high, high.max())
-    return Trained(quantiser=Int8.of_ranges(low, high))
+    return (), quantisers.Int8.of_ranges(low, high)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Map:
-  """A linear map.
+class _Map(Part):
+  """A linear map to `dim` dims."""
 
-  Attributes:
-    kind: its name.
-    dim: of what it makes.
-  """
-
-  kind: ClassVar[str]
+  stands_before = True
   dim: int
 
   def check(self, dim: int) -> None:
-    _check_dim(self.kind, self.dim, dim)
+    if self.dim > dim:
+      kind = type(self).__name__.lower()
+      raise UserError(
+          f'{kind}:{self.dim} of vectors of dim {dim}: expected at most {dim}.'
+      )
 
-  def shape(self, dim: int) -> Shape:
-    return Shape('float32', self.dim)
+  def shape(self, dim: int) -> tuple[str, int]:
+    return 'float32', self.dim
 
 
 @dataclasses.dataclass(frozen=True)
 class Pca(_Map):
-  """Principal directions.
+  """Principal directions, of the deviations from the mean if `centred`.
 
-  Attributes:
-    dim: how many.
-    centred: of the deviations from the mean; the map itself has no offset.
-    by_queries: the map of this rank that keeps most of the scores of queries.
+  By queries it is the map of this rank that keeps most of their scores.
   """
 
-  kind = 'pca'
   centred: bool = False
   by_queries: bool = False
 
@@ -138,19 +132,13 @@ class Pca(_Map):
     matrix, of_queries = linear.pca(
         training.blocks(), self.dim, self.centred, queries
     )
-    other = of_queries if self.by_queries else None
-    return Trained((Linear(matrix, other),))
+    return (Linear(matrix, of_queries if self.by_queries else None),), None
 
 
 @dataclasses.dataclass(frozen=True)
 class Tldr(_Map):
-  """A linear map that keeps neighbours together.
+  """A linear map that keeps neighbours together."""
 
-  Attributes:
-    by_queries: it learns from queries, too.
-  """
-
-  kind = 'tldr'
   by_queries: bool = False
 
   @property
@@ -162,26 +150,24 @@ class Tldr(_Map):
     # A saved retriever is opened without optax.
     from dualenc_jax.compression import tldr
 
-    queries = training.of_queries('tldr') if self.by_queries else None
-    matrix = tldr.fit(
-        training.sample(), self.dim, training.seed, _NEIGHBOURS, queries
-    )
-    return Trained((Linear(matrix),))
+    vectors = training.sample()
+    if self.by_queries:
+      vectors = np.concatenate([vectors, training.of_queries('tldr')])
+    matrix = tldr.fit(vectors, self.dim, training.seed, _NEIGHBOURS)
+    return (Linear(matrix),), None
 
 
 @dataclasses.dataclass(frozen=True)
 class Truncate(_Map):
   """The first dimensions, scaled to length one."""
 
-  kind = 'truncate'
-
   def fit(self, training: Training) -> Trained:
     matrix = np.eye(self.dim, training.dim, dtype=np.float32)
-    return Trained((Linear(matrix, normalise=True),))
+    return (Linear(matrix, normalise=True),), None
 
 
 @dataclasses.dataclass(frozen=True)
-class Rotated:
+class Rotated(Part):
   """A random rotation, then levels of so many bits."""
 
   bits: int
@@ -189,22 +175,23 @@ class Rotated:
   def check(self, dim: int) -> None:
     _check_bits('rotated', self.bits)
 
-  def shape(self, dim: int) -> Shape:
-    return Shape('uint8', -(-dim * self.bits // 8))
+  def shape(self, dim: int) -> tuple[str, int]:
+    return 'uint8', -(-dim * self.bits // 8)
 
   def fit(self, training: Training) -> Trained:
     rotation = linear.random_rotation(training.dim, training.seed)
     # A rotation leaves the sum of squares as it is.
     deviation = np.sqrt(np.mean(np.square(training.sample(), dtype=np.float64)))
-    levels = Levels.of_normal(training.dim, self.bits, float(deviation))
-    return Trained((Linear(rotation),), levels)
+    return (Linear(rotation),), quantisers.Levels.of_normal(
+        training.dim, self.bits, float(deviation)
+    )
 
 
 @dataclasses.dataclass(frozen=True)
-class Pq:
+class Pq(Part):
   """Product quantisation of M parts, of so many bits each."""
 
-  kind: ClassVar[str] = 'pq'
+  is_product = True
   parts: int
   bits: int = 8
 
@@ -213,71 +200,79 @@ class Pq:
     return 2**self.bits
 
   def check(self, dim: int) -> None:
-    _check_bits(self.kind, self.bits)
+    kind = type(self).__name__.lower()
+    _check_bits(kind, self.bits)
     if dim % self.parts:
       divisors = [m for m in range(1, dim + 1) if not dim % m]
       near = sorted(sorted(divisors, key=lambda m: abs(m - self.parts))[:3])
       raise UserError(
-          f'{self.kind}:{self.parts} of vectors of dim {dim}: the number of'
-          ' parts does not divide it. Take'
-          f' {" or ".join(map(str, near))}.'
+          f'{kind}:{self.parts} of vectors of dim {dim}: the number of parts'
+          f' does not divide it. Take {" or ".join(map(str, near))}.'
       )
 
-  def shape(self, dim: int) -> Shape:
-    return Shape('uint8', -(-self.parts * self.bits // 8))
+  def shape(self, dim: int) -> tuple[str, int]:
+    return 'uint8', -(-self.parts * self.bits // 8)
 
   def fit(self, training: Training) -> Trained:
-    size = 2**self.bits
-    vectors = training.sample(256 * size)
+    vectors = training.sample(256 * 2**self.bits)
     parts = vectors.reshape(len(vectors), self.parts, -1)
-    centroids = kmeans.fit(parts, size, training.seed)
-    return Trained(quantiser=Product(centroids, centroids))
+    centroids = kmeans.fit(parts, 2**self.bits, training.seed)
+    return (), Product(centroids, centroids)
 
 
 @dataclasses.dataclass(frozen=True)
 class Opq(Pq):
   """Product quantisation after a rotation that is learnt for it."""
 
-  kind = 'opq'
-
   def fit(self, training: Training) -> Trained:
     rotation, centroids = opq.fit(
-        training.sample(256 * 2**self.bits),
-        self.parts,
-        self.bits,
+        training.sample(256 * 2**self.bits), self.parts, self.bits,
         training.seed,
     )
-    return Trained((Linear(rotation),), Product(centroids, centroids))
+    return (Linear(rotation),), Product(centroids, centroids)
 
 
 @dataclasses.dataclass(frozen=True)
-class Sign:
-  """A bit a dimension.
-
-  Attributes:
-    rescored: as of `Codec`.
-    hamming: queries are signs, too.
-  """
+class Sign(Part):
+  """A bit a dimension, of queries too if `hamming`."""
 
   rescored: int | None = None
   hamming: bool = False
 
-  def check(self, dim: int) -> None:
-    del dim
-
-  def shape(self, dim: int) -> Shape:
-    return Shape('uint8', -(-dim // 8))
+  def shape(self, dim: int) -> tuple[str, int]:
+    return 'uint8', -(-dim // 8)
 
   def fit(self, training: Training) -> Trained:
-    kind = Hamming if self.hamming else Signs
-    return Trained((), kind(training.dim), self.rescored)
+    kind = quantisers.Hamming if self.hamming else quantisers.Signs
+    return (), kind(training.dim)
 
 
-def _check_dim(kind: str, wanted: int, dim: int) -> None:
-  if wanted > dim:
-    raise UserError(
-        f'{kind}:{wanted} of vectors of dim {dim}: expected at most {dim}.'
-    )
+@dataclasses.dataclass(frozen=True, eq=False)
+class Saved(Part):
+  """The codec that an index has, for other passages: nothing is trained."""
+
+  codec: Codec
+
+  @property
+  def is_product(self) -> bool:
+    return isinstance(self.codec.quantiser, Product)
+
+  @property
+  def rescored(self) -> int | None:
+    return self.codec.rescored
+
+  def check(self, dim: int) -> None:
+    if dim != self.codec.dim:
+      raise UserError(
+          f'The codec {self.codec.name} is of vectors of dim {self.codec.dim},'
+          f' and these have {dim}.'
+      )
+
+  def shape(self, dim: int) -> tuple[str, int]:
+    return self.codec.code_dtype.name, self.codec.quantiser.width
+
+  def fit(self, training: Training) -> Trained:
+    return tuple(self.codec.transforms), self.codec.quantiser
 
 
 def _check_bits(kind: str, bits: int) -> None:

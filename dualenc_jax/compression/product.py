@@ -10,23 +10,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dualenc_jax.compression import kmeans
+from dualenc_jax.compression import kmeans, quantisers
 from dualenc_jax.compression.lanes import Lanes
-from dualenc_jax.compression.quantisers import (
-  dot,
-  packed,
-  pytree,
-  Quantiser,
-  unpacked,
-)
-from dualenc_jax.errors import UserError
+from dualenc_jax.compression.quantisers import packed, unpacked
 
 # Tables that are added up in one loop body.
 _UNROLLED = 8
 
 
-@pytree(('assign', 'score'))
-class Product(Quantiser):
+@quantisers.pytree('assign', 'score')
+class Product(quantisers.Quantiser):
   """Part m of a vector stands for centroid m, j (Jegou et al. 2011).
 
   Attributes:
@@ -51,17 +44,14 @@ class Product(Quantiser):
 
   @property
   def dim(self) -> int:
-    """D."""
     return self.parts * self.score.shape[2]
 
   @property
   def width(self) -> int:
-    """Columns of codes: bytes."""
     return -(-self.parts * self.bits // 8)
 
   @property
   def norm_bound(self) -> float:
-    """No vector is longer."""
     squares = np.square(np.asarray(self.score, np.float64)).sum(axis=2)
     return float(np.sqrt(squares.max(axis=1).sum()))
 
@@ -70,16 +60,14 @@ class Product(Quantiser):
     return packed(encode(vectors, self.assign), self.bits)
 
   def decode(self, codes: np.ndarray) -> np.ndarray:
-    """float32 [n, D]."""
     numbers = unpacked(codes, self.bits, self.parts)
     return decode(numbers, np.asarray(self.score))
 
   def scores(self, queries: jax.Array, codes: jax.Array) -> jax.Array:
-    """[Q, n] of queries [Q, D]."""
     numbers = unpacked(codes, self.bits, self.parts, jnp)
     if jax.default_backend() == 'cpu':
       return self._by_tables(queries, numbers)
-    return dot(queries, self.values(numbers))
+    return quantisers.dot(queries, self.values(numbers))
 
   def values(self, numbers: jax.Array) -> jax.Array:
     """What codes stand for: int32 [..., M] -> float32 [..., D]."""
@@ -99,25 +87,19 @@ class Product(Quantiser):
     """
     parts = self.parts
     tables = jnp.einsum(
-        'qms,mjs->mjq',
-        queries.reshape(len(queries), parts, -1),
-        jnp.asarray(self.score, queries.dtype),
-        precision='highest',
+        'qms,mjs->mjq', queries.reshape(len(queries), parts, -1),
+        jnp.asarray(self.score, queries.dtype), precision='highest',
     )
-
-    def add(total, table, column):
-      return total + jnp.take(table, column, axis=0, mode='clip')
 
     def several(total, both):
       for table, column in zip(*both):
-        total = add(total, table, column)
+        total += jnp.take(table, column, axis=0, mode='clip')
       return total, None
 
     group = next(g for g in range(_UNROLLED, 0, -1) if parts % g == 0)
     columns = numbers.T
     total, _ = jax.lax.scan(
-        several,
-        jnp.zeros((numbers.shape[0], len(queries)), queries.dtype),
+        several, jnp.zeros((numbers.shape[0], len(queries)), queries.dtype),
         (
             tables.reshape(-1, group, *tables.shape[1:]),
             columns.reshape(-1, group, columns.shape[1]),
@@ -127,25 +109,16 @@ class Product(Quantiser):
 
 
 def encode(
-    vectors: Any,
-    centroids: np.ndarray,
-    mesh: jax.sharding.Mesh | None = None,
+    vectors: Any, centroids: np.ndarray, mesh: jax.sharding.Mesh | None = None
 ) -> np.ndarray:
-  """The nearest centroid, by L2, of every part of every vector.
+  """The nearest centroid, by L2, of every part of every vector: uint8 [n, M].
 
   Args:
     vectors: [n, D], an array or a store of rows, read a part at a time.
     centroids: float32 [M, K, d]; K at most 256.
     mesh: whose devices to use, all of this host by default.
-
-  Returns:
-    uint8 [n, M].
-
-  Raises:
-    UserError: vectors of another dim than the centroids.
   """
   m, _, dims = centroids.shape
-  _check_dim(vectors, centroids)
   codes = np.empty((len(vectors), m), np.uint8)
   if not len(vectors):
     return codes
@@ -167,33 +140,7 @@ def decode(codes: np.ndarray, centroids: np.ndarray) -> np.ndarray:
   return parts.reshape(len(codes), -1)
 
 
-def distortion(vectors: Any, centroids: np.ndarray) -> float:
-  """The mean squared distance of vectors from what their codes stand for.
-
-  Args:
-    vectors: [n, D], at least one.
-    centroids: float32 [M, K, d].
-  """
-  codes = encode(vectors, centroids)
-  total = 0.0
-  for first in range(0, len(codes), 4096):
-    rows = slice(first, first + 4096)
-    error = np.asarray(vectors[rows], np.float64)
-    error -= decode(codes[rows], centroids)
-    total += np.sum(error * error)
-  return float(total / len(codes))
-
-
 def _codes(parts: jax.Array, used: jax.Array, centroids: jax.Array):
   """uint8 [R, M] of a lane."""
   del used  # What fills up the last lane is cut off.
   return kmeans.nearest(parts, centroids).T.astype(jnp.uint8)
-
-
-def _check_dim(vectors: Any, centroids: np.ndarray) -> None:
-  m, _, dims = centroids.shape
-  if vectors.shape[1] != m * dims:
-    raise UserError(
-        f'vectors have dim {vectors.shape[1]}: expected {m * dims}, {m} parts'
-        f' of {dims} dims as of the centroids.'
-    )

@@ -6,12 +6,14 @@ codes to the vectors that they stand for (`decode`, on the host), and scores
 codes on a device (`scores`). Host and device decode to the same float32 values
 to the last bit; so the search can bound what rounding does to a score.
 
-
-Shapes: n vectors, d their dim, Q queries, w columns of codes.
+Shapes: n vectors, d their dim, Q queries, w columns of codes. `encode` is
+float32 [n, d] -> [n, w], `decode` [n, w] -> float32 [n, d], and `scores` of
+queries [Q, d] and codes [Q, n].
 """
 
+from collections.abc import Callable
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any, ClassVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +27,8 @@ from dualenc_jax.errors import UserError
 _BITS_OF_STEP = 15
 
 
-def pytree(arrays: tuple[str, ...] = ()):
+@dataclass_transform(frozen_default=True, eq_default=False)
+def pytree(*arrays: str) -> Callable[[type], Any]:
   """Makes a frozen dataclass of arrays, and of what programs depend on."""
 
   def decorate(cls):
@@ -41,9 +44,7 @@ def pytree(arrays: tuple[str, ...] = ()):
 def dot(queries: jax.Array, vectors: jax.Array) -> jax.Array:
   """[Q, d] x [n, d] -> [Q, n], in the dtype of the queries."""
   return jax.lax.dot_general(
-      queries,
-      vectors.astype(queries.dtype),
-      (((1,), (1,)), ((), ())),
+      queries, vectors.astype(queries.dtype), (((1,), (1,)), ((), ())),
       precision=jax.lax.Precision.HIGHEST,
   )
 
@@ -55,14 +56,16 @@ class Quantiser:
     dtype: of codes.
     is_exact: the scores of devices are exact.
     is_decoded: a CPU decodes codes to score them.
-    norm_bound: no vector is longer, nor what it is made of; None where that is
-      to be found out.
   """
 
-  dtype: ClassVar[str] = 'uint8'
+  dtype: Any = 'uint8'
   is_exact: ClassVar[bool] = False
   is_decoded: ClassVar[bool] = True
-  norm_bound: ClassVar[float | None] = None
+
+  @property
+  def norm_bound(self) -> float | None:
+    """No vector is longer, nor what it is made of; None if it is not known."""
+    return None
 
   def of_queries(self, queries: np.ndarray) -> np.ndarray:
     """What `scores` compares with codes: float32 [Q, d], as they are."""
@@ -71,12 +74,7 @@ class Quantiser:
 
 @pytree()
 class Floats(Quantiser):
-  """Rounded to nearest even: float32, float16 or bfloat16.
-
-  Attributes:
-    dim: d.
-    dtype: its name.
-  """
+  """Rounded to nearest even: float32, float16 or bfloat16."""
 
   dim: int
   dtype: str = 'float32'
@@ -84,11 +82,10 @@ class Floats(Quantiser):
 
   @property
   def width(self) -> int:
-    """Columns of codes."""
     return self.dim
 
   def encode(self, vectors: np.ndarray) -> np.ndarray:
-    """Codes [n, d]; raises UserError where a number is beyond float16."""
+    """Raises UserError where a number is beyond float16."""
     with np.errstate(over='ignore'):
       codes = vectors.astype(np.dtype(self.dtype))
     beyond = np.flatnonzero(~np.isfinite(codes).all(axis=1))
@@ -102,25 +99,20 @@ class Floats(Quantiser):
     return codes
 
   def decode(self, codes: np.ndarray) -> np.ndarray:
-    """float32 [n, d]."""
     return codes.astype(np.float32)
 
   def scores(self, queries: jax.Array, codes: jax.Array) -> jax.Array:
-    """[Q, n] of queries [Q, d]."""
     return dot(queries, codes)
 
 
-@pytree(('low', 'step'))
+@pytree('low', 'step')
 class Int8(Quantiser):
   """low + step (code + 1/2), code 0 to 255, each dimension in its range.
 
   These are faiss's QT_8bit and the codes of sentence-transformers' uint8, whose
   values lie half a step lower. A step has 15 significant bits, which makes
-  step (code + 1/2) exact, so that fused and separate additions agree.
-
-  Attributes:
-    low: float32 [d].
-    step: float32 [d]; 0 of a dimension that is constant.
+  step (code + 1/2) exact, so that fused and separate additions agree. A step,
+  float32 [d] as `low`, is 0 of a dimension that is constant.
   """
 
   low: Any
@@ -137,22 +129,18 @@ class Int8(Quantiser):
 
   @property
   def dim(self) -> int:
-    """d."""
     return len(self.low)
 
   @property
   def width(self) -> int:
-    """Columns of codes."""
     return self.dim
 
   @property
   def norm_bound(self) -> float:
-    """No vector is longer, nor what it is made of."""
     longest = np.abs(self.low.astype(np.float64)) + 256.0 * self.step
     return float(np.linalg.norm(longest))
 
   def encode(self, vectors: np.ndarray) -> np.ndarray:
-    """uint8 [n, d]."""
     step = np.where(self.step > 0, self.step, 1).astype(np.float32)
     codes = np.floor((vectors - self.low) / step)
     return np.clip(codes, 0, 255).astype(np.uint8)
@@ -168,27 +156,21 @@ class Int8(Quantiser):
     return farther[farther > 0.5]
 
   def decode(self, codes: np.ndarray) -> np.ndarray:
-    """float32 [n, d]."""
     half = np.float32(0.5)
     return self.low + self.step * (codes.astype(np.float32) + half)
 
   def scores(self, queries: jax.Array, codes: jax.Array) -> jax.Array:
-    """[Q, n] of queries [Q, d]."""
     parts = self.step[None] * (codes.astype(jnp.float32) + 0.5)
     return dot(queries, self.low[None] + parts)
 
 
-@pytree(('levels',))
+@pytree('levels')
 class Levels(Quantiser):
   """Each component by one of 2^b levels, the same for all (Max 1960).
 
   After a random rotation every component is about normal, so the levels that
-  are best for a normal distribution need no training (TurboQuant, 2025).
-
-  Attributes:
-    levels: float32 [2^b], ascending.
-    dim: d.
-    bits: b, 1 to 8; codes are packed, lowest bits first.
+  are best for a normal distribution need no training (TurboQuant, 2025). Levels
+  are float32 [2^b], ascending; codes are packed, lowest bits first.
   """
 
   levels: Any
@@ -203,27 +185,22 @@ class Levels(Quantiser):
 
   @property
   def width(self) -> int:
-    """Columns of codes: bytes."""
     return -(-self.dim * self.bits // 8)
 
   @property
   def norm_bound(self) -> float:
-    """No vector is longer."""
     greatest = np.abs(np.asarray(self.levels, np.float64)).max()
     return float(greatest * np.sqrt(self.dim))
 
   def encode(self, vectors: np.ndarray) -> np.ndarray:
-    """uint8 [n, w]."""
     levels = np.asarray(self.levels, np.float64)
     between = ((levels[1:] + levels[:-1]) / 2).astype(np.float32)
     return packed(np.searchsorted(between, vectors, 'right'), self.bits)
 
   def decode(self, codes: np.ndarray) -> np.ndarray:
-    """float32 [n, d]."""
     return np.asarray(self.levels)[unpacked(codes, self.bits, self.dim)]
 
   def scores(self, queries: jax.Array, codes: jax.Array) -> jax.Array:
-    """[Q, n] of queries [Q, d]."""
     numbers = unpacked(codes, self.bits, self.dim, jnp)
     return dot(queries, jnp.take(self.levels, numbers, mode='clip'))
 
@@ -234,34 +211,26 @@ class Signs(Quantiser):
 
   Codes are those of `np.packbits`: the first dimension is the highest bit of
   the first byte, unsigned.
-
-  Attributes:
-    dim: d.
   """
 
   dim: int
 
   @property
   def width(self) -> int:
-    """Columns of codes: bytes."""
     return -(-self.dim // 8)
 
   @property
   def norm_bound(self) -> float:
-    """The length of all vectors."""
     return float(np.sqrt(self.dim))
 
   def encode(self, vectors: np.ndarray) -> np.ndarray:
-    """uint8 [n, w]."""
     return np.packbits(vectors >= 0, axis=1)
 
   def decode(self, codes: np.ndarray) -> np.ndarray:
-    """float32 [n, d]."""
     bits = np.unpackbits(codes, axis=1, count=self.dim)
     return bits.astype(np.float32) * np.float32(2) - np.float32(1)
 
   def scores(self, queries: jax.Array, codes: jax.Array) -> jax.Array:
-    """[Q, n] of queries [Q, d]."""
     return dot(queries, self._signs(codes))
 
   def products(self, query: np.ndarray, codes: np.ndarray) -> np.ndarray:
@@ -299,14 +268,11 @@ class Hamming(Signs):
     return np.where(queries >= 0, 1, -1).astype(np.float32)
 
   def scores(self, queries: jax.Array, codes: jax.Array) -> jax.Array:
-    """[Q, n] of queries [Q, d]."""
     if jax.default_backend() != 'cpu':
       # Exact there, too, and what the units for products are best at.
       ones = queries.astype(jnp.bfloat16), self._signs(codes)
       found = jax.lax.dot_general(
-          ones[0],
-          ones[1].astype(jnp.bfloat16),
-          (((1,), (1,)), ((), ())),
+          ones[0], ones[1].astype(jnp.bfloat16), (((1,), (1,)), ((), ())),
           preferred_element_type=jnp.float32,
       )
       return found.astype(queries.dtype)
@@ -349,14 +315,7 @@ def packed(numbers: np.ndarray, bits: int) -> np.ndarray:
 
 
 def unpacked(codes: Any, bits: int, count: int, xp: Any = np) -> Any:
-  """`count` whole numbers of each row of `packed`: int32 [n, count].
-
-  Args:
-    codes: uint8 [n, w], of NumPy or JAX.
-    bits: of each.
-    count: of a row.
-    xp: numpy or jax.numpy.
-  """
+  """`count` numbers of each row of `packed`, by numpy or jax.numpy: int32."""
   if 8 % bits == 0:
     # Whole numbers of each byte.
     shifts = xp.arange(0, 8, bits, dtype=xp.uint8)[None, None]

@@ -23,25 +23,13 @@ of an index of codes stands for its codec, as it was trained there.
 
 from collections.abc import Callable
 import dataclasses
+import pathlib
 from typing import Any
 
 import numpy as np
 
-from dualenc_jax.compression import saved
+from dualenc_jax.compression import codec_file, parts as parts_lib
 from dualenc_jax.compression.codec import Codec
-from dualenc_jax.compression.parts import (
-  Bytes,
-  Float,
-  Opq,
-  Pca,
-  Pq,
-  Rotated,
-  Shape,
-  Sign,
-  Tldr,
-  Trained,
-  Truncate,
-)
 from dualenc_jax.compression.quantisers import Floats
 from dualenc_jax.compression.training import Training
 from dualenc_jax.errors import UserError
@@ -53,32 +41,22 @@ FLOATS = {'float32': 'fp32', 'float16': 'fp16', 'bfloat16': 'bf16'}
 RESCORED = 1000
 
 
-def _int8(*options: str) -> Bytes:
+def _int8(*options: str) -> parts_lib.Part:
   match options:
     case ():
-      return Bytes()
+      return parts_lib.Bytes()
     case ('uniform',):
-      return Bytes(uniform=True)
+      return parts_lib.Bytes(uniform=True)
     case (text,) if text.startswith('q') and 0 < float(text[1:]) < 1:
-      return Bytes(quantile=float(text[1:]))
+      return parts_lib.Bytes(quantile=float(text[1:]))
   raise ValueError
 
 
-def _pca(dim: str, *options: str) -> Pca:
-  match options:
-    case ():
-      return Pca(_whole(dim))
-    case ('centred',):
-      return Pca(_whole(dim), centred=True)
-    case ('queries',):
-      return Pca(_whole(dim), by_queries=True)
-  raise ValueError
-
-
-def _tldr(dim: str, *options: str) -> Tldr:
-  if options not in ((), ('queries',)):
-    raise ValueError
-  return Tldr(_whole(dim), by_queries=bool(options))
+def _map(kind: Callable[..., Any], **options: str) -> Callable[..., Any]:
+  """Of a number of dims, and of options by the fields that they set."""
+  return lambda dim, *chosen: kind(
+      _whole(dim), **{options[option]: True for option in chosen}
+  )
 
 
 def _product(kind: type) -> Callable[[str], Any]:
@@ -97,67 +75,64 @@ def _whole(text: str) -> int:
 
 _NAMES: dict[str, tuple[Callable[..., Any], str]] = {
     **{
-        name: (lambda dtype=dtype: Float(dtype), name)
+        name: (lambda dtype=dtype: parts_lib.Float(dtype), name)
         for dtype, name in FLOATS.items()
     },
     'int8': (_int8, 'int8, int8:uniform or int8:q0.99'),
-    'pca': (_pca, 'pca:256, pca:256:centred or pca:256:queries'),
-    'tldr': (_tldr, 'tldr:256 or tldr:256:queries'),
-    'truncate': (lambda dim: Truncate(_whole(dim)), 'truncate:256'),
-    'rotated': (lambda bits: Rotated(_whole(bits)), 'rotated:4'),
-    'pq': (_product(Pq), 'pq:96 or pq:96x6'),
-    'opq': (_product(Opq), 'opq:96 or opq:96x6'),
-    'sign': (lambda: Sign(), 'sign'),
-    'binary': (
-        lambda count=str(RESCORED): Sign(_whole(count)), 'binary or binary:200'
+    'pca': (
+        _map(parts_lib.Pca, centred='centred', queries='by_queries'),
+        'pca:256, pca:256:centred or pca:256:queries',
     ),
-    'hamming': (lambda: Sign(hamming=True), 'hamming'),
+    'tldr': (
+        _map(parts_lib.Tldr, queries='by_queries'),
+        'tldr:256 or tldr:256:queries',
+    ),
+    'truncate': (_map(parts_lib.Truncate), 'truncate:256'),
+    'rotated': (_map(parts_lib.Rotated), 'rotated:4'),
+    'pq': (_product(parts_lib.Pq), 'pq:96 or pq:96x6'),
+    'opq': (_product(parts_lib.Opq), 'opq:96 or opq:96x6'),
+    'sign': (lambda: parts_lib.Sign(), 'sign'),
+    'binary': (
+        lambda count=str(RESCORED): parts_lib.Sign(_whole(count)),
+        'binary or binary:200',
+    ),
+    'hamming': (lambda: parts_lib.Sign(hamming=True), 'hamming'),
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-  """A codec that is not trained yet.
-
-  Attributes:
-    name: what it was asked for by.
-    parts: linear maps, and a quantiser at the end.
-  """
+  """A codec that is not trained yet: linear maps, and perhaps a quantiser."""
 
   name: str
-  parts: tuple[Any, ...]
+  parts: tuple[parts_lib.Part, ...]
 
   @property
   def floats(self) -> str | None:
     """The dtype of a codec that does nothing else."""
     match self.parts:
-      case (Float(dtype),):
+      case (parts_lib.Float(dtype),):
         return dtype
     return None
 
   @property
   def needs_queries(self) -> bool:
-    """Whether it learns from queries, too."""
-    return any(getattr(part, 'by_queries', False) for part in self.parts)
+    return any(part.by_queries for part in self.parts)
 
   @property
   def is_product(self) -> bool:
-    """Whether it has centroids, which JPQ trains."""
-    return isinstance(self.parts[-1], Pq)
+    return self.parts[-1].is_product
 
   @property
   def rescored(self) -> int | None:
-    """As of `Codec`."""
-    return getattr(self.parts[-1], 'rescored', None)
+    return self.parts[-1].rescored
 
   def check(self, dim: int, count: int | None = None) -> None:
     """Raises UserError unless it suits so many vectors of this dim.
 
-    Args:
-      dim: D.
-      count: of the vectors to train it on; None where that is not known yet.
+    The count of the vectors to train it on is None where it is not known yet.
     """
-    least = max(getattr(part, 'least', 1) for part in self.parts)
+    least = max(part.least for part in self.parts)
     if count is not None and count < least:
       raise UserError(
           f'The codec {self.name} is trained on at least {least:,} vectors, and'
@@ -165,59 +140,52 @@ class Spec:
       )
     for part in self.parts:
       part.check(dim)
-      if isinstance(part, Pca | Tldr | Truncate):
-        dim = part.dim
+      dim = part.shape(dim)[1]
 
-  def shape(self, dim: int) -> Shape:
-    """What a passage of this dim becomes."""
+  def shape(self, dim: int) -> tuple[str, int]:
+    """The dtype of the codes of a passage, and how many there are."""
+    dtype = ''
     for part in self.parts:
-      shape = part.shape(dim)
-      dim = shape.width
-    return shape
+      dtype, dim = part.shape(dim)
+    return dtype, dim
 
   def fit(
       self, vectors: Any, queries: np.ndarray | None = None, seed: int = 0
   ) -> Codec:
-    """Trains it.
+    """Trains it; raises UserError for vectors that do not suit.
 
     Args:
       vectors: of passages, float [N, D], an array or a store of rows; read a
         block at a time, or a sample of them.
       queries: float [Q, D], for the codecs that learn from them.
       seed: of whatever is drawn.
-
-    Raises:
-      UserError: too few vectors, vectors that are not finite, or a size that
-        does not suit them.
     """
-    self.check(vectors.shape[1], len(vectors))
-    training = Training(vectors, queries, seed)
-    found = Trained()
+    dim = vectors.shape[1]
+    self.check(dim, len(vectors))
+    if self.needs_queries and queries is not None and queries.shape[1] != dim:
+      raise UserError(
+          f'query embeddings have dim {queries.shape[1]} and passage embeddings'
+          f' {dim}: expected the same. Encode both with one model.'
+      )
+    training, quantiser = Training(vectors, queries, seed), None
     for part in self.parts:
-      found = part.fit(training)
-      for transform in found.transforms:
+      transforms, quantiser = part.fit(training)
+      for transform in transforms:
         training = training.after(transform)
-    quantiser = found.quantiser or Floats(training.dim)
-    return Codec(
-        self.name,
-        vectors.shape[1],
-        training.transforms,
-        quantiser,
-        found.rescored,
-    )
+    if quantiser is None:
+      quantiser = Floats(training.dim)
+    return Codec(self.name, dim, training.transforms, quantiser, self.rescored)
 
 
-def spec(name: str) -> Spec | saved.Saved:
-  """What a name stands for; see above.
-
-  Raises:
-    UserError: an unknown name, or arguments that it does not take.
-  """
+def spec(name: str) -> Spec:
+  """What a name stands for, see above; raises UserError for an unknown one."""
   if not isinstance(name, str):
     raise UserError(f'codec is {name!r}; expected a name, such as "int8".')
-  if found := saved.find(name):
-    return found
-  parts = []
+  path = pathlib.Path(name).expanduser() / codec_file.FILE
+  if path.is_file():
+    codec, _ = codec_file.read(path)
+    return Spec(codec.name, (parts_lib.Saved(codec),))
+  parts: list[parts_lib.Part] = []
   pieces = name.split('+')
   for piece in pieces:
     kind, *options = piece.split(':')
@@ -228,10 +196,10 @@ def spec(name: str) -> Spec | saved.Saved:
     make, expected = _NAMES[kind]
     try:
       parts.append(make(*options))
-    except (TypeError, ValueError):
+    except (KeyError, TypeError, ValueError):
       raise UserError(f'The codec {piece!r}: expected {expected}.') from None
   for piece, part in zip(pieces, parts[:-1]):
-    if not isinstance(part, (Pca, Tldr, Truncate)):
+    if not part.stands_before:
       raise UserError(
           f'The codec {name!r}: nothing can stand behind {piece}; pca, tldr and'
           ' truncate stand before another.'

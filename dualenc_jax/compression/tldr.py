@@ -24,7 +24,6 @@ import numpy as np
 import optax
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.io import finite
 from dualenc_jax.search.exact_search import ExactSearch
 
 # Of both terms, and of the off-diagonal one beside the other.
@@ -37,60 +36,26 @@ _LOG = logging.getLogger(__name__)
 
 
 def fit(
-    vectors: np.ndarray,
-    dim: int,
-    seed: int,
-    neighbours: int = 5,
-    queries: np.ndarray | None = None,
+    vectors: np.ndarray, dim: int, seed: int, neighbours: int = 5,
     **training: Any,
 ) -> np.ndarray:
-  """Fits the encoder y = A x.
+  """Fits the encoder y = A x to vectors float32 [n, D]: A, float32 [d, D].
 
-  Args:
-    vectors: float32 [n, D].
-    dim: d.
-    seed: of the first weights, of batches and of twins.
-    neighbours: by inner product, of which one is the twin at each step.
-    queries: float32 [Q, D] to fit as well; with passages alone, queries are
-      none of what the encoder was trained for.
-    **training: see `train`.
-
-  Returns:
-    A, float32 [d, D].
-
-  Raises:
-    UserError: dim or neighbours out of range, queries of another dim, vectors
-      that are not finite, and as `train`.
+  The twin of a vector is one of its neighbours by inner product, at each step.
+  With passages alone, queries are none of what the encoder was trained for. For
+  more settings see `train`.
   """
-  if queries is not None:
-    if queries.shape[1] != vectors.shape[1]:
-      raise UserError(
-          f'query embeddings have dim {queries.shape[1]} and passage'
-          f' embeddings {vectors.shape[1]}: expected the same. Encode both'
-          ' with one model.'
-      )
-    vectors = np.concatenate([vectors, queries])
-  vectors = np.asarray(vectors, np.float32)
-  if not 1 <= dim <= vectors.shape[1]:
-    raise UserError(
-        f'dim is {dim}: expected 1 to {vectors.shape[1]}, what vectors have.'
-    )
-  finite.check_rows('vectors to fit', vectors)
   twins = nearest_neighbours(vectors, neighbours)
   return train(vectors, twins, dim, seed, **training)[0]
 
 
 def nearest_neighbours(vectors: np.ndarray, count: int) -> np.ndarray:
-  """int64 [n, count]: rows of the greatest inner products but a row's own.
-
-  Raises:
-    UserError: count below 1, or not below the number of vectors.
-  """
+  """int64 [n, count]: rows of the greatest inner products but a row's own."""
   total = len(vectors)
-  if not 1 <= count < total:
+  if count >= total:
     raise UserError(
-        f'neighbours is {count} for {total:,} vectors: expected 1 to'
-        f' {total - 1:,}. Take fewer, or more vectors.'
+        f'tldr learns from {count} neighbours of each of {total:,} vectors;'
+        f' expected more than {count}. Take more passages or queries.'
     )
   found = ExactSearch(vectors, [str(i) for i in range(total)])
   hits = found.top_k(vectors, count + 1).indices
@@ -101,15 +66,9 @@ def nearest_neighbours(vectors: np.ndarray, count: int) -> np.ndarray:
 
 
 def train(
-    vectors: np.ndarray,
-    twins: np.ndarray,
-    dim: int,
-    seed: int,
-    epochs: int = 100,
-    warmup_epochs: int = 10,
-    batch: int = 1024,
-    learning_rate: float = 0.2,
-    hidden: int = 2048,
+    vectors: np.ndarray, twins: np.ndarray, dim: int, seed: int,
+    epochs: int = 100, warmup_epochs: int = 10, batch: int = 1024,
+    learning_rate: float = 0.2, hidden: int = 2048,
 ) -> tuple[np.ndarray, np.ndarray]:
   """Trains the encoder below a projector that is then thrown away.
 
@@ -136,22 +95,11 @@ def train(
 
   Returns:
     A, float32 [d, D], and float32 [epochs], the mean loss of each.
-
-  Raises:
-    UserError: epochs, batch or hidden too low, or a loss that is not finite.
   """
-  for name, value, least in (
-      ('epochs', epochs, 1),
-      ('batch', batch, 2),
-      ('hidden', hidden, 1),
-  ):
-    if value < least:
-      raise UserError(f'{name} is {value}: expected at least {least}.')
   batch = min(batch, len(vectors))
   steps = len(vectors) // batch
   schedule = optax.warmup_cosine_decay_schedule(
-      init_value=0.0,
-      peak_value=learning_rate * batch / _BASE_BATCH,
+      init_value=0.0, peak_value=learning_rate * batch / _BASE_BATCH,
       warmup_steps=min(warmup_epochs * steps, epochs * steps // 2),
       decay_steps=epochs * steps,
       end_value=learning_rate * batch / _BASE_BATCH * _FINAL,
@@ -194,9 +142,7 @@ def train(
   return np.asarray(params['encoder']).T.copy(), history
 
 
-def _weights(
-    dims: int, dim: int, hidden: int, seed: int
-) -> dict[str, np.ndarray]:
+def _weights(dims: int, dim: int, hidden: int, seed: int) -> dict[str, Any]:
   """Uniform up to 1 / sqrt(inputs), as is usual for linear layers."""
   rng = np.random.default_rng(seed)
 
@@ -227,9 +173,7 @@ def _loss(
   correlations = one.T @ other / len(rows)
   diagonal = jnp.diag(correlations)
   off_diagonal = jnp.sum(correlations**2) - jnp.sum(diagonal**2)
-  return _SCALE * (
-      jnp.sum((diagonal - 1) ** 2) + _OFF_DIAGONAL * off_diagonal
-  )
+  return _SCALE * (jnp.sum((diagonal - 1) ** 2) + _OFF_DIAGONAL * off_diagonal)
 
 
 def _project(params: dict[str, jax.Array], rows: jax.Array) -> jax.Array:

@@ -17,13 +17,9 @@ _BLOCK = 2**14
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Training:
-  """Vectors of passages, and perhaps queries, after some linear maps.
+  """Vectors [N, D] of passages, and perhaps queries, after some linear maps.
 
-  Attributes:
-    vectors: float [N, D], an array or a store of rows; read block by block.
-    queries: float [Q, D], or None.
-    seed: of all draws.
-    transforms: that go before.
+  They are an array or a store of rows, and read block by block.
   """
 
   vectors: Any
@@ -60,15 +56,14 @@ class Training:
           ' Leave it out, or take one that is trained on passages alone.'
       )
     found = np.asarray(self.queries, np.float32)
+    finite.check_rows('query embeddings', found)
     for transform in self.transforms:
       found = transform.of_queries(found)
     return found
 
   def after(self, transform: Linear) -> 'Training':
     """The same behind one more map."""
-    return dataclasses.replace(
-        self, transforms=(*self.transforms, transform)
-    )
+    return dataclasses.replace(self, transforms=(*self.transforms, transform))
 
   def _mapped(self, vectors: Any) -> np.ndarray:
     vectors = np.asarray(vectors, np.float32)

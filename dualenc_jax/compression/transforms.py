@@ -25,7 +25,6 @@ class Linear:
 
   @property
   def dim(self) -> int:
-    """d."""
     return len(self.matrix)
 
   def __call__(self, vectors: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Blocks of negatives: the matrices of scores of each, and how many it has."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -16,9 +16,7 @@ from dualenc_jax.losses.similarity import log_partitions, Similarity
 class Block(NamedTuple):
   """The negatives of one tower's anchors among one tower's candidates.
 
-  Attributes:
-    anchors: 'query' or 'passage'.
-    candidates: 'query', 'passage' or 'negatives', the hard negatives.
+  `anchors` is 'query' or 'passage'; `candidates` also 'negatives', hard ones.
   """
 
   anchors: str
@@ -51,54 +49,40 @@ _ORDER = ('negatives', 'query', 'passage')
 
 
 def partitions(
-    batch: Embeddings,
-    blocks: Iterable[Block],
-    similarity: Similarity,
+    batch: Embeddings, blocks: Iterable[Block], similarity: Similarity,
     totals: bool = False,
 ) -> Mapping[Block, Partition]:
   """Log-partitions of blocks; two directions of one matrix are computed once.
 
-  Args:
-    batch: the embeddings of B pairs with K hard negatives.
-    blocks: those of hard negatives are left out where the batch has none.
-    similarity: how they are computed, its temperature as trained so far.
-    totals: the sums of the scores are wanted.
+  Blocks of hard negatives are left out where the batch has none.
 
   Returns:
     {block: statistics float32 [B] of its anchors}.
-
-  Raises:
-    UserError: duplicates are to be masked and the batch has no fingerprints.
   """
   if not batch.num_negatives:
     blocks = [b for b in blocks if b.candidates != 'negatives']
   blocks = set(blocks)
   # In this order fewer gradients wait for the next matrix.
-  pairs = sorted(
+  pairs: list[Any] = sorted(
       {tuple(sorted(block, key=_ORDER.index)) for block in blocks},
-      key=lambda pair: [_ORDER.index(tower) for tower in pair],
-      reverse=True,
+      key=lambda pair: [_ORDER.index(tower) for tower in pair], reverse=True,
   )
   matrices = [
       Matrix(
-          *pair,
-          aligned='negatives' not in pair,
+          pair[0], pair[1], aligned='negatives' not in pair,
           of_rows=pair in blocks,
           of_columns=pair[::-1] in blocks and pair[0] != pair[1],
       )
       for pair in pairs
   ]
-  names = {name for pair in pairs for name in pair}
   found = log_partitions(
       matrices,
-      {name: _vectors(batch, name) for name in names},
+      {name: _vectors(batch, name) for pair in pairs for name in pair},
       [_tags(batch, pair, similarity) for pair in pairs],
-      similarity.temperature,
-      totals,
-      similarity.implementation,
+      similarity.temperature, totals, similarity.implementation,
       similarity.tile,
   )
-  result = {}
+  result: dict[Block, Any] = {}
   for pair, (of_rows, of_columns) in zip(pairs, found, strict=True):
     result[Block(*pair[::-1])] = of_columns
     result[Block(*pair)] = of_rows
@@ -117,15 +101,14 @@ def _tags(
   # What is masked out: another pair that shares the query or the passage; in
   # the anchor's own tower the same text; a hard negative that is the passage.
   if pair == ('query', 'passage'):
-    ids = pair, pair
+    ids: Any = pair, pair
   elif 'negatives' in pair:
     ids = ('negative',), ('passage',)
   else:
     ids = pair[:1], pair[:1]
-  valid = {}
+  valid, texts, positives, limits = {}, {}, {}, {}
   if batch.negative_valid is not None:
     valid['negatives'] = batch.negative_valid.reshape(-1)
-  texts, positives, limits = {}, {}, {}
   if similarity.mask_duplicates and batch.positive_ids is not None:
     several = batch.positive_ids[..., 0], batch.positive_ids[..., 1]
     positives = {'query': several, 'passage': several}
@@ -139,18 +122,16 @@ def _tags(
     limit = cosines + similarity.false_negative_margin
     limit /= jax.lax.stop_gradient(similarity.temperature)
     limits = {'query': limit, 'passage': limit}
-  return tuple(
+  masked = similarity.mask_duplicates
+  rows, columns = (
       Tags(
-          tuple(
-              _ids(batch, name) for name in names if similarity.mask_duplicates
-          ),
-          valid.get(tower),
-          texts.get(tower),
-          positives.get(tower),
+          tuple(_ids(batch, name) for name in names if masked),
+          valid.get(tower), texts.get(tower), positives.get(tower),
           limits.get(tower),
       )
       for tower, names in zip(pair, ids, strict=True)
   )
+  return rows, columns
 
 
 def _ids(batch: Embeddings, text: str) -> tuple[jax.Array, jax.Array]:
@@ -170,14 +151,10 @@ def query_blocks(loss: Loss) -> tuple[Block, ...]:
 
 
 class Fingerprints(NamedTuple):
-  """The texts of B pairs with K hard negatives, uint64, equal if they are.
+  """The texts of B pairs as uint64, equal if they are.
 
-  Attributes:
-    query: [B].
-    passage: [B].
-    negatives: [B, K]; K may be 0.
-    negative_valid: bool [B, K], False where there is no such hard negative.
-    positives: [B, P], other passages of the queries, or their own; P may be 0.
+  query [B], passage [B], negatives [B, K] with negative_valid bool [B, K];
+  positives [B, P] are other passages of the queries, or their own.
   """
 
   query: np.ndarray
@@ -201,6 +178,7 @@ def mean_negatives(
   if block.candidates == 'negatives':
     hard = texts.negatives[texts.negative_valid]
     if not mask_duplicates:
+      return float(len(hard))
       return float(len(hard))
     same = _occurrences(_several(texts), hard)
     same[:, 1:][_stands_in(texts)] = 0
@@ -252,10 +230,7 @@ def _occurrences(values: np.ndarray, among: np.ndarray) -> np.ndarray:
 
 
 def describe_negatives(
-    loss: Loss,
-    similarity: Similarity,
-    batch_size: int,
-    num_negatives: int,
+    loss: Loss, similarity: Similarity, batch_size: int, num_negatives: int
 ) -> Iterator[str]:
   """A line on the negatives per query, as many as the batch has places for."""
   size = batch_size, num_negatives
@@ -267,32 +242,21 @@ def describe_negatives(
 
 
 def describe_left(
-    loss: Loss,
-    similarity: Similarity,
-    batches: Batches,
-    step: int,
+    loss: Loss, similarity: Similarity, batches: Batches, step: int
 ) -> Iterator[str]:
   """A line on the negatives per query of the batches from `step` on.
 
   It is exact for these: ten of them, or fewer of more than 100,000 pairs.
-  Nothing for a loss that does not say which blocks it has.
-
-  Raises:
-    UserError: no query of these batches has any negative.
+  Raises UserError where no query of them has any.
   """
   if not query_blocks(loss):
     return
   steps = range(step, step + max(1, min(10, 1_000_000 // batches.batch_size)))
-  texts = [
-      Fingerprints(**batches.picker.fingerprints(s)) for s in steps
-  ]
+  texts = [Fingerprints(**batches.picker.fingerprints(s)) for s in steps]
   mask = similarity.mask_duplicates
   counts = _count(
-      loss,
-      (batches.batch_size, batches.num_negatives),
-      lambda block: np.mean(
-          [mean_negatives(block, text, mask) for text in texts]
-      ),
+      loss, (batches.batch_size, batches.num_negatives),
+      lambda b: float(np.mean([mean_negatives(b, t, mask) for t in texts])),
   )
   seen = f'in {len(steps)} batch{"es" * (len(steps) > 1)}'
   if not sum(counts.values()):
@@ -312,7 +276,7 @@ def _count(
     loss: Loss, size: tuple[int, int], count: Callable[[Block], float]
 ) -> dict[str, float]:
   """Negatives of a query by name, of a batch of this size (B, K)."""
-  counts = {}
+  counts: dict[str, float] = {}
   for block in query_blocks(loss):
     if block.size(*size):
       counts[block.name] = counts.get(block.name, 0) + count(block)

@@ -15,33 +15,18 @@ import jax
 import jax.numpy as jnp
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.losses.negative_cache import (
-  BLOCK,
-  check_rows,
-  fetch_on_shard,
-  NegativeCache,
-  ring_of,
-  Rows,
-)
-from dualenc_jax.losses.score_matrix import (
-  above_limit,
-  MASKED,
-  negatives,
-  scores,
-  Tags,
-)
+from dualenc_jax.losses import negative_cache, score_matrix
+from dualenc_jax.losses.negative_cache import BLOCK, NegativeCache, Rows
+from dualenc_jax.losses.score_matrix import MASKED, Tags
 
 
 class Sample(NamedTuple):
   """Slots drawn for B queries, without gradients.
 
-  Attributes:
-    rows: [B, K], in the order drawn; none where candidates were fewer.
-    lse: float32 [B], log sum exp(score) over the candidates; near -1e30
-      without any.
-    maximum: float32 [B], the best score of a candidate; -1e30 without any.
-    unmasked: int32 [B], slots that are negatives of the query, before any
-      top-k.
+  Rows [B, K] are in the order drawn, none where candidates were fewer. Over all
+  candidates are `lse` float32 [B], log sum exp(score), near -1e30 without any,
+  and `maximum`, the best score. `unmasked` int32 [B] counts the slots that are
+  negatives of the query, before any top-k.
   """
 
   rows: Rows
@@ -107,15 +92,10 @@ class _Anchors(NamedTuple):
 
 
 class _Kept(NamedTuple):
-  """What an anchor has met so far.
+  """What anchors have met: values [b, k] of the best slots, and sums [b].
 
-  Attributes:
-    values: float32 [b, k], of the best slots: K by score and noise, if all
-      slots are candidates; else t by score. MASKED where there is none yet.
-    slots: int32 [b, k].
-    lse: float32 [b], of all scores; of those of t slots it is taken later.
-    maximum: float32 [b], of all scores.
-    unmasked: int32 [b].
+  These are K by score and noise, if all slots are candidates; else t by score,
+  of which the lse is taken later. Values are MASKED where there is none yet.
   """
 
   values: jax.Array
@@ -126,14 +106,9 @@ class _Kept(NamedTuple):
 
 
 def sample(
-    cache: NegativeCache,
-    query: jax.Array,
-    known_ids: jax.Array,
-    temperature: jax.Array | float,
-    key: jax.Array,
-    numbers: jax.Array,
-    draw: Draw = Draw(),
-    limits: jax.Array | None = None,
+    cache: NegativeCache, query: jax.Array, known_ids: jax.Array,
+    temperature: jax.Array | float, key: jax.Array, numbers: jax.Array,
+    draw: Draw = Draw(), limits: jax.Array | None = None,
 ) -> Sample:
   """Draws K slots of the cache for each query, from softmax(scores).
 
@@ -149,15 +124,9 @@ def sample(
     numbers: uint32 [B], of the queries within the step.
     draw: how many, of which.
     limits: [B], greatest scores of negatives; None for no limit.
-
-  Returns:
-    Slots with what is in them, and what is known of all candidates.
-
-  Raises:
-    UserError: sizes that do not divide, or too few candidates.
   """
-  ring, size = ring_of(cache), cache.size
-  check_rows(ring, query.shape[0])
+  ring, size = negative_cache.ring_of(cache), cache.size
+  negative_cache.check_rows(ring, query.shape[0])
   draw.check(size, ring.devices)
   query = query.astype(jnp.float32) / temperature
   anchors = _Anchors(query, known_ids, numbers, limits)
@@ -174,7 +143,8 @@ def sample(
     if draw.top_k is not None:
       kept = _drawn(draw, key, anchors.numbers, kept)
     slots = jnp.where(kept.values > 0.5 * MASKED, kept.slots, size)
-    return Sample(fetch_on_shard(ring, cache, slots), *kept[2:])
+    rows = negative_cache.fetch_on_shard(ring, cache, slots)
+    return Sample(rows, *kept[2:])
 
   arrays = jax.lax.stop_gradient((cache, anchors))
   return ring.on_shards(on_shard)(*arrays, key)
@@ -208,13 +178,9 @@ def _start(anchors, count, size):
   zero = jnp.zeros_like(anchors.query[:, 0])
   none, places = zero + MASKED, (zero.shape[0], count)
   slots = zero.astype(jnp.int32)
-  return _Kept(
-      jnp.broadcast_to(none[:, None], places),
-      jnp.broadcast_to(slots[:, None] + size, places),
-      none,
-      none,
-      slots,
-  )
+  values = jnp.broadcast_to(none[:, None], places)
+  kept = jnp.broadcast_to(slots[:, None] + size, places)
+  return _Kept(values, kept, none, none, slots)
 
 
 def _visit(draw, size, cache, place, key, anchors, kept):
@@ -236,13 +202,13 @@ def _visit(draw, size, cache, place, key, anchors, kept):
         for x in (cache.embeddings, cache.ids, cache.valid)
     )
     places = begin + jnp.arange(block, dtype=jnp.int32)
-    mask = negatives(
+    mask = score_matrix.negatives(
         Tags(positives=(anchors.known[..., 0], anchors.known[..., 1])),
         Tags(valid=valid & (places >= intended), text=(ids[:, 0], ids[:, 1])),
         None,
     )
-    s = scores(anchors.query, vectors, 'highest')
-    above = above_limit(s, anchors.limits, 1)
+    s = score_matrix.scores(anchors.query, vectors, 'highest')
+    above = score_matrix.above_limit(s, anchors.limits, 1)
     if above is not None:
       mask &= ~above
     s = jnp.where(mask, s, MASKED)
@@ -256,19 +222,12 @@ def _visit(draw, size, cache, place, key, anchors, kept):
     else:
       slots = jnp.broadcast_to(slots[None, :], values.shape)
       best = _best(_joined(here, (values, slots)), count)
-    return (
-        _Kept(
-            *best,
-            lse,
-            jnp.maximum(here.maximum, jnp.max(s, axis=1)),
-            here.unmasked + jnp.sum(mask, axis=1, dtype=jnp.int32),
-        ),
-        None,
-    )
+    maximum = jnp.maximum(here.maximum, jnp.max(s, axis=1))
+    unmasked = here.unmasked + jnp.sum(mask, axis=1, dtype=jnp.int32)
+    return _Kept(*best, lse, maximum, unmasked), None
 
   here, _ = jax.lax.scan(
-      step,
-      _start(anchors, count, size),
+      step, _start(anchors, count, size),
       jnp.arange(own // span * blocks, dtype=jnp.int32),
   )
   if draw.grouped:
@@ -277,12 +236,12 @@ def _visit(draw, size, cache, place, key, anchors, kept):
         for all_, part in zip(kept[:2], here[:2])
     )
   else:
-    best = _best(_by_slot(_joined(kept, here)), count)
+    slots, values = jax.lax.sort(_joined(kept, here)[::-1], num_keys=1)
+    # In the order of slots: as if met in it.
+    best = _best((values, slots), count)
   return _Kept(
-      *best,
-      jnp.logaddexp(kept.lse, here.lse),
-      jnp.maximum(kept.maximum, here.maximum),
-      kept.unmasked + here.unmasked,
+      *best, jnp.logaddexp(kept.lse, here.lse),
+      jnp.maximum(kept.maximum, here.maximum), kept.unmasked + here.unmasked,
   )
 
 
@@ -290,12 +249,6 @@ def _joined(one, other):
   return tuple(
       jnp.concatenate(pair, axis=1) for pair in zip(one[:2], other[:2])
   )
-
-
-def _by_slot(pair):
-  """Values and slots in the order of slots: as if met in it."""
-  slots, values = jax.lax.sort((pair[1], pair[0]), num_keys=1)
-  return values, slots
 
 
 def _best(pair, count):
@@ -328,10 +281,8 @@ def _best_of_groups(here, values, slots, begin, group):
 
 def _drawn(draw, key, numbers, kept):
   """K of the t slots that are kept."""
-  noise = _noise(key, numbers, kept.slots)
-  noisy = jnp.where(
-      kept.values > 0.5 * MASKED, kept.values + noise, MASKED
-  )
+  noisy = kept.values + _noise(key, numbers, kept.slots)
+  noisy = jnp.where(kept.values > 0.5 * MASKED, noisy, MASKED)
   values, slots = _best((noisy, kept.slots), draw.count)
   lse = jax.nn.logsumexp(kept.values, axis=1)
   return kept._replace(values=values, slots=slots, lse=lse)

@@ -12,25 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.losses.negative_cache import (
-  BLOCK,
-  by_age,
-  check_rows,
-  NegativeCache,
-  ring_of,
-)
+from dualenc_jax.losses import negative_cache
+from dualenc_jax.losses.negative_cache import BLOCK, NegativeCache
 
 # The age of a slot without a text, which is taken first.
 _LAST = np.iinfo(np.int32).max
 
 
 def update(
-    cache: NegativeCache,
-    refreshed: Sequence[tuple[jax.Array, jax.Array]],
-    passages: jax.Array,
-    tokens: jax.Array,
-    ids: jax.Array,
-    lru: bool = True,
+    cache: NegativeCache, refreshed: Sequence[tuple[jax.Array, jax.Array]],
+    passages: jax.Array, tokens: jax.Array, ids: jax.Array, lru: bool = True,
 ) -> NegativeCache:
   """Puts new embeddings into a cache, and the passages of a batch.
 
@@ -48,21 +39,14 @@ def update(
     tokens: [B, L].
     ids: uint32 [B, 2], of the tokens.
     lru: the longest unused text is replaced; else the first that came.
-
-  Returns:
-    The cache after the step.
-
-  Raises:
-    UserError: the devices on the data axis divide the slots or the rows not,
-      or there are fewer slots than passages.
   """
-  ring = ring_of(cache)
+  ring = negative_cache.ring_of(cache)
   if cache.size < ids.shape[0]:
     raise UserError(
         f'The negative cache (CACHE_SIZE) has {cache.size} slots; expected at'
         f' least {ids.shape[0]}, the passages of a batch (BATCH_SIZE).'
     )
-  check_rows(ring, ids.shape[0])
+  negative_cache.check_rows(ring, ids.shape[0])
   features, size = cache.embeddings.shape[1], cache.size
 
   def on_shard(cache, refreshed, passages, _):
@@ -99,7 +83,9 @@ def _update(ring, size, cache, refreshed, passages, lru):
   if lru:
     for slots in (*old, known):
       age = age.at[local(slots)].set(0, mode='drop')
-  victims = by_age(ring, jnp.where(cache.valid, age, _LAST), batch, size)
+  victims = negative_cache.by_age(
+      ring, jnp.where(cache.valid, age, _LAST), batch, size
+  )
   replaced = jnp.where(fresh, victims[jnp.cumsum(fresh) - 1], size)
 
   # Whose embedding a slot takes, by rank: a new text's, one of the batch, one
@@ -152,9 +138,7 @@ def _update(ring, size, cache, refreshed, passages, lru):
     return (write(cache, traveller), traveller), None
 
   cache = write(cache, traveller)
-  (cache, _), _ = jax.lax.scan(
-      hop, (cache, traveller), length=ring.devices - 1
-  )
+  (cache, _), _ = jax.lax.scan(hop, (cache, traveller), length=ring.devices - 1)
   young = winner < (claims.shape[0] if lru else batch)
   return cache._replace(
       age=jnp.where(young, 0, cache.age + 1),
@@ -189,8 +173,6 @@ def _find(ring, cache, ids, first, size):
 def _first_of_each(ids: jax.Array) -> jax.Array:
   """Which of ids [B, 2] no earlier one is equal to, bool [B]."""
   number = jnp.arange(ids.shape[0], dtype=jnp.int32)
-  high, low, order = jax.lax.sort(
-      (ids[:, 0], ids[:, 1], number), num_keys=3
-  )
+  high, low, order = jax.lax.sort((ids[:, 0], ids[:, 1], number), num_keys=3)
   again = (high[1:] == high[:-1]) & (low[1:] == low[:-1])
   return jnp.ones_like(number, bool).at[order[1:]].set(~again)

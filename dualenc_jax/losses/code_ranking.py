@@ -1,4 +1,6 @@
-"""What a search of codes has found: scores with gradients, and metrics."""
+"""What a search of codes has found: scores with gradients, loss and metrics."""
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -6,25 +8,51 @@ import jax.numpy as jnp
 from dualenc_jax.compression.product import Product
 from dualenc_jax.compression.quantisers import unpacked
 from dualenc_jax.losses.code_search import Hits
-from dualenc_jax.losses.lambda_rank import Ranked
+
+
+class Ranked(NamedTuple):
+  """Some passages of each query: float32, int32 from 1, and bool [B, n]."""
+
+  scores: jax.Array
+  ranks: jax.Array
+  valid: jax.Array
+
+
+def lambda_rank(
+    relevant: Ranked, others: Ranked, cut: int, temperature: float
+) -> jax.Array:
+  """JPQ's loss of each query [B] (Zhan et al. 2021, after Burges 2010).
+
+  The mean over relevant i and other j of
+
+    log(1 + exp((s_j - s_i) / temperature)) |w(r_j) - w(r_i)|,
+
+  where w(r) is 1 / r up to rank `cut`, and 0 behind: what the reciprocal rank
+  gains by a swap. It is 0 where a query has no pair.
+  """
+
+  def weights(ranks):
+    return jnp.where(ranks <= cut, 1.0 / ranks.astype(jnp.float32), 0.0)
+
+  margins = others.scores[:, None, :] - relevant.scores[:, :, None]
+  gains = jnp.abs(
+      weights(others.ranks)[:, None, :] - weights(relevant.ranks)[:, :, None]
+  )
+  pairs = relevant.valid[:, :, None] & others.valid[:, None, :]
+  terms = jax.nn.softplus(jnp.where(pairs, margins, 0.0) / temperature)
+  total = jnp.sum(jnp.where(pairs, terms * gains, 0.0), axis=(1, 2))
+  count = jnp.sum(pairs, axis=(1, 2)).astype(jnp.float32)
+  return total / jnp.maximum(count, 1.0)
 
 
 def ranked(
-    quantiser: Product,
-    query: jax.Array,
-    hits: Hits,
-    targets: jax.Array,
+    quantiser: Product, query: jax.Array, hits: Hits, targets: jax.Array,
     total: int,
 ) -> tuple[Ranked, Ranked]:
   """Relevant passages and the other hits, scored with gradients.
 
-  Args:
-    quantiser: as trained so far.
-    query: [B, d].
-    hits: k of each query.
-    targets: int32 [B, R], rows of its relevant passages; where there are fewer
-      the first stands in.
-    total: N, rows that there are.
+  Targets int32 [B, R] are the rows, of `total`, of the relevant passages of a
+  query; where there are fewer the first stands in.
   """
   depth = hits.rows.shape[1]
   same = targets[:, :, None] == hits.rows[:, None, :]
@@ -33,19 +61,13 @@ def ranked(
   ranks = jnp.where(found, 1 + jnp.argmax(same, axis=2), depth + 1)
   first = jnp.arange(targets.shape[1]) == 0
   is_other = first[None] | (targets != targets[:, :1])
-  is_there = hits.rows < total
   scores = scores_of(
       quantiser, query, jnp.concatenate([hits.wanted, hits.codes], axis=1)
   )
   relevant, others = jnp.split(scores, [targets.shape[1]], axis=1)
-  return (
-      Ranked(relevant, ranks, is_other),
-      Ranked(
-          others,
-          jnp.broadcast_to(places[None], hits.rows.shape),
-          is_there & ~jnp.any(same, axis=1),
-      ),
-  )
+  of_others = jnp.broadcast_to(places[None], hits.rows.shape)
+  counted = (hits.rows < total) & ~jnp.any(same, axis=1)
+  return (Ranked(relevant, ranks, is_other), Ranked(others, of_others, counted))
 
 
 def scores_of(
@@ -61,9 +83,7 @@ def scores_of(
   parts = quantiser.parts
   numbers = unpacked(codes.reshape(-1, width), quantiser.bits, parts, jnp)
   tables = jnp.einsum(
-      'bms,mjs->bmj',
-      query.reshape(size, parts, -1),
-      quantiser.score,
+      'bms,mjs->bmj', query.reshape(size, parts, -1), quantiser.score,
       precision='highest',
   )
   of_part = jnp.swapaxes(numbers.reshape(size, count, parts), 1, 2)
@@ -76,10 +96,9 @@ def metrics(
 ) -> dict[str, jax.Array]:
   """What is logged of a search.
 
-  Returns:
-    found, the share of queries with a relevant passage among the hits; mrr, the
-    mean reciprocal rank of the first; margin, the mean of what the best of them
-    scores above the best other; negatives, how many a query has.
+  `found` is the share of queries with a relevant passage among the hits, `mrr`
+  the mean reciprocal rank of the first, `margin` the mean of what the best of
+  them scores above the best other.
   """
   best = jnp.min(jnp.where(relevant.valid, relevant.ranks, depth + 1), axis=1)
   found = best <= depth
@@ -93,7 +112,5 @@ def metrics(
       'found': jnp.mean(found.astype(jnp.float32)),
       'mrr': jnp.mean(jnp.where(found, 1.0 / best.astype(jnp.float32), 0.0)),
       'margin': jnp.mean(jax.lax.stop_gradient(margins)),
-      'negatives': jnp.mean(
-          jnp.sum(others.valid, axis=1).astype(jnp.float32)
-      ),
+      'negatives': jnp.mean(jnp.sum(others.valid, axis=1).astype(jnp.float32)),
   }

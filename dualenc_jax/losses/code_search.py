@@ -26,12 +26,7 @@ BLOCK = 2**13
 
 
 class Codes(NamedTuple):
-  """Passages, over the data axis.
-
-  Attributes:
-    codes: uint8 [N, w].
-    valid: bool [N], False in the padding.
-  """
+  """Passages, over the data axis: uint8 [N, w]; `valid` is False in padding."""
 
   codes: jax.Array
   valid: jax.Array
@@ -51,33 +46,17 @@ class Hits(NamedTuple):
   wanted: jax.Array
 
 
-class _Visitors(NamedTuple):
-  """Queries under way, and what they have met so far."""
-
-  query: jax.Array
-  targets: jax.Array
-  scores: jax.Array
-  hits: Hits
-
-
 def search(
-    passages: Codes,
-    query: jax.Array,
-    score: jax.Array,
-    targets: jax.Array,
+    passages: Codes, query: jax.Array, score: jax.Array, targets: jax.Array,
     k: int,
 ) -> Hits:
   """Scores all passages for all queries, exactly, in float32; no gradients.
 
   Args:
-    passages: all.
     query: float32 [B, d], over the data axis.
     score: float32 [M, 2^b, d/M], what codes stand for, on every device.
     targets: int32 [B, R], rows whose codes are wanted, too.
     k: hits a query.
-
-  Raises:
-    UserError: the devices do not divide the passages or the queries.
   """
   total = len(passages.valid)
   mesh = mesh_in_scope()
@@ -96,10 +75,16 @@ def search(
     )
 
     def hop(visitors, _):
-      return ring.send(visit(visitors)), None
+      return ring.send(visit(*visitors)), None
 
-    visitors = _start(query, targets, k, passages.codes.shape[1], total)
-    return jax.lax.scan(hop, visitors, length=ring.devices)[0].hits
+    width, (size, known) = passages.codes.shape[1], targets.shape
+    scores, rows = _none_met(size, k, total)
+    hits = Hits(
+        rows, jnp.zeros((size, k, width), jnp.uint8),
+        jnp.zeros((size, known, width), jnp.uint8),
+    )
+    visitors = query, targets, scores, hits
+    return jax.lax.scan(hop, visitors, length=ring.devices)[0][-1]
 
   arrays = passages, query.astype(jnp.float32), targets, score
   arrays = jax.lax.stop_gradient(arrays)
@@ -107,32 +92,21 @@ def search(
     return on_shard(*arrays)
   rows = PartitionSpec(_AXIS)
   return jax.shard_map(
-      on_shard,
-      mesh=mesh,
-      in_specs=(rows, rows, rows, PartitionSpec()),
-      out_specs=rows,
-      check_vma=False,
+      on_shard, mesh=mesh, in_specs=(rows, rows, rows, PartitionSpec()),
+      out_specs=rows, check_vma=False,
   )(*arrays)
 
 
-def _start(query, targets, k, width, total) -> _Visitors:
-  """Nothing met yet."""
-  size, known = targets.shape
-  return _Visitors(
-      query,
-      targets,
+def _none_met(size, k, total):
+  """Scores and rows of the best passages before any is met."""
+  return (
       jnp.full((size, k), -jnp.inf, jnp.float32),
-      Hits(
-          jnp.full((size, k), total, jnp.int32),
-          jnp.zeros((size, k, width), jnp.uint8),
-          jnp.zeros((size, known, width), jnp.uint8),
-      ),
+      jnp.full((size, k), total, jnp.int32),
   )
 
 
-def _visit(passages, quantiser, first, total, visitors) -> _Visitors:
+def _visit(passages, quantiser, first, total, query, targets, scores, hits):
   """Adds a device's shard of the passages to what queries have met."""
-  query, targets, scores, hits = visitors
   here = _best_of_shard(
       passages, quantiser, first, total, query, scores.shape[1]
   )
@@ -146,12 +120,8 @@ def _visit(passages, quantiser, first, total, visitors) -> _Visitors:
   place = jnp.take_along_axis(order, places, axis=1)
   codes = jnp.take_along_axis(hits.codes, place[..., None], axis=1, mode='clip')
   pick = functools.partial(_pick, passages.codes, first)
-  return _Visitors(
-      query,
-      targets,
-      scores,
-      Hits(rows, pick(rows, codes), pick(targets, hits.wanted)),
-  )
+  hits = Hits(rows, pick(rows, codes), pick(targets, hits.wanted))
+  return query, targets, scores, hits
 
 
 def _best_of_shard(passages, quantiser, first, total, query, k):
@@ -178,13 +148,8 @@ def _best_of_shard(passages, quantiser, first, total, query, k):
     scores, places = jax.lax.top_k(scores, k)
     return (scores, jnp.take_along_axis(rows, places, axis=1)), None
 
-  size = len(query)
-  best = (
-      jnp.full((size, k), -jnp.inf, jnp.float32),
-      jnp.full((size, k), total, jnp.int32),
-  )
   numbers = jnp.arange(-(-own // block), dtype=jnp.int32)
-  return jax.lax.scan(step, best, numbers)[0]
+  return jax.lax.scan(step, _none_met(len(query), k, total), numbers)[0]
 
 
 def _pick(codes, first, rows, so_far):

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 import dataclasses
 import numbers
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from dualenc_jax.errors import UserError
 from dualenc_jax.losses import loss as loss_lib
 from dualenc_jax.losses.blocks import Block, query_blocks
-from dualenc_jax.losses.loss import Embeddings, Loss, Params, Result
+from dualenc_jax.losses.loss import Around, Embeddings, Loss, Params, Result
 from dualenc_jax.losses.similarity import LearnableTemperature, Similarity
 
 
@@ -43,7 +44,6 @@ class Sum:
 
   @property
   def names(self) -> list[str]:
-    """The names of the parts."""
     names = [type(loss).__name__ for loss, _ in self.parts]
     return [
         name if names.count(name) == 1 else f'{name}_{i}'
@@ -51,32 +51,27 @@ class Sum:
     ]
 
   def init(self) -> Params:
-    """Parameters of the parts by the parts' names."""
     params = {n: loss.init() for n, (loss, _) in zip(self.names, self.parts)}
     return {name: tree for name, tree in params.items() if tree}
 
   def check_columns(self, columns: Mapping[str, np.ndarray]) -> None:
-    """Asks every part; see `loss.check_columns`."""
     for loss, _ in self.parts:
-      getattr(loss, 'check_columns', lambda columns: None)(columns)
+      loss_lib.ask(loss, columns)
 
   def query_blocks(self) -> tuple[Block, ...]:
-    """Negatives of the queries in any part."""
     parts = (query_blocks(loss) for loss, _ in self.parts)
     return tuple(dict.fromkeys(block for blocks in parts for block in blocks))
 
   def trained_dims(self, dim: int) -> tuple[int, ...]:
-    """Those of any part, the largest first."""
-    found = {
-        d for loss, _ in self.parts for d in loss_lib.trained_dims(loss, dim)
-    }
-    return tuple(sorted(found, reverse=True))
+    of_parts = (loss_lib.trained_dims(loss, dim) for loss, _ in self.parts)
+    return tuple(sorted({d for dims in of_parts for d in dims}, reverse=True))
 
   def __call__(
       self, params: Params, batch: Embeddings, similarity: Similarity
   ) -> Result:
-    """Computes all parts; see `Loss`."""
-    value, common, named = 0.0, {}, {}
+    value: Any = 0.0
+    common: dict[str, Any] = {}
+    named: dict[str, Any] = {}
     for name, (loss, weight) in zip(self.names, self.parts):
       part, metrics = loss(params.get(name, {}), batch, similarity)
       value += weight * part
@@ -88,13 +83,10 @@ class Sum:
 
 
 @dataclasses.dataclass(frozen=True)
-class AtTemperature:
+class AtTemperature(Around):
   """A loss at a temperature of its own; all else is as its caller says.
 
-  Attributes:
-    loss: any loss.
-    temperature: a number above 0, or `LearnableTemperature`, which is a
-      parameter of this loss then.
+  A `LearnableTemperature` is a parameter of this loss.
   """
 
   loss: Loss
@@ -105,19 +97,9 @@ class AtTemperature:
     Similarity(self.temperature)
 
   def init(self) -> Params:
-    """Parameters of the loss, and of a temperature that is learnt."""
     return loss_lib.init(self.loss, Similarity(self.temperature))
 
-  def check_columns(self, columns: Mapping[str, np.ndarray]) -> None:
-    """Asks the loss; see `loss.check_columns`."""
-    getattr(self.loss, 'check_columns', lambda columns: None)(columns)
-
-  def query_blocks(self) -> tuple[Block, ...]:
-    """Negatives of the queries."""
-    return query_blocks(self.loss)
-
   def trained_dims(self, dim: int) -> tuple[int, ...]:
-    """Those of the loss."""
     return loss_lib.trained_dims(self.loss, dim)
 
   def __call__(

@@ -10,9 +10,10 @@ import numpy as np
 
 from dualenc_jax.data.columns import TEACHER_SCORES
 from dualenc_jax.errors import UserError
+from dualenc_jax.losses import similarity as similarity_lib
 from dualenc_jax.losses.loss import Embeddings, mean, Params, Result
 from dualenc_jax.losses.score_matrix import MASKED
-from dualenc_jax.losses.similarity import check_positive, Similarity
+from dualenc_jax.losses.similarity import Similarity
 
 KINDS = ('logits', 'probabilities', 'cosines')
 # Probabilities are kept so far from 0 and 1 that their logits are finite.
@@ -39,27 +40,16 @@ class _Taught:
 
   def __post_init__(self):
     name = type(self).__name__
-    if self.teacher not in KINDS:
-      raise UserError(
-          f'{name}.teacher is {self.teacher!r}; expected one of'
-          f' {", ".join(map(repr, KINDS))}.'
-      )
-    check_positive(f'{name}.teacher_temperature', self.teacher_temperature)
+    similarity_lib.check_one_of(f'{name}.teacher', self.teacher, KINDS)
+    similarity_lib.check_positive(
+        f'{name}.teacher_temperature', self.teacher_temperature
+    )
 
   def init(self) -> dict[str, jax.Array]:
-    """No parameters."""
     return {}
 
   def check_columns(self, columns: Mapping[str, np.ndarray]) -> None:
-    """Refuses a teacher that teaches nothing.
-
-    Args:
-      columns: of some batches, by name, one after the other: [n, 1 + K].
-
-    Raises:
-      UserError: no list of two scores, scores that are all the same, or not of
-        the kind that `teacher` says.
-    """
+    """Raises UserError for teacher's scores [n, 1 + K] that teach nothing."""
     name = type(self).__name__
     if TEACHER_SCORES.name not in columns:
       raise UserError(
@@ -99,7 +89,7 @@ class _Taught:
       )
 
   def _lists(self, batch: Embeddings, similarity: Similarity) -> '_Lists':
-    if not batch.num_negatives:
+    if batch.negatives is None or not batch.num_negatives:
       raise UserError(
           f'{type(self).__name__} has nothing to compare a passage with: set'
           ' NUM_NEGATIVES to 1 or more.'
@@ -120,21 +110,16 @@ class _Taught:
       teacher = jnp.clip(teacher, _EPSILON, 1.0 - _EPSILON)
       teacher = jnp.log(teacher) - jnp.log1p(-teacher)
     return _Lists(
-        student / similarity.temperature,
-        teacher / self.teacher_temperature,
-        counted,
-        taught.astype(jnp.float32),
+        student / similarity.temperature, teacher / self.teacher_temperature,
+        counted, taught.astype(jnp.float32),
     )
 
 
 class _Lists(NamedTuple):
   """The lists of B pairs, [B, 1 + K] each.
 
-  Attributes:
-    student: scores.
-    teacher: scores, 0 where there is none.
-    counted: False where there is none, or no such hard negative.
-    taught: 1.0 for a pair that has a list, float32 [B].
+  `teacher` is 0, and `counted` False, where there is no score or no such hard
+  negative; `taught` is 1.0 for a pair that has a list, float32 [B].
   """
 
   student: jax.Array
@@ -143,7 +128,6 @@ class _Lists(NamedTuple):
   taught: jax.Array
 
   def masked(self, scores: jax.Array) -> jax.Array:
-    """Scores, far below all others where they do not count."""
     return jnp.where(self.counted, scores, MASKED)
 
   def result(self, batch: Embeddings, values: jax.Array) -> Result:
@@ -180,7 +164,6 @@ class Distill(_Taught):
   def __call__(
       self, params: Params, batch: Embeddings, similarity: Similarity
   ) -> Result:
-    """Computes the loss; see `Loss`."""
     lists = self._lists(batch, similarity)
     student, teacher = (
         jax.nn.log_softmax(lists.masked(scores), axis=1)
@@ -205,7 +188,6 @@ class MarginMSE(_Taught):
   def __call__(
       self, params: Params, batch: Embeddings, similarity: Similarity
   ) -> Result:
-    """Computes the loss; see `Loss`."""
     lists = self._lists(batch, similarity)
     values = margin_errors(lists.student, lists.teacher, lists.counted[:, 1:])
     return lists.result(batch, values)
@@ -214,15 +196,9 @@ class MarginMSE(_Taught):
 def margin_errors(
     student: jax.Array, teacher: jax.Array, counted: jax.Array
 ) -> jax.Array:
-  """The mean over k of the squared errors of margins, of each query.
+  """The mean over k of the squared errors of margins, [B]; 0 of none.
 
-  Args:
-    student: scores [B, 1 + K], the passage's first.
-    teacher: the same.
-    counted: bool [B, K], False where there is no hard negative.
-
-  Returns:
-    [B]; 0 where there is none at all.
+  Scores are [B, 1 + K], the passage's first; `counted` is bool [B, K].
   """
   difference = student - teacher
   error = jnp.square(difference[:, :1] - difference[:, 1:])

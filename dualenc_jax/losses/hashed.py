@@ -1,22 +1,20 @@
 """BPR (Yamada et al. 2021): embeddings that keep their order as bits."""
 
-from collections.abc import Mapping
 import dataclasses
 import math
 import numbers
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.losses import blocks, loss as loss_lib
 from dualenc_jax.losses.in_batch_softmax import InBatchSoftmax
 from dualenc_jax.losses.loss import Embeddings, Loss, mean, Params, Result
 from dualenc_jax.losses.score_matrix import combine, Partition
-from dualenc_jax.losses.similarity import Similarity
+from dualenc_jax.losses.similarity import check_bool, Similarity
 
-TOWERS = ('query', 'passage', 'negatives')
 # The candidates of step one of a search; hard negatives are among them.
 _BLOCKS = (blocks.QUERY_PASSAGES, blocks.QUERY_HARD)
 # A bit is saturated beyond it: tanh has less than a fifth of its slope at 0.
@@ -24,7 +22,7 @@ _SATURATED = 0.9
 
 
 @dataclasses.dataclass(frozen=True)
-class Hashed:
+class Hashed(loss_lib.Around):
   """L_dense + L_cand of Yamada et al. 2021 (Thakur et al. 2022, equation 1).
 
   The code of a text is the sign of its embedding x, sign(0) = +1. While it
@@ -56,7 +54,6 @@ class Hashed:
   h(q) . h(p) / D here.
 
   Attributes:
-    dense: the loss of dense queries and hashed passages.
     alpha: margin of the codes' products, 2 in the paper.
     gamma: how fast tanh comes closer to the sign; 0 keeps beta at 1.
     start: steps that a model had behind it when this run began, so that beta
@@ -64,6 +61,7 @@ class Hashed:
     straight_through: the codes themselves, with the gradient of tanh.
   """
 
+  of = 'dense'
   dense: Loss = InBatchSoftmax()
   alpha: float = 2.0
   gamma: float = 0.1
@@ -82,22 +80,9 @@ class Hashed:
             f'Hashed.{field} (HASH_{field.upper()}) is {value!r}; expected a'
             f' {"whole" if whole else "finite"} number, 0 or more.'
         )
-    if type(self.straight_through) is not bool:
-      raise UserError(
-          f'Hashed.straight_through is {self.straight_through!r}; expected'
-          ' True or False.'
-      )
-
-  def init(self) -> Params:
-    """Those of the dense loss."""
-    return self.dense.init()
-
-  def check_columns(self, columns: Mapping[str, np.ndarray]) -> None:
-    """Asks the dense loss; see `loss.check_columns`."""
-    getattr(self.dense, 'check_columns', lambda columns: None)(columns)
+    check_bool('Hashed.straight_through', self.straight_through)
 
   def query_blocks(self) -> tuple[blocks.Block, ...]:
-    """Negatives of the queries in either part."""
     return tuple(dict.fromkeys((*blocks.query_blocks(self.dense), *_BLOCKS)))
 
   def chance(self, batch_size: int, num_negatives: int) -> float | None:
@@ -118,16 +103,6 @@ class Hashed:
   def __call__(
       self, params: Params, batch: Embeddings, similarity: Similarity
   ) -> Result:
-    """Computes both parts; see `Loss`.
-
-    Returns:
-      The loss, and the metrics of the dense part with `dense_loss`,
-      `candidate_loss`, `beta`, and those of `_of_margins` and `_of_bits`.
-
-    Raises:
-      UserError: the batch does not say at which step it is, or what the dense
-        loss raises.
-    """
     if batch.step is None:
       raise UserError(
           'losses.Hashed depends on the step, and the batch has none. The train'
@@ -135,39 +110,26 @@ class Hashed:
           ' int32 array of no axes.'
       )
     beta, dim = self.beta(batch.step), batch.query.shape[1]
-    vectors = {
-        name: getattr(batch, name)
-        for name in TOWERS
-        if getattr(batch, name) is not None
+    vectors = batch.vectors()
+    soft = {k: jnp.tanh(beta * math.sqrt(dim) * x) for k, x in vectors.items()}
+    # As an index has them: 0 is +1.
+    codes = {k: jnp.where(x >= 0.0, 1.0, -1.0) for k, x in vectors.items()}
+    used: dict[str, Any] = soft
+    if self.straight_through:
+      used = {
+          k: h + jax.lax.stop_gradient(codes[k] - h) for k, h in soft.items()
+      }
+    scaled: dict[str, Any] = {
+        k: x / math.sqrt(dim) for k, x in used.items() if k != 'query'
     }
-    soft = {
-        name: jnp.tanh(beta * math.sqrt(dim) * x) for name, x in vectors.items()
-    }
-    codes = {name: _signs(x) for name, x in vectors.items()}
-    hashed = batch._replace(**(
-        {k: h + jax.lax.stop_gradient(codes[k] - h) for k, h in soft.items()}
-        if self.straight_through
-        else soft
-    ))
-    dense, metrics = self.dense(
-        params,
-        batch._replace(**{
-            name: getattr(hashed, name) / math.sqrt(dim)
-            for name in vectors
-            if name != 'query'
-        }),
-        similarity,
+    dense, metrics = self.dense(params, batch._replace(**scaled), similarity)
+    candidate, of_margins = self._candidate_loss(
+        batch._replace(**used), similarity
     )
-    candidate, of_margins = self._candidate_loss(hashed, similarity)
     value = dense + candidate
     return value, {
-        **metrics,
-        **of_margins,
-        **_of_bits(batch, soft, codes),
-        'beta': beta,
-        'dense_loss': dense,
-        'candidate_loss': candidate,
-        'loss': value,
+        **metrics, **of_margins, **_of_bits(batch, soft, codes), 'beta': beta,
+        'dense_loss': dense, 'candidate_loss': candidate, 'loss': value,
     }
 
   def _candidate_loss(
@@ -183,22 +145,15 @@ class Hashed:
 
     which is -alpha for the positive, and minus the hinge where it is below 0,
     alpha above that. So the sum up to there is minus the sum of the hinges.
-
-    Returns:
-      L_cand, and `margin_violations`, the share of a query's negatives whose
-      hinge is above 0.
+    `margin_violations`: the share of a query's negatives with a hinge above 0.
     """
     positive = jnp.sum(hashed.query * hashed.passage, axis=1)
     threshold = positive - self.alpha
-    extended = {
-        name: jnp.concatenate([x, jnp.ones_like(x[..., :1])], axis=-1)
-        for name in TOWERS[1:]
-        if (x := getattr(hashed, name)) is not None
-    }
-    extended['query'] = jnp.concatenate(
-        [-hashed.query, threshold[:, None]], axis=1
+    batch = hashed.mapped(
+        lambda x: jnp.concatenate([x, jnp.ones_like(x[..., :1])], axis=-1)
+    )._replace(
+        query=jnp.concatenate([-hashed.query, threshold[:, None]], axis=1)
     )
-    batch = hashed._replace(**extended)
 
     def up_to(margin: float) -> Partition:
       """Statistics of the scores up to a margin above the positive's."""
@@ -224,31 +179,13 @@ class Hashed:
     }
 
 
-def _signs(x: jax.Array) -> jax.Array:
-  """Codes as +-1; of 0, +1, as an index has them."""
-  return jnp.where(x >= 0.0, 1.0, -1.0)
+def _of_bits(batch, soft, codes) -> dict[str, jax.Array]:
+  """What is logged of h and of the codes, [B, D] of queries and passages.
 
-
-def _of_bits(
-    batch: Embeddings,
-    soft: Mapping[str, jax.Array],
-    codes: Mapping[str, jax.Array],
-) -> dict[str, jax.Array]:
-  """What is logged of the codes of a batch.
-
-  Args:
-    batch: B pairs.
-    soft: h of each tower, [B, D] of queries and passages.
-    codes: their signs.
-
-  Returns:
-    saturation: share of |h| > 0.9, of queries and passages.
-    bit_balance: 4/D sum_d P_d (1 - P_d), where P_d is the share of passages
-      whose bit d is 1 (Thakur et al. 2022, equation 3): 1 if all bits are as
-      often 1 as 0, 0 if none ever changes.
-    positive_hamming: mean number of bits that differ between a query and its
-      passage.
-    negative_hamming: between a query and the passage of another.
+  bit_balance is 4/D sum_d P_d (1 - P_d), where P_d is the share of passages
+  whose bit d is 1 (Thakur et al. 2022, equation 3): 1 if bits are 1 as often
+  as 0, 0 if none ever changes. The others are the share of |h| > 0.9, and the
+  mean numbers of bits that differ between a query and its passage, or another.
   """
   query, passage = codes['query'], codes['passage']
   dim = query.shape[1]

@@ -3,22 +3,16 @@
 from collections.abc import Mapping, Sequence
 import dataclasses
 import math
-import numbers
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.losses import blocks
-from dualenc_jax.losses.loss import (
-  Embeddings,
-  mean,
-  Params,
-  positive_similarity,
-  Result,
-)
+from dualenc_jax.losses import blocks, loss as loss_lib
+from dualenc_jax.losses.loss import Embeddings, mean, Params, Result
 from dualenc_jax.losses.score_matrix import combine, Partition
-from dualenc_jax.losses.similarity import Similarity
+from dualenc_jax.losses.similarity import check_bool, check_finite, Similarity
 
 # Cosines as close as this are a tie, which is not a hit: equal vectors scored
 # in another order of summation differ by a few 1e-7 in float32.
@@ -29,11 +23,7 @@ _ROUNDING = 1e-6
 class Term:
   """One part of a loss: the mean cross-entropy of one tower's anchors.
 
-  Attributes:
-    name: of the part, in the log.
-    blocks: the anchors' negatives.
-    weight: of the part in the loss.
-    positive_in_denominator: exp s(positive) is in the denominator, too.
+  `name` is that of the part in the log, `blocks` are the anchors' negatives.
   """
 
   name: str
@@ -56,7 +46,6 @@ class InBatchSoftmax:
   candidates q_j, without hard negatives.
 
   Attributes:
-    bidirectional: add the passage side.
     margin: subtracted from cos(q_i, p_i) (additive margin softmax, Yang et al.
       2019), in units of the cosine.
     label_smoothing: share of the target spread evenly over all candidates of
@@ -70,17 +59,10 @@ class InBatchSoftmax:
   def __post_init__(self):
     name = type(self).__name__
     for field in dataclasses.fields(self):
-      value = getattr(self, field.name)
-      if field.type is bool and type(value) is not bool:
-        raise UserError(
-            f'{name}.{field.name} is {value!r}; expected True or False.'
-        )
+      if field.type is bool:
+        check_bool(f'{name}.{field.name}', getattr(self, field.name))
     for field in ('margin', 'label_smoothing'):
-      value = getattr(self, field)
-      if not isinstance(value, numbers.Real) or not math.isfinite(value):
-        raise UserError(
-            f'{name}.{field} is {value!r}; expected a finite number.'
-        )
+      check_finite(f'{name}.{field}', getattr(self, field))
     if not 0.0 <= self.label_smoothing < 1.0:
       raise UserError(
           f'{name}.label_smoothing is {self.label_smoothing}; expected a value'
@@ -88,13 +70,11 @@ class InBatchSoftmax:
       )
 
   def init(self) -> dict[str, jax.Array]:
-    """No parameters."""
     return {}
 
   def query_blocks(self) -> tuple[blocks.Block, ...]:
     """Negatives of the anchors q_i."""
     return (blocks.QUERY_PASSAGES, blocks.QUERY_HARD)
-
   def passage_blocks(self) -> tuple[blocks.Block, ...]:
     """Negatives of the anchors p_i."""
     return (blocks.PASSAGE_QUERIES,)
@@ -119,13 +99,7 @@ class InBatchSoftmax:
   def __call__(
       self, params: Params, batch: Embeddings, similarity: Similarity
   ) -> Result:
-    """Computes the loss of a global batch; see `Loss`.
-
-    Raises:
-      UserError: an anchor has one candidate only, duplicates are to be masked
-        and the batch has no fingerprints, or the batch does not divide among
-        the devices.
-    """
+    """See `Loss`."""
     temperature = similarity.temperature
     terms = self.terms()
     size = batch.query.shape[0]
@@ -137,43 +111,28 @@ class InBatchSoftmax:
             f' at least 2: raise the global batch size, {size}, above 1.'
         )
     partitions = blocks.partitions(
-        batch,
-        {block for term in terms for block in term.blocks},
-        similarity,
+        batch, {block for term in terms for block in term.blocks}, similarity,
         totals=self.label_smoothing > 0.0,
     )
-    positive = positive_similarity(batch)
+    positive = loss_lib.positive_similarity(batch)
 
-    value, metrics = 0.0, {}
+    value: Any = 0.0
+    metrics = {}
     for term in terms:
       negatives = [partitions[b] for b in term.blocks if b in partitions]
       entropy = self._entropy(term, positive, combine(negatives), temperature)
       part = mean(batch, entropy)
       metrics[f'{term.name}_loss'] = part
       value += term.weight * part
-    metrics['loss'] = value
     return value, metrics | _metrics_of_negatives(
         batch, positive, self.query_blocks(), partitions, temperature
     )
 
   def _entropy(
-      self,
-      term: Term,
-      positive: jax.Array,
-      negatives: Partition,
+      self, term: Term, positive: jax.Array, negatives: Partition,
       temperature: jax.Array | float,
   ) -> jax.Array:
-    """Cross-entropy of each positive against its negatives.
-
-    Args:
-      term: the part of the loss.
-      positive: cos of each anchor and its positive, float32 [B].
-      negatives: of the anchors.
-      temperature: divides the cosines.
-
-    Returns:
-      float32 [B].
-    """
+    """Cross-entropy [B] of each positive against its negatives."""
     target = (positive - self.margin) / temperature
     if term.positive_in_denominator:
       # log(exp target + exp lse) - target, exact where that is nearly 0, too.
@@ -194,8 +153,7 @@ class InBatchSoftmax:
 
 
 def _metrics_of_negatives(
-    batch: Embeddings,
-    positive: jax.Array,
+    batch: Embeddings, positive: jax.Array,
     query_blocks: Sequence[blocks.Block],
     partitions: Mapping[blocks.Block, Partition],
     temperature: jax.Array | float,

@@ -5,25 +5,21 @@ al. 2022) and Rax; all are means over the lists, weighted.
 """
 
 import dataclasses
-import math
-import numbers
 from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
-from dualenc_jax.errors import UserError
-from dualenc_jax.losses.loss import Result
+from dualenc_jax.losses.loss import Result, weighted_mean
 from dualenc_jax.losses.score_matrix import MASKED
+from dualenc_jax.losses.similarity import check_finite
 
 
 class Lists(NamedTuple):
-  """B lists of G candidates, the positive first.
+  """B lists of G candidates, the positive first: logits float32 [B, G].
 
-  Attributes:
-    scores: logits, float32 [B, G].
-    valid: bool [B, G], False where a list is shorter or repeats its positive.
-    weights: of the lists, float32 [B]; None for equal ones.
+  `valid` is False where a list is shorter or repeats its positive; `weights`
+  float32 [B] are None for equal ones.
   """
 
   scores: jax.Array
@@ -32,10 +28,7 @@ class Lists(NamedTuple):
 
   def mean(self, values: jax.Array) -> jax.Array:
     """Mean of values [B] over the lists."""
-    if self.weights is None:
-      return jnp.mean(values)
-    total = jnp.sum(self.weights)
-    return jnp.sum(self.weights * values) / jnp.where(total == 0, 1.0, total)
+    return weighted_mean(values, self.weights)
 
 
 class ListLoss(Protocol):
@@ -57,11 +50,8 @@ class Pointwise:
   """
 
   def __call__(self, lists: Lists) -> jax.Array:
-    """See `ListLoss`."""
     sign = jnp.ones_like(lists.scores).at[:, 0].set(-1.0)
-    entropy = jnp.where(
-        lists.valid, jax.nn.softplus(sign * lists.scores), 0.0
-    )
+    entropy = jnp.where(lists.valid, jax.nn.softplus(sign * lists.scores), 0.0)
     return lists.mean(jnp.sum(entropy, 1) / jnp.sum(lists.valid, 1))
 
 
@@ -81,13 +71,9 @@ class Listwise:
   poly: float = 0.0
 
   def __post_init__(self):
-    if not isinstance(self.poly, numbers.Real) or not math.isfinite(self.poly):
-      raise UserError(
-          f'Listwise.poly is {self.poly!r}; expected a finite number.'
-      )
+    check_finite('Listwise.poly', self.poly)
 
   def __call__(self, lists: Lists) -> jax.Array:
-    """See `ListLoss`."""
     masked = jnp.where(lists.valid, lists.scores, MASKED)
     log_p = jax.nn.log_softmax(masked, axis=1)[:, 0]
     return lists.mean(-log_p + self.poly * (1.0 - jnp.exp(log_p)))
@@ -101,7 +87,6 @@ class Pairwise:
   """
 
   def __call__(self, lists: Lists) -> jax.Array:
-    """See `ListLoss`."""
     losses = jax.nn.softplus(lists.scores[:, 1:] - lists.scores[:, :1])
     return lists.mean(jnp.sum(jnp.where(lists.valid[:, 1:], losses, 0.0), 1))
 

@@ -1,6 +1,6 @@
 """What a loss is given and what it is, and the functions that use all alike."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import functools
 from typing import Any, NamedTuple, Protocol
 
@@ -17,6 +17,7 @@ Params = Mapping[str, Any]
 # The loss, float32 [], and metrics, each float32 [].
 Result = tuple[jax.Array, dict[str, jax.Array]]
 
+VECTORS = 'query', 'passage', 'negatives'
 # An embedding whose norm is off by more is not normalised: rounding makes it
 # off by 1e-7, by 4e-3 in bfloat16.
 NORM_TOLERANCE = 1e-2
@@ -29,20 +30,16 @@ class Embeddings(NamedTuple):
   fingerprints of the tokens as two uint32; None where they are unknown.
 
   Attributes:
-    query: float32 [B, D], rows of norm one.
-    passage: float32 [B, D].
-    negatives: float32 [B, K, D], or None.
-    query_ids: uint32 [B, 2].
-    passage_ids: uint32 [B, 2].
-    negative_ids: uint32 [B, K, 2].
+    query: float32 [B, D], rows of norm one; so are passage [B, D] and negatives
+      [B, K, D].
+    query_ids: uint32 [B, 2]; of passages likewise, negative_ids [B, K, 2].
     negative_valid: bool [B, K], False where a query has fewer than K hard
       negatives; None if all are real.
     positive_ids: uint32 [B, P, 2], of all labelled passages of a query beside
       its own, which stands in where there are fewer.
     columns: the other columns of the batch by name, see `data.columns`: [B] of
       pairs, [B, 1 + K] of passages and their hard negatives.
-    step: optimizer steps taken so far, int32 [], as the train step says; None
-      of a batch by itself.
+    step: optimizer steps taken so far, int32 []; None outside a train step.
   """
 
   query: jax.Array
@@ -60,13 +57,7 @@ class Embeddings(NamedTuple):
   def of_batch(
       cls, batch: Mapping[str, Any], query: jax.Array, passages: jax.Array
   ) -> 'Embeddings':
-    """The embeddings of a batch with whatever else it has.
-
-    Args:
-      batch: what `Batches` yields; a batch of one's own may lack ids.
-      query: [B, D].
-      passages: [B, 1 + K, D], the positive first.
-    """
+    """The embeddings [B, D] and [B, 1 + K, D] of a batch with all it has."""
     known = columns_lib.arrays(1, 1, (), 1)
     own = (*known, columns_lib.STEP)
     found = {n: batch[n] for n in cls._fields if n in own and n in batch}
@@ -81,18 +72,11 @@ class Embeddings(NamedTuple):
 
   @property
   def weights(self) -> jax.Array | None:
-    """Weights of the pairs in every mean over anchors, float32 [B].
-
-    None for equal ones. As candidates all pairs count alike.
-    """
+    """Of pairs in means over anchors, [B]; as candidates all count alike."""
     return self.columns.get('weights')
 
   def column(self, name: str) -> jax.Array:
-    """A column that the loss cannot do without.
-
-    Raises:
-      UserError: the batch lacks it.
-    """
+    """A column that the loss cannot do without."""
     if name not in self.columns:
       raise UserError(
           f'The loss reads the column {name!r}, which the batch lacks; it has'
@@ -106,14 +90,17 @@ class Embeddings(NamedTuple):
     """K; 0 without hard negatives."""
     return 0 if self.negatives is None else self.negatives.shape[1]
 
+  def vectors(self) -> dict[str, Any]:
+    """Those of query, passage and, if there are any, negatives, by name."""
+    return {n: x for n in VECTORS if (x := getattr(self, n)) is not None}
+
+  def mapped(self, function: Callable[[jax.Array], Any]) -> 'Embeddings':
+    """The same with function(x) in place of all vectors x."""
+    found: dict[str, Any] = {n: function(x) for n, x in self.vectors().items()}
+    return self._replace(**found)
+
   def in_float32(self) -> 'Embeddings':
-    """The same with float32 vectors."""
-    vectors = {
-        name: getattr(self, name).astype(jnp.float32)
-        for name in ('query', 'passage', 'negatives')
-        if getattr(self, name) is not None
-    }
-    return self._replace(**vectors)
+    return self.mapped(lambda x: x.astype(jnp.float32))
 
   def check(self) -> None:
     """Raises UserError for arrays that do not belong together."""
@@ -122,7 +109,7 @@ class Embeddings(NamedTuple):
     several = self.positive_ids
     p = 0 if several is None or several.ndim != 3 else several.shape[1]
     known = columns_lib.arrays(size, k, (), p or 1)
-    expected = {
+    expected: dict[str, list[Any]] = {
         'passage': [(size, dim)],
         'negatives': [(size, k, dim)],
         **{name: [shape] for name, (shape, _) in known.items()},
@@ -143,8 +130,9 @@ class Embeddings(NamedTuple):
 class Loss(Protocol):
   """What any loss has; no base class is needed.
 
-  One that also has `query_blocks()`, as `InBatchSoftmax` has, is counted at the
-  start of a run: how many negatives a query has.
+  It may also have `query_blocks()`, for the count of a query's negatives at the
+  start of a run, `chance(batch_size, num_negatives)`, `trained_dims(dim)`, and
+  `check_columns(columns)`, see below.
   """
 
   def init(self) -> Params:
@@ -153,25 +141,32 @@ class Loss(Protocol):
   def __call__(
       self, params: Params, batch: Embeddings, similarity: Similarity
   ) -> Result:
-    """Computes the loss of a global batch.
+    """The loss of B pairs, float32, and metrics; all are float32 []."""
 
-    Args:
-      params: what `init` returned, as trained so far.
-      batch: the embeddings of B pairs, float32.
-      similarity: how to compare them; its temperature is a number or
-        float32 [].
 
-    Returns:
-      The loss, float32 [], and metrics, each float32 [].
-    """
+class Around:
+  """What a loss says by the one that it computes, its attribute `of`."""
+
+  of = 'loss'
+
+  def init(self) -> Params:
+    return getattr(self, self.of).init()
+
+  def check_columns(self, columns: Mapping[str, np.ndarray]) -> None:
+    ask(getattr(self, self.of), columns)
+
+  def query_blocks(self) -> tuple[Any, ...]:
+    return getattr(getattr(self, self.of), 'query_blocks', tuple)()
 
 
 def trained_dims(loss: Loss, dim: int) -> tuple[int, ...]:
-  """Of how many first components a loss trains embeddings of D = `dim`.
-
-  () for a loss that does not say: it trains the whole alone.
-  """
+  """Of how many first components a loss trains embeddings; () for all alone."""
   return getattr(loss, 'trained_dims', lambda dim: ())(dim)
+
+
+def ask(loss: Loss, columns: Mapping[str, np.ndarray]) -> None:
+  """Calls `check_columns` of a loss that has it; it raises UserError."""
+  getattr(loss, 'check_columns', lambda columns: None)(columns)
 
 
 def check_columns(
@@ -179,20 +174,16 @@ def check_columns(
 ) -> None:
   """Asks a loss whether it can learn from these, before the first step.
 
-  A loss may have a method `check_columns` of the same arrays, which raises
-  UserError.
-
   Args:
     loss: any loss.
-    columns: what batches have beside their texts, of several batches one after
-      the other, by name: [n] or [n, 1 + K].
+    columns: what several batches have beside their texts, [n] or [n, 1 + K].
     dim: D, of the embeddings.
 
   Raises:
     UserError: what the loss raises, or it reads no teacher's scores and there
       are some.
   """
-  getattr(loss, 'check_columns', lambda columns: None)(columns)
+  ask(loss, columns)
   teacher = columns_lib.TEACHER_SCORES.name
   if teacher in columns and teacher not in _read(loss, columns, dim):
     raise UserError(
@@ -202,47 +193,38 @@ def check_columns(
     )
 
 
-class _Recording(dict):
-  """Columns that remember which of them was read."""
-
-  def __init__(self, columns: Mapping[str, Any]):
-    super().__init__(columns)
-    self.read = set()
-
-  def __getitem__(self, name: str) -> Any:
-    self.read.add(name)
-    return super().__getitem__(name)
-
-
-def _read(
-    loss: Loss, columns: Mapping[str, np.ndarray], dim: int
-) -> set[str]:
+def _read(loss: Loss, columns: Mapping[str, np.ndarray], dim: int) -> set[str]:
   """The names of the columns that a loss reads, by trying it."""
-  size = 2
+  read, size = set(), 2
+
+  class Recording(dict):
+
+    def __getitem__(self, name):
+      read.add(name)
+      return super().__getitem__(name)
+
   rows = {
       name: np.resize(values, (size, *values.shape[1:]))
       for name, values in columns.items()
   }
-  lists = [x.shape[1] for x in rows.values() if x.ndim == 2]
-  k = max(lists, default=1) - 1
-  known = columns_lib.arrays(size, k or None)
+  k = max((x.shape[1] for x in rows.values() if x.ndim == 2), default=1) - 1
   ids = {
       name: jnp.zeros(shape, dtype)
-      for name, (shape, dtype) in known.items()
+      for name, (shape, dtype) in columns_lib.arrays(size, k or None).items()
       if name in Embeddings._fields
   }
-  recording = _Recording(rows)
 
   def value():
     vector = jnp.ones((size, dim))
     hard = jnp.ones((size, k, dim)) if k else None
+    columns = Recording(rows)
     batch = Embeddings(
-        vector, vector, hard, columns=recording, step=jnp.int32(0), **ids
+        vector, vector, hard, columns=columns, step=jnp.int32(0), **ids
     )
     return loss(loss.init(), batch, Similarity())[0]
 
   jax.eval_shape(value)
-  return recording.read
+  return read
 
 
 def check(name: str, loss: Any) -> None:
@@ -261,11 +243,7 @@ def check(name: str, loss: Any) -> None:
 
 
 def init(loss: Loss, similarity: Similarity) -> dict[str, Any]:
-  """The parameters of a loss and of a learnt temperature, by name.
-
-  Raises:
-    UserError: both have a parameter of the same name.
-  """
+  """The parameters of a loss and of a learnt temperature, by name."""
   shared, own = similarity.init(), loss.init()
   if clash := shared.keys() & own.keys():
     raise UserError(
@@ -279,12 +257,6 @@ def evaluate(
     loss: Loss, similarity: Similarity, params: Params, batch: Embeddings
 ) -> Result:
   """Computes a loss of a global batch, and what is logged of any batch.
-
-  Args:
-    loss: any loss.
-    similarity: what it is given, with the temperature as trained so far.
-    params: what `init` returned, as trained so far.
-    batch: the embeddings of B pairs.
 
   Returns:
     The loss, float32 [], and metrics, each float32 []: `loss`, those that the
@@ -318,10 +290,15 @@ def evaluate(
 
 def mean(batch: Embeddings, values: jax.Array) -> jax.Array:
   """Mean of float32 [B] over the pairs of the batch, weighted; of none, 0."""
-  if batch.weights is None:
+  return weighted_mean(values, batch.weights)
+
+
+def weighted_mean(values: jax.Array, weights: jax.Array | None) -> jax.Array:
+  """Mean of float32 [B]; equal weights are None, and of no weight it is 0."""
+  if weights is None:
     return jnp.mean(values)
-  total = jnp.sum(batch.weights)
-  return jnp.sum(batch.weights * values) / jnp.where(total == 0.0, 1.0, total)
+  total = jnp.sum(weights)
+  return jnp.sum(weights * values) / jnp.where(total == 0.0, 1.0, total)
 
 
 def positive_similarity(batch: Embeddings) -> jax.Array:
@@ -332,11 +309,9 @@ def positive_similarity(batch: Embeddings) -> jax.Array:
 def metrics_of_batch(
     batch: Embeddings, similarity: Similarity
 ) -> dict[str, jax.Array]:
-  """What is logged of any batch, whatever its loss.
+  """Temperature, and mean cosines of positives and of distinct rows.
 
-  Returns:
-    temperature; mean cosines of positives and of distinct rows, without a
-    B x B array; norm_error if it is asked for.
+  Nothing is B x B. `norm_error` is there if it is asked for.
   """
   query, passage = batch.query, batch.passage
   result = {
@@ -361,10 +336,7 @@ def mean_of_distinct(a: jax.Array, b: jax.Array) -> jax.Array:
 def norm_error(batch: Embeddings) -> jax.Array:
   """The largest | |e| - 1 | of all embeddings."""
   errors = []
-  for name in ('query', 'passage', 'negatives'):
-    vectors = getattr(batch, name)
-    if vectors is None:
-      continue
+  for name, vectors in batch.vectors().items():
     error = jnp.abs(jnp.linalg.norm(vectors, axis=-1) - 1.0)
     if name == 'negatives' and batch.negative_valid is not None:
       error = jnp.where(batch.negative_valid, error, 0.0)

@@ -1,15 +1,12 @@
 """Matryoshka (Kusupati et al. 2022): embeddings that may be cut short."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import dataclasses
-
-import jax
-import numpy as np
+from typing import Any
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.losses import loss as loss_lib
-from dualenc_jax.losses.blocks import Block, query_blocks
-from dualenc_jax.losses.loss import Embeddings, Loss, Params, Result
+from dualenc_jax.losses.loss import Around, Embeddings, Loss, Params, Result
 from dualenc_jax.losses.similarity import check_positive, Similarity
 from dualenc_jax.models.dual_encoder import l2_normalize
 
@@ -18,7 +15,7 @@ _HALVINGS = 4
 
 
 @dataclasses.dataclass(frozen=True)
-class Matryoshka:
+class Matryoshka(Around):
   """A loss over the first components of embeddings, of several dims at once.
 
     L = sum_d weight_d * loss(first d components, of length one again)
@@ -30,7 +27,6 @@ class Matryoshka:
   Metrics are those of the whole embeddings, and <dim>/loss of each dim.
 
   Attributes:
-    loss: any loss over the batch.
     dims: different whole numbers, D among them and none above it; None for D
       and its halves down to an eighth, D, D // 2, D // 4, D // 8.
     weights: of the dims in the sum, as many; None for 1 each.
@@ -64,18 +60,6 @@ class Matryoshka:
     for weight in self.weights:
       check_positive('One of Matryoshka.weights', weight)
 
-  def init(self) -> Params:
-    """Parameters of the loss, which all dims share."""
-    return self.loss.init()
-
-  def check_columns(self, columns: Mapping[str, np.ndarray]) -> None:
-    """Asks the loss; see `loss.check_columns`."""
-    getattr(self.loss, 'check_columns', lambda columns: None)(columns)
-
-  def query_blocks(self) -> tuple[Block, ...]:
-    """Negatives of the queries, in each dim."""
-    return query_blocks(self.loss)
-
   def chance(self, batch_size: int, num_negatives: int) -> float | None:
     """The value where all similarities are equal; None if it is not known."""
     chance = getattr(self.loss, 'chance', None)
@@ -83,24 +67,15 @@ class Matryoshka:
     return known and known * sum(self._weights)
 
   def trained_dims(self, dim: int) -> tuple[int, ...]:
-    """The dims of embeddings of `dim` components, the largest first.
-
-    Raises:
-      UserError: dims that embeddings of this size cannot have.
-    """
     return tuple(sorted(self._dims(dim), reverse=True))
 
   def __call__(
       self, params: Params, batch: Embeddings, similarity: Similarity
   ) -> Result:
-    """Computes the loss of every dim; see `Loss`.
-
-    Raises:
-      UserError: as `trained_dims`, and what the loss raises.
-    """
     whole = batch.query.shape[-1]
     dims = self._dims(whole)
-    value, metrics, losses = 0.0, {}, {}
+    value: Any = 0.0
+    metrics, losses = {}, {}
     for dim, weight in zip(dims, self._weights):
       part, own = self.loss(params, first_components(batch, dim), similarity)
       value += weight * part
@@ -132,13 +107,5 @@ def first_components(batch: Embeddings, dim: int) -> Embeddings:
   """The batch with the first `dim` components of vectors, of length one."""
   if dim == batch.query.shape[-1]:
     return batch
-
-  def cut(vectors: jax.Array) -> jax.Array:
-    return l2_normalize(vectors[..., :dim])
-
-  return batch._replace(
-      query=cut(batch.query),
-      passage=cut(batch.passage),
-      # One that is missing is zero, and stays so.
-      negatives=None if batch.negatives is None else cut(batch.negatives),
-  )
+  # A hard negative that is missing is zero, and stays so.
+  return batch.mapped(lambda x: l2_normalize(x[..., :dim]))

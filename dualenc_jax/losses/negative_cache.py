@@ -10,7 +10,7 @@ M, the slot after the last, stands for no slot.
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -44,18 +44,14 @@ class NegativeCache(NamedTuple):
 
   @property
   def size(self) -> int:
-    """M."""
     return self.age.shape[0]
 
 
 class Rows(NamedTuple):
-  """Some slots of a cache.
+  """Some slots of a cache, int32 [..., K], M for none.
 
-  Attributes:
-    slots: int32 [..., K], M for none.
-    tokens: int32 [..., K, L], 0 where there is none.
-    embeddings: float32 [..., K, D], stale, 0 where there is none.
-    valid: bool [..., K], False where there is none.
+  Tokens, int32 [..., K, L], and stale embeddings, float32 [..., K, D], are
+  0 where there is none, and `valid` is False.
   """
 
   slots: jax.Array
@@ -67,30 +63,21 @@ class Rows(NamedTuple):
 def empty(
     size: int, length: int, features: int, vocab_size: int
 ) -> NegativeCache:
-  """A cache without any text; NumPy arrays.
+  """A cache of M = `size` slots without any text, NumPy arrays.
 
-  Args:
-    size: M.
-    length: L, most tokens of a text.
-    features: D.
-    vocab_size: tokens are below it; up to 65,536 they take two bytes.
+  Tokens below a `vocab_size` of up to 65,536 take two bytes.
   """
   tokens = np.uint16 if vocab_size <= 2**16 else np.int32
-  return NegativeCache(
-      np.zeros((size, features), np.float32),
-      np.zeros((size, length), tokens),
-      np.zeros((size, 2), np.uint32),
-      np.zeros(size, np.int32),
+  arrays: list[Any] = [
+      np.zeros((size, features), np.float32), np.zeros((size, length), tokens),
+      np.zeros((size, 2), np.uint32), np.zeros(size, np.int32),
       np.zeros(size, bool),
-  )
+  ]
+  return NegativeCache(*arrays)
 
 
 def ring_of(cache: NegativeCache) -> Ring:
-  """The devices that a cache is sharded over: axis `data` of the mesh in scope.
-
-  Raises:
-    UserError: they do not divide its slots.
-  """
+  """The devices of a cache: those of the axis `data` of the mesh in scope."""
   mesh = mesh_in_scope()
   axes = () if mesh is None else (_AXIS,)
   ring = Ring(mesh, axes, BLOCK, False, 'highest')
@@ -135,12 +122,11 @@ def fetch_on_shard(ring: Ring, cache: NegativeCache, slots: jax.Array) -> Rows:
       of_row = here.reshape(*here.shape, *[1] * (found.ndim - here.ndim))
       return jnp.where(of_row, found.astype(so_far.dtype), so_far)
 
-    rows = rows._replace(
-        tokens=pick(cache.tokens, rows.tokens),
-        embeddings=pick(cache.embeddings, rows.embeddings),
-        valid=pick(cache.valid, rows.valid),
-    )
-    return ring.send(rows), None
+    found = {
+        name: pick(getattr(cache, name), getattr(rows, name))
+        for name in ('tokens', 'embeddings', 'valid')
+    }
+    return ring.send(rows._replace(**found)), None
 
   zero = jnp.zeros_like(slots)[..., None]
 
@@ -149,10 +135,8 @@ def fetch_on_shard(ring: Ring, cache: NegativeCache, slots: jax.Array) -> Rows:
     return jnp.broadcast_to(zero, shape).astype(dtype)
 
   rows = Rows(
-      slots,
-      zeros(cache.tokens, jnp.int32),
-      zeros(cache.embeddings, jnp.float32),
-      zero[..., 0].astype(bool),
+      slots, zeros(cache.tokens, jnp.int32),
+      zeros(cache.embeddings, jnp.float32), zero[..., 0].astype(bool),
   )
   return jax.lax.scan(hop, rows, length=ring.devices)[0]
 
@@ -160,18 +144,10 @@ def fetch_on_shard(ring: Ring, cache: NegativeCache, slots: jax.Array) -> Rows:
 def oldest(cache: NegativeCache, count: int, multiple: int = 1) -> Rows:
   """The texts that have gone longest without being encoded.
 
-  Args:
-    cache: some slots may have no text.
-    count: R, at most M.
-    multiple: what the rows returned are to be a multiple of.
-
   Returns:
-    Rows [R], the oldest first, of equal ones that in the lowest slot; R rounded
-    up to a multiple of that and of the devices on the data axis. Where there
-    are fewer texts, and beyond R, none.
-
-  Raises:
-    UserError: there are not so many slots.
+    Rows [count], the oldest first, of equal ones that in the lowest slot; the
+    count is rounded up to a multiple of `multiple` and of the devices on the
+    data axis. Where there are fewer texts, and beyond the count, there is none.
   """
   if not 1 <= count <= cache.size:
     raise UserError(
@@ -192,9 +168,7 @@ def oldest(cache: NegativeCache, count: int, multiple: int = 1) -> Rows:
   return ring.on_shards(on_shard)(cache, ())
 
 
-def by_age(
-    ring: Ring, age: jax.Array, count: int, size: int
-) -> jax.Array:
+def by_age(ring: Ring, age: jax.Array, count: int, size: int) -> jax.Array:
   """The `count` oldest of all devices' slots, int32 [count], by ages [m].
 
   The oldest first, of equal ones the lowest; M in place of one whose age is

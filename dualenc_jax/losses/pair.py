@@ -35,25 +35,18 @@ class PAIR(in_batch_softmax.InBatchSoftmax):
     if not 0.0 <= self.alpha <= 1.0:
       raise UserError(f'PAIR.alpha is {self.alpha}; expected 0 to 1.')
 
-  def passage_centric_blocks(self) -> tuple[blocks.Block, ...]:
-    """Negatives of the anchors p_i in L_P."""
+  def terms(self) -> list[in_batch_softmax.Term]:
     wanted = {
         blocks.PASSAGE_PASSAGES: self.passages_in_denominator,
         blocks.PASSAGE_HARD: True,
         blocks.PASSAGE_QUERIES: self.queries_in_denominator,
     }
-    return tuple(block for block, is_wanted in wanted.items() if is_wanted)
-
-  def terms(self) -> list[in_batch_softmax.Term]:
+    centric = in_batch_softmax.Term(
+        'passage_centric', [block for block in wanted if wanted[block]],
+        self.alpha, self.positive_in_denominator,
+    )
     query_centric = [
         dataclasses.replace(term, weight=(1.0 - self.alpha) * term.weight)
         for term in super().terms()
     ]
-    return query_centric + [
-        in_batch_softmax.Term(
-            'passage_centric',
-            self.passage_centric_blocks(),
-            self.alpha,
-            self.positive_in_denominator,
-        )
-    ]
+    return [*query_centric, centric]

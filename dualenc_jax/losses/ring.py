@@ -39,12 +39,8 @@ _SMALL = 2**17
 class Ring:
   """The devices that shards travel over, and how scores are computed there.
 
-  Attributes:
-    mesh: None for one device without a mesh.
-    axes: axes of it over which rows and columns are sharded.
-    tile: at most this many rows and columns are scored at once.
-    totals: the sums of the scores are wanted.
-    precision: of the products.
+  Rows and columns are sharded over `axes` of the mesh, None for one device
+  without; `tile` is the most of them that are scored at once.
   """
 
   mesh: AbstractMesh | None
@@ -141,11 +137,8 @@ def num_devices(mesh: AbstractMesh | None, axes: Sequence[str]) -> int:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def log_partitions(
-    ring: Ring,
-    matrices: tuple[Matrix, ...],
-    vectors: Mapping[str, jax.Array],
-    tags: Sequence[tuple[Tags, Tags]],
-    temperature: jax.Array,
+    ring: Ring, matrices: tuple[Matrix, ...], vectors: Mapping[str, jax.Array],
+    tags: Sequence[tuple[Tags, Tags]], temperature: jax.Array,
 ) -> list[tuple[Partition | None, Partition | None]]:
   """Partitions of the rows and columns of each; see `similarity.py`.
 
@@ -158,14 +151,10 @@ def log_partitions(
       rows, columns = _sides(ring, matrix, vectors, both)
       sums = _forward(ring, matrix, rows, columns, temperature)
       names = matrix.rows, matrix.columns
-      result.append(
-          tuple(
-              None
-              if running is None
-              else tiles.finish(running, vectors[name].shape[0])
-              for name, running in zip(names, sums, strict=True)
-          )
-      )
+      result.append(tuple(
+          running and tiles.finish(running, vectors[name].shape[0])
+          for name, running in zip(names, sums, strict=True)
+      ))
     return result
 
   return ring.on_shards(on_shard)(vectors, tags, temperature)
@@ -173,9 +162,7 @@ def log_partitions(
 
 def _log_partitions_fwd(ring, matrices, vectors, tags, temperature):
   result = log_partitions(ring, matrices, vectors, tags, temperature)
-  lse = [
-      tuple(None if p is None else p.lse for p in both) for both in result
-  ]
+  lse = [tuple(p and p.lse for p in both) for both in result]
   return result, (vectors, tags, temperature, lse)
 
 
@@ -183,7 +170,7 @@ def _log_partitions_bwd(ring, matrices, residuals, cotangents):
   vectors, tags, temperature, lse = residuals
   bars = [
       tuple(
-          None if d is None else tiles.Cotangent(value, d.lse, d.total)
+          d and tiles.Cotangent(value, d.lse, d.total)
           for value, d in zip(*both, strict=True)
       )
       for both in zip(lse, cotangents, strict=True)
@@ -228,8 +215,7 @@ def _forward(ring, matrix, rows, columns, temperature):
   step = functools.partial(tiles.forward, matrix, ring.precision, rows)
   both = matrix.symmetric
   row_sums, column_sums = step(
-      columns,
-      temperature,
+      columns, temperature,
       tiles.start(rows, ring.totals) if matrix.of_rows else None,
       tiles.start(columns, ring.totals) if both or matrix.of_columns else None,
       own=True,
@@ -244,9 +230,7 @@ def _forward(ring, matrix, rows, columns, temperature):
     # Merged only when they are there: nothing waits for them before that.
     arrived = ring.send(column_sums)
     row_sums, share = step(
-        unpack(visitor),
-        temperature,
-        row_sums,
+        unpack(visitor), temperature, row_sums,
         None if arrived is None else tiles.start(columns, ring.totals),
         own=False,
     )
@@ -274,13 +258,8 @@ def _backward(ring, matrix, rows, columns, bars, temperature, d_vectors):
   if matrix.symmetric:
     column_bar = row_bar
   d_rows, d_columns = step(
-      columns,
-      temperature,
-      row_bar,
-      column_bar,
-      d_vectors[matrix.rows],
-      None if matrix.symmetric else d_vectors[matrix.columns],
-      own=True,
+      columns, temperature, row_bar, column_bar, d_vectors[matrix.rows],
+      None if matrix.symmetric else d_vectors[matrix.columns], own=True,
   )
   packs, unpack = _packed((columns, column_bar))
   visitor, hops = ring.send(packs), ring.hops(matrix)
@@ -293,12 +272,7 @@ def _backward(ring, matrix, rows, columns, bars, temperature, d_vectors):
     arrived = ring.send(d_columns)
     side, bar = unpack(visitor)
     d_rows, share = step(
-        side,
-        temperature,
-        row_bar,
-        bar,
-        d_rows,
-        jnp.zeros_like(d_columns),
+        side, temperature, row_bar, bar, d_rows, jnp.zeros_like(d_columns),
         own=False,
     )
     return (following, d_rows, arrived + share), None
@@ -310,9 +284,7 @@ def _backward(ring, matrix, rows, columns, bars, temperature, d_vectors):
     d_columns = ring.send(d_columns, -hops)
   if ring.halfway(matrix):
     side, bar = unpack(visitor)
-    d_rows, _ = step(
-        side, temperature, row_bar, bar, d_rows, None, own=False
-    )
+    d_rows, _ = step(side, temperature, row_bar, bar, d_rows, None, own=False)
   if matrix.symmetric:
     d_vectors[matrix.rows] = d_rows + d_columns if hops else d_rows
   else:

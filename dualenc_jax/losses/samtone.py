@@ -16,9 +16,6 @@ class SamToNe(in_batch_softmax.InBatchSoftmax):
 
   with hard negatives as in `InBatchSoftmax`. The passage side gets
   sum_{j != i} exp s(p_i, p_j) when `both_towers` (section 3.4).
-
-  Attributes:
-    both_towers: add same-tower negatives on the passage side, too.
   """
 
   both_towers: bool = False

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
 import operator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -44,16 +44,10 @@ class Tags(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Matrix:
-  """One matrix of scores.
+  """One matrix of scores, between vectors of these names.
 
-  Attributes:
-    rows: name of the vectors that are its rows.
-    columns: name of those that are its columns; of one that is symmetric, the
-      same.
-    aligned: row i and column i are no negatives of each other.
-    of_rows: the partition of each row is wanted.
-    of_columns: the partition of each column is wanted. A symmetric matrix has
-      none but those of its rows.
+  With `aligned`, row i and column i are no negatives of each other. A symmetric
+  matrix has no partitions but those of its rows.
   """
 
   rows: str
@@ -70,19 +64,16 @@ class Matrix:
 class Partition(NamedTuple):
   """Statistics of the negatives' scores of each anchor, all float32 [A].
 
-  Attributes:
-    lse: log of the sum of exp(score).
-    count: number of negatives; has no gradient.
-    maximum: largest score; has no gradient.
-    total: sum of the scores; None unless it is wanted.
-    above: number of candidates above the limit; None without one.
+  `total` is the sum of the scores, None unless it is wanted, and `above` the
+  number of candidates above the limit. The count and the maximum have no
+  gradients.
   """
 
   lse: jax.Array
-  count: jax.Array
+  count: jax.Array  # type: ignore[assignment]  # A method of tuples.
   maximum: jax.Array
-  total: jax.Array | None
-  above: jax.Array | None = None
+  total: Any
+  above: Any = None
 
 
 def combine(partitions: Sequence[Partition]) -> Partition:
@@ -109,11 +100,8 @@ def negatives(
 ) -> jax.Array | None:
   """Which columns are negatives of which rows: bool [A, C], None if all are.
 
-  Args:
-    rows: tags of A rows.
-    columns: tags of C columns.
-    diagonal: bool [A, C], True where row and column have the same number; None
-      where that does not matter.
+  diagonal: bool [A, C], where row and column have the same number; None where
+  that does not matter.
   """
   masks = [] if diagonal is None else [~diagonal]
   for row_ids, column_ids in zip(rows.ids, columns.ids, strict=True):
@@ -140,20 +128,14 @@ def above_limit(
 ) -> jax.Array | None:
   """Which scores [A, C] are above the limits of their anchors, bool [A, C].
 
-  Args:
-    s: MASKED where there is no candidate.
-    limits: of the rows where axis is 1, of the columns where it is 0.
-    axis: that of the candidates.
+  Limits are those of the rows where `axis`, the candidates', is 1.
   """
   return None if limits is None else s > jnp.expand_dims(limits, axis)
 
 
 def dense_log_partitions(
-    matrices: Sequence[Matrix],
-    totals: bool,
-    precision: jax.lax.PrecisionLike,
-    vectors: Mapping[str, jax.Array],
-    tags: Sequence[tuple[Tags, Tags]],
+    matrices: Sequence[Matrix], totals: bool, precision: jax.lax.PrecisionLike,
+    vectors: Mapping[str, jax.Array], tags: Sequence[tuple[Tags, Tags]],
     temperature: jax.Array,
 ) -> list[tuple[Partition | None, Partition | None]]:
   """Partitions of rows and columns of whole ones; see `similarity.py`."""
@@ -181,8 +163,7 @@ def dense_log_partitions(
     return Partition(
         lse=jax.nn.logsumexp(masked, axis),
         count=jnp.sum(mask.astype(jnp.float32), axis),
-        maximum=jax.lax.stop_gradient(jnp.max(masked, axis)),
-        total=total,
+        maximum=jax.lax.stop_gradient(jnp.max(masked, axis)), total=total,
         above=above,
     )
 

@@ -19,19 +19,15 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import math
 import numbers
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.losses import ring
-from dualenc_jax.losses.score_matrix import (
-  dense_log_partitions,
-  Matrix,
-  Partition,
-  Tags,
-)
+from dualenc_jax.losses import ring, score_matrix
+from dualenc_jax.losses.score_matrix import Matrix, Partition, Tags
 from dualenc_jax.parallel.partitioning import backend_in_scope
 
 IMPLEMENTATIONS = ('auto', 'dense', 'ring')
@@ -41,10 +37,26 @@ DENSE_BYTES = 2**25
 LARGEST_TILE = {'cpu': 2048, 'gpu': 4096, 'tpu': 4096}
 
 
+def check_finite(name: str, value: float) -> None:
+  if not isinstance(value, numbers.Real) or not math.isfinite(value):
+    raise UserError(f'{name} is {value!r}; expected a finite number.')
+
+
 def check_positive(name: str, value: float) -> None:
   number = isinstance(value, numbers.Real) and not isinstance(value, bool)
   if not (number and math.isfinite(value) and value > 0.0):
     raise UserError(f'{name} is {value!r}; expected a finite number above 0.')
+
+
+def check_bool(name: str, value: bool) -> None:
+  if type(value) is not bool:
+    raise UserError(f'{name} is {value!r}; expected True or False.')
+
+
+def check_one_of(name: str, value: str, known: Sequence[str]) -> None:
+  if value not in known:
+    expected = ', '.join(map(repr, known))
+    raise UserError(f'{name} is {value!r}; expected one of {expected}.')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,11 +64,6 @@ class LearnableTemperature:
   """A temperature learnt in log space and clamped.
 
   Its gradient is 0 beyond a bound, so once it has crossed one it stays there.
-
-  Attributes:
-    initial: value at the start.
-    minimum: lower bound; the paper's fixed temperature is 0.01.
-    maximum: upper bound.
   """
 
   initial: float = 0.05
@@ -76,7 +83,7 @@ class LearnableTemperature:
     """The parameter: {'log_temperature': float32 []}."""
     return {'log_temperature': jnp.asarray(math.log(self.initial), jnp.float32)}
 
-  def __call__(self, params: dict[str, jax.Array]) -> jax.Array:
+  def __call__(self, params: Mapping[str, Any]) -> jax.Array:
     """The clamped temperature, float32 []."""
     low, high = math.log(self.minimum), math.log(self.maximum)
     return jnp.exp(jnp.clip(params['log_temperature'], low, high))
@@ -93,8 +100,7 @@ class Similarity:
   `mask_duplicates`, pair j is no negative for pair i, in either direction, if
   q_j = q_i, p_j = p_i, or p_j is another labelled passage of q_i (a positive,
   not a negative); a hard negative that is any passage of q_i is masked out; and
-  a same-tower negative (SamToNe, PAIR) is
-  masked out when it equals the anchor itself.
+  a same-tower negative (SamToNe, PAIR) is masked out when it equals the anchor.
 
   Attributes:
     temperature: a number above 0 or `LearnableTemperature`; what a loss is
@@ -106,18 +112,16 @@ class Similarity:
       to be on one device.
     tile: the most rows and columns that the ring scores at once; None for what
       `log_partitions` finds fit.
-    mask_duplicates: needs the fingerprints in the batch.
     false_negative_margin: a candidate whose cosine with the anchor is above
       that of the anchor's positive by more than this is taken for a positive
       that nobody has labelled, and masked out (Solatorio 2024; 0.1 in
       Qwen3-Embedding, 2025). None takes none for such.
     check_norms: `evaluate` also returns `norm_error`, by how much the norm of
       an embedding is off one at most; a training run stops where it is off by
-      more than `metrics.NORM_TOLERANCE`. It is meant for models of a user's
-      own.
+      more than `loss.NORM_TOLERANCE`. It is meant for models of a user's own.
   """
 
-  temperature: float | LearnableTemperature | jax.Array = 0.01
+  temperature: Any = 0.01
   implementation: str = 'auto'
   tile: int | None = None
   mask_duplicates: bool = True
@@ -128,24 +132,13 @@ class Similarity:
     if not isinstance(self.temperature, (LearnableTemperature, jax.Array)):
       check_positive('Similarity.temperature', self.temperature)
     for field in ('mask_duplicates', 'check_norms'):
-      value = getattr(self, field)
-      if type(value) is not bool:
-        raise UserError(
-            f'Similarity.{field} is {value!r}; expected True or False.'
-        )
-    if self.implementation not in IMPLEMENTATIONS:
-      known = ', '.join(map(repr, IMPLEMENTATIONS))
-      raise UserError(
-          f'Similarity.implementation is {self.implementation!r}; expected one'
-          f' of {known}.'
-      )
-    margin = self.false_negative_margin
-    if margin is not None and not (
-        isinstance(margin, numbers.Real) and math.isfinite(margin)
-    ):
-      raise UserError(
-          f'Similarity.false_negative_margin is {margin!r}; expected a finite'
-          ' number, such as 0.1, or None.'
+      check_bool(f'Similarity.{field}', getattr(self, field))
+    check_one_of(
+        'Similarity.implementation', self.implementation, IMPLEMENTATIONS
+    )
+    if self.false_negative_margin is not None:
+      check_finite(
+          'Similarity.false_negative_margin', self.false_negative_margin
       )
     if self.tile is not None and (type(self.tile) is not int or self.tile < 1):
       raise UserError(
@@ -159,7 +152,7 @@ class Similarity:
       return self.temperature.init()
     return {}
 
-  def at(self, params: dict[str, jax.Array]) -> 'Similarity':
+  def at(self, params: Mapping[str, Any]) -> 'Similarity':
     """The same with the temperature that has been learnt so far."""
     if isinstance(self.temperature, LearnableTemperature):
       return dataclasses.replace(self, temperature=self.temperature(params))
@@ -167,13 +160,9 @@ class Similarity:
 
 
 def log_partitions(
-    matrices: Sequence[Matrix],
-    vectors: Mapping[str, jax.Array],
-    tags: Sequence[tuple[Tags, Tags]],
-    temperature: jax.Array | float,
-    totals: bool = False,
-    implementation: str = 'auto',
-    tile: int | None = None,
+    matrices: Sequence[Matrix], vectors: Mapping[str, jax.Array],
+    tags: Sequence[tuple[Tags, Tags]], temperature: jax.Array | float,
+    totals: bool = False, implementation: str = 'auto', tile: int | None = None,
     precision: jax.lax.PrecisionLike = 'highest',
 ) -> list[tuple[Partition | None, Partition | None]]:
   """Log-partitions of the rows and of the columns of matrices of scores.
@@ -186,12 +175,9 @@ def log_partitions(
   tile. It has gradients in reverse mode, of the first order.
 
   Args:
-    matrices: which vectors are scored against which.
     vectors: by name, [A, D] each; cast to float32.
     tags: of the rows and of the columns of each matrix.
-    temperature: divides the dot products.
     totals: the sums of the scores are wanted, too.
-    implementation: 'auto', 'dense' or 'ring'.
     tile: at most this many rows and columns are scored at once by the ring. By
       default a power of two up to `LARGEST_TILE`, such that a tile of scores
       takes no more memory than a device's shard of vectors.
@@ -201,9 +187,6 @@ def log_partitions(
   Returns:
     Partitions of the rows and of the columns of each matrix, None where they
     are not wanted. In a symmetric one the rows' are the columns'.
-
-  Raises:
-    UserError: the data axis of the mesh does not divide the rows.
   """
   vectors = {name: x.astype(jnp.float32) for name, x in vectors.items()}
   temperature = jnp.asarray(temperature, jnp.float32)
@@ -216,7 +199,7 @@ def log_partitions(
     limit = DENSE_BYTES * (mesh.shape.get('data', 1) if mesh else 1)
     implementation = 'ring' if 4 * scores >= limit else 'dense'
   if implementation == 'dense':
-    return dense_log_partitions(
+    return score_matrix.dense_log_partitions(
         matrices, totals, precision, vectors, tags, temperature
     )
   axes = _axes(mesh, [x.shape[0] for x in vectors.values()])
@@ -224,10 +207,7 @@ def log_partitions(
   smallest = min(x.size for x in vectors.values()) // shards
   return ring.log_partitions(
       ring.Ring(mesh, axes, tile or _tile(smallest), totals, precision),
-      tuple(matrices),
-      vectors,
-      list(tags),
-      temperature,
+      tuple(matrices), vectors, list(tags), temperature,
   )
 
 

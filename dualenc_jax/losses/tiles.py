@@ -5,20 +5,13 @@ log-sum-exp of every row and, from the same tile, of every column; the backward
 pass computes each tile again.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from dualenc_jax.losses.score_matrix import (
-  above_limit,
-  MASKED,
-  Matrix,
-  negatives,
-  Partition,
-  scores,
-  Tags,
-)
+from dualenc_jax.losses import score_matrix
+from dualenc_jax.losses.score_matrix import MASKED, Matrix, Partition, Tags
 
 
 class Side(NamedTuple):
@@ -37,9 +30,9 @@ class Running(NamedTuple):
 
   maximum: jax.Array
   exponentials: jax.Array
-  count: jax.Array
-  total: jax.Array | None
-  above: jax.Array | None
+  count: jax.Array  # type: ignore[assignment]  # A method of tuples.
+  total: Any
+  above: Any
 
 
 class Cotangent(NamedTuple):
@@ -77,10 +70,7 @@ def start(side: Side, totals: bool) -> Running:
   """Statistics of no scores at all."""
   zero = jnp.zeros_like(side.vectors[:, :, 0])
   return Running(
-      zero + MASKED,
-      zero,
-      zero,
-      zero if totals else None,
+      zero + MASKED, zero, zero, zero if totals else None,
       None if side.tags.limits is None else zero,
   )
 
@@ -92,8 +82,7 @@ def merge(a: Running, b: Running) -> Running:
       maximum,
       a.exponentials * jnp.exp(a.maximum - maximum)
       + b.exponentials * jnp.exp(b.maximum - maximum),
-      a.count + b.count,
-      None if a.total is None else a.total + b.total,
+      a.count + b.count, None if a.total is None else a.total + b.total,
       None if a.above is None else a.above + b.above,
   )
 
@@ -110,31 +99,16 @@ def finish(running: Running, size: int) -> Partition:
 
 
 def forward(
-    matrix: Matrix,
-    precision: jax.lax.PrecisionLike,
-    rows: Side,
-    columns: Side,
-    temperature: jax.Array,
-    row_sums: Running | None,
-    column_sums: Running | None,
-    own: bool,
+    matrix: Matrix, precision: jax.lax.PrecisionLike, rows: Side, columns: Side,
+    temperature: jax.Array, row_sums: Running | None,
+    column_sums: Running | None, own: bool,
 ) -> tuple[Running | None, Running | None]:
-  """Adds the scores of all rows and columns to their statistics.
+  """Adds the scores of all tiles of rows and columns to their statistics.
 
-  Args:
-    matrix: these are rows and columns of it.
-    precision: of the products.
-    rows: T tiles of t.
-    columns: U tiles of u.
-    temperature: float32 [].
-    row_sums: statistics of the rows so far; None if nobody wants them.
-    column_sums: those of the columns.
-    own: row i and column i of these have the same number. Of a symmetric
-      matrix only the tiles on and above the diagonal are computed then, and
-      the statistics of a row are those of row and column together.
-
-  Returns:
-    The statistics of rows and columns.
+  None stands for statistics that are not wanted. With `own`, row i and column i
+  have the same number; of a symmetric matrix only the tiles on and above the
+  diagonal are computed then, and the statistics of a row are those of row and
+  column together.
   """
 
   def row_tile(a, sums):
@@ -168,34 +142,17 @@ def forward(
 
 
 def backward(
-    matrix: Matrix,
-    precision: jax.lax.PrecisionLike,
-    rows: Side,
-    columns: Side,
-    temperature: jax.Array,
-    row_bar: Cotangent | None,
-    column_bar: Cotangent | None,
-    d_rows: jax.Array,
-    d_columns: jax.Array | None,
-    own: bool,
+    matrix: Matrix, precision: jax.lax.PrecisionLike, rows: Side, columns: Side,
+    temperature: jax.Array, row_bar: Cotangent | None,
+    column_bar: Cotangent | None, d_rows: jax.Array,
+    d_columns: jax.Array | None, own: bool,
 ) -> tuple[jax.Array, jax.Array | None]:
   """Adds the gradient of the statistics to that of rows and columns.
 
-  Args:
-    matrix: these are rows and columns of it.
-    precision: of the products.
-    rows: T tiles of t.
-    columns: U tiles of u.
-    temperature: float32 [].
-    row_bar: final log-sum-exp of the rows, and cotangents; None as before.
-    column_bar: those of the columns.
-    d_rows: gradient of the rows so far, [T, t, D].
-    d_columns: that of the columns, [U, u, D]; None if it is not to be added.
-    own: as in `forward`; of a symmetric matrix d_rows is then the gradient of
-      rows and columns together.
-
-  Returns:
-    d_rows and d_columns.
+  As `forward`, with the final log-sum-exp and the cotangents of rows and
+  columns; d_rows [T, t, D] and d_columns [U, u, D], None if not wanted, are the
+  gradients so far. With `own`, d_rows of a symmetric matrix is the gradient of
+  rows and columns together.
   """
   triangle = own and matrix.symmetric
 
@@ -209,9 +166,7 @@ def backward(
       column_side = _pick(columns, b)
       s, mask = _scores(matrix, precision, x, row_side, column_side, a, b, own)
       d_s = _d_scores(
-          s,
-          mask,
-          (row_bar_a, row_side.tags.limits),
+          s, mask, (row_bar_a, row_side.tags.limits),
           (_pick(column_bar, b), column_side.tags.limits),
       )
       d_x += jnp.einsum(
@@ -241,19 +196,19 @@ def backward(
 
 def _scores(matrix, precision, x, rows, columns, a, b, own):
   """Masked scores of the tile (a, b), [t, u], and its mask or None."""
-  s = scores(x, columns.vectors, precision)
+  s = score_matrix.scores(x, columns.vectors, precision)
   diagonal = None
   if own and matrix.aligned:
     i, j = (jax.lax.broadcasted_iota(jnp.int32, s.shape, k) for k in (0, 1))
     diagonal = a * s.shape[0] + i == b * s.shape[1] + j
-  mask = negatives(rows.tags, columns.tags, diagonal)
+  mask = score_matrix.negatives(rows.tags, columns.tags, diagonal)
   return (s if mask is None else jnp.where(mask, s, MASKED)), mask
 
 
 def _include(
     running: Running, s: jax.Array, axis: int, limits: jax.Array | None
 ) -> Running:
-  above = above_limit(s, limits, axis)
+  above = score_matrix.above_limit(s, limits, axis)
   if above is not None:
     s = jnp.where(above, MASKED, s)
     above = running.above + jnp.sum(above.astype(jnp.float32), axis)
@@ -267,9 +222,7 @@ def _include(
       maximum,
       running.exponentials * jnp.exp(running.maximum - maximum)
       + jnp.sum(exponentials, axis),
-      running.count + jnp.sum(real.astype(jnp.float32), axis),
-      total,
-      above,
+      running.count + jnp.sum(real.astype(jnp.float32), axis), total, above,
   )
 
 
@@ -282,7 +235,7 @@ def _d_scores(s, mask, of_rows, of_columns):
       own = jnp.exp(s - lse) * d_lse
       if bar.d_total is not None:
         own += jnp.expand_dims(bar.d_total, axis)
-      above = above_limit(s, limits, axis)
+      above = score_matrix.above_limit(s, limits, axis)
       gradient += own if above is None else jnp.where(above, 0.0, own)
   return gradient if mask is None else jnp.where(mask, gradient, 0.0)
 
@@ -298,6 +251,5 @@ def _put(tree, i, values):
   """Every array with its entry i replaced."""
   return jax.tree.map(
       lambda x, value: jax.lax.dynamic_update_index_in_dim(x, value, i, 0),
-      tree,
-      values,
+      tree, values,
   )

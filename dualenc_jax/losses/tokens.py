@@ -6,9 +6,7 @@ import numpy as np
 
 
 def token_losses(
-    logits: jax.Array,
-    targets: jax.Array,
-    z_loss: float = 0.0,
+    logits: jax.Array, targets: jax.Array, z_loss: float = 0.0,
     label_smoothing: float = 0.0,
 ) -> jax.Array:
   """The loss of each token, 0 at best but for the z-loss.
@@ -19,9 +17,6 @@ def token_losses(
     z_loss: factor of the squared logarithm of the partition function.
     label_smoothing: share of the probability that a target leaves to all other
       tokens alike.
-
-  Returns:
-    float32 [R, T].
   """
   log_z = jax.nn.logsumexp(logits, axis=-1)
   size = logits.shape[-1]

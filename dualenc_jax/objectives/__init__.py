@@ -12,16 +12,7 @@ from dualenc_jax.objectives.ranking import Ranking
 from dualenc_jax.objectives.taught_pq import TaughtPq
 
 __all__ = [
-    'Alignment',
-    'Batches',
-    'CachedNegatives',
-    'Contrastive',
-    'FromPairs',
-    'Generation',
-    'JointPq',
-    'Matching',
-    'Objective',
-    'Ranking',
-    'Run',
+    'Alignment', 'Batches', 'CachedNegatives', 'Contrastive', 'FromPairs',
+    'Generation', 'JointPq', 'Matching', 'Objective', 'Ranking', 'Run',
     'TaughtPq',
 ]

@@ -1,6 +1,6 @@
 """A query tower learns to find passages that another tower has embedded."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 import dataclasses
 import math
 from typing import Any
@@ -9,20 +9,13 @@ import jax
 import jax.numpy as jnp
 
 from dualenc_jax import losses
-from dualenc_jax.data import Batches, Layout, Packed
+from dualenc_jax.data import Layout, Packed
 from dualenc_jax.losses import blocks
 from dualenc_jax.losses.loss import Embeddings
 from dualenc_jax.models import DualEncoder, model_params
-from dualenc_jax.objectives import collapse, passage_states, targets
+from dualenc_jax.objectives import collapse, passage_states
 from dualenc_jax.objectives.objective import Run
-from dualenc_jax.objectives.of_towers import (
-  check_apart,
-  OfTowers,
-  passage_tower,
-)
-
-# Rows that a device encodes at once.
-_ENCODED_AT_ONCE = 256
+from dualenc_jax.objectives.over_passages import OverPassages, passage_tower
 
 
 class _OverCorpus(losses.InBatchSoftmax):
@@ -33,7 +26,7 @@ class _OverCorpus(losses.InBatchSoftmax):
 
 
 @dataclasses.dataclass(frozen=True)
-class Alignment(OfTowers):
+class Alignment(OverPassages):
   """Stage 1 of DAFT (Leonhardt et al. 2022): the query tower alone is trained.
 
   The mean over pairs (q, p) of
@@ -45,19 +38,9 @@ class Alignment(OfTowers):
   constant: it is encoded once, and the softmax is exact at every step, without
   a negative that is stale or left out.
 
-  Attributes:
-    model: a dual encoder whose query tower has an encoder of its own.
-    similarity: how vectors are compared.
-    train_projection: of the passage tower's pooled states, which are what is
-      kept then, the shared projection is trained; the paper's algorithm 1 can
-      be read either way. An index of passages stays valid without.
-    whole_corpus: the corpus of the task is searched, too, where it has one
-      beside the passages of its pairs.
-    states_dir: a folder in which what was encoded is kept, so that this run
-      when it goes on, and others of the same passage tower, map it; None
-      encodes at every start.
-    micro_batch_size: queries encoded at once; None for all of the batch.
-    layout: how texts are put into rows.
+  With `train_projection`, the shared projection of the passage tower's pooled
+  states, which are what is kept then, is trained, too; the paper's algorithm 1
+  can be read either way. An index of passages stays valid without.
   """
 
   model: DualEncoder
@@ -67,20 +50,12 @@ class Alignment(OfTowers):
   states_dir: str | None = None
   micro_batch_size: int | None = None
   layout: Layout = Packed()
-  num_negatives = 0
-  sides = ('queries',)
-  needs_start = True
-
-  def __post_init__(self):
-    self.check_feeding()
-    check_apart('Alignment', self.model)
 
   @property
-  def frozen(self) -> Sequence[str]:
-    rules = passage_tower(self.model)
-    if not self.train_projection:
-      return rules
-    return 'passage_(token_embedder|encoder)/.*',
+  def frozen(self) -> tuple[str, ...]:
+    if self.train_projection:
+      return 'passage_(token_embedder|encoder)/.*',
+    return passage_tower(self.model)
 
   @property
   def _method(self) -> str:
@@ -90,36 +65,20 @@ class Alignment(OfTowers):
   def _features(self) -> int:
     """Of what the passage tower makes of a passage."""
     if self.train_projection:
-      return self.model.passage_token_embedder.features
+      model = self.model
+      return (model.passage_token_embedder or model.token_embedder).features
     return self.model.projection.features
 
-  def init(self, key: jax.Array) -> Any:
-    params = super().init(key)
-    own = self.similarity.init()
-    return {**params, 'loss': own} if own else params
-
-  def batches(self, run: Run) -> Batches:
-    return targets.targeted(super().batches(run), run, self.whole_corpus)
-
-  def abstract_batch(self, run: Run) -> Any:
-    return {
-        **targets.abstract(super().abstract_batch(run)),
-        **passage_states.shapes(
-            len(run.batches.all_passages), self._features, run.batch_size
-        ),
-    }
+  def shapes(self, run: Run) -> dict[str, Any]:
+    return passage_states.shapes(
+        len(run.batches.all_passages), self._features, run.batch_size
+    )
 
   def constants(self, run: Run, params: Any) -> Mapping[str, Any]:
-    embedder = self.embedder(params, run.partitioner, _ENCODED_AT_ONCE)
     return passage_states.on_mesh(
-        run.batches.all_passages,
-        embedder,
-        model_params(params),
-        self._method,
-        self._features,
-        run.batch_size,
-        run.partitioner,
-        self.states_dir,
+        run.batches.all_passages, self.embedder(params, run.partitioner),
+        model_params(params), self._method, self._features, run.batch_size,
+        run.partitioner, self.states_dir,
     )
 
   def __call__(
@@ -138,10 +97,8 @@ class Alignment(OfTowers):
       return x.reshape(size, -1, *x.shape[1:])
 
     embeddings = Embeddings(
-        query,
-        jnp.take(passages, batch['targets'][:, 0], axis=0),
-        by_query(passages),
-        query_ids=batch['query_ids'],
+        query, jnp.take(passages, batch['targets'][:, 0], axis=0),
+        by_query(passages), query_ids=batch['query_ids'],
         passage_ids=batch['passage_ids'],
         negative_ids=by_query(batch['state_ids']),
         negative_valid=by_query(batch['state_valid']),
@@ -149,10 +106,8 @@ class Alignment(OfTowers):
         columns={n: batch[n] for n in ('weights',) if n in batch},
     )
     value, metrics = losses.evaluate(
-        _OverCorpus(bidirectional=False),
-        self.similarity,
-        params.get('loss', {}),
-        embeddings,
+        _OverCorpus(bidirectional=False), self.similarity,
+        params.get('loss', {}), embeddings,
     )
     ranks = collapse.watched(query, embeddings.passage)
     return value, {**ranks, **metrics}

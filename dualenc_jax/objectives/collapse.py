@@ -42,15 +42,10 @@ def watched(query: jax.Array, passage: jax.Array) -> dict[str, jax.Array]:
 def collapsed(metrics: Mapping[str, Any], chance: float | None) -> str | None:
   """The tower of a step that looks collapsed; None for neither.
 
-  That is one whose rank is below 2 while the loss is no lower than that of a
-  constant map.
-
-  Args:
-    metrics: of the step.
-    chance: as of `Objective.chance`.
+  Its rank is below 2, and the loss no lower than `chance`, a constant map's.
   """
   if chance is None or float(metrics['loss']) < chance - _NEAR:
     return None
   ranks = {name: metrics.get(f'{name}_rank', _RANK) for name in _TOWERS}
-  lowest = min(ranks, key=ranks.get)
+  lowest = min(ranks, key=ranks.__getitem__)
   return lowest if ranks[lowest] < _RANK else None

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 import dataclasses
-import functools
 from typing import Any
 
 import jax
@@ -14,31 +13,17 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.interop.own import TRAINED_DIMS
 from dualenc_jax.losses import blocks
 from dualenc_jax.losses.loss import Embeddings
-from dualenc_jax.models import abstract_params, DualEncoder
-from dualenc_jax.objectives import collapse
-from dualenc_jax.objectives.from_pairs import first_columns
+from dualenc_jax.models import DualEncoder
+from dualenc_jax.objectives import collapse, from_pairs
 from dualenc_jax.objectives.objective import Run
-from dualenc_jax.objectives.of_towers import encode_side, OfTowers
-from dualenc_jax.parallel import micro_batches
+from dualenc_jax.objectives.of_towers import encode_side, numbers_of, OfTowers
 
 Batch = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
 class Contrastive(OfTowers):
-  """A loss over the embeddings of pairs and their hard negatives.
-
-  Parameters are the model's, and those of the loss under 'loss'.
-
-  Attributes:
-    model: the dual encoder.
-    loss: a loss of `dualenc_jax.losses`, or any `losses.Loss`.
-    similarity: how vectors are compared, by whatever loss.
-    num_negatives: K, hard negatives taken from each example.
-    micro_batch_size: pairs encoded at once; None for all of the batch.
-    layout: how texts are put into rows: `data.Padded()`, `data.Grouped()` or
-      `data.Packed()`.
-  """
+  """A loss over the embeddings of pairs and their hard negatives."""
 
   model: DualEncoder
   loss: losses.Loss
@@ -56,10 +41,8 @@ class Contrastive(OfTowers):
       )
     self.check_feeding()
 
-  def init(self, key: jax.Array) -> Any:
-    params = super().init(key)
-    loss_params = losses.init(self.loss, self.similarity)
-    return {**params, 'loss': loss_params} if loss_params else params
+  def loss_params(self) -> dict[str, Any]:
+    return losses.init(self.loss, self.similarity)
 
   def __call__(
       self, params: Any, batch: Any, key: jax.Array | None = None
@@ -86,7 +69,7 @@ class Contrastive(OfTowers):
     )
 
   def describe_batches(self, run: Run, step: int) -> Iterator[str]:
-    columns = first_columns(run.batches, step)
+    columns = from_pairs.first_columns(run.batches, step)
     losses.check_columns(self.loss, columns, self.model.projection.features)
     yield from super().describe_batches(run, step)
     yield from blocks.describe_left(
@@ -124,11 +107,8 @@ class Contrastive(OfTowers):
 
 
 def embed(
-    model: DualEncoder,
-    params: Any,
-    batch: Batch,
-    dropout_key: jax.Array | None = None,
-    micro_batch_size: int | None = None,
+    model: DualEncoder, params: Any, batch: Batch,
+    dropout_key: jax.Array | None = None, micro_batch_size: int | None = None,
 ) -> Embeddings:
   """Encodes a batch with both towers.
 
@@ -141,45 +121,24 @@ def embed(
     dropout_key: switches dropout on. The masks of a text depend on this key
       and the number of its pair alone: batch['numbers'] [B], or its place in
       the batch if there are none.
-    micro_batch_size: pairs encoded at once, see `micro_batches.map_rows`; None
-      for all.
-
-  Returns:
-    The embeddings of the batch.
+    micro_batch_size: pairs encoded at once; None for all.
   """
   queries, passages = batch['queries'], batch['passages']
-  cells, pairs = queries.num_cells, queries.num_texts
-  candidates = passages.num_texts // pairs
-  keys = [None, None]
+  candidates = passages.num_texts // queries.num_texts
+  keys: Any = [None, None]
   if dropout_key is not None:
     keys = jax.random.split(dropout_key)
 
   def encode_cells(params, numbers, queries, passages):
     """Numbers [c, P] of pairs, their texts -> [c, P, D], [c, P (1 + K), D]."""
-    of_passages = numbers[:, :, None] * candidates
-    of_passages += jnp.arange(candidates, dtype=numbers.dtype)[None, None]
+    own = from_pairs.numbers_of_candidates(numbers, candidates)
     return (
         encode_side(model, params, 'encode_query', queries, numbers, keys[0]),
-        encode_side(
-            model,
-            params,
-            'encode_passage',
-            passages,
-            of_passages.reshape(len(numbers), -1),
-            keys[1],
-        ),
+        encode_side(model, params, 'encode_passage', passages, own, keys[1]),
     )
 
-  if micro_batch_size is not None:
-    micro_batches.check_micro_batch_size(micro_batch_size, cells * pairs)
-  numbers = batch.get('numbers', jnp.arange(cells * pairs, dtype=jnp.uint32))
-  query, passage = micro_batches.map_rows(
-      encode_cells,
-      None if micro_batch_size is None else micro_batch_size // pairs,
-      functools.partial(abstract_params, model),
-      params,
-      numbers.reshape(cells, pairs),
-      queries,
+  query, passage = from_pairs.map_cells(
+      encode_cells, model, params, numbers_of(batch), micro_batch_size, queries,
       passages,
   )
   features = query.shape[-1]

@@ -1,6 +1,7 @@
 """What all objectives over pairs and their hard negatives have in common."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+import functools
 import math
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from dualenc_jax.data import Batches, batches as batches_lib, Layout
 from dualenc_jax.data.layouts import Padded, padded_shape
 from dualenc_jax.errors import UserError
+from dualenc_jax.models import abstract_params
 from dualenc_jax.objectives.objective import check_whole, Objective, Run
 from dualenc_jax.parallel import micro_batches
 from dualenc_jax.parallel.partitioning import Partitioner
@@ -23,12 +25,11 @@ class FromPairs(Objective):
   """Its batches are pairs of a cache, in some layout, on the mesh.
 
   Attributes:
-    model: with an `encoder` and a `token_embedder`, perhaps `passage_` ones or
-      a `decoder`.
     num_negatives: K, hard negatives taken from each example.
     num_others: passages of other pairs that are hard negatives, too.
     micro_batch_size: pairs encoded at once; None for all of the batch.
-    layout: how texts are put into rows.
+    layout: how texts are put into rows: `data.Padded()`, `data.Grouped()` or
+      `data.Packed()`.
     sides: the texts that it reads.
     needs_passages: it learns which passage is a query's.
     together: a query and its passage have to be in the same row and segment.
@@ -39,7 +40,7 @@ class FromPairs(Objective):
   micro_batch_size: int | None
   layout: Layout
   num_others: int = 0
-  sides = 'queries', 'passages'
+  sides: Sequence[str] = ('queries', 'passages')
   needs_passages = True
   together = False
 
@@ -58,7 +59,7 @@ class FromPairs(Objective):
 
   def around(self, run: Run) -> Around | None:
     """What joins a query and a passage to one text; None keeps them apart."""
-    del run
+    return None
 
   def batches(self, run: Run) -> Batches:
     for cache in run.caches:
@@ -69,29 +70,18 @@ class FromPairs(Objective):
             ' with --gin_file=losses/matching.gin, or on a task of pairs.'
         )
     return Batches(
-        run.caches,
-        run.batch_size,
-        run.seed,
-        run.tokenizer.query_length,
-        run.tokenizer.passage_length,
-        self.num_negatives,
-        run.rates,
-        self.layout,
-        self._cells(run),
-        run.extra_columns,
-        self.around(run),
-        self.num_others,
-        self.sides,
-        self.together,
+        run.caches, run.batch_size, run.seed, run.tokenizer.query_length,
+        run.tokenizer.passage_length, self.num_negatives, run.rates,
+        self.layout, self._cells(run), run.extra_columns, self.around(run),
+        self.num_others, self.sides, self.together,
     )
 
   def abstract_batch(self, run: Run) -> Any:
     """A batch with room for all but the rarest texts.
 
-    Of the shapes of a layout it is the second: a batch that it does not hold,
-    and which is padded more, or altogether, comes once in a very long run.
-    Those of the padded layout are known; for others the examples are looked at,
-    and tokenised first if they are not yet.
+    Of the shapes of a layout it is the second, beyond which a batch comes once
+    in a very long run. Other layouts than the padded one look at the examples,
+    which are tokenised first if they are not yet.
     """
     cells = self._cells(run)
     pairs = run.batch_size // cells
@@ -106,20 +96,14 @@ class FromPairs(Objective):
       }
       if around is not None:
         texts['pairs'] = pairs * candidates, around.most(*lengths)
-      shapes = [padded_shape(*texts[name]) for name in names]
+      shapes: Any = [padded_shape(*texts[name]) for name in names]
     else:
       num_positives = run.batches.picker.positives.most
       shapes = run.batches.shapes
       shapes = shapes[min(1, max(len(shapes) - 2, 0))]
     return batches_lib.abstract_batch(
-        shapes,
-        run.batch_size,
-        cells,
-        candidates - 1,
-        jax.ShapeDtypeStruct,
-        run.extra_columns,
-        num_positives,
-        names,
+        shapes, run.batch_size, cells, candidates - 1, jax.ShapeDtypeStruct,
+        run.extra_columns, num_positives, names,
     )
 
   def check_mesh(self, partitioner: Partitioner) -> None:
@@ -179,18 +163,15 @@ class FromPairs(Objective):
 def encode_texts(
     encode_rows: Callable[..., jax.Array], texts: TextRows, numbers: jax.Array
 ) -> jax.Array:
-  """Encodes the texts of c cells, whatever their layout.
+  """Encodes the texts of c cells, whatever their layout: [c, T, D].
 
   Args:
     encode_rows: a tower: tokens [R, L], lengths and dropout numbers [R, S] ->
       [R, S, D].
     texts: of the cells.
     numbers: of the texts, for dropout, uint32 [c, T].
-
-  Returns:
-    [c, T, D].
   """
-  encoded = []
+  found = []
   for tokens, lengths, of_cell in texts.groups:
     cells, rows, segments = lengths.shape
     own = jnp.take_along_axis(
@@ -201,13 +182,46 @@ def encode_texts(
         lengths.reshape(cells * rows, segments),
         own.reshape(cells * rows, segments),
     )
-    encoded.append(group.reshape(cells, rows * segments, -1))
-  encoded = jnp.concatenate(encoded, axis=1)
+    found.append(group.reshape(cells, rows * segments, -1))
+  encoded = jnp.concatenate(found, axis=1)
   if texts.places is None:
     return encoded
   return jnp.take_along_axis(
       encoded, texts.places[:, :, None], axis=1, mode='clip'
   )
+
+
+def map_cells(
+    function: Callable[..., Any], model: Any, params: Any, numbers: jax.Array,
+    micro_batch_size: int | None, texts: TextRows, *trees: Any,
+) -> Any:
+  """Runs function(params, numbers [c, P], texts, *trees) over C cells.
+
+  Args:
+    function: of c cells -> arrays [c, ...].
+    model: whose parameters are trained.
+    params: its parameters.
+    numbers: uint32 [B] of pairs, B = C P.
+    micro_batch_size: pairs at once; None for all.
+    texts: of C cells.
+    *trees: of arrays [C, ...].
+  """
+  cells, size = texts.num_cells, len(numbers)
+  at_once = None
+  if micro_batch_size is not None:
+    micro_batches.check_micro_batch_size(micro_batch_size, size)
+    at_once = micro_batch_size // (size // cells)
+  return micro_batches.map_rows(
+      function, at_once, functools.partial(abstract_params, model), params,
+      numbers.reshape(cells, -1), texts, *trees,
+  )
+
+
+def numbers_of_candidates(numbers: jax.Array, count: int) -> jax.Array:
+  """Numbers [c, P] of pairs -> those of their candidates, [c, P count]."""
+  found = numbers[:, :, None] * count
+  found += jnp.arange(count, dtype=numbers.dtype)[None, None]
+  return found.reshape(len(numbers), -1)
 
 
 def first_columns(batches: Batches, step: int) -> dict[str, np.ndarray]:

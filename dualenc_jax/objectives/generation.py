@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 import dataclasses
-import functools
 from typing import Any
 
 import jax
@@ -15,16 +14,10 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.inference.likelihood import Likelihood
 from dualenc_jax.interop.own import GENERATOR
 from dualenc_jax.losses.tokens import token_losses
-from dualenc_jax.models import (
-    abstract_params,
-    describe,
-    model_params,
-    Seq2Seq,
-)
+from dualenc_jax.models import describe, model_params, Seq2Seq
 from dualenc_jax.models.layers import Segments
-from dualenc_jax.objectives.from_pairs import FromPairs
+from dualenc_jax.objectives.from_pairs import FromPairs, map_cells
 from dualenc_jax.objectives.objective import Run
-from dualenc_jax.parallel import micro_batches
 from dualenc_jax.parallel.partitioning import Partitioner
 
 
@@ -34,17 +27,8 @@ class Generation(FromPairs):
 
   The passage is read, the query written, EOS as the last of its tokens
   (Nogueira and Lin 2019). The loss is a mean over all target tokens of the
-  global batch, so neither rows nor micro-batches nor devices change it.
-
-  Attributes:
-    model: the encoder-decoder.
-    z_loss: T5X's factor of the squared logarithm of the partition function,
-      which keeps logits near 0.
-    label_smoothing: share of the probability that targets leave to all other
-      tokens alike.
-    micro_batch_size: pairs whose logits, [R, T, V], exist at once; None for all
-      of the batch.
-    layout: how texts are put into rows.
+  global batch, so neither rows nor micro-batches nor devices change it. Logits
+  [R, T, V] exist for a micro-batch at a time. `z_loss` keeps them near 0.
   """
 
   model: Seq2Seq
@@ -91,8 +75,8 @@ class Generation(FromPairs):
     cells, size = sources.num_cells, batch['numbers'].shape[0]
     weights = batch.get('weights', jnp.ones(size, jnp.float32))
 
-    def sum_cells(params, numbers, weights, sources, targets):
-      """Of c cells: [c, P], [c, P] and rows -> [c, 3]."""
+    def sum_cells(params, numbers, sources, targets, weights):
+      """Of c cells: [c, P], rows and [c, P] -> [c, 3]."""
       sums = 0.0
       for source, target in zip(sources.groups, targets.groups):
         count, rows, _ = target.lengths.shape
@@ -105,24 +89,14 @@ class Generation(FromPairs):
             {'params': model_params(params)},
             *(_flat(x) for x in (source.tokens, target.tokens)),
             *(_flat(x) for x in (source.lengths, target.lengths)),
-            *(x.reshape(count * rows, -1) for x in of_segments),
-            key,
+            *(x.reshape(count * rows, -1) for x in of_segments), key,
         )
         sums += jnp.sum(found.reshape(count, rows, -1), axis=1)
       return sums
 
-    micro = self.micro_batch_size
-    if micro is not None:
-      micro_batches.check_micro_batch_size(micro, size)
-    sums = micro_batches.map_rows(
-        sum_cells,
-        None if micro is None else micro // (size // cells),
-        functools.partial(abstract_params, self.model),
-        params,
-        batch['numbers'].reshape(cells, -1),
-        weights.reshape(cells, -1),
-        sources,
-        batch['queries'],
+    sums = map_cells(
+        sum_cells, self.model, params, batch['numbers'], self.micro_batch_size,
+        sources, batch['queries'], weights.reshape(cells, -1),
     )
     loss, correct, tokens = jnp.sum(sums, axis=0)
     # A batch whose pairs all weigh nothing has the loss 0.
@@ -134,23 +108,12 @@ class Generation(FromPairs):
     }
 
   def _sum_rows(
-      self,
-      variables,
-      sources,
-      targets,
-      source_lengths,
-      target_lengths,
-      numbers,
-      weights,
-      key,
+      self, variables, sources, targets, source_lengths, target_lengths,
+      numbers, weights, key,
   ):
     """Sums over the tokens of rows: losses, correct ones, weights: [R, 3]."""
     logits = self.model.apply(
-        variables,
-        sources,
-        targets,
-        source_lengths,
-        target_lengths,
+        variables, sources, targets, source_lengths, target_lengths,
         None if key is None else numbers,
         rngs=None if key is None else {'dropout': key},
     )
@@ -160,13 +123,8 @@ class Generation(FromPairs):
     weights = jnp.take_along_axis(weights, slots, axis=1)
     losses = token_losses(logits, targets, self.z_loss, self.label_smoothing)
     correct = jnp.argmax(logits, axis=-1) == targets
-    return jnp.stack(
-        [
-            jnp.sum(x * weights, axis=1)
-            for x in (losses, correct.astype(jnp.float32), 1.0)
-        ],
-        axis=1,
-    )
+    counted = losses, correct.astype(jnp.float32), 1.0
+    return jnp.stack([jnp.sum(x * weights, axis=1) for x in counted], axis=1)
 
   def describe(self, run: Run) -> Iterator[str]:
     yield (
@@ -174,15 +132,12 @@ class Generation(FromPairs):
         f' {run.tokenizer.passage_length} tokens at most are read, queries of'
         f' {run.tokenizer.query_length} are written.'
     )
-    decoder = self.model.decoder
+    decoder, output = self.model.decoder, 'tied to the token embeddings'
+    if decoder.vocab_size is not None:
+      output = f'a layer of its own, to {decoder.vocab_size} tokens'
     yield (
         f'Encoder of {self.model.encoder.num_layers} layers, decoder of'
-        f' {decoder.num_layers}, its output '
-        + (
-            'tied to the token embeddings.'
-            if decoder.vocab_size is None
-            else f'a layer of its own, to {decoder.vocab_size} tokens.'
-        )
+        f' {decoder.num_layers}, its output {output}.'
     )
 
   def describe_batches(self, run: Run, step: int) -> Iterator[str]:
@@ -200,13 +155,9 @@ class Generation(FromPairs):
   def likelihood(
       self, params: Any, partitioner: Partitioner, batch_size: int, length: int
   ) -> Likelihood:
-    """Measures with `model_params` of a train state's parameters.
+    """Measures with `model_params`, whose shardings alone are looked at here.
 
-    Args:
-      params: abstract parameters with their shardings.
-      partitioner: the mesh.
-      batch_size: most rows that a device encodes at once.
-      length: most tokens of a query.
+    `batch_size` is the most rows that a device encodes at once.
     """
     shardings = jax.tree.map(lambda leaf: leaf.sharding, model_params(params))
     return Likelihood(self.model, partitioner, shardings, batch_size, length)

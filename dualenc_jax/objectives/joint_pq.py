@@ -12,11 +12,12 @@ from dualenc_jax.compression.model_codec import GROUP, SCORE
 from dualenc_jax.data import Layout, Packed
 from dualenc_jax.data.columns import STEP
 from dualenc_jax.errors import UserError
-from dualenc_jax.losses.lambda_rank import lambda_rank
+from dualenc_jax.losses.code_ranking import lambda_rank
+from dualenc_jax.losses.loss import weighted_mean
 from dualenc_jax.models import DualEncoder
 from dualenc_jax.objectives import passage_states
 from dualenc_jax.objectives.objective import check_whole, Run
-from dualenc_jax.objectives.over_codes import mean, OverCodes
+from dualenc_jax.objectives.over_codes import OverCodes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,15 +34,8 @@ class JointPq(OverCodes):
   has rank depth + 1. At a temperature of 1 the logarithm would be in its linear
   part.
 
-  Attributes:
-    model: a dual encoder whose query tower has an encoder of its own.
-    codec_from: as of `OverCodes`, like all that is not said here.
-    depth: of the search; the hits that are not relevant are the negatives.
-    cut: the last rank that counts.
-    refresh: steps from one time that the search takes over C to the next; 1
-      searches with what is trained.
-    micro_batch_size: queries encoded at once; None for all of the batch.
-    layout: how texts are put into rows.
+  The hits that are not relevant are the negatives. Every `refresh` steps the
+  search takes over C.
   """
 
   model: DualEncoder
@@ -63,16 +57,15 @@ class JointPq(OverCodes):
 
   def check_batch(self, run: Run) -> None:
     super().check_batch(run)
-    quantiser = self.codec.quantiser
+    size = self.codec.quantiser.score.shape[1]
+    devices = run.partitioner.mesh.shape['data']
     # The stale centroids are kept centroid by centroid.
-    if self.refresh > 1:
-      devices = run.partitioner.mesh.shape['data']
-      if quantiser.score.shape[1] % devices:
-        raise UserError(
-            f'JPQ_REFRESH is {self.refresh}, and {devices} devices on the data'
-            f' axis do not divide the {quantiser.score.shape[1]} centroids of a'
-            ' part. Expected JPQ_REFRESH=1, or a power of two of devices.'
-        )
+    if self.refresh > 1 and size % devices:
+      raise UserError(
+          f'JPQ_REFRESH is {self.refresh}, and {devices} devices on the data'
+          f' axis do not divide the {size} centroids of a part. Expected'
+          ' JPQ_REFRESH=1, or a power of two of devices.'
+      )
 
   def memory(self, run: Run) -> Any:
     del run
@@ -105,22 +98,15 @@ class JointPq(OverCodes):
   def __call__(
       self, params: Any, batch: Any, key: jax.Array | None = None
   ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    score = params[GROUP][SCORE]
-    return self._value(params, batch, score, key)
+    return self._value(params, batch, params[GROUP][SCORE], key)
 
-  def _value(
-      self,
-      params: Any,
-      batch: Any,
-      searched: jax.Array,
-      key: jax.Array | None,
-  ) -> tuple[jax.Array, dict[str, jax.Array]]:
+  def _value(self, params, batch, searched, key):
     """The value and metrics of a batch, with centroids for the search."""
     query = self.queries(params, batch, key)
     hits = self.search(batch, query, searched)
     relevant, others, metrics = self.rank(params, batch, query, hits)
     losses = lambda_rank(relevant, others, self.cut, self.temperature)
-    loss = mean(batch, losses)
+    loss = weighted_mean(losses, batch.get('weights'))
     return loss, {'loss': loss, **metrics}
 
   def describe(self, run: Run) -> Iterator[str]:

@@ -8,17 +8,12 @@ import jax
 import jax.numpy as jnp
 
 from dualenc_jax.data import Layout, Packed
-from dualenc_jax.errors import UserError
+from dualenc_jax.losses.similarity import check_one_of
 from dualenc_jax.models import DualEncoder
 from dualenc_jax.objectives import collapse
 from dualenc_jax.objectives.objective import Run
-from dualenc_jax.objectives.of_towers import (
-  check_apart,
-  encode_queries,
-  encode_side,
-  OfTowers,
-  passage_tower,
-)
+from dualenc_jax.objectives.of_towers import encode_side, OfTowers
+from dualenc_jax.objectives.over_passages import check_apart, passage_tower
 
 DISTANCES = ('cosine', 'l2')
 # Of the root, whose derivative at 0 is none.
@@ -32,13 +27,8 @@ class Matching(OfTowers):
   The mean over queries q of 1 - cos(E_Q(q), E_P(q)), or of
   ||E_Q(q) - E_P(q)||_2, where E_P, the passage tower, is the teacher: frozen,
   without dropout. So is the projection that they share. Passages take no part,
-  and an index of theirs stays what it is.
-
-  Attributes:
-    model: a dual encoder whose query tower has an encoder of its own.
-    distance: 'cosine' or 'l2'.
-    micro_batch_size: queries encoded at once; None for all of the batch.
-    layout: how texts are put into rows.
+  and an index of theirs stays what it is. The query tower has an encoder of its
+  own; `distance` is 'cosine' or 'l2'.
   """
 
   model: DualEncoder
@@ -52,11 +42,7 @@ class Matching(OfTowers):
 
   def __post_init__(self):
     self.check_feeding()
-    if self.distance not in DISTANCES:
-      raise UserError(
-          f'Matching.distance (DISTANCE) is {self.distance!r}; expected one of'
-          f' {", ".join(DISTANCES)}.'
-      )
+    check_one_of('Matching.distance (DISTANCE)', self.distance, DISTANCES)
     check_apart('Matching', self.model)
 
   @property
@@ -75,9 +61,7 @@ class Matching(OfTowers):
       )
       return own, jax.lax.stop_gradient(teacher)
 
-    own, teacher = encode_queries(
-        self.model, encode_cells, params, batch, self.micro_batch_size
-    )
+    own, teacher = self.of_queries(encode_cells, params, batch)
     cosines = jnp.sum(own * teacher, axis=-1)
     distances = 1.0 - cosines
     if self.distance == 'l2':

@@ -14,18 +14,19 @@ import numpy as np
 from dualenc_jax import losses
 from dualenc_jax.data import Layout, Padded
 from dualenc_jax.errors import UserError
-from dualenc_jax.losses import cache_sampling, cache_updating, negative_cache
-from dualenc_jax.losses.cache_sampling import Draw, Sample
-from dualenc_jax.losses.loss import (
-  Embeddings,
-  mean,
-  metrics_of_batch,
-  positive_similarity,
+from dualenc_jax.losses import (
+  cache_sampling,
+  cache_updating,
+  loss as loss_lib,
+  negative_cache,
 )
+from dualenc_jax.losses.cache_sampling import Draw, Sample
+from dualenc_jax.losses.loss import mean, positive_similarity
 from dualenc_jax.losses.negative_cache import NegativeCache
 from dualenc_jax.losses.score_matrix import MASKED
+from dualenc_jax.losses.similarity import check_bool
 from dualenc_jax.models import abstract_params, DualEncoder, model_params
-from dualenc_jax.objectives import collapse, passage_states
+from dualenc_jax.objectives import collapse, from_pairs, passage_states
 from dualenc_jax.objectives.contrastive import embed
 from dualenc_jax.objectives.objective import check_whole, Run
 from dualenc_jax.objectives.of_towers import encode_side, OfTowers
@@ -35,8 +36,6 @@ from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.text.ragged import as_uint32_pairs
 from dualenc_jax.text.text_rows import from_tokens
 
-# Rows that a device encodes at once, to fill the cache.
-_ENCODED_AT_ONCE = 256
 # Beside the run's seed, of the choice of passages.
 _CHOICE = 17
 
@@ -64,9 +63,6 @@ class CachedNegatives(OfTowers):
   starts from embeds them, without dropout. Dropout is part of what is stale.
 
   Attributes:
-    model: the dual encoder.
-    cache_size: M.
-    similarity: how vectors are compared.
     sampled: K, negatives a query that are encoded again.
     top_k: only so many of the cache, the most similar to q, are negatives; None
       for all.
@@ -75,8 +71,6 @@ class CachedNegatives(OfTowers):
     refresh: share of the slots, the oldest, that are encoded again at each
       step, without dropout; the rho of DAFT (Leonhardt et al. 2022).
     lru: what is encoded again is young again; else the first that came goes.
-    micro_batch_size: pairs encoded at once; None for all of the batch.
-    layout: `data.Padded()`.
   """
 
   model: DualEncoder
@@ -104,12 +98,8 @@ class CachedNegatives(OfTowers):
     if self.top_k is not None:
       check_whole('CachedNegatives.top_k (TOP_K)', self.top_k, 1)
     for field in ('grouped', 'lru'):
-      value = getattr(self, field)
-      if type(value) is not bool:
-        raise UserError(
-            f'CachedNegatives.{field} ({field.upper()}) is {value!r}; expected'
-            ' True or False.'
-        )
+      name = f'CachedNegatives.{field} ({field.upper()})'
+      check_bool(name, getattr(self, field))
     self._draw.check(self.cache_size)
     share = self.refresh
     if not (isinstance(share, numbers.Real) and 0.0 <= share <= 1.0):
@@ -132,11 +122,6 @@ class CachedNegatives(OfTowers):
   def _refreshed(self) -> int:
     """Slots, the oldest, that a step encodes again."""
     return math.ceil(self.refresh * self.cache_size)
-
-  def init(self, key: jax.Array) -> Any:
-    params = super().init(key)
-    own = self.similarity.init()
-    return {**params, 'loss': own} if own else params
 
   def check_mesh(self, partitioner: Partitioner) -> None:
     super().check_mesh(partitioner)
@@ -167,17 +152,13 @@ class CachedNegatives(OfTowers):
     """A line on the memory; raises UserError where there is less."""
     return passage_states.check_fits(
         f'The {self.cache_size:,} passages of the cache (CACHE_SIZE)',
-        self.memory(run),
-        run.partitioner,
-        'a smaller one',
+        self.memory(run), run.partitioner, 'a smaller one',
     )
 
-  def _empty(self, run: Run) -> NegativeCache:
+  def _empty(self, run: Run) -> Any:
     return negative_cache.empty(
-        self.cache_size,
-        run.tokenizer.passage_length,
-        self.model.projection.features,
-        run.tokenizer.vocabulary.size,
+        self.cache_size, run.tokenizer.passage_length,
+        self.model.projection.features, run.tokenizer.vocabulary.size,
     )
 
   def memory(self, run: Run) -> NegativeCache:
@@ -196,17 +177,17 @@ class CachedNegatives(OfTowers):
     )
     passages.copy_tokens(cache.tokens)
     passages.encode(
-        self.embedder(params, run.partitioner, _ENCODED_AT_ONCE),
-        model_params(params),
-        'encode_passage',
-        cache.embeddings,
+        self.embedder(params, run.partitioner), model_params(params),
+        'encode_passage', cache.embeddings,
     )
     return passage_states.put(cache, size, run.partitioner)
 
   def step(
-      self, params: Any, memory: NegativeCache, batch: Any, key: jax.Array
+      self, params: Any, memory: NegativeCache, batch: Any,
+      key: jax.Array | None,
   ) -> tuple[jax.Array, dict[str, jax.Array], NegativeCache]:
     """See `Objective`; the key is of what is drawn, too."""
+    assert key is not None
     drawing, dropout, again = jax.random.split(key, 3)
     own = embed(self.model, params, batch, dropout, self.micro_batch_size)
     own = own.in_float32()
@@ -224,29 +205,20 @@ class CachedNegatives(OfTowers):
         'cache_filled': jnp.mean(memory.valid.astype(jnp.float32)),
         'masked_fraction': mean(own, masked),
         **collapse.watched(own.query, own.passage),
-        **metrics_of_batch(own, similarity),
+        **loss_lib.metrics_of_batch(own, similarity),
     }
     refreshed = [(drawn.rows.slots, encoded)]
     if self._refreshed:
       refreshed.append(self._encode_oldest(params, memory))
     (of_texts,) = batch['passages'].groups
     return value, metrics, cache_updating.update(
-        memory,
-        refreshed,
-        own.passage,
+        memory, refreshed, own.passage,
         of_texts.tokens.reshape(-1, of_texts.tokens.shape[-1]),
-        own.passage_ids,
+        batch['passage_ids'],
         self.lru,
     )
 
-  def _drawn(
-      self,
-      cache: NegativeCache,
-      own: Embeddings,
-      similarity: losses.Similarity,
-      order: jax.Array,
-      key: jax.Array,
-  ) -> Sample:
+  def _drawn(self, cache, own, similarity, order, key) -> Sample:
     known, limits = own.passage_ids[:, None], None
     if own.positive_ids is not None:
       known = jnp.concatenate([known, own.positive_ids], axis=1)
@@ -254,38 +226,19 @@ class CachedNegatives(OfTowers):
       limits = positive_similarity(own) + similarity.false_negative_margin
       limits /= similarity.temperature
     return cache_sampling.sample(
-        cache,
-        own.query,
-        known,
-        similarity.temperature,
-        key,
-        order,
-        self._draw,
+        cache, own.query, known, similarity.temperature, key, order, self._draw,
         limits,
     )
 
-  def _encode_drawn(
-      self,
-      params: Any,
-      batch: Any,
-      drawn: Sample,
-      order: jax.Array,
-      key: jax.Array,
-  ) -> jax.Array:
+  def _encode_drawn(self, params, batch, drawn, order, key) -> jax.Array:
     """Embeddings of now, with dropout and gradients: [B, K, D]."""
     queries, count = batch['queries'], self.sampled
     cells, pairs = queries.num_cells, queries.num_texts
     tokens = drawn.rows.tokens.reshape(cells, pairs * count, -1)
-    numbers = order[:, None] * count
-    numbers += jnp.arange(count, dtype=order.dtype)[None]
+    numbers = from_pairs.numbers_of_candidates(order.reshape(cells, -1), count)
     micro = self.micro_batch_size
-    encoded = self._encode(
-        params,
-        tokens,
-        numbers.reshape(cells, -1),
-        key,
-        None if micro is None else micro // pairs,
-    )
+    at_once = None if micro is None else micro // pairs
+    encoded = self._encode(params, tokens, numbers, key, at_once)
     return encoded.reshape(cells * pairs, count, -1)
 
   def _encode_oldest(
@@ -298,22 +251,12 @@ class CachedNegatives(OfTowers):
     rows = negative_cache.oldest(cache, self._refreshed, micro or 1)
     params = jax.lax.stop_gradient(params)
     encoded = self._encode(
-        params,
-        rows.tokens[:, None],
-        jnp.zeros((len(rows.slots), 1), jnp.uint32),
-        None,
-        micro,
+        params, rows.tokens[:, None],
+        jnp.zeros((len(rows.slots), 1), jnp.uint32), None, micro,
     )
     return rows.slots, encoded[:, 0]
 
-  def _encode(
-      self,
-      params: Any,
-      tokens: jax.Array,
-      numbers: jax.Array,
-      key: jax.Array | None,
-      at_once: int | None,
-  ) -> jax.Array:
+  def _encode(self, params, tokens, numbers, key, at_once) -> jax.Array:
     """Passages of C cells, as `encode_side` does, `at_once` cells at once."""
 
     def encode_cells(params, texts, numbers):
@@ -323,22 +266,12 @@ class CachedNegatives(OfTowers):
 
     texts = from_tokens(tokens)
     encoded = micro_batches.map_rows(
-        encode_cells,
-        at_once,
-        functools.partial(abstract_params, self.model),
-        params,
-        texts,
-        numbers,
+        encode_cells, at_once, functools.partial(abstract_params, self.model),
+        params, texts, numbers,
     )
     return encoded.astype(jnp.float32)
 
-  def _value(
-      self,
-      own: Embeddings,
-      drawn: Sample,
-      encoded: jax.Array,
-      similarity: losses.Similarity,
-  ) -> tuple[jax.Array, dict[str, jax.Array]]:
+  def _value(self, own, drawn, encoded, similarity):
     positive = positive_similarity(own) / similarity.temperature
     negatives = jnp.einsum(
         'bd,bkd->bk', own.query, encoded, precision='highest'
@@ -374,11 +307,8 @@ def _estimated(
 ) -> jax.Array:
   """-log p+ [B] with the gradient (1 - p+) (grad negative - grad positive).
 
-  Args:
-    positive: [B], scores of now, as `negative`, of the slot that was drawn.
-    negative: [B].
-    valid: bool [B], False where none could be.
-    lse: [B], of the cached scores.
+  These are scores of now, of the slot that was drawn, which is `valid` where
+  any could be; `lse` is of the cached scores.
   """
   odds = jax.lax.stop_gradient(lse - positive)
   difference = jnp.where(valid, negative - positive, 0.0)

@@ -6,7 +6,6 @@ from typing import Any, Protocol
 
 import jax
 
-from dualenc_jax.data.cache import Cache
 from dualenc_jax.data.columns import Column
 from dualenc_jax.errors import UserError
 from dualenc_jax.parallel.partitioning import Partitioner
@@ -16,10 +15,9 @@ from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
 class Batches(Protocol):
   """Global batches by step, each a pure function of data, seed and step.
 
-  Attributes:
-    cells: equal parts of every array's leading axis, a multiple of the devices
-      on the data axis; a host feeds some of them.
-    shapes: of the batches, as many as programs are compiled at most.
+  `cells` are equal parts of every array's leading axis, a multiple of the
+  devices on the data axis; a host feeds some of them. At most as many programs
+  are compiled as there are `shapes`.
   """
 
   cells: int
@@ -33,29 +31,23 @@ class Run(Protocol):
   """What batches are made from: the part of `run.Experiment` that all share.
 
   Attributes:
-    tokenizer: vocabulary and lengths.
-    partitioner: the mesh.
-    batch_size: B, examples in the global batch.
-    seed: of the order of the examples.
     caches: token caches of the training split, one for each part of a mixture;
       they are built when first asked for.
     corpora: likewise of the passages that these queries are ranked over, of the
       parts that have such.
     rates: share of each cache; None for one cache.
-    extra_columns: what a training batch has beside the columns of every
-      dataset.
-    batches: `Objective.batches` of this run, made when first asked for.
+    extra_columns: of training batches, beside the columns of every dataset.
   """
 
   tokenizer: Tokenizer
   partitioner: Partitioner
   batch_size: int
   seed: int
-  caches: Sequence[Cache]
-  corpora: Sequence[Cache]
+  caches: Sequence[Any]
+  corpora: Sequence[Any]
   rates: Sequence[float] | None
   extra_columns: Sequence[Column]
-  batches: Batches
+  batches: Any
 
 
 class Objective(Protocol):
@@ -98,12 +90,10 @@ class Objective(Protocol):
 
     It is saved with every checkpoint. Leading axes go over the data axis.
     """
-    del run
     return ()
 
   def fill(self, run: Run, params: Any) -> Any:
     """`memory` on the mesh, as the first step is to find it."""
-    del run, params
     return ()
 
   def step(
@@ -116,34 +106,22 @@ class Objective(Protocol):
   def constants(self, run: Run, params: Any) -> Mapping[str, Any]:
     """What every batch of a run has beside what `batches` makes.
 
-    It is made once, before the first step of a process, and stays on the mesh;
-    leading axes go over the data axis.
-
-    Args:
-      run: whose.
-      params: that the run starts from, or goes on with.
+    It is made once, before the first step of a process, from the parameters
+    then, and stays on the mesh; leading axes go over the data axis.
     """
-    del run, params
     return {}
 
   def completion(self, run: Run) -> Callable[[Any, Any], Any] | None:
     """What completes a batch before its step; None of most.
 
-    It is made once, before the first step of a process. For what neither data
-    nor a step can tell: what a host finds out by the parameters of now.
-
-    Returns:
-      A function of the parameters and of a batch with its constants, both on
-      the mesh, that gives the batch with more in it.
+    It is made once, before the first step of a process: a function of the
+    parameters of now and of a batch with its constants, both on the mesh, that
+    adds to the batch what a host finds out.
     """
-    del run
+    return None
 
-  def batches(self, run: Run) -> Batches:
-    """The training batches.
-
-    Raises:
-      UserError: the run cannot be fed from these examples.
-    """
+  def batches(self, run: Run) -> Any:
+    """The training batches; UserError where the examples do not serve."""
 
   def abstract_batch(self, run: Run) -> Any:
     """A usual batch as steps find it, ShapeDtypeStruct in place of arrays."""
@@ -155,10 +133,7 @@ class Objective(Protocol):
     """Raises UserError unless the model divides among the devices."""
 
   def check_batch(self, run: Run) -> None:
-    """Raises UserError unless a batch divides among the devices.
-
-    Only training needs that: a model is evaluated on whatever mesh there is.
-    """
+    """Raises UserError unless a training batch divides among the devices."""
     run.partitioner.check_batch_size('BATCH_SIZE', run.batch_size)
 
   def batch_sizes(self, run: Run) -> range:
@@ -171,28 +146,20 @@ class Objective(Protocol):
     yield f'Global batch: {run.batch_size}.'
 
   def describe_batches(self, run: Run, step: int) -> Iterator[str]:
-    """Lines on the batches from `step` on.
-
-    Raises:
-      UserError: nothing can be learnt from them.
-    """
-    del run, step
+    """Lines on the batches from `step` on; UserError if they teach nothing."""
     yield from ()
 
   def chance(self, run: Run) -> float | None:
     """The loss of a model that knows nothing, where that can be said."""
-    del run
+    return None
 
   def problem(self, metrics: Mapping[str, Any]) -> str | None:
     """What is wrong with a run by metrics of a step; it is stopped for that."""
-    del metrics
+    return None
 
   @property
   def facts(self) -> dict[str, Any]:
-    """What the tensors of a model do not say, as `interop.own` reads it; JSON.
-
-    It is saved with every checkpoint.
-    """
+    """What the tensors of a model do not say, for `interop.own`, JSON."""
     return {}
 
   def apart(
@@ -200,16 +167,11 @@ class Objective(Protocol):
   ) -> tuple[Callable[..., Any], Any, Any, Any] | None:
     """A part of the value whose memory is reported by itself; None without one.
 
-    Args:
-      params: abstract.
-      batch: abstract.
-
-    Returns:
-      A function of (params, rows, rest) -> (value, metrics), which has
-      gradients for the first two; and these, abstract: parameters of its own,
-      and trees of arrays whose leading axis goes over the data axis.
+    Of abstract arguments: a function of (params, rows, rest) -> (value,
+    metrics), which has gradients for the first two; and these, abstract:
+    parameters of its own, and trees with the leading axis over the data axis.
     """
-    del params, batch
+    return None
 
 
 def check(name: str, objective: Any) -> None:

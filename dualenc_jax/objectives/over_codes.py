@@ -4,7 +4,7 @@ The passage tower is frozen, and so is what of a codec says which code a passage
 has; the query tower and what codes stand for are trained.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 import dataclasses
 import functools
 import pathlib
@@ -19,31 +19,23 @@ from dualenc_jax.compression.model_codec import ASSIGN, GROUP, SCORE
 from dualenc_jax.compression.product import Product
 from dualenc_jax.compression.quantisers import unpacked
 from dualenc_jax.errors import UserError
-from dualenc_jax.inference.embedder import Embedder
 from dualenc_jax.inference.towers import TOWER_SHA256
 from dualenc_jax.io import json_file
 from dualenc_jax.losses import code_ranking, code_search
+from dualenc_jax.losses.code_ranking import Ranked
 from dualenc_jax.losses.code_search import Codes, Hits
-from dualenc_jax.losses.lambda_rank import Ranked
 from dualenc_jax.losses.similarity import check_positive
 from dualenc_jax.models import model_params
-from dualenc_jax.objectives import collapse, passage_states, targets
+from dualenc_jax.objectives import collapse, passage_states
 from dualenc_jax.objectives.objective import check_whole, Run
-from dualenc_jax.objectives.of_towers import (
-  check_apart,
-  OfTowers,
-  passage_tower,
-)
-from dualenc_jax.objectives.targets import Targeted
+from dualenc_jax.objectives.over_passages import OverPassages, passage_tower
 
-# Rows that a device encodes at once.
-_ENCODED_AT_ONCE = 256
 # Passages whose embeddings are in memory until they are codes.
 _BLOCK = 2**17
 _METHOD = 'encode_passage'
 
 
-class OverCodes(OfTowers):
+class OverCodes(OverPassages):
   """Trains a query tower E and centroids C for codes of all passages.
 
   Every passage of the run is a code that never changes, by the frozen passage
@@ -59,8 +51,6 @@ class OverCodes(OfTowers):
       that training starts from, of these or other passages.
     depth: hits of a query's search.
     temperature: of the scores, which are near cosines: 0.01 to 0.05.
-    whole_corpus: the corpus of the task is searched, too, where it has one
-      beside the passages of its pairs.
     states_dir: a folder in which the codes are kept, for other runs of the same
       passage tower and codec; None encodes at every start.
   """
@@ -68,16 +58,10 @@ class OverCodes(OfTowers):
   codec_from: str | None
   depth: int
   temperature: float
-  whole_corpus: bool
-  states_dir: str | None
-  num_negatives = 0
-  sides = ('queries',)
-  needs_start = True
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
+    super().__post_init__()
     name = type(self).__name__
-    self.check_feeding()
-    check_apart(name, self.model)
     check_whole(f'{name}.depth (JPQ_DEPTH)', self.depth, 1)
     check_positive(f'{name}.temperature (TEMPERATURE)', self.temperature)
 
@@ -95,7 +79,7 @@ class OverCodes(OfTowers):
     return codec
 
   @property
-  def frozen(self) -> Sequence[str]:
+  def frozen(self) -> tuple[str, ...]:
     return *passage_tower(self.model), 'codec/(?!score).*'
 
   @property
@@ -108,21 +92,17 @@ class OverCodes(OfTowers):
     return {**super().init(key), GROUP: own}
 
   def codec_of(self, params: Any) -> Codec:
-    """The codec as trained so far, through which the model is to be measured.
-
-    Args:
-      params: of the train state.
-    """
+    """The codec as trained so far, by which the model is to be measured."""
     return model_codec.of(model_codec.facts(self.codec), params[GROUP])
 
   def check_tower(self, run: Run, params: Any) -> None:
     """Raises UserError where an index says that another tower encoded it."""
-    header = pathlib.Path(self.codec_from).expanduser() / 'header.json'
+    header = pathlib.Path(self.codec_from or '').expanduser() / 'header.json'
     if not header.exists():
       return
     shape = {f'{TOWER_SHA256}?': {str: str}}
     found = json_file.read(header, provenance=shape)['provenance']
-    embedder = self._embedder(run, params)
+    embedder = self.embedder(params, run.partitioner)
     digest = embedder.digest(model_params(params), 'passage')
     found = found.get(TOWER_SHA256) or {}
     wrong = [part for part in digest if found.get(part) != digest[part]]
@@ -133,14 +113,7 @@ class OverCodes(OfTowers):
           f' ({TOWER_SHA256}). Make an index by INITIAL_CHECKPOINT_PATH.'
       )
 
-  def _embedder(self, run: Run, params: Any) -> Embedder:
-    return self.embedder(params, run.partitioner, _ENCODED_AT_ONCE)
-
-  def batches(self, run: Run) -> Targeted:
-    return targets.targeted(super().batches(run), run, self.whole_corpus)
-
-  def _shapes(self, run: Run) -> dict[str, Any]:
-    """The constants, abstract; as few rows as the batch size divides."""
+  def shapes(self, run: Run) -> dict[str, Any]:
     passages = len(run.batches.all_passages)
     rows = passage_states.padded_rows(passages, run.batch_size)
     width = self.codec.quantiser.width
@@ -149,15 +122,12 @@ class OverCodes(OfTowers):
         'code_valid': jax.ShapeDtypeStruct((rows,), bool),
     }
 
-  def abstract_batch(self, run: Run) -> Any:
-    found = targets.abstract(super().abstract_batch(run))
-    return {**found, **self._shapes(run)}
-
   def constants(self, run: Run, params: Any) -> Mapping[str, Any]:
-    passages, shapes = run.batches.all_passages, self._shapes(run)
+    passages, shapes = run.batches.all_passages, self.shapes(run)
     # They never change: as they were at the start, wherever training is.
     codec = self.codec_of(params)
-    embedder, own = self._embedder(run, params), model_params(params)
+    embedder = self.embedder(params, run.partitioner)
+    own = model_params(params)
 
     def make() -> np.ndarray:
       codes = np.empty((len(passages), codec.quantiser.width), np.uint8)
@@ -215,24 +185,10 @@ class OverCodes(OfTowers):
 
   def describe_batches(self, run: Run, step: int) -> Iterator[str]:
     yield from super().describe_batches(run, step)
-    yield self._takes(run) + '.'
-
-  def _takes(self, run: Run) -> str:
-    """A line on the codes; raises UserError where there is less memory."""
     width = self.codec.bytes_per_passage
-    return passage_states.check_fits(
+    yield passage_states.check_fits(
         f'The codes of {len(run.batches.all_passages):,} passages, of {width}'
         ' bytes each,',
-        self._shapes(run),
-        run.partitioner,
+        self.shapes(run), run.partitioner,
         'WHOLE_CORPUS=False for the passages of the training pairs alone',
-    )
-
-
-def mean(batch: Any, losses: jax.Array) -> jax.Array:
-  """The mean of what queries have, [B], weighted where they have weights."""
-  weights = batch.get('weights')
-  if weights is None:
-    weights = jnp.ones(len(losses), jnp.float32)
-  total = jnp.sum(weights)
-  return jnp.sum(weights * losses) / jnp.where(total == 0.0, 1.0, total)
+    ) + '.'

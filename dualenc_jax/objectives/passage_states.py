@@ -30,12 +30,7 @@ class Passages(Distinct):
   """The different passages and hard negatives of token caches, each once."""
 
   def __init__(self, caches: Sequence[Cache], corpora: Sequence[Cache] = ()):
-    """Reads no tokens.
-
-    Args:
-      caches: whose passages and hard negatives count.
-      corpora: whose passages do, too.
-    """
+    """Reads no tokens; of corpora the passages count, too."""
     super().__init__([
         tuple(
             getattr(cache, f'{text}_{what}')
@@ -48,14 +43,7 @@ class Passages(Distinct):
   def encode(
       self, embedder: Embedder, params: Any, method: str, out: np.ndarray
   ) -> None:
-    """Fills float32 [N, F].
-
-    Args:
-      embedder: of the model.
-      params: the model's.
-      method: 'encode_passage' or 'pool_passage'.
-      out: where to.
-    """
+    """Fills float32 [N, F], by 'encode_passage' or 'pool_passage'."""
     with Progress('Encoding', len(self), 'passages') as progress:
       for tokens, here, rows in self._by_part():
         for positions, found in embedder.batches(method, params, tokens, rows):
@@ -82,13 +70,7 @@ def padded_rows(passages: int, multiple: int) -> int:
 
 
 def shapes(passages: int, features: int, multiple: int) -> dict[str, Any]:
-  """`on_mesh`, abstract.
-
-  Args:
-    passages: N.
-    features: F of their states.
-    multiple: as of `padded_rows`.
-  """
+  """`on_mesh`, abstract, of N passages with F features."""
   count = padded_rows(passages, multiple)
   return {
       'states': jax.ShapeDtypeStruct((count, features), np.float32),
@@ -98,13 +80,8 @@ def shapes(passages: int, features: int, multiple: int) -> dict[str, Any]:
 
 
 def on_mesh(
-    passages: Passages,
-    embedder: Embedder,
-    params: Any,
-    method: str,
-    features: int,
-    multiple: int,
-    partitioner: Partitioner,
+    passages: Passages, embedder: Embedder, params: Any, method: str,
+    features: int, multiple: int, partitioner: Partitioner,
     folder: str | None = None,
 ) -> dict[str, jax.Array]:
   """The states of all passages, rows over the data axis.
@@ -113,12 +90,11 @@ def on_mesh(
     passages: N of them.
     embedder: of the model.
     params: the model's.
-    method: as of `Passages.encode`.
-    features: F, what it returns.
-    multiple: as of `shapes`.
+    method: as of `Passages.encode`, which returns F features.
+    features: F.
+    multiple: of rows.
     partitioner: the mesh.
-    folder: where they are kept, and found by whoever needs the same; None for
-      nowhere.
+    folder: as of `kept`.
 
   Returns:
     states float32 [N', F], state_ids uint32 [N', 2], their fingerprints, and
@@ -131,9 +107,7 @@ def on_mesh(
   abstract = shapes(len(passages), features, multiple)
   rows = abstract['states'].shape[0]
   said = check_fits(
-      f'The states of {len(passages):,} passages',
-      abstract,
-      partitioner,
+      f'The states of {len(passages):,} passages', abstract, partitioner,
       'WHOLE_CORPUS=False for the passages of the training pairs alone',
   )
   _LOG.info('%s.', said)
@@ -145,8 +119,7 @@ def on_mesh(
 
   found = {
       'states': kept(
-          folder,
-          lambda: header(passages, embedder, params, method, features),
+          folder, lambda: header(passages, embedder, params, method, features),
           make,
       ),
       'state_ids': as_uint32_pairs(passages.fingerprints),
@@ -156,19 +129,13 @@ def on_mesh(
 
 
 def kept(
-    folder: str | None,
-    header: Callable[[], dict[str, Any]],
+    folder: str | None, header: Callable[[], dict[str, Any]],
     make: Callable[[], np.ndarray],
 ) -> np.ndarray:
-  """What is made of all passages, or what an earlier run has kept of it.
+  """What `make` makes of all passages, [N, F], or what an earlier run has kept.
 
-  Args:
-    folder: of such runs; None makes it, and keeps it nowhere.
-    header: what it depends on, as of `header`.
-    make: makes [N, F].
-
-  Raises:
-    UserError: what is there depends on something else, or is damaged.
+  `header` is what that depends on; without a folder nothing is kept. Raises
+  UserError where what is there depends on something else, or is damaged.
   """
   if folder is None:
     return make()
@@ -188,14 +155,7 @@ def check_fits(
 ) -> str:
   """Says what arrays take, whose leading axes go over the data axis.
 
-  Args:
-    what: they are.
-    arrays: with shapes and types.
-    partitioner: the mesh.
-    advice: what to set, where they do not fit.
-
-  Raises:
-    UserError: they take more than 60% of a device's memory.
+  Raises UserError, with the advice, for more than 60% of a device's memory.
   """
   devices, there = partitioner.mesh.shape['data'], machine.device_memory()
   total = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(arrays))
@@ -214,42 +174,32 @@ def check_fits(
 def put(tree: Any, rows: int, partitioner: Partitioner) -> Any:
   """Host arrays, the same on all hosts, on the mesh: rows over the data axis.
 
-  Args:
-    tree: of them, NumPy arrays of some rows.
-    rows: to which they are padded with zeros.
-    partitioner: the mesh.
+  They are padded with zeros to `rows`.
   """
-  return jax.tree.map(
-      lambda host: jax.make_array_from_callback(
-          (rows, *host.shape[1:]),
-          partitioner.rows,
-          lambda i: _padded(host, rows, i[0]),
-      ),
-      tree,
-  )
 
+  def on_mesh(host):
+    def part(index):
+      first, last, _ = index[0].indices(rows)
+      out = np.zeros((last - first, *host.shape[1:]), host.dtype)
+      found = host[first:last]
+      out[: len(found)] = found
+      return out
 
-def _padded(host: np.ndarray, rows: int, part: slice) -> np.ndarray:
-  """A part of the rows of an array that has zeros up to `rows`."""
-  first, last, _ = part.indices(rows)
-  out = np.zeros((last - first, *host.shape[1:]), host.dtype)
-  found = host[first:last]
-  out[: len(found)] = found
-  return out
+    shape = rows, *host.shape[1:]
+    return jax.make_array_from_callback(shape, partitioner.rows, part)
+
+  return jax.tree.map(on_mesh, tree)
 
 
 def header(
-    passages: Passages,
-    embedder: Embedder,
-    params: Any,
-    method: str,
+    passages: Passages, embedder: Embedder, params: Any, method: str,
     features: int,
 ) -> dict[str, Any]:
   """What states depend on, JSON; see `on_mesh`."""
   tower = embedder.digest(params, 'passage')
   if method == 'pool_passage':
     del tower['projection']
-  content = hashlib.sha256(passages.fingerprints.astype('<u8'))
+  content = hashlib.sha256(passages.fingerprints.astype('<u8').tobytes())
   return {
       'method': method,
       'features': features,

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 import dataclasses
-import functools
 from typing import Any
 
 import jax
@@ -14,33 +13,19 @@ from dualenc_jax.data.columns import TEACHER_SCORES
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.embedder import Scorer
 from dualenc_jax.losses import lists
-from dualenc_jax.models import (
-    abstract_params,
-    CrossEncoder,
-    describe,
-    model_params,
-)
-from dualenc_jax.objectives.from_pairs import encode_texts, FromPairs
+from dualenc_jax.models import CrossEncoder, describe, model_params
+from dualenc_jax.objectives import from_pairs
 from dualenc_jax.objectives.objective import Run
-from dualenc_jax.parallel import micro_batches
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.text.joined import Around, Template
 
 
 @dataclasses.dataclass(frozen=True)
-class Ranking(FromPairs):
+class Ranking(from_pairs.FromPairs):
   """A loss over the scores of a query's passage and its hard negatives.
 
-  Attributes:
-    model: the cross-encoder.
-    loss: `losses.Pointwise()`, `losses.Listwise()`, `losses.Pairwise()`, or any
-      `losses.ListLoss`.
-    template: how a query and a passage become one text.
-    num_negatives: K, hard negatives taken from each example.
-    num_others: passages of as many other pairs of the batch that are negatives,
-      too; all there is where examples have no hard ones.
-    micro_batch_size: lists scored at once; None for all of the batch.
-    layout: how texts are put into rows.
+  The template says how a query and a passage become one text. A micro-batch is
+  of so many lists.
   """
 
   model: CrossEncoder
@@ -53,9 +38,11 @@ class Ranking(FromPairs):
 
   def __post_init__(self):
     self.check_feeding()
-    if isinstance(self.loss, type) or hasattr(self.loss, 'init'):
+    loss = self.loss
+    if isinstance(loss, type) or hasattr(loss, 'init'):
+      name = (loss if isinstance(loss, type) else type(loss)).__name__
       raise UserError(
-          f'Ranking.loss is {_name(self.loss)}; expected a loss over lists, as,'
+          f'Ranking.loss is {name}; expected a loss over lists, as,'
           ' in gin, LOSS = @losses.Pointwise().'
       )
     if not isinstance(self.template, Template):
@@ -85,45 +72,31 @@ class Ranking(FromPairs):
       self, params: Any, batch: Any, key: jax.Array | None = None
   ) -> jax.Array:
     """Scores of the lists of a batch, float32 [B, 1 + K]."""
-    pairs = batch['pairs']
-    cells, texts = pairs.num_cells, pairs.num_texts
-    size = batch['numbers'].shape[0]
-    candidates = cells * texts // size
+    pairs, size = batch['pairs'], batch['numbers'].shape[0]
+    candidates = pairs.num_cells * pairs.num_texts // size
 
     def score_cells(params, numbers, pairs):
       """Numbers [c, P] of lists, their texts -> [c, P (1 + K)]."""
 
       def score_rows(tokens, lengths, numbers):
         scores = self.model.apply(
-            {'params': model_params(params)},
-            tokens,
-            lengths,
+            {'params': model_params(params)}, tokens, lengths,
             None if key is None else numbers,
             rngs=None if key is None else {'dropout': key},
         )
         return scores[:, :, None]
 
-      of_texts = numbers[:, :, None] * candidates
-      of_texts += jnp.arange(candidates, dtype=numbers.dtype)[None, None]
-      of_texts = of_texts.reshape(len(numbers), -1)
-      return encode_texts(score_rows, pairs, of_texts)[:, :, 0]
+      own = from_pairs.numbers_of_candidates(numbers, candidates)
+      return from_pairs.encode_texts(score_rows, pairs, own)[:, :, 0]
 
-    micro = self.micro_batch_size
-    if micro is not None:
-      micro_batches.check_micro_batch_size(micro, size)
-    scores = micro_batches.map_rows(
-        score_cells,
-        None if micro is None else micro // (size // cells),
-        functools.partial(abstract_params, self.model),
-        params,
-        batch['numbers'].reshape(cells, -1),
-        pairs,
+    scores = from_pairs.map_cells(
+        score_cells, self.model, params, batch['numbers'],
+        self.micro_batch_size, pairs,
     )
     return scores.reshape(size, candidates)
 
   def describe(self, run: Run) -> Iterator[str]:
-    around = self.around(run)
-    longest = around.most(
+    longest = self.around(run).most(
         run.tokenizer.query_length, run.tokenizer.passage_length
     )
     yield (
@@ -149,19 +122,12 @@ class Ranking(FromPairs):
   def scorer(
       self, params: Any, partitioner: Partitioner, batch_size: int
   ) -> Scorer:
-    """Scores with `model_params` of a train state's parameters.
+    """Scores with `model_params`, whose shardings alone are looked at here.
 
-    Args:
-      params: abstract parameters with their shardings.
-      partitioner: the mesh.
-      batch_size: most rows that a device scores at once.
+    `batch_size` is the most rows that a device scores at once.
     """
     shardings = jax.tree.map(lambda leaf: leaf.sharding, model_params(params))
     return Scorer(self.model, partitioner, shardings, batch_size)
-
-
-def _name(loss: Any) -> str:
-  return (loss if isinstance(loss, type) else type(loss)).__name__
 
 
 def lists_of(batch: Any, scores: jax.Array) -> lists.Lists:

@@ -21,9 +21,10 @@ from dualenc_jax.inference.teacher import check_spread, Teacher
 from dualenc_jax.interop import loading, own as model_dirs, released_rankers
 from dualenc_jax.losses.code_search import Hits
 from dualenc_jax.losses.distill import margin_errors
+from dualenc_jax.losses.loss import weighted_mean
 from dualenc_jax.models import DualEncoder
 from dualenc_jax.objectives.objective import Run
-from dualenc_jax.objectives.over_codes import mean, OverCodes
+from dualenc_jax.objectives.over_codes import OverCodes
 from dualenc_jax.text.distinct import Distinct
 from dualenc_jax.text.joined import Joined
 from dualenc_jax.text.ragged import from_uint32_pairs
@@ -48,8 +49,6 @@ class TaughtPq(OverCodes):
   nothing: a hit that is as good as the passage has no margin.
 
   Attributes:
-    model: a dual encoder whose query tower has an encoder of its own.
-    codec_from: as of `OverCodes`, like all that is not said here.
     depth: of the search, 25 in the paper.
     teacher: the model_dir of a cross-encoder of the same vocabulary, or a
       released ranker. It reads passages as this run cuts them.
@@ -59,8 +58,6 @@ class TaughtPq(OverCodes):
       they teach nothing.
     states_dir: keeps its scores, too: with it a run that is killed ends bit for
       bit as it would have, without it but for rounding.
-    micro_batch_size: queries encoded at once; None for all of the batch.
-    layout: how texts are put into rows.
   """
 
   model: DualEncoder
@@ -130,14 +127,13 @@ class TaughtPq(OverCodes):
     found = super().abstract_batch(run)
     known = found['targets'].shape[1]
 
-    def array(dtype: Any, *shape: int) -> jax.ShapeDtypeStruct:
+    def array(dtype: Any, *shape: int) -> Any:
       return jax.ShapeDtypeStruct((size, *shape), dtype)
 
     return {
         **found,
         'hits': Hits(
-            array(np.int32, self.depth),
-            array(np.uint8, self.depth, width),
+            array(np.int32, self.depth), array(np.uint8, self.depth, width),
             array(np.uint8, known, width),
         ),
         TEACHER_SCORES.name: array(np.float32, 1 + self.depth),
@@ -162,13 +158,8 @@ class TaughtPq(OverCodes):
       )
       there = rows < len(passages)
       queries = from_uint32_pairs(_own(batch['query_ids']))
-      pairs = np.stack(
-          [
-              np.broadcast_to(queries[:, None], rows.shape)[there],
-              passages.fingerprints[rows[there]],
-          ],
-          axis=1,
-      )
+      own = np.broadcast_to(queries[:, None], rows.shape)[there]
+      pairs = np.stack([own, passages.fingerprints[rows[there]]], axis=1)
       scores = np.full(rows.shape, np.nan, np.float32)
       asked = np.zeros(rows.shape, np.float32)
       scores[there], asked[there] = ask(pairs)
@@ -214,7 +205,7 @@ class TaughtPq(OverCodes):
     student = jnp.concatenate([relevant.scores[:, :1], others.scores], axis=1)
     teacher = jnp.nan_to_num(batch[TEACHER_SCORES.name])
     losses = margin_errors(student / self.temperature, teacher, others.valid)
-    loss = mean(batch, losses)
+    loss = weighted_mean(losses, batch.get('weights'))
     margins = teacher[:, :1] - teacher[:, 1:]
     count = jnp.maximum(jnp.sum(others.valid), 1)
 

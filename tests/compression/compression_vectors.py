@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from dualenc_jax.compression import product
+
 
 def embeddings(count: int, dim: int, seed: int = 0) -> np.ndarray:
   """float32 [count, dim]."""
@@ -14,3 +16,9 @@ def embeddings(count: int, dim: int, seed: int = 0) -> np.ndarray:
   rows = rows + rng.standard_normal(dim)
   rows /= np.linalg.norm(rows, axis=1, keepdims=True)
   return rows.astype(np.float32)
+
+
+def distortion(vectors, centroids) -> float:
+  """The mean squared distance of vectors from what their codes stand for."""
+  found = product.decode(product.encode(vectors, centroids), centroids)
+  return np.square(vectors.astype(np.float64) - found).sum(axis=1).mean()

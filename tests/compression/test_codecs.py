@@ -81,9 +81,7 @@ def test_scores_are_products_with_what_codes_stand_for(name, vectors, queries):
   own = codec.queries(queries)
   by_hand = decoded_by_hand(codec, codes)
   expected = own.astype(np.float64) @ by_hand.T
-  scale = np.linalg.norm(own, axis=1)[:, None] * np.linalg.norm(
-      by_hand, axis=1
-  )
+  scale = np.linalg.norm(own, axis=1)[:, None] * np.linalg.norm(by_hand, axis=1)
   found = np.asarray(codec.scores(queries, codes))
   assert found.dtype == np.float32
   assert np.max(np.abs(found - expected) / scale) < 1e-6
@@ -318,6 +316,9 @@ def test_beyond_float16(vectors):
 
 
 def test_of_another_dim(vectors, queries):
+  for name in ('pca:8:queries', 'tldr:8:queries'):
+    with pytest.raises(UserError, match='have dim 12 and passage .* 24'):
+      compression.spec(name).fit(vectors, queries[:, :12])
   codec = compression.spec('int8').fit(vectors)
   with pytest.raises(UserError, match=r'trained for \[rows, 24\]'):
     codec.encode(vectors[:, :12])

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from dualenc_jax.compression import linear
-from dualenc_jax.errors import UserError
 
 
 def blocks(rows, size=300):
@@ -108,22 +107,3 @@ def test_a_rotation():
   # Without the signs LAPACK's diagonal would be mostly negative.
   entries = [linear.random_rotation(4, seed)[0, 0] for seed in range(400)]
   assert abs(np.mean(entries)) < 4 * 0.5 / 20
-
-
-def test_bad_input():
-  rows = compression_vectors.embeddings(50, 12)
-  for dim in (0, 13):
-    with pytest.raises(UserError, match=f'dim is {dim}: expected 1 to 12'):
-      linear.pca([rows], dim)
-  with pytest.raises(UserError, match='3 passages for 4 dims'):
-    linear.pca([rows[:3]], 4)
-  with pytest.raises(UserError, match='no passage embeddings'):
-    linear.pca([], 4)
-  with pytest.raises(UserError, match='have dim 11 and passage .* 12'):
-    linear.pca([rows], 4, queries=rows[:, :11])
-  with pytest.raises(UserError, match='no query embeddings'):
-    linear.pca([rows], 4, queries=rows[:0])
-  bad = rows.copy()
-  bad[3, 3] = np.inf
-  with pytest.raises(UserError, match='passage embeddings of row 33'):
-    linear.pca(blocks(np.concatenate([rows[:30], bad]), 10), 4)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from dualenc_jax.compression import product
-from dualenc_jax.errors import UserError
 
 
 def codebooks(m, centroids, dims, seed=1):
@@ -31,7 +30,7 @@ def test_nearest(m, centroids, dims, count):
   np.testing.assert_allclose(own, squares.min(axis=2), atol=1e-6)
   # But for rounding it is the nearest one itself.
   assert (codes == squares.argmin(axis=2)).mean() > 0.999
-  error = product.distortion(rows, books)
+  error = compression_vectors.distortion(rows, books)
   assert error == pytest.approx(squares.min(axis=2).sum(axis=1).mean(), 1e-5)
 
 
@@ -69,9 +68,3 @@ def test_devices_do_not_matter(count):
   assert found[0].shape == (count, 3)
   for other in found[1:]:
     np.testing.assert_array_equal(found[0], other)
-
-
-def test_another_dim():
-  rows = compression_vectors.embeddings(10, 12)
-  with pytest.raises(UserError, match='have dim 12: expected 16, 4 parts of 4'):
-    product.encode(rows, codebooks(4, 8, 4))

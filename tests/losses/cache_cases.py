@@ -16,8 +16,7 @@ def make_cache(size, features=8, length=3, seed=0, invalid=0):
   return negative_cache.empty(size, length, features, 64)._replace(
       embeddings=vectors,
       tokens=rng.integers(1, 64, (size, length)).astype(np.uint16),
-      ids=ids_of(np.arange(size)),
-      age=rng.permutation(size).astype(np.int32),
+      ids=ids_of(np.arange(size)), age=rng.permutation(size).astype(np.int32),
       valid=valid,
   )
 

@@ -35,10 +35,7 @@ def _pair(**denominator):
 
 def _pair_terms(positive, queries, passages=True):
   return functools.partial(
-      reference.pair_terms,
-      alpha=ALPHA,
-      positive=positive,
-      queries=queries,
+      reference.pair_terms, alpha=ALPHA, positive=positive, queries=queries,
       passages=passages,
   )
 
@@ -145,15 +142,12 @@ def make_batch(
 
   query, passage, negatives = unit(query), unit(passage), unit(negatives)
   embeddings = Embeddings(
-      query,
-      passage,
-      query_ids=_words(query_ids),
+      query, passage, query_ids=_words(query_ids),
       passage_ids=_words(passage_ids),
   )
   if num_negatives:
     embeddings = embeddings._replace(
-        negatives=negatives,
-        negative_ids=_words(negative_ids),
+        negatives=negatives, negative_ids=_words(negative_ids),
         negative_valid=valid,
     )
   if several is not None:

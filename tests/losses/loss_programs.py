@@ -28,9 +28,7 @@ def compile_gradient(loss, implementation, partitioner, size):
     with partitioner.scope():
       return jax.value_and_grad(value)(vectors)
 
-  embeddings = meshes.abstract_embeddings(
-      size, DIM, sharding=partitioner.rows
-  )
+  embeddings = meshes.abstract_embeddings(size, DIM, sharding=partitioner.rows)
   vectors = {'query': embeddings.query, 'passage': embeddings.passage}
   program = jax.jit(
       value_and_gradient,

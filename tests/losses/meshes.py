@@ -15,9 +15,7 @@ def on_mesh(partitioner, function):
     with partitioner.scope():
       return function(params, embeddings)
 
-  return jit(
-      scoped, in_shardings=(partitioner.replicated, partitioner.rows)
-  )
+  return jit(scoped, in_shardings=(partitioner.replicated, partitioner.rows))
 
 
 def program(partitioner, names, **options):

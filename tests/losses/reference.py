@@ -162,13 +162,7 @@ def evaluate(batch, sides, options, weights=None):
     for anchor, positive, negatives in terms:
       share = weight * shares[anchor[1]]
       loss = _add_term(
-          batch,
-          anchor,
-          positive,
-          negatives,
-          in_denominator,
-          options,
-          share,
+          batch, anchor, positive, negatives, in_denominator, options, share,
           gradients,
       )
       value += share * loss

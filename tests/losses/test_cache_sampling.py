@@ -106,12 +106,7 @@ def test_all_candidates_are_drawn_and_nothing_else(draw):
 
 @pytest.mark.parametrize(
     'draw, devices, model_parallel',
-    [
-        (Draw(5), 8, 2),
-        (Draw(5, 24), 4, 1),
-        (Draw(5, 24, True), 2, 1),
-    ],
-    ids=str,
+    [(Draw(5), 8, 2), (Draw(5, 24), 4, 1), (Draw(5, 24, True), 2, 1)], ids=str,
 )
 def test_the_number_of_devices_changes_nothing(draw, devices, model_parallel):
   one = drawn(draw)
@@ -292,8 +287,7 @@ def test_neither_scores_nor_the_cache_are_ever_gathered(draw):
   )
   text = (
       program.lower(
-          cache,
-          jax.ShapeDtypeStruct((queries, features), np.float32),
+          cache, jax.ShapeDtypeStruct((queries, features), np.float32),
           jax.ShapeDtypeStruct((queries, 1, 2), np.uint32),
           jax.ShapeDtypeStruct((queries,), np.uint32),
       )

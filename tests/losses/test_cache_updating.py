@@ -87,8 +87,7 @@ def programs(devices, lru, count):
 
 
 @pytest.mark.parametrize(
-    'devices, lru',
-    [(1, True), (2, False), (4, True), (8, False)],
+    'devices, lru', [(1, True), (2, False), (4, True), (8, False)]
 )
 def test_two_hundred_steps(devices, lru):
   """40 texts and 24 slots, 8 passages and 8 + 8 refreshed slots a step."""
@@ -122,12 +121,8 @@ def test_two_hundred_steps(devices, lru):
     replaced += len(before - after)
     present += len(before & set(texts.tolist()))
     cache = updated(
-        cache,
-        (sampled, vectors[0][:, None]),
-        (old, vectors[1]),
-        vectors[2],
-        tokens_of(texts),
-        cache_cases.ids_of(texts),
+        cache, (sampled, vectors[0][:, None]), (old, vectors[1]), vectors[2],
+        tokens_of(texts), cache_cases.ids_of(texts),
     )
     assert_equal(cache, slots)
     assert len(after) == sum(s is not None for s in slots.slots)

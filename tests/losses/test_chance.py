@@ -24,16 +24,12 @@ def test_chance_is_the_loss_where_all_embeddings_are_one(name, num_negatives):
 
 @pytest.mark.slow
 def test_a_loss_above_chance_after_the_warm_up_is_told(tmp_path, capfd):
-  flags = tiny_run.flags(
-      tmp_path, '--gin.STEPS=51', '--gin.LEARNING_RATE=1e-6'
-  )
+  flags = tiny_run.flags(tmp_path, '--gin.STEPS=51', '--gin.LEARNING_RATE=1e-6')
   train.main([*flags, f'--model_dir={tmp_path / "high"}'])
   said = capfd.readouterr().err
   # 16 passages for each query, and 16 queries for each passage.
   assert said.count('WARNING: after 50 steps the loss is') == 1
   assert f'above the {2 * np.log(16):.2f} of a model that knows nothing' in said
-  flags = tiny_run.flags(
-      tmp_path, '--gin.STEPS=51', '--gin.TEMPERATURE=0.1'
-  )
+  flags = tiny_run.flags(tmp_path, '--gin.STEPS=51', '--gin.TEMPERATURE=0.1')
   train.main([*flags, f'--model_dir={tmp_path / "good"}'])
   assert 'of a model that knows nothing' not in capfd.readouterr().err

@@ -38,20 +38,14 @@ SAMTONE = functools.partial(
     reference.samtone_terms, mask=True, bidirectional=True
 )
 PAIR_TERMS = functools.partial(
-    reference.pair_terms,
-    mask=True,
-    bidirectional=True,
-    alpha=0.1,
-    positive=True,
-    queries=False,
+    reference.pair_terms, mask=True, bidirectional=True, alpha=0.1,
+    positive=True, queries=False,
 )
 
 
 def weighted(*results):
   """The sum of (weight, Result) by hand; the last has its own temperature."""
-  gradients = {
-      k: sum(w * r.gradients[k] for w, r in results) for k in TOWERS
-  }
+  gradients = {k: sum(w * r.gradients[k] for w, r in results) for k in TOWERS}
   return reference.Result(sum(w * r.value for w, r in results), gradients)
 
 
@@ -117,9 +111,7 @@ def expected():
   _, _, _, (_, pull_back, embeddings) = embedded()
   batch = as_reference(embeddings)
   first = reference.matryoshka(batch, SAMTONE, reference.Options(0.1), DIMS)
-  second = reference.evaluate(
-      batch, PAIR_TERMS(batch), reference.Options(0.2)
-  )
+  second = reference.evaluate(batch, PAIR_TERMS(batch), reference.Options(0.2))
   want = weighted((0.7, first), (0.3, second))
   (gradients,) = pull_back({
       k: want.gradients[k].reshape(getattr(embeddings, k).shape).astype('f4')
@@ -138,12 +130,8 @@ def test_a_wrapper_and_a_sum_in_the_train_step(
   model, batch, params, _ = embedded()
   partitioner = Partitioner(2)
   abstract, _, step = tiny_training.plan(
-      partitioner,
-      model=model,
-      loss=LOSS,
-      similarity=dataclasses.replace(
-          SIMILARITY, implementation=implementation
-      ),
+      partitioner, model=model, loss=LOSS,
+      similarity=dataclasses.replace(SIMILARITY, implementation=implementation),
       micro_batch_size=micro_batch_size,
   )
   state = tiny_training.make_state(abstract, params=params)
@@ -152,8 +140,7 @@ def test_a_wrapper_and_a_sum_in_the_train_step(
   np.testing.assert_allclose(metrics['loss'], value, rtol=2e-6)
   for path, got, want in zip(
       partitioning.leaf_paths(gradients),
-      jax.tree.leaves(state.opt_state[0].trace),
-      jax.tree.leaves(gradients),
+      jax.tree.leaves(state.opt_state[0].trace), jax.tree.leaves(gradients),
       strict=True,
   ):
     error = np.abs(got - want).max() / np.abs(want).max()
@@ -217,9 +204,7 @@ def test_parameters_of_parts_have_their_names():
   np.testing.assert_allclose(
       metrics['AtTemperature_3/temperature'], 0.2, rtol=1e-6
   )
-  slopes = [
-      gradients[f'AtTemperature_{i}']['log_temperature'] for i in (2, 3)
-  ]
+  slopes = [gradients[f'AtTemperature_{i}']['log_temperature'] for i in (2, 3)]
   np.testing.assert_allclose(slopes[1], 0.5 * slopes[0], rtol=1e-5)
   with pytest.raises(UserError, match='AtTemperature and Sim.*log_temperature'):
     losses.init(own, Similarity(LEARNT))

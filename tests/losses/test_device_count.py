@@ -68,9 +68,7 @@ PERMITTED = {
     'objectives/joint_pq.py': {
         'quantiser.score.shape[1] % devices': 'a check that centroids divide',
     },
-    'objectives/passage_states.py': {
-        'total // devices': 'bytes a device',
-    },
+    'objectives/passage_states.py': {'total // devices': 'bytes a device'},
     'compression/lanes.py': {'rows * devices'},
     'forecast/encode.py': {
         'devices * rows': 'rows of all devices',
@@ -123,13 +121,7 @@ PERMITTED = {
 }
 
 _OPERATORS = (
-    ast.Mult,
-    ast.Div,
-    ast.FloorDiv,
-    ast.Mod,
-    ast.Pow,
-    ast.MatMult,
-    ast.LShift,
+    ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow, ast.MatMult, ast.LShift,
     ast.RShift,
 )
 _COUNTS = {  # Functions that give a count of devices.

@@ -39,10 +39,7 @@ def make_batch(seed=0):
   scores[4, 1:] = np.nan  # Nothing to compare it with.
   weights = rng.uniform(0.5, 2.0, B).astype(np.float32)
   return Embeddings(
-      unit(B, D),
-      unit(B, D),
-      unit(B, K, D),
-      negative_valid=valid,
+      unit(B, D), unit(B, D), unit(B, K, D), negative_valid=valid,
       columns={'teacher_scores': scores, 'weights': weights},
   )
 
@@ -199,8 +196,6 @@ def test_no_hard_negatives():
   batch = make_batch()._replace(negatives=None, negative_valid=None)
   with pytest.raises(UserError, match='set NUM_NEGATIVES to 1 or more'):
     evaluate(
-        Distill(),
-        Similarity(),
-        {},
+        Distill(), Similarity(), {},
         batch._replace(columns={'teacher_scores': np.ones((B, 1), np.float32)}),
     )

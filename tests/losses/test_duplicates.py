@@ -24,11 +24,8 @@ def make_texts(size, num_negatives, distinct, several=False, seed=0):
     known.discard(int(passage[row]))
     positives[row, : len(known)] = sorted(known)
   return Fingerprints(
-      query,
-      passage,
-      rng.choice(words, (size, num_negatives)),
-      rng.random((size, num_negatives)) < 0.9,
-      positives,
+      query, passage, rng.choice(words, (size, num_negatives)),
+      rng.random((size, num_negatives)) < 0.9, positives,
   )
 
 
@@ -69,12 +66,8 @@ def counted(block, texts, mask):
 @pytest.mark.parametrize(
     'block',
     [
-        blocks.QUERY_PASSAGES,
-        blocks.PASSAGE_QUERIES,
-        blocks.QUERY_QUERIES,
-        blocks.PASSAGE_PASSAGES,
-        blocks.QUERY_HARD,
-        blocks.PASSAGE_HARD,
+        blocks.QUERY_PASSAGES, blocks.PASSAGE_QUERIES, blocks.QUERY_QUERIES,
+        blocks.PASSAGE_PASSAGES, blocks.QUERY_HARD, blocks.PASSAGE_HARD,
     ],
 )
 def test_equal_to_counting(block, distinct, mask):

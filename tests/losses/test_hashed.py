@@ -225,9 +225,7 @@ def test_the_papers_own_dense_part():
     scores = [e[i] @ h['passage'][i], *(h['passage'][masks[0][i]] @ e[i])]
     scores += [*(h['negatives'][masks[1][i]] @ e[i])]
     values.append(np.log(np.sum(np.exp(scores))) - scores[0])
-  np.testing.assert_allclose(
-      metrics['dense_loss'], np.mean(values), rtol=2e-6
-  )
+  np.testing.assert_allclose(metrics['dense_loss'], np.mean(values), rtol=2e-6)
 
 
 @pytest.mark.parametrize('implementation', ['dense', 'ring'])
@@ -238,10 +236,7 @@ def test_false_negatives_are_left_out_of_the_margin(implementation, margin):
   masks, weights = negatives_of(batch), np.ones(8) / 8
   want = margin_part(h, masks, weights, 6.0, margin)
   _, metrics = value_of_loss(
-      Hashed(alpha=6.0),
-      embeddings,
-      implementation=implementation,
-      tile=3,
+      Hashed(alpha=6.0), embeddings, implementation=implementation, tile=3,
       false_negative_margin=margin,
   )
   everything = margin_part(h, masks, weights, 6.0)

@@ -61,8 +61,7 @@ def test_host_arrays_need_no_jit(implementation):
   )
   value, _ = evaluate(*loss, {}, embeddings)
   want = reference.evaluate(
-      batch,
-      reference.softmax_terms(batch, True, True),
+      batch, reference.softmax_terms(batch, True, True),
       reference.Options(0.05),
   )
   np.testing.assert_allclose(value, want.value, rtol=1e-6)
@@ -112,9 +111,7 @@ def test_all_implementations_agree(monkeypatch):
 
   def result_of(implementation, **options):
     loss = make(
-        'softmax_two_way',
-        temperature=0.05,
-        implementation=implementation,
+        'softmax_two_way', temperature=0.05, implementation=implementation,
         **options,
     )
     function = jit(values_and_gradients({'loss': loss}))

@@ -72,9 +72,7 @@ def test_equals_pytorch(name, weighted):
   )(given.scores)
   assert float(found) == pytest.approx(float(total.detach()), rel=2e-6)
   wanted = scores.grad.numpy()
-  np.testing.assert_allclose(
-      gradient, wanted, atol=2e-6 * np.abs(wanted).max()
-  )
+  np.testing.assert_allclose(gradient, wanted, atol=2e-6 * np.abs(wanted).max())
   best = [
       all(own[0] > s for s, v in zip(own[1:], valid[1:]) if v)
       for own, valid in zip(given.scores, given.valid)

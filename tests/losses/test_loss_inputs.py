@@ -174,9 +174,7 @@ def test_no_hard_negatives_in_an_array_of_none(implementation):
 
 def test_weights_of_zero_teach_nothing():
   embeddings, _ = make_batch(6, 0)
-  embeddings = embeddings._replace(
-      columns={'weights': np.zeros(6, np.float32)}
-  )
+  embeddings = embeddings._replace(columns={'weights': np.zeros(6, np.float32)})
   assert value_of(SOFTMAX, embeddings)[0] == 0
 
 
@@ -197,9 +195,7 @@ def test_a_mesh_without_a_data_axis():
       value_of(SOFTMAX, embeddings, implementation='ring')
 
 
-@pytest.mark.parametrize(
-    'num_negatives, label_smoothing', [(0, 0.0), (2, 0.2)]
-)
+@pytest.mark.parametrize('num_negatives, label_smoothing', [(0, 0.0), (2, 0.2)])
 def test_a_batch_of_duplicates_teaches_nothing(num_negatives, label_smoothing):
   embeddings, _ = make_batch(4, num_negatives)
   same = np.ones(2, np.uint32)

@@ -22,10 +22,7 @@ MIB = 2**20
 GIB = 2**30
 SIZE = 8 * SHARD
 SECONDS = 180
-LOSSES = {
-    'softmax': InBatchSoftmax(),
-    'samtone': SamToNe(both_towers=True),
-}
+LOSSES = {'softmax': InBatchSoftmax(), 'samtone': SamToNe(both_towers=True)}
 
 
 @functools.cache
@@ -56,9 +53,7 @@ def on_32_devices():
           'PYTHONPATH': os.pathsep.join(map(str, (root, root / 'tests'))),
           'XLA_FLAGS': '--xla_force_host_platform_device_count=32',
       },
-      capture_output=True,
-      text=True,
-      timeout=SECONDS,
+      capture_output=True, text=True, timeout=SECONDS,
   )
   assert result.returncode == 0, result.stderr[-5000:]
   return json.loads(result.stdout)
@@ -153,9 +148,7 @@ def test_bytes_are_counted_by_trips():
 
   program = jax.jit(
       jax.shard_map(
-          on_shard,
-          mesh=partitioner.mesh,
-          in_specs=partitioner.rows.spec,
+          on_shard, mesh=partitioner.mesh, in_specs=partitioner.rows.spec,
           out_specs=partitioner.rows.spec,
       )
   )

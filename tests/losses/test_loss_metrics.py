@@ -67,8 +67,7 @@ def test_a_constant_embedding_is_never_accurate(size, dim):
   rows = np.tile((row / np.linalg.norm(row)).astype(np.float32), (size, 1))
   ids = np.arange(2 * size, dtype=np.uint32).reshape(size, 2)
   _, metrics = value_of(
-      'softmax_two_way',
-      Embeddings(rows, rows, query_ids=ids, passage_ids=ids),
+      'softmax_two_way', Embeddings(rows, rows, query_ids=ids, passage_ids=ids)
   )
   assert metrics['accuracy'] == 0
 

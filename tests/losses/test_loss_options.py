@@ -51,13 +51,8 @@ def program(partitioner, cases, **options):
         pytest.param('dense', None, CASES, 13, None, id='dense'),
         pytest.param('ring', None, CASES, 13, 4, id='ring'),
         pytest.param(
-            'ring',
-            Partitioner(),
-            [CASES[1], CASES[2], CASES[4]],
-            24,
-            2,
-            id='ring_on_8',
-            marks=pytest.mark.slow,
+            'ring', Partitioner(), [CASES[1], CASES[2], CASES[4]], 24, 2,
+            id='ring_on_8', marks=pytest.mark.slow,
         ),
     ],
 )
@@ -77,9 +72,7 @@ def test_options_and_weights(implementation, partitioner, cases, size, tile):
       (value, metrics), (params, vectors) = got[case]
       mask = more.get('mask_duplicates', True)
       want = reference.evaluate(
-          batch,
-          LOSSES[name][1](batch, mask),
-          reference.Options(0.1, **more),
+          batch, LOSSES[name][1](batch, mask), reference.Options(0.1, **more),
           weight,
       )
       assert abs(value - want.value) <= 1e-6 * want.value, name

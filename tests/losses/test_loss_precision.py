@@ -40,9 +40,7 @@ def test_bfloat16_embeddings_are_scored_in_float32(implementation, names):
       assert gradient.dtype == jnp.bfloat16
       wanted = want.gradients[tower].reshape(gradient.shape)
       np.testing.assert_allclose(
-          np.asarray(gradient, np.float64),
-          wanted,
-          rtol=2**-8,
+          np.asarray(gradient, np.float64), wanted, rtol=2**-8,
           atol=1e-5 * np.max(np.abs(wanted)),
       )
 
@@ -104,11 +102,8 @@ def test_a_product_of_lower_precision_would_be_found(implementation):
 
   def value(x):
     ((rows, _),) = similarity.log_partitions(
-        [Matrix('query', 'query', of_columns=False)],
-        {'query': x},
-        [(Tags(), Tags())],
-        0.1,
-        implementation=implementation,
+        [Matrix('query', 'query', of_columns=False)], {'query': x},
+        [(Tags(), Tags())], 0.1, implementation=implementation,
         precision='default',
     )
     return jnp.sum(rows.lse)

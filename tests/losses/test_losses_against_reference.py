@@ -56,9 +56,7 @@ def test_reference_gradients_are_those_of_its_value(name):
     slope = (above - below) / (2 * step)
     assert np.sum(want[tower] * direction) == pytest.approx(slope, rel=1e-6)
   above, below = (
-      expected(
-          name, batch, **{**options, 'temperature': 0.1 * np.exp(s)}
-      ).value
+      expected(name, batch, **{**options, 'temperature': 0.1 * np.exp(s)}).value
       for s in (step, -step)
   )
   slope = (above - below) / (2 * step)

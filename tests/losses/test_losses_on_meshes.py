@@ -55,11 +55,7 @@ def ring_cases():
       rows, tile = kinds[(i + j) % 3]
       names = GROUPS[(j + SHIFTS[i]) % 3]
       yield pytest.param(
-          partitioner,
-          names,
-          rows * shards,
-          num_negatives,
-          tile,
+          partitioner, names, rows * shards, num_negatives, tile,
           id=f'{mesh}-{num_negatives}-{rows}_by_{tile}-{names[0]}',
           marks=[pytest.mark.slow] if mesh in ('3', '4x2', '1') else [],
       )
@@ -98,8 +94,7 @@ def test_cases_of_the_ring_meet():
   factors = [
       (mesh, names, num_negatives, kind)
       for (mesh, names, _, num_negatives, _), kind in zip(
-          cases,
-          [(i + j) % 3 for i in range(len(MESHES)) for j in range(3)],
+          cases, [(i + j) % 3 for i in range(len(MESHES)) for j in range(3)],
           strict=True,
       )
   ]
@@ -116,10 +111,7 @@ def test_ring_is_equal_to_the_reference(
     partitioner, names, size, num_negatives, tile
 ):
   program = meshes.program(
-      partitioner,
-      names,
-      temperature=TEMPERATURE,
-      implementation='ring',
+      partitioner, names, temperature=TEMPERATURE, implementation='ring',
       tile=tile,
   )
 
@@ -251,10 +243,7 @@ def test_ring_is_equal_to_the_reference_one_way():
   names = ['softmax_one_way', 'samtone_one_way', 'pair_one_way']
   partitioner = meshes.SmallPartitioner(devices=2)
   program = meshes.program(
-      partitioner,
-      names,
-      temperature=TEMPERATURE,
-      implementation='ring',
+      partitioner, names, temperature=TEMPERATURE, implementation='ring',
       tile=2,
   )
   embeddings, batch = make_batch(6, 0, duplicates=True)

@@ -33,8 +33,7 @@ DIMS = {4: 1.0, 16: 0.5, 11: 2.0}
 # The one-way losses are parts of these. No implementation knows the wrapper.
 CASES = [
     pytest.param(
-        name,
-        ('ring', 'dense')[i % 2],
+        name, ('ring', 'dense')[i % 2],
         marks=[pytest.mark.slow] * ('pair_' in name[:-8]),
     )
     for i, name in enumerate(n for n in LOSSES if not n.endswith('one_way'))
@@ -123,10 +122,8 @@ def test_parameters_of_the_loss_are_shared():
   )(params, embeddings)[0]
   np.testing.assert_allclose(metrics['temperature'], 0.2, rtol=1e-6)
   want = reference.matryoshka(
-      batch,
-      lambda part: reference.samtone_terms(part, True, True),
-      reference.Options(0.2),
-      {16: 1.0, 4: 1.0},
+      batch, lambda part: reference.samtone_terms(part, True, True),
+      reference.Options(0.2), {16: 1.0, 4: 1.0},
   )
   assert_gradients_close(gradients, want.gradients)
 
@@ -147,9 +144,7 @@ def test_chance_is_that_of_all_dims():
       for k in ('query', 'passage', 'negatives')
   }
   loss = Matryoshka(SamToNe(), (4, 3), (0.5, 2.0))
-  value, _ = evaluate(
-      loss, Similarity(0.1), {}, batch._replace(**vectors)
-  )
+  value, _ = evaluate(loss, Similarity(0.1), {}, batch._replace(**vectors))
   assert loss.chance(12, 1) == pytest.approx(float(value), rel=1e-5)
   inner = SamToNe().chance(12, 1)
   assert Matryoshka(SamToNe()).chance(12, 1) == pytest.approx(4 * inner)

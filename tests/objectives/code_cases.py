@@ -25,10 +25,8 @@ def write_codec(folder, bits=3, rotated=True, seed=0):
   score = assign + 0.1 * rng.normal(size=shape).astype(np.float32)
   rotation = np.linalg.qr(rng.normal(size=(DIM, DIM)))[0].astype(np.float32)
   codec = Codec(
-      f'opq:{PARTS}x{bits}' if rotated else f'pq:{PARTS}x{bits}',
-      DIM,
-      [Linear(rotation)] if rotated else [],
-      Product(assign, score),
+      f'opq:{PARTS}x{bits}' if rotated else f'pq:{PARTS}x{bits}', DIM,
+      [Linear(rotation)] if rotated else [], Product(assign, score),
   )
   codec_file.write(folder / codec_file.FILE, codec)
   return str(folder)

@@ -27,12 +27,9 @@ def teacher(tmp_path_factory):
 
 def flags(folder, teacher, *more):
   return tiny_run.flags(
-      folder,
-      *DEEP,
-      '--gin_file=losses/alignment.gin',
+      folder, *DEEP, '--gin_file=losses/alignment.gin',
       f'--gin.INITIAL_CHECKPOINT_PATH={teacher}',
-      f'--gin.TEMPERATURE={TEMPERATURE}',
-      *more,
+      f'--gin.TEMPERATURE={TEMPERATURE}', *more,
   )
 
 

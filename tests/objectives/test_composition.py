@@ -20,9 +20,7 @@ LOSSES = {
     'softmax, guarded': (losses.InBatchSoftmax(), GUARD),
     'samtone, guarded': (losses.SamToNe(both_towers=True), GUARD),
     'pair as released': (
-        losses.PAIR(
-            queries_in_denominator=True, passages_in_denominator=False
-        ),
+        losses.PAIR(queries_in_denominator=True, passages_in_denominator=False),
         {},
     ),
     'softmax and distillation': (
@@ -43,8 +41,7 @@ CHOICES = (
 )
 CASES = [
     pytest.param(
-        name,
-        *choice,
+        name, *choice,
         id='-'.join([name, *map(str, choice[:2]), type(choice[2]).__name__]),
         marks=[] if i == j == 0 else [pytest.mark.slow],
     )
@@ -73,12 +70,8 @@ def value_and_gradients(name, implementation, micro, layout):
   """Of one batch, and one model."""
   loss, options = LOSSES[name]
   objective = Contrastive(
-      tiny_training.make_model(num_layers=1),
-      loss,
-      losses.Similarity(0.2, implementation, 4, **options),
-      K,
-      micro,
-      layout,
+      tiny_training.make_model(num_layers=1), loss,
+      losses.Similarity(0.2, implementation, 4, **options), K, micro, layout,
   )
   batch = Batches(
       [make_cache()], SIZE, 0, QUERY, PASSAGE, K, layout=layout,

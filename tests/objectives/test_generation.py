@@ -126,10 +126,8 @@ def test_a_step_is_one_on_every_mesh(layout, model_parallel, micro):
 
   def train(partitioner, objective, cells):
     plan = step_lib.plan(
-        objective,
-        Optimizer(optax.adafactor(1e-2), lambda step: 1e-2),
-        partitioner,
-        0,
+        objective, Optimizer(optax.adafactor(1e-2), lambda step: 1e-2),
+        partitioner, 0,
     )
     state, values = plan.init(), []
     for step in range(2):
@@ -138,9 +136,7 @@ def test_a_step_is_one_on_every_mesh(layout, model_parallel, micro):
       values.append(float(metrics['loss']))
     return values
 
-  wanted = train(
-      tiny_training.OneDevice(), make_objective(parts, rate=0.2), 1
-  )
+  wanted = train(tiny_training.OneDevice(), make_objective(parts, rate=0.2), 1)
   partitioner = Partitioner(model_parallel)
   devices = partitioner.mesh.shape['data']
   objective = make_objective(parts, layout, 0.2, micro_batch_size=micro)
@@ -179,8 +175,7 @@ def test_likelihoods_are_those_of_transformers():
   for i, (query, passage) in enumerate(pairs):
     target = cache.query_tokens.row(query).astype(np.int64)
     logits = tiny_t5.logits_of(
-        theirs,
-        cache.passage_tokens.row(passage)[None].astype(np.int64),
+        theirs, cache.passage_tokens.row(passage)[None].astype(np.int64),
         np.array([[0, *target[:-1]]]),
     )[0]
     np.testing.assert_allclose(

@@ -27,9 +27,7 @@ def trained(micro_batch_size=None, implementation='auto', steps=3):
   """Metrics of the first steps, and the gradients of the last."""
   model, partitioner = make_model(), Partitioner(2)
   abstract, _, step = tiny_training.plan(
-      partitioner,
-      model=model,
-      loss=LOSS,
+      partitioner, model=model, loss=LOSS,
       similarity=dataclasses.replace(
           SIMILARITY, implementation=implementation, check_norms=True
       ),

@@ -29,17 +29,13 @@ def case(folder, bits=3, rotated=True, **options):
   objective = JointPq(model, write_codec(folder, bits, rotated), **options)
   params = tiny_training.init_params(model)
   params.pop('loss')
-  params['codec'] = jax.device_get(
-      objective.init(jax.random.key(0))['codec']
-  )
+  params['codec'] = jax.device_get(objective.init(jax.random.key(0))['codec'])
   return objective, params, *make_batch(bits)
 
 
 def reference(objective, query, codec, numbers, targets, valid, searched=None):
   """The loss of each query by plain loops; what it has found, too."""
-  rotated = query @ np.asarray(
-      codec.get('matrix_0', np.eye(DIM)), np.float64
-  ).T
+  rotated = query @ np.asarray(codec.get('matrix_0', np.eye(DIM)), np.float64).T
 
   def scores(centroids):
     vectors = [centroids[m][numbers[:, m]] for m in range(PARTS)]
@@ -74,9 +70,7 @@ def reference(objective, query, codec, numbers, targets, valid, searched=None):
     'bits, rotated, depth', [(3, True, 12), (8, False, 12), (3, True, 100)]
 )
 def test_the_loss_is_that_of_brute_force(tmp_path, bits, rotated, depth):
-  objective, params, batch, numbers = case(
-      tmp_path, bits, rotated, depth=depth
-  )
+  objective, params, batch, numbers = case(tmp_path, bits, rotated, depth=depth)
   value, metrics = jax.jit(objective)(params, batch)
   losses, hits = reference(
       objective, embed(objective, params, batch), params['codec'], numbers,

@@ -38,15 +38,10 @@ def run(command, model_dir, *more):
 def flags(folder, dense, *more):
   model, index = dense
   return tiny_run.flags(
-      folder,
-      '--gin_file=losses/jpq.gin',
-      f'--gin.INITIAL_CHECKPOINT_PATH={model}',
-      f'--gin.CODEC_FROM={index}',
-      '--gin.TEMPERATURE=0.05',
-      '--gin.LEARNING_RATE=1e-3',
-      '--gin.JPQ_DEPTH=20',
-      '--gin.JPQ_CUT=20',
-      *more,
+      folder, '--gin_file=losses/jpq.gin',
+      f'--gin.INITIAL_CHECKPOINT_PATH={model}', f'--gin.CODEC_FROM={index}',
+      '--gin.TEMPERATURE=0.05', '--gin.LEARNING_RATE=1e-3',
+      '--gin.JPQ_DEPTH=20', '--gin.JPQ_CUT=20', *more,
   )
 
 

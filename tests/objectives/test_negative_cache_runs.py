@@ -24,11 +24,8 @@ SIZE = 64
 def flags(folder, name, *more):
   return [
       *tiny_run.flags(
-          folder,
-          '--gin_file=losses/negative_cache.gin',
-          f'--gin.CACHE_SIZE={SIZE}',
-          '--gin.TEMPERATURE=0.1',
-          *more,
+          folder, '--gin_file=losses/negative_cache.gin',
+          f'--gin.CACHE_SIZE={SIZE}', '--gin.TEMPERATURE=0.1', *more,
       ),
       f'--model_dir={folder / name}',
   ]
@@ -114,9 +111,7 @@ def test_a_run_without_a_cache_does_not_go_on_with_one(tmp_path, capsys):
 @pytest.mark.slow
 def test_at_first_the_cache_is_what_the_tower_makes_of_some_passages(tmp_path):
   """At rate 0 nothing is stale, and all is as the trained model embeds it."""
-  given = (
-      '--gin.STEPS=1', '--gin.LEARNING_RATE=0.0', '--gin.DROPOUT_RATE=0.0',
-  )
+  given = ('--gin.STEPS=1', '--gin.LEARNING_RATE=0.0', '--gin.DROPOUT_RATE=0.0')
   train.main(flags(tmp_path, 'model', *given))
   train.main(flags(tmp_path, 'other', *given, '--gin.SEED=1'))
   memory, other = (
@@ -175,9 +170,7 @@ def test_what_cannot_be_cached(tmp_path, monkeypatch):
       ('REFRESH=-0.1', r'\(REFRESH\) is -0.1; expected a share'),
   ):
     with pytest.raises(UserError, match=message):
-      check.main([
-          *flags(tmp_path, 'model', f'--gin.{more}'), '--no_compile'
-      ])
+      check.main([*flags(tmp_path, 'model', f'--gin.{more}'), '--no_compile'])
   monkeypatch.setattr(machine, 'device_memory', lambda: 4000)
   message = r'64 passages .*\(CACHE_SIZE\) take 0.0 MB on each of 8 .* a small'
   with pytest.raises(UserError, match=message):

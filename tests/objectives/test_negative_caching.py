@@ -56,10 +56,8 @@ def make_cache(params, model):
   tokens = np.concatenate([np.unique(own, axis=0), others])[:SIZE]
   vectors = jax.jit(lambda tokens: encode(model, params, 'passage', tokens))
   return negative_cache.NegativeCache(
-      np.asarray(vectors(tokens)),
-      tokens.astype(np.uint16),
-      ids_of(np.arange(SIZE)),
-      np.zeros(SIZE, np.int32),
+      np.asarray(vectors(tokens)), tokens.astype(np.uint16),
+      ids_of(np.arange(SIZE)), np.zeros(SIZE, np.int32),
       np.arange(SIZE) != SIZE - 2,
   )
 
@@ -196,8 +194,7 @@ def test_what_a_step_leaves_in_the_cache():
   model = objective.model
   # All is stale, and the batch's texts are not in it.
   cache = cache._replace(
-      embeddings=-cache.embeddings,
-      ids=cache.ids + np.uint32(5000),
+      embeddings=-cache.embeddings, ids=cache.ids + np.uint32(5000),
       age=np.arange(SIZE, dtype=np.int32),
   )
   _, metrics, after = jax.jit(objective.step)(
@@ -271,9 +268,7 @@ def test_eight_devices_train_as_one(options):
   assert len(set(one)) == 5
   for name in ('ids', 'tokens', 'age', 'valid'):
     np.testing.assert_array_equal(getattr(cache, name), getattr(other, name))
-  np.testing.assert_allclose(
-      cache.embeddings, other.embeddings, atol=1e-5
-  )
+  np.testing.assert_allclose(cache.embeddings, other.embeddings, atol=1e-5)
   # Embeddings travel; of all devices only slots and fingerprints are gathered.
   for kind, shape in hlo.collectives(text):
     assert kind not in ('all-gather', 'all-to-all') or 'f32' not in shape, shape
@@ -281,12 +276,7 @@ def test_eight_devices_train_as_one(options):
 
 @pytest.mark.parametrize(
     'options, expected',
-    [
-        ({}, SIZE),
-        ({'top_k': 8}, 8),
-        ({'sampled': 3, 'top_k': 8}, 3),
-    ],
-    ids=str,
+    [({}, SIZE), ({'top_k': 8}, 8), ({'sampled': 3, 'top_k': 8}, 3)], ids=str,
 )
 def test_chance(options, expected):
   objective = CachedNegatives(tiny_training.make_model(), SIZE, **options)

@@ -41,12 +41,9 @@ def make_batch(cache, layout, cells=1, step=0):
 def make_objective(layout=Padded(), pooling='mean', rate=0.0, micro=None):
   model = CrossEncoder(
       TokenEmbedder(tiny_training.VOCAB, 32),
-      T5Encoder(1, 4, 8, 64, dropout_rate=rate),
-      ScoreHead(pooling),
+      T5Encoder(1, 4, 8, 64, dropout_rate=rate), ScoreHead(pooling),
   )
-  return Ranking(
-      model, losses.Listwise(), Template(), K, OTHERS, micro, layout
-  )
+  return Ranking(model, losses.Listwise(), Template(), K, OTHERS, micro, layout)
 
 
 def plain_scores(objective, params, cache, batch):
@@ -88,8 +85,7 @@ def ids_of(cache, name, row):
 
 @pytest.mark.parametrize('pooling', ['mean', 'first'])
 @pytest.mark.parametrize(
-    'layout, cells',
-    [(Packed(), 1), (Padded(), 4), (Grouped(2, step=4), 4)],
+    'layout, cells', [(Packed(), 1), (Padded(), 4), (Grouped(2, step=4), 4)]
 )
 def test_scores_are_those_of_each_pair_alone(pooling, layout, cells):
   cache, objective = make_cache(), make_objective(layout, pooling)
@@ -116,10 +112,8 @@ def test_a_step_is_one_on_every_mesh(layout, model_parallel, micro):
 
   def train(partitioner, objective, cells):
     plan = step_lib.plan(
-        objective,
-        Optimizer(optax.adafactor(1e-2), lambda step: 1e-2),
-        partitioner,
-        0,
+        objective, Optimizer(optax.adafactor(1e-2), lambda step: 1e-2),
+        partitioner, 0,
     )
     state, cache = plan.init(), make_cache()
     values = []

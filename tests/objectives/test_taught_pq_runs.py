@@ -41,16 +41,12 @@ def made(tmp_path_factory):
 def flags(made, folder, *more):
   folder.mkdir(exist_ok=True)
   return tiny_run.flags(
-      folder,
-      '--gin_file=losses/jpq_gpl.gin',
+      folder, '--gin_file=losses/jpq_gpl.gin',
       f'--gin.INITIAL_CHECKPOINT_PATH={made / "dense"}',
       f'--gin.CODEC_FROM={made / "index"}',
-      f'--gin.TEACHER_DIR={made / "teacher"}',
-      '--gin.LEAST_SPREAD=0.0',
-      '--gin.LEARNING_RATE=1e-3',
-      f'--gin.JPQ_DEPTH={DEPTH}',
-      f'--gin.TEMPERATURE={TEMPERATURE}',
-      *more,
+      f'--gin.TEACHER_DIR={made / "teacher"}', '--gin.LEAST_SPREAD=0.0',
+      '--gin.LEARNING_RATE=1e-3', f'--gin.JPQ_DEPTH={DEPTH}',
+      f'--gin.TEMPERATURE={TEMPERATURE}', *more,
   )
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dualenc_jax.losses.lambda_rank import lambda_rank, Ranked
+from dualenc_jax.losses.code_ranking import lambda_rank, Ranked
 
 QUERIES, RELEVANT, OTHERS, TEMPERATURE = 5, 3, 7, 0.3
 
@@ -56,9 +56,7 @@ def test_gradient_is_that_of_finite_differences():
   def value(own, other):
     return jnp.sum(
         lambda_rank(
-            relevant._replace(scores=own),
-            others._replace(scores=other),
-            4,
+            relevant._replace(scores=own), others._replace(scores=other), 4,
             TEMPERATURE,
         )
     )
@@ -74,8 +72,7 @@ def test_gradient_is_that_of_finite_differences():
         ends.append(
             reference(
                 relevant._replace(scores=moved[0]),
-                others._replace(scores=moved[1]),
-                4,
+                others._replace(scores=moved[1]), 4,
             ).sum()
         )
       expected = (ends[0] - ends[1]) / 2e-5
