@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import differences
 import hlo
 import jax
 from loss_cases import (
@@ -71,18 +72,10 @@ def margin_part(h, masks, weights, alpha, limit=np.inf):
 
 
 def slopes(function, vectors):
-  """Central differences of a function of float64 arrays, each in turn."""
-  found = {}
-  for name, x in vectors.items():
-    found[name] = np.zeros_like(x)
-    for place in np.ndindex(x.shape):
-      ends = []
-      for shift in (1e-6, -1e-6):
-        moved = x.copy()
-        moved[place] += shift
-        ends.append(function({**vectors, name: moved}))
-      found[name][place] = (ends[0] - ends[1]) / 2e-6
-  return found
+  return {
+      name: differences.central(lambda x: function({**vectors, name: x}), x)
+      for name, x in vectors.items()
+  }
 
 
 @dataclasses.dataclass
@@ -303,12 +296,6 @@ def test_metrics_of_the_codes():
     np.testing.assert_allclose(metrics[name], number, rtol=2e-6, err_msg=name)
 
 
-def test_hashed_vectors_do_not_break_the_check_of_norms():
-  embeddings, _ = make_batch(8, 3)
-  _, metrics = value_of_loss(Hashed(), embeddings, check_norms=True)
-  assert metrics['norm_error'] < 1e-6
-
-
 def test_any_loss_is_that_of_hashed_passages():
   """Beside others in a sum, and with a temperature of its own."""
   embeddings, _ = make_batch(8, 1)
@@ -387,11 +374,8 @@ def test_a_batch_without_a_step_is_refused():
     [
         ({'dense': SamToNe}, r'Hashed\.dense is the class SamToNe'),
         ({'alpha': -1.0}, r'Hashed\.alpha \(HASH_ALPHA\) is -1\.0; .*finite'),
-        ({'alpha': np.nan}, 'alpha .* is nan'),
-        ({'gamma': 'fast'}, "HASH_GAMMA.* is 'fast'"),
         ({'gamma': True}, 'gamma .* is True'),
         ({'start': 1.5}, r'start \(HASH_START\) is 1\.5; expected a whole'),
-        ({'start': -1}, 'start .* is -1'),
         ({'straight_through': 1}, 'straight_through is 1; expected True'),
     ],
 )

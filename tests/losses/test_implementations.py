@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import reference
 
-from dualenc_jax.losses import evaluate, Similarity, similarity
+from dualenc_jax.losses import evaluate, similarity
 from dualenc_jax.training import Partitioner
 
 # The most rows and columns whose scores, float32, are not too many.
@@ -65,10 +65,6 @@ def test_host_arrays_need_no_jit(implementation):
       reference.Options(0.05),
   )
   np.testing.assert_allclose(value, want.value, rtol=1e-6)
-
-
-def test_auto_is_the_default():
-  assert Similarity().implementation == 'auto'
 
 
 def test_auto_takes_the_ring_for_scores_above_the_limit():

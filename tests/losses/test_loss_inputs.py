@@ -55,62 +55,36 @@ def test_missing_fingerprints_are_named(field):
     'build, options, message',
     [
         (Similarity, {'temperature': 0.0}, r'Similarity\.temperature is 0\.0'),
-        (Similarity, {'temperature': -0.01}, r'temperature is -0\.01'),
         (Similarity, {'temperature': np.nan}, 'temperature is nan'),
-        (Similarity, {'temperature': np.inf}, 'temperature is inf'),
         (Similarity, {'temperature': 'abc'}, "temperature is 'abc'"),
         (Similarity, {'temperature': True}, 'temperature is True'),
         (Similarity, {'implementation': 'rings'}, "'rings'.*'auto', 'dense'"),
-        (Similarity, {'implementation': None}, 'implementation is None'),
         (Similarity, {'tile': 0}, r'Similarity\.tile is 0; expected a whole'),
-        (Similarity, {'tile': 2.0}, r'tile is 2\.0'),
         (Similarity, {'tile': True}, 'tile is True'),
-        (Similarity, {'mask_duplicates': 'no'}, "mask_duplicates is 'no'"),
+        (Similarity, {'false_negative_margin': np.inf}, 'margin is inf'),
         (Similarity, {'check_norms': 1}, 'check_norms is 1; expected True'),
-        (LearnableTemperature, {'initial': 0.0}, r'initial is 0\.0'),
         (LearnableTemperature, {'minimum': -1.0}, r'minimum is -1\.0'),
-        (LearnableTemperature, {'maximum': np.nan}, 'maximum is nan'),
-        (LearnableTemperature, {'initial': 0.001}, r'initial is .*0\.005.*1'),
-        (LearnableTemperature, {'initial': 2.0}, r'initial is 2\.0.*0\.005'),
-        (SamToNe, {'label_smoothing': -0.1}, r'SamToNe\.label_smoothing is -0'),
-        (SamToNe, {'label_smoothing': 1.0}, r'label_smoothing is 1\.0'),
+        (LearnableTemperature, {'initial': 2.0}, r'initial is 2\.0.*0\.005.*1'),
+        (SamToNe, {'label_smoothing': 1.0}, r'SamToNe\.label_smoothing is 1'),
         (SamToNe, {'label_smoothing': '0.1'}, "label_smoothing is '0.1'"),
-        (SamToNe, {'bidirectional': 'false'}, "bidirectional is 'false'"),
         (SamToNe, {'both_towers': 1}, 'both_towers is 1; expected True'),
-        (SamToNe, {'margin': np.nan}, 'margin is nan; expected a finite'),
         (
-            SamToNe,
-            {'both_towers': True, 'bidirectional': False},
+            SamToNe, {'both_towers': True, 'bidirectional': False},
             'both_towers.*bidirectional = True',
         ),
-        (PAIR, {'alpha': -0.1}, r'PAIR\.alpha is -0\.1'),
         (PAIR, {'alpha': np.nan}, r'PAIR\.alpha is nan'),
         (Sum, {'parts': ()}, r'Sum\.parts has \(\); expected pairs'),
         (Sum, {'parts': (PAIR(),)}, r'Sum\.parts has PAIR.*\(loss, weight\)'),
         (Sum, {'parts': ((PAIR, 1.0),)}, r'Sum\.parts is the class PAIR'),
-        (Sum, {'parts': ((PAIR(), None),)}, r'Sum\.parts has \(PAIR.*None'),
         (
-            AtTemperature,
-            {'loss': PAIR, 'temperature': 0.1},
-            r'AtTemperature\.loss is the class PAIR',
-        ),
-        (
-            AtTemperature,
-            {'loss': PAIR(), 'temperature': 0},
-            r'temperature is 0; expected',
+            AtTemperature, {'loss': PAIR(), 'temperature': 0},
+            'temperature is 0; expected',
         ),
     ],
 )
 def test_options_are_refused(build, options, message):
   with pytest.raises(UserError, match=message):
     build(**options)
-
-
-def test_defaults_are_the_papers():
-  assert Similarity() == Similarity(0.01, 'auto', mask_duplicates=True)
-  assert PAIR().alpha == 0.1
-  assert not SamToNe().both_towers
-  assert InBatchSoftmax().bidirectional
 
 
 @pytest.mark.parametrize('model_parallel, size', [(1, 12), (2, 6), (4, 5)])
@@ -128,37 +102,21 @@ def test_a_batch_that_the_data_axis_does_not_divide(model_parallel, size):
     'field, value, message',
     [
         ('query_ids', (6,), r'has the shape \(6,\); expected \(6, 2\)'),
-        ('passage', (5, 16), r'passage has the shape \(5, 16\); expected'),
         ('passage', (6, 8), r'passage has the shape \(6, 8\); expected'),
-        ('negatives', (6, 1, 8), r'negatives has the shape \(6, 1, 8\)'),
         ('negative_ids', (6, 2), r'negative_ids has .*expected \(6, 1, 2\)'),
-    ],
-)
-def test_arrays_that_do_not_belong_together(field, value, message):
-  embeddings, _ = make_batch(6, 1)
-  embeddings = embeddings._replace(**{field: np.ones(value, np.float32)})
-  with pytest.raises(UserError, match=message):
-    value_of(SOFTMAX, embeddings)
-
-
-@pytest.mark.parametrize(
-    'name, shape, message',
-    [
         ('weights', (6, 1), r'weights has .*\(6, 1\); expected \(6,\),'),
         ('mine', (6, 3), r'mine has .*\(6, 3\); expected \(6,\) or \(6, 2\)'),
     ],
 )
-def test_columns_that_do_not_belong_to_the_batch(name, shape, message):
+def test_arrays_that_do_not_belong_together(field, value, message):
   embeddings, _ = make_batch(6, 1)
-  embeddings = embeddings._replace(columns={name: np.ones(shape)})
+  array = {field: np.ones(value, np.float32)}
+  if field in embeddings._fields:
+    embeddings = embeddings._replace(**array)
+  else:
+    embeddings = embeddings._replace(columns=array)
   with pytest.raises(UserError, match=message):
     value_of(SOFTMAX, embeddings)
-
-
-def test_a_column_that_the_batch_lacks():
-  embeddings, _ = make_batch(6, 1)
-  with pytest.raises(UserError, match="'scores'.*extra_columns"):
-    embeddings.column('scores')
 
 
 @pytest.mark.parametrize('implementation', ['dense', 'ring'])
@@ -170,12 +128,6 @@ def test_no_hard_negatives_in_an_array_of_none(implementation):
       negative_ids=np.ones((6, 0, 2), np.uint32),
   )
   assert value_of(SOFTMAX, none, implementation=implementation)[0] == value
-
-
-def test_weights_of_zero_teach_nothing():
-  embeddings, _ = make_batch(6, 0)
-  embeddings = embeddings._replace(columns={'weights': np.zeros(6, np.float32)})
-  assert value_of(SOFTMAX, embeddings)[0] == 0
 
 
 def test_numbers_of_numpy_are_numbers():

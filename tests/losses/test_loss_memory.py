@@ -8,15 +8,12 @@ import subprocess
 import sys
 
 import hlo
-import jax
-import jax.numpy as jnp
 import loss_programs
 from loss_programs import DIM, SHARD
 import meshes
 import pytest
 
 from dualenc_jax.losses import InBatchSoftmax, Matryoshka, PAIR, SamToNe, Sum
-from dualenc_jax.training import Partitioner
 
 MIB = 2**20
 GIB = 2**30
@@ -131,28 +128,3 @@ def test_the_model_axis_takes_part():
   # Each device has rows of its own: no two do the same work.
   sent = [hlo.num_elements(s) for k, s in moves if k == 'collective-permute']
   assert max(sent) == SIZE // (data * model) * DIM
-
-
-def test_bytes_are_counted_by_trips():
-  partitioner = Partitioner()
-
-  def shift(x):
-    places = [(i, (i + 1) % 8) for i in range(8)]
-    return jax.lax.ppermute(x, 'data', places)
-
-  def on_shard(x):
-    x, _ = jax.lax.scan(
-        lambda x, _: (shift(jnp.sin(shift(x))), None), x, length=5
-    )
-    return jnp.cos(shift(x))
-
-  program = jax.jit(
-      jax.shard_map(
-          on_shard, mesh=partitioner.mesh, in_specs=partitioner.rows.spec,
-          out_specs=partitioner.rows.spec,
-      )
-  )
-  x = jax.ShapeDtypeStruct((8 * 16, 3), jnp.float32)
-  got = program.lower(x).compile().as_text()
-  assert hlo.sent_bytes(got) == 11 * 16 * 3 * 4
-  assert hlo.num_elements(got) == 16 * 3

@@ -1,9 +1,8 @@
 """What a loss logs, against NumPy."""
 
-from loss_cases import LOSSES, make_batch, value_of
+from loss_cases import make_batch, value_of
 import numpy as np
 import pytest
-import reference
 
 from dualenc_jax.losses import (
   Embeddings,
@@ -12,26 +11,6 @@ from dualenc_jax.losses import (
   PAIR,
   Similarity,
 )
-
-
-@pytest.mark.parametrize(
-    'same_tower, size, num_negatives, mask',
-    [(True, 7, 0, True), (True, 16, 3, False), (False, 16, 3, True)],
-)
-def test_metrics(same_tower, size, num_negatives, mask):
-  embeddings, batch = make_batch(size, num_negatives, duplicates=True, lean=1)
-  name = 'samtone_two_way' if same_tower else 'softmax_two_way'
-  _, got = value_of(name, embeddings, mask_duplicates=mask)
-  terms = reference.query_side(batch, mask, same_tower)
-  want = reference.metrics(batch, terms, mask)
-  possible = (size - 1) * (2 if same_tower else 1) + size * num_negatives
-  want['masked_fraction'] = 1 - want.pop('negatives') / possible
-  want['temperature'] = 0.01
-  assert 0 < want['accuracy'] < 1
-  for name, value in want.items():
-    np.testing.assert_allclose(
-        got[name], value, rtol=1e-5, atol=1e-6, err_msg=name
-    )
 
 
 def test_masked_fraction_of_a_batch_counted_by_hand():
@@ -72,17 +51,6 @@ def test_a_constant_embedding_is_never_accurate(size, dim):
   assert metrics['accuracy'] == 0
 
 
-def test_perfect_embeddings_are_accurate():
-  rows = np.eye(8, dtype=np.float32)
-  ids = np.arange(16, dtype=np.uint32).reshape(8, 2)
-  embeddings = Embeddings(rows, rows, query_ids=ids, passage_ids=ids)
-  for name in LOSSES:
-    _, metrics = value_of(name, embeddings)
-    assert metrics['accuracy'] == 1
-    assert metrics['positive_similarity'] == 1
-    assert metrics['query_passage_similarity'] == 0
-
-
 def test_pair_logs_both_of_its_losses():
   embeddings, _ = make_batch(7, 1)
   value, metrics = evaluate(PAIR(alpha=0.25), Similarity(), {}, embeddings)
@@ -104,24 +72,13 @@ def test_norm_error_is_that_of_the_worst_embedding(tower):
   vectors[2] *= 1.25
   vectors[4] *= 0.5
   embeddings = embeddings._replace(**{tower: vectors})
+  _, metrics = value_of('softmax_two_way', embeddings)
+  assert 'norm_error' not in metrics
+  # Missing hard negatives have any norm.
+  embeddings.negatives[~embeddings.negative_valid] = 0
   _, metrics = value_of('softmax_two_way', embeddings, check_norms=True)
   norms = np.linalg.norm(vectors.astype(np.float64), axis=-1)
   assert np.abs(norms - 1).max() > 0.49
   np.testing.assert_allclose(
       metrics['norm_error'], np.abs(norms - 1).max(), rtol=1e-5
   )
-
-
-def test_missing_hard_negatives_have_any_norm():
-  embeddings, _ = make_batch(7, 3)
-  missing = ~embeddings.negative_valid
-  assert missing.any()
-  embeddings.negatives[missing] *= 3
-  _, metrics = value_of('softmax_two_way', embeddings, check_norms=True)
-  assert metrics['norm_error'] < 1e-6
-
-
-def test_norm_error_is_asked_for():
-  embeddings, _ = make_batch(7, 0)
-  _, metrics = value_of('softmax_two_way', embeddings)
-  assert 'norm_error' not in metrics

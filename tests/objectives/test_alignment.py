@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from run_files import assert_same, killed_at, logged, rows_of, tensors
 import scipy.special
 import tiny_run
 
@@ -31,24 +32,6 @@ def flags(folder, teacher, *more):
       f'--gin.INITIAL_CHECKPOINT_PATH={teacher}',
       f'--gin.TEMPERATURE={TEMPERATURE}', *more,
   )
-
-
-def tensors(folder):
-  return {n: t.read() for n, t in opening.read(folder).tensors.items()}
-
-
-def logged(folder, group='train'):
-  lines = (folder / 'metrics.jsonl').read_text().splitlines()
-  return [row for row in map(json.loads, lines) if row['group'] == group]
-
-
-def rows_of(folder):
-  """The pairs, and all that is ranked: passages and hard negatives."""
-  lines = (folder / 'train.jsonl').read_text().splitlines()
-  rows = [json.loads(line) for line in lines]
-  negatives = [text for row in rows for text in row['negatives']]
-  passages = [row['passage'] for row in rows]
-  return rows, sorted({*passages, *negatives})
 
 
 def over_corpus(model, rows, corpus):
@@ -121,9 +104,7 @@ def test_what_is_frozen_stays_bit_for_bit(teacher, tmp_path, trained):
 
 
 @pytest.mark.slow
-def test_a_run_killed_at_the_switch_ends_as_it_would_have(
-    teacher, tmp_path, monkeypatch
-):
+def test_a_run_killed_at_the_switch_ends_as_it_would_have(teacher, tmp_path):
   """Killed after the decision and before it is saved, it decides again."""
   given = flags(
       tmp_path, teacher, '--gin.STEPS=200', '--gin.LEARNING_RATE=1e-2',
@@ -141,22 +122,12 @@ def test_a_run_killed_at_the_switch_ends_as_it_would_have(
   before = [kls[step] for step in range(0, end - 7, 4)]
   assert min(kls[end - 4], kls[end]) >= min(before)
 
-  save = train.loop.Checkpoints.save
-
-  def fail(self, state, step, meta):
-    if step == end:
-      raise KeyboardInterrupt
-    save(self, state, step, meta)
-
-  monkeypatch.setattr(train.loop.Checkpoints, 'save', fail)
-  with pytest.raises(KeyboardInterrupt):
+  with killed_at(end):
     train.main([*given, f'--model_dir={killed}'])
-  monkeypatch.undo()
   assert own.steps(killed)[-1] == end - 4
   train.main([*given, f'--model_dir={killed}'])
   assert own.steps(killed)[-1] == end
-  one, other = tensors(whole), tensors(killed)
-  assert all(one[n].tobytes() == other[n].tobytes() for n in one)
+  assert_same(tensors(whole), tensors(killed))
   assert logged(killed, 'alignment') == logged(whole, 'alignment')
   # Run again, it trains no more.
   count = len(logged(killed))
@@ -234,10 +205,6 @@ def test_towers_that_do_not_go_together(tmp_path):
   given = tiny_run.flags(tmp_path, '--gin_file=losses/alignment.gin')
   for more, message in (
       (
-          '--gin_file=architectures/sde.gin',
-          'Alignment trains the query tower alone',
-      ),
-      (
           '--gin.passage/models.TokenEmbedder.features=64',
           'features is 128 .* share the projection, so they must agree',
       ),
@@ -290,12 +257,3 @@ def test_states_are_kept_for_the_same_passage_tower(
   (kept / 'states.npy').write_bytes(b'damage')
   with pytest.raises(UserError, match='states.npy cannot be read'):
     train.main([*given, f'--model_dir={tmp_path / "fourth"}'])
-
-
-@pytest.mark.slow
-def test_states_beyond_the_memory_are_told_with_their_bytes(
-    teacher, tmp_path, monkeypatch
-):
-  monkeypatch.setattr(passage_states.machine, 'device_memory', lambda: 20_000)
-  with pytest.raises(UserError, match=r'take 0.0 MB on each of 8 devices, of'):
-    train.main([*flags(tmp_path, teacher), f'--model_dir={tmp_path / "new"}'])

@@ -3,6 +3,7 @@
 import types
 
 from code_cases import BATCH, DIM, embed, make_batch, PARTS, write_codec
+import differences
 import hlo
 import jax
 import jax.numpy as jnp
@@ -115,24 +116,13 @@ def test_gradients_are_those_of_finite_differences(tmp_path):
         objective, query, codec, numbers, batch['targets'], batch['code_valid']
     )[0].mean()
 
-  def differences(x, value):
-    out = np.zeros_like(x)
-    for place in np.ndindex(x.shape):
-      ends = []
-      for step in (1e-6, -1e-6):
-        moved = x.copy()
-        moved[place] += step
-        ends.append(value(moved))
-      out[place] = (ends[0] - ends[1]) / 2e-6
-    return out
-
   score = params['codec']['score'].astype(np.float64)
-  expected = differences(score, lambda x: loss(query, x))
+  expected = differences.central(lambda x: loss(query, x), score)
   assert np.abs(expected).max() > 1e-3
   np.testing.assert_allclose(
       found['codec']['score'], expected, rtol=1e-3, atol=1e-6
   )
-  of_query = differences(query, lambda x: loss(x, score))
+  of_query = differences.central(lambda x: loss(x, score), query)
 
   def towards(model_params):
     tokens = batch['queries'].groups[0].tokens[:, 0]

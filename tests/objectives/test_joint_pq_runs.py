@@ -6,10 +6,11 @@ import faiss
 import faiss_levels
 import numpy as np
 import pytest
+from run_files import assert_same, killed_at, logged, tensors_and_codec
 import tiny_run
 
 import dualenc_jax
-from dualenc_jax.commands import check, cli, search, train
+from dualenc_jax.commands import cli, search, train
 from dualenc_jax.compression import model_codec
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import Index
@@ -45,17 +46,6 @@ def flags(folder, dense, *more):
   )
 
 
-def logged(folder, group='train'):
-  lines = (folder / 'metrics.jsonl').read_text().splitlines()
-  return [row for row in map(json.loads, lines) if row['group'] == group]
-
-
-def tensors(folder):
-  checkpoint = own.open_checkpoint(folder, own.steps(folder)[-1])
-  codec = {f'codec/{n}': t for n, t in checkpoint.of_codec.items()}
-  return {n: t.read() for n, t in {**checkpoint.tensors, **codec}.items()}
-
-
 @pytest.fixture(scope='module')
 def trained(dense, tmp_path_factory):
   folder = tmp_path_factory.mktemp('jpq')
@@ -68,7 +58,7 @@ def trained(dense, tmp_path_factory):
 def test_what_is_frozen_stays_and_the_rest_learns(dense, trained):
   losses = [row['loss'] for row in logged(trained)]
   assert np.mean(losses[-5:]) < 0.7 * np.mean(losses[:5])
-  before, after = tensors(dense[0]), tensors(trained)
+  before, after = tensors_and_codec(dense[0]), tensors_and_codec(trained)
   for name, value in before.items():
     np.testing.assert_array_equal(after[f'passage_{name}'], value)
   assert any(np.any(after[name] != value) for name, value in before.items())
@@ -220,25 +210,15 @@ def test_a_killed_run_ends_as_it_would_have(
   )
   whole, killed = tmp_path / 'whole', tmp_path / 'killed'
   train.main([*given, f'--model_dir={whole}'])
-  save = train.loop.Checkpoints.save
-
-  def fail(self, state, step, meta):
-    if step == 4:
-      raise KeyboardInterrupt
-    save(self, state, step, meta)
-
   def encode(*_):
     raise AssertionError('encoded again')
 
   monkeypatch.setattr(passage_states.Passages, 'encode', encode)
-  with monkeypatch.context() as patched:
-    patched.setattr(train.loop.Checkpoints, 'save', fail)
-    with pytest.raises(KeyboardInterrupt):
-      train.main([*given, f'--model_dir={killed}'])
+  with killed_at(4):
+    train.main([*given, f'--model_dir={killed}'])
   assert own.steps(killed) == [2]
   train.main([*given, f'--model_dir={killed}'])
-  one, other = tensors(whole), tensors(killed)
-  assert all(one[n].tobytes() == other[n].tobytes() for n in one)
+  assert_same(tensors_and_codec(whole), tensors_and_codec(killed))
   assert [row['loss'] for row in logged(whole)] == [
       row['loss'] for row in logged(killed)
   ]
@@ -250,7 +230,6 @@ def test_what_cannot_be_trained(dense, tmp_path):
   given = tiny_run.flags(tmp_path, '--gin.STEPS=1', '--gin.SEED=3')
   train.main([*given, f'--model_dir={other}'])
   for more, message in (
-      (['--gin.CODEC_FROM=None'], 'CODEC_FROM is None; expected the folder of'),
       (
           [f'--gin.INITIAL_CHECKPOINT_PATH={other}'],
           'of another passage tower than the one that training starts from',
@@ -259,26 +238,8 @@ def test_what_cannot_be_trained(dense, tmp_path):
           ['--gin.INITIAL_CHECKPOINT_PATH=None'],
           'JointPq learns from a passage tower that is trained',
       ),
-      (
-          ['--gin.models.Projection.features=64'],
-          'a codec of embeddings of dim 128, and the model makes them of dim',
-      ),
-      (
-          ['--gin.TEMPERATURE=@losses.LearnableTemperature()'],
-          r'\(TEMPERATURE\) is LearnableTemperature.*; expected a finite',
-      ),
   ):
     with pytest.raises(UserError, match=message):
       train.main([
           *flags(tmp_path, dense, *more), f'--model_dir={tmp_path / "new"}'
       ])
-
-
-@pytest.mark.slow
-def test_check_knows_the_codes(dense, tmp_path, capsys):
-  check.main([*flags(tmp_path, dense), '--no_compile'])
-  said = capsys.readouterr().out
-  # 288 different passages and hard negatives, in as many rows as 16 divides.
-  assert 'batch codes [288, 8] uint8' in said
-  assert 'batch targets [16, 2] int32' in said and 'passages/' not in said
-  assert 'codec/score [16, 16, 8]' in said

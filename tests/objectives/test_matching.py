@@ -1,15 +1,13 @@
 """A query tower learns another's embeddings, against NumPy."""
 
-import json
-
 import numpy as np
 import pytest
+from run_files import assert_same, logged, rows_of, tensors
 import tiny_run
 
 import dualenc_jax
 from dualenc_jax.commands import check, train
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import opening
 
 DEEP = ['--gin.models.T5Encoder.num_layers=4', '--gin.DROPOUT_RATE=0.1']
 
@@ -29,14 +27,8 @@ def flags(folder, teacher, *more):
   )
 
 
-def tensors(folder):
-  return {n: t.read() for n, t in opening.read(folder).tensors.items()}
-
-
-def logged(folder, name):
-  lines = (folder / 'metrics.jsonl').read_text().splitlines()
-  rows = [json.loads(line) for line in lines]
-  return [row[name] for row in rows if row['group'] == 'train']
+def values(folder, name):
+  return [row[name] for row in logged(folder)]
 
 
 @pytest.mark.slow
@@ -52,8 +44,7 @@ def test_the_loss_is_the_distance_of_all_queries(teacher, tmp_path, distance):
       ),
       f'--model_dir={light}',
   ])
-  rows = (tmp_path / 'train.jsonl').read_text().splitlines()
-  queries = [json.loads(row)['query'] for row in rows]
+  queries = [row['query'] for row in rows_of(tmp_path)[0]]
   own, there = (
       np.asarray(
           dualenc_jax.Retriever.from_dir(folder).encode_queries(queries),
@@ -67,12 +58,12 @@ def test_the_loss_is_the_distance_of_all_queries(teacher, tmp_path, distance):
       'cosine': np.mean(1 - cosines),
       'l2': np.mean(np.linalg.norm(own - there, axis=1)),
   }[distance]
-  assert logged(light, 'loss') == pytest.approx([expected], abs=2e-6)
-  assert logged(light, 'cosine') == pytest.approx([cosines.mean()], abs=2e-6)
+  assert values(light, 'loss') == pytest.approx([expected], abs=2e-6)
+  assert values(light, 'cosine') == pytest.approx([cosines.mean()], abs=2e-6)
   for name, vectors in (('query', own), ('passage', there)):
     powers = np.linalg.svd(vectors, compute_uv=False) ** 2
     rank = powers.sum() ** 2 / np.sum(powers**2)
-    assert logged(light, f'{name}_rank') == pytest.approx([rank], 1e-4)
+    assert values(light, f'{name}_rank') == pytest.approx([rank], 1e-4)
 
 
 @pytest.mark.slow
@@ -82,7 +73,7 @@ def test_the_tower_comes_near_and_the_teacher_stays(teacher, tmp_path):
       *flags(tmp_path, teacher, '--gin.STEPS=100', '--gin.LEARNING_RATE=1e-2'),
       f'--model_dir={light}',
   ])
-  found = logged(light, 'cosine')
+  found = values(light, 'cosine')
   assert found[-1] > 0.85 > found[0]
   after, before = tensors(light), tensors(teacher)
   for name, value in before.items():
@@ -110,7 +101,7 @@ def test_a_copy_has_nothing_to_learn(teacher, tmp_path):
       ),
       f'--model_dir={light}',
   ])
-  assert max(logged(light, 'loss')) < 2e-6
+  assert max(values(light, 'loss')) < 2e-6
   assert np.isfinite(tensors(light)['token_embedder/embedding']).all()
 
 
@@ -133,15 +124,13 @@ def test_queries_without_passages_are_enough(teacher, tmp_path):
   of_pairs, alone = tmp_path / 'of_pairs', tmp_path / 'alone'
   common = flags(tmp_path, teacher, '--gin.STEPS=5', '--gin.DROPOUT_RATE=0.1')
   train.main([*common, f'--model_dir={of_pairs}'])
-  rows = (tmp_path / 'train.jsonl').read_text().splitlines()
-  queries = [json.loads(row)['query'] for row in rows]
+  queries = [row['query'] for row in rows_of(tmp_path)[0]]
   file = tmp_path / 'queries.tsv'
   file.write_text(''.join(f'{i}\t{q}\n' for i, q in enumerate(queries)))
   given = [*common, '--gin_file=tasks/queries.gin', f'--gin.QUERIES={file}']
   given.append('--gin.TRAIN_FILE=None')
   train.main([*given, f'--model_dir={alone}'])
-  one, other = tensors(of_pairs), tensors(alone)
-  assert all(one[name].tobytes() == other[name].tobytes() for name in one)
+  assert_same(tensors(of_pairs), tensors(alone))
   with pytest.raises(UserError, match='Contrastive learns from pairs'):
     train.main([
         *given, '--gin_file=architectures/sde.gin',

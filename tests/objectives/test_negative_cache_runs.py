@@ -1,7 +1,5 @@
 """Runs with a negative cache, by commands: filled, resumed, refused."""
 
-import contextlib
-import json
 import re
 import resource
 import sys
@@ -10,13 +8,13 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+from run_files import assert_same, killed_at, logged, rows_of
 import tiny_run
 
 import dualenc_jax
 from dualenc_jax.commands import check, cli, train
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import machine
-from dualenc_jax.training.checkpoints import Checkpoints
 
 SIZE = 64
 
@@ -42,29 +40,6 @@ def saved(folder, step, item):
   }
 
 
-def logged(folder, group='train'):
-  lines = (folder / 'metrics.jsonl').read_text().splitlines()
-  rows = [json.loads(line) for line in lines]
-  return [row for row in rows if row['group'] == group]
-
-
-@contextlib.contextmanager
-def stopped_after(step):
-  """Training stops by an error right after `step` was saved."""
-  save = Checkpoints.save
-
-  def save_then_stop(self, state, at, meta):
-    save(self, state, at, meta)
-    if at == step:
-      self.wait()
-      raise KeyboardInterrupt
-
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(Checkpoints, 'save', save_then_stop)
-    with pytest.raises(KeyboardInterrupt):
-      yield
-
-
 @pytest.mark.slow
 def test_stopped_and_resumed_equals_uninterrupted(tmp_path, capsys):
   given = (
@@ -74,7 +49,7 @@ def test_stopped_and_resumed_equals_uninterrupted(tmp_path, capsys):
   )
   train.main(flags(tmp_path, 'whole', *given))
   parts = flags(tmp_path, 'parts', *given)
-  with stopped_after(4):
+  with killed_at(4, saved=True):
     train.main(parts)
   capsys.readouterr()
   assert cli.main(['train', *parts]) == 0
@@ -84,9 +59,8 @@ def test_stopped_and_resumed_equals_uninterrupted(tmp_path, capsys):
     one, other = (
         saved(tmp_path / name, 7, item) for name in ('whole', 'parts')
     )
-    assert one.keys() == other.keys() and len(one) >= 5
-    for name, array in one.items():
-      assert array.tobytes() == other[name].tobytes(), name
+    assert len(one) >= 5
+    assert_same(one, other)
   before = saved(tmp_path / 'whole', 4, 'memory')
   after = saved(tmp_path / 'whole', 7, 'memory')
   assert any((before[name] != after[name]).any() for name in before)
@@ -123,11 +97,7 @@ def test_at_first_the_cache_is_what_the_tower_makes_of_some_passages(tmp_path):
   (row,) = logged(tmp_path / 'model')
   assert 0 <= row['staleness'] < 1e-9 and row['cache_filled'] == 1
   model = dualenc_jax.Retriever.from_dir(tmp_path / 'model')
-  rows = (tmp_path / 'train.jsonl').read_text().splitlines()
-  rows = [json.loads(line) for line in rows]
-  texts = [row['passage'] for row in rows]
-  texts += [text for row in rows for text in row['negatives']]
-  texts = sorted(set(texts))
+  _, texts = rows_of(tmp_path)
   vectors = model.encode_passages(texts)
   near = memory['embeddings'] @ vectors.T
   found = near.argmax(axis=1)
@@ -193,10 +163,7 @@ def test_check_says_what_the_cache_takes(tmp_path, capsys):
 def test_more_slots_than_passages(tmp_path, capsys):
   argv = ['train', *flags(tmp_path, 'model', '--gin.CACHE_SIZE=4096')]
   assert cli.main(argv) == 2
-  rows = (tmp_path / 'train.jsonl').read_text().splitlines()
-  rows = [json.loads(line) for line in rows]
-  texts = {row['passage'] for row in rows}
-  texts |= {text for row in rows for text in row['negatives']}
+  _, texts = rows_of(tmp_path)
   assert (
       f'CACHE_SIZE is 4096, but the training data has {len(texts)} different'
       in capsys.readouterr().err

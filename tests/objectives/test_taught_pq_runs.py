@@ -1,9 +1,10 @@
 """JPQ+GPL by commands: its live hits, its teacher, a run that is killed."""
 
-import json
 
 import numpy as np
 import pytest
+import run_files
+from run_files import assert_same, killed_at, logged, tensors_and_codec
 import small_vocabulary
 import tiny_run
 import two_hosts
@@ -50,18 +51,6 @@ def flags(made, folder, *more):
   )
 
 
-def logged(folder):
-  lines = (folder / 'metrics.jsonl').read_text().splitlines()
-  rows = map(json.loads, lines)
-  return [row for row in rows if row['group'] == 'train']
-
-
-def tensors(folder):
-  checkpoint = own.open_checkpoint(folder, own.steps(folder)[-1])
-  codec = {f'codec/{n}': t for n, t in checkpoint.of_codec.items()}
-  return {n: t.read() for n, t in {**checkpoint.tensors, **codec}.items()}
-
-
 def test_the_first_step_learns_margins_of_the_exact_hits(made, tmp_path):
   """All queries at once; search and teacher by texts, from outside."""
   folder = tmp_path / 'run'
@@ -69,11 +58,7 @@ def test_the_first_step_learns_margins_of_the_exact_hits(made, tmp_path):
       *flags(made, folder, '--gin.BATCH_SIZE=96', '--gin.DROPOUT_RATE=0.0'),
       '--gin.STEPS=1', f'--model_dir={folder / "jpq"}',
   ])
-  lines = (folder / 'train.jsonl').read_text().splitlines()
-  rows = [json.loads(line) for line in lines]
-  passages = sorted(
-      {text for row in rows for text in (row['passage'], *row['negatives'])}
-  )
+  rows, passages = run_files.rows_of(folder)
   retriever = dualenc_jax.Retriever.from_dir(made / 'dense')
   codec = Index.open(made / 'index').embeddings.codec
   vectors = codec.decode(codec.encode(retriever.encode_passages(passages)))
@@ -114,7 +99,7 @@ def test_the_first_step_learns_margins_of_the_exact_hits(made, tmp_path):
   assert row['asked'] == pytest.approx(len(distinct) / len(rows))
 
 
-def test_a_killed_run_ends_as_it_would_have(made, tmp_path, monkeypatch):
+def test_a_killed_run_ends_as_it_would_have(made, tmp_path):
   """Bit for bit, and no pair is asked for twice, by another run neither."""
   given = flags(
       made, tmp_path / 'data', '--gin.STEPS=8', '--gin.CHECKPOINT_EVERY=3'
@@ -124,21 +109,11 @@ def test_a_killed_run_ends_as_it_would_have(made, tmp_path, monkeypatch):
       *given, f'--gin.STATES_DIR={tmp_path / "one"}', f'--model_dir={whole}'
   ])
   given = *given, f'--gin.STATES_DIR={tmp_path / "other"}'
-  save = train.loop.Checkpoints.save
-
-  def fail(self, state, step, meta):
-    if step == 6:
-      raise KeyboardInterrupt
-    save(self, state, step, meta)
-
-  with monkeypatch.context() as patched:
-    patched.setattr(train.loop.Checkpoints, 'save', fail)
-    with pytest.raises(KeyboardInterrupt):
-      train.main([*given, f'--model_dir={killed}'])
+  with killed_at(6):
+    train.main([*given, f'--model_dir={killed}'])
   assert own.steps(killed) == [3]
   train.main([*given, f'--model_dir={killed}'])
-  one, other = tensors(whole), tensors(killed)
-  assert all(one[n].tobytes() == other[n].tobytes() for n in one)
+  assert_same(tensors_and_codec(whole), tensors_and_codec(killed))
   rows = logged(whole)
   assert [r['loss'] for r in rows] == [r['loss'] for r in logged(killed)]
   asked = [row['asked'] for row in rows]

@@ -1,0 +1,57 @@
+"""What a run of training leaves behind, and a run that is killed."""
+
+import contextlib
+import json
+
+import pytest
+
+from dualenc_jax.interop import opening, own
+from dualenc_jax.training.checkpoints import Checkpoints
+
+
+def logged(folder, group='train'):
+  lines = (folder / 'metrics.jsonl').read_text().splitlines()
+  return [row for row in map(json.loads, lines) if row['group'] == group]
+
+
+def rows_of(folder):
+  """The training pairs, and all that is ranked: passages, hard negatives."""
+  lines = (folder / 'train.jsonl').read_text().splitlines()
+  rows = [json.loads(line) for line in lines]
+  texts = {text for row in rows for text in (row['passage'], *row['negatives'])}
+  return rows, sorted(texts)
+
+
+def tensors(folder):
+  return {n: t.read() for n, t in opening.read(folder).tensors.items()}
+
+
+def tensors_and_codec(folder):
+  checkpoint = own.open_checkpoint(folder, own.steps(folder)[-1])
+  codec = {f'codec/{n}': t for n, t in checkpoint.of_codec.items()}
+  return {n: t.read() for n, t in {**checkpoint.tensors, **codec}.items()}
+
+
+def assert_same(one, other):
+  """Two trees of tensors by name, bit for bit."""
+  assert one.keys() == other.keys()
+  for name, array in one.items():
+    assert array.tobytes() == other[name].tobytes(), name
+
+
+@contextlib.contextmanager
+def killed_at(step, saved=False):
+  """Training stops by an error as `step` is saved, or right after it."""
+  save = Checkpoints.save
+
+  def stop(self, state, at, meta):
+    if at != step or saved:
+      save(self, state, at, meta)
+    if at == step:
+      self.wait()
+      raise KeyboardInterrupt
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(Checkpoints, 'save', stop)
+    with pytest.raises(KeyboardInterrupt):
+      yield
