@@ -43,8 +43,7 @@ class Codec:
   def bytes_once(self) -> int:
     """What the codec itself takes."""
     found = {
-        id(array): array.nbytes
-        for part in (*self.transforms, self.quantiser)
+        id(array): array.nbytes for part in (*self.transforms, self.quantiser)
         for array in vars(part).values()
         if isinstance(array, (np.ndarray, jax.Array))
     }

@@ -28,8 +28,7 @@ _PLAN = {
     'parts': [{'class': str}],
 }
 _PARTS = {
-    part.__name__: part
-    for part in (
+    part.__name__: part for part in (
         Linear, Product, quantisers.Floats, quantisers.Int8, quantisers.Levels,
         quantisers.Signs, quantisers.Hamming,
     )

@@ -38,16 +38,9 @@ def fit(
 
   The result is the same, bit for bit, on any number of devices of a kind.
 
-  Args:
-    parts: float32 [n, M, d].
-    centroids: K.
-    seed: of the rows to start from.
-    iterations: of Lloyd's; fewer where nothing moves any more.
-    start: float32 [M, K, d], centroids to start from in place of rows.
-    mesh: whose devices to use, all of this host by default.
-
-  Returns:
-    float32 [M, K, d].
+  Parts are float32 [n, M, d], centroids [M, K, d], K of them; the start is
+  some, or rows by the seed. Iterations are fewer where nothing moves any more.
+  A mesh says whose devices to use, all of this host by default.
   """
   count, m, _ = parts.shape
   if start is None:

@@ -41,12 +41,9 @@ class Lanes:
   ) -> Iterator[tuple[jax.Array, jax.Array]]:
     """Yields the rows, a lane on each device, the last filled up with zeros.
 
-    Args:
-      vectors: [n, ...], an array or a store of rows.
-      arrange: turns [R, ...] rows of a lane into what the device works on.
-
-    Yields:
-      Lanes [devices, ...], and int32 [devices]: how many rows of each count.
+    Vectors are an array [n, ...] or a store of rows; `arrange` turns rows of a
+    lane [R, ...] into what a device works on. With the lanes [devices, ...]
+    come int32 [devices]: how many rows of each count.
     """
     total, devices = len(vectors), self.mesh.size
     # Few sizes, for the compiler.

@@ -34,16 +34,9 @@ def pca(
   S_d^1/2 U_d^T C_q^-1/2 and passages S_d^1/2 V_d^T C_p^-1/2, where the inverses
   are pseudo-inverses: what no query or no passage has is not needed.
 
-  Args:
-    blocks: of rows of P, [b, D] each; read once, never all in memory.
-    dim: d.
-    centred: takes the mean of the passages (and of the queries) off first.
-    queries: a sample of Q; None for plain PCA.
-
-  Returns:
-    Of the passages and of the queries, float32 [d, D], the same array without
-    queries. For y = A x. Directions come with the sign that makes their
-    greatest entry (of the passages' matrix) positive.
+  Passages come in blocks [b, D], read once. Both matrices are float32 [d, D],
+  for y = A x, the same array without queries. Directions come with the sign
+  that makes their greatest entry (of the passages' matrix) positive.
   """
   passages = _second_moments(blocks, centred)
   if queries is None:

@@ -31,14 +31,9 @@ def fit(
   and costs nothing; used is y = R x without any shift, for which the returned
   centroids are fitted.
 
-  Args:
-    vectors: float32 [n, D]; a sample of 65,536 is plenty.
-    m: M, divides D.
-    bits: of a code; K = 2^bits.
-    seed: of the centroids to start from.
-    outer: rotations that are fitted, one after the other. The error may still
-      fall after dozens, where few directions hold much.
-    mesh: whose devices to use, all of this host by default.
+  Of vectors float32 [n, D], a sample of 65,536 is plenty. With `outer`
+  rotations that are fitted, one after the other, the error may still fall after
+  dozens, where few directions hold much.
 
   Returns:
     R, float32 [D, D], for y = R x, and centroids, float32 [M, K, d], of y.

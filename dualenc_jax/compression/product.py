@@ -111,12 +111,9 @@ class Product(quantisers.Quantiser):
 def encode(
     vectors: Any, centroids: np.ndarray, mesh: jax.sharding.Mesh | None = None
 ) -> np.ndarray:
-  """The nearest centroid, by L2, of every part of every vector: uint8 [n, M].
+  """The nearest of [M, K, d], K at most 256, of every part: uint8 [n, M].
 
-  Args:
-    vectors: [n, D], an array or a store of rows, read a part at a time.
-    centroids: float32 [M, K, d]; K at most 256.
-    mesh: whose devices to use, all of this host by default.
+  Vectors are an array [n, D] or a store of rows, read a part at a time.
   """
   m, _, dims = centroids.shape
   codes = np.empty((len(vectors), m), np.uint8)

@@ -154,11 +154,9 @@ class Spec:
   ) -> Codec:
     """Trains it; raises UserError for vectors that do not suit.
 
-    Args:
-      vectors: of passages, float [N, D], an array or a store of rows; read a
-        block at a time, or a sample of them.
-      queries: float [Q, D], for the codecs that learn from them.
-      seed: of whatever is drawn.
+    Those of passages, [N, D], are an array or a store of rows, read a block at
+    a time, or a sample of them; queries [Q, D] are for codecs that learn from
+    them.
     """
     dim = vectors.shape[1]
     self.check(dim, len(vectors))

@@ -81,17 +81,8 @@ def train(
   so fewer than thousands of steps ask for more epochs or a higher rate: of a
   thousand vectors, the defaults hardly leave the random start.
 
-  Args:
-    vectors: float32 [n, D].
-    twins: int [n, k], rows.
-    dim: d.
-    seed: of the first weights, of batches and of twins.
-    epochs: each of all full batches that there are.
-    warmup_epochs: in which the learning rate rises from 0; at most half of the
-      epochs. Then it falls along a cosine.
-    batch: B; n if there are fewer vectors.
-    learning_rate: of LARS, for 256 rows; it grows with the batch.
-    hidden: H.
+  The learning rate is of LARS, for 256 rows, and grows with the batch; it rises
+  from 0 in the warm-up, at most half of the epochs, and falls along a cosine.
 
   Returns:
     A, float32 [d, D], and float32 [epochs], the mean loss of each.

@@ -13,10 +13,8 @@ class Linear:
   There is no offset: to shift queries and passages alike adds to each score
   what depends on the passage, and so changes the ranking.
 
-  Attributes:
-    matrix: A of passages, float32 [d, D].
-    queries: A of queries, if it is another.
-    normalise: scales y to length one.
+  The matrix A is float32 [d, D]; `queries` is that of queries, if it is
+  another.
   """
 
   matrix: Any

@@ -52,13 +52,7 @@ def partitions(
     batch: Embeddings, blocks: Iterable[Block], similarity: Similarity,
     totals: bool = False,
 ) -> Mapping[Block, Partition]:
-  """Log-partitions of blocks; two directions of one matrix are computed once.
-
-  Blocks of hard negatives are left out where the batch has none.
-
-  Returns:
-    {block: statistics float32 [B] of its anchors}.
-  """
+  """Log-partitions [B] of blocks; two ways of one matrix are computed once."""
   if not batch.num_negatives:
     blocks = [b for b in blocks if b.candidates != 'negatives']
   blocks = set(blocks)
@@ -72,8 +66,7 @@ def partitions(
           pair[0], pair[1], aligned='negatives' not in pair,
           of_rows=pair in blocks,
           of_columns=pair[::-1] in blocks and pair[0] != pair[1],
-      )
-      for pair in pairs
+      ) for pair in pairs
   ]
   found = log_partitions(
       matrices,
@@ -151,9 +144,8 @@ def query_blocks(loss: Loss) -> tuple[Block, ...]:
 
 
 class Fingerprints(NamedTuple):
-  """The texts of B pairs as uint64, equal if they are.
+  """The texts of B pairs as uint64: [B], or [B, K] of negatives.
 
-  query [B], passage [B], negatives [B, K] with negative_valid bool [B, K];
   positives [B, P] are other passages of the queries, or their own.
   """
 
@@ -167,10 +159,9 @@ class Fingerprints(NamedTuple):
 def mean_negatives(
     block: Block, texts: Fingerprints, mask_duplicates: bool
 ) -> float:
-  """Negatives of an anchor of `block`, the mean over the B anchors.
+  """Negatives of an anchor of `block`, the mean over anchors; none is B x B.
 
-  The rule is that of `InBatchSoftmax`; nothing of size B x B is made. Of
-  passages against passages other passages of a query are counted, which the
+  Of passages against passages other passages of a query are counted, which the
   loss masks out.
   """
   size = len(texts.query)
@@ -195,8 +186,7 @@ def mean_negatives(
   both = query * size + passage
   same = (
       _occurrences(texts.query, texts.query)
-      + _occurrences(texts.passage, texts.passage)
-      - _occurrences(both, both)
+      + _occurrences(texts.passage, texts.passage) - _occurrences(both, both)
   )
   if texts.positives.shape[1]:
     # Then other passages of the query that other queries have, too.

@@ -1,10 +1,9 @@
 """Negatives drawn from a cache in proportion to exp(score), by Gumbel-max.
 
 Queries travel round the ring of devices and take with them the best slots that
-they have met; the cache stays where it is. Scores and noise exist for one block
-of slots at a time. The noise of a query and a slot is a function of the key,
-the number of the query and the slot alone, so the same slots are drawn on any
-number of devices.
+they have met. Scores and noise exist for one block of slots at a time. Noise is
+a function of the key, the number of the query and the slot alone, so the same
+slots are drawn on any number of devices.
 """
 
 import dataclasses
@@ -37,13 +36,11 @@ class Sample(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Draw:
-  """How slots are drawn from M.
+  """How slots are drawn: `count`, K, a query, without replacement.
 
-  Attributes:
-    count: K slots a query, without replacement.
-    top_k: t, only so many of a query's negatives are candidates; None for all.
-    grouped: they are the best of each of t groups of M / t neighbouring slots
-      (Lindgren et al.); else the t best.
+  Only `top_k` of a query's negatives are candidates, None for all: the best of
+  each of t groups of M / t neighbouring slots if `grouped` (Lindgren et al.),
+  else the t best.
   """
 
   count: int = 1
@@ -115,19 +112,10 @@ def sample(
   Slot j of query i has the score q_i . e_j / temperature. It is no candidate
   without a text, if its text is one of `known_ids`, or above the limit.
 
-  Args:
-    cache: M slots.
-    query: [B, D], over the data axis as the following.
-    known_ids: uint32 [B, P, 2], of all labelled passages of a query.
-    temperature: divides the dot products.
-    key: of the step.
-    numbers: uint32 [B], of the queries within the step.
-    draw: how many, of which.
-    limits: [B], greatest scores of negatives; None for no limit.
+  `numbers` uint32 [B] are of the queries within the step, `known_ids` uint32
+  [B, P, 2] of all labelled passages of a query.
   """
-  ring, size = negative_cache.ring_of(cache), cache.size
-  negative_cache.check_rows(ring, query.shape[0])
-  draw.check(size, ring.devices)
+  ring, size = negative_cache.data_ring(BLOCK), cache.size
   query = query.astype(jnp.float32) / temperature
   anchors = _Anchors(query, known_ids, numbers, limits)
 

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.losses import negative_cache
 from dualenc_jax.losses.negative_cache import BLOCK, NegativeCache
 
@@ -31,22 +30,11 @@ def update(
   the lowest slot. These have age 0, and all other slots are one older. Of
   several embeddings of one text the batch's counts, then the first.
 
-  Args:
-    cache: at least B slots.
-    refreshed: pairs of slots int32 [R, ...], M for none, and their texts'
-      embeddings of now, [R, ..., D].
-    passages: embeddings [B, D].
-    tokens: [B, L].
-    ids: uint32 [B, 2], of the tokens.
-    lru: the longest unused text is replaced; else the first that came.
+  Slots int32 [R, ...], M for none, are refreshed by embeddings [R, ..., D];
+  passages [B, D] have tokens [B, L] and ids uint32 [B, 2]. Without `lru` the
+  text that came first is replaced.
   """
-  ring = negative_cache.ring_of(cache)
-  if cache.size < ids.shape[0]:
-    raise UserError(
-        f'The negative cache (CACHE_SIZE) has {cache.size} slots; expected at'
-        f' least {ids.shape[0]}, the passages of a batch (BATCH_SIZE).'
-    )
-  negative_cache.check_rows(ring, ids.shape[0])
+  ring = negative_cache.data_ring(BLOCK)
   features, size = cache.embeddings.shape[1], cache.size
 
   def on_shard(cache, refreshed, passages, _):

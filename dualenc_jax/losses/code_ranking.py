@@ -94,11 +94,8 @@ def scores_of(
 def metrics(
     relevant: Ranked, others: Ranked, depth: int
 ) -> dict[str, jax.Array]:
-  """What is logged of a search.
-
-  `found` is the share of queries with a relevant passage among the hits, `mrr`
-  the mean reciprocal rank of the first, `margin` the mean of what the best of
-  them scores above the best other.
+  """The share of queries with a relevant passage among the hits, the mean
+  reciprocal rank of the first, and what the best of them scores above others.
   """
   best = jnp.min(jnp.where(relevant.valid, relevant.ranks, depth + 1), axis=1)
   found = best <= depth

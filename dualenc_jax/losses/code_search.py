@@ -1,9 +1,8 @@
 """The nearest of all passages, kept as product codes, of each query of a batch.
 
-The codes are sharded over the devices and stay where they are. Queries travel
-round the ring of devices, as columns do in `ring.py`, and take with them the
-best that they have met, and the codes of these. So a step can be given the
-exact hits of now: nothing is rebuilt, and no embedding is gathered.
+The codes are sharded over the devices and stay where they are; queries travel
+round the ring, as columns do in `ring.py`. So a step has the exact hits of now:
+nothing is rebuilt, and no embedding is gathered.
 
 Shapes: N passages, w bytes of their codes, B queries, d their dim, k hits.
 """
@@ -16,11 +15,8 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from dualenc_jax.compression.product import Product
-from dualenc_jax.errors import UserError
-from dualenc_jax.losses.ring import Ring
-from dualenc_jax.losses.similarity import mesh_in_scope
+from dualenc_jax.losses.negative_cache import data_ring
 
-_AXIS = 'data'
 # Passages that are scored at once.
 BLOCK = 2**13
 
@@ -35,10 +31,8 @@ class Codes(NamedTuple):
 class Hits(NamedTuple):
   """The best passages of each query, best first; of equal ones the first row.
 
-  Attributes:
-    rows: int32 [B, k], of all passages; N where there are fewer.
-    codes: uint8 [B, k, w], 0 there.
-    wanted: uint8 [B, R, w], codes of the rows that were asked for.
+  Rows int32 [B, k] are N, and codes uint8 [B, k, w] 0, where there are fewer;
+  `wanted` [B, R, w] are codes of the rows that were asked for.
   """
 
   rows: jax.Array
@@ -52,21 +46,11 @@ def search(
 ) -> Hits:
   """Scores all passages for all queries, exactly, in float32; no gradients.
 
-  Args:
-    query: float32 [B, d], over the data axis.
-    score: float32 [M, 2^b, d/M], what codes stand for, on every device.
-    targets: int32 [B, R], rows whose codes are wanted, too.
-    k: hits a query.
+  Queries are float32 [B, d], `score` float32 [M, 2^b, d/M] what codes stand
+  for, and targets int32 [B, R] rows whose codes are wanted, too.
   """
   total = len(passages.valid)
-  mesh = mesh_in_scope()
-  axes = () if mesh is None else (_AXIS,)
-  ring = Ring(mesh, axes, BLOCK, False, 'highest')
-  if total % ring.devices or len(query) % ring.devices:
-    raise UserError(
-        f'{total} rows of codes and {len(query)} queries do not divide among'
-        f' the {ring.devices} devices on the {_AXIS} axis of the mesh.'
-    )
+  ring = data_ring(BLOCK)
 
   def on_shard(passages, query, targets, score):
     own = len(passages.valid)
@@ -88,11 +72,11 @@ def search(
 
   arrays = passages, query.astype(jnp.float32), targets, score
   arrays = jax.lax.stop_gradient(arrays)
-  if mesh is None:
+  if ring.mesh is None:
     return on_shard(*arrays)
-  rows = PartitionSpec(_AXIS)
+  rows = PartitionSpec(ring.axes)
   return jax.shard_map(
-      on_shard, mesh=mesh, in_specs=(rows, rows, rows, PartitionSpec()),
+      on_shard, mesh=ring.mesh, in_specs=(rows, rows, rows, PartitionSpec()),
       out_specs=rows, check_vma=False,
   )(*arrays)
 

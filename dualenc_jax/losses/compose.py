@@ -17,16 +17,12 @@ from dualenc_jax.losses.similarity import LearnableTemperature, Similarity
 
 @dataclasses.dataclass(frozen=True)
 class Sum:
-  """The weighted sum of losses over one batch.
+  """The weighted sum of losses, of pairs (loss, weight), over one batch.
 
   A part is called by its class, and by its number too where two are of one
   class: SamToNe, PAIR_2. Parameters of a part are kept under its name. So are
   its metrics, SamToNe/loss; those of the first part that are no losses stand
-  without a name, too. Each part is computed on its own: what two of them have
-  in common is computed twice.
-
-  Attributes:
-    parts: pairs (loss, weight).
+  without a name, too. What two parts have in common is computed twice.
   """
 
   parts: Sequence[tuple[Loss, float]]

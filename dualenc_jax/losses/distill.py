@@ -28,11 +28,9 @@ class _Taught:
   What has no score (NaN) or is no negative is left out of its list, and a pair
   whose passage has none, or no negative, out of the mean.
 
-  Attributes:
-    teacher: what the scores are: 'logits', of any size; 'probabilities', of
-      which the logits are taken; or 'cosines'.
-    teacher_temperature: divides the teacher's scores; the student's are divided
-      by the `Similarity`'s temperature.
+  Scores are 'logits', of any size; 'probabilities', of which the logits are
+  taken; or 'cosines'. The student's are divided by the temperature of the
+  `Similarity`, the teacher's by `teacher_temperature`.
   """
 
   teacher: str = 'logits'

@@ -183,9 +183,7 @@ def _of_bits(batch, soft, codes) -> dict[str, jax.Array]:
   """What is logged of h and of the codes, [B, D] of queries and passages.
 
   bit_balance is 4/D sum_d P_d (1 - P_d), where P_d is the share of passages
-  whose bit d is 1 (Thakur et al. 2022, equation 3): 1 if bits are 1 as often
-  as 0, 0 if none ever changes. The others are the share of |h| > 0.9, and the
-  mean numbers of bits that differ between a query and its passage, or another.
+  whose bit d is 1 (Thakur et al. 2022, equation 3).
   """
   query, passage = codes['query'], codes['passage']
   dim = query.shape[1]

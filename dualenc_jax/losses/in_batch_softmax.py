@@ -92,8 +92,7 @@ class InBatchSoftmax:
         term.weight * math.log(
             term.positive_in_denominator
             + sum(b.size(batch_size, num_negatives) for b in term.blocks)
-        )
-        for term in self.terms()
+        ) for term in self.terms()
     )
 
   def __call__(
@@ -160,13 +159,8 @@ def _metrics_of_negatives(
 ) -> dict[str, jax.Array]:
   """How the positives of the queries rank, and how many negatives they have.
 
-  Returns:
-    accuracy: share of queries whose positive scores above all passages; not
-      there if the queries have no passages for negatives.
-    masked_fraction: share of the queries' negatives that are masked out, hard
-      ones that a query does not have among them.
-    false_negative_fraction: share of them that is masked out as false, if any
-      is.
+  The accuracy is the share of queries whose positive scores above all passages;
+  masked_fraction that of their negatives that are masked out or missing.
   """
   found = [block for block in query_blocks if block in partitions]
   size = batch.query.shape[0], batch.num_negatives

@@ -61,11 +61,9 @@ class Listwise:
 
     -log p + poly (1 - p),  p = exp f_0 / sum_c exp f_c
 
-  A constant added to the scores of a list changes nothing: they rank, and mean
-  no probability until they are calibrated.
+  Poly is 1 in RankT5. A constant added to the scores of a list changes nothing:
+  they rank, and mean no probability until they are calibrated.
 
-  Attributes:
-    poly: 0 for the softmax, 1 for poly-1 as in RankT5.
   """
 
   poly: float = 0.0
@@ -94,10 +92,7 @@ class Pairwise:
 def evaluate(loss: ListLoss, lists: Lists) -> Result:
   """Computes a loss, and what is logged of any lists.
 
-  Returns:
-    The loss and metrics: loss; accuracy, share of the lists whose positive is
-    first, and alone; list_length, mean candidates; positive_score and
-    negative_score, means.
+  The accuracy is the share of the lists whose positive is first, and alone.
   """
   scores, valid = lists.scores.astype(jnp.float32), lists.valid
   lists = lists._replace(scores=scores)

@@ -174,14 +174,8 @@ def check_columns(
 ) -> None:
   """Asks a loss whether it can learn from these, before the first step.
 
-  Args:
-    loss: any loss.
-    columns: what several batches have beside their texts, [n] or [n, 1 + K].
-    dim: D, of the embeddings.
-
-  Raises:
-    UserError: what the loss raises, or it reads no teacher's scores and there
-      are some.
+  The columns of several batches are [n] or [n, 1 + K], the embeddings' dim is
+  D. Raises UserError, also where a teacher's scores are read by none.
   """
   ask(loss, columns)
   teacher = columns_lib.TEACHER_SCORES.name
@@ -258,14 +252,8 @@ def evaluate(
 ) -> Result:
   """Computes a loss of a global batch, and what is logged of any batch.
 
-  Returns:
-    The loss, float32 [], and metrics, each float32 []: `loss`, those that the
-    loss returns, the temperature, and mean similarities.
-
-  Raises:
-    UserError: arrays of the batch do not belong together, an anchor has one
-      candidate only, duplicates are to be masked and the batch has no
-      fingerprints, or the batch does not divide among the devices.
+  Its own parameters are those of `init`, as trained so far. The metrics are
+  `loss`, those of the loss, the temperature, and mean similarities.
   """
   # On a mesh whose axes are in the types of arrays, XLA places these, too.
   if AxisType.Explicit in jax.sharding.get_abstract_mesh().axis_types:

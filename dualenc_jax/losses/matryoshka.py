@@ -40,8 +40,7 @@ class Matryoshka(Around):
     loss_lib.check('Matryoshka.loss', self.loss)
     dims = self.dims
     if dims is not None and not (
-        isinstance(dims, Sequence)
-        and dims
+        isinstance(dims, Sequence) and dims
         and all(type(dim) is int and dim > 0 for dim in dims)
         and len({*dims}) == len(dims)
     ):

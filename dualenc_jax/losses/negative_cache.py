@@ -16,11 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.losses.ring import Ring
 from dualenc_jax.losses.similarity import mesh_in_scope
 
-_AXIS = 'data'
 # Slots that are scored at once: the same on any number of devices.
 BLOCK = 1024
 
@@ -28,12 +26,9 @@ BLOCK = 1024
 class NegativeCache(NamedTuple):
   """A cache of M slots, each text in one at most; D embedding dim.
 
-  Attributes:
-    embeddings: float32 [M, D], as they were when last encoded.
-    tokens: uint16 or int32 [M, L], padded with 0.
-    ids: uint32 [M, 2], fingerprints of the tokens.
-    age: int32 [M], updates since the text came, or was last encoded.
-    valid: bool [M], False where a slot has no text.
+  Embeddings float32 [M, D] are as they were when last encoded; tokens [M, L]
+  are padded with 0, ids uint32 [M, 2] their fingerprints. The age counts
+  updates since the text came, or was last encoded.
   """
 
   embeddings: jax.Array
@@ -76,41 +71,14 @@ def empty(
   return NegativeCache(*arrays)
 
 
-def ring_of(cache: NegativeCache) -> Ring:
-  """The devices of a cache: those of the axis `data` of the mesh in scope."""
+def data_ring(tile: int) -> Ring:
+  """The devices on the axis `data` of the mesh in scope, which split rows."""
   mesh = mesh_in_scope()
-  axes = () if mesh is None else (_AXIS,)
-  ring = Ring(mesh, axes, BLOCK, False, 'highest')
-  if cache.size % ring.devices:
-    raise UserError(
-        f'The negative cache (CACHE_SIZE) has {cache.size} slots; expected a'
-        f' multiple of {ring.devices}, the devices on the {_AXIS} axis of the'
-        ' mesh.'
-    )
-  return ring
-
-
-def check_rows(ring: Ring, rows: int) -> None:
-  """Raises UserError unless the ring's devices divide the rows of a batch."""
-  if rows % ring.devices:
-    raise UserError(
-        f'A batch of {rows} does not divide among the {ring.devices} devices on'
-        f' the {_AXIS} axis of the mesh. Make BATCH_SIZE a multiple of them.'
-    )
-
-
-def fetch(cache: NegativeCache, slots: jax.Array) -> Rows:
-  """What is in some slots, for rows int32 [B, ...] over the data axis."""
-
-  def on_shard(cache, slots, _):
-    return fetch_on_shard(ring, cache, slots)
-
-  ring = ring_of(cache)
-  return ring.on_shards(on_shard)(cache, slots, ())
+  return Ring(mesh, ('data',) if mesh else (), tile, False, 'highest')
 
 
 def fetch_on_shard(ring: Ring, cache: NegativeCache, slots: jax.Array) -> Rows:
-  """`fetch` of one device's slots [b, ...] from all devices' shards."""
+  """What is in one device's slots [b, ...], from all devices' shards."""
   own, first = cache.size, ring.place() * cache.size
 
   def hop(rows, _):
@@ -144,17 +112,11 @@ def fetch_on_shard(ring: Ring, cache: NegativeCache, slots: jax.Array) -> Rows:
 def oldest(cache: NegativeCache, count: int, multiple: int = 1) -> Rows:
   """The texts that have gone longest without being encoded.
 
-  Returns:
-    Rows [count], the oldest first, of equal ones that in the lowest slot; the
-    count is rounded up to a multiple of `multiple` and of the devices on the
-    data axis. Where there are fewer texts, and beyond the count, there is none.
+  Rows [count] have the oldest first, of equal ones that in the lowest slot; the
+  count is rounded up to a multiple of `multiple` and of the devices on the data
+  axis. Where there are fewer texts, and beyond the count, there is none.
   """
-  if not 1 <= count <= cache.size:
-    raise UserError(
-        f'The oldest {count} of a negative cache are asked for; expected 1 to'
-        f' {cache.size}, its slots.'
-    )
-  ring, size = ring_of(cache), cache.size
+  ring, size = data_ring(BLOCK), cache.size
   padding = -count % math.lcm(multiple, ring.devices)
   share = (count + padding) // ring.devices
 
@@ -169,10 +131,9 @@ def oldest(cache: NegativeCache, count: int, multiple: int = 1) -> Rows:
 
 
 def by_age(ring: Ring, age: jax.Array, count: int, size: int) -> jax.Array:
-  """The `count` oldest of all devices' slots, int32 [count], by ages [m].
+  """The `count` oldest of all devices' slots by ages [m], equal ones in order.
 
-  The oldest first, of equal ones the lowest; M in place of one whose age is
-  negative.
+  M stands in place of one whose age is negative.
   """
   own = age.shape[0]
   ages, places = jax.lax.top_k(age, min(count, own))

@@ -123,9 +123,7 @@ def _packed(
 
   packs = [
       jnp.concatenate([arrays[number].ravel() for number in group])
-      if len(group) > 1
-      else arrays[group[0]]
-      for group in groups.values()
+      if len(group) > 1 else arrays[group[0]] for group in groups.values()
   ]
   return packs, unpack
 
@@ -172,8 +170,7 @@ def _log_partitions_bwd(ring, matrices, residuals, cotangents):
       tuple(
           d and tiles.Cotangent(value, d.lse, d.total)
           for value, d in zip(*both, strict=True)
-      )
-      for both in zip(lse, cotangents, strict=True)
+      ) for both in zip(lse, cotangents, strict=True)
   ]
 
   def on_shard(vectors, tags, bars, temperature):

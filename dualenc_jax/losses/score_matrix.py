@@ -100,8 +100,7 @@ def negatives(
 ) -> jax.Array | None:
   """Which columns are negatives of which rows: bool [A, C], None if all are.
 
-  diagonal: bool [A, C], where row and column have the same number; None where
-  that does not matter.
+  The diagonal is None where the numbers of rows and columns do not matter.
   """
   masks = [] if diagonal is None else [~diagonal]
   for row_ids, column_ids in zip(rows.ids, columns.ids, strict=True):

@@ -174,19 +174,12 @@ def log_partitions(
   the ring takes the arrays to be on one device, and scores them there tile by
   tile. It has gradients in reverse mode, of the first order.
 
-  Args:
-    vectors: by name, [A, D] each; cast to float32.
-    tags: of the rows and of the columns of each matrix.
-    totals: the sums of the scores are wanted, too.
-    tile: at most this many rows and columns are scored at once by the ring. By
-      default a power of two up to `LARGEST_TILE`, such that a tile of scores
-      takes no more memory than a device's shard of vectors.
-    precision: of the products; at temperature 0.01 a bfloat16 cosine is off by
-      about 0.4 logit.
-
-  Returns:
-    Partitions of the rows and of the columns of each matrix, None where they
-    are not wanted. In a symmetric one the rows' are the columns'.
+  Vectors are [A, D]; `totals` asks for the sums of the scores, too. The ring
+  scores at most `tile` rows and columns at once: by default a power of two up
+  to `LARGEST_TILE`, such that a tile of scores takes no more memory than a
+  device's shard of vectors. At temperature 0.01 a bfloat16 cosine is off by
+  about 0.4 logit, hence the precision. Partitions that are not wanted are None;
+  in a symmetric matrix the rows' are the columns'.
   """
   vectors = {name: x.astype(jnp.float32) for name, x in vectors.items()}
   temperature = jnp.asarray(temperature, jnp.float32)

@@ -22,10 +22,9 @@ class Side(NamedTuple):
 
 
 class Running(NamedTuple):
-  """Statistics of the scores seen so far, float32 [T, t].
+  """Statistics of the scores seen so far, float32 [T, t], see `Partition`.
 
-  `exponentials` is the sum of exp(score - maximum); for the others see
-  `Partition`.
+  `exponentials` is the sum of exp(score - maximum).
   """
 
   maximum: jax.Array

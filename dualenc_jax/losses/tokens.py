@@ -9,14 +9,10 @@ def token_losses(
     logits: jax.Array, targets: jax.Array, z_loss: float = 0.0,
     label_smoothing: float = 0.0,
 ) -> jax.Array:
-  """The loss of each token, 0 at best but for the z-loss.
+  """The loss of each token of targets [R, T], 0 at best but for the z-loss.
 
-  Args:
-    logits: float32 [R, T, V].
-    targets: int32 [R, T].
-    z_loss: factor of the squared logarithm of the partition function.
-    label_smoothing: share of the probability that a target leaves to all other
-      tokens alike.
+  The z-loss is a factor of the squared logarithm of the partition function;
+  smoothing leaves a share of the probability to all other tokens alike.
   """
   log_z = jax.nn.logsumexp(logits, axis=-1)
   size = logits.shape[-1]

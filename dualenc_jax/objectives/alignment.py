@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dualenc_jax import losses
 from dualenc_jax.data import Layout, Packed
@@ -16,6 +17,7 @@ from dualenc_jax.models import DualEncoder, model_params
 from dualenc_jax.objectives import collapse, passage_states
 from dualenc_jax.objectives.objective import Run
 from dualenc_jax.objectives.over_passages import OverPassages, passage_tower
+from dualenc_jax.text.ragged import as_uint32_pairs
 
 
 class _OverCorpus(losses.InBatchSoftmax):
@@ -43,6 +45,7 @@ class Alignment(OverPassages):
   can be read either way. An index of passages stays valid without.
   """
 
+  unit = 'state'
   model: DualEncoder
   similarity: losses.Similarity = losses.Similarity()
   train_projection: bool = False
@@ -58,28 +61,27 @@ class Alignment(OverPassages):
     return passage_tower(self.model)
 
   @property
-  def _method(self) -> str:
+  def method(self) -> str:
     return 'pool_passage' if self.train_projection else 'encode_passage'
 
   @property
-  def _features(self) -> int:
-    """Of what the passage tower makes of a passage."""
-    if self.train_projection:
-      model = self.model
-      return (model.passage_token_embedder or model.token_embedder).features
-    return self.model.projection.features
+  def width(self) -> int:
+    if not self.train_projection:
+      return super().width
+    model = self.model
+    return (model.passage_token_embedder or model.token_embedder).features
 
   def shapes(self, run: Run) -> dict[str, Any]:
-    return passage_states.shapes(
-        len(run.batches.all_passages), self._features, run.batch_size
-    )
+    shapes = super().shapes(run)
+    rows = len(shapes['state_valid'])
+    return {**shapes, 'state_ids': jax.ShapeDtypeStruct((rows, 2), np.uint32)}
 
   def constants(self, run: Run, params: Any) -> Mapping[str, Any]:
-    return passage_states.on_mesh(
-        run.batches.all_passages, self.embedder(params, run.partitioner),
-        model_params(params), self._method, self._features, run.batch_size,
-        run.partitioner, self.states_dir,
-    )
+    found = super().constants(run, params)
+    ids = as_uint32_pairs(run.batches.all_passages.fingerprints)
+    rows = len(found['state_valid'])
+    ids = passage_states.put(ids, rows, run.partitioner)
+    return {**found, 'state_ids': ids}
 
   def __call__(
       self, params: Any, batch: Any, key: jax.Array | None = None

@@ -15,13 +15,11 @@ _TOWERS = 'query', 'passage'
 def watched(query: jax.Array, passage: jax.Array) -> dict[str, jax.Array]:
   """Metrics of the embeddings [B, D] of both towers, of unit length.
 
-  Returns:
-    query_rank, passage_rank: the effective rank as participation ratio of the
-      second moments C = X^T X / B, (tr C)^2 / sum_ij C_ij^2: 1 where all are
-      one vector, D where they go all ways alike. Of [D, D] alone devices send
-      each other sums; no row leaves its device.
-    query_spread, passage_spread: the mean of the standard deviations of the
-      dims, times sqrt(D): 0 where all are one vector, 1 for all ways alike.
+  The rank is the effective one as participation ratio of the second moments
+  C = X^T X / B, (tr C)^2 / sum_ij C_ij^2: 1 where all are one vector, D where
+  they go all ways alike. Devices send each other sums of [D, D] alone. The
+  spread is the mean of the standard deviations of the dims, times sqrt(D): 0
+  where all are one vector, 1 for all ways alike.
   """
   metrics = {}
   for name, vectors in zip(_TOWERS, (query, passage)):

@@ -112,16 +112,10 @@ def embed(
 ) -> Embeddings:
   """Encodes a batch with both towers.
 
-  Args:
-    model: the dual encoder.
-    params: train parameters; those of the loss are ignored.
-    batch: what `Batches` yields: queries and passages, `TextRows` of C cells of
-      P pairs, B = C P, with K hard negatives where a cell has P (1 + K)
-      passages; ids and other columns, see `Embeddings`.
-    dropout_key: switches dropout on. The masks of a text depend on this key
-      and the number of its pair alone: batch['numbers'] [B], or its place in
-      the batch if there are none.
-    micro_batch_size: pairs encoded at once; None for all.
+  The batch has queries and passages, `TextRows` of C cells of P pairs, B = C P,
+  with K hard negatives where a cell has P (1 + K) passages; for its ids and
+  other columns see `Embeddings`. With a key, dropout masks of a text depend on
+  it and the number of its pair alone, its place in the batch without numbers.
   """
   queries, passages = batch['queries'], batch['passages']
   candidates = passages.num_texts // queries.num_texts

@@ -165,11 +165,8 @@ def encode_texts(
 ) -> jax.Array:
   """Encodes the texts of c cells, whatever their layout: [c, T, D].
 
-  Args:
-    encode_rows: a tower: tokens [R, L], lengths and dropout numbers [R, S] ->
-      [R, S, D].
-    texts: of the cells.
-    numbers: of the texts, for dropout, uint32 [c, T].
+  A tower encodes tokens [R, L], lengths and dropout numbers [R, S], of numbers
+  uint32 [c, T] of the texts, to [R, S, D].
   """
   found = []
   for tokens, lengths, of_cell in texts.groups:
@@ -197,14 +194,7 @@ def map_cells(
 ) -> Any:
   """Runs function(params, numbers [c, P], texts, *trees) over C cells.
 
-  Args:
-    function: of c cells -> arrays [c, ...].
-    model: whose parameters are trained.
-    params: its parameters.
-    numbers: uint32 [B] of pairs, B = C P.
-    micro_batch_size: pairs at once; None for all.
-    texts: of C cells.
-    *trees: of arrays [C, ...].
+  Numbers uint32 [B] are those of the pairs, B = C P; all arrays are [C, ...].
   """
   cells, size = texts.num_cells, len(numbers)
   at_once = None

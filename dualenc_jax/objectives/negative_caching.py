@@ -176,10 +176,11 @@ class CachedNegatives(OfTowers):
         ids=as_uint32_pairs(passages.fingerprints), valid=np.ones(size, bool)
     )
     passages.copy_tokens(cache.tokens)
-    passages.encode(
+    vectors = passages.encode(
         self.embedder(params, run.partitioner), model_params(params),
-        'encode_passage', cache.embeddings,
+        'encode_passage', self.model.projection.features,
     )
+    cache = cache._replace(embeddings=vectors)
     return passage_states.put(cache, size, run.partitioner)
 
   def step(
@@ -214,8 +215,7 @@ class CachedNegatives(OfTowers):
     return value, metrics, cache_updating.update(
         memory, refreshed, own.passage,
         of_texts.tokens.reshape(-1, of_texts.tokens.shape[-1]),
-        batch['passage_ids'],
-        self.lru,
+        batch['passage_ids'], self.lru,
     )
 
   def _drawn(self, cache, own, similarity, order, key) -> Sample:

@@ -70,14 +70,9 @@ class Objective(Protocol):
   ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """The value of a global batch, to be minimised.
 
-    Args:
-      params: what `init` returned without boxes, as trained so far.
-      batch: of `batches`, on the mesh. The train step gives a mapping `step`,
-        too, int32 [], the steps taken so far.
-      key: of dropout; None for none.
-
-    Returns:
-      The value, float32 [], and metrics, float32 [], `loss` among them.
+    Parameters are what `init` returned without boxes. The train step gives a
+    batch that is a mapping the steps taken so far, `step`, int32 []. Without a
+    key there is no dropout. `loss` is among the metrics, float32 [].
     """
 
   @property

@@ -98,15 +98,10 @@ def encode_side(
     model: DualEncoder, params: Any, method: str, texts: TextRows,
     numbers: jax.Array, key: jax.Array | None,
 ) -> jax.Array:
-  """Encodes the texts of c cells with one tower, [c, T, D].
+  """Encodes the texts of c cells by 'encode_query' or 'encode_passage'.
 
-  Args:
-    model: the dual encoder.
-    params: train parameters; those of the loss are ignored.
-    method: 'encode_query' or 'encode_passage'.
-    texts: of the cells.
-    numbers: of the texts, for dropout, uint32 [c, T].
-    key: of dropout; None for none.
+  Numbers of the texts, uint32 [c, T], are for dropout, of which a key of None
+  has none. Returns [c, T, D].
   """
   variables = {'params': model_params(params)}
 

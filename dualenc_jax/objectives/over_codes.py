@@ -4,7 +4,6 @@ The passage tower is frozen, and so is what of a codec says which code a passage
 has; the query tower and what codes stand for are trained.
 """
 
-from collections.abc import Iterator, Mapping
 import dataclasses
 import functools
 import pathlib
@@ -19,6 +18,7 @@ from dualenc_jax.compression.model_codec import ASSIGN, GROUP, SCORE
 from dualenc_jax.compression.product import Product
 from dualenc_jax.compression.quantisers import unpacked
 from dualenc_jax.errors import UserError
+from dualenc_jax.inference.embedder import Embedder
 from dualenc_jax.inference.towers import TOWER_SHA256
 from dualenc_jax.io import json_file
 from dualenc_jax.losses import code_ranking, code_search
@@ -26,13 +26,10 @@ from dualenc_jax.losses.code_ranking import Ranked
 from dualenc_jax.losses.code_search import Codes, Hits
 from dualenc_jax.losses.similarity import check_positive
 from dualenc_jax.models import model_params
-from dualenc_jax.objectives import collapse, passage_states
+from dualenc_jax.objectives import collapse
 from dualenc_jax.objectives.objective import check_whole, Run
 from dualenc_jax.objectives.over_passages import OverPassages, passage_tower
-
-# Passages whose embeddings are in memory until they are codes.
-_BLOCK = 2**17
-_METHOD = 'encode_passage'
+from dualenc_jax.objectives.passage_states import Passages
 
 
 class OverCodes(OverPassages):
@@ -55,6 +52,8 @@ class OverCodes(OverPassages):
       passage tower and codec; None encodes at every start.
   """
 
+  unit = 'code'
+  dtype = np.uint8
   codec_from: str | None
   depth: int
   temperature: float
@@ -113,46 +112,24 @@ class OverCodes(OverPassages):
           f' ({TOWER_SHA256}). Make an index by INITIAL_CHECKPOINT_PATH.'
       )
 
-  def shapes(self, run: Run) -> dict[str, Any]:
-    passages = len(run.batches.all_passages)
-    rows = passage_states.padded_rows(passages, run.batch_size)
-    width = self.codec.quantiser.width
-    return {
-        'codes': jax.ShapeDtypeStruct((rows, width), np.uint8),
-        'code_valid': jax.ShapeDtypeStruct((rows,), bool),
-    }
+  @property
+  def width(self) -> int:
+    return self.codec.quantiser.width
 
-  def constants(self, run: Run, params: Any) -> Mapping[str, Any]:
-    passages, shapes = run.batches.all_passages, self.shapes(run)
-    # They never change: as they were at the start, wherever training is.
+  def header(self, params: Any) -> dict[str, Any]:
     codec = self.codec_of(params)
-    embedder = self.embedder(params, run.partitioner)
-    own = model_params(params)
+    quantiser = Product(*[codec.quantiser.assign] * 2)
+    fixed = dataclasses.replace(codec, quantiser=quantiser)
+    return {'codec_sha256': model_codec.digest(fixed)}
 
-    def make() -> np.ndarray:
-      codes = np.empty((len(passages), codec.quantiser.width), np.uint8)
-      for first in range(0, len(codes), _BLOCK):
-        block = codes[first : first + _BLOCK]
-        some = passages.some(np.arange(first, first + len(block)))
-        vectors = np.empty((len(block), codec.dim), np.float32)
-        some.encode(embedder, own, _METHOD, vectors)
-        block[:] = codec.encode(vectors)
-      return codes
-
-    def header() -> dict[str, Any]:
-      fixed = dataclasses.replace(
-          codec, quantiser=Product(*[codec.quantiser.assign] * 2)
-      )
-      return {
-          **passage_states.header(
-              passages, embedder, own, _METHOD, codec.quantiser.width
-          ),
-          'codec_sha256': model_codec.digest(fixed),
-      }
-
-    codes = passage_states.kept(self.states_dir, header, make)
-    found = {'codes': codes, 'code_valid': np.ones(len(codes), bool)}
-    return passage_states.put(found, len(shapes['code_valid']), run.partitioner)
+  def kept_of(
+      self, passages: Passages, embedder: Embedder, params: Any
+  ) -> np.ndarray:
+    # They never change: as they were at the start, wherever training is.
+    own, codec = model_params(params), self.codec_of(params)
+    return codec.encode(
+        passages.encode(embedder, own, self.method, codec.dim)
+    )
 
   def queries(
       self, params: Any, batch: Any, key: jax.Array | None
@@ -182,13 +159,3 @@ class OverCodes(OverPassages):
         **code_ranking.metrics(relevant, others, self.depth),
         **collapse.watched(query, quantiser.values(own)),
     }
-
-  def describe_batches(self, run: Run, step: int) -> Iterator[str]:
-    yield from super().describe_batches(run, step)
-    width = self.codec.bytes_per_passage
-    yield passage_states.check_fits(
-        f'The codes of {len(run.batches.all_passages):,} passages, of {width}'
-        ' bytes each,',
-        self.shapes(run), run.partitioner,
-        'WHOLE_CORPUS=False for the passages of the training pairs alone',
-    ) + '.'

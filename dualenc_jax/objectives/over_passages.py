@@ -1,5 +1,6 @@
 """What objectives have in common that rank all passages, once encoded."""
 
+from collections.abc import Iterator, Mapping
 import dataclasses
 from typing import Any
 
@@ -8,11 +9,16 @@ import numpy as np
 
 from dualenc_jax.data import Batches
 from dualenc_jax.errors import UserError
-from dualenc_jax.models import DualEncoder
+from dualenc_jax.inference.embedder import Embedder
+from dualenc_jax.models import DualEncoder, model_params
+from dualenc_jax.objectives import passage_states
 from dualenc_jax.objectives.objective import Run
 from dualenc_jax.objectives.of_towers import OfTowers
 from dualenc_jax.objectives.passage_states import Passages
 from dualenc_jax.text.ragged import from_uint32_pairs
+
+# Passages whose embeddings are in memory until they are what is kept.
+_BLOCK = 2**17
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,6 +45,8 @@ class OverPassages(OfTowers):
   """Trains the query tower alone, for what a frozen one makes of all passages.
 
   Attributes:
+    unit: what that is called, a passage's.
+    dtype: of its numbers.
     whole_corpus: the corpus of the task is searched, too, where it has one
       beside the passages of its pairs.
     states_dir: a folder in which what was encoded is kept, so that this run
@@ -46,6 +54,8 @@ class OverPassages(OfTowers):
       encodes at every start.
   """
 
+  unit: str
+  dtype: Any = np.float32
   whole_corpus: bool
   states_dir: str | None
   num_negatives = 0
@@ -55,6 +65,16 @@ class OverPassages(OfTowers):
   def __post_init__(self) -> None:
     self.check_feeding()
     check_apart(type(self).__name__, self.model)
+
+  @property
+  def method(self) -> str:
+    """Of the passage tower."""
+    return 'encode_passage'
+
+  @property
+  def width(self) -> int:
+    """Numbers that are kept of a passage."""
+    return self.model.projection.features
 
   def batches(self, run: Run) -> Targeted:
     batches = super().batches(run)
@@ -76,7 +96,61 @@ class OverPassages(OfTowers):
 
   def shapes(self, run: Run) -> dict[str, Any]:
     """The constants, abstract; as few rows as the batch size divides."""
-    raise NotImplementedError
+    size = run.batch_size
+    rows = -(-len(run.batches.all_passages) // size) * size
+    return {
+        f'{self.unit}s': jax.ShapeDtypeStruct((rows, self.width), self.dtype),
+        f'{self.unit}_valid': jax.ShapeDtypeStruct((rows,), bool),
+    }
+
+  def constants(self, run: Run, params: Any) -> Mapping[str, Any]:
+    passages, shapes = run.batches.all_passages, self.shapes(run)
+    embedder = self.embedder(params, run.partitioner)
+    own, facts = model_params(params), self.header(params)
+
+    def header():
+      found = passage_states.header(
+          passages, embedder, own, self.method, self.width
+      )
+      return {**found, **facts}
+
+    def make():
+      found = np.empty((len(passages), self.width), self.dtype)
+      for first in range(0, len(found), _BLOCK):
+        block = found[first : first + _BLOCK]
+        some = passages.some(np.arange(first, first + len(block)))
+        block[:] = self.kept_of(some, embedder, params)
+      return found
+
+    return passage_states.put(
+        {
+            f'{self.unit}s': passage_states.kept(
+                self.states_dir, header, make
+            ),
+            f'{self.unit}_valid': np.ones(len(passages), bool),
+        },
+        len(shapes[f'{self.unit}_valid']), run.partitioner,
+    )
+
+  def header(self, params: Any) -> dict[str, Any]:
+    """What else than the passage tower `kept_of` depends on, JSON."""
+    return {}
+
+  def kept_of(
+      self, passages: Passages, embedder: Embedder, params: Any
+  ) -> np.ndarray:
+    """What is kept of some passages, [n, width]."""
+    own = model_params(params)
+    return passages.encode(embedder, own, self.method, self.width)
+
+  def describe_batches(self, run: Run, step: int) -> Iterator[str]:
+    yield from super().describe_batches(run, step)
+    said = passage_states.check_fits(
+        f'The {self.unit}s of {len(run.batches.all_passages):,} passages',
+        self.shapes(run), run.partitioner,
+        'WHOLE_CORPUS=False for the passages of the training pairs alone',
+    )
+    yield f'{said}.'
 
 
 def check_apart(what: str, model: DualEncoder) -> None:
@@ -91,8 +165,7 @@ def check_apart(what: str, model: DualEncoder) -> None:
 def passage_tower(model: DualEncoder) -> tuple[str, ...]:
   """Rules over all parameters of passages, those that are shared among them."""
   shared = [
-      f'{part}/.*'
-      for part in ('token_embedder', 'projection')
+      f'{part}/.*' for part in ('token_embedder', 'projection')
       if getattr(model, f'passage_{part}') is None
   ]
   return 'passage_.*', *shared

@@ -17,7 +17,7 @@ from dualenc_jax.io.forecast import gigabytes
 from dualenc_jax.io.progress import Progress
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.text.distinct import Distinct
-from dualenc_jax.text.ragged import as_uint32_pairs, Ragged
+from dualenc_jax.text.ragged import Ragged
 
 # Of a device's memory; the rest is for the step.
 _SHARE_OF_MEMORY = 0.6
@@ -35,21 +35,21 @@ class Passages(Distinct):
         tuple(
             getattr(cache, f'{text}_{what}')
             for what in ('tokens', 'fingerprints')
-        )
-        for cache in (*caches, *corpora)
-        for text in ('passage', 'negative')
+        ) for cache in (*caches, *corpora) for text in ('passage', 'negative')
     ])
 
   def encode(
-      self, embedder: Embedder, params: Any, method: str, out: np.ndarray
-  ) -> None:
-    """Fills float32 [N, F], by 'encode_passage' or 'pool_passage'."""
+      self, embedder: Embedder, params: Any, method: str, features: int
+  ) -> np.ndarray:
+    """float32 [N, F], by 'encode_passage' or 'pool_passage'."""
+    out = np.empty((len(self), features), np.float32)
     with Progress('Encoding', len(self), 'passages') as progress:
       for tokens, here, rows in self._by_part():
         for positions, found in embedder.batches(method, params, tokens, rows):
           out[here[positions]] = found
           progress(len(positions))
     finite.check_rows('passage states', out)
+    return out
 
   def copy_tokens(self, out: np.ndarray) -> None:
     """Fills integers [N, L] with the tokens, padded with 0."""
@@ -62,70 +62,6 @@ class Passages(Distinct):
     for tokens, first, last in zip(self.parts, firsts, firsts[1:]):
       here = np.flatnonzero((self.rows >= first) & (self.rows < last))
       yield tokens, here, self.rows[here] - first
-
-
-def padded_rows(passages: int, multiple: int) -> int:
-  """As few rows for so many passages as `multiple` divides."""
-  return -(-passages // multiple) * multiple
-
-
-def shapes(passages: int, features: int, multiple: int) -> dict[str, Any]:
-  """`on_mesh`, abstract, of N passages with F features."""
-  count = padded_rows(passages, multiple)
-  return {
-      'states': jax.ShapeDtypeStruct((count, features), np.float32),
-      'state_ids': jax.ShapeDtypeStruct((count, 2), np.uint32),
-      'state_valid': jax.ShapeDtypeStruct((count,), bool),
-  }
-
-
-def on_mesh(
-    passages: Passages, embedder: Embedder, params: Any, method: str,
-    features: int, multiple: int, partitioner: Partitioner,
-    folder: str | None = None,
-) -> dict[str, jax.Array]:
-  """The states of all passages, rows over the data axis.
-
-  Args:
-    passages: N of them.
-    embedder: of the model.
-    params: the model's.
-    method: as of `Passages.encode`, which returns F features.
-    features: F.
-    multiple: of rows.
-    partitioner: the mesh.
-    folder: as of `kept`.
-
-  Returns:
-    states float32 [N', F], state_ids uint32 [N', 2], their fingerprints, and
-    state_valid bool [N'], False in the padding.
-
-  Raises:
-    UserError: they do not fit the devices, are not finite, or those in the
-      folder are of another passage tower or of other passages.
-  """
-  abstract = shapes(len(passages), features, multiple)
-  rows = abstract['states'].shape[0]
-  said = check_fits(
-      f'The states of {len(passages):,} passages', abstract, partitioner,
-      'WHOLE_CORPUS=False for the passages of the training pairs alone',
-  )
-  _LOG.info('%s.', said)
-
-  def make() -> np.ndarray:
-    states = np.zeros((len(passages), features), np.float32)
-    passages.encode(embedder, params, method, states)
-    return states
-
-  found = {
-      'states': kept(
-          folder, lambda: header(passages, embedder, params, method, features),
-          make,
-      ),
-      'state_ids': as_uint32_pairs(passages.fingerprints),
-      'state_valid': np.ones(len(passages), bool),
-  }
-  return put(found, rows, partitioner)
 
 
 def kept(
@@ -195,7 +131,7 @@ def header(
     passages: Passages, embedder: Embedder, params: Any, method: str,
     features: int,
 ) -> dict[str, Any]:
-  """What states depend on, JSON; see `on_mesh`."""
+  """What is kept of all passages depends on this, JSON."""
   tower = embedder.digest(params, 'passage')
   if method == 'pool_passage':
     del tower['projection']

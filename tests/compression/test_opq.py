@@ -60,8 +60,7 @@ def test_devices_do_not_matter():
       opq.fit(
           rows, 4, 4, 0, 2,
           jax.sharding.Mesh(np.array(jax.devices()[:n]), ('x',)),
-      )
-      for n in (1, 2, 8)
+      ) for n in (1, 2, 8)
   )
   for other in others:
     np.testing.assert_array_equal(one[0], other[0])

@@ -62,8 +62,7 @@ def test_devices_do_not_matter(count):
   found = [
       product.encode(
           rows, books, jax.sharding.Mesh(np.array(jax.devices()[:n]), ('x',))
-      )
-      for n in (1, 2, 8)
+      ) for n in (1, 2, 8)
   ]
   assert found[0].shape == (count, 3)
   for other in found[1:]:

@@ -200,8 +200,7 @@ def values_and_gradients(losses):
       return evaluate(loss, similarity, params, batch)
 
     vectors = {
-        k: getattr(embeddings, k)
-        for k in ('query', 'passage', 'negatives')
+        k: getattr(embeddings, k) for k in ('query', 'passage', 'negatives')
         if getattr(embeddings, k) is not None
     }
     return jax.value_and_grad(value, argnums=(0, 1), has_aux=True)(

@@ -51,10 +51,8 @@ def other_pairs(batch, i, tower, mask):
   for j in range(len(batch.ids[QUERY])):
     same = (
         batch.ids[QUERY][i] == batch.ids[QUERY][j]
-        or batch.ids[PASSAGE][i] == batch.ids[PASSAGE][j]
-        or (
-            batch.is_positive(i, batch.ids[PASSAGE][j])
-            if tower == PASSAGE
+        or batch.ids[PASSAGE][i] == batch.ids[PASSAGE][j] or (
+            batch.is_positive(i, batch.ids[PASSAGE][j]) if tower == PASSAGE
             else batch.is_positive(j, batch.ids[PASSAGE][i])
         )
     )

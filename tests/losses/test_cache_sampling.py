@@ -290,9 +290,7 @@ def test_neither_scores_nor_the_cache_are_ever_gathered(draw):
           cache, jax.ShapeDtypeStruct((queries, features), np.float32),
           jax.ShapeDtypeStruct((queries, 1, 2), np.uint32),
           jax.ShapeDtypeStruct((queries,), np.uint32),
-      )
-      .compile()
-      .as_text()
+      ) .compile() .as_text()
   )
   # Scores of a block beside the slots kept so far.
   block = queries // 8 * (cache_sampling.BLOCK + draw.count)
@@ -318,22 +316,4 @@ def test_neither_scores_nor_the_cache_are_ever_gathered(draw):
 )
 def test_what_cannot_be_drawn(draw, devices, message):
   with pytest.raises(UserError, match=message):
-    drawn(draw, devices)
-
-
-def test_sizes_that_do_not_divide():
-  cache, query, known, _ = case()
-  numbers = np.arange(QUERIES, dtype=np.uint32)
-
-  def asked(cache, queries):
-    with cache_cases.meshes.SmallPartitioner(devices=8).scope():
-      sample(
-          cache, query[:queries], known[:queries], 1.0, jax.random.key(0),
-          numbers[:queries],
-      )
-
-  odd = jax.tree.map(lambda x: x[:-1], cache)
-  with pytest.raises(UserError, match='2447 slots; expected a multiple of 8'):
-    asked(odd, 8)
-  with pytest.raises(UserError, match='batch of 7 does not divide among the 8'):
-    asked(cache, 7)
+    draw.check(SIZE, devices)

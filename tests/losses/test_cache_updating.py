@@ -6,7 +6,6 @@ import jax
 import numpy as np
 import pytest
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.losses.cache_updating import update
 from dualenc_jax.losses.negative_cache import BLOCK, empty, oldest
 
@@ -185,14 +184,3 @@ def test_no_embedding_is_gathered():
     # No more is held than a block of slots against the batch.
     largest = max(batch * BLOCK, slots // 8 * features)
     assert hlo.num_elements(text) <= largest
-
-
-def test_what_cannot_be_updated():
-  cache = empty(8, LENGTH, FEATURES, 64)
-  texts = np.arange(9)
-  arguments = np.zeros((9, FEATURES)), tokens_of(texts), texts[:, None]
-  with pytest.raises(UserError, match='8 slots; expected at least 9, the pas'):
-    update(cache, [], *arguments)
-  for count in (0, 9):
-    with pytest.raises(UserError, match=f'oldest {count} .* expected 1 to 8'):
-      oldest(cache, count)

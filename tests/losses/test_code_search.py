@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from dualenc_jax.compression.quantisers import packed
-from dualenc_jax.errors import UserError
 from dualenc_jax.losses import code_search
 
 PARTS, WIDTH, QUERIES, KNOWN = 4, 2, 8, 3
@@ -105,11 +104,3 @@ def test_no_gradient_and_no_gathering():
   gradient = jax.grad(value)(jnp.asarray(query))
   rows = code_search.search(codes, query, score, targets, 4).rows
   np.testing.assert_array_equal(gradient[:, :4], rows)
-
-
-def test_rows_that_do_not_divide():
-  codes, query, score, targets, _ = case(20, 8)
-  with pytest.raises(UserError, match='20 rows of codes and 8 queries do not'):
-    partitioner = meshes.SmallPartitioner(devices=8)
-    with partitioner.scope():
-      code_search.search(codes, query, score, targets, 4)

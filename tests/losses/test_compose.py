@@ -92,8 +92,7 @@ def as_reference(embeddings):
 
   return reference.Batch(
       {
-          k: np.asarray(x, np.float64).reshape(-1, x.shape[-1])
-          for k in TOWERS
+          k: np.asarray(x, np.float64).reshape(-1, x.shape[-1]) for k in TOWERS
           for x in [getattr(embeddings, k)]
       },
       {

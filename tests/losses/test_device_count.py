@@ -25,14 +25,9 @@ PERMITTED = {
     # The place of a neighbour, and whether two are opposite.
     'losses/ring.py': {'(i + shift) % n', 'self.devices % 2'},
     'losses/negative_cache.py': {
-        'cache.size % ring.devices',
-        'rows % ring.devices',
         '-count % math.lcm(multiple, ring.devices)',
         '(count + padding) // ring.devices',
         'ring.place() * share',
-    },
-    'losses/code_search.py': {
-        'total % ring.devices', 'len(query) % ring.devices'
     },
     'losses/cache_sampling.py': {'self.top_k % devices'},
     'parallel/partitioning.py': {

@@ -19,8 +19,7 @@ IMPLEMENTATIONS = [('dense', LOSSES), ('ring', SOME)]
 
 def make_losses(implementation, names):
   return {
-      name: make(name, implementation=implementation, tile=6)
-      for name in names
+      name: make(name, implementation=implementation, tile=6) for name in names
   }
 
 

@@ -49,8 +49,7 @@ def test_the_loss_is_the_distance_of_all_queries(teacher, tmp_path, distance):
       np.asarray(
           dualenc_jax.Retriever.from_dir(folder).encode_queries(queries),
           np.float64,
-      )
-      for folder in (light, teacher)
+      ) for folder in (light, teacher)
   )
   cosines = np.sum(own * there, axis=1)
   assert 0.05 < 1 - cosines.mean() < 1

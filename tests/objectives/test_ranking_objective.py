@@ -54,8 +54,7 @@ def plain_scores(objective, params, cache, batch):
   }
   by_ids = {
       tuple(ids_of(cache, name, i)): tokens[name].row(i)
-      for name in ('negative', 'passage')
-      for i in range(len(tokens[name]))
+      for name in ('negative', 'passage') for i in range(len(tokens[name]))
   }
   queries = {
       tuple(ids_of(cache, 'query', i)): tokens['query'].row(i)
