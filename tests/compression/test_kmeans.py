@@ -57,13 +57,6 @@ def test_devices_do_not_matter(count):
     np.testing.assert_array_equal(found[0], other)
 
 
-def test_seeds():
-  rows = compression_vectors.embeddings(2000, 8).reshape(2000, 2, 4)
-  one, same, other = (kmeans.fit(rows, 16, seed) for seed in (1, 1, 2))
-  np.testing.assert_array_equal(one, same)
-  assert not np.allclose(one, other, atol=1e-3)
-
-
 def test_starts_from_different_rows():
   rows = np.arange(40, dtype=np.float32).reshape(20, 2, 1)
   found = kmeans.fit(rows, 20, 0, iterations=0)
@@ -105,12 +98,6 @@ def test_constant_dims():
   found = kmeans.fit(rows, 32, 0)
   np.testing.assert_allclose(found[1, :, 1:], 0.25, rtol=1e-6)
   assert len(np.unique(found[1, :, 0])) == 32
-
-
-def test_as_many_vectors_as_centroids():
-  rows = compression_vectors.embeddings(64, 8).reshape(64, 2, 4)
-  found = kmeans.fit(rows, 64, 0)
-  assert compression_vectors.distortion(rows.reshape(64, 8), found) < 1e-12
 
 
 @pytest.mark.parametrize('count, warns', [(39 * 8, 0), (39 * 8 - 1, 1)])

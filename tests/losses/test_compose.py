@@ -1,6 +1,5 @@
 """Sums of losses and wrappers over them, against float64 NumPy."""
 
-import dataclasses
 import functools
 
 import jax
@@ -15,25 +14,20 @@ import meshes
 import numpy as np
 import pytest
 import reference
-import tiny_training
 
 from dualenc_jax import losses
 from dualenc_jax.errors import UserError
 from dualenc_jax.losses import (
   AtTemperature,
-  Matryoshka,
   PAIR,
   SamToNe,
   Similarity,
   Sum,
 )
-from dualenc_jax.objectives import contrastive
 from dualenc_jax.parallel import partitioning
-from dualenc_jax.training import Partitioner
 
 LEARNT = losses.LearnableTemperature(0.1)
 TOWERS = ('query', 'passage', 'negatives')
-DIMS = {4: 0.4, 16: 0.6}
 SAMTONE = functools.partial(
     reference.samtone_terms, mask=True, bidirectional=True
 )
@@ -49,20 +43,6 @@ def weighted(*results):
   return reference.Result(sum(w * r.value for w, r in results), gradients)
 
 
-@functools.cache
-def embedded():
-  """Embeddings of a tiny batch, and the way back to the parameters."""
-  model = tiny_training.make_model(num_layers=1)
-  batch = tiny_training.make_batch(16, num_negatives=2)
-  params = tiny_training.init_params(model, LOSS, SIMILARITY)
-
-  def vectors(params):
-    embeddings = contrastive.embed(model, params, batch)
-    return {k: getattr(embeddings, k) for k in TOWERS}, embeddings
-
-  return model, batch, params, jax.vjp(jax.jit(vectors), params, has_aux=True)
-
-
 @pytest.fixture(autouse=True)
 def without_kept_programs():
   """Compiles afresh.
@@ -76,74 +56,6 @@ def without_kept_programs():
   yield
   jax.config.update('jax_enable_compilation_cache', True)
   compilation_cache.reset_cache()
-
-
-LOSS = Sum((
-    (Matryoshka(SamToNe(), (*DIMS,), (*DIMS.values(),)), 0.7),
-    (AtTemperature(PAIR(), 0.2), 0.3),
-))
-SIMILARITY = Similarity(LEARNT, tile=3)
-
-
-def as_reference(embeddings):
-  def ids(words):
-    words = np.asarray(words, np.int64).reshape(-1, 2)
-    return words[:, 0] + (words[:, 1] << 32)
-
-  return reference.Batch(
-      {
-          k: np.asarray(x, np.float64).reshape(-1, x.shape[-1]) for k in TOWERS
-          for x in [getattr(embeddings, k)]
-      },
-      {
-          'query': ids(embeddings.query_ids),
-          'passage': ids(embeddings.passage_ids),
-          'negatives': ids(embeddings.negative_ids),
-      },
-      np.asarray(embeddings.negative_valid).reshape(-1),
-  )
-
-
-@functools.cache
-def expected():
-  """The loss and the gradients of all parameters, by float64 vectors."""
-  _, _, _, (_, pull_back, embeddings) = embedded()
-  batch = as_reference(embeddings)
-  first = reference.matryoshka(batch, SAMTONE, reference.Options(0.1), DIMS)
-  second = reference.evaluate(batch, PAIR_TERMS(batch), reference.Options(0.2))
-  want = weighted((0.7, first), (0.3, second))
-  (gradients,) = pull_back({
-      k: want.gradients[k].reshape(getattr(embeddings, k).shape).astype('f4')
-      for k in TOWERS
-  })
-  slope = np.float32(0.7 * first.gradients['log_temperature'])
-  return want.value, {**gradients, 'loss': {'log_temperature': slope}}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('micro_batch_size', [None, 8])
-@pytest.mark.parametrize('implementation', ['dense', 'ring'])
-def test_a_wrapper_and_a_sum_in_the_train_step(
-    implementation, micro_batch_size
-):
-  model, batch, params, _ = embedded()
-  partitioner = Partitioner(2)
-  abstract, _, step = tiny_training.plan(
-      partitioner, model=model, loss=LOSS,
-      similarity=dataclasses.replace(SIMILARITY, implementation=implementation),
-      micro_batch_size=micro_batch_size,
-  )
-  state = tiny_training.make_state(abstract, params=params)
-  state, metrics = step(state, partitioner.to_device(batch))
-  value, gradients = expected()
-  np.testing.assert_allclose(metrics['loss'], value, rtol=2e-6)
-  for path, got, want in zip(
-      partitioning.leaf_paths(gradients),
-      jax.tree.leaves(state.opt_state[0].trace), jax.tree.leaves(gradients),
-      strict=True,
-  ):
-    error = np.abs(got - want).max() / np.abs(want).max()
-    assert error < 1e-5, f'{path}: {error:.2e}'
 
 
 @pytest.mark.parametrize('implementation', ['dense', 'ring'])

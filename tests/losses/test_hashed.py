@@ -206,21 +206,6 @@ def test_each_query_has_its_own_passage_and_hard_negatives():
   np.testing.assert_allclose(metrics['candidate_loss'], margin, rtol=2e-6)
 
 
-def test_the_papers_own_dense_part():
-  """Dot products of a dense query and codes, at no temperature, one way."""
-  embeddings, batch = make_batch(6, 2)
-  loss = Hashed(InBatchSoftmax(bidirectional=False))
-  _, metrics = value_of_loss(loss, embeddings, temperature=16**-0.5)
-  e, masks = batch.vectors['query'], negatives_of(batch)
-  h = {k: np.tanh(4 * BETA * x) for k, x in batch.vectors.items()}
-  values = []
-  for i in range(6):
-    scores = [e[i] @ h['passage'][i], *(h['passage'][masks[0][i]] @ e[i])]
-    scores += [*(h['negatives'][masks[1][i]] @ e[i])]
-    values.append(np.log(np.sum(np.exp(scores))) - scores[0])
-  np.testing.assert_allclose(metrics['dense_loss'], np.mean(values), rtol=2e-6)
-
-
 @pytest.mark.parametrize('implementation', ['dense', 'ring'])
 @pytest.mark.parametrize('margin', [0.1, -0.3, -0.5])
 def test_false_negatives_are_left_out_of_the_margin(implementation, margin):

@@ -80,10 +80,6 @@ def test_auto_takes_the_ring_for_scores_above_the_limit():
   assert implementation_of(third + 1, **both) == 'ring'
 
 
-def test_1024_pairs_a_device_are_for_the_ring():
-  assert implementation_of(8192, partitioner=Partitioner()) == 'ring'
-
-
 @pytest.mark.parametrize('model_parallel', [1, 2])
 def test_the_limit_is_that_of_a_device(model_parallel):
   partitioner = Partitioner(model_parallel)

@@ -81,21 +81,6 @@ def test_any_loss_may_be_wrapped(name, implementation):
   check(got[name], name, batch)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('implementation', ['dense', 'ring'])
-@pytest.mark.parametrize('devices', [1, 4, 8])
-def test_the_value_is_that_of_every_mesh(devices, implementation):
-  embeddings, batch = make_batch(16, 1, duplicates=True)
-  names = ('samtone_both_towers', 'pair_two_way')
-  program = meshes.on_mesh(
-      meshes.SmallPartitioner(devices=devices),
-      values_and_gradients({n: wrapped(n, implementation) for n in names}),
-  )
-  got = jax.device_get(program(LEARNT.init(), embeddings))
-  for name in names:
-    check(got[name], name, batch)
-
-
 def test_metrics_are_those_of_the_whole_embeddings():
   embeddings, _ = make_batch(6, 2)
   similarity = Similarity(0.1)

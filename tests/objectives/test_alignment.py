@@ -214,15 +214,6 @@ def test_towers_that_do_not_go_together(tmp_path):
 
 
 @pytest.mark.slow
-def test_check_knows_the_states(teacher, tmp_path, capsys):
-  check.main([*flags(tmp_path, teacher), '--no_compile'])
-  said = capsys.readouterr().out
-  # 288 different passages and hard negatives, in as many rows as 16 divides.
-  assert 'batch states [288, 128] float32' in said
-  assert 'batch targets [16, 2] int32' in said and 'passages/' not in said
-
-
-@pytest.mark.slow
 def test_states_are_kept_for_the_same_passage_tower(
     teacher, tmp_path, monkeypatch
 ):

@@ -5,18 +5,18 @@ import types
 
 import jax
 import numpy as np
-import optax
 import pytest
 import text_reading
 import tiny_t5
 import tiny_training
+import two_steps
 
 from dualenc_jax.data import Batches, Grouped, Packed, Padded
 from dualenc_jax.errors import UserError
 from dualenc_jax.losses.tokens import token_losses
 from dualenc_jax.models import Seq2Seq
 from dualenc_jax.objectives import Generation
-from dualenc_jax.training import Optimizer, Partitioner, step as step_lib
+from dualenc_jax.training import Partitioner
 
 SIZE, QUERY, PASSAGE = 16, 8, 24
 SLOW = pytest.mark.slow
@@ -121,29 +121,12 @@ def test_the_loss_is_that_of_transformers(version, layout):
     ],
 )
 def test_a_step_is_one_on_every_mesh(layout, model_parallel, micro):
-  """Two steps with dropout, against one device and padding."""
   _, parts, _ = tiny_t5.make('1.0')
-
-  def train(partitioner, objective, cells):
-    plan = step_lib.plan(
-        objective, Optimizer(optax.adafactor(1e-2), lambda step: 1e-2),
-        partitioner, 0,
-    )
-    state, values = plan.init(), []
-    for step in range(2):
-      batch = make_batch(objective.layout, cells, step)
-      state, metrics = plan.train_step(state, partitioner.to_device(batch))
-      values.append(float(metrics['loss']))
-    return values
-
-  wanted = train(tiny_training.OneDevice(), make_objective(parts, rate=0.2), 1)
-  partitioner = Partitioner(model_parallel)
-  devices = partitioner.mesh.shape['data']
-  objective = make_objective(parts, layout, 0.2, micro_batch_size=micro)
-  cells = devices * (SIZE // (micro or SIZE))
-  found = train(partitioner, objective, cells)
-  assert found == pytest.approx(wanted, rel=1e-5)
-  assert found[0] != found[1]
+  two_steps.assert_same(
+      make_objective(parts, rate=0.2),
+      make_objective(parts, layout, 0.2, micro_batch_size=micro),
+      model_parallel, make_batch, SIZE, 1e-5,
+  )
 
 
 def test_logits_are_of_a_micro_batch_alone():

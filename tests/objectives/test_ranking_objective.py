@@ -1,14 +1,15 @@
 """Training a cross-encoder: one value in every layout and on every mesh."""
 
 import dataclasses
+import functools
 
 from flax import linen as nn
 import jax
 import numpy as np
-import optax
 import pytest
 import text_reading
 import tiny_training
+import two_steps
 
 from dualenc_jax import losses
 from dualenc_jax.data import Batches, Grouped, Packed, Padded, Template
@@ -16,7 +17,6 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.models import CrossEncoder, ScoreHead, T5Encoder, TokenEmbedder
 from dualenc_jax.objectives import Ranking
 from dualenc_jax.text.joined import Around
-from dualenc_jax.training import Optimizer, Partitioner, step as step_lib
 
 SIZE, QUERY, PASSAGE, K, OTHERS = 16, 8, 24, 2, 2
 AROUND = Around(np.array([5, 6]), np.array([7]), np.array([8, 1]), 24)
@@ -107,29 +107,10 @@ def test_scores_are_those_of_each_pair_alone(pooling, layout, cells):
     ],
 )
 def test_a_step_is_one_on_every_mesh(layout, model_parallel, micro):
-  """Two steps with dropout, against one device and padding."""
-
-  def train(partitioner, objective, cells):
-    plan = step_lib.plan(
-        objective, Optimizer(optax.adafactor(1e-2), lambda step: 1e-2),
-        partitioner, 0,
-    )
-    state, cache = plan.init(), make_cache()
-    values = []
-    for step in range(2):
-      batch = make_batch(cache, objective.layout, cells, step)
-      state, metrics = plan.train_step(state, partitioner.to_device(batch))
-      values.append(float(metrics['loss']))
-    return values
-
-  wanted = train(tiny_training.OneDevice(), make_objective(rate=0.2), 1)
-  partitioner = Partitioner(model_parallel)
-  devices = partitioner.mesh.shape['data']
-  objective = make_objective(layout, rate=0.2, micro=micro)
-  cells = devices * (SIZE // (micro or SIZE))
-  found = train(partitioner, objective, cells)
-  assert found == pytest.approx(wanted, rel=2e-5)
-  assert found[0] != found[1]
+  two_steps.assert_same(
+      make_objective(rate=0.2), make_objective(layout, rate=0.2, micro=micro),
+      model_parallel, functools.partial(make_batch, make_cache()), SIZE, 2e-5,
+  )
 
 
 def test_others_are_never_passages_of_the_same_query():
