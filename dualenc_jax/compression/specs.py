@@ -53,10 +53,13 @@ def _int8(*options: str) -> parts_lib.Part:
 
 
 def _map(kind: Callable[..., Any], **options: str) -> Callable[..., Any]:
-  """Of a number of dims, and of options by the fields that they set."""
-  return lambda dim, *chosen: kind(
-      _whole(dim), **{options[option]: True for option in chosen}
-  )
+  """Of a number of dims, and perhaps an option, by the field that it sets."""
+
+  def make(dim: str, option: str | None = None) -> Any:
+    fields = {} if option is None else {options[option]: True}
+    return kind(_whole(dim), **fields)
+
+  return make
 
 
 def _product(kind: type) -> Callable[[str], Any]:

@@ -156,9 +156,7 @@ def _step(params, state, rows, twins, *, optimizer):
   return optax.apply_updates(params, updates), state, value
 
 
-def _loss(
-    params: dict[str, jax.Array], rows: jax.Array, twins: jax.Array
-) -> jax.Array:
+def _loss(params, rows: jax.Array, twins: jax.Array) -> jax.Array:
   """Barlow Twins; the statistics are of the rows, and of the twins, [B, D]."""
   one, other = (_project(params, x) for x in (rows, twins))
   correlations = one.T @ other / len(rows)

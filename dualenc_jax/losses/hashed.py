@@ -132,9 +132,7 @@ class Hashed(loss_lib.Around):
         'dense_loss': dense, 'candidate_loss': candidate, 'loss': value,
     }
 
-  def _candidate_loss(
-      self, hashed: Embeddings, similarity: Similarity
-  ) -> Result:
+  def _candidate_loss(self, hashed, similarity: Similarity) -> Result:
     """L_cand of hashed vectors, by the primitive of all losses.
 
     The primitive adds up the scores that are no more than some margin above

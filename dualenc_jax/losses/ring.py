@@ -96,9 +96,7 @@ class Ring:
     return matrix.symmetric and self.devices % 2 == 0
 
 
-def _packed(
-    tree: Any,
-) -> tuple[list[jax.Array], Callable[[Sequence[jax.Array]], Any]]:
+def _packed(tree: Any) -> tuple[list[jax.Array], Callable[..., Any]]:
   """Arrays of a tree, the small ones of each dtype as one, and the way back.
 
   A TPU sends few arrays at a time behind its products, and waits for the rest.

@@ -204,9 +204,7 @@ def _scores(matrix, precision, x, rows, columns, a, b, own):
   return (s if mask is None else jnp.where(mask, s, MASKED)), mask
 
 
-def _include(
-    running: Running, s: jax.Array, axis: int, limits: jax.Array | None
-) -> Running:
+def _include(running: Running, s, axis, limits) -> Running:
   above = score_matrix.above_limit(s, limits, axis)
   if above is not None:
     s = jnp.where(above, MASKED, s)

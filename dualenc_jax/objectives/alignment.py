@@ -15,7 +15,7 @@ from dualenc_jax.losses import blocks
 from dualenc_jax.losses.loss import Embeddings
 from dualenc_jax.models import DualEncoder, model_params
 from dualenc_jax.objectives import collapse, passage_states
-from dualenc_jax.objectives.objective import Run
+from dualenc_jax.objectives.objective import Key, Result, Run
 from dualenc_jax.objectives.over_passages import OverPassages, passage_tower
 from dualenc_jax.text.ragged import as_uint32_pairs
 
@@ -83,9 +83,7 @@ class Alignment(OverPassages):
     ids = passage_states.put(ids, rows, run.partitioner)
     return {**found, 'state_ids': ids}
 
-  def __call__(
-      self, params: Any, batch: Any, key: jax.Array | None = None
-  ) -> tuple[jax.Array, dict[str, jax.Array]]:
+  def __call__(self, params: Any, batch: Any, key: Key = None) -> Result:
     query = self.encoded_queries(params, batch, key)
     passages = batch['states']
     if self.train_projection:

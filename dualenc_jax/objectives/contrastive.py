@@ -15,7 +15,7 @@ from dualenc_jax.losses import blocks
 from dualenc_jax.losses.loss import Embeddings
 from dualenc_jax.models import DualEncoder
 from dualenc_jax.objectives import collapse, from_pairs
-from dualenc_jax.objectives.objective import Run
+from dualenc_jax.objectives.objective import Key, Result, Run
 from dualenc_jax.objectives.of_towers import encode_side, numbers_of, OfTowers
 
 Batch = dict[str, Any]
@@ -44,18 +44,14 @@ class Contrastive(OfTowers):
   def loss_params(self) -> dict[str, Any]:
     return losses.init(self.loss, self.similarity)
 
-  def __call__(
-      self, params: Any, batch: Any, key: jax.Array | None = None
-  ) -> tuple[jax.Array, dict[str, jax.Array]]:
+  def __call__(self, params: Any, batch: Any, key: Key = None) -> Result:
     embeddings = embed(self.model, params, batch, key, self.micro_batch_size)
     value, metrics = self.value(params.get('loss', {}), embeddings)
     return value, {
         **collapse.watched(embeddings.query, embeddings.passage), **metrics
     }
 
-  def value(
-      self, params: Any, embeddings: Embeddings
-  ) -> tuple[jax.Array, dict[str, jax.Array]]:
+  def value(self, params: Any, embeddings: Embeddings) -> Result:
     """The loss, with its own parameters, of a batch that is encoded."""
     return losses.evaluate(self.loss, self.similarity, params, embeddings)
 

@@ -17,7 +17,7 @@ from dualenc_jax.losses.tokens import token_losses
 from dualenc_jax.models import describe, model_params, Seq2Seq
 from dualenc_jax.models.layers import Segments
 from dualenc_jax.objectives.from_pairs import FromPairs, map_cells
-from dualenc_jax.objectives.objective import Run
+from dualenc_jax.objectives.objective import Key, Result, Run
 from dualenc_jax.parallel.partitioning import Partitioner
 
 
@@ -68,9 +68,7 @@ class Generation(FromPairs):
         )
     return super().batches(run)
 
-  def __call__(
-      self, params: Any, batch: Any, key: jax.Array | None = None
-  ) -> tuple[jax.Array, dict[str, jax.Array]]:
+  def __call__(self, params: Any, batch: Any, key: Key = None) -> Result:
     sources = batch['passages']
     cells, size = sources.num_cells, batch['numbers'].shape[0]
     weights = batch.get('weights', jnp.ones(size, jnp.float32))

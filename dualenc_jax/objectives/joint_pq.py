@@ -16,7 +16,7 @@ from dualenc_jax.losses.code_ranking import lambda_rank
 from dualenc_jax.losses.loss import weighted_mean
 from dualenc_jax.models import DualEncoder
 from dualenc_jax.objectives import passage_states
-from dualenc_jax.objectives.objective import check_whole, Run
+from dualenc_jax.objectives.objective import check_whole, Key, Result, Run
 from dualenc_jax.objectives.over_codes import OverCodes
 
 
@@ -83,7 +83,7 @@ class JointPq(OverCodes):
     return passage_states.put(found, score.shape[1], run.partitioner)
 
   def step(
-      self, params: Any, memory: Any, batch: Any, key: jax.Array | None
+      self, params: Any, memory: Any, batch: Any, key: Key
   ) -> tuple[jax.Array, dict[str, jax.Array], Any]:
     score = params[GROUP][SCORE]
     searched = score
@@ -95,9 +95,7 @@ class JointPq(OverCodes):
     value, metrics = self._value(params, batch, searched, key)
     return value, metrics, memory
 
-  def __call__(
-      self, params: Any, batch: Any, key: jax.Array | None = None
-  ) -> tuple[jax.Array, dict[str, jax.Array]]:
+  def __call__(self, params: Any, batch: Any, key: Key = None) -> Result:
     return self._value(params, batch, params[GROUP][SCORE], key)
 
   def _value(self, params, batch, searched, key):

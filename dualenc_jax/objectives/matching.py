@@ -11,7 +11,7 @@ from dualenc_jax.data import Layout, Packed
 from dualenc_jax.losses.similarity import check_one_of
 from dualenc_jax.models import DualEncoder
 from dualenc_jax.objectives import collapse
-from dualenc_jax.objectives.objective import Run
+from dualenc_jax.objectives.objective import Key, Result, Run
 from dualenc_jax.objectives.of_towers import encode_side, OfTowers
 from dualenc_jax.objectives.over_passages import check_apart, passage_tower
 
@@ -49,9 +49,7 @@ class Matching(OfTowers):
   def frozen(self) -> Sequence[str]:
     return passage_tower(self.model)
 
-  def __call__(
-      self, params: Any, batch: Any, key: jax.Array | None = None
-  ) -> tuple[jax.Array, dict[str, jax.Array]]:
+  def __call__(self, params: Any, batch: Any, key: Key = None) -> Result:
     def encode_cells(params, numbers, queries):
       own = encode_side(
           self.model, params, 'encode_query', queries, numbers, key

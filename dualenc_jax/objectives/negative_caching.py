@@ -28,7 +28,7 @@ from dualenc_jax.losses.similarity import check_bool
 from dualenc_jax.models import abstract_params, DualEncoder, model_params
 from dualenc_jax.objectives import collapse, from_pairs, passage_states
 from dualenc_jax.objectives.contrastive import embed
-from dualenc_jax.objectives.objective import check_whole, Run
+from dualenc_jax.objectives.objective import check_whole, Key, Run
 from dualenc_jax.objectives.of_towers import encode_side, OfTowers
 from dualenc_jax.objectives.passage_states import Passages
 from dualenc_jax.parallel import micro_batches
@@ -184,8 +184,7 @@ class CachedNegatives(OfTowers):
     return passage_states.put(cache, size, run.partitioner)
 
   def step(
-      self, params: Any, memory: NegativeCache, batch: Any,
-      key: jax.Array | None,
+      self, params: Any, memory: NegativeCache, batch: Any, key: Key
   ) -> tuple[jax.Array, dict[str, jax.Array], NegativeCache]:
     """See `Objective`; the key is of what is drawn, too."""
     assert key is not None
@@ -241,9 +240,7 @@ class CachedNegatives(OfTowers):
     encoded = self._encode(params, tokens, numbers, key, at_once)
     return encoded.reshape(cells * pairs, count, -1)
 
-  def _encode_oldest(
-      self, params: Any, cache: NegativeCache
-  ) -> tuple[jax.Array, jax.Array]:
+  def _encode_oldest(self, params: Any, cache: NegativeCache) -> Any:
     """Slots and their embeddings of now, without dropout and gradients."""
     micro = self.micro_batch_size
     if micro is not None and micro >= self._refreshed:

@@ -11,6 +11,10 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
 
+# Of dropout, None for none; and the value and metrics, each float32 [].
+Key = jax.Array | None
+Result = tuple[jax.Array, dict[str, jax.Array]]
+
 
 class Batches(Protocol):
   """Global batches by step, each a pure function of data, seed and step.
@@ -65,9 +69,7 @@ class Objective(Protocol):
   def init(self, key: jax.Array) -> Any:
     """Fresh parameters, in Flax's boxes of logical axes or bare."""
 
-  def __call__(
-      self, params: Any, batch: Any, key: jax.Array | None = None
-  ) -> tuple[jax.Array, dict[str, jax.Array]]:
+  def __call__(self, params: Any, batch: Any, key: Key = None) -> Result:
     """The value of a global batch, to be minimised.
 
     Parameters are what `init` returned without boxes. The train step gives a
@@ -92,7 +94,7 @@ class Objective(Protocol):
     return ()
 
   def step(
-      self, params: Any, memory: Any, batch: Any, key: jax.Array | None
+      self, params: Any, memory: Any, batch: Any, key: Key
   ) -> tuple[jax.Array, dict[str, jax.Array], Any]:
     """The value and the metrics of a batch, and the memory after it."""
     value, metrics = self(params, batch, key)

@@ -27,7 +27,7 @@ from dualenc_jax.losses.code_search import Codes, Hits
 from dualenc_jax.losses.similarity import check_positive
 from dualenc_jax.models import model_params
 from dualenc_jax.objectives import collapse
-from dualenc_jax.objectives.objective import check_whole, Run
+from dualenc_jax.objectives.objective import check_whole, Key, Run
 from dualenc_jax.objectives.over_passages import OverPassages, passage_tower
 from dualenc_jax.objectives.passage_states import Passages
 
@@ -131,9 +131,7 @@ class OverCodes(OverPassages):
         passages.encode(embedder, own, self.method, codec.dim)
     )
 
-  def queries(
-      self, params: Any, batch: Any, key: jax.Array | None
-  ) -> jax.Array:
+  def queries(self, params: Any, batch: Any, key: Key) -> jax.Array:
     """The batch's queries as codes are scored by them, float32 [B, d]."""
     query = self.encoded_queries(params, batch, key)
     facts = model_codec.facts(self.codec)

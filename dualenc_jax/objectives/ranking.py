@@ -15,7 +15,7 @@ from dualenc_jax.inference.embedder import Scorer
 from dualenc_jax.losses import lists
 from dualenc_jax.models import CrossEncoder, describe, model_params
 from dualenc_jax.objectives import from_pairs
-from dualenc_jax.objectives.objective import Run
+from dualenc_jax.objectives.objective import Key, Result, Run
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.text.joined import Around, Template
 
@@ -62,15 +62,11 @@ class Ranking(from_pairs.FromPairs):
   def around(self, run: Run) -> Around:
     return self.template.tokens(run.tokenizer)
 
-  def __call__(
-      self, params: Any, batch: Any, key: jax.Array | None = None
-  ) -> tuple[jax.Array, dict[str, jax.Array]]:
+  def __call__(self, params: Any, batch: Any, key: Key = None) -> Result:
     scores = self.scores(params, batch, key)
     return losses.lists.evaluate(self.loss, lists_of(batch, scores))
 
-  def scores(
-      self, params: Any, batch: Any, key: jax.Array | None = None
-  ) -> jax.Array:
+  def scores(self, params: Any, batch: Any, key: Key = None) -> jax.Array:
     """Scores of the lists of a batch, float32 [B, 1 + K]."""
     pairs, size = batch['pairs'], batch['numbers'].shape[0]
     candidates = pairs.num_cells * pairs.num_texts // size

@@ -23,7 +23,7 @@ from dualenc_jax.losses.code_search import Hits
 from dualenc_jax.losses.distill import margin_errors
 from dualenc_jax.losses.loss import weighted_mean
 from dualenc_jax.models import DualEncoder
-from dualenc_jax.objectives.objective import Run
+from dualenc_jax.objectives.objective import Key, Result, Run
 from dualenc_jax.objectives.over_codes import OverCodes
 from dualenc_jax.text.distinct import Distinct
 from dualenc_jax.text.joined import Joined
@@ -197,9 +197,7 @@ class TaughtPq(OverCodes):
     path = pathlib.Path(self.states_dir) / f'teacher-{name}.bin'
     return PairScores(score, path, 'another STATES_DIR')
 
-  def __call__(
-      self, params: Any, batch: Any, key: jax.Array | None = None
-  ) -> tuple[jax.Array, dict[str, jax.Array]]:
+  def __call__(self, params: Any, batch: Any, key: Key = None) -> Result:
     query = self.queries(params, batch, key)
     relevant, others, metrics = self.rank(params, batch, query, batch['hits'])
     student = jnp.concatenate([relevant.scores[:, :1], others.scores], axis=1)
