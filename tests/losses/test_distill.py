@@ -75,15 +75,11 @@ def expected(name, batch, teacher=lambda t: t):
 
 def value_and_gradients(loss, batch):
   def value(vectors):
-    found = evaluate(
-        loss, Similarity(TEMPERATURE), {}, batch._replace(**vectors)
-    )
-    return found
+    similarity = Similarity(TEMPERATURE)
+    return evaluate(loss, similarity, {}, batch._replace(**vectors))
 
-  vectors = {n: getattr(batch, n) for n in ('query', 'passage', 'negatives')}
-  (value, metrics), gradients = jax.jit(
-      jax.value_and_grad(value, has_aux=True)
-  )(vectors)
+  function = jax.jit(jax.value_and_grad(value, has_aux=True))
+  (value, metrics), gradients = function(batch.vectors())
   return float(value), metrics, gradients
 
 

@@ -31,7 +31,6 @@ from dualenc_jax.losses import (
 )
 
 TEMPERATURE, STEP = 0.2, 7
-TOWERS = ('query', 'passage', 'negatives')
 # beta of step 7 with the defaults.
 BETA = 1.7**0.5
 
@@ -308,8 +307,8 @@ def test_any_loss_is_that_of_hashed_passages():
 
 def test_chance_is_the_loss_where_all_embeddings_are_one():
   embeddings, _ = make_batch(12, 1, dim=4)
-  same = {k: np.full_like(getattr(embeddings, k), 0.5) for k in TOWERS}
-  value, _ = value_of_loss(Hashed(), embeddings._replace(**same))
+  same = embeddings.mapped(lambda x: np.full_like(x, 0.5))
+  value, _ = value_of_loss(Hashed(), same)
   assert Hashed().chance(12, 1) == pytest.approx(float(value), rel=1e-5)
   assert Hashed(MarginMSE()).chance(12, 1) is None
 

@@ -146,21 +146,17 @@ def check_extremes(run, embeddings, batch):
   """Cosines all but 1 and -1 at temperature 0.005: scores from -200 to 200."""
   rng = np.random.default_rng(0)
   direction = rng.normal(size=embeddings.query.shape[1])
-  vectors = {}
-  for name in ('query', 'passage', 'negatives'):
-    x = getattr(embeddings, name)
-    if x is not None:
-      x = direction + 1e-3 * rng.normal(size=x.shape)
-      x *= rng.choice([-1, 1], x.shape[:-1] + (1,))
-      x /= np.linalg.norm(x, axis=-1, keepdims=True)
-      vectors[name] = x.astype(np.float32)
-  got = run(
-      embeddings._replace(**vectors),
-      {'log_temperature': np.log(np.float32(0.005))},
-  )
+
+  def extreme(x):
+    x = direction + 1e-3 * rng.normal(size=x.shape)
+    x *= rng.choice([-1, 1], x.shape[:-1] + (1,))
+    return np.float32(x / np.linalg.norm(x, axis=-1, keepdims=True))
+
+  embeddings = embeddings.mapped(extreme)
+  got = run(embeddings, {'log_temperature': np.log(np.float32(0.005))})
   batch.vectors |= {
       name: x.reshape(-1, x.shape[-1]).astype(np.float64)
-      for name, x in vectors.items()
+      for name, x in embeddings.vectors().items()
   }
   for name, ((value, _), (params, gradients)) in got.items():
     want = reference.evaluate(

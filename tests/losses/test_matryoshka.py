@@ -124,12 +124,12 @@ def test_a_teacher_is_read_through_it():
 
 def test_chance_is_that_of_all_dims():
   batch, _ = make_batch(12, 1, dim=4)
-  vectors = {
-      k: np.full(getattr(batch, k).shape, 0.5, np.float32)
-      for k in ('query', 'passage', 'negatives')
-  }
   loss = Matryoshka(SamToNe(), (4, 3), (0.5, 2.0))
-  value, _ = evaluate(loss, Similarity(0.1), {}, batch._replace(**vectors))
+
+  def half(x):
+    return np.full_like(x, 0.5)
+
+  value, _ = evaluate(loss, Similarity(0.1), {}, batch.mapped(half))
   assert loss.chance(12, 1) == pytest.approx(float(value), rel=1e-5)
   inner = SamToNe().chance(12, 1)
   assert Matryoshka(SamToNe()).chance(12, 1) == pytest.approx(4 * inner)
