@@ -17,13 +17,6 @@ import reference
 
 from dualenc_jax import losses
 from dualenc_jax.errors import UserError
-from dualenc_jax.losses import (
-  AtTemperature,
-  PAIR,
-  SamToNe,
-  Similarity,
-  Sum,
-)
 from dualenc_jax.parallel import partitioning
 
 LEARNT = losses.LearnableTemperature(0.1)
@@ -60,13 +53,13 @@ def without_kept_programs():
 
 @pytest.mark.parametrize('implementation', ['dense', 'ring'])
 def test_a_sum_is_that_of_its_parts(implementation):
-  similarity = Similarity(LEARNT, implementation, tile=3)
-  both = ((SamToNe(), 0.7), (PAIR(), 0.3))
+  similarity = losses.Similarity(LEARNT, implementation, tile=3)
+  both = ((losses.SamToNe(), 0.7), (losses.PAIR(), 0.3))
   cases = {
-      'part': SamToNe(),
-      'one': Sum(((SamToNe(), 1.0),)),
-      'both': Sum(both),
-      'nested': Sum(((Sum(both[:1]), 1.0), both[1])),
+      'part': losses.SamToNe(),
+      'one': losses.Sum(((losses.SamToNe(), 1.0),)),
+      'both': losses.Sum(both),
+      'nested': losses.Sum(((losses.Sum(both[:1]), 1.0), both[1])),
   }
   program = meshes.on_mesh(
       meshes.SmallPartitioner(devices=2),
@@ -100,16 +93,16 @@ def test_a_sum_is_that_of_its_parts(implementation):
 
 
 def test_parameters_of_parts_have_their_names():
-  own = AtTemperature(PAIR(), losses.LearnableTemperature(0.2))
-  loss = Sum(((SamToNe(), 1.0), (own, 1.0), (own, 0.5)))
-  params = losses.init(loss, Similarity(LEARNT))
+  own = losses.AtTemperature(losses.PAIR(), losses.LearnableTemperature(0.2))
+  loss = losses.Sum(((losses.SamToNe(), 1.0), (own, 1.0), (own, 0.5)))
+  params = losses.init(loss, losses.Similarity(LEARNT))
   assert partitioning.leaf_paths(params) == [
       'AtTemperature_2/log_temperature',
       'AtTemperature_3/log_temperature',
       'log_temperature',
   ]
   embeddings, _ = make_batch(6, 0)
-  function = jit(values_and_gradients({0: (loss, Similarity(LEARNT))}))
+  function = jit(values_and_gradients({0: (loss, losses.Similarity(LEARNT))}))
   (_, metrics), (gradients, _) = function(params, embeddings)[0]
   np.testing.assert_allclose(metrics['temperature'], 0.1, rtol=1e-6)
   np.testing.assert_allclose(
@@ -118,4 +111,4 @@ def test_parameters_of_parts_have_their_names():
   slopes = [gradients[f'AtTemperature_{i}']['log_temperature'] for i in (2, 3)]
   np.testing.assert_allclose(slopes[1], 0.5 * slopes[0], rtol=1e-5)
   with pytest.raises(UserError, match='AtTemperature and Sim.*log_temperature'):
-    losses.init(own, Similarity(LEARNT))
+    losses.init(own, losses.Similarity(LEARNT))

@@ -5,22 +5,12 @@ import numpy as np
 import pytest
 import torch
 
+from dualenc_jax import losses
 from dualenc_jax.errors import UserError
-from dualenc_jax.losses import (
-  AtTemperature,
-  check_columns,
-  Distill,
-  Embeddings,
-  evaluate,
-  InBatchSoftmax,
-  MarginMSE,
-  Similarity,
-  Sum,
-)
 
 B, K, D = 6, 3, 8
 TEMPERATURE, OF_TEACHER = 0.1, 2.0
-LOSSES = {'Distill': Distill, 'MarginMSE': MarginMSE}
+LOSSES = {'Distill': losses.Distill, 'MarginMSE': losses.MarginMSE}
 
 
 def make_batch(seed=0):
@@ -38,7 +28,7 @@ def make_batch(seed=0):
   scores[3, 0] = np.nan  # The passage has none: no list.
   scores[4, 1:] = np.nan  # Nothing to compare it with.
   weights = rng.uniform(0.5, 2.0, B).astype(np.float32)
-  return Embeddings(
+  return losses.Embeddings(
       unit(B, D), unit(B, D), unit(B, K, D), negative_valid=valid,
       columns={'teacher_scores': scores, 'weights': weights},
   )
@@ -75,8 +65,8 @@ def expected(name, batch, teacher=lambda t: t):
 
 def value_and_gradients(loss, batch):
   def value(vectors):
-    similarity = Similarity(TEMPERATURE)
-    return evaluate(loss, similarity, {}, batch._replace(**vectors))
+    similarity = losses.Similarity(TEMPERATURE)
+    return losses.evaluate(loss, similarity, {}, batch._replace(**vectors))
 
   function = jax.jit(jax.value_and_grad(value, has_aux=True))
   (value, metrics), gradients = function(batch.vectors())
@@ -103,7 +93,7 @@ def test_probabilities_are_taken_for_their_logits():
   scores = 1 / (1 + np.exp(-batch.columns['teacher_scores'] / 5))
   columns = {**batch.columns, 'teacher_scores': scores}
   batch = batch._replace(columns=columns)
-  loss = Distill('probabilities', OF_TEACHER)
+  loss = losses.Distill('probabilities', OF_TEACHER)
   value, _, _ = value_and_gradients(loss, batch)
   want, _ = expected('Distill', batch, torch.logit)
   assert value == pytest.approx(want, rel=2e-6)
@@ -129,7 +119,7 @@ def test_no_list_at_all_is_no_loss():
   batch = make_batch()
   nothing = np.full((B, 1 + K), np.nan, np.float32)
   batch = batch._replace(columns={'teacher_scores': nothing})
-  for loss in (Distill(), MarginMSE()):
+  for loss in (losses.Distill(), losses.MarginMSE()):
     value, metrics, gradients = value_and_gradients(loss, batch)
     assert value == metrics['taught_fraction'] == 0
     assert all(np.all(np.asarray(g) == 0) for g in gradients.values())
@@ -137,11 +127,12 @@ def test_no_list_at_all_is_no_loss():
 
 def test_adds_to_the_softmax():
   batch = make_batch()
-  own = AtTemperature(Distill(teacher_temperature=OF_TEACHER), TEMPERATURE)
-  similarity = Similarity(0.5, mask_duplicates=False)
-  both = Sum(((InBatchSoftmax(), 1.0), (own, 0.3)))
-  value, _ = evaluate(both, similarity, {}, batch)
-  softmax, _ = evaluate(InBatchSoftmax(), similarity, {}, batch)
+  own = losses.Distill(teacher_temperature=OF_TEACHER)
+  own = losses.AtTemperature(own, TEMPERATURE)
+  similarity = losses.Similarity(0.5, mask_duplicates=False)
+  both = losses.Sum(((losses.InBatchSoftmax(), 1.0), (own, 0.3)))
+  value, _ = losses.evaluate(both, similarity, {}, batch)
+  softmax, _ = losses.evaluate(losses.InBatchSoftmax(), similarity, {}, batch)
   want = float(softmax) + 0.3 * expected('Distill', batch)[0]
   assert float(value) == pytest.approx(want, rel=1e-6)
 
@@ -162,36 +153,40 @@ def scores(*rows):
 )
 def test_what_teaches_nothing_is_refused(columns, message):
   for loss in (
-      Distill(),
-      Sum(((InBatchSoftmax(), 1.0), (AtTemperature(MarginMSE(), 0.1), 1.0))),
+      losses.Distill(),
+      losses.Sum((
+          (losses.InBatchSoftmax(), 1.0),
+          (losses.AtTemperature(losses.MarginMSE(), 0.1), 1.0),
+      )),
   ):
     if message is None:
-      check_columns(loss, columns)
+      losses.check_columns(loss, columns)
       continue
     with pytest.raises(UserError, match=message):
-      check_columns(loss, columns)
+      losses.check_columns(loss, columns)
 
 
 def test_kinds_of_scores():
-  check_columns(Distill('cosines'), scores([0.9, 0.1]))
+  losses.check_columns(losses.Distill('cosines'), scores([0.9, 0.1]))
   with pytest.raises(UserError, match='which are no probabilities'):
-    check_columns(Distill('probabilities'), scores([3.0, -1.0]))
+    losses.check_columns(losses.Distill('probabilities'), scores([3.0, -1.0]))
   with pytest.raises(UserError, match="teacher is 'margins'; expected one of"):
-    Distill('margins')
+    losses.Distill('margins')
   with pytest.raises(UserError, match='teacher_temperature is 0'):
-    MarginMSE(teacher_temperature=0)
+    losses.MarginMSE(teacher_temperature=0)
 
 
 def test_scores_that_nothing_reads_are_refused():
   with pytest.raises(UserError, match='InBatchSoftmax reads none'):
-    check_columns(InBatchSoftmax(), scores([3.0, -1.0]))
-  check_columns(InBatchSoftmax(), {'weights': np.ones(2, np.float32)})
+    losses.check_columns(losses.InBatchSoftmax(), scores([3.0, -1.0]))
+  weights = {'weights': np.ones(2, np.float32)}
+  losses.check_columns(losses.InBatchSoftmax(), weights)
 
 
 def test_no_hard_negatives():
   batch = make_batch()._replace(negatives=None, negative_valid=None)
   with pytest.raises(UserError, match='set NUM_NEGATIVES to 1 or more'):
-    evaluate(
-        Distill(), Similarity(), {},
+    losses.evaluate(
+        losses.Distill(), losses.Similarity(), {},
         batch._replace(columns={'teacher_scores': np.ones((B, 1), np.float32)}),
     )

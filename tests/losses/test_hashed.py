@@ -6,12 +6,7 @@ import functools
 import differences
 import hlo
 import jax
-from loss_cases import (
-  assert_gradients_close,
-  make_batch,
-  value_of,
-  values_and_gradients,
-)
+import loss_cases
 import meshes
 import numpy as np
 import pytest
@@ -118,7 +113,7 @@ def expected(batch, beta=BETA, alpha=2.0, weights=None, limit=np.inf,
 def value_and_gradients(loss, batch, step=STEP, **options):
   """On one device without a mesh."""
   similarity = Similarity(**{'temperature': TEMPERATURE, **options})
-  function = values_and_gradients({0: (loss, similarity)})
+  function = loss_cases.values_and_gradients({0: (loss, similarity)})
   batch = batch._replace(step=np.int32(step))
   (value, metrics), (_, gradients) = jax.device_get(
       jax.jit(lambda batch: function({}, batch)[0])(batch)
@@ -142,7 +137,7 @@ def check(got, want):
   np.testing.assert_allclose(
       metrics['candidate_loss'], want.candidate, rtol=2e-6
   )
-  assert_gradients_close(gradients, want.gradients)
+  loss_cases.assert_gradients_close(gradients, want.gradients)
 
 
 @functools.cache
@@ -150,7 +145,7 @@ def cases(num_negatives):
   """Batches without and with duplicates, and what is expected of them."""
   found = []
   for duplicates in (False, True):
-    embeddings, batch = make_batch(8, num_negatives, duplicates)
+    embeddings, batch = loss_cases.make_batch(8, num_negatives, duplicates)
     weights = np.float32([1, 2, 0.5, 1, 0, 3, 1, 1])
     embeddings = embeddings._replace(columns={'weights': weights})
     found.append((embeddings, expected(batch, weights=weights)))
@@ -167,7 +162,7 @@ def cases(num_negatives):
     ],
 )
 def test_equals_the_reference_on_every_mesh(devices, num_negatives, tile):
-  function = values_and_gradients({
+  function = loss_cases.values_and_gradients({
       kind: (Hashed(), Similarity(TEMPERATURE, kind, tile))
       for kind in ('dense', 'ring')
   })
@@ -184,7 +179,7 @@ def test_equals_the_reference_on_every_mesh(devices, num_negatives, tile):
 
 def test_each_query_has_its_own_passage_and_hard_negatives():
   """Not rows 0 and 1 of the batch for every query, as in published code."""
-  embeddings, batch = make_batch(6, 1)
+  embeddings, batch = loss_cases.make_batch(6, 1)
   teacher = np.random.default_rng(0).normal(size=(6, 2)).astype(np.float32)
   embeddings = embeddings._replace(columns={'teacher_scores': teacher})
   scale = TEMPERATURE * 4
@@ -208,7 +203,7 @@ def test_each_query_has_its_own_passage_and_hard_negatives():
 @pytest.mark.parametrize('implementation', ['dense', 'ring'])
 @pytest.mark.parametrize('margin', [0.1, -0.3, -0.5])
 def test_false_negatives_are_left_out_of_the_margin(implementation, margin):
-  embeddings, batch = make_batch(8, 2, duplicates=True)
+  embeddings, batch = loss_cases.make_batch(8, 2, duplicates=True)
   h = {k: np.tanh(4 * BETA * x) for k, x in batch.vectors.items()}
   masks, weights = negatives_of(batch), np.ones(8) / 8
   want = margin_part(h, masks, weights, 6.0, margin)
@@ -225,7 +220,7 @@ def test_false_negatives_are_left_out_of_the_margin(implementation, margin):
 
 
 def test_the_codes_themselves_with_the_gradient_of_tanh():
-  embeddings, batch = make_batch(6, 2)
+  embeddings, batch = loss_cases.make_batch(6, 2)
   # Products of codes are even numbers: no hinge is at its kink.
   want = expected(batch, alpha=1.5, straight_through=True)
   value, metrics, gradients = value_and_gradients(
@@ -235,7 +230,7 @@ def test_the_codes_themselves_with_the_gradient_of_tanh():
 
 
 def test_unmasked_and_annealed_from_a_start():
-  embeddings, batch = make_batch(8, 1, duplicates=True)
+  embeddings, batch = loss_cases.make_batch(8, 1, duplicates=True)
   loss = Hashed(alpha=0.5, gamma=0.01, start=250)
   value, metrics, gradients = value_and_gradients(
       loss, embeddings, step=50, mask_duplicates=False
@@ -249,7 +244,7 @@ def test_unmasked_and_annealed_from_a_start():
 
 
 def test_metrics_of_the_codes():
-  embeddings, batch = make_batch(8, 1)
+  embeddings, batch = loss_cases.make_batch(8, 1)
   # A bit that never changes, and one that is 0: as if above it.
   passage = embeddings.passage.copy()
   passage[:, 0], passage[:, 1] = 0.2, 0.0
@@ -282,7 +277,7 @@ def test_metrics_of_the_codes():
 
 def test_any_loss_is_that_of_hashed_passages():
   """Beside others in a sum, and with a temperature of its own."""
-  embeddings, _ = make_batch(8, 1)
+  embeddings, _ = loss_cases.make_batch(8, 1)
   own = AtTemperature(SamToNe(both_towers=True), 0.5)
   loss = Sum(((Hashed(own, alpha=1.0), 0.5), (InBatchSoftmax(), 1.0)))
   value, metrics = value_of_loss(loss, embeddings)
@@ -290,11 +285,13 @@ def test_any_loss_is_that_of_hashed_passages():
       k: np.tanh(4 * BETA * getattr(embeddings, k)) / 4
       for k in ('passage', 'negatives')
   }
-  want, _ = value_of(
+  want, _ = loss_cases.value_of(
       'samtone_both_towers', embeddings._replace(**passages), temperature=0.5
   )
   np.testing.assert_allclose(metrics['Hashed/dense_loss'], want, rtol=2e-6)
-  plain, _ = value_of('softmax_two_way', embeddings, temperature=TEMPERATURE)
+  plain, _ = loss_cases.value_of(
+      'softmax_two_way', embeddings, temperature=TEMPERATURE
+  )
   both = 0.5 * (want + metrics['Hashed/candidate_loss']) + plain
   np.testing.assert_allclose(value, both, rtol=2e-6)
   assert metrics['beta'] == metrics['Hashed/beta'] == np.float32(BETA)
@@ -306,7 +303,7 @@ def test_any_loss_is_that_of_hashed_passages():
 
 
 def test_chance_is_the_loss_where_all_embeddings_are_one():
-  embeddings, _ = make_batch(12, 1, dim=4)
+  embeddings, _ = loss_cases.make_batch(12, 1, dim=4)
   same = embeddings.mapped(lambda x: np.full_like(x, 0.5))
   value, _ = value_of_loss(Hashed(), same)
   assert Hashed().chance(12, 1) == pytest.approx(float(value), rel=1e-5)
@@ -319,7 +316,7 @@ def test_no_scores_and_no_vectors_of_all_devices():
   partitioner = meshes.SmallPartitioner(devices=devices)
 
   def text(implementation):
-    function = values_and_gradients(
+    function = loss_cases.values_and_gradients(
         {0: (Hashed(), Similarity(implementation=implementation))}
     )
     program = meshes.on_mesh(
@@ -348,7 +345,7 @@ def test_no_scores_and_no_vectors_of_all_devices():
 
 
 def test_a_batch_without_a_step_is_refused():
-  embeddings, _ = make_batch(4, 0)
+  embeddings, _ = loss_cases.make_batch(4, 0)
   with pytest.raises(UserError, match='depends on the step.*Embeddings.step'):
     evaluate(Hashed(), Similarity(), {}, embeddings)
 

@@ -5,14 +5,7 @@ import math
 import hlo
 import jax
 import jaxprs
-from loss_cases import (
-  assert_gradients_close,
-  jit,
-  make,
-  make_batch,
-  value_of,
-  values_and_gradients,
-)
+import loss_cases
 import meshes
 import numpy as np
 import pytest
@@ -32,9 +25,9 @@ def implementation_of(
   partitioner = partitioner or meshes.SmallPartitioner(devices=1)
   embeddings = meshes.abstract_embeddings(size, 4, num_negatives)
   with partitioner.scope():
-    program = jax.make_jaxpr(lambda e: value_of(name, e, **options)[0])(
-        embeddings
-    )
+    program = jax.make_jaxpr(
+        lambda e: loss_cases.value_of(name, e, **options)[0]
+    )(embeddings)
   names = {e.primitive.name for e, _ in jaxprs.equations(program.jaxpr)}
   loops = bool(names & {'scan', 'while'})
   if partitioner.mesh.size > 1:
@@ -54,9 +47,9 @@ def test_the_one_that_was_asked_for(devices, implementation):
 
 @pytest.mark.parametrize('implementation', ['dense', 'ring'])
 def test_host_arrays_need_no_jit(implementation):
-  embeddings, batch = make_batch(7, 1)
+  embeddings, batch = loss_cases.make_batch(7, 1)
   assert type(embeddings.query) is type(embeddings.query_ids) is np.ndarray
-  loss = make(
+  loss = loss_cases.make(
       'softmax_two_way', temperature=0.05, implementation=implementation
   )
   value, _ = evaluate(*loss, {}, embeddings)
@@ -87,7 +80,9 @@ def test_the_limit_is_that_of_a_device(model_parallel):
   # These are all the devices that share the scores of dense:
   function = meshes.on_mesh(
       partitioner,
-      lambda _, e: value_of('softmax_two_way', e, implementation='dense')[0],
+      lambda _, e: loss_cases.value_of(
+          'softmax_two_way', e, implementation='dense'
+      )[0],
   )
   program = function.lower({}, meshes.abstract_embeddings(64, 4)).compile()
   assert hlo.num_elements(program.as_text()) == 64 * 64 // data
@@ -99,14 +94,14 @@ def test_the_limit_is_that_of_a_device(model_parallel):
 
 
 def test_all_implementations_agree(monkeypatch):
-  embeddings, _ = make_batch(12, 1, duplicates=True)
+  embeddings, _ = loss_cases.make_batch(12, 1, duplicates=True)
 
   def result_of(implementation, **options):
-    loss = make(
+    loss = loss_cases.make(
         'softmax_two_way', temperature=0.05, implementation=implementation,
         **options,
     )
-    function = jit(values_and_gradients({'loss': loss}))
+    function = loss_cases.jit(loss_cases.values_and_gradients({'loss': loss}))
     return jax.device_get(function({}, embeddings)['loss'])
 
   (value, metrics), (_, gradients) = result_of('dense')
@@ -116,7 +111,7 @@ def test_all_implementations_agree(monkeypatch):
   results.append(result_of('auto'))
   for (other, other_metrics), (_, other_gradients) in results:
     np.testing.assert_allclose(other, value, rtol=1e-6)
-    assert_gradients_close(other_gradients, gradients)
+    loss_cases.assert_gradients_close(other_gradients, gradients)
     assert other_metrics.keys() == metrics.keys()
     for name in metrics:
       np.testing.assert_allclose(

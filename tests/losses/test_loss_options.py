@@ -1,14 +1,7 @@
 """Options and weights by every implementation, against NumPy."""
 
 import jax
-from loss_cases import (
-  assert_gradients_close,
-  jit,
-  LOSSES,
-  make,
-  make_batch,
-  values_and_gradients,
-)
+import loss_cases
 import meshes
 import numpy as np
 import pytest
@@ -36,12 +29,12 @@ CASES = [
 
 def program(partitioner, cases, **options):
   losses = {
-      case: make(name, temperature=TEMPERATURE, **more, **options)
+      case: loss_cases.make(name, temperature=TEMPERATURE, **more, **options)
       for case, (name, more) in enumerate(cases)
   }
-  function = values_and_gradients(losses)
+  function = loss_cases.values_and_gradients(losses)
   if partitioner is None:
-    return jit(function)
+    return loss_cases.jit(function)
   return meshes.on_mesh(partitioner, function)
 
 
@@ -60,7 +53,7 @@ def test_options_and_weights(implementation, partitioner, cases, size, tile):
   compiled = program(
       partitioner, cases, implementation=implementation, tile=tile
   )
-  embeddings, batch = make_batch(size, 3, duplicates=True)
+  embeddings, batch = loss_cases.make_batch(size, 3, duplicates=True)
   rng = np.random.default_rng(size)
   equal = np.ones(size, np.float32)
   weights = rng.uniform(0.1, 3.0, size).astype(np.float32)
@@ -72,11 +65,11 @@ def test_options_and_weights(implementation, partitioner, cases, size, tile):
       (value, metrics), (params, vectors) = got[case]
       mask = more.get('mask_duplicates', True)
       want = reference.evaluate(
-          batch, LOSSES[name][1](batch, mask), reference.Options(0.1, **more),
-          weight,
+          batch, loss_cases.LOSSES[name][1](batch, mask),
+          reference.Options(0.1, **more), weight,
       )
       assert abs(value - want.value) <= 1e-6 * want.value, name
-      assert_gradients_close(params | vectors, want.gradients)
+      loss_cases.assert_gradients_close(params | vectors, want.gradients)
       assert metrics['loss'] == value
       if weight is equal:
         check_metrics(metrics, batch, name.startswith('samtone'), more)
@@ -105,7 +98,7 @@ def check_metrics(got, batch, same_tower, options):
 
 def test_a_pair_of_weight_zero_is_a_candidate_still():
   """What the reference must get right for the test above to mean anything."""
-  _, batch = make_batch(4, 3, duplicates=True)
+  _, batch = loss_cases.make_batch(4, 3, duplicates=True)
 
   def value(weights):
     sides = reference.softmax_terms(batch, True, True)

@@ -3,14 +3,7 @@
 import functools
 
 import jax
-from loss_cases import (
-  assert_gradients_close,
-  jit,
-  LOSSES,
-  make,
-  make_batch,
-  values_and_gradients,
-)
+import loss_cases
 import numpy as np
 import pytest
 import reference
@@ -21,13 +14,13 @@ from dualenc_jax.losses import LearnableTemperature
 @functools.cache
 def compiled(**options):
   """All losses with these options, as one jitted function."""
-  losses = {name: make(name, **options) for name in LOSSES}
-  return jit(values_and_gradients(losses))
+  losses = {n: loss_cases.make(n, **options) for n in loss_cases.LOSSES}
+  return loss_cases.jit(loss_cases.values_and_gradients(losses))
 
 
 def expected(name, batch, **options):
   options = reference.Options(**options)
-  sides = LOSSES[name][1](batch, options.mask_duplicates)
+  sides = loss_cases.LOSSES[name][1](batch, options.mask_duplicates)
   return reference.evaluate(batch, sides, options)
 
 
@@ -35,12 +28,12 @@ def check(name, got, want):
   (value, metrics), (_, gradients) = got[name]
   assert abs(value - want.value) <= 1e-6 * abs(want.value), name
   assert metrics['loss'] == value
-  assert_gradients_close(gradients, want.gradients)
+  loss_cases.assert_gradients_close(gradients, want.gradients)
 
 
-@pytest.mark.parametrize('name', LOSSES)
+@pytest.mark.parametrize('name', loss_cases.LOSSES)
 def test_reference_gradients_are_those_of_its_value(name):
-  _, batch = make_batch(7, 3, duplicates=True)
+  _, batch = loss_cases.make_batch(7, 3, duplicates=True)
   options = {'temperature': 0.1, 'margin': 0.1, 'label_smoothing': 0.2}
   want = expected(name, batch, **options).gradients
   rng = np.random.default_rng(0)
@@ -74,9 +67,9 @@ def test_reference_gradients_are_those_of_its_value(name):
     ],
 )
 def test_value_and_gradients(size, num_negatives, duplicates, options):
-  embeddings, batch = make_batch(size, num_negatives, duplicates)
+  embeddings, batch = loss_cases.make_batch(size, num_negatives, duplicates)
   got = jax.device_get(compiled(**options)({}, embeddings))
-  for name in LOSSES:
+  for name in loss_cases.LOSSES:
     check(name, got, expected(name, batch, **options))
 
 
@@ -85,16 +78,16 @@ def test_value_and_gradients(size, num_negatives, duplicates, options):
 )
 def test_learnable_temperature(learnt, used):
   clamped = LearnableTemperature(0.05, minimum=0.03, maximum=0.5)
-  embeddings, batch = make_batch(7, 1, True)
+  embeddings, batch = loss_cases.make_batch(7, 1, True)
   params = {'log_temperature': np.float32(np.log(learnt))}
   got = jax.device_get(compiled(temperature=clamped)(params, embeddings))
-  for name in LOSSES:
+  for name in loss_cases.LOSSES:
     want = expected(name, batch, temperature=used)
     check(name, got, want)
     (_, metrics), (gradients, _) = got[name]
     np.testing.assert_allclose(metrics['temperature'], used, rtol=1e-6)
     if learnt == used:
-      assert_gradients_close(
+      loss_cases.assert_gradients_close(
           gradients, {'log_temperature': want.gradients['log_temperature']}
       )
     else:
