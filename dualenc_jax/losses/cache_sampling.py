@@ -66,16 +66,11 @@ class Draw:
           'GROUPED is True and TOP_K is None; expected a TOP_K, of as many'
           ' groups.'
       )
-    if size % self.top_k:
+    if size % self.top_k or self.top_k % devices:
       raise UserError(
           f'TOP_K is {self.top_k} with GROUPED; expected a divisor of'
-          f' CACHE_SIZE, {size}.'
-      )
-    if self.top_k % devices:
-      raise UserError(
-          f'TOP_K is {self.top_k} with GROUPED; expected a multiple of'
-          f' {devices}, the devices on the data axis of the mesh, so that no'
-          ' group is on two of them.'
+          f' CACHE_SIZE, {size}, and a multiple of {devices}, the devices on'
+          ' the data axis of the mesh, so that no group is on two of them.'
       )
 
 

@@ -104,9 +104,8 @@ def _packed(tree: Any) -> tuple[list[jax.Array], Callable[..., Any]]:
   arrays, structure = jax.tree.flatten(tree)
   groups: dict[Any, list[int]] = {}
   for number, x in enumerate(arrays):
-    groups.setdefault(x.dtype if x.nbytes <= _SMALL else number, []).append(
-        number
-    )
+    kind = x.dtype if x.nbytes <= _SMALL else number
+    groups.setdefault(kind, []).append(number)
   shapes = [x.shape for x in arrays]
 
   def unpack(packs):

@@ -145,11 +145,10 @@ def dense_log_partitions(
     diagonal = jnp.eye(*s.shape, dtype=bool) if matrix.aligned else None
     mask = negatives(rows, columns, diagonal)
     mask = jnp.broadcast_to(True if mask is None else mask, s.shape)
+    of_columns = matrix.of_columns and not matrix.symmetric
     return (
         partition(s, mask, 1, rows.limits) if matrix.of_rows else None,
-        partition(s, mask, 0, columns.limits)
-        if matrix.of_columns and not matrix.symmetric
-        else None,
+        partition(s, mask, 0, columns.limits) if of_columns else None,
     )
 
   def partition(s, mask, axis, limits):

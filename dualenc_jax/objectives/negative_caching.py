@@ -14,14 +14,9 @@ import numpy as np
 from dualenc_jax import losses
 from dualenc_jax.data import Layout, Padded
 from dualenc_jax.errors import UserError
-from dualenc_jax.losses import (
-  cache_sampling,
-  cache_updating,
-  loss as loss_lib,
-  negative_cache,
-)
+from dualenc_jax.losses import cache_sampling, cache_updating, negative_cache
 from dualenc_jax.losses.cache_sampling import Draw, Sample
-from dualenc_jax.losses.loss import mean, positive_similarity
+from dualenc_jax.losses.loss import mean, metrics_of_batch, positive_similarity
 from dualenc_jax.losses.negative_cache import NegativeCache
 from dualenc_jax.losses.score_matrix import MASKED
 from dualenc_jax.losses.similarity import check_bool
@@ -191,7 +186,6 @@ class CachedNegatives(OfTowers):
     drawing, dropout, again = jax.random.split(key, 3)
     own = embed(self.model, params, batch, dropout, self.micro_batch_size)
     own = own.in_float32()
-    own.check()
     similarity = self.similarity.at(params.get('loss', {}))
     order = batch['numbers']
     drawn = self._drawn(memory, own, similarity, order, drawing)
@@ -205,7 +199,7 @@ class CachedNegatives(OfTowers):
         'cache_filled': jnp.mean(memory.valid.astype(jnp.float32)),
         'masked_fraction': mean(own, masked),
         **collapse.watched(own.query, own.passage),
-        **loss_lib.metrics_of_batch(own, similarity),
+        **metrics_of_batch(own, similarity),
     }
     refreshed = [(drawn.rows.slots, encoded)]
     if self._refreshed:

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from dualenc_jax.data.cache import Cache
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.embedder import Embedder
 from dualenc_jax.io import files, finite, json_file, machine, untrusted
@@ -29,14 +28,12 @@ _LOG = logging.getLogger(__name__)
 class Passages(Distinct):
   """The different passages and hard negatives of token caches, each once."""
 
-  def __init__(self, caches: Sequence[Cache], corpora: Sequence[Cache] = ()):
-    """Reads no tokens; of corpora the passages count, too."""
-    super().__init__([
-        tuple(
-            getattr(cache, f'{text}_{what}')
-            for what in ('tokens', 'fingerprints')
-        ) for cache in (*caches, *corpora) for text in ('passage', 'negative')
-    ])
+  def __init__(self, caches: Sequence[Any], corpora: Sequence[Any] = ()):
+    """Of token caches; of corpora the passages count, too."""
+    caches = [*caches, *corpora]
+    passages = [(c.passage_tokens, c.passage_fingerprints) for c in caches]
+    hard = [(c.negative_tokens, c.negative_fingerprints) for c in caches]
+    super().__init__([x for pair in zip(passages, hard) for x in pair])
 
   def encode(
       self, embedder: Embedder, params: Any, method: str, features: int
