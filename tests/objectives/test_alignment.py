@@ -1,4 +1,4 @@
-"""A query tower aligned to a frozen one, by commands, against NumPy."""
+"""A query tower aligned to a frozen one, or matching it, against NumPy."""
 
 import json
 
@@ -26,12 +26,20 @@ def teacher(tmp_path_factory):
   return folder / 'model'
 
 
-def flags(folder, teacher, *more):
+def flags(folder, teacher, *more, loss='alignment'):
   return tiny_run.flags(
-      folder, *DEEP, '--gin_file=losses/alignment.gin',
-      f'--gin.INITIAL_CHECKPOINT_PATH={teacher}',
-      f'--gin.TEMPERATURE={TEMPERATURE}', *more,
+      folder, *DEEP, f'--gin_file=losses/{loss}.gin',
+      f'--gin.INITIAL_CHECKPOINT_PATH={teacher}', *more,
   )
+
+
+def aligned(folder, teacher, *more):
+  temperature = f'--gin.TEMPERATURE={TEMPERATURE}'
+  return flags(folder, teacher, temperature, *more)
+
+
+def matching(folder, teacher, *more):
+  return flags(folder, teacher, *more, loss='matching')
 
 
 def over_corpus(model, rows, corpus):
@@ -57,7 +65,7 @@ def test_the_loss_is_the_softmax_over_the_whole_corpus(
 ):
   """One batch of all the pairs, at rate 0; two of them share a query."""
   light = tmp_path / 'light'
-  given = flags(
+  given = aligned(
       tmp_path, teacher, '--gin.STEPS=1', '--gin.LEARNING_RATE=0.0',
       '--gin.BATCH_SIZE=96', '--gin.MICRO_BATCH_SIZE=32',
       '--gin.DROPOUT_RATE=0.0', f'--gin.TRAIN_PROJECTION={trained}',
@@ -85,7 +93,7 @@ def test_the_loss_is_the_softmax_over_the_whole_corpus(
 def test_what_is_frozen_stays_bit_for_bit(teacher, tmp_path, trained):
   light = tmp_path / 'light'
   train.main([
-      *flags(
+      *aligned(
           tmp_path, teacher, '--gin.STEPS=100', '--gin.LEARNING_RATE=1e-2',
           f'--gin.TRAIN_PROJECTION={trained}',
       ),
@@ -106,7 +114,7 @@ def test_what_is_frozen_stays_bit_for_bit(teacher, tmp_path, trained):
 @pytest.mark.slow
 def test_a_run_killed_at_the_switch_ends_as_it_would_have(teacher, tmp_path):
   """Killed after the decision and before it is saved, it decides again."""
-  given = flags(
+  given = aligned(
       tmp_path, teacher, '--gin.STEPS=200', '--gin.LEARNING_RATE=1e-2',
       '--gin.EVAL_EVERY=4', '--gin.CHECKPOINT_EVERY=4',
       '--gin.UNTIL=@run.UntilAligned()', '--gin.run.UntilAligned.patience=2',
@@ -138,7 +146,7 @@ def test_a_run_killed_at_the_switch_ends_as_it_would_have(teacher, tmp_path):
 @pytest.mark.slow
 def test_the_best_checkpoint_stays_and_is_the_model(teacher, tmp_path, capfd):
   light = tmp_path / 'light'
-  given = flags(
+  given = aligned(
       tmp_path, teacher, '--gin.STEPS=24', '--gin.EVAL_EVERY=2',
       '--gin.LEARNING_RATE=3e-2', '--gin.KEEP_BEST=nDCG@10',
       '--gin.CHECKPOINT_EVERY=100', '--gin.run.Experiment.keep_checkpoints=1',
@@ -162,7 +170,7 @@ def test_the_best_checkpoint_stays_and_is_the_model(teacher, tmp_path, capfd):
 @pytest.mark.slow
 def test_a_threshold_that_is_never_reached(teacher, tmp_path, capfd):
   light = tmp_path / 'light'
-  given = flags(
+  given = aligned(
       tmp_path, teacher, '--gin.EVAL_EVERY=2', '--gin.STEPS=4',
       '--gin.UNTIL=@run.UntilAligned()',
       '--gin.run.UntilAligned.threshold=-1000.0',
@@ -197,7 +205,7 @@ def test_what_cannot_be_aligned(teacher, tmp_path):
   ):
     with pytest.raises(UserError, match=message):
       train.main([
-          *flags(tmp_path, teacher, *more), f'--model_dir={tmp_path / "new"}'
+          *aligned(tmp_path, teacher, *more), f'--model_dir={tmp_path / "new"}'
       ])
 
 
@@ -218,7 +226,7 @@ def test_states_are_kept_for_the_same_passage_tower(
     teacher, tmp_path, monkeypatch
 ):
   kept = tmp_path / 'kept'
-  given = flags(
+  given = aligned(
       tmp_path, teacher, '--gin.STEPS=3', f'--gin.STATES_DIR={kept}',
       '--gin.TRAIN_PROJECTION=True',
   )
@@ -248,3 +256,117 @@ def test_states_are_kept_for_the_same_passage_tower(
   (kept / 'states.npy').write_bytes(b'damage')
   with pytest.raises(UserError, match='states.npy cannot be read'):
     train.main([*given, f'--model_dir={tmp_path / "fourth"}'])
+
+
+def values(folder, name):
+  return [row[name] for row in logged(folder)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('distance', ['cosine', 'l2'])
+def test_the_loss_is_the_distance_of_all_queries(teacher, tmp_path, distance):
+  """One batch of all the queries, at rate 0."""
+  light = tmp_path / 'light'
+  train.main([
+      *matching(
+          tmp_path, teacher, f'--gin.DISTANCE={distance}', '--gin.STEPS=1',
+          '--gin.LEARNING_RATE=0.0', '--gin.BATCH_SIZE=96',
+          '--gin.MICRO_BATCH_SIZE=32', '--gin.DROPOUT_RATE=0.0',
+      ),
+      f'--model_dir={light}',
+  ])
+  queries = [row['query'] for row in rows_of(tmp_path)[0]]
+  own, there = (
+      np.asarray(
+          dualenc_jax.Retriever.from_dir(folder).encode_queries(queries),
+          np.float64,
+      ) for folder in (light, teacher)
+  )
+  cosines = np.sum(own * there, axis=1)
+  assert 0.05 < 1 - cosines.mean() < 1
+  expected = {
+      'cosine': np.mean(1 - cosines),
+      'l2': np.mean(np.linalg.norm(own - there, axis=1)),
+  }[distance]
+  assert values(light, 'loss') == pytest.approx([expected], abs=2e-6)
+  assert values(light, 'cosine') == pytest.approx([cosines.mean()], abs=2e-6)
+  for name, vectors in (('query', own), ('passage', there)):
+    powers = np.linalg.svd(vectors, compute_uv=False) ** 2
+    rank = powers.sum() ** 2 / np.sum(powers**2)
+    assert values(light, f'{name}_rank') == pytest.approx([rank], 1e-4)
+
+
+@pytest.mark.slow
+def test_the_tower_comes_near_and_the_teacher_stays(teacher, tmp_path):
+  light = tmp_path / 'light'
+  train.main([
+      *matching(
+          tmp_path, teacher, '--gin.STEPS=100', '--gin.LEARNING_RATE=1e-2'
+      ),
+      f'--model_dir={light}',
+  ])
+  found = values(light, 'cosine')
+  assert found[-1] > 0.85 > found[0]
+  after, before = tensors(light), tensors(teacher)
+  for name, value in before.items():
+    own = name if name.startswith('projection') else f'passage_{name}'
+    assert after[own].tobytes() == value.tobytes(), name
+  assert np.any(
+      after['token_embedder/embedding'] != before['token_embedder/embedding']
+  )
+  # Passages are embedded as before: an index of theirs stays what it is.
+  texts = ['array byte cache', 'zone']
+  one, other = (
+      dualenc_jax.Retriever.from_dir(folder).encode_passages(texts)
+      for folder in (light, teacher)
+  )
+  np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.slow
+def test_a_copy_has_nothing_to_learn(teacher, tmp_path):
+  light = tmp_path / 'light'
+  train.main([
+      *matching(
+          tmp_path, teacher, '--gin.QUERY_LAYERS=4', '--gin.DISTANCE=l2',
+          '--gin.DROPOUT_RATE=0.0', '--gin.STEPS=3',
+      ),
+      f'--model_dir={light}',
+  ])
+  assert max(values(light, 'loss')) < 2e-6
+  assert np.isfinite(tensors(light)['token_embedder/embedding']).all()
+
+
+def test_what_cannot_be_matched(tmp_path):
+  asked = tiny_run.flags(tmp_path, '--gin_file=losses/matching.gin')
+  for more, message in (
+      ('--gin.DISTANCE=dot', "DISTANCE.* is 'dot'; .*'cosine', 'l2'"),
+      (
+          '--gin_file=architectures/sde.gin',
+          'Matching trains the query tower alone',
+      ),
+  ):
+    with pytest.raises(UserError, match=message):
+      check.main([*asked, more, '--no_compile'])
+
+
+@pytest.mark.slow
+def test_queries_without_passages_are_enough(teacher, tmp_path):
+  """The very run that pairs give, whose passages are not looked at."""
+  of_pairs, alone = tmp_path / 'of_pairs', tmp_path / 'alone'
+  given = '--gin.STEPS=5', '--gin.DROPOUT_RATE=0.1'
+  common = matching(tmp_path, teacher, *given)
+  train.main([*common, f'--model_dir={of_pairs}'])
+  queries = [row['query'] for row in rows_of(tmp_path)[0]]
+  file = tmp_path / 'queries.tsv'
+  file.write_text(''.join(f'{i}\t{q}\n' for i, q in enumerate(queries)))
+  given = [*common, '--gin_file=tasks/queries.gin', f'--gin.QUERIES={file}']
+  given.append('--gin.TRAIN_FILE=None')
+  train.main([*given, f'--model_dir={alone}'])
+  assert_same(tensors(of_pairs), tensors(alone))
+  with pytest.raises(UserError, match='Contrastive learns from pairs'):
+    train.main([
+        *given, '--gin_file=architectures/sde.gin',
+        '--gin.OBJECTIVE=@objectives.Contrastive()',
+        f'--model_dir={tmp_path / "none"}',
+    ])
