@@ -127,9 +127,7 @@ class OverCodes(OverPassages):
   ) -> np.ndarray:
     # They never change: as they were at the start, wherever training is.
     own, codec = model_params(params), self.codec_of(params)
-    return codec.encode(
-        passages.encode(embedder, own, self.method, codec.dim)
-    )
+    return codec.encode(passages.encode(embedder, own, self.method, codec.dim))
 
   def queries(self, params: Any, batch: Any, key: Key) -> jax.Array:
     """The batch's queries as codes are scored by them, float32 [B, d]."""

@@ -124,9 +124,7 @@ class OverPassages(OfTowers):
 
     return passage_states.put(
         {
-            f'{self.unit}s': passage_states.kept(
-                self.states_dir, header, make
-            ),
+            f'{self.unit}s': passage_states.kept(self.states_dir, header, make),
             f'{self.unit}_valid': np.ones(len(passages), bool),
         },
         len(shapes[f'{self.unit}_valid']), run.partitioner,
