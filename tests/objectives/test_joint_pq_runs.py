@@ -210,6 +210,7 @@ def test_a_killed_run_ends_as_it_would_have(
   )
   whole, killed = tmp_path / 'whole', tmp_path / 'killed'
   train.main([*given, f'--model_dir={whole}'])
+
   def encode(*_):
     raise AssertionError('encoded again')
 
