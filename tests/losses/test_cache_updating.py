@@ -140,22 +140,6 @@ def assert_oldest(rows, slots, devices):
     np.testing.assert_array_equal(rows.embeddings[i], entry['embedding'])
 
 
-def test_the_rarest_passages_fill_and_then_replace_in_turn():
-  """Without refreshing, LRU and FIFO are one ring of slots."""
-  updated, _ = programs(2, True, 1)
-  cache = empty(8, LENGTH, FEATURES, 64)
-  none = np.full(2, 8, np.int32), np.zeros((2, FEATURES), np.float32)
-  for step in range(9):
-    texts = np.array([2 * step, 2 * step + 1])
-    cache = updated(
-        cache, none, none, np.zeros((2, FEATURES), np.float32),
-        tokens_of(texts), cache_cases.ids_of(texts),
-    )
-  held = np.asarray(cache.tokens)[:, 0] - 1
-  assert held.tolist() == [16, 17, 10, 11, 12, 13, 14, 15]
-  assert np.asarray(cache.age).tolist() == [0, 0, 3, 3, 2, 2, 1, 1]
-
-
 def test_no_embedding_is_gathered():
   """The 8 devices send each other fingerprints, slots, and rows of a batch."""
   slots, batch, features = 2**15, 512, 64

@@ -72,22 +72,6 @@ def test_fewer_passages_than_hits(devices):
   assert (np.asarray(found.rows[:, there:]) == 16).all()
 
 
-def test_a_query_may_find_what_lies_on_any_device():
-  """The best of all is on each device in turn."""
-  codes, _, score, targets, _ = case(64, 8)
-  codes = code_search.Codes(np.zeros((64, PARTS), np.uint8), np.ones(64, bool))
-  score[:] = 0
-  score[0, 1] = 1
-  query = np.ones((QUERIES, PARTS * WIDTH), np.float32)
-  run = on_devices(8, score, 2)
-  for row in range(0, 64, 8):
-    own = codes.codes.copy()
-    own[row, 0] = 1
-    found = run(codes._replace(codes=own), query, targets)
-    assert (np.asarray(found.rows[:, 0]) == row).all()
-    assert (np.asarray(found.rows[:, 1]) == (row == 0)).all()
-
-
 def test_no_gradient_and_no_gathering():
   codes, query, score, targets, _ = case(64, 8)
   run = on_devices(8, score, 4)

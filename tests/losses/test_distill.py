@@ -125,18 +125,6 @@ def test_no_list_at_all_is_no_loss():
     assert all(np.all(np.asarray(g) == 0) for g in gradients.values())
 
 
-def test_adds_to_the_softmax():
-  batch = make_batch()
-  own = losses.Distill(teacher_temperature=OF_TEACHER)
-  own = losses.AtTemperature(own, TEMPERATURE)
-  similarity = losses.Similarity(0.5, mask_duplicates=False)
-  both = losses.Sum(((losses.InBatchSoftmax(), 1.0), (own, 0.3)))
-  value, _ = losses.evaluate(both, similarity, {}, batch)
-  softmax, _ = losses.evaluate(losses.InBatchSoftmax(), similarity, {}, batch)
-  want = float(softmax) + 0.3 * expected('Distill', batch)[0]
-  assert float(value) == pytest.approx(want, rel=1e-6)
-
-
 def scores(*rows):
   return {'teacher_scores': np.array(rows, np.float32)}
 

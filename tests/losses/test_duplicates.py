@@ -2,7 +2,6 @@
 
 import types
 
-from loss_cases import make, make_batch, value_of
 import numpy as np
 import pytest
 import reference
@@ -86,28 +85,6 @@ def test_equal_to_counting(block, distinct, mask):
     full = block.size(23, 3)
     padding = (~texts.negative_valid).sum()
     assert want == full - (padding if block.name == 'hard' else 0)
-
-
-def test_a_loss_masks_out_as_many():
-  embeddings, batch = make_batch(16, 3, duplicates=True)
-  texts = Fingerprints(
-      *(batch.ids[name].astype(np.uint64) for name in ('query', 'passage')),
-      batch.ids['negatives'].reshape(16, 3).astype(np.uint64),
-      batch.valid.reshape(16, 3),
-      np.array([
-          [*row - {own}, *[own] * 3][:3]
-          for own, row in zip(batch.ids['passage'].tolist(), batch.positives)
-      ]).astype(np.uint64),
-  )
-  for name in ('softmax_two_way', 'samtone_two_way'):
-    loss, _ = make(name)
-    _, metrics = value_of(name, embeddings)
-    left = sum(mean_negatives(b, texts, True) for b in loss.query_blocks())
-    possible = sum(b.size(16, 3) for b in loss.query_blocks())
-    np.testing.assert_allclose(
-        metrics['masked_fraction'], 1 - left / possible, rtol=1e-5
-    )
-    assert left < possible
 
 
 class FourPairs:

@@ -94,17 +94,3 @@ def check_metrics(got, batch, same_tower, options):
     assert 0.1 < want['false_negative_fraction'] < 0.9
   for name, value in want.items():
     np.testing.assert_allclose(got[name], value, rtol=1e-5, atol=1e-6)
-
-
-def test_a_pair_of_weight_zero_is_a_candidate_still():
-  """What the reference must get right for the test above to mean anything."""
-  _, batch = loss_cases.make_batch(4, 3, duplicates=True)
-
-  def value(weights):
-    sides = reference.softmax_terms(batch, True, True)
-    options = reference.Options(0.1)
-    return reference.evaluate(batch, sides, options, np.array(weights)).value
-
-  zero = value([1, 1, 0, 1])
-  assert zero != value([1, 1, 1, 1])
-  assert zero == pytest.approx(value([2, 2, 0, 2]))

@@ -90,23 +90,6 @@ def test_metrics_are_those_of_the_whole_embeddings():
   assert {**metrics, 'loss': value} == alone and parts[0] == value
 
 
-def test_parameters_of_the_loss_are_shared():
-  own = AtTemperature(SamToNe(), LearnableTemperature(0.2))
-  loss = Matryoshka(own, (16, 4))
-  params = losses.init(loss, Similarity(0.1))
-  np.testing.assert_allclose(params['log_temperature'], np.log(0.2), rtol=1e-6)
-  embeddings, batch = loss_cases.make_batch(6, 2)
-  (_, metrics), (gradients, _) = jax.jit(
-      loss_cases.values_and_gradients({0: (loss, Similarity(0.1))})
-  )(params, embeddings)[0]
-  np.testing.assert_allclose(metrics['temperature'], 0.2, rtol=1e-6)
-  want = reference.matryoshka(
-      batch, lambda part: reference.samtone_terms(part, True, True),
-      reference.Options(0.2), {16: 1.0, 4: 1.0},
-  )
-  loss_cases.assert_gradients_close(gradients, want.gradients)
-
-
 def test_a_teacher_is_read_through_it():
   columns = {'teacher_scores': np.array([[3.0, -1.0], [2.0, 0.5]], np.float32)}
   losses.check_columns(Matryoshka(Distill(), (8, 4)), columns, 8)

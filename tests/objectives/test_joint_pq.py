@@ -2,7 +2,7 @@
 
 import types
 
-from code_cases import BATCH, DIM, embed, make_batch, PARTS, write_codec
+from code_cases import DIM, embed, make_batch, PARTS, write_codec
 import differences
 import hlo
 import jax
@@ -90,18 +90,6 @@ def test_the_loss_is_that_of_brute_force(tmp_path, bits, rotated, depth):
   assert metrics['negatives'] == pytest.approx(np.mean(counts))
   several = [len(own) for own, _ in hits]
   assert {*several} == {1, 2, 3}
-
-
-def test_weights_of_queries(tmp_path):
-  objective, params, batch, numbers = case(tmp_path)
-  weights = np.linspace(0, 1, BATCH).astype(np.float32)
-  value, _ = jax.jit(objective)(params, batch | {'weights': weights})
-  losses, _ = reference(
-      objective, embed(objective, params, batch), params['codec'], numbers,
-      batch['targets'], batch['code_valid'],
-  )
-  expected = np.sum(weights * losses) / weights.sum()
-  assert value == pytest.approx(expected, rel=1e-5)
 
 
 def test_gradients_are_those_of_finite_differences(tmp_path):
