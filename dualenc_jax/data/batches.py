@@ -34,16 +34,15 @@ class Batches:
     batch_size: B, pairs of the global batch.
     seed: of the order, 0 or more.
     query_length: most tokens of a query, not less than the caches'.
-    passage_length: most tokens of a passage, not less than the caches'.
+    passage_length: the same of a passage.
     num_negatives: K, hard negatives a query. Of an example that has more, epoch
       e takes K consecutive ones from number e * K on, around the end to the
       first; of one that has fewer, all.
     rates: share of each cache; None for one cache.
-    layout: how the texts are put into rows.
+    layout: puts the texts into rows.
     cells: C, a multiple of the devices that feed on a batch and a divisor of B;
       see `dualenc_jax.text.text_rows`.
-    columns: those of each query or candidate that a batch has, too; a cache
-      without one has its default everywhere.
+    columns: per query or candidate; a cache without one has its default.
     around: joins the query and each of its passages to one text, for a
       cross-encoder; None keeps them apart.
     num_others: passages of as many other pairs of the batch that are hard
@@ -76,7 +75,7 @@ class Batches:
           f' {" + ".join(cache.header["task"] for cache in self.caches)} has'
           f' {self.num_examples} examples. Expected 1 to that many.'
       )
-    rates = (1.0,) if self.rates is None else self.rates
+    rates = self.picker.rates
     if (
         len(rates) != len(self.caches)
         or min(rates) <= 0
@@ -122,16 +121,15 @@ class Batches:
 
   @functools.cached_property
   def picker(self) -> Picker:
-    """Picks the pairs of a step."""
-    rates = (1.0,) if self.rates is None else tuple(self.rates)
     return Picker(
-        self.caches, rates, self.batch_size, self.seed, self.num_negatives,
-        self.columns, self.num_others,
+        self.caches, (1.0,) if self.rates is None else tuple(self.rates),
+        self.batch_size, self.seed, self.num_negatives, self.columns,
+        self.num_others,
     )
 
   @property
   def names(self) -> tuple[str, ...]:
-    """What texts a batch has."""
+    """Of the texts of a batch."""
     return tuple(self.sides) if self.around is None else ('pairs',)
 
   @property
@@ -150,10 +148,8 @@ class Batches:
     return (Joined(self.around, queries, passages),)
 
   def _of_sides(self, queries: Any, passages: Any) -> tuple[Any, ...]:
-    """What is of the texts that a batch has, in their order."""
-    return tuple(
-        {'queries': queries, 'passages': passages}[side] for side in self.sides
-    )
+    both = {'queries': queries, 'passages': passages}
+    return tuple(both[side] for side in self.sides)
 
   @property
   def num_candidates(self) -> int:
@@ -177,15 +173,13 @@ class Batches:
         self.layout.shapes(lengths, limit)
         for lengths, limit in zip(self._sample(), self.limits)
     ]
-    last = max(len(shapes) for shapes in found)
     return [
         tuple(shapes[min(i, len(shapes) - 1)] for shapes in found)
-        for i in range(last)
+        for i in range(max(map(len, found)))
     ]
 
   def _sample(self) -> list[np.ndarray]:
-    """Lengths of the texts of some cells, int64 [cells, T], of each of `names`.
-    """
+    """Lengths of the texts of some cells, int64 [cells, T], by `names`."""
     texts = self.batch_size * self.num_candidates
     count = min(max(SAMPLE_TEXTS // texts, 8), SAMPLE_BATCHES)
     # Other batches than those to train on, or each of these would fit.
@@ -198,17 +192,15 @@ class Batches:
 
   @functools.cached_property
   def _together(self) -> Together:
-    """Puts queries, as targets, and passages, as sources, into rows."""
+    """Queries are targets, passages sources."""
     return Together(self.layout, self.limits, *self._sample())
 
   def __call__(
       self, step: int, cells: slice | np.ndarray = slice(None)
   ) -> dict[str, Any]:
-    """The batch of a step.
+    """The batch of a step, which are asked for in any order.
 
-    Args:
-      step: 0 or more; any order.
-      cells: the part [c] of the cells that this host feeds, a slice or numbers.
+    `cells` is the part [c] of the cells that this host feeds.
 
     Returns:
       queries and passages, `TextRows` of the cells, the latter with the hard
@@ -267,7 +259,6 @@ class Batches:
     return (pairs.reshape(self.cells, -1, 2),)
 
   def _lengths(self, picks: Picks) -> tuple[np.ndarray, ...]:
-    """Their lengths."""
     return tuple(
         pool.lengths(rows) for pool, rows in zip(self._pools, self._rows(picks))
     )
@@ -278,20 +269,10 @@ class Batches:
       if self.together:
         placements = self._together.place(shapes, *lengths)
       else:
-        placements = self._place_apart(shapes, lengths)
-      if placements is not None:
+        placements = [*map(self.layout.place, shapes, lengths)]
+      if placements is not None and None not in placements:
         return shapes, placements
     raise AssertionError('The last shape of a layout holds any texts.')
-
-  def _place_apart(self, shapes, lengths):
-    """Where the texts lie in these shapes; None if they do not fit."""
-    placements = []
-    for shape, length in zip(shapes, lengths):
-      placement = self.layout.place(shape, length)
-      if placement is None:
-        return None
-      placements.append(placement)
-    return placements
 
 
 def abstract_batch(
@@ -302,8 +283,8 @@ def abstract_batch(
 ) -> dict[str, Any]:
   """What `Batches` yields, array(shape, dtype) in place of each array.
 
-  Args are those of `Batches`, and the P of `positive_ids`; the shapes are of
-  the rows of `names`.
+  Arguments are those of `Batches`, and the P of `positive_ids`; the shapes are
+  of the rows of `names`.
   """
   pairs, k = batch_size // cells, num_negatives
   texts = {'queries': pairs, 'passages': pairs * (1 + k)}

@@ -1,8 +1,7 @@
 """The columns of an example: one line each, read by all that handle examples.
 
-A dataset yields a value of each column, the token cache keeps them, and what
-belongs to queries or candidates is gathered into batches, whence losses read it
-as `Embeddings.columns[name]`.
+The token cache keeps them, and what belongs to queries or candidates is
+gathered into batches, whence losses read it as `Embeddings.columns[name]`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,9 +14,9 @@ import numpy as np
 from dualenc_jax.errors import UserError
 
 TEXT = 'text'
-# What a batch has beside `arrays`: its texts.
+# The texts of a batch, beside `arrays`.
 ROWS = ('queries', 'passages', 'pairs')
-# What the train step adds: optimizer steps taken so far, int32 [].
+# The train step adds it: optimizer steps taken so far, int32 [].
 STEP = 'step'
 
 
@@ -26,8 +25,8 @@ class Column:
   """One of the things that an example has.
 
   Attributes:
-    name: its key in an example, and in batches and `Embeddings.columns`.
-    dtype: 'text', or NumPy's name of the dtype of a number.
+    name: key in an example, and in batches and `Embeddings.columns`.
+    dtype: 'text', or a NumPy dtype of numbers.
     rank: 0 for a value an example, 1 for a list of any length.
     default: the value where an example gives none; per candidate, the value of
       each of them, and of a hard negative that a batch lacks.
@@ -35,11 +34,10 @@ class Column:
       'candidate' for a list of numbers, the passage's and then one for each
       hard negative, gathered as [B, 1 + K] with the same choice of hard
       negatives as the passages themselves; None for what batches lack.
-    stored: name of its values in the cache, `name` if None. Where there is a
-      `tower` it is what the names of several arrays begin with.
-    tower: 'query' or 'passage', whose tokens the texts become; None for texts
-      that are not encoded.
-    hashed: the column whose hash stands in for an empty text, for ids.
+    stored: name of its values in the cache, `name` if None; with a `tower` the
+      names of several arrays begin with it.
+    tower: 'query' or 'passage' of texts that are encoded, else None.
+    hashed: the column whose hash stands in for an empty id.
   """
 
   name: str
@@ -73,10 +71,10 @@ class Column:
 
   @property
   def form(self) -> str:
-    """All about its values, by which caches are told apart."""
-    texts = [self.tower or '', self.hashed or '']
-    return ' '.join(
-        [self.dtype, str(self.rank), str(self.per), repr(self.default), *texts]
+    """All about its values; a part of the key of caches."""
+    return (
+        f'{self.dtype} {self.rank} {self.per} {self.default!r}'
+        f' {self.tower or ""} {self.hashed or ""}'
     ).rstrip()
 
   def shape(self, batch_size: int, num_negatives: int) -> tuple[int, ...]:
@@ -91,9 +89,7 @@ STANDARD = (
     Column('passage', TEXT, default='', stored='passage', tower='passage'),
     Column('negatives', TEXT, 1, (), stored='negative', tower='passage'),
     Column('query_id', TEXT, default='', stored='query_ids', hashed='query'),
-    Column(
-        'passage_id', TEXT, default='', stored='passage_ids', hashed='passage'
-    ),
+    Column('passage_id', TEXT, 0, '', stored='passage_ids', hashed='passage'),
     Column('name', TEXT, default='', stored='names'),
     Column('location', TEXT, default='', stored='locations'),
     Column('relevance', 'int32', default=1, stored='relevances'),
@@ -120,7 +116,7 @@ def extra(datasets: Iterable[Any]) -> tuple[Column, ...]:
   for dataset in datasets:
     for column in dataset.extra_columns:
       other = found.setdefault(column.name, column)
-      if column.name in (*used, *ROWS, STEP) or (column.form != other.form):
+      if column.name in (*used, *ROWS, STEP) or column.form != other.form:
         raise UserError(
             f'extra_columns of {type(dataset).__name__}: the name'
             f' {column.name!r} is in use. Expected a name of its own.'
@@ -129,10 +125,7 @@ def extra(datasets: Iterable[Any]) -> tuple[Column, ...]:
 
 
 def kept(dataset: Any, split: str) -> tuple[Column, ...]:
-  """The columns that the token cache of a dataset's split keeps.
-
-  Extra ones are for training.
-  """
+  """The columns that the token cache of a split keeps: extra ones of train."""
   return (*STANDARD, *(extra([dataset]) if split == 'train' else ()))
 
 
@@ -142,11 +135,8 @@ def arrays(
 ) -> dict[str, tuple[tuple[int, ...], Any]]:
   """Shape and dtype of what a batch has beside the rows of its texts.
 
-  Args:
-    batch_size: B.
-    num_negatives: K, None without hard negatives.
-    columns: extra ones.
-    num_positives: P, other passages of a query; 0 where it has one alone.
+  `num_negatives` is K, None without hard negatives; `num_positives` P, the
+  other passages of a query.
   """
   b, k = batch_size, num_negatives
   found = {

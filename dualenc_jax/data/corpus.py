@@ -11,30 +11,25 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.text.ragged import fingerprints, Ragged
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class TextColumn(Sequence[str]):
   """Some rows of a column of texts, decoded when they are asked for."""
 
-  def __init__(self, column: Ragged, rows: np.ndarray):
-    self._column = column
-    self._rows = rows
+  column: Ragged
+  rows: np.ndarray
 
   def __getitem__(self, index):
     if isinstance(index, slice):
-      return [self._column.text(row) for row in self._rows[index]]
-    return self._column.text(self._rows[index])
+      return [self.column.text(row) for row in self.rows[index]]
+    return self.column.text(self.rows[index])
 
   def __len__(self) -> int:
-    return len(self._rows)
+    return len(self.rows)
 
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-  """Passages and where they are; of millions none is kept in memory.
-
-  Attributes:
-    cache: where their tokens and texts are.
-    rows: int64 [N], a row of the cache for each passage.
-  """
+  """Passages, rows int64 [N] of a cache; of millions none is kept in memory."""
 
   cache: Cache
   rows: np.ndarray
@@ -60,8 +55,8 @@ class Corpus:
     """The passages of pairs, of which equal texts are one.
 
     Returns:
-      The corpus, and for every row of the cache its passage, -1 for none:
-      int64 [rows].
+      The corpus, and the passage of every row of the cache, int64 [rows], -1
+      for none.
     """
     with_passage = np.flatnonzero(cache.passage_texts.lengths)
     if not len(with_passage):

@@ -28,14 +28,13 @@ def example(
   of a corpus has no query. A query without a known passage has no passage.
 
   Args:
-    query: its text.
-    passage: its text, with whatever title belongs to it.
+    query: text.
+    passage: text, with whatever title belongs to it.
     **values: any other of `columns.STANDARD` and `columns.OPTIONAL`:
       negatives: hard negatives, passages.
-      query_id: '' for a hash of the text.
-      passage_id: '' for a hash of the text.
+      query_id, passage_id: '' for a hash of the text.
       name: what a search hit displays.
-      location: where the row is from: 'file:line'.
+      location: 'file:line'.
       relevance: grade of the passage for the query, as in qrels.
       answers: strings of which a passage that answers the query has one.
       weights: weight of the pair in the loss, 1 unless given.
@@ -46,9 +45,8 @@ def example(
 class Dataset(abc.ABC):
   """What is trained and evaluated on. All readers derive from it.
 
-  A dataset of the user's own derives from it, too, and needs `splits` and
-  `examples`; `fingerprint` spares reading all examples before a run. It is
-  bound as `TASK = @my_module.MyDataset()`.
+  A dataset of the user's own, bound as `TASK = @my_module.MyDataset()`, needs
+  `splits` and `examples`; `fingerprint` spares reading all examples first.
 
   Splits are 'train', 'validation', 'test', those that exist, and 'corpus'
   where the passages to rank are more than those of the pairs. A dataclass's
@@ -79,8 +77,8 @@ class Dataset(abc.ABC):
   def examples(self, split: str) -> Iterator[Mapping[str, Any]]:
     """Yields examples, always in the same order.
 
-    An example is a mapping of some of the arguments of `data.example`, to train
-    on at least query and passage, and of `extra_columns`.
+    They are mappings of some of the arguments of `data.example`, to train on at
+    least query and passage, and of `extra_columns`.
     """
 
   def fingerprint(self, split: str) -> str:
@@ -123,11 +121,7 @@ class Dataset(abc.ABC):
     return self
 
   def of_datasets(self, name: str | None = None) -> list['Dataset']:
-    """The benchmark's data sets, or the one called `name`, each by itself.
-
-    Raises:
-      UserError: there is no such data set.
-    """
+    """The benchmark's data sets, or the one called `name`, each by itself."""
     if name is None:
       return [self]
     raise UserError(

@@ -52,10 +52,8 @@ class Layout(Protocol):
   def shapes(self, sample: np.ndarray, limit: int) -> list[Shape]:
     """The shapes to try in turn, the usual one first; the last holds any texts.
 
-    Args:
-      sample: lengths of the texts of some cells, int64 [cells, T], 0 for texts
-        that are missing.
-      limit: most tokens of a text.
+    `sample` are lengths of the texts of some cells, int64 [cells, T], 0 for
+    missing ones; `limit` is the most tokens of a text.
     """
 
   def place(self, shape: Shape, lengths: np.ndarray) -> Placement | None:
@@ -67,11 +65,9 @@ class Padded:
   """A text a row, all padded to the limit."""
 
   def shapes(self, sample: np.ndarray, limit: int) -> list[Shape]:
-    """See `Layout`."""
     return [padded_shape(sample.shape[1], limit)]
 
   def place(self, shape: Shape, lengths: np.ndarray) -> Placement:
-    """See `Layout`."""
     del shape
     return Placement(None, np.zeros_like(lengths))
 
@@ -103,12 +99,9 @@ def lay_out(
   Args:
     shape: of the arrays.
     placement: of the texts in it.
-    rows: where each text is found, for `copy`, [C, T, ...].
-    lengths: its tokens, [C, T].
-    copy: (rows [n], flat out, starts [n]) writes the tokens, see `Pool.copy`.
-
-  Returns:
-    The texts in rows.
+    rows: where `copy` finds each text, [C, T, ...].
+    lengths: tokens of each text, [C, T].
+    copy: writes tokens (rows [n], flat out, starts [n]), as `Pool.copy`.
   """
   cells, texts = lengths.shape
   places = placement.places
@@ -122,7 +115,7 @@ def lay_out(
     segment = places[inside] - first
     row = cell * group.rows + segment // group.segments
     tokens = np.zeros((cells, group.rows, group.length), np.int32)
-    of_cell, own = np.zeros((2, cells, size), np.int32)
+    own, of_cell = np.zeros((2, cells, size), np.int32)
     own[cell, segment] = lengths[inside]
     of_cell[cell, segment] = text
     copy(
@@ -130,13 +123,9 @@ def lay_out(
         tokens.reshape(-1),
         row * group.length + placement.starts[inside],
     )
-    shape_of_segments = cells, group.rows, group.segments
+    segments = cells, group.rows, group.segments
     groups.append(
-        RowGroup(
-            tokens,
-            own.reshape(shape_of_segments),
-            of_cell.reshape(shape_of_segments),
-        )
+        RowGroup(tokens, own.reshape(segments), of_cell.reshape(segments))
     )
     first += size
   if placement.places is None:
@@ -173,7 +162,7 @@ class Grouped:
   Every group is encoded on its own, so the program grows with their number.
 
   Attributes:
-    groups: most groups of a tower.
+    groups: most of a tower.
     step: lengths of rows are multiples of it, or the limit.
   """
 
@@ -192,7 +181,6 @@ class Grouped:
         )
 
   def shapes(self, sample: np.ndarray, limit: int) -> list[Shape]:
-    """See `Layout`."""
     # The longest text of each rank, over all cells of the sample.
     most = np.sort(sample, axis=1)[:, ::-1].max(axis=0)
     shapes = []
@@ -206,7 +194,6 @@ class Grouped:
     return list(dict.fromkeys(shapes))
 
   def place(self, shape: Shape, lengths: np.ndarray) -> Placement | None:
-    """See `Layout`."""
     if in_order(shape, lengths.shape[1]):
       if lengths.max(initial=0) > shape[0].length:
         return None
@@ -238,20 +225,15 @@ class Grouped:
     # best[j]: (cost, where the groups start) of the j longest lengths in at
     # most g groups.
     best = [(0, ())] + [(np.inf, ())] * len(lengths)
+
+    def with_group(i, j):
+      """Lengths i to j as one more group."""
+      tokens = lengths[i] * (before[j] - before[i])
+      return best[i][0] + self.GROUP_COST + tokens, (*best[i][1], i)
+
     for _ in range(self.groups):
       best = [
-          min(
-              [best[j]]
-              + [
-                  (
-                      best[i][0]
-                      + self.GROUP_COST
-                      + lengths[i] * (before[j] - before[i]),
-                      (*best[i][1], i),
-                  )
-                  for i in range(j)
-              ]
-          )
+          min([best[j], *(with_group(i, j) for i in range(j))])
           for j in range(len(lengths) + 1)
       ]
     starts = best[-1][1]
@@ -285,7 +267,6 @@ class Packed:
       raise UserError(f'Packed.sample is {self.sample}; expected at least 1.')
 
   def shapes(self, sample: np.ndarray, limit: int) -> list[Shape]:
-    """See `Layout`."""
     # Some of each batch, rather than all of a few.
     some = sample[:: -(-len(sample) // self.sample)]
     packings = [_pack(lengths, limit) for lengths in some]
@@ -302,7 +283,6 @@ class Packed:
     return [*dict.fromkeys(smaller), padded]
 
   def place(self, shape: Shape, lengths: np.ndarray) -> Placement | None:
-    """See `Layout`."""
     (group,) = shape
     if in_order(shape, lengths.shape[1]):
       return Placement(None, np.zeros_like(lengths))
@@ -316,21 +296,13 @@ class Packed:
     return Placement(np.where(lengths > 0, places, -1), starts)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Packing:
-  """Texts of one cell in rows; a missing text is in row 0, slot 0.
+class _Packing(NamedTuple):
+  """Texts of one cell in rows; a missing text is in row 0, slot 0."""
 
-  Attributes:
-    rows: how many are used.
-    row_of: int64 [T].
-    slots: int64 [T], place of a text among those of its row.
-    starts: int64 [T], its first token.
-  """
-
-  rows: int
-  row_of: np.ndarray
-  slots: np.ndarray
-  starts: np.ndarray
+  rows: int  # That are used.
+  row_of: np.ndarray  # int64 [T].
+  slots: np.ndarray  # int64 [T], place of a text among those of its row.
+  starts: np.ndarray  # int64 [T], its first token.
 
 
 def _pack(lengths: np.ndarray, size: int) -> _Packing:

@@ -22,8 +22,8 @@ class Mixture:
       the numbers of examples.
     validation: the task whose validation split is evaluated during training;
       None for no such evaluation. Evaluate the others one at a time.
-    prompts: names of the prompts (PROMPTS) that are put in front of the queries
-      of the tasks, one each; None for QUERY_PREFIX, of a task or of all.
+    prompts: names of the prompts (PROMPTS) of the tasks' queries, one each;
+      None for QUERY_PREFIX, of a task or of all.
   """
 
   tasks: Sequence[Dataset]

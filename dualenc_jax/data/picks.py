@@ -33,7 +33,6 @@ class Order:
     sizes: examples of each source, n.
     rates: share of each source, adding up to 1.
     batch_size: B.
-    seed: 0 or more.
   """
 
   sizes: Sequence[int]
@@ -42,11 +41,9 @@ class Order:
   seed: int
 
   def __call__(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-    """The global batch of a step.
+    """Examples of a step [B], and for each the epoch of its source, from 0 on.
 
-    Returns:
-      Numbers of the examples [B], those of the second source after those of
-      the first, and so on; and for each the epoch of its source, from 0 on.
+    Numbers of the second source follow those of the first, and so on.
     """
     if len(self.sizes) > 1:
       return self._mixed(step * self.batch_size)
@@ -66,12 +63,10 @@ class Order:
           + '; none leaves examples out.'
       )
     batches, rest = divmod(self.sizes[0], size)
-    left = (
-        f'{rest:,} {"is" if rest == 1 else "are"} left over, in every epoch'
-        ' others, as each has an order of its own'
-        if rest
-        else 'none is left over'
-    )
+    left = 'none is left over'
+    if rest:
+      left = f'{rest:,} {"is" if rest == 1 else "are"} left over, in every'
+      left += ' epoch others, as each has an order of its own'
     return (
         f'An epoch is {batches:,} batch{"es" * (batches > 1)} of {size:,}; of'
         f' its {self.sizes[0]:,} examples {left}.'
@@ -127,7 +122,7 @@ class Order:
 
   @functools.cached_property
   def _totals(self) -> list[np.ndarray]:
-    """What `_drawn` has worked out so far, by block."""
+    """Results of `_drawn` so far, by block."""
     return [np.zeros(len(self.sizes), np.int64)]
 
   @functools.cached_property
@@ -152,7 +147,7 @@ class Order:
 
   @functools.cached_property
   def _permutations(self) -> list[Callable[[int], np.ndarray]]:
-    """Of the examples, epoch -> int64 [n], by source, each with its own cache.
+    """epoch -> int64 [n], by source, each with its own cache.
 
     8 million examples are 64 MB and 0.2 s a permutation. In a mixture the end
     of one epoch and the start of the next meet in a batch.
@@ -177,8 +172,7 @@ class Picks:
     queries: int64 [B], rows of `Picker.queries`.
     passages: int64 [B, 1 + K], rows of `Picker.passages`: the positive, then
       the hard negatives, -1 where an example has fewer than K.
-    numbers: uint32 [B], the place of each pair in the order of the step, by
-      which dropout knows it.
+    numbers: uint32 [B], places in the order of the step, for dropout.
   """
 
   queries: np.ndarray
@@ -222,7 +216,7 @@ class Picker:
     ])
 
   def _part(self, cache: Cache, per: str, text: str):
-    """The tokens of a text of all examples, and the columns that go with it."""
+    """The tokens of a text of all examples, and its columns."""
     tokens = getattr(cache, f'{text}_tokens')
     columns = {'ids': getattr(cache, f'{text}_fingerprints')}
     prefix = 'negative_' if text == 'negative' else ''
@@ -247,7 +241,6 @@ class Picker:
     return Positives(*map(np.concatenate, pairs))
 
   def __call__(self, step: int) -> Picks:
-    """The pairs of a step, in its order."""
     return self._picks(*self.order(step))
 
   def _picks(self, examples: np.ndarray, epochs: np.ndarray) -> Picks:
@@ -261,10 +254,7 @@ class Picker:
     return Picks(examples, passages, numbers)
 
   def _others(self, examples: np.ndarray) -> np.ndarray:
-    """Passages of the pairs that follow, round the batch: [b, num_others].
-
-    -1 for what has the query or the passage of the pair itself.
-    """
+    """Passages of the next pairs, round the batch; -1 for the pair's own."""
     count = len(examples)
     following = np.arange(count)[:, None] + np.arange(1, 1 + self.num_others)
     following %= count
@@ -295,10 +285,9 @@ class Picker:
   def fingerprints(self, step: int) -> dict[str, np.ndarray]:
     """The texts of the global batch of a step, without their tokens.
 
-    Returns:
-      uint64 fingerprints query [B], passage [B] and negatives [B, K], and
-      negative_valid, bool [B, K], False where an example has fewer than K;
-      positives [B, P], other passages of the queries, or their own.
+    uint64 query [B], passage [B] and negatives [B, K]; negative_valid, bool
+    [B, K], False where an example has fewer than K; positives [B, P], other
+    passages of the queries, or their own.
     """
     picks = self(step)
     passages = self.passages.gather('ids', picks.passages)

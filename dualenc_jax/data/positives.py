@@ -15,12 +15,7 @@ class Positives:
   """
 
   def __init__(self, queries: np.ndarray, passages: np.ndarray):
-    """Groups pairs.
-
-    Args:
-      queries: fingerprints, uint64 [n].
-      passages: of their passages, uint64 [n].
-    """
+    """Groups pairs of fingerprints, uint64 [n] each."""
     ordered = np.sort(queries)
     if not (ordered[1:] == ordered[:-1]).any():
       # Nothing to keep of millions of queries with a passage each.
@@ -37,15 +32,14 @@ class Positives:
     self.most = min(int(self._counts.max(initial=1)) - 1, MOST)
 
   def others(self, queries: np.ndarray, passages: np.ndarray) -> np.ndarray:
-    """What is a passage of each pair's query, but for the pair's own.
+    """The passages of each pair's query but the pair's own: uint64 [b, most].
+
+    The own one stands in where there are fewer; of more, those among `passages`
+    come first.
 
     Args:
       queries: of pairs that were given, uint64 [b].
       passages: of these, and their hard negatives, uint64 [b, 1 + K].
-
-    Returns:
-      uint64 [b, most]; the pair's own passage where there are fewer. Of a query
-      that has more those come first that are among `passages`.
     """
     if not self.most:
       return np.zeros((len(queries), 0), np.uint64)

@@ -52,12 +52,8 @@ def register(
 
   Features are those of `data.example`: strings query, passage, query_id,
   passage_id, name and location, int32 relevance, and negatives and answers,
-  strings along one axis of any length.
-
-  Args:
-    name: for seqio; a task that has it is replaced.
-    make: makes the dataset when it is read; until then nothing need exist.
-    splits: of the task; files may be missing.
+  strings along one axis of any length. A task of this name is replaced; `make`
+  is called when it is read, until when no file need exist.
   """
   vocabulary = seqio.PassThroughVocabulary(size=1)
   features = {
@@ -79,13 +75,8 @@ def register_tokenized(
   negatives [N, L], the hard negatives, padded with 0. Shuffled, it has another
   order of all examples in every epoch.
 
-  Args:
-    name: for seqio; a task that has it is replaced.
-    make: as of `register`.
-    splits: the same.
-    tokenizer: of the texts.
-    cache_dir: folder of token caches; those of the splits are built there when
-      they are first read.
+  Arguments are those of `register`; token caches of the splits are built in
+  `cache_dir` when they are first read.
   """
   feature = functools.partial(
       seqio.Feature, seqio_vocabulary(tokenizer.vocabulary), dtype=tf.int32
@@ -107,13 +98,6 @@ def register_tokenized(
   _add(name, seqio.FunctionDataSource(dataset, splits=splits), features)
 
 
-def register_mixture(name: str, rates: Mapping[str, float]) -> None:
-  """Registers a mixture of tasks by their rates, in place of its namesake."""
-  if name in seqio.MixtureRegistry.names():
-    seqio.MixtureRegistry.remove(name)
-  seqio.MixtureRegistry.add(name, list(rates.items()))
-
-
 def _add(
     name: str, source: seqio.DataSource, features: Mapping[str, seqio.Feature]
 ) -> None:
@@ -129,15 +113,11 @@ def _add(
 
 
 class _StringSource(seqio.FunctionDataSource):
-  """The examples of a dataset as strings.
-
-  Attributes:
-    make: makes the dataset.
-    error: what it last raised; TensorFlow passes on only the text.
-  """
+  """The examples of a dataset as strings."""
 
   def __init__(self, make: Callable[[], Dataset], splits: Sequence[str]):
     self.make = make
+    # The last one, of which TensorFlow passes on only the text.
     self.error: UserError | None = None
     super().__init__(self._strings, splits=splits)
 
@@ -162,12 +142,8 @@ class _StringSource(seqio.FunctionDataSource):
 def dataset_of(name: str, module: str | None) -> Dataset:
   """The dataset that a task is registered from, or one that reads the task.
 
-  Args:
-    name: of a task or mixture.
-    module: to import first.
-
   Raises:
-    UserError: there is no such module or name.
+    UserError: no such module or name exists.
   """
   task = _find(name, module)
   if isinstance(getattr(task, 'source', None), _StringSource) and all(
@@ -212,7 +188,7 @@ def _find(name: str, module: str | None) -> Any:
 
 
 class _Registered(Dataset):
-  """A task of seqio's registry that has been registered by others."""
+  """A task of seqio's registry that others have registered."""
 
   def __init__(self, task: Any):
     self._task = task

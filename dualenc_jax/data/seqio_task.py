@@ -1,18 +1,20 @@
 """A task or mixture of seqio's registry as a dataset."""
 
-from collections.abc import Iterator, Mapping
 import dataclasses
 import functools
 import types
 from typing import Any
 
-from dualenc_jax.data.columns import Column
 from dualenc_jax.data.dataset import Dataset
 from dualenc_jax.errors import SourceUnavailable
 
 
 class SeqioMissing(SourceUnavailable):
   """A task must be read through seqio, which cannot be imported here."""
+
+
+def _of_inner(name: str) -> Any:
+  return property(lambda self: getattr(self._inner, name))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,46 +25,26 @@ class SeqioTask(Dataset):
   `data.example`. One that was registered from a reader is read by this reader.
 
   Attributes:
-    name: of a task or mixture in seqio's registry once `module` is imported.
-    module: a module to import first, which registers it.
+    name: in seqio's registry.
+    module: imported first; it registers the task.
   """
 
   name: str
   module: str | None = None
 
+  splits = _of_inner('splits')
+  examples = _of_inner('examples')
+  check_split = _of_inner('check_split')
+  fingerprint = _of_inner('fingerprint')
+  corpus_split = _of_inner('corpus_split')
+  answer_text = _of_inner('answer_text')
+  self_hits = _of_inner('self_hits')
+  extra_columns = _of_inner('extra_columns')
+  evaluated = _of_inner('evaluated')
+
   @property
   def task_name(self) -> str:
     return self.name
-
-  def splits(self) -> tuple[str, ...]:
-    return self._inner.splits()
-
-  def examples(self, split: str) -> Iterator[Mapping[str, Any]]:
-    return self._inner.examples(split)
-
-  def check_split(self, split: str) -> None:
-    self._inner.check_split(split)
-
-  def fingerprint(self, split: str) -> str:
-    return self._inner.fingerprint(split)
-
-  def corpus_split(self, split: str) -> str | None:
-    return self._inner.corpus_split(split)
-
-  def answer_text(self, passage: str, name: str) -> str:
-    return self._inner.answer_text(passage, name)
-
-  @property
-  def self_hits(self) -> bool:
-    return self._inner.self_hits
-
-  @property
-  def extra_columns(self) -> tuple[Column, ...]:
-    return tuple(self._inner.extra_columns)
-
-  @property
-  def evaluated(self) -> str:
-    return self._inner.evaluated
 
   def parts(self) -> list[tuple[Dataset, float | None]]:
     rates = adapter().rates(self.name, self.module)
@@ -79,11 +61,7 @@ class SeqioTask(Dataset):
 
 
 def adapter() -> types.ModuleType:
-  """The module that imports seqio.
-
-  Raises:
-    SeqioMissing: seqio or TensorFlow cannot be imported.
-  """
+  """The module that imports seqio; raises SeqioMissing."""
   try:
     import dualenc_jax.data.seqio_adapter as found
   except ImportError as error:

@@ -20,24 +20,16 @@ _STEP = 8
 
 
 class Together:
-  """Targets and sources in the rows of one layout.
-
-  Attributes:
-    shapes: of targets and sources, as `Layout.shapes` has those of one side.
-  """
+  """Targets and sources in the rows of one layout; `shapes` are of both."""
 
   def __init__(
       self, layout: Layout, limits: Sequence[int], targets: np.ndarray,
       sources: np.ndarray,
   ):
-    """Chooses the shapes.
+    """Chooses the shapes by the lengths of a sample, int64 [cells, P] each.
 
-    Args:
-      layout: of the joint lengths.
-      limits: most tokens of a target, and of a source, which is the length of a
-        row of several sources.
-      targets: lengths of a sample, int64 [cells, P].
-      sources: the same of theirs.
+    `limits` are the most tokens of a target, and of a source, which is the
+    length of a row of several sources.
     """
     self._layout = layout
     self._limit, self._row = limits
@@ -83,13 +75,7 @@ class Together:
 def _starts(
     places: np.ndarray, lengths: np.ndarray, segments: int
 ) -> np.ndarray:
-  """First tokens [C, P] of texts that lie one after the other in their rows.
-
-  Args:
-    places: [C, P], the segments of the texts, -1 for missing ones.
-    lengths: [C, P].
-    segments: of each row.
-  """
+  """First tokens [C, P] of texts that lie one after the other in their rows."""
   order = np.argsort(places, axis=1, kind='stable')
   rows = np.take_along_axis(places, order, axis=1) // segments
   ordered = np.take_along_axis(lengths, order, axis=1)

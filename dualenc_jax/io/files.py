@@ -20,14 +20,9 @@ from dualenc_jax.errors import UserError
 def writing(
     path: str | os.PathLike[str], instead: str = 'another folder'
 ) -> Iterator[None]:
-  """Explains what the system refuses in a block that writes.
+  """Raises UserError for any OSError of a block that writes `path`.
 
-  Args:
-    path: what is written, for the message.
-    instead: what the user may give in its place: 'another --out'.
-
-  Raises:
-    UserError: for any OSError of the block.
+  `instead` is what the user may give in its place: 'another --out'.
   """
   try:
     yield
@@ -43,13 +38,9 @@ def writing(
 def replacing(path: pathlib.Path, sync: bool = False) -> Iterator[IO[bytes]]:
   """Yields a new binary file, which replaces `path` when the block succeeds.
 
-  It grows beside `path` and is removed after an error. Wrap it in `writing` to
-  have errors explained.
-
-  Args:
-    path: of the complete file.
-    sync: whether the content is on the disk before the file appears, so that a
-      machine that loses power cannot leave half of it.
+  It grows beside `path` and is removed after an error; `writing` explains that.
+  With `sync` the content is on the disk before the file appears, so that a
+  machine that loses power cannot leave half of it.
   """
   partial = path.with_name(f'.{path.name}.{os.getpid()}.partial')
   try:
@@ -65,10 +56,7 @@ def replacing(path: pathlib.Path, sync: bool = False) -> Iterator[IO[bytes]]:
 
 
 def sweep(folder: pathlib.Path) -> None:
-  """Removes what killed processes left of `replacing` in a folder.
-
-  No other process may be writing there.
-  """
+  """Removes what killed processes left of `replacing`; no other may write."""
   for path in folder.glob('.*.partial'):
     path.unlink()
 
@@ -77,13 +65,7 @@ def write(
     path: pathlib.Path, content: str | bytes, instead: str = 'another folder',
     sync: bool = False,
 ) -> None:
-  """Writes a file, text in UTF-8, replacing what was there.
-
-  Args:
-    path: of the file.
-    content: of the file.
-    instead: as for `writing`.
-    sync: as for `replacing`.
+  """Writes a file, text in UTF-8, as `writing` and `replacing`.
 
   Raises:
     UserError: the file cannot be written, or the text has half a surrogate
@@ -117,11 +99,7 @@ def write_json(path: pathlib.Path, value: Any, sync: bool = False) -> None:
 
 
 def make_folder(folder: pathlib.Path, instead: str = 'another folder') -> None:
-  """Makes a folder and its parents, unless they exist.
-
-  Raises:
-    UserError: the folder cannot be made, or no file in it.
-  """
+  """Makes a folder; UserError where it, or a file in it, cannot be made."""
   with writing(folder, instead):
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder):
@@ -156,10 +134,8 @@ class GrowingFolder:
     """Looks at nothing yet.
 
     Args:
-      folder: the place; `~` is the home directory, and of a link it is what
-        that points to.
-      partial: the folder that grows, `folder` with '.partial' by default; on
-        the same disk.
+      folder: the place, or a link to it; `~` is the home directory.
+      partial: on the same disk; `folder` with '.partial' by default.
     """
     self.folder = pathlib.Path(os.path.realpath(os.path.expanduser(folder)))
     near = self.folder.with_name
@@ -173,11 +149,7 @@ class GrowingFolder:
   ) -> Iterator[None]:
     """Holds off other processes; the lock of a process dies with it.
 
-    Args:
-      waiting: called once where another process holds the lock.
-
-    Raises:
-      OSError: the lock cannot be made.
+    `waiting` is called once where another process holds it. Raises OSError.
     """
     self.partial.parent.mkdir(parents=True, exist_ok=True)
     lock = filelock.FileLock(self.lock_file)
@@ -192,7 +164,7 @@ class GrowingFolder:
       lock.release()
 
   def readable(self) -> pathlib.Path:
-    """The complete folder, if there is one."""
+    """The complete folder, if one exists."""
     if not self.folder.exists() and self.aside.exists():
       return self.aside  # Killed between the two renames of `complete`.
     return self.folder
@@ -209,8 +181,7 @@ class GrowingFolder:
   def complete(self) -> None:
     """Puts what has grown in its place, and removes what was there.
 
-    Raises:
-      OSError: the place cannot be written; what was there is there again.
+    After an OSError what was there is there again.
     """
     if self.folder.exists():
       self.folder.rename(self.aside)
@@ -228,16 +199,10 @@ def new_folder(
   """Yields an empty folder beside `path`, which takes its place at the end.
 
   After an error in the block nothing of it is left, and what was there still
-  is.
-
-  Args:
-    path: a new or empty folder, or one to replace.
-    instead: as for `writing`.
-    marker: a file; a folder that holds it is replaced.
+  is: only a folder that is empty, or holds the file `marker`, is replaced.
 
   Raises:
-    UserError: there is something that is not to be replaced, or the folder
-      cannot be written.
+    UserError: something else is there, or the folder cannot be written.
   """
   growing = GrowingFolder(path)
   folder = growing.folder

@@ -21,7 +21,7 @@ def check_rows(
   Args:
     what: 'passage embeddings', for the message.
     rows: [n, D], of NumPy, JAX or an index; read a part at a time.
-    name: what a row is called: its id.
+    name: the id of a row.
     advice: what the user can do about it.
 
   Raises:
@@ -47,10 +47,7 @@ def check_tensor(
 ) -> None:
   """Raises UserError, with its name, if a tensor holds NaN or infinity.
 
-  Args:
-    name: of the tensor.
-    tensor: of any shape, of NumPy or JAX; that of JAX stays on its devices.
-    advice: what the user can do about it.
+  One of JAX stays on its devices.
   """
   # Neither takes memory, and NaN is below and above nothing.
   if not (tensor.max(initial=0) < np.inf and tensor.min(initial=0) > -np.inf):

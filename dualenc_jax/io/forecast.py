@@ -12,15 +12,9 @@ _LOCATION = re.compile(r'(.+\.(?:jsonl|tsv)(\.gz)?):(\d+)')
 
 
 def count(examples: Sequence[Mapping[str, Any]]) -> int | None:
-  """About how many examples there are, from the first of them.
+  """About how many examples a file of lines has, by its size and the first.
 
-  Where these lie in a file of lines, it is the size of the file that tells.
-
-  Args:
-    examples: the first ones.
-
-  Returns:
-    None where it is not known.
+  None where these lie elsewhere.
   """
   found = [_LOCATION.fullmatch(e['location']) for e in examples]
   if not all(found) or len({match[1] for match in found}) != 1:

@@ -33,12 +33,9 @@ def is_on_hub(path: object) -> bool:
 
 @functools.cache
 def model(path: Any) -> Any:
-  """The local folder of a model; any other path as it is.
+  """The local folder of hf://org/name[@revision][/folder]; other paths as is.
 
   It is in the hub's own cache, and read there when the hub is not reached.
-
-  Args:
-    path: hf://org/name, perhaps with @revision, or with a folder in it.
 
   Raises:
     SourceUnavailable: it cannot be downloaded and is not in the cache.

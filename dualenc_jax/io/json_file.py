@@ -21,12 +21,10 @@ def read(
   """Reads a JSON object.
 
   Args:
-    path: of the file, local or gs:// of etils.
+    path: local or gs:// of etils.
     again: what the user can do about a damaged file.
-    absent: what the user can do where the file is not there; `again` by
-      default.
-    **types: of the fields that the object must have, as `check` takes
-      them.
+    absent: the same about an absent one; `again` by default.
+    **types: of the fields that the object must have, as `check` takes them.
 
   Raises:
     UserError: the file cannot be read or holds something else.
@@ -41,11 +39,7 @@ def read_text(
     path: os.PathLike[str], again: str = 'Copy it again.',
     absent: str | None = '', longest: int = _LONGEST,
 ) -> str:
-  """A file of text, of so many bytes at most.
-
-  Raises:
-    UserError: it is none, is longer, or cannot be read.
-  """
+  """A file of text; UserError where it is none, or longer, or unreadable."""
   try:
     content = untrusted.read(path, longest, again).decode('utf-8')
     return content.replace('\r\n', '\n')
@@ -91,12 +85,7 @@ def parse(
 
 
 def loads(content: str | bytes) -> Any:
-  """A value of JSON of whoever made it.
-
-  Raises:
-    ValueError: it is none.
-    UserError: its values are too deep to be handled.
-  """
+  """A value of anybody's JSON; ValueError, or UserError if it is too deep."""
   try:
     value = json.loads(content)
   except RecursionError as e:
@@ -108,10 +97,8 @@ def loads(content: str | bytes) -> Any:
 def check_depth(content: str | bytes, value: Any) -> None:
   """Raises UserError where values are too deep to be handled.
 
-  Args:
-    content: what the value was parsed of. Counted in it, rows that can be of no
-      such depth, almost all, cost nothing.
-    value: of JSON.
+  Brackets are counted in the content first, so that almost all rows cost
+  nothing.
   """
   text = isinstance(content, str)
   opened = content.count('[' if text else b'[')
@@ -120,7 +107,6 @@ def check_depth(content: str | bytes, value: Any) -> None:
 
 
 def _check_depth(value: Any, where: Any, again: str) -> None:
-  """Raises UserError for lists in lists in lists, which no format has."""
   level, depth = [value], 0
   while level := [v for v in level if isinstance(v, (dict, list))]:
     depth += 1
@@ -153,10 +139,10 @@ _LARGEST = 2**63 - 1
 
 
 def check(value: Any, shape: Any, where: Any, again: str = '') -> None:
-  """Checks the types of a value and of all that is inside of it.
+  """Checks the types of a value of JSON and of all that is inside of it.
 
   Args:
-    value: of JSON.
+    value: to check.
     shape: a type or a union; `[shape]` for a list of such values; `{str:
       shape}` for an object of such values; `{'name': shape}` for an object with
       these fields and any others, where a name that ends in '?' may be missing.
@@ -166,7 +152,7 @@ def check(value: Any, shape: Any, where: Any, again: str = '') -> None:
 
   Raises:
     UserError: a value is missing, of another type, or a whole number of more
-      than 64 bits; names it and `where`.
+      than 64 bits.
   """
   kind = type(shape) if isinstance(shape, (dict, list)) else shape
   kinds = get_args(kind) or (kind,)

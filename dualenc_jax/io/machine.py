@@ -22,10 +22,7 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def git_revision() -> str | None:
-  """The commit of the clone, with '-dirty' if files differ from it.
-
-  None where the package is not in a clone of its own, or there is no git.
-  """
+  """The commit of the package's own clone, with '-dirty' if files differ."""
   root = pathlib.Path(__file__).resolve().parents[2]
   if not (root / '.git').exists():
     return None
@@ -51,10 +48,9 @@ def cpu() -> str:
 
 
 def device_memory() -> int | None:
-  """Bytes that JAX may use of a device, None if the backend does not tell.
+  """Bytes that JAX may use of a device, None if the backend does not say.
 
-  Simulated CPU devices share the machine's memory, or what its control group
-  allows, evenly.
+  Simulated CPU devices share `machine_memory` evenly.
   """
   device = jax.local_devices()[0]
   if device.platform == 'cpu':
@@ -63,12 +59,10 @@ def device_memory() -> int | None:
 
 
 def memory_in_use() -> dict[str, float]:
-  """MiB in use and at most so far, of what the system tells.
+  """MiB in use and at most so far, as far as the system says.
 
-  Returns:
-    host_mib, host_peak_mib: resident in memory of this process.
-    device_mib, device_peak_mib: of the device of this process that has most;
-      the CPU's is the host's.
+  host_mib, host_peak_mib: resident, of this process; device_mib,
+  device_peak_mib: of its device that has most, except a CPU.
   """
   found = {}
   try:
@@ -93,9 +87,8 @@ def machine_memory(
 ) -> int:
   """Bytes of physical memory, or the lowest limit of this process's groups.
 
-  Args:
-    cgroups: where control groups are mounted, of version 1 or 2.
-    own: lists the groups of this process, 'number:controllers:path' a line.
+  Control groups, of version 1 or 2, are mounted at `cgroups`; `own` lists those
+  of this process, 'number:controllers:path' a line.
   """
   limits = [os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')]
   lines = own.read_text().splitlines() if own.exists() else []

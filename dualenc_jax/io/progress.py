@@ -25,9 +25,9 @@ class Progress:
 
     Args:
       what: the work, 'Encoding'.
-      total: how many units there are, None where that is not known yet: the
-        bar then appears with the first ones.
-      unit: what is counted, 'passages'.
+      total: units, None where not known yet: the bar then appears with the
+        first ones.
+      unit: 'passages'.
       is_shown: False on the hosts that leave it to another.
     """
     self._what, self._total, self._unit = what, total, unit
@@ -77,7 +77,6 @@ class Progress:
       self._bar.initial += count
 
   def close(self) -> None:
-    """Ends the bar."""
     self._stack.close()
 
   def __enter__(self) -> 'Progress':
@@ -88,11 +87,8 @@ class Progress:
 
   def _open(self) -> None:
     self._bar = tqdm.tqdm(
-        desc=self._what or None,
-        initial=self._first,
-        total=self._total,
-        unit=f' {self._unit}',
-        dynamic_ncols=True,
+        desc=self._what or None, initial=self._first, total=self._total,
+        unit=f' {self._unit}', dynamic_ncols=True,
         disable=None if self._is_shown else True,
     )
     if not self._bar.disable:

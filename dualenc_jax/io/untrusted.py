@@ -45,11 +45,9 @@ def why_no_file(path: Any) -> str:
 
 
 def open_file(path: Any, again: str = '') -> IO[bytes]:
-  """Opens a file to read, without waiting for what is none.
+  """Opens a file to read, local or gs:// of etils, without waiting for others.
 
-  Args:
-    path: of the file, or of a link to one; gs:// of etils, too.
-    again: what the user can do about it.
+  `again`, here and below, is what the user can do about an error.
 
   Raises:
     UserError: it is a folder, a pipe, a socket or a device.
@@ -82,10 +80,7 @@ def check_folder(
 ) -> None:
   """Checks what is in a folder before another library opens it.
 
-  Args:
-    folder: local, or of gs://, which has no such files.
-    again: what the user can do about it.
-    deep: whether its folders are looked into, too.
+  With `deep` its folders are looked into, too.
 
   Raises:
     UserError: it has a pipe, a socket, a device, or a link that leads to one.
@@ -106,12 +101,7 @@ def check_folder(
 
 
 def check_name(name: Any, where: Any, again: str = 'Copy it again.') -> str:
-  """A name of a file or folder, relative to that of the file that has it.
-
-  Args:
-    name: that was read: 'model-1-of-2.safetensors', '1_Pooling', ''.
-    where: it was read: the file and the field.
-    again: what the user can do about it.
+  """A name that was read, in `where`, of a file or folder beside that file.
 
   Raises:
     UserError: it is no string, is absolute, leads out of the folder, or is
@@ -143,11 +133,7 @@ def visible(text: str) -> str:
 
 
 def decompress(content: bytes, largest: int, where: Any, again: str) -> bytes:
-  """What zlib compressed, if it is not longer than it can be.
-
-  Raises:
-    UserError: it is damaged, cut off or longer.
-  """
+  """What zlib compressed; UserError where it is damaged, cut off or longer."""
   machine = zlib.decompressobj()
   try:
     result = machine.decompress(content, largest + 1)

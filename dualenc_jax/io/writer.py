@@ -40,14 +40,8 @@ class Writer:
   """This process, the one that writes to a folder."""
 
   def __init__(self, folder: pathlib.Path, does: str):
-    """Looks at nothing yet.
-
-    Args:
-      folder: that exists.
-      does: what the process does there: 'trains'.
-    """
-    self._folder, self._does = folder, does
-    self._path = folder / _RECORD
+    """Looks at nothing yet; `does` is what the process does: 'trains'."""
+    self._folder, self._path = folder, folder / _RECORD
     self._content = json.dumps({
         'does': does,
         'host': socket.gethostname(),
@@ -60,10 +54,9 @@ class Writer:
     self._seen = time.monotonic()
 
   def check(self, when: str = '') -> None:
-    """Raises Lost unless the folder is there and still this writer's.
+    """Raises Lost unless the folder exists and is still this writer's.
 
-    Args:
-      when: for the message: ' at step 3'.
+    `when` is for the message: ' at step 3'.
     """
     now = time.monotonic()
     try:
@@ -81,11 +74,9 @@ class Writer:
       self._seen = now
       return
     if not os.path.exists(self._folder):
-      problem = f'{self._folder} is gone{when}: it was removed, moved or'
-      problem += ' unmounted.'
+      problem = f'{self._folder} is gone{when}: removed, moved or unmounted.'
     elif content is None:
-      problem = f'{self._path} is gone{when}: its folder was removed, moved or'
-      problem += ' emptied.'
+      problem = f'{self._path} is gone{when}: its folder was moved or emptied.'
     else:
       by = who(self._folder) or f'{self._path} is not that of this process'
       problem = f'{self._folder} has another writer{when}: {by}.'
@@ -95,7 +86,7 @@ class Writer:
     )
 
   def take(self) -> None:
-    """Says in the folder who writes there from now on."""
+    """Records in the folder who writes there from now on."""
     with files.writing(self._path):
       # Half a record, after a power cut, would be in the way of the next run.
       with files.replacing(self._path, sync=True) as file:
@@ -117,15 +108,15 @@ class Writer:
 
 @contextlib.contextmanager
 def alone(folder: pathlib.Path, does: str, instead: str) -> Iterator[Writer]:
-  """Keeps other processes out of a folder.
+  """Keeps other processes out of a folder that exists.
 
   On one machine, and where a file system passes locks on to its server, that is
   the system's lock, which ends with its process. What a dead process has left
-  is told and taken over. Of another host it can only be seen whether it goes on
-  saying that it lives, which takes half a minute.
+  is logged and taken over. Of another host it can only be seen whether it goes
+  on beating, which takes half a minute.
 
   Args:
-    folder: that exists.
+    folder: to write to.
     does: what the process does there: 'trains'.
     instead: what the user may give in its place.
 
@@ -162,8 +153,7 @@ def alone(folder: pathlib.Path, does: str, instead: str) -> Iterator[Writer]:
 def check_free(folder: pathlib.Path, does: str, instead: str) -> None:
   """Raises UserError where a writer of this machine is seen to be at work.
 
-  It looks and takes nothing, nor waits: `alone`, whose arguments these are, is
-  what keeps others out and tells all else. The folder need not exist.
+  It takes nothing, nor waits, as `alone` does; the folder need not exist.
   """
   try:
     record = _read(folder)
@@ -197,11 +187,7 @@ def _shown(record: dict[str, Any]) -> str:
 
 
 def _read(folder: pathlib.Path) -> dict[str, Any]:
-  """The record of a folder's writer, {} where there is none.
-
-  Raises:
-    UserError: it is damaged, or none that a writer has left.
-  """
+  """The record of a folder's writer, {} for none; UserError if damaged."""
   path = folder / _RECORD
   again = 'If no other process writes to this folder, remove it.'
   try:

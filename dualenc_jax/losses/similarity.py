@@ -28,7 +28,7 @@ from jax.sharding import AbstractMesh, AxisType
 from dualenc_jax.errors import UserError
 from dualenc_jax.losses import ring, score_matrix
 from dualenc_jax.losses.score_matrix import Matrix, Partition, Tags
-from dualenc_jax.parallel.partitioning import backend_in_scope
+from dualenc_jax.parallel.accelerators import backend_in_scope
 
 IMPLEMENTATIONS = ('auto', 'dense', 'ring')
 DENSE_BYTES = 2**25

@@ -4,21 +4,18 @@ from collections.abc import Iterator
 
 import jax
 
-from dualenc_jax.models.dual_encoder import abstract_params, DualEncoder
-
-_PARTS = 'token_embedder', 'encoder', 'projection'
+from dualenc_jax.models.dual_encoder import (
+  abstract_params,
+  DualEncoder,
+  PARTS,
+  tower,
+)
 
 
 def describe_towers(
     model: DualEncoder, query: int, passage: int
 ) -> Iterator[str]:
-  """A line a tower: layers, parameters, and the products of a text.
-
-  Args:
-    model: whose towers.
-    query: tokens of a query, the most that there are.
-    passage: tokens of a passage.
-  """
+  """A line a tower: layers, parameters, and the products of so many tokens."""
   params = abstract_params(model)
   yield _describe_tower(model, params, 'query', query)
   yield _describe_tower(model, params, 'passage', passage)
@@ -26,15 +23,14 @@ def describe_towers(
 
 def _describe_tower(model, params, side: str, tokens: int) -> str:
   count, shared = 0, 0
-  for part in _PARTS:
+  for part in PARTS:
     own = f'passage_{part}'
-    size = sum(x.size for x in jax.tree.leaves(params[
-        own if side == 'passage' and own in params else part
-    ]))
+    name = own if side == 'passage' and own in params else part
+    size = sum(x.size for x in jax.tree.leaves(params[name]))
     count += size
     shared += 0 if own in params else size
   of_both = 'all' if shared == count else f'{shared:,}'
-  layers = _encoder(model, side).num_layers
+  layers = tower(model, side)[1].num_layers
   return (
       f'{side.capitalize()} tower: {layers} layer{"s" * (layers != 1)},'
       f' {count:,} parameters, {of_both} of them shared; a {side} of {tokens}'
@@ -49,25 +45,11 @@ def flops(model: DualEncoder, side: str, tokens: int) -> float:
   gated MLP, else 1,
 
     layers * (2 L (4 E H K + (G + 1) E F) + 4 L^2 H K) + 2 E D.
-
-  Args:
-    model: whose tower.
-    side: 'query' or 'passage'.
-    tokens: L.
   """
-  encoder = _encoder(model, side)
-  features = model.token_embedder.features
-  projection = model.projection
-  if side == 'passage':
-    features = (model.passage_token_embedder or model.token_embedder).features
-    projection = model.passage_projection or projection
+  embedder, encoder, projection = tower(model, side)
+  features = embedder.features
   joined = encoder.num_heads * encoder.head_dim
   mlp = (len(encoder.activations) + 1) * features * encoder.mlp_dim
   token = 2 * (4 * features * joined + mlp) + 4 * tokens * joined
   layers = encoder.num_layers * tokens * token
   return layers + 2 * features * projection.features
-
-
-def _encoder(model: DualEncoder, side: str):
-  own = model.passage_encoder if side == 'passage' else None
-  return own or model.encoder

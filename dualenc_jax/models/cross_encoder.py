@@ -55,11 +55,6 @@ class CrossEncoder(nn.Module):
 
   It is RankT5's encoder-only form (Zhuang et al. 2022). A score is a logit; it
   does not depend on batch or row mates or on padding.
-
-  Attributes:
-    token_embedder: the token embedding table.
-    encoder: the stack.
-    head: makes a score of its output.
   """
 
   token_embedder: layers.TokenEmbedder
@@ -70,19 +65,9 @@ class CrossEncoder(nn.Module):
       self, tokens: jax.Array, lengths: jax.Array | None = None,
       dropout_numbers: jax.Array | None = None,
   ) -> jax.Array:
-    """Scores pairs.
+    """Scores pairs: float32 [R, S], or [R] without `lengths`.
 
-    Args:
-      tokens: int32 [R, L]; a row is a text, padded with 0, or several, one
-        after the other.
-      lengths: int32 [R, S], tokens of the texts of a row; None where every row
-        is one.
-      dropout_numbers: numbers of the texts, uint32, as `lengths` or [R]; None
-        switches dropout off. See `T5Encoder`.
-
-    Returns:
-      float32 [R, S], or [R] without `lengths`; without a meaning where there is
-      no text.
+    Arguments are those of `DualEncoder.encode_query`.
     """
     if lengths is None:
       return self(tokens, *one_a_row(tokens, dropout_numbers))[:, 0]

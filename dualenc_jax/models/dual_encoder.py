@@ -17,6 +17,7 @@ from dualenc_jax.models.layers import Segments
 PAD = 0
 # Parameters that are no part of the towers.
 BESIDE = 'loss', 'codec'
+PARTS = 'token_embedder', 'encoder', 'projection'
 
 
 def mean_pool(x: jax.Array, lengths: jax.Array) -> jax.Array:
@@ -42,21 +43,16 @@ def l2_normalize(x: jax.Array, epsilon: float = 1e-12) -> jax.Array:
 
 
 def model_params(params: Any) -> Any:
-  """Train parameters, or a tree of their structure, of the towers alone.
-
-  That is without those of the loss, and of a codec.
-  """
+  """Train parameters without those of the loss, and of a codec."""
   return {n: tree for n, tree in params.items() if n not in BESIDE}
 
 
 def one_a_row(
     tokens: jax.Array, numbers: jax.Array | None
 ) -> tuple[jax.Array, jax.Array | None]:
-  """Lengths [R, 1] and numbers [R, 1] of texts that have a row each.
+  """Lengths and numbers [R, 1] of texts that have a row each.
 
-  Args:
-    tokens: int32 [R, L], padded with 0.
-    numbers: [R] or None, which stays.
+  Tokens int32 [R, L], padded with 0; numbers [R] or None, which stays.
   """
   lengths = jnp.sum(tokens != PAD, axis=1, keepdims=True)
   return lengths, None if numbers is None else numbers[:, None]
@@ -65,8 +61,7 @@ def one_a_row(
 def abstract_params(model: nn.Module) -> Any:
   """The parameters as ShapeDtypeStruct, in their boxes of logical axes.
 
-  Args:
-    model: a dual encoder, or any that maps tokens to something.
+  The model is a dual encoder, or any that maps tokens to something.
   """
   tokens = [jnp.ones((1, 2), jnp.int32)]
   if hasattr(model, 'encode_passage'):
@@ -177,47 +172,28 @@ class DualEncoder(nn.Module):
         switches dropout off. See `T5Encoder`.
 
     Returns:
-      float32 [R, S, D], or [R, D] without `lengths`, of norm one; without a
-      meaning where there is no query.
+      float32 [R, S, D], or [R, D] without `lengths`, of norm one; meaningless
+      where there is no query.
     """
-    return self._encode(
-        tokens, lengths, dropout_numbers, self.token_embedder, self.encoder,
-        self.projection,
-    )
+    return self._encode('query', tokens, lengths, dropout_numbers)
 
   def encode_passage(
       self, tokens: jax.Array, lengths: jax.Array | None = None,
       dropout_numbers: jax.Array | None = None,
   ) -> jax.Array:
     """Embeds passages as `encode_query` embeds queries."""
-    return self._encode(
-        tokens,
-        lengths,
-        dropout_numbers,
-        self.passage_token_embedder or self.token_embedder,
-        self.passage_encoder or self.encoder,
-        self.passage_projection or self.projection,
-    )
+    return self._encode('passage', tokens, lengths, dropout_numbers)
 
   def pool_passage(self, tokens: jax.Array) -> jax.Array:
-    """What `project_passage` makes the embeddings of passages of.
-
-    Args:
-      tokens: int32 [R, L], a passage a row.
-
-    Returns:
-      float32 [R, E].
-    """
+    """States for `project_passage`: int32 [R, L], a passage a row -> [R, E]."""
     lengths, _ = one_a_row(tokens, None)
-    token_embedder = self.passage_token_embedder or self.token_embedder
-    encoder = self.passage_encoder or self.encoder
-    return mean_pool(encoder(token_embedder(tokens), lengths, None), lengths)[
-        :, 0
-    ]
+    token_embedder, encoder, _ = tower(self, 'passage')
+    pooled = mean_pool(encoder(token_embedder(tokens), lengths, None), lengths)
+    return pooled[:, 0]
 
   def project_passage(self, pooled: jax.Array) -> jax.Array:
     """Embeddings [..., D] of norm one, of pooled states [..., E]."""
-    return l2_normalize((self.passage_projection or self.projection)(pooled))
+    return l2_normalize(tower(self, 'passage')[2](pooled))
 
   def __call__(
       self, query_tokens: jax.Array, passage_tokens: jax.Array
@@ -225,17 +201,17 @@ class DualEncoder(nn.Module):
     """Both towers once; touches every parameter, so it initialises them."""
     return self.encode_query(query_tokens), self.encode_passage(passage_tokens)
 
-  def _encode(
-      self, tokens, lengths, numbers, token_embedder, encoder, projection
-  ):
+  def _encode(self, side, tokens, lengths, numbers):
     if lengths is None:
-      lengths, numbers = one_a_row(tokens, numbers)
-      encoded = self._encode(
-          tokens, lengths, numbers, token_embedder, encoder, projection
-      )
-      return encoded[:, 0]
+      return self._encode(side, tokens, *one_a_row(tokens, numbers))[:, 0]
+    token_embedder, encoder, projection = tower(self, side)
     x = encoder(token_embedder(tokens), lengths, numbers)
     embedding = l2_normalize(projection(mean_pool(x, lengths)))
-    return nn.with_logical_constraint(
-        embedding, ('batch', 'texts', 'embedding_dim')
-    )
+    axes = ('batch', 'texts', 'embedding_dim')
+    return nn.with_logical_constraint(embedding, axes)
+
+
+def tower(model: DualEncoder, side: str) -> list[Any]:
+  """The `PARTS` of the tower of a side, 'query' or 'passage'."""
+  own = [side == 'passage' and getattr(model, f'passage_{p}') for p in PARTS]
+  return [part or getattr(model, name) for name, part in zip(PARTS, own)]

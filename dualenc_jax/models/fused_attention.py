@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 import numpy as np
 
-from dualenc_jax.parallel.partitioning import backend_in_scope
+from dualenc_jax.parallel.accelerators import backend_in_scope
 
 _LANES = 128
 # Tokens of a row come in registers of so many bfloat16.
@@ -202,12 +202,9 @@ _attention.defvjp(_attention_fwd, _attention_bwd)
 def _on_devices(
     function: Callable[..., Any], outputs: int, of_bias: bool
 ) -> Callable[..., Any]:
-  """Runs `function` of bias, mask and tokens on each device's rows and heads.
+  """Runs `function` on each device's rows and heads of bias, mask and tokens.
 
-  Args:
-    function: of arrays of one device.
-    outputs: arrays of tokens that it returns.
-    of_bias: the last that it returns is the bias's.
+  It returns so many arrays of tokens, and with `of_bias` one of the bias.
   """
   mesh = jax.sharding.get_abstract_mesh()
   free = _free(mesh)

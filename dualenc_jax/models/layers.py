@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dualenc_jax.parallel import split_params
-from dualenc_jax.parallel.partitioning import backend_in_scope
+from dualenc_jax.parallel.accelerators import backend_in_scope
 
 Initializer = Callable[..., jax.Array]
 
@@ -34,19 +34,11 @@ def parameter(
 ) -> jax.Array:
   """A float32 parameter of a module, whole and in the dtype of its use.
 
-  Args:
-    module: the module, within its `__call__`.
-    name: of the parameter.
-    init: its initialiser.
-    shape: of the whole parameter.
-    axes: its logical axes.
-    dtype: of the result.
+  `shape` is that of the whole parameter, `axes` are logical.
   """
   part = module.param(
-      name,
-      nn.with_logical_partitioning(init, axes),
-      split_params.own_shape(shape, axes),
-      jnp.float32,
+      name, nn.with_logical_partitioning(init, axes),
+      split_params.own_shape(shape, axes), jnp.float32,
   )
   return split_params.whole(part, axes, dtype)
 
@@ -54,11 +46,7 @@ def parameter(
 class Dense(nn.Module):
   """Linear map of the last axis, without bias; the kernel is always 2-D.
 
-  Attributes:
-    features: size of the last output axis.
-    kernel_axes: logical axis names of the kernel, [input, output].
-    kernel_init: initialiser of the float32 kernel.
-    dtype: dtype of the product.
+  `kernel_axes` are logical, [input, output]; `dtype` is that of the product.
   """
 
   features: int
@@ -104,12 +92,7 @@ class RMSNorm(nn.Module):
 
 
 class TokenEmbedder(nn.Module):
-  """The token embedding table, [vocab_size, features].
-
-  Attributes:
-    vocab_size: rows of the table; T5 pads 32,100 pieces to 32,128 rows.
-    features: E, the model dim.
-  """
+  """The table [vocab_size, E]; T5 pads 32,100 pieces to 32,128 rows."""
 
   vocab_size: int = 32128
   features: int = 512
@@ -169,16 +152,7 @@ class Segments(NamedTuple):
     return jax.nn.one_hot(self.slots, size, dtype=jnp.float32)
 
   def keep_shared(self, key: jax.Array, features: int, rate: float):
-    """Which features to keep, the same for all tokens of a text.
-
-    Args:
-      key: random key [].
-      features: F.
-      rate: share to drop.
-
-    Returns:
-      bool [R, L or 1, F].
-    """
+    """Which of F to keep, the same for all of a text: bool [R, L or 1, F]."""
     keep = _keep(_draw(self._keys(key), (features,)), rate)
     if keep.shape[1] == 1:
       return keep
@@ -235,9 +209,7 @@ def _keep(bits: jax.Array, rate: float) -> jax.Array:
 class Dropout(nn.Module):
   """Dropout whose mask of a text depends on its number, not on its row.
 
-  Attributes:
-    rate: share of entries to drop.
-    shared: all tokens of a text share one mask, as in T5X.
+  With `shared` all tokens of a text have one mask, as in T5X.
   """
 
   rate: float
@@ -260,10 +232,8 @@ class Mlp(nn.Module):
   multiplied; one makes the plain form of T5 1.0, `wi`.
 
   Attributes:
-    hidden_dim: size of the hidden axis.
     activations: names from `flax.linen` ('gelu', 'relu', 'silu'), or 'linear'.
-    dropout_rate: dropout of the hidden units.
-    dtype: activation dtype.
+    dropout_rate: of the hidden units.
     out_init: factor of `wo` at the start.
   """
 

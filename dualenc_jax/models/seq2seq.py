@@ -16,13 +16,7 @@ from dualenc_jax.models.layers import Segments
 
 
 class Seq2Seq(nn.Module):
-  """T5 as it was published, 1.0 or 1.1; parameters have T5X's names.
-
-  Attributes:
-    token_embedder: of sources and targets.
-    encoder: the stack.
-    decoder: the stack.
-  """
+  """T5 as it was published, 1.0 or 1.1; parameters have T5X's names."""
 
   token_embedder: layers.TokenEmbedder
   encoder: t5_encoder.T5Encoder
@@ -48,7 +42,7 @@ class Seq2Seq(nn.Module):
         switches dropout off. See `T5Encoder`.
 
     Returns:
-      float32 [R, T, V]; without a meaning where there is no token.
+      float32 [R, T, V], meaningless where there is no token.
     """
     if targets is None:
       targets = sources
@@ -60,8 +54,8 @@ class Seq2Seq(nn.Module):
     )
     source, target = (
         Segments.of(tokens.shape[1], lengths, dropout_numbers)
-        for tokens, lengths in (
-            (sources, source_lengths), (targets, target_lengths)
+        for tokens, lengths in zip(
+            (sources, targets), (source_lengths, target_lengths)
         )
     )
     # Each text starts with the padding token, and so on by its own.
@@ -96,17 +90,10 @@ class Seq2Seq(nn.Module):
       self, tokens: jax.Array, caches: Sequence[t5_decoder.Cache],
       positions: jax.Array, biases: jax.Array, source_mask: jax.Array,
   ) -> tuple[jax.Array, list[t5_decoder.Cache]]:
-    """Logits of the next token of each target; see `T5Decoder.step`.
+    """float32 [R, n, V] of the next token of each target, and the caches.
 
-    Args:
-      tokens: int32 [R, n], those at `positions`, the first of which is 0.
-      caches: of `start`, or of the step before.
-      positions: int32 [R, n].
-      biases: of `biases`.
-      source_mask: bool [R, 1, L].
-
-    Returns:
-      float32 [R, n, V], and the caches after it.
+    Arguments are those of `T5Decoder.step`, but tokens int32 [R, n], those at
+    `positions`, the first of which is 0.
     """
     x, caches = self.decoder.step(
         self.token_embedder(tokens), caches, positions, biases, source_mask
@@ -124,12 +111,8 @@ def encoder_decoder(
   """A T5 whose decoder has the sizes of its encoder, as released T5s have.
 
   T5 1.0, whose feed-forward blocks have one activation, ties its output to the
-  token embeddings; T5 1.1 has an output layer of its own.
-
-  Args:
-    token_embedder: of sources and targets.
-    encoder: the stack; below one without layers, a bag of pieces, the decoder
-      has one.
+  token embeddings; T5 1.1 has an output layer of its own. Below an encoder
+  without layers, a bag of pieces, the decoder has one.
   """
   is_tied = len(encoder.activations) == 1
   return Seq2Seq(

@@ -24,9 +24,6 @@ class Seq2SeqRanker(nn.Module):
   No product with the whole vocabulary is computed.
 
   Attributes:
-    token_embedder: of source and target.
-    encoder: the stack.
-    decoder: the stack.
     tokens: (true, false), whose logits' difference is the score, a logit of a
       probability, as monoT5 has it; or one token, whose logit is, as RankT5.
   """
@@ -50,12 +47,8 @@ class Seq2SeqRanker(nn.Module):
     # The texts of a row are positions of one target, each with its own source.
     members = Segments.of(tokens.shape[1], lengths).members() > 0
     start = self.token_embedder(jnp.full((rows, texts), PAD, jnp.int32))
-    found = self.decoder(
-        start,
-        encoded,
-        jnp.swapaxes(members, 1, 2),
-        jnp.eye(texts, dtype=bool)[None],
-    )
+    own = jnp.eye(texts, dtype=bool)[None]
+    found = self.decoder(start, encoded, jnp.swapaxes(members, 1, 2), own)
     logits = self.decoder.logits(
         found, self.token_embedder.embedding, self.tokens
     )

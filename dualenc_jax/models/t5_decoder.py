@@ -12,12 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dualenc_jax.models import layers
+from dualenc_jax.models import layers, t5_encoder
 from dualenc_jax.models.layers import Segments
-from dualenc_jax.models.t5_encoder import (
-  einsum_attention,
-  RelativePositionBias,
-)
 from dualenc_jax.parallel import split_params
 
 
@@ -48,13 +44,9 @@ class Attention(nn.Module):
   dtype: str = 'float32'
 
   def setup(self):
-    init = nn.initializers.variance_scaling(1.0, 'fan_in', 'normal')
-
-    def query_init(*args):
-      return init(*args) / np.sqrt(self.head_dim).astype(np.float32)
-
     joined, axes = self.num_heads * self.head_dim, ('embed', 'joined_kv')
-    self.query = layers.Dense(joined, axes, query_init, self.dtype)
+    init, of_query = t5_encoder.ATTENTION_INIT, t5_encoder.query_init
+    self.query = layers.Dense(joined, axes, of_query(self.head_dim), self.dtype)
     self.key = layers.Dense(joined, axes, init, self.dtype)
     self.value = layers.Dense(joined, axes, init, self.dtype)
     self.out = layers.Dense(self.features, axes[::-1], init, self.dtype)
@@ -75,14 +67,9 @@ class Attention(nn.Module):
 
     `dropout`, the texts of the keys, switches that of the weights on.
     """
-    keep = None
-    if dropout is not None and self.dropout_rate > 0.0:
-      keep = dropout.keep_each(
-          self.make_rng('dropout'), self.num_heads, self.dropout_rate
-      )
-      keep = jnp.swapaxes(keep, 1, 2)[:, :, None]
+    keep = t5_encoder.keep_weights(self, dropout)
     query = self._heads(self.query(x))
-    found = einsum_attention(
+    found = t5_encoder.einsum_attention(
         query, keys, values, bias, mask, self.dropout_rate, keep
     )
     return self.out(found.reshape(*x.shape[:-1], -1))
@@ -134,11 +121,7 @@ class DecoderLayer(nn.Module):
       self, x: jax.Array, cache: Cache, positions: jax.Array, bias: jax.Array,
       source_mask: jax.Array,
   ) -> tuple[jax.Array, Cache]:
-    """Maps [R, n, E], each at its position, to the same; for the others `step`.
-
-    Returns:
-      It, and the cache after it.
-    """
+    """`T5Decoder.step` of this layer."""
     alone = self.pre_self_attention_layer_norm(x).reshape(-1, 1, x.shape[-1])
     length = cache.keys.shape[1]
     place = jnp.arange(length, dtype=jnp.int32)[None]
@@ -173,17 +156,12 @@ class T5Decoder(nn.Module):
   and so on, `relpos_bias/rel_embedding`, `decoder_norm/scale`, and, where the
   output is not tied to the token embeddings, `logits_dense/kernel` [E, V].
 
+  The other attributes are those of `T5Encoder`.
+
   Attributes:
     features: E.
-    num_layers: depth.
-    num_heads: H.
-    head_dim: size of one head.
-    mlp_dim: hidden size of the feed-forward block.
     vocab_size: V of `logits_dense`; None for logits by the token embeddings,
       divided by sqrt(E), as in T5 1.0.
-    activations: ('gelu', 'linear') for T5 1.1, ('relu',) for T5 1.0.
-    dropout_rate: dropout as in T5X; attention weights, too.
-    dtype: activation dtype.
   """
 
   features: int
@@ -204,7 +182,9 @@ class T5Decoder(nn.Module):
         )
         for _ in range(self.num_layers)
     ]
-    self.relpos_bias = RelativePositionBias(self.num_heads, bidirectional=False)
+    self.relpos_bias = t5_encoder.RelativePositionBias(
+        self.num_heads, bidirectional=False
+    )
     self.decoder_norm = layers.RMSNorm(dtype=self.dtype)
     self.dropout = layers.Dropout(self.dropout_rate)
     self.last_dropout = layers.Dropout(self.dropout_rate, shared=False)
@@ -246,21 +226,15 @@ class T5Decoder(nn.Module):
   ) -> list[Cache]:
     """The caches of n targets a row before the first of T positions.
 
-    Args:
-      encoded: the encoder's output, [R, L, E].
-      length: T.
-      targets: n.
+    `encoded` is the encoder's output, [R, L, E].
     """
     rows = encoded.shape[0] * targets
     shape = rows, length, self.num_heads, self.head_dim
     zeros = jnp.zeros(shape, self.dtype)
+    attentions = [layer.encoder_decoder_attention for layer in self.layers]
     return [
-        Cache(
-            zeros,
-            zeros,
-            *layer.encoder_decoder_attention.keys_and_values(encoded),
-        )
-        for layer in self.layers
+        Cache(zeros, zeros, *attention.keys_and_values(encoded))
+        for attention in attentions
     ]
 
   def biases(self, length: int) -> jax.Array:
@@ -271,7 +245,7 @@ class T5Decoder(nn.Module):
       self, x: jax.Array, caches: Sequence[Cache], positions: jax.Array,
       biases: jax.Array, source_mask: jax.Array,
   ) -> tuple[jax.Array, list[Cache]]:
-    """Decodes one position of each target.
+    """Decodes one position of each target: [R, n, E], normed, and the caches.
 
     Args:
       x: the embedded tokens there, [R, n, E].
@@ -279,9 +253,6 @@ class T5Decoder(nn.Module):
       positions: int32 [R, n].
       biases: of `biases`.
       source_mask: bool [R, 1, L].
-
-    Returns:
-      [R, n, E], normed, and the caches after it.
     """
     # A target that has ended may stand behind the last position.
     bias = jnp.take(biases, positions.reshape(-1), axis=0, mode='clip')
@@ -298,10 +269,8 @@ class T5Decoder(nn.Module):
   ) -> jax.Array:
     """Logits of the next token: [..., E] -> float32 [..., V].
 
-    Args:
-      x: what `__call__` or `step` returned.
-      embedding: of the tokens, [V, E], to which T5 1.0 ties the output.
-      tokens: compute those of these alone: [..., len(tokens)].
+    `embedding` [V, E] is the one to which T5 1.0 ties the output; with `tokens`
+    only their logits are computed.
     """
     x = x.astype(jnp.float32)
     if self.vocab_size is None:

@@ -14,7 +14,7 @@ import numpy as np
 from dualenc_jax.errors import UserError
 from dualenc_jax.models import layers
 from dualenc_jax.models.layers import Segments
-from dualenc_jax.parallel.partitioning import backend_in_scope
+from dualenc_jax.parallel.accelerators import backend_in_scope
 
 
 def einsum_attention(
@@ -86,13 +86,32 @@ def _for_each_row(bias: jax.Array, rows: int) -> jax.Array:
 
 
 AttentionFn = Callable[..., jax.Array]
+ATTENTION_INIT = nn.initializers.variance_scaling(1.0, 'fan_in', 'normal')
+
+
+def query_init(head_dim: int) -> layers.Initializer:
+  """Of the query's kernel, which has T5's 1/sqrt(K) folded in."""
+  divisor = np.sqrt(head_dim).astype(np.float32)
+  return lambda *args: ATTENTION_INIT(*args) / divisor
+
+
+def keep_weights(
+    module: nn.Module, dropout: Segments | None
+) -> jax.Array | None:
+  """Which attention weights a module keeps: bool [R, H, 1, L], None for all."""
+  rate = module.dropout_rate
+  if dropout is None or rate == 0.0:
+    return None
+  # T5X draws one mask for all queries of a head.
+  keep = dropout.keep_each(module.make_rng('dropout'), module.num_heads, rate)
+  return jnp.swapaxes(keep, 1, 2)[:, :, None]
 
 
 def check_buckets(count: int, what: str) -> None:
   """Raises UserError unless positions can be put into so many buckets.
 
-  Of the quarter that is for one distance each in a direction there must be one,
-  and the others must have distances left up to 128.
+  Of a quarter for one distance each in a direction one must exist, and the
+  others must have distances left up to 128.
   """
   if type(count) is not int or not 4 <= count < 512:
     raise UserError(
@@ -181,12 +200,8 @@ class SelfAttention(nn.Module):
     switches dropout of the attention weights on.
     """
     joined = self.num_heads * self.head_dim
-    init = nn.initializers.variance_scaling(1.0, 'fan_in', 'normal')
 
-    def query_init(*args):
-      return init(*args) / np.sqrt(self.head_dim).astype(np.float32)
-
-    def heads(name, kernel_init):
+    def heads(name, kernel_init=ATTENTION_INIT):
       y = layers.Dense(
           joined, ('embed', 'joined_kv'), kernel_init=kernel_init,
           dtype=self.dtype, name=name,
@@ -196,26 +211,14 @@ class SelfAttention(nn.Module):
       y = nn.with_logical_constraint(y, ('batch', 'length', 'heads'))
       return y.reshape(*x.shape[:-1], self.num_heads, self.head_dim)
 
-    keep = None
-    if dropout is not None and self.dropout_rate > 0.0:
-      # T5X draws one mask for all queries of a head.
-      keep = dropout.keep_each(
-          self.make_rng('dropout'), self.num_heads, self.dropout_rate
-      )
-      keep = jnp.swapaxes(keep, 1, 2)[:, :, None, :]
+    keep = keep_weights(self, dropout)
     y = self.attention_fn(
-        heads('query', query_init),
-        heads('key', init),
-        heads('value', init),
-        bias,
-        mask,
-        self.dropout_rate,
-        keep,
+        heads('query', query_init(self.head_dim)), heads('key'),
+        heads('value'), bias, mask, self.dropout_rate, keep,
     )
     return layers.Dense(
-        x.shape[-1],
-        ('joined_kv', 'embed'),
-        kernel_init=layers.scaled(init, self.out_init),
+        x.shape[-1], ('joined_kv', 'embed'),
+        kernel_init=layers.scaled(ATTENTION_INIT, self.out_init),
         dtype=self.dtype,
         name='out',
     )(y.reshape(*x.shape[:-1], joined))
@@ -265,10 +268,10 @@ class T5Encoder(nn.Module):
   over all layers at once.
 
   Attributes:
-    num_layers: depth.
+    num_layers: 0 for a bag of words, a baseline of its own.
     num_heads: H.
-    head_dim: size of one head.
-    mlp_dim: hidden size of the feed-forward block.
+    head_dim: K.
+    mlp_dim: F, the hidden size of the feed-forward block.
     activations: ('gelu', 'linear') for T5 1.1, ('relu',) for T5 1.0.
     dropout_rate: dropout as in T5X; attention weights, too.
     dtype: activation dtype, 'float32' or 'bfloat16'; parameters are float32.
@@ -300,10 +303,8 @@ class T5Encoder(nn.Module):
           f"T5Encoder.dtype is {self.dtype!r}; expected 'float32' or"
           " 'bfloat16'. T5 overflows in float16."
       )
-    # No layer at all is a bag of words, a baseline of its own.
-    least = {'num_layers': 0, 'num_heads': 1, 'head_dim': 1, 'mlp_dim': 1}
-    for name, minimum in least.items():
-      value = getattr(self, name)
+    for name in ('num_layers', 'num_heads', 'head_dim', 'mlp_dim'):
+      value, minimum = getattr(self, name), int(name != 'num_layers')
       if type(value) is not int or value < minimum:
         raise UserError(
             f'T5Encoder.{name} is {value!r}; expected a whole number, at least'

@@ -15,7 +15,7 @@ from dualenc_jax.io import files, finite, json_file, machine, untrusted
 from dualenc_jax.io.forecast import gigabytes
 from dualenc_jax.io.progress import Progress
 from dualenc_jax.parallel.partitioning import Partitioner
-from dualenc_jax.text.distinct import Distinct
+from dualenc_jax.text.pool import Distinct
 from dualenc_jax.text.ragged import Ragged
 
 # Of a device's memory; the rest is for the step.

@@ -25,8 +25,8 @@ from dualenc_jax.losses.loss import weighted_mean
 from dualenc_jax.models import DualEncoder
 from dualenc_jax.objectives.objective import Key, Result, Run
 from dualenc_jax.objectives.over_codes import OverCodes
-from dualenc_jax.text.distinct import Distinct
 from dualenc_jax.text.joined import Joined
+from dualenc_jax.text.pool import Distinct
 from dualenc_jax.text.ragged import from_uint32_pairs
 from dualenc_jax.text.tokenizer import Vocabulary
 

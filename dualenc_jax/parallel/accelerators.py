@@ -1,4 +1,4 @@
-"""Which accelerators the machine has, without JAX."""
+"""Which accelerators the machine has, and JAX computes on."""
 
 from collections.abc import MutableMapping
 import importlib.metadata
@@ -28,13 +28,9 @@ def leave_out_absent_tpus(
   """Keeps JAX from starting the TPU runtime where it is for its compiler only.
 
   With `libtpu` installed (extra tpu-check) and no TPU, JAX would start it all
-  the same, and it writes lines of errors that concern nobody.
-
-  Args:
-    environment: of this process, which JAX reads when it is imported; where it
-      is already, its config is changed, too.
-    devices: folder of the device files.
-    system: the kernel's folder.
+  the same, and it writes lines of errors that concern nobody. JAX reads the
+  environment of its process when it is imported; where it is already, its
+  config is changed, too.
   """
   if _CHOSEN & environment.keys():
     return
@@ -50,3 +46,11 @@ def leave_out_absent_tpus(
   jax = sys.modules.get('jax')
   if jax is not None and jax.config.jax_platforms is None:
     jax.config.update('jax_platforms', 'cpu')
+
+
+def backend_in_scope() -> str:
+  """'cpu', 'gpu' or 'tpu': of the mesh in scope, else of this process."""
+  import jax  # Which the package does not import.
+
+  device = jax.sharding.get_abstract_mesh().abstract_device
+  return device.platform if device else jax.default_backend()

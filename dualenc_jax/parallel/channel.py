@@ -1,5 +1,6 @@
-"""Messages between two hosts: a JSON object a line, over TCP."""
+"""Connections between hosts: JSON messages, and a relay to a service."""
 
+from collections.abc import Callable
 import contextlib
 import json
 import socket
@@ -12,7 +13,7 @@ _LONGEST = 1 << 24
 
 
 class Channel:
-  """One end of a connection.
+  """One end of a connection, which takes a JSON object a line.
 
   Attributes:
     heard: `time.monotonic()` of the last message.
@@ -32,11 +33,7 @@ class Channel:
       self._connection.sendall(line)
 
   def receive(self, seconds: float | None = None) -> dict[str, Any] | None:
-    """The next message; None at the end, or of what is no message.
-
-    Args:
-      seconds: as long is waited for it; None for ever.
-    """
+    """The next message within so long; None at the end, or of what is none."""
     try:
       self._connection.settimeout(seconds)
       message = json.loads(self._lines.readline(_LONGEST))
@@ -63,3 +60,57 @@ class Channel:
     with contextlib.suppress(OSError):
       self._connection.shutdown(socket.SHUT_RDWR)
     self._connection.close()
+
+
+class Relay:
+  """Passes connections on, in threads.
+
+  JAX's client of the coordination service aborts its process, with a trace of
+  C++, as soon as the connection ends. Behind a relay it waits, and whoever
+  watches the hosts has the time to say what has happened.
+
+  Attributes:
+    port: of 127.0.0.1, to connect to.
+  """
+
+  def __init__(self, target: tuple[str, int], is_over: Callable[[], bool]):
+    """Starts to listen.
+
+    Args:
+      target: name and port to pass on to.
+      is_over: whether the end of a connection is to be passed on, too.
+    """
+    self._target, self._is_over = target, is_over
+    self._server = socket.create_server(('127.0.0.1', 0))
+    self.port = self._server.getsockname()[1]
+    start_thread(self._accept)
+
+  def _accept(self) -> None:
+    while True:
+      near, _ = self._server.accept()
+      try:
+        far = socket.create_connection(self._target, timeout=10)
+      except OSError:
+        near.close()
+        continue
+      for each in (near, far):
+        each.settimeout(None)
+        each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+      start_thread(self._pass_on, near, far, lambda: True)
+      start_thread(self._pass_on, far, near, self._is_over)
+
+  def _pass_on(
+      self, source: socket.socket, sink: socket.socket,
+      is_over: Callable[[], bool],
+  ) -> None:
+    with contextlib.suppress(OSError):
+      while data := source.recv(1 << 16):
+        sink.sendall(data)
+    if is_over():
+      for each in (source, sink):
+        with contextlib.suppress(OSError):
+          each.shutdown(socket.SHUT_RDWR)
+
+
+def start_thread(target: Callable[..., None], *args: Any) -> None:
+  threading.Thread(target=target, args=args, daemon=True).start()

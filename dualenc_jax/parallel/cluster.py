@@ -1,5 +1,4 @@
-"""Which hosts a command is told to join: by flags, by variables, by a cluster.
-"""
+"""Which hosts a command is to join: by flags, by variables, by a cluster."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -36,16 +35,15 @@ def find(
     given: Mapping[str, str | int | None], environ: Mapping[str, str],
     seconds: int,
 ) -> Cluster:
-  """The hosts as flags tell them, else JAX's variables, else the cluster.
+  """The hosts as flags name them, else JAX's variables, else the cluster.
 
   Args:
-    given: the flags coordinator_address, num_processes and process_id; None
-      where one is not given.
+    given: the flags coordinator_address, num_processes and process_id, or None.
     environ: the environment.
     seconds: how long to wait for a cluster's own name service.
 
   Raises:
-    UserError: some of them are not there, or are not what they should be.
+    UserError: some of them are missing, or are not what they should be.
   """
   flags = {f'--{name}': value for name, value in given.items()}
   variables = {name: environ.get(name) or None for name in _VARIABLES}

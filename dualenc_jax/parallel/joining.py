@@ -11,8 +11,8 @@ import time
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.parallel import meeting
+from dualenc_jax.parallel.channel import Relay
 from dualenc_jax.parallel.cluster import Cluster
-from dualenc_jax.parallel.relay import Relay
 
 # This library's own watch is what ends hosts.
 _JAX_WAITS = 24 * 3600
@@ -25,7 +25,7 @@ def join(cluster: Cluster, seconds: int, facts: str) -> None:
   Args:
     cluster: the hosts; of one alone nothing is done.
     seconds: how long to wait for them.
-    facts: what must be the same on all, in lines: versions, flags.
+    facts: lines that must be the same on all: versions, flags.
 
   Raises:
     UserError: they do not come, or differ.
@@ -47,12 +47,8 @@ def join(cluster: Cluster, seconds: int, facts: str) -> None:
     first = meeting.host_and_port(cluster.address)[0]
     port = Relay((first, port), lambda: there.is_over).port
   jax.distributed.initialize(
-      f'{name}:{port}',
-      cluster.count,
-      cluster.index,
-      cluster.local_device_ids,
-      initialization_timeout=_JAX_WAITS,
-      heartbeat_timeout_seconds=_JAX_WAITS,
+      f'{name}:{port}', cluster.count, cluster.index, cluster.local_device_ids,
+      initialization_timeout=_JAX_WAITS, heartbeat_timeout_seconds=_JAX_WAITS,
       shutdown_timeout_seconds=_JAX_WAITS,
   )
   kind = jax.local_devices()[0].device_kind
@@ -60,13 +56,7 @@ def join(cluster: Cluster, seconds: int, facts: str) -> None:
 
 
 def agree(what: str, text: str, advice: str = '') -> None:
-  """Raises UserError, on all hosts, unless all have the same.
-
-  Args:
-    what: it is: 'training data'.
-    text: of this host, in lines.
-    advice: what to do, where they differ.
-  """
+  """Raises UserError, on all hosts, unless all have the same lines of text."""
   if _joined is None:
     return
   texts = _joined.share(text)
@@ -106,7 +96,7 @@ def end(status: int, why: str) -> int:
 
   Args:
     status: to exit with, and for the others, which have then failed, too; it is
-      returned where there are no others.
+      returned where this host is alone.
     why: for the others, after the name of this host.
   """
   if _joined is None or _joined.is_over:

@@ -14,7 +14,7 @@ import time
 from typing import Any, NamedTuple
 
 from dualenc_jax.errors import RUN_AGAIN, UserError
-from dualenc_jax.parallel.channel import Channel
+from dualenc_jax.parallel.channel import Channel, start_thread
 from dualenc_jax.parallel.cluster import Cluster
 
 # Between two signs of life, and without any before a host is given up.
@@ -47,14 +47,10 @@ class Meeting:
   """
 
   def __init__(self, cluster: Cluster, seconds: float):
-    """Returns when all are there, and starts to watch them.
-
-    Args:
-      cluster: the hosts.
-      seconds: how long to wait for them.
+    """Returns when all have come, and starts to watch them.
 
     Raises:
-      UserError: they are not there by then, or the address cannot be used.
+      UserError: they have not within `seconds`, or the address is in use.
     """
     self._count = cluster.count
     self._own = Member(cluster.index, socket.gethostname(), os.getpid())
@@ -72,14 +68,13 @@ class Meeting:
     else:
       self._receive_all(cluster, deadline, seconds)
     for index, channel in self._channels.items():
-      _start(self._listen, index, channel)
-    _start(self._watch)
+      start_thread(self._listen, index, channel)
+    start_thread(self._watch)
 
   def _receive_all(
       self, cluster: Cluster, deadline: float, seconds: float
   ) -> None:
-    port = int(cluster.address.rpartition(':')[2])
-    with contextlib.closing(_listen_at(cluster.address, port)) as server:
+    with contextlib.closing(_listen_at(cluster.address)) as server:
       while absent := self._absent():
         server.settimeout(max(deadline - time.monotonic(), 0.01))
         try:
@@ -98,7 +93,8 @@ class Meeting:
           channel.close()  # A stranger.
           continue
         self._admit(member, count, channel)
-    self.service_port = _free_port()
+    with socket.create_server(('', 0)) as server:
+      self.service_port = server.getsockname()[1]
     for channel in self._channels.values():
       channel.send(
           'welcome',
@@ -113,8 +109,8 @@ class Meeting:
     if count != self._count:
       self._refuse(
           f'{self._own} is told of {self._count} hosts, and {member} of'
-          f' {count}. Expected the same --num_processes'
-          ' (JAX_NUM_PROCESSES) of all.'
+          f' {count}. Expected the same --num_processes (JAX_NUM_PROCESSES) of'
+          ' all.'
       )
     if there:
       self._refuse(
@@ -224,7 +220,7 @@ class Meeting:
       elif kind == 'ended':
         self._gone.add(message['index'])
         facts = map(message.get, ('index', 'why', 'status'))
-        _start(self._fail, *facts, _GRACE)
+        start_thread(self._fail, *facts, _GRACE)
     if index not in self._gone:
       self._fail(
           index,
@@ -279,13 +275,12 @@ def host_and_port(address: str) -> tuple[str, int]:
   return host.strip('[]'), int(port)
 
 
-def _listen_at(address: str, port: int) -> socket.socket:
+def _listen_at(address: str) -> socket.socket:
   both = socket.has_dualstack_ipv6()
+  family = socket.AF_INET6 if both else socket.AF_INET
   try:
     return socket.create_server(
-        ('', port),
-        family=socket.AF_INET6 if both else socket.AF_INET,
-        dualstack_ipv6=both,
+        ('', host_and_port(address)[1]), family=family, dualstack_ipv6=both,
         backlog=128,
     )
   except OSError as e:
@@ -295,25 +290,10 @@ def _listen_at(address: str, port: int) -> socket.socket:
     ) from e
 
 
-def _free_port() -> int:
-  with socket.create_server(('', 0)) as server:
-    return server.getsockname()[1]
-
-
-def _start(target, *args: Any) -> None:
-  threading.Thread(target=target, args=args, daemon=True).start()
-
-
 def differing(
     what: str, members: Sequence[Member], texts: Sequence[str]
 ) -> str | None:
-  """Which host has what, as far as they differ; None where they agree.
-
-  Args:
-    what: the texts are.
-    members: the hosts.
-    texts: of each, in lines.
-  """
+  """Which host has what lines, as far as they differ; None where they agree."""
   first = texts[0]
   others = [i for i, text in enumerate(texts) if text != first]
   if not others:

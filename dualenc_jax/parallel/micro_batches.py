@@ -48,12 +48,8 @@ def map_rows(
       on the data axis; None for all at once.
     boxed: makes the abstract parameters of the model in their boxes of logical
       axes; asked where the data axis splits parameters.
-    params: parameters, by whose gradients it is trained; those that `boxed`
-      lacks are not split.
+    params: those that `boxed` lacks are not split.
     *trees: of arrays [C, ...], the leading axis over the data axis.
-
-  Returns:
-    What `encode` returns, arrays [C, ...].
   """
   rows = jax.tree.leaves(trees)[0].shape[0]
   size = rows if size is None else size
@@ -80,9 +76,7 @@ def map_rows(
 
   split = PartitionSpec(DATA)
   return jax.shard_map(
-      on_device,
-      axis_names={DATA},
-      in_specs=(specs, *[split] * len(trees)),
+      on_device, axis_names={DATA}, in_specs=(specs, *[split] * len(trees)),
       out_specs=split,
   )(params, *trees)
 

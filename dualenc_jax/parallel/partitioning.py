@@ -102,10 +102,7 @@ class Partitioner:
 
   @contextlib.contextmanager
   def scope(self) -> Iterator[None]:
-    """Within it, logical constraints refer to this mesh and these rules.
-
-    So does the loss, whose ring runs over the mesh.
-    """
+    """Within it, logical constraints and the loss refer to this mesh."""
     mesh = jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh)
     rules = nn.logical_axis_rules(self.logical_rules)
     with mesh, rules, split_params.sums_in(self.sum_dtype):
@@ -129,22 +126,18 @@ class Partitioner:
       )
 
   def param_shardings(self, boxed: Any) -> Any:
-    """Shardings of parameters from their logical axes.
+    """NamedShardings of parameters, in the tree of the unboxed ones.
 
     Args:
       boxed: abstract parameters as `model.init` returns them, leaves in Flax's
         `LogicallyPartitioned` boxes or bare (then replicated).
 
-    Returns:
-      A tree of NamedSharding with the structure of the unboxed parameters.
-
     Raises:
       UserError: an axis of a parameter is not divisible by its mesh axis.
     """
     specs = nn.get_partition_spec(boxed)
-    shardings = nn.logical_to_mesh_sharding(
-        specs, self.mesh, self.logical_rules
-    )
+    rules = self.logical_rules
+    shardings = nn.logical_to_mesh_sharding(specs, self.mesh, rules)
     jax.tree_util.tree_map_with_path(
         self._check_divisible, nn.unbox(boxed), specs, shardings
     )
@@ -164,11 +157,7 @@ class Partitioner:
     """Where each parameter is updated: `shardings`, unless `shard_optimizer`.
 
     Then the longest axis that is not split yet, and that the data axis divides,
-    is split over it.
-
-    Args:
-      params: abstract parameters.
-      shardings: their shardings.
+    is split over it. `params` are abstract.
     """
     shard = self.shard_optimizer
     if shard is None:
@@ -194,15 +183,9 @@ class Partitioner:
   def state_shardings(self, state: Any, params: Any, shardings: Any) -> Any:
     """Shardings of optimizer state: a parameter's twin lives where it does.
 
-    Args:
-      state: abstract optimizer state.
-      params: abstract parameters.
-      shardings: their shardings.
-
-    Returns:
-      A tree like `state`: leaves whose path ends in a parameter's path and
-      whose shape is that parameter's take its sharding; the others, such as
-      Adafactor's row and column statistics, are small and replicated.
+    Leaves whose path ends in a parameter's path and whose shape is that
+    parameter's take its sharding; the others, such as Adafactor's row and
+    column statistics, are small and replicated. Arguments are abstract.
     """
     by_path = {
         path_string(path): (leaf.shape, sharding)
@@ -246,12 +229,6 @@ class HostPartitioner(Partitioner):
     return jax.local_devices()
 
 
-def backend_in_scope() -> str:
-  """'cpu', 'gpu' or 'tpu': of the mesh in scope, else of this process."""
-  device = jax.sharding.get_abstract_mesh().abstract_device
-  return device.platform if device else jax.default_backend()
-
-
 def check_gpu_is_used() -> None:
   """Refuses to run on the CPU of a GPU machine unless told to."""
   asked_for = (jax.config.jax_platforms or '').split(',')
@@ -281,15 +258,12 @@ def leaf_paths(tree: Any) -> list[str]:
 def match(
     name: str, rules: Sequence[tuple[str, Any]], paths: Sequence[str]
 ) -> Mapping[str, Any]:
-  """Gives every path the value of the first rule that matches all of it.
+  """{path: value of the first rule that matches all of it}, where one does.
 
   Args:
-    name: what the rules are called in the config, for messages.
+    name: of the rules in the config, for messages.
     rules: pairs of a regular expression and a value.
     paths: parameter paths.
-
-  Returns:
-    {path: value}, without the paths that no rule matches.
 
   Raises:
     UserError: an expression does not compile, matches no parameter, or only
@@ -300,9 +274,8 @@ def match(
     try:
       compiled = re.compile(pattern)
     except re.error as e:
-      raise UserError(
-          f'{name}: {pattern!r} is no regular expression: {e}.'
-      ) from e
+      text = f'{name}: {pattern!r} is no regular expression: {e}.'
+      raise UserError(text) from e
     matched = [path for path in paths if compiled.fullmatch(path)]
     if not matched:
       near = difflib.get_close_matches(pattern, paths, n=3, cutoff=0.3)

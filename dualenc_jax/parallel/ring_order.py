@@ -40,14 +40,10 @@ def _place(device: jax.Device) -> tuple[int, ...] | None:
 def ring(places: Sequence[Sequence[int]]) -> list[int]:
   """Numbers of the places of a full grid, neighbour after neighbour.
 
-  Args:
-    places: coordinates of each, of any number of dimensions.
-
-  Returns:
-    Their numbers, so that from each place to the next, and from the last to the
-    first, one coordinate goes one step on. There is no such order of an odd
-    number of places, or of those of a line: then only the last and the first
-    are apart. Places that are no full grid stay in their order.
+  From each place to the next, and from the last to the first, one coordinate
+  goes one step on. Of an odd number of places, or of those of a line, no such
+  order exists: then only the last and the first are apart. Places that are no
+  full grid stay in their order.
   """
   places = [tuple(place) for place in places]
   values = [sorted(set(axis)) for axis in zip(*places)]
@@ -68,15 +64,8 @@ def blocks(places: Sequence[Sequence[int]], size: int) -> list[int] | None:
 
   On flat slices with a side beyond 4 the TPU's compiler refuses sums over
   devices that are not the same number apart in every line, as are those that
-  are `size` apart in a `ring`.
-
-  Args:
-    places: coordinates of each.
-    size: places of a block.
-
-  Returns:
-    Their numbers, block after block, blocks in a ring; None if the grid is not
-    such, or `size` divides neither side.
+  are `size` apart in a `ring`. Blocks of `size` places are in a ring; None if
+  the grid is not such, or `size` divides neither side.
   """
   used = _used([tuple(place) for place in places])
   sides = [len(set(axis)) for axis in zip(*used)]

@@ -15,6 +15,8 @@ from flax import linen as nn
 import jax
 from jax.sharding import AxisType, PartitionSpec
 
+from dualenc_jax.parallel.accelerators import backend_in_scope
+
 DATA = 'data'
 
 _gathered = contextvars.ContextVar('_gathered', default=None)
@@ -103,8 +105,7 @@ def _gather_backward(places, dtype, sum_dtype, _, gradient):
     )
 
   gradient = gradient.astype(sum_dtype)
-  mesh = jax.sharding.get_abstract_mesh()
-  if mesh.abstract_device is None or mesh.abstract_device.platform == 'cpu':
+  if backend_in_scope() == 'cpu':
     # Whose compiler aborts at a sum in bfloat16.
     gradient = gradient.astype('float32')
   return (_beside(scatter, places, gradient).astype('float32'),)
@@ -122,6 +123,6 @@ def _beside(
   if not others:
     return move(x)
   spec = PartitionSpec(*(None if p == DATA else p for p in places))
-  return jax.shard_map(
-      move, axis_names=others, in_specs=spec, out_specs=spec
-  )(x)
+  return jax.shard_map(move, axis_names=others, in_specs=spec, out_specs=spec)(
+      x
+  )

@@ -14,14 +14,8 @@ def queries(
 ) -> list[str]:
   """Queries that have exactly so many tokens, prefix and EOS included.
 
-  They are random words that are one token each; tokenizers that are equal give
-  equal texts.
-
-  Args:
-    tokenizer: of the model.
-    tokens: of each query.
-    count: queries at most.
-    seed: of the words.
+  They are at most `count`, of random words that are one token each; equal
+  tokenizers give equal texts.
 
   Raises:
     UserError: no query of the model is as long, or as short; or its vocabulary

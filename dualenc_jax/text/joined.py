@@ -51,11 +51,7 @@ class Template:
       )
 
   def tokens(self, tokenizer: Tokenizer) -> 'Around':
-    """What stands around queries and passages, tokenised.
-
-    Raises:
-      UserError: no token of a passage would fit.
-    """
+    """What stands around queries and passages; UserError if no passage fits."""
     texts = [part.strip() for part in _FIELD.split(self.text)[::2]]
     before, between, after = (
         _pieces(tokenizer.vocabulary, text) for text in texts
@@ -80,7 +76,7 @@ class Around:
 
   Attributes:
     before: int64, in front of the query.
-    between: of query and passage.
+    between: query and passage.
     after: the passage.
     length: most tokens of the whole.
   """
@@ -91,15 +87,18 @@ class Around:
   length: int
 
   @property
+  def fixed(self) -> int:
+    """Tokens that stand around query and passage."""
+    return len(self.before) + len(self.between) + len(self.after)
+
+  @property
   def room(self) -> int:
     """Tokens of the longest query that leaves a passage one, EOS included."""
-    fixed = len(self.before) + len(self.between) + len(self.after)
-    return self.length - fixed
+    return self.length - self.fixed
 
   def most(self, query_length: int, passage_length: int) -> int:
     """Tokens of the longest text that these lengths allow."""
-    fixed = len(self.before) + len(self.between) + len(self.after)
-    return min(fixed + query_length - 1 + passage_length - 1, self.length)
+    return min(self.fixed + query_length + passage_length - 2, self.length)
 
   def join(self, queries: Ragged, passages: Ragged) -> Ragged:
     """Texts of query i and passage i: n rows of token ids, both with EOS."""
@@ -116,12 +115,7 @@ class Joined:
   """Texts of a query and a passage each, as `Pool` has those of one kind.
 
   Rows are pairs of numbers, [..., 2], of a query and of a passage; (-1, -1) is
-  none.
-
-  Attributes:
-    around: what stands around them.
-    queries: tokens, each row with EOS.
-    passages: the same.
+  none. Tokens in both pools have EOS.
   """
 
   around: Around
@@ -130,16 +124,13 @@ class Joined:
 
   def lengths(self, rows: np.ndarray) -> np.ndarray:
     """Tokens of rows [..., 2], 0 where there is none: int64 [...]."""
-    query, passage = self._parts(rows)
-    a = self.around
-    fixed = len(a.before) + len(a.between) + len(a.after)
-    return np.where(rows[..., 1] >= 0, query + passage + fixed, 0)
+    total = sum(self._parts(rows)) + self.around.fixed
+    return np.where(rows[..., 1] >= 0, total, 0)
 
   def copy(self, rows: np.ndarray, out: np.ndarray, starts: np.ndarray) -> None:
     """Writes the tokens of rows [n, 2] into flat `out`, from their starts."""
     query, passage = self._parts(rows)
-    at = starts
-    at = _write(self.around.before, out, at)
+    at = _write(self.around.before, out, starts)
     self.queries.copy(rows[:, 0], out, at, query)
     at = _write(self.around.between, out, at + query)
     self.passages.copy(rows[:, 1], out, at, passage)
@@ -147,11 +138,9 @@ class Joined:
 
   def _parts(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Tokens of the query and of the passage that are taken, [...] each."""
-    a = self.around
     query = np.maximum(self.queries.lengths(rows[..., 0]) - 1, 0)
     passage = np.maximum(self.passages.lengths(rows[..., 1]) - 1, 0)
-    room = a.length - len(a.before) - len(a.between) - len(a.after) - query
-    return query, np.minimum(passage, room)
+    return query, np.minimum(passage, self.around.room - query)
 
 
 def _write(tokens: np.ndarray, out: np.ndarray, at: np.ndarray) -> np.ndarray:

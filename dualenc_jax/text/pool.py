@@ -1,7 +1,8 @@
 """Rows of token ids from several places under one numbering."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+import copy
+from typing import Any, Self
 
 import numpy as np
 
@@ -12,11 +13,7 @@ class Pool:
   """Rows of token ids, with numbers that go with them; parts in turn."""
 
   def __init__(self, parts: Sequence[tuple[Ragged, Mapping[str, np.ndarray]]]):
-    """Copies nothing.
-
-    Args:
-      parts: n token rows and their columns [n], by name; the same in all parts.
-    """
+    """Takes token rows and their columns [n], the same in all parts."""
     self._parts = parts
     self.first = np.cumsum([0, *(len(rows) for rows, _ in parts)])
 
@@ -43,11 +40,7 @@ class Pool:
   ) -> None:
     """Writes the tokens of rows [n] into flat `out`, each from its start on.
 
-    Args:
-      rows: numbers.
-      out: flat.
-      starts: int64 [n].
-      most: tokens of a row that are written at most, int64 [n]; None for all.
+    At most `most` of each row, int64 [n]; None for all.
     """
     for (tokens, _), chosen, own in self._split(rows):
       begins = tokens.offsets[own]
@@ -70,3 +63,44 @@ class Pool:
       chosen = (rows >= start) & (rows < end)
       if chosen.any():
         yield part, chosen, rows[chosen] - start
+
+
+class Distinct:
+  """Each text once; rows without tokens are none.
+
+  Attributes:
+    pool: all rows.
+    fingerprints: of the texts, uint64 [N], ascending.
+    rows: where they are in the pool, the first of equal ones: int64 [N].
+  """
+
+  def __init__(self, parts: Sequence[tuple[Ragged, np.ndarray]]):
+    """Takes rows and their fingerprints, uint64; reads no tokens."""
+    self.parts = [tokens for tokens, _ in parts]
+    self.pool = Pool([(tokens, {}) for tokens in self.parts])
+    rows = [
+        first + np.flatnonzero(tokens.lengths)
+        for first, tokens in zip(self.pool.first, self.parts)
+    ]
+    found = [
+        fingerprints[own - first]
+        for first, own, (_, fingerprints) in zip(self.pool.first, rows, parts)
+    ]
+    self.fingerprints, first = np.unique(
+        np.concatenate(found), return_index=True
+    )
+    self.rows = np.concatenate(rows)[first]
+
+  def __len__(self) -> int:
+    return len(self.fingerprints)
+
+  def some(self, numbers: np.ndarray) -> Self:
+    """Those of these numbers, ascending."""
+    found = copy.copy(self)
+    found.fingerprints = self.fingerprints[numbers]
+    found.rows = self.rows[numbers]
+    return found
+
+  def numbers(self, fingerprints: np.ndarray) -> np.ndarray:
+    """Which texts these are, of some that are known."""
+    return np.searchsorted(self.fingerprints, fingerprints)

@@ -85,11 +85,10 @@ def lengths_to_offsets(lengths: np.ndarray) -> np.ndarray:
 
 
 def fingerprints(rows: Ragged) -> np.ndarray:
-  """Fingerprints of the rows of a Ragged of token ids: uint64 [n].
+  """Fingerprints of rows of token ids of any dtype: uint64 [n].
 
-  Equal rows have equal fingerprints; rows that differ in a token, in the order
-  or in the number of tokens have, but for a chance of 2^-64, others. The dtype
-  of the tokens does not matter. Memory is 8 bytes a row and a few megabytes.
+  Rows that differ in a token, in the order or in the number of tokens have, but
+  for a chance of 2^-64, others. Memory is 8 bytes a row and a few megabytes.
   """
   out = np.empty(len(rows), np.uint64)
   start = 0

@@ -58,12 +58,7 @@ class Vocabulary:
     """Token ids of each text: at most `max_length - 1`, then EOS.
 
     Cut first and ended after, as T5X's `append_eos_after_trim` does: every row
-    ends with EOS.
-
-    Args:
-      texts: n of them.
-      max_length: most tokens of a row, EOS included.
-      threads: how many share the work; -1 for one on each core.
+    ends with EOS. `threads` is -1 for one on each core.
     """
     rows = self._processor.encode_as_numpy(
         list(texts), add_eos=True, num_threads=threads
@@ -77,10 +72,9 @@ class Vocabulary:
     return Ragged(values, offsets)
 
   def decode(self, ids: np.ndarray) -> str:
-    """The text of a row of `encode`, as normalised.
+    """The text of a row of `encode`, as normalised, without EOS.
 
-    EOS is left out, and what a model may write that is no piece: extra ids, and
-    rows by which a table of embeddings is padded.
+    Ids that are no piece, which a model may write, are left out.
     """
     pieces = self._processor.get_piece_size()
     return self._processor.decode(ids[ids < pieces].tolist())
@@ -127,11 +121,9 @@ class Tokenizer:
     vocabulary: the SentencePiece vocabulary of both sides.
     query_length: most tokens of a query, EOS included.
     passage_length: most tokens of a passage, EOS included.
-    query_prefix: put in front of every query, such as 'query: '; its tokens
-      count.
-    passage_prefix: put in front of every passage and hard negative.
-    prompts: other prefixes by name, of tasks say, one of which `prompted` puts
-      in a prefix's place.
+    query_prefix: in front of every query, such as 'query: '; its tokens count.
+    passage_prefix: in front of every passage and hard negative.
+    prompts: other prefixes by name, for `prompted`.
   """
 
   vocabulary: Vocabulary
@@ -182,14 +174,10 @@ class Tokenizer:
   def prompted(
       self, query: str | None = None, passage: str | None = None
   ) -> 'Tokenizer':
-    """This with other prefixes.
-
-    Args:
-      query: name of the prompt of queries; None leaves their prefix.
-      passage: the same of passages.
+    """This with prompts of these names as prefixes; None leaves a prefix.
 
     Raises:
-      UserError: there is no such prompt.
+      UserError: no such prompt exists.
     """
     chosen = zip(PREFIXES, (query, passage))
     texts = {p: self.prompt(n) for p, n in chosen if n is not None}
@@ -207,12 +195,7 @@ class Tokenizer:
 
 
 def check_prompts(where: str, prompts: object) -> None:
-  """Raises UserError unless prompts are texts by name.
-
-  Args:
-    where: they are, for the message.
-    prompts: to check.
-  """
+  """Raises UserError, naming `where`, unless prompts are texts by name."""
   if not isinstance(prompts, Mapping) or not all(
       isinstance(part, str) for pair in prompts.items() for part in pair
   ):

@@ -30,6 +30,7 @@ from dualenc_jax.tensor_files.tensors import DamageError
 from dualenc_jax.training.step import TrainState
 
 _LOG = logging.getLogger(__name__)
+_TREES = 'params', 'optimizer', 'memory'
 # Bytes that `save_params` writes at once, and of a file.
 _AT_ONCE, _DATA_FILE = 200 << 20, 50 << 20
 # What restoring a good checkpoint may raise: another model, no memory.
@@ -40,12 +41,7 @@ class Checkpoints:
   """The folder `<model_dir>/checkpoints`."""
 
   def __init__(self, model_dir: str | pathlib.Path, keep: int = 3):
-    """Opens the folder, which is made by the first save.
-
-    Args:
-      model_dir: the run's folder.
-      keep: how many of the newest checkpoints to keep.
-    """
+    """Opens the folder, which the first save makes; keeps the newest ones."""
     self.folder = pathlib.Path(model_dir).absolute() / 'checkpoints'
     self._broken = self.folder.parent / 'broken_checkpoints'
     self._keep = keep
@@ -61,9 +57,7 @@ class Checkpoints:
           options=ocp.CheckpointManagerOptions(preservation_policy=self),
           # Given here, so that metadata can be read before any save.
           item_handlers={
-              'params': ocp.StandardCheckpointHandler(),
-              'optimizer': ocp.StandardCheckpointHandler(),
-              'memory': ocp.StandardCheckpointHandler(),
+              **{name: ocp.StandardCheckpointHandler() for name in _TREES},
               'meta': ocp.JsonCheckpointHandler(),
           },
       )
@@ -91,17 +85,12 @@ class Checkpoints:
   def save(self, state: TrainState, step: int, meta: Mapping[str, Any]) -> None:
     """Starts to save; the state may be donated as soon as this returns.
 
-    Args:
-      state: global arrays.
-      step: `state.step` as known on the host.
-      meta: what to write beside the tensors, JSON.
+    `meta`, JSON, is written beside the tensors.
 
     Raises:
       UserError: this or the previous, asynchronous save failed.
     """
-    items = {'params': state.params, 'optimizer': state.opt_state}
-    if jax.tree.leaves(state.memory):
-      items['memory'] = state.memory
+    items = _items(state)
     # Of what is in memory now, before any of it is copied or written.
     known, _ = digests_on_devices.of_trees(items)
     with self._explained():
@@ -168,10 +157,7 @@ class Checkpoints:
 
     Newer ones that cannot be read, hold something else than was saved, or
     parameters that are not finite, are then moved to `broken_checkpoints`, so
-    that their steps can be saved again; that is said in the log.
-
-    Args:
-      abstract: the expected state, leaves of ShapeDtypeStruct with shardings.
+    that their steps can be saved again; that is logged.
 
     Returns:
       The state and the `meta` saved with it; None without any checkpoint.
@@ -180,9 +166,7 @@ class Checkpoints:
       UserError: the checkpoint is of another model, or none can be read.
     """
     unreadable = {}
-    wanted = {'params': abstract.params, 'optimizer': abstract.opt_state}
-    if jax.tree.leaves(abstract.memory):
-      wanted['memory'] = abstract.memory
+    wanted = _items(abstract)
     for step in reversed(self.steps()):
       try:
         restored, meta = self._restore_items(step, wanted)
@@ -246,10 +230,7 @@ class Checkpoints:
     _LOG.warning(
         'Checkpoint %d in %s cannot be read (%s); it is moved to %s and the one'
         ' before it is used.',
-        step,
-        self.folder,
-        cause,
-        target,
+        step, self.folder, cause, target,
     )
     if jax.process_index() == 0:
       self._broken.mkdir(exist_ok=True)
@@ -272,6 +253,11 @@ class Checkpoints:
           f' ({last}) is kept; make room or change MODEL_DIR, then run the same'
           ' command again to resume.'
       ) from e
+
+
+def _items(state: TrainState) -> dict[str, Any]:
+  found = dict(zip(_TREES, (state.params, state.opt_state, state.memory)))
+  return {n: v for n, v in found.items() if n != 'memory' or jax.tree.leaves(v)}
 
 
 def _sealed(
@@ -331,12 +317,11 @@ def _check_memory(where: pathlib.Path, metadata: Any, abstract: Any):
         ' another MODEL_DIR.'
     )
   saved, wanted = _saved_shapes(where, metadata), dict(_shapes(abstract))
-  changes = [
+  if changes := [
       f'{name} {saved.get(name, "absent")} -> {wanted.get(name, "absent")}'
       for name in sorted(saved.keys() | wanted.keys())
       if saved.get(name) != wanted.get(name)
-  ]
-  if changes:
+  ]:
     raise UserError(
         f'The memory of this run has other sizes in {where}: '
         + ', '.join(changes)

@@ -96,8 +96,8 @@ def plan_start(
   Args:
     initial: what to start from, or its path.
     facts: of the model, as `Objective.facts` and `models.describe` have them.
-    vocabulary: of this run; the checkpoint's must be the same where it is told.
-    abstract_params: the train parameters; shapes count.
+    vocabulary: of this run; that of the checkpoint, if known, must be the same.
+    abstract_params: the train parameters.
 
   Raises:
     UserError: as `assign` and the readers.
@@ -122,7 +122,10 @@ def plan_start(
   for name, leaf in zip(partitioning.leaf_paths(abstract_params), leaves):
     shapes |= layer_names(name, leaf.shape)
   if not initial.rules and 'encoder' in facts:
-    _check_versions(weights, facts['encoder']['activations'])
+    # The names of T5 1.0 and 1.1 differ, too.
+    mine, theirs = facts['encoder']['activations'], weights.encoder.activations
+    if len(mine) != len(theirs):
+      raise _other_activations(weights, 'encoder', theirs, 'encoder', mine)
   rules, drop = [*initial.rules], [*initial.drop]
   more = [], []
   if query is not None:
@@ -142,11 +145,8 @@ def plan_start(
 def start_from(start: Start, state: TrainState) -> TrainState:
   """Replaces the parameters of a fresh state by those of a checkpoint.
 
-  Tensor by tensor: neither the host nor a device has two models at once.
-
-  Args:
-    start: what `plan_start` returned.
-    state: fresh, on the mesh; its replaced arrays are deleted.
+  Tensor by tensor: neither the host nor a device has two models at once. The
+  replaced arrays of `state`, on the mesh, are deleted.
 
   Raises:
     UserError: a tensor cannot be read, or the optimizer was another one.
@@ -163,15 +163,6 @@ def start_from(start: Start, state: TrainState) -> TrainState:
     leaves[i] = _place(leaf, name, parts, tensors)
   _LOG.info('%s', start)
   return state._replace(params=treedef.unflatten(leaves), opt_state=opt_state)
-
-
-def _check_versions(weights: Weights, mine: Sequence[str]) -> None:
-  """Raises UserError where T5 1.0 and 1.1 meet, whose names differ, too."""
-  theirs = weights.encoder.activations
-  if len(mine) != len(theirs):
-    raise UserError(
-        _other_activations(weights, 'encoder', theirs, 'encoder', mine)
-    )
 
 
 def check_activations(
@@ -192,16 +183,16 @@ def check_activations(
     theirs = tuple(getattr(weights, there, weights.encoder).activations)
     told = weights.tells_activations or len(mine) != len(theirs)
     if mine != theirs and told:
-      raise UserError(_other_activations(weights, there, theirs, tower, mine))
+      raise _other_activations(weights, there, theirs, tower, mine)
 
 
-def _other_activations(weights, there, theirs, tower, mine) -> str:
-  return (
+def _other_activations(weights, there, theirs, tower, mine) -> UserError:
+  return UserError(
       f'{weights.path} ({weights.kind}) has feed-forward blocks'
       f' {tuple(theirs)} in its {there}; {tower}.activations of this model is'
       f' {tuple(mine)}. Give the model file of its version: models/base.gin is'
-      ' T5 1.1,'
-      ' models/t5_1_0_base.gin is T5 1.0, the form of GTR and Sentence-T5.'
+      ' T5 1.1, models/t5_1_0_base.gin is T5 1.0, the form of GTR and'
+      ' Sentence-T5.'
   )
 
 

@@ -19,14 +19,11 @@ SCRATCH = 'scratch'
 
 
 def layers(which: str | Sequence[int], wanted: int, there: int) -> list[int]:
-  """The layers that a tower of fewer starts from.
+  """The layers, of so many that are there, that a tower of fewer starts from.
 
-  Args:
-    which: 'first' and 'last' in a row; 'spread' evenly from the first to the
-      last, of one the last; 'ends', the first half of the tower from the first
-      and the rest from the last; or their numbers, from 0.
-    wanted: layers of the tower.
-    there: layers to choose from.
+  `which` is 'first' and 'last' in a row; 'spread' evenly from the first to the
+  last, of one the last; 'ends', the first half of the tower from the first and
+  the rest from the last; or their numbers, from 0.
 
   Raises:
     UserError: they are too few, or a number is none of theirs.
@@ -69,7 +66,7 @@ def rules(
   Args:
     which: as of `layers`, or 'scratch' for a query tower of random numbers.
     facts: of the model, as `models.describe` has them.
-    weights: the checkpoint; its passage tower, if it has one of its own.
+    weights: the checkpoint.
 
   Raises:
     UserError: the model has no query tower of its own, or as `layers`.
@@ -93,14 +90,7 @@ def rules(
 def rules_of_its_own(
     facts: Mapping[str, Any], weights: Weights, query: Weights
 ) -> tuple[list[Rule], list[str]]:
-  """Rules, and what to drop, that start the query tower from a checkpoint.
-
-  They are over what `beside` has put together.
-
-  Args:
-    facts: of the model, as `models.describe` has them.
-    weights: the checkpoint of the passage tower and the projection.
-    query: the query tower's.
+  """Rules, and what to drop, over what `beside` makes of both checkpoints.
 
   Raises:
     UserError: the model has no query tower of its own, or one of another depth.
@@ -112,13 +102,9 @@ def rules_of_its_own(
         f'QUERY_LAYERS is {wanted}, and {query.path} has {there} layers; set'
         f' QUERY_LAYERS={there}.'
     )
-  drop = _left(weights)
-  unused = {
-      name.split('/')[0]
-      for name in query.tensors
-      if name.split('/')[0] not in ('token_embedder', 'encoder')
-  }
-  drop += [f'{_OWN}{part}/.*' for part in sorted(unused)]
+  parts = {name.split('/')[0] for name in query.tensors}
+  unused = sorted(parts - {'token_embedder', 'encoder'})
+  drop = _left(weights) + [f'{_OWN}{part}/.*' for part in unused]
   return [('((?:token_embedder|encoder)/.*)', rf'{_OWN}\1')], drop
 
 
@@ -154,6 +140,5 @@ def _check_apart(what: str, facts: Mapping[str, Any]) -> None:
 
 def _left(weights: Weights) -> list[str]:
   """What has no use of a checkpoint with two encoders: its query tower."""
-  if weights.passage_encoder is None:
-    return []
-  return ['(token_embedder|encoder)/.*']
+  is_one = weights.passage_encoder is None
+  return [] if is_one else ['(token_embedder|encoder)/.*']

@@ -33,7 +33,7 @@ class Optimizer:
   one of them.
 
   Attributes:
-    transform: any optax optimizer, its learning rate included.
+    transform: any of optax, its learning rate included.
     learning_rate: the schedule that `transform` uses, for the log.
     freeze: parameters that are never updated and have no optimizer state.
     multipliers: pairs of an expression and a factor on the learning rate; the
@@ -95,9 +95,7 @@ class Optimizer:
   ) -> optax.GradientTransformation:
     """The transformation for (possibly abstract) parameters.
 
-    Args:
-      params: as they are or abstract.
-      frozen: those of the objective, which `freeze` may have, too.
+    `frozen` are those of the objective, which `freeze` may have, too.
 
     Raises:
       UserError: a rule matches no parameter, or has no effect.
@@ -269,16 +267,12 @@ def plan(
 
 def _is_multiplier(rule: Any) -> bool:
   """Whether it is a pair of an expression and a finite factor, 0 or more."""
-  if not isinstance(rule, tuple | list) or len(rule) != 2:
-    return False
-  pattern, factor = rule
-  is_number = isinstance(factor, numbers.Real) and not isinstance(factor, bool)
-  return (
-      isinstance(pattern, str)
-      and is_number
-      and math.isfinite(factor)
-      and factor >= 0
-  )
+  match rule:
+    case [str(), bool()]:
+      return False
+    case [str(), numbers.Real() as factor]:
+      return math.isfinite(factor) and factor >= 0
+  return False
 
 
 def _scale_by(scales: Any) -> optax.GradientTransformation:
@@ -306,14 +300,9 @@ def with_shardings(abstract: Any, shardings: Any) -> Any:
 
 
 def non_finite_tensors(metrics: dict[str, Any], paths: list[str]) -> list[str]:
-  """Names of the loss, gradients, new parameters that are not finite.
+  """Names of the loss, gradients, else new parameters that are not finite.
 
-  Args:
-    metrics: fetched metrics of a step.
-    paths: `partitioning.leaf_paths(params)`.
-
-  Returns:
-    Them; of parameters only where loss and gradients are.
+  Of fetched metrics of a step, and `partitioning.leaf_paths(params)`.
   """
   names = [] if np.isfinite(metrics['loss']) else ['the loss']
   bad = ~np.isfinite(metrics['gradient_squares'])

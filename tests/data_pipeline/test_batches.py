@@ -26,11 +26,6 @@ def batches(**options):
   return Batches([cache], **(defaults | options))
 
 
-def examples_of(batch, num_negatives=0):
-  """Indices of a batch's examples, read off its tokens."""
-  return [pair[0][0] - 100 for pair in pairs_of(batch, num_negatives)]
-
-
 def leaves(batch):
   """All arrays by name."""
   out = {}
@@ -110,27 +105,6 @@ def test_a_batch_is_a_pure_function_of_seed_and_step(layout):
     assert_same(there[step], back[step])
 
 
-def test_seeds_differ():
-  orders = {
-      tuple(examples_of(batches(seed=seed, batch_size=11)(0)))
-      for seed in range(5)
-  }
-  assert len(orders) == 5
-
-
-def test_every_example_once_an_epoch_up_to_the_remainder():
-  data = batches()
-  assert data.num_examples == 11
-  orders, left_out = set(), set()
-  for epoch in range(20):
-    seen = [i for s in range(3) for i in examples_of(data(3 * epoch + s))]
-    assert len(seen) == len(set(seen)) == 9
-    orders.add(tuple(seen))
-    left_out |= set(range(11)) - set(seen)
-  assert len(orders) == 20
-  assert left_out == set(range(11))
-
-
 @pytest.mark.parametrize('layout', LAYOUTS, ids=repr)
 @pytest.mark.parametrize('k', [0, 3])
 def test_every_layout_has_the_pairs_of_the_padded_one(layout, k):
@@ -153,19 +127,6 @@ def test_every_layout_has_the_pairs_of_the_padded_one(layout, k):
         if k:
           assert batch['negative_valid'].tolist() == valid
       assert sorted(got) == want
-
-
-@pytest.mark.parametrize('layout', LAYOUTS, ids=repr)
-def test_host_cells_partition_the_batch(layout):
-  data = Batches(
-      [text_reading.random_cache(300)], 48, 0, 16, 64, 1, layout=layout, cells=8
-  )
-  whole = leaves(data(4))
-  parts = [leaves(data(4, slice(start, start + 2))) for start in (0, 2, 4, 6)]
-  for name, value in whole.items():
-    np.testing.assert_array_equal(
-        np.concatenate([part[name] for part in parts]), value
-    )
 
 
 @pytest.mark.parametrize('k', [1, 2, 3, 8])

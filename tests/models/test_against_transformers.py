@@ -195,10 +195,8 @@ def test_relative_position_buckets(num_buckets, max_distance):
   length = 600
   position = torch.arange(length)
   expected = modeling_t5.T5Attention._relative_position_bucket(
-      position[None, :] - position[:, None],
-      bidirectional=True,
-      num_buckets=num_buckets,
-      max_distance=max_distance,
+      position[None, :] - position[:, None], bidirectional=True,
+      num_buckets=num_buckets, max_distance=max_distance,
   ).numpy()
   for n in (1, 2, 9, 128, 129, length):
     buckets = t5_encoder.relative_position_buckets(n, num_buckets, max_distance)

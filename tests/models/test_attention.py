@@ -49,9 +49,7 @@ def test_equals_numpy(attention_fn, pairwise_mask, dtype, atol):
   result = attention_fn(*inputs)
   assert result.dtype == dtype
   np.testing.assert_allclose(
-      np.asarray(result, np.float64),
-      numpy_attention(*inputs),
-      rtol=0,
+      np.asarray(result, np.float64), numpy_attention(*inputs), rtol=0,
       atol=atol,
   )
 
@@ -73,14 +71,9 @@ def test_the_forms_have_equal_values_and_gradients(pairwise_mask, dtype, rtol):
     (_, out), gradients = jax.jit(
         jax.value_and_grad(scalar, argnums=(0, 1, 2, 3), has_aux=True)
     )(*inputs, variables)
-    query, key, value, variables_gradient = gradients
-    return {
-        'out': out,
-        'query': query,
-        'key': key,
-        'value': value,
-        'rel_embedding': variables_gradient['params']['rel_embedding'],
-    }
+    return dict(zip(('out', 'query', 'key', 'value', 'bias'), (
+        out, *gradients[:3], gradients[3]['params']['rel_embedding']
+    )))
 
   plain, *others = map(value_and_gradients, ATTENTION_FNS)
   for name, expected in plain.items():
@@ -88,35 +81,10 @@ def test_the_forms_have_equal_values_and_gradients(pairwise_mask, dtype, rtol):
     largest = np.abs(expected).max()
     assert largest > 0.01, name
     for other in others:
+      found = np.asarray(other[name], np.float64)
       np.testing.assert_allclose(
-          np.asarray(other[name], np.float64),
-          expected,
-          rtol=0,
-          atol=rtol * largest,
-          err_msg=name,
+          found, expected, rtol=0, atol=rtol * largest, err_msg=name
       )
-
-
-@pytest.mark.parametrize('attention_fn', ATTENTION_FNS)
-def test_gradient_of_bias_equals_a_difference_quotient(attention_fn):
-  query, key, value, bias, mask = random_inputs()
-  direction = np.random.default_rng(1).normal(size=(B, L, H, K))
-  step = np.random.default_rng(2).normal(size=bias.shape)
-
-  gradient = jax.grad(
-      lambda bias: jnp.sum(
-          attention_fn(query, key, value, bias, mask) * direction
-      )
-  )(bias)
-
-  def scalar(epsilon):
-    moved = np.asarray(bias, np.float64) + epsilon * step
-    return np.sum(numpy_attention(query, key, value, moved, mask) * direction)
-
-  quotient = (scalar(1e-5) - scalar(-1e-5)) / 2e-5
-  assert np.sum(np.asarray(gradient) * step) == pytest.approx(
-      quotient, rel=1e-4
-  )
 
 
 @pytest.mark.parametrize('attention_fn', ATTENTION_FNS)
@@ -124,52 +92,15 @@ def test_row_without_a_key_is_finite(attention_fn):
   *inputs, mask = random_inputs()
   mask = mask.at[1].set(False)
   out, gradients = jax.value_and_grad(
-      lambda *args: jnp.sum(attention_fn(*args, mask) ** 2),
-      argnums=(0, 1, 2, 3),
+      lambda *args: jnp.sum(attention_fn(*args, mask) ** 2), (0, 1, 2, 3)
   )(*inputs)
   assert np.isfinite(out)
   assert all(np.isfinite(gradient).all() for gradient in gradients)
 
 
-def texts(rows, length):
+def texts():
   """A text a row, each with a number of its own."""
-  numbers = jnp.arange(rows)[:, None]
-  return Segments.of(length, jnp.full((rows, 1), length), numbers)
-
-
-def keep_weights(rows, length, heads, rate):
-  """The mask that `SelfAttention` draws: [rows, heads, 1, length]."""
-  keep = texts(rows, length).keep_each(jax.random.key(3), heads, rate)
-  return jnp.swapaxes(keep, 1, 2)[:, :, None]
-
-
-@pytest.mark.parametrize('attention_fn', ATTENTION_FNS)
-def test_dropout_of_weights_is_unbiased_and_as_frequent_as_said(attention_fn):
-  # Equal weights and values of one: the result is the sum of kept weights,
-  # 1 / (length * (1 - rate)) each; its mean is 1 and its variance
-  # rate / (1 - rate) / length.
-  rows, length, heads, rate = 2000, 5, 2, 0.3
-  zeros = jnp.zeros((rows, length, heads, 1))
-  out = attention_fn(
-      zeros,
-      zeros,
-      jnp.ones_like(zeros),
-      jnp.zeros((1, heads, length, length)),
-      jnp.ones((1, 1, 1, length), bool),
-      rate,
-      keep_weights(rows, length, heads, rate),
-  )
-  out = np.asarray(out)[..., 0]
-  # T5X's dropout: one mask for all queries of a row and head.
-  assert (out == out[:, :1]).all()
-  sums = out[:, 0].astype(np.float64)
-  variance = rate / (1 - rate) / length
-  standard_error = np.sqrt(variance / sums.size)
-  assert sums.mean() == pytest.approx(1.0, abs=5 * standard_error)
-  assert sums.var() == pytest.approx(variance, rel=0.15)
-  # Rows and heads draw masks of their own.
-  assert abs(np.corrcoef(sums.T)[0, 1]) < 0.1
-  assert abs(np.corrcoef(sums[1:, 0], sums[:-1, 0])[0, 1]) < 0.1
+  return Segments.of(L, jnp.full((B, 1), L), jnp.arange(B)[:, None])
 
 
 @pytest.mark.parametrize('attention_fn', ATTENTION_FNS)
@@ -179,7 +110,9 @@ def test_dropout_drops_the_softmax_weights_of_whole_keys(attention_fn):
   value = jnp.broadcast_to(jnp.eye(L)[None, :, None, :], (B, L, H, L))
   query, key = (jnp.pad(x, [(0, 0)] * 3 + [(0, L - K)]) for x in (query, key))
   plain = attention_fn(query, key, value, bias, mask)
-  weights = keep_weights(B, L, H, 0.25)
+  # T5X's dropout: one mask for all queries of a row and head.
+  weights = texts().keep_each(jax.random.key(3), H, 0.25)
+  weights = jnp.swapaxes(weights, 1, 2)[:, :, None]
   dropped = attention_fn(query, key, value, bias, mask, 0.25, weights)
   keep = (np.asarray(dropped) != 0).any(axis=1, keepdims=True)
   seen = np.asarray(mask)[:, :, 0, None, :]
@@ -196,7 +129,7 @@ def test_self_attention_applies_dropout_to_the_weights_only():
   variables = nn.unbox(module.init(jax.random.key(1), x, bias, mask))
   plain = module.apply(variables, x, bias, mask)
   key = {'dropout': jax.random.key(2)}
-  dropped = module.apply(variables, x, bias, mask, texts(B, L), rngs=key)
+  dropped = module.apply(variables, x, bias, mask, texts(), rngs=key)
   assert np.abs(dropped - plain).max() > 0.01
   np.testing.assert_array_equal(
       plain, module.apply(variables, x, bias, mask, rngs=key)

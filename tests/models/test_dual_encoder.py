@@ -76,12 +76,13 @@ def sde():
   return variables, lambda tokens: np.asarray(encode(tokens))
 
 
-def test_embeddings_are_float32_of_norm_one(sde):
-  _, encode = sde
-  embeddings = encode(random_tokens([10, 7, 1, 4]))
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_embeddings_are_float32_of_norm_one(sde, dtype):
+  tokens, model = random_tokens([10, 7, 1, 4]), make(dtype=dtype)
+  embeddings, _ = jax.jit(model.apply)(sde[0], tokens, tokens)
   assert embeddings.shape == (4, D)
   assert embeddings.dtype == np.float32
-  norms = np.linalg.norm(embeddings.astype(np.float64), axis=1)
+  norms = np.linalg.norm(np.asarray(embeddings, np.float64), axis=1)
   np.testing.assert_allclose(norms, 1.0, rtol=0, atol=1e-6)
 
 
@@ -89,12 +90,9 @@ def test_embeddings_are_float32_of_norm_one(sde):
 def test_embedding_does_not_depend_on_padding(sde, padded_length):
   _, encode = sde
   lengths = [10, 7, 1, 4]
-  np.testing.assert_allclose(
-      encode(random_tokens(lengths, padded_length)),
-      encode(random_tokens(lengths)),
-      rtol=0,
-      atol=1e-6,
-  )
+  found = encode(random_tokens(lengths, padded_length))
+  expected = encode(random_tokens(lengths))
+  np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
 
 def test_embedding_does_not_depend_on_batch_mates_or_order(sde):
@@ -212,11 +210,15 @@ def test_projection_equals_numpy_and_has_no_bias(sde):
 
 @pytest.mark.parametrize('variant', VARIANTS)
 def test_variant_has_exactly_its_parameters(variant):
-  own = VARIANTS[variant]
-  shapes = jax.tree.map(np.shape, random_variables(make(own))['params'])
+  own, tokens = VARIANTS[variant], random_tokens([7, 4, 9])
+  model = make(own)
+  variables = random_variables(model)
+  shapes = jax.tree.map(np.shape, variables['params'])
   assert shapes.keys() == PARTS | {f'passage_{part}' for part in own}
   for part in own:
     assert shapes[f'passage_{part}'] == shapes[part]
+  query, passage = model.apply(variables, tokens, tokens)
+  assert np.array_equal(query, passage) == (not own)
 
 
 def test_separate_towers_are_initialised_apart():
@@ -256,18 +258,12 @@ def test_gradient_of_one_tower_reaches_its_parts_only(variant):
       assert np.any(np.asarray(x) != 0) == (path[0] in parts), path
 
 
-def test_shared_towers_embed_alike_and_separate_towers_do_not():
-  tokens = random_tokens([7, 4, 9])
-  for own in VARIANTS.values():
-    model = make(own)
-    query, passage = model.apply(random_variables(model), tokens, tokens)
-    assert np.array_equal(query, passage) == (not own)
-
-
-def test_towers_of_different_depth():
-  model = make({'encoder'}, depth=2)
+def test_towers_of_different_width_and_depth():
+  model = make(PARTS, width=32, depth=2)
   variables = random_variables(model)
   params = variables['params']
+  assert params['projection']['kernel'].shape == (E, D)
+  assert params['passage_projection']['kernel'].shape == (32, D)
   assert 'layers_1' not in params['encoder']
   assert {'layers_0', 'layers_1'} < params['passage_encoder'].keys()
   tokens = random_tokens([7, 4])
@@ -275,62 +271,14 @@ def test_towers_of_different_depth():
   assert query.shape == passage.shape == (2, D)
 
 
-def test_towers_of_different_width_with_projections_of_their_own():
-  model = make(PARTS, width=32)
-  variables = random_variables(model)
-  params = variables['params']
-  assert params['projection']['kernel'].shape == (E, D)
-  assert params['passage_projection']['kernel'].shape == (32, D)
-  tokens = random_tokens([7, 4])
-  query, passage = model.apply(variables, tokens, tokens)
-  assert query.shape == passage.shape == (2, D)
-
-
 @pytest.mark.parametrize(
-    'own,message',
+    'own, missing',
     [
-        (
-            {'token_embedder', 'encoder'},
-            'features is 24 and passage_token_embedder.features is 32,.*share'
-            ' the projection.*give passage_projection too',
-        ),
-        (
-            {'token_embedder', 'projection'},
-            'features is 24 and passage_token_embedder.features is 32,.*share'
-            ' the encoder.*give passage_encoder too',
-        ),
-        (
-            {'token_embedder'},
-            'features is 24 and passage_token_embedder.features is 32,.*share'
-            ' the encoder and the projection.*give passage_encoder and'
-            ' passage_projection too',
-        ),
+        ({'encoder'}, 'passage_projection'),
+        ({'projection'}, 'passage_encoder'),
+        ((), 'passage_encoder and passage_projection'),
     ],
 )
-def test_towers_of_different_width_cannot_share(own, message):
-  with pytest.raises(UserError, match=message):
-    make(own, width=32)
-
-
-def test_bfloat16_encoder_gives_float32_embeddings_near_float32():
-  tokens = random_tokens([10, 7, 1, 4])
-  variables = random_variables(make())
-  rounded = jax.tree.map(
-      lambda x: x.astype(jnp.bfloat16).astype(np.float32), variables
-  )
-
-  def embed(dtype, variables):
-    model = make(dtype=dtype)
-    return jax.jit(lambda x: model.apply(x, tokens, tokens)[0])(variables)
-
-  expected = embed('float32', variables)
-  yardstick = embed('float32', rounded)
-  embeddings = embed('bfloat16', variables)
-  assert embeddings.dtype == np.float32
-  # See the encoder's test: weights, operands and results are rounded, at worst
-  # three times the error of rounding the weights alone.
-  yardstick = np.linalg.norm(yardstick - expected)
-  assert yardstick < 0.05
-  assert 0 < np.linalg.norm(embeddings - expected) < 3 * yardstick
-  norms = np.linalg.norm(np.asarray(embeddings, np.float64), axis=1)
-  np.testing.assert_allclose(norms, 1.0, rtol=0, atol=1e-6)
+def test_towers_of_different_width_cannot_share(own, missing):
+  with pytest.raises(UserError, match=f'is 24 and .* is 32,.*{missing} too'):
+    make({'token_embedder', *own}, width=32)

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.models import layers, t5_encoder
-from dualenc_jax.models.layers import Segments
+from dualenc_jax.models import t5_encoder
 
 DEPTH, B, L, E = 2, 4, 10, 24
 
@@ -146,60 +145,6 @@ def test_dropout_follows_its_key(scan_layers):
   without = encode(0.0, False, 0)
   np.testing.assert_array_equal(encode(0.2, False, 0), without)
   np.testing.assert_array_equal(encode(0.0, True, 0), without)
-
-
-@pytest.mark.parametrize('scan_layers', [False, True])
-def test_dropout_needs_a_key(scan_layers):
-  encoder = make(dropout_rate=0.2, scan_layers=scan_layers)
-  params = random_params()
-  if scan_layers:
-    params = stack_layers(params)
-  with pytest.raises(Exception, match='dropout'):
-    encoder.apply({'params': params}, *inputs(), jnp.arange(B)[:, None])
-
-
-def kept(shape, rows, seed=0, rate=0.3, **options):
-  """Which entries of ones a Dropout module keeps."""
-  module = layers.Dropout(rate, **options)
-  key = {'dropout': jax.random.key(seed)}
-  lengths = jnp.full((shape[0], 1), shape[1])
-  texts = Segments.of(shape[1], lengths, rows[:, None])
-  out = np.asarray(module.apply({}, jnp.ones(shape), texts, rngs=key))
-  np.testing.assert_allclose(out[out != 0], 1 / (1 - rate), rtol=1e-6)
-  return out != 0
-
-
-@pytest.mark.parametrize('shared', [True, False])
-def test_dropout_is_as_frequent_as_said_and_independent_between_rows(shared):
-  rows, length, width, rate = 2000, 5, 8, 0.3
-  shape = (rows, length, width)
-  keep = kept(shape, jnp.arange(rows), rate=rate, shared=shared)
-  if shared:
-    assert (keep == keep[:, :1]).all()
-    keep = keep[:, :1]
-  drawn = keep.reshape(rows, -1).astype(np.float64)
-  standard_error = np.sqrt(rate * (1 - rate) / drawn.size)
-  assert drawn.mean() == pytest.approx(1 - rate, abs=5 * standard_error)
-  # Independent draws: the number kept in a row is binomial, neighbours and
-  # columns (tokens among them) do not correlate.
-  count = drawn.shape[1]
-  variance = count * rate * (1 - rate)
-  assert drawn.sum(axis=1).var() == pytest.approx(variance, rel=0.2)
-  correlation = np.corrcoef(drawn.T) - np.eye(count)
-  assert np.abs(correlation).max() < 5 / np.sqrt(rows)
-  neighbours = np.corrcoef(drawn[1:].ravel(), drawn[:-1].ravel())[0, 1]
-  assert abs(neighbours) < 5 / np.sqrt(drawn.size)
-
-
-def test_dropout_of_a_row_follows_key_and_number_alone():
-  rows = jnp.array([7, 2, 2**31 - 1, 0])
-  keep = kept((4, 3, 16), rows)
-  assert (keep == kept((4, 3, 16), rows.astype(jnp.uint32))).all()
-  assert (keep[::-1] == kept((4, 3, 16), rows[::-1])).all()
-  for i in range(4):
-    assert (keep[i] == kept((1, 3, 16), rows[i : i + 1])[0]).all()
-  assert len({row.tobytes() for row in keep}) == 4
-  assert (keep != kept((4, 3, 16), rows, seed=1)).any()
 
 
 def test_dropout_of_the_output_is_unbiased():

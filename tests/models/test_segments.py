@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dualenc_jax.models.layers import Segments
+from dualenc_jax.models.layers import Dropout, Segments
 
 LENGTHS = np.array([[3, 2, 4, 0], [9, 0, 0, 0], [1, 1, 1, 2], [0, 0, 0, 0]])
 NUMBERS = np.array([[5, 0, 77, 1], [8, 9, 10, 11], [2, 3, 4, 6], [0, 0, 0, 0]])
@@ -26,20 +26,20 @@ def each():
       start += length
 
 
-def test_slots_and_positions():
+def test_slots_positions_and_members():
   slots, positions = np.full((4, L), 4), np.zeros((4, L), int)
+  members = np.zeros((4, L, 4), np.float32)
   for row, lengths in enumerate(LENGTHS):
     start = 0
     for slot, length in enumerate(lengths):
       slots[row, start : start + length] = slot
       positions[row, start : start + length] = np.arange(length)
+      members[row, start : start + length, slot] = 1
       start += length
-  found = segments()
+  found, real = segments(), slots < 4
   np.testing.assert_array_equal(found.slots, slots)
-  real = slots < 4
-  np.testing.assert_array_equal(
-      np.asarray(found.positions)[real], positions[real]
-  )
+  np.testing.assert_array_equal(found.positions[real], positions[real])
+  np.testing.assert_array_equal(found.members(), members)
 
 
 def test_attention_stays_within_a_text():
@@ -56,14 +56,14 @@ def test_attention_stays_within_a_text():
   np.testing.assert_array_equal(alone.sum(axis=-1)[:, 0, 0], [3, 12, 0])
 
 
-def test_members():
-  want = np.zeros((4, L, 4), np.float32)
-  for row, lengths in enumerate(LENGTHS):
-    start = 0
-    for slot, length in enumerate(lengths):
-      want[row, start : start + length, slot] = 1
-      start += length
-  np.testing.assert_array_equal(segments().members(), want)
+@pytest.mark.parametrize('shared', [False, True])
+def test_dropout_scales_what_it_keeps(shared):
+  key, ones = {'dropout': jax.random.key(0)}, np.ones((4, L, F))
+  out = Dropout(RATE, shared).apply({}, ones, segments(), rngs=key)
+  kept = out != 0
+  assert kept.any() and not kept.all()
+  np.testing.assert_allclose(out[kept], 1 / (1 - RATE), rtol=1e-6)
+  np.testing.assert_array_equal(Dropout(RATE, shared).apply({}, ones, None), 1)
 
 
 @pytest.mark.parametrize('draw', ['keep_shared', 'keep_each'])

@@ -110,9 +110,7 @@ def test_packed_texts_have_the_logits_they_have_alone(pair, rate):
       if i is not None:
         size = len(written[i])
         np.testing.assert_allclose(
-            found[row, start : start + size],
-            alone[i, :size],
-            rtol=1e-4,
+            found[row, start : start + size], alone[i, :size], rtol=1e-4,
             atol=1e-4,
         )
         start += size

@@ -48,9 +48,7 @@ def test_packed_texts_have_the_scores_they_have_alone(pair):
   ])
   found = np.asarray(scores_of(ours, params, packed, lengths))
   np.testing.assert_allclose(
-      found.ravel()[:5],
-      np.asarray(alone)[[0, 1, 3, 2, 4]],
-      rtol=1e-5,
+      found.ravel()[:5], np.asarray(alone)[[0, 1, 3, 2, 4]], rtol=1e-5,
       atol=1e-5,
   )
 

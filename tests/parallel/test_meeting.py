@@ -1,4 +1,4 @@
-"""Hosts that meet: as threads, over real connections."""
+"""Hosts that meet, and relays: as threads, over real connections."""
 
 import concurrent.futures
 import contextlib
@@ -8,6 +8,7 @@ import pytest
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.parallel import meeting
+from dualenc_jax.parallel.channel import Relay
 from dualenc_jax.parallel.cluster import Cluster
 
 
@@ -120,3 +121,35 @@ def test_which_lines_differ():
       ' host 1 (m1, pid 71) has none of what the other has, host 2 (m2, pid 72)'
       ' as the latter.'
   )
+
+
+@pytest.mark.parametrize('is_over', [False, True])
+def test_bytes_are_passed_on_and_an_end_only_when_it_is_over(is_over):
+  with socket.create_server(('', 0)) as service:
+    relay = Relay(('localhost', service.getsockname()[1]), lambda: is_over)
+    near = socket.create_connection(('127.0.0.1', relay.port))
+    far, _ = service.accept()
+    sent = bytes(range(256)) * 4000
+    for source, sink in ((near, far), (far, near)):
+      source.sendall(sent[:200000])
+      with sink.makefile('rb', buffering=0) as file:
+        found = b''
+        while len(found) < 200000:
+          found += file.read(1 << 16)
+      assert found == sent[:200000]
+    far.close()
+    near.settimeout(1.0)
+    if is_over:
+      assert near.recv(1) == b''
+    else:
+      with pytest.raises(TimeoutError):
+        near.recv(1)
+    near.close()
+
+
+def test_who_is_not_there_is_not_waited_for():
+  with socket.create_server(('', 0)) as service:
+    port = service.getsockname()[1]
+  relay = Relay(('localhost', port), lambda: False)
+  near = socket.create_connection(('127.0.0.1', relay.port), timeout=30)
+  assert near.recv(1) == b''

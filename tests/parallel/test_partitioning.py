@@ -43,11 +43,7 @@ def test_a_batch_that_the_data_axis_does_not_divide(batch_size):
     Partitioner().check_batch_size('BATCH_SIZE', batch_size)
   with pytest.raises(UserError, match='a multiple of 2'):
     Partitioner(4).check_batch_size('BATCH_SIZE', 7)
-
-
-def test_batches_that_it_divides():
-  Partitioner().check_batch_size('BATCH_SIZE', 16)
-  Partitioner(8).check_batch_size('BATCH_SIZE', 7)
+  Partitioner(4).check_batch_size('BATCH_SIZE', 8)
 
 
 def test_parameters_lie_where_the_rules_say():
@@ -79,11 +75,9 @@ def test_parameters_lie_where_the_rules_say():
 def test_a_dimension_that_its_mesh_axis_does_not_divide():
   params = {'encoder': {'wi': boxed((16, 30), 'embed', 'mlp')}}
   Partitioner(2).param_shardings(params)
-  with pytest.raises(UserError) as error:
+  said = r"encoder/wi has the shape \(16, 30\).*'mlp' of 30 .* by the 4 devices"
+  with pytest.raises(UserError, match=said):
     Partitioner(4).param_shardings(params)
-  message = str(error.value)
-  assert 'encoder/wi has the shape (16, 30)' in message
-  assert "'mlp' of 30 is not divisible by the 4 devices" in message
 
 
 def test_a_model_axis_that_does_not_divide_the_heads():
@@ -154,29 +148,18 @@ def platforms():
 def test_an_idle_gpu_is_an_error_with_the_fix(monkeypatch, platforms):
   exists = pathlib.Path.exists
   monkeypatch.setattr(
-      pathlib.Path,
-      'exists',
-      lambda path: str(path) == '/dev/nvidia0' or exists(path),
+      pathlib.Path, 'exists', lambda p: str(p) == '/dev/nvidia0' or exists(p)
   )
   platforms(None)
-  with pytest.raises(UserError) as error:
+  said = r'JAX sees only the CPU.*\[gpu\].*JAX_PLATFORMS=cpu'
+  with pytest.raises(UserError, match=said):
     Partitioner().mesh
-  message = str(error.value)
-  assert 'JAX sees only the CPU' in message
-  assert "pip install -e '.[gpu]'" in message
-  assert 'JAX_PLATFORMS=cpu' in message
   platforms('cpu')
   assert Partitioner().mesh.size == 8
-
-
-def test_no_gpu_no_error(monkeypatch, platforms):
+  # Neither without a GPU nor with one that JAX uses.
+  platforms(None)
+  with monkeypatch.context() as patch:
+    patch.setattr(jax, 'default_backend', lambda: 'gpu')
+    partitioning.check_gpu_is_used()
   monkeypatch.setattr(pathlib.Path, 'exists', lambda path: False)
-  platforms(None)
-  partitioning.check_gpu_is_used()
-
-
-def test_a_gpu_that_jax_uses_is_no_error(monkeypatch, platforms):
-  monkeypatch.setattr(partitioning, 'has_gpu', lambda: True)
-  monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
-  platforms(None)
   partitioning.check_gpu_is_used()

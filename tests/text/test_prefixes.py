@@ -1,4 +1,4 @@
-"""Prefixes of queries and passages, against SentencePiece used directly."""
+"""Prefixes and prompts, against SentencePiece used directly."""
 
 import json
 
@@ -11,6 +11,8 @@ from dualenc_jax.readers import Pairs, Texts
 
 VOCABULARY = Vocabulary('python_code_8k')
 PREFIXES = {'query_prefix': 'query: ', 'passage_prefix': 'passage: '}
+PROMPTS = {'nli': 'classify: ', 'Retrieval-query': 'search for: '}
+TOKENIZER = Tokenizer(VOCABULARY, 64, 64, 'query: ', 'passage: ', PROMPTS)
 TEXTS = ['Parse a date', '  two  spaces ', 'x', '2nd: word', 'a b c d e f g h']
 
 
@@ -106,3 +108,42 @@ def test_prefixes_are_in_the_key_of_a_cache_where_there_are_some(
 def test_a_prefix_is_a_string(name):
   with pytest.raises(UserError, match=rf"Tokenizer\.{name} is None.*'' for"):
     Tokenizer(VOCABULARY, **{name: None})
+
+
+@pytest.mark.parametrize(
+    'query, passage, expected',
+    [
+        (None, None, ('query: ', 'passage: ')),
+        ('nli', None, ('classify: ', 'passage: ')),
+        ('Retrieval-query', 'nli', ('search for: ', 'classify: ')),
+        ('document', 'query', ('passage: ', 'query: ')),
+    ],
+)
+def test_a_prompt_stands_in_the_place_of_a_prefix(query, passage, expected):
+  tokenizer = TOKENIZER.prompted(query, passage)
+  for encode, text in zip(
+      (tokenizer.encode_queries, tokenizer.encode_passages), expected
+  ):
+    found = encode(['parse a date']).row(0).tolist()
+    assert found == pieces(text + 'parse a date', 64)
+
+
+def test_an_unknown_prompt_names_what_may_be_meant():
+  with pytest.raises(UserError, match="no prompt 'nil'. Did you mean 'nli'?"):
+    TOKENIZER.prompted('nil')
+  with pytest.raises(UserError, match='Known: Retrieval-query, document, nli'):
+    TOKENIZER.prompted(passage='xyzzy')
+
+
+@pytest.mark.parametrize(
+    'prompts, message',
+    [
+        (['a'], r"PROMPTS\) is \['a'\]; expected texts by name"),
+        ({'a': 1}, 'expected texts by name'),
+        ({'query': 'q: '}, 'what the prefix of queries.*QUERY_PREFIX'),
+        ({'document': ''}, 'Give PASSAGE_PREFIX, or another name'),
+    ],
+)
+def test_prompts_are_texts_by_name(prompts, message):
+  with pytest.raises(UserError, match=message):
+    Tokenizer(VOCABULARY, prompts=prompts)

@@ -1,9 +1,15 @@
-"""Ragged rows: gathers against a plain loop."""
+"""Ragged rows against a plain loop, and fingerprints that may never change."""
+
+import itertools
 
 import numpy as np
 import pytest
 
-from dualenc_jax.text.ragged import Ragged
+from dualenc_jax.text.ragged import as_uint32_pairs, fingerprints, Ragged
+
+MASK = (1 << 64) - 1
+# Of the rows [1], [8774, 296, 1] and [].
+PINNED = ['0x297aebda250168b4', '0x9ccd5b1028a33845', '0xa706dd2f4d197e6f']
 
 
 def random_rows(seed, count, longest):
@@ -30,6 +36,9 @@ def test_padded_equals_a_plain_loop(length):
   got = ragged.padded(indices, length)
   assert got.dtype == np.int32
   np.testing.assert_array_equal(got, padded_by_loop(rows, indices, length))
+  assert len(ragged) == 50
+  assert ragged.lengths.tolist() == [len(row) for row in rows]
+  assert [ragged.row(i).tolist() for i in range(50)] == rows
 
 
 def test_padded_of_empty_rows_and_of_no_rows():
@@ -40,15 +49,56 @@ def test_padded_of_empty_rows_and_of_no_rows():
   assert ragged.padded(np.array([], np.int64), 5).shape == (0, 5)
 
 
-def test_rows_lengths_and_len():
-  rows = random_rows(2, 20, 9)
-  ragged = Ragged.from_rows(rows, np.uint32)
-  assert len(ragged) == 20
-  assert ragged.lengths.tolist() == [len(row) for row in rows]
-  assert [ragged.row(i).tolist() for i in range(20)] == rows
-
-
 def test_texts_survive():
   texts = ['', 'plain', 'naïve 中 🙂', 'two\nlines']
   ragged = Ragged.from_texts(texts)
   assert [ragged.text(i) for i in range(4)] == texts
+
+
+def mix(x):
+  """splitmix64's output function on Python's integers."""
+  x = (x + 0x9E3779B97F4A7C15) & MASK
+  x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+  x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
+  return x ^ (x >> 31)
+
+
+def fingerprint_by_loop(row):
+  total = sum(mix(token | position << 32) for position, token in enumerate(row))
+  return mix((total + mix(len(row))) & MASK)
+
+
+def of(rows, dtype=np.uint16):
+  return fingerprints(Ragged.from_rows(rows, dtype))
+
+
+def test_equals_plain_integers():
+  rng = np.random.default_rng(0)
+  rows = [rng.integers(0, 60000, size=n).tolist() for n in (0, 1, 5, 300, 0)]
+  assert of(rows).tolist() == [fingerprint_by_loop(row) for row in rows]
+
+
+def test_known_values_are_pinned():
+  # Caches made by other versions and machines hold these.
+  assert [hex(x) for x in of([[1], [8774, 296, 1], []]).tolist()] == PINNED
+
+
+def test_equal_rows_agree_wherever_they_stand():
+  got = of([[5, 6, 1], [9], [5, 6, 1]])
+  assert got[0] == got[2] != got[1]
+  assert of([[5, 6, 1]], np.uint32)[0] == got[0]
+
+
+def test_rows_that_differ_in_any_way_are_distinct():
+  rows = [list(p) for p in itertools.permutations([1, 2, 3, 4, 5])]
+  rows += [[0], [0, 0], [0, 0, 0], [], [1, 2, 3, 4, 5, 0], [0, 1, 2, 3, 4, 5]]
+  rows += [[a, b] for a in range(60) for b in range(60) if (a, b) != (0, 0)]
+  assert len(set(of(rows).tolist())) == len(rows)
+
+
+def test_pairs_are_low_then_high():
+  values = np.array([[0x0123456789ABCDEF, 1], [MASK, 1 << 32]], np.uint64)
+  pairs = as_uint32_pairs(values)
+  assert pairs.dtype == np.uint32 and pairs.shape == (2, 2, 2)
+  assert pairs[0].tolist() == [[0x89ABCDEF, 0x01234567], [1, 0]]
+  assert pairs[1].tolist() == [[0xFFFFFFFF, 0xFFFFFFFF], [0, 1]]

@@ -44,16 +44,6 @@ def test_decode_gives_the_text_that_is_kept(shared):
   assert texts == ['A flea can', 'flea flea']
 
 
-def test_no_texts_make_no_rows():
-  assert len(Vocabulary('python_code_8k').encode([], 8)) == 0
-
-
-def test_lengths_of_both_sides():
-  tokenizer = Tokenizer(Vocabulary('python_code_8k'), 8, 16)
-  assert tokenizer.encode_queries(TEXTS).lengths.max() == 8
-  assert tokenizer.encode_passages(TEXTS).lengths.max() == 16
-
-
 def test_size_sha256_and_extra_ids():
   vocabulary = Vocabulary('python_code_8k')
   data = (SHIPPED / 'python_code_8k.model').read_bytes()

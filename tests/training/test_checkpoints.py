@@ -15,10 +15,7 @@ import pytest
 import tiny_training
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.training import (
-  Optimizer,
-  Partitioner,
-)
+from dualenc_jax.training import Optimizer, Partitioner
 from dualenc_jax.training.checkpoints import Checkpoints
 from dualenc_jax.training.step import TrainState, with_shardings
 
@@ -39,28 +36,19 @@ FSDP = (('embed', 'data'),)
 META = {'config': 'a = 1\nb = "ü"', 'data': {'next_step': 7}, 'run_id': 'r'}
 
 
-def abstract_state(partitioner=None, width=64, extra=(), names=('wi', 'wo')):
+def abstract_state(partitioner=None, width=64, names=('wi', 'wo')):
   """A small state with AdamW, one array of it a quarter of a megabyte."""
   partitioner = partitioner or Partitioner()
+  kernel = nn.LogicallyPartitioned(
+      jax.ShapeDtypeStruct((width, 1024), np.float32), ('embed', 'mlp')
+  )
   boxed = {
-      'encoder': {
-          name: {
-              'kernel': nn.LogicallyPartitioned(
-                  jax.ShapeDtypeStruct((width, 1024), np.float32),
-                  ('embed', 'mlp'),
-              )
-          }
-          for name in names
-      },
+      'encoder': {name: {'kernel': kernel} for name in names},
       'scale': jax.ShapeDtypeStruct((8,), np.float32),
-      **dict(extra),
   }
-  params = nn.unbox(boxed)
+  params, adamw = nn.unbox(boxed), optax.adamw(1e-3)
   state = jax.eval_shape(
-      lambda params: TrainState(
-          np.int32(0), params, optax.adamw(1e-3).init(params)
-      ),
-      params,
+      lambda params: TrainState(np.int32(0), params, adamw.init(params)), params
   )
   shardings = partitioner.param_shardings(boxed)
   return with_shardings(
@@ -194,18 +182,15 @@ def delete(path):
   path.unlink()
 
 
-@pytest.mark.parametrize('how', [truncate, empty, delete])
-@pytest.mark.parametrize('what', DAMAGE)
+# Truncated files are below.
+@pytest.mark.parametrize('what, how', zip(DAMAGE, 5 * [empty, delete]))
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     tmp_path, caplog, what, how
 ):
   abstract = abstract_state()
   save_all(tmp_path, abstract, [1, 2])
-  damaged = [
-      path
-      for path in (tmp_path / 'checkpoints/2').glob(DAMAGE[what])
-      if path.is_file()
-  ]
+  found = (tmp_path / 'checkpoints/2').glob(DAMAGE[what])
+  damaged = [path for path in found if path.is_file()]
   assert damaged
   for path in damaged:
     how(path)
@@ -332,7 +317,7 @@ def disk_limit():
   limit(None)
 
 
-@pytest.mark.parametrize('size', [100_000, 1_000, 0])
+@pytest.mark.parametrize('size', [100_000, 0])
 def test_a_full_disk_while_saving(tmp_path, disk_limit, size):
   abstract = abstract_state()
   checkpoints = save_all(tmp_path, abstract, [1, 2])
@@ -342,10 +327,11 @@ def test_a_full_disk_while_saving(tmp_path, disk_limit, size):
     checkpoints.wait()
   disk_limit(None)
   message = str(error.value)
-  assert f'Saving a checkpoint to {tmp_path / "checkpoints"} failed' in message
-  assert 'File too large' in message
-  assert 'GiB' in message
-  assert 'The last good checkpoint (step 2) is kept' in message
+  for said in (
+      f'Saving a checkpoint to {tmp_path / "checkpoints"} failed', 'GiB',
+      'File too large', 'The last good checkpoint (step 2) is kept',
+  ):
+    assert said in message
   assert len(message) < 1000
 
   # A process of its own would not meet what threads of the failed save remove.

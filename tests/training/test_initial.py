@@ -25,11 +25,7 @@ from dualenc_jax.models import (
 )
 from dualenc_jax.tensor_files.tensors import Tensor
 from dualenc_jax.text.tokenizer import Vocabulary
-from dualenc_jax.training import (
-  initial,
-  Optimizer,
-  Partitioner,
-)
+from dualenc_jax.training import initial, Optimizer, Partitioner
 
 GOLDEN = pathlib.Path(__file__).parents[1] / 'data' / 'golden'
 LEGACY = GOLDEN / 't5_1_1_tiny' / 't5x_legacy' / 'checkpoint_1000'

@@ -104,9 +104,7 @@ def test_embeddings_equal_each_text_alone(layout, num_negatives, cells, micro):
       found['query'], alone(queries, QUERY, 'encode_query'), atol=1e-5, rtol=0
   )
   np.testing.assert_allclose(
-      found['passage'],
-      alone(passages, PASSAGE, 'encode_passage'),
-      atol=1e-5,
+      found['passage'], alone(passages, PASSAGE, 'encode_passage'), atol=1e-5,
       rtol=0,
   )
   if num_negatives:

@@ -254,22 +254,6 @@ def test_multipliers_scale_updates_exactly(make):
       )
 
 
-def test_multipliers_and_freezing_together():
-  params = make_params()
-  optimizer = Optimizer(
-      adafactor(), SCHEDULE, freeze=('wide/.*',),
-      multipliers=(('.*/kernel', 0.5),),
-  )
-  got = first_updates(optimizer.build(params), params)
-  want = first_updates(adafactor(), params)
-  np.testing.assert_array_equal(got['wide']['kernel'], 0)
-  for name in ('tall', 'small'):
-    np.testing.assert_array_equal(
-        got[name]['kernel'], 0.5 * want[name]['kernel']
-    )
-  np.testing.assert_array_equal(got['norm']['scale'], want['norm']['scale'])
-
-
 @pytest.mark.parametrize(
     'given, name',
     [

@@ -145,9 +145,8 @@ def test_parameters_and_moments_are_split(partitioner, table, wi, scale):
 @pytest.mark.parametrize(
     'partitioner, wi',
     [(Partitioner(1, (), True), (4, 64)),
-     (Partitioner(2, (), True), (8, 32)),
      (Partitioner(2, FSDP, True), (8, 32))],
-    ids=['8x1', '4x2', '4x2-FSDP'],
+    ids=['8x1', '4x2-FSDP'],
 )
 def test_moments_are_split_further_than_parameters(partitioner, wi):
   optimizer = Optimizer(optax.adamw(1e-3), lambda step: 1e-3)

@@ -47,19 +47,12 @@ Arrays = dict[str, Ragged | np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class CacheBuild:
-  """A token cache to be built.
+  """A token cache to be built; arguments of `prepare`.
 
   Attributes:
-    cache_dir: folder of all caches.
-    name: of this one's folder.
-    key: what its header tells, beside counts and files.
-    task: of the examples.
-    table: the columns that are kept of them.
-    tokenizer: of their texts.
-    threads: that tokenise, -1 for one on each core.
-    log: receives lines.
-    progress: receives how many examples are done, and about how many there
-      are, None where that is not known.
+    name: of its folder in that of all caches.
+    key: the header, beside counts and files.
+    table: the columns that are kept.
   """
 
   cache_dir: pathlib.Path
@@ -83,32 +76,25 @@ class CacheBuild:
 
   @contextlib.contextmanager
   def locked(self) -> Iterator[None]:
-    """Holds off other processes that would build this cache.
-
-    Raises:
-      UserError: the folder cannot be written.
-    """
+    """Holds off other processes; UserError where the folder is read-only."""
     waiting = f'Waiting for another process, which builds {self.folder}.'
     with contextlib.ExitStack() as held:
       with files.writing(self.folder, _INSTEAD):
         held.enter_context(self._growing.locked(lambda: self.log(waiting)))
       yield
 
-  def run(self, total: int | None = None) -> None:
+  def run(self) -> None:
     """Builds it, or goes on where a killed process was.
-
-    Args:
-      total: how many examples there are, None if that is to be estimated.
 
     Raises:
       UserError: bad data, no examples, or a disk that is full, will be full or
         cannot be written. What was built is removed.
     """
     work = self._growing.partial
-    writer = None
+    writer, total = None, None
     try:
       with CacheWriter(work, self.key) as writer:
-        examples, total = self._examples(writer.examples, total)
+        examples, total = self._examples(writer.examples)
         self._append(writer, examples, total)
         writer.finish()
       self._growing.complete()
@@ -128,42 +114,34 @@ class CacheBuild:
           f'The disk is full ({error}). {self.folder} needs {needed} in all;'
           f' {gigabytes(held)} of it are removed, and'
           f' {gigabytes(_free(self.cache_dir))} are free now. Make room, or'
-          ' give another folder with --gin.CACHE_DIR.'
+          f' give {_INSTEAD}.'
       ) from error
     self.log(f'Tokenised {writer.examples:,} examples.')
 
-  def _examples(
-      self, done: int, total: int | None
-  ) -> tuple[Iterator[dict[str, Any]], int | None]:
+  def _examples(self, done: int) -> tuple[Iterator[dict[str, Any]], int | None]:
     """The examples that are not done, and about how many there are in all."""
-    split = self.key['split']
-    if done:
-      self.log(f'Going on with {self.folder}: {done:,} examples are done.')
-    else:
-      self.log(
-          f'Tokenising task {self.task.label!r}, split {split!r}, into'
-          f' {self.folder}.'
-      )
-    examples = rows(self.task, split)
+    split, task = self.key['split'], self.task
+    self.log(
+        f'Going on with {self.folder}: {done:,} examples are done.'
+        if done
+        else f'Tokenising task {task.label!r}, split {split!r}, into'
+        f' {self.folder}.'
+    )
+    examples = rows(task, split)
     head = list(itertools.islice(examples, CHUNK))
     if not head:
       raise UserError(
-          f'Task {self.task.label!r} has no examples in split {split!r}.'
-          f' Options: {dict(self.task.options)}.'
+          f'Task {task.label!r} has no examples in split {split!r}. Options:'
+          f' {dict(task.options)}.'
       )
-    if len(head) < CHUNK:
-      total = len(head)
-    elif total is None:
-      total = cache_forecast.count(head)
+    total = len(head) if len(head) < CHUNK else cache_forecast.count(head)
     # Those that are done are read once more, but not tokenised.
     rest = itertools.islice(itertools.chain(head, examples), done, None)
     return rest, total
 
   def _append(
-      self, writer: CacheWriter, examples: Iterator[dict[str, Any]],
-      total: int | None,
+      self, writer: CacheWriter, examples: Iterator[Example], total: int | None
   ) -> None:
-    """Tokenises and writes examples."""
     self.progress(writer.examples, total)
     begun, committed = False, time.monotonic()
     while chunk := list(itertools.islice(examples, CHUNK)):
@@ -177,7 +155,7 @@ class CacheBuild:
         committed = time.monotonic()
 
   def _check_room(self, writer: CacheWriter, total: int | None) -> None:
-    """Tells how much disk the cache will need; refuses if it is not there."""
+    """Logs how much disk the cache will need; raises where it is missing."""
     each, free = writer.size / writer.examples, _free(self.cache_dir)
     if total is None:
       self.log(
@@ -193,7 +171,7 @@ class CacheBuild:
     if needed > _CLEARLY * free:
       raise UserError(
           f'{self.folder} does not fit the disk: {text}. Make room, or give'
-          ' another folder with --gin.CACHE_DIR.'
+          f' {_INSTEAD}.'
       )
     self.log(f'{text}.')
 
@@ -206,9 +184,7 @@ def stack(
     examples: Sequence[Example], table: Iterable[Column], tokenizer: Tokenizer,
     threads: int = -1,
 ) -> Arrays:
-  """The arrays of all columns of some examples, by name; see `Cache`.
-
-  Offsets are from 0 on.
+  """The arrays of all columns of examples, as `Cache` has them, offsets from 0.
 
   Raises:
     UserError: a value that its column cannot hold.
@@ -297,7 +273,6 @@ def _numbers(column: Column, examples: Sequence[Example]) -> Arrays:
 def _array(
     column: Column, values: Sequence[Any], examples: Sequence[Example]
 ) -> np.ndarray:
-  """Values, which are those of these examples."""
   try:
     return np.array(values, column.dtype)
   except (TypeError, ValueError, OverflowError):
@@ -318,6 +293,4 @@ def _flat(rows: Sequence[Sequence[Any]]) -> list[Any]:
 
 
 def _id(prefix: str, text: str) -> str:
-  if not text:
-    return ''
-  return prefix + hashlib.sha256(text.encode('utf-8')).hexdigest()[:16]
+  return text and prefix + hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -109,11 +109,7 @@ def map_array(path: pathlib.Path, rows: int) -> np.ndarray:
 
 
 def read_header(path: pathlib.Path) -> dict[str, Any]:
-  """A header or journal, whose files are in its folder and of one size.
-
-  Raises:
-    UserError: it cannot be read, or says what no `CacheWriter` does.
-  """
+  """A header or journal; UserError where no `CacheWriter` has written it."""
   header = json_file.read(path)
   json_file.check(header, _SHAPE, path)
   for file, sizes in header['files'].items():
@@ -161,7 +157,6 @@ class Cache:
   passages, and `negative_scores` [number of negatives].
 
   Attributes:
-    folder: where the files are.
     header: the key (task, options, split, columns, vocabulary, lengths,
       source), counts, and for each file its values and bytes.
     arrays: all of the following by name.
@@ -249,17 +244,11 @@ class CacheWriter:
   A context manager.
 
   Attributes:
-    folder: where the files are.
     examples: how many have been written.
   """
 
   def __init__(self, folder: pathlib.Path, key: Mapping[str, Any]):
-    """Opens a folder, or makes it.
-
-    Args:
-      folder: whatever is in it that is not of this key goes.
-      key: what the header tells, beside counts and files.
-    """
+    """Opens a folder, or makes it; what is not of this key is removed."""
     self.folder = folder
     self._key = dict(key)
     state = _state(folder, key)
