@@ -111,7 +111,7 @@ def extra(datasets: Iterable[Any]) -> tuple[Column, ...]:
   Raises:
     UserError: two columns of one name, or one of a name that is in use.
   """
-  found = {}
+  found: dict[str, Column] = {}
   used = [*_DEFAULTS, *(c.key for c in STANDARD), *arrays(1, 1, (), 1)]
   for dataset in datasets:
     for column in dataset.extra_columns:
@@ -139,7 +139,7 @@ def arrays(
   other passages of a query.
   """
   b, k = batch_size, num_negatives
-  found = {
+  found: dict[str, tuple[tuple[int, ...], Any]] = {
       'numbers': ((b,), np.uint32),
       'query_ids': ((b, 2), np.uint32),
       'passage_ids': ((b, 2), np.uint32),

@@ -99,9 +99,10 @@ class Dataset(abc.ABC):
   def most_examples(self, split: str, enough: int) -> int | None:
     """Examples there can be at most, from `enough` on any number from it on.
 
-    None where that cannot be told in seconds.
+    None where that is not known in seconds.
     """
     del split, enough
+    return None
 
   def corpus_split(self, split: str) -> str | None:
     """The split whose passages the queries of `split` are ranked over.

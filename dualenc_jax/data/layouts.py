@@ -9,7 +9,7 @@ Shapes: C cells, T texts a cell, see `dualenc_jax.text.text_rows`.
 
 from collections.abc import Callable
 import dataclasses
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -96,12 +96,8 @@ def lay_out(
 ) -> TextRows:
   """Builds the arrays of a batch.
 
-  Args:
-    shape: of the arrays.
-    placement: of the texts in it.
-    rows: where `copy` finds each text, [C, T, ...].
-    lengths: tokens of each text, [C, T].
-    copy: writes tokens (rows [n], flat out, starts [n]), as `Pool.copy`.
+  `copy` (rows [n], flat out, starts [n]), as `Pool.copy`, finds each text by
+  its row, [C, T, ...], and writes as many tokens as `lengths` [C, T] say.
   """
   cells, texts = lengths.shape
   places = placement.places
@@ -224,7 +220,8 @@ class Grouped:
     before = np.concatenate([[0], np.cumsum(counts)])
     # best[j]: (cost, where the groups start) of the j longest lengths in at
     # most g groups.
-    best = [(0, ())] + [(np.inf, ())] * len(lengths)
+    best: list[tuple[Any, tuple[int, ...]]] = [(0, ())]
+    best += [(np.inf, ())] * len(lengths)
 
     def with_group(i, j):
       """Lengths i to j as one more group."""
@@ -316,7 +313,8 @@ def _pack(lengths: np.ndarray, size: int) -> _Packing:
   descending = lengths[order]
   edges = np.flatnonzero(np.diff(descending)) + 1
   bounds = [0, *edges.tolist(), len(order)] if len(order) else []
-  open_rows = [[] for _ in range(size + 1)]  # By remaining room.
+  # By remaining room.
+  open_rows: list[list[int]] = [[] for _ in range(size + 1)]
   rooms = 0  # Bit r is set where open_rows[r] has rows.
   rows = 0
   row_of, room_of = [], []
@@ -350,9 +348,8 @@ def _pack(lengths: np.ndarray, size: int) -> _Packing:
   out[0, order] = row_of
   out[2, order] = size - np.array(room_of, np.int64)
   # Texts are put into a row from its start on, so a text's slot is its rank.
-  row_of = np.array(row_of, np.int64)
-  by_row = np.argsort(row_of, kind='stable')
-  sorted_rows = row_of[by_row]
+  by_row = np.argsort(np.array(row_of, np.int64), kind='stable')
+  sorted_rows = np.array(row_of, np.int64)[by_row]
   first = np.searchsorted(sorted_rows, np.arange(rows))
   out[1, order[by_row]] = np.arange(len(order)) - first[sorted_rows]
   return _Packing(rows, *out)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 import dataclasses
 import functools
+from typing import Any
 
 import numpy as np
 
@@ -26,13 +27,8 @@ class Order:
 
   Several: each block of `BLOCK` positions has of every source as many as its
   rate says, to the nearest one, in random order; what one block lacks the next
-  makes up for. The examples of a source come epoch after epoch,
-  none left out.
-
-  Attributes:
-    sizes: examples of each source, n.
-    rates: share of each source, adding up to 1.
-    batch_size: B.
+  makes up for. The examples of a source come epoch after epoch, none left out.
+  `rates` add up to 1.
   """
 
   sizes: Sequence[int]
@@ -232,7 +228,7 @@ class Picker:
   @functools.cached_property
   def positives(self) -> Positives:
     """The passages of each query, over all caches."""
-    pairs = [], []
+    pairs: tuple[list[Any], list[Any]] = [], []
     for cache in self.caches:
       # A row without a query is a passage of a corpus.
       rows = np.flatnonzero(cache.query_tokens.lengths)
@@ -317,10 +313,9 @@ class Picker:
       found['negative_ids'] = ids[:, 1:]
       found['negative_valid'] = picks.passages[:, 1:] >= 0
     for column in self.columns:
-      pool, rows = {
-          'query': (self.queries, picks.queries),
-          'candidate': (self.passages, picks.passages),
-      }[column.per]
+      of_query = column.per == 'query'
+      pool = self.queries if of_query else self.passages
+      rows = picks.queries if of_query else picks.passages
       found[column.name] = pool.gather(column.name, rows, column.default)
     return found
 

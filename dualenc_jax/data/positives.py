@@ -34,12 +34,9 @@ class Positives:
   def others(self, queries: np.ndarray, passages: np.ndarray) -> np.ndarray:
     """The passages of each pair's query but the pair's own: uint64 [b, most].
 
-    The own one stands in where there are fewer; of more, those among `passages`
-    come first.
-
-    Args:
-      queries: of pairs that were given, uint64 [b].
-      passages: of these, and their hard negatives, uint64 [b, 1 + K].
+    Of given pairs, queries [b] and passages with their hard negatives
+    [b, 1 + K]. The own one stands in where there are fewer; of more, those
+    among `passages` come first.
     """
     if not self.most:
       return np.zeros((len(queries), 0), np.uint64)

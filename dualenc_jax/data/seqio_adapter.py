@@ -16,7 +16,7 @@ import seqio
 import tensorflow as tf
 
 from dualenc_jax.data.cache import Cache, prepare
-from dualenc_jax.data.columns import Column, OPTIONAL, STANDARD, TEXT
+from dualenc_jax.data.columns import OPTIONAL, STANDARD, TEXT
 from dualenc_jax.data.dataset import Dataset, rows
 from dualenc_jax.errors import UserError
 from dualenc_jax.suggest import did_you_mean
@@ -192,15 +192,12 @@ class _Registered(Dataset):
 
   def __init__(self, task: Any):
     self._task = task
+    features = getattr(task, 'output_features', ())
+    self.extra_columns = tuple(c for c in OPTIONAL if c.name in features)
 
   @property
   def task_name(self) -> str:
     return self._task.name
-
-  @property
-  def extra_columns(self) -> tuple[Column, ...]:
-    features = getattr(self._task, 'output_features', ())
-    return tuple(c for c in OPTIONAL if c.name in features)
 
   def splits(self) -> tuple[str, ...]:
     if hasattr(self._task, 'tasks'):
@@ -305,7 +302,7 @@ class PairConverter(seqio.FeatureConverter):
       'passage_tokens': seqio.FeatureConverter.FeatureSpec(tf.int32, 2, 1),
       'passage_ids': seqio.FeatureConverter.FeatureSpec(tf.uint32, 2, 1),
   }
-  PACKING_FEATURE_DTYPES = {}
+  PACKING_FEATURE_DTYPES: dict[str, Any] = {}
 
   def __init__(self, pack: bool = False, num_negatives: int = 0, **kwargs):
     if pack:

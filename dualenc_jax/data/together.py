@@ -37,24 +37,24 @@ class Together:
     longest = int(np.ceil((1 + _ROOM) * share * self._row))
     # Of a row of several targets.
     self._target_row = _round_up(max(longest, self._limit))
-    self.shapes = [
+    self.shapes: list[tuple[Shape, ...]] = [
         (self._of_targets(shape), shape)
         for shape in layout.shapes(self._joint(targets, sources), self._row)
     ]
 
   def place(
-      self, shapes: tuple[Shape, Shape], targets: np.ndarray,
+      self, shapes: tuple[Shape, ...], targets: np.ndarray,
       sources: np.ndarray,
   ) -> tuple[Placement, Placement] | None:
-    """Puts texts of these lengths [C, P] into shapes; None if they do not fit.
-    """
+    """Puts texts of lengths [C, P] into shapes; None if they do not fit."""
     _, shape = shapes
     found = self._layout.place(shape, self._joint(targets, sources))
     if found is None or found.places is None:
       return found and (found, found)
-    return tuple(
-        Placement(found.places, _starts(found.places, own, shape[0].segments))
-        for own in (targets, sources)
+    places, segments = found.places, shape[0].segments
+    return (
+        Placement(places, _starts(places, targets, segments)),
+        Placement(places, _starts(places, sources, segments)),
     )
 
   def _joint(self, targets: np.ndarray, sources: np.ndarray) -> np.ndarray:

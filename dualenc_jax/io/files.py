@@ -121,11 +121,9 @@ class GrowingFolder:
   that after any kill one complete folder is left. A process that finds half of
   a folder may go on with it.
 
-  Attributes:
-    folder: the complete folder.
-    partial: the folder that grows.
-    aside: the older folder, between the two renames of `complete`.
-    lock_file: is locked while any of them is renamed or removed.
+  `folder` is the complete one, `partial` grows, and `aside` is the older one
+  between the two renames of `complete`. `lock_file` is locked while any of them
+  is renamed or removed.
   """
 
   def __init__(

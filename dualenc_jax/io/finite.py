@@ -16,13 +16,9 @@ def check_rows(
     what: str, rows: Any, name: Callable[[int], str] = 'row {}'.format,
     advice: str = 'Look at the checkpoint and at these texts.',
 ) -> None:
-  """Checks the vectors of a matrix.
+  """Checks the vectors [n, D] of NumPy, JAX or an index, a part at a time.
 
-  Args:
-    what: 'passage embeddings', for the message.
-    rows: [n, D], of NumPy, JAX or an index; read a part at a time.
-    name: the id of a row.
-    advice: what the user can do about it.
+  `what` names them: 'passage embeddings', `name` a row by its id.
 
   Raises:
     UserError: rows hold NaN, infinity, or numbers beyond 1e18, whose squares

@@ -16,10 +16,11 @@ def count(examples: Sequence[Mapping[str, Any]]) -> int | None:
 
   None where these lie elsewhere.
   """
-  found = [_LOCATION.fullmatch(e['location']) for e in examples]
-  if not all(found) or len({match[1] for match in found}) != 1:
+  matches = (_LOCATION.fullmatch(e['location']) for e in examples)
+  found = [match.groups() for match in matches if match]
+  if len(found) < len(examples) or len({path for path, *_ in found}) != 1:
     return None
-  path, zipped, line = found[-1].groups()
+  path, zipped, line = found[-1]
   try:
     with open(path, 'rb') as file:
       lines = gzip.GzipFile(fileobj=file) if zipped else file

@@ -101,7 +101,7 @@ def push(folder: pathlib.Path, repo: str) -> str:
   return f'{hub.constants.ENDPOINT}/{repo}'
 
 
-def _place(path: str, expected: str) -> dict[str, str | None]:
+def _place(path: str, expected: str) -> dict[str, Any]:
   found = _PLACE.fullmatch(path.removeprefix(_PREFIX))
   if not found:
     raise UserError(
@@ -114,7 +114,7 @@ def _place(path: str, expected: str) -> dict[str, str | None]:
   return place
 
 
-def _fetch(path: str, place: dict[str, str | None], kind: str) -> str:
+def _fetch(path: str, place: dict[str, Any], kind: str) -> str:
   hub, inner = _library(path), place['inner']
   with _told(path, kind):
     found = hub.snapshot_download(
@@ -138,7 +138,7 @@ def _fetch(path: str, place: dict[str, str | None], kind: str) -> str:
 
 
 def _files(
-    place: dict[str, str | None], kind: str = 'dataset'
+    place: dict[str, Any], kind: str = 'dataset'
 ) -> Sequence[str]:
   hub = _library(place['repo'])
   return hub.HfApi().list_repo_files(

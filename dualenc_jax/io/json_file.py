@@ -18,13 +18,10 @@ def read(
     path: os.PathLike[str], again: str = 'Copy it again.',
     absent: str | None = None, **types: Any,
 ) -> dict[str, Any]:
-  """Reads a JSON object.
+  """Reads a JSON object, whose fields have types as `check` takes them.
 
-  Args:
-    path: local or gs:// of etils.
-    again: what the user can do about a damaged file.
-    absent: the same about an absent one; `again` by default.
-    **types: of the fields that the object must have, as `check` takes them.
+  `again` is what the user can do about a damaged file, `absent` about an absent
+  one.
 
   Raises:
     UserError: the file cannot be read or holds something else.
@@ -86,23 +83,22 @@ def parse(
 
 def loads(content: str | bytes) -> Any:
   """A value of anybody's JSON; ValueError, or UserError if it is too deep."""
+  text = content if isinstance(content, str) else content.decode()
   try:
-    value = json.loads(content)
+    value = json.loads(text)
   except RecursionError as e:
     raise UserError('It has values within values, too deep.') from e
-  check_depth(content, value)
+  check_depth(text, value)
   return value
 
 
-def check_depth(content: str | bytes, value: Any) -> None:
+def check_depth(content: str, value: Any) -> None:
   """Raises UserError where values are too deep to be handled.
 
   Brackets are counted in the content first, so that almost all rows cost
   nothing.
   """
-  text = isinstance(content, str)
-  opened = content.count('[' if text else b'[')
-  if opened + content.count('{' if text else b'{') > _DEEPEST:
+  if content.count('[') + content.count('{') > _DEEPEST:
     _check_depth(value, 'It', '')
 
 
@@ -141,14 +137,10 @@ _LARGEST = 2**63 - 1
 def check(value: Any, shape: Any, where: Any, again: str = '') -> None:
   """Checks the types of a value of JSON and of all that is inside of it.
 
-  Args:
-    value: to check.
-    shape: a type or a union; `[shape]` for a list of such values; `{str:
-      shape}` for an object of such values; `{'name': shape}` for an object with
-      these fields and any others, where a name that ends in '?' may be missing.
-      True is no whole number.
-    where: file and line, for the error.
-    again: what the user can do about it.
+  A shape is a type or a union; `[shape]` for a list of such values; `{str:
+  shape}` for an object of such values; `{'name': shape}` for an object with
+  these fields and any others, where a name that ends in '?' may be missing.
+  True is no whole number.
 
   Raises:
     UserError: a value is missing, of another type, or a whole number of more

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import time
+from typing import Any
 
 import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
@@ -34,7 +35,7 @@ class Progress:
     self._is_shown = is_shown
     self._done = self._first = self._told = 0
     self._began = self._logged = time.monotonic()
-    self._bar: tqdm.tqdm | None = None
+    self._bar: Any = None
     self._stack = contextlib.ExitStack()
     if total is not None:
       self._open()

@@ -115,10 +115,8 @@ def alone(folder: pathlib.Path, does: str, instead: str) -> Iterator[Writer]:
   is logged and taken over. Of another host it can only be seen whether it goes
   on beating, which takes half a minute.
 
-  Args:
-    folder: to write to.
-    does: what the process does there: 'trains'.
-    instead: what the user may give in its place.
+  `does` is what the process does there: 'trains', `instead` what the user may
+  give in its place.
 
   Raises:
     UserError: another process does it; which, and since when. Or what the last
@@ -227,8 +225,10 @@ def _is_alive(folder: pathlib.Path, record: dict[str, Any]) -> bool:
 
 def _pids() -> str | None:
   """Where process ids count: containers of one name have their own."""
-  with contextlib.suppress(OSError):
+  try:
     return os.readlink('/proc/self/ns/pid')
+  except OSError:
+    return None
 
 
 def _started(pid: int) -> str | None:

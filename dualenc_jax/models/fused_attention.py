@@ -239,8 +239,9 @@ def _free(mesh: AbstractMesh) -> set[str]:
 def _axes(mesh: AbstractMesh) -> tuple[str | None, str | None]:
   """Mesh axes of rows and of heads, by the rules in scope."""
   free = _free(mesh)
-  names = nn.logical_to_mesh_axes(('batch', 'heads'))
-  return tuple(name if name in free else None for name in names)
+  names: Any = nn.logical_to_mesh_axes(('batch', 'heads'))
+  batch, heads = (name if name in free else None for name in names)
+  return batch, heads
 
 
 def _varying(x: jax.Array) -> frozenset[str]:

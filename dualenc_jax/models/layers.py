@@ -5,7 +5,7 @@ row, L tokens, E model dim, F features.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flax import linen as nn
 import jax
@@ -36,8 +36,8 @@ def parameter(
 
   `shape` is that of the whole parameter, `axes` are logical.
   """
-  part = module.param(
-      name, nn.with_logical_partitioning(init, axes),
+  part: Any = module.param(
+      name, nn.with_logical_partitioning(init, tuple(axes)),
       split_params.own_shape(shape, axes), jnp.float32,
   )
   return split_params.whole(part, axes, dtype)
@@ -122,7 +122,7 @@ class Segments(NamedTuple):
   slots: jax.Array
   positions: jax.Array
   lengths: jax.Array
-  numbers: jax.Array | None
+  numbers: Any
 
   @classmethod
   def of(
@@ -248,7 +248,7 @@ class Mlp(nn.Module):
       self, x: jax.Array, dropout: Segments | None = None
   ) -> jax.Array:
     """Maps [R, L, E] to [R, L, E]; drops hidden units if given `dropout`."""
-    hidden = None
+    hidden: Any = None
     for i, activation in enumerate(self.activations):
       name = 'wi' if len(self.activations) == 1 else f'wi_{i}'
       y = Dense(self.hidden_dim, ('embed', 'mlp'), dtype=self.dtype, name=name)(

@@ -49,6 +49,7 @@ class Seq2Seq(nn.Module):
     if source_lengths is None:
       target_lengths, _ = one_a_row(targets, None)
       source_lengths, dropout_numbers = one_a_row(sources, dropout_numbers)
+    assert target_lengths is not None
     encoded = self.encoder(
         self.token_embedder(sources), source_lengths, dropout_numbers
     )

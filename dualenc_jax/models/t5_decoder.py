@@ -247,12 +247,8 @@ class T5Decoder(nn.Module):
   ) -> tuple[jax.Array, list[Cache]]:
     """Decodes one position of each target: [R, n, E], normed, and the caches.
 
-    Args:
-      x: the embedded tokens there, [R, n, E].
-      caches: of `start`, or of the step before.
-      positions: int32 [R, n].
-      biases: of `biases`.
-      source_mask: bool [R, 1, L].
+    Of the embedded tokens there, [R, n, E], the caches of `start` or of the
+    step before, positions int32 [R, n] and source_mask bool [R, 1, L].
     """
     # A target that has ended may stand behind the last position.
     bias = jnp.take(biases, positions.reshape(-1), axis=0, mode='clip')

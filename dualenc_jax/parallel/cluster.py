@@ -1,7 +1,8 @@
 """Which hosts a command is to join: by flags, by variables, by a cluster."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+import dataclasses
+from typing import Any
 
 from dualenc_jax.errors import UserError
 
@@ -15,7 +16,8 @@ _SLURM = (
 _NUMBERS = {'SLURM_JOB_ID', 'SLURM_NTASKS', 'SLURM_PROCID', 'SLURM_LOCALID'}
 
 
-class Cluster(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Cluster:
   """The hosts of a command.
 
   Attributes:
@@ -37,10 +39,8 @@ def find(
 ) -> Cluster:
   """The hosts as flags name them, else JAX's variables, else the cluster.
 
-  Args:
-    given: the flags coordinator_address, num_processes and process_id, or None.
-    environ: the environment.
-    seconds: how long to wait for a cluster's own name service.
+  `given` are the flags coordinator_address, num_processes and process_id, or
+  None; `seconds` how long to wait for a cluster's own name service.
 
   Raises:
     UserError: some of them are missing, or are not what they should be.
@@ -61,7 +61,7 @@ def find(
   return _detected(environ, seconds)
 
 
-def _checked(source: Mapping[str, str | int]) -> Cluster:
+def _checked(source: Mapping[str, Any]) -> Cluster:
   names, (address, *numbers) = list(source), source.values()
   address = str(address)
   host, _, port = address.rpartition(':')
@@ -104,7 +104,7 @@ def _detected(environ: Mapping[str, str], seconds: int) -> Cluster:
     raise UserError(
         f'--multihost: the cluster does not tell its hosts: {e}. {_ADVICE}'
     ) from e
-  if None in (address, count, index):
+  if address is None or count is None or index is None:
     half = ''
     if 'SLURM_JOB_ID' in environ and absent:
       half = (

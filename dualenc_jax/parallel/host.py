@@ -1,9 +1,10 @@
 """Hosts that share work part by part, without a common mesh."""
 
-from typing import NamedTuple
+import dataclasses
 
 
-class Host(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Host:
   """Which of the hosts that share the work this process is."""
 
   index: int = 0

@@ -22,13 +22,10 @@ _joined: meeting.Meeting | None = None
 def join(cluster: Cluster, seconds: int, facts: str) -> None:
   """Meets the other hosts, compares facts with theirs, and joins them in JAX.
 
-  Args:
-    cluster: the hosts; of one alone nothing is done.
-    seconds: how long to wait for them.
-    facts: lines that must be the same on all: versions, flags.
+  Of one host alone nothing is done. Facts are lines: versions, flags.
 
   Raises:
-    UserError: they do not come, or differ.
+    UserError: they do not come within `seconds`, or differ.
   """
   global _joined
   if cluster.count == 1:
@@ -79,7 +76,7 @@ def wait_for_verdict(error: BaseException) -> None:
   """
   if _joined is None:
     return
-  each = error
+  each: BaseException | None = error
   while each is not None:
     said = str(each)
     if (

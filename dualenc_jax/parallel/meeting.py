@@ -29,12 +29,12 @@ _ERRORS = 1, 2
 class Member(NamedTuple):
   """A process that takes part."""
 
-  index: int
+  number: int
   name: str
   pid: int
 
   def __str__(self) -> str:
-    return f'host {self.index} ({self.name}, pid {self.pid})'
+    return f'host {self.number} ({self.name}, pid {self.pid})'
 
 
 class Meeting:
@@ -59,7 +59,8 @@ class Meeting:
     self._gone: set[int] = set()
     self._failing = threading.Lock()
     self._news = threading.Condition()
-    self._shares, self._shared = {}, {}
+    self._shares: dict[int, dict[int, str]] = {}
+    self._shared: dict[int, list[str]] = {}
     self._asked = 0
     self.is_over = self._is_ending = False
     deadline = time.monotonic() + seconds
@@ -86,7 +87,7 @@ class Meeting:
               f' {cluster.address} within {seconds:g} s. Expected the same'
               ' command on each of them, at the same time.'
           )
-        hello = channel.receive(_HELLO_SECONDS)
+        hello = channel.receive(_HELLO_SECONDS) or {}
         try:
           member, count = Member(*hello['member']), int(hello['count'])
         except (KeyError, TypeError, ValueError):
@@ -104,8 +105,8 @@ class Meeting:
 
   def _admit(self, member: Member, count: int, channel: Channel) -> None:
     self._forget_ended()
-    there = self.members.get(member.index)
-    self._channels[-1 if there else member.index] = channel
+    there = self.members.get(member.number)
+    self._channels[-1 if there else member.number] = channel
     if count != self._count:
       self._refuse(
           f'{self._own} is told of {self._count} hosts, and {member} of'
@@ -118,7 +119,7 @@ class Meeting:
           ' the same number. Expected a --process_id (JAX_PROCESS_ID) of each'
           ' of its own.'
       )
-    self.members[member.index] = member
+    self.members[member.number] = member
 
   def _absent(self) -> set[int]:
     self._forget_ended()
@@ -165,13 +166,13 @@ class Meeting:
       )
     self.service_port = answer['port']
     members = [Member(*each) for each in answer['members']]
-    self.members = {member.index: member for member in members}
+    self.members = {member.number: member for member in members}
 
   def share(self, value: str) -> list[str]:
     """A text of each host, by index; all hosts must ask in the same order."""
     number, self._asked = self._asked, self._asked + 1
     with self._news:
-      if self._own.index:
+      if self._own.number:
         self._channels[0].send('share', number=number, value=value)
         self._news.wait_for(lambda: number in self._shared)
         return self._shared.pop(number)
@@ -186,7 +187,7 @@ class Meeting:
     """Says that this host has done its work; its end is as it should be."""
     if not self._is_ending:
       self.is_over = True
-      self._tell('leaving', index=self._own.index)
+      self._tell('leaving', index=self._own.number)
 
   def end(self, why: str, status: int) -> None:
     """Says that this host ends, and that the others must, by which status.
@@ -194,7 +195,7 @@ class Meeting:
     They can go on later unless that is of an error: 1 or 2.
     """
     self._is_ending = True
-    self._tell('ended', index=self._own.index, why=why, status=status)
+    self._tell('ended', index=self._own.number, why=why, status=status)
 
   def _tell(self, kind: str, but: int | None = None, **facts: Any) -> None:
     for index, channel in self._channels.items():
@@ -215,7 +216,7 @@ class Meeting:
           self._news.notify_all()
       elif kind == 'leaving':
         self._gone.add(message['index'])
-        if not self._own.index:
+        if not self._own.number:
           self._tell('leaving', but=index, index=index)
       elif kind == 'ended':
         self._gone.add(message['index'])
@@ -250,7 +251,7 @@ class Meeting:
   ) -> None:
     """Ends this process for the sake of another host; tells the others."""
     with self._failing:
-      if not self._own.index:
+      if not self._own.number:
         self._tell('ended', but=index, index=index, why=why, status=status)
       time.sleep(wait)
       if self._is_ending:
@@ -305,8 +306,8 @@ def differing(
   ):
     lines = [line.strip() for line in own if line not in other]
     more = f' and {len(lines) - 3} more' if len(lines) > 3 else ''
-    own = '; '.join(lines[:3]) or 'none of what the other has'
-    said.append(f'{member} has {own}{more}')
+    few = '; '.join(lines[:3]) or 'none of what the other has'
+    said.append(f'{member} has {few}{more}')
   alike = [str(members[i]) for i in others[1:] if texts[i] == texts[others[0]]]
   if alike:
     said.append(f'{", ".join(alike)} as the latter')

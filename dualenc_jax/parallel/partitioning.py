@@ -231,7 +231,7 @@ class HostPartitioner(Partitioner):
 
 def check_gpu_is_used() -> None:
   """Refuses to run on the CPU of a GPU machine unless told to."""
-  asked_for = (jax.config.jax_platforms or '').split(',')
+  asked_for = (jax.config.read('jax_platforms') or '').split(',')
   if has_gpu() and jax.default_backend() == 'cpu' and 'cpu' not in asked_for:
     raise UserError(
         'This machine has an NVIDIA GPU but JAX sees only the CPU. Install the'
@@ -245,7 +245,7 @@ def has_gpu() -> bool:
   return pathlib.Path('/dev/nvidia0').exists()
 
 
-def path_string(path: Sequence[Any]) -> str:
+def path_string(path: tuple[Any, ...]) -> str:
   """'encoder/layers_0/mlp/wo/kernel' from the key path of a pytree leaf."""
   return jax.tree_util.keystr(path, simple=True, separator='/')
 
@@ -260,16 +260,13 @@ def match(
 ) -> Mapping[str, Any]:
   """{path: value of the first rule that matches all of it}, where one does.
 
-  Args:
-    name: of the rules in the config, for messages.
-    rules: pairs of a regular expression and a value.
-    paths: parameter paths.
+  A rule is a regular expression and a value.
 
   Raises:
     UserError: an expression does not compile, matches no parameter, or only
       such as an earlier rule matches, whatever its value.
   """
-  values = {}
+  values: dict[str, Any] = {}
   for pattern, value in rules:
     try:
       compiled = re.compile(pattern)

@@ -21,8 +21,8 @@ def along_wires(
   those that are that number apart a ring of few wires a hop. But where `blocks`
   of `model_parallel` devices has an order, it is that.
   """
-  places = [_place(device) for device in devices]
-  if None in places:
+  places = [place for device in devices if (place := _place(device))]
+  if len(places) < len(devices):
     return None
   order = blocks(places, model_parallel) if model_parallel > 1 else None
   return [devices[number] for number in order or ring(places)]
@@ -45,7 +45,6 @@ def ring(places: Sequence[Sequence[int]]) -> list[int]:
   order exists: then only the last and the first are apart. Places that are no
   full grid stay in their order.
   """
-  places = [tuple(place) for place in places]
   values = [sorted(set(axis)) for axis in zip(*places)]
   values = [axis for axis in values if len(axis) > 1]
   numbers = {tuple(place): number for number, place in enumerate(_used(places))}
@@ -67,7 +66,7 @@ def blocks(places: Sequence[Sequence[int]], size: int) -> list[int] | None:
   are `size` apart in a `ring`. Blocks of `size` places are in a ring; None if
   the grid is not such, or `size` divides neither side.
   """
-  used = _used([tuple(place) for place in places])
+  used = _used(places)
   sides = [len(set(axis)) for axis in zip(*used)]
   if len(sides) != 2 or max(sides) <= 4 or np.prod(sides) != len(used):
     return None
@@ -83,7 +82,7 @@ def blocks(places: Sequence[Sequence[int]], size: int) -> list[int] | None:
   return [number for block in ring(each) for number in found[each[block]]]
 
 
-def _used(places: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+def _used(places: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
   """The coordinates that are not the same everywhere."""
   used = [len(set(axis)) > 1 for axis in zip(*places)]
   return [tuple(itertools.compress(place, used)) for place in places]

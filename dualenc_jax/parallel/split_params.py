@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import contextvars
 import functools
+from typing import Any
 
 from flax import linen as nn
 import jax
@@ -19,7 +20,9 @@ from dualenc_jax.parallel.accelerators import backend_in_scope
 
 DATA = 'data'
 
-_gathered = contextvars.ContextVar('_gathered', default=None)
+_gathered: contextvars.ContextVar[Any] = contextvars.ContextVar(
+    '_gathered', default=None
+)
 _sum_dtype = contextvars.ContextVar('_sum_dtype', default='float32')
 
 
@@ -70,13 +73,13 @@ def whole(part: jax.Array, axes: Sequence[str | None], dtype: str) -> jax.Array:
   return known[key][1].astype(dtype)
 
 
-def _places(axes: Sequence[str | None]) -> tuple[str | None, ...]:
+def _places(axes: Sequence[str | None]) -> tuple[Any, ...]:
   """Mesh axes of a parameter's axes, where devices have parts; else ()."""
   mesh = jax.sharding.get_abstract_mesh()
   kinds = dict(zip(mesh.axis_names, mesh.axis_types))
   if kinds.get(DATA) != AxisType.Manual:
     return ()
-  rules = dict(nn.get_logical_axis_rules())
+  rules: Any = dict(nn.get_logical_axis_rules())
   return tuple(rules.get(axis) for axis in axes)
 
 

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import hashlib
 import pathlib
+from typing import Any
 
 import numpy as np
 import sentencepiece
@@ -180,7 +181,9 @@ class Tokenizer:
       UserError: no such prompt exists.
     """
     chosen = zip(PREFIXES, (query, passage))
-    texts = {p: self.prompt(n) for p, n in chosen if n is not None}
+    texts: dict[str, Any] = {
+        p: self.prompt(n) for p, n in chosen if n is not None
+    }
     return dataclasses.replace(self, **texts) if texts else self
 
   def encode_queries(self, texts: Sequence[str], threads: int = -1) -> Ragged:

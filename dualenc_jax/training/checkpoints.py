@@ -271,7 +271,7 @@ def _check_listed(
     where: pathlib.Path, metadata: Any, known: Mapping[str, str]
 ) -> None:
   """Raises DamageError unless an item lists the arrays that were saved."""
-  found = {}
+  found: dict[str, str] = {}
   if metadata is not None:
     tree = getattr(metadata, 'tree', metadata)
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):

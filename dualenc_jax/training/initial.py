@@ -93,11 +93,8 @@ def plan_start(
 ) -> Start:
   """Works out what goes where.
 
-  Args:
-    initial: what to start from, or its path.
-    facts: of the model, as `Objective.facts` and `models.describe` have them.
-    vocabulary: of this run; that of the checkpoint, if known, must be the same.
-    abstract_params: the train parameters.
+  `facts` of the model are those of `Objective.facts` and `models.describe`; the
+  vocabulary of the checkpoint, if known, must be this one.
 
   Raises:
     UserError: as `assign` and the readers.
@@ -105,19 +102,18 @@ def plan_start(
   if isinstance(initial, str):
     initial = InitialCheckpoint(initial)
   path, query_path = map(hub.model, (initial.path, initial.query_path))
-  initial = dataclasses.replace(initial, path=path, query_path=query_path)
   if 'decoder' in facts:
-    weights, decoder = encoder_decoder.read(initial.path)
+    weights, decoder = encoder_decoder.read(path)
     tensors = {**weights.tensors, **decoder}
     weights = dataclasses.replace(weights, tensors=tensors)
   else:
-    weights = opening.read(initial.path)
+    weights = opening.read(path)
   check_same_vocabulary(weights, vocabulary)
   query = None
-  if initial.query_path is not None:
-    query = opening.read(initial.query_path)
+  if query_path is not None:
+    query = opening.read(query_path)
     check_same_vocabulary(query, vocabulary)
-  shapes = {}
+  shapes: dict[str, Any] = {}
   leaves = jax.tree.leaves(abstract_params)
   for name, leaf in zip(partitioning.leaf_paths(abstract_params), leaves):
     shapes |= layer_names(name, leaf.shape)
@@ -127,7 +123,7 @@ def plan_start(
     if len(mine) != len(theirs):
       raise _other_activations(weights, 'encoder', theirs, 'encoder', mine)
   rules, drop = [*initial.rules], [*initial.drop]
-  more = [], []
+  more: tuple[list[Any], list[Any]] = [], []
   if query is not None:
     more = light_query.rules_of_its_own(facts, weights, query)
   elif initial.query_layers is not None:
@@ -162,7 +158,8 @@ def start_from(start: Start, state: TrainState) -> TrainState:
     parts = [sources[part] for part in layer_names(name, leaf.shape)]
     leaves[i] = _place(leaf, name, parts, tensors)
   _LOG.info('%s', start)
-  return state._replace(params=treedef.unflatten(leaves), opt_state=opt_state)
+  params = jax.tree.unflatten(treedef, leaves)
+  return state._replace(params=params, opt_state=opt_state)
 
 
 def check_activations(
@@ -197,7 +194,7 @@ def _other_activations(weights, there, theirs, tower, mine) -> UserError:
 
 
 def _place(
-    leaf: jax.Array, name: str, sources: Sequence[str | None],
+    leaf: jax.Array, name: str, sources: Sequence[Any],
     tensors: Mapping[str, Tensor],
 ) -> jax.Array:
   """The tensors on the mesh in the place of an array, which is deleted."""
@@ -260,4 +257,4 @@ def _with_statistics(
   for i, (name, leaf) in enumerate(zip(names, leaves)):
     if name in counts and count is not None:
       leaves[i] = jax.device_put(np.asarray(count, leaf.dtype), leaf.sharding)
-  return treedef.unflatten(leaves)
+  return jax.tree.unflatten(treedef, leaves)

@@ -63,10 +63,7 @@ def rules(
 ) -> tuple[list[Rule], list[str]]:
   """Rules, and what to drop, that start the query tower from a passage tower.
 
-  Args:
-    which: as of `layers`, or 'scratch' for a query tower of random numbers.
-    facts: of the model, as `models.describe` has them.
-    weights: the checkpoint.
+  `which` is as of `layers`, or 'scratch' for a tower of random numbers.
 
   Raises:
     UserError: the model has no query tower of its own, or as `layers`.
@@ -78,7 +75,7 @@ def rules(
   tower = weights.passage_encoder or weights.encoder
   own = 'passage_' if weights.passage_encoder is not None else ''
   chosen = layers(which, facts['encoder']['num_layers'], tower.num_layers)
-  found = [
+  found: list[Rule] = [
       (rf'encoder/layers_{i}/(.*)', rf'{own}encoder/layers_{j}/\1')
       for i, j in enumerate(chosen)
   ]
@@ -122,7 +119,7 @@ def apart(
     sources: Mapping[str, str | None],
 ) -> tuple[dict[str, str | None], dict[str, str | None]]:
   """Sources in the query tower's checkpoint, by their names there; the rest."""
-  own = {
+  own: dict[str, str | None] = {
       name: source.removeprefix(_OWN)
       for name, source in sources.items()
       if source is not None and source.startswith(_OWN)

@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import itertools
 import math
-import numbers
 from typing import Any, NamedTuple
 
 from flax import linen as nn
@@ -48,7 +47,7 @@ class Optimizer:
   """
 
   transform: optax.GradientTransformation
-  learning_rate: Callable[[jax.Array], jax.Array]
+  learning_rate: Callable[[Any], Any]
   freeze: Sequence[str] = ()
   multipliers: Sequence[tuple[str, float]] = ()
   clip_norm: float | None = None
@@ -102,7 +101,7 @@ class Optimizer:
     """
     paths = partitioning.leaf_paths(params)
     treedef = jax.tree.structure(params)
-    frozen = {
+    still = {
         path
         for patterns in (self.freeze, *((pattern,) for pattern in frozen))
         for path in partitioning.match(
@@ -111,7 +110,7 @@ class Optimizer:
     }
     factors = partitioning.match('LR_MULTIPLIERS', self.multipliers, paths)
 
-    if len(frozen) == len(paths):
+    if len(still) == len(paths):
       raise UserError('FREEZE matches every parameter; nothing would train.')
     transform = self.transform
     if self.clip_norm is not None:
@@ -119,11 +118,14 @@ class Optimizer:
           optax.clip_by_global_norm(self.clip_norm), transform
       )
     if factors:
-      scales = treedef.unflatten(factors.get(path, 1.0) for path in paths)
+      scales = jax.tree.unflatten(
+          treedef, [factors.get(path, 1.0) for path in paths]
+      )
       transform = optax.chain(transform, _scale_by(scales))
-    if frozen:
-      labels = treedef.unflatten(
-          'frozen' if path in frozen else 'trained' for path in paths
+    if still:
+      labels = jax.tree.unflatten(
+          treedef,
+          ['frozen' if path in still else 'trained' for path in paths],
       )
       transform = optax.multi_transform(
           {'trained': transform, 'frozen': optax.set_to_zero()}, labels
@@ -141,7 +143,7 @@ class TrainState(NamedTuple):
     memory: of the objective, beside the parameters; () of most.
   """
 
-  step: jax.Array
+  step: Any
   params: Any
   opt_state: Any
   memory: Any = ()
@@ -270,7 +272,7 @@ def _is_multiplier(rule: Any) -> bool:
   match rule:
     case [str(), bool()]:
       return False
-    case [str(), numbers.Real() as factor]:
+    case [str(), int() | float() as factor]:
       return math.isfinite(factor) and factor >= 0
   return False
 

@@ -132,11 +132,6 @@ def test_the_cache_is_named_after_its_columns_in_training_only(tmp_path):
   assert len(list(tmp_path.glob('words-test-*/header.json'))) == 1
 
 
-def test_without_extra_columns_a_batch_is_as_ever(caches):
-  batch = Batches(caches[:1], 12, 0, 8, 16)(0)
-  assert not {'weights', 'scores'} & batch.keys()
-
-
 @pytest.mark.parametrize(
     'value, words',
     [

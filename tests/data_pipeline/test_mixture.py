@@ -15,7 +15,6 @@ from dualenc_jax.data import (
   Mixture,
   Packed,
   Padded,
-  SeqioTask,
 )
 from dualenc_jax.errors import UserError
 from dualenc_jax.readers import Pairs, PythonCode
@@ -50,52 +49,6 @@ def test_pairs_are_of_the_caches_at_their_rates(layout, cells):
   for source, rate in enumerate(RATES):
     # 2,000 positions of a random order of a block.
     assert counts[source] == pytest.approx(2000 * rate, abs=5 * 22)
-
-
-@pytest.mark.parametrize('layout', [Grouped(3), Packed()], ids=repr)
-@pytest.mark.parametrize('hosts', [1, 2, 4])
-def test_hosts_and_layouts_have_the_same_pairs(layout, hosts):
-  padded = Batches(caches(), 32, 0, 16, 64, 2, RATES)
-  data = Batches(caches(), 32, 0, 16, 64, 2, RATES, layout, cells=8)
-  for step in (0, 7, 3):  # In any order, as a resumed run would.
-    got = []
-    for cells in np.split(np.arange(8), hosts):
-      got += text_reading.pairs_of(data(step, cells), 2)
-    assert sorted(got) == sorted(text_reading.pairs_of(padded(step), 2))
-
-
-@pytest.mark.slow
-def test_seqio_draws_at_the_same_rates(tmp_path):
-  """The rates of a mixture of seqio's registry are those of its sampling."""
-  import seqio
-
-  from dualenc_jax.data import seqio_adapter
-
-  names = []
-  for i, rate in enumerate(RATES):
-    path = tmp_path / f'{i}.jsonl'
-    path.write_text(
-        ''.join(
-            json.dumps({'query': f'q{i} {n}', 'passage': f'p{i} {n}'}) + '\n'
-            for n in range(10 + i)
-        )
-    )
-    name = f'rates_part_{i}'
-    task = Pairs(train=str(path))
-    seqio_adapter.register(name, lambda task=task: task, ('train',))
-    names.append((name, 10 * rate))
-  seqio.MixtureRegistry.add('rates_mixture', names)
-  mixture = SeqioTask('rates_mixture')
-  found = [(task.label, rate) for task, rate in mixture.parts()]
-  assert [name for name, _ in found] == [name for name, _ in names]
-  np.testing.assert_allclose([rate for _, rate in found], RATES)
-  dataset = seqio.get_mixture_or_task('rates_mixture').get_dataset(
-      sequence_length=None, split='train', shuffle=False, num_epochs=None
-  )
-  drawn = [row['query'][:2] for row in dataset.take(3000).as_numpy_iterator()]
-  for i, rate in enumerate(RATES):
-    share = drawn.count(f'q{i}'.encode()) / len(drawn)
-    assert share == pytest.approx(rate, abs=0.05)
 
 
 def write(path, count):

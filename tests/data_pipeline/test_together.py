@@ -73,13 +73,6 @@ def test_there_are_few_shapes_of_arrays(layout):
       ) in allowed
 
 
-def test_hosts_feed_parts_of_one_batch():
-  data = make(Packed(), 8)
-  whole = sorted(pairs_of(data(3)))
-  parts = [pairs_of(data(3, cells)) for cells in np.split(np.arange(8), 4)]
-  assert sorted(sum(parts, [])) == whole
-
-
 def test_what_no_sample_has_shown_is_padded():
   """A batch of long texts in shapes that were chosen for short ones."""
   queries = [[7] * 3 + [1]] * 400 + [[8] * 15 + [1]] * 8

@@ -136,7 +136,7 @@ def test_a_record_that_is_none(tmp_path, content, said):
 def test_a_folder_that_goes_is_noticed(tmp_path):
   folder = tmp_path / 'model'
   for spoil, words in [
-      (lambda: shutil.rmtree(folder), 'model is gone at step 3: it was'),
+      (lambda: shutil.rmtree(folder), 'model is gone at step 3: removed'),
       (lambda: os.rename(folder, tmp_path / 'moved'), 'model is gone at'),
       (
           lambda: (shutil.rmtree(folder), folder.mkdir()),

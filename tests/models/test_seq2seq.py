@@ -1,4 +1,6 @@
-"""T5's encoder and decoder against transformers, and against themselves."""
+"""T5s that write, and those that rank: against transformers and themselves."""
+
+import functools
 
 import jax
 import numpy as np
@@ -6,14 +8,15 @@ import pytest
 import tiny_t5
 from tiny_t5 import logits_of, padded, texts, VERSIONS, VOCAB
 
-from dualenc_jax.models import Seq2Seq
+from dualenc_jax.models import Seq2Seq, Seq2SeqRanker
+
+TOKENS = (17, 58)
 
 
 @pytest.fixture(scope='module', params=VERSIONS)
 def pair(request):
-  """transformers' model of random weights, ours, and its parameters."""
-  theirs, parts, params = tiny_t5.make(request.param)
-  return theirs, Seq2Seq(*parts), params
+  """transformers' model of random weights, our parts, and their parameters."""
+  return tiny_t5.make(request.param)
 
 
 def shifted(targets):
@@ -21,7 +24,8 @@ def shifted(targets):
 
 
 def test_logits_are_those_of_transformers(pair):
-  theirs, ours, params = pair
+  theirs, parts, params = pair
+  ours = Seq2Seq(*parts)
   sources = padded(texts())
   targets = np.random.default_rng(1).integers(2, VOCAB, (len(sources), 40))
   wanted = logits_of(theirs, sources, shifted(targets))
@@ -32,7 +36,8 @@ def test_logits_are_those_of_transformers(pair):
 
 
 def test_steps_at_positions_of_their_own_give_the_same_logits(pair):
-  _, ours, params = pair
+  _, parts, params = pair
+  ours = Seq2Seq(*parts)
   sources, length, count = padded(texts()), 24, 3
   rng = np.random.default_rng(2)
   targets = rng.integers(2, VOCAB, (len(sources), count, length))
@@ -75,7 +80,8 @@ def test_steps_at_positions_of_their_own_give_the_same_logits(pair):
     'pair, rate', zip(VERSIONS, (0.3, 0.0)), indirect=['pair']
 )
 def test_packed_texts_have_the_logits_they_have_alone(pair, rate):
-  _, ours, params = pair
+  _, parts, params = pair
+  ours = Seq2Seq(*parts)
   encoder, decoder = (
       part.clone(dropout_rate=rate) for part in (ours.encoder, ours.decoder)
   )
@@ -120,6 +126,43 @@ def test_packed_texts_have_the_logits_they_have_alone(pair, rate):
 
 
 def test_fresh_parameters_have_the_released_names(pair):
-  _, ours, params = pair
+  _, parts, params = pair
+  ours = Seq2Seq(*parts)
   shapes = jax.tree.map(lambda x: x.shape, params)
-  assert tiny_t5.fresh_shapes(ours) == shapes
+  for model in (ours, Seq2SeqRanker(*parts, TOKENS)):
+    assert tiny_t5.fresh_shapes(model) == shapes
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def scores_of(model, params, *args):
+  return model.apply({'params': params}, *args)
+
+
+def test_scores_are_those_of_transformers(pair):
+  theirs, parts, params = pair
+  ours = Seq2SeqRanker(*parts, TOKENS)
+  source = padded(texts())
+  logits = logits_of(theirs, source, np.zeros((len(source), 1), int))[:, 0]
+  for tokens, wanted in (
+      (TOKENS, logits[:, TOKENS[0]] - logits[:, TOKENS[1]]),
+      (TOKENS[:1], logits[:, TOKENS[0]]),
+  ):
+    found = scores_of(ours.clone(tokens=tokens), params, source)
+    np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
+    assert np.ptp(wanted) > 0.1
+
+
+def test_packed_texts_have_the_scores_they_have_alone(pair):
+  _, parts, params = pair
+  ours = Seq2SeqRanker(*parts, TOKENS)
+  rows = texts()
+  alone = scores_of(ours, params, padded(rows))
+  packed = padded([rows[0] + rows[1] + rows[3], rows[2] + rows[4]])
+  lengths = np.array([
+      [len(rows[i]) for i in (0, 1, 3)], [len(rows[2]), len(rows[4]), 0]
+  ])
+  found = np.asarray(scores_of(ours, params, packed, lengths))
+  np.testing.assert_allclose(
+      found.ravel()[:5], np.asarray(alone)[[0, 1, 3, 2, 4]], rtol=1e-5,
+      atol=1e-5,
+  )

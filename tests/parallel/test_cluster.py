@@ -27,10 +27,12 @@ def test_flags_come_before_variables_and_these_before_slurm(monkeypatch):
   for name, value in SLURM.items():
     monkeypatch.setenv(name, value)
   found = cluster.find(GIVEN, JAX | SLURM, 5)
-  assert found == ('10.0.0.1:8476', 4, 3, None)
-  assert cluster.find(NONE, JAX | SLURM, 5) == ('10.0.0.2:99', 2, 0, None)
+  assert found == cluster.Cluster('10.0.0.1:8476', 4, 3)
+  found = cluster.find(NONE, JAX | SLURM, 5)
+  assert found == cluster.Cluster('10.0.0.2:99', 2, 0)
   # The first node; a port of the job's number, above 65535 - 4096.
-  assert cluster.find(NONE, SLURM, 5) == ('node07:61441', 3, 2, [0])
+  found = cluster.find(NONE, SLURM, 5)
+  assert found == cluster.Cluster('node07:61441', 3, 2, [0])
 
 
 @pytest.mark.parametrize(

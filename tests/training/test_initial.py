@@ -14,7 +14,7 @@ import tiny_training
 
 from dualenc_jax.commands import check, train
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import assignment, opening
+from dualenc_jax.interop import assignment
 from dualenc_jax.interop.weights import shapes_of, Weights
 from dualenc_jax.models import (
   describe,
@@ -236,20 +236,6 @@ def test_a_second_stage_by_rules(first, tmp_path):
     np.testing.assert_array_equal(b[name], a[source], err_msg=name)
   assert np.any(b['passage_projection/kernel'] != a['projection/kernel'])
   assert 'passage_encoder/layers_1/' + kernel not in b
-
-
-@pytest.mark.slow
-def test_activations_that_a_macro_gives_are_known(tmp_path):
-  (tmp_path / 'macro.gin').write_text(
-      "from __gin__ import dynamic_registration\n"
-      "from dualenc_jax import models\n"
-      "ACT = ('silu', 'linear')\n"
-      'models.T5Encoder.activations = %ACT\n'
-  )
-  flags = [*tiny_run.flags(tmp_path), f'--gin_file={tmp_path / "macro.gin"}']
-  train.main([*flags, '--gin.STEPS=1', f'--model_dir={tmp_path / "model"}'])
-  weights = opening.read(tmp_path / 'model')
-  assert weights.encoder.activations == ('silu', 'linear')
 
 
 def test_activations_are_those_of_the_tower_that_a_rule_takes():

@@ -193,7 +193,7 @@ def stack(
       'query': lambda texts: tokenizer.encode_queries(texts, threads),
       'passage': lambda texts: tokenizer.encode_passages(texts, threads),
   }
-  arrays = {}
+  arrays: Arrays = {}
   for column in table:
     if column.tower:
       arrays |= _encoded(column, examples, encoders[column.tower])
@@ -214,7 +214,7 @@ def _encoded(
   """
   rows, name = [e[column.name] for e in examples], column.key
   if column.rank:
-    kept = {f'{name}_offsets': offsets_of(rows)}
+    kept: Arrays = {f'{name}_offsets': offsets_of(rows)}
     rows = _flat(rows)
   else:
     kept = {f'{name}_texts': Ragged.from_texts(rows)}
@@ -249,7 +249,8 @@ def _texts(column: Column, examples: Sequence[Example]) -> Arrays:
 
 
 def _numbers(column: Column, examples: Sequence[Example]) -> Arrays:
-  rows, name = [e.get(column.name) for e in examples], column.key
+  rows: list[Any] = [e.get(column.name) for e in examples]
+  name = column.key
   if column.per != 'candidate':
     rows = [column.default if value is None else value for value in rows]
     return {name: _array(column, rows, examples)}

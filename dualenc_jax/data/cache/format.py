@@ -35,11 +35,7 @@ class ArrayWriter:
   An array whose values are all equal is kept as one of them, whatever its
   length: a column that a data set does not use costs nothing.
 
-  Attributes:
-    path: of the file.
-    rows: values of the array.
-    size: bytes of the file.
-    last: the last value, 0 of an empty array.
+  `rows` are the values of the array, `size` the bytes of the file.
   """
 
   def __init__(
@@ -160,25 +156,19 @@ class Cache:
     header: the key (task, options, split, columns, vocabulary, lengths,
       source), counts, and for each file its values and bytes.
     arrays: all of the following by name.
-    query_tokens: token ids, n rows, each ending with EOS; where there is no
-      query the row is empty.
-    passage_tokens: the same.
+    query_tokens, passage_tokens: ids, n rows, each ending with EOS, but empty
+      where an example has no such text.
     negative_tokens: rows of all examples' hard negatives, one after the other.
     negative_offsets: int64 [n + 1]; example i has the negative rows
       negative_offsets[i] to negative_offsets[i + 1].
-    query_fingerprints: uint64 [n], of the tokens.
-    passage_fingerprints: uint64 [n]; a negative with the same tokens has the
-      same one.
-    negative_fingerprints: uint64 [number of negatives].
-    query_texts: UTF-8, n rows; `query_texts.text(i)` is a string.
-    passage_texts: the same.
-    query_ids: the task's own, or 'q' and a hash of the text.
-    passage_ids: the task's own, or 'p' and a hash of the text.
+    query_fingerprints, passage_fingerprints, negative_fingerprints: uint64, of
+      the tokens.
+    query_texts, passage_texts: UTF-8, n rows; `.text(i)` is a string.
+    query_ids, passage_ids: the task's own, or 'q' or 'p' and a hash of the
+      text.
     names: what a search hit displays, or ''.
     locations: 'file:line', or ''.
-    answers: strings of all examples, one after the other.
-    answers_offsets: int64 [n + 1]; example i has the answers answers_offsets[i]
-      to answers_offsets[i + 1].
+    answers, answers_offsets: strings, as the negatives are.
     relevances: int32 [n], grade of the passage for the query.
   """
 
@@ -194,7 +184,7 @@ class Cache:
       DamagedCache: the header is missing, or a file is not of its size there.
     """
     folder = pathlib.Path(folder)
-    arrays = {}
+    arrays: dict[str, Any] = {}
     try:
       header = read_header(folder / HEADER)
       for file, (rows, size) in header['files'].items():
@@ -224,7 +214,7 @@ class Cache:
       raise DamagedCache(f'{folder} is damaged: {error}') from error
     return cls(folder, header, arrays)
 
-  def __getattr__(self, name: str) -> Ragged | np.ndarray:
+  def __getattr__(self, name: str) -> Any:
     try:
       return self.__dict__['arrays'][name]
     except KeyError:
@@ -258,7 +248,7 @@ class CacheWriter:
       state = {'examples': 0, 'files': {}}
     files.sweep(folder)
     self.examples = state['examples']
-    self._files = {}
+    self._files: dict[str, ArrayWriter] = {}
     # On a full disk a close may fail; the others must follow all the same.
     self._stack = contextlib.ExitStack()
     for file, sizes in state['files'].items():

@@ -40,16 +40,8 @@ def prepare(
   Where the source or seqio is missing, the newest cache that agrees in all but
   the source serves, and the log says that the source was not checked.
 
-  Args:
-    task: the examples.
-    split: one of the task's splits.
-    tokenizer: vocabulary and lengths.
-    cache_dir: folder of all caches; made if need be.
-    log: receives a line when a cache is built, rebuilt, waited for or taken
-      unchecked.
-    threads: tokenise; -1 for one on each core.
-    progress: called while a cache is built, with how many examples are done,
-      and about how many there are, None where that is not known.
+  `threads` tokenise, -1 for one on each core; `progress` is called with how
+  many examples are done, and about how many there are, None if not known.
 
   Raises:
     UserError: bad data, no examples, a folder that cannot be written or has no
