@@ -8,6 +8,12 @@ class UserError(ValueError):
   """
 
 
+def expect(holds: object, name: str, value: object, expected: str) -> None:
+  """Raises '<name> is <value>; expected <expected>.' unless that holds."""
+  if not holds:
+    raise UserError(f'{name} is {value!r}; expected {expected}.')
+
+
 class SourceUnavailable(UserError):
   """The examples of a task cannot be read here; a prepared cache may serve."""
 

@@ -13,7 +13,7 @@ from dualenc_jax.data.columns import Column
 from dualenc_jax.data.layouts import Layout, Padded, Shape
 from dualenc_jax.data.picks import Picker, Picks
 from dualenc_jax.data.together import Together
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect, UserError
 from dualenc_jax.text.joined import Around, Joined
 from dualenc_jax.text.pool import Pool
 
@@ -75,34 +75,11 @@ class Batches:
           f' {" + ".join(cache.header["task"] for cache in self.caches)} has'
           f' {self.num_examples} examples. Expected 1 to that many.'
       )
-    rates = self.picker.rates
-    if (
-        len(rates) != len(self.caches)
-        or min(rates) <= 0
-        or abs(sum(rates) - 1) > 1e-6
-    ):
-      raise UserError(
-          f'Batches.rates is {self.rates}; expected a positive rate for each of'
-          f' the {len(self.caches)} caches, adding up to 1.'
-      )
-    if self.cells < 1 or self.batch_size % self.cells:
-      raise UserError(
-          f'Batches.cells is {self.cells}; expected a divisor of the batch size'
-          f' {self.batch_size}.'
-      )
-    for name in ('query_length', 'passage_length'):
-      cached = max(cache.header[name] for cache in self.caches)
-      if getattr(self, name) < cached:
-        raise UserError(
-            f'Batches.{name} is {getattr(self, name)}, but rows of the cache'
-            f' have up to {cached} tokens; a cut would lose their EOS. Use the'
-            ' lengths of the Tokenizer.'
-        )
-    if not 0 <= self.num_others < self.batch_size:
-      raise UserError(
-          f'Batches.num_others (NUM_OTHERS) is {self.num_others}; expected 0 or'
-          f' more, and less than the batch size {self.batch_size}.'
-      )
+    expect(
+        0 <= self.num_others < self.batch_size,
+        'Batches.num_others (NUM_OTHERS)', self.num_others,
+        f'0 or more, and less than the batch size {self.batch_size}',
+    )
     if self.together and (self.num_negatives or len(self.names) != 2):
       raise UserError(
           'Batches.together puts a query beside its passage; expected both'

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect, UserError
 
 TEXT = 'text'
 # The texts of a batch, beside `arrays`.
@@ -50,18 +50,16 @@ class Column:
   hashed: str | None = None
 
   def __post_init__(self):
-    if self.per not in (None, 'query', 'candidate'):
-      raise UserError(
-          f"Column.per of {self.name!r} is {self.per!r}; expected 'query',"
-          " 'candidate' or None."
-      )
+    expect(
+        self.per in (None, 'query', 'candidate'),
+        f'Column.per of {self.name!r}', self.per, "'query', 'candidate' or None"
+    )
     if self.per and (
         self.dtype == TEXT or self.rank != (self.per == 'candidate')
     ):
       raise UserError(
-          f'The column {self.name!r} per {self.per} has dtype {self.dtype} and'
-          f' rank {self.rank}; expected numbers, of rank 0 per query and of'
-          ' rank 1 per candidate.'
+          f'The column {self.name!r} per {self.per} is {self.dtype} of rank'
+          f' {self.rank}; expected numbers, rank 0 per query, 1 per candidate.'
       )
 
   @property

@@ -207,8 +207,7 @@ def rows(dataset: Dataset, split: str) -> Iterator[dict[str, Any]]:
     except TypeError as error:
       raise UserError(
           f'Task {dataset.label!r}, split {split!r}, example {number}: {error}.'
-          ' Expected a mapping of columns, such as query and passage, and of'
-          ' extra_columns of the dataset.'
+          ' Expected a mapping of columns, such as query and passage.'
       ) from None
     yield row
 
@@ -222,9 +221,8 @@ def check(name: str, task: Any) -> None:
     )
   if not hasattr(task, 'parts'):
     raise UserError(
-        f'{name} is {task!r}; expected a dataset: a reader such as'
-        ' @readers.Pairs(), or an object of a class that derives from'
-        ' data.Dataset and has its methods splits and examples.'
+        f'{name} is {task!r}; expected a reader such as @readers.Pairs(), or an'
+        ' object of a class that derives from data.Dataset.'
     )
 
 

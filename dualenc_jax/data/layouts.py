@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect
 from dualenc_jax.text.text_rows import RowGroup, TextRows
 
 
@@ -170,11 +170,8 @@ class Grouped:
   GROUP_COST = 256
 
   def __post_init__(self):
-    for name in ('groups', 'step'):
-      if getattr(self, name) < 1:
-        raise UserError(
-            f'Grouped.{name} is {getattr(self, name)}; expected at least 1.'
-        )
+    expect(self.groups >= 1, 'Grouped.groups', self.groups, 'at least 1')
+    expect(self.step >= 1, 'Grouped.step', self.step, 'at least 1')
 
   def shapes(self, sample: np.ndarray, limit: int) -> list[Shape]:
     # The longest text of each rank, over all cells of the sample.
@@ -260,8 +257,7 @@ class Packed:
   GROWTH = (1.0, 1.1, 1.3)
 
   def __post_init__(self):
-    if self.sample < 1:
-      raise UserError(f'Packed.sample is {self.sample}; expected at least 1.')
+    expect(self.sample >= 1, 'Packed.sample', self.sample, 'at least 1')
 
   def shapes(self, sample: np.ndarray, limit: int) -> list[Shape]:
     # Some of each batch, rather than all of a few.

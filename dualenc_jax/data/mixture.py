@@ -5,7 +5,7 @@ import dataclasses
 
 from dualenc_jax.data import dataset
 from dualenc_jax.data.dataset import Dataset
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect, UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,20 +36,18 @@ class Mixture:
       raise UserError('Mixture.tasks is empty; expected at least one task.')
     for task in self.tasks:
       dataset.check('One of Mixture.tasks', task)
-    if self.prompts is not None and len(self.prompts) != len(self.tasks):
-      raise UserError(
-          f'Mixture.prompts is {tuple(self.prompts)}; expected the name of a'
-          f' prompt, or None, for each of the {len(self.tasks)} tasks.'
-      )
-    if self.rates is None:
-      return
-    if len(self.rates) != len(self.tasks) or not all(
-        rate > 0 for rate in self.rates
-    ):
-      raise UserError(
-          f'Mixture.rates is {tuple(self.rates)}; expected a positive number'
-          f' for each of the {len(self.tasks)} tasks.'
-      )
+    count = len(self.tasks)
+    expect(
+        self.prompts is None or len(self.prompts) == count,
+        'Mixture.prompts', self.prompts,
+        f'the name of a prompt, or None, for each of the {count} tasks',
+    )
+    expect(
+        self.rates is None
+        or len(self.rates) == count and all(rate > 0 for rate in self.rates),
+        'Mixture.rates', self.rates,
+        f'a positive number for each of the {count} tasks',
+    )
 
   @property
   def task_name(self) -> str:
@@ -84,7 +82,6 @@ class Mixture:
     if split == 'validation' and self.validation is not None:
       return self.validation
     raise UserError(
-        f'The mixture {self.task_name} has no split {split!r} to read: its'
-        ' tasks are read one by one. Name one of them, or give'
-        ' Mixture.validation.'
+        f'The mixture {self.task_name} has no split {split!r} to read. Name one'
+        ' of its tasks, or give Mixture.validation.'
     )

@@ -172,7 +172,7 @@ def _find(name: str, module: str | None) -> Any:
     except ModuleNotFoundError as error:
       raise UserError(
           f'SeqioTask.module: {module!r} cannot be imported: {error}. Expected'
-          ' a module on the Python path that registers seqio tasks.'
+          ' a module that registers seqio tasks.'
       ) from error
   try:
     return seqio.get_mixture_or_task(name)
@@ -329,9 +329,8 @@ class PairConverter(seqio.FeatureConverter):
   ) -> tf.data.Dataset:
     if self.num_negatives and 'negatives' not in ds.element_spec:
       raise UserError(
-          f'The task has no feature negatives, int32 [N, L], to take'
-          f' {self.num_negatives} hard negatives from. Features:'
-          f' {", ".join(sorted(ds.element_spec))}. Set num_negatives to 0.'
+          'The task has no feature negatives, int32 [N, L]; set num_negatives'
+          f' to 0. Features: {", ".join(sorted(ds.element_spec))}.'
       )
 
     def convert(example):

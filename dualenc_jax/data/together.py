@@ -43,8 +43,7 @@ class Together:
     ]
 
   def place(
-      self, shapes: tuple[Shape, ...], targets: np.ndarray,
-      sources: np.ndarray,
+      self, shapes: tuple[Shape, ...], targets: np.ndarray, sources: np.ndarray
   ) -> tuple[Placement, Placement] | None:
     """Puts texts of lengths [C, P] into shapes; None if they do not fit."""
     _, shape = shapes

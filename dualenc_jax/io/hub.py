@@ -137,9 +137,7 @@ def _fetch(path: str, place: dict[str, Any], kind: str) -> str:
   return result
 
 
-def _files(
-    place: dict[str, Any], kind: str = 'dataset'
-) -> Sequence[str]:
+def _files(place: dict[str, Any], kind: str = 'dataset') -> Sequence[str]:
   hub = _library(place['repo'])
   return hub.HfApi().list_repo_files(
       place['repo'], revision=place['revision'], repo_type=kind
@@ -163,36 +161,34 @@ def _library(what: str):
 def _told(what: str, kind: str, more: str = '') -> Iterator[None]:
   """Errors of the hub as ours, with what to do."""
   errors = _library(what).errors
-  reachable = 'Connect to the internet, or give a folder or file that is here.'
   try:
     yield
-  except errors.GatedRepoError as error:
-    why = f'asks for consent: give it on its page, then log in with {_LOGIN}.'
-    raise SourceUnavailable(f'{what} {why}{more}') from error
-  except errors.RepositoryNotFoundError as error:
-    raise SourceUnavailable(
-        f'{what}: the hub has no such {kind}, or it is private. Check the name,'
-        f' or log in with {_LOGIN}.{more}'
-    ) from error
-  except errors.RevisionNotFoundError as error:
-    raise SourceUnavailable(
-        f'{what}: the {kind} has no such revision. Give a branch, a tag or a'
-        f' commit of it.{more}'
-    ) from error
-  except (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError) as error:
-    raise SourceUnavailable(
-        f'{what} is not in the cache, and the hub cannot be reached (is'
-        f' HF_HUB_OFFLINE set?). {reachable}{more}'
-    ) from error
-  except errors.HfHubHTTPError as error:
-    status = getattr(error.response, 'status_code', None)
-    if status in (401, 403):
-      why = f'the token has no permission. Log in with {_LOGIN}.'
-    else:
-      answer = status or untrusted.shown(str(error))
-      why = f'the hub answers {answer}. Try again later.'
-    raise SourceUnavailable(f'{what}: {why}{more}') from error
   except (errors.HTTPError, OSError) as error:
-    raise SourceUnavailable(
-        f'{what}: {untrusted.shown(str(error))}. {reachable}{more}'
-    ) from error
+    why = _why(error, errors, kind)
+    raise SourceUnavailable(f'{what}{why}{more}') from error
+
+
+def _why(error: Exception, errors: Any, kind: str) -> str:
+  reachable = 'Connect to the internet, or give a folder or file that is here.'
+  match error:
+    case errors.GatedRepoError():
+      return f' asks for consent: give it on its page, log in with {_LOGIN}.'
+    case errors.RepositoryNotFoundError():
+      return (
+          f': the hub has no such {kind}, or it is private. Check the name, or'
+          f' log in with {_LOGIN}.'
+      )
+    case errors.RevisionNotFoundError():
+      return f': the {kind} has no such revision. Give a branch, tag or commit.'
+    case errors.OfflineModeIsEnabled() | errors.LocalEntryNotFoundError():
+      return (
+          ' is not in the cache, and the hub cannot be reached (is'
+          f' HF_HUB_OFFLINE set?). {reachable}'
+      )
+    case errors.HfHubHTTPError():
+      status = getattr(error.response, 'status_code', None)
+      if status in (401, 403):
+        return f': the token has no permission. Log in with {_LOGIN}.'
+      answer = status or untrusted.shown(str(error))
+      return f': the hub answers {answer}. Try again later.'
+  return f': {untrusted.shown(str(error))}. {reachable}'

@@ -140,10 +140,8 @@ def decompress(content: bytes, largest: int, where: Any, again: str) -> bytes:
   except zlib.error as e:
     raise UserError(f'{where} is damaged: {e}. {again}') from e
   if len(result) > largest:
-    raise UserError(
-        f'{where} is more than {largest:,} bytes once decompressed, which none'
-        f' of its kind is. {again}'
-    )
+    text = f'{where} has more than {largest:,} bytes once decompressed. {again}'
+    raise UserError(text)
   if not machine.eof:
     raise UserError(f'{where} is cut off. {again}')
   return result

@@ -7,7 +7,7 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect
 from dualenc_jax.models import layers, t5_encoder
 from dualenc_jax.models.dual_encoder import mean_pool, one_a_row
 
@@ -24,11 +24,10 @@ class ScoreHead(nn.Module):
   pooling: str = 'mean'
 
   def __post_init__(self):
-    if self.pooling not in POOLING:
-      raise UserError(
-          f'ScoreHead.pooling is {self.pooling!r}; expected one of'
-          f' {", ".join(map(repr, POOLING))}.'
-      )
+    expect(
+        self.pooling in POOLING, 'ScoreHead.pooling', self.pooling,
+        f'one of {", ".join(map(repr, POOLING))}',
+    )
     super().__post_init__()
 
   @nn.compact

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect
 from dualenc_jax.models import layers
 from dualenc_jax.models.layers import Segments
 from dualenc_jax.parallel.accelerators import backend_in_scope
@@ -113,11 +113,10 @@ def check_buckets(count: int, what: str) -> None:
   Of a quarter for one distance each in a direction one must exist, and the
   others must have distances left up to 128.
   """
-  if type(count) is not int or not 4 <= count < 512:
-    raise UserError(
-        f'{what} is {count!r}; expected 4 to 511 buckets of relative positions.'
-        " T5's encoders have 32."
-    )
+  expect(
+      type(count) is int and 4 <= count < 512, what, count,
+      "4 to 511 buckets of relative positions; T5's encoders have 32",
+  )
 
 
 def relative_position_buckets(
@@ -298,23 +297,20 @@ class T5Encoder(nn.Module):
 
   def __post_init__(self):
     check_buckets(self.num_buckets, 'T5Encoder.num_buckets')
-    if self.dtype not in ('float32', 'bfloat16'):
-      raise UserError(
-          f"T5Encoder.dtype is {self.dtype!r}; expected 'float32' or"
-          " 'bfloat16'. T5 overflows in float16."
-      )
+    expect(
+        self.dtype in ('float32', 'bfloat16'), 'T5Encoder.dtype', self.dtype,
+        "'float32' or 'bfloat16', as T5 overflows in float16",
+    )
     for name in ('num_layers', 'num_heads', 'head_dim', 'mlp_dim'):
       value, minimum = getattr(self, name), int(name != 'num_layers')
-      if type(value) is not int or value < minimum:
-        raise UserError(
-            f'T5Encoder.{name} is {value!r}; expected a whole number, at least'
-            f' {minimum}.'
-        )
-    if not 0.0 <= self.dropout_rate < 1.0:
-      raise UserError(
-          f'T5Encoder.dropout_rate is {self.dropout_rate}; expected a value'
-          ' from 0 up to, not including, 1.'
+      expect(
+          type(value) is int and value >= minimum, f'T5Encoder.{name}', value,
+          f'a whole number, at least {minimum}',
       )
+    expect(
+        0.0 <= self.dropout_rate < 1.0, 'T5Encoder.dropout_rate',
+        self.dropout_rate, 'a value from 0 up to, not including, 1',
+    )
     super().__post_init__()
 
   @nn.compact

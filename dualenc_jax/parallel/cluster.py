@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 from typing import Any
 
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect, UserError
 
 # Their flags are the same in small letters, without JAX_.
 _VARIABLES = ('JAX_COORDINATOR_ADDRESS', 'JAX_NUM_PROCESSES', 'JAX_PROCESS_ID')
@@ -65,20 +65,16 @@ def _checked(source: Mapping[str, Any]) -> Cluster:
   names, (address, *numbers) = list(source), source.values()
   address = str(address)
   host, _, port = address.rpartition(':')
-  if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-    raise UserError(
-        f'{names[0]} is {address}; expected the name or number of the first'
-        ' host and a port, such as 10.0.0.1:8476.'
-    )
+  expect(
+      host and port.isdecimal() and 0 < int(port) < 1 << 16, names[0], address,
+      'the name or number of the first host and a port, such as 10.0.0.1:8476',
+  )
   for name, number in zip(names[1:], numbers):
-    if not str(number).isdecimal():
-      raise UserError(f'{name} is {number}; expected a whole number.')
+    expect(str(number).isdecimal(), name, number, 'a whole number')
   count, index = map(int, numbers)
   if not index < count:
-    raise UserError(
-        f'{names[2]} is {index} and {names[1]} {count}; expected an index from'
-        ' 0 to the count less one.'
-    )
+    both = f'{names[2]} is {index} and {names[1]} {count}'
+    raise UserError(f'{both}; expected an index below the count.')
   return Cluster(address, count, index)
 
 
@@ -89,11 +85,8 @@ def _detected(environ: Mapping[str, str], seconds: int) -> Cluster:
 
   absent = [name for name in _SLURM if not environ.get(name)]
   for name in () if absent else sorted(_NUMBERS):
-    if not environ[name].isdecimal():
-      raise UserError(
-          f'{name} is {environ[name]}; expected a whole number, as srun sets'
-          ' it.'
-      )
+    expected = 'a whole number, as srun sets it'
+    expect(environ[name].isdecimal(), name, environ[name], expected)
   try:
     address, count, index, local = (
         clusters.ClusterEnv.auto_detect_unset_distributed_params(

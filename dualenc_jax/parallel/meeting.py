@@ -148,8 +148,7 @@ class Meeting:
           raise UserError(
               f'Host {cluster.index} of {self._count} cannot reach the first at'
               f' {cluster.address} within {seconds:g} s: {e.strerror or e}.'
-              ' Expected the same command on host 0, which listens there, and'
-              ' no firewall between.'
+              ' Expected the same command on host 0, and no firewall between.'
           ) from e
         time.sleep(0.5)
     channel = self._channels[0] = Channel(connection)

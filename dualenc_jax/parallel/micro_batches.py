@@ -14,18 +14,18 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, PartitionSpec
 
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect
 from dualenc_jax.parallel import partitioning, split_params
 from dualenc_jax.parallel.split_params import DATA
 
 
 def check_micro_batch_size(micro_batch_size: int, batch_size: int) -> None:
   """Raises a UserError unless micro-batches of this size make up the batch."""
-  if micro_batch_size < 1 or batch_size % micro_batch_size:
-    raise UserError(
-        f'MICRO_BATCH_SIZE is {micro_batch_size}; expected a divisor of'
-        f' BATCH_SIZE, {batch_size}.'
-    )
+  expect(
+      micro_batch_size >= 1 and batch_size % micro_batch_size == 0,
+      'MICRO_BATCH_SIZE', micro_batch_size,
+      f'a divisor of BATCH_SIZE, {batch_size}',
+  )
 
 
 def map_rows(

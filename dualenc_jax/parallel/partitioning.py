@@ -17,7 +17,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 import numpy as np
 
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect, UserError
 from dualenc_jax.parallel import ring_order, split_params
 
 # Logical axes as in T5X. `embed` is E in parameters, `activation_embed` in
@@ -53,11 +53,10 @@ class Partitioner:
   sum_dtype: str = 'float32'
 
   def __post_init__(self):
-    if self.sum_dtype not in ('float32', 'bfloat16'):
-      raise UserError(
-          f'Partitioner.sum_dtype is {self.sum_dtype!r}; expected'
-          " 'float32' or 'bfloat16'."
-      )
+    expect(
+        self.sum_dtype in ('float32', 'bfloat16'), 'Partitioner.sum_dtype',
+        self.sum_dtype, "'float32' or 'bfloat16'",
+    )
 
   def devices(self) -> Sequence[jax.Device]:
     """All devices of all hosts."""
@@ -68,11 +67,11 @@ class Partitioner:
     """All devices, [data, model]."""
     check_gpu_is_used()
     devices = self.devices()
-    if self.model_parallel < 1 or len(devices) % self.model_parallel:
-      raise UserError(
-          f'MODEL_PARALLEL is {self.model_parallel}; expected a divisor of the'
-          f' {len(devices)} devices.'
-      )
+    expect(
+        self.model_parallel >= 1 and len(devices) % self.model_parallel == 0,
+        'MODEL_PARALLEL', self.model_parallel,
+        f'a divisor of the {len(devices)} devices',
+    )
     shape = len(devices) // self.model_parallel, self.model_parallel
     axes, types = ('data', 'model'), (jax.sharding.AxisType.Auto,) * 2
     # JAX's own order has a ring for few shapes of machines, and none of both
@@ -88,16 +87,12 @@ class Partitioner:
     known = [name for name, _ in STANDARD_RULES]
     given = dict(self.rules)
     for name, axis in given.items():
-      if name not in known:
-        raise UserError(
-            f'Partitioner.rules names the logical axis {name!r}; the axes are'
-            f' {", ".join(known)}.'
-        )
-      if axis not in (None, 'data', 'model'):
-        raise UserError(
-            f"Partitioner.rules puts {name!r} on {axis!r}; expected 'data',"
-            " 'model' or None."
-        )
+      axes = f'one of the logical axes {", ".join(known)}'
+      expect(name in known, 'An axis of Partitioner.rules', name, axes)
+      expect(
+          axis in (None, 'data', 'model'), f'Partitioner.rules of {name!r}',
+          axis, "'data', 'model' or None",
+      )
     return tuple((name, given.get(name, axis)) for name, axis in STANDARD_RULES)
 
   @contextlib.contextmanager
@@ -119,11 +114,10 @@ class Partitioner:
 
   def check_batch_size(self, name: str, batch_size: int) -> None:
     data = self.mesh.shape['data']
-    if batch_size < 1 or batch_size % data:
-      raise UserError(
-          f'{name} is {batch_size}; expected a multiple of {data}, the devices'
-          ' on the data axis of the mesh.'
-      )
+    expect(
+        batch_size >= 1 and batch_size % data == 0, name, batch_size,
+        f'a multiple of {data}, the devices on the data axis of the mesh',
+    )
 
   def param_shardings(self, boxed: Any) -> Any:
     """NamedShardings of parameters, in the tree of the unboxed ones.
@@ -147,10 +141,10 @@ class Partitioner:
     for size, logical, axis in zip(array.shape, spec, sharding.spec):
       if axis is not None and size % self.mesh.shape[axis]:
         raise UserError(
-            f'{path_string(path)} has the shape {array.shape}: its'
-            f' axis {logical!r} of {size} is not divisible by the'
-            f' {self.mesh.shape[axis]} devices on the {axis!r} axis of the'
-            ' mesh. Change Partitioner.model_parallel or Partitioner.rules.'
+            f'{path_string(path)} has the shape {array.shape}: its axis'
+            f' {logical!r} of {size} is not divisible by the'
+            f' {self.mesh.shape[axis]} devices on the mesh axis {axis!r}.'
+            ' Change Partitioner.model_parallel or Partitioner.rules.'
         )
 
   def update_shardings(self, params: Any, shardings: Any) -> Any:
@@ -231,12 +225,12 @@ class HostPartitioner(Partitioner):
 
 def check_gpu_is_used() -> None:
   """Refuses to run on the CPU of a GPU machine unless told to."""
-  asked_for = (jax.config.read('jax_platforms') or '').split(',')
+  config: Any = jax.config  # JAX adds its attributes.
+  asked_for = (config.jax_platforms or '').split(',')
   if has_gpu() and jax.default_backend() == 'cpu' and 'cpu' not in asked_for:
     raise UserError(
         'This machine has an NVIDIA GPU but JAX sees only the CPU. Install the'
-        " GPU build, pip install -e '.[gpu]' in the clone, or set"
-        ' JAX_PLATFORMS=cpu to run on the CPU.'
+        " GPU build, pip install -e '.[gpu]', or set JAX_PLATFORMS=cpu."
     )
 
 
@@ -277,10 +271,8 @@ def match(
     if not matched:
       near = difflib.get_close_matches(pattern, paths, n=3, cutoff=0.3)
       raise UserError(
-          f'{name}: the rule {pattern!r} matches no parameter. A rule must'
-          ' match the whole path, such as: '
-          + ', '.join(near or list(paths)[:3])
-          + '.'
+          f'{name}: the rule {pattern!r} matches no parameter. Rules must match'
+          f' the whole path, such as: {", ".join(near or list(paths)[:3])}.'
       )
     if all(path in values for path in matched):
       raise UserError(

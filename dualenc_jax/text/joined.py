@@ -9,7 +9,7 @@ import re
 
 import numpy as np
 
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect, UserError
 from dualenc_jax.text.pool import Pool
 from dualenc_jax.text.ragged import lengths_to_offsets, Ragged
 from dualenc_jax.text.tokenizer import EOS, Tokenizer, Vocabulary
@@ -44,11 +44,10 @@ class Template:
           " {passage}, each once, no other, and with spaces around: 'Query:"
           " {query} Document: {passage} Relevant:'."
       )
-    if type(self.length) is not int or self.length < 1:
-      raise UserError(
-          f'Template.length is {self.length!r}; expected a whole number, 1 or'
-          ' more.'
-      )
+    expect(
+        type(self.length) is int and self.length >= 1, 'Template.length',
+        self.length, 'a whole number, 1 or more',
+    )
 
   def tokens(self, tokenizer: Tokenizer) -> 'Around':
     """What stands around queries and passages; UserError if no passage fits."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect, UserError
 from dualenc_jax.suggest import did_you_mean, did_you_mean_or_known
 from dualenc_jax.text.ragged import offsets_of, Ragged
 
@@ -90,9 +90,8 @@ class Vocabulary:
     if self.path in shipped:
       return shipped[self.path]
     raise UserError(
-        f'Vocabulary.path: {self.path!r} is neither a file nor a shipped'
-        f' vocabulary.{did_you_mean(self.path, shipped)} Shipped:'
-        f' {", ".join(shipped)}.'
+        f'Vocabulary.path: {self.path!r} is neither a file nor shipped.'
+        f'{did_you_mean(self.path, shipped)} Shipped: {", ".join(shipped)}.'
     )
 
   @functools.cached_property
@@ -107,9 +106,8 @@ class Vocabulary:
     ids = processor.pad_id(), processor.eos_id(), processor.unk_id()
     if ids != (PAD, EOS, UNK):
       raise UserError(
-          f'Vocabulary.path: {self.file} has the ids (pad, eos, unk) = {ids};'
-          f' expected {(PAD, EOS, UNK)}. Train it with pad_id=0, eos_id=1,'
-          ' unk_id=2, bos_id=-1.'
+          f'Vocabulary.path: {self.file} has the ids (pad, eos, unk) {ids};'
+          f' expected {(PAD, EOS, UNK)}. Train it with these, and bos_id=-1.'
       )
     return processor
 
@@ -138,17 +136,17 @@ class Tokenizer:
 
   def __post_init__(self):
     for name in ('query_length', 'passage_length'):
-      if not 2 <= getattr(self, name) <= LONGEST:
-        raise UserError(
-            f'Tokenizer.{name} is {getattr(self, name)}; expected at least 2:'
-            f' one token and EOS, and at most {LONGEST:,}.'
-        )
+      value = getattr(self, name)
+      expect(
+          2 <= value <= LONGEST, f'Tokenizer.{name}', value,
+          f'at least 2: one token and EOS, and at most {LONGEST:,}',
+      )
     for name in PREFIXES:
-      if not isinstance(getattr(self, name), str):
-        raise UserError(
-            f'Tokenizer.{name} is {getattr(self, name)!r}; expected a string,'
-            " '' for none."
-        )
+      text = getattr(self, name)
+      expect(
+          isinstance(text, str), f'Tokenizer.{name}', text,
+          "a string, '' for none",
+      )
     check_prompts('Tokenizer.prompts (PROMPTS)', self.prompts)
 
   @property

@@ -312,9 +312,8 @@ def _check_memory(where: pathlib.Path, metadata: Any, abstract: Any):
   """Raises UserError unless a memory is of the sizes that it is to have."""
   if metadata is None and not where.exists():
     raise UserError(
-        f'{where.parent} has no memory, such as a negative cache: what was'
-        ' trained there has none. Give the config it was trained with, or'
-        ' another MODEL_DIR.'
+        f'{where.parent} has no memory, such as a negative cache. Give the'
+        ' config it was trained with, or another MODEL_DIR.'
     )
   saved, wanted = _saved_shapes(where, metadata), dict(_shapes(abstract))
   if changes := [
@@ -323,10 +322,9 @@ def _check_memory(where: pathlib.Path, metadata: Any, abstract: Any):
       if saved.get(name) != wanted.get(name)
   ]:
     raise UserError(
-        f'The memory of this run has other sizes in {where}: '
-        + ', '.join(changes)
-        + '. It goes on with those that it was trained with (CACHE_SIZE of a'
-        ' negative cache, PASSAGE_LENGTH): give these, or another MODEL_DIR.'
+        f'The memory of this run has other sizes in {where}:'
+        f' {", ".join(changes)}. Give those that it was trained with'
+        ' (CACHE_SIZE, PASSAGE_LENGTH), or another MODEL_DIR.'
     )
 
 

@@ -245,9 +245,8 @@ def _with_statistics(
     absent = [part for part in parts if part not in weights.optimizer]
     if absent:
       raise UserError(
-          f'{weights.path} has no {absent[0]}: its optimizer was another one,'
-          ' or the parameter was frozen. Set'
-          ' INITIAL_CHECKPOINT_OPTIMIZER=False.'
+          f'{weights.path} has no {absent[0]}: of another optimizer, or frozen.'
+          ' Set INITIAL_CHECKPOINT_OPTIMIZER=False.'
       )
     leaves[i] = _place(leaf, name, parts, weights.optimizer)
     counts.add(f'{prefix}/count' if prefix else 'count')

@@ -14,7 +14,7 @@ import numpy as np
 import optax
 
 from dualenc_jax.data.columns import STEP
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect, UserError
 from dualenc_jax.objectives import Objective
 from dualenc_jax.objectives.objective import check_whole
 from dualenc_jax.parallel import partitioning
@@ -61,22 +61,20 @@ class Optimizer:
           f'LEARNING_RATE and its schedule give no number at step 0: {e}.'
           ' Expected numbers, such as LEARNING_RATE = 1e-3.'
       ) from e
-    if not (math.isfinite(first) and first >= 0.0):
-      raise UserError(
-          f'The learning rate is {first} at step 0; expected a finite number, 0'
-          ' or more.'
-      )
-    if self.clip_norm is not None and not self.clip_norm > 0:
-      raise UserError(
-          f'CLIP_NORM is {self.clip_norm}; expected a number above 0, or None.'
-      )
+    expect(
+        math.isfinite(first) and first >= 0.0, 'The learning rate at step 0',
+        first, 'a finite number, 0 or more',
+    )
+    expect(
+        self.clip_norm is None or self.clip_norm > 0, 'CLIP_NORM',
+        self.clip_norm, 'a number above 0, or None',
+    )
     check_whole('SKIP_NON_FINITE', self.skip_non_finite, 0)
     for rule in self.multipliers:
       if not _is_multiplier(rule):
         raise UserError(
-            f'LR_MULTIPLIERS holds {rule!r}; expected pairs of an expression'
-            ' and a finite factor, 0 or more,'
-            " (('projection/.*', 10.0),)."
+            f'LR_MULTIPLIERS holds {rule!r}; expected pairs of expression and'
+            " finite factor, 0 or more: (('projection/.*', 10.0),)."
         )
 
   def describe(self, steps: int) -> str:
@@ -124,8 +122,7 @@ class Optimizer:
       transform = optax.chain(transform, _scale_by(scales))
     if still:
       labels = jax.tree.unflatten(
-          treedef,
-          ['frozen' if path in still else 'trained' for path in paths],
+          treedef, ['frozen' if path in still else 'trained' for path in paths]
       )
       transform = optax.multi_transform(
           {'trained': transform, 'frozen': optax.set_to_zero()}, labels

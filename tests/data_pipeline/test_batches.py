@@ -172,18 +172,7 @@ def test_batch_size_beyond_the_examples():
     batches(batch_size=12)
 
 
-def test_cells_that_do_not_divide_the_batch():
-  with pytest.raises(UserError, match='cells is 2; expected a divisor .* 3'):
-    batches(cells=2)
-
-
 def test_negatives_asked_of_a_split_without_any():
   cache = text_reading.make_cache(QUERIES, PASSAGES)
   with pytest.raises(UserError, match="NEGATIVES. is 1, .*'toy'.*'train'"):
     Batches([cache], 3, 0, 4, 6, num_negatives=1)
-
-
-@pytest.mark.parametrize('name', ['query_length', 'passage_length'])
-def test_lengths_that_would_cut_rows(name):
-  with pytest.raises(UserError, match=rf'Batches\.{name} is 3'):
-    batches(**{name: 3})

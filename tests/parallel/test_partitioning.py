@@ -99,9 +99,9 @@ def test_a_model_axis_that_does_not_divide_the_heads():
 
 
 def test_unknown_axes_are_named():
-  with pytest.raises(UserError, match="'embd'; the axes are .*embed"):
+  with pytest.raises(UserError, match="'embd'; expected .*embed"):
     Partitioner(rules=(('embd', 'data'),)).logical_rules
-  with pytest.raises(UserError, match="puts 'embed' on 'fsdp'"):
+  with pytest.raises(UserError, match="of 'embed' is 'fsdp'"):
     Partitioner(rules=(('embed', 'fsdp'),)).logical_rules
 
 

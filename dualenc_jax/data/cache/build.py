@@ -261,8 +261,7 @@ def _numbers(column: Column, examples: Sequence[Example]) -> Arrays:
     elif len(row) != count:
       raise UserError(
           f'{examples[i]["location"]}: the column {column.name!r} has'
-          f' {len(row)} values; expected {count}, the one of the passage and'
-          ' one for each of the hard negatives.'
+          f' {len(row)} values; expected {count}, of passage and negatives.'
       )
   values = _array(column, _flat(rows), examples)
   positives = lengths_to_offsets(np.array(counts))[:-1]

@@ -116,10 +116,7 @@ def read_header(path: pathlib.Path) -> dict[str, Any]:
     rows, size = sizes if len(sizes) == 2 else (-1, -1)
     # An array of equal values is kept as one of them.
     if rows < 0 or size not in (rows * itemsize, itemsize * (rows > 0)):
-      raise UserError(
-          f'{where}: {file} has {sizes}; expected how many values it has, and'
-          ' bytes.'
-      )
+      raise UserError(f'{where}: {file} has {sizes}; expected values, bytes.')
   return header
 
 
@@ -292,8 +289,9 @@ class CacheWriter:
             for file in self._files.values()
         },
     }
-    with files.replacing(self.folder / JOURNAL, sync=True) as file:
-      file.write(json.dumps(state, indent=2).encode() + b'\n')
+    content = json.dumps(state, indent=2).encode() + b'\n'
+    with files.replacing(self.folder / JOURNAL, sync=True) as journal:
+      journal.write(content)
 
   def finish(self) -> None:
     """Makes it a complete cache, which is a journal called header."""
