@@ -34,11 +34,11 @@ def read(
 
 def read_text(
     path: os.PathLike[str], again: str = 'Copy it again.',
-    absent: str | None = '', longest: int = _LONGEST,
+    absent: str | None = '',
 ) -> str:
   """A file of text; UserError where it is none, or longer, or unreadable."""
   try:
-    content = untrusted.read(path, longest, again).decode('utf-8')
+    content = untrusted.read(path, _LONGEST, again).decode('utf-8')
     return content.replace('\r\n', '\n')
   except OSError as e:
     what = absent or again

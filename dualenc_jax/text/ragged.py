@@ -56,14 +56,12 @@ class Ragged:
           ' remove its folder: it is made again.'
       ) from e
 
-  def padded(
-      self, indices: np.ndarray, length: int, dtype=np.int32
-  ) -> np.ndarray:
-    """Rows `indices` [n], cut to `length` and padded with 0: [n, length]."""
+  def padded(self, indices: np.ndarray, length: int) -> np.ndarray:
+    """Rows `indices` [n], cut and padded with 0: int32 [n, length]."""
     indices = np.asarray(indices)
     starts = self.offsets[indices]
     lengths = np.minimum(self.offsets[indices + 1] - starts, length)
-    out = np.zeros((len(indices), length), dtype)
+    out = np.zeros((len(indices), length), np.int32)
     real = np.arange(length) < lengths[:, None]
     # Position of each real token in `values`: its row's start plus its rank.
     shift = starts - np.cumsum(lengths) + lengths

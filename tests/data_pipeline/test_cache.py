@@ -1,6 +1,5 @@
 """Token caches: round trip, keys, reuse, damage, a source that is gone."""
 
-import collections
 import json
 import os
 import sys
@@ -104,22 +103,6 @@ def test_rows_of_a_corpus_and_queries_without_passage(cache_dir):
   assert cache.relevances.tolist() == [row['relevance'] for row in rows]
 
 
-def test_columns_of_one_value_take_no_room(cache_dir):
-  """Of 20 examples without negatives, names, locations, answers and grades."""
-  cache = prepare(cache_words.Words(20), 'train', TOKENIZER, cache_dir)
-  sizes = collections.Counter()
-  for path in cache.folder.iterdir():
-    sizes[path.name.partition('.')[0]] += path.stat().st_size
-  for name in ('names', 'locations', 'answers', 'negative_tokens'):
-    assert sizes[name] == 8
-  assert sizes['negative_offsets'] == sizes['answers_offsets'] == 8
-  assert sizes['relevances'] == 4
-  assert sizes['passage_ids'] == 21 * 8 + 10 * len('p0') + 10 * len('p10')
-  assert len(cache.names) == 20 and cache.names.text(7) == ''
-  assert cache.relevances.tolist() == [1] * 20
-  assert cache.negative_offsets.tolist() == [0] * 21
-
-
 def test_ids_default_to_a_hash_of_the_text(task, cache_dir):
   cache = prepare(task, 'train', TOKENIZER, cache_dir)
   assert cache.query_ids.text(3) == 'Q' and cache.passage_ids.text(3) == '9'
@@ -157,6 +140,8 @@ def test_anything_in_the_key_makes_another_cache(
   tokenizers = [
       TOKENIZER, Tokenizer(VOCABULARY, 9, 16), Tokenizer(VOCABULARY, 8, 17),
       Tokenizer(Vocabulary(str(t5)), 8, 16),
+      Tokenizer(VOCABULARY, 8, 16, query_prefix='q: '),
+      Tokenizer(VOCABULARY, 8, 16, passage_prefix='q: '),
   ]
   prepared = [
       prepare(task, 'train', tokenizer, cache_dir).folder
@@ -167,7 +152,7 @@ def test_anything_in_the_key_makes_another_cache(
   source.write_text(json.dumps(ROWS[0]) + '\n')
   changed = prepare(task, 'train', TOKENIZER, cache_dir)
   assert len(changed) == 1
-  assert len({*prepared, changed.folder}) == 6 == len(folders(cache_dir))
+  assert len({*prepared, changed.folder}) == 8 == len(folders(cache_dir))
 
 
 @pytest.mark.parametrize(

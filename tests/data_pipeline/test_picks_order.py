@@ -76,14 +76,6 @@ def test_rates_hold_exactly_over_a_block(rates, monkeypatch):
     assert (np.diff(block // 17) != 0).sum() >= min(counts.values()) / 2
 
 
-def test_seeds_differ():
-  orders = {
-      tuple(Order((9, 9), (0.5, 0.5), 50, seed)(0)[0].tolist())
-      for seed in range(5)
-  }
-  assert len(orders) == 5
-
-
 @pytest.mark.parametrize(
     'rates', [(1 - 1e-3, 1e-3), (0.9, 0.0999, 1e-4), (1 - 3e-4,) + (1e-4,) * 3]
 )

@@ -83,27 +83,6 @@ def test_a_cache_has_prefixes_but_not_where_there_is_no_text(tmp_path):
     assert found == pieces(f'{other}: a text')
 
 
-@pytest.mark.parametrize(
-    'prefixes',
-    [
-        {},
-        {'query_prefix': 'q: '},
-        {'passage_prefix': 'p: '},
-        {'query_prefix': 'q: ', 'passage_prefix': 'q: '},
-    ],
-)
-def test_prefixes_are_in_the_key_of_a_cache_where_there_are_some(
-    tmp_path, prefixes
-):
-  path = tmp_path / 'a.jsonl'
-  path.write_text('{"query": "first", "passage": "one"}\n')
-  task = Pairs(train=str(path))
-  tokenizer = Tokenizer(VOCABULARY, 8, 16, **prefixes)
-  header = prepare(task, 'train', tokenizer, tmp_path).header
-  found = {name: header[name] for name in PREFIXES if name in header}
-  assert found == {name: text for name, text in prefixes.items() if text}
-
-
 @pytest.mark.parametrize('name', PREFIXES)
 def test_a_prefix_is_a_string(name):
   with pytest.raises(UserError, match=rf"Tokenizer\.{name} is None.*'' for"):
