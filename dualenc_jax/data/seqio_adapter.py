@@ -98,6 +98,13 @@ def register_tokenized(
   _add(name, seqio.FunctionDataSource(dataset, splits=splits), features)
 
 
+def register_mixture(name: str, rates: Mapping[str, float]) -> None:
+  """Registers a mixture of tasks by their rates, in place of its namesake."""
+  if name in seqio.MixtureRegistry.names():
+    seqio.MixtureRegistry.remove(name)
+  seqio.MixtureRegistry.add(name, list(rates.items()))
+
+
 def _add(
     name: str, source: seqio.DataSource, features: Mapping[str, seqio.Feature]
 ) -> None:
