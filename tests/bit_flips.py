@@ -30,9 +30,7 @@ def flip_bit(item: pathlib.Path, name: str, index: Any, bit: int) -> None:
       {
           'driver': 'zarr3' if facts.get('use_zarr3') else 'zarr',
           'kvstore': {
-              'driver': 'ocdbt',
-              'base': f'file://{item}/',
-              'path': f'{name}/',
+              'driver': 'ocdbt', 'base': f'file://{item}/', 'path': f'{name}/'
           },
           # Nothing here has to outlive a power cut.
           'context': {'file_io_sync': False},

@@ -14,14 +14,8 @@ def write(path: pathlib.Path) -> pathlib.Path:
   texts = pathlib.Path(argparse.__file__).read_text().splitlines()
   model = io.BytesIO()
   sentencepiece.SentencePieceTrainer.train(
-      sentence_iterator=iter(texts),
-      model_writer=model,
-      vocab_size=SIZE,
-      hard_vocab_limit=True,
-      pad_id=0,
-      eos_id=1,
-      unk_id=2,
-      bos_id=-1,
+      sentence_iterator=iter(texts), model_writer=model, vocab_size=SIZE,
+      hard_vocab_limit=True, pad_id=0, eos_id=1, unk_id=2, bos_id=-1,
       minloglevel=2,
   )
   path.write_bytes(model.getvalue())

@@ -41,9 +41,7 @@ def pairs_of(batch, num_negatives=0):
   assert len(passages) == k * len(queries) == k * len(batch['numbers'])
   return [
       (
-          query,
-          passages[k * i],
-          passages[k * i + 1 : k * i + k],
+          query, passages[k * i], passages[k * i + 1 : k * i + k],
           int(batch['numbers'][i]),
       )
       for i, query in enumerate(queries)

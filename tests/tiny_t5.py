@@ -56,48 +56,52 @@ def make(version: str) -> TinyT5:
 
 
 def params_of(theirs, tied):
-  state = {
-      name: tensor.float().numpy()
-      for name, tensor in theirs.state_dict().items()
-  }
-  flat = {'token_embedder/embedding': state['shared.weight']}
-  parts = {'encoder': ('attention',), 'decoder': (
-      'self_attention', 'encoder_decoder_attention'
-  )}
-  theirs_of = {
-      'attention': 'SelfAttention',
-      'self_attention': 'SelfAttention',
-      'encoder_decoder_attention': 'EncDecAttention',
-  }
-  norms = {
-      'encoder': ('pre_attention_layer_norm', 'pre_mlp_layer_norm'),
-      'decoder': (
-          'pre_self_attention_layer_norm', 'pre_cross_attention_layer_norm',
-          'pre_mlp_layer_norm',
-      ),
-  }
-  for stack, attentions in parts.items():
-    for i in range(DEPTH):
-      there, here = f'{stack}.block.{i}.layer', f'{stack}/layers_{i}'
-      for j, name in enumerate(attentions):
-        for part, own in zip('qkvo', ('query', 'key', 'value', 'out')):
-          kernel = state[f'{there}.{j}.{theirs_of[name]}.{part}.weight']
-          flat[f'{here}/{name}/{own}/kernel'] = kernel.T
-      last = len(attentions)
-      for part in ('wi', 'wi_0', 'wi_1', 'wo'):
-        name = f'{there}.{last}.DenseReluDense.{part}.weight'
-        if name in state:
-          flat[f'{here}/mlp/{part}/kernel'] = state[name].T
-      for j, name in enumerate(norms[stack]):
-        flat[f'{here}/{name}/scale'] = state[f'{there}.{j}.layer_norm.weight']
-    bias = 'block.0.layer.0.SelfAttention.relative_attention_bias.weight'
-    flat[f'{stack}/relpos_bias/rel_embedding'] = state[f'{stack}.{bias}'].T
-    flat[f'{stack}/{stack}_norm/scale'] = state[
-        f'{stack}.final_layer_norm.weight'
-    ]
-  if not tied:
-    flat['decoder/logits_dense/kernel'] = state['lm_head.weight'].T
+  state = theirs.state_dict()
+  flat = flat_params({name: x.float().numpy() for name, x in state.items()})
+  if tied:
+    del flat['decoder/logits_dense/kernel']
   return traverse_util.unflatten_dict(flat, sep='/')
+
+
+# Of a layer's attentions, our names and transformers'.
+ATTENTIONS = {
+    'encoder': {'attention': 'SelfAttention'},
+    'decoder': {
+        'self_attention': 'SelfAttention',
+        'encoder_decoder_attention': 'EncDecAttention',
+    },
+}
+NORMS = {
+    'encoder': ('attention',), 'decoder': ('self_attention', 'cross_attention')
+}
+
+
+def flat_params(tensors):
+  """Our paths -> transformers' tensors, transposed where the layouts differ."""
+  flat = {'token_embedder/embedding': tensors['shared.weight']}
+  for stack, attentions in ATTENTIONS.items():
+    numbers = [int(n.split('.')[2]) for n in tensors if f'{stack}.block' in n]
+    for i in range(max(numbers, default=-1) + 1):
+      there, here = f'{stack}.block.{i}.layer', f'{stack}/layers_{i}'
+      for j, (name, their) in enumerate(attentions.items()):
+        for part, own in zip('qkvo', ('query', 'key', 'value', 'out')):
+          kernel = tensors[f'{there}.{j}.{their}.{part}.weight']
+          flat[f'{here}/{name}/{own}/kernel'] = kernel.T
+      for part in ('wi', 'wi_0', 'wi_1', 'wo'):
+        name = f'{there}.{len(attentions)}.DenseReluDense.{part}.weight'
+        if name in tensors:
+          flat[f'{here}/mlp/{part}/kernel'] = tensors[name].T
+      for j, name in enumerate((*NORMS[stack], 'mlp')):
+        scale = tensors[f'{there}.{j}.layer_norm.weight']
+        flat[f'{here}/pre_{name}_layer_norm/scale'] = scale
+    if numbers:
+      bias = 'block.0.layer.0.SelfAttention.relative_attention_bias.weight'
+      flat[f'{stack}/relpos_bias/rel_embedding'] = tensors[f'{stack}.{bias}'].T
+      norm = tensors[f'{stack}.final_layer_norm.weight']
+      flat[f'{stack}/{stack}_norm/scale'] = norm
+  if 'lm_head.weight' in tensors:
+    flat['decoder/logits_dense/kernel'] = tensors['lm_head.weight'].T
+  return flat
 
 
 def fresh_shapes(model):

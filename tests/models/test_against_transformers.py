@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiny_t5 import flat_params
 import torch
 import transformers
 from transformers.models.t5 import modeling_t5
@@ -27,18 +28,6 @@ SIZES = {
     'xl': (2048, 24, 32, 64, 5120),
     'xxl': (4096, 24, 64, 64, 10240),
 }
-# Each of ours, below a layer, and the transposed weight of theirs.
-LAYER_KERNELS = {
-    'attention/query': 'layer.0.SelfAttention.q',
-    'attention/key': 'layer.0.SelfAttention.k',
-    'attention/value': 'layer.0.SelfAttention.v',
-    'attention/out': 'layer.0.SelfAttention.o',
-    'mlp/wi': 'layer.1.DenseReluDense.wi',
-    'mlp/wi_0': 'layer.1.DenseReluDense.wi_0',
-    'mlp/wi_1': 'layer.1.DenseReluDense.wi_1',
-    'mlp/wo': 'layer.1.DenseReluDense.wo',
-}
-REL_BIAS = 'encoder.block.0.layer.0.SelfAttention.relative_attention_bias'
 
 
 def hf_config(vocab, model_dim, depth, heads, head_dim, mlp_dim, feed_forward):
@@ -46,26 +35,6 @@ def hf_config(vocab, model_dim, depth, heads, head_dim, mlp_dim, feed_forward):
       vocab_size=vocab, d_model=model_dim, num_layers=depth, num_heads=heads,
       d_kv=head_dim, d_ff=mlp_dim, feed_forward_proj=feed_forward,
   )
-
-
-def from_hf(tensors):
-  """Our paths -> their tensors, transposed where the layouts differ."""
-  result = {
-      'token_embedder/embedding': tensors['shared.weight'],
-      'encoder/encoder_norm/scale': tensors['encoder.final_layer_norm.weight'],
-      'encoder/relpos_bias/rel_embedding': tensors[REL_BIAS + '.weight'].T,
-  }
-  depth = 1 + max(int(k.split('.')[2]) for k in tensors if '.block.' in k)
-  for i in range(depth):
-    ours, theirs = f'encoder/layers_{i}/', f'encoder.block.{i}.'
-    for name, hf_name in LAYER_KERNELS.items():
-      if (key := f'{theirs}{hf_name}.weight') in tensors:
-        result[f'{ours}{name}/kernel'] = tensors[key].T
-    for j, name in enumerate(['attention', 'mlp']):
-      result[f'{ours}pre_{name}_layer_norm/scale'] = tensors[
-          f'{theirs}layer.{j}.layer_norm.weight'
-      ]
-  return result
 
 
 def hf_model(feed_forward, sizes):
@@ -81,7 +50,7 @@ def hf_model(feed_forward, sizes):
 
 
 def our_params(model):
-  flat = from_hf(dict(model.named_parameters()))
+  flat = flat_params(dict(model.named_parameters()))
   return traverse_util.unflatten_dict(
       {k: v.detach().numpy() for k, v in flat.items()}, sep='/'
   )
@@ -171,7 +140,7 @@ def test_every_gradient_equals_torch_autograd(form):
   direction = (direction * (tokens != 0)[:, :, None]).astype(np.float32)
 
   (hf_encode(model, tokens) * torch.from_numpy(direction)).sum().backward()
-  expected = from_hf({k: p.grad for k, p in model.named_parameters()})
+  expected = flat_params({k: p.grad for k, p in model.named_parameters()})
 
   gradient = jax.grad(
       lambda params: jnp.sum(
@@ -212,7 +181,7 @@ def test_real_sizes_have_the_parameters_of_transformers(size):
     model = transformers.T5EncoderModel(hf_config(32128, *sizes, feed_forward))
   expected = {
       path: tuple(x.shape)
-      for path, x in from_hf(dict(model.named_parameters())).items()
+      for path, x in flat_params(dict(model.named_parameters())).items()
   }
 
   def init(rng):
