@@ -9,8 +9,7 @@ import numpy as np
 from dualenc_jax import compression
 from dualenc_jax.compression import codec_file, model_codec
 from dualenc_jax.compression.product import Product
-from dualenc_jax.data.cache import format as cache_format
-from dualenc_jax.data.cache.prepare import prepare
+from dualenc_jax.data.cache import format as cache_format, prepare
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import Index, Passage
 from dualenc_jax.index.conversion import is_index

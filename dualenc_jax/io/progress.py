@@ -12,11 +12,11 @@ _LOG = logging.getLogger(__name__)
 _SECONDS = 10.0
 
 
-class Progress:
+class Progress(contextlib.ExitStack):
   """Counts what is done; shows it with its speed and the time left.
 
   On a terminal this is a bar, above which the log goes on; elsewhere a line is
-  logged every ten seconds. A context manager.
+  logged every ten seconds.
   """
 
   def __init__(
@@ -31,12 +31,12 @@ class Progress:
       unit: 'passages'.
       is_shown: False on the hosts that leave it to another.
     """
+    super().__init__()
     self._what, self._total, self._unit = what, total, unit
     self._is_shown = is_shown
     self._done = self._first = self._told = 0
     self._began = self._logged = time.monotonic()
     self._bar: Any = None
-    self._stack = contextlib.ExitStack()
     if total is not None:
       self._open()
 
@@ -77,15 +77,6 @@ class Progress:
       self._bar.start_t += seconds
       self._bar.initial += count
 
-  def close(self) -> None:
-    self._stack.close()
-
-  def __enter__(self) -> 'Progress':
-    return self
-
-  def __exit__(self, *error) -> None:
-    self.close()
-
   def _open(self) -> None:
     self._bar = tqdm.tqdm(
         desc=self._what or None, initial=self._first, total=self._total,
@@ -94,8 +85,8 @@ class Progress:
     )
     if not self._bar.disable:
       # Lines of the log would else break the bar.
-      self._stack.enter_context(logging_redirect_tqdm())
-    self._stack.callback(self._bar.close)
+      self.enter_context(logging_redirect_tqdm())
+    self.callback(self._bar.close)
 
   def _line(self, seconds: float, note: str) -> str:
     rate = (self._done - self._first) / max(seconds, 1e-9)

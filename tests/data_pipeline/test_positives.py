@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import text_reading
 
-from dualenc_jax.data import Batches, positives
-from dualenc_jax.data.positives import Positives
+from dualenc_jax.data import Batches, picks
+from dualenc_jax.data.picks import Positives
 from dualenc_jax.losses import blocks
 
 
@@ -36,7 +36,7 @@ def test_others_are_those_of_the_sets():
 
 
 def test_of_many_those_of_the_batch_come_first(monkeypatch):
-  monkeypatch.setattr(positives, 'MOST', 4)
+  monkeypatch.setattr(picks, 'MOST', 4)
   queries, passages = pairs(300, 3, 60)
   made, known = Positives(queries, passages), sets(queries, passages)
   assert made.most == 4
@@ -73,7 +73,7 @@ def test_batches_have_them_and_negatives_are_counted(k):
       queries, own, numbers(batch['positive_ids']).tolist()
   ):
     assert {*row, passage} == known[query]
-    assert len(known[query]) <= positives.MOST
+    assert len(known[query]) <= picks.MOST
   texts = blocks.Fingerprints(**data.picker.fingerprints(1))
   wanted = sum(
       passage not in known[query] and queries[j] != query

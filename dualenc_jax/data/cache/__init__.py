@@ -1,6 +1,6 @@
 """Token caches: written once, memory-mapped ever after."""
 
+from dualenc_jax.data.cache.build import prepare
 from dualenc_jax.data.cache.format import Cache, DamagedCache
-from dualenc_jax.data.cache.prepare import prepare
 
 __all__ = ['Cache', 'DamagedCache', 'prepare']

@@ -221,21 +221,17 @@ class Cache:
     return len(self.query_tokens)
 
 
-class CacheWriter:
+class CacheWriter(contextlib.ExitStack):
   """Appends examples to the files of a cache, in a folder of its own.
 
   What has been committed survives a kill: a writer of the same folder and key
   goes on after it. The files depend on the examples only, not on how these
-  were divided, nor on interruptions.
-
-  A context manager.
-
-  Attributes:
-    examples: how many have been written.
+  were divided, nor on interruptions. `examples` have been written.
   """
 
   def __init__(self, folder: pathlib.Path, key: Mapping[str, Any]):
     """Opens a folder, or makes it; what is not of this key is removed."""
+    super().__init__()
     self.folder = folder
     self._key = dict(key)
     state = _state(folder, key)
@@ -246,8 +242,6 @@ class CacheWriter:
     files.sweep(folder)
     self.examples = state['examples']
     self._files: dict[str, ArrayWriter] = {}
-    # On a full disk a close may fail; the others must follow all the same.
-    self._stack = contextlib.ExitStack()
     for file, sizes in state['files'].items():
       self._file(*file.rsplit('.', 1), *sizes)
 
@@ -273,7 +267,8 @@ class CacheWriter:
     if name not in self._files:
       file = ArrayWriter(self.folder, name, dtype, *sizes)
       self._files[name] = file
-      self._stack.callback(file.close)
+      # On a full disk a close may fail; the others follow all the same.
+      self.callback(file.close)
     return self._files[name]
 
   def commit(self) -> None:
@@ -297,12 +292,6 @@ class CacheWriter:
     """Makes it a complete cache, which is a journal called header."""
     self.commit()
     (self.folder / JOURNAL).rename(self.folder / HEADER)
-
-  def __enter__(self) -> 'CacheWriter':
-    return self
-
-  def __exit__(self, *unused_error) -> None:
-    self._stack.close()
 
 
 def _state(
