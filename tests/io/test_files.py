@@ -1,12 +1,15 @@
-"""Files that appear whole or not at all."""
+"""Files and folders that appear whole or not at all, whatever happens."""
 
 import errno
 import os
+import pathlib
+import threading
 
 import pytest
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import files
+from dualenc_jax.io.files import GrowingFolder, new_folder
 
 
 def test_a_full_disk_leaves_the_file_as_it_was(tmp_path, monkeypatch):
@@ -48,3 +51,93 @@ def test_what_to_give_instead_is_named(tmp_path):
   (tmp_path / 'file').touch()
   with pytest.raises(UserError, match='file cannot be written.*Give --out'):
     files.make_folder(tmp_path / 'file', '--out')
+
+
+def make(folder, text):
+  folder.mkdir()
+  (folder / 'file').write_text(text)
+
+
+def test_the_new_takes_the_place_of_the_old(tmp_path):
+  growing = GrowingFolder(tmp_path / 'x')
+  make(growing.folder, 'old')
+  make(growing.partial, 'new')
+  growing.complete()
+  assert (tmp_path / 'x' / 'file').read_text() == 'new'
+  assert [path.name for path in tmp_path.iterdir()] == ['x']
+
+
+def test_a_kill_between_the_renames_loses_nothing(tmp_path):
+  growing = GrowingFolder(tmp_path / 'x')
+  make(growing.aside, 'old')
+  make(growing.partial, 'new')
+  assert (growing.readable() / 'file').read_text() == 'old'
+  growing.restore()
+  assert (growing.folder / 'file').read_text() == 'old'
+  growing.complete()
+  assert (growing.folder / 'file').read_text() == 'new'
+  # Killed before the older one was removed.
+  make(growing.aside, 'old')
+  assert growing.readable() == growing.folder
+  growing.restore()
+  assert [path.name for path in tmp_path.iterdir()] == ['x']
+
+
+def test_a_rename_that_fails_leaves_the_old(tmp_path, monkeypatch):
+  growing = GrowingFolder(tmp_path / 'x')
+  make(growing.folder, 'old')
+  make(growing.partial, 'new')
+  rename = pathlib.Path.rename
+
+  def fail(path, target):
+    if path == growing.partial:
+      raise OSError(5, 'Input/output error')
+    return rename(path, target)
+
+  monkeypatch.setattr(pathlib.Path, 'rename', fail)
+  with pytest.raises(OSError, match='Input'):
+    growing.complete()
+  assert (growing.folder / 'file').read_text() == 'old'
+
+
+def test_one_at_a_time(tmp_path):
+  growing, waited, done = GrowingFolder(tmp_path / 'x'), threading.Event(), []
+
+  def other():
+    with GrowingFolder(tmp_path / 'x').locked(waited.set):
+      done.append('other')
+
+  with growing.locked():
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert waited.wait(30)
+    done.append('first')
+  thread.join(30)
+  assert done == ['first', 'other']
+
+
+def test_an_error_leaves_nothing(tmp_path):
+  with pytest.raises(KeyError), new_folder(tmp_path / 'x') as new:
+    (new / 'file').touch()
+    raise KeyError
+  assert not list(tmp_path.iterdir())
+
+
+def test_only_what_bears_the_mark_is_replaced(tmp_path):
+  with new_folder(tmp_path / 'x') as new:
+    (new / 'mark').write_text('old')
+  for marker in (None, 'other'):
+    with pytest.raises(UserError, match='x is there.*Give --out'):
+      with new_folder(tmp_path / 'x', '--out', marker):
+        pass
+  with new_folder(tmp_path / 'x', marker='mark') as new:
+    (new / 'mark').write_text('new')
+  assert (tmp_path / 'x' / 'mark').read_text() == 'new'
+  assert [path.name for path in tmp_path.iterdir()] == ['x']
+
+
+def test_a_place_that_cannot_be_written(tmp_path):
+  (tmp_path / 'file').touch()
+  with pytest.raises(UserError, match='cannot be written.*Give|give --out'):
+    with new_folder(tmp_path / 'file' / 'x', '--out'):
+      pass
