@@ -30,16 +30,13 @@ class Batches:
   seed, see `Order`: neither layout nor cells nor hosts change it.
 
   Attributes:
-    caches: the prepared examples.
     batch_size: B, pairs of the global batch.
     seed: of the order, 0 or more.
-    query_length: most tokens of a query, not less than the caches'.
-    passage_length: the same of a passage.
+    query_length, passage_length: most tokens, not less than the caches'.
     num_negatives: K, hard negatives a query. Of an example that has more, epoch
       e takes K consecutive ones from number e * K on, around the end to the
       first; of one that has fewer, all.
     rates: share of each cache; None for one cache.
-    layout: puts the texts into rows.
     cells: C, a multiple of the devices that feed on a batch and a divisor of B;
       see `dualenc_jax.text.text_rows`.
     columns: per query or candidate; a cache without one has its default.

@@ -30,14 +30,11 @@ def example(
   Args:
     query: text.
     passage: text, with whatever title belongs to it.
-    **values: any other of `columns.STANDARD` and `columns.OPTIONAL`:
-      negatives: hard negatives, passages.
-      query_id, passage_id: '' for a hash of the text.
-      name: what a search hit displays.
-      location: 'file:line'.
-      relevance: grade of the passage for the query, as in qrels.
-      answers: strings of which a passage that answers the query has one.
-      weights: weight of the pair in the loss, 1 unless given.
+    **values: others of `columns.STANDARD` and `columns.OPTIONAL`: negatives,
+      passages; query_id and passage_id, '' for a hash of the text; name, what a
+      search hit displays; location, 'file:line'; relevance, as in qrels;
+      answers, of which a passage that answers the query has one; weights, of
+      the pair in the loss.
   """
   return columns.example({'query': query, 'passage': passage, **values})
 
@@ -54,8 +51,8 @@ class Dataset(abc.ABC):
   are folders.
 
   Attributes:
-    task_name: name of the benchmark, by default that of the class.
-    dataset: name of one of the benchmark's data sets, None where it has one.
+    task_name: that of the benchmark, by default of the class.
+    dataset: one of the benchmark's data sets, None where it has one.
     self_hits: whether a passage of a query's own id must not be ranked for it.
     evaluated: the split that the benchmark measures.
     extra_columns: what examples of train have beside `columns.STANDARD`.

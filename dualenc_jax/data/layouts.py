@@ -29,12 +29,9 @@ Shape = tuple[GroupShape, ...]
 
 
 class Placement(NamedTuple):
-  """Where texts lie.
+  """Segments of texts, int64 [C, T], -1 for missing ones, and first tokens.
 
-  Attributes:
-    places: int64 [C, T], segment of each text, -1 for missing ones; None where
-      text t is segment t.
-    starts: int64 [C, T], first token of each text in its row.
+  No `places` where text t is segment t.
   """
 
   places: np.ndarray | None
@@ -155,11 +152,8 @@ class Grouped:
   either, it is padded. In both shapes a text has the room of one that is longer
   by the share `MARGINS` of the ranks.
 
-  Every group is encoded on its own, so the program grows with their number.
-
-  Attributes:
-    groups: most of a tower.
-    step: lengths of rows are multiples of it, or the limit.
+  Every group, at most `groups` of a tower, is encoded on its own, so the
+  program grows with their number.
   """
 
   groups: int = 8
@@ -246,10 +240,7 @@ class Packed:
   each of them needs, so that almost every batch fits. One that does not takes a
   tenth, then three tenths more rows, and if even these do not hold it, it is
   padded: nothing is dropped or put off, so a step has the same pairs in every
-  layout.
-
-  Attributes:
-    sample: most cells that are packed to choose the number of rows.
+  layout. At most `sample` cells are packed to choose the number of rows.
   """
 
   sample: int = 512

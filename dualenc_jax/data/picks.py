@@ -163,11 +163,7 @@ class Order:
 
 
 class Positives:
-  """The passages of every query of a set of pairs.
-
-  Attributes:
-    most: passages that a query has beside one, at most `MOST`.
-  """
+  """The passages of every query; `most` beside one, no more than `MOST`."""
 
   def __init__(self, queries: np.ndarray, passages: np.ndarray):
     """Groups pairs of fingerprints, uint64 [n] each."""
@@ -217,11 +213,9 @@ class Positives:
 class Picks:
   """The pairs of a global batch, before their tokens are read.
 
-  Attributes:
-    queries: int64 [B], rows of `Picker.queries`.
-    passages: int64 [B, 1 + K], rows of `Picker.passages`: the positive, then
-      the hard negatives, -1 where an example has fewer than K.
-    numbers: uint32 [B], places in the order of the step, for dropout.
+  Rows int64 [B] of `Picker.queries` and [B, 1 + K] of `Picker.passages`, the
+  positive and then the hard negatives, -1 where an example has fewer than K;
+  and numbers uint32 [B], places in the order of the step, for dropout.
   """
 
   queries: np.ndarray

@@ -22,14 +22,10 @@ class Progress(contextlib.ExitStack):
   def __init__(
       self, what: str, total: int | None, unit: str, is_shown: bool = True
   ):
-    """Starts the clock.
+    """Starts the clock of a work such as 'Encoding', in units like 'passages'.
 
-    Args:
-      what: the work, 'Encoding'.
-      total: units, None where not known yet: the bar then appears with the
-        first ones.
-      unit: 'passages'.
-      is_shown: False on the hosts that leave it to another.
+    With a total of None, not known yet, the bar appears with the first ones. It
+    is not shown on hosts that leave it to another.
     """
     super().__init__()
     self._what, self._total, self._unit = what, total, unit

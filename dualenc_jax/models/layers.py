@@ -112,11 +112,11 @@ class Segments(NamedTuple):
   """The texts of rows, one after the other from the start of a row.
 
   Attributes:
-    slots: int32 [R, L], which text of its row a token belongs to, 0 to S - 1;
-      S after the last.
+    slots: int32 [R, L], a token's text of the row, 0 to S - 1; S after the
+      last.
     positions: int32 [R, L], the token's place within its text.
     lengths: int32 [R, S], tokens of each text.
-    numbers: uint32 [R, S], by which dropout knows the texts; None without it.
+    numbers: uint32 [R, S], of the texts for dropout; None without it.
   """
 
   slots: jax.Array
@@ -231,10 +231,8 @@ class Mlp(nn.Module):
   Two activations make the gated form of T5 1.1, `wi_0` and `wi_1`
   multiplied; one makes the plain form of T5 1.0, `wi`.
 
-  Attributes:
-    activations: names from `flax.linen` ('gelu', 'relu', 'silu'), or 'linear'.
-    dropout_rate: of the hidden units.
-    out_init: factor of `wo` at the start.
+  Activations are of `flax.linen` ('gelu', 'relu', 'silu'), or 'linear'; dropout
+  is of the hidden units; `out_init` is a factor of `wo` at the start.
   """
 
   hidden_dim: int

@@ -20,12 +20,8 @@ from dualenc_jax.parallel import split_params
 class Cache(NamedTuple):
   """Keys and values of a layer so far, and those of the source.
 
-  Attributes:
-    keys: of the targets, [R n, T, H, K]; without a meaning from the present
-      position on.
-    values: the same.
-    source_keys: [R, L, H, K].
-    source_values: the same.
+  Of targets [R n, T, H, K], meaningless from the present position on; of the
+  source [R, L, H, K].
   """
 
   keys: jax.Array

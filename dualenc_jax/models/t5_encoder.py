@@ -24,12 +24,10 @@ def einsum_attention(
   """Attention written out: softmax(query key^T + bias) value.
 
   Args:
-    query: [B, L, H, K]; T5 folds the 1/sqrt(K) into the initialiser.
-    key: [B, L, H, K].
-    value: [B, L, H, K].
+    query, key, value: [B, L, H, K]; T5 folds 1/sqrt(K) into the initialiser.
     bias: [1 or B, H, L, L], float32.
     mask: [B, 1, 1, L] or [B, 1, L, L], True where a key may be attended to.
-    dropout_rate: dropout of the attention weights.
+    dropout_rate: of the attention weights.
     keep: [B, H, 1, L], False at weights to drop; None switches it off.
 
   Returns:

@@ -15,8 +15,7 @@ _LONGEST = 1 << 24
 class Channel:
   """One end of a connection, which takes a JSON object a line.
 
-  Attributes:
-    heard: `time.monotonic()` of the last message.
+  `heard` is the `time.monotonic()` of the last message.
   """
 
   def __init__(self, connection: socket.socket):
@@ -67,19 +66,12 @@ class Relay:
 
   JAX's client of the coordination service aborts its process, with a trace of
   C++, as soon as the connection ends. Behind a relay it waits, and whoever
-  watches the hosts has the time to say what has happened.
-
-  Attributes:
-    port: of 127.0.0.1, to connect to.
+  watches the hosts has the time to say what has happened. `port` is of
+  127.0.0.1.
   """
 
   def __init__(self, target: tuple[str, int], is_over: Callable[[], bool]):
-    """Starts to listen.
-
-    Args:
-      target: name and port to pass on to.
-      is_over: whether the end of a connection is to be passed on, too.
-    """
+    """Listens for what goes to a name and port; an end only if `is_over()`."""
     self._target, self._is_over = target, is_over
     self._server = socket.create_server(('127.0.0.1', 0))
     self.port = self._server.getsockname()[1]

@@ -18,13 +18,10 @@ _NUMBERS = {'SLURM_JOB_ID', 'SLURM_NTASKS', 'SLURM_PROCID', 'SLURM_LOCALID'}
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-  """The hosts of a command.
+  """The hosts of a command, and which this one is.
 
-  Attributes:
-    address: 'name:port', where the first host can be reached.
-    count: of hosts.
-    index: of this one.
-    local_device_ids: which devices it has; None for all of the machine's.
+  The first is reached at `address`, 'name:port'; `local_device_ids` is None for
+  all devices of the machine.
   """
 
   address: str

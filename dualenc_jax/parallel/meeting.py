@@ -38,12 +38,10 @@ class Member(NamedTuple):
 
 
 class Meeting:
-  """All hosts of a command, as one of them sees it.
+  """All hosts of a command by index, as one of them sees it.
 
-  Attributes:
-    members: by index.
-    is_over: this host has done its work.
-    service_port: of JAX's coordination service, on the first host.
+  `is_over` once this host has done its work; `service_port` is that of JAX's
+  coordination service, on the first host.
   """
 
   def __init__(self, cluster: Cluster, seconds: float):

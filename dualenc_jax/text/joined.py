@@ -71,14 +71,7 @@ class Template:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Around:
-  """A template in tokens.
-
-  Attributes:
-    before: int64, in front of the query.
-    between: query and passage.
-    after: the passage.
-    length: most tokens of the whole.
-  """
+  """A template in tokens, int64; `length` is the most of the whole."""
 
   before: np.ndarray
   between: np.ndarray

@@ -12,9 +12,7 @@ from dualenc_jax.errors import UserError
 class Ragged:
   """n rows; row i is `values[offsets[i]:offsets[i + 1]]`.
 
-  Attributes:
-    values: one axis: token ids, or the UTF-8 bytes of texts (uint8).
-    offsets: int64 [n + 1], from 0 to len(values).
+  Values are token ids or UTF-8 (uint8); offsets int64 [n + 1] begin with 0.
   """
 
   values: np.ndarray

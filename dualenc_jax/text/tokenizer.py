@@ -117,9 +117,7 @@ class Tokenizer:
   """Encodes queries and passages; every row ends with EOS.
 
   Attributes:
-    vocabulary: the SentencePiece vocabulary of both sides.
-    query_length: most tokens of a query, EOS included.
-    passage_length: most tokens of a passage, EOS included.
+    query_length, passage_length: most tokens, EOS included.
     query_prefix: in front of every query, such as 'query: '; its tokens count.
     passage_prefix: in front of every passage and hard negative.
     prompts: other prefixes by name, for `prompted`.

@@ -61,10 +61,7 @@ class InitialCheckpoint:
 class Start:
   """What a run starts from, checked, with nothing read yet.
 
-  Attributes:
-    weights: the checkpoint.
-    sources: for every parameter, one a layer, the name there or None.
-    keep_optimizer: whether its statistics are taken, too.
+  `sources` has for every parameter, one a layer, the name there or None.
   """
 
   weights: Weights

@@ -131,14 +131,7 @@ class Optimizer:
 
 
 class TrainState(NamedTuple):
-  """Everything that a step changes.
-
-  Attributes:
-    step: steps taken, int32 [].
-    params: the objective's.
-    opt_state: optax state.
-    memory: of the objective, beside the parameters; () of most.
-  """
+  """Everything that a step changes; the objective's memory is () of most."""
 
   step: Any
   params: Any
@@ -149,10 +142,8 @@ class TrainState(NamedTuple):
 class Plan(NamedTuple):
   """Training, planned: shapes, shardings and functions, no numbers yet.
 
-  Attributes:
-    abstract: the train state as ShapeDtypeStruct with shardings.
-    init: makes the initial state in place on the mesh.
-    train_step: (state, batch) -> (state, metrics); donates the state.
+  The state as ShapeDtypeStruct with shardings, its initialiser in place on the
+  mesh, and (state, batch) -> (state, metrics), which donates the state.
   """
 
   abstract: TrainState

@@ -149,12 +149,9 @@ def _prefix(key: Mapping[str, Any]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class CacheBuild:
-  """A token cache to be built; arguments of `prepare`.
+  """A token cache `cache_dir/name`, to be built with arguments of `prepare`.
 
-  Attributes:
-    name: of its folder in that of all caches.
-    key: the header, beside counts and files.
-    table: the columns that are kept.
+  `key` is its header, beside counts and files; the columns of `table` are kept.
   """
 
   cache_dir: pathlib.Path
