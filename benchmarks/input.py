@@ -16,6 +16,7 @@ import statistics
 import tempfile
 from typing import Any
 
+import harness
 import numpy as np
 import sentencepiece
 import workload
@@ -104,7 +105,7 @@ def prepare(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
             task, 'train', tokenizer, cache_dir, threads=args.workers
         ),
     }.items():
-      rates[name].append(count / workload.seconds(run))
+      rates[name].append(count / harness.seconds(run))
     _say(f'{rates["prepare"][-1]:,.0f} passages/s')
   (built,) = (folder / '0').glob('pairs-*')
   tokens = Cache.open(built).passage_tokens.lengths
@@ -122,14 +123,14 @@ def cache(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
       row = {'_id': str(number), 'text': text}
       stream.write(json.dumps(row) + '\n')
   tokenizer = _tokenizer(args)
-  seconds = workload.seconds(
+  seconds = harness.seconds(
       lambda: prepare_cache(
           _Corpus(path), 'corpus', tokenizer, folder, threads=args.workers
       )
   )
   (built,) = folder.glob('corpus-*')
   opened = [
-      workload.seconds(lambda: Cache.open(built)) for _ in range(args.rounds)
+      harness.seconds(lambda: Cache.open(built)) for _ in range(args.rounds)
   ]
   header = Cache.open(built).header
   sizes = {name: size for name, (_, size) in header['files'].items()}
@@ -161,7 +162,7 @@ def batches(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
   for _ in range(args.rounds):
     start = next(steps) * args.steps
     for name, run in runs.items():
-      seconds = workload.seconds(
+      seconds = harness.seconds(
           lambda: [run(start + i) for i in range(args.steps)] and None
       )
       rates[name].append(args.batch * args.steps / seconds)

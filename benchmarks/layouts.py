@@ -9,6 +9,7 @@ import functools
 import json
 import statistics
 
+import harness
 from input import LAYOUTS
 import jax
 import numpy as np
@@ -24,7 +25,6 @@ EXAMPLES = 20_000
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__)
-  parser.add_argument('--model', choices=workload.MODELS, default='mini')
   parser.add_argument(
       '--loss', choices=train_step_lib.LOSSES, default='softmax'
   )
@@ -116,7 +116,7 @@ class Run:
     self._to_device = partitioner.to_device
     batch = self._to_device(self._batches(0))
     compiled = []
-    self._compile_seconds = workload.seconds(
+    self._compile_seconds = harness.seconds(
         lambda: compiled.append(self._step.lower(self._state, batch).compile())
     )
     self._planned = workload.planned_bytes(compiled[0].memory_analysis())
@@ -131,7 +131,7 @@ class Run:
       self._state, metrics = self._step(self._state, batch)
       jax.block_until_ready((self._state, metrics))
 
-    seconds = workload.seconds(run)
+    seconds = harness.seconds(run)
     if timed:
       self._times.append(seconds)
       groups = [*host['queries'].groups, *host['passages'].groups]

@@ -1,61 +1,90 @@
 """Times the loss and its gradient; see benchmarks/README.md.
 
 Dense and ring, and sentence-transformers' MultipleNegativesRankingLoss and its
-Cached form (st, st_cached), where --peer_python or this Python has them. Every
-side is a process of its own, and they take turns in every round.
+Cached form (st, st_cached), where --peer_python or this Python has them. B
+pairs of D dims; the loss is the in-batch softmax of both directions, or SamToNe
+on both towers, its gradient with respect to the embeddings.
 """
 
 import argparse
 import json
-import pathlib
 import sys
 from typing import Any
 
-import alternate
-import loss_work
-import sides
+import harness
+import numpy as np
 
-HERE = pathlib.Path(__file__).parent
-MAX_CALLS = 50
+LOSSES = ('softmax', 'samtone_both')
+# Products of [B, D] by [D, B], or of that size, 2 B^2 D operations each. Where
+# every score is kept, a matrix of queries by passages takes one, and one for
+# the gradient of either tower. One tower by itself is symmetric: half a product
+# is enough for its scores, and one for their gradient.
+NEEDED = {'softmax': 3.0, 'samtone_both': 3.0 + 2 * 1.5}
+# The ring computes scores again for the gradient, and tiles on the diagonal of
+# a symmetric matrix whole, which is not counted; sentence-transformers takes
+# each direction apart: two for the scores, four for the gradients.
+EXECUTED = {
+    'ring': {'softmax': 4.0, 'samtone_both': 4.0 + 2 * 2.0},
+    'dense': {'softmax': 3.0, 'samtone_both': 3.0 + 2 * 3.0},
+    'st': {'softmax': 6.0},
+    'st_cached': {'softmax': 6.0},
+}
+_MAX_CALLS = 50
 _HEADER = (
     'B | side | ms | core ms | executed, of the ceiling | times the floor'
     ' | the same by cores | compiled plan | peak | cores busy elsewhere'
 )
 
 
+class TooLarge(Exception):
+  """This would need more memory than it may take."""
+
+
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__)
-  parser.add_argument(
+  add = parser.add_argument
+  add(
       '--batches',
       type=int,
       nargs='+',
       default=[2**i for i in range(10, 18)],
       help='B of each size, in ascending order',
   )
-  parser.add_argument(
-      '--sides',
-      nargs='+',
-      choices=loss_work.EXECUTED,
-      default=list(loss_work.EXECUTED),
-  )
-  parser.add_argument('--peer_python', metavar='FILE')
-  parser.add_argument('--rounds', type=int, default=3)
-  parser.add_argument(
-      '--min_seconds', type=float, default=0.5, help='of a turn, about'
-  )
-  parser.add_argument(
+  add('--sides', nargs='+', choices=EXECUTED, default=list(EXECUTED))
+  add('--min_seconds', type=float, default=0.5, help='of a turn, about')
+  add(
       '--limit_gib',
       type=float,
       help='a side that needs more is left out; default 80%% of what is free',
   )
-  parser.add_argument(
+  add(
       '--precisions',
       action='store_true',
       help='compare precisions of the products in the ring instead',
   )
-  parser.add_argument('--json', action='store_true', help='print JSON only')
-  loss_work.add_flags(parser)
+  add('--loss', choices=LOSSES, default='softmax')
+  add('--dim', type=int, default=768, help='D')
+  add('--temperature', type=float, default=0.05)
+  add(
+      '--no_mask',
+      action='store_true',
+      help='ours without duplicate masking, which the peers do not do',
+  )
+  add('--tile', type=int, help="the ring's tile; by default its own choice")
+  add(
+      '--mini_batch',
+      type=int,
+      default=1024,
+      help="rows of scores that sentence-transformers' Cached loss has at once",
+  )
+  add('--side', help=argparse.SUPPRESS)
+  harness.add_flags(parser, malloc=False)
   args = parser.parse_args()
+  if args.side is not None:
+    import loss_sides
+
+    harness.serve(loss_sides.make(args))
+    return
   if args.batches != sorted(args.batches):
     parser.error('--batches must ascend: a side knows its largest peak only')
   if args.precisions:
@@ -72,19 +101,21 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
 
   Returns:
     ceiling: best rates of a large product, of whichever library is faster.
-    sides: what runs there, by name.
+    sides: descriptions by name.
     results: a list, one for each size and side.
   """
-  running, described, ceiling = sides.start(_commands(args))
+  commands = _commands(args)
+  first = {name.startswith('st'): name for name in reversed(commands)}
+  running, described, ceiling = harness.start(commands, first.values())
   if not args.json:
     rates = {key: f'{rate / 1e9:.0f}' for key, rate in ceiling.items()}
     print(
         f'{json.dumps(described)}\n'
         f'ceiling {rates["flops_per_second"]} GFLOP/s,'
         f' {rates["flops_per_core_second"]} a core\n\n'
-        + sides.table(_HEADER, []),
+        + harness.table(_HEADER, []),
     )
-  results = []
+  results: list[harness.Figures] = []
   for batch in args.batches:
     found = _one_size(args, batch, running)
     for name, figures in found.items():
@@ -102,32 +133,31 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _commands(args: argparse.Namespace) -> dict[str, list[str]]:
-  """What runs each side."""
   names = ('loss', 'dim', 'temperature', 'mini_batch', 'no_mask', 'tile')
-  shared = sides.flags(args, names)
-  ours = [sys.executable, str(HERE / 'loss_ours.py'), *shared]
-  commands = {
-      name: [*ours, f'--implementation={name}'] for name in ('dense', 'ring')
+  shared = harness.flags(args, names)
+  pythons = {'dense': sys.executable, 'ring': sys.executable}
+  peer = harness.peer_python(args.peer_python)
+  if peer and args.loss == 'softmax':
+    pythons |= {'st': peer, 'st_cached': peer}
+  return {
+      name: [pythons[name], __file__, *shared, f'--side={name}']
+      for name in args.sides
+      if name in pythons
   }
-  peer_python = alternate.peer_python(args.peer_python)
-  if peer_python and args.loss == 'softmax':
-    peer = [peer_python, str(HERE / 'loss_peer.py'), *shared]
-    commands |= {'st': peer, 'st_cached': [*peer, '--cached']}
-  return {name: commands[name] for name in args.sides if name in commands}
 
 
 def _one_size(
-    args: argparse.Namespace, batch: int, running: dict[str, sides.Side]
-) -> dict[str, dict[str, Any]]:
-  """Figures of each side, or why there are none."""
+    args: argparse.Namespace, batch: int, running: dict[str, harness.Side]
+) -> dict[str, harness.Figures]:
+  """Figures of each side, or why it has none."""
   limit = args.limit_gib and args.limit_gib * 2**30
   found = {name: {'batch': batch, 'side': name} for name in running}
-  rounds = {}
+  rounds: dict[str, list[harness.Figures]] = {}
 
   def ask(name, *order):
     try:
       return running[name].ask(*order)
-    except sides.SideError as e:
+    except harness.SideError as e:
       found[name]['left_out'] = str(e)
       rounds.pop(name, None)
       return None
@@ -136,13 +166,13 @@ def _one_size(
     if prepared := ask(name, 'prepare', batch, limit):
       calls = int(args.min_seconds / prepared.pop('seconds'))
       rounds[name] = []
-      found[name] |= prepared | {'calls': min(max(calls, 1), MAX_CALLS)}
+      found[name] |= prepared | {'calls': min(max(calls, 1), _MAX_CALLS)}
   for _ in range(args.rounds):
     for name in list(rounds):
       if times := ask(name, 'time', found[name]['calls']):
         rounds[name].append(times)
   for name, turns in list(rounds.items()):
-    found[name] |= {'rounds': turns, **sides.medians(turns)}
+    found[name] |= {'rounds': turns, **harness.medians(turns)}
     found[name]['peak_bytes'] = ask(name, 'peak_bytes')
     ask(name, 'release')
   values = [found[name]['value'] for name in rounds]
@@ -152,12 +182,14 @@ def _one_size(
 
 
 def _add_shares(
-    args: argparse.Namespace, figures: dict[str, Any], ceiling: dict[str, float]
+    args: argparse.Namespace,
+    figures: harness.Figures,
+    ceiling: dict[str, float],
 ) -> None:
-  """Adds what the figures mean beside the ceiling."""
-  product = loss_work.product_flops(figures['batch'], args.dim)
-  needed = loss_work.NEEDED[args.loss] * product
-  executed = loss_work.EXECUTED[figures['side']][args.loss] * product
+  """Adds the figures beside the ceiling."""
+  product = product_flops(figures['batch'], args.dim)
+  needed = NEEDED[args.loss] * product
+  executed = EXECUTED[figures['side']][args.loss] * product
   seconds, cores = figures['seconds'], figures['core_seconds']
   rate, core_rate = (
       ceiling[key] for key in ('flops_per_second', 'flops_per_core_second')
@@ -171,8 +203,7 @@ def _add_shares(
   }
 
 
-def _row(figures: dict[str, Any]) -> str:
-  """A line of the table."""
+def _row(figures: harness.Figures) -> str:
   f = figures
   start = f'| {f["batch"]} | {f["side"]} |'
   if 'seconds' not in f:
@@ -181,9 +212,45 @@ def _row(figures: dict[str, Any]) -> str:
       f'{start} {f["seconds"] * 1e3:.1f} | {f["core_seconds"] * 1e3:.1f}'
       f' | {f["executed_share"]:.0%} | {f["times_the_floor"]:.2f}'
       f' | {f["times_the_floor_by_cores"]:.2f}'
-      f' | {sides.mib(f.get("plan_bytes"))} | {sides.mib(f["peak_bytes"])}'
+      f' | {harness.mib(f.get("plan_bytes"))} | {harness.mib(f["peak_bytes"])}'
       f' | {f["cores_busy_elsewhere"]:.1f} |'
   )
+
+
+def embeddings(
+    batch: int, dim: int, shared: float = 1.0
+) -> tuple[np.ndarray, np.ndarray]:
+  """Queries and passages, float32 [B, D], rows of norm one.
+
+  `shared` is the weight of what the two of a pair have in common. Cosines are
+  about 0.8 for a pair and 0.4 for others at 1, 0.7 and 0.6 at 0.4.
+  """
+  rng = np.random.default_rng(0)
+
+  def normal(*shape):
+    return rng.standard_normal(shape, np.float32)
+
+  common = np.float32(shared) * normal(batch, dim) + normal(dim)
+
+  def tower():
+    rows = common + np.float32(0.7) * normal(batch, dim)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+  return tower(), tower()
+
+
+def product_flops(batch: int, dim: int) -> float:
+  """Floating-point operations of one product."""
+  return 2.0 * batch**2 * dim
+
+
+def check_fits(needed: float, limit: float | None, free: float) -> None:
+  """Raises TooLarge if `needed` bytes exceed `limit`, or 80% of `free`."""
+  limit = 0.8 * free if limit is None else limit
+  if needed > limit:
+    raise TooLarge(
+        f'needs {needed / 2**30:.1f} GiB, may take {limit / 2**30:.1f} GiB'
+    )
 
 
 if __name__ == '__main__':

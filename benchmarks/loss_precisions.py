@@ -8,11 +8,11 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
+import harness
 import jax
 import jax.numpy as jnp
-import loss_work
+import loss as work
 import numpy as np
-import sides
 import train_step
 
 from dualenc_jax.losses import similarity
@@ -42,7 +42,7 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
   }
   batch = args.batches[-1]
   large = [
-      jax.device_put(x) for x in loss_work.embeddings(batch, args.dim)
+      jax.device_put(x) for x in work.embeddings(batch, args.dim)
   ]
   found, runs = {}, {}
   outputs = {}
@@ -51,14 +51,14 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
     try:
       outputs[name], errors = _errors(args, precision)
       found[name] |= errors
-      ceiling = loss_work.best_rates(
+      ceiling = harness.best_rates(
           *train_step.square_product('float32', precision)
       )
       found[name]['ceiling_flops_per_second'] = ceiling['flops_per_second']
       runs[name] = _runner(args, precision, large)
       runs[name]()
     except Exception as e:  # An unsupported precision; the others go on.
-      found[name]['left_out'] = sides.one_line(e)
+      found[name]['left_out'] = harness.one_line(e)
       runs.pop(name, None)
   for name, output in outputs.items():
     found[name]['same_as_plain'] = PLAIN in outputs and all(
@@ -67,12 +67,12 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
   rounds = {name: [] for name in runs}
   for _ in range(args.rounds):
     for name, run in runs.items():
-      rounds[name].append(loss_work.timed(run, 1))
-  needed = loss_work.NEEDED['softmax'] * loss_work.product_flops(
+      rounds[name].append(harness.timed(run, 1))
+  needed = work.NEEDED['softmax'] * work.product_flops(
       batch, args.dim
   )
   for name, turns in rounds.items():
-    found[name] |= sides.medians(turns)
+    found[name] |= harness.medians(turns)
     found[name]['times_the_floor'] = (
         found[name]['seconds']
         * found[name]['ceiling_flops_per_second']
@@ -116,7 +116,7 @@ def _errors(
 ) -> tuple[list[np.ndarray], dict[str, float]]:
   """Value and gradients, and their relative errors."""
   # Hard to tell apart, so that the loss is well above its rounding.
-  vectors = loss_work.embeddings(ERROR_BATCH, args.dim, shared=0.4)
+  vectors = work.embeddings(ERROR_BATCH, args.dim, shared=0.4)
   run = _runner(
       args, precision, list(map(jnp.asarray, vectors)), ERROR_TEMPERATURE
   )

@@ -12,9 +12,9 @@ import statistics
 import tempfile
 from typing import Any
 
+import harness
 import numpy as np
 import pytrec_eval
-import workload
 
 from dualenc_jax.evaluation import metrics, trec
 from dualenc_jax.search.ranking import Ranking
@@ -103,8 +103,8 @@ def main() -> None:
     np.testing.assert_allclose(value, theirs[name], rtol=1e-12)
   times = {'dualenc_jax': [], 'pytrec_eval': []}
   for _ in range(args.rounds):
-    times['dualenc_jax'].append(workload.seconds(work.ours))
-    times['pytrec_eval'].append(workload.seconds(work.theirs))
+    times['dualenc_jax'].append(harness.seconds(work.ours))
+    times['pytrec_eval'].append(harness.seconds(work.theirs))
   times |= _files(work, args.work_dir)
   for name, seconds in times.items():
     print(
@@ -123,17 +123,17 @@ def _files(work: Work, work_dir: str | None) -> dict[str, list[float]]:
     run: dict[str, Any] = {}
     return {
         'run file written': [
-            workload.seconds(
+            harness.seconds(
                 lambda: trec.write_run(
                     path, work.ranking, query_ids, passage_ids
                 )
             )
         ],
         'run file read': [
-            workload.seconds(lambda: run.update(trec.read_run(path)))
+            harness.seconds(lambda: run.update(trec.read_run(path)))
         ],
         'run file evaluated': [
-            workload.seconds(lambda: metrics.evaluate_run(run, work.qrels()))
+            harness.seconds(lambda: metrics.evaluate_run(run, work.qrels()))
         ],
     }
 

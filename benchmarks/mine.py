@@ -16,7 +16,7 @@ import time
 import types
 
 import numpy as np
-import search_work
+import search as work
 
 from dualenc_jax.data.corpus import Corpus
 from dualenc_jax.evaluation import evaluation
@@ -30,14 +30,14 @@ _MARGIN = 0.05
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__)
-  search_work.add_flags(parser)
+  work.add_flags(parser)
   parser.set_defaults(queries=100_000, dim=256)
   args = parser.parse_args()
   with tempfile.TemporaryDirectory() as folder:
     args.folder = args.folder or folder
-    search_work.write_vectors(args)
-    queries = np.load(search_work.queries_file(args))
-    passages = np.load(search_work.passages_file(args), mmap_mode='r')
+    work.write_vectors(args)
+    queries = np.load(work.queries_file(args))
+    passages = np.load(work.passages_file(args), mmap_mode='r')
     queries += passages[: args.queries]
     queries /= np.linalg.norm(queries, axis=1, keepdims=True)
     started = time.perf_counter()

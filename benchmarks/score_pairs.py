@@ -10,15 +10,12 @@ import argparse
 import json
 import os
 import pathlib
-import statistics
 import sys
 import tempfile
 from typing import Any
 
-import alternate
-import loss_work
+import harness
 import numpy as np
-import sides
 
 LAYERS, WIDTH, HEADS, HIDDEN, ROWS = 6, 384, 12, 1536, 32128
 OURS = ('sorted', 'packed', 'padded')
@@ -36,22 +33,21 @@ def main() -> None:
   add('--length', type=int, default=256)
   add('--peer_batch', type=int, default=32, help="the peer's rows at once")
   add('--side', help=argparse.SUPPRESS)
-  alternate.add_flags(parser)
+  harness.add_flags(parser)
   args = parser.parse_args()
   if args.side is None:
     compare(args)
   elif args.side in OURS:
-    sides.serve(Ours(args))
+    harness.serve(Ours(args))
   else:
-    sides.serve(Peer(args))
+    harness.serve(Peer(args))
 
 
 def compare(args: argparse.Namespace) -> None:
   """Runs all sides in turns; prints medians."""
   names = ('data', 'run', 'vocabulary', 'queries', 'depth', 'length')
-  flags = sides.flags(args, (*names, 'peer_batch'))
-  peer = alternate.peer_python(args.peer_python)
-  tuned = [f'{k}={v}' for k, v in alternate.TUNED_MALLOC.items()]
+  flags = harness.flags(args, (*names, 'peer_batch'))
+  peer = harness.peer_python(args.peer_python)
   commands = {
       f'dualenc_jax, {side}': [
           sys.executable, __file__, *flags, f'--side={side}'
@@ -60,8 +56,8 @@ def compare(args: argparse.Namespace) -> None:
   }
   for side in PEERS if peer else ():
     command = [peer, __file__, *flags, f'--side={side}']
-    commands[f'CrossEncoder, {side}'] = ['env', *tuned, *command]
-  running = {name: sides.Side(command) for name, command in commands.items()}
+    commands[f'CrossEncoder, {side}'] = harness.tuned(command)
+  running = {n: harness.Side(command) for n, command in commands.items()}
   described = {name: side.ask('describe') for name, side in running.items()}
   for side in running.values():
     side.ask('score')
@@ -72,23 +68,22 @@ def compare(args: argparse.Namespace) -> None:
   ours = rounds[f'dualenc_jax, {OURS[0]}']
   rows = []
   for name, each in rounds.items():
-    found = sides.medians(each)
+    found = harness.medians(each)
     by_clock, by_cores = (
-        statistics.median(t[key] / o[key] for t, o in zip(each, ours))
-        for key in ('seconds', 'core_seconds')
+        harness.ratio(ours, each, key) for key in ('seconds', 'core_seconds')
     )
     pairs = described[name]['pairs']
     peak = running[name].ask('peak')
     rows.append(
         f'{name} | {pairs / found["seconds"]:.0f} |'
         f' {found["core_seconds"] / pairs * 1e3:.2f} |'
-        f' {described[name]["slots"]:,} | {sides.mib(peak)} | {by_clock:.2f} |'
-        f' {by_cores:.2f}'
+        f' {described[name]["slots"]:,} | {harness.mib(peak)} |'
+        f' {by_clock:.2f} | {by_cores:.2f}'
     )
   for side in running.values():
     side.close()
   print(json.dumps(described))
-  print(sides.table(
+  print(harness.table(
       'side | pairs/s | core ms a pair | tokens computed | peak memory | ours'
       ' over this, clock | by core seconds', rows
   ))
@@ -165,10 +160,10 @@ class Ours:
 
   def score(self) -> dict[str, float]:
     run = {'sorted': self._sorted}.get(self._side, self._in_rows)
-    return loss_work.timed(run, 1)
+    return harness.turn(run)
 
   def peak(self) -> int:
-    return loss_work.peak_resident_bytes()
+    return harness.peak_resident_bytes()
 
   def _sorted(self) -> None:
     pairs = np.repeat(np.arange(len(self.queries))[:, None], 2, axis=1)
@@ -277,7 +272,7 @@ class Peer:
 
   def score(self) -> dict[str, float]:
     pairs = list(zip(self.queries, self.passages))
-    return loss_work.timed(
+    return harness.timed(
         lambda: self._model.predict(
             pairs,
             batch_size=self._args.peer_batch,
@@ -287,7 +282,7 @@ class Peer:
     )
 
   def peak(self) -> int:
-    return loss_work.peak_resident_bytes()
+    return harness.peak_resident_bytes()
 
 
 if __name__ == '__main__':

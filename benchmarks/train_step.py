@@ -1,15 +1,22 @@
 """Times a training step on synthetic tokens; see benchmarks/README.md.
 
 Alone it measures our step. With --peer_python, the Python of an environment
-that has sentence-transformers, it alternates processes of ours and theirs.
+that has sentence-transformers, or with --batches, it alternates processes of
+ours and theirs.
 """
 
 import argparse
 from collections.abc import Callable
+import copy
 import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
 from typing import Any
 
-import alternate
+import harness
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,21 +32,30 @@ from dualenc_jax.training import step as step_lib
 
 LAYOUTS = {'padded': Padded(), 'grouped': Grouped(), 'packed': Packed()}
 LOSSES = {'softmax': losses.InBatchSoftmax, 'samtone': losses.SamToNe}
+PEER = pathlib.Path(__file__).with_name('train_step_peer.py')
+OURS = 'dualenc_jax'
+# Flags that the peer does not have.
+_OURS_ONLY = (
+    *('loss', 'layout', 'json', 'batches'),
+    *('peer_python', 'rounds', 'plain_malloc'),
+)
 
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__)
-  parser.add_argument(
-      '--model', choices=workload.MODELS, default='mini'
-  )
   parser.add_argument('--loss', choices=LOSSES, default='softmax')
   parser.add_argument('--layout', choices=LAYOUTS, default='padded')
-  parser.add_argument('--json', action='store_true', help='print JSON only')
+  parser.add_argument(
+      '--batches', type=int, nargs='+', help='several sizes of --batch'
+  )
   workload.add_flags(parser)
-  alternate.add_flags(parser)
+  harness.add_flags(parser)
   args = parser.parse_args()
+  if args.batches:
+    print(json.dumps(several_sizes(args)))
+    return
   if args.peer_python:
-    print(json.dumps(alternate.run(args)))
+    print(json.dumps(in_turns(args)))
     return
   if jax.default_backend() == 'cpu':
     runtime.keep_freed_memory()  # As every command does.
@@ -51,8 +67,110 @@ def main() -> None:
         f' compiled in {figures["compile_seconds"]:.1f} s,'
         f' {figures["compiled_bytes"] / 1e6:.0f} MB'
     )
-    workload.show('dualenc_jax', figures)
+    workload.show(OURS, figures)
   print(json.dumps(figures))
+
+
+def several_sizes(args: argparse.Namespace) -> dict[int, harness.Figures]:
+  """`in_turns` for each of --batches, and a table of all."""
+  args.peer_python = harness.peer_python(args.peer_python)
+  results = {}
+  for batch in args.batches:
+    if not args.json:
+      print(f'Batch {batch}, {args.micro_batch} at once', flush=True)
+    one = copy.copy(args)
+    one.batch, one.batches = batch, None
+    try:
+      results[batch] = in_turns(one)
+    except subprocess.CalledProcessError as e:
+      # Out of memory, say; what is measured so far is kept.
+      print(f'Batch {batch} failed: {e}', file=sys.stderr)
+  rows = []
+  for batch, result in results.items():
+    for side in result['rounds']:
+      f = result[side]
+      names = 'peak_rss_bytes', 'device_peak_bytes', 'compiled_bytes'
+      sizes = [f'{f[n] / 1e9:.2f} GB' if f.get(n) else '' for n in names]
+      rows.append(' | '.join([
+          f'{batch} | {side} | {f["examples_per_second"]:.1f}',
+          f'{f["step_core_seconds"]:.2f} | {f["mfu_on_real_tokens"]:.1%}',
+          *sizes,
+          f'{f["ours_over_this_examples_per_second"]:.2f}',
+          f'{f["ours_over_this_examples_per_core_second"]:.2f}',
+      ]))
+  if not args.json:
+    print(harness.table(
+        'batch | side | examples/s | core seconds a step | MFU on real tokens'
+        ' | resident | on the device | compiled plan | ours over this, clock'
+        ' | by cores', rows
+    ))
+  return results
+
+
+def in_turns(args: argparse.Namespace) -> dict[str, Any]:
+  """Measures all sides `rounds` times; prints each, then ratios.
+
+  Returns:
+    The flags, all rounds, and medians by side, for JSON.
+  """
+  names = [name for name in vars(args) if name not in _OURS_ONLY]
+  flags = harness.flags(args, names)
+  own = harness.flags(args, ['loss', 'layout'])
+  sides = {OURS: [sys.executable, __file__, '--json', *own, *flags]}
+  if args.peer_python:
+    sides['sentence-transformers'] = [args.peer_python, str(PEER), *flags]
+  if not args.plain_malloc:
+    sides |= {
+        f'{name}, tuned malloc': harness.tuned(command)
+        for name, command in sides.items()
+    }
+  results: dict[str, list[harness.Figures]] = {name: [] for name in sides}
+  for _ in range(args.rounds):
+    for name, command in list(sides.items()):
+      try:
+        results[name].append(_figures(command))
+      except subprocess.CalledProcessError as e:
+        if name == OURS:
+          raise
+        # Out of memory, say; the others go on.
+        print(f'{name} failed and is left out: {e}', file=sys.stderr)
+        del sides[name], results[name]
+        continue
+      if not args.json:
+        workload.show(name, results[name][-1])
+  # The machine has one ceiling: that of the faster library.
+  key = 'ceiling_flops_per_second'
+  ceiling = max(f[key] for rounds in results.values() for f in rounds)
+  summary = {}
+  for name, rounds in results.items():
+    summary[name] = harness.medians(rounds) | {key: ceiling}
+    for share in ('mfu', 'mfu_on_real_tokens'):
+      summary[name][share] = statistics.median(
+          f[share] * f[key] / ceiling for f in rounds
+      )
+    for rate in ('examples_per_second', 'examples_per_core_second'):
+      summary[name][f'ours_over_this_{rate}'] = harness.ratio(
+          rounds, results[OURS], rate
+      )
+  if not args.json:
+    print(f'Medians of {args.rounds} rounds:')
+    for name, figures in summary.items():
+      workload.show(name, figures)
+      print(
+          '  ours over this:'
+          f' {figures["ours_over_this_examples_per_second"]:.2f} by the clock,'
+          f' {figures["ours_over_this_examples_per_core_second"]:.2f} by core'
+          ' seconds'
+      )
+  return {'flags': vars(args), 'rounds': results, **summary}
+
+
+def _figures(command: list[str]) -> harness.Figures:
+  """The JSON on the last line that a side prints."""
+  done = subprocess.run(
+      command, env=os.environ, stdout=subprocess.PIPE, text=True, check=True
+  )
+  return json.loads(done.stdout.splitlines()[-1])
 
 
 def build(
@@ -67,7 +185,7 @@ def build(
           num_heads=sizes.num_heads,
           head_dim=sizes.head_dim,
           mlp_dim=sizes.mlp_dim,
-          activations=('gelu', 'linear') if sizes.gated else ('relu',),
+          activations=('gelu', 'linear'),
           dropout_rate=args.dropout_rate,
           dtype=args.dtype,
       ),
@@ -94,13 +212,13 @@ def measure(
 ) -> dict[str, Any]:
   """Compiles and times our step."""
   sizes = workload.MODELS[args.model]
-  ceiling = workload.best_rate(*square_product(args.dtype), repeats=10)
+  ceiling = harness.best_rates(*square_product(args.dtype))
   partitioner = training.Partitioner()
   state, train_step = make_step(args, partitioner, model, optimizer)
   host_batches = make_batches(args, sizes.vocab_size)
   batches = [partitioner.to_device(batch) for batch in host_batches]
   compiled = []
-  compile_seconds = workload.seconds(
+  compile_seconds = harness.seconds(
       lambda: compiled.append(train_step.lower(state, batches[0]).compile())
   )
   memory = compiled[0].memory_analysis()
@@ -110,9 +228,9 @@ def measure(
     state, metrics = compiled[0](state, batches[i % len(batches)])
     jax.block_until_ready((state, metrics))
 
-  times = workload.time_steps(args, step)
+  turns = workload.time_steps(args, step)
   return {
-      'side': 'dualenc_jax',
+      'side': OURS,
       'device': jax.devices()[0].device_kind,
       'jax': jax.__version__,
       'compile_seconds': compile_seconds,
@@ -122,11 +240,10 @@ def measure(
       'compiled_bytes': workload.planned_bytes(memory),
       **workload.report(
           args,
-          sizes,
-          times,
+          turns,
           [rows_of(batch) for batch in host_batches],
           workload.NUM_BLOCKS[args.loss],
-          ceiling,
+          ceiling['flops_per_second'],
       ),
   }
 

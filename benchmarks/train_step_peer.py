@@ -7,11 +7,13 @@ train_step.py calls it.
 """
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import json
 import os
 import tempfile
+from typing import Any
 
+import harness
 import numpy as np
 import sentence_transformers
 from sentence_transformers import SentenceTransformer
@@ -28,7 +30,6 @@ DEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__)
-  parser.add_argument('--model', choices=workload.MODELS, default='mini')
   workload.add_flags(parser)
   args = parser.parse_args()
   sizes = workload.MODELS[args.model]
@@ -36,7 +37,7 @@ def main() -> None:
   torch.set_num_threads(len(os.sched_getaffinity(0)))
   torch.manual_seed(0)
   dtype = getattr(torch, args.dtype)
-  ceiling = workload.best_rate(*square_product(dtype), repeats=10)
+  ceiling = harness.best_rates(*square_product(dtype))
 
   encoder = make_encoder(sizes, args.dropout_rate)
   model = make_model(sizes, encoder, args.passage_length).train()
@@ -57,7 +58,7 @@ def main() -> None:
     optimizer.step()
     synchronize()
 
-  times = workload.time_steps(args, step)
+  turns = workload.time_steps(args, step)
   figures = {
       'side': 'sentence-transformers',
       'torch': torch.__version__,
@@ -68,14 +69,13 @@ def main() -> None:
       ),
       **workload.report(
           args,
-          sizes,
-          times,
+          turns,
           [
               np.repeat([x['input_ids'].shape[1] for x in batch], args.batch)
               for batch in batches
           ],
           workload.NUM_BLOCKS['softmax'],
-          ceiling,
+          ceiling['flops_per_second'],
       ),
   }
   print(json.dumps(figures))
@@ -93,7 +93,7 @@ def make_encoder(
           num_heads=sizes.num_heads,
           d_kv=sizes.head_dim,
           d_ff=sizes.mlp_dim,
-          feed_forward_proj='gated-gelu' if sizes.gated else 'relu',
+          feed_forward_proj='gated-gelu',
           dropout_rate=dropout_rate,
           tie_word_embeddings=False,
       )
@@ -150,6 +150,30 @@ def make_loss(
   return losses.CachedMultipleNegativesRankingLoss(
       model, mini_batch_size=mini_batch, **options
   )
+
+
+class Given(torch.nn.Module):
+  """Returns given embeddings, [m, D], by their row numbers.
+
+  They are leaves, so that the gradient ends at them; for the Cached loss one a
+  mini-batch, since a gradient of slices would cost the whole batch each time.
+  """
+
+  def __init__(self, towers: Sequence[np.ndarray], mini_batch: int):
+    super().__init__()
+    self._leaves, first = {}, 0
+    for tower in towers:
+      for part in torch.from_numpy(tower).to(DEVICE).split(mini_batch):
+        self._leaves[first] = part.detach().requires_grad_()
+        first += len(part)
+
+  def forward(self, features: dict[str, torch.Tensor]) -> dict[str, Any]:
+    first = int(features['input_ids'][0])
+    return {'sentence_embedding': self._leaves[first]}
+
+  def forget_gradients(self) -> None:
+    for leaf in self._leaves.values():
+      leaf.grad = None
 
 
 def encode_in(dtype: torch.dtype, model: SentenceTransformer) -> None:

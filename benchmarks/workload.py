@@ -1,18 +1,14 @@
-"""The work that both sides of the training-step benchmark do.
+"""The work of a training step, the same for ours and the peer's; NumPy only.
 
-NumPy only: our environment has no sentence-transformers, the peer's no JAX.
 B pairs, L tokens (Lq and Lp by tower), E model dim, D embedding dim.
 """
 
 import argparse
 from collections.abc import Callable
 import dataclasses
-import os
-import resource
-import statistics
-import time
 from typing import Any
 
+import harness
 import numpy as np
 
 PAD = 0
@@ -35,56 +31,39 @@ class Sizes:
   num_heads: int
   head_dim: int
   mlp_dim: int
-  gated: bool
   embedding_dim: int
-  vocab_size: int
+  vocab_size: int = 32128
 
 
-# Those of gin/models, T5.1.1, and a tiny one: gin is not needed here.
-VOCAB_SIZE = 32128
+# Those of gin/models, T5.1.1, and a tiny one: no side needs gin.
 MODELS = {
-    'tiny': Sizes(2, 128, 4, 32, 256, True, 128, VOCAB_SIZE),
-    'mini': Sizes(4, 256, 4, 64, 512, True, 256, VOCAB_SIZE),
-    'small': Sizes(8, 512, 6, 64, 1024, True, 768, VOCAB_SIZE),
-    'base': Sizes(12, 768, 12, 64, 2048, True, 768, VOCAB_SIZE),
-    'large': Sizes(24, 1024, 16, 64, 2816, True, 768, VOCAB_SIZE),
+    'tiny': Sizes(2, 128, 4, 32, 256, 128),
+    'mini': Sizes(4, 256, 4, 64, 512, 256),
+    'small': Sizes(8, 512, 6, 64, 1024, 768),
+    'base': Sizes(12, 768, 12, 64, 2048, 768),
+    'large': Sizes(24, 1024, 16, 64, 2816, 768),
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Times:
-  """Seconds of each timed step.
-
-  Attributes:
-    wall: by the clock.
-    cores: of all cores together that this process spent.
-    elsewhere: of all cores together that the rest of the machine spent.
-  """
-
-  wall: list[float]
-  cores: list[float]
-  elsewhere: list[float]
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
+def add_flags(parser: argparse.ArgumentParser, model: str = 'mini') -> None:
   """Adds the flags that describe the work."""
-  parser.add_argument('--batch', type=int, default=64, help='pairs a step')
-  parser.add_argument(
+  add = parser.add_argument
+  add('--model', choices=MODELS, default=model)
+  add('--batch', type=int, default=64, help='pairs a step')
+  add(
       '--micro_batch',
       type=int,
       help='gradient caching: pairs encoded at once; by default all',
   )
-  parser.add_argument('--query_length', type=int, default=32)
-  parser.add_argument('--passage_length', type=int, default=128)
-  parser.add_argument('--mean_query', type=float, default=8.0)
-  parser.add_argument('--mean_passage', type=float, default=75.0)
-  parser.add_argument('--dtype', choices=DTYPES, default='float32')
-  parser.add_argument('--dropout_rate', type=float, default=0.0)
-  parser.add_argument(
-      '--optimizer', choices=('adafactor', 'adamw'), default='adafactor'
-  )
-  parser.add_argument('--steps', type=int, default=10, help='timed steps')
-  parser.add_argument('--warmup', type=int, default=3, help='untimed steps')
+  add('--query_length', type=int, default=32)
+  add('--passage_length', type=int, default=128)
+  add('--mean_query', type=float, default=8.0)
+  add('--mean_passage', type=float, default=75.0)
+  add('--dtype', choices=DTYPES, default='float32')
+  add('--dropout_rate', type=float, default=0.0)
+  add('--optimizer', choices=('adafactor', 'adamw'), default='adafactor')
+  add('--steps', type=int, default=10, help='timed steps')
+  add('--warmup', type=int, default=3, help='untimed steps')
 
 
 def token_batches(
@@ -125,21 +104,12 @@ def lengths(tokens: np.ndarray) -> np.ndarray:
 
 
 def step_flops(
-    sizes: Sizes,
-    rows: np.ndarray,
-    batch: int,
-    num_blocks: int,
+    sizes: Sizes, rows: np.ndarray, batch: int, num_blocks: int
 ) -> float:
   """Floating-point operations of the matrix products of one training step.
 
-  Forward, with H*K the joined heads, F the MLP's hidden axis and G = 2 for
-  the gated MLP, else 1, a tower does for a row of L tokens
-
-    layers * (2 L (4 E H K + (G + 1) E F) + 4 L^2 H K) + 2 E D,
-
-  and the loss 2 B^2 D for each block of similarities. The backward pass is
-  two such products for each one. Norms, softmax, lookup of the embeddings,
-  dropout, optimizer and whatever is recomputed do not count.
+  README.md has the formula. Norms, softmax, lookup of the embeddings, dropout,
+  optimizer and recomputation do not count.
 
   Args:
     sizes: the model.
@@ -148,7 +118,7 @@ def step_flops(
     num_blocks: blocks of similarities in the loss.
   """
   joined = sizes.num_heads * sizes.head_dim
-  mlp = (2 + sizes.gated) * sizes.features * sizes.mlp_dim
+  mlp = 3 * sizes.features * sizes.mlp_dim
   token = 2 * (4 * sizes.features * joined + mlp)
   rows = np.asarray(rows, np.float64)
   layer = np.sum(token * rows + 4 * joined * rows**2)
@@ -157,64 +127,33 @@ def step_flops(
   return float(3 * (sizes.num_layers * layer + projection + loss))
 
 
-def best_rate(flops: float, run: Callable[[], None], repeats: int) -> float:
-  """The highest rate of `run`, in FLOP/s; the first call is not timed."""
-  run()
-  return flops / min(seconds(run) for _ in range(repeats))
-
-
-def seconds(run: Callable[[], None]) -> float:
-  """Wall time of one call."""
-  start = time.perf_counter()
-  run()
-  return time.perf_counter() - start
-
-
-def time_steps(args: argparse.Namespace, step: Callable[[int], None]) -> Times:
+def time_steps(
+    args: argparse.Namespace, step: Callable[[int], None]
+) -> list[harness.Figures]:
   """Runs `step(i)` for the warm-up, then for the timed steps."""
-  times = Times([], [], [])
-  for i in range(args.warmup + args.steps):
-    own, busy = time.process_time(), _busy_seconds()
-    wall = seconds(lambda: step(i))
-    own, busy = time.process_time() - own, _busy_seconds() - busy
-    if i >= args.warmup:
-      times.wall.append(wall)
-      times.cores.append(own)
-      times.elsewhere.append(max(busy - own, 0.0))
-  return times
-
-
-def _busy_seconds() -> float:
-  """Core seconds that the machine has spent on anything; Linux only."""
-  try:
-    with open('/proc/stat') as f:
-      user, nice, system = map(int, f.readline().split()[1:4])
-  except FileNotFoundError:
-    return 0.0
-  return (user + nice + system) / os.sysconf('SC_CLK_TCK')
+  turns = [
+      harness.turn(lambda: step(i)) for i in range(args.warmup + args.steps)
+  ]
+  return turns[args.warmup :]
 
 
 def report(
     args: argparse.Namespace,
-    sizes: Sizes,
-    times: Times,
+    turns: list[harness.Figures],
     rows: list[np.ndarray],
     num_blocks: int,
     ceiling: float,
-) -> dict[str, Any]:
-  """Figures of the timed steps.
+) -> harness.Figures:
+  """Figures of the timed steps; rates are those of the median step.
 
   Args:
     args: the flags of the work.
-    sizes: the model.
-    times: of the timed steps.
+    turns: of `time_steps`.
     rows: tokens of each row of both towers, padding counted, of each batch.
     num_blocks: blocks of similarities in the loss.
     ceiling: measured rate of a large square product, in FLOP/s.
-
-  Returns:
-    Values for JSON; rates are those of the median step.
   """
+  sizes = MODELS[args.model]
   batches = token_batches(args, sizes.vocab_size)
   real = [np.concatenate([lengths(q), lengths(p)]) for q, p in batches]
   tokens = np.mean([np.sum(row) for row in real])
@@ -223,15 +162,18 @@ def report(
       np.mean([step_flops(sizes, row, args.batch, num_blocks) for row in each])
       for each in (real, rows)
   )
-  median = statistics.median(times.wall)
+  wall = [turn['seconds'] for turn in turns]
+  found = harness.medians(turns)
+  median, cores = found['seconds'], found['core_seconds']
+  elsewhere = [t['cores_busy_elsewhere'] * t['seconds'] for t in turns]
   return {
       'step_seconds': median,
-      'step_seconds_min': min(times.wall),
-      'step_seconds_max': max(times.wall),
-      'step_core_seconds': statistics.median(times.cores),
-      'cores_busy_elsewhere': sum(times.elsewhere) / sum(times.wall),
+      'step_seconds_min': min(wall),
+      'step_seconds_max': max(wall),
+      'step_core_seconds': cores,
+      'cores_busy_elsewhere': sum(elsewhere) / sum(wall),
       'examples_per_second': args.batch / median,
-      'examples_per_core_second': args.batch / statistics.median(times.cores),
+      'examples_per_core_second': args.batch / cores,
       'real_tokens_per_second': float(tokens) / median,
       'real_token_share': float(tokens / slots),
       'step_flops': float(flops),
@@ -239,13 +181,12 @@ def report(
       'ceiling_flops_per_second': ceiling,
       'mfu': float(flops) / median / ceiling,
       'mfu_on_real_tokens': float(real_flops) / median / ceiling,
-      'peak_rss_bytes': 1024
-      * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+      'peak_rss_bytes': harness.peak_resident_bytes(),
   }
 
 
 def planned_bytes(analysis: Any) -> int:
-  """What XLA plans by `compiled.memory_analysis()`, donated arrays once."""
+  """XLA's plan, `compiled.memory_analysis()`, donated arrays once."""
   return (
       analysis.argument_size_in_bytes
       + analysis.temp_size_in_bytes
@@ -254,9 +195,10 @@ def planned_bytes(analysis: Any) -> int:
   )
 
 
-def show(name: str, figures: dict[str, Any]) -> None:
+def show(name: str, figures: harness.Figures) -> None:
   """Prints the report for people."""
   f = figures
+  device = f.get('device_peak_bytes')
   print(
       f'{name}: {f["examples_per_second"]:.1f} examples/s,'
       f' {f["real_tokens_per_second"]:.0f} real tokens/s; median step'
@@ -271,10 +213,6 @@ def show(name: str, figures: dict[str, Any]) -> None:
       f' {f["ceiling_flops_per_second"] / 1e9:.0f} GFLOP/s; MFU'
       f' {f["mfu"]:.1%}, {f["mfu_on_real_tokens"]:.1%} on real tokens\n'
       f'  peak resident memory {f["peak_rss_bytes"] / 1e6:.0f} MB'
-      + (
-          f', on the device {f["device_peak_bytes"] / 1e6:.0f} MB'
-          if f.get('device_peak_bytes')
-          else ''
-      ),
+      + (f', on the device {device / 1e6:.0f} MB' if device else ''),
       flush=True,
   )
