@@ -146,8 +146,8 @@ class DualEncoderModel(models.BaseTransformerModel):
 
   def _frozen(self, params: Any) -> Mapping[str, bool]:
     """Paths of the parameters that get no gradient."""
-    rules, paths = [(p, True) for p in self._freeze], partitioning.leaf_paths
-    return partitioning.match('freeze', rules, paths(params))
+    rules = [(pattern, True) for pattern in self._freeze]
+    return partitioning.match('freeze', rules, partitioning.leaf_paths(params))
 
 
 def register(
