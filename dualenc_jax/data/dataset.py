@@ -62,9 +62,7 @@ class Dataset(abc.ABC):
 
   FILES: Collection[str] = ()
   NOT_OF_CORPUS: Collection[str] = ()
-  extra_columns: Collection[columns.Column] = ()
-  dataset = None
-  self_hits = False
+  dataset: str | None = None
 
   @abc.abstractmethod
   def splits(self) -> tuple[str, ...]:
@@ -125,6 +123,14 @@ class Dataset(abc.ABC):
     raise UserError(
         f'Task {self.task_name!r} has no data sets to choose {name!r} from.'
     )
+
+  @property
+  def extra_columns(self) -> Collection[columns.Column]:
+    return ()
+
+  @property
+  def self_hits(self) -> bool:
+    return False
 
   @property
   def task_name(self) -> str:
