@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import dataclasses
 import pathlib
 import shlex
+from typing import Any
 
 from dualenc_jax.commands import config, data_command, flags, runtime, tasks
 from dualenc_jax.errors import UserError
@@ -22,13 +23,13 @@ from dualenc_jax.results.folder import VALIDATION
 from dualenc_jax.search import bm25 as bm25_lib, hybrid
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str]) -> None:
   args = config.parse_args(make_parser(), argv)
   runtime.start_logging()
   words = Words(args.k1, args.b, _language(args.language))
   names = list(filter(None, args.tasks or ()))
   args.gin_file = [*tasks.gin_files(names), *args.gin_file]
-  inputs = data_command.build(args, needs_task=not names)
+  inputs: Any = data_command.build(args, needs_task=not names)
   chosen = tasks.chosen(inputs, names, args.split)
   if names:
     chosen = tasks.available(chosen, args.skip_missing)
@@ -41,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         dataclasses.replace(inputs, task=task),
         split,
         folder,
-        shlex.join(['dualenc', 'bm25', *(argv or ())]),
+        shlex.join(['dualenc', 'bm25', *argv]),
         options,
     )
     print(tables.metric_lines({'BM25': found.metrics}))

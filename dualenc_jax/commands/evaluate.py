@@ -43,7 +43,7 @@ from dualenc_jax.results import evaluate, folder as results, tables
 from dualenc_jax.search import hybrid
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str]) -> None:
   args = config.parse_args(make_parser(), argv)
   check_flags(args)
   runtime.start()

@@ -153,7 +153,7 @@ def _texts(
     yield dict.fromkeys(models, queries)
     return
   limits = {name: m.tokenizer.query_length for name, m in models.items()}
-  least = min(limits, key=limits.get)
+  least = min(limits, key=lambda name: limits[name])
   most = limits[least]
   if lengths and max(lengths) > most:
     raise UserError(

@@ -19,6 +19,7 @@ import dataclasses
 import logging
 import pathlib
 import shlex
+from typing import Any
 
 import numpy as np
 
@@ -36,13 +37,13 @@ _OF_SCORES = ('.tsv', '.trec', '.txt')
 _LOG = logging.getLogger(__name__)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str]) -> None:
   args = config.parse_args(make_parser(), argv)
   flags.check_hosts(args)
   runtime.start()
   names = list(filter(None, args.tasks or ()))
   args.gin_file = [*tasks.gin_files(names), *args.gin_file]
-  inputs = data_command.build(args, needs_task=not names)
+  inputs: Any = data_command.build(args, needs_task=not names)
   chosen = tasks.chosen(inputs, names, args.split)
   if len(chosen) > 1:
     raise UserError(
@@ -61,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         split,
         pathlib.Path(args.run),
         folder,
-        shlex.join(['dualenc', 'rerank', *(argv or ())]),
+        shlex.join(['dualenc', 'rerank', *argv]),
         options,
         Host(args.host_index, args.host_count),
     )
