@@ -76,10 +76,8 @@ def train(step: int, **values: float) -> dict[str, object]:
 
 
 def evaluation(
-    folder: pathlib.Path,
-    name: str = 'pairs-test',
-    examples: Sequence[Mapping] | None = (),
-    **facts: object,
+    folder: pathlib.Path, name: str = 'pairs-test',
+    examples: Sequence[Mapping] | None = (), **facts: object,
 ) -> None:
   """A result folder; `facts` replace those of its metrics.json."""
   where = folder / 'evaluation' / name

@@ -57,18 +57,10 @@ class Analysis:
 
 
 def analyse(
-    name: str,
-    model: Loaded,
-    experiment: Experiment,
-    split: str,
-    mapped: int = 400,
-    measured: int = 5000,
-    kind: str = sample_lib.RANDOM,
-    seed: int = 0,
-    max_passages: int | None = None,
-    ranked: int = 0,
-    dims: Sequence[int] | None = None,
-    index_dir: pathlib.Path | None = None,
+    name: str, model: Loaded, experiment: Experiment, split: str,
+    mapped: int = 400, measured: int = 5000, kind: str = sample_lib.RANDOM,
+    seed: int = 0, max_passages: int | None = None, ranked: int = 0,
+    dims: Sequence[int] | None = None, index_dir: pathlib.Path | None = None,
 ) -> Analysis:
   """Samples a split, embeds the sample with a model, and measures it.
 

@@ -188,12 +188,9 @@ def _draw_variance(canvas: Any, shares: Mapping[str, np.ndarray]) -> None:
       words = 'none, as all vectors are equal'
     counts = np.arange(1, len(cumulative) + 1)
     _plot(canvas, axis, number, f'{name}: {words}', counts, cumulative)
-  axis.set_xscale('log')
-  axis.set_xlim(1, max(ends))
+  axis.set(xscale='log', xlim=(1, max(ends)), ylim=(0, 1.02))
+  axis.set(xlabel='principal components', ylabel='explained variance')
   axis.xaxis.set_major_formatter(lambda count, _: f'{count:,.0f}')
-  axis.set_ylim(0, 1.02)
-  axis.set_xlabel('principal components')
-  axis.set_ylabel('explained variance')
   drawing.percent(axis)
   canvas.legend(loc='outside upper left', ncols=1, handlelength=2.2)
 
@@ -207,10 +204,7 @@ def _plot(
 
 
 def _maps(
-    panels: Sequence[Panel],
-    sample: Sample,
-    axes: tuple[str, str],
-    **words: str,
+    panels: Sequence[Panel], sample: Sample, axes: tuple[str, str], **words: str
 ) -> Figure:
   """A panel a model, with a row of numbers a point."""
   rows = [
@@ -290,12 +284,9 @@ def ratio_figure(analyses: Sequence[Analysis]) -> Figure:
 
 
 def _histograms(
-    values: Mapping[str, np.ndarray],
-    label: Callable[[np.ndarray, float], str],
-    edges: np.ndarray,
-    axes: tuple[str, str],
-    band: tuple[float, float] | None = None,
-    **words: str,
+    values: Mapping[str, np.ndarray], label: Callable[[np.ndarray, float], str],
+    edges: np.ndarray, axes: tuple[str, str],
+    band: tuple[float, float] | None = None, **words: str,
 ) -> Figure:
   """Histograms of models over each other; some values may be in no bin.
 
@@ -349,17 +340,15 @@ def _draw_dims(canvas: Any, analyses: Sequence[Analysis]) -> None:
     _plot(canvas, axis, number, label, dims, heights)
     colour = drawing.model_style(number)['color']
     fills = [colour if dim in known else 'white' for dim in dims]
-    axis.scatter(
-        dims, heights, s=26, zorder=3, edgecolors=colour, facecolors=fills
-    )
+    marks = {'edgecolors': colour, 'facecolors': fills}
+    axis.scatter(dims, heights, s=26, zorder=3, **marks)
   every = sorted({dim for a in analyses for dim in a.vectors.mrr})
   axis.set_xscale('log', base=2)
   axis.set_xticks(every, map(str, every))
   axis.minorticks_off()
   axis.margins(y=0.06)
   axis.set_ylim(0)
-  axis.set_xlabel('components')
-  axis.set_ylabel('MRR')
+  axis.set(xlabel='components', ylabel='MRR')
   axis.grid(axis='y')
   canvas.legend(loc='outside upper left', ncols=1, handlelength=2.2)
 

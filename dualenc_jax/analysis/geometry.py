@@ -90,10 +90,7 @@ def _products(
 
 
 def similarity_ratios(
-    queries: np.ndarray,
-    passages: np.ndarray,
-    draws: int = DRAWS,
-    seed: int = 0,
+    queries: np.ndarray, passages: np.ndarray, draws: int = DRAWS, seed: int = 0
 ) -> np.ndarray:
   """sim(q_i, q_j) / sim(q_i, p_j) of pairs i != j, drawn with replacement.
 

@@ -80,10 +80,7 @@ class Sample:
 
 
 def draw(
-    retrieval_set: RetrievalSet,
-    size: int,
-    kind: str = RANDOM,
-    seed: int = 0,
+    retrieval_set: RetrievalSet, size: int, kind: str = RANDOM, seed: int = 0,
     max_passages: int | None = None,
 ) -> Sample:
   """Draws at most `size` queries and as many passages.

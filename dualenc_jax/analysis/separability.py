@@ -10,10 +10,7 @@ _MOST = 0.5
 
 
 def separability(
-    queries: np.ndarray,
-    passages: np.ndarray,
-    groups: np.ndarray,
-    seed: int = 0,
+    queries: np.ndarray, passages: np.ndarray, groups: np.ndarray, seed: int = 0
 ) -> float | None:
   """Cross-validated accuracy of a logistic regression, query or passage.
 

@@ -78,14 +78,8 @@ def default_dims(dim: int, trained_dims: Sequence[int] = ()) -> list[int]:
 
 
 def embed(
-    name: str,
-    embedder: Towers,
-    params: Any,
-    sample: Sample,
-    encoded: Any,
-    ranked: int = 0,
-    dims: Sequence[int] = (),
-    retrieved: int = _RETRIEVED,
+    name: str, embedder: Towers, params: Any, sample: Sample, encoded: Any,
+    ranked: int = 0, dims: Sequence[int] = (), retrieved: int = _RETRIEVED,
 ) -> Vectors:
   """Embeds the queries of a sample, searches, and takes its passages' vectors.
 

@@ -109,9 +109,7 @@ def _of_results(model: Model, baseline: Model) -> Iterator[Headline]:
 
 
 def _means(
-    model: Model,
-    baseline: Model,
-    sets: Sequence[EvaluatedSet],
+    model: Model, baseline: Model, sets: Sequence[EvaluatedSet],
     metrics: Sequence[str],
 ) -> Iterator[Headline]:
   """The means over sets of those metrics that all of them have, and BM25's."""

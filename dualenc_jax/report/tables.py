@@ -71,11 +71,8 @@ def numbers(analysis: Analysis) -> Table:
 
 
 def _table(
-    head: str,
-    columns: Iterable[str],
-    rows: Mapping[str, tuple[Cell, ...]],
-    title: str = '',
-    notes: tuple[str, ...] = (),
+    head: str, columns: Iterable[str], rows: Mapping[str, tuple[Cell, ...]],
+    title: str = '', notes: tuple[str, ...] = (),
 ) -> Table:
   return Table(
       name='',

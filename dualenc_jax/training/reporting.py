@@ -36,12 +36,8 @@ class Reporter:
   """
 
   def __init__(
-      self,
-      model_dir: str | pathlib.Path,
-      start: int,
-      steps: int,
-      batch_size: int,
-      started: float | None = None,
+      self, model_dir: str | pathlib.Path, start: int, steps: int,
+      batch_size: int, started: float | None = None,
   ):
     """Starts at a step; numbers of an old run after it go.
 
