@@ -69,24 +69,16 @@ class MtebEncoder(AbsEncoder):
         'public_training_data', 'training_datasets',
     ))
     self.mteb_model_meta = ModelMeta(
-        name=name,
-        revision=revision,
+        name=name, revision=revision,
         max_tokens=retriever.towers.tokenizer.passage_length,
-        embed_dim=retriever.dim,
-        framework=['JAX'],
-        similarity_fn_name=ScoringFunction.COSINE,
-        use_instructions=False,
+        embed_dim=retriever.dim, framework=['JAX'],
+        similarity_fn_name=ScoringFunction.COSINE, use_instructions=False,
         **unknown,
     )
 
   def encode(
-      self,
-      inputs: Iterable[Mapping[str, Any]],
-      *,
-      task_metadata: Any,
-      hf_split: str,
-      hf_subset: str,
-      prompt_type: PromptType | None = None,
+      self, inputs: Iterable[Mapping[str, Any]], *, task_metadata: Any,
+      hf_split: str, hf_subset: str, prompt_type: PromptType | None = None,
       **kwargs: Any,
   ) -> np.ndarray:
     """Embeds the texts of a data loader.

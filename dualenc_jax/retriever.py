@@ -68,11 +68,8 @@ class Retriever:
   """
 
   def __init__(
-      self,
-      towers: Loaded,
-      index: Index | None = None,
-      candidates: int | None = None,
-      prompt: str | None = None,
+      self, towers: Loaded, index: Index | None = None,
+      candidates: int | None = None, prompt: str | None = None,
   ):
     """Takes what encodes, and what to search; `from_dir` opens a folder."""
     self.towers = towers
@@ -91,15 +88,11 @@ class Retriever:
 
   @classmethod
   def from_dir(
-      cls,
-      path: str | os.PathLike[str],
-      *,
+      cls, path: str | os.PathLike[str], *,
       index: str | os.PathLike[str] | None = None,
       vocabulary: str | os.PathLike[str] | None = None,
-      query_length: int | None = None,
-      passage_length: int | None = None,
-      dim: int | None = None,
-      candidates: int | None = None,
+      query_length: int | None = None, passage_length: int | None = None,
+      dim: int | None = None, candidates: int | None = None,
       prompt: str | None = None,
   ) -> 'Retriever':
     """Opens a model.
@@ -202,10 +195,8 @@ class Retriever:
     return _finite('passages', self.towers.passages(tokens))
 
   def index(
-      self,
-      passages: Iterable[str] | np.ndarray,
-      ids: Iterable[str] | None = None,
-      codec: str | None = None,
+      self, passages: Iterable[str] | np.ndarray,
+      ids: Iterable[str] | None = None, codec: str | None = None,
   ) -> None:
     """Makes passages searchable, in place of those that were.
 
@@ -254,11 +245,8 @@ class Retriever:
     self._set(Corpus(embeddings, names, passage, not is_array))
 
   def search(
-      self,
-      queries: Iterable[str] | np.ndarray,
-      k: int = 10,
-      hybrid: float | str | None = None,
-      texts: bool = False,
+      self, queries: Iterable[str] | np.ndarray, k: int = 10,
+      hybrid: float | str | None = None, texts: bool = False,
   ) -> Hits | HitsAndTexts:
     """Ranks all passages for each query.
 
@@ -289,9 +277,7 @@ class Retriever:
     return HitsAndTexts(ranking.scores, ids, found.reshape(shape))
 
   def find(
-      self,
-      queries: Iterable[str] | np.ndarray,
-      k: int = 10,
+      self, queries: Iterable[str] | np.ndarray, k: int = 10,
       hybrid: float | str | None = None,
   ) -> list[list[Hit]]:
     """`search` with the passages: for each query its hits, best first."""
@@ -335,9 +321,7 @@ class Retriever:
     return self._corpus
 
   def _rank(
-      self,
-      queries: Iterable[str] | np.ndarray,
-      k: int,
+      self, queries: Iterable[str] | np.ndarray, k: int,
       hybrid: float | str | None,
   ) -> tuple[Corpus, Ranking]:
     corpus = self._indexed()

@@ -174,12 +174,8 @@ def test_sts_is_of_the_passage_tower(retriever):
 
 def encoded(encoder, prompt_type, inputs):
   return encoder.encode(
-      inputs,
-      task_metadata=TinySTS.metadata,
-      hf_split='test',
-      hf_subset='default',
-      prompt_type=prompt_type,
-      batch_size=3,
+      inputs, task_metadata=TinySTS.metadata, hf_split='test',
+      hf_subset='default', prompt_type=prompt_type, batch_size=3,
   )
 
 

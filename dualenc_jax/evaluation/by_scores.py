@@ -34,9 +34,7 @@ def evaluate(
 
 
 def choose_weight(
-    system: Hybrid,
-    embeddings: np.ndarray,
-    retrieval_set: RetrievalSet,
+    system: Hybrid, embeddings: np.ndarray, retrieval_set: RetrievalSet,
     most: int = 1000,
 ) -> float:
   """The share of the dense scores that has the highest MRR.

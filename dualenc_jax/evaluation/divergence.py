@@ -93,9 +93,7 @@ def knn_kl(
 
 
 def alignment(
-    passage_tower: np.ndarray,
-    query_tower: np.ndarray,
-    k: int = 1,
+    passage_tower: np.ndarray, query_tower: np.ndarray, k: int = 1,
     seed: int = 0,
 ) -> Alignment:
   """Compares what two towers make of the same n different queries.

@@ -50,10 +50,7 @@ class Evaluation:
 
 
 def evaluate(
-    embedder: Embedder,
-    params: Any,
-    retrieval_set: RetrievalSet,
-    k: int = 1000,
+    embedder: Embedder, params: Any, retrieval_set: RetrievalSet, k: int = 1000,
     codec: Codec | None = None,
 ) -> Evaluation:
   """Encodes queries and corpus, and ranks all of it exactly for every query.
@@ -87,9 +84,7 @@ def encode_queries(
 
 
 def rank(
-    queries: np.ndarray,
-    passages: Any,
-    retrieval_set: RetrievalSet,
+    queries: np.ndarray, passages: Any, retrieval_set: RetrievalSet,
     k: int = 1000,
 ) -> Evaluation:
   """Ranks a whole corpus exactly for every query.

@@ -74,10 +74,8 @@ class Documents:
 
 
 def top_k_documents(
-    rank: Callable[[np.ndarray, int], Ranking],
-    queries: int,
-    document_of: np.ndarray,
-    k: int,
+    rank: Callable[[np.ndarray, int], Ranking], queries: int,
+    document_of: np.ndarray, k: int,
 ) -> Ranking:
   """The k best documents of each query, in order: [Q, min(k, D)].
 

@@ -67,10 +67,8 @@ class Scores:
 
 
 def score(
-    ranking: Ranking,
-    judgements: Sequence[Mapping[int, int]],
-    num_passages: int,
-    ranks: np.ndarray | None = None,
+    ranking: Ranking, judgements: Sequence[Mapping[int, int]],
+    num_passages: int, ranks: np.ndarray | None = None,
 ) -> Scores:
   """The metrics of a ranking.
 
@@ -130,9 +128,7 @@ def score(
 
 
 def evaluate_run(
-    run: Mapping[str, dict[str, float]],
-    qrels: Qrels,
-    name: str = 'The run',
+    run: Mapping[str, dict[str, float]], qrels: Qrels, name: str = 'The run',
     relevance_level: int = 1,
 ) -> Scores:
   """The metrics of a run file, as by `trec_eval -c -l <relevance_level>`.

@@ -13,10 +13,8 @@ from dualenc_jax.search.ranking import best_hits, Ranking
 
 
 def evaluate(
-    first: Evaluation,
-    retrieval_set: RetrievalSet,
-    score: Callable[[np.ndarray], np.ndarray],
-    depth: int,
+    first: Evaluation, retrieval_set: RetrievalSet,
+    score: Callable[[np.ndarray], np.ndarray], depth: int,
 ) -> Evaluation:
   """Re-ranks the `depth` best hits of each query; the others stay below.
 
@@ -42,11 +40,8 @@ def evaluate(
 
 
 def rerank(
-    first: Ranking,
-    score: Callable[[np.ndarray], np.ndarray],
-    ids: Sequence[str],
-    depth: int,
-    query_ids: list[str],
+    first: Ranking, score: Callable[[np.ndarray], np.ndarray],
+    ids: Sequence[str], depth: int, query_ids: list[str],
 ) -> Ranking:
   """The same hits [Q, k], the first `depth` of each query by their new scores.
 

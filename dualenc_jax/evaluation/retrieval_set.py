@@ -53,9 +53,7 @@ class RetrievalSet:
 
   @classmethod
   def of_split(
-      cls,
-      experiment: Experiment,
-      split: str,
+      cls, experiment: Experiment, split: str,
       document_separator: str | None = None,
   ) -> 'RetrievalSet':
     """All queries of a split of the task, over what the task has them ranked.
@@ -77,12 +75,9 @@ class RetrievalSet:
 
   @classmethod
   def from_cache(
-      cls,
-      cache: Cache,
-      corpus_cache: Cache | None = None,
+      cls, cache: Cache, corpus_cache: Cache | None = None,
       answer_text: Callable[[str, str], str] = _whole,
-      without_self_hits: bool = False,
-      document_separator: str | None = None,
+      without_self_hits: bool = False, document_separator: str | None = None,
   ) -> 'RetrievalSet':
     """All queries of a split.
 

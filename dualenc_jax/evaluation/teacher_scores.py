@@ -147,9 +147,7 @@ def of_teacher(
       progress.reach(int(np.count_nonzero(~wanted)), len(pairs))
       done = 0
       for block, scores in teacher.blocks(
-          retrieval_set.query_texts,
-          retrieval_set.corpus.texts,
-          pairs[wanted],
+          retrieval_set.query_texts, retrieval_set.corpus.texts, pairs[wanted],
           BLOCK,
       ):
         if not np.isfinite(scores).all():

@@ -26,11 +26,8 @@ _CHUNK = 1 << 16
 
 
 def write_run(
-    path: str | os.PathLike[str],
-    ranking: Ranking,
-    query_ids: Sequence[str],
-    passage_ids: Sequence[str],
-    tag: str = 'dualenc',
+    path: str | os.PathLike[str], ranking: Ranking, query_ids: Sequence[str],
+    passage_ids: Sequence[str], tag: str = 'dualenc',
 ) -> None:
   """Writes the hits [Q, k] of Q queries, best first, ranks from 1.
 
@@ -82,9 +79,7 @@ def read_run(path: str | os.PathLike[str]) -> dict[str, dict[str, float]]:
 
 
 def numbers(
-    run: Run,
-    query_ids: Sequence[str],
-    passage_ids: Sequence[str],
+    run: Run, query_ids: Sequence[str], passage_ids: Sequence[str],
     path: pathlib.Path,
 ) -> tuple[dict[str, int], dict[str, int]]:
   """Numbers by field, as a run has it; UserError where it has unknown ids."""

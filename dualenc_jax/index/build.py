@@ -38,11 +38,8 @@ class IndexBuild:
   """
 
   def __init__(
-      self,
-      folder: str | os.PathLike[str],
-      header: Header,
-      replace: bool = False,
-      codec: Callable[[], Codec] | None = None,
+      self, folder: str | os.PathLike[str], header: Header,
+      replace: bool = False, codec: Callable[[], Codec] | None = None,
   ):
     """Looks at what the folder has.
 
@@ -126,10 +123,7 @@ class IndexBuild:
         busy.append(shard)
 
   def write(
-      self,
-      shard: int,
-      lock: filelock.BaseFileLock,
-      embeddings: np.ndarray,
+      self, shard: int, lock: filelock.BaseFileLock, embeddings: np.ndarray,
       passages: Iterable[Passage],
   ) -> None:
     """Writes a shard and lets its lock of `claims` go.

@@ -127,11 +127,8 @@ def is_index(path: str | os.PathLike[str]) -> bool:
 
 
 def convert(
-    source: str | os.PathLike[str],
-    name: str,
-    out: pathlib.Path,
-    ids: str = 'rows',
-    say: Callable[[str], None] = print,
+    source: str | os.PathLike[str], name: str, out: pathlib.Path,
+    ids: str = 'rows', say: Callable[[str], None] = print,
 ) -> None:
   """Writes beside the output, reads it again, and moves it into place.
 

@@ -40,10 +40,7 @@ class Corpus:
     )
 
   def write(
-      self,
-      folder: pathlib.Path,
-      dim: int,
-      tokens: int,
+      self, folder: pathlib.Path, dim: int, tokens: int,
       provenance: Mapping[str, Any],
   ) -> None:
     """Writes an index of dim D, of at most so many tokens a passage."""

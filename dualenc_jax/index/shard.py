@@ -134,12 +134,8 @@ def name(number: int) -> str:
 
 
 def write(
-    index: pathlib.Path,
-    number: int,
-    first_row: int,
-    embeddings: np.ndarray,
-    passages: Iterable[Passage],
-    codec: str | None,
+    index: pathlib.Path, number: int, first_row: int, embeddings: np.ndarray,
+    passages: Iterable[Passage], codec: str | None,
 ) -> None:
   """Writes a shard beside its place and renames it when all is on the disk.
 

@@ -59,10 +59,7 @@ class BM25:
   """
 
   def __init__(
-      self,
-      passages: Sequence[str],
-      k1: float = K1,
-      b: float = B,
+      self, passages: Sequence[str], k1: float = K1, b: float = B,
       language: str | None = LANGUAGE,
   ):
     """Counts the words of all N texts.

@@ -53,11 +53,8 @@ class ExactSearch:
   """Ranks one corpus for any queries."""
 
   def __init__(
-      self,
-      passages: Any,
-      ids: Sequence[str],
-      mesh: jax.sharding.Mesh | None = None,
-      block_rows: int = BLOCK_ROWS,
+      self, passages: Any, ids: Sequence[str],
+      mesh: jax.sharding.Mesh | None = None, block_rows: int = BLOCK_ROWS,
       resident: bool | None = None,
   ):
     """Takes the corpus; nothing is read yet.
@@ -155,9 +152,7 @@ class ExactSearch:
     return best_hits(scores, candidates, self._ids, k), undecided
 
   def gold_ranks(
-      self,
-      queries: np.ndarray,
-      gold: Sequence[Sequence[int]],
+      self, queries: np.ndarray, gold: Sequence[Sequence[int]],
       self_hits: np.ndarray | None = None,
   ) -> np.ndarray:
     """The rank of each query's best relevant passage in the full ranking.
@@ -209,19 +204,13 @@ class ExactSearch:
     if len(undecided):
       _log_undecided(len(undecided), len(queries))
       above[undecided] = ranking_lib.hits_above(
-          queries[undecided],
-          self._passages,
-          self._ids,
-          own[undecided],
+          queries[undecided], self._passages, self._ids, own[undecided],
           targets[undecided],
       )
     return above
 
   def _count_above(
-      self,
-      queries: np.ndarray,
-      targets: np.ndarray,
-      own: np.ndarray,
+      self, queries: np.ndarray, targets: np.ndarray, own: np.ndarray,
       run: Programs,
   ) -> tuple[np.ndarray, np.ndarray]:
     """Hits above `targets` [Q], scores of passages `own`; queries in doubt."""
@@ -250,11 +239,8 @@ class ExactSearch:
     return above, np.flatnonzero((count < size) & (values[:, -1] > -np.inf))
 
   def _pass(
-      self,
-      queries: np.ndarray,
-      start: Callable[[int], Any],
-      update: Callable[..., Any],
-      *per_query: np.ndarray,
+      self, queries: np.ndarray, start: Callable[[int], Any],
+      update: Callable[..., Any], *per_query: np.ndarray,
   ) -> tuple[list[Any], float]:
     """Runs a program over all blocks for all queries, float32 [Q, D].
 

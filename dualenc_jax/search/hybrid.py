@@ -51,9 +51,7 @@ class Hybrid:
     return ranking.id_places(self.ids)
 
   def scores(
-      self,
-      queries: Sequence[str],
-      embeddings: np.ndarray,
+      self, queries: Sequence[str], embeddings: np.ndarray,
       weight: float | str = WEIGHT,
   ) -> Iterator[np.ndarray]:
     """Yields float32 [N] of each of Q texts with their embeddings [Q, D].
@@ -80,10 +78,7 @@ class Hybrid:
         yield self.bm25.scores(queries[row]), scores
 
   def rank(
-      self,
-      queries: Sequence[str],
-      embeddings: np.ndarray,
-      k: int,
+      self, queries: Sequence[str], embeddings: np.ndarray, k: int,
       weight: float | str = WEIGHT,
   ) -> Ranking:
     """The k best of each query, or all; for the others see `scores`."""

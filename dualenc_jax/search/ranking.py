@@ -181,10 +181,8 @@ def dot_products(queries: np.ndarray, passages: np.ndarray) -> np.ndarray:
 
 
 def _rounded(
-    product: np.ndarray,
-    queries: np.ndarray,
-    read: Callable[[np.ndarray], np.ndarray],
-    longest: float,
+    product: np.ndarray, queries: np.ndarray,
+    read: Callable[[np.ndarray], np.ndarray], longest: float,
 ) -> np.ndarray:
   """`dot_products`, of products [Q, M]; `longest` bounds norms of passages."""
   # Twice the bound, to cover the rounding of the bound itself.
@@ -265,10 +263,7 @@ def top_k(
 
 
 def hits_above(
-    queries: np.ndarray,
-    passages: Any,
-    ids: Sequence[str],
-    gold: np.ndarray,
+    queries: np.ndarray, passages: Any, ids: Sequence[str], gold: np.ndarray,
     gold_scores: np.ndarray,
 ) -> np.ndarray:
   """How many passages are ranked above one of each query: int64 [Q].

@@ -19,10 +19,7 @@ def maxima(scores: jax.Array, axis: int = 1) -> jax.Array:
 
 
 def best_of(
-    scores: jax.Array,
-    groups: int,
-    count: int,
-    axis: int = 1,
+    scores: jax.Array, groups: int, count: int, axis: int = 1,
     greatest: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
   """The `count` best of the groups with the greatest maxima, or of all.

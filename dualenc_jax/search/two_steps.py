@@ -25,9 +25,7 @@ class TwoSteps:
   """Ranks a corpus of signs for any queries; as `ExactSearch` otherwise."""
 
   def __init__(
-      self,
-      passages: Any,
-      ids: Sequence[str],
+      self, passages: Any, ids: Sequence[str],
       mesh: jax.sharding.Mesh | None = None,
   ):
     """Takes a `compression.Coded` of signs, whose codec says what l is."""
@@ -81,9 +79,7 @@ class TwoSteps:
       )
 
   def gold_ranks(
-      self,
-      queries: np.ndarray,
-      gold: Sequence[Sequence[int]],
+      self, queries: np.ndarray, gold: Sequence[Sequence[int]],
       self_hits: np.ndarray | None = None,
   ) -> np.ndarray:
     """As `ExactSearch.gold_ranks`."""

@@ -93,18 +93,8 @@ def huge(rng):
 
 
 ALL: list[Case] = [
-    random,
-    dense,
-    clustered,
-    pairs,
-    duplicated,
-    constant,
-    zeros,
-    small_integers,
-    norms_apart,
-    denormal,
-    denormal_queries,
-    denormal_products,
+    random, dense, clustered, pairs, duplicated, constant, zeros,
+    small_integers, norms_apart, denormal, denormal_queries, denormal_products,
     huge,
 ]
 
