@@ -29,12 +29,9 @@ def start(
 def kill_at(
     process: subprocess.Popen, work_dir: pathlib.Path, sign: str
 ) -> None:
-  """Kills a recipe, and its stage, once a file or folder of this is there.
+  """Kills a recipe, and its stage, once a file or folder exists.
 
-  Args:
-    process: of `start`.
-    work_dir: of the recipe.
-    sign: the stage's folder, or something in it; a file has something in it.
+  The sign is the stage's folder, or something in it; a file has content.
   """
   path = work_dir / sign
   while not (path.exists() and (path.is_dir() or path.stat().st_size)):

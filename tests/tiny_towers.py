@@ -39,13 +39,7 @@ def model(
 
 
 def loaded(seed: int = 0, prefixes: Sequence[str] = ('', ''), **kind) -> Loaded:
-  """Towers with their parameters, on all devices.
-
-  Args:
-    seed: of the parameters.
-    prefixes: of queries and passages.
-    **kind: arguments of `model`.
-  """
+  """Towers, as of `model`, with random parameters, on all devices."""
   towers = model(**kind)
   tokens = jnp.ones((1, 2), jnp.int32)
   shapes = jax.eval_shape(towers.init, jax.random.key(0), tokens, tokens)

@@ -21,11 +21,7 @@ def free_port() -> int:
 
 
 def by_jax(*addresses: str) -> Environs:
-  """JAX's own variables.
-
-  Args:
-    *addresses: of the first host, as each of them is told it; none: localhost.
-  """
+  """JAX's own variables; the first host's address as each knows it."""
   return [
       {
           'JAX_COORDINATOR_ADDRESS': address,
@@ -72,10 +68,9 @@ def by_gke() -> Environs:
 
 @contextlib.contextmanager
 def by_metadata(folder: pathlib.Path) -> Iterator[Environs]:
-  """What TPU VMs are told by a metadata server each.
+  """What TPU VMs learn from a metadata server each.
 
-  Args:
-    folder: gets a module that all Python programs import first.
+  The folder gets a module that all Python programs import first.
   """
   # JAX asks no server where it finds no TPU chips.
   (folder / 'sitecustomize.py').write_text(
@@ -110,14 +105,9 @@ def start(
 ) -> list[subprocess.Popen]:
   """`dualenc ARGV --multihost` on two hosts.
 
-  Args:
-    *argv: the command and its flags.
-    devices: of each host.
-    environs: more variables of each, which tell it where the other is; None:
-      flags do.
-    each: more flags of each.
-    folders: where each works, with caches of its own; None: here.
-    within: a command that runs that of the host.
+  Of each host: `environs`, more variables, which say where the other is, or
+  flags do; `each`, more flags; `folders`, where it works, with caches of its
+  own, or here; `within`, a command that runs that of the host.
   """
   if environs is None:
     address = f'localhost:{free_port()}'
