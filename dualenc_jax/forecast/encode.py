@@ -1,4 +1,4 @@
-"""Encoding on a slice that is not there: a step, and real passages."""
+"""Encoding on an absent slice: a step, and real passages."""
 
 from typing import Any, NamedTuple
 
@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.forecast import layers
+from dualenc_jax.forecast import layers, slices
 from dualenc_jax.forecast.program import Forecast, measured, of_inputs
 from dualenc_jax.forecast.work import of_texts, Work
 from dualenc_jax.inference.embedder import Embedder
@@ -16,7 +16,7 @@ from dualenc_jax.objectives.of_towers import OfTowers
 from dualenc_jax.run import memory
 from dualenc_jax.run.experiment import Experiment
 
-# Of most passages, which small training data are repeated for.
+# Steps of the most passages, for which small training data are repeated.
 _STEPS = 16
 LESS = (
     'Encode fewer rows at once (--gin.run.Experiment.eval_batch_size=), shard'
@@ -26,13 +26,13 @@ LESS = (
 
 
 class Encoding(NamedTuple):
-  """What encoding passages takes.
+  """A step of encoding passages.
 
   Attributes:
-    rows: passages of a device in a step.
-    length: tokens of each: the longest there may be.
-    forecast: of such a step.
-    work: of it, on all devices.
+    rows: passages of a device.
+    length: tokens of each, the most.
+    forecast: its program.
+    work: its cost, on all devices.
   """
 
   rows: int
@@ -45,9 +45,9 @@ class Real(NamedTuple):
   """Passages of a task, in the chunks that `encode` cuts.
 
   Attributes:
-    passages: how many.
-    device_slots: of the rows that a device encodes, padding counted.
-    work: of all.
+    passages: their number.
+    device_slots: tokens of a device's rows, padding included.
+    work: the cost of all.
   """
 
   passages: int
@@ -56,16 +56,11 @@ class Real(NamedTuple):
 
 
 def forecast(experiment: Experiment, whole: bool = False) -> Encoding:
-  """Compiles the passage tower for the devices of a slice.
+  """Compiles the passage tower for the devices of a `SlicePartitioner`.
 
-  Args:
-    experiment: of a dual encoder and a `slices.SlicePartitioner`.
-    whole: all layers are compiled; see `layers.of_all`.
-
-  Raises:
-    UserError: it has no towers, or as of `program.measured`.
+  `whole` compiles all layers; see `layers.of_all`.
   """
-  model = experiment.objective.model
+  model = _towers(experiment).model
   length = experiment.tokenizer.passage_length
   embedder, params = _embedder(experiment)
   texts = np.full(experiment.eval_batch_size, length)
@@ -77,7 +72,7 @@ def forecast(experiment: Experiment, whole: bool = False) -> Encoding:
     program = measured(
         embedder.lower('encode_passage', params, rows, length),
         f'Encoding {rows} passages of {length} tokens',
-        experiment.partitioner.slice,
+        slices.of(experiment.partitioner),
         LESS,
     )
     return of_inputs(program, _inputs(params, rows, length))
@@ -92,7 +87,7 @@ def forecast(experiment: Experiment, whole: bool = False) -> Encoding:
 
 
 def of_passages(experiment: Experiment) -> Real:
-  """How passages of the training data are cut, repeated to fill all devices."""
+  """Chunks of the training data's passages, repeated to fill all devices."""
   lengths = np.concatenate([
       cache.passage_tokens.lengths for cache in experiment.caches
   ])
@@ -108,12 +103,12 @@ def of_passages(experiment: Experiment) -> Real:
   return Real(
       len(lengths),
       sum(step[0].rows * step[0].length for step in steps),
-      of_texts(experiment.objective.model, 'passage', lengths, padded),
+      of_texts(_towers(experiment).model, 'passage', lengths, padded),
   )
 
 
 def check(experiment: Experiment) -> None:
-  """Raises UserError where there are no towers to encode with."""
+  """Raises UserError for an experiment without towers."""
   if not isinstance(experiment.objective, OfTowers):
     raise UserError(
         'Programs other than train are of a dual encoder; this config trains'
@@ -121,10 +116,15 @@ def check(experiment: Experiment) -> None:
     )
 
 
+def _towers(experiment: Experiment) -> OfTowers:
+  assert isinstance(experiment.objective, OfTowers)
+  return experiment.objective
+
+
 def _embedder(experiment: Experiment) -> tuple[Embedder, Any]:
-  """As commands have it, and its abstract parameters."""
-  partitioner = experiment.partitioner
-  boxed = abstract_params(experiment.objective.model)
+  """The embedder of commands, and its abstract parameters."""
+  partitioner, objective = experiment.partitioner, _towers(experiment)
+  boxed = abstract_params(objective.model)
   params = jax.tree.map(
       lambda leaf, where: jax.ShapeDtypeStruct(
           leaf.shape, leaf.dtype, sharding=where
@@ -132,14 +132,12 @@ def _embedder(experiment: Experiment) -> tuple[Embedder, Any]:
       nn.unbox(boxed),
       partitioner.param_shardings(boxed),
   )
-  embedder = experiment.objective.embedder(
-      params, partitioner, experiment.eval_batch_size
-  )
-  return embedder, params
+  batch_size = experiment.eval_batch_size
+  return objective.embedder(params, partitioner, batch_size), params
 
 
 def _inputs(params: Any, rows: int, length: int) -> dict[str, int]:
-  """Bytes; parameters of both towers are there."""
+  """Bytes; the parameters are those of both towers."""
   return {
       'parameters': memory.device_bytes(params), 'batch': 4 * rows * length
   }

@@ -1,8 +1,8 @@
-"""GPUs that are not there, for XLA's compiler in JAX's CUDA plug-in.
+"""Absent GPUs, for XLA's compiler in JAX's CUDA plug-in.
 
-It says what a program needs and sends, and no cycles. Without a GPU it cannot
-try kernels, nor call cuBLAS and cuDNN: products are its own, so that memory may
-differ from what a real one takes.
+It reports memory and collectives, but no cycles. Without a GPU it can neither
+try kernels nor call cuBLAS and cuDNN: products are its own, so that memory may
+differ from that of a real GPU.
 """
 
 from collections.abc import Sequence
@@ -21,8 +21,7 @@ _HOPPERS = {
     'h100': ('NVIDIA H100 80GB HBM3', 84_978_434_048, 3_352_320_000_000),
     'h200': ('NVIDIA H200', 150_754_820_096, 4_916_736_000_000),
 }
-# What XLA's compiler asks about a device, CUDA's own properties; of compute
-# capability 9.0.
+# CUDA's properties of a device of compute capability 9.0, for XLA's compiler.
 _TARGET = """
 gpu_device_info {{
   cuda_compute_capability {{ major: 9 }}
@@ -53,11 +52,7 @@ _PLUGINS = 'jax-cuda12-pjrt', 'jax-cuda13-pjrt'
 
 
 def check_compiler(kind: str) -> str:
-  """Name and version of the compiler.
-
-  Raises:
-    UserError: it is not installed.
-  """
+  """Name and version of the compiler; UserError without one."""
   for plugin in _PLUGINS:
     try:
       return f'{plugin} {importlib.metadata.version(plugin)}'
@@ -71,7 +66,7 @@ def check_compiler(kind: str) -> str:
 
 
 def devices(kind: str, count: int) -> Sequence[jax.Device]:
-  """So many devices, which compute nothing."""
+  """Devices that compute nothing."""
   name, memory, bandwidth = _HOPPERS[kind]
   hosts, of_host = max(count // OF_HOST, 1), min(count, OF_HOST)
   found: Any = topologies.get_topology_desc(

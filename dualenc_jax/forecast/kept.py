@@ -1,6 +1,6 @@
-"""What compilers have said, kept between runs.
+"""Results of compilers, kept between runs.
 
-JAX keeps programs, too, but cannot read those of devices that are not there.
+JAX keeps programs, too, but cannot read those of absent devices.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.forecast.slices import Slice
 from dualenc_jax.io import files, json_file
 
-# Of what is kept, and of how it is read out of a program.
+# Of the files' content.
 _VERSION = 1
 # Flags of the compiler are in these.
 _FLAGS = 'LIBTPU_INIT_ARGS', 'XLA_FLAGS'
@@ -29,17 +29,11 @@ def folder() -> pathlib.Path:
 
 
 def file(lowered: jax.stages.Lowered, on: Slice, what: str) -> pathlib.Path:
-  """Where what the compiler says of a program is kept.
-
-  Args:
-    lowered: the program, over all devices of the slice in their order.
-    on: the slice.
-    what: of it is kept.
-  """
+  """The file of a program over all devices of a slice in their order."""
   facts = [
       _VERSION, dualenc_jax.__version__, jax.__version__, on.compiler, on.name,
       *(os.environ.get(flags, '') for flags in _FLAGS),
-      # Without where in the code its operations come from.
+      # Without the lines of code of its operations.
       lowered.as_text(),
   ]
   digest = hashlib.sha256('\n'.join(map(str, facts)).encode()).hexdigest()
@@ -47,12 +41,7 @@ def file(lowered: jax.stages.Lowered, on: Slice, what: str) -> pathlib.Path:
 
 
 def read(path: pathlib.Path, fields: Mapping[str, Any]) -> dict | None:
-  """What `write` wrote there; None for no such file or a damaged one.
-
-  Args:
-    path: of the file.
-    fields: as `json_file.check` takes them.
-  """
+  """The value that `write` wrote, or None where the file is damaged."""
   try:
     return json_file.read(path, **fields)
   except UserError:

@@ -1,8 +1,8 @@
-"""Cycles of kernels (Pallas), of which a compiled program says nothing.
+"""Cycles of Pallas kernels, which a compiled program does not have.
 
-The compiler can write down its schedule: how many bundles of instructions, of a
-cycle each, a step of a kernel's grid takes. As that makes it ten times as slow,
-each kernel is compiled for it once more, alone, in another process.
+The compiler can write its schedule: bundles of instructions, of a cycle each,
+of a step of a kernel's grid. As that makes it ten times as slow, each kernel is
+compiled for it once more, alone, in another process.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ from dualenc_jax.forecast import slices
 from dualenc_jax.forecast.schedule import one_line_each
 
 _TARGET = 'tpu_custom_call'
-# As `fused_attention.py` has them written.
+# Written by `fused_attention.py`.
 _STEPS = re.compile(r'"steps":"(\d+)"')
 _KERNEL = re.compile(
     rf'^ +(?:ROOT )?%[\w.\-]+ = (?P<results>.*?) custom-call\(.*'
@@ -41,7 +41,7 @@ _DTYPES = {
 
 
 class _Kernel(NamedTuple):
-  """A kernel of a program: its name; as JSON its arrays and what it does."""
+  """A kernel of a program: its name; its arrays and its code as JSON."""
 
   name: str
   operands: str
@@ -53,9 +53,9 @@ class Timed(NamedTuple):
   """A program with the cycles of its kernels.
 
   Attributes:
-    text: where each kernel has `estimated_cycles`, as other operations do.
-    kernels: names of these.
-    unknown: names of kernels that do not say how many steps they have.
+    text: the program, with `estimated_cycles` of kernels too.
+    kernels: their names.
+    unknown: names of kernels without a number of steps.
   """
 
   text: str
@@ -64,20 +64,13 @@ class Timed(NamedTuple):
 
 
 def timed(text: str, on: slices.Slice) -> Timed:
-  """Adds to the text of a compiled program what its kernels take.
-
-  Args:
-    text: of the program.
-    on: the slice that it is compiled for.
-
-  Raises:
-    UserError: the compiler does not tell.
-  """
+  """Adds the cycles of its kernels to the text of a compiled program."""
   text = one_line_each(text)
   found = list(_KERNEL.finditer(text))
   wanted = {_kernel(each) for each in found if _STEPS.search(each[0])}
   bundles = _bundles(on.name, tuple(sorted(wanted))) if wanted else {}
-  kernels, unknown = set(), set()
+  kernels: set[str] = set()
+  unknown: set[str] = set()
 
   def add(each: re.Match) -> str:
     name, steps = _name(each), _STEPS.search(each[0])
@@ -97,7 +90,7 @@ def _name(found: re.Match) -> str:
 
 
 def _kernel(found: re.Match) -> _Kernel:
-  # Where its arrays lie is of the program around it.
+  # The memory of its arrays belongs to the program around it.
   config = json.loads(found['config'])['custom_call_config']
   return _Kernel(
       _name(found),
@@ -121,7 +114,6 @@ def _shapes(types: str) -> list[tuple[str, list[int]]]:
 def _bundles(
     slice_name: str, kernels: tuple[_Kernel, ...]
 ) -> dict[_Kernel, int]:
-  """Bundles of a step of each kernel."""
   with tempfile.TemporaryDirectory() as folder:
     flags = f'--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true'
     done = subprocess.run(
@@ -130,7 +122,7 @@ def _bundles(
         env=os.environ | {
             'LIBTPU_INIT_ARGS': flags,
             'PYTHONPATH': os.pathsep.join(sys.path),
-            # A program that is found compiled has no schedule.
+            # A cached program has no schedule.
             'JAX_ENABLE_COMPILATION_CACHE': 'false',
         },
         stdout=subprocess.PIPE,
@@ -168,12 +160,12 @@ def _compile_each(
     jax.jit(call).lower(*structs(operands, sharding=device)).compile()
     # The program around it has one, too, of another name.
     (file,) = folder.glob('*ffi_call*schedule-analysis_final_bundles.txt')
-    yield int(_BUNDLES.search(file.read_text())[1])
+    yield int(_BUNDLES.findall(file.read_text())[0])
     for file in folder.iterdir():
       file.unlink()
 
 
 if __name__ == '__main__':
-  _name, _folder, _kernels = json.load(sys.stdin)
-  for _count in _compile_each(_name, pathlib.Path(_folder), _kernels):
+  _slice, _folder, _kernels = json.load(sys.stdin)
+  for _count in _compile_each(_slice, pathlib.Path(_folder), _kernels):
     print(_count)

@@ -1,4 +1,4 @@
-"""Encoders of few layers, which tell what those of many cost."""
+"""The cost of deep encoders, by those of few layers."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 import dataclasses
@@ -23,14 +23,14 @@ def of_all(
   """The forecast of a program of encoders, by few of their layers.
 
   Layers of one encoder are alike. So deep encoders are compiled with two
-  layers, and each of them once more with one: the difference is what a layer
-  costs.
+  layers, and each of them once more with one: the difference is the cost of a
+  layer.
 
   Args:
     experiment: with all layers.
     measured: compiles the program.
-    inputs: bytes of the parts that it takes in, which need no compiler.
-    whole: all layers are compiled.
+    inputs: bytes of its inputs by name, which need no compiler.
+    whole: compiles all layers.
     shared: names of parts that one layer after the other uses.
   """
   deep = [] if whole else _deep_encoders(experiment.objective)
@@ -50,7 +50,7 @@ def of_all(
 def _plus(
     total: Forecast, base: Forecast, less: Forecast, layers: int
 ) -> Forecast:
-  """With so many more layers, each what `base` has above `less`."""
+  """`total` with more layers, each the difference of `base` and `less`."""
 
   def more(total: float, base: float, less: float) -> float:
     return total + layers * max(base - less, 0)
@@ -60,12 +60,16 @@ def _plus(
       for part, size in base.parts.items()
   }
   old, few = total.program, less.program
-  cycles = {
-      part: more(
-          old.cycles.get(part, 0.0), value, few.cycles.get(part, 0.0)
-      )
-      for part, value in base.program.cycles.items()
-  }
+
+  def each(of: str) -> dict[str, float]:
+    before, after, fewer = (
+        getattr(program, of) for program in (old, base.program, few)
+    )
+    return {
+        name: more(before.get(name, 0.0), value, fewer.get(name, 0.0))
+        for name, value in after.items()
+    }
+
   sent = {
       kind: Sent(*(
           more(*values)
@@ -75,32 +79,26 @@ def _plus(
       ))
       for kind, found in base.program.sent.items()
   }
-  uncounted = {
-      kind: more(
-          old.uncounted.get(kind, 0.0), size, few.uncounted.get(kind, 0.0)
-      )
-      for kind, size in base.program.uncounted.items()
-  }
   program = dataclasses.replace(
       old,
-      cycles=cycles,
+      cycles=each('cycles'),
       sent=sent,
-      uncounted=uncounted,
+      uncounted=each('uncounted'),
       is_kept=old.is_kept and few.is_kept,
   )
   return Forecast(parts, program)
 
 
-def _deep_encoders(tree: Any) -> list[nn.Module]:
-  """Encoders that have more layers than are compiled, one after another."""
-  found = []
+def _deep_encoders(tree: Any) -> list[Any]:
+  """The different encoders of more layers than are compiled."""
+  found: list[Any] = []
   for encoder in _encoders(tree):
     if encoder.num_layers > _COMPILED and encoder not in found:
       found.append(encoder)
   return found
 
 
-def _encoders(tree: Any) -> Iterator[nn.Module]:
+def _encoders(tree: Any) -> Iterator[Any]:
   if isinstance(tree, nn.Module) and hasattr(tree, 'num_layers'):
     if not getattr(tree, 'scan_layers', False):
       yield tree

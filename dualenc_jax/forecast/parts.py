@@ -1,10 +1,10 @@
-"""Which part of a program an operation belongs to, by where it comes from."""
+"""The part of a program that an operation belongs to, by its origin."""
 
 import re
 
 from dualenc_jax.forecast.schedule import Operation
 
-# The first that matches counts.
+# The first match counts.
 _RULES = (
     ('dropout', r'/Dropout(_\d+|\.__call__)?/'),
     ('attention', r'/attention/(?!(query|key|value|out)/)|/relpos_bias/'),

@@ -1,4 +1,4 @@
-"""What the compiler of a slice says of one program on one device."""
+"""One program on one device, as the compiler of a slice expects it."""
 
 from collections.abc import Mapping, Set
 import dataclasses
@@ -14,13 +14,13 @@ from dualenc_jax.run import memory
 
 
 class Sent(NamedTuple):
-  """What collectives of one kind send and get.
+  """The traffic of collectives of one kind.
 
   Attributes:
-    times: that they run.
-    bytes: of their results on a device.
-    alone: of these, what nothing else is done beside.
-    exposed: seconds that the device waits for them, an estimate.
+    times: number of runs.
+    bytes: bytes of their results on a device.
+    alone: bytes of these with no other operation beside them.
+    exposed: estimated seconds that the device waits for them.
   """
 
   times: float = 0
@@ -44,13 +44,13 @@ class Program:
 
   Attributes:
     stats: its memory.
-    cycles: by part.
-    sent: by kind of collective.
-    uncounted: bytes of results that the compiler tells no cycles of, by kind:
-      sorts, gathers, scatters.
-    kernels: names of those whose cycles are from their own schedules.
-    unknown: names of kernels whose cycles are not known.
-    is_kept: whether it is of an earlier compile.
+    cycles: cycles by part.
+    sent: traffic by kind of collective.
+    uncounted: bytes of results without cycles, by kind: sorts, gathers,
+      scatters.
+    kernels: names of kernels whose cycles are from their own schedules.
+    unknown: names of kernels without cycles.
+    is_kept: whether it is from an earlier compile.
   """
 
   stats: memory.Stats
@@ -62,10 +62,7 @@ class Program:
   is_kept: bool = False
 
   def seconds(self, on: Generation) -> dict[str, float]:
-    """By part, the time that the device waits for collectives among them.
-
-    Of a program of GPUs, whose compiler tells no cycles, there is nothing.
-    """
+    """Seconds by part, waiting for collectives included; {} for GPUs."""
     if not self.cycles:
       return {}
     found = {part: cycles / on.clock for part, cycles in self.cycles.items()}
@@ -76,12 +73,12 @@ class Program:
 
 @dataclasses.dataclass(frozen=True)
 class Forecast:
-  """Of a program whose memory has names.
+  """A program whose memory has names.
 
   Attributes:
-    parts: bytes by name; they add up to what the device must have free.
+    parts: bytes by name; they add up to the memory that a device needs.
     program: cycles and collectives.
-    layers: the compiled layers of encoders, where the rest is extrapolated.
+    layers: number of compiled layers of encoders, if the rest is extrapolated.
   """
 
   parts: Mapping[str, int]
@@ -90,20 +87,14 @@ class Forecast:
 
   @property
   def peak(self) -> int:
-    """Bytes."""
     return sum(self.parts.values())
 
 
 def of_inputs(program: Program, inputs: Mapping[str, int]) -> Forecast:
-  """Of a program of which the inputs alone have names.
-
-  Args:
-    program: that takes them in, or some of them.
-    inputs: bytes by name.
-  """
+  """The forecast of a program with the bytes of its inputs by name."""
   temporaries = program.stats.temporaries
   rest = program.stats.total - temporaries - sum(inputs.values())
-  # What the program does not read lies there all the same.
+  # Inputs that the program does not read take memory all the same.
   parts = {**inputs, 'temporaries': temporaries, 'other': max(rest, 0)}
   return Forecast(parts, program)
 
@@ -115,17 +106,17 @@ def measured(
     less: str = memory.FEWER_PAIRS,
     memory_alone: bool = False,
 ) -> Program:
-  """What a slice's compiler says of a program, once and for all.
+  """Compiles a program for a slice, or reads an earlier compile.
 
   Args:
-    lowered: for devices of the slice.
-    what: it is, for errors.
+    lowered: the program for devices of the slice.
+    what: its description for errors.
     on: the slice.
-    less: what takes less memory, for errors.
-    memory_alone: of the program only this; kernels take a while.
+    less: ways to less memory, for errors.
+    memory_alone: leaves out cycles, as kernels take a while.
 
   Raises:
-    UserError: as of `memory.compile_program`.
+    UserError: see `memory.compile_program`.
   """
   file = kept.file(lowered, on, 'memory' if memory_alone else 'all')
   if found := kept.read(file, _FIELDS):
@@ -140,7 +131,7 @@ def measured(
 def _compiled(
     compiled: jax.stages.Compiled, stats: memory.Stats, on: Slice
 ) -> Program:
-  text, known, unknown = kernels.timed(compiled.as_text(), on)
+  text, known, unknown = kernels.timed(compiled.as_text() or '', on)
   schedule = Schedule(text)
   cycles: dict[str, float] = {}
   uncounted: dict[str, float] = {}
@@ -181,7 +172,7 @@ def _to_json(program: Program) -> dict[str, Any]:
 
 
 def _of_json(found: Mapping[str, Any]) -> Program:
-  def picked(kind: type, value: Mapping[str, Any]) -> Any:
+  def picked(kind: Any, value: Mapping[str, Any]) -> Any:
     return kind(**{name: value[name] for name in kind._fields})
 
   return Program(

@@ -1,4 +1,4 @@
-"""Forecasts as lines."""
+"""Forecasts as lines of text."""
 
 from collections.abc import Iterator
 
@@ -11,13 +11,7 @@ from dualenc_jax.forecast.work import Work
 
 
 def step(found: Forecast, on: Slice, work: Work | None) -> Iterator[str]:
-  """What the compiler expects of a train step on a slice.
-
-  Args:
-    found: of one device.
-    on: the slice.
-    work: of the whole batch, where it is known.
-  """
+  """A train step on a slice; `work` is the cost of the whole batch."""
   yield from _time('Step', found, on)
   if work is not None and found.program.cycles:
     yield _products(work, _seconds(found, on), on)
@@ -25,7 +19,7 @@ def step(found: Forecast, on: Slice, work: Work | None) -> Iterator[str]:
 
 
 def encoding(found: Encoding, real: Real, on: Slice) -> Iterator[str]:
-  """What it expects of a step of encoding passages, and of real ones."""
+  """A step of encoding passages, and real passages."""
   rows, length = found.rows, found.length
   yield from _time(
       f'Encoding {rows} passages of {length} tokens a device', found.forecast,
@@ -51,7 +45,7 @@ def encoding(found: Encoding, real: Real, on: Slice) -> Iterator[str]:
 
 
 def search(found: Searched, on: Slice) -> Iterator[str]:
-  """What it expects of a block of exact search."""
+  """A block of exact search."""
   yield from _time(
       f'Searching a block of {found.rows:,} passages a device for the'
       f' {found.k:,} best of {found.queries:,} queries', found.forecast, on,
@@ -77,7 +71,6 @@ def _seconds(found: Forecast, on: Slice) -> float:
 
 
 def _peak(seconds: float, on: Slice) -> float:
-  """Operations that a slice can do in that time."""
   return seconds * on.generation.flops * len(on.devices)
 
 
@@ -144,7 +137,6 @@ def _collectives(found: Forecast, of: str) -> Iterator[str]:
   for kind, sent in sorted(sent_by_kind.items()):
     size = sent.bytes / 2**20
     line = f'  {kind:<22} {sent.times:>6,.0f} times {size:>10,.2f} MiB'
-    # What runs beside it, cycles tell.
     if found.program.cycles:
       alone = (
           f'{sent.alone / 2**20:,.2f} MiB of it with nothing beside it'

@@ -1,7 +1,6 @@
-"""What a compiled program of a TPU does, in order: its text, with cycles.
+"""The operations of a compiled TPU program, in order, with expected cycles.
 
-The compiler writes the cycles that it expects next to each operation; next to
-collectives, gathers, scatters and sorts it writes none.
+The compiler writes no cycles next to collectives, gathers, scatters and sorts.
 """
 
 from collections.abc import Iterator
@@ -21,12 +20,13 @@ _CALLED = re.compile(
     r'|true_computation|false_computation)=(%[\w.\-]+|\{[^}]*\})'
 )
 _CONDITION = re.compile(r'condition=%([\w.\-]+)')
+_INDEX = re.compile(r'index=(\d+)')
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _PLACE = re.compile(r'op_name="([^"]*)"')
 _NAME = re.compile(r'%([\w.\-]+)')
 _METADATA = re.compile(r'kernel_metadata=\{\s+([^{}]*?)\s+\}')
 _CHAIN = re.compile(r'chain_id="\d+"')
-# Of what the compiler tells no cycles, alone or as the last of a fusion.
+# Operations without cycles, alone or as the last of a fusion.
 _UNCOUNTED = re.compile(r'(?:^|/)(sort|gather|scatter)(?:-add)?$')
 COLLECTIVES = (
     'all-gather', 'all-reduce', 'all-to-all', 'collective-broadcast',
@@ -39,9 +39,9 @@ class Operation:
   """A line of the program.
 
   Attributes:
-    name: of its result.
+    name: name of its result.
     kind: 'fusion', 'while', 'all-reduce-start'.
-    type: of its result, 'f32[8,128]{1,0:T(8,128)}'.
+    type: type of its result, 'f32[8,128]{1,0:T(8,128)}'.
     rest: operands and attributes.
   """
 
@@ -52,7 +52,7 @@ class Operation:
 
   @property
   def cycles(self) -> int:
-    """That the compiler expects it to take; 0 if it does not say."""
+    """Expected cycles; 0 where the compiler writes none."""
     found = _CYCLES.search(self.rest)
     return int(found[1]) if found else 0
 
@@ -67,7 +67,7 @@ class Operation:
 
   @property
   def place(self) -> str:
-    """Where it comes from: 'jit(step)/jvp(DualEncoder)/encoder/.../dot'."""
+    """Its origin: 'jit(step)/jvp(DualEncoder)/encoder/.../dot'."""
     found = _PLACE.search(self.rest)
     return found[1] if found else ''
 
@@ -82,32 +82,29 @@ class Operation:
 
 @dataclasses.dataclass(frozen=True)
 class Transfer:
-  """A collective operation, as often as it runs.
+  """A collective operation.
 
   Attributes:
     kind: 'all-reduce'.
-    bytes: of its result on a device, or of what it sums, each time.
-    times: that it runs.
-    hidden: cycles of other operations between its start and its end; None of
-      one that the device waits for.
-    place: where it comes from.
+    bytes: bytes of its result on a device, or of its operands, each time.
+    times: number of runs.
+    hidden: cycles of other operations between its start and its end; None if
+      the device waits for it.
+    place: its origin.
   """
 
   kind: str
   bytes: int
   times: float
-  hidden: int | None
+  hidden: float | None
   place: str
 
   def exposed(self, link: float, clock: float) -> float:
-    """Seconds that a device waits for it each time, as an estimate.
+    """Estimated seconds that a device waits for it each time.
 
-    A ring of chips sends both ways, and what all get the sum of goes round
-    twice; a permute goes one way.
-
-    Args:
-      link: bytes a second, one way along a wire.
-      clock: cycles a second.
+    A ring of chips sends both ways, and an all-reduce goes round twice; a
+    permute goes one way. `link` is in bytes a second one way along a wire,
+    `clock` in cycles a second.
     """
     rounds = {'all-reduce': 1.0, 'collective-permute': 1.0}
     seconds = rounds.get(self.kind, 0.5) * self.bytes / link
@@ -118,7 +115,6 @@ class Schedule:
   """The operations of a compiled program, in the order in which they run."""
 
   def __init__(self, text: str):
-    """`text`: of the compiled program."""
     self._bodies: dict[str, list[Operation]] = {}
     body: list[Operation] = []
     for line in one_line_each(text).splitlines():
@@ -131,19 +127,17 @@ class Schedule:
         body.append(Operation(name, kind, type_, rest))
 
   def operations(self) -> Iterator[tuple[Operation, float]]:
-    """Each operation, and how often it runs; what a fusion does is one."""
+    """Each operation and its number of runs; a fusion is one."""
     return self._within(self._entry, 1.0)
 
   def cycles(self) -> float:
-    """Of the whole program, but for what carries none."""
+    """Cycles of the whole program."""
     return self._cycles(self._entry)
 
   def transfers(self) -> list[Transfer]:
     """All collective operations."""
-    found = []
-    for name, times in self._runs(self._entry, 1.0):
-      found += self._transfers(name, times)
-    return found
+    runs = self._runs(self._entry, 1.0)
+    return [t for name, times in runs for t in self._transfers(name, times)]
 
   def _within(
       self, name: str, times: float
@@ -153,7 +147,7 @@ class Schedule:
         yield operation, times
 
   def _runs(self, name: str, times: float) -> Iterator[tuple[str, float]]:
-    """Bodies that run as parts of one, itself first, and how often."""
+    """Bodies that run within one, itself first, and their number of runs."""
     yield name, times
     for operation in self._bodies[name]:
       if operation.kind == 'while':
@@ -177,15 +171,15 @@ class Schedule:
     )
 
   def _trips(self, name: str, loop: Operation) -> float:
-    """How often a loop runs; half of its end where the start is no constant."""
-    condition = self._bodies[_CONDITION.search(loop.rest)[1]]
+    """Runs of a loop; half of its end where the start is no constant."""
+    condition = self._bodies[_group(_CONDITION, loop.rest)]
     ends = [int(o.rest.split(')')[0]) for o in condition
             if o.kind == 'constant' and o.type.startswith(('s32[]', 'u32[]'))]
     if len(ends) != 1:
       return 1.0
     here = {operation.name: operation for operation in self._bodies[name]}
     number = [
-        int(re.search(r'index=(\d+)', o.rest)[1])
+        int(_group(_INDEX, o.rest))
         for o in condition if o.kind == 'get-tuple-element'
     ]
     start = here.get(loop.operands[0])
@@ -198,7 +192,6 @@ class Schedule:
     return max(ends[0] - int(start.rest.split(')')[0]), 0)
 
   def _transfers(self, name: str, times: float) -> Iterator[Transfer]:
-    """Those of one body."""
     body = self._bodies[name]
     ends = {
         operand: number
@@ -230,6 +223,7 @@ class Schedule:
     for numbers in fused.values():
       first, last = body[numbers[0]], body[numbers[-1]]
       inner, around = self._fused(first), first.called[0]
+      assert inner is not None
       summed = around.startswith('all-reduce-scatter')
       yield Transfer(
           'reduce-scatter' if summed else inner.kind,
@@ -240,14 +234,14 @@ class Schedule:
       )
 
   def _fused(self, operation: Operation) -> Operation | None:
-    """The collective operation that a fusion holds, if it does."""
+    """The collective operation within a fusion, if any."""
     if operation.kind != 'fusion':
       return None
     inner = (each for name in operation.called for each in self._bodies[name])
     return next((each for each in inner if each.kind in COLLECTIVES), None)
 
   def _size(self, name: str, operation: Operation) -> int:
-    """Bytes of the result or of the operands, whichever are more."""
+    """The larger of the bytes of the result and of the operands."""
     operands = sum(
         num_bytes(each.type)
         for each in self._bodies[name] if each.name in operation.operands
@@ -265,22 +259,25 @@ class Schedule:
 
 
 def one_line_each(text: str) -> str:
-  """A program whose operations have a line each.
-
-  What a kernel says of itself, the compiler writes over several lines.
-  """
+  """The program with one line an operation; a kernel's metadata has several."""
   return _METADATA.sub(
       lambda found: f'kernel_metadata={{{" ".join(found[1].split())}}}', text
   )
 
 
 def num_bytes(text: str) -> int:
-  """Bytes of all arrays of a type."""
+  """Bytes of all arrays in a type."""
   return sum(
       math.prod(int(dim) for dim in dims.split(',') if dim)
       * (_BYTES.get(kind) or int(kind[1:]) // 8)
       for kind, dims in _SHAPE.findall(text)
   )
+
+
+def _group(pattern: re.Pattern[str], text: str) -> str:
+  found = pattern.search(text)
+  assert found, (pattern, text)
+  return found[1]
 
 
 def _arrays(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Exact search on a slice that is not there: a block of the corpus."""
+"""Exact search on an absent slice: a block of the corpus."""
 
 from typing import NamedTuple
 
@@ -11,15 +11,15 @@ LESS = 'Use embeddings of fewer dimensions, or fewer hits.'
 
 
 class Searched(NamedTuple):
-  """What searching a block takes.
+  """The search of a block.
 
   Attributes:
-    queries: at once.
+    queries: queries at once.
     rows: passages of a device in a block.
     k: hits of a query.
     flops: operations of the products of a block, on all devices.
     resident: passages that stay on the devices.
-    forecast: of a block.
+    forecast: program of a block.
   """
 
   queries: int
@@ -31,16 +31,7 @@ class Searched(NamedTuple):
 
 
 def forecast(dim: int, k: int, on: Slice) -> Searched:
-  """Compiles the program that a block of float32 embeddings goes through.
-
-  Args:
-    dim: D.
-    k: hits of a query.
-    on: the slice.
-
-  Raises:
-    UserError: as of `program.measured`.
-  """
+  """Compiles the search of a block of float32 embeddings of `dim`."""
   rows, kept = BLOCK_ROWS, exact_search.kept(k)
   queries = exact_search.query_rows(rows)
   program = measured(

@@ -1,8 +1,8 @@
-"""Slices of TPUs, and GPUs, that are not there: devices for a compiler alone.
+"""Absent slices of TPUs and GPUs: devices for a compiler alone.
 
-`libtpu` compiles for any slice on a machine that has none. What it may use of a
-device's memory is from its own messages; the clock is Google's peak over the
-operations of a cycle, which its estimates of large products tell.
+`libtpu` compiles for any slice on a machine without one. Usable memory is from
+its own messages; the clock is Google's peak over the operations of a cycle,
+which follow from its estimates of large products.
 """
 
 from collections.abc import Sequence
@@ -26,14 +26,14 @@ from dualenc_jax.suggest import did_you_mean_or_known
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-  """Of TPUs or GPUs; figures are of one of JAX's devices.
+  """A generation of TPUs or GPUs; figures are of one of JAX's devices.
 
   Attributes:
     memory: bytes that a program may use.
     flops: operations of bfloat16 products a second.
-    flops_a_cycle: of them.
-    link: bytes a second that go one way along a wire to a neighbour.
-    dimensions: of a slice; 0 for GPUs, which are counted.
+    flops_a_cycle: the same in a cycle.
+    link: bytes a second one way along a wire to a neighbour.
+    dimensions: sides of a slice; 0 for GPUs, which have a number alone.
     cores: devices of a chip.
   """
 
@@ -76,8 +76,8 @@ class Slice:
 
   Attributes:
     name: 'v5e:4x4' or 'h100:8'.
-    generation: what each is.
-    devices: of JAX; they compute nothing.
+    generation: that of each chip.
+    devices: JAX's; they compute nothing.
     compiler: 'libtpu 0.0.42.1'.
   """
 
@@ -89,16 +89,18 @@ class Slice:
 
 @dataclasses.dataclass(frozen=True)
 class SlicePartitioner(Partitioner):
-  """A mesh of the devices of a slice.
-
-  Attributes:
-    slice: whose.
-  """
+  """A mesh of the devices of a slice."""
 
   slice: Slice | None = None
 
   def devices(self) -> Sequence[jax.Device]:
-    return self.slice.devices
+    return of(self).devices
+
+
+def of(partitioner: Partitioner) -> Slice:
+  """The slice of a `SlicePartitioner`."""
+  assert isinstance(partitioner, SlicePartitioner) and partitioner.slice
+  return partitioner.slice
 
 
 def on_slice(partitioner: Partitioner, slice_: Slice) -> Partitioner:
@@ -113,7 +115,7 @@ def find(name: str) -> Slice:
   """The slice of a name, such as 'v5e:4x4', 'v5p:2x2x2' or 'h100:8'.
 
   Raises:
-    UserError: there is no such, or the compiler is not installed.
+    UserError: an unknown slice, or the compiler is not installed.
   """
   generation = _check(name)
   kind, _, given = name.partition(':')
@@ -122,8 +124,7 @@ def find(name: str) -> Slice:
     compiler = gpus.check_compiler(kind)
     prepare_environment()
     with quiet():
-      found = gpus.devices(kind, *sizes)
-    return Slice(name, generation, found, compiler)
+      return Slice(name, generation, gpus.devices(kind, *sizes), compiler)
   compiler = check_compiler()
   prepare_environment()
   bounds = {}
@@ -182,11 +183,7 @@ def _sizes(generation: Generation) -> str:
 
 
 def check_compiler() -> str:
-  """Name and version of the compiler.
-
-  Raises:
-    UserError: it is not installed.
-  """
+  """Name and version of the compiler; UserError without one."""
   if importlib.util.find_spec('libtpu') is None:
     wanted = _pinned()
     raise UserError(
@@ -198,7 +195,7 @@ def check_compiler() -> str:
 
 
 def _pinned() -> str:
-  """What this JAX asks for: 'libtpu==0.0.42.*'."""
+  """The requirement of this JAX: 'libtpu==0.0.42.*'."""
   for line in importlib.metadata.requires('jax') or ():
     if line.startswith('libtpu') and 'extra == "tpu"' in line:
       return line.partition(';')[0].strip()
@@ -219,7 +216,7 @@ def version_note() -> str | None:
 
 @contextlib.contextmanager
 def quiet():
-  """Hides what the compiler writes to standard error, which no flag does."""
+  """Hides the compiler's standard error, which no flag does."""
   kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
   os.dup2(nothing, 2)
   try:

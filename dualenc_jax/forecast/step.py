@@ -1,31 +1,26 @@
-"""The train step on a slice that is not there: memory, time, transfers."""
+"""The train step on an absent slice: memory, time, transfers."""
 
 from collections.abc import Callable
 import dataclasses
 
 import jax
 
-from dualenc_jax.forecast import layers
+from dualenc_jax.forecast import layers, slices
 from dualenc_jax.forecast.program import Forecast, measured
 from dualenc_jax.run import memory
 from dualenc_jax.run.experiment import Experiment
 
 
 def forecast(experiment: Experiment, whole: bool = False) -> Forecast:
-  """Compiles the train step for the devices of its partitioner.
+  """Compiles the train step for the devices of its `SlicePartitioner`.
 
-  Args:
-    experiment: of a `slices.SlicePartitioner`.
-    whole: all layers are compiled; see `layers.of_all`.
-
-  Raises:
-    UserError: as `memory.by_part`.
+  `whole` compiles all layers; see `layers.of_all`.
   """
   return _of_layers(experiment, _measured, whole)
 
 
 def peak(experiment: Experiment, whole: bool = False) -> int:
-  """Bytes a device in all, as of `forecast`, which takes longer."""
+  """Bytes a device, sooner than by `forecast`."""
   return _of_layers(experiment, _memory, whole).peak
 
 
@@ -40,7 +35,7 @@ def _of_layers(
 
 def _memory(experiment: Experiment) -> Forecast:
   lowered, what = memory.lower_step(experiment)
-  on = experiment.partitioner.slice
+  on = slices.of(experiment.partitioner)
   step = measured(lowered, what, on, memory_alone=True)
   inputs = memory.named(memory.input_bytes(experiment))
   rest = step.stats.total - sum(inputs.values())
@@ -48,7 +43,7 @@ def _memory(experiment: Experiment) -> Forecast:
 
 
 def _measured(experiment: Experiment) -> Forecast:
-  on = experiment.partitioner.slice
+  on = slices.of(experiment.partitioner)
 
   def loss(lowered: jax.stages.Lowered, what: str) -> memory.Stats:
     return measured(lowered, what, on, memory_alone=True).stats

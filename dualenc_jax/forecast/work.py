@@ -15,13 +15,13 @@ _SIDES = {'queries': 'query', 'passages': 'passage'}
 
 
 class Work(NamedTuple):
-  """Of texts.
+  """The cost of texts.
 
   Attributes:
-    tokens: of the texts.
-    slots: of their rows, padding counted.
+    tokens: tokens of the texts.
+    slots: tokens of their rows, padding included.
     flops: operations for the tokens.
-    slot_flops: as if all slots were tokens, each row a text.
+    slot_flops: operations as if all slots were tokens, each row a text.
   """
 
   tokens: int
@@ -33,15 +33,13 @@ class Work(NamedTuple):
 def of_texts(
     model: DualEncoder, side: str, lengths: np.ndarray, rows: np.ndarray
 ) -> Work:
-  """What texts cost that are encoded.
-
-  Norms, softmax and lookups do not count.
+  """The cost of encoding texts, without norms, softmax and lookups.
 
   Args:
-    model: whose tower.
+    model: the dual encoder.
     side: 'query' or 'passage'.
     lengths: tokens of the texts, int [n].
-    rows: tokens of the rows that hold them, int [R], padding counted.
+    rows: tokens of the rows that hold them, int [R], padding included.
   """
 
   def total(lengths: np.ndarray) -> float:
@@ -56,10 +54,9 @@ def of_texts(
 
 
 def work(model: DualEncoder, batch: Mapping[str, Any]) -> Work:
-  """What a step costs for a batch of pairs, forward and backward.
+  """The cost of a step for a batch of pairs, forward and backward.
 
-  Dropout, the loss, the optimizer and what is computed twice to save memory do
-  not count, either.
+  Dropout, loss, optimizer and recomputation do not count, either.
   """
   found = Work(0, 0, 0.0, 0.0)
   for name, side in _SIDES.items():
@@ -67,12 +64,12 @@ def work(model: DualEncoder, batch: Mapping[str, Any]) -> Work:
     if not isinstance(texts, TextRows):
       continue
     for group in texts.groups:
-      rows = np.full(
-          group.tokens[..., 0].size, group.tokens.shape[-1]
-      )
+      rows = np.full(group.tokens[..., 0].size, group.tokens.shape[-1])
       own = of_texts(model, side, group.lengths, rows)
-      own = own._replace(
-          flops=_PASSES * own.flops, slot_flops=_PASSES * own.slot_flops
+      found = Work(
+          found.tokens + own.tokens,
+          found.slots + own.slots,
+          found.flops + _PASSES * own.flops,
+          found.slot_flops + _PASSES * own.slot_flops,
       )
-      found = Work(*(a + b for a, b in zip(found, own)))
   return found
