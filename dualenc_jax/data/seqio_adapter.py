@@ -16,7 +16,7 @@ import seqio
 import tensorflow as tf
 
 from dualenc_jax.data.cache import Cache, prepare
-from dualenc_jax.data.columns import OPTIONAL, STANDARD, TEXT
+from dualenc_jax.data.columns import Column, OPTIONAL, STANDARD, TEXT
 from dualenc_jax.data.dataset import Dataset, rows
 from dualenc_jax.errors import UserError
 from dualenc_jax.suggest import did_you_mean
@@ -199,8 +199,11 @@ class _Registered(Dataset):
 
   def __init__(self, task: Any):
     self._task = task
-    features = getattr(task, 'output_features', ())
-    self.extra_columns = tuple(c for c in OPTIONAL if c.name in features)
+
+  @property
+  def extra_columns(self) -> tuple[Column, ...]:
+    features = getattr(self._task, 'output_features', ())
+    return tuple(c for c in OPTIONAL if c.name in features)
 
   @property
   def task_name(self) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 from dualenc_jax.compression import Codec, Coded
 from dualenc_jax.evaluation import answer_match, max_passage, metrics
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
-from dualenc_jax.inference.embedder import Embedder
+from dualenc_jax.inference.towers import Towers
 from dualenc_jax.io import finite
 from dualenc_jax.search import ranking as ranking_lib
 from dualenc_jax.search.ranking import Ranking
@@ -50,7 +50,7 @@ class Evaluation:
 
 
 def evaluate(
-    embedder: Embedder, params: Any, retrieval_set: RetrievalSet, k: int = 1000,
+    embedder: Towers, params: Any, retrieval_set: RetrievalSet, k: int = 1000,
     codec: Codec | None = None,
 ) -> Evaluation:
   """Encodes queries and corpus, and ranks all of it exactly for every query.
@@ -73,7 +73,7 @@ def evaluate(
 
 
 def encode_queries(
-    embedder: Embedder, params: Any, retrieval_set: RetrievalSet
+    embedder: Towers, params: Any, retrieval_set: RetrievalSet
 ) -> np.ndarray:
   """float32 [Q, D]; raises UserError where they are not finite."""
   tokens = retrieval_set.cache.query_tokens

@@ -43,15 +43,24 @@ class Run(Protocol):
     extra_columns: of training batches, beside the columns of every dataset.
   """
 
-  tokenizer: Tokenizer
-  partitioner: Partitioner
-  batch_size: int
-  seed: int
-  caches: Sequence[Any]
-  corpora: Sequence[Any]
-  rates: Sequence[float] | None
-  extra_columns: Sequence[Column]
-  batches: Any
+  @property
+  def tokenizer(self) -> Tokenizer: ...
+  @property
+  def seed(self) -> int: ...
+  @property
+  def partitioner(self) -> Partitioner: ...
+  @property
+  def batch_size(self) -> int: ...
+  @property
+  def caches(self) -> Sequence[Any]: ...
+  @property
+  def corpora(self) -> Sequence[Any]: ...
+  @property
+  def rates(self) -> Sequence[float] | None: ...
+  @property
+  def extra_columns(self) -> Sequence[Column]: ...
+  @property
+  def batches(self) -> Any: ...
 
 
 class Objective(Protocol):

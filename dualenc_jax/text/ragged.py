@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence, Sized
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ class Ragged:
   offsets: np.ndarray
 
   @classmethod
-  def from_rows(cls, rows: Sequence[Sequence[int]], dtype) -> 'Ragged':
+  def from_rows(cls, rows: Sequence[Any], dtype) -> 'Ragged':
     """Copies a list of lists (or arrays) of integers."""
     offsets = offsets_of(rows)
     flat = (value for row in rows for value in row)
