@@ -112,7 +112,6 @@ def _write(
 
 
 def _check_verdict(findings: Sequence[Finding], strict: bool) -> None:
-  """Raises UserError if the data is not good enough."""
   unusable = [f.where for f in findings if f.level is Level.UNUSABLE]
   if unusable:
     raise UserError(

@@ -44,7 +44,7 @@ class Column:
 class Places:
   """Where rows are from, 'file:line', four bytes a row."""
 
-  def __init__(self):
+  def __init__(self) -> None:
     self._lines = array.array('i')
     self._files: list[str] = []
     self._starts: list[int] = []

@@ -14,24 +14,13 @@ from dualenc_jax.readers.texts import Texts
 from dualenc_jax.suggest import did_you_mean
 
 __all__ = [
-    'Beir',
-    'Documents',
-    'MsMarco',
-    'MultiReQA',
-    'OpenNQ',
-    'Pairs',
-    'PythonCode',
-    'Queries',
-    'Texts',
+    'Beir', 'Documents', 'MsMarco', 'MultiReQA', 'OpenNQ', 'Pairs',
+    'PythonCode', 'Queries', 'Texts',
 ]
 
 # The benchmarks by their names on command lines, each with a file gin/tasks/.
-BY_NAME = {
-    reader.task_name: reader
-    for reader in (
-        Beir, Documents, MsMarco, MultiReQA, OpenNQ, Pairs, PythonCode
-    )
-}
+_READERS = (Beir, Documents, MsMarco, MultiReQA, OpenNQ, Pairs, PythonCode)
+BY_NAME: dict[str, type[Dataset]] = {r.task_name: r for r in _READERS}
 
 
 def named(name: str) -> type[Dataset]:

@@ -114,8 +114,8 @@ class Beir(QrelsReader):
   def label(self) -> str:
     if self.folder is None:
       return super().label
-    name = pathlib.Path(self.folder).expanduser().resolve().name
-    return f'{self.task_name}-folder-{name}'
+    path = pathlib.Path(self.folder).expanduser().resolve()
+    return f'beir-folder-{path.name}'
 
   @property
   def self_hits(self) -> bool:

@@ -64,10 +64,9 @@ class Documents(Dataset):
     rows.check_strict(self.strict)
     for name in ('titles', 'clozes'):
       value = getattr(self, name)
-      if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+      if type(value) is not int or value < 0:
         raise UserError(
-            f'Documents.{name} is {value!r}; expected a whole number, 0 or'
-            ' more.'
+            f'Documents.{name} is {value!r}; expected a whole number from 0 on.'
         )
     if not self.titles and not self.clozes:
       raise UserError(

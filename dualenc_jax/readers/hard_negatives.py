@@ -155,7 +155,13 @@ class HardNegatives:
         merged.setdefault(negative[:2], negative)
       kept = list(merged.values())[: self.limit]
       if self.scored:
-        self._check_margins(scores, location)
+        # Margins over different positives cannot be compared.
+        if len(scores) > 1 and not any(scores.values()):
+          raise UserError(
+              f'{location}: the margins of this query are over several'
+              f' positives, {", ".join(map(repr, list(scores)[:3]))}. Expected'
+              " one positive a query, as GPL's generated queries have."
+          )
         all_scores = *scores.values(), *(n.score for n in kept)
         found_scores |= not all(map(math.isnan, all_scores))
       yield query_id, OfQuery(kept, scores)
@@ -203,15 +209,6 @@ class HardNegatives:
           break
     negatives = list(kept.values())
     return _Taken(mined.query_id, mined.negatives, negatives, dropped, scores)
-
-  def _check_margins(self, scores: Mapping[str, float], location: str) -> None:
-    """Raises UserError where a query has margins over different positives."""
-    if len(scores) > 1 and not any(scores.values()):
-      raise UserError(
-          f'{location}: the margins of this query are over several positives,'
-          f' {", ".join(map(repr, list(scores)[:3]))}. Expected one positive a'
-          " query, as GPL's generated queries have."
-      )
 
 
 def of_query(table: TextTable, query_id: str) -> OfQuery:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import csv
+import functools
 import pathlib
 import re
 from typing import Any, NamedTuple
@@ -40,16 +41,6 @@ class Table(NamedTuple):
   hint: str = ''
 
 
-def jsonl(path: pathlib.Path, *unused: Any) -> Table:
-  """An object a line."""
-  return Table(None, rows.lines(path), rows.json_object)
-
-
-def json_list(path: pathlib.Path, *unused: Any) -> Table:
-  """An array of objects."""
-  return Table(None, json_array.elements(path), rows.as_object)
-
-
 def tsv(
     path: pathlib.Path, columns: Sequence[str] | None, *unused: Any
 ) -> Table:
@@ -74,13 +65,6 @@ def csv_file(
     return cells
 
   return _cells(path, columns, quoted.numbered(path, delimiter), checked)
-
-
-def quoted_tsv(
-    path: pathlib.Path, columns: Sequence[str] | None, *unused: Any
-) -> Table:
-  """Tab-separated cells, in quotes where they need them."""
-  return csv_file(path, columns, delimiter='\t')
 
 
 def _cells(
@@ -172,10 +156,10 @@ def parquet(
 
 # By name: of (path, names of the columns or None, which columns are wanted).
 FORMATS: Mapping[str, Callable[..., Table]] = {
-    'jsonl': jsonl,
-    'json': json_list,
+    'jsonl': lambda p, *_: Table(None, rows.lines(p), rows.json_object),
+    'json': lambda p, *_: Table(None, json_array.elements(p), rows.as_object),
     'tsv': tsv,
-    'quoted_tsv': quoted_tsv,
+    'quoted_tsv': functools.partial(csv_file, delimiter='\t'),
     'csv': csv_file,
     'parquet': parquet,
     'arrow': arrow_folder,

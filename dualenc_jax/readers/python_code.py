@@ -130,8 +130,9 @@ class PythonCode(Dataset):
           skipped.append(f'{path} ({type(error).__name__})')
           continue
         for function in functions:
-          pair = (function.query, function.passage)
-          if pair in seen or not _is_description(function.query):
+          query, pair = function.query, (function.query, function.passage)
+          is_short = len(query.split()) < MIN_QUERY_WORDS
+          if pair in seen or is_short or query.startswith('>>>'):
             continue
           seen.add(pair)
           # Two roots may hold different files of one relative path.
@@ -189,10 +190,6 @@ def split_of(module: str) -> str:
   return 'validation' if fraction < 0.2 else 'train'
 
 
-def _is_description(query: str) -> bool:
-  return len(query.split()) >= MIN_QUERY_WORDS and not query.startswith('>>>')
-
-
 def _python_files(root: pathlib.Path) -> list[str]:
   """Paths of the files below a root, relative to it, with '/', sorted."""
   paths = []
@@ -228,7 +225,12 @@ def find_functions(file: pathlib.Path, path: str) -> list[Function]:
   functions = []
   for node, qualname in _walk(tree, ''):
     docstring = ast.get_docstring(node)
-    if not docstring or _is_trivial(node):
+    if not docstring or all(
+        isinstance(statement, ast.Pass)
+        or isinstance(getattr(statement, 'value', None), ast.Constant)
+        and isinstance(statement, ast.Expr)
+        for statement in node.body[1:]
+    ):
       continue
     location = f'{path}:{node.lineno}'
     functions.append(Function(
@@ -258,15 +260,6 @@ def _walk(node: ast.AST, prefix: str) -> Iterator[tuple[Any, str]]:
     if isinstance(child, _FUNCTION):
       yield child, qualname
     yield from _walk(child, f'{qualname}.')
-
-
-def _is_trivial(node: Any) -> bool:
-  return all(
-      isinstance(statement, ast.Pass)
-      or isinstance(statement, ast.Expr)
-      and isinstance(statement.value, ast.Constant)
-      for statement in node.body[1:]
-  )
 
 
 def _code(node: Any, lines: list[bytes]) -> str:

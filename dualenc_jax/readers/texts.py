@@ -117,10 +117,13 @@ def _opened(
   form = _form(path)
   numbered = rows.lines(path, blank=True)
   if form == 'tsv':
+
+    def is_header(line: bytes) -> bool:
+      name, *rest = line.decode('utf-8', 'replace').split('\t')
+      return name in ids and bool(rest) and rest[0] in texts
+
     return _tsv, (
-        (number, line)
-        for number, line in numbered
-        if number > 1 or not _names_columns(line, ids, texts)
+        (n, line) for n, line in numbered if n > 1 or not is_header(line)
     )
   parse: Callable[[Any], dict[str, Any]] = rows.json_object
   if form != 'jsonl':
@@ -164,13 +167,6 @@ def _tsv(line: bytes) -> tuple[str, str, str]:
     )
   name, text, *title = cells
   return name, ''.join(title), text
-
-
-def _names_columns(
-    line: bytes, ids: Sequence[str], texts: Sequence[str]
-) -> bool:
-  cells = line.decode('utf-8', 'replace').split('\t')
-  return len(cells) > 1 and cells[0] in ids and cells[1] in texts
 
 
 def _first(row: Mapping[str, Any], names: Sequence[str]) -> str:
