@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   on = None if args.topology is None else slices.find(args.topology)
   runtime.start(keep_programs=not on)
   experiment = train.build(args)
-  available = args.device_memory_gib or machine.device_memory()
+  available: Any = args.device_memory_gib or machine.device_memory()
   if on:
     experiment = dataclasses.replace(
         experiment, partitioner=slices.on_slice(experiment.partitioner, on)
@@ -77,11 +77,11 @@ def main(argv: Sequence[str] | None = None) -> None:
   for path, leaf in zip(leaf_paths(params), jax.tree.leaves(params)):
     print(f'  {path} {list(leaf.shape)} {leaf.sharding.spec}')
   if args.fit_batch:
-    peak_of = on and functools.partial(step.peak, whole=args.whole)
+    peak_of = functools.partial(step.peak, whole=args.whole) if on else None
     experiment = largest_batch(experiment, available, peak_of)
   batch = trains and experiment.objective.abstract_batch(experiment)
-  for path, array in jax.tree.leaves_with_path(batch or {}):
-    name = jax.tree_util.keystr(path, simple=True, separator='/')
+  for key, array in jax.tree.leaves_with_path(batch or {}):
+    name = jax.tree_util.keystr(key, simple=True, separator='/')
     print(f'  batch {name} {list(array.shape)} {array.dtype}')
   if on and not args.no_compile:
     on_topology.describe(experiment, args.program, available, args.whole)

@@ -56,7 +56,7 @@ def usage() -> str:
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs a command; returns the exit status."""
   from_shell = argv is None
-  argv = list(sys.argv[1:] if from_shell else argv)
+  argv = list(sys.argv[1:] if argv is None else argv)
   helps = '-h', '--help', 'help'
   if not argv or argv[0] in helps or argv[0] == 'data' and (
       not argv[1:] or argv[1] in helps
@@ -127,7 +127,8 @@ def run(
     # Told to stop; others may be in the midst of a step.
     if not joining.is_joined() or not e.code:
       raise
-    return joining.end(e.code, 'was told to stop')
+    status = e.code if isinstance(e.code, int) else 1
+    return joining.end(status, 'was told to stop')
   except Exception as e:
     if not joining.is_joined():
       raise

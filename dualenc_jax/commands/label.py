@@ -26,6 +26,7 @@ import logging
 import math
 import pathlib
 import shlex
+from typing import Any
 
 import numpy as np
 
@@ -79,8 +80,9 @@ def _label(
   ranked = asked.ranked
   truth = args.truth and _truth(args, asked)
   teacher = rerank.teacher(args.teacher, args)
+  assert teacher is not None
   probabilities = _calibration(args, teacher)
-  score = teacher_scores.of(teacher, ranked, folder)
+  score: Any = teacher_scores.of(teacher, ranked, folder)
   if args.calibration == _PROBABILITIES:
     score = functools.partial(_logits, score)
   found = [*sources.ranked_by(args, asked)]

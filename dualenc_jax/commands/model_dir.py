@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import tokenize
+from typing import Any
 
 import jax
 
@@ -204,7 +205,8 @@ def load(
       [*of_folder, *bindings],
       search_paths,
   )
-  trained_for, task = experiment.tokenizer, experiment.task
+  trained_for = experiment.tokenizer
+  task: Any = experiment.task
   tokenizer = trained_for.prompted(prompt, passage_prompt)
   if prompt is not None and getattr(task, 'prompts', None):
     # It is for the queries of all tasks then.
@@ -218,7 +220,7 @@ def load(
       passage_tokenizer=trained_for.prompted(passage=passage_prompt),
       partitioner=partitioner,
   )
-  objective = experiment.objective
+  objective: Any = experiment.objective
   if not hasattr(objective, 'embedder'):
     use = (
         f'A cross-encoder re-ranks: `dualenc rerank --teacher={folder}`, or'
@@ -247,6 +249,7 @@ def load(
       model, tensors = truncation.of_model(
           model, tensors, dim, checkpoint.trained_dims, folder
       )
+    embedder: Any
     params, embedder = loading.place(
         model, tensors, folder, partitioner, experiment.eval_batch_size
     )

@@ -1,6 +1,7 @@
 """What `check --topology` says of the programs of a config."""
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.forecast import encode, report, search, slices, step, work
@@ -39,6 +40,7 @@ def describe(
     encode.check(experiment)
   assert isinstance(experiment.partitioner, slices.SlicePartitioner)
   on, errors = experiment.partitioner.slice, []
+  assert on is not None
   for name in dict.fromkeys(programs):
     try:
       what, at, found, less = _PROGRAMS[name](experiment, on, whole)
@@ -79,7 +81,8 @@ def _encode(experiment: Experiment, on: slices.Slice, whole: bool) -> _Found:
 
 def _search(experiment: Experiment, on: slices.Slice, whole: bool) -> _Found:
   del whole
-  dim = experiment.objective.model.projection.features
+  objective: Any = experiment.objective
+  dim = objective.model.projection.features
   found = search.forecast(dim, _HITS, on)
   _print(report.search(found, on))
   rows = f'a block of {found.rows:,} passages'

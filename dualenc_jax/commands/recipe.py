@@ -150,11 +150,10 @@ def _check(line: Sequence[str], coming: Collection[str]) -> None:
       given['codec'] = None
     given['codecs'] = [c for c in given['codecs'] or () if c not in coming]
     module.check_flags(argparse.Namespace(**given))
-  generator = getattr(args, 'generator', None)
-  if generator not in coming and own.is_one(pathlib.Path(generator or '')):
-    own.check_kind(
-        own.facts_of(pathlib.Path(generator)), own.GENERATOR, generator
-    )
+  generator = getattr(args, 'generator', None) or ''
+  made = pathlib.Path(generator)
+  if generator not in coming and own.is_one(made):
+    own.check_kind(own.facts_of(made), own.GENERATOR, generator)
   teacher = getattr(args, 'teacher', None)
   if teacher is not None and teacher not in coming:
     if args.teacher_form is None and not pathlib.Path(teacher).is_file():
@@ -235,7 +234,7 @@ def _sweep(text: str) -> tuple[str, Sequence[str]]:
 
 def _given(args: argparse.Namespace, recipe: Recipe) -> Given:
   outputs = {stage.name: stage.outputs for stage in recipe.stages}
-  given = {}
+  given: dict[tuple[str, str], pathlib.Path] = {}
   for text in args.replace:
     name, equals, path = text.partition('=')
     stage, dot, output = name.partition('.')

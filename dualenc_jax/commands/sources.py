@@ -97,7 +97,7 @@ def asked(args: argparse.Namespace) -> Asked:
   names, model = list(filter(None, args.tasks or ())), None
   if args.model_dir:
     model = model_dir.load_from_args(args, before=tasks.gin_files(names))
-    inputs = model.experiment
+    inputs: Any = model.experiment
   else:
     args.gin_file = [*tasks.gin_files(names), *args.gin_file]
     inputs = data_command.build(args, needs_task=not names)

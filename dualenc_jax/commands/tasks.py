@@ -32,7 +32,7 @@ def chosen(
       split = split or task.evaluated
     split = split or 'validation'
     return [(task.for_split(split), split)]
-  tasks = {}
+  tasks: dict[str, Dataset] = {}
   for name in names:
     task_name, _, dataset = name.partition('/')
     task = config.build(readers.named(task_name))

@@ -295,7 +295,7 @@ def data_position(experiment: Experiment) -> dict[str, Any]:
 
 def check_same_data(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
   """Refuses to resume on examples that are not those of the checkpoint."""
-  named = dict.fromkeys(saved.keys() & {'query_prefixes'}) | now
+  named = {**dict.fromkeys(saved.keys() & {'query_prefixes'}), **now}
   changes = [
       f'{name}: {saved.get(name)} -> {value}'
       for name, value in named.items()

@@ -124,9 +124,9 @@ class Programs:
     """Around the train step number `number`, from 1, on a batch."""
     spent, thread = [], threading.get_ident()
 
-    def listen(event: str, seconds: float, **_: Any) -> None:
+    def listen(event: str, duration_secs: float, **_: str | int) -> None:
       if event == _COMPILED and threading.get_ident() == thread:
-        spent.append(seconds)
+        spent.append(duration_secs)
 
     leaves = jax.tree_util.tree_leaves_with_path(batch)
     shapes = tuple((path_string(path), leaf.shape) for path, leaf in leaves)

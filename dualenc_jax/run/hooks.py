@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from dualenc_jax.training.reporting import Reporter
-from dualenc_jax.training.step import TrainState
 
 
 class Wish(enum.IntEnum):
@@ -28,8 +27,8 @@ class Training:
 
   Attributes:
     step: steps taken.
-    state: on the mesh; None in the hands of a late hook, for the next step has
-      taken it.
+    state: a TrainState on the mesh; None in the hands of a late hook, for the
+      next step has taken it.
     train_step: (state, batch) -> (state, metrics).
     batches: (step, cells) -> batch.
     metrics: of the last step, on the devices; of late hooks on the host.
@@ -39,10 +38,10 @@ class Training:
   """
 
   step: int
-  state: TrainState | None
+  state: Any
   train_step: Callable[..., Any]
   batches: Callable[..., Any]
-  metrics: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  metrics: dict[str, Any] = dataclasses.field(default_factory=dict)
   notes: dict[str, Any] = dataclasses.field(default_factory=dict)
   save: bool = False
   stopped: bool = False
@@ -179,7 +178,7 @@ class Agreement:
   def __init__(self, wish: Callable[[], Wish]):
     """`wish`: of this host."""
     self._own = wish
-    self._pending = None
+    self._pending: jax.Array | None = None
 
   def __call__(self) -> Wish:
     if jax.process_count() == 1:

@@ -226,7 +226,8 @@ def _on_rows(tree: Any, experiment: Experiment) -> Any:
 def lower_step(experiment: Experiment) -> tuple[jax.stages.Lowered, str]:
   """The train step for the devices of the mesh, and what it is."""
   plan = make_plan(experiment)
-  lowered = plan.train_step.lower(plan.abstract, _batch(experiment))
+  step: Any = plan.train_step
+  lowered = step.lower(plan.abstract, _batch(experiment))
   return lowered, f'The train step of {experiment.batch_size:,} pairs'
 
 

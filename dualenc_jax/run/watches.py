@@ -1,7 +1,7 @@
 """What is wrong with the numbers of a step: hooks that warn, or stop a run."""
 
 import collections
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 import math
 
 from dualenc_jax.errors import UserError
@@ -30,7 +30,7 @@ _SKIPPED = 'skipped'
 Say = Callable[[str], None]
 
 
-def non_finite(paths: Sequence[str], skip: int, say: Say) -> Hook:
+def non_finite(paths: list[str], skip: int, say: Say) -> Hook:
   """Stops a run whose loss, gradient or parameters are not finite.
 
   Up to `skip` (`Optimizer.skip_non_finite`) steps in a row, which have changed
@@ -97,7 +97,7 @@ def problems(objective: Objective, chance: float | None, say: Say) -> Hook:
 
 def above_chance(chance: float | None, say: Say) -> Hook:
   """Warns of a loss that is above chance after the warm-up."""
-  recent = collections.deque(maxlen=_WARM_UP // 2)
+  recent: collections.deque[float] = collections.deque(maxlen=_WARM_UP // 2)
 
   def call(run: Training) -> None:
     if chance is None or run.step > _WARM_UP:
@@ -126,7 +126,7 @@ def spikes(chance: float | None, say: Say) -> Hook:
   near zero is mostly that of the few pairs that are not learnt yet, which some
   batches have and others have not.
   """
-  recent = collections.deque(maxlen=_RECENT)
+  recent: collections.deque[float] = collections.deque(maxlen=_RECENT)
   is_high, scale = False, chance
 
   def call(run: Training) -> None:
