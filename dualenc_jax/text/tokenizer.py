@@ -90,7 +90,7 @@ class Vocabulary:
     if self.path in shipped:
       return shipped[self.path]
     raise UserError(
-        f'Vocabulary.path: {self.path!r} is neither a file nor shipped.'
+        f'Vocabulary.path: {self.path!r} is neither a file nor a shipped one.'
         f'{did_you_mean(self.path, shipped)} Shipped: {", ".join(shipped)}.'
     )
 
