@@ -62,8 +62,8 @@ class Optimizer:
           ' Expected numbers, such as LEARNING_RATE = 1e-3.'
       ) from e
     expect(
-        math.isfinite(first) and first >= 0.0, 'The learning rate at step 0',
-        first, 'a finite number, 0 or more',
+        math.isfinite(first) and first >= 0.0, 'The learning rate', first,
+        'a finite number, 0 or more, at step 0',
     )
     expect(
         self.clip_norm is None or self.clip_norm > 0, 'CLIP_NORM',

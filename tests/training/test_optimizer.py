@@ -158,8 +158,8 @@ def test_freezing_everything_is_an_error():
     'rate, words',
     [
         (lambda step: 'abc', 'give no number'),
-        (lambda step: -1.0, 'step 0 is -1.0'),
-        (lambda step: float('nan'), 'step 0 is nan'),
+        (lambda step: -1.0, 'is -1.0; expected .* at step 0'),
+        (lambda step: float('nan'), 'is nan; expected .* at step 0'),
     ],
 )
 def test_a_learning_rate_that_is_none_is_an_error(rate, words):
