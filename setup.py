@@ -22,11 +22,12 @@ MTEB = ['mteb>=2.26']
 T5X = ['t5x @ git+https://github.com/google-research/t5x', 'tensorboard']
 TPU = ['jax[tpu]>=0.10.2']
 PLOTS = ['matplotlib>=3.11', 'scikit-learn>=1.8', 'threadpoolctl>=3.6']
-# The references that the tests compare with, beside pytest and ruff. torch is
+# References that the tests compare with, beside pytest, ruff and mypy. torch is
 # pinned so that the reference does not move.
 TEST = [
     'build>=1.6',
     'faiss-cpu>=1.15',
+    'mypy>=2.4',
     'pytest>=9.2',
     'pytest-xdist>=3.8',
     'ruff>=0.17',

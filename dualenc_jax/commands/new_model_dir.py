@@ -9,6 +9,7 @@ from dualenc_jax.interop import loading
 from dualenc_jax.interop.own import TRAINED_DIMS
 from dualenc_jax.interop.vocabulary import make_tokenizer
 from dualenc_jax.interop.weights import SIZES, Weights
+from dualenc_jax.objectives.of_towers import OfTowers
 from dualenc_jax.training.checkpoints import Checkpoints
 
 # The run whose values the config gets where the checkpoint says nothing.
@@ -47,10 +48,10 @@ def write(
       repr(str(tokenizer.vocabulary.file)),
       repr(str(final / model_dir.VOCABULARY)),
   )
-  params, _ = loading.place(
-      experiment.objective.model, weights.tensors, weights.path
-  )
-  facts, codec = experiment.objective.facts, weights.codec
+  objective = experiment.objective
+  assert isinstance(objective, OfTowers)
+  params, _ = loading.place(objective.model, weights.tensors, weights.path)
+  facts, codec = objective.facts, weights.codec
   if codec is not None:
     facts |= {model_codec.GROUP: model_codec.facts(codec)}
     params = {**params, model_codec.GROUP: model_codec.arrays(codec)}

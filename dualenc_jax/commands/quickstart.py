@@ -131,9 +131,9 @@ def evaluated(
 
 def against_bm25(systems: Mapping[str, Evaluation]) -> Iterator[str]:
   """A line on each of the systems that are not BM25."""
-  baseline = systems['BM25'].scores.values['MRR']
-  for name, system in systems.items():
-    values = system.scores.values['MRR']
+  ranked = {n: s.scores.values['MRR'] for n, s in systems.items() if s.scores}
+  baseline = ranked['BM25']
+  for name, values in ranked.items():
     if name != 'BM25':
       found = significance.paired(baseline, values)
       difference = found.after - found.before
