@@ -69,17 +69,6 @@ class Mined(NamedTuple):
           yield negative
 
 
-class _Taken(NamedTuple):
-  """What is taken of a line: negatives without positives, and how many of these
-  came before them, with the names of all systems of the line."""
-
-  query_id: str
-  systems: Collection[str]
-  negatives: list[Negative]
-  dropped: int
-  scores: dict[str, float]
-
-
 @dataclasses.dataclass(frozen=True)
 class HardNegatives:
   """A file of hard negatives by query id, plain or .gz.
@@ -129,8 +118,8 @@ class HardNegatives:
     )
     for query_id, group in itertools.groupby(parsed, lambda row: row[1][0]):
       numbers, lines = zip(*group)
-      for line in lines:
-        systems.update(line.systems)
+      _, of_systems, of_lines, dropped, of_positives = zip(*lines)
+      systems.update(*of_systems)
       if query_id not in positives:
         continue
       location = f'{self.path}:{numbers[0]}'
@@ -141,17 +130,17 @@ class HardNegatives:
             ' -k1,1` puts lines of TSV.'
         )
       done.add(query_id)
-      if dropped := sum(line.dropped for line in lines):
+      if any(dropped):
         faults.add(
             'a positive is among the hard negatives',
             location,
             f'query {query_id!r} has one of its positives among its hard'
             ' negatives',
-            dropped,
+            sum(dropped),
         )
-      scores = {k: v for line in lines for k, v in line.scores.items()}
+      scores = dict(itertools.chain(*(s.items() for s in of_positives)))
       merged: dict[Any, Negative] = {}
-      for negative in itertools.chain(*(line.negatives for line in lines)):
+      for negative in itertools.chain(*of_lines):
         merged.setdefault(negative[:2], negative)
       kept = list(merged.values())[: self.limit]
       if self.scored:
@@ -192,7 +181,9 @@ class HardNegatives:
 
   def _taken(
       self, mined: Mined, positives: Mapping[str, Collection[str]]
-  ) -> _Taken:
+  ) -> tuple[str, Collection[str], list[Negative], int, dict[str, float]]:
+    """Query id, all systems of a line, negatives without positives, how many of
+    these came before them, and scores of positives."""
     kept: dict[Any, Negative] = {}
     dropped, scores = 0, {}
     if mined.query_id in positives:
@@ -208,7 +199,7 @@ class HardNegatives:
         if len(kept) == self.limit:
           break
     negatives = list(kept.values())
-    return _Taken(mined.query_id, mined.negatives, negatives, dropped, scores)
+    return mined.query_id, mined.negatives.keys(), negatives, dropped, scores
 
 
 def of_query(table: TextTable, query_id: str) -> OfQuery:
@@ -289,11 +280,13 @@ def _mined(
 
 
 def _by_id(entry: Any, scored: bool = False) -> Negative:
-  row = entry if isinstance(entry, dict) else {'pid': entry}
-  found = Negative(rows.identifier(row, 'pid').strip())
-  if not scored or row.get('ce-score') is None:
-    return found
-  return found._replace(score=rows.number('ce-score', row['ce-score']))
+  score = None
+  if isinstance(entry, dict):
+    entry, score = entry.get('pid'), entry.get('ce-score')
+  name = rows.as_identifier('pid', entry).strip()
+  if not scored or score is None:
+    return Negative(name)
+  return Negative(name, score=rows.number('ce-score', score))
 
 
 def _with_text(entry: Any) -> Negative:

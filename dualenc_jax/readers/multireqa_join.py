@@ -83,7 +83,7 @@ class Candidates:
     questions, labels, offsets = self._contexts[first]
     prefix = f'{self._name}_{questions}/'
     places = zip(labels, *[iter(offsets)] * 3)
-    return [Candidate(prefix + label, *place) for label, *place in places]
+    return [Candidate(prefix + label, s, e, n) for label, s, e, n in places]
 
   def _parse(self, line: bytes) -> tuple[Any, str, int, int]:
     """What the context has so far, label, start and end."""

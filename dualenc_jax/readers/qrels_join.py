@@ -105,7 +105,7 @@ class Join:
         empty.add('the passage is blank', location, error)
         continue
       mined = of_query(self.negatives, judgement.query_id)
-      negatives, scores = [], [mined.scores.get(judgement.passage_id, math.nan)]
+      negatives, scores = [], []
       for negative in mined.negatives:
         text = self.passages.get(negative.id) if negative.id else negative.text
         if text == passage:
@@ -113,6 +113,10 @@ class Join:
         elif text:
           negatives.append(text)
           scores.append(negative.score)
+      extra = {}
+      if self.scored:
+        own = mined.scores.get(judgement.passage_id, math.nan)
+        extra[TEACHER_SCORES.name] = [own, *scores]
       yield example(
           query=query,
           passage=passage,
@@ -121,7 +125,7 @@ class Join:
           passage_id=judgement.passage_id,
           location=location,
           relevance=judgement.grade,
-          **({TEACHER_SCORES.name: scores} if self.scored else {}),
+          **extra,
       )
     empty.warn(self.what)
     if repeats:
