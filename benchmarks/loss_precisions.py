@@ -11,7 +11,7 @@ from typing import Any
 import harness
 import jax
 import jax.numpy as jnp
-import loss as work
+import loss_work as work
 import numpy as np
 import train_step
 

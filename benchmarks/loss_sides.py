@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 import harness
-from loss import check_fits, embeddings
+from loss_work import check_fits, embeddings
 import numpy as np
 
 # Matrices of scores that live at once in sentence-transformers, about: both

@@ -16,7 +16,7 @@ import time
 import types
 
 import numpy as np
-import search as work
+import vectors
 
 from dualenc_jax.data.corpus import Corpus
 from dualenc_jax.evaluation import evaluation
@@ -30,14 +30,14 @@ _MARGIN = 0.05
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__)
-  work.add_flags(parser)
+  vectors.add_flags(parser)
   parser.set_defaults(queries=100_000, dim=256)
   args = parser.parse_args()
   with tempfile.TemporaryDirectory() as folder:
     args.folder = args.folder or folder
-    work.write_vectors(args)
-    queries = np.load(work.queries_file(args))
-    passages = np.load(work.passages_file(args), mmap_mode='r')
+    vectors.write(args)
+    queries = np.load(vectors.queries_file(args))
+    passages = np.load(vectors.passages_file(args), mmap_mode='r')
     queries += passages[: args.queries]
     queries /= np.linalg.norm(queries, axis=1, keepdims=True)
     started = time.perf_counter()

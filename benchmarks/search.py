@@ -6,10 +6,8 @@ one; all sides read them from the same two files.
 """
 
 import argparse
-import concurrent.futures
 import importlib.util
 import json
-import os
 import pathlib
 import subprocess
 import sys
@@ -18,6 +16,7 @@ from typing import Any
 
 import harness
 import numpy as np
+import vectors
 
 PEERS = ('faiss', 'torch')
 _HEADER = (
@@ -27,10 +26,6 @@ _HEADER = (
 )
 # Two float32 sums of a score are no further apart, times the greatest score.
 _ROUNDING = 1e-5
-# Rows that are drawn at once, each block from a seed of its own.
-_DRAWN, _RANK = 20_000, 96
-# Bytes that are read at once.
-_READ = 2**26
 
 
 def main() -> None:
@@ -49,7 +44,7 @@ def main() -> None:
       help='also stream with the file dropped from the page cache each time',
   )
   add('--side', help=argparse.SUPPRESS)
-  add_flags(parser)
+  vectors.add_flags(parser)
   harness.add_flags(parser, malloc=False)
   args = parser.parse_args()
   if args.side is not None:
@@ -59,25 +54,9 @@ def main() -> None:
     return
   with tempfile.TemporaryDirectory() as folder:
     args.folder = args.folder or folder
-    write_vectors(args)
+    vectors.write(args)
     result = compare(args)
   print(json.dumps({'flags': vars(args), **result}))
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-  """Adds the flags that describe the vectors."""
-  add = parser.add_argument
-  add('--passages', type=int, default=1_000_000, help='N')
-  add('--queries', type=int, default=1000, help='Q')
-  add('--dim', type=int, default=768, help='D')
-  add('--k', type=int, default=100, help='hits a query')
-  add(
-      '--dtype',
-      choices=('float32', 'float16'),
-      default='float32',
-      help='of the passages; all sides compute in float32',
-  )
-  add('--folder', help='keeps the vectors; a temporary one by default')
 
 
 def compare(args: argparse.Namespace) -> dict[str, Any]:
@@ -207,12 +186,12 @@ def _add_shares(
 def _show(args: argparse.Namespace, result: dict[str, Any]) -> None:
   """Prints the report for people."""
   rates = {k: f'{rate / 1e9:.0f}' for k, rate in result['ceiling'].items()}
-  vectors = args.passages * args.dim * np.dtype(args.dtype).itemsize
+  size = args.passages * args.dim * np.dtype(args.dtype).itemsize
   flops = 2.0 * args.queries * args.passages * args.dim
   print(
       f'{json.dumps(result["described"])}\n'
       f'top-{args.k} of {args.queries} queries over {args.passages} x'
-      f' {args.dim} {args.dtype}, {vectors / 2**20:.0f} MiB\n'
+      f' {args.dim} {args.dtype}, {size / 2**20:.0f} MiB\n'
       f'ceiling {rates["flops_per_second"]} GFLOP/s,'
       f' {rates["flops_per_core_second"]} a core; the product takes'
       f' {flops / result["ceiling"]["flops_per_second"]:.2f} s'
@@ -220,7 +199,7 @@ def _show(args: argparse.Namespace, result: dict[str, Any]) -> None:
   if result['reading_seconds']:
     print(f'copying the passages takes {result["reading_seconds"]:.2f} s')
   rows = [
-      _row(name, figures, 0 if name.startswith('streamed') else vectors)
+      _row(name, figures, 0 if name.startswith('streamed') else size)
       for name, figures in result['results'].items()
   ]
   print('\n' + harness.table(_HEADER, rows))
@@ -250,70 +229,6 @@ def _row(name: str, f: harness.Figures, held: int) -> str:
       f'{f["cores_busy_elsewhere"]:.1f}',
       f'{f["same_sets"]:.4f}',
   ])
-
-
-def queries_file(args: argparse.Namespace) -> pathlib.Path:
-  return pathlib.Path(args.folder) / f'queries-{args.queries}x{args.dim}.npy'
-
-
-def passages_file(args: argparse.Namespace) -> pathlib.Path:
-  name = f'passages-{args.passages}x{args.dim}-{args.dtype}.npy'
-  return pathlib.Path(args.folder) / name
-
-
-def write_vectors(args: argparse.Namespace) -> None:
-  """Draws the vectors that the folder lacks."""
-  pathlib.Path(args.folder).mkdir(parents=True, exist_ok=True)
-  _write(queries_file(args), args.queries, args.dim, 'float32', 2)
-  _write(passages_file(args), args.passages, args.dim, args.dtype, 1)
-
-
-def _write(
-    file: pathlib.Path, rows: int, dim: int, dtype: str, seed: int
-) -> None:
-  if file.exists():
-    return
-  # Queries and passages have the same spectrum.
-  spectrum = np.arange(1, _RANK + 1)[:, None] ** -0.5
-  weights = np.random.default_rng(0).standard_normal((_RANK, dim)) * spectrum
-  weights = (1.5 * weights).astype(np.float32)
-  part = file.with_suffix('.part')
-  out = np.lib.format.open_memmap(part, 'w+', dtype, (rows, dim))
-
-  def draw(start: int) -> None:
-    rng = np.random.default_rng([seed, start])
-    count = min(_DRAWN, rows - start)
-    x = rng.standard_normal((count, _RANK), np.float32) @ weights
-    x += np.float32(0.3) * rng.standard_normal((count, dim), np.float32)
-    x /= np.linalg.norm(x, axis=1, keepdims=True)
-    out[start : start + count] = x
-
-  with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-    for _ in pool.map(draw, range(0, rows, _DRAWN)):
-      pass
-  out.flush()
-  part.rename(file)
-
-
-def in_memory(file: pathlib.Path) -> np.ndarray:
-  """The array of a file; rows begin at multiples of 64 bytes, for XLA."""
-  mapped = np.load(file, mmap_mode='r')
-  raw = np.empty(mapped.nbytes + 64, np.uint8)
-  begin = -raw.ctypes.data % 64
-  raw = raw[begin : begin + mapped.nbytes]
-  with open(file, 'rb') as f:
-    f.seek(mapped.offset)
-    for start in range(0, len(raw), _READ):
-      f.readinto(raw[start : start + _READ])
-  return raw.view(mapped.dtype).reshape(mapped.shape)
-
-
-def forget(file: pathlib.Path) -> None:
-  """Drops a file from the page cache; no process may have it mapped."""
-  descriptor = os.open(file, os.O_RDONLY)
-  os.fsync(descriptor)
-  os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-  os.close(descriptor)
 
 
 if __name__ == '__main__':

@@ -7,7 +7,7 @@ from typing import Any
 
 import harness
 import numpy as np
-from search import forget, in_memory, passages_file, queries_file
+from vectors import forget, in_memory, passages_file, queries_file
 
 # Rows that PyTorch scores at once; on a GPU, so that 7,000 queries take 3.5 GB.
 _BLOCK = 2**17
