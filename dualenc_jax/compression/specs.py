@@ -135,15 +135,15 @@ class Spec:
 
     The count of the vectors to train it on is None where it is not known yet.
     """
+    for part in self.parts:
+      part.check(dim)
+      dim = part.shape(dim)[1]
     least = max(part.least for part in self.parts)
     if count is not None and count < least:
       raise UserError(
           f'The codec {self.name} is trained on at least {least:,} vectors, and'
           f' there are {count:,}. Take fewer bits or dims, or more passages.'
       )
-    for part in self.parts:
-      part.check(dim)
-      dim = part.shape(dim)[1]
 
   def shape(self, dim: int) -> tuple[str, int]:
     """The dtype of the codes of a passage, and how many there are."""

@@ -83,7 +83,11 @@ def parse(
 
 def loads(content: str | bytes) -> Any:
   """A value of anybody's JSON; ValueError, or UserError if it is too deep."""
-  text = content if isinstance(content, str) else content.decode()
+  if isinstance(content, str):
+    text = content
+  else:
+    # As json.loads does it: half a surrogate pair is no error.
+    text = content.decode(json.detect_encoding(content), 'surrogatepass')
   try:
     value = json.loads(text)
   except RecursionError as e:

@@ -200,7 +200,7 @@ def test_another_dtype_is_another_index(model, whole, tmp_path, capsys):
     [
         ('--shard_size=0', '--shard_size is 0; expected at least 1'),
         ('--host_index=2 --host_count=2', 'expected an index from 0 to'),
-        ('--multihost --host_count=2', 'Give --multihost, or --host'),
+        ('--multihost --host_count=2', 'Give --multihost or --host_count'),
         ('--corpus=x --split=test', 'Give --corpus or --split'),
         ('--corpus=x', 'Give --index_dir'),
         ('--tower=query', 'Give --index_dir'),
