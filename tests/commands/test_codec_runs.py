@@ -269,7 +269,9 @@ def test_a_codec_in_vain_is_refused_before_anything_is_encoded(
     ('codec', 'count', 'more'),
     [
         ('int8', 1, ''), ('sign', 1, ''), ('pca:4', 4, '+rotated:4'),
-        ('tldr:2', 6, ''), ('pq:2x2', 4, ''), ('opq:2x2', 4, ''),
+        ('pq:2x2', 4, ''), ('opq:2x2', 4, ''),
+        # It trains for most of a minute.
+        pytest.param('tldr:2', 6, '', marks=pytest.mark.slow),
     ],
 )
 def test_it_takes_so_many_vectors_and_no_more(codec, count, more):

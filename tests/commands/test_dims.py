@@ -142,6 +142,7 @@ def test_evaluate_and_analyze_agree(model, capfd):
           'analyze', f'--model_dir={model}', '--dims=129')
 
 
+@pytest.mark.slow
 def test_a_retriever_of_any_form(model, tmp_path):
   whole = Retriever.from_dir(model).encode_passages(QUERIES)
   run('convert', model, '--to=npz', f'--out={tmp_path / "npz"}')

@@ -175,7 +175,7 @@ def test_what_cannot_be_ranked_as_documents(model, tmp_path):
   # Judged documents where passages are ranked.
   refused("passage 'n.*test.tsv:.*STRICT=False")
   refused("no passage id with '/' in it, 'n.*--document_separator", *both)
-  refused("separator ''", '--max_passage', '--document_separator=')
+  refused('documents is empty', '--max_passage', '--document_separator=')
   refused(
       "passage id '#7' names no document",
       '--max_passage',
