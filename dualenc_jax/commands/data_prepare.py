@@ -16,8 +16,8 @@ from dualenc_jax.commands import config, data_command, flags
 from dualenc_jax.data import Dataset, prepare
 from dualenc_jax.data.mixture import Mixture
 from dualenc_jax.errors import UserError
-from dualenc_jax.io.forecast import gigabytes
 from dualenc_jax.io.progress import Progress
+from dualenc_jax.io.sizes import gigabytes
 from dualenc_jax.suggest import did_you_mean
 
 

@@ -31,7 +31,7 @@ import jax
 from dualenc_jax import compression
 from dualenc_jax.commands import cli, config, flags, rerank, runtime, train
 from dualenc_jax.errors import INTERRUPTED, RUN_AGAIN, UserError
-from dualenc_jax.generation import given as given_queries
+from dualenc_jax.generation import given_queries
 from dualenc_jax.interop import own
 from dualenc_jax.io import files, writer
 from dualenc_jax.recipes import Recipe, runner, Stage, sweep

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from dualenc_jax.forecast import kept, kernels
+from dualenc_jax.forecast import compile_cache, kernels
 from dualenc_jax.forecast.parts import part_of
 from dualenc_jax.forecast.schedule import num_bytes, Schedule, Transfer
 from dualenc_jax.forecast.slices import Generation, Slice
@@ -118,13 +118,13 @@ def measured(
   Raises:
     UserError: see `memory.compile_program`.
   """
-  file = kept.file(lowered, on, 'memory' if memory_alone else 'all')
-  if found := kept.read(file, _FIELDS):
+  file = compile_cache.file(lowered, on, 'memory' if memory_alone else 'all')
+  if found := compile_cache.read(file, _FIELDS):
     return _of_json(found)
   compiled = memory.compile_program(lowered, what, less)
   stats = memory.stats(compiled)
   program = Program(stats) if memory_alone else _compiled(compiled, stats, on)
-  kept.write(file, _to_json(program))
+  compile_cache.write(file, _to_json(program))
   return program
 
 

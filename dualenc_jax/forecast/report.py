@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from dualenc_jax.forecast import kept
+from dualenc_jax.forecast import compile_cache
 from dualenc_jax.forecast.encode import Encoding, Real
 from dualenc_jax.forecast.program import Forecast
 from dualenc_jax.forecast.search import Searched
@@ -91,8 +91,8 @@ def _time(what: str, found: Forecast, on: Slice) -> Iterator[str]:
     )
   if program.is_kept:
     yield (
-        f'This is of an earlier compile, kept in {kept.folder()}, which may be'
-        ' deleted.'
+        'This is of an earlier compile, kept in'
+        f' {compile_cache.folder()}, which may be deleted.'
     )
   if program.uncounted and seconds:
     sizes = ', '.join(

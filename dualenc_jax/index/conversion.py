@@ -22,7 +22,7 @@ from dualenc_jax.inference.towers import TOWER_SHA256
 from dualenc_jax.interop import faiss_files
 from dualenc_jax.interop.rows import Rows
 from dualenc_jax.io import files, json_file
-from dualenc_jax.io.forecast import gigabytes
+from dualenc_jax.io.sizes import gigabytes
 
 IDS_OF_FAISS = ('rows', 'own')
 # Of the header's provenance: what names the model, and no places.

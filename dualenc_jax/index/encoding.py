@@ -15,8 +15,8 @@ from dualenc_jax.index.build import IndexBuild
 from dualenc_jax.index.shard import Passage
 from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.io import finite
-from dualenc_jax.io.forecast import gigabytes
 from dualenc_jax.io.progress import Progress
+from dualenc_jax.io.sizes import gigabytes
 from dualenc_jax.parallel.host import Host
 from dualenc_jax.text.ragged import Ragged
 

@@ -12,8 +12,8 @@ import numpy as np
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.embedder import Embedder
 from dualenc_jax.io import files, finite, json_file, machine, untrusted
-from dualenc_jax.io.forecast import gigabytes
 from dualenc_jax.io.progress import Progress
+from dualenc_jax.io.sizes import gigabytes
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.text.pool import Distinct
 from dualenc_jax.text.ragged import Ragged

@@ -9,7 +9,7 @@ from typing import Any
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import json_file
-from dualenc_jax.readers import packed
+from dualenc_jax.readers import text_lines
 
 _SPACE = re.compile(r'[ \t\r\n]*')
 
@@ -41,9 +41,9 @@ def elements(
       # As much again as is left, so that a long value is not parsed often.
       block = stream.read(max(size, len(text) - at))
     except UnicodeDecodeError as failed:
-      packed.check_encoding(path, failed.object)
-      raise error(packed.not_utf8(failed.object, failed.start)) from None
-    except packed.DAMAGED_GZIP as damage:
+      text_lines.check_encoding(path, failed.object)
+      raise error(text_lines.not_utf8(failed.object, failed.start)) from None
+    except text_lines.DAMAGED_GZIP as damage:
       raise error(f'a damaged gzip file: {damage}') from damage
     if block:
       text, at = text[at:] + block, 0
@@ -67,7 +67,10 @@ def elements(
     at += 1
     return found
 
-  with packed.unpacked(path) as f, io.TextIOWrapper(f, 'utf-8-sig') as stream:
+  with (
+      text_lines.unpacked(path) as f,
+      io.TextIOWrapper(f, 'utf-8-sig') as stream,
+  ):
     take('[')
     more = peek() != ']'
     while more:

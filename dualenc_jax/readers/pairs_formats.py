@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.io import untrusted
-from dualenc_jax.readers import arrow, json_array, packed, quoted, rows
+from dualenc_jax.readers import arrow, json_array, quoted, rows, text_lines
 
 _PARQUET_ROWS = 256  # Decoded at a time.
 _PARQUET_BUFFER = 2**20  # Bytes read at a time.
@@ -185,7 +185,7 @@ def format_of(path: pathlib.Path) -> str:
   if ending == '.tsv' and quoted.is_quoted(path):
     return 'quoted_tsv'
   if ending == '.json':
-    _, line = next(packed.lines(path), (0, b''))
+    _, line = next(text_lines.lines(path), (0, b''))
     return 'jsonl' if line.lstrip().startswith(b'{') else 'json'
   return ending[1:]
 
@@ -220,7 +220,7 @@ def _rows_at_a_time(
   Raises UserError where a text may be longer than a line of the other formats.
   """
   largest = 1
-  with packed.opened(path) as file:
+  with text_lines.opened(path) as file:
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
       for leaf in range(metadata.num_columns):
         chunk = group.column(leaf)
@@ -233,7 +233,7 @@ def _rows_at_a_time(
         # What begins otherwise is read a row at a time, if at all.
         size = _number(begin['size']) if begin else _PARQUET_TEXTS
         is_list = metadata.schema.column(leaf).max_repetition_level > 0
-        most = _OF_LISTS if is_list else packed.LONGEST_LINE
+        most = _OF_LISTS if is_list else text_lines.LONGEST_LINE
         if begin and begin['kind'] == _DICTIONARY and size > most:
           raise UserError(
               f'{path}: column {name!r} has a dictionary of {size:,} bytes;'

@@ -5,7 +5,7 @@ import csv
 import itertools
 import pathlib
 
-from dualenc_jax.readers import packed
+from dualenc_jax.readers import text_lines
 
 # Bytes of a TSV's begin that tell whether its cells are in quotes.
 _SAMPLE = 2**24
@@ -19,15 +19,16 @@ def numbered(
   A cell may go over several lines; `""` in one is a quote. Bytes that are not
   UTF-8 are lone surrogates. What is no row is the error that says why, and
   reading goes on in the next line. Without a delimiter it is the comma,
-  semicolon or tab that the first line has most of. Errors as of `packed.lines`.
+  semicolon or tab that the first line has most of. Errors are those of
+  `text_lines.lines`.
   """
   # For the process: its own limit, 128 KiB, is less than many documents have.
-  csv.field_size_limit(packed.LONGEST_LINE)
+  csv.field_size_limit(text_lines.LONGEST_LINE)
   number = 0
 
   def lines() -> Iterator[str]:
     nonlocal number
-    for number, line in packed.lines(path, blank=True):
+    for number, line in text_lines.lines(path, blank=True):
       yield line.decode('utf-8', 'surrogateescape') + '\n'
 
   stream = lines()
@@ -62,7 +63,7 @@ def is_quoted(path: pathlib.Path) -> bool:
   file with a quote within a cell, or around one by chance, is none.
   """
   last, size, quotes = 0, 0, False
-  for last, line in packed.lines(path):
+  for last, line in text_lines.lines(path):
     quotes = quotes or b'"' in line
     size += len(line) + 1
     if size > _SAMPLE:
@@ -79,7 +80,8 @@ def is_quoted(path: pathlib.Path) -> bool:
     if len(cells) != width or width < 2:
       return False
     needed = needed or any({'\t', '\n', '"'} & {*cell} for cell in cells)
-  lines = itertools.takewhile(lambda row: row[0] <= last, packed.lines(path))
+  all_lines = text_lines.lines(path)
+  lines = itertools.takewhile(lambda row: row[0] <= last, all_lines)
   # A writer of quotes puts a cell that has one in quotes; csv reads it all the
   # same, so the lines are looked at. A cell may go over several.
   inside = False

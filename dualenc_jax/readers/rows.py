@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.io import json_file, untrusted
-from dualenc_jax.readers import packed
-from dualenc_jax.readers.packed import lines
+from dualenc_jax.readers import text_lines
+from dualenc_jax.readers.text_lines import lines
 from dualenc_jax.suggest import did_you_mean
 
 S = TypeVar('S')
@@ -193,7 +193,7 @@ def fingerprint(paths: Sequence[pathlib.Path]) -> str:
   for path in paths:
     size = path.stat().st_size
     digest.update(f'{size}\0'.encode())
-    with packed.opened(path) as stream:
+    with text_lines.opened(path) as stream:
       if size <= WHOLE:
         digest.update(hashlib.file_digest(stream, 'sha256').digest())
         continue
@@ -279,7 +279,7 @@ def decode(line: bytes) -> str:
   try:
     return line.decode('utf-8')
   except UnicodeDecodeError as error:
-    full = packed.not_utf8(line, error.start)
+    full = text_lines.not_utf8(line, error.start)
     other = ' but perhaps Latin-1' if 'Latin-1' in full else ''
     raise BadRow(f'not UTF-8{other}', full) from None
 

@@ -10,7 +10,7 @@ import jax
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.parallel.partitioning import leaf_paths
-from dualenc_jax.run import experiment as experiment_lib, feeding, watches
+from dualenc_jax.run import experiment as experiment_lib, machine_use, watches
 from dualenc_jax.run.experiment import Experiment
 from dualenc_jax.run.hooks import Agreement, Hook, Hooks, Training, Wish
 from dualenc_jax.run.stopping import Clock, Stopping
@@ -94,7 +94,7 @@ def train(
   run = Training(first, state, plan.train_step, batches, notes=notes)
   del state  # The first step takes it.
   clock = Clock(checkpoints, experiment.checkpoint_every_hours)
-  waiting = feeding.Waiting()
+  waiting = machine_use.Waiting()
 
   def wish() -> Wish:
     clock.ticks()
@@ -119,12 +119,12 @@ def train(
 
   every = [
       *_watches(experiment, plan, reporter),
-      feeding.report_use(waiting, reporter),
+      machine_use.report_use(waiting, reporter),
       *hooks,
       Hook(save, experiment.checkpoint_every, saves=True),
   ]
   call_hooks = Hooks(every, first, steps, reporter, Agreement(wish), notes)
-  programs = feeding.Programs(len(batches.shapes))
+  programs = machine_use.Programs(len(batches.shapes))
   with (
       stopping.between_steps(),
       _closing(waiting.close, reporter.close, checkpoints.wait),
@@ -145,7 +145,7 @@ def train(
       waiting.runs(run.metrics['loss'])
       run.step += 1
       call_hooks(run)
-  feeding.log_memory()
+  machine_use.log_memory()
   told = stopping.told or 'another host was told to stop'
   stopped = told if run.stopped else None
   return Ended(run.step, run.ended, run.notes.get('best', {}), stopped)

@@ -14,7 +14,7 @@ import pytest
 from dualenc_jax.data.cache import build as cache_build, prepare
 from dualenc_jax.data.dataset import example
 from dualenc_jax.errors import UserError
-from dualenc_jax.io import forecast as cache_forecast
+from dualenc_jax.io import sizes
 from dualenc_jax.readers import Pairs
 
 LIMITED = """
@@ -22,7 +22,7 @@ import resource, sys
 import cache_words
 from dualenc_jax.data.cache import build as cache_build, prepare
 from dualenc_jax.errors import UserError
-cache_build.cache_forecast.count = lambda head: 3000
+cache_build.sizes.count = lambda head: 3000
 cache_build.CHUNK = 100
 cache_build.COMMIT_SECONDS = -1.0
 resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
@@ -104,7 +104,7 @@ def test_count_by_the_size_of_the_file(tmp_path, suffix):
   # Every second line is an example.
   first = [example(location=f'{path}:{2 * i + 2}') for i in range(10000)]
   rel = 0.2 if suffix.endswith('.gz') else 1e-3
-  assert cache_forecast.count(first) == pytest.approx(25000, rel=rel)
+  assert sizes.count(first) == pytest.approx(25000, rel=rel)
 
 
 def test_a_count_that_is_not_known():
@@ -116,10 +116,10 @@ def test_a_count_that_is_not_known():
       ['passages.json:1', 'passages.json:2'],  # May be one line.
   ):
     first = [example(location=location) for location in locations]
-    assert cache_forecast.count(first) is None
+    assert sizes.count(first) is None
 
 
 def test_sizes_are_readable():
-  sizes = 0, 45.6e6, 1.234e12
+  values = 0, 45.6e6, 1.234e12
   texts = ['0.0 MB', '45.6 MB', '1,234.00 GB']
-  assert [*map(cache_forecast.gigabytes, sizes)] == texts
+  assert [*map(sizes.gigabytes, values)] == texts

@@ -9,7 +9,7 @@ from reading import refused, write
 from dualenc_jax import readers
 from dualenc_jax.evaluation import trec
 from dualenc_jax.evaluation.teacher_scores import _entries
-from dualenc_jax.readers import MsMarco, OpenNQ, packed, Pairs, rows, Texts
+from dualenc_jax.readers import MsMarco, OpenNQ, Pairs, rows, text_lines, Texts
 from dualenc_jax.report import curves
 
 READ = {
@@ -76,7 +76,7 @@ def test_brackets_in_a_text_are_not_values():
 
 
 def test_a_packed_file_that_is_one_line(tmp_path, monkeypatch):
-  monkeypatch.setattr(packed, 'LONGEST_LINE', 2**20)
+  monkeypatch.setattr(text_lines, 'LONGEST_LINE', 2**20)
   long = b'a' * (2**20 + 1)
   path = write(tmp_path / 'a.jsonl.gz', {'_id': 1, 'text': 'a'}, long)
   message = 'gz:2: a line of more than 1 MiB'

@@ -27,9 +27,9 @@ from dualenc_jax.data.cache.format import (
 from dualenc_jax.data.columns import Column, TEXT
 from dualenc_jax.data.dataset import Dataset, rows
 from dualenc_jax.errors import SourceUnavailable, UserError
-from dualenc_jax.io import files, forecast as cache_forecast
+from dualenc_jax.io import files, sizes
 from dualenc_jax.io.files import GrowingFolder
-from dualenc_jax.io.forecast import gigabytes
+from dualenc_jax.io.sizes import gigabytes
 from dualenc_jax.text.ragged import (
   fingerprints,
   lengths_to_offsets,
@@ -233,7 +233,7 @@ class CacheBuild:
           f'Task {task.label!r} has no examples in split {split!r}. Options:'
           f' {dict(task.options)}.'
       )
-    total = len(head) if len(head) < CHUNK else cache_forecast.count(head)
+    total = len(head) if len(head) < CHUNK else sizes.count(head)
     # Those that are done are read once more, but not tokenised.
     rest = itertools.islice(itertools.chain(head, examples), done, None)
     return rest, total

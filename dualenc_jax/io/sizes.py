@@ -1,4 +1,4 @@
-"""How many examples there will be, and how much disk they take."""
+"""An estimate of the examples in a file, and sizes on disk as text."""
 
 from collections.abc import Mapping, Sequence
 import gzip
@@ -12,9 +12,9 @@ _LOCATION = re.compile(r'(.+\.(?:jsonl|tsv)(\.gz)?):(\d+)')
 
 
 def count(examples: Sequence[Mapping[str, Any]]) -> int | None:
-  """About how many examples a file of lines has, by its size and the first.
+  """Estimates how many examples a file of lines has from its first `examples`.
 
-  None where these lie elsewhere.
+  None unless all `examples` come from one such file.
   """
   matches = (_LOCATION.fullmatch(e['location']) for e in examples)
   found = [match.groups() for match in matches if match]

@@ -1,4 +1,4 @@
-"""What a run uses of its machine: waiting for data, compilation, memory."""
+"""Reports of how a run uses its machine: idle devices, memory, compilations."""
 
 import collections
 from collections.abc import Callable, Iterator

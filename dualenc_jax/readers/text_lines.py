@@ -1,4 +1,4 @@
-"""Files, plain or .gz, and their lines, of which none fills the memory."""
+"""Lines of text files, plain or .gz, read as a stream."""
 
 from collections.abc import Iterator
 import contextlib

@@ -1,4 +1,4 @@
-"""Checks that the user's queries belong to the corpus that is adapted to."""
+"""A check that queries of the user belong to the corpus of an adaptation."""
 
 from collections.abc import Iterator
 import pathlib

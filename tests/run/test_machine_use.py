@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from dualenc_jax.run.feeding import Programs, report_use, Waiting
 from dualenc_jax.run.hooks import Training
+from dualenc_jax.run.machine_use import Programs, report_use, Waiting
 
 
 class Output:

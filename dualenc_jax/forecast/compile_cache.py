@@ -1,4 +1,4 @@
-"""Results of compilers, kept between runs.
+"""Measurements of compiled programs, kept on disk between runs.
 
 JAX keeps programs, too, but cannot read those of absent devices.
 """

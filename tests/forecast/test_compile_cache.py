@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from dualenc_jax.forecast import kept, slices
+from dualenc_jax.forecast import compile_cache, slices
 
 FIELDS = {'cycles': {str: int}}
 ON = slices.Slice('v5e:2x2', slices.GENERATIONS['v5e'], (), 'libtpu 0.0.1')
@@ -26,36 +26,38 @@ def folder(monkeypatch, tmp_path):
     None, b'', b'{"cycles": {"scores"', b'{"cycles": [1]}', b'{}', b'\xff',
 ])
 def test_what_is_damaged_is_written_again(folder, content):
-  path = kept.file(lowered(2), ON, 'all')
+  path = compile_cache.file(lowered(2), ON, 'all')
   if content is not None:
     folder.mkdir()
     path.write_bytes(content)
-  assert kept.read(path, FIELDS) is None
-  kept.write(path, {'cycles': {'scores': 1}})
-  assert kept.read(path, FIELDS) == {'cycles': {'scores': 1}}
+  assert compile_cache.read(path, FIELDS) is None
+  compile_cache.write(path, {'cycles': {'scores': 1}})
+  assert compile_cache.read(path, FIELDS) == {'cycles': {'scores': 1}}
   assert [file.name for file in folder.iterdir()] == [path.name]
   assert json.loads(path.read_text()) == {'cycles': {'scores': 1}}
 
 
 def test_a_file_is_of_a_program_for_a_slice_by_a_compiler(monkeypatch):
-  own = kept.file(lowered(2), ON, 'all')
+  own = compile_cache.file(lowered(2), ON, 'all')
   # Another line of code, and another function.
   again = jax.jit(lambda x: x**2).lower(jnp.ones(3))
-  assert kept.file(again, ON, 'all') == own
+  assert compile_cache.file(again, ON, 'all') == own
   others = [
-      kept.file(lowered(3), ON, 'all'),
-      kept.file(lowered(2), ON, 'memory'),
-      kept.file(lowered(2), slices.dataclasses.replace(ON, name='v'), 'all'),
-      kept.file(
-          lowered(2), slices.dataclasses.replace(ON, compiler='v'), 'all'
+      compile_cache.file(lowered(3), ON, 'all'),
+      compile_cache.file(lowered(2), ON, 'memory'),
+      *(
+          compile_cache.file(
+              lowered(2), slices.dataclasses.replace(ON, **{name: 'v'}), 'all'
+          )
+          for name in ('name', 'compiler')
       ),
   ]
   monkeypatch.setenv('LIBTPU_INIT_ARGS', '--xla_tpu_of_another=true')
-  others.append(kept.file(lowered(2), ON, 'all'))
+  others.append(compile_cache.file(lowered(2), ON, 'all'))
   assert len({own, *others}) == 6
 
 
 def test_a_folder_that_cannot_be_written_is_told(folder, caplog):
   folder.write_text('a file')
-  kept.write(folder / 'x.json', {})
+  compile_cache.write(folder / 'x.json', {})
   assert 'forecasts cannot be written' in caplog.text
