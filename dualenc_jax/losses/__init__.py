@@ -1,12 +1,12 @@
 """Contrastive losses: small frozen dataclasses over one primitive.
 
-Every loss is a mean over anchors i of terms
+A loss is a mean over anchors i of terms
 
   lse(positive of i, negative blocks of i) - s(positive of i),
   s(a, b) = cos(a, b) / temperature,
 
-and differs from the next one only in its anchors and blocks. How the cosines
-are computed is said by a `Similarity`, which `evaluate` gives to any `Loss`.
+and losses differ only in their anchors and blocks. A `Similarity`, which
+`evaluate` gives to any `Loss`, says how the cosines are computed.
 """
 
 from dualenc_jax.losses.blocks import query_blocks

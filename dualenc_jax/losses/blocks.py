@@ -1,4 +1,4 @@
-"""Blocks of negatives: the matrices of scores of each, and how many it has."""
+"""Blocks of negatives: their log-partitions, and counts of negatives."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -16,7 +16,8 @@ from dualenc_jax.losses.similarity import log_partitions, Similarity
 class Block(NamedTuple):
   """The negatives of one tower's anchors among one tower's candidates.
 
-  `anchors` is 'query' or 'passage'; `candidates` also 'negatives', hard ones.
+  `anchors` is 'query' or 'passage'; `candidates` may also be 'negatives', the
+  hard negatives.
   """
 
   anchors: str
@@ -24,13 +25,13 @@ class Block(NamedTuple):
 
   @property
   def name(self) -> str:
-    """What such negatives are called."""
+    """The kind of these negatives: 'hard', 'same-tower' or 'in-batch'."""
     if self.candidates == 'negatives':
       return 'hard'
     return 'same-tower' if self.anchors == self.candidates else 'in-batch'
 
   def size(self, batch_size: int, num_negatives: int) -> int:
-    """How many an anchor has here before any masking by value."""
+    """The negatives of an anchor, before any are masked out."""
     if self.candidates == 'negatives':
       return batch_size * num_negatives
     return batch_size - 1
@@ -52,7 +53,7 @@ def partitions(
     batch: Embeddings, blocks: Iterable[Block], similarity: Similarity,
     totals: bool = False,
 ) -> Mapping[Block, Partition]:
-  """Log-partitions [B] of blocks; two ways of one matrix are computed once."""
+  """Log-partitions [B] of blocks; both ways of a matrix share its scores."""
   if not batch.num_negatives:
     blocks = [b for b in blocks if b.candidates != 'negatives']
   blocks = set(blocks)
@@ -139,14 +140,14 @@ def _ids(batch: Embeddings, text: str) -> tuple[jax.Array, jax.Array]:
 
 
 def query_blocks(loss: Loss) -> tuple[Block, ...]:
-  """Negatives of the queries; () of a loss that does not say."""
+  """The negatives of the queries; () if the loss does not define them."""
   return getattr(loss, 'query_blocks', tuple)()
 
 
 class Fingerprints(NamedTuple):
-  """The texts of B pairs as uint64: [B], or [B, K] of negatives.
+  """The texts of B pairs as uint64: [B], hard negatives [B, K].
 
-  positives [B, P] are other passages of the queries, or their own.
+  `positives` [B, P] are other passages of a query, or its own again.
   """
 
   query: np.ndarray
@@ -159,10 +160,10 @@ class Fingerprints(NamedTuple):
 def mean_negatives(
     block: Block, texts: Fingerprints, mask_duplicates: bool
 ) -> float:
-  """Negatives of an anchor of `block`, the mean over anchors; none is B x B.
+  """The mean number of an anchor's negatives in `block`; no array is B x B.
 
-  Of passages against passages other passages of a query are counted, which the
-  loss masks out.
+  Between passages the other passages of a query count, although the loss masks
+  them out.
   """
   size = len(texts.query)
   anchors = getattr(texts, block.anchors)
@@ -222,7 +223,7 @@ def _occurrences(values: np.ndarray, among: np.ndarray) -> np.ndarray:
 def describe_negatives(
     loss: Loss, similarity: Similarity, batch_size: int, num_negatives: int
 ) -> Iterator[str]:
-  """A line on the negatives per query, as many as the batch has places for."""
+  """Yields a line on the negatives per query, before any are masked out."""
   size = batch_size, num_negatives
   counts = _count(loss, size, lambda block: block.size(*size))
   if counts:
@@ -234,10 +235,10 @@ def describe_negatives(
 def describe_left(
     loss: Loss, similarity: Similarity, batches: Batches, step: int
 ) -> Iterator[str]:
-  """A line on the negatives per query of the batches from `step` on.
+  """Yields a line on the negatives per query in the batches from `step` on.
 
-  It is exact for these: ten of them, or fewer of more than 100,000 pairs.
-  Raises UserError where no query of them has any.
+  The mean is exact, over ten batches, or fewer of more than 100,000 pairs.
+  Raises UserError where no query has a negative.
   """
   if not query_blocks(loss):
     return

@@ -22,9 +22,9 @@ from dualenc_jax.losses.score_matrix import MASKED, Tags
 class Sample(NamedTuple):
   """Slots drawn for B queries, without gradients.
 
-  Rows [B, K] are in the order drawn, none where candidates were fewer. Over all
-  candidates are `lse` float32 [B], log sum exp(score), near -1e30 without any,
-  and `maximum`, the best score. `unmasked` int32 [B] counts the slots that are
+  Rows [B, K] are in the order drawn, empty where candidates are too few. `lse`
+  float32 [B] is log sum exp(score) over all candidates, near -1e30 without any;
+  `maximum` is the best score. `unmasked` int32 [B] counts the slots that are
   negatives of the query, before any top-k.
   """
 
@@ -36,9 +36,9 @@ class Sample(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Draw:
-  """How slots are drawn: `count`, K, a query, without replacement.
+  """How slots are drawn: K = `count` a query, without replacement.
 
-  Only `top_k` of a query's negatives are candidates, None for all: the best of
+  Candidates are t = `top_k` of a query's negatives, None for all: the best of
   each of t groups of M / t neighbouring slots if `grouped` (Lindgren et al.),
   else the t best.
   """
@@ -48,7 +48,7 @@ class Draw:
   grouped: bool = False
 
   def check(self, size: int, devices: int = 1) -> None:
-    """Raises UserError for what cannot be drawn from a cache of `size`."""
+    """Raises UserError for draws that a cache of `size` slots cannot give."""
     candidates = size if self.top_k is None else self.top_k
     if not 1 <= candidates <= size:
       raise UserError(
@@ -104,11 +104,11 @@ def sample(
 ) -> Sample:
   """Draws K slots of the cache for each query, from softmax(scores).
 
-  Slot j of query i has the score q_i . e_j / temperature. It is no candidate
-  without a text, if its text is one of `known_ids`, or above the limit.
+  Slot j of query i has the score q_i . e_j / temperature. It is no candidate if
+  it is empty, if its text is one of `known_ids`, or above the limit.
 
-  `numbers` uint32 [B] are of the queries within the step, `known_ids` uint32
-  [B, P, 2] of all labelled passages of a query.
+  `numbers` uint32 [B] number the queries of the step; `known_ids` uint32
+  [B, P, 2] are fingerprints of all labelled passages of a query.
   """
   ring, size = negative_cache.data_ring(BLOCK), cache.size
   query = query.astype(jnp.float32) / temperature
@@ -134,10 +134,10 @@ def sample(
 
 
 def gumbel(bits: jax.Array) -> jax.Array:
-  """-log(-log(1 - v)), finite, of v in (0, 1) by 32 random bits.
+  """Noise -log(-log(1 - v)), finite, for v in (0, 1) from 32 random bits.
 
-  Where the noise is largest, v is smallest, and float32 the finest: a maximum
-  over millions of slots has no ties.
+  Where the noise is largest, v is smallest, and float32 finest: a maximum over
+  millions of slots has no ties.
   """
   v = (bits.astype(jnp.float32) + 0.5) * 2.0**-32
   return -jnp.log(-jnp.log1p(-jnp.minimum(v, 1.0 - 2.0**-24)))

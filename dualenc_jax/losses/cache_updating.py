@@ -1,8 +1,7 @@
-"""A negative cache after a step: what was encoded again, and the new passages.
+"""Updates of a negative cache: texts encoded again, and new passages.
 
-The rows of the step travel round the ring of devices, and each takes those of
-its slots. Of the whole batch every device sees no more than slots and
-fingerprints.
+The rows of the step travel round the ring of devices, and each device takes the
+rows of its slots. Of the whole batch it sees only slots and fingerprints.
 """
 
 from collections.abc import Sequence
@@ -25,10 +24,10 @@ def update(
   """Puts new embeddings into a cache, and the passages of a batch.
 
   In this order: refreshed slots get their new embedding, and, with `lru`, age
-  0; so do those whose text is a passage of the batch. The other passages, equal
-  ones once, replace slots without a text first, then the oldest; of equal ages
-  the lowest slot. These have age 0, and all other slots are one older. Of
-  several embeddings of one text the batch's counts, then the first.
+  0; so do slots whose text is a passage of the batch. The other passages, equal
+  ones once, replace empty slots first, then the oldest; of equal ages the
+  lowest slot. These have age 0, and all other slots are one older. Of several
+  embeddings of one text the batch's counts, then the first.
 
   Slots int32 [R, ...], M for none, are refreshed by embeddings [R, ..., D];
   passages [B, D] have tokens [B, L] and ids uint32 [B, 2]. Without `lru` the

@@ -1,4 +1,4 @@
-"""What a search of codes has found: scores with gradients, loss and metrics."""
+"""The hits of a search of codes: scores with gradients, loss and metrics."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from dualenc_jax.losses.code_search import Hits
 
 
 class Ranked(NamedTuple):
-  """Some passages of each query: float32, int32 from 1, and bool [B, n]."""
+  """Passages of each query [B, n]: float32 scores, int32 ranks from 1, bool."""
 
   scores: jax.Array
   ranks: jax.Array
@@ -27,8 +27,8 @@ def lambda_rank(
 
     log(1 + exp((s_j - s_i) / temperature)) |w(r_j) - w(r_i)|,
 
-  where w(r) is 1 / r up to rank `cut`, and 0 behind: what the reciprocal rank
-  gains by a swap. It is 0 where a query has no pair.
+  where w(r) is 1 / r up to rank `cut`, and 0 behind: the gain of the reciprocal
+  rank by a swap. It is 0 where a query has no pair.
   """
 
   def weights(ranks):
@@ -51,8 +51,8 @@ def ranked(
 ) -> tuple[Ranked, Ranked]:
   """Relevant passages and the other hits, scored with gradients.
 
-  Targets int32 [B, R] are the rows, of `total`, of the relevant passages of a
-  query; where there are fewer the first stands in.
+  `targets` int32 [B, R] are the rows, among `total`, of a query's relevant
+  passages; the first is repeated where there are fewer.
   """
   depth = hits.rows.shape[1]
   same = targets[:, :, None] == hits.rows[:, None, :]
@@ -75,9 +75,9 @@ def scores_of(
 ) -> jax.Array:
   """Scores [B, n] of codes [B, n, w] of each query [B, d].
 
-  By tables: a product for each centroid, of which each code picks M. What is
-  found needs not be decoded, which took as many times more memory as a part has
-  dims, here and in the backward pass.
+  Each code picks M products from a table of queries and centroids. To decode
+  the hits would take as many times more memory as a part has dims, here and in
+  the backward pass.
   """
   size, count, width = codes.shape
   parts = quantiser.parts
@@ -94,8 +94,10 @@ def scores_of(
 def metrics(
     relevant: Ranked, others: Ranked, depth: int
 ) -> dict[str, jax.Array]:
-  """The share of queries with a relevant passage among the hits, the mean
-  reciprocal rank of the first, and what the best of them scores above others.
+  """Metrics of the hits, means over queries.
+
+  The share of queries with a relevant hit, the reciprocal rank of the first,
+  the margin of the best relevant score over other hits, and the negatives.
   """
   best = jnp.min(jnp.where(relevant.valid, relevant.ranks, depth + 1), axis=1)
   found = best <= depth

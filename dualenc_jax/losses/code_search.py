@@ -1,8 +1,8 @@
-"""The nearest of all passages, kept as product codes, of each query of a batch.
+"""Exact search of a batch's queries among passages kept as product codes.
 
 The codes are sharded over the devices and stay where they are; queries travel
-round the ring, as columns do in `ring.py`. So a step has the exact hits of now:
-nothing is rebuilt, and no embedding is gathered.
+round the ring, as columns do in `ring.py`. So the hits of a step are exact: no
+index is rebuilt, and no embedding is gathered.
 
 Shapes: N passages, w bytes of their codes, B queries, d their dim, k hits.
 """
@@ -22,7 +22,7 @@ BLOCK = 2**13
 
 
 class Codes(NamedTuple):
-  """Passages, over the data axis: uint8 [N, w]; `valid` is False in padding."""
+  """Codes uint8 [N, w] over the data axis; `valid` is False in padding."""
 
   codes: jax.Array
   valid: jax.Array
@@ -31,8 +31,8 @@ class Codes(NamedTuple):
 class Hits(NamedTuple):
   """The best passages of each query, best first; of equal ones the first row.
 
-  Rows int32 [B, k] are N, and codes uint8 [B, k, w] 0, where there are fewer;
-  `wanted` [B, R, w] are codes of the rows that were asked for.
+  Missing hits have the row N and codes 0. Rows are int32 [B, k], codes uint8
+  [B, k, w]; `wanted` [B, R, w] are the codes of the `targets`.
   """
 
   rows: jax.Array
@@ -46,8 +46,8 @@ def search(
 ) -> Hits:
   """Scores all passages for all queries, exactly, in float32; no gradients.
 
-  Queries are float32 [B, d], `score` float32 [M, 2^b, d/M] what codes stand
-  for, and targets int32 [B, R] rows whose codes are wanted, too.
+  Queries are float32 [B, d], `score` float32 [M, 2^b, d/M] the centroids that
+  codes stand for, `targets` int32 [B, R] rows whose codes are wanted, too.
   """
   total = len(passages.valid)
   ring = data_ring(BLOCK)

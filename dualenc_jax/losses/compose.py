@@ -19,10 +19,10 @@ from dualenc_jax.losses.similarity import LearnableTemperature, Similarity
 class Sum:
   """The weighted sum of losses, of pairs (loss, weight), over one batch.
 
-  A part is called by its class, and by its number too where two are of one
-  class: SamToNe, PAIR_2. Parameters of a part are kept under its name. So are
-  its metrics, SamToNe/loss; those of the first part that are no losses stand
-  without a name, too. What two parts have in common is computed twice.
+  The name of a part is its class, with its number where two share a class:
+  SamToNe, PAIR_2. Its parameters and its metrics, SamToNe/loss, are kept under
+  the name; metrics of the first part that are no losses also stand without it.
+  Work that two parts share is done twice.
   """
 
   parts: Sequence[tuple[Loss, float]]
@@ -80,7 +80,7 @@ class Sum:
 
 @dataclasses.dataclass(frozen=True)
 class AtTemperature(Around):
-  """A loss at a temperature of its own; all else is as its caller says.
+  """A loss at a temperature of its own; all other settings are the caller's.
 
   A `LearnableTemperature` is a parameter of this loss.
   """

@@ -1,4 +1,4 @@
-"""Losses that teach a teacher's scores of a query's own list of candidates."""
+"""Distillation: losses on a teacher's scores of a query's own candidates."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -194,7 +194,7 @@ class MarginMSE(_Taught):
 def margin_errors(
     student: jax.Array, teacher: jax.Array, counted: jax.Array
 ) -> jax.Array:
-  """The mean over k of the squared errors of margins, [B]; 0 of none.
+  """The mean over k of the squared errors of margins, [B]; 0 without any.
 
   Scores are [B, 1 + K], the passage's first; `counted` is bool [B, K].
   """

@@ -25,16 +25,16 @@ _SATURATED = 0.9
 class Hashed(loss_lib.Around):
   """L_dense + L_cand of Yamada et al. 2021 (Thakur et al. 2022, equation 1).
 
-  The code of a text is the sign of its embedding x, sign(0) = +1. While it
-  trains, t steps on,
+  The code of a text is the sign of its embedding x, sign(0) = +1. In training,
+  at step t,
 
     h(x) = tanh(beta_t sqrt(D) x),  beta_t = sqrt(1 + gamma (start + t)),
 
   stands in for it. The factor sqrt(D) is that of rows of norm one, whose
   components are of the order 1/sqrt(D): without it tanh would stay linear for
-  thousands of steps. Passages and hard negatives are hashed in both parts;
-  queries are in the second alone, as a search has them: it finds candidates by
-  codes, and orders them by the dense query.
+  thousands of steps. Passages and hard negatives are hashed in both parts,
+  queries in the second alone, as in a search, which finds candidates by codes
+  and orders them by the dense query.
 
   L_dense is any loss of e(q) and h(p) / sqrt(D), whose norm is 1 once all bits
   are saturated. Its scores, e(q) . h(p) / sqrt(D) / temperature, are the
@@ -49,15 +49,14 @@ class Hashed(loss_lib.Around):
 
   As in the paper these products are of codes of +-1, from -D to D, whatever
   the temperature: a bit that differs takes 2 off, so that with alpha = 2 the
-  positive is to be nearer by one bit. What is no negative elsewhere is none
-  here: see `Similarity`; for its `false_negative_margin` cosines are
-  h(q) . h(p) / D here.
+  positive is to be nearer by one bit. Masks are those of `Similarity`; its
+  `false_negative_margin` takes h(q) . h(p) / D for the cosine.
 
   Attributes:
     alpha: margin of the codes' products, 2 in the paper.
     gamma: how fast tanh comes closer to the sign; 0 keeps beta at 1.
-    start: steps that a model had behind it when this run began, so that beta
-      goes on from there. A run that is resumed knows its own steps.
+    start: steps that the model was trained before this run; beta goes on from
+      there. A resumed run counts its own steps.
     straight_through: the codes themselves, with the gradient of tanh.
   """
 
@@ -86,17 +85,17 @@ class Hashed(loss_lib.Around):
     return tuple(dict.fromkeys((*blocks.query_blocks(self.dense), *_BLOCKS)))
 
   def chance(self, batch_size: int, num_negatives: int) -> float | None:
-    """The value where all embeddings are one; None if the dense loss has none.
+    """The value if all embeddings are equal; None if the dense loss has none.
 
-    It holds at any step for L_cand, of which alpha is left; for L_dense as far
-    as its terms are between the towers.
+    L_cand is alpha then, at any step; the value of L_dense holds as far as its
+    terms are between the towers.
     """
     chance = getattr(self.dense, 'chance', lambda *sizes: None)
     dense = chance(batch_size, num_negatives)
     return None if dense is None else dense + self.alpha
 
   def beta(self, step: jax.Array) -> jax.Array:
-    """By what tanh is steepened after so many steps of this run, float32 []."""
+    """The steepness of tanh after `step` steps of this run, float32 []."""
     steps = self.start + step.astype(jnp.float32)
     return jnp.sqrt(1.0 + self.gamma * steps)
 

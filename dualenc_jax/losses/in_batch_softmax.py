@@ -1,4 +1,4 @@
-"""In-batch softmax, the loss that the others extend."""
+"""In-batch softmax, the base class of SamToNe and PAIR."""
 
 from collections.abc import Mapping, Sequence
 import dataclasses
@@ -23,7 +23,7 @@ _ROUNDING = 1e-6
 class Term:
   """One part of a loss: the mean cross-entropy of one tower's anchors.
 
-  `name` is that of the part in the log, `blocks` are the anchors' negatives.
+  `name` is its name in the log; `blocks` are the anchors' negatives.
   """
 
   name: str
@@ -75,19 +75,20 @@ class InBatchSoftmax:
   def query_blocks(self) -> tuple[blocks.Block, ...]:
     """Negatives of the anchors q_i."""
     return (blocks.QUERY_PASSAGES, blocks.QUERY_HARD)
+
   def passage_blocks(self) -> tuple[blocks.Block, ...]:
     """Negatives of the anchors p_i."""
     return (blocks.PASSAGE_QUERIES,)
 
   def terms(self) -> list[Term]:
-    """The loss is the weighted sum of these."""
+    """The parts whose weighted sum is the loss."""
     terms = [Term('query_side', self.query_blocks())]
     if self.bidirectional:
       terms.append(Term('passage_side', self.passage_blocks()))
     return terms
 
   def chance(self, batch_size: int, num_negatives: int) -> float:
-    """The value where all similarities are equal: logarithms of candidates."""
+    """The value if all similarities are equal, by numbers of candidates."""
     return sum(
         term.weight * math.log(
             term.positive_in_denominator

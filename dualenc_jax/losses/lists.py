@@ -1,7 +1,7 @@
-"""Losses of a cross-encoder: over the scores of lists of candidates.
+"""Losses of a cross-encoder, over the scores of lists of candidates.
 
-A list is the passage of a query and its hard negatives. Of RankT5 (Zhuang et
-al. 2022) and Rax; all are means over the lists, weighted.
+A list is the passage of a query and its hard negatives. The losses are those of
+RankT5 (Zhuang et al. 2022) and Rax, weighted means over the lists.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ class Lists(NamedTuple):
 
 
 class ListLoss(Protocol):
-  """What any loss over lists is; no base class is needed."""
+  """A loss over lists; no base class is needed."""
 
   def __call__(self, lists: Lists) -> jax.Array:
     """The value, float32 []."""
@@ -46,7 +46,7 @@ class Pointwise:
 
     log(1 + exp(-f)) of the positive,  log(1 + exp(f)) of a negative.
 
-  Its scores are logits of a probability, which thresholds can be about.
+  The scores are logits of a probability, to which thresholds can apply.
   """
 
   def __call__(self, lists: Lists) -> jax.Array:
@@ -61,8 +61,8 @@ class Listwise:
 
     -log p + poly (1 - p),  p = exp f_0 / sum_c exp f_c
 
-  Poly is 1 in RankT5. A constant added to the scores of a list changes nothing:
-  they rank, and mean no probability until they are calibrated.
+  `poly` is 1 in RankT5. A constant added to the scores of a list changes
+  nothing: they rank, and are no logits until they are calibrated.
 
   """
 
@@ -90,9 +90,9 @@ class Pairwise:
 
 
 def evaluate(loss: ListLoss, lists: Lists) -> Result:
-  """Computes a loss, and what is logged of any lists.
+  """Computes a loss, and the metrics of any lists.
 
-  The accuracy is the share of the lists whose positive is first, and alone.
+  The accuracy is the share of lists whose positive alone is first.
   """
   scores, valid = lists.scores.astype(jnp.float32), lists.valid
   lists = lists._replace(scores=scores)

@@ -1,4 +1,4 @@
-"""What a loss is given and what it is, and the functions that use all alike."""
+"""The input and the protocol of a loss, and functions that serve any loss."""
 
 from collections.abc import Callable, Mapping
 import functools
@@ -35,8 +35,8 @@ class Embeddings(NamedTuple):
     query_ids: uint32 [B, 2]; of passages likewise, negative_ids [B, K, 2].
     negative_valid: bool [B, K], False where a query has fewer than K hard
       negatives; None if all are real.
-    positive_ids: uint32 [B, P, 2], of all labelled passages of a query beside
-      its own, which stands in where there are fewer.
+    positive_ids: uint32 [B, P, 2], all labelled passages of a query but its
+      own, which is repeated where there are fewer.
     columns: the other columns of the batch by name, see `data.columns`: [B] of
       pairs, [B, 1 + K] of passages and their hard negatives.
     step: optimizer steps taken so far, int32 []; None outside a train step.
@@ -57,7 +57,7 @@ class Embeddings(NamedTuple):
   def of_batch(
       cls, batch: Mapping[str, Any], query: jax.Array, passages: jax.Array
   ) -> 'Embeddings':
-    """The embeddings [B, D] and [B, 1 + K, D] of a batch with all it has."""
+    """Joins embeddings [B, D] and [B, 1 + K, D] to the rest of their batch."""
     known = columns_lib.arrays(1, 1, (), 1)
     own = (*known, columns_lib.STEP)
     found = {n: batch[n] for n in cls._fields if n in own and n in batch}
@@ -72,11 +72,11 @@ class Embeddings(NamedTuple):
 
   @property
   def weights(self) -> jax.Array | None:
-    """Of pairs in means over anchors, [B]; as candidates all count alike."""
+    """Weights [B] of anchors in means, None if equal; candidates have none."""
     return self.columns.get('weights')
 
   def column(self, name: str) -> jax.Array:
-    """A column that the loss cannot do without."""
+    """A column of the batch; raises UserError if it is missing."""
     if name not in self.columns:
       raise UserError(
           f'The loss reads the column {name!r}, which the batch lacks; it has'
@@ -91,11 +91,11 @@ class Embeddings(NamedTuple):
     return 0 if self.negatives is None else self.negatives.shape[1]
 
   def vectors(self) -> dict[str, Any]:
-    """Those of query, passage and, if there are any, negatives, by name."""
+    """Embeddings by name: query, passage and, if any, negatives."""
     return {n: x for n in VECTORS if (x := getattr(self, n)) is not None}
 
   def mapped(self, function: Callable[[jax.Array], Any]) -> 'Embeddings':
-    """The same with function(x) in place of all vectors x."""
+    """A copy with function(x) in place of each array x of embeddings."""
     found: dict[str, Any] = {n: function(x) for n, x in self.vectors().items()}
     return self._replace(**found)
 
@@ -103,7 +103,7 @@ class Embeddings(NamedTuple):
     return self.mapped(lambda x: x.astype(jnp.float32))
 
   def check(self) -> None:
-    """Raises UserError for arrays that do not belong together."""
+    """Raises UserError for arrays whose shapes do not agree."""
     size, dim = self.query.shape
     k = None if self.negatives is None else self.negatives.shape[1]
     several = self.positive_ids
@@ -128,7 +128,7 @@ class Embeddings(NamedTuple):
 
 
 class Loss(Protocol):
-  """What any loss has; no base class is needed.
+  """A loss over a batch; no base class is needed.
 
   It may also have `query_blocks()`, for the count of a query's negatives at the
   start of a run, `chance(batch_size, num_negatives)`, `trained_dims(dim)`, and
@@ -136,7 +136,7 @@ class Loss(Protocol):
   """
 
   def init(self) -> Params:
-    """The parameters of the loss by name; {} of most."""
+    """Fresh parameters by name; {} for most losses."""
 
   def __call__(
       self, params: Params, batch: Embeddings, similarity: Similarity
@@ -145,7 +145,7 @@ class Loss(Protocol):
 
 
 class Around:
-  """What a loss says by the one that it computes, its attribute `of`."""
+  """A loss around another one, which its attribute named `of` holds."""
 
   of = 'loss'
 
@@ -160,22 +160,22 @@ class Around:
 
 
 def trained_dims(loss: Loss, dim: int) -> tuple[int, ...]:
-  """Of how many first components a loss trains embeddings; () for all alone."""
+  """Numbers of first components that a loss trains; () for whole ones alone."""
   return getattr(loss, 'trained_dims', lambda dim: ())(dim)
 
 
 def ask(loss: Loss, columns: Mapping[str, np.ndarray]) -> None:
-  """Calls `check_columns` of a loss that has it; it raises UserError."""
+  """Calls `check_columns`, which raises UserError, of a loss that has it."""
   getattr(loss, 'check_columns', lambda columns: None)(columns)
 
 
 def check_columns(
     loss: Loss, columns: Mapping[str, np.ndarray], dim: int = 2
 ) -> None:
-  """Asks a loss whether it can learn from these, before the first step.
+  """Checks before the first step that a loss can learn from these columns.
 
-  The columns of several batches are [n] or [n, 1 + K], the embeddings' dim is
-  D. Raises UserError, also where a teacher's scores are read by none.
+  Columns, of several batches, are [n] or [n, 1 + K]; `dim` is D. Raises
+  UserError, also where the loss ignores a teacher's scores.
   """
   ask(loss, columns)
   teacher = columns_lib.TEACHER_SCORES.name
@@ -222,7 +222,7 @@ def _read(loss: Loss, columns: Mapping[str, np.ndarray], dim: int) -> set[str]:
 
 
 def check(name: str, loss: Any) -> None:
-  """Raises UserError, with the name of the setting, for what is no loss."""
+  """Raises UserError, with the name of the setting, unless it is a loss."""
   if isinstance(loss, type):
     raise UserError(
         f'{name} is the class {loss.__name__}; expected an object of it. In'
@@ -250,10 +250,10 @@ def init(loss: Loss, similarity: Similarity) -> dict[str, Any]:
 def evaluate(
     loss: Loss, similarity: Similarity, params: Params, batch: Embeddings
 ) -> Result:
-  """Computes a loss of a global batch, and what is logged of any batch.
+  """Computes a loss of a global batch, and the metrics of any batch.
 
-  Its own parameters are those of `init`, as trained so far. The metrics are
-  `loss`, those of the loss, the temperature, and mean similarities.
+  `params` are those of `init`, as trained so far. The metrics are `loss`, those
+  of the loss itself, the temperature and mean similarities.
   """
   # On a mesh whose axes are in the types of arrays, XLA places these, too.
   if AxisType.Explicit in jax.sharding.get_abstract_mesh().axis_types:
@@ -277,12 +277,12 @@ def evaluate(
 
 
 def mean(batch: Embeddings, values: jax.Array) -> jax.Array:
-  """Mean of float32 [B] over the pairs of the batch, weighted; of none, 0."""
+  """Weighted mean of float32 [B] over the pairs; 0 if no weight is above 0."""
   return weighted_mean(values, batch.weights)
 
 
 def weighted_mean(values: jax.Array, weights: jax.Array | None) -> jax.Array:
-  """Mean of float32 [B]; equal weights are None, and of no weight it is 0."""
+  """Mean of float32 [B]; `weights` None are equal; 0 if they add up to 0."""
   if weights is None:
     return jnp.mean(values)
   total = jnp.sum(weights)
@@ -299,7 +299,7 @@ def metrics_of_batch(
 ) -> dict[str, jax.Array]:
   """Temperature, and mean cosines of positives and of distinct rows.
 
-  Nothing is B x B. `norm_error` is there if it is asked for.
+  No array is B x B. With `check_norms` there is `norm_error`, too.
   """
   query, passage = batch.query, batch.passage
   result = {
@@ -315,7 +315,7 @@ def metrics_of_batch(
 
 
 def mean_of_distinct(a: jax.Array, b: jax.Array) -> jax.Array:
-  """Mean of a_i . b_j over i != j, of two [B, D]; nothing is B x B."""
+  """Mean of a_i . b_j over i != j, of two [B, D]; no array is B x B."""
   size = a.shape[0]
   everything = jnp.dot(a.sum(0), b.sum(0), precision='highest')
   return (everything - jnp.sum(a * b)) / max(size * (size - 1.0), 1.0)

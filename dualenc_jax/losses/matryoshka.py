@@ -60,7 +60,7 @@ class Matryoshka(Around):
       check_positive('One of Matryoshka.weights', weight)
 
   def chance(self, batch_size: int, num_negatives: int) -> float | None:
-    """The value where all similarities are equal; None if it is not known."""
+    """The value if all similarities are equal; None if it is not known."""
     chance = getattr(self.loss, 'chance', None)
     known = chance and chance(batch_size, num_negatives)
     return known and known * sum(self._weights)
@@ -103,7 +103,7 @@ class Matryoshka(Around):
 
 
 def first_components(batch: Embeddings, dim: int) -> Embeddings:
-  """The batch with the first `dim` components of vectors, of length one."""
+  """The batch with the first `dim` components, scaled to length one."""
   if dim == batch.query.shape[-1]:
     return batch
   # A hard negative that is missing is zero, and stays so.

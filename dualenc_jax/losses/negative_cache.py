@@ -1,12 +1,10 @@
-"""Negatives beyond the batch: passages encoded by a tower of some steps ago.
+"""A cache of negatives: passages encoded some steps ago, beyond the batch.
 
-M slots, each with the embedding of one text, its tokens, so that it can be
-encoded again, and the fingerprint by which it is known. All arrays are sharded
-by slot over the mesh axis `data` and none of their rows ever leaves its device
-but to be returned: what looks for slots travels round the ring of devices, as
-columns do in `ring.py`, and so do new rows. Lindgren et al., NeurIPS 2021.
-
-M, the slot after the last, stands for no slot.
+Each of M slots has the embedding of one text, its tokens, so that it can be
+encoded again, and its fingerprint. All arrays are sharded by slot over the mesh
+axis `data`, and a row leaves its device only to be returned: queries for slots,
+and new rows, travel round the ring of devices, as columns do in `ring.py`.
+Slot number M stands for no slot. Lindgren et al., NeurIPS 2021.
 """
 
 import math
@@ -45,8 +43,8 @@ class NegativeCache(NamedTuple):
 class Rows(NamedTuple):
   """Some slots of a cache, int32 [..., K], M for none.
 
-  Tokens, int32 [..., K, L], and stale embeddings, float32 [..., K, D], are
-  0 where there is none, and `valid` is False.
+  Without a slot tokens, int32 [..., K, L], and stale embeddings, float32
+  [..., K, D], are 0, and `valid` is False.
   """
 
   slots: jax.Array
@@ -72,13 +70,13 @@ def empty(
 
 
 def data_ring(tile: int) -> Ring:
-  """The devices on the axis `data` of the mesh in scope, which split rows."""
+  """The ring of devices on the axis `data` of the mesh in scope."""
   mesh = mesh_in_scope()
   return Ring(mesh, ('data',) if mesh else (), tile, False, 'highest')
 
 
 def fetch_on_shard(ring: Ring, cache: NegativeCache, slots: jax.Array) -> Rows:
-  """What is in one device's slots [b, ...], from all devices' shards."""
+  """The rows in the slots [b, ...] that one device wants, from all shards."""
   own, first = cache.size, ring.place() * cache.size
 
   def hop(rows, _):
@@ -112,9 +110,9 @@ def fetch_on_shard(ring: Ring, cache: NegativeCache, slots: jax.Array) -> Rows:
 def oldest(cache: NegativeCache, count: int, multiple: int = 1) -> Rows:
   """The texts that have gone longest without being encoded.
 
-  Rows [count] have the oldest first, of equal ones that in the lowest slot; the
-  count is rounded up to a multiple of `multiple` and of the devices on the data
-  axis. Where there are fewer texts, and beyond the count, there is none.
+  Rows [count] have the oldest first, of equal ages the lowest slot; the count
+  is rounded up to a multiple of `multiple` and of the devices on the data axis.
+  Rows beyond the texts, or beyond `count`, are empty.
   """
   ring, size = data_ring(BLOCK), cache.size
   padding = -count % math.lcm(multiple, ring.devices)
@@ -131,9 +129,9 @@ def oldest(cache: NegativeCache, count: int, multiple: int = 1) -> Rows:
 
 
 def by_age(ring: Ring, age: jax.Array, count: int, size: int) -> jax.Array:
-  """The `count` oldest of all devices' slots by ages [m], equal ones in order.
+  """The `count` oldest of all devices' slots by ages [m], equal ages in order.
 
-  M stands in place of one whose age is negative.
+  M takes the place of a slot whose age is negative.
   """
   own = age.shape[0]
   ages, places = jax.lax.top_k(age, min(count, own))

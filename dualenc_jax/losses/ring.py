@@ -37,10 +37,10 @@ _SMALL = 2**17
 
 @dataclasses.dataclass(frozen=True)
 class Ring:
-  """The devices that shards travel over, and how scores are computed there.
+  """The ring of devices that shards travel round.
 
-  Rows and columns are sharded over `axes` of the mesh, None for one device
-  without; `tile` is the most of them that are scored at once.
+  Rows and columns are sharded over `axes` of the mesh; None is one device
+  without a mesh. At most `tile` rows and columns are scored at once.
   """
 
   mesh: AbstractMesh | None
@@ -81,7 +81,7 @@ class Ring:
     return 0 if self.devices == 1 else jax.lax.axis_index(self.axes)
 
   def gather(self, x: jax.Array) -> jax.Array:
-    """[a, ...] of each device -> [A, ...]; for a few numbers, no embeddings."""
+    """[a, ...] of each device -> [A, ...]; for small arrays, not embeddings."""
     if self.devices == 1:
       return x
     return jax.lax.all_gather(x, self.axes, tiled=True)
@@ -135,7 +135,7 @@ def log_partitions(
     ring: Ring, matrices: tuple[Matrix, ...], vectors: Mapping[str, jax.Array],
     tags: Sequence[tuple[Tags, Tags]], temperature: jax.Array,
 ) -> list[tuple[Partition | None, Partition | None]]:
-  """Partitions of the rows and columns of each; see `similarity.py`.
+  """Partitions of rows and columns of each matrix; see `similarity.py`.
 
   The number of rows of every array is a multiple of the ring's devices.
   """

@@ -1,8 +1,8 @@
-"""A matrix of scores: the words for it, and its log-partitions when it is held.
+"""A matrix of scores: its description, and its log-partitions when held whole.
 
-Score (i, j) of a matrix is row i . column j / temperature. Only negatives
-count: what is no negative of its anchor is masked out. Rows are the anchors of
-one direction, columns those of the other. A rows, C columns, D dims.
+Score (i, j) of a matrix is row i . column j / temperature. Only scores of
+negatives of their anchor count; all others are masked out. Rows are the anchors
+of one direction, columns those of the other. A rows, C columns, D dims.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,19 +20,19 @@ MASKED = -1e30
 
 
 class Tags(NamedTuple):
-  """What tells the rows of a matrix, or its columns, from one another.
+  """Marks of a matrix's rows, or columns, that say what is no negative.
 
   Attributes:
     ids: fingerprints, each of two words, uint32 [A]. Row i and column j are no
       negatives of each other if the first ids of both are equal, or the
       second, ...
     valid: bool [A], False at padding; None if all are real.
-    text: fingerprint of a row's passage, two words uint32 [A]; None of rows
-      that are none.
+    text: fingerprint of a row's passage, two words uint32 [A]; None if rows
+      are no passages.
     positives: fingerprints of passages that are no negatives of this row, two
       words uint32 [A, P].
-    limits: float32 [A], the greatest score of a negative of this anchor; what
-      scores above it is a false one. None for no limit.
+    limits: float32 [A], the greatest score of a negative of this anchor; a
+      candidate above it is a false negative. None for no limit.
   """
 
   ids: Sequence[tuple[jax.Array, jax.Array]] = ()
@@ -77,7 +77,7 @@ class Partition(NamedTuple):
 
 
 def combine(partitions: Sequence[Partition]) -> Partition:
-  """The partition over the union of what each is over."""
+  """The partition over the union of their candidates."""
   stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *partitions)
   return Partition(
       lse=jax.nn.logsumexp(stacked.lse, axis=0),
@@ -137,7 +137,7 @@ def dense_log_partitions(
     vectors: Mapping[str, jax.Array], tags: Sequence[tuple[Tags, Tags]],
     temperature: jax.Array,
 ) -> list[tuple[Partition | None, Partition | None]]:
-  """Partitions of rows and columns of whole ones; see `similarity.py`."""
+  """Partitions of rows and columns of whole matrices; see `similarity.py`."""
 
   def both(matrix, rows, columns):
     s = scores(vectors[matrix.rows], vectors[matrix.columns], precision)

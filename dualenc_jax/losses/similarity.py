@@ -1,4 +1,4 @@
-"""How vectors are compared: settings, and the primitive of every loss.
+"""Settings of scores, and `log_partitions`, the primitive of every loss.
 
 One matrix of scores, all rows against all columns, gives the partition of each
 row over its columns and that of each column over its rows. Two implementations
@@ -93,8 +93,8 @@ class LearnableTemperature:
 class Similarity:
   """s(a, b) = cos(a, b) / temperature, and how a matrix of them is computed.
 
-  A loss is given one by its caller, so that the same settings reach every loss,
-  those of a user's own among them.
+  The caller of a loss passes it, so that the same settings reach every loss, a
+  user's own, too.
 
   Duplicates are known by the fingerprint of their tokens. With
   `mask_duplicates`, pair j is no negative for pair i, in either direction, if
@@ -103,22 +103,22 @@ class Similarity:
   a same-tower negative (SamToNe, PAIR) is masked out when it equals the anchor.
 
   Attributes:
-    temperature: a number above 0 or `LearnableTemperature`; what a loss is
-      given has a number, or a learnt one as trained so far, float32 [].
+    temperature: a number above 0 or `LearnableTemperature`; a loss gets the
+      number, or the temperature as trained so far, float32 [].
     implementation: 'dense' holds matrices of scores, B x B; 'ring' never does;
       'auto' chooses by their size. The value is the same to rounding. In code
       outside the library the mesh that the batch is sharded over must be set by
       `jax.set_mesh` or `Partitioner.scope`: without it the ring takes the batch
       to be on one device.
-    tile: the most rows and columns that the ring scores at once; None for what
-      `log_partitions` finds fit.
+    tile: the most rows and columns that the ring scores at once; None for the
+      default of `log_partitions`.
     false_negative_margin: a candidate whose cosine with the anchor is above
       that of the anchor's positive by more than this is taken for a positive
       that nobody has labelled, and masked out (Solatorio 2024; 0.1 in
-      Qwen3-Embedding, 2025). None takes none for such.
-    check_norms: `evaluate` also returns `norm_error`, by how much the norm of
-      an embedding is off one at most; a training run stops where it is off by
-      more than `loss.NORM_TOLERANCE`. It is meant for models of a user's own.
+      Qwen3-Embedding, 2025). None masks none.
+    check_norms: `evaluate` also returns `norm_error`, the largest distance of
+      an embedding's norm from one; a training run stops where it is above
+      `loss.NORM_TOLERANCE`. It is meant for models of a user's own.
   """
 
   temperature: Any = 0.01
@@ -147,13 +147,13 @@ class Similarity:
       )
 
   def init(self) -> dict[str, jax.Array]:
-    """The parameter of a temperature that is learnt; {} of a number."""
+    """The parameter of a learnt temperature; {} for a number."""
     if isinstance(self.temperature, LearnableTemperature):
       return self.temperature.init()
     return {}
 
   def at(self, params: Mapping[str, Any]) -> 'Similarity':
-    """The same with the temperature that has been learnt so far."""
+    """A copy with the temperature as learnt so far."""
     if isinstance(self.temperature, LearnableTemperature):
       return dataclasses.replace(self, temperature=self.temperature(params))
     return self

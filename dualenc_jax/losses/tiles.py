@@ -35,7 +35,7 @@ class Running(NamedTuple):
 
 
 class Cotangent(NamedTuple):
-  """What the backward pass knows of the rows or the columns, [T, t] each."""
+  """Input of the backward pass for the rows or the columns, [T, t] each."""
 
   lse: jax.Array
   d_lse: jax.Array

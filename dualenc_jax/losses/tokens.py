@@ -11,8 +11,8 @@ def token_losses(
 ) -> jax.Array:
   """The loss of each token of targets [R, T], 0 at best but for the z-loss.
 
-  The z-loss is a factor of the squared logarithm of the partition function;
-  smoothing leaves a share of the probability to all other tokens alike.
+  `z_loss` is a factor of the squared logarithm of the partition function;
+  smoothing spreads a share of the probability over all other tokens.
   """
   log_z = jax.nn.logsumexp(logits, axis=-1)
   size = logits.shape[-1]
