@@ -1,4 +1,4 @@
-"""Flax Linen modules: T5, and the dual and cross-encoders built from it."""
+"""Flax Linen modules: T5, and the dual, cross-encoders and generators of it."""
 
 from dualenc_jax.models.cross_encoder import CrossEncoder, ScoreHead
 from dualenc_jax.models.dual_encoder import (

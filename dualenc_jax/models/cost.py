@@ -1,4 +1,4 @@
-"""What a tower of a dual encoder has, and what a text costs it."""
+"""Parameters of the towers of a dual encoder, and FLOP of a text."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ from dualenc_jax.models.dual_encoder import (
 def describe_towers(
     model: DualEncoder, query: int, passage: int
 ) -> Iterator[str]:
-  """A line a tower: layers, parameters, and the products of so many tokens."""
+  """Yields a line a tower: layers, parameters, FLOP of a text so long."""
   params = abstract_params(model)
   yield _describe_tower(model, params, 'query', query)
   yield _describe_tower(model, params, 'passage', passage)

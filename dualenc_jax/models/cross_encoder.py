@@ -1,4 +1,4 @@
-"""The cross-encoder: a score of a query and a passage that are one text.
+"""The cross-encoder, which scores a query and a passage joined to one text.
 
 Shapes: R rows, S texts a row, L tokens, E model dim.
 """
@@ -18,7 +18,7 @@ class ScoreHead(nn.Module):
   """One linear map [..., E] -> [...], in full float32.
 
   Attributes:
-    pooling: what it scores: 'mean' of a text's tokens, or its 'first'.
+    pooling: the state that is scored: 'mean' of a text's tokens, or 'first'.
   """
 
   pooling: str = 'mean'
@@ -50,9 +50,9 @@ def first_token(x: jax.Array, lengths: jax.Array) -> jax.Array:
 
 
 class CrossEncoder(nn.Module):
-  """A T5 encoder over texts of a query and a passage, and one score of each.
+  """A T5 encoder over texts of a query and a passage, and a score of each text.
 
-  It is RankT5's encoder-only form (Zhuang et al. 2022). A score is a logit; it
+  It is RankT5's encoder-only form (Zhuang et al. 2022). A score is a logit and
   does not depend on batch or row mates or on padding.
   """
 

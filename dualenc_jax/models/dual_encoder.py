@@ -1,4 +1,4 @@
-"""The dual encoder: two towers, and which parts they share.
+"""The dual encoder: two towers that may share parts.
 
 Shapes: R rows, S texts a row, L tokens, E model dim, D embedding dim.
 """
@@ -43,7 +43,7 @@ def l2_normalize(x: jax.Array, epsilon: float = 1e-12) -> jax.Array:
 
 
 def model_params(params: Any) -> Any:
-  """Train parameters without those of the loss, and of a codec."""
+  """Trained parameters without those of the loss, and of a codec."""
   return {n: tree for n, tree in params.items() if n not in BESIDE}
 
 
@@ -52,7 +52,7 @@ def one_a_row(
 ) -> tuple[jax.Array, jax.Array | None]:
   """Lengths and numbers [R, 1] of texts that have a row each.
 
-  Tokens int32 [R, L], padded with 0; numbers [R] or None, which stays.
+  Tokens are int32 [R, L], padded with 0; numbers [R] or None, which stays None.
   """
   lengths = jnp.sum(tokens != PAD, axis=1, keepdims=True)
   return lengths, None if numbers is None else numbers[:, None]
@@ -61,7 +61,7 @@ def one_a_row(
 def abstract_params(model: nn.Module) -> Any:
   """The parameters as ShapeDtypeStruct, in their boxes of logical axes.
 
-  The model is a dual encoder, or any that maps tokens to something.
+  The model is a dual encoder, or any other module over tokens.
   """
   tokens = [jnp.ones((1, 2), jnp.int32)]
   if hasattr(model, 'encode_passage'):
@@ -72,7 +72,7 @@ def abstract_params(model: nn.Module) -> Any:
 
 
 def describe(value: Any) -> Any:
-  """A module as JSON: its class and its attributes, with those of its parts.
+  """A module as JSON: its class and attributes, parts included.
 
   It is saved with every checkpoint, so that `interop.own` needs no config.
   """
@@ -90,7 +90,7 @@ def describe(value: Any) -> Any:
 
 
 def class_name(value: Any) -> str:
-  """Where a class or function is: 'dualenc_jax.models.t5_encoder.T5Encoder'."""
+  """The path of a class: 'dualenc_jax.models.t5_encoder.T5Encoder'."""
   return f'{value.__module__}.{value.__qualname__}'
 
 
@@ -112,8 +112,8 @@ class DualEncoder(nn.Module):
   """Query and passage towers of a token embedder, an encoder, a projection.
 
   The first three attributes are the query tower. The passage tower uses the
-  same part wherever its own is None, so the variants of Dong et al. (2022)
-  are which of the last three are given:
+  same part wherever its own is None. The variants of Dong et al. (2022) differ
+  in which of the last three are given:
 
     SDE      none: every parameter is shared.
     ADE      all three: nothing is shared.
@@ -167,9 +167,9 @@ class DualEncoder(nn.Module):
       tokens: int32 [R, L]; a row is a query, padded with 0, or several, one
         after the other.
       lengths: int32 [R, S], tokens of the queries of a row; None where every
-        row is one.
-      dropout_numbers: numbers of the queries, uint32, as `lengths` or [R]; None
-        switches dropout off. See `T5Encoder`.
+        row is one query.
+      dropout_numbers: numbers of the queries, uint32, shaped as `lengths`, or
+        [R]; None switches dropout off.
 
     Returns:
       float32 [R, S, D], or [R, D] without `lengths`, of norm one; meaningless

@@ -1,13 +1,13 @@
-"""Attention of short rows with T5's bias as a kernel of TPUs (Pallas).
+"""Attention of short rows with T5's bias as a TPU kernel (Pallas).
 
 All logits of a head and a row are in the fast memory at once, so they are
-neither written nor read: the backward pass computes them again, and adds the
-gradient of the bias up over the rows there. Shapes: R rows, L tokens, H heads,
+neither written nor read: the backward pass computes them again, and sums the
+gradient of the bias over the rows there. Shapes: R rows, L tokens, H heads,
 K head_dim, G heads of a block, W = G K its lanes.
 
 Within a block heads stay side by side, as the products before and after leave
-and take them: what belongs to other heads is set to zero instead of cut off,
-which costs nothing, as a product over fewer than 128 lanes takes as long.
+and take them: entries of other heads are set to zero instead of cut off, which
+costs nothing, as a product over fewer than 128 lanes takes as long.
 Logits lie with the keys first, [key, query], so that sums over keys are sums of
 registers, and only one product of the backward pass needs a transpose.
 """
@@ -109,7 +109,7 @@ def _backward(
 
 
 def fits(query: jax.Array, bias: jax.Array) -> bool:
-  """Whether the kernel is for arrays of such shapes, where they live now.
+  """Whether the kernel can take arrays of such shapes, where they live now.
 
   A TPU's compiler cannot split a kernel among devices; the mesh and the rules
   of `Partitioner.scope` say how. Without them, only one device will do.
@@ -137,7 +137,7 @@ def fits(query: jax.Array, bias: jax.Array) -> bool:
 
 
 def is_faster(query: jax.Array, bias: jax.Array) -> bool:
-  """Whether a TPU should prefer the kernel, by its compiler."""
+  """Whether the kernel fits and, by a TPU's compiler, is faster."""
   aligned = query.shape[1] % _SUBLANES == 0 and query.shape[3] % 8 == 0
   return aligned and fits(query, bias)
 

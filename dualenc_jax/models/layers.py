@@ -24,7 +24,7 @@ KERNEL_INIT = nn.initializers.variance_scaling(
 
 
 def scaled(init: Initializer, factor: float) -> Initializer:
-  """An initialiser whose values are multiplied."""
+  """An initialiser whose values are multiplied by `factor`."""
   return init if factor == 1.0 else lambda *args: factor * init(*args)
 
 
@@ -34,7 +34,7 @@ def parameter(
 ) -> jax.Array:
   """A float32 parameter of a module, whole and in the dtype of its use.
 
-  `shape` is that of the whole parameter, `axes` are logical.
+  `shape` is that of the whole parameter; `axes` are logical.
   """
   part: Any = module.param(
       name, nn.with_logical_partitioning(init, tuple(axes)),
@@ -46,7 +46,7 @@ def parameter(
 class Dense(nn.Module):
   """Linear map of the last axis, without bias; the kernel is always 2-D.
 
-  `kernel_axes` are logical, [input, output]; `dtype` is that of the product.
+  `kernel_axes` are logical, [input, output]; the product has `dtype`.
   """
 
   features: int
@@ -112,11 +112,10 @@ class Segments(NamedTuple):
   """The texts of rows, one after the other from the start of a row.
 
   Attributes:
-    slots: int32 [R, L], a token's text of the row, 0 to S - 1; S after the
-      last.
-    positions: int32 [R, L], the token's place within its text.
+    slots: int32 [R, L], the text of each token, 0 to S - 1; S after the last.
+    positions: int32 [R, L], the place of each token within its text.
     lengths: int32 [R, S], tokens of each text.
-    numbers: uint32 [R, S], of the texts for dropout; None without it.
+    numbers: uint32 [R, S], numbers of the texts for dropout; None without it.
   """
 
   slots: jax.Array
@@ -128,7 +127,7 @@ class Segments(NamedTuple):
   def of(
       cls, length: int, lengths: jax.Array, numbers: jax.Array | None = None
   ) -> 'Segments':
-    """Of rows of `length` tokens, whose texts have `lengths` [R, S]."""
+    """The segments of rows of `length` tokens, of texts of `lengths` [R, S]."""
     ends = jnp.cumsum(lengths, axis=1, dtype=jnp.int32)
     place = jnp.arange(length, dtype=jnp.int32)
     beyond = place[None, :, None] >= ends[:, None, :]
@@ -152,14 +151,14 @@ class Segments(NamedTuple):
     return jax.nn.one_hot(self.slots, size, dtype=jnp.float32)
 
   def keep_shared(self, key: jax.Array, features: int, rate: float):
-    """Which of F to keep, the same for all of a text: bool [R, L or 1, F]."""
+    """The features to keep, the same in a whole text: bool [R, L or 1, F]."""
     keep = _keep(_draw(self._keys(key), (features,)), rate)
     if keep.shape[1] == 1:
       return keep
     return jnp.take_along_axis(keep, self._own_slots()[:, :, None], axis=1)
 
   def keep_each(self, key: jax.Array, features: int, rate: float):
-    """Which features to keep, drawn for each token: bool [R, L, F]."""
+    """The features to keep, drawn for each token: bool [R, L, F]."""
     keys = self._keys(key)
     shape = self.slots.shape[1], features
     if keys.shape[1] == 1:
@@ -228,11 +227,10 @@ class Dropout(nn.Module):
 class Mlp(nn.Module):
   """T5's feed-forward block.
 
-  Two activations make the gated form of T5 1.1, `wi_0` and `wi_1`
-  multiplied; one makes the plain form of T5 1.0, `wi`.
-
-  Activations are of `flax.linen` ('gelu', 'relu', 'silu'), or 'linear'; dropout
-  is of the hidden units; `out_init` is a factor of `wo` at the start.
+  Two activations make the gated form of T5 1.1, `wi_0` and `wi_1` multiplied;
+  one makes the plain form of T5 1.0, `wi`. Activations are functions of
+  `flax.linen` ('gelu', 'relu', 'silu') or 'linear'; dropout acts on the hidden
+  units; `out_init` is a factor of `wo` at the start.
   """
 
   hidden_dim: int

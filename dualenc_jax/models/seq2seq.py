@@ -1,4 +1,4 @@
-"""T5, encoder and decoder: a text is read, another is written.
+"""T5, encoder and decoder, which reads a text and writes another.
 
 Shapes: R rows, S texts a row, L source tokens, T target tokens, n targets a
 source, E model dim, V vocabulary.
@@ -73,7 +73,7 @@ class Seq2Seq(nn.Module):
     return self.logits(found)
 
   def encode(self, sources: jax.Array) -> jax.Array:
-    """What the decoder reads: int32 [R, L], a text a row -> [R, L, E]."""
+    """Encodes the sources: int32 [R, L], a text a row -> [R, L, E]."""
     lengths, _ = one_a_row(sources, None)
     return self.encoder(self.token_embedder(sources), lengths)
 
@@ -91,10 +91,10 @@ class Seq2Seq(nn.Module):
       self, tokens: jax.Array, caches: Sequence[t5_decoder.Cache],
       positions: jax.Array, biases: jax.Array, source_mask: jax.Array,
   ) -> tuple[jax.Array, list[t5_decoder.Cache]]:
-    """float32 [R, n, V] of the next token of each target, and the caches.
+    """Logits float32 [R, n, V] of each target's next token, and the caches.
 
-    Arguments are those of `T5Decoder.step`, but tokens int32 [R, n], those at
-    `positions`, the first of which is 0.
+    Arguments are those of `T5Decoder.step`, but for tokens int32 [R, n] at
+    `positions`; the token at position 0 is 0.
     """
     x, caches = self.decoder.step(
         self.token_embedder(tokens), caches, positions, biases, source_mask
@@ -102,7 +102,7 @@ class Seq2Seq(nn.Module):
     return self.logits(x), caches
 
   def logits(self, x: jax.Array) -> jax.Array:
-    """Of the decoder's output: [..., E] -> float32 [..., V]."""
+    """Logits of the decoder's output: [..., E] -> float32 [..., V]."""
     return self.decoder.logits(x, self.token_embedder.embedding)
 
 

@@ -24,8 +24,8 @@ class Seq2SeqRanker(nn.Module):
   No product with the whole vocabulary is computed.
 
   Attributes:
-    tokens: (true, false), whose logits' difference is the score, a logit of a
-      probability, as monoT5 has it; or one token, whose logit is, as RankT5.
+    tokens: as in monoT5 (true, false), whose difference of logits is the score,
+      a logit of a probability; or as in RankT5 one token, whose logit it is.
   """
 
   token_embedder: layers.TokenEmbedder

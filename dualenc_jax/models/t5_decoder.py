@@ -1,4 +1,4 @@
-"""The T5 decoder stack: teacher forcing, and one step with a cache.
+"""The T5 decoder stack, for teacher forcing or step by step with a cache.
 
 Shapes: R rows, T target positions, L source tokens, n targets of a row, which
 share its source, E model dim, H heads, K head_dim, V vocabulary.
@@ -18,10 +18,10 @@ from dualenc_jax.parallel import split_params
 
 
 class Cache(NamedTuple):
-  """Keys and values of a layer so far, and those of the source.
+  """Keys and values of a layer, of the targets so far and of the source.
 
-  Of targets [R n, T, H, K], meaningless from the present position on; of the
-  source [R, L, H, K].
+  Those of targets [R n, T, H, K] are meaningless from the present position on;
+  those of the source are [R, L, H, K].
   """
 
   keys: jax.Array
@@ -52,7 +52,7 @@ class Attention(nn.Module):
     return x.reshape(*x.shape[:-1], self.num_heads, self.head_dim)
 
   def keys_and_values(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Of [R, T, E]: [R, T, H, K] each."""
+    """Keys and values: [R, T, E] -> [R, T, H, K] each."""
     return self._heads(self.key(x)), self._heads(self.value(x))
 
   def __call__(
@@ -74,7 +74,7 @@ class Attention(nn.Module):
 class DecoderLayer(nn.Module):
   """Self-attention, attention to the source, and feed-forward, with residuals.
 
-  `cached` computes one position; `__call__` all of them at once.
+  `cached` computes one position, `__call__` all of them at once.
   """
 
   num_heads: int
@@ -117,7 +117,7 @@ class DecoderLayer(nn.Module):
       self, x: jax.Array, cache: Cache, positions: jax.Array, bias: jax.Array,
       source_mask: jax.Array,
   ) -> tuple[jax.Array, Cache]:
-    """`T5Decoder.step` of this layer."""
+    """The part of this layer in `T5Decoder.step`."""
     alone = self.pre_self_attention_layer_norm(x).reshape(-1, 1, x.shape[-1])
     length = cache.keys.shape[1]
     place = jnp.arange(length, dtype=jnp.int32)[None]
@@ -156,7 +156,7 @@ class T5Decoder(nn.Module):
 
   Attributes:
     features: E.
-    vocab_size: V of `logits_dense`; None for logits by the token embeddings,
+    vocab_size: V of `logits_dense`; None takes logits by the token embeddings,
       divided by sqrt(E), as in T5 1.0.
   """
 
@@ -234,7 +234,7 @@ class T5Decoder(nn.Module):
     ]
 
   def biases(self, length: int) -> jax.Array:
-    """What `step` wants of T positions: float32 [T, H, T]."""
+    """The position biases of T positions for `step`: float32 [T, H, T]."""
     return jnp.swapaxes(self.relpos_bias(length)[0], 0, 1)
 
   def step(
@@ -243,8 +243,8 @@ class T5Decoder(nn.Module):
   ) -> tuple[jax.Array, list[Cache]]:
     """Decodes one position of each target: [R, n, E], normed, and the caches.
 
-    Of the embedded tokens there, [R, n, E], the caches of `start` or of the
-    step before, positions int32 [R, n] and source_mask bool [R, 1, L].
+    Inputs are the embedded tokens there, [R, n, E], the caches of `start` or of
+    the step before, positions int32 [R, n] and source_mask bool [R, 1, L].
     """
     # A target that has ended may stand behind the last position.
     bias = jnp.take(biases, positions.reshape(-1), axis=0, mode='clip')

@@ -1,7 +1,7 @@
 """The T5 encoder stack, 1.1 (gated GELU) and 1.0 (ReLU), and its attention.
 
-That has a relative position bias, no scaling and no dense biases. Shapes: R
-(or B) rows, S texts a row, L tokens, E model dim, H heads, K head_dim.
+Attention has a relative position bias, no scaling and no dense biases. Shapes:
+R (or B) rows, S texts a row, L tokens, E model dim, H heads, K head_dim.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,8 +27,8 @@ def einsum_attention(
     query, key, value: [B, L, H, K]; T5 folds 1/sqrt(K) into the initialiser.
     bias: [1 or B, H, L, L], float32.
     mask: [B, 1, 1, L] or [B, 1, L, L], True where a key may be attended to.
-    dropout_rate: of the attention weights.
-    keep: [B, H, 1, L], False at weights to drop; None switches it off.
+    dropout_rate: dropout of the attention weights.
+    keep: [B, H, 1, L], False at weights to drop; None switches dropout off.
 
   Returns:
     [B, L, H, K], in the dtype of `value`; the softmax is float32.
@@ -50,9 +50,9 @@ def dot_product_attention(
 ) -> jax.Array:
   """The fastest form: on TPUs the kernel of `fused_attention.py`, if it fits.
 
-  Else `jax.nn.dot_product_attention` with T5's scale of one. Arguments and
+  Else `jax.nn.dot_product_attention` runs with T5's scale of one. Arguments and
   result are those of `einsum_attention`. With dropout of the attention weights,
-  which that does not offer, the einsum form runs, so that the choice of an
+  which that function lacks, the einsum form runs, so that the choice of an
   implementation never changes the objective.
   """
   if backend_in_scope() == 'tpu':
@@ -88,7 +88,7 @@ ATTENTION_INIT = nn.initializers.variance_scaling(1.0, 'fan_in', 'normal')
 
 
 def query_init(head_dim: int) -> layers.Initializer:
-  """Of the query's kernel, which has T5's 1/sqrt(K) folded in."""
+  """The initialiser of the query's kernel, with T5's 1/sqrt(K) folded in."""
   divisor = np.sqrt(head_dim).astype(np.float32)
   return lambda *args: ATTENTION_INIT(*args) / divisor
 
@@ -96,7 +96,7 @@ def query_init(head_dim: int) -> layers.Initializer:
 def keep_weights(
     module: nn.Module, dropout: Segments | None
 ) -> jax.Array | None:
-  """Which attention weights a module keeps: bool [R, H, 1, L], None for all."""
+  """The attention weights to keep: bool [R, H, 1, L]; None keeps all."""
   rate = module.dropout_rate
   if dropout is None or rate == 0.0:
     return None
@@ -108,8 +108,8 @@ def keep_weights(
 def check_buckets(count: int, what: str) -> None:
   """Raises UserError unless positions can be put into so many buckets.
 
-  Of a quarter for one distance each in a direction one must exist, and the
-  others must have distances left up to 128.
+  A quarter of them, at least one, holds one distance each in a direction; the
+  others must have distances left, up to 128.
   """
   expect(
       type(count) is int and 4 <= count < 512, what, count,
@@ -122,9 +122,10 @@ def relative_position_buckets(
 ) -> np.ndarray:
   """T5's buckets of key position - query position, int32 [L, L].
 
-  Half of the buckets is for either direction, or all for keys before the query,
-  where those after it, which none sees, are of distance 0. Of those, half holds
-  one distance each, and the others grow logarithmically up to `max_distance`.
+  Each direction has half of the buckets; or keys before the query have all, and
+  keys after it, which no query sees, count as distance 0. Half of a direction's
+  buckets hold one distance each; the others grow logarithmically up to
+  `max_distance`.
   """
   position = np.arange(length, dtype=np.int32)
   distance = position[None, :] - position[:, None]
@@ -276,8 +277,8 @@ class T5Encoder(nn.Module):
     remat: recompute each layer in the backward pass to save memory.
     attention_fn: `dot_product_attention` or `einsum_attention`.
     residual_init: factor of what every block adds to the stream at the start;
-      near 0 layers start as if they were not there, to grow a trained stack.
-    num_buckets: of relative positions, up to a distance of 128 tokens.
+      near 0, layers start as if absent, so that a trained stack can grow.
+    num_buckets: buckets of relative positions, up to 128 tokens apart.
   """
 
   num_layers: int
