@@ -1,4 +1,4 @@
-"""A run: what it is made of, its plan, its memory, its loop."""
+"""A training run: its parts and plan, its memory, its loop and hooks."""
 
 from dualenc_jax.run.experiment import Experiment
 from dualenc_jax.run.until import UntilAligned

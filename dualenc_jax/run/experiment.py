@@ -1,6 +1,6 @@
-"""What a run is made of, and what is known before its first step.
+"""`Experiment`, all parts of a run, and its plan before the first step.
 
-`Experiment` is the root of the object tree that gin builds.
+It is the root of the object tree that gin builds.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,32 +34,33 @@ _LOG = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-  """A run: what is trained, on what, how long, and where it is kept.
+  """A run: an objective, its data, its length and its folder.
 
   Attributes:
     model_dir: folder of checkpoints, events, config and results.
     steps: training steps.
     batch_size: B, examples in the global batch.
-    seed: of parameters, dropout and the order of examples.
-    checkpoint_every: steps between checkpoints; there is one at the end, too.
-    checkpoint_every_hours: and whenever the last one is so many hours ago; None
-      for steps alone.
+    seed: seed of parameters, dropout and the order of examples.
+    checkpoint_every: steps between checkpoints; the last step has one, too.
+    checkpoint_every_hours: hours after which a checkpoint is due whatever the
+      step; None for steps alone.
     keep_checkpoints: how many of the newest to keep.
     keep_best: a metric of the evaluations on the validation split, 'nDCG@10';
-      the checkpoint with the best, which is the highest but of a perplexity, is
-      kept, too, and is then the model of `model_dir`. None takes the newest.
+      the checkpoint with its best value (the lowest of a perplexity, else the
+      highest) is kept, too, and is then the model of `model_dir`. None takes
+      the newest.
     patience: evaluations in a row without a new best after which the run ends.
-    until: when a run ends before its last step; None for no such end.
+    until: a criterion that ends the run before its last step, or None.
     eval_every: steps between evaluations on the validation split, 0 for none.
-    eval_queries: queries of the fixed sub-corpus that these use.
-    eval_passages: its passages; all relevant ones are among them.
-    watch_tasks: further tasks to evaluate then, on the split that each is
-      measured on: what is forgotten shows there.
+    eval_queries: queries of the fixed sub-corpus of these evaluations.
+    eval_passages: passages of the sub-corpus; all relevant ones are among them.
+    watch_tasks: further tasks to evaluate with these, on the split that each is
+      measured on, to see what is forgotten.
     eval_batch_size: most rows that a device encodes at once in evaluation and
-      search, rounded down to a power of two; of long texts they are fewer.
-    initial_checkpoint: what to take the parameters from when this run has no
-      checkpoint of its own; also a path alone. None starts from scratch.
-    passage_tokenizer: of splits whose passages alone are used, where
+      search, rounded down to a power of two; long texts have fewer.
+    initial_checkpoint: source of the parameters of a run without a checkpoint
+      of its own; also a path alone. None starts from scratch.
+    passage_tokenizer: tokenizer of splits whose passages alone are used, where
       `tokenizer` has another prompt of queries; None for `tokenizer`.
   """
 
@@ -132,24 +133,24 @@ class Experiment:
     return self._prepare(self.task.for_split(split), split)
 
   def passage_cache(self, split: str) -> Cache:
-    """The same, for its passages alone: a prompt of queries is of none."""
+    """The token cache of a split whose passages alone are used."""
     own = self.passage_tokenizer or self.tokenizer
     return dataclasses.replace(self, tokenizer=own).cache(split)
 
   @functools.cached_property
   def caches(self) -> list[Cache]:
-    """Token caches of what is trained on, one for each part of a mixture."""
+    """Token caches of the training pairs, one for each part of a mixture."""
     return [self._prepare(task, 'train') for task, _ in self.task.parts()]
 
   @functools.cached_property
   def corpora(self) -> list[Cache]:
-    """Token caches of what training queries are ranked over, but `caches`."""
+    """Token caches of the corpora of training queries, beside `caches`."""
     splits = [(t, t.corpus_split('train')) for t, _ in self.task.parts()]
     wanted = [(task, split) for task, split in splits if split is not None]
     return [self._prepare(task.for_split(s), s) for task, s in wanted]
 
   def most_examples(self) -> int | None:
-    """Training examples at most, see `Dataset.most_examples`; reads no more."""
+    """An upper bound of training examples, as in `Dataset.most_examples`."""
     total: int | None = 0
     for task, _ in self.task.parts():
       try:
@@ -177,7 +178,7 @@ class Experiment:
 
   @property
   def extra_columns(self) -> tuple[columns.Column, ...]:
-    """What a training batch has beside the columns of every dataset."""
+    """Columns of a training batch beyond those of every dataset."""
     found = columns.extra(task for task, _ in self.task.parts())
     return tuple(column for column in found if column.per)
 
@@ -198,7 +199,7 @@ def make_plan(experiment: Experiment) -> Plan:
 
 
 def make_start(plan: Plan, experiment: Experiment) -> initial.Start | None:
-  """What a run without a checkpoint of its own starts from; None: scratch."""
+  """The start of a run without a checkpoint of its own; None: from scratch."""
   source = experiment.initial_checkpoint
   if source is None or getattr(source, 'path', source) is None:
     if experiment.objective.needs_start:
@@ -226,7 +227,7 @@ def make_start(plan: Plan, experiment: Experiment) -> initial.Start | None:
 
 
 def describe(experiment: Experiment, plan: Plan) -> Iterator[str]:
-  """Lines on devices, parameters, steps, and those of the objective."""
+  """Yields lines on devices, parameters, steps and the objective."""
   mesh = experiment.partitioner.mesh
   devices = mesh.devices.flatten()
   yield (
@@ -245,10 +246,10 @@ def describe(experiment: Experiment, plan: Plan) -> Iterator[str]:
 def initial_state(
     plan: Plan, checkpoints: Checkpoints, start: initial.Start | None
 ) -> tuple[TrainState, dict[str, Any]]:
-  """The state to start from, and what was saved beside it.
+  """The initial state and its `meta`.
 
-  In this order: the newest checkpoint of this run that can be read; the
-  parameters of `start`; from scratch.
+  The first that there is: the newest checkpoint of this run that can be read;
+  the parameters of `start`; random ones.
   """
   restored = checkpoints.restore(plan.abstract)
   if restored is not None:
@@ -261,7 +262,7 @@ def initial_state(
 
 
 def data_position(experiment: Experiment) -> dict[str, Any]:
-  """What the batch of a step depends on, besides the step."""
+  """The facts that the batch of a step depends on, besides the step."""
   headers = [cache.header for cache in experiment.caches]
   position = {}
   for name in ('task', 'source'):
@@ -294,7 +295,7 @@ def data_position(experiment: Experiment) -> dict[str, Any]:
 
 
 def check_same_data(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-  """Refuses to resume on examples that are not those of the checkpoint."""
+  """Raises UserError unless the training data is that of the checkpoint."""
   named = {**dict.fromkeys(saved.keys() & {'query_prefixes'}), **now}
   changes = [
       f'{name}: {saved.get(name)} -> {value}'

@@ -23,8 +23,8 @@ _GROWTH = 16
 class Fit(NamedTuple):
   """The largest batch that fits, in pairs, and bytes a device of its step.
 
-  Where it is capped larger ones may fit: the search stops at `MAX_BATCH_SIZE`,
-  or at the objective's `batch_sizes`.
+  Where `capped`, larger ones may fit: the search stops at `MAX_BATCH_SIZE`,
+  or at the last of the objective's `batch_sizes`.
   """
 
   batch_size: int
@@ -40,8 +40,8 @@ def fit_batch(
 ) -> Fit:
   """The largest global batch whose train step fits, to `TOLERANCE`.
 
-  Memory is taken to grow with the batch. It falls by some 20 MiB where the loss
-  turns from dense to ring, which a device of less than about a GiB may notice.
+  Memory is assumed to grow with the batch. It falls by some 20 MiB where the
+  loss turns from dense to ring, which matters on a device below about a GiB.
   Every size tried is compiled, which takes as long as at the start of a run.
 
   The search begins at the run's own batch size. `tell` is called with each size
@@ -81,15 +81,15 @@ def search(
     measure: Callable[[int], float], sizes: range, start: int, fixed: int,
     limit: float,
 ) -> dict[int, float]:
-  """Bytes of few sizes; the largest that fits is known to `TOLERANCE`.
+  """Measures few sizes; the largest that fits is then known to `TOLERANCE`.
 
-  Memory is taken for affine in the size: the next size to measure is where a
-  line through two measured ones reaches the limit. Where that gets on slowly,
-  for memory is not affine, the bracket is halved instead. If none fits, the
-  first size is measured; if all fit, the last.
+  Memory is assumed affine in the size: the next size to measure is where a line
+  through two measured ones reaches the limit. Where that is slow, as memory is
+  not affine, the bracket is halved instead. If none fits, the first size is
+  measured; if all fit, the last.
 
-  `measure` gives bytes, infinite for too many to know; `fixed` are those that
-  every size needs.
+  `measure` returns bytes, infinite for too many to know; every size needs
+  `fixed` bytes.
   """
   peaks: dict[int, float] = {}
   gaps: list[float] = []

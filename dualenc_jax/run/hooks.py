@@ -1,4 +1,4 @@
-"""What is done between the steps of a run: hooks, each with a cadence."""
+"""Hooks, which act between the steps of a run, each with a cadence."""
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
@@ -14,7 +14,7 @@ from dualenc_jax.training.reporting import Reporter
 
 
 class Wish(enum.IntEnum):
-  """What is asked of a run at the end of a step, the least first."""
+  """The wishes of a host at the end of a step, the weakest first."""
 
   GO_ON = 0
   SAVE = 1
@@ -27,14 +27,14 @@ class Training:
 
   Attributes:
     step: steps taken.
-    state: a TrainState on the mesh; None in the hands of a late hook, for the
-      next step has taken it.
+    state: a TrainState on the mesh; None for a late hook, as the next step has
+      taken it.
     train_step: (state, batch) -> (state, metrics).
     batches: (step, cells) -> batch.
-    metrics: of the last step, on the devices; of late hooks on the host.
-    notes: what hooks remember, JSON; it is saved with every checkpoint.
+    metrics: metrics of the last step, on devices; for late hooks on the host.
+    notes: memory of the hooks, JSON, saved with every checkpoint.
     save: whether a hook wants a checkpoint of this step.
-    stopped: whether the run stops here, to be gone on with later.
+    stopped: whether the run stops here, to resume later.
   """
 
   step: int
@@ -48,23 +48,23 @@ class Training:
 
   @property
   def ended(self) -> str | None:
-    """Why the run has ended before its last step, if it has."""
+    """The reason why the run has ended before its last step, if it has."""
     return self.notes.get('ended')
 
 
 @dataclasses.dataclass(frozen=True)
 class Hook:
-  """Something to do at some of the steps.
+  """An action at some of the steps.
 
   Attributes:
-    call: what to do. Numbers by name that it returns are reported.
+    call: the action. Numbers by name that it returns are reported.
     every: steps from one call to the next; 0 for none on the way.
     at_start: call it before the first step of a run, too.
     at_end: call it after the last step, too.
     late: call it when the next step is under way, so that it may wait for the
       metrics of this one; but before any other hook, and after the last step.
-    saves: call it at whatever step a hook before it wants a checkpoint, too.
-    group: of the numbers that it returns, such as 'validation'.
+    saves: call it, too, at each step where a hook before it wants a checkpoint.
+    group: group of the numbers that it returns, such as 'validation'.
   """
 
   call: Callable[[Training], Mapping[str, float] | None]
@@ -168,11 +168,10 @@ class Hooks:
 
 
 class Agreement:
-  """The greatest wish of all hosts, once a step.
+  """The strongest wish of all hosts, once a step.
 
-  On one host it is that host's own. On several it is that of the step before:
-  devices work it out behind that step, so that nobody waits; each host must
-  ask at each step.
+  One host has its own wish. Several have that of the step before, which devices
+  compute behind that step, so that no host waits; each must ask at each step.
   """
 
   def __init__(self, wish: Callable[[], Wish]):

@@ -22,9 +22,9 @@ _LOG = logging.getLogger(__name__)
 
 
 class Ended(NamedTuple):
-  """How a run has ended: steps taken, and why before its last step, if so.
+  """The end of a run: steps taken, and why it ended early, if it did.
 
-  `best` are the step, metric and value that are kept as the best, {} of none;
+  `best` has the step, metric and value of the best checkpoint, {} without one;
   `stopped` is who stopped it, to go on later.
   """
 
@@ -44,16 +44,16 @@ def train(
 
   Args:
     experiment: the run.
-    plan: `make_plan` of it.
-    config: its gin config, saved in every checkpoint.
+    plan: `make_plan` of the experiment.
+    config: the gin config, saved in every checkpoint.
     hooks: called between those that watch the numbers and the one that saves,
       so that a checkpoint has what they have found at its step.
     ready: called once data and checkpoints are known to be good.
-    allow_other_data: resume although the examples are not those of before.
+    allow_other_data: resume although the examples have changed.
     past_end: resume although a hook had ended the run.
     started: `time.perf_counter()` at the program's start.
-    stopping: what may stop it at the end of a step; the checkpoint of that step
-      is then the same as if it had gone on.
+    stopping: may stop the run at the end of a step; the checkpoint of that step
+      is the same as if the run had gone on.
   """
   stopping = stopping or Stopping()
   began = time.perf_counter() if started is None else started

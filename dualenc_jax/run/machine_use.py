@@ -29,7 +29,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Waiting:
-  """How long devices have waited for the batches of the last 100 steps.
+  """Measures how long devices wait for the batches of the last 100 steps.
 
   A batch is made while the step before it runs: no time is lost unless that
   ends first.
@@ -45,24 +45,24 @@ class Waiting:
     self._thread.start()
 
   def batch(self, make: Callable[[], Any]) -> Any:
-    """What `make` returns, timed."""
+    """Times `make()`, and returns its batch."""
     began = time.perf_counter()
     batch = make()
     self._made = began, time.perf_counter()
     return batch
 
   def runs(self, output: jax.Array) -> None:
-    """To be called as a step on the last batch is under way; its output."""
+    """Takes the output of the step, under way, on the last batch."""
     self._running.put((*self._made, time.perf_counter(), output))
 
   def close(self) -> None:
-    """Waits for what runs: a program that ends with a thread in XLA aborts."""
+    """Waits for the last step: a program ending with a thread in XLA aborts."""
     self._running.put(None)
     self._thread.join(_END_SECONDS)
 
   @property
   def share(self) -> float:
-    """Of the devices' time, that in which they waited for a batch."""
+    """The share of the devices' time that was waiting for a batch."""
     waited, ran = map(sum, zip(*self._steps)) if self._steps else (0.0, 0.0)
     return waited / (waited + ran) if waited else 0.0
 
@@ -82,7 +82,7 @@ class Waiting:
 
 
 def report_use(waiting: Waiting, reporter: Reporter) -> Hook:
-  """Reports memory and waiting every 100 steps, and warns of slow input."""
+  """A hook: reports memory and waiting each 100 steps, warns of slow input."""
   is_slow = False
 
   def write(run: Training) -> None:
@@ -103,7 +103,7 @@ def report_use(waiting: Waiting, reporter: Reporter) -> Hook:
 
 
 def log_memory() -> None:
-  """Logs the most memory that the process had."""
+  """Logs the peak of memory of the process."""
   used = machine.memory_in_use()
   names = {'host_peak_mib': 'of this process', 'device_peak_mib': 'a device'}
   parts = [f'{used[k]:,.0f} MiB {v}' for k, v in names.items() if k in used]
@@ -112,7 +112,7 @@ def log_memory() -> None:
 
 
 class Programs:
-  """Names what the train step is compiled for, the first program aside."""
+  """Names the batches that the train step is compiled for, after the first."""
 
   def __init__(self, most: int):
     """`most`: shapes of batches that there are."""
@@ -121,7 +121,7 @@ class Programs:
 
   @contextlib.contextmanager
   def step(self, number: int, batch: Any) -> Iterator[None]:
-    """Around the train step number `number`, from 1, on a batch."""
+    """A context of the train step number `number`, from 1, on a batch."""
     spent, thread = [], threading.get_ident()
 
     def listen(event: str, duration_secs: float, **_: str | int) -> None:

@@ -1,4 +1,4 @@
-"""Memory of the train step as the compiler plans it; nothing is allocated."""
+"""Memory of a train step as its compiler plans it; nothing is allocated."""
 
 from collections.abc import Callable, Iterator, Mapping
 import dataclasses
@@ -36,17 +36,15 @@ class Parts:
   """Bytes a device that one train step needs; they add up to its peak.
 
   `params`, `optimizer`, `memory` (of the objective, such as a negative cache)
-  and `batch` are the step's inputs, from shapes and shardings. What is new of
-  the first three takes the place of the old. The others are what the compiler
-  plans beside them.
+  and `batch` are the step's inputs, by shapes and shardings; new values of the
+  first three take the place of the old. The compiler plans the others.
 
   Attributes:
     activations: temporaries of the whole step less `loss`: activations that
-      wait for the backward pass, gradients, updates, what the collectives
-      need.
-    loss: temporaries of what the objective has compiled apart and its
-      gradient, such as the loss of embeddings; the embeddings and gradients,
-      which enter and leave, are not among them. 0 if it has no such part.
+      wait for the backward pass, gradients, updates, buffers of collectives.
+    loss: temporaries of the part that the objective compiles apart and its
+      gradient, such as the loss of embeddings, without the embeddings and
+      gradients that enter and leave. 0 if it has no such part.
     other: metrics, the program where it lies in the device's memory, and
       padding of inputs to the device's tiles; less inputs that the step never
       reads.
@@ -75,7 +73,7 @@ _NAMES = {
 
 
 def named(parts: Mapping[str, int]) -> dict[str, int]:
-  """Fields of `Parts`, as a table calls them; a memory where there is one."""
+  """Fields of `Parts` by their names in a table; `memory` only if any."""
   shown = {n: size for n, size in parts.items() if size or n != 'memory'}
   return {_NAMES.get(name, name): size for name, size in shown.items()}
 
@@ -84,8 +82,8 @@ class Stats(NamedTuple):
   """Bytes a device that the compiler plans for a program.
 
   Attributes:
-    total: what must be free.
-    temporaries: of them, neither inputs nor outputs.
+    total: bytes that must be free.
+    temporaries: their part that is neither inputs nor outputs.
   """
 
   total: int
@@ -114,14 +112,14 @@ def mib(size: float) -> str:
 
 
 def measure(lowered: jax.stages.Lowered, what: str) -> Stats:
-  """Compiles a program and says what it needs; raises as `by_part`."""
+  """Compiles a program and measures it; raises as `by_part`."""
   return stats(compile_program(lowered, what))
 
 
 def compile_program(
     lowered: jax.stages.Lowered, what: str, less: str = FEWER_PAIRS
 ) -> jax.stages.Compiled:
-  """Compiles, or raises OutOfMemory: what a program is, and what takes less."""
+  """Compiles; raises OutOfMemory with the program's name and a remedy."""
   try:
     return lowered.compile()
   except jax.errors.JaxRuntimeError as e:
@@ -148,7 +146,7 @@ def compile_program(
 
 
 def stats(compiled: jax.stages.Compiled) -> Stats:
-  """Of a compiled program.
+  """The bytes of a compiled program.
 
   The total is not `peak_memory_in_bytes`, which leaves the temporaries out on
   the CPU.
@@ -166,14 +164,14 @@ def stats(compiled: jax.stages.Compiled) -> Stats:
 
 
 def by_part(experiment: Experiment) -> Parts:
-  """Compiles the train step, and the loss on its own: what they need."""
+  """Compiles the train step, and the loss on its own, for their bytes."""
   return parts_of(experiment, measure(*lower_step(experiment)))
 
 
 def parts_of(
     experiment: Experiment, step: Stats, measured: Measure = measure
 ) -> Parts:
-  """`by_part` of a measured train step; the loss alone is `measured` here."""
+  """`by_part` of a train step that is measured; compiles the loss alone."""
   # Inside of the step the compiler may need less for the loss than on its own.
   loss = min(_loss_bytes(experiment, measured), step.temporaries)
   inputs = input_bytes(experiment)
@@ -184,7 +182,7 @@ def parts_of(
 
 
 def input_bytes(experiment: Experiment) -> dict[str, int]:
-  """`Parts` that a step takes in, by name; compiles nothing."""
+  """The `Parts` of a step's inputs, by name; compiles nothing."""
   state = make_plan(experiment).abstract
   return {
       'params': device_bytes(state.params),
@@ -195,7 +193,7 @@ def input_bytes(experiment: Experiment) -> dict[str, int]:
 
 
 def peak(experiment: Experiment) -> int:
-  """Bytes a device of the compiled train step, in all; raises as `by_part`."""
+  """All bytes a device of the compiled train step; raises as `by_part`."""
   return measure(*lower_step(experiment)).total
 
 
@@ -224,7 +222,7 @@ def _on_rows(tree: Any, experiment: Experiment) -> Any:
 
 
 def lower_step(experiment: Experiment) -> tuple[jax.stages.Lowered, str]:
-  """The train step for the devices of the mesh, and what it is."""
+  """The train step lowered for the devices of the mesh, and its name."""
   plan = make_plan(experiment)
   step: Any = plan.train_step
   lowered = step.lower(plan.abstract, _batch(experiment))

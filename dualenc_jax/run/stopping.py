@@ -1,4 +1,4 @@
-"""What tells a run to stop before its steps are done, to go on later; times."""
+"""Reasons to stop a run before its last step, to go on later; its times."""
 
 from collections.abc import Callable, Iterator, Sequence
 import contextlib
@@ -29,14 +29,14 @@ _LOG = logging.getLogger(__name__)
 class Stopping:
   """Whether a run is to stop at the end of a step, and why.
 
-  In a `with` of `watching` it is told by SIGTERM, SIGINT and SIGUSR1. Between
-  steps of a run, `between_steps`, the first is a notice, and a second, a second
-  later or more, ends the process at once with status 128 + its number. Outside
-  of them there is nothing to save: SIGINT is a KeyboardInterrupt, the others
-  end the program with status 75 (`errors.RUN_AGAIN`).
+  Within `watching`, SIGTERM, SIGINT and SIGUSR1 ask for a stop. Within
+  `between_steps` of a run the first signal waits for the end of a step, and a
+  second one, a second later or more, ends the process at once with status 128 +
+  its number. Elsewhere there is nothing to save: SIGINT is a KeyboardInterrupt,
+  the others end the program with status 75 (`errors.RUN_AGAIN`).
 
   Attributes:
-    told: by whom; None as long as nobody has.
+    told: who asked for a stop; None as long as nobody has.
   """
 
   def __init__(
@@ -56,11 +56,11 @@ class Stopping:
 
   @property
   def status(self) -> int:
-    """What a program exits with that was told."""
+    """The exit status of a program that was asked to stop."""
     return INTERRUPTED if self.told == 'SIGINT' else RUN_AGAIN
 
   def reason(self, spent: float, step: float, save: float) -> str | None:
-    """Why to stop now, if there is a reason.
+    """The reason to stop now, if any.
 
     Seconds: `spent` since the program's start, of the longest step so far and
     of the longest checkpoint.
@@ -74,7 +74,7 @@ class Stopping:
 
   @contextlib.contextmanager
   def between_steps(self) -> Iterator[None]:
-    """Where a notice waits for the end of a step."""
+    """A context in which a notice waits for the end of a step."""
     self._stepping = True
     try:
       yield
@@ -83,7 +83,7 @@ class Stopping:
 
   @contextlib.contextmanager
   def watching(self) -> Iterator[None]:
-    """Listens to signals, in the main thread alone, and to the notices."""
+    """A context that listens to signals, in the main thread, and to notices."""
     done = threading.Event()
     for notice in self._notices:
       _start(self._ask, notice, done)
@@ -165,12 +165,12 @@ def _start(target: Callable[..., None], *args: Any) -> None:
 
 
 class CloudNotice:
-  """Asks the metadata server of a machine of Google Cloud, TPU VMs too.
+  """Asks the metadata server of a machine of Google Cloud, or of a TPU VM.
 
-  That of a preemptible or spot machine says so some 30 s ahead; one that
-  maintenance will stop, as it does those with accelerators, an hour or less. A
-  machine that is moved while it runs need not stop. `GCE_METADATA_HOST` is
-  another server, as for Google's own libraries.
+  It announces the stop of a preemptible or spot machine some 30 s ahead, and of
+  a machine for maintenance, as those with accelerators have it, up to an hour
+  ahead. A machine that is moved while it runs need not stop.
+  `GCE_METADATA_HOST` names another server, as for Google's own libraries.
   """
 
   def __init__(self):
@@ -208,9 +208,9 @@ class Clock:
   """Times of a run that decide when it saves and stops, seconds.
 
   Attributes:
-    step: the longest time from the end of a step to that of the next, with
+    step: the longest time from the end of a step to the end of the next, with
       evaluations; the first, which compiles, does not count.
-    save: the longest that a checkpoint took until it was on disk, from above.
+    save: an upper bound of the longest time from a checkpoint to its files.
   """
 
   def __init__(self, checkpoints: Checkpoints, every_hours: float | None):
@@ -223,7 +223,7 @@ class Clock:
     self._ends: list[float] = []
 
   def ticks(self) -> None:
-    """To be called at the end of each step."""
+    """Notes the end of a step."""
     now = time.monotonic()
     self._ends = [*self._ends[-2:], now]
     if len(self._ends) == 3:
@@ -233,11 +233,11 @@ class Clock:
       self.save = max(self.save, now - self._saved)
 
   def saves(self) -> None:
-    """To be called as a checkpoint begins."""
+    """Notes the begin of a checkpoint."""
     self._saved, self._saving = time.monotonic(), True
 
   @property
   def is_due(self) -> bool:
-    """Whether the last checkpoint is long enough ago."""
+    """Whether a checkpoint is due by the hours since the last one."""
     since = time.monotonic() - self._saved
     return self._every is not None and since >= self._every

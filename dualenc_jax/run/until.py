@@ -1,4 +1,4 @@
-"""When alignment is done: DAFT's criterion (Leonhardt et al. 2022, alg. 1)."""
+"""DAFT's criterion for the end of alignment (Leonhardt et al. 2022, alg. 1)."""
 
 import dataclasses
 import math
@@ -11,7 +11,7 @@ from dualenc_jax.objectives.objective import check_whole
 
 @dataclasses.dataclass(frozen=True)
 class UntilAligned:
-  """Ends a run when both towers put queries into the same places.
+  """Ends a run when both towers embed queries alike.
 
   With KL the divergence of `evaluation.divergence.alignment` on the validation
   queries, KL_0 that before the first step, and a floor measured on the passage
@@ -22,15 +22,15 @@ class UntilAligned:
   or as KL has not fallen for `patience` evaluations in a row.
 
   Attributes:
-    share: of the excess at the start that may be left.
-    threshold: in nats; in place of the above the run ends at KL < threshold.
-      DAFT's is 250, which is of its 512 dims and its number of queries.
-    patience: None for no such end.
-    queries: the most that are looked at, half of them by each tower.
-    k: which nearest neighbour.
+    share: share of the excess at the start that may be left.
+    threshold: nats; the run ends at KL < threshold in place of the above.
+      DAFT's 250 fits its 512 dims and its number of queries.
+    patience: as above; None for no such end.
+    queries: the most queries to embed, half of them by each tower.
+    k: number of the nearest neighbour.
     least_rank: effective rank of the query tower's embeddings, as a share of
-      that of the passage tower's, below which they are taken for collapsed and
-      the run goes on: KL cannot tell.
+      the passage tower's, below which they count as collapsed and the run goes
+      on: KL does not show that.
   """
 
   share: float = 0.2
@@ -69,11 +69,11 @@ class UntilAligned:
   def end(
       self, notes: dict[str, Any], divergence: float, floor: float, rank: float
   ) -> str | None:
-    """Why to end after an evaluation; None to go on.
+    """The reason to end after an evaluation; None to go on.
 
-    `notes` is what it remembers from one evaluation to the next, {} before the
-    first, which is before the first step; `rank` that of the query tower's
-    embeddings over the passage tower's.
+    `notes` keep facts from one evaluation to the next, {} before the first,
+    which precedes the first step; `rank` is the effective rank of the query
+    tower's embeddings over the passage tower's.
     """
     if not notes:
       notes.update(start=divergence, best=divergence, since=0)

@@ -1,4 +1,4 @@
-"""What is wrong with the numbers of a step: hooks that warn, or stop a run."""
+"""Hooks that look for wrong numbers in a step, and warn or stop the run."""
 
 import collections
 from collections.abc import Callable
@@ -33,8 +33,8 @@ Say = Callable[[str], None]
 def non_finite(paths: list[str], skip: int, say: Say) -> Hook:
   """Stops a run whose loss, gradient or parameters are not finite.
 
-  Up to `skip` (`Optimizer.skip_non_finite`) steps in a row, which have changed
-  nothing, are only counted and reported. `paths` are of the parameters.
+  Up to `skip` (`Optimizer.skip_non_finite`) steps in a row, which change
+  nothing, are only counted and reported. `paths` are those of the parameters.
   """
 
   def call(run: Training) -> None:
@@ -70,7 +70,7 @@ def non_finite(paths: list[str], skip: int, say: Say) -> Hook:
 
 
 def problems(objective: Objective, chance: float | None, say: Say) -> Hook:
-  """Stops a run whose objective says so, or whose tower has collapsed."""
+  """Stops a run whose objective has a problem, or whose tower has collapsed."""
   in_a_row = 0
 
   def call(run: Training) -> None:
@@ -118,11 +118,11 @@ def above_chance(chance: float | None, say: Say) -> Hook:
 def spikes(chance: float | None, say: Say) -> Hook:
   """Warns of a loss far above those before it, once until it falls again.
 
-  That is one above the mean of the last 100 by more than 6 of their standard
-  deviations; where steps are alike chance makes none in a billion such. A
-  steady fall of the loss widens the deviation and hides small spikes. And it is
-  above that mean by more than 5% of the loss of a model that knows nothing, or
-  where that is not known of the mean of the first 100 that are seen: a loss
+  A spike is above the mean of the last 100 losses by more than 6 of their
+  standard deviations, which chance makes in less than one step in a billion. A
+  steady fall of the loss widens the deviation and hides small spikes. It is
+  also above that mean by more than 5% of the loss of a model that knows
+  nothing, or, where that is unknown, of the mean of the first 100 seen: a loss
   near zero is mostly that of the few pairs that are not learnt yet, which some
   batches have and others have not.
   """

@@ -1,4 +1,4 @@
-"""From gradient to checkpoint: mesh, optimizer, step, loop."""
+"""Train step, optimizer, checkpoints, initial parameters, progress."""
 
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.training.initial import InitialCheckpoint

@@ -66,7 +66,7 @@ class Checkpoints:
   def should_preserve(
       self, checkpoints: Sequence[Any], **_: Any
   ) -> Sequence[bool]:
-    """Which checkpoints, oldest first, Orbax is to keep."""
+    """Whether Orbax is to keep each of these checkpoints, oldest first."""
     newest = len(checkpoints) - self._keep
     return [
         i >= newest or each.step == self.best
@@ -74,7 +74,7 @@ class Checkpoints:
     ]
 
   def steps(self) -> list[int]:
-    """Steps of the complete checkpoints, oldest first."""
+    """The steps of the complete checkpoints, oldest first."""
     return sorted(self.manager.all_steps()) if self.folder.exists() else []
 
   @property
@@ -104,7 +104,7 @@ class Checkpoints:
       )
 
   def note(self, step: int, meta: Mapping[str, Any]) -> None:
-    """Writes what lies beside the tensors of a complete checkpoint anew."""
+    """Writes the `meta` of a complete checkpoint anew."""
     if jax.process_index():
       return
     _, known = checkpoint_meta.read(self.folder / str(step))
@@ -118,8 +118,8 @@ class Checkpoints:
   ) -> None:
     """Saves parameters alone: a model to use, no run to resume.
 
-    Done when it returns. There is no second copy of them in memory: by default
-    Orbax writes all at once, and keeps what is not yet in a file of 2 GB.
+    It returns when all is on disk, and holds no second copy in memory: by
+    default Orbax writes all tensors at once, and buffers files of up to 2 GB.
     """
     largest = max(leaf.nbytes for leaf in jax.tree.leaves(params))
     at_once = max(largest + 1, _AT_ONCE)
@@ -155,9 +155,9 @@ class Checkpoints:
   def restore(self, abstract: TrainState) -> tuple[TrainState, dict] | None:
     """The newest checkpoint that is whole, on the shardings of `abstract`.
 
-    Newer ones that cannot be read, hold something else than was saved, or
-    parameters that are not finite, are then moved to `broken_checkpoints`, so
-    that their steps can be saved again; that is logged.
+    Newer checkpoints that cannot be read, differ from what was saved, or have
+    parameters that are not finite, are moved to `broken_checkpoints`, which is
+    logged, so that their steps can be saved again.
 
     Returns:
       The state and the `meta` saved with it; None without any checkpoint.

@@ -1,4 +1,4 @@
-"""The parameters that a run starts from: another checkpoint, of any form."""
+"""The initial parameters of a run, taken from a checkpoint of any form."""
 
 from collections.abc import Mapping, Sequence
 import dataclasses
@@ -31,22 +31,22 @@ _LOG = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class InitialCheckpoint:
-  """A checkpoint to start from, and what goes where.
+  """A checkpoint to start from, and rules of what goes where.
 
   Attributes:
     path: a `model_dir`, a T5X checkpoint, a Hugging Face or
-      sentence-transformers folder, or hf://org/name; told by content. None
-      starts from scratch.
-    rules: as of `assign`: pairs of a regular expression over parameters of this
-      model and the name there, or None to start fresh.
-    drop: regular expressions over names there that are not wanted.
+      sentence-transformers folder, or hf://org/name, known by its content.
+      None starts from scratch.
+    rules: as in `assign`: pairs of a regular expression over parameters of this
+      model and the name in the checkpoint, or None to start fresh.
+    drop: regular expressions over names in the checkpoint to leave out.
     keep_optimizer: take Adafactor's or Adam's statistics, too; the schedule
       starts anew.
-    query_layers: of a query tower with an encoder of its own, the layers of the
-      passage tower that it starts from, as of `light_query.layers`; rules come
-      first. None takes the tensors of its names.
-    query_path: another checkpoint, from whose query tower token embedder and
-      encoder of this one's start, as DAFT's from a pre-trained one.
+    query_layers: the layers of the passage tower from which a query tower with
+      an encoder of its own starts, as in `light_query.layers`, but for tensors
+      of `rules`. None takes the tensors by their names.
+    query_path: another checkpoint, from whose query tower this one takes its
+      token embedder and encoder, as DAFT does from a pre-trained one.
   """
 
   path: str | None = None
@@ -59,9 +59,10 @@ class InitialCheckpoint:
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-  """What a run starts from, checked, with nothing read yet.
+  """The start of a run, checked, before any tensor is read.
 
-  `sources` has for every parameter, one a layer, the name there or None.
+  `sources` has the name in the checkpoint, or None, of every parameter, one a
+  layer.
   """
 
   weights: Weights
@@ -88,13 +89,13 @@ def plan_start(
     initial: InitialCheckpoint | str, facts: Mapping[str, Any],
     vocabulary: Vocabulary, abstract_params: Any,
 ) -> Start:
-  """Works out what goes where.
+  """Assigns tensors of the checkpoint to the parameters.
 
   `facts` of the model are those of `Objective.facts` and `models.describe`; the
   vocabulary of the checkpoint, if known, must be this one.
 
   Raises:
-    UserError: as `assign` and the readers.
+    UserError: as in `assign` and the readers.
   """
   if isinstance(initial, str):
     initial = InitialCheckpoint(initial)
@@ -142,7 +143,7 @@ def start_from(start: Start, state: TrainState) -> TrainState:
   replaced arrays of `state`, on the mesh, are deleted.
 
   Raises:
-    UserError: a tensor cannot be read, or the optimizer was another one.
+    UserError: a tensor cannot be read, or is of another optimizer.
   """
   weights, sources = start.weights, start.sources
   opt_state = state.opt_state
@@ -163,9 +164,9 @@ def check_activations(
     weights: Weights, facts: Mapping[str, Any],
     sources: Mapping[str, str | None],
 ) -> None:
-  """Raises UserError unless feed-forward blocks compute what theirs did.
+  """Raises UserError unless feed-forward blocks have the same activations.
 
-  Where the checkpoint does not tell, as of T5X, this model says it.
+  A checkpoint without them, such as T5X's, is taken to have this model's.
   """
   for name, source in sources.items():
     tower, block, _ = name.partition('/mlp/')

@@ -1,4 +1,4 @@
-"""Where the layers of a light query tower start from.
+"""The layers from which a light query tower starts.
 
 Leonhardt et al. (2022) start it from a pre-trained model of its own, Wang and
 Lyu (2023) from layers of the passage tower.
@@ -19,14 +19,14 @@ SCRATCH = 'scratch'
 
 
 def layers(which: str | Sequence[int], wanted: int, there: int) -> list[int]:
-  """The layers, of so many that are there, that a tower of fewer starts from.
+  """The layers, of a deeper tower, from which one of fewer layers starts.
 
-  `which` is 'first' and 'last' in a row; 'spread' evenly from the first to the
-  last, of one the last; 'ends', the first half of the tower from the first and
-  the rest from the last; or their numbers, from 0.
+  `which` is 'first' or 'last', in a row; 'spread', evenly from the first to the
+  last (of one: the last); 'ends', the first half of the tower from the first
+  and the rest from the last; or numbers of layers, from 0.
 
   Raises:
-    UserError: they are too few, or a number is none of theirs.
+    UserError: the deeper tower has too few layers, or lacks a number.
   """
   if not isinstance(which, str):
     odd = [i for i in which if i not in range(there)]
@@ -61,12 +61,12 @@ def layers(which: str | Sequence[int], wanted: int, there: int) -> list[int]:
 def rules(
     which: str | Sequence[int], facts: Mapping[str, Any], weights: Weights
 ) -> tuple[list[Rule], list[str]]:
-  """Rules, and what to drop, that start the query tower from a passage tower.
+  """Rules and names to drop that start the query tower from a passage tower.
 
-  `which` is as of `layers`, or 'scratch' for a tower of random numbers.
+  `which` is as in `layers`, or 'scratch' for a tower of random numbers.
 
   Raises:
-    UserError: the model has no query tower of its own, or as `layers`.
+    UserError: the model has no query tower of its own, or as in `layers`.
   """
   _check_apart('QUERY_LAYERS_FROM', facts)
   drop = _left(weights)
@@ -87,7 +87,7 @@ def rules(
 def rules_of_its_own(
     facts: Mapping[str, Any], weights: Weights, query: Weights
 ) -> tuple[list[Rule], list[str]]:
-  """Rules, and what to drop, over what `beside` makes of both checkpoints.
+  """Rules and names to drop, over the checkpoint that `beside` makes.
 
   Raises:
     UserError: the model has no query tower of its own, or one of another depth.
@@ -106,7 +106,7 @@ def rules_of_its_own(
 
 
 def beside(weights: Weights, query: Weights) -> Weights:
-  """One checkpoint of two: the tensors of `query` under names of their own."""
+  """Two checkpoints as one: tensors of `query` have names of their own."""
   own = {f'{_OWN}{name}': tensor for name, tensor in query.tensors.items()}
   return dataclasses.replace(
       weights,
@@ -118,7 +118,7 @@ def beside(weights: Weights, query: Weights) -> Weights:
 def apart(
     sources: Mapping[str, str | None],
 ) -> tuple[dict[str, str | None], dict[str, str | None]]:
-  """Sources in the query tower's checkpoint, by their names there; the rest."""
+  """Sources in the query tower's checkpoint, and the others."""
   own: dict[str, str | None] = {
       name: source.removeprefix(_OWN)
       for name, source in sources.items()

@@ -1,4 +1,4 @@
-"""What a run says while it trains: numbers on disk, a bar or plain lines."""
+"""Progress of a run: numbers on disk, and a bar or plain lines."""
 
 from collections.abc import Iterator, Mapping
 import contextlib
@@ -27,7 +27,7 @@ _LOG = logging.getLogger(__name__)
 class Reporter:
   """Writes scalars to `MODEL_DIR` and shows progress on stderr.
 
-  They are TensorBoard events in `events`, and in `metrics.jsonl` lines such as
+  They are TensorBoard events in `events`, and lines of `metrics.jsonl` such as
   {"step": 10, "group": "train", "loss": 3.5}, where a number that is not finite
   is null. Only the first host writes. On a terminal progress is a bar;
   elsewhere it is a line every ten seconds.
@@ -101,14 +101,14 @@ class Reporter:
       self._lines.write(json.dumps(line, allow_nan=False) + '\n')
 
   def pause(self) -> None:
-    """Ends a pause (an evaluation, say) that is not the training's own time."""
+    """Ends a pause, such as an evaluation, which is no time of training."""
     idle = time.perf_counter() - self._last
     self._last += idle
     self._began += idle
     self._progress.leave_out(idle)
 
   def flush(self) -> None:
-    """Puts on disk what was reported so far."""
+    """Writes to disk all that was reported so far."""
     if self._is_first_host:
       with self._writing():
         self._events.flush()
@@ -119,7 +119,7 @@ class Reporter:
     tqdm.tqdm.write(text, file=sys.stderr)
 
   def close(self) -> None:
-    """Ends the bar and writes what is left."""
+    """Ends the bar and writes the rest."""
     self._progress.close()
     if self._is_first_host:
       with self._writing():

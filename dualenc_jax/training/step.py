@@ -37,13 +37,14 @@ class Optimizer:
     freeze: parameters that are never updated and have no optimizer state.
     multipliers: pairs of an expression and a factor on the learning rate; the
       first that matches counts, and 1 where none does.
-    clip_norm: gradients, those of all that trains together, whose norm is above
-      it are scaled down to it; None leaves them as they are.
-    skip_non_finite: steps in a row whose loss or gradient is not finite that
-      are left out: parameters, optimizer state, its own count of steps and the
-      objective's memory stay as they were, as by `optax.apply_if_finite`. The
-      batch is used up, and the learning rate of all later steps is that of a
-      step before. One more in a row stops the run; 0 stops it at the first.
+    clip_norm: largest norm of the gradient of all trained parameters together,
+      which is scaled down to it; None leaves it as it is.
+    skip_non_finite: most steps in a row with a loss or gradient that is not
+      finite to leave out: parameters, optimizer state, its own count of steps
+      and the objective's memory stay as they were, as in
+      `optax.apply_if_finite`. The batch is used up, and the learning rate of
+      all later steps is that of a step before. One more in a row stops the run;
+      0 stops it at the first.
   """
 
   transform: optax.GradientTransformation
@@ -78,7 +79,7 @@ class Optimizer:
         )
 
   def describe(self, steps: int) -> str:
-    """How the learning rate goes in so many steps."""
+    """The course of the learning rate over so many steps, in words."""
     places = [steps * i // _SHOWN for i in range(_SHOWN + 1)]
     rates = [float(self.learning_rate(step)) for step in places]
     turns = [rates[0], max(rates), rates[-1]]
@@ -92,7 +93,7 @@ class Optimizer:
   ) -> optax.GradientTransformation:
     """The transformation for (possibly abstract) parameters.
 
-    `frozen` are those of the objective, which `freeze` may have, too.
+    `frozen` are expressions of the objective, which `freeze` may repeat.
 
     Raises:
       UserError: a rule matches no parameter, or has no effect.
@@ -131,7 +132,7 @@ class Optimizer:
 
 
 class TrainState(NamedTuple):
-  """Everything that a step changes; the objective's memory is () of most."""
+  """All that a step changes; most objectives have () for a memory."""
 
   step: Any
   params: Any
@@ -140,10 +141,10 @@ class TrainState(NamedTuple):
 
 
 class Plan(NamedTuple):
-  """Training, planned: shapes, shardings and functions, no numbers yet.
+  """A plan of training: shapes, shardings and functions, no numbers yet.
 
-  The state as ShapeDtypeStruct with shardings, its initialiser in place on the
-  mesh, and (state, batch) -> (state, metrics), which donates the state.
+  The state as ShapeDtypeStruct with shardings; its initialiser, in place on the
+  mesh; and (state, batch) -> (state, metrics), which donates the state.
   """
 
   abstract: TrainState
@@ -158,8 +159,8 @@ def plan(
   """Traces parameters and optimizer state; computes nothing.
 
   `memory` is the objective's, abstract; at first it is zeros. Dropout of step k
-  depends on (seed, k) alone. A batch that is a mapping has k, too, as `step`,
-  for what changes with it. Beside the objective's metrics come
+  depends on (seed, k) alone. A batch that is a mapping also gets k as `step`.
+  Beside the objective's metrics come
   `gradient_norm`, `learning_rate` and `gradient_squares`, the squared norm of
   each gradient in the order of `partitioning.leaf_paths(params)`, and
   `finite`, whether each new parameter is, in the same order; with
@@ -281,7 +282,7 @@ def _scale_by(scales: Any) -> optax.GradientTransformation:
 
 
 def with_shardings(abstract: Any, shardings: Any) -> Any:
-  """Abstract arrays that say where they live."""
+  """Abstract arrays with these shardings."""
   return jax.tree.map(
       lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s),
       abstract,
@@ -292,7 +293,7 @@ def with_shardings(abstract: Any, shardings: Any) -> Any:
 def non_finite_tensors(metrics: dict[str, Any], paths: list[str]) -> list[str]:
   """Names of the loss, gradients, else new parameters that are not finite.
 
-  Of fetched metrics of a step, and `partitioning.leaf_paths(params)`.
+  `metrics` of a step are on the host; `paths` are of the parameters.
   """
   names = [] if np.isfinite(metrics['loss']) else ['the loss']
   bad = ~np.isfinite(metrics['gradient_squares'])
