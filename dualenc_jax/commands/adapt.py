@@ -5,14 +5,14 @@
   dualenc adapt --model_dir=my_model --corpus=scifact/ --generator=doc2query
     --output_dir=adapted
 
-With --teacher this is recipes/gpl.gin, which learns its margins; without one
-recipes/genq.gin, which takes every query to be right. Stages, each in a folder
-of OUTPUT_DIR: queries, labels (of GPL), adapted, which is the new model; where
---corpus has queries and qrels of --split before, after, comparison; with
---source_split the same of what the model was trained on, to see what it
-forgets. A stage that is there already, of the same inputs, is not made again;
-what a killed one had is gone on with. --replace=queries=FOLDER puts files of
-yours in place of what a stage makes, and every macro of the recipe is a flag:
+With --teacher the model learns the teacher's margins (recipes/gpl.gin); without
+it, every generated query counts as right (recipes/genq.gin). Each stage has a
+folder in OUTPUT_DIR: queries, labels (GPL only) and adapted, the new model.
+Where --corpus has queries and qrels, the stages before, after and comparison
+measure both models on it; --source_split measures what is forgotten of the task
+that the model was trained on. Stages whose inputs are the same are skipped; a
+killed one continues. --replace=queries=FOLDER puts your files in place of what
+a stage makes. Every macro of the recipe is a flag:
 --gin.QUERIES_PER_PASSAGE=3, --gin.ADAPT_STEPS=2000.
 """
 
@@ -109,14 +109,19 @@ def main(argv: Sequence[str] | None = None) -> None:
 def make_parser() -> flags.Parser:
   parser = config.make_parser('adapt', __doc__)
   add = parser.add_argument
-  add('--model_dir', required=True, type=flags.path, help='the dual encoder')
+  add('--model_dir', required=True, type=flags.path,
+      help='the dual encoder to adapt')
   add('--corpus', required=True, type=flags.path, metavar='FOLDER',
-      help="in BEIR's layout")
-  add('--generator', metavar='MODEL', help='as of `dualenc generate`')
+      help="a corpus in BEIR's layout")
+  add('--generator', metavar='MODEL',
+      help='a query generator, as for `dualenc generate`')
   add('--teacher', metavar='MODEL_DIR | FILE',
-      help='a cross-encoder, as of `dualenc mine`; without one this is GenQ')
-  add('--output_dir', default='adapted', help='where the stages go; adapted')
-  add('--split', help='of the corpus, to measure on; test, if there is one')
-  add('--source_split', help='of what the model learnt from, to measure, too')
+      help='a cross-encoder, as for `dualenc mine`; without it, GenQ')
+  add('--output_dir', default='adapted',
+      help='folder of the stages (default %(default)s)')
+  add('--split',
+      help='split of the corpus to measure on (default test, if it exists)')
+  add('--source_split',
+      help="split of the model's own training task to measure, too")
   recipe.add_shared_flags(parser)
   return parser

@@ -5,11 +5,11 @@
     --task=beir/scifact --gin.DATA_ROOT=/data
 
 Writes to MODEL_DIR/analysis/<task>-<split>: a t-SNE map and principal
-components of queries and passages, how well a classifier tells them apart, the
+components of queries and passages, how well a classifier separates them, the
 cosines of queries and best hits, the ratios of similarities, alignment and
-uniformity, duplicates, lengths, and MRR over how many components of the
-embeddings are left. Figures are PNG and SVG with their numbers as CSV;
-analysis.json and numbers.csv hold the numbers of the models.
+uniformity, duplicates, lengths, and MRR by number of dimensions. Figures are
+PNG and SVG, with their numbers as CSV; analysis.json and numbers.csv hold the
+numbers of the models.
 """
 
 import argparse
@@ -64,59 +64,59 @@ def make_parser() -> flags.Parser:
   add = parser.add_argument
   add(
       '--model_dir', action='append', required=True,
-      help='the folder that training wrote; repeatable: models side by side',
+      help='folder of a trained model; repeatable, to compare models',
   )
-  add('--step', type=int, help='checkpoint of each, the newest by default')
+  add('--step', type=int, help='checkpoint of each model (default the newest)')
   flags.add_dim(parser)
   add(
       '--dims', type=_dims, metavar='N[,N]',
-      help='how many components MRR is measured with; by default all, halves'
-      ' of them, and what the model was trained for',
+      help='numbers of dimensions to measure MRR with (default all, their'
+      ' halves, and those that the model was trained for)',
   )
   add(
       '--names', type=flags.listed,
-      help='what the models are called, a,b; else their folders',
+      help='names of the models in figures (default their folders)',
   )
   add(
       '--task',
-      help='such as msmarco or beir/scifact; by default the task that the model'
-      ' was trained on, or that of --gin_file',
+      help='a task such as msmarco or beir/scifact (default that of --gin_file,'
+      ' else the one that the model was trained on)',
   )
-  add('--split', help='by default what the benchmark measures, else test')
+  add('--split', help=flags.SPLIT)
   add(
       '--index_dir', action='append', type=pathlib.Path,
-      help='keep the embeddings of the corpus on disk, one folder for each'
-      ' model; those that `dualenc encode` left there are used',
+      help='folder for the embeddings of the corpus, one for each model; an'
+      ' index of `dualenc encode` is used as it is',
   )
   add(
       '--output_dir', type=pathlib.Path,
-      help='where the files go; needed for several models',
+      help='folder of the results; required with several models',
   )
   several = flags.whole(sample.FEWEST)
   add(
       '--sample', type=several, default=400,
-      help='queries, and passages, on the maps; 400, as in the papers, by'
-      ' default',
+      help='number of queries, and of passages, on the maps (default'
+      ' %(default)s, as in the papers)',
   )
   add(
       '--measured', type=several, default=5000,
-      help='queries, and passages, that numbers and histograms are of, those on'
-      ' the maps among them; 5,000 by default',
+      help='number of queries, and of passages, in numbers and histograms'
+      ' (default %(default)s)',
   )
   add(
       '--passages', choices=(sample.RANDOM, sample.RELEVANT),
       default=sample.RANDOM,
-      help='random ones of the corpus, by default, or those relevant for the'
-      ' sampled queries',
+      help='which passages to draw: any of the corpus, or those relevant for'
+      ' the sampled queries (default %(default)s)',
   )
   add(
       '--max_passages', type=several,
-      help='encode and search only so many passages, drawn at random, and the'
-      ' relevant ones; by default the whole corpus',
+      help='encode and search only the relevant passages and this many others,'
+      ' drawn at random (default the whole corpus)',
   )
   add(
       '--seed', type=flags.whole(0), default=0,
-      help='of all draws, 0 by default',
+      help='random seed (default %(default)s)',
   )
   add(
       '--projector', action='store_true',

@@ -1,4 +1,4 @@
-"""Ranks whole corpora by BM25, the baseline that any model has to pass.
+"""Ranks whole corpora by BM25, the baseline that a model has to beat.
 
   dualenc bm25 msmarco --gin.DATA_ROOT=/data
   dualenc bm25 --tasks=beir/scifact,msmarco --gin.DATA_ROOT=/data
@@ -54,14 +54,16 @@ def make_parser() -> flags.Parser:
   parser = config.make_parser('bm25', __doc__)
   data_command.add_flags(parser)
   add = parser.add_argument
-  add('--tasks', type=flags.listed, help='as of `dualenc evaluate`')
-  add('--split', help='by default what the benchmark measures, else test')
+  add('--tasks', type=flags.listed, help='tasks, as for `dualenc evaluate`')
+  add('--split', help=flags.SPLIT)
   add(
       '--skip_missing', action='store_true',
-      help='leave out --tasks whose files are not there',
+      help='leave out --tasks whose files do not exist',
   )
-  add('--k', type=flags.whole(), default=1000, help='hits in the run file')
-  add('--output_dir', default='bm25', help='where the files go; bm25')
+  add('--k', type=flags.whole(), default=1000,
+      help='hits per query in the run file (default %(default)s)')
+  add('--output_dir', default='bm25',
+      help='folder of the results (default %(default)s)')
   add_flags(parser, '')
   return parser
 
@@ -71,16 +73,16 @@ def add_flags(parser: argparse.ArgumentParser, prefix: str = 'bm25_') -> None:
   add = parser.add_argument
   add(
       f'--{prefix}k1', type=float, default=bm25_lib.K1,
-      help=f'saturation of repeated words, {bm25_lib.K1} by default',
+      help='BM25: saturation of repeated words (default %(default)s)',
   )
   add(
       f'--{prefix}b', type=float, default=bm25_lib.B,
-      help=f'how much long passages are held back, {bm25_lib.B} by default',
+      help='BM25: penalty of long passages (default %(default)s)',
   )
   add(
       f'--{prefix}language', default=bm25_lib.LANGUAGE,
-      help="of BM25's stop words and stems, english by default; none for"
-      ' neither',
+      help='BM25: language of stop words and stems; none for neither (default'
+      ' %(default)s)',
   )
 
 

@@ -6,14 +6,14 @@ With --fit_batch it also finds the largest batch that fits the device.
 
   dualenc check --gin_file=runs/finetune.gin ... --topology=v5e:4x4
 
-compiles the step for a slice of TPUs that is not there, and says whether it
-fits, how long it takes and what the devices send each other. With
---program=encode,search it says so of what `encode` and `search` run, and
-`evaluate`, which does both.
+compiles the step for TPUs that this machine does not have, and reports whether
+it fits, how long it takes and what the devices send each other. With
+--program=encode,search it reports the same for `encode` and `search`, and so
+for `evaluate`, which runs both.
 
   dualenc check --model_dir=MODEL_DIR
 
-reads all checkpoints of a run, and says which tensors are not what was saved.
+reads all checkpoints of a run and names damaged tensors.
 """
 
 import argparse
@@ -132,12 +132,12 @@ def make_parser() -> flags.Parser:
   parser = config.make_parser('check', __doc__)
   add = parser.add_argument
   add('--model_dir',
-      help='without a gin file: the run whose checkpoints are compared with'
-      ' their digests; with one: short for --gin.MODEL_DIR')
+      help='without a gin file: the run whose checkpoints are verified; with'
+      ' one: short for --gin.MODEL_DIR')
   compiled = parser.add_mutually_exclusive_group()
   compiled.add_argument(
       '--no_compile', action='store_true',
-      help='skip the compiled memory, which takes as long as compiling',
+      help='skip the compiled memory, which needs a compilation',
   )
   compiled.add_argument(
       '--fit_batch', action='store_true',
@@ -145,16 +145,15 @@ def make_parser() -> flags.Parser:
       ' about five sizes',
   )
   add('--topology', metavar='v5e:4x4',
-      help='compile for these TPUs, which need not be there: generation and'
-      ' chips a side; or for GPUs, h100:8')
+      help='compile for these TPUs (generation and chips per side) or GPUs'
+      ' (h100:8), without having them')
   add('--program', type=flags.listed, default=[on_topology.TRAIN],
       metavar='train,encode,search',
-      help='with --topology: what is compiled, train by default; encode and'
-      ' search are what evaluate runs, too')
+      help='with --topology: programs to compile (default train)')
   add('--whole', action='store_true',
-      help='with --topology: compile all layers, not two of each encoder')
+      help='with --topology: compile all layers, not two per encoder')
   add('--device_memory_gib', type=flags.gib,
-      help='memory of a device; by default what this one has')
+      help='memory of a device, in GiB (default that of this one)')
   return parser
 
 

@@ -4,12 +4,11 @@
   dualenc compare bm25.trec.gz MODEL_DIR bm25.trec.gz+MODEL_DIR
     --qrels=qrels/test.tsv
 
-The first is the baseline. Each is a model_dir with results of `dualenc
-evaluate`, one result folder (either with :bm25 or :hybrid after it for these,
-as they were evaluated beside the model), or a TREC run file of any system,
-plain or .gz. With --qrels all of them are measured by these, folders by the
-run.trec in them, and several with + between them are fused by reciprocal ranks.
-Tests are paired and two-sided.
+The first system is the baseline. A system is a model_dir with results of
+`dualenc evaluate`, one result folder, or a TREC run file, plain or .gz.
+MODEL_DIR:bm25 and MODEL_DIR:hybrid are the baselines that were evaluated beside
+the model. With --qrels, run files (and the run.trec of folders) are measured
+anew, and A+B fuses A and B by reciprocal ranks. Tests are paired and two-sided.
 
 With --output_dir it writes comparison.json, .csv, .md and .tex, the papers'
 tables (tables.md, tables.tex), and figures of the relative improvements.
@@ -58,43 +57,46 @@ def make_parser() -> flags.Parser:
   add(
       'systems', nargs='+', type=flags.path,
       metavar='MODEL_DIR | RESULT_DIR | RUN_FILE[+RUN_FILE]',
-      help='two or more, the baseline first',
+      help='two or more systems, the baseline first',
   )
   add(
       '--qrels', type=pathlib.Path, metavar='FILE',
-      help="measures runs; TREC's or BEIR's form",
+      help="relevance judgements to measure run files by, in TREC's or BEIR's"
+      ' form',
   )
   add(
-      '--k', type=flags.whole(), help='use only the k best hits a query of runs'
+      '--k', type=flags.whole(),
+      help='use only the k best hits per query of run files',
   )
   add(
       '--relevance_level', type=flags.whole(), metavar='GRADE',
-      help="least grade of a relevant passage of --qrels; 2 is TREC DL's for"
-      ' all but nDCG, whose gains are the grades',
+      help='lowest grade of --qrels that is relevant, for all metrics but nDCG;'
+      ' 2 for TREC DL',
   )
   add(
       '--metrics', type=flags.listed, metavar='NAME[,NAME]',
-      help='such as MRR@10,Recall@100; by default those of the papers',
+      help='metrics such as MRR@10,Recall@100 (default those of the papers)',
   )
   add(
       '--names', type=flags.listed, metavar='NAME[,NAME]',
-      help='what to call the systems, in their order',
+      help='names of the systems, in order',
   )
   add(
       '--wide', action='store_true',
-      help='print all columns and tests, a table a model, as files have them',
+      help='print all columns and tests, one table per model',
   )
   add(
       '--common_queries', action='store_true',
-      help='use the queries that both have, where they are not the same',
+      help='compare on the queries that a system shares with the baseline',
   )
   add(
       '--permutations', type=flags.whole(), default=10_000,
-      help='of the randomization test, 10,000 by default',
+      help='permutations of the randomization test (default %(default)s)',
   )
-  add('--seed', type=int, default=0, help='of these permutations')
+  add('--seed', type=int, default=0,
+      help='random seed of the permutations (default %(default)s)')
   add(
       '--output_dir', type=flags.path, metavar='DIR',
-      help='where the files go, if they shall',
+      help='folder of the results (default none: print only)',
   )
   return parser

@@ -56,15 +56,15 @@ def make_parser(command: str, doc: str) -> flags.Parser:
   group = parser.add_argument_group('gin')
   group.add_argument(
       '--gin_file', action='append', default=[], metavar='FILE',
-      help='a gin file, shipped or your own; repeatable, later ones win',
+      help='gin file, shipped or your own; repeatable, later ones win',
   )
   group.add_argument(
       '--gin_search_paths', action='append', default=[], metavar='DIR[,DIR]',
-      help='more folders to find gin files in',
+      help='additional folders of gin files',
   )
   group.add_argument(
       '--gin.NAME=VALUE', dest='gin_help', action='store_true',
-      help='a binding, such as --gin.STEPS=100 or'
+      help='gin binding, such as --gin.STEPS=100 or'
       ' --gin.LOSS=@losses.PAIR(); repeatable, wins over files',
   )
   return parser

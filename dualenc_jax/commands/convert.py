@@ -10,22 +10,22 @@
   dualenc convert my_model/index --to=vectors --out=my_vectors
 
 The source is a model_dir, a T5X checkpoint (legacy or Orbax), a Hugging Face
-folder of a T5 or mT5, a sentence-transformers folder, or what this command
-wrote, or one of these on the Hugging Face hub, hf://org/name; it is told by its
-content. Before the output appears, its tensors are read back and compared. With
---verify, the default where the libraries of the form are installed, 64 texts
-are encoded by source and output, too, each by its own library; cosines that
-differ by more than 1e-4 are an error.
+folder of a T5 or mT5, a sentence-transformers folder, an output of this
+command, or one of these on the Hugging Face hub, hf://org/name. Its content
+shows which. Before the output appears, its tensors are read back and compared.
+With --verify, the default where the libraries of the form are installed, source
+and output each encode 64 texts by their own library; cosines that differ by
+more than 1e-4 are an error.
 
---merge takes the mean of checkpoints of one architecture and vocabulary, in
-float32: of several models, or of one model_dir at several steps. Runs that
-started from the same checkpoint often have a mean better than each.
+--merge takes the mean, in float32, of several models of one architecture and
+vocabulary, or of one model_dir at several steps. The mean of runs that started
+from the same checkpoint is often better than each.
 
-Or the source is an index, what `dualenc encode` wrote. --to=faiss makes
-index.faiss, which faiss.read_index opens, and ids.txt: a hit i has the id of
-line i, from 0 on. With --ids=own hits are the ids, if all are whole numbers.
---to=vectors makes vectors.parquet, a row a passage: id, name, location, text,
-vector. All of it is read back and compared before it appears.
+The source can also be an index of `dualenc encode`. --to=faiss writes
+index.faiss, which faiss.read_index opens, and ids.txt: line i, counted from 0,
+has the id of hit i. With --ids=own hits are the ids, if all are whole numbers.
+--to=vectors writes vectors.parquet, one row per passage: id, name, location,
+text, vector. All of it is read back and compared before it appears.
 """
 
 import argparse
@@ -165,17 +165,17 @@ def make_parser() -> flags.Parser:
   parser = flags.Parser('convert', __doc__)
   parser.add_argument(
       'source', nargs='?',
-      help='the checkpoint, a folder or a file; or an index',
+      help='a checkpoint (folder or file) or an index',
   )
   parser.add_argument(
       '--merge', type=flags.listed, metavar='A,B',
-      help='the mean of these models in place of a source, or of these steps of'
-      ' the source, a model_dir',
+      help='convert the mean of these models, without a source, or of these'
+      ' steps of the source, a model_dir',
   )
   parser.add_argument(
       '--weights', type=lambda text: [*map(flags.number, flags.listed(text))],
       metavar='.5,.5',
-      help='their shares of it, divided by their sum; equal by default',
+      help='weights of the mean, divided by their sum (default equal)',
   )
   known: dict[str, Any] = {**forms(), **index_conversion.FORMS}
   parser.add_argument(
@@ -184,53 +184,53 @@ def make_parser() -> flags.Parser:
   )
   parser.add_argument(
       '--tower', choices=['query'],
-      help='write the query tower alone, to search the index of its passage'
-      ' tower with; jax_export, npz and safetensors',
+      help='write only the query tower, to search an existing index; for'
+      ' jax_export, npz and safetensors',
   )
   parser.add_argument(
       '--ids', choices=index_conversion.IDS_OF_FAISS,
-      help='what hits of --to=faiss are: rows, numbers of lines of ids.txt (the'
-      ' default), or own, the ids, if all are whole numbers',
+      help='hits of --to=faiss: rows, line numbers of ids.txt; or own, the ids,'
+      ' if all are whole numbers (default rows)',
   )
-  parser.add_argument('--out', required=True, help='a folder, to be made')
+  parser.add_argument('--out', required=True, help='folder to make')
   parser.add_argument(
       '--push', metavar='ORG/NAME',
-      help='upload the output, with its model card, to the Hugging Face hub;'
-      ' of --to=sentence_transformers',
+      help='upload the output of --to=sentence_transformers, with a model card,'
+      ' to the Hugging Face hub',
   )
   parser.add_argument(
       '--step', type=int,
-      help='checkpoint of a model_dir; by default the best kept, or the newest',
+      help='checkpoint of a model_dir (default the best kept, else the newest)',
   )
   flags.add_dim(parser)
   parser.add_argument(
       '--vocabulary',
-      help='SentencePiece file, where the source has none (T5X) or only a'
+      help='SentencePiece file, if the source has none (T5X) or only a'
       ' tokenizer.json',
   )
   parser.add_argument(
       '--activations', metavar='NAME[,NAME]',
-      help='what the feed-forward blocks of a T5X checkpoint compute, which it'
-      ' does not tell: relu where they have one input matrix (T5 1.0) and'
-      ' gelu,linear where they have two (T5 1.1) by default',
+      help='activations of the feed-forward blocks of a T5X checkpoint, which'
+      ' does not name them (default relu for T5 1.0, gelu,linear for T5 1.1)',
   )
   for tower in ('query', 'passage'):
     parser.add_argument(
         f'--{tower}_length', type=int,
-        help=f'most tokens of a {tower}; what the source says by default',
+        help=f'maximum tokens of a {tower} (default that of the source)',
     )
     parser.add_argument(
-        f'--{tower}_prefix', help=f'put in front of every {tower}; likewise',
+        f'--{tower}_prefix',
+        help=f'text before every {tower} (default that of the source)',
     )
   parser.add_argument(
       '--texts', metavar='FILE',
-      help='texts to compare with, one a line; 64 of the standard library of'
-      ' Python by default',
+      help="texts for --verify, one per line (default 64 of Python's standard"
+      ' library)',
   )
   parser.add_argument(
       '--verify', action=argparse.BooleanOptionalAction,
-      help='compare what source and output make of the texts; by default where'
-      ' the libraries of the form are installed',
+      help='compare the embeddings of source and output (default yes, where the'
+      ' libraries of the form are installed)',
   )
   return parser
 

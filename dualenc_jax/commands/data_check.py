@@ -1,12 +1,12 @@
-"""Looks at a data set: counts, lengths, what is wrong with it, what to do.
+"""Inspects a data set: counts, lengths, faults and how to mend them.
 
   dualenc data check train.jsonl dev.tsv --gin.QUERY_COLUMN=question
   dualenc data check msmarco --gin.DATA_ROOT=/data --gin.VOCABULARY=spiece.model
 
-It reads every row once and writes report.md, report.json and lengths.png, by
-default to data_check, or, so that the report of an earlier check stays, to
-data_check_2, data_check_3 and so on. The exit status is 0, unless a split
-cannot be used at all; with --strict, unless anything is wrong or suspicious.
+It reads every row once and writes report.md, report.json and lengths.png to
+data_check, or, if that exists, to data_check_2 and so on. The exit status is 0,
+unless a split cannot be used at all; with --strict, unless anything is wrong or
+suspicious.
 """
 
 from collections.abc import Sequence
@@ -51,16 +51,15 @@ def make_parser() -> flags.Parser:
   data_command.add_flags(parser)
   parser.add_argument(
       '--split', action='append', default=[],
-      help='a split to read, repeatable; by default all that there are',
+      help='split to read; repeatable (default all)',
   )
   parser.add_argument(
-      '--limit', type=flags.whole(), help='read only so many rows of each split'
+      '--limit', type=flags.whole(), help='read only this many rows per split'
   )
   parser.add_argument(
       '--output', metavar='DIR',
-      help='folder of the report and the picture, whose older ones are'
-      ' replaced; by default data_check, or the first of data_check_2, ... that'
-      ' has none',
+      help='folder of the report and the picture; older ones are replaced'
+      ' (default a new folder: data_check, data_check_2, ...)',
   )
   parser.add_argument(
       '--strict', action='store_true',

@@ -47,8 +47,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
   """Adds the task or files; a parser of `config.make_parser` has the rest."""
   parser.add_argument(
       'what', nargs='*', metavar='TASK | FILE',
-      help='a task, such as msmarco, or up to three files of pairs: train,'
-      ' validation, test, in this order; nothing if --gin_file says it',
+      help='a task, such as msmarco, or one to three files of pairs (train,'
+      ' validation, test); not needed if --gin_file names the task',
   )
 
 

@@ -1,10 +1,10 @@
-"""Builds the token caches of a task ahead, so that a run starts at once.
+"""Builds the token caches of a task in advance, so that a run starts at once.
 
   dualenc data prepare msmarco --gin.DATA_ROOT=~/data --gin.VOCABULARY=t5.model
   dualenc data prepare train.jsonl validation.jsonl --split=train
 
-Vocabulary, lengths and folder must be those of the run: give the same flags,
-or its --gin_file. A build that was interrupted goes on where it was.
+Give the same flags or --gin_file as for the run: vocabulary, lengths and cache
+folder must be the same. An interrupted build continues where it stopped.
 """
 
 from collections.abc import Sequence
@@ -56,11 +56,11 @@ def make_parser() -> flags.Parser:
   data_command.add_flags(parser)
   parser.add_argument(
       '--split', action='append', metavar='SPLIT',
-      help='repeatable; all splits by default',
+      help='split to build; repeatable (default all)',
   )
   parser.add_argument(
       '--workers', type=flags.whole(),
-      help='threads that tokenise; one on each core by default',
+      help='threads that tokenise (default one per core)',
   )
   return parser
 

@@ -10,9 +10,8 @@
 --corpus is a folder in BEIR's layout or a file: JSONL, JSON, CSV, Parquet or a
 folder of save_to_disk with _id (or id), text (or passage, contents) and perhaps
 title, or TSV of id, text and perhaps title. An index is made shard by shard;
-after a kill the same command goes on where it was. Several machines share the
-work with --multihost, or, each with the same command and a shared folder, with
---host_index and --host_count.
+after a kill the same command continues. Several machines share the work with
+--multihost, or, on a shared folder, with --host_index and --host_count.
 """
 
 import argparse
@@ -84,36 +83,35 @@ def make_parser() -> flags.Parser:
   parser = config.make_parser('encode', __doc__)
   model_dir.add_flags(parser)
   add = parser.add_argument
-  add('--split', help='of the task; all, else corpus, else train by default')
+  add('--split',
+      help='split of the task (default all, else corpus, else train)')
   add(
       '--corpus', metavar='PATH',
-      help='a BEIR folder or a file in place of the task; see above',
+      help="a BEIR folder or a file in place of the task's texts; see above",
   )
   add(
       '--tower', choices=header_lib.TOWERS, default='passage',
-      help='query encodes queries: those of the split, or a file of them',
+      help='tower to encode with: query encodes the queries of the split, or'
+      ' of a file (default %(default)s)',
   )
   add(
       '--skip_bad_rows', action='store_true',
-      help='leave out rows of --corpus that cannot be read, and repeated ids',
+      help='leave out unreadable rows and repeated ids of --corpus',
   )
-  add(
-      '--index_dir',
-      help='MODEL_DIR/index by default, with --dim MODEL_DIR/dim-<dim>/index',
-  )
+  add('--index_dir', help=flags.INDEX_DIR)
   add(
       '--overwrite', action='store_true',
-      help='make a new index although there is one of something else',
+      help='replace an existing index of something else',
   )
   add(
       '--codec',
-      help='what becomes of the embeddings: fp32, fp16, bf16, int8, pca:256,'
-      ' rotated:4, pq:96, opq:96, binary, ...; see `compression.specs`; by'
-      " default the model's own, if it has one, else fp32",
+      help='form of the stored embeddings: fp32, fp16, bf16, int8, pca:256,'
+      ' rotated:4, pq:96, opq:96, binary, ...; see docs/compression.md (default'
+      " the model's own, else fp32)",
   )
   add(
       '--shard_size', type=flags.whole(), default=header_lib.SHARD_SIZE,
-      help=f'rows of a shard; {header_lib.SHARD_SIZE} by default',
+      help='rows per shard (default %(default)s)',
   )
   flags.add_hosts(parser)
   runtime.add_flags(parser)

@@ -1,20 +1,20 @@
-"""Ranks a whole corpus exactly for every query of a split, and measures.
+"""Ranks a whole corpus exactly for every query of a split, and measures it.
 
   dualenc evaluate --model_dir=my_model
   dualenc evaluate --model_dir=my_model --tasks=msmarco,multireqa
     --gin.DATA_ROOT=/data
   dualenc evaluate --model_dir=my_model --tasks=beir/scifact,beir/nfcorpus ...
 
-The corpus is the task's own for that split, where it has one, else the
-passages of the split. --tasks names readers, alone for all data sets
-of a benchmark or with one of them; each is measured on its own split.
+The corpus is the task's own for that split, if it has one, else the passages of
+the split. A name in --tasks stands for all data sets of a benchmark (beir) or
+for one (beir/scifact); each is measured on its own split.
 
 Writes metrics.json, per_query.tsv, run.trec, examples.jsonl and config.gin to
-MODEL_DIR/evaluation/<task>-<split>, those of BM25 and of both fused to the
-folders bm25 and hybrid there, those of --codecs with their table and figures to
-codecs, and the papers' tables of all that the model was evaluated on to
-MODEL_DIR/evaluation/tables.md and tables.tex. With --dim it is
-MODEL_DIR/dim-<dim>/evaluation, with --prompt prompt-<name>/evaluation there;
+MODEL_DIR/evaluation/<task>-<split>; the same for BM25, for model and BM25 fused
+and for --codecs to the folders bm25, hybrid and codecs there; and the papers'
+tables of all evaluations of the model to MODEL_DIR/evaluation/tables.md and
+tables.tex. --dim writes to MODEL_DIR/dim-<dim>/evaluation, --prompt to
+prompt-<name>/evaluation there:
 `dualenc compare MODEL_DIR MODEL_DIR/dim-<dim> MODEL_DIR/prompt-<name>`.
 """
 
@@ -137,55 +137,56 @@ def make_parser() -> flags.Parser:
   add = parser.add_argument
   add(
       '--tasks', type=flags.listed,
-      help='comma-separated, such as msmarco,beir/scifact,multireqa; by default'
-      ' the task that the model was trained on, or that of --gin_file',
+      help='tasks such as msmarco,beir/scifact,multireqa (default that of'
+      ' --gin_file, else the one that the model was trained on)',
   )
-  add('--split', help='by default what the benchmark measures, else test')
+  add('--split', help=flags.SPLIT)
   add(
       '--skip_missing', action='store_true',
-      help='leave out --tasks whose files are not there',
+      help='leave out --tasks whose files do not exist',
   )
   add(
       '--k', type=flags.whole(), default=1000,
-      help='hits a query in the run file',
+      help='hits per query in the run file (default %(default)s)',
   )
   add(
       '--index_dir',
-      help='keep the embeddings of the corpus on disk, for corpora larger than'
-      ' the memory; those that `dualenc encode` left there are used',
+      help='folder for the embeddings of the corpus, for corpora larger than'
+      ' the memory; an index of `dualenc encode` is used as it is',
   )
   add(
       '--candidates', type=flags.whole(), metavar='L',
-      help='of an --index_dir of --codec=binary, which are scored again; by'
-      ' default as encoded, 1000',
+      help=flags.CANDIDATES,
   )
   add(
       '--max_passage', action='store_true',
-      help='rank documents by the best of their passages, whose ids are the'
-      " document's, a separator and a number; judged are documents",
+      help='rank documents by their best passage; the id of a passage is its'
+      " document's id, a separator and a number",
   )
-  add('--document_separator', help='with --max_passage; # by default')
+  add('--document_separator', help='separator for --max_passage (default #)')
   add(
       '--codecs', type=flags.listed,
-      help='measure the embeddings in fewer bytes, too, such as'
+      help='also measure compressed embeddings, such as'
       ' fp16,int8,pca:256,rotated:4,pq:96,opq:96,binary; see'
-      ' `compression.specs`',
+      ' docs/compression.md',
   )
   add(
       '--learnt_queries', metavar='FILE',
-      help='what the model has learnt from, JSONL or TSV: how many of the'
-      ' queries are among them, or nearly',
+      help='queries that the model was trained on, JSONL or TSV: reports how'
+      ' many of the evaluated queries are among them, exactly or nearly',
   )
-  add('--output_dir', help='where the files go')
+  add('--output_dir', help='folder of the results (default see above)')
   bm25.add_flags(parser)
   add(
       '--baselines', type=flags.listed,
-      help='bm25,hybrid by default, below half a million passages',
+      help='baselines to measure (default bm25,hybrid below half a million'
+      ' passages)',
   )
   add(
       '--hybrid_weight', type=bm25.weight, default=hybrid.WEIGHT,
-      help='how BM25 and dense scores are fused: 0 to 1, the share of the dense'
-      ' z-scores, 0.5 by default; validation chooses it; rrf, by their ranks',
+      help='fusion with BM25: 0 to 1, the share of the dense z-scores;'
+      ' validation, to choose that share; or rrf, by ranks (default'
+      ' %(default)s)',
   )
   rerank.add_flags(parser)
   return parser

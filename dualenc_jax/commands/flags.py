@@ -9,6 +9,18 @@ from typing import NoReturn
 
 from dualenc_jax.errors import UserError
 
+# Help that several commands have.
+CANDIDATES = (
+    'candidates of an index of --codec=binary that are scored again (default'
+    ' as encoded, 1000)'
+)
+INDEX_DIR = (
+    'folder of the index (default MODEL_DIR/index, with --dim'
+    ' MODEL_DIR/dim-<dim>/index)'
+)
+ONE_TASK = 'task, as for `dualenc evaluate`, but only one'
+SPLIT = 'split (default the one that the benchmark measures, else test)'
+
 
 class Parser(argparse.ArgumentParser):
   """The parser of a command; what it cannot parse is a UserError."""
@@ -90,8 +102,8 @@ def add_dim(parser: argparse.ArgumentParser) -> None:
   """Adds --dim."""
   parser.add_argument(
       '--dim', type=whole(),
-      help='cut embeddings to so many first components, of length one again;'
-      ' best one that it was trained for (losses/matryoshka.gin)',
+      help='cut embeddings to their first DIM components, normalized again;'
+      ' best a number that the model was trained for (losses/matryoshka.gin)',
   )
 
 
@@ -99,16 +111,18 @@ def add_prompts(parser: argparse.ArgumentParser) -> None:
   """Adds --prompt and --passage_prompt."""
   add = parser.add_argument
   add('--prompt', metavar='NAME',
-      help="what is put in front of queries, by its name in the model's prompts"
-      ' (PROMPTS in training); its query prefix by default')
-  add('--passage_prompt', metavar='NAME', help='the same, of passages')
+      help="prompt before queries, by its name in the model's PROMPTS (default"
+      " the model's query prefix)")
+  add('--passage_prompt', metavar='NAME',
+      help="prompt before passages (default the model's passage prefix)")
 
 
 def add_hosts(parser: argparse.ArgumentParser) -> None:
   """Adds --host_index and --host_count."""
   add = parser.add_argument
-  add('--host_index', type=int, help='of this machine, from 0 on')
-  add('--host_count', type=int, default=1, help='machines that share the work')
+  add('--host_index', type=int, help='number of this machine, from 0')
+  add('--host_count', type=int, default=1,
+      help='number of machines that share the work (default %(default)s)')
 
 
 def check_hosts(args: argparse.Namespace) -> None:

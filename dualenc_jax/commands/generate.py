@@ -1,19 +1,19 @@
-"""Writes queries of a corpus by a T5 that learnt to (docT5query, GenQ, GPL).
+"""Generates queries for a corpus by a trained T5 (docT5query, GenQ, GPL).
 
   dualenc generate --generator=doc2query --corpus=scifact/ --output_dir=adapted
   dualenc generate --generator=doc2query --corpus=corpus.jsonl
     --queries_per_passage=3 --max_copied=0.8 --output_dir=adapted
 
 --generator is a model_dir of runs/doc2query.gin, a T5X checkpoint, or a Hugging
-Face folder. --corpus is a folder in BEIR's layout or a file, as of `dualenc
+Face folder. --corpus is a folder in BEIR's layout or a file, as for `dualenc
 encode`.
 
 Writes to OUTPUT_DIR, in the form of GPL and BEIR: corpus.jsonl,
 qgen-queries.jsonl and qgen-qrels/train.tsv, to train on with
 --gin_file=tasks/beir.gin --gin.BEIR_FOLDER=OUTPUT_DIR --gin.BEIR_PREFIX=qgen;
-report.md and generated.json; and in shards what was generated, from which a
-killed run goes on, and by which other filters cost nothing. The queries of a
-passage are a function of generator, text, id and seed alone.
+report.md and generated.json; and shards of all generated queries, from which a
+killed run continues and other filters start. The queries of a passage depend on
+generator, text, id and seed alone.
 """
 
 import argparse
@@ -112,40 +112,54 @@ def main(argv: Sequence[str] | None = None) -> None:
 def make_parser() -> flags.Parser:
   parser = config.make_parser('generate', __doc__)
   add = parser.add_argument
-  add('--generator', required=True, metavar='MODEL', help='see above')
+  add('--generator', required=True, metavar='MODEL',
+      help='a query generator; see above')
   add('--generator_vocabulary', metavar='FILE',
-      help='its SentencePiece file, where none is beside it')
-  add('--corpus', required=True, metavar='PATH', help='see above')
+      help="the generator's SentencePiece file, if none is beside it")
+  add('--corpus', required=True, metavar='PATH',
+      help='the passages; see above')
   add('--skip_bad_rows', action='store_true',
-      help='leave out rows of --corpus that cannot be read, and repeated ids')
-  add('--output_dir', default='generated', help='where the files go; generated')
-  add('--prefix', default='qgen', help='of the names of the files; qgen')
+      help='leave out unreadable rows and repeated ids of --corpus')
+  add('--output_dir', default='generated',
+      help='folder of the results (default %(default)s)')
+  add('--prefix', default='qgen',
+      help='prefix of the file names (default %(default)s)')
   add('--queries_per_passage', type=flags.whole(), metavar='N',
-      help=f"by default GPL's rule: {BUDGET:,} in all, and {_LEAST} a passage"
-      ' at least, of as many passages, drawn by chance, as that allows')
+      help=f"queries per passage (default GPL's rule: {BUDGET:,} in all and at"
+      f' least {_LEAST} per passage; passages beyond that are left out at'
+      ' random)')
   add('--passages', type=flags.whole(), metavar='N',
-      help='draw so many of the corpus; all by default, but for that rule')
+      help='number of passages to draw from the corpus (default as many as the'
+      ' rule of --queries_per_passage allows)')
   add('--passage_length', type=flags.whole(2),
-      help='most tokens of a passage that are read; by default as trained, 512'
-      ' of released ones')
+      help='maximum tokens read of a passage (default as trained; 512 for'
+      ' released generators)')
   add('--query_length', type=flags.whole(2), default=64,
-      help='most tokens of a query, EOS included; 64')
-  add('--temperature', type=float, default=1.0, help='1; 0 is greedy')
-  add('--top_k', type=flags.whole(0), default=25, help='25; 0 for all tokens')
-  add('--top_p', type=float, default=0.95, help='0.95, after top_k')
-  add('--seed', type=flags.whole(0), default=0, help='of what is drawn; 0')
+      help='maximum tokens of a query, EOS included (default %(default)s)')
+  add('--temperature', type=float, default=1.0,
+      help='sampling temperature; 0 is greedy (default %(default)s)')
+  add('--top_k', type=flags.whole(0), default=25,
+      help='sample from the K most probable tokens; 0 for all (default'
+      ' %(default)s)')
+  add('--top_p', type=float, default=0.95,
+      help='of these, sample from the fewest that have this probability'
+      ' together (default %(default)s)')
+  add('--seed', type=flags.whole(0), default=0,
+      help='random seed (default %(default)s)')
   add('--max_copied', type=float, default=1.0, metavar='SHARE',
-      help='leave out queries of whose words more stand in the passage one'
-      ' after the other; 0.8, say')
+      help='leave out queries that copy more than this share of their words, in'
+      ' one piece, from the passage (default %(default)s; such as 0.8)')
   add('--min_log_probability', type=float, metavar='X',
-      help='leave out queries whose tokens have a lower one on average')
+      help='leave out queries whose mean log-probability per token is lower')
   generated_by_models.add_flags(parser)
   add('--batch_size', type=flags.whole(), metavar='N',
-      help='queries that a device writes at once; 64 on a CPU, else 1024')
+      help='queries that a device generates at once (default 64 on a CPU, else'
+      ' 1024)')
   add('--dtype', choices=['float32', 'bfloat16'],
-      help='of activations; by default as trained, float32 of released ones')
+      help='dtype of activations (default as trained; float32 for released'
+      ' generators)')
   add('--overwrite', action='store_true',
-      help='generate anew although the folder has queries of something else')
+      help='replace existing queries of another generator or corpus')
   flags.add_hosts(parser)
   runtime.add_flags(parser)
   return parser

@@ -24,11 +24,11 @@ def add_flags(parser: flags.Parser) -> None:
       help='leave out queries whose passage this dual encoder does not find'
       ' (Promptagator, Dai et al. 2022)')
   add('--round_trip_depth', type=flags.whole(), metavar='K',
-      help='among its best; 1')
+      help='lowest rank at which --round_trip may find the passage (default 1)')
   add('--teacher', metavar='MODEL_DIR',
-      help='a cross-encoder, for --min_teacher_score')
+      help='a cross-encoder for --min_teacher_score')
   add('--min_teacher_score', type=flags.number, metavar='X',
-      help='leave out queries whose logit with their passage is lower')
+      help="leave out queries whose passage has a lower logit from --teacher")
   rerank.add_form(parser)
 
 

@@ -7,14 +7,14 @@
     --tasks=beir/scifact --gin.DATA_ROOT=/data
 
 The candidates of a query are the best passages of a model, of BM25 or of runs.
-Those whose probability is above one threshold are positives, those below the
-other are its hard negatives, in the order of retrieval; the rest is not used.
-Known positives stay what they are. Queries of the task's other splits, told by
-their text, are left out.
+Those whose probability is above --above are positives, those below --below are
+hard negatives, in the order of retrieval; the rest is not used. Known positives
+remain positives. Queries whose text is in another split of the task are left
+out.
 
 Writes to OUTPUT_DIR: pairs.jsonl, to train on with --gin_file=tasks/pairs.gin,
 with the origin of each positive, logits and probabilities; report.md and
-labels.json; of a cross-encoder scores.tsv, from which a killed run goes on.
+labels.json; with a cross-encoder scores.tsv, from which a killed run continues.
 Files of an earlier run are replaced.
 """
 
@@ -143,27 +143,30 @@ def make_parser() -> flags.Parser:
   sources.add_flags(parser)
   add = parser.add_argument
   add('--teacher', required=True, metavar='MODEL_DIR | FILE',
-      help='a cross-encoder, or logits of query id and passage id')
+      help='a cross-encoder, or a file of query id, passage id and logit')
   rerank.add_form(parser)
   add('--calibration', metavar='SLOPE,INTERCEPT',
-      help="from logits to probabilities, in place of the teacher's own;"
-      " 'probabilities' where its scores are these")
+      help='map from logits to probabilities, or the word probabilities, if the'
+      " scores are probabilities (default the teacher's own map)")
   add('--prior', metavar='TRAINED:WANTED',
-      help='negatives a positive that the teacher was calibrated on, and those'
-      ' that thresholds are to be of: 4:1')
+      help='negatives per positive that the teacher was calibrated on, and'
+      ' those that the thresholds stand for, such as 4:1')
   add('--above', type=float, default=0.9,
-      help='probability that a positive has to pass; 0.9')
+      help='lower bound of the probability of a positive (default %(default)s)')
   add('--below', type=float, default=0.1,
-      help='probability that a negative has to be below; 0.1')
+      help='upper bound of the probability of a negative (default %(default)s)')
   add('--positives', choices=labels.POSITIVES, default='best',
-      help='which of those above are taken; the best of a query')
+      help='passages above --above to take per query (default %(default)s)')
   add('--num_negatives', type=flags.whole(0), default=4,
-      help='taken of a query, at most; 4')
-  add('--first_rank', type=flags.whole(), default=1, help='of candidates; 1')
-  add('--truth', metavar='QRELS', help='hidden or graded labels, to compare')
+      help='maximum negatives per query (default %(default)s)')
+  add('--first_rank', type=flags.whole(), default=1,
+      help='rank of the first candidate (default %(default)s)')
+  add('--truth', metavar='QRELS',
+      help='hidden or graded labels to compare with')
   add('--truth_grade', type=flags.whole(), default=1,
-      help='the least grade there that is relevant; 1')
-  add('--output_dir', default='labelled', help='where the files go; labelled')
+      help='lowest grade of --truth that is relevant (default %(default)s)')
+  add('--output_dir', default='labelled',
+      help='folder of the results (default %(default)s)')
   return parser
 
 

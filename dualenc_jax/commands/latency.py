@@ -3,9 +3,9 @@
   dualenc latency teacher light2 light1 --threads=1
   dualenc latency teacher light2 --queries=queries.txt
 
-Queries come one at a time (batch 1), with and without the tokenizer, to models
-in turns. By default they are made of exactly 8, 16, 32 and 64 tokens; --queries
-takes your own. Times as fast is the ratio of the medians to the first model's.
+Queries come one at a time (batch 1), with and without the tokenizer, to the
+models in turns. By default they have exactly 8, 16, 32 and 64 tokens; --queries
+takes your own. "Times as fast" is the first model's median over a model's.
 With --output_dir it writes latency.json, .md and .tex.
 """
 
@@ -86,42 +86,42 @@ def make_parser() -> flags.Parser:
   add = parser.add_argument
   add(
       'models', nargs='+', type=flags.path, metavar='MODEL',
-      help='model_dirs, saved retrievers, or what `dualenc convert` reads; the'
-      ' others are compared with the first',
+      help='a model_dir, a saved retriever, or a checkpoint that `dualenc'
+      ' convert` reads; the first is the baseline',
   )
   add(
       '--names', type=flags.listed, metavar='NAME[,NAME]',
-      help='what the models are called; else their folders',
+      help='names of the models (default their folders)',
   )
   add(
       '--results', action='append', metavar='DIR',
-      help='results of `dualenc evaluate`, given for each model in turn: how'
-      ' good it is beside what it costs, with p of the paired randomization'
-      ' test',
+      help='results of `dualenc evaluate`, once for each model in order: shows'
+      ' quality beside cost, with p of the paired randomization test',
   )
   add(
-      '--metric', default='nDCG@10', help='of these results; nDCG@10 by default'
+      '--metric', default='nDCG@10',
+      help='metric of --results (default %(default)s)',
   )
   add(
       '--queries', type=flags.path, metavar='FILE',
-      help='queries to measure with: one a line, or JSONL or TSV with ids',
+      help='queries to measure with: one per line, or JSONL or TSV with ids',
   )
   add(
       '--lengths', type=_lengths, metavar='N[,N]',
-      help='tokens of queries that are made, prefix and EOS included;'
-      ' 8,16,32,64 by default, as far as all models take them',
+      help='tokens of the made queries, prefix and EOS included (default'
+      ' 8,16,32,64, as far as all models take them)',
   )
   add(
       '--threads', type=flags.whole(),
-      help='cores to compute on; by default all that the process may use',
+      help='cores to compute on (default all that the process may use)',
   )
   add(
       '--count', type=flags.whole(), default=200,
-      help='timed calls of each model and length; 200 by default',
+      help='timed calls per model and length (default %(default)s)',
   )
   add(
       '--output_dir', type=flags.path, metavar='DIR',
-      help='where the files go, if they shall',
+      help='folder of the results (default none: print only)',
   )
   return parser
 

@@ -6,16 +6,15 @@
     --gin.DATA_ROOT=/data --depth=200 --first_rank=11 --relative_margin=0.05
     --sampling=random
 
-Candidates are the best passages by a model (exact search), by BM25, of TREC
-runs, or of several of these. Known positives are left out, by id and by text;
-then what the flags say. With --teacher scores are a cross-encoder's.
+Candidates are the best passages of a model (exact search), of BM25, of TREC
+runs, or of several of these in turns. Known positives are left out, by id and
+by text; then the flags below apply. With --teacher a cross-encoder scores.
 
 Writes to OUTPUT_DIR: pairs.jsonl, to train on with --gin_file=tasks/pairs.gin;
-hard-negatives.jsonl, the same by id (BEIR_HARD_NEGATIVES and so on); report.md
-with what was left out, scores and examples to read; mined.json; with a
-cross-encoder scores.tsv, from which a killed run goes on. Files of an earlier
-run are replaced. Of --queries without labels only
-the second is of use.
+hard-negatives.jsonl, the same by id (for BEIR_HARD_NEGATIVES and the like; the
+one to use for --queries, which have no labels); report.md with counts, scores
+and examples; mined.json; with a cross-encoder scores.tsv, from which a killed
+run continues. Files of an earlier run are replaced.
 """
 
 import argparse
@@ -131,24 +130,31 @@ def make_parser() -> flags.Parser:
   sources.add_flags(parser)
   add = parser.add_argument
   add('--first_rank', type=flags.whole(), default=1,
-      help='ranks before it are left out, whatever else is')
-  add('--margin', type=flags.number,
-      help="leave out scores above the lowest positive's less this")
-  add('--relative_margin', type=flags.number,
-      help='the same, less this share of its size: 0.05')
-  add('--least_score', type=flags.number, help='leave out lower scores')
-  add('--most_score', type=flags.number, help='leave out higher scores')
+      help='rank of the first candidate (default %(default)s)')
+  add('--margin', type=flags.number, metavar='X',
+      help="leave out passages that score above the query's lowest positive"
+      ' score less X')
+  add('--relative_margin', type=flags.number, metavar='SHARE',
+      help='--margin as a share of that score, such as 0.05')
+  add('--least_score', type=flags.number,
+      help='leave out passages with a lower score')
+  add('--most_score', type=flags.number,
+      help='leave out passages with a higher score')
   add('--num_negatives', type=flags.whole(), default=7,
-      help='taken of a query, at most; 7')
+      help='maximum negatives per query (default %(default)s)')
   add('--sampling', choices=negatives.SAMPLING, default='top',
-      help='the best, or any of those that are left; top')
-  add('--seed', type=flags.whole(0), default=0, help='of --sampling=random')
+      help='take the best of the remaining passages, or random ones (default'
+      ' %(default)s)')
+  add('--seed', type=flags.whole(0), default=0,
+      help='seed of --sampling=random (default %(default)s)')
   add('--teacher', metavar='MODEL_DIR | FILE',
-      help='whose scores decide, and are written to learn from')
+      help='a cross-encoder, or a file of query id, passage id and logit, whose'
+      ' scores replace those of the search and are written as labels')
   rerank.add_form(parser)
   add('--least_spread', type=flags.number, metavar='X',
-      help="refuse a teacher's margins with a lower standard deviation; 1, say,"
-      ' of logits')
-  add('--output_dir', default='mined', help='where the files go; mined')
+      help='refuse a teacher whose margins have a lower standard deviation;'
+      ' such as 1 for logits')
+  add('--output_dir', default='mined',
+      help='folder of the results (default %(default)s)')
   return parser
 

@@ -317,9 +317,9 @@ def build_experiment(
 def add_flags(parser: argparse.ArgumentParser) -> None:
   """Adds the flags of a command that reads a trained model."""
   add = parser.add_argument
-  add('--model_dir', required=True, help='the folder that training wrote')
+  add('--model_dir', required=True, help='folder of a trained model')
   add('--step', type=int,
-      help='checkpoint; by default the best, if the run has kept it'
-      ' (KEEP_BEST), else the newest')
+      help='checkpoint (default the best, if KEEP_BEST kept one, else the'
+      ' newest)')
   flags.add_dim(parser)
   flags.add_prompts(parser)

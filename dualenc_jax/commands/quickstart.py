@@ -2,8 +2,8 @@
 
   dualenc quickstart
 
-The data is this Python's standard library: find a function by what its
-docstring says. Interrupted, the same command goes on where it stopped.
+The task is to find functions of Python's standard library by their docstrings.
+After an interruption the same command continues where it stopped.
 """
 
 import argparse
@@ -101,7 +101,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def make_parser() -> flags.Parser:
   parser = config.make_parser('quickstart', __doc__)
-  parser.add_argument('--model_dir', default='quickstart_model')
+  parser.add_argument(
+      '--model_dir', default='quickstart_model',
+      help='folder of the model (default %(default)s)',
+  )
   train.add_change_flags(parser)
   return parser
 

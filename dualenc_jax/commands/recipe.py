@@ -1,17 +1,17 @@
-"""Runs a recipe: commands one after the other, each when it has to.
+"""Runs a recipe: several commands in order, each only if it is out of date.
 
   dualenc recipe --gin_file=recipes/pair.gin --work_dir=pair
     --gin.TRAIN_FILE=train.jsonl --gin.UNLABELLED=queries.jsonl ...
   dualenc recipe --gin_file=recipes/pair.gin --work_dir=pair ... --list
 
-Each stage has a folder in WORK_DIR. Run again, a stage whose flags and inputs
-are the same is skipped; one that was killed goes on from where it was; one
-whose inputs have changed is made anew, and what it had made is kept aside.
+Each stage has a folder in WORK_DIR. When the same command runs again, a stage
+whose flags and inputs are the same is skipped, a killed stage continues, and a
+stage whose inputs have changed is made anew; its old folder is kept aside.
 --replace puts a file of yours in place of what a stage makes.
 
-SIGTERM, SIGINT and SIGUSR1 are passed on to the stage that runs; when it has
-ended, as `dualenc train` does after a checkpoint, the exit status is 75, after
-Ctrl-C 130; that of the stage where it fails.
+SIGTERM, SIGINT and SIGUSR1 are passed on to the running stage, which ends, as
+`dualenc train` does, after a checkpoint. The exit status is then 75, after
+Ctrl-C 130; if a stage fails, it is that of the stage.
 """
 
 import argparse
@@ -113,14 +113,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 def make_parser() -> flags.Parser:
   parser = config.make_parser('recipe', __doc__)
   add = parser.add_argument
-  add('--work_dir', required=True, help='a folder for each stage is in it')
+  add('--work_dir', required=True, help='folder of the stages')
   add_shared_flags(parser)
   add('--sweep', action='append', default=[], metavar='NAME=VALUE,VALUE',
       type=_sweep,
-      help='the stages that have the macro NAME, and those that need what they'
-      ' make, once for each value; repeatable')
+      help='run the stages that use the macro NAME, and those that depend on'
+      ' them, once for each value; repeatable')
   add('--until', metavar='STAGE',
-      help='the last stage to run; what only later ones want is left out, too')
+      help='last stage to run; stages that only later ones need are left out')
   return parser
 
 
@@ -128,9 +128,10 @@ def add_shared_flags(parser: flags.Parser) -> None:
   """Adds --replace and --list."""
   add = parser.add_argument
   add('--replace', action='append', default=[], metavar='STAGE[.OUTPUT]=FILE',
-      help='your own in place of what a stage makes, or of its folder;'
+      help='use your file or folder in place of what a stage makes;'
       ' repeatable')
-  add('--list', action='store_true', help='print the commands, run nothing')
+  add('--list', action='store_true',
+      help='print the commands without running them')
 
 
 def _check(line: Sequence[str], coming: Collection[str]) -> None:

@@ -1,12 +1,12 @@
-"""Writes a page on a trained model: numbers, curves, figures, examples.
+"""Writes a report of a trained model: numbers, curves, figures, examples.
 
   dualenc report my_model
   dualenc report my_model --beside=other_model --output=page.html
 
-The page is one HTML file that needs no network and opens from disk. It shows
-what is there: run `dualenc evaluate` and `dualenc analyze` first. The model is
-compared with BM25 as evaluated beside it, or with the first --beside. What you
-write of uses, licence and faults into MODEL_DIR/about.md is in it.
+The report is one HTML file that opens without a network. It shows the results
+that exist: run `dualenc evaluate` and `dualenc analyze` first. The model is
+compared with the first --beside, else with BM25 as evaluated beside it. The
+report includes MODEL_DIR/about.md, for your words on uses, licence and faults.
 """
 
 from collections.abc import Sequence
@@ -38,15 +38,15 @@ def main(argv: Sequence[str] | None = None) -> None:
 def make_parser() -> flags.Parser:
   parser = flags.Parser('report', __doc__)
   parser.add_argument(
-      'model_dir', metavar='MODEL_DIR', help='the folder that training wrote',
+      'model_dir', metavar='MODEL_DIR', help='folder of a trained model',
   )
   parser.add_argument(
       '--beside', type=pathlib.Path, action='append', default=[], metavar='DIR',
-      help='another model_dir or result folder, repeatable: its results with'
-      ' paired tests, its training curves in the same charts',
+      help='another model_dir or result folder to compare with, by paired tests'
+      ' and training curves; repeatable',
   )
   parser.add_argument(
       '--output', type=pathlib.Path, metavar='FILE',
-      help='MODEL_DIR/report.html by default',
+      help='file to write (default MODEL_DIR/report.html)',
   )
   return parser

@@ -3,14 +3,14 @@
   dualenc rerank --teacher=teacher_dir --run=bm25/beir-scifact-test/run.trec
     --tasks=beir/scifact --gin.DATA_ROOT=/data
 
-The teacher is a model_dir of --gin_file=architectures/cross_encoder.gin; a
-monoT5 or RankT5 as released (--teacher_form); or a file of scores by query id
-and passage id, of any other scorer. The run is of a
-retriever, `dualenc bm25` or another library, over the corpus of the task.
+The teacher is a model_dir of --gin_file=architectures/cross_encoder.gin, a
+released monoT5 or RankT5 (--teacher_form), or a file of query id, passage id
+and score from any other scorer. The run may come from a retriever, `dualenc
+bm25` or another library, over the corpus of the task.
 
-Writes what `dualenc evaluate` writes to OUTPUT_DIR, and the scores of all pairs
-(logits) to scores.tsv there. Killed, it goes on from those. Several machines
-share the work with --host_index and --host_count and the same OUTPUT_DIR.
+Writes the files of `dualenc evaluate` to OUTPUT_DIR, and the scores of all
+pairs (logits) to scores.tsv there, from which a killed run continues. Several
+machines share the work with --host_index, --host_count and the same OUTPUT_DIR.
 """
 
 import argparse
@@ -86,18 +86,21 @@ def make_parser() -> flags.Parser:
   add = parser.add_argument
   add(
       '--teacher', required=True, metavar='MODEL_DIR | FILE',
-      help='a cross-encoder, or scores of query id and passage id',
+      help='a cross-encoder, or a file of query id, passage id and score',
   )
-  add('--run', required=True, metavar='FILE', help='the TREC run to re-rank')
-  add('--tasks', type=flags.listed, help='as of `dualenc evaluate`, one set')
-  add('--split', help='by default what the benchmark measures, else test')
+  add('--run', required=True, metavar='FILE', help='TREC run to re-rank')
+  add('--tasks', type=flags.listed, help=flags.ONE_TASK)
+  add('--split', help=flags.SPLIT)
   add_form(parser)
   add(
       '--depth', type=flags.whole(), default=100,
-      help='hits of a query that are scored; the others stay below them',
+      help='best hits per query that are scored; the others stay below them'
+      ' (default %(default)s)',
   )
-  add('--k', type=flags.whole(), default=1000, help='hits in the new run file')
-  add('--output_dir', default='reranked', help='where the files go; reranked')
+  add('--k', type=flags.whole(), default=1000,
+      help='hits per query in the new run file (default %(default)s)')
+  add('--output_dir', default='reranked',
+      help='folder of the results (default %(default)s)')
   flags.add_hosts(parser)
   return parser
 
@@ -106,12 +109,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
   """Adds the flags of a command that re-ranks what it finds."""
   parser.add_argument(
       '--rerank', metavar='MODEL_DIR | FILE',
-      help='re-rank the best hits by this cross-encoder or, of evaluate, by'
-      ' scores of query id and passage id',
+      help='re-rank the best hits by this cross-encoder or, in evaluate only,'
+      ' by a file of query id, passage id and score',
   )
   parser.add_argument(
       '--rerank_depth', type=flags.whole(), default=100,
-      help='how many of a query; 100',
+      help='hits per query that --rerank re-ranks (default %(default)s)',
   )
   add_form(parser)
 
@@ -121,15 +124,16 @@ def add_form(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
   add(
       '--teacher_form', choices=list(released_rankers.FORMS),
-      help='what a T5X checkpoint or Hugging Face folder is',
+      help='form of a teacher that is a T5X checkpoint or Hugging Face folder',
   )
   add(
       '--teacher_vocabulary', metavar='FILE',
-      help='its SentencePiece file, where none is beside it',
+      help="the teacher's SentencePiece file, if none is beside it",
   )
   add(
       '--teacher_length', type=flags.whole(),
-      help=f'its most tokens of query and passage; {released_rankers.LENGTH}',
+      help='maximum tokens of query and passage together for the teacher'
+      f' (default {released_rankers.LENGTH})',
   )
 
 

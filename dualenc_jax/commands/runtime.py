@@ -32,14 +32,16 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
   """Adds --multihost and where the other hosts are."""
   add = parser.add_argument
   add('--multihost', action='store_true',
-      help='join the other hosts: on TPU pods, SLURM and Open MPI without more;'
-      ' elsewhere the next three flags, or JAX_COORDINATOR_ADDRESS,'
-      ' JAX_NUM_PROCESSES and JAX_PROCESS_ID, say where')
-  add('--coordinator_address', help='HOST:PORT that the first host listens at')
-  add('--num_processes', type=flags.whole(), help='how many hosts there are')
-  add('--process_id', type=flags.whole(0), help='of this host, from 0 on')
+      help='join the other hosts; needs the next three flags (or'
+      ' JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID), but not'
+      ' on TPU pods, SLURM and Open MPI')
+  add('--coordinator_address', help='HOST:PORT of the first host')
+  add('--num_processes', type=flags.whole(), help='number of hosts')
+  add('--process_id', type=flags.whole(0),
+      help='number of this host, from 0')
   add('--initialization_timeout', type=flags.whole(), default=300,
-      metavar='SECONDS', help='how long to wait for all hosts; 300')
+      metavar='SECONDS',
+      help='time to wait for all hosts (default %(default)s)')
 
 
 def start_logging() -> None:

@@ -1,11 +1,12 @@
-"""Searches the index of a model; makes MODEL_DIR/index if there is none.
+"""Searches the index of a model; makes MODEL_DIR/index if it does not exist.
 
   dualenc search --model_dir=my_model "parse an ISO 8601 date"
   dualenc search --model_dir=my_model --queries=queries.jsonl --format=trec
 
-Without a query it reads one a line from standard input. A hit is shown with its
-score, name, id and location, and the sentence that has the most words of the
-query. What of a query the model cannot read is told on standard error.
+Without a query it reads queries from standard input, one per line. A hit is
+shown with its score, name, id and location, and the sentence that has the most
+words of the query. Standard error has the parts of a query that the model
+cannot read.
 """
 
 import argparse
@@ -98,30 +99,31 @@ def make_parser() -> flags.Parser:
   parser.add_argument('query', nargs='*', help='text to search for')
   parser.add_argument(
       '--queries', type=flags.path, metavar='FILE',
-      help='queries to search for: one a line, or JSONL or TSV with ids',
+      help='queries to search for: one per line, or JSONL or TSV with ids',
   )
   parser.add_argument(
       '--format', choices=hits_lib.FORMATS, default='text',
-      help='text; json, an object a hit; tsv; or trec, a run file. Queries'
-      ' without ids have their numbers, from 1 on',
+      help='text; json, one object per hit; tsv; or trec, a run file (default'
+      ' %(default)s). Queries without ids are numbered from 1',
   )
   model_dir.add_flags(parser)
   parser.add_argument(
       '--index_dir',
-      help='what `dualenc encode` wrote; MODEL_DIR/index by default, with --dim'
-      ' MODEL_DIR/dim-<dim>/index',
+      help=flags.INDEX_DIR,
   )
   parser.add_argument(
       '--candidates', type=flags.whole(), metavar='L',
-      help='of an index of --codec=binary, which are scored again; by default'
-      ' as encoded, 1000',
+      help=flags.CANDIDATES,
   )
   parser.add_argument(
       '--hybrid', type=bm25.share, metavar='SHARE | rrf',
-      help='search by BM25, too: 0 to 1, such as 0.5, is the share of'
-      ' the dense scores; rrf fuses the ranks',
+      help='fuse with BM25: 0 to 1, such as 0.5, the share of the dense scores;'
+      ' or rrf, by ranks (default no BM25)',
   )
   bm25.add_flags(parser)
   rerank.add_flags(parser)
-  parser.add_argument('--k', type=flags.whole(), default=5, help='hits to show')
+  parser.add_argument(
+      '--k', type=flags.whole(), default=5,
+      help='hits to show (default %(default)s)',
+  )
   return parser

@@ -53,23 +53,26 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
   """Adds a task, queries and sources."""
   data_command.add_flags(parser)
   add = parser.add_argument
-  add('--model_dir', help='search with this dual encoder, by default its task')
-  add('--step', type=int, help='its checkpoint, the newest by default')
+  add('--model_dir',
+      help='search with this dual encoder; its task is the default task')
+  add('--step', type=int,
+      help='checkpoint of --model_dir (default the newest)')
   flags.add_dim(parser)
   flags.add_prompts(parser)
-  add('--index_dir', help='keep the embeddings of the corpus there')
+  add('--index_dir', help='folder for the embeddings of the corpus')
   add('--bm25', action='store_true', help='search with BM25')
   add('--run', type=flags.listed, metavar='FILE[,FILE]',
-      help='take TREC runs over the corpus of the task')
-  add('--tasks', type=flags.listed, help='as of `dualenc evaluate`, one set')
-  add('--split', default='train', help='whose queries; train by default')
+      help='take the hits of TREC runs over the corpus of the task')
+  add('--tasks', type=flags.listed, help=flags.ONE_TASK)
+  add('--split', default='train',
+      help='split of the queries (default %(default)s)')
   add('--queries', metavar='FILE',
-      help='queries without labels in place of those of the split: JSONL of'
-      ' _id and text, or TSV')
+      help='unlabelled queries in place of those of the split: JSONL of _id and'
+      ' text, or TSV')
   add('--skip_bad_rows', action='store_true',
-      help='leave out bad rows of --queries, and say how many')
+      help='leave out bad rows of --queries and report their number')
   add('--depth', type=flags.whole(), default=DEPTH,
-      help=f'the last rank that is looked at; {DEPTH}')
+      help='rank of the last candidate (default %(default)s)')
   bm25.add_flags(parser)
 
 

@@ -1,14 +1,14 @@
-"""Trains a dual encoder, a cross-encoder or a generator, or goes on with it.
+"""Trains a dual encoder, a cross-encoder or a generator, or resumes its run.
 
   dualenc train --gin_file=runs/quickstart.gin --model_dir=my_model
 
-Told to stop by SIGTERM, SIGINT (Ctrl-C) or SIGUSR1 (SLURM's
---signal=USR1@60), by --stop_after or --cloud_notice, it ends the step under
-way, and evaluations that have begun, saves a checkpoint of that step, on many
-hosts all of the same, and exits with status 75, after Ctrl-C 130: the same
-command goes on from there, bit for bit as if nothing had been. A second signal,
-a second or more after the first, stops it at once, with status 128 + number.
-Before the first step there is nothing to save, and one is enough (Ctrl-C: 130).
+SIGTERM, SIGINT (Ctrl-C), SIGUSR1 (SLURM's --signal=USR1@60), --stop_after and
+--cloud_notice stop a run: it ends the current step and evaluations that have
+begun, saves a checkpoint (the same step on all hosts) and exits with status 75,
+after Ctrl-C 130. The same command then resumes, bit for bit as if it had not
+stopped. A second signal, a second or more after the first, stops it at once,
+with status 128 + number. Before the first step nothing needs saving, and one
+signal is enough (Ctrl-C: 130).
 """
 
 import argparse
@@ -61,10 +61,10 @@ def make_parser() -> flags.Parser:
   add('--model_dir', help='short for --gin.MODEL_DIR')
   add_change_flags(parser)
   add('--stop_after', type=flags.seconds, metavar='HH:MM[:SS]',
-      help='stop so early that, with a checkpoint, it has ended this long after'
-      ' the start')
+      help='time after the start by which the run has saved a checkpoint and'
+      ' ended')
   add('--cloud_notice', action='store_true',
-      help='stop when Google Cloud announces that it stops this machine')
+      help='stop when Google Cloud announces that it will stop this machine')
   runtime.add_flags(parser)
   return parser
 
@@ -73,11 +73,11 @@ def add_change_flags(parser: argparse.ArgumentParser) -> None:
   """Adds the flags that let a run go on although something has changed."""
   add = parser.add_argument
   add('--allow_config_change', action='store_true',
-      help='resume although the config differs from the one of MODEL_DIR, or'
-      ' the run had ended early')
+      help='resume even if the config differs from that of MODEL_DIR, or the'
+      ' run had ended early')
   add('--allow_data_change', action='store_true',
-      help='resume although the training examples, their order or the batch'
-      ' size are not those of the run so far')
+      help='resume even if the training examples, their order or the batch size'
+      ' have changed')
 
 
 def build(args: argparse.Namespace) -> Experiment:

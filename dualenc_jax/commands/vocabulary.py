@@ -5,15 +5,14 @@ r"""Trains a SentencePiece vocabulary on the texts of a task.
     --output=my.model --size=16000
 
 The texts are the queries and passages of the train split. Letters are
-lower-cased and forms of a character made one (SentencePiece's nmt_nfkc_cf).
+lower-cased and Unicode forms unified (SentencePiece's nmt_nfkc_cf).
 
---code is for source code, and made the shipped python_code_8k: the model's own
-normaliser splits identifiers into words, `parse_iso_date` into 'parse iso date'
-and `HTTPServer` into 'http server', so that an identifier in a passage and the
-words of a query share their pieces. It also lower-cases ASCII letters and puts
-a space before a letter that follows punctuation, so that `self.parse(` holds
-the same piece as 'parse' after a space. Any SentencePiece runtime, T5X's too,
-tokenises alike.
+--code is for source code, and made the shipped python_code_8k. Its normaliser,
+which is part of the file and works in any SentencePiece runtime, splits
+identifiers into words, `parse_iso_date` into 'parse iso date' and `HTTPServer`
+into 'http server', so that identifiers in passages and words in queries share
+pieces. It also lower-cases ASCII letters and puts a space before a letter that
+follows punctuation, so that `self.parse(` has the same piece as ' parse'.
 """
 
 from collections.abc import Iterator, Sequence
@@ -137,9 +136,9 @@ def make_parser() -> flags.Parser:
   parser = config.make_parser('vocabulary', __doc__)
   data_command.add_flags(parser)
   add = parser.add_argument
-  add('--output', required=True, metavar='FILE.model', help='where it goes')
+  add('--output', required=True, metavar='FILE.model', help='file to write')
   add('--size', default=8000, type=flags.whole(),
-      help='pieces, 8,000 by default; fewer of little text')
+      help='number of pieces; fewer if the texts are few (default %(default)s)')
   add('--code', action='store_true', help='split identifiers into words')
   return parser
 
