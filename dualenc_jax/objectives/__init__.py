@@ -1,4 +1,4 @@
-"""What is trained: from a batch to a value and metrics."""
+"""Objectives of training: from a batch to a value and metrics."""
 
 from dualenc_jax.objectives.alignment import Alignment
 from dualenc_jax.objectives.contrastive import Contrastive

@@ -1,4 +1,4 @@
-"""A query tower learns to find passages that another tower has embedded."""
+"""Training of a query tower to find passages that another tower embeds."""
 
 from collections.abc import Iterator, Mapping
 import dataclasses
@@ -36,13 +36,12 @@ class Alignment(OverPassages):
     log sum_{d in C(q)} exp s(q, d) - s(q, p),
 
   where C(q) is the whole corpus but for other labelled passages of q. As the
-  passage tower is frozen, without dropout, what it makes of the corpus is
-  constant: it is encoded once, and the softmax is exact at every step, without
-  a negative that is stale or left out.
+  passage tower is frozen, without dropout, the corpus is encoded once, and the
+  softmax is exact at every step: no negative is stale or left out.
 
-  With `train_projection`, the shared projection of the passage tower's pooled
-  states, which are what is kept then, is trained, too; the paper's algorithm 1
-  can be read either way. An index of passages stays valid without.
+  With `train_projection` the shared projection is trained, too, and the passage
+  tower's pooled states are kept; the paper's algorithm 1 can be read either
+  way. Without it an index of passages stays valid.
   """
 
   unit = 'state'

@@ -1,4 +1,4 @@
-"""Whether a tower gives all texts of a batch one embedding."""
+"""Signs that a tower gives all texts of a batch one embedding."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,11 +15,11 @@ _TOWERS = 'query', 'passage'
 def watched(query: jax.Array, passage: jax.Array) -> dict[str, jax.Array]:
   """Metrics of the embeddings [B, D] of both towers, of unit length.
 
-  The rank is the effective one as participation ratio of the second moments
+  The rank is effective, the participation ratio of the second moments
   C = X^T X / B, (tr C)^2 / sum_ij C_ij^2: 1 where all are one vector, D where
-  they go all ways alike. Devices send each other sums of [D, D] alone. The
+  all directions are alike. Devices send each other sums of [D, D] alone. The
   spread is the mean of the standard deviations of the dims, times sqrt(D): 0
-  where all are one vector, 1 for all ways alike.
+  where all are one vector, 1 where all directions are alike.
   """
   metrics = {}
   for name, vectors in zip(_TOWERS, (query, passage)):
@@ -38,7 +38,7 @@ def watched(query: jax.Array, passage: jax.Array) -> dict[str, jax.Array]:
 
 
 def collapsed(metrics: Mapping[str, Any], chance: float | None) -> str | None:
-  """The tower of a step that looks collapsed; None for neither.
+  """The tower that looks collapsed by metrics of a step; None for neither.
 
   Its rank is below 2, and the loss no lower than `chance`, a constant map's.
   """

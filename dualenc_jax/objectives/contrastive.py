@@ -52,7 +52,7 @@ class Contrastive(OfTowers):
     }
 
   def value(self, params: Any, embeddings: Embeddings) -> Result:
-    """The loss, with its own parameters, of a batch that is encoded."""
+    """The loss, with its own parameters, of an embedded batch."""
     return losses.evaluate(self.loss, self.similarity, params, embeddings)
 
   def describe(self, run: Run) -> Iterator[str]:
@@ -110,8 +110,9 @@ def embed(
 
   The batch has queries and passages, `TextRows` of C cells of P pairs, B = C P,
   with K hard negatives where a cell has P (1 + K) passages; for its ids and
-  other columns see `Embeddings`. With a key, dropout masks of a text depend on
-  it and the number of its pair alone, its place in the batch without numbers.
+  other columns see `Embeddings`. Dropout masks of a text depend on the key and
+  the number of its pair alone, which without `numbers` is its place in the
+  batch; without a key there is no dropout.
   """
   queries, passages = batch['queries'], batch['passages']
   candidates = passages.num_texts // queries.num_texts

@@ -1,4 +1,4 @@
-"""What all objectives over pairs and their hard negatives have in common."""
+"""The base class of objectives over pairs and their hard negatives."""
 
 from collections.abc import Callable, Iterator, Sequence
 import functools
@@ -22,17 +22,17 @@ from dualenc_jax.text.tokenizer import Vocabulary
 
 
 class FromPairs(Objective):
-  """Its batches are pairs of a cache, in some layout, on the mesh.
+  """An objective whose batches are pairs of a cache in some layout.
 
   Attributes:
     num_negatives: K, hard negatives taken from each example.
-    num_others: passages of other pairs that are hard negatives, too.
+    num_others: passages of other pairs that serve as hard negatives, too.
     micro_batch_size: pairs encoded at once; None for all of the batch.
     layout: how texts are put into rows: `data.Padded()`, `data.Grouped()` or
       `data.Packed()`.
-    sides: the texts that it reads.
-    needs_passages: it learns which passage is a query's.
-    together: a query and its passage have to be in the same row and segment.
+    sides: the texts that the objective reads.
+    needs_passages: whether each query must have a passage.
+    together: whether a query and its passage share a row and segment.
   """
 
   model: Any
@@ -45,7 +45,7 @@ class FromPairs(Objective):
   together = False
 
   def check_feeding(self) -> None:
-    """Raises UserError for attributes that cannot be."""
+    """Raises UserError for attributes that are out of range."""
     name = type(self).__name__
     if isinstance(self.layout, type) or not hasattr(self.layout, 'place'):
       raise UserError(
@@ -58,7 +58,7 @@ class FromPairs(Objective):
       check_whole(f'{name}.micro_batch_size', self.micro_batch_size, 1)
 
   def around(self, run: Run) -> Around | None:
-    """What joins a query and a passage to one text; None keeps them apart."""
+    """The way to join a query and a passage to one text; None for none."""
     return None
 
   def batches(self, run: Run) -> Batches:
@@ -79,9 +79,9 @@ class FromPairs(Objective):
   def abstract_batch(self, run: Run) -> Any:
     """A batch with room for all but the rarest texts.
 
-    Of the shapes of a layout it is the second, beyond which a batch comes once
-    in a very long run. Other layouts than the padded one look at the examples,
-    which are tokenised first if they are not yet.
+    It has the second of a layout's shapes; a batch beyond comes once in a very
+    long run. Layouts other than the padded one look at the examples, which are
+    tokenised first if they are not yet.
     """
     cells = self._cells(run)
     pairs = run.batch_size // cells
@@ -165,8 +165,8 @@ def encode_texts(
 ) -> jax.Array:
   """Encodes the texts of c cells, whatever their layout: [c, T, D].
 
-  A tower encodes tokens [R, L], lengths and dropout numbers [R, S], of numbers
-  uint32 [c, T] of the texts, to [R, S, D].
+  `encode_rows` maps tokens [R, L], lengths and dropout numbers [R, S] to
+  [R, S, D]; `numbers` uint32 [c, T] are those of the texts.
   """
   found = []
   for tokens, lengths, of_cell in texts.groups:
@@ -194,7 +194,7 @@ def map_cells(
 ) -> Any:
   """Runs function(params, numbers [c, P], texts, *trees) over C cells.
 
-  Numbers uint32 [B] are those of the pairs, B = C P; all arrays are [C, ...].
+  `numbers` uint32 [B] are those of the pairs, B = C P; other arrays, [C, ...].
   """
   cells, size = texts.num_cells, len(numbers)
   at_once = None
@@ -215,7 +215,7 @@ def numbers_of_candidates(numbers: jax.Array, count: int) -> jax.Array:
 
 
 def first_columns(batches: Batches, step: int) -> dict[str, np.ndarray]:
-  """The columns of three batches from a step on, one after the other."""
+  """The columns of the three batches from a step on, concatenated."""
   picker = batches.picker
   found = [picker.arrays(picker(s)) for s in range(step, step + 3)]
   names = [column.name for column in batches.columns]

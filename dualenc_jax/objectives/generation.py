@@ -25,10 +25,10 @@ from dualenc_jax.parallel.partitioning import Partitioner
 class Generation(FromPairs):
   """Cross-entropy of queries given their passages, as docT5query is trained.
 
-  The passage is read, the query written, EOS as the last of its tokens
+  The passage is read, and the query written, with EOS as its last token
   (Nogueira and Lin 2019). The loss is a mean over all target tokens of the
   global batch, so neither rows nor micro-batches nor devices change it. Logits
-  [R, T, V] exist for a micro-batch at a time. `z_loss` keeps them near 0.
+  [R, T, V] exist for a micro-batch at a time; `z_loss` keeps them near 0.
   """
 
   model: Seq2Seq
@@ -153,9 +153,9 @@ class Generation(FromPairs):
   def likelihood(
       self, params: Any, partitioner: Partitioner, batch_size: int, length: int
   ) -> Likelihood:
-    """Measures with `model_params`, whose shardings alone are looked at here.
+    """A measure of likelihood for parameters on the shardings of `params`.
 
-    `batch_size` is the most rows that a device encodes at once.
+    A device encodes at most `batch_size` rows at once.
     """
     shardings = jax.tree.map(lambda leaf: leaf.sharding, model_params(params))
     return Likelihood(self.model, partitioner, shardings, batch_size, length)

@@ -1,4 +1,4 @@
-"""A query tower and the centroids of a product quantiser, trained together."""
+"""Joint training of a query tower and a product quantiser's centroids (JPQ)."""
 
 from collections.abc import Iterator
 import dataclasses
@@ -30,12 +30,10 @@ class JointPq(OverCodes):
     L_q = mean over relevant i, other j found of
           log(1 + exp((s_j - s_i) / temperature)) |w(r_j) - w(r_i)|,
 
-  w(r) = 1 / r up to rank `cut`, and 0 behind. A relevant one that is not found
-  has rank depth + 1. At a temperature of 1 the logarithm would be in its linear
-  part.
-
-  The hits that are not relevant are the negatives. Every `refresh` steps the
-  search takes over C.
+  w(r) = 1 / r up to rank `cut`, and 0 behind. A relevant passage that is not
+  found has rank depth + 1; other hits are the negatives. At a temperature of 1
+  the logarithm would be in its linear part. Every `refresh` steps the search
+  takes over C.
   """
 
   model: DualEncoder

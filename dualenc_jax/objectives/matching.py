@@ -1,4 +1,4 @@
-"""A query tower learns the embeddings that another tower gives queries."""
+"""Training of a query tower on the embeddings another tower gives queries."""
 
 from collections.abc import Iterator, Sequence
 import dataclasses
@@ -26,9 +26,9 @@ class Matching(OfTowers):
 
   The mean over queries q of 1 - cos(E_Q(q), E_P(q)), or of
   ||E_Q(q) - E_P(q)||_2, where E_P, the passage tower, is the teacher: frozen,
-  without dropout. So is the projection that they share. Passages take no part,
-  and an index of theirs stays what it is. The query tower has an encoder of its
-  own; `distance` is 'cosine' or 'l2'.
+  without dropout, as is the shared projection. Passages take no part, and an
+  index of them stays valid. The query tower has an encoder of its own;
+  `distance` is 'cosine' or 'l2'.
   """
 
   model: DualEncoder

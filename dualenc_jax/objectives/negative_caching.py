@@ -53,19 +53,19 @@ class CachedNegatives(OfTowers):
   replacement, and encoded again, all with gradients.
 
   No labelled passage of q is a negative. After a step the cache has the new
-  embeddings of what was drawn, and the batch's passages in place of the oldest.
-  At first it has some passages of the training data, as the model that training
-  starts from embeds them, without dropout. Dropout is part of what is stale.
+  embeddings of the passages drawn, and the batch's passages in place of the
+  oldest. At first it has passages of the training data, embedded by the initial
+  model without dropout. Embeddings that a step puts in have its dropout.
 
   Attributes:
     sampled: K, negatives a query that are encoded again.
-    top_k: only so many of the cache, the most similar to q, are negatives; None
-      for all.
-    grouped: these are the best of each of as many groups of slots, as in the
-      paper; else exactly the best.
+    top_k: the passages of the cache, most similar to q, that are negatives;
+      None for all.
+    grouped: whether these are the best of each of `top_k` groups of slots, as
+      in the paper, or exactly the best.
     refresh: share of the slots, the oldest, that are encoded again at each
       step, without dropout; the rho of DAFT (Leonhardt et al. 2022).
-    lru: what is encoded again is young again; else the first that came goes.
+    lru: whether an encoding sets age 0, or the first that came goes first.
   """
 
   model: DualEncoder
@@ -181,7 +181,7 @@ class CachedNegatives(OfTowers):
   def step(
       self, params: Any, memory: NegativeCache, batch: Any, key: Key
   ) -> tuple[jax.Array, dict[str, jax.Array], NegativeCache]:
-    """See `Objective`; the key is of what is drawn, too."""
+    """See `Objective`; the key is that of the draws, too."""
     assert key is not None
     drawing, dropout, again = jax.random.split(key, 3)
     own = embed(self.model, params, batch, dropout, self.micro_batch_size)

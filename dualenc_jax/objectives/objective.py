@@ -1,4 +1,4 @@
-"""What a run knows of that which it trains."""
+"""`Objective`, the interface between a run and what it trains."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import sys
@@ -32,15 +32,15 @@ class Batches(Protocol):
 
 
 class Run(Protocol):
-  """What batches are made from: the part of `run.Experiment` that all share.
+  """The sources of batches: the part of `run.Experiment` that objectives see.
 
   Attributes:
-    caches: token caches of the training split, one for each part of a mixture;
-      they are built when first asked for.
-    corpora: likewise of the passages that these queries are ranked over, of the
-      parts that have such.
+    caches: token caches of the training split, one for each part of a mixture,
+      built when first used.
+    corpora: token caches of the corpora of these queries, of the parts that
+      have one.
     rates: share of each cache; None for one cache.
-    extra_columns: of training batches, beside the columns of every dataset.
+    extra_columns: columns of training batches beyond those of every dataset.
   """
 
   @property
@@ -69,8 +69,8 @@ class Objective(Protocol):
   A class that derives from this needs the first four methods alone.
 
   Attributes:
-    needs_start: what it trains learns from what is trained already, so that a
-      run from scratch has no sense.
+    needs_start: whether it learns from a trained model, so that a run from
+      scratch makes no sense.
   """
 
   needs_start: bool = False
@@ -88,18 +88,18 @@ class Objective(Protocol):
 
   @property
   def frozen(self) -> Sequence[str]:
-    """Parameters that it never trains, as `Optimizer.freeze` has them."""
+    """Expressions of parameters never trained, as in `Optimizer.freeze`."""
     return ()
 
   def memory(self, run: Run) -> Any:
-    """What steps read and change beside the parameters, abstract; () of most.
+    """State of steps beside the parameters, abstract; () for most.
 
     It is saved with every checkpoint. Leading axes go over the data axis.
     """
     return ()
 
   def fill(self, run: Run, params: Any) -> Any:
-    """`memory` on the mesh, as the first step is to find it."""
+    """The initial `memory` on the mesh."""
     return ()
 
   def step(
@@ -110,30 +110,30 @@ class Objective(Protocol):
     return value, metrics, memory
 
   def constants(self, run: Run, params: Any) -> Mapping[str, Any]:
-    """What every batch of a run has beside what `batches` makes.
+    """Arrays that are the same in every batch of a run.
 
-    It is made once, before the first step of a process, from the parameters
-    then, and stays on the mesh; leading axes go over the data axis.
+    They are made once, before the first step of a process, from the parameters
+    then, and stay on the mesh; leading axes go over the data axis.
     """
     return {}
 
   def completion(self, run: Run) -> Callable[[Any, Any], Any] | None:
-    """What completes a batch before its step; None of most.
+    """A function that completes a batch before its step; None for most.
 
-    It is made once, before the first step of a process: a function of the
-    parameters of now and of a batch with its constants, both on the mesh, that
-    adds to the batch what a host finds out.
+    It is made once, before the first step of a process. It takes the present
+    parameters and a batch with its constants, both on the mesh, and adds arrays
+    that a host computes.
     """
     return None
 
   def batches(self, run: Run) -> Any:
-    """The training batches; UserError where the examples do not serve."""
+    """The training batches; UserError if the examples are unfit."""
 
   def abstract_batch(self, run: Run) -> Any:
-    """A usual batch as steps find it, ShapeDtypeStruct in place of arrays."""
+    """A usual batch of a step, ShapeDtypeStruct in place of arrays."""
 
   def check_vocabulary(self, vocabulary: Vocabulary) -> None:
-    """Raises UserError unless it is the model's; called as a run is made."""
+    """Raises UserError unless the vocabulary fits the model."""
 
   def check_mesh(self, partitioner: Partitioner) -> None:
     """Raises UserError unless the model divides among the devices."""
@@ -148,24 +148,24 @@ class Objective(Protocol):
     return range(unit, sys.maxsize, unit)
 
   def describe(self, run: Run) -> Iterator[str]:
-    """Lines on what is trained, before the examples are tokenised."""
+    """Yields lines on the objective, before the examples are tokenised."""
     yield f'Global batch: {run.batch_size}.'
 
   def describe_batches(self, run: Run, step: int) -> Iterator[str]:
-    """Lines on the batches from `step` on; UserError if they teach nothing."""
+    """Yields lines on batches from `step` on; UserError if unfit to learn."""
     yield from ()
 
   def chance(self, run: Run) -> float | None:
-    """The loss of a model that knows nothing, where that can be said."""
+    """The loss of a model that knows nothing; None if it is not known."""
     return None
 
   def problem(self, metrics: Mapping[str, Any]) -> str | None:
-    """What is wrong with a run by metrics of a step; it is stopped for that."""
+    """The reason to stop a run by the metrics of a step; None to go on."""
     return None
 
   @property
   def facts(self) -> dict[str, Any]:
-    """What the tensors of a model do not say, for `interop.own`, JSON."""
+    """Facts that the tensors of a model do not hold, JSON for `interop.own`."""
     return {}
 
   def apart(
@@ -173,15 +173,15 @@ class Objective(Protocol):
   ) -> tuple[Callable[..., Any], Any, Any, Any] | None:
     """A part of the value whose memory is reported by itself; None without one.
 
-    Of abstract arguments: a function of (params, rows, rest) -> (value,
-    metrics), which has gradients for the first two; and these, abstract:
-    parameters of its own, and trees with the leading axis over the data axis.
+    Returns a function (params, rows, rest) -> (value, metrics), which has
+    gradients for the first two, and its arguments, abstract: parameters of its
+    own, and trees with the leading axis over the data axis.
     """
     return None
 
 
 def check(name: str, objective: Any) -> None:
-  """Raises UserError, with the name of the setting, for what is none."""
+  """Raises UserError, with the name of the setting, if it is no objective."""
   if isinstance(objective, type) or not hasattr(objective, 'abstract_batch'):
     raise UserError(
         f'{name} is {objective!r}; expected an object such as, in gin,'
@@ -190,7 +190,7 @@ def check(name: str, objective: Any) -> None:
 
 
 def check_whole(name: str, value: Any, least: int) -> None:
-  """Raises UserError for what is no whole number, or one below `least`."""
+  """Raises UserError unless it is a whole number from `least` on."""
   if type(value) is not int:
     raise UserError(f'{name} is {value!r}; expected a whole number.')
   if value < least:

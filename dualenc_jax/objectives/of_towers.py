@@ -1,4 +1,4 @@
-"""What all objectives of a dual encoder have in common."""
+"""The base class of objectives of a dual encoder."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -17,7 +17,7 @@ from dualenc_jax.text.text_rows import TextRows
 
 
 class OfTowers(from_pairs.FromPairs):
-  """Trains the towers of a dual encoder, which makes embeddings while it does.
+  """An objective over the towers of a dual encoder.
 
   Parameters are the model's, and those of the loss under 'loss'.
   """
@@ -59,9 +59,9 @@ class OfTowers(from_pairs.FromPairs):
   def embedder(
       self, params: Any, partitioner: Partitioner, batch_size: int = 256
   ) -> Embedder:
-    """Encodes with `model_params`, whose shardings alone are looked at here.
+    """An embedder for parameters on the shardings of `params`.
 
-    `batch_size` is the most rows that a device encodes at once.
+    A device encodes at most `batch_size` rows at once.
     """
     shardings = jax.tree.map(lambda leaf: leaf.sharding, model_params(params))
     return Embedder(self.model, partitioner, shardings, batch_size)
@@ -88,7 +88,7 @@ class OfTowers(from_pairs.FromPairs):
 
 
 def numbers_of(batch: Mapping[str, Any]) -> jax.Array:
-  """Numbers of pairs, uint32 [B]; without any, places in the batch."""
+  """The numbers of a batch's pairs, uint32 [B], or else their places in it."""
   queries = batch['queries']
   size = queries.num_cells * queries.num_texts
   return batch.get('numbers', jnp.arange(size, dtype=jnp.uint32))
@@ -100,8 +100,8 @@ def encode_side(
 ) -> jax.Array:
   """Encodes the texts of c cells by 'encode_query' or 'encode_passage'.
 
-  Numbers of the texts, uint32 [c, T], are for dropout, of which a key of None
-  has none. Returns [c, T, D].
+  `numbers` of the texts, uint32 [c, T], are for dropout; a key of None switches
+  it off. Returns [c, T, D].
   """
   variables = {'params': model_params(params)}
 

@@ -1,7 +1,7 @@
-"""What objectives have in common whose passages are codes that stay.
+"""The base class of objectives over passages that are fixed codes.
 
-The passage tower is frozen, and so is what of a codec says which code a passage
-has; the query tower and what codes stand for are trained.
+The passage tower is frozen, and so is the part of a codec that assigns codes;
+the query tower and the centroids that codes stand for are trained.
 """
 
 import dataclasses
@@ -35,21 +35,21 @@ from dualenc_jax.objectives.passage_states import Passages
 class OverCodes(OverPassages):
   """Trains a query tower E and centroids C for codes of all passages.
 
-  Every passage of the run is a code that never changes, by the frozen passage
-  tower and the centroids `assign` of a codec that is given; it stands for the
-  centroids C, `score`, which start from these. A query is R E(q), R the map of
-  the codec. New passages are encoded by `assign` and scored by `score`, so that
-  the model keeps both.
+  Every passage of the run has a fixed code, by the frozen passage tower and the
+  centroids `assign` of a given codec. The code stands for the centroids C,
+  `score`, which start as `assign`. A query is R E(q), R the map of the codec.
+  New passages are encoded by `assign` and scored by `score`, so the model keeps
+  both.
 
   Parameters are the model's, and those of the codec under 'codec'.
 
   Attributes:
-    codec_from: an index that `dualenc encode --codec=opq:96` made by the model
-      that training starts from, of these or other passages.
+    codec_from: an index that `dualenc encode --codec=opq:96` made, with the
+      initial model, of these or other passages.
     depth: hits of a query's search.
-    temperature: of the scores, which are near cosines: 0.01 to 0.05.
-    states_dir: a folder in which the codes are kept, for other runs of the same
-      passage tower and codec; None encodes at every start.
+    temperature: divides the scores, which are near cosines: 0.01 to 0.05.
+    states_dir: a folder that keeps the codes for other runs of the same passage
+      tower and codec; None encodes at every start.
   """
 
   unit = 'code'
@@ -66,7 +66,7 @@ class OverCodes(OverPassages):
 
   @functools.cached_property
   def codec(self) -> Codec:
-    """What training starts from; raises UserError for what cannot be that."""
+    """The initial codec; raises UserError for one that cannot be trained."""
     codec = model_codec.start(self.codec_from)
     dim = self.model.projection.features
     if codec.dim != dim:
@@ -91,11 +91,11 @@ class OverCodes(OverPassages):
     return {**super().init(key), GROUP: own}
 
   def codec_of(self, params: Any) -> Codec:
-    """The codec as trained so far, by which the model is to be measured."""
+    """The codec as trained so far, with which the model is evaluated."""
     return model_codec.of(model_codec.facts(self.codec), params[GROUP])
 
   def check_tower(self, run: Run, params: Any) -> None:
-    """Raises UserError where an index says that another tower encoded it."""
+    """Raises UserError if another tower encoded the index."""
     header = pathlib.Path(self.codec_from or '').expanduser() / 'header.json'
     if not header.exists():
       return
@@ -130,13 +130,13 @@ class OverCodes(OverPassages):
     return codec.encode(passages.encode(embedder, own, self.method, codec.dim))
 
   def queries(self, params: Any, batch: Any, key: Key) -> jax.Array:
-    """The batch's queries as codes are scored by them, float32 [B, d]."""
+    """The batch's queries under the map of the codec, float32 [B, d]."""
     query = self.encoded_queries(params, batch, key)
     facts = model_codec.facts(self.codec)
     return model_codec.of_queries(facts, params[GROUP], query)
 
   def search(self, batch: Any, query: jax.Array, score: jax.Array) -> Hits:
-    """The best of all passages, exactly, by centroids `score`."""
+    """The best of all passages, exactly, by the centroids `score`."""
     codes = Codes(batch['codes'], batch['code_valid'])
     return code_search.search(codes, query, score, batch['targets'], self.depth)
 

@@ -1,4 +1,4 @@
-"""What objectives have in common that rank all passages, once encoded."""
+"""The base class of objectives that rank all passages, encoded once."""
 
 from collections.abc import Iterator, Mapping
 import dataclasses
@@ -23,10 +23,10 @@ _BLOCK = 2**17
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Targeted(Batches):
-  """Batches with one array more, `targets`.
+  """Batches with one more array, `targets` int32 [b, 1 + P].
 
-  Beside what all have: targets int32 [b, 1 + P], which of all passages are the
-  query's, its own first, which stands in where there are fewer.
+  They are the numbers, among all passages, of those of a query, its own first,
+  which is repeated where there are fewer.
   """
 
   all_passages: Passages | None = None
@@ -42,16 +42,16 @@ class Targeted(Batches):
 
 
 class OverPassages(OfTowers):
-  """Trains the query tower alone, for what a frozen one makes of all passages.
+  """Trains the query tower alone, over passages that a frozen tower encodes.
 
   Attributes:
-    unit: what that is called, a passage's.
-    dtype: of its numbers.
-    whole_corpus: the corpus of the task is searched, too, where it has one
-      beside the passages of its pairs.
-    states_dir: a folder in which what was encoded is kept, so that this run
-      when it goes on, and others of the same passage tower, map it; None
-      encodes at every start.
+    unit: name of the array kept of a passage.
+    dtype: its dtype.
+    whole_corpus: whether the corpus of the task, if it has one beside the
+      passages of its pairs, is searched, too.
+    states_dir: a folder that keeps the encoded passages for this run when it
+      resumes, and for others of the same passage tower; None encodes at every
+      start.
   """
 
   unit: str
@@ -68,12 +68,12 @@ class OverPassages(OfTowers):
 
   @property
   def method(self) -> str:
-    """Of the passage tower."""
+    """The method of the passage tower."""
     return 'encode_passage'
 
   @property
   def width(self) -> int:
-    """Numbers that are kept of a passage."""
+    """How many numbers are kept of a passage."""
     return self.model.projection.features
 
   def batches(self, run: Run) -> Targeted:
@@ -95,7 +95,7 @@ class OverPassages(OfTowers):
     return {**batch, 'targets': targets, **self.shapes(run)}
 
   def shapes(self, run: Run) -> dict[str, Any]:
-    """The constants, abstract; as few rows as the batch size divides."""
+    """The constants, abstract; rows are a multiple of the batch size."""
     size = run.batch_size
     rows = -(-len(run.batches.all_passages) // size) * size
     return {
@@ -131,13 +131,13 @@ class OverPassages(OfTowers):
     )
 
   def header(self, params: Any) -> dict[str, Any]:
-    """What else than the passage tower `kept_of` depends on, JSON."""
+    """Facts, beside the passage tower, that `kept_of` depends on, JSON."""
     return {}
 
   def kept_of(
       self, passages: Passages, embedder: Embedder, params: Any
   ) -> np.ndarray:
-    """What is kept of some passages, [n, width]."""
+    """The numbers that are kept of some passages, [n, width]."""
     own = model_params(params)
     return passages.encode(embedder, own, self.method, self.width)
 
@@ -152,7 +152,7 @@ class OverPassages(OfTowers):
 
 
 def check_apart(what: str, model: DualEncoder) -> None:
-  """Raises UserError unless queries have an encoder of their own."""
+  """Raises UserError unless queries have their own encoder."""
   if model.passage_encoder is None:
     raise UserError(
         f'{what} trains the query tower alone, and the towers share their'
@@ -161,7 +161,7 @@ def check_apart(what: str, model: DualEncoder) -> None:
 
 
 def passage_tower(model: DualEncoder) -> tuple[str, ...]:
-  """Rules over all parameters of passages, those that are shared among them."""
+  """Expressions of all parameters of passages, the shared ones, too."""
   shared = [
       f'{part}/.*' for part in ('token_embedder', 'projection')
       if getattr(model, f'passage_{part}') is None

@@ -1,4 +1,4 @@
-"""What a frozen passage tower makes of all passages of a run, encoded once."""
+"""All passages of a run, encoded once by a frozen passage tower."""
 
 from collections.abc import Callable, Iterator, Sequence
 import hashlib
@@ -26,7 +26,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Passages(Distinct):
-  """The different passages and hard negatives of token caches, each once."""
+  """The distinct passages and hard negatives of token caches."""
 
   def __init__(self, caches: Sequence[Any], corpora: Sequence[Any] = ()):
     """Of token caches; of corpora the passages count, too."""
@@ -65,10 +65,10 @@ def kept(
     folder: str | None, header: Callable[[], dict[str, Any]],
     make: Callable[[], np.ndarray],
 ) -> np.ndarray:
-  """What `make` makes of all passages, [N, F], or what an earlier run has kept.
+  """The array [N, F] of all passages, made by `make` or kept by an earlier run.
 
-  `header` is what that depends on; without a folder nothing is kept. Raises
-  UserError where what is there depends on something else, or is damaged.
+  It depends on the facts of `header`; without a folder nothing is kept. Raises
+  UserError where the folder is damaged or has other facts.
   """
   if folder is None:
     return make()
@@ -86,7 +86,7 @@ def kept(
 def check_fits(
     what: str, arrays: Any, partitioner: Partitioner, advice: str
 ) -> str:
-  """Says what arrays take, whose leading axes go over the data axis.
+  """Describes the memory of arrays whose leading axes go over the data axis.
 
   Raises UserError, with the advice, for more than 60% of a device's memory.
   """
@@ -105,7 +105,7 @@ def check_fits(
 
 
 def put(tree: Any, rows: int, partitioner: Partitioner) -> Any:
-  """Host arrays, the same on all hosts, on the mesh: rows over the data axis.
+  """Puts arrays, the same on all hosts, on the mesh, rows over the data axis.
 
   They are padded with zeros to `rows`.
   """
@@ -128,7 +128,7 @@ def header(
     passages: Passages, embedder: Embedder, params: Any, method: str,
     features: int,
 ) -> dict[str, Any]:
-  """What is kept of all passages depends on this, JSON."""
+  """Facts that the kept array of all passages depends on, JSON."""
   tower = embedder.digest(params, 'passage')
   if method == 'pool_passage':
     del tower['projection']

@@ -24,8 +24,8 @@ from dualenc_jax.text.joined import Around, Template
 class Ranking(from_pairs.FromPairs):
   """A loss over the scores of a query's passage and its hard negatives.
 
-  The template says how a query and a passage become one text. A micro-batch is
-  of so many lists.
+  The template makes one text of a query and a passage; a micro-batch has
+  `micro_batch_size` lists.
   """
 
   model: CrossEncoder
@@ -118,16 +118,16 @@ class Ranking(from_pairs.FromPairs):
   def scorer(
       self, params: Any, partitioner: Partitioner, batch_size: int
   ) -> Scorer:
-    """Scores with `model_params`, whose shardings alone are looked at here.
+    """A scorer for parameters on the shardings of `params`.
 
-    `batch_size` is the most rows that a device scores at once.
+    A device scores at most `batch_size` rows at once.
     """
     shardings = jax.tree.map(lambda leaf: leaf.sharding, model_params(params))
     return Scorer(self.model, partitioner, shardings, batch_size)
 
 
 def lists_of(batch: Any, scores: jax.Array) -> lists.Lists:
-  """Lists of a batch; what is a passage of a query is no negative of it."""
+  """Lists of a batch; no passage of a query is its negative."""
   equal = batch['negative_ids'] == batch['passage_ids'][:, None]
   same = jnp.all(equal, axis=-1)
   if 'positive_ids' in batch:

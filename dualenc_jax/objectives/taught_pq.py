@@ -1,4 +1,4 @@
-"""A query tower and centroids that learn a teacher's margins of live hits."""
+"""Training of a query tower and centroids on a teacher's margins of hits."""
 
 from collections.abc import Callable, Iterator
 import dataclasses
@@ -39,25 +39,25 @@ class TaughtPq(OverCodes):
   """JPQ+GPL (Thakur et al. 2022): margins of a teacher over live hits.
 
   Before each step all codes are searched for the `depth` best by C and E as
-  they are then, without dropout, and a cross-encoder scores what is new among
-  the pairs of queries and hits. With t its scores, s = R E(q) . c over the
-  temperature, p the passage of q, and j its hits but for what is labelled,
+  they are then, without dropout, and a cross-encoder scores those pairs of
+  queries and hits that are new. With t its scores, s = R E(q) . c over the
+  temperature, p the passage of q, and j its unlabelled hits,
 
     L_q = mean over j of ((s_p - s_j) - (t_p - t_j))^2.
 
-  So what a generated query finds and its own passage does not say costs
-  nothing: a hit that is as good as the passage has no margin.
+  So a hit that is as good as the passage of a generated query costs nothing: it
+  has no margin.
 
   Attributes:
-    depth: of the search, 25 in the paper.
+    depth: hits of a query's search, 25 in the paper.
     teacher: the model_dir of a cross-encoder of the same vocabulary, or a
       released ranker. It reads passages as this run cuts them.
-    teacher_form: which released ranker it is, 'monot5' or 'rankt5'.
+    teacher_form: form of a released ranker, 'monot5' or 'rankt5'.
     teacher_vocabulary: its SentencePiece file, where none is beside it.
     least_spread: standard deviation of the first batch's margins, below which
       they teach nothing.
-    states_dir: keeps its scores, too: with it a run that is killed ends bit for
-      bit as it would have, without it but for rounding.
+    states_dir: keeps the teacher's scores, too; with it a killed run ends bit
+      for bit as an uninterrupted one, without it but for rounding.
   """
 
   model: DualEncoder
@@ -90,7 +90,7 @@ class TaughtPq(OverCodes):
     )
 
   def check_teacher(self, vocabulary: Vocabulary) -> None:
-    """Raises UserError where a model_dir's config tells what is wrong."""
+    """Raises UserError for a wrong teacher, by its model_dir's config alone."""
     path = pathlib.Path(self.teacher or '').expanduser()
     if self.teacher and not self.teacher_form and model_dirs.is_one(path):
       meta = model_dirs.restore(path, None, lambda found: found.meta)

@@ -43,8 +43,8 @@ class InitialCheckpoint:
     keep_optimizer: take Adafactor's or Adam's statistics, too; the schedule
       starts anew.
     query_layers: the layers of the passage tower from which a query tower with
-      an encoder of its own starts, as in `light_query.layers`, but for tensors
-      of `rules`. None takes the tensors by their names.
+      an encoder of its own starts, as in `light_query.layers`, but for those
+      with `rules`. None takes the tensors by their names.
     query_path: another checkpoint, from whose query tower this one takes its
       token embedder and encoder, as DAFT does from a pre-trained one.
   """
