@@ -107,9 +107,9 @@ def test_greedy_is_the_argmax_of_teacher_forced_logits(tiny):
 @pytest.mark.parametrize(
     'tiny, sampling',
     [
-        (tiny_t5.VERSIONS[0], Sampling(20.0)),
+        ('1.0', Sampling(20.0)),
         pytest.param(
-            tiny_t5.VERSIONS[1], Sampling(20.0, None, 1.0),
+            '1.1', Sampling(20.0, None, 1.0),
             marks=pytest.mark.slow,
         ),
     ],
