@@ -1,6 +1,10 @@
 """Datasets, columns and losses of the user's own, which nothing registers."""
 
 import json
+import pathlib
+import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -127,6 +131,35 @@ def test_a_column_and_a_loss_that_reads_it(flags, tmp_path):
   found = tiny_run.logged(tmp_path / 'model', 'train')[0]
   assert found['score_0'] == 1
   assert found['score_1'] + found['score_2'] == 21
+
+
+@pytest.mark.slow
+def test_the_losses_of_readme(tmp_path):
+  """As a user runs them: beside the module, by the program itself."""
+  readme = pathlib.Path(__file__).parents[2].joinpath('README.md').read_text()
+  blocks = re.findall(r'```\w*\n(.*?)```', readme, re.S)
+  module, = (text for text in blocks if 'class Decoupled:' in text)
+  gin, = (text for text in blocks if '\nimport my_losses\n' in text)
+  (tmp_path / 'my_losses.py').write_text(module)
+  flags = tiny_run.flags(tmp_path, '--gin_file=my_loss.gin')
+  program = pathlib.Path(sys.executable).with_name('dualenc')
+
+  def trained(name, *more):
+    (tmp_path / 'my_loss.gin').write_text(gin.replace('Decoupled', name))
+    model = tmp_path / f'{name}{len(more)}'
+    done = subprocess.run(
+        [program, 'train', *flags, *more, f'--model_dir={model}'],
+        cwd=tmp_path, check=True, stderr=subprocess.PIPE, text=True,
+    )
+    return tiny_run.logged(model, 'train')[0], done.stderr
+
+  one, _ = trained('Decoupled')
+  # Of 16 pairs all others are negatives.
+  assert one['negatives'] == 15
+  half, _ = trained('Decoupled', '--gin.my_losses.Decoupled.weight=0.5')
+  assert half['loss'] == pytest.approx(one['loss'] / 2, rel=1e-5)
+  _, said = trained('OwnTower')
+  assert '15 in-batch, 15 same-tower' in said
 
 
 @pytest.mark.slow
