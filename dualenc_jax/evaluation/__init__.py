@@ -1,1 +1,1 @@
-"""What to rank, and what a ranking scores."""
+"""Retrieval sets, the rankings of systems over them, and metrics."""

@@ -1,4 +1,4 @@
-"""Whether a passage holds an answer, and top-k accuracy, as DPR has them."""
+"""Matches of answers in passages, and top-k accuracy, as in DPR."""
 
 from collections.abc import Callable, Iterator, Sequence
 import functools
@@ -32,13 +32,13 @@ def top_k_matches(
   Args:
     indices: int [Q, k], corpus rows of the hits, best first; k at least 100
       or all there are.
-    answers: of each query.
-    text: the text of a corpus row in which answers are looked for, asked for
-      down to the first match.
+    answers: answers of each query.
+    text: the text of a corpus row to look for answers in, called down to the
+      first match.
 
   Returns:
-    'Top-5', 'Top-20' and 'Top-100': float64 [Q] of 0 and 1, whose mean is the
-    top-k accuracy.
+    'Top-5', 'Top-20' and 'Top-100': float64 [Q], 0 or 1; the mean is the top-k
+    accuracy.
   """
   first = np.full(len(answers), np.inf)
   hits = indices[:, : max(TOP_K)]
@@ -52,10 +52,10 @@ def each_hit(
     answers: Sequence[Sequence[str]],
     text: Callable[[int], str],
 ) -> Iterator[Iterator[bool]]:
-  """For each query whether each of its hits has an answer, when it is asked.
+  """For each query, lazily, whether each of its hits has an answer.
 
-  The tokens of an answer stand in the text, one after the other; as in DPR an
-  answer without a token is in every text. Arguments are those of
+  A text has an answer whose tokens stand in it one after the other; as in DPR
+  an answer without a token is in every text. Arguments are those of
   `top_k_matches`; a row below 0 is no hit.
   """
 

@@ -1,4 +1,4 @@
-"""Evaluation of systems that score a whole corpus at once, on the host."""
+"""Evaluation of a system that scores a whole corpus at once, on the host."""
 
 from collections.abc import Iterable, Sequence
 
@@ -16,9 +16,9 @@ from dualenc_jax.search.ranking import best_of, id_places, joined
 def evaluate(
     scores: Iterable[np.ndarray], retrieval_set: RetrievalSet, k: int = 1000
 ) -> Evaluation:
-  """Ranks a whole corpus for every query, by its scores float32 [N].
+  """Ranks a whole corpus for every query, by the query's scores float32 [N].
 
-  It has k hits a query, at least 100 where there are so many.
+  The ranking has k hits a query, at least 100 where the corpus has so many.
   """
   ids = retrieval_set.ranked_ids
   places = id_places(ids)
@@ -40,10 +40,10 @@ def choose_weight(
   """The share of the dense scores that has the highest MRR.
 
   Args:
-    system: of the set's corpus.
+    system: the scores of the set's corpus.
     embeddings: float32 [Q, D] of the set's queries.
-    retrieval_set: to choose on, which must not be what is measured.
-    most: queries that are looked at.
+    retrieval_set: a set other than the one that is measured.
+    most: the most queries to look at.
 
   Raises:
     UserError: no query has a relevant passage.
@@ -72,9 +72,9 @@ def choose_weight(
 def rank_of_best(
     scores: np.ndarray, gold: Sequence[int], places: np.ndarray
 ) -> int:
-  """The rank, from 1, of the best of the rows `gold` among all; 0 for none.
+  """The rank, from 1, of the best row in `gold`; 0 without one.
 
-  Of scores, float32 [N], and places, `ranking.id_places` [N].
+  Scores are float32 [N], places `ranking.id_places` [N].
   """
   if not gold:
     return 0

@@ -1,4 +1,4 @@
-"""How far apart two towers' embeddings of queries lie: a nearest-neighbour KL.
+"""Divergence of two towers' embeddings of queries: a nearest-neighbour KL.
 
 DAFT (Leonhardt et al. 2022) aligns a query tower to a passage tower until the
 divergence of their embeddings of queries is low. The estimator is that of Wang,
@@ -29,17 +29,17 @@ class Divergence(NamedTuple):
 
 
 class Alignment(NamedTuple):
-  """How a query tower's embeddings Y lie to a passage tower's X, of queries.
+  """How a query tower's embeddings Y of queries lie to a passage tower's X.
 
-  X and Y are of disjoint halves of the queries, as the estimator wants
-  independent samples. It scales with the dimension, so a threshold is best
-  taken between `floor` and what `forward` was at the start.
+  X and Y are of disjoint halves of the queries, as the estimator needs
+  independent samples. KL scales with the dimension, so a threshold is best
+  taken between `floor` and the first `forward`.
 
   Attributes:
     forward: KL(X || Y), DAFT's.
     reverse: KL(Y || X), which a collapsed query tower cannot hide from.
     floor: KL of X from the passage tower's embeddings of the other half.
-    points: of each half.
+    points: points of each half.
   """
 
   forward: Divergence
@@ -55,17 +55,17 @@ def knn_kl(
 
     (a / n) sum_i log(s_k(x_i) / r_k(x_i)) + log(m / (n - 1))
 
-  of a dimensions, where r_k(x_i) is the distance from x_i to its k-th nearest
+  in a dimensions, where r_k(x_i) is the distance from x_i to its k-th nearest
   of the other x, and s_k(x_i) to its k-th nearest y; in float64.
 
   Args:
     x: float [n, a], n above k.
     y: float [m, a], m no less than k.
-    k: which neighbour.
-    seed: of the bootstrap.
+    k: number of the neighbour.
+    seed: seed of the bootstrap.
 
   Raises:
-    UserError: too few points, or a distance of 0, for which there is none.
+    UserError: too few points, or a distance of 0, for which KL is not defined.
   """
   x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
   if len(x) <= k or len(y) < k:
@@ -96,13 +96,13 @@ def alignment(
     passage_tower: np.ndarray, query_tower: np.ndarray, k: int = 1,
     seed: int = 0,
 ) -> Alignment:
-  """Compares what two towers make of the same n different queries.
+  """Compares two towers' embeddings of the same n different queries.
 
   Args:
-    passage_tower: float [n, a], the queries' embeddings by it.
-    query_tower: float [n, a], by the other.
-    k: which neighbour.
-    seed: of the halves and of the bootstrap.
+    passage_tower: float [n, a], embeddings by the passage tower.
+    query_tower: float [n, a], embeddings by the query tower.
+    k: number of the neighbour.
+    seed: seed of the halves and of the bootstrap.
   """
   order = np.random.default_rng(seed).permutation(len(passage_tower))
   half = len(order) // 2

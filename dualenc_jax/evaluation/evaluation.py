@@ -1,4 +1,4 @@
-"""What a model scores on a retrieval set."""
+"""The evaluation of a model on a retrieval set: a ranking and metrics."""
 
 import dataclasses
 from typing import Any
@@ -21,11 +21,11 @@ class Evaluation:
 
   Attributes:
     ranking: the hits of each query of the set.
-    scores: of the queries that have something relevant; None if all of them
-      have answers alone.
+    scores: scores of the queries with judged passages; None if all queries have
+      answers alone.
     matches: float64 [A] by name, see `answer_match.top_k_matches`, of the
       queries that have answers alone.
-    answered: int64 [A], these queries.
+    answered: int64 [A], numbers of these queries.
   """
 
   ranking: Ranking
@@ -35,7 +35,7 @@ class Evaluation:
 
   @property
   def ranks(self) -> dict[int, int]:
-    """By query the rank of its best relevant passage, if that is known."""
+    """The rank of each query's best relevant passage; None if not known."""
     if self.scores is None or 'MRR' not in self.scores.values:
       return {}
     queries = np.asarray(self.scores.queries).tolist()
@@ -44,7 +44,7 @@ class Evaluation:
 
   @property
   def metrics(self) -> dict[str, float]:
-    """Means by name."""
+    """Means of the metrics by name."""
     means = {} if self.scores is None else self.scores.means()
     return means | {name: float(v.mean()) for name, v in self.matches.items()}
 
@@ -55,8 +55,8 @@ def evaluate(
 ) -> Evaluation:
   """Encodes queries and corpus, and ranks all of it exactly for every query.
 
-  Keeps k hits a query, at least 100 where there are so many. The embeddings of
-  the corpus, or their codes by a codec, are in memory, 4 D bytes a passage.
+  It keeps k hits a query, at least 100 where the corpus has so many. The
+  embeddings of the corpus, or codes, are in memory, 4 D bytes a passage.
   """
   corpus = retrieval_set.corpus
   passages: Any = embedder.passages(
@@ -75,7 +75,7 @@ def evaluate(
 def encode_queries(
     embedder: Towers, params: Any, retrieval_set: RetrievalSet
 ) -> np.ndarray:
-  """float32 [Q, D]; raises UserError where they are not finite."""
+  """Embeddings of queries, float32 [Q, D]; UserError if not finite."""
   tokens = retrieval_set.cache.query_tokens
   queries = embedder.queries(params, tokens, retrieval_set.query_rows)
   ids = retrieval_set.query_ids
@@ -91,9 +91,9 @@ def rank(
 
   Args:
     queries: float32 [Q, D].
-    passages: [N, D], of the corpus in its order, in memory or on disk, or
-      codes of them.
-    retrieval_set: of both.
+    passages: [N, D] of the corpus in its order, in memory or on disk, or codes
+      of them.
+    retrieval_set: the set of the queries and the corpus.
     k: hits a query, at least 100 where there are so many.
   """
   search = search_of(passages, retrieval_set.corpus.ids)
@@ -132,8 +132,8 @@ def score(
 ) -> Evaluation:
   """The metrics of a ranking [Q, k], k at least 100 or all there are.
 
-  It takes the ranks of the best relevant ones, if the ranking is cut off, and
-  raises what `metrics.score` does.
+  It needs the ranks of the best relevant passages if the ranking is cut off,
+  and raises the errors of `metrics.score`.
   """
   left_out = retrieval_set.self_hits is not None
   size = len(retrieval_set.ranked_ids) - left_out
@@ -153,7 +153,7 @@ def score(
 
 
 def ranks_in(ranking: Ranking, gold: list[list[int]]) -> np.ndarray:
-  """int64 [Q]: the rank of each query's best relevant hit; 0 for none."""
+  """The rank of each query's best relevant hit, int64 [Q]; 0 for none."""
   ranks = np.zeros(len(gold), np.int64)
   for query, relevant in enumerate(gold):
     found = np.isin(ranking.indices[query], relevant)

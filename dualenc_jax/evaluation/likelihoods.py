@@ -1,4 +1,4 @@
-"""How likely a generator finds the queries of a set, given their passages."""
+"""The likelihood by a generator of a set's queries, given their passages."""
 
 from collections.abc import Callable
 import dataclasses
@@ -20,8 +20,8 @@ class Likelihoods(Evaluation):
   """Means over the tokens of each query; nothing is ranked.
 
   Attributes:
-    tokens: int64 [A], of each of the queries `answered`, once for each of its
-      relevant passages.
+    tokens: int64 [A], tokens of each query in `answered`, counted once for each
+      of its relevant passages.
   """
 
   tokens: np.ndarray
@@ -42,9 +42,9 @@ def evaluate(
     ],
     retrieval_set: RetrievalSet,
 ) -> Likelihoods:
-  """Teacher forcing: each token of a query, given the passage and those before.
+  """The likelihood of each token, given the passage and the tokens before it.
 
-  It is measured by an `inference.likelihood.Likelihood` with its parameters.
+  An `inference.likelihood.Likelihood` measures it with its parameters.
   """
   gold, corpus = retrieval_set.gold, retrieval_set.corpus
   of_pair = np.repeat(np.arange(len(gold)), [len(found) for found in gold])

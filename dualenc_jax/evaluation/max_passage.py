@@ -28,7 +28,7 @@ class Documents:
 
   Attributes:
     ids: strings [D], ascending, as trec_eval compares them.
-    of_passage: int64 [N], for each passage its document.
+    of_passage: int64 [N], the document of each passage.
   """
 
   ids: np.ndarray
@@ -41,7 +41,7 @@ class Documents:
     """The document of passage 'd#3' is 'd', that of passage 'e' is 'e'.
 
     Raises:
-      UserError: an id that starts with its only separator, or an empty one.
+      UserError: an empty id, or one that starts with its only separator.
     """
     if not separator:
       raise UserError('The separator of documents is empty; expected one.')
@@ -67,7 +67,7 @@ class Documents:
     return cls(ids[order], place[of_passage])
 
   def find(self, ids: Sequence[str]) -> np.ndarray:
-    """Which documents have these ids: int64 [n], -1 where none has."""
+    """The documents of these ids, int64 [n], -1 where none has."""
     wanted = np.array(ids, np.dtypes.StringDType())
     at = np.minimum(np.searchsorted(self.ids, wanted), len(self.ids) - 1)
     return np.where(self.ids[at] == wanted, at, -1)
@@ -81,14 +81,14 @@ def top_k_documents(
 
   Documents are ordered by the score of their best passage, highest first, and
   equal ones by number, greatest first: with the numbers of `Documents` this is
-  trec_eval's rule. Passages are ranked deeper until that is certain, for those
-  queries for which it is not, so many passages of equal score cost depth.
+  trec_eval's rule. The passages of a query are ranked deeper until its order is
+  certain, so many passages of equal score cost depth.
 
   Args:
-    rank: ranks the passages for some of the queries, by their numbers, and as
-      many a query as it is asked for or all there are.
-    queries: Q.
-    document_of: int64 [N], for each passage its document, from 0 to D - 1.
+    rank: ranks the passages of some queries, by their numbers, to the depth
+      asked for or to the end.
+    queries: Q, the number of queries.
+    document_of: int64 [N], the document of each passage, from 0 to D - 1.
     k: documents a query.
   """
   total, documents = len(document_of), int(document_of.max()) + 1

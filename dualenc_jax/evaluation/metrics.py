@@ -2,8 +2,8 @@
 
 trec_eval reads scores as float32 and orders hits by them, highest first, and
 equal ones by passage id, greatest first. Run files are left to that rule. A
-ranking of our own is ordered already: places stand for its scores and ids, so
-that every metric reads the one order that was computed.
+ranking of this package is ordered already: places stand for its scores and ids,
+so that every metric reads the one order that was computed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,14 +44,14 @@ _NOTHING = dict.fromkeys(_THEIR_NAMES.values(), 0.0)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scores:
-  """Metrics of each query that counts: of which a passage is judged.
+  """Metrics of each query that counts, which has a judged passage.
 
   Attributes:
     queries: the J judged queries: int64 positions from `score`, ids from
       `evaluate_run`.
     values: float64 [J] by name of metric, in the order of NAMES. MRR's is the
       reciprocal rank.
-    depth: hits a query that MAP is over.
+    depth: hits a query that MAP covers.
   """
 
   queries: np.ndarray | list[str]
@@ -59,7 +59,7 @@ class Scores:
   depth: int
 
   def means(self) -> dict[str, float]:
-    """The mean of each metric: of exact sums, so the order does not matter."""
+    """The mean of each metric, by exact sums: the order does not matter."""
     return {
         name: math.fsum(values.tolist()) / len(values)
         for name, values in self.values.items()
@@ -72,25 +72,25 @@ def score(
 ) -> Scores:
   """The metrics of a ranking.
 
-  A passage of grade 1 or more is relevant; one of grade 0 or less is as good
-  as not judged. Judged queries without a relevant passage count as 0, as in
-  trec_eval, and their number is logged; others do not count. MAP is over the
-  hits there are. MRR is over the whole corpus, and absent where neither the
-  ranking nor `ranks` are; so is Recall@1000 where the ranking holds fewer hits
-  of a larger corpus.
+  A passage of grade 1 or more is relevant; one of grade 0 or less counts as not
+  judged. Judged queries without a relevant passage count as 0, as in trec_eval,
+  and their number is logged; other queries do not count. MAP is over the hits
+  there are. MRR is over the whole corpus, and absent where neither the ranking
+  nor `ranks` is; so is Recall@1000 where the ranking has fewer hits of a
+  larger corpus.
 
   Args:
     ranking: [Q, k] hits with k at least min(100, num_passages).
     judgements: for each of the Q queries the grades of its judged passages by
-      row of the corpus. Those that are not in the corpus have negative rows,
+      row of the corpus. Passages missing from the corpus have negative rows,
       -1, -2 and so on: they count where all relevant passages do, in recall,
       MAP and the ideal DCG.
-    num_passages: how many each query is ranked over.
+    num_passages: number of passages that each query is ranked over.
     ranks: int64 [Q] from `ExactSearch.gold_ranks`, 0 where no relevant passage
       is in the corpus.
 
   Raises:
-    UserError: a ranking too shallow, or no query with a relevant passage.
+    UserError: the ranking is too shallow, or no query has a relevant passage.
   """
   check_depth(ranking, num_passages)
   counted = [q for q, judged in enumerate(judgements) if judged]
@@ -133,15 +133,16 @@ def evaluate_run(
 ) -> Scores:
   """The metrics of a run file, as by `trec_eval -c -l <relevance_level>`.
 
-  What the run does not hold was not found, however deep it is: so for all
-  metrics, MRR and Recall@1000 too. All queries of the qrels count, as 0 those
-  that are not in the run or have no relevant passage; other queries of the run
-  do not. The gains of nDCG are the grades, whatever the least relevant one is.
+  Passages missing from the run were not found, however deep it is, for all
+  metrics, MRR and Recall@1000 too. All queries of the qrels count; those
+  missing from the run or without a relevant passage count as 0; other queries
+  of the run do not count. The gains of nDCG are the grades, whatever the least
+  relevant grade.
 
   Args:
-    run: as from `trec.read_run`.
-    qrels: as from `trec.read_qrels`.
-    name: of the run, for the log.
+    run: result of `trec.read_run`.
+    qrels: result of `trec.read_qrels`.
+    name: name of the run, for the log.
     relevance_level: the least grade of a relevant passage.
 
   Returns:

@@ -1,4 +1,4 @@
-"""The best hits of a ranking in the order of a teacher's scores."""
+"""Re-ranking of the best hits by a teacher's scores."""
 
 from collections.abc import Callable, Sequence
 
@@ -18,7 +18,7 @@ def evaluate(
 ) -> Evaluation:
   """Re-ranks the `depth` best hits of each query; the others stay below.
 
-  The new score is of pairs int64 [n, 2], numbers of a query and a passage.
+  New scores are of pairs int64 [n, 2], numbers of a query and a passage.
 
   Raises:
     UserError: documents were ranked, or a score is not finite.
@@ -43,9 +43,9 @@ def rerank(
     first: Ranking, score: Callable[[np.ndarray], np.ndarray],
     ids: Sequence[str], depth: int, query_ids: list[str],
 ) -> Ranking:
-  """The same hits [Q, k], the first `depth` of each query by their new scores.
+  """The same hits [Q, k], with the first `depth` of each query by new scores.
 
-  Those below have scores that go on falling from the lowest of them, by one.
+  Scores of the hits below fall on by one each from the lowest new score.
   """
   count, k = first.indices.shape
   depth = min(depth, k)

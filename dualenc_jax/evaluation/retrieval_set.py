@@ -1,4 +1,4 @@
-"""Queries, what they are ranked over, and what answers them."""
+"""Retrieval sets: queries, a corpus, and judgements or answers."""
 
 from collections.abc import Callable, Sequence
 import dataclasses
@@ -22,23 +22,23 @@ def _whole(passage: str, name: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class RetrievalSet:
-  """Queries, a corpus, and which of its passages answer which query.
+  """Queries, a corpus, and the passages of it that answer each query.
 
   Attributes:
-    cache: where the tokens and texts of the queries are.
+    cache: token cache of the queries.
     query_rows: int64 [Q], a row of the cache for each query.
     query_ids: Q ids.
     corpus: the passages that are ranked.
-    judgements: for each query the grades of what is judged for it, by index
-      of the passage in the corpus, or of the document; 1 and more is relevant.
+    judgements: for each query the grades by the judged passage's, or
+      document's, index in the corpus; 1 and more is relevant.
     answers: for each query without a judged passage the strings of which a
       passage that answers it has one.
     answer_text: the part of a passage, by its text and name, in which these
-      are looked for.
+      strings are looked for.
     self_hits: int64 [Q], for each query the passage, or document, that is the
       query itself and is not ranked, -1 for none; None if none is left out.
-    documents: what the passages are parts of, where not these but documents
-      are ranked and judged.
+    documents: the documents that the passages are parts of, where documents are
+      ranked and judged.
   """
 
   cache: Cache
@@ -56,7 +56,7 @@ class RetrievalSet:
       cls, experiment: Experiment, split: str,
       document_separator: str | None = None,
   ) -> 'RetrievalSet':
-    """All queries of a split of the task, over what the task has them ranked.
+    """All queries of a split of the task, with the corpus of the task.
 
     Arguments and errors are those of `from_cache`.
     """
@@ -86,13 +86,13 @@ class RetrievalSet:
     grades of a passage for a query the greatest counts.
 
     Args:
-      cache: of the queries and their judged passages.
-      corpus_cache: of the split whose passages are ranked. Ids alone tell then
-        what is one query and one passage.
+      cache: cache of the queries and their judged passages.
+      corpus_cache: cache of the split whose passages are ranked. Ids alone then
+        identify queries and passages.
       answer_text: see the attribute.
-      without_self_hits: what has a query's own id is not ranked for it.
-      document_separator: ranks documents, see `Documents`; the judged ids are
-        theirs.
+      without_self_hits: a passage with a query's own id is not ranked for it.
+      document_separator: ranks documents, see `Documents`; judged ids are
+        those of documents.
 
     Raises:
       UserError: no queries, no passages, ids that name different texts, judged
@@ -155,10 +155,10 @@ class RetrievalSet:
   def subset(
       self, queries: int, passages: int, seed: int = 0
   ) -> 'RetrievalSet':
-    """A fixed sample of the queries that have a relevant passage, with these.
+    """A fixed sample of queries with a relevant passage, and these passages.
 
     Raises:
-      UserError: no query has one.
+      UserError: no query has a relevant passage.
     """
     rng = np.random.default_rng(seed)
     gold = self.gold
@@ -196,12 +196,12 @@ class RetrievalSet:
 
   @property
   def ranked_ids(self) -> Any:
-    """Ids of what is ranked, passages or documents: a sequence or array."""
+    """Ids of the ranked passages or documents, a sequence or array."""
     return self.corpus.ids if self.documents is None else self.documents.ids
 
   @property
   def gold(self) -> list[list[int]]:
-    """For each query what is relevant, as `judgements` has it."""
+    """For each query the relevant rows, numbered as in `judgements`."""
     return [
         sorted(p for p, grade in judged.items() if grade >= 1)
         for judged in self.judgements

@@ -1,7 +1,7 @@
-"""A teacher's scores of a retrieval set, computed or from a file.
+"""A teacher's scores of pairs of a retrieval set, computed or from a file.
 
 Files are TSV lines of query id, passage id and score, a logit, or TREC runs.
-They are keyed by ids: order and gaps mean nothing.
+Scores are found by ids: order and gaps of a file mean nothing.
 """
 
 import array
@@ -35,7 +35,7 @@ Entry = tuple[str, str, float, int]
 
 
 class OthersLeft(Exception):
-  """Pairs are left to other hosts; the message says how many."""
+  """Other hosts have pairs left to score; the message says how many."""
 
 
 def of(
@@ -44,7 +44,7 @@ def of(
     folder: pathlib.Path,
     host: Host = Host(),
 ) -> Score | None:
-  """Scores by a cross-encoder or of a file; None for neither."""
+  """Scores of a cross-encoder or of a file; None for neither."""
   if isinstance(teacher, Teacher):
     return of_teacher(teacher, retrieval_set, folder, host)
   if teacher is None:
@@ -59,11 +59,11 @@ def of(
 
 
 def of_file(path: pathlib.Path, retrieval_set: RetrievalSet) -> Score:
-  """Scores by the ids of a file.
+  """Scores of a file, by ids.
 
   Raises:
-    UserError: the file cannot be read, or, when asked for them, scores of pairs
-      are not in it.
+    UserError: the file cannot be read, or, later, lacks scores of pairs asked
+      for.
   """
   known = _Known(retrieval_set)
   known.add(_entries(path), path, once=True)
@@ -90,17 +90,17 @@ def of_teacher(
     folder: pathlib.Path,
     host: Host = Host(),
 ) -> Score:
-  """Scores by a cross-encoder, kept in a folder as they are computed.
+  """Scores of a cross-encoder, kept in a folder as they are computed.
 
-  What the folder has of the same teacher is not computed again, but for a block
-  that a kill has cut: how scores are rounded depends on those of their block,
-  and the end is to be the same. Of several hosts each has a file of its own in
-  the folder and computes its share of the queries.
+  Scores of the same teacher in the folder are not computed again, but for a
+  block that a kill has cut: rounding depends on the block, and the result must
+  be the same. Each of several hosts computes its share of the queries into a
+  file of its own there.
 
   Raises:
     UserError: the folder has scores of another teacher or data set, or cannot
       be written.
-    OthersLeft: pairs are left to other hosts.
+    OthersLeft: other hosts have pairs left to score.
   """
   part = f'-{host.index}-of-{host.count}' if host.count > 1 else ''
   path, header = folder / f'scores{part}.tsv', folder / 'scores.json'

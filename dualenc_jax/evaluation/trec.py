@@ -1,8 +1,8 @@
 """TREC run files, one hit a line, `qid Q0 docid rank score tag`, and qrels.
 
-Fields are separated by white space. White space in an id is written as in a
-URL, 'a b' as a%20b, and nothing else is: `field` says how. What reads a run
-compares ids in that form, so that nothing has to be undone.
+White space separates fields. An id's white space is written as in a URL, 'a b'
+as a%20b, and nothing else is: see `field`. Readers compare ids in that form, so
+that nothing has to be undone.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,11 +31,12 @@ def write_run(
 ) -> None:
   """Writes the hits [Q, k] of Q queries, best first, ranks from 1.
 
-  Scores keep the nine digits that a float32 needs to come back bit for bit,
-  so trec_eval orders the file as `ranking` is. The file, in place of an older
-  one, appears whole or not at all. Ids are those that `check_ids` allows; those
-  of passages, by row, may be slow: each hit's is read once. The tag, the run's
-  name, has no white space.
+  Scores keep the nine digits that a float32 needs to come back bit for bit, so
+  trec_eval orders the file as `ranking` is. The file, in place of an older one,
+  appears whole or not at all. Ids must pass `check_ids`; those of passages, by
+  row, may be slow: each hit's is read once. The tag, the run's name, has no
+  white
+  space.
   """
   path = pathlib.Path(path)
   query_ids = list(map(field, query_ids))
@@ -58,7 +59,7 @@ def read_run(path: str | os.PathLike[str]) -> dict[str, dict[str, float]]:
   """Reads a run: query id -> passage id -> score, in the order of the file.
 
   As in trec_eval the score alone orders the hits; the rank is not read. The
-  file may be .gz; blank lines and a byte order mark are left out. Errors name
+  file may be .gz; blank lines and a byte order mark are skipped. Errors name
   file and line.
   """
   path = pathlib.Path(path)
@@ -82,7 +83,7 @@ def numbers(
     run: Run, query_ids: Sequence[str], passage_ids: Sequence[str],
     path: pathlib.Path,
 ) -> tuple[dict[str, int], dict[str, int]]:
-  """Numbers by field, as a run has it; UserError where it has unknown ids."""
+  """Numbers of ids by their fields in a run; UserError for unknown ids."""
 
   def numbered(
       what: str, ids: Sequence[str], used: Iterable[str]
@@ -106,7 +107,7 @@ def numbers(
 def read_qrels(path: str | os.PathLike[str]) -> dict[str, dict[str, int]]:
   """Reads qrels: query id -> passage id -> grade, in the order of the file.
 
-  Of the forms that `readers.qrels.read` knows: BEIR's, TREC's and JSON. Errors
+  Formats are those of `readers.qrels.read`: BEIR's, TREC's and JSON. Errors
   name file and line.
   """
   qrels: dict[str, dict[str, int]] = {}
@@ -150,7 +151,7 @@ def _ids_of_hits(
 
 
 def field(name: str) -> str:
-  """An id as a run file has it: white space percent-encoded, in UTF-8."""
+  """An id as in a run file: UTF-8, white space percent-encoded."""
   # Most ids have none, and `split` is the rule by which runs are read.
   if name.split() == [name]:
     return name
@@ -158,7 +159,7 @@ def field(name: str) -> str:
 
 
 def check_ids(name: str, ids: Sequence[str]) -> None:
-  """Raises UserError if one of very many ids cannot stand in a run file."""
+  """Raises UserError if an id, of very many, cannot stand in a run file."""
   escaped, percent = {}, set()
   for own in map(str, ids):
     written = field(own)

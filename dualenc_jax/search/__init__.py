@@ -1,1 +1,1 @@
-"""Exact search on the mesh, rankings, BM25."""
+"""Exact search on the mesh, order of hits, BM25, hybrid search."""

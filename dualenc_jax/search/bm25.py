@@ -1,4 +1,4 @@
-"""BM25, the baseline of words: the bm25s library, with identifiers split.
+"""BM25, the baseline on words, by the bm25s library; identifiers are split.
 
 A word is lower-cased; one that is made of parts (`snake_case`, `camelCase`,
 `ISO8601`) counts as each part and as the whole. Stop words go, and words are
@@ -35,7 +35,7 @@ _BOUNDARY = re.compile(
 def words(text: str, language: str | None = None) -> list[str]:
   """The lower-cased words of a text and the parts of its identifiers.
 
-  With a language its stop words go, and its stemmer cuts the others.
+  With a language its stop words are left out, and its stemmer cuts the others.
   """
   found = []
   for word in _WORD.findall(text):
@@ -88,7 +88,7 @@ class BM25:
     self._model.index(corpus, show_progress=False)
 
   def scores(self, query: str) -> np.ndarray:
-    """float32 [N]; 0 everywhere for a query without a known word."""
+    """Scores float32 [N]; all 0 for a query without a known word."""
     tokens = self._model.get_tokens_ids(words(query, self._language))
     return self._model.get_scores_from_ids(tokens)
 
@@ -97,7 +97,7 @@ class BM25:
   ) -> ranking.Ranking:
     """Ranks all passages for one query or more: [Q, min(k, N)].
 
-    Of equal scores the greatest of the N different ids comes first.
+    Of equal scores the passage with the greatest id comes first.
     """
     ranking.check_k(k)
     places = ranking.id_places(passage_ids)
@@ -106,7 +106,7 @@ class BM25:
 
 
 def check_parameters(k1: float, b: float, language: str | None) -> None:
-  """Raises UserError for a value that BM25 cannot have."""
+  """Raises UserError for a `k1` or `b` that BM25 cannot have."""
   if not 0 <= k1 < math.inf:
     raise UserError(f'BM25: k1 is {k1}; expected a number of 0 or more.')
   if not 0 <= b <= 1:

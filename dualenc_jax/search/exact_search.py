@@ -1,17 +1,17 @@
-"""Exact search on the mesh.
+"""Exact search on the mesh: float32 on devices, then exact scores on hosts.
 
 The corpus goes over the devices block by block, in memory or from disk. Each
 device scores its rows of a block in float32 and keeps somewhat more than the k
 best of each query. A float32 score differs from the true one by no more than
 `error_bounds`, so every passage of the true top k has a float32 score of at
 least the k-th best one less two bounds. The hosts score these few again, see
-`ranking`, and sort them. Queries that have more of them than were kept are
-looked at once more in float64, and should that not be enough, as among very
-many copies of a passage, they are ranked on the host from scratch. So the
-result does not depend on devices, blocks or rounding.
+`ranking`, and sort them. Queries with more of them than were kept are scored
+again in float64, and if that is not enough, as among very many copies of a
+passage, they are ranked on the host from scratch. So the result does not depend
+on devices, blocks or rounding.
 
 A corpus of codes (`compression.Coded`) is searched alike: devices score codes,
-the hosts what these decode to.
+the hosts score what these decode to.
 
 Shapes: Q queries, N corpus passages, D embedding dim, k hits a query.
 """
@@ -157,14 +157,14 @@ class ExactSearch:
   ) -> np.ndarray:
     """The rank of each query's best relevant passage in the full ranking.
 
-    Counts the hits above it, so nothing is sorted. Agrees exactly with the
+    It counts the passages above and sorts nothing, but agrees exactly with the
     order of `top_k`, ties included.
 
     Args:
       queries: float32 [Q, D].
       gold: for each query the corpus rows of its relevant passages.
-      self_hits: a corpus row for each query that does not count, -1 for none;
-        see `ranking.without`. It is not among the query's gold.
+      self_hits: for each query a corpus row, not among its gold, that does not
+        count, -1 for none; see `ranking.without`.
 
     Returns:
       int64 [Q], counted from 1; 0 for a query without a relevant passage here.
@@ -323,24 +323,24 @@ class ExactSearch:
 
 
 def query_rows(rows: int, on_cpu: bool = False) -> int:
-  """How many queries are scored at once with blocks of so many rows."""
+  """The number of queries to score at once with blocks of so many rows."""
   scores = _SCORES_ON_CPU if on_cpu else _SCORES
   return max(1, scores // (4 * rows))
 
 
 def kept(k: int, more: int = 1) -> int:
-  """Hits that devices keep of a query, so that the k best are among them."""
+  """The number of hits that devices keep, so that the k best are among them."""
   return k + more * (k // 4 + 32)
 
 
 def error_bounds(queries: np.ndarray, epsilon: float) -> np.ndarray:
-  """float32 [Q]: how far rounding moves a score, a unit of the passage's norm.
+  """Rounding errors float32 [Q] of a score per unit of the passage's norm.
 
   A dot product of D terms, in whatever order, is off by at most about D epsilon
-  |q| |p|, where epsilon is 2^-24 of float32, 2^-53 of float64. Taken twice, for
-  the rounding of the norms and of products in three bfloat16 parts; to which
-  comes that of scores to float32. Devices may take what is below 2^-126 for
-  zero, which `LEAST_NORM` more on either norm covers.
+  |q| |p|, where epsilon is 2^-24 of float32, 2^-53 of float64. The bound is
+  twice that, for the rounding of the norms and of products in three bfloat16
+  parts, plus the rounding of scores to float32. Devices may take what is below
+  2^-126 for zero, which `LEAST_NORM` more on either norm covers.
   """
   norms = np.linalg.norm(queries.astype(np.float64), axis=1)
   norms += search_programs.LEAST_NORM

@@ -1,9 +1,9 @@
-"""The best of many scores, kept by a host whose own CPU has scored them.
+"""The best scores on CPUs: XLA scores, and NumPy on the host keeps the best.
 
 XLA sorts on one core, and its product is fastest with all queries and few rows
-of the corpus, which makes many blocks to merge. Here NumPy takes what is better
-than the worst so far, next to nothing after a few blocks, while XLA is at the
-next one.
+of the corpus, which makes many blocks to merge. So NumPy takes the scores above
+the worst kept so far, next to none after a few blocks, while XLA computes the
+next block.
 
 Shapes as in `search_programs`; G groups of neighbours among M rows.
 """
@@ -33,7 +33,7 @@ class Scores(NamedTuple):
 
 
 class HostBest:
-  """The best of each query so far, and scores that wait to be looked at."""
+  """The best of each query so far, and scores not yet looked at."""
 
   def __init__(self, queries: int, count: int):
     """Keeps `count` of each query."""
@@ -48,7 +48,7 @@ class HostBest:
     self._waiting.append((scores, int(start)))
 
   def look(self) -> None:
-    """Waits for the oldest scores and takes the best of them."""
+    """Waits for the oldest scores added and takes the best of them."""
     scores, start = self._waiting.popleft()
     for values, greatest in zip(*map(_of_devices, scores)):
       for i, part in enumerate(self._parts):
@@ -57,7 +57,7 @@ class HostBest:
       start += values.shape[1]
 
   def merged(self) -> tuple[np.ndarray, np.ndarray]:
-    """Values and rows [Q, C] of all that was added, best first."""
+    """Values and rows [Q, C] of all scores added, best first."""
     while self._waiting:
       self.look()
     parts = (part.merge() for part in self._parts)
@@ -133,7 +133,7 @@ class _Best:
 
 
 class HostPrograms(Programs):
-  """`Programs` on CPUs of this process, whose best a `HostBest` keeps."""
+  """`Programs` on CPUs of this process, with a `HostBest` for `Best`."""
 
   # A product of a thousand queries has 100 GFLOP/s a core with these, 88 with
   # twice as many, and 78 if it is of 128 queries and 2**17 rows.
@@ -146,7 +146,7 @@ class HostPrograms(Programs):
 
   @functools.cached_property
   def update_best(self):
-    """As of `Programs`."""
+    """See `Programs`."""
     program = self._compile(self._update_best)
 
     def update(best, block, queries, quantiser, start, rows):
@@ -157,7 +157,7 @@ class HostPrograms(Programs):
 
   @functools.cached_property
   def update_near(self):
-    """As of `Programs`."""
+    """See `Programs`."""
     program = self._compile(self._update_near)
 
     def update(near, block, queries, quantiser, start, *rest):
@@ -170,11 +170,11 @@ class HostPrograms(Programs):
     return update
 
   def merge(self, best: HostBest) -> tuple[np.ndarray, np.ndarray]:
-    """As of `Programs`."""
+    """See `Programs`."""
     return best.merged()
 
   def wait(self, state: Any) -> None:
-    """As of `Programs`, and takes the best of these scores."""
+    """See `Programs`; it also takes the best of these scores."""
     getattr(state, 'best', state).look()
 
   def _merge(self, best: None, scores: jax.Array, first: jax.Array) -> Scores:
@@ -191,8 +191,8 @@ def programs(
 ) -> Programs:
   """The programs over these devices, compiled once a process.
 
-  With `on_host` the best are kept by the host, not by each device; None does so
-  on CPUs, if they are all of this process.
+  With `on_host` the host keeps the best, not each device; None does so on CPUs,
+  if all are of this process.
   """
   if on_host is None:
     own = jax.process_index()

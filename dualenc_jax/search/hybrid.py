@@ -1,7 +1,6 @@
 """BM25 and dense scores of one query over a whole corpus, fused into one.
 
-Words find what is named, embeddings what is meant; together they are mostly
-better than either. Two ways, of N scores each:
+Two ways to fuse N scores each:
 
   weighted         (1 - weight) z(BM25) + weight z(dense), where z(s) is
                    (s - mean s) / standard deviation of s over the corpus
@@ -36,9 +35,9 @@ WEIGHTS = tuple(i / 20 for i in range(21))
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Hybrid:
-  """N passages that are scored by words and by embeddings [N, D].
+  """N passages, scored by their words and by their embeddings [N, D].
 
-  Their different ids break ties of rank.
+  Their ids break ties of rank.
   """
 
   bm25: BM25
@@ -54,9 +53,9 @@ class Hybrid:
       self, queries: Sequence[str], embeddings: np.ndarray,
       weight: float | str = WEIGHT,
   ) -> Iterator[np.ndarray]:
-    """Yields float32 [N] of each of Q texts with their embeddings [Q, D].
+    """Yields scores float32 [N] of each of Q queries with embeddings [Q, D].
 
-    The weight is the share of the dense scores, 0 to 1; or `RRF`.
+    `weight` is the share of the dense scores, 0 to 1, or `RRF`.
     """
     check_weight(weight)
     for lexical, dense in self.both(queries, embeddings):
@@ -81,7 +80,7 @@ class Hybrid:
       self, queries: Sequence[str], embeddings: np.ndarray, k: int,
       weight: float | str = WEIGHT,
   ) -> Ranking:
-    """The k best of each query, or all; for the others see `scores`."""
+    """The k best of each query, or all; see `scores`."""
     scores = self.scores(queries, embeddings, weight)
     return ranking.joined([best_of(own, self.places, k) for own in scores])
 
@@ -108,14 +107,14 @@ def z_scores(scores: np.ndarray) -> np.ndarray:
 def weighted(
     lexical: np.ndarray, dense: np.ndarray, weight: float
 ) -> np.ndarray:
-  """z-scores [N] of both in one: float32 [N]."""
+  """The weighted z-scores of both: float32 [N]."""
   return ((1 - weight) * lexical + weight * dense).astype(np.float32)
 
 
 def reciprocal_rank(
     scores: Sequence[np.ndarray], places: np.ndarray
 ) -> np.ndarray:
-  """Scores [N] of several systems in one, by their ranks: float32 [N]."""
+  """Scores [N] of several systems fused by their ranks: float32 [N]."""
   total = np.zeros(len(places))
   for own in scores:
     best = best_of(own, places, _DEPTH).indices[0]
@@ -126,9 +125,9 @@ def reciprocal_rank(
 def fused_runs(
     runs: Sequence[Mapping[str, Mapping[str, float]]],
 ) -> dict[str, dict[str, float]]:
-  """TREC runs, query -> passage id -> score, in one by reciprocal ranks.
+  """TREC runs, query -> passage id -> score, fused by reciprocal ranks.
 
-  It has at most as many hits a query as the deepest of the runs.
+  The result has at most as many hits a query as the deepest of the runs.
   """
   depth = max(len(hits) for run in runs for hits in run.values())
   fused: dict[str, dict[str, float]] = {}

@@ -1,4 +1,4 @@
-"""Hits in one total order, trec_eval's, by exact scores, on a host.
+"""The order of hits, that of trec_eval, by exact scores on a host.
 
 Hits are ordered by score, highest first, and equal scores by passage id,
 greatest string first. Ids are looked at only where scores tie, so a corpus of
@@ -39,9 +39,9 @@ _PAIR_BLOCK = 1024
 
 
 class Ranking(NamedTuple):
-  """The best hits of each query, best first, indices being rows of the corpus.
+  """The best hits of each query, best first.
 
-  Scores are float32 [Q, k], indices int64 [Q, k].
+  Scores are float32 [Q, k]; indices, rows of the corpus, int64 [Q, k].
   """
 
   scores: np.ndarray
@@ -61,9 +61,9 @@ def best_hits(
 
   Args:
     scores: float32 [Q, C]; -inf where a query has no candidate.
-    indices: int64 [Q, C], rows of the corpus, no row twice in a query.
-    ids: of all N passages; only those of candidates that tie are read.
-    k: at most as many as each query has candidates.
+    indices: int64 [Q, C], rows of the corpus, each once in a query.
+    ids: ids of all N passages; only those of candidates that tie are read.
+    k: hits a query, at most its candidates.
   """
   places = np.zeros(indices.shape, np.int64)
   tied = _tied_rows(scores, indices)
@@ -105,14 +105,14 @@ def best_first(hits: Mapping[str, float]) -> list[str]:
 
 
 def joined(rankings: Sequence[Ranking]) -> Ranking:
-  """Rankings of some queries each, of as many hits, as one of all."""
+  """Rankings of as many hits each, of some queries, as one of all."""
   return Ranking(*map(np.concatenate, zip(*rankings)))
 
 
 def keys(scores: np.ndarray, places: np.ndarray) -> np.ndarray:
-  """int64 that order hits as `best_hits` does: the more, the better.
+  """Keys int64 that order hits as `best_hits` does, the best with the largest.
 
-  Of scores, float32 of any shape, and of the places of their ids, int64 of that
+  Scores are float32 of any shape, and places of their ids int64 of the same
   shape; see `id_places`.
   """
   # Adding zero turns -0.0 into 0.0: the two are a tie.
@@ -140,10 +140,10 @@ def id_places(ids: Sequence[str]) -> np.ndarray:
 
 
 def without(ranking: Ranking, self_hits: np.ndarray) -> Ranking:
-  """A ranking [Q, k] one shorter, from which one hit of each query is left out.
+  """A ranking [Q, k] without one hit of each query, thus one shorter.
 
-  It is the one of the query's corpus row in `self_hits` [Q]; where that is none
-  of its hits, -1 say, the last hit goes.
+  The hit left out is the corpus row of the query in `self_hits` [Q], or else,
+  if that is -1 or no hit, the last hit.
   """
   keep = ranking.indices != self_hits[:, None]
   keep[keep.all(axis=1), -1] = False
@@ -165,7 +165,7 @@ def _tied_rows(scores: np.ndarray, indices: np.ndarray) -> np.ndarray:
 
 
 def dot_products(queries: np.ndarray, passages: np.ndarray) -> np.ndarray:
-  """Scores [Q, D] against [M, D]: float32 [Q, M], each of its pair alone.
+  """Scores of [Q, D] and [M, D]: float32 [Q, M], each of its pair alone.
 
   The inputs hold float32 values, so their products are exact in float64 and
   only the order of the sum can differ. BLAS picks it by shape and place, yet
@@ -235,10 +235,10 @@ def of_candidates(
 def top_k(
     queries: np.ndarray, passages: Any, ids: Sequence[str], k: int
 ) -> Ranking:
-  """Ranks the corpus with nothing but exact scores, at half the speed or less.
+  """Ranks the corpus by exact scores alone, at half the speed or less.
 
   Memory is a few thousand hits a query, and 8 bytes a passage where very many
-  tie. There are k passages at least.
+  tie. The corpus has at least k passages.
   """
   places = functools.cache(lambda: id_places(ids))
   none = np.empty(0, np.float32), np.empty(0, np.int64)
@@ -266,9 +266,9 @@ def hits_above(
     queries: np.ndarray, passages: Any, ids: Sequence[str], gold: np.ndarray,
     gold_scores: np.ndarray,
 ) -> np.ndarray:
-  """How many passages are ranked above one of each query: int64 [Q].
+  """The number of passages ranked above one of each query: int64 [Q].
 
-  That is row `gold`, int64 [Q], of score `gold_scores`, float32 [Q].
+  The one is row `gold`, int64 [Q], with the score `gold_scores`, float32 [Q].
   """
   places = functools.cache(lambda: id_places(ids))
   above = np.zeros(len(queries), np.int64)

@@ -1,4 +1,4 @@
-"""What search has on the devices: a corpus in blocks, and their float32 scores.
+"""The device side of search: a corpus in blocks, and their float32 scores.
 
 A block has vectors, or codes that a quantiser of `compression` scores.
 
@@ -47,14 +47,14 @@ def empty_rows(count: int, dim: int) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CorpusBlocks:
-  """The rows of a corpus, block by block, as often as they are asked for.
+  """The rows of a corpus, block by block, in any number of passes.
 
   Attributes:
     passages: [N, W], an array or a store of rows.
     sharding: of a block over its rows.
-    devices: n of it.
+    devices: n, devices of the sharding.
     block_rows: M, rows of a block on one device.
-    resident: keeps all blocks on the devices once they are there.
+    resident: whether blocks stay on the devices after the first pass.
   """
 
   passages: Any
@@ -130,9 +130,9 @@ class Near(NamedTuple):
   """The passages around one score of each query.
 
   Attributes:
-    best: by minus the distance to that score; only those so near that rounding
-      may have put them on the wrong side of it.
-    above: int32 [n, Q], how many others are above it.
+    best: `Best` by minus the distance to that score: passages so near that
+      rounding may have put them on the wrong side of it.
+    above: int32 [n, Q], the number of other passages above it.
   """
 
   best: Best
@@ -140,7 +140,7 @@ class Near(NamedTuple):
 
 
 class Programs:
-  """The compiled programs over some devices; as of `jax.jit`, with `lower`."""
+  """The compiled programs over some devices, each with a `lower` as in JAX."""
 
   # M that suits these programs.
   block_rows = BLOCK_ROWS
@@ -161,14 +161,14 @@ class Programs:
     self.split = jax.sharding.NamedSharding(self.mesh, PartitionSpec(_AXIS))
 
   def no_best(self, queries: int, count: int) -> Any:
-    """A `Best` before the first block."""
+    """The `Best` before the first block."""
     shape = self.devices, queries, count
     return Best(
         self._full(shape, np.float32(-np.inf)), self._full(shape, np.int32(-1))
     )
 
   def none_near(self, queries: int, count: int) -> Near:
-    """Before the first block."""
+    """The `Near` before the first block."""
     return Near(
         self.no_best(queries, count),
         self._full((self.devices, queries), np.int32(0)),
@@ -185,8 +185,8 @@ class Programs:
   def update_best(self):
     """(Best, block [n M, W], queries [Q, D], quantiser, start, rows) -> Best.
 
-    start is the corpus row of the block's first; rows is how many of it count,
-    None for all. A quantiser of None takes a block for vectors.
+    start is the corpus row of the block's first row; rows is the number that
+    count, None for all. Without a quantiser a block is of vectors.
     """
     return self._compile(self._update_best)
 
@@ -212,9 +212,9 @@ class Programs:
   def update_near(self):
     """(Near, block, queries, quantiser, start, rows, ...) -> Near.
 
-    The others are longest, targets and bounds: longest is the block's, targets
-    [Q] the scores to compare with, and longest * bounds [Q] how far rounding
-    may move a score.
+    The last arguments are longest (of the block), targets [Q], the scores to
+    compare with, and bounds [Q]: rounding moves a score by at most longest *
+    bounds.
     """
     return self._compile(self._update_near)
 
@@ -249,7 +249,7 @@ class Programs:
     return self._jit(lambda x: x.sum(axis=0), out_shardings=self.replicated)
 
   def wait(self, state: Any) -> None:
-    """Until a `Best` or a `Near` that was asked for is there."""
+    """Waits for a `Best` or a `Near` that was begun."""
     jax.block_until_ready(state)
 
   def _update_best(self, best, block, queries, quantiser, start, rows):

@@ -13,9 +13,10 @@ _SENTENCES = re.compile(r'(?<=[.!?])[\'")\]]*\s+|(?<=[。！？])|\n\s*\n')
 
 
 class Snippet(NamedTuple):
-  """A sentence, on one line of at most `LONGEST` characters and '...' at a cut.
+  """A sentence, on one line of at most `LONGEST` characters; '...' is a cut.
 
-  `matches` counts the different words of the query in it; of 0 it is the first.
+  `matches` counts the words of the query in it, each once; with 0 it is the
+  first sentence.
   """
 
   text: str
@@ -25,9 +26,9 @@ class Snippet(NamedTuple):
 def of(query: str, text: str, language: str | None = LANGUAGE) -> Snippet:
   """The first of the sentences with the most different words of the query.
 
-  Words are BM25's: without a language's stop words, by their stems. A sentence
-  ends at `.`, `!` or `?` before white space, or at an empty line; one that is
-  longer than a snippet, such as code, at each end of a line.
+  Words are BM25's: stems, without a language's stop words. A sentence ends at
+  `.`, `!` or `?` before white space, or at an empty line; a longer one, such as
+  code, is cut into lines.
   """
   wanted = {*words(query, language)}
   # Of questions that are nothing but stop words.

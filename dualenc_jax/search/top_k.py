@@ -1,6 +1,6 @@
-"""The greatest of many scores, by way of those of groups of neighbours.
+"""The greatest scores, found through the greatest of groups of neighbours.
 
-XLA sorts on one core of a CPU; this leaves it a small part.
+XLA sorts on one core of a CPU; with this it sorts only a small part.
 """
 
 import jax
@@ -28,10 +28,10 @@ def best_of(
 
   Args:
     scores: [Q, M]; [M, Q] if `axis` is 0.
-    groups: how many are looked at.
-    count: at most as many scores as these have.
-    axis: of the M.
-    greatest: `maxima` of them, where they are known.
+    groups: number of groups to search.
+    count: at most the scores of these groups.
+    axis: axis of the M scores.
+    greatest: `maxima` of the scores, where known.
 
   Returns:
     Scores, best first, and their places, int32, [Q, count] each.

@@ -1,6 +1,6 @@
-"""Search in two steps: the best by Hamming distance, scored again.
+"""Two-step search: the best codes by Hamming distance, scored again.
 
-BPR's (Yamada et al. 2021): of codes that are a bit a dimension the l nearest to
+As in BPR (Yamada et al. 2021), of codes with a bit a dimension the l nearest to
 the signs of the query are taken, and ordered by the float query,
 
   sum_d q_d (2 bit_d - 1).
@@ -22,7 +22,7 @@ from dualenc_jax.search.ranking import best_hits, check_k, Ranking
 
 
 class TwoSteps:
-  """Ranks a corpus of signs for any queries; as `ExactSearch` otherwise."""
+  """Ranks a corpus of sign bits for any queries, as `ExactSearch` does."""
 
   def __init__(
       self, passages: Any, ids: Sequence[str],
@@ -35,11 +35,11 @@ class TwoSteps:
 
   @property
   def rescored(self) -> int:
-    """l, at most N."""
+    """l, the candidates that are scored again, at most N."""
     return min(self._passages.codec.rescored, len(self._passages))
 
   def top_k(self, queries: np.ndarray, k: int) -> Ranking:
-    """The k best of the l of each query; see `ExactSearch.top_k`.
+    """The k best of the l candidates of each query; see `ExactSearch.top_k`.
 
     Raises:
       UserError: k above l, or as `ExactSearch.top_k`.
@@ -60,8 +60,8 @@ class TwoSteps:
   ) -> Iterator[Ranking]:
     """Yields a ranking for each of several l, by one search.
 
-    It has the `count` best of the first step, of which l are scored again;
-    those behind keep their order, and their scores have no meaning.
+    Each has the `count` best of the first step, of which l are scored again;
+    the rest keep their order, and their scores mean nothing.
     """
     first = self._first.top_k(queries, count)
     all_near = first.indices[:, : max(several)]
@@ -100,7 +100,7 @@ class TwoSteps:
 def search_of(
     passages: Any, ids: Sequence[str], mesh: jax.sharding.Mesh | None = None
 ) -> ExactSearch | TwoSteps:
-  """What searches passages, by what they are: vectors, codes, codes of bits."""
+  """The search of passages: `TwoSteps` for codes of bits, else exact."""
   codec = getattr(passages, 'codec', None)
   if codec is not None and codec.rescored is not None:
     return TwoSteps(passages, ids, mesh)
