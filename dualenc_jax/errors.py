@@ -1,4 +1,4 @@
-"""The one error type that a user is meant to read."""
+"""`UserError`, the one error type that a user is meant to read."""
 
 
 class UserError(ValueError):

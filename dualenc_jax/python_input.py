@@ -1,4 +1,4 @@
-"""What Python users hand over, checked: texts, ids, embeddings."""
+"""Checks of input from Python: texts, ids, embeddings."""
 
 from collections.abc import Iterable, Mapping, Set
 from typing import Any

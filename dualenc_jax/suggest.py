@@ -1,4 +1,4 @@
-"""What may have been meant by a wrong name."""
+"""Suggestions of what a wrong name may mean."""
 
 from collections.abc import Iterable
 import difflib

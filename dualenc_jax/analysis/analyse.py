@@ -1,4 +1,4 @@
-"""Samples, embeds and measures what a model makes of a split."""
+"""The analysis of a model on a split: a sample, embedded and measured."""
 
 from collections.abc import Mapping, Sequence
 import dataclasses

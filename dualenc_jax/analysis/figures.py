@@ -1,4 +1,4 @@
-"""What is drawn of the towers: maps, variance, histograms, curves over dims."""
+"""Figures of the towers: maps, variance, histograms, curves over dims."""
 
 from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Any

@@ -1,4 +1,4 @@
-"""Where unit vectors lie: alignment, uniformity, nearest others, ratios, signs.
+"""Measures of unit vectors: alignment, uniformity, neighbours, ratios, signs.
 
 Alignment and uniformity are those of Wang and Isola, "Understanding Contrastive
 Representation Learning through Alignment and Uniformity on the Hypersphere"

@@ -1,4 +1,4 @@
-"""The folder that is made of the analyses of models on one sample."""
+"""The folder of an analysis of models on one sample."""
 
 from collections.abc import Sequence
 import pathlib

@@ -1,4 +1,4 @@
-"""Which queries and passages are looked at."""
+"""The sample of queries and passages that an analysis embeds."""
 
 from collections.abc import Sequence
 import dataclasses

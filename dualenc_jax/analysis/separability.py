@@ -1,4 +1,4 @@
-"""How well a linear classifier tells the vectors of the two towers apart."""
+"""Separability: how well a linear classifier separates two towers' vectors."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The vectors that one model gives a sample."""
+"""The vectors of a sample by one model."""
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses

@@ -1,1 +1,1 @@
-"""The commands, `dualenc X`: a page each; the only room that knows gin."""
+"""The commands, `dualenc X`: a page each, and the only room that knows gin."""

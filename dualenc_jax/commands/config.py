@@ -1,4 +1,4 @@
-"""Gin, in one place: finding files, parsing flags, building, explaining errors.
+"""Gin: finds files, parses flags, builds objects, explains errors.
 
 Only the command-line modules use this. The library knows no config system.
 """

@@ -1,4 +1,4 @@
-"""Which cores of the machine this process computes on."""
+"""The cores of the machine that this process computes on."""
 
 import collections
 from collections.abc import Iterator, Sequence

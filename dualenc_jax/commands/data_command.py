@@ -1,4 +1,4 @@
-"""What the `dualenc data` commands work on, from their command line."""
+"""The task of a `dualenc data` command, from its command line."""
 
 import argparse
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Parsers of commands, and what the values of flags may be."""
+"""Parsers of commands, and types of the values of flags."""
 
 import argparse
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Which generated queries are kept, by what other models make of them."""
+"""Filters of generated queries by the scores of other models."""
 
 import argparse
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What `dualenc search` prints, in each of its formats.
+"""Printing of the hits of `dualenc search`, in each of its formats.
 
   text   the query; of each hit score, name, id and location, and a line with
          the sentence that has the most words of the query

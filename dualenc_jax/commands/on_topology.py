@@ -1,4 +1,4 @@
-"""What `check --topology` says of the programs of a config."""
+"""The report of `check --topology` on the programs of a config."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

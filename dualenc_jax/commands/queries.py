@@ -1,4 +1,4 @@
-"""Queries of a flag: of a file, with their ids."""
+"""Queries of a file that a flag names, with their ids."""
 
 import pathlib
 

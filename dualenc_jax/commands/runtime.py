@@ -1,4 +1,4 @@
-"""What a command sets up before it computes: logging, JAX, hosts."""
+"""Set-up of a command before it computes: logging, JAX, hosts."""
 
 import argparse
 from collections.abc import Callable

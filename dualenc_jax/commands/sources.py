@@ -1,4 +1,4 @@
-"""Whose queries are asked, and who ranks passages for them."""
+"""Sources of queries and of candidate passages, from flags."""
 
 import argparse
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""A codec: what becomes of vectors in an index, and of the queries for them.
+"""`Codec`, which turns vectors of an index into codes and scores queries.
 
 Shapes: n vectors, D their dim, d that of what is quantised, Q queries, w
 columns of codes.

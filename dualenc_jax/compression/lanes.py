@@ -1,4 +1,4 @@
-"""Rows over the devices in lanes, for sums that no number of devices changes.
+"""Rows split into lanes over the devices, for sums independent of devices.
 
 A lane is so many rows, one behind the other; it is what one device works on at
 a time. Where lanes begin depends on the rows alone, and what they give is

@@ -1,4 +1,4 @@
-"""The parts of codecs, before they are trained: linear maps and quantisers."""
+"""Parts of a codec, by its name, before training: linear maps, quantisers."""
 
 import dataclasses
 from typing import Any

@@ -1,4 +1,4 @@
-"""Product codes: for each part of a vector the number of a centroid.
+"""Product codes: the number of a centroid for each part of a vector.
 
 Shapes: n vectors, D dims, M parts of d = D/M dims, K = 2^b centroids of a part,
 Q queries.

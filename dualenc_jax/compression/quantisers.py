@@ -1,4 +1,4 @@
-"""Numbers in fewer bits: what a codec keeps of each vector.
+"""Quantisers: numbers in fewer bits, the part of a codec that stores codes.
 
 A quantiser is trained, holds NumPy arrays, and is a pytree, so that the
 programs of the search take it as it is. It maps vectors to codes (`encode`),

@@ -1,4 +1,4 @@
-"""TLDR: a linear map that keeps which vectors are neighbours.
+"""TLDR: a linear map that preserves which vectors are neighbours.
 
 Kalantidis et al., TLDR: Twin Learning for Dimensionality Reduction (2022): the
 Barlow Twins loss, where the twin of a vector is one of its neighbours.

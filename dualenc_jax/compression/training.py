@@ -1,4 +1,4 @@
-"""The vectors that a codec is trained on: a sample of them, or all in turn."""
+"""The vectors that train a codec: a sample, or all in turn."""
 
 from collections.abc import Iterator
 import dataclasses

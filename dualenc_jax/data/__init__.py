@@ -1,4 +1,4 @@
-"""Examples, tokens and batches. Importing it imports no TensorFlow."""
+"""Examples, their tokens, and batches; importing it imports no TensorFlow."""
 
 from dualenc_jax.data.batches import Batches
 from dualenc_jax.data.cache import Cache, prepare

@@ -1,4 +1,4 @@
-"""The columns of an example: one line each, read by all that handle examples.
+"""The columns of an example: one line each, for every part that handles them.
 
 The token cache keeps them, and what belongs to queries or candidates is
 gathered into batches, whence losses read it as `Embeddings.columns[name]`.

@@ -1,4 +1,4 @@
-"""The passages of a split, as they are ranked or indexed."""
+"""The passages of a split in a fixed order, to rank or to index."""
 
 from collections.abc import Sequence
 import dataclasses

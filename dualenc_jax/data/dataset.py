@@ -1,4 +1,4 @@
-"""A dataset: retrieval examples by split, as every command takes a task."""
+"""`Dataset`, retrieval examples by split: the base class of every task."""
 
 import abc
 from collections.abc import Collection, Iterator, Mapping

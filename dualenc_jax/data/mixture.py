@@ -1,4 +1,4 @@
-"""Several tasks, mixed by rates, to train on together."""
+"""A mixture of several tasks by rates, to train on together."""
 
 from collections.abc import Sequence
 import dataclasses

@@ -1,4 +1,4 @@
-"""Which texts a step trains on: a pure function of seed and step."""
+"""The texts of a step: a pure function of seed and step."""
 
 from collections.abc import Callable, Sequence
 import dataclasses

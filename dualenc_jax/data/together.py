@@ -1,4 +1,4 @@
-"""Texts of two sides in the same rows: text i of both in one row and segment.
+"""Two texts of a pair in the same rows: text i in one row and segment.
 
 A model that reads one text and writes another needs that. Sources and targets
 are put into rows as texts of joint lengths, in tokens of a source row; then the

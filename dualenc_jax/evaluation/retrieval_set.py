@@ -155,7 +155,7 @@ class RetrievalSet:
   def subset(
       self, queries: int, passages: int, seed: int = 0
   ) -> 'RetrievalSet':
-    """A fixed sample of queries with a relevant passage, and these passages.
+    """A fixed sample of queries, over a corpus with their relevant passages.
 
     Raises:
       UserError: no query has a relevant passage.

@@ -1,4 +1,4 @@
-"""TREC run files, one hit a line, `qid Q0 docid rank score tag`, and qrels.
+"""TREC run files, a hit a line, `qid Q0 docid rank score tag`, and qrels.
 
 White space separates fields. An id's white space is written as in a URL, 'a b'
 as a%20b, and nothing else is: see `field`. Readers compare ids in that form, so

@@ -1,1 +1,1 @@
-"""Figures and tables as files: how they look, how they are made."""
+"""Figures and tables as files: their contents and their looks."""

@@ -1,4 +1,4 @@
-"""A figure: its numbers as columns, and how they are drawn."""
+"""A figure: numbers in columns, and a function that draws them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 import csv

@@ -1,4 +1,4 @@
-"""A table, and how it looks as text, as Markdown and as LaTeX."""
+"""A table, rendered as text, Markdown or LaTeX."""
 
 from collections.abc import Callable, Iterator, Sequence
 import dataclasses

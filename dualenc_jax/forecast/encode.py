@@ -1,4 +1,4 @@
-"""Encoding on an absent slice: a step, and real passages."""
+"""Encoding on an absent slice: one step, and real passages."""
 
 from typing import Any, NamedTuple
 

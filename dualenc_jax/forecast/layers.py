@@ -1,4 +1,4 @@
-"""The cost of deep encoders, by those of few layers."""
+"""The cost of deep encoders, extrapolated from shallow ones."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 import dataclasses

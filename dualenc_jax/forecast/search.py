@@ -1,4 +1,4 @@
-"""Exact search on an absent slice: a block of the corpus."""
+"""Exact search on an absent slice: one block of the corpus."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Operations of the matrix products of real texts."""
+"""Operations of the matrix products that real texts need."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple

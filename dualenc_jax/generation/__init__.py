@@ -1,1 +1,1 @@
-"""Texts that a T5 writes: sampling, decoding in chunks of steps, queries."""
+"""Texts that a T5 writes: sampling, decoding in slots, queries of a corpus."""

@@ -1,4 +1,4 @@
-"""Which generated queries are kept, by what they say."""
+"""Filters of generated queries by their text."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""The files of `dualenc generate`: GPL's and BEIR's format, and a report."""
+"""The files of `dualenc generate`: GPL's and BEIR's formats, and a report."""
 
 from collections.abc import Iterator, Mapping, Sequence
 import pathlib

@@ -1,4 +1,4 @@
-"""The programs of generation: slots of sources and their targets.
+"""The compiled programs of generation: slots of sources and their targets.
 
 Shapes: B slots of a device, L source tokens, n targets of a slot, T most tokens
 of a target.

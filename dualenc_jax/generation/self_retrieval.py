@@ -1,4 +1,4 @@
-"""How often BM25 finds the passages of generated queries."""
+"""The rate at which BM25 finds the passages of generated queries."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

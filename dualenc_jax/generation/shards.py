@@ -1,4 +1,4 @@
-"""The queries of a corpus, shard by shard, so that a kill costs one shard."""
+"""Generation of queries shard by shard, so that a kill costs one shard."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

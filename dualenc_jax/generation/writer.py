@@ -1,4 +1,4 @@
-"""A T5 that writes several texts of each source, on the mesh.
+"""`Writer`, a T5 that writes several texts of each source, on the mesh.
 
 A device has B slots, each of a source and n targets, which share the keys and
 values that cross-attention has of it: these are computed once. A program

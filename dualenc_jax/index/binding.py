@@ -1,4 +1,4 @@
-"""What binds an index to the tower, and the codec, of what it holds.
+"""The binding of an index to the tower, and codec, of its vectors.
 
 It needs no Flax, as whoever opens an artifact may have none.
 """

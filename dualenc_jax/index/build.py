@@ -1,4 +1,4 @@
-"""An index being made: by one process or many, and after any kill."""
+"""An index in the making: by one process or many, and after any kill."""
 
 from collections.abc import Callable, Iterable, Iterator
 import contextlib

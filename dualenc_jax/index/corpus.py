@@ -1,4 +1,4 @@
-"""Passages to search, wherever they come from, and an index made of them."""
+"""The passages of a search, whatever their source, and their index files."""
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses

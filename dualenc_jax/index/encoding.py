@@ -1,4 +1,4 @@
-"""The texts of an index, encoded into its shards, and what that will take."""
+"""Encoding of an index's texts into its shards, and the time it will take."""
 
 from collections.abc import Callable, Iterable
 from concurrent import futures

@@ -1,4 +1,4 @@
-"""Which index of faiss a codec is."""
+"""The faiss index that corresponds to each codec."""
 
 from collections.abc import Callable, Mapping
 

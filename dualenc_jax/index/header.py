@@ -1,4 +1,4 @@
-"""What an index says about itself, written before its first shard."""
+"""The header of an index, written before its first shard."""
 
 from collections.abc import Mapping
 import dataclasses

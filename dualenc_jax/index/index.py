@@ -1,4 +1,4 @@
-"""A complete index, read on demand."""
+"""`Index`, a complete index, read on demand."""
 
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses

@@ -1,4 +1,4 @@
-"""The index that a model makes of texts: made, gone on with, opened."""
+"""The index of texts by a model: made, resumed, opened."""
 
 import logging
 import os

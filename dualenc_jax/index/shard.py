@@ -1,4 +1,4 @@
-"""The files of an index: its shards, written whole, and its folders."""
+"""The files of a shard, written whole, and the folder of an index."""
 
 from collections.abc import Iterable, Iterator
 import contextlib

@@ -1,1 +1,1 @@
-"""Texts through towers in batches, and towers as programs."""
+"""Embeddings and scores of texts in batches; towers as exported programs."""

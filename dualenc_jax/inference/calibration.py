@@ -1,4 +1,4 @@
-"""Probabilities of relevance from a cross-encoder's scores."""
+"""Calibration of a cross-encoder's scores to probabilities of relevance."""
 
 import dataclasses
 import pathlib

@@ -1,4 +1,4 @@
-"""Runs a Flax model over many texts on the mesh: towers, and scorers of pairs.
+"""Flax models over many texts on the mesh: towers, and scorers of pairs.
 
 Chunks of texts go over the data axis. Devices on the model axis share a chunk,
 and their number does show in the last bits.

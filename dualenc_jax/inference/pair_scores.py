@@ -1,4 +1,4 @@
-"""A teacher's scores of pairs, each computed once."""
+"""A teacher's scores of pairs, each computed once, in memory and a file."""
 
 from collections.abc import Callable
 import os

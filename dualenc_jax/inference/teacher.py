@@ -1,4 +1,4 @@
-"""A cross-encoder with everything that scoring texts needs."""
+"""`Teacher`, a loaded cross-encoder that scores pairs of texts."""
 
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses

@@ -1,4 +1,4 @@
-"""The identity of a tower: a SHA-256 of each of its parts.
+"""The digest of a tower: a SHA-256 of each of its parts.
 
 Towers with equal digests give a text the same embedding, but for rounding, in
 whatever form they were saved and whatever runs them.

@@ -1,4 +1,4 @@
-"""Texts through towers in batches of few shapes.
+"""Towers over texts: batches of few shapes, and loaded models.
 
 `batches` is the one loop over many texts: it sorts them by length, cuts them
 into chunks, pads these and sends them to the devices a little ahead of what is

@@ -1,1 +1,1 @@
-"""Looks at the examples of a task: counts, lengths, what is wrong with them."""
+"""The inspection of a task's examples: counts, lengths, faults."""

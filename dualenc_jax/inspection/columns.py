@@ -1,4 +1,4 @@
-"""Columns of millions of rows, a few bytes a row, and which rows are equal."""
+"""Columns of millions of rows in a few bytes a row, to find equal ones."""
 
 import array
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""The verdict: what is wrong or odd about a task, and what to do about it."""
+"""The findings of an inspection: faults of a task, and what mends them."""
 
 from collections.abc import Iterable, Iterator, Sequence
 import dataclasses

@@ -1,4 +1,4 @@
-"""Finds text that was decoded with the wrong encoding."""
+"""Detection of text that was decoded with the wrong encoding."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The picture of an inspection: how long the texts are. Needs matplotlib."""
+"""The picture of an inspection: lengths of texts, drawn by matplotlib."""
 
 import pathlib
 from typing import Any

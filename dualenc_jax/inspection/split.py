@@ -1,4 +1,4 @@
-"""Reads a split once and counts."""
+"""The counts of a split, in one pass over its rows."""
 
 from collections.abc import Iterable, Iterator
 

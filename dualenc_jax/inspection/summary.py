@@ -1,4 +1,4 @@
-"""What an inspection has found: plain data, ready for JSON."""
+"""The summary of an inspection: plain data, ready for JSON."""
 
 from collections.abc import Mapping, Sequence
 import dataclasses

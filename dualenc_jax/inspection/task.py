@@ -1,4 +1,4 @@
-"""All splits of a task, and what they have in common."""
+"""The inspection of all splits of a task, and of texts that they share."""
 
 from collections.abc import Iterator, Sequence
 import itertools

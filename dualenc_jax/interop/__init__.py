@@ -1,1 +1,1 @@
-"""Checkpoints of other libraries, in and out."""
+"""Checkpoints of other libraries, read and written."""

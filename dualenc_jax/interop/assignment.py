@@ -1,4 +1,4 @@
-"""Which tensor of a checkpoint each parameter of a model starts from."""
+"""The assignment of a checkpoint's tensors to the parameters of a model."""
 
 from collections.abc import Mapping, Sequence
 import difflib

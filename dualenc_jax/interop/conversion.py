@@ -1,4 +1,4 @@
-"""From one form to another: read, written, read back, compared, moved."""
+"""Conversion between forms: read, written, read back, compared, moved."""
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses

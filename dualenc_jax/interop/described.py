@@ -1,4 +1,4 @@
-"""Modules out of what `models.describe` said of them, which may be wrong."""
+"""Modules rebuilt from the JSON of `models.describe`, which may be wrong."""
 
 from collections.abc import Mapping, Sequence
 import dataclasses

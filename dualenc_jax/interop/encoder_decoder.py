@@ -1,4 +1,4 @@
-"""T5s with their decoders: rankers and generators as they were released."""
+"""T5 checkpoints with their decoders: released rankers and generators."""
 
 from collections.abc import Mapping
 import dataclasses

@@ -1,4 +1,4 @@
-"""Generators ready to write: those trained here, and docT5query as released."""
+"""Generators opened from a model_dir, T5X or Hugging Face."""
 
 import dataclasses
 import os

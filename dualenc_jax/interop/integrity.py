@@ -1,4 +1,4 @@
-"""Whether the checkpoints of a model_dir are what was saved."""
+"""Checks that the checkpoints of a model_dir are what was saved."""
 
 from collections.abc import Iterator
 import dataclasses

@@ -1,4 +1,4 @@
-"""A checkpoint of any kind as a model that encodes texts: the one loader."""
+"""Models that encode texts, loaded from a checkpoint of any form."""
 
 from collections.abc import Callable, Mapping, Sequence
 import os

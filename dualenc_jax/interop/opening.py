@@ -1,4 +1,4 @@
-"""Opens a checkpoint of any form that is known, told by its content."""
+"""Opening of checkpoints of any known form, recognised by content."""
 
 import dataclasses
 import os

@@ -1,4 +1,4 @@
-"""Reads a `model_dir` of this library, without its config and Orbax's manager.
+"""Reader of a `model_dir`, without its config and Orbax's manager.
 
 What no tensor of a model says (activations, dtype, ...) is saved beside them.
 """

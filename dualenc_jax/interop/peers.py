@@ -1,4 +1,4 @@
-"""The other libraries' own encoders, to compare with: torch is needed here."""
+"""Encoders of other libraries, to compare with; needs torch."""
 
 from collections.abc import Iterator, Mapping, Sequence
 import contextlib

@@ -1,4 +1,4 @@
-"""Many rows, a block at a time."""
+"""`Rows`, many vectors that are read a block at a time."""
 
 from collections.abc import Callable, Iterable, Iterator
 import dataclasses

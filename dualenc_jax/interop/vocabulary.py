@@ -1,4 +1,4 @@
-"""The tokenizer of a checkpoint, of the vocabulary it was trained with."""
+"""The tokenizer that belongs to a checkpoint."""
 
 from collections.abc import Iterable, Iterator, Sequence
 import hashlib

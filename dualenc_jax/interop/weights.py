@@ -1,4 +1,4 @@
-"""What a checkpoint holds, in the words of this library, whoever wrote it.
+"""`Weights`, a checkpoint of any form in the terms of this library.
 
 Every reader of `interop` returns a `Weights` and every writer takes one, so
 that any form that can be read can be written as any other.

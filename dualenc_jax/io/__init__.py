@@ -1,1 +1,1 @@
-"""Files, progress and what machine this is; knows nothing of retrieval."""
+"""Files, progress and facts of the machine; no room here knows of retrieval."""

@@ -1,4 +1,4 @@
-"""One check for NaN and infinity."""
+"""Checks for NaN and infinity."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What this process runs on: versions of code, memory of the machine."""
+"""Facts of this process and machine: versions of code, memory."""
 
 import functools
 import importlib.metadata

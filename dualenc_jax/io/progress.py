@@ -1,4 +1,4 @@
-"""How far a long computation is: a bar, or a line now and then."""
+"""The progress of a long computation: a bar, or a line now and then."""
 
 import contextlib
 import logging

@@ -1,4 +1,4 @@
-"""Checks of what a stranger may have made: files, names in them, their sizes.
+"""Checks of files that a stranger may have made: names, sizes, contents.
 
 A link is followed, as those of a hub's cache must be, to whatever regular file
 it leads to. What a file says, though, leads to nothing outside of its folder.

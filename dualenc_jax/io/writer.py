@@ -1,4 +1,4 @@
-"""One writer of a folder at a time, which says who it is."""
+"""A lock on a folder: one writer at a time, which is named."""
 
 from collections.abc import Iterator
 import contextlib

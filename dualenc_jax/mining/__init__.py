@@ -1,1 +1,1 @@
-"""Hard negatives: candidates of retrievers, and which of them are kept."""
+"""Mining of hard negatives: candidates of retrievers, and filters."""

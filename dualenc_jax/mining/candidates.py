@@ -1,4 +1,4 @@
-"""The best passages of queries by a model, by BM25, or of a TREC run.
+"""The best passages of queries, by a model, BM25 or a TREC run.
 
 Shapes: Q queries, k candidates, P known positives of the query with the most.
 """

@@ -1,4 +1,4 @@
-"""Which candidates are hard negatives.
+"""Filters that decide which candidates are hard negatives.
 
 Shapes: Q queries, k candidates.
 """

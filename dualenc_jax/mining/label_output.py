@@ -1,4 +1,4 @@
-"""The files of `dualenc label`, and how good its labels are."""
+"""The files of `dualenc label`, and the quality of its labels."""
 
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses

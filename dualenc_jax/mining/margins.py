@@ -1,4 +1,4 @@
-"""A teacher's margins, the labels of GPL (Wang et al. 2022), looked at."""
+"""A report on a teacher's margins, the labels of GPL (Wang et al. 2022)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Hard negatives of queries, taken from what sources have left."""
+"""Hard negatives of queries, drawn from the filtered candidates."""
 
 from collections.abc import Iterable, Iterator, Sequence
 import itertools

@@ -1,4 +1,4 @@
-"""The files of `dualenc mine`, and what it says of them."""
+"""The files of `dualenc mine`, and its report."""
 
 from collections.abc import Iterator, Mapping, Sequence
 import math

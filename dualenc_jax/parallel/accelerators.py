@@ -1,4 +1,4 @@
-"""Which accelerators the machine has, and JAX computes on."""
+"""The accelerators that the machine has and JAX computes on."""
 
 from collections.abc import MutableMapping
 import importlib.metadata

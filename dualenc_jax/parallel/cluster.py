@@ -1,4 +1,4 @@
-"""Which hosts a command is to join: by flags, by variables, by a cluster."""
+"""The hosts that a command joins: by flags, variables or a cluster."""
 
 from collections.abc import Mapping, Sequence
 import dataclasses

@@ -1,4 +1,4 @@
-"""Hosts that share work part by part, without a common mesh."""
+"""`Host`, the share of one host in work that hosts do part by part."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Joins the hosts of a command, and ends them together.
+"""Joining the hosts of a command, and ending them together.
 
 There is one meeting a process; alone, all of this does nothing.
 """

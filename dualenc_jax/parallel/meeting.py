@@ -1,4 +1,4 @@
-"""The hosts of a command, which know and watch each other.
+"""A meeting of the hosts of a command, which know and watch each other.
 
 They meet at the coordinator's address before JAX does: each of the others has a
 connection to the first. JAX itself aborts a process, with a trace of C++, when

@@ -1,4 +1,4 @@
-"""Batches a part at a time, and where their parameters' gradients are summed.
+"""Batches in parts, and sums of the gradients of their parameters.
 
 Micro-batches are gradient caching, exact as in GradCache (Gao et al., 2021):
 the backward pass encodes each of them again, so only its own activations are

@@ -1,4 +1,4 @@
-"""The device mesh, and where arrays live on it.
+"""The device mesh, and the placement of arrays on it.
 
 Rules over parameter paths give values to parameters.
 """

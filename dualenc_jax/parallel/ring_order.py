@@ -1,4 +1,4 @@
-"""The order of devices in which each has a wire to the next.
+"""An order of devices in which each has a wire to the next.
 
 What travels round a ring of devices goes by one wire a hop only if neighbours
 on the ring are neighbours in the machine; other hops share wires, and the TPU's

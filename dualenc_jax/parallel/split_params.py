@@ -1,4 +1,4 @@
-"""Parameters that the data axis splits, whole where a layer needs them (FSDP).
+"""Parameters split over the data axis, whole in a layer alone (FSDP).
 
 Within `micro_batches.map_rows` each device has a part of such a parameter. A
 layer gathers it in the dtype of its product, and its gradient is scattered to

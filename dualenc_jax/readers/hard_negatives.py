@@ -1,4 +1,4 @@
-"""A file of mined hard negatives, joined to queries by their ids."""
+"""Files of mined hard negatives, joined to queries by their ids."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 import dataclasses

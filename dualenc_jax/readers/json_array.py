@@ -1,4 +1,4 @@
-"""A JSON array in a file of any size, read one element at a time."""
+"""Elements of a JSON array in a file of any size, read one at a time."""
 
 from collections.abc import Iterator
 import io

@@ -1,4 +1,4 @@
-"""Texts that say nearly what others say: copies, backports, versions."""
+"""Detection of texts that nearly repeat others: copies, backports, versions."""
 
 from collections.abc import Sequence
 import itertools

@@ -1,4 +1,4 @@
-"""Natural Questions over Wikipedia, from the files of DPR."""
+"""Natural Questions over Wikipedia, in the files of DPR."""
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence

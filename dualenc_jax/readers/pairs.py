@@ -1,4 +1,4 @@
-"""The user's own files of query and passage."""
+"""The user's own files of pairs of query and passage."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 import dataclasses

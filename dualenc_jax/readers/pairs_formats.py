@@ -1,4 +1,4 @@
-"""Files of rows with named columns, each format read as a stream."""
+"""Formats of files with named columns, each read as a stream of rows."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import csv

@@ -1,4 +1,4 @@
-"""Qrels: which passages were judged for which queries, and with what grade."""
+"""Qrels: grades of judged passages of queries, read from a file."""
 
 from collections.abc import Iterator
 import dataclasses

@@ -1,4 +1,4 @@
-"""Judgements, and the texts that they name, joined to examples."""
+"""Judgements and the texts of their ids, joined to examples."""
 
 from collections.abc import Iterator, Sequence
 import dataclasses

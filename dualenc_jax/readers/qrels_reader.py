@@ -1,4 +1,4 @@
-"""What the readers of judged collections have in common."""
+"""The base class of readers of judged collections."""
 
 import abc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

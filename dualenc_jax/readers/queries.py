@@ -1,4 +1,4 @@
-"""Queries alone to train on, for what needs no passages."""
+"""Queries alone to train on, without passages."""
 
 from collections.abc import Iterator
 import dataclasses

@@ -1,4 +1,4 @@
-"""Cells in quotes, as spreadsheets and pandas write them: CSV, quoted TSV."""
+"""Rows with quoted cells, as of spreadsheets and pandas: CSV, quoted TSV."""
 
 from collections.abc import Iterator
 import csv

@@ -1,4 +1,4 @@
-"""Rows of source files: found, read, checked; bad ones stop, or are counted."""
+"""Rows of source files: found, read, checked; bad rows stop or are counted."""
 
 import collections
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A file of passages or of queries, to encode."""
+"""Files of passages or of queries, to encode."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses

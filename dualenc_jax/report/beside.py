@@ -1,4 +1,4 @@
-"""What other systems score, and how other models were trained, beside a model.
+"""Scores of other systems, and training of other models, beside a model.
 
 Others are those that are asked for, and BM25 and the like, where `dualenc
 evaluate` has measured them beside the model.

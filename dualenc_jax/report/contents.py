@@ -1,4 +1,4 @@
-"""What a MODEL_DIR holds that a report can show, read into plain objects."""
+"""The contents of a MODEL_DIR that a report can show, as plain objects."""
 
 from collections.abc import Callable, Mapping
 import dataclasses

@@ -1,4 +1,4 @@
-"""The whole page, as `page.html` lays it out."""
+"""The whole page, in the layout of `page.html`."""
 
 import base64
 from collections.abc import Iterator, Mapping

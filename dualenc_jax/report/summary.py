@@ -1,4 +1,4 @@
-"""A model at a glance, its card, and what its folder does not have yet."""
+"""The summary of a model: its card, and the parts its folder lacks."""
 
 from collections.abc import Iterator, Sequence
 import re

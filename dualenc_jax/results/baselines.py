@@ -1,4 +1,4 @@
-"""BM25 and both fused, which are measured beside a model."""
+"""Baselines measured beside a model: BM25, and BM25 fused with it."""
 
 from collections.abc import Callable, Collection, Iterator
 import dataclasses

@@ -1,4 +1,4 @@
-"""What codecs make of a result: sizes, quality and time, with figures."""
+"""The comparison of codecs on a result: sizes, quality, time, figures."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses

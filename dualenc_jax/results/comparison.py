@@ -1,4 +1,4 @@
-"""Models against a baseline: differences, and whether they may be chance."""
+"""Comparison of models with a baseline: differences, and their significance."""
 
 from collections.abc import Collection, Iterator, Sequence
 import dataclasses

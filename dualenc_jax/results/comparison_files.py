@@ -1,4 +1,4 @@
-"""A comparison as tables, CSV and JSON, and the folder of all of it."""
+"""The files of a comparison: tables, CSV, JSON and figures."""
 
 from collections.abc import Iterable, Iterator, Sequence
 import csv

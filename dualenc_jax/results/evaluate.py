@@ -1,4 +1,4 @@
-"""Evaluates a model on a split of its task into a result folder.
+"""Evaluation of a model on a split of its task, into a result folder.
 
 Beside its own results, in the same folder, are those of BM25 and of both fused.
 """

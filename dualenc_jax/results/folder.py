@@ -1,4 +1,4 @@
-"""Result folders of `dualenc evaluate`: what is in them.
+"""Result folders of `dualenc evaluate`: their files, written and read.
 
 per_query.tsv has the values of every query, of which metrics are the means: a
 header `query_id<TAB>P@1<TAB>MRR...`, then a line a query. A cell is empty where

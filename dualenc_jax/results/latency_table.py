@@ -1,4 +1,4 @@
-"""What a query costs several models, as a table."""
+"""A table of the cost of a query in several models."""
 
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses

@@ -1,4 +1,4 @@
-"""A TREC run in the order of a teacher's scores, measured before and after."""
+"""A TREC run re-ranked by a teacher's scores, measured before and after."""
 
 from collections.abc import Mapping
 import logging

@@ -1,4 +1,4 @@
-"""Whether the difference of two systems on the same queries may be chance.
+"""Significance tests of the difference of two systems on the same queries.
 
 Smucker, Allan and Carterette (CIKM 2007) compare these tests for retrieval.
 """

@@ -1,4 +1,4 @@
-"""Evaluation while training, before the first step too, and of alignment."""
+"""Evaluation in training: before the first step, on validation, alignment."""
 
 from collections.abc import Callable, Iterator, Mapping
 import dataclasses

@@ -1,4 +1,4 @@
-"""Hooks that look for wrong numbers in a step, and warn or stop the run."""
+"""Hooks that watch the numbers of steps, and warn or stop the run."""
 
 import collections
 from collections.abc import Callable

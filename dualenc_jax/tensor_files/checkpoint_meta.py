@@ -1,4 +1,4 @@
-"""What lies beside the tensors of a checkpoint: JSON, with their digests.
+"""The JSON beside the tensors of a checkpoint, with their digests.
 
 `sha256` in it is that of the object without it, as JSON with sorted keys and
 without spaces. Checkpoints that were made without digests have neither.

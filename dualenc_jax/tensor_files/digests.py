@@ -1,4 +1,4 @@
-"""Digests of tensors: what tells that a bit of one has flipped.
+"""Digests of tensors, which show that a bit has flipped.
 
 A digest is 'float32[512,64] 0123456789abcdef': dtype, shape and two sums modulo
 2^32 over all words of the tensor, each mixed with its index. A word is an

@@ -1,4 +1,4 @@
-"""Digests of arrays on devices, as `digests` has them of arrays of NumPy.
+"""Digests of arrays on devices, equal to those of `digests` on hosts.
 
 Sums need no order: every device adds up its own part of an array, on any mesh,
 and nothing but the sums travels.

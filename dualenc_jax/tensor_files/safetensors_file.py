@@ -1,4 +1,4 @@
-"""Safetensors files, read and written one tensor at a time.
+"""Safetensors files, read and written a tensor at a time.
 
 The library of that name maps a file, whose pages then count as memory of the
 process, and wants all tensors at once to write one. The format is simple: 8

@@ -1,4 +1,4 @@
-"""Layers that `scan_layers` has stacked in one array, by a name each."""
+"""Names of the layers that `scan_layers` stacks in one array."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint that are read one at a time, when they are wanted."""
+"""`Tensor`, a tensor of a checkpoint that is read when it is wanted."""
 
 from collections.abc import Callable
 import dataclasses

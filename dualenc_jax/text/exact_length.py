@@ -1,4 +1,4 @@
-"""Queries of exactly so many tokens, to measure what a length costs."""
+"""Queries of an exact number of tokens, to measure the cost of a length."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""A query and a passage as one text, as a cross-encoder reads them.
+"""A query and a passage joined to one text, as a cross-encoder reads them.
 
 The tokens of both are put between those of the template: a SentencePiece model
 that splits at spaces tokenises the whole text alike.

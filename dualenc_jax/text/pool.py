@@ -1,4 +1,4 @@
-"""Rows of token ids from several places under one numbering."""
+"""Rows of token ids from several sources, numbered as one."""
 
 from collections.abc import Mapping, Sequence
 import copy

@@ -1,4 +1,4 @@
-"""What a user should know of how a query is read."""
+"""Notes for the user on tokens of a query that a model cuts or misses."""
 
 from collections.abc import Iterator
 

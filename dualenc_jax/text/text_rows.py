@@ -1,4 +1,4 @@
-"""Texts of a batch in rows of tokens: the form in which towers take them.
+"""`TextRows`, the texts of a batch in rows of tokens, the input of towers.
 
 A batch is C cells, one a device and micro-batch, of P pairs each; nothing of a
 cell depends on another, so none leaves its device. A cell has T texts for a

@@ -1,4 +1,4 @@
-"""The initial parameters of a run, taken from a checkpoint of any form."""
+"""The initial parameters of a run, from another checkpoint of any form."""
 
 from collections.abc import Mapping, Sequence
 import dataclasses

@@ -1,4 +1,4 @@
-"""Finds, builds and reuses token caches: resumable, within the disk."""
+"""Finding, building and reusing token caches: resumable, within the disk."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import contextlib

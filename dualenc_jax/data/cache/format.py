@@ -1,4 +1,4 @@
-"""The files of a token cache: what survives a kill, and maps of them."""
+"""Token caches on disk: writers that survive a kill, and memory maps."""
 
 from collections.abc import Mapping
 import contextlib
