@@ -88,7 +88,7 @@ def rank_of_best(
 def _of_ranked(
     scores: np.ndarray, retrieval_set: RetrievalSet, query: int
 ) -> np.ndarray:
-  """Scores of what is ranked: of documents, and without the query itself."""
+  """Scores of the passages, or documents, without the query itself."""
   documents, own = retrieval_set.documents, retrieval_set.self_hits
   if documents is not None:
     best = np.full(len(documents.ids), -np.inf, np.float32)

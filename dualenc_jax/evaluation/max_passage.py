@@ -116,10 +116,10 @@ def top_k_documents(
 def _best_documents(
     scores: np.ndarray, documents: np.ndarray, k: int
 ) -> tuple[np.ndarray, np.ndarray, bool]:
-  """Scores and numbers of a query's best, and whether no other can be.
+  """Scores and numbers of a query's best documents, and whether they are sure.
 
-  Another document can be where fewer than k are found, or the last passage
-  ties with the k-th document: the next passage may do so, too.
+  They are not where fewer than k are found, or where the last passage ties with
+  the k-th document, as the next passage may tie, too.
   """
   first = np.sort(np.unique(documents, return_index=True)[1])
   complete = len(first) >= k and bool(scores[-1] < scores[first[k - 1]])

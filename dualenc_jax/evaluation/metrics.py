@@ -193,7 +193,7 @@ def _values(rows: list[dict[str, float]]) -> dict[str, np.ndarray]:
 
 
 def _relevant(judged: Mapping[Any, int], level: int = 1) -> bool:
-  """Whether one is relevant; without a grade above 0 trec_eval may crash."""
+  """Whether a passage is relevant; without one trec_eval may crash."""
   return any(grade >= level for grade in judged.values())
 
 

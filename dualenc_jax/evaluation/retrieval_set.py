@@ -234,7 +234,7 @@ def _documents(corpus: Corpus, separator: str) -> Documents:
 def _find_judged(
     ranked: Corpus | Documents, what: str, cache: Cache, rows: np.ndarray
 ) -> np.ndarray:
-  """Of each of `rows` what is judged, by id; -1 for nothing."""
+  """The judged passage of each of `rows`, by id; -1 for none."""
   ids = [cache.passage_ids.text(row) for row in rows]
   judged = np.array([bool(name) for name in ids])
   found = np.where(judged, ranked.find(ids), -1)

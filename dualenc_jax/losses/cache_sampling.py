@@ -84,10 +84,10 @@ class _Anchors(NamedTuple):
 
 
 class _Kept(NamedTuple):
-  """What anchors have met: values [b, k] of the best slots, and sums [b].
+  """The best slots that anchors have met: values [b, k], and sums [b].
 
-  These are K by score and noise, if all slots are candidates; else t by score,
-  of which the lse is taken later. Values are MASKED where there is none yet.
+  The slots are K by score and noise, if all slots are candidates; else t by
+  score, whose lse is taken later. Values are MASKED where no slot is met yet.
   """
 
   values: jax.Array
@@ -144,7 +144,7 @@ def gumbel(bits: jax.Array) -> jax.Array:
 
 
 def _noise(key, numbers, slots):
-  """Of queries [b] and slots [k] of all of them, or [b, k]: float32 [b, k]."""
+  """Noise float32 [b, k] of queries [b] and slots [k], shared, or [b, k]."""
 
   def of_slot(own, slot):
     # Threefry of (number, slot): a new key is as random as any bits.
@@ -157,7 +157,7 @@ def _noise(key, numbers, slots):
 
 
 def _start(anchors, count, size):
-  """Nothing met yet."""
+  """Anchors that have met no slot."""
   zero = jnp.zeros_like(anchors.query[:, 0])
   none, places = zero + MASKED, (zero.shape[0], count)
   slots = zero.astype(jnp.int32)
@@ -167,7 +167,7 @@ def _start(anchors, count, size):
 
 
 def _visit(draw, size, cache, place, key, anchors, kept):
-  """Adds a device's shard of the cache to what anchors have met."""
+  """Lets anchors meet a device's shard of the cache."""
   own, first = cache.size, place * cache.size
   group = size // draw.top_k if draw.grouped else 1
   # A block has whole groups, or lies within one. It is cut from a span, whose

@@ -158,7 +158,7 @@ def _find(ring, cache, ids, first, size):
 
 
 def _first_of_each(ids: jax.Array) -> jax.Array:
-  """Which of ids [B, 2] no earlier one is equal to, bool [B]."""
+  """Whether each of ids [B, 2] differs from all earlier ones, bool [B]."""
   number = jnp.arange(ids.shape[0], dtype=jnp.int32)
   high, low, order = jax.lax.sort((ids[:, 0], ids[:, 1], number), num_keys=3)
   again = (high[1:] == high[:-1]) & (low[1:] == low[:-1])

@@ -90,7 +90,7 @@ def _none_met(size, k, total):
 
 
 def _visit(passages, quantiser, first, total, query, targets, scores, hits):
-  """Adds a device's shard of the passages to what queries have met."""
+  """Lets queries meet a device's shard of the passages."""
   here = _best_of_shard(
       passages, quantiser, first, total, query, scores.shape[1]
   )
@@ -137,7 +137,7 @@ def _best_of_shard(passages, quantiser, first, total, query, k):
 
 
 def _pick(codes, first, rows, so_far):
-  """Codes [b, r, w] of rows [b, r] that lie here; of others what there is."""
+  """Codes [b, r, w] of rows [b, r] that lie here; others are `so_far`."""
   place = rows - first
   here = (place >= 0) & (place < len(codes))
   found = jnp.take(codes, place, axis=0, mode='clip')

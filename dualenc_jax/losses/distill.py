@@ -24,9 +24,9 @@ _EPSILON = 1e-6
 class _Taught:
   """A loss over the passage of a query and its own hard negatives.
 
-  The batch has the column `teacher_scores` [B, 1 + K], the passage's first.
-  What has no score (NaN) or is no negative is left out of its list, and a pair
-  whose passage has none, or no negative, out of the mean.
+  The batch has the column `teacher_scores` [B, 1 + K], the passage's first. A
+  candidate without a score (NaN), or that is no negative, is left out of its
+  list; a pair whose passage has no score, or no negative, out of the mean.
 
   Scores are 'logits', of any size; 'probabilities', of which the logits are
   taken; or 'cosines'. The student's are divided by the temperature of the

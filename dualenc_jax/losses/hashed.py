@@ -177,7 +177,7 @@ class Hashed(loss_lib.Around):
 
 
 def _of_bits(batch, soft, codes) -> dict[str, jax.Array]:
-  """What is logged of h and of the codes, [B, D] of queries and passages.
+  """Metrics of h and of the codes, [B, D] of queries and passages.
 
   bit_balance is 4/D sum_d P_d (1 - P_d), where P_d is the share of passages
   whose bit d is 1 (Thakur et al. 2022, equation 3).

@@ -158,10 +158,10 @@ def _metrics_of_negatives(
     partitions: Mapping[blocks.Block, Partition],
     temperature: jax.Array | float,
 ) -> dict[str, jax.Array]:
-  """How the positives of the queries rank, and how many negatives they have.
+  """Metrics of the queries: ranks of their positives, counts of negatives.
 
   The accuracy is the share of queries whose positive scores above all passages;
-  masked_fraction that of their negatives that are masked out or missing.
+  `masked_fraction` is the share of negatives that are masked out or missing.
   """
   found = [block for block in query_blocks if block in partitions]
   size = batch.query.shape[0], batch.num_negatives

@@ -53,7 +53,7 @@ def _weights(scale, query, key, bias, mask) -> jax.Array:
 
 
 def _is_of(head: int, head_dim: int, shape: tuple[int, ...]) -> jax.Array:
-  """Which lanes are a head's."""
+  """The lanes of a head."""
   lane = jax.lax.broadcasted_iota(jnp.int32, shape, 1)
   return (lane >= head * head_dim) & (lane < (head + 1) * head_dim)
 
@@ -228,7 +228,7 @@ def _on_devices(
 
 
 def _free(mesh: AbstractMesh) -> set[str]:
-  """Axes over which no shard_map of a caller's goes yet."""
+  """The axes that no shard_map of a caller uses yet."""
   return {
       name
       for name, kind in zip(mesh.axis_names, mesh.axis_types)

@@ -216,7 +216,7 @@ class Dropout(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, texts: Segments | None) -> jax.Array:
-    """Drops entries of [R, L, F]; texts: those of its rows, None for none."""
+    """Drops entries of [R, L, F]; without `texts` of its rows it drops none."""
     if texts is None or self.rate == 0.0:
       return x
     draw = texts.keep_shared if self.shared else texts.keep_each

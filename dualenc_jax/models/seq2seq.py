@@ -36,10 +36,10 @@ class Seq2Seq(nn.Module):
       targets: int32 [R, T], alike, in the order of their sources; EOS ends
         each. None for the sources themselves.
       source_lengths: int32 [R, S], tokens of the texts of a row; None where
-        every row is one.
-      target_lengths: the same of targets.
-      dropout_numbers: of the texts, uint32 [R, S], or [R] without lengths; None
-        switches dropout off. See `T5Encoder`.
+        every row is one text.
+      target_lengths: int32 [R, S], tokens of the targets of a row, or None.
+      dropout_numbers: numbers of the texts, uint32 [R, S], or [R] without
+        lengths; None switches dropout off. See `T5Encoder`.
 
     Returns:
       float32 [R, T, V], meaningless where there is no token.

@@ -59,7 +59,7 @@ class Attention(nn.Module):
       self, x: jax.Array, keys: jax.Array, values: jax.Array, bias: jax.Array,
       mask: jax.Array, dropout: Segments | None = None,
   ) -> jax.Array:
-    """What [R, T, E] find among keys and values [R, S, H, K]: [R, T, E].
+    """Attends from [R, T, E] to keys and values [R, S, H, K]: [R, T, E].
 
     `dropout`, the texts of the keys, switches that of the weights on.
     """
@@ -104,7 +104,7 @@ class DecoderLayer(nn.Module):
       self, x: jax.Array, encoded: jax.Array, bias: jax.Array, mask: jax.Array,
       source_mask: jax.Array, dropout: Sequence[Segments | None] = (None, None),
   ) -> jax.Array:
-    """Maps [R, T, E] to [R, T, E]; for the others see `T5Decoder`."""
+    """Maps [R, T, E] to [R, T, E]; see `T5Decoder` for the arguments."""
     y = self.pre_self_attention_layer_norm(x)
     found = self.self_attention(
         y, *self.self_attention.keys_and_values(y), bias, mask, dropout[0]
@@ -199,14 +199,14 @@ class T5Decoder(nn.Module):
     Args:
       x: the embedded targets so far, [R, T, E].
       encoded: the encoder's output, [R, L, E].
-      source_mask: bool, broadcast to [R, T, L]: where a target may look.
-      mask: bool, broadcast to [R, T, T], which targets a target sees; None for
-        those before it and itself.
-      dropout: the targets and the sources of the rows, by whose numbers it is
-        drawn; None switches it off.
+      source_mask: bool, broadcast to [R, T, L], True where a target sees.
+      mask: bool, broadcast to [R, T, T], True where a target sees another; None
+        for the targets before it and itself.
+      dropout: the targets and sources of the rows, whose numbers it depends on;
+        None switches dropout off.
 
     Returns:
-      [R, T, E], normed; `logits` makes logits of it.
+      [R, T, E], normed; `logits` turns it into logits.
     """
     length = x.shape[1]
     if mask is None:

@@ -134,7 +134,7 @@ class CachedNegatives(OfTowers):
     self._passages(run)
 
   def _passages(self, run: Run) -> Passages:
-    """What the cache is filled from; raises UserError where that is less."""
+    """The passages that fill the cache; raises UserError for too few."""
     passages, size = Passages(run.caches), self.cache_size
     if size > len(passages):
       raise UserError(
@@ -144,7 +144,7 @@ class CachedNegatives(OfTowers):
     return passages
 
   def _takes(self, run: Run) -> str:
-    """A line on the memory; raises UserError where there is less."""
+    """A line on the memory; raises UserError where it does not suffice."""
     return passage_states.check_fits(
         f'The {self.cache_size:,} passages of the cache (CACHE_SIZE)',
         self.memory(run), run.partitioner, 'a smaller one',
@@ -298,8 +298,8 @@ def _estimated(
 ) -> jax.Array:
   """-log p+ [B] with the gradient (1 - p+) (grad negative - grad positive).
 
-  These are scores of now, of the slot that was drawn, which is `valid` where
-  any could be; `lse` is of the cached scores.
+  Scores are present ones; the negative is the slot drawn, `valid` where one
+  could be; `lse` is that of the cached scores.
   """
   odds = jax.lax.stop_gradient(lse - positive)
   difference = jnp.where(valid, negative - positive, 0.0)
@@ -309,7 +309,7 @@ def _estimated(
 
 
 def _staleness(rows: negative_cache.Rows, encoded: jax.Array) -> jax.Array:
-  """Mean |e_cached - e_now|^2 / |e_now|^2 of what was drawn."""
+  """Mean |e_cached - e_now|^2 / |e_now|^2 of the slots drawn."""
   encoded = jax.lax.stop_gradient(encoded)
   change = jnp.sum(jnp.square(rows.embeddings - encoded), axis=-1)
   change /= jnp.maximum(jnp.sum(jnp.square(encoded), axis=-1), 1e-12)

@@ -81,8 +81,8 @@ class Objective(Protocol):
   def __call__(self, params: Any, batch: Any, key: Key = None) -> Result:
     """The value of a global batch, to be minimised.
 
-    Parameters are what `init` returned without boxes. The train step gives a
-    batch that is a mapping the steps taken so far, `step`, int32 []. Without a
+    Parameters are those of `init` without boxes. The train step adds `step`,
+    the steps taken so far, int32 [], to a batch that is a mapping. Without a
     key there is no dropout. `loss` is among the metrics, float32 [].
     """
 

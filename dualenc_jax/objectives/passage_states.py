@@ -29,7 +29,7 @@ class Passages(Distinct):
   """The distinct passages and hard negatives of token caches."""
 
   def __init__(self, caches: Sequence[Any], corpora: Sequence[Any] = ()):
-    """Of token caches; of corpora the passages count, too."""
+    """Takes token caches, and `corpora`, whose passages also count."""
     caches = [*caches, *corpora]
     passages = [(c.passage_tokens, c.passage_fingerprints) for c in caches]
     hard = [(c.negative_tokens, c.negative_fingerprints) for c in caches]

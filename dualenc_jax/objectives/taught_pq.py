@@ -174,7 +174,7 @@ class TaughtPq(OverCodes):
     return complete
 
   def _scores(self, run: Run) -> PairScores:
-    """The teacher's, by fingerprints of queries and passages of the run."""
+    """The teacher's scores, by fingerprints of queries and passages."""
     teacher, passages = self.cross_encoder, run.batches.all_passages
     queries = Distinct(
         [(c.query_tokens, c.query_fingerprints) for c in run.caches]

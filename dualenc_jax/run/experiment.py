@@ -248,8 +248,8 @@ def initial_state(
 ) -> tuple[TrainState, dict[str, Any]]:
   """The initial state and its `meta`.
 
-  The first that there is: the newest checkpoint of this run that can be read;
-  the parameters of `start`; random ones.
+  It is the newest readable checkpoint of this run, else the parameters of
+  `start`, else random ones.
   """
   restored = checkpoints.restore(plan.abstract)
   if restored is not None:

@@ -91,9 +91,9 @@ class Hooks:
   ):
     """Hooks of the steps from `first`, those taken already, to `last`.
 
-    `wish` is asked once a step, before any hook. `notes` are of the checkpoint
-    that the run goes on from: what was due at its step, where the run had
-    stopped, is called first.
+    `wish` is called once a step, before any hook. `notes` are those of the
+    checkpoint that the run resumes from: hooks due at its step, where the run
+    had stopped, are called first.
     """
     self._late = [hook for hook in hooks if hook.late]
     self._others = [hook for hook in hooks if not hook.late]
@@ -103,10 +103,10 @@ class Hooks:
     self.left = bool((notes or {}).pop(_LEFT, False))
 
   def __call__(self, now: Training) -> None:
-    """Calls what is due after a step, and what waited for it to be under way.
+    """Calls the hooks due after a step, and late hooks of the step before.
 
-    No checkpoint is written before the metrics of its step were looked at. What
-    is not late takes time that is not the steps' own.
+    No checkpoint is written before late hooks have seen the metrics of its
+    step. Time of other hooks does not count as time of steps.
     """
     self._call_late()
     if any(self._is_due(hook, now.step) for hook in self._late):
@@ -129,7 +129,7 @@ class Hooks:
       self._reporter.pause()
 
   def _stop(self, now: Training, rest: bool) -> None:
-    """Saves what is new; what else was due is left to the next process."""
+    """Saves, if anything is new, and leaves hooks due to the next process."""
     self._call_late()
     now.stopped = True
     if now.step == self._first:
@@ -175,7 +175,7 @@ class Agreement:
   """
 
   def __init__(self, wish: Callable[[], Wish]):
-    """`wish`: of this host."""
+    """`wish` is this host's."""
     self._own = wish
     self._pending: jax.Array | None = None
 
@@ -191,7 +191,7 @@ class Agreement:
 
 
 def _greatest(wish: Wish) -> jax.Array:
-  """The greatest of all hosts' wishes, on its way."""
+  """The strongest of all hosts' wishes, still being computed."""
   program, sharding, device = _program()
   own = jax.device_put(np.full(1, wish, np.int32), device)
   shape = (jax.process_count(),)

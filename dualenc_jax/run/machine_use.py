@@ -115,7 +115,7 @@ class Programs:
   """Names the batches that the train step is compiled for, after the first."""
 
   def __init__(self, most: int):
-    """`most`: shapes of batches that there are."""
+    """`most` is the number of shapes of batches."""
     self._most = most
     self._seen: collections.Counter[Any] = collections.Counter()
 

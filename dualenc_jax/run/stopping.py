@@ -46,7 +46,7 @@ class Stopping:
   ):
     """`seconds` is a limit from the program's start; None for none.
 
-    The notices are asked in a thread once a second; what one returns ends the
+    A thread calls the notices once a second; a reason that one returns ends the
     run.
     """
     self.told: str | None = None
@@ -179,7 +179,7 @@ class CloudNotice:
     self._warned = False
 
   def __call__(self) -> str | None:
-    """What Cloud announces; None as long as that is nothing."""
+    """The announcement of a stop, or None."""
     try:
       if self._read('preempted') == 'TRUE':
         return 'Google Cloud preempts this machine'

@@ -65,10 +65,11 @@ class BM25:
     """Counts the words of all N texts.
 
     Args:
-      passages: of which one has a word at least.
-      k1: 0 or more; how late repeated words stop to count.
+      passages: N texts, at least one with a word.
+      k1: 0 or more; the higher, the longer repeated words go on to count.
       b: 0 to 1; how much long passages are held back.
-      language: of stop words and stems, one of PyStemmer's; None for neither.
+      language: language of stop words and stems, one of PyStemmer's; None for
+        neither.
     """
     # Importing bm25s starts a JAX backend, which must not happen before the
     # program has chosen its devices.

@@ -66,10 +66,10 @@ class ExactSearch:
         used in place where rows begin at multiples of 64 bytes.
       ids: N different strings, any sequence; they break ties.
       mesh: the devices, all by default.
-      block_rows: rows that a device scores at a time, without an effect on the
+      block_rows: rows that a device scores at a time; they do not change the
         result.
-      resident: keeps the corpus on the devices from the first search on; None
-        where it fits those that have memory of their own.
+      resident: whether the corpus stays on the devices from the first search
+        on; None if it fits devices with memory of their own.
     """
     _check_shape('passage', passages)
     if passages.dtype not in _DTYPES:
@@ -193,7 +193,7 @@ class ExactSearch:
     return ranks
 
   def _hits_above(self, queries: np.ndarray, gold: Ranking) -> np.ndarray:
-    """int64 [Q]: how many passages are ranked above gold's, [Q, 1]."""
+    """The number of passages ranked above gold [Q, 1]: int64 [Q]."""
     targets, own = gold.scores[:, 0], gold.indices[:, 0]
     above, undecided = self._count_above(queries, targets, own, self._programs)
     if len(undecided) and self._wide:
@@ -272,7 +272,7 @@ class ExactSearch:
     return states, float(norms.max())
 
   def _longest(self, block: jax.Array) -> Any:
-    """No vector of a block is longer."""
+    """An upper bound of the norms of a block."""
     bound = getattr(self._quantiser, 'norm_bound', None)
     if bound is None:
       return self._programs.longest(block)

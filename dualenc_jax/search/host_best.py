@@ -70,7 +70,7 @@ class HostBest:
 
 
 class _Best:
-  """The best of a few queries; in no order."""
+  """The best of a few queries, in no order."""
 
   def __init__(self, queries: int, count: int):
     self._values = np.full((queries, count), -np.inf, np.float32)
@@ -203,6 +203,6 @@ def programs(
 
 
 def _of_devices(x: jax.Array) -> Sequence[np.ndarray]:
-  """Each device's, in the order of its rows; no copies."""
+  """The shard of each device, in the order of rows, without copies."""
   shards = sorted(x.addressable_shards, key=lambda s: s.index[0].start or 0)
   return [np.asarray(shard.data)[0] for shard in shards]

@@ -79,8 +79,8 @@ class CorpusBlocks:
   def _read(self) -> Iterator[Block]:
     """Reads the blocks, one at a time.
 
-    What is left at the end goes in ever smaller powers of two, so that it is
-    used where it lies, too, and the compiler sees few shapes.
+    The rest at the end goes in ever smaller powers of two, so that it is used
+    where it lies, too, and the compiler sees few shapes.
     """
     total, devices = len(self.passages), self.devices
     start = 0
@@ -291,7 +291,7 @@ class Programs:
     return scores, start + offset
 
   def _merge(self, best: Any, scores: jax.Array, first: jax.Array) -> Any:
-    """The best with the scores of corpus rows from `first` among them.
+    """Merges the scores of corpus rows from `first` into the best.
 
     Most blocks of a long corpus have few groups of neighbours with any better
     than the worst so far, for any query; then only these are looked at.

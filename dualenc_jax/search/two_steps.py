@@ -28,7 +28,7 @@ class TwoSteps:
       self, passages: Any, ids: Sequence[str],
       mesh: jax.sharding.Mesh | None = None,
   ):
-    """Takes a `compression.Coded` of signs, whose codec says what l is."""
+    """Takes a `compression.Coded` of sign bits, whose codec has l."""
     self._passages = passages
     self._ids = ids
     self._first = ExactSearch(passages.two_steps(), ids, mesh)

@@ -70,7 +70,7 @@ class Start:
   keep_optimizer: bool
 
   def __str__(self) -> str:
-    """One line: how much is taken, what is fresh, what is left out."""
+    """One line: how much is taken, fresh and left out."""
     fresh = [name for name, source in self.sources.items() if source is None]
     reasons = list(self.weights.left_out.values())
     reasons += ['the loss'] * len(

@@ -136,6 +136,6 @@ def _check_apart(what: str, facts: Mapping[str, Any]) -> None:
 
 
 def _left(weights: Weights) -> list[str]:
-  """What has no use of a checkpoint with two encoders: its query tower."""
+  """The names to leave out of a checkpoint: those of its query tower."""
   is_one = weights.passage_encoder is None
   return [] if is_one else ['(token_embedder|encoder)/.*']

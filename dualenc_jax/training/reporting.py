@@ -39,12 +39,12 @@ class Reporter:
       self, model_dir: str | pathlib.Path, start: int, steps: int,
       batch_size: int, started: float | None = None,
   ):
-    """Starts at a step; numbers of an old run after it go.
+    """Starts at a step, and removes numbers of an old run after it.
 
     Args:
       model_dir: the run's folder.
       start: steps taken so far.
-      steps: of the whole run.
+      steps: steps of the whole run.
       batch_size: examples a step.
       started: `time.perf_counter()` when the program started, for a line.
     """
@@ -179,7 +179,7 @@ class _Events:
 
 @contextlib.contextmanager
 def _without_torch() -> Iterator[None]:
-  """Keeps what is imported from importing PyTorch: seconds, and 200 MB."""
+  """Keeps imports from importing PyTorch, which costs seconds and 200 MB."""
   if 'torch' in sys.modules:
     yield
     return
@@ -193,8 +193,8 @@ def _without_torch() -> Iterator[None]:
 def _until(path: pathlib.Path, step: int) -> Iterator[str]:
   """The lines of `metrics.jsonl` up to a step.
 
-  One cut short by a kill goes, and so do damaged ones, with a warning: a log
-  stops no run.
+  A line that a kill cut short is left out, as are damaged ones, with a warning:
+  a log stops no run.
   """
   if not path.exists():
     return
