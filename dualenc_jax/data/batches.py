@@ -26,28 +26,29 @@ SAMPLE_BATCHES = 256
 class Batches:
   """Global batches of one cache, or of a mixture of several.
 
-  Which pairs a step has is a pure function of the caches, rates, batch size and
-  seed, see `Order`: neither layout nor cells nor hosts change it.
+  The pairs of a step are a pure function of the caches, rates, batch size and
+  seed, see `Order`: neither layout nor cells nor hosts change them.
 
   Attributes:
     batch_size: B, pairs of the global batch.
-    seed: of the order, 0 or more.
+    seed: seed of the order, 0 or more.
     query_length, passage_length: most tokens, not less than the caches'.
-    num_negatives: K, hard negatives a query. Of an example that has more, epoch
-      e takes K consecutive ones from number e * K on, around the end to the
-      first; of one that has fewer, all.
+    num_negatives: K, hard negatives a query. Of more in an example, epoch e
+      takes K consecutive ones from number e * K on, around the end to the
+      first; of fewer, all.
     rates: share of each cache; None for one cache.
     cells: C, a multiple of the devices that feed on a batch and a divisor of B;
       see `dualenc_jax.text.text_rows`.
-    columns: per query or candidate; a cache without one has its default.
+    columns: columns per query or candidate; a cache without one has its
+    default.
     around: joins the query and each of its passages to one text, for a
       cross-encoder; None keeps them apart.
-    num_others: passages of as many other pairs of the batch that are hard
-      negatives of a query, too, after its own.
-    sides: the texts that a batch has, where they are apart.
+    num_others: how many passages of other pairs of the batch serve as hard
+      negatives of a query, after its own.
+    sides: the texts that a batch has, unless `around` joins them.
     together: puts a query into the row and the segment, by number, of its
-      passage, as a model needs that reads the one and writes the other; such a
-      batch has no hard negatives.
+      passage, for a model that reads one and writes the other; such a batch has
+      no hard negatives.
   """
 
   caches: Sequence[Cache]
@@ -103,7 +104,7 @@ class Batches:
 
   @property
   def names(self) -> tuple[str, ...]:
-    """Of the texts of a batch."""
+    """Names of the texts of a batch."""
     return tuple(self.sides) if self.around is None else ('pairs',)
 
   @property
@@ -127,7 +128,7 @@ class Batches:
 
   @property
   def num_candidates(self) -> int:
-    """Passages of a query."""
+    """The number of passages of a query."""
     return 1 + self.num_negatives + self.num_others
 
   @property
@@ -255,10 +256,10 @@ def abstract_batch(
     columns: Sequence[Column] = (), num_positives: int = 0,
     names: Sequence[str] = ('queries', 'passages'),
 ) -> dict[str, Any]:
-  """What `Batches` yields, array(shape, dtype) in place of each array.
+  """A batch of `Batches`, with array(shape, dtype) in place of each array.
 
-  Arguments are those of `Batches`, and the P of `positive_ids`; the shapes are
-  of the rows of `names`.
+  Arguments are those of `Batches`, and the P of `positive_ids`; `shapes` are
+  those of the rows of `names`.
   """
   pairs, k = batch_size // cells, num_negatives
   texts = {'queries': pairs, 'passages': pairs * (1 + k)}

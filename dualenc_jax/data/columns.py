@@ -1,7 +1,7 @@
 """The columns of an example: one line each, for every part that handles them.
 
-The token cache keeps them, and what belongs to queries or candidates is
-gathered into batches, whence losses read it as `Embeddings.columns[name]`.
+The token cache keeps them. Columns of queries or candidates are gathered into
+batches, where losses read them as `Embeddings.columns[name]`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,7 +22,7 @@ STEP = 'step'
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-  """One of the things that an example has.
+  """A column of examples.
 
   Attributes:
     name: key in an example, and in batches and `Embeddings.columns`.
@@ -33,7 +33,7 @@ class Column:
     per: 'query' for a number an example, gathered into batches as [B];
       'candidate' for a list of numbers, the passage's and then one for each
       hard negative, gathered as [B, 1 + K] with the same choice of hard
-      negatives as the passages themselves; None for what batches lack.
+      negatives as the passages themselves; None for a column not in batches.
     stored: name of its values in the cache, `name` if None; with a `tower` the
       names of several arrays begin with it.
     tower: 'query' or 'passage' of texts that are encoded, else None.
@@ -64,19 +64,19 @@ class Column:
 
   @property
   def key(self) -> str:
-    """Its name in the cache."""
+    """The name of the column in the cache."""
     return self.stored or self.name
 
   @property
   def form(self) -> str:
-    """All about its values; a part of the key of caches."""
+    """A description of its values, part of the key of caches."""
     return (
         f'{self.dtype} {self.rank} {self.per} {self.default!r}'
         f' {self.tower or ""} {self.hashed or ""}'
     ).rstrip()
 
   def shape(self, batch_size: int, num_negatives: int) -> tuple[int, ...]:
-    """Of its values in a batch of B pairs with K hard negatives each."""
+    """The shape of its values in a batch of B pairs, K hard negatives each."""
     candidates = (1 + num_negatives,) if self.per == 'candidate' else ()
     return (batch_size, *candidates)
 
@@ -131,7 +131,7 @@ def arrays(
     batch_size: int, num_negatives: int | None, columns: Iterable[Column] = (),
     num_positives: int = 0,
 ) -> dict[str, tuple[tuple[int, ...], Any]]:
-  """Shape and dtype of what a batch has beside the rows of its texts.
+  """Shape and dtype of the arrays of a batch beside the rows of its texts.
 
   `num_negatives` is K, None without hard negatives; `num_positives` P, the
   other passages of a query.
@@ -158,7 +158,7 @@ def example(
   """An example of these values, with the defaults of standard columns.
 
   Raises:
-    TypeError: a value belongs to no column, neither standard nor one more.
+    TypeError: a value belongs to no column, standard or extra.
   """
   row = {**_DEFAULTS, **values}
   for name in _LISTS:

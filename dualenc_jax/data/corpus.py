@@ -13,7 +13,7 @@ from dualenc_jax.text.ragged import fingerprints, Ragged
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TextColumn(Sequence[str]):
-  """Some rows of a column of texts, decoded when they are asked for."""
+  """Some rows of a column of texts, decoded on access."""
 
   column: Ragged
   rows: np.ndarray
@@ -29,14 +29,14 @@ class TextColumn(Sequence[str]):
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-  """Passages, rows int64 [N] of a cache; of millions none is kept in memory."""
+  """Passages, rows int64 [N] of a cache; no text is kept in memory."""
 
   cache: Cache
   rows: np.ndarray
 
   @classmethod
   def from_cache(cls, cache: Cache) -> 'Corpus':
-    """The passages of a split, whether of pairs or of nothing but passages.
+    """The passages of a split, of pairs or of passages alone.
 
     Raises:
       UserError: no passages, or an id that stands for two of them.
@@ -47,12 +47,12 @@ class Corpus:
 
   @classmethod
   def of_passages(cls, cache: Cache) -> 'Corpus':
-    """Every row is a passage, known by its id; two may have one text."""
+    """Every row as a passage with its id; two may have equal texts."""
     return cls._checked(cache, np.arange(len(cache)))
 
   @classmethod
   def of_pairs(cls, cache: Cache) -> tuple['Corpus', np.ndarray]:
-    """The passages of pairs, of which equal texts are one.
+    """The passages of pairs; equal texts are one passage.
 
     Returns:
       The corpus, and the passage of every row of the cache, int64 [rows], -1
@@ -85,7 +85,7 @@ class Corpus:
     return Corpus(self.cache, self.rows[indices])
 
   def find(self, ids: Sequence[str]) -> np.ndarray:
-    """Which passages have these ids: int64 [n], -1 where none has."""
+    """The passages of these ids, int64 [n], -1 where none has it."""
     prints, order = self._by_id
     wanted = fingerprints(Ragged.from_texts(ids))
     at = np.minimum(np.searchsorted(prints, wanted), len(prints) - 1)
@@ -99,7 +99,7 @@ class Corpus:
     return prints[order], order
 
   def name(self, index: int) -> str:
-    """What a search hit displays of a passage, or ''."""
+    """The name that a search hit displays for a passage, or ''."""
     return self.cache.names.text(self.rows[index])
 
   def __len__(self) -> int:
@@ -112,12 +112,12 @@ class Corpus:
 
 
 def describe(cache: Cache) -> str:
-  """'Task x, split y,': where a cache is from."""
+  """The source of a cache, as 'Task x, split y,'."""
   return f"Task {cache.header['task']!r}, split {cache.header['split']!r},"
 
 
 def first_rows(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Distinct values in order of appearance, and which of them each row has."""
+  """Distinct values in order of appearance, and the number of each row's."""
   _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
   order = np.argsort(first)
   rank = np.empty_like(order)
@@ -128,7 +128,7 @@ def first_rows(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def queries_by_id(
     cache: Cache, rows: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-  """A row for each query, known by its id, and the query of each of `rows`.
+  """A row for each query, by its id, and the query of each of `rows`.
 
   Raises:
     UserError: an id that stands for two texts.
@@ -154,7 +154,7 @@ def check_unique(
 
 
 def two_of(name: str, value: str, cache: Cache) -> UserError:
-  """The error that an id stands for two."""
+  """The error of an id of two different texts."""
   return UserError(
       f'{describe(cache)} has a {name} {value!r} that names two rows or two'
       ' different texts. Expected one text an id: mend the file, or leave the'

@@ -24,38 +24,39 @@ def example(
 ) -> dict[str, Any]:
   """A row of a split, of one of three kinds.
 
-  A pair has a query and a passage; to train on, the passage is relevant. A row
-  of a corpus has no query. A query without a known passage has no passage.
+  A pair has a query and a passage, which in training is relevant. A row of a
+  corpus has no query. A query without a known passage has no passage.
 
   Args:
     query: text.
-    passage: text, with whatever title belongs to it.
+    passage: text, with its title, if any.
     **values: others of `columns.STANDARD` and `columns.OPTIONAL`: negatives,
-      passages; query_id and passage_id, '' for a hash of the text; name, what a
-      search hit displays; location, 'file:line'; relevance, as in qrels;
-      answers, of which a passage that answers the query has one; weights, of
+      passages; query_id and passage_id, '' for a hash of the text; name, shown
+      with a search hit; location, 'file:line'; relevance, as in qrels; answers,
+      of which a passage that answers the query has one; weights, the weight of
       the pair in the loss.
   """
   return columns.example({'query': query, 'passage': passage, **values})
 
 
 class Dataset(abc.ABC):
-  """What is trained and evaluated on. All readers derive from it.
+  """A data set to train or evaluate on, the base class of all readers.
 
   A dataset of the user's own, bound as `TASK = @my_module.MyDataset()`, needs
   `splits` and `examples`; `fingerprint` spares reading all examples first.
 
-  Splits are 'train', 'validation', 'test', those that exist, and 'corpus'
-  where the passages to rank are more than those of the pairs. A dataclass's
-  fields are the options that a token cache is known by; `root` and `data_root`
-  are folders.
+  Splits are 'train', 'validation' and 'test', as far as they exist, and
+  'corpus' if there are more passages to rank than those of the pairs. A
+  dataclass's fields are the options in the key of a token cache; `root` and
+  `data_root` are folders.
 
   Attributes:
-    task_name: that of the benchmark, by default of the class.
-    dataset: one of the benchmark's data sets, None where it has one.
-    self_hits: whether a passage of a query's own id must not be ranked for it.
+    task_name: name of the benchmark, by default of the class.
+    dataset: one of the benchmark's data sets; None if it has only one.
+    self_hits: whether a passage with a query's own id must not be ranked for
+    it.
     evaluated: the split that the benchmark measures.
-    extra_columns: what examples of train have beside `columns.STANDARD`.
+    extra_columns: columns of examples of train beyond `columns.STANDARD`.
     FILES: options that are paths of files.
     NOT_OF_CORPUS: options that the split 'corpus' does not depend on.
   """
@@ -79,7 +80,7 @@ class Dataset(abc.ABC):
   def fingerprint(self, split: str) -> str:
     """Hash of the source of a split; equal for equal data.
 
-    This one is of the examples themselves, which are read for it.
+    By default it is that of the examples themselves, which are read for it.
     """
     digest = hashlib.sha256()
     for row in rows(self, split):
@@ -92,9 +93,9 @@ class Dataset(abc.ABC):
       raise self.no_split(split, self.splits())
 
   def most_examples(self, split: str, enough: int) -> int | None:
-    """Examples there can be at most, from `enough` on any number from it on.
+    """An upper bound of the examples; above `enough` any larger number will do.
 
-    None where that is not known in seconds.
+    None if it cannot be known in seconds.
     """
     del split, enough
     return None
@@ -108,12 +109,12 @@ class Dataset(abc.ABC):
     return None
 
   def answer_text(self, passage: str, name: str) -> str:
-    """The part of a passage, of this name, in which answers are looked for."""
+    """The part of a passage, with its name, that is searched for answers."""
     del name
     return passage
 
   def judging_documents(self) -> 'Dataset':
-    """The dataset with judgements of documents, where it knows documents."""
+    """The dataset with judgements of documents, if it has documents."""
     return self
 
   def of_datasets(self, name: str | None = None) -> list['Dataset']:
@@ -138,7 +139,7 @@ class Dataset(abc.ABC):
 
   @property
   def label(self) -> str:
-    """The name, with that of the data set."""
+    """The name of the task, with that of the data set."""
     return '-'.join(filter(None, (self.task_name, self.dataset)))
 
   @property
@@ -147,16 +148,16 @@ class Dataset(abc.ABC):
 
   @property
   def options(self) -> dict[str, Any]:
-    """What the dataset was made with, by name."""
+    """The options that the dataset was made with, by name."""
     if dataclasses.is_dataclass(self):
       return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
     return {k: v for k, v in vars(self).items() if not k.startswith('_')}
 
   def identity(self, split: str) -> dict[str, Any]:
-    """The options that decide what a split's examples are.
+    """The options that determine a split's examples.
 
-    Those that only say where files are do not: of a file its name counts, of
-    its folder nothing, so that a token cache is found on another machine.
+    Of a file only its name counts, not its folder, so that a token cache is
+    found on another machine.
     """
     ignored = {'root', 'data_root', *(s for s in _SPLITS if s != split)}
     if split == 'corpus':
@@ -177,7 +178,7 @@ class Dataset(abc.ABC):
     return None
 
   def for_split(self, split: str) -> 'Dataset':
-    """The one dataset that a split is of."""
+    """The one dataset that has a split."""
     del split
     return self
 
@@ -193,7 +194,7 @@ def rows(dataset: Dataset, split: str) -> Iterator[dict[str, Any]]:
   """Yields the examples of a split, with all columns.
 
   Raises:
-    UserError: an unknown split, bad data, or something that is no example.
+    UserError: an unknown split, bad data, or a row that is no example.
   """
   dataset.check_split(split)
   for number, row in enumerate(dataset.examples(split), 1):

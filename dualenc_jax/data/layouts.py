@@ -1,8 +1,8 @@
-"""Layouts: which row, of which static length, a text of a batch lies in.
+"""Layouts: the placement of a batch's texts in rows of static lengths.
 
-A layout sees lengths only. It never changes which pairs a batch has; how many
-shapes of arrays it may use, and with them how many programs are compiled, is
-fixed before the first step.
+A layout sees lengths only. It never changes the pairs of a batch; the number of
+shapes of arrays, and with it the number of compiled programs, is fixed before
+the first step.
 
 Shapes: C cells, T texts a cell, see `dualenc_jax.text.text_rows`.
 """
@@ -38,13 +38,13 @@ class Placement(NamedTuple):
   starts: np.ndarray
 
   def of(self, cells: slice | np.ndarray) -> 'Placement':
-    """That of some cells."""
+    """The placement of some cells."""
     places = None if self.places is None else self.places[cells]
     return Placement(places, self.starts[cells])
 
 
 class Layout(Protocol):
-  """How texts are put into rows."""
+  """A way to put texts into rows."""
 
   def shapes(self, sample: np.ndarray, limit: int) -> list[Shape]:
     """The shapes to try in turn, the usual one first; the last holds any texts.
@@ -70,7 +70,7 @@ class Padded:
 
 
 def in_order(shape: Shape, texts: int) -> bool:
-  """Whether text t is segment t: there is a row for each and one length."""
+  """Whether text t is segment t: each has a row, and all one length."""
   return len(shape) == 1 and shape[0].rows == texts and shape[0].segments == 1
 
 
@@ -127,7 +127,7 @@ def lay_out(
 
 
 def abstract_rows(shape: Shape, cells: int, texts: int, array) -> TextRows:
-  """What `lay_out` makes, `array(shape, dtype)` in place of each array."""
+  """The result of `lay_out`, `array(shape, dtype)` in place of each array."""
   groups = tuple(
       RowGroup(
           array((cells, group.rows, group.length), np.int32),
@@ -145,12 +145,11 @@ def abstract_rows(shape: Shape, cells: int, texts: int, array) -> TextRows:
 class Grouped:
   """The texts of a cell, sorted by length, in groups of rows of one length.
 
-  How many rows a group has, and of which length, a multiple of `step`, is
-  chosen from a sample of batches: the fewest tokens that hold every one of
-  them, and no group that saves less than `GROUP_COST`. A batch that they do
-  not hold, which is rare, takes the next shape, and if that does not hold it
-  either, it is padded. In both shapes a text has the room of one that is longer
-  by the share `MARGINS` of the ranks.
+  The rows of a group, and their length, a multiple of `step`, are chosen from a
+  sample of batches: the fewest tokens that hold every one of them, and no group
+  that saves less than `GROUP_COST`. A rare batch that does not fit takes the
+  next shape, and if that does not hold it either, it is padded. In both shapes
+  a text has the room of one that is longer by the share `MARGINS` of the ranks.
 
   Every group, at most `groups` of a tower, is encoded on its own, so the
   program grows with their number.
@@ -236,11 +235,11 @@ class Grouped:
 class Packed:
   """Texts one after the other in rows of the limit, none attending to another.
 
-  The number of rows of a cell is chosen from a sample of batches: as many as
-  each of them needs, so that almost every batch fits. One that does not takes a
-  tenth, then three tenths more rows, and if even these do not hold it, it is
-  padded: nothing is dropped or put off, so a step has the same pairs in every
-  layout. At most `sample` cells are packed to choose the number of rows.
+  The number of rows of a cell is the most that any batch of a sample needs, so
+  that almost every batch fits. One that does not takes a tenth, then three
+  tenths more rows, and else is padded: no pair is dropped or put off, so a step
+  has the same pairs in every layout. At most `sample` cells are packed to
+  choose the number of rows.
   """
 
   sample: int = 512

@@ -12,9 +12,8 @@ from dualenc_jax.errors import expect, UserError
 class Mixture:
   """Tasks whose training examples are mixed, as in a seqio mixture.
 
-  Each task keeps a token cache of its own; of every 65,536 pairs in a row, as
-  many are of a task as its rate says. A seqio mixture of your own works, too,
-  as a `SeqioTask` of its name.
+  Each task keeps its own token cache; of every 65,536 pairs in a row its share
+  is its rate. A seqio mixture works, too, as a `SeqioTask` of its name.
 
   Attributes:
     tasks: tasks with a train split.
@@ -78,7 +77,7 @@ class Mixture:
     return found[0] if found else None
 
   def for_split(self, split: str) -> Dataset:
-    """The one task that a split is of."""
+    """The one task that has a split."""
     if split == 'validation' and self.validation is not None:
       return self.validation
     raise UserError(

@@ -27,10 +27,10 @@ class Order:
   epoch another permutation. The remainder of an epoch, fewer than B examples,
   is left out of it; every epoch leaves out others.
 
-  Several: each block of `BLOCK` positions has of every source as many as its
-  rate says, to the nearest one, in random order; what one block lacks the next
-  makes up for. The examples of a source come epoch after epoch, none left out.
-  `rates` add up to 1.
+  Several: in each block of `BLOCK` positions every source has its rate, to the
+  nearest example, in random order; the next block makes up for the difference.
+  The examples of a source come epoch after epoch, none left out. `rates` add up
+  to 1.
   """
 
   sizes: Sequence[int]
@@ -51,7 +51,7 @@ class Order:
     return examples, np.full(self.batch_size, epoch)
 
   def describe(self) -> str:
-    """A line on what an epoch is, and what it leaves out."""
+    """A line on the length of an epoch, and the examples it leaves out."""
     size = self.batch_size
     if len(self.sizes) > 1:
       steps = (n / (r * size) for n, r in zip(self.sizes, self.rates))
@@ -185,9 +185,9 @@ class Positives:
   def others(self, queries: np.ndarray, passages: np.ndarray) -> np.ndarray:
     """The passages of each pair's query but the pair's own: uint64 [b, most].
 
-    Of given pairs, queries [b] and passages with their hard negatives
-    [b, 1 + K]. The own one stands in where there are fewer; of more, those
-    among `passages` come first.
+    The pairs have queries [b] and passages with their hard negatives [b, 1 +
+    K]. The own passage fills up where there are fewer; where there are more,
+    those among `passages` come first.
     """
     if not self.most:
       return np.zeros((len(queries), 0), np.uint64)
@@ -229,7 +229,7 @@ class Picks:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Picker:
-  """Picks the pairs of global batches; its fields are as of `Batches`."""
+  """Picks the pairs of global batches; fields are those of `Batches`."""
 
   caches: Sequence[Cache]
   rates: Sequence[float]
@@ -328,9 +328,9 @@ class Picker:
   def fingerprints(self, step: int) -> dict[str, np.ndarray]:
     """The texts of the global batch of a step, without their tokens.
 
-    uint64 query [B], passage [B] and negatives [B, K]; negative_valid, bool
-    [B, K], False where an example has fewer than K; positives [B, P], other
-    passages of the queries, or their own.
+    They are uint64 query [B], passage [B] and negatives [B, K]; negative_valid,
+    bool [B, K], False where an example has fewer than K; positives [B, P],
+    other passages of the queries, or their own again.
     """
     picks = self(step)
     passages = self.passages.gather('ids', picks.passages)
@@ -344,7 +344,7 @@ class Picker:
     }
 
   def arrays(self, picks: Picks) -> dict[str, np.ndarray]:
-    """What a batch of some pairs has beside its texts; see `Batches`."""
+    """The arrays of a batch of some pairs beside its texts; see `Batches`."""
     passages = self.passages.gather('ids', picks.passages)
     queries = self.queries.gather('ids', picks.queries)
     ids = as_uint32_pairs(passages)
