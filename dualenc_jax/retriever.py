@@ -34,7 +34,7 @@ class Hits(NamedTuple):
 
   Attributes:
     scores: float32 [Q, k], dot products: cosines of the model's embeddings.
-    ids: str [Q, k], of the passages.
+    ids: str [Q, k], ids of the passages.
   """
 
   scores: np.ndarray
@@ -42,7 +42,7 @@ class Hits(NamedTuple):
 
 
 class HitsAndTexts(NamedTuple):
-  """The same with the texts, objects of str [Q, k]; '' where there are none."""
+  """Hits with their texts, objects of str [Q, k]; '' for a missing text."""
 
   scores: np.ndarray
   ids: np.ndarray
@@ -50,11 +50,11 @@ class HitsAndTexts(NamedTuple):
 
 
 class Hit(NamedTuple):
-  """A passage that was found.
+  """A passage found for a query.
 
   Attributes:
     score: dot product with the query.
-    passage: id, text, and what an index knows beside these.
+    passage: id, text, name and location.
   """
 
   score: float
@@ -98,21 +98,21 @@ class Retriever:
     """Opens a model.
 
     Args:
-      path: what `save` wrote, which is opened with its index, all of it read
-        once for its checksums; the model_dir of a training run, at its newest
+      path: a folder of `save`, opened with its index, all of it read once for
+        its checksums; the model_dir of a training run, at its newest
         checkpoint; or any other checkpoint of a dual encoder that `dualenc
         convert` reads, also as hf://org/name. A query tower alone, of
         `dualenc convert --to=jax_export --tower=query`, encodes queries.
       index: the folder of an index that `dualenc encode` wrote, with this model
         or another one of the same passage tower; None for that of `save`.
-      vocabulary: a SentencePiece file, of a checkpoint that comes without one.
-      query_length: most tokens of a query, EOS included, of such a checkpoint.
-      passage_length: the same of a passage.
+      vocabulary: a SentencePiece file, for a checkpoint without one.
+      query_length: most tokens of a query, EOS included, for such a checkpoint.
+      passage_length: most tokens of a passage, likewise.
       dim: cuts embeddings to their first components, of length one again, best
-        to one of those that it was trained for (`losses.Matryoshka`); None for
-        all. What `save` wrote is compiled for one dim.
-      candidates: l, of an index of `binary` codes: so many passages are scored
-        again by the float query; None for as many as its codec says.
+        to a dim that it was trained for (`losses.Matryoshka`); None for all. A
+        folder of `save` is compiled for one dim.
+      candidates: l, passages of an index of `binary` codes that are scored
+        again by the float query; None for the number of its codec.
       prompt: name of one of the model's prompts, which is put in front of
         queries; None for its query prefix.
 
@@ -154,7 +154,7 @@ class Retriever:
 
   @property
   def dim(self) -> int:
-    """D, of the embeddings."""
+    """D, the number of components of the embeddings."""
     return self.towers.dim
 
   def __repr__(self) -> str:
@@ -171,7 +171,7 @@ class Retriever:
 
     Args:
       texts: n strings, which may be empty.
-      prompt: name of another of the model's prompts than the retriever's own.
+      prompt: name of one of the model's prompts; None for the retriever's own.
 
     Returns:
       float32 [n, D], of length one.
@@ -198,16 +198,15 @@ class Retriever:
       self, passages: Iterable[str] | np.ndarray,
       ids: Iterable[str] | None = None, codec: str | None = None,
   ) -> None:
-    """Makes passages searchable, in place of those that were.
+    """Makes passages searchable, in place of earlier ones.
 
     Args:
       passages: N texts, or their embeddings, float [N, D]: an array or memory
         map, or the `embeddings` of an `index.Index`.
       ids: N different strings; None for '0', '1' and so on.
       codec: such as 'int8' or 'pq:96', see `compression.specs`: only the codes
-        of the embeddings are kept. None keeps the embeddings, those that are
-        given as they are, not copied; or the codes of texts by the codec of a
-        model that has one.
+        of the embeddings are kept. None keeps the embeddings (given ones as
+        they are, not copied), or codes of texts if the model has a codec.
 
     Raises:
       UserError: no passages; embeddings of another dim, or that are not finite;
@@ -292,14 +291,14 @@ class Retriever:
   ) -> None:
     """Counts the words of the passages for hybrid search.
 
-    The first one does so by itself, with these defaults.
+    The first hybrid search does so by itself, with these defaults.
 
     Args:
-      k1: as of `search.bm25.BM25`; so is b.
-      language: of stop words and stems; None for neither.
+      k1: see `search.bm25.BM25`, as for b.
+      language: language of stop words and stems; None for neither.
 
     Raises:
-      UserError: nothing is indexed, or not with its texts.
+      UserError: nothing is indexed, or the texts are missing.
     """
     # An artifact alone is read without the stemmer.
     from dualenc_jax.search.bm25 import BM25
@@ -357,12 +356,12 @@ class Retriever:
 
     The folder is an artifact of `dualenc_jax.inference.artifact`, which needs
     neither the training run nor Flax, with the index in `index/`. It appears
-    when it is complete, in place of a retriever that was saved there.
+    when it is complete, in place of a retriever saved there before.
     artifact.json has the SHA-256 of every other file.
 
     Raises:
       UserError: the folder holds something else, or cannot be written; or this
-        retriever was opened from a folder that holds another one by now.
+        retriever was opened from a folder that now holds another one.
     """
     with writer.new_artifact(folder) as new:
       written = writer.fill(self.towers, new)
